@@ -1,0 +1,66 @@
+// The fitted law against laws that are known, with and without noise.
+#include "tools/analysis/age_law.h"
+
+#include <cmath>
+#include <random>
+
+#include "tools/testing/catch.h"
+
+using namespace precbench;
+
+namespace {
+
+constexpr double kAges[] = {0.3, 1, 3, 10, 30, 100};
+
+/// Prices of so many trunks: a power law, trunk by trunk a little off, with noise of every fork.
+std::vector<AgedPrice> prices_of(int trunks, double scale, double exponent, double spread, double noise,
+                                 std::mt19937_64& random) {
+  std::normal_distribution<double> normal;
+  std::vector<AgedPrice> prices;
+  for (int trunk = 1; trunk <= trunks; ++trunk) {
+    const double own = exponent + spread * normal(random);
+    for (const double age : kAges)
+      prices.push_back({trunk, age, scale * std::pow(age, own) + noise * normal(random)});
+  }
+  return prices;
+}
+
+}  // namespace
+
+TEST_CASE("fit_age_law: prices on a power law give its exponent and scale back", "[age]") {
+  std::mt19937_64 random(1);
+  for (const double exponent : {-0.5, 0.0, 0.25, 1.0}) {
+    const auto law = fit_age_law(prices_of(3, 0.001, exponent, 0, 0, random));
+    REQUIRE(law);
+    CHECK(std::abs(law->exponent().mean - exponent) < 1e-4);
+    CHECK(std::abs(law->at(1000).mean / (0.001 * std::pow(1000, exponent)) - 1) < 2e-3);
+  }
+}
+
+TEST_CASE("fit_age_law: intervals of exponent and price hold the truth in 95% of noisy studies", "[age]") {
+  constexpr int kStudies = 400;
+  std::mt19937_64 random(2);
+  int exponent_held = 0, price_held = 0, fitted = 0;
+  for (int study = 0; study < kStudies; ++study) {
+    const auto law = fit_age_law(prices_of(3, 0.001, 0.3, 0.05, 0.0001, random));
+    if (!law) continue;
+    ++fitted;
+    const MeanWithInterval exponent = law->exponent(), price = law->at(30);
+    exponent_held += exponent.low <= 0.3 && 0.3 <= exponent.high;
+    const double truth = 0.001 * std::pow(30, 0.3);
+    price_held += price.low <= truth && truth <= price.high;
+  }
+  CHECK(fitted == kStudies);
+  // 95% of 400 is 380, with a standard deviation of 4.4.
+  CHECK(exponent_held >= 380 - 4 * 4.4);
+  CHECK(price_held >= 380 - 4 * 4.4);
+}
+
+TEST_CASE("fit_age_law: too few trunks or ages, or prices without a power law, have no law", "[age]") {
+  std::mt19937_64 random(3);
+  CHECK(!fit_age_law({}));
+  CHECK(!fit_age_law(prices_of(1, 0.001, 0.3, 0, 0, random)));
+  CHECK(!fit_age_law({{1, 1, 0.1}, {1, 2, 0.2}, {2, 1, 0.1}, {2, 2, 0.2}}));
+  // A price that comes from nothing at the last age alone is steeper than any exponent that is searched.
+  CHECK(!fit_age_law({{1, 1, 0}, {1, 2, 0}, {1, 4, 1}, {2, 1, 0}, {2, 2, 0}, {2, 4, 1}}));
+}
