@@ -1,7 +1,6 @@
 // The command line of precbench. Exit status: 0 done, 1 done but something failed, 2 bad input, 130
 // ended with cases left; `check` has its own (tools/gate/check.h).
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -60,7 +59,7 @@ int run_program(int argc, char** argv) {
   const bool studies = *study_sub && !study_command.dry_run;
   if (sweeps || studies || *run_sub) {
     survive_broken_pipes();
-    if (const auto why = why_too_little_address_space(openmp_threads())) {
+    if (const auto why = why_too_many_threads(openmp_threads())) {
       tell("precbench: " + *why);
       return kBadInputExit;
     }
@@ -89,11 +88,5 @@ int run_program(int argc, char** argv) {
 int main(int argc, char** argv) {
   precbench::refuse_old_cpu();
   precbench::keep_standard_streams();
-  const int status = run_program(argc, argv);
-  // An orderly end would wait for OpenBLAS's threads, which never come back where they got no memory.
-  if (precbench::why_too_little_address_space(precbench::openmp_threads())) {
-    std::fflush(nullptr);
-    _exit(status);
-  }
-  return status;
+  return run_program(argc, argv);
 }

@@ -2,6 +2,9 @@
 #include "bench/cli/cli.h"
 
 #include <fmt/format.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -10,7 +13,9 @@
 
 #include "bench/cli/cli_testing.h"
 #include "bench/cli/text_table.h"
+#include "bench/process/link.h"
 #include "bench/process/rendezvous_testing.h"
+#include "tools/testing/processes.h"
 #include "tools/testing/temp_directory.h"
 #include "tools/testing/text.h"
 
@@ -94,16 +99,28 @@ TEST_CASE("a full standard output is told", "[cli]") {
 }
 
 TEST_CASE("process 0 says that it meets anybody where there is no secret", "[cli][together]") {
-  const std::string address = fmt::format("NCCL_COMM_ID=127.0.0.1:{} ", free_address().port - 1);
-  const auto waits = [&](const std::string& variables) {
-    return output_of("RANK=0 WORLD_SIZE=2 " + address + variables +
-                     "timeout 1 " PRECBENCH_BINARY_DIR "/precbench sweep --device cuda --gpus 2 --out none");
+  const TempDirectory directory;
+  // What it says until it listens, where it then waits for the other process.
+  const auto said = [&](const char* secret) {
+    const Address address = free_address();
+    const std::string file = directory / (secret ? "closed" : "open");
+    const pid_t pid = in_background([&] {
+      errors_to(file);
+      setenv("RANK", "0", 1);
+      setenv("WORLD_SIZE", "2", 1);
+      setenv("NCCL_COMM_ID", fmt::format("127.0.0.1:{}", address.port - 1).c_str(), 1);
+      secret ? setenv("PRECBENCH_SECRET", secret, 1) : unsetenv("PRECBENCH_SECRET");
+      return execl(PRECBENCH_BINARY_DIR "/precbench", "precbench", "sweep", "--device", "cuda", "--gpus", "2",
+                   "--out", "none", nullptr);
+    });
+    CHECK(eventually([&] { return connect_to(address).open() || !alive(pid); }));
+    kill(pid, SIGKILL);
+    CHECK(exit_status(pid) == -SIGKILL);
+    return file_text(file);
   };
-  const Answer open = waits(""), closed = waits("PRECBENCH_SECRET=0123456789abcdef ");
-  CHECK(open.status == 124);
-  CHECK(open.text.starts_with("PRECBENCH_SECRET is not set: until all 2 processes have met, any program "));
-  CHECK(closed.status == 124);
-  CHECK(closed.text.empty());
+  CHECK(
+      said(nullptr).starts_with("PRECBENCH_SECRET is not set: until all 2 processes have met, any program "));
+  CHECK(said("0123456789abcdef").empty());
 }
 
 TEST_CASE("a dry run ends with how many cases it has and what its columns mean", "[cli]") {

@@ -30,9 +30,10 @@ namespace {
 
 constexpr const char* kSlowCase = "one case of a sweep that takes its time";
 
-/// Leaves its process id in the file save_init, and takes `warmup` milliseconds.
+/// Leaves its process id in the file save_init, waits at the gate save_final, and takes `warmup` milliseconds.
 Record slow_run(const Case& c, const NodeShare&, StepBoard&) {
-  if (!c.save_init.empty()) std::ofstream(c.save_init) << getpid() << "\n";
+  if (!c.save_init.empty()) std::ofstream(c.save_init) << getpid() << "\n" << std::flush;
+  if (!c.save_final.empty()) wait_at_gate(c.save_final);
   std::this_thread::sleep_for(std::chrono::milliseconds(c.warmup));
   return start_record(resolve(c));
 }
@@ -53,13 +54,20 @@ pid_t process_in(const std::string& file) {
   return std::stoi(file_text(file));
 }
 
-/// A sweep of one case in the background, and its case, which runs.
+/// A sweep of one case in the background, and its case, which runs until the gate is opened, if there is one.
 struct Running {
-  Running(const TempDirectory& directory, const SweepOptions& options, int milliseconds) {
-    auto grid = slow_cases(1, milliseconds);
+  Running(const TempDirectory& directory, const SweepOptions& options, const std::string& gate = "") {
+    auto grid = slow_cases(1, 0);
     grid[0].save_init = directory / "pid";
+    grid[0].save_final = gate;
     sweep = in_background([&] { return run_sweep(grid, options); });
     child = process_in(grid[0].save_init);
+  }
+  /// Kills both.
+  void give_up() const {
+    kill(child, SIGKILL);
+    kill(sweep, SIGKILL);
+    exit_status(sweep);
   }
   pid_t sweep, child;
 };
@@ -73,7 +81,7 @@ bool stopped(pid_t pid) {
 /// A sweep of three cases in the background, whose progress goes to a pipe that is full and that nobody reads. It is
 /// killed where it waits for long.
 struct Unread {
-  Unread() {
+  explicit Unread(const std::vector<Case>& grid) {
     options.quiet = false;
     REQUIRE(pipe(ends) == 0);
     fcntl(ends[1], F_SETFL, O_NONBLOCK);
@@ -82,8 +90,8 @@ struct Unread {
     fcntl(ends[1], F_SETFL, 0);
     sweep = in_background([&] {
       dup2(ends[1], STDERR_FILENO);
-      alarm(30);
-      return run_sweep(slow_cases(3, 0), options);
+      alarm(static_cast<unsigned>(kHangGuard.count()));
+      return run_sweep(grid, options);
     });
   }
   ~Unread() {
@@ -133,13 +141,16 @@ TEST_CASE("a sweep ends as usual where its progress cannot be written", "[endura
 }
 
 TEST_CASE("a reader of progress who has stopped reading holds up nothing", "[endurance]") {
-  const Unread unread;
+  const Unread unread(slow_cases(3, 0));
   CHECK(exit_status(unread.sweep) == kSweepDone);
   CHECK(rows_by_seed(unread.options).size() == 3);
 }
 
 TEST_CASE("a signal while a sweep waits for the reader of its progress ends it all the same", "[endurance]") {
-  const Unread unread;
+  const TempDirectory directory;
+  auto grid = slow_cases(3, 0);
+  grid[1].save_final = directory / "never opened";  // should the sweep come so far before the signal
+  const Unread unread(grid);
   CHECK(eventually([&] { return lines_of(unread.options.out + "/records.jsonl") == 1; }));
   std::this_thread::sleep_for(200ms);  // of the second that it gives the reader for the first row's line
   kill(unread.sweep, SIGINT);
@@ -166,40 +177,58 @@ TEST_CASE("what is closed of the standard streams is no file of the program's", 
 }
 
 TEST_CASE("a case that ended in time while the sweep was stopped is no timeout", "[endurance]") {
-  const TempDirectory directory;
-  SweepOptions options = sweep_into(directory, kSlowCase);
-  options.timeout_s = ample_time_s();
-  const Running running(directory, options, 100);
-  kill(running.sweep, SIGSTOP);
-  CHECK(eventually([&] { return !alive(running.child); }));
-  std::this_thread::sleep_for(std::chrono::duration<double>(options.timeout_s + 0.1));
-  kill(running.sweep, SIGCONT);
-  CHECK(exit_status(running.sweep) == kSweepDone);
-  CHECK(rows_by_seed(options)[0].status == Status::ok);
-  CHECK(rows_by_seed(options)[0].warnings.empty());
+  with_time_limit(4, [](double limit) {
+    const TempDirectory directory;
+    SweepOptions options = sweep_into(directory, kSlowCase);
+    options.timeout_s = limit;
+    const std::string gate = directory / "gate";
+    const Stopwatch watch;
+    const Running running(directory, options, gate);
+    kill(running.sweep, SIGSTOP);
+    CHECK(eventually([&] { return stopped(running.sweep); }));
+    if (watch.seconds() > limit / 2) return running.give_up(), false;
+    open_gate(gate);
+    CHECK(eventually([&] { return !alive(running.child); }));
+    std::this_thread::sleep_for(std::chrono::duration<double>(limit + 0.1));
+    kill(running.sweep, SIGCONT);
+    CHECK(exit_status(running.sweep) == kSweepDone);
+    CHECK(rows_by_seed(options)[0].status == Status::ok);
+    CHECK(rows_by_seed(options)[0].warnings.empty());
+    return true;
+  });
 }
 
 TEST_CASE("Ctrl-Z stops the case too, and the time of the stop is not the case's", "[endurance]") {
-  const TempDirectory directory;
-  SweepOptions options = sweep_into(directory, kSlowCase);
-  options.timeout_s = ample_time_s();
-  const Running running(directory, options, 3000);
-  kill(running.sweep, SIGTSTP);
-  CHECK(eventually([&] { return stopped(running.sweep) && stopped(running.child); }));
-  std::this_thread::sleep_for(std::chrono::duration<double>(options.timeout_s + 0.1));
-  CHECK((stopped(running.sweep) && stopped(running.child)));
-  kill(running.sweep, SIGCONT);
-  CHECK(exit_status(running.sweep) == kSweepDone);
-  const Record row = rows_by_seed(options)[0];
-  CHECK(row.status == Status::ok);
-  REQUIRE(row.warnings.size() == 1);
-  CHECK(row.warnings[0].starts_with("the case was stopped and continued (Ctrl-Z): it stood still for "));
+  with_time_limit(4, [](double limit) {
+    const TempDirectory directory;
+    SweepOptions options = sweep_into(directory, kSlowCase);
+    options.timeout_s = limit;
+    const std::string gate = directory / "gate";
+    const Stopwatch before;
+    const Running running(directory, options, gate);
+    kill(running.sweep, SIGTSTP);
+    CHECK(eventually([&] { return stopped(running.sweep) && stopped(running.child); }));
+    if (before.seconds() > limit / 2) return running.give_up(), false;
+    std::this_thread::sleep_for(std::chrono::duration<double>(limit + 0.1));
+    CHECK((stopped(running.sweep) && stopped(running.child)));
+    const Stopwatch after;
+    open_gate(gate);
+    kill(running.sweep, SIGCONT);
+    const int status = exit_status(running.sweep);
+    if (after.seconds() > limit / 2) return false;
+    CHECK(status == kSweepDone);
+    const Record row = rows_by_seed(options)[0];
+    CHECK(row.status == Status::ok);
+    REQUIRE(row.warnings.size() == 1);
+    CHECK(row.warnings[0].starts_with("the case was stopped and continued (Ctrl-Z): it stood still for "));
+    return true;
+  });
 }
 
 TEST_CASE("a stopped sweep that is killed takes its case with it", "[endurance]") {
   const TempDirectory directory;
   const SweepOptions options = sweep_into(directory, kSlowCase);
-  const Running running(directory, options, 60'000);
+  const Running running(directory, options, directory / "never opened");
   kill(running.sweep, SIGTSTP);
   CHECK(eventually([&] { return stopped(running.sweep); }));
   kill(running.sweep, SIGKILL);
@@ -248,7 +277,7 @@ TEST_CASE("rows that somebody takes away during a sweep are missing at its end",
     auto grid = slow_cases(3, 0);
     if (resumed) CHECK(run_sweep({grid[0]}, options) == kSweepDone);
     grid[1].save_init = directory / "pid";
-    grid[1].warmup = 60'000;
+    grid[1].save_final = directory / "never opened";
     const pid_t sweep = in_background([&] {
       errors_to(directory / "stderr");
       return run_sweep(grid, options);

@@ -115,9 +115,10 @@ TEST_CASE("a model or recipe that is nested without end is refused", "[cli]") {
   CHECK(refused("sweep --dry-run --recipe " + file) == "precbench: " + file + ": nested deeper than 32");
 }
 
-TEST_CASE("a limit of address space in which OpenBLAS would hang is told at once", "[cli][address-space]") {
+TEST_CASE("a limit of address space into which the threads do not fit is told at once",
+          "[cli][address-space]") {
   const std::string program =
-      "ulimit -v 100000; OMP_NUM_THREADS=2 timeout -s KILL 20 " PRECBENCH_BINARY_DIR "/precbench ";
+      "ulimit -v 100000; OMP_NUM_THREADS=2 timeout -s KILL 1800 " PRECBENCH_BINARY_DIR "/precbench ";
   const Answer version = output_of(program + "--version");
   if (version.text.find("error while loading shared libraries") != std::string::npos) {
     WARN("skipped: this build's libraries, CUDA's among them, do not fit into the limit");
@@ -133,6 +134,20 @@ TEST_CASE("a limit of address space in which OpenBLAS would hang is told at once
         "precbench: this process may use 97 MiB of address space (ulimit -v), and needs 512 with 2 threads: raise "
         "the limit, or set OMP_NUM_THREADS");
   }
+}
+
+TEST_CASE("OMP_NUM_THREADS: more threads than any machine has are refused in one line", "[cli]") {
+  for (const char* threads : {"4097", "99999", "99999999999"})
+    for (const char* command : {"run --device cpu --steps 1", "sweep --device cpu --steps 1 --out none",
+                                "study --device cpu --recipe mxfp8 --out none"}) {
+      INFO(threads << ", " << command);
+      const std::string said = refusal_in(output_of(
+          fmt::format("OMP_NUM_THREADS={} {}/precbench {}", threads, PRECBENCH_BINARY_DIR, command)));
+      CHECK(said.starts_with("precbench: OMP_NUM_THREADS: "));
+      CHECK(said.ends_with(" threads, at most 4096 are possible"));
+    }
+  // What computes nothing does not ask.
+  CHECK(output_of("OMP_NUM_THREADS=99999 " PRECBENCH_BINARY_DIR "/precbench --version").status == 0);
 }
 
 TEST_CASE("a binary file in place of a sweep file is one line", "[cli]") {

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdlib>
 #include <fstream>
+#include <limits>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -61,7 +62,8 @@ GpuRecord gpu_record(const GpuProperties& gpu) {
 
 int openmp_threads() {
   if (const char* text = std::getenv("OMP_NUM_THREADS"))
-    if (const int threads = std::atoi(text); threads > 0) return threads;
+    if (const long threads = std::strtol(text, nullptr, 10); threads > 0)
+      return static_cast<int>(std::min<long>(threads, std::numeric_limits<int>::max()));
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 

@@ -62,9 +62,12 @@ std::optional<std::int64_t> available_memory(const fs::path& root) {
   return least;
 }
 
-std::optional<std::string> why_too_little_address_space(int threads) {
-  // Measured with 1 to 8 threads: what a small case needs is below this, and what hangs too. A thread has a buffer of
-  // OpenBLAS's, a stack and an arena of the C library's.
+std::optional<std::string> why_too_many_threads(int threads) {
+  constexpr int kMostThreads = 4096;
+  if (threads > kMostThreads)
+    return fmt::format("OMP_NUM_THREADS: {} threads, at most {} are possible", threads, kMostThreads);
+  // Measured with 1 to 8 threads: what a small case needs is below this. A thread has a stack, an arena of the C library's
+  // and a GEMM's packed operands.
   constexpr rlim_t kMiB = 1 << 20, kProgram = 256 * kMiB, kThread = 128 * kMiB;
   const rlim_t wanted = kProgram + kThread * static_cast<rlim_t>(threads);
   rlimit limit = {};

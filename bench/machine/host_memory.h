@@ -1,4 +1,4 @@
-// How much memory a process on this host can still take before the kernel ends one.
+// How much memory a process on this host can still take before the kernel ends one, and for how many threads there is some.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,8 @@ namespace precbench {
 /// cache that can be dropped counts as free. Null where the system does not tell. `root` stands for /.
 std::optional<std::int64_t> available_memory(const std::filesystem::path& root = "/");
 
-/// Why no case can run under this process's limit of address space (ulimit -v) with so many threads; none where one
-/// can, or there is no limit. OpenBLAS asks for its buffers until it gets them, so a process that has too little hangs
-/// in its threads, and in any fork or exit that waits for these.
-std::optional<std::string> why_too_little_address_space(int threads);
+/// Why no case can run with so many threads: more than any machine has, for which OpenMP's runtime overflows the stack, or
+/// more than fit into this process's limit of address space (ulimit -v). None where a case can run.
+std::optional<std::string> why_too_many_threads(int threads);
 
 }  // namespace precbench

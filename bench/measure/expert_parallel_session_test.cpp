@@ -39,7 +39,7 @@ constexpr const char* kWeighted =
   "vocab": 256, "experts": 8, "top_k": 1, "expert_ffn": 128, "shared_ffn": 128, "score": "sigmoid", "normalise": false,
   "weight_at": "input"})";
 
-constexpr double kLayers = 2, kTokens = 2 * 64, kWidth = 128, kTopK = 2;
+constexpr double kLayers = 2, kTokens = 2 * 64, kWidth = 128, kTopK = 2, kSlots = kLayers * kTokens * kTopK;
 
 }  // namespace
 
@@ -203,9 +203,27 @@ TEST_CASE("ranks with different experts drop and train as those that have all", 
         CHECK(std::fabs(apart.training->loss[step] / whole.training->loss[step] - 1) <= 2e-4);
       CHECK(apart.moe->rows.expected == whole.moe->rows.expected);
       CHECK(apart.moe->rows.actual <= 2 * 4 * kLayers * 24);  // of two ranks' tokens, by four experts
-      CHECK(apart.moe->rows.dropped == whole.moe->rows.dropped);
+      // The ranks' sums are rounded in another order, so a token whose choice is nearly a tie may go elsewhere.
+      const double moved = c.routing == "learned" ? kSlots / 64 : 0;
+      CHECK(std::fabs(apart.moe->rows.dropped - whole.moe->rows.dropped) <= moved);
       CHECK(apart.memory->measured->activations == apart.memory->predicted->activations);
     }
+  }
+}
+
+TEST_CASE(
+    "ranks with different experts drop exactly the rows that those with all drop while nothing was summed over ranks",
+    "[session][moe][ep]") {
+  // In the first layer of the first step every rank routes the same rows, whatever ranks have the experts.
+  Case c = parallel_case(2, 1);
+  c.capacity = 0.75, c.layers = 1, c.steps = 1;
+  const Record whole = run_ok(c);
+  CHECK(whole.moe->rows.dropped > 0);
+  c.ep = 2;
+  for (const char* exchange : {"gather", "slots", "sync"}) {
+    INFO(exchange);
+    c.exchange = exchange;
+    CHECK(run_ok(c).moe->rows.dropped == whole.moe->rows.dropped);
   }
 }
 

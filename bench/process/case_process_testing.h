@@ -2,11 +2,16 @@
 // the sweep's options, and its rows.
 #pragma once
 
+#include <signal.h>
 #include <stdio_ext.h>
 #include <unistd.h>
 
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
 #include <map>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -14,6 +19,7 @@
 #include "bench/sweep/sweep.h"
 #include "results/record_file.h"
 #include "tools/testing/catch.h"
+#include "tools/testing/processes.h"
 #include "tools/testing/temp_directory.h"
 
 namespace precbench {
@@ -27,6 +33,32 @@ inline void be_child(const std::string& test, Record (*run)(const Case&, const N
   // What the test framework has said so far, and its own report, must not follow: ThreadSanitizer's _exit flushes.
   __fpurge(stdout);
   _exit(child_main(run));
+}
+
+/// A gate in a case: it says that it is there, and waits until the test opens the gate.
+inline void wait_at_gate(const std::string& gate) {
+  std::ofstream(gate + ".here").put('\n');
+  eventually([&] { return std::filesystem::exists(gate + ".open"); });
+}
+inline bool reached_gate(const std::string& gate) { return std::filesystem::exists(gate + ".here"); }
+inline void open_gate(const std::string& gate) { std::ofstream(gate + ".open").put('\n'); }
+
+/// Starts `sweep` in the background and kills it, at a gate or at any other moment, again and again until it ends by itself,
+/// which it must with kSweepDone. Opens a gate after a kill at it. Returns the number of kills.
+inline std::size_t kill_until_done(const std::function<int()>& sweep, const std::vector<std::string>& gates) {
+  std::mt19937 random(7);
+  for (std::size_t kills = 0;; ++kills) {
+    const pid_t pid = in_background(sweep);
+    // Later each time, so that a slow machine gets to the end too.
+    std::this_thread::sleep_for(std::chrono::milliseconds(20 + random() % 150 + 20 * kills));
+    kill(pid, SIGKILL);
+    if (const int status = exit_status(pid); status != -SIGKILL) {
+      CHECK(status == kSweepDone);
+      return kills;
+    }
+    for (const std::string& gate : gates)
+      if (reached_gate(gate)) open_gate(gate);
+  }
 }
 
 /// The command of a child that is such a test.

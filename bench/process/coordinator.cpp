@@ -69,7 +69,7 @@ bool succeeded(const CaseProcessResult& result) {
 Coordinator::Coordinator(const Nodes& nodes, const Address& address, const std::string& secret,
                          const Timeouts& timeouts)
     : nodes_(nodes), timeouts_(timeouts), visible_gpus_(find_gpus().count), host_(host_name()) {
-  Reception reception(nodes, address, secret);
+  Reception reception(nodes, address, secret, timeouts.greeting);
   for (int process = 1; process < nodes.count; ++process) workers_.push_back({process, "", Link(), true});
   const auto worker = [&](int process) -> Worker& { return workers_[static_cast<std::size_t>(process) - 1]; };
   const auto unmet = [&] {

@@ -14,6 +14,7 @@
 
 #include "bench/case/plan.h"
 #include "bench/process/case_process.h"
+#include "bench/process/handshake.h"
 #include "bench/process/link.h"
 #include "bench/process/rendezvous.h"
 
@@ -24,6 +25,7 @@ struct Timeouts {
   std::chrono::milliseconds meet = std::chrono::seconds(120);  ///< at the start
   std::chrono::milliseconds stop = std::chrono::seconds(10);  ///< for the report of one that was told to stop
   std::chrono::milliseconds row = std::chrono::seconds(5);    ///< for a row, after another's failure
+  std::chrono::seconds greeting = kGreetingTime;              ///< from connecting to being let in
 };
 
 class Coordinator {

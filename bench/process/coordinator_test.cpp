@@ -5,7 +5,6 @@
 
 #include <signal.h>
 
-#include <cmath>
 #include <fstream>
 #include <map>
 #include <set>
@@ -101,16 +100,19 @@ struct Part {
 };
 
 constexpr const char* kSecret = "of these processes";
-/// Parts that hang are waited for as long as a row may take, and a process that cannot be told to stop for `stop`.
-Timeouts patient(std::chrono::seconds stop = 60s) {
-  return {.meet = 60s, .stop = stop, .row = std::chrono::seconds(std::lround(ample_time_s()))};
+/// A part that hangs is waited for a while, where another has failed. A process that cannot be told to stop: for `stop`.
+Timeouts impatient(std::chrono::seconds stop = kHangGuard) {
+  return {.meet = kHangGuard, .stop = stop, .row = 4s, .greeting = kHangGuard};
 }
+/// Where no part hangs each may end as late as it likes.
+constexpr Timeouts kPatient = {
+    .meet = kHangGuard, .stop = kHangGuard, .row = kHangGuard, .greeting = kHangGuard};
 
 /// The processes of one sweep; killed at the end if the test has not waited for them.
 class Together {
  public:
   Together(int count, const std::vector<std::int64_t>& seeds, int gpus, double timeout_s,
-           const Timeouts& timeouts = patient())
+           const Timeouts& timeouts = impatient())
       : address_(free_address()), timeouts_(timeouts) {
     for (const std::int64_t seed : seeds) {
       Case c;
@@ -149,6 +151,10 @@ class Together {
     std::size_t found = 0;
     for (const auto& [key, part] : parts()) found += key.first == seed;
     return found == count;
+  }
+  /// So many parts of the case have begun, and that of process 0 has ended.
+  bool own_part_ended(std::int64_t seed, std::size_t count) const {
+    return running(seed, count) && !alive(parts().at({seed, 0}).pid);
   }
   bool any_part_alive() const {
     for (const auto& [key, part] : parts())
@@ -218,15 +224,20 @@ TEST_CASE("a part that crashes ends the case at once with its process named, and
 }
 
 TEST_CASE("what a part ends in is the case's row, and process 0's own has precedence", "[together]") {
-  Together sweep(2, {kWorkerNeedsMore, kAllDiverge, kFine}, 4, 0);
-  CHECK(sweep.exit_status(0) == kSweepDone);
-  CHECK(sweep.exit_status(1) == 0);
-  CHECK(!sweep.any_part_alive());
-  CHECK(sweep.rows()[kWorkerNeedsMore].status == Status::oom);
-  CHECK(sweep.error_of(kWorkerNeedsMore) == process_1("ranks 2-3") + ": 12 GiB more");
-  CHECK(sweep.rows()[kAllDiverge].status == Status::diverged);
-  CHECK(sweep.error_of(kAllDiverge) == "at step 2");
-  CHECK(sweep.rows()[kFine].status == Status::ok);
+  const auto end = [](Together& sweep) {
+    CHECK(sweep.exit_status(0) == kSweepDone);
+    CHECK(sweep.exit_status(1) == 0);
+    CHECK(!sweep.any_part_alive());
+    CHECK(sweep.rows()[kFine].status == Status::ok);
+  };
+  Together one_hangs(2, {kWorkerNeedsMore, kFine}, 4, 0);
+  end(one_hangs);
+  CHECK(one_hangs.rows()[kWorkerNeedsMore].status == Status::oom);
+  CHECK(one_hangs.error_of(kWorkerNeedsMore) == process_1("ranks 2-3") + ": 12 GiB more");
+  Together all_end(2, {kAllDiverge, kFine}, 4, 0, kPatient);
+  end(all_end);
+  CHECK(all_end.rows()[kAllDiverge].status == Status::diverged);
+  CHECK(all_end.error_of(kAllDiverge) == "at step 2");
 }
 
 TEST_CASE("the row of another process's failure says where the sweep runs", "[together]") {
@@ -239,7 +250,7 @@ TEST_CASE("the row of another process's failure says where the sweep runs", "[to
 }
 
 TEST_CASE("a failure that follows from another's does not hide it", "[together]") {
-  Together sweep(2, {kWorkerNeedsMoreLater, kCoordinatorNeedsMoreLater}, 2, 0);
+  Together sweep(2, {kWorkerNeedsMoreLater, kCoordinatorNeedsMoreLater}, 2, 0, kPatient);
   CHECK(sweep.exit_status(0) == kSweepFailures);  // no case is ok
   CHECK(sweep.exit_status(1) == 0);
   for (const std::int64_t seed : {kWorkerNeedsMoreLater + 0, kCoordinatorNeedsMoreLater + 0})
@@ -287,58 +298,79 @@ TEST_CASE("workers end when their coordinator is killed", "[together]") {
 }
 
 TEST_CASE("a worker that is stopped ends the case in time with its name", "[together]") {
-  const double limit = ample_time_s();
-  Together sweep(2, {kHang, kFine}, 2, limit, patient(1s));
-  REQUIRE(eventually([&] { return sweep.running(kHang, 2); }));
-  kill(sweep.pid(1), SIGSTOP);
-  CHECK(sweep.exit_status(0) == kSweepInterrupted);
-  CHECK(sweep.rows()[kHang].status == Status::timeout);
-  CHECK(sweep.error_of(kHang).starts_with(
-      process_1("rank 1") + fmt::format(" did not report: still running after {} s (--timeout)", limit)));
-  CHECK(sweep.rows().size() == 1);
-  kill(sweep.pid(1), SIGCONT);
-  CHECK(sweep.exit_status(1) == kCoordinatorGone);
-  CHECK(eventually([&] { return !sweep.any_part_alive(); }));
+  with_time_limit(4, [](double limit) {
+    const Stopwatch watch;
+    Together sweep(2, {kHang, kFine}, 2, limit, impatient(1s));
+    const auto late = [&] { return watch.seconds() > limit / 2; };
+    REQUIRE(eventually([&] { return sweep.running(kHang, 2) || late(); }));
+    kill(sweep.pid(1), SIGSTOP);
+    if (late()) return false;
+    CHECK(sweep.exit_status(0) == kSweepInterrupted);
+    CHECK(sweep.rows()[kHang].status == Status::timeout);
+    CHECK(sweep.error_of(kHang).starts_with(
+        process_1("rank 1") + fmt::format(" did not report: still running after {} s (--timeout)", limit)));
+    CHECK(sweep.rows().size() == 1);
+    kill(sweep.pid(1), SIGCONT);
+    CHECK(sweep.exit_status(1) == kCoordinatorGone);
+    CHECK(eventually([&] { return !sweep.any_part_alive(); }));
+    return true;
+  });
 }
 
 TEST_CASE("a case is in time by the clock of process 0, which stands still while that is stopped",
           "[together]") {
-  Together sweep(2, {kWorkerTakesSeconds}, 2, ample_time_s());
-  REQUIRE(eventually([&] { return sweep.running(kWorkerTakesSeconds, 2); }));
-  // A part of process 0 that still runs would be stopped with it.
-  const pid_t own = sweep.parts().at({kWorkerTakesSeconds, 0}).pid;
-  REQUIRE(eventually([&] { return !alive(own); }));
-  kill(sweep.pid(0), SIGTSTP);
-  CHECK(eventually([&] { return !sweep.any_part_alive(); }));
-  kill(sweep.pid(0), SIGCONT);
-  CHECK(sweep.exit_status(0) == kSweepDone);
-  CHECK(sweep.exit_status(1) == 0);
-  CHECK(sweep.rows()[kWorkerTakesSeconds].status == Status::ok);
+  with_time_limit(4, [](double limit) {
+    const Stopwatch watch;
+    Together sweep(2, {kWorkerTakesSeconds}, 2, limit);
+    const auto late = [&] { return watch.seconds() > limit / 2; };
+    // A part of process 0 that still runs would be stopped with it.
+    REQUIRE(eventually([&] { return sweep.own_part_ended(kWorkerTakesSeconds, 2) || late(); }));
+    kill(sweep.pid(0), SIGTSTP);
+    if (late()) return false;
+    CHECK(eventually([&] { return !sweep.any_part_alive(); }));
+    kill(sweep.pid(0), SIGCONT);
+    CHECK(sweep.exit_status(0) == kSweepDone);
+    CHECK(sweep.exit_status(1) == 0);
+    CHECK(sweep.rows()[kWorkerTakesSeconds].status == Status::ok);
+    return true;
+  });
 }
 
 TEST_CASE("a part that outlasts the coordinator's is named once the time is up", "[together]") {
-  const double limit = ample_time_s();
-  Together sweep(2, {kWorkerIsLate, kFine}, 2, limit);
-  CHECK(sweep.exit_status(0) == kSweepFailures);
-  CHECK(sweep.exit_status(1) == 0);
-  CHECK(!sweep.any_part_alive());
-  CHECK(sweep.rows()[kWorkerIsLate].status == Status::timeout);
-  CHECK(sweep.error_of(kWorkerIsLate) ==
-        process_1("rank 1") + fmt::format(" did not report: still running after {} s (--timeout)", limit));
-  CHECK(sweep.rows()[kFine].status == Status::ok);
+  with_time_limit(4, [](double limit) {
+    const Stopwatch watch;
+    Together sweep(2, {kWorkerIsLate, kFine}, 2, limit);
+    const auto late = [&] { return watch.seconds() > limit / 2; };
+    REQUIRE(eventually([&] { return sweep.own_part_ended(kWorkerIsLate, 2) || late(); }));
+    if (late()) return false;
+    const int status = sweep.exit_status(0);
+    if (sweep.rows()[kFine].status == Status::timeout) return false;
+    CHECK(status == kSweepFailures);
+    CHECK(sweep.exit_status(1) == 0);
+    CHECK(!sweep.any_part_alive());
+    CHECK(sweep.rows()[kWorkerIsLate].status == Status::timeout);
+    CHECK(sweep.error_of(kWorkerIsLate) ==
+          process_1("rank 1") + fmt::format(" did not report: still running after {} s (--timeout)", limit));
+    CHECK(sweep.rows()[kFine].status == Status::ok);
+    return true;
+  });
 }
 
 TEST_CASE("the row of a hang names the rank that holds up the others", "[together]") {
-  const double limit = ample_time_s();
-  Together sweep(2, {kRankSleeps}, 4, limit);
-  CHECK(sweep.exit_status(0) == kSweepFailures);
-  CHECK(sweep.exit_status(1) == 0);
-  CHECK(!sweep.any_part_alive());
-  CHECK(
-      sweep.error_of(kRankSleeps) ==
-      fmt::format("still running after {} s (--timeout); its last words: process 0 ({}, ranks 0-1): none of "
-                  "the ranks 0-1 has begun step 4; {}: rank 3 has not enqueued step 3; the others have",
-                  limit, host_name(), process_1("ranks 2-3")));
+  with_time_limit(4, [](double limit) {
+    Together sweep(2, {kRankSleeps}, 4, limit);
+    CHECK(sweep.exit_status(0) == kSweepFailures);
+    CHECK(sweep.exit_status(1) == 0);
+    CHECK(!sweep.any_part_alive());
+    const std::string expected = fmt::format(
+        "still running after {} s (--timeout); its last words: process 0 ({}, ranks 0-1): none of "
+        "the ranks 0-1 has begun step 4; {}: rank 3 has not enqueued step 3; the others have",
+        limit, host_name(), process_1("ranks 2-3"));
+    // Ranks that had not come so far in half a minute are not slow.
+    if (sweep.error_of(kRankSleeps) != expected && limit < 30) return false;
+    CHECK(sweep.error_of(kRankSleeps) == expected);
+    return true;
+  });
 }
 
 TEST_CASE("a time limit of centuries is a limit like any other", "[together]") {
@@ -363,7 +395,7 @@ TEST_CASE("an interrupt of any process ends the sweep of all, and leaves no row"
 TEST_CASE("an interrupt while processes wait for the first is an interrupt", "[together]") {
   const pid_t pid = in_background([] {
     std::thread([] {
-      std::this_thread::sleep_for(300ms);  // by then it waits
+      eventually([] { return handles(getpid(), SIGTERM); });
       kill(getpid(), SIGTERM);
     }).detach();
     return run_worker({1, 2, 0, "the test"}, Address{"127.0.0.1", 1}, "", {}, child_command(kFakePart));

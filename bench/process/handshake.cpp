@@ -20,7 +20,6 @@ using namespace std::chrono_literals;
 using Message = nlohmann::ordered_json;
 
 constexpr int kProtocol = 3;
-constexpr auto kGreetingTime = 10s;  ///< from connecting to being let in
 constexpr auto kGreetingPoll = 50ms;
 // Who has just come is heard several times before as many have come as make it the oldest.
 constexpr std::size_t kMostStrangers = 256;
@@ -57,8 +56,9 @@ std::string proof_of(const std::string& secret, const char* role, const std::str
 
 }  // namespace
 
-Reception::Reception(const Nodes& nodes, const Address& address, const std::string& secret)
-    : nodes_(nodes), secret_(secret), listener_(address) {}
+Reception::Reception(const Nodes& nodes, const Address& address, const std::string& secret,
+                     std::chrono::seconds greeting_time)
+    : nodes_(nodes), secret_(secret), greeting_time_(greeting_time), listener_(address) {}
 
 std::vector<Guest> Reception::admit(std::chrono::milliseconds timeouts,
                                     const std::function<bool(int)>& taken) {
@@ -96,8 +96,8 @@ void Reception::make_room() {
 void Reception::talk(Stranger& stranger, std::vector<Guest>& guests, const std::function<bool(int)>& taken) {
   const auto message = stranger.link.receive();
   if (!message) {
-    if (stranger.link.open() && Clock::now() - stranger.since > kGreetingTime)
-      refuse(stranger, fmt::format("has not come in within {} s", kGreetingTime / 1s));
+    if (stranger.link.open() && Clock::now() - stranger.since > greeting_time_)
+      refuse(stranger, fmt::format("has not come in within {} s", greeting_time_ / 1s));
   } else if (stranger.process == 0) {
     answer(stranger, *message, taken);
   } else if (!equal_in_constant_time(text_in(*message, "proof", ""), stranger.its_proof)) {
@@ -145,14 +145,14 @@ void Reception::refuse(Stranger& stranger, const std::string& why, const std::st
 }
 
 Greeting greet(const Nodes& nodes, const Address& address, const std::string& secret,
-               const std::function<bool()>& give_up) {
+               const std::function<bool()>& give_up, std::chrono::seconds greeting_time) {
   Link link = connect_to(address);
   if (!link.open()) return {};
   const std::string own = random_hex();
   Message hello = build();
   hello.update({{"process", nodes.index}, {"of", nodes.count}, {"host", host_name()}, {"nonce", own}});
   link.send(hello);
-  const auto end = std::chrono::steady_clock::now() + kGreetingTime;
+  const auto end = std::chrono::steady_clock::now() + greeting_time;
   for (std::string nonce; link.open() && std::chrono::steady_clock::now() < end && !give_up();) {
     link.wait(kGreetingPoll);
     const auto message = link.receive();

@@ -24,6 +24,9 @@
 
 namespace precbench {
 
+/// From connecting to being let in.
+inline constexpr std::chrono::seconds kGreetingTime{10};
+
 struct Guest {
   int process;
   std::string host;
@@ -35,7 +38,8 @@ struct Guest {
 class Reception {
  public:
   /// Throws InvalidInput where it cannot listen.
-  Reception(const Nodes& nodes, const Address& address, const std::string& secret);
+  Reception(const Nodes& nodes, const Address& address, const std::string& secret,
+            std::chrono::seconds greeting_time = kGreetingTime);
 
   /// Those who have been let in since the last call; waits for `timeouts` at most. `taken`: processes that are here.
   std::vector<Guest> admit(std::chrono::milliseconds timeouts, const std::function<bool(int)>& taken);
@@ -59,6 +63,7 @@ class Reception {
 
   Nodes nodes_;
   std::string secret_;
+  std::chrono::seconds greeting_time_;
   Listener listener_;
   std::deque<Stranger> strangers_;  // the oldest first
   std::string last_refusal_;
@@ -72,6 +77,6 @@ struct Greeting {
   std::string refusal;  ///< why not, where somebody answered
 };
 Greeting greet(const Nodes& nodes, const Address& address, const std::string& secret,
-               const std::function<bool()>& give_up);
+               const std::function<bool()>& give_up, std::chrono::seconds greeting_time = kGreetingTime);
 
 }  // namespace precbench

@@ -15,6 +15,7 @@
 
 #include "bench/process/rendezvous_testing.h"
 #include "tools/testing/catch.h"
+#include "tools/testing/processes.h"
 
 using namespace precbench;
 using namespace std::chrono_literals;
@@ -42,17 +43,17 @@ struct Ends {
 TEST_CASE("messages come over a connection in order and whole", "[link]") {
   const Address address = free_address();
   Listener listener(address);
-  Link here = connect_to(address), there = listener.accept(10s);
+  Link here = connect_to(address), there = listener.accept(kHangGuard);
   REQUIRE((here.open() && there.open()));
   CHECK(there.peer() == "127.0.0.1");
   CHECK(!there.receive());
   here.send({{"text", "two\nlines, not UTF-8: \xff"}});
   here.send({{"number", 2}});
-  there.wait(10s);
+  there.wait(kHangGuard);
   const auto first = there.receive();
   REQUIRE(first);
   CHECK(first->at("text").get<std::string>().starts_with("two\nlines, not UTF-8: "));
-  there.wait(10s);
+  there.wait(kHangGuard);
   CHECK(there.receive().value_or(nullptr)["number"] == 2);
   CHECK(!there.receive());
   CHECK(there.open());
@@ -109,7 +110,7 @@ TEST_CASE("a message that is deep, of many keys, or long before its sender is kn
     });
     std::optional<nlohmann::ordered_json> message;
     while (!message && ends.link.open()) {
-      ends.link.wait(10s);
+      ends.link.wait(kHangGuard);
       message = ends.link.receive();
     }
     peer.join();

@@ -21,8 +21,8 @@ namespace {
 using Message = nlohmann::ordered_json;
 
 constexpr const char* kSecret = "of these processes";
-constexpr Timeouts kShort = {.meet = 20s, .stop = 1s, .row = 5s};
-const std::vector<std::string> kEndless = {"/bin/sleep", "60"};  // a case
+constexpr Timeouts kShort = {.meet = kHangGuard, .stop = 1s, .row = 5s, .greeting = kHangGuard};
+const std::vector<std::string> kEndless = {"/bin/sleep", "3600"};  // a case
 
 Case case_of_two() {
   Case c;
@@ -35,7 +35,9 @@ Case case_of_two() {
 Link reach(const Address& address) {
   Link link;
   eventually([&] {
-    link = greet({1, 2, 0, "the test"}, address, kSecret, [] { return false; }).link;
+    link = greet(
+               {1, 2, 0, "the test"}, address, kSecret, [] { return false; }, kHangGuard)
+               .link;
     return link.open();
   });
   return link;
@@ -51,7 +53,7 @@ std::optional<Message> next(Link& link) {
 std::pair<int, std::string> answer_to(const Message& order) {
   const TempDirectory directory;
   const Address address = free_address();
-  Reception reception({0, 2, 0, "the test"}, address, kSecret);
+  Reception reception({0, 2, 0, "the test"}, address, kSecret, kHangGuard);
   const pid_t pid = in_background([&] {
     errors_to(directory / "stderr");
     return run_worker({1, 2, 0, "the test"}, address, kSecret, {case_of_two()}, kEndless, kShort);

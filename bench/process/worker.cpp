@@ -26,7 +26,7 @@ constexpr std::chrono::milliseconds kRetry = 100ms, kRetryRefused = 1s;
 Link meet(const Nodes& nodes, const Address& address, const std::string& secret, const Timeouts& timeouts) {
   const auto end = std::chrono::steady_clock::now() + timeouts.meet;
   for (std::string refusal; !interrupted();) {
-    Greeting greeting = greet(nodes, address, secret, interrupted);
+    Greeting greeting = greet(nodes, address, secret, interrupted, timeouts.greeting);
     if (greeting.link.open()) return std::move(greeting.link);
     if (!greeting.refusal.empty() && greeting.refusal != refusal) {
       refusal = greeting.refusal;

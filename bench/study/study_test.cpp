@@ -234,8 +234,8 @@ TEST_CASE("channels of ladders that nobody climbs may be any", "[study]") {
 TEST_CASE("steps that take too long end the wait for an estimate, and the plan goes without", "[study]") {
   Case c;
   c.device = "cpu";
-  CHECK(!measure_pace({"/bin/sleep", "60"}, c, "rowwise", 0.1));
-  CHECK(contains(refusal_of([&] { measure_pace({"/bin/false"}, c, "rowwise", 60); }),
+  CHECK(!measure_pace({"/bin/sleep", "3600"}, c, "rowwise", 0.1));
+  CHECK(contains(refusal_of([&] { measure_pace({"/bin/false"}, c, "rowwise", 3600); }),
                  "tiny bf16 does not run here"));
 }
 

@@ -9,13 +9,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <random>
-#include <thread>
 
 #include "bench/machine/environment.h"
 #include "bench/process/case_process_testing.h"
@@ -48,7 +45,7 @@ Record fake_run(const Case& c, const NodeShare&, StepBoard&) {
   std::ofstream(c.save_init, std::ios::app) << c.recipe << "\n";
   const auto earlier = std::count(before.begin(), before.end(), c.recipe);
   if (c.recipe == "rowwise" && (c.seed == kCrashes || (c.seed == kCrashesAtSecond && earlier > 0))) _exit(7);
-  std::this_thread::sleep_for(std::chrono::milliseconds(3));
+  if (!c.save_final.empty()) wait_at_gate(c.save_final);
   Record record = start_record(resolve(c));
   record.env->host = host_name();
   const double ms = kFirstMs + kDriftMs * static_cast<double>(before.size());
@@ -163,21 +160,14 @@ TEST_CASE("a case that fails in either run is a row and is not run again", "[int
 TEST_CASE("killed with SIGKILL at any moment, an interleaved sweep goes on with the run that is missing",
           "[interleave]") {
   const Fixture f;
-  const auto grid = f.grid({"bf16", "tensorwise", "rowwise", "mxfp8"}, {10, 11, 12, 13, 14});
-  std::mt19937 random(3);
-  int kills = 0;
-  for (bool killed = true; killed;) {
-    const pid_t pid = fork();
-    if (pid == 0) _exit(run_sweep(grid, f.options));
-    std::this_thread::sleep_for(std::chrono::milliseconds(20 + random() % 150 + 20 * kills));
-    kill(pid, SIGKILL);
-    int status = 0;
-    waitpid(pid, &status, 0);
-    killed = WIFSIGNALED(status);
-    kills += killed;
-    if (!killed) CHECK(WEXITSTATUS(status) == kSweepDone);
+  auto grid = f.grid({"bf16", "tensorwise", "rowwise", "mxfp8"}, {10, 11, 12, 13, 14});
+  std::vector<std::string> gates;
+  for (std::size_t i = 3; i < grid.size(); i += 6) {
+    gates.push_back(f.directory / fmt::format("gate {}", i));
+    grid[i].save_final = gates.back();
   }
-  CHECK(kills > 1);
+  const std::size_t kills = kill_until_done([&] { return run_sweep(grid, f.options); }, gates);
+  CHECK(kills >= gates.size());
   const auto rows = f.rows();
   REQUIRE(rows.size() == grid.size());
   for (const auto& [key, row] : rows) {
@@ -187,7 +177,7 @@ TEST_CASE("killed with SIGKILL at any moment, an interleaved sweep goes on with 
   // At most the run in flight was lost at each kill.
   const std::size_t runs = lines_of(f.log).size();
   CHECK(runs >= 2 * grid.size());
-  CHECK(runs <= 2 * grid.size() + static_cast<std::size_t>(kills));
+  CHECK(runs <= 2 * grid.size() + kills);
   CHECK(!f.leaves_first_runs());
 }
 

@@ -13,7 +13,6 @@
 #include <fstream>
 #include <functional>
 #include <map>
-#include <random>
 #include <set>
 #include <thread>
 
@@ -101,7 +100,7 @@ Record fake_run(const Case& c, const NodeShare&, StepBoard&) {
         record.warnings.push_back(getenv(name) ? getenv(name) : "unset");
       break;
     default:
-      std::this_thread::sleep_for(3ms);
+      if (!c.save_init.empty()) wait_at_gate(c.save_init);
   }
   return record;
 }
@@ -179,7 +178,8 @@ TEST_CASE("whoever starts a sweep may ignore its children", "[sweep]") {
   const SweepOptions options = options_for(directory);
   const pid_t pid = in_background([&] {
     signal(SIGCHLD, SIG_IGN);
-    alarm(20);  // a sweep that waits for a child which has left no trace
+    alarm(
+        static_cast<unsigned>(kHangGuard.count()));  // a sweep that waits for a child which has left no trace
     return run_sweep(cases_of({kFine, kExit7}), options);
   });
   CHECK(exit_status(pid) == kSweepFailures);
@@ -318,21 +318,15 @@ TEST_CASE("bad input that only the case finds ends the sweep, and finished rows 
 TEST_CASE("killed with SIGKILL at any moment and started again, a sweep ends with the same rows", "[sweep]") {
   const TempDirectory directory;
   const SweepOptions options = options_for(directory);
-  const auto grid = fine_cases(40);
-  std::mt19937 random(7);
-  int kills = 0;
-  for (int status = -SIGKILL; status == -SIGKILL;) {
-    const pid_t pid = in_background([&] { return run_sweep(grid, options); });
-    // Later each time, so that a slow machine gets to the end too.
-    std::this_thread::sleep_for(std::chrono::milliseconds(20 + random() % 150 + 20 * kills));
-    kill(pid, SIGKILL);
-    status = exit_status(pid);
-    if (status == -SIGKILL)
-      ++kills;
-    else
-      CHECK(status == kSweepDone);
+  auto grid = fine_cases(40);
+  // A fast machine must not get to the end in one go: beyond each gate there is none before a kill.
+  std::vector<std::string> gates;
+  for (std::size_t i = 5; i < grid.size(); i += 7) {
+    gates.push_back(directory / fmt::format("gate {}", i));
+    grid[i].save_init = gates.back();
   }
-  CHECK(kills > 1);
+  const std::size_t kills = kill_until_done([&] { return run_sweep(grid, options); }, gates);
+  CHECK(kills >= gates.size());
   const auto rows = rows_by_seed(options);
   CHECK(rows.size() == grid.size());
   for (const Case& c : grid) {

@@ -3,14 +3,13 @@
 // log-sum-exp (Dao et al. 2022, without the tiling over keys). Everything is FP32 between the BF16 inputs and
 // outputs. A thread takes whole kv heads, so that dK and dV are summed over the group's heads in one order. Queries and keys
 // may be rows of different tensors, as many as each has, with an offset between their positions.
-#include <cblas.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
 
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/vector.h"
 
 namespace precbench {
@@ -18,13 +17,12 @@ namespace {
 
 constexpr std::int64_t kBlock = 64;  // queries per block
 
+/// c [m, n] = beta c + alpha op(a) op(b), dense and row-major, where op transposes if asked to; beta is 0 or 1.
 void gemm(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, float alpha,
           const float* a, const float* b, float beta, float* c) {
   if (m == 0 || n == 0 || k == 0) return;  // a block that sees no key
-  cblas_sgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans, transpose_b ? CblasTrans : CblasNoTrans,
-              static_cast<int>(m), static_cast<int>(n), static_cast<int>(k), alpha, a,
-              static_cast<int>(transpose_a ? m : k), b, static_cast<int>(transpose_b ? k : n), beta, c,
-              static_cast<int>(n));
+  cpu::gemm(m, n, k, alpha, {a, transpose_a ? m : k, transpose_a}, {b, transpose_b ? k : n, !transpose_b},
+            beta != 0, c, n);
 }
 
 /// Head `index` of sequence b as rows x head_dim floats. `from` [B * rows, ...] has heads side by side.

@@ -1,7 +1,6 @@
 // Memory and identity of the CPU device.
 #include "kernels/cpu/cpu_device.h"
 
-#include <cblas.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 
@@ -21,10 +20,7 @@ constexpr std::int64_t kHeader = 4096;
 
 std::unique_ptr<Device> make_cpu_device(int threads) { return std::make_unique<CpuDevice>(threads); }
 
-CpuDevice::CpuDevice(int threads) : threads_(threads) {
-  // We split work over threads ourselves, so that a sum's order does not depend on their number.
-  openblas_set_num_threads(1);
-}
+CpuDevice::CpuDevice(int threads) : threads_(threads) {}
 
 GemmSupport CpuDevice::support(const GemmRecipe& gemm, GemmRole) const {
   if (!gemm.a.quantized() && !gemm.b.quantized()) return {};

@@ -1,7 +1,5 @@
 // D[M,N] = A[M,k] B[N,k]^T: operands dequantized to FP32, an FP32 GEMM, the output rounded once.
-// Threads take runs of D's rows; a run is computed tile by tile so that the FP32 tile stays in cache.
-#include <cblas.h>
-
+// Threads take tiles of D that are small enough for the FP32 tile to stay in cache.
 #include <algorithm>
 
 #include "kernels/cpu/cpu_device.h"
@@ -12,32 +10,56 @@
 namespace precbench {
 
 namespace cpu {
+namespace {
+
+std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
+
+struct Tiles {
+  std::int64_t rows, cols;  ///< of a tile
+  std::int64_t down, across;
+};
+
+/// Divides an M x N output: large tiles pack operands the fewest times, and several per thread share the work evenly. The
+/// tiles change no bit of it.
+Tiles divide(std::int64_t M, std::int64_t N, int threads) {
+  constexpr std::int64_t kRows = 192, kCols = 512, kLeastRows = 48, kLeastCols = 64, kPerThread = 4;
+  Tiles tiles = {kRows, kCols, 0, 0};
+  for (;;) {
+    tiles.down = divide_up(M, tiles.rows);
+    tiles.across = divide_up(N, tiles.cols);
+    if (threads == 1 || tiles.down * tiles.across >= kPerThread * threads) return tiles;
+    if (tiles.cols > kLeastCols && (tiles.cols > tiles.rows || tiles.rows == kLeastRows))
+      tiles.cols /= 2;
+    else if (tiles.rows > kLeastRows)
+      tiles.rows /= 2;
+    else
+      return tiles;
+  }
+}
+
+}  // namespace
 
 void multiply(int threads, const Tensor& d, const Matrix& a, const Matrix& b, std::int64_t K, float alpha,
               bool accumulate) {
   const std::int64_t M = d.rows, N = d.cols;
-  // Rows of D that one BLAS call makes: enough for its packing of B to pay, few enough for the FP32 tile to
-  // stay in L2, and an equal share for each of several threads. Their number does not depend on the threads, nor
-  // then does any sum.
-  constexpr std::int64_t kTileElements = 1 << 17, kMinRows = 64, kMaxRows = 512, kShares = 8;
-  const auto divide = [](std::int64_t n, std::int64_t by) { return (n + by - 1) / by; };
-  const std::int64_t largest = std::clamp(kTileElements / N, kMinRows, kMaxRows);
-  const std::int64_t shares = divide(divide(M, largest), kShares) * kShares;
-  const std::int64_t tile_rows = std::max(divide(divide(M, shares), 16) * 16, kMinRows);
-  const std::int64_t tiles = divide(M, tile_rows);
+  const Tiles tiles = divide(M, N, threads);
   const bool direct = d.dtype == DType::f32;
-  for_rows(threads, tiles, direct ? 0 : tile_rows * N, [&](std::int64_t tile, float* buffer) {
-    const std::int64_t first = tile * tile_rows;
-    const std::int64_t rows = std::min(tile_rows, M - first);
-    float* target = direct ? d.as<float>() + first * N : buffer;
-    const float* A_tile = a.transposed ? a.data + first : a.data + first * a.stride;
-    if (!direct && accumulate) load(d, first * N, rows * N, buffer);
-    cblas_sgemm(CblasRowMajor, a.transposed ? CblasTrans : CblasNoTrans,
-                b.transposed ? CblasNoTrans : CblasTrans, static_cast<int>(rows), static_cast<int>(N),
-                static_cast<int>(K), alpha, A_tile, static_cast<int>(a.stride), b.data,
-                static_cast<int>(b.stride), accumulate ? 1.0f : 0.0f, target, static_cast<int>(N));
-    store(d, first * N, rows * N, target);
-  });
+  const auto from_row = [](const Matrix& x, std::int64_t row) {
+    return Matrix{x.data + (x.transposed ? row : row * x.stride), x.stride, x.transposed};
+  };
+  for_rows(threads, tiles.down * tiles.across, direct ? 0 : tiles.rows * tiles.cols,
+           [&](std::int64_t tile, float* buffer) {
+             const std::int64_t row = tile / tiles.across * tiles.rows,
+                                col = tile % tiles.across * tiles.cols;
+             const std::int64_t rows = std::min(tiles.rows, M - row), cols = std::min(tiles.cols, N - col);
+             const Matrix left = from_row(a, row), right = from_row(b, col);
+             if (direct)
+               return gemm(rows, cols, K, alpha, left, right, accumulate, d.as<float>() + row * N + col, N);
+             for (std::int64_t i = 0; accumulate && i < rows; ++i)
+               load(d, (row + i) * N + col, cols, buffer + i * cols);
+             gemm(rows, cols, K, alpha, left, right, accumulate, buffer, cols);
+             for (std::int64_t i = 0; i < rows; ++i) store(d, (row + i) * N + col, cols, buffer + i * cols);
+           });
 }
 
 }  // namespace cpu

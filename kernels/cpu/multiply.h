@@ -1,20 +1,15 @@
-// The FP32 product behind the CPU device's GEMMs.
+// The GEMM of the CPU device's ops: operands in FP32, the output in the tensor's dtype.
 #pragma once
 
 #include <cstdint>
 
+#include "kernels/cpu/gemm.h"
 #include "kernels/numerics/tensor.h"
 
 namespace precbench::cpu {
 
-/// Vectors that a product contracts, in FP32: [vectors, k], or [k, vectors] where they are transposed.
-struct Matrix {
-  const float* data;
-  std::int64_t stride;  ///< elements from one row in memory to the next
-  bool transposed;
-};
-
-/// d [M, N] = or += alpha a b^T over K, rounded once. The order of a sum does not depend on `threads`.
+/// Computes d [M, N] = alpha a b^T or, with `accumulate`, d += alpha a b^T, by gemm() and rounded once. Neither `threads` nor
+/// the other rows and columns of d change a bit of an element.
 void multiply(int threads, const Tensor& d, const Matrix& a, const Matrix& b, std::int64_t K, float alpha,
               bool accumulate);
 

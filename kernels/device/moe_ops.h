@@ -146,7 +146,8 @@ struct QuantizeExperts {
 };
 
 /// A product for each expert e with its rows. fprop, dgrad: rows of e in D = those of A times B_e^T; padding's rows
-/// of D are undefined. wgrad: D_e = or += A_e B_e^T over the rows of e, D stacked; without rows 0, or nothing is added.
+/// of D are undefined. wgrad: D_e = or += A_e B_e^T over the rows of e, D stacked; without rows 0, or nothing is added. On the
+/// CPU device a row of fprop and dgrad has the same bits whatever rows are in its group.
 struct GroupedMatmul {
   Tensor d;       ///< [rows_capacity, N]; wgrad: [E * N, k]
   GemmOperand a;  ///< [rows_capacity, k]; wgrad: [N, rows_capacity]

@@ -94,7 +94,8 @@ struct TurnBack {
   OpCost cost() const;
 };
 
-/// D[M,N] = A[M,k] B[N,k]^T into BF16 or FP32.
+/// D[M,N] = A[M,k] B[N,k]^T into BF16 or FP32. On the CPU device an element's bits depend on its rows of A and B alone, not on
+/// M, N, the number of threads or the CPU.
 struct Matmul {
   Tensor d;
   GemmOperand a, b;

@@ -4,8 +4,7 @@
 #   tools/ci/sanitize.sh address|thread [test names, tags or patterns of Catch2...]
 #
 # address is AddressSanitizer, LeakSanitizer and UndefinedBehaviorSanitizer. thread is ThreadSanitizer: the ranks of a case
-# are threads. Its build is without OpenMP, whose barriers it does not know and would report at every parallel loop; the
-# threads of OpenBLAS are off in both, since that library is not compiled with them.
+# are threads. Its build is without OpenMP, whose barriers it does not know and would report at every parallel loop.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -15,7 +14,7 @@ sanitizer=${1:-}
 [[ $sanitizer =~ ^(address|thread)$ ]] || { echo "usage: $0 address|thread [tests]" >&2; exit 2; }
 shift
 build=build-$sanitizer
-export OPENBLAS_NUM_THREADS=1 OMP_WAIT_POLICY=passive
+export OMP_WAIT_POLICY=passive
 export UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=second_deadlock_stack=1
 export LSAN_OPTIONS=suppressions=$PWD/tools/ci/leaks.supp:print_suppressions=0
 
@@ -27,5 +26,5 @@ cmake --build "$build" --parallel "$(jobs)" || die "the build failed"
 if [ $# -gt 0 ]; then
   "$build/precbench_tests" "$@"
 else
-  ctest --test-dir "$build" --output-on-failure --parallel "$(nproc)" --timeout 1200
+  ctest --test-dir "$build" --output-on-failure --parallel "$(nproc)" --timeout 7200
 fi

@@ -23,11 +23,22 @@ from storm import Storm, command_line, kill, rows
 
 PROCESSES = 3
 CASES = 5
-DELAY_S = 5  # that a stranger may seem to cause
-TIMEOUT_S = 2
-BOUND_S = 30  # the longest is a process stopped for good: its case's timeout, and 10 s for its report
-SWEEP = ["sweep", "--device", "cuda", "--gpus", str(PROCESSES), "--seed", f"1-{CASES}", "--steps", "5", "--timeout",
-         str(TIMEOUT_S), "--quiet"]
+BOUND_S = 1800  # ends what hangs; nothing else takes so long on any machine
+
+
+class Limits:
+    """Seconds, from what an undisturbed sweep takes on this machine."""
+    timeout = 600  # of a case
+    delay = 600    # that a stranger may seem to cause
+
+    @classmethod
+    def measured(cls, usual_s):
+        cls.timeout, cls.delay = max(2, round(usual_s)), max(5, 3 * usual_s)
+
+
+def sweep():
+    return ["sweep", "--device", "cuda", "--gpus", str(PROCESSES), "--seed", f"1-{CASES}", "--steps", "5", "--timeout",
+            str(Limits.timeout), "--quiet"]
 
 
 def free_port():
@@ -86,7 +97,7 @@ def real_hello(storm, program, folder):
     with socket.create_server(("127.0.0.1", port + 1)) as listener:
         engine = {"RANK": "1", "WORLD_SIZE": str(PROCESSES), "LOCAL_RANK": "1",
                   "NCCL_COMM_ID": f"127.0.0.1:{port}", "PRECBENCH_SECRET": secrets.token_hex(16)}
-        process = storm.start([program, *SWEEP, "--out", folder], f"{folder}.hello.log", engine)
+        process = storm.start([program, *sweep(), "--out", folder], f"{folder}.hello.log", engine)
         listener.settimeout(BOUND_S)
         with listener.accept()[0] as worker:
             worker.settimeout(BOUND_S)
@@ -149,7 +160,7 @@ class Trio:
         def start(rank, meeting_port):
             engine = {"RANK": str(rank), "WORLD_SIZE": str(PROCESSES), "LOCAL_RANK": str(rank),
                       "NCCL_COMM_ID": f"127.0.0.1:{meeting_port}", "PRECBENCH_SECRET": secret}
-            return storm.start([program, *SWEEP, "--out", folder, *options], f"{folder}.{rank}.log", engine)
+            return storm.start([program, *sweep(), "--out", folder, *options], f"{folder}.{rank}.log", engine)
 
         self.processes = [start(0, port)]
         guests = []
@@ -234,7 +245,7 @@ def disturb(storm, program, folder, chance, number, seed, usual_s, hello):
         if statuses != [0, 0, 0]:
             storm.violation(f"{what}: exit statuses {statuses}")
         all_rows(storm, folder, what)
-    if kind == "strangers" and time.monotonic() - begin > usual_s + DELAY_S:
+    if kind == "strangers" and time.monotonic() - begin > usual_s + Limits.delay:
         storm.violation(f"{what}: it took {time.monotonic() - begin:.1f} s, and {usual_s:.1f} s with nobody there")
     return kind
 
@@ -254,6 +265,7 @@ def main():
     begin, kinds = time.monotonic(), {}
     undisturbed(storm, program, os.path.join(storm.folder, "straight"), chance, "straight")
     usual_s = time.monotonic() - begin
+    Limits.measured(usual_s)
     hello = real_hello(storm, program, os.path.join(storm.folder, "stranger"))
     for number in range(faults):
         folder = os.path.join(storm.folder, f"sweep{number}")

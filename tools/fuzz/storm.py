@@ -65,7 +65,7 @@ class Storm:
                 process.wait()
         return [process.returncode for process in processes]
 
-    def no_orphans(self, what, seconds=5):
+    def no_orphans(self, what, seconds=300):
         """All that was started has ended, at most a moment after its parent."""
         end = time.monotonic() + seconds
         while (left := self.ours()) and time.monotonic() < end:

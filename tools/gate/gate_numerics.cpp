@@ -1,9 +1,10 @@
 // Does a run still compute the same? What it quantizes has the formats that it had, and two numbers that a training
 // step gives before its rounding errors have grown stay within their bands. The bands stand between what the same
-// commit shows on other CPUs (OpenBLAS's kernels for five of them, chosen by OPENBLAS_CORETYPE; eight recipes, ten
-// steps of the tiny model) and what the smallest change of a recipe does, which is the rounding of its scales.
+// commit shows where sums are rounded in another order and what the smallest change of a recipe does, which is the rounding
+// of its scales. Other orders were those of OpenBLAS's kernels for five CPUs: eight recipes, ten steps of the tiny model. The
+// CPU device has one order on every CPU (kernels/cpu/gemm.h); a GPU's library has its own.
 //
-//                                   other CPUs     other rounding of scales     band
+//                                   other order    other rounding of scales     band
 //   loss of the first step          1.5e-5         1.2e-4                       5e-5
 //   SQNR, median over the roles     0.05 dB        0.3 dB                       0.15 dB
 //   SQNR of one role                1.2 dB                                      3 dB (half of what one

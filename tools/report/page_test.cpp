@@ -69,7 +69,7 @@ std::string in_browser(const TempDirectory& folder, std::string page, const std:
   page.insert(page.rfind("</body>"), tail);
   const std::string file = folder.write("page.html", page);
   const std::string command = fmt::format(
-      "timeout 60 {} --headless=new --no-sandbox --disable-gpu --user-data-dir='{}' --window-size=390,844 "
+      "timeout 1800 {} --headless=new --no-sandbox --disable-gpu --user-data-dir='{}' --window-size=390,844 "
       "--dump-dom 'file://{}' >'{}' 2>/dev/null </dev/null",
       browser(), folder / "profile", file, folder / "dom");
   REQUIRE(std::system(command.c_str()) == 0);

@@ -22,7 +22,7 @@ missing_packages() {
   for tool in cmake ninja:ninja-build g++ git; do
     command -v "${tool%:*}" >/dev/null || echo "${tool#*:}"
   done
-  for package in ca-certificates nlohmann-json3-dev libcli11-dev libfmt-dev catch2 libopenblas-dev; do
+  for package in ca-certificates nlohmann-json3-dev libcli11-dev libfmt-dev catch2; do
     [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || echo "$package"
   done
 }
@@ -31,7 +31,7 @@ if command -v apt-get >/dev/null && command -v dpkg-query >/dev/null; then
   mapfile -t missing < <(missing_packages)
   [ ${#missing[@]} -eq 0 ] || install_packages "${missing[@]}"
 else
-  echo "No apt-get here: cmake, ninja, g++, nlohmann_json, CLI11, fmt, Catch2 and OpenBLAS must be installed already"
+  echo "No apt-get here: cmake, ninja, g++, nlohmann_json, CLI11, fmt and Catch2 must be installed already"
 fi
 
 cuda=OFF

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <exception>
 #include <fstream>
@@ -83,24 +82,44 @@ inline bool alive(pid_t pid) {
   return stat >> id >> name >> state && state != "Z" && state != "X";
 }
 
-/// Within a minute: processes of a sanitizer's build, beside others that compute, take seconds to start.
+/// Longest wait for an event. Tests wait for events, never for a time in which these should have happened, so this decides
+/// nothing but when a test that hangs fails.
+constexpr std::chrono::seconds kHangGuard = std::chrono::minutes(30);
+
+class Stopwatch {
+ public:
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+/// Waits for the condition. False after kHangGuard.
 inline bool eventually(const std::function<bool()>& condition) {
-  for (int i = 0; i < 6000; ++i, std::this_thread::sleep_for(std::chrono::milliseconds(10)))
-    if (condition()) return true;
+  const Stopwatch watch;
+  while (!condition()) {
+    if (watch.seconds() > static_cast<double>(kHangGuard.count())) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return true;
+}
+
+/// Whether the process has a handler for the signal, which then no longer just ends it.
+inline bool handles(pid_t pid, int signal) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/status");
+  for (std::string key, value; file >> key && std::getline(file, value);)
+    if (key == "SigCgt:") return std::stoull(value, nullptr, 16) >> (signal - 1) & 1;
   return false;
 }
 
-/// A time limit, whole seconds, that no process of this binary spends on its start: 4 s, and more where a start that
-/// does nothing took long.
-inline double ample_time_s() {
-  static const double limit = [] {
-    const auto begin = std::chrono::steady_clock::now();
-    exit_status(
-        in_background([] { return execl("/proc/self/exe", "precbench_tests", "no such test", nullptr); }));
-    const std::chrono::duration<double> start = std::chrono::steady_clock::now() - begin;
-    return std::max(4.0, std::ceil(20 * start.count()));
-  }();
-  return limit;
+/// For tests of time limits: calls attempt(limit), twice as many seconds each time, until it returns true. It returns false
+/// where the machine was too slow for the limit to end only what the test wants to be ended.
+inline void with_time_limit(double first_s, const std::function<bool(double)>& attempt) {
+  for (double limit = first_s; limit < static_cast<double>(kHangGuard.count()); limit *= 2)
+    if (attempt(limit)) return;
+  FAIL("no time limit was long enough");
 }
 
 }  // namespace precbench

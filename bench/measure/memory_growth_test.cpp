@@ -1,0 +1,47 @@
+// Cases that run one after another in one process leave nothing behind: rank threads with their OpenMP teams, packed operands
+// of GEMMs, arenas.
+#include <cstdint>
+#include <fstream>
+#include <string>
+
+#include "bench/measure/checkpoint_testing.h"
+#include "tools/testing/catch.h"
+
+using namespace precbench;
+
+namespace {
+
+/// Resident memory of this process, bytes.
+std::int64_t resident() {
+  std::ifstream status("/proc/self/status");
+  for (std::string key, rest; status >> key && std::getline(status, rest);)
+    if (key == "VmRSS:") return std::stoll(rest) * 1024;
+  return 0;
+}
+
+}  // namespace
+
+TEST_CASE("case after case in one process, its memory stays what it is", "[session][moe][ep][address-space]") {
+  const auto run_some = [](int count) {
+    for (int i = 0; i < count; ++i) {
+      Case c;
+      c.model = i % 2 ? "tiny-moe" : "tiny";
+      c.recipe = i % 4 < 2 ? "bf16" : "rowwise";
+      c.device = "cpu";
+      c.gpus = 4;
+      c.ep = i % 2 ? 4 : 1;
+      c.layers = 1, c.batch = 1, c.seq = 32, c.steps = 1;
+      run_ok(c);
+    }
+  };
+  // What is kept for good, the C library's arenas above all, is there after the first cases.
+  run_some(8);
+  const std::int64_t before = resident();
+  constexpr int kCases = 32;
+  run_some(kCases);
+  const double grown = static_cast<double>(resident() - before) / (1 << 20);
+  INFO(grown << " MiB in " << kCases << " cases");
+  CHECK(before > 0);
+  // A rank's arena alone is several MiB: one that stayed for each case would be ten times this.
+  CHECK(grown < 32);
+}

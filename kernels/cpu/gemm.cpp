@@ -1,0 +1,212 @@
+// GotoBLAS's loops (Goto and van de Geijn 2008): packed panels of B stay in the outer caches, panels of A in the inner ones,
+// and a kernel holds a block of C in registers. See gemm.h for what a result is.
+#include "kernels/cpu/gemm.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+#include <vector>
+
+namespace precbench::cpu {
+namespace {
+
+using Vector128 [[gnu::vector_size(16)]] = float;
+using Vector256 [[gnu::vector_size(32)]] = float;
+using Vector512 [[gnu::vector_size(64)]] = float;
+using Indices [[gnu::vector_size(16)]] = std::int32_t;
+
+constexpr std::int64_t kPanelRows = 96;   // of A, packed at a time: a multiple of every kernel's rows
+constexpr std::int64_t kPanelCols = 512;  // of B
+
+template <class Vector>
+constexpr int kLanes = sizeof(Vector) / sizeof(float);
+
+/// Where a kernel's block of C is, and how it gets there.
+struct Block {
+  float* c;
+  std::int64_t stride;
+  float alpha;
+};
+
+/// C = or, with kAdd, += alpha A B^T over k, for A packed as [k][kRows], B as [k][kVectors vectors], and as many columns of
+/// C. Every product below has one use, in an addition where that is meant to be an FMA: with one more the compiler might
+/// round it by itself, in some kernels and not in others.
+template <class Vector, int kRows, int kVectors, bool kAdd>
+[[gnu::always_inline]] inline void multiply_block(std::int64_t k, const float* a, const float* b,
+                                                  const Block& block) {
+  // Through a pointer to vectors: for memcpy GCC would go through the stack, 16 bytes at a time.
+  using Unaligned [[gnu::aligned(4), gnu::may_alias]] = Vector;
+  Vector sum[kRows][kVectors] = {};
+  for (std::int64_t p = 0; p < k; ++p, a += kRows, b += kVectors * kLanes<Vector>) {
+    const auto* x = reinterpret_cast<const Unaligned*>(b);
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sum[i][v] += a[i] * x[v];
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+    auto* c = reinterpret_cast<Unaligned*>(block.c + i * block.stride);
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v)
+      if constexpr (kAdd)
+        c[v] += block.alpha * sum[i][v];
+      else
+        c[v] = block.alpha * sum[i][v];
+  }
+}
+
+using Kernel = void (*)(std::int64_t k, const float* a, const float* b, const Block& block);
+
+/// Kernels that write and that add, for blocks of 1 to kRows rows and 1 to kVectors vectors.
+template <int kRows, int kVectors>
+struct Kernels {
+  Kernel of[2][kRows][kVectors];
+};
+
+/// Copies a 4 x 4 block, transposed.
+void transpose_4x4(float* out, std::int64_t out_stride, const float* in, std::int64_t in_stride) {
+  using Unaligned [[gnu::aligned(4), gnu::may_alias]] = Vector128;
+  Vector128 row[4];
+  for (int i = 0; i < 4; ++i) row[i] = *reinterpret_cast<const Unaligned*>(in + i * in_stride);
+  const Vector128 low_01 = __builtin_shuffle(row[0], row[1], Indices{0, 4, 1, 5});
+  const Vector128 low_23 = __builtin_shuffle(row[2], row[3], Indices{0, 4, 1, 5});
+  const Vector128 high_01 = __builtin_shuffle(row[0], row[1], Indices{2, 6, 3, 7});
+  const Vector128 high_23 = __builtin_shuffle(row[2], row[3], Indices{2, 6, 3, 7});
+  const Vector128 columns[4] = {__builtin_shuffle(low_01, low_23, Indices{0, 1, 4, 5}),
+                                __builtin_shuffle(low_01, low_23, Indices{2, 3, 6, 7}),
+                                __builtin_shuffle(high_01, high_23, Indices{0, 1, 4, 5}),
+                                __builtin_shuffle(high_01, high_23, Indices{2, 3, 6, 7})};
+  for (int p = 0; p < 4; ++p) *reinterpret_cast<Unaligned*>(out + p * out_stride) = columns[p];
+}
+
+/// Packs vectors first to first + count - 1 of k elements from `from` on as [k][width], zeros beyond count.
+void pack(float* out, const Matrix& x, std::int64_t first, std::int64_t count, std::int64_t width,
+          std::int64_t from, std::int64_t k) {
+  for (std::int64_t p = 0; count < width && p < k; ++p)
+    std::fill(out + p * width + count, out + (p + 1) * width, 0.0f);
+  if (x.transposed) {
+    for (std::int64_t p = 0; p < k; ++p)
+      std::copy_n(x.data + (from + p) * x.stride + first, count, out + p * width);
+    return;
+  }
+  const float* in = x.data + first * x.stride + from;
+  const std::int64_t fours = count / 4 * 4, whole = k / 4 * 4;
+  for (std::int64_t p = 0; p < whole; p += 4)
+    for (std::int64_t i = 0; i < fours; i += 4)
+      transpose_4x4(out + p * width + i, width, in + i * x.stride + p, x.stride);
+  for (std::int64_t i = 0; i < count; ++i)
+    for (std::int64_t p = i < fours ? whole : 0; p < k; ++p) out[p * width + i] = in[i * x.stride + p];
+}
+
+/// Runs a kernel on a block whose `cols` columns end within a vector: on a copy that is as wide as the kernel.
+void run_at_edge(Kernel kernel, std::int64_t k, const float* a, const float* b, const Block& block,
+                 std::int64_t rows, std::int64_t cols, bool add) {
+  constexpr std::int64_t kWidest = 32, kMostRows = 8;
+  float copy[kMostRows * kWidest] = {};
+  for (std::int64_t i = 0; add && i < rows; ++i)
+    std::copy_n(block.c + i * block.stride, cols, copy + i * kWidest);
+  kernel(k, a, b, {copy, kWidest, block.alpha});
+  for (std::int64_t i = 0; i < rows; ++i) std::copy_n(copy + i * kWidest, cols, block.c + i * block.stride);
+}
+
+/// gemm() with kernels of kRows x kVectors.
+template <class Vector, int kRows, int kVectors>
+void run(const Kernels<kRows, kVectors>& kernels, std::int64_t m, std::int64_t n, std::int64_t k, float alpha,
+         const Matrix& a, const Matrix& b, bool accumulate, float* c, std::int64_t c_stride) {
+  constexpr std::int64_t kVector = kLanes<Vector>, kCols = kVectors * kVector;
+  static_assert(kPanelRows % kRows == 0 && kPanelCols % kCols == 0);
+  if (k == 0 && !accumulate)
+    for (std::int64_t i = 0; i < m; ++i) std::fill_n(c + i * c_stride, n, 0.0f);
+  // 0.8 MiB for each thread that multiplies, until it ends.
+  thread_local std::vector<float> packed_a(kPanelRows * kGemmDepth), packed_b(kPanelCols * kGemmDepth);
+  for (std::int64_t col = 0; col < n; col += kPanelCols)
+    for (std::int64_t from = 0, depth = 0; from < k; from += depth) {
+      const std::int64_t cols = std::min(kPanelCols, n - col);
+      depth = gemm_block_depth(k - from);
+      for (std::int64_t j = 0; j < cols; j += kCols) {
+        const std::int64_t count = std::min(kCols, cols - j);
+        const std::int64_t width = (count + kVector - 1) / kVector * kVector;
+        pack(packed_b.data() + j * depth, b, col + j, count, width, from, depth);
+      }
+      for (std::int64_t row = 0; row < m; row += kPanelRows) {
+        const std::int64_t rows = std::min(kPanelRows, m - row);
+        for (std::int64_t i = 0; i < rows; i += kRows) {
+          const std::int64_t count = std::min<std::int64_t>(kRows, rows - i);
+          pack(packed_a.data() + i * depth, a, row + i, count, count, from, depth);
+        }
+        for (std::int64_t j = 0; j < cols; j += kCols)
+          for (std::int64_t i = 0; i < rows; i += kRows) {
+            const std::int64_t r = std::min<std::int64_t>(kRows, rows - i), w = std::min(kCols, cols - j);
+            const bool add = accumulate || from > 0;
+            const Kernel kernel = kernels.of[add][r - 1][(w - 1) / kVector];
+            const float *left = packed_a.data() + i * depth, *right = packed_b.data() + j * depth;
+            const Block block = {c + (row + i) * c_stride + col + j, c_stride, alpha};
+            if (w % kVector == 0)
+              kernel(depth, left, right, block);
+            else
+              run_at_edge(kernel, depth, left, right, block, r, w, add);
+          }
+      }
+    }
+}
+
+/// Defines gemm() with kernels of kRows x kVectors, compiled with these attributes.
+#define PRECBENCH_GEMM_VARIANT(name, Vector, kRows, kVectors, attributes)                                  \
+  template <int rows, int vectors, bool add>                                                               \
+  attributes void name##_kernel(std::int64_t k, const float* a, const float* b, const Block& block) {      \
+    multiply_block<Vector, rows, vectors, add>(k, a, b, block);                                            \
+  }                                                                                                        \
+  template <int... i>                                                                                      \
+  constexpr Kernels<kRows, kVectors> name##_kernels(std::integer_sequence<int, i...>) {                    \
+    Kernels<kRows, kVectors> table{};                                                                      \
+    ((table.of[0][i / kVectors][i % kVectors] = name##_kernel<i / kVectors + 1, i % kVectors + 1, false>,  \
+      table.of[1][i / kVectors][i % kVectors] = name##_kernel<i / kVectors + 1, i % kVectors + 1, true>),  \
+     ...);                                                                                                 \
+    return table;                                                                                          \
+  }                                                                                                        \
+  void name(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, const Matrix& a, const Matrix& b, \
+            bool accumulate, float* c, std::int64_t c_stride) {                                            \
+    static constexpr auto kKernels = name##_kernels(std::make_integer_sequence<int, kRows * kVectors>());  \
+    run<Vector>(kKernels, m, n, k, alpha, a, b, accumulate, c, c_stride);                                  \
+  }
+
+// As many sums as registers hold beside a row of B and an element of A.
+PRECBENCH_GEMM_VARIANT(gemm_128, Vector128, 4, 2, )
+#ifdef __AVX__
+PRECBENCH_GEMM_VARIANT(gemm_256, Vector256, 6, 2, )
+#endif
+#if defined(__x86_64__) && defined(__FMA__)
+#define PRECBENCH_GEMM_512  // without FMA in the other variants it would round differently
+PRECBENCH_GEMM_VARIANT(gemm_512, Vector512, 8, 2, [[gnu::target("avx512f")]])
+#endif
+
+}  // namespace
+
+std::span<const GemmVariant> gemm_variants() {
+  static const std::vector<GemmVariant> variants = [] {
+    std::vector<GemmVariant> found = {{128, gemm_128}};
+#ifdef __AVX__
+    found.push_back({256, gemm_256});
+#endif
+#ifdef PRECBENCH_GEMM_512
+    if (__builtin_cpu_supports("avx512f")) found.push_back({512, gemm_512});
+#endif
+    return found;
+  }();
+  return variants;
+}
+
+void gemm(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, const Matrix& a, const Matrix& b,
+          bool accumulate, float* c, std::int64_t c_stride) {
+  static const auto chosen = [] {
+    const char* most = std::getenv("PRECBENCH_VECTOR_BITS");
+    auto run = gemm_variants().front().run;
+    for (const GemmVariant& variant : gemm_variants())
+      if (!most || variant.bits <= std::atoi(most)) run = variant.run;
+    return run;
+  }();
+  chosen(m, n, k, alpha, a, b, accumulate, c, c_stride);
+}
+
+}  // namespace precbench::cpu

@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# What the CPU device computes does not depend on the machine (kernels/cpu/README.md): the numeric tests pass, and the sweep of
+# the CPU baseline gives the same bits and passes its check, with 1, 2 and 4 threads and with every width of vectors that this
+# CPU has. Also under the name of each CPU that OpenBLAS has kernels for: no BLAS is in the program to choose one.
+#
+#   tools/ci/same_bits.sh        after a build in build/; some minutes on two cores
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+export OMP_WAIT_POLICY=passive
+
+if ldd build/precbench | grep -i blas; then
+  echo "$0: the program is linked with a BLAS, whose rounding differs by CPU" >&2
+  exit 1
+fi
+
+# What compares bits or counts of runs that share their work differently, and the ops beneath.
+numeric="[gemm],[matmul],[threads],[ep]~[checkpoint],[amax],[rank]~[gpu],fewer bits send more tokens to other experts"
+names() { build/precbench_tests --list-test-names-only "$numeric" | grep -c . || true; }
+(( $(names) > 50 )) || { echo "$0: the filter finds too few tests" >&2; exit 1; }
+
+widths=(128)
+grep -qw avx2 /proc/cpuinfo && widths+=(256)
+grep -qw avx512f /proc/cpuinfo && widths+=(512)
+
+# check NAME: the baseline's sweep in this environment, checked and kept as out/same-bits/NAME.
+check() {
+  build/precbench sweep --config bench/sweeps/baseline-cpu.toml --fresh --quiet --out "out/same-bits/$1"
+  build/precbench check --baseline results/baseline/cpu-tiny.jsonl "out/same-bits/$1" --tokens-per-s off --loss 0.1% --numerics \
+    > "out/same-bits/$1/check.txt" || { cat "out/same-bits/$1/check.txt"; exit 1; }
+}
+
+rm -rf out/same-bits
+for threads in 1 2 4; do
+  for bits in "${widths[@]}"; do
+    OMP_NUM_THREADS=$threads PRECBENCH_VECTOR_BITS=$bits check "threads-$threads-bits-$bits"
+  done
+done
+for core in Nehalem Sandybridge Haswell Zen SkylakeX; do
+  OPENBLAS_CORETYPE=$core check "core-$core"
+done
+python3 - <<'END'
+import json, pathlib, sys
+
+def numbers(folder):
+    rows = map(json.loads, (folder / "records.jsonl").read_text().splitlines())
+    return [[row["case"]["recipe"], row["training"], row["quantization"]] for row in rows]
+
+folders = sorted(pathlib.Path("out/same-bits").iterdir())
+first = numbers(folders[0])
+different = [folder.name for folder in folders if numbers(folder) != first]
+print(f"{len(first)} cases in {len(folders)} settings")
+sys.exit(f"other bits than {folders[0].name}: {', '.join(different)}" if different else 0)
+END
+
+# All in one process, whose memory must not grow from test to test.
+python3 - "$numeric" <<'END'
+import os, resource, subprocess, sys
+
+MOST_GIB = 4
+for threads in ("1", "2", "4"):
+    environment = os.environ | {"OMP_NUM_THREADS": threads}
+    status = subprocess.run(["build/precbench_tests", sys.argv[1]], env=environment).returncode
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
+    print(f"{threads} threads: exit status {status}, at most {peak:.2f} GiB in one process", flush=True)
+    if status != 0 or peak > MOST_GIB:
+        sys.exit(1)
+END
