@@ -118,8 +118,9 @@ std::string comma_hint(const Field& field, const std::vector<std::string>& words
     constexpr std::size_t kOfThousands = 3;
     const bool thousands = behind.empty() && digits.size() == kOfThousands && digits.starts_with('0');
     if (field.is_integer() && !thousands) continue;
-    const std::string one = field.is_integer() ? fmt::format("without the comma it is {}{}", parts[0], parts[1])
-                                               : fmt::format("with a decimal point it is {}.{}", parts[0], parts[1]);
+    const std::string one = field.is_integer()
+                                ? fmt::format("without the comma it is {}{}", parts[0], parts[1])
+                                : fmt::format("with a decimal point it is {}.{}", parts[0], parts[1]);
     return field.axis ? fmt::format("{} is two values, {} and {}; {}", word, parts[0], parts[1], one) : one;
   }
   return "";

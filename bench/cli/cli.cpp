@@ -19,6 +19,7 @@
 #include "bench/cli/dry_run.h"
 #include "bench/cli/list.h"
 #include "bench/cli/unused_options.h"
+#include "bench/machine/datasheet.h"
 #include "bench/measure/session.h"
 #include "bench/process/signals.h"
 #include "bench/process/tell.h"
@@ -299,6 +300,7 @@ int sweep(const SweepCommand& command) {
       throw InvalidInput(
           "--interleave runs every case twice, which --checkpoint-every would go on from; choose one");
   }
+  check_peaks_variable();
   const Variables environment = process_environment();
   const Nodes nodes = find_nodes(environment);
   if (options.at_once > 1) run_at_once(grid, nodes, options);
@@ -345,6 +347,7 @@ int run(const RunCommand& command) {
                     "over several",
                     nodes.source, nodes.index, nodes.count));
   check_outputs(plan);
+  check_peaks_variable();
   if (!command.out.empty()) const SweepFolder writable(command.out);
   // No refusal: a case of a grid in which others read it runs again by itself.
   if (const std::string why = unused_option({plan}, command.axes, {}); !why.empty())

@@ -92,9 +92,8 @@ void print_dry_run(const std::vector<Plan>& grid) {
   const std::optional<KnownGpu> gpu =
       device ? std::optional<KnownGpu>({*device, gpu_properties(0).name}) : std::nullopt;
   const std::vector<Row> cases = predict_all(grid, gpu ? &*gpu : nullptr);
-  const bool timed = std::any_of(cases.begin(), cases.end(), [](const Row& one) {
-    return one.prediction.seconds_per_step.has_value();
-  });
+  const bool timed = std::any_of(cases.begin(), cases.end(),
+                                 [](const Row& one) { return one.prediction.seconds_per_step.has_value(); });
 
   TextRows rows(1);
   for (const Field* field : labels.fields()) rows[0].push_back(field->name);

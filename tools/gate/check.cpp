@@ -248,7 +248,9 @@ CLI::App* add_check_command(CLI::App& app, CheckOptions& options) {
       "Exit status: 0 nothing is worse, 1 a regression, 2 bad input, 3 something is missing or "
       "inconclusive.\n"
       "Tolerances are percentages; \"off\" leaves a metric out.");
-  command->add_option("PATH", options.paths, "records of the run: files, folders of *.jsonl, or - for standard input")
+  command
+      ->add_option("PATH", options.paths,
+                   "records of the run: files, folders of *.jsonl, or - for standard input")
       ->required()
       ->type_name("");
   command->add_option("--baseline", options.baseline, "record file to compare with")
