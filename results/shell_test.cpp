@@ -25,7 +25,7 @@ TEST_CASE("shell_quoted: bash reads every word back, also after printable", "[sh
   }
   const std::vector<std::string> words = {
       "plain",     "two words", "it's",      "\"$HOME\"",  "`id`",      "a\tb\nc", "\033[31mred",
-      "\xff\xfe1", "##[error]", "::error::", "x ::set 12", "a\\b\0337", "Ärger",   "\u200b7",
+      "\xff\xfe" "1", "##[error]", "::error::", "x ::set 12", "a\\b\0337", "Ärger",   "\u200b7",
       "~",         "*",         "-",         "--out",      "a;b&c|d",   "!!",      "{a,b}"};
   for (const std::string& word : words) {
     const std::string quoted = shell_quoted(word);

@@ -75,6 +75,15 @@ void run_at_once(const std::vector<Plan>& grid, const Nodes& nodes, SweepOptions
   if (!grid.front().on_gpu) share_threads(options.at_once);
 }
 
+/// Says before anything runs which cases cannot, in one line for each reason.
+void tell_refused(const std::vector<Plan>& grid) {
+  std::map<std::string, std::size_t> cases;  // by reason
+  for (const Plan& plan : grid)
+    if (!plan.refusal.empty()) ++cases[plan.refusal];
+  for (const auto& [why, count] : cases)
+    tell(fmt::format("precbench: {} of {} cannot run: {}", count, count_cases(grid.size()), why));
+}
+
 /// A sweep that several processes run, in each of them.
 int sweep_together(const std::vector<Plan>& grid, SweepOptions options, const Nodes& nodes,
                    const Variables& environment) {
@@ -182,15 +191,6 @@ void tell_commas(const SweepCommand& command, const SweepFile& file) {
   };
   tell_of(command.axes);
   for (const SweepFile::Grid& grid : file.grids) tell_of(grid.axes);
-}
-
-/// Says before anything runs which cases cannot, in one line for each reason.
-void tell_refused(const std::vector<Plan>& grid) {
-  std::map<std::string, std::size_t> cases;  // by reason
-  for (const Plan& plan : grid)
-    if (!plan.refusal.empty()) ++cases[plan.refusal];
-  for (const auto& [why, count] : cases)
-    tell(fmt::format("precbench: {} of {} cannot run: {}", count, count_cases(grid.size()), why));
 }
 
 /// Why not all that was printed has been written; none where it has.

@@ -416,7 +416,7 @@ TEST_CASE("open_data: files that are no text are refused by their first bytes an
 TEST_CASE("open_data: text stays text, and tokens may begin with any bytes", "[data]") {
   TempDirectory directory;
   const std::string text(600, 'a');
-  for (const std::string& start :
+  for (const std::string start :
        {"BZh of text", "PAR1 ", "PK", "Rar", "\xef\xbb\xbf text", "{\"text\": 1}\n"})
     for (const char* name : {"a.txt", "a.jsonl", "a.md", "a"})
       CHECK(refusal({directory.write(name, start + text), "", 0, 256, 4}).empty());
