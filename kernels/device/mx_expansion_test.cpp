@@ -2,6 +2,7 @@
 // for; the layout is the one that cuBLASLt reads.
 #include "kernels/numerics/mx_expansion.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -52,11 +53,9 @@ Form expanded(const Form& form) {
   const std::int64_t rows = from.rows(), k = from.k();
   Form to(expanded_to_mx(from.format), rows, k);
   std::memcpy(to.data.tensor().data, from.data.data, static_cast<std::size_t>(from.data.bytes()));
-  std::memset(to.scale.tensor().data, 0, static_cast<std::size_t>(to.scale.tensor().bytes()));
-  for (std::int64_t r = 0; r < rows; ++r)
-    for (std::int64_t block = 0; block < k / 32; ++block)
-      to.scale.tensor().as<std::uint8_t>()[scale_index(Granularity::block_1x32, rows, k, r, block)] =
-          expanded_exponent(from.format.granularity, from.scale.as<float>(), rows, k, r, block);
+  for (std::int64_t i = 0; i < to.scale.tensor().size(); ++i)
+    to.scale.tensor().as<std::uint8_t>()[i] =
+        expanded_entry(from.format.granularity, from.scale.as<float>(), rows, k, i);
   return to;
 }
 
@@ -104,6 +103,24 @@ TEST_CASE("mx expansion: every value keeps its bits, whatever the granularity", 
       const std::vector<float> all = values.floats();
       CHECK(std::count(all.begin(), all.end(), 0.0f) < std::ssize(all) / 2);
     }
+}
+
+TEST_CASE("mx expansion: every entry lies where the layout has it, and padding is zero", "[cpu][matmul]") {
+  const auto device = make_cpu_device(1);
+  for (const std::int64_t rows : {1, 128, 200})
+    for (const std::int64_t k : {32, 160, 384})
+      for (const Granularity granularity :
+           {Granularity::tensor, Granularity::row, Granularity::block_1x128, Granularity::block_128x128}) {
+        INFO(name_of(granularity) << " " << rows << " x " << k);
+        const Form form = quantized(*device, pow2(granularity), rows, k, 6), mx = expanded(form);
+        std::vector<std::uint8_t> expected(static_cast<std::size_t>(mx.scale.tensor().size()), 0);
+        for (std::int64_t r = 0; r < rows; ++r)
+          for (std::int64_t block = 0; block < k / 32; ++block)
+            expected[static_cast<std::size_t>(scale_index(Granularity::block_1x32, rows, k, r, block))] =
+                expanded_exponent(granularity, form.operand.scale.as<float>(), rows, k, r, block);
+        CHECK(std::memcmp(mx.scale.tensor().data, expected.data(), expected.size()) == 0);
+        CHECK(std::count(expected.begin(), expected.end(), 0) == std::ssize(expected) - rows * k / 32);
+      }
 }
 
 TEST_CASE("mx expansion: what is no power of two, or no FP8, is not expanded", "[matmul]") {

@@ -40,4 +40,16 @@ PRECBENCH_HD inline std::uint8_t expanded_exponent(Granularity g, const float* s
   return static_cast<std::uint8_t>(float_to_bits(scale) >> 23 & 0xFF);
 }
 
+/// Returns entry `i` of the expanded buffer, of scale_count(block_1x32, rows, k) bytes: scale_index read backwards, so that
+/// one thread writes each entry. Padding is zero.
+PRECBENCH_HD inline std::uint8_t expanded_entry(Granularity g, const float* scales, std::int64_t rows,
+                                                std::int64_t k, std::int64_t i) {
+  // Tiles of 128 rows x 4 blocks, in which the rows r, r + 32, r + 64 and r + 96 are neighbours with 4 entries each.
+  const std::int64_t blocks = scale_blocks(Granularity::block_1x32, k), tile_columns = (blocks + 3) / 4;
+  const std::int64_t tile = i / 512, within = i % 512;
+  const std::int64_t row = tile / tile_columns * 128 + within % 16 / 4 * 32 + within / 16;
+  const std::int64_t block = tile % tile_columns * 4 + within % 4;
+  return row < rows && block < blocks ? expanded_exponent(g, scales, rows, k, row, block) : std::uint8_t{0};
+}
+
 }  // namespace precbench

@@ -32,18 +32,11 @@ __global__ void broadcast_kernel(float* out, const float* value, std::int64_t co
   if (i < count) out[i] = value[0];
 }
 
-/// A thread for each entry of the layout, padding included: tiles of 128 rows x 4 blocks, in which the rows r, r + 32,
-/// r + 64 and r + 96 are neighbours with 4 entries each.
 __global__ void expand_scales_kernel(std::uint8_t* out, const float* scales, Granularity granularity,
                                      std::int64_t rows, std::int64_t k, std::int64_t entries) {
   wait_for_work_before();
   const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= entries) return;
-  const std::int64_t blocks = scale_blocks(Granularity::block_1x32, k), tile_columns = (blocks + 3) / 4;
-  const std::int64_t tile = i / 512, within = i % 512;
-  const std::int64_t row = tile / tile_columns * 128 + within % 16 / 4 * 32 + within / 16,
-                     block = tile % tile_columns * 4 + within % 4;
-  out[i] = row < rows && block < blocks ? expanded_exponent(granularity, scales, rows, k, row, block) : 0;
+  if (i < entries) out[i] = expanded_entry(granularity, scales, rows, k, i);
 }
 
 __device__ inline float decode(std::uint8_t code, DType dtype) { return cuda::fp8_decode(code, dtype); }
