@@ -1,11 +1,17 @@
 // Lines out of a buffer. See line_reader.h.
 #include "results/line_reader.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
+#include <string_view>
 
 #include "kernels/base/errors.h"
 #include "kernels/base/untrusted_input.h"
@@ -15,18 +21,68 @@ namespace {
 
 constexpr std::size_t kBufferBytes = std::size_t{1} << 18;
 
+[[noreturn]] void cannot_read(const std::string& name, int error) {
+  throw InvalidInput(fmt::format("cannot read {}: {}", name, std::strerror(error)));
+}
+
+/// Whether reading comes to an end by itself or by somebody at a terminal; other devices, /dev/zero among them, may go on
+/// for ever.
+bool ends(int descriptor, const struct stat& status) {
+  if (S_ISREG(status.st_mode) || S_ISFIFO(status.st_mode) || S_ISSOCK(status.st_mode)) return true;
+  constexpr unsigned kNullMajor = 1, kNullMinor = 3;
+  const bool is_null = major(status.st_rdev) == kNullMajor && minor(status.st_rdev) == kNullMinor;
+  return S_ISCHR(status.st_mode) && (is_null || isatty(descriptor));
+}
+
+/// Duplicated and not opened again: a socket has no path that can be opened, and a file goes on where it stands.
+int duplicate(int named, const std::string& name) {
+  struct stat status {};
+  if (::fstat(named, &status) != 0) cannot_read(name, errno);
+  if (S_ISDIR(status.st_mode)) throw InvalidInput(name + ": a folder, not a file");
+  if (!ends(named, status)) throw InvalidInput(name + ": not a file, a pipe or a terminal");
+  const int descriptor = ::fcntl(named, F_DUPFD_CLOEXEC, 0);
+  if (descriptor < 0) cannot_read(name, errno);
+  return descriptor;
+}
+
+int open_to_read(const std::string& path) {
+  if (const auto named = named_descriptor(path)) return duplicate(*named, input_name(path));
+  open_regular_file(path);  // throws where it is none
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) cannot_read(path, errno);
+  return descriptor;
+}
+
 }  // namespace
 
+std::optional<int> named_descriptor(const std::string& path) {
+  if (path == "-" || path == "/dev/stdin") return STDIN_FILENO;
+  for (const std::string_view folder : {"/dev/fd/", "/proc/self/fd/"}) {
+    if (!path.starts_with(folder)) continue;
+    int number = 0;
+    const char* const end = path.data() + path.size();
+    const auto [stop, error] = std::from_chars(path.data() + folder.size(), end, number);
+    if (error == std::errc() && stop == end && number >= 0) return number;
+  }
+  return std::nullopt;
+}
+
+std::string input_name(const std::string& path) {
+  return named_descriptor(path) == STDIN_FILENO ? "standard input" : path;
+}
+
 LineReader::LineReader(const std::string& path, std::size_t most)
-    : path_(path), most_(most), file_(open_regular_file(path)), buffer_(kBufferBytes) {}
+    : path_(path), most_(most), descriptor_(open_to_read(path)), buffer_(kBufferBytes) {}
+
+LineReader::~LineReader() { ::close(descriptor_); }
 
 bool LineReader::fill() {
-  errno = 0;
-  file_.read(buffer_.data(), static_cast<std::streamsize>(buffer_.size()));
-  if (file_.bad())
-    throw InvalidInput(fmt::format("cannot read {}: {}", path_, std::strerror(errno ? errno : EIO)));
+  ssize_t got;
+  do got = ::read(descriptor_, buffer_.data(), buffer_.size());
+  while (got < 0 && errno == EINTR);
+  if (got < 0) cannot_read(input_name(path_), errno);
   begin_ = 0;
-  end_ = static_cast<std::size_t>(file_.gcount());
+  end_ = static_cast<std::size_t>(got);
   return end_ > 0;
 }
 

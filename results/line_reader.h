@@ -2,17 +2,28 @@
 #pragma once
 
 #include <cstddef>
-#include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace precbench {
 
+/// Returns the file descriptor that a path names, where it names one of this process instead of a file: 0 for "-" and
+/// /dev/stdin, N for /dev/fd/N and /proc/self/fd/N, which is how a shell passes <(command).
+std::optional<int> named_descriptor(const std::string& path);
+
+/// Returns the name for messages about what is read from `path`: "standard input", or the path.
+std::string input_name(const std::string& path);
+
 class LineReader {
  public:
-  /// `most`: bytes of the longest line that is held whole. Throws InvalidInput where the file is none, no regular one,
-  /// or cannot be read.
+  /// `most`: bytes of the longest line that is held whole. `path`: a regular file, or a descriptor (named_descriptor) that
+  /// is open on a file, a pipe, a socket or a terminal. Throws InvalidInput where it is neither, or cannot be read. A
+  /// named pipe is refused, since opening it would wait for a writer.
   LineReader(const std::string& path, std::size_t most);
+  ~LineReader();
+  LineReader(const LineReader&) = delete;
+  LineReader& operator=(const LineReader&) = delete;
 
   /// Goes to the next line; false at the end. Throws InvalidInput where reading fails.
   bool next();
@@ -29,7 +40,7 @@ class LineReader {
 
   std::string path_;
   std::size_t most_;
-  std::ifstream file_;
+  int descriptor_;
   std::vector<char> buffer_;
   std::size_t begin_ = 0, end_ = 0;  ///< of what of the buffer is not read yet
   std::string line_;

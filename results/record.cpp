@@ -38,6 +38,7 @@ constexpr const auto& names_of() {
 
 /// Keys that a record leaves out where they have nothing to say.
 bool left_out(std::string_view key) {
+  if (key == "fp4_tflops" || key == "measured_fp4_tflops" || key == "emulated_shapes") return true;
   return key == "kernels" || key == "routing_ms" || key == "params" || key == "moe" || key == "grouped" ||
          key == "ep" || key == "exchange" || key == "dispatch" || key == "slots" || key == "columns" ||
          key == "bytes" || key == "predicted_dispatch" || key == "predicted_combine" || key == "flow" ||
@@ -92,6 +93,7 @@ bool added_later(std::string_view key) {
   if constexpr (std::is_same_v<T, Record>)
     return key == "definition" || key == "fidelity" || key == "study" || left_out(key);
   if constexpr (std::is_same_v<T, Training>) return key == "evaluations";
+  if constexpr (std::is_same_v<T, DeviceRates>) return left_out(key);
   if constexpr (std::is_same_v<T, GemmPath> || std::is_same_v<T, Breakdown> || std::is_same_v<T, MoeRecord> ||
                 std::is_same_v<T, ExchangeBytes> || std::is_same_v<T, Fidelity>)
     return left_out(key);

@@ -68,6 +68,9 @@ struct GemmPath {
   std::optional<std::string> reason;
   std::optional<std::string> kernels =
       {};  ///< whose: "cuBLASLt", "own 256x128"; none where there is no choice
+  /// Shapes "M x N x K, ..." that were emulated on a device that runs the formats natively, because nobody has a kernel for
+  /// them; none where there are none. The path is then `emulated`.
+  std::optional<std::string> emulated_shapes = {};
 };
 
 struct Support {
@@ -116,6 +119,8 @@ struct DeviceRates {
   std::optional<double> measured_bf16_tflops;  ///< GEMM rate measured on this GPU in this run
   std::optional<double> measured_fp8_tflops;
   std::optional<double> measured_copy_gb_per_s;
+  std::optional<double> fp4_tflops = {};           ///< dense peak; null for a GPU without FP4
+  std::optional<double> measured_fp4_tflops = {};  ///< of a recipe with FP4 GEMMs
 };
 
 /// All null for an emulated recipe, which has no speed.

@@ -32,6 +32,7 @@ void each_field(S& s, F&& f) {
 template <Is<GemmPath> S, class F>
 void each_field(S& s, F&& f) {
   f("path", s.path), f("reason", s.reason), f("kernels", s.kernels);
+  f("emulated_shapes", s.emulated_shapes);
 }
 
 template <Is<Support> S, class F>
@@ -63,6 +64,7 @@ void each_field(S& s, F&& f) {
   f("bf16_tflops", s.bf16_tflops), f("fp8_tflops", s.fp8_tflops), f("memory_gb_per_s", s.memory_gb_per_s);
   f("source", s.source), f("measured_bf16_tflops", s.measured_bf16_tflops);
   f("measured_fp8_tflops", s.measured_fp8_tflops), f("measured_copy_gb_per_s", s.measured_copy_gb_per_s);
+  f("fp4_tflops", s.fp4_tflops), f("measured_fp4_tflops", s.measured_fp4_tflops);
 }
 
 template <Is<Metrics> S, class F>

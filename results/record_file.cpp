@@ -83,6 +83,7 @@ bool begins_an_object(const std::string& line) {
 bool is_object(const std::string& line) { return begins_an_object(line) && Json::accept(line); }
 
 std::vector<std::string> files_of(const std::string& path) {
+  if (named_descriptor(path)) return {path};
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (!fs::exists(status)) throw InvalidInput(path + ": no such file or folder");
@@ -95,6 +96,16 @@ std::vector<std::string> files_of(const std::string& path) {
   if (files.empty()) throw InvalidInput(path + ": no record file (*.jsonl) in this folder");
   std::sort(files.begin(), files.end());
   return files;
+}
+
+/// Returns what is equal for two names of one file or one descriptor.
+fs::path identity_of(const std::string& path) {
+  const auto descriptor = named_descriptor(path);
+  if (!descriptor) return fs::weakly_canonical(path);
+  const fs::path link = fmt::format("/proc/self/fd/{}", *descriptor);
+  std::error_code error;  // of a pipe, whose link leads to no path
+  const fs::path file = fs::canonical(link, error);
+  return error ? link : file;
 }
 
 bool knows_machine(const Environment& env) { return env.gpu || env.cpu; }
@@ -222,7 +233,7 @@ void Reader::parse(const Shared<std::string>& path, const std::vector<Line>& lin
 
 void Reader::read(const std::string& path) {
   const std::size_t first = set.records.size();
-  const Shared<std::string> file = path;
+  const Shared<std::string> file = input_name(path);
   LineReader reader(path, kRecordLimits.bytes);
   std::vector<Line> round;
   std::size_t bytes = 0;
@@ -419,14 +430,14 @@ RecordSet read_records(const std::vector<std::string>& paths, ReduceRecord reduc
     const std::size_t records = set.records.size(), problems = set.problems.size();
     bool read_before = false;
     for (const std::string& file : files_of(path)) {
-      if (seen.insert(fs::weakly_canonical(file)).second)
+      if (seen.insert(identity_of(file)).second)
         reader.read(file);
       else
         read_before = true;
     }
     if (set.records.size() == records && !read_before)
       reader.set.without_record.push_back(
-          fmt::format("{}: no record in it{}", path,
+          fmt::format("{}: no record in it{}", input_name(path),
                       set.problems.size() == problems ? "" : " (" + set.problems[problems] + ")"));
   }
   return reader.finish();

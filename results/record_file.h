@@ -65,9 +65,9 @@ struct RecordSet {
   std::vector<std::string> without_record;
 };
 
-/// Reads record files, and every *.jsonl of folders, in the order given (a folder's by name), line by line. Throws
-/// InvalidInput if a path does not exist, cannot be read, is no regular file (a pipe), or is a folder without a file
-/// of records. A record is reduced as soon as it is read, so that no more is held of many than their reader looks at.
+/// Reads record files, and every *.jsonl of folders, in the order given (a folder's by name), line by line. "-" and
+/// /dev/stdin are standard input, /dev/fd/N another descriptor that is open already. Throws InvalidInput if a path does
+/// not exist, cannot be read, is no regular file (a named pipe), or is a folder without a file of records. A record is reduced as soon as it is read, so that no more is held of many than their reader looks at.
 RecordSet read_records(const std::vector<std::string>& paths, ReduceRecord reduce = nullptr);
 
 }  // namespace precbench

@@ -1,6 +1,7 @@
 // Appending, repairing and reading files of records, with the accidents that happen to them.
 #include "results/record_file.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -318,4 +319,36 @@ TEST_CASE("a row of today without its definition is left out", "[record_file]") 
   CHECK(set.records.empty());
   CHECK(set.problems ==
         std::vector<std::string>{file + ":1: not a valid record: /definition: missing, left out"});
+}
+
+TEST_CASE("read_records: a pipe that is open already is read like a file", "[record_file]") {
+  const std::string text = nlohmann::ordered_json(samples::gpu_record("bf16", 250)).dump() + "\nno record\n" +
+                           nlohmann::ordered_json(samples::gpu_record("blockwise", 200)).dump();
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  REQUIRE(::write(ends[1], text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+  ::close(ends[1]);
+  const std::string path = fmt::format("/dev/fd/{}", ends[0]),
+                    same = fmt::format("/proc/self/fd/{}", ends[0]);
+  const RecordSet set = read_records({path, same});  // two names of one pipe
+  ::close(ends[0]);
+  REQUIRE(set.records.size() == 2);
+  CHECK(set.records[1].origin.text() == path + ":3");
+  CHECK(set.problems == std::vector<std::string>{path + ":2: not JSON, left out"});
+  CHECK(set.without_record.empty());
+  CHECK(contains(refusal_of([&] { read_records({path}); }), "Bad file descriptor"));
+}
+
+TEST_CASE("read_records: a descriptor that is no file, pipe or terminal is refused", "[record_file]") {
+  const TempDirectory scratch;
+  const auto refusal_on = [](const char* path) {
+    const int descriptor = ::open(path, O_RDONLY);
+    REQUIRE(descriptor >= 0);
+    const std::string refusal = refusal_of([&] { read_records({fmt::format("/dev/fd/{}", descriptor)}); });
+    ::close(descriptor);
+    return refusal;
+  };
+  CHECK(contains(refusal_on("/dev/zero"), "not a file, a pipe or a terminal"));
+  CHECK(contains(refusal_on(scratch.path().c_str()), "a folder, not a file"));
+  CHECK(refusal_of([] { read_records({"/dev/fd/x"}); }) == "/dev/fd/x: no such file or folder");
 }

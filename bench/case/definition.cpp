@@ -105,11 +105,18 @@ Json init_record(const InitDefinition& init) {
   return json;
 }
 
+/// No layer runs by a recipe that is refused, now or later.
+void leave_in_bf16(Definition& definition) {
+  definition.converted.assign(static_cast<std::size_t>(definition.model.layers), {});
+  definition.head_converted = false;
+  definition.later.clear();
+}
+
 DefinitionPart part_of(Json json) { return std::make_shared<const Json>(std::move(json)); }
 
 }  // namespace
 
-Definition define(const Case& c) {
+Definition define(const Case& c, Refusals refusals) {
   for (const Field& field : case_fields()) check_word(field, get_text(c, field));  // also what came from JSON
   Definition definition;
   try {
@@ -119,14 +126,23 @@ Definition define(const Case& c) {
   }
   definition.recipe = recipe_of(c.recipe);
   check_size(c);
-  choose_layers(c, definition);
+  const auto try_recipe = [&](const auto& check) {
+    try {
+      check();
+    } catch (const InvalidInput& error) {
+      if (refusals == Refusals::thrown) throw;
+      if (definition.refusal.empty()) definition.refusal = error.what();
+    }
+  };
+  try_recipe([&] { choose_layers(c, definition); });
+  if (!definition.refusal.empty()) leave_in_bf16(definition);
   if (c.flow == "on") {
     definition.recipe.flow = true;
     for (LaterLayers& later : definition.later) later.recipe.flow = later.recipe.quantized();
   }
   check_combinations(c);
   check_experts(c, definition.model);
-  check_optimizer(c, definition.recipe);
+  try_recipe([&] { check_optimizer(c, definition.recipe); });
   definition.data = data_of(c);
   definition.init = init_of(c);
   if (definition.init.stress) check_stress(*definition.init.stress, definition.model);
@@ -171,6 +187,7 @@ std::string case_id(const Case& c, const Definition& definition) {
         state, fmt::format("held_out={} tokens={}\n", hex(definition.held_out).dump(), c.eval_tokens));
   for (const Stress& stress : definition.fidelity_stresses)
     add_to_fingerprint(state, fmt::format("fidelity_stress={}\n", to_text(stress)));
+  if (!definition.refusal.empty()) add_to_fingerprint(state, fmt::format("refusal={}\n", definition.refusal));
   return fmt::format("{:016x}", state);
 }
 

@@ -64,6 +64,7 @@ struct LaterLayers : ConvertedLayers {
 
 /// What the run begins with, and what it stands for.
 struct Definition : ConvertedLayers {
+  std::string refusal;  ///< why the recipe does not go with the rest of the case; empty where it does
   ModelConfig model;
   std::vector<LaterLayers> later;  ///< rising in `from`
   DataDefinition data;
@@ -72,12 +73,16 @@ struct Definition : ConvertedLayers {
   std::vector<Stress> fidelity_stresses;
 };
 
+/// What becomes of a case whose recipe does not go with its other fields, as a schedule without a number of steps: an
+/// exception, or a definition with a `refusal`, which becomes a row "unsupported" beside the cases that can run.
+enum class Refusals : std::uint8_t { thrown, kept };
+
 /// Looks everything up: files of models and recipes are read, data and checkpoints are sampled for their fingerprints,
 /// once in a process, since many cases share them and ids must not change under way. Throws InvalidInput for what can
 /// never run: a value that check_value refuses, an unknown model or recipe, a step of absurd size, a cosine schedule
 /// without a number of steps. Shapes that a recipe cannot take pass: they become rows "unsupported". Data and
 /// checkpoints are opened later (case_files.h).
-Definition define(const Case& c);
+Definition define(const Case& c, Refusals refusals = Refusals::thrown);
 
 /// The first step by a recipe with delayed scaling, which has no history yet; -1 where there is none.
 std::int64_t first_delayed_step(const Definition& definition);

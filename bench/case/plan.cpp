@@ -232,6 +232,7 @@ std::string Plan::why_no_fidelity() const {
 }
 
 std::string Plan::why_unsupported() const {
+  if (!refusal.empty()) return refusal;
   for (const std::string& why :
        {why_experts_unsupported(), why_state_unsupported(), why_fp8_unsupported(), why_flow_unsupported()})
     if (!why.empty()) return why;

@@ -63,7 +63,9 @@ struct Plan : Definition {
 };
 
 /// Throws InvalidInput like define(). The one place in which a case is resolved; everything behind it takes the plan.
-Plan resolve(const Case& c);
+Plan resolve(const Case& c, Refusals refusals = Refusals::thrown);
+/// The cases of a grid. A recipe that does not go with the rest of its case is a plan with a `refusal`, unless no case is
+/// left: then the first refusal is thrown as InvalidInput.
 std::vector<Plan> resolve(const std::vector<Case>& cases);
 
 /// The record of a case that has not run yet: id, case, definition and the time of this call.

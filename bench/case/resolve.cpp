@@ -8,6 +8,7 @@
 
 #include "bench/case/case_limits.h"
 #include "bench/case/plan.h"
+#include "kernels/base/errors.h"
 #include "kernels/gpu/device_info.h"
 
 namespace precbench {
@@ -47,9 +48,9 @@ DType gradients_of(const std::string& name) {
 
 }  // namespace
 
-Plan resolve(const Case& c) {
+Plan resolve(const Case& c, Refusals refusals) {
   Plan plan;
-  static_cast<Definition&>(plan) = define(c);
+  static_cast<Definition&>(plan) = define(c, refusals);
   plan.fields = c;
   plan.id = case_id(c, plan);
   plan.bf16 = builtin_recipes().front();
@@ -112,7 +113,10 @@ Plan resolve(const Case& c) {
 
 std::vector<Plan> resolve(const std::vector<Case>& cases) {
   std::vector<Plan> plans;
-  for (const Case& c : cases) plans.push_back(resolve(c));
+  for (const Case& c : cases) plans.push_back(resolve(c, Refusals::kept));
+  const auto is_refused = [](const Plan& plan) { return !plan.refusal.empty(); };
+  if (!plans.empty() && std::all_of(plans.begin(), plans.end(), is_refused))
+    throw InvalidInput(plans.front().refusal);
   return plans;
 }
 

@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string_view>
+#include <variant>
 
 #include "bench/case/definition.h"
 #include "kernels/base/errors.h"
@@ -22,6 +23,14 @@ std::string_view take_digits(std::string_view& text) {
   const std::string_view digits = text.substr(0, count);
   text.remove_prefix(count);
   return digits;
+}
+
+/// Whether `text` is the exponent of a number: "e-4".
+bool is_exponent(std::string_view text) {
+  if (!text.starts_with('e') && !text.starts_with('E')) return false;
+  text.remove_prefix(1);
+  if (text.starts_with('-') || text.starts_with('+')) text.remove_prefix(1);
+  return !take_digits(text).empty() && text.empty();
 }
 
 /// FIRST-LAST, FIRST-LAST*FACTOR or FIRST-LAST+STEP, in digits.
@@ -97,8 +106,34 @@ std::vector<std::string> expand_axis(const Field& field, const std::vector<std::
   return values;
 }
 
+std::string comma_hint(const Field& field, const std::vector<std::string>& words) {
+  if (std::holds_alternative<std::string Case::*>(field.member)) return "";
+  for (const std::string& word : words) {
+    const std::vector<std::string> parts = split(word, ',');
+    if (parts.size() != 2) continue;
+    std::string_view before = parts[0], behind = parts[1];
+    if (take_digits(before).empty() || !before.empty()) continue;
+    const std::string_view digits = take_digits(behind);
+    if (digits.empty() || (!behind.empty() && !is_exponent(behind))) continue;
+    constexpr std::size_t kOfThousands = 3;
+    const bool thousands = behind.empty() && digits.size() == kOfThousands && digits.starts_with('0');
+    if (field.is_integer() && !thousands) continue;
+    const std::string one = field.is_integer()
+                                ? fmt::format("without the comma it is {}{}", parts[0], parts[1])
+                                : fmt::format("with a decimal point it is {}.{}", parts[0], parts[1]);
+    return field.axis ? fmt::format("{} is two values, {} and {}; {}", word, parts[0], parts[1], one) : one;
+  }
+  return "";
+}
+
 void check_words(const Field& field, const std::vector<std::string>& words) {
-  for (const std::string& value : field.axis ? expand_axis(field, words) : words) check_value(field, value);
+  try {
+    for (const std::string& value : field.axis ? expand_axis(field, words) : words) check_value(field, value);
+  } catch (const InvalidInput& error) {
+    const std::string hint = comma_hint(field, words);
+    if (hint.empty()) throw;
+    throw InvalidInput(fmt::format("{}; {}", error.what(), hint));
+  }
 }
 
 void check_count(std::size_t cases) {

@@ -27,6 +27,11 @@ std::vector<std::string> split(const std::string& text, char separator);
 std::vector<std::string> expand_axis(const Field& field, const std::vector<std::string>& words);
 inline constexpr int kMaxRange = 10000;
 
+/// Returns a hint where a word looks like one number with a comma in it: a decimal comma ("1,5e-4 is two values, 1 and
+/// 5e-4; with a decimal point it is 1.5e-4") or, of whole numbers, one between thousands ("1,024"). Empty where no word
+/// does.
+std::string comma_hint(const Field& field, const std::vector<std::string>& words);
+
 /// Throws InvalidInput for words that no case can have: a bad list or range, or what check_value refuses.
 void check_words(const Field& field, const std::vector<std::string>& words);
 

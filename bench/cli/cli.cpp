@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <new>
 #include <set>
 #include <stdexcept>
@@ -18,6 +19,7 @@
 #include "bench/cli/dry_run.h"
 #include "bench/cli/list.h"
 #include "bench/cli/unused_options.h"
+#include "bench/machine/datasheet.h"
 #include "bench/measure/session.h"
 #include "bench/process/signals.h"
 #include "bench/process/tell.h"
@@ -73,6 +75,15 @@ void run_at_once(const std::vector<Plan>& grid, const Nodes& nodes, SweepOptions
   if (!grid.front().on_gpu) share_threads(options.at_once);
 }
 
+/// Says before anything runs which cases cannot, in one line for each reason.
+void tell_refused(const std::vector<Plan>& grid) {
+  std::map<std::string, std::size_t> cases;  // by reason
+  for (const Plan& plan : grid)
+    if (!plan.refusal.empty()) ++cases[plan.refusal];
+  for (const auto& [why, count] : cases)
+    tell(fmt::format("precbench: {} of {} cannot run: {}", count, count_cases(grid.size()), why));
+}
+
 /// A sweep that several processes run, in each of them.
 int sweep_together(const std::vector<Plan>& grid, SweepOptions options, const Nodes& nodes,
                    const Variables& environment) {
@@ -90,6 +101,7 @@ int sweep_together(const std::vector<Plan>& grid, SweepOptions options, const No
   Coordinator coordinator(nodes, address, secret);
   options.coordinator = &coordinator;
   check_files(grid);
+  tell_refused(grid);
   const int status = run_sweep(grid, options);
   coordinator.finish(status == kSweepInterrupted ? kSweepInterrupted : kSweepDone);
   return status;
@@ -168,6 +180,17 @@ std::vector<Plan> grid_of(const SweepCommand& command, const SweepFile& file) {
       throw InvalidInput(fmt::format("{}: {} cases would write the same file; choose one case",
                                      flag_of(field), cases.size()));
   return cases;
+}
+
+/// Says where a list of two numbers looks like one number with a comma.
+void tell_commas(const SweepCommand& command, const SweepFile& file) {
+  const auto tell_of = [](const Axes& axes) {
+    for (const auto& [name, words] : axes)
+      if (const std::string hint = comma_hint(*find_field(name), words); !hint.empty())
+        tell(fmt::format("precbench: {}: {}", flag_of(*find_field(name)), hint));
+  };
+  tell_of(command.axes);
+  for (const SweepFile::Grid& grid : file.grids) tell_of(grid.axes);
 }
 
 /// Why not all that was printed has been written; none where it has.
@@ -270,17 +293,19 @@ int sweep(const SweepCommand& command) {
   Axes of_file;
   for (const SweepFile::Grid& section : file.grids) of_file.insert(section.axes.begin(), section.axes.end());
   refuse_unused(grid, command.axes, of_file);
+  tell_commas(command, file);
   for (Plan& plan : grid) {
     place_checkpoints(plan.fields, options.out);
     if (options.interleave && writes_checkpoints(plan.fields))
       throw InvalidInput(
           "--interleave runs every case twice, which --checkpoint-every would go on from; choose one");
   }
+  check_peaks_variable();
   const Variables environment = process_environment();
   const Nodes nodes = find_nodes(environment);
   if (options.at_once > 1) run_at_once(grid, nodes, options);
   if (command.dry_run) {
-    check_inputs(grid);
+    try_files(grid);
     if (nodes.index > 0) return kSweepDone;
     check_out(options.out);
     print_dry_run(grid);
@@ -288,6 +313,7 @@ int sweep(const SweepCommand& command) {
   }
   if (nodes.count > 1) return sweep_together(grid, options, nodes, environment);
   check_files(grid);
+  tell_refused(grid);
   return run_sweep(grid, options);
 }
 
@@ -305,9 +331,11 @@ int run(const RunCommand& command) {
   Case c;
   for (const auto& [name, words] : command.axes) {
     const Field& field = *find_field(name);
-    if (field.axis && expand_axis(field, words).size() > 1)
-      throw InvalidInput(fmt::format("{}: run takes one value, not {}; sweep takes lists and ranges",
-                                     flag_of(field), words.front()));
+    if (field.axis && expand_axis(field, words).size() > 1) {
+      const std::string hint = comma_hint(field, words);
+      throw InvalidInput(fmt::format("{}: run takes one value, not {}; {}", flag_of(field), words.front(),
+                                     hint.empty() ? "sweep takes lists and ranges" : hint));
+    }
     set_text(c, field, words.front());
   }
   choose_device(c);
@@ -319,6 +347,7 @@ int run(const RunCommand& command) {
                     "over several",
                     nodes.source, nodes.index, nodes.count));
   check_outputs(plan);
+  check_peaks_variable();
   if (!command.out.empty()) const SweepFolder writable(command.out);
   // No refusal: a case of a grid in which others read it runs again by itself.
   if (const std::string why = unused_option({plan}, command.axes, {}); !why.empty())

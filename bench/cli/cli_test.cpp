@@ -9,6 +9,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "bench/cli/cli_testing.h"
@@ -49,6 +50,101 @@ TEST_CASE("one recipe is listed in full", "[cli]") {
   CHECK(contains(answer.text, "wgrad"));
   CHECK(refused("list recipes --recipe mxpf8") == "precbench: unknown recipe \"mxpf8\"; did you mean mxfp8?");
   CHECK(refused("list models --recipe mxfp8") == "precbench: list: --recipe belongs to list recipes");
+}
+
+TEST_CASE("list recipes --recipe: standard output is the recipe's file, the table is on standard error",
+          "[cli]") {
+  const TempDirectory directory;
+  for (const char* name : {"mxfp8_w2d", "nvfp4", "tensorwise_delayed", "msamp_o3"}) {
+    const std::string file = directory / (std::string(name) + ".json"), table = directory / "table";
+    INFO(name);
+    CHECK(output_of("(" PRECBENCH_BINARY_DIR "/precbench list recipes --recipe " + std::string(name) + " >" +
+                    file + " 2>" + table + ")")
+              .status == 0);
+    const auto json = nlohmann::ordered_json::parse(file_text(file));
+    CHECK(json.at("name") == name);
+    CHECK(contains(file_text(table), "wgrad"));
+    CHECK(precbench_says("list recipes --recipe " + file).status == 0);
+  }
+}
+
+TEST_CASE("sweep: the report command that it prints can be pasted, whatever the folder is called", "[cli]") {
+  const TempDirectory directory;
+  const std::string out = directory / "it's my run";
+  const std::string command =
+      precbench_says("sweep --device cpu --batch 1 --seq 32 --steps 1 --out \"" + out + "\"").text;
+  const std::size_t at = command.rfind("precbench report ");
+  REQUIRE(at != command.npos);
+  const Answer answer = output_of(PRECBENCH_BINARY_DIR "/" + command.substr(at, command.size() - at - 1));
+  INFO(answer.text);
+  CHECK(answer.status == 0);
+  CHECK(contains(answer.text, "precbench report: 1 case"));
+}
+
+TEST_CASE("dry run: a recipe that cannot run is one row with its reason", "[cli]") {
+  const auto dry = [](const std::string& arguments) {
+    const Answer answer = precbench_says("sweep --dry-run --device cpu " + arguments);
+    INFO(answer.text);
+    CHECK(answer.status == 0);
+    return answer.text;
+  };
+  const std::string six = dry("--recipe bf16,tensorwise,rowwise,blockwise,mxfp8,nvfp4");
+  CHECK(contains(six, "unsupported: nvfp4: schedule: needs a number of steps: add --steps N"));
+  CHECK(contains(six, "6 cases"));
+  CHECK(contains(six, "\ntiny   mxfp8       0."));  // with its memory
+  // Moments, optimizers and layers that do not go with a recipe, too.
+  CHECK(contains(dry("--recipe bf16,coat --optimizer lion"), "unsupported: --optimizer lion: "));
+  CHECK(contains(dry("--recipe bf16,tensorwise_delayed --keep-bf16 q"),
+                 "unsupported: --keep-bf16: tensorwise_delayed has one delayed scale for qkv"));
+  CHECK(contains(dry("--recipe bf16,mxfp8 --keep-bf16 first:99"), "nothing would be converted"));
+  // As is a case that no memory holds.
+  const std::string large = dry("--model tiny,llama3.1-405b --batch 65535 --seq 32768");
+  CHECK(contains(large, "oom: llama3.1-405b with 65535 x 32768 tokens: a rank needs more than 32 PiB"));
+  CHECK(contains(large, "2 cases"));
+  // Where none is left, that is the answer.
+  CHECK(refused("sweep --dry-run --device cpu --recipe nvfp4,nvfp4_rne") ==
+        "precbench: nvfp4: schedule: needs a number of steps: add --steps N");
+}
+
+TEST_CASE("sweep: a recipe that cannot run is a row and costs the others nothing", "[cli]") {
+  const TempDirectory directory;
+  const std::string sweep =
+      "sweep --device cpu --batch 1 --seq 32 --time-limit 1 --recipe bf16,nvfp4 --quiet --out " +
+      (directory / "out");
+  const Answer answer = precbench_says(sweep);
+  CHECK(answer.status == 0);
+  CHECK(answer.text ==
+        "precbench: 1 of 2 cases cannot run: nvfp4: schedule: needs a number of steps: add --steps N\n");
+  const std::string rows = file_text(directory / "out/records.jsonl");
+  CHECK(std::count(rows.begin(), rows.end(), '\n') == 2);
+  CHECK(contains(rows, "\"status\":\"unsupported\""));
+  CHECK(contains(rows, "\"error\":\"nvfp4: schedule: needs a number of steps: add --steps N\""));
+  CHECK(precbench_says("report " + (directory / "out")).status == 0);
+  CHECK(precbench_says(sweep).status == 0);  // the rows are found again
+  CHECK(file_text(directory / "out/records.jsonl") == rows);
+}
+
+TEST_CASE("a list of two numbers that looks like one with a comma gets a hint", "[cli]") {
+  const std::string dry = "sweep --dry-run --device cpu ";
+  const Answer two = precbench_says(dry + "--lr 1,5e-4");
+  CHECK(two.status == 0);
+  CHECK(contains(two.text,
+                 "precbench: --lr: 1,5e-4 is two values, 1 and 5e-4; with a decimal point it is 1.5e-4\n"));
+  CHECK(contains(two.text, "2 cases"));
+  CHECK(contains(precbench_says(dry + "--seq 1,024").text,
+                 "precbench: --seq: 1,024 is two values, 1 and 024; without the comma it is 1024\n"));
+  CHECK(
+      refused(dry + "--lr 0,0003") ==
+      "precbench: --lr: must be above 0, not 0; 0,0003 is two values, 0 and 0003; with a decimal point it is 0.0003");
+  CHECK(
+      refused("run --device cpu --lr 1,5e-4") ==
+      "precbench: --lr: run takes one value, not 1,5e-4; 1,5e-4 is two values, 1 and 5e-4; with a decimal point it is "
+      "1.5e-4");
+  CHECK(refused(dry + "--weight-decay 0,1") ==
+        "precbench: --weight-decay: \"0,1\" is not a number; with a decimal point it is 0.1");
+  for (const char* list :
+       {"--lr 1e-4,3e-4", "--lr 0.1,5e-4", "--seq 64,128", "--lr 1,2,3", "--recipe bf16,mxfp8"})
+    CHECK(!contains(precbench_says(dry + list).text, "is two values"));
 }
 
 TEST_CASE("lists fit a terminal", "[cli]") {

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
+#include <exception>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,6 +14,7 @@
 #include "bench/cli/text_table.h"
 #include "bench/measure/predict.h"
 #include "bench/sweep/progress.h"
+#include "kernels/base/errors.h"
 #include "kernels/gpu/device_info.h"
 
 namespace precbench {
@@ -53,17 +56,44 @@ std::unique_ptr<Device> gpu_of(const std::vector<Plan>& grid) {
   }
 }
 
+/// A case as the table shows it: what it needs, or why it cannot run, "unsupported: ...".
+struct Row {
+  Prediction prediction;
+  std::string failure;
+};
+
+/// One case that cannot run is a row and leaves the others theirs. Throws what stands in the way where none can run for
+/// want of memory.
+std::vector<Row> predict_all(const std::vector<Plan>& grid, const KnownGpu* gpu) {
+  std::vector<Row> rows(grid.size());
+  std::exception_ptr first;
+  std::size_t failures = 0;
+  for (std::size_t i = 0; i < grid.size(); ++i) {
+    Row& row = rows[i];
+    try {
+      row.prediction = predict(grid[i], grid[i].on_gpu ? gpu : nullptr);
+      if (!row.prediction.unsupported.empty()) row.failure = "unsupported: " + row.prediction.unsupported;
+    } catch (const Unsupported& error) {
+      row.failure = fmt::format("unsupported: {}", error.what());
+    } catch (const OutOfMemory& error) {
+      row.failure = fmt::format("oom: {}", error.what());
+      if (failures++ == 0) first = std::current_exception();
+    }
+  }
+  if (failures == grid.size()) std::rethrow_exception(first);
+  return rows;
+}
+
 }  // namespace
 
 void print_dry_run(const std::vector<Plan>& grid) {
   const CaseLabels labels(grid);
-  std::vector<Prediction> predictions;
   const std::unique_ptr<Device> device = gpu_of(grid);
   const std::optional<KnownGpu> gpu =
       device ? std::optional<KnownGpu>({*device, gpu_properties(0).name}) : std::nullopt;
-  for (const Plan& plan : grid) predictions.push_back(predict(plan, plan.on_gpu && gpu ? &*gpu : nullptr));
-  const bool timed = std::any_of(predictions.begin(), predictions.end(),
-                                 [](const Prediction& p) { return p.seconds_per_step.has_value(); });
+  const std::vector<Row> cases = predict_all(grid, gpu ? &*gpu : nullptr);
+  const bool timed = std::any_of(cases.begin(), cases.end(),
+                                 [](const Row& one) { return one.prediction.seconds_per_step.has_value(); });
 
   TextRows rows(1);
   for (const Field* field : labels.fields()) rows[0].push_back(field->name);
@@ -76,10 +106,10 @@ void print_dry_run(const std::vector<Plan>& grid) {
   alignment.append(rows[0].size() - alignment.size(), 'r');
   rows[0].push_back("largest segments, GiB");
   for (std::size_t i = 0; i < grid.size(); ++i) {
-    const Prediction& p = predictions[i];
+    const Prediction& p = cases[i].prediction;
     std::vector<std::string> row;
     for (const Field* field : labels.fields()) row.push_back(get_text(grid[i].fields, *field));
-    if (p.unsupported.empty()) {
+    if (cases[i].failure.empty()) {
       row.insert(row.end(), {gib(p.memory.peak), fmt::format("{:.4e}", p.flops_per_token),
                              fmt::format("{:.4e}", p.flops_per_step)});
       if (apart)
@@ -89,7 +119,7 @@ void print_dry_run(const std::vector<Plan>& grid) {
       row.push_back(largest_segments(p.memory));
     } else {
       row.resize(rows[0].size() - 1, "-");
-      row.push_back("unsupported: " + p.unsupported);
+      row.push_back(cases[i].failure);
     }
     rows.push_back(std::move(row));
   }

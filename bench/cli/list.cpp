@@ -13,11 +13,13 @@
 #include <vector>
 
 #include "bench/cli/text_table.h"
+#include "bench/process/tell.h"
 #include "kernels/device/devices.h"
 #include "kernels/gpu/device_info.h"
 #include "kernels/numerics/recipe.h"
 #include "models/config/config.h"
 #include "models/transformer/flops.h"
+#include "results/printable.h"
 
 namespace precbench {
 namespace {
@@ -165,7 +167,6 @@ void list_recipe(const std::string& name) {
   const Recipe recipe = find_recipe(name);
   TextRows rows = {{"GEMM", "a", "b", "fast"}};
   const std::vector<Named> all = devices();
-  std::string text = recipe_to_json(recipe).dump(2) + "\n\n";
   for (const Named& d : all) rows[0].push_back("on " + d.name);
   std::vector<std::string> notes;
   for (const GemmRole role : kGemmRoles) {
@@ -180,10 +181,12 @@ void list_recipe(const std::string& name) {
     }
     rows.push_back(row);
   }
-  text += fitted(rows);
-  for (const std::string& note : notes) text += fmt::format("\n{}", note);
+  put(recipe_to_json(recipe).dump(2) + "\n");
+  // Not on standard output, which is the recipe as a file has it.
+  std::string text = "\n" + fitted(rows);
+  for (const std::string& note : notes) text += fmt::format("\n{}", printable(note));
   if (!notes.empty()) text += "\n";
-  put(text);
+  tell_raw(text);
 }
 
 /// "30532122624, 3353298944"

@@ -8,7 +8,8 @@ namespace precbench {
 /// Every built-in recipe, in groups: the formats of its three GEMMs, and native, emulated or unsupported on the CPU and on
 /// the first GPU, if there is one.
 void list_recipes();
-/// One row in full, a built-in one or a file's: as JSON, and how each GEMM runs. Throws InvalidInput as find_recipe does.
+/// One row in full, a built-in one or a file's. Standard output is its JSON, which is a recipe file; standard error says
+/// how each GEMM runs here. Throws InvalidInput as find_recipe does.
 void list_recipe(const std::string& name);
 /// Every preset: its shape, its parameter count, and the FLOPs of a token in both conventions.
 void list_models();

@@ -210,6 +210,48 @@ TEST_CASE("a dry run refuses what the run would", "[cli]") {
   CHECK(!std::filesystem::exists(directory / "new"));
 }
 
+TEST_CASE("a dry run refuses an --out and saved files that cannot be made, as the run does", "[cli]") {
+  const TempDirectory directory;
+  const std::string named = directory / std::string(300, 'x'), nearly = directory / std::string(250, 'x'),
+                    file = directory.write("file", ""), dangling = directory / "dangling";
+  std::filesystem::create_symlink(directory / "nowhere", dangling);
+  std::string deep = directory.path().string();
+  while (deep.size() < 4090) deep += "/" + std::string(100, 'd');
+  for (const std::string& out : {std::string("/proc/x"), std::string("/proc/x/y"), std::string("/sys/x"),
+                                 named, named + "/below", file + "/below", dangling, deep}) {
+    INFO(out);
+    const std::string refusal = refused("sweep --dry-run --device cpu --out " + out);
+    CHECK(refusal.starts_with("precbench: --out: cannot make " + out.substr(0, 300)));
+    CHECK(refused("sweep --device cpu --steps 1 --out " + out) == refusal);
+  }
+  CHECK(refused("sweep --dry-run --device cpu --out /proc")
+            .starts_with("precbench: --out: cannot write to /proc: "));
+  const std::string dry = "sweep --dry-run --device cpu --steps 1 --out " + (directory / "out") + " ",
+                    run = "run --device cpu --steps 1 ";
+  for (const char* flag : {"--save-init", "--save-final", "--save-grads"})
+    for (const std::string& path :
+         {std::string("/proc/x"), named, nearly, file + "/below", dangling + "/below"}) {
+      const std::string with = std::string(flag) + " " + path;
+      INFO(with);
+      CHECK(refused(dry + with) == refused(run + with));
+    }
+  CHECK(refused(dry + "--checkpoint-every 1 --checkpoint-dir /proc/x")
+            .starts_with("precbench: --checkpoint-dir: cannot make the folder /proc/x: "));
+  // Nothing is left behind by either, and no file was touched.
+  for (const auto& entry : std::filesystem::directory_iterator(directory.path()))
+    CHECK((entry.path() == file || entry.path() == dangling));
+}
+
+TEST_CASE("what is neither text nor tokens is refused as --data with what to do", "[cli]") {
+  const TempDirectory directory;
+  const std::string text = directory.write("text.txt", std::string(4096, 'a')), packed = text + ".gz";
+  REQUIRE(output_of("gzip -k " + text).status == 0);
+  for (const char* flag : {"--data", "--eval-data"})
+    CHECK(refused("sweep --dry-run --device cpu --eval-tokens 64 --data " + text + " --eval-data " + text +
+                  " " + flag + " " + packed) ==
+          "precbench: " + packed + ": gzip-compressed: unpack it first (gunzip)");
+}
+
 TEST_CASE("an option that no case would read is refused", "[cli]") {
   const TempDirectory directory;
   const std::string dry = "sweep --dry-run --device cpu ";

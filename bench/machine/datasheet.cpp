@@ -1,5 +1,16 @@
-// The table of dense peaks.
+// The table of dense peaks, and peaks that are given by hand.
 #include "bench/machine/datasheet.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <string_view>
+
+#include "kernels/base/errors.h"
 
 namespace precbench {
 namespace {
@@ -9,33 +20,112 @@ struct Row {
   DatasheetRates peak;
 };
 
+/// A whole text as a positive number; nullopt where it is none.
+std::optional<double> positive_number(std::string_view text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = error == std::errc() && end == text.data() + text.size();
+  return whole && std::isfinite(value) && value > 0 ? std::optional(value) : std::nullopt;
+}
+
+std::string peaks_in_environment() {
+  const char* value = std::getenv(kPeaksVariable);
+  return value ? value : "";
+}
+
 }  // namespace
 
 std::optional<DatasheetRates> datasheet_rates(const std::string& gpu_name) {
   // Names as cudaGetDeviceProperties gives them. Rates are the data sheets', halved where they are for 2:4
-  // sparsity.
+  // sparsity. NVIDIA prints the FP4 rates of Blackwell Ultra as "sparse | dense", and they are not a factor of two
+  // apart. Tables of a whole board or rack are divided by its number of GPUs.
   static const char* const kA100 = "NVIDIA A100 data sheet";
   static const char* const kH100 = "NVIDIA H100 data sheet, half of the sparse rate";
   static const char* const kH200 = "NVIDIA H200 data sheet, half of the sparse rate";
+  static const char* const kH800 = "as the NVIDIA H100 data sheet: H800 differs in NVLink and FP64";
+  static const char* const kH20 = "NVIDIA H20 data sheet, dense";
   static const char* const kB200 = "NVIDIA Blackwell architecture brief, HGX B200, dense";
+  static const char* const kGB200 = "NVIDIA Blackwell architecture brief, GB200, dense";
+  static const char* const kB300 =
+      "NVIDIA HGX B300 specifications over 8 GPUs, dense FP4, half of the sparse rates of FP8 and BF16";
+  static const char* const kGB300 =
+      "NVIDIA GB300 NVL72 specifications over 72 GPUs, dense FP4, half of the sparse rates of FP8 and BF16";
+  static const char* const kL40S = "NVIDIA L40S data sheet, dense";
+  static const char* const kL4 = "NVIDIA L4 data sheet, half of the sparse rate";
+  static const char* const kAda = "NVIDIA Ada architecture whitepaper 2.02, dense, FP32 accumulation";
+  static const char* const kRtxBlackwell =
+      "NVIDIA RTX Blackwell architecture whitepaper, dense, FP32 accumulation";
+  static const char* const kRtxPro =
+      "NVIDIA RTX Blackwell PRO architecture whitepaper, dense, FP32 accumulation";
+  constexpr auto kNone = std::nullopt;
   static const Row rows[] = {
       // clang-format off
-      //                         BF16  FP8           GB/s
-      {"NVIDIA A100-SXM4-40GB",  {312,  std::nullopt, 1555, kA100}},
-      {"NVIDIA A100-SXM4-80GB",  {312,  std::nullopt, 2039, kA100}},
-      {"NVIDIA A100-PCIE-40GB",  {312,  std::nullopt, 1555, kA100}},
-      {"NVIDIA A100 80GB PCIe",  {312,  std::nullopt, 1935, kA100}},
-      {"NVIDIA H100 80GB HBM3",  {989,  1979,         3350, kH100}},  // SXM
-      {"NVIDIA H100 PCIe",       {756,  1513,         2000, kH100}},
-      {"NVIDIA H100 NVL",        {835,  1671,         3900, kH100}},
-      {"NVIDIA H200",            {989,  1979,         4800, kH200}},  // SXM
-      {"NVIDIA H200 NVL",        {835,  1671,         4800, kH200}},
-      {"NVIDIA B200",            {2250, 4500,         8000, kB200}},
+      //                                                       BF16   FP8     FP4     GB/s
+      {"NVIDIA A100-SXM4-40GB",                               {312,   kNone,  kNone,  1555, kA100}},
+      {"NVIDIA A100-SXM4-80GB",                               {312,   kNone,  kNone,  2039, kA100}},
+      {"NVIDIA A100-PCIE-40GB",                               {312,   kNone,  kNone,  1555, kA100}},
+      {"NVIDIA A100 80GB PCIe",                               {312,   kNone,  kNone,  1935, kA100}},
+      {"NVIDIA H100 80GB HBM3",                               {989,   1979,   kNone,  3350, kH100}},  // SXM
+      {"NVIDIA H100 PCIe",                                    {756,   1513,   kNone,  2000, kH100}},
+      {"NVIDIA H100 NVL",                                     {835,   1671,   kNone,  3900, kH100}},
+      {"NVIDIA H200",                                         {989,   1979,   kNone,  4800, kH200}},  // SXM
+      {"NVIDIA H200 NVL",                                     {835,   1671,   kNone,  4800, kH200}},
+      {"NVIDIA H800",                                         {989,   1979,   kNone,  3350, kH800}},  // SXM
+      {"NVIDIA H20",                                          {148,   296,    kNone,  4000, kH20}},
+      {"NVIDIA B200",                                         {2250,  4500,   9000,   8000, kB200}},
+      {"NVIDIA GB200",                                        {2500,  5000,   10000,  8000, kGB200}},
+      {"NVIDIA B300 SXM6 AC",                                 {2250,  4500,   13500,  8000, kB300}},
+      {"NVIDIA GB300",                                        {2500,  5000,   15000,  8000, kGB300}},
+      {"NVIDIA L40S",                                         {362.05, 733,   kNone,  864,  kL40S}},
+      {"NVIDIA L4",                                           {121,   242.5,  kNone,  300,  kL4}},
+      {"NVIDIA GeForce RTX 4090",                             {165.2, 330.3,  kNone,  1008, kAda}},
+      {"NVIDIA GeForce RTX 5090",                             {209.5, 419,    1676,   1792, kRtxBlackwell}},
+      {"NVIDIA RTX PRO 6000 Blackwell Workstation Edition",   {503.8, 1007.6, 2015.2, 1792, kRtxPro}},
       // clang-format on
   };
   for (const Row& row : rows)
     if (gpu_name == row.name) return row.peak;
   return std::nullopt;
+}
+
+DatasheetRates parse_peaks(const std::string& text) {
+  constexpr const char* kForm =
+      "bf16=TFLOPS,fp8=TFLOPS,fp4=TFLOPS,memory=GB/s, dense, of which bf16 and memory are required";
+  std::map<std::string_view, double> given;
+  for (std::string_view rest = text; !rest.empty();) {
+    const std::string_view word = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(word.size() + 1, rest.size()));
+    const std::string_view key = word.substr(0, word.find('='));
+    const auto value = positive_number(word.substr(std::min(key.size() + 1, word.size())));
+    const bool known = key == "bf16" || key == "fp8" || key == "fp4" || key == "memory";
+    if (!known || !value || !given.emplace(key, *value).second)
+      throw InvalidInput(
+          fmt::format("{}: \"{}\": \"{}\" is not part of {}", kPeaksVariable, text, word, kForm));
+  }
+  const auto optional = [&](std::string_view key) {
+    const auto found = given.find(key);
+    return found == given.end() ? std::nullopt : std::optional(found->second);
+  };
+  if (!optional("bf16") || !optional("memory"))
+    throw InvalidInput(fmt::format("{}: \"{}\" is not {}", kPeaksVariable, text, kForm));
+  return {*optional("bf16"), optional("fp8"), optional("fp4"), *optional("memory"),
+          fmt::format("given by hand ({})", kPeaksVariable)};
+}
+
+std::optional<DatasheetRates> known_peaks(const std::string& gpu_name) {
+  if (const std::string text = peaks_in_environment(); !text.empty()) return parse_peaks(text);
+  return datasheet_rates(gpu_name);
+}
+
+void check_peaks_variable() {
+  if (const std::string text = peaks_in_environment(); !text.empty()) parse_peaks(text);
+}
+
+std::string no_peaks_known(const std::string& gpu_name) {
+  return fmt::format(
+      "peaks: those of {} are not known, so there is no MFU; to give them: "
+      "{}=bf16=TFLOPS,fp8=TFLOPS,fp4=TFLOPS,memory=GB/s, the dense rates",
+      gpu_name, kPeaksVariable);
 }
 
 }  // namespace precbench

@@ -1,7 +1,11 @@
 // The peaks table: dense, by exact name, and no answer for what it does not know.
 #include "bench/machine/datasheet.h"
 
+#include <cstdlib>
+
+#include "kernels/base/errors.h"
 #include "tools/testing/catch.h"
+#include "tools/testing/text.h"
 
 namespace precbench {
 namespace {
@@ -33,8 +37,68 @@ TEST_CASE("Ampere has no FP8", "[bench]") {
   CHECK_FALSE(peak->fp8_tflops.has_value());
 }
 
+TEST_CASE("datasheet_rates: Blackwell has FP4 rates, Hopper and Ada have none", "[bench]") {
+  struct Expected {
+    const char* name;
+    double bf16, fp8;
+    std::optional<double> fp4;
+    double gb_per_s;
+  };
+  for (const Expected& e :
+       {Expected{"NVIDIA B200", 2250, 4500, 9000, 8000}, Expected{"NVIDIA GB200", 2500, 5000, 10000, 8000},
+        Expected{"NVIDIA B300 SXM6 AC", 2250, 4500, 13500, 8000},
+        Expected{"NVIDIA GB300", 2500, 5000, 15000, 8000},
+        Expected{"NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 503.8, 1007.6, 2015.2, 1792},
+        Expected{"NVIDIA GeForce RTX 5090", 209.5, 419, 1676, 1792},
+        Expected{"NVIDIA GeForce RTX 4090", 165.2, 330.3, {}, 1008},
+        Expected{"NVIDIA L40S", 362.05, 733, {}, 864}, Expected{"NVIDIA L4", 121, 242.5, {}, 300},
+        Expected{"NVIDIA H20", 148, 296, {}, 4000}, Expected{"NVIDIA H800", 989, 1979, {}, 3350},
+        Expected{"NVIDIA H200", 989, 1979, {}, 4800}}) {
+    INFO(e.name);
+    const auto peak = datasheet_rates(e.name);
+    REQUIRE(peak.has_value());
+    CHECK(peak->bf16_tflops == e.bf16);
+    CHECK(peak->fp8_tflops == e.fp8);
+    CHECK(peak->fp4_tflops == e.fp4);
+    CHECK(peak->memory_gb_per_s == e.gb_per_s);
+    CHECK_FALSE(peak->source.empty());
+  }
+}
+
+TEST_CASE("parse_peaks: every part, in any order, of which BF16 and memory are required", "[bench]") {
+  const DatasheetRates all = parse_peaks("memory=1792,fp4=2015.2,bf16=503.8,fp8=1007.6");
+  CHECK(all.bf16_tflops == 503.8);
+  CHECK(all.fp8_tflops == 1007.6);
+  CHECK(all.fp4_tflops == 2015.2);
+  CHECK(all.memory_gb_per_s == 1792);
+  CHECK(all.source == "given by hand (PRECBENCH_PEAKS)");
+  const DatasheetRates two = parse_peaks("bf16=71,memory=936");
+  CHECK_FALSE(two.fp8_tflops.has_value());
+  CHECK_FALSE(two.fp4_tflops.has_value());
+  for (const char* bad :
+       {"", "bf16=1", "memory=1", "bf16=1,memory=0", "bf16=-1,memory=1", "bf16=1,memory=1,fp16=1",
+        "bf16=1,bf16=2,memory=1", "bf16=1x,memory=1", "bf16,memory", "bf16=inf,memory=1", "989", ","}) {
+    INFO(bad);
+    const std::string refusal = refusal_of([&] { parse_peaks(bad); });
+    CHECK(refusal.starts_with("PRECBENCH_PEAKS: "));
+    CHECK(contains(refusal, "bf16=TFLOPS"));
+  }
+}
+
+TEST_CASE("known_peaks: those given by hand win, else the table's", "[bench]") {
+  CHECK(known_peaks("NVIDIA H200")->bf16_tflops == 989);
+  CHECK_FALSE(known_peaks("NVIDIA Unknown").has_value());
+  setenv(kPeaksVariable, "bf16=100,memory=1000", 1);
+  CHECK(known_peaks("NVIDIA Unknown")->bf16_tflops == 100);
+  CHECK(known_peaks("NVIDIA H200")->bf16_tflops == 100);
+  CHECK_NOTHROW(check_peaks_variable());
+  setenv(kPeaksVariable, "bf16=100", 1);
+  CHECK_THROWS_AS(check_peaks_variable(), InvalidInput);
+  unsetenv(kPeaksVariable);
+}
+
 TEST_CASE("an unknown GPU has no peak", "[bench]") {
-  for (const char* name : {"", "NVIDIA", "NVIDIA H2000", "NVIDIA GeForce RTX 4090", "nvidia h200",
+  for (const char* name : {"", "NVIDIA", "NVIDIA H2000", "NVIDIA GeForce RTX 3090", "nvidia h200",
                            "NVIDIA H100 80GB HBM3 MIG 3g.40gb"})
     CHECK_FALSE(datasheet_rates(name).has_value());
 }

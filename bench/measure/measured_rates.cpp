@@ -31,6 +31,17 @@ double median_seconds(Device& device, DeviceClock& clock, const std::function<vo
   return sample_statistics(samples)->median;
 }
 
+/// The GEMM with operands that need neither random numbers nor another product's: its speed is the same.
+GemmRecipe without_draws(GemmRecipe gemm) {
+  for (QuantFormat* format : {&gemm.a, &gemm.b}) {
+    format->element_rounding = ElementRounding::rne;
+    format->transform = {};
+    format->eden = 0;
+    format->from_fprop = false;
+  }
+  return gemm;
+}
+
 }  // namespace
 
 OpRates measure_rates(Device& device, const Recipe& recipe) {
@@ -71,7 +82,13 @@ OpRates measure_rates(Device& device, const Recipe& recipe) {
            });
   };
   peaks.bf16_flops = rate({});
-  if (recipe.fprop.a.quantized() && recipe.fprop.b.quantized()) peaks.fp8_flops = rate(recipe.fprop);
+  // The first GEMM of each width: a recipe may have both, or only backward ones.
+  for (const GemmRole role : kGemmRoles) {
+    const GemmRecipe gemm = without_draws(recipe.gemm(role));
+    if (!gemm.a.quantized() || !gemm.b.quantized()) continue;
+    double& flops_of_width = gemm.a.dtype == DType::e2m1 ? peaks.fp4_flops : peaks.fp8_flops;
+    if (flops_of_width == 0) flops_of_width = rate(gemm);
+  }
   return peaks;
 }
 

@@ -8,8 +8,8 @@
 
 namespace precbench {
 
-/// Runs 8192^3 products and 1 GiB copies of random data, about a quarter of a second in all. fp8_flops is 0
-/// for a recipe without a quantized fprop. The device must have 2 GiB free.
+/// Runs 8192^3 products and 1 GiB copies of random data, about a quarter of a second in all. fp8_flops and
+/// fp4_flops are 0 for a recipe without a GEMM of that width. The device must have 2 GiB free.
 OpRates measure_rates(Device& device, const Recipe& recipe);
 
 }  // namespace precbench

@@ -29,13 +29,18 @@ void fill_metrics(Record& record, const Plan& plan, const std::vector<OpCost>& o
   if (measured) {
     peaks.measured_bf16_tflops = measured->bf16_flops / 1e12;
     if (measured->fp8_flops > 0) peaks.measured_fp8_tflops = measured->fp8_flops / 1e12;
+    if (measured->fp4_flops > 0) peaks.measured_fp4_tflops = measured->fp4_flops / 1e12;
     peaks.measured_copy_gb_per_s = measured->bytes / 1e9;
     metrics.mfu_measured = speed_of_light(ops, *measured) / seconds;
   }
-  const std::optional<DatasheetRates> peak = datasheet_rates(record.env->gpu->name);
-  if (!peak) return;
+  const std::optional<DatasheetRates> peak = known_peaks(record.env->gpu->name);
+  if (!peak) {
+    record.warnings.push_back(no_peaks_known(record.env->gpu->name));
+    return;
+  }
   peaks.bf16_tflops = peak->bf16_tflops;
   peaks.fp8_tflops = peak->fp8_tflops;
+  peaks.fp4_tflops = peak->fp4_tflops;
   peaks.memory_gb_per_s = peak->memory_gb_per_s;
   peaks.source = peak->source;
   metrics.mfu_bf16 = *metrics.tflops_per_gpu / peak->bf16_tflops;

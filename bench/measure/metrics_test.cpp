@@ -1,6 +1,11 @@
 // Speed from a record's parts, and what a speed that cannot be does to it.
 #include "bench/measure/metrics.h"
 
+#include <cmath>
+#include <cstdlib>
+
+#include "bench/machine/datasheet.h"
+#include "bench/measure/record_builder.h"
 #include "results/schema.h"
 #include "tools/testing/catch.h"
 
@@ -80,4 +85,96 @@ TEST_CASE("what does not run natively has no metrics", "[metrics]") {
   CHECK(record.status == Status::ok);
   CHECK(!record.metrics->tokens_per_s.has_value());
   CHECK(!record.metrics->energy_j_per_token.has_value());
+}
+
+TEST_CASE("metrics: FP4 GEMMs are set against the FP4 peak, FP8 and BF16 ones against theirs", "[metrics]") {
+  Case c = one_gpu();
+  c.recipe = "nvfp4";
+  c.steps = 10;
+  c.seq = 1024;
+  Record record = measured_record(c, 400);
+  record.env->gpu->name = "NVIDIA B200";
+  // Each a tenth of the step at its own peak; FP4 at the FP8 rate would take twice as long.
+  const std::vector<OpCost> ops = {{"matmul fprop", OpClass::gemm, 9000e12 * 0.04, 0, DType::e2m1},
+                                   {"matmul dgrad", OpClass::gemm, 4500e12 * 0.04, 0, DType::e4m3},
+                                   {"matmul wgrad", OpClass::gemm, 2250e12 * 0.04, 0, DType::bf16}};
+  fill_metrics(record, resolve(c), ops, OpRates{2250e12, 4500e12, 8e12, 4500e12}, std::nullopt);
+  REQUIRE(record.metrics.has_value());
+  CHECK(std::fabs(*record.metrics->sol - 0.3) < 1e-9);
+  CHECK(std::fabs(*record.metrics->mfu_measured - 0.4) < 1e-9);
+  CHECK(record.metrics->peaks->fp4_tflops == 9000.0);
+  CHECK(record.metrics->peaks->measured_fp4_tflops == 4500.0);
+  const nlohmann::ordered_json json = record;
+  CHECK(Schema::record().violations(json) == std::vector<std::string>{});
+  CHECK(json.get<Record>().metrics->peaks->measured_fp4_tflops == 4500.0);
+  CHECK(nlohmann::ordered_json(measured_record(one_gpu(), 1)).dump().find("fp4") == std::string::npos);
+}
+
+TEST_CASE("metrics: a recipe with FP4 GEMMs has no speed of light on a GPU without an FP4 peak",
+          "[metrics]") {
+  const DatasheetRates h200 = *datasheet_rates("NVIDIA H200"), b200 = *datasheet_rates("NVIDIA B200");
+  CHECK_FALSE(op_rates(h200, find_recipe("nvfp4")).has_value());
+  CHECK_FALSE(op_rates(h200, find_recipe("nvfp4_fprop_bf16")).has_value());
+  CHECK(op_rates(h200, find_recipe("mxfp8")).has_value());
+  CHECK(op_rates(b200, find_recipe("nvfp4"))->fp4_flops == 9000e12);
+}
+
+TEST_CASE("metrics: a GPU without known peaks has no MFU, and the record says how to give them",
+          "[metrics]") {
+  const Case c = one_gpu();
+  Record record = measured_record(c, 100);
+  record.env->gpu->name = "NVIDIA Unknown";
+  fill_metrics(record, resolve(c), {}, std::nullopt, std::nullopt);
+  CHECK(record.metrics->tokens_per_s.has_value());
+  CHECK_FALSE(record.metrics->mfu_bf16.has_value());
+  REQUIRE(record.warnings.size() == 1);
+  CHECK(*record.warnings.begin() ==
+        "peaks: those of NVIDIA Unknown are not known, so there is no MFU; to give them: "
+        "PRECBENCH_PEAKS=bf16=TFLOPS,fp8=TFLOPS,fp4=TFLOPS,memory=GB/s, the dense rates");
+  setenv(kPeaksVariable, "bf16=100,memory=1000", 1);
+  Record by_hand = measured_record(c, 100);
+  by_hand.env->gpu->name = "NVIDIA Unknown";
+  fill_metrics(by_hand, resolve(c), {}, std::nullopt, std::nullopt);
+  unsetenv(kPeaksVariable);
+  CHECK(by_hand.warnings.size() == 0);
+  CHECK(std::fabs(*by_hand.metrics->mfu_bf16 - 0.8) < 1e-9);
+  CHECK(*by_hand.metrics->peaks->source == "given by hand (PRECBENCH_PEAKS)");
+}
+
+namespace {
+
+/// A device that has run two shapes of dgrad emulated.
+class OddShapes final : public Device {
+ public:
+  std::string name() const override { return "odd"; }
+  GemmSupport support(const GemmRecipe&, GemmRole) const override { return {}; }
+  std::string emulated_shapes(GemmRole role) const override {
+    return role == GemmRole::dgrad ? "64 x 80 x 208, 64 x 96 x 208" : "";
+  }
+  OpSet supported_ops() const override { return {}; }
+  void* allocate(std::int64_t) override { return nullptr; }
+  void deallocate(void*) override {}
+  void upload(const Tensor&, const void*) override {}
+  void download(void*, const Tensor&) override {}
+  void synchronize() override {}
+};
+
+}  // namespace
+
+TEST_CASE("record: shapes that a native recipe had emulated are named, and it has no speed", "[metrics]") {
+  const Case c = one_gpu();
+  const Plan plan = resolve(c);
+  Record record = measured_record(c, 100);
+  RecordBuilder(plan, all_ranks(1), record).add_kernels(OddShapes());
+  CHECK(record.support->fprop.path == ExecutionPath::native);
+  CHECK_FALSE(record.support->fprop.emulated_shapes.has_value());
+  CHECK(record.support->dgrad.path == ExecutionPath::emulated);
+  CHECK(record.support->dgrad.emulated_shapes == "64 x 80 x 208, 64 x 96 x 208");
+  CHECK(record.support->dgrad.reason ==
+        "cuBLASLt has no kernel for the shapes (M x N x K) 64 x 80 x 208, 64 x 96 x 208");
+  fill_metrics(record, plan, {}, std::nullopt, std::nullopt);
+  CHECK_FALSE(record.metrics->tokens_per_s.has_value());
+  const nlohmann::ordered_json json = record;
+  CHECK(Schema::record().violations(json) == std::vector<std::string>{});
+  CHECK(json.get<Record>().support->dgrad.emulated_shapes == record.support->dgrad.emulated_shapes);
 }

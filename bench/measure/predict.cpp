@@ -97,6 +97,14 @@ std::int64_t converting_bytes(const Plan& plan) {
   return std::max(most, bytes(rows, model.width) + bytes_of(DType::bf16, rows * model.width));
 }
 
+bool has_gemm(const Recipe& recipe, bool fp4) {
+  return std::any_of(std::begin(kGemmRoles), std::end(kGemmRoles), [&](GemmRole role) {
+    const GemmRecipe& gemm = recipe.gemm(role);
+    const bool quantized = gemm.a.quantized() && gemm.b.quantized();
+    return quantized && (gemm.a.dtype == DType::e2m1) == fp4;
+  });
+}
+
 }  // namespace
 
 double DryRun::model_flops() const {
@@ -145,15 +153,22 @@ double speed_of_light(const std::vector<OpCost>& ops, const OpRates& peaks) {
   double seconds = 0;
   for (const OpCost& op : ops) {
     if (op.op_class == OpClass::communication) continue;
-    const double rate = op.math == DType::bf16 ? peaks.bf16_flops : peaks.fp8_flops;
+    const double rate = op.math == DType::bf16   ? peaks.bf16_flops
+                        : op.math == DType::e2m1 ? peaks.fp4_flops
+                                                 : peaks.fp8_flops;
     seconds += std::max(op.flops / rate, op.bytes / peaks.bytes);
   }
   return seconds;
 }
 
+bool has_fp4_gemm(const Recipe& recipe) { return has_gemm(recipe, true); }
+bool has_fp8_gemm(const Recipe& recipe) { return has_gemm(recipe, false); }
+
 std::optional<OpRates> op_rates(const DatasheetRates& peak, const Recipe& recipe) {
-  if (recipe.quantized() && !peak.fp8_tflops) return std::nullopt;
-  return OpRates{peak.bf16_tflops * 1e12, peak.fp8_tflops.value_or(0) * 1e12, peak.memory_gb_per_s * 1e9};
+  if (has_fp8_gemm(recipe) && !peak.fp8_tflops) return std::nullopt;
+  if (has_fp4_gemm(recipe) && !peak.fp4_tflops) return std::nullopt;
+  return OpRates{peak.bf16_tflops * 1e12, peak.fp8_tflops.value_or(0) * 1e12, peak.memory_gb_per_s * 1e9,
+                 peak.fp4_tflops.value_or(0) * 1e12};
 }
 
 Support support_of(const Plan& plan, const Device& device) {
@@ -179,7 +194,7 @@ Prediction predict(const Plan& plan, const KnownGpu* gpu) {
   p.memory = memory_segments(accounts.highest, accounts.most());
   p.experts = accounts.experts;
   if (!gpu || support_of(plan, gpu->device).path() != ExecutionPath::native) return p;
-  if (const std::optional<DatasheetRates> peak = datasheet_rates(gpu->name))
+  if (const std::optional<DatasheetRates> peak = known_peaks(gpu->name))
     if (const std::optional<OpRates> peaks = op_rates(*peak, plan.recipe))
       p.seconds_per_step = speed_of_light(accounts.ops, *peaks);
   return p;

@@ -181,7 +181,7 @@ TEST_CASE("a time is predicted where the recipe is native and the GPU's peaks ar
   CHECK(predict(resolve(c), &known).seconds_per_step.value_or(0) > 0);
   c.recipe = "mxfp8";
   CHECK(!predict(resolve(c), &known).seconds_per_step.has_value());
-  const DatasheetRates old_gpu{312, std::nullopt, 2039, "data sheet"};
+  const DatasheetRates old_gpu{312, std::nullopt, std::nullopt, 2039, "data sheet"};
   CHECK(op_rates(old_gpu, find_recipe("bf16")).has_value());
   CHECK(!op_rates(old_gpu, find_recipe("mxfp8")).has_value());
 }

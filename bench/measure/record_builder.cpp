@@ -113,6 +113,12 @@ void RecordBuilder::add_kernels(const Device& device) {
   support.attention = device.attention_name();
   const auto add = [&](GemmPath& path, GemmRole role) {
     if (const std::string names = device.gemm_names(role); !names.empty()) path.kernels = names;
+    const std::string shapes = device.emulated_shapes(role);
+    if (shapes.empty()) return;
+    // Times of a mixture are no speed of the recipe's.
+    path.path = std::max(path.path, ExecutionPath::emulated);
+    path.reason = fmt::format("cuBLASLt has no kernel for the shapes (M x N x K) {}", shapes);
+    path.emulated_shapes = shapes;
   };
   add(support.fprop, GemmRole::fprop);
   add(support.dgrad, GemmRole::dgrad);

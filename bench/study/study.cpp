@@ -14,6 +14,7 @@
 #include "bench/cli/config_file.h"
 #include "bench/cli/text_table.h"
 #include "bench/cli/unused_options.h"
+#include "bench/machine/datasheet.h"
 #include "bench/machine/environment.h"
 #include "bench/machine/host_memory.h"
 #include "bench/measure/predict.h"
@@ -233,6 +234,7 @@ int study(const StudyCommand& command) {
   const std::string out = *command.out;
   const StudySettings settings = settings_of(command);
   check_data(settings);
+  check_peaks_variable();
   const std::vector<StudyPlan> models = plans_of(settings, out);
   std::vector<StudyCase> all;
   std::vector<Plan> trunks;

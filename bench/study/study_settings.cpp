@@ -210,8 +210,10 @@ void check_study_field(const std::string& name) {
 void check_study_words(const Field& field, const std::vector<std::string>& words) {
   check_words(field, words);
   if (field.name == std::string("model") || field.name == std::string("recipe")) return;
-  if (words.size() != 1 || (field.axis && expand_axis(field, words).size() != 1))
-    throw InvalidInput(fmt::format("{}: a study takes one value of it", flag_of(field)));
+  if (words.size() == 1 && !(field.axis && expand_axis(field, words).size() != 1)) return;
+  const std::string hint = comma_hint(field, words);
+  throw InvalidInput(
+      fmt::format("{}: a study takes one value of it{}{}", flag_of(field), hint.empty() ? "" : "; ", hint));
 }
 
 StudySettings default_study(bool on_gpu) {

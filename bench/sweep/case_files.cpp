@@ -17,6 +17,7 @@
 #include "bench/step/checkpoint.h"
 #include "bench/step/held_out.h"
 #include "bench/step/weights.h"
+#include "bench/sweep/try_make.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/normal_path.h"
 
@@ -25,22 +26,51 @@ namespace {
 
 namespace fs = std::filesystem;
 
+[[noreturn]] void cannot_make(const std::string& flag, const fs::path& folder, const std::string& why) {
+  throw InvalidInput(fmt::format("{}: cannot make the folder {}: {}", flag, folder.string(), why));
+}
+
+/// The longest suffix that a file has while it is written, a process id in it (safetensors_write.cpp).
+constexpr const char* kLongestSuffix = ".4194304.tmp";
+
+[[noreturn]] void cannot_write(const std::string& flag, const fs::path& path, const std::string& why) {
+  throw InvalidInput(fmt::format("{}: cannot write {}: {}", flag, path.string(), why));
+}
+
+/// Throws InvalidInput for a file that could be opened under its name and not under the one it has while it is written.
+void check_name(const std::string& flag, const fs::path& path) {
+  if (const std::error_code error = try_make(path.string() + kLongestSuffix))
+    cannot_write(flag, path, error.message());
+}
+
 /// Leaves an existing file as it is, and no new one behind.
 void check_writable(const std::string& flag, const fs::path& path) {
   std::error_code error;
   if (path.has_parent_path()) fs::create_directories(path.parent_path(), error);
-  if (error)
-    throw InvalidInput(
-        fmt::format("{}: cannot make the folder {}: {}", flag, path.parent_path().string(), error.message()));
+  if (error) cannot_make(flag, path.parent_path(), error.message());
   const bool existed = fs::exists(path, error);
   // What is saved replaces the file; a device would be lost, and to open a pipe waits for its reader.
   if (fs::is_other(path, error))
     throw InvalidInput(fmt::format("{}: {}: not a regular file", flag, path.string()));
   errno = 0;
   const bool writable = std::ofstream(path, std::ios::app).is_open();
-  if (!writable)
-    throw InvalidInput(fmt::format("{}: cannot write {}: {}", flag, path.string(), std::strerror(errno)));
+  if (!writable) cannot_write(flag, path, std::strerror(errno));
   if (!existed) fs::remove(path, error);
+  check_name(flag, path);
+}
+
+/// Throws what check_writable would, without making a file or folder that stays.
+void try_writable(const std::string& flag, const fs::path& path) {
+  std::error_code ignored;
+  const fs::path folder = path.parent_path();
+  if (!folder.empty() && !fs::is_directory(folder, ignored))
+    if (const std::error_code error = try_make(folder)) cannot_make(flag, folder, error.message());
+  if (fs::is_other(path, ignored))
+    throw InvalidInput(fmt::format("{}: {}: not a regular file", flag, path.string()));
+  if (fs::is_directory(path, ignored)) cannot_write(flag, path, std::strerror(EISDIR));
+  if (fs::exists(path, ignored) && access(path.c_str(), W_OK) != 0)
+    cannot_write(flag, path, std::strerror(errno));
+  check_name(flag, path);
 }
 
 /// A case's outputs would overwrite each other, or what the case starts from and a second one would, too.
@@ -68,19 +98,30 @@ void check_checkpoints(const std::vector<Plan>& cases) {
   }
 }
 
-void check_saved(const Case& c) {
+using NamedFile = std::pair<std::string, fs::path>;  ///< flag, path
+
+void add_saved(const Case& c, std::set<NamedFile>& saved) {
   for (const char* name : {"save_init", "save_final", "save_grads"}) {
     const Field& field = *find_field(name);
-    if (const std::string path = get_text(c, field); !path.empty()) check_writable(flag_of(field), path);
+    if (const std::string path = get_text(c, field); !path.empty()) saved.emplace(flag_of(field), path);
   }
-  if (writes_checkpoints(c)) check_writable("--checkpoint-dir", fs::path(c.checkpoint_dir) / ".try");
+  if (writes_checkpoints(c)) saved.emplace("--checkpoint-dir", fs::path(c.checkpoint_dir) / ".try");
+}
+
+/// What cases save, each file once: many cases have one folder of checkpoints.
+std::set<NamedFile> saved_by(const std::vector<Plan>& cases) {
+  std::set<NamedFile> saved;
+  for (const Plan& plan : cases) add_saved(plan.fields, saved);
+  return saved;
 }
 
 }  // namespace
 
 void check_outputs(const Plan& plan) {
   check_distinct(plan.fields);
-  check_saved(plan.fields);
+  std::set<NamedFile> saved;
+  add_saved(plan.fields, saved);
+  for (const auto& [flag, path] : saved) check_writable(flag, path);
 }
 
 void check_inputs(const std::vector<Plan>& cases) {
@@ -112,7 +153,12 @@ void check_inputs(const std::vector<Plan>& cases) {
 
 void check_files(const std::vector<Plan>& cases) {
   check_inputs(cases);
-  for (const Plan& plan : cases) check_saved(plan.fields);
+  for (const auto& [flag, path] : saved_by(cases)) check_writable(flag, path);
+}
+
+void try_files(const std::vector<Plan>& cases) {
+  check_inputs(cases);
+  for (const auto& [flag, path] : saved_by(cases)) try_writable(flag, path);
 }
 
 }  // namespace precbench

@@ -12,6 +12,9 @@ namespace precbench {
 /// and each checkpoint is opened once; the folders of saved weights are made.
 void check_files(const std::vector<Plan>& cases);
 
+/// Refuses what check_files does, of a dry run: leaves no file or folder behind.
+void try_files(const std::vector<Plan>& cases);
+
 /// The part that writes nothing: what cases read, and that no two of a case's files are one.
 void check_inputs(const std::vector<Plan>& cases);
 

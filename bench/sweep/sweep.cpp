@@ -30,6 +30,7 @@
 #include "kernels/base/errors.h"
 #include "results/printable.h"
 #include "results/record_file.h"
+#include "results/shell.h"
 
 namespace precbench {
 namespace {
@@ -180,7 +181,7 @@ int summarize(const std::vector<Plan>& grid, const Rows& rows, const SweepOption
   std::fputs(fmt::format("{}: {}{}\nrecords: {}/records.jsonl; compare them with: precbench report {}\n",
                          count_cases(grid.size()), tally(grid, rows),
                          failures ? "; --retry-failed runs crashed and timed out ones again" : "",
-                         printable(options.out), printable(options.out))
+                         printable(options.out), shell_path(options.out))
                  .c_str(),
              stdout);
   return status;

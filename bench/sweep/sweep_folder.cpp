@@ -9,9 +9,12 @@
 
 #include <cerrno>
 #include <chrono>
+#include <climits>
 #include <cstring>
+#include <system_error>
 #include <thread>
 
+#include "bench/sweep/try_make.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/untrusted_input.h"
 #include "results/record_file.h"
@@ -34,6 +37,8 @@ void append(const std::string& path, const Record& record) {
 std::string records_in(const fs::path& folder) { return (folder / "records.jsonl").string(); }
 std::string first_runs_in(const fs::path& folder) { return records_in(folder) + ".first-runs"; }
 
+std::string lock_in(const fs::path& folder) { return (folder / ".lock").string(); }
+
 [[noreturn]] void cannot(const char* what, const std::string& path, const std::string& why) {
   throw InvalidInput(fmt::format("--out: cannot {} {}: {}", what, path, why));
 }
@@ -54,15 +59,16 @@ void check_files_in(const fs::path& folder) {
 }  // namespace
 
 void check_out(const std::string& path) {
-  std::error_code error;
-  fs::path there = path;  // of the folders on the way the last that is there
-  while (!fs::exists(there, error) && there.has_relative_path() && there != ".")
-    there = there.has_parent_path() ? there.parent_path() : fs::path(".");
-  if (!fs::is_directory(there, error))
-    cannot("make", path, std::make_error_code(std::errc::not_a_directory).message());
-  if (access(there.c_str(), W_OK | X_OK) != 0)
-    cannot(there == path ? "write to" : "make", path, std::strerror(errno));
+  // The longest of the names that come to stand there.
+  std::error_code error = try_make(path);
+  if (!error && first_runs_in(path).size() >= PATH_MAX)
+    error = std::make_error_code(std::errc::filename_too_long);
+  std::error_code ignored;
+  if (error) cannot(fs::is_directory(path, ignored) ? "write to" : "make", path, error.message());
   check_files_in(path);
+  const std::string lock = lock_in(path);
+  if (fs::exists(lock, ignored) && access(lock.c_str(), R_OK | W_OK) != 0)
+    cannot("write to", path, std::strerror(errno));
 }
 
 SweepFolder::SweepFolder(const std::string& path) : path_(path) {
@@ -70,7 +76,7 @@ SweepFolder::SweepFolder(const std::string& path) : path_(path) {
   fs::create_directories(path_, error);
   if (error) cannot("make", path, error.message());
   check_files_in(path_);
-  const std::string lock = (path_ / ".lock").string();
+  const std::string lock = lock_in(path_);
   lock_ = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (lock_ < 0) cannot("write to", path, std::strerror(errno));
   // A sweep that was killed while it started a child leaves the lock with the child for a moment.

@@ -16,7 +16,7 @@ struct CannotKeepRow : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// What the constructor of SweepFolder would refuse but for another sweep's lock, told without making anything. Throws
+/// Refuses what the constructor of SweepFolder would, but for another sweep's lock, and leaves nothing behind. Throws
 /// InvalidInput.
 void check_out(const std::string& path);
 

@@ -12,7 +12,7 @@ std::vector<std::string> told_at_once(const Record& record) {
   const std::lock_guard lock(mutex);
   std::vector<std::string> fresh;
   for (const std::string& warning : record.warnings)
-    for (const char* kind : {"--eval-data: ", "driver: ", "--graph early: "})
+    for (const char* kind : {"--eval-data: ", "driver: ", "--graph early: ", "peaks: "})
       if (warning.starts_with(kind) && told.insert(kind).second) fresh.push_back(warning);
   return fresh;
 }

@@ -40,6 +40,7 @@ class CudaDevice final : public Device {
   std::string attention_refusal(const AttentionShape& shape) override;
   std::string attention_name() const override;
   std::string gemm_names(GemmRole role) const override;
+  std::string emulated_shapes(GemmRole role) const override;
   std::string grouped_name() const override;
   std::string fallback() const override;
   bool capturable() const override { return !waited_for_host_; }

@@ -54,6 +54,9 @@ class Device {
   virtual std::string attention_name() const { return name(); }
   /// Those that ran the GEMMs of a role so far, where a device has several: "cuBLASLt (2), own 256x128 (1)".
   virtual std::string gemm_names(GemmRole) const { return {}; }
+  /// Shapes of a role's quantized GEMMs, "M x N x K, ...", that were emulated so far though support() calls the formats
+  /// native; empty where there were none.
+  virtual std::string emulated_shapes(GemmRole) const { return {}; }
   /// Who ran the products of experts so far, where a device has a choice: "own", "loop" (expert by expert) or "own, loop".
   virtual std::string grouped_name() const { return {}; }
   /// What it lacks of what such a device is made for, and does instead, in one line for the record; empty: nothing.

@@ -91,7 +91,7 @@ OpCost GroupedMatmul::cost() const {
   const double flops = wgrad ? product_flops(groups.rows_expected, d.rows / groups.experts(), d.cols)
                              : product_flops(groups.rows_expected, d.cols, a.k());
   return of(kNames[static_cast<int>(options.role)], options.op_class, moved, flops,
-            a.format.quantized() && b.format.quantized() ? DType::e4m3 : DType::bf16);
+            math_of(a.format, b.format));
 }
 
 OpCost GroupedSwiglu::cost() const {

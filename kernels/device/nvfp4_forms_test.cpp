@@ -93,27 +93,31 @@ PRECBENCH_OP_TEST(nvfp4_draws_on, "another word, stream or first row draws other
 }
 
 PRECBENCH_OP_TEST(nvfp4_product_on, "products of NVFP4 tensors") {
-  constexpr std::int64_t kM = 144, kN = 80, kK = 208;
-  for (const Granularity granularity : {Granularity::block_1x16, Granularity::block_16x16})
-    for (const DType dtype : {DType::bf16, DType::f32})
-      for (const bool accumulate : {false, true}) {
-        INFO(name_of(granularity) << " into " << name_of(dtype) << (accumulate ? " accumulated" : ""));
-        b.start();
-        HostMemory& host = b.host();
-        // Sizes far apart: a wrong alpha or a scale in a wrong place shows.
-        const auto operand = [&](std::int64_t rows, float size, Granularity blocks) {
-          const Tensor value = host.random(DType::bf16, rows, kK, size);
-          for (std::int64_t i = 0; i < value.size(); ++i)
-            HostMemory::set(value, i, std::ldexp(HostMemory::get(value, i), static_cast<int>(i / 16 % 7)));
-          QuantizedTensor x = b.host_operand({nvfp4_format(blocks), {}}, value);
-          b.cpu().quantize({x});
-          return x.rowwise;
-        };
-        const GemmOperand x = operand(kM, 3.0f, Granularity::block_1x16), w = operand(kN, 0.02f, granularity);
-        const Tensor before = host.random(dtype, kM, kN, 30.0f), d = b.put(before);
-        b.device().matmul({d, b.put(x), b.put(w), {.role = GemmRole::wgrad, .accumulate = accumulate}});
-        check_product(b.fetch(d), before, x, w, accumulate);
-      }
+  // A K of whole 16 bytes, and one for which cuBLASLt has no kernel: that shape is emulated.
+  constexpr std::int64_t kM = 144, kN = 80;
+  for (const std::int64_t K : {224, 208})
+    for (const Granularity granularity : {Granularity::block_1x16, Granularity::block_16x16})
+      for (const DType dtype : {DType::bf16, DType::f32})
+        for (const bool accumulate : {false, true}) {
+          INFO("K " << K << ", " << name_of(granularity) << " into " << name_of(dtype)
+                    << (accumulate ? " accumulated" : ""));
+          b.start();
+          HostMemory& host = b.host();
+          // Sizes far apart: a wrong alpha or a scale in a wrong place shows.
+          const auto operand = [&](std::int64_t rows, float size, Granularity blocks) {
+            const Tensor value = host.random(DType::bf16, rows, K, size);
+            for (std::int64_t i = 0; i < value.size(); ++i)
+              HostMemory::set(value, i, std::ldexp(HostMemory::get(value, i), static_cast<int>(i / 16 % 7)));
+            QuantizedTensor x = b.host_operand({nvfp4_format(blocks), {}}, value);
+            b.cpu().quantize({x});
+            return x.rowwise;
+          };
+          const GemmOperand x = operand(kM, 3.0f, Granularity::block_1x16),
+                            w = operand(kN, 0.02f, granularity);
+          const Tensor before = host.random(dtype, kM, kN, 30.0f), d = b.put(before);
+          b.device().matmul({d, b.put(x), b.put(w), {.role = GemmRole::wgrad, .accumulate = accumulate}});
+          check_product(b.fetch(d), before, x, w, accumulate);
+        }
 }
 
 PRECBENCH_OP_TEST(nvfp4_error_on, "the quantization error of NVFP4 is the CPU's") {

@@ -15,6 +15,12 @@ inline double form_bytes(const QuantizedTensor& x) {
   return quantized_bytes(x.rowwise) + quantized_bytes(x.columnwise);
 }
 
+/// Returns the type whose peak rate a product of these formats has.
+inline DType math_of(const QuantFormat& a, const QuantFormat& b) {
+  if (!a.quantized() || !b.quantized()) return DType::bf16;
+  return a.dtype == DType::e2m1 && b.dtype == DType::e2m1 ? DType::e2m1 : DType::e4m3;
+}
+
 /// What a producer writes: the value, unless nobody reads it, and the quantized forms.
 inline double written_bytes(const QuantizedTensor& x) {
   return (x.keep_value ? bytes(x.value) : 0.0) + quantized_bytes(x.rowwise) + quantized_bytes(x.columnwise);

@@ -85,7 +85,7 @@ OpCost Matmul::cost() const {
   const double flops =
       2.0 * static_cast<double>(d.rows) * static_cast<double>(d.cols) * static_cast<double>(a.k());
   return of(kNames[static_cast<int>(options.role)], options.op_class, byte_count, flops,
-            a.format.quantized() && b.format.quantized() ? DType::e4m3 : DType::bf16);
+            math_of(a.format, b.format));
 }
 
 OpCost Amax::cost() const { return of("amax", OpClass::quantize, bytes(x)); }

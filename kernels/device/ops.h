@@ -23,7 +23,7 @@ struct OpCost {
   OpClass op_class = OpClass::other;
   double flops = 0;          ///< matrix multiply-adds, counted as 2
   double bytes = 0;          ///< each input read once, each output written once
-  DType math = DType::bf16;  ///< whose peak applies: e4m3 for FP8 GEMMs
+  DType math = DType::bf16;  ///< whose peak applies: e4m3 for FP8 GEMMs, e2m1 for FP4's
   int casts = 0;             ///< quantized forms of activations and gradients that are made of values
 };
 

@@ -223,7 +223,8 @@ Recipe msamp(const char* name, const RecipeState& state, const char* reference) 
 }
 
 /// The first dimension in the way of this GEMM: `contracted` must hold whole blocks, and cuBLASLt takes FP8
-/// matrices only with all of M, N and K multiples of 16.
+/// matrices only with all of M, N and K multiples of 16. Rows of a matrix begin at multiples of 16 bytes, which are 32
+/// elements of FP4.
 std::string why_gemm_unsupported(const GemmRecipe& gemm, GemmRole role, char contracted, std::int64_t M,
                                  std::int64_t N, std::int64_t K) {
   if (!gemm.a.quantized() && !gemm.b.quantized()) return "";
@@ -240,10 +241,13 @@ std::string why_gemm_unsupported(const GemmRecipe& gemm, GemmRole role, char con
                            operand.transform.length, name_of(role), side);
     }
   }
-  for (const auto& [letter, size] : dimensions)
-    if (size % 16 != 0)
-      return fmt::format("{}={} is not a multiple of 16 ({} in {})", letter, size, name_of(role),
+  const bool fp4 = gemm.a.dtype == DType::e2m1 || gemm.b.dtype == DType::e2m1;
+  for (const auto& [letter, size] : dimensions) {
+    const std::int64_t multiple = fp4 && letter == contracted ? 32 : 16;
+    if (size % multiple != 0)
+      return fmt::format("{}={} is not a multiple of {} ({} in {})", letter, size, multiple, name_of(role),
                          element_name(gemm.a));
+  }
   return "";
 }
 

@@ -328,7 +328,12 @@ TEST_CASE("a shape that a recipe cannot take names the dimension", "[recipe]") {
   CHECK(why("blockwise", 96, 128, 128) == "M=96 is not a multiple of 128 (wgrad.a 1x128)");
   CHECK(why("mxfp8", 96, 96, 96).empty());
   CHECK(why("mxfp8", 96, 96, 48) == "K=48 is not a multiple of 32 (fprop.a 1x32)");
-  CHECK(why("nvfp4", 48, 80, 112).empty());
+  CHECK(why("nvfp4", 64, 96, 160).empty());
+  // 16 bytes are 32 elements of FP4; what is not contracted is BF16 or FP32.
+  CHECK(why("nvfp4", 64, 96, 208) == "K=208 is not a multiple of 32 (fprop in e2m1)");
+  CHECK(why("nvfp4", 64, 80, 160) == "N=80 is not a multiple of 32 (dgrad in e2m1)");
+  CHECK(why("nvfp4", 48, 96, 160) == "M=48 is not a multiple of 32 (wgrad in e2m1)");
+  CHECK(why("nvfp4_fprop_bf16", 64, 96, 208).empty());
   CHECK(why("nvfp4", 48, 80, 100) == "K=100 is not a multiple of 16 (fprop.a 1x16)");
   CHECK(why("mxfp4_bwd", 64, 128, 48).empty());
   CHECK(why("mxfp4_bwd", 64, 96, 64) == "N=96 is not a multiple of 64 (dgrad.a transform)");

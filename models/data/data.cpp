@@ -11,6 +11,7 @@
 #include "kernels/base/errors.h"
 #include "kernels/base/plural.h"
 #include "models/data/corpus.h"
+#include "models/data/file_kind.h"
 #include "models/data/files.h"
 #include "models/data/synthetic.h"
 
@@ -56,6 +57,14 @@ OpenFiles open_files(const DataOptions& options, bool directory, const std::stri
   return open;
 }
 
+/// Throws InvalidInput for the first file that would be trained on as text or tokens and is neither.
+void refuse_other_kinds(const OpenFiles& open, bool directory) {
+  for (const MappedFile& file : open.files)
+    if (const auto why = why_no_corpus(file, token_width(file).has_value()))
+      throw InvalidInput(
+          fmt::format("{}: {}{}", file.path(), *why, directory ? "; or leave it out with --glob" : ""));
+}
+
 }  // namespace
 
 std::unique_ptr<DataSource> open_data(const DataOptions& options) {
@@ -69,6 +78,7 @@ std::unique_ptr<DataSource> open_data(const DataOptions& options) {
   const bool directory = std::filesystem::is_directory(options.path, unused);
   const std::string glob = options.glob.empty() ? "*" : options.glob;
   OpenFiles open = open_files(options, directory, glob);
+  refuse_other_kinds(open, directory);
 
   const MappedFile& first = open.files.front();
   const std::optional<TokenWidth> width = token_width(first);

@@ -382,3 +382,53 @@ TEST_CASE("data that cannot be trained on is refused with one line that says why
                  "not a whole number of 2-byte"));
   CHECK(contains(refusal({directory.write("odd.u32", "ab"), "", 0, 70000, 1}), "holds no tokens"));
 }
+
+TEST_CASE("open_data: files that are no text are refused by their first bytes and by their names", "[data]") {
+  TempDirectory directory;
+  using namespace std::string_literals;
+  const std::string text(600, 'a');
+  std::string tar = text, safetensors = "\x10\0\0\0\0\0\0\0{\"x\":1}"s + text;
+  tar.replace(257, 5, "ustar");
+  const auto says = [&](const std::string& name, const std::string& content) {
+    return refusal({directory.write(name, content), "", 0, 256, 4});
+  };
+  const std::vector<std::pair<std::string, std::string>> contents = {
+      {"\x1f\x8b\x08\0"s, "gzip-compressed"},  {"\x28\xb5\x2f\xfd"s, "zstd-compressed"},
+      {"\xfd\x37zXZ\0"s, "xz-compressed"},     {"BZh91AY&SY"s, "bzip2-compressed"},
+      {"\x93NUMPY\x01\0"s, "a NumPy array"},   {"PK\x03\x04"s, "a zip archive"},
+      {"\x89HDF\r\n\x1a\n"s, "an HDF5 file"},  {"ARROW1\0\0"s, "an Arrow table"},
+      {"%PDF-1.7"s, "a PDF document"},         {"\xff\xfeh\0i\0"s, "text in UTF-16"},
+      {"abc\0def"s, "a binary file, not text"}};
+  for (const auto& [start, what] : contents) {
+    INFO(what);
+    CHECK(contains(says("data", start + text), "data: " + what));
+    CHECK(contains(says("data.txt", start + text), "data.txt: " + what));
+  }
+  CHECK(contains(says("table", "PAR1" + text + "PAR1"), "a Parquet table"));
+  CHECK(contains(says("archive", tar), "a tar archive: unpack it first (tar -xf)"));
+  CHECK(contains(says("weights", safetensors), "weights, not text: --init-from takes them"));
+  // By name, whatever is in them.
+  for (const char* name : {"a.gz", "a.GZ", "a.npy", "a.npz", "a.parquet", "a.zst", "a.xz", "a.bz2", "a.zip",
+                           "a.safetensors", "a.arrow", "a.pt", "a.pkl", "a.h5"})
+    CHECK(contains(says(name, text), std::string(name) + ": "));
+}
+
+TEST_CASE("open_data: text stays text, and tokens may begin with any bytes", "[data]") {
+  TempDirectory directory;
+  const std::string text(600, 'a');
+  for (const std::string start :
+       {"BZh of text", "PAR1 ", "PK", "Rar", "\xef\xbb\xbf text", "{\"text\": 1}\n"})
+    for (const char* name : {"a.txt", "a.jsonl", "a.md", "a"})
+      CHECK(refusal({directory.write(name, start + text), "", 0, 256, 4}).empty());
+  CHECK(refusal({directory.write("a.u16", "\x1f\x8b" + text), "", 0, 65536, 4}).empty());
+  CHECK(contains(refusal({directory.write("b.u16", "\x93NUMPY" + text), "", 0, 65536, 4}), "a NumPy array"));
+}
+
+TEST_CASE("open_data: one binary file in a folder is named, with the flag that leaves it out", "[data]") {
+  TempDirectory directory;
+  directory.write("d/a.txt", "hello hello");
+  directory.write("d/b.png", std::string("\x89PNG\r\n\x1a\n\0\0", 10));
+  CHECK(contains(refusal({directory / "d", "", 0, 256, 4}), "b.png: a binary file, not text"));
+  CHECK(contains(refusal({directory / "d", "", 0, 256, 4}), "; or leave it out with --glob"));
+  CHECK(refusal({directory / "d", "*.txt", 0, 256, 4}).empty());
+}

@@ -20,14 +20,15 @@ bool in_set(unsigned set, const OpWork& op) {
   return op.op_class == "gemm" && gemm != kGemms.end() && (set >> (gemm - kGemms.begin()) & 1);
 }
 
-/// Seconds of the ops, those of `set` at the FP8 rate, or null where a rate that they need is not known. The sum of
+/// Seconds of the ops, those of `set` at the FP8 rate, or FP4's, or null where a rate that they need is not known. The sum of
 /// bench/measure/predict.h's speed_of_light, to which all calls of an op are bound alike.
-std::optional<double> seconds(const Breakdown& breakdown, const BestRates& rates, unsigned set) {
+std::optional<double> seconds(const Breakdown& breakdown, const BestRates& rates, bool fp4, unsigned set) {
   double sum = 0;
   for (const OpRecord& record : breakdown.ops) {
     const OpWork& op = *record.work;
     if (op.op_class == "communication") continue;
-    const double flops = in_set(set, op) ? rates.fp8_flops : rates.bf16_flops;
+    const double narrow = fp4 ? rates.fp4_flops : rates.fp8_flops;
+    const double flops = in_set(set, op) ? narrow : rates.bf16_flops;
     if (flops <= 0 || rates.bytes <= 0) return std::nullopt;
     sum += std::max(op.flops / flops, op.bytes / rates.bytes);
   }
@@ -41,6 +42,7 @@ void BestRates::raise_to(const Record& record) {
   const DeviceRates& peaks = *record.metrics->peaks;
   bf16_flops = std::max(bf16_flops, 1e12 * peaks.measured_bf16_tflops.value_or(0));
   fp8_flops = std::max(fp8_flops, 1e12 * peaks.measured_fp8_tflops.value_or(0));
+  fp4_flops = std::max(fp4_flops, 1e12 * peaks.measured_fp4_tflops.value_or(0));
   bytes = std::max(bytes, 1e9 * peaks.measured_copy_gb_per_s.value_or(0));
 }
 
@@ -52,10 +54,11 @@ std::optional<double> sol_at(const BestRates& rates, const Record& record) {
   if (step <= 0 || share <= 0) return std::nullopt;
   BestRates own;
   own.raise_to(record);
+  const bool fp4 = own.fp4_flops > 0;
   for (unsigned set = 0; set < kSets; ++set) {
-    const auto at_own = seconds(*record.breakdown, own, set);
+    const auto at_own = seconds(*record.breakdown, own, fp4, set);
     if (!at_own || std::abs(*at_own / step / share - 1) > kEqual) continue;
-    if (const auto best = seconds(*record.breakdown, rates, set)) return *best / step;
+    if (const auto best = seconds(*record.breakdown, rates, fp4, set)) return *best / step;
   }
   return std::nullopt;
 }

@@ -17,6 +17,8 @@
 #include "kernels/base/errors.h"
 #include "kernels/base/plural.h"
 #include "results/contradiction.h"
+#include "results/line_reader.h"
+#include "results/shell.h"
 #include "tools/gate/gate_match.h"
 #include "tools/text/table.h"
 #include "tools/text/text.h"
@@ -88,7 +90,7 @@ RecordSet read_whole(const std::string& path) {
 
 /// To compare with.
 RecordSet read_baseline(const std::string& path) {
-  if (!fs::exists(path))
+  if (!named_descriptor(path) && !fs::exists(path))
     throw InvalidInput(fmt::format("--baseline {}: no such file; --accept makes it from this run", path));
   RecordSet set = read_whole(path);
   const bool measured = std::any_of(set.records.begin(), set.records.end(), [](const LocatedRecord& located) {
@@ -162,6 +164,18 @@ int accept(const CheckOptions& options, RecordSet run) {
   return kCheckPassed;
 }
 
+/// Throws InvalidInput where the baseline is a stream that cannot be what it must be: written, or read a second time.
+void check_stream(const CheckOptions& options) {
+  const auto stream = named_descriptor(options.baseline);
+  if (!stream) return;
+  const std::string name = input_name(options.baseline);
+  if (options.accept)
+    throw InvalidInput(fmt::format("--baseline {}: --accept writes it, so it must be a file", name));
+  for (const std::string& path : options.paths)
+    if (named_descriptor(path) == stream)
+      throw InvalidInput(fmt::format("--baseline and PATH are both {}, which is read once", name));
+}
+
 /// Where a case that runs again has its row beside those that are checked: of two rows the newer counts.
 std::string folder_to_run_again(const std::vector<std::string>& paths) {
   for (const std::string& path : paths) {
@@ -190,8 +204,9 @@ GateRules rules_of(const CheckOptions& options) {
 int check(const CheckOptions& options, const RerunCommand& command) {
   const GateRules rules = rules_of(options);
   const RerunCommand rerun = [&](const nlohmann::ordered_json& fields) {
-    return command(fields) + " --out " + shell_quoted(folder_to_run_again(options.paths));
+    return command(fields) + " --out " + shell_path(folder_to_run_again(options.paths));
   };
+  check_stream(options);
   if (options.accept && is_among(options.paths, options.baseline))
     throw InvalidInput(fmt::format("--accept: {} is a file of this run", options.baseline));
   std::vector<std::string> inputs = options.paths;
@@ -207,20 +222,21 @@ int check(const CheckOptions& options, const RerunCommand& command) {
     return accept(options, std::move(run));
   }
   const RecordSet baseline = read_baseline(options.baseline);
+  const std::string baseline_name = input_name(options.baseline);
   GateResult result = judge(baseline, run, rules);
   result.notes.insert(result.notes.begin(), run.problems.begin(), run.problems.end());
   const int status = result.exit_status();
 
-  const std::string markdown = gate_markdown(result, options.baseline, rerun);
+  const std::string markdown = gate_markdown(result, baseline_name, rerun);
   if (const std::string path = environment_variable("GITHUB_STEP_SUMMARY"); !path.empty())
     write_file(path, markdown, true);
   if (!options.markdown.empty()) write_file(options.markdown, markdown);
   if (!options.junit.empty()) write_file(options.junit, gate_junit(result, rerun));
   if (!options.json.empty())
-    write_file(options.json, gate_json(result, options.baseline, rerun)
+    write_file(options.json, gate_json(result, baseline_name, rerun)
                                      .dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
                                  "\n");
-  fmt::print("{}", gate_term(result, options.baseline, rerun));
+  fmt::print("{}", gate_term(result, baseline_name, rerun));
   quiet.reset();
   if (on_github) fmt::print("{}", gate_annotations(result, rerun));
   return status;
@@ -232,7 +248,9 @@ CLI::App* add_check_command(CLI::App& app, CheckOptions& options) {
       "Exit status: 0 nothing is worse, 1 a regression, 2 bad input, 3 something is missing or "
       "inconclusive.\n"
       "Tolerances are percentages; \"off\" leaves a metric out.");
-  command->add_option("PATH", options.paths, "records of the run: files, or folders of *.jsonl")
+  command
+      ->add_option("PATH", options.paths,
+                   "records of the run: files, folders of *.jsonl, or - for standard input")
       ->required()
       ->type_name("");
   command->add_option("--baseline", options.baseline, "record file to compare with")

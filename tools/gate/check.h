@@ -17,7 +17,7 @@ namespace precbench {
 
 struct CheckOptions {
   std::string baseline;            ///< record file
-  std::vector<std::string> paths;  ///< record files, or folders of them
+  std::vector<std::string> paths;  ///< record files, folders of them, or "-" for standard input
   std::string tokens_per_s = "3%", memory = "2%", loss = "auto";
   bool numerics = false;              ///< judge_numerics as well
   std::string markdown, junit, json;  ///< files to write as well; empty: none

@@ -379,3 +379,45 @@ TEST_CASE("accepting makes and updates a baseline", "[check]") {
   CHECK(check_says("--accept --baseline " + baseline + " " + failed).status == 2);
   CHECK(file_text(baseline) == before);
 }
+
+TEST_CASE("check and report: records come from standard input and from process substitution", "[check]") {
+  const Sample sample;
+  const std::string program = PRECBENCH_BINARY_DIR "/precbench ";
+  const auto says = [](const std::string& command) { return output_of("(" + command + ")"); };
+  const std::string from_file = check_says("--baseline " + sample.baseline + " " + sample.run).text;
+  CHECK(contains(from_file, "SLOWER"));
+  const std::string check = "cat " + sample.run + " | env -u GITHUB_ACTIONS -u GITHUB_STEP_SUMMARY " +
+                            program + "check --baseline " + sample.baseline;
+  for (const char* input : {" -", " /dev/stdin"}) {
+    CHECK(says(check + input).text == from_file);
+    const Answer report = says("cat " + sample.run + " | " + program + "report" + input + " --format csv");
+    CHECK(report.status == 0);
+    CHECK(contains(report.text, ",standard input:2\n"));
+  }
+  // A baseline may be one as well, but not both, and not one to be written.
+  const Answer baseline = says("cat " + sample.baseline + " | env -u GITHUB_ACTIONS -u GITHUB_STEP_SUMMARY " +
+                               program + "check --baseline - " + sample.run);
+  CHECK(baseline.status == 1);
+  CHECK(contains(baseline.text, "Against standard input"));
+  CHECK(refusal_in(check_says("--baseline - /dev/stdin")) ==
+        "precbench: --baseline and PATH are both standard input, which is read once");
+  CHECK(refusal_in(check_says("--accept --baseline - " + sample.run)) ==
+        "precbench: --baseline standard input: --accept writes it, so it must be a file");
+  CHECK(refusal_in(says(": | " + program + "report -")) == "precbench: standard input: no record in it");
+  CHECK(refusal_in(output_of("(" + program + "report - <&-)")) ==
+        "precbench: cannot read standard input: Bad file descriptor");
+  if (output_of("bash -c true").status == 0)
+    CHECK(output_of("bash -c '" + program + "report <(cat " + sample.run + ") <(cat " + sample.baseline +
+                    ") --format json'")
+              .status == 0);
+}
+
+TEST_CASE("check: the command to run again can be pasted where the folder has spaces", "[check]") {
+  const TempDirectory directory;
+  const Sample sample;
+  std::filesystem::create_directory(directory / "my run");
+  std::filesystem::copy_file(sample.run, directory / "my run/records.jsonl");
+  const std::string text =
+      check_says("--baseline " + sample.baseline + " \"" + (directory / "my run") + "\"").text;
+  CHECK(contains(text, " --out '" + (directory / "my run") + "'\n"));
+}

@@ -8,6 +8,7 @@
 
 #include "kernels/base/plural.h"
 #include "results/printable.h"
+#include "results/shell.h"
 #include "tools/analysis/analysis.h"
 #include "tools/analysis/columns.h"
 #include "tools/text/document.h"
@@ -96,17 +97,6 @@ std::vector<std::string> commands_of(const GateResult& result, const RerunComman
 }
 
 }  // namespace
-
-std::string shell_quoted(const std::string& word) {
-  const auto plain = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           std::string_view("-_./:,+=@%").find(c) != std::string_view::npos;
-  };
-  if (!word.empty() && std::all_of(word.begin(), word.end(), plain)) return word;
-  std::string quoted = "'";
-  for (const char c : word) quoted += c == '\'' ? "'\\''" : std::string(1, c);
-  return quoted + "'";
-}
 
 std::string rerun_with_all_flags(const Json& fields) {
   const auto of_a_flag = [](char c) {

@@ -14,8 +14,6 @@ using RerunCommand = std::function<std::string(const nlohmann::ordered_json& fie
 /// "precbench run --model tiny ...": every field as a flag, but for names that no flag has. A program that knows the
 /// defaults leaves those out.
 std::string rerun_with_all_flags(const nlohmann::ordered_json& fields);
-/// `word` as a shell reads it back.
-std::string shell_quoted(const std::string& word);
 
 /// A summary, a table of all cases, the failing ones with their reasons, the notes; then the commands that
 /// run the failing cases again, each whole on its line.

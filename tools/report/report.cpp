@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "kernels/base/errors.h"
+#include "results/line_reader.h"
 #include "results/printable.h"
 #include "results/schema.h"
 #include "tools/analysis/analysis.h"
@@ -136,8 +137,10 @@ int report(const ReportOptions& options) {
   check_outputs({{"-o", options.output}}, options.paths);
   const RecordSet set =
       read_records(options.paths, options.format == "csv" ? reduce_for_table : reduce_for_report);
+  std::vector<std::string> names;
+  for (const std::string& path : options.paths) names.push_back(input_name(path));
   if (set.records.empty())
-    throw InvalidInput(fmt::format("{}: no record in it{}", fmt::join(options.paths, ", "),
+    throw InvalidInput(fmt::format("{}: no record in it{}", fmt::join(names, ", "),
                                    set.problems.empty() ? "" : " (" + set.problems.front() + ")"));
   make_folder(std::filesystem::path(options.output).parent_path());
   Output output(options.output);

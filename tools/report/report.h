@@ -12,7 +12,7 @@
 namespace precbench {
 
 struct ReportOptions {
-  std::vector<std::string> paths;  ///< record files, or folders of them
+  std::vector<std::string> paths;  ///< record files, folders of them, or "-" for standard input
   std::string format = "term";     ///< term, md, html, csv or json
   std::string output;              ///< a file, whose folder is made; empty: standard output
   std::string plots{};             ///< a folder for the figures; empty: only what a page has inside

@@ -7,7 +7,7 @@ namespace precbench {
 
 CLI::App* add_report_command(CLI::App& app, ReportOptions& options) {
   CLI::App* command = app.add_subcommand("report", "compare the recipes of finished cases with bf16");
-  command->add_option("PATH", options.paths, "record files, or folders of *.jsonl")
+  command->add_option("PATH", options.paths, "record files, folders of *.jsonl, or - for standard input")
       ->required()
       ->type_name("");
   command

@@ -126,9 +126,10 @@ std::vector<std::string> denominators(const MachineRecords& machine) {
       lines.add(fmt::format("MFU bf16 of {}: {:g} TFLOP/s ({})", machine.name, *peaks.bf16_tflops,
                             peaks.source.value_or("source unknown")));
     if (record.metrics->sol && peaks.bf16_tflops && peaks.fp8_tflops && peaks.memory_gb_per_s)
-      lines.add(fmt::format("SOL of {}: {:g} TFLOP/s in BF16, {:g} in FP8, {:g} GB/s ({})", machine.name,
-                            *peaks.bf16_tflops, *peaks.fp8_tflops, *peaks.memory_gb_per_s,
-                            peaks.source.value_or("source unknown")));
+      lines.add(fmt::format("SOL of {}: {:g} TFLOP/s in BF16, {:g} in FP8,{} {:g} GB/s ({})", machine.name,
+                            *peaks.bf16_tflops, *peaks.fp8_tflops,
+                            peaks.fp4_tflops ? fmt::format(" {:g} in FP4,", *peaks.fp4_tflops) : "",
+                            *peaks.memory_gb_per_s, peaks.source.value_or("source unknown")));
     if (!record.metrics->mfu_measured) continue;
     if (peaks.measured_bf16_tflops) bf16.push_back(*peaks.measured_bf16_tflops);
     if (peaks.measured_fp8_tflops) fp8.push_back(*peaks.measured_fp8_tflops);

@@ -30,9 +30,9 @@ CreateGroupedLayout create_grouped_layout() {
   return found;
 }
 
-/// 13.2 has the function, and is wrong about empty groups; TransformerEngine asks for as much.
 bool is_new_enough(int compute_capability) {
-  return create_grouped_layout() && cublasLtGetVersion() >= (compute_capability < 100 ? 130400u : 130300u);
+  const std::size_t least = least_grouped_version(compute_capability);
+  return least > 0 && create_grouped_layout() && cublasLtGetVersion() >= least;
 }
 
 /// Whether a group's scales must be gathered: the library wants them together, and these lie in rows of the whole matrix that

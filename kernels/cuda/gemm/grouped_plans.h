@@ -4,6 +4,7 @@
 // looked for in the library that is loaded, which is then asked whether it has a kernel.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -13,6 +14,12 @@
 #include "kernels/device/moe_ops.h"
 
 namespace precbench {
+
+/// Returns the version of cuBLASLt from which on its grouped call works on GPUs of this compute capability; 0 where none does:
+/// 12.x has no grouped kernels. 13.2 has the function, and is wrong about empty groups. Source: TransformerEngine.
+constexpr std::size_t least_grouped_version(int compute_capability) {
+  return compute_capability < 100 ? 130400 : compute_capability <= 110 ? 130300 : 0;
+}
 
 class GroupedPlans {
  public:

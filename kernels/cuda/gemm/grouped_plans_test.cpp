@@ -17,6 +17,11 @@
 namespace precbench {
 namespace {
 
+// Hopper, data-center Blackwell and Thor; GeForce and workstation Blackwell have none.
+static_assert(least_grouped_version(90) == 130400 && least_grouped_version(100) == 130300 &&
+              least_grouped_version(103) == 130300 && least_grouped_version(110) == 130300);
+static_assert(least_grouped_version(120) == 0 && least_grouped_version(121) == 0);
+
 using Counts = std::vector<std::int32_t>;
 const Counts kCounts = {0, 1, 127, 128, 129, 0, 300, 640};
 const Counts kOtherCounts = {640, 0, 0, 300, 1, 129, 128, 127};

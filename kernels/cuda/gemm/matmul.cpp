@@ -8,8 +8,11 @@
 //   1x128 x 128x128, 1x128 x 1x128            VEC128_32F, BLK128x128 9.0
 //   1x32 or 32x32 on either side, ue8m0       VEC32_UE8M0            10.0 and newer
 //   e2m1 1x16 or 16x16 on either side, e4m3   VEC16_UE4M3            10.0 and newer
+//   f32_pow2 rows, tensors, blocks of 128     VEC32_UE8M0            10.x, where they have no mode of their own:
+//                                                                    scales become exponents (mx_expansion.h)
 //
-// The last column is documentation only: what runs natively is what cuBLASLt's heuristic accepts (probe()).
+// The last column is documentation only: what runs natively is what cuBLASLt's heuristic accepts (probe()), first of one
+// large shape, then of each that comes. A shape that is refused is emulated, and emulated_shapes() says which.
 // Anything else is emulated: both operands are dequantized to BF16, then multiplied. With power-of-two scales
 // and with FP4 that is the exact product up to the order of additions; FP32 scales round each operand to BF16 once.
 //
@@ -25,6 +28,7 @@
 #include <bit>
 #include <map>
 #include <optional>
+#include <set>
 #include <stdexcept>
 
 #include "kernels/base/errors.h"
@@ -32,12 +36,23 @@
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/gemm/matmul_kernels.h"
 #include "kernels/cuda/gemm/matmul_plans.h"
+#include "kernels/numerics/mx_expansion.h"
+#include "kernels/numerics/scale_layout.h"
 
 namespace precbench {
 namespace {
 
 /// Side of the product that the probe asks about: every scaling block divides it.
 constexpr std::int64_t kProbeSize = 2048;
+
+constexpr ScaleModes kMxModes{ScaleMode::block_1x32_ue8m0, ScaleMode::block_1x32_ue8m0};
+
+/// Bytes of an operand's scales once they are written as MXFP8.
+std::int64_t expanded_bytes(const GemmOperand& form) {
+  return detail::padded(scale_count(Granularity::block_1x32, form.rows(), form.k()), MatmulPlans::kAlignment);
+}
+
+std::uint8_t bit_of(GemmRole role) { return static_cast<std::uint8_t>(1u << static_cast<unsigned>(role)); }
 
 /// The mode for a format; nullopt where cuBLASLt has none for it.
 std::optional<ScaleMode> scale_mode(const QuantFormat& format) {
@@ -89,7 +104,7 @@ std::int32_t alignment_of(const void* a, const void* b, const void* d) {
 }
 
 PlanKey plan_key(const Tensor& d, const GemmOperand& a, const GemmOperand& b, ScaleModes modes,
-                 const MatmulOptions& options, bool factors_on_device) {
+                 const MatmulOptions& options) {
   return {.M = a.rows(),
           .N = b.rows(),
           .K = a.k(),
@@ -97,8 +112,8 @@ PlanKey plan_key(const Tensor& d, const GemmOperand& a, const GemmOperand& b, Sc
           .b = {b.data.dtype, modes.b, b.transposed},
           .d = d.dtype,
           .accumulate = options.accumulate,
-          .fast_accum = options.fast_accum && modes.a != ScaleMode::none,
-          .factors_on_device = factors_on_device,
+          .fast_accum = options.fast_accum && modes.a != ScaleMode::none && modes.a != kMxModes.a,
+          .factors_on_device = modes.a == ScaleMode::block_1x16_ue4m3,
           .alignment = alignment_of(a.data.data, b.data.data, d.data)};
 }
 
@@ -125,11 +140,13 @@ MatmulPlans::~MatmulPlans() { cublasLtDestroy(handle_); }
 
 // ---- what runs how ----
 
-GemmSupport MatmulPlans::support(const GemmRecipe& gemm, GemmRole role) {
+GemmSupport MatmulPlans::support(const GemmRecipe& gemm, GemmRole role) { return answer(gemm, role).support; }
+
+const MatmulPlans::Answer& MatmulPlans::answer(const GemmRecipe& gemm, GemmRole role) {
   for (const Answer& answer : answers_)
-    if (answer.gemm == gemm && answer.role == role) return answer.support;
-  answers_.push_back({gemm, role, probe(gemm, role)});
-  return answers_.back().support;
+    if (answer.gemm == gemm && answer.role == role) return answer;
+  answers_.push_back(probe(gemm, role));
+  return answers_.back();
 }
 
 bool MatmulPlans::has_candidates(const PlanKey& key) const {
@@ -144,28 +161,47 @@ bool MatmulPlans::has_candidates(const PlanKey& key) const {
   }
 }
 
-GemmSupport MatmulPlans::probe(const GemmRecipe& gemm, GemmRole role) {
-  if (const auto modes = scale_modes(gemm.a, gemm.b)) {
-    PlanKey key{.M = kProbeSize,
-                .N = kProbeSize,
-                .K = kProbeSize,
-                .a = {gemm.a.dtype, modes->a, false},
-                .b = {gemm.b.dtype, modes->b, false},
-                .fast_accum = gemm.fast_accum && modes->a != ScaleMode::none,
-                .factors_on_device = modes->a == ScaleMode::block_1x16_ue4m3};
-    bool native = has_candidates(key);
-    if (role == GemmRole::wgrad && native) {  // the gradient buffer is FP32 or BF16, and may be added to
-      key.d = DType::f32;
-      key.accumulate = true;
-      native = has_candidates(key);
-    }
-    if (native) return {};
+bool MatmulPlans::has_own_kernel(const PlanKey& key) const {
+  return choice_ != GemmChoice::cublaslt &&
+         !MatmulPlan(key).own_candidates(device_.compute_capability()).empty();
+}
+
+bool MatmulPlans::is_native(const GemmRecipe& gemm, GemmRole role, ScaleModes modes) const {
+  PlanKey key{.M = kProbeSize,
+              .N = kProbeSize,
+              .K = kProbeSize,
+              .a = {gemm.a.dtype, modes.a, false},
+              .b = {gemm.b.dtype, modes.b, false},
+              .fast_accum = gemm.fast_accum && modes.a != ScaleMode::none && modes.a != kMxModes.a,
+              .factors_on_device = modes.a == ScaleMode::block_1x16_ue4m3};
+  bool native = has_candidates(key);
+  if (role == GemmRole::wgrad && native) {  // the gradient buffer is FP32 or BF16, and may be added to
+    key.d = DType::f32;
+    key.accumulate = true;
+    native = has_candidates(key);
   }
+  return native;
+}
+
+MatmulPlans::Answer MatmulPlans::probe(const GemmRecipe& gemm, GemmRole role) const {
   const int cc = device_.compute_capability();
-  return {Execution::emulated,
-          fmt::format("{} x {} {} (here: {}.{}, cuBLASLt {})", precbench::describe(gemm.a),
-                      precbench::describe(gemm.b), needs_of(gemm.a, gemm.b), cc / 10, cc % 10,
-                      device_.properties().cublaslt)};
+  if (const auto modes = scale_modes(gemm.a, gemm.b); modes && is_native(gemm, role, *modes))
+    return {gemm, role, {}};
+  if (takes_scales_as_mx(cc) && expands_to_mx(gemm.a) && expands_to_mx(gemm.b) &&
+      is_native(gemm, role, kMxModes))
+    return {gemm, role, {}, true};
+  return {
+      gemm,
+      role,
+      {Execution::emulated, fmt::format("{} x {} {} (here: {}.{}, cuBLASLt {})", precbench::describe(gemm.a),
+                                        precbench::describe(gemm.b), needs_of(gemm.a, gemm.b), cc / 10,
+                                        cc % 10, device_.properties().cublaslt)}};
+}
+
+bool MatmulPlans::takes(const PlanKey& key) {
+  const auto [shape, added] = shapes_.try_emplace(key);
+  if (added) shape->second.native = has_own_kernel(key) || has_candidates(key);
+  return shape->second.native;
 }
 
 // ---- running ----
@@ -173,12 +209,17 @@ GemmSupport MatmulPlans::probe(const GemmRecipe& gemm, GemmRole role) {
 void MatmulPlans::matmul(const Tensor& d, const GemmOperand& a, const GemmOperand& b,
                          const MatmulOptions& options) {
   const bool plain = !a.format.quantized() && !b.format.quantized();
-  if (plain) return run_native(d, a, b, options);
-  const GemmSupport how = support({a.format, b.format, options.fast_accum}, options.role);
-  if (how.execution == Execution::native)
-    return run_native(d, a, b, options, make_factors(a, b, options.accumulate, 0));
-  if (how.execution == Execution::emulated) return run_emulated(d, a, b, options);
-  throw Unsupported(how.reason);
+  if (plain) return run_plain(d, a, b, options);
+  const Answer how = answer({a.format, b.format, options.fast_accum}, options.role);
+  if (how.support.execution == Execution::unsupported) throw Unsupported(how.support.reason);
+  if (how.support.execution == Execution::emulated) return run_emulated(d, a, b, options);
+  const PlanKey key = plan_key(d, a, b, how.as_mx ? kMxModes : *scale_modes(a.format, b.format), options);
+  if (takes(key) && run_native(d, a, b, options, make_factors(a, b, options.accumulate, 0), how.as_mx))
+    return;
+  Shape& shape = shapes_.at(key);
+  shape.native = false;
+  shape.emulated_for |= bit_of(options.role);
+  run_emulated(d, a, b, options);
 }
 
 std::byte* MatmulPlans::behind_workspace(std::int64_t bytes) {
@@ -194,21 +235,36 @@ const float* MatmulPlans::make_factors(const GemmOperand& a, const GemmOperand& 
   return factors;
 }
 
-void MatmulPlans::run_native(const Tensor& d, const GemmOperand& a, const GemmOperand& b,
-                             const MatmulOptions& options, const float* factors) {
-  const ScaleModes modes = *scale_modes(a.format, b.format);
+void MatmulPlans::run_plain(const Tensor& d, const GemmOperand& a, const GemmOperand& b,
+                            const MatmulOptions& options, const float* factors) {
+  if (!run_native(d, a, b, options, factors))
+    throw Unsupported(fmt::format("cuBLASLt has no kernel for matmul {}",
+                                  describe(plan_key(d, a, b, {ScaleMode::none, ScaleMode::none}, options))));
+}
+
+bool MatmulPlans::run_native(const Tensor& d, const GemmOperand& a, const GemmOperand& b,
+                             const MatmulOptions& options, const float* factors, bool as_mx) {
+  const ScaleModes modes = as_mx ? kMxModes : *scale_modes(a.format, b.format);
   const void* a_scale = a.scale.data;
   const void* b_scale = b.scale.data;
   const bool widen_a = modes.a == ScaleMode::row && a.format.granularity == Granularity::tensor;
   const bool widen_b = modes.b == ScaleMode::row && b.format.granularity == Granularity::tensor;
-  if (widen_a || widen_b) {
+  if (as_mx) {
+    auto* exponents =
+        reinterpret_cast<std::uint8_t*>(behind_workspace(expanded_bytes(a) + expanded_bytes(b)));
+    launch_expand_scales(exponents, a, device_.stream());
+    launch_expand_scales(exponents + expanded_bytes(a), b, device_.stream());
+    a_scale = exponents;
+    b_scale = exponents + expanded_bytes(a);
+  } else if (widen_a || widen_b) {
     const GemmOperand& scalar = widen_a ? a : b;
     auto* vector = reinterpret_cast<float*>(behind_workspace(scalar.rows() * std::int64_t{sizeof(float)}));
     launch_broadcast(vector, scalar.scale.as<float>(), scalar.rows(), device_.stream());
     (widen_a ? a_scale : b_scale) = vector;
   }
   const LtRun with{handle_, device_.scratch(kWorkspaceBytes), kWorkspaceBytes, device_.stream(), factors};
-  const PlanKey key = plan_key(d, a, b, modes, options, factors != nullptr);
+  PlanKey key = plan_key(d, a, b, modes, options);
+  key.factors_on_device = factors != nullptr;
   auto found = plans_.find(key);
   if (found == plans_.end()) {
     if (device_.capturing())
@@ -219,11 +275,19 @@ void MatmulPlans::run_native(const Tensor& d, const GemmOperand& a, const GemmOp
     choose(found->second, with, d.data, a.data.data, b.data.data);
   }
   MatmulPlan& plan = found->second;
-  if (!plan.found) throw Unsupported(fmt::format("cuBLASLt has no kernel for matmul {}", describe(key)));
-  plan.roles |= static_cast<std::uint8_t>(1u << static_cast<unsigned>(options.role));
+  if (!plan.found) return false;
+  plan.as_mx = as_mx;
   plan.set_scales(a_scale, b_scale);
-  PRECBENCH_CHECK(plan.run(with, d.data, a.data.data, b.data.data));
+  const cublasStatus_t status = plan.run(with, d.data, a.data.data, b.data.data);
+  // A heuristic's answer that was not tried may turn out to be none.
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED && modes.a != ScaleMode::none) {
+    plan.found = false;
+    return false;
+  }
+  PRECBENCH_CHECK(status);
+  plan.roles |= bit_of(options.role);
   device_.launched("matmul");
+  return true;
 }
 
 void MatmulPlans::choose(MatmulPlan& plan, const LtRun& with, void* d, const void* a, const void* b) {
@@ -245,12 +309,20 @@ std::string MatmulPlans::names(GemmRole role) const {
   std::map<std::string, int> problems;  // by name, so that equal runs give equal words
   for (const auto& [key, plan] : plans_)
     if (ran(plan) && quantized(plan) == some_quantized)
-      ++problems[plan.chosen.own ? plan.chosen.own->name : "cuBLASLt"];
+      ++problems[plan.chosen.own ? plan.chosen.own->name : plan.as_mx ? "cuBLASLt as MXFP8" : "cuBLASLt"];
   std::string names;
   for (const auto& [name, count] : problems)
     names += fmt::format("{}{}{}", names.empty() ? "" : ", ", name,
                          problems.size() > 1 ? fmt::format(" ({})", count) : "");
   return names;
+}
+
+std::string MatmulPlans::emulated_shapes(GemmRole role) const {
+  std::set<std::string> shapes;  // by name, so that equal runs give equal words
+  for (const auto& [key, shape] : shapes_)
+    if ((shape.emulated_for & bit_of(role)) != 0)
+      shapes.insert(fmt::format("{} x {} x {}", key.M, key.N, key.K));
+  return fmt::format("{}", fmt::join(shapes, ", "));
 }
 
 std::int64_t MatmulPlans::dequantized_bytes(const GemmOperand& form) {
@@ -259,11 +331,17 @@ std::int64_t MatmulPlans::dequantized_bytes(const GemmOperand& form) {
 }
 
 std::int64_t MatmulPlans::scratch_bytes(const ops::Matmul& op) {
-  const GemmRecipe gemm{op.a.format, op.b.format, op.options.fast_accum};
   const bool plain = !op.a.format.quantized() && !op.b.format.quantized();
   std::int64_t bytes = kWorkspaceBytes;
-  if (!plain && support(gemm, op.options.role).execution == Execution::emulated)
-    bytes += dequantized_bytes(op.a) + dequantized_bytes(op.b);
+  if (!plain) {
+    const Answer how = answer({op.a.format, op.b.format, op.options.fast_accum}, op.options.role);
+    bool native = how.support.execution == Execution::native;
+    if (native)
+      native = takes(plan_key(op.d, op.a, op.b, how.as_mx ? kMxModes : *scale_modes(op.a.format, op.b.format),
+                              op.options));
+    if (!native) bytes += dequantized_bytes(op.a) + dequantized_bytes(op.b);
+    if (native && how.as_mx) bytes += expanded_bytes(op.a) + expanded_bytes(op.b);
+  }
   return op.a.format.dtype == DType::e2m1 ? bytes + kAlignment : bytes;  // its factors
 }
 
@@ -278,7 +356,7 @@ void MatmulPlans::run_emulated(const Tensor& d, const GemmOperand& a, const Gemm
     return GemmOperand{
         .format = {}, .data = {to, DType::bf16, form.rows(), form.k()}, .scale = {}, .transposed = false};
   };
-  run_native(d, plain(a, copies), plain(b, copies + dequantized_bytes(a)), options, factors);
+  run_plain(d, plain(a, copies), plain(b, copies + dequantized_bytes(a)), options, factors);
 }
 
 void CudaDevice::do_dequantize(const ops::Dequantize& op) {
@@ -295,6 +373,7 @@ void CudaDevice::set_gemm(const std::string& which) {
 }
 
 std::string CudaDevice::gemm_names(GemmRole role) const { return plans_->names(role); }
+std::string CudaDevice::emulated_shapes(GemmRole role) const { return plans_->emulated_shapes(role); }
 
 ScratchSizes CudaDevice::scratch_of(const ops::Matmul& op) const {
   return {plans_->scratch_bytes(op) / std::int64_t{sizeof(float)}};

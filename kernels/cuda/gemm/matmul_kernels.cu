@@ -3,6 +3,9 @@
 // broadcast: one scale for a tensor, repeated as a vector. cuBLASLt takes a scalar on one side and a vector
 // on the other in no mode, but a vector of equal entries means the same. 4 bytes per output row of the GEMM.
 //
+// expand_scales: power-of-two scales as MXFP8's exponents, for GPUs that multiply those alone. A byte per 32 codes is
+// written; the FP32 scales that are read are fewer.
+//
 // factors: alpha and beta of a product of FP4 tensors, which cuBLASLt reads from device memory.
 //
 // dequantize: BF16 [rows, k] from any quantized form, for GEMMs that this GPU has no native mode for. A
@@ -15,6 +18,7 @@
 #include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/cuda/quantize/gemm_operands.cuh"
 #include "kernels/numerics/fp4.h"
+#include "kernels/numerics/mx_expansion.h"
 
 namespace precbench {
 namespace {
@@ -26,6 +30,13 @@ __global__ void broadcast_kernel(float* out, const float* value, std::int64_t co
   wait_for_work_before();
   const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i < count) out[i] = value[0];
+}
+
+__global__ void expand_scales_kernel(std::uint8_t* out, const float* scales, Granularity granularity,
+                                     std::int64_t rows, std::int64_t k, std::int64_t entries) {
+  wait_for_work_before();
+  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < entries) out[i] = expanded_entry(granularity, scales, rows, k, i);
 }
 
 __device__ inline float decode(std::uint8_t code, DType dtype) { return cuda::fp8_decode(code, dtype); }
@@ -117,6 +128,13 @@ void launch_dequantize(void* out, const GemmOperand& form, cudaStream_t stream, 
   else
     dequantize_kernel<<<blocks, kThreads, 0, stream>>>(to, data, form.scale.data, form.format, form.rows(),
                                                        form.k());
+  PRECBENCH_CHECK(cudaGetLastError());
+}
+
+void launch_expand_scales(std::uint8_t* out, const GemmOperand& form, cudaStream_t stream) {
+  const std::int64_t entries = scale_count(Granularity::block_1x32, form.rows(), form.k());
+  expand_scales_kernel<<<blocks_for(entries), kThreads, 0, stream>>>(
+      out, form.scale.as<float>(), form.format.granularity, form.rows(), form.k(), entries);
   PRECBENCH_CHECK(cudaGetLastError());
 }
 

@@ -16,6 +16,10 @@ void launch_broadcast(float* out, const float* value, std::int64_t count, cudaSt
 /// FP4, whose k is a multiple of 16. `whole`: times the factor of an FP4 tensor, which a GEMM else has in its alpha.
 void launch_dequantize(void* out, const GemmOperand& form, cudaStream_t stream, bool whole = false);
 
+/// Writes a form's power-of-two scales as exponents of blocks of 32 in cuBLASLt's layout (numerics/mx_expansion.h), padding
+/// with zeros; `out` has room for scale_count(block_1x32, rows, k) bytes.
+void launch_expand_scales(std::uint8_t* out, const GemmOperand& form, cudaStream_t stream);
+
 /// out[0] = alpha of a product of FP4 tensors, out[1] = beta.
 void launch_factors(float* out, const GemmOperand& a, const GemmOperand& b, float beta, cudaStream_t stream);
 

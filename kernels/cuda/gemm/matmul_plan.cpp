@@ -119,6 +119,9 @@ LtOperation make_operation(const PlanKey& key) {
       set(operation, kAScaleMode, static_cast<std::int32_t>(key.b.mode));
       set(operation, kBScaleMode, static_cast<std::int32_t>(key.a.mode));
     }
+    // Read by no product of one matrix, but part of the key under which the library remembers its heuristic's answer.
+    if (key.a.mode == ScaleMode::block_1x32_ue8m0 && confuses_cached_scales(cublasLtGetVersion()))
+      set(operation, CUBLASLT_MATMUL_DESC_ALPHA_VECTOR_BATCH_STRIDE, std::int64_t{1});
   }
   return owned;
 }

@@ -49,6 +49,14 @@ struct ScaleModes {
 /// The modes of a pair of formats; nullopt where no pair of modes expresses it.
 std::optional<ScaleModes> scale_modes(const QuantFormat& a, const QuantFormat& b);
 
+/// Whether this version of cuBLASLt keeps one entry of its heuristic cache for MXFP8 and for FP8 with tensor scales, and so
+/// may answer for the one with what it has chosen for the other. Source: TransformerEngine's cublaslt_gemm.cu.
+constexpr bool confuses_cached_scales(std::size_t version) { return version <= 120803; }
+
+/// Whether power-of-two scales are multiplied as MXFP8 on a GPU of this compute capability where it has no mode of their
+/// own: 10.x, whose MXFP8 is full rate. 12.x has it in some versions of cuBLASLt only, and older GPUs not at all.
+constexpr bool takes_scales_as_mx(int compute_capability) { return compute_capability / 10 == 10; }
+
 /// What cuBLASLt calls a type. Throws std::logic_error for one that no GEMM takes.
 cudaDataType cuda_type(DType dtype);
 
@@ -121,6 +129,7 @@ class MatmulPlan {
   const PlanKey key;
   GemmCandidate chosen;
   bool found = false;      ///< there is a candidate
+  bool as_mx = false;      ///< of scales that are written as MXFP8
   std::uint8_t roles = 0;  ///< bit by GemmRole: those that it ran for
 
  private:
@@ -152,6 +161,9 @@ class MatmulPlans {
   /// Who ran the GEMMs of a role so far, "cuBLASLt" or "own 256x128", several with the number of their problems; of
   /// quantized ones alone where there were some. Empty before the first.
   std::string names(GemmRole role) const;
+  /// Shapes "M x N x K" of quantized GEMMs of a role that were emulated though support() calls their formats native, because
+  /// cuBLASLt has no kernel for them. Empty where there were none.
+  std::string emulated_shapes(GemmRole role) const;
 
   GemmSupport support(const GemmRecipe& gemm, GemmRole role);
   void matmul(const Tensor& d, const GemmOperand& a, const GemmOperand& b, const MatmulOptions& options);
@@ -163,9 +175,23 @@ class MatmulPlans {
   cublasLtHandle_t handle() const { return handle_; }
 
  private:
-  /// `factors`: of FP4 operands; null: alpha is 1.
-  void run_native(const Tensor& d, const GemmOperand& a, const GemmOperand& b, const MatmulOptions& options,
-                  const float* factors = nullptr);
+  struct Answer {
+    GemmRecipe gemm;
+    GemmRole role;
+    GemmSupport support;
+    bool as_mx = false;  ///< native as MXFP8, with the scales written anew
+  };
+
+  /// `factors`: of FP4 operands; null: alpha is 1. False, with D as it was, where nobody has a kernel for the shape.
+  [[nodiscard]] bool run_native(const Tensor& d, const GemmOperand& a, const GemmOperand& b,
+                                const MatmulOptions& options, const float* factors = nullptr,
+                                bool as_mx = false);
+  /// The same of operands in BF16, which every shape has a kernel for. Throws Unsupported where not.
+  void run_plain(const Tensor& d, const GemmOperand& a, const GemmOperand& b, const MatmulOptions& options,
+                 const float* factors = nullptr);
+  /// Whether somebody has a kernel for a problem of formats that are native. Asked once for each.
+  bool takes(const PlanKey& key);
+  const Answer& answer(const GemmRecipe& gemm, GemmRole role);
   /// Chooses for a plan that has not run yet.
   void choose(MatmulPlan& plan, const LtRun& with, void* d, const void* a, const void* b);
   void run_emulated(const Tensor& d, const GemmOperand& a, const GemmOperand& b,
@@ -173,12 +199,14 @@ class MatmulPlans {
   /// alpha and beta of FP4 operands, in scratch `offset` bytes behind the workspace; null where alpha is 1.
   const float* make_factors(const GemmOperand& a, const GemmOperand& b, bool accumulate, std::int64_t offset);
   bool has_candidates(const PlanKey& key) const;
-  GemmSupport probe(const GemmRecipe& gemm, GemmRole role);
+  bool has_own_kernel(const PlanKey& key) const;
+  bool is_native(const GemmRecipe& gemm, GemmRole role, ScaleModes modes) const;
+  Answer probe(const GemmRecipe& gemm, GemmRole role) const;
 
-  struct Answer {
-    GemmRecipe gemm;
-    GemmRole role;
-    GemmSupport support;
+  /// What is known of a problem's shape.
+  struct Shape {
+    bool native = false;
+    std::uint8_t emulated_for = 0;  ///< bit by GemmRole: those that it was emulated for
   };
 
   CudaDevice& device_;
@@ -186,6 +214,7 @@ class MatmulPlans {
   bool autotune_ = true;
   GemmChoice choice_ = GemmChoice::automatic;
   std::unordered_map<PlanKey, MatmulPlan, PlanKeyHash> plans_;
+  std::unordered_map<PlanKey, Shape, PlanKeyHash> shapes_;  // of quantized problems
   std::vector<Answer> answers_;  // of the probe; a recipe has few formats, so a search is a few compares
 };
 

@@ -12,6 +12,7 @@
 #include "kernels/device/devices.h"
 #include "kernels/device/test_buffers.h"
 #include "kernels/numerics/formats.h"
+#include "kernels/numerics/fp4.h"
 
 namespace precbench::testing {
 
@@ -21,6 +22,7 @@ struct HostOperand {
   std::vector<std::uint16_t> bf16;
   std::vector<std::uint8_t> codes;
   std::vector<std::byte> scales;
+  std::vector<float> amax = {0.0f};  // of FP4 with e4m3 scales
   std::vector<double> values;  // what the GPU is given, exactly: [rows, k]
   std::vector<double> norms;   // of the rows
   GemmOperand form;
@@ -32,8 +34,16 @@ inline double dequantized(const GemmOperand& form, std::int64_t rows, std::int64
   const QuantFormat& format = form.format;
   const std::int64_t block = block_length(format.granularity);
   const std::int64_t at = scale_index(format.granularity, rows, k, r, block ? c / block : 0);
-  const double scale = format.scale == ScaleType::ue8m0 ? ue8m0_decode(form.scale.as<std::uint8_t>()[at])
-                                                        : form.scale.as<float>()[at];
+  const auto byte = [&] { return form.scale.as<std::uint8_t>()[at]; };
+  const double scale = format.scale == ScaleType::ue8m0  ? ue8m0_decode(byte())
+                       : format.scale == ScaleType::e4m3 ? e4m3_decode(byte())
+                                                         : form.scale.as<float>()[at];
+  if (format.dtype == DType::e2m1) {
+    const std::int64_t i = r * k + c;
+    const auto code = static_cast<std::uint8_t>(form.data.as<std::uint8_t>()[i / 2] >> 4 * (i % 2) & 0xF);
+    return e2m1_decode(code) * scale *
+           fp4_tensor_factor(format, form.amax.empty() ? 0.0f : *form.amax.as<float>());
+  }
   if (held_in_bf16(format.dtype)) return scale * bf16_decode(form.data.as<std::uint16_t>()[r * k + c]);
   const std::uint8_t code = form.data.as<std::uint8_t>()[r * k + c];
   return scale * (format.dtype == DType::e4m3 ? e4m3_decode(code) : e5m2_decode(code));
@@ -59,12 +69,12 @@ inline HostOperand make_quantized_tensor(const QuantFormat& format, std::int64_t
   const Tensor value{operand.bf16.data(), DType::bf16, transposed ? k : rows, transposed ? rows : k};
   operand.form = {format, value, {}, transposed};
   if (format.quantized()) {
-    const bool exponent_bytes = format.scale == ScaleType::ue8m0;
     const std::int64_t scales = scale_count(format.granularity, rows, k);
     operand.codes.resize(static_cast<std::size_t>(bytes_of(format.dtype, rows * k)));
-    operand.scales.resize(static_cast<std::size_t>(scales) * (exponent_bytes ? 1 : 4));
+    operand.scales.resize(static_cast<std::size_t>(bytes_of(scale_dtype(format), scales)));
     operand.form.data = {operand.codes.data(), format.dtype, rows, k};
-    operand.form.scale = {operand.scales.data(), exponent_bytes ? DType::ue8m0 : DType::f32, 1, scales};
+    operand.form.scale = {operand.scales.data(), scale_dtype(format), 1, scales};
+    if (format.scale == ScaleType::e4m3) operand.form.amax = {operand.amax.data(), DType::f32, 1, 1};
     float amax = 0;
     make_cpu_device(1)->quantize(
         {{.value = value, .rowwise = operand.form, .amax_out = {&amax, DType::f32, 1, 1}}});
