@@ -18,6 +18,7 @@
 #include "kernels/numerics/recipe.h"
 #include "models/config/config.h"
 #include "models/transformer/flops.h"
+#include "results/printable.h"
 
 namespace precbench {
 namespace {
@@ -126,6 +127,9 @@ void put(const std::string& text) {
 }
 
 constexpr std::int64_t kListedLength = 8192;
+constexpr const char* kFlopsNote =
+    "GFLOPs per token: of a training step with sequences of 8192 tokens, causal attention halved; torchtitan counts\n"
+    "attention in full, and norm weights as if they were linear weights.\n";
 
 std::string gigaflops_per_token(const ModelConfig& model, FlopConvention convention) {
   const FlopCount count = flops_per_token(model, kListedLength, convention);
@@ -205,10 +209,36 @@ void list_models() {
                     gigaflops_per_token(m, FlopConvention::causal),
                     gigaflops_per_token(m, FlopConvention::torchtitan)});
   fmt::print("{}", fitted(rows));
-  fmt::print(
-      "\nGFLOPs per token: of a training step with sequences of {} tokens, causal attention halved; torchtitan "
-      "counts\nattention in full, and norm weights as if they were linear weights.\n",
-      kListedLength);
+  fmt::print("\n{}", kFlopsNote);
+}
+
+void list_model(const std::string& name_or_path) {
+  const ModelConfig m = find_model(name_or_path);
+  TextRows rows;
+  const auto add = [&](const char* what, std::string value) { rows.push_back({what, std::move(value)}); };
+  const auto count = [&](const char* what, std::int64_t value) { add(what, fmt::format("{}", value)); };
+  add("model", printable(m.name));
+  count("parameters", parameter_count(m));
+  count("active parameters", active_parameter_count(m));
+  add("GFLOPs per token", gigaflops_per_token(m, FlopConvention::causal));
+  add("  as torchtitan counts", gigaflops_per_token(m, FlopConvention::torchtitan));
+  count("layers", m.layers);
+  count("width", m.width);
+  count("ffn", m.ffn);
+  add("heads, kv heads, head dim", fmt::format("{}, {}, {}", m.heads, m.kv_heads, m.head_dim));
+  add("vocab", fmt::format("{}{}", m.vocab, m.tied ? ", tied" : ""));
+  if (m.moe) {
+    add("experts, top_k, expert ffn",
+        fmt::format("{}, {}, {}", m.moe.rule.experts, m.moe.rule.top_k, m.moe.expert_ffn));
+    if (m.moe.shared_ffn > 0) count("shared ffn", m.moe.shared_ffn);
+    if (m.moe.dense_layers > 0) count("dense layers", m.moe.dense_layers);
+  }
+  if (m.max_positions > 0) count("max positions", m.max_positions);
+  if (!m.cuts.empty()) add("cuts", printable(m.cuts));
+  std::string text = aligned(rows, "ll") + "\n" + kFlopsNote;
+  for (const std::string& what : m.not_modelled) text += fmt::format("warning: {}\n", printable(what));
+  if (m.not_modelled.empty()) text += "no warnings\n";
+  put(text);
 }
 
 void list_devices() {
