@@ -122,21 +122,23 @@ TEST_CASE("a dry run ends with how many cases it has and what its columns mean",
 
 TEST_CASE("what a model's file asks for in vain is told by a dry run, a sweep and a run", "[cli]") {
   const TempDirectory directory;
-  const std::string model = directory.write("small/config.json",
-                                            R"({"model_type": "mixtral", "hidden_size": 64, "intermediate_size": 96,
+  const std::string model =
+      directory.write("small/config.json",
+                      R"({"model_type": "mixtral", "hidden_size": 64, "intermediate_size": 96,
     "vocab_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4,
     "max_position_embeddings": 32, "router_aux_loss_coef": 0.02})");
   const std::string loss =
       "precbench: small: router_aux_loss_coef 0.02 is not read: --aux sets the coefficient of the balance loss\n";
-  const std::string positions = "precbench: small: seq 64 is beyond the 32 positions that the model is made for\n";
+  const std::string positions =
+      "precbench: small: seq 64 is beyond the 32 positions that the model is made for\n";
   const std::string options = " --device cpu --batch 1 --steps 1 --model " + model;
   for (const std::string& arguments :
        {"sweep --dry-run --seq 32,64 --recipe bf16,tensorwise" + options,
         "sweep --seq 32,64 --recipe bf16,tensorwise --out " + (directory / "out") + options,
         "run --seq 64" + options}) {
     INFO(arguments);
-    const Answer all = precbench_says(arguments), silenced = output_of("(" PRECBENCH_BINARY_DIR "/precbench " +
-                                                                       arguments + " 2>/dev/null)");
+    const Answer all = precbench_says(arguments),
+                 silenced = output_of("(" PRECBENCH_BINARY_DIR "/precbench " + arguments + " 2>/dev/null)");
     CHECK(all.status == 0);
     for (const std::string& line : {loss, positions}) {
       const std::size_t first = all.text.find(line);
@@ -150,8 +152,9 @@ TEST_CASE("what a model's file asks for in vain is told by a dry run, a sweep an
 
 TEST_CASE("one model is listed with its parameters, FLOPs and warnings", "[cli]") {
   const TempDirectory directory;
-  const std::string model = directory.write("small/config.json",
-                                            R"({"model_type": "qwen3_moe", "hidden_size": 128, "intermediate_size": 384,
+  const std::string model =
+      directory.write("small/config.json",
+                      R"({"model_type": "qwen3_moe", "hidden_size": 128, "intermediate_size": 384,
     "moe_intermediate_size": 128, "vocab_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 32, "num_local_experts": 8, "num_experts_per_tok": 2, "mystery": 1})");
   const Answer answer = precbench_says("list models --model " + model);
@@ -162,7 +165,8 @@ TEST_CASE("one model is listed with its parameters, FLOPs and warnings", "[cli]"
   CHECK(contains(answer.text, fmt::format("parameters                 {}\n", shared + 8 * expert)));
   CHECK(contains(answer.text, fmt::format("active parameters          {}\n", shared + 2 * expert)));
   // 6 for each weight of a linear layer that a token meets but the router's, and 6 L s H D.
-  const double flops = 6.0 * (256 * 128 + 2 * (128 * 128 * 2 + 2 * 64 * 128) + 2 * expert) + 6.0 * 2 * 8192 * 128;
+  const double flops =
+      6.0 * (256 * 128 + 2 * (128 * 128 * 2 + 2 * 64 * 128) + 2 * expert) + 6.0 * 2 * 8192 * 128;
   CHECK(contains(answer.text, fmt::format("GFLOPs per token           {:.3f}\n", flops / 1e9)));
   CHECK(contains(answer.text, "experts, top_k, expert ffn  8, 2, 128\n"));
   CHECK(contains(answer.text, "\nwarning: keys that are not known here were left out: mystery\n"));

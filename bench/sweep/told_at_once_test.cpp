@@ -25,10 +25,12 @@ TEST_CASE("of a record's warnings a user hears those that doubt the whole sweep,
 
 TEST_CASE("warnings of a model are told once, whatever the number of its cases", "[told_at_once]") {
   const TempDirectory folder;
-  const std::string small = R"({"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "vocab_size": 96,
+  const std::string small =
+      R"({"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "vocab_size": 96,
     "num_hidden_layers": 1, "num_attention_heads": 4, "max_position_embeddings": 64, "mystery": 1})";
   std::vector<Case> cases;
-  for (const std::string& model : {folder.write("a/config.json", small), folder.write("b/config.json", small)})
+  for (const std::string& model :
+       {folder.write("a/config.json", small), folder.write("b/config.json", small)})
     for (const std::int64_t seq : {32, 256, 128})
       for (const char* recipe : {"bf16", "tensorwise"}) {
         Case& c = cases.emplace_back();

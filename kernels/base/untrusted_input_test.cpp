@@ -38,8 +38,7 @@ TEST_CASE("untrusted JSON is parsed, or refused in one line", "[untrusted]") {
   };
   CHECK(parse(R"({"layers": 2})").at("layers") == 2);
   CHECK(refusal_of([&] { parse("{\"layers\": "); }) == "not valid JSON in line 1, column 12");
-  CHECK(refusal_of([&] { parse("{\"layers\": 1e999}"); }) ==
-        "not valid JSON: a number is beyond every type");
+  CHECK(refusal_of([&] { parse("{\"layers\": 1e999}"); }) == "not valid JSON: a number is beyond every type");
   CHECK(refusal_of([&] { parse("{\"a\": 1,\n \"b\": 2,\n}\n"); }) == "not valid JSON in line 3, column 1");
   CHECK(refusal_of([&] { parse("{\n"); }) == "not valid JSON in line 2, column 1");
   CHECK(refusal_of([&] { parse(std::string(150'000, '[')); }) == "nested deeper than 32");
@@ -55,8 +54,7 @@ TEST_CASE("a description may begin with a byte order mark and have Python's cons
         nlohmann::json({{"NaN", "\"Infinity\\"}, {"b", "NaN"}}));
   CHECK(refusal_of([&] { parse("{\"a\": nan}"); }) == "not valid JSON in line 1, column 8");
   CHECK(refusal_of([&] { parse("{\"a\": Infinity1}"); }).starts_with("not valid JSON in line 1"));
-  CHECK(refusal_of([&] { parse("\xFF\xFE{"); }) ==
-        "not valid JSON: the file is UTF-16; save it as UTF-8");
+  CHECK(refusal_of([&] { parse("\xFF\xFE{"); }) == "not valid JSON: the file is UTF-16; save it as UTF-8");
   CHECK(refusal_of([&] { parse(std::string(150'000, '[')); }) == "nested deeper than 32");
 }
 

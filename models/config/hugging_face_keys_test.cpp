@@ -80,11 +80,13 @@ TEST_CASE("config.json: no key that another model_type reads is dropped in silen
     Families readers;
   };
   const Families moe = {"mixtral", "qwen3_moe", "olmoe", "deepseek_v2", "deepseek_v3", "llama4_text"};
-  const Families deepseek = {"deepseek_v2", "deepseek_v3"}, llama4 = {"llama4_text"}, qwen3_moe = {"qwen3_moe"};
+  const Families deepseek = {"deepseek_v2", "deepseek_v3"}, llama4 = {"llama4_text"},
+                 qwen3_moe = {"qwen3_moe"};
   const Families windows = {"qwen2", "qwen3", "qwen3_moe"};
   const std::map<std::string, Key> keys = {
       {"attention_bias",
-       {true, {"llama", "qwen2", "qwen3", "qwen3_moe", "olmoe", "deepseek_v2", "deepseek_v3", "llama4_text"}}},
+       {true,
+        {"llama", "qwen2", "qwen3", "qwen3_moe", "olmoe", "deepseek_v2", "deepseek_v3", "llama4_text"}}},
       {"mlp_bias", {true, {"llama", "deepseek_v2"}}},
       {"pretraining_tp", {2, {"llama", "deepseek_v2", "deepseek_v3"}}},
       {"sliding_window", {64, {"mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe"}}},
@@ -147,7 +149,8 @@ TEST_CASE("config.json: no key that another model_type reads is dropped in silen
         CHECK(contains(said, key + " (of "));
       }
     }
-  for (const char* key : {"router_aux_loss_coef", "aux_loss_alpha", "num_nextn_predict_layers", "num_mtp_layers"})
+  for (const char* key :
+       {"router_aux_loss_coef", "aux_loss_alpha", "num_nextn_predict_layers", "num_mtp_layers"})
     for (const std::string& model_type : keys.at(key).readers) {
       INFO(model_type << " " << key);
       CHECK(contains(fmt::format("{}", fmt::join(warnings_of(with(accepted(model_type), {{key, 1}})), "\n")),
@@ -179,16 +182,33 @@ TEST_CASE("config.json: keys of other model_types and losses of routers are warn
 }
 
 TEST_CASE("config.json: every key that makes another model is refused, all in one error", "[models]") {
-  const std::map<std::string, json> asking = {
-      {"attn_logit_softcapping", 50.0},   {"final_logit_softcapping", 30.0}, {"embedding_multiplier", 12.0},
-      {"scale_emb", 12},                  {"residual_multiplier", 0.22},     {"logits_scaling", 8.0},
-      {"logit_scale", 0.0625},            {"lm_head_multiplier", 0.04},      {"key_multiplier", 0.4},
-      {"attention_in_multiplier", 0.5},   {"attention_out_multiplier", 0.9}, {"mlp_multipliers", {0.9, 0.6}},
-      {"attention_multiplier", 0.015625}, {"query_pre_attn_scalar", 144},    {"use_parallel_residual", true},
-      {"parallel_attn", true},            {"alibi", true},                   {"rotary_pct", 0.25},
-      {"rotary_dim", 8},                  {"partial_rotary_factor", 0.5},    {"hidden_act", "gelu"},
-      {"hidden_activation", "gelu"},      {"swiglu_limit", 7.0},             {"scale_depth", 1.4},
-      {"dim_model_base", 256},            {"qkv_bias", true},                {"num_shared_experts", 1}};
+  const std::map<std::string, json> asking = {{"attn_logit_softcapping", 50.0},
+                                              {"final_logit_softcapping", 30.0},
+                                              {"embedding_multiplier", 12.0},
+                                              {"scale_emb", 12},
+                                              {"residual_multiplier", 0.22},
+                                              {"logits_scaling", 8.0},
+                                              {"logit_scale", 0.0625},
+                                              {"lm_head_multiplier", 0.04},
+                                              {"key_multiplier", 0.4},
+                                              {"attention_in_multiplier", 0.5},
+                                              {"attention_out_multiplier", 0.9},
+                                              {"mlp_multipliers", {0.9, 0.6}},
+                                              {"attention_multiplier", 0.015625},
+                                              {"query_pre_attn_scalar", 144},
+                                              {"use_parallel_residual", true},
+                                              {"parallel_attn", true},
+                                              {"alibi", true},
+                                              {"rotary_pct", 0.25},
+                                              {"rotary_dim", 8},
+                                              {"partial_rotary_factor", 0.5},
+                                              {"hidden_act", "gelu"},
+                                              {"hidden_activation", "gelu"},
+                                              {"swiglu_limit", 7.0},
+                                              {"scale_depth", 1.4},
+                                              {"dim_model_base", 256},
+                                              {"qkv_bias", true},
+                                              {"num_shared_experts", 1}};
   json all = accepted("llama"), bare = all;
   for (const auto& [key, value] : asking) {
     INFO(key);
@@ -204,10 +224,11 @@ TEST_CASE("config.json: every key that makes another model is refused, all in on
     CHECK(contains(error, key + ": "));
     CHECK(contains(error, key + " to "));
   }
-  CHECK(error_of(with(bare, {{"embedding_multiplier", 12.0}, {"residual_multiplier", 0.22}})) ==
-        "embedding_multiplier: a multiplier of embeddings; residual_multiplier: a multiplier of residual branches: "
-        "none of these is supported; set embedding_multiplier to 1, residual_multiplier to 1 to measure the model "
-        "without");
+  CHECK(
+      error_of(with(bare, {{"embedding_multiplier", 12.0}, {"residual_multiplier", 0.22}})) ==
+      "embedding_multiplier: a multiplier of embeddings; residual_multiplier: a multiplier of residual branches: "
+      "none of these is supported; set embedding_multiplier to 1, residual_multiplier to 1 to measure the model "
+      "without");
 }
 
 TEST_CASE("config.json: a key whose value changes nothing is accepted without a word", "[models]") {
@@ -257,13 +278,14 @@ TEST_CASE("Llama 4: all keys that stand in the way are one error, whose advice l
                   {"low_freq_factor", 1.0},
                   {"original_max_position_embeddings", 8192},
                   {"rope_type", "llama3"}}}};
-  CHECK(error_of(scout) ==
-        "attention_chunk_size: chunked attention; use_qk_norm: the L2 norm of queries and keys; "
-        "attn_temperature_tuning: attention temperature; "
-        "interleave_moe_layer_step: a block without experts between others; no_rope_layers: a layer without RoPE; "
-        "moe_layers: a block without experts between others: none of these is supported; set attention_chunk_size "
-        "to null, use_qk_norm to false, attn_temperature_tuning to false, interleave_moe_layer_step to 1, "
-        "no_rope_layers to a list of ones, moe_layers to null to measure the model without");
+  CHECK(
+      error_of(scout) ==
+      "attention_chunk_size: chunked attention; use_qk_norm: the L2 norm of queries and keys; "
+      "attn_temperature_tuning: attention temperature; "
+      "interleave_moe_layer_step: a block without experts between others; no_rope_layers: a layer without RoPE; "
+      "moe_layers: a block without experts between others: none of these is supported; set attention_chunk_size "
+      "to null, use_qk_norm to false, attn_temperature_tuning to false, interleave_moe_layer_step to 1, "
+      "no_rope_layers to a list of ones, moe_layers to null to measure the model without");
   scout.update({{"attention_chunk_size", nullptr},
                 {"use_qk_norm", false},
                 {"attn_temperature_tuning", false},
@@ -280,24 +302,15 @@ TEST_CASE("Llama 4: all keys that stand in the way are one error, whose advice l
 
 TEST_CASE("DeepSeek: the advice for latent attention leads to heads as wide as the model's",
           "[models][moe]") {
-  json v3 = {{"model_type", "deepseek_v3"},
-             {"hidden_size", 7168},
-             {"intermediate_size", 18432},
-             {"moe_intermediate_size", 2048},
-             {"num_hidden_layers", 61},
-             {"num_attention_heads", 128},
-             {"num_key_value_heads", 128},
-             {"n_routed_experts", 256},
-             {"vocab_size", 129280},
-             {"kv_lora_rank", 512},
-             {"q_lora_rank", 1536},
-             {"qk_nope_head_dim", 128},
-             {"qk_rope_head_dim", 64},
-             {"v_head_dim", 128},
-             {"num_nextn_predict_layers", 1}};
-  CHECK(error_of(v3) ==
-        "kv_lora_rank: latent attention (MLA) is not supported; set it to null and head_dim to 128 to measure the "
-        "model without; presets deepseek-v2-lite-gqa and deepseek-v3-gqa are such models");
+  json v3 = {{"model_type", "deepseek_v3"},   {"hidden_size", 7168},     {"intermediate_size", 18432},
+             {"moe_intermediate_size", 2048}, {"num_hidden_layers", 61}, {"num_attention_heads", 128},
+             {"num_key_value_heads", 128},    {"n_routed_experts", 256}, {"vocab_size", 129280},
+             {"kv_lora_rank", 512},           {"q_lora_rank", 1536},     {"qk_nope_head_dim", 128},
+             {"qk_rope_head_dim", 64},        {"v_head_dim", 128},       {"num_nextn_predict_layers", 1}};
+  CHECK(
+      error_of(v3) ==
+      "kv_lora_rank: latent attention (MLA) is not supported; set it to null and head_dim to 128 to measure the "
+      "model without; presets deepseek-v2-lite-gqa and deepseek-v3-gqa are such models");
   v3["kv_lora_rank"] = nullptr;
   CHECK(error_of(v3) == "head_dim: missing; plain attention (kv_lora_rank null) needs it, 128 as v_head_dim");
   v3["head_dim"] = 64;  // as transformers 5 writes it
@@ -314,8 +327,9 @@ TEST_CASE("DeepSeek: the advice for latent attention leads to heads as wide as t
 }
 
 TEST_CASE("config.json: RoPE of another type is refused, dynamic RoPE has a limit", "[models]") {
-  CHECK(error_of(with(accepted("llama"), {{"rope_scaling", {{"type", "longrope"}, {"factor", 2.0}}}})) ==
-        "type: RoPE of type \"longrope\" is not supported; set it to \"default\" to measure the model without");
+  CHECK(
+      error_of(with(accepted("llama"), {{"rope_scaling", {{"type", "longrope"}, {"factor", 2.0}}}})) ==
+      "type: RoPE of type \"longrope\" is not supported; set it to \"default\" to measure the model without");
   CHECK(contains(error_of(with(accepted("llama"), {{"rope_parameters", {{"rope_type", "proportional"}}}})),
                  "rope_type: RoPE of type \"proportional\""));
   const json dynamic = with(accepted("llama"), {{"max_position_embeddings", 4096},
@@ -386,12 +400,13 @@ TEST_CASE("a folder as a model is told its config.json", "[models]") {
   const std::string config = folder.write("mine/config.json", accepted("llama").dump());
   CHECK(refusal(folder / "mine") == folder / "mine" + ": a folder; the model is its file " + config);
   const std::string weights = folder.write("mine/model.safetensors", "");
-  CHECK(refusal(weights) == weights + ": the name of a model's file ends in .json; did you mean " + config + "?");
+  CHECK(refusal(weights) ==
+        weights + ": the name of a model's file ends in .json; did you mean " + config + "?");
   const std::string cached = folder.write("models--a--b/snapshots/01/config.json", "{}");
   CHECK(refusal(folder / "models--a--b") ==
         folder / "models--a--b" + ": a folder; the model is its file " + cached);
-  CHECK(refusal(folder / ".") == folder / "." +
-                                     ": a folder without a config.json; a model is a preset or a .json file");
+  CHECK(refusal(folder / ".") ==
+        folder / "." + ": a folder without a config.json; a model is a preset or a .json file");
 }
 
 }  // namespace
