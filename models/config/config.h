@@ -55,15 +55,15 @@ struct ModelConfig {
   bool qk_norm = false;       ///< RMSNorm on queries and keys, before RoPE
   QkNormOver qk_norm_over = QkNormOver::head;
   bool qkv_bias = false;  ///< biases on q, k and v; not together with qk_norm
+  /// RoPE changes its angles in sequences beyond max_positions, which are unsupported. No part of model_to_json: shorter
+  /// sequences are the same work without it.
+  bool dynamic_rope = false;
   double rope_theta = 500000;
   double norm_eps = 1e-5;
   RopeScaling rope_scaling = {};
   std::int64_t sliding_window = 0;  ///< positions that a layer's attention sees; 0: all before. None of it is
                                     ///< modelled: longer sequences are unsupported
   std::int64_t max_positions = 0;   ///< that the checkpoint is made for; 0: not known
-  /// Longest sequence whose RoPE has the angles computed here; longer ones are unsupported. 0: no limit. Of a
-  /// config.json with dynamic RoPE. No part of model_to_json: shorter sequences are the same work without it.
-  std::int64_t plain_rope_positions = 0;
   std::vector<std::string> not_modelled =
       {};  ///< what its file asks for and a step does without, a line each
   MoeConfig moe = {};

@@ -135,7 +135,7 @@ void read_rope(const json& object, const RopeKeys& rope, std::string_view model_
   if (!rope.key) return;
   read(rope.values, "rope_theta", config.rope_theta);
   if (rope.dynamic()) {
-    config.plain_rope_positions = config.max_positions;
+    config.dynamic_rope = true;
     config.not_modelled.push_back(fmt::format(
         "{} \"dynamic\" is not applied: longer sequences than {} (max_position_embeddings) are unsupported",
         rope.key, config.max_positions));

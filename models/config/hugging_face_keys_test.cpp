@@ -335,7 +335,8 @@ TEST_CASE("config.json: RoPE of another type is refused, dynamic RoPE has a limi
   const json dynamic = with(accepted("llama"), {{"max_position_embeddings", 4096},
                                                 {"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}}});
   const ModelConfig model = model_from_json(dynamic);
-  CHECK(model.plain_rope_positions == 4096);
+  CHECK(model.dynamic_rope);
+  CHECK(model.max_positions == 4096);
   CHECK(model.rope_scaling == RopeScaling{});
   CHECK(model.not_modelled == Lines{"rope_scaling \"dynamic\" is not applied: longer sequences than 4096 "
                                     "(max_position_embeddings) are unsupported"});
