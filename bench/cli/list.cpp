@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "bench/cli/text_table.h"
@@ -127,9 +128,13 @@ void put(const std::string& text) {
 }
 
 constexpr std::int64_t kListedLength = 8192;
-constexpr const char* kFlopsNote =
-    "GFLOPs per token: of a training step with sequences of 8192 tokens, causal attention halved; torchtitan counts\n"
-    "attention in full, and norm weights as if they were linear weights.\n";
+
+std::string flops_note(const char* what) {
+  return fmt::format(
+      "{} per token: of a training step with sequences of {} tokens, causal attention halved; torchtitan counts\n"
+      "attention in full, and norm weights as if they were linear weights.\n",
+      what, kListedLength);
+}
 
 std::string gigaflops_per_token(const ModelConfig& model, FlopConvention convention) {
   const FlopCount count = flops_per_token(model, kListedLength, convention);
@@ -209,7 +214,7 @@ void list_models() {
                     gigaflops_per_token(m, FlopConvention::causal),
                     gigaflops_per_token(m, FlopConvention::torchtitan)});
   fmt::print("{}", fitted(rows));
-  fmt::print("\n{}", kFlopsNote);
+  fmt::print("\n{}", flops_note("GFLOPs"));
 }
 
 void list_model(const std::string& name_or_path) {
@@ -220,8 +225,10 @@ void list_model(const std::string& name_or_path) {
   add("model", printable(m.name));
   count("parameters", parameter_count(m));
   count("active parameters", active_parameter_count(m));
-  add("GFLOPs per token", gigaflops_per_token(m, FlopConvention::causal));
-  add("  as torchtitan counts", gigaflops_per_token(m, FlopConvention::torchtitan));
+  for (const auto& [what, convention] : {std::pair("FLOPs per token", FlopConvention::causal),
+                                         std::pair("  as torchtitan counts", FlopConvention::torchtitan)})
+    add(what, fmt::format("{:.4e}",
+                          static_cast<double>(flops_per_token(m, kListedLength, convention).total())));
   count("layers", m.layers);
   count("width", m.width);
   count("ffn", m.ffn);
@@ -235,7 +242,7 @@ void list_model(const std::string& name_or_path) {
   }
   if (m.max_positions > 0) count("max positions", m.max_positions);
   if (!m.cuts.empty()) add("cuts", printable(m.cuts));
-  std::string text = aligned(rows, "ll") + "\n" + kFlopsNote;
+  std::string text = aligned(rows, "ll") + "\n" + flops_note("FLOPs");
   for (const std::string& what : m.not_modelled) text += fmt::format("warning: {}\n", printable(what));
   if (m.not_modelled.empty()) text += "no warnings\n";
   put(text);
