@@ -277,8 +277,9 @@ std::string Plan::why_unsupported() const {
         "seq: {} is beyond the model's sliding window of {}, and only full attention is modelled", T,
         m.sliding_window);
   if (m.dynamic_rope && T > m.max_positions)
-    return fmt::format("seq: {} is beyond {} positions, where the model's dynamic RoPE is no longer plain RoPE",
-                       T, m.max_positions);
+    return fmt::format(
+        "seq: {} is beyond {} positions, where the model's dynamic RoPE is no longer plain RoPE", T,
+        m.max_positions);
   std::string why = why_gpu_refuses(fields.device, m.width, {m.head_dim, m.q_normed(), m.k_normed()});
   if (why.empty()) why = why_shapes_unsupported(*this, m, tokens_per_micro_step());
   for (const LaterLayers& next : later)

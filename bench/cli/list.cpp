@@ -227,8 +227,8 @@ void list_model(const std::string& name_or_path) {
   count("active parameters", active_parameter_count(m));
   for (const auto& [what, convention] : {std::pair("FLOPs per token", FlopConvention::causal),
                                          std::pair("  as torchtitan counts", FlopConvention::torchtitan)})
-    add(what, fmt::format("{:.4e}",
-                          static_cast<double>(flops_per_token(m, kListedLength, convention).total())));
+    add(what,
+        fmt::format("{:.4e}", static_cast<double>(flops_per_token(m, kListedLength, convention).total())));
   count("layers", m.layers);
   count("width", m.width);
   count("ffn", m.ffn);
