@@ -115,14 +115,23 @@ std::vector<std::string> Plan::converted_layers() const {
   return names;
 }
 
-std::vector<std::string> Plan::warnings() const {
+std::vector<std::string> Plan::model_warnings() const {
   std::vector<std::string> lines;
   for (const std::string& what : model.not_modelled) lines.push_back(fmt::format("{}: {}", model.name, what));
+  return lines;
+}
+
+std::string Plan::position_warning() const {
   const RopeScaling& scaling = model.rope_scaling;
   const double stretched = scaling.original_context * scaling.factor;
-  if (model.max_positions > 0 && T > model.max_positions && static_cast<double>(T) > stretched)
-    lines.push_back(fmt::format("{}: seq {} is beyond the {} positions that the model is made for",
-                                model.name, T, model.max_positions));
+  if (model.max_positions == 0 || T <= model.max_positions || static_cast<double>(T) <= stretched) return {};
+  return fmt::format("{}: seq {} is beyond the {} positions that the model is made for", model.name, T,
+                     model.max_positions);
+}
+
+std::vector<std::string> Plan::warnings() const {
+  std::vector<std::string> lines = model_warnings();
+  if (std::string line = position_warning(); !line.empty()) lines.push_back(std::move(line));
   for (const QuantFormat& f : {recipe.fprop.a, recipe.fprop.b})
     if (f.element_rounding == ElementRounding::stochastic) {
       lines.push_back(
@@ -268,6 +277,10 @@ std::string Plan::why_unsupported() const {
     return fmt::format(
         "seq: {} is beyond the model's sliding window of {}, and only full attention is modelled", T,
         m.sliding_window);
+  if (m.dynamic_rope && T > m.max_positions)
+    return fmt::format(
+        "seq: {} is beyond {} positions, where the model's dynamic RoPE is no longer plain RoPE", T,
+        m.max_positions);
   std::string why = why_gpu_refuses(fields.device, m.width, {m.head_dim, m.q_normed(), m.k_normed()});
   if (why.empty()) why = why_shapes_unsupported(*this, m, tokens_per_micro_step());
   for (const LaterLayers& next : later)

@@ -58,8 +58,12 @@ struct Plan : Definition {
   std::string why_fp8_unsupported() const;
   /// Of codes that cannot be transposed.
   std::string why_flow_unsupported() const;
-  /// What of the model is not modelled, and positions beyond those that it is made for, a line each.
+  /// Returns what a reader of the record must know, a line each: model_warnings() and those of the recipe.
   std::vector<std::string> warnings() const;
+  /// Returns a line for each thing that the model's file asks for and a step does without.
+  std::vector<std::string> model_warnings() const;
+  /// Returns a line where the sequence is longer than the model is made for; empty otherwise.
+  std::string position_warning() const;
 };
 
 /// Throws InvalidInput like define(). The one place in which a case is resolved; everything behind it takes the plan.

@@ -60,3 +60,12 @@ TEST_CASE("what is not modelled stands in the record", "[plan]") {
       "llama", {{"max_position_embeddings", 32}, {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 2.0}}}});
   CHECK(run_case(resolve(case_of(folder, stretched, 64))).warnings.empty());
 }
+
+TEST_CASE("a sequence beyond the positions of a dynamic RoPE is unsupported", "[plan]") {
+  const TempDirectory folder;
+  const nlohmann::json dynamic = config_json(
+      "llama", {{"max_position_embeddings", 32}, {"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}}});
+  CHECK(resolve(case_of(folder, dynamic, 32)).why_unsupported() == "");
+  CHECK(resolve(case_of(folder, dynamic, 33)).why_unsupported() ==
+        "seq: 33 is beyond 32 positions, where the model's dynamic RoPE is no longer plain RoPE");
+}

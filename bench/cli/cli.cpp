@@ -102,6 +102,7 @@ int sweep_together(const std::vector<Plan>& grid, SweepOptions options, const No
   options.coordinator = &coordinator;
   check_files(grid);
   tell_refused(grid);
+  tell_model_warnings(grid);
   const int status = run_sweep(grid, options);
   coordinator.finish(status == kSweepInterrupted ? kSweepInterrupted : kSweepDone);
   return status;
@@ -308,12 +309,14 @@ int sweep(const SweepCommand& command) {
     try_files(grid);
     if (nodes.index > 0) return kSweepDone;
     check_out(options.out);
+    tell_model_warnings(grid);
     print_dry_run(grid);
     return kSweepDone;
   }
   if (nodes.count > 1) return sweep_together(grid, options, nodes, environment);
   check_files(grid);
   tell_refused(grid);
+  tell_model_warnings(grid);
   return run_sweep(grid, options);
 }
 
@@ -356,6 +359,7 @@ int run(const RunCommand& command) {
   std::fputs((pretty(record, 0) + "\n").c_str(), stdout);  // first: a full disk does not lose it
   if (!command.out.empty()) append_to_folder(command.out, record);
   std::fflush(stdout);  // the record stays whole where both streams go to one place
+  tell_model_warnings({plan});
   for (const std::string& warning : told_at_once(record)) tell("precbench: " + warning);
   if (record.status == Status::ok) return 0;
   tell("precbench: " + describe_outcome(record));
@@ -368,6 +372,10 @@ CLI::App* add_list_command(CLI::App& app, ListCommand& command) {
   sub->add_option("--recipe", command.recipe, "list recipes: only this one, in full; a name, or a JSON file")
       ->type_name("NAME")
       ->check(not_empty);
+  sub->add_option("--model", command.model,
+                  "list models: only this one, with its warnings; a name, or a JSON file")
+      ->type_name("NAME")
+      ->check(not_empty);
   return sub;
 }
 
@@ -375,8 +383,11 @@ int list(const ListCommand& command) {
   const std::string& what = command.what;
   if (!command.recipe.empty() && what != "recipes")
     throw InvalidInput("list: --recipe belongs to list recipes");
+  if (!command.model.empty() && what != "models") throw InvalidInput("list: --model belongs to list models");
   if (!command.recipe.empty())
     list_recipe(command.recipe);
+  else if (!command.model.empty())
+    list_model(command.model);
   else if (what == "recipes")
     list_recipes();
   else if (what == "models")

@@ -62,6 +62,7 @@ int run(const RunCommand& command);
 struct ListCommand {
   std::string what;    ///< "recipes", "models" or "devices"
   std::string recipe;  ///< of recipes only this one, in full; empty: all
+  std::string model;   ///< of models only this one, with its warnings; empty: all
 };
 CLI::App* add_list_command(CLI::App& app, ListCommand& command);
 int list(const ListCommand& command);

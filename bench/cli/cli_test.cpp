@@ -233,6 +233,65 @@ TEST_CASE("a dry run ends with how many cases it has and what its columns mean",
   CHECK(!contains(precbench_says("sweep --dry-run --model tiny --device cpu").text, "layers"));
 }
 
+TEST_CASE("what a model's file asks for in vain is told by a dry run, a sweep and a run", "[cli]") {
+  const TempDirectory directory;
+  const std::string model =
+      directory.write("small/config.json",
+                      R"({"model_type": "mixtral", "hidden_size": 64, "intermediate_size": 96,
+    "vocab_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4,
+    "max_position_embeddings": 32, "router_aux_loss_coef": 0.02})");
+  const std::string loss =
+      "precbench: small: router_aux_loss_coef 0.02 is not read: --aux sets the coefficient of the balance loss\n";
+  const std::string positions =
+      "precbench: small: seq 64 is beyond the 32 positions that the model is made for\n";
+  const std::string options = " --device cpu --batch 1 --steps 1 --model " + model;
+  for (const std::string& arguments :
+       {"sweep --dry-run --seq 32,64 --recipe bf16,tensorwise" + options,
+        "sweep --seq 32,64 --recipe bf16,tensorwise --out " + (directory / "out") + options,
+        "run --seq 64" + options}) {
+    INFO(arguments);
+    const Answer all = precbench_says(arguments),
+                 silenced = output_of("(" PRECBENCH_BINARY_DIR "/precbench " + arguments + " 2>/dev/null)");
+    CHECK(all.status == 0);
+    for (const std::string& line : {loss, positions}) {
+      const std::size_t first = all.text.find(line);
+      CHECK(first != std::string::npos);
+      CHECK(all.text.find(line, first + 1) == std::string::npos);
+      CHECK_FALSE(contains(silenced.text, line));
+    }
+  }
+  CHECK(contains(file_text(directory / "out/records.jsonl"), "small: router_aux_loss_coef 0.02 is not read"));
+}
+
+TEST_CASE("one model is listed with its parameters, FLOPs and warnings", "[cli]") {
+  const TempDirectory directory;
+  const std::string model =
+      directory.write("small/config.json",
+                      R"({"model_type": "qwen3_moe", "hidden_size": 128, "intermediate_size": 384,
+    "moe_intermediate_size": 128, "vocab_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 32, "num_local_experts": 8, "num_experts_per_tok": 2, "mystery": 1})");
+  const Answer answer = precbench_says("list models --model " + model);
+  CHECK(answer.status == 0);
+  // Embedding and head, norms; of a block attention, its norms, the router and 8 experts or 2.
+  const int shared = 2 * 256 * 128 + 128 + 2 * (128 * 128 * 2 + 2 * 64 * 128 + 2 * 32 + 2 * 128 + 8 * 128),
+            expert = 2 * 3 * 128 * 128;
+  CHECK(contains(answer.text, fmt::format("parameters                  {}\n", shared + 8 * expert)));
+  CHECK(contains(answer.text, fmt::format("active parameters           {}\n", shared + 2 * expert)));
+  // 6 for each weight of a linear layer that a token meets but the router's, and 6 L s H D.
+  const double flops =
+      6.0 * (256 * 128 + 2 * (128 * 128 * 2 + 2 * 64 * 128) + 2 * expert) + 6.0 * 2 * 8192 * 128;
+  CHECK(contains(answer.text, fmt::format("FLOPs per token             {:.4e}\n", flops)));
+  CHECK(contains(answer.text, "experts, top_k, expert ffn  8, 2, 128\n"));
+  CHECK(contains(answer.text, "\nwarning: keys that are not known here were left out: mystery\n"));
+  const Answer preset = precbench_says("list models --model llama3.1-8b");
+  CHECK(contains(preset.text, "parameters                 8030261248\n"));
+  CHECK(contains(preset.text, "5.7914e+10\n"));
+  CHECK(contains(preset.text, "\nno warnings\n"));
+  CHECK(refused("list models --model lama3.1-8b") ==
+        "precbench: unknown model \"lama3.1-8b\"; did you mean llama3.1-8b?");
+  CHECK(refused("list recipes --model tiny") == "precbench: list: --model belongs to list models");
+}
+
 TEST_CASE("data or first weights that have changed make another case", "[cli]") {
   const TempDirectory directory;
   const std::string text = directory.write("text.txt", std::string(100, 'a'));

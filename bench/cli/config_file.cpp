@@ -45,8 +45,9 @@ void set_option(SweepFile& file, const std::string& key, const std::string& word
 std::string config_text(const std::string& path) {
   try {
     const std::string text = read_regular_file(path, kLongestFile);
+    if (is_utf16(text)) throw InvalidInput(fmt::format("{}: UTF-16; save it as UTF-8", path));
     if (text.find('\0') != text.npos) throw InvalidInput(fmt::format("{}: a binary file, not TOML", path));
-    return text;
+    return std::string(without_byte_order_mark(text));
   } catch (const InvalidInput& error) {
     throw InvalidInput(fmt::format("--config: {}", error.what()));
   }

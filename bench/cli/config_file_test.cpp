@@ -49,6 +49,14 @@ TEST_CASE("keys of a sweep file are the fields, in either spelling", "[sweep-fil
   CHECK(!file.interleave);
 }
 
+TEST_CASE("a sweep file may begin with a byte order mark, and one in UTF-16 is refused", "[sweep-file]") {
+  CHECK(read("\xEF\xBB\xBFmodel = \"tiny\"\r\n").grids.front().axes.at("model") == Words{"tiny"});
+  CHECK(read("\xEF\xBB\xBF[small]\nmodel = \"tiny\"\n").grids.front().section == "small");
+  const TempDirectory directory;
+  const std::string path = directory.write("wide.toml", std::string("\xFF\xFEs\0", 4));
+  CHECK(refusal_of([&] { read_sweep_file(path); }) == "--config: " + path + ": UTF-16; save it as UTF-8");
+}
+
 TEST_CASE("a list may span lines", "[sweep-file]") {
   CHECK(read("recipe = [\"bf16\",\n  \"mxfp8\"]\n").grids[0].axes.at("recipe") == Words{"bf16", "mxfp8"});
 }

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "bench/cli/text_table.h"
@@ -129,6 +130,13 @@ void put(const std::string& text) {
 
 constexpr std::int64_t kListedLength = 8192;
 
+std::string flops_note(const char* what) {
+  return fmt::format(
+      "{} per token: of a training step with sequences of {} tokens, causal attention halved; torchtitan counts\n"
+      "attention in full, and norm weights as if they were linear weights.\n",
+      what, kListedLength);
+}
+
 std::string gigaflops_per_token(const ModelConfig& model, FlopConvention convention) {
   const FlopCount count = flops_per_token(model, kListedLength, convention);
   return fmt::format("{:.3f}", static_cast<double>(count.total()) / 1e9);
@@ -208,10 +216,38 @@ void list_models() {
                     gigaflops_per_token(m, FlopConvention::causal),
                     gigaflops_per_token(m, FlopConvention::torchtitan)});
   fmt::print("{}", fitted(rows));
-  fmt::print(
-      "\nGFLOPs per token: of a training step with sequences of {} tokens, causal attention halved; torchtitan "
-      "counts\nattention in full, and norm weights as if they were linear weights.\n",
-      kListedLength);
+  fmt::print("\n{}", flops_note("GFLOPs"));
+}
+
+void list_model(const std::string& name_or_path) {
+  const ModelConfig m = find_model(name_or_path);
+  TextRows rows;
+  const auto add = [&](const char* what, std::string value) { rows.push_back({what, std::move(value)}); };
+  const auto count = [&](const char* what, std::int64_t value) { add(what, fmt::format("{}", value)); };
+  add("model", printable(m.name));
+  count("parameters", parameter_count(m));
+  count("active parameters", active_parameter_count(m));
+  for (const auto& [what, convention] : {std::pair("FLOPs per token", FlopConvention::causal),
+                                         std::pair("  as torchtitan counts", FlopConvention::torchtitan)})
+    add(what,
+        fmt::format("{:.4e}", static_cast<double>(flops_per_token(m, kListedLength, convention).total())));
+  count("layers", m.layers);
+  count("width", m.width);
+  count("ffn", m.ffn);
+  add("heads, kv heads, head dim", fmt::format("{}, {}, {}", m.heads, m.kv_heads, m.head_dim));
+  add("vocab", fmt::format("{}{}", m.vocab, m.tied ? ", tied" : ""));
+  if (m.moe) {
+    add("experts, top_k, expert ffn",
+        fmt::format("{}, {}, {}", m.moe.rule.experts, m.moe.rule.top_k, m.moe.expert_ffn));
+    if (m.moe.shared_ffn > 0) count("shared ffn", m.moe.shared_ffn);
+    if (m.moe.dense_layers > 0) count("dense layers", m.moe.dense_layers);
+  }
+  if (m.max_positions > 0) count("max positions", m.max_positions);
+  if (!m.cuts.empty()) add("cuts", printable(m.cuts));
+  std::string text = aligned(rows, "ll") + "\n" + flops_note("FLOPs");
+  for (const std::string& what : m.not_modelled) text += fmt::format("warning: {}\n", printable(what));
+  if (m.not_modelled.empty()) text += "no warnings\n";
+  put(text);
 }
 
 void list_devices() {

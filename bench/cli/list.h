@@ -13,6 +13,9 @@ void list_recipes();
 void list_recipe(const std::string& name);
 /// Every preset: its shape, its parameter count, and the FLOPs of a token in both conventions.
 void list_models();
+/// One model, a preset or a file: its shape, all and active parameters, the FLOPs of a token, and what its file asks for that is
+/// not modelled. Throws InvalidInput as find_model does.
+void list_model(const std::string& name_or_path);
 /// The CPU device and every GPU: what it has and which GEMM modes it runs natively.
 void list_devices();
 

@@ -148,7 +148,7 @@ TEST_CASE("what cannot be forked from is refused in one line", "[checkpoint]") {
     std::ofstream(state) << text;
     return why;
   };
-  CHECK(with_state(text.substr(0, 300)) == state + ": not valid JSON");
+  CHECK(with_state(text.substr(0, 300)) == state + ": not valid JSON in line 1, column 301");
   CHECK(with_state("[]") == state + ": not the state of a checkpoint, or damaged");
   const auto with = [&](const std::string& from, const std::string& to) {
     std::string changed = text;

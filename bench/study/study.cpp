@@ -28,6 +28,7 @@
 #include "bench/sweep/case_files.h"
 #include "bench/sweep/progress.h"
 #include "bench/sweep/sweep_folder.h"
+#include "bench/sweep/told_at_once.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/plural.h"
 #include "kernels/gpu/device_info.h"
@@ -261,6 +262,7 @@ int study(const StudyCommand& command) {
   else
     for (const StudyPlan& model : models) model.write_recipes();
   check_forks(all, !command.dry_run);
+  tell_model_warnings(trunks);
   const std::optional<StudyPace> pace =
       measure_pace(options.child, models.front().trunks().front().fields, models.front().first_recipe());
   if (!pace)

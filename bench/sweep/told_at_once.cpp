@@ -1,8 +1,12 @@
-// Warnings by what they begin with. See told_at_once.h.
+// Warnings of models, and those of records by what they begin with. See told_at_once.h.
 #include "bench/sweep/told_at_once.h"
 
+#include <algorithm>
+#include <map>
 #include <mutex>
 #include <set>
+
+#include "bench/process/tell.h"
 
 namespace precbench {
 
@@ -15,6 +19,26 @@ std::vector<std::string> told_at_once(const Record& record) {
     for (const char* kind : {"--eval-data: ", "driver: ", "--graph early: ", "peaks: "})
       if (warning.starts_with(kind) && told.insert(kind).second) fresh.push_back(warning);
   return fresh;
+}
+
+std::vector<std::string> model_warnings(const std::vector<Plan>& grid) {
+  std::vector<std::string> lines;
+  const auto add = [&](const std::string& line) {
+    if (std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(line);
+  };
+  std::map<std::string, const Plan*> longest;  // by the model as the case names it
+  for (const Plan& plan : grid) {
+    for (const std::string& line : plan.model_warnings()) add(line);
+    if (plan.position_warning().empty()) continue;
+    const Plan*& other = longest.try_emplace(plan.fields.model, &plan).first->second;
+    if (plan.T > other->T) other = &plan;
+  }
+  for (const auto& [model, plan] : longest) add(plan->position_warning());
+  return lines;
+}
+
+void tell_model_warnings(const std::vector<Plan>& grid) {
+  for (const std::string& line : model_warnings(grid)) tell("precbench: " + line);
 }
 
 }  // namespace precbench

@@ -3,6 +3,7 @@
 
 #include "kernels/gpu/device_info.h"
 #include "tools/testing/catch.h"
+#include "tools/testing/temp_directory.h"
 
 namespace precbench {
 namespace {
@@ -20,6 +21,27 @@ TEST_CASE("of a record's warnings a user hears those that doubt the whole sweep,
   record.warnings = {driver, overlap};
   CHECK(told_at_once(record) == Lines{overlap});
   CHECK(told_at_once(record).empty());
+}
+
+TEST_CASE("warnings of a model are told once, whatever the number of its cases", "[told_at_once]") {
+  const TempDirectory folder;
+  const std::string small =
+      R"({"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "vocab_size": 96,
+    "num_hidden_layers": 1, "num_attention_heads": 4, "max_position_embeddings": 64, "mystery": 1})";
+  std::vector<Case> cases;
+  for (const std::string& model :
+       {folder.write("a/config.json", small), folder.write("b/config.json", small)})
+    for (const std::int64_t seq : {32, 256, 128})
+      for (const char* recipe : {"bf16", "tensorwise"}) {
+        Case& c = cases.emplace_back();
+        c.device = "cpu", c.model = model, c.seq = seq, c.recipe = recipe;
+      }
+  cases.emplace_back().device = "cpu";  // a preset has none
+  CHECK(model_warnings(resolve(cases)) ==
+        std::vector<std::string>{"a: keys that are not known here were left out: mystery",
+                                 "b: keys that are not known here were left out: mystery",
+                                 "a: seq 256 is beyond the 64 positions that the model is made for",
+                                 "b: seq 256 is beyond the 64 positions that the model is made for"});
 }
 
 }  // namespace

@@ -42,10 +42,42 @@ std::optional<std::string> beyond(std::string_view text, const JsonLimits& limit
   return std::nullopt;
 }
 
+std::string_view without_byte_order_mark(std::string_view text) {
+  constexpr std::string_view kMark = "\xEF\xBB\xBF";
+  return text.starts_with(kMark) ? text.substr(kMark.size()) : text;
+}
+
+bool is_utf16(std::string_view text) { return text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF"); }
+
 std::string not_valid_json(std::string_view text, std::size_t byte) {
+  if (is_utf16(text)) return "not valid JSON: the file is UTF-16; save it as UTF-8";
   const std::string_view read = text.substr(0, byte > 0 ? byte - 1 : 0);
-  if (text.find('\n') == text.npos) return "not valid JSON";
-  return fmt::format("not valid JSON in line {}", 1 + std::count(read.begin(), read.end(), '\n'));
+  const std::size_t newline = read.rfind('\n');
+  const std::size_t column = read.size() - (newline == read.npos ? 0 : newline + 1) + 1;
+  return fmt::format("not valid JSON in line {}, column {}", 1 + std::count(read.begin(), read.end(), '\n'),
+                     column);
+}
+
+std::string with_quoted_constants(std::string_view text) {
+  std::string result;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto here = [&](const char* constant) { return text.substr(i).starts_with(constant); };
+    const auto* constant = in_string
+                               ? std::end(kPythonConstants)
+                               : std::find_if(std::begin(kPythonConstants), std::end(kPythonConstants), here);
+    if (constant != std::end(kPythonConstants)) {
+      result += fmt::format("\"{}\"", *constant);
+      i += std::string_view(*constant).size() - 1;
+      continue;
+    }
+    result += text[i];
+    if (in_string && text[i] == '\\' && i + 1 < text.size())
+      result += text[++i];
+    else if (text[i] == '"')
+      in_string = !in_string;
+  }
+  return result;
 }
 
 std::ifstream open_regular_file(const std::string& path) {

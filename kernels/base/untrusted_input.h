@@ -29,7 +29,12 @@ inline constexpr JsonLimits kDescriptionLimits{std::size_t{1} << 20};
 /// Why the text is not even parsed, "nested deeper than 32"; none where it is within the limits.
 std::optional<std::string> beyond(std::string_view text, const JsonLimits& limits);
 
-/// "not valid JSON", and in which of several lines. `byte`: where the parser stopped, from 1.
+/// Returns the text behind a UTF-8 byte order mark, which editors on Windows write; without one, the text.
+std::string_view without_byte_order_mark(std::string_view text);
+/// Whether the text begins with the byte order mark of UTF-16, which is not read.
+bool is_utf16(std::string_view text);
+
+/// "not valid JSON in line 3, column 7". `byte`: where the parser stopped, from 1.
 std::string not_valid_json(std::string_view text, std::size_t byte);
 
 /// The parsed text. Throws InvalidInput, "not valid JSON" or what `beyond` says.
@@ -40,9 +45,24 @@ Json parse_untrusted(std::string_view text, const JsonLimits& limits) {
     return Json::parse(text);
   } catch (const typename Json::parse_error& error) {
     throw InvalidInput(not_valid_json(text, error.byte));
-  } catch (const typename Json::out_of_range&) {  // a number beyond every type
-    throw InvalidInput("not valid JSON");
+  } catch (const typename Json::out_of_range&) {
+    throw InvalidInput("not valid JSON: a number is beyond every type");
   }
+}
+
+/// What Python's json.dump writes for numbers that JSON has not.
+inline constexpr const char* kPythonConstants[] = {"-Infinity", "Infinity", "NaN"};
+
+/// Returns the text with these constants, where they stand as values, as strings: `{"a": NaN}` becomes `{"a": "NaN"}`. So a
+/// key that nobody reads may have one, and who reads a number there refuses it by its key.
+std::string with_quoted_constants(std::string_view text);
+
+/// As parse_untrusted, of what a person or a Python program wrote: a model, a recipe.
+template <class Json>
+Json parse_description(std::string_view text) {
+  if (const auto why = beyond(text, kDescriptionLimits)) throw InvalidInput(*why);
+  const std::string quoted = with_quoted_constants(without_byte_order_mark(text));
+  return parse_untrusted<Json>(quoted, kDescriptionLimits);
 }
 
 /// Opens a file to read. Throws InvalidInput, "PATH: no such file", where it is none, or no regular one: a pipe or a

@@ -37,10 +37,24 @@ TEST_CASE("untrusted JSON is parsed, or refused in one line", "[untrusted]") {
     return parse_untrusted<nlohmann::json>(text, kDescriptionLimits);
   };
   CHECK(parse(R"({"layers": 2})").at("layers") == 2);
-  CHECK(refusal_of([&] { parse("{\"layers\": "); }) == "not valid JSON");
-  CHECK(refusal_of([&] { parse("{\"layers\": 1e999}"); }) == "not valid JSON");
-  CHECK(refusal_of([&] { parse("{\"a\": 1,\n \"b\": 2,\n}\n"); }) == "not valid JSON in line 3");
-  CHECK(refusal_of([&] { parse("{\n"); }) == "not valid JSON in line 2");
+  CHECK(refusal_of([&] { parse("{\"layers\": "); }) == "not valid JSON in line 1, column 12");
+  CHECK(refusal_of([&] { parse("{\"layers\": 1e999}"); }) == "not valid JSON: a number is beyond every type");
+  CHECK(refusal_of([&] { parse("{\"a\": 1,\n \"b\": 2,\n}\n"); }) == "not valid JSON in line 3, column 1");
+  CHECK(refusal_of([&] { parse("{\n"); }) == "not valid JSON in line 2, column 1");
+  CHECK(refusal_of([&] { parse(std::string(150'000, '[')); }) == "nested deeper than 32");
+}
+
+TEST_CASE("a description may begin with a byte order mark and have Python's constants", "[untrusted]") {
+  const auto parse = [](const std::string& text) { return parse_description<nlohmann::json>(text); };
+  CHECK(parse("\xEF\xBB\xBF{\"layers\": 2}").at("layers") == 2);
+  CHECK(parse(R"({"a": NaN, "b": [-Infinity,Infinity]})") ==
+        nlohmann::json({{"a", "NaN"}, {"b", {"-Infinity", "Infinity"}}}));
+  // Inside strings they are words, also behind an escaped quote.
+  CHECK(parse(R"({"NaN": "\"Infinity\\", "b": NaN})") ==
+        nlohmann::json({{"NaN", "\"Infinity\\"}, {"b", "NaN"}}));
+  CHECK(refusal_of([&] { parse("{\"a\": nan}"); }) == "not valid JSON in line 1, column 8");
+  CHECK(refusal_of([&] { parse("{\"a\": Infinity1}"); }).starts_with("not valid JSON in line 1"));
+  CHECK(refusal_of([&] { parse("\xFF\xFE{"); }) == "not valid JSON: the file is UTF-16; save it as UTF-8");
   CHECK(refusal_of([&] { parse(std::string(150'000, '[')); }) == "nested deeper than 32");
 }
 

@@ -143,7 +143,7 @@ void check_name(const std::string& name) {
 Recipe read_file(const std::string& path) {
   const std::string text = read_regular_file(path, kDescriptionLimits.bytes);
   try {
-    return recipe_from_json(parse_untrusted<json>(text, kDescriptionLimits));
+    return recipe_from_json(parse_description<json>(text));
   } catch (const InvalidInput& error) {
     throw InvalidInput(fmt::format("{}: {}", path, error.what()));
   }

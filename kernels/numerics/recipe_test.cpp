@@ -131,7 +131,10 @@ TEST_CASE("unknown recipes and unreadable files are told apart", "[recipe]") {
 
   const std::string path = PRECBENCH_BINARY_DIR "/recipe_test.json";
   std::ofstream(path) << "{\"name\": ";
-  CHECK(refusal_of([&] { find_recipe(path); }) == path + ": not valid JSON");
+  CHECK(refusal_of([&] { find_recipe(path); }) == path + ": not valid JSON in line 1, column 10");
+  std::ofstream(path) << "\xEF\xBB\xBF{\"name\": NaN}";
+  CHECK(refusal_of([&] { find_recipe(path); }) ==
+        path + ": fprop: missing; a recipe has fprop, dgrad and wgrad");
   std::ofstream(path) << "{\"name\": \"mine\"}";
   CHECK(refusal_of([&] { find_recipe(path); }) ==
         path + ": fprop: missing; a recipe has fprop, dgrad and wgrad");

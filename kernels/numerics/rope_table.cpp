@@ -10,9 +10,12 @@ namespace {
 
 constexpr double kTurn = 2 * std::numbers::pi;
 
-/// Between the two wavelengths the share that is slowed falls linearly with original context / wavelength.
+/// Between the two wavelengths the share that is slowed falls linearly with original context / wavelength; where they are
+/// one, as in Llama 4 Scout, there is nothing between.
 double llama3(double frequency, const RopeScaling& s) {
   const double turns = s.original_context * frequency / kTurn;  // in the original context
+  if (s.high_freq_factor == s.low_freq_factor)
+    return turns < s.low_freq_factor ? frequency / s.factor : frequency;
   const double kept = (turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
   return frequency * std::lerp(1 / s.factor, 1.0, std::clamp(kept, 0.0, 1.0));
 }

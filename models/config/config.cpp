@@ -19,6 +19,7 @@
 namespace precbench {
 namespace {
 
+namespace fs = std::filesystem;
 using namespace config_keys;
 using nlohmann::json;
 
@@ -103,7 +104,7 @@ ModelConfig from_own_keys(const json& object) {
 json parse_file(const std::string& path) {
   const std::string text = read_regular_file(path, kDescriptionLimits.bytes);
   try {
-    return parse_untrusted<json>(text, kDescriptionLimits);
+    return parse_description<json>(text);
   } catch (const InvalidInput& error) {
     throw InvalidInput(fmt::format("{}: {}", path, error.what()));
   }
@@ -214,8 +215,7 @@ ModelConfig model_from_json(const json& object) {
   if (!object.is_object()) throw InvalidInput(fmt::format("a model is a JSON object, got {}", shown(object)));
   const bool hugging_face = object.contains("model_type") || object.contains("hidden_size");
   ModelConfig config = hugging_face ? from_hugging_face(object) : from_own_keys(object);
-  const KeyNames names =
-      hugging_face ? KeyNames::of_hugging_face(object.at("model_type").get<std::string>()) : KeyNames();
+  const KeyNames names = hugging_face ? KeyNames::of_hugging_face(object) : KeyNames();
   fill_defaults(config, names);
   validate_moe(config, names);  // whose keys are behind an ffn that is missing
   require(config, names);
@@ -238,16 +238,60 @@ json model_to_json(const ModelConfig& config) {
   return object;
 }
 
+namespace {
+
+/// Every checkpoint calls its file config.json; the folder says which model it is. A cache of Hugging Face has it in
+/// models--OWNER--NAME/snapshots/COMMIT.
+std::string name_of_file(const std::string& file) {
+  const fs::path path = fs::absolute(file).lexically_normal();
+  if (path.stem() != "config") return path.stem().string();
+  const fs::path folder = path.parent_path(), snapshots = folder.parent_path();
+  const std::string repository = snapshots.parent_path().filename().string();
+  if (snapshots.filename() == "snapshots" && repository.starts_with("models--"))
+    return repository.substr(repository.rfind("--") + 2);
+  return folder.filename().string();
+}
+
+/// Of a folder, its config.json, or that of a snapshot where it is a repository in a cache of Hugging Face; empty: none.
+std::string config_in(const fs::path& folder) {
+  std::error_code error;
+  if (const fs::path config = folder / "config.json"; fs::exists(config, error)) return config.string();
+  for (const fs::directory_entry& snapshot : fs::directory_iterator(folder / "snapshots", error))
+    if (const fs::path config = snapshot.path() / "config.json"; fs::exists(config, error))
+      return config.string();
+  return {};
+}
+
+[[noreturn]] void refuse_unknown(const std::string& name_or_path, const std::vector<std::string>& presets) {
+  std::error_code error;
+  if (fs::is_directory(name_or_path, error)) {
+    const std::string config = config_in(name_or_path);
+    throw InvalidInput(
+        config.empty()
+            ? fmt::format("{}: a folder without a config.json; a model is a preset or a .json file",
+                          name_or_path)
+            : fmt::format("{}: a folder; the model is its file {}", name_or_path, config));
+  }
+  if (fs::is_regular_file(name_or_path, error)) {
+    const std::string config = config_in(fs::path(name_or_path).parent_path());
+    throw InvalidInput(fmt::format("{}: the name of a model's file ends in .json{}", name_or_path,
+                                   config.empty() ? "" : fmt::format("; did you mean {}?", config)));
+  }
+  const std::string near = nearest(name_or_path, presets);
+  throw InvalidInput(fmt::format("unknown model \"{}\"{}", name_or_path,
+                                 near.empty()
+                                     ? fmt::format("; known: {}, or a .json file", fmt::join(presets, ", "))
+                                     : fmt::format("; did you mean {}?", near)));
+}
+
+}  // namespace
+
 ModelConfig find_model(const std::string& name_or_path) {
   if (name_or_path.ends_with(".json")) {
     const json object = parse_file(name_or_path);
     try {
       ModelConfig config = model_from_json(object);
-      if (config.name.empty()) {
-        // Every checkpoint calls its file config.json; the folder says which model it is.
-        const std::filesystem::path path = std::filesystem::absolute(name_or_path);
-        config.name = path.stem() == "config" ? path.parent_path().filename().string() : path.stem().string();
-      }
+      if (config.name.empty()) config.name = name_of_file(name_or_path);
       return config;
     } catch (const InvalidInput& error) {
       throw InvalidInput(fmt::format("{}: {}", name_or_path, error.what()));
@@ -258,11 +302,7 @@ ModelConfig find_model(const std::string& name_or_path) {
     if (preset.name == name_or_path) return preset;
     names.push_back(preset.name);
   }
-  const std::string near = nearest(name_or_path, names);
-  throw InvalidInput(fmt::format("unknown model \"{}\"{}", name_or_path,
-                                 near.empty()
-                                     ? fmt::format("; known: {}, or a .json file", fmt::join(names, ", "))
-                                     : fmt::format("; did you mean {}?", near)));
+  refuse_unknown(name_or_path, names);
 }
 
 }  // namespace precbench

@@ -55,6 +55,9 @@ struct ModelConfig {
   bool qk_norm = false;       ///< RMSNorm on queries and keys, before RoPE
   QkNormOver qk_norm_over = QkNormOver::head;
   bool qkv_bias = false;  ///< biases on q, k and v; not together with qk_norm
+  /// RoPE changes its angles in sequences beyond max_positions, which are unsupported. No part of model_to_json: shorter
+  /// sequences are the same work without it.
+  bool dynamic_rope = false;
   double rope_theta = 500000;
   double norm_eps = 1e-5;
   RopeScaling rope_scaling = {};
@@ -98,16 +101,18 @@ void validate(const ModelConfig& config);
 /// Smallest first within each family; `tiny` is the first.
 const std::vector<ModelConfig>& model_presets();
 
-/// A preset's name, or the path of a JSON file (anything that ends in ".json").
-/// Throws InvalidInput with the nearest preset, or with the file's name and its bad field.
+/// A preset's name, or the path of a JSON file (anything that ends in ".json"). A file without a name in it has that of its
+/// path: of its folder where it is a config.json, of the repository in a cache of Hugging Face.
+/// Throws InvalidInput with the nearest preset, with a folder's config.json, or with the file's name and its bad field.
 ModelConfig find_model(const std::string& name_or_path);
 
 /// Reads and checks a model: our own keys (those of model_to_json), or a Hugging Face config.json of model_type llama,
 /// mistral, qwen2, qwen3, mixtral, qwen3_moe, olmoe, deepseek_v2, deepseek_v3 or llama4_text. Own keys: layers, width, ffn, heads and vocab are required; kv_heads
 /// defaults to heads, head_dim to width / heads, the rest as in ModelConfig; an unknown key is an error, with
-/// the nearest valid one. In a Hugging Face file an absent key means what its model_type's configuration says. What
-/// would make it another model is an error (another model_type or hidden_act, attention_bias, mlp_bias, a partial
-/// rotary factor); what else it asks for in vain stands in not_modelled.
+/// the nearest valid one. In a Hugging Face file an absent key means what its model_type's configuration says, and a
+/// number may have any name that transformers takes for it. What would make it another model is an error that names all
+/// such keys (another model_type or hidden_act, biases, softcapping, multipliers, a parallel residual, a partial rotary
+/// factor, another kind of RoPE or attention). What else it asks for and is not read stands in not_modelled.
 ModelConfig model_from_json(const nlohmann::json& json);
 nlohmann::json model_to_json(const ModelConfig& config);
 

@@ -1,10 +1,9 @@
-// A Hugging Face config.json: what its model_type leaves unsaid, what this program cannot model at all and refuses, and
-// what it leaves out and says so. Source of the defaults: the configuration classes of transformers 4 and 5.
+// A Hugging Face config.json: the defaults of its model_type, its dimensions, RoPE and windows, and what a step here does without.
+// Source of the defaults: the configuration classes of transformers 4 and 5.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <set>
 
 #include "kernels/base/errors.h"
 #include "models/config/config_keys.h"
@@ -22,67 +21,27 @@ struct Family {
   std::int64_t max_positions;
   std::int64_t sliding_window;  ///< 0: none unless use_sliding_window
   bool qkv_bias, qk_norm;
-  std::vector<const char*> biases;  ///< keys that ask for others
   double rope_theta = 10000, norm_eps = 1e-6;
   QkNormOver qk_norm_over = QkNormOver::head;
 };
 
 const std::vector<Family>& families() {
   static const std::vector<Family> all = {
-      {"llama", 0, 0, 2048, 0, false, false, {"attention_bias", "mlp_bias"}},
-      {"mistral", 8, 0, 131072, 4096, false, false, {}},
-      {"qwen2", 32, 0, 32768, 0, true, false, {}},
-      {"qwen3", 32, 128, 32768, 0, false, true, {"attention_bias"}},
-      {"mixtral", 8, 0, 131072, 0, false, false, {}, 1e6, 1e-5},
-      {"qwen3_moe", 4, 0, 32768, 0, false, true, {"attention_bias"}},
-      {"olmoe", 0, 0, 4096, 0, false, true, {"attention_bias"}, 10000, 1e-5, QkNormOver::heads},
-      {"deepseek_v2", 0, 0, 2048, 0, false, false, {"attention_bias", "mlp_bias"}},
-      {"deepseek_v3", 0, 0, 4096, 0, false, false, {"attention_bias"}},
-      {"llama4_text", 8, 128, 131072, 0, false, false, {"attention_bias"}, 500000, 1e-5},
+      {"llama", 0, 0, 2048, 0, false, false},
+      {"mistral", 8, 0, 131072, 4096, false, false},
+      {"qwen2", 32, 0, 32768, 0, true, false},
+      {"qwen3", 32, 128, 32768, 0, false, true},
+      {"mixtral", 8, 0, 131072, 0, false, false, 1e6, 1e-5},
+      {"qwen3_moe", 4, 0, 32768, 0, false, true},
+      {"olmoe", 0, 0, 4096, 0, false, true, 10000, 1e-5, QkNormOver::heads},
+      {"deepseek_v2", 0, 0, 2048, 0, false, false},
+      {"deepseek_v3", 0, 0, 4096, 0, false, false},
+      {"llama4_text", 8, 128, 131072, 0, false, false, 500000, 1e-5},
   };
   return all;
 }
 
 constexpr std::int64_t kQwenWindow = 4096, kQwenFullLayers = 28;  // where use_sliding_window says no more
-
-/// Keys that change no number of a training step, or that are read here.
-const std::set<std::string> kKnown = {"_name_or_path",
-                                      "architectures",
-                                      "auto_map",
-                                      "attention_bias",
-                                      "attention_dropout",
-                                      "bos_token_id",
-                                      "dtype",
-                                      "eos_token_id",
-                                      "head_dim",
-                                      "hidden_act",
-                                      "hidden_size",
-                                      "initializer_range",
-                                      "intermediate_size",
-                                      "layer_types",
-                                      "max_position_embeddings",
-                                      "max_window_layers",
-                                      "mlp_bias",
-                                      "model_type",
-                                      "num_attention_heads",
-                                      "num_hidden_layers",
-                                      "num_key_value_heads",
-                                      "original_max_position_embeddings",
-                                      "pad_token_id",
-                                      "partial_rotary_factor",
-                                      "pretraining_tp",
-                                      "rms_norm_eps",
-                                      "rope_parameters",
-                                      "rope_scaling",
-                                      "rope_theta",
-                                      "sliding_window",
-                                      "tie_word_embeddings",
-                                      "torch_dtype",
-                                      "transformers_version",
-                                      "unsloth_version",
-                                      "use_cache",
-                                      "use_sliding_window",
-                                      "vocab_size"};
 
 const Family& family_of(const json& object) {
   std::string model_type;
@@ -98,23 +57,10 @@ const Family& family_of(const json& object) {
     if (model_type == family.model_type) return family;
     names.push_back(family.model_type);
   }
+  if (model_type.empty())
+    throw InvalidInput(fmt::format("model_type: missing; known: {}", fmt::join(names, ", ")));
   throw InvalidInput(
       fmt::format("model_type: \"{}\" is not supported; known: {}", model_type, fmt::join(names, ", ")));
-}
-
-/// What silence would turn into the measurement of another model.
-void refuse_foreign(const json& object, const Family& family) {
-  std::string activation = "silu";
-  read(object, "hidden_act", activation);
-  if (activation != "silu")
-    throw InvalidInput(fmt::format("hidden_act: \"{}\" is not supported, only silu", activation));
-  for (const char* key : family.biases) {
-    bool asked = false;
-    read(object, key, asked);
-    if (asked)
-      throw InvalidInput(
-          fmt::format("{}: not supported; set it to false to measure the model without it", key));
-  }
 }
 
 /// The window of the layers that have one; 0: none has.
@@ -131,6 +77,8 @@ std::int64_t sliding_window(const json& object, const Family& family, std::int64
   read(object, "sliding_window", window);
   if (const auto types = object.find("layer_types"); types != object.end() && types->is_array())
     return std::count(types->begin(), types->end(), "sliding_attention") ? window : 0;
+  // Qwen3-MoE has no key for layers without the window: all of them have it.
+  if (std::string_view(family.model_type) == "qwen3_moe") return window;
   std::int64_t full_layers = kQwenFullLayers;
   if (object.value("max_window_layers", json()) == 0)
     full_layers = 0;
@@ -139,36 +87,70 @@ std::int64_t sliding_window(const json& object, const Family& family, std::int64
   return full_layers < layers ? window : 0;
 }
 
-void read_rope(const json& object, ModelConfig& config) {
-  read(object, "rope_theta", config.rope_theta);
+/// RoPE as a file has it: in rope_scaling, or since transformers 5 all of it, theta too, in rope_parameters. Where both are
+/// there the older one counts.
+struct RopeKeys {
+  const char* key = nullptr;  ///< null: neither
+  json values = json::object();
+
+  explicit RopeKeys(const json& object) {
+    for (const char* name : {"rope_parameters", "rope_scaling"})
+      if (given(object, name) && !object.at(name).empty()) key = name;
+    if (!key) return;
+    values = object.at(key);
+    if (!values.is_object())
+      throw InvalidInput(fmt::format("{}: expected an object, got {}", key, shown(values)));
+    if (given(object, "original_max_position_embeddings"))
+      values["original_max_position_embeddings"] = object.at("original_max_position_embeddings");
+  }
+
+  const char* type_key() const { return given(values, "rope_type") ? "rope_type" : "type"; }
+  /// Whether the angles change only beyond max_position_embeddings.
+  bool dynamic() const { return values.value(type_key(), json()) == "dynamic"; }
+};
+
+void refuse_rope(const json& object, const RopeKeys& rope, std::int64_t max_positions, Refusals& refused) {
   double share = 1;
   read(object, "partial_rotary_factor", share);
-  // Newer files keep all of RoPE, theta too, in rope_parameters; where both are there the older one counts.
-  const auto asks = [&](const char* key) { return given(object, key) && !object.at(key).empty(); };
-  if (const char* key = asks("rope_scaling") ? "rope_scaling" : "rope_parameters"; asks(key)) {
-    json rope = object.at(key);
-    if (!rope.is_object())
-      throw InvalidInput(fmt::format("{}: expected an object, got {}", key, shown(rope)));
-    if (given(object, "original_max_position_embeddings"))
-      rope["original_max_position_embeddings"] = object.at("original_max_position_embeddings");
-    const ReadRopeScaling found = rope_scaling_from_json(rope, config.max_positions);
-    read(rope, "rope_theta", config.rope_theta);
-    read(rope, "partial_rotary_factor", share);
-    if (found.scaling)
-      config.rope_scaling = *found.scaling;
-    else
-      config.not_modelled.push_back(
-          fmt::format("{} {} is not applied: RoPE is plain", key,
-                      shown(given(rope, "rope_type") ? rope.at("rope_type") : rope.value("type", json()))));
-    for (const std::string& unknown : found.unknown)
-      config.not_modelled.push_back(fmt::format("{}: {} is not known here and was left out", key, unknown));
+  read(rope.values, "partial_rotary_factor", share);
+  if (share != 1) refused.add("partial_rotary_factor", fmt::format("{}", share), "1");
+  if (!rope.key || rope.dynamic()) return;
+  const char* type = rope.type_key();
+  if (!rope_scaling_from_json(rope.values, max_positions).scaling)
+    refused.add(type, fmt::format("RoPE of type {}", shown(rope.values.at(type))), "\"default\"");
+}
+
+/// DeepSeek's models also multiply the scores of attention.
+void note_attention_scale(const RopeKeys& rope, std::string_view model_type, ModelConfig& config) {
+  double all_dim = 0;
+  read(rope.values, "mscale_all_dim", all_dim);
+  if (model_type.starts_with("deepseek") && config.rope_scaling.kind == RopeScaling::Kind::yarn &&
+      all_dim != 0)
+    config.not_modelled.push_back(fmt::format(
+        "{}: mscale_all_dim {}: its factor on the scores of attention is left out", rope.key, all_dim));
+}
+
+void read_rope(const json& object, const RopeKeys& rope, std::string_view model_type, ModelConfig& config) {
+  read(object, "rope_theta", config.rope_theta);
+  if (!rope.key) return;
+  read(rope.values, "rope_theta", config.rope_theta);
+  if (rope.dynamic()) {
+    config.dynamic_rope = true;
+    config.not_modelled.push_back(fmt::format(
+        "{} \"dynamic\" is not applied: longer sequences than {} (max_position_embeddings) are unsupported",
+        rope.key, config.max_positions));
+    return;
   }
-  if (share != 1)
-    throw InvalidInput(fmt::format("partial_rotary_factor: {} is not supported, only 1", share));
+  const ReadRopeScaling found = rope_scaling_from_json(rope.values, config.max_positions);
+  config.rope_scaling = *found.scaling;
+  for (const std::string& unknown : found.unknown)
+    config.not_modelled.push_back(
+        fmt::format("{}: {} is not known here and was left out", rope.key, unknown));
+  note_attention_scale(rope, model_type, config);
 }
 
 /// What the file asks for and a step here does without.
-void note_what_is_left_out(const json& object, ModelConfig& config) {
+void note_what_is_left_out(const json& object, const std::string& model_type, ModelConfig& config) {
   double dropout = 0, deviation = kInitializerRange;
   read(object, "attention_dropout", dropout);
   if (dropout != 0) config.not_modelled.push_back(fmt::format("attention_dropout {} is left out", dropout));
@@ -176,29 +158,17 @@ void note_what_is_left_out(const json& object, ModelConfig& config) {
   if (deviation != kInitializerRange)
     config.not_modelled.push_back(
         fmt::format("initializer_range {}: fresh weights are made with {}", deviation, kInitializerRange));
-  std::vector<std::string> unknown;
-  for (const auto& [key, value] : object.items()) {
-    const bool asks_nothing = value.is_null() || value == false || value == 0 || value == "" ||
-                              (value.is_structured() && value.empty());
-    const bool of_experts =
-        config.moe && std::any_of(hugging_face_moe_keys().begin(), hugging_face_moe_keys().end(),
-                                  [&, &name = key](const char* known) { return name == known; });
-    if (!kKnown.count(key) && !asks_nothing && !of_experts) unknown.push_back(key);
-  }
-  constexpr std::size_t kShown = 8;
-  const std::size_t all = unknown.size();
-  if (all == 0) return;
-  unknown.resize(std::min(all, kShown));
-  config.not_modelled.push_back(fmt::format("keys that are not known here were left out: {}{}",
-                                            fmt::join(unknown, ", "),
-                                            all > kShown ? fmt::format(" and {} more", all - kShown) : ""));
+  if (model_type.starts_with("deepseek"))
+    config.not_modelled.push_back("latent attention (MLA) is left out: attention is plain");
+  note_unread_keys(object, model_type, config);
 }
 
 }  // namespace
 
 ModelConfig from_hugging_face(const json& object) {
   const Family& family = family_of(object);
-  refuse_foreign(object, family);
+  const std::string model_type = family.model_type;
+  check_aliases(object, model_type);
   ModelConfig config;
   // The defaults of a config.json that says nothing, not ours: they are what its checkpoint was trained with.
   config.rope_theta = family.rope_theta;
@@ -213,10 +183,15 @@ ModelConfig from_hugging_face(const json& object) {
   read(object, "tie_word_embeddings", config.tied);
   read(object, "rms_norm_eps", config.norm_eps);
   read(object, "max_position_embeddings", config.max_positions);
+  const RopeKeys rope(object);
+  Refusals refused;
+  refuse_other_models(object, model_type, config, refused);
+  refuse_rope(object, rope, config.max_positions, refused);
+  refused.throw_if_any();
   config.sliding_window = sliding_window(object, family, config.layers);
-  read_rope(object, config);
-  if (hugging_face_has_experts(family.model_type)) read_hugging_face_moe(object, family.model_type, config);
-  note_what_is_left_out(object, config);
+  read_rope(object, rope, model_type, config);
+  if (hugging_face_has_experts(model_type)) read_hugging_face_moe(object, model_type, config);
+  note_what_is_left_out(object, model_type, config);
   return config;
 }
 

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "kernels/base/errors.h"
+#include "kernels/base/untrusted_input.h"
 
 namespace precbench::config_keys {
 namespace {
@@ -61,9 +62,9 @@ double yarn_temperature(double factor, double mscale) {
 void read_llama3(const json& object, RopeScaling& s) {
   s.low_freq_factor = positive(object, "low_freq_factor", std::nullopt);
   s.high_freq_factor = positive(object, "high_freq_factor", std::nullopt);
-  if (s.high_freq_factor <= s.low_freq_factor)
+  if (s.high_freq_factor < s.low_freq_factor)
     refuse_scaling("high_freq_factor",
-                   fmt::format("{} is not above low_freq_factor {}", s.high_freq_factor, s.low_freq_factor));
+                   fmt::format("{} is below low_freq_factor {}", s.high_freq_factor, s.low_freq_factor));
 }
 
 void read_yarn(const json& object, RopeScaling& s) {
@@ -83,9 +84,9 @@ void read_yarn(const json& object, RopeScaling& s) {
 
 }  // namespace
 
-KeyNames KeyNames::of_hugging_face(const std::string& model_type) {
+KeyNames KeyNames::of_hugging_face(const json& object) {
   KeyNames names;
-  names.theirs_ = hugging_face_moe_names(model_type);
+  names.theirs_ = hugging_face_moe_names(object, object.at("model_type").get<std::string>());
   for (const DimensionKey& dimension : kDimensions) names.theirs_[dimension.key] = dimension.hugging_face;
   names.theirs_["norm_eps"] = "rms_norm_eps";
   return names;
@@ -98,6 +99,9 @@ std::string KeyNames::operator()(const char* key) const {
 
 std::string shown(const json& value) {
   constexpr std::size_t kLongest = 40;
+  // A number that is none, which the file has without quotes (parse_description).
+  for (const char* constant : kPythonConstants)
+    if (value == constant) return constant;
   const std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
   return text.size() <= kLongest ? text : text.substr(0, kLongest) + "...";
 }

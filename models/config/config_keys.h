@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "models/config/config.h"
@@ -34,7 +35,7 @@ inline constexpr DimensionKey kDimensions[] = {
 class KeyNames {
  public:
   KeyNames() = default;  ///< as they are
-  static KeyNames of_hugging_face(const std::string& model_type);
+  static KeyNames of_hugging_face(const nlohmann::json& object);  ///< of a known model_type
 
   std::string operator()(const char* key) const;
 
@@ -72,14 +73,47 @@ nlohmann::json moe_to_json(const MoeConfig& moe);
 /// Of a model without experts: that nothing else of MoeConfig is set.
 void validate_moe(const ModelConfig& config, const KeyNames& names);
 
-// The same in a config.json (hugging_face_moe.cpp). Whether the model_type is of such a model, and what else it may ask
-// for that changes no number of a training step.
+// The same in a config.json (hugging_face_moe.cpp).
 bool hugging_face_has_experts(const std::string& model_type);
-const std::vector<const char*>& hugging_face_moe_keys();
-/// Our keys that a model_type has under another name.
-std::map<std::string, std::string> hugging_face_moe_names(const std::string& model_type);
-/// Fills config.moe, and the dense width. Throws InvalidInput for what is not modelled, by its key.
+/// Our keys that a file has under another name.
+std::map<std::string, std::string> hugging_face_moe_names(const nlohmann::json& object,
+                                                          const std::string& model_type);
+/// Fills config.moe, and the dense width. Throws InvalidInput that names the key.
 void read_hugging_face_moe(const nlohmann::json& object, const std::string& model_type, ModelConfig& config);
+
+// The keys of a config.json, by its model_type (hugging_face_keys.cpp).
+
+/// Collects the keys that ask for another model, so that one error names all of them.
+class Refusals {
+ public:
+  /// `what`: in the singular; `remedy`: the value that asks for a model without it.
+  void add(const std::string& key, const std::string& what, const std::string& remedy);
+  /// Ends the error.
+  void advise(const std::string& advice) { advice_ = advice; }
+  /// Throws InvalidInput unless there is none.
+  void throw_if_any() const;
+
+ private:
+  struct Entry {
+    std::string key, what, remedy;
+  };
+  std::vector<Entry> all_;
+  std::string advice_;
+};
+
+/// Width of a head's values in DeepSeek's models where v_head_dim is absent.
+inline constexpr std::int64_t kDeepSeekValueWidth = 128;
+
+/// Returns the name under which the file gives a key: its own, or another that transformers takes for it.
+std::string key_in_file(const nlohmann::json& object, std::string_view model_type, const std::string& key);
+/// Throws InvalidInput where a file gives one number under two names and two values.
+void check_aliases(const nlohmann::json& object, std::string_view model_type);
+/// Collects what asks for a model that is not modelled. `config` has the dimensions.
+void refuse_other_models(const nlohmann::json& object, const std::string& model_type,
+                         const ModelConfig& config, Refusals& refused);
+/// Adds to config.not_modelled the keys that ask for something and are not read: those of other model_types, unknown ones
+/// and those that an option replaces.
+void note_unread_keys(const nlohmann::json& object, const std::string& model_type, ModelConfig& config);
 
 /// A Hugging Face config.json, without validate(). Throws InvalidInput.
 ModelConfig from_hugging_face(const nlohmann::json& object);

@@ -150,7 +150,8 @@ TEST_CASE("a Hugging Face config.json of another family is refused", "[models]")
   CHECK(contains(error_if("model_type", "llama4"),
                  "its text_config, in a file of its own, is a model that is"));
   CHECK(contains(error_if("hidden_act", "gelu"), "hidden_act: \"gelu\" is not supported"));
-  CHECK(contains(error_if("attention_bias", true), "attention_bias: not supported"));
+  CHECK(error_if("attention_bias", true) ==
+        "attention_bias: a bias in attention is not supported; set it to false to measure the model without");
   CHECK(contains(error_if("hidden_size", nullptr), "hidden_size: missing"));
   CHECK(error_if("num_key_value_heads", 5) ==
         "num_attention_heads: 32 is not a multiple of num_key_value_heads 5");
@@ -211,10 +212,10 @@ TEST_CASE("what a config.json asks for in vain is said", "[models]") {
   CHECK(lines({{"initializer_range", 0.01}}) ==
         std::vector<std::string>{"initializer_range 0.01: fresh weights are made with 0.02"});
   CHECK(lines({{"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}}}) ==
-        std::vector<std::string>{"rope_scaling \"dynamic\" is not applied: RoPE is plain"});
-  CHECK(lines({{"logit_scale", 0.5}, {"embedding_multiplier", 12}}) ==
-        std::vector<std::string>{
-            "keys that are not known here were left out: embedding_multiplier, logit_scale"});
+        std::vector<std::string>{"rope_scaling \"dynamic\" is not applied: longer sequences than 2048 "
+                                 "(max_position_embeddings) are unsupported"});
+  CHECK(lines({{"mystery", 0.5}, {"another", 12}}) ==
+        std::vector<std::string>{"keys that are not known here were left out: another, mystery"});
   const json yarn = {{"type", "yarn"}, {"factor", 4.0}, {"beta_fsat", 7}};
   CHECK(lines({{"rope_scaling", yarn}}) ==
         std::vector<std::string>{"rope_scaling: beta_fsat is not known here and was left out"});
@@ -264,8 +265,9 @@ TEST_CASE("RoPE scaling is read with its defaults, or refused by its key", "[mod
   CHECK(contains(refusal("factor", nullptr), "rope_scaling: factor: missing"));
   CHECK(contains(refusal("factor", 0.5), "rope_scaling: factor: must be 1 or more, got 0.5"));
   CHECK(contains(refusal("factor", "8"), "rope_scaling: factor: expected a number"));
-  CHECK(contains(refusal("high_freq_factor", 1.0),
-                 "rope_scaling: high_freq_factor: 1 is not above low_freq_factor 1"));
+  CHECK(contains(refusal("high_freq_factor", 0.5),
+                 "rope_scaling: high_freq_factor: 0.5 is below low_freq_factor 1"));
+  CHECK(refusal("high_freq_factor", 1.0).empty());  // Llama 4 Scout's
   CHECK(contains(refusal("original_max_position_embeddings", 0),
                  "rope_scaling: original_max_position_embeddings"));
   CHECK(

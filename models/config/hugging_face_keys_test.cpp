@@ -1,0 +1,414 @@
+// Keys of config.json by model_type: other names of a number, keys that ask for another model, and keys that are left out.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "models/config/config.h"
+#include "tools/testing/catch.h"
+#include "tools/testing/temp_directory.h"
+#include "tools/testing/text.h"
+
+namespace precbench {
+namespace {
+
+using nlohmann::json;
+using Lines = std::vector<std::string>;
+
+/// A small config.json that its model_type accepts without a warning, but those that the model_type always has.
+json accepted(const std::string& model_type) {
+  json object = {{"model_type", model_type}, {"num_hidden_layers", 4},   {"hidden_size", 64},
+                 {"intermediate_size", 96},  {"num_attention_heads", 4}, {"num_key_value_heads", 2},
+                 {"head_dim", 16},           {"vocab_size", 96}};
+  if (model_type == "mistral") object["sliding_window"] = nullptr;
+  if (model_type.starts_with("deepseek")) object["kv_lora_rank"] = nullptr;
+  if (model_type == "llama4_text")
+    object.update({{"attention_chunk_size", nullptr},
+                   {"use_qk_norm", false},
+                   {"attn_temperature_tuning", false},
+                   {"no_rope_layers", {1, 1, 1, 1}}});
+  return object;
+}
+
+json with(json object, const json& more) {
+  object.update(more);
+  return object;
+}
+
+std::string error_of(const json& object) {
+  return refusal_of([&] { model_from_json(object); });
+}
+
+Lines warnings_of(const json& object) { return model_from_json(object).not_modelled; }
+
+constexpr const char* kFamilies[] = {"llama",     "mistral", "qwen2",       "qwen3",       "mixtral",
+                                     "qwen3_moe", "olmoe",   "deepseek_v2", "deepseek_v3", "llama4_text"};
+
+TEST_CASE("config.json: the number of experts is read under each name that transformers takes",
+          "[models][moe]") {
+  const std::map<std::string, Lines> names = {{"mixtral", {"num_local_experts", "num_experts"}},
+                                              {"qwen3_moe", {"num_experts", "num_local_experts"}},
+                                              {"olmoe", {"num_experts", "num_local_experts"}},
+                                              {"deepseek_v2", {"n_routed_experts", "num_experts"}},
+                                              {"deepseek_v3", {"n_routed_experts", "num_local_experts"}},
+                                              {"llama4_text", {"num_local_experts"}}};
+  for (const auto& [model_type, keys] : names)
+    for (const std::string& key : keys) {
+      INFO(model_type << " " << key);
+      const json object = with(accepted(model_type), {{key, 16}});
+      CHECK(model_from_json(object).moe.rule.experts == 16);
+      CHECK(warnings_of(object) == warnings_of(accepted(model_type)));
+      CHECK(error_of(with(object, {{key, 5000}})) == key + ": must be at most 4096, got 5000");
+      json both = object;
+      for (const std::string& other : keys) both[other] = 16;
+      CHECK(model_from_json(both).moe.rule.experts == 16);
+    }
+  CHECK(error_of(with(accepted("qwen3_moe"), {{"num_experts", 128}, {"num_local_experts", 8}})) ==
+        "num_experts 128 and num_local_experts 8: a qwen3_moe has both names for one number; leave one out");
+  // A name that transformers does not take for this model_type is another's.
+  CHECK(contains(error_of(with(accepted("llama4_text"), {{"num_experts", 4}, {"num_local_experts", 5000}})),
+                 "num_local_experts: must be at most 4096"));
+  CHECK(model_from_json(with(accepted("llama4_text"), {{"num_experts", 4}})).moe.rule.experts == 16);
+}
+
+TEST_CASE("config.json: no key that another model_type reads is dropped in silence", "[models]") {
+  using Families = std::set<std::string>;
+  struct Key {
+    json value;  ///< asks for something
+    Families readers;
+  };
+  const Families moe = {"mixtral", "qwen3_moe", "olmoe", "deepseek_v2", "deepseek_v3", "llama4_text"};
+  const Families deepseek = {"deepseek_v2", "deepseek_v3"}, llama4 = {"llama4_text"},
+                 qwen3_moe = {"qwen3_moe"};
+  const Families windows = {"qwen2", "qwen3", "qwen3_moe"};
+  const std::map<std::string, Key> keys = {
+      {"attention_bias",
+       {true,
+        {"llama", "qwen2", "qwen3", "qwen3_moe", "olmoe", "deepseek_v2", "deepseek_v3", "llama4_text"}}},
+      {"mlp_bias", {true, {"llama", "deepseek_v2"}}},
+      {"pretraining_tp", {2, {"llama", "deepseek_v2", "deepseek_v3"}}},
+      {"sliding_window", {64, {"mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe"}}},
+      {"layer_types", {{"sliding_attention"}, {"qwen2", "qwen3", "llama4_text"}}},
+      {"max_window_layers", {2, windows}},
+      {"use_sliding_window", {true, windows}},
+      {"num_experts_per_tok", {2, moe}},
+      {"num_local_experts", {32, {"mixtral", "qwen3_moe", "olmoe", "deepseek_v3", "llama4_text"}}},
+      {"num_experts", {32, {"mixtral", "qwen3_moe", "olmoe", "deepseek_v2"}}},
+      {"output_router_logits", {true, moe}},
+      {"router_aux_loss_coef", {0.01, moe}},
+      {"router_jitter_noise", {0.1, {"mixtral", "llama4_text"}}},
+      {"decoder_sparse_step", {2, qwen3_moe}},
+      {"mlp_only_layers", {{1}, qwen3_moe}},
+      {"moe_intermediate_size", {32, {"qwen3_moe", "deepseek_v2", "deepseek_v3"}}},
+      {"norm_topk_prob", {true, {"mixtral", "qwen3_moe", "olmoe", "deepseek_v2", "deepseek_v3"}}},
+      {"clip_qkv", {8.0, {"olmoe"}}},
+      {"aux_loss_alpha", {0.001, deepseek}},
+      {"seq_aux", {true, deepseek}},
+      {"ep_size", {2, deepseek}},
+      {"first_k_dense_replace", {1, deepseek}},
+      {"moe_layer_freq", {2, deepseek}},
+      {"n_group", {4, deepseek}},
+      {"n_routed_experts", {16, deepseek}},
+      {"n_shared_experts", {2, deepseek}},
+      {"routed_scaling_factor", {2.0, deepseek}},
+      {"scoring_func", {"other", deepseek}},
+      {"topk_group", {1, deepseek}},
+      {"topk_method", {"other", deepseek}},
+      {"kv_lora_rank", {512, deepseek}},
+      {"q_lora_rank", {512, deepseek}},
+      {"qk_head_dim", {192, deepseek}},
+      {"qk_nope_head_dim", {128, deepseek}},
+      {"qk_rope_head_dim", {64, deepseek}},
+      {"rope_interleave", {true, deepseek}},
+      {"v_head_dim", {16, deepseek}},
+      {"num_nextn_predict_layers", {1, {"deepseek_v3"}}},
+      {"num_mtp_layers", {1, {"deepseek_v3"}}},
+      {"attention_chunk_size", {64, llama4}},
+      {"attn_temperature_tuning", {true, llama4}},
+      {"attn_scale", {0.1, llama4}},
+      {"floor_scale", {8192, llama4}},
+      {"interleave_moe_layer_step", {2, llama4}},
+      {"intermediate_size_mlp", {192, llama4}},
+      {"moe_layers", {{1, 3}, llama4}},
+      {"no_rope_layers", {{1, 1, 1, 0}, llama4}},
+      {"no_rope_layer_interval", {4, llama4}},
+      {"use_qk_norm", {true, {"qwen3", "qwen3_moe", "olmoe", "llama4_text"}}}};
+  for (const char* model_type : kFamilies)
+    for (const auto& [key, one] : keys) {
+      INFO(model_type << " " << key);
+      const json object = with(accepted(model_type), {{key, one.value}});
+      const std::string error = error_of(object);
+      const std::string said = error.empty() ? fmt::format("{}", fmt::join(warnings_of(object), "\n")) : "";
+      if (one.readers.count(model_type)) {
+        if (!error.empty()) CHECK(contains(error, key));
+        CHECK_FALSE(contains(said, key + " (of "));
+      } else {
+        CHECK(error.empty());
+        CHECK(contains(said, key + " (of "));
+      }
+    }
+  for (const char* key :
+       {"router_aux_loss_coef", "aux_loss_alpha", "num_nextn_predict_layers", "num_mtp_layers"})
+    for (const std::string& model_type : keys.at(key).readers) {
+      INFO(model_type << " " << key);
+      CHECK(contains(fmt::format("{}", fmt::join(warnings_of(with(accepted(model_type), {{key, 1}})), "\n")),
+                     std::string(key) + " 1 is "));
+    }
+}
+
+TEST_CASE("config.json: keys of other model_types and losses of routers are warnings", "[models][moe]") {
+  CHECK(warnings_of(with(accepted("mixtral"), {{"n_shared_experts", 2},
+                                               {"first_k_dense_replace", 1},
+                                               {"use_qk_norm", true},
+                                               {"kv_lora_rank", 512},
+                                               {"attention_chunk_size", 64}})) ==
+        Lines{"keys that a mixtral does not read were left out: attention_chunk_size (of llama4_text), "
+              "first_k_dense_replace (of deepseek_v2), kv_lora_rank (of deepseek_v2), "
+              "n_shared_experts (of deepseek_v2), use_qk_norm (of qwen3)"});
+  CHECK(warnings_of(with(accepted("qwen3_moe"), {{"router_aux_loss_coef", 0.001}})) ==
+        Lines{"router_aux_loss_coef 0.001 is not read: --aux sets the coefficient of the balance loss"});
+  CHECK(warnings_of(with(accepted("qwen3_moe"), {{"router_aux_loss_coef", 0.0}})).empty());
+  CHECK(warnings_of(with(accepted("llama"), {{"quantization_config", {{"quant_method", "fp8"}}}})) ==
+        Lines{"quantization_config is not read: --recipe says what is quantized"});
+  // Windows that are off and layers with full attention ask for nothing.
+  CHECK(warnings_of(with(accepted("llama"), {{"sliding_window", 64}})) ==
+        Lines{"keys that a llama does not read were left out: sliding_window (of mistral)"});
+  CHECK(warnings_of(with(accepted("llama"), {{"sliding_window", 64},
+                                             {"use_sliding_window", false},
+                                             {"layer_types", {"full_attention"}}}))
+            .empty());
+}
+
+TEST_CASE("config.json: every key that makes another model is refused, all in one error", "[models]") {
+  const std::map<std::string, json> asking = {{"attn_logit_softcapping", 50.0},
+                                              {"final_logit_softcapping", 30.0},
+                                              {"embedding_multiplier", 12.0},
+                                              {"scale_emb", 12},
+                                              {"residual_multiplier", 0.22},
+                                              {"logits_scaling", 8.0},
+                                              {"logit_scale", 0.0625},
+                                              {"lm_head_multiplier", 0.04},
+                                              {"key_multiplier", 0.4},
+                                              {"attention_in_multiplier", 0.5},
+                                              {"attention_out_multiplier", 0.9},
+                                              {"mlp_multipliers", {0.9, 0.6}},
+                                              {"attention_multiplier", 0.015625},
+                                              {"query_pre_attn_scalar", 144},
+                                              {"use_parallel_residual", true},
+                                              {"parallel_attn", true},
+                                              {"alibi", true},
+                                              {"rotary_pct", 0.25},
+                                              {"rotary_dim", 8},
+                                              {"partial_rotary_factor", 0.5},
+                                              {"hidden_act", "gelu"},
+                                              {"hidden_activation", "gelu"},
+                                              {"swiglu_limit", 7.0},
+                                              {"scale_depth", 1.4},
+                                              {"dim_model_base", 256},
+                                              {"qkv_bias", true},
+                                              {"num_shared_experts", 1}};
+  json all = accepted("llama"), bare = all;
+  for (const auto& [key, value] : asking) {
+    INFO(key);
+    const std::string error = error_of(with(bare, {{key, value}}));
+    CHECK(error.starts_with(key + ": "));
+    CHECK(contains(error, " is not supported; set it to "));
+    CHECK(error_of(with(bare, {{key, nullptr}})).empty());
+    all[key] = value;
+  }
+  const std::string error = error_of(all);
+  for (const auto& [key, value] : asking) {
+    INFO(key);
+    CHECK(contains(error, key + ": "));
+    CHECK(contains(error, key + " to "));
+  }
+  CHECK(
+      error_of(with(bare, {{"embedding_multiplier", 12.0}, {"residual_multiplier", 0.22}})) ==
+      "embedding_multiplier: a multiplier of embeddings; residual_multiplier: a multiplier of residual branches: "
+      "none of these is supported; set embedding_multiplier to 1, residual_multiplier to 1 to measure the model "
+      "without");
+}
+
+TEST_CASE("config.json: a key whose value changes nothing is accepted without a word", "[models]") {
+  CHECK(warnings_of(with(accepted("llama"), {{"attn_logit_softcapping", nullptr},
+                                             {"final_logit_softcapping", 0.0},
+                                             {"embedding_multiplier", 1.0},
+                                             {"logits_scaling", 1},
+                                             {"attention_multiplier", 0.25},
+                                             {"query_pre_attn_scalar", 16},
+                                             {"rotary_dim", 16},
+                                             {"scale_depth", 2.0},
+                                             {"dim_model_base", 64},
+                                             {"use_parallel_residual", false},
+                                             {"rotary_pct", 1.0}}))
+            .empty());
+  CHECK(warnings_of(with(accepted("qwen2"), {{"qkv_bias", true}})).empty());
+  CHECK(warnings_of(with(accepted("qwen3_moe"), {{"use_qk_norm", true}, {"qkv_bias", false}})).empty());
+}
+
+TEST_CASE("config.json: a router or norm that contradicts its model_type is refused", "[models][moe]") {
+  CHECK(contains(error_of(with(accepted("mixtral"), {{"norm_topk_prob", false}})), "norm_topk_prob: "));
+  for (const char* model_type : {"qwen3", "qwen3_moe", "olmoe"})
+    CHECK(contains(error_of(with(accepted(model_type), {{"use_qk_norm", false}})), "use_qk_norm: "));
+  CHECK(error_of(with(accepted("qwen3"), {{"layer_types", {"full_attention", "linear_attention"}}})) ==
+        "layer_types: \"linear_attention\" is not supported; set it to null to measure the model without");
+}
+
+TEST_CASE("Llama 4: all keys that stand in the way are one error, whose advice leads to a model",
+          "[models][moe]") {
+  json scout = {{"model_type", "llama4_text"},
+                {"hidden_size", 5120},
+                {"intermediate_size", 8192},
+                {"intermediate_size_mlp", 16384},
+                {"num_hidden_layers", 4},
+                {"num_attention_heads", 40},
+                {"num_key_value_heads", 8},
+                {"vocab_size", 202048},
+                {"attention_chunk_size", 8192},
+                {"attn_temperature_tuning", 4},
+                {"use_qk_norm", true},
+                {"no_rope_layers", {1, 1, 1, 0}},
+                {"moe_layers", {1, 3}},
+                {"interleave_moe_layer_step", 2},
+                {"rope_scaling",
+                 {{"factor", 16.0},
+                  {"high_freq_factor", 1.0},
+                  {"low_freq_factor", 1.0},
+                  {"original_max_position_embeddings", 8192},
+                  {"rope_type", "llama3"}}}};
+  CHECK(
+      error_of(scout) ==
+      "attention_chunk_size: chunked attention; use_qk_norm: the L2 norm of queries and keys; "
+      "attn_temperature_tuning: attention temperature; "
+      "interleave_moe_layer_step: a block without experts between others; no_rope_layers: a layer without RoPE; "
+      "moe_layers: a block without experts between others: none of these is supported; set attention_chunk_size "
+      "to null, use_qk_norm to false, attn_temperature_tuning to false, interleave_moe_layer_step to 1, "
+      "no_rope_layers to a list of ones, moe_layers to null to measure the model without");
+  scout.update({{"attention_chunk_size", nullptr},
+                {"use_qk_norm", false},
+                {"attn_temperature_tuning", false},
+                {"interleave_moe_layer_step", 1},
+                {"no_rope_layers", {1, 1, 1, 1}},
+                {"moe_layers", nullptr}});
+  const ModelConfig model = model_from_json(scout);
+  CHECK(model.moe.rule.experts == 16);
+  CHECK(model.rope_scaling.high_freq_factor == 1);
+  CHECK(error_of(with(scout, {{"moe_layers", {0, 1, 2, 3}}})).empty());
+  CHECK(contains(error_of(with(scout, {{"moe_layers", {1, 3}}})), "moe_layers: a block without experts"));
+  CHECK(contains(error_of(with(scout, {{"moe_layers", json::array()}})), "moe_layers: "));
+}
+
+TEST_CASE("DeepSeek: the advice for latent attention leads to heads as wide as the model's",
+          "[models][moe]") {
+  json v3 = {{"model_type", "deepseek_v3"},   {"hidden_size", 7168},     {"intermediate_size", 18432},
+             {"moe_intermediate_size", 2048}, {"num_hidden_layers", 61}, {"num_attention_heads", 128},
+             {"num_key_value_heads", 128},    {"n_routed_experts", 256}, {"vocab_size", 129280},
+             {"kv_lora_rank", 512},           {"q_lora_rank", 1536},     {"qk_nope_head_dim", 128},
+             {"qk_rope_head_dim", 64},        {"v_head_dim", 128},       {"num_nextn_predict_layers", 1}};
+  CHECK(
+      error_of(v3) ==
+      "kv_lora_rank: latent attention (MLA) is not supported; set it to null and head_dim to 128 to measure the "
+      "model without; presets deepseek-v2-lite-gqa and deepseek-v3-gqa are such models");
+  v3["kv_lora_rank"] = nullptr;
+  CHECK(error_of(v3) == "head_dim: missing; plain attention (kv_lora_rank null) needs it, 128 as v_head_dim");
+  v3["head_dim"] = 64;  // as transformers 5 writes it
+  CHECK(error_of(v3) ==
+        "head_dim: 64 is not v_head_dim 128; with plain attention (kv_lora_rank null) set it to 128");
+  v3["head_dim"] = 128;
+  const ModelConfig model = model_from_json(v3);
+  CHECK(parameter_count(model) == parameter_count(find_model("deepseek-v3-gqa")));
+  CHECK(model.not_modelled == Lines{"latent attention (MLA) is left out: attention is plain",
+                                    "num_nextn_predict_layers 1 is left out: no multi-token prediction"});
+  const json yarn = {{"type", "yarn"}, {"factor", 40}, {"mscale", 1.0}, {"mscale_all_dim", 1.0}};
+  CHECK(warnings_of(with(v3, {{"rope_scaling", yarn}})).front() ==
+        "rope_scaling: mscale_all_dim 1: its factor on the scores of attention is left out");
+}
+
+TEST_CASE("config.json: RoPE of another type is refused, dynamic RoPE has a limit", "[models]") {
+  CHECK(
+      error_of(with(accepted("llama"), {{"rope_scaling", {{"type", "longrope"}, {"factor", 2.0}}}})) ==
+      "type: RoPE of type \"longrope\" is not supported; set it to \"default\" to measure the model without");
+  CHECK(contains(error_of(with(accepted("llama"), {{"rope_parameters", {{"rope_type", "proportional"}}}})),
+                 "rope_type: RoPE of type \"proportional\""));
+  const json dynamic = with(accepted("llama"), {{"max_position_embeddings", 4096},
+                                                {"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}}});
+  const ModelConfig model = model_from_json(dynamic);
+  CHECK(model.dynamic_rope);
+  CHECK(model.max_positions == 4096);
+  CHECK(model.rope_scaling == RopeScaling{});
+  CHECK(model.not_modelled == Lines{"rope_scaling \"dynamic\" is not applied: longer sequences than 4096 "
+                                    "(max_position_embeddings) are unsupported"});
+  // Up to there the work is that of plain RoPE, and so is the definition, which the id hashes.
+  CHECK(model_to_json(model) ==
+        model_to_json(model_from_json(with(accepted("llama"), {{"max_position_embeddings", 4096}}))));
+}
+
+TEST_CASE("config.json: a missing model_type is called missing", "[models]") {
+  json object = accepted("llama");
+  object.erase("model_type");
+  for (const json& value : {json("absent"), json(), json("")}) {
+    json changed = object;
+    if (value != "absent") changed["model_type"] = value;
+    CHECK(error_of(changed).starts_with("model_type: missing; known: llama, mistral, qwen2, "));
+  }
+}
+
+TEST_CASE("config.json: of Qwen3-MoE every layer has the sliding window", "[models][moe]") {
+  const json window = {{"use_sliding_window", true}, {"sliding_window", 64}, {"max_window_layers", 28}};
+  CHECK(model_from_json(with(accepted("qwen3_moe"), window)).sliding_window == 64);
+  CHECK(model_from_json(with(accepted("qwen2"), window)).sliding_window == 0);  // 4 layers of the 28 without
+}
+
+TEST_CASE("a model file may have a byte order mark and Python's constants where nobody reads them",
+          "[models]") {
+  const TempDirectory folder;
+  const std::string text = accepted("llama").dump();
+  CHECK(find_model(folder.write("mark.json", "\xEF\xBB\xBF" + text)).layers == 4);
+  const auto with_text = [&](const std::string& member) {
+    return folder.write("python.json", "{" + member + "," + text.substr(1));
+  };
+  CHECK(find_model(with_text(R"("time_step_limit": [0.0, Infinity])")).not_modelled ==
+        Lines{"keys that are not known here were left out: time_step_limit"});
+  const std::string path = with_text(R"("initializer_range": NaN)");
+  CHECK(refusal_of([&] { find_model(path); }) == path + ": initializer_range: expected a number, got NaN");
+  with_text(R"("rope_theta": -Infinity)");
+  CHECK(refusal_of([&] { find_model(path); }) == path + ": rope_theta: expected a number, got -Infinity");
+  with_text("\n\"rope_theta\": nan");
+  CHECK(refusal_of([&] { find_model(path); }) == path + ": not valid JSON in line 2, column 16");
+  const std::string wide = folder.write("wide.json", std::string("\xFF\xFE{\0}\0", 6));
+  CHECK(refusal_of([&] { find_model(wide); }) ==
+        wide + ": not valid JSON: the file is UTF-16; save it as UTF-8");
+}
+
+TEST_CASE("a model of a Hugging Face cache has its repository's name, and ./config.json its folder's",
+          "[models]") {
+  const TempDirectory folder;
+  const std::string text = accepted("llama").dump();
+  const auto name_of = [&](const std::string& path) { return find_model(folder.write(path, text)).name; };
+  const std::string snapshot = "snapshots/0123456789abcdef0123456789abcdef01234567/config.json";
+  CHECK(name_of("hub/models--meta-llama--Llama-3.2-1B/" + snapshot) == "Llama-3.2-1B");
+  CHECK(name_of("hub/models--gpt2/" + snapshot) == "gpt2");
+  CHECK(name_of("other/" + snapshot) == "0123456789abcdef0123456789abcdef01234567");
+  CHECK(name_of("here/./config.json") == "here");
+  CHECK(name_of("here/more/../config.json") == "here");
+}
+
+TEST_CASE("a folder as a model is told its config.json", "[models]") {
+  const TempDirectory folder;
+  const auto refusal = [](const std::string& name) { return refusal_of([&] { find_model(name); }); };
+  const std::string config = folder.write("mine/config.json", accepted("llama").dump());
+  CHECK(refusal(folder / "mine") == folder / "mine" + ": a folder; the model is its file " + config);
+  const std::string weights = folder.write("mine/model.safetensors", "");
+  CHECK(refusal(weights) ==
+        weights + ": the name of a model's file ends in .json; did you mean " + config + "?");
+  const std::string cached = folder.write("models--a--b/snapshots/01/config.json", "{}");
+  CHECK(refusal(folder / "models--a--b") ==
+        folder / "models--a--b" + ": a folder; the model is its file " + cached);
+  CHECK(refusal(folder / ".") ==
+        folder / "." + ": a folder without a config.json; a model is a preset or a .json file");
+}
+
+}  // namespace
+}  // namespace precbench
