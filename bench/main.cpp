@@ -89,6 +89,7 @@ int run_program(int argc, char** argv) {
 int main(int argc, char** argv) {
   precbench::refuse_old_cpu();
   precbench::keep_standard_streams();
+  precbench::survive_file_limits();
   const int status = run_program(argc, argv);
   // An orderly end would wait for OpenBLAS's threads, which never come back where they got no memory.
   if (precbench::why_too_little_address_space(precbench::openmp_threads())) {

@@ -11,10 +11,10 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "build_info.h"
+#include "kernels/base/usable_cpus.h"
 #include "kernels/gpu/device_info.h"
 #include "kernels/gpu/nvml.h"
 
@@ -62,7 +62,7 @@ GpuRecord gpu_record(const GpuProperties& gpu) {
 int openmp_threads() {
   if (const char* text = std::getenv("OMP_NUM_THREADS"))
     if (const int threads = std::atoi(text); threads > 0) return threads;
-  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  return usable_cpus().threads();
 }
 
 std::string host_name() {
@@ -80,6 +80,9 @@ Environment describe_environment(int threads, int first_gpu, int gpus) {
   env.host = known(host_name());
   env.cpu = value_in("/proc/cpuinfo", "model name");
   env.threads = threads;
+  const UsableCpus cpus = usable_cpus();
+  env.cpus = cpus.count;
+  env.cpu_quota = cpus.quota;
   const int visible = find_gpus().count;
   if (first_gpu < 0 || first_gpu >= visible) return env;
   GpuProperties gpu;

@@ -1,6 +1,7 @@
 // Warnings that a user hears at once: which, and once a process.
 #include "bench/sweep/told_at_once.h"
 
+#include "bench/step/lost_files.h"
 #include "kernels/gpu/device_info.h"
 #include "tools/testing/catch.h"
 
@@ -20,6 +21,16 @@ TEST_CASE("of a record's warnings a user hears those that doubt the whole sweep,
   record.warnings = {driver, overlap};
   CHECK(told_at_once(record) == Lines{overlap});
   CHECK(told_at_once(record).empty());
+}
+
+TEST_CASE("told_at_once: every lost file is told, a doubt about speed once", "[told_at_once]") {
+  using Lines = std::vector<std::string>;
+  const std::string lost = lost_file_warning("--save-final: a: cannot be written"),
+                    noisy = "step times are noisy: IQR / 1.349 over the median is above 5%";
+  Record record;
+  record.warnings = {noisy, lost};
+  CHECK(told_at_once(record) == Lines{lost, noisy});
+  CHECK(told_at_once(record) == Lines{lost});
 }
 
 }  // namespace

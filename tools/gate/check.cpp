@@ -2,6 +2,7 @@
 #include "tools/gate/check.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -153,13 +154,40 @@ int accept(const CheckOptions& options, RecordSet run) {
   const std::string beside = options.baseline + ".new";
   std::error_code ignored;
   fs::remove(beside, ignored);
-  for (const Record& record : records) append_record(beside, record);
+  try {
+    for (const Record& record : records) append_record(beside, record);
+  } catch (...) {  // the baseline stays as it was, with nothing half-written beside it
+    fs::remove(beside, ignored);
+    throw;
+  }
   std::error_code error;
   fs::rename(beside, options.baseline, error);
   if (error) throw InvalidInput(fmt::format("cannot write {}: {}", options.baseline, error.message()));
   fmt::print("accepted {} into {}, which has {} now\n", plural(measured, "case"), printable(options.baseline),
              records.size());
   return kCheckPassed;
+}
+
+/// Writes every file that was asked for, whichever of them fails. Throws InvalidInput with what failed.
+void write_results(const CheckOptions& options, const GateResult& result, const RerunCommand& rerun) {
+  std::vector<std::string> problems;
+  const auto write = [&](const std::string& path, bool append, const auto& text) {
+    try {
+      if (!path.empty()) write_file(path, text(), append);
+    } catch (const InvalidInput& error) {
+      problems.push_back(error.what());
+    }
+  };
+  const auto markdown = [&] { return gate_markdown(result, options.baseline, rerun); };
+  write(environment_variable("GITHUB_STEP_SUMMARY"), true, markdown);
+  write(options.markdown, false, markdown);
+  write(options.junit, false, [&] { return gate_junit(result, rerun); });
+  write(options.json, false, [&] {
+    return gate_json(result, options.baseline, rerun)
+               .dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
+           "\n";
+  });
+  if (!problems.empty()) throw InvalidInput(fmt::format("{}", fmt::join(problems, "; ")));
 }
 
 /// Where a case that runs again has its row beside those that are checked: of two rows the newer counts.
@@ -206,31 +234,27 @@ int check(const CheckOptions& options, const RerunCommand& command) {
     for (const std::string& problem : run.problems) fmt::print(stderr, "{}\n", printable(problem));
     return accept(options, std::move(run));
   }
+  for (const std::string& path : {options.markdown, options.junit, options.json})
+    if (!path.empty()) check_writable(path);
   const RecordSet baseline = read_baseline(options.baseline);
   GateResult result = judge(baseline, run, rules);
   result.notes.insert(result.notes.begin(), run.problems.begin(), run.problems.end());
   const int status = result.exit_status();
 
-  const std::string markdown = gate_markdown(result, options.baseline, rerun);
-  if (const std::string path = environment_variable("GITHUB_STEP_SUMMARY"); !path.empty())
-    write_file(path, markdown, true);
-  if (!options.markdown.empty()) write_file(options.markdown, markdown);
-  if (!options.junit.empty()) write_file(options.junit, gate_junit(result, rerun));
-  if (!options.json.empty())
-    write_file(options.json, gate_json(result, options.baseline, rerun)
-                                     .dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
-                                 "\n");
+  // The verdict first: a file that cannot be written does not lose it.
   fmt::print("{}", gate_term(result, options.baseline, rerun));
   quiet.reset();
   if (on_github) fmt::print("{}", gate_annotations(result, rerun));
+  std::fflush(stdout);
+  write_results(options, result, rerun);
   return status;
 }
 
 CLI::App* add_check_command(CLI::App& app, CheckOptions& options) {
   CLI::App* command = app.add_subcommand("check", "compare a run with a baseline; fail where it got worse");
   command->footer(
-      "Exit status: 0 nothing is worse, 1 a regression, 2 bad input, 3 something is missing or "
-      "inconclusive.\n"
+      "Exit status: 0 nothing is worse, 1 a regression, 2 bad input or a file that cannot be written, 3 something is\n"
+      "missing or inconclusive.\n"
       "Tolerances are percentages; \"off\" leaves a metric out.");
   command->add_option("PATH", options.paths, "records of the run: files, or folders of *.jsonl")
       ->required()
