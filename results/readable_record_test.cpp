@@ -51,7 +51,8 @@ TEST_CASE("append_record: a ratio of two measurements above 1 is a row like any 
   CHECK(record.warnings.empty());
 }
 
-TEST_CASE("append_record: an optional value that readers refuse becomes null, with a warning", "[readable_record]") {
+TEST_CASE("append_record: an optional value that readers refuse becomes null, with a warning",
+          "[readable_record]") {
   const Record negative = appended(changed([](Record& r) { r.metrics->energy_j_per_token = -0.5; }));
   CHECK(!negative.metrics->energy_j_per_token);
   CHECK(negative.metrics->tokens_per_s);
@@ -68,12 +69,14 @@ TEST_CASE("append_record: an optional value that readers refuse becomes null, wi
   CHECK(routing.warnings == Lines{"not recorded: /breakdown/routing_ms: -1.0 is below 0"});
 }
 
-TEST_CASE("append_record: a value that may not be null takes its section along, and no more", "[readable_record]") {
+TEST_CASE("append_record: a value that may not be null takes its section along, and no more",
+          "[readable_record]") {
   const Record idle = appended(changed([](Record& r) { r.breakdown->idle_ms = -0.001; }));
   CHECK(!idle.breakdown);
   CHECK(idle.timing);
   CHECK(idle.metrics->tokens_per_s);
-  CHECK(idle.warnings == Lines{"not recorded: /breakdown/idle_ms: -0.001 is below 0; /breakdown was left out whole"});
+  CHECK(idle.warnings ==
+        Lines{"not recorded: /breakdown/idle_ms: -0.001 is below 0; /breakdown was left out whole"});
   const Record sample = appended(changed([](Record& r) { r.timing->samples_ms[3] = kNan; }));
   CHECK(!sample.timing);
   CHECK(sample.training->loss.size() == 100);
@@ -97,7 +100,8 @@ TEST_CASE("readable_record: a bad value at any place of a record is mended or re
   const Json good = samples::gpu_record("blockwise", 200);
   for (const SchemaField& field : Schema::record().scalar_fields()) {
     const Json::json_pointer place(field.pointer);
-    if (!good.contains(place) || !good.at(place).is_number() || field.pointer.starts_with("/definition/")) continue;
+    if (!good.contains(place) || !good.at(place).is_number() || field.pointer.starts_with("/definition/"))
+      continue;
     INFO(field.pointer);
     Json bad = good;
     bad[place] = -12345;
@@ -109,8 +113,10 @@ TEST_CASE("readable_record: a bad value at any place of a record is mended or re
       if (!allowed) CHECK(record.warnings.front().starts_with("not recorded: " + field.pointer + ": -12345"));
     } catch (const InvalidInput& error) {
       CHECK(!allowed);
-      CHECK(std::string(error.what()).starts_with("this record cannot be read back: " + field.pointer + ": "));
-      CHECK((field.pointer.starts_with("/case/") || std::count(field.pointer.begin(), field.pointer.end(), '/') == 1));
+      CHECK(
+          std::string(error.what()).starts_with("this record cannot be read back: " + field.pointer + ": "));
+      CHECK((field.pointer.starts_with("/case/") ||
+             std::count(field.pointer.begin(), field.pointer.end(), '/') == 1));
     }
   }
 }
@@ -135,7 +141,8 @@ TEST_CASE("readable_record: what no record can do without is refused", "[readabl
 }
 
 TEST_CASE("readable_record: the committed records come back unchanged", "[readable_record]") {
-  for (const char* path : {"baseline", "cpu/convergence-tiny.jsonl", "h200/single.jsonl", "h200/interleaved", "h200x4"})
+  for (const char* path :
+       {"baseline", "cpu/convergence-tiny.jsonl", "h200/single.jsonl", "h200/interleaved", "h200x4"})
     for (const LocatedRecord& located :
          read_records({std::string(PRECBENCH_SOURCE_DIR "/results/") + path}).records)
       CHECK(Json(readable_record(located.record)).dump() == Json(located.record).dump());

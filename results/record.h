@@ -133,7 +133,8 @@ struct Metrics {
   OptionalNumber mfu_measured;        ///< of the rates measured in this run
   OptionalNumber energy_j_per_token;  ///< all GPUs together; null where several processes drive them
   Shared<DeviceRates> peaks;
-  Shared<std::string> speed_from;  ///< "mean" where speeds are made from the mean step; null: from the median step
+  Shared<std::string>
+      speed_from;  ///< "mean" where speeds are made from the mean step; null: from the median step
 };
 
 /// Bytes by segment on the rank that needs most. A segment that a case does not have is 0.

@@ -383,8 +383,7 @@ std::optional<LastLine> last_line(const std::string& path) {
 std::string Origin::text() const { return fmt::format("{}:{}", *file, line); }
 
 void append_record(const std::string& path, const Record& record) {
-  const std::string line =
-      Json(readable_record(record)).dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string line = Json(readable_record(record)).dump(-1, ' ', false, Json::error_handler_t::replace);
   if (const auto why = beyond(line, kRecordLimits))
     throw InvalidInput(fmt::format("cannot write {}: this record cannot be read back: {}", path, *why));
   append_text(path, line + "\n");

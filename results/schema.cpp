@@ -195,7 +195,8 @@ void Schema::Node::check(const Json& json, const Place& place, std::vector<Schem
     for (std::size_t i = 0; i < json.size(); ++i) items->check(json[i], {&place, nullptr, i}, found);
 }
 
-void Schema::Node::check_object(const Json& json, const Place& place, std::vector<SchemaViolation>& found) const {
+void Schema::Node::check_object(const Json& json, const Place& place,
+                                std::vector<SchemaViolation>& found) const {
   for (const std::string& key : required)
     if (found.size() < kMostViolations && !json.contains(key))
       found.push_back({Place{&place, &key}.pointer(), "missing"});

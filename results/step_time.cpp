@@ -15,8 +15,10 @@
 namespace precbench {
 namespace {
 
-constexpr const char* kAboveSheet = "the GPU's clock was above that of its data sheet, or the time is too short";
-constexpr const char* kAboveMeasured = "the step was faster than the GEMMs and copies that were timed after it";
+constexpr const char* kAboveSheet =
+    "the GPU's clock was above that of its data sheet, or the time is too short";
+constexpr const char* kAboveMeasured =
+    "the step was faster than the GEMMs and copies that were timed after it";
 
 bool far_apart(double mean, double median) { return std::abs(mean - median) > kFarApart * median; }
 
@@ -59,23 +61,26 @@ std::vector<std::string> speed_doubts(const Record& record) {
   if (!record.metrics || !record.metrics->tokens_per_s || !record.timing) return doubts;
   const Timing& timing = *record.timing;
   const auto statistics = sample_statistics(timing.samples_ms);
-  if (statistics && timing.samples_ms.size() >= kFewestSamples && !(relative_noise(*statistics) <= kMuchNoise))
+  if (statistics && timing.samples_ms.size() >= kFewestSamples &&
+      !(relative_noise(*statistics) <= kMuchNoise))
     doubts.push_back(fmt::format(
         "step times are noisy: IQR / 1.349 over the median is above {:g}%, so speeds and ratios are uncertain",
         100 * kMuchNoise));
   if (mean_is_far_from_median(timing))
-    doubts.push_back(
-        fmt::format("the median step is not typical: the mean step takes {:.4g} ms, the median {:.4g} ms; speeds are made "
-                    "from the {}",
-                    *mean_step_ms(timing), *timing.median_ms, record.metrics->speed_from.value_or("median")));
+    doubts.push_back(fmt::format(
+        "the median step is not typical: the mean step takes {:.4g} ms, the median {:.4g} ms; speeds are made "
+        "from the {}",
+        *mean_step_ms(timing), *timing.median_ms, record.metrics->speed_from.value_or("median")));
   const Metrics& metrics = *record.metrics;
   for (const auto& [name, share, why] :
        {std::tuple{"mfu_bf16", metrics.mfu_bf16, kAboveSheet}, std::tuple{"sol", metrics.sol, kAboveSheet},
         std::tuple{"mfu_measured", metrics.mfu_measured, kAboveMeasured}})
     if (share && *share > 1) doubts.push_back(fmt::format("{} is {:.3f}, above 1: {}", name, *share, why));
-  if (const auto cpus = cpus_for_threads(*record.env); cpus && *cpus < static_cast<double>(*record.env->threads))
+  if (const auto cpus = cpus_for_threads(*record.env);
+      cpus && *cpus < static_cast<double>(*record.env->threads))
     doubts.push_back(fmt::format("{} had {:.3g} CPUs, by affinity mask or CPU quota",
-                                 plural(static_cast<std::size_t>(*record.env->threads), "CPU thread"), *cpus));
+                                 plural(static_cast<std::size_t>(*record.env->threads), "CPU thread"),
+                                 *cpus));
   return doubts;
 }
 

@@ -37,7 +37,8 @@ Record timed(const Samples& samples) {
   Record record = samples::gpu_record("bf16", 250);
   record.timing = timing_of(samples);
   Metrics& metrics = *record.metrics;
-  metrics.tokens_per_s = static_cast<double>(*record.training->tokens_per_step) * 1e3 / *step_ms_for_speed(*record.timing);
+  metrics.tokens_per_s =
+      static_cast<double>(*record.training->tokens_per_step) * 1e3 / *step_ms_for_speed(*record.timing);
   metrics.tokens_per_s_per_gpu = metrics.tokens_per_s;
   metrics.tflops_per_gpu = *metrics.tokens_per_s * record.flops->per_token * 1e-12;
   if (mean_is_far_from_median(*record.timing)) metrics.speed_from = std::string(kFromMean);
@@ -46,7 +47,8 @@ Record timed(const Samples& samples) {
 
 bool warns(const Record& record, const std::string& begin) {
   const auto doubts = speed_doubts(record);
-  return std::any_of(doubts.begin(), doubts.end(), [&](const std::string& line) { return line.starts_with(begin); });
+  return std::any_of(doubts.begin(), doubts.end(),
+                     [&](const std::string& line) { return line.starts_with(begin); });
 }
 
 const std::string kNoisy = "step times are noisy: ", kNotTypical = "the median step is not typical: ";
@@ -89,7 +91,8 @@ TEST_CASE("speed_doubts: a median far from the mean is a warning of its own", "[
   const Record record = timed(under_quota());
   CHECK(speed_doubts(record).size() == 2);
   CHECK(warns(record, kNoisy));
-  CHECK(warns(record, kNotTypical + "the mean step takes 35 ms, the median 20 ms; speeds are made from the mean"));
+  CHECK(warns(record,
+              kNotTypical + "the mean step takes 35 ms, the median 20 ms; speeds are made from the mean"));
   // Most steps alike, so that no quartile shows the stalls.
   Samples rare(20, 20.0);
   for (const std::size_t i : {4, 9, 14, 19}) rare[i] = 70;
@@ -97,7 +100,8 @@ TEST_CASE("speed_doubts: a median far from the mean is a warning of its own", "[
   CHECK(warns(timed(rare), kNotTypical));
   Record before = record;  // an older row, whose speed is the median's
   before.metrics->speed_from.reset();
-  CHECK(warns(before, kNotTypical + "the mean step takes 35 ms, the median 20 ms; speeds are made from the median"));
+  CHECK(warns(before,
+              kNotTypical + "the mean step takes 35 ms, the median 20 ms; speeds are made from the median"));
   Record emulated = record;
   emulated.metrics = Metrics{};
   CHECK(speed_doubts(emulated).empty());

@@ -295,8 +295,9 @@ int sweep(const SweepCommand& command) {
 
 CLI::App* add_run_command(CLI::App& app, RunCommand& command) {
   CLI::App* sub = app.add_subcommand("run", "run one case in this process and print its record");
-  sub->footer("Exit status: 0 the case is ok; 1 it is not, or a file that it was to write is lost, for the reason on\n"
-              "standard error; 2 bad input.");
+  sub->footer(
+      "Exit status: 0 the case is ok; 1 it is not, or a file that it was to write is lost, for the reason on\n"
+      "standard error; 2 bad input.");
   add_fields(*sub, command.axes, false);
   sub->add_option("--out", command.out, "append the record to DIR/records.jsonl as well")
       ->type_name("DIR")

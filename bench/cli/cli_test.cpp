@@ -34,9 +34,10 @@ TEST_CASE("run and sweep: last weights that do not fit on the disk are told, and
   // 64 blocks of 512 bytes or of 1,024, as the shell has it: a record of one step fits, the weights of tiny do not. The
   // limit's signal must not end the program.
   const std::string limited = "ulimit -f 64; " PRECBENCH_BINARY_DIR "/precbench ",
-                    flags = " --device cpu --batch 1 --seq 32 --steps 1 --save-final " + (directory / "w") + " --out " +
-                            (directory / "out");
-  const std::string line = "precbench: not written: --save-final: " + (directory / "w") + ": cannot be written (File too large)\n";
+                    flags = " --device cpu --batch 1 --seq 32 --steps 1 --save-final " + (directory / "w") +
+                            " --out " + (directory / "out");
+  const std::string line =
+      "precbench: not written: --save-final: " + (directory / "w") + ": cannot be written (File too large)\n";
   const Answer run = output_of("(" + limited + "run" + flags + ")");
   CHECK(run.status == 1);
   CHECK(contains(run.text, line));
@@ -52,9 +53,10 @@ TEST_CASE("run and sweep: last weights that do not fit on the disk are told, and
 
 TEST_CASE("run: checkpoints that do not fit on the disk are told, and the status is 1", "[cli]") {
   const TempDirectory directory;
-  const Answer answer = output_of("(ulimit -f 64; " PRECBENCH_BINARY_DIR
-                                  "/precbench run --device cpu --batch 1 --seq 32 --steps 2 --checkpoint-every 1 --out " +
-                                  (directory / "out") + ")");
+  const Answer answer =
+      output_of("(ulimit -f 64; " PRECBENCH_BINARY_DIR
+                "/precbench run --device cpu --batch 1 --seq 32 --steps 2 --checkpoint-every 1 --out " +
+                (directory / "out") + ")");
   CHECK(answer.status == 1);
   CHECK(contains(answer.text, "precbench: not written: the checkpoint after step 1: "));
   CHECK(contains(answer.text, "File too large"));
@@ -67,8 +69,9 @@ TEST_CASE("report: a file that does not fit is one line and no success", "[cli]"
   for (const char* format : {"html", "csv", "json", "md"}) {
     INFO(format);
     const std::string file = directory / format;
-    CHECK(refusal_in(output_of("(ulimit -f 1; " PRECBENCH_BINARY_DIR "/precbench report " + baseline + " --format " +
-                               format + " -o " + file + ")")) == "precbench: cannot write " + file + ": File too large");
+    CHECK(refusal_in(output_of("(ulimit -f 1; " PRECBENCH_BINARY_DIR "/precbench report " + baseline +
+                               " --format " + format + " -o " + file + ")")) ==
+          "precbench: cannot write " + file + ": File too large");
   }
 }
 

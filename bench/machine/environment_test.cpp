@@ -47,7 +47,8 @@ class OmpThreads {
 
 }  // namespace
 
-TEST_CASE("describe_environment: a process on one CPU has one thread, and the record says both", "[environment]") {
+TEST_CASE("describe_environment: a process on one CPU has one thread, and the record says both",
+          "[environment]") {
   const OnOneCpu pinned;
   {
     const OmpThreads unset(nullptr);

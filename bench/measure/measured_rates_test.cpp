@@ -35,7 +35,8 @@ TEST_CASE("percent_of_counts: a part that rounds to more than the whole is 100%"
   CHECK(!percent_of_counts(0, 0));
 }
 
-TEST_CASE("shortest_sample: long calls are timed ten times, and a rate that keeps rising ends", "[measured_rates]") {
+TEST_CASE("shortest_sample: long calls are timed ten times, and a rate that keeps rising ends",
+          "[measured_rates]") {
   int calls = 0;
   CHECK(shortest_sample([&] { return ++calls, 5.0; }) == 5.0);
   CHECK(calls == 10);

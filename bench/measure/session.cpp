@@ -182,8 +182,9 @@ std::vector<std::string> Session::data_read_again(const DataSource& data, std::s
   const double read = static_cast<double>(steps) * static_cast<double>(plan_.tokens_per_step() / plan_.T),
                there = static_cast<double>(data.sequences(plan_.T));
   if (read <= there) return {};
-  return {fmt::format("--data: {:.0f} sequences of {} tokens were read, and the data has {:.0f}: each was read {:.1f} times",
-                      read, plan_.T, there, read / there)};
+  return {fmt::format(
+      "--data: {:.0f} sequences of {} tokens were read, and the data has {:.0f}: each was read {:.1f} times",
+      read, plan_.T, there, read / there)};
 }
 
 /// What a run begins with: another's state, and of an earlier start of this case the last one and its losses.
@@ -382,10 +383,12 @@ void Session::throw_diverged(Rank& rank, std::int64_t step, const StepResult& re
   const std::string gradient = first_not_finite(rank, Parameters::Kind::gradients, Order::backward);
   const std::string router = bad_router(rank);
   const std::string weight = step == begin_ ? bad_first_weight(rank) : "";
-  const std::string origin = !weight.empty() ? "first weight that is not finite, before any step: " + weight
-                                             : "first bad gradient: " + (gradient.empty() ? "none" : gradient);
+  const std::string origin = !weight.empty()
+                                 ? "first weight that is not finite, before any step: " + weight
+                                 : "first bad gradient: " + (gradient.empty() ? "none" : gradient);
   throw Diverged(fmt::format("{} is not finite at step {}; {}{}",
-                             std::isfinite(result.loss) ? "the gradient norm" : "the loss", step + 1, origin, router));
+                             std::isfinite(result.loss) ? "the gradient norm" : "the loss", step + 1, origin,
+                             router));
 }
 
 }  // namespace

@@ -208,12 +208,14 @@ TEST_CASE("a first run from another machine is not pooled", "[interleave]") {
 TEST_CASE("pool_runs: a pair with stalls has the speed of its mean step", "[interleave]") {
   Record first = samples::gpu_record("rowwise", 200), second = first;
   for (Record* r : {&first, &second}) r->timing->runs.clear(), r->timing->between_runs.reset();
-  for (const std::size_t i : {1, 3, 5, 7}) second.timing->samples_ms[i] = 700;  // of 11, so that the median stays
+  for (const std::size_t i : {1, 3, 5, 7})
+    second.timing->samples_ms[i] = 700;  // of 11, so that the median stays
   second.timing->median_ms = 200.16;
   const Record pooled = pool_runs(first, second);
   const double tokens = static_cast<double>(*first.training->tokens_per_step);
   CHECK(pooled.metrics->speed_from == std::string("mean"));
-  CHECK(std::fabs(*pooled.metrics->tokens_per_s / (tokens * 1e3 / *mean_step_ms(*pooled.timing)) - 1) < 1e-12);
+  CHECK(std::fabs(*pooled.metrics->tokens_per_s / (tokens * 1e3 / *mean_step_ms(*pooled.timing)) - 1) <
+        1e-12);
   CHECK(*pooled.metrics->mfu_bf16 < 0.9 * *first.metrics->mfu_bf16);
   // A first run that was all stalls is taken for one: the pair's speed is made anew.
   const Record other = pool_runs(pooled, pooled);

@@ -171,7 +171,8 @@ std::string tally(const std::vector<Plan>& grid, const Rows& rows) {
 }
 
 /// `lost`: files that cases of this start could not write.
-int summarize(const std::vector<Plan>& grid, const Rows& rows, std::size_t lost, const SweepOptions& options) {
+int summarize(const std::vector<Plan>& grid, const Rows& rows, std::size_t lost,
+              const SweepOptions& options) {
   const bool failures =
       std::any_of(grid.begin(), grid.end(), [&](const Plan& plan) { return is_failure(rows.at(plan.id)); });
   const bool none_ok = std::none_of(grid.begin(), grid.end(),
@@ -180,7 +181,8 @@ int summarize(const std::vector<Plan>& grid, const Rows& rows, std::size_t lost,
   if (!options.summary) return status;
   if (none_ok) tell(fmt::format("precbench: no case is ok: {}", tally(grid, rows)));
   if (lost > 0)
-    tell(fmt::format("precbench: {} could not be written; the rows say which (warnings)", plural(lost, "file")));
+    tell(fmt::format("precbench: {} could not be written; the rows say which (warnings)",
+                     plural(lost, "file")));
   if (options.quiet) return status;
   // A standard output that takes nothing is told at the end of the program (exit_status_of).
   std::fputs(fmt::format("{}: {}{}\nrecords: {}/records.jsonl; compare them with: precbench report {}\n",

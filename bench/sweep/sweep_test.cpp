@@ -106,7 +106,8 @@ Record fake_run(const Case& c, const NodeShare&, StepBoard&) {
         record.warnings.push_back(getenv(name) ? getenv(name) : "unset");
       break;
     case kLosesFile:
-      record.warnings.push_back(lost_file_warning("--save-final: w: cannot be written (No space left on device)"));
+      record.warnings.push_back(
+          lost_file_warning("--save-final: w: cannot be written (No space left on device)"));
       break;
     case kSurprising:
       record.quantization = {{"qkv.x rows", "e4m3", 100.5, 0.0, 30.0}};
@@ -185,7 +186,8 @@ TEST_CASE("run_sweep: a case whose file is lost keeps its row, and the status is
   const std::string told = file_text(errors);
   CHECK(told.find("precbench: not written: --save-final: w: cannot be written (No space left on device)\n") !=
         std::string::npos);
-  CHECK(told.find("precbench: 1 file could not be written; the rows say which (warnings)\n") != std::string::npos);
+  CHECK(told.find("precbench: 1 file could not be written; the rows say which (warnings)\n") !=
+        std::string::npos);
   CHECK(run_sweep(cases_of({kFine, kFine + 1}), options) == kSweepDone);
 }
 
@@ -358,9 +360,10 @@ TEST_CASE("a case that something outside kills once is run again", "[sweep]") {
   CHECK(run_sweep(grid, options) == kSweepDone);
   const Record row = rows_by_seed(options)[kKilledOnce];
   CHECK(row.status == Status::ok);
-  CHECK(row.warnings == std::vector<std::string>{
-                            "killed: the first process of this case was killed by signal 9 (SIGKILL); this row is of a "
-                            "second one"});
+  CHECK(row.warnings ==
+        std::vector<std::string>{
+            "killed: the first process of this case was killed by signal 9 (SIGKILL); this row is of a "
+            "second one"});
 }
 
 TEST_CASE("bad input that only the case finds ends the sweep, and finished rows stay", "[sweep]") {

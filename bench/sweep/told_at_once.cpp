@@ -15,8 +15,8 @@ std::vector<std::string> told_at_once(const Record& record) {
   std::vector<std::string> fresh = lost_files(record);
   for (const std::string& warning : record.warnings)
     for (const char* kind :
-         {"--eval-data: ", "driver: ", "--graph early: ", "--data: ", "not recorded: ", "contradicts itself: ",
-          "step times are noisy: ", "the median step is not typical: ", "killed: "})
+         {"--eval-data: ", "driver: ", "--graph early: ", "--data: ", "not recorded: ",
+          "contradicts itself: ", "step times are noisy: ", "the median step is not typical: ", "killed: "})
       if (warning.starts_with(kind) && told.insert(kind).second) fresh.push_back(warning);
   return fresh;
 }

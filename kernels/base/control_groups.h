@@ -14,6 +14,7 @@ struct ControlGroup {
 
 /// Returns the groups of a controller ("memory", "cpu") around this process, each followed by those that contain it.
 /// Groups of version 2 are listed whether or not they have the controller. Empty where there are none. `root` stands for /.
-std::vector<ControlGroup> control_groups(const std::string& controller, const std::filesystem::path& root = "/");
+std::vector<ControlGroup> control_groups(const std::string& controller,
+                                         const std::filesystem::path& root = "/");
 
 }  // namespace precbench

@@ -55,7 +55,8 @@ std::optional<double> quota_of(const ControlGroup& group) {
     std::ifstream file(group.folder / "cpu.max");
     quota = number_in(file), period = number_in(file);
   } else {
-    std::ifstream quota_file(group.folder / "cpu.cfs_quota_us"), period_file(group.folder / "cpu.cfs_period_us");
+    std::ifstream quota_file(group.folder / "cpu.cfs_quota_us"),
+        period_file(group.folder / "cpu.cfs_period_us");
     quota = number_in(quota_file), period = number_in(period_file);
   }
   if (!quota || !period || *quota <= 0 || *period <= 0) return std::nullopt;

@@ -53,8 +53,8 @@ std::optional<ScaledStep> predicted_on_several_gpus(const Record& record, const 
     if (!c.bus_gb_per_s || *c.bus_gb_per_s <= 0) return std::nullopt;
     step.communication_ms += c.wire_bytes / *c.bus_gb_per_s / 1e6;
   }
-  step.ms = *single_ms - single.breakdown->optimizer_ms * (1 - 1.0 / shards) +
-            kHiddenCost * step.communication_ms;
+  step.ms =
+      *single_ms - single.breakdown->optimizer_ms * (1 - 1.0 / shards) + kHiddenCost * step.communication_ms;
   return step;
 }
 

@@ -80,8 +80,9 @@ std::string other_machine(const Match& match) {
   // Records from before CPUs were told say nothing of them.
   const auto was_cpus = cpus_for_threads(was), is_cpus = cpus_for_threads(is);
   if (was_cpus && is_cpus && was_cpus != is_cpus)
-    return fmt::format("speed not judged: the baseline's {} CPU threads shared {:.3g} CPUs, this run's {:.3g}",
-                       was.threads.value_or(0), *was_cpus, *is_cpus);
+    return fmt::format(
+        "speed not judged: the baseline's {} CPU threads shared {:.3g} CPUs, this run's {:.3g}",
+        was.threads.value_or(0), *was_cpus, *is_cpus);
   return "";
 }
 

@@ -202,8 +202,7 @@ TEST_CASE("judge: speeds of as many threads on fewer CPUs are not judged", "[gat
   here.env->cpus = 1;
   const GateResult pinned = judge_one(there, here);
   CHECK_FALSE(judged(pinned, "tokens/s"));
-  CHECK(pinned.notes.at(0) ==
-        "speed not judged: the baseline's 2 CPU threads shared 2 CPUs, this run's 1");
+  CHECK(pinned.notes.at(0) == "speed not judged: the baseline's 2 CPU threads shared 2 CPUs, this run's 1");
   here.env->cpus = 8, here.env->cpu_quota = 0.5;
   CHECK_FALSE(judged(judge_one(there, here), "tokens/s"));
   CHECK_FALSE(judged(judge_one(here, there), "tokens/s"));

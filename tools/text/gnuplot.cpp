@@ -141,7 +141,8 @@ std::string draw(const std::vector<Figure*>& figures, const std::string& folder,
                                     "plots/" + figure.script + ".gp");
       if (done && is_whole(work.path / picture)) return true;
       if (not_drawn.texts.empty())
-        complaint = done ? "its picture is cut off; the folder for temporary files may be full" : last_complaint(work.path);
+        complaint = done ? "its picture is cut off; the folder for temporary files may be full"
+                         : last_complaint(work.path);
       not_drawn.add(figure.name);
       return false;
     };
