@@ -88,5 +88,6 @@ int run_program(int argc, char** argv) {
 int main(int argc, char** argv) {
   precbench::refuse_old_cpu();
   precbench::keep_standard_streams();
+  precbench::survive_file_limits();
   return run_program(argc, argv);
 }

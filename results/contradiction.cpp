@@ -9,6 +9,7 @@
 
 #include "results/host_time.h"
 #include "results/statistics.h"
+#include "results/step_time.h"
 
 namespace precbench {
 namespace {
@@ -97,10 +98,12 @@ void audit_timing(Audit& audit, const Timing& timing) {
 
 void audit_speed(Audit& audit, const Record& record) {
   const Metrics& metrics = *record.metrics;
-  if (record.timing && record.timing->median_ms && record.training && record.training->tokens_per_step)
+  if (const auto step_ms = step_ms_of_speed(record);
+      step_ms && record.training && record.training->tokens_per_step)
     audit.number("metrics.tokens_per_s", metrics.tokens_per_s,
-                 "training.tokens_per_step over timing.median_ms",
-                 static_cast<double>(*record.training->tokens_per_step) / *record.timing->median_ms * 1e3);
+                 metrics.speed_from ? "training.tokens_per_step over the mean of samples_ms"
+                                    : "training.tokens_per_step over timing.median_ms",
+                 static_cast<double>(*record.training->tokens_per_step) / *step_ms * 1e3);
   if (record.flops && metrics.tokens_per_s_per_gpu)
     audit.number("metrics.tflops_per_gpu", metrics.tflops_per_gpu,
                  "metrics.tokens_per_s_per_gpu times flops.per_token",

@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/base/usable_cpus.h"
+
 namespace precbench {
 namespace {
 
@@ -20,7 +22,7 @@ void for_each_index(std::size_t count, std::size_t threads, const std::function<
   const auto work = [&] {
     for (std::size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) visit(i);
   };
-  threads = std::min({threads, count, kMostThreads, std::size_t{std::thread::hardware_concurrency()}});
+  threads = std::min({threads, count, kMostThreads, static_cast<std::size_t>(usable_cpus().threads())});
   std::vector<std::jthread> others;
   others.reserve(threads);
   try {

@@ -42,7 +42,7 @@ bool left_out(std::string_view key) {
   return key == "kernels" || key == "routing_ms" || key == "params" || key == "moe" || key == "grouped" ||
          key == "ep" || key == "exchange" || key == "dispatch" || key == "slots" || key == "columns" ||
          key == "bytes" || key == "predicted_dispatch" || key == "predicted_combine" || key == "flow" ||
-         key == "route_flips";
+         key == "route_flips" || key == "cpus" || key == "cpu_quota" || key == "speed_from";
 }
 
 template <class T>
@@ -95,7 +95,8 @@ bool added_later(std::string_view key) {
   if constexpr (std::is_same_v<T, Training>) return key == "evaluations";
   if constexpr (std::is_same_v<T, DeviceRates>) return left_out(key);
   if constexpr (std::is_same_v<T, GemmPath> || std::is_same_v<T, Breakdown> || std::is_same_v<T, MoeRecord> ||
-                std::is_same_v<T, ExchangeBytes> || std::is_same_v<T, Fidelity>)
+                std::is_same_v<T, ExchangeBytes> || std::is_same_v<T, Fidelity> ||
+                std::is_same_v<T, Environment> || std::is_same_v<T, Metrics>)
     return left_out(key);
   return std::is_same_v<T, Timing> && (key == "wall_ms" || key == "runs" || key == "between_runs");
 }

@@ -58,6 +58,10 @@ struct Environment {
   Shared<std::string> host;
   Shared<std::string> cpu;                          ///< model name
   std::optional<std::int64_t> threads;              ///< CPU threads of all ranks together
+  /// CPUs that the process may run on by its affinity mask, and CPU seconds a second that its control groups allow; null:
+  /// no limit. Both null in older records.
+  std::optional<std::int64_t> cpus;
+  OptionalNumber cpu_quota;
   Shared<GpuRecord> gpu;                            ///< null on the CPU device
   Shared<std::string> cuda, cublaslt, cudnn, nccl;  ///< versions at run time
 };
@@ -125,14 +129,17 @@ struct DeviceRates {
 
 /// All null for an emulated recipe, which has no speed.
 struct Metrics {
-  OptionalNumber tokens_per_s;  ///< all ranks together, from the median step
+  OptionalNumber tokens_per_s;  ///< all ranks together, from the median step or what speed_from says
   OptionalNumber tokens_per_s_per_gpu;
   OptionalNumber tflops_per_gpu;      ///< model FLOPs, not recomputed ones
-  OptionalNumber mfu_bf16;            ///< fraction of peaks.bf16_tflops, 0..1
-  OptionalNumber sol;                 ///< fraction of the speed of light, 0..1
-  OptionalNumber mfu_measured;        ///< fraction of the rates measured in this run, 0..1
+  // Fractions; above 1 where a GPU's clock exceeds its data sheet's, or a step is faster than the GEMMs measured after it.
+  OptionalNumber mfu_bf16;            ///< of peaks.bf16_tflops
+  OptionalNumber sol;                 ///< of the speed of light
+  OptionalNumber mfu_measured;        ///< of the rates measured in this run
   OptionalNumber energy_j_per_token;  ///< all GPUs together; null where several processes drive them
   Shared<DeviceRates> peaks;
+  Shared<std::string>
+      speed_from;  ///< "mean" where speeds are made from the mean step; null: from the median step
 };
 
 /// Bytes by segment on the rank that needs most. A segment that a case does not have is 0.

@@ -25,7 +25,8 @@ void each_field(S& s, F&& f) {
 template <Is<Environment> S, class F>
 void each_field(S& s, F&& f) {
   f("git", s.git), f("dirty", s.dirty), f("build", s.build), f("compiler", s.compiler), f("host", s.host);
-  f("cpu", s.cpu), f("threads", s.threads), f("gpu", s.gpu);
+  f("cpu", s.cpu), f("threads", s.threads), f("cpus", s.cpus);
+  f("cpu_quota", s.cpu_quota), f("gpu", s.gpu);
   f("cuda", s.cuda), f("cublaslt", s.cublaslt), f("cudnn", s.cudnn), f("nccl", s.nccl);
 }
 
@@ -72,6 +73,7 @@ void each_field(S& s, F&& f) {
   f("tokens_per_s", s.tokens_per_s), f("tokens_per_s_per_gpu", s.tokens_per_s_per_gpu);
   f("tflops_per_gpu", s.tflops_per_gpu), f("mfu_bf16", s.mfu_bf16), f("sol", s.sol);
   f("mfu_measured", s.mfu_measured), f("energy_j_per_token", s.energy_j_per_token), f("peaks", s.peaks);
+  f("speed_from", s.speed_from);
 }
 
 template <Is<MemorySegments> S, class F>

@@ -21,6 +21,7 @@
 #include "results/field_index.h"
 #include "results/line_reader.h"
 #include "results/parallel.h"
+#include "results/readable_record.h"
 #include "results/record_pool.h"
 
 namespace precbench {
@@ -393,7 +394,10 @@ std::optional<LastLine> last_line(const std::string& path) {
 std::string Origin::text() const { return fmt::format("{}:{}", *file, line); }
 
 void append_record(const std::string& path, const Record& record) {
-  append_text(path, Json(record).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  const std::string line = Json(readable_record(record)).dump(-1, ' ', false, Json::error_handler_t::replace);
+  if (const auto why = beyond(line, kRecordLimits))
+    throw InvalidInput(fmt::format("cannot write {}: this record cannot be read back: {}", path, *why));
+  append_text(path, line + "\n");
 }
 
 std::optional<std::string> repair_tail(const std::string& path) {

@@ -16,8 +16,9 @@ inline constexpr std::size_t kMostCaseFields = 256;
 /// Problems of a set that are named one by one.
 inline constexpr std::size_t kMostProblems = 1000;
 
-/// Appends one line in a single write and waits until it is on the disk. Makes the file, not its folder.
-/// Throws InvalidInput ("cannot write FILE: No space left on device ..."); the file is then as it was before.
+/// Appends one line, the record as readable_record() returns it, in a single write and waits until it is on the disk. Makes
+/// the file, not its folder. Throws InvalidInput ("cannot write FILE: No space left on device ...", or what readable_record
+/// says); the file is then as it was before.
 void append_record(const std::string& path, const Record& record);
 
 /// Brings a file whose writer was killed into order: a last line that is not a JSON object goes to

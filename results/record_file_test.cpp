@@ -137,10 +137,10 @@ TEST_CASE("reading names each problem and keeps the good records", "[record_file
   append_record(file, samples::gpu_record("bf16", 253));  // 6
   Record old = samples::gpu_record("rowwise", 225);
   old.schema = 99;
-  append_record(file, old);  // 7
+  append(file, nlohmann::ordered_json(old).dump() + "\n");  // 7
   Record wrong = samples::gpu_record("rowwise", 225);
-  wrong.metrics->mfu_bf16 = 1.5;
-  append_record(file, wrong);  // 8
+  wrong.metrics->mfu_bf16 = -1.5;
+  append(file, nlohmann::ordered_json(wrong).dump() + "\n");  // 8
   Record method = samples::gpu_record("blockwise", 200);
   method.method_version = kMethodVersion + 1;
   append_record(file, method);      // 9
@@ -158,7 +158,7 @@ TEST_CASE("reading names each problem and keeps the good records", "[record_file
            ":2: not JSON, left out", ":3: not a record but a JSON array",
            ":4: not a record: it has no schema version",
            ":7: schema version 99, but this program reads 1 to 2",
-           ":8: not a valid record: /metrics/mfu_bf16: 1.5 is above 1",
+           ":8: not a valid record: /metrics/mfu_bf16: -1.5 is below 0",
            ":10: half-written last line, left out", ":1: case 1b-bf16-1 is repeated at",
            "method versions " + std::to_string(kMethodVersion) + ", " + std::to_string(kMethodVersion + 1),
            "method version " + std::to_string(kMethodVersion + 1) + ", but this program knows 1 to"})

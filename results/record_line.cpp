@@ -15,7 +15,19 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Why the JSON is no record; empty if it is one.
+void parse(const std::string& line, ReduceRecord reduce, RecordLine& result) {
+  if (const auto why = beyond(line, kRecordLimits)) return void(result.problem = *why);
+  const Json json = Json::parse(line, nullptr, false);
+  result.problem = json.is_discarded() ? kNotJson : why_no_record(json);
+  if (!result.problem.empty()) return;
+  result.record = json.get<Record>();
+  result.contradiction = contradiction(*result.record);
+  result.hash = std::hash<std::string>{}(bytes_of(*result.record));
+  if (reduce) reduce(*result.record);
+}
+
+}  // namespace
+
 std::string why_no_record(const Json& json) {
   if (!json.is_object()) return "not a record but a JSON " + std::string(json.type_name());
   const auto schema = json.find("schema");
@@ -30,19 +42,6 @@ std::string why_no_record(const Json& json) {
   }
   return *schema > 1 && !json.contains("definition") ? "not a valid record: /definition: missing" : "";
 }
-
-void parse(const std::string& line, ReduceRecord reduce, RecordLine& result) {
-  if (const auto why = beyond(line, kRecordLimits)) return void(result.problem = *why);
-  const Json json = Json::parse(line, nullptr, false);
-  result.problem = json.is_discarded() ? kNotJson : why_no_record(json);
-  if (!result.problem.empty()) return;
-  result.record = json.get<Record>();
-  result.contradiction = contradiction(*result.record);
-  result.hash = std::hash<std::string>{}(bytes_of(*result.record));
-  if (reduce) reduce(*result.record);
-}
-
-}  // namespace
 
 RecordLine parse_record_line(const std::string& line, ReduceRecord reduce) noexcept {
   RecordLine result;

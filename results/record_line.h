@@ -30,6 +30,9 @@ struct RecordLine {
 /// Takes from a record what its reader does not look at. Called by several threads at a time.
 using ReduceRecord = void (*)(Record&);
 
+/// Returns why the JSON is no record; empty if it is one.
+std::string why_no_record(const nlohmann::ordered_json& json);
+
 /// Never throws: what goes wrong is in the result. `reduce` may be null; it comes after every check.
 RecordLine parse_record_line(const std::string& line, ReduceRecord reduce) noexcept;
 

@@ -117,7 +117,7 @@ TEST_CASE("the schema catches values out of range", "[record]") {
                                                            {"/schema", 3},
                                                            {"/case/seq", 0},
                                                            {"/case/gpus", 1.5},
-                                                           {"/metrics/mfu_bf16", 1.01},
+                                                           {"/metrics/mfu_bf16", -0.01},
                                                            {"/timing/stop_reason", "bored"},
                                                            {"/timing/samples_ms/0", -1},
                                                            {"/support/dgrad/path", "native?"},
@@ -167,6 +167,9 @@ TEST_CASE("the schema lists its scalar fields with their units", "[record]") {
   full.study = kPlace;
   for (GemmPath* path : {&full.support->fprop, &full.support->dgrad, &full.support->wgrad})
     path->kernels = "own";
+  full.env->cpus = 8;
+  full.env->cpu_quota = 3.5;
+  full.metrics->speed_from = "mean";
   full.breakdown->routing_ms = 0.5;
   full.flow = FlowRecord{};
   full.params = ParameterCounts{30, 3};

@@ -78,8 +78,8 @@ struct Schema::Node {
   const Node *items = nullptr, *additional = nullptr;
   bool closed = false;  ///< no other keys than the properties
 
-  void check(const Json& json, const Place& place, std::vector<std::string>& found) const;
-  void check_object(const Json& json, const Place& place, std::vector<std::string>& found) const;
+  void check(const Json& json, const Place& place, std::vector<SchemaViolation>& found) const;
+  void check_object(const Json& json, const Place& place, std::vector<SchemaViolation>& found) const;
 };
 
 Schema::Schema(const std::string& text) {
@@ -123,7 +123,13 @@ const Json& Schema::resolve(const Json& schema) const {
 }
 
 std::vector<std::string> Schema::violations(const Json& json) const {
-  std::vector<std::string> found;
+  std::vector<std::string> lines;
+  for (const SchemaViolation& violation : find_violations(json)) lines.push_back(violation.text());
+  return lines;
+}
+
+std::vector<SchemaViolation> Schema::find_violations(const Json& json) const {
+  std::vector<SchemaViolation> found;
   compiled_->check(json, Place{}, found);
   return found;
 }
@@ -173,12 +179,9 @@ const Schema::Node& Schema::compile(const Json& unresolved) {
   return node;
 }
 
-void Schema::Node::check(const Json& json, const Place& place, std::vector<std::string>& found) const {
+void Schema::Node::check(const Json& json, const Place& place, std::vector<SchemaViolation>& found) const {
   if (found.size() >= kMostViolations) return;
-  const auto report = [&](const std::string& what) {
-    const std::string pointer = place.pointer();
-    found.push_back((pointer.empty() ? "/" : pointer) + ": " + what);
-  };
+  const auto report = [&](const std::string& what) { found.push_back({place.pointer(), what}); };
   if (kinds && !(*kinds & kind_of(json))) return report("not " + wanted + " but " + type_of(json));
   if (allowed && std::find(allowed->begin(), allowed->end(), json) == allowed->end())
     report(json.dump() + " is not one of " + allowed->dump());
@@ -192,10 +195,11 @@ void Schema::Node::check(const Json& json, const Place& place, std::vector<std::
     for (std::size_t i = 0; i < json.size(); ++i) items->check(json[i], {&place, nullptr, i}, found);
 }
 
-void Schema::Node::check_object(const Json& json, const Place& place, std::vector<std::string>& found) const {
+void Schema::Node::check_object(const Json& json, const Place& place,
+                                std::vector<SchemaViolation>& found) const {
   for (const std::string& key : required)
     if (found.size() < kMostViolations && !json.contains(key))
-      found.push_back(Place{&place, &key}.pointer() + ": missing");
+      found.push_back({Place{&place, &key}.pointer(), "missing"});
   for (const auto& item : json.items()) {
     if (found.size() >= kMostViolations) return;
     const Place here{&place, &item.key()};
@@ -204,7 +208,7 @@ void Schema::Node::check_object(const Json& json, const Place& place, std::vecto
     else if (additional)
       additional->check(item.value(), here, found);
     else if (closed)
-      found.push_back(here.pointer() + ": unknown key");
+      found.push_back({here.pointer(), "unknown key"});
   }
 }
 

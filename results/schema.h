@@ -19,6 +19,14 @@ struct SchemaField {
   std::string unit;     ///< "bytes"; empty for a text, a truth value and a pure number
 };
 
+/// A value that a schema does not allow.
+struct SchemaViolation {
+  std::string pointer;  ///< RFC 6901; empty for the whole text
+  std::string what;     ///< "not a number but a string"
+
+  std::string text() const { return (pointer.empty() ? "/" : pointer) + ": " + what; }
+};
+
 class Schema {
  public:
   /// Throws InvalidInput if the text is not JSON or uses a keyword that is not checked here.
@@ -32,6 +40,8 @@ class Schema {
   /// One line per violation, "/timing/samples_ms/3: not a number but a string", of the first kMostViolations;
   /// empty if the JSON is valid.
   std::vector<std::string> violations(const nlohmann::ordered_json& json) const;
+  /// The same with the place apart.
+  std::vector<SchemaViolation> find_violations(const nlohmann::ordered_json& json) const;
   static constexpr std::size_t kMostViolations = 1000;
 
   /// Every scalar of the objects of the schema, in its order; arrays and free keys are left out.

@@ -24,7 +24,9 @@
 #include "bench/process/signals.h"
 #include "bench/process/tell.h"
 #include "bench/process/worker.h"
+#include "bench/step/lost_files.h"
 #include "bench/sweep/case_files.h"
+#include "bench/sweep/finish_row.h"
 #include "bench/sweep/progress.h"
 #include "bench/sweep/sweep_folder.h"
 #include "bench/sweep/told_at_once.h"
@@ -265,8 +267,8 @@ CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command) {
       "Lists: --recipe bf16,mxfp8   ranges: --seq 1024-8192*2, --seq 128-512+128, --seed 1-3\n"
       "A second start with the same arguments goes on where the first one ended.\n"
       "Exit status: 0 every case has its row (ok, oom, unsupported, diverged); 1 the same, but some have crashed "
-      "or\ntimed out, or none is ok; 2 bad input; 130 cases are left: interrupted, a process of several was lost, "
-      "or the\ndisk is full.");
+      "or\ntimed out, none is ok, or a file that a case was to write is lost; 2 bad input; 130 cases are left: "
+      "interrupted,\na process of several was lost, or the disk is full.");
   add_sweep_flags(
       *sub, command,
       {.group = "Sweep",
@@ -322,7 +324,9 @@ int sweep(const SweepCommand& command) {
 
 CLI::App* add_run_command(CLI::App& app, RunCommand& command) {
   CLI::App* sub = app.add_subcommand("run", "run one case in this process and print its record");
-  sub->footer("Exit status: 0 the case is ok; 1 it is not, for the reason on standard error; 2 bad input.");
+  sub->footer(
+      "Exit status: 0 the case is ok; 1 it is not, or a file that it was to write is lost, for the reason on\n"
+      "standard error; 2 bad input.");
   add_fields(*sub, command.axes, false);
   sub->add_option("--out", command.out, "append the record to DIR/records.jsonl as well")
       ->type_name("DIR")
@@ -355,13 +359,13 @@ int run(const RunCommand& command) {
   // No refusal: a case of a grid in which others read it runs again by itself.
   if (const std::string why = unused_option({plan}, command.axes, {}); !why.empty())
     tell("precbench: not read: " + why);
-  const Record record = run_case(plan);
+  const Record record = finish_row(plan, run_case(plan));
   std::fputs((pretty(record, 0) + "\n").c_str(), stdout);  // first: a full disk does not lose it
   if (!command.out.empty()) append_to_folder(command.out, record);
   std::fflush(stdout);  // the record stays whole where both streams go to one place
   tell_model_warnings({plan});
   for (const std::string& warning : told_at_once(record)) tell("precbench: " + warning);
-  if (record.status == Status::ok) return 0;
+  if (record.status == Status::ok) return lost_files(record).empty() ? 0 : 1;
   tell("precbench: " + describe_outcome(record));
   return 1;
 }

@@ -35,6 +35,52 @@ TEST_CASE("a run tells its record before the disk that cannot keep it, which is 
         std::string::npos);
 }
 
+TEST_CASE("run and sweep: last weights that do not fit on the disk are told, and the status is 1", "[cli]") {
+  const TempDirectory directory;
+  // 64 blocks of 512 bytes or of 1,024, as the shell has it: a record of one step fits, the weights of tiny do not. The
+  // limit's signal must not end the program.
+  const std::string limited = "ulimit -f 64; " PRECBENCH_BINARY_DIR "/precbench ",
+                    flags = " --device cpu --batch 1 --seq 32 --steps 1 --save-final " + (directory / "w") +
+                            " --out " + (directory / "out");
+  const std::string line =
+      "precbench: not written: --save-final: " + (directory / "w") + ": cannot be written (File too large)\n";
+  const Answer run = output_of("(" + limited + "run" + flags + ")");
+  CHECK(run.status == 1);
+  CHECK(contains(run.text, line));
+  CHECK(contains(run.text, "\"status\": \"ok\""));
+  const Answer sweep = output_of("(" + limited + "sweep --fresh --quiet" + flags + ")");
+  CHECK(sweep.status == 1);
+  CHECK(contains(sweep.text, line));
+  // The row is there, and the next start, which has room, makes the file.
+  const Answer again = precbench_says("sweep --quiet" + flags);
+  CHECK(again.status == 0);
+  CHECK(std::filesystem::file_size(directory / "w") > 65536);
+}
+
+TEST_CASE("run: checkpoints that do not fit on the disk are told, and the status is 1", "[cli]") {
+  const TempDirectory directory;
+  const Answer answer =
+      output_of("(ulimit -f 64; " PRECBENCH_BINARY_DIR
+                "/precbench run --device cpu --batch 1 --seq 32 --steps 2 --checkpoint-every 1 --out " +
+                (directory / "out") + ")");
+  CHECK(answer.status == 1);
+  CHECK(contains(answer.text, "precbench: not written: the checkpoint after step 1: "));
+  CHECK(contains(answer.text, "File too large"));
+  CHECK(contains(answer.text, "\"status\": \"ok\""));
+}
+
+TEST_CASE("report: a file that does not fit is one line and no success", "[cli]") {
+  const TempDirectory directory;
+  const std::string baseline = PRECBENCH_SOURCE_DIR "/results/baseline/cpu-tiny.jsonl";
+  for (const char* format : {"html", "csv", "json", "md"}) {
+    INFO(format);
+    const std::string file = directory / format;
+    CHECK(refusal_in(output_of("(ulimit -f 1; " PRECBENCH_BINARY_DIR "/precbench report " + baseline +
+                               " --format " + format + " -o " + file + ")")) ==
+          "precbench: cannot write " + file + ": File too large");
+  }
+}
+
 TEST_CASE("what a terminal would obey does not reach it", "[cli]") {
   const TempDirectory directory;
   const std::string file = directory.write("s.toml", "\033[31mmodel = 1\n");

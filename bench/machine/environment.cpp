@@ -12,10 +12,10 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "build_info.h"
+#include "kernels/base/usable_cpus.h"
 #include "kernels/gpu/device_info.h"
 #include "kernels/gpu/nvml.h"
 
@@ -64,7 +64,7 @@ int openmp_threads() {
   if (const char* text = std::getenv("OMP_NUM_THREADS"))
     if (const long threads = std::strtol(text, nullptr, 10); threads > 0)
       return static_cast<int>(std::min<long>(threads, std::numeric_limits<int>::max()));
-  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  return usable_cpus().threads();
 }
 
 std::string host_name() {
@@ -82,6 +82,9 @@ Environment describe_environment(int threads, int first_gpu, int gpus) {
   env.host = known(host_name());
   env.cpu = value_in("/proc/cpuinfo", "model name");
   env.threads = threads;
+  const UsableCpus cpus = usable_cpus();
+  env.cpus = cpus.count;
+  env.cpu_quota = cpus.quota;
   const int visible = find_gpus().count;
   if (first_gpu < 0 || first_gpu >= visible) return env;
   GpuProperties gpu;

@@ -9,7 +9,8 @@
 
 namespace precbench {
 
-/// OpenMP threads of all ranks together: OMP_NUM_THREADS, else the machine's.
+/// Returns the OpenMP threads of all ranks together: OMP_NUM_THREADS, else as many as this process may run at one time by its
+/// affinity mask and the CPU quota of its control groups.
 int openmp_threads();
 
 /// gethostname().

@@ -8,6 +8,8 @@
 #include <fstream>
 #include <string>
 
+#include "kernels/base/control_groups.h"
+
 namespace precbench {
 namespace {
 
@@ -23,16 +25,15 @@ std::optional<std::int64_t> number_in(const fs::path& path, const std::string& k
   return file >> value ? std::optional(value) : std::nullopt;
 }
 
-/// A version of control groups: its folder and the names of its files.
-struct ControlGroups {
-  const char *folder, *limit, *used, *cache;
+/// The names of a group's files.
+struct MemoryFiles {
+  const char *limit, *used, *cache;
 };
-constexpr ControlGroups kVersion2 = {"sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"};
-constexpr ControlGroups kVersion1 = {"sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
-                                     "total_inactive_file"};
+constexpr MemoryFiles kVersion2 = {"memory.max", "memory.current", "inactive_file"};
+constexpr MemoryFiles kVersion1 = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
 
 /// Of one group; null where it has no limit.
-std::optional<std::int64_t> left_in(const fs::path& group, const ControlGroups& names) {
+std::optional<std::int64_t> left_in(const fs::path& group, const MemoryFiles& names) {
   const auto limit = number_in(group / names.limit), used = number_in(group / names.used);
   if (!limit || !used) return std::nullopt;
   const std::int64_t cache = number_in(group / "memory.stat", names.cache).value_or(0);
@@ -44,21 +45,9 @@ std::optional<std::int64_t> left_in(const fs::path& group, const ControlGroups& 
 std::optional<std::int64_t> available_memory(const fs::path& root) {
   std::optional<std::int64_t> least = number_in(root / "proc/meminfo", "MemAvailable:");
   if (least) *least *= 1024;  // given in kB
-  // Lines are "4:memory:/a/b" of version 1, "0::/a/b" of version 2. Each group limits all those below it, and
-  // in a container the host's part of the path is not there.
-  std::ifstream groups(root / "proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {
-    const std::size_t first = line.find(':'), second = line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    if (controllers != ",," && controllers.find(",memory,") == std::string::npos) continue;
-    const ControlGroups& names = controllers == ",," ? kVersion2 : kVersion1;
-    for (fs::path group = fs::path(line.substr(second + 1)).relative_path();; group = group.parent_path()) {
-      if (const auto left = left_in(root / names.folder / group, names))
-        least = std::min(least.value_or(*left), *left);
-      if (group.empty()) break;
-    }
-  }
+  for (const ControlGroup& group : control_groups("memory", root))
+    if (const auto left = left_in(group.folder, group.version == 2 ? kVersion2 : kVersion1))
+      least = std::min(least.value_or(*left), *left);
   return least;
 }
 

@@ -206,7 +206,8 @@ TEST_CASE("a full disk costs the checkpoint and not the run", "[checkpoint]") {
   }
   check_same_training(full, straight);
   REQUIRE(full.warnings.size() == 2);
-  CHECK(full.warnings[1].starts_with("no checkpoint after step 6: " + checkpoint_at(c, 6) + ".partial/"));
+  CHECK(full.warnings[1].starts_with("not written: the checkpoint after step 6: " + checkpoint_at(c, 6) +
+                                     ".partial/"));
   CHECK(full.warnings[1].ends_with(": cannot be written (File too large)"));
   CHECK(!fs::exists(checkpoint_at(c, 6)));
   CHECK(!fs::exists(checkpoint_at(c, 6) + ".partial"));

@@ -3,12 +3,10 @@
 
 #include <algorithm>
 #include <functional>
-#include <vector>
 
 #include "kernels/device/memory.h"
 #include "kernels/gpu/graph.h"
 #include "models/transformer/linear.h"
-#include "results/statistics.h"
 
 namespace precbench {
 namespace {
@@ -16,19 +14,17 @@ namespace {
 constexpr std::int64_t kSide = 8192;
 constexpr std::int64_t kCopyElements = std::int64_t{1} << 29;  // 1 GiB of BF16
 
-/// Median seconds of one call, after warm-up (which lets a device time its GEMM candidates).
-double median_seconds(Device& device, DeviceClock& clock, const std::function<void()>& call) {
+/// Seconds of the fastest call, after warm-up (which lets a device time its GEMM candidates).
+double shortest_seconds(Device& device, DeviceClock& clock, const std::function<void()>& call) {
   for (int i = 0; i < 3; ++i) call();
-  std::vector<double> samples;
-  for (int i = 0; i < 15; ++i) {
+  return shortest_sample([&] {
     clock.reset();
     const std::size_t start = clock.mark();
     call();
     const std::size_t stop = clock.mark();
     device.synchronize();
-    samples.push_back(clock.milliseconds(start, stop) / 1e3);
-  }
-  return sample_statistics(samples)->median;
+    return clock.milliseconds(start, stop) / 1e3;
+  });
 }
 
 /// The GEMM with operands that need neither random numbers nor another product's: its speed is the same.
@@ -44,6 +40,22 @@ GemmRecipe without_draws(GemmRecipe gemm) {
 
 }  // namespace
 
+double shortest_sample(const std::function<double()>& sample) {
+  constexpr int kFewest = 10, kSettled = 50, kMost = 10'000;
+  constexpr double kLeast_s = 0.5, kMost_s = 2, kShorter = 0.001;
+  double shortest = sample(), sum = shortest;
+  const auto enough = [&](int calls, int since) {
+    return calls >= kFewest && (sum >= kMost_s || calls >= kMost || (since >= kSettled && sum >= kLeast_s));
+  };
+  for (int calls = 1, since = 0; !enough(calls, since); ++calls) {
+    const double seconds = sample();
+    sum += seconds;
+    since = seconds < shortest * (1 - kShorter) ? 0 : since + 1;
+    shortest = std::min(shortest, seconds);
+  }
+  return shortest;
+}
+
 OpRates measure_rates(Device& device, const Recipe& recipe) {
   constexpr std::int64_t kBytes = 2 * bytes_of(DType::bf16, kCopyElements);
   const DeviceBlock block(device, kBytes);
@@ -54,7 +66,7 @@ OpRates measure_rates(Device& device, const Recipe& recipe) {
     const Tensor from = arena.push(Segment::other, DType::bf16, kSide, kCopyElements / kSide);
     const Tensor to = arena.push(Segment::other, DType::bf16, kSide, kCopyElements / kSide);
     device.init_normal({from, 1.0f, 1, 0});
-    peaks.bytes = static_cast<double>(from.bytes() + to.bytes()) / median_seconds(device, *clock, [&] {
+    peaks.bytes = static_cast<double>(from.bytes() + to.bytes()) / shortest_seconds(device, *clock, [&] {
                     device.convert({to, from});
                   });
   }
@@ -77,7 +89,7 @@ OpRates measure_rates(Device& device, const Recipe& recipe) {
     }
     MatmulOptions options;
     options.fast_accum = gemm.fast_accum;
-    return flops / median_seconds(device, *clock, [&] {
+    return flops / shortest_seconds(device, *clock, [&] {
              device.matmul({d, operands[0].rowwise, operands[1].rowwise, options});
            });
   };

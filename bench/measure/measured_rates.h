@@ -1,6 +1,8 @@
-// What this very GPU gives today: the rate of a large GEMM in BF16 and in a recipe's format, and copy
+// What this very GPU gives today: the highest rate of a large GEMM in BF16 and in a recipe's format, and the highest copy
 // bandwidth. The denominators of mfu_measured.
 #pragma once
+
+#include <functional>
 
 #include "bench/measure/predict.h"
 #include "kernels/device/device.h"
@@ -8,8 +10,13 @@
 
 namespace precbench {
 
-/// Runs 8192^3 products and 1 GiB copies of random data, about a quarter of a second in all. fp8_flops and
-/// fp4_flops are 0 for a recipe without a GEMM of that width. The device must have 2 GiB free.
+/// Calls `sample`, which returns the seconds of one call, until the shortest has not become shorter by 0.1% for 50 calls and
+/// the samples add up to half a second, in which the clock of a GPU at its power limit has been high and low; at most until
+/// they add up to 2 seconds or were 10,000, but at least 10 times. Returns the shortest.
+double shortest_sample(const std::function<double()>& sample);
+
+/// Runs 8192^3 products and 1 GiB copies of random data, each at its shortest_sample(). fp8_flops and fp4_flops are 0 for a
+/// recipe without a GEMM of that width. The device must have 2 GiB free.
 OpRates measure_rates(Device& device, const Recipe& recipe);
 
 }  // namespace precbench

@@ -77,6 +77,36 @@ TEST_CASE("a speed above the GPU's peak is a crashed row with everything but the
   CHECK(Schema::record().violations(nlohmann::ordered_json(record)) == std::vector<std::string>{});
 }
 
+TEST_CASE("fill_metrics: a speed somewhat above the data sheet keeps its metrics", "[metrics]") {
+  const Case c = one_gpu();
+  Record record = measured_record(c, 100);
+  // 1.1 times the data sheet's peak, as a GPU whose clock goes beyond the stated boost clock.
+  const std::vector<OpCost> ops = {{"matmul", OpClass::gemm, 1.1 * 989e11, 0, DType::bf16}};
+  fill_metrics(record, resolve(c), ops, OpRates{989e12, 0, 4e12}, std::nullopt);
+  CHECK(record.status == Status::ok);
+  CHECK(std::fabs(*record.metrics->sol - 1.1) < 1e-9);
+  CHECK(std::fabs(*record.metrics->mfu_measured - 1.1) < 1e-9);
+  CHECK(Schema::record().violations(nlohmann::ordered_json(record)) == std::vector<std::string>{});
+}
+
+TEST_CASE("fill_metrics: a bimodal timing has the speed of its mean step", "[metrics]") {
+  const Case c = one_gpu();
+  Record record = measured_record(c, 20);
+  record.timing->samples_ms.clear();
+  for (int i = 0; i < 21; ++i) record.timing->samples_ms.push_back(i % 3 == 2 ? 70.0 : 20.0);
+  fill_metrics(record, resolve(c), {}, std::nullopt, std::nullopt);
+  const double mean_s = (14 * 20 + 7 * 70) / 21.0 / 1e3;
+  CHECK(std::fabs(*record.metrics->tokens_per_s / (8000 / mean_s) - 1) < 1e-12);
+  CHECK(record.metrics->speed_from == std::string("mean"));
+  CHECK(record.timing->median_ms == 20.0);
+  CHECK(Schema::record().violations(nlohmann::ordered_json(record)) == std::vector<std::string>{});
+  Record steady = measured_record(c, 20);
+  steady.timing->samples_ms = std::vector<double>(21, 20.0);
+  fill_metrics(steady, resolve(c), {}, std::nullopt, std::nullopt);
+  CHECK(!steady.metrics->speed_from);
+  CHECK(steady.metrics->tokens_per_s == 400000.0);
+}
+
 TEST_CASE("what does not run natively has no metrics", "[metrics]") {
   const Case c = one_gpu();
   Record record = measured_record(c, 1);

@@ -13,13 +13,21 @@ std::string operand_name(LinearRole role, LinearOperand operand) {
 
 }  // namespace
 
+std::optional<double> percent_of_counts(double count, double all) {
+  return all > 0 ? std::optional(std::min(100.0, 100 * count / all)) : std::nullopt;
+}
+
 std::optional<double> QuantizationStatistics::Sums::relative_error() const {
   if (signal > 0 && std::isfinite(noise / signal)) return std::sqrt(noise / signal);
   return std::nullopt;
 }
 
 std::optional<double> QuantizationStatistics::Sums::underflow_percent() const {
-  return nonzero > 0 ? std::optional(100 * underflow / nonzero) : std::nullopt;
+  return percent_of_counts(underflow, nonzero);
+}
+
+std::optional<double> QuantizationStatistics::Sums::saturation_percent() const {
+  return percent_of_counts(saturated, nonzero);
 }
 
 void QuantizationStatistics::observe(std::int64_t layer, LinearRole role, LinearOperand operand,
@@ -70,8 +78,7 @@ void QuantizationStatistics::add(Sums& sums, const QuantizedTensor& operand, con
 std::vector<QuantizationStats> QuantizationStatistics::result() const {
   std::vector<QuantizationStats> stats;
   for (const auto& [role, s] : sums_) {
-    QuantizationStats entry{role, s.format, s.underflow_percent(), std::nullopt, std::nullopt};
-    if (s.nonzero > 0) entry.saturation_percent = 100 * s.saturated / s.nonzero;
+    QuantizationStats entry{role, s.format, s.underflow_percent(), s.saturation_percent(), std::nullopt};
     if (s.noise > 0 && std::isfinite(s.signal / s.noise)) entry.sqnr_db = 10 * std::log10(s.signal / s.noise);
     stats.push_back(entry);
   }

@@ -11,6 +11,10 @@
 
 namespace precbench {
 
+/// Returns `count` as a percentage of `all`, at most 100; null where there is nothing. A device counts in FP32, each count in
+/// an order of its own, so that rounding may make a part more than the whole.
+std::optional<double> percent_of_counts(double count, double all);
+
 class QuantizationStatistics final : public QuantizationObserver {
  public:
   QuantizationStatistics(Device& device, Arena& arena, const Plan& plan)
@@ -33,6 +37,7 @@ class QuantizationStatistics final : public QuantizationObserver {
 
     std::optional<double> relative_error() const;     ///< |v - q| / |v|
     std::optional<double> underflow_percent() const;  ///< of what is not 0
+    std::optional<double> saturation_percent() const;
   };
   void add(Sums& sums, const QuantizedTensor& operand, const GemmOperand& form, bool columns);
 

@@ -27,6 +27,7 @@
 #include "bench/measure/sampling_watch.h"
 #include "bench/step/checkpoint.h"
 #include "bench/step/held_out.h"
+#include "bench/step/lost_files.h"
 #include "bench/step/rank.h"
 #include "bench/step/rank_threads.h"
 #include "bench/step/step_runner.h"
@@ -70,6 +71,7 @@ class Session {
   void choose_reshard(const Device& device);
   void check_host_memory() const;
   void open_checkpoints();
+  std::vector<std::string> data_read_again(const DataSource& data, std::size_t steps) const;
   void run_rank(int rank, CommGroup& group);
   std::int64_t set_state(Rank& rank);
   std::int64_t go_on(Rank& rank) const;
@@ -81,6 +83,9 @@ class Session {
   void first_step_done(Rank& rank, std::int64_t step, const std::vector<std::uint64_t>& before);
   void save_checkpoint(Rank& rank, std::int64_t steps);
   void finish_training(Rank& rank, const Sampler& sampler);
+  enum class Order : std::uint8_t { forward, backward };
+  static std::string first_not_finite(Rank& rank, Parameters::Kind kind, Order order);
+  std::string bad_first_weight(Rank& rank);
   std::string bad_router(Rank& rank) const;
   [[noreturn]] void throw_diverged(Rank& rank, std::int64_t step, const StepResult& result);
 
@@ -96,6 +101,7 @@ class Session {
   std::optional<HeldOut> held_out_;
   std::unique_ptr<InitialWeights> initial_;
   std::unique_ptr<Checkpoint> trunk_, last_;  // to fork from, and to go on from
+  std::int64_t begin_ = 0;                    // the step to begin with; set before ranks start to train
   bool told_of_checkpoint_ = false;           // rank 0's: a warning that one could not be written
   DryRun accounts_;
   std::optional<SamplingWatch> watch_;
@@ -158,6 +164,7 @@ void Session::run() {
     builder_.describe(*device, *data_, accounts_);
   }
   check_host_memory();
+  begin_ = last_ ? last_->position().step : 0;
   if (last_) builder_.continue_curve(last_->curve(), last_->path());
   if (initial_) builder_.warn(initial_->warnings());
   const std::unique_ptr<CommGroup> group = plan_.on_gpu && plan_.ranks > 1
@@ -167,8 +174,19 @@ void Session::run() {
       share_, [&](int rank) { run_rank(rank, *group); }, [&] { group->abort(); }, board_);
   // What rank 0 has measured is the case's; other processes only say that their part is done.
   if (share_.first != 0) return;
+  builder_.warn(data_read_again(*data_, record_.training->loss.size()));
   if (held_out_) builder_.warn(held_out_->overlap(*data_, record_.training->loss.size()));
   builder_.finish(accounts_, probe_gpu(plan_, share_, record_, builder_, board_));
+}
+
+/// A warning where the run has read text more than once: its loss is then, in part, of what it has learnt by heart.
+std::vector<std::string> Session::data_read_again(const DataSource& data, std::size_t steps) const {
+  const double read = static_cast<double>(steps) * static_cast<double>(plan_.tokens_per_step() / plan_.T),
+               there = static_cast<double>(data.sequences(plan_.T));
+  if (read <= there) return {};
+  return {fmt::format(
+      "--data: {:.0f} sequences of {} tokens were read, and the data has {:.0f}: each was read {:.1f} times",
+      read, plan_.T, there, read / there)};
 }
 
 /// What a run begins with: another's state, and of an earlier start of this case the last one and its losses.
@@ -197,7 +215,7 @@ void Session::run_rank(int index, CommGroup& group) {
 
 /// Returns the step to begin with.
 std::int64_t Session::set_state(Rank& rank) {
-  const std::int64_t begin = last_ ? last_->position().step : 0;
+  const std::int64_t begin = begin_;
   // Each process looks for itself.
   if (writes_checkpoints(case_) && share_.local < share_.world &&
       rank.sum_over_ranks(static_cast<double>(begin)) != static_cast<double>(begin * share_.world))
@@ -299,7 +317,7 @@ void Session::save_checkpoint(Rank& rank, std::int64_t steps) {
     }
     const std::string why = write_checkpoint(rank, plan_, steps, curve);
     if (first_rank && !why.empty() && !std::exchange(told_of_checkpoint_, true))
-      builder_.warn({fmt::format("no checkpoint after step {}: {}", steps, why)});
+      builder_.warn({lost_file_warning(fmt::format("the checkpoint after step {}: {}", steps, why))});
   });
 }
 
@@ -317,8 +335,19 @@ void Session::finish_training(Rank& rank, const Sampler& sampler) {
   try {
     save_weights(case_.save_final, rank, Parameters::Kind::weights, plan_.model);
   } catch (const InvalidInput& error) {  // rank 0's, which writes; what was measured is not lost with a file
-    builder_.warn({fmt::format("--save-final: {}", error.what())});
+    builder_.warn({lost_file_warning(fmt::format("--save-final: {}", error.what()))});
   }
+}
+
+/// The first parameter with a value that is not finite, in the order in which a pass meets them; empty where there is none. A
+/// collective.
+std::string Session::first_not_finite(Rank& rank, Parameters::Kind kind, Order order) {
+  std::string found;
+  rank.parameters().save(kind, [&](const Parameter& p, const float* values) {
+    if (order == Order::forward && !found.empty()) return;
+    if (!std::all_of(values, values + p.size(), [](float v) { return std::isfinite(v); })) found = p.name;
+  });
+  return found;
 }
 
 /// The first token of the first rank that has one with router logits that are not finite, in words that are the same on every
@@ -340,17 +369,28 @@ std::string Session::bad_router(Rank& rank) const {
       share_.world > 1 ? fmt::format(" of rank {}", r) : "", token, micro_step, of_rank(r, mine.layer));
 }
 
+/// The first of the weights that the run began with that is not finite, in the model's order; empty where all are. An update
+/// by gradients that are not finite has changed them all, so they are loaded again: for a run that ends here. A collective.
+std::string Session::bad_first_weight(Rank& rank) {
+  if (last_)
+    go_on(rank);
+  else
+    set_first_weights(rank, plan_, trunk_.get(), initial_.get());
+  return first_not_finite(rank, Parameters::Kind::weights, Order::forward);
+}
+
 void Session::throw_diverged(Rank& rank, std::int64_t step, const StepResult& result) {
-  // The first tensor, in the model's order, with a gradient that is not finite; the same on every rank.
-  std::string bad;
-  rank.parameters().save(Parameters::Kind::gradients, [&](const Parameter& p, const float* values) {
-    if (bad.empty() && !std::all_of(values, values + p.size(), [](float v) { return std::isfinite(v); }))
-      bad = p.name;
-  });
+  // Backward goes from the last layer to the first and takes what is not finite along: it began in the last of the layers
+  // that have it. The same on every rank.
+  const std::string gradient = first_not_finite(rank, Parameters::Kind::gradients, Order::backward);
   const std::string router = bad_router(rank);
-  throw Diverged(fmt::format("{} is not finite at step {}; first bad gradient: {}{}",
-                             std::isfinite(result.loss) ? "the gradient norm" : "the loss", step + 1,
-                             bad.empty() ? "none" : bad, router));
+  const std::string weight = step == begin_ ? bad_first_weight(rank) : "";
+  const std::string origin = !weight.empty()
+                                 ? "first weight that is not finite, before any step: " + weight
+                                 : "first bad gradient: " + (gradient.empty() ? "none" : gradient);
+  throw Diverged(fmt::format("{} is not finite at step {}; {}{}",
+                             std::isfinite(result.loss) ? "the gradient norm" : "the loss", step + 1, origin,
+                             router));
 }
 
 }  // namespace

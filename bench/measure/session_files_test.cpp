@@ -3,6 +3,8 @@
 
 #include <cmath>
 #include <filesystem>
+#include <utility>
+#include <vector>
 
 #include "bench/measure/session_testing.h"
 #include "models/checkpoint/safetensors.h"
@@ -31,7 +33,7 @@ TEST_CASE("a training whose last weights cannot be written keeps its row", "[ses
   const Record record = run_case(resolve(c));
   check_complete(record, c);
   REQUIRE(record.warnings.size() == 1);
-  CHECK(record.warnings[0].starts_with("--save-final: " + c.save_final + ": cannot be written"));
+  CHECK(record.warnings[0].starts_with("not written: --save-final: " + c.save_final + ": cannot be written"));
 }
 
 TEST_CASE("held-out losses change nothing of the training, its memory or its steps", "[session][held_out]") {
@@ -85,7 +87,7 @@ TEST_CASE("held-out text that was trained on is a warning", "[session][held_out]
     other += static_cast<char>('A' + (i * 104729 + i * i * 17 + i / 26) % 26);
   }
   Case c = tiny_case();
-  c.steps = 40;  // 160 sequences: all of the 124 that the text has
+  c.steps = 31;  // 124 sequences: all that the text has, each once
   c.data = directory.write("text.txt", text);
   c.eval_tokens = 320;
   const auto warnings = [&](const std::string& held_out) {
@@ -117,6 +119,64 @@ TEST_CASE("data that was not read whole is a warning", "[session]") {
   REQUIRE(record.warnings.size() == 1);
   CHECK(record.warnings[0].starts_with("not all of the data was read: text: " + c.data));
   CHECK(record.warnings[0].ends_with("1 unreadable skipped"));
+}
+
+TEST_CASE("run_case: data that was read more than once is a warning", "[session]") {
+  const TempDirectory directory;
+  std::string text;
+  for (int i = 0; i < 1601; ++i) text += static_cast<char>('a' + i * i % 23);
+  Case c = tiny_case();  // 4 sequences of 32 tokens a step
+  c.data = directory.write("text.txt", text);
+  c.steps = 12;
+  CHECK(run_case(resolve(c)).warnings.empty());  // 48 of 50 sequences
+  c.steps = 25;
+  CHECK(run_case(resolve(c)).warnings ==
+        std::vector<std::string>{
+            "--data: 100 sequences of 32 tokens were read, and the data has 50: each was read 2.0 times"});
+  c.gpus = 2;
+  c.batch = 2;
+  CHECK(run_case(resolve(c)).warnings.size() == 1);
+}
+
+TEST_CASE("run_case: a weight that is not finite is blamed on its own layer", "[session]") {
+  const TempDirectory directory;
+  Case c = tiny_case();
+  c.steps = 1;
+  c.save_init = directory / "init.safetensors";
+  REQUIRE(run_case(resolve(c)).status == Status::ok);
+  const SafetensorsFile good(c.save_init);
+  const std::string name = "model.layers.1.self_attn.k_proj.weight";
+  std::vector<NamedTensor> tensors;
+  std::vector<std::vector<float>> values;
+  for (const StoredTensor& stored : good.tensors()) {
+    std::vector<float>& copy = values.emplace_back(static_cast<std::size_t>(stored.size()));
+    copy_to_f32(copy.data(), stored);
+    if (stored.name == name) copy[5] = NAN;
+    tensors.push_back({stored.name, "F32", stored.shape, copy.data()});
+  }
+  c.save_init.clear();
+  c.init_from = directory / "bad.safetensors";
+  write_safetensors(c.init_from, tensors, good.metadata());
+  for (const auto& [gpus, parallel] : {std::pair{1, "ddp"}, {2, "ddp"}, {2, "fsdp"}}) {
+    INFO(gpus << " ranks, " << parallel);
+    c.gpus = gpus;
+    c.parallel = parallel;
+    c.batch = 4 / gpus;
+    const Record record = run_case(resolve(c));
+    CHECK(record.status == Status::diverged);
+    CHECK(record.error.value_or("") ==
+          "the loss is not finite at step 1; first weight that is not finite, before any step: " + name);
+  }
+}
+
+TEST_CASE("run_case: a gradient that overflows later is blamed on where backward met it", "[session]") {
+  Case c = tiny_case();
+  c.lr = 1e30f;
+  const Record record = run_case(resolve(c));
+  CHECK(record.status == Status::diverged);
+  const std::string error = record.error.value_or("");
+  INFO(error);
+  CHECK(contains(error, " is not finite at step 2; first bad gradient: model.norm.weight"));
 }
 
 TEST_CASE("weights go out and come in", "[session]") {

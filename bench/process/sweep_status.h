@@ -4,7 +4,8 @@
 namespace precbench {
 
 inline constexpr int kSweepDone = 0;      ///< every case has a row
-inline constexpr int kSweepFailures = 1;  ///< the same, but some rows say crashed or timeout, or none says ok
+/// Every case has a row, but some rows say crashed or timeout, none says ok, or a file that a case was to write is lost.
+inline constexpr int kSweepFailures = 1;
 /// Some cases have no row yet: interrupted, a process was lost, the disk is full, or somebody has taken rows away.
 inline constexpr int kSweepInterrupted = 130;
 

@@ -60,4 +60,6 @@ void keep_standard_streams() {
 
 void survive_broken_pipes() { signal(SIGPIPE, SIG_IGN); }
 
+void survive_file_limits() { signal(SIGXFSZ, SIG_IGN); }
+
 }  // namespace precbench

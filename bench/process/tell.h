@@ -21,4 +21,7 @@ void keep_standard_streams();
 /// A reader that has gone is then an error of writing, not the end of this process.
 void survive_broken_pipes();
 
+/// The same of a file that would exceed the limit of this process (ulimit -f). Processes that it starts inherit that.
+void survive_file_limits();
+
 }  // namespace precbench

@@ -64,6 +64,7 @@ std::optional<RouteFlips> route_flips_of(const std::vector<BatchFidelity>& batch
   for (const BatchFidelity& batch : batches)
     for (std::size_t i = 0; i < layers; ++i)
       flips.layers[i] += batch.route_flips[i] / static_cast<double>(batches.size());
+  for (double& share : flips.layers) share = std::min(1.0, share);  // a sum of n times 1/n may round to more
   flips.all = mean_and_spread(flips.layers).mean;
   return flips;
 }

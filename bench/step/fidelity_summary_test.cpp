@@ -76,6 +76,17 @@ TEST_CASE("a gradient that is shrunk has that bias, and no other error", "[fidel
   for (const GradientFidelity& role : f.roles) CHECK(near(role.bias, -0.03));
 }
 
+TEST_CASE("summarize: slots that all go elsewhere are a share of 1, however many batches", "[fidelity]") {
+  const Layout layout = layout_of();
+  BatchFidelity batch = batch_of(layout, 1, [](auto&, double g) { return g; });
+  batch.route_flips = {1.0, 1.0};
+  // Nine times a ninth rounds to more than 1.
+  const Fidelity f = summarize("none", layout, std::vector<BatchFidelity>(9, batch));
+  REQUIRE(f.route_flips);
+  CHECK(f.route_flips->layers == std::vector<double>{1, 1});
+  CHECK(f.route_flips->all == 1);
+}
+
 TEST_CASE("equal gradients have no error at all", "[fidelity]") {
   const Layout layout = layout_of();
   const BatchFidelity same = batch_of(layout, 1, [](auto&, double g) { return g; });

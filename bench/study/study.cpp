@@ -218,8 +218,8 @@ CLI::App* add_study_command(CLI::App& app, StudyCommand& command) {
   sub->footer(
       "What else a study is made of, and its defaults, are in bench/study/cpu.toml and gpu.toml; --config FILE changes any.\n"
       "A second start with the same arguments goes on where the first one ended.\n"
-      "Exit status: 0 the study has finished; 1 the same, but cases have crashed or timed out, or none is ok; 2 bad "
-      "input; 130 cases are left.");
+      "Exit status: 0 the study has finished; 1 the same, but cases have crashed or timed out, none is ok, or a file\n"
+      "that a case was to write is lost; 2 bad input; 130 cases are left.");
   add_sweep_flags(
       *sub, command,
       {.group = "Study",
@@ -273,7 +273,8 @@ int study(const StudyCommand& command) {
   if (command.dry_run) return kSweepDone;
 
   check_files(trunks);
-  if (const int status = run_sweep(trunks, options); status == kSweepInterrupted) return status;
+  const int trunks_status = run_sweep(trunks, options);
+  if (trunks_status == kSweepInterrupted) return trunks_status;
   if (const std::string why = why_no_forks(out + "/records.jsonl", trunks); !why.empty()) {
     tell("precbench: " + why);
     return kSweepFailures;
@@ -286,7 +287,7 @@ int study(const StudyCommand& command) {
   }
   check_files(forks);
   options.fresh = false;  // the trunks have begun the folder
-  return run_sweep(forks, options);
+  return std::max(trunks_status, run_sweep(forks, options));  // of done, failures and interrupted the gravest
 }
 
 }  // namespace precbench

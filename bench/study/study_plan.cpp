@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -184,9 +186,11 @@ void StudyPlan::write_recipes() const {
   for (const Rung& rung : rungs_) {
     std::error_code error;
     fs::create_directories(fs::path(rung.path).parent_path(), error);
+    errno = 0;
     std::ofstream file(rung.path, std::ios::trunc);
     file << recipe_to_json(rung.recipe).dump(1) << "\n";
-    if (!file.flush()) throw InvalidInput(fmt::format("--out: cannot write {}", rung.path));
+    if (!file.flush())
+      throw InvalidInput(fmt::format("--out: cannot write {}: {}", rung.path, std::strerror(errno ? errno : EIO)));
   }
 }
 

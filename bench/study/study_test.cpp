@@ -192,6 +192,11 @@ TEST_CASE("bits are taken from mantissas and from exponents, each format to its 
   CHECK(formats("wide_minus2") == "e5m1 e3m3 e5m1 e4m1");
   CHECK(formats("wide_minus1_exponent") == "e4m3 e3m4 e4m2 e3m3");
   CHECK(formats("wide_minus2_exponent") == "e3m3 e3m4 e4m2 e3m3");
+  // A recipe that does not fit on the disk is an error, not a shorter file.
+  const std::string last = directory / "out/recipes/wide_minus2_exponent.json";
+  std::filesystem::remove(last);
+  std::filesystem::create_symlink("/dev/full", last);
+  CHECK(refusal_of([&] { plan.write_recipes(); }) == "--out: cannot write " + last + ": No space left on device");
 }
 
 TEST_CASE("FP8-Flow has no rungs of bits: it transposes E4M3 codes alone", "[study]") {

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -10,7 +12,9 @@
 #include "bench/machine/environment.h"
 #include "bench/process/tell.h"
 #include "bench/step/checkpoint.h"
+#include "bench/step/lost_files.h"
 #include "bench/sweep/progress.h"
+#include "kernels/base/errors.h"
 #include "kernels/gpu/device_info.h"
 #include "results/field_index.h"
 #include "results/record_file.h"
@@ -48,11 +52,29 @@ std::string missing_output(const Plan& plan) {
 void rewrite_without(const std::set<std::size_t>& dropped, const std::vector<LocatedRecord>& records,
                      const std::string& path) {
   const std::string next = path + ".next";
-  std::ofstream(next, std::ios::trunc).close();
-  for (std::size_t i = 0; i < records.size(); ++i)
-    if (!dropped.count(i)) append_record(next, records[i].record);
-  fs::copy_file(path, spare_name(path));
-  fs::rename(next, path);
+  std::error_code error;
+  const auto check = [&](const std::string& written) {
+    if (error) throw InvalidInput(fmt::format("--out: cannot write {}: {}", written, error.message()));
+  };
+  fs::remove(next, error);
+  if (!std::ofstream(next, std::ios::trunc).is_open())
+    throw InvalidInput(fmt::format("--out: cannot write {}: {}", next, std::strerror(errno)));
+  try {
+    for (std::size_t i = 0; i < records.size(); ++i)
+      if (!dropped.count(i)) append_record(next, records[i].record);
+  } catch (...) {  // half of the rows are of no use beside all of them
+    fs::remove(next, error);
+    throw;
+  }
+  const std::string spare = spare_name(path);
+  fs::copy_file(path, spare, error);
+  if (error) {
+    std::error_code ignored;
+    fs::remove(spare, ignored), fs::remove(next, ignored);
+  }
+  check(spare);
+  fs::rename(next, path, error);
+  check(path);
 }
 
 /// Cases of the grid that have a row of schema 1 and none of today.
@@ -121,7 +143,11 @@ Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, 
     }
     const std::string missing = record.status == Status::ok ? missing_output(*wanted->second) : "";
     if (!missing.empty()) tell(missing + " is not there: its finished case is run again");
-    if (!missing.empty() || (retry_failed && is_failure(record.status))) {
+    // What has the name of a file that was lost is an older one.
+    const bool lost = record.status == Status::ok && !wanted->second->fields.save_final.empty() &&
+                      !lost_files(record).empty();
+    if (lost && missing.empty()) tell("a finished case could not write its files, and is run again");
+    if (lost || !missing.empty() || (retry_failed && is_failure(record.status))) {
       dropped.insert(i);
       continue;
     }

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "results/statistics.h"
+#include "results/step_time.h"
 
 namespace precbench {
 namespace {
@@ -99,9 +100,12 @@ Record pool_runs(const Record& first, const Record& second) {
   if (first.telemetry && second.telemetry) pooled.telemetry = pool(*first.telemetry, *second.telemetry);
   if (first.memory && second.memory && first.memory->driver && second.memory->driver)
     pooled.memory->driver = std::max(*first.memory->driver, *second.memory->driver);
-  if (!first.metrics || !first.timing->median_ms || !(*pooled.timing->median_ms > 0)) return pooled;
+  const auto first_ms = step_ms_of_speed(first), pooled_ms = step_ms_for_speed(*pooled.timing);
+  if (!first.metrics || !first_ms || !(pooled_ms.value_or(0) > 0)) return pooled;
   Metrics& metrics = *pooled.metrics;
-  const double faster = *first.timing->median_ms / *pooled.timing->median_ms;
+  const double faster = *first_ms / *pooled_ms;
+  metrics.speed_from.reset();
+  if (mean_is_far_from_median(*pooled.timing)) metrics.speed_from = std::string(kFromMean);
   for (Number* speed : {&metrics.tokens_per_s, &metrics.tokens_per_s_per_gpu, &metrics.tflops_per_gpu,
                         &metrics.mfu_bf16, &metrics.sol, &metrics.mfu_measured})
     if (*speed) **speed *= faster;

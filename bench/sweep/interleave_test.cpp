@@ -17,6 +17,7 @@
 #include "bench/machine/environment.h"
 #include "bench/process/case_process_testing.h"
 #include "bench/sweep/sweep.h"
+#include "results/host_time.h"
 #include "results/record_file.h"
 #include "results/record_samples.h"
 #include "results/schema.h"
@@ -192,6 +193,23 @@ TEST_CASE("a first run from another machine is not pooled", "[interleave]") {
   CHECK(run_sweep({c}, f.options) == kSweepDone);
   CHECK(lines_of(f.log) == Words{"bf16", "bf16", "bf16"});
   CHECK(f.rows().at({"bf16", 10}).timing->runs[0].median_ms == kFirstMs + kDriftMs);
+}
+
+TEST_CASE("pool_runs: a pair with stalls has the speed of its mean step", "[interleave]") {
+  Record first = samples::gpu_record("rowwise", 200), second = first;
+  for (Record* r : {&first, &second}) r->timing->runs.clear(), r->timing->between_runs.reset();
+  for (const std::size_t i : {1, 3, 5, 7})
+    second.timing->samples_ms[i] = 700;  // of 11, so that the median stays
+  second.timing->median_ms = 200.16;
+  const Record pooled = pool_runs(first, second);
+  const double tokens = static_cast<double>(*first.training->tokens_per_step);
+  CHECK(pooled.metrics->speed_from == std::string("mean"));
+  CHECK(std::fabs(*pooled.metrics->tokens_per_s / (tokens * 1e3 / *mean_step_ms(*pooled.timing)) - 1) <
+        1e-12);
+  CHECK(*pooled.metrics->mfu_bf16 < 0.9 * *first.metrics->mfu_bf16);
+  // A first run that was all stalls is taken for one: the pair's speed is made anew.
+  const Record other = pool_runs(pooled, pooled);
+  CHECK(std::fabs(*other.metrics->tokens_per_s / *pooled.metrics->tokens_per_s - 1) < 1e-12);
 }
 
 TEST_CASE("two runs make one record", "[interleave]") {

@@ -22,12 +22,15 @@
 #include "bench/process/coordinator.h"
 #include "bench/process/tell.h"
 #include "bench/step/checkpoint.h"
+#include "bench/step/lost_files.h"
+#include "bench/sweep/finish_row.h"
 #include "bench/sweep/finished_rows.h"
 #include "bench/sweep/interleave.h"
 #include "bench/sweep/progress.h"
 #include "bench/sweep/sweep_folder.h"
 #include "bench/sweep/told_at_once.h"
 #include "kernels/base/errors.h"
+#include "kernels/base/plural.h"
 #include "results/printable.h"
 #include "results/record_file.h"
 #include "results/shell.h"
@@ -168,14 +171,19 @@ std::string tally(const std::vector<Plan>& grid, const Rows& rows) {
   return text;
 }
 
-int summarize(const std::vector<Plan>& grid, const Rows& rows, const SweepOptions& options) {
+/// `lost`: files that cases of this start could not write.
+int summarize(const std::vector<Plan>& grid, const Rows& rows, std::size_t lost,
+              const SweepOptions& options) {
   const bool failures =
       std::any_of(grid.begin(), grid.end(), [&](const Plan& plan) { return is_failure(rows.at(plan.id)); });
   const bool none_ok = std::none_of(grid.begin(), grid.end(),
                                     [&](const Plan& plan) { return rows.at(plan.id) == Status::ok; });
-  const int status = failures || none_ok ? kSweepFailures : kSweepDone;
+  const int status = failures || none_ok || lost > 0 ? kSweepFailures : kSweepDone;
   if (!options.summary) return status;
   if (none_ok) tell(fmt::format("precbench: no case is ok: {}", tally(grid, rows)));
+  if (lost > 0)
+    tell(fmt::format("precbench: {} could not be written; the rows say which (warnings)",
+                     plural(lost, "file")));
   if (options.quiet) return status;
   // A standard output that takes nothing is told at the end of the program (exit_status_of).
   std::fputs(fmt::format("{}: {}{}\nrecords: {}/records.jsonl; compare them with: precbench report {}\n",
@@ -196,6 +204,7 @@ struct Sweep {
   Rows rows;
   std::map<std::string, Record> first_runs;  ///< by id; of cases without a row
   Progress progress;
+  std::size_t lost_files = 0;          ///< that cases could not write
   std::vector<std::string> lost = {};  ///< processes for want of which it ends; those of an interrupt are not
   std::mutex mutex = {};
   std::exception_ptr failure = {};  ///< of one of the cases at one time: ends the others
@@ -216,13 +225,20 @@ struct Sweep {
     locked([&] { progress.start(plan); });
     const auto stop = [&] { return locked([&] { return failure != nullptr; }); };
     CaseProcessResult result = run_everywhere(plan, options, place, stop);
-    if (killed_from_outside(result)) result = run_everywhere(plan, options, place, stop);
+    const bool killed = killed_from_outside(result);
+    if (killed) result = run_everywhere(plan, options, place, stop);
     if (result.end == End::interrupted || result.end == End::stopped) return std::nullopt;
-    return row_of(plan, result, options);
+    Record record = row_of(plan, result, options);
+    if (killed)
+      record.warnings.push_back(
+          "killed: the first process of this case was killed by signal 9 (SIGKILL); this row is of a second one");
+    return record;
   }
 
-  void add_row(const Plan& plan, const Record& record) {
+  void add_row(const Plan& plan, const Record& measured) {
+    const Record record = finish_row(plan, measured);
     folder.append_row(record);
+    lost_files += precbench::lost_files(record).size();
     rows[record.id] = record.status;
     progress.finish(plan, record);
     for (const std::string& warning : told_at_once(record)) {
@@ -334,7 +350,7 @@ int run_sweep(const std::vector<Plan>& grid, const SweepOptions& options) {
   }
 
   const std::size_t done = count_finished(grid, sweep.rows);
-  if (done == grid.size()) return summarize(grid, sweep.rows, options);
+  if (done == grid.size()) return summarize(grid, sweep.rows, sweep.lost_files, options);
   sweep.progress.clear_status();
   tell(fmt::format("{}: {} of {} cases are in {}; {}the same command goes on from there", why, done,
                    grid.size(), folder.records(),

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -18,6 +19,7 @@
 
 #include "bench/machine/environment.h"
 #include "bench/process/case_process_testing.h"
+#include "bench/step/lost_files.h"
 #include "kernels/base/errors.h"
 #include "results/record_file.h"
 #include "tools/testing/catch.h"
@@ -45,6 +47,9 @@ enum Fault : std::int64_t {
   kChatter,
   kOtherId,
   kWaits,
+  kLosesFile,
+  kSurprising,
+  kUnreadable,
 };
 
 Record fake_run(const Case& c, const NodeShare&, StepBoard&) {
@@ -98,6 +103,18 @@ Record fake_run(const Case& c, const NodeShare&, StepBoard&) {
     case kWaits:
       for (const char* name : {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"})
         record.warnings.push_back(getenv(name) ? getenv(name) : "unset");
+      break;
+    case kLosesFile:
+      record.warnings.push_back(
+          lost_file_warning("--save-final: w: cannot be written (No space left on device)"));
+      break;
+    case kSurprising:
+      record.quantization = {{"qkv.x rows", "e4m3", 100.5, 0.0, 30.0}};
+      record.metrics.emplace().mfu_measured = 1.019;
+      record.metrics->tokens_per_s = 1e6;
+      break;
+    case kUnreadable:
+      record.method_version = -1;
       break;
     default:
       if (!c.save_init.empty()) wait_at_gate(c.save_init);
@@ -153,6 +170,43 @@ TEST_CASE("each way to fail is a row, and the sweep goes on", "[sweep]") {
   CHECK(!rows[kAbort].env->host.value_or("").empty());
   CHECK(machine(rows[kNoRecord]) == machine(rows[kAbort]));
   CHECK(rows[kAbort].env->threads.value_or(0) > 0);
+}
+
+TEST_CASE("run_sweep: a case whose file is lost keeps its row, and the status is not 0", "[sweep]") {
+  const TempDirectory directory;
+  const SweepOptions options = options_for(directory);
+  const std::string errors = directory / "errors";
+  const pid_t pid = in_background([&] {
+    errors_to(errors);
+    return run_sweep(cases_of({kLosesFile, kFine}), options);
+  });
+  CHECK(exit_status(pid) == kSweepFailures);
+  CHECK(rows_by_seed(options)[kLosesFile].status == Status::ok);
+  const std::string told = file_text(errors);
+  CHECK(told.find("precbench: not written: --save-final: w: cannot be written (No space left on device)\n") !=
+        std::string::npos);
+  CHECK(told.find("precbench: 1 file could not be written; the rows say which (warnings)\n") !=
+        std::string::npos);
+  CHECK(run_sweep(cases_of({kFine, kFine + 1}), options) == kSweepDone);
+}
+
+TEST_CASE("run_sweep: what a reader would refuse is no row lost", "[sweep]") {
+  const TempDirectory directory;
+  const SweepOptions options = options_for(directory);
+  CHECK(run_sweep(cases_of({kSurprising, kUnreadable}), options) == kSweepFailures);
+  const RecordSet set = read_records({options.out + "/records.jsonl"});
+  CHECK(set.problems == std::vector<std::string>{});
+  auto rows = rows_by_seed(options);
+  REQUIRE(rows.size() == 2);
+  const Record& surprising = rows[kSurprising];
+  CHECK(surprising.status == Status::ok);
+  CHECK(surprising.metrics->mfu_measured == 1.019);
+  CHECK(!surprising.quantization.at(0).underflow_percent);
+  CHECK(std::count(surprising.warnings.begin(), surprising.warnings.end(),
+                   "not recorded: /quantization/0/underflow_percent: 100.5 is above 100") == 1);
+  CHECK(rows[kUnreadable].status == Status::crashed);
+  CHECK(rows[kUnreadable].error.value_or("") ==
+        "this record cannot be read back: /method_version: -1 is below 1");
 }
 
 TEST_CASE("threads of a case spin for a while, unless the user wants it otherwise", "[sweep]") {
@@ -304,7 +358,12 @@ TEST_CASE("a case that something outside kills once is run again", "[sweep]") {
   grid[0].save_final = directory / "mark";
   const SweepOptions options = options_for(directory);
   CHECK(run_sweep(grid, options) == kSweepDone);
-  CHECK(rows_by_seed(options)[kKilledOnce].status == Status::ok);
+  const Record row = rows_by_seed(options)[kKilledOnce];
+  CHECK(row.status == Status::ok);
+  CHECK(row.warnings ==
+        std::vector<std::string>{
+            "killed: the first process of this case was killed by signal 9 (SIGKILL); this row is of a "
+            "second one"});
 }
 
 TEST_CASE("bad input that only the case finds ends the sweep, and finished rows stay", "[sweep]") {

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "bench/process/tell.h"
+#include "bench/step/lost_files.h"
 
 namespace precbench {
 
@@ -14,9 +15,11 @@ std::vector<std::string> told_at_once(const Record& record) {
   static std::mutex mutex;
   static std::set<std::string> told;
   const std::lock_guard lock(mutex);
-  std::vector<std::string> fresh;
+  std::vector<std::string> fresh = lost_files(record);
   for (const std::string& warning : record.warnings)
-    for (const char* kind : {"--eval-data: ", "driver: ", "--graph early: ", "peaks: "})
+    for (const char* kind :
+         {"--eval-data: ", "driver: ", "--graph early: ", "peaks: ", "--data: ", "not recorded: ",
+          "contradicts itself: ", "step times are noisy: ", "the median step is not typical: ", "killed: "})
       if (warning.starts_with(kind) && told.insert(kind).second) fresh.push_back(warning);
   return fresh;
 }

@@ -1,5 +1,5 @@
 // Which warnings a user hears before and while the sweep runs: those of its models' files, and of a record those that cast
-// doubt on all its cases.
+// doubt on all its cases or tell of lost work.
 #pragma once
 
 #include <string>
@@ -10,7 +10,8 @@
 
 namespace precbench {
 
-/// Held-out text that was trained on; a GPU whose driver keeps our kernels out. Of each kind the first in this process.
+/// Returns every file that could not be written. Of each other kind (held-out text that was trained on, a GPU whose driver
+/// keeps our kernels out, values that could not be recorded, step times that make no reliable speed) the first in this process.
 std::vector<std::string> told_at_once(const Record& record);
 
 /// Returns Plan::model_warnings() of all cases, each line once, and of each model the position warning of its longest

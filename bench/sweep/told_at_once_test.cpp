@@ -1,6 +1,7 @@
 // Warnings that a user hears at once: which, and once a process.
 #include "bench/sweep/told_at_once.h"
 
+#include "bench/step/lost_files.h"
 #include "kernels/gpu/device_info.h"
 #include "tools/testing/catch.h"
 #include "tools/testing/temp_directory.h"
@@ -42,6 +43,16 @@ TEST_CASE("warnings of a model are told once, whatever the number of its cases",
                                  "b: keys that are not known here were left out: mystery",
                                  "a: seq 256 is beyond the 64 positions that the model is made for",
                                  "b: seq 256 is beyond the 64 positions that the model is made for"});
+}
+
+TEST_CASE("told_at_once: every lost file is told, a doubt about speed once", "[told_at_once]") {
+  using Lines = std::vector<std::string>;
+  const std::string lost = lost_file_warning("--save-final: a: cannot be written"),
+                    noisy = "step times are noisy: IQR / 1.349 over the median is above 5%";
+  Record record;
+  record.warnings = {noisy, lost};
+  CHECK(told_at_once(record) == Lines{lost, noisy});
+  CHECK(told_at_once(record) == Lines{lost});
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 namespace precbench {
 namespace {
@@ -29,7 +30,10 @@ class HostClock final : public DeviceClock {
 
 std::unique_ptr<DeviceClock> make_host_clock(Device& device) { return std::make_unique<HostClock>(device); }
 
-StepProfiler::StepProfiler(Device& device) : device_(device), clock_(make_device_clock(device)) {}
+StepProfiler::StepProfiler(Device& device) : StepProfiler(device, make_device_clock(device)) {}
+
+StepProfiler::StepProfiler(Device& device, std::unique_ptr<DeviceClock> clock)
+    : device_(device), clock_(std::move(clock)) {}
 
 StepProfiler::~StepProfiler() {
   if (running_) device_.set_observer(previous_);
@@ -80,6 +84,8 @@ StepProfiler::Result StepProfiler::result() {
     result.class_ms[static_cast<int>(span.cost.op_class)] += ms;
     result.idle_ms -= ms;
   }
+  // Each time is rounded to the clock's ticks, so the sum of many may exceed the whole.
+  result.idle_ms = std::max(0.0, result.idle_ms);
   std::sort(result.ops.begin(), result.ops.end(),
             [](const OpTime& a, const OpTime& b) { return a.ms > b.ms; });
   return result;

@@ -19,6 +19,8 @@ namespace precbench {
 class StepProfiler final : public OpObserver {
  public:
   explicit StepProfiler(Device& device);
+  /// With another clock than the device's.
+  StepProfiler(Device& device, std::unique_ptr<DeviceClock> clock);
   ~StepProfiler() override;
 
   void start();  ///< forgets what came before and becomes the device's observer

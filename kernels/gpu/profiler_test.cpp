@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <numeric>
+#include <optional>
 #include <vector>
 
 #include "kernels/device/devices.h"
@@ -55,6 +57,38 @@ TEST_CASE("the profiler counts every op by class and name, and the rest is idle"
   profiler.start();  // a second step starts from nothing
   profiler.stop();
   CHECK(profiler.result().ops.empty());
+}
+
+TEST_CASE("StepProfiler: ops that round to more than the step leave an idle time of 0", "[profiler]") {
+  /// Spans between marks are 1 ms, and all of them together a little less, as the ticks of CUDA events have it.
+  struct CoarseClock final : DeviceClock {
+    std::size_t mark() override { return marks++; }
+    void reset() override { marks = 0; }
+    double milliseconds(std::size_t from, std::size_t to) override { return to - from == 1 ? 1.0 : 0.999; }
+    std::size_t marks = 0;
+  };
+  const auto device = make_cpu_device(1);
+  std::vector<float> x(10);
+  StepProfiler profiler(*device, std::make_unique<CoarseClock>());
+  profiler.start();
+  device->fill({{x.data(), DType::f32, 1, 10}, 2.0f});
+  profiler.stop();
+  const StepProfiler::Result result = profiler.result();
+  CHECK(result.total_ms == 0.999);
+  REQUIRE(result.ops.size() == 1);
+  CHECK(result.ops[0].ms == 1);
+  CHECK(result.idle_ms == 0);
+}
+
+TEST_CASE("gain_between: null for a counter that was reset or is not known", "[telemetry]") {
+  using Energy = std::optional<double>;
+  using Errors = std::optional<std::int64_t>;
+  CHECK(gain_between(Energy(2), Energy(5)) == 3.0);
+  CHECK(gain_between(Errors(2), Errors(2)) == std::int64_t{0});
+  CHECK(!gain_between(Energy(5), Energy(2)));
+  CHECK(!gain_between(Errors(1), Errors(0)));
+  CHECK(!gain_between(Errors(), Errors(1)));
+  CHECK(!gain_between(Errors(1), Errors()));
 }
 
 TEST_CASE("a profiler that goes out of scope in a step gives the observer back", "[profiler]") {

@@ -68,10 +68,8 @@ GpuTelemetry GpuMonitor::stop() {
   std::uint64_t bits = 0;
   for (const GpuReading& reading : readings_) bits |= reading.throttle_bits;
   summary.throttle_reasons = throttle_reason_names(bits);
-  if (const auto errors = gpu_->uncorrected_errors(); errors && errors_before_)
-    summary.ecc_errors = *errors - *errors_before_;
-  if (const auto energy = gpu_->energy_j(); energy && energy_before_)
-    summary.energy_j = *energy - *energy_before_;
+  summary.ecc_errors = gain_between(errors_before_, gpu_->uncorrected_errors());
+  summary.energy_j = gain_between(energy_before_, gpu_->energy_j());
   return summary;
 }
 

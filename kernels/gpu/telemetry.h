@@ -24,6 +24,13 @@ struct GpuTelemetry {
   std::optional<double> energy_j;          ///< between start() and stop()
 };
 
+/// Returns what a counter has gained between two readings. Null where either is not known, or the counter was reset between
+/// them and is lower now.
+template <class T>
+std::optional<T> gain_between(const std::optional<T>& before, const std::optional<T>& after) {
+  return before && after && *after >= *before ? std::optional<T>(*after - *before) : std::nullopt;
+}
+
 class GpuMonitor {
  public:
   explicit GpuMonitor(std::unique_ptr<const NvmlGpu> gpu);

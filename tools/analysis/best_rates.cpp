@@ -6,6 +6,8 @@
 #include <cmath>
 #include <string>
 
+#include "results/step_time.h"
+
 namespace precbench {
 namespace {
 
@@ -50,7 +52,7 @@ std::optional<double> sol_at(const BestRates& rates, const Record& record) {
   constexpr double kEqual = 1e-6;  // records hold all digits; where sets come this close, either will do
   if (!record.breakdown || !record.timing || !record.metrics || !record.metrics->mfu_measured)
     return std::nullopt;
-  const double step = record.timing->median_ms.value_or(0) / 1e3, share = *record.metrics->mfu_measured;
+  const double step = step_ms_of_speed(record).value_or(0) / 1e3, share = *record.metrics->mfu_measured;
   if (step <= 0 || share <= 0) return std::nullopt;
   BestRates own;
   own.raise_to(record);

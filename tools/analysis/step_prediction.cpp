@@ -6,6 +6,8 @@
 #include <map>
 #include <utility>
 
+#include "results/step_time.h"
+
 namespace precbench {
 namespace {
 
@@ -44,15 +46,15 @@ std::optional<double> predicted_on_one_gpu(const Record& record, const std::vect
 
 std::optional<ScaledStep> predicted_on_several_gpus(const Record& record, const Record& single,
                                                     double shards) {
-  if (!single.breakdown || !single.timing || !single.timing->median_ms || !record.communication)
-    return std::nullopt;
+  const auto single_ms = step_ms_of_speed(single);
+  if (!single.breakdown || !single_ms || !record.communication) return std::nullopt;
   ScaledStep step;
   for (const CollectiveRecord& c : record.communication->collectives) {
     if (!c.bus_gb_per_s || *c.bus_gb_per_s <= 0) return std::nullopt;
     step.communication_ms += c.wire_bytes / *c.bus_gb_per_s / 1e6;
   }
-  step.ms = *single.timing->median_ms - single.breakdown->optimizer_ms * (1 - 1.0 / shards) +
-            kHiddenCost * step.communication_ms;
+  step.ms =
+      *single_ms - single.breakdown->optimizer_ms * (1 - 1.0 / shards) + kHiddenCost * step.communication_ms;
   return step;
 }
 

@@ -2,6 +2,7 @@
 #include "tools/gate/check.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -155,7 +156,12 @@ int accept(const CheckOptions& options, RecordSet run) {
   const std::string beside = options.baseline + ".new";
   std::error_code ignored;
   fs::remove(beside, ignored);
-  for (const Record& record : records) append_record(beside, record);
+  try {
+    for (const Record& record : records) append_record(beside, record);
+  } catch (...) {  // the baseline stays as it was, with nothing half-written beside it
+    fs::remove(beside, ignored);
+    throw;
+  }
   std::error_code error;
   fs::rename(beside, options.baseline, error);
   if (error) throw InvalidInput(fmt::format("cannot write {}: {}", options.baseline, error.message()));
@@ -174,6 +180,29 @@ void check_stream(const CheckOptions& options) {
   for (const std::string& path : options.paths)
     if (named_descriptor(path) == stream)
       throw InvalidInput(fmt::format("--baseline and PATH are both {}, which is read once", name));
+}
+
+/// Writes every file that was asked for; `baseline`: its name for people, whichever of them fails. Throws InvalidInput with what failed.
+void write_results(const CheckOptions& options, const std::string& baseline, const GateResult& result,
+                   const RerunCommand& rerun) {
+  std::vector<std::string> problems;
+  const auto write = [&](const std::string& path, bool append, const auto& text) {
+    try {
+      if (!path.empty()) write_file(path, text(), append);
+    } catch (const InvalidInput& error) {
+      problems.push_back(error.what());
+    }
+  };
+  const auto markdown = [&] { return gate_markdown(result, baseline, rerun); };
+  write(environment_variable("GITHUB_STEP_SUMMARY"), true, markdown);
+  write(options.markdown, false, markdown);
+  write(options.junit, false, [&] { return gate_junit(result, rerun); });
+  write(options.json, false, [&] {
+    return gate_json(result, baseline, rerun)
+               .dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
+           "\n";
+  });
+  if (!problems.empty()) throw InvalidInput(fmt::format("{}", fmt::join(problems, "; ")));
 }
 
 /// Where a case that runs again has its row beside those that are checked: of two rows the newer counts.
@@ -221,32 +250,28 @@ int check(const CheckOptions& options, const RerunCommand& command) {
     for (const std::string& problem : run.problems) fmt::print(stderr, "{}\n", printable(problem));
     return accept(options, std::move(run));
   }
+  for (const std::string& path : {options.markdown, options.junit, options.json})
+    if (!path.empty()) check_writable(path);
   const RecordSet baseline = read_baseline(options.baseline);
   const std::string baseline_name = input_name(options.baseline);
   GateResult result = judge(baseline, run, rules);
   result.notes.insert(result.notes.begin(), run.problems.begin(), run.problems.end());
   const int status = result.exit_status();
 
-  const std::string markdown = gate_markdown(result, baseline_name, rerun);
-  if (const std::string path = environment_variable("GITHUB_STEP_SUMMARY"); !path.empty())
-    write_file(path, markdown, true);
-  if (!options.markdown.empty()) write_file(options.markdown, markdown);
-  if (!options.junit.empty()) write_file(options.junit, gate_junit(result, rerun));
-  if (!options.json.empty())
-    write_file(options.json, gate_json(result, baseline_name, rerun)
-                                     .dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
-                                 "\n");
+  // The verdict first: a file that cannot be written does not lose it.
   fmt::print("{}", gate_term(result, baseline_name, rerun));
   quiet.reset();
   if (on_github) fmt::print("{}", gate_annotations(result, rerun));
+  std::fflush(stdout);
+  write_results(options, baseline_name, result, rerun);
   return status;
 }
 
 CLI::App* add_check_command(CLI::App& app, CheckOptions& options) {
   CLI::App* command = app.add_subcommand("check", "compare a run with a baseline; fail where it got worse");
   command->footer(
-      "Exit status: 0 nothing is worse, 1 a regression, 2 bad input, 3 something is missing or "
-      "inconclusive.\n"
+      "Exit status: 0 nothing is worse, 1 a regression, 2 bad input or a file that cannot be written, 3 something is\n"
+      "missing or inconclusive.\n"
       "Tolerances are percentages; \"off\" leaves a metric out.");
   command
       ->add_option("PATH", options.paths,

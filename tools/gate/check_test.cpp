@@ -231,6 +231,28 @@ TEST_CASE("a check of many cases takes as much longer as they are more, reading 
   CHECK(many < 8 * few + 0.1);  // four times as many; quadratic would be 16
 }
 
+TEST_CASE("check: a file that does not fit loses neither the verdict nor the other files", "[check]") {
+  const Sample s;
+  const std::string json = s.directory / "j.json";
+  const Answer answer = check_says("--baseline " + s.baseline + " " + s.run +
+                                   " --junit /dev/full --markdown /dev/full --json " + json);
+  CHECK(answer.status == 2);
+  CHECK(contains(answer.text, "precbench check: 3 cases: 1 PASS, 1 SLOWER, 1 MISSING\n"));
+  CHECK(answer.text.ends_with(
+      "precbench: cannot write /dev/full: No space left on device; cannot write /dev/full: No "
+      "space left on device\n"));
+  CHECK(Json::parse(file_text(json))["exit"] == 1);
+  // An accepted baseline that does not fit leaves the old one.
+  const std::string before = file_text(s.baseline);
+  const Answer accepted =
+      output_of("(ulimit -f 1; " PRECBENCH_BINARY_DIR "/precbench check --accept --baseline " + s.baseline +
+                " " + s.run + ")");
+  CHECK(accepted.status == 2);
+  CHECK(contains(accepted.text, "precbench: cannot write " + s.baseline + ".new: File too large\n"));
+  CHECK(file_text(s.baseline) == before);
+  CHECK_FALSE(std::filesystem::exists(s.baseline + ".new"));
+}
+
 TEST_CASE("the check writes for people, CI systems and programs", "[check]") {
   const Sample s;
   const std::string junit = s.directory / "j.xml", json = s.directory / "j.json", md = s.directory / "c.md",

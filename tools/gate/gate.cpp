@@ -8,6 +8,7 @@
 
 #include "kernels/base/errors.h"
 #include "results/host_time.h"
+#include "results/step_time.h"
 #include "tools/analysis/analysis.h"
 #include "tools/gate/gate_loss.h"
 #include "tools/gate/gate_match.h"
@@ -76,6 +77,12 @@ std::string other_machine(const Match& match) {
   if (was.threads != is.threads)
     return fmt::format("speed not judged: the baseline ran with {} CPU threads, this with {}",
                        was.threads.value_or(0), is.threads.value_or(0));
+  // Records from before CPUs were told say nothing of them.
+  const auto was_cpus = cpus_for_threads(was), is_cpus = cpus_for_threads(is);
+  if (was_cpus && is_cpus && was_cpus != is_cpus)
+    return fmt::format(
+        "speed not judged: the baseline's {} CPU threads shared {:.3g} CPUs, this run's {:.3g}",
+        was.threads.value_or(0), *was_cpus, *is_cpus);
   return "";
 }
 

@@ -192,6 +192,22 @@ TEST_CASE("speeds of other CPUs are not judged, their losses are", "[gate]") {
   CHECK_FALSE(judged(judge_one(there, here), "tokens/s"));
 }
 
+TEST_CASE("judge: speeds of as many threads on fewer CPUs are not judged", "[gate]") {
+  Record there = samples::cpu_record("bf16"), here = there;
+  for (Record* record : {&there, &here}) record->env->threads = 2;
+  there.env->cpus = 8;
+  CHECK(judged(judge_one(there, here), "tokens/s"));  // a record of before says nothing of CPUs
+  here.env->cpus = 2;
+  CHECK(judged(judge_one(there, here), "tokens/s"));
+  here.env->cpus = 1;
+  const GateResult pinned = judge_one(there, here);
+  CHECK_FALSE(judged(pinned, "tokens/s"));
+  CHECK(pinned.notes.at(0) == "speed not judged: the baseline's 2 CPU threads shared 2 CPUs, this run's 1");
+  here.env->cpus = 8, here.env->cpu_quota = 0.5;
+  CHECK_FALSE(judged(judge_one(there, here), "tokens/s"));
+  CHECK_FALSE(judged(judge_one(here, there), "tokens/s"));
+}
+
 TEST_CASE("other GPUs, method versions and execution paths are refused", "[gate]") {
   Record other = kBase;
   other.env->gpu->name = "NVIDIA B200";

@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "results/statistics.h"
+#include "results/step_time.h"
 #include "tools/analysis/convergence.h"
 
 namespace precbench {
@@ -75,8 +76,7 @@ void add_ways_to_target(RecipeConvergence& recipe, const SeedPairs& bf16, double
   const bool native = first.support && first.support->path() == ExecutionPath::native;
   std::vector<double> step_ms;
   for (const LocatedRecord* member : recipe.members)
-    if (member->record.timing && member->record.timing->median_ms)
-      step_ms.push_back(*member->record.timing->median_ms);
+    if (const auto ms = step_ms_of_speed(member->record)) step_ms.push_back(*ms);
   if (const auto times = sample_statistics(step_ms); times && native)
     recipe.seconds_to_target = *steps * times->median * 1e-3;
 }

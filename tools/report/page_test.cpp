@@ -216,6 +216,26 @@ TEST_CASE("every figure that gnuplot cannot draw is named, with what it says", "
     CHECK(contains(page, figure));
 }
 
+TEST_CASE("report: figures asked for and not drawn are told, and the status is 1", "[page]") {
+  const TempDirectory folder;
+  for (const Record& record : two_lengths("rowwise")) append_record(folder / "records.jsonl", record);
+  // A gnuplot whose disk is full: it leaves half a picture and succeeds.
+  const std::string program = folder.write(
+      "bin/gnuplot", "#!/bin/sh\nname=${3#*output=\\'}\nprintf '<svg><g>' > \"${name%\\'*}\"\nexit 0\n");
+  std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+  ReportOptions options{{folder / "records.jsonl"}, "html", folder / "report.html", folder / "plots"};
+  {
+    const OnlyPath path(folder / "bin");
+    CHECK(report(options) == 1);
+    CHECK(contains(file_text(options.output), "its picture is cut off"));
+    CHECK_FALSE(contains(file_text(options.output), "<svg role"));
+  }
+  const OnlyPath nothing("/nonexistent");
+  CHECK(report(options) == 1);
+  options.plots.clear();
+  CHECK(report(options) == 0);  // the page says that it has none, and nothing else was asked for
+}
+
 TEST_CASE("without gnuplot the report says so and has its tables", "[page]") {
   const TempDirectory folder;
   const OnlyPath nothing("/nonexistent");

@@ -158,13 +158,16 @@ int report(const ReportOptions& options) {
     throw InvalidInput("--format: unknown value \"" + options.format +
                        "\"; it is one of term, md, html, csv, json");
   Document document = make_report(set);
+  bool drawn = true;
   if (options.format == "html" || !options.plots.empty())
-    draw_figures(document, options.plots, options.output);
+    drawn = draw_figures(document, options.plots, options.output);
   output.add(options.format == "html" ? render_html(document)
              : options.format == "md" ? render_markdown(document)
                                       : render_term(document));
   output.flush();
-  return 0;
+  if (drawn || options.plots.empty()) return 0;
+  fmt::print(stderr, "precbench: --plots: {}\n", printable(document.notice));
+  return 1;
 }
 
 }  // namespace precbench

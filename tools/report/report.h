@@ -18,7 +18,7 @@ struct ReportOptions {
   std::string plots{};             ///< a folder for the figures; empty: only what a page has inside
 };
 
-/// Writes the report; returns the exit status, 0. Throws InvalidInput if a path holds no record or the output
+/// Writes the report; returns the exit status: 0, or 1 where --plots was given and figures could not be drawn. Throws InvalidInput if a path holds no record or the output
 /// cannot be written. With CSV and JSON, problems of the input go to standard error, one line each.
 int report(const ReportOptions& options);
 

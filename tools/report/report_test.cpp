@@ -10,6 +10,7 @@
 
 #include "results/record_samples.h"
 #include "tools/report/report_cli.h"
+#include "tools/report/study_command.h"
 #include "tools/testing/catch.h"
 #include "tools/testing/temp_directory.h"
 #include "tools/testing/text.h"
@@ -270,6 +271,16 @@ TEST_CASE("bad input is one clear line", "[report]") {
   CHECK(contains(refusal({{folder / "records.jsonl"}, "term", "/dev/full"}), "No space left"));
   CHECK(contains(refusal({{folder / ""}, "csv", folder / "records.jsonl"}), "is read, and would be lost"));
   CHECK(std::filesystem::file_size(folder / "records.jsonl") > 0);
+}
+
+TEST_CASE("finish_study: cards that do not fit on the disk are an error, and older cards stay", "[report]") {
+  const TempDirectory folder;
+  append_record(folder / "records.jsonl", samples::gpu_record("bf16", 250));
+  const std::string cards = folder.write("cards.json", "older");
+  std::filesystem::create_symlink("/dev/full", cards + ".next");
+  CHECK(refusal_of([&] { finish_study(folder.path().string()); }) ==
+        "cannot write " + cards + ".next: No space left on device");
+  CHECK(file_text(cards) == "older");
 }
 
 TEST_CASE("the folder of a report is made", "[report]") {

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "kernels/base/plural.h"
+#include "results/step_time.h"
 #include "tools/analysis/columns.h"
 #include "tools/report/sections.h"
 #include "tools/text/distinct.h"
@@ -131,6 +132,8 @@ std::vector<std::string> details_of(const Environment& env) {
     if (gpu.uuid) details.push_back("board " + gpu.uuid->substr(0, kShortBoard));
   } else if (env.threads) {
     details.push_back(plural(static_cast<std::size_t>(*env.threads), "thread"));
+    if (const auto cpus = cpus_for_threads(env); cpus && *cpus < static_cast<double>(*env.threads))
+      details.push_back(fmt::format("{:.3g} CPUs for them", *cpus));
   }
   add("host ", env.host);
   if (env.git)

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "kernels/base/plural.h"
+#include "results/step_time.h"
 #include "tools/analysis/columns.h"
 #include "tools/analysis/step_prediction.h"
 #include "tools/report/sections.h"
@@ -132,8 +133,7 @@ std::optional<ScaledStep> predicted_step(const SingleSteps& steps, const Line& l
 /// Step times and what is known of communication, which one GPU has none of.
 void add_step(std::vector<std::string>& cells, const SingleSteps& steps, const Line& line, const Row& row) {
   const auto& communication = row.record().communication;
-  const auto& timing = row.record().timing;
-  const double measured = timing ? timing->median_ms.value_or(0) : 0;
+  const double measured = step_ms_of_speed(row.record()).value_or(0);
   const auto prediction = predicted_step(steps, line, row);
   cells.push_back(measured > 0 ? fmt::format("{:.1f}", measured) : "-");
   std::string predicted = prediction ? fmt::format("{:.1f}", prediction->ms) : "-";

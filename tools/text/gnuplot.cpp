@@ -117,6 +117,14 @@ void replace_all(std::string& text, const std::string& from, const std::string& 
     text.replace(at, from.size(), to);
 }
 
+/// Whether a picture has its end: on a full disk gnuplot succeeds all the same.
+bool is_whole(const fs::path& picture) {
+  constexpr std::size_t kEnd = 16;
+  const std::string text = read_text(picture);
+  const std::string end = text.substr(text.size() - std::min(text.size(), kEnd));
+  return end.find(picture.extension() == ".png" ? "IEND" : "</svg>") != std::string::npos;
+}
+
 /// Draws them; says what a reader must know of it, or nothing.
 std::string draw(const std::vector<Figure*>& figures, const std::string& folder, const std::string& output) {
   const WorkFolder work;
@@ -128,17 +136,20 @@ std::string draw(const std::vector<Figure*>& figures, const std::string& folder,
     const std::string file_data = plot_heading(figure.heading) + figure.data;
     work.write("data", figure.data);
     work.write("file.data", file_data);
-    const auto drawn = [&](const char* settings) {
-      if (run_gnuplot(work.path, settings, "plots/" + figure.script + ".gp")) return true;
-      if (not_drawn.texts.empty()) complaint = last_complaint(work.path);
+    const auto drawn = [&](const std::string& settings, const char* picture) {
+      const bool done = run_gnuplot(work.path, fmt::format("{}; output='{}'", settings, picture),
+                                    "plots/" + figure.script + ".gp");
+      if (done && is_whole(work.path / picture)) return true;
+      if (not_drawn.texts.empty())
+        complaint = done ? "its picture is cut off; the folder for temporary files may be full"
+                         : last_complaint(work.path);
       not_drawn.add(figure.name);
       return false;
     };
-    if (!drawn("data='data'; output='page.svg'; transparent=1")) continue;
+    if (!drawn("data='data'; transparent=1", "page.svg")) continue;
     figure.svg = svg_for_page(read_text(work.path / "page.svg"), fmt::format("f{}", i + 1),
                               figure.heading + ": " + figure.caption);
-    if (folder.empty() || !drawn("data='file.data'; output='file.svg'") ||
-        !drawn("data='file.data'; output='file.png'"))
+    if (folder.empty() || !drawn("data='file.data'", "file.svg") || !drawn("data='file.data'", "file.png"))
       continue;
     const fs::path file = fs::path(folder) / figure.name;
     write_file(file.string() + ".svg", read_text(work.path / "file.svg"));
@@ -172,16 +183,16 @@ std::string svg_for_page(const std::string& svg, const std::string& id, const st
   return text;
 }
 
-void draw_figures(Document& document, const std::string& folder, const std::string& output) {
+bool draw_figures(Document& document, const std::string& folder, const std::string& output) {
   std::vector<Figure*> figures;
   for (Section& section : document.sections)
     for (Figure& figure : section.figures) figures.push_back(&figure);
-  if (figures.empty()) return;
+  if (figures.empty()) return true;
   if (!is_installed()) {
     document.notice =
         "There is no gnuplot here, so this report has tables and no figures; install gnuplot (gnuplot-nox) "
         "for them";
-    return;
+    return false;
   }
   make_folder(folder);
   const std::size_t all = figures.size();
@@ -191,8 +202,10 @@ void draw_figures(Document& document, const std::string& folder, const std::stri
   } catch (const NoWorkFolder& error) {
     document.notice = fmt::format("This report has tables and no figures: {}", error.what());
   }
-  if (document.notice.empty() && figures.size() < all)
+  if (!document.notice.empty()) return false;
+  if (figures.size() < all)
     document.notice = fmt::format("Of {} figures the first {} are drawn", all, figures.size());
+  return true;
 }
 
 }  // namespace precbench

@@ -23,6 +23,16 @@ namespace {
 
 }  // namespace
 
+void check_writable(const std::string& path) {
+  std::error_code error;
+  const bool existed = std::filesystem::exists(path, error);
+  if (existed && std::filesystem::is_fifo(path, error)) return;  // to open it would wait for its reader
+  std::FILE* file = std::fopen(path.c_str(), "ab");
+  if (!file) cannot_write(path, errno);
+  std::fclose(file);
+  if (!existed) std::filesystem::remove(path, error);
+}
+
 void write_file(const std::string& path, const std::string& text, bool append) {
   std::FILE* file = std::fopen(path.c_str(), append ? "ab" : "wb");
   if (!file) cannot_write(path, errno);

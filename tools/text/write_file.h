@@ -16,6 +16,10 @@ bool is_among(const std::vector<std::string>& inputs, const std::string& path);
 /// Throws InvalidInput where an output would replace another, or a file of the inputs.
 void check_outputs(const std::vector<NamedOutput>& outputs, const std::vector<std::string>& inputs);
 
+/// Throws InvalidInput where a file could not be written, before work is done for it. Leaves a file as it is, and no new one
+/// behind.
+void check_writable(const std::string& path);
+
 /// Writes `text` to a file, or behind what is there. Throws InvalidInput ("cannot write FILE: No space left on
 /// device").
 void write_file(const std::string& path, const std::string& text, bool append = false);

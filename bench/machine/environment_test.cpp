@@ -1,0 +1,64 @@
+// Threads and CPUs of this process, as records have them.
+#include "bench/machine/environment.h"
+
+#include <sched.h>
+#include <stdlib.h>
+
+#include <optional>
+#include <string>
+
+#include "tools/testing/catch.h"
+
+using namespace precbench;
+
+namespace {
+
+/// Pins the calling thread to the first CPU of its mask while it lives.
+class OnOneCpu {
+ public:
+  OnOneCpu() {
+    sched_getaffinity(0, sizeof before_, &before_);
+    int first = 0;
+    while (!CPU_ISSET(first, &before_)) ++first;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(first, &one);
+    sched_setaffinity(0, sizeof one, &one);
+  }
+  ~OnOneCpu() { sched_setaffinity(0, sizeof before_, &before_); }
+
+ private:
+  cpu_set_t before_;
+};
+
+/// OMP_NUM_THREADS as given while it lives; null: not set.
+class OmpThreads {
+ public:
+  explicit OmpThreads(const char* value) {
+    if (const char* old = getenv(kName)) before_ = old;
+    value ? setenv(kName, value, 1) : unsetenv(kName);
+  }
+  ~OmpThreads() { before_ ? setenv(kName, before_->c_str(), 1) : unsetenv(kName); }
+
+ private:
+  static constexpr const char* kName = "OMP_NUM_THREADS";
+  std::optional<std::string> before_;
+};
+
+}  // namespace
+
+TEST_CASE("describe_environment: a process on one CPU has one thread, and the record says both",
+          "[environment]") {
+  const OnOneCpu pinned;
+  {
+    const OmpThreads unset(nullptr);
+    CHECK(openmp_threads() == 1);
+    const Environment env = describe_environment(openmp_threads(), -1, 1);
+    CHECK(env.threads == 1);
+    CHECK(env.cpus == 1);
+  }
+  const OmpThreads two("2");
+  const Environment env = describe_environment(openmp_threads(), -1, 1);
+  CHECK(env.threads == 2);
+  CHECK(env.cpus == 1);
+}

@@ -1,0 +1,20 @@
+// Lost files are known by how their warning begins. See lost_files.h.
+#include "bench/step/lost_files.h"
+
+namespace precbench {
+namespace {
+
+constexpr const char* kNotWritten = "not written: ";
+
+}  // namespace
+
+std::string lost_file_warning(const std::string& what) { return kNotWritten + what; }
+
+std::vector<std::string> lost_files(const Record& record) {
+  std::vector<std::string> lost;
+  for (const std::string& warning : record.warnings)
+    if (warning.starts_with(kNotWritten)) lost.push_back(warning);
+  return lost;
+}
+
+}  // namespace precbench

@@ -1,0 +1,17 @@
+// Files that a case was to write and could not: the case keeps its row, the user is told, and the exit status is not 0.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "results/record.h"
+
+namespace precbench {
+
+/// Returns the warning of a record whose file was not written. `what`: the flag or checkpoint, and why.
+std::string lost_file_warning(const std::string& what);
+
+/// Returns those of a record's warnings that lost_file_warning() made.
+std::vector<std::string> lost_files(const Record& record);
+
+}  // namespace precbench

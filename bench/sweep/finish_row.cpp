@@ -1,0 +1,26 @@
+// Doubts first: they are warnings of what is measured, whatever of it can be recorded. See finish_row.h.
+#include "bench/sweep/finish_row.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "bench/machine/environment.h"
+#include "kernels/base/errors.h"
+#include "results/readable_record.h"
+#include "results/step_time.h"
+
+namespace precbench {
+
+Record finish_row(const Plan& plan, Record record) {
+  for (const std::string& doubt : speed_doubts(record))
+    if (!std::count(record.warnings.begin(), record.warnings.end(), doubt)) record.warnings.push_back(doubt);
+  try {
+    return readable_record(record);
+  } catch (const InvalidInput& error) {
+    Record failed = failed_record(plan, Status::crashed, error.what());
+    failed.study = plan.study;
+    return failed;
+  }
+}
+
+}  // namespace precbench

@@ -1,0 +1,14 @@
+// What a record gets before anybody sees it as a row.
+#pragma once
+
+#include "bench/case/plan.h"
+#include "results/record.h"
+
+namespace precbench {
+
+/// Returns the record as a row: with a warning for each doubt about its speed (results/step_time.h), and without what
+/// readers would refuse (results/readable_record.h). A record that cannot be read back at all becomes a crashed row that
+/// says why.
+Record finish_row(const Plan& plan, Record record);
+
+}  // namespace precbench
