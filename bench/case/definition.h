@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bench/case/case.h"
+#include "bench/case/sensitivity_groups.h"
 #include "bench/case/stress.h"
 #include "kernels/numerics/recipe.h"
 #include "models/config/config.h"
@@ -70,6 +71,7 @@ struct Definition : ConvertedLayers {
   InitDefinition init;
   std::optional<std::uint64_t> held_out;  ///< fingerprint of --eval-data; null: none, or no such file
   std::vector<Stress> fidelity_stresses;
+  std::vector<SensitivityGroup> sensitivity;  ///< none: not measured
 };
 
 /// Looks everything up: files of models and recipes are read, data and checkpoints are sampled for their fingerprints,
