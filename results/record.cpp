@@ -96,7 +96,8 @@ bool added_later(std::string_view key) {
     return key == "definition" || key == "fidelity" || key == "study" || left_out(key);
   if constexpr (std::is_same_v<T, Training>) return key == "evaluations";
   if constexpr (std::is_same_v<T, GemmPath> || std::is_same_v<T, Breakdown> || std::is_same_v<T, MoeRecord> ||
-                std::is_same_v<T, ExchangeBytes> || std::is_same_v<T, Fidelity> || std::is_same_v<T, CellRecord>)
+                std::is_same_v<T, ExchangeBytes> || std::is_same_v<T, Fidelity> ||
+                std::is_same_v<T, CellRecord>)
     return left_out(key);
   return std::is_same_v<T, Timing> && (key == "wall_ms" || key == "runs" || key == "between_runs");
 }
@@ -185,8 +186,9 @@ bool changes_work(const std::string& case_field) {
 }
 
 bool only_where_used(const std::string& case_field) {
-  static const std::set<std::string> kWhereUsed = {"layers", "flow", "routing",  "capacity", "grouped", "aux",
-                                                   "z_loss", "ep",   "exchange", "slots",    "dispatch", "sensitivity"};
+  static const std::set<std::string> kWhereUsed = {"layers",   "flow",  "routing",  "capacity",
+                                                   "grouped",  "aux",   "z_loss",   "ep",
+                                                   "exchange", "slots", "dispatch", "sensitivity"};
   return kWhereUsed.contains(case_field);
 }
 

@@ -264,7 +264,8 @@ void each_field(S& s, F&& f) {
   f("metrics", s.metrics), f("memory", s.memory), f("breakdown", s.breakdown);
   f("communication", s.communication), f("telemetry", s.telemetry);
   f("training", s.training), f("quantization", s.quantization), f("fidelity", s.fidelity);
-  f("sensitivity", s.sensitivity), f("study", s.study), f("params", s.params), f("moe", s.moe), f("flow", s.flow);
+  f("sensitivity", s.sensitivity), f("study", s.study), f("params", s.params), f("moe", s.moe),
+      f("flow", s.flow);
 }
 
 template <class T>

@@ -322,9 +322,10 @@ TEST_CASE("sensitivity: a record with cells is valid, survives the round trip, a
   SensitivityRecord& s = record.sensitivity.emplace();
   s.batches = 2, s.loss_bf16 = 2.5;
   const MeanInterval price{0.02, 0.018, 0.022}, none{0, std::nullopt, std::nullopt};
-  s.cells = {{"recipe", CellKind::whole, "rowwise", price, none, {price, price, price}, 0.0},
-             {"blocks", CellKind::kept, "7", none, price, {price, price, price}, 0.25, {"first:1", "block:7"}},
-             {"operands", CellKind::alone, "weights", price, none, {price, none, none}, std::nullopt, {}, "a note"}};
+  s.cells = {
+      {"recipe", CellKind::whole, "rowwise", price, none, {price, price, price}, 0.0},
+      {"blocks", CellKind::kept, "7", none, price, {price, price, price}, 0.25, {"first:1", "block:7"}},
+      {"operands", CellKind::alone, "weights", price, none, {price, none, none}, std::nullopt, {}, "a note"}};
   s.sums = {{"blocks", CellKind::kept, price, none}};
   s.skipped = {{"elements e4m4", "not grouped yet"}};
   const Json json = record;

@@ -32,11 +32,11 @@ struct CellRecord {
   std::string group;
   CellKind kind = CellKind::whole;
   std::string part;
-  MeanInterval loss_difference;           ///< price: loss of the cell minus BF16's, nats
-  MeanInterval bought_back;               ///< price of the whole recipe minus that of the cell, nats
-  WholeFidelity whole;                    ///< gradient of the cell against BF16's
-  std::optional<double> kept_flops;       ///< as in SensitivityCell
-  std::vector<std::string> keep_bf16{};   ///< words for --keep-bf16; none where it cannot say what the cell is
+  MeanInterval loss_difference;          ///< price: loss of the cell minus BF16's, nats
+  MeanInterval bought_back;              ///< price of the whole recipe minus that of the cell, nats
+  WholeFidelity whole;                   ///< gradient of the cell against BF16's
+  std::optional<double> kept_flops;      ///< as in SensitivityCell
+  std::vector<std::string> keep_bf16{};  ///< words for --keep-bf16; none where it cannot say what the cell is
   std::optional<std::string> note = {};
 };
 

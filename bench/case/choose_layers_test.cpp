@@ -206,8 +206,9 @@ TEST_CASE("blocks are gathered in FP8 where all their layers are converted", "[l
 }
 
 TEST_CASE("single blocks and single layers stay in BF16 by their index", "[layers]") {
-  CHECK(layers_of(tensorwise("block:1,block:3.down")) ==
-        Lines{"layers.0-0.{qkv,o,gate_up,down}", "layers.2-2.{qkv,o,gate_up,down}", "layers.3-3.{qkv,o,gate_up}"});
+  CHECK(layers_of(tensorwise("block:1,block:3.down")) == Lines{"layers.0-0.{qkv,o,gate_up,down}",
+                                                               "layers.2-2.{qkv,o,gate_up,down}",
+                                                               "layers.3-3.{qkv,o,gate_up}"});
   CHECK(recipe_text(tensorwise("block:0")) == recipe_text(tensorwise("first:1")));
   CHECK(recipe_text(tensorwise("block:0")) != recipe_text(tensorwise("block:1")));
   CHECK(refusal_of([] { resolve(tensorwise("block:4")); }) ==

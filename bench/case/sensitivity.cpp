@@ -23,8 +23,9 @@ constexpr EnumNames<Group, 8> kGroupNames{
 /// Every operand of a recipe's GEMMs, in a fixed order.
 template <class Visit>
 void for_each_operand(Recipe& recipe, Visit&& visit) {
-  for (const auto& [role, gemm] :
-       {std::pair(GemmRole::fprop, &recipe.fprop), {GemmRole::dgrad, &recipe.dgrad}, {GemmRole::wgrad, &recipe.wgrad}}) {
+  for (const auto& [role, gemm] : {std::pair(GemmRole::fprop, &recipe.fprop),
+                                   {GemmRole::dgrad, &recipe.dgrad},
+                                   {GemmRole::wgrad, &recipe.wgrad}}) {
     visit(role, gemm->a, true);
     visit(role, gemm->b, false);
   }
@@ -45,7 +46,8 @@ std::string make_consistent(Recipe& recipe) {
   for_each_operand(recipe, [&](GemmRole role, QuantFormat& operand, bool) {
     const bool weight = role == GemmRole::dgrad;  // dgrad.b is of fprop's W, wgrad.b of its X
     const bool source = weight ? recipe.fprop.b.quantized() : recipe.fprop.a.quantized();
-    if (operand.from_fprop && !source) operand.from_fprop = false, note = "backward quantizes values, not fprop's codes";
+    if (operand.from_fprop && !source)
+      operand.from_fprop = false, note = "backward quantizes values, not fprop's codes";
   });
   const bool seen = recipe.dgrad.b.from_fprop || recipe.wgrad.b.from_fprop;
   if (!seen) recipe.mask_clipped = false;
@@ -64,15 +66,17 @@ OperandKind kind_of(GemmRole role, bool is_a) {
 }
 
 /// The formats of FP8 and its neighbours, from fine to coarse.
-constexpr QuantFormat kElements[] = {{.dtype = DType::e4m4}, {.dtype = DType::e3m4}, {.dtype = DType::e5m3},
-                                     {.dtype = DType::e4m3}, {.dtype = DType::e3m3}, {.dtype = DType::e4m3, .dropped_bits = 1},
+constexpr QuantFormat kElements[] = {{.dtype = DType::e4m4}, {.dtype = DType::e3m4},
+                                     {.dtype = DType::e5m3}, {.dtype = DType::e4m3},
+                                     {.dtype = DType::e3m3}, {.dtype = DType::e4m3, .dropped_bits = 1},
                                      {.dtype = DType::e5m2}};
 
-constexpr QuantFormat kScales[] = {
-    {.granularity = Granularity::tensor, .scale = ScaleType::f32},
-    {.granularity = Granularity::row, .scale = ScaleType::f32_pow2},
-    {.granularity = Granularity::block_1x128, .scale = ScaleType::f32_pow2},
-    {.granularity = Granularity::block_1x32, .scale = ScaleType::ue8m0, .scale_rounding = ScaleRounding::rceil}};
+constexpr QuantFormat kScales[] = {{.granularity = Granularity::tensor, .scale = ScaleType::f32},
+                                   {.granularity = Granularity::row, .scale = ScaleType::f32_pow2},
+                                   {.granularity = Granularity::block_1x128, .scale = ScaleType::f32_pow2},
+                                   {.granularity = Granularity::block_1x32,
+                                    .scale = ScaleType::ue8m0,
+                                    .scale_rounding = ScaleRounding::rceil}};
 
 class CellMaker {
  public:
@@ -120,7 +124,8 @@ class CellMaker {
         else if (linear.role == LinearRole::qkv)
           for (const LinearRole part : kQkvParts)
             if (layers.converts(layer, part))
-              weights += in * static_cast<double>(linear.parts[static_cast<std::size_t>(place_in_qkv(part))].size);
+              weights +=
+                  in * static_cast<double>(linear.parts[static_cast<std::size_t>(place_in_qkv(part))].size);
       }
     if (layers.head_converted) weights += static_cast<double>(head_linear(plan_.model).size());
     double gemms = 0;
@@ -130,7 +135,8 @@ class CellMaker {
 
   std::optional<double> kept_flops(const ConvertedLayers& layers) const {
     for (const GemmRole role : kGemmRoles)
-      if (layers.recipe.gemm(role).a.quantized() != layers.recipe.gemm(role).b.quantized()) return std::nullopt;
+      if (layers.recipe.gemm(role).a.quantized() != layers.recipe.gemm(role).b.quantized())
+        return std::nullopt;
     return whole_flops_ > 0 ? std::max(0.0, 1 - flops_of(layers) / whole_flops_) : 0.0;
   }
 
@@ -201,7 +207,8 @@ class CellMaker {
       gemm_of(kept, role) = {};
       add_recipe("gemms", CellKind::alone, name_of(role), std::move(alone));
       if (kept.quantized())
-        add_recipe("gemms", CellKind::kept, name_of(role), std::move(kept), "in a recipe file: this GEMM in bf16");
+        add_recipe("gemms", CellKind::kept, name_of(role), std::move(kept),
+                   "in a recipe file: this GEMM in bf16");
     }
   }
 
@@ -383,7 +390,8 @@ std::vector<SensitivityCell> sets_together(const Plan& plan,
                                            const std::string& ranking) {
   const CellMaker maker(plan);
   std::vector<SensitivityCell> sets;
-  KeepBf16 keep = plan.fields.keep_bf16.empty() ? plan.recipe.keep_bf16 : parse_keep_bf16(plan.fields.keep_bf16);
+  KeepBf16 keep =
+      plan.fields.keep_bf16.empty() ? plan.recipe.keep_bf16 : parse_keep_bf16(plan.fields.keep_bf16);
   double kept_flops = 0;
   std::size_t taken = 0, wanted = 1;
   for (const SensitivityCell* candidate : candidates) {

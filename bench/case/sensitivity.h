@@ -23,8 +23,9 @@ struct SensitivityCell {
 };
 
 struct SensitivityCells {
-  std::vector<SensitivityCell> cells;  ///< the whole recipe first, then a control in which nothing is quantized
-  std::vector<SkippedCell> skipped;    ///< variants that the model or the device cannot compute
+  std::vector<SensitivityCell>
+      cells;                         ///< the whole recipe first, then a control in which nothing is quantized
+  std::vector<SkippedCell> skipped;  ///< variants that the model or the device cannot compute
 };
 
 /// Returns the cells of the plan's groups, but for those of `best`, which depend on the others' results.

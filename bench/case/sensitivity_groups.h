@@ -16,7 +16,16 @@ namespace precbench {
 ///   elements  the same scales, with elements of other FP8 formats
 ///   scales    the same elements, with scales of tensors, of rows, and of blocks of 128 and 32
 ///   best      the layers that buy back most, together in BF16
-enum class SensitivityGroup : std::uint8_t { gemms, operands, roles, blocks, linears, elements, scales, best };
+enum class SensitivityGroup : std::uint8_t {
+  gemms,
+  operands,
+  roles,
+  blocks,
+  linears,
+  elements,
+  scales,
+  best
+};
 
 const char* name_of(SensitivityGroup group);
 

@@ -38,7 +38,8 @@ std::map<std::string, SensitivityCell> by_name(const Plan& plan) {
 std::vector<std::string> names_of(const Plan& plan, const std::string& group) {
   std::vector<std::string> names;
   for (const SensitivityCell& cell : sensitivity_cells(plan).cells)
-    if (cell.name.group == group) names.push_back(name_of(cell.name.kind) + std::string(" ") + cell.name.part);
+    if (cell.name.group == group)
+      names.push_back(name_of(cell.name.kind) + std::string(" ") + cell.name.part);
   return names;
 }
 
@@ -46,7 +47,8 @@ using Names = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("sensitivity: groups are read in any order, and unknown words refused in one line", "[sensitivity]") {
+TEST_CASE("sensitivity: groups are read in any order, and unknown words refused in one line",
+          "[sensitivity]") {
   using enum SensitivityGroup;
   CHECK(parse_sensitivity("").empty());
   CHECK(parse_sensitivity("none").empty());
@@ -56,7 +58,8 @@ TEST_CASE("sensitivity: groups are read in any order, and unknown words refused 
   CHECK(parse_sensitivity("standard,linears") == parse_sensitivity("all"));
   for (const char* bad : {"block", "gemms,", ",", "gemms blocks", "Gemms"}) {
     INFO(bad);
-    CHECK(contains(refusal_of([&] { plan_of("rowwise", bad); }), "is none of standard, all, gemms, operands"));
+    CHECK(
+        contains(refusal_of([&] { plan_of("rowwise", bad); }), "is none of standard, all, gemms, operands"));
   }
   Case c;
   c.sensitivity = "gemms";
@@ -84,8 +87,8 @@ TEST_CASE("sensitivity: every group has its cells, behind the whole recipe and a
   CHECK(names_of(plan, "roles") == Names{"alone qkv", "kept qkv", "alone q", "kept q", "alone k", "kept k",
                                          "alone v", "kept v", "alone o", "kept o", "alone gate_up",
                                          "kept gate_up", "alone down", "kept down"});
-  CHECK(names_of(plan, "blocks") == Names{"alone 0", "kept 0", "alone 1", "kept 1", "alone 2", "kept 2",
-                                          "alone 3", "kept 3"});
+  CHECK(names_of(plan, "blocks") ==
+        Names{"alone 0", "kept 0", "alone 1", "kept 1", "alone 2", "kept 2", "alone 3", "kept 3"});
   CHECK(names_of(plan, "linears").size() == 16);
   CHECK(names_of(plan, "elements") == Names{"variant e4m4", "variant e3m4", "variant e5m3", "variant e3m3",
                                             "variant e4m2", "variant e5m2"});
@@ -109,7 +112,8 @@ TEST_CASE("sensitivity: a head in the recipe and layers that stay in BF16 are se
   CHECK(cells.at("blocks kept 2").keep_bf16 == Names{"block:1", "block:2", "o"});
   CHECK(!cells.at("roles kept head").layers.head_converted);
   CHECK(cells.at("roles alone head").layers.head_converted);
-  CHECK(std::fabs(*cells.at("roles alone head").kept_flops + *cells.at("roles kept head").kept_flops - 1) < 1e-12);
+  CHECK(std::fabs(*cells.at("roles alone head").kept_flops + *cells.at("roles kept head").kept_flops - 1) <
+        1e-12);
 }
 
 TEST_CASE("sensitivity: words of a cell choose the layers that it measures", "[sensitivity]") {
@@ -134,7 +138,8 @@ TEST_CASE("sensitivity: parts of the FLOPs add up to all of them", "[sensitivity
   for (const char* model : {"tiny", "tiny-moe", "tiny-moe-shared"}) {
     INFO(model);
     Case c;
-    c.model = model, c.recipe = "rowwise", c.fidelity_batches = 1, c.sensitivity = "gemms,roles,blocks,linears";
+    c.model = model, c.recipe = "rowwise", c.fidelity_batches = 1,
+    c.sensitivity = "gemms,roles,blocks,linears";
     std::map<std::string, double> alone, kept;
     for (const SensitivityCell& cell : sensitivity_cells(resolve(c)).cells) {
       if (cell.name.part == "q" || cell.name.part == "k" || cell.name.part == "v") continue;
@@ -157,7 +162,8 @@ TEST_CASE("sensitivity: operands are quantized by what they hold", "[sensitivity
     const Recipe& r = cells.at(std::string("operands alone ") + name).layers.recipe;
     std::string text;
     for (const GemmRole role : kGemmRoles)
-      text += std::string(r.gemm(role).a.quantized() ? "a" : "-") + (r.gemm(role).b.quantized() ? "b " : "- ");
+      text +=
+          std::string(r.gemm(role).a.quantized() ? "a" : "-") + (r.gemm(role).b.quantized() ? "b " : "- ");
     return text;
   };
   CHECK(quantized("weights") == "-b -b -- ");
@@ -187,9 +193,9 @@ TEST_CASE("sensitivity: cells that cannot be are left out, or say what they chan
   CHECK(names_of(plan_of("tensorwise_delayed", "roles"), "roles").size() == 8);  // no q, k and v apart
   const SensitivityCells nvfp4 = sensitivity_cells(plan_of("nvfp4_all", "operands,elements,scales"));
   CHECK(nvfp4.skipped.size() == 2);
-  const auto gradients = std::find_if(nvfp4.cells.begin(), nvfp4.cells.end(), [](const SensitivityCell& cell) {
-    return cell.name.part == "gradients";
-  });
+  const auto gradients =
+      std::find_if(nvfp4.cells.begin(), nvfp4.cells.end(),
+                   [](const SensitivityCell& cell) { return cell.name.part == "gradients"; });
   REQUIRE(gradients != nvfp4.cells.end());
   CHECK(gradients->note == "GEMMs with a transform are in BF16");
   CHECK(!gradients->layers.recipe.wgrad.a.quantized());
@@ -219,10 +225,11 @@ TEST_CASE("sensitivity: sets grow, and pass over what they have already", "[sens
       return one.name.group == group && one.name.kind == CellKind::kept && one.name.part == part;
     });
   };
-  const auto sets = sets_together(
-      plan, {cell("blocks", "2"), cell("roles", "qkv"), cell("roles", "v"), cell("roles", "down"), cell("blocks", "0"),
-             cell("blocks", "1"), cell("blocks", "3")},
-      "price");
+  const auto sets =
+      sets_together(plan,
+                    {cell("blocks", "2"), cell("roles", "qkv"), cell("roles", "v"), cell("roles", "down"),
+                     cell("blocks", "0"), cell("blocks", "1"), cell("blocks", "3")},
+                    "price");
   REQUIRE(sets.size() == 3);
   CHECK(name_of(sets[0]) == "best set 1 by price");
   CHECK(sets[0].keep_bf16 == Names{"block:2"});

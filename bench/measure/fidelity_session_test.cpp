@@ -109,7 +109,8 @@ TEST_CASE("weights that ranks exchange in FP8 have no fidelity probe", "[fidelit
   CHECK(run_ok(c).fidelity.empty());
 }
 
-TEST_CASE("sensitivity: cells before the first step change no bit of the training", "[fidelity][sensitivity]") {
+TEST_CASE("sensitivity: cells before the first step change no bit of the training",
+          "[fidelity][sensitivity]") {
   const TempDirectory directory;
   for (const char* recipe : {"bf16", "tensorwise", "tensorwise_delayed"})
     for (const auto& [gpus, parallel] : {std::pair{1, "ddp"}, {2, "fsdp"}}) {

@@ -152,7 +152,8 @@ TEST_CASE("sensitivity: cells on a GPU change no bit of the training, and are th
         continue;
       }
       // Activations are rounded elsewhere, so that the quantization errors are others of the same size.
-      CHECK(std::fabs(*here[i].whole.error.mean - *there[i].whole.error.mean) <= 0.15 * *there[i].whole.error.mean);
+      CHECK(std::fabs(*here[i].whole.error.mean - *there[i].whole.error.mean) <=
+            0.15 * *there[i].whole.error.mean);
       CHECK(std::fabs(*here[i].loss_difference.mean - *there[i].loss_difference.mean) < 2e-3);
     }
   }

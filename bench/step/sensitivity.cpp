@@ -29,7 +29,8 @@ BatchFidelity run(Rank& rank, const Plan& plan, const SensitivityCell& cell, Gra
 std::vector<Batches> measure(Rank& rank, const Plan& plan, const DataSource& data, ReferencePlace place,
                              const Cells& cells, std::int64_t first) {
   // Of the recipe that the run begins with, however many batches.
-  const std::int64_t last_step = plan.later.empty() ? plan.fields.fidelity_batches : plan.later.front().from - 1;
+  const std::int64_t last_step =
+      plan.later.empty() ? plan.fields.fidelity_batches : plan.later.front().from - 1;
   std::vector<Batches> results(cells.size());
   DelayedScaling* delayed = rank.parameters().delayed();
   std::optional<DelayedScaling::Snapshot> before;
@@ -71,10 +72,14 @@ void add(SensitivityRecord& record, const Layout& layout, const Cells& cells,
   for (std::size_t i = 0; i < cells.size(); ++i) {
     const SensitivityCell& cell = cells[i];
     const Fidelity fidelity = summarize("none", layout, results[i]);
-    CellRecord row{cell.name.group,          cell.name.kind,
-                   cell.name.part,           fidelity.loss_difference,
-                   interval_of(differences(whole, prices_of(results[i]))), fidelity.whole,
-                   cell.kept_flops,          cell.keep_bf16};
+    CellRecord row{cell.name.group,
+                   cell.name.kind,
+                   cell.name.part,
+                   fidelity.loss_difference,
+                   interval_of(differences(whole, prices_of(results[i]))),
+                   fidelity.whole,
+                   cell.kept_flops,
+                   cell.keep_bf16};
     if (!cell.note.empty()) row.note = cell.note;
     record.cells.push_back(std::move(row));
   }
@@ -150,8 +155,7 @@ SensitivityRecord measure_sensitivity(Rank& rank, const Plan& plan, const DataSo
   if (sets.empty()) return record;
   // Beside the whole recipe on the same tokens, of which the record has one already.
   sets.insert(sets.begin(), made.cells.front());
-  const std::vector<Batches> together =
-      measure(rank, plan, data, place, sets, plan.fields.fidelity_batches);
+  const std::vector<Batches> together = measure(rank, plan, data, place, sets, plan.fields.fidelity_batches);
   SensitivityRecord of_sets;
   add(of_sets, layout, sets, together);
   record.cells.insert(record.cells.end(), of_sets.cells.begin() + 1, of_sets.cells.end());

@@ -41,8 +41,7 @@ struct Measured {
 
 /// Of the weights that `prepare` leaves; of drawn ones without it. In no more memory than predicted; every rank says the
 /// same.
-Measured measured(const Plan& plan,
-                  const std::function<void(Rank&, const DataSource&)>& prepare = {},
+Measured measured(const Plan& plan, const std::function<void(Rank&, const DataSource&)>& prepare = {},
                   ReferencePlace place = ReferencePlace::device) {
   const DryRun accounts =
       dry_run(plan, nullptr, place == ReferencePlace::host ? std::optional(0) : std::nullopt);
@@ -110,7 +109,8 @@ void train(Rank& rank, const DataSource& data, int steps) {
 }  // namespace
 
 TEST_CASE("sensitivity: the whole recipe's cell is the fidelity probe, bit for bit", "[sensitivity]") {
-  for (const char* recipe : {"tensorwise", "tensorwise_delayed", "blockwise", "mxfp8", "nvfp4_all", "quartet"})
+  for (const char* recipe :
+       {"tensorwise", "tensorwise_delayed", "blockwise", "mxfp8", "nvfp4_all", "quartet"})
     for (const auto& [ranks, parallel] : {std::pair{1, "ddp"}, {2, "fsdp"}}) {
       INFO(recipe << " " << ranks << " " << parallel);
       const Measured found = measured(resolve(case_of(recipe, "gemms", ranks, parallel)));
@@ -124,7 +124,8 @@ TEST_CASE("sensitivity: the whole recipe's cell is the fidelity probe, bit for b
     }
 }
 
-TEST_CASE("sensitivity: a cell with words for layers is the probe of a case with these words", "[sensitivity]") {
+TEST_CASE("sensitivity: a cell with words for layers is the probe of a case with these words",
+          "[sensitivity]") {
   for (const char* recipe : {"rowwise", "tensorwise", "tensorwise_delayed"}) {
     Case c = case_of(recipe, "roles,blocks,linears");
     const Measured found = measured(resolve(c));
@@ -132,7 +133,8 @@ TEST_CASE("sensitivity: a cell with words for layers is the probe of a case with
     int kept = 0;
     for (const CellRecord& one : found.sensitivity.cells) {
       // Each way to choose once: other blocks and layers go the same way.
-      const bool example = one.part == "2" || one.part == "1.down" || one.part == "gate_up" || one.part == "k";
+      const bool example =
+          one.part == "2" || one.part == "1.down" || one.part == "gate_up" || one.part == "k";
       if (one.kind != CellKind::kept || !example) continue;
       INFO(recipe << " " << one.group << " " << one.part);
       ++kept;
@@ -164,8 +166,9 @@ TEST_CASE("sensitivity: what quantizes nothing costs nothing, to the bit", "[sen
   }
 }
 
-TEST_CASE("sensitivity: backward GEMMs and gradients cost no loss before an update, and do distort the gradient",
-          "[sensitivity]") {
+TEST_CASE(
+    "sensitivity: backward GEMMs and gradients cost no loss before an update, and do distort the gradient",
+    "[sensitivity]") {
   const SensitivityRecord record = measured(resolve(case_of("rowwise", "gemms,operands"))).sensitivity;
   for (const auto& [group, part] :
        {std::pair{"gemms", "dgrad"}, {"gemms", "wgrad"}, {"operands", "gradients"}}) {
@@ -198,7 +201,8 @@ TEST_CASE("sensitivity: more mantissa bits mean a smaller gradient error, other 
   }
 }
 
-TEST_CASE("sensitivity: an outlier planted in one block's FFN is found in that block and layer", "[sensitivity]") {
+TEST_CASE("sensitivity: an outlier planted in one block's FFN is found in that block and layer",
+          "[sensitivity]") {
   // In channels of the down projection's input, which has one scale for a token: the other channels vanish under it. BF16
   // computes what it did.
   constexpr int kBlock = 2, kChannels = 4;
@@ -236,7 +240,8 @@ TEST_CASE("sensitivity: an outlier planted in one block's FFN is found in that b
   CHECK(cheapest.keep_bf16 == std::vector<std::string>{"block:" + block + ".down"});
   CHECK(*cheapest.bought_back.mean > 0.5 * price);
   // On other tokens than those that it was chosen on.
-  CHECK(cheapest.bought_back.mean != cell(found, "linears", CellKind::kept, block + ".down").bought_back.mean);
+  CHECK(cheapest.bought_back.mean !=
+        cell(found, "linears", CellKind::kept, block + ".down").bought_back.mean);
 }
 
 TEST_CASE("sensitivity: sums say how far the parts are from the whole, batch by batch", "[sensitivity]") {

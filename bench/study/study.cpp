@@ -123,12 +123,13 @@ Room room_for(const std::vector<Plan>& plans, int wanted) {
 void print_cells(const std::vector<StudyCase>& cases) {
   for (const StudyCase& one : cases)
     if (const std::size_t cells = cells_of(one.fields); cells > 0)
-      fmt::print("{}\n", printable(fmt::format(
-                             "sensitivity of {} on {}, trunk {} at age {}: at most {} cells, {} of {} tokens each",
-                             one.fields.recipe, one.fields.model, one.place.trunk, one.place.age, cells,
-                             fmt::format("{} {}", one.fields.fidelity_batches,
-                                         one.fields.fidelity_batches == 1 ? "batch" : "batches"),
-                             one.fields.batch * one.fields.seq * one.fields.accumulation * one.fields.gpus)));
+      fmt::print("{}\n",
+                 printable(fmt::format(
+                     "sensitivity of {} on {}, trunk {} at age {}: at most {} cells, {} of {} tokens each",
+                     one.fields.recipe, one.fields.model, one.place.trunk, one.place.age, cells,
+                     fmt::format("{} {}", one.fields.fidelity_batches,
+                                 one.fields.fidelity_batches == 1 ? "batch" : "batches"),
+                     one.fields.batch * one.fields.seq * one.fields.accumulation * one.fields.gpus)));
 }
 
 /// What each part of the study costs, and all of it. `pace`: null where nobody knows.

@@ -43,15 +43,14 @@ bool take_bit(QuantFormat& format, StudyPart part) {
     DType dtype;
     std::uint8_t dropped_bits;
   };
-  static constexpr Step kMantissa[] = {{"e4m3", DType::e4m3, 1},
-                                       {"e4m2", DType::e4m3, 2},
-                                       {"e5m3", DType::e5m2, 0},
-                                       {"e5m2", DType::e5m2, 1},
-                                       {"e4m4", DType::e4m3, 0},
-                                       {"e3m4", DType::e3m3, 0}};
-  static constexpr Step kExponent[] = {
-      {"e5m3", DType::e4m3, 0}, {"e4m4", DType::e3m4, 0}, {"e4m3", DType::e3m3, 0}, {"e5m2", DType::e4m3, 1},
-      {"e5m1", DType::e4m3, 2}};
+  static constexpr Step kMantissa[] = {{"e4m3", DType::e4m3, 1}, {"e4m2", DType::e4m3, 2},
+                                       {"e5m3", DType::e5m2, 0}, {"e5m2", DType::e5m2, 1},
+                                       {"e4m4", DType::e4m3, 0}, {"e3m4", DType::e3m3, 0}};
+  static constexpr Step kExponent[] = {{"e5m3", DType::e4m3, 0},
+                                       {"e4m4", DType::e3m4, 0},
+                                       {"e4m3", DType::e3m3, 0},
+                                       {"e5m2", DType::e4m3, 1},
+                                       {"e5m1", DType::e4m3, 2}};
   const std::span<const Step> steps =
       part == StudyPart::bits ? std::span<const Step>(kMantissa) : std::span<const Step>(kExponent);
   const auto step = std::find_if(steps.begin(), steps.end(), [&](const Step& one) {

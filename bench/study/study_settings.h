@@ -22,7 +22,7 @@ struct StudySettings {
   std::int64_t fidelity_batches = 0;  ///< 0: no gradients are compared
   std::string sensitivity;            ///< groups of cells (sensitivity_groups.h); empty: none
   std::int64_t sensitivity_batches = 0;
-  bool sensitivity_only = false;      ///< no forks, no ladders
+  bool sensitivity_only = false;  ///< no forks, no ladders
 
   std::int64_t ladder_trunks = 0, channels = 0;
   std::string channels_place;  ///< "FILE:LINE" where they are set, for how many there are is the model's

@@ -137,7 +137,8 @@ TEST_CASE("a study is its trunks, and for each of their states every recipe, BF1
   for (const auto& [data, recipes] : by_data) CHECK(recipes.size() == 8);
 }
 
-TEST_CASE("sensitivity: a study measures it at the oldest state, for each recipe that is asked for", "[study][sensitivity]") {
+TEST_CASE("sensitivity: a study measures it at the oldest state, for each recipe that is asked for",
+          "[study][sensitivity]") {
   StudySettings settings = default_study(false);
   settings.trunks = 3, settings.ages = {10, 20}, settings.ladder_trunks = 2;
   const auto cases_of = [&] {
@@ -163,11 +164,13 @@ TEST_CASE("sensitivity: a study measures it at the oldest state, for each recipe
   }
 }
 
-TEST_CASE("sensitivity: a study file asks for cells, and what it cannot say is refused", "[study][sensitivity]") {
+TEST_CASE("sensitivity: a study file asks for cells, and what it cannot say is refused",
+          "[study][sensitivity]") {
   CHECK(default_study(false).sensitivity.empty());
   CHECK(read("[sensitivity]\ncells = [\"gemms\", \"best\"]\nbatches = 5\n").sensitivity == "gemms,best");
   CHECK(read("[sensitivity]\ncells = []\n").sensitivity.empty());
-  CHECK(contains(refusal("[sensitivity]\ncells = [\"gems\"]\n"), ":2: cells: --sensitivity: \"gems\" is none of"));
+  CHECK(contains(refusal("[sensitivity]\ncells = [\"gems\"]\n"),
+                 ":2: cells: --sensitivity: \"gems\" is none of"));
   CHECK(refusal("[sensitivity]\nbatches = 0\n") == ":2: batches: 0 is not in [1, 10000]");
   CHECK(refusal("[work]\nsensitivity = \"gemms\"\n").starts_with(":2: --sensitivity: not of a study"));
   StudyCommand command;
@@ -176,10 +179,12 @@ TEST_CASE("sensitivity: a study file asks for cells, and what it cannot say is r
   CHECK(refusal_of([&] { study(command); }) ==
         "--sensitivity-only: no cells are asked for: add --sensitivity standard");
   command.axes["sensitivity"] = {"block"};
-  CHECK(contains(refusal_of([&] { study(command); }), "--sensitivity: \"block\" is none of standard, all, gemms"));
+  CHECK(contains(refusal_of([&] { study(command); }),
+                 "--sensitivity: \"block\" is none of standard, all, gemms"));
 }
 
-TEST_CASE("sensitivity: a study without forks measures cells alone, and a full one goes on from it", "[study][sensitivity]") {
+TEST_CASE("sensitivity: a study without forks measures cells alone, and a full one goes on from it",
+          "[study][sensitivity]") {
   const TempDirectory directory;
   const std::string model = directory.write(
       "small.json", R"({"layers":2,"width":32,"ffn":64,"heads":2,"kv_heads":2,"vocab":256,"tied":true})");

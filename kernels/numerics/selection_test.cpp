@@ -160,8 +160,9 @@ TEST_CASE("block:N keeps one block in BF16, block:N.ROLE one of its layers", "[s
   CHECK(!keep.keeps(recipe, LinearRole::q, 0, 4, 64, 64));
   CHECK(!keep.keeps(recipe, LinearRole::head, 1, 4, 64, 64));
   CHECK(!keep.qkv_apart());
-  for (const char* bad : {"block", "block:", "block:-1", "block:x", "block:1.", "block:1.q", "block:1.head",
-                          "block:1.5", "block:1,block:1", "block:1.o,block:1.o", "block:99999999999999999999"}) {
+  for (const char* bad :
+       {"block", "block:", "block:-1", "block:x", "block:1.", "block:1.q", "block:1.head", "block:1.5",
+        "block:1,block:1", "block:1.o,block:1.o", "block:99999999999999999999"}) {
     INFO(bad);
     CHECK(contains(refusal_of([&] { parse_keep_bf16(bad); }), "block:N, block:N.ROLE"));
   }

@@ -83,8 +83,8 @@ std::string name_of_row(const Record& record) {
 std::string price_words(const Record& record, const CellRecord& whole) {
   const SensitivityRecord& s = *record.sensitivity;
   const auto tokens = record.training ? record.training->tokens_per_step : std::nullopt;
-  std::string words = fmt::format("Before any update the recipe costs {} nats per token",
-                                  interval(whole.loss_difference));
+  std::string words =
+      fmt::format("Before any update the recipe costs {} nats per token", interval(whole.loss_difference));
   if (s.loss_bf16)
     words += fmt::format(", {} of BF16's {:.4f}", percent(ratio(whole.loss_difference.mean, s.loss_bf16)),
                          *s.loss_bf16);
@@ -104,9 +104,9 @@ std::string sum_words(const CellSum& sum) {
   const bool differs = sum.interaction.low && (*sum.interaction.low > 0 || *sum.interaction.high < 0);
   return fmt::format("{}: {} nats together, {} more than the price of the whole recipe{}.", what,
                      interval(sum.sum), interval(sum.interaction),
-                     differs                ? ": they interact"
+                     differs               ? ": they interact"
                      : sum.interaction.low ? ": no interaction is seen"
-                                            : "");
+                                           : "");
 }
 
 /// What the recipe's parts cost alone, and other formats in their place.
@@ -114,8 +114,8 @@ Section source_section(const Record& record, const CellRecord& whole) {
   const SensitivityRecord& s = *record.sensitivity;
   Section section{"Where the loss comes from: " + name_of_row(record), {price_words(record, whole)}, {}, {}};
   Table table;
-  table.columns = {{"group", true}, {"in the recipe", true}, {"price [95%], nats"}, {"of the whole"},
-                   {"gradient error"}, {"bias"}};
+  table.columns = {{"group", true},  {"in the recipe", true}, {"price [95%], nats"},
+                   {"of the whole"}, {"gradient error"},      {"bias"}};
   const auto add = [&](const CellRecord& cell, const std::string& part) {
     table.rows.push_back({cell.group, part, interval(cell.loss_difference),
                           percent(ratio(cell.loss_difference.mean, whole.loss_difference.mean)),
@@ -145,8 +145,8 @@ Section keep_section(const Record& record, const CellRecord& whole) {
   const SensitivityRecord& s = *record.sensitivity;
   Section section{"What buys the loss back: " + name_of_row(record), {}, {}, {}};
   Table table;
-  table.columns = {{"kept in BF16", true}, {"bought back [95%], nats"}, {"of the price"}, {"GEMM FLOPs given back"},
-                   {"gradient error"}, {"--keep-bf16", true, true}};
+  table.columns = {{"kept in BF16", true},    {"bought back [95%], nats"}, {"of the price"},
+                   {"GEMM FLOPs given back"}, {"gradient error"},          {"--keep-bf16", true, true}};
   for (const CellKind kind : {CellKind::kept, CellKind::set}) {
     Cells cells = cells_where(s, [&](const CellRecord& cell) { return cell.kind == kind; });
     // Sets stay in their order, smallest first: each is a longer list than the one before.

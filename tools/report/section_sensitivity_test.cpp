@@ -10,7 +10,13 @@ MeanInterval around(double mean) { return {mean, mean - 0.001, mean + 0.001}; }
 
 CellRecord cell_of(const char* group, CellKind kind, const char* part, double price, double whole,
                    std::vector<std::string> keep = {}) {
-  return {group, kind, part, around(price), around(whole - price), {around(0.05), around(0.99), around(0)}, 0.25,
+  return {group,
+          kind,
+          part,
+          around(price),
+          around(whole - price),
+          {around(0.05), around(0.99), around(0)},
+          0.25,
           std::move(keep)};
 }
 
@@ -43,12 +49,14 @@ std::size_t place(const std::string& text, const std::string& part) {
 
 }  // namespace
 
-TEST_CASE("sensitivity: parts are listed from the most expensive, with the price of the whole", "[sensitivity]") {
+TEST_CASE("sensitivity: parts are listed from the most expensive, with the price of the whole",
+          "[sensitivity]") {
   Record record = measured();
   const std::string name = "rowwise on llama3.2-1b (untrained weights)";
   const std::string text = section_of({record}, "Where the loss comes from: " + name);
   INFO(text);
-  CHECK(contains(text, "the recipe costs +0.02000 [+0.01900, +0.02100] nats per token, 0.8% of BF16's 2.5000"));
+  CHECK(
+      contains(text, "the recipe costs +0.02000 [+0.01900, +0.02100] nats per token, 0.8% of BF16's 2.5000"));
   CHECK(contains(text, "Control, nothing quantized: +0.00000"));
   CHECK(place(text, "only down") < place(text, "only o"));
   CHECK(place(text, "only o") < place(text, "only block 1"));
@@ -64,8 +72,10 @@ TEST_CASE("sensitivity: parts are listed from the most expensive, with the price
   CHECK(section_of({record}, "Where the loss comes from: " + name).empty());
 }
 
-TEST_CASE("sensitivity: layers are listed by what they buy back, with the words that keep them in BF16", "[sensitivity]") {
-  const std::string text = section_of({measured()}, "What buys the loss back: rowwise on llama3.2-1b (untrained weights)");
+TEST_CASE("sensitivity: layers are listed by what they buy back, with the words that keep them in BF16",
+          "[sensitivity]") {
+  const std::string text =
+      section_of({measured()}, "What buys the loss back: rowwise on llama3.2-1b (untrained weights)");
   INFO(text);
   CHECK(place(text, "+0.01600 [") < place(text, "+0.01200 ["));
   CHECK(contains(lines_with(text, "block 1").at(0), "block:1"));
@@ -77,5 +87,9 @@ TEST_CASE("sensitivity: layers are listed by what they buy back, with the words 
 TEST_CASE("sensitivity: a report of rows without it has no section of it", "[sensitivity]") {
   const std::string text = render_term(make_report(samples::set_of({samples::gpu_record("rowwise", 200)})));
   CHECK(!contains(text, "Where the loss comes from"));
+  CHECK(!make_json(samples::set_of({samples::gpu_record("rowwise", 200)})).contains("sensitivity"));
+  const auto json = make_json(samples::set_of({measured()}));
+  CHECK(json.at("sensitivity").at(0).at("case").at("recipe") == "rowwise");
+  CHECK(json.at("sensitivity").at(0).at("cells").size() == 10);
   CHECK(contains(render_markdown(make_report(samples::set_of({measured()}))), "What buys the loss back"));
 }
