@@ -198,7 +198,8 @@ void each_field(S& s, F&& f) {
 
 template <Is<SensitivityRecord> S, class F>
 void each_field(S& s, F&& f) {
-  f("batches", s.batches), f("loss_bf16", s.loss_bf16), f("cells", s.cells), f("sums", s.sums);
+  f("batches", s.batches), f("loss_bf16", s.loss_bf16), f("quantized_flops", s.quantized_flops);
+  f("cells", s.cells), f("sums", s.sums);
   f("skipped", s.skipped);
 }
 

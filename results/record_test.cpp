@@ -320,7 +320,7 @@ TEST_CASE("sensitivity: a record with cells is valid, survives the round trip, a
   Record record = samples::gpu_record("rowwise", 200);
   CHECK(!Json(record).contains("sensitivity"));
   SensitivityRecord& s = record.sensitivity.emplace();
-  s.batches = 2, s.loss_bf16 = 2.5;
+  s.batches = 2, s.loss_bf16 = 2.5, s.quantized_flops = 0.75;
   const MeanInterval price{0.02, 0.018, 0.022}, none{0, std::nullopt, std::nullopt};
   s.cells = {
       {"recipe", CellKind::whole, "rowwise", price, none, {price, price, price}, 0.0},
@@ -341,7 +341,7 @@ TEST_CASE("sensitivity: a record with cells is valid, survives the round trip, a
     CHECK(!Schema::record().violations(bad).empty());
     CHECK_THROWS_AS(bad.get<Record>(), InvalidInput);
   }
-  for (const char* key : {"cells", "sums", "skipped", "batches", "loss_bf16"}) {
+  for (const char* key : {"cells", "sums", "skipped", "batches", "loss_bf16", "quantized_flops"}) {
     Json missing = json;
     missing["sensitivity"].erase(key);
     CHECK(!Schema::record().violations(missing).empty());

@@ -11,6 +11,7 @@
 #include "kernels/base/enum_names.h"
 #include "kernels/base/errors.h"
 #include "models/config/block.h"
+#include "models/transformer/flops.h"
 
 namespace precbench {
 namespace {
@@ -93,6 +94,8 @@ class CellMaker {
       for (const Group group : plan_.sensitivity) add_group(group);
     return std::move(made_);
   }
+
+  double whole_flops() const { return whole_flops_; }
 
   /// The case with `keep` in BF16; null where that leaves nothing in the recipe, or cannot be.
   std::optional<SensitivityCell> kept_cell(CellName name, const KeepBf16& keep) const {
@@ -406,6 +409,12 @@ std::vector<SensitivityCell> sets_together(const Plan& plan,
     wanted *= 2;
   }
   return sets;
+}
+
+double quantized_flops(const Plan& plan) {
+  constexpr double kPerMultiplyAdd = 2;
+  return kPerMultiplyAdd * CellMaker(plan).whole_flops() /
+         static_cast<double>(flops_per_token(plan.model, plan.T).total());
 }
 
 bool wants_sets(const Plan& plan) {

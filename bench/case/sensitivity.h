@@ -41,6 +41,9 @@ std::vector<SensitivityCell> sets_together(const Plan& plan,
 /// Returns the cells that sets are chosen from: the linear layers that are alone in BF16.
 std::vector<const SensitivityCell*> candidates_of(const std::vector<SensitivityCell>& cells);
 
+/// Returns the FLOPs of the GEMMs that the plan's recipe quantizes, as a fraction of the model's FLOPs.
+double quantized_flops(const Plan& plan);
+
 /// Whether the plan's groups include `best`.
 bool wants_sets(const Plan& plan);
 

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <map>
 
-#include "bench/case/choose_layers.h"
+#include "models/transformer/flops.h"
 #include "tools/testing/catch.h"
 #include "tools/testing/text.h"
 
@@ -154,6 +154,11 @@ TEST_CASE("sensitivity: parts of the FLOPs add up to all of them", "[sensitivity
   const auto part = [&](const char* name) { return *cells.at(std::string("roles kept ") + name).kept_flops; };
   CHECK(std::fabs(part("q") + part("k") + part("v") - part("qkv")) < 1e-12);
   CHECK(part("k") == part("v"));
+  const Plan plan = plan_of("rowwise", "roles");
+  const FlopCount flops = flops_per_token(plan.model, plan.T);
+  CHECK(std::fabs(quantized_flops(plan) - static_cast<double>(flops.gemm) / static_cast<double>(flops.total())) <
+        1e-12);
+  CHECK(quantized_flops(plan_of("bf16", "roles")) == 0);
 }
 
 TEST_CASE("sensitivity: operands are quantized by what they hold", "[sensitivity]") {

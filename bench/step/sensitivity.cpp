@@ -120,7 +120,7 @@ Cells best_sets(const Plan& plan, const Cells& cells, const std::vector<Batches>
   for (const SensitivityCell* cell : candidates_of(cells)) {
     const double bought =
         whole - mean_and_spread(prices_of(results[static_cast<std::size_t>(cell - cells.data())])).mean;
-    if (bought > 0 && *cell->kept_flops > 0) ranked.push_back({cell, bought, bought / *cell->kept_flops});
+    if (bought > 0 && cell->kept_flops.value_or(0) > 0) ranked.push_back({cell, bought, bought / *cell->kept_flops});
   }
   Cells sets;
   for (const auto& [ranking, member] :
@@ -144,6 +144,7 @@ SensitivityRecord measure_sensitivity(Rank& rank, const Plan& plan, const DataSo
   const std::vector<Batches> results = measure(rank, plan, data, place, made.cells, 0);
   SensitivityRecord record;
   record.batches = plan.fields.fidelity_batches;
+  record.quantized_flops = quantized_flops(plan);
   std::vector<double> bf16_losses;
   for (const BatchFidelity& batch : results.front()) bf16_losses.push_back(batch.bf16_loss);
   record.loss_bf16 = finite(mean_and_spread(bf16_losses).mean);

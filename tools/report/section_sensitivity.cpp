@@ -27,6 +27,16 @@ std::string percent(const std::optional<double>& share) {
   return share && std::isfinite(*share) ? fmt::format("{:.1f}%", 100 * *share) : "-";
 }
 
+/// How much longer a step takes with this share of the quantized FLOPs in BF16, where quantized GEMMs run at twice BF16's
+/// rate and all else takes as long as its FLOPs would in BF16.
+std::optional<double> longer(const std::optional<double>& kept, double quantized) {
+  return kept ? std::optional(*kept * quantized / 2 / (1 - quantized / 2)) : std::nullopt;
+}
+
+std::string growth(const std::optional<double>& share) {
+  return share && std::isfinite(*share) ? fmt::format("{:+.1f}%", 100 * *share) : "-";
+}
+
 std::optional<double> ratio(const std::optional<double>& part, const std::optional<double>& whole) {
   return part && whole && *whole != 0 ? std::optional(*part / *whole) : std::nullopt;
 }
@@ -146,7 +156,8 @@ Section keep_section(const Record& record, const CellRecord& whole) {
   Section section{"What buys the loss back: " + name_of_row(record), {}, {}, {}};
   Table table;
   table.columns = {{"kept in BF16", true},    {"bought back [95%], nats"}, {"of the price"},
-                   {"GEMM FLOPs given back"}, {"gradient error"},          {"--keep-bf16", true, true}};
+                   {"GEMM FLOPs given back"},
+                   {"step time"}, {"gradient error"},          {"--keep-bf16", true, true}};
   for (const CellKind kind : {CellKind::kept, CellKind::set}) {
     Cells cells = cells_where(s, [&](const CellRecord& cell) { return cell.kind == kind; });
     // Sets stay in their order, smallest first: each is a longer list than the one before.
@@ -155,15 +166,16 @@ Section keep_section(const Record& record, const CellRecord& whole) {
     for (const CellRecord* cell : cells)
       table.rows.push_back({part_words(*cell), interval(cell->bought_back),
                             percent(ratio(cell->bought_back.mean, whole.loss_difference.mean)),
-                            percent(cell->kept_flops), percent(cell->whole.error.mean), keep_words(*cell)});
+                            percent(cell->kept_flops), growth(longer(cell->kept_flops, s.quantized_flops)),
+                            percent(cell->whole.error.mean), keep_words(*cell)});
   }
   if (table.rows.empty()) return section;
   section.folded = table.rows.size() > kLongTable;
   section.table = std::move(table);
   section.notes = {
-      "Bought back: the price of the whole recipe minus that of the recipe with this part in BF16, on the same batches. GEMM "
-      "FLOPs given back: the part's share of the FLOPs that the recipe quantizes; about that share of what it saves in GEMMs is "
-      "lost. precbench sweep --keep-bf16 WORDS times it.",
+      "Bought back: the price of the whole recipe minus that of the recipe with this part in BF16, on the same batches.",
+      "GEMM FLOPs given back: the part's share of the FLOPs that the recipe quantizes. Step time: an estimate from these FLOPs, "
+      "with quantized GEMMs at twice BF16's rate and nothing else saved. precbench sweep --keep-bf16 WORDS measures it.",
       "Sets are chosen by the single parts' results and measured on other batches."};
   return section;
 }
