@@ -56,7 +56,7 @@ struct SkippedCell {
 struct SensitivityRecord {
   std::int64_t batches = 0;         ///< a training step's tokens each; sets are measured on as many others
   std::optional<double> loss_bf16;  ///< mean over the batches, nats
-  double quantized_flops = 0;       ///< FLOPs of GEMMs that the recipe quantizes, as a fraction of the model's
+  double quantized_flops = 0;  ///< FLOPs of GEMMs that the recipe quantizes, as a fraction of the model's
   std::vector<CellRecord> cells;
   std::vector<CellSum> sums;
   std::vector<SkippedCell> skipped;

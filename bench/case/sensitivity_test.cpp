@@ -156,8 +156,8 @@ TEST_CASE("sensitivity: parts of the FLOPs add up to all of them", "[sensitivity
   CHECK(part("k") == part("v"));
   const Plan plan = plan_of("rowwise", "roles");
   const FlopCount flops = flops_per_token(plan.model, plan.T);
-  CHECK(std::fabs(quantized_flops(plan) - static_cast<double>(flops.gemm) / static_cast<double>(flops.total())) <
-        1e-12);
+  CHECK(std::fabs(quantized_flops(plan) -
+                  static_cast<double>(flops.gemm) / static_cast<double>(flops.total())) < 1e-12);
   CHECK(quantized_flops(plan_of("bf16", "roles")) == 0);
 }
 

@@ -120,7 +120,8 @@ Cells best_sets(const Plan& plan, const Cells& cells, const std::vector<Batches>
   for (const SensitivityCell* cell : candidates_of(cells)) {
     const double bought =
         whole - mean_and_spread(prices_of(results[static_cast<std::size_t>(cell - cells.data())])).mean;
-    if (bought > 0 && cell->kept_flops.value_or(0) > 0) ranked.push_back({cell, bought, bought / *cell->kept_flops});
+    if (bought > 0 && cell->kept_flops.value_or(0) > 0)
+      ranked.push_back({cell, bought, bought / *cell->kept_flops});
   }
   Cells sets;
   for (const auto& [ranking, member] :

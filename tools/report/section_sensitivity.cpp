@@ -155,9 +155,13 @@ Section keep_section(const Record& record, const CellRecord& whole) {
   const SensitivityRecord& s = *record.sensitivity;
   Section section{"What buys the loss back: " + name_of_row(record), {}, {}, {}};
   Table table;
-  table.columns = {{"kept in BF16", true},    {"bought back [95%], nats"}, {"of the price"},
+  table.columns = {{"kept in BF16", true},
+                   {"bought back [95%], nats"},
+                   {"of the price"},
                    {"GEMM FLOPs given back"},
-                   {"step time"}, {"gradient error"},          {"--keep-bf16", true, true}};
+                   {"step time"},
+                   {"gradient error"},
+                   {"--keep-bf16", true, true}};
   for (const CellKind kind : {CellKind::kept, CellKind::set}) {
     Cells cells = cells_where(s, [&](const CellRecord& cell) { return cell.kind == kind; });
     // Sets stay in their order, smallest first: each is a longer list than the one before.
