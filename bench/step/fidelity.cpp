@@ -16,9 +16,31 @@ namespace {
 
 constexpr std::int64_t kSums = 4;  // that ops::Correlate makes
 
+/// Has a watcher called as long as it lives.
+class WhileWatched {
+ public:
+  WhileWatched(Parameters& parameters, Parameters::StagedWatcher watcher) : parameters_(parameters) {
+    parameters_.watch_staged(std::move(watcher));
+  }
+  ~WhileWatched() { parameters_.watch_staged({}); }
+  WhileWatched(const WhileWatched&) = delete;
+  WhileWatched& operator=(const WhileWatched&) = delete;
+
+ private:
+  Parameters& parameters_;
+};
+
+double gradient_by(Rank& rank, Transformer& transformer) {
+  rank.forward_backward(transformer);
+  rank.parameters().complete_all();
+  return rank.loss();
+}
+
+}  // namespace
+
 /// A copy of this rank's gradient, to compare a later one with. All ranks take as much memory for it. Where gradients are kept
 /// in FP8 it is what they were before their cast.
-class KeptGradient {
+class GradientComparison::KeptGradient {
  public:
   /// Takes room for it in the arena, or on the host, from where it comes back in pieces.
   KeptGradient(Rank& rank, ReferencePlace place)
@@ -125,28 +147,6 @@ class KeptGradient {
   Tensor decoded_;                     // f32: what codes stand for
 };
 
-/// Has a watcher called as long as it lives.
-class WhileWatched {
- public:
-  WhileWatched(Parameters& parameters, Parameters::StagedWatcher watcher) : parameters_(parameters) {
-    parameters_.watch_staged(std::move(watcher));
-  }
-  ~WhileWatched() { parameters_.watch_staged({}); }
-  WhileWatched(const WhileWatched&) = delete;
-  WhileWatched& operator=(const WhileWatched&) = delete;
-
- private:
-  Parameters& parameters_;
-};
-
-double gradient_by(Rank& rank, Transformer& transformer) {
-  rank.forward_backward(transformer);
-  rank.parameters().complete_all();
-  return rank.loss();
-}
-
-}  // namespace
-
 struct GradientComparison::State {
   State(Rank& rank, const Plan& plan) : probe(rank.arena()), choices(rank, plan) {}
 
@@ -160,14 +160,15 @@ GradientComparison::GradientComparison(Rank& rank, const Plan& plan, ReferencePl
   Parameters& parameters = rank.parameters();
   Transformer bf16(rank.device(), rank.arena(), parameters, plan.model, plan.bf16_transformer());
   std::optional<KeptGradient>& reference = state_->reference;
-  std::optional<WhileWatched> watched;
   if (KeptGradient::is_cast(parameters)) {
     reference.emplace(rank, place);
-    watched.emplace(parameters,
-                    [&](int unit, const Tensor& gradient) { reference->keep_staged(unit, gradient); });
+    const WhileWatched watched(parameters, [&](int unit, const Tensor& gradient) {
+      reference->keep_staged(unit, gradient);
+    });
+    bf16_loss_ = gradient_by(rank, bf16);
+  } else {
+    bf16_loss_ = gradient_by(rank, bf16);
   }
-  bf16_loss_ = gradient_by(rank, bf16);
-  watched.reset();
   state_->choices.keep();
   // Only now, when the activations of BF16, which are the larger ones, are gone.
   if (!reference) {

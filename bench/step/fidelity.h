@@ -29,6 +29,7 @@ class GradientComparison {
   BatchFidelity with(Transformer& transformer);
 
  private:
+  class KeptGradient;
   struct State;
   Rank& rank_;
   std::unique_ptr<State> state_;
