@@ -20,8 +20,9 @@ using Json = nlohmann::ordered_json;
 
 constexpr EnumNames<Status, 6> kStatusNames{{"ok", "oom", "unsupported", "timeout", "crashed", "diverged"}};
 constexpr EnumNames<ExecutionPath, 3> kPathNames{{"native", "emulated", "unsupported"}};
-constexpr EnumNames<StudyPart, 6> kPartNames{
-    {"trunk", "fork", "learning_rate", "bits", "exponent_bits", "batch"}};
+constexpr EnumNames<StudyPart, 7> kPartNames{
+    {"trunk", "fork", "learning_rate", "bits", "exponent_bits", "batch", "sensitivity"}};
+constexpr EnumNames<CellKind, 6> kCellKindNames{{"whole", "control", "alone", "kept", "variant", "set"}};
 constexpr EnumNames<StopReason, 4> kStopReasonNames{{"target", "stable_noise", "time_limit", "fixed_steps"}};
 
 template <class Enum>
@@ -32,6 +33,8 @@ constexpr const auto& names_of() {
     return kPathNames;
   else if constexpr (std::is_same_v<Enum, StudyPart>)
     return kPartNames;
+  else if constexpr (std::is_same_v<Enum, CellKind>)
+    return kCellKindNames;
   else
     return kStopReasonNames;
 }
@@ -42,7 +45,8 @@ bool left_out(std::string_view key) {
   return key == "kernels" || key == "routing_ms" || key == "params" || key == "moe" || key == "grouped" ||
          key == "ep" || key == "exchange" || key == "dispatch" || key == "slots" || key == "columns" ||
          key == "bytes" || key == "predicted_dispatch" || key == "predicted_combine" || key == "flow" ||
-         key == "route_flips" || key == "cpus" || key == "cpu_quota" || key == "speed_from";
+         key == "route_flips" || key == "cpus" || key == "cpu_quota" || key == "speed_from" ||
+         key == "sensitivity" || key == "note";
 }
 
 template <class T>
@@ -96,7 +100,7 @@ bool added_later(std::string_view key) {
   if constexpr (std::is_same_v<T, DeviceRates>) return left_out(key);
   if constexpr (std::is_same_v<T, GemmPath> || std::is_same_v<T, Breakdown> || std::is_same_v<T, MoeRecord> ||
                 std::is_same_v<T, ExchangeBytes> || std::is_same_v<T, Fidelity> ||
-                std::is_same_v<T, Environment> || std::is_same_v<T, Metrics>)
+                std::is_same_v<T, Environment> || std::is_same_v<T, Metrics> || std::is_same_v<T, CellRecord>)
     return left_out(key);
   return std::is_same_v<T, Timing> && (key == "wall_ms" || key == "runs" || key == "between_runs");
 }
@@ -172,6 +176,7 @@ void read_value(const Json& json, const Place& where, T& value) {
 const char* name_of(Status status) { return kStatusNames.of(status); }
 const char* name_of(ExecutionPath path) { return kPathNames.of(path); }
 const char* name_of(StudyPart part) { return kPartNames.of(part); }
+const char* name_of(CellKind kind) { return kCellKindNames.of(kind); }
 const char* name_of(StopReason reason) { return kStopReasonNames.of(reason); }
 
 ExecutionPath Support::path() const { return std::max({fprop.path, dgrad.path, wgrad.path}); }
@@ -184,9 +189,9 @@ bool changes_work(const std::string& case_field) {
 }
 
 bool only_where_used(const std::string& case_field) {
-  static const std::set<std::string> kWhereUsed = {"layers",   "flow",  "routing",  "capacity",
-                                                   "grouped",  "aux",   "z_loss",   "ep",
-                                                   "exchange", "slots", "dispatch", "checkpoint_at"};
+  static const std::set<std::string> kWhereUsed = {
+      "layers", "flow",     "routing", "capacity", "grouped",       "aux",        "z_loss",
+      "ep",     "exchange", "slots",   "dispatch", "checkpoint_at", "sensitivity"};
   return kWhereUsed.contains(case_field);
 }
 

@@ -13,8 +13,10 @@
 
 #include "results/case_fields.h"
 #include "results/definition.h"
+#include "results/fidelity.h"
 #include "results/optional_number.h"
 #include "results/packed_series.h"
+#include "results/sensitivity.h"
 #include "results/shared.h"
 #include "results/shared_list.h"
 #include "results/study.h"
@@ -246,24 +248,6 @@ struct QuantizationStats {
   std::optional<double> sqnr_db;             ///< 20 log10(|x| / |x - q|)
 };
 
-/// A mean with its 95% interval by Student's t. Null where it is not finite; the bounds of a single value too.
-struct MeanInterval {
-  std::optional<double> mean, low, high;
-};
-
-/// How far a gradient in the recipe, r, is from the BF16 one, g, of the same weights and tokens. Mean over batches; null
-/// where it is not finite.
-struct GradientFidelity {
-  std::string name;             ///< what of the model: "qkv", "norm", a block's index
-  std::optional<double> error;  ///< |r - g| / |g|
-  std::optional<double> cosine;
-  std::optional<double> bias;  ///< <r - g, g> / <g, g>: below 0 the recipe shrinks the gradient
-};
-
-struct WholeFidelity {
-  MeanInterval error, cosine, bias;  ///< as in GradientFidelity, over batches
-};
-
 /// Of a mixture's slots the share that goes to another expert than in BF16, with the same weights and tokens. Means over
 /// batches and ranks.
 struct RouteFlips {
@@ -385,6 +369,7 @@ struct Record {
   SharedList<QuantizationStats> quantization;
   SharedList<Fidelity>
       fidelity;  ///< of the first weights, then under each stress; none without --fidelity-batches
+  Shared<SensitivityRecord> sensitivity;  ///< null without --sensitivity
   Shared<StudyPlace> study;        ///< null unless a study made the row
   Shared<ParameterCounts> params;  ///< null without experts, as moe
   Shared<MoeRecord> moe;

@@ -183,6 +183,30 @@ void each_field(S& s, F&& f) {
   f("route_flips", s.route_flips);
 }
 
+template <Is<CellRecord> S, class F>
+void each_field(S& s, F&& f) {
+  f("group", s.group), f("kind", s.kind), f("part", s.part), f("loss_difference", s.loss_difference);
+  f("bought_back", s.bought_back), f("whole", s.whole), f("kept_flops", s.kept_flops);
+  f("keep_bf16", s.keep_bf16), f("note", s.note);
+}
+
+template <Is<CellSum> S, class F>
+void each_field(S& s, F&& f) {
+  f("group", s.group), f("kind", s.kind), f("sum", s.sum), f("interaction", s.interaction);
+}
+
+template <Is<SkippedCell> S, class F>
+void each_field(S& s, F&& f) {
+  f("part", s.part), f("reason", s.reason);
+}
+
+template <Is<SensitivityRecord> S, class F>
+void each_field(S& s, F&& f) {
+  f("batches", s.batches), f("loss_bf16", s.loss_bf16), f("quantized_flops", s.quantized_flops);
+  f("cells", s.cells), f("sums", s.sums);
+  f("skipped", s.skipped);
+}
+
 template <Is<ParameterCounts> S, class F>
 void each_field(S& s, F&& f) {
   f("total", s.total), f("active", s.active);
@@ -245,7 +269,8 @@ void each_field(S& s, F&& f) {
   f("metrics", s.metrics), f("memory", s.memory), f("breakdown", s.breakdown);
   f("communication", s.communication), f("telemetry", s.telemetry);
   f("training", s.training), f("quantization", s.quantization), f("fidelity", s.fidelity);
-  f("study", s.study), f("params", s.params), f("moe", s.moe), f("flow", s.flow);
+  f("sensitivity", s.sensitivity), f("study", s.study), f("params", s.params), f("moe", s.moe),
+      f("flow", s.flow);
 }
 
 template <class T>

@@ -317,3 +317,37 @@ TEST_CASE("whose kernels ran a GEMM is written where there was a choice", "[reco
   CHECK(Schema::record().violations(json) == std::vector<std::string>{});
   CHECK(Json(json.get<Record>()).dump() == json.dump());
 }
+
+TEST_CASE("sensitivity: a record with cells is valid, survives the round trip, and one without has no key",
+          "[record][sensitivity]") {
+  Record record = samples::gpu_record("rowwise", 200);
+  CHECK(!Json(record).contains("sensitivity"));
+  SensitivityRecord& s = record.sensitivity.emplace();
+  s.batches = 2, s.loss_bf16 = 2.5, s.quantized_flops = 0.75;
+  const MeanInterval price{0.02, 0.018, 0.022}, none{0, std::nullopt, std::nullopt};
+  s.cells = {
+      {"recipe", CellKind::whole, "rowwise", price, none, {price, price, price}, 0.0},
+      {"blocks", CellKind::kept, "7", none, price, {price, price, price}, 0.25, {"first:1", "block:7"}},
+      {"operands", CellKind::alone, "weights", price, none, {price, none, none}, std::nullopt, {}, "a note"}};
+  s.sums = {{"blocks", CellKind::kept, price, none}};
+  s.skipped = {{"elements e4m4", "not grouped yet"}};
+  const Json json = record;
+  CHECK(Schema::record().violations(json) == std::vector<std::string>{});
+  CHECK(Json(Json::parse(json.dump()).get<Record>()).dump() == json.dump());
+  CHECK(!json["sensitivity"]["cells"][0].contains("note"));
+  std::vector<std::string> places;
+  pointers(json["sensitivity"], "/sensitivity", places);
+  for (const std::string& place : places) {
+    INFO(place);
+    Json bad = json;
+    bad[Json::json_pointer(place)] = Json::array({Json::array()});
+    CHECK(!Schema::record().violations(bad).empty());
+    CHECK_THROWS_AS(bad.get<Record>(), InvalidInput);
+  }
+  for (const char* key : {"cells", "sums", "skipped", "batches", "loss_bf16", "quantized_flops"}) {
+    Json missing = json;
+    missing["sensitivity"].erase(key);
+    CHECK(!Schema::record().violations(missing).empty());
+    CHECK_THROWS_AS(missing.get<Record>(), InvalidInput);
+  }
+}

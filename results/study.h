@@ -16,6 +16,7 @@ enum class StudyPart : std::uint8_t {
   bits,           ///< a fork with `rung` mantissa bits taken away from `base`
   exponent_bits,  ///< the same of exponent bits
   batch,          ///< a fork of `rung` sequences a rank
+  sensitivity,    ///< variants of the recipe at the fork's first state; the fork itself is one step
 };
 constexpr bool takes_bits(StudyPart part) {
   return part == StudyPart::bits || part == StudyPart::exponent_bits;

@@ -120,11 +120,13 @@ std::vector<Field> make_fields() {
       text("grads", kPrecision, "gradients; e4m3: kept and reduced with a tensor scale", &Case::grads, kAxis,
            always, {"fp32", "bf16", "e4m3"}),
       text("head", kPrecision, "format of lm_head", &Case::head, kAxis, always, {"bf16", "recipe"}),
-      text("keep_bf16", kPrecision,
-           "linear layers that stay in BF16: first:N,last:N (blocks), qkv, o, gate_up, down, head, q, k, v, "
-           "qkv_apart, first_linear, last_linear, min_in:N, min_out:N, torchao_auto; none: not even the "
-           "recipe's own",
-           &Case::keep_bf16, kSingle, when_set),
+      text(
+          "keep_bf16", kPrecision,
+          "linear layers that stay in BF16: first:N,last:N (blocks), block:N, block:N.ROLE, qkv, o, gate_up, "
+          "down, head, q, k, v, "
+          "qkv_apart, first_linear, last_linear, min_in:N, min_out:N, torchao_auto; none: not even the "
+          "recipe's own",
+          &Case::keep_bf16, kSingle, when_set),
       text(
           "switch_recipe", kPrecision,
           "another recipe from a step on: NAME@STEP, or NAME@0.8 for that part of --steps; none: not even the "
@@ -232,6 +234,11 @@ std::vector<Field> make_fields() {
       text("fidelity_stress", kMeasurement,
            "the same under each of these stresses, \"ffn:8 ffn:16 norm:8\", which are then undone",
            &Case::fidelity_stress, kSingle, when_set),
+      text(
+          "sensitivity", kMeasurement,
+          "the loss and gradient of variants of the recipe over these batches: standard, all, or a list of gemms, "
+          "operands, roles, blocks, linears, elements, scales, best",
+          &Case::sensitivity, kSingle, when_used),
   };
 }
 

@@ -76,6 +76,7 @@ struct Case {
   std::string gemm = "auto";
   std::int64_t fidelity_batches = 0;
   std::string fidelity_stress;
+  std::string sensitivity;
 
   bool operator==(const Case&) const = default;
 };

@@ -8,6 +8,7 @@
 #include <system_error>
 #include <tuple>
 
+#include "bench/case/sensitivity_groups.h"
 #include "bench/case/stress.h"
 #include "kernels/base/enum_names.h"
 #include "kernels/base/errors.h"
@@ -23,6 +24,7 @@ void check_word(const Field& field, const std::string& text) {
   const std::string_view name = field.name;
   if (name == "stress") parse_stress(text);
   if (name == "fidelity_stress") parse_fidelity_stress(text);
+  if (name == "sensitivity") parse_sensitivity(text);
   try {
     if (name == "keep_bf16") parse_keep_bf16(text);
     if (name == "switch_recipe") parse_switches(text);
@@ -134,6 +136,8 @@ void check_combinations(const Case& c) {
       throw InvalidInput(fmt::format("--checkpoint-at: {} is beyond the {} of --steps", step, c.steps));
   if (!c.fidelity_stress.empty() && c.fidelity_batches == 0)
     throw InvalidInput("--fidelity-stress needs batches to compare gradients of: add --fidelity-batches K");
+  if (!c.sensitivity.empty() && c.fidelity_batches == 0)
+    throw InvalidInput("--sensitivity needs batches to measure on: add --fidelity-batches K");
 }
 
 void check_experts(const Case& c, const ModelConfig& model) {

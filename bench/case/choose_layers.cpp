@@ -20,47 +20,6 @@ using Json = nlohmann::ordered_json;
 constexpr int kBlockRoles = kLinearRoles - 1;
 static_assert(static_cast<int>(LinearRole::head) == kBlockRoles);
 
-/// What the case keeps in BF16, or, where it says nothing, the recipe.
-ConvertedLayers convert(const Case& c, const ModelConfig& model, const Recipe& recipe) {
-  const KeepBf16 keep = c.keep_bf16.empty() ? recipe.keep_bf16 : parse_keep_bf16(c.keep_bf16);
-  const bool quantized = recipe.quantized();
-  const auto converts_as = [&](LinearRole role, std::int64_t layer, std::int64_t out, std::int64_t in) {
-    return quantized && !keep.keeps(recipe, role, layer, model.layers, out, in);
-  };
-  // What a layer is made of has one size, but for q beside k and v.
-  const auto converts = [&](const LinearSpec& linear, std::int64_t layer) {
-    return converts_as(linear.role, layer, linear.parts.front().size, linear.in);
-  };
-  const auto is_apart = [&](const LinearSpec& linear) {
-    if (linear.role != LinearRole::qkv) return false;
-    const auto differ = [&](const ParameterPart& one, const ParameterPart& other) {
-      return keep.keeps_size(recipe, one.size, linear.in) != keep.keeps_size(recipe, other.size, linear.in);
-    };
-    const bool by_size = quantized && std::adjacent_find(linear.parts.begin(), linear.parts.end(), differ) !=
-                                          linear.parts.end();
-    const bool apart = by_size || keep.qkv_apart();
-    if (apart && recipe.delayed())
-      throw InvalidInput(
-          fmt::format("{} has one delayed scale for qkv; q, k and v cannot be chosen apart", recipe.name));
-    return apart;
-  };
-  ConvertedLayers layers{recipe, std::vector<ConvertedLayers::Roles>(model.layers), false};
-  const BlockSpec first = block_of(model, 0), last = block_of(model, model.layers - 1);
-  for (std::int64_t layer = 0; layer < model.layers; ++layer)
-    for (const LinearSpec& linear : (model.has_experts(layer) ? last : first).linears) {
-      if (static_cast<int>(linear.role) >= kBlockRoles) continue;
-      ConvertedLayers::Roles& roles = layers.converted[layer];
-      const bool apart = is_apart(linear);
-      if (!apart) roles[static_cast<int>(linear.role)] = converts(linear, layer);
-      for (const LinearRole part : kQkvParts)
-        if (apart)
-          roles[static_cast<int>(part)] =
-              converts_as(part, layer, linear.parts[place_in_qkv(part)].size, linear.in);
-    }
-  layers.head_converted = c.head == "recipe" && converts(head_linear(model), 0);
-  return layers;
-}
-
 /// "e4m3", "e4m3 summed in e4m3".
 std::string gradients_of(const KeptWords& words) {
   return words.gradient_sum.empty() ? words.gradients
@@ -136,6 +95,50 @@ std::vector<LinearRole> listed_roles(const ConvertedLayers& layers) {
 }
 
 }  // namespace
+
+ConvertedLayers convert(const Case& c, const ModelConfig& model, const Recipe& recipe) {
+  const KeepBf16 keep = c.keep_bf16.empty() ? recipe.keep_bf16 : parse_keep_bf16(c.keep_bf16);
+  for (const KeptBlock& kept : keep.blocks)
+    if (kept.block >= model.layers)
+      throw InvalidInput(fmt::format("block:{}: {} has {}, counted from 0", kept.block, model.name,
+                                     plural(model.layers, "block")));
+  const bool quantized = recipe.quantized();
+  const auto converts_as = [&](LinearRole role, std::int64_t layer, std::int64_t out, std::int64_t in) {
+    return quantized && !keep.keeps(recipe, role, layer, model.layers, out, in);
+  };
+  // What a layer is made of has one size, but for q beside k and v.
+  const auto converts = [&](const LinearSpec& linear, std::int64_t layer) {
+    return converts_as(linear.role, layer, linear.parts.front().size, linear.in);
+  };
+  const auto is_apart = [&](const LinearSpec& linear) {
+    if (linear.role != LinearRole::qkv) return false;
+    const auto differ = [&](const ParameterPart& one, const ParameterPart& other) {
+      return keep.keeps_size(recipe, one.size, linear.in) != keep.keeps_size(recipe, other.size, linear.in);
+    };
+    const bool by_size = quantized && std::adjacent_find(linear.parts.begin(), linear.parts.end(), differ) !=
+                                          linear.parts.end();
+    const bool apart = by_size || keep.qkv_apart();
+    if (apart && recipe.delayed())
+      throw InvalidInput(
+          fmt::format("{} has one delayed scale for qkv; q, k and v cannot be chosen apart", recipe.name));
+    return apart;
+  };
+  ConvertedLayers layers{recipe, std::vector<ConvertedLayers::Roles>(model.layers), false};
+  const BlockSpec first = block_of(model, 0), last = block_of(model, model.layers - 1);
+  for (std::int64_t layer = 0; layer < model.layers; ++layer)
+    for (const LinearSpec& linear : (model.has_experts(layer) ? last : first).linears) {
+      if (static_cast<int>(linear.role) >= kBlockRoles) continue;
+      ConvertedLayers::Roles& roles = layers.converted[layer];
+      const bool apart = is_apart(linear);
+      if (!apart) roles[static_cast<int>(linear.role)] = converts(linear, layer);
+      for (const LinearRole part : kQkvParts)
+        if (apart)
+          roles[static_cast<int>(part)] =
+              converts_as(part, layer, linear.parts[place_in_qkv(part)].size, linear.in);
+    }
+  layers.head_converted = c.head == "recipe" && converts(head_linear(model), 0);
+  return layers;
+}
 
 bool ConvertedLayers::any() const {
   return head_converted || std::any_of(converted.begin(), converted.end(), some);

@@ -8,6 +8,11 @@
 
 namespace precbench {
 
+/// Returns the layers that the case converts to `recipe`: all but those that its --keep-bf16 keeps in BF16 or, where the case
+/// does not set it, the recipe's own keep_bf16. They may be none. Throws InvalidInput for a block that the model does not have
+/// and for q, k and v chosen apart with delayed scaling.
+ConvertedLayers convert(const Case& c, const ModelConfig& model, const Recipe& recipe);
+
 /// Fills in the recipes of a definition whose model is known, and the layers that each converts: what the case says, and
 /// where it says nothing what the recipe says. Throws InvalidInput that names the flag.
 void choose_layers(const Case& c, Definition& definition);

@@ -204,3 +204,17 @@ TEST_CASE("blocks are gathered in FP8 where all their layers are converted", "[l
   c.switch_recipe = "bf16@50";
   CHECK(resolve(c).why_unsupported() == "FP8 gather: the recipe changes, and with it what would be gathered");
 }
+
+TEST_CASE("single blocks and single layers stay in BF16 by their index", "[layers]") {
+  CHECK(layers_of(tensorwise("block:1,block:3.down")) == Lines{"layers.0-0.{qkv,o,gate_up,down}",
+                                                               "layers.2-2.{qkv,o,gate_up,down}",
+                                                               "layers.3-3.{qkv,o,gate_up}"});
+  CHECK(recipe_text(tensorwise("block:0")) == recipe_text(tensorwise("first:1")));
+  CHECK(recipe_text(tensorwise("block:0")) != recipe_text(tensorwise("block:1")));
+  CHECK(refusal_of([] { resolve(tensorwise("block:4")); }) ==
+        "--keep-bf16: block:4: tiny has 4 blocks, counted from 0");
+  const TempDirectory directory;
+  Case c = tensorwise("");
+  c.recipe = file(directory, {{"layers", {{"keep_bf16", {"block:9.o"}}}}});
+  CHECK(refusal_of([&] { resolve(c); }) == "own: layers: block:9: tiny has 4 blocks, counted from 0");
+}

@@ -149,6 +149,7 @@ Definition define(const Case& c, Refusals refusals) {
   definition.fidelity_stresses = parse_fidelity_stress(c.fidelity_stress);
   for (const Stress& stress : definition.fidelity_stresses)
     check_stress(stress, definition.model, "--fidelity-stress");
+  definition.sensitivity = parse_sensitivity(c.sensitivity);
   if (const auto content = content_of(c.eval_data, c.glob)) definition.held_out = content->fingerprint;
   return definition;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bench/case/case.h"
+#include "bench/case/sensitivity_groups.h"
 #include "bench/case/stress.h"
 #include "kernels/numerics/recipe.h"
 #include "models/config/config.h"
@@ -71,6 +72,7 @@ struct Definition : ConvertedLayers {
   InitDefinition init;
   std::optional<std::uint64_t> held_out;  ///< fingerprint of --eval-data; null: none, or no such file
   std::vector<Stress> fidelity_stresses;
+  std::vector<SensitivityGroup> sensitivity;  ///< none: not measured
 };
 
 /// What becomes of a case whose recipe does not go with its other fields, as a schedule without a number of steps: an

@@ -231,6 +231,10 @@ std::string Plan::why_flow_unsupported() const {
   return why.empty() ? why : fmt::format("--flow on: {}", why);
 }
 
+std::string Plan::why_layers_unsupported(const ConvertedLayers& layers) const {
+  return why_shapes_unsupported(layers, model, tokens_per_micro_step());
+}
+
 std::string Plan::why_no_fidelity() const {
   if (fp8_gather) return "fidelity: ranks that exchange weights in FP8 have none in BF16 to compare with";
   if (fp8_weights) return "fidelity: weights that are kept in FP8 have none in BF16 to compare with";
@@ -282,9 +286,9 @@ std::string Plan::why_unsupported() const {
         "seq: {} is beyond {} positions, where the model's dynamic RoPE is no longer plain RoPE", T,
         m.max_positions);
   std::string why = why_gpu_refuses(fields.device, m.width, {m.head_dim, m.q_normed(), m.k_normed()});
-  if (why.empty()) why = why_shapes_unsupported(*this, m, tokens_per_micro_step());
+  if (why.empty()) why = why_layers_unsupported(*this);
   for (const LaterLayers& next : later)
-    if (why.empty()) why = why_shapes_unsupported(next, m, tokens_per_micro_step());
+    if (why.empty()) why = why_layers_unsupported(next);
   return why;
 }
 

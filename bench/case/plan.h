@@ -48,6 +48,8 @@ struct Plan : Definition {
   std::vector<std::string> converted_layers() const;
   /// Why the ranks, the model's shapes or a linear layer's, which is named, cannot be had; empty if all can.
   std::string why_unsupported() const;
+  /// Returns the first linear layer among these whose shape the recipe cannot take, with the reason; empty if there is none.
+  std::string why_layers_unsupported(const ConvertedLayers& layers) const;
   /// Why no batch's gradient can be compared with BF16's (--fidelity-batches); empty if it can.
   std::string why_no_fidelity() const;
   /// Why not as in why_unsupported: of experts on several ranks, of the optimizer's state, and of weights and gradients

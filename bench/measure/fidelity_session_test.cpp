@@ -108,3 +108,49 @@ TEST_CASE("weights that ranks exchange in FP8 have no fidelity probe", "[fidelit
   CHECK(record.error == "fidelity: ranks that exchange weights in FP8 have none in BF16 to compare with");
   CHECK(run_ok(c).fidelity.empty());
 }
+
+TEST_CASE("sensitivity: cells before the first step change no bit of the training",
+          "[fidelity][sensitivity]") {
+  const TempDirectory directory;
+  for (const char* recipe : {"bf16", "tensorwise", "tensorwise_delayed"})
+    for (const auto& [gpus, parallel] : {std::pair{1, "ddp"}, {2, "fsdp"}}) {
+      INFO(recipe << ", " << gpus << " ranks, " << parallel);
+      Case c = small_case(directory);
+      c.recipe = recipe, c.gpus = gpus, c.parallel = parallel;
+      c.master = "bf16_sr";
+      c.save_final = directory / "last.safetensors";
+      const Record without = run_ok(c);
+      const std::string last = file_text(c.save_final);
+      c.fidelity_batches = 2, c.sensitivity = "all";
+      const Record with = run_ok(c);
+      CHECK(with.training->loss == without.training->loss);
+      CHECK(with.training->grad_norm == without.training->grad_norm);
+      CHECK(file_text(c.save_final) == last);
+      CHECK(with.warnings == without.warnings);
+      CHECK(Json(with)["memory"]["measured"] == Json(with)["memory"]["predicted"]);
+      CHECK(!Json(without).contains("sensitivity"));
+      const Json json = with;
+      CHECK(Schema::record().violations(json) == std::vector<std::string>{});
+      CHECK(json.at("case").at("sensitivity") == "all");
+      CHECK(Json(Json::parse(json.dump()).get<Record>()) == json);
+      const std::size_t cells = json.at("sensitivity").at("cells").size();
+      CHECK((c.recipe == "bf16") == (cells == 2));
+      CHECK(json.at("sensitivity").at("batches") == 2);
+    }
+}
+
+TEST_CASE("sensitivity: a fork's cells are of the trunk's weights", "[fidelity][sensitivity][checkpoint]") {
+  const TempDirectory directory;
+  Case trunk = with_checkpoints(small_case(directory), directory / "trunk", 3);
+  trunk.checkpoint_keep = "all";
+  run_ok(trunk);
+  Case c = small_case(directory);
+  c.steps = 1, c.fidelity_batches = 2, c.sensitivity = "gemms";
+  const double fresh = *run_ok(c).sensitivity->loss_bf16;
+  c.fork_from = checkpoint_at(trunk, 6);
+  const Record forked = run_ok(c);
+  CHECK(*forked.sensitivity->loss_bf16 < fresh);
+  c.fork_from = "";
+  c.init_from = checkpoint_at(trunk, 6) + "/weights.safetensors";
+  CHECK(Json(run_ok(c))["sensitivity"] == Json(forked)["sensitivity"]);
+}

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "bench/step/rank.h"
+#include "bench/step/sensitivity.h"
 #include "kernels/base/errors.h"
 #include "kernels/device/devices.h"
 #include "kernels/numerics/scale_layout.h"
@@ -57,6 +58,7 @@ DryRun dry_run_with(const Plan& plan, const Device* device, ReferencePlace place
     if (plan.fields.fidelity_batches > 0) {
       arena.restart_accounts();
       compare_gradients(rank, plan, place);
+      if (!plan.sensitivity.empty()) account_sensitivity(rank, plan, place);
       run.probe = arena.peak().total();
       run.reference = place;
     }

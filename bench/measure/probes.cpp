@@ -10,6 +10,7 @@
 #include "bench/measure/bus_bandwidth.h"
 #include "bench/measure/measured_rates.h"
 #include "bench/measure/quantization.h"
+#include "bench/step/sensitivity.h"
 #include "kernels/base/errors.h"
 #include "kernels/gpu/device_info.h"
 
@@ -29,9 +30,16 @@ void probe_fidelity(Rank& rank, const Plan& plan, const DataSource& data, Refere
   if (plan.fields.fidelity_batches == 0) return;
   if (board) board->note_work(rank.comm().rank(), "the fidelity probe");
   std::vector<Fidelity> fidelity = measure_fidelity(rank, plan, data, place);
+  std::optional<SensitivityRecord> sensitivity;
+  if (!plan.sensitivity.empty()) {
+    if (board) board->note_work(rank.comm().rank(), "the sensitivity of the loss");
+    sensitivity = measure_sensitivity(rank, plan, data, place);
+  }
   rank.parameters().release_gradients();
   rank.arena().restart_accounts();
-  if (rank.comm().rank() == 0) builder.add_fidelity(std::move(fidelity));
+  if (rank.comm().rank() != 0) return;
+  builder.add_fidelity(std::move(fidelity));
+  if (sensitivity) builder.add_sensitivity(*std::move(sensitivity));
 }
 
 void run_probes(Rank& rank, StepRunner& runner, std::int64_t step, const Plan& plan,

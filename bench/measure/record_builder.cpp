@@ -66,6 +66,11 @@ void RecordBuilder::add_fidelity(std::vector<Fidelity> fidelity) {
   record_.fidelity = std::move(fidelity);
 }
 
+void RecordBuilder::add_sensitivity(SensitivityRecord sensitivity) {
+  const std::lock_guard lock(mutex_);
+  record_.sensitivity = std::move(sensitivity);
+}
+
 void RecordBuilder::add_communication(const Comm& comm, const DryRun& accounts) {
   const std::lock_guard lock(mutex_);
   Communication& record = record_.communication.emplace();

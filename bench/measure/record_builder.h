@@ -41,6 +41,7 @@ class RecordBuilder {
   void continue_curve(const TrainingCurve& curve, const std::string& path);
   void add_evaluation(const Evaluation& evaluation);
   void add_fidelity(std::vector<Fidelity> fidelity);
+  void add_sensitivity(SensitivityRecord sensitivity);
   /// After the first step, in which every collective has run once, whether later steps are replayed or not.
   void add_communication(const Comm& comm, const DryRun& accounts);
   /// Fingerprints of this rank's part of every parameter, before and after the first step.

@@ -124,6 +124,41 @@ TEST_CASE("a fidelity probe on a GPU changes no bit of the training, and finds w
   }
 }
 
+TEST_CASE("sensitivity: cells on a GPU change no bit of the training, and are the CPU's within rounding",
+          "[gpu][fidelity][sensitivity]") {
+  if (!gpu_here()) return;
+  for (const char* recipe : {"tensorwise", "rowwise", "mxfp8", "nvfp4_all"}) {
+    INFO(recipe);
+    Case c = gpu_case();
+    c.recipe = recipe;
+    c.seq = 128;
+    const Record plain = run_ok(c);
+    c.fidelity_batches = 2, c.sensitivity = "gemms,operands,roles,blocks,elements,scales";
+    const Record record = run_ok(c);
+    CHECK(record.training->loss == plain.training->loss);
+    CHECK(record.training->grad_norm == plain.training->grad_norm);
+    c.device = "cpu", c.deterministic = "off", c.steps = 1;
+    const Record cpu = run_case(resolve(c));
+    REQUIRE(cpu.sensitivity);
+    const auto &here = record.sensitivity->cells, &there = cpu.sensitivity->cells;
+    REQUIRE(here.size() == there.size());
+    for (std::size_t i = 0; i < here.size(); ++i) {
+      INFO(here[i].group << " " << name_of(here[i].kind) << " " << here[i].part << ": gradient error "
+                         << *here[i].whole.error.mean << ", on the CPU " << *there[i].whole.error.mean);
+      CHECK((here[i].group == there[i].group && here[i].part == there[i].part));
+      CHECK(here[i].kept_flops == there[i].kept_flops);
+      if (here[i].kind == CellKind::control) {
+        CHECK((here[i].loss_difference.mean == 0 && here[i].whole.error.mean == 0));
+        continue;
+      }
+      // Activations are rounded elsewhere, so that the quantization errors are others of the same size.
+      CHECK(std::fabs(*here[i].whole.error.mean - *there[i].whole.error.mean) <=
+            0.15 * *there[i].whole.error.mean);
+      CHECK(std::fabs(*here[i].loss_difference.mean - *there[i].loss_difference.mean) < 2e-3);
+    }
+  }
+}
+
 namespace {
 
 /// A case with its step in a graph, and op by op: they train alike.

@@ -16,9 +16,31 @@ namespace {
 
 constexpr std::int64_t kSums = 4;  // that ops::Correlate makes
 
+/// Has a watcher called as long as it lives.
+class WhileWatched {
+ public:
+  WhileWatched(Parameters& parameters, Parameters::StagedWatcher watcher) : parameters_(parameters) {
+    parameters_.watch_staged(std::move(watcher));
+  }
+  ~WhileWatched() { parameters_.watch_staged({}); }
+  WhileWatched(const WhileWatched&) = delete;
+  WhileWatched& operator=(const WhileWatched&) = delete;
+
+ private:
+  Parameters& parameters_;
+};
+
+double gradient_by(Rank& rank, Transformer& transformer) {
+  rank.forward_backward(transformer);
+  rank.parameters().complete_all();
+  return rank.loss();
+}
+
+}  // namespace
+
 /// A copy of this rank's gradient, to compare a later one with. All ranks take as much memory for it. Where gradients are kept
 /// in FP8 it is what they were before their cast.
-class KeptGradient {
+class GradientComparison::KeptGradient {
  public:
   /// Takes room for it in the arena, or on the host, from where it comes back in pieces.
   KeptGradient(Rank& rank, ReferencePlace place)
@@ -125,63 +147,59 @@ class KeptGradient {
   Tensor decoded_;                     // f32: what codes stand for
 };
 
-/// Has a watcher called as long as it lives.
-class WhileWatched {
- public:
-  WhileWatched(Parameters& parameters, Parameters::StagedWatcher watcher) : parameters_(parameters) {
-    parameters_.watch_staged(std::move(watcher));
-  }
-  ~WhileWatched() { parameters_.watch_staged({}); }
-  WhileWatched(const WhileWatched&) = delete;
-  WhileWatched& operator=(const WhileWatched&) = delete;
+struct GradientComparison::State {
+  State(Rank& rank, const Plan& plan) : probe(rank.arena()), choices(rank, plan) {}
 
- private:
-  Parameters& parameters_;
+  const Scope probe;
+  KeptChoices choices;
+  std::optional<KeptGradient> reference;
 };
 
-double gradient_by(Rank& rank, Transformer& transformer) {
-  rank.forward_backward(transformer);
-  rank.parameters().complete_all();
-  return rank.loss();
-}
-
-}  // namespace
-
-BatchFidelity compare_gradients(Rank& rank, const Plan& plan, ReferencePlace place) {
-  Device& device = rank.device();
+GradientComparison::GradientComparison(Rank& rank, const Plan& plan, ReferencePlace place)
+    : rank_(rank), state_(std::make_unique<State>(rank, plan)) {
   Parameters& parameters = rank.parameters();
-  const Scope probe(rank.arena());
-  KeptChoices choices(rank, plan);
-  Transformer bf16(device, rank.arena(), parameters, plan.model, plan.bf16_transformer());
-  BatchFidelity result;
-  std::optional<KeptGradient> reference;
-  std::optional<WhileWatched> watched;
+  Transformer bf16(rank.device(), rank.arena(), parameters, plan.model, plan.bf16_transformer());
+  std::optional<KeptGradient>& reference = state_->reference;
   if (KeptGradient::is_cast(parameters)) {
     reference.emplace(rank, place);
-    watched.emplace(parameters,
-                    [&](int unit, const Tensor& gradient) { reference->keep_staged(unit, gradient); });
+    const WhileWatched watched(parameters, [&](int unit, const Tensor& gradient) {
+      reference->keep_staged(unit, gradient);
+    });
+    bf16_loss_ = gradient_by(rank, bf16);
+  } else {
+    bf16_loss_ = gradient_by(rank, bf16);
   }
-  result.bf16_loss = gradient_by(rank, bf16);
-  watched.reset();
-  choices.keep();
+  state_->choices.keep();
   // Only now, when the activations of BF16, which are the larger ones, are gone.
-  const Scope scope(rank.arena());
   if (!reference) {
     reference.emplace(rank, place);
     reference->keep();
   }
-  result.loss = gradient_by(rank, rank.transformer());
-  result.route_flips = choices.flips();
+}
 
+GradientComparison::~GradientComparison() = default;
+
+BatchFidelity GradientComparison::with(Transformer& transformer) {
+  Parameters& parameters = rank_.parameters();
+  BatchFidelity result;
+  result.bf16_loss = bf16_loss_;
+  result.loss = gradient_by(rank_, transformer);
+  result.route_flips = state_->choices.flips();
+
+  const Scope scope(rank_.arena());
   const auto count = static_cast<std::int64_t>(parameters.gradient_parts().size());
-  const Tensor sums = rank.arena().push(Segment::other, DType::f32, count, kSums);
-  reference->correlate(sums);
+  const Tensor sums = rank_.arena().push(Segment::other, DType::f32, count, kSums);
+  state_->reference->correlate(sums);
   if (parameters.sharded()) parameters.shard_comm().all_reduce(sums);
   std::vector<float> values(count * kSums);
-  device.download(values.data(), sums);
+  rank_.device().download(values.data(), sums);
   for (auto v = values.begin(); v != values.end(); v += kSums)
     result.parameters.push_back({v[0], v[1], v[2], v[3]});
   return result;
+}
+
+BatchFidelity compare_gradients(Rank& rank, const Plan& plan, ReferencePlace place) {
+  return GradientComparison(rank, plan, place).with(rank.transformer());
 }
 
 std::vector<Fidelity> measure_fidelity(Rank& rank, const Plan& plan, const DataSource& data,

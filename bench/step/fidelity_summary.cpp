@@ -16,14 +16,6 @@ double error_of(const GradientSums& s) { return std::sqrt(s.difference / s.gg); 
 double cosine_of(const GradientSums& s) { return std::clamp(s.rg / std::sqrt(s.rr * s.gg), -1.0, 1.0); }
 double bias_of(const GradientSums& s) { return (s.rg - s.gg) / s.gg; }
 
-MeanInterval interval_of(const std::vector<double>& values) {
-  MeanInterval result{finite(mean_and_spread(values).mean), std::nullopt, std::nullopt};
-  if (!result.mean) return result;
-  if (const auto interval = mean_with_interval(values))
-    result.low = finite(interval->low), result.high = finite(interval->high);
-  return result;
-}
-
 template <class Value>
 std::vector<double> values_of(const std::vector<GradientSums>& batches, Value&& value) {
   std::vector<double> values(batches.size());
@@ -81,6 +73,14 @@ std::string role_of(const Layout& layout, int unit, const Parameter& p) {
 }
 
 }  // namespace
+
+MeanInterval interval_of(const std::vector<double>& values) {
+  MeanInterval result{finite(mean_and_spread(values).mean), std::nullopt, std::nullopt};
+  if (!result.mean) return result;
+  if (const auto interval = mean_with_interval(values))
+    result.low = finite(interval->low), result.high = finite(interval->high);
+  return result;
+}
 
 GradientSums& GradientSums::operator+=(const GradientSums& other) {
   rg += other.rg;

@@ -25,6 +25,9 @@ struct BatchFidelity {
   std::vector<double> route_flips = {};  ///< of the blocks with experts
 };
 
+/// Mean with its 95% interval by Student's t; null where the values are not finite, without bounds for a single one.
+MeanInterval interval_of(const std::vector<double>& values);
+
 /// `batches`: at least one.
 Fidelity summarize(const std::string& stress, const Layout& layout,
                    const std::vector<BatchFidelity>& batches);

@@ -42,6 +42,14 @@ Rank::Rank(Device& device, Comm& comm, const Plan& plan, void* block, std::int64
   parameters_.routers()->force(forced, std::move(index));
 }
 
+TransformerOptions Rank::transformer_options(const ConvertedLayers& layers) const {
+  TransformerOptions options = transformer_options();
+  options.recipe_of = [this, &layers](std::int64_t layer, LinearRole role) -> const Recipe& {
+    return plan_.recipe_of(layers, layer, role);
+  };
+  return options;
+}
+
 TransformerOptions Rank::transformer_options() const {
   TransformerOptions options = plan_.transformer();
   options.recipe_of = [this](std::int64_t layer, LinearRole role) -> const Recipe& {

@@ -63,6 +63,10 @@ class Rank {
   std::vector<float> token_losses(Transformer& transformer, const DataSource& data,
                                   const std::vector<std::uint64_t>& sequences);
 
+  /// Options of another transformer of this rank's parameters that runs these layers in their recipe. `layers` must outlive
+  /// it.
+  TransformerOptions transformer_options(const ConvertedLayers& layers) const;
+
   /// Forward and backward of the prepared tokens, without an update; parameters().complete() is the caller's.
   void forward_backward() { forward_backward(transformer_); }
   /// The same by another transformer of this rank's parameters and the plan's shapes.

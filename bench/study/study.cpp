@@ -46,6 +46,7 @@ namespace fs = std::filesystem;
 /// The embedded settings with the file and the flags on top; the device is chosen.
 StudySettings settings_of(const StudyCommand& command) {
   Axes flags = command.axes;
+  const auto sensitivity = flags.extract("sensitivity");
   for (const auto& [name, words] : flags) {
     check_study_field(name);
     check_study_words(*find_field(name), words);
@@ -61,6 +62,11 @@ StudySettings settings_of(const StudyCommand& command) {
   if (!command.config.empty()) read_study_file(command.config, settings);
   for (const auto& [name, words] : flags) settings.work[name] = words;
   settings.work["device"] = {c.device};
+  if (!sensitivity.empty()) set_sensitivity(settings, sensitivity.mapped());
+  settings.sensitivity_only = command.sensitivity_only;
+  if (settings.sensitivity_only && settings.sensitivity.empty())
+    throw InvalidInput("--sensitivity-only: no cells are asked for: add --sensitivity standard");
+  if (settings.sensitivity_only) settings.trunks = std::min(settings.trunks, settings.ladder_trunks);
   return settings;
 }
 
@@ -115,6 +121,19 @@ Room room_for(const std::vector<Plan>& plans, int wanted) {
   return room;
 }
 
+/// How many cells of sensitivity are measured, case by case.
+void print_cells(const std::vector<StudyCase>& cases) {
+  for (const StudyCase& one : cases)
+    if (const std::size_t cells = cells_of(one.fields); cells > 0)
+      fmt::print("{}\n",
+                 printable(fmt::format(
+                     "sensitivity of {} on {}, trunk {} at age {}: at most {} cells, {} of {} tokens each",
+                     one.fields.recipe, one.fields.model, one.place.trunk, one.place.age, cells,
+                     fmt::format("{} {}", one.fields.fidelity_batches,
+                                 one.fields.fidelity_batches == 1 ? "batch" : "batches"),
+                     one.fields.batch * one.fields.seq * one.fields.accumulation * one.fields.gpus)));
+}
+
 /// What each part of the study costs, and all of it. `pace`: null where nobody knows.
 void print_plan(const std::vector<StudyCase>& cases, const std::optional<StudyPace>& pace, const Room& room,
                 const std::string& head) {
@@ -124,7 +143,8 @@ void print_plan(const std::vector<StudyCase>& cases, const std::optional<StudyPa
       {StudyPart::learning_rate, "ladder of learning rates"},
       {StudyPart::bits, "ladder of mantissa bits"},
       {StudyPart::exponent_bits, "ladder of exponent bits"},
-      {StudyPart::batch, "ladder of batches"}};
+      {StudyPart::batch, "ladder of batches"},
+      {StudyPart::sensitivity, "sensitivity, in single steps"}};
   fmt::print("{}\n", printable(head));
   TextRows rows = {{"part", "cases", "steps", "about"}};
   const auto line = [&](const std::string& words, const std::vector<StudyCase>& part) {
@@ -142,6 +162,7 @@ void print_plan(const std::vector<StudyCase>& cases, const std::optional<StudyPa
   }
   line("all", cases);
   fmt::print("{}", aligned(rows, "lrrr"));
+  print_cells(cases);
 }
 
 /// "study of tiny on cpu: 3 trunks, forks of 60 steps after 100 and 200, checkpoints of 0.1 GiB in out/study"
@@ -195,7 +216,7 @@ void check_forks(std::vector<StudyCase> cases, bool rungs) {
 
 /// A study that is made for its curves alone may have so few; verdicts it has none.
 std::string why_too_few_trunks(const StudySettings& settings) {
-  if (settings.trunks >= kFewestTrunks) return "";
+  if (settings.trunks >= kFewestTrunks || settings.sensitivity_only) return "";
   return fmt::format("{}: every verdict will be inconclusive; {} are the fewest that settle anything",
                      plural(settings.trunks, "trunk"), kFewestTrunks);
 }
@@ -228,6 +249,9 @@ CLI::App* add_study_command(CLI::App& app, StudyCommand& command) {
        .dry_run = "time a few steps, print the plan with an estimate of its time, run no case of it",
        .at_once = "cases at one time (default: as many as fit)",
        .default_of = default_of_study});
+  sub->add_flag("--sensitivity-only", command.sensitivity_only,
+                "with --sensitivity: run the trunks, measure the cells, and run no forks")
+      ->group("Study");
   return sub;
 }
 

@@ -12,6 +12,7 @@ namespace precbench {
 /// Its `config` is a study file, and options.at_once 0: as many cases as fit.
 struct StudyCommand : SweepCommand {
   StudyCommand() { out = "out/study", options.at_once = 0; }
+  bool sensitivity_only = false;  ///< trunks, then --sensitivity and nothing else
 };
 CLI::App* add_study_command(CLI::App& app, StudyCommand& command);
 

@@ -46,13 +46,14 @@ bool take_bit(QuantFormat& format, StudyPart part) {
     DType dtype;
     std::uint8_t dropped_bits;
   };
-  static constexpr Step kMantissa[] = {{"e4m3", DType::e4m3, 1},
-                                       {"e4m2", DType::e4m3, 2},
-                                       {"e5m3", DType::e5m2, 0},
-                                       {"e5m2", DType::e5m2, 1},
-                                       {"e3m4", DType::e3m3, 0}};
-  static constexpr Step kExponent[] = {
-      {"e5m3", DType::e4m3, 0}, {"e4m3", DType::e3m3, 0}, {"e5m2", DType::e4m3, 1}, {"e5m1", DType::e4m3, 2}};
+  static constexpr Step kMantissa[] = {{"e4m3", DType::e4m3, 1}, {"e4m2", DType::e4m3, 2},
+                                       {"e5m3", DType::e5m2, 0}, {"e5m2", DType::e5m2, 1},
+                                       {"e4m4", DType::e4m3, 0}, {"e3m4", DType::e3m3, 0}};
+  static constexpr Step kExponent[] = {{"e5m3", DType::e4m3, 0},
+                                       {"e4m4", DType::e3m4, 0},
+                                       {"e4m3", DType::e3m3, 0},
+                                       {"e5m2", DType::e4m3, 1},
+                                       {"e5m1", DType::e4m3, 2}};
   const std::span<const Step> steps =
       part == StudyPart::bits ? std::span<const Step>(kMantissa) : std::span<const Step>(kExponent);
   const auto step = std::find_if(steps.begin(), steps.end(), [&](const Step& one) {
@@ -83,6 +84,13 @@ std::optional<Recipe> without_bits(const Recipe& recipe, StudyPart part, int bit
 
 /// In its products or in what the optimizer keeps.
 bool differs_from_bf16(const Recipe& recipe) { return recipe.quantized() || !recipe.optimizer.empty(); }
+
+/// Whether gradients can be compared in the case; of a recipe that multiplies in BF16 there is nothing to compare.
+bool measures_sensitivity(Case c) {
+  c.fork_from.clear();
+  const Plan plan = resolve(c);
+  return plan.recipe.quantized() && plan.why_no_fidelity().empty();
+}
 
 /// The ladders of outliers.
 std::vector<Stress> stresses_of(const StudySettings& settings) {
@@ -255,12 +263,29 @@ void StudyPlan::add_ladders(const Plan& trunk, std::int64_t number, std::vector<
     add(rung.part, rung.bits, {.recipe = rung.path}, [&](StudyCase& one) { one.place.base = rung.base; });
 }
 
+void StudyPlan::add_sensitivity(const Plan& trunk, std::int64_t number, std::vector<StudyCase>& cases) const {
+  if (settings_.sensitivity.empty()) return;
+  const std::int64_t age = settings_.ages.back();
+  for (const Variant& variant : variants_) {
+    if (!variant.asked) continue;
+    StudyCase one = fork(checkpoint_at(trunk, age), StudyPart::sensitivity, number, age, 1, variant);
+    one.fields.steps = 1;  // what is measured comes before it
+    one.fields.warmup = 0;
+    one.fields.schedule = "constant";
+    one.fields.fidelity_batches = settings_.sensitivity_batches;
+    one.fields.sensitivity = settings_.sensitivity;
+    if (measures_sensitivity(one.fields)) cases.push_back(std::move(one));
+  }
+}
+
 std::vector<StudyCase> StudyPlan::forks(const std::vector<Plan>& trunks) const {
   std::vector<StudyCase> cases;
   for (std::size_t i = 0; i < trunks.size(); ++i) {
     const auto number = static_cast<std::int64_t>(i) + 1;
-    add_forks(trunks[i], number, cases);
-    if (number <= settings_.ladder_trunks) add_ladders(trunks[i], number, cases);
+    if (!settings_.sensitivity_only) add_forks(trunks[i], number, cases);
+    if (number > settings_.ladder_trunks) continue;
+    if (!settings_.sensitivity_only) add_ladders(trunks[i], number, cases);
+    add_sensitivity(trunks[i], number, cases);
   }
   return cases;
 }

@@ -25,7 +25,8 @@ class StudyPlan {
   const std::vector<StudyCase>& trunks() const { return trunks_; }
   /// The first recipe that is asked for.
   const std::string& first_recipe() const;
-  /// All that is no trunk, trunk by trunk. `trunks`: those above, resolved.
+  /// All that is no trunk, trunk by trunk; with sensitivity_only, only the cases that measure sensitivity. `trunks`: those
+  /// above, resolved.
   std::vector<StudyCase> forks(const std::vector<Plan>& trunks) const;
   /// Writes the recipes of the ladder of bits to OUT/recipes/. Throws InvalidInput where it cannot.
   void write_recipes() const;
@@ -57,6 +58,7 @@ class StudyPlan {
   bool compares_gradients(const Variant& variant) const;
   void add_forks(const Plan& trunk, std::int64_t number, std::vector<StudyCase>& cases) const;
   void add_ladders(const Plan& trunk, std::int64_t number, std::vector<StudyCase>& cases) const;
+  void add_sensitivity(const Plan& trunk, std::int64_t number, std::vector<StudyCase>& cases) const;
 
   const StudySettings& settings_;
   std::string out_, study_;

@@ -11,6 +11,7 @@
 #include <set>
 #include <type_traits>
 
+#include "bench/case/sensitivity_groups.h"
 #include "bench/cli/config_file.h"
 #include "bench/cli/toml.h"
 #include "bench/study/defaults_text.h"
@@ -91,6 +92,8 @@ const std::map<std::string, std::map<std::string, Setter>>& study_keys() {
        {{"steps", one(&S::fork_steps, std::int64_t{12}, kMost)},
         {"seeds", one(&S::seeds, kOne, std::int64_t{1000})}}},
       {"fidelity", {{"batches", one(&S::fidelity_batches, kNone, std::int64_t{10000})}}},
+      {"sensitivity",
+       {{"cells", set_sensitivity}, {"batches", one(&S::sensitivity_batches, kOne, std::int64_t{10000})}}},
       {"ladder",
        {{"trunks", one(&S::ladder_trunks, kOne, std::int64_t{1000})},
         {"channels", one(&S::channels, kOne, kMost)},
@@ -181,13 +184,21 @@ bool set_by_study(const std::string& name) {
                                                 "checkpoint_dir",
                                                 "checkpoint_keep",
                                                 "fidelity_batches",
-                                                "fidelity_stress"};
+                                                "fidelity_stress",
+                                                "sensitivity"};
   return kItsOwn.contains(name);
 }
 
 }  // namespace
 
+void set_sensitivity(StudySettings& settings, const std::vector<std::string>& words) {
+  const std::string text = fmt::format("{}", fmt::join(words, ","));
+  parse_sensitivity(text);
+  settings.sensitivity = text == "none" ? "" : text;
+}
+
 std::optional<std::string> default_of_study(const Field& field) {
+  if (field.name == std::string("sensitivity")) return "";
   if (set_by_study(field.name)) return std::nullopt;
   if (field.name == std::string("recipe")) return "";  // a study must be told which
   static const StudySettings kElsewhere = default_study(false), kOnGpu = default_study(true);

@@ -20,6 +20,9 @@ struct StudySettings {
   std::int64_t fork_steps = 0;
   std::int64_t seeds = 0;
   std::int64_t fidelity_batches = 0;  ///< 0: no gradients are compared
+  std::string sensitivity;            ///< groups of cells (sensitivity_groups.h); empty: none
+  std::int64_t sensitivity_batches = 0;
+  bool sensitivity_only = false;  ///< no forks, no ladders
 
   std::int64_t ladder_trunks = 0, channels = 0;
   std::string channels_place;  ///< "FILE:LINE" where they are set, for how many there are is the model's
@@ -44,6 +47,9 @@ void read_study_file(const std::string& path, StudySettings& settings);
 
 /// What a study without --config has: "64 on a GPU, 4 elsewhere" where they are two; null of what a study sets itself.
 std::optional<std::string> default_of_study(const Field& field);
+
+/// Sets the groups of cells, given as words with or without commas; "none" is none. Throws InvalidInput.
+void set_sensitivity(StudySettings& settings, const std::vector<std::string>& words);
 
 /// Throws InvalidInput where a study sets this field itself: --steps, --seed, --fork-from and the like.
 void check_study_field(const std::string& name);

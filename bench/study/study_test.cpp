@@ -137,6 +137,92 @@ TEST_CASE("a study is its trunks, and for each of their states every recipe, BF1
   for (const auto& [data, recipes] : by_data) CHECK(recipes.size() == 8);
 }
 
+TEST_CASE("sensitivity: a study measures it at the oldest state, for each recipe that is asked for",
+          "[study][sensitivity]") {
+  StudySettings settings = default_study(false);
+  settings.trunks = 3, settings.ages = {10, 20}, settings.ladder_trunks = 2;
+  const auto cases_of = [&] {
+    const StudyPlan plan = plan_of(settings, "blockwise,mxfp8_floor,coat");
+    return plan.forks(resolve(plan.trunks()));
+  };
+  const std::vector<StudyCase> without = cases_of();
+  CHECK(counts(without)[StudyPart::sensitivity] == 0);
+  set_sensitivity(settings, {"gemms", "blocks"});
+  settings.sensitivity_batches = 3;
+  const std::vector<StudyCase> with = cases_of();
+  // Two recipes on two trunks; AdamW's moments alone quantize no GEMM.
+  CHECK(counts(with)[StudyPart::sensitivity] == 2 * 2);
+  CHECK(with.size() == without.size() + 4);
+  settings.sensitivity_only = true;
+  const std::vector<StudyCase> only = cases_of();
+  REQUIRE(only.size() == 4);
+  for (const auto& [fields, place] : only) {
+    CHECK((place.part == StudyPart::sensitivity && place.asked && place.age == 20 && place.trunk <= 2));
+    CHECK((fields.sensitivity == "gemms,blocks" && fields.fidelity_batches == 3 && fields.steps == 1));
+    CHECK(cells_of(fields) == 2 + 6 + 8);
+    CHECK(contains(fields.fork_from, "step-000020"));
+  }
+}
+
+TEST_CASE("sensitivity: a study file asks for cells, and what it cannot say is refused",
+          "[study][sensitivity]") {
+  CHECK(default_study(false).sensitivity.empty());
+  CHECK(read("[sensitivity]\ncells = [\"gemms\", \"best\"]\nbatches = 5\n").sensitivity == "gemms,best");
+  CHECK(read("[sensitivity]\ncells = []\n").sensitivity.empty());
+  CHECK(contains(refusal("[sensitivity]\ncells = [\"gems\"]\n"),
+                 ":2: cells: --sensitivity: \"gems\" is none of"));
+  CHECK(refusal("[sensitivity]\nbatches = 0\n") == ":2: batches: 0 is not in [1, 10000]");
+  CHECK(refusal("[work]\nsensitivity = \"gemms\"\n").starts_with(":2: --sensitivity: not of a study"));
+  StudyCommand command;
+  command.axes = {{"recipe", {"rowwise"}}, {"device", {"cpu"}}};
+  command.sensitivity_only = true;
+  CHECK(refusal_of([&] { study(command); }) ==
+        "--sensitivity-only: no cells are asked for: add --sensitivity standard");
+  command.axes["sensitivity"] = {"block"};
+  CHECK(contains(refusal_of([&] { study(command); }),
+                 "--sensitivity: \"block\" is none of standard, all, gemms"));
+}
+
+TEST_CASE("sensitivity: a study without forks measures cells alone, and a full one goes on from it",
+          "[study][sensitivity]") {
+  const TempDirectory directory;
+  const std::string model = directory.write(
+      "small.json", R"({"layers":2,"width":32,"ffn":64,"heads":2,"kv_heads":2,"vocab":256,"tied":true})");
+  const std::string config = directory.write(
+      "study.toml",
+      "[work]\nseq = 32\nbatch = 1\n[trunk]\ntrunks = 2\nages = [2]\n[fork]\nsteps = 12\n[fidelity]\nbatches = 1\n"
+      "[ladder]\noutlier_ffn = []\noutlier_norm = []\noutlier_vo = []\nlearning_rate = []\nbits = 0\n"
+      "[control]\napart = []\nbreak = []\n");
+  const std::string out = directory / "out";
+  const auto run = [&](const std::string& more) {
+    const Answer answer = output_of(fmt::format(PRECBENCH_BINARY_DIR
+                                                "/precbench study --model {} --recipe rowwise --device cpu "
+                                                "--config {} --out {} --sensitivity standard {}",
+                                                model, config, out, more));
+    INFO(answer.text);
+    REQUIRE(answer.status == kSweepDone);
+    return answer.text;
+  };
+  const auto rows = [&] {
+    std::map<StudyPart, int> parts;
+    for (const LocatedRecord& located : read_records({out + "/records.jsonl"}).records) {
+      CHECK(located.record.status == Status::ok);
+      ++parts[located.record.study->part];
+      CHECK(located.record.sensitivity.has_value() == (located.record.study->part == StudyPart::sensitivity));
+    }
+    return parts;
+  };
+  const std::string dry = run("--sensitivity-only --dry-run");
+  CHECK(contains(dry, "sensitivity of rowwise on " + model + ", trunk 1 at age 2: at most "));
+  const std::string only = run("--sensitivity-only");
+  CHECK(contains(only, "Where the loss comes from: rowwise on small (trunk 1 at age 2)"));
+  CHECK(contains(only, "What buys the loss back: rowwise on small (trunk 1 at age 2)"));
+  CHECK(rows() == std::map<StudyPart, int>{{StudyPart::trunk, 1}, {StudyPart::sensitivity, 1}});
+  run("");
+  CHECK(rows() == std::map<StudyPart, int>{
+                      {StudyPart::trunk, 2}, {StudyPart::fork, 2 * 3}, {StudyPart::sensitivity, 1}});
+}
+
 TEST_CASE("a study takes a row whose optimizer alone keeps less, and probes no gradient of it", "[study]") {
   StudySettings settings = default_study(false);
   const StudyPlan plan = plan_of(settings, "coat,mxfp8");

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "bench/case/sensitivity.h"
 #include "bench/case/stress.h"
 #include "bench/process/case_process.h"
 #include "kernels/base/errors.h"
@@ -13,10 +14,12 @@
 namespace precbench {
 namespace {
 
-/// Steps that the fidelity probe is worth: for every batch and stress a gradient of BF16 and one of the recipe.
+/// Steps that the probes before a run are worth: for every batch and stress a gradient of BF16 and one of the recipe, and a
+/// gradient for each cell of --sensitivity.
 double gradients_of(const Case& c) {
   const std::size_t stresses = parse_fidelity_stress(c.fidelity_stress).size();
-  return 2.0 * static_cast<double>(c.fidelity_batches) * static_cast<double>(1 + stresses);
+  return static_cast<double>(c.fidelity_batches) *
+         (2.0 * static_cast<double>(1 + stresses) + static_cast<double>(cells_of(c)));
 }
 
 struct Timed {
@@ -59,6 +62,12 @@ OptionalTimed time_steps(const std::vector<std::string>& child, const Case& c, c
 }
 
 }  // namespace
+
+std::size_t cells_of(Case c) {
+  if (c.sensitivity.empty()) return 0;
+  c.fork_from.clear();  // it need not be there yet
+  return most_cells(resolve(c));
+}
 
 double StudyPace::seconds(const std::vector<StudyCase>& cases, int at_once, int gpus) const {
   double steps_s = 0;

@@ -10,6 +10,9 @@
 
 namespace precbench {
 
+/// Returns the largest number of cells that a case's --sensitivity can have; 0 without it.
+std::size_t cells_of(Case c);
+
 /// What a case costs, by whether its recipe is BF16.
 struct StudyPace {
   double startup_s = 0;  ///< of a process, until its first step and after its last

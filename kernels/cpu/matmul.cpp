@@ -69,8 +69,8 @@ void CpuDevice::do_matmul(const ops::Matmul& op) {
   const float* B = widen(1, op.b);
   // FP8 operands have their scales in them; FP4's tensors leave a factor.
   const auto amax = [](const GemmOperand& form) { return form.amax.empty() ? 0.0f : *form.amax.as<float>(); };
-  const float alpha =
-      op.a.format.dtype == DType::e2m1 ? fp4_alpha(op.a.format, op.b.format, amax(op.a), amax(op.b)) : 1.0f;
+  const bool fp4 = op.a.format.dtype == DType::e2m1 || op.b.format.dtype == DType::e2m1;
+  const float alpha = fp4 ? fp4_alpha(op.a.format, op.b.format, amax(op.a), amax(op.b)) : 1.0f;
   cpu::multiply(threads_, op.d, {A, op.a.data.cols, op.a.transposed}, {B, op.b.data.cols, op.b.transposed},
                 op.a.k(), alpha, op.options.accumulate);
 }

@@ -30,6 +30,7 @@ float code_value(const GemmOperand& form, std::int64_t at) {
     case DType::e5m3:
     case DType::e3m4:
     case DType::e3m3:
+    case DType::e4m4:
       return bf16_decode(form.data.as<std::uint16_t>()[at]);
     default:
       return e2m1_decode(static_cast<std::uint8_t>(codes[at / 2] >> 4 * (at % 2)));

@@ -64,6 +64,7 @@ inline void cast(const Tensor& codes, std::int64_t first, const float* x, std::i
   std::uint8_t* q = codes.as<std::uint8_t>() + first;
   if (held_in_bf16(dtype))
     (dtype == DType::e5m3   ? cast_in_bf16<DType::e5m3>
+     : dtype == DType::e4m4 ? cast_in_bf16<DType::e4m4>
      : dtype == DType::e3m4 ? cast_in_bf16<DType::e3m4>
                             : cast_in_bf16<DType::e3m3>)(codes.as<std::uint16_t>() + first, x, n, multiply);
   else if (format.dropped_bits > 0)

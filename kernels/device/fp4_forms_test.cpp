@@ -65,3 +65,34 @@ PRECBENCH_OP_TEST(other_fp4_error_on, "the quantization error of MXFP4 and Quart
       CHECK(share < 0.05);
     }
 }
+
+PRECBENCH_OP_TEST(fp4_beside_bf16_on,
+                  "matmul: an FP4 operand beside a BF16 one is what its codes stand for") {
+  constexpr std::int64_t kM = 64, kN = 96, kK = 256;
+  for (const QuantFormat& format : {nvfp4_format(Granularity::block_1x16), mxfp4_format(),
+                                    unbiased_mxfp4_format(), four_over_six_format()})
+    for (const bool first : {true, false}) {
+      INFO(describe(format) << (first ? " x bf16" : ", bf16 x it"));
+      b.start();
+      const std::int64_t rows = first ? kM : kN;
+      // Far from 1, so that the tensor's own factor shows.
+      QuantizedTensor x = b.operand({format, {}}, rows, kK);
+      x.value = b.put(b.host().random(DType::bf16, rows, kK, 37.0f));
+      b.device().quantize({x});
+      const Tensor dense = b.put(b.host().tensor(DType::bf16, rows, kK));
+      b.device().dequantize({dense, x.rowwise});
+      const GemmOperand other{{}, b.put(b.host().random(DType::bf16, first ? kN : kM, kK, 1.0f))};
+      const Tensor d = b.put(b.host().tensor(DType::f32, kM, kN)),
+                   want = b.put(b.host().tensor(DType::f32, kM, kN));
+      const GemmOperand plain{{}, dense};
+      b.device().matmul({d, first ? x.rowwise : other, first ? other : x.rowwise});
+      b.device().matmul({want, first ? plain : other, first ? other : plain});
+      const std::vector<double> got = HostMemory::values(b.fetch(d)),
+                                expected = HostMemory::values(b.fetch(want));
+      double error = 0, size = 0;
+      for (std::size_t i = 0; i < got.size(); ++i)
+        error += (got[i] - expected[i]) * (got[i] - expected[i]), size += expected[i] * expected[i];
+      // What dequantize rounds to BF16 is half a unit of eight bits off at most.
+      CHECK(std::sqrt(error / size) < 0x1p-8);
+    }
+}

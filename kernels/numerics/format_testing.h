@@ -91,7 +91,7 @@ struct ElementFormat {
 };
 inline constexpr ElementFormat kElements[] = {{DType::e4m3, 0}, {DType::e5m2, 0}, {DType::e4m3, 1},
                                               {DType::e4m3, 2}, {DType::e5m2, 1}, {DType::e5m3, 0},
-                                              {DType::e3m4, 0}, {DType::e3m3, 0}};
+                                              {DType::e3m4, 0}, {DType::e3m3, 0}, {DType::e4m4, 0}};
 
 inline std::vector<QuantFormat> quantized_formats() {
   std::vector<QuantFormat> all;

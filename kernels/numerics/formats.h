@@ -1,5 +1,5 @@
 // Number formats, bit for bit: e4m3, e5m2, e2m1 (OCP FP8 and MX), formats near them that no hardware has (e4m2, e4m1, e5m1,
-// e5m3, e3m4, e3m3), bf16, and the scales that go with them. One
+// e5m3, e4m4, e3m4, e3m3), bf16, and the scales that go with them. One
 // header for host and device, so the CPU device and the CUDA kernels cannot disagree; a kernel may use the
 // hardware's conversions instead, which give the same bytes.
 //
@@ -35,7 +35,7 @@ inline constexpr float kE5m2Max = 57344.0f;
 inline constexpr float kE2m1Max = 6.0f;
 
 /// Largest finite value of a quantized element format, `dropped_bits` narrower than dtype; 0 for the others. With three or
-/// four exponent bits the code of ones alone is NaN: e4m2 ends at 1.5 * 2^8, e4m1 at 2^8, e3m4 at 1.875 * 2^4. With five
+/// four exponent bits the code of ones alone is NaN: e4m2 ends at 1.5 * 2^8, e4m1 at 2^8, e4m4 at 1.875 * 2^8, e3m4 at 1.875 * 2^4. With five
 /// the last binade is infinity's, as in e5m2.
 PRECBENCH_HD constexpr float format_max(DType dtype, int dropped_bits = 0) {
   return dtype == DType::e4m3   ? (dropped_bits == 0   ? kE4m3Max
@@ -44,6 +44,7 @@ PRECBENCH_HD constexpr float format_max(DType dtype, int dropped_bits = 0) {
          : dtype == DType::e5m2 ? (dropped_bits == 0 ? kE5m2Max : 49152.0f)
          : dtype == DType::e2m1 ? kE2m1Max
          : dtype == DType::e5m3 ? 61440.0f
+         : dtype == DType::e4m4 ? 480.0f
          : dtype == DType::e3m4 ? 30.0f
          : dtype == DType::e3m3 ? 28.0f
                                 : 0.0f;
@@ -51,13 +52,16 @@ PRECBENCH_HD constexpr float format_max(DType dtype, int dropped_bits = 0) {
 
 /// Mantissa bits of a quantized element format.
 PRECBENCH_HD constexpr int mantissa_bits_of(DType dtype, int dropped_bits = 0) {
-  const int all = dtype == DType::e3m4 ? 4 : dtype == DType::e5m2 ? 2 : dtype == DType::e2m1 ? 1 : 3;
+  const int all = dtype == DType::e3m4 || dtype == DType::e4m4 ? 4
+                  : dtype == DType::e5m2                        ? 2
+                  : dtype == DType::e2m1                        ? 1
+                                                                : 3;
   return all - dropped_bits;
 }
 
 /// Exponent of the least normal value of e4m3, e5m2 or another format with as many exponent bits: 1 less the bias.
 PRECBENCH_HD constexpr int least_exponent_of(DType dtype) {
-  return dtype == DType::e4m3                           ? -6
+  return dtype == DType::e4m3 || dtype == DType::e4m4   ? -6
          : dtype == DType::e3m4 || dtype == DType::e3m3 ? -2
          : dtype == DType::e2m1                         ? 0
                                                         : -14;
@@ -269,7 +273,7 @@ PRECBENCH_HD constexpr std::uint8_t ue8m0_round_up(float d) {
 ///   floor  floor(log2 amax) - emax (OCP MX v1.0, section 6.3): scaled values above max saturate
 ///   ceil   ceil(log2 amax) - emax: scaled amax in (2^(emax-1), 2^emax]
 ///   even   floor, after rounding amax half up to the element's mantissa width
-/// emax is the exponent of the format's largest power of two: 8, 15, 2, of e3m4 4. The last three clamp at 2^-127.
+/// emax is the exponent of the format's largest power of two: 8, 15, 2, of e4m4 8, of e3m4 4. The last three clamp at 2^-127.
 PRECBENCH_HD constexpr std::uint8_t ue8m0_from_amax(float amax, DType format, ScaleRounding rounding,
                                                     int dropped_bits = 0) {
   const std::int32_t bits = abs_bits(amax);

@@ -161,7 +161,8 @@ TEST_CASE("formats that no hardware has round every input once, to the nearest o
   };
   for (const Rare& f : {Rare{"e4m2", DType::e4m3, 1, 4, 2, 384}, Rare{"e4m1", DType::e4m3, 2, 4, 1, 256},
                         Rare{"e5m1", DType::e5m2, 1, 5, 1, 49152}, Rare{"e5m3", DType::e5m3, 0, 5, 3, 61440},
-                        Rare{"e3m4", DType::e3m4, 0, 3, 4, 30}, Rare{"e3m3", DType::e3m3, 0, 3, 3, 28}}) {
+                        Rare{"e3m4", DType::e3m4, 0, 3, 4, 30}, Rare{"e3m3", DType::e3m3, 0, 3, 3, 28},
+                        Rare{"e4m4", DType::e4m4, 0, 4, 4, 480}}) {
     INFO(f.name);
     const std::vector<double> values = values_of(f.exponent_bits, f.mantissa_bits);
     CHECK(values.back() == f.max);

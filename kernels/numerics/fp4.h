@@ -291,9 +291,12 @@ PRECBENCH_HD constexpr float fp4_tensor_factor(const QuantFormat& format, float 
   return in_order_of_quartet2(format) ? quartet2_tensor_step(amax, format) : amax / kNvfp4Max;
 }
 
-/// The factor that brings sums of products of two FP4 tensors back: a GEMM's alpha.
+/// The factor that brings sums of products of two FP4 tensors back: a GEMM's alpha. Of one FP4 tensor beside a BF16 one, that
+/// tensor's own factor.
 PRECBENCH_HD constexpr float fp4_alpha(const QuantFormat& a, const QuantFormat& b, float amax_a,
                                        float amax_b) {
+  if (b.dtype == DType::bf16) return fp4_tensor_factor(a, amax_a);
+  if (a.dtype == DType::bf16) return fp4_tensor_factor(b, amax_b);
   const bool nvfp4 = a.scale == ScaleType::e4m3 && !in_order_of_quartet2(a) && b.scale == ScaleType::e4m3 &&
                      !in_order_of_quartet2(b);
   return nvfp4 ? nvfp4_alpha(amax_a, amax_b) : fp4_tensor_factor(a, amax_a) * fp4_tensor_factor(b, amax_b);

@@ -27,6 +27,10 @@ inline constexpr LinearRole kQkvParts[] = {LinearRole::q, LinearRole::k, LinearR
 inline constexpr int kRolesAndParts = kLinearRoles + 3;  ///< those that recipes are chosen by
 inline constexpr int kAllLinearRoles = kRolesAndParts + 3;
 
+/// The linear layers of a block.
+inline constexpr LinearRole kLinearsOfBlock[] = {LinearRole::qkv, LinearRole::o, LinearRole::gate_up,
+                                                 LinearRole::down};
+
 constexpr bool is_qkv_part(LinearRole role) {
   return static_cast<int>(role) >= kLinearRoles && static_cast<int>(role) < kRolesAndParts;
 }

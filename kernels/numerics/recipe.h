@@ -85,7 +85,7 @@ struct History {
 
 /// The number format of one operand of one GEMM. The default is plain BF16.
 struct QuantFormat {
-  DType dtype = DType::bf16;  ///< of the codes in memory; e5m3, e3m4 and e3m3 are held in BF16
+  DType dtype = DType::bf16;  ///< of the codes in memory; e5m3, e4m4, e3m4 and e3m3 are held in BF16
   Granularity granularity = Granularity::none;
   ScaleType scale = ScaleType::none;
   ScaleRounding scale_rounding = ScaleRounding::none;

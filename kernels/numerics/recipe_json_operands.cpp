@@ -25,8 +25,9 @@ const char* name_of(Element e) { return element_name({.dtype = e.dtype, .dropped
 // What a row can ask for.
 constexpr Element kFormats[] = {{DType::bf16, 0}, {DType::e4m3, 0}, {DType::e5m2, 0}, {DType::e4m3, 1},
                                 {DType::e4m3, 2}, {DType::e5m2, 1}, {DType::e5m3, 0}, {DType::e3m4, 0},
-                                {DType::e3m3, 0}, {DType::e2m1, 0}};
-constexpr const char* kFormatNames = "one of bf16, e4m3, e5m2, e4m2, e4m1, e5m1, e5m3, e3m4, e3m3, e2m1";
+                                {DType::e3m3, 0}, {DType::e4m4, 0}, {DType::e2m1, 0}};
+constexpr const char* kFormatNames =
+    "one of bf16, e4m3, e5m2, e4m2, e4m1, e5m1, e5m3, e4m4, e3m4, e3m3, e2m1";
 constexpr Granularity kGranularities[] = {
     Granularity::tensor,     Granularity::row,         Granularity::block_1x128, Granularity::block_128x128,
     Granularity::block_1x32, Granularity::block_32x32, Granularity::block_1x16,  Granularity::block_16x16};

@@ -94,6 +94,7 @@ TEST_CASE("a row may ask for formats that no hardware has, at every scale", "[re
                                              {"e4m1", DType::e4m3, 2},
                                              {"e5m1", DType::e5m2, 1},
                                              {"e5m3", DType::e5m3, 0},
+                                             {"e4m4", DType::e4m4, 0},
                                              {"e3m4", DType::e3m4, 0},
                                              {"e3m3", DType::e3m3, 0}})
     for (const char* base :
@@ -164,7 +165,7 @@ TEST_CASE("a bad row names its field and the nearest valid value", "[recipe]") {
   CHECK(error_without("mxfp8", "", "name") == "name: missing; the name it has in records");
   CHECK(error_without("mxfp8", "/wgrad", "b") == "wgrad.b: missing; a GEMM has operands a and b");
   CHECK(error_without("mxfp8", "/wgrad/b", "format") ==
-        "wgrad.b.format: missing; one of bf16, e4m3, e5m2, e4m2, e4m1, e5m1, e5m3, e3m4, e3m3, e2m1");
+        "wgrad.b.format: missing; one of bf16, e4m3, e5m2, e4m2, e4m1, e5m1, e5m3, e4m4, e3m4, e3m3, e2m1");
   CHECK(error_without("rowwise", "/wgrad/b", "granularity") ==
         "wgrad.b.granularity: missing; one of tensor, row, 1x128, 128x128, 1x32, 32x32, 1x16, 16x16");
 }

@@ -19,7 +19,7 @@ namespace {
 
 constexpr const char* kNothing = "none";
 constexpr const char* kKeepWords =
-    "first:N, last:N, qkv, o, gate_up, down, head, q, k, v, first_linear, last_linear, min_in:N, min_out:N, "
+    "first:N, last:N, qkv, o, gate_up, down, head, q, k, v, block:N, block:N.ROLE, first_linear, last_linear, min_in:N, min_out:N, "
     "torchao_auto, qkv_apart";
 
 /// A role as one chooses it; records call the head by the name of its matrix.
@@ -47,6 +47,22 @@ std::string to_text(const Share& share) {
   return share.part > 0 ? fmt::format("{}", share.part) : fmt::format("{}", share.count);
 }
 
+/// "7", "7.down"
+std::optional<KeptBlock> block_in(std::string_view text) {
+  const std::size_t dot = std::min(text.find('.'), text.size());
+  const auto block = number_in<std::int64_t>(text.substr(0, dot));
+  if (!block || *block < 0) return std::nullopt;
+  if (dot == text.size()) return KeptBlock{*block};
+  for (const LinearRole role : kLinearsOfBlock)
+    if (text.substr(dot + 1) == name_of(role)) return KeptBlock{*block, role};
+  return std::nullopt;
+}
+
+std::string to_text(const KeptBlock& kept) {
+  return kept.role ? fmt::format("block:{}.{}", kept.block, name_of(*kept.role))
+                   : fmt::format("block:{}", kept.block);
+}
+
 /// What stands between commas. Nothing for "" and "none"; an empty word between commas is one.
 std::vector<std::string> words_in(const std::string& text) {
   std::vector<std::string> words;
@@ -67,6 +83,12 @@ bool add_word(KeepBf16& keep, const std::string& word) {
   if (word == "first_linear") return once(keep.first_linear);
   if (word == "torchao_auto") return once(keep.small);
   if (word == "qkv_apart") return once(keep.apart);
+  if (constexpr std::string_view kBlock = "block:"; word.starts_with(kBlock)) {
+    const auto block = block_in(std::string_view(word).substr(kBlock.size()));
+    if (!block || std::count(keep.blocks.begin(), keep.blocks.end(), *block) > 0) return false;
+    keep.blocks.push_back(*block);
+    return true;
+  }
   for (const auto& [side, share] : {std::pair{"first:", &keep.first}, std::pair{"last:", &keep.last}}) {
     if (!word.starts_with(side)) continue;
     const auto read = share_in(std::string_view(word).substr(std::string_view(side).size()));
@@ -108,6 +130,7 @@ std::vector<std::string> words_of(const KeepBf16& keep) {
   std::vector<std::string> words;
   if (!(keep.first == Share{})) words.push_back("first:" + to_text(keep.first));
   if (!(keep.last == Share{})) words.push_back("last:" + to_text(keep.last));
+  for (const KeptBlock& block : keep.blocks) words.push_back(to_text(block));
   for (int role = 0; role < kRolesAndParts; ++role)
     if (keep.roles[role]) words.emplace_back(word_of(static_cast<LinearRole>(role)));
   if (keep.first_linear) words.emplace_back("first_linear");
@@ -150,6 +173,11 @@ bool KeepBf16::keeps(const Recipe& recipe, LinearRole role, std::int64_t layer, 
   if (roles[static_cast<int>(role)]) return true;
   if (keeps_size(recipe, out, in)) return true;
   if (role == LinearRole::head) return false;
+  const LinearRole whole = is_qkv_part(role) ? LinearRole::qkv : role;
+  if (std::any_of(blocks.begin(), blocks.end(), [&](const KeptBlock& kept) {
+        return kept.block == layer && (!kept.role || *kept.role == whole);
+      }))
+    return true;
   // From either end, so that a count beyond all blocks does not overflow.
   return layer < first.of(layers) || layers - 1 - layer < last.of(layers) ||
          (first_linear && layer == 0 && (role == LinearRole::qkv || role == LinearRole::q));

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,10 +23,18 @@ struct Share {
   bool operator==(const Share&) const = default;
 };
 
+/// One block whose linear layers stay in BF16, or only the one of this role: qkv, o, gate_up or down.
+struct KeptBlock {
+  std::int64_t block = 0;
+  std::optional<LinearRole> role{};
+  bool operator==(const KeptBlock&) const = default;
+};
+
 /// The linear layers that stay in BF16.
 struct KeepBf16 {
   Share first, last;                         ///< blocks
   std::array<bool, kRolesAndParts> roles{};  ///< in every block; head: lm_head, whatever else says otherwise
+  std::vector<KeptBlock> blocks{};           ///< counted from 0, in the order given
   bool first_linear = false;                 ///< the first block's qkv, or q where it is apart
   std::int64_t min_in = 0, min_out = 0;      ///< matrices [out, in] with less of either
   bool small = false;                        ///< those that torchao's rule finds too small (is_too_small)
@@ -42,7 +51,8 @@ struct KeepBf16 {
   bool operator==(const KeepBf16&) const = default;
 };
 
-/// Words with commas between: "first:N", "last:N" (N: blocks, or a part of them such as 0.15), a role (qkv, o, gate_up,
+/// Words with commas between: "first:N", "last:N" (N: blocks, or a part of them such as 0.15), "block:N" (the block with that
+/// index), "block:N.ROLE" (its qkv, o, gate_up or down layer), a role (qkv, o, gate_up,
 /// down, head, or q, k, v), "first_linear", "last_linear" (the head), "min_in:N", "min_out:N", "torchao_auto",
 /// "qkv_apart". "none" and "" keep nothing. Throws InvalidInput that says what is wrong, without naming the field.
 KeepBf16 parse_keep_bf16(const std::string& text);

@@ -147,3 +147,23 @@ TEST_CASE("words for a schedule are read and written", "[selection]") {
     CHECK(contains(refusal_of([&] { parse_switches(bad); }), "is not of the form RECIPE@STEP"));
   }
 }
+
+TEST_CASE("block:N keeps one block in BF16, block:N.ROLE one of its layers", "[selection]") {
+  CHECK(kept("block:2", 5) == "..x..");
+  CHECK(kept("block:4,block:0", 5) == "x...x");
+  CHECK(kept("block:1.o,first:1", 4) == "xx..");
+  CHECK(kept("block:1.down", 4) == "....");
+  CHECK(again("block:3.gate_up,block:0,o,block:3") == "block:3.gate_up,block:0,block:3,o");
+  const KeepBf16 keep = parse_keep_bf16("block:1.qkv");
+  const Recipe recipe = find_recipe("rowwise");
+  CHECK(keep.keeps(recipe, LinearRole::q, 1, 4, 64, 64));  // also where q, k and v are apart
+  CHECK(!keep.keeps(recipe, LinearRole::q, 0, 4, 64, 64));
+  CHECK(!keep.keeps(recipe, LinearRole::head, 1, 4, 64, 64));
+  CHECK(!keep.qkv_apart());
+  for (const char* bad :
+       {"block", "block:", "block:-1", "block:x", "block:1.", "block:1.q", "block:1.head", "block:1.5",
+        "block:1,block:1", "block:1.o,block:1.o", "block:99999999999999999999"}) {
+    INFO(bad);
+    CHECK(contains(refusal_of([&] { parse_keep_bf16(bad); }), "block:N, block:N.ROLE"));
+  }
+}

@@ -27,6 +27,8 @@ const char* name_of(DType dtype) {
       return "e3m4";
     case DType::e3m3:
       return "e3m3";
+    case DType::e4m4:
+      return "e4m4";
   }
   return "?";
 }

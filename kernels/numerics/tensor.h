@@ -8,13 +8,13 @@
 
 namespace precbench {
 
-/// f16 is for storage alone (state_formats.h). Elements of e5m3, e3m4 and e3m3 stand in memory as BF16, which holds them
-/// exactly: no GPU multiplies them, and e5m3's have nine bits.
-enum class DType : std::uint8_t { f32, bf16, e4m3, e5m2, e2m1, ue8m0, i32, f16, e5m3, e3m4, e3m3 };
+/// f16 is for storage alone (state_formats.h). Elements of e5m3, e4m4, e3m4 and e3m3 stand in memory as BF16, which holds
+/// them exactly: no GPU multiplies them, and e5m3's and e4m4's have nine bits.
+enum class DType : std::uint8_t { f32, bf16, e4m3, e5m2, e2m1, ue8m0, i32, f16, e5m3, e3m4, e3m3, e4m4 };
 
 /// Whether elements are narrower than what they stand in.
 constexpr bool held_in_bf16(DType dtype) {
-  return dtype == DType::e5m3 || dtype == DType::e3m4 || dtype == DType::e3m3;
+  return dtype == DType::e5m3 || dtype == DType::e4m4 || dtype == DType::e3m4 || dtype == DType::e3m3;
 }
 
 /// Lower-case name as it stands in records: "f32", "bf16", "e4m3", ...
@@ -30,6 +30,7 @@ constexpr int bits_of(DType dtype) {
     case DType::e5m3:
     case DType::e3m4:
     case DType::e3m3:
+    case DType::e4m4:
       return 16;
     case DType::e2m1:
       return 4;

@@ -98,6 +98,7 @@ TEST_CASE("a mantissa bit taken away costs a normal variate 6 dB", "[linear][sqn
                                              {DType::e5m2, 1, 19.7},
                                              {DType::e3m4, 0, 37.6},
                                              {DType::e3m3, 0, 31.6},
+                                             {DType::e4m4, 0, 37.6},
                                              {DType::e5m3, 0, 31.6}}) {
     const QuantFormat format{dtype, Granularity::row, ScaleType::f32, ScaleRounding::none,
                              static_cast<std::uint8_t>(dropped)};

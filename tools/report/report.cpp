@@ -130,7 +130,18 @@ nlohmann::ordered_json make_json(const RecordSet& set) {
   Json units = Json::object();
   for (const Column& column : report_columns())
     if (*column.unit) units[column.key] = column.unit;
-  return {{"units", units}, {"cases", cases}, {"problems", problems_of(set, workloads)}};
+  Json json = {{"units", units}, {"cases", cases}, {"problems", problems_of(set, workloads)}};
+  // Of rows of studies too, which are no cases of a report.
+  for (const LocatedRecord& located : set.records) {
+    const Record& record = located.record;
+    if (!record.sensitivity) continue;
+    const Json whole = record;
+    Json one = {{"id", record.id}, {"case", whole.at("case")}};
+    if (record.study) one["study"] = whole.at("study");
+    one.update(whole.at("sensitivity"));
+    json["sensitivity"].push_back(std::move(one));
+  }
+  return json;
 }
 
 int report(const ReportOptions& options) {

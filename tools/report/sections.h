@@ -63,6 +63,8 @@ Section experts_section(const ReportInput& input, const MachineRecords& machine)
 Section convergence_section(const ReportInput& input, const MachineRecords& machine);
 Section study_section(const ReportInput& input);
 Section ladders_section(const ReportInput& input);
+/// Two sections for each row that has measured its sensitivity: what its recipe's loss comes from, and what buys it back.
+std::vector<Section> sensitivity_sections(const ReportInput& input);
 Section published_section(const ReportInput& input);
 Section failures_section(const ReportInput& input);
 Section emulated_section(const ReportInput& input);

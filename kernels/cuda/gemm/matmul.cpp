@@ -229,7 +229,7 @@ std::byte* MatmulPlans::behind_workspace(std::int64_t bytes) {
 
 const float* MatmulPlans::make_factors(const GemmOperand& a, const GemmOperand& b, bool accumulate,
                                        std::int64_t offset) {
-  if (a.format.dtype != DType::e2m1) return nullptr;
+  if (a.format.dtype != DType::e2m1 && b.format.dtype != DType::e2m1) return nullptr;
   auto* factors = reinterpret_cast<float*>(behind_workspace(offset + kAlignment) + offset);
   launch_factors(factors, a, b, accumulate ? 1.0f : 0.0f, device_.stream());
   return factors;
@@ -342,7 +342,8 @@ std::int64_t MatmulPlans::scratch_bytes(const ops::Matmul& op) {
     if (!native) bytes += dequantized_bytes(op.a) + dequantized_bytes(op.b);
     if (native && how.as_mx) bytes += expanded_bytes(op.a) + expanded_bytes(op.b);
   }
-  return op.a.format.dtype == DType::e2m1 ? bytes + kAlignment : bytes;  // its factors
+  const bool fp4 = op.a.format.dtype == DType::e2m1 || op.b.format.dtype == DType::e2m1;
+  return fp4 ? bytes + kAlignment : bytes;  // its factors
 }
 
 void MatmulPlans::run_emulated(const Tensor& d, const GemmOperand& a, const GemmOperand& b,

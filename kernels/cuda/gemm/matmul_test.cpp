@@ -153,9 +153,10 @@ TEST_CASE("matmul: what no GPU mode takes is emulated in BF16", "[gpu][matmul]")
   const QuantFormat vector = fp8(DType::e4m3, Granularity::block_1x128);
   const QuantFormat wide = fp8(DType::e5m2, Granularity::tensor);
   const QuantFormat held = fp8(DType::e3m4, Granularity::row), longer = fp8(DType::e5m3, Granularity::tensor);
-  for (const GemmRecipe& gemm : {GemmRecipe{odd, odd}, GemmRecipe{wide, wide}, GemmRecipe{vector, wide},
-                                 GemmRecipe{vector, {}}, GemmRecipe{{}, vector}, GemmRecipe{held, longer},
-                                 GemmRecipe{held, fp8(DType::e4m3, Granularity::row)}}) {
+  for (const GemmRecipe& gemm :
+       {GemmRecipe{odd, odd}, GemmRecipe{wide, wide}, GemmRecipe{vector, wide}, GemmRecipe{vector, {}},
+        GemmRecipe{{}, vector}, GemmRecipe{held, longer},
+        GemmRecipe{held, fp8(DType::e4m3, Granularity::row)}, GemmRecipe{{}, wide}}) {
     CHECK(device->support(gemm, GemmRole::fprop).execution == Execution::emulated);
     CHECK_FALSE(device->support(gemm, GemmRole::fprop).reason.empty());
     check_gemm(*device, gemm, GemmRole::fprop, {DType::f32, false});

@@ -1,4 +1,4 @@
-// Forms whose elements are held in BF16 (e5m3, e3m4, e3m3), from their BF16 value: what cpu/quantize.cpp makes, bit for bit.
+// Forms whose elements are held in BF16 (e5m3, e4m4, e3m4, e3m3), from their BF16 value: what cpu/quantize.cpp makes, bit for bit.
 //
 // A block of threads has a scope: all that shares a scale, or a row where the tensor does. It reads it twice, for the amax
 // and for the cast, an element at a time and of a column form across the value's rows. No GPU multiplies these formats, so

@@ -1,0 +1,65 @@
+// Where the loss of a recipe comes from, as a record holds it: the recipe and variants of it ("cells") against BF16, on the
+// same weights and tokens.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "results/fidelity.h"
+
+namespace precbench {
+
+/// What a cell is.
+///   whole    the recipe as the case has it
+///   control  the recipe with nothing quantized; its price is 0, but for the noise of kernels that do not repeat
+///   alone    only the named part in the recipe, the rest in BF16
+///   kept     the recipe with only the named part in BF16
+///   variant  the recipe with another format in all of its operands
+///   set      the recipe with several parts in BF16
+enum class CellKind : std::uint8_t { whole, control, alone, kept, variant, set };
+const char* name_of(CellKind kind);
+
+struct CellName {
+  std::string group;  ///< "gemms", "roles", ..., as --sensitivity has them; "recipe" for whole and control
+  CellKind kind = CellKind::whole;
+  std::string part;  ///< "fprop", "weights", "down", "7", "7.down", "e4m4", "2 by price"
+};
+
+/// Means with 95% intervals over batches, which are the pairs: every cell sees the same tokens.
+struct CellRecord {
+  std::string group;
+  CellKind kind = CellKind::whole;
+  std::string part;
+  MeanInterval loss_difference;          ///< price: loss of the cell minus BF16's, nats
+  MeanInterval bought_back;              ///< price of the whole recipe minus that of the cell, nats
+  WholeFidelity whole;                   ///< gradient of the cell against BF16's
+  std::optional<double> kept_flops;      ///< as in SensitivityCell
+  std::vector<std::string> keep_bf16{};  ///< words for --keep-bf16; none where it cannot say what the cell is
+  std::optional<std::string> note = {};
+};
+
+/// Whether the prices of a group's parts add up to the price of the whole.
+struct CellSum {
+  std::string group;
+  CellKind kind = CellKind::alone;  ///< alone: prices are added; kept: what each buys back
+  MeanInterval sum;                 ///< nats
+  MeanInterval interaction;         ///< the sum minus the price of the whole recipe
+};
+
+struct SkippedCell {
+  std::string part;
+  std::string reason;
+};
+
+struct SensitivityRecord {
+  std::int64_t batches = 0;         ///< a training step's tokens each; sets are measured on as many others
+  std::optional<double> loss_bf16;  ///< mean over the batches, nats
+  double quantized_flops = 0;  ///< FLOPs of GEMMs that the recipe quantizes, as a fraction of the model's
+  std::vector<CellRecord> cells;
+  std::vector<CellSum> sums;
+  std::vector<SkippedCell> skipped;
+};
+
+}  // namespace precbench
