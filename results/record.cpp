@@ -41,7 +41,7 @@ bool left_out(std::string_view key) {
   return key == "kernels" || key == "routing_ms" || key == "params" || key == "moe" || key == "grouped" ||
          key == "ep" || key == "exchange" || key == "dispatch" || key == "slots" || key == "columns" ||
          key == "bytes" || key == "predicted_dispatch" || key == "predicted_combine" || key == "flow" ||
-         key == "route_flips";
+         key == "route_flips" || key == "trained_tokens" || key == "steady";
 }
 
 template <class T>

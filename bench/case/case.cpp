@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <cmath>
 #include <optional>
@@ -211,7 +212,7 @@ std::vector<Field> make_fields() {
       text("checkpoint_dir", kData, "folder of checkpoints; of --out DIR it is DIR/checkpoints",
            &Case::checkpoint_dir, kSingle, always),
       text("checkpoint_keep", kData, "which checkpoints stay", &Case::checkpoint_keep, kSingle, always,
-           {"last", "all"}),
+           {"last", "all", "doubling"}),
 
       number("time_limit", kMeasurement, "s", "sampling with --steps auto ends after this time",
              &Case::time_limit, kSingle, 0),
@@ -346,6 +347,12 @@ nlohmann::ordered_json case_to_json(const Case& c) {
       json[field.name] = get_text(c, field);
   }
   return json;
+}
+
+bool writes_checkpoint(const Case& c, std::int64_t step) {
+  if (c.checkpoint_every == 0 || step == 0 || step % c.checkpoint_every != 0) return false;
+  const auto multiple = static_cast<std::uint64_t>(step / c.checkpoint_every);
+  return c.checkpoint_keep != "doubling" || std::has_single_bit(multiple);
 }
 
 Case case_from_json(const nlohmann::ordered_json& json) {

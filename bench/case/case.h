@@ -79,6 +79,10 @@ struct Case {
   bool operator==(const Case&) const = default;
 };
 
+/// Returns whether the case writes a checkpoint after `step` steps. "doubling" writes the first, second, fourth, eighth, ...
+/// multiple of checkpoint_every only, and keeps all of them.
+bool writes_checkpoint(const Case& c, std::int64_t step);
+
 /// When a field that changes the work (changes_work) is part of case_id. when_set: only where it differs from its
 /// default, so that a new field of this kind leaves the ids of old records as they are. when_used: and a record's `case`
 /// has it only there, too, so that the rows of models that know nothing of it stay as they are.

@@ -251,8 +251,7 @@ void Session::train(Rank& rank, std::int64_t begin) {
       watch_->after_step(static_cast<std::size_t>(step) + 1, sampler.warmed_up(), last);
     }
     evaluate(rank, step + 1, last);
-    if (case_.checkpoint_every > 0 && (step + 1) % case_.checkpoint_every == 0)
-      save_checkpoint(rank, step + 1);
+    if (writes_checkpoint(case_, step + 1)) save_checkpoint(rank, step + 1);
     if (!last) continue;
     if (early && first_rank && runner.early_kernels() == 0)
       builder_.warn(

@@ -12,6 +12,7 @@ namespace precbench {
 /// Its `config` is a study file, and options.at_once 0: as many cases as fit.
 struct StudyCommand : SweepCommand {
   StudyCommand() { out = "out/study", options.at_once = 0; }
+  std::string trained_tokens;  ///< what the weights of --init-from had seen, as the user wrote it; empty: not said
 };
 CLI::App* add_study_command(CLI::App& app, StudyCommand& command);
 

@@ -40,7 +40,7 @@ std::string missing_output(const Plan& plan) {
   std::vector<std::string> paths = {c.save_init, c.save_final, c.save_grads};
   if (plan.study && plan.study->part == StudyPart::trunk)
     for (std::int64_t step = c.checkpoint_every; step <= c.steps; step += c.checkpoint_every)
-      paths.push_back(checkpoint_at(plan, step));
+      if (writes_checkpoint(c, step)) paths.push_back(checkpoint_at(plan, step));
   for (const std::string& path : paths)
     if (!path.empty() && !fs::exists(path)) return path;
   return "";

@@ -62,6 +62,7 @@ Section time_section(const ReportInput& input, const MachineRecords& machine);
 Section experts_section(const ReportInput& input, const MachineRecords& machine);
 Section convergence_section(const ReportInput& input, const MachineRecords& machine);
 Section study_section(const ReportInput& input);
+Section price_section(const ReportInput& input);
 Section ladders_section(const ReportInput& input);
 Section published_section(const ReportInput& input);
 Section failures_section(const ReportInput& input);

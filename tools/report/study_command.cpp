@@ -20,7 +20,7 @@ void finish_study(const std::string& folder) {
   std::filesystem::rename(next, cards_file);
   Document document;
   document.title = "precbench study: " + folder;
-  document.sections = {study_section(input), ladders_section(input)};
+  document.sections = {study_section(input), price_section(input), ladders_section(input)};
   document.notice = "cards: " + cards_file;
   write_standard_output(render_term(document));
 }
