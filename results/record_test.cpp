@@ -196,6 +196,21 @@ TEST_CASE("a row's place in a study survives, and other rows have none", "[recor
   CHECK_THROWS_AS(wrong.get<Record>(), InvalidInput);
 }
 
+TEST_CASE("a place in a study: tokens before it and steadiness are written only where they are known", "[record]") {
+  Record record = samples::gpu_record("mxfp8", 10);
+  record.study = StudyPlace{};
+  const nlohmann::ordered_json plain = record;
+  CHECK_FALSE(plain["study"].contains("trained_tokens"));
+  CHECK_FALSE(plain["study"].contains("steady"));
+  CHECK_FALSE(plain.get<Record>().study->trained_tokens);
+  record.study->trained_tokens = 2'000'000'000'000;
+  record.study->steady = false;
+  const nlohmann::ordered_json known = record;
+  CHECK(known["study"]["trained_tokens"] == 2'000'000'000'000);
+  CHECK(known["study"]["steady"] == false);
+  CHECK(*known.get<Record>().study == *record.study);
+}
+
 TEST_CASE("nothing that is not finite is written, and such a loss is never a success", "[record]") {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   Record record = samples::gpu_record("tensorwise", 200);

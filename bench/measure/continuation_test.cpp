@@ -176,6 +176,20 @@ TEST_CASE("the checkpoint before stays until the next one is whole", "[checkpoin
     CHECK(!entry.path().has_extension());  // nothing half-written is left
 }
 
+TEST_CASE("checkpoint_keep doubling: checkpoints are written at doublings of the interval, and all stay", "[checkpoint]") {
+  const TempDirectory directory;
+  Case c = with_checkpoints(small_case(directory), directory / "checkpoints", 1);
+  c.checkpoint_keep = "doubling";
+  REQUIRE(c.steps == 6);
+  run_ok(c);
+  for (const int step : {1, 2, 3, 4, 5, 6}) CHECK(fs::exists(checkpoint_at(c, step)) == (step != 3 && step < 5));
+  // One that is cut off goes on from the last of them.
+  const std::string last = tensors_of(checkpoint_at(c, 4));
+  fs::remove_all(checkpoint_at(c, 4));
+  run_ok(c);
+  CHECK(tensors_of(checkpoint_at(c, 4)) == last);
+}
+
 TEST_CASE("a full disk costs the checkpoint and not the run", "[checkpoint]") {
   const TempDirectory directory;
   const Case c = with_checkpoints(small_case(directory), directory / "checkpoints", 2);

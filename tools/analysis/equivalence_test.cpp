@@ -37,7 +37,8 @@ TEST_CASE("would_be_equivalent: at the number of units at hand it agrees with th
   CHECK((both[0] > 50 && both[1] > 50));
 }
 
-TEST_CASE("equivalent: forks and runs from scratch with the same differences and bound agree", "[equivalence]") {
+TEST_CASE("equivalent: forks and runs from scratch with the same differences and bound agree",
+          "[equivalence]") {
   constexpr double kLoss = 2, kBound = kLoss * kMatchedLoss;
   constexpr std::size_t kSteps = 200;
   std::mt19937_64 random(4);

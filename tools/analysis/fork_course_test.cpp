@@ -83,13 +83,13 @@ TEST_CASE("fit_course: the plateau's 95% interval covers the truth at least 90% 
   for (const int steps : {150, 1000})
     for (const int trunks : {2, 3, 5}) {
       const double length = steps;
-      for (const Truth& truth : {Truth{"falls like SmolLM2", relaxes(0.015, 0.007, 18), 0.015, kTrained},
-                                 Truth{"falls slowly", relaxes(0.015, 0.007, length / 6), 0.015, kTrained},
-                                 Truth{"falls, noise is correlated", relaxes(0.015, 0.007, length / 8), 0.015,
-                                       kCorrelated},
-                                 Truth{"falls to zero", relaxes(0, 0.007, length / 8), 0, kTrained},
-                                 Truth{"is flat", relaxes(0.001, 0, 1), 0.001, kYoung},
-                                 Truth{"grows", relaxes(0.003, -0.002, length / 8), 0.003, kYoung}}) {
+      for (const Truth& truth :
+           {Truth{"falls like SmolLM2", relaxes(0.015, 0.007, 18), 0.015, kTrained},
+            Truth{"falls slowly", relaxes(0.015, 0.007, length / 6), 0.015, kTrained},
+            Truth{"falls, noise is correlated", relaxes(0.015, 0.007, length / 8), 0.015, kCorrelated},
+            Truth{"falls to zero", relaxes(0, 0.007, length / 8), 0, kTrained},
+            Truth{"is flat", relaxes(0.001, 0, 1), 0.001, kYoung},
+            Truth{"grows", relaxes(0.003, -0.002, length / 8), 0.003, kYoung}}) {
         INFO(truth.words << ", " << trunks << " trunks, " << steps << " steps");
         Simulated simulated(truth.course, truth.noise, trunks, steps, 7);
         int reached = 0, covered = 0;
@@ -129,7 +129,8 @@ TEST_CASE("fit_course: falling, flat and growing courses are called so", "[cours
 
 TEST_CASE("fit_course: a course that never settles has no plateau", "[course]") {
   const auto steps = 150.0;
-  CHECK(Simulated([=](double t, double a) { return 0.0005 + 0.002 * a * std::sqrt(t / steps); }, kYoung, 3, 150, 1)
+  CHECK(Simulated([=](double t, double a) { return 0.0005 + 0.002 * a * std::sqrt(t / steps); }, kYoung, 3,
+                  150, 1)
             .share(has_plateau) < 0.05);
   CHECK(Simulated([](double t, double a) { return 0.0005 + 0.0004 * a * std::log1p(t); }, kYoung, 3, 150, 2)
             .share(has_plateau) < 0.1);
@@ -140,7 +141,8 @@ TEST_CASE("fit_course: a course that never settles has no plateau", "[course]") 
   CHECK(Simulated(relaxes(0.015, 0.007, steps / 2), kTrained, 2, 150, 5).share(has_plateau) < 0.1);
 }
 
-TEST_CASE("fit_course: SmolLM2's price falls to a plateau of 0.015 nats, and one bit costs nothing", "[course]") {
+TEST_CASE("fit_course: SmolLM2's price falls to a plateau of 0.015 nats, and one bit costs nothing",
+          "[course]") {
   using namespace trained_courses;
   const ForkCourse tensorwise = fit_course(in_nats(kTensorwise), kSmall).value();
   CHECK(tensorwise.shape == CourseShape::falling);

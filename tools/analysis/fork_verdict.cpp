@@ -28,7 +28,7 @@ bool enough_trunks(const ForkEvidence& evidence) {
 }
 
 /// Of both one-sided tests at every age: all must hold, so the largest p is the p of all.
-double equivalence_p(const ForkEvidence& evidence, double bound) {
+double p_at_every_age(const ForkEvidence& evidence, double bound) {
   double p = 0;
   for (const AgeDifferences& age : evidence.ages) p = std::max(p, equivalence_p(trunk_means(age), bound));
   return p;
@@ -238,7 +238,7 @@ std::vector<ForkVerdict> judge_forks(const std::vector<ForkEvidence>& recipes, s
     verdicts.push_back(describe(evidence));
     if (evidence.diverged > 0 || !enough_trunks(evidence)) continue;
     judged.push_back(verdicts.size() - 1);
-    same.push_back(equivalence_p(evidence, rules.bound()));
+    same.push_back(p_at_every_age(evidence, rules.bound()));
     apart.push_back(difference_p(evidence, +1));
     apart.push_back(difference_p(evidence, -1));
   }

@@ -10,7 +10,8 @@ TEST_CASE("parameters_of: a dense model's are counted from its definition", "[ag
   Record record = samples::gpu_record("bf16", 10);
   CHECK(parameters_of(record).value() == 1'235'814'400);  // Llama 3.2 1B
   const auto with = [&](const char* key, const nlohmann::ordered_json& value) {
-    return parameters_of(samples::redefined(record, &DefinitionRecord::model, key, value)).value() - 1'235'814'400;
+    return parameters_of(samples::redefined(record, &DefinitionRecord::model, key, value)).value() -
+           1'235'814'400;
   };
   CHECK(with("/tied", false) == 128256.0 * 2048);
   CHECK(with("/qkv_bias", true) == 16.0 * (32 + 2 * 8) * 64);

@@ -42,6 +42,15 @@ class Rows {
       }
   }
 
+  /// Trunks of 200 steps of 8 x 2048 tokens, from random weights: 0.0013 and 0.0027 tokens per parameter at ages 100 and 200.
+  void add_trunks(const std::function<void(Record&)>& change = {}) {
+    for (std::int64_t trunk = 1; trunk <= 3; ++trunk) {
+      Record& row = add("bf16", StudyPart::trunk, trunk, 0, 0);
+      row.training->tokens_per_step = 8 * 2048;
+      if (change) change(row);
+    }
+  }
+
   static void ask(Record& row) { row.study->asked = true; }
 
   /// BF16, the noise floor and three controls that are found.

@@ -7,13 +7,15 @@
 
 using namespace precbench;
 
-TEST_CASE("ScalingLaw::slope: the derivative of the loss by ln(tokens), the same for every size", "[tokens]") {
+TEST_CASE("ScalingLaw::slope: the derivative of the loss by ln(tokens), the same for every size",
+          "[tokens]") {
   const ScalingLaw& law = kBesiroglu2024;
   for (const double tokens : {1e10, 1e12, 15e12})
     for (const double parameters : {135e6, 8e9, 400e9}) {
       constexpr double kStep = 1e-4;
       const double numeric =
-          (law.loss(parameters, tokens * std::exp(-kStep)) - law.loss(parameters, tokens * std::exp(kStep))) / (2 * kStep);
+          (law.loss(parameters, tokens * std::exp(-kStep)) - law.loss(parameters, tokens * std::exp(kStep))) /
+          (2 * kStep);
       CHECK(law.slope(tokens) == Approx(numeric).epsilon(1e-5));
     }
 }
