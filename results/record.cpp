@@ -93,7 +93,8 @@ bool added_later(std::string_view key) {
     return key == "definition" || key == "fidelity" || key == "study" || left_out(key);
   if constexpr (std::is_same_v<T, Training>) return key == "evaluations";
   if constexpr (std::is_same_v<T, GemmPath> || std::is_same_v<T, Breakdown> || std::is_same_v<T, MoeRecord> ||
-                std::is_same_v<T, ExchangeBytes> || std::is_same_v<T, Fidelity>)
+                std::is_same_v<T, ExchangeBytes> || std::is_same_v<T, Fidelity> ||
+                std::is_same_v<T, StudyPlace>)
     return left_out(key);
   return std::is_same_v<T, Timing> && (key == "wall_ms" || key == "runs" || key == "between_runs");
 }

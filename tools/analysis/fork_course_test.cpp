@@ -141,19 +141,24 @@ TEST_CASE("fit_course: a course that never settles has no plateau", "[course]") 
   CHECK(Simulated(relaxes(0.015, 0.007, steps / 2), kTrained, 2, 150, 5).share(has_plateau) < 0.1);
 }
 
-TEST_CASE("fit_course: SmolLM2's price falls to a plateau of 0.015 nats, and one bit costs nothing",
+TEST_CASE("fit_course: SmolLM2's price falls to a plateau above zero, and one bit costs nothing",
           "[course]") {
   using namespace trained_courses;
-  const ForkCourse tensorwise = fit_course(in_nats(kTensorwise), kSmall).value();
-  CHECK(tensorwise.shape == CourseShape::falling);
-  REQUIRE(tensorwise.plateau);
-  CHECK(tensorwise.plateau->mean == Approx(0.0154).margin(0.0003));
-  CHECK(tensorwise.above_zero());
-  CHECK((tensorwise.tau > 10 && tensorwise.tau < 50));
   const ForkCourse floor = fit_course(in_nats(kMxfp8Floor), kSmall).value();
   CHECK(floor.shape == CourseShape::falling);
   REQUIRE(floor.plateau);
   CHECK(floor.plateau->mean == Approx(0.0225).margin(0.0003));
+  CHECK(floor.above_zero());
+  CHECK((floor.tau > 10 && floor.tau < 30));
+  const ForkCourse mxfp8 = fit_course(in_nats(kMxfp8), kSmall).value();
+  CHECK(mxfp8.change.mean < -0.004);
+  REQUIRE(mxfp8.plateau);
+  CHECK(mxfp8.plateau->mean == Approx(0.0147).margin(0.0003));
+  CHECK(mxfp8.above_zero());
+  // 150 steps do not show that this one settles: a logarithm fits better.
+  const ForkCourse tensorwise = fit_course(in_nats(kTensorwise), kSmall).value();
+  CHECK(tensorwise.shape == CourseShape::falling);
+  CHECK_FALSE(tensorwise.plateau);
   const ForkCourse one_bit = fit_course(in_nats(kOneBit), kSmall).value();
   CHECK(one_bit.shape == CourseShape::flat);
   REQUIRE(one_bit.plateau);

@@ -30,13 +30,19 @@ std::string switch_words(const std::optional<SwitchPrice>& price) {
   return interval({price->mean, *price->low, *price->high});
 }
 
-/// "+0.01500 [+0.01460, +0.01540], above zero"; "none reached" of a course that still moves at its end.
+/// "+0.01500 [+0.01460, +0.01540], above zero"; "none reached" where the course is not shown to settle.
 std::string plateau_words(const StudyCard& card, const CardPrice& price) {
   if (!price.course) return "-";
-  if (!price.course->plateau) return "none reached";
+  if (!price.course->plateau) return price.course->shape == CourseShape::unclear ? "unclear" : "none reached";
   // What is below the noise floor is reported as no difference.
   const bool above = price.course->above_zero() && price.course->plateau->mean > card.floor.value_or(0);
   return interval(*price.course->plateau) + (above ? ", above zero" : "");
+}
+
+/// "1.03", "12.5", "1000 or more"
+std::string factor_words(double factor) {
+  if (!(factor < 1000)) return "1000 or more";
+  return factor < 10 ? fmt::format("{:.2f}", factor) : fmt::format("{:.3g}", factor);
 }
 
 /// "x1.03 [1.02, 1.04]"; "at least" where the law, whose slope falls, says more than the first order by over 5%.
@@ -45,9 +51,9 @@ std::string tokens_words(const std::optional<MeanWithInterval>& gap, double toke
   constexpr double kClose = 1.05;
   const double slope = kLaw.slope(tokens), factor = token_factor(gap->mean, slope);
   const auto exact = kLaw.exact_token_factor(gap->mean, tokens);
-  if (!(factor < 1000)) return "x1000 or more";
-  return fmt::format("{}x{:.2f} [{:.2f}, {:.3g}]", exact && *exact <= factor * kClose ? "" : "at least ",
-                     factor, token_factor(gap->low, slope), token_factor(gap->high, slope));
+  return fmt::format("{}x{} [{}, {}]", exact && *exact <= factor * kClose ? "" : "at least ",
+                     factor_words(factor), factor_words(token_factor(gap->low, slope)),
+                     factor_words(token_factor(gap->high, slope)));
 }
 
 /// What a margin means for who wants speed: the speed-up below which it is more than the break-even gap.

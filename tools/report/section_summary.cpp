@@ -172,14 +172,15 @@ std::string speed(const ReportInput& input, const Verdicts& verdicts) {
 /// "blockwise equivalent for tiny at 19 tokens per parameter; mxfp8_floor worse for tiny at 19 tokens per parameter": what runs
 /// from scratch say over their seeds.
 std::string of_seeds(const ReportInput& input, const Verdicts& verdicts) {
-  std::map<std::tuple<std::string, std::string, std::string>, Distinct> recipes;  // by model, verdict and age
+  std::map<Verdicts::key_type, std::string> ages;  // of the run that decides
   for (const JudgedRun& run : judged_runs(input)) {
     const Verdicts::key_type name{text_of(run.row, "model"), label_of(run.row)};
-    if (verdicts.at(name) == *run.recipe->verdict)
-      recipes[{name.first, name_of(*run.recipe->verdict),
-               run.recipe->steps > 0 ? " " + age_words(*run.recipe) : ""}]
-          .add(name.second);
+    if (verdicts.at(name) == *run.recipe->verdict && run.recipe->steps > 0)
+      ages[name] = " " + age_words(*run.recipe);
   }
+  std::map<std::tuple<std::string, std::string, std::string>, Distinct> recipes;  // by model, verdict and age
+  for (const auto& [name, verdict] : verdicts)
+    recipes[{name.first, name_of(verdict), ages[name]}].add(name.second);
   Distinct texts;
   for (const auto& [key, names] : recipes)
     texts.add(fmt::format("{} {} for {}{}", names.joined(), std::get<1>(key), std::get<0>(key), std::get<2>(key)));
