@@ -154,6 +154,7 @@ void each_field(S& s, F&& f) {
   f("study", s.study), f("part", s.part), f("trunk", s.trunk), f("age", s.age), f("seed", s.seed);
   f("rung", s.rung), f("base", s.base), f("asked", s.asked), f("apart_from", s.apart_from);
   f("breaks", s.breaks), f("margin", s.margin), f("level", s.level);
+  f("trained_tokens", s.trained_tokens), f("steady", s.steady);
 }
 
 template <Is<MeanInterval> S, class F>

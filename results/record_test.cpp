@@ -16,7 +16,7 @@ using Json = nlohmann::ordered_json;
 namespace {
 
 const StudyPlace kPlace = {
-    "0123456789abcdef", StudyPart::bits, 1, 100, 1, 2, "rowwise", true, "mxfp8", false, 0.0025, 0.05};
+    "0123456789abcdef", StudyPart::bits, 1, 100, 1, 2, "rowwise", true, "mxfp8", false, 0.0025, 0.05, {}, {}};
 
 /// Pointers of every value in `json`, containers included, elements of arrays too.
 void pointers(const Json& json, const std::string& here, std::vector<std::string>& found) {
@@ -197,6 +197,21 @@ TEST_CASE("a row's place in a study survives, and other rows have none", "[recor
   Json wrong = json;
   wrong["study"]["part"] = "spoon";
   CHECK_THROWS_AS(wrong.get<Record>(), InvalidInput);
+}
+
+TEST_CASE("a place in a study: tokens before it and steadiness are written only where they are known", "[record]") {
+  Record record = samples::gpu_record("mxfp8", 10);
+  record.study = StudyPlace{};
+  const nlohmann::ordered_json plain = record;
+  CHECK_FALSE(plain["study"].contains("trained_tokens"));
+  CHECK_FALSE(plain["study"].contains("steady"));
+  CHECK_FALSE(plain.get<Record>().study->trained_tokens);
+  record.study->trained_tokens = 2'000'000'000'000;
+  record.study->steady = false;
+  const nlohmann::ordered_json known = record;
+  CHECK(known["study"]["trained_tokens"] == 2'000'000'000'000);
+  CHECK(known["study"]["steady"] == false);
+  CHECK(*known.get<Record>().study == *record.study);
 }
 
 TEST_CASE("nothing that is not finite is written, and such a loss is never a success", "[record]") {

@@ -39,6 +39,12 @@ struct StudyPlace {
   bool breaks = false;                    ///< a positive control: must be beyond half the margin
   double margin = 0;                      ///< a difference that matters, as a fraction of BF16's loss
   double level = 0;                       ///< chance of any wrong verdict
+  /// Tokens that the trunks' first weights had seen before the study; null where the user did not say, and in studies whose
+  /// trunks start from random weights.
+  std::optional<std::int64_t> trained_tokens;
+  /// Of a fork whose age the study chose: whether the trunks' loss was steady from there on. Null where the settings gave
+  /// the ages, and of a trunk.
+  std::optional<bool> steady;
 
   bool operator==(const StudyPlace&) const = default;
 };

@@ -22,9 +22,11 @@
 #include "bench/process/signals.h"
 #include "bench/process/sweep_status.h"
 #include "bench/process/tell.h"
+#include "bench/study/steady.h"
 #include "bench/study/study_plan.h"
 #include "bench/study/study_settings.h"
 #include "bench/study/study_time.h"
+#include "bench/study/token_count.h"
 #include "bench/sweep/case_files.h"
 #include "bench/sweep/progress.h"
 #include "bench/sweep/sweep_folder.h"
@@ -58,7 +60,8 @@ StudySettings settings_of(const StudyCommand& command) {
   if (const auto device = flags.find("device"); device != flags.end())
     set_text(c, *find_field("device"), device->second.front());
   if (c.device == "auto") c.device = best_device();
-  StudySettings settings = default_study(is_gpu(c.device));
+  for (const auto& [name, words] : command.axes) given.work[name] = words;
+  StudySettings settings = default_study(is_gpu(c.device), given.starts_trained());
   if (!command.config.empty()) read_study_file(command.config, settings);
   for (const auto& [name, words] : flags) settings.work[name] = words;
   settings.work["device"] = {c.device};
@@ -67,6 +70,15 @@ StudySettings settings_of(const StudyCommand& command) {
   if (settings.sensitivity_only && settings.sensitivity.empty())
     throw InvalidInput("--sensitivity-only: no cells are asked for: add --sensitivity standard");
   if (settings.sensitivity_only) settings.trunks = std::min(settings.trunks, settings.ladder_trunks);
+  if (!command.trained_tokens.empty()) {
+    try {
+      settings.trained_tokens = parse_token_count(command.trained_tokens);
+    } catch (const InvalidInput& error) {
+      throw InvalidInput(fmt::format("--trained-tokens: {}", error.what()));
+    }
+  }
+  if (settings.trained_tokens && !settings.starts_trained())
+    throw InvalidInput("--trained-tokens: says what the weights of --init-from have seen; add --init-from");
   return settings;
 }
 
@@ -165,17 +177,29 @@ void print_plan(const std::vector<StudyCase>& cases, const std::optional<StudyPa
   print_cells(cases);
 }
 
+/// "50, 100 or 200"
+std::string words_with_or(const std::vector<std::int64_t>& numbers) {
+  std::string words;
+  for (std::size_t i = 0; i < numbers.size(); ++i)
+    words += fmt::format("{}{}", i == 0 ? "" : i + 1 == numbers.size() ? " or " : ", ", numbers[i]);
+  return words;
+}
+
 /// "study of tiny on cpu: 3 trunks, forks of 60 steps after 100 and 200, checkpoints of 0.1 GiB in out/study"
 std::string head_of(const StudySettings& settings, const std::vector<Plan>& trunks, const Room& room,
                     const std::string& out) {
   double bytes = 0;
+  const std::vector<std::int64_t> ages = settings.kept_ages();
   for (const Plan& trunk : trunks)
-    bytes +=
-        12.0 * static_cast<double>(parameter_count(trunk.model)) * static_cast<double>(settings.ages.size());
+    bytes += 12.0 * static_cast<double>(parameter_count(trunk.model)) * static_cast<double>(ages.size());
+  const std::string when =
+      settings.steady ? fmt::format("{} of BF16, the first from which its loss is steady",
+                                    words_with_or(ages))
+                      : fmt::format("{}", fmt::join(ages, ", "));
   return fmt::format(
       "study of {} on {}: {}, forks of {} steps after {}; {} at a time; checkpoints of {:.2g} GB and rows in {}",
       fmt::join(models_of(settings), ", "), trunks.front().fields.device, plural(settings.trunks, "trunk"),
-      settings.fork_steps, fmt::join(settings.ages, ", "),
+      settings.fork_steps, when,
       count_cases(static_cast<std::size_t>(room.at_once)), bytes / 1e9, out);
 }
 
@@ -202,6 +226,28 @@ std::string why_no_forks(const std::string& records, const std::vector<Plan>& tr
                          row == rows.end() ? "its row is gone" : describe_outcome(*row->second));
   }
   return "";
+}
+
+/// Returns when the forks of one model begin: the ages of the settings, or the one from which the losses of its trunks, which
+/// have all ended well, are steady. Says which.
+ForkAges fork_ages(const StudySettings& settings, const std::string& records,
+                   const std::vector<Plan>& trunks) {
+  const std::vector<std::int64_t> kept = settings.kept_ages();
+  if (!settings.steady) return {kept, {}};
+  std::map<std::string, std::vector<double>> losses;
+  for (const LocatedRecord& located : read_records({records}).records)
+    if (located.record.status == Status::ok && located.record.training)
+      losses[located.record.id] = located.record.training->loss;
+  std::vector<std::vector<double>> curves;
+  for (const Plan& trunk : trunks) {
+    curves.push_back(losses[trunk.id]);
+    if (curves.back().size() != static_cast<std::size_t>(kept.back()))
+      throw InvalidInput(fmt::format("{}: trunk {} has losses of {}, not of {}", records, trunk.study->trunk,
+                                     plural(curves.back().size(), "step"), kept.back()));
+  }
+  const SteadyAge found = find_steady_age(curves, kept, settings.level);
+  tell(fmt::format("precbench: {}: {}", trunks.front().fields.model, describe(found, kept.back())));
+  return {{found.age}, found.steady};
 }
 
 /// What a fork cannot be is refused before the trunks have run, whose states are not there yet. `rungs`: with those whose
@@ -238,9 +284,15 @@ CLI::App* add_study_command(CLI::App& app, StudyCommand& command) {
       "study", "does a recipe train? trunks, paired forks, ladders and positive controls; a card per recipe");
   sub->footer(
       "What else a study is made of, and its defaults, are in bench/study/cpu.toml and gpu.toml; --config FILE changes any.\n"
+      "With --init-from trunks are re-warmed until their loss is steady: init_cpu.toml and init_gpu.toml there.\n"
       "A second start with the same arguments goes on where the first one ended.\n"
       "Exit status: 0 the study has finished; 1 the same, but cases have crashed or timed out, none is ok, or a file\n"
       "that a case was to write is lost; 2 bad input; 130 cases are left.");
+  sub->add_option("--trained-tokens", command.trained_tokens,
+                  "tokens that the weights of --init-from have seen (2T, 300B, 1.5e9), for tokens per parameter "
+                  "on the cards")
+      ->type_name("N")
+      ->group("Study");
   add_sweep_flags(
       *sub, command,
       {.group = "Study",
@@ -287,9 +339,15 @@ int study(const StudyCommand& command) {
     for (const StudyPlan& model : models) model.write_recipes();
   check_forks(all, !command.dry_run);
   tell_model_warnings(trunks);
+  // A plan is wanted where there is no GPU, too: on a login node, say.
+  const bool no_gpu = command.dry_run && trunks.front().on_gpu && find_gpus().count == 0;
   const std::optional<StudyPace> pace =
-      measure_pace(options.child, models.front().trunks().front().fields, models.front().first_recipe());
-  if (!pace)
+      no_gpu ? std::nullopt
+             : measure_pace(options.child, models.front().trunks().front().fields,
+                            models.front().first_recipe());
+  if (no_gpu)
+    tell(fmt::format("precbench: {}: the plan has no estimate of the study's time", find_gpus().reason));
+  else if (!pace)
     tell(fmt::format(
         "precbench: a few steps take longer than {:g} s here: the plan has no estimate of the study's time",
         kPacePatienceS));
@@ -307,7 +365,8 @@ int study(const StudyCommand& command) {
   for (std::size_t i = 0; i < models.size(); ++i) {
     const auto begin =
         trunks.begin() + static_cast<std::ptrdiff_t>(i * static_cast<std::size_t>(settings.trunks));
-    append(forks, resolve(models[i].forks({begin, begin + settings.trunks})));
+    const std::vector<Plan> own(begin, begin + settings.trunks);
+    append(forks, resolve(models[i].forks(own, fork_ages(settings, out + "/records.jsonl", own))));
   }
   check_files(forks);
   options.fresh = false;  // the trunks have begun the folder

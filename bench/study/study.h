@@ -13,6 +13,7 @@ namespace precbench {
 struct StudyCommand : SweepCommand {
   StudyCommand() { out = "out/study", options.at_once = 0; }
   bool sensitivity_only = false;  ///< trunks, then --sensitivity and nothing else
+  std::string trained_tokens;  ///< what the weights of --init-from had seen, as the user wrote it; empty: not said
 };
 CLI::App* add_study_command(CLI::App& app, StudyCommand& command);
 

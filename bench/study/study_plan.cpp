@@ -127,10 +127,13 @@ StudyPlan::StudyPlan(const StudySettings& settings, const std::string& model, st
   base_.recipe = kReference;
   Case trunk = base_;
   set_fields(trunk, settings.trunk);
-  trunk.steps = settings.ages.back();
-  trunk.checkpoint_every = settings.ages.back();
-  trunk.checkpoint_at =
-      fmt::format("{}", fmt::join(settings.ages.begin(), std::prev(settings.ages.end()), ","));
+  if (settings.steady && !settings.starts_trained())
+    throw InvalidInput(
+        "[trunk] ages: \"steady\" is for weights that were trained before; add --init-from, or give the ages");
+  const std::vector<std::int64_t> kept = settings.kept_ages();
+  trunk.steps = kept.back();
+  trunk.checkpoint_every = kept.back();
+  trunk.checkpoint_at = fmt::format("{}", fmt::join(kept.begin(), std::prev(kept.end()), ","));
   trunk.checkpoint_keep = "all";
   fork_base_ = base_;
   set_fields(fork_base_, settings.fork);
@@ -153,6 +156,7 @@ StudyPlace StudyPlan::place(StudyPart part, std::int64_t trunk, std::int64_t age
   StudyPlace place;
   place.study = study_, place.part = part, place.trunk = trunk, place.age = age, place.seed = seed;
   place.margin = settings_.margin, place.level = settings_.level;
+  place.trained_tokens = settings_.trained_tokens;
   return place;
 }
 
@@ -223,23 +227,25 @@ bool StudyPlan::compares_gradients(const Variant& variant) const {
   return settings_.fidelity_batches > 0 && plan.recipe.quantized() && plan.why_no_fidelity().empty();
 }
 
-void StudyPlan::add_forks(const Plan& trunk, std::int64_t number, std::vector<StudyCase>& cases) const {
-  for (const std::int64_t age : settings_.ages)
+void StudyPlan::add_forks(const Plan& trunk, std::int64_t number, const ForkAges& ages,
+                          std::vector<StudyCase>& cases) const {
+  for (const std::int64_t age : ages.ages)
     for (std::int64_t seed = 1; seed <= settings_.seeds; ++seed)
       for (const Variant& variant : variants_) {
         StudyCase one = fork(checkpoint_at(trunk, age), StudyPart::fork, number, age, seed, variant);
         if (seed == 1 && compares_gradients(variant)) {
           one.fields.fidelity_batches = settings_.fidelity_batches;
           const bool stressed = settings_.fidelity_batches > 0 && variant.asked &&
-                                age == settings_.ages.back() && number <= settings_.ladder_trunks;
+                                age == ages.ages.back() && number <= settings_.ladder_trunks;
           if (stressed) one.fields.fidelity_stress = stress_words(settings_);
         }
         cases.push_back(std::move(one));
       }
 }
 
-void StudyPlan::add_ladders(const Plan& trunk, std::int64_t number, std::vector<StudyCase>& cases) const {
-  const std::int64_t age = settings_.ages.back();
+void StudyPlan::add_ladders(const Plan& trunk, std::int64_t number, const ForkAges& ages,
+                            std::vector<StudyCase>& cases) const {
+  const std::int64_t age = ages.ages.back();
   const auto add = [&](StudyPart part, double rung, const Variant& variant, const auto& change) {
     StudyCase one = fork(checkpoint_at(trunk, age), part, number, age, 1, variant);
     one.place.rung = rung;
@@ -263,9 +269,10 @@ void StudyPlan::add_ladders(const Plan& trunk, std::int64_t number, std::vector<
     add(rung.part, rung.bits, {.recipe = rung.path}, [&](StudyCase& one) { one.place.base = rung.base; });
 }
 
-void StudyPlan::add_sensitivity(const Plan& trunk, std::int64_t number, std::vector<StudyCase>& cases) const {
+void StudyPlan::add_sensitivity(const Plan& trunk, std::int64_t number, const ForkAges& ages,
+                                std::vector<StudyCase>& cases) const {
   if (settings_.sensitivity.empty()) return;
-  const std::int64_t age = settings_.ages.back();
+  const std::int64_t age = ages.ages.back();
   for (const Variant& variant : variants_) {
     if (!variant.asked) continue;
     StudyCase one = fork(checkpoint_at(trunk, age), StudyPart::sensitivity, number, age, 1, variant);
@@ -279,14 +286,20 @@ void StudyPlan::add_sensitivity(const Plan& trunk, std::int64_t number, std::vec
 }
 
 std::vector<StudyCase> StudyPlan::forks(const std::vector<Plan>& trunks) const {
+  const std::vector<std::int64_t> kept = settings_.kept_ages();
+  return forks(trunks, settings_.steady ? ForkAges{{kept.back()}, {}} : ForkAges{kept, {}});
+}
+
+std::vector<StudyCase> StudyPlan::forks(const std::vector<Plan>& trunks, const ForkAges& ages) const {
   std::vector<StudyCase> cases;
   for (std::size_t i = 0; i < trunks.size(); ++i) {
     const auto number = static_cast<std::int64_t>(i) + 1;
-    if (!settings_.sensitivity_only) add_forks(trunks[i], number, cases);
+    if (!settings_.sensitivity_only) add_forks(trunks[i], number, ages, cases);
     if (number > settings_.ladder_trunks) continue;
-    if (!settings_.sensitivity_only) add_ladders(trunks[i], number, cases);
-    add_sensitivity(trunks[i], number, cases);
+    if (!settings_.sensitivity_only) add_ladders(trunks[i], number, ages, cases);
+    add_sensitivity(trunks[i], number, ages, cases);
   }
+  for (StudyCase& one : cases) one.place.steady = ages.steady;
   return cases;
 }
 

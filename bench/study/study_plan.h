@@ -15,6 +15,12 @@ struct StudyCase {
   StudyPlace place;
 };
 
+/// When forks begin.
+struct ForkAges {
+  std::vector<std::int64_t> ages;  ///< steps of the trunks, youngest first
+  std::optional<bool> steady;      ///< as in StudyPlace
+};
+
 class StudyPlan {
  public:
   /// One model of the settings, and the recipes asked for; the device must be chosen. Throws InvalidInput where these
@@ -26,8 +32,10 @@ class StudyPlan {
   /// The first recipe that is asked for.
   const std::string& first_recipe() const;
   /// All that is no trunk, trunk by trunk; with sensitivity_only, only the cases that measure sensitivity. `trunks`: those
-  /// above, resolved.
+  /// above, resolved. Before they have run nobody knows the age of a study that chooses it: the last is taken, and the number of
+  /// cases is the same.
   std::vector<StudyCase> forks(const std::vector<Plan>& trunks) const;
+  std::vector<StudyCase> forks(const std::vector<Plan>& trunks, const ForkAges& ages) const;
   /// Writes the recipes of the ladder of bits to OUT/recipes/. Throws InvalidInput where it cannot.
   void write_recipes() const;
 
@@ -56,9 +64,12 @@ class StudyPlan {
                  std::int64_t seed, const Variant& variant) const;
   /// Whether its forks compare gradients: where the settings ask for it and the recipe's can be.
   bool compares_gradients(const Variant& variant) const;
-  void add_forks(const Plan& trunk, std::int64_t number, std::vector<StudyCase>& cases) const;
-  void add_ladders(const Plan& trunk, std::int64_t number, std::vector<StudyCase>& cases) const;
-  void add_sensitivity(const Plan& trunk, std::int64_t number, std::vector<StudyCase>& cases) const;
+  void add_forks(const Plan& trunk, std::int64_t number, const ForkAges& ages,
+                 std::vector<StudyCase>& cases) const;
+  void add_ladders(const Plan& trunk, std::int64_t number, const ForkAges& ages,
+                   std::vector<StudyCase>& cases) const;
+  void add_sensitivity(const Plan& trunk, std::int64_t number, const ForkAges& ages,
+                       std::vector<StudyCase>& cases) const;
 
   const StudySettings& settings_;
   std::string out_, study_;

@@ -15,6 +15,7 @@
 #include "bench/cli/config_file.h"
 #include "bench/cli/toml.h"
 #include "bench/study/defaults_text.h"
+#include "bench/study/token_count.h"
 #include "kernels/base/errors.h"
 #include "kernels/numerics/recipe.h"
 
@@ -59,8 +60,15 @@ auto several(std::vector<T> StudySettings::*member, T low, T high) {
 }
 
 void set_ages(StudySettings& settings, const Words& words) {
+  settings.steady = words == Words{"steady"};
+  if (settings.steady) return;
   several(&StudySettings::ages, std::int64_t{1}, kMost)(settings, words);
   if (settings.ages.empty()) throw InvalidInput("no age: forks begin after some steps of a trunk");
+}
+
+void set_trained_tokens(StudySettings& settings, const Words& words) {
+  if (words.size() != 1) throw InvalidInput("takes one value");
+  settings.trained_tokens = parse_token_count(words.front());
 }
 
 void set_apart(StudySettings& settings, const Words& words) {
@@ -87,7 +95,12 @@ const std::map<std::string, std::map<std::string, Setter>>& study_keys() {
   constexpr std::int64_t kOne = 1, kNone = 0;
   static const std::map<std::string, std::map<std::string, Setter>> keys = {
       {"work", {}},
-      {"trunk", {{"trunks", one(&S::trunks, kOne, std::int64_t{1000})}, {"ages", set_ages}}},
+      {"trunk",
+       {{"trunks", one(&S::trunks, kOne, std::int64_t{1000})},
+        {"ages", set_ages},
+        {"trained_tokens", set_trained_tokens}}},
+      {"rewarm",
+       {{"first", one(&S::rewarm_first, kOne, kMost)}, {"most", one(&S::rewarm_most, kOne, kMost)}}},
       {"fork",
        {{"steps", one(&S::fork_steps, std::int64_t{12}, kMost)},
         {"seeds", one(&S::seeds, kOne, std::int64_t{1000})}}},
@@ -227,9 +240,31 @@ void check_study_words(const Field& field, const std::vector<std::string>& words
       fmt::format("{}: a study takes one value of it{}{}", flag_of(field), hint.empty() ? "" : "; ", hint));
 }
 
-StudySettings default_study(bool on_gpu) {
+std::vector<std::int64_t> StudySettings::kept_ages() const {
+  if (!steady) return ages;
+  std::vector<std::int64_t> doublings;
+  for (std::int64_t age = rewarm_first; age <= rewarm_most; age *= 2) doublings.push_back(age);
+  if (doublings.size() < 2 || rewarm_first < 2)
+    throw InvalidInput(fmt::format(
+        "[rewarm]: first = {} and most = {} leave no age to compare with: most must be twice first, and first 2",
+        rewarm_first, rewarm_most));
+  return doublings;
+}
+
+bool StudySettings::starts_trained() const {
+  const auto names = [](const Axes& axes) {
+    const auto field = axes.find("init_from");
+    return field != axes.end() && !field->second.front().empty();
+  };
+  return names(work) || names(trunk);
+}
+
+StudySettings default_study(bool on_gpu, bool trained) {
   StudySettings settings;
   read_study(on_gpu ? "gpu.toml" : "cpu.toml", on_gpu ? kGpuStudyText : kCpuStudyText, settings);
+  if (trained)
+    read_study(on_gpu ? "init_gpu.toml" : "init_cpu.toml", on_gpu ? kGpuInitStudyText : kCpuInitStudyText,
+               settings);
   return settings;
 }
 

@@ -16,7 +16,11 @@ struct StudySettings {
   Axes work;         ///< fields of every case, one word each but for model and recipe
   Axes trunk, fork;  ///< fields of theirs alone
   std::int64_t trunks = 0;
-  std::vector<std::int64_t> ages;  ///< steps, ascending
+  std::vector<std::int64_t> ages;  ///< steps, ascending; not used where `steady`
+  bool steady = false;             ///< forks begin at the age from which BF16's loss is steady (steady.h)
+  std::int64_t rewarm_first = 0, rewarm_most = 0;  ///< steps: the first and the largest age that may be
+  /// Tokens that the weights of --init-from had seen; null where nobody said.
+  std::optional<std::int64_t> trained_tokens;
   std::int64_t fork_steps = 0;
   std::int64_t seeds = 0;
   std::int64_t fidelity_batches = 0;  ///< 0: no gradients are compared
@@ -36,10 +40,16 @@ struct StudySettings {
   std::vector<std::string> breaks;  ///< controls that must be beyond half the margin
   double margin = 0;                ///< fraction of BF16's loss
   double level = 0;                 ///< chance of any wrong verdict
+
+  /// Returns the ages at which trunks keep their state, youngest first: those of the settings, or where `steady` the
+  /// doublings of rewarm_first up to rewarm_most. Throws InvalidInput where these are fewer than two.
+  std::vector<std::int64_t> kept_ages() const;
+  /// Returns whether trunks start from weights that --init-from names.
+  bool starts_trained() const;
 };
 
-/// Of this program, for a CPU or a GPU.
-StudySettings default_study(bool on_gpu);
+/// Of this program, for a CPU or a GPU. `trained`: with what --init-from changes.
+StudySettings default_study(bool on_gpu, bool trained = false);
 
 /// Sets what the file at `path` says. Throws InvalidInput, "FILE:LINE: why", for what sweep files are refused for, for a
 /// field that a study sets itself, and for numbers outside their range.

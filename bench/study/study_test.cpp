@@ -16,6 +16,7 @@
 #include "bench/study/study_plan.h"
 #include "bench/study/study_settings.h"
 #include "bench/study/study_time.h"
+#include "kernels/gpu/device_info.h"
 #include "tools/testing/catch.h"
 #include "tools/testing/processes.h"
 #include "tools/testing/text.h"
@@ -382,6 +383,35 @@ TEST_CASE("a study of fewer trunks than settle anything says so before it runs",
   CHECK(!contains(said(3), "inconclusive"));
 }
 
+TEST_CASE("study --init-from: defaults re-warm at a low rate until the loss is steady, on CPU and GPU", "[study][init]") {
+  for (const bool gpu : {false, true}) {
+    const StudySettings plain = default_study(gpu), trained = default_study(gpu, true);
+    CHECK_FALSE(plain.steady);
+    CHECK(trained.steady);
+    for (const Axes* part : {&trained.trunk, &trained.fork}) {
+      CHECK(part->at("lr").front() == "1e-4");
+      CHECK(part->at("warmup").front() == "20");
+    }
+    CHECK(trained.fork_steps == 150);
+    CHECK(trained.trunks >= 3);
+    CHECK(trained.work == plain.work);
+    const std::vector<std::int64_t> ages = trained.kept_ages();
+    CHECK(ages.size() >= 3);
+    for (std::size_t i = 1; i < ages.size(); ++i) CHECK(ages[i] == 2 * ages[i - 1]);
+  }
+}
+
+TEST_CASE("[rewarm]: ages are the doublings of the first, and two at least", "[study][init]") {
+  CHECK(read("[trunk]\nages = \"steady\"\n[rewarm]\nfirst = 20\nmost = 170\n").kept_ages() ==
+        std::vector<std::int64_t>{20, 40, 80, 160});
+  CHECK(read("[trunk]\nages = [10, 20]\n[rewarm]\nfirst = 20\n").kept_ages() == std::vector<std::int64_t>{10, 20});
+  CHECK(refusal_of([] { read("[trunk]\nages = \"steady\"\n[rewarm]\nfirst = 20\nmost = 39\n").kept_ages(); })
+            .starts_with("[rewarm]: first = 20 and most = 39 leave no age to compare with"));
+  CHECK(refusal("[trunk]\nages = \"steadily\"\n") == ":2: ages: \"steadily\" is not a whole number");
+  CHECK(refusal("[trunk]\ntrained_tokens = \"lots\"\n") ==
+        ":2: trained_tokens: \"lots\" is not a number of tokens, such as 300B, 2T or 1.5e9");
+}
+
 TEST_CASE("a study that is cut off and started again ends as one that was not", "[study]") {
   const TempDirectory directory;
   const std::string model = directory.write(
@@ -464,4 +494,122 @@ TEST_CASE("a study that is cut off and started again ends as one that was not", 
   run();
   CHECK(rows_in() == whole);
   CHECK(file_text(cards) == whole_cards);
+}
+
+TEST_CASE("study: steady ages and trained tokens are for weights that were trained before", "[study][init]") {
+  StudySettings settings = default_study(false);
+  settings.steady = true;
+  CHECK(contains(refusal_of([&] { plan_of(settings, "rowwise"); }), "add --init-from, or give the ages"));
+  const auto refused = [](const std::string& flags) {
+    const Answer answer = output_of(PRECBENCH_BINARY_DIR "/precbench study --recipe rowwise --device cpu " + flags);
+    CHECK(answer.status == 2);
+    return answer.text;
+  };
+  CHECK(refused("--trained-tokens 2T") ==
+        "precbench: --trained-tokens: says what the weights of --init-from have seen; add --init-from\n");
+  CHECK(refused("--init-from w.safetensors --trained-tokens 2X") ==
+        "precbench: --trained-tokens: \"2X\" is not a number of tokens, such as 300B, 2T or 1.5e9\n");
+}
+
+TEST_CASE("study: its forks begin at the age that is chosen, and say so", "[study][init]") {
+  StudySettings settings = default_study(false, true);
+  settings.work["init_from"] = {"w.safetensors"};
+  settings.trained_tokens = 2'000'000'000'000;
+  const TempDirectory directory;
+  directory.write("w.safetensors", "");
+  settings.work["init_from"] = {directory / "w.safetensors"};
+  const StudyPlan plan = plan_of(settings, "rowwise");
+  const std::vector<std::int64_t> kept = settings.kept_ages();
+  for (const StudyCase& trunk : plan.trunks()) {
+    CHECK(trunk.fields.steps == kept.back());
+    CHECK(checkpoint_steps(trunk.fields) == kept);
+    CHECK((trunk.place.trained_tokens == 2'000'000'000'000 && !trunk.place.steady));
+  }
+  const std::vector<Plan> trunks = resolve(plan.trunks());
+  const auto planned = plan.forks(trunks), chosen = plan.forks(trunks, {{kept[1]}, true});
+  CHECK(planned.size() == chosen.size());
+  for (const StudyCase& fork : chosen) {
+    CHECK(fork.place.age == kept[1]);
+    CHECK(fork.place.steady == true);
+    CHECK(fork.fields.init_from.empty());
+    CHECK(fork.fields.fork_from == checkpoint_at(trunks[static_cast<std::size_t>(fork.place.trunk - 1)], kept[1]));
+  }
+}
+
+TEST_CASE("study --dry-run --device cuda: a machine without a GPU gets the plan without its time", "[study][init]") {
+  if (find_gpus().count > 0) return;  // there the steps are timed
+  const TempDirectory directory;
+  const std::string text = directory.write("text.txt", std::string(2'000'000, 'x'));
+  const Answer answer = output_of(fmt::format(
+      PRECBENCH_BINARY_DIR "/precbench study --dry-run --device cuda --model tiny --recipe rowwise --data {} --out {}",
+      text, directory / "out"));
+  INFO(answer.text);
+  CHECK(answer.status == kSweepDone);
+  CHECK(contains(answer.text, "the plan has no estimate of the study's time"));
+  CHECK(contains(answer.text, "study of tiny on cuda: 3 trunks, forks of 150 steps after 200, 400;"));
+  CHECK(contains(answer.text, "trunks, BF16"));
+  CHECK(!std::filesystem::exists(directory / "out"));
+}
+
+TEST_CASE("study --init-from: re-warms, chooses the age and forks there, and again after a restart", "[study][init]") {
+  const TempDirectory directory;
+  std::string letters;
+  std::uint32_t state = 1;
+  for (int i = 0; i < 20000; ++i) {
+    state = state * 1664525u + 1013904223u;
+    letters += static_cast<char>('a' + (state >> 24) % 26);
+  }
+  const std::string text = directory.write("text.txt", letters);
+  const std::string model = directory.write(
+      "small.json", R"({"layers":1,"width":32,"ffn":64,"heads":2,"kv_heads":2,"vocab":256,"tied":true})");
+  const std::string weights = directory / "weights.safetensors";
+  const Answer made = output_of(fmt::format(
+      PRECBENCH_BINARY_DIR "/precbench run --model {} --recipe bf16 --device cpu --seq 32 --batch 1 --steps 2 --data {} "
+                           "--save-final {}",
+      model, text, weights));
+  INFO(made.text);
+  REQUIRE(made.status == 0);
+  // At a rate that moves nothing the loss is steady at once; at a high one it falls to the end.
+  for (const auto& [rate, age, steady] : {std::tuple("1e-9", 4, true), std::tuple("3e-2", 16, false)}) {
+    const std::string config = directory.write(
+        "study.toml",
+        fmt::format("[work]\nseq = 32\nbatch = 4\n[trunk]\ntrunks = 2\nlr = {}\nwarmup = 1\n[rewarm]\nfirst = 4\nmost = "
+                    "16\n[fork]\nsteps = 12\nwarmup = 2\n[fidelity]\nbatches = 2\n[ladder]\noutlier_ffn = []\nbits = 0\n"
+                    "[control]\napart = []\nbreak = []\n",
+                    rate));
+    const std::string out = directory / rate;
+    const auto run = [&] {
+      return output_of(fmt::format(
+          PRECBENCH_BINARY_DIR "/precbench study --model {} --recipe rowwise --device cpu --config {} --data {} --out {} "
+                               "--init-from {} --trained-tokens 3M",
+          model, config, text, out, weights));
+    };
+    const Answer answer = run();
+    INFO(answer.text);
+    REQUIRE(answer.status == kSweepDone);
+    CHECK(contains(answer.text, steady ? "BF16's loss is steady from step 4 on"
+                                       : "BF16's loss is still moving at the last age"));
+    CHECK(contains(answer.text, "forks of 12 steps after 4, 8 or 16 of BF16"));
+    int forks = 0;
+    for (const LocatedRecord& located : read_records({out + "/records.jsonl"}).records) {
+      const StudyPlace& place = *located.record.study;
+      CHECK(place.trained_tokens == 3'000'000);
+      if (place.part == StudyPart::trunk) {
+        CHECK_FALSE(place.steady);
+        continue;
+      }
+      ++forks;
+      CHECK(place.age == age);
+      CHECK(place.steady == steady);
+    }
+    CHECK(forks == 2 * 3);  // two trunks; bf16, bf16 perturbed, rowwise
+    const std::string cards = file_text(out + "/cards.json");
+    CHECK(contains(cards, "\"trained_tokens\": 3000000"));
+    const std::string rows = file_text(out + "/records.jsonl");
+    const Answer again = run();
+    INFO(again.text);
+    CHECK(again.status == kSweepDone);
+    CHECK(file_text(out + "/records.jsonl") == rows);
+    CHECK(file_text(out + "/cards.json") == cards);
+  }
 }

@@ -26,8 +26,11 @@ constexpr std::size_t kFewestWarmups = 3;
 /// learnt a twentieth less than BF16 is outside the margin.
 constexpr double kFewestMarginsFallen = 20;
 
-/// Student's t for a two-sided interval over n values.
-double two_sided_t(double level, int n) { return student_t_quantile(1 - level / 2, n - 1); }
+/// Null for fewer than two values.
+std::optional<Interval> interval_of(const std::vector<double>& values) {
+  const auto interval = mean_with_interval(values, kIntervalLevel);
+  return interval ? std::optional(Interval{interval->low, interval->high}) : std::nullopt;
+}
 
 /// The exponential moving average, one loss after the other.
 class Ema {
@@ -139,15 +142,14 @@ void summarize(RecipeConvergence& result, const std::vector<std::optional<double
     if (end) ends.push_back(*end);
   result.seeds = static_cast<int>(ends.size());
   if (ends.empty()) return;
-  const auto [mean, sd] = mean_and_spread(ends);
-  result.final_loss = mean;
-  if (result.seeds < 2) return;
-  const double half = two_sided_t(kIntervalLevel, result.seeds) * sd / std::sqrt(result.seeds);
-  result.final_interval = {mean - half, mean + half};
+  result.final_loss = mean_and_spread(ends).mean;
+  result.final_interval = interval_of(ends);
 }
 
 /// 95% of further values of the same kind would lie within this many standard deviations of the mean of n.
-double prediction_half_width(int n) { return two_sided_t(kIntervalLevel, n) * std::sqrt(1 + 1.0 / n); }
+double prediction_half_width(int n) {
+  return student_t_quantile(1 - kIntervalLevel / 2, n - 1) * std::sqrt(1 + 1.0 / n);
+}
 
 /// Of curves of at least `steps` steps.
 std::optional<NoiseBand> noise_band(const std::vector<const LossCurve*>& curves, std::size_t steps) {
@@ -169,35 +171,18 @@ std::optional<NoiseBand> noise_band(const std::vector<const LossCurve*>& curves,
   return band;
 }
 
-/// The two tests, at a given number of pairs.
+/// Both tests, at a number of pairs that these could be.
 struct Tests {
-  double delta, sd, margin, level;
+  MeanAndSpread deltas;
+  double margin, level;
 
-  bool equivalent(int n) const {
-    const double half = student_t_quantile(1 - level, n - 1) * sd / std::sqrt(n);
-    return std::abs(delta) + half < margin;
-  }
-  bool different(int n) const { return std::abs(delta) > two_sided_t(level, n) * sd / std::sqrt(n); }
-  bool settled(int n) const { return equivalent(n) || different(n); }
-
-  /// Both tests gain with n, so the first n that settles is found by halving.
+  bool different(int n) const { return std::abs(deltas.mean) > half_width(deltas, n, level / 2); }
+  bool settled(int n) const { return would_be_equivalent(deltas, n, margin, level) || different(n); }
   std::optional<int> seeds_to_settle(int now) const {
-    constexpr int kMost = 1000;  // beyond that nobody would run them
-    int low = std::max(now, kFewestSeeds - 1), high = kMost;
-    if (!settled(high)) return std::nullopt;
-    while (high - low > 1) {
-      const int middle = (low + high) / 2;
-      (settled(middle) ? high : low) = middle;
-    }
-    return high;
+    return fewest_units([this](int n) { return settled(n); },
+                        static_cast<std::size_t>(std::max(now, kFewestSeeds - 1)));
   }
 };
-
-/// The larger p of the two one-sided tests of |true difference| >= margin.
-double equivalence_p(double delta, double sd, double margin, int n) {
-  if (sd == 0) return std::abs(delta) < margin ? 0 : 1;
-  return student_t_cdf((std::abs(delta) - margin) / (sd / std::sqrt(n)), n - 1);
-}
 
 void judge_delta(RecipeConvergence& result, const std::vector<double>& deltas, double level) {
   const int n = static_cast<int>(deltas.size());
@@ -208,11 +193,10 @@ void judge_delta(RecipeConvergence& result, const std::vector<double>& deltas, d
     result.reason = fmt::format("one seed shows no noise; at least {} are needed", kFewestSeeds);
     return;
   }
-  const double half = two_sided_t(kIntervalLevel, n) * sd / std::sqrt(n);
-  result.delta_interval = {delta - half, delta + half};
-  result.equivalence_p = equivalence_p(delta, sd, *result.margin, n);
-  const Tests tests{delta, sd, *result.margin, level};
-  if (n >= kFewestSeeds && tests.equivalent(n)) {
+  result.delta_interval = interval_of(deltas);
+  result.equivalence_p = equivalence_p(deltas, *result.margin);
+  const Tests tests{{delta, sd}, *result.margin, level};
+  if (n >= kFewestSeeds && *result.equivalence_p <= level) {
     result.verdict = ConvergenceVerdict::equivalent;
     result.reason =
         fmt::format("within +-{:.4f} nats of BF16 (p = {:.2g})", *result.margin, *result.equivalence_p);

@@ -3,9 +3,9 @@
 //
 // Runs are judged by the mean loss of the trailing window (trailing_mean: the last tenth, 5 steps at least),
 // if all are equally long and long enough for a recipe to have shown itself. The difference to BF16 is tested
-// by Student's t over the seeds: equivalent if two one-sided tests (Schuirmann, 1987) put it inside a margin
-// stated beforehand; worse or better if its interval excludes zero. Each verdict holds at its own level:
-// among many recipes one in twenty may be called worse or better by chance.
+// by Student's t over the seeds. Equivalent means what equivalence.h says, with the seeds as units and the whole margin
+// as the bound; worse or better, that its interval excludes zero. Each verdict holds at its own level: among many recipes
+// one in twenty may be called worse or better by chance.
 #pragma once
 
 #include <algorithm>
@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "tools/analysis/analysis.h"
+#include "tools/analysis/equivalence.h"
 
 namespace precbench {
 
@@ -32,16 +33,15 @@ enum class ConvergenceVerdict : std::uint8_t {
 /// "equivalent", ..., "not learning", "inconclusive"
 const char* name_of(ConvergenceVerdict verdict);
 
-/// The relative error of the EMA(0.9) loss below which DeepSeek-V3 (arXiv 2412.19437, section 3.3) and later
-/// FP8 reports call a curve matched.
-inline constexpr double kEmaTolerance = 0.0025;
+/// The relative error of the EMA(0.9) loss below which a curve counts as matched.
+inline constexpr double kEmaTolerance = kMatchedLoss;
 
 struct ConvergenceRules {
-  double margin = kEmaTolerance;  ///< a difference within this part of BF16's final loss counts as none
+  double margin = kMatchedLoss;  ///< a difference within this part of BF16's final loss counts as none
   double level = 0.05;            ///< chance of a wrong "equivalent", and of a wrong "better" or "worse"
 };
 /// Fewer seeds show no noise band, and settle nothing.
-inline constexpr int kFewestSeeds = 3;
+inline constexpr int kFewestSeeds = kFewestUnits;
 /// Runs of fewer steps are not judged. The first weights and the data are the same, so early curves nearly
 /// coincide whatever the recipe: in results/cpu/convergence-tiny.jsonl no EMA is more than 0.22% from BF16's in
 /// the first 40 steps, and they are up to 1.2% away in the first 60.

@@ -1,16 +1,15 @@
-// Tests over trunks, Holm's correction, and the words of a verdict. See fork_verdict.h.
+// Tests over trunks and the words of a verdict. See fork_verdict.h.
 #include "tools/analysis/fork_verdict.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <utility>
 
 #include "kernels/base/plural.h"
 #include "results/statistics.h"
-#include "results/study.h"
+#include "tools/analysis/equivalence.h"
 
 namespace precbench {
 namespace {
@@ -21,31 +20,17 @@ std::vector<double> trunk_means(const AgeDifferences& age) {
   return means;
 }
 
-/// The chance of a mean at least as far above `bound` (sign +1: of one below -bound, sign -1) if the truth were there:
-/// the p-value of "the truth is beyond", seen from inside.
-double p_of_beyond(const std::vector<double>& means, double bound, int sign) {
-  const MeanAndSpread m = mean_and_spread(means);
-  const double n = static_cast<double>(means.size()), error = m.sd / std::sqrt(n);
-  const double distance = sign * m.mean - bound;  // negative: inside
-  if (error == 0) return distance < 0 ? 0 : 1;
-  const double p = student_t_cdf(distance / error, n - 1);
-  return std::isnan(p) ? 1 : p;  // differences that no double holds tell nothing
-}
-
 bool enough_trunks(const ForkEvidence& evidence) {
   return !evidence.ages.empty() &&
          std::all_of(evidence.ages.begin(), evidence.ages.end(), [](const AgeDifferences& age) {
-           return age.by_trunk.size() >= std::size_t{kFewestTrunks};
+           return age.by_trunk.size() >= std::size_t{kFewestUnits};
          });
 }
 
 /// Of both one-sided tests at every age: all must hold, so the largest p is the p of all.
-double equivalence_p(const ForkEvidence& evidence, double bound) {
+double p_at_every_age(const ForkEvidence& evidence, double bound) {
   double p = 0;
-  for (const AgeDifferences& age : evidence.ages) {
-    const std::vector<double> means = trunk_means(age);
-    p = std::max({p, p_of_beyond(means, bound, +1), p_of_beyond(means, bound, -1)});
-  }
+  for (const AgeDifferences& age : evidence.ages) p = std::max(p, equivalence_p(trunk_means(age), bound));
   return p;
 }
 
@@ -62,38 +47,10 @@ double difference_p(const ForkEvidence& evidence, int sign) {
   return std::min(most_apart(evidence, sign).second * static_cast<double>(evidence.ages.size()), 1.0);
 }
 
-/// Holm (1979): which of the hypotheses are rejected at `level` for all together.
-std::vector<bool> holm(const std::vector<double>& p, double level) {
-  std::vector<std::size_t> order(p.size());
-  std::iota(order.begin(), order.end(), 0u);
-  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return p[a] < p[b]; });
-  std::vector<bool> rejected(p.size(), false);
-  for (std::size_t i = 0; i < order.size() && p[order[i]] <= level / static_cast<double>(p.size() - i); ++i)
-    rejected[order[i]] = true;
-  return rejected;
-}
-
-/// The fewest trunks beyond `few`, which do not do, with which `settles` holds; none within reason.
-template <class Settles>
-std::optional<int> trunks_that(const Settles& settles, std::size_t few) {
-  int low = static_cast<int>(few), enough = 1000;
-  if (!settles(enough)) return std::nullopt;
-  while (enough - low > 1) {
-    const int middle = (low + enough) / 2;
-    (settles(middle) ? enough : low) = middle;
-  }
-  return enough;
-}
-
-/// Half of the interval of so many trunks that scatter as these do, at a chance of `tail` on either side.
-double half_width(const MeanAndSpread& means, int trunks, double tail) {
-  return student_t_quantile(1 - tail, trunks - 1) * means.sd / std::sqrt(trunks);
-}
-
 /// How many trunks with this spread would put an interval of this mean inside the bound.
 std::optional<int> trunks_to_settle(const std::vector<double>& means, double bound, double level) {
   const MeanAndSpread m = mean_and_spread(means);
-  return trunks_that([&](int n) { return std::abs(m.mean) + half_width(m, n, level) < bound; }, means.size());
+  return fewest_units([&](int n) { return would_be_equivalent(m, n, bound, level); }, means.size());
 }
 
 /// A control minus the recipe that it is a variant of, as if of one age: a trunk's differences at all ages that both have.
@@ -180,7 +137,7 @@ std::string what_would_settle(const std::vector<double>& means, std::size_t reci
     return fmt::format("about {} trunks would settle it", *trunks);
   const double tail = level / 2 / static_cast<double>(ages);
   const auto shown =
-      trunks_that([&](int n) { return std::abs(m.mean) > half_width(m, n, tail); }, means.size());
+      fewest_units([&](int n) { return std::abs(m.mean) > half_width(m, n, tail); }, means.size());
   return shown ? fmt::format("about {} trunks would show that it is {}", *shown,
                              m.mean > 0 ? "worse" : "better")
                : std::string("no number of trunks would settle it at this mean; more tokens a step may");
@@ -191,8 +148,7 @@ std::string why_inconclusive(const ForkEvidence& evidence, const std::string& wh
   if (!why_blind.empty()) return why_blind;
   for (const AgeDifferences& age : evidence.ages) {
     const std::vector<double> means = trunk_means(age);
-    if (std::max(p_of_beyond(means, rules.bound(), +1), p_of_beyond(means, rules.bound(), -1)) <= rules.level)
-      continue;
+    if (equivalence_p(means, rules.bound()) <= rules.level) continue;
     return fmt::format("at age {} {} is not inside +-{:.5f}; {}", age.age,
                        in_nats(*mean_with_interval(means)), rules.bound(),
                        what_would_settle(means, recipes, evidence.ages.size(), rules));
@@ -227,18 +183,18 @@ bool told_apart(const ForkEvidence& control, const ForkEvidence& recipe, double 
 std::optional<int> trunks_to_tell_apart(const ForkEvidence& control, const ForkEvidence& recipe,
                                         double level) {
   const std::vector<double> means = trunk_means(apart(control, recipe).ages.front());
-  if (means.size() < 2) return kFewestTrunks;
+  if (means.size() < 2) return kFewestUnits;
   const MeanAndSpread m = mean_and_spread(means);
-  return trunks_that([&](int n) { return std::abs(m.mean) > half_width(m, n, level / 2); }, means.size());
+  return fewest_units([&](int n) { return std::abs(m.mean) > half_width(m, n, level / 2); }, means.size());
 }
 
 std::optional<int> trunks_to_pass_bound(const ForkEvidence& control, const ForkRules& rules) {
   const auto oldest = oldest_of(control);
   const std::vector<double> means =
       oldest == control.ages.end() ? std::vector<double>{} : trunk_means(*oldest);
-  if (means.size() < 2) return kFewestTrunks;
+  if (means.size() < 2) return kFewestUnits;
   const MeanAndSpread m = mean_and_spread(means);
-  return trunks_that([&](int n) { return m.mean - half_width(m, n, rules.level) > rules.bound(); },
+  return fewest_units([&](int n) { return m.mean - half_width(m, n, rules.level) > rules.bound(); },
                      means.size());
 }
 
@@ -250,13 +206,13 @@ std::optional<int> trunks_to_quiet(const ForkEvidence& neutral, const ForkRules&
     ages.push_back(mean_and_spread(trunk_means(age)));
     few = std::min(few, age.by_trunk.size());
   }
-  if (ages.empty() || few < 2) return kFewestTrunks;
+  if (ages.empty() || few < 2) return kFewestUnits;
   const auto is_quiet = [&](int n) {
     return std::all_of(ages.begin(), ages.end(), [&](const MeanAndSpread& m) {
       return std::abs(m.mean) + half_width(m, n, kTail) <= rules.largest_floor();
     });
   };
-  return trunks_that(is_quiet, few);
+  return fewest_units(is_quiet, few);
 }
 
 std::string remedy_words(std::optional<int> trunks, const std::string& guess) {
@@ -268,7 +224,7 @@ std::string remedy_words(std::optional<int> trunks, const std::string& guess) {
 bool beyond_bound(const ForkEvidence& control, const ForkRules& rules) {
   if (control.diverged > 0) return true;
   const auto oldest = oldest_of(control);
-  return oldest != control.ages.end() && oldest->by_trunk.size() >= std::size_t{kFewestTrunks} &&
+  return oldest != control.ages.end() && oldest->by_trunk.size() >= std::size_t{kFewestUnits} &&
          p_of_beyond(trunk_means(*oldest), -rules.bound(), -1) <= rules.level;
 }
 
@@ -282,7 +238,7 @@ std::vector<ForkVerdict> judge_forks(const std::vector<ForkEvidence>& recipes, s
     verdicts.push_back(describe(evidence));
     if (evidence.diverged > 0 || !enough_trunks(evidence)) continue;
     judged.push_back(verdicts.size() - 1);
-    same.push_back(equivalence_p(evidence, rules.bound()));
+    same.push_back(p_at_every_age(evidence, rules.bound()));
     apart.push_back(difference_p(evidence, +1));
     apart.push_back(difference_p(evidence, -1));
   }
@@ -298,7 +254,7 @@ std::vector<ForkVerdict> judge_forks(const std::vector<ForkEvidence>& recipes, s
     }
     if (place == judged.end()) {
       verdict.reason = fmt::format("{}; {} are the fewest that settle anything",
-                                   plural(verdict.trunks, "trunk"), kFewestTrunks);
+                                   plural(verdict.trunks, "trunk"), kFewestUnits);
       continue;
     }
     const auto k = static_cast<std::size_t>(place - judged.begin());

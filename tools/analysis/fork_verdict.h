@@ -2,10 +2,9 @@
 // minus the BF16 fork of the same state and data. The trunk is the unit of every test: forks of one trunk share its
 // state, so that their mean counts once, whatever their number (Student's t over the trunks' means).
 //
-// Equivalent is a recipe that two one-sided tests (Schuirmann, 1987) put inside the bound at every age of the trunk,
-// with Holm's correction over the recipes, in a study that has shown that it could see harm: its positive controls
-// were found, and its noise floor is below a tenth of the margin. The bound is half of the margin, since a fork is
-// short and its difference may grow with its length.
+// Equivalent means what equivalence.h says, at every age of the trunk, with the trunks as units, half of the margin as the
+// bound, and Holm's correction over the recipes. The study must also have shown that it could see harm: its positive
+// controls were found, and its noise floor is below a tenth of the margin.
 #pragma once
 
 #include <cstdint>

@@ -4,11 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <map>
 #include <utility>
 
 #include "results/statistics.h"
+#include "tools/analysis/equivalence.h"
+#include "tools/analysis/model_age.h"
 
 namespace precbench {
 namespace {
@@ -177,6 +180,86 @@ std::vector<StepDifference> curve_of(const StudyRows& rows, const std::string& r
   return curve;
 }
 
+/// The mean of forks of one trunk, as far as the shortest goes.
+std::vector<double> mean_course(const std::vector<std::vector<double>>& forks) {
+  std::vector<double> mean = forks.front();
+  for (const std::vector<double>& fork : forks) mean.resize(std::min(mean.size(), fork.size()));
+  for (std::size_t i = 0; i < mean.size(); ++i) {
+    double sum = 0;
+    for (const std::vector<double>& fork : forks) sum += fork[i];
+    mean[i] = sum / static_cast<double>(forks.size());
+  }
+  return mean;
+}
+
+/// The switch price of one age from what the probe says of each trunk's first state, or null.
+std::optional<SwitchPrice> probed_switch(const std::vector<const Fidelity*>& probes) {
+  std::vector<double> means;
+  double squares = 0, freedom = 0;  // of the means' errors over the batches
+  for (const Fidelity* probe : probes) {
+    const MeanInterval& difference = probe->loss_difference;
+    if (!difference.mean) return std::nullopt;
+    means.push_back(*difference.mean);
+    if (!difference.low || !difference.high || probe->batches < 2) continue;
+    const double trunk_freedom = static_cast<double>(probe->batches - 1);
+    const double error =
+        (*difference.high - *difference.low) / 2 / student_t_quantile(0.975, trunk_freedom);
+    squares += error * error, freedom += trunk_freedom;
+  }
+  if (means.empty()) return std::nullopt;
+  const double mean = mean_and_spread(means).mean;
+  if (means.size() >= std::size_t{kFewestUnits}) {
+    const MeanWithInterval interval = *mean_with_interval(means);
+    return SwitchPrice{mean, interval.low, interval.high, SwitchPrice::Source::trunks};
+  }
+  SwitchPrice price{mean, {}, {}, SwitchPrice::Source::batches};
+  if (freedom > 0) {
+    const double half =
+        student_t_quantile(0.975, freedom) * std::sqrt(squares) / static_cast<double>(means.size());
+    price.low = mean - half, price.high = mean + half;
+  }
+  return price;
+}
+
+/// The same from the first step of the forks, whose loss is of the weights before any update.
+std::optional<SwitchPrice> first_step_switch(const std::vector<std::vector<double>>& courses) {
+  std::vector<double> first;
+  for (const std::vector<double>& course : courses)
+    if (!course.empty() && std::isfinite(course.front())) first.push_back(course.front());
+  if (first.empty()) return std::nullopt;
+  SwitchPrice price{mean_and_spread(first).mean, {}, {}, SwitchPrice::Source::first_step};
+  if (const auto interval = mean_with_interval(first)) price.low = interval->low, price.high = interval->high;
+  return price;
+}
+
+/// Both prices by age. `small`: nats, a change along the fork that does not matter.
+std::vector<CardPrice> prices_of(const StudyRows& rows, const std::string& recipe, double small) {
+  std::map<std::int64_t, std::vector<const Fidelity*>> probes;
+  std::map<std::int64_t, std::map<std::int64_t, std::vector<std::vector<double>>>>
+      forks;  // by age and trunk, a fork for each data seed
+  for (const auto& [cell, record] : rows.of(StudyPart::fork, recipe))
+    for (const Fidelity& one : record->fidelity)
+      if (one.stress == "none") probes[cell.age].push_back(&one);
+  for (const auto& [cell, record, reference] : rows.pairs(StudyPart::fork, recipe)) {
+    if (!trailing_loss(record) || !trailing_loss(reference)) continue;
+    const std::vector<double>&ours = record.training->loss, &theirs = reference.training->loss;
+    std::vector<double>& fork = forks[cell.age][cell.trunk].emplace_back();
+    for (std::size_t i = 0; i < std::min(ours.size(), theirs.size()); ++i) fork.push_back(ours[i] - theirs[i]);
+  }
+  std::vector<CardPrice> prices;
+  for (const auto& [age, trunks] : forks) {
+    std::vector<std::vector<double>> courses;
+    for (const auto& [trunk, own] : trunks) courses.push_back(mean_course(own));
+    CardPrice& price = prices.emplace_back();
+    price.age = age;
+    price.tokens_per_parameter = rows.tokens_per_parameter(age);
+    if (const auto probe = probes.find(age); probe != probes.end()) price.at_switch = probed_switch(probe->second);
+    if (!price.at_switch) price.at_switch = first_step_switch(courses);
+    price.course = fit_course(courses, small);
+  }
+  return prices;
+}
+
 std::vector<StudyCard> cards_of(const StudyRows& rows) {
   std::vector<double> losses;
   std::size_t steps = 0;
@@ -190,6 +273,7 @@ std::vector<StudyCard> cards_of(const StudyRows& rows) {
   common.model = rows.model, common.machine = rows.machine, common.study = rows.study;
   common.bf16_loss = mean_and_spread(losses).mean;
   common.fork_steps = static_cast<std::int64_t>(steps);
+  common.trained_tokens = rows.trained_tokens, common.steady = rows.steady;
   const ForkRules rules{.margin = rows.margin * common.bf16_loss, .level = rows.level};
   common.margin = rules.margin;
   const ForkEvidence neutral = evidence_of(rows, "bf16", rows.perturbed);
@@ -208,6 +292,7 @@ std::vector<StudyCard> cards_of(const StudyRows& rows) {
     card.verdict = std::move(verdict);
     const StudyCells& cells = rows.of(StudyPart::fork, recipe);
     card.fork = typical_fork(cells);
+    card.prices = prices_of(rows, recipe, rules.bound());
     card.fidelity = fidelity_of(cells), card.layers = layers_of(cells), card.curve = curve_of(rows, recipe);
     card.outlier_ffn = outlier_ladder(rows, recipe, "ffn");
     card.outlier_norm = outlier_ladder(rows, recipe, "norm");
@@ -221,6 +306,27 @@ std::vector<StudyCard> cards_of(const StudyRows& rows) {
 }
 
 }  // namespace
+
+const char* name_of(SwitchPrice::Source source) {
+  static constexpr const char* kNames[] = {"trunks", "batches", "first_step"};
+  return kNames[static_cast<int>(source)];
+}
+
+std::optional<MeanWithInterval> settled_at(const StudyCard& card, std::int64_t age) {
+  for (const AgeInterval& one : card.verdict.by_age)
+    if (one.age == age) return one.difference;
+  return std::nullopt;
+}
+
+std::string age_words(const StudyCard& card) {
+  std::vector<std::optional<double>> ages;
+  for (const CardPrice& price : card.prices) ages.push_back(price.tokens_per_parameter);
+  return age_words(ages);
+}
+
+std::string verdict_words(const StudyCard& card) {
+  return fmt::format("{} for {} {}", name_of(card.verdict.outcome), card.model, age_words(card));
+}
 
 std::vector<StudyCard> study_cards(const RecordRefs& records) {
   std::vector<StudyCard> cards;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tools/analysis/analysis.h"
+#include "tools/analysis/fork_course.h"
 #include "tools/analysis/fork_verdict.h"
 #include "tools/analysis/study_ladders.h"
 
@@ -34,6 +35,24 @@ struct StepDifference {
   MeanWithInterval difference;
 };
 
+/// What evaluating in the recipe costs before any update: its loss minus BF16's of the same weights and tokens, nats.
+struct SwitchPrice {
+  double mean = 0;
+  std::optional<double> low, high;  ///< 95% interval; null where neither trunks nor batches give one
+  /// Where it comes from: over the trunks, from the fidelity probe's batches or the forks' first step; over the batches of
+  /// the probe where there are fewer trunks than a verdict takes.
+  enum class Source : std::uint8_t { trunks, batches, first_step } source = Source::trunks;
+};
+const char* name_of(SwitchPrice::Source source);
+
+/// A recipe's prices at one age of the trunks. The settled one is the verdict's difference at that age.
+struct CardPrice {
+  std::int64_t age = 0;
+  std::optional<double> tokens_per_parameter;  ///< that the model had seen; null where nobody said
+  std::optional<SwitchPrice> at_switch;
+  std::optional<ForkCourse> course;  ///< null for fewer than two trunks, and for forks too short to have one
+};
+
 struct ControlResult {
   std::string name;           ///< "rowwise_e5m2 apart from rowwise"
   std::optional<bool> found;  ///< null: it did not run
@@ -48,6 +67,9 @@ struct StudyCard {
   double bf16_loss = 0;          ///< nats, mean over its forks
   std::int64_t fork_steps = 0;
   std::vector<CardFidelity> fidelity;
+  std::vector<CardPrice> prices;  ///< by age, youngest first
+  std::optional<std::int64_t> trained_tokens;  ///< as in StudyPlace
+  std::optional<bool> steady;                  ///< as in StudyPlace
   std::vector<CardLayer> layers;
   std::vector<StepDifference> curve;
   Ladder outlier_ffn, outlier_norm, outlier_vo, learning_rate, bits, exponent_bits, batch;
@@ -58,6 +80,14 @@ struct StudyCard {
 /// By model, then by recipe, in the order of their names; none where no record belongs to a study. They point to the
 /// records, which must outlive them.
 std::vector<StudyCard> study_cards(const RecordRefs& records);
+
+/// Returns the settled price at an age: the mean difference of the last half of the forks' steps, nats. Null where the card
+/// has no interval at that age.
+std::optional<MeanWithInterval> settled_at(const StudyCard& card, std::int64_t age);
+/// "at 0.18 to 0.73 tokens per parameter": of all ages of a card.
+std::string age_words(const StudyCard& card);
+/// "equivalent for 36m at 0.18 to 0.73 tokens per parameter": a verdict is about a model of an age.
+std::string verdict_words(const StudyCard& card);
 
 /// What cards.json holds.
 nlohmann::ordered_json cards_to_json(const std::vector<StudyCard>& cards);

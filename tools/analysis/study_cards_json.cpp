@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "tools/analysis/study_cards.h"
+#include "tools/analysis/token_cost.h"
 
 namespace precbench {
 namespace {
@@ -17,6 +18,64 @@ Json json_of(const Ladder& ladder) {
   for (const LadderRung& rung : ladder.rungs)
     rungs.push_back({{"at", rung.at}, {"value", json_of(rung.value)}, {"holds", rung.holds}});
   return {{"holds", json_of(ladder.holds())}, {"breaks", json_of(ladder.breaks())}, {"rungs", rungs}};
+}
+
+Json json_of(const std::optional<MeanWithInterval>& value, const char* name) {
+  const auto part = [&](double MeanWithInterval::*member) {
+    return value ? json_of(std::optional((*value).*member)) : Json();
+  };
+  return {{name, part(&MeanWithInterval::mean)},
+          {"low", part(&MeanWithInterval::low)},
+          {"high", part(&MeanWithInterval::high)}};
+}
+
+Json json_of(const std::optional<SwitchPrice>& price) {
+  if (!price) return Json();
+  return {{"difference", json_of(price->mean)},
+          {"low", json_of(price->low)},
+          {"high", json_of(price->high)},
+          {"over", name_of(price->source)}};
+}
+
+Json json_of(const std::optional<ForkCourse>& course) {
+  if (!course) return Json();
+  Json plateau = json_of(course->plateau, "difference");
+  plateau["above_zero"] = course->plateau ? Json(course->above_zero()) : Json();
+  return {{"shape", name_of(course->shape)},
+          {"change", json_of(std::optional(course->change), "difference")},
+          {"tau", course->tau},
+          {"plateau", plateau}};
+}
+
+/// What the card's settled gap costs in tokens at each horizon.
+Json tokens_json(const std::optional<MeanWithInterval>& gap) {
+  const ScalingLaw& law = kBesiroglu2024;
+  Json horizons = Json::array();
+  for (const double tokens : kHorizons) {
+    const double slope = law.slope(tokens);
+    const auto factor = [&](double MeanWithInterval::*member) {
+      return gap ? json_of(std::optional(token_factor((*gap).*member, slope))) : Json();
+    };
+    horizons.push_back(
+        {{"tokens", tokens},
+         {"slope", slope},
+         {"factor", factor(&MeanWithInterval::mean)},
+         {"low", factor(&MeanWithInterval::low)},
+         {"high", factor(&MeanWithInterval::high)},
+         {"exact_factor", gap ? json_of(law.exact_token_factor(gap->mean, tokens)) : Json()}});
+  }
+  return {{"law", law.name}, {"source", law.source}, {"horizons", horizons}};
+}
+
+Json prices_json(const StudyCard& card) {
+  Json prices = Json::array();
+  for (const CardPrice& price : card.prices)
+    prices.push_back({{"age", price.age},
+                      {"tokens_per_parameter", json_of(price.tokens_per_parameter)},
+                      {"switch", json_of(price.at_switch)},
+                      {"settled", json_of(settled_at(card, price.age), "difference")},
+                      {"course", json_of(price.course)}});
+  return prices;
 }
 
 Json json_of(const StudyCard& card) {
@@ -41,6 +100,7 @@ Json json_of(const StudyCard& card) {
   return {{"model", card.model},
           {"recipe", verdict.recipe},
           {"verdict", name_of(verdict.outcome)},
+          {"statement", verdict_words(card)},
           {"reason", verdict.reason},
           {"fork",
            {{"difference", part(verdict.difference, &MeanWithInterval::mean)},
@@ -58,6 +118,10 @@ Json json_of(const StudyCard& card) {
            {{"slope", part(verdict.trend, &MeanWithInterval::mean)},
             {"low", part(verdict.trend, &MeanWithInterval::low)},
             {"high", part(verdict.trend, &MeanWithInterval::high)}}},
+          {"prices", prices_json(card)},
+          {"tokens", tokens_json(card.prices.empty() ? std::nullopt : settled_at(card, card.prices.back().age))},
+          {"trained_tokens", card.trained_tokens ? Json(*card.trained_tokens) : Json()},
+          {"steady", card.steady ? Json(*card.steady) : Json()},
           {"fidelity", fidelity},
           {"ladders",
            {{"outlier_ffn", json_of(card.outlier_ffn)},

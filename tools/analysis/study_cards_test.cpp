@@ -228,12 +228,128 @@ TEST_CASE("cards.json has the keys that its readers know", "[study]") {
     return keys;
   };
   using Keys = std::vector<std::string>;
-  CHECK(keys_of(json[0]) == Keys{"model", "recipe", "verdict", "reason", "fork", "trend", "fidelity",
-                                 "ladders", "controls", "machine", "study"});
+  CHECK(keys_of(json[0]) == Keys{"model", "recipe", "verdict", "statement", "reason", "fork", "trend", "prices",
+                                 "tokens", "trained_tokens", "steady", "fidelity", "ladders", "controls", "machine",
+                                 "study"});
+  CHECK(keys_of(json[0]["prices"][0]) == Keys{"age", "tokens_per_parameter", "switch", "settled", "course"});
+  CHECK(keys_of(json[0]["prices"][0]["switch"]) == Keys{"difference", "low", "high", "over"});
+  CHECK(keys_of(json[0]["prices"][0]["course"]) == Keys{"shape", "change", "tau", "plateau"});
+  CHECK(keys_of(json[0]["tokens"]) == Keys{"law", "source", "horizons"});
+  CHECK(keys_of(json[0]["tokens"]["horizons"][0]) ==
+        Keys{"tokens", "slope", "factor", "low", "high", "exact_factor"});
+  CHECK(json[0]["statement"] == "equivalent for llama3.2-1b at an unknown number of tokens per parameter");
   CHECK(keys_of(json[0]["fork"]) == Keys{"difference", "low", "high", "age", "ages", "floor", "margin",
                                          "bf16_loss", "trunks", "seeds", "steps"});
   CHECK(keys_of(json[0]["trend"]) == Keys{"slope", "low", "high"});
   CHECK(keys_of(json[0]["ladders"]) ==
         Keys{"outlier_ffn", "outlier_norm", "outlier_vo", "learning_rate", "bits", "exponent_bits", "batch"});
   CHECK(json[0]["controls"][0]["found"] == true);
+}
+
+TEST_CASE("study_cards: tokens per parameter count those before the study and those of the trunk", "[study][price]") {
+  const auto card_of = [](const std::string& init_from, std::optional<std::int64_t> trained) {
+    Rows rows;
+    rows.add_trunks([&](Record& row) { row.case_fields["init_from"] = init_from; });
+    rows.add_frame();
+    rows.add_forks("blockwise", 0.0012, 1e-5, [&](Record& row) {
+      Rows::ask(row);
+      row.study->trained_tokens = trained;
+    });
+    return study_cards(rows.refs()).at(0);
+  };
+  constexpr double kParameters = 1'235'814'400, kStepTokens = 8 * 2048;
+  const StudyCard young = card_of("", {});
+  REQUIRE(young.prices.size() == 2);
+  CHECK(young.prices[0].tokens_per_parameter.value() == Approx(100 * kStepTokens / kParameters));
+  CHECK(young.prices[1].tokens_per_parameter.value() == Approx(200 * kStepTokens / kParameters));
+  CHECK(verdict_words(young) == "equivalent for llama3.2-1b at 0.0013 to 0.0027 tokens per parameter");
+  const StudyCard trained = card_of("weights.safetensors", 2'000'000'000'000);
+  CHECK(trained.prices[1].tokens_per_parameter.value() == Approx((2e12 + 200 * kStepTokens) / kParameters));
+  CHECK(verdict_words(trained) == "equivalent for llama3.2-1b at 1,620 tokens per parameter");
+  CHECK(trained.trained_tokens == 2'000'000'000'000);
+  // Nobody said what these weights have seen; the trunk's steps are not all of it.
+  const StudyCard unknown = card_of("weights.safetensors", {});
+  CHECK_FALSE(unknown.prices[1].tokens_per_parameter);
+  CHECK(verdict_words(unknown) == "equivalent for llama3.2-1b at an unknown number of tokens per parameter");
+}
+
+namespace {
+
+/// The loss difference that a probe of `batches` batches found, with its interval.
+Fidelity probe(double difference, double half, std::int64_t batches = 4) {
+  Fidelity one;
+  one.stress = "none", one.batches = batches;
+  one.loss_difference.mean = difference;
+  one.loss_difference.low = difference - half, one.loss_difference.high = difference + half;
+  return one;
+}
+
+}  // namespace
+
+TEST_CASE("study_cards: the switch price is the probe's, over three trunks or the batches of fewer", "[study][price]") {
+  const auto switch_of = [](int trunks, const std::function<void(Record&)>& change) {
+    Rows rows;
+    rows.add_frame();
+    for (std::int64_t trunk = 1; trunk <= trunks; ++trunk)
+      for (const char* recipe : {"bf16", "mxfp8"}) {
+        Record& row = rows.add(recipe, StudyPart::fork, trunk, 300, 0.015 * (recipe[0] == 'm'));
+        if (recipe[0] != 'm') continue;
+        Rows::ask(row);
+        row.training->loss = std::vector<double>(row.training->loss);
+        change(row);
+      }
+    return study_cards(rows.refs()).at(0).prices.at(0).at_switch;
+  };
+  const auto probed = [](Record& row) {
+    row.fidelity = {probe(0.020 + 0.001 * static_cast<double>(row.study->trunk), 0.002), probe(9, 1)};
+    row.fidelity.back().stress = "ffn:8:4";
+  };
+  const SwitchPrice three = switch_of(3, probed).value();
+  CHECK(three.mean == Approx(0.022));
+  CHECK(three.source == SwitchPrice::Source::trunks);
+  CHECK(three.high.value() - three.mean == Approx(4.302652730 * 0.001 / std::sqrt(3.0)));
+  // Two trunks: errors of their means over 4 batches, 0.002 / t(3), with 6 degrees of freedom together.
+  const SwitchPrice two = switch_of(2, probed).value();
+  CHECK(two.mean == Approx(0.0215));
+  CHECK(two.source == SwitchPrice::Source::batches);
+  CHECK(two.high.value() - two.mean ==
+        Approx(2.446911851 * std::sqrt(2.0) * 0.002 / 3.182446305 / 2).epsilon(1e-6));
+  // Without a probe the first step says it, whose loss is of the weights before any update.
+  const SwitchPrice first = switch_of(3, [](Record& row) {
+                              row.fidelity.clear();
+                              std::vector<double> loss = row.training->loss;
+                              loss.front() += 0.007;
+                              row.training->loss = loss;
+                            }).value();
+  CHECK(first.source == SwitchPrice::Source::first_step);
+  CHECK(first.mean == Approx(0.022));
+}
+
+TEST_CASE("study_cards: forks of 1,000 steps have their course, plateau and trend", "[study][price]") {
+  constexpr int kLong = 1000;
+  Rows rows;
+  rows.add_frame();
+  for (std::int64_t trunk = 1; trunk <= 3; ++trunk)
+    for (const char* recipe : {"bf16", "mxfp8"}) {
+      Record& row = rows.add(recipe, StudyPart::fork, trunk, 300, 0);
+      if (recipe[0] == 'm') Rows::ask(row);
+      std::vector<double> loss;
+      for (int step = 0; step < kLong; ++step)
+        loss.push_back(2.3 + std::sin(step) / 10 +
+                       (recipe[0] == 'm' ? 0.015 + 1e-5 * static_cast<double>(trunk) +
+                                               0.007 * std::exp(-step / 60.0) + 1e-5 * std::sin(7 * step + trunk)
+                                         : 0));
+      row.training->loss = loss;
+    }
+  const StudyCard card = study_cards(rows.refs()).at(0);
+  CHECK(card.fork_steps == kLong);
+  REQUIRE((card.prices.size() == 1 && card.prices[0].course));
+  const ForkCourse& course = *card.prices[0].course;
+  CHECK(course.shape == CourseShape::falling);
+  REQUIRE(course.plateau);
+  CHECK(course.plateau->mean == Approx(0.01502).margin(2e-5));
+  CHECK(course.above_zero());
+  CHECK(course.tau == Approx(60).epsilon(0.1));
+  CHECK(card.curve.back().step == kLong);
+  CHECK(settled_at(card, 300)->mean == Approx(0.01502).margin(2e-5));
 }

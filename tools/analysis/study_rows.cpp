@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "results/statistics.h"
+#include "tools/analysis/model_age.h"
 
 namespace precbench {
 namespace {
@@ -24,6 +25,8 @@ bool is_sound(const StudyPlace& place) {
 
 void add(StudyRows& rows, const Record& record) {
   const StudyPlace& place = *record.study;
+  if (place.trained_tokens) rows.trained_tokens = place.trained_tokens;
+  if (place.steady) rows.steady = place.steady;
   if (place.part == StudyPart::trunk) {
     if (!rows.trunk && record.status == Status::ok) rows.trunk = &record;
     return;
@@ -42,6 +45,15 @@ void add(StudyRows& rows, const Record& record) {
 }
 
 }  // namespace
+
+std::optional<double> StudyRows::tokens_per_parameter(std::int64_t age) const {
+  if (!trunk) return std::nullopt;
+  const auto* init_from = trunk->case_fields.find("init_from");
+  const bool from_others = init_from && init_from->is_string() && !init_from->get<std::string>().empty();
+  if (from_others && !trained_tokens) return std::nullopt;
+  return precbench::tokens_per_parameter(*trunk, static_cast<double>(age),
+                                         static_cast<double>(trained_tokens.value_or(0)));
+}
 
 const StudyCells& StudyRows::of(StudyPart part, const std::string& recipe) const {
   static const StudyCells kNone;

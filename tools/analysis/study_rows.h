@@ -42,7 +42,12 @@ struct StudyRows {
       cells;                      ///< by recipe; of part bits by the one that lost them
   StudyCells perturbed;           ///< BF16 forks that give the noise floor
   const Record* trunk = nullptr;  ///< one that ended well; the rates of all are the same
+  std::optional<std::int64_t> trained_tokens;  ///< as in StudyPlace
+  std::optional<bool> steady;                  ///< as in StudyPlace
 
+  /// Returns the tokens for each parameter that a trunk's model had seen when forks began at `age`: those of its first
+  /// weights and its own. Null where no trunk ended well, and of weights of which nobody said how many they had seen.
+  std::optional<double> tokens_per_parameter(std::int64_t age) const;
   const StudyCells& of(StudyPart part, const std::string& recipe) const;
   /// Rows that have a BF16 fork of the same part; of part bits, one that is no ladder's.
   std::vector<StudyPair> pairs(StudyPart part, const StudyCells& recipe) const;

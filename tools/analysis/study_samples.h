@@ -21,7 +21,7 @@ class Rows {
   Record& add(const std::string& recipe, StudyPart part, std::int64_t trunk, std::int64_t age,
               double difference, double rung = 0) {
     Record r = samples::gpu_record(recipe, 10);
-    r.study = StudyPlace{"0123456789abcdef", part, trunk, age, 1, rung, {}, false, {}, false, kMargin, 0.05};
+    r.study = StudyPlace{"0123456789abcdef", part, trunk, age, 1, rung, {}, false, {}, false, kMargin, 0.05, {}, {}};
     r.training->loss.clear();
     // Trunk, age and step move BF16 as well; only the difference is the recipe's.
     for (int step = 0; step < kSteps; ++step)
@@ -40,6 +40,15 @@ class Rows {
             add(recipe, StudyPart::fork, trunk, age, difference + spread * static_cast<double>(trunk - 2));
         if (change) change(row);
       }
+  }
+
+  /// Trunks of 200 steps of 8 x 2048 tokens, from random weights: 0.0013 and 0.0027 tokens per parameter at ages 100 and 200.
+  void add_trunks(const std::function<void(Record&)>& change = {}) {
+    for (std::int64_t trunk = 1; trunk <= 3; ++trunk) {
+      Record& row = add("bf16", StudyPart::trunk, trunk, 0, 0);
+      row.training->tokens_per_step = 8 * 2048;
+      if (change) change(row);
+    }
   }
 
   static void ask(Record& row) { row.study->asked = true; }

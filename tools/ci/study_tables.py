@@ -107,7 +107,7 @@ def front_study():
 def plain_errors(verdict):
     """Gradient errors without outliers of the recipes with this verdict, in the studies of all recipes at 36 M, in percent."""
     rows = [row for name in ("all", "more") for row in study_rows(f"h200/study-36m-{name}.md").values()]
-    return [float(row["gradient error"].rstrip("%")) for row in rows if row["verdict"] == verdict and row["gradient error"] != "-"]
+    return [float(row["gradient error"].rstrip("%")) for row in rows if row["verdict"].startswith(verdict + " at ") and row["gradient error"] != "-"]
 
 
 def fp32_error(recipe):

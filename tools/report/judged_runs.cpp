@@ -8,6 +8,7 @@
 #include "kernels/base/plural.h"
 #include "tools/analysis/columns.h"
 #include "tools/analysis/held_out.h"
+#include "tools/analysis/model_age.h"
 #include "tools/text/distinct.h"
 
 namespace precbench {
@@ -45,6 +46,13 @@ auto weight(const JudgedRun& run) {
                     run.recipe->steps, run.recipe->seeds);
 }
 
+/// Tokens per parameter at the end; null where records do not say, and of weights that others trained.
+std::optional<double> tokens_seen(const RecipeConvergence& recipe) {
+  const Record& first = recipe.members.front()->record;
+  if (!field_text(first.case_fields.value("init_from", Json())).empty()) return std::nullopt;
+  return tokens_per_parameter(first, static_cast<double>(recipe.steps));
+}
+
 }  // namespace
 
 std::vector<JudgedRun> judged_runs(const ReportInput& input) {
@@ -57,13 +65,22 @@ std::vector<JudgedRun> judged_runs(const ReportInput& input) {
   return all;
 }
 
+std::string age_words(const RecipeConvergence& recipe) { return age_words(std::vector{tokens_seen(recipe)}); }
+
+std::string verdict_words(const RecipeConvergence& recipe) {
+  if (!recipe.verdict) return "-";
+  return name_of(*recipe.verdict) + (recipe.steps > 0 ? " " + age_words(recipe) : "");
+}
+
 std::string outcome_text(const JudgedRun& run) {
   const RecipeConvergence& judged = *run.recipe;
   if (!judged.delta) return fmt::format("{}: {}", name_of(*judged.verdict), judged.reason);
   const auto& interval = judged.delta_interval;
-  return fmt::format("{}, {:+.4f} nats{} ({}, {})", name_of(*judged.verdict), *judged.delta,
+  const auto seen = tokens_seen(judged);
+  return fmt::format("{}, {:+.4f} nats{} ({}, {}, {} tokens per parameter)", name_of(*judged.verdict), *judged.delta,
                      interval ? fmt::format(" [{:+.4f}, {:+.4f}]", interval->low, interval->high) : "",
-                     plural(judged.seeds, "seed"), plural(judged.steps, "step"));
+                     plural(judged.seeds, "seed"), plural(judged.steps, "step"),
+                     seen ? ratio_words(*seen) : "unknown");
 }
 
 std::string held_out_difference_text(const RecipeConvergence& recipe, const RecipeConvergence& bf16) {

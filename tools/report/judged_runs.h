@@ -21,7 +21,13 @@ struct JudgedRun {
 /// Of every machine, in the order of their groups.
 std::vector<JudgedRun> judged_runs(const ReportInput& input);
 
-/// "worse, +0.0024 nats [+0.0011, +0.0038] (3 seeds, 9200 steps)"
+/// "at 19 tokens per parameter": what the runs had seen at their end.
+std::string age_words(const RecipeConvergence& recipe);
+/// "worse at 19 tokens per parameter": a verdict is about a model of an age. Of runs that share no number of steps, as those
+/// that diverged, the verdict alone.
+std::string verdict_words(const RecipeConvergence& recipe);
+
+/// "worse, +0.0024 nats [+0.0011, +0.0038] (3 seeds, 9200 steps, 19 tokens per parameter)"
 std::string outcome_text(const JudgedRun& run);
 
 /// Of text that training did not see, at the end, minus bf16's of the same seed, with its 95% interval; "-" without.

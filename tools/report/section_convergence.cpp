@@ -294,7 +294,7 @@ RowTable verdicts_of(const MachineRecords& machine, const std::vector<Study>& st
     if (!result.table.rows.empty()) result.table.group_starts.push_back(result.table.rows.size());
     for (const RecipeConvergence& recipe : study.recipes) {
       std::vector<std::string>& line = result.begin(row_of(recipe));
-      line.push_back(recipe.verdict ? name_of(*recipe.verdict) : "-");
+      line.push_back(verdict_words(recipe));
       line.push_back(number_text(recipe.final_loss, "{:.4f}"));
       line.push_back(interval_text(recipe.final_interval, "{:.4f} to {:.4f}"));
       line.push_back(recipe.is_bf16 ? "-" : number_text(recipe.delta, "{:+.4f}"));

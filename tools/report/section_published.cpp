@@ -179,18 +179,18 @@ std::string differences(const Claim& source, const Claim& claim, const Counterpa
   return fmt::format("{}", fmt::join(texts.texts, "; "));
 }
 
-/// "6.10 over bf16's 6.10: equivalent, +0.0014 nats [-0.0081, +0.0108] (3 seeds, 300 steps)"
+/// "6.10 over bf16's 6.10: equivalent, +0.0014 nats [-0.0081, +0.0108] (3 seeds, 300 steps, 12 tokens per parameter)"
 std::string verdict_text(const JudgedRun& one) {
   const auto &ours = one.recipe->final_loss, &bf16 = one.bf16->final_loss;
   const bool both = one.recipe->delta && ours && bf16;
   return (both ? fmt::format("{:.2f} over bf16's {:.2f}: ", *ours, *bf16) : "") + outcome_text(one);
 }
 
-/// "equivalent, +0.00104 nats [+0.00076, +0.00132]; margin 0.00597"
+/// "equivalent for 36m at 0.73 tokens per parameter, +0.00104 nats [+0.00076, +0.00132]; margin 0.00597"
 std::string verdict_text(const JudgedForks& one) {
   const ForkVerdict& verdict = one.card->verdict;
-  if (!verdict.difference) return fmt::format("{}: {}", name_of(verdict.outcome), verdict.reason);
-  return fmt::format("{}, {:+.5f} nats [{:+.5f}, {:+.5f}]; margin {:.5f}", name_of(verdict.outcome),
+  if (!verdict.difference) return fmt::format("{}: {}", verdict_words(*one.card), verdict.reason);
+  return fmt::format("{}, {:+.5f} nats [{:+.5f}, {:+.5f}]; margin {:.5f}", verdict_words(*one.card),
                      verdict.difference->mean, verdict.difference->low, verdict.difference->high,
                      one.card->margin);
 }

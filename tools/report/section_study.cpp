@@ -6,13 +6,12 @@
 #include <cstdint>
 #include <map>
 #include <set>
-#include <span>
-#include <tuple>
 
 #include "kernels/base/plural.h"
+#include "tools/analysis/token_cost.h"
 #include "tools/report/judged_runs.h"
+#include "tools/report/study_figures.h"
 #include "tools/text/distinct.h"
-#include "tools/text/figure_data.h"
 
 namespace precbench {
 namespace {
@@ -64,8 +63,7 @@ std::string trend_words(const StudyCard& card) {
 
 std::string sentence(const StudyCard& card) {
   const ForkVerdict& verdict = card.verdict;
-  return fmt::format("{} on {}: {}: {}{}.", verdict.recipe, card.model, name_of(verdict.outcome),
-                     verdict.reason, trend_words(card));
+  return fmt::format("{}: {}: {}{}.", verdict.recipe, verdict_words(card), verdict.reason, trend_words(card));
 }
 
 /// "positive controls: rowwise_e5m2 apart from rowwise found, ..."
@@ -77,52 +75,26 @@ std::string controls_words(const StudyCard& card) {
   return words.empty() ? "none" : words;
 }
 
+/// How the forks' age was chosen where the study chose it, and what the first weights had seen.
+std::string start_words(const StudyCard& card) {
+  std::string words;
+  if (card.trained_tokens)
+    words += fmt::format(" The trunks start from weights that had seen {} tokens.",
+                         token_words(static_cast<double>(*card.trained_tokens)));
+  if (card.steady)
+    words += *card.steady ? " Forks begin at the first age from which BF16's loss is steady."
+                          : " BF16's loss was still moving at the oldest age, where forks begin.";
+  return words;
+}
+
 std::string setting_words(const StudyCard& card) {
   return fmt::format(
       "{} on {}: forks of {} steps from {}, BF16 at {:.4f} nats; margin {:.5f} nats, noise floor {}. Positive "
-      "controls: {}.",
+      "controls: {}.{}",
       card.model, card.machine, card.fork_steps, plural(card.verdict.trunks, "trunk"), card.bf16_loss,
-      card.margin, card.floor ? fmt::format("{:.5f}", *card.floor) : "not measured", controls_words(card));
+      card.margin, card.floor ? fmt::format("{:.5f}", *card.floor) : "not measured", controls_words(card),
+      start_words(card));
 }
-
-using Cards = std::span<const StudyCard>;
-
-/// The cards of one study after the other, each of one model and machine.
-template <class Visit>
-void for_each_study(Cards cards, const Visit& visit) {
-  const auto key = [](const StudyCard& card) { return std::tie(card.model, card.study, card.machine); };
-  while (!cards.empty()) {
-    const auto other = std::find_if(cards.begin(), cards.end(),
-                                    [&](const StudyCard& card) { return key(card) != key(cards.front()); });
-    const auto count = static_cast<std::size_t>(other - cards.begin());
-    visit(cards.first(count));
-    cards = cards.subspan(count);
-  }
-}
-
-/// Figures of a study's cards, each with a line for every recipe.
-struct StudyFigures {
-  const ReportInput& input;
-  Cards cards;
-  std::vector<Figure>& figures;
-
-  /// Of the points that `points` gives for a card; no figure where it gives none.
-  template <class Points>
-  void add(const std::string& name, const std::string& caption, const std::string& axes,
-           const Points& points) const {
-    std::vector<Series> series;
-    for (const StudyCard& card : cards)
-      if (std::vector<Point> own = points(card); !own.empty())
-        series.push_back({card.verdict.recipe, input.styles.at(card.verdict.recipe), std::move(own)});
-    if (series.empty()) return;
-    const StudyCard& first = cards.front();
-    figures.push_back({file_name(fmt::format("study-{} {}", name, first.model)), "lines",
-                       fmt::format("{}, forks of {} steps, {}", first.model, first.fork_steps, first.machine),
-                       caption, axes + plot_series(series)});
-  }
-};
-
-std::string axes(const char* x, const char* y) { return plot_text("xtext", x) + plot_text("ytext", y); }
 
 std::vector<Point> rungs_of(const Ladder& ladder) {
   std::vector<Point> points;
@@ -144,7 +116,7 @@ void add_difference_figures(const StudyFigures& figures) {
       "Loss of a recipe's forks minus BF16's of the same state and data by tenths of the fork: mean over trunks and "
       "ages, with its 95% interval over the trunks. The band is the noise floor.",
       plot_number("bars", 1) + (floor ? plot_number("floor", *floor) : "") +
-          axes("step of the fork", "loss minus that of bf16 (nats per token)"),
+          study_axes("step of the fork", "loss minus that of bf16 (nats per token)"),
       [](const StudyCard& card) {
         std::vector<Point> points;
         for (const auto& [step, difference] : card.curve)
@@ -152,11 +124,11 @@ void add_difference_figures(const StudyFigures& figures) {
         return points;
       });
   figures.add("gradient-error", "Error of the gradient of each block against BF16's, at the oldest age.",
-              axes("block", "relative error of the gradient"),
+              study_axes("block", "relative error of the gradient"),
               [](const StudyCard& card) { return layers_of(card, &CardLayer::error); });
   figures.add("gradient-bias",
               "Bias of the gradient of each block, at the oldest age: below 0 the recipe shrinks it.",
-              axes("block", "bias of the gradient"),
+              study_axes("block", "bias of the gradient"),
               [](const StudyCard& card) { return layers_of(card, &CardLayer::bias); });
 }
 
@@ -168,7 +140,7 @@ void add_ladder_figures(const StudyFigures& figures) {
             "Error of the gradient against BF16's while some channels of {} grow by a power of two and "
             "what reads them shrinks by the same: BF16's loss stays as it was.",
             where),
-        plot_number("log_y", 1) + axes("exponent of two", "relative error of the gradient"),
+        plot_number("log_y", 1) + study_axes("exponent of two", "relative error of the gradient"),
         [=](const StudyCard& card) { return rungs_of(card.*ladder); });
   };
   outliers("outliers-ffn", "the FFN", &StudyCard::outlier_ffn);
@@ -177,12 +149,12 @@ void add_ladder_figures(const StudyFigures& figures) {
   figures.add("learning-rate",
               "Loss of a recipe's forks minus BF16's at the same learning rate, where BF16 is stable.",
               plot_number("log_x", 1) +
-                  axes("factor of the learning rate", "loss minus that of bf16 (nats per token)"),
+                  study_axes("factor of the learning rate", "loss minus that of bf16 (nats per token)"),
               [](const StudyCard& card) { return rungs_of(card.learning_rate); });
 }
 
 /// That any of the studies forks at: the oldest, so that the width of a table has an end.
-std::set<std::int64_t> ages_of(Cards cards) {
+std::set<std::int64_t> ages_of(StudyCards cards) {
   constexpr std::size_t kMost = 12;
   std::set<std::int64_t> ages;
   for (const StudyCard& card : cards)
@@ -194,7 +166,7 @@ std::set<std::int64_t> ages_of(Cards cards) {
 }
 
 /// What runs from scratch came to beside the forks, two columns, and below them in what else they differ.
-void add_long_runs(Section& section, Cards cards, const std::vector<JudgedRun>& judged) {
+void add_long_runs(Section& section, StudyCards cards, const std::vector<JudgedRun>& judged) {
   std::vector<const JudgedRun*> runs;
   for (const StudyCard& card : cards) runs.push_back(long_run_of(judged, card));
   if (std::all_of(runs.begin(), runs.end(), [](const JudgedRun* run) { return run == nullptr; })) return;
@@ -223,7 +195,7 @@ void add_long_runs(Section& section, Cards cards, const std::vector<JudgedRun>& 
 }
 
 /// A row a card, and a column an age.
-Table verdict_table(Cards cards) {
+Table verdict_table(StudyCards cards) {
   const std::set<std::int64_t> ages = ages_of(cards);
   Table table;
   table.columns = {{"model", true}, {"recipe", true}, {"verdict", true}};
@@ -235,7 +207,8 @@ Table verdict_table(Cards cards) {
   if (routed) table.columns.push_back({"route flips"});
   for (const StudyCard& card : cards) {
     const ForkVerdict& verdict = card.verdict;
-    std::vector<std::string> row = {card.model, verdict.recipe, name_of(verdict.outcome)};
+    std::vector<std::string> row = {card.model, verdict.recipe,
+                                    fmt::format("{} {}", name_of(verdict.outcome), age_words(card))};
     for (const std::int64_t age : ages) {
       const auto own = std::find_if(verdict.by_age.begin(), verdict.by_age.end(),
                                     [&](const AgeInterval& one) { return one.age == age; });
@@ -255,7 +228,7 @@ Section study_section(const ReportInput& input) {
   Section section{"Does it train?", {}, {}, {}};
   const std::vector<StudyCard>& cards = input.cards;
   if (cards.empty()) return section;
-  for_each_study(cards, [&](Cards study) {
+  for_each_study(cards, [&](StudyCards study) {
     section.lines.push_back(setting_words(study.front()));
     for (const StudyCard& card : study) section.lines.push_back(sentence(card));
     add_difference_figures({input, study, section.figures});
@@ -304,7 +277,7 @@ Section ladders_section(const ReportInput& input) {
         "batch, when its loss is beyond the margin of BF16's at the same; a bit taken away, when its loss is beyond "
         "the margin.",
         100 * kLargestGradientError));
-  for_each_study(cards, [&](Cards study) {
+  for_each_study(cards, [&](StudyCards study) {
     if (const Ladder& rates = study.front().bf16_learning_rate; !rates.rungs.empty())
       section.lines.push_back(bf16_rate_words(study.front().model, rates));
     add_ladder_figures({input, study, section.figures});

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -86,14 +87,16 @@ Verdicts with_studies(const Verdicts& of_seeds, const std::vector<StudyCard>& ca
   return verdicts;
 }
 
-/// ", +0.00092 nats": what studies say at most that a row's recipe costs its model.
+/// ", +0.00092 nats, equivalent for 36m at 0.73 tokens per parameter": what studies say at most that a row's recipe costs its
+/// model, and of which age.
 std::string price_of(const Row& row, const std::vector<StudyCard>& cards) {
-  std::optional<double> most;
+  const StudyCard* most = nullptr;
   const Verdicts::key_type name{text_of(row, "model"), label_of(row)};
   for (const StudyCard& card : cards)
-    if (card.verdict.difference && judged_name(card) == name)
-      most = std::max(most, std::optional(card.verdict.difference->mean));
-  return most ? fmt::format(", {:+.5f} nats", *most) : "";
+    if (card.verdict.difference && judged_name(card) == name &&
+        (!most || card.verdict.difference->mean > most->verdict.difference->mean))
+      most = &card;
+  return most ? fmt::format(", {:+.5f} nats, {}", most->verdict.difference->mean, verdict_words(*most)) : "";
 }
 
 bool is_good(ConvergenceVerdict verdict) {
@@ -166,24 +169,31 @@ std::string speed(const ReportInput& input, const Verdicts& verdicts) {
       fmt::join(texts.texts, "; "));
 }
 
-/// "blockwise equivalent for tiny; mxfp8_floor worse for tiny": what runs from scratch say over their seeds.
-std::string of_seeds(const Verdicts& verdicts) {
-  std::map<std::pair<std::string, std::string>, Distinct> recipes;
-  for (const auto& [key, verdict] : verdicts) recipes[{key.first, name_of(verdict)}].add(key.second);
+/// "blockwise equivalent for tiny at 19 tokens per parameter; mxfp8_floor worse for tiny at 19 tokens per parameter": what runs
+/// from scratch say over their seeds.
+std::string of_seeds(const ReportInput& input, const Verdicts& verdicts) {
+  std::map<Verdicts::key_type, std::string> ages;  // of the run that decides
+  for (const JudgedRun& run : judged_runs(input)) {
+    const Verdicts::key_type name{text_of(run.row, "model"), label_of(run.row)};
+    if (verdicts.at(name) == *run.recipe->verdict && run.recipe->steps > 0)
+      ages[name] = " " + age_words(*run.recipe);
+  }
+  std::map<std::tuple<std::string, std::string, std::string>, Distinct> recipes;  // by model, verdict and age
+  for (const auto& [name, verdict] : verdicts)
+    recipes[{name.first, name_of(verdict), ages[name]}].add(name.second);
   Distinct texts;
   for (const auto& [key, names] : recipes)
-    texts.add(fmt::format("{} {} for {}", names.joined(), key.second, key.first));
+    texts.add(fmt::format("{} {} for {}{}", names.joined(), std::get<1>(key), std::get<0>(key), std::get<2>(key)));
   return fmt::format("Loss beside bf16's: {}", fmt::join(texts.texts, "; "));
 }
 
-/// "blockwise, mxfp8 on 36m: equivalent; mxfp8_floor on 36m: worse": what studies say, which needs no seeds.
+/// "blockwise, mxfp8: equivalent for 36m at 0.73 tokens per parameter; mxfp8_floor: worse for ...": what studies say, which
+/// needs no seeds.
 std::string of_studies(const std::vector<StudyCard>& cards) {
   std::map<std::pair<std::string, std::string>, Distinct> recipes;  // by model and verdict
-  for (const StudyCard& card : cards)
-    recipes[{card.model, name_of(card.verdict.outcome)}].add(card.verdict.recipe);
+  for (const StudyCard& card : cards) recipes[{card.model, verdict_words(card)}].add(card.verdict.recipe);
   Distinct texts;
-  for (const auto& [key, names] : recipes)
-    texts.add(fmt::format("{} on {}: {}", names.joined(), key.first, key.second));
+  for (const auto& [key, names] : recipes) texts.add(fmt::format("{}: {}", names.joined(), key.second));
   return fmt::format("Studies of forks beside bf16's: {}", fmt::join(texts.texts, "; "));
 }
 
@@ -195,7 +205,7 @@ std::vector<std::string> convergence(const ReportInput& input, const Verdicts& s
         "These records do not show whether any recipe converges as bf16 does: that takes runs of the same "
         "number of steps with at least 3 seeds."};
   std::vector<std::string> lines;
-  if (!seeds.empty()) lines.push_back(of_seeds(seeds));
+  if (!seeds.empty()) lines.push_back(of_seeds(input, seeds));
   if (!input.cards.empty()) lines.push_back(of_studies(input.cards));
   Distinct open;
   for (const Best& best : fastest(input, all))

@@ -1,0 +1,73 @@
+// The one definition of equivalent, and that forks and runs from scratch both follow it.
+#include "tools/analysis/equivalence.h"
+
+#include <cmath>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tools/analysis/convergence.h"
+#include "tools/analysis/fork_verdict.h"
+#include "tools/testing/catch.h"
+
+using namespace precbench;
+
+TEST_CASE("equivalence_p: the larger of both one-sided p-values", "[equivalence]") {
+  const std::vector<double> units = {0.1, 0.2, 0.6};
+  // Student's t of 2 degrees of freedom: mean 0.3, standard error 0.1527525.
+  CHECK(p_of_beyond(units, 0.5, +1) == Approx(student_t_cdf(-0.2 / 0.15275252316519466, 2)));
+  CHECK(p_of_beyond(units, 0.5, -1) == Approx(student_t_cdf(-0.8 / 0.15275252316519466, 2)));
+  CHECK(equivalence_p(units, 0.5) == p_of_beyond(units, 0.5, +1));
+  CHECK(equivalence_p({-0.1, -0.2, -0.6}, 0.5) == equivalence_p(units, 0.5));
+  CHECK(equivalence_p({0.1, 0.1, 0.1}, 0.5) == 0);
+  CHECK(equivalence_p({0.5, 0.5, 0.5}, 0.5) == 1);
+  CHECK(equivalence_p({0.1, NAN, 0.1}, 0.5) == 1);
+}
+
+TEST_CASE("would_be_equivalent: at the number of units at hand it agrees with the p-value", "[equivalence]") {
+  std::mt19937_64 random(3);
+  std::normal_distribution<double> normal(0.2, 0.2);
+  int both[2] = {0, 0};
+  for (int i = 0; i < 500; ++i) {
+    const std::vector<double> units = {normal(random), normal(random), normal(random), normal(random)};
+    const bool equivalent = equivalence_p(units, 0.5) <= 0.05;
+    CHECK(would_be_equivalent(mean_and_spread(units), 4, 0.5, 0.05) == equivalent);
+    ++both[equivalent];
+  }
+  CHECK((both[0] > 50 && both[1] > 50));
+}
+
+TEST_CASE("equivalent: forks and runs from scratch with the same differences and bound agree",
+          "[equivalence]") {
+  constexpr double kLoss = 2, kBound = kLoss * kMatchedLoss;
+  constexpr std::size_t kSteps = 200;
+  std::mt19937_64 random(4);
+  std::normal_distribution<double> normal(0.4 * kBound, 0.5 * kBound);
+  int both[2] = {0, 0};
+  for (int i = 0; i < 100; ++i) {
+    std::vector<PackedSeries> ours, theirs;
+    std::vector<LossCurve> recipe, bf16;
+    ForkEvidence forks{"recipe", {{100, {}}}, {}, 0};
+    ours.reserve(4), theirs.reserve(4);
+    for (int unit = 1; unit <= 4; ++unit) {
+      const double difference = normal(random);
+      std::vector<double> loss(kSteps, kLoss);
+      loss.front() = 5;  // it has learnt
+      theirs.emplace_back(loss);
+      for (std::size_t step = kSteps / 2; step < kSteps; ++step) loss[step] += difference;
+      ours.emplace_back(loss);
+      recipe.push_back({std::to_string(unit), ours.back()});
+      bf16.push_back({std::to_string(unit), theirs.back()});
+      forks.ages.front().by_trunk[unit] = {difference};
+    }
+    const RecipeConvergence scratch = compare_curves(recipe, bf16, std::nullopt);
+    REQUIRE(scratch.margin);
+    CHECK(*scratch.margin == Approx(kBound));
+    // A fork's bound is half of its margin.
+    const ForkVerdict forked = judge_forks({forks}, 0.0, 1, {}, {.margin = 2 * *scratch.margin}).front();
+    const bool equivalent = forked.outcome == ForkOutcome::equivalent;
+    CHECK((scratch.verdict == ConvergenceVerdict::equivalent) == equivalent);
+    ++both[equivalent];
+  }
+  CHECK((both[0] > 10 && both[1] > 10));
+}

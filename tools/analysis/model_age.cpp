@@ -1,0 +1,78 @@
+// Parameters from a record's definition, and tokens over them. See model_age.h.
+#include "tools/analysis/model_age.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tools/analysis/columns.h"
+
+namespace precbench {
+namespace {
+
+/// A number of the definition; null where it has none.
+std::optional<double> number_in(const nlohmann::ordered_json& model, const char* key) {
+  const auto found = model.find(key);
+  if (found == model.end() || !found->is_number()) return std::nullopt;
+  const double value = found->get<double>();
+  return std::isfinite(value) && value >= 0 ? std::optional(value) : std::nullopt;
+}
+
+bool says(const nlohmann::ordered_json& model, const char* key) {
+  const auto found = model.find(key);
+  return found != model.end() && found->is_boolean() && found->get<bool>();
+}
+
+/// Dense: embedding, output layer unless tied, and for each block its four linear layers and its norms.
+std::optional<double> dense_parameters(const nlohmann::ordered_json& model) {
+  const auto layers = number_in(model, "layers"), width = number_in(model, "width"),
+             ffn = number_in(model, "ffn"), heads = number_in(model, "heads"),
+             kv_heads = number_in(model, "kv_heads"), head_dim = number_in(model, "head_dim"),
+             vocab = number_in(model, "vocab");
+  if (!layers || !width || !ffn || !heads || !kv_heads || !head_dim || !vocab) return std::nullopt;
+  const double qkv = (*heads + 2 * *kv_heads) * *head_dim;
+  double block = *width * qkv + *heads * *head_dim * *width + 3 * *width * *ffn + 2 * *width;
+  if (says(model, "qkv_bias")) block += qkv;
+  const auto over = model.find("qk_norm_over");
+  const bool over_heads = over != model.end() && *over == "heads";  // a gain for each channel of q and k
+  if (says(model, "qk_norm")) block += (over_heads ? *heads + *kv_heads : 2) * *head_dim;
+  return *vocab * *width * (says(model, "tied") ? 1 : 2) + *layers * block + *width;
+}
+
+}  // namespace
+
+std::optional<double> parameters_of(const Record& record) {
+  if (record.params) return static_cast<double>(record.params->total);
+  if (!record.definition || !record.definition->model || !record.definition->model->is_object())
+    return std::nullopt;
+  const nlohmann::ordered_json& model = *record.definition->model;
+  if (model.contains("experts")) return std::nullopt;  // records of mixtures count them
+  const auto parameters = dense_parameters(model);
+  return parameters && *parameters > 0 ? parameters : std::nullopt;
+}
+
+std::optional<double> tokens_per_parameter(const Record& run, double steps, double before) {
+  const std::optional<double> parameters = parameters_of(run);
+  if (!parameters || !run.training || !run.training->tokens_per_step) return std::nullopt;
+  return (before + steps * static_cast<double>(*run.training->tokens_per_step)) / *parameters;
+}
+
+std::string ratio_words(double ratio) {
+  if (ratio < 100) return fmt::format("{:.2g}", ratio);
+  if (ratio < 1000) return fmt::format("{:.0f}", ratio);
+  const double unit = std::pow(10, std::floor(std::log10(ratio)) - 2);  // of the third digit
+  return rate_text(std::round(ratio / unit) * unit);
+}
+
+std::string age_words(const std::vector<std::optional<double>>& ratios) {
+  const bool known = !ratios.empty() && std::all_of(ratios.begin(), ratios.end(), [](const auto& ratio) {
+    return ratio && std::isfinite(*ratio);
+  });
+  if (!known) return "at an unknown number of tokens per parameter";
+  const auto [least, most] = std::minmax_element(ratios.begin(), ratios.end());
+  const std::string low = ratio_words(**least), high = ratio_words(**most);
+  return fmt::format("at {}{} tokens per parameter", low, low == high ? "" : " to " + high);
+}
+
+}  // namespace precbench

@@ -1,0 +1,47 @@
+// Tokens per parameter: from what records say, and in words.
+#include "tools/analysis/model_age.h"
+
+#include "results/record_samples.h"
+#include "tools/testing/catch.h"
+
+using namespace precbench;
+
+TEST_CASE("parameters_of: a dense model's are counted from its definition", "[age]") {
+  Record record = samples::gpu_record("bf16", 10);
+  CHECK(parameters_of(record).value() == 1'235'814'400);  // Llama 3.2 1B
+  const auto with = [&](const char* key, const nlohmann::ordered_json& value) {
+    return parameters_of(samples::redefined(record, &DefinitionRecord::model, key, value)).value() -
+           1'235'814'400;
+  };
+  CHECK(with("/tied", false) == 128256.0 * 2048);
+  CHECK(with("/qkv_bias", true) == 16.0 * (32 + 2 * 8) * 64);
+  CHECK(with("/qk_norm", true) == 16.0 * 2 * 64);
+  CHECK_FALSE(parameters_of(samples::redefined(record, &DefinitionRecord::model, "/width", "wide")));
+  record.definition.reset();
+  CHECK_FALSE(parameters_of(record));
+}
+
+TEST_CASE("parameters_of: a mixture's are those that its record counts", "[age]") {
+  Record record = samples::gpu_record("bf16", 10);
+  record.params = ParameterCounts{117'515'776, 29'435'392};
+  CHECK(parameters_of(record).value() == 117'515'776);
+}
+
+TEST_CASE("tokens_per_parameter: the tokens before a run and in it, over the parameters", "[age]") {
+  Record record = samples::gpu_record("bf16", 10);
+  record.training->tokens_per_step = 16384;
+  CHECK(tokens_per_parameter(record, 100).value() == Approx(1638400 / 1'235'814'400.0));
+  CHECK(tokens_per_parameter(record, 100, 2e12).value() == Approx(2'000'001'638'400 / 1'235'814'400.0));
+  record.training->tokens_per_step.reset();
+  CHECK_FALSE(tokens_per_parameter(record, 100));
+}
+
+TEST_CASE("age_words: one age, a range, and an unknown one", "[age]") {
+  CHECK(age_words({0.7351}) == "at 0.74 tokens per parameter");
+  CHECK(age_words({0.7351, 0.1838}) == "at 0.18 to 0.74 tokens per parameter");
+  CHECK(age_words({0.7351, 0.7352}) == "at 0.74 tokens per parameter");
+  CHECK(age_words({14868.2}) == "at 14,900 tokens per parameter");
+  CHECK(age_words({299.6}) == "at 300 tokens per parameter");
+  CHECK(age_words({0.7351, std::nullopt}) == "at an unknown number of tokens per parameter");
+  CHECK(age_words(std::vector<std::optional<double>>{}) == "at an unknown number of tokens per parameter");
+}

@@ -1,0 +1,201 @@
+// What does the precision cost? Two prices of each card of a study, the course between them, and what the gap that remains
+// costs in tokens.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/analysis/model_age.h"
+#include "tools/analysis/token_cost.h"
+#include "tools/report/sections.h"
+#include "tools/report/study_figures.h"
+#include "tools/text/distinct.h"
+
+namespace precbench {
+namespace {
+
+constexpr const ScalingLaw& kLaw = kBesiroglu2024;
+
+std::string interval(const MeanWithInterval& value) {
+  return fmt::format("{:+.5f} [{:+.5f}, {:+.5f}]", value.mean, value.low, value.high);
+}
+
+std::string switch_words(const std::optional<SwitchPrice>& price) {
+  if (!price) return "-";
+  if (!price->low || !price->high) return fmt::format("{:+.5f}", price->mean);
+  return interval({price->mean, *price->low, *price->high});
+}
+
+/// "+0.01500 [+0.01460, +0.01540], above zero"; "none reached" where the course is not shown to settle.
+std::string plateau_words(const StudyCard& card, const CardPrice& price) {
+  if (!price.course) return "-";
+  if (!price.course->plateau) return price.course->shape == CourseShape::unclear ? "unclear" : "none reached";
+  // What is below the noise floor is reported as no difference.
+  const bool above = price.course->above_zero() && price.course->plateau->mean > card.floor.value_or(0);
+  return interval(*price.course->plateau) + (above ? ", above zero" : "");
+}
+
+/// "1.03", "12.5", "1000 or more"
+std::string factor_words(double factor) {
+  if (!(factor < 1000)) return "1000 or more";
+  return factor < 10 ? fmt::format("{:.2f}", factor) : fmt::format("{:.3g}", factor);
+}
+
+/// "x1.03 [1.02, 1.04]"; "at least" where the law, whose slope falls, says more than the first order by over 5%.
+std::string tokens_words(const std::optional<MeanWithInterval>& gap, double tokens) {
+  if (!gap) return "-";
+  constexpr double kClose = 1.05;
+  const double slope = kLaw.slope(tokens), factor = token_factor(gap->mean, slope);
+  const auto exact = kLaw.exact_token_factor(gap->mean, tokens);
+  return fmt::format("{}x{} [{}, {}]", exact && *exact <= factor * kClose ? "" : "at least ",
+                     factor_words(factor), factor_words(token_factor(gap->low, slope)),
+                     factor_words(token_factor(gap->high, slope)));
+}
+
+/// What a margin means for who wants speed: the speed-up below which it is more than the break-even gap.
+std::string margin_words(const StudyCard& card) {
+  std::string words;
+  for (const double tokens : kHorizons)
+    words += fmt::format("{}{:.2f}x at {} tokens", words.empty() ? "" : " and ",
+                         token_factor(card.margin, kLaw.slope(tokens)), token_words(tokens));
+  return fmt::format(
+      "{}: the margin of {:.5f} nats exceeds the break-even gap of any speed-up below {}. For such a speed-up, "
+      "\"equivalent\" does not mean that the recipe pays.",
+      card.model, card.margin, words);
+}
+
+/// Break-even gaps of speed-ups that nobody measured here.
+std::string stated_speedups() {
+  constexpr double kStated[] = {1.2, 1.4};
+  std::string words;
+  for (const double tokens : kHorizons)
+    for (const double speedup : kStated)
+      words += fmt::format("{}{:.4f} nats ({:g}x, {})", words.empty() ? "" : ", ",
+                           break_even_gap(kLaw.slope(tokens), speedup), speedup, token_words(tokens));
+  return words;
+}
+
+struct Speedup {
+  std::string model;
+  double factor = 0;
+};
+
+/// The highest speed-up of each recipe in these records, by label_of, of whatever model and machine.
+std::map<std::string, Speedup> speedups_of(const ReportInput& input) {
+  std::map<std::string, Speedup> best;
+  for (const MachineRecords& machine : input.machines)
+    for (const Group& group : machine.analysis.groups)
+      for (const Row& row : group.rows)
+        if (row.speedup && !row.is_bf16())
+          if (Speedup& known = best[label_of(row)]; *row.speedup > known.factor)
+            known = {text_of(row, "model"), *row.speedup};
+  return best;
+}
+
+/// "tensorwise is 1.38x as fast on llama3.1-8b: it pays while it costs less than 0.0100 nats at 1T tokens, ..."
+std::string break_even_words(const StudyCard& card, const Speedup& speedup, const MeanWithInterval& gap) {
+  std::string words;
+  for (const double tokens : kHorizons)
+    words += fmt::format("{}{:.4f} nats at {} tokens", words.empty() ? "" : " and ",
+                         break_even_gap(kLaw.slope(tokens), speedup.factor), token_words(tokens));
+  return fmt::format(
+      "{} is {:.2f}x as fast as BF16 on {} here: it pays while its gap is below {}. On {} {} it is {:+.5f}.",
+      card.verdict.recipe, speedup.factor, speedup.model, words, card.model,
+      age_words(std::vector{card.prices.back().tokens_per_parameter}), gap.mean);
+}
+
+void add_break_even(Section& section, const ReportInput& input) {
+  const std::map<std::string, Speedup> speedups = speedups_of(input);
+  for (const StudyCard& card : input.cards) {
+    if (!card.fork || card.prices.empty()) continue;
+    Row row;
+    row.fields = card.fork->case_fields;
+    const auto known = speedups.find(label_of(row));
+    const auto gap = settled_at(card, card.prices.back().age);
+    if (known != speedups.end() && known->second.factor > 1 && gap)
+      section.lines.push_back(break_even_words(card, known->second, *gap));
+  }
+}
+
+void add_figure(const StudyFigures& figures) {
+  figures.add(
+      "price",
+      "Settled price, the loss of the last half of a recipe's forks minus BF16's, by how far the model was trained: "
+      "mean with its 95% interval over the trunks.",
+      plot_number("bars", 1) + plot_number("log_x", 1) +
+          study_axes("tokens per parameter", "loss minus that of bf16 (nats per token)"),
+      [](const StudyCard& card) {
+        std::vector<Point> points;
+        for (const CardPrice& price : card.prices)
+          if (const auto gap = settled_at(card, price.age);
+              gap && price.tokens_per_parameter && *price.tokens_per_parameter > 0)
+            points.push_back({*price.tokens_per_parameter, {gap->mean, gap->low, gap->high}});
+        return points.size() > 1 ? points : std::vector<Point>{};
+      });
+}
+
+std::vector<std::string> row_of(const StudyCard& card, const CardPrice& price) {
+  const auto gap = settled_at(card, price.age);
+  std::vector<std::string> row = {
+      card.model,
+      card.verdict.recipe,
+      price.tokens_per_parameter ? ratio_words(*price.tokens_per_parameter) : "unknown",
+      switch_words(price.at_switch),
+      gap ? interval(*gap) : "-",
+      price.course ? name_of(price.course->shape) : "-",
+      plateau_words(card, price)};
+  for (const double tokens : kHorizons) row.push_back(tokens_words(gap, tokens));
+  return row;
+}
+
+std::vector<std::string> notes() {
+  return {
+      "Oldest age of each study; cards.json has all ages. Tokens per parameter: tokens that the model had seen when the forks "
+      "began, its first weights' among them, over all parameters.",
+      "Switch: loss in the recipe minus loss in BF16 of the same weights, before any update. It answers what evaluating or "
+      "continuing in the recipe costs at once. Settled: the same difference over the last half of the forks. It answers what "
+      "remains when training goes on in the recipe. What a model costs that is trained in the recipe from its first step, "
+      "neither says: that takes runs from scratch.",
+      "Course: falling or growing if the 95% interval of the last quarter of the steps minus the first tenth excludes zero; "
+      "flat if it lies within half of the margin; else unclear. Plateau: where d(t) = plateau + amplitude x exp(-t / tau) "
+      "leads, with its 95% interval over the trunks; none is reached if tau is longer than a third of the forks or if a "
+      "logarithm of the step fits better.",
+      fmt::format(
+          "Tokens at a horizon: the factor exp(gap / S) of the tokens that makes up for the settled gap, S = -dL/d ln(tokens) "
+          "by {} ({}): {:.4f} nats at {} and {:.4f} at {} tokens, for any model size. It assumes that the gap at the horizon "
+          "is the one measured here, and the text and tokenizer of that law. Break-even gap: S ln(speed-up): {}.",
+          kLaw.name, kLaw.source, kLaw.slope(kHorizons[0]), token_words(kHorizons[0]),
+          kLaw.slope(kHorizons[1]), token_words(kHorizons[1]), stated_speedups())};
+}
+
+}  // namespace
+
+Section price_section(const ReportInput& input) {
+  Section section{"What does the precision cost?", {}, {}, {}};
+  if (input.cards.empty()) return section;
+  Distinct margins;
+  for_each_study(input.cards, [&](StudyCards study) {
+    margins.add(margin_words(study.front()));
+    add_figure({input, study, section.figures});
+  });
+  section.lines = margins.texts;
+  add_break_even(section, input);
+  Table table;
+  table.columns = {{"model", true},        {"recipe", true},        {"tokens per parameter"},
+                   {"switch [95%], nats"}, {"settled [95%], nats"}, {"course", true},
+                   {"plateau [95%], nats"}};
+  for (const double tokens : kHorizons)
+    table.columns.push_back({fmt::format("tokens at {} [95%]", token_words(tokens))});
+  for (const StudyCard& card : input.cards)
+    if (!card.prices.empty()) table.rows.push_back(row_of(card, card.prices.back()));
+  if (table.rows.empty()) return {"What does the precision cost?", {}, {}, {}};
+  section.table = std::move(table);
+  section.notes = notes();
+  return section;
+}
+
+}  // namespace precbench

@@ -1,0 +1,122 @@
+// What a study costs, in a report: two prices, the course, tokens, and verdicts that name the model and its age.
+#include <functional>
+#include <regex>
+
+#include "tools/analysis/study_samples.h"
+#include "tools/report/sections_testing.h"
+#include "tools/testing/catch.h"
+
+using namespace precbench;
+using study_samples::Rows;
+
+namespace {
+
+/// blockwise settles 0.0012 nats above bf16 and tensorwise 0.02; `change` is called for every row.
+std::vector<Record> study_records(const std::function<void(Record&)>& change = {}) {
+  Rows rows;
+  rows.add_trunks();
+  rows.add_frame();
+  rows.add_forks("blockwise", 0.0012, 1e-5, Rows::ask);
+  rows.add_forks("tensorwise", 0.02, 1e-5, Rows::ask);
+  std::vector<Record> records;
+  for (const LocatedRecord* row : rows.refs()) {
+    records.push_back(row->record);
+    if (change) change(records.back());
+  }
+  return records;
+}
+
+std::vector<Record> with_speeds(std::vector<Record> records) {
+  for (const auto& [recipe, ms] :
+       {std::pair("bf16", 250.0), std::pair("blockwise", 200.0), std::pair("tensorwise", 180.0)})
+    records.push_back(samples::gpu_record(recipe, ms));
+  return records;
+}
+
+constexpr const char* kTitle = "What does the precision cost?";
+
+}  // namespace
+
+TEST_CASE("report: both prices of a recipe stand in a table, with the course and the tokens",
+          "[study][price]") {
+  const std::string section = section_of(study_records(), kTitle);
+  INFO(section);
+  const auto lines = lines_with(section, "llama3.2-1b  tensorwise");
+  REQUIRE(lines.size() == 1);
+  for (const char* cell : {"0.0027", "+0.02000 [+0.01998, +0.02002]", "flat"})
+    CHECK(contains(lines.front(), cell));
+  // exp(0.02 / 0.0311) and exp(0.02 / 0.0116), where the law itself says more.
+  CHECK(contains(lines.front(), "at least x1.90 ["));
+  CHECK(contains(lines.front(), "at least x5.65 ["));
+  const auto blockwise = lines_with(section, "llama3.2-1b  blockwise");
+  REQUIRE(blockwise.size() == 1);
+  CHECK(contains(blockwise.front(), "x1.04 ["));
+  CHECK_FALSE(contains(blockwise.front(), "at least x1.04"));
+  for (const char* words :
+       {"before any update", "when training goes on in the recipe", "runs from scratch",
+        "Besiroglu et al. 2024 (arXiv 2404.10102)", "0.0311 nats at 1T and 0.0116 at 15T tokens"})
+    CHECK(contains(section, words));
+  CHECK(section_of(with_speeds({}), kTitle) == "");
+}
+
+TEST_CASE("report: a margin above the break-even gap is said not to mean that a recipe pays",
+          "[study][price]") {
+  // The margin of 0.01051 nats is the gap of exp(0.01051 / 0.0311) and exp(0.01051 / 0.0116).
+  CHECK(contains(
+      section_of(study_records(), kTitle),
+      "the margin of 0.01051 nats exceeds the break-even gap of any speed-up below 1.40x at 1T tokens and 2.48x at "
+      "15T tokens."));
+}
+
+TEST_CASE("report: the break-even gap of a speed-up that the same report has", "[study][price]") {
+  const std::string section = section_of(with_speeds(study_records()), kTitle);
+  INFO(section);
+  // S ln 1.25 and S ln 1.389.
+  CHECK(contains(
+      section,
+      "blockwise is 1.25x as fast as BF16 on llama3.2-1b here: it pays while its gap is below 0.0069 nats at "
+      "1T tokens and 0.0026 nats at 15T tokens. On llama3.2-1b at 0.0027 tokens per parameter it is "
+      "+0.00120."));
+  CHECK(contains(
+      section,
+      "tensorwise is 1.39x as fast as BF16 on llama3.2-1b here: it pays while its gap is below 0.0102 nats"));
+  CHECK_FALSE(contains(section_of(study_records(), kTitle), "as fast as BF16"));
+}
+
+TEST_CASE("report: equivalent never stands without the model and its age", "[study][price]") {
+  for (const auto& records : {study_records(), with_speeds(study_records())}) {
+    const RecordSet set = samples::set_of(records);
+    const Document document = make_report(set);
+    for (const std::string& text :
+         {render_term(document), render_markdown(document), render_html(document)}) {
+      // Words about the term itself quote it or compare; verdicts are what follows a recipe or fills a cell.
+      static const std::regex kVerdict("equivalent(?=[^a-z])");
+      int verdicts = 0;
+      for (auto at = std::sregex_iterator(text.begin(), text.end(), kVerdict); at != std::sregex_iterator();
+           ++at) {
+        const auto place = static_cast<std::size_t>(at->position());
+        if (text[place - 1] == '"' || text.compare(place - 6, 6, "&quot;") == 0) continue;
+        std::string after = std::regex_replace(text.substr(place, 120), std::regex("\\s+"), " ");
+        INFO(after);
+        CHECK(std::regex_search(
+            after, std::regex("^equivalent (for llama3.2-1b )?at [0-9.]+( to [0-9.]+)? tokens")));
+        ++verdicts;
+      }
+      CHECK(verdicts > 0);
+    }
+  }
+}
+
+TEST_CASE("report: says what trained weights had seen, and whether their loss was steady", "[study][price]") {
+  const auto says = [](std::optional<bool> steady) {
+    return section_of(study_records([&](Record& row) {
+                        row.study->trained_tokens = 2'000'000'000'000;
+                        if (row.study->part != StudyPart::trunk) row.study->steady = steady;
+                      }),
+                      "Does it train?");
+  };
+  CHECK(contains(says({}), "The trunks start from weights that had seen 2T tokens."));
+  CHECK_FALSE(contains(says({}), "steady"));
+  CHECK(contains(says(true), "Forks begin at the first age from which BF16's loss is steady."));
+  CHECK(contains(says(false), "BF16's loss was still moving at the oldest age, where forks begin."));
+}
