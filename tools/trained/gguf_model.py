@@ -3,6 +3,7 @@ wrong with a file, or not modelled by precbench, raises Refused with one line.
 """
 import collections
 import math
+import re
 
 try:
     import gguf
@@ -84,10 +85,11 @@ class Model:
             reader = gguf.GGUFReader(path)
             self.fields = {name: field.contents() for name, field in reader.fields.items()}
         except Exception as error:  # the library checks little; a damaged file ends in whatever numpy raises
-            unknown = f"{error}"
-            if "GGMLQuantizationType" in unknown:
-                raise Refused(f"a tensor has an unknown type: {unknown}") from None
-            raise Refused(f"truncated or damaged: {unknown.splitlines()[0] if unknown else type(error).__name__}") from None
+            text = str(error).splitlines()[0] if str(error) else type(error).__name__
+            unknown = re.search(r"(\d+)\)? is not a valid GGMLQuantizationType", text)
+            if unknown:
+                raise Refused(f"a tensor is of type {unknown[1]}, which the gguf library does not know") from None
+            raise Refused(f"truncated or damaged: {text}") from None
         self.stored = {tensor.name: tensor for tensor in reader.tensors}
         self.name = self.fields.get("general.architecture")
         if self.name not in ARCHITECTURES:
