@@ -7,7 +7,8 @@ little-endian, and held-out documents in PREFIX.eval.u16 / .u32 for --eval-data.
 INPUT is a text file (the separator divides it into documents), a .jsonl or .parquet file (one document a row, its text in --field), a folder (every
 file below it, in sorted order), or @LIST, a file with one such path a line. TOKENIZER is a tokenizer.json, a folder that
 has one, or a name on the Hugging Face hub where there is a network. Documents are separated by --separator, which must be
-a token of the tokenizer. Nothing is held in memory but one batch. The same input gives the same bytes.
+a token of the tokenizer. A tokenizer with more tokens than the model's vocabulary is refused: the model is the config.json
+in the tokenizer's folder, or --model. Nothing is held in memory but one batch. The same input gives the same bytes.
 
 Needs: pip install tokenizers (and pyarrow for .parquet).
 """
@@ -32,6 +33,8 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("inputs", nargs="+", metavar="INPUT")
     parser.add_argument("--tokenizer", required=True)
+    parser.add_argument("--model", metavar="CONFIG", help="config.json of the model the tokens are for (default: the one in the "
+                        "tokenizer's folder, if there is one)")
     parser.add_argument("--out", required=True, metavar="PREFIX")
     parser.add_argument("--field", default="text", help="of a .jsonl or .parquet row (default: text)")
     parser.add_argument("--separator", help="token after each document (default: the tokenizer's end of text)")
@@ -62,6 +65,24 @@ def load_tokenizer(name):
         return tokenizers.Tokenizer.from_pretrained(name)
     except Exception as error:  # the library raises plain Exception
         fail(f"--tokenizer {name}: {error}")
+
+
+def check_vocabulary(vocabulary, tokenizer, model):
+    """Fails where the tokenizer has tokens that the model has no embedding for."""
+    path = pathlib.Path(model or os.path.join(tokenizer, "config.json"))
+    if not model and not path.is_file():
+        return
+    try:
+        config = json.loads(path.read_text())
+        size = config.get("vocab_size", config.get("vocab"))
+    except OSError as error:
+        fail(f"{path}: {error.strerror}")
+    except (ValueError, AttributeError):
+        fail(f"{path}: not a JSON object")
+    if not isinstance(size, int):
+        fail(f"{path}: has no vocab_size")
+    if vocabulary > size:
+        fail(f"--tokenizer {tokenizer}: {vocabulary} tokens, the model of {path} has {size}: not its tokenizer")
 
 
 class Bytes:
@@ -207,6 +228,7 @@ def main():
         separator_ids = [separator_id]
         vocabulary = max(tokenizer.get_vocab().values()) + 1  # there may be holes
         suffix, typecode = (".u16", "H") if vocabulary <= 65536 else (".u32", "I")
+    check_vocabulary(vocabulary, arguments.tokenizer, arguments.model)
     try:
         pathlib.Path(arguments.out).parent.mkdir(parents=True, exist_ok=True)
         training = TokenFile(arguments.out + suffix, typecode)

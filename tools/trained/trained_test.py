@@ -1,0 +1,323 @@
+#!/usr/bin/env python3
+"""Tests of the scripts that convert trained models: weights and loss against Transformers', words of the tokenizers, and refusals.
+
+Usage: tools/trained/trained_test.py [PRECBENCH, default build/precbench]
+
+Needs: pip install gguf tokenizers. Skipped without gguf, as the program itself needs no Python.
+"""
+import array
+import json
+import pathlib
+import pickle
+import subprocess
+import sys
+import tempfile
+import unittest
+import zipfile
+
+try:
+    import gguf
+    import numpy as np
+    import tokenizers
+except ImportError as error:
+    print(f"tools/trained/trained_test.py: skipped: {error} (pip install gguf tokenizers)")
+    sys.exit(0)
+
+import tiny_gguf
+
+HERE = pathlib.Path(__file__).resolve().parent
+PRECBENCH = HERE.parents[1] / "build/precbench"
+GOLDEN = json.loads((HERE / "golden/losses.json").read_text())
+T = 32
+# Relative; rounding to BF16 makes 0.0004. Rows of q and k in llama.cpp's order make 0.18 and more.
+LOSS = 1e-3
+TEXT = "I'll say DON'T 12345 times:\n\n  x += 1;\tüber 🙂  "
+# Words of TEXT by the rules of GPT-2, SmolLM2, Llama 3 and Qwen2.
+WORDS = {
+    "gpt-2": ["I", "'ll", " say", " DON", "'", "T", " 12345", " times", ":", "\n\n ", " x", " +=", " 1", ";", "\t", "über", " 🙂",
+              "  "],
+    "smollm": ["I", "'ll", " say", " DON", "'", "T", " ", "1", "2", "3", "4", "5", " times", ":", "\n\n ", " x", " +=", " ", "1", ";",
+               "\t", "über", " 🙂", "  "],
+    "llama-bpe": ["I", "'ll", " say", " DON", "'T", " ", "123", "45", " times", ":\n\n", " ", " x", " +=", " ", "1", ";", "\tüber", " 🙂",
+                  "  "],
+    "qwen2": ["I", "'ll", " say", " DON", "'T", " ", "1", "2", "3", "4", "5", " times", ":\n\n", " ", " x", " +=", " ", "1", ";",
+              "\tüber", " 🙂", "  "],
+}
+
+
+def run(script, *arguments):
+    return subprocess.run([sys.executable, HERE / script, *map(str, arguments)], capture_output=True, text=True)
+
+
+def read_safetensors(path):
+    """Returns the tensors of a file by name, as FP32."""
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:8 + size])
+    header.pop("__metadata__")
+    assert max(entry["data_offsets"][1] for entry in header.values()) == len(data) - 8 - size
+    result = {}
+    for name, entry in header.items():
+        begin, end = (8 + size + offset for offset in entry["data_offsets"])
+        kind = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}[entry["dtype"]]
+        values = np.frombuffer(data[begin:end], kind)
+        if entry["dtype"] == "BF16":
+            values = (values.astype("<u4") << 16).view("<f4")
+        result[name] = values.astype("<f4").reshape(entry["shape"])
+    return result
+
+
+def bpe_tokenizer(pre, size=tiny_gguf.VOCABULARY):
+    """Returns a tokenizer as tiny_gguf.write takes it: the 256 bytes, some merges, one special token and one that is added."""
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    merges = [("Ġ", "t"), ("Ġt", "i"), ("Ġti", "m"), ("1", "2"), ("12", "3"), ("4", "5"), ("Ġ", "s"), ("Ġs", "a"), ("Ġsa", "y")]
+    tokens = alphabet + ["".join(merge) for merge in merges] + ["<|endoftext|>", "<added>"]
+    types = [1] * (len(tokens) - 2) + [3, 4]
+    while len(tokens) < size:
+        tokens.append(f"<unused {len(tokens)}>")
+        types.append(5)
+    return tokens, types, [" ".join(merge) for merge in merges], pre
+
+
+class Trained(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = pathlib.Path(folder.name)
+
+    def write(self, case="q4_1", **options):
+        path = self.path / f"{case}.gguf"
+        tiny_gguf.write(path, case, **options)
+        return path
+
+    def convert(self, case, *flags, **options):
+        """Returns the folder that the script makes of a case, by default without a tokenizer."""
+        done = run("gguf_checkpoint.py", self.write(case, **options), "--out", self.path / case,
+                   *(flags or ([] if "tokenizer" in options else ["--no-tokenizer"])))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(list((self.path / case).glob("*.tmp")), [])
+        return self.path / case
+
+    def refused(self, words, *arguments, script="gguf_checkpoint.py"):
+        """Holds that the script ends with status 2 and one line with `words`, and leaves nothing."""
+        out = self.path / "refused"
+        done = run(script, *arguments, "--out", out)
+        self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+        self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+        self.assertIn(words, done.stderr)
+        self.assertEqual(list(self.path.glob("refused*")), [])
+
+    def step(self, model, weights, tokens):
+        """Returns the loss of one BF16 step of all windows of the tokens."""
+        (self.path / "tokens.u16").write_bytes(np.array(tokens, "<u2").tobytes())
+        done = subprocess.run([PRECBENCH, "run", "--device", "cpu", "--model", model, "--init-from", weights, "--data",
+                               self.path / "tokens.u16", "--seq", str(T), "--batch", str(len(tokens) // T), "--steps", "1"],
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)["training"]["loss"][0]
+
+    def need_precbench(self):
+        if not PRECBENCH.exists():
+            self.skipTest(f"{PRECBENCH} is not built")
+
+    def test_weights_of_every_type_and_architecture_equal_those_of_transformers(self):
+        for case in tiny_gguf.CASES:
+            with self.subTest(case):
+                tensors = read_safetensors(self.convert(case) / "model.safetensors")
+                self.assertEqual(tiny_gguf.digest(tensors), GOLDEN[case]["weights"])
+
+    def test_loss_of_every_type_and_architecture_is_that_of_transformers(self):
+        self.need_precbench()
+        for case in tiny_gguf.CASES:
+            with self.subTest(case):
+                folder, golden = self.convert(case), GOLDEN[case]
+                loss = self.step(folder / "config.json", folder / "model.safetensors", golden["tokens"])
+                self.assertLess(abs(loss / golden["loss"] - 1), LOSS, f"{loss} is not {golden['loss']}")
+                if "unpermuted" in golden:
+                    self.assertGreater(abs(golden["unpermuted"] / golden["loss"] - 1), 100 * LOSS)
+
+    def test_float_types_stay_as_they_are(self):
+        for case, dtype in ("f32", "F32"), ("f16", "F16"), ("bf16", "BF16"), ("q4_1", "F32"):
+            data = (self.convert(case) / "model.safetensors").read_bytes()
+            header = json.loads(data[8:8 + int.from_bytes(data[:8], "little")])
+            self.assertEqual(header["model.layers.0.mlp.up_proj.weight"]["dtype"], dtype)
+            self.assertEqual(header["model.norm.weight"]["dtype"], "F32")
+
+    def test_config_has_the_scaling_of_rope(self):
+        config = lambda case: json.loads((self.convert(case) / "config.json").read_text())
+        self.assertNotIn("rope_scaling", config("f32"))
+        self.assertEqual(config("linear_rope")["rope_scaling"], {"rope_type": "linear", "factor": 4.0})
+        self.assertEqual(config("llama3_rope")["rope_scaling"],
+                         {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                          "original_max_position_embeddings": 8192})
+        self.assertEqual(config("qwen3")["head_dim"], 64)
+        self.assertTrue(config("tied")["tie_word_embeddings"])
+
+    def test_a_folder_of_hugging_face_files_trains_as_it_is(self):
+        self.need_precbench()
+        golden, folder = GOLDEN["bf16"], self.convert("bf16")
+        expected = self.step(folder / "config.json", folder / "model.safetensors", golden["tokens"])
+        self.assertEqual(self.step(folder / "config.json", folder, golden["tokens"]), expected)
+        self.shard(folder)
+        self.assertEqual(self.step(folder / "config.json", folder, golden["tokens"]), expected)
+
+    def shard(self, folder):
+        """Makes two files and an index of a folder's model.safetensors, the tensors in turn."""
+        tensors = read_safetensors(folder / "model.safetensors")
+        (folder / "model.safetensors").unlink()
+        names, weight_map = sorted(tensors), {}
+        for part in range(2):
+            file, header, data = f"model-0000{part + 1}-of-00002.safetensors", {}, b""
+            for name in names[part::2]:
+                values = tensors[name].tobytes()
+                header[name] = {"dtype": "F32", "shape": tensors[name].shape, "data_offsets": [len(data), len(data) + len(values)]}
+                data += values
+                weight_map[name] = file
+            text = json.dumps(header).encode()
+            (folder / file).write_bytes(len(text).to_bytes(8, "little") + text + data)
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+
+    def test_words_of_a_pre_tokenizer_are_those_of_its_model(self):
+        for pre, words in WORDS.items():
+            with self.subTest(pre):
+                folder = self.convert("q4_1", tokenizer=bpe_tokenizer(pre))
+                tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+                pieces = [TEXT[begin:end] for _, (begin, end) in tokenizer.pre_tokenizer.pre_tokenize_str(TEXT)]
+                self.assertEqual(pieces, words)
+
+    def test_tokens_are_merged_and_come_back_as_text(self):
+        folder = self.convert("q4_1", tokenizer=bpe_tokenizer("smollm"))
+        tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self.assertEqual(tokenizer.encode(" say times<|endoftext|>").tokens, ["Ġsay", "Ġtim", "e", "s", "<|endoftext|>"])
+        self.assertEqual(tokenizer.encode("123<added>").tokens, ["1", "2", "3", "<added>"])
+        self.assertEqual(tokenizer.decode(tokenizer.encode(TEXT).ids), TEXT)
+        llama3 = self.convert("q4_1", tokenizer=bpe_tokenizer("llama-bpe"))
+        tokenizer = tokenizers.Tokenizer.from_file(str(llama3 / "tokenizer.json"))
+        self.assertEqual(tokenizer.encode("12345").tokens, ["123", "45"])
+
+    def test_text_is_tokenized_for_the_model(self):
+        folder = self.convert("q4_1", tokenizer=bpe_tokenizer("smollm"))
+        (self.path / "text.txt").write_text(TEXT * 20)
+        done = run("../data/tokenize_text.py", "--tokenizer", folder, "--held-out", 0, "--out", self.path / "t", self.path / "text.txt")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        tokens = array.array("H", (self.path / "t.u16").read_bytes())
+        self.assertEqual(tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")).decode(list(tokens)), TEXT * 20)
+
+    def test_a_tokenizer_larger_than_the_models_vocabulary_is_refused(self):
+        folder = self.convert("q4_1", tokenizer=bpe_tokenizer("smollm"))
+        config = json.loads((folder / "config.json").read_text())
+        (self.path / "text.txt").write_text(TEXT)
+        (folder / "config.json").write_text(json.dumps({**config, "vocab_size": 300}))
+        script = "../data/tokenize_text.py"
+        self.refused("320 tokens, the model of", "--tokenizer", folder, self.path / "text.txt", script=script)
+        self.refused("320 tokens, the model of", "--tokenizer", folder / "tokenizer.json", "--model", folder / "config.json",
+                     self.path / "text.txt", script=script)
+        (folder / "config.json").write_text("{}")
+        self.refused("vocab_size", "--tokenizer", folder, self.path / "text.txt", script=script)
+
+    def test_a_tokenizer_that_does_not_match_the_vocabulary_is_refused(self):
+        convert = lambda tokenizer: self.write("q4_1", tokenizer=tokenizer)
+        self.refused("300 tokens, its embedding 320", convert(bpe_tokenizer("smollm", 300)))
+        self.refused("321 tokens, its embedding 320", convert(bpe_tokenizer("smollm", 321)))
+        tokens, types, merges, pre = bpe_tokenizer("smollm")
+        self.refused("merges 'Ġ' and 'zz', which are not tokens", convert((tokens, types, merges + ["Ġ zz"], pre)))
+        self.refused("a token twice", convert((tokens[:-1] + ["<|endoftext|>"], types, merges, pre)))
+        self.refused("pre-tokenizer 'tekken' is not known", convert((tokens, types, merges, "tekken")))
+        self.refused("has no tokenizer", self.write("q4_1"))
+        self.refused("of kind 'llama', not byte-level BPE",
+                     self.write("q4_1", change=lambda writer: writer.add_tokenizer_model("llama")))
+
+    def test_another_architecture_is_refused(self):
+        path = self.path / "other.gguf"
+        writer = gguf.GGUFWriter(path, "gemma3")
+        writer.add_tensor("token_embd.weight", np.zeros((4, 32), np.float32))
+        writer.write_header_to_file(), writer.write_kv_data_to_file(), writer.write_tensors_to_file(), writer.close()
+        self.refused("other.gguf: architecture 'gemma3' is not supported; known: llama, qwen2, qwen3", path)
+
+    def test_an_unknown_quantization_is_refused(self):
+        block = np.zeros((1, gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType.IQ4_NL][1]), np.uint8)
+        path = self.write(change=lambda writer: writer.add_tensor("extra", block, raw_dtype=gguf.GGMLQuantizationType.IQ4_NL))
+        self.refused("tensor extra is IQ4_NL, which is not supported; known: F32, F16, BF16, Q4_0", path, "--no-tokenizer")
+        data = bytearray(self.write().read_bytes())
+        at = data.index(b"blk.0.attn_q.weight") + len("blk.0.attn_q.weight") + 4 + 2 * 8
+        self.assertEqual(data[at:at + 4], b"\3\0\0\0")  # Q4_1
+        data[at] = 250
+        (self.path / "unknown.gguf").write_bytes(data)
+        self.refused("a tensor is of type 250, which the gguf library does not know", self.path / "unknown.gguf", "--no-tokenizer")
+
+    def test_what_cannot_be_expressed_is_refused(self):
+        def with_key(change):
+            return self.write(change=change), "--no-tokenizer"
+        self.refused("llama.expert_count = 8: not supported", *with_key(lambda writer: writer.add_expert_count(8)))
+        self.refused("llama.rope.scaling.type = yarn", *with_key(
+            lambda writer: writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)))
+        self.refused("llama.rope.dimension_count is not the head dimension", *with_key(
+            lambda writer: writer.add_rope_dimension_count(16)))
+        self.refused("one of 3 parts", *with_key(lambda writer: writer.add_uint16("split.count", 3)))
+        vector = lambda name, value: lambda writer: writer.add_tensor(name, np.full(16, value, np.float32))
+        self.refused("rope_freqs.weight: not the factors", *with_key(vector("rope_freqs.weight", 2.0)))
+        self.refused("tensor blk.0.attn_q.bias: not known", *with_key(vector("blk.0.attn_q.bias", 0.0)))
+
+    def test_a_truncated_file_is_refused_wherever_it_ends(self):
+        data = self.write(tokenizer=bpe_tokenizer("smollm")).read_bytes()
+        path = self.path / "short.gguf"
+        tensors = data.index(b"token_embd.weight")
+        # The counts, the keys, the list of tensors, the data.
+        for size in 0, 3, 4, 10, 30, 200, 5000, tensors + 5, tensors + 200, len(data) // 2, len(data) - 64:
+            with self.subTest(size):
+                path.write_bytes(data[:size])
+                self.refused("short.gguf: not a GGUF file" if size < 4 else "short.gguf: truncated or damaged", path)
+        self.refused("none.gguf: No such file or directory", self.path / "none.gguf")
+
+    def test_tensors_of_a_pytorch_file_are_those_that_were_saved(self):
+        folder = self.pytorch_folder()
+        done = run("pytorch_checkpoint.py", folder, "--out", self.path / "new")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        counting = np.arange(24, dtype=np.float32).reshape(4, 6) / 8
+        expected = {"f32": counting, "f16": counting, "bf16": counting, "transposed": counting.T, "slice": counting[1:3, ::2],
+                    "tied": counting, "parameter": counting + 1}
+        tensors = read_safetensors(self.path / "new/model.safetensors")
+        self.assertEqual(set(tensors), set(expected))
+        for name, values in expected.items():
+            np.testing.assert_array_equal(tensors[name], values, name)
+        self.assertEqual((self.path / "new/config.json").read_text(), "{}")
+
+    def pytorch_folder(self):
+        folder = self.path / "pytorch"
+        folder.mkdir(exist_ok=True)
+        (folder / "pytorch_model.bin").write_bytes((HERE / "golden/torch_save.bin").read_bytes())
+        (folder / "config.json").write_text("{}")
+        return folder
+
+    def test_a_damaged_pytorch_file_is_refused(self):
+        folder, script = self.pytorch_folder(), "pytorch_checkpoint.py"
+        file = folder / "pytorch_model.bin"
+        data = file.read_bytes()
+        for size in 0, 100, len(data) // 2, len(data) - 1:
+            file.write_bytes(data[:size])
+            self.refused("pytorch_model.bin: truncated, or not written by torch.save", folder, script=script)
+        file.unlink()
+        self.refused("pytorch_model.bin: No such file or directory", folder, script=script)
+
+    def test_code_in_a_pytorch_file_is_not_run(self):
+        folder, marker = self.pytorch_folder(), self.path / "ran"
+
+        class Hostile:
+            def __reduce__(self):
+                return pathlib.Path.touch, (marker,)
+        with zipfile.ZipFile(folder / "pytorch_model.bin", "w") as archive:
+            archive.writestr("archive/data.pkl", pickle.dumps({"a": Hostile()}))
+        self.refused("which is not supported; known: tensors", folder, script="pytorch_checkpoint.py")
+        self.assertFalse(marker.exists())
+
+    def test_an_output_that_cannot_be_written_is_refused(self):
+        (self.path / "file").write_text("")
+        done = run("gguf_checkpoint.py", self.write(), "--no-tokenizer", "--out", self.path / "file")
+        self.assertEqual((done.returncode, len(done.stderr.splitlines())), (2, 1), done.stderr)
+        self.assertIn("File exists", done.stderr)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
+        PRECBENCH = pathlib.Path(sys.argv.pop(1)).resolve()
+    unittest.main()
