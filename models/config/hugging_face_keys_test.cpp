@@ -46,11 +46,18 @@ Lines warnings_of(const json& object) { return model_from_json(object).not_model
 constexpr const char* kFamilies[] = {"llama",     "mistral", "qwen2",       "qwen3",       "mixtral",
                                      "qwen3_moe", "olmoe",   "deepseek_v2", "deepseek_v3", "llama4_text"};
 
-TEST_CASE("config.json files with all keys of published models are the presets, with few warnings", "[models]") {
+TEST_CASE("config.json files with all keys of published models are the presets, with few warnings",
+          "[models]") {
   // Keys that all of these files have and that change no number.
-  const json common = {{"architectures", {"AnyForCausalLM"}}, {"attention_dropout", 0.0}, {"bos_token_id", 1},
-                       {"eos_token_id", {2, 3}},              {"hidden_act", "silu"},     {"initializer_range", 0.02},
-                       {"torch_dtype", "bfloat16"},           {"use_cache", true},        {"transformers_version", "4.51.0"}};
+  const json common = {{"architectures", {"AnyForCausalLM"}},
+                       {"attention_dropout", 0.0},
+                       {"bos_token_id", 1},
+                       {"eos_token_id", {2, 3}},
+                       {"hidden_act", "silu"},
+                       {"initializer_range", 0.02},
+                       {"torch_dtype", "bfloat16"},
+                       {"use_cache", true},
+                       {"transformers_version", "4.51.0"}};
   struct File {
     const char* preset;
     const char* keys;
