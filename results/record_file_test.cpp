@@ -40,6 +40,17 @@ TEST_CASE("appended records are read back in order", "[record_file]") {
   CHECK(read_records({file, scratch.path().string()}).problems.empty());
 }
 
+TEST_CASE("a file of records may begin with a byte order mark", "[record_file]") {
+  const TempDirectory scratch;
+  const std::string file = scratch.write("records.jsonl", "\xEF\xBB\xBF");
+  append_record(file, samples::gpu_record("bf16", 250));
+  append_record(file, samples::gpu_record("blockwise", 200));
+  const RecordSet set = read_records({file});
+  CHECK(set.records.size() == 2);
+  CHECK(set.problems.empty());
+  CHECK_FALSE(repair_tail(file));
+}
+
 TEST_CASE("of more lines than are parsed at a time each keeps its place", "[record_file]") {
   const TempDirectory scratch;
   constexpr int kLines = 20'000, kEvery = 500;  // 20 MB

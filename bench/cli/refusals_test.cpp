@@ -184,6 +184,13 @@ TEST_CASE("a folder in place of a file is refused by name", "[cli]") {
   CHECK(refused("run --device cpu --init-from " + folder).find(folder) != std::string::npos);
 }
 
+TEST_CASE("a checkpoint's folder as a model is told its config.json", "[cli]") {
+  const TempDirectory directory;
+  const std::string config = directory.write("mine/config.json", "{}");
+  CHECK(refused("sweep --device cpu --model " + (directory / "mine")) ==
+        "precbench: " + (directory / "mine") + ": a folder; the model is its file " + config);
+}
+
 TEST_CASE("a dry run refuses what the run would", "[cli]") {
   const TempDirectory directory;
   CHECK(refused("sweep --dry-run --device cpu --data none.txt").find("none.txt") != std::string::npos);

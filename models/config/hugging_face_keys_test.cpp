@@ -46,6 +46,79 @@ Lines warnings_of(const json& object) { return model_from_json(object).not_model
 constexpr const char* kFamilies[] = {"llama",     "mistral", "qwen2",       "qwen3",       "mixtral",
                                      "qwen3_moe", "olmoe",   "deepseek_v2", "deepseek_v3", "llama4_text"};
 
+TEST_CASE("config.json files with all keys of published models are the presets, with few warnings",
+          "[models]") {
+  // Keys that all of these files have and that change no number.
+  const json common = {{"architectures", {"AnyForCausalLM"}},
+                       {"attention_dropout", 0.0},
+                       {"bos_token_id", 1},
+                       {"eos_token_id", {2, 3}},
+                       {"hidden_act", "silu"},
+                       {"initializer_range", 0.02},
+                       {"torch_dtype", "bfloat16"},
+                       {"use_cache", true},
+                       {"transformers_version", "4.51.0"}};
+  struct File {
+    const char* preset;
+    const char* keys;
+    Lines warnings;
+  };
+  const std::vector<File> files = {
+      {"llama3.2-1b",
+       R"({"model_type": "llama", "attention_bias": false, "head_dim": 64, "hidden_size": 2048, "intermediate_size": 8192,
+           "max_position_embeddings": 131072, "mlp_bias": false, "num_attention_heads": 32, "num_hidden_layers": 16,
+           "num_key_value_heads": 8, "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_theta": 500000.0,
+           "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+                            "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+           "tie_word_embeddings": true, "vocab_size": 128256})",
+       {}},
+      {"qwen2.5-0.5b",
+       R"({"model_type": "qwen2", "hidden_size": 896, "intermediate_size": 4864, "max_position_embeddings": 32768,
+           "max_window_layers": 24, "num_attention_heads": 14, "num_hidden_layers": 24, "num_key_value_heads": 2,
+           "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "sliding_window": 32768, "tie_word_embeddings": true,
+           "use_mrope": false, "use_sliding_window": false, "vocab_size": 151936})",
+       {}},
+      {"qwen3-4b",
+       R"({"model_type": "qwen3", "attention_bias": false, "head_dim": 128, "hidden_size": 2560, "intermediate_size": 9728,
+           "max_position_embeddings": 40960, "max_window_layers": 36, "num_attention_heads": 32,
+           "num_hidden_layers": 36, "num_key_value_heads": 8, "rms_norm_eps": 1e-06, "rope_scaling": null,
+           "rope_theta": 1000000, "sliding_window": null, "tie_word_embeddings": true, "use_sliding_window": false,
+           "vocab_size": 151936})",
+       {}},
+      {"mixtral-8x7b",
+       R"({"model_type": "mixtral", "hidden_size": 4096, "intermediate_size": 14336, "max_position_embeddings": 32768,
+           "num_attention_heads": 32, "num_experts_per_tok": 2, "num_hidden_layers": 32, "num_key_value_heads": 8,
+           "num_local_experts": 8, "output_router_logits": false, "rms_norm_eps": 1e-05, "rope_theta": 1000000.0,
+           "router_aux_loss_coef": 0.02, "sliding_window": null, "tie_word_embeddings": false, "vocab_size": 32000})",
+       {"router_aux_loss_coef 0.02 is not read: --aux sets the coefficient of the balance loss"}},
+      {"qwen3-30b-a3b",
+       R"({"model_type": "qwen3_moe", "attention_bias": false, "decoder_sparse_step": 1, "head_dim": 128,
+           "hidden_size": 2048, "intermediate_size": 6144, "max_position_embeddings": 40960, "max_window_layers": 48,
+           "mlp_only_layers": [], "moe_intermediate_size": 768, "norm_topk_prob": true, "num_attention_heads": 32,
+           "num_local_experts": 128, "num_experts_per_tok": 8, "num_hidden_layers": 48, "num_key_value_heads": 4,
+           "output_router_logits": false, "rms_norm_eps": 1e-06, "rope_parameters": {"rope_theta": 1000000.0,
+           "rope_type": "default"}, "router_aux_loss_coef": 0.001, "sliding_window": null,
+           "tie_word_embeddings": false, "use_sliding_window": false, "vocab_size": 151936})",
+       {"router_aux_loss_coef 0.001 is not read: --aux sets the coefficient of the balance loss"}},
+      {"olmoe-1b-7b",
+       R"({"model_type": "olmoe", "attention_bias": false, "clip_qkv": null, "hidden_size": 2048,
+           "intermediate_size": 1024, "max_position_embeddings": 4096, "norm_topk_prob": false,
+           "num_attention_heads": 16, "num_experts": 64, "num_experts_per_tok": 8, "num_hidden_layers": 16,
+           "num_key_value_heads": 16, "output_router_logits": false, "rms_norm_eps": 1e-05, "rope_scaling": null,
+           "rope_theta": 10000.0, "router_aux_loss_coef": 0.01, "tie_word_embeddings": false, "vocab_size": 50304})",
+       {"router_aux_loss_coef 0.01 is not read: --aux sets the coefficient of the balance loss"}},
+  };
+  for (const File& file : files) {
+    INFO(file.preset);
+    ModelConfig model = model_from_json(with(common, json::parse(file.keys)));
+    CHECK(model.not_modelled == file.warnings);
+    // A preset has no warnings and not always the number of positions.
+    ModelConfig preset = find_model(file.preset);
+    model.name = preset.name, model.not_modelled = {}, preset.max_positions = model.max_positions;
+    CHECK(model_to_json(model) == model_to_json(preset));
+  }
+}
+
 TEST_CASE("config.json: the number of experts is read under each name that transformers takes",
           "[models][moe]") {
   const std::map<std::string, Lines> names = {{"mixtral", {"num_local_experts", "num_experts"}},
