@@ -88,7 +88,9 @@ std::string needs_of(const QuantFormat& a, const QuantFormat& b) {
     case ScaleMode::row:
     case ScaleMode::block_1x128:
     case ScaleMode::block_128x128:
-      return "needs compute capability 9.0 and cuBLASLt 12.9";
+      return expands_to_mx(a) && expands_to_mx(b)
+                 ? "needs compute capability 9.0 and cuBLASLt 12.9, or 10.x and cuBLASLt 12.8"
+                 : "needs compute capability 9.0 and cuBLASLt 12.9";
     case ScaleMode::block_1x16_ue4m3:
     case ScaleMode::block_1x32_ue8m0:
       return "needs compute capability 10.0 or newer and cuBLASLt 12.8";
