@@ -8,6 +8,7 @@ For each file of tools/trained/tiny_gguf.py:
   tokens    drawn from the model: windows of T + 1 that share their ends
   loss      mean cross-entropy in nats of them, in float64
   unpermuted (llama) the loss if the rows of q and k stay in llama.cpp's order: how far off a wrong conversion is
+And golden/torch_save.bin, a dictionary of tensors by torch.save: F32, F16, BF16, transposed, a slice, tied, a parameter.
 Transformers reads neither the scalings of RoPE nor Qwen3's head dimension from GGUF; its configuration is given them here.
 """
 import json
@@ -85,6 +86,13 @@ def permute_again(model):
                 parameter.data = rows.reshape(parameter.shape).contiguous()
 
 
+def save_bin(path):
+    counting = torch.arange(24, dtype=torch.float32).reshape(4, 6) / 8
+    torch.save({"f32": counting, "f16": counting.half(), "bf16": counting.bfloat16(), "transposed": counting.T,
+                "slice": counting[1:3, ::2], "tied": counting, "parameter": torch.nn.Parameter(counting + 1),
+                "model.layers.0.self_attn.rotary_emb.inv_freq": counting[0]}, path)
+
+
 def main():
     result = {}
     for case, (architecture, _, _) in tiny_gguf.CASES.items():
@@ -101,6 +109,7 @@ def main():
             result[case]["unpermuted"] = loss_of(model, tokens)
         print(case, {key: value for key, value in result[case].items() if key != "tokens"})
     (TRAINED / "golden").mkdir(exist_ok=True)
+    save_bin(TRAINED / "golden/torch_save.bin")
     made_with = {"transformers": transformers.__version__, "torch": torch.__version__}
     lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in {"made_with": made_with, **result}.items())
     (TRAINED / "golden/losses.json").write_text(f"{{\n{lines}\n}}\n")

@@ -14,57 +14,11 @@ is refused with one line and exit status 2.
 Needs: pip install gguf (which installs numpy).
 """
 import argparse
-import contextlib
-import json
-import os
 import pathlib
-import sys
 
 import gguf_model
 import gguf_tokenizer
-from gguf_model import Refused
-
-
-def fail(message):
-    print(f"{sys.argv[0]}: {message}", file=sys.stderr)
-    sys.exit(2)
-
-
-def write_safetensors(path, tensors):
-    """Writes StoredTensor objects one after the other, so that only one is in memory at a time."""
-    header, end = {}, 0
-    for tensor in tensors:
-        header[tensor.name] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [end, end + tensor.bytes]}
-        end += tensor.bytes
-    text = json.dumps({"__metadata__": {"format": "pt"}, **header}, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # data start at a multiple of 8 bytes
-    with replacing(path) as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for tensor in tensors:
-            data = tensor.load()
-            if data.nbytes != tensor.bytes:
-                raise Refused(f"tensor {tensor.name}: {data.nbytes} bytes of data, {tensor.bytes} expected")
-            file.write(data.tobytes())
-
-
-@contextlib.contextmanager
-def replacing(path):
-    """Opens a temporary file beside `path`; it takes the name when complete, and is removed after an error."""
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        with open(temporary, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def write_json(path, value):
-    with replacing(path) as file:
-        file.write((json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
+from checkpoint_file import refusing, write_json, write_safetensors
 
 
 def convert(source, folder, with_tokenizer):
@@ -88,12 +42,8 @@ def main():
     parser.add_argument("--no-tokenizer", action="store_true",
                         help="write no tokenizer.json: for tokenizers that cannot be converted")
     arguments = parser.parse_args()
-    try:
+    with refusing(arguments.source):
         convert(arguments.source, arguments.out, not arguments.no_tokenizer)
-    except Refused as error:
-        fail(f"{arguments.source}: {error}")
-    except OSError as error:
-        fail(f"{error.filename or arguments.source}: {error.strerror or error}")
 
 
 if __name__ == "__main__":

@@ -5,18 +5,15 @@ import collections
 import math
 import re
 
+from checkpoint_file import Refused
+
 try:
     import gguf
     import numpy as np
 except ImportError:
     gguf = None
 
-
-class Refused(Exception):
-    """A file that is damaged or asks for something not supported. The message is one line without the file's name."""
-
-
-# The types that gguf_checkpoint_test.py holds against another implementation.
+# The types that trained_test.py holds against another implementation.
 FLOAT_TYPES = {"F32": "F32", "F16": "F16", "BF16": "BF16"}
 QUANTIZED_TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 BYTES = {"F32": 4, "F16": 2, "BF16": 2}

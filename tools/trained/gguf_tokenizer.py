@@ -3,7 +3,7 @@
 A GGUF file names its pre-tokenizer, the rule that cuts text into words before BPE, by the key tokenizer.ggml.pre. The rules
 below are those that Hugging Face's tokenizer.json of the same models have.
 """
-from gguf_model import Refused
+from checkpoint_file import Refused
 
 CONTROL, USER_DEFINED = 3, 4  # values of tokenizer.ggml.token_type: special tokens, and tokens added to the vocabulary
 

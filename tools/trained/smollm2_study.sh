@@ -73,5 +73,5 @@ for flag in "$@"; do
   [[ $flag == --recipe* ]] && recipes=
 done
 exec "$precbench" study --config "$here/smollm2_study.toml" --model "$out/model/config.json" \
-  --init-from "$out/model/model.safetensors" --data "$out/$TEXT.u16" --out "$out/study-$TEXT" \
+  --init-from "$out/model/model.safetensors" --data "$out/$TEXT.u16" --eval-data "$out/$TEXT.eval.u16" --out "$out/study-$TEXT" \
   ${recipes:+--recipe "$recipes"} "$@"

@@ -8,10 +8,12 @@ Needs: pip install gguf tokenizers. Skipped without gguf, as the program itself 
 import array
 import json
 import pathlib
+import pickle
 import subprocess
 import sys
 import tempfile
 import unittest
+import zipfile
 
 try:
     import gguf
@@ -28,7 +30,7 @@ PRECBENCH = HERE.parents[1] / "build/precbench"
 GOLDEN = json.loads((HERE / "golden/losses.json").read_text())
 T = 32
 # Relative; rounding to BF16 makes 0.0004. Rows of q and k in llama.cpp's order make 0.18 and more.
-LOSS = 2e-3
+LOSS = 1e-3
 TEXT = "I'll say DON'T 12345 times:\n\n  x += 1;\tüber 🙂  "
 # Words of TEXT by the rules of GPT-2, SmolLM2, Llama 3 and Qwen2.
 WORDS = {
@@ -132,7 +134,7 @@ class Trained(unittest.TestCase):
                 loss = self.step(folder / "config.json", folder / "model.safetensors", golden["tokens"])
                 self.assertLess(abs(loss / golden["loss"] - 1), LOSS, f"{loss} is not {golden['loss']}")
                 if "unpermuted" in golden:
-                    self.assertGreater(abs(golden["unpermuted"] / golden["loss"] - 1), 50 * LOSS)
+                    self.assertGreater(abs(golden["unpermuted"] / golden["loss"] - 1), 100 * LOSS)
 
     def test_float_types_stay_as_they_are(self):
         for case, dtype in ("f32", "F32"), ("f16", "F16"), ("bf16", "BF16"), ("q4_1", "F32"):
@@ -266,6 +268,47 @@ class Trained(unittest.TestCase):
                 path.write_bytes(data[:size])
                 self.refused("short.gguf: not a GGUF file" if size < 4 else "short.gguf: truncated or damaged", path)
         self.refused("none.gguf: No such file or directory", self.path / "none.gguf")
+
+    def test_tensors_of_a_pytorch_file_are_those_that_were_saved(self):
+        folder = self.pytorch_folder()
+        done = run("pytorch_checkpoint.py", folder, "--out", self.path / "new")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        counting = np.arange(24, dtype=np.float32).reshape(4, 6) / 8
+        expected = {"f32": counting, "f16": counting, "bf16": counting, "transposed": counting.T, "slice": counting[1:3, ::2],
+                    "tied": counting, "parameter": counting + 1}
+        tensors = read_safetensors(self.path / "new/model.safetensors")
+        self.assertEqual(set(tensors), set(expected))
+        for name, values in expected.items():
+            np.testing.assert_array_equal(tensors[name], values, name)
+        self.assertEqual((self.path / "new/config.json").read_text(), "{}")
+
+    def pytorch_folder(self):
+        folder = self.path / "pytorch"
+        folder.mkdir(exist_ok=True)
+        (folder / "pytorch_model.bin").write_bytes((HERE / "golden/torch_save.bin").read_bytes())
+        (folder / "config.json").write_text("{}")
+        return folder
+
+    def test_a_damaged_pytorch_file_is_refused(self):
+        folder, script = self.pytorch_folder(), "pytorch_checkpoint.py"
+        file = folder / "pytorch_model.bin"
+        data = file.read_bytes()
+        for size in 0, 100, len(data) // 2, len(data) - 1:
+            file.write_bytes(data[:size])
+            self.refused("pytorch_model.bin: truncated, or not written by torch.save", folder, script=script)
+        file.unlink()
+        self.refused("pytorch_model.bin: No such file or directory", folder, script=script)
+
+    def test_code_in_a_pytorch_file_is_not_run(self):
+        folder, marker = self.pytorch_folder(), self.path / "ran"
+
+        class Hostile:
+            def __reduce__(self):
+                return pathlib.Path.touch, (marker,)
+        with zipfile.ZipFile(folder / "pytorch_model.bin", "w") as archive:
+            archive.writestr("archive/data.pkl", pickle.dumps({"a": Hostile()}))
+        self.refused("which is not supported; known: tensors", folder, script="pytorch_checkpoint.py")
+        self.assertFalse(marker.exists())
 
     def test_an_output_that_cannot_be_written_is_refused(self):
         (self.path / "file").write_text("")
