@@ -258,6 +258,14 @@ class Trained(unittest.TestCase):
         self.refused("rope_freqs.weight: not the factors", *with_key(vector("rope_freqs.weight", 2.0)))
         self.refused("tensor blk.0.attn_q.bias: not known", *with_key(vector("blk.0.attn_q.bias", 0.0)))
 
+    def test_a_damaged_length_is_refused_at_once(self):
+        data = bytearray(self.write(tokenizer=bpe_tokenizer("smollm")).read_bytes())
+        at = data.index(b"tokenizer.ggml.token_type") + len("tokenizer.ggml.token_type") + 4 + 4
+        self.assertEqual(int.from_bytes(data[at:at + 8], "little"), tiny_gguf.VOCABULARY)
+        data[at:at + 8] = (2**40).to_bytes(8, "little")
+        (self.path / "damaged.gguf").write_bytes(data)
+        self.refused("damaged.gguf: truncated or damaged: the file has", self.path / "damaged.gguf")
+
     def test_a_truncated_file_is_refused_wherever_it_ends(self):
         data = self.write(tokenizer=bpe_tokenizer("smollm")).read_bytes()
         path = self.path / "short.gguf"
