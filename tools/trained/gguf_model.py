@@ -71,6 +71,20 @@ def split_halves(rows, heads):
     return rows.reshape(heads, rows.shape[0] // heads // 2, 2, -1).swapaxes(1, 2).reshape(rows.shape)
 
 
+def open_reader(path):
+    """Returns a gguf.GGUFReader that raises ValueError where the file ends. The library's own goes on with empty arrays: a damaged
+    length of 2^60 would keep it busy for ever."""
+
+    class Reader(gguf.GGUFReader):
+        def _get(self, offset, dtype, count=1, *others, **named):
+            end = int(offset) + int(count) * np.dtype(dtype).itemsize
+            if end > len(self.data):
+                raise ValueError(f"the file has {len(self.data)} bytes, byte {end} is asked for")
+            return super()._get(offset, dtype, count, *others, **named)
+
+    return Reader(path)
+
+
 class Model:
     def __init__(self, path):
         if gguf is None:
@@ -79,7 +93,7 @@ class Model:
             if file.read(4) != b"GGUF":
                 raise Refused("not a GGUF file")
         try:
-            reader = gguf.GGUFReader(path)
+            reader = open_reader(path)
             self.fields = {name: field.contents() for name, field in reader.fields.items()}
         except Exception as error:  # the library checks little; a damaged file ends in whatever numpy raises
             text = str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -11,6 +11,7 @@ Needs: pip install numpy.
 """
 import argparse
 import collections
+import copy
 import json
 import math
 import pathlib
@@ -94,9 +95,10 @@ def tensors_of(path):
         raise Refused(f"truncated or damaged: {type(error).__name__}") from None
     if not isinstance(state, dict) or not all(isinstance(value, StoredTensor) for value in state.values()):
         raise Refused("not a dictionary of tensors")
-    for name, tensor in state.items():
+    result = [copy.copy(tensor) for tensor in state.values()]  # tied names share one object
+    for name, tensor in zip(state, result):
         tensor.name = name
-    return list(state.values())
+    return result
 
 
 def files_of(folder):
