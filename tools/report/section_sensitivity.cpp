@@ -92,14 +92,14 @@ std::string name_of_row(const Record& record) {
 
 std::string price_words(const Record& record, const CellRecord& whole) {
   const SensitivityRecord& s = *record.sensitivity;
-  const auto tokens = record.training ? record.training->tokens_per_step : std::nullopt;
+  const std::int64_t tokens = record.training ? record.training->tokens_per_step.value_or(0) : 0;
   std::string words =
       fmt::format("Before any update the recipe costs {} nats per token", interval(whole.loss_difference));
   if (s.loss_bf16)
     words += fmt::format(", {} of BF16's {:.4f}", percent(ratio(whole.loss_difference.mean, s.loss_bf16)),
                          *s.loss_bf16);
   words += fmt::format("; measured on {} {}", s.batches, s.batches == 1 ? "batch" : "batches");
-  if (tokens) words += fmt::format(" of {} tokens", *tokens);
+  if (tokens > 0) words += fmt::format(" of {} tokens", tokens);
   words += fmt::format(", {}.", machine_of(*record.env));
   if (const CellRecord* control = cell_of(s, CellKind::control))
     words += fmt::format(" Control, nothing quantized: {} nats.", interval(control->loss_difference));
