@@ -248,7 +248,7 @@ TEST_CASE("check: a file that does not fit loses neither the verdict nor the oth
       output_of("(ulimit -f 1; " PRECBENCH_BINARY_DIR "/precbench check --accept --baseline " + s.baseline +
                 " " + s.run + ")");
   CHECK(accepted.status == 2);
-  CHECK(contains(accepted.text, "precbench: cannot write " + s.baseline + ".new: File too large\n"));
+  CHECK(contains(accepted.text, "precbench: cannot write " + s.baseline + ".new: No space left on device\n"));
   CHECK(file_text(s.baseline) == before);
   CHECK_FALSE(std::filesystem::exists(s.baseline + ".new"));
 }

@@ -27,8 +27,8 @@
 // Where nothing but the power cap held the run's clock down, at the baseline's limit, the clock follows from what
 // the program draws: a run that is NOISY for its clock may be the program's own doing then, and says so.
 //
-// An emulated recipe has no speed to judge; on the CPU device neither has a run on another CPU or with other
-// threads.
+// An emulated recipe has no speed to judge; on the CPU device neither has a run on another CPU, with other threads, or
+// whose threads had other CPUs (affinity mask, CPU quota).
 //
 // Memory. BIGGER if the measured peak is above the baseline's by more than the tolerance. Allocations do not
 // vary.

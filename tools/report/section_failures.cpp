@@ -1,14 +1,12 @@
 // Cases that failed, were emulated or come with a warning.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <map>
 #include <set>
 #include <unordered_map>
 
 #include "kernels/base/plural.h"
 #include "results/statistics.h"
-#include "results/step_time.h"
 #include "tools/analysis/columns.h"
 #include "tools/report/sections.h"
 #include "tools/text/distinct.h"
@@ -57,8 +55,6 @@ std::string values_of(const std::vector<const Row*>& rows, const std::string& ke
 std::vector<std::string> warnings_of(const Row& row, const Record& record) {
   std::vector<std::string> texts = record.warnings;
   if (!row.tokens_per_s || !record.timing) return texts;
-  for (const std::string& doubt : speed_doubts(record))  // which rows of before this do not have
-    if (std::find(texts.begin(), texts.end(), doubt) == texts.end()) texts.push_back(doubt);
   const Timing& timing = *record.timing;
   const bool fixed = timing.stop_reason == StopReason::fixed_steps;
   if (timing.samples_ms.size() < kFewestSamples)
