@@ -19,7 +19,7 @@ TEST_CASE("equivalence_p: the larger of both one-sided p-values", "[equivalence]
   CHECK(p_of_beyond(units, 0.5, -1) == Approx(student_t_cdf(-0.8 / 0.15275252316519466, 2)));
   CHECK(equivalence_p(units, 0.5) == p_of_beyond(units, 0.5, +1));
   CHECK(equivalence_p({-0.1, -0.2, -0.6}, 0.5) == equivalence_p(units, 0.5));
-  CHECK(equivalence_p({0.1, 0.1, 0.1}, 0.5) == 0);
+  CHECK(equivalence_p({0.25, 0.25, 0.25}, 0.5) == 0);
   CHECK(equivalence_p({0.5, 0.5, 0.5}, 0.5) == 1);
   CHECK(equivalence_p({0.1, NAN, 0.1}, 0.5) == 1);
 }

@@ -20,7 +20,7 @@ double mean_of(const std::vector<double>& values, std::size_t begin, std::size_t
 class Regressor {
  public:
   template <class Function>
-  Regressor(std::size_t steps, const Function& function) {
+  Regressor(std::size_t steps, Function function) {
     for (std::size_t t = 0; t < steps; ++t) x_.push_back(function(static_cast<double>(t)));
     mean_ = mean_of(x_, 0, steps);
     for (double& x : x_) x -= mean_, squares_ += x * x;
@@ -56,7 +56,9 @@ std::vector<std::pair<double, Regressor>> exponentials(std::size_t steps) {
   constexpr double kRatio = 1.12;
   std::vector<std::pair<double, Regressor>> all;
   for (double tau = 1; tau <= 2 * static_cast<double>(steps); tau *= kRatio)
-    all.emplace_back(tau, Regressor(steps, [tau](double t) { return std::exp(-t / tau); }));
+    all.emplace_back(tau, Regressor(steps, [factor = std::exp(-1 / tau), x = 1.0](double) mutable {
+                       return std::exchange(x, x * factor);
+                     }));
   return all;
 }
 

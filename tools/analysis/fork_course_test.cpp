@@ -93,7 +93,7 @@ TEST_CASE("fit_course: the plateau's 95% interval covers the truth at least 90% 
         INFO(truth.words << ", " << trunks << " trunks, " << steps << " steps");
         Simulated simulated(truth.course, truth.noise, trunks, steps, 7);
         int reached = 0, covered = 0;
-        const int count = steps == 150 ? 400 : 150;
+        const int count = steps == 150 ? 400 : 100;
         for (int i = 0; i < count; ++i) {
           const ForkCourse course = simulated.draw();
           if (!course.plateau) continue;
