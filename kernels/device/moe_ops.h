@@ -146,10 +146,9 @@ struct QuantizeExperts {
 };
 
 /// A product for each expert e with its rows. fprop, dgrad: rows of e in D = those of A times B_e^T; padding's rows
-/// of D are undefined. wgrad: D_e = or += A_e B_e^T over the rows of e, D stacked; without rows 0, or nothing is added. On the
-/// CPU device a row of fprop and dgrad has the same bits whatever rows are in its group.
+/// of D are undefined. wgrad: D_e = or += A_e B_e^T over the rows of e, D stacked; without rows 0, or nothing is added.
 struct GroupedMatmul {
-  Tensor d;       ///< [rows_capacity, N]; wgrad: [E * N, k]
+  Tensor d;       ///< [rows_capacity, N], a row on the CPU the same bits in any group; wgrad: [E * N, k]
   GemmOperand a;  ///< [rows_capacity, k]; wgrad: [N, rows_capacity]
   GemmOperand
       b;  ///< [E * N, k], or the BF16 [E * k, N] transposed expert by expert; wgrad: [k, rows_capacity]

@@ -94,8 +94,7 @@ struct TurnBack {
   OpCost cost() const;
 };
 
-/// D[M,N] = A[M,k] B[N,k]^T into BF16 or FP32. On the CPU device an element's bits depend on its rows of A and B alone, not on
-/// M, N, the number of threads or the CPU.
+/// D[M,N] = A[M,k] B[N,k]^T into BF16 or FP32. On the CPU an element's bits depend on its rows of A and B alone.
 struct Matmul {
   Tensor d;
   GemmOperand a, b;
