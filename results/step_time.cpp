@@ -24,9 +24,8 @@ bool far_apart(double mean, double median) { return std::abs(mean - median) > kF
 
 /// Returns the sample that is furthest from the median. There must be one.
 double furthest_from(double median, const std::vector<double>& samples) {
-  return *std::max_element(samples.begin(), samples.end(), [&](double a, double b) {
-    return std::abs(a - median) < std::abs(b - median);
-  });
+  return *std::max_element(samples.begin(), samples.end(),
+                           [&](double a, double b) { return std::abs(a - median) < std::abs(b - median); });
 }
 
 double mean_without(double sample, const std::vector<double>& samples) {
@@ -37,7 +36,8 @@ double mean_without(double sample, const std::vector<double>& samples) {
 /// Whether the mean of all samples, whatever makes it so, is far from the median.
 bool whole_mean_is_far(const Timing& timing) {
   const auto mean = mean_step_ms(timing);
-  return mean && timing.median_ms && timing.samples_ms.size() >= kFewestSamples && far_apart(*mean, *timing.median_ms);
+  return mean && timing.median_ms && timing.samples_ms.size() >= kFewestSamples &&
+         far_apart(*mean, *timing.median_ms);
 }
 
 }  // namespace
