@@ -22,22 +22,30 @@ constexpr const char* kAboveMeasured =
 
 bool far_apart(double mean, double median) { return std::abs(mean - median) > kFarApart * median; }
 
-/// Mean of the samples without the one that is furthest from the median.
-double mean_without_furthest(const std::vector<double>& samples, double median) {
-  const auto furthest = std::max_element(samples.begin(), samples.end(), [&](double a, double b) {
-    return std::abs(a - median) < std::abs(b - median);
-  });
-  const double sum = std::accumulate(samples.begin(), samples.end(), 0.0) - *furthest;
+/// Returns the sample that is furthest from the median. There must be one.
+double furthest_from(double median, const std::vector<double>& samples) {
+  return *std::max_element(samples.begin(), samples.end(),
+                           [&](double a, double b) { return std::abs(a - median) < std::abs(b - median); });
+}
+
+double mean_without(double sample, const std::vector<double>& samples) {
+  const double sum = std::accumulate(samples.begin(), samples.end(), 0.0) - sample;
   return sum / static_cast<double>(samples.size() - 1);
+}
+
+/// Whether the mean of all samples, whatever makes it so, is far from the median.
+bool whole_mean_is_far(const Timing& timing) {
+  const auto mean = mean_step_ms(timing);
+  return mean && timing.median_ms && timing.samples_ms.size() >= kFewestSamples &&
+         far_apart(*mean, *timing.median_ms);
 }
 
 }  // namespace
 
 bool mean_is_far_from_median(const Timing& timing) {
-  const auto mean = mean_step_ms(timing);
-  if (!mean || !timing.median_ms || timing.samples_ms.size() < kFewestSamples) return false;
+  if (!whole_mean_is_far(timing)) return false;
   const double median = *timing.median_ms;
-  return far_apart(*mean, median) && far_apart(mean_without_furthest(timing.samples_ms, median), median);
+  return far_apart(mean_without(furthest_from(median, timing.samples_ms), timing.samples_ms), median);
 }
 
 std::optional<double> step_ms_for_speed(const Timing& timing) {
@@ -71,6 +79,10 @@ std::vector<std::string> speed_doubts(const Record& record) {
         "the median step is not typical: the mean step takes {:.4g} ms, the median {:.4g} ms; speeds are made "
         "from the {}",
         *mean_step_ms(timing), *timing.median_ms, record.metrics->speed_from.value_or("median")));
+  else if (whole_mean_is_far(timing))
+    doubts.push_back(fmt::format(
+        "a single step was far from the others: it took {:.4g} ms, the median {:.4g} ms; speeds are made from the median",
+        furthest_from(*timing.median_ms, timing.samples_ms), *timing.median_ms));
   const Metrics& metrics = *record.metrics;
   for (const auto& [name, share, why] :
        {std::tuple{"mfu_bf16", metrics.mfu_bf16, kAboveSheet}, std::tuple{"sol", metrics.sol, kAboveSheet},

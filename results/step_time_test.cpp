@@ -98,6 +98,13 @@ TEST_CASE("speed_doubts: a median far from the mean is a warning of its own", "[
   for (const std::size_t i : {4, 9, 14, 19}) rare[i] = 70;
   CHECK(!warns(timed(rare), kNoisy));
   CHECK(warns(timed(rare), kNotTypical));
+  // One hiccup is no speed, but is told.
+  Samples hiccup(20, 20.0);
+  hiccup[7] = 300;
+  CHECK(speed_doubts(timed(hiccup)) ==
+        std::vector<std::string>{
+            "a single step was far from the others: it took 300 ms, the median 20 ms; speeds are made "
+            "from the median"});
   Record before = record;  // an older row, whose speed is the median's
   before.metrics->speed_from.reset();
   CHECK(warns(before,

@@ -202,7 +202,8 @@ void StudyPlan::write_recipes() const {
     std::ofstream file(rung.path, std::ios::trunc);
     file << recipe_to_json(rung.recipe).dump(1) << "\n";
     if (!file.flush())
-      throw InvalidInput(fmt::format("--out: cannot write {}: {}", rung.path, std::strerror(errno ? errno : EIO)));
+      throw InvalidInput(
+          fmt::format("--out: cannot write {}: {}", rung.path, std::strerror(errno ? errno : EIO)));
   }
 }
 

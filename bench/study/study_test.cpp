@@ -283,7 +283,8 @@ TEST_CASE("bits are taken from mantissas and from exponents, each format to its 
   const std::string last = directory / "out/recipes/wide_minus2_exponent.json";
   std::filesystem::remove(last);
   std::filesystem::create_symlink("/dev/full", last);
-  CHECK(refusal_of([&] { plan.write_recipes(); }) == "--out: cannot write " + last + ": No space left on device");
+  CHECK(refusal_of([&] { plan.write_recipes(); }) ==
+        "--out: cannot write " + last + ": No space left on device");
 }
 
 TEST_CASE("FP8-Flow has no rungs of bits: it transposes E4M3 codes alone", "[study]") {
