@@ -70,7 +70,7 @@ TEST_CASE("mx expansion: products of blockwise_pow2 and rowwise keep every bit",
   constexpr std::int64_t kM = 200, kN = 272, kK = 640;  // no whole tiles of scales
   for (const char* name : {"blockwise_pow2", "rowwise", "rowwise_gw_hp"})
     for (const GemmRole role : kGemmRoles) {
-      const GemmRecipe& gemm = find_recipe(name).gemm(role);
+      const GemmRecipe gemm = find_recipe(name).gemm(role);
       if (!gemm.a.quantized()) continue;
       REQUIRE((expands_to_mx(gemm.a) && expands_to_mx(gemm.b)));
       const Form a = quantized(*device, gemm.a, kM, kK, 1), b = quantized(*device, gemm.b, kN, kK, 2);
