@@ -310,7 +310,7 @@ TEST_CASE("study --init-from: defaults re-warm at a low rate until the loss is s
   }
 }
 
-TEST_CASE("[rewarm]: ages are the doublings of the first, and two at least", "[study][init]") {
+TEST_CASE("kept_ages: where forks wait for a steady loss they are the doublings of the first, and two at least", "[study][init]") {
   CHECK(read("[trunk]\nages = \"steady\"\n[rewarm]\nfirst = 20\nmost = 170\n").kept_ages() ==
         std::vector<std::int64_t>{20, 40, 80, 160});
   CHECK(read("[trunk]\nages = [10, 20]\n[rewarm]\nfirst = 20\n").kept_ages() == std::vector<std::int64_t>{10, 20});
