@@ -52,7 +52,7 @@ TEST_CASE("find_steady_age: forks wait until a transient has ended", "[steady]")
   auto ages = chosen([](double step) { return 2.3 + 5 * std::exp(-step / 12.8); }, 0.05, 3, 2);
   CHECK(ages[50] < 5);
   CHECK(ages[100] > 90);
-  auto slow = chosen([](double step) { return 2.3 + 0.5 * std::exp(-step / 60); }, 0.05, 3, 3);
+  auto slow = chosen([](double step) { return 2.3 + 0.5 * std::exp(-step / 40); }, 0.05, 3, 3);
   CHECK(slow[50] + slow[100] < 5);
   CHECK(slow[200] > 80);
 }
@@ -64,7 +64,7 @@ TEST_CASE("find_steady_age: a loss that rises moves as well", "[steady]") {
 }
 
 TEST_CASE("find_steady_age: more trunks see what fewer cannot", "[steady]") {
-  const auto drift = [](double step) { return 2.3 - 0.01 * std::log2(step); };
+  const auto drift = [](double step) { return 2.3 - 0.005 * std::log2(step); };
   CHECK(chosen(drift, 0.05, 1, 5)[50] > chosen(drift, 0.05, 8, 6)[50] + 30);
 }
 

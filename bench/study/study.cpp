@@ -346,7 +346,7 @@ int study(const StudyCommand& command) {
              : measure_pace(options.child, models.front().trunks().front().fields,
                             models.front().first_recipe());
   if (no_gpu)
-    tell(fmt::format("precbench: {}: the plan has no estimate of the study's time", find_gpus().reason));
+    tell(fmt::format("precbench: {}; the plan has no estimate of the study's time", find_gpus().reason));
   else if (!pace)
     tell(fmt::format(
         "precbench: a few steps take longer than {:g} s here: the plan has no estimate of the study's time",

@@ -402,7 +402,8 @@ TEST_CASE("study --init-from: defaults re-warm at a low rate until the loss is s
   }
 }
 
-TEST_CASE("rewarm: ages are the doublings of the first, and two at least", "[study][init]") {
+TEST_CASE("kept_ages: where forks wait for a steady loss they are the doublings of the first, and two at least",
+          "[study][init]") {
   CHECK(read("[trunk]\nages = \"steady\"\n[rewarm]\nfirst = 20\nmost = 170\n").kept_ages() ==
         std::vector<std::int64_t>{20, 40, 80, 160});
   CHECK(read("[trunk]\nages = [10, 20]\n[rewarm]\nfirst = 20\n").kept_ages() == std::vector<std::int64_t>{10, 20});
@@ -570,8 +571,8 @@ TEST_CASE("study --init-from: re-warms, chooses the age and forks there, and aga
       model, text, weights));
   INFO(made.text);
   REQUIRE(made.status == 0);
-  // At a rate that moves nothing the loss is steady at once; at a high one it falls to the end.
-  for (const auto& [rate, age, steady] : {std::tuple("1e-9", 4, true), std::tuple("3e-2", 16, false)}) {
+  // At a rate that moves nothing the loss is steady at once; at a usual one that of weights which know little falls to the end.
+  for (const auto& [rate, age, steady] : {std::tuple("1e-9", 4, true), std::tuple("1e-3", 16, false)}) {
     const std::string config = directory.write(
         "study.toml",
         fmt::format("[work]\nseq = 32\nbatch = 4\n[trunk]\ntrunks = 2\nlr = {}\nwarmup = 1\n[rewarm]\nfirst = 4\nmost = "
