@@ -205,7 +205,7 @@ TEST_CASE("sensitivity: an outlier planted in one block's FFN is found in that b
           "[sensitivity]") {
   // In channels of the down projection's input, which has one scale for a token: the other channels vanish under it. BF16
   // computes what it did.
-  constexpr int kBlock = 2, kChannels = 4;
+  static constexpr int kBlock = 2, kChannels = 4;
   const auto plant = [](Rank& rank, const DataSource& data) {
     train(rank, data, 60);
     Named weights = saved(rank.parameters(), Parameters::Kind::weights);
