@@ -206,7 +206,7 @@ TEST_CASE("sensitivity: cells that cannot be are left out, or say what they chan
   CHECK(!gradients->layers.recipe.wgrad.a.quantized());
   const auto quartet = by_name(plan_of("quartet", "gemms"));
   const Recipe& wgrad = quartet.at("gemms alone wgrad").layers.recipe;
-  CHECK((!wgrad.wgrad.b.from_fprop && !wgrad.mask_clipped && wgrad.wgrad.a.quantized()));
+  CHECK((!wgrad.wgrad.b.from_fprop && !wgrad.mask_clipped && wgrad.wgrad.b.quantized()));
   CHECK(quartet.at("gemms alone wgrad").note == "backward quantizes values, not fprop's codes");
   CHECK(quartet.at("gemms kept dgrad").layers.recipe.wgrad.b.from_fprop);
   Case flow;
