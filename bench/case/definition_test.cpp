@@ -58,6 +58,8 @@ TEST_CASE("the id follows the work and nothing else", "[definition]") {
       {"beta1", "0.5"},
       {"beta2", "0.5"},
       {"momentum", "0.5"},
+      {"checkpoint_at", "5"},
+      {"sensitivity", "gemms"},
       {"glob", "*.c"}};
   Case base = with("recipe", "rowwise");  // of bf16 no block is kept, and no head converted
   Case ten_steps = base;
@@ -78,10 +80,10 @@ TEST_CASE("the id follows the work and nothing else", "[definition]") {
                                      : field.choices.back());
     if (name == "parallel" || name == "shard_group")
       c.parallel = "hsdp", c.shard_group = name == "parallel" ? 2 : 37;
-    if (name == "schedule" || name == "checkpoint_every" || name == "switch_recipe") c.steps = 10;
+    if (name == "schedule" || name.starts_with("checkpoint_") || name == "switch_recipe") c.steps = 10;
     if (name == "attention" || name == "gemm" || name == "grouped") c.device = "cuda";
     if (name == "momentum") c.optimizer = "muon";
-    if (name == "fidelity_stress") c.fidelity_batches = 1;
+    if (name == "fidelity_stress" || name == "sensitivity") c.fidelity_batches = 1;
     // A glob only says which files of a folder are the data.
     CHECK(ids.insert(id_of(c)).second == (changes_work(name) && name != "glob"));
   }

@@ -165,7 +165,7 @@ void list_recipes() {
   text +=
       "as fprop, as dgrad: that product's formats. fast: fast accumulation in fprop, dgrad, wgrad.\n"
       "An emulated recipe has a loss but no speed.\n"
-      "A recipe of your own may also ask for e4m2, e4m1, e5m1, e3m3, e3m4, e4m4 and e5m3: a bit more or less than e4m3 and e5m2.\n"
+      "A recipe of your own may also ask for e4m4, e5m3, e4m2, e4m1, e5m1, e3m4 and e3m3, emulated everywhere.\n"
       "list recipes --recipe NAME shows one in full, with its source, in the form of such a file.\n";
   for (const auto& [why, which] : notes) text += fmt::format("{}:\n{}", why, wrapped(which));
   put(text);

@@ -151,8 +151,8 @@ TEST_CASE("a bad row names its field and the nearest valid value", "[recipe]") {
         "wgrad.b.granularty: unknown key; did you mean granularity?");
   CHECK(error_with("mxfp8", "/wgrad/b/granularity", "1x64") ==
         "wgrad.b.granularity: unknown value \"1x64\"; did you mean 1x32?");
-  CHECK(error_with("mxfp8", "/dgrad/a/format", "e4m4") ==
-        "dgrad.a.format: unknown value \"e4m4\"; did you mean e4m3?");
+  CHECK(error_with("mxfp8", "/dgrad/a/format", "e4m3fn") ==
+        "dgrad.a.format: unknown value \"e4m3fn\"; did you mean e4m3?");
   CHECK(error_with("mxfp8", "/dgrad/a/format", 8) == "dgrad.a.format: expected a string, got 8");
   CHECK(error_with("mxfp8", "/dgrad/a/scale_rounding", "rciel") ==
         "dgrad.a.scale_rounding: unknown value \"rciel\"; did you mean rceil?");

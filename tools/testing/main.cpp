@@ -11,14 +11,16 @@
 
 namespace {
 
-/// Appends ~[.] to each alternative of a filter that only leaves tests out. Catch2 2.13 would add the hidden tests to it:
+/// Prepends ~[.] to each alternative of a filter that only leaves tests out. Catch2 2.13 would add the hidden tests to it:
 /// children of other tests, and some that take tens of gigabytes, which are for those who ask for them.
 std::string without_hidden_tests(const std::string& filter) {
   static const std::regex kOnlyExclusions(R"(\s*(~(\[[^\]]*\]|"[^"]*")\s*)*(~[^\[\]",]+)?\s*)");
   std::string result, alternative;
+  std::size_t begin = 0;  // of the alternative in `result`
   const auto end = [&] {
     result += alternative;
-    if (alternative.find('~') != std::string::npos && std::regex_match(alternative, kOnlyExclusions)) result += "~[.]";
+    if (alternative.find('~') != std::string::npos && std::regex_match(alternative, kOnlyExclusions))
+      result.insert(begin, "~[.]");  // in front, since a name without quotes ends only with its alternative
     alternative.clear();
   };
   for (std::size_t i = 0; i < filter.size(); ++i) {
@@ -29,6 +31,7 @@ std::string without_hidden_tests(const std::string& filter) {
     }
     end();
     result += ',';
+    begin = result.size();
   }
   end();
   return result;

@@ -192,13 +192,16 @@ inline Errors errors_of(Device& device, const HostOperand& a, const HostOperand&
   for (std::int64_t i = 0; i < M; ++i)
     for (std::int64_t j = 0; j < N; ++j) {
       const std::int64_t at = i * N + j;
-      const double weight = 1 / (a.norms[i] * b.norms[j]);
+      // A row may be all zeros: of a row far smaller than others under the same FP4 scale nothing is left. Its products are 0.
+      const auto relative = [norm = a.norms[i] * b.norms[j]](double error) {
+        return error == 0 ? 0 : error / norm;
+      };
       const double got = wide ? d32[at] : bf16_decode(d16[at]);
-      gpu += std::pow((got - exact[at]) * weight, 2) / static_cast<double>(M * N);
+      gpu += std::pow(relative(got - exact[at]), 2) / static_cast<double>(M * N);
       if (i >= kNaiveRows) continue;
       const double product = naive_dot(&naive_a[i * K], &naive_b[j * K], K, accumulator);
       const double sum = round_to(output.dtype, product + (output.accumulate ? before[at] : 0));
-      naive += std::pow((sum - exact[at]) * weight, 2) / static_cast<double>(kNaiveRows * N);
+      naive += std::pow(relative(sum - exact[at]), 2) / static_cast<double>(kNaiveRows * N);
     }
   return {std::sqrt(gpu), std::sqrt(naive)};
 }
