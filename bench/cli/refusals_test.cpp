@@ -251,12 +251,13 @@ TEST_CASE("a dry run refuses an --out and saved files that cannot be made, as th
 
 TEST_CASE("what is neither text nor tokens is refused as --data with what to do", "[cli]") {
   const TempDirectory directory;
-  const std::string text = directory.write("text.txt", std::string(4096, 'a')), packed = text + ".gz";
+  const std::string text = directory.write("text.txt", std::string(4096, 'a')), packed = text + ".gz",
+                    dry = "sweep --dry-run --device cpu ",
+                    why = packed + ": gzip-compressed: unpack it first (gunzip)";
   REQUIRE(output_of("gzip -k " + text).status == 0);
-  for (const char* flag : {"--data", "--eval-data"})
-    CHECK(refused("sweep --dry-run --device cpu --eval-tokens 64 --data " + text + " --eval-data " + text +
-                  " " + flag + " " + packed) ==
-          "precbench: " + packed + ": gzip-compressed: unpack it first (gunzip)");
+  CHECK(refused(dry + "--data " + packed) == "precbench: " + why);
+  CHECK(refused(dry + "--data " + text + " --eval-tokens 64 --eval-data " + packed) ==
+        "precbench: --eval-data: " + why);
 }
 
 TEST_CASE("an option that no case would read is refused", "[cli]") {

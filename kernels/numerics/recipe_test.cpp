@@ -341,7 +341,7 @@ TEST_CASE("a shape that a recipe cannot take names the dimension", "[recipe]") {
   CHECK(why("nvfp4", 48, 80, 100) == "K=100 is not a multiple of 16 (fprop.a 1x16)");
   CHECK(why("mxfp4_bwd", 64, 128, 48).empty());
   CHECK(why("mxfp4_bwd", 64, 96, 64) == "N=96 is not a multiple of 64 (dgrad.a transform)");
-  CHECK(why("quartet2", 64, 128, 16) == "M=64 is not a multiple of 128 (wgrad.a transform)");
+  CHECK(why("quartet2", 64, 128, 32) == "M=64 is not a multiple of 128 (wgrad.a transform)");
   CHECK(why("mxfp8", 48, 96, 96) == "M=48 is not a multiple of 32 (wgrad.a 1x32)");
 }
 
