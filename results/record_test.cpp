@@ -173,6 +173,7 @@ TEST_CASE("the schema lists its scalar fields with their units", "[record]") {
   full.metrics->speed_from = "mean";
   full.breakdown->routing_ms = 0.5;
   full.flow = FlowRecord{};
+  full.sensitivity = SensitivityRecord{};
   full.params = ParameterCounts{30, 3};
   full.moe = MoeRecord{};
   full.moe->ep = 2;

@@ -81,10 +81,10 @@ PRECBENCH_OP_TEST(fp4_beside_bf16_on,
       b.device().quantize({x});
       const Tensor dense = b.put(b.host().tensor(DType::bf16, rows, kK));
       b.device().dequantize({dense, x.rowwise});
-      const GemmOperand other{{}, b.put(b.host().random(DType::bf16, first ? kN : kM, kK, 1.0f)), {}};
+      const GemmOperand other{{}, b.put(b.host().random(DType::bf16, first ? kN : kM, kK, 1.0f)), {}, false};
       const Tensor d = b.put(b.host().tensor(DType::f32, kM, kN)),
                    want = b.put(b.host().tensor(DType::f32, kM, kN));
-      const GemmOperand plain{{}, dense, {}};
+      const GemmOperand plain{{}, dense, {}, false};
       b.device().matmul({d, first ? x.rowwise : other, first ? other : x.rowwise});
       b.device().matmul({want, first ? plain : other, first ? other : plain});
       const std::vector<double> got = HostMemory::values(b.fetch(d)),
