@@ -11,14 +11,16 @@
 
 namespace {
 
-/// Appends ~[.] to each alternative of a filter that only leaves tests out. Catch2 2.13 would add the hidden tests to it:
+/// Adds ~[.] to each alternative of a filter that only leaves tests out. Catch2 2.13 would add the hidden tests to it:
 /// children of other tests, and some that take tens of gigabytes, which are for those who ask for them.
 std::string without_hidden_tests(const std::string& filter) {
   static const std::regex kOnlyExclusions(R"(\s*(~(\[[^\]]*\]|"[^"]*")\s*)*(~[^\[\]",]+)?\s*)");
   std::string result, alternative;
   const auto end = [&] {
+    // In front: behind a name it would belong to that.
+    if (alternative.find('~') != std::string::npos && std::regex_match(alternative, kOnlyExclusions))
+      result += "~[.]";
     result += alternative;
-    if (alternative.find('~') != std::string::npos && std::regex_match(alternative, kOnlyExclusions)) result += "~[.]";
     alternative.clear();
   };
   for (std::size_t i = 0; i < filter.size(); ++i) {
