@@ -171,6 +171,7 @@ TEST_CASE("the schema lists its scalar fields with their units", "[record]") {
   full.env->cpus = 8;
   full.env->cpu_quota = 3.5;
   full.metrics->speed_from = "mean";
+  full.metrics->peaks->fp4_tflops = 9000, full.metrics->peaks->measured_fp4_tflops = 8000;
   full.breakdown->routing_ms = 0.5;
   full.flow = FlowRecord{};
   full.sensitivity = SensitivityRecord{};

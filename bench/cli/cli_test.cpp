@@ -160,8 +160,9 @@ TEST_CASE("sweep: a recipe that cannot run is a row and costs the others nothing
       (directory / "out");
   const Answer answer = precbench_says(sweep);
   CHECK(answer.status == 0);
-  CHECK(answer.text ==
-        "precbench: 1 of 2 cases cannot run: nvfp4: schedule: needs a number of steps: add --steps N\n");
+  // On a busy machine a warning of noisy step times follows.
+  CHECK(answer.text.starts_with(
+      "precbench: 1 of 2 cases cannot run: nvfp4: schedule: needs a number of steps: add --steps N\n"));
   const std::string rows = file_text(directory / "out/records.jsonl");
   CHECK(std::count(rows.begin(), rows.end(), '\n') == 2);
   CHECK(contains(rows, "\"status\":\"unsupported\""));

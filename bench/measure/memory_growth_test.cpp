@@ -37,7 +37,7 @@ TEST_CASE("case after case in one process, its memory stays what it is", "[sessi
   // What is kept for good, the C library's arenas above all, is there after the first cases.
   run_some(8);
   const std::int64_t before = resident();
-  constexpr int kCases = 32;
+  constexpr int kCases = 20;
   run_some(kCases);
   const double grown = static_cast<double>(resident() - before) / (1 << 20);
   INFO(grown << " MiB in " << kCases << " cases");

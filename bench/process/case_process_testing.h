@@ -35,8 +35,10 @@ inline void be_child(const std::string& test, Record (*run)(const Case&, const N
   _exit(child_main(run));
 }
 
-/// A gate in a case: it says that it is there, and waits until the test opens the gate.
+/// A gate in a case: it says that it is there, and waits until the test opens the gate. The file `gate` is made too: where it is
+/// one that the case saves, a case that has passed is not done again.
 inline void wait_at_gate(const std::string& gate) {
+  std::ofstream(gate, std::ios::app).put('\n');
   std::ofstream(gate + ".here").put('\n');
   eventually([&] { return std::filesystem::exists(gate + ".open"); });
 }

@@ -117,7 +117,7 @@ Record fake_run(const Case& c, const NodeShare&, StepBoard&) {
       record.method_version = -1;
       break;
     default:
-      if (!c.save_init.empty()) wait_at_gate(c.save_init);
+      if (!c.save_final.empty()) wait_at_gate(c.save_final);
   }
   return record;
 }
@@ -382,7 +382,7 @@ TEST_CASE("killed with SIGKILL at any moment and started again, a sweep ends wit
   std::vector<std::string> gates;
   for (std::size_t i = 5; i < grid.size(); i += 7) {
     gates.push_back(directory / fmt::format("gate {}", i));
-    grid[i].save_init = gates.back();
+    grid[i].save_final = gates.back();
   }
   const std::size_t kills = kill_until_done([&] { return run_sweep(grid, options); }, gates);
   CHECK(kills >= gates.size());

@@ -24,8 +24,8 @@ const char* name_of(Element e) { return element_name({.dtype = e.dtype, .dropped
 
 // What a row can ask for.
 constexpr Element kFormats[] = {{DType::bf16, 0}, {DType::e4m3, 0}, {DType::e5m2, 0}, {DType::e4m3, 1},
-                                {DType::e4m3, 2}, {DType::e5m2, 1}, {DType::e5m3, 0}, {DType::e3m4, 0},
-                                {DType::e3m3, 0}, {DType::e4m4, 0}, {DType::e2m1, 0}};
+                                {DType::e4m3, 2}, {DType::e5m2, 1}, {DType::e5m3, 0}, {DType::e4m4, 0},
+                                {DType::e3m4, 0}, {DType::e3m3, 0}, {DType::e2m1, 0}};
 constexpr const char* kFormatNames =
     "one of bf16, e4m3, e5m2, e4m2, e4m1, e5m1, e5m3, e4m4, e3m4, e3m3, e2m1";
 constexpr Granularity kGranularities[] = {
