@@ -166,7 +166,9 @@ TEST_CASE("the schema lists its scalar fields with their units", "[record]") {
   Record full = samples::gpu_record("blockwise", 200);
   full.study = kPlace;
   for (GemmPath* path : {&full.support->fprop, &full.support->dgrad, &full.support->wgrad})
-    path->kernels = "own";
+    path->kernels = "own", path->emulated_shapes = "64 x 80 x 208";
+  full.metrics->peaks->fp4_tflops = 9000;
+  full.metrics->peaks->measured_fp4_tflops = 5000;
   full.breakdown->routing_ms = 0.5;
   full.flow = FlowRecord{};
   full.params = ParameterCounts{30, 3};
