@@ -30,7 +30,7 @@ bool breaks_schema_at(const Json& json, const std::string& pointer) {
 }
 
 /// Short enough for a warning: a section would fill pages.
-std::string text_of(const Json& value) {
+std::string shown_value(const Json& value) {
   constexpr std::size_t kMostLetters = 40;
   std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
   return text.size() <= kMostLetters ? text : std::string(value.type_name());
@@ -61,7 +61,7 @@ std::vector<std::string> mend(Json& json) {
     if (violations.empty()) return warnings;
     const SchemaViolation first = violations.front();
     const Pointer place(first.pointer);
-    const std::string value = json.contains(place) ? text_of(json.at(place)) : "";
+    const std::string value = json.contains(place) ? shown_value(json.at(place)) : "";
     const auto gone = take_out(json, first.pointer);
     if (!gone) cannot_be_read(first.text());
     std::string warning = first.text();

