@@ -45,12 +45,13 @@ std::string factor_words(double factor) {
   return factor < 10 ? fmt::format("{:.2f}", factor) : fmt::format("{:.3g}", factor);
 }
 
-/// "x1.03 [1.02, 1.04]"; "at least" where the law, whose slope falls, says more than the first order by over 5%.
+/// "x1.03 [1.02, 1.04]", "over x1000"; "at least" where the law, whose slope falls, says more than the first order by over 5%.
 std::string tokens_words(const std::optional<MeanWithInterval>& gap, double tokens) {
   if (!gap) return "-";
   constexpr double kClose = 1.05;
   const double slope = kLaw.slope(tokens), factor = token_factor(gap->mean, slope);
   const auto exact = kLaw.exact_token_factor(gap->mean, tokens);
+  if (!(factor < 1000)) return "over x1000";
   return fmt::format("{}x{} [{}, {}]", exact && *exact <= factor * kClose ? "" : "at least ",
                      factor_words(factor), factor_words(token_factor(gap->low, slope)),
                      factor_words(token_factor(gap->high, slope)));
