@@ -1,6 +1,9 @@
-// What the table of optimizers names and no fuzz target calls: targets read cases and run none, so that kernels stay out.
+// What the table of optimizers and the plan of a sensitivity probe name and no fuzz target calls: targets read cases and run
+// none, so that kernels stay out.
 #include <cstdlib>
 
+#include "bench/case/plan.h"
+#include "models/transformer/flops.h"
 #include "models/transformer/update_rules.h"
 
 namespace precbench {
@@ -10,5 +13,8 @@ void lion_update(const UpdateContext&, int) { std::abort(); }
 void adafactor_update(const UpdateContext&, int) { std::abort(); }
 void muon_update(const UpdateContext&, int) { std::abort(); }
 void adafactor_scalars(const OptimizerOptions&, double, StepScalars&) { std::abort(); }
+
+std::string Plan::why_layers_unsupported(const ConvertedLayers&) const { std::abort(); }
+FlopCount flops_per_token(const ModelConfig&, std::int64_t, FlopConvention) { std::abort(); }
 
 }  // namespace precbench
