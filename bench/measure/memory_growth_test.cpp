@@ -21,7 +21,8 @@ std::int64_t resident() {
 
 }  // namespace
 
-TEST_CASE("case after case in one process, its memory stays what it is", "[session][moe][ep][address-space]") {
+TEST_CASE("case after case in one process, its memory stays what it is",
+          "[session][moe][ep][address-space]") {
   const auto run_some = [](int count) {
     for (int i = 0; i < count; ++i) {
       Case c;

@@ -13,7 +13,6 @@ namespace {
 using Vector128 [[gnu::vector_size(16)]] = float;
 using Vector256 [[gnu::vector_size(32)]] = float;
 using Vector512 [[gnu::vector_size(64)]] = float;
-using Indices [[gnu::vector_size(16)]] = std::int32_t;
 
 constexpr std::int64_t kPanelRows = 96;   // of A, packed at a time: a multiple of every kernel's rows
 constexpr std::int64_t kPanelCols = 512;  // of B
@@ -69,15 +68,10 @@ void transpose_4x4(float* out, std::int64_t out_stride, const float* in, std::in
   using Unaligned [[gnu::aligned(4), gnu::may_alias]] = Vector128;
   Vector128 row[4];
   for (int i = 0; i < 4; ++i) row[i] = *reinterpret_cast<const Unaligned*>(in + i * in_stride);
-  const Vector128 low_01 = __builtin_shuffle(row[0], row[1], Indices{0, 4, 1, 5});
-  const Vector128 low_23 = __builtin_shuffle(row[2], row[3], Indices{0, 4, 1, 5});
-  const Vector128 high_01 = __builtin_shuffle(row[0], row[1], Indices{2, 6, 3, 7});
-  const Vector128 high_23 = __builtin_shuffle(row[2], row[3], Indices{2, 6, 3, 7});
-  const Vector128 columns[4] = {__builtin_shuffle(low_01, low_23, Indices{0, 1, 4, 5}),
-                                __builtin_shuffle(low_01, low_23, Indices{2, 3, 6, 7}),
-                                __builtin_shuffle(high_01, high_23, Indices{0, 1, 4, 5}),
-                                __builtin_shuffle(high_01, high_23, Indices{2, 3, 6, 7})};
-  for (int p = 0; p < 4; ++p) *reinterpret_cast<Unaligned*>(out + p * out_stride) = columns[p];
+#pragma GCC unroll 4
+  for (int p = 0; p < 4; ++p)
+    *reinterpret_cast<Unaligned*>(out + p * out_stride) =
+        Vector128{row[0][p], row[1][p], row[2][p], row[3][p]};
 }
 
 /// Packs vectors first to first + count - 1 of k elements from `from` on as [k][width], zeros beyond count.

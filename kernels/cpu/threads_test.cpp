@@ -44,7 +44,7 @@ Outputs elementwise(Device& device) {
 }
 
 Outputs matmul(Device& device) {
-  // A wide D, of which a BLAS call makes 64 rows.
+  // More rows and columns than a tile of D has (192 x 512).
   constexpr std::int64_t kN = 2100;
   const Owned a = random(1, DType::bf16, kM, kC), b = random(2, DType::f32, kN, kC);
   const Owned c = random(3, DType::bf16, kC, kM);

@@ -10,7 +10,7 @@ namespace {
 struct Problem {
   std::int64_t M, N, K;
 };
-// Vectors, odd everywhere, and more rows than one BLAS call makes: 512, or 64 where D is wide.
+// Vectors, odd everywhere, and more rows and columns than a tile of D has (192 x 512).
 constexpr Problem kProblems[] = {{1, 1, 1},     {1, 9, 5},     {7, 1, 33},
                                  {129, 40, 17}, {1100, 31, 6}, {130, 2100, 3}};
 

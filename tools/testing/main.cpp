@@ -42,7 +42,8 @@ int main(int argc, char** argv) {
   Catch::Session session;
   if (const int status = session.applyCommandLine(argc, argv)) return status;
   std::string filter;
-  for (const std::string& words : session.configData().testsOrTags) filter += (filter.empty() ? "" : " ") + words;
+  for (const std::string& words : session.configData().testsOrTags)
+    filter += (filter.empty() ? "" : " ") + words;
   if (!filter.empty()) session.configData().testsOrTags = {without_hidden_tests(filter)};
   return session.run();
 }
