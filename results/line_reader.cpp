@@ -25,8 +25,7 @@ constexpr std::size_t kBufferBytes = std::size_t{1} << 18;
   throw InvalidInput(fmt::format("cannot read {}: {}", name, std::strerror(error)));
 }
 
-/// Whether reading comes to an end by itself or by somebody at a terminal; other devices, /dev/zero among them, may go on
-/// for ever.
+/// Returns true if reading ends by itself or by a user at a terminal. Other devices, such as /dev/zero, may never end.
 bool ends(int descriptor, const struct stat& status) {
   if (S_ISREG(status.st_mode) || S_ISFIFO(status.st_mode) || S_ISSOCK(status.st_mode)) return true;
   constexpr unsigned kNullMajor = 1, kNullMinor = 3;

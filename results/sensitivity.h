@@ -11,7 +11,7 @@
 
 namespace precbench {
 
-/// What a cell is.
+/// Kind of a cell:
 ///   whole    the recipe as the case has it
 ///   control  the recipe with nothing quantized; its price is 0, but for the noise of kernels that do not repeat
 ///   alone    only the named part in the recipe, the rest in BF16
@@ -40,7 +40,7 @@ struct CellRecord {
   std::optional<std::string> note = {};
 };
 
-/// Whether the prices of a group's parts add up to the price of the whole.
+/// Sum of the prices of a group's parts, compared with the price of the whole recipe.
 struct CellSum {
   std::string group;
   CellKind kind = CellKind::alone;  ///< alone: prices are added; kept: what each buys back

@@ -33,7 +33,7 @@ double mean_without(double sample, const std::vector<double>& samples) {
   return sum / static_cast<double>(samples.size() - 1);
 }
 
-/// Whether the mean of all samples, whatever makes it so, is far from the median.
+/// Returns true if the mean of all samples is far from the median, for whatever reason.
 bool whole_mean_is_far(const Timing& timing) {
   const auto mean = mean_step_ms(timing);
   return mean && timing.median_ms && timing.samples_ms.size() >= kFewestSamples &&

@@ -60,7 +60,7 @@ TEST_CASE("step_ms_for_speed: the mean where stalls come again and again", "[ste
   CHECK(timing.median_ms == 20.0);
   CHECK(mean_is_far_from_median(timing));
   CHECK(step_ms_for_speed(timing) == 35.0);
-  // Of two kinds of steps the shorter may be the rarer: then the median is too slow a speed.
+  // With two kinds of steps, the short ones may be rare: the median then understates the speed.
   CHECK(step_ms_for_speed(timing_of({70, 70, 70, 20, 20, 70, 70, 20, 70})) == 480.0 / 9);
 }
 

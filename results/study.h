@@ -42,8 +42,8 @@ struct StudyPlace {
   /// Tokens that the trunks' first weights had seen before the study; null where the user did not say, and in studies whose
   /// trunks start from random weights.
   std::optional<std::int64_t> trained_tokens;
-  /// Of a fork whose age the study chose: whether the trunks' loss was steady from there on. Null where the settings gave
-  /// the ages, and of a trunk.
+  /// True if the study chose the fork's age and the trunks' loss was steady from there on; null if the settings gave the ages,
+  /// and for trunks.
   std::optional<bool> steady;
 
   bool operator==(const StudyPlace&) const = default;

@@ -106,7 +106,7 @@ ConvertedLayers convert(const Case& c, const ModelConfig& model, const Recipe& r
   const auto converts_as = [&](LinearRole role, std::int64_t layer, std::int64_t out, std::int64_t in) {
     return quantized && !keep.keeps(recipe, role, layer, model.layers, out, in);
   };
-  // What a layer is made of has one size, but for q beside k and v.
+  // All matrices of a layer have one size, except that q differs from k and v.
   const auto converts = [&](const LinearSpec& linear, std::int64_t layer) {
     return converts_as(linear.role, layer, linear.parts.front().size, linear.in);
   };

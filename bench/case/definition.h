@@ -75,8 +75,8 @@ struct Definition : ConvertedLayers {
   std::vector<SensitivityGroup> sensitivity;  ///< none: not measured
 };
 
-/// What becomes of a case whose recipe does not go with its other fields, as a schedule without a number of steps: an
-/// exception, or a definition with a `refusal`, which becomes a row "unsupported" beside the cases that can run.
+/// How to treat a case whose recipe conflicts with its other fields (for example, a schedule without a number of steps): throw
+/// InvalidInput, or keep the case with a `refusal`, which becomes an "unsupported" row beside the cases that can run.
 enum class Refusals : std::uint8_t { thrown, kept };
 
 /// Looks everything up: files of models and recipes are read, data and checkpoints are sampled for their fingerprints,

@@ -44,7 +44,7 @@ std::vector<const SensitivityCell*> candidates_of(const std::vector<SensitivityC
 /// Returns the FLOPs of the GEMMs that the plan's recipe quantizes, as a fraction of the model's FLOPs.
 double quantized_flops(const Plan& plan);
 
-/// Whether the plan's groups include `best`.
+/// Returns true if the plan's groups include `best`.
 bool wants_sets(const Plan& plan);
 
 /// Returns the largest number of cells that the plan's groups can have, sets included. 0 without --sensitivity.

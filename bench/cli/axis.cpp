@@ -25,7 +25,7 @@ std::string_view take_digits(std::string_view& text) {
   return digits;
 }
 
-/// Whether `text` is the exponent of a number: "e-4".
+/// Returns true if `text` is the exponent of a number, such as "e-4".
 bool is_exponent(std::string_view text) {
   if (!text.starts_with('e') && !text.starts_with('E')) return false;
   text.remove_prefix(1);

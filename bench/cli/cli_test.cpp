@@ -244,7 +244,7 @@ TEST_CASE("a full standard output is told", "[cli]") {
 
 TEST_CASE("process 0 says that it meets anybody where there is no secret", "[cli][together]") {
   const TempDirectory directory;
-  // What it says until it listens, where it then waits for the other process.
+  // Returns the program's output until it listens for the other process.
   const auto said = [&](const char* secret) {
     const Address address = free_address();
     const std::string file = directory / (secret ? "closed" : "open");

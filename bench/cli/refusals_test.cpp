@@ -146,7 +146,7 @@ TEST_CASE("OMP_NUM_THREADS: more threads than any machine has are refused in one
       CHECK(said.starts_with("precbench: OMP_NUM_THREADS: "));
       CHECK(said.ends_with(" threads, at most 4096 are possible"));
     }
-  // What computes nothing does not ask.
+  // A command that computes nothing does not check the number of threads.
   CHECK(output_of("OMP_NUM_THREADS=99999 " PRECBENCH_BINARY_DIR "/precbench --version").status == 0);
 }
 

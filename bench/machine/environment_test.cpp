@@ -1,35 +1,17 @@
 // Threads and CPUs of this process, as records have them.
 #include "bench/machine/environment.h"
 
-#include <sched.h>
 #include <stdlib.h>
 
 #include <optional>
 #include <string>
 
 #include "tools/testing/catch.h"
+#include "tools/testing/one_cpu.h"
 
 using namespace precbench;
 
 namespace {
-
-/// Pins the calling thread to the first CPU of its mask while it lives.
-class OnOneCpu {
- public:
-  OnOneCpu() {
-    sched_getaffinity(0, sizeof before_, &before_);
-    int first = 0;
-    while (!CPU_ISSET(first, &before_)) ++first;
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(first, &one);
-    sched_setaffinity(0, sizeof one, &one);
-  }
-  ~OnOneCpu() { sched_setaffinity(0, sizeof before_, &before_); }
-
- private:
-  cpu_set_t before_;
-};
 
 /// OMP_NUM_THREADS as given while it lives; null: not set.
 class OmpThreads {

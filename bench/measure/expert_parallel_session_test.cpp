@@ -39,7 +39,7 @@ constexpr const char* kWeighted =
   "vocab": 256, "experts": 8, "top_k": 1, "expert_ffn": 128, "shared_ffn": 128, "score": "sigmoid", "normalise": false,
   "weight_at": "input"})";
 
-constexpr double kLayers = 2, kTokens = 2 * 64, kWidth = 128, kTopK = 2, kSlots = kLayers * kTokens * kTopK;
+constexpr double kLayers = 2, kTokens = 2 * 64, kWidth = 128, kTopK = 2;
 
 }  // namespace
 
@@ -203,8 +203,9 @@ TEST_CASE("ranks with different experts drop and train as those that have all", 
         CHECK(std::fabs(apart.training->loss[step] / whole.training->loss[step] - 1) <= 2e-4);
       CHECK(apart.moe->rows.expected == whole.moe->rows.expected);
       CHECK(apart.moe->rows.actual <= 2 * 4 * kLayers * 24);  // of two ranks' tokens, by four experts
-      // The ranks' sums are rounded in another order, so a token whose choice is nearly a tie may go elsewhere.
-      const double moved = c.routing == "learned" ? kSlots / 64 : 0;
+      // Gradients of experts are summed over tokens in another order, so after three steps the routers' weights differ by rounding
+      // and a token whose choice is nearly a tie may go elsewhere: one in each layer. The test below has no such sum.
+      const double moved = c.routing == "learned" ? kLayers * kTopK : 0;
       CHECK(std::fabs(apart.moe->rows.dropped - whole.moe->rows.dropped) <= moved);
       CHECK(apart.memory->measured->activations == apart.memory->predicted->activations);
     }

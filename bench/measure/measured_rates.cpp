@@ -6,6 +6,7 @@
 
 #include "kernels/device/memory.h"
 #include "kernels/gpu/graph.h"
+#include "kernels/numerics/without_draws.h"
 #include "models/transformer/linear.h"
 
 namespace precbench {
@@ -25,17 +26,6 @@ double shortest_seconds(Device& device, DeviceClock& clock, const std::function<
     device.synchronize();
     return clock.milliseconds(start, stop) / 1e3;
   });
-}
-
-/// The GEMM with operands that need neither random numbers nor another product's: its speed is the same.
-GemmRecipe without_draws(GemmRecipe gemm) {
-  for (QuantFormat* format : {&gemm.a, &gemm.b}) {
-    format->element_rounding = ElementRounding::rne;
-    format->transform = {};
-    format->eden = 0;
-    format->from_fprop = false;
-  }
-  return gemm;
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What this very GPU gives today: the highest rate of a large GEMM in BF16 and in a recipe's format, and the highest copy
-// bandwidth. The denominators of mfu_measured.
+// Rates measured on this GPU in this run: the highest of a large GEMM in BF16 and in a recipe's format, and the highest copy
+// bandwidth. They are the denominators of mfu_measured.
 #pragma once
 
 #include <functional>

@@ -35,7 +35,7 @@ TEST_CASE("case after case in one process, its memory stays what it is",
       run_ok(c);
     }
   };
-  // What is kept for good, the C library's arenas above all, is there after the first cases.
+  // Memory that is kept for good, such as the C library's arenas, has been allocated after the first cases.
   run_some(8);
   const std::int64_t before = resident();
   constexpr int kCases = 20;

@@ -45,10 +45,10 @@ struct OpRates {
   double bf16_flops = 0, fp8_flops = 0, bytes = 0, fp4_flops = 0;
 };
 double speed_of_light(const std::vector<OpCost>& ops, const OpRates& peaks);
-/// Whether one of a recipe's GEMMs multiplies two operands in FP4, or two in FP8.
+/// Return true if one of the recipe's GEMMs multiplies two operands in FP4, or two in FP8.
 bool has_fp4_gemm(const Recipe& recipe);
 bool has_fp8_gemm(const Recipe& recipe);
-/// Of a GPU of the data sheet `peak`; null where the recipe needs an FP8 or FP4 peak that the GPU does not have.
+/// Returns the data-sheet rates for the recipe's operations; null if it needs an FP8 or FP4 peak that `peak` lacks.
 std::optional<OpRates> op_rates(const DatasheetRates& peak, const Recipe& recipe);
 
 /// How the three GEMMs run on a device; of several recipes of a run the weakest.

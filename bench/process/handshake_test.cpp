@@ -324,7 +324,7 @@ TEST_CASE("a coordinator that nobody joins says whom it refused", "[together]") 
   with_time_limit(1.5, [](double limit) {
     const Address address = free_address();
     std::atomic<bool> gone = false;
-    // What the two hear who come, nothing where the coordinator is gone first.
+    // The answers to the two clients; empty if the coordinator ends first.
     auto refused = std::async(std::launch::async, [&] {
       Greeting greeting;
       eventually([&] {

@@ -28,7 +28,7 @@ BatchFidelity run(Rank& rank, const Plan& plan, const SensitivityCell& cell, Gra
 /// All cells on the tokens of the steps from `first` on, cell by cell.
 std::vector<Batches> measure(Rank& rank, const Plan& plan, const DataSource& data, ReferencePlace place,
                              const Cells& cells, std::int64_t first) {
-  // Of the recipe that the run begins with, however many batches.
+  // All batches use the recipe that the run begins with.
   const std::int64_t last_step =
       plan.later.empty() ? plan.fields.fidelity_batches : plan.later.front().from - 1;
   std::vector<Batches> results(cells.size());
@@ -85,12 +85,12 @@ void add(SensitivityRecord& record, const Layout& layout, const Cells& cells,
   }
 }
 
-/// Whether a cell is a part of its group's partition of the recipe: q, k and v are in qkv.
+/// Returns true if the cell belongs to its group's partition of the recipe. q, k and v do not: they are parts of qkv.
 bool is_summand(const SensitivityCell& cell) {
   return cell.name.part != "q" && cell.name.part != "k" && cell.name.part != "v";
 }
 
-/// What the parts of a group come to together, batch by batch.
+/// Adds the sums of each group's parts, paired by batch.
 void add_sums(SensitivityRecord& record, const Cells& cells, const std::vector<Batches>& results) {
   const std::vector<double> whole = prices_of(results.front());
   for (const char* group : {"gemms", "operands", "roles", "blocks", "linears"})

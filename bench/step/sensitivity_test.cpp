@@ -39,8 +39,8 @@ struct Measured {
   Fidelity probe;
 };
 
-/// Of the weights that `prepare` leaves; of drawn ones without it. In no more memory than predicted; every rank says the
-/// same.
+/// Measures the sensitivity at the weights that `prepare` leaves, or at the drawn weights without it. Checks that no more
+/// memory than predicted is used, and that all ranks return the same.
 Measured measured(const Plan& plan, const std::function<void(Rank&, const DataSource&)>& prepare = {},
                   ReferencePlace place = ReferencePlace::device) {
   const DryRun accounts =
@@ -240,6 +240,7 @@ TEST_CASE("sensitivity: an outlier planted in one block's FFN is found in that b
   const SensitivityRecord without = measured(resolve(case_of("rowwise", "gemms")), train_on_ffn).sensitivity;
   CHECK(std::fabs(*found.loss_bf16 - *without.loss_bf16) < 1e-4);
   const double price = *cell(found, "recipe", CellKind::whole, "rowwise").loss_difference.mean;
+  // The planted layer must account for 0.8 of the price (below), which leaves a fifth for what the recipe costs without it.
   CHECK(price > 5 * std::fabs(*cell(without, "recipe", CellKind::whole, "rowwise").loss_difference.mean));
   const std::string block = std::to_string(kBlock);
   CHECK(first_of(found, "blocks", CellKind::alone, &CellRecord::loss_difference) == block);

@@ -85,7 +85,7 @@ std::optional<Recipe> without_bits(const Recipe& recipe, StudyPart part, int bit
 /// In its products or in what the optimizer keeps.
 bool differs_from_bf16(const Recipe& recipe) { return recipe.quantized() || !recipe.optimizer.empty(); }
 
-/// Whether gradients can be compared in the case; of a recipe that multiplies in BF16 there is nothing to compare.
+/// Returns true if the case can measure sensitivity: its gradients can be compared, and its recipe quantizes something.
 bool measures_sensitivity(Case c) {
   c.fork_from.clear();
   const Plan plan = resolve(c);

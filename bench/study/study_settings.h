@@ -48,7 +48,7 @@ struct StudySettings {
   bool starts_trained() const;
 };
 
-/// Of this program, for a CPU or a GPU. `trained`: with what --init-from changes.
+/// Returns the built-in settings for a CPU or a GPU; `trained`: those for a study with --init-from.
 StudySettings default_study(bool on_gpu, bool trained = false);
 
 /// Sets what the file at `path` says. Throws InvalidInput, "FILE:LINE: why", for what sweep files are refused for, for a

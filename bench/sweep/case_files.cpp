@@ -108,7 +108,7 @@ void add_saved(const Case& c, std::set<NamedFile>& saved) {
   if (writes_checkpoints(c)) saved.emplace("--checkpoint-dir", fs::path(c.checkpoint_dir) / ".try");
 }
 
-/// What cases save, each file once: many cases have one folder of checkpoints.
+/// Returns the files that the cases save, each once: many cases share one folder of checkpoints.
 std::set<NamedFile> saved_by(const std::vector<Plan>& cases) {
   std::set<NamedFile> saved;
   for (const Plan& plan : cases) add_saved(plan.fields, saved);

@@ -1,4 +1,4 @@
-// What a record gets before anybody sees it as a row.
+// Completes a record before it is appended as a row.
 #pragma once
 
 #include "bench/case/plan.h"

@@ -143,7 +143,7 @@ Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, 
     }
     const std::string missing = record.status == Status::ok ? missing_output(*wanted->second) : "";
     if (!missing.empty()) tell(missing + " is not there: its finished case is run again");
-    // What has the name of a file that was lost is an older one.
+    // A file with the name of one that could not be written is from an older run.
     const bool lost = record.status == Status::ok && !wanted->second->fields.save_final.empty() &&
                       !lost_files(record).empty();
     if (lost && missing.empty()) tell("a finished case could not write its files, and is run again");

@@ -1,5 +1,5 @@
-// Whether a file or folder could be made, found out by making one beside it that is removed at once: permissions alone
-// say nothing of /proc, a name that is too long, or a file system that takes no new entries.
+// Tests whether a file or folder can be created, by creating one beside it and removing it at once. Permissions alone do not
+// tell for /proc, names that are too long, or file systems without free inodes.
 #pragma once
 
 #include <filesystem>

@@ -31,7 +31,7 @@ std::optional<std::string> beyond(std::string_view text, const JsonLimits& limit
 
 /// Returns the text behind a UTF-8 byte order mark, which editors on Windows write; without one, the text.
 std::string_view without_byte_order_mark(std::string_view text);
-/// Whether the text begins with the byte order mark of UTF-16, which is not read.
+/// Returns true if the text begins with the byte order mark of UTF-16, an encoding that is not read.
 bool is_utf16(std::string_view text);
 
 /// "not valid JSON in line 3, column 7". `byte`: where the parser stopped, from 1.
@@ -50,7 +50,7 @@ Json parse_untrusted(std::string_view text, const JsonLimits& limits) {
   }
 }
 
-/// What Python's json.dump writes for numbers that JSON has not.
+/// Constants that Python's json.dump writes for numbers that JSON cannot represent.
 inline constexpr const char* kPythonConstants[] = {"-Infinity", "Infinity", "NaN"};
 
 /// Returns the text with these constants, where they stand as values, as strings: `{"a": NaN}` becomes `{"a": "NaN"}`. So a

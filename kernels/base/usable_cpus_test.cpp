@@ -1,34 +1,11 @@
 // Affinity masks of this process, and quotas in a made-up /proc and /sys.
 #include "kernels/base/usable_cpus.h"
 
-#include <sched.h>
-
 #include "tools/testing/catch.h"
+#include "tools/testing/one_cpu.h"
 #include "tools/testing/temp_directory.h"
 
 using namespace precbench;
-
-namespace {
-
-/// Pins the calling thread to the first CPU of its mask while it lives.
-class OnOneCpu {
- public:
-  OnOneCpu() {
-    sched_getaffinity(0, sizeof before_, &before_);
-    int first = 0;
-    while (!CPU_ISSET(first, &before_)) ++first;
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(first, &one);
-    sched_setaffinity(0, sizeof one, &one);
-  }
-  ~OnOneCpu() { sched_setaffinity(0, sizeof before_, &before_); }
-
- private:
-  cpu_set_t before_;
-};
-
-}  // namespace
 
 TEST_CASE("usable_cpus: counts the CPUs of the affinity mask, not of the machine", "[usable-cpus]") {
   const TempDirectory root;

@@ -92,7 +92,7 @@ PRECBENCH_OP_TEST(fp4_beside_bf16_on,
       double error = 0, size = 0;
       for (std::size_t i = 0; i < got.size(); ++i)
         error += (got[i] - expected[i]) * (got[i] - expected[i]), size += expected[i] * expected[i];
-      // What dequantize rounds to BF16 is half a unit of eight bits off at most.
+      // dequantize rounds to BF16, whose error is at most half a unit in the last of eight bits.
       CHECK(std::sqrt(error / size) < 0x1p-8);
     }
 }

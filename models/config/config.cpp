@@ -252,7 +252,8 @@ std::string name_of_file(const std::string& file) {
   return folder.filename().string();
 }
 
-/// Of a folder, its config.json, or that of a snapshot where it is a repository in a cache of Hugging Face; empty: none.
+/// Returns the path of the folder's config.json, or of a snapshot's if the folder is a repository in a Hugging Face cache; empty
+/// if there is none.
 std::string config_in(const fs::path& folder) {
   std::error_code error;
   if (const fs::path config = folder / "config.json"; fs::exists(config, error)) return config.string();

@@ -105,7 +105,7 @@ struct RopeKeys {
   }
 
   const char* type_key() const { return given(values, "rope_type") ? "rope_type" : "type"; }
-  /// Whether the angles change only beyond max_position_embeddings.
+  /// Returns true if the angles change only beyond max_position_embeddings.
   bool dynamic() const { return values.value(type_key(), json()) == "dynamic"; }
 };
 

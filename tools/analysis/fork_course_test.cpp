@@ -46,7 +46,7 @@ class Simulated {
     return fit_course(courses, kSmall).value();
   }
 
-  /// Of `count` courses the share that `holds` says yes to.
+  /// Returns the fraction of `count` simulated courses for which `holds` is true.
   template <class Holds>
   double share(const Holds& holds, int count = 400) {
     int found = 0;

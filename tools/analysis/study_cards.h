@@ -35,7 +35,7 @@ struct StepDifference {
   MeanWithInterval difference;
 };
 
-/// What evaluating in the recipe costs before any update: its loss minus BF16's of the same weights and tokens, nats.
+/// Price of switching to the recipe before any update: its loss minus BF16's at the same weights and tokens, in nats.
 struct SwitchPrice {
   double mean = 0;
   std::optional<double> low, high;  ///< 95% interval; null where neither trunks nor batches give one

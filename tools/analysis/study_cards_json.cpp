@@ -47,7 +47,7 @@ Json json_of(const std::optional<ForkCourse>& course) {
           {"plateau", plateau}};
 }
 
-/// What the card's settled gap costs in tokens at each horizon.
+/// Returns the token factor of the card's settled gap at each horizon.
 Json tokens_json(const std::optional<MeanWithInterval>& gap) {
   const ScalingLaw& law = kBesiroglu2024;
   Json horizons = Json::array();

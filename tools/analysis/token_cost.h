@@ -1,4 +1,4 @@
-// What a gap in the loss costs in tokens: how many more of them BF16 would be ahead by.
+// Converts a gap in the loss into tokens: by which factor more tokens make up for it.
 //
 // A model that ends `gap` nats above BF16's makes up for it with more tokens. The loss falls by S with each factor e of the
 // tokens, S = -dL/d ln(tokens), so the tokens grow by the factor exp(gap / S). S is that of a published law at the horizon of

@@ -1,4 +1,4 @@
-// What a gap costs in tokens, against the law itself and against figures worked out beside it.
+// Token factors of a gap, checked against the scaling law itself and against independently computed figures.
 #include "tools/analysis/token_cost.h"
 
 #include <cmath>

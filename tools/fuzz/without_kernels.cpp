@@ -1,5 +1,5 @@
-// What the table of optimizers and the plan of a sensitivity probe name and no fuzz target calls: targets read cases and run
-// none, so that kernels stay out.
+// Stubs for functions that the optimizer table and the plan of a sensitivity probe reference but no fuzz target calls: targets
+// read cases and run none, so kernels are not linked.
 #include <cstdlib>
 
 #include "bench/case/plan.h"

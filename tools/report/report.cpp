@@ -131,7 +131,7 @@ nlohmann::ordered_json make_json(const RecordSet& set) {
   for (const Column& column : report_columns())
     if (*column.unit) units[column.key] = column.unit;
   Json json = {{"units", units}, {"cases", cases}, {"problems", problems_of(set, workloads)}};
-  // Of rows of studies too, which are no cases of a report.
+  // Includes rows of studies, which are not cases of a report.
   for (const LocatedRecord& located : set.records) {
     const Record& record = located.record;
     if (!record.sensitivity) continue;

@@ -1,5 +1,5 @@
-// What does the precision cost? Two prices of each card of a study, the course between them, and what the gap that remains
-// costs in tokens.
+// Report section on the price of precision: for each card of a study the switch price, the settled gap, the course between them,
+// and the tokens that make up for the gap.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ std::string switch_words(const std::optional<SwitchPrice>& price) {
 std::string plateau_words(const StudyCard& card, const CardPrice& price) {
   if (!price.course) return "-";
   if (!price.course->plateau) return price.course->shape == CourseShape::unclear ? "unclear" : "none reached";
-  // What is below the noise floor is reported as no difference.
+  // A plateau below the noise floor is not reported as a difference.
   const bool above = price.course->above_zero() && price.course->plateau->mean > card.floor.value_or(0);
   return interval(*price.course->plateau) + (above ? ", above zero" : "");
 }
@@ -57,7 +57,7 @@ std::string tokens_words(const std::optional<MeanWithInterval>& gap, double toke
                      factor_words(token_factor(gap->high, slope)));
 }
 
-/// What a margin means for who wants speed: the speed-up below which it is more than the break-even gap.
+/// Returns a sentence on the margin: below which speed-up it exceeds the break-even gap.
 std::string margin_words(const StudyCard& card) {
   std::string words;
   for (const double tokens : kHorizons)

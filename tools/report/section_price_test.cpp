@@ -1,4 +1,4 @@
-// What a study costs, in a report: two prices, the course, tokens, and verdicts that name the model and its age.
+// The report's price section: switch price, settled gap, course, tokens, and verdicts that name the model and its age.
 #include <functional>
 #include <regex>
 

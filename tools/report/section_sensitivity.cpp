@@ -119,7 +119,7 @@ std::string sum_words(const CellSum& sum) {
                                            : "");
 }
 
-/// What the recipe's parts cost alone, and other formats in their place.
+/// Section with the price of each part alone in the recipe, and of other formats in its place.
 Section source_section(const Record& record, const CellRecord& whole) {
   const SensitivityRecord& s = *record.sensitivity;
   Section section{"Where the loss comes from: " + name_of_row(record), {price_words(record, whole)}, {}, {}};
@@ -149,7 +149,7 @@ Section source_section(const Record& record, const CellRecord& whole) {
   return section;
 }
 
-/// What layers in BF16 buy back.
+/// Section with the price that each part and set buys back when it stays in BF16.
 Section keep_section(const Record& record, const CellRecord& whole) {
   constexpr std::size_t kLongTable = 60;
   const SensitivityRecord& s = *record.sensitivity;

@@ -1,4 +1,4 @@
-// What a report says of --sensitivity: parts by their price, layers by what they buy back, and sets as they grow.
+// The report's sensitivity sections: parts sorted by price, layers by the price they buy back, and growing sets.
 #include "tools/report/sections_testing.h"
 #include "tools/testing/catch.h"
 

@@ -106,7 +106,7 @@ inline bool eventually(const std::function<bool()>& condition) {
   return true;
 }
 
-/// Whether the process has a handler for the signal, which then no longer just ends it.
+/// Returns true if the process has a handler for the signal, so that the signal does not simply end it.
 inline bool handles(pid_t pid, int signal) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/status");
   for (std::string key, value; file >> key && std::getline(file, value);)

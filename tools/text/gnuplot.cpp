@@ -117,7 +117,7 @@ void replace_all(std::string& text, const std::string& from, const std::string& 
     text.replace(at, from.size(), to);
 }
 
-/// Whether a picture has its end: on a full disk gnuplot succeeds all the same.
+/// Returns true if the picture file is complete. On a full disk gnuplot reports success all the same.
 bool is_whole(const fs::path& picture) {
   constexpr std::size_t kEnd = 16;
   const std::string text = read_text(picture);

@@ -49,12 +49,12 @@ struct ScaleModes {
 /// The modes of a pair of formats; nullopt where no pair of modes expresses it.
 std::optional<ScaleModes> scale_modes(const QuantFormat& a, const QuantFormat& b);
 
-/// Whether this version of cuBLASLt keeps one entry of its heuristic cache for MXFP8 and for FP8 with tensor scales, and so
-/// may answer for the one with what it has chosen for the other. Source: TransformerEngine's cublaslt_gemm.cu.
+/// Returns true if this version of cuBLASLt shares heuristic cache entries between MXFP8 and FP8 with tensor scales, and so
+/// may return an algorithm chosen for the other mode. Source: TransformerEngine's cublaslt_gemm.cu.
 constexpr bool confuses_cached_scales(std::size_t version) { return version <= 120803; }
 
-/// Whether power-of-two scales are multiplied as MXFP8 on a GPU of this compute capability where it has no mode of their
-/// own: 10.x, whose MXFP8 is full rate. 12.x has it in some versions of cuBLASLt only, and older GPUs not at all.
+/// Returns true if operands with power-of-two scales run as MXFP8 on a GPU of this compute capability, which has no mode for
+/// them: 10.x, whose MXFP8 is full rate. 12.x has it in some versions of cuBLASLt only, and older GPUs not at all.
 constexpr bool takes_scales_as_mx(int compute_capability) { return compute_capability / 10 == 10; }
 
 /// What cuBLASLt calls a type. Throws std::logic_error for one that no GEMM takes.
@@ -189,7 +189,7 @@ class MatmulPlans {
   /// The same of operands in BF16, which every shape has a kernel for. Throws Unsupported where not.
   void run_plain(const Tensor& d, const GemmOperand& a, const GemmOperand& b, const MatmulOptions& options,
                  const float* factors = nullptr);
-  /// Whether somebody has a kernel for a problem of formats that are native. Asked once for each.
+  /// Returns true if cuBLASLt or our kernels can run the problem, whose formats are native. Cached for each key.
   bool takes(const PlanKey& key);
   const Answer& answer(const GemmRecipe& gemm, GemmRole role);
   /// Chooses for a plan that has not run yet.
@@ -203,7 +203,7 @@ class MatmulPlans {
   bool is_native(const GemmRecipe& gemm, GemmRole role, ScaleModes modes) const;
   Answer probe(const GemmRecipe& gemm, GemmRole role) const;
 
-  /// What is known of a problem's shape.
+  /// Cached knowledge about one problem shape.
   struct Shape {
     bool native = false;
     std::uint8_t emulated_for = 0;  ///< bit by GemmRole: those that it was emulated for

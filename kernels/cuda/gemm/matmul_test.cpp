@@ -22,6 +22,7 @@
 #include "kernels/numerics/formats.h"
 #include "kernels/numerics/mx_expansion.h"
 #include "kernels/numerics/scale_layout.h"
+#include "kernels/numerics/without_draws.h"
 #include "tools/testing/catch.h"
 
 namespace precbench {
@@ -70,17 +71,6 @@ void check_gemm(Device& device, const GemmRecipe& gemm, GemmRole role, const Out
 std::vector<Output> outputs_of(GemmRole role) {
   if (role != GemmRole::wgrad) return {{DType::bf16, false}};
   return {{DType::f32, false}, {DType::f32, true}, {DType::bf16, false}, {DType::bf16, true}};
-}
-
-/// The same GEMM of operands that are quantized by themselves: the product does not depend on how the codes were drawn.
-GemmRecipe without_draws(GemmRecipe gemm) {
-  for (QuantFormat* format : {&gemm.a, &gemm.b}) {
-    format->element_rounding = ElementRounding::rne;
-    format->transform = {};
-    format->eden = 0;
-    format->from_fprop = false;
-  }
-  return gemm;
 }
 
 /// How a GPU of this compute capability is known to run a GEMM with the newest cuBLASLt: 8.9 and 9.0 from runs, 10.x from
