@@ -190,7 +190,7 @@ std::vector<Field> make_fields() {
              &Case::eval_every, kSingle, 0),
       number("eval_tokens", kData, "tokens", "of it, the same for every run of a model and --seq",
              &Case::eval_tokens, kSingle, 1),
-      text("init_from", kData, "start from a .safetensors file or its index", &Case::init_from, kSingle,
+      text("init_from", kData, "first weights: a .safetensors file, its index, or a Hugging Face folder", &Case::init_from, kSingle,
            when_set),
       text("perturb", kData,
            "change of the first weights that is no more than rounding: one unit of one weight",
