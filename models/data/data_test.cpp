@@ -424,6 +424,21 @@ TEST_CASE("open_data: text stays text, and tokens may begin with any bytes", "[d
   CHECK(contains(refusal({directory.write("b.u16", "\x93NUMPY" + text), "", 0, 65536, 4}), "a NumPy array"));
 }
 
+TEST_CASE("open_data: files that end within a signature are answered", "[data]") {
+  TempDirectory directory;
+  std::string tar(600, 'a');
+  tar.replace(257, 5, "ustar");
+  for (const std::string& whole : {std::string("BZh91AY&SY"), std::string("PAR1PAR1PAR1"),
+                                   std::string("\x10\0\0\0\0\0\0\0{\"x\":1}", 15), tar})
+    for (std::size_t size = 1; size < whole.size(); ++size) {
+      INFO(whole.substr(0, 12) << ", the first " << size << " bytes");
+      // The longest sequence that fits, so that only what the bytes mean can refuse them.
+      const auto T = std::max<std::int64_t>(1, static_cast<std::int64_t>(size) - 1);
+      CHECK_NOTHROW(refusal({directory.write("data", whole.substr(0, size)), "", 0, 256, T}));
+    }
+  CHECK(refusal({directory.write("data", "BZh"), "", 0, 256, 2}).empty());
+}
+
 TEST_CASE("open_data: one binary file in a folder is named, with the flag that leaves it out", "[data]") {
   TempDirectory directory;
   directory.write("d/a.txt", "hello hello");

@@ -75,7 +75,7 @@ const char* recognized_by_structure(const MappedFile& file) {
   const std::string_view all = bytes_of(file, static_cast<std::size_t>(file.size()));
   constexpr std::string_view kParquetMark = "PAR1";
   if (all.size() >= 12 && all.starts_with(kParquetMark) && all.ends_with(kParquetMark)) return kParquet;
-  if (all.starts_with("BZh") && all.substr(4, 6) == "1AY&SY")
+  if (all.size() >= 10 && all.starts_with("BZh") && all.substr(4, 6) == "1AY&SY")
     return "bzip2-compressed: unpack it first (bunzip2)";
   if (all.size() >= 512 && all.substr(257, 5) == "ustar") return "a tar archive: unpack it first (tar -xf)";
   std::uint64_t header = 0;  // of safetensors: the length of the JSON behind it
