@@ -71,7 +71,7 @@ std::optional<AgeLaw> fit_age_law(const std::vector<AgedPrice>& prices) {
   for (const auto& [number, points] : by_trunk) {
     std::set<double> ages;
     for (const auto& point : points) ages.insert(point.first);
-    if (ages.size() < kFewestAges) continue;
+    if (ages.size() < kFewestAges || *ages.rbegin() < kSmallestAgeSpan * *ages.begin()) continue;
     const auto trunk = fit_trunk(points);
     if (!trunk) return std::nullopt;
     trunks.push_back(*trunk);

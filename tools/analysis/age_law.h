@@ -38,8 +38,11 @@ class AgeLaw {
   std::vector<Trunk> trunks_;
 };
 
-/// Returns the law, or nothing where fewer than two trunks have prices at three or more ages, or where a trunk's best exponent is
-/// at the limit of what is searched, [-2, 2]: such prices follow no power of the age.
+/// Ages that lie closer together than this factor give no law: its exponent would say nothing of other ages.
+inline constexpr double kSmallestAgeSpan = 10;
+
+/// Returns the law, or nothing where fewer than two trunks have prices at three or more ages that span kSmallestAgeSpan, or where
+/// a trunk's best exponent is at the limit of what is searched, [-2, 2]: such prices follow no power of the age.
 std::optional<AgeLaw> fit_age_law(const std::vector<AgedPrice>& prices);
 
 }  // namespace precbench

@@ -60,7 +60,15 @@ TEST_CASE("fit_age_law: too few trunks or ages, or prices without a power law, h
   std::mt19937_64 random(3);
   CHECK(!fit_age_law({}));
   CHECK(!fit_age_law(prices_of(1, 0.001, 0.3, 0, 0, random)));
-  CHECK(!fit_age_law({{1, 1, 0.1}, {1, 2, 0.2}, {2, 1, 0.1}, {2, 2, 0.2}}));
+  CHECK(!fit_age_law({{1, 1, 0.1}, {1, 20, 0.2}, {2, 1, 0.1}, {2, 20, 0.2}}));
   // A price that comes from nothing at the last age alone is steeper than any exponent that is searched.
-  CHECK(!fit_age_law({{1, 1, 0}, {1, 2, 0}, {1, 4, 1}, {2, 1, 0}, {2, 2, 0}, {2, 4, 1}}));
+  CHECK(!fit_age_law({{1, 1, 0}, {1, 2, 0}, {1, 20, 1}, {2, 1, 0}, {2, 2, 0}, {2, 20, 1}}));
+  // Ages within a factor of ten.
+  const auto spanning = [](double oldest) {
+    return fit_age_law(
+               {{1, 1, 0.1}, {1, 3, 0.2}, {1, oldest, 0.3}, {2, 1, 0.1}, {2, 3, 0.2}, {2, oldest, 0.3}})
+        .has_value();
+  };
+  CHECK(!spanning(9.9));
+  CHECK(spanning(10));
 }

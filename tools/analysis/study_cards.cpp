@@ -7,6 +7,7 @@
 #include <cmath>
 #include <iterator>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "results/statistics.h"
@@ -260,6 +261,25 @@ std::vector<CardPrice> prices_of(const StudyRows& rows, const std::string& recip
   return prices;
 }
 
+/// Fits the settled prices of every trunk over the tokens per parameter that its model had seen.
+std::optional<CardAgeLaw> age_law_of(const StudyRows& rows, const ForkEvidence& evidence) {
+  std::vector<AgedPrice> prices;
+  std::set<double> ages;
+  for (const AgeDifferences& one : evidence.ages) {
+    const auto age = rows.tokens_per_parameter(one.age);
+    if (!age || *age <= 0) return std::nullopt;
+    ages.insert(*age);
+    for (const auto& [trunk, differences] : one.by_trunk)
+      prices.push_back({trunk, *age, mean_and_spread(differences).mean});
+  }
+  auto law = fit_age_law(prices);
+  if (!law) return std::nullopt;
+  CardAgeLaw result{std::move(*law), *ages.begin(), *ages.rbegin(), {}};
+  std::erase_if(prices, [&](const AgedPrice& one) { return one.tokens_per_parameter == result.oldest; });
+  if (const auto younger = fit_age_law(prices)) result.forecast = younger->at(result.oldest);
+  return result;
+}
+
 std::vector<StudyCard> cards_of(const StudyRows& rows) {
   std::vector<double> losses;
   std::size_t steps = 0;
@@ -293,6 +313,7 @@ std::vector<StudyCard> cards_of(const StudyRows& rows) {
     const StudyCells& cells = rows.of(StudyPart::fork, recipe);
     card.fork = typical_fork(cells);
     card.prices = prices_of(rows, recipe, rules.bound());
+    card.age_law = age_law_of(rows, evidence_of(rows, recipe));
     card.fidelity = fidelity_of(cells), card.layers = layers_of(cells), card.curve = curve_of(rows, recipe);
     card.outlier_ffn = outlier_ladder(rows, recipe, "ffn");
     card.outlier_norm = outlier_ladder(rows, recipe, "norm");

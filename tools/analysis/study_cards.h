@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/analysis/age_law.h"
 #include "tools/analysis/analysis.h"
 #include "tools/analysis/fork_course.h"
 #include "tools/analysis/fork_verdict.h"
@@ -53,6 +54,15 @@ struct CardPrice {
   std::optional<ForkCourse> course;  ///< null for fewer than two trunks, and for forks too short to have one
 };
 
+/// How a recipe's settled price grows with the age of the model, in a study with three or more ages.
+struct CardAgeLaw {
+  AgeLaw law;
+  double youngest = 0, oldest = 0;  ///< tokens per parameter, measured
+  /// Price at the oldest age as predicted by a law that was fitted without it; null for fewer than four ages. It tests the law:
+  /// the measured price should lie within.
+  std::optional<MeanWithInterval> forecast;
+};
+
 struct ControlResult {
   std::string name;           ///< "rowwise_e5m2 apart from rowwise"
   std::optional<bool> found;  ///< null: it did not run
@@ -68,6 +78,7 @@ struct StudyCard {
   std::int64_t fork_steps = 0;
   std::vector<CardFidelity> fidelity;
   std::vector<CardPrice> prices;  ///< by age, youngest first
+  std::optional<CardAgeLaw> age_law;  ///< null where fit_age_law() finds none
   std::optional<std::int64_t> trained_tokens;  ///< as in StudyPlace
   std::optional<bool> steady;                  ///< as in StudyPlace
   std::vector<CardLayer> layers;

@@ -78,6 +78,18 @@ Json prices_json(const StudyCard& card) {
   return prices;
 }
 
+Json json_of(const std::optional<CardAgeLaw>& card) {
+  if (!card) return Json();
+  Json trunks = Json::array();
+  for (const auto& [scale, exponent] : card->law.trunks())
+    trunks.push_back({{"scale", scale}, {"exponent", exponent}});
+  return {{"exponent", json_of(std::optional(card->law.exponent()), "mean")},
+          {"trunks", trunks},
+          {"youngest", card->youngest},
+          {"oldest", card->oldest},
+          {"forecast_of_oldest", json_of(card->forecast, "difference")}};
+}
+
 Json json_of(const StudyCard& card) {
   const ForkVerdict& verdict = card.verdict;
   const auto part = [](const std::optional<MeanWithInterval>& interval, double MeanWithInterval::*member) {
@@ -119,6 +131,7 @@ Json json_of(const StudyCard& card) {
             {"low", part(verdict.trend, &MeanWithInterval::low)},
             {"high", part(verdict.trend, &MeanWithInterval::high)}}},
           {"prices", prices_json(card)},
+          {"age_law", json_of(card.age_law)},
           {"tokens", tokens_json(card.prices.empty() ? std::nullopt : settled_at(card, card.prices.back().age))},
           {"trained_tokens", card.trained_tokens ? Json(*card.trained_tokens) : Json()},
           {"steady", card.steady ? Json(*card.steady) : Json()},

@@ -228,9 +228,9 @@ TEST_CASE("cards.json has the keys that its readers know", "[study]") {
     return keys;
   };
   using Keys = std::vector<std::string>;
-  CHECK(keys_of(json[0]) == Keys{"model", "recipe", "verdict", "statement", "reason", "fork", "trend", "prices",
-                                 "tokens", "trained_tokens", "steady", "fidelity", "ladders", "controls", "machine",
-                                 "study"});
+  CHECK(keys_of(json[0]) == Keys{"model", "recipe", "verdict", "statement", "reason", "fork", "trend",
+                                 "prices", "age_law", "tokens", "trained_tokens", "steady", "fidelity",
+                                 "ladders", "controls", "machine", "study"});
   CHECK(keys_of(json[0]["prices"][0]) == Keys{"age", "tokens_per_parameter", "switch", "settled", "course"});
   CHECK(keys_of(json[0]["prices"][0]["switch"]) == Keys{"difference", "low", "high", "over"});
   CHECK(keys_of(json[0]["prices"][0]["course"]) == Keys{"shape", "change", "tau", "plateau"});
@@ -246,7 +246,8 @@ TEST_CASE("cards.json has the keys that its readers know", "[study]") {
   CHECK(json[0]["controls"][0]["found"] == true);
 }
 
-TEST_CASE("study_cards: tokens per parameter count those before the study and those of the trunk", "[study][price]") {
+TEST_CASE("study_cards: tokens per parameter count those before the study and those of the trunk",
+          "[study][price]") {
   const auto card_of = [](const std::string& init_from, std::optional<std::int64_t> trained) {
     Rows rows;
     rows.add_trunks([&](Record& row) { row.case_fields["init_from"] = init_from; });
@@ -286,7 +287,8 @@ Fidelity probe(double difference, double half, std::int64_t batches = 4) {
 
 }  // namespace
 
-TEST_CASE("study_cards: the switch price is the probe's, over three trunks or the batches of fewer", "[study][price]") {
+TEST_CASE("study_cards: the switch price is the probe's, over three trunks or the batches of fewer",
+          "[study][price]") {
   const auto switch_of = [](int trunks, const std::function<void(Record&)>& change) {
     Rows rows;
     rows.add_frame();
@@ -336,9 +338,10 @@ TEST_CASE("study_cards: forks of 1,000 steps have their course, plateau and tren
       std::vector<double> loss;
       for (int step = 0; step < kLong; ++step)
         loss.push_back(2.3 + std::sin(step) / 10 +
-                       (recipe[0] == 'm' ? 0.015 + 1e-5 * static_cast<double>(trunk) +
-                                               0.007 * std::exp(-step / 60.0) + 1e-5 * std::sin(7 * step + trunk)
-                                         : 0));
+                       (recipe[0] == 'm'
+                            ? 0.015 + 1e-5 * static_cast<double>(trunk) + 0.007 * std::exp(-step / 60.0) +
+                                  1e-5 * std::sin(7 * step + trunk)
+                            : 0));
       row.training->loss = loss;
     }
   const StudyCard card = study_cards(rows.refs()).at(0);

@@ -63,6 +63,7 @@ Section experts_section(const ReportInput& input, const MachineRecords& machine)
 Section convergence_section(const ReportInput& input, const MachineRecords& machine);
 Section study_section(const ReportInput& input);
 Section price_section(const ReportInput& input);
+Section age_section(const ReportInput& input);
 Section ladders_section(const ReportInput& input);
 /// Two sections for each row that has measured its sensitivity: what its recipe's loss comes from, and what buys it back.
 std::vector<Section> sensitivity_sections(const ReportInput& input);

@@ -29,6 +29,17 @@ std::string numbers(const std::vector<double>& values) {
   return line + '\n';
 }
 
+/// A line for every point whose values are finite.
+std::string lines_of(const std::vector<Point>& points) {
+  std::string lines;
+  for (const Point& point : points) {
+    std::vector<double> values = {point.x};
+    values.insert(values.end(), point.y.begin(), point.y.end());
+    if (finite(values)) lines += numbers(values);
+  }
+  return lines;
+}
+
 /// The legend's titles decide about its columns.
 std::string legend_size(const std::vector<std::string>& titles) {
   std::size_t longest = 1;
@@ -78,12 +89,7 @@ std::string plot_series(const std::vector<Series>& series) {
   std::string styles, block;
   std::vector<std::string> titles;
   for (const Series& one : series) {
-    std::string lines;
-    for (const Point& point : one.points) {
-      std::vector<double> values = {point.x};
-      values.insert(values.end(), point.y.begin(), point.y.end());
-      if (finite(values)) lines += numbers(values);
-    }
+    const std::string lines = lines_of(one.points);
     if (lines.empty()) continue;
     styles += fmt::format("{} ", one.style);
     titles.push_back(legend_title(one.title));
@@ -96,6 +102,13 @@ std::string plot_block(const std::string& name, const std::vector<std::vector<do
   std::string text = fmt::format("${} << END\n", name);
   for (const auto& row : rows)
     if (finite(row)) text += numbers(row);
+  return text + "END\n";
+}
+
+std::string plot_curves(const std::string& name, const std::vector<std::vector<Point>>& curves) {
+  std::string text = fmt::format("${} << END\n", name);
+  for (const std::vector<Point>& curve : curves)
+    if (const std::string lines = lines_of(curve); !lines.empty()) text += lines + "\n\n";
   return text + "END\n";
 }
 

@@ -35,6 +35,10 @@ std::string plot_series(const std::vector<Series>& series);
 /// A data block of rows of numbers; rows with a value that is not finite are left out.
 std::string plot_block(const std::string& name, const std::vector<std::vector<double>>& rows);
 
+/// Curves without titles or a legend: a data block `name` with one index for each that has a point. Points with a value that is
+/// not finite are left out.
+std::string plot_curves(const std::string& name, const std::vector<std::vector<Point>>& curves);
+
 /// A vertical axis on which one can tell the series apart.
 struct Axis {
   double bottom = 0;  ///< 0 unless all values are more than half of the highest

@@ -318,6 +318,46 @@ class Trained(unittest.TestCase):
         self.refused("which is not supported; known: tensors", folder, script="pytorch_checkpoint.py")
         self.assertFalse(marker.exists())
 
+    def test_rounded_weights_are_those_of_the_gguf_type(self):
+        # A file that was quantized: rounding it to its own type again changes nothing.
+        folder = self.convert("q4_1")
+        original = read_safetensors(folder / "model.safetensors")
+        done = run("round_checkpoint.py", folder, "--out", self.path / "again", "--embedding", "Q4_1")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        again = read_safetensors(self.path / "again/model.safetensors")
+        self.assertEqual(set(again), set(original))
+        for name, values in original.items():
+            # FP16 rounds the block's minimum and step, so that not every value comes back to the last bit.
+            np.testing.assert_allclose(again[name], values, atol=2e-3 * np.abs(values).max(), err_msg=name)
+        self.assertEqual((self.path / "again/config.json").read_bytes(), (folder / "config.json").read_bytes())
+        # Weights that were never quantized: matrices move by up to half a step of their block, vectors not at all.
+        folder = self.convert("f32")
+        done = run("round_checkpoint.py", folder, "--out", self.path / "rounded", "--type", "Q4_1", "--embedding", "Q8_0")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        original, rounded = read_safetensors(folder / "model.safetensors"), read_safetensors(self.path / "rounded/model.safetensors")
+        for name, values in original.items():
+            if values.ndim == 1:
+                np.testing.assert_array_equal(rounded[name], values, name)
+                continue
+            blocks, new = values.reshape(-1, 32), rounded[name].reshape(-1, 32)
+            span = blocks.max(1, keepdims=True) - blocks.min(1, keepdims=True)
+            step = 2 * np.abs(blocks).max(1, keepdims=True) / 254 if "embed" in name or "lm_head" in name else span / 15
+            self.assertTrue((np.abs(new - blocks) <= 0.51 * step + 1e-3 * np.abs(blocks).max()).all(), name)
+            self.assertGreater(np.abs(new - blocks).max(), 0.3 * step.min(), name)
+
+    def test_a_checkpoint_that_cannot_be_rounded_is_refused(self):
+        folder, script = self.convert("f32"), "round_checkpoint.py"
+        file = folder / "model.safetensors"
+        data = file.read_bytes()
+        for size in 0, 4, 100, len(data) - 1:
+            file.write_bytes(data[:size])
+            self.refused("model.safetensors: truncated, or not a safetensors file", folder, script=script)
+        text = json.dumps({"a": {"dtype": "F32", "shape": [2, 24], "data_offsets": [0, 192]}}).encode()
+        file.write_bytes(len(text).to_bytes(8, "little") + text + bytes(192))
+        self.refused("tensor a: rows of 24 values cannot be divided into blocks of Q4_1", folder, script=script)
+        file.unlink()
+        self.refused("model.safetensors: No such file or directory", folder, script=script)
+
     def test_an_output_that_cannot_be_written_is_refused(self):
         (self.path / "file").write_text("")
         done = run("gguf_checkpoint.py", self.write(), "--no-tokenizer", "--out", self.path / "file")

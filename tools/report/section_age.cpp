@@ -1,0 +1,158 @@
+// Report section on how the price of precision grows with training: for each recipe of a study with several ages the power law in
+// tokens per parameter, a test of that law, and what it says of models that were trained for longer.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "tools/analysis/model_age.h"
+#include "tools/report/sections.h"
+#include "tools/report/study_figures.h"
+
+namespace precbench {
+namespace {
+
+constexpr double kDecade = 10;
+
+std::string interval(const MeanWithInterval& value, int digits) {
+  return fmt::format("{0:+.{3}f} [{1:+.{3}f}, {2:+.{3}f}]", value.mean, value.low, value.high, digits);
+}
+
+bool has_law(const StudyCard& card) { return card.age_law.has_value(); }
+
+/// "15m: the price grows with the tokens per parameter for mxfp8 and nvfp4; for rowwise neither growth nor decline is shown."
+std::string growth_words(StudyCards study) {
+  std::vector<std::string> growing, falling, unclear;
+  for (const StudyCard& card : study) {
+    if (!has_law(card)) continue;
+    const MeanWithInterval exponent = card.age_law->law.exponent();
+    (exponent.low > 0 ? growing : exponent.high < 0 ? falling : unclear).push_back(card.verdict.recipe);
+  }
+  std::string words;
+  const auto add = [&](const std::vector<std::string>& recipes, const char* what) {
+    if (!recipes.empty())
+      words += fmt::format("{}{} for {}", words.empty() ? "" : "; ", what, fmt::join(recipes, ", "));
+  };
+  add(growing, "the settled price grows with the tokens per parameter");
+  add(falling, "it falls");
+  add(unclear, "neither is shown");
+  return fmt::format("{}: {}.", study.front().model, words);
+}
+
+/// A model of one age beside what the law of another model says of that age.
+std::string beside_words(const StudyCard& fitted, const StudyCard& other) {
+  const CardPrice& price = other.prices.back();
+  const auto measured = settled_at(other, price.age);
+  if (!measured || !price.tokens_per_parameter) return "";
+  return fmt::format(
+      "{}: the law of {}, extrapolated to {} tokens per parameter, gives {} nats; {} was measured there at {}.",
+      fitted.verdict.recipe, fitted.model, ratio_words(*price.tokens_per_parameter),
+      interval(fitted.age_law->law.at(*price.tokens_per_parameter), 5), other.model, interval(*measured, 5));
+}
+
+void add_other_models(Section& section, const std::vector<StudyCard>& cards) {
+  for (const StudyCard& fitted : cards)
+    for (const StudyCard& other : cards) {
+      if (!has_law(fitted) || has_law(other) || other.prices.empty()) continue;
+      if (other.model == fitted.model || other.verdict.recipe != fitted.verdict.recipe) continue;
+      if (std::string words = beside_words(fitted, other); !words.empty())
+        section.lines.push_back(std::move(words));
+    }
+}
+
+std::vector<Point> measured_points(const StudyCard& card) {
+  std::vector<Point> points;
+  for (const CardPrice& price : card.prices)
+    if (const auto gap = settled_at(card, price.age);
+        gap && price.tokens_per_parameter && *price.tokens_per_parameter > 0)
+      points.push_back({*price.tokens_per_parameter, {gap->mean, gap->low, gap->high}});
+  return points;
+}
+
+std::vector<Point> law_points(const CardAgeLaw& card, double to) {
+  constexpr int kSteps = 60;
+  std::vector<Point> points;
+  for (int i = 0; i <= kSteps; ++i) {
+    const double x = card.youngest * std::pow(to / card.youngest, static_cast<double>(i) / kSteps);
+    points.push_back({x, {card.law.at(x).mean}});
+  }
+  return points;
+}
+
+/// One figure of all models, so that they stand beside each other. A second and third model have the looks of a modified recipe.
+void add_figure(Section& section, const ReportInput& input) {
+  std::vector<std::string> models;
+  std::vector<Series> series;
+  double oldest = 0;
+  for (const StudyCard& card : input.cards) {
+    std::vector<Point> points = measured_points(card);
+    if (points.empty()) continue;
+    for (const Point& point : points) oldest = std::max(oldest, point.x);
+    if (std::find(models.begin(), models.end(), card.model) == models.end()) models.push_back(card.model);
+    const auto place = static_cast<int>(std::find(models.begin(), models.end(), card.model) - models.begin());
+    series.push_back({card.verdict.recipe + ", " + card.model,
+                      input.styles.at(card.verdict.recipe) + kRecipeStyles * (place % kModifierStyles),
+                      std::move(points)});
+  }
+  std::string law_styles;
+  std::vector<std::vector<Point>> laws;
+  for (const StudyCard& card : input.cards) {
+    if (!has_law(card)) continue;
+    laws.push_back(law_points(*card.age_law, oldest));
+    law_styles += fmt::format("{} ", input.styles.at(card.verdict.recipe));
+  }
+  section.figures.push_back(
+      {"price-over-age", "price_over_age", fmt::format("{}", fmt::join(models, ", ")),
+       "Settled price by tokens per parameter: mean with its 95% interval over the trunks. Lines: the fitted power laws, which "
+       "beyond the oldest measured age of their model are extrapolations.",
+       plot_series(series) + plot_text("law_styles", law_styles) + plot_curves("laws", laws)});
+}
+
+std::vector<std::string> row_of(const StudyCard& card) {
+  const CardAgeLaw& law = *card.age_law;
+  const auto measured = settled_at(card, card.prices.back().age);
+  return {card.model,
+          card.verdict.recipe,
+          fmt::format("{} to {}", ratio_words(law.youngest), ratio_words(law.oldest)),
+          interval(law.law.exponent(), 2),
+          measured ? interval(*measured, 5) : "-",
+          law.forecast ? interval(*law.forecast, 5) : "-",
+          interval(law.law.at(kDecade * law.oldest), 5)};
+}
+
+}  // namespace
+
+Section age_section(const ReportInput& input) {
+  Section section{"How does the price grow with training?", {}, {}, {}};
+  if (std::none_of(input.cards.begin(), input.cards.end(), has_law)) return section;
+  Table table;
+  table.columns = {{"model", true},
+                   {"recipe", true},
+                   {"tokens per parameter"},
+                   {"exponent [95%]"},
+                   {"price at oldest [95%], nats"},
+                   {"forecast [95%], nats"},
+                   {"at 10 x oldest [95%], nats"}};
+  for_each_study(input.cards, [&](StudyCards study) {
+    if (std::none_of(study.begin(), study.end(), has_law)) return;
+    section.lines.push_back(growth_words(study));
+    for (const StudyCard& card : study)
+      if (has_law(card)) table.rows.push_back(row_of(card));
+  });
+  add_other_models(section, input.cards);
+  add_figure(section, input);
+  section.table = std::move(table);
+  section.notes = {
+      "Law: settled price = scale x (tokens per parameter)^exponent, fitted to each trunk by itself by least squares in nats; "
+      "means and intervals over the trunks. An exponent of 0.30 doubles the price with every tenfold of the tokens.",
+      fmt::format(
+          "Forecast: the price at the oldest age by the law of the younger ages alone. Where the measured price lies "
+          "outside, the law does not hold, and what it says of longer training is not to be relied on. The last column "
+          "is such an extrapolation. A study whose ages span less than a factor of {:g} has no law.",
+          kSmallestAgeSpan)};
+  return section;
+}
+
+}  // namespace precbench

@@ -1,0 +1,139 @@
+// The report's section on how the price grows with training, for studies whose law is known.
+#include <cmath>
+#include <cstdlib>
+
+#include "tools/analysis/study_samples.h"
+#include "tools/report/sections_testing.h"
+#include "tools/testing/catch.h"
+#include "tools/text/gnuplot.h"
+
+using namespace precbench;
+using study_samples::Rows;
+
+namespace {
+
+constexpr const char* kTitle = "How does the price grow with training?";
+constexpr std::int64_t kAges[] = {100, 300, 1200, 4000};
+
+/// Forks whose price is scale x age^exponent at every age but the oldest, where it is `oldest` times that.
+void add_forks(Rows& rows, const std::string& recipe, double scale, double exponent, double oldest = 1) {
+  for (std::int64_t trunk = 1; trunk <= 3; ++trunk)
+    for (const std::int64_t age : kAges) {
+      const double own = exponent + 0.005 * static_cast<double>(trunk - 2);
+      double price = scale * std::pow(static_cast<double>(age), own);
+      if (age == kAges[3]) price *= oldest;
+      Record& row = rows.add(recipe, StudyPart::fork, trunk, age, price);
+      if (recipe != "bf16") Rows::ask(row);
+    }
+}
+
+std::vector<Record> records_of(const Rows& rows) {
+  std::vector<Record> records;
+  for (const LocatedRecord* row : rows.refs()) records.push_back(row->record);
+  return records;
+}
+
+std::vector<Record> aged_study() {
+  Rows rows;
+  rows.add_trunks();
+  add_forks(rows, "bf16", 0, 0);
+  add_forks(rows, "tensorwise", 0.001, 0.3);
+  add_forks(rows, "blockwise", 0.002, 0);
+  add_forks(rows, "mxfp8", 0.001, 0.3, 2);
+  return records_of(rows);
+}
+
+}  // namespace
+
+TEST_CASE("age section: the exponent of each recipe, its forecast of the oldest age, and ten times that age",
+          "[study][age]") {
+  const std::string section = section_of(aged_study(), kTitle);
+  INFO(section);
+  // Tokens per parameter at steps 100 and 4,000 of 8 x 2048 tokens, of 1.24 billion parameters.
+  const auto tensorwise = lines_with(section, "llama3.2-1b  tensorwise");
+  REQUIRE(tensorwise.size() == 1);
+  for (const char* cell : {"0.0013 to 0.053", "+0.30 [+0.29, +0.31]"})
+    CHECK(contains(tensorwise.front(), cell));
+  // 0.001 x 4000^0.3 = 0.01204, the mean of three slightly different exponents 0.01205, measured and as forecast; 10^0.3 = 2.00 times that further on.
+  CHECK(contains(tensorwise.front(), "+0.01205 ["));
+  CHECK(contains(tensorwise.front(), "+0.0240"));
+  CHECK(contains(section, "the settled price grows with the tokens per parameter for mxfp8, tensorwise"));
+  CHECK(contains(section, "neither is shown for blockwise"));
+}
+
+TEST_CASE("age section: a price off the law lies outside the forecast", "[study][age]") {
+  const RecordSet set = samples::set_of(aged_study());
+  const ReportInput input = make_input(set);
+  int laws = 0;
+  for (const StudyCard& card : input.cards) {
+    INFO(card.verdict.recipe);
+    REQUIRE(card.age_law);
+    REQUIRE(card.age_law->forecast);
+    const MeanWithInterval measured = *settled_at(card, kAges[3]), forecast = *card.age_law->forecast;
+    const bool within = forecast.low <= measured.mean && measured.mean <= forecast.high;
+    CHECK(within == (card.verdict.recipe != "mxfp8"));
+    ++laws;
+  }
+  CHECK(laws == 3);
+}
+
+TEST_CASE("age section: a model of one age stands beside the law of another", "[study][age]") {
+  std::vector<Record> records = aged_study();
+  Rows other;
+  const auto trained = [](Record& row) {
+    auto model = *row.definition->model;
+    model["name"] = "trained";
+    row.definition->model = std::make_shared<const nlohmann::ordered_json>(model);
+    row.case_fields["init_from"] = "trained.safetensors";
+    row.study->study = "fedcba9876543210";
+    row.study->trained_tokens = 1'000'000'000'000;
+  };
+  other.add_trunks(trained);
+  other.add_forks("bf16", 0, 0, trained);
+  other.add_forks("tensorwise", 0.05, 1e-5, [&](Record& row) { trained(row), Rows::ask(row); });
+  for (Record& record : records_of(other)) records.push_back(std::move(record));
+  const std::string section = section_of(records, kTitle);
+  INFO(section);
+  CHECK(contains(section, "tensorwise: the law of llama3.2-1b, extrapolated to "));
+  CHECK(contains(section, "trained was measured there at +0.05000 [+0.0499"));
+}
+
+TEST_CASE("age section: the figure has a point for every age and a line for every law",
+          "[study][age][figure]") {
+  const RecordSet set = samples::set_of(aged_study());
+  Document document = make_report(set);
+  draw_figures(document, "", "");
+  const Figure* figure = nullptr;
+  for (const Section& section : document.sections)
+    for (const Figure& one : section.figures)
+      if (one.script == "price_over_age") figure = &one;
+  REQUIRE(figure != nullptr);
+  CHECK(contains(figure->data, "\"tensorwise, llama3.2-1b\"\n0.001325765422 0.00398"));
+  const std::size_t laws = figure->data.find("$laws << END");
+  REQUIRE(laws != std::string::npos);
+  int gaps = 0;
+  for (std::size_t at = laws; (at = figure->data.find("\n\n\n", at)) != std::string::npos; ++at) ++gaps;
+  CHECK(gaps == 3);
+  if (std::system("command -v gnuplot >/dev/null 2>&1") != 0) return;
+  CHECK(document.notice.empty());
+  CHECK(contains(figure->svg, "tensorwise, llama3.2-1b"));
+}
+
+TEST_CASE("age section: none where ages span less than a factor of ten", "[study][age]") {
+  Rows rows;
+  rows.add_trunks();
+  rows.add_frame();
+  rows.add_forks("blockwise", 0.0012, 1e-5, Rows::ask);
+  CHECK(section_of(records_of(rows), kTitle) == "");
+}
+
+TEST_CASE("cards.json: the law of an age ladder, and null without one", "[study][age]") {
+  const RecordSet set = samples::set_of(aged_study());
+  for (const auto& card : cards_to_json(make_input(set).cards)) {
+    const auto& law = card.at("age_law");
+    CHECK(law.at("trunks").size() == 3);
+    CHECK(law.at("exponent").at("low") <= law.at("exponent").at("mean"));
+    CHECK(law.at("oldest") > law.at("youngest"));
+    CHECK(law.at("forecast_of_oldest").at("difference").is_number());
+  }
+}
