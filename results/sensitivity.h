@@ -1,5 +1,5 @@
-// Where the loss of a recipe comes from, as a record holds it: the recipe and variants of it ("cells") against BF16, on the
-// same weights and tokens.
+// Contribution of a recipe's parts to its loss, as stored in records: the recipe and variants of it ("cells")
+// against BF16, with the same weights and tokens.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace precbench {
 
 /// Kind of a cell:
 ///   whole    the recipe as the case has it
-///   control  the recipe with nothing quantized; its price is 0, but for the noise of kernels that do not repeat
+///   control  the recipe with nothing quantized; its price is 0 apart from nondeterministic kernels' noise
 ///   alone    only the named part in the recipe, the rest in BF16
 ///   kept     the recipe with only the named part in BF16
 ///   variant  the recipe with another format in all of its operands
