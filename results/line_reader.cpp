@@ -1,4 +1,4 @@
-// Lines out of a buffer. See line_reader.h.
+// Splits buffered input into lines. See line_reader.h.
 #include "results/line_reader.h"
 
 #include <fcntl.h>
@@ -48,7 +48,7 @@ int duplicate(int named, const std::string& name) {
 
 int open_to_read(const std::string& path) {
   if (const auto named = named_descriptor(path)) return duplicate(*named, input_name(path));
-  open_regular_file(path);  // throws where it is none
+  open_regular_file(path);  // throws if it is not one
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) cannot_read(path, errno);
   return descriptor;

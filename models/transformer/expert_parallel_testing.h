@@ -31,7 +31,7 @@ inline StepSetup setup_of(const char* model, const std::string& recipe = "bf16")
   return setup;
 }
 
-/// As in Llama 4: one expert per token, whose input is multiplied by the routing weight.
+/// Returns a mixture like Llama 4's: one expert per token, whose input the routing weight multiplies.
 inline ModelConfig weighted_input() {
   ModelConfig model = find_model("tiny-moe-shared");
   model.moe.rule = {.experts = 8, .top_k = 1, .score = RouterScore::sigmoid, .normalise = false};

@@ -44,7 +44,7 @@ namespace precbench {
 /// Dtype of the weights that the optimizer updates:
 ///   fp32           FP32 master weights, rounded to the BF16 weights
 ///   bf16, bf16_sr  the BF16 weights themselves, rounded to nearest or stochastically
-///   fp16           FP16 master weights with one scale per matrix. Units are rounded to BF16 on use, not kept.
+///   fp16           FP16 master weights with one scale per matrix; units are rounded to BF16 on each use.
 ///                  Vectors stay FP32, because a norm's gain of 1 would lose updates below 0.0005.
 enum class Master : std::uint8_t { fp32, bf16, bf16_sr, fp16 };
 

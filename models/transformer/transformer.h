@@ -21,7 +21,7 @@
 
 namespace precbench {
 
-/// How tokens reach experts on other ranks (mixture_exchange.cpp).
+/// Exchange of tokens with the ranks that have their experts (mixture_exchange.cpp).
 struct ExpertExchange {
   enum class Mode : std::uint8_t { gather, slots, sync } mode = Mode::gather;
   bool codes = false;      ///< sends the recipe's 8-bit data and scales if it has rowwise ones, else BF16

@@ -89,7 +89,7 @@ TEST_CASE("step: the head in chunks equals the head in one", "[transformer]") {
     small.B = 4;
     small.accumulation = 5;
     const Result micro_steps = random_step(small);
-    // As above, over ten times as many tokens. Measured 2 and 8 unit roundoffs.
+    // Same differences as above, over ten times as many tokens. Measured 2 and 8 unit roundoffs.
     check_close(runs, micro_steps, 4 * kRoundoff, 32 * kRoundoff);
   }
 }
