@@ -32,10 +32,11 @@ struct CellRecord {
   std::string group;
   CellKind kind = CellKind::whole;
   std::string part;
-  MeanInterval loss_difference;          ///< price: loss of the cell minus BF16's, nats
-  MeanInterval bought_back;              ///< price of the whole recipe minus that of the cell, nats
-  WholeFidelity whole;                   ///< gradient of the cell against BF16's
-  std::optional<double> kept_flops;      ///< as in SensitivityCell
+  MeanInterval loss_difference;  ///< price: loss of the cell minus BF16's, nats
+  MeanInterval bought_back;      ///< price of the whole recipe minus that of the cell, nats
+  WholeFidelity whole;           ///< gradient of the cell against BF16's
+  std::optional<double>
+      kept_flops;  ///< GEMM FLOPs kept in BF16, as a fraction of the recipe's; null: mixed operands
   std::vector<std::string> keep_bf16{};  ///< arguments for --keep-bf16; empty if they cannot express the cell
   std::optional<std::string> note = {};
 };

@@ -180,8 +180,8 @@ TEST_CASE("expert layer: quantized output and gradients keep more than 20 dB SQN
   for (const Recipe& recipe : builtin_recipes()) {
     if (!recipe.quantized() || !why_no_experts(recipe).empty()) continue;
     const LayerResult got = run(recipe, kAlone);
-    // Same limits as for a dense feed-forward layer (linear_test.cpp): three GEMMs of 28.5 dB each lie between the input
-    // and dX.
+    // Same limits as for a dense feed-forward layer (linear_test.cpp): three GEMMs of 28.5 dB each lie between
+    // the input and dX.
     const double least = recipe.dgrad.a.dtype == DType::e5m2                     ? 20
                          : recipe.dgrad.a.scale_rounding == ScaleRounding::floor ? 21.5
                          : recipe.dgrad.a.scale_rounding == ScaleRounding::even  ? 22.5
