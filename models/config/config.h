@@ -113,8 +113,7 @@ ModelConfig find_model(const std::string& name_or_path);
 /// llama4_text.
 ///   own keys      layers, width, ffn, heads and vocab are required; kv_heads defaults to heads, head_dim to
 ///                 width / heads, the rest as in ModelConfig
-///   config.json   absent keys have the defaults of the model_type; keys may have any name that transformers
-///                 accepts
+///   config.json   absent keys have the model_type's defaults; aliases that transformers accepts are read
 /// Throws InvalidInput for an unknown own key (with the nearest valid one) and for config.json keys that ask
 /// for another model, all in one error: other model_types or activations, biases, softcapping, multipliers,
 /// parallel residuals, partial rotary factors, other kinds of RoPE or attention. Other keys that are not read

@@ -27,7 +27,7 @@ Tensor Transformer::swiglu_backward(std::int64_t layer, const SwigluLayers& laye
                                     const NormOutput& norm) {
   const Linear gate_up = linear(layer, layers.gate_up), down = linear(layer, layers.down);
   QuantizedTensor dgate_up = push_gradient(push(2 * layers.ffn), gate_up);
-  // made from SwiGLU's FP32 gradient, so no transposition is needed
+  // Made from SwiGLU's FP32 gradient, so no transposition is needed.
   if (gate_up.recipe().flow) push_col(dgate_up, gate_up.dy_columnwise());
   dgate_up.keep_value =
       !gate_up.dy_rowwise().quantized() || !gate_up.dy_columnwise().quantized() || quantization_observer_;

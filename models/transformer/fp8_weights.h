@@ -1,17 +1,12 @@
 // FP8 exchange of the blocks' weights. Before the first gather of an optimizer step every rank quantizes its
-// shards; the gather then moves half the bytes of BF16. A single rank or a replica may also keep its weights
-// in FP8.
+// shards; the gather then moves half the bytes of BF16. A single rank or a replica may also keep FP8 weights.
 //
 //   one scale per matrix   Every rank casts its part of the master with the amax over all ranks. An FP32
-//                          master is
-//                          rounded only once this way; via BF16 weights it would be rounded twice. With
-//                          delayed
-//                          scaling the amax comes from previous steps, and no exchange is needed before the
-//                          cast.
+//                          master is rounded only once this way, and twice via BF16 weights. With delayed
+//                          scaling the amax comes from previous steps, without an exchange before the cast.
 //   128x128 blocks         Every rank quantizes its rows of the BF16 weights. Shards end where blocks end.
-//   1x32 blocks            As before, but each pass gathers its own data and scales: fprop's in forward,
-//                          dgrad's in
-//                          backward. Both are quantized from the BF16 value.
+//   1x32 blocks            The same, but each pass gathers its own data and scales: fprop's in forward,
+//                          dgrad's in backward. Both are quantized from the BF16 value.
 //
 // Other scales, norm gains and biases are small, and every rank keeps all of them. They are summed over
 // ranks, each of which contributes its own and zeros elsewhere.

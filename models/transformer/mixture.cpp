@@ -196,13 +196,13 @@ QuantizedTensor Transformer::push_codes(std::int64_t layer, Role role, LinearOpe
   rows.rowwise = experts(layer, role).codes(groups.rows_capacity(), config_.width);
   rows.keep_value = quantization_observer_ != nullptr;
   if (rows.keep_value || !weights.empty()) rows.value = push_rows(groups, config_.width);
-  // the observer reads all rows, also those behind the last group, which no kernel writes
+  // The observer reads all rows, also those behind the last group, which no kernel writes.
   if (quantization_observer_) {
     for (const Tensor& t : {rows.value, rows.rowwise.data, rows.rowwise.scale}) device_.zero({t});
   }
   device_.permute({rows, tokens, weights, groups});
   QuantizedTensor seen = rows;
-  // decoded, not the value that was cast
+  // The value is decoded from FP8 data, so it is not the one that was cast.
   if (expert_ranks() > 1 && as_codes(rows.rowwise.format)) seen.value = {};
   observe_codes(layer, role, operand, seen, groups);
   return rows;

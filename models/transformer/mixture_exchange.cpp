@@ -194,7 +194,7 @@ void Transformer::send_codes(const SavedRouting& routing, const GemmOperand& to,
   const Scope scope(arena_);
   GemmOperand mine = x.rowwise;
   const bool one_scale = to.format.granularity == Granularity::tensor;
-  // delayed scale: the same on all ranks, otherwise data is not sent quantized
+  // A known amax is the same on all ranks; recipes for which it is not do not send FP8 data.
   if (one_scale && !x.amax_in.empty()) {
     device_.convert({to.amax, x.amax_in});
   } else if (one_scale) {  // amax over all ranks of the group

@@ -16,8 +16,8 @@
 
 namespace precbench {
 
-/// Returns forced experts, i32 [tokens, top_k], distinct within a token and identical on every machine; empty
-/// for Routing::learned.
+/// Returns forced experts, i32 [tokens, top_k], distinct within a token, the same on every machine; empty for
+/// Routing::learned.
 std::vector<std::int32_t> forced_experts(Routing routing, double exponent, const RoutingRule& rule,
                                          std::int64_t tokens);
 
@@ -103,8 +103,7 @@ class Routers {
   void reset();
   /// Returns the statistics of the last step; waits for it.
   std::vector<RouterLoad> load() const;
-  /// Returns the bad token of this rank in the last step, or nullopt if all logits are finite; waits for the
-  /// step.
+  /// Returns this rank's bad token of the last step, nullopt if all logits are finite; waits for the step.
   std::optional<BadToken> bad_token() const;
   /// Returns the biases of all layers; empty without biases.
   std::vector<float> biases() const;
@@ -116,7 +115,7 @@ class Routers {
   std::int64_t row(std::int64_t layer) const { return layer - first_; }
 
   Device& device_;
-  // first block with experts, number of such blocks, experts of a block on all ranks
+  // First block with experts, number of such blocks, experts of a block on all ranks.
   std::int64_t first_, layers_, experts_;
   int accumulation_;
   bool peers_;

@@ -342,7 +342,7 @@ void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens,
     }
     x = saved.mid;
   }
-  // no-op if those weights are still gathered
+  // No-op if those weights are still gathered.
   parameters_.prefetch(layout.block_unit(config_.layers - 1), Pass::backward);
   head(loss_sum, targets, loss_scale, first_micro_step);
 

@@ -1,8 +1,7 @@
 // Forward and backward of the training step, written once for every device, recipe and rank count.
 //
 //   embedding; per block: RMSNorm, qkv, (QK-norm) RoPE, attention, o, RMSNorm, gate|up, SwiGLU, down (or
-//   their
-//   MoE counterparts, mixture.cpp); RMSNorm, lm_head, cross-entropy; then the backward pass in reverse order.
+//   their MoE counterparts, mixture.cpp); RMSNorm, lm_head, cross-entropy; then backward in reverse order.
 //
 // Forward saves a norm's output in the representation that wgrad reads: the columnwise FP8 copy if wgrad is
 // quantized, the rowwise FP8 data that wgrad transposes (Recipe::flow), or the BF16 value. With
@@ -136,15 +135,13 @@ class Transformer {
     Tensor saved_gate_up, saved_amax;
   };
   Linear linear(std::int64_t layer, Role role) const;
-  /// Returns the random numbers of a linear layer's operand in this micro-step. A recomputation draws the
-  /// same ones.
+  /// Returns an operand's random numbers in this micro-step. A recomputation draws the same ones.
   RandomStream random_of(std::int64_t layer, Role role, LinearOperand operand) const;
   Tensor push(std::int64_t cols) { return push(options_.activations, M_, cols); }
   Tensor push(DType dtype, std::int64_t rows, std::int64_t cols) {
     return arena_.push(Segment::activations, dtype, rows, cols);
   }
-  /// Binds the operand to its slot: random numbers and, with delayed scaling, the known amax and where to
-  /// record its own.
+  /// Binds the operand to its slot: random numbers and the amaxes of delayed scaling.
   static void use_slot(QuantizedTensor& operand, const OperandSlot& slot);
   /// Allocate the quantized copies that the operand's formats need; BF16 formats need none.
   void push_row(QuantizedTensor& operand, const QuantFormat& format);
@@ -153,18 +150,16 @@ class Transformer {
   /// Returns a gradient with memory for the copies of dY, without the columnwise one if wgrad transposes
   /// rowwise data.
   QuantizedTensor push_gradient(const Tensor& value, const Linear& consumer, bool columns = true);
-  /// Returns true if the block reads the columnwise copy of the residual stream's gradient. Routed experts
-  /// make their own.
+  /// Returns true if the block reads the residual gradient's columnwise copy. Routed experts make their own.
   bool takes_columns(std::int64_t layer) const;
-  /// Allocates what all blocks share in one pass. `dx0` [M, width] receives the gradient of the embedded
-  /// tokens.
+  /// Allocates what all blocks share in a pass. `dx0` [M, width]: gradient of the embedded tokens.
   void push_shared(const Tensor& dx0);
   /// Returns the residual stream's gradient in `slot` with the copies that block `consumer_layer` reads (-1:
   /// the embedding, which reads none).
   QuantizedTensor gradient_in(int slot, std::int64_t consumer_layer) const;
   void push_saved(std::int64_t layer, Saved& saved);
   void push_inner(std::int64_t layer, Saved& saved);
-  /// Drops the columnwise expert weights if backward, should there be one, makes its own.
+  /// Drops the columnwise expert weights of a forward pass whose backward, if any, makes its own.
   static void leave_weight_columns(Saved& saved) { saved.gate_up_columns = saved.down_columns = {}; }
   void observe(std::int64_t layer, Role role, LinearOperand operand, const QuantizedTensor& values);
   /// Reports the data if the layer's recipe has wgrad transpose it.
@@ -188,11 +183,9 @@ class Transformer {
              const QuantizedTensor& x, const BlockWeights& w);
   // RoPE (qkv_turn.cpp)
   RopeOptions rope_options(const BlockWeights& w) const;
-  /// Computes attention's input `qkv` from saved.raw_qkv: bias, QK-norm, RoPE. Without QK-norm both are the
-  /// same memory.
+  /// Computes attention's input `qkv` from saved.raw_qkv: bias, QK-norm, RoPE. In place without QK-norm.
   void turn(const Tensor& qkv, const Saved& saved, const BlockWeights& w);
-  /// Computes dqkv, the gradient of raw_qkv, in the copies that it has, and the gradients of the QK-norm
-  /// gains.
+  /// Computes dqkv, the gradient of raw_qkv with its quantized copies, and those of the QK-norm gains.
   void turn_backward(QuantizedTensor& dqkv, const Tensor& dturned, const Saved& saved, const BlockWeights& w,
                      const BlockTensors& g);
   /// Separate q, k and v GEMMs (qkv_apart.cpp). qkv_apart() returns true if a block uses them; `x` and `dqkv`
@@ -201,8 +194,7 @@ class Transformer {
   void fprop_apart(std::int64_t layer, const Tensor& y, const QuantizedTensor& x, const BlockWeights& w);
   void backward_apart(std::int64_t layer, const Tensor& dx, const Tensor& dqkv, const BlockWeights& w,
                       const BlockTensors& g, const Tensor& x);
-  /// `again`: recomputation within backward, which needs neither the first residual sum nor the block's
-  /// output.
+  /// `again`: recomputation in backward, which needs neither the first residual sum nor the output.
   void block_forward(std::int64_t layer, Saved& saved, const BlockWeights& w, const Tensor& x, bool again);
   void block_backward(std::int64_t layer, Saved& saved);
   void ffn_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w, const BlockTensors& g,
@@ -213,8 +205,7 @@ class Transformer {
                       const Tensor& out);
   void attention_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w,
                           const BlockTensors& g, const QuantizedTensor& dmid);
-  /// Allocates a norm's output: transient operands for fprop, and `value` or `form`, which is saved for
-  /// wgrad.
+  /// Allocates a norm's output: transient operands for fprop; `value` or `form` is saved for wgrad.
   QuantizedTensor normed(const Linear& consumer, const Tensor& value, const GemmOperand& form);
   /// A norm's output as it was saved (at most one of value and form), and the inputs to recompute it.
   struct NormOutput {
@@ -285,8 +276,7 @@ class Transformer {
                   const MadeBeside& addend = {});
   // Experts (mixture.cpp)
   ExpertLinear experts(std::int64_t layer, Role role) const;
-  /// produce() for grouped rows. Runs op(x) twice if an amax must be exchanged: first for the amax, then to
-  /// quantize.
+  /// produce() for grouped rows. Runs op(x) twice if an amax must be exchanged: amax, then quantization.
   void produce_grouped(QuantizedTensor& x, const std::function<void(QuantizedTensor&)>& op);
   /// Returns x, made by produce(), with its all-reduced amax as the known amax.
   QuantizedTensor with_shared_amax(QuantizedTensor x) const;

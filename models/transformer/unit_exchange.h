@@ -2,13 +2,10 @@
 // that use them. No unit is needed whole for long, so units take turns in one region:
 //
 //   weights     blocks alternate between two buffers, G0 and G1; embedding and head, needed at opposite ends
-//   of a
-//               step, share a third, E
+//               of a step, share a third, E
 //   gradients   blocks alternate between two buffers: one overlaps E, which is free by then, the other the
-//   head's
-//               gradient; the embedding's gradient, which comes last, overlaps the weights and the gradient
-//               of the
-//               block before the last
+//               head's gradient; the embedding's gradient, which comes last, overlaps the weights and the
+//               gradient of the block before the last
 //
 //   | head's gradient, then blocks' | G0 | G1 | E, then blocks' gradients |
 //                    | <- - - the embedding's gradient, at last - - - - -> |
@@ -72,8 +69,7 @@ class UnitExchange {
   Comm::Ticket reduce(int unit, const Tensor& shard);
 
  private:
-  /// Buffer of a unit's weights or gradient: its memory, whether it holds valid data, and its latest
-  /// collective.
+  /// Buffer of a unit's weights or gradient: its memory, its validity and its latest collective.
   struct Tenant {
     std::int64_t offset = 0, bytes = 0;
     bool here = false, used = false;

@@ -2,8 +2,7 @@
 // instead of twice. Stacked expert weights have one per expert.
 //
 //   kept        the optimizer records the amax of the weights that it writes, so it is always up to date
-//   otherwise   the first GEMM after an update records it; later ones, in backward and later micro-steps,
-//               reuse it
+//   otherwise   the first GEMM after an update records it; later GEMMs and micro-steps reuse it
 #pragma once
 
 #include <cstdint>
