@@ -263,7 +263,7 @@ struct RouteFlips {
 /// The fidelity probe of one state of the weights.
 struct Fidelity {
   std::string stress;               ///< "none", or the outlier stress applied to the weights: "ffn:8:4"
-  std::int64_t batches = 0;         ///< each of a training step's tokens
+  std::int64_t batches = 0;         ///< number of batches, each of a training step's tokens
   std::optional<double> loss_bf16;  ///< mean, nats
   MeanInterval loss_difference;     ///< recipe minus BF16, nats
   WholeFidelity whole;
@@ -338,9 +338,8 @@ struct Conversion {
   std::string role;  ///< "qkv.x", "down.dy"
   std::optional<double>
       e_conv;  ///< |D(T(c)) - D(c)| / |D(c)| for data c, dequantization D and transposition T
-  std::optional<double> e_total,
-      /// |q - x| / |x| for q = D(T(c)), and for the value's own columnwise cast; null: no rank has the value.
-      e_direct;
+  /// |q - x| / |x| for q = D(T(c)), and for the value's own columnwise cast; null: no rank has the value.
+  std::optional<double> e_total, e_direct;
   std::optional<double> underflow_percent;  ///< nonzero data that T makes 0
 };
 

@@ -55,7 +55,7 @@ struct SkippedCell {
 };
 
 struct SensitivityRecord {
-  std::int64_t batches = 0;         ///< each of a training step's tokens; sets use as many further batches
+  std::int64_t batches = 0;         ///< batches of a training step's tokens; sets use as many further ones
   std::optional<double> loss_bf16;  ///< mean over the batches, nats
   double quantized_flops = 0;  ///< FLOPs of GEMMs that the recipe quantizes, as a fraction of the model's
   std::vector<CellRecord> cells;

@@ -71,7 +71,7 @@ void Parameters::encode_master(int unit, std::size_t parameter,
   const Piece piece = layout_.pieces(unit, shard_rank())[parameter];
   const StateScale scale = master_scales_->of(unit, parameter);
   const Tensor codes = local(master_, unit);
-  // The edges' weights are neither in use nor in flight now, so their buffer serves as scratch.
+  // The edges' weights are neither in use nor gathered now, so their buffer serves as scratch.
   forget_gathered();
   const Tensor memory = exchange_->edges_room();
   for (const bool measure : {true, false}) {

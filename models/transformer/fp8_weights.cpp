@@ -79,7 +79,7 @@ Tensor Fp8Weights::scales(int unit, Pass pass) const {
 GemmOperand Fp8Weights::columns(int unit, const LinearMatrix& m, const Tensor& codes, const Tensor& scales,
                                 Arena& arena) const {
   const GemmOperand form = push_gemm_operand(arena, Segment::quantized_weights, format_, m.cols, m.rows);
-  // A row of scale tiles covers 128 rows of the copy: 4 bytes for each of the tile's 128 vectors.
+  // A line of scale tiles covers 128 rows of the copy and takes 4 bytes per column (512 per 128 x 128 tile).
   const std::int64_t lines = m.cols / 128, per_row = 128 / kCodesPerScale;
   const Tensor form_scale = form.scale.reshape(lines, m.rows * per_row);
   for (int shard_rank = 0; shard_rank < layout_.shards(); ++shard_rank) {

@@ -210,7 +210,7 @@ TEST_CASE("Linear: a feed-forward layer keeps more than 20 dB SQNR in output and
     if (!recipe.quantized()) continue;
     const auto got = feed_forward(recipe);
     // Three GEMMs lie between the input and dX: 28.5 dB each give 23.7, and SwiGLU's slope costs a little.
-    // Scales that are rounded down clip elements: floor by up to half of a binade, even by up to a sixteenth.
+    // Scales that are rounded down clip elements: "floor" by up to half a binade, "even" by a sixteenth.
     const double least = recipe.dgrad.a.dtype == DType::e5m2                     ? 20
                          : recipe.dgrad.a.scale_rounding == ScaleRounding::floor ? 21.5
                          : recipe.dgrad.a.scale_rounding == ScaleRounding::even  ? 22.5
