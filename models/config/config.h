@@ -1,6 +1,6 @@
 // The shape of a model, the presets, and the JSON description of a user's own model.
 //
-// One family is covered: Llama (RMSNorm, RoPE with optional scaling, grouped-query attention, SwiGLU),
+// Covers one family: Llama (RMSNorm, RoPE with optional scaling, grouped-query attention, SwiGLU),
 // optionally with Qwen2's biases on q, k and v, or RMSNorm on queries and keys per head (Qwen3) or over all
 // heads (OLMoE). Mistral is included as long as a sequence fits its sliding window. A mixture of experts may
 // replace SwiGLU: Mixtral's, Qwen3's or OLMoE's, or the routers of DeepSeek and Llama 4 with plain attention.
@@ -19,7 +19,7 @@ namespace precbench {
 /// Standard deviation of initial matrices: initializer_range of the published configurations.
 inline constexpr double kInitializerRange = 0.02;
 
-/// Where the routing weight multiplies: SwiGLU's output (in which the down layer is linear) or the expert's
+/// Factor of the routing weight: SwiGLU's output (in which the down layer is linear) or the expert's
 /// input.
 enum class WeightAt : std::uint8_t { swiglu, input };
 /// Naming scheme of the experts' tensors in checkpoints. Llama 4 stores all experts of a layer in two

@@ -63,7 +63,7 @@ const std::vector<Kind>& kinds() {
 
 /// Six matching bytes do not occur at the start of tokens by chance.
 constexpr std::size_t kLongSignature = 6;
-/// As many bytes as git examines.
+/// Number of bytes examined, the same as in git.
 constexpr std::size_t kLookedAt = 8000;
 
 std::string_view bytes_of(const MappedFile& file, std::size_t most) {
