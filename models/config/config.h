@@ -19,8 +19,8 @@ namespace precbench {
 /// Standard deviation of initial matrices: initializer_range of the published configurations.
 inline constexpr double kInitializerRange = 0.02;
 
-/// Factor of the routing weight: SwiGLU's output (in which the down layer is linear) or the expert's
-/// input.
+/// Tensor that the routing weight multiplies: SwiGLU's output (in which the down layer is linear) or the
+/// expert's input.
 enum class WeightAt : std::uint8_t { swiglu, input };
 /// Naming scheme of the experts' tensors in checkpoints. Llama 4 stores all experts of a layer in two
 /// tensors, and queries and keys in another row order: StoredForm (bench/step).
