@@ -1,4 +1,4 @@
-// Fields that records share. See case_fields.h.
+// Shared case fields. See case_fields.h.
 #include "results/case_fields.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 
 using Json = CaseFields::Json;
 
-/// A sweep has fewer axes.
+/// More than the axes of any sweep.
 constexpr std::size_t kMostOwn = 8;
 
 std::size_t place_of(const Json::object_t& object, std::string_view key) {
@@ -21,7 +21,7 @@ std::size_t place_of(const Json::object_t& object, std::string_view key) {
   return static_cast<std::size_t>(found - object.begin());
 }
 
-/// Whether they are written alike, too: 1 equals 1.0, and 0.0 equals -0.0.
+/// Returns true if both are also written alike: 1 equals 1.0, and 0.0 equals -0.0.
 bool same(const Json& a, const Json& b) {
   if (a.type() != b.type() || a != b) return false;
   return !a.is_number_float() || std::signbit(a.get<double>()) == std::signbit(b.get<double>());

@@ -1,5 +1,5 @@
-// The fields of a case: some forty, of which the cases of a sweep differ in a few. Records are read by the hundred
-// thousand, so those that are alike hold them once.
+// The fields of a case: about forty, of which the cases of a sweep differ in a few. Hundreds of thousands of
+// records are read at once, so equal fields are stored once.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@
 
 namespace precbench {
 
-/// Used as a JSON object of scalars, whose order it keeps. Copies share the fields, and a field that is changed is the
-/// copy's own.
+/// A JSON object of scalars that keeps its order. Copies share the fields; a changed field belongs to the
+/// copy alone.
 class CaseFields {
  public:
   using Json = nlohmann::ordered_json;
 
-  /// Refers into the fields, which must outlive it unchanged.
+  /// A reference to a field, valid while the fields exist unchanged.
   class Item {
    public:
     Item(const std::string& key, const Json& value) : key_(&key), value_(&value) {}
@@ -32,23 +32,23 @@ class CaseFields {
   };
 
   CaseFields() = default;
-  /// Throws InvalidInput if it is no object.
+  /// Throws InvalidInput if `object` is not an object.
   CaseFields(Json object);
 
   std::vector<Item> items() const;
-  /// Null where there is no such field.
+  /// Returns the field, or null if it does not exist.
   const Json* find(std::string_view key) const;
   Json value(std::string_view key, Json otherwise) const;
-  /// Throws InvalidInput where there is no such field.
+  /// Returns the field. Throws InvalidInput if it does not exist.
   const Json& at(std::string_view key) const;
   const Json& operator[](std::string_view key) const { return at(key); }
 
-  /// A new field is null, and the last.
+  /// Returns the field; a new one is null and the last.
   Json& operator[](std::string_view key);
   void erase(std::string_view key);
 
-  /// Keeps only those fields for itself in which it differs from `other`. False, and nothing is changed, where they
-  /// have other keys or differ in more than a few.
+  /// Shares all equal fields with `other` and keeps only the differing ones. Returns false and changes
+  /// nothing if the keys differ or more than a few values do.
   bool share_with(const CaseFields& other);
 
   friend void to_json(Json& json, const CaseFields& fields);
@@ -58,25 +58,25 @@ class CaseFields {
   friend class CaseFieldsChange;
 
   struct Own {
-    std::uint32_t place;  ///< in the shared object
+    std::uint32_t place;  ///< position in the shared object
     Json value;
   };
   const Json::object_t& shared() const;
   const Json& value_at(std::size_t place) const;
 
   std::shared_ptr<const Json> shared_;  ///< null: no fields
-  std::vector<Own> own_;                ///< in place of shared ones
+  std::vector<Own> own_;                ///< override shared ones
 };
 
-/// The fields of many cases by other rules; what cases share is changed once, and is shared again.
+/// Rewrites the fields of many cases by a rule. Shared fields are rewritten once and stay shared.
 class CaseFieldsChange {
  public:
-  /// What a field becomes; nothing where it is left out, for which its value must not matter.
+  /// Returns the new value of a field; nullopt to omit it, which must not depend on its value.
   using Rule = std::optional<CaseFields::Json> (*)(const std::string& key, const CaseFields::Json& value);
 
   explicit CaseFieldsChange(Rule rule) : rule_(rule) {}
 
-  /// Lets the changed fields of all that share with these share as well.
+  /// Rewrites the fields shared with these once, for all that share them.
   void prepare(const CaseFields& fields);
   CaseFields of(const CaseFields& fields) const;
 
@@ -85,7 +85,7 @@ class CaseFieldsChange {
   using Object = std::shared_ptr<const CaseFields::Json>;
   struct Changed {
     Object object;
-    std::vector<std::uint32_t> places;  ///< by those of the shared object
+    std::vector<std::uint32_t> places;  ///< new position of each shared field
   };
   Changed changed(const CaseFields& fields) const;
 

@@ -1,4 +1,4 @@
-// Fields that records share: what each says stays its own.
+// Shared case fields keep their individual values.
 #include "results/case_fields.h"
 
 #include "kernels/base/errors.h"
@@ -20,12 +20,12 @@ Json with(const std::string& key, Json value) {
   return json;
 }
 
-/// As it is written: 1 equals 1.0 otherwise.
+/// Returns the JSON text, since 1 equals 1.0 otherwise.
 std::string text(const CaseFields& fields) { return Json(fields).dump(); }
 
 }  // namespace
 
-TEST_CASE("fields are a JSON object", "[case_fields]") {
+TEST_CASE("CaseFields: behave like a JSON object of scalars", "[case_fields]") {
   CaseFields fields(kCase);
   CHECK(text(fields) == kCase.dump());
   CHECK(fields.at("seq") == 128);
@@ -48,7 +48,7 @@ TEST_CASE("fields are a JSON object", "[case_fields]") {
   CHECK_THROWS_AS(std::as_const(fields)["seq"], InvalidInput);
 }
 
-TEST_CASE("a change of a copy is the copy's own", "[case_fields]") {
+TEST_CASE("CaseFields: changing a copy leaves the original unchanged", "[case_fields]") {
   const CaseFields first(kCase);
   CaseFields second = first;
   second["recipe"] = "rowwise";
@@ -57,7 +57,7 @@ TEST_CASE("a change of a copy is the copy's own", "[case_fields]") {
   CHECK(&second.at("model") == &first.at("model"));
 }
 
-TEST_CASE("cases share what they have in common, and are written as before", "[case_fields]") {
+TEST_CASE("CaseFields: share_with shares equal fields and keeps the JSON unchanged", "[case_fields]") {
   const CaseFields first(kCase);
   for (const Json& json :
        {with("recipe", "rowwise"), with("seq", 128.0), with("lr", -0.0), with("save", "w"), kCase}) {
@@ -65,18 +65,18 @@ TEST_CASE("cases share what they have in common, and are written as before", "[c
     CHECK(fields.share_with(first));
     CHECK(text(fields) == json.dump());
     CHECK(&fields.at("model") == &first.at("model"));
-    // The items are those of the fields.
+    // items() returns the fields in order.
     Json object = Json::object();
     for (const auto& item : fields.items()) object[item.key()] = item.value();
     CHECK(object.dump() == json.dump());
-    // One that shares them may be shared with.
+    // Fields that share may be shared with in turn.
     CaseFields third(with("model", "small"));
     CHECK(third.share_with(fields));
     CHECK(text(third) == with("model", "small").dump());
   }
 }
 
-TEST_CASE("other keys, another order or much that differs is not shared", "[case_fields]") {
+TEST_CASE("CaseFields: share_with refuses other keys or another order or many differences", "[case_fields]") {
   const CaseFields first(kCase);
   Json less = kCase, many = kCase;
   less.erase("lr");
@@ -95,7 +95,7 @@ TEST_CASE("other keys, another order or much that differs is not shared", "[case
   CHECK(text(fields) == all_others.dump());
 }
 
-TEST_CASE("records of a file share what their cases have in common", "[case_fields][record_file]") {
+TEST_CASE("read_records: records of a file share equal case fields", "[case_fields][record_file]") {
   const TempDirectory folder;
   std::string lines;
   std::vector<Record> records;
@@ -113,7 +113,7 @@ TEST_CASE("records of a file share what their cases have in common", "[case_fiel
   }
 }
 
-TEST_CASE("fields are changed alike whether they are shared or not", "[case_fields]") {
+TEST_CASE("CaseFieldsChange: shared and separate fields are changed alike", "[case_fields]") {
   const CaseFieldsChange::Rule rule = [](const std::string& key, const Json& value) -> std::optional<Json> {
     if (key == "save") return std::nullopt;
     return value == "bf16" ? Json() : value;

@@ -1,4 +1,4 @@
-// What of a record follows from the rest of it. See contradiction.h.
+// Checks of a record's numbers against each other. See contradiction.h.
 #include "results/contradiction.h"
 
 #include <fmt/format.h>
@@ -16,14 +16,14 @@ namespace {
 
 using Number = std::optional<double>;
 
-/// JSON has every digit of a number, so that only the order of operations may differ.
+/// JSON preserves every digit, so only the order of operations may cause differences.
 constexpr double kTolerance = 1e-6;
-/// By how much two clocks may differ, in parts of the time.
+/// Maximum difference of two clocks, as a fraction of the time.
 constexpr double kClocks = 0.005;
 
 class Audit {
  public:
-  /// `scale`: what the tolerance is a part of, where that is not the expected value.
+  /// `scale`: the tolerance is relative to it instead of the expected value.
   void number(const char* name, const Number& stated, const char* from, const Number& expected,
               const Number& scale = std::nullopt) {
     if (found || !stated || !expected) return;
@@ -46,7 +46,7 @@ class Audit {
   std::optional<std::string> found;
 };
 
-/// An interleaved case's runs: their samples stand one after the other.
+/// Checks the runs of an interleaved case, whose samples are consecutive.
 void audit_runs(Audit& audit, const Timing& timing) {
   std::size_t left = timing.samples_ms.size(), medians = 0;
   for (const TimingRun& run : timing.runs) {
@@ -89,7 +89,7 @@ void audit_timing(Audit& audit, const Timing& timing) {
     audit_runs(audit, timing);
   audit.number("timing.min_ms", timing.min_ms, "samples_ms", statistics->min);
   audit.number("timing.iqr_ms", timing.iqr_ms, "samples_ms", statistics->iqr(), statistics->median);
-  // The host's clock runs through every sample, and between two of them.
+  // The host's clock also runs between samples, so its time cannot be shorter.
   const double mean = *mean_step_ms(timing);
   if (!audit.found && timing.wall_ms && !(*timing.wall_ms >= mean * (1 - kClocks)))
     audit.found =
@@ -114,10 +114,10 @@ void audit_speed(Audit& audit, const Record& record) {
                  "metrics.tokens_per_s over case.gpus", *metrics.tokens_per_s / gpus->get<double>());
 }
 
-/// The steps that were timed have losses: a curve that ends before them was cut.
+/// Checks that the timed steps have losses; a shorter curve was cut.
 void audit_curve(Audit& audit, const Record& record) {
   const Timing& timing = *record.timing;
-  // An interleaved case's curve is its first run's.
+  // The curve of an interleaved case is that of its first run.
   const bool pooled = !timing.runs.empty();
   const double warmup = static_cast<double>(pooled ? timing.runs.front().warmup : timing.warmup);
   const double steps = warmup + (pooled ? static_cast<double>(timing.runs.front().samples)
@@ -127,7 +127,7 @@ void audit_curve(Audit& audit, const Record& record) {
                               record.training->loss.size(), steps);
 }
 
-/// A step whose loss or gradients are no numbers ends a run, which is not ok then.
+/// Checks losses and gradients. Non-finite ones end a run, whose status is then not ok.
 void audit_training(Audit& audit, const Record& record) {
   const Training& training = *record.training;
   if (!audit.found && training.params_changed && training.params_total &&
@@ -149,7 +149,7 @@ std::optional<std::string> contradiction(const Record& record) {
   if (record.timing) audit_timing(audit, *record.timing);
   if (record.metrics) audit_speed(audit, record);
   if (record.status == Status::ok && record.timing && record.training) audit_curve(audit, record);
-  // A run that ended well did all its steps: a shorter curve would be compared at another place than it says.
+  // An ok run did all its steps. A shorter curve would be compared at a wrong step.
   const auto steps = record.case_fields.find("steps");
   if (!audit.found && record.status == Status::ok && record.training && steps && steps->is_number_integer() &&
       *steps != record.training->loss.size())

@@ -1,5 +1,5 @@
-// Does a record agree with itself? Some of its numbers follow from others that stand beside them; a record in
-// which they do not was changed by hand or damaged, and nobody can say which of the two is true.
+// Checks a record for contradictions. Some numbers follow from others; if they do not, the record was edited
+// or damaged, and it is unknown which of the two is true.
 #pragma once
 
 #include <optional>
@@ -9,9 +9,9 @@
 
 namespace precbench {
 
-/// The first contradiction, in one line that names both sides: "metrics.tokens_per_s is 99999999, but
-/// training.tokens_per_step over timing.median_ms gives 18500". Null where there is none. What is null or
-/// missing contradicts nothing.
+/// Returns the first contradiction in one line that names both sides, "metrics.tokens_per_s is 99999999, but
+/// training.tokens_per_step over timing.median_ms gives 18500"; nullopt if there is none. Null and missing
+/// values contradict nothing.
 std::optional<std::string> contradiction(const Record& record);
 
 }  // namespace precbench

@@ -1,4 +1,4 @@
-// A record that was changed in one place is found out in the other.
+// A record that was changed in one place contradicts another.
 #include "results/contradiction.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ using namespace precbench;
 
 namespace {
 
-/// What contradicts what once `change` has been made to a sound record.
+/// Returns the contradiction of a valid record after `change`, or "none".
 template <class Change>
 std::string after(Change&& change) {
   Record record = samples::gpu_record("bf16", 250);
@@ -32,7 +32,7 @@ std::string after_without_runs(Change&& change) {
 
 }  // namespace
 
-TEST_CASE("sound records do not contradict themselves, whatever they lack", "[contradiction]") {
+TEST_CASE("contradiction: valid records have none whatever sections they lack", "[contradiction]") {
   std::vector<Record> records = {samples::gpu_record("bf16", 250), samples::cpu_record("bf16"),
                                  samples::cpu_record("mxfp8"), Record{}};
   for (const Status status : {Status::oom, Status::unsupported, Status::timeout, Status::crashed})
@@ -53,7 +53,7 @@ TEST_CASE("sound records do not contradict themselves, whatever they lack", "[co
   for (const Record& record : records) CHECK(contradiction(record).value_or("none") == "none");
 }
 
-TEST_CASE("speeds must follow from the median step", "[contradiction]") {
+TEST_CASE("contradiction: speeds that do not follow from the median step are found", "[contradiction]") {
   CHECK(after([](Record& r) { r.metrics->tokens_per_s = 99999999; }) ==
         "metrics.tokens_per_s is 99999999, but training.tokens_per_step over timing.median_ms gives 65536");
   CHECK(after([](Record& r) { r.training->tokens_per_step = 1; }) ==
@@ -65,7 +65,7 @@ TEST_CASE("speeds must follow from the median step", "[contradiction]") {
   CHECK(after([](Record& r) { *r.metrics->tokens_per_s *= 1 + 1e-5; }) != "none");
 }
 
-TEST_CASE("statistics must follow from the samples", "[contradiction]") {
+TEST_CASE("contradiction: statistics that do not follow from the samples are found", "[contradiction]") {
   CHECK(after_without_runs([](Record& r) { r.timing->median_ms = 125; }) ==
         "timing.median_ms is 125, but samples_ms gives 250");
   CHECK(after_without_runs([](Record& r) { r.timing->min_ms = 200; }) ==
@@ -79,7 +79,7 @@ TEST_CASE("statistics must follow from the samples", "[contradiction]") {
                  "timing.median_ms is 250, but samples_ms gives 125"));
 }
 
-TEST_CASE("an interleaved case's median must follow from its runs, and theirs from their samples",
+TEST_CASE("contradiction: interleaved medians that do not follow from the runs are found",
           "[contradiction]") {
   CHECK(after([](Record& r) { r.timing->median_ms = 240; }) ==
         "timing.median_ms is 240, but the mean of its runs' medians gives 250");
@@ -89,10 +89,10 @@ TEST_CASE("an interleaved case's median must follow from its runs, and theirs fr
         "timing.samples_ms has 11 entries, but timing.runs says 10");
 }
 
-TEST_CASE("a run that ended well has a loss for each of its steps", "[contradiction]") {
+TEST_CASE("contradiction: a loss curve shorter than the steps of an ok run is found", "[contradiction]") {
   CHECK(after([](Record& r) { r.training->loss.resize(60); }) ==
         "training.loss has 60 entries, but case.steps says 100");
-  // Where no number of steps is stated, the timing has one.
+  // Without a stated number of steps the timing implies one.
   const auto automatic = [](std::size_t losses) {
     return [=](Record& r) {
       r.case_fields["steps"] = "auto";
@@ -102,11 +102,11 @@ TEST_CASE("a run that ended well has a loss for each of its steps", "[contradict
   CHECK(after_without_runs(automatic(17)) == "none");  // 6 of warm-up and 11 samples
   CHECK(after_without_runs(automatic(16)) ==
         "training.loss has 16 entries, but timing says that 17 steps were done");
-  CHECK(after(automatic(12)) == "none");  // an interleaved case's curve is its first run's
+  CHECK(after(automatic(12)) == "none");  // the curve of an interleaved case is that of its first run
   CHECK(after(automatic(11)) == "training.loss has 11 entries, but timing says that 12 steps were done");
 }
 
-TEST_CASE("what ended well has a number for every loss and gradient norm", "[contradiction]") {
+TEST_CASE("contradiction: a null loss or gradient norm of an ok run is found", "[contradiction]") {
   const double null = std::nan("");
   CHECK(after([&](Record& r) { std::fill_n(r.training->loss.begin(), 50, null); }) ==
         "training.loss is null at step 1, but status is ok");
@@ -119,19 +119,19 @@ TEST_CASE("what ended well has a number for every loss and gradient norm", "[con
   CHECK(after([&](Record& r) { r.status = Status::diverged, r.training->loss.back() = null; }) == "none");
 }
 
-TEST_CASE("no more parameters change than there are", "[contradiction]") {
+TEST_CASE("contradiction: more changed parameters than parameters are found", "[contradiction]") {
   CHECK(after([](Record& r) { r.training->params_changed = 147; }) ==
         "training.params_changed is 147, but training.params_total is 146");
   CHECK(after([](Record& r) { r.training->params_changed = 0; }) == "none");
 }
 
-TEST_CASE("the host's clock sees at least the steps themselves", "[contradiction]") {
+TEST_CASE("contradiction: host time below the device time is found", "[contradiction]") {
   const auto with_wall = [](double wall_ms) { return [=](Record& r) { r.timing->wall_ms = wall_ms; }; };
   CHECK(contains(after(with_wall(0)), "timing.wall_ms is 0, but the mean of samples_ms is 2"));
   CHECK(contains(after_without_runs(with_wall(248)), "timing.wall_ms is 248, but"));
-  CHECK(after(with_wall(249.9)) == "none");  // two clocks
+  CHECK(after(with_wall(249.9)) == "none");  // within the tolerance of two clocks
   CHECK(after(with_wall(400)) == "none");
-  // Of an interleaved case it is the mean over both runs, however many samples each has.
+  // For an interleaved case it is the mean over both runs, whatever their sample counts.
   const auto uneven = [](double wall_ms) {
     return [=](Record& r) {
       r.timing->samples_ms = {300, 300, 300, 300, 300, 300, 300, 300, 300, 300, 200};
@@ -144,7 +144,7 @@ TEST_CASE("the host's clock sees at least the steps themselves", "[contradiction
   CHECK(after(uneven(245)) == "timing.wall_ms is 245, but the mean of samples_ms is 250");
 }
 
-TEST_CASE("a line that contradicts itself is kept and named", "[contradiction]") {
+TEST_CASE("read_records: a contradictory record is kept and reported", "[contradiction]") {
   const TempDirectory scratch;
   const std::string file = scratch / "records.jsonl";
   Record fast = samples::gpu_record("rowwise", 225), cut = samples::gpu_record("blockwise", 200);
@@ -158,7 +158,7 @@ TEST_CASE("a line that contradicts itself is kept and named", "[contradiction]")
   CHECK(contains(set.problems[1], ":3: contradicts itself: training.loss has 60 entries, but"));
 }
 
-TEST_CASE("the committed records do not contradict themselves", "[contradiction]") {
+TEST_CASE("contradiction: committed records have none", "[contradiction]") {
   for (const char* path : {"cpu/convergence-tiny.jsonl", "baseline", "h200/single.jsonl", "h200/beside-peer",
                            "h200/beside-peer-experts", "h200/interleaved", "h200x4"}) {
     const RecordSet set = read_records({std::string(PRECBENCH_SOURCE_DIR "/results/") + path});

@@ -1,4 +1,4 @@
-// Definitions as lists of their values. See definition.h.
+// Definitions as lists of values. See definition.h.
 #include "results/definition.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@ namespace precbench {
 namespace {
 
 using Json = nlohmann::ordered_json;
-/// Names with dots, and values as a user would write them, in the order of the definition.
+/// Dotted names and values as a user would write them, in the order of the definition.
 using Values = std::vector<std::pair<std::string, std::string>>;
 
 void add_values(const std::string& name, const Json& json, Values& values) {

@@ -1,5 +1,5 @@
-// What the names of a case stood for when it ran: the model, the recipe, the data and the first weights, written out. An
-// edited preset, recipe or file goes by the name it had; by this, two records are told to be of other work.
+// Full description of the model, recipe, data and initial weights of a case when it ran. Detects that an
+// edited preset, recipe or file under the same name is other work.
 #pragma once
 
 #include <memory>
@@ -9,22 +9,22 @@
 
 namespace precbench {
 
-/// A JSON object that does not change any more; records share it where it is the same.
+/// An immutable JSON object, shared by records if equal.
 using DefinitionPart = std::shared_ptr<const nlohmann::ordered_json>;
 
-/// `definition` of a record. bench/case/definition.h makes it, and record.schema.json says what stands in each part.
+/// The `definition` of a record, made by bench/case/definition.h. record.schema.json describes its parts.
 struct DefinitionRecord {
   DefinitionPart model, recipe, data, init;
 };
 
-/// Every value that decides the work, a line each, in an order of their own: "recipe.fprop.a.scale=ue8m0". Where a
-/// recipe comes from (`reference`) is left out. Equal texts, equal work.
+/// Returns every value that determines the work, one line each in sorted order: "recipe.fprop.a.scale=ue8m0".
+/// The source of a recipe (`reference`) is left out. Equal texts mean equal work.
 std::string canonical_text(const DefinitionRecord& definition);
 
-/// The first value that two definitions do not share.
+/// The first value in which two definitions differ.
 struct DefinitionDifference {
   std::string field;                  ///< "recipe.fprop.a.scale_rounding"
-  std::string baseline{}, current{};  ///< "none" where one does not have it
+  std::string baseline{}, current{};  ///< "none" if absent
 };
 std::optional<DefinitionDifference> first_difference(const DefinitionRecord& baseline,
                                                      const DefinitionRecord& current);

@@ -1,4 +1,4 @@
-// What makes two definitions differ, and how the difference is told.
+// Differences between definitions and their texts.
 #include "results/definition.h"
 
 #include "results/record_samples.h"
@@ -18,7 +18,7 @@ std::optional<DefinitionDifference> difference_to(const Record& record) {
 
 }  // namespace
 
-TEST_CASE("the first value in which two definitions differ is named", "[definition]") {
+TEST_CASE("first_difference: names the first differing value of two definitions", "[definition]") {
   CHECK(!difference_to(kBase));
   const auto rounding =
       difference_to(redefined(kBase, &DefinitionRecord::recipe, "/fprop/a/scale_rounding", "floor"));
@@ -31,14 +31,13 @@ TEST_CASE("the first value in which two definitions differ is named", "[definiti
   CHECK(difference_to(samples::gpu_record("mxfp8", 250, 0, 2))->field == "data.seed");
 }
 
-TEST_CASE("where a recipe comes from is no part of the work", "[definition]") {
+TEST_CASE("first_difference: the reference of a recipe does not count", "[definition]") {
   const Record renamed = redefined(kBase, &DefinitionRecord::recipe, "/reference", "another paper");
   CHECK(!difference_to(renamed));
   CHECK(canonical_text(*renamed.definition) == canonical_text(*kBase.definition));
 }
 
-TEST_CASE("a definition's text does not depend on the order of its keys, and on every value",
-          "[definition]") {
+TEST_CASE("canonical_text: depends on every value but not on the order of keys", "[definition]") {
   const auto text = [](nlohmann::ordered_json model) {
     DefinitionRecord definition = *kBase.definition;
     definition.model = std::make_shared<const nlohmann::ordered_json>(std::move(model));

@@ -1,4 +1,4 @@
-// How far a gradient in a recipe is from BF16's, as records hold it.
+// Difference of a recipe's gradient from BF16's, as stored in records.
 #pragma once
 
 #include <optional>
@@ -6,22 +6,23 @@
 
 namespace precbench {
 
-/// A mean with its 95% interval by Student's t. Null where it is not finite; the bounds of a single value too.
+/// A mean with its 95% confidence interval by Student's t. Null if not finite; the bounds also for a single
+/// value.
 struct MeanInterval {
   std::optional<double> mean, low, high;
 };
 
-/// How far a gradient in the recipe, r, is from the BF16 one, g, of the same weights and tokens. Mean over batches; null
-/// where it is not finite.
+/// Difference of the recipe's gradient, r, from the BF16 gradient, g, with the same weights and tokens. Mean
+/// over batches; null if not finite.
 struct GradientFidelity {
-  std::string name;             ///< what of the model: "qkv", "norm", a block's index
+  std::string name;             ///< part of the model: "qkv", "norm", a block's index
   std::optional<double> error;  ///< |r - g| / |g|
   std::optional<double> cosine;
-  std::optional<double> bias;  ///< <r - g, g> / <g, g>: below 0 the recipe shrinks the gradient
+  std::optional<double> bias;  ///< <r - g, g> / <g, g>; negative: the recipe shrinks the gradient
 };
 
 struct WholeFidelity {
-  MeanInterval error, cosine, bias;  ///< as in GradientFidelity, over batches
+  MeanInterval error, cosine, bias;  ///< see GradientFidelity; over batches
 };
 
 }  // namespace precbench

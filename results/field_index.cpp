@@ -1,4 +1,4 @@
-// Records by the values of fields. See field_index.h.
+// Records by field values. See field_index.h.
 #include "results/field_index.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ Names names_of_work(const Record& record) {
   return names;
 }
 
-/// The values of these fields as one text; null where the record lacks one.
+/// Returns the values of these fields as one text; nullopt if the record lacks one.
 std::optional<std::string> values_of(const Record& record, const Names& names) {
   std::string text;
   for (const std::string& name : names) {
@@ -28,7 +28,8 @@ std::optional<std::string> values_of(const Record& record, const Names& names) {
   return text;
 }
 
-/// Whether a record has only those of such fields: one more would be no default.
+/// Returns true if the record has no other fields that are only written if used, i.e. differ from their
+/// default.
 bool has_no_others(const Record& record, const Names& names) {
   for (const auto& item : record.case_fields.items())
     if (only_where_used(item.key()) && std::find(names.begin(), names.end(), item.key()) == names.end())

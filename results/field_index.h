@@ -1,4 +1,4 @@
-// Finds the records of a case by its fields, where ids cannot tell: those of schema 1 are hashed in another way.
+// Finds the records of a case by its fields. Needed for schema 1, whose ids are hashed differently.
 #pragma once
 
 #include <map>
@@ -14,15 +14,15 @@ class FieldIndex {
   /// The records must outlive the index.
   explicit FieldIndex(std::vector<const LocatedRecord*> records) : records_(std::move(records)) {}
 
-  /// Those that have every field of this one that changes the work (changes_work), with its value. They may have
-  /// more fields, younger ones, but none that stands only where it is used (only_where_used).
+  /// Returns the records that have every work-defining field (changes_work) of this one with equal values.
+  /// They may have additional newer fields, except those that are only written if used (only_where_used).
   const std::vector<const LocatedRecord*>& like(const Record& record);
 
  private:
   using ByValues = std::map<std::string, std::vector<const LocatedRecord*>>;
 
   std::vector<const LocatedRecord*> records_;
-  std::map<std::vector<std::string>, ByValues> by_names_;  ///< made for each list of fields that is asked for
+  std::map<std::vector<std::string>, ByValues> by_names_;  ///< built on demand for each list of fields
 };
 
 }  // namespace precbench

@@ -1,4 +1,4 @@
-// Means of the two clocks. See host_time.h.
+// Mean times of the two clocks. See host_time.h.
 #include "results/host_time.h"
 
 #include <numeric>

@@ -1,4 +1,4 @@
-// What the host's clock saw of a step beyond the device's: the work between two steps.
+// Host time of a step beyond the device time: the work between steps.
 #pragma once
 
 #include <optional>
@@ -7,11 +7,12 @@
 
 namespace precbench {
 
-/// Mean of samples_ms; of an interleaved case the mean of its runs' means, as wall_ms is. Null for no sample.
+/// Returns the mean of samples_ms; for an interleaved case the mean of its runs' means, like wall_ms. Null
+/// without samples.
 std::optional<double> mean_step_ms(const Timing& timing);
 
-/// timing.wall_ms beyond that, in ms per step. Null where one of the two is. The clocks differ by little: far below 0
-/// the record contradicts itself.
+/// Returns timing.wall_ms minus mean_step_ms(), in ms per step; null if either is null. May be slightly
+/// negative, because the clocks differ; a clearly negative value is a contradiction.
 std::optional<double> between_steps_ms(const Timing& timing);
 
 }  // namespace precbench

@@ -1,4 +1,4 @@
-// Lines out of a buffer. See line_reader.h.
+// Splits buffered input into lines. See line_reader.h.
 #include "results/line_reader.h"
 
 #include <fcntl.h>
@@ -25,7 +25,8 @@ constexpr std::size_t kBufferBytes = std::size_t{1} << 18;
   throw InvalidInput(fmt::format("cannot read {}: {}", name, std::strerror(error)));
 }
 
-/// Returns true if reading ends by itself or by a user at a terminal. Other devices, such as /dev/zero, may never end.
+/// Returns true if reading ends by itself or by a user at a terminal. Other devices, such as /dev/zero, may
+/// never end.
 bool ends(int descriptor, const struct stat& status) {
   if (S_ISREG(status.st_mode) || S_ISFIFO(status.st_mode) || S_ISSOCK(status.st_mode)) return true;
   constexpr unsigned kNullMajor = 1, kNullMinor = 3;
@@ -33,7 +34,8 @@ bool ends(int descriptor, const struct stat& status) {
   return S_ISCHR(status.st_mode) && (is_null || isatty(descriptor));
 }
 
-/// Duplicated and not opened again: a socket has no path that can be opened, and a file goes on where it stands.
+/// Duplicates the descriptor. Opening it again would fail for a socket, and would restart a file at its
+/// beginning.
 int duplicate(int named, const std::string& name) {
   struct stat status {};
   if (::fstat(named, &status) != 0) cannot_read(name, errno);
@@ -46,7 +48,7 @@ int duplicate(int named, const std::string& name) {
 
 int open_to_read(const std::string& path) {
   if (const auto named = named_descriptor(path)) return duplicate(*named, input_name(path));
-  open_regular_file(path);  // throws where it is none
+  open_regular_file(path);  // throws if it is not one
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) cannot_read(path, errno);
   return descriptor;

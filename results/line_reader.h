@@ -1,4 +1,4 @@
-// The lines of a file that may be anybody's: however large the file or a line of it is, no more than one line is held.
+// Reads the lines of a file of any size while holding at most one bounded line in memory.
 #pragma once
 
 #include <cstddef>
@@ -8,32 +8,32 @@
 
 namespace precbench {
 
-/// Returns the file descriptor that a path names, where it names one of this process instead of a file: 0 for "-" and
-/// /dev/stdin, N for /dev/fd/N and /proc/self/fd/N, which is how a shell passes <(command).
+/// Returns the descriptor that a path names instead of a file: 0 for "-" and /dev/stdin, N for /dev/fd/N and
+/// /proc/self/fd/N (which a shell passes for <(command)); else nullopt.
 std::optional<int> named_descriptor(const std::string& path);
 
-/// Returns the name for messages about what is read from `path`: "standard input", or the path.
+/// Returns the name of the input for messages: "standard input", or the path.
 std::string input_name(const std::string& path);
 
 class LineReader {
  public:
-  /// `most`: bytes of the longest line that is held whole. `path`: a regular file, or a descriptor (named_descriptor) that
-  /// is open on a file, a pipe, a socket or a terminal. Throws InvalidInput where it is neither, or cannot be read. A
-  /// named pipe is refused, since opening it would wait for a writer.
+  /// `most`: maximum bytes of a line that are stored. `path`: a regular file, or a descriptor
+  /// (named_descriptor) of a file, pipe, socket or terminal. Throws InvalidInput for anything else or if it
+  /// cannot be read. Named pipes are refused because opening one would wait for a writer.
   LineReader(const std::string& path, std::size_t most);
   ~LineReader();
   LineReader(const LineReader&) = delete;
   LineReader& operator=(const LineReader&) = delete;
 
-  /// Goes to the next line; false at the end. Throws InvalidInput where reading fails.
+  /// Advances to the next line; returns false at the end. Throws InvalidInput if reading fails.
   bool next();
 
   const std::string& line() const {
     return line_;
   }  ///< without its newline; the first `most` bytes of a longer one
-  std::size_t bytes() const { return bytes_; }    ///< of the whole line
+  std::size_t bytes() const { return bytes_; }    ///< length of the whole line
   std::size_t number() const { return number_; }  ///< from 1
-  bool ended() const { return ended_; }           ///< whether a newline followed it
+  bool ended() const { return ended_; }           ///< a newline followed it
 
  private:
   bool fill();
@@ -42,7 +42,7 @@ class LineReader {
   std::size_t most_;
   int descriptor_;
   std::vector<char> buffer_;
-  std::size_t begin_ = 0, end_ = 0;  ///< of what of the buffer is not read yet
+  std::size_t begin_ = 0, end_ = 0;  ///< unread part of the buffer
   std::string line_;
   std::size_t bytes_ = 0, number_ = 0;
   bool ended_ = false;

@@ -1,4 +1,4 @@
-// A number that may be unknown. A record has some twenty, and nothing that is not a number is ever written into one.
+// A number that may be unknown. A record has about twenty, and NaN or infinity is never written to one.
 #pragma once
 
 #include <cmath>
@@ -9,7 +9,7 @@
 
 namespace precbench {
 
-/// Used as a std::optional<double>, of the size of a double: NaN is unknown.
+/// Used like std::optional<double>, with the size of a double: NaN means unknown.
 class OptionalNumber {
  public:
   OptionalNumber() = default;
@@ -26,7 +26,7 @@ class OptionalNumber {
   double& emplace() { return value_ = 0; }
   void reset() { value_ = kUnknown; }
 
-  /// Two unknown ones are equal.
+  /// Two unknown numbers are equal.
   friend bool operator==(const OptionalNumber& a, const OptionalNumber& b) {
     return a.has_value() ? a.value_ == b.value_ : !b.has_value();
   }

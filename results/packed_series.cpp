@@ -1,4 +1,4 @@
-// Numbers as floats and back. See packed_series.h.
+// Conversion between floats and doubles. See packed_series.h.
 #include "results/packed_series.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ void PackedSeries::pack() {
   auto* doubles = std::get_if<Doubles>(&values_);
   if (!doubles) return;
   const bool are_floats = std::all_of(doubles->begin(), doubles->end(), [](double value) {
-    if (!std::isfinite(value)) return true;  // a curve's NaN is a null, which has no further bits
+    if (!std::isfinite(value)) return true;  // a NaN of a curve is a JSON null, so its bits do not matter
     return std::abs(value) <= std::numeric_limits<float>::max() &&
            static_cast<double>(static_cast<float>(value)) == value;
   });

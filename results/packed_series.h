@@ -1,5 +1,5 @@
-// The numbers of a curve, one a step. Nearly all of them come from a device as floats, and records are read by the
-// hundred thousand.
+// The numbers of a curve, one per step. Most come from a device as floats, and hundreds of thousands of
+// records are read at once.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 
 namespace precbench {
 
-/// Used as a std::vector<double>, which it turns into where one is wanted. A packed series is held as floats where that
-/// loses nothing, until it is changed.
+/// Used like std::vector<double>, to which it converts. pack() stores the values as floats if that is exact,
+/// until they change.
 class PackedSeries {
  public:
   using value_type = double;
@@ -80,10 +80,10 @@ class PackedSeries {
   void assign(std::size_t count, double value) { own().assign(count, value); }
   void clear() { own().clear(); }
 
-  /// Holds the values in as little memory as keeps every bit of them.
+  /// Stores the values in the least memory that preserves every bit.
   void pack();
 
-  /// NaN is like no other, as everywhere.
+  /// NaN compares unequal, as usual.
   friend bool operator==(const PackedSeries& a, const PackedSeries& b) {
     return std::vector<double>(a) == std::vector<double>(b);
   }

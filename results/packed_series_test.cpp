@@ -1,4 +1,4 @@
-// A packed series says what it said, to the last bit.
+// A packed series keeps its values to the last bit.
 #include "results/packed_series.h"
 
 #include <bit>
@@ -31,7 +31,7 @@ void check_packed(const std::vector<double>& values) {
 
 }  // namespace
 
-TEST_CASE("a packed series keeps every bit", "[packed_series]") {
+TEST_CASE("PackedSeries: pack keeps every bit", "[packed_series]") {
   check_packed({});
   check_packed({5.571525573730469, 0.0, -0.0, 182.4986572265625});
   check_packed({1.8727449207534932, 1.0});
@@ -42,10 +42,10 @@ TEST_CASE("a packed series keeps every bit", "[packed_series]") {
   check_packed({0.5 * double{FloatLimits::denorm_min()}, 1.0});
 }
 
-TEST_CASE("a packed series can be changed as any other", "[packed_series]") {
+TEST_CASE("PackedSeries: a packed series can be changed", "[packed_series]") {
   PackedSeries series = {1.0, 2.0, 3.0};
   series.pack();
-  series[1] = 0.1;  // no float
+  series[1] = 0.1;  // not a float
   series.push_back(4);
   CHECK(series == PackedSeries{1.0, 0.1, 3.0, 4.0});
   series.pack();
@@ -58,7 +58,7 @@ TEST_CASE("a packed series can be changed as any other", "[packed_series]") {
   CHECK(series.empty());
 }
 
-TEST_CASE("iterators of a series go both ways and by any distance", "[packed_series]") {
+TEST_CASE("PackedSeries: iterators are random access", "[packed_series]") {
   PackedSeries packed = {1.0, 2.0, 4.0, 8.0};
   packed.pack();
   const PackedSeries& series = packed;

@@ -1,4 +1,4 @@
-// Threads that take the next index until none is left. See parallel.h.
+// Threads take the next index until none is left. See parallel.h.
 #include "results/parallel.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace precbench {
 namespace {
 
-/// What is read here is memory-bound beyond that.
+/// With more threads the work here is limited by memory bandwidth.
 constexpr std::size_t kMostThreads = 16;
 
 }  // namespace
@@ -27,7 +27,7 @@ void for_each_index(std::size_t count, std::size_t threads, const std::function<
   others.reserve(threads);
   try {
     while (others.size() + 1 < threads) others.emplace_back(work);
-  } catch (const std::system_error&) {  // the system gives no more: those that are there do it
+  } catch (const std::system_error&) {  // no more threads available: the existing ones do the work
   }
   work();
 }

@@ -1,4 +1,4 @@
-// A loop over the machine's cores.
+// Parallel loop over the machine's cores.
 #pragma once
 
 #include <cstddef>
@@ -6,8 +6,8 @@
 
 namespace precbench {
 
-/// Calls `visit` with 0 .. count - 1, each once, in no order, on this thread and up to `threads` - 1 others, no more
-/// than the machine has cores. Returns when all are done. `visit` must not throw.
+/// Calls `visit` once with each of 0 .. count - 1, in no particular order, on this thread and up to `threads`
+/// - 1 others (at most the machine's cores). Returns when all are done. `visit` must not throw.
 void for_each_index(std::size_t count, std::size_t threads, const std::function<void(std::size_t)>& visit);
 
 }  // namespace precbench

@@ -1,4 +1,4 @@
-// The loop over the machine's cores.
+// The parallel loop.
 #include "results/parallel.h"
 
 #include <atomic>
@@ -8,7 +8,7 @@
 
 using namespace precbench;
 
-TEST_CASE("a parallel loop visits each index once", "[parallel]") {
+TEST_CASE("for_each_index: visits each index once with any number of threads", "[parallel]") {
   for (const std::size_t threads : {0, 1, 2, 100})
     for (const std::size_t count : {0, 1, 7, 1000}) {
       std::vector<std::atomic<int>> visits(count);

@@ -1,4 +1,4 @@
-// What of a text is shown. See printable.h.
+// Classifies the characters of a text. See printable.h.
 #include "results/printable.h"
 
 #include <algorithm>
@@ -15,8 +15,8 @@ struct Character {
   std::size_t bytes = 1;
 };
 
-/// The character that `text`, which is not empty, starts with; of bytes that are no UTF-8 (cut off, longer than
-/// needed, half of a surrogate pair, beyond Unicode) the first one as U+FFFD.
+/// Returns the first character of `text`, which is not empty. For invalid UTF-8 (truncated, overlong, half of
+/// a surrogate pair, beyond Unicode) returns the first byte as U+FFFD.
 Character first_of(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   if (byte(0) < 0x80) return {byte(0), 1};
@@ -37,15 +37,15 @@ struct Range {
   char32_t first, last;
 };
 
-/// Characters that are not shown: Unicode's Default_Ignorable_Code_Point, which has the marks that turn the direction
-/// of writing, joiners, fillers, variation selectors and tags.
+/// Invisible characters: Unicode's Default_Ignorable_Code_Point, i.e. direction marks, joiners, fillers,
+/// variation selectors and tags.
 constexpr Range kIgnorable[] = {{0x00AD, 0x00AD},  {0x034F, 0x034F}, {0x061C, 0x061C},   {0x115F, 0x1160},
                                 {0x17B4, 0x17B5},  {0x180B, 0x180F}, {0x200B, 0x200F},   {0x202A, 0x202E},
                                 {0x2060, 0x206F},  {0x3164, 0x3164}, {0xFE00, 0xFE0F},   {0xFEFF, 0xFEFF},
                                 {0xFFA0, 0xFFA0},  {0xFFF0, 0xFFFB}, {0x1BCA0, 0x1BCA3}, {0x1D173, 0x1D17A},
                                 {0xE0000, 0xE0FFF}};
 
-/// Whether a terminal or an editor acts on the character, or hides it, instead of showing it.
+/// Returns true if a terminal or editor acts on the character or hides it instead of showing it.
 bool acts(char32_t code) {
   const bool control = code < 0x20 || (code >= 0x7F && code <= 0x9F);
   const bool line_end = code == 0x2028 || code == 0x2029;
@@ -54,12 +54,12 @@ bool acts(char32_t code) {
          });
 }
 
-/// Whether `next` after `shown` is the last character of what a log's reader at GitHub Actions would obey.
+/// Returns true if `next` after `shown` completes a log command of GitHub Actions.
 bool completes_command(std::string_view shown, char next) {
   if (next == '[') return shown.ends_with("##");
   if (next != ':' || !shown.ends_with(':')) return false;
   shown.remove_suffix(1);
-  // White space beyond ASCII begins a line there too; a word that ends beyond ASCII is parted with it.
+  // Unicode white space starts a line there too, so a space is inserted after any non-ASCII character.
   const auto before = static_cast<unsigned char>(shown.empty() ? ' ' : shown.back());
   return before <= ' ' || before >= 0x80;
 }

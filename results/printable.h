@@ -1,4 +1,4 @@
-// Text from anywhere as text that a terminal, a log and a page may show.
+// Makes arbitrary text safe to show in a terminal, a log or a page.
 #pragma once
 
 #include <string>
@@ -6,12 +6,12 @@
 
 namespace precbench {
 
-/// One line of valid UTF-8 in which nothing but visible characters is left. Control characters (of ASCII, and U+0080
-/// to U+009F), line ends and what is never shown (joiners, fillers, marks that turn the direction of writing, Unicode's
-/// Default_Ignorable_Code_Point) become spaces; bytes that are no UTF-8, and
-/// U+FFFE and U+FFFF, which are no characters, become U+FFFD. Nor is anything left that GitHub Actions takes for a
-/// command in a log: a space parts "##[", wherever it stands, and "::" where a word begins, since a line may be broken
-/// there. Whatever is shown to a person goes through it.
+/// Returns one line of valid UTF-8 with visible characters only. Control characters (ASCII and U+0080 to
+/// U+009F), line ends and invisible characters (joiners, fillers, direction marks: Unicode's
+/// Default_Ignorable_Code_Point) become spaces. Invalid UTF-8 bytes and the noncharacters U+FFFE and U+FFFF
+/// become U+FFFD. Text that GitHub Actions would execute in a log is broken by a space: "##[" anywhere, and
+/// "::" at the start of a word, since a line may be broken there. Everything shown to a person goes through
+/// this.
 std::string printable(std::string_view text);
 
 }  // namespace precbench

@@ -1,24 +1,24 @@
-// What is left of hostile texts.
+// Sanitizing of hostile texts.
 #include "results/printable.h"
 
 #include "tools/testing/catch.h"
 
 using namespace precbench;
 
-TEST_CASE("printable text stays as it is", "[printable]") {
+TEST_CASE("printable: visible text is unchanged", "[printable]") {
   for (const char* text : {"", "plain", "größer", "4 × 2 → 8", "日本語", "\U0001F600", "a\\|<b>"})
     CHECK(printable(text) == text);
   CHECK(printable(std::string("a\0b", 3)) == "a b");
 }
 
-TEST_CASE("what drives a terminal becomes spaces", "[printable]") {
+TEST_CASE("printable: terminal control characters become spaces", "[printable]") {
   CHECK(printable("\x1b[2Jline\nbreak\r\ttab\x7f") == " [2Jline break  tab ");
   CHECK(printable("\u0080a\u009b31mred\u009f") == " a 31mred ");  // C1: an escape sequence in one character
   CHECK(printable("a\u2028b\u2029c") == "a b c");
   CHECK(printable("\u202eevil\u202c \u2066x\u2069\u200e\u200f\u061c") == " evil   x    ");
 }
 
-TEST_CASE("what GitHub Actions would obey in a log is parted", "[printable]") {
+TEST_CASE("printable: GitHub Actions log commands are broken by spaces", "[printable]") {
   CHECK(printable("##[error]x ##[group]") == "## [error]x ## [group]");
   CHECK(printable("###[##[#[") == "### [## [#[");
   CHECK(printable("::error file=a::x") == ": :error file=a::x");
@@ -28,35 +28,35 @@ TEST_CASE("what GitHub Actions would obey in a log is parted", "[printable]") {
   CHECK(printable("::::error::x") == ": : : :error::x");
   for (const char* text : {"std::vector", "a: b", "fe80::1", "# [x]", "##x[1]", ":", "[::1]:29501"})
     CHECK(printable(text) == text);
-  // What is hidden or no character does not put it together again.
+  // Removing an invisible character or replacing a noncharacter must not form a command.
   CHECK(printable("#\u200b#[x] :\u200b:x") == "# #[x] : :x");
   CHECK(printable("##\xff[x]") == "##\uFFFD[x]");
 }
 
-TEST_CASE("what nobody sees becomes spaces", "[printable]") {
+TEST_CASE("printable: invisible characters become spaces", "[printable]") {
   for (const char* hidden :
        {"\u00ad", "\u034f", "\u115f", "\u180e", "\u200b", "\u200c", "\u200d", "\u2060", "\u2064", "\u3164",
         "\ufe0f", "\ufeff", "\ufff9", "\U000e0001", "\U000e0041", "\U000e01ef"}) {
     INFO(hidden);
     CHECK(printable("bf" + std::string(hidden) + "16") == "bf 16");
   }
-  // The characters beside them are seen.
+  // Neighbouring visible characters are kept.
   for (const char* seen :
        {"\u00ac", "\u00ae", "\u200a", "\u2010", "\u2027", "\u2070", "\ufe10", "\ufffc", "\U000dfffd"})
     CHECK(printable(seen) == seen);
 }
 
-TEST_CASE("bytes that are no UTF-8 become the replacement character", "[printable]") {
+TEST_CASE("printable: invalid UTF-8 becomes the replacement character", "[printable]") {
   const std::string r = "\uFFFD";
   CHECK(printable("a\xff"
                   "b") == "a" + r + "b");
   CHECK(printable("\x9b"
                   "31m") == r + "31m");  // C1 of Latin-1
   CHECK(printable("cut \xe2\x82") == "cut " + r + r);
-  CHECK(printable("\xc0\x9b") == r + r);  // U+001B, longer than needed
+  CHECK(printable("\xc0\x9b") == r + r);  // U+001B, overlong
   CHECK(printable("\xe0\x80\x9b") == r + r + r);
   CHECK(printable("\xf0\x80\x80\x9b") == r + r + r + r);
-  CHECK(printable("\xed\xa0\x80") == r + r + r);  // half of a pair
+  CHECK(printable("\xed\xa0\x80") == r + r + r);  // half of a surrogate pair
   CHECK(printable("\xf4\x90\x80\x80") == r + r + r + r);
   CHECK(printable("\xef\xbf\xbe\xef\xbf\xbf") == r + r);  // U+FFFE and U+FFFF
   CHECK(printable(r) == r);

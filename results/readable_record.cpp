@@ -1,4 +1,4 @@
-// Replaces what the schema does not allow, value by value. See readable_record.h.
+// Replaces values that the schema does not allow, one by one. See readable_record.h.
 #include "results/readable_record.h"
 
 #include <fmt/format.h>
@@ -29,18 +29,18 @@ bool breaks_schema_at(const Json& json, const std::string& pointer) {
                      [&](const SchemaViolation& violation) { return violation.pointer == pointer; });
 }
 
-/// Short enough for a warning: a section would fill pages.
+/// Returns the value, or its type if the text is too long for a warning.
 std::string shown_value(const Json& value) {
   constexpr std::size_t kMostLetters = 40;
   std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
   return text.size() <= kMostLetters ? text : std::string(value.type_name());
 }
 
-/// Sets the value at `pointer` to null or leaves it out, whichever the schema allows; else does so to what contains it.
-/// Returns the pointer to what is gone; none where that would be the whole record.
+/// Sets the value at `pointer` to null or removes it, whichever the schema allows; otherwise does so to what
+/// contains it. Returns the pointer to the removed value; nullopt if that would be the whole record.
 std::optional<std::string> take_out(Json& json, const std::string& pointer) {
   for (Pointer place(pointer); !place.empty(); place.pop_back()) {
-    if (!json.contains(place)) continue;  // what is missing is mended by its object
+    if (!json.contains(place)) continue;  // a missing value is mended through its object
     const std::string text = place.to_string();
     Json changed = json;
     changed[place] = nullptr;
@@ -53,7 +53,7 @@ std::optional<std::string> take_out(Json& json, const std::string& pointer) {
   return std::nullopt;
 }
 
-/// Returns a warning for each value taken out.
+/// Mends the record and returns a warning for each removed value.
 std::vector<std::string> mend(Json& json) {
   std::vector<std::string> warnings;
   for (;;) {

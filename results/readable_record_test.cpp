@@ -1,4 +1,4 @@
-// Whatever a record holds, what is appended can be read back, and what could not be recorded is named.
+// Every appended record can be read back, and values that cannot be recorded are named.
 #include "results/readable_record.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-/// The record as a reader finds it once it was appended. A problem in the file is a failure.
+/// Returns the record as read back after appending. Fails on any problem in the file.
 Record appended(const Record& record) {
   const TempDirectory scratch;
   append_record(scratch / "records.jsonl", record);
@@ -39,7 +39,7 @@ Record changed(const std::function<void(Record&)>& change) {
 
 }  // namespace
 
-TEST_CASE("append_record: a ratio of two measurements above 1 is a row like any other", "[readable_record]") {
+TEST_CASE("append_record: a measured ratio above 1 is recorded without a warning", "[readable_record]") {
   const Record record = appended(changed([](Record& r) {
     r.metrics->mfu_measured = 1.019;
     r.metrics->sol = 1.002;
@@ -51,7 +51,7 @@ TEST_CASE("append_record: a ratio of two measurements above 1 is a row like any 
   CHECK(record.warnings.empty());
 }
 
-TEST_CASE("append_record: an optional value that readers refuse becomes null, with a warning",
+TEST_CASE("append_record: an optional value outside the schema becomes null with a warning",
           "[readable_record]") {
   const Record negative = appended(changed([](Record& r) { r.metrics->energy_j_per_token = -0.5; }));
   CHECK(!negative.metrics->energy_j_per_token);
@@ -62,14 +62,14 @@ TEST_CASE("append_record: an optional value that readers refuse becomes null, wi
   CHECK(!percent.quantization[0].underflow_percent);
   CHECK(percent.quantization[0].sqnr_db == 31.5);
   CHECK(percent.warnings == Lines{"not recorded: /quantization/0/underflow_percent: 100.5 is above 100"});
-  // Keys that are missing rather than null.
+  // Keys that are omitted instead of null.
   const Record routing = appended(changed([](Record& r) { r.breakdown->routing_ms = -1; }));
   CHECK(!routing.breakdown->routing_ms);
   CHECK(routing.breakdown->gemm_ms > 0);
   CHECK(routing.warnings == Lines{"not recorded: /breakdown/routing_ms: -1.0 is below 0"});
 }
 
-TEST_CASE("append_record: a value that may not be null takes its section along, and no more",
+TEST_CASE("append_record: a required value outside the schema removes only its section",
           "[readable_record]") {
   const Record idle = appended(changed([](Record& r) { r.breakdown->idle_ms = -0.001; }));
   CHECK(!idle.breakdown);
@@ -84,7 +84,7 @@ TEST_CASE("append_record: a value that may not be null takes its section along, 
         Lines{"not recorded: /timing/samples_ms/3: not number but null; /timing was left out whole"});
 }
 
-TEST_CASE("append_record: every value out of its bounds is named", "[readable_record]") {
+TEST_CASE("append_record: every value out of bounds is named in a warning", "[readable_record]") {
   const Record record = appended(changed([](Record& r) {
     r.telemetry->power_w = -1;
     r.telemetry->ecc_errors = -2;
@@ -95,7 +95,7 @@ TEST_CASE("append_record: every value out of its bounds is named", "[readable_re
                                  "not recorded: /telemetry/ecc_errors: -2 is below 0"});
 }
 
-TEST_CASE("readable_record: a bad value at any place of a record is mended or refused, never written",
+TEST_CASE("readable_record: a bad value at any place is mended or refused and never written",
           "[readable_record]") {
   const Json good = samples::gpu_record("blockwise", 200);
   for (const SchemaField& field : Schema::record().scalar_fields()) {
@@ -121,7 +121,7 @@ TEST_CASE("readable_record: a bad value at any place of a record is mended or re
   }
 }
 
-TEST_CASE("readable_record: a contradiction is a warning, once", "[readable_record]") {
+TEST_CASE("readable_record: a contradiction adds one warning", "[readable_record]") {
   const Record once = readable_record(changed([](Record& r) { r.metrics->tokens_per_s = 1; }));
   REQUIRE(once.warnings.size() == 1);
   CHECK(once.warnings[0].starts_with("contradicts itself: metrics.tokens_per_s is 1, but "));
@@ -129,7 +129,7 @@ TEST_CASE("readable_record: a contradiction is a warning, once", "[readable_reco
   CHECK(readable_record(once).warnings == once.warnings);
 }
 
-TEST_CASE("readable_record: what no record can do without is refused", "[readable_record]") {
+TEST_CASE("readable_record: a record with a bad indispensable value is refused", "[readable_record]") {
   for (const auto& change : std::vector<std::function<void(Record&)>>{
            [](Record& r) { r.case_fields["seq"] = 0; }, [](Record& r) { r.schema = 99; },
            [](Record& r) { r.definition.reset(); }}) {
@@ -140,7 +140,7 @@ TEST_CASE("readable_record: what no record can do without is refused", "[readabl
   }
 }
 
-TEST_CASE("readable_record: the committed records come back unchanged", "[readable_record]") {
+TEST_CASE("readable_record: committed records are unchanged", "[readable_record]") {
   for (const char* path :
        {"baseline", "cpu/convergence-tiny.jsonl", "h200/single.jsonl", "h200/interleaved", "h200x4"})
     for (const LocatedRecord& located :

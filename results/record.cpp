@@ -1,4 +1,4 @@
-// Records to JSON and back. The fields of each struct (record_fields.h) drive both directions.
+// Conversion between records and JSON. The fields of each struct (record_fields.h) drive both directions.
 #include "results/record.h"
 
 #include <algorithm>
@@ -39,7 +39,7 @@ constexpr const auto& names_of() {
     return kStopReasonNames;
 }
 
-/// Keys that a record leaves out where they have nothing to say.
+/// Returns true for keys that are omitted if null.
 bool left_out(std::string_view key) {
   if (key == "fp4_tflops" || key == "measured_fp4_tflops" || key == "emulated_shapes") return true;
   return key == "kernels" || key == "routing_ms" || key == "params" || key == "moe" || key == "grouped" ||
@@ -76,10 +76,10 @@ Json write_value(const T& value) {
   }
 }
 
-/// Of a value in the JSON that is read; put into words only where something is wrong with it.
+/// Position of a value in the JSON that is read; converted to text only for errors.
 struct Place {
   const Place* above = nullptr;
-  const char* key = nullptr;  ///< of an object; null in an array
+  const char* key = nullptr;  ///< key in an object; null in an array
   std::size_t index = 0;
 
   std::string text() const {
@@ -91,7 +91,7 @@ struct Place {
   throw InvalidInput(where.text() + ": not " + wanted + " but " + json.type_name());
 }
 
-/// Keys of a T that records from before they existed lack; their default says so.
+/// Returns true for keys of a T that older records lack; the default applies.
 template <class T>
 bool added_later(std::string_view key) {
   if constexpr (std::is_same_v<T, Record>)
@@ -106,7 +106,7 @@ bool added_later(std::string_view key) {
   return std::is_same_v<T, Timing> && (key == "wall_ms" || key == "runs" || key == "between_runs");
 }
 
-/// A whole number that T holds; 3.0 is one too.
+/// Returns an integer in the range of T; accepts integral floating-point numbers such as 3.0.
 template <class T>
 T integer(const Json& json, const Place& where) {
   const auto fits = [&](auto number) {
@@ -117,7 +117,7 @@ T integer(const Json& json, const Place& where) {
   if (json.is_number_integer()) return fits(json.get<std::int64_t>());
   const double number = json.is_number_float() ? json.get<double>() : 0.5;
   if (std::floor(number) != number) wrong_type(where, "an integer", json);
-  // Beyond 2^53 a double has no odd numbers, so that it is none that somebody counted.
+  // Beyond 2^53 doubles have no odd integers, so such a value cannot be a count.
   if (std::abs(number) > 0x1p53) throw InvalidInput(where.text() + ": " + json.dump() + " is out of range");
   return fits(static_cast<std::int64_t>(number));
 }

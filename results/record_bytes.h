@@ -1,4 +1,4 @@
-// Parts of a record as bytes: equal for equal values, so that what records have in common is found by them.
+// Serializes parts of a record to bytes that are equal for equal values, to find common parts of records.
 #pragma once
 
 #include <string>

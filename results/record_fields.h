@@ -1,4 +1,4 @@
-// The fields of a record, struct by struct, under their names in JSON: whoever visits all of a record goes by these lists.
+// Fields of a record's structs under their JSON names. Every visitor of a whole record uses these lists.
 #pragma once
 
 #include <type_traits>

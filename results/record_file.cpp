@@ -1,4 +1,4 @@
-// Files of records: append, repair, read.
+// Appends, repairs and reads record files.
 #include "results/record_file.h"
 
 #include <fcntl.h>
@@ -44,11 +44,11 @@ class File {
   int descriptor_;
 };
 
-/// Text that is parsed at a time, and how much of it is worth a thread.
+/// Bytes parsed in one round, and bytes that justify a thread.
 constexpr std::size_t kRoundBytes = std::size_t{4} << 20, kThreadBytes = std::size_t{1} << 17;
-/// A longer line is parsed by itself: what several of them become at the same time may be more than there is memory.
+/// Longer lines are parsed one at a time, because their parsed forms together could exceed memory.
 constexpr std::size_t kLongLine = std::size_t{1} << 20;
-/// Letters of a problem; what a line holds may be longer than anybody reads.
+/// Maximum length of a reported problem; a line may contain any amount of text.
 constexpr std::size_t kMostLetters = 400;
 constexpr const char* kLeftOut = ", left out";
 
@@ -56,7 +56,7 @@ constexpr const char* kLeftOut = ", left out";
   throw InvalidInput(fmt::format("cannot {} {}: {}", what, path, std::strerror(error)));
 }
 
-/// Appends `text` whole and durably, or not at all.
+/// Appends `text` completely and durably, or not at all.
 void append_text(const std::string& path, const std::string& text) {
   const File file(path, O_WRONLY | O_APPEND | O_CREAT);
   if (file.get() < 0) cannot("write", path, errno);
@@ -64,13 +64,12 @@ void append_text(const std::string& path, const std::string& text) {
   ssize_t written;
   do written = ::write(file.get(), text.data(), text.size());
   while (written < 0 && errno == EINTR);
-  // A short write is a disk that ran full on the way. Pipes and devices cannot be synced (EINVAL) and need
-  // not be.
+  // A short write means that the disk ran full. Pipes and devices cannot be synced (EINVAL) and need not be.
   int error = written < 0 ? errno : 0;
   if (written >= 0 && static_cast<std::size_t>(written) != text.size()) error = ENOSPC;
   if (error == 0 && ::fsync(file.get()) != 0 && errno != EINVAL) error = errno;
   if (error == 0) return;
-  // Best effort: where the partial line cannot be taken back, repair_tail deals with it at the next start.
+  // Best effort: if the partial line cannot be removed, repair_tail handles it at the next start.
   [[maybe_unused]] const bool restored = before >= 0 && ::ftruncate(file.get(), before) == 0;
   cannot("write", path, error);
 }
@@ -80,7 +79,7 @@ bool begins_an_object(const std::string& line) {
   return first != std::string::npos && line[first] == '{';
 }
 
-/// Whether the line is a whole JSON object, of whatever size: that is told without building it.
+/// Returns true if the line is a complete JSON object of any size, without building it.
 bool is_object(const std::string& line) { return begins_an_object(line) && Json::accept(line); }
 
 std::vector<std::string> files_of(const std::string& path) {
@@ -99,26 +98,26 @@ std::vector<std::string> files_of(const std::string& path) {
   return files;
 }
 
-/// Returns what is equal for two names of one file or one descriptor.
+/// Returns a path that is equal for two names of one file or descriptor.
 fs::path identity_of(const std::string& path) {
   const auto descriptor = named_descriptor(path);
   if (!descriptor) return fs::weakly_canonical(path);
   const fs::path link = fmt::format("/proc/self/fd/{}", *descriptor);
-  std::error_code error;  // of a pipe, whose link leads to no path
+  std::error_code error;  // for a pipe, whose link has no path
   const fs::path file = fs::canonical(link, error);
   return error ? link : file;
 }
 
 bool knows_machine(const Environment& env) { return env.gpu || env.cpu; }
 
-/// Gives cases that failed without an environment that of a neighbour: the nearest before, else the first
-/// after.
+/// Assigns cases that failed without an environment that of a neighbour: the nearest previous one, else the
+/// first following one.
 void place_failures(std::span<LocatedRecord> file) {
   const auto device = [](const LocatedRecord& located) {
     return located.record.case_fields.value("device", Json())
         .dump(-1, ' ', false, Json::error_handler_t::replace);
   };
-  std::map<std::string, Shared<Environment>> near;  // by device, of the records gone by
+  std::map<std::string, Shared<Environment>> near;  // by device, of the visited records
   const auto visit = [&](LocatedRecord& located) {
     const Record& record = located.record;
     if (knows_machine(*record.env)) return void(near[device(located)] = record.env);
@@ -130,7 +129,8 @@ void place_failures(std::span<LocatedRecord> file) {
   std::for_each(file.rbegin(), file.rend(), visit);
 }
 
-/// Whether a's time is known to be before b's. Times as bench writes them, "2025-01-31T12:00:00Z", sort as text.
+/// Returns true if a's time is known to be earlier than b's. Times written by bench, "2025-01-31T12:00:00Z",
+/// sort as text.
 bool is_older(const Record& a, const Record& b) {
   static constexpr std::string_view kShape = "0000-00-00T00:00:00Z";
   const auto is_time = [](const std::string& text) {
@@ -152,12 +152,12 @@ class Reader {
 
  private:
   struct Line {
-    std::string text;  ///< its first bytes, where it is too long to be read
+    std::string text;  ///< only the first bytes of a line that is too long
     std::size_t bytes, number;
     bool ended;
   };
 
-  /// `outcome`: what is read nevertheless, behind the problem.
+  /// `outcome`: appended to the problem; what was done about it.
   void add_problem(std::string text, const std::string& outcome = "");
   bool has_room_for(const CaseFields& fields);
   void parse(const Shared<std::string>& path, const std::vector<Line>& lines);
@@ -192,7 +192,7 @@ bool Reader::has_room_for(const CaseFields& fields) {
   return true;
 }
 
-/// Adds what a line holds to the set.
+/// Adds the contents of a line to the set.
 void Reader::add(const Shared<std::string>& path, const Line& line, RecordLine parsed) {
   const Origin origin{path, line.number};
   if (parsed.failure) std::rethrow_exception(parsed.failure);
@@ -217,7 +217,7 @@ void Reader::add(const Shared<std::string>& path, const Line& line, RecordLine p
   }
 }
 
-/// Parses the lines at the same time, and adds what they hold in their order.
+/// Parses the lines in parallel and adds their contents in order.
 void Reader::parse(const Shared<std::string>& path, const std::vector<Line>& lines) {
   std::vector<RecordLine> parsed(lines.size());
   std::size_t bytes = 0;
@@ -252,7 +252,7 @@ void Reader::read(const std::string& path) {
   place_failures({set.records.begin() + static_cast<std::ptrdiff_t>(first), set.records.end()});
 }
 
-/// For each record the newest of its case on its machine, and of those the last.
+/// Returns for each record the newest of its case on its machine; the last of equally new ones.
 std::vector<std::uint32_t> Reader::newest_of_each() const {
   const std::vector<LocatedRecord>& records = set.records;
   const auto key = [&](std::size_t i) { return records[i].record.id + '\n' + machine_of(records[i].env()); };
@@ -260,7 +260,7 @@ std::vector<std::uint32_t> Reader::newest_of_each() const {
     std::uint32_t hash, index;
     auto operator<=>(const Hashed&) const = default;
   };
-  std::vector<Hashed> order;  // a map of a million keys takes ten times as much
+  std::vector<Hashed> order;  // a map of a million keys takes ten times as much memory
   order.reserve(records.size());
   for (std::size_t i = 0; i < records.size(); ++i)
     order.push_back(
@@ -268,7 +268,7 @@ std::vector<std::uint32_t> Reader::newest_of_each() const {
   std::sort(order.begin(), order.end());
   std::vector<std::uint32_t> newest(records.size());
   for (auto begin = order.begin(); begin != order.end();) {
-    std::map<std::string, std::uint32_t> winners;  // of one hash; nearly always one
+    std::map<std::string, std::uint32_t> winners;  // of one hash; nearly always a single one
     const auto end =
         std::find_if(begin, order.end(), [&](const Hashed& other) { return other.hash != begin->hash; });
     for (auto one = begin; one != end; ++one) {
@@ -280,7 +280,7 @@ std::vector<std::uint32_t> Reader::newest_of_each() const {
   return newest;
 }
 
-/// Of the records of one case on one machine, keeps the newest.
+/// Keeps the newest record of each case on each machine.
 void Reader::drop_repeated() {
   const std::vector<LocatedRecord>& records = set.records;
   const std::vector<std::uint32_t> newest = newest_of_each();
@@ -305,7 +305,7 @@ void Reader::drop_repeated() {
   keep(kept);
 }
 
-/// A case of schema 1 that has a row of today is not counted twice, though their ids differ.
+/// Drops schema 1 records of cases that also have a schema 2 record, whose ids differ.
 void Reader::drop_superseded() {
   std::vector<const LocatedRecord*> later;
   for (const LocatedRecord& located : set.records)
@@ -351,14 +351,14 @@ RecordSet Reader::finish() {
   return std::move(set);
 }
 
-/// The last line of a file, with the place at which it begins.
+/// The last line of a file and its position.
 struct LastLine {
   std::string text;  ///< without its newline
   std::uintmax_t begin = 0;
   bool ended = false;
 };
 
-/// Null where the file is empty.
+/// Returns the last line; nullopt if the file is empty.
 std::optional<LastLine> last_line(const std::string& path) {
   constexpr std::uintmax_t kBlock = std::uintmax_t{1} << 16;
   std::ifstream file = open_regular_file(path);

@@ -1,5 +1,5 @@
-// Files of records: one JSON object a line, appended one by one, so that whatever ends a sweep, finished
-// lines stay.
+// Record files: one JSON object per line, appended one at a time, so that finished lines survive the end of a
+// sweep.
 #pragma once
 
 #include <optional>
@@ -11,64 +11,65 @@
 
 namespace precbench {
 
-/// Fields that the cases of a set may have, all different ones together; a case has less than forty. Each is a column.
+/// Maximum number of different case fields in a set; a case has less than forty. Each is a column.
 inline constexpr std::size_t kMostCaseFields = 256;
-/// Problems of a set that are named one by one.
+/// Maximum number of problems of a set that are reported individually.
 inline constexpr std::size_t kMostProblems = 1000;
 
-/// Appends one line, the record as readable_record() returns it, in a single write and waits until it is on the disk. Makes
-/// the file, not its folder. Throws InvalidInput ("cannot write FILE: No space left on device ...", or what readable_record
-/// says); the file is then as it was before.
+/// Appends the record, as returned by readable_record(), in a single write and waits until it is on disk.
+/// Creates the file but not its folder. Throws InvalidInput ("cannot write FILE: No space left on device
+/// ...", or readable_record's message); the file is then unchanged.
 void append_record(const std::string& path, const Record& record);
 
-/// Brings a file whose writer was killed into order: a last line that is not a JSON object goes to
-/// FILE.broken, and a whole last object without its newline gets it. Returns what was done, in one line; null
-/// if nothing was to do or the file does not exist. Reads no more of the file than that line. Throws InvalidInput if
-/// the file is no regular one, cannot be read or written, or if the line is too long to be a record.
+/// Repairs a file whose writer was killed. Moves a last line that is not a JSON object to FILE.broken, and
+/// completes a whole last object with its newline. Returns what was done, in one line; nullopt if nothing was
+/// to do or the file does not exist. Reads only the last line. Throws InvalidInput if the file is not a
+/// regular file, cannot be read or written, or the line is too long to be a record.
 std::optional<std::string> repair_tail(const std::string& path);
 
-/// A name beside a file that is free: FILE.1, else FILE.2, ...
+/// Returns the first unused name of FILE.1, FILE.2, ...
 std::string spare_name(const std::string& path);
 
-/// Where a record stands.
+/// File and line of a record.
 struct Origin {
-  Shared<std::string> file = std::string();  ///< never null; the records of a file share its name
-  std::size_t line = 0;                      ///< the first is 1
+  Shared<std::string> file = std::string();  ///< never null; shared by the records of a file
+  std::size_t line = 0;                      ///< from 1
 
-  std::string text() const;  ///< "out/records.jsonl:12"
+  std::string text() const;  ///< returns "out/records.jsonl:12"
 };
 
-/// A record and where it stands.
+/// A record and its origin.
 struct LocatedRecord {
   Record record;
   Origin origin;
-  /// A case that failed before it could tell where it ran has that of the record before it in the file, or after it, on
-  /// the same kind of device. Null for all others.
+  /// For a case that failed before its environment was known: that of the previous record in the file, or of
+  /// the next, on the same kind of device. Null otherwise.
   Shared<Environment> neighbour{};
 
-  /// Where the case ran.
+  /// Returns the environment of the case.
   const Environment& env() const { return neighbour ? *neighbour : *record.env; }
 };
 
 struct RecordSet {
   std::vector<LocatedRecord> records;
-  /// What a reader must be told, one line each, with the place named: lines that are no records, a last line
-  /// that was only half written, records of an unknown schema (all left out); a case that is repeated (the newest by
-  /// `created` is kept, and of equal fields that of schema 2); records that contradict themselves (contradiction.h)
-  /// or are of several method versions, or of one that this program does not know yet (all kept). Beyond kMostProblems they are counted in a last line.
+  /// Problems, one line each with its place. Left out: lines that are not records, a half-written last line,
+  /// records of an unknown schema. Resolved: repeated cases (the newest by `created` is kept; of equal fields
+  /// that of schema 2). Kept: records that contradict themselves (contradiction.h) or have mixed or unknown
+  /// method versions. Problems beyond kMostProblems are counted in a last line.
   std::vector<std::string> problems;
-  /// The first of them without what was read nevertheless, for readers who refuse it; empty where there is none.
+  /// The first problem without its outcome, for readers that refuse it; empty if there is none.
   std::string first_problem{};
-  /// Ids of cases of which two different records are there and their times do not tell which is newer. The one
-  /// that stands later is kept, but nobody should rely on it.
+  /// Ids of cases with two different records whose times do not tell which is newer. The later one is kept
+  /// but is unreliable.
   std::vector<std::string> undecided{};
-  /// Of the paths read those in which no line is a record, "PATH: no record in it (the first problem)".
+  /// Paths in which no line is a record: "PATH: no record in it (the first problem)".
   std::vector<std::string> without_record;
 };
 
-/// Reads record files, and every *.jsonl of folders, in the order given (a folder's by name), line by line. "-" and
-/// /dev/stdin are standard input, /dev/fd/N another descriptor that is open already. Throws InvalidInput if a path does
-/// not exist, cannot be read, is no regular file (a named pipe), or is a folder without a file of records. A record is reduced as soon as it is read, so that no more is held of many than their reader looks at.
+/// Reads record files, and every *.jsonl of folders by name, in the order given. "-" and /dev/stdin are
+/// standard input, /dev/fd/N is an open descriptor. Applies `reduce` to every record as it is read, to limit
+/// memory. Throws InvalidInput if a path does not exist, cannot be read, is not a regular file (a named
+/// pipe), or is a folder without record files.
 RecordSet read_records(const std::vector<std::string>& paths, ReduceRecord reduce = nullptr);
 
 }  // namespace precbench

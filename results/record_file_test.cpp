@@ -1,4 +1,4 @@
-// Appending, repairing and reading files of records, with the accidents that happen to them.
+// Appending, repairing and reading record files, including damaged ones.
 #include "results/record_file.h"
 
 #include <fcntl.h>
@@ -24,7 +24,7 @@ void append(const std::string& path, const std::string& text) { std::ofstream(pa
 
 }  // namespace
 
-TEST_CASE("appended records are read back in order", "[record_file]") {
+TEST_CASE("append_record: records are read back in order", "[record_file]") {
   const TempDirectory scratch;
   const std::string file = scratch / "records.jsonl";
   append_record(file, samples::gpu_record("bf16", 250));
@@ -36,11 +36,11 @@ TEST_CASE("appended records are read back in order", "[record_file]") {
     CHECK(set.records[1].record.case_fields["recipe"] == "blockwise");
     CHECK(set.records[1].origin.text() == file + ":2");
   }
-  // The same file named twice is read once.
+  // A file named twice is read once.
   CHECK(read_records({file, scratch.path().string()}).problems.empty());
 }
 
-TEST_CASE("a file of records may begin with a byte order mark", "[record_file]") {
+TEST_CASE("read_records: a byte order mark at the start is accepted", "[record_file]") {
   const TempDirectory scratch;
   const std::string file = scratch.write("records.jsonl", "\xEF\xBB\xBF");
   append_record(file, samples::gpu_record("bf16", 250));
@@ -51,7 +51,7 @@ TEST_CASE("a file of records may begin with a byte order mark", "[record_file]")
   CHECK_FALSE(repair_tail(file));
 }
 
-TEST_CASE("of more lines than are parsed at a time each keeps its place", "[record_file]") {
+TEST_CASE("read_records: lines beyond one parsing round keep their order and number", "[record_file]") {
   const TempDirectory scratch;
   constexpr int kLines = 20'000, kEvery = 500;  // 20 MB
   std::string text;
@@ -69,11 +69,11 @@ TEST_CASE("of more lines than are parsed at a time each keeps its place", "[reco
     CHECK(set.records[i].origin.text() == file + ":" + set.records[i].record.id);
   }
   REQUIRE(set.problems.size() == kMostProblems + 1);
-  for (std::size_t i = 0; i < kMostProblems; ++i)  // the lines of the records are none of them
+  for (std::size_t i = 0; i < kMostProblems; ++i)  // the lines of records are not among them
     CHECK(set.problems[i] == fmt::format("{}:{}: not JSON, left out", file, i + 1 + i / (kEvery - 1)));
 }
 
-TEST_CASE("a disk that cannot be written is one clear line", "[record_file]") {
+TEST_CASE("append_record: an unwritable file is reported in one line", "[record_file]") {
   const TempDirectory scratch;
   const Record record = samples::gpu_record("bf16", 250);
   CHECK(contains(refusal_of([&] { append_record("/dev/full", record); }),
@@ -81,12 +81,12 @@ TEST_CASE("a disk that cannot be written is one clear line", "[record_file]") {
   CHECK(contains(refusal_of([&] { append_record(scratch / "no/such/file", record); }), "No such file"));
 }
 
-TEST_CASE("a write that stops half-way leaves the file as it was", "[record_file]") {
+TEST_CASE("append_record: a partial write leaves the file unchanged", "[record_file]") {
   const TempDirectory scratch;
   const std::string file = scratch / "records.jsonl";
   append_record(file, samples::gpu_record("bf16", 250));
   const std::string before = file_text(file);
-  // A limit on file size ends the next write in its middle, as a disk does that runs full.
+  // A limit on the file size interrupts the next write, as a full disk does.
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   rlimit old{};
   REQUIRE(::getrlimit(RLIMIT_FSIZE, &old) == 0);
@@ -100,7 +100,7 @@ TEST_CASE("a write that stops half-way leaves the file as it was", "[record_file
   CHECK(file_text(file) == before);
 }
 
-TEST_CASE("a broken last line is kept aside and the file goes on", "[record_file]") {
+TEST_CASE("repair_tail: a broken last line is moved to FILE.broken", "[record_file]") {
   const TempDirectory scratch;
   const std::string file = scratch / "records.jsonl";
   CHECK_FALSE(repair_tail(file));
@@ -122,7 +122,7 @@ TEST_CASE("a broken last line is kept aside and the file goes on", "[record_file
   CHECK(read_records({file}).problems.empty());
 }
 
-TEST_CASE("a file with only a broken line, and a whole line without newline", "[record_file]") {
+TEST_CASE("repair_tail: handles a file with only a broken line and a missing newline", "[record_file]") {
   const TempDirectory scratch;
   append(scratch / "only.jsonl", "{\"schema\": 1, \"met");
   CHECK(repair_tail(scratch / "only.jsonl"));
@@ -138,7 +138,7 @@ TEST_CASE("a file with only a broken line, and a whole line without newline", "[
   CHECK_FALSE(fs::exists(file + ".broken"));
 }
 
-TEST_CASE("reading names each problem and keeps the good records", "[record_file]") {
+TEST_CASE("read_records: names each problem and keeps the good records", "[record_file]") {
   const TempDirectory scratch;
   const std::string file = scratch / "records.jsonl";
   append_record(file, samples::gpu_record("bf16", 250));  // 1: repeated by line 6
@@ -176,7 +176,7 @@ TEST_CASE("reading names each problem and keeps the good records", "[record_file
     CHECK(contains(all, part));
 }
 
-TEST_CASE("records of a method that this program does not know are kept, and told", "[record_file]") {
+TEST_CASE("read_records: a record of an unknown method version is kept and reported", "[record_file]") {
   const TempDirectory scratch;
   Record record = samples::gpu_record("bf16", 250);
   record.method_version = 99;
@@ -189,7 +189,7 @@ TEST_CASE("records of a method that this program does not know are kept, and tol
                             kMethodVersion)});
 }
 
-TEST_CASE("a line that never was JSON is not called half written", "[record_file]") {
+TEST_CASE("read_records and repair_tail: a non-JSON line is not called half-written", "[record_file]") {
   const TempDirectory scratch;
   const auto read = [&](const std::string& text) {
     return read_records({scratch.write("records.jsonl", text)}).problems.front();
@@ -206,7 +206,7 @@ TEST_CASE("a line that never was JSON is not called half written", "[record_file
   CHECK(contains(repaired("{\"schema\": 1, \"me"), "the last line was only half written; moved to"));
 }
 
-TEST_CASE("of a repeated case the newest record is kept, wherever it stands", "[record_file]") {
+TEST_CASE("read_records: the newest record of a repeated case is kept", "[record_file]") {
   const TempDirectory scratch;
   const std::string file = scratch / "records.jsonl";
   const auto add = [&](double median_ms, const std::string& created) {
@@ -239,7 +239,7 @@ TEST_CASE("of a repeated case the newest record is kept, wherever it stands", "[
       contains(set.problems.back(), "their times do not tell which is newer, so nothing can be said of it"));
 }
 
-TEST_CASE("the same case on two GPU models is no repetition", "[record_file]") {
+TEST_CASE("read_records: one case on two GPU models is not a repetition", "[record_file]") {
   const TempDirectory scratch;
   append_record(scratch / "a.jsonl", samples::gpu_record("bf16", 250));
   Record other = samples::gpu_record("bf16", 175);
@@ -250,7 +250,7 @@ TEST_CASE("the same case on two GPU models is no repetition", "[record_file]") {
   CHECK(set.problems.empty());
 }
 
-TEST_CASE("a case that failed without an environment is placed beside its neighbour", "[record_file]") {
+TEST_CASE("read_records: a case that failed without an environment takes its neighbour's", "[record_file]") {
   const TempDirectory scratch;
   const auto lost = [](Record record) {
     record.env = Environment{};
@@ -258,36 +258,36 @@ TEST_CASE("a case that failed without an environment is placed beside its neighb
   };
   const std::string file = scratch / "records.jsonl";
   append_record(file, lost(samples::failed_record("mxfp8", Status::unsupported, "no such mode")));
-  append_record(file, samples::cpu_record("bf16"));  // of another device: no neighbour
+  append_record(file, samples::cpu_record("bf16"));  // another device, so not a neighbour
   append_record(file, samples::gpu_record("bf16", 250));
   Record b200 = samples::gpu_record("bf16", 150);
   b200.env->gpu->name = "NVIDIA B200";
   append_record(file, b200);
   append_record(file, lost(samples::failed_record("rowwise", Status::crashed, "gone")));
   Record vague = lost(samples::gpu_record("blockwise", 200));
-  append_record(file, vague);  // it has numbers: nobody may guess where they come from
+  append_record(file, vague);  // it has numbers, so its machine must not be guessed
   const RecordSet set = read_records({file});
   REQUIRE(set.records.size() == 6);
   CHECK(machine_of(set.records[0].env()) == "NVIDIA H200");
   CHECK(machine_of(set.records[4].env()) == "NVIDIA B200");
   CHECK(machine_of(set.records[5].env()) == "unknown CPU");
-  CHECK_FALSE(set.records[0].record.env->gpu);  // the record itself stays as it was written
+  CHECK_FALSE(set.records[0].record.env->gpu);  // the record itself is unchanged
 }
 
-TEST_CASE("of several paths those without a record are named", "[record_file]") {
+TEST_CASE("read_records: paths without a record are named", "[record_file]") {
   const TempDirectory scratch;
   append_record(scratch / "a.jsonl", samples::gpu_record("bf16", 250));
   append_record(scratch / "b.jsonl", samples::gpu_record("bf16", 240));
   const std::string text = scratch.write("notes.txt", "no record\n"), empty = scratch.write("empty", "");
   const std::string a = scratch / "a.jsonl";
-  // The record of a.jsonl is repeated in b.jsonl, and a.jsonl is given twice: both hold a record.
+  // The record of a.jsonl is repeated in b.jsonl, and a.jsonl is given twice: both contain a record.
   const RecordSet set = read_records({a, text, scratch / "b.jsonl", a, empty});
   CHECK(set.without_record ==
         std::vector<std::string>{text + ": no record in it (" + text + ":1: not JSON, left out)",
                                  empty + ": no record in it"});
 }
 
-TEST_CASE("a path that cannot hold records", "[record_file]") {
+TEST_CASE("read_records: missing and unreadable paths are refused", "[record_file]") {
   const TempDirectory scratch;
   CHECK(contains(refusal_of([&] { read_records({scratch / "none"}); }), "no such file or folder"));
   CHECK(contains(refusal_of([&] { read_records({scratch.path().string()}); }), "no record file (*.jsonl)"));
@@ -297,7 +297,7 @@ TEST_CASE("a path that cannot hold records", "[record_file]") {
   CHECK(contains(refusal_of([&] { read_records({scratch / "secret.jsonl"}); }), "Permission denied"));
 }
 
-TEST_CASE("a row of schema 1 gives way to one of today of equal fields on its machine", "[record_file]") {
+TEST_CASE("read_records: a schema 1 record yields to a schema 2 record of the same case", "[record_file]") {
   const TempDirectory scratch;
   const std::string file = scratch / "records.jsonl";
   Record old = samples::of_schema_1(samples::gpu_record("bf16", 250));
@@ -320,7 +320,7 @@ TEST_CASE("a row of schema 1 gives way to one of today of equal fields on its ma
             ":3, which is used");
 }
 
-TEST_CASE("a row of today without its definition is left out", "[record_file]") {
+TEST_CASE("read_records: a schema 2 record without definition is left out", "[record_file]") {
   const TempDirectory scratch;
   const std::string file = scratch / "records.jsonl";
   nlohmann::ordered_json json = samples::gpu_record("bf16", 250);
@@ -332,7 +332,7 @@ TEST_CASE("a row of today without its definition is left out", "[record_file]") 
         std::vector<std::string>{file + ":1: not a valid record: /definition: missing, left out"});
 }
 
-TEST_CASE("read_records: a pipe that is open already is read like a file", "[record_file]") {
+TEST_CASE("read_records: an open pipe is read like a file", "[record_file]") {
   const std::string text = nlohmann::ordered_json(samples::gpu_record("bf16", 250)).dump() + "\nno record\n" +
                            nlohmann::ordered_json(samples::gpu_record("blockwise", 200)).dump();
   int ends[2];
@@ -350,7 +350,7 @@ TEST_CASE("read_records: a pipe that is open already is read like a file", "[rec
   CHECK(contains(refusal_of([&] { read_records({path}); }), "Bad file descriptor"));
 }
 
-TEST_CASE("read_records: a descriptor that is no file, pipe or terminal is refused", "[record_file]") {
+TEST_CASE("read_records: a descriptor that is not a file or pipe or terminal is refused", "[record_file]") {
   const TempDirectory scratch;
   const auto refusal_on = [](const char* path) {
     const int descriptor = ::open(path, O_RDONLY);

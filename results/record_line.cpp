@@ -1,4 +1,4 @@
-// JSON, the schema, the record: one after the other. See record_line.h.
+// Checks JSON, schema and record of a line, in this order. See record_line.h.
 #include "results/record_line.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,4 @@
-// One line of a file of records: what it holds, or why it holds none. Knows nothing of other lines, so that lines can
-// be parsed at the same time.
+// Parses one line of a record file, independently of other lines, so that lines can be parsed in parallel.
 #pragma once
 
 #include <cstddef>
@@ -12,28 +11,28 @@
 
 namespace precbench {
 
-/// What a line of records may be, and is refused beyond: the longest run that bench takes, a million steps with their loss,
-/// gradient norm, learning rate and time, is less (bench/case/case_limits.h).
+/// Limits of a line. The longest run that bench accepts, a million steps with loss, gradient norm, learning
+/// rate and time, stays below them (bench/case/case_limits.h).
 inline constexpr JsonLimits kRecordLimits{.bytes = std::size_t{128} << 20, .depth = 16, .members = 256};
 
-/// The problem of a line that is not JSON at all.
+/// Problem of a line that is not JSON.
 inline constexpr const char* kNotJson = "not JSON";
 
 struct RecordLine {
   std::optional<Record> record;
-  std::string problem;                       ///< where there is no record: why
-  std::optional<std::string> contradiction;  ///< of the record with itself (contradiction.h)
-  std::size_t hash = 0;                      ///< of all that the record says
-  std::exception_ptr failure;                ///< what reading threw, memory that ran out
+  std::string problem;                       ///< why there is no record
+  std::optional<std::string> contradiction;  ///< contradiction within the record (contradiction.h)
+  std::size_t hash = 0;                      ///< of the whole record
+  std::exception_ptr failure;                ///< exception thrown while reading, e.g. out of memory
 };
 
-/// Takes from a record what its reader does not look at. Called by several threads at a time.
+/// Removes parts of a record that its reader does not need. Called by several threads concurrently.
 using ReduceRecord = void (*)(Record&);
 
-/// Returns why the JSON is no record; empty if it is one.
+/// Returns why the JSON is not a record; empty if it is one.
 std::string why_no_record(const nlohmann::ordered_json& json);
 
-/// Never throws: what goes wrong is in the result. `reduce` may be null; it comes after every check.
+/// Never throws; errors are in the result. `reduce` may be null and is called after all checks.
 RecordLine parse_record_line(const std::string& line, ReduceRecord reduce) noexcept;
 
 }  // namespace precbench

@@ -1,4 +1,4 @@
-// The parts of a record by their bytes. See record_pool.h.
+// Common parts of records, found by their bytes. See record_pool.h.
 #include "results/record_pool.h"
 
 #include <utility>
@@ -8,9 +8,9 @@
 namespace precbench {
 namespace {
 
-/// Beyond, a pool begins anew: values of which each is another take no place in it.
+/// A pool is cleared at this size, so that values that never repeat do not fill memory.
 constexpr std::size_t kMostValues = 4096;
-/// So many runs of one case are worth fields of their own, from which each differs in its seed alone.
+/// From this many runs on, a case gets fields of its own, from which each run differs only in the seed.
 constexpr std::size_t kManyRuns = 8;
 
 std::string text_of(const nlohmann::ordered_json& value) {

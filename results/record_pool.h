@@ -1,4 +1,4 @@
-// What records have in common, held once: the runs of a case differ in their numbers, and in little else.
+// Stores common parts of records once: runs of a case differ in their numbers and little else.
 #pragma once
 
 #include <array>
@@ -12,11 +12,11 @@
 
 namespace precbench {
 
-/// The different values of one type that were met.
+/// The distinct values of one type seen so far.
 template <class T>
 class ValuePool {
  public:
-  /// Makes `value` the one of equal bytes (record_bytes.h) that was met before, if any.
+  /// Replaces `value` by an earlier one with equal bytes (record_bytes.h), if there is one.
   void share(T& value);
 
  private:
@@ -25,20 +25,20 @@ class ValuePool {
 
 class RecordPool {
  public:
-  /// Lets the record hold its equal parts together with the records before it.
+  /// Lets the record share its equal parts with earlier records.
   void share(Record& record);
 
  private:
-  /// The cases met that differ in the seed alone.
+  /// Cases that differ only in the seed.
   struct Runs {
     std::size_t count = 0;
-    std::optional<CaseFields> fields{};  ///< of one of them, where there are many
+    std::optional<CaseFields> fields{};  ///< of one of them, once there are many
   };
   void share(CaseFields& fields);
   void share(Shared<DefinitionRecord>& definition);
 
-  CaseFields like_;                             ///< of a record not long ago, with which others share theirs
-  std::unordered_map<std::string, Runs> runs_;  ///< by all fields but the seed
+  CaseFields like_;                             ///< of a recent record, for others to share
+  std::unordered_map<std::string, Runs> runs_;  ///< by all fields except the seed
   std::map<std::array<const void*, 4>, Shared<DefinitionRecord>> whole_definitions_;  ///< by their parts
   ValuePool<DefinitionPart> definitions_;
   ValuePool<Shared<Environment>> environments_;

@@ -1,4 +1,4 @@
-// Records that share what they have in common still say what they said.
+// Records that share common parts keep their values.
 #include "results/record_pool.h"
 
 #include <utility>
@@ -9,7 +9,7 @@
 
 using namespace precbench;
 
-TEST_CASE("records share their equal parts, and keep their own", "[record_pool]") {
+TEST_CASE("RecordPool: records share equal parts and keep their own", "[record_pool]") {
   Record first = samples::gpu_record("mxfp8", 200, 0, 1), second = samples::gpu_record("mxfp8", 210, 0.1, 2);
   second.memory->measured->peak += 1;
   const nlohmann::ordered_json before[] = {first, second};
@@ -26,14 +26,14 @@ TEST_CASE("records share their equal parts, and keep their own", "[record_pool]"
   CHECK(&*a.memory->predicted == &*b.memory->predicted);
   CHECK(&*a.memory->measured != &*b.memory->measured);
   CHECK(a.definition->model == b.definition->model);
-  CHECK(a.definition->data != b.definition->data);  // of another seed
+  CHECK(a.definition->data != b.definition->data);  // another seed
   CHECK(&*a.breakdown->ops[0].work == &*b.breakdown->ops[0].work);
 
   second.support->attention = "own";
   CHECK(a.support->attention == "cudnn 9.8.0");
 }
 
-TEST_CASE("of many runs each keeps its seed alone", "[record_pool]") {
+TEST_CASE("RecordPool: many runs of a case share all fields but the seed", "[record_pool]") {
   RecordPool pool;
   std::vector<Record> records;
   for (int seed = 0; seed < 20; ++seed) {
@@ -47,7 +47,7 @@ TEST_CASE("of many runs each keeps its seed alone", "[record_pool]") {
   CHECK(&*a.definition == &*b.definition);
 }
 
-TEST_CASE("a pool that has met too much goes on", "[record_pool]") {
+TEST_CASE("RecordPool: keeps working beyond its maximum size", "[record_pool]") {
   RecordPool pool;
   for (int i = 0; i < 10'000; ++i) {
     Record record = samples::failed_record("bf16", Status::crashed, "gone");

@@ -1,4 +1,4 @@
-// The records of record_samples.h: compiled once for all tests.
+// The records of record_samples.h, compiled once for all tests.
 #include "results/record_samples.h"
 
 #include <cmath>
@@ -91,7 +91,7 @@ Record gpu_record(const std::string& recipe, double median_ms, double penalty, i
   r.support->attention = "cudnn 9.8.0";
   r.flops = Flops{8.2e9, "causal attention halved"};
   Timing timing;
-  // Two runs, of 6 and of 5 samples, each with this median.
+  // Two runs of 6 and 5 samples, each with this median.
   for (const int i : {-5, -3, -1, 1, 3, 5, -4, -2, 0, 2, 4})
     timing.samples_ms.push_back(median_ms * (1 + 0.0004 * i));
   timing.warmup = 6;

@@ -1,4 +1,4 @@
-// The record and its schema agree, in both directions and down to each field.
+// Agreement of the record and its schema, in both directions and for each field.
 #include "results/record.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ const StudyPlace kPlace = {
     "0123456789abcdef", StudyPart::bits, 1, 100, 1, 2, "rowwise", true, "mxfp8", false, 0.0025, 0.05,
     2'000'000'000'000, true};
 
-/// Pointers of every value in `json`, containers included, elements of arrays too.
+/// Collects pointers to every value in `json`, containers and array elements included.
 void pointers(const Json& json, const std::string& here, std::vector<std::string>& found) {
   if (!here.empty()) found.push_back(here);
   if (json.is_object())
@@ -34,13 +34,13 @@ bool blamed(const std::vector<std::string>& violations, const std::string& point
   return false;
 }
 
-/// The fields of a case and what stands in the parts of a definition: reading takes them as they are.
+/// Returns true for case fields and contents of a definition's parts, which reading does not check.
 bool is_writers_own(const std::string& place) {
   if (place.rfind("/case/", 0) == 0) return true;
   return place.rfind("/definition/", 0) == 0 && std::count(place.begin(), place.end(), '/') > 2;
 }
 
-/// Keys that a record may be without: see the last tests, and a definition says only what there is.
+/// Returns true for optional keys: see the tests of older records; a definition only has the keys it needs.
 bool may_be_missing(const std::string& place, const std::string& key) {
   static const std::set<std::string> kTiming = {"wall_ms", "runs", "between_runs"},
                                      kDefinition = {"reference",      "sliding_window", "max_positions",
@@ -57,7 +57,7 @@ bool may_be_missing(const std::string& place, const std::string& key) {
 
 }  // namespace
 
-TEST_CASE("records of every status satisfy the schema and survive the round trip", "[record]") {
+TEST_CASE("Record: every status satisfies the schema and survives a round trip", "[record]") {
   std::vector<Record> records = {samples::gpu_record("bf16", 250), samples::gpu_record("blockwise", 200),
                                  samples::cpu_record("bf16"), samples::cpu_record("mxfp8"), Record{}};
   records.back().case_fields = samples::gpu_record("bf16", 250).case_fields;
@@ -73,7 +73,7 @@ TEST_CASE("records of every status satisfy the schema and survive the round trip
   }
 }
 
-TEST_CASE("the schema catches a wrong type at every place of a full record", "[record]") {
+TEST_CASE("Schema: a wrong type at any place of a record is found", "[record]") {
   const Json good = samples::gpu_record("blockwise", 200);
   std::vector<std::string> places;
   pointers(good, "", places);
@@ -88,7 +88,7 @@ TEST_CASE("the schema catches a wrong type at every place of a full record", "[r
   }
 }
 
-TEST_CASE("the schema catches every missing key and an extra key in every object", "[record]") {
+TEST_CASE("Schema: missing and extra keys of every object are found", "[record]") {
   const Json good = samples::gpu_record("blockwise", 200);
   std::vector<std::string> places;
   pointers(good, "", places);
@@ -112,7 +112,7 @@ TEST_CASE("the schema catches every missing key and an extra key in every object
   }
 }
 
-TEST_CASE("the schema catches values out of range", "[record]") {
+TEST_CASE("Schema: values out of range are found", "[record]") {
   const Json good = samples::gpu_record("bf16", 250);
   const std::vector<std::pair<std::string, Json>> wrong = {{"/status", "fine"},
                                                            {"/schema", 3},
@@ -131,7 +131,7 @@ TEST_CASE("the schema catches values out of range", "[record]") {
   }
 }
 
-TEST_CASE("every field of the schema describes itself, every number with its unit", "[record]") {
+TEST_CASE("record.schema.json: every field has a description and every number a unit", "[record]") {
   std::vector<std::string> places;
   const Json& schema = Schema::record().json();
   pointers(schema, "", places);
@@ -150,7 +150,7 @@ TEST_CASE("every field of the schema describes itself, every number with its uni
   }
 }
 
-TEST_CASE("the schema lists its scalar fields with their units", "[record]") {
+TEST_CASE("Schema: scalar_fields lists every scalar with its unit", "[record]") {
   const auto fields = Schema::record().scalar_fields();
   const auto unit = [&](const std::string& pointer) -> std::string {
     for (const SchemaField& field : fields)
@@ -163,7 +163,7 @@ TEST_CASE("the schema lists its scalar fields with their units", "[record]") {
   CHECK(unit("/case/seq") == "tokens");
   CHECK(unit("/status") == "");
   CHECK(unit("/timing/samples_ms") == "no such field");
-  // All of them exist in a full record, under the same pointer.
+  // All of them exist in a full record under the same pointer.
   Record full = samples::gpu_record("blockwise", 200);
   full.study = kPlace;
   for (GemmPath* path : {&full.support->fprop, &full.support->dgrad, &full.support->wgrad})
@@ -190,7 +190,7 @@ TEST_CASE("the schema lists its scalar fields with their units", "[record]") {
   }
 }
 
-TEST_CASE("a row's place in a study survives, and other rows have none", "[record]") {
+TEST_CASE("Record: study survives a round trip and is absent otherwise", "[record]") {
   Record record = samples::gpu_record("blockwise", 200);
   CHECK(!Json(record).contains("study"));
   record.study = kPlace;
@@ -202,7 +202,7 @@ TEST_CASE("a row's place in a study survives, and other rows have none", "[recor
   CHECK_THROWS_AS(wrong.get<Record>(), InvalidInput);
 }
 
-TEST_CASE("a place in a study: tokens before it and steadiness are written only where they are known", "[record]") {
+TEST_CASE("StudyPlace: trained_tokens and steady are written only if known", "[record]") {
   Record record = samples::gpu_record("mxfp8", 10);
   record.study = StudyPlace{};
   const nlohmann::ordered_json plain = record;
@@ -217,7 +217,7 @@ TEST_CASE("a place in a study: tokens before it and steadiness are written only 
   CHECK(*known.get<Record>().study == *record.study);
 }
 
-TEST_CASE("nothing that is not finite is written, and such a loss is never a success", "[record]") {
+TEST_CASE("to_json: non-finite values become null and a non-finite loss becomes diverged", "[record]") {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   Record record = samples::gpu_record("tensorwise", 200);
   record.training->loss[7] = nan;
@@ -235,7 +235,7 @@ TEST_CASE("nothing that is not finite is written, and such a loss is never a suc
   CHECK(back.status == Status::diverged);
 }
 
-TEST_CASE("the weakest GEMM decides how a recipe ran", "[record]") {
+TEST_CASE("Support::path: the weakest GEMM decides", "[record]") {
   Support support;
   CHECK(support.path() == ExecutionPath::native);
   support.wgrad.path = ExecutionPath::emulated;
@@ -244,14 +244,14 @@ TEST_CASE("the weakest GEMM decides how a recipe ran", "[record]") {
   CHECK(support.path() == ExecutionPath::unsupported);
 }
 
-TEST_CASE("a schema that says more than is checked is refused", "[record]") {
+TEST_CASE("Schema: unsupported keywords are refused", "[record]") {
   CHECK_THROWS_AS(Schema(R"({"type": "string", "pattern": "a+"})"), InvalidInput);
   CHECK_THROWS_AS(Schema(R"({"properties": {"a": {"oneOf": []}}})"), InvalidInput);
   CHECK_THROWS_AS(Schema(R"({"$ref": "#/$defs/none"})"), InvalidInput);
   CHECK_THROWS_AS(Schema("{"), InvalidInput);
 }
 
-TEST_CASE("records from before interleaving are read", "[record]") {
+TEST_CASE("from_json: records without interleaved runs are read", "[record]") {
   Json old = samples::gpu_record("bf16", 250);
   old["timing"].erase("runs");
   old["timing"].erase("between_runs");
@@ -262,7 +262,7 @@ TEST_CASE("records from before interleaving are read", "[record]") {
   CHECK(record.timing->median_ms == 250);
 }
 
-TEST_CASE("records from before held-out losses are read, and one that is not finite is null", "[record]") {
+TEST_CASE("from_json: records without evaluations are read and a non-finite loss is null", "[record]") {
   Record record = samples::gpu_record("bf16", 250);
   Json old = record;
   old["training"].erase("evaluations");
@@ -278,7 +278,7 @@ TEST_CASE("records from before held-out losses are read, and one that is not fin
   CHECK(!json.get<Record>().training->evaluations[1].loss.has_value());
 }
 
-TEST_CASE("records from before fidelity probes are read, and what is not finite is null", "[record]") {
+TEST_CASE("from_json: records without fidelity are read and non-finite values are null", "[record]") {
   Record record = samples::gpu_record("mxfp8", 250);
   REQUIRE(record.fidelity.size() == 1);
   Json old = record;
@@ -314,7 +314,7 @@ TEST_CASE("records from before fidelity probes are read, and what is not finite 
   }
 }
 
-TEST_CASE("records of schema 1 are read without a definition, and written as they were", "[record]") {
+TEST_CASE("from_json: schema 1 records are read without definition and written unchanged", "[record]") {
   const Record old = samples::of_schema_1(samples::gpu_record("mxfp8", 250));
   const Json json = old;
   CHECK(!json.contains("definition"));
@@ -326,7 +326,7 @@ TEST_CASE("records of schema 1 are read without a definition, and written as the
   CHECK_THROWS_AS(young.get<Record>(), InvalidInput);
 }
 
-TEST_CASE("whose kernels ran a GEMM is written where there was a choice", "[record]") {
+TEST_CASE("GemmPath: kernels is written only if set", "[record]") {
   Record record = samples::gpu_record("blockwise", 200);
   CHECK_FALSE(Json(record)["support"]["wgrad"].contains("kernels"));
   record.support->wgrad.kernels = "own 256x128";
@@ -336,7 +336,7 @@ TEST_CASE("whose kernels ran a GEMM is written where there was a choice", "[reco
   CHECK(Json(json.get<Record>()).dump() == json.dump());
 }
 
-TEST_CASE("sensitivity: a record with cells is valid, survives the round trip, and one without has no key",
+TEST_CASE("Record: sensitivity is valid and survives a round trip and is absent without cells",
           "[record][sensitivity]") {
   Record record = samples::gpu_record("rowwise", 200);
   CHECK(!Json(record).contains("sensitivity"));

@@ -1,4 +1,4 @@
-// The validator of schema.h: one recursive walk, in which a value knows where it stands.
+// Validator: one recursive walk that tracks the position of each value. See schema.h.
 #include "results/schema.h"
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// The kinds of JSON that a schema's type stands for; a number without a fraction is an integer too.
+/// Kinds of JSON values for a schema's type. A number without a fraction counts as an integer.
 enum Kind : unsigned {
   kNull = 1,
   kBoolean = 2,
@@ -49,7 +49,7 @@ unsigned kind_of(const Json& json) {
 
 std::string type_of(const Json& json) { return json.is_number_integer() ? "integer" : json.type_name(); }
 
-/// "~" and "/" as RFC 6901 asks.
+/// Escapes "~" and "/" according to RFC 6901.
 std::string escaped(const std::string& key) {
   std::string text;
   for (char c : key) text += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
@@ -60,7 +60,7 @@ std::string escaped(const std::string& key) {
 
 struct Schema::Place {
   const Place* above = nullptr;
-  const std::string* key = nullptr;  ///< of an object; null in an array
+  const std::string* key = nullptr;  ///< key in an object; null in an array
   std::size_t index = 0;
 
   std::string pointer() const {
@@ -70,13 +70,13 @@ struct Schema::Place {
 
 struct Schema::Node {
   std::optional<unsigned> kinds;
-  std::string wanted;  ///< the kinds in words
+  std::string wanted;  ///< text of the kinds
   const Json* allowed = nullptr;
   std::optional<double> low, high;
   std::vector<std::string> required;
   std::unordered_map<std::string, const Node*> properties;
   const Node *items = nullptr, *additional = nullptr;
-  bool closed = false;  ///< no other keys than the properties
+  bool closed = false;  ///< no keys besides the properties
 
   void check(const Json& json, const Place& place, std::vector<SchemaViolation>& found) const;
   void check_object(const Json& json, const Place& place, std::vector<SchemaViolation>& found) const;

@@ -1,7 +1,7 @@
-// An optional value that copies share until one of them is changed.
+// An optional value that copies share until one of them changes.
 //
-// Records are read by the hundred thousand, and most of what they say of a machine is the same in all of them; most
-// sections that a failed case does not have would take their place as a std::optional all the same.
+// Hundreds of thousands of records are read at once. Most describe the same machine, and a std::optional
+// would reserve space for every section that a failed case lacks.
 #pragma once
 
 #include <atomic>
@@ -24,8 +24,8 @@ inline constexpr bool kIsOptional<Shared<T>> = true;
 template <>
 inline constexpr bool kIsOptional<std::nullopt_t> = true;
 
-/// Used as a std::optional<T>, of the size of a pointer. What is reached through a Shared that is not const may be
-/// changed, so that it is copied first where others share it. Copies that share a value belong to one thread at a time.
+/// Used like std::optional<T>, with the size of a pointer. Access through a non-const Shared may change the
+/// value, so it copies a shared value first. Copies that share a value must be used by one thread at a time.
 template <class T>
 class Shared {
  public:

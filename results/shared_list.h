@@ -1,4 +1,4 @@
-// A list that copies share until one of them is changed. Most lists of a record are empty or say what others say.
+// A list that copies share until one of them changes. Most lists of a record are empty or equal to others.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace precbench {
 
-/// Used as a std::vector<T>, of the size of a pointer.
+/// Used like std::vector<T>, with the size of a pointer.
 template <class T>
 class SharedList {
  public:

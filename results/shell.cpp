@@ -15,7 +15,7 @@ bool needs_no_quotes(char c) {
          std::string_view("-_./:,+=@%").find(c) != std::string_view::npos;
 }
 
-/// Octal takes three digits at most, so that a digit that follows is no part of the escape.
+/// Octal escapes have three digits, so that a following digit is not part of them.
 std::string escaped(std::string_view word) {
   std::string text = "$'";
   for (const char c : word) {

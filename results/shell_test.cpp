@@ -1,4 +1,4 @@
-// Words that a shell must read back as they were.
+// Words that a shell must read back unchanged.
 #include "results/shell.h"
 
 #include <string>
@@ -10,7 +10,7 @@
 
 using namespace precbench;
 
-TEST_CASE("shell_quoted: plain words stay as they are, others are quoted", "[shell]") {
+TEST_CASE("shell_quoted: plain words are unchanged and others are quoted", "[shell]") {
   CHECK(shell_quoted("out/run-1.jsonl") == "out/run-1.jsonl");
   CHECK(shell_quoted("out/my run") == "'out/my run'");
   CHECK(shell_quoted("it's") == "'it'\\''s'");
@@ -18,7 +18,7 @@ TEST_CASE("shell_quoted: plain words stay as they are, others are quoted", "[she
   CHECK(shell_quoted("a\nb") == "$'a\\012b'");
 }
 
-TEST_CASE("shell_quoted: bash reads every word back, also after printable", "[shell]") {
+TEST_CASE("shell_quoted: bash reads every word back and printable leaves it unchanged", "[shell]") {
   if (output_of("bash -c true").status != 0) {
     WARN("skipped: no bash here");
     return;

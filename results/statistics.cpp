@@ -9,7 +9,7 @@
 namespace precbench {
 namespace {
 
-// std::lgamma leaves the sign in a variable of all threads.
+// std::lgamma stores the sign in a global variable, so it is not thread-safe.
 double log_gamma(double x) {
   int sign = 0;
   return lgamma_r(x, &sign);
@@ -17,9 +17,9 @@ double log_gamma(double x) {
 
 constexpr std::size_t kFewestTrailing = 5;
 
-/// The regularized incomplete beta function I_x(a, b), by its continued fraction (DLMF 8.17.22) evaluated
-/// with the modified Lentz method; the fraction converges fast for x < (a + 1) / (a + b + 2), and I_x(a, b) =
-/// 1 - I_{1-x}(b, a) serves the rest.
+/// Returns the regularized incomplete beta function I_x(a, b), by its continued fraction (DLMF 8.17.22) with
+/// the modified Lentz method. The fraction converges fast for x < (a + 1) / (a + b + 2); I_x(a, b) = 1 -
+/// I_{1-x}(b, a) covers the rest.
 double incomplete_beta(double a, double b, double x) {
   if (x <= 0) return 0;
   if (x >= 1) return 1;
@@ -118,7 +118,7 @@ double student_t_quantile(double p, double freedom) {
   double low = -1;
   while (student_t_cdf(low, freedom) > p) low *= 2;
   double high = 0;
-  // Halving until the doubles meet: the function is cheap, and no start value can fail.
+  // Bisection until the doubles meet: the function is cheap, and no start value can fail.
   for (double middle = (low + high) / 2; middle > low && middle < high; middle = (low + high) / 2)
     (student_t_cdf(middle, freedom) > p ? high : low) = middle;
   return (low + high) / 2;

@@ -1,4 +1,4 @@
-// Known answers of the statistics.
+// Known results of the statistics.
 #include "results/statistics.h"
 
 #include <cmath>
@@ -8,7 +8,7 @@
 
 using namespace precbench;
 
-TEST_CASE("quartiles interpolate as NumPy's do", "[statistics]") {
+TEST_CASE("sample_statistics: quartiles interpolate like NumPy", "[statistics]") {
   const auto s = sample_statistics({4, 1, 3, 2});
   REQUIRE(s);
   CHECK(s->min == 1);
@@ -23,11 +23,11 @@ TEST_CASE("quartiles interpolate as NumPy's do", "[statistics]") {
   CHECK_FALSE(sample_statistics({}));
 }
 
-TEST_CASE("the relative noise of normal samples is their standard deviation", "[statistics]") {
+TEST_CASE("relative_noise: equals the relative standard deviation of normal samples", "[statistics]") {
   CHECK(std::fabs(relative_noise({0, 100, 100, 101.349}) - 0.01) < 1e-12);
 }
 
-TEST_CASE("outliers are beyond three interquartile ranges", "[statistics]") {
+TEST_CASE("outliers: samples beyond three IQR outside the quartiles are found", "[statistics]") {
   // q1 = 10.25, q3 = 12: the upper fence is 17.25.
   CHECK(outliers({10, 11, 12, 10, 12, 17.25}).empty());
   CHECK(outliers({10, 11, 12, 10, 12, 11, 30}) == std::vector<std::int64_t>{6});
@@ -35,7 +35,7 @@ TEST_CASE("outliers are beyond three interquartile ranges", "[statistics]") {
   CHECK(outliers({}).empty());
 }
 
-TEST_CASE("the trailing mean takes a tenth, and five at least", "[statistics]") {
+TEST_CASE("trailing_mean: averages the last tenth and at least five entries", "[statistics]") {
   std::vector<double> series(100, 9.0);
   for (std::size_t i = 90; i < 100; ++i) series[i] = 2.0;
   CHECK(trailing_mean(series) == 2.0);
@@ -48,7 +48,7 @@ TEST_CASE("the trailing mean takes a tenth, and five at least", "[statistics]") 
   CHECK(trailing_mean(series) == 2.0);
 }
 
-TEST_CASE("Student's t has the quantiles of the printed tables", "[statistics]") {
+TEST_CASE("student_t_quantile: matches printed tables", "[statistics]") {
   const auto close = [](double a, double b) { return std::abs(a - b) < 5e-4 * std::abs(b); };
   CHECK(close(student_t_quantile(0.95, 1), 6.3138));
   CHECK(close(student_t_quantile(0.975, 2), 4.3027));
@@ -60,7 +60,7 @@ TEST_CASE("Student's t has the quantiles of the printed tables", "[statistics]")
   CHECK(std::abs(student_t_quantile(0.5, 3)) < 1e-12);
 }
 
-TEST_CASE("Student's t has its closed forms for one and two degrees of freedom", "[statistics]") {
+TEST_CASE("student_t_cdf: matches the closed forms for one and two degrees of freedom", "[statistics]") {
   const double pi = std::acos(-1.0);
   for (const double t : {-40.0, -2.0, -0.1, 0.0, 0.7, 3.0, 1e3}) {
     CHECK(std::abs(student_t_cdf(t, 1) - (0.5 + std::atan(t) / pi)) < 1e-12);
@@ -70,7 +70,7 @@ TEST_CASE("Student's t has its closed forms for one and two degrees of freedom",
     CHECK(std::abs(student_t_cdf(student_t_quantile(p, 5), 5) - p) < 1e-12);
 }
 
-TEST_CASE("the spread of values is that of a sample", "[statistics]") {
+TEST_CASE("mean_and_spread: returns the sample standard deviation", "[statistics]") {
   const MeanAndSpread s = mean_and_spread({1, 2, 3, 6});
   CHECK(s.mean == 3);
   CHECK(std::abs(s.sd * s.sd - 14.0 / 3) < 1e-12);

@@ -22,7 +22,7 @@ constexpr const char* kAboveMeasured =
 
 bool far_apart(double mean, double median) { return std::abs(mean - median) > kFarApart * median; }
 
-/// Returns the sample that is furthest from the median. There must be one.
+/// Returns the sample furthest from the median. `samples` must not be empty.
 double furthest_from(double median, const std::vector<double>& samples) {
   return *std::max_element(samples.begin(), samples.end(),
                            [&](double a, double b) { return std::abs(a - median) < std::abs(b - median); });

@@ -1,4 +1,4 @@
-// Which step time makes a speed, and what a reader is warned of.
+// Step times from which speeds are computed, and the warnings for readers.
 #include "results/step_time.h"
 
 #include <algorithm>
@@ -25,14 +25,14 @@ Timing timing_of(const Samples& samples) {
   return timing;
 }
 
-/// Half a CPU in periods of 100 ms: steps of 20 ms run until the quota is used up, and the next one waits.
+/// Half a CPU in periods of 100 ms: steps of 20 ms run until the quota is used up, then the next one waits.
 Samples under_quota() {
   Samples samples;
   for (int i = 0; i < 20; ++i) samples.push_back(i % 3 == 2 ? 70 : 20);
   return samples;
 }
 
-/// A record whose speed is made from these samples as bench makes it.
+/// Returns a record whose speed is computed from these samples as bench does it.
 Record timed(const Samples& samples) {
   Record record = samples::gpu_record("bf16", 250);
   record.timing = timing_of(samples);
@@ -55,16 +55,16 @@ const std::string kNoisy = "step times are noisy: ", kNotTypical = "the median s
 
 }  // namespace
 
-TEST_CASE("step_ms_for_speed: the mean where stalls come again and again", "[step_time]") {
+TEST_CASE("step_ms_for_speed: repeated stalls select the mean", "[step_time]") {
   const Timing timing = timing_of(under_quota());
   CHECK(timing.median_ms == 20.0);
   CHECK(mean_is_far_from_median(timing));
   CHECK(step_ms_for_speed(timing) == 35.0);
-  // With two kinds of steps, the short ones may be rare: the median then understates the speed.
+  // The short ones of two kinds of steps may be rare; the median then understates the speed.
   CHECK(step_ms_for_speed(timing_of({70, 70, 70, 20, 20, 70, 70, 20, 70})) == 480.0 / 9);
 }
 
-TEST_CASE("step_ms_for_speed: the median of well-behaved times, and beside one hiccup", "[step_time]") {
+TEST_CASE("step_ms_for_speed: regular times or a single outlier select the median", "[step_time]") {
   CHECK(step_ms_for_speed(timing_of({100, 101, 99, 100, 102, 98, 100})) == 100.0);
   CHECK(step_ms_for_speed(timing_of({100, 100, 100, 100, 900, 100, 100, 100, 100, 100})) == 100.0);
   CHECK(step_ms_for_speed(timing_of({100, 100, 100, 100, 900, 100, 100, 100, 900, 100})) == 260.0);
@@ -72,7 +72,7 @@ TEST_CASE("step_ms_for_speed: the median of well-behaved times, and beside one h
   CHECK(!step_ms_for_speed(Timing{}));
 }
 
-TEST_CASE("speed_doubts: noise is named however sampling ended", "[step_time]") {
+TEST_CASE("speed_doubts: noise is reported under every stop reason", "[step_time]") {
   Samples noisy;
   for (int i = 0; i < 20; ++i) noisy.push_back(i % 2 ? 95 : 105);
   for (const StopReason reason :
@@ -87,18 +87,18 @@ TEST_CASE("speed_doubts: noise is named however sampling ended", "[step_time]") 
   CHECK(speed_doubts(timed({100, 200})).empty());  // the report says that they are few
 }
 
-TEST_CASE("speed_doubts: a median far from the mean is a warning of its own", "[step_time]") {
+TEST_CASE("speed_doubts: a median far from the mean is reported separately", "[step_time]") {
   const Record record = timed(under_quota());
   CHECK(speed_doubts(record).size() == 2);
   CHECK(warns(record, kNoisy));
   CHECK(warns(record,
               kNotTypical + "the mean step takes 35 ms, the median 20 ms; speeds are made from the mean"));
-  // Most steps alike, so that no quartile shows the stalls.
+  // Most steps are alike, so no quartile shows the stalls.
   Samples rare(20, 20.0);
   for (const std::size_t i : {4, 9, 14, 19}) rare[i] = 70;
   CHECK(!warns(timed(rare), kNoisy));
   CHECK(warns(timed(rare), kNotTypical));
-  // One hiccup is no speed, but is told.
+  // A single hiccup does not affect the speed but is reported.
   Samples hiccup(20, 20.0);
   hiccup[7] = 300;
   CHECK(speed_doubts(timed(hiccup)) ==
@@ -114,7 +114,7 @@ TEST_CASE("speed_doubts: a median far from the mean is a warning of its own", "[
   CHECK(speed_doubts(emulated).empty());
 }
 
-TEST_CASE("speed_doubts: a ratio above 1 is named", "[step_time]") {
+TEST_CASE("speed_doubts: a ratio above 1 is reported", "[step_time]") {
   Record record = samples::gpu_record("bf16", 250);
   CHECK(speed_doubts(record).empty());
   record.metrics->mfu_measured = 1.019;
@@ -124,10 +124,10 @@ TEST_CASE("speed_doubts: a ratio above 1 is named", "[step_time]") {
   CHECK(warns(record, "sol is 1.010, above 1: "));
 }
 
-TEST_CASE("speed_doubts: threads that share fewer CPUs are named", "[step_time]") {
+TEST_CASE("speed_doubts: threads that share fewer CPUs are reported", "[step_time]") {
   Record record = samples::cpu_record("bf16");
   record.env->threads = 2;
-  CHECK(!cpus_for_threads(*record.env));  // a row from before
+  CHECK(!cpus_for_threads(*record.env));  // an older row
   record.env->cpus = 8;
   CHECK(cpus_for_threads(*record.env) == 2.0);
   CHECK(speed_doubts(record).empty());
@@ -139,14 +139,14 @@ TEST_CASE("speed_doubts: threads that share fewer CPUs are named", "[step_time]"
   CHECK(warns(record, "2 CPU threads had 0.5 CPUs, by affinity mask or CPU quota"));
 }
 
-TEST_CASE("contradiction: a speed follows from the step time that it says", "[step_time][contradiction]") {
+TEST_CASE("contradiction: a speed must follow from the step time it names", "[step_time][contradiction]") {
   Record record = timed(under_quota());
   CHECK(contradiction(record).value_or("none") == "none");
   record.metrics->speed_from.reset();
   CHECK(contradiction(record).value_or("none").starts_with("metrics.tokens_per_s is "));
 }
 
-TEST_CASE("step_ms_of_speed: the committed records' speeds are the median's", "[step_time]") {
+TEST_CASE("step_ms_of_speed: committed records use the median", "[step_time]") {
   for (const char* path : {"baseline", "h200/single.jsonl", "h200/interleaved", "h200x4"})
     for (const LocatedRecord& located :
          read_records({std::string(PRECBENCH_SOURCE_DIR "/results/") + path}).records) {

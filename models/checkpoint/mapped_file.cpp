@@ -16,7 +16,7 @@
 namespace precbench {
 namespace {
 
-/// Closes its descriptor at the end of the scope: a mapping outlives it.
+/// Closes its descriptor at the end of the scope; the mapping remains valid.
 struct Descriptor {
   int fd;
   ~Descriptor() {

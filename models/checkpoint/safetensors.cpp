@@ -44,7 +44,7 @@ json parse_object(const std::string& path, const std::byte* data, std::int64_t b
   return parsed;
 }
 
-/// A list of integers in [0, 2^63), or none.
+/// Returns a list of integers in [0, 2^63), or nullopt.
 std::optional<std::vector<std::int64_t>> read_integers(const json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end() || !found->is_array()) return std::nullopt;
@@ -143,7 +143,7 @@ void SafetensorsFile::add_file(const std::string& path) {
     }
   }
 
-  // The tensors must tile the data: then none overlap, none lie outside, and no byte is unaccounted for.
+  // The tensors must tile the data, so that none overlap, none lie outside, and no byte is unaccounted for.
   std::sort(found.begin(), found.end(), [](const HeaderTensor& a, const HeaderTensor& b) {
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
   });
@@ -178,7 +178,8 @@ void SafetensorsFile::add_index(const std::string& path) {
 
   std::map<std::string, std::set<std::string>> names_of_shard;
   for (const auto& [name, shard] : weight_map->items()) {
-    // A shard lies beside its index; anything but a plain file name could lead out of the checkpoint.
+    // A shard lies in the folder of its index. Anything but a plain file name could lead out of the
+    // checkpoint.
     const std::string file_name = shard.is_string() ? shard.get<std::string>() : "";
     if (file_name.empty() || file_name == ".." || fs::path(file_name).filename() != file_name) {
       refuse(path, "gives no plain file name as the shard of tensor '" + visible(name) + "'");

@@ -1,7 +1,7 @@
-// Checkpoints in the safetensors format (github.com/huggingface/safetensors): weights in and out, so that a
-// step can be repeated elsewhere on the same weights. A file is 8 bytes of header length (little-endian), a
-// JSON header that gives dtype, shape and byte range of every tensor, and the tensors' bytes, row-major,
-// without gaps.
+// Checkpoints in the safetensors format (github.com/huggingface/safetensors): reading and writing weights, so
+// that a step can be repeated elsewhere with the same weights. A file is 8 bytes of header length
+// (little-endian), a JSON header that gives dtype, shape and byte range of every tensor, and the tensors'
+// bytes, row-major, without gaps.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace precbench {
 
-/// A tensor inside an open SafetensorsFile, valid as long as that lives.
+/// A tensor inside an open SafetensorsFile, valid as long as the file object.
 struct StoredTensor {
   std::string name;
   std::string dtype;                ///< as the format spells it: "F32", "BF16", "F16", "I64", "F8_E4M3", ...
@@ -25,25 +25,26 @@ struct StoredTensor {
   std::int64_t size() const;  ///< elements: the product of the shape
 };
 
-/// An open checkpoint: read-only, memory-mapped. All errors are InvalidInput with one line that names the
+/// An open checkpoint: read-only and memory-mapped. All errors are InvalidInput with one line that names the
 /// file.
 class SafetensorsFile {
  public:
-  /// `path` is a .safetensors file, a Hugging Face index (*.json, whose weight_map names the shards beside
-  /// it), or a directory with model.safetensors.index.json or model.safetensors. Everything in the headers is
-  /// checked here.
+  /// `path` is a .safetensors file, a Hugging Face index (*.json, whose weight_map names the shards in the
+  /// same folder), or a directory with model.safetensors.index.json or model.safetensors. Checks everything
+  /// in the headers.
   explicit SafetensorsFile(const std::string& path);
 
-  /// Sorted by name.
+  /// All tensors, sorted by name.
   const std::vector<StoredTensor>& tensors() const { return tensors_; }
-  /// The tensor of that name, or null.
+  /// Returns the tensor with this name, or null.
   const StoredTensor* find(const std::string& name) const;
-  /// The tensor of that name; InvalidInput names the missing one and the nearest there is.
+  /// Returns the tensor with this name. Throws InvalidInput that names the missing tensor and the nearest
+  /// existing one.
   const StoredTensor& at(const std::string& name) const;
-  /// Takes bytes of a tensor out of this process, as MappedFile::forget: of one that is larger than memory, what was
-  /// read need not stay.
+  /// Releases bytes of a tensor from this process (MappedFile::forget), so that tensors larger than memory
+  /// can be read.
   void forget(const std::byte* data, std::int64_t bytes) const;
-  /// The __metadata__ of the file; for shards, what they say together.
+  /// The __metadata__ of the file; for shards, that of all of them merged.
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
  private:
@@ -57,17 +58,17 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-/// The exact value of an IEEE binary16; NaN keeps its sign and payload.
+/// Returns the exact value of an IEEE binary16; NaN keeps its sign and payload.
 float half_to_float(std::uint16_t bits);
 
-/// Throws InvalidInput that names the tensor where copy_to_f32 cannot take its dtype.
+/// Throws InvalidInput that names the tensor if copy_to_f32 does not support its dtype.
 void check_dtype(const StoredTensor& tensor);
 
-/// destination[tensor.size()] = the values of an F32, BF16 or F16 tensor, exactly; InvalidInput for other
-/// dtypes.
+/// Writes the values of an F32, BF16 or F16 tensor to destination[tensor.size()], exactly. Throws
+/// InvalidInput for other dtypes.
 void copy_to_f32(float* destination, const StoredTensor& tensor);
 
-/// A tensor to be written.
+/// A tensor to write.
 struct NamedTensor {
   std::string name;
   std::string dtype;  ///< as in StoredTensor
@@ -75,10 +76,10 @@ struct NamedTensor {
   const void* data = nullptr;  ///< little-endian, row-major
 };
 
-/// Writes a .safetensors file, byte for byte as the reference implementation does (tensors in order of
-/// descending alignment, then name). It is written beside `path` under a temporary name and renamed when
-/// complete, so that no reader ever sees half a file. InvalidInput for a tensor that cannot be stored and for
-/// a failing disk.
+/// Writes a .safetensors file, byte for byte like the reference implementation (tensors in order of
+/// descending alignment, then name). Writes to a temporary name beside `path` and renames it when complete,
+/// so that readers never see a partial file. Throws InvalidInput for a tensor that cannot be stored and for a
+/// failing disk.
 void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
                        const std::map<std::string, std::string>& metadata = {});
 

@@ -1,4 +1,4 @@
-// Writing at places of a file (Linux). See safetensors_parts.h.
+// Writes at arbitrary file offsets (Linux). See safetensors_parts.h.
 #include "models/checkpoint/safetensors_parts.h"
 
 #include <fcntl.h>
@@ -44,7 +44,8 @@ void PartFile::write(std::int64_t offset, const std::byte* data, std::int64_t by
     if (wrote <= 0) fail();
     done += wrote;
   }
-  // Else the kernel hoards the file until sync(). A hint: an error shows there.
+  // Starts writeback now; otherwise the kernel caches the file until sync(). Only a hint: errors appear at
+  // sync().
   ::sync_file_range(descriptor_, offset, bytes, SYNC_FILE_RANGE_WRITE);
 }
 

@@ -1,5 +1,5 @@
-// A .safetensors file that several writers fill in at once, each its own parts: for tensors of which no one holds the
-// whole. The result is byte for byte what write_safetensors would have written.
+// A .safetensors file that several writers fill concurrently, each its own parts, for tensors that no single
+// writer holds whole. The result equals that of write_safetensors byte for byte.
 #pragma once
 
 #include <cstddef>
@@ -12,34 +12,35 @@
 
 namespace precbench {
 
-/// Where everything stands in such a file.
+/// Positions of the contents of such a file, in bytes.
 struct SafetensorsLayout {
-  std::string head;                             ///< the header and its length
-  std::map<std::string, std::int64_t> offsets;  ///< of a tensor's first byte in the file
-  std::int64_t bytes = 0;                       ///< of the whole file
+  std::string head;                             ///< header length and header
+  std::map<std::string, std::int64_t> offsets;  ///< first byte of each tensor in the file
+  std::int64_t bytes = 0;                       ///< size of the whole file
 };
 
-/// Of the tensors only names, dtypes and shapes count. Throws InvalidInput as write_safetensors does.
+/// Returns the layout; only names, dtypes and shapes of the tensors are used. Throws InvalidInput like
+/// write_safetensors.
 SafetensorsLayout lay_out_safetensors(const std::vector<NamedTensor>& tensors,
                                       const std::map<std::string, std::string>& metadata = {});
 
-/// A file that is written at any place. Each writer opens it for itself. All errors are InvalidInput with one line
-/// that names the file.
+/// A file with writes at arbitrary offsets. Each writer opens it separately. All errors are InvalidInput with
+/// one line that names the file.
 class PartFile {
  public:
-  /// Makes the file at its full length, with its head. Where the file system can reserve room it is reserved, so that
-  /// a full disk shows here.
+  /// Creates the file at its full length, with its header. Reserves disk space if the file system can, so
+  /// that a full disk is reported here.
   static void make(const std::string& path, const SafetensorsLayout& layout);
 
-  /// Opens one that was made.
+  /// Opens a file created by make().
   explicit PartFile(const std::string& path);
   ~PartFile();
   PartFile(const PartFile&) = delete;
   PartFile& operator=(const PartFile&) = delete;
 
-  /// The disk begins to write at once, beside what the caller does next.
+  /// Writes the bytes and starts writeback to disk immediately, so that it overlaps the caller's work.
   void write(std::int64_t offset, const std::byte* data, std::int64_t bytes) const;
-  /// Waits until all of the file is on the disk.
+  /// Waits until the whole file is on disk.
   void sync() const;
 
  private:

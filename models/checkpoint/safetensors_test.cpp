@@ -1,4 +1,4 @@
-// Safetensors: the reference implementation's bytes in both directions, shards, conversions, and hostile
+// Safetensors: the reference implementation's bytes in both directions, shards, conversions, and malformed
 // files.
 #include "models/checkpoint/safetensors.h"
 
@@ -27,7 +27,7 @@ namespace {
 
 const std::string kReference = PRECBENCH_SOURCE_DIR "/models/checkpoint/golden/reference.safetensors";
 
-// What tools/goldens/make_safetensors_golden.py stores.
+// Values stored by tools/goldens/make_safetensors_golden.py.
 const std::vector<float> kValues = {0.0f, 1.0f, -2.0f, 0.5f, 448.0f, -0.015625f};
 const std::vector<std::uint16_t> kValuesF16 = {0, 0x3c00, 0xc000, 0x3800, 0x5f00, 0xa400};
 const std::vector<std::uint16_t> kValuesBf16 = {0, 0x3f80, 0xc000, 0x3f00, 0x43e0, 0xbc80};
@@ -66,7 +66,7 @@ std::vector<float> as_f32(const StoredTensor& tensor) {
 
 }  // namespace
 
-TEST_CASE("a file of the reference implementation is read", "[safetensors]") {
+TEST_CASE("SafetensorsFile: reads the reference implementation's file", "[safetensors]") {
   const SafetensorsFile file(kReference);
   CHECK(file.tensors().size() == 9);
   CHECK(file.metadata() == std::map<std::string, std::string>{{"format", "pt"}});
@@ -87,17 +87,17 @@ TEST_CASE("a file of the reference implementation is read", "[safetensors]") {
   CHECK(contains(refusal_of([&] { as_f32(file.at("ids.i64")); }), "'ids.i64' is I64; weights must be"));
 }
 
-TEST_CASE("what is written is byte for byte what the reference implementation writes", "[safetensors]") {
+TEST_CASE("write_safetensors: writes the reference implementation's bytes", "[safetensors]") {
   TempDirectory directory;
   write_safetensors(directory / "model.safetensors", reference_tensors(), {{"format", "pt"}});
   CHECK(file_text(directory / "model.safetensors") == file_text(kReference));
-  // Written over an existing file, and nothing temporary is left behind.
+  // Overwrites an existing file and leaves no temporary file behind.
   write_safetensors(directory / "model.safetensors", {});
   CHECK(SafetensorsFile(directory / "model.safetensors").tensors().empty());
   CHECK(std::distance(std::filesystem::directory_iterator(directory.path()), {}) == 1);
 }
 
-TEST_CASE("a file that is written in parts is the same", "[safetensors]") {
+TEST_CASE("PartFile: a file written in parts equals the reference", "[safetensors]") {
   const TempDirectory directory;
   const std::string path = directory / "parts.safetensors";
   const SafetensorsLayout layout = lay_out_safetensors(reference_tensors(), {{"format", "pt"}});
@@ -117,7 +117,7 @@ TEST_CASE("a file that is written in parts is the same", "[safetensors]") {
   CHECK(contains(refusal_of([&] { PartFile(directory / "none"); }), "none: cannot be written (No such file"));
 }
 
-TEST_CASE("half_to_float is exact for all 65,536 halves", "[safetensors]") {
+TEST_CASE("half_to_float: exact for all 65536 halves", "[safetensors]") {
   for (std::uint32_t bits = 0; bits < 65536; ++bits) {
     const int exponent = static_cast<int>(bits >> 10 & 31);
     const int mantissa = static_cast<int>(bits & 1023);
@@ -136,7 +136,7 @@ TEST_CASE("half_to_float is exact for all 65,536 halves", "[safetensors]") {
   }
 }
 
-TEST_CASE("shards through an index, a directory, and what can be wrong with them", "[safetensors]") {
+TEST_CASE("SafetensorsFile: reads shards by index or directory and refuses bad indexes", "[safetensors]") {
   TempDirectory directory;
   const std::vector<float> a = {1, 2}, b = {3, 4};
   write_safetensors(directory / "one.safetensors",
@@ -176,7 +176,7 @@ TEST_CASE("shards through an index, a directory, and what can be wrong with them
   CHECK(as_f32(SafetensorsFile(directory / "single").at("a")) == a);
 }
 
-TEST_CASE("corrupt and foreign files are refused with one line that says why", "[safetensors]") {
+TEST_CASE("SafetensorsFile: corrupt and foreign files are refused with a one-line reason", "[safetensors]") {
   TempDirectory directory;
   const auto refused = [&](const std::string& content) {
     return refusal(directory.write("x.safetensors", content));
@@ -207,7 +207,7 @@ TEST_CASE("corrupt and foreign files are refused with one line that says why", "
   CHECK(contains(with_tensors(R"("a":{"shape":[2],"data_offsets":[0,8]})"), "has no dtype"));
   CHECK(contains(with_tensors(R"("a":{"dtype":"f32","shape":[2],"data_offsets":[0,8]})"),
                  "unknown dtype 'f32' (did you mean F32?)"));
-  // What a file holds a million of is not quoted whole.
+  // Long values from a file are quoted shortened.
   const std::string many(1'000'000, '1'),
       long_dtype = R"("a":{"dtype":")" + many + R"(","shape":[2],"data_offsets":[0,8]})";
   CHECK(contains(with_tensors(long_dtype), "unknown dtype '111"));
@@ -245,7 +245,7 @@ TEST_CASE("corrupt and foreign files are refused with one line that says why", "
                  "leaves a gap after"));
 }
 
-TEST_CASE("a damaged file is read or refused, never a crash", "[safetensors]") {
+TEST_CASE("SafetensorsFile: a damaged file is read or refused without a crash", "[safetensors]") {
   TempDirectory directory;
   const std::string valid = file_text(kReference);
   const std::size_t header_end =
@@ -278,10 +278,10 @@ TEST_CASE("a damaged file is read or refused, never a crash", "[safetensors]") {
     attempt(damaged);
   }
   CHECK(refused > 3000);
-  CHECK(read > 10);  // a letter of a name, say
+  CHECK(read > 10);  // e.g. a changed letter of a name
 }
 
-TEST_CASE("what cannot be written is refused and leaves nothing behind", "[safetensors]") {
+TEST_CASE("write_safetensors: invalid tensors are refused and leave no file", "[safetensors]") {
   TempDirectory directory;
   const std::string path = directory / "out.safetensors";
   const float one = 1;
@@ -302,10 +302,10 @@ TEST_CASE("what cannot be written is refused and leaves nothing behind", "[safet
   CHECK(std::distance(std::filesystem::directory_iterator(directory.path()), {}) == 1);
 }
 
-TEST_CASE("a full disk is reported", "[safetensors]") {
+TEST_CASE("write_safetensors: a full disk is reported", "[safetensors]") {
   if (!std::filesystem::exists("/dev/full")) return;
   TempDirectory directory;
-  // The temporary name is the path, the process id and .tmp: a link there sends the bytes to a full device.
+  // The temporary name is the path, the process id and .tmp. A link there sends the bytes to a full device.
   std::filesystem::create_symlink("/dev/full", directory / ("x." + std::to_string(::getpid()) + ".tmp"));
   CHECK(contains(refusal_of([&] { write_safetensors(directory / "x", {}); }),
                  "cannot be written (No space left"));

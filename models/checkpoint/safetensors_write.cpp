@@ -50,7 +50,7 @@ std::vector<Placed> place(const std::vector<NamedTensor>& tensors) {
   return placed;
 }
 
-/// With the length in front.
+/// Returns the header with its length in front.
 std::string make_head(const std::vector<Placed>& placed, const std::map<std::string, std::string>& metadata) {
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header[kSafetensorsMetadata] = metadata;
@@ -69,7 +69,7 @@ std::string make_head(const std::vector<Placed>& placed, const std::map<std::str
   } catch (const nlohmann::json::type_error&) {
     throw InvalidInput("cannot store tensors: a name or metadata value is not valid UTF-8");
   }
-  text.append((8 - text.size() % 8) % 8, ' ');  // the data then begins 8-byte aligned
+  text.append((8 - text.size() % 8) % 8, ' ');  // so that the data starts 8-byte aligned
   const std::uint64_t bytes = text.size();
   return std::string(reinterpret_cast<const char*>(&bytes), sizeof bytes) + text;
 }

@@ -1,4 +1,4 @@
-// The declarations of blocks. See block.h.
+// Declarations of the blocks. See block.h.
 #include "models/config/block.h"
 
 #include <utility>
@@ -26,7 +26,8 @@ void add_swiglu(BlockSpec& block, const std::string& prefix, std::int64_t width,
   block.linears.push_back({down, ffn, {{prefix + ".down_proj.weight", width}}});
 }
 
-/// The experts' own come last, since backward finishes them first.
+/// Adds the router, the shared expert and the experts. The experts come last because backward finishes them
+/// first.
 void add_experts(BlockSpec& block, const ModelConfig& c) {
   const MoeConfig& moe = c.moe;
   const std::int64_t E = moe.rule.experts;

@@ -1,6 +1,6 @@
-// What a block is made of: its linear layers, each with its role, and its norm gains and biases. Layout, FLOPs,
-// recipes, FP8 weights and reports read this one declaration. A new kind of block is another branch of block_of, and a
-// role (linear_role.h) for each kind of linear layer that is new with it.
+// Structure of a block: its linear layers, each with a role, its norm gains and biases. Layout, FLOPs,
+// recipes, FP8 weights and reports all read this declaration. A new kind of block needs a branch in block_of
+// and a role (linear_role.h) for each new kind of linear layer.
 #pragma once
 
 #include <array>
@@ -14,10 +14,10 @@
 
 namespace precbench {
 
-/// How a parameter starts and whether weight decay applies to it.
+/// Initialization and weight decay of a parameter.
 enum class ParameterKind : std::uint8_t {
-  matrix,  ///< starts at random; decayed
-  gain,    ///< of a norm: starts at 1
+  matrix,  ///< starts random; decayed
+  gain,    ///< norm gain; starts at 1
   bias,    ///< starts at 0
 };
 
@@ -27,7 +27,8 @@ struct ParameterPart {
   std::int64_t size;
 };
 
-/// A linear layer's matrix [out, in]: its parts, row behind row. That of experts is a stack: one's parts behind another's.
+/// A linear layer's matrix [out, in], made of parts in row order. For experts it is a stack: all parts of one
+/// expert, then those of the next.
 struct LinearSpec {
   LinearRole role;
   std::int64_t in;
@@ -35,19 +36,20 @@ struct LinearSpec {
   std::int64_t experts = 1;
 
   std::int64_t out() const;
-  /// Of one expert.
+  /// Returns the rows of one expert.
   std::int64_t expert_out() const { return out() / experts; }
   std::int64_t size() const { return out() * in; }
 };
 
-/// A block's gains and biases; as views of weights and of gradients.
+/// A block's gains and biases, as views of weights or of gradients.
 struct BlockVectors {
-  Tensor norm1, norm2;    ///< [1, C]: input_layernorm, post_attention_layernorm
-  Tensor q_norm, k_norm;  ///< [1, D], of a norm over all heads [1, H D] and [1, KV D]; empty without QK-norm
-  Tensor qkv_bias;        ///< [1, (H + 2 KV) D], empty without biases
+  Tensor norm1, norm2;  ///< [1, C]: input_layernorm, post_attention_layernorm
+  /// [1, D]; with a norm over all heads [1, H D] and [1, KV D]; empty without QK-norm.
+  Tensor q_norm, k_norm;
+  Tensor qkv_bias;  ///< [1, (H + 2 KV) D], empty without biases
 };
 
-/// A vector [1, size]: its parts, one behind the other.
+/// A vector [1, size], made of consecutive parts.
 struct VectorSpec {
   Tensor BlockVectors::*tensor;
   ParameterKind kind;
@@ -60,27 +62,27 @@ struct BlockSpec {
   std::vector<LinearSpec> linears;
   std::vector<VectorSpec> vectors;
 
-  /// Elements of all matrices, and of all vectors.
+  /// Return the number of elements of all matrices and of all vectors.
   std::int64_t linear_parameters() const;
   std::int64_t vector_parameters() const;
 };
 
-/// Llama's block: attention, then SwiGLU or a mixture of experts, a norm before each. Blocks of one kind are alike: those
-/// with experts, and those without.
+/// Returns Llama's block: attention, then SwiGLU or a mixture of experts, each after a norm. All blocks with
+/// experts are alike, and so are all without.
 BlockSpec block_of(const ModelConfig& config, std::int64_t layer);
 
-/// Whether a linear layer's matrix is a stack.
+/// Returns true if a linear layer's matrix is a stack of experts.
 inline bool is_stack(const ModelConfig& config, std::int64_t layer, LinearRole role) {
   return (role == LinearRole::gate_up || role == LinearRole::down) && config.has_experts(layer);
 }
 
-/// The router's bias in a checkpoint; no optimizer updates it.
+/// Returns the checkpoint name of the router's bias, which no optimizer updates.
 std::string route_bias_name(std::int64_t layer);
 
-/// lm_head, or the embedding where it is tied to it.
+/// Returns lm_head, or the embedding if tied.
 LinearSpec head_linear(const ModelConfig& config);
 
-/// A value for every linear layer of a block, by role, beside the block's vectors.
+/// A value for every linear layer of a block, indexed by role, and the block's vectors.
 template <class Value>
 struct BlockOf : BlockVectors {
   std::array<Value, kAllLinearRoles> linears{};

@@ -1,4 +1,4 @@
-// Presets with the published shapes, and reading, checking and writing a model as JSON.
+// Reads, validates and writes a model as JSON, and finds models by name or path.
 #include "models/config/config.h"
 
 #include <fmt/format.h>
@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 using namespace config_keys;
 using nlohmann::json;
 
-constexpr double kMaxParameters = 1e14;  // above it a file is wrong
+constexpr double kMaxParameters = 1e14;  // more than this means a wrong file
 constexpr EnumNames<QkNormOver, 2> kQkNormOverNames{{"head", "heads"}};
 
 struct FlagKey {
@@ -37,7 +37,7 @@ struct RealKey {
   const char* key;
   double ModelConfig::*member;
 };
-/// Lengths in tokens that may be absent; 0 in the config, then.
+/// Optional lengths in tokens; 0 in the config if absent.
 struct LengthKey {
   const char* key;
   std::int64_t ModelConfig::*member;
@@ -53,7 +53,7 @@ void require(const ModelConfig& config, const KeyNames& names) {
       throw InvalidInput(fmt::format("{}: missing; a model needs it", names(dimension.key)));
 }
 
-/// kv_heads and head_dim are optional in both dialects, and ffn where every block has experts.
+/// Both dialects allow kv_heads and head_dim to be absent, and ffn if every block has experts.
 void fill_defaults(ModelConfig& config, const KeyNames& names) {
   if (config.moe && config.moe.dense_layers == 0) config.ffn = config.moe.expert_ffn;
   if (config.kv_heads == 0) config.kv_heads = config.heads;
@@ -114,7 +114,7 @@ json parse_file(const std::string& path) {
 
 namespace {
 
-/// Adds up over the blocks, of which those of one kind are alike; count(block).
+/// Sums count(block) over the blocks; all of one kind are alike.
 template <class Count>
 std::int64_t over_blocks(const ModelConfig& c, Count&& count) {
   const std::int64_t dense = c.moe ? c.moe.dense_layers : c.layers;
@@ -122,7 +122,7 @@ std::int64_t over_blocks(const ModelConfig& c, Count&& count) {
          (dense < c.layers ? (c.layers - dense) * count(block_of(c, c.layers - 1)) : 0);
 }
 
-/// Of a linear layer, weights that a token meets.
+/// Returns the weights of a linear layer that process a token.
 std::int64_t active_size(const ModelConfig& c, const LinearSpec& linear) {
   return linear.experts > 1 ? linear.size() / linear.experts * c.moe.rule.top_k : linear.size();
 }
@@ -191,7 +191,7 @@ void validate(const ModelConfig& config, const KeyNames& names) {
       throw InvalidInput(fmt::format("{}: must be a positive number, got {}", names(entry.key), value));
   }
   validate_moe(config, names);
-  // In floating point, since the very product that is being checked may overflow.
+  // In floating point, because the integer product could overflow.
   const double width = static_cast<double>(config.width),
                experts = static_cast<double>(config.moe.rule.experts);
   const double linears = 2.0 * static_cast<double>(config.q_width() + config.kv_width()) +
@@ -217,7 +217,7 @@ ModelConfig model_from_json(const json& object) {
   ModelConfig config = hugging_face ? from_hugging_face(object) : from_own_keys(object);
   const KeyNames names = hugging_face ? KeyNames::of_hugging_face(object) : KeyNames();
   fill_defaults(config, names);
-  validate_moe(config, names);  // whose keys are behind an ffn that is missing
+  validate_moe(config, names);  // first, because a missing ffn may be due to wrong MoE keys
   require(config, names);
   validate(config, names);
   return config;
@@ -240,8 +240,8 @@ json model_to_json(const ModelConfig& config) {
 
 namespace {
 
-/// Every checkpoint calls its file config.json; the folder says which model it is. A cache of Hugging Face has it in
-/// models--OWNER--NAME/snapshots/COMMIT.
+/// Returns a model's name from its path. Every checkpoint calls its file config.json, so the folder names the
+/// model. A Hugging Face cache stores it in models--OWNER--NAME/snapshots/COMMIT.
 std::string name_of_file(const std::string& file) {
   const fs::path path = fs::absolute(file).lexically_normal();
   if (path.stem() != "config") return path.stem().string();
@@ -252,8 +252,8 @@ std::string name_of_file(const std::string& file) {
   return folder.filename().string();
 }
 
-/// Returns the path of the folder's config.json, or of a snapshot's if the folder is a repository in a Hugging Face cache; empty
-/// if there is none.
+/// Returns the path of the folder's config.json, or of a snapshot's if the folder is a repository in a
+/// Hugging Face cache; empty if there is none.
 std::string config_in(const fs::path& folder) {
   std::error_code error;
   if (const fs::path config = folder / "config.json"; fs::exists(config, error)) return config.string();

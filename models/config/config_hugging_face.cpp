@@ -1,5 +1,5 @@
-// A Hugging Face config.json: the defaults of its model_type, its dimensions, RoPE and windows, and what a step here does without.
-// Source of the defaults: the configuration classes of transformers 4 and 5.
+// Reads a Hugging Face config.json: defaults by model_type, dimensions, RoPE, sliding windows, and settings
+// that a step omits. Source of the defaults: the configuration classes of transformers 4 and 5.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-/// What a key that is absent means depends on the model_type.
+/// Defaults of absent keys, by model_type.
 struct Family {
   const char* model_type;
   std::int64_t kv_heads;  ///< 0: as many as heads
@@ -41,7 +41,7 @@ const std::vector<Family>& families() {
   return all;
 }
 
-constexpr std::int64_t kQwenWindow = 4096, kQwenFullLayers = 28;  // where use_sliding_window says no more
+constexpr std::int64_t kQwenWindow = 4096, kQwenFullLayers = 28;  // defaults of Qwen with use_sliding_window
 
 const Family& family_of(const json& object) {
   std::string model_type;
@@ -63,10 +63,10 @@ const Family& family_of(const json& object) {
       fmt::format("model_type: \"{}\" is not supported; known: {}", model_type, fmt::join(names, ", ")));
 }
 
-/// The window of the layers that have one; 0: none has.
+/// Returns the window of the layers that have one; 0 if none has.
 std::int64_t sliding_window(const json& object, const Family& family, std::int64_t layers) {
   std::int64_t window = family.sliding_window;
-  if (window != 0) {  // the family's every layer; null turns it off
+  if (window != 0) {  // every layer of the family has a window; null disables it
     read(object, "sliding_window", window);
     return object.contains("sliding_window") && !given(object, "sliding_window") ? 0 : window;
   }
@@ -87,8 +87,8 @@ std::int64_t sliding_window(const json& object, const Family& family, std::int64
   return full_layers < layers ? window : 0;
 }
 
-/// RoPE as a file has it: in rope_scaling, or since transformers 5 all of it, theta too, in rope_parameters. Where both are
-/// there the older one counts.
+/// RoPE settings of a file: in rope_scaling or, since transformers 5, in rope_parameters together with theta.
+/// If both exist, rope_scaling takes precedence.
 struct RopeKeys {
   const char* key = nullptr;  ///< null: neither
   json values = json::object();
@@ -120,7 +120,7 @@ void refuse_rope(const json& object, const RopeKeys& rope, std::int64_t max_posi
     refused.add(type, fmt::format("RoPE of type {}", shown(rope.values.at(type))), "\"default\"");
 }
 
-/// DeepSeek's models also multiply the scores of attention.
+/// Notes that DeepSeek's additional scale on attention scores is not applied.
 void note_attention_scale(const RopeKeys& rope, std::string_view model_type, ModelConfig& config) {
   double all_dim = 0;
   read(rope.values, "mscale_all_dim", all_dim);
@@ -149,7 +149,7 @@ void read_rope(const json& object, const RopeKeys& rope, std::string_view model_
   note_attention_scale(rope, model_type, config);
 }
 
-/// What the file asks for and a step here does without.
+/// Collects settings of the file that a step omits.
 void note_what_is_left_out(const json& object, const std::string& model_type, ModelConfig& config) {
   double dropout = 0, deviation = kInitializerRange;
   read(object, "attention_dropout", dropout);
@@ -170,7 +170,7 @@ ModelConfig from_hugging_face(const json& object) {
   const std::string model_type = family.model_type;
   check_aliases(object, model_type);
   ModelConfig config;
-  // The defaults of a config.json that says nothing, not ours: they are what its checkpoint was trained with.
+  // Defaults of the model_type instead of ours, because its checkpoint was trained with them.
   config.rope_theta = family.rope_theta;
   config.norm_eps = family.norm_eps;
   config.max_positions = family.max_positions;

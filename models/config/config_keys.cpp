@@ -1,4 +1,4 @@
-// Typed reading of JSON keys, and RoPE scaling in and out. See config_keys.h.
+// Typed reading of JSON keys, and conversion of RoPE scaling. See config_keys.h.
 #include "models/config/config_keys.h"
 
 #include <fmt/format.h>
@@ -54,7 +54,7 @@ double positive(const json& object, const char* key, std::optional<double> other
   return value;
 }
 
-/// DeepSeek's and YaRN's growth of attention's temperature with the context.
+/// Returns the growth of attention's temperature with the context, as in DeepSeek and YaRN.
 double yarn_temperature(double factor, double mscale) {
   return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1;
 }
@@ -99,7 +99,7 @@ std::string KeyNames::operator()(const char* key) const {
 
 std::string shown(const json& value) {
   constexpr std::size_t kLongest = 40;
-  // A number that is none, which the file has without quotes (parse_description).
+  // NaN or an infinity, which the file contains without quotes (parse_description).
   for (const char* constant : kPythonConstants)
     if (value == constant) return constant;
   const std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
@@ -167,7 +167,7 @@ ReadRopeScaling rope_scaling_from_json(const json& object, std::int64_t max_posi
       max_positions ? std::optional(static_cast<double>(max_positions)) : std::nullopt;
   if (s.kind != Kind::linear)
     s.original_context = positive(object, "original_max_position_embeddings", positions);
-  // A YaRN file may leave its factor to the two lengths.
+  // A YaRN file may omit its factor; the ratio of the two lengths gives it.
   const bool by_lengths =
       s.kind == Kind::yarn && positions && object.contains("factor") && !given(object, "factor");
   s.factor =

@@ -1,4 +1,4 @@
-// Inside models/ only: reading the keys of a model's JSON, in our own dialect and in Hugging Face's.
+// Internal to models/: reading the keys of a model's JSON, in our own dialect and in Hugging Face's.
 #pragma once
 
 #include <map>
@@ -12,10 +12,10 @@
 
 namespace precbench::config_keys {
 
-/// Above this a dimension is wrong, and 64-bit byte and FLOP counts could overflow.
+/// Larger dimensions are errors, and 64-bit byte and FLOP counts could overflow.
 inline constexpr std::int64_t kMaxDimension = std::int64_t{1} << 24;
 
-/// A dimension: the member it fills, and its key in either dialect.
+/// A dimension: the member it sets and its key in either dialect.
 struct DimensionKey {
   const char* key;
   std::int64_t ModelConfig::*member;
@@ -31,11 +31,11 @@ inline constexpr DimensionKey kDimensions[] = {
     {"vocab", &ModelConfig::vocab, "vocab_size"},
 };
 
-/// What errors call our keys: as they are, or as the file has them that is read.
+/// Maps our keys to the names used in errors: unchanged, or as in the file that is read.
 class KeyNames {
  public:
-  KeyNames() = default;  ///< as they are
-  static KeyNames of_hugging_face(const nlohmann::json& object);  ///< of a known model_type
+  KeyNames() = default;  ///< unchanged
+  static KeyNames of_hugging_face(const nlohmann::json& object);  ///< `object`: of a known model_type
 
   std::string operator()(const char* key) const;
 
@@ -43,54 +43,55 @@ class KeyNames {
   std::map<std::string, std::string> theirs_;
 };
 
-/// A wrong value inside an error, cut so that it does not fill the screen.
+/// Returns a wrong value for an error message, shortened if long.
 std::string shown(const nlohmann::json& value);
 
-/// Whether the key is there and not null.
+/// Returns true if the key is present and not null.
 bool given(const nlohmann::json& object, const char* key);
 
-// Each leaves `to` as it is where the key is absent or null, and throws InvalidInput for another type or range.
+// Each leaves `to` unchanged if the key is absent or null, and throws InvalidInput for another type or range.
 void read(const nlohmann::json& object, const char* key, std::int64_t& to);  ///< 1 to kMaxDimension
 void read(const nlohmann::json& object, const char* key, double& to);
 void read(const nlohmann::json& object, const char* key, bool& to);
 void read(const nlohmann::json& object, const char* key, std::string& to);
 
-/// What a `rope_scaling` object asks for: none for a type that is not modelled; and keys that mean nothing there.
+/// Contents of a `rope_scaling` object: nullopt for a type that is not modelled; keys that the type does not
+/// know.
 struct ReadRopeScaling {
   std::optional<RopeScaling> scaling;
   std::vector<std::string> unknown;
 };
 
-/// From Hugging Face's keys: rope_type (or type), factor and what the type needs. `max_positions`: what an absent
-/// original_max_position_embeddings is taken for; 0: not known. Throws InvalidInput that names the key.
+/// Reads Hugging Face's keys: rope_type (or type), factor and those of the type. `max_positions`: default of
+/// original_max_position_embeddings; 0: unknown. Throws InvalidInput that names the key.
 ReadRopeScaling rope_scaling_from_json(const nlohmann::json& object, std::int64_t max_positions);
 nlohmann::json rope_scaling_to_json(const RopeScaling& scaling);
 
-// The keys of a mixture of experts in our own dialect (moe_keys.cpp): "experts" and "top_k", and the rest of MoeConfig.
+// MoE keys of our own dialect (moe_keys.cpp): "experts", "top_k" and the rest of MoeConfig.
 std::vector<const char*> moe_key_names();
-void read_moe(const nlohmann::json& object, ModelConfig& config);  ///< nothing without "experts"
+void read_moe(const nlohmann::json& object, ModelConfig& config);  ///< reads nothing without "experts"
 nlohmann::json moe_to_json(const MoeConfig& moe);
-/// Of a model without experts: that nothing else of MoeConfig is set.
+/// Throws InvalidInput for an impossible router, or for other MoE keys without experts.
 void validate_moe(const ModelConfig& config, const KeyNames& names);
 
-// The same in a config.json (hugging_face_moe.cpp).
+// MoE keys of a config.json (hugging_face_moe.cpp).
 bool hugging_face_has_experts(const std::string& model_type);
-/// Our keys that a file has under another name.
+/// Returns our keys that the file has under another name, with that name.
 std::map<std::string, std::string> hugging_face_moe_names(const nlohmann::json& object,
                                                           const std::string& model_type);
-/// Fills config.moe, and the dense width. Throws InvalidInput that names the key.
+/// Sets config.moe and the dense width. Throws InvalidInput that names the key.
 void read_hugging_face_moe(const nlohmann::json& object, const std::string& model_type, ModelConfig& config);
 
-// The keys of a config.json, by its model_type (hugging_face_keys.cpp).
+// Keys of a config.json by model_type (hugging_face_keys.cpp).
 
 /// Collects the keys that ask for another model, so that one error names all of them.
 class Refusals {
  public:
-  /// `what`: in the singular; `remedy`: the value that asks for a model without it.
+  /// `what`: the unsupported feature, singular; `remedy`: the value that disables it.
   void add(const std::string& key, const std::string& what, const std::string& remedy);
-  /// Ends the error.
+  /// Appends advice to the error.
   void advise(const std::string& advice) { advice_ = advice; }
-  /// Throws InvalidInput unless there is none.
+  /// Throws InvalidInput if any key was added.
   void throw_if_any() const;
 
  private:
@@ -101,21 +102,21 @@ class Refusals {
   std::string advice_;
 };
 
-/// Width of a head's values in DeepSeek's models where v_head_dim is absent.
+/// Value width of a DeepSeek head if v_head_dim is absent.
 inline constexpr std::int64_t kDeepSeekValueWidth = 128;
 
-/// Returns the name under which the file gives a key: its own, or another that transformers takes for it.
+/// Returns the name under which the file gives a key: its own, or an alias that transformers accepts.
 std::string key_in_file(const nlohmann::json& object, std::string_view model_type, const std::string& key);
-/// Throws InvalidInput where a file gives one number under two names and two values.
+/// Throws InvalidInput if a file gives one number under two names with different values.
 void check_aliases(const nlohmann::json& object, std::string_view model_type);
-/// Collects what asks for a model that is not modelled. `config` has the dimensions.
+/// Collects settings of models that are not supported. `config` must have the dimensions.
 void refuse_other_models(const nlohmann::json& object, const std::string& model_type,
                          const ModelConfig& config, Refusals& refused);
-/// Adds to config.not_modelled the keys that ask for something and are not read: those of other model_types, unknown ones
-/// and those that an option replaces.
+/// Adds keys that are not read to config.not_modelled: those of other model_types, unknown ones and those
+/// replaced by an option.
 void note_unread_keys(const nlohmann::json& object, const std::string& model_type, ModelConfig& config);
 
-/// A Hugging Face config.json, without validate(). Throws InvalidInput.
+/// Reads a Hugging Face config.json, without validate(). Throws InvalidInput.
 ModelConfig from_hugging_face(const nlohmann::json& object);
 
 }  // namespace precbench::config_keys

@@ -1,4 +1,4 @@
-// Presets against the parameter counts their authors publish, and the errors a wrong model file gets.
+// Presets against published parameter counts, and the errors for wrong model files.
 #include "models/config/config.h"
 
 #include <cmath>
@@ -32,7 +32,7 @@ std::string error_with(const char* key, const json& value) {
   return error_of(small_with(key, value).dump().c_str());
 }
 
-TEST_CASE("presets have the published number of parameters", "[models]") {
+TEST_CASE("parameter_count: presets have the published number of parameters", "[models]") {
   const std::map<std::string, std::int64_t> published = {
       {"llama3.2-1b", 1'235'814'400},  {"llama3.2-3b", 3'212'749'824},     {"llama3.1-8b", 8'030'261'248},
       {"llama3-70b", 70'553'706'496},  {"llama3.1-405b", 405'853'388'800}, {"qwen2.5-0.5b", 494'032'768},
@@ -45,7 +45,7 @@ TEST_CASE("presets have the published number of parameters", "[models]") {
   }
 }
 
-TEST_CASE("our own presets are what their names say", "[models]") {
+TEST_CASE("model_presets: our own presets have the parameters their names say", "[models]") {
   const ModelConfig tiny = find_model("tiny");
   CHECK(tiny == ModelConfig{.name = "tiny",
                             .layers = 4,
@@ -56,12 +56,13 @@ TEST_CASE("our own presets are what their names say", "[models]") {
                             .head_dim = 32,
                             .vocab = 256,
                             .tied = true});
-  // Per block q and o 128*128, k and v 64*128, three FFN matrices 384*128, two norms; then the norm and
-  // embedding.
+  // Per block: q and o 128*128, k and v 64*128, three FFN matrices 384*128, two norms. Then the final norm
+  // and the embedding.
   CHECK(parameter_count(tiny) == 4 * (2 * 16384 + 2 * 8192 + 3 * 49152 + 256) + 128 + 256 * 128);
   CHECK(std::abs(static_cast<double>(parameter_count(find_model("15m"))) / 15e6 - 1) < 0.06);
   CHECK(std::abs(static_cast<double>(parameter_count(find_model("125m"))) / 125e6 - 1) < 0.02);
-  // Four attention matrices 512*512, three FFN matrices 1536*512, two norms; the norm and the tied embedding.
+  // Four attention matrices 512*512, three FFN matrices 1536*512, two norms; the final norm and the tied
+  // embedding.
   CHECK(parameter_count(find_model("36m")) ==
         8 * (4 * 262144 + 3 * 786432 + 1024) + 512 + 16384 * 512);  // 35,660,288
   for (const char* name : {"tiny", "15m", "36m", "125m"}) {
@@ -71,7 +72,7 @@ TEST_CASE("our own presets are what their names say", "[models]") {
   }
 }
 
-TEST_CASE("every preset is valid and survives JSON", "[models]") {
+TEST_CASE("model_to_json: every preset is valid and survives a round trip", "[models]") {
   for (const ModelConfig& preset : model_presets()) {
     INFO(preset.name);
     CHECK_NOTHROW(validate(preset));
@@ -79,11 +80,11 @@ TEST_CASE("every preset is valid and survives JSON", "[models]") {
   }
 }
 
-TEST_CASE("an unknown model names the nearest", "[models]") {
+TEST_CASE("find_model: unknown name suggests the nearest preset", "[models]") {
   CHECK(contains(refusal_of([] { find_model("lama3.1-8b"); }), "did you mean llama3.1-8b?"));
 }
 
-TEST_CASE("own keys: defaults", "[models]") {
+TEST_CASE("model_from_json: own keys have defaults", "[models]") {
   const ModelConfig config =
       model_from_json(json::parse(R"({"layers":1,"width":64,"ffn":96,"heads":4,"vocab":96})"));
   CHECK(config.kv_heads == 4);
@@ -96,7 +97,7 @@ TEST_CASE("own keys: defaults", "[models]") {
   CHECK(config.rope_scaling == RopeScaling{});
 }
 
-TEST_CASE("a wrong model file gets an error that names the field", "[models]") {
+TEST_CASE("model_from_json: a wrong own key is refused by name", "[models]") {
   REQUIRE(error_of(kSmall).empty());
   CHECK(contains(error_with("kv_heads", 3), "heads: 4 is not a multiple of kv_heads 3"));
   CHECK(contains(error_with("head_dim", 15), "head_dim: 15 is odd"));
@@ -127,7 +128,7 @@ constexpr const char* kHuggingFace = R"({"architectures": ["Qwen3ForCausalLM"], 
   "tie_word_embeddings": true, "rms_norm_eps": 1e-06, "rope_theta": 1000000, "rope_scaling": null,
   "sliding_window": null, "use_sliding_window": false, "torch_dtype": "bfloat16", "use_cache": true})";
 
-TEST_CASE("a Hugging Face config.json is the same model as the preset", "[models]") {
+TEST_CASE("model_from_json: config.json of Qwen3 equals the preset", "[models]") {
   ModelConfig config = model_from_json(json::parse(kHuggingFace));
   CHECK(config.name.empty());
   config.name = "qwen3-4b";
@@ -140,7 +141,7 @@ TEST_CASE("a Hugging Face config.json is the same model as the preset", "[models
   CHECK(model_from_json(newer).rope_theta == 5e6);
 }
 
-TEST_CASE("a Hugging Face config.json of another family is refused", "[models]") {
+TEST_CASE("model_from_json: config.json of an unsupported model is refused", "[models]") {
   const auto error_if = [](const char* key, const json& value) {
     json object = json::parse(kHuggingFace);
     object[key] = value;
@@ -159,7 +160,7 @@ TEST_CASE("a Hugging Face config.json of another family is refused", "[models]")
 
 namespace {
 
-/// A config.json of a model_type with the keys that it must have, and more.
+/// Returns a config.json with the required keys of a model_type and `more`.
 json hugging_face(const char* model_type, const json& more = json::object()) {
   json object = {{"model_type", model_type}, {"hidden_size", 4096},       {"intermediate_size", 8192},
                  {"num_hidden_layers", 30},  {"num_attention_heads", 64}, {"vocab_size", 512}};
@@ -173,13 +174,13 @@ ModelConfig read_hugging_face(const char* model_type, const json& more = json::o
 
 }  // namespace
 
-TEST_CASE("what a config.json leaves out means what its model_type says", "[models]") {
+TEST_CASE("model_from_json: absent config.json keys take the defaults of model_type", "[models]") {
   const auto shape = [](const ModelConfig& c) { return std::pair(c.kv_heads, c.head_dim); };
   CHECK(shape(read_hugging_face("llama")) == std::pair<std::int64_t, std::int64_t>(64, 64));
   CHECK(shape(read_hugging_face("mistral")) == std::pair<std::int64_t, std::int64_t>(8, 64));
   CHECK(shape(read_hugging_face("qwen2")) == std::pair<std::int64_t, std::int64_t>(32, 64));
   CHECK(shape(read_hugging_face("qwen3")) == std::pair<std::int64_t, std::int64_t>(32, 128));
-  // Null is not absent: as many as there are heads.
+  // Null is not absent: it means as many as heads.
   CHECK(read_hugging_face("qwen2", {{"num_key_value_heads", nullptr}}).kv_heads == 64);
   CHECK(read_hugging_face("qwen2").qkv_bias);
   for (const char* other : {"llama", "mistral", "qwen3"}) CHECK_FALSE(read_hugging_face(other).qkv_bias);
@@ -187,7 +188,7 @@ TEST_CASE("what a config.json leaves out means what its model_type says", "[mode
   CHECK(read_hugging_face("qwen3", {{"max_position_embeddings", 40960}}).max_positions == 40960);
 }
 
-TEST_CASE("a sliding window is known where a layer has one", "[models]") {
+TEST_CASE("model_from_json: sliding_window is read if a layer uses it", "[models]") {
   const auto window = [](const char* model_type, const json& more) {
     return read_hugging_face(model_type, more).sliding_window;
   };
@@ -204,7 +205,7 @@ TEST_CASE("a sliding window is known where a layer has one", "[models]") {
   CHECK(window("llama", {{"sliding_window", 64}}) == 0);
 }
 
-TEST_CASE("what a config.json asks for in vain is said", "[models]") {
+TEST_CASE("model_from_json: config.json settings without effect are listed in not_modelled", "[models]") {
   const auto lines = [](const json& more) { return read_hugging_face("llama", more).not_modelled; };
   CHECK(lines({{"torch_dtype", "bfloat16"}, {"use_cache", true}, {"eos_token_id", {1, 2}}}).empty());
   CHECK(lines({{"quantization_config", nullptr}, {"embd_pdrop", 0.0}, {"is_decoder", false}}).empty());
@@ -235,7 +236,7 @@ TEST_CASE("what a config.json asks for in vain is said", "[models]") {
                  "partial_rotary_factor: 0.5 is not supported"));
 }
 
-TEST_CASE("RoPE scaling is read with its defaults, or refused by its key", "[models]") {
+TEST_CASE("model_from_json: RoPE scaling has defaults and wrong keys are refused by name", "[models]") {
   const auto scaling = [](const json& more) { return read_hugging_face("llama", more).rope_scaling; };
   const json llama3 = {{"rope_type", "llama3"},
                        {"factor", 8.0},
@@ -244,7 +245,7 @@ TEST_CASE("RoPE scaling is read with its defaults, or refused by its key", "[mod
                        {"original_max_position_embeddings", 8192}};
   CHECK(scaling({{"rope_scaling", llama3}}) == find_model("llama3.1-8b").rope_scaling);
   CHECK(scaling({{"rope_parameters", llama3}}) == find_model("llama3.1-8b").rope_scaling);
-  // Of both the older key counts, unless it is empty.
+  // If both exist the older key takes precedence, unless it is empty.
   CHECK(scaling({{"rope_scaling", llama3}, {"rope_parameters", {{"rope_type", "linear"}, {"factor", 2.0}}}})
             .kind == RopeScaling::Kind::llama3);
   CHECK(scaling({{"rope_scaling", json::object()}, {"rope_parameters", llama3}}).kind ==
@@ -274,7 +275,7 @@ TEST_CASE("RoPE scaling is read with its defaults, or refused by its key", "[mod
       contains(error_of(hugging_face("llama", {{"rope_scaling", 8}}).dump().c_str()), "expected an object"));
 }
 
-TEST_CASE("a model file takes its name from its path, and an error names the file", "[models]") {
+TEST_CASE("find_model: a file is named after its path and errors name the file", "[models]") {
   const TempDirectory folder;
   CHECK(find_model(folder.write("mine.json", kSmall)).name == "mine");
   CHECK(find_model(folder.write("Qwen3-4B/config.json", kHuggingFace)).name == "Qwen3-4B");

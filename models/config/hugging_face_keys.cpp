@@ -1,6 +1,6 @@
-// Which keys of a Hugging Face config.json each model_type reads and under which names, which keys ask for another model, and
-// which are left out with a warning. Source: the configuration classes of transformers 4.57 and 5.24, whose attribute_map
-// gives the other names.
+// Keys of a Hugging Face config.json: those that each model_type reads with their aliases, those that ask for
+// another model, and those that are ignored with a warning. Source: the configuration classes of transformers
+// 4.57 and 5.24; aliases are in their attribute_map.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -18,8 +18,8 @@ namespace {
 using nlohmann::json;
 using KeySet = std::set<std::string_view>;
 
-/// Keys that a model_type reads, refuses or may ignore because they change no number of a training step, beside those of
-/// every model_type.
+/// Keys, besides those of every model_type, that a model_type reads, refuses, or may ignore because they do
+/// not affect a training step.
 struct FamilyKeys {
   const char* model_type;
   KeySet keys;
@@ -56,7 +56,7 @@ const std::vector<FamilyKeys>& family_keys() {
     keys.insert(more.begin(), more.end());
     return keys;
   };
-  // Qwen2 has biases on q, k and v whatever its attention_bias says; Qwen3 and OLMoE have a QK-norm.
+  // Qwen2 has biases on q, k and v regardless of attention_bias; Qwen3 and OLMoE have a QK-norm.
   static const std::vector<FamilyKeys> all = {
       {"llama", {"attention_bias", "mlp_bias", "pretraining_tp"}},
       {"mistral", {"sliding_window"}},
@@ -88,8 +88,8 @@ const std::vector<FamilyKeys>& family_keys() {
   return all;
 }
 
-/// Keys of every model_type: those that are read, and those of transformers and other tools that change no number of a
-/// training step (tokens, generation, outputs, the storage of weights).
+/// Keys of every model_type: those that are read, and those of transformers and other tools that do not
+/// affect a training step (tokens, generation, outputs, storage of weights).
 const KeySet& common_keys() {
   static const KeySet keys = {"_attn_implementation_autoset",
                               "_name_or_path",
@@ -178,7 +178,7 @@ const KeySet& common_keys() {
   return keys;
 }
 
-/// One number under two names, of which a file may have either.
+/// Two names of one number; a file may use either.
 struct Alias {
   std::string_view model_type;
   const char *key, *other;
@@ -192,12 +192,12 @@ constexpr Alias kAliases[] = {
     {"deepseek_v3", "num_nextn_predict_layers", "num_mtp_layers"},
 };
 
-/// A key of a model_type that asks for another model unless it has one of these values or is null. What an absent key
-/// means is the model_type's default.
+/// A key of a model_type that asks for another model unless it is null or has an allowed value. An absent key
+/// means the model_type's default.
 struct Refusal {
   const char* model_type;
   const char* key;
-  std::vector<json> allowed;  ///< the first is what the error advises
+  std::vector<json> allowed;  ///< the error suggests the first
   bool absent_is_allowed;
   const char* what;
 };
@@ -243,7 +243,7 @@ const std::vector<Refusal>& refusals() {
   return all;
 }
 
-/// A key of no model_type here that asks for another model unless it has this value or is null.
+/// A key of no supported model_type that asks for another model unless it is null or has this value.
 struct ForeignKey {
   const char* key;
   json neutral;
@@ -280,7 +280,7 @@ const std::vector<ForeignKey>& foreign_keys() {
   return all;
 }
 
-/// As ForeignKey, where the shape says which value changes nothing.
+/// A ForeignKey whose neutral value depends on the shape.
 struct ShapeKey {
   const char* key;
   double (*neutral)(const ModelConfig&);
@@ -302,7 +302,7 @@ constexpr ShapeKey kShapeKeys[] = {
      "a multiplier of residual branches"},
 };
 
-/// A key that is known, and what is said of it where it asks for something.
+/// A known key that is not read, and the warning to give if it is set.
 struct Note {
   std::string_view key;
   const char* what;
@@ -341,7 +341,7 @@ bool reads(std::string_view model_type, std::string_view key) {
          });
 }
 
-/// The first model_type that reads a key; null where none does.
+/// Returns the first model_type that reads a key; null if none does.
 const char* reader_of(std::string_view key) {
   for (const FamilyKeys& family : family_keys())
     if (reads(family.model_type, key)) return family.model_type;
@@ -388,7 +388,7 @@ void refuse_foreign_keys(const json& object, const ModelConfig& config, const st
   }
 }
 
-/// Attention of a kind that is neither full nor has a sliding window, where the model_type reads the list.
+/// Refuses layers with attention that is neither full nor sliding, if the model_type reads the list.
 void refuse_layer_types(const json& object, std::string_view model_type, Refusals& refused) {
   if (model_type != "qwen2" && model_type != "qwen3") return;
   const auto types = object.find("layer_types");
@@ -399,7 +399,7 @@ void refuse_layer_types(const json& object, std::string_view model_type, Refusal
 }
 
 void refuse_llama4_layers(const json& object, const ModelConfig& config, Refusals& refused) {
-  // 1: the layer has RoPE. Where the key says nothing every fourth layer has none.
+  // 1: the layer has RoPE. Without the key every fourth layer has none.
   const auto layers = object.find("no_rope_layers");
   if (layers == object.end() || !layers->is_array() || layers->empty() ||
       std::any_of(layers->begin(), layers->end(), [](const json& rope) { return rope != 1; }))
@@ -411,8 +411,8 @@ void refuse_llama4_layers(const json& object, const ModelConfig& config, Refusal
     refused.add("moe_layers", "a block without experts between others", "null");
 }
 
-/// Heads of plain attention are as wide as the values' of latent attention, which a file's head_dim need not be:
-/// transformers 5 writes the part with RoPE there.
+/// Refuses latent attention. In its plain replacement heads are as wide as the values, which the file's
+/// head_dim need not be: transformers 5 writes the width of the RoPE part there.
 void refuse_latent_attention(const json& object, Refusals& refused) {
   if (object.contains("kv_lora_rank") && !given(object, "kv_lora_rank")) return;
   std::int64_t values = kDeepSeekValueWidth;
@@ -421,7 +421,7 @@ void refuse_latent_attention(const json& object, Refusals& refused) {
   refused.advise("presets deepseek-v2-lite-gqa and deepseek-v3-gqa are such models");
 }
 
-/// At most eight, and how many more.
+/// Returns up to eight words and the number of the remaining ones.
 std::string listed(std::vector<std::string> words) {
   constexpr std::size_t kShown = 8;
   const std::size_t all = words.size();
@@ -492,7 +492,7 @@ void note_unread_keys(const json& object, const std::string& model_type, ModelCo
       continue;
     }
     if (own || common_keys().count(key) || is_foreign(key)) continue;
-    // Windows that the file says are off, and layers that all have full attention, ask for nothing.
+    // Disabled windows and lists of full-attention layers have no effect.
     if ((key == "sliding_window" || key == "max_window_layers") &&
         object.value("use_sliding_window", json()) == false)
       continue;

@@ -1,4 +1,4 @@
-// Keys of config.json by model_type: other names of a number, keys that ask for another model, and keys that are left out.
+// Keys of config.json by model_type: aliases, keys that ask for another model, and ignored keys.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -17,7 +17,8 @@ namespace {
 using nlohmann::json;
 using Lines = std::vector<std::string>;
 
-/// A small config.json that its model_type accepts without a warning, but those that the model_type always has.
+/// Returns a small config.json of a model_type that causes no warnings besides those that the model_type
+/// always has.
 json accepted(const std::string& model_type) {
   json object = {{"model_type", model_type}, {"num_hidden_layers", 4},   {"hidden_size", 64},
                  {"intermediate_size", 96},  {"num_attention_heads", 4}, {"num_key_value_heads", 2},
@@ -46,9 +47,8 @@ Lines warnings_of(const json& object) { return model_from_json(object).not_model
 constexpr const char* kFamilies[] = {"llama",     "mistral", "qwen2",       "qwen3",       "mixtral",
                                      "qwen3_moe", "olmoe",   "deepseek_v2", "deepseek_v3", "llama4_text"};
 
-TEST_CASE("config.json files with all keys of published models are the presets, with few warnings",
-          "[models]") {
-  // Keys that all of these files have and that change no number.
+TEST_CASE("config.json: complete files of published models equal the presets", "[models]") {
+  // Keys that all of these files have and that have no effect.
   const json common = {{"architectures", {"AnyForCausalLM"}},
                        {"attention_dropout", 0.0},
                        {"bos_token_id", 1},
@@ -112,14 +112,14 @@ TEST_CASE("config.json files with all keys of published models are the presets, 
     INFO(file.preset);
     ModelConfig model = model_from_json(with(common, json::parse(file.keys)));
     CHECK(model.not_modelled == file.warnings);
-    // A preset has no warnings and not always the number of positions.
+    // A preset has no warnings and not always a number of positions.
     ModelConfig preset = find_model(file.preset);
     model.name = preset.name, model.not_modelled = {}, preset.max_positions = model.max_positions;
     CHECK(model_to_json(model) == model_to_json(preset));
   }
 }
 
-TEST_CASE("config.json: the number of experts is read under each name that transformers takes",
+TEST_CASE("config.json: the number of experts is read under every name transformers accepts",
           "[models][moe]") {
   const std::map<std::string, Lines> names = {{"mixtral", {"num_local_experts", "num_experts"}},
                                               {"qwen3_moe", {"num_experts", "num_local_experts"}},
@@ -140,16 +140,16 @@ TEST_CASE("config.json: the number of experts is read under each name that trans
     }
   CHECK(error_of(with(accepted("qwen3_moe"), {{"num_experts", 128}, {"num_local_experts", 8}})) ==
         "num_experts 128 and num_local_experts 8: a qwen3_moe has both names for one number; leave one out");
-  // A name that transformers does not take for this model_type is another's.
+  // A name that transformers does not accept for this model_type belongs to another one.
   CHECK(contains(error_of(with(accepted("llama4_text"), {{"num_experts", 4}, {"num_local_experts", 5000}})),
                  "num_local_experts: must be at most 4096"));
   CHECK(model_from_json(with(accepted("llama4_text"), {{"num_experts", 4}})).moe.rule.experts == 16);
 }
 
-TEST_CASE("config.json: no key that another model_type reads is dropped in silence", "[models]") {
+TEST_CASE("config.json: keys of other model_types are never ignored silently", "[models]") {
   using Families = std::set<std::string>;
   struct Key {
-    json value;  ///< asks for something
+    json value;  ///< has an effect
     Families readers;
   };
   const Families moe = {"mixtral", "qwen3_moe", "olmoe", "deepseek_v2", "deepseek_v3", "llama4_text"};
@@ -231,7 +231,7 @@ TEST_CASE("config.json: no key that another model_type reads is dropped in silen
     }
 }
 
-TEST_CASE("config.json: keys of other model_types and losses of routers are warnings", "[models][moe]") {
+TEST_CASE("config.json: keys of other model_types and router losses cause warnings", "[models][moe]") {
   CHECK(warnings_of(with(accepted("mixtral"), {{"n_shared_experts", 2},
                                                {"first_k_dense_replace", 1},
                                                {"use_qk_norm", true},
@@ -245,7 +245,7 @@ TEST_CASE("config.json: keys of other model_types and losses of routers are warn
   CHECK(warnings_of(with(accepted("qwen3_moe"), {{"router_aux_loss_coef", 0.0}})).empty());
   CHECK(warnings_of(with(accepted("llama"), {{"quantization_config", {{"quant_method", "fp8"}}}})) ==
         Lines{"quantization_config is not read: --recipe says what is quantized"});
-  // Windows that are off and layers with full attention ask for nothing.
+  // Disabled windows and full-attention layers have no effect.
   CHECK(warnings_of(with(accepted("llama"), {{"sliding_window", 64}})) ==
         Lines{"keys that a llama does not read were left out: sliding_window (of mistral)"});
   CHECK(warnings_of(with(accepted("llama"), {{"sliding_window", 64},
@@ -254,7 +254,7 @@ TEST_CASE("config.json: keys of other model_types and losses of routers are warn
             .empty());
 }
 
-TEST_CASE("config.json: every key that makes another model is refused, all in one error", "[models]") {
+TEST_CASE("config.json: all keys of another architecture are refused in one error", "[models]") {
   const std::map<std::string, json> asking = {{"attn_logit_softcapping", 50.0},
                                               {"final_logit_softcapping", 30.0},
                                               {"embedding_multiplier", 12.0},
@@ -304,7 +304,7 @@ TEST_CASE("config.json: every key that makes another model is refused, all in on
       "without");
 }
 
-TEST_CASE("config.json: a key whose value changes nothing is accepted without a word", "[models]") {
+TEST_CASE("config.json: keys with neutral values are accepted silently", "[models]") {
   CHECK(warnings_of(with(accepted("llama"), {{"attn_logit_softcapping", nullptr},
                                              {"final_logit_softcapping", 0.0},
                                              {"embedding_multiplier", 1.0},
@@ -321,7 +321,7 @@ TEST_CASE("config.json: a key whose value changes nothing is accepted without a 
   CHECK(warnings_of(with(accepted("qwen3_moe"), {{"use_qk_norm", true}, {"qkv_bias", false}})).empty());
 }
 
-TEST_CASE("config.json: a router or norm that contradicts its model_type is refused", "[models][moe]") {
+TEST_CASE("config.json: a router or norm that contradicts model_type is refused", "[models][moe]") {
   CHECK(contains(error_of(with(accepted("mixtral"), {{"norm_topk_prob", false}})), "norm_topk_prob: "));
   for (const char* model_type : {"qwen3", "qwen3_moe", "olmoe"})
     CHECK(contains(error_of(with(accepted(model_type), {{"use_qk_norm", false}})), "use_qk_norm: "));
@@ -329,7 +329,7 @@ TEST_CASE("config.json: a router or norm that contradicts its model_type is refu
         "layer_types: \"linear_attention\" is not supported; set it to null to measure the model without");
 }
 
-TEST_CASE("Llama 4: all keys that stand in the way are one error, whose advice leads to a model",
+TEST_CASE("config.json: unsupported keys of Llama 4 are one error whose advice gives a valid model",
           "[models][moe]") {
   json scout = {{"model_type", "llama4_text"},
                 {"hidden_size", 5120},
@@ -373,7 +373,7 @@ TEST_CASE("Llama 4: all keys that stand in the way are one error, whose advice l
   CHECK(contains(error_of(with(scout, {{"moe_layers", json::array()}})), "moe_layers: "));
 }
 
-TEST_CASE("DeepSeek: the advice for latent attention leads to heads as wide as the model's",
+TEST_CASE("config.json: advice on DeepSeek's latent attention gives the model's head width",
           "[models][moe]") {
   json v3 = {{"model_type", "deepseek_v3"},   {"hidden_size", 7168},     {"intermediate_size", 18432},
              {"moe_intermediate_size", 2048}, {"num_hidden_layers", 61}, {"num_attention_heads", 128},
@@ -399,7 +399,7 @@ TEST_CASE("DeepSeek: the advice for latent attention leads to heads as wide as t
         "rope_scaling: mscale_all_dim 1: its factor on the scores of attention is left out");
 }
 
-TEST_CASE("config.json: RoPE of another type is refused, dynamic RoPE has a limit", "[models]") {
+TEST_CASE("config.json: unsupported RoPE types are refused and dynamic RoPE limits the length", "[models]") {
   CHECK(
       error_of(with(accepted("llama"), {{"rope_scaling", {{"type", "longrope"}, {"factor", 2.0}}}})) ==
       "type: RoPE of type \"longrope\" is not supported; set it to \"default\" to measure the model without");
@@ -413,12 +413,12 @@ TEST_CASE("config.json: RoPE of another type is refused, dynamic RoPE has a limi
   CHECK(model.rope_scaling == RopeScaling{});
   CHECK(model.not_modelled == Lines{"rope_scaling \"dynamic\" is not applied: longer sequences than 4096 "
                                     "(max_position_embeddings) are unsupported"});
-  // Up to there the work is that of plain RoPE, and so is the definition, which the id hashes.
+  // Up to that length it is plain RoPE, and so is the definition that the id hashes.
   CHECK(model_to_json(model) ==
         model_to_json(model_from_json(with(accepted("llama"), {{"max_position_embeddings", 4096}}))));
 }
 
-TEST_CASE("config.json: a missing model_type is called missing", "[models]") {
+TEST_CASE("config.json: an absent or empty model_type is reported as missing", "[models]") {
   json object = accepted("llama");
   object.erase("model_type");
   for (const json& value : {json("absent"), json(), json("")}) {
@@ -428,14 +428,14 @@ TEST_CASE("config.json: a missing model_type is called missing", "[models]") {
   }
 }
 
-TEST_CASE("config.json: of Qwen3-MoE every layer has the sliding window", "[models][moe]") {
+TEST_CASE("config.json: use_sliding_window applies to every layer of Qwen3-MoE", "[models][moe]") {
   const json window = {{"use_sliding_window", true}, {"sliding_window", 64}, {"max_window_layers", 28}};
   CHECK(model_from_json(with(accepted("qwen3_moe"), window)).sliding_window == 64);
-  CHECK(model_from_json(with(accepted("qwen2"), window)).sliding_window == 0);  // 4 layers of the 28 without
+  // Its 4 layers are among the 28 without.
+  CHECK(model_from_json(with(accepted("qwen2"), window)).sliding_window == 0);
 }
 
-TEST_CASE("a model file may have a byte order mark and Python's constants where nobody reads them",
-          "[models]") {
+TEST_CASE("find_model: a byte order mark and Python constants in unread keys are accepted", "[models]") {
   const TempDirectory folder;
   const std::string text = accepted("llama").dump();
   CHECK(find_model(folder.write("mark.json", "\xEF\xBB\xBF" + text)).layers == 4);
@@ -455,8 +455,7 @@ TEST_CASE("a model file may have a byte order mark and Python's constants where 
         wide + ": not valid JSON: the file is UTF-16; save it as UTF-8");
 }
 
-TEST_CASE("a model of a Hugging Face cache has its repository's name, and ./config.json its folder's",
-          "[models]") {
+TEST_CASE("find_model: config.json is named after its cache repository or its folder", "[models]") {
   const TempDirectory folder;
   const std::string text = accepted("llama").dump();
   const auto name_of = [&](const std::string& path) { return find_model(folder.write(path, text)).name; };
@@ -468,7 +467,7 @@ TEST_CASE("a model of a Hugging Face cache has its repository's name, and ./conf
   CHECK(name_of("here/more/../config.json") == "here");
 }
 
-TEST_CASE("a folder as a model is told its config.json", "[models]") {
+TEST_CASE("find_model: a folder is refused with the path of its config.json", "[models]") {
   const TempDirectory folder;
   const auto refusal = [](const std::string& name) { return refusal_of([&] { find_model(name); }); };
   const std::string config = folder.write("mine/config.json", accepted("llama").dump());

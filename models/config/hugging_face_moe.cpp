@@ -1,5 +1,5 @@
-// The experts of a Hugging Face config.json: the router of each model_type. Source of the defaults: the configuration classes
-// of transformers 4 and 5.
+// MoE settings of a Hugging Face config.json: the router of each model_type. Source of the defaults: the
+// configuration classes of transformers 4 and 5.
 #include <fmt/format.h>
 
 #include "kernels/base/errors.h"
@@ -15,7 +15,7 @@ std::int64_t length(const json& object, const std::string& key, std::int64_t oth
   return otherwise;
 }
 
-/// As length(), of a key that may say 0: none.
+/// Returns length(), or 0 if the key is 0 or null.
 std::int64_t length_or_none(const json& object, const std::string& key, std::int64_t otherwise) {
   const auto found = object.find(key);
   if (found != object.end() && (found->is_null() || *found == 0)) return 0;
@@ -38,7 +38,7 @@ void read_qwen3_or_olmoe(const json& object, bool qwen3, const KeyNames& names, 
   config.moe.expert_ffn = qwen3 ? length(object, names("expert_ffn"), 768) : config.ffn;
 }
 
-/// Throws InvalidInput unless the heads of plain attention are said to be as wide as the model's values.
+/// Throws InvalidInput unless the file gives head_dim and it equals v_head_dim.
 void check_head_width(const json& object) {
   std::int64_t values = kDeepSeekValueWidth, width = 0;
   read(object, "v_head_dim", values);

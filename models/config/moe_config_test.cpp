@@ -1,5 +1,4 @@
-// Mixtures of experts: presets against the counts their authors publish, our own keys, and config.json with what it is
-// refused for.
+// MoE models: presets against published counts, our own keys, and config.json with its refusals.
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -56,7 +55,7 @@ json llama4() {
 
 }  // namespace
 
-TEST_CASE("presets with experts have the published numbers of parameters, all and active", "[models][moe]") {
+TEST_CASE("parameter_count: MoE presets have the published total and active parameters", "[models][moe]") {
   struct Count {
     double total, active;  // billions
   };
@@ -72,12 +71,12 @@ TEST_CASE("presets with experts have the published numbers of parameters, all an
     CHECK(std::round(static_cast<double>(active_parameter_count(model)) / 1e6) ==
           std::round(count.active * 1e3));
   }
-  // To the last one: Qwen3's and Mixtral's index files say how many bytes their BF16 tensors have.
+  // Exact: the index files of Qwen3 and Mixtral give the number of bytes of their BF16 tensors.
   CHECK(parameter_count(find_model("qwen3-30b-a3b")) == 30'532'122'624);
   CHECK(parameter_count(find_model("qwen3-235b-a22b")) == 235'093'634'560);
   CHECK(parameter_count(find_model("mixtral-8x7b")) == 46'702'792'704);
-  // DeepSeek-V3 but for its attention, whose ranks and widths are of its config.json: 671 billion with the routers' biases, which
-  // no optimizer updates.
+  // DeepSeek-V3 with the attention of its config.json instead of ours: 671 billion, including the routers'
+  // biases, which no optimizer updates.
   const ModelConfig v3 = find_model("deepseek-v3-gqa");
   const std::int64_t latent =
       7168 * 1536 + 1536 + 1536 * 128 * 192 + 7168 * 576 + 512 + 512 * 128 * 256 + 128 * 128 * 7168;
@@ -92,12 +91,12 @@ TEST_CASE("presets with experts have the published numbers of parameters, all an
     for (std::int64_t size : {model.width, model.moe.expert_ffn, model.q_width(), model.vocab})
       CHECK(size % 128 == 0);
   }
-  // Of a model without experts every parameter is active.
+  // In a dense model every parameter is active.
   const ModelConfig dense = find_model("llama3.1-8b");
   CHECK(active_parameter_count(dense) == parameter_count(dense));
 }
 
-TEST_CASE("a model cut to some of its layers says so", "[models][moe]") {
+TEST_CASE("cut_to: name and cuts of a model record the remaining layers", "[models][moe]") {
   const ModelConfig cut = cut_to(find_model("qwen3-30b-a3b"), 6);
   CHECK(cut.layers == 6);
   CHECK(cut.name == "qwen3-30b-a3b-6-layers");
@@ -110,7 +109,7 @@ TEST_CASE("a model cut to some of its layers says so", "[models][moe]") {
                  "deepseek-v2-lite-gqa begins with 1 layer without experts"));
 }
 
-TEST_CASE("own keys of a mixture: defaults, and each in and out", "[models][moe]") {
+TEST_CASE("model_from_json: own MoE keys have defaults and survive a round trip", "[models][moe]") {
   const ModelConfig model = model_from_json(small());
   CHECK(model.moe.rule == RoutingRule{.experts = 8, .top_k = 2});
   CHECK(model.moe.expert_ffn == 32);
@@ -128,12 +127,12 @@ TEST_CASE("own keys of a mixture: defaults, and each in and out", "[models][moe]
   CHECK(other.moe.rule.group_score == GroupScore::top2);
   CHECK(other.moe.weight_at == WeightAt::input);
   CHECK(model_from_json(json::parse(model_to_json(other).dump())) == other);
-  // A dense model's keys are as they were: its ids hash them.
+  // A dense model has no MoE keys, because its ids hash the JSON.
   CHECK_FALSE(model_to_json(find_model("tiny")).contains("experts"));
   CHECK_FALSE(model_to_json(find_model("tiny")).contains("cuts"));
 }
 
-TEST_CASE("a wrong mixture gets an error that names the key", "[models][moe]") {
+TEST_CASE("model_from_json: a wrong MoE key is refused by name", "[models][moe]") {
   REQUIRE(error_of(small()).empty());
   CHECK(contains(error_with("top_k", 9), "top_k: must be from 1 to the 8 experts, got 9"));
   CHECK(contains(error_with("top_k", 0), "top_k: must be from 1 to the 8 experts, got 0"));
@@ -161,7 +160,7 @@ TEST_CASE("a wrong mixture gets an error that names the key", "[models][moe]") {
   CHECK(contains(error_of(without), "experts: missing; the model has other keys of a mixture"));
 }
 
-TEST_CASE("config.json of models with experts", "[models][moe]") {
+TEST_CASE("model_from_json: config.json of every MoE model_type is read", "[models][moe]") {
   const ModelConfig mixtral =
       model_from_json(hugging_face("mixtral", {{"num_local_experts", 4}, {"num_experts_per_tok", 3}}));
   CHECK(mixtral.moe.rule == RoutingRule{.experts = 4, .top_k = 3});
@@ -172,7 +171,7 @@ TEST_CASE("config.json of models with experts", "[models][moe]") {
 
   const ModelConfig qwen3 = model_from_json(hugging_face(
       "qwen3_moe", {{"num_experts", 8}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 48}}));
-  CHECK_FALSE(qwen3.moe.rule.normalise);  // what an absent norm_topk_prob means
+  CHECK_FALSE(qwen3.moe.rule.normalise);  // default of an absent norm_topk_prob
   CHECK(qwen3.moe.expert_ffn == 48);
   CHECK(qwen3.qk_norm);
   CHECK(qwen3.not_modelled.empty());
@@ -215,7 +214,7 @@ TEST_CASE("config.json of models with experts", "[models][moe]") {
   CHECK(scout.moe.shared_ffn == 96);
 }
 
-TEST_CASE("a wrong config.json of a mixture gets an error that names the file's own key", "[models][moe]") {
+TEST_CASE("model_from_json: errors of a MoE config.json use the file's own keys", "[models][moe]") {
   const auto error_of_type = [](const char* model_type, const json& more) {
     return error_of(hugging_face(model_type, more));
   };
@@ -264,7 +263,7 @@ TEST_CASE("a wrong config.json of a mixture gets an error that names the file's 
       "num_hidden_layers, hidden_size, intermediate_size, num_experts: "));
 }
 
-TEST_CASE("config.json: what is not modelled of experts is refused by its key", "[models][moe]") {
+TEST_CASE("model_from_json: unsupported MoE settings of config.json are refused by key", "[models][moe]") {
   const auto error_without = [](json object, const char* key) {
     object.erase(key);
     return error_of(object);

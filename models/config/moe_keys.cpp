@@ -1,4 +1,4 @@
-// A mixture of experts in our own JSON: its keys, in and out, and what a router cannot be. See config_keys.h.
+// MoE keys of our own JSON: reading, writing and validation. See config_keys.h.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -17,7 +17,7 @@ constexpr EnumNames<GroupScore, 2> kGroupScoreNames{{"max", "top2"}};
 constexpr EnumNames<WeightAt, 2> kWeightAtNames{{"swiglu", "input"}};
 constexpr EnumNames<ExpertNames, 3> kExpertNames{{"qwen3", "mixtral", "llama4"}};
 
-/// visit(key, member) for every key.
+/// Calls visit(key, member) for every key.
 template <class Moe, class Visit>
 void each_moe_key(Moe& moe, Visit&& visit) {
   visit("experts", moe.rule.experts), visit("top_k", moe.rule.top_k);
@@ -48,7 +48,7 @@ void read_member(const json& object, const char* key, Value& to) {
     to = *found;
   } else if constexpr (std::is_same_v<Value, std::int64_t>) {
     if (const auto found = object.find(key); found != object.end() && *found == 0)
-      to = 0;  // none; what may not be 0 is refused later
+      to = 0;  // none; validation refuses a 0 that is not allowed
     else
       read(object, key, to);
   } else {
@@ -78,7 +78,7 @@ json moe_to_json(const MoeConfig& moe) {
     else
       object[key] = member;
   });
-  // What most models do without stands there only where it is.
+  // Defaults are omitted, except score and normalise.
   each_moe_key(defaults, [&](const char* key, const auto& value) {
     if constexpr (std::is_enum_v<std::decay_t<decltype(value)>>) {
       if (object[key] == names_of(value).of(value) && std::string_view(key) != "score") object.erase(key);
@@ -120,7 +120,7 @@ void validate_moe(const ModelConfig& config, const KeyNames& names) {
                                 rule.experts / rule.groups));
   if (rule.group_score == GroupScore::top2 && rule.experts / rule.groups < 2)
     refuse("group_score", "top2 needs groups of two experts and more");
-  // Files of it have rows of queries and keys in another order than ours, and nothing says in which their biases would be.
+  // Llama 4 files store rows of queries and keys in another order, and the order of biases would be unknown.
   if (moe.names == ExpertNames::llama4 && (config.qkv_bias || config.qk_norm))
     refuse(config.qkv_bias ? "qkv_bias" : "qk_norm",
            "not of a model with Llama 4's names of tensors (expert_names)");

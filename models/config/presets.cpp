@@ -1,4 +1,4 @@
-// The presets: published shapes, and our own small ones.
+// The presets: published shapes and our own small ones.
 #include "models/config/config.h"
 
 namespace precbench {
@@ -18,7 +18,7 @@ ModelConfig llama(std::string name, std::int64_t layers, std::int64_t width, std
           .tied = tied};
 }
 
-/// Llama 3.1 and 3.2: trained to 8192 positions, then stretched to 131072.
+/// Llama 3.1 and 3.2: trained on 8192 positions, then extended to 131072.
 ModelConfig stretched(ModelConfig config, double factor) {
   config.rope_scaling.kind = RopeScaling::Kind::llama3;
   config.rope_scaling.factor = factor;
@@ -32,7 +32,7 @@ ModelConfig qwen(std::string name, std::int64_t layers, std::int64_t width, std:
                  bool tied, bool qk_norm) {
   ModelConfig config = llama(std::move(name), layers, width, ffn, heads, kv_heads, head_dim, vocab, tied);
   config.qk_norm = qk_norm;
-  config.qkv_bias = !qk_norm;  // the third generation has the one for the other
+  config.qkv_bias = !qk_norm;  // Qwen3 replaced the biases by QK-norm
   config.rope_theta = 1e6;
   config.norm_eps = 1e-6;
   return config;
@@ -48,7 +48,7 @@ ModelConfig with_experts(ModelConfig config, const RoutingRule& rule, std::int64
   return config;
 }
 
-/// DeepSeek-V3's router, and a shared expert, at tiny's size.
+/// DeepSeek-V3's router and a shared expert, at the size of tiny.
 ModelConfig tiny_moe_shared() {
   RoutingRule rule = softmax_of(8, 2);
   rule.score = RouterScore::sigmoid;
@@ -126,10 +126,10 @@ ModelConfig llama4_scout() {
 }  // namespace
 
 const std::vector<ModelConfig>& model_presets() {
-  // `tiny` is the peer script's model. 15m, 36m and 125m are ours: every dimension is a multiple of 128, so
-  // that every recipe takes them. 15m reads bytes, and 36m the tokens that tools/data makes. 125m has GPT-2
-  // small's shape with SwiGLU at 8/3 of the width and GPT-2's vocabulary padded to a multiple of 128, so that
-  // llm.c's token files fit it.
+  // `tiny` is also the model of the PyTorch baseline script. 15m, 36m and 125m are ours: all dimensions are
+  // multiples of 128, so that every recipe supports them. 15m reads bytes and 36m the tokens made by
+  // tools/data. 125m has GPT-2 small's shape with SwiGLU at 8/3 of the width, and GPT-2's vocabulary padded
+  // to a multiple of 128, so that it reads llm.c's token files.
   static const std::vector<ModelConfig> presets = {
       // clang-format off
       //                    layers  width    ffn  heads kv   D   vocab  tied
@@ -148,7 +148,7 @@ const std::vector<ModelConfig>& model_presets() {
       qwen("qwen2.5-7b",        28,  3584, 18944,  28,  4, 128, 152064, false,  false),
       qwen("qwen3-4b",          36,  2560,  9728,  32,  8, 128, 151936, true,   true),
       qwen("qwen3-14b",         40,  5120, 17408,  40,  8, 128, 151936, false,  true),
-      // Experts; the dense width is that of blocks without, or the expert's.
+      // MoE models; ffn is the width of dense blocks or, without any, of an expert.
       with_experts(llama("tiny-moe",        4,   128,   128,   4,  2,  32,    256, true), softmax_of(8, 2), 128),
       tiny_moe_shared(),
       with_experts(llama("moe-4b-a1b",     16,  2048,  1024,  32,  8,  64, 128256, true), softmax_of(32, 8), 1024),

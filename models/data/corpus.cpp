@@ -14,7 +14,7 @@ static_assert(std::endian::native == std::endian::little, "token files are littl
 
 namespace {
 
-/// A page fault on a mapped file brings in the pages around it that are in the page cache: Linux's default.
+/// Linux's default: a page fault on a mapped file also maps cached pages around it.
 constexpr std::int64_t kFaultAroundBytes = 64 << 10;
 
 template <class Stored>
@@ -47,9 +47,9 @@ void Corpus::sequence(std::uint64_t index, std::int64_t T, std::int32_t* tokens)
   copy(static_cast<std::int64_t>(window) * T, T + 1, tokens);
 }
 
-/// Drops the pages that reading `count` tokens at `data`, the corpus's position `first`, has brought in.
-/// Windows come in random order, so nothing is lost, and the resident memory of a long run does not grow to
-/// the size of the corpus.
+/// Releases the pages that reading `count` tokens at `data`, position `first` of the corpus, has mapped.
+/// Windows come in random order, so nothing useful is lost, and resident memory does not grow to the size of
+/// the corpus.
 void Corpus::forget(std::int64_t first, const std::byte* data, std::int64_t count) const {
   const auto after = std::upper_bound(file_first_.begin(), file_first_.end(), first);
   const MappedFile& file = files_[static_cast<std::size_t>(after - file_first_.begin() - 1)];

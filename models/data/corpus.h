@@ -1,4 +1,4 @@
-// A corpus on disk as one long line of tokens, cut into windows and visited in random order.
+// A corpus on disk as one continuous token stream, cut into windows that are visited in random order.
 #pragma once
 
 #include <string>
@@ -9,20 +9,19 @@
 
 namespace precbench {
 
-/// How a corpus stores tokens; the value is the bytes of one token.
+/// Storage of a token; the value is its size in bytes.
 enum class TokenWidth : int { u8 = 1, u16 = 2, u32 = 4 };
 
-/// Memory-mapped files laid end to end. A stretch of tokens that lies contiguously in a file is a span, and
-/// the table of spans is all that is held in RAM. In text (u8) spans are documents, with one end-of-text
-/// token 0 between each two.
+/// Memory-mapped files laid end to end. A span is a run of tokens that is contiguous in a file; only the
+/// table of spans is held in RAM. In text (u8) spans are documents, separated by one end-of-text token 0.
 class Corpus final : public DataSource {
  public:
   Corpus(std::uint64_t seed, std::int64_t vocab, TokenWidth width)
       : seed_(seed), vocab_(vocab), width_(width) {}
 
-  /// Takes over the file that the next spans lie in. The reference holds until the next file.
+  /// Takes over the file that contains the next spans. The reference is valid until the next file is added.
   const MappedFile& add_file(MappedFile file);
-  /// Appends `count` tokens that start at `data` in the file added last.
+  /// Appends `count` tokens starting at `data` in the file added last.
   void add_span(const std::byte* data, std::int64_t count);
   void set_description(std::string description, std::int64_t skipped) {
     description_ = std::move(description);
@@ -34,7 +33,7 @@ class Corpus final : public DataSource {
   std::int64_t files() const { return static_cast<std::int64_t>(files_.size()); }
 
   std::int64_t vocab() const override { return vocab_; }
-  /// Windows of T + 1 tokens start every T tokens; an epoch visits each once, and the next in another order.
+  /// Windows of T + 1 tokens start every T tokens. An epoch visits each once, every epoch in another order.
   void sequence(std::uint64_t index, std::int64_t T, std::int32_t* tokens) const override;
   std::int64_t sequences(std::int64_t T) const override { return (tokens() - 1) / T; }
   std::optional<double> entropy_nats() const override { return std::nullopt; }

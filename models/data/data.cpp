@@ -1,4 +1,4 @@
-// Opens the token source that the options ask for, and refuses what cannot be trained on.
+// Opens the token source of the options and refuses unusable data.
 #include "models/data/data.h"
 
 #include <fmt/format.h>
@@ -44,7 +44,7 @@ OpenFiles open_files(const DataOptions& options, bool directory, const std::stri
       MappedFile file(path);
       if (file.size() > 0) open.files.push_back(std::move(file));
     } catch (const InvalidInput&) {
-      ++open.skipped;  // one unreadable file in a tree is no reason to refuse the rest; the record says so
+      ++open.skipped;  // one unreadable file is no reason to refuse the rest; the record reports it
     }
   }
   if (open.files.empty()) {
@@ -57,7 +57,7 @@ OpenFiles open_files(const DataOptions& options, bool directory, const std::stri
   return open;
 }
 
-/// Throws InvalidInput for the first file that would be trained on as text or tokens and is neither.
+/// Throws InvalidInput for the first file that is neither text nor tokens.
 void refuse_other_kinds(const OpenFiles& open, bool directory) {
   for (const MappedFile& file : open.files)
     if (const auto why = why_no_corpus(file, token_width(file).has_value()))

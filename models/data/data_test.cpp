@@ -1,4 +1,4 @@
-// Token sources: order and sharding, the synthetic language's entropy, text, token files, and refusals.
+// Token sources: order and sharding, entropy of the synthetic language, text, token files, and refusals.
 #include "models/data/data.h"
 
 #include <sys/stat.h>
@@ -45,7 +45,7 @@ std::string refusal(const DataOptions& options) {
   return refusal_of([&] { open_data(options); });
 }
 
-/// All tokens of a corpus in file order, put together from one epoch of windows of length T.
+/// Returns all tokens of a corpus in file order, read as a single window.
 std::vector<std::int32_t> whole_corpus(const DataOptions& options, std::int64_t tokens) {
   DataOptions all = options;
   all.T = tokens - 1;
@@ -71,14 +71,14 @@ struct BigramCounts {
 
 }  // namespace
 
-TEST_CASE("permute is a bijection of 0 to n - 1 for every n, and keys differ", "[data]") {
+TEST_CASE("permute: is a bijection of 0 to n - 1 that depends on the key", "[data]") {
   for (std::uint64_t n = 1; n <= 300; ++n) {
     std::set<std::uint64_t> seen;
     for (std::uint64_t i = 0; i < n; ++i) seen.insert(permute(i, n, 42));
     CHECK(seen.size() == n);
     CHECK(*seen.rbegin() == n - 1);
   }
-  // Two random permutations of n agree in one place on average; more than 20 has a chance below 1e-18.
+  // Two random permutations of n agree in one place on average; more than 20 has a probability below 1e-18.
   int fixed = 0, agree = 0;
   for (std::uint64_t i = 0; i < 100000; ++i) {
     fixed += permute(i, 100000, 1) == i;
@@ -88,7 +88,7 @@ TEST_CASE("permute is a bijection of 0 to n - 1 for every n, and keys differ", "
   CHECK(agree <= 20);
 }
 
-TEST_CASE("permute takes every one of the 24 orders of four about equally often", "[data]") {
+TEST_CASE("permute: all 24 orders of four elements are equally frequent", "[data]") {
   std::map<std::vector<std::uint64_t>, int> orders;
   const int keys = 24000;
   for (int key = 0; key < keys; ++key) {
@@ -103,7 +103,7 @@ TEST_CASE("permute takes every one of the 24 orders of four about equally often"
   CHECK(chi2 < 70);  // 23 degrees of freedom: exceeded by chance once in 10^6
 }
 
-TEST_CASE("N ranks and one rank with N-fold accumulation see the same global batch", "[data]") {
+TEST_CASE("sequence_index: N ranks and one rank with N-fold accumulation see the same batch", "[data]") {
   const std::uint64_t batch = 3, steps = 4;
   for (const std::uint64_t ranks : {1, 2, 4}) {
     const std::uint64_t accumulation = 4 / ranks;
@@ -120,7 +120,7 @@ TEST_CASE("N ranks and one rank with N-fold accumulation see the same global bat
   }
 }
 
-TEST_CASE("synthetic data has the entropy it claims, for every vocabulary", "[data]") {
+TEST_CASE("synthetic data: measured entropy equals the stated one for every vocabulary", "[data]") {
   const std::int64_t V = GENERATE(2, 3, 4, 5, 100, 256, 32000, 128256);
   const auto data = open_data({"", "", 7, V, 64});
   const double entropy = data->entropy_nats().value();
@@ -130,9 +130,9 @@ TEST_CASE("synthetic data has the entropy it claims, for every vocabulary", "[da
 
   const std::int64_t T = 1000;
   const BigramCounts counts(*data, 0, 400, T);
-  // Conditional entropy of the counts. Each next token's log-probability has a variance below 1 nat^2 (0.33
-  // for four successors), so the mean of n has a standard error below 1/sqrt(n); the plug-in estimate is also
-  // low by (pairs - words) / 2n (Miller-Madow). Five standard errors.
+  // Conditional entropy of the counts. A next token's log-probability has a variance below 1 nat^2 (0.33 for
+  // four successors), so the mean of n has a standard error below 1/sqrt(n). The plug-in estimate is low by
+  // (pairs - words) / 2n (Miller-Madow). The bound is five standard errors.
   double measured = 0;
   for (const auto& [pair, count] : counts.pair) {
     measured -= count / counts.n * std::log(count / counts.first.at(pair.first));
@@ -148,14 +148,14 @@ TEST_CASE("synthetic data has the entropy it claims, for every vocabulary", "[da
   if (V > 256) CHECK(counts.first.rbegin()->first > V / 2);  // scattered, not the first 256
 }
 
-TEST_CASE("synthetic data is learnable: counted bigrams reach the floor, word frequencies do not", "[data]") {
+TEST_CASE("synthetic data: bigram counts reach the entropy and word frequencies do not", "[data]") {
   const auto data = open_data({"", "", 3, 50000, 64});
   const std::int64_t T = 1000;
   const BigramCounts train(*data, 0, 400, T);
   const BigramCounts test(*data, 400, 500, T);
   double bigram = 0, unigram = 0;
   for (const auto& [pair, count] : test.pair) {
-    REQUIRE(train.pair.count(pair) == 1);  // nothing is ever seen for the first time in the test sequences
+    REQUIRE(train.pair.count(pair) == 1);  // every pair of the test sequences occurs in training
     bigram -= count / test.n * std::log(train.pair.at(pair) / train.first.at(pair.first));
     unigram -= count / test.n * std::log(train.first.at(pair.second) / train.n);
   }
@@ -163,7 +163,7 @@ TEST_CASE("synthetic data is learnable: counted bigrams reach the floor, word fr
   CHECK(std::abs(unigram - std::log(256.0)) < 0.01);
 }
 
-TEST_CASE("sequences depend on seed and index alone", "[data]") {
+TEST_CASE("open_data: sequences depend only on seed and index", "[data]") {
   TempDirectory directory;
   std::string text;
   for (int i = 0; i < 5000; ++i) text += static_cast<char>(1 + mix64(static_cast<std::uint64_t>(i)) % 255);
@@ -182,7 +182,7 @@ TEST_CASE("sequences depend on seed and index alone", "[data]") {
   }
 }
 
-TEST_CASE("several threads read one source", "[data]") {
+TEST_CASE("open_data: several threads can read one source", "[data]") {
   TempDirectory directory;
   std::string text;
   for (int i = 0; i < 2000; ++i) text += "line " + std::to_string(i) + "<|endoftext|>";
@@ -199,7 +199,7 @@ TEST_CASE("several threads read one source", "[data]") {
   CHECK(alone == together);
 }
 
-TEST_CASE("every epoch visits every window once, each epoch in its own order", "[data]") {
+TEST_CASE("Corpus: every epoch visits each window once in its own order", "[data]") {
   TempDirectory directory;
   const std::int64_t T = 16, windows = 100;
   std::vector<std::uint32_t> tokens(T * windows + 1 + 5);  // five tokens too few for one more window
@@ -222,8 +222,7 @@ TEST_CASE("every epoch visits every window once, each epoch in its own order", "
   CHECK(orders[1] != orders[2]);
 }
 
-TEST_CASE("text: bytes are tokens, the end-of-text marker and the gap between files are one token 0",
-          "[data]") {
+TEST_CASE("open_data: text bytes are tokens and document boundaries are single 0 tokens", "[data]") {
   TempDirectory directory;
   directory.write("t/b.txt", "\xff<|endoftext|><|endoftext|>z");
   directory.write("t/a.txt", "<|endoftext|>xy<|endoftext");
@@ -255,7 +254,7 @@ TEST_CASE("text: bytes are tokens, the end-of-text marker and the gap between fi
   }
 }
 
-TEST_CASE("text: markers are found across the chunks of the opening scan", "[data]") {
+TEST_CASE("open_data: end-of-text markers are found across scan chunks", "[data]") {
   TempDirectory directory;
   const std::string marker = "<|endoftext|>";
   const std::size_t chunk = std::size_t{8} << 20;
@@ -268,7 +267,7 @@ TEST_CASE("text: markers are found across the chunks of the opening scan", "[dat
   }
 }
 
-TEST_CASE("neither opening a corpus nor reading all of it keeps it resident", "[data]") {
+TEST_CASE("open_data: opening and reading a corpus keeps resident memory small", "[data]") {
   const auto resident_file_bytes = [] {
     std::ifstream statm("/proc/self/statm");
     std::int64_t total = 0, resident = 0, shared = 0;
@@ -286,7 +285,7 @@ TEST_CASE("neither opening a corpus nor reading all of it keeps it resident", "[
   CHECK(resident_file_bytes() - before < size / 8);
 }
 
-TEST_CASE("a directory: sorted order, links, loops and unreadable files", "[data]") {
+TEST_CASE("find_files: sorts names and follows links once and counts unreadable files", "[data]") {
   TempDirectory directory;
   directory.write("t/b.h", "bb");
   directory.write("t/a/z.h", "zz");
@@ -307,7 +306,7 @@ TEST_CASE("a directory: sorted order, links, loops and unreadable files", "[data
   CHECK(contains(data->describe(), "11 tokens, 2 unreadable skipped"));
 }
 
-TEST_CASE("token files: llm.c's two versions, raw tokens, and directories of shards", "[data]") {
+TEST_CASE("open_data: reads llm.c files and raw tokens and directories of shards", "[data]") {
   TempDirectory directory;
   const std::vector<std::uint16_t> small = {0, 1, 50256, 65535, 7};
   const std::vector<std::uint32_t> large = {0, 128255, 65536, 3, 9};
@@ -335,7 +334,7 @@ TEST_CASE("token files: llm.c's two versions, raw tokens, and directories of sha
                  "a.bin: token 65535 at position 3 is beyond the vocabulary of 50257"));
 }
 
-TEST_CASE("a token beyond the vocabulary is found wherever it stands", "[data]") {
+TEST_CASE("open_data: a token beyond the vocabulary is found at any position", "[data]") {
   TempDirectory directory;
   const std::size_t chunk = (std::size_t{8} << 20) / 4;
   for (const std::size_t position : {std::size_t{0}, chunk - 1, chunk, chunk + 4}) {
@@ -347,7 +346,7 @@ TEST_CASE("a token beyond the vocabulary is found wherever it stands", "[data]")
   }
 }
 
-TEST_CASE("data that cannot be trained on is refused with one line that says why", "[data]") {
+TEST_CASE("open_data: unusable data is refused with a one-line reason", "[data]") {
   TempDirectory directory;
   const std::string text = directory.write("hello.txt", "hello");
   CHECK(contains(refusal({directory / "missing", "", 0, 256, 1}), "missing: cannot be read (No such file"));
@@ -383,7 +382,7 @@ TEST_CASE("data that cannot be trained on is refused with one line that says why
   CHECK(contains(refusal({directory.write("odd.u32", "ab"), "", 0, 70000, 1}), "holds no tokens"));
 }
 
-TEST_CASE("open_data: files that are no text are refused by their first bytes and by their names", "[data]") {
+TEST_CASE("open_data: binary files are refused by signature and by name", "[data]") {
   TempDirectory directory;
   using namespace std::string_literals;
   const std::string text(600, 'a');
@@ -407,13 +406,13 @@ TEST_CASE("open_data: files that are no text are refused by their first bytes an
   CHECK(contains(says("table", "PAR1" + text + "PAR1"), "a Parquet table"));
   CHECK(contains(says("archive", tar), "a tar archive: unpack it first (tar -xf)"));
   CHECK(contains(says("weights", safetensors), "weights, not text: --init-from takes them"));
-  // By name, whatever is in them.
+  // By name, whatever their contents.
   for (const char* name : {"a.gz", "a.GZ", "a.npy", "a.npz", "a.parquet", "a.zst", "a.xz", "a.bz2", "a.zip",
                            "a.safetensors", "a.arrow", "a.pt", "a.pkl", "a.h5"})
     CHECK(contains(says(name, text), std::string(name) + ": "));
 }
 
-TEST_CASE("open_data: text stays text, and tokens may begin with any bytes", "[data]") {
+TEST_CASE("open_data: text that resembles a signature and tokens of any bytes are accepted", "[data]") {
   TempDirectory directory;
   const std::string text(600, 'a');
   for (const std::string start :
@@ -424,7 +423,7 @@ TEST_CASE("open_data: text stays text, and tokens may begin with any bytes", "[d
   CHECK(contains(refusal({directory.write("b.u16", "\x93NUMPY" + text), "", 0, 65536, 4}), "a NumPy array"));
 }
 
-TEST_CASE("open_data: files that end within a signature are answered", "[data]") {
+TEST_CASE("open_data: files truncated within a signature cause no exception", "[data]") {
   TempDirectory directory;
   std::string tar(600, 'a');
   tar.replace(257, 5, "ustar");
@@ -432,14 +431,14 @@ TEST_CASE("open_data: files that end within a signature are answered", "[data]")
                                    std::string("\x10\0\0\0\0\0\0\0{\"x\":1}", 15), tar})
     for (std::size_t size = 1; size < whole.size(); ++size) {
       INFO(whole.substr(0, 12) << ", the first " << size << " bytes");
-      // The longest sequence that fits, so that only what the bytes mean can refuse them.
+      // The longest sequence that fits, so that only the signature can cause a refusal.
       const auto T = std::max<std::int64_t>(1, static_cast<std::int64_t>(size) - 1);
       CHECK_NOTHROW(refusal({directory.write("data", whole.substr(0, size)), "", 0, 256, T}));
     }
   CHECK(refusal({directory.write("data", "BZh"), "", 0, 256, 2}).empty());
 }
 
-TEST_CASE("open_data: one binary file in a folder is named, with the flag that leaves it out", "[data]") {
+TEST_CASE("open_data: a binary file in a folder is named with a hint at --glob", "[data]") {
   TempDirectory directory;
   directory.write("d/a.txt", "hello hello");
   directory.write("d/b.png", std::string("\x89PNG\r\n\x1a\n\0\0", 10));

@@ -1,4 +1,4 @@
-// Signatures and endings of files that must not be read as text. See file_kind.h.
+// Signatures and name endings of files that must not be read as text. See file_kind.h.
 #include "models/data/file_kind.h"
 
 #include <algorithm>
@@ -15,8 +15,8 @@ using namespace std::string_view_literals;
 
 struct Kind {
   const char* advice;
-  std::vector<std::string_view> signatures;  ///< that a file begins with
-  std::vector<std::string_view> endings;     ///< of names, in small letters
+  std::vector<std::string_view> signatures;  ///< first bytes of the file
+  std::vector<std::string_view> endings;     ///< of the file name, in lower case
 };
 
 constexpr const char* kParquet =
@@ -61,16 +61,16 @@ const std::vector<Kind>& kinds() {
   return kKinds;
 }
 
-/// Six bytes do not stand at the start of tokens by chance.
+/// Six matching bytes do not occur at the start of tokens by chance.
 constexpr std::size_t kLongSignature = 6;
-/// As many bytes as git looks at.
+/// Number of bytes examined, the same as in git.
 constexpr std::size_t kLookedAt = 8000;
 
 std::string_view bytes_of(const MappedFile& file, std::size_t most) {
   return {reinterpret_cast<const char*>(file.data()), std::min(static_cast<std::size_t>(file.size()), most)};
 }
 
-/// Formats that one string in front does not tell from text.
+/// Detects formats that a prefix alone does not distinguish from text.
 const char* recognized_by_structure(const MappedFile& file) {
   const std::string_view all = bytes_of(file, static_cast<std::size_t>(file.size()));
   constexpr std::string_view kParquetMark = "PAR1";
@@ -78,7 +78,7 @@ const char* recognized_by_structure(const MappedFile& file) {
   if (all.size() >= 10 && all.starts_with("BZh") && all.substr(4, 6) == "1AY&SY")
     return "bzip2-compressed: unpack it first (bunzip2)";
   if (all.size() >= 512 && all.substr(257, 5) == "ustar") return "a tar archive: unpack it first (tar -xf)";
-  std::uint64_t header = 0;  // of safetensors: the length of the JSON behind it
+  std::uint64_t header = 0;  // safetensors: length of the JSON that follows
   if (all.size() > sizeof header) std::memcpy(&header, all.data(), sizeof header);
   if (header > 1 && header <= all.size() - sizeof header && all[sizeof header] == '{' && all[7] == '\0')
     return "weights, not text: --init-from takes them";

@@ -1,4 +1,4 @@
-// Files that are not what a corpus reads, told apart by their first bytes and by their names.
+// Detects files that are not a corpus, by their first bytes and their names.
 #pragma once
 
 #include <optional>
@@ -8,10 +8,10 @@
 
 namespace precbench {
 
-/// Returns why a file is neither text nor tokens and what to do about it, "gzip-compressed: unpack it first (gunzip)":
-/// compressed files, archives, arrays, tables, weights, text in UTF-16, and whatever else has a zero byte among its first
-/// 8,000. Nothing for a file to train on. Of token files (`tokens`), which may begin with any bytes, only signatures of
-/// six bytes or more count.
+/// Returns why a file is neither text nor tokens and what to do about it, e.g. "gzip-compressed: unpack it
+/// first (gunzip)"; nullopt for a usable file. Detects compressed files, archives, arrays, tables, weights,
+/// text in UTF-16, and any other file with a zero byte among its first 8,000. For token files (`tokens`),
+/// which may begin with any bytes, only signatures of six bytes or more count.
 std::optional<std::string> why_no_corpus(const MappedFile& file, bool tokens);
 
 }  // namespace precbench

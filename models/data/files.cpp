@@ -1,8 +1,8 @@
-// Finding the files of a corpus, and reading the two kinds.
+// Finds the files of a corpus and reads the two kinds.
 //
 // llm.c's token file (karpathy/llm.c, dev/data/data_common.py): 256 int32 of header, of which the first three
 // are magic, version and token count, then the tokens. Magic 20240520, version 1: uint16 (GPT-2); magic
-// 20240801, version 7: uint32 (Llama 3). Raw .u16 and .u32 files are tokens from the first byte to the last.
+// 20240801, version 7: uint32 (Llama 3). Raw .u16 and .u32 files consist of tokens only.
 #include "models/data/files.h"
 
 #include <fmt/format.h>
@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Scans drop what they have read from this process after so many bytes.
+/// Scans release the pages they have read after so many bytes.
 constexpr std::int64_t kScanBytes = std::int64_t{8} << 20;
 
 constexpr std::string_view kEndOfText = "<|endoftext|>";
@@ -69,7 +69,7 @@ TokenWidth bin_width(const MappedFile& file) {
       file.path(), header[0], kBinVersions[0].magic, kBinVersions[1].magic));
 }
 
-/// Throws if one of the tokens is >= vocab. The inner loop has no exit, so that it vectorises.
+/// Throws InvalidInput if a token is >= vocab. The inner loop has no exit, so that it vectorizes.
 template <class Stored>
 void check_vocabulary(const MappedFile& file, const std::byte* data, std::int64_t count, std::int64_t vocab) {
   if (static_cast<std::uint64_t>(vocab) > static_cast<Stored>(-1)) return;  // no stored value can exceed it
@@ -109,8 +109,8 @@ void find_below(const fs::path& directory, const std::string& glob, std::set<Dir
     entries.push_back(*entry);
   }
   if (error) ++found.skipped;
-  // Sorted before going down: which of two links to one directory is entered must not depend on the file
-  // system.
+  // Sorted before descending, because the choice between two links to one directory must not depend on the
+  // file system.
   std::sort(entries.begin(), entries.end());
   for (const fs::directory_entry& entry : entries) {
     const fs::file_status status = entry.status(error);
@@ -171,10 +171,10 @@ void add_text(Corpus& corpus, MappedFile text) {
   const MappedFile& file = corpus.add_file(std::move(text));
   const std::int64_t marker = kEndOfText.size();
   const std::int64_t size = file.size();
-  std::int64_t document = 0;   // where the document being read begins
-  std::int64_t forgotten = 0;  // what has been scanned and dropped
+  std::int64_t document = 0;   // start of the current document
+  std::int64_t forgotten = 0;  // end of what has been scanned and released
   for (std::int64_t position = 0; position < size;) {
-    // The overlap finds a marker that straddles the end of a chunk. Markers cannot overlap each other.
+    // The overlap finds a marker across the end of a chunk. Markers cannot overlap each other.
     const std::int64_t chunk_end = std::min(size, position + kScanBytes);
     const std::int64_t reach = std::min(size, chunk_end + marker - 1);
     const void* hit = ::memmem(file.data() + position, static_cast<std::size_t>(reach - position),

@@ -1,4 +1,4 @@
-// The files of a corpus: finding them below a directory, and what is inside each.
+// The files of a corpus: finding them below a directory and reading them.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +16,16 @@ struct FoundFiles {
       0;  ///< matching names that are no readable file, and directories that cannot be listed
 };
 
-/// Every file below `directory` whose name matches the fnmatch pattern `glob`. Follows symbolic links and
-/// enters each directory once, so that a loop of links ends.
+/// Returns every file below `directory` whose name matches the fnmatch pattern `glob`. Follows symbolic links
+/// and enters each directory once, so that loops of links end.
 FoundFiles find_files(const std::string& directory, const std::string& glob);
 
-/// The width of the tokens in a token file (.bin: as its header says; .u16; .u32), or none if the name is
-/// that of a text. InvalidInput for a .bin that is not llm.c's.
+/// Returns the token width of a token file (.bin: from its header; .u16; .u32), or nullopt for a text file.
+/// Throws InvalidInput for a .bin that is not llm.c's.
 std::optional<TokenWidth> token_width(const MappedFile& file);
 
-/// Adds the tokens of a token file. InvalidInput, naming file, position and token, if the file is truncated,
-/// empty, or holds a token outside the corpus's vocabulary.
+/// Adds the tokens of a token file. Throws InvalidInput that names file, position and token if the file is
+/// truncated, empty, or holds a token outside the corpus's vocabulary.
 void add_token_file(Corpus& corpus, MappedFile file);
 
 /// Adds a text: its bytes are the tokens, and each literal <|endoftext|> becomes the single token 0.

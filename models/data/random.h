@@ -1,5 +1,5 @@
-// Counter-based randomness for token sources: any element of a stream or of a permutation is computed on its
-// own, so that nothing is stored and threads share no state.
+// Counter-based random numbers for token sources: any element of a stream or permutation is computed
+// independently, so that nothing is stored and threads share no state.
 #pragma once
 
 #include <bit>
@@ -7,7 +7,7 @@
 
 namespace precbench {
 
-/// A bijective 64-bit hash: the finalizer of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+/// Bijective 64-bit hash: the finalizer of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
 constexpr std::uint64_t mix64(std::uint64_t x) {
   x += 0x9e3779b97f4a7c15u;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -15,13 +15,13 @@ constexpr std::uint64_t mix64(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// One key out of two, for streams within streams.
+/// Combines two keys into one, for streams within streams.
 constexpr std::uint64_t mix64(std::uint64_t key, std::uint64_t x) { return mix64(mix64(key) ^ x); }
 
-/// Where `index` goes in the permutation of [0, n) that `key` selects; index < n, n <= 2^62.
-/// A Feistel network permutes the next even power of two; walking its cycle until the value falls below n
-/// restricts it to [0, n) and keeps it a bijection. That domain is less than 4n, so a walk takes fewer than 4
-/// steps on average.
+/// Returns the image of `index` in the permutation of [0, n) that `key` selects; index < n, n <= 2^62. A
+/// Feistel network permutes the next even power of two; cycle walking until the value is below n restricts it
+/// to [0, n) and keeps it a bijection. That domain is less than 4n, so a walk takes fewer than 4 steps on
+/// average.
 constexpr std::uint64_t permute(std::uint64_t index, std::uint64_t n, std::uint64_t key) {
   constexpr int kRounds = 6;  // four suffice for large halves; halves of one or two bits need more to mix
   const int half_bits = n <= 4 ? 1 : (std::bit_width(n - 1) + 1) / 2;

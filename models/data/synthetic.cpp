@@ -1,7 +1,7 @@
 // The synthetic Markov language. Word s is followed by the words order[(s + j) mod S], j = 0..3, where
-// `order` is a random permutation of the words. Each j is a permutation of s, so the words are equally
-// frequent in the long run, and the chain cannot be trapped in a subset of them. Every row has the same
-// probabilities, hence the same entropy, which is therefore the entropy rate of the chain.
+// `order` is a random permutation of the words. Each j permutes s, so all words are equally frequent in the
+// long run, and the chain cannot be trapped in a subset of them. Every row has the same probabilities and
+// therefore the same entropy, which is the entropy rate of the chain.
 #include "models/data/synthetic.h"
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ constexpr std::uint64_t kMaxWords = 256;
 /// A fair four-bit draw picks the successor: 8, 4, 2 and 2 of the 16 draws.
 constexpr std::array<std::uint8_t, 16> kSuccessorOfDraw = {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 3, 3};
 
-/// Which of the seed's independent random streams.
+/// The seed's independent random streams.
 enum Stream : std::uint64_t { kWordOrder, kTokenOfWord, kSequences };
 
 class SyntheticData final : public DataSource {

@@ -1,5 +1,4 @@
-// The built-in data: a random language whose entropy is known, so that a loss curve has a floor to be read
-// against.
+// The built-in data: a random language of known entropy, the lowest reachable loss.
 #pragma once
 
 #include <memory>
@@ -8,10 +7,10 @@
 
 namespace precbench {
 
-/// A first-order Markov chain over S = min(vocab, 256) words, which are S different tokens scattered over the
-/// vocabulary. After word s come four words with probabilities 1/2, 1/4, 1/8, 1/8. A model that learns
-/// nothing has a loss of ln(vocab), one that learns word frequencies ln(S), one that learns the bigrams the
-/// entropy, 1.213 nats (less for S < 4, where successors coincide). vocab must be in [2, 2^31).
+/// Returns a first-order Markov chain over S = min(vocab, 256) words, which are S different tokens scattered
+/// over the vocabulary. Each word has four successors with probabilities 1/2, 1/4, 1/8, 1/8. The loss is
+/// ln(vocab) for a model that learns nothing, ln(S) with word frequencies, and the entropy, 1.213 nats, with
+/// bigrams (less for S < 4, where successors coincide). vocab must be in [2, 2^31).
 std::unique_ptr<DataSource> make_synthetic_data(std::uint64_t seed, std::int64_t vocab);
 
 }  // namespace precbench

@@ -1,5 +1,5 @@
-// Adafactor (Shazeer & Stern 2018), as torch.optim.Adafactor has it, parameter by parameter. What needs a whole matrix
-// (sums of rows and columns, two norms) every rank makes of its part, and the ranks that share a unit add them up.
+// Adafactor (Shazeer & Stern 2018) as in torch.optim.Adafactor, parameter by parameter. Every rank computes
+// partial sums over rows, columns and two norms of its part; ranks that share a unit all-reduce them.
 #include <algorithm>
 #include <cmath>
 
@@ -10,7 +10,8 @@ namespace {
 
 constexpr double kBeta2Decay = -0.8;
 
-/// What is summed up over a unit: for each parameter rows, columns and the weights' squares; then the updates' squares.
+/// Sums over a unit, reduced in two collectives: rows, columns and squared weights per parameter; then
+/// squared updates.
 struct UnitSums {
   struct Sums {
     Tensor rows, cols, weights, updates, row_mean;

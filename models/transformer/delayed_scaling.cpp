@@ -1,4 +1,4 @@
-// Slots, and their update. See delayed_scaling.h.
+// Slots and their update. See delayed_scaling.h.
 #include "models/transformer/delayed_scaling.h"
 
 #include "kernels/numerics/formats.h"
@@ -9,8 +9,9 @@ namespace {
 
 constexpr int kOperands = 3;
 
-/// A block's, one place for each. Behind the others are those of the expert that every token takes; where rows are weighted,
-/// that of its input is the norm's, with such an expert or without (Transformer::normed_role).
+/// Returns the number of linear layers of a block, one place each. The shared expert's two come last. With
+/// weighted rows they exist even without a shared expert, because the norm uses one
+/// (Transformer::normed_role).
 std::int64_t linears_of_block(const ModelConfig& config) {
   const bool weighted = config.moe && config.moe.weight_at == WeightAt::input;
   return kLinearRoles - 1 + (config.moe.shared_ffn > 0 || weighted ? 2 : 0);
@@ -34,7 +35,7 @@ DelayedScaling::DelayedScaling(Device& device, Comm& comm, Arena& arena, const R
   formats_[static_cast<int>(LinearOperand::x)] = recipe.fprop.a;
   formats_[static_cast<int>(LinearOperand::w)] = recipe.fprop.b;
   for (const QuantFormat& dy :
-       {recipe.fprop.a, recipe.wgrad.a, recipe.dgrad.a})  // one that is BF16 has no scale
+       {recipe.fprop.a, recipe.wgrad.a, recipe.dgrad.a})  // a BF16 format has no scale
     if (dy.quantized()) formats_[static_cast<int>(LinearOperand::dy)] = dy;
   rule_ = recipe.fprop.a.history;
   const std::int64_t slots = slots_of(config);
@@ -88,7 +89,7 @@ void DelayedScaling::begin_micro_step(int micro_step) {
 
 void DelayedScaling::update() {
   move_history();
-  micro_step_ = current_micro_steps_ = 0;  // what is computed between steps has a history
+  micro_step_ = current_micro_steps_ = 0;  // computations between steps have a history
 }
 
 DelayedScaling::Snapshot DelayedScaling::snapshot() const {

@@ -1,6 +1,6 @@
-// A layer of experts in every recipe on the CPU device: how much noise its quantization adds to its output and its gradients
-// (SQNR), beside the same layer in BF16 with FP32 values. Alone, and as torchao measures it: with a router and a shared expert,
-// which no recipe converts and whose parts of the output and of dX have no noise.
+// SQNR of an expert layer's output and gradients in every recipe on the CPU device, against the same layer in
+// BF16 with FP32 values. Measured alone and as torchao does: with a router and a shared expert, which no
+// recipe converts and whose parts of the output and of dX have no noise.
 #include <algorithm>
 #include <cmath>
 #include <thread>
@@ -19,11 +19,11 @@ constexpr std::int64_t kTokens = 512, kExperts = 8;
 struct Setting {
   bool whole;
   std::int64_t width, inner, top_k;
-  float std_in, std_down;  ///< of the weights, but for the last layer's
+  float std_in, std_down;  ///< of the input weights; of the down weights
 };
 const Setting kAlone{false, 256, 384, 2, 1 / std::sqrt(256.0f), 1 / std::sqrt(384.0f)};
-/// Sums are as large as in torchao's layer, whose weights of 0.02 have 5120 and 8192 inputs. So wide the router's part of dX is
-/// a third of its square, and there most of it.
+/// Scaled so that sums are as large as in torchao's layer, whose weights of 0.02 have 5120 and 8192 inputs.
+/// The router's part of dX is a third of its square at this width, and most of it at torchao's.
 const Setting kWhole{
     true, 1024, 1536, 1, 0.02f * std::sqrt(5120.0f / 1024.0f), 0.02f * std::sqrt(8192.0f / 1536.0f)};
 const Setting kTorchao{true, 5120, 8192, 1, 0.02f, 0.02f};
@@ -32,8 +32,9 @@ struct LayerResult {
   std::vector<float> y, dx, dgate_up, ddown;
 };
 
-/// y = the weighted sum of a token's experts, and the gradients of <y, dy>. Few experts have most rows, the last has none. Or,
-/// of a `whole` layer, one expert by a router's sigmoid and the shared expert, and the gradients of |y - 1|^2 / 2.
+/// Computes y, the weighted sum of a token's experts, and the gradients of <y, dy>. A few experts have most
+/// rows and the last has none. A `whole` layer uses one expert by a sigmoid router and the shared expert, and
+/// the gradients of |y - 1|^2 / 2.
 LayerResult run(const Recipe& recipe, const Setting& setting) {
   const auto [whole, width, inner, top_k, std_in, std_down] = setting;
   const auto device = make_cpu_device(static_cast<int>(std::max(2u, std::thread::hardware_concurrency())));
@@ -79,7 +80,7 @@ LayerResult run(const Recipe& recipe, const Setting& setting) {
       index, kExperts, group_padding(recipe), kTokens, push(1, 3));
   const std::int64_t rows = groups.rows_capacity();
   const ExpertLinear linear(*device, arena, recipe, kExperts);
-  // Rows come as codes of the tokens, columns are cast from the rows that have come.
+  // Rowwise data is gathered from the quantized tokens; columns are cast from the permuted rows.
   const auto permuted = [&](QuantizedTensor to, const Tensor& value) {
     QuantizedTensor tokens = make_quantized_tensor(value, to.rowwise.format, {});
     if (to.rowwise.format.quantized())
@@ -149,12 +150,12 @@ LayerResult run(const Recipe& recipe, const Setting& setting) {
   return {y.floats(), dx.floats(), dgate_up.floats(), ddown.floats()};
 }
 
-/// In dB.
+/// Returns the SQNR in dB.
 double sqnr(const std::vector<float>& x, const std::vector<float>& reference) {
   return -20 * std::log10(relative_error(x, {reference.begin(), reference.end()}));
 }
 
-/// What torchao's test of MoE training asks: min_out_sqnr, min_input_grad_sqnr, min_param_grad_sqnr.
+/// Checks the limits of torchao's MoE training test: min_out_sqnr, min_input_grad_sqnr, min_param_grad_sqnr.
 void check_torchao_limits(const Setting& setting) {
   const LayerResult exact = run(find_recipe("bf16"), setting);
   struct Least {
@@ -174,12 +175,13 @@ void check_torchao_limits(const Setting& setting) {
 
 }  // namespace
 
-TEST_CASE("a layer of experts keeps more than 20 dB in output and gradients", "[moe][sqnr]") {
+TEST_CASE("expert layer: quantized output and gradients keep more than 20 dB SQNR", "[moe][sqnr]") {
   const LayerResult exact = run(find_recipe("bf16"), kAlone);
   for (const Recipe& recipe : builtin_recipes()) {
     if (!recipe.quantized() || !why_no_experts(recipe).empty()) continue;
     const LayerResult got = run(recipe, kAlone);
-    // As of a dense feed-forward layer (linear_test.cpp): three GEMMs of 28.5 dB each lie between the input and dX.
+    // Same limits as for a dense feed-forward layer (linear_test.cpp): three GEMMs of 28.5 dB each lie between
+    // the input and dX.
     const double least = recipe.dgrad.a.dtype == DType::e5m2                     ? 20
                          : recipe.dgrad.a.scale_rounding == ScaleRounding::floor ? 21.5
                          : recipe.dgrad.a.scale_rounding == ScaleRounding::even  ? 22.5
@@ -191,14 +193,14 @@ TEST_CASE("a layer of experts keeps more than 20 dB in output and gradients", "[
       const double db = sqnr(got.*member, exact.*member);
       INFO(recipe.name << " " << what << ": " << db << " dB");
       CHECK(db > least);
-      CHECK(db < 60);  // it was quantized
+      CHECK(db < 60);  // proves that it was quantized
     }
   }
 }
 
-TEST_CASE("a whole layer of experts keeps what torchao's tests ask of theirs", "[moe][sqnr]") {
+TEST_CASE("expert layer with router and shared expert: SQNR meets torchao's test limits", "[moe][sqnr]") {
   check_torchao_limits(kWhole);
 }
 
-// Takes more than 24 GiB of memory, and minutes.
+// Takes more than 24 GiB of memory and several minutes.
 TEST_CASE("at torchao's own shape too", "[.][sqnr]") { check_torchao_limits(kTorchao); }

@@ -33,7 +33,7 @@ std::string why_no_experts(const Recipe& recipe) {
 
 std::int64_t group_padding(const Recipe& recipe) {
   if (!recipe.quantized()) return 1;
-  // FP8 matrices come in multiples of 16; along the tokens a block of scales may not span two groups.
+  // FP8 matrix dimensions are multiples of 16. A block of scales along the tokens must not span two groups.
   return std::max(
       {std::int64_t{16}, block_length(recipe.wgrad.a.granularity), block_length(recipe.wgrad.b.granularity)});
 }

@@ -1,5 +1,5 @@
-// Expert parallelism: a step on several CPU ranks, each with some of a block's experts, against one rank that has all of
-// them and the tokens of all.
+// Expert parallelism: a step on several CPU ranks that divide the experts, against one rank with all experts
+// and all tokens.
 #include "kernels/base/errors.h"
 #include "models/transformer/expert_parallel_testing.h"
 
@@ -8,7 +8,7 @@ using namespace precbench::testing;
 
 namespace {
 
-/// While it lasts every token goes to the first experts.
+/// Routes every token to the first experts during its lifetime.
 class AllToFirst {
  public:
   AllToFirst(TestStep& step, const RoutingRule& rule) : block_(step.device(), step.M() * rule.top_k * 4) {
@@ -29,7 +29,7 @@ Named all_but_experts(const Named& tensors) {
   return rest;
 }
 
-/// Of FP32 steps: the same but for the order of sums.
+/// Compares FP32 steps, which differ only in the order of sums.
 void check_close(const Outcome& got, const Outcome& wanted) {
   REQUIRE(got.losses.size() == wanted.losses.size());
   double most = 0;
@@ -43,12 +43,13 @@ void check_close(const Outcome& got, const Outcome& wanted) {
 
 }  // namespace
 
-TEST_CASE("experts on several ranks are those of one, to the bit, where every slot comes back", "[moe][ep]") {
+TEST_CASE("expert parallelism: experts equal one rank's bit for bit if every slot's row is returned",
+          "[moe][ep]") {
   for (const char* recipe :
        {"bf16", "rowwise", "rowwise_gw_hp", "blockwise", "blockwise_pow2", "mxfp8", "flow"})
     for (const char* model : {"tiny-moe", "tiny-moe-shared", "weighted input"}) {
       const bool plain = std::string(recipe) == "bf16", shared = std::string(model) == "tiny-moe-shared";
-      if (!plain && !shared) continue;  // how weights and sums go does not depend on the recipe
+      if (!plain && !shared) continue;  // the exchange of weights and sums does not depend on the recipe
       StepSetup setup = setup_of("tiny-moe", recipe);
       setup.model = std::string(model) == "weighted input" ? weighted_input() : find_model(model);
       setup.model.layers = 3;
@@ -61,12 +62,12 @@ TEST_CASE("experts on several ranks are those of one, to the bit, where every sl
         setup.expert_ranks = ranks;
         const Outcome many = on_ranks(setup, ranks);
         CHECK((many.losses == one.losses));
-        // Those of the first block have come through all later ones.
+        // Gradients of the first block's experts depend on all later blocks.
         const Named experts = experts_of(many.gradients);
         CHECK(experts.size() == 3 * 8 * 3);
         CHECK(first_difference(experts, experts_of(one.gradients)) == "");
         if (ranks == 4) continue;
-        // What is no expert's is summed by ranks first.
+        // Other gradients are summed per rank first.
         const Farthest gradient = farthest(many.gradients, one.gradients);
         INFO(gradient.name);
         CHECK(gradient.distance <= 64 * kRoundoff);
@@ -74,8 +75,9 @@ TEST_CASE("experts on several ranks are those of one, to the bit, where every sl
     }
 }
 
-TEST_CASE("experts on several ranks are those of one within rounding, however the rest is shared",
-          "[moe][ep]") {
+TEST_CASE(
+    "expert parallelism: losses and gradients equal one rank's within rounding under DDP and FSDP and HSDP",
+    "[moe][ep]") {
   for (const bool at_input : {false, true})
     for (const bool recompute : {false, true}) {
       StepSetup setup = setup_of("tiny-moe-shared");
@@ -103,8 +105,9 @@ TEST_CASE("experts on several ranks are those of one within rounding, however th
     }
 }
 
-TEST_CASE("a group's experts that no token goes to, and those that all do, are experts like others",
-          "[moe][ep]") {
+TEST_CASE(
+    "expert parallelism: with all tokens on two experts gradients are finite and unused experts' are zero",
+    "[moe][ep]") {
   for (const char* recipe : {"bf16", "tensorwise", "blockwise"}) {
     INFO(recipe);
     StepSetup setup = setup_of("tiny-moe", recipe);
@@ -130,13 +133,12 @@ TEST_CASE("a group's experts that no token goes to, and those that all do, are e
   }
 }
 
-TEST_CASE("slots for all tokens, and as many rows as there are, give what gathering all does", "[moe][ep]") {
+TEST_CASE("expert parallelism: slots for all tokens and sync give the same bits as gather", "[moe][ep]") {
   for (const bool at_input : {false, true}) {
     StepSetup setup = setup_of("tiny-moe-shared");
     if (at_input) setup.model = weighted_input();
     setup.model.layers = 3;
-    setup.reference =
-        true;  // sums of ranks are rounded where they meet others, which in BF16 is not the same place
+    setup.reference = true;  // in BF16 partial sums would be rounded at different places
     for (const int ranks : {2, 4}) {
       INFO((at_input ? "weights at the input, " : "") << ranks << " ranks");
       setup.parallel = {.data = ranks};
@@ -155,7 +157,8 @@ TEST_CASE("slots for all tokens, and as many rows as there are, give what gather
   }
 }
 
-TEST_CASE("ranks with some experts each drop the slots that ranks with all of them drop", "[moe][ep]") {
+TEST_CASE("expert parallelism: capacity drops the same slots as with all experts on every rank",
+          "[moe][ep]") {
   for (const char* recipe : {"bf16", "blockwise"})
     for (const char* model : {"tiny-moe", "weighted input"}) {
       StepSetup setup = setup_of("tiny-moe", recipe);
@@ -180,7 +183,8 @@ TEST_CASE("ranks with some experts each drop the slots that ranks with all of th
     }
 }
 
-TEST_CASE("whatever the exchange, ranks drop the slots that they drop with all experts", "[moe][ep]") {
+TEST_CASE("expert parallelism: every exchange drops the slots that ranks with all experts drop",
+          "[moe][ep]") {
   for (const bool at_input : {false, true}) {
     StepSetup setup = setup_of("tiny-moe-shared");
     if (at_input) setup.model = weighted_input();
@@ -205,7 +209,8 @@ TEST_CASE("whatever the exchange, ranks drop the slots that they drop with all e
   }
 }
 
-TEST_CASE("every exchange drops the same slots beyond the capacity, and counts them", "[moe][ep]") {
+TEST_CASE("expert parallelism: dropped slots and their counts are the same under every exchange",
+          "[moe][ep]") {
   StepSetup setup = setup_of("tiny-moe-shared");
   setup.reference = true;
   setup.capacity = 0.75;
@@ -236,8 +241,8 @@ TEST_CASE("every exchange drops the same slots beyond the capacity, and counts t
                             random_tokens(3, kLength, setup.model.vocab));
       loads[comm.rank()] = step.parameters().routers()->load();
     });
-    // Both experts of all tokens are on the first rank, and take three quarters of an even load of each rank's; of these
-    // some find no slot.
+    // Both experts of all tokens are on the first rank. Each takes at most three quarters of an even load
+    // from every rank, and some of these find no free slot.
     const double most = std::ceil(0.75 * kLength * 2 / 8);
     const double kept = exchange.slots > 0 ? std::min(most, static_cast<double>(exchange.slots)) : most;
     CHECK((kept < most) == (exchange.slots == kLength / 8));
@@ -249,11 +254,13 @@ TEST_CASE("every exchange drops the same slots beyond the capacity, and counts t
   }
 }
 
-TEST_CASE("codes on the way change no bit but of what columns quantize again", "[moe][ep]") {
+TEST_CASE("expert parallelism: FP8 dispatch changes only expert gradients whose columns are requantized",
+          "[moe][ep]") {
   for (const char* recipe : {"tensorwise", "rowwise", "blockwise", "blockwise_pow2", "mxfp8", "flow"})
     for (const bool slots : {false, true}) {
       const bool one_scale = std::string(recipe) == "tensorwise";
-      if (one_scale && slots) continue;  // of values it is of what has come, of codes of all that a group has
+      // The scale covers the received rows with BF16 dispatch, all rows of the group with FP8.
+      if (one_scale && slots) continue;
       StepSetup setup = setup_of("tiny-moe-shared", recipe);
       const int ranks = 2;
       const std::int64_t tokens = kSequences / ranks * kLength;
@@ -274,11 +281,11 @@ TEST_CASE("codes on the way change no bit but of what columns quantize again", "
       CHECK(first_difference(from_codes, from_values) != "");
       const Farthest gradient = farthest(from_codes, from_values);
       INFO(gradient.name);
-      CHECK(gradient.distance <= 0.06);  // another rounding of both operands to three bits
+      CHECK(gradient.distance <= 0.06);  // both operands are rounded differently, to three bits
     }
 }
 
-TEST_CASE("what finds no slot is dropped and counted", "[moe][ep]") {
+TEST_CASE("expert parallelism: tokens without a free slot are dropped and counted", "[moe][ep]") {
   StepSetup setup = setup_of("tiny-moe", "blockwise");
   setup.B = 1;
   setup.parallel = {.data = 2};

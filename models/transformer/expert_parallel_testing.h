@@ -1,4 +1,5 @@
-// A step with experts on one CPU rank that has all tokens, and on several that divide them: what tests of both compare.
+// A step with experts on one CPU rank that has all tokens, and on several that divide them, for comparison in
+// tests.
 #pragma once
 
 #include <string>
@@ -13,13 +14,13 @@ inline constexpr double kRoundoff = 0x1p-24;  // of FP32
 inline constexpr std::int64_t kSequences = 4, kLength = 128;
 
 struct Outcome {
-  std::vector<float> losses;  // of the tokens
+  std::vector<float> losses;  // per token
   Named gradients;
-  std::vector<double> dropped = {};  ///< slots, of each rank's tokens in each layer
+  std::vector<double> dropped = {};  ///< slots, per rank and layer
   double rows = 0;                   ///< of all experts
 };
 
-/// "flow": powers of two, with columns of transposed codes.
+/// "flow": blockwise_pow2, with columns made by transposing FP8 data.
 inline StepSetup setup_of(const char* model, const std::string& recipe = "bf16") {
   StepSetup setup{.model = find_model(model),
                   .B = kSequences,
@@ -30,7 +31,7 @@ inline StepSetup setup_of(const char* model, const std::string& recipe = "bf16")
   return setup;
 }
 
-/// Llama 4's way: one expert, whose input its weight multiplies.
+/// Returns a mixture like Llama 4's: one expert per token, whose input the routing weight multiplies.
 inline ModelConfig weighted_input() {
   ModelConfig model = find_model("tiny-moe-shared");
   model.moe.rule = {.experts = 8, .top_k = 1, .score = RouterScore::sigmoid, .normalise = false};
@@ -62,7 +63,7 @@ inline Outcome on_one_rank(const StepSetup& setup, Routing routing = Routing::le
                     random_tokens(3, n, setup.model.vocab));
 }
 
-/// The same tokens on so many ranks. All of them save the same.
+/// Runs the same tokens on `ranks` ranks and checks that all save the same gradients.
 inline Outcome on_ranks(StepSetup setup, int ranks, Routing routing = Routing::learned) {
   setup.B = kSequences / ranks;
   const std::int64_t n = setup.B * kLength;

@@ -1,5 +1,5 @@
-// The second half of a block: SwiGLU between its linear layers, forward and back, and the backward of the norm before it.
-// See transformer.h.
+// The dense feed-forward half of a block: SwiGLU and its linear layers, forward and backward, and the
+// backward of the norm before them. See transformer.h.
 #include "models/transformer/transformer.h"
 
 namespace precbench {
@@ -27,7 +27,8 @@ Tensor Transformer::swiglu_backward(std::int64_t layer, const SwigluLayers& laye
                                     const NormOutput& norm) {
   const Linear gate_up = linear(layer, layers.gate_up), down = linear(layer, layers.down);
   QuantizedTensor dgate_up = push_gradient(push(2 * layers.ffn), gate_up);
-  if (gate_up.recipe().flow) push_col(dgate_up, gate_up.dy_columnwise());  // there it is in FP32
+  // Made from SwiGLU's FP32 gradient, so no transposition is needed.
+  if (gate_up.recipe().flow) push_col(dgate_up, gate_up.dy_columnwise());
   dgate_up.keep_value =
       !gate_up.dy_rowwise().quantized() || !gate_up.dy_columnwise().quantized() || quantization_observer_;
   {

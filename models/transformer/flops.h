@@ -1,13 +1,13 @@
-// Model FLOPs of one training step, in closed form. They count the work a step must do, never what a device
-// happens to repeat (recompute, quantization), so that a rate derived from them compares across recipes.
+// Model FLOPs of one training step, in closed form. They count the necessary work, not what a device repeats
+// or adds (recompute, quantization), so that rates derived from them are comparable across recipes.
 //
 //   per token = 6 (L P_layer + V C) + 6 L s H D
 //
-// 6 is two FLOPs per multiply-add, times three products (forward, dX, dW). P_layer: the linear weights of one
-// block; of experts those that a token goes to, without the router, which no published count has. V C: the head,
-// tied or not; the embedding is a lookup. Attention is QK^T and PV, 12 L s H D in full,
-// of which a causal mask needs half. Norms, RoPE, SwiGLU, softmax and the optimizer are left out, as
-// everywhere in the field.
+// 6 is two FLOPs per multiply-add times three GEMMs (forward, dX, dW). P_layer is the number of linear
+// weights of a block; of experts only the activated ones, without the router, which published counts omit
+// too. V C is the head, tied or not; the embedding is a lookup. Full attention (QK^T and PV) takes
+// 12 L s H D, of which a causal mask needs half. Norms, RoPE, SwiGLU, softmax and the optimizer are not
+// counted, as is customary.
 #pragma once
 
 #include <cstdint>
@@ -16,24 +16,23 @@
 
 namespace precbench {
 
-/// How FLOPs are counted. A rate without the name of its convention means nothing: at s = 8192 these differ
-/// by 12%.
+/// Convention of a FLOP count. A rate must name it: at s = 8192 the conventions differ by 12%.
 enum class FlopConvention : std::uint8_t {
-  causal,      ///< the formula above; NVIDIA's published Llama rows follow it
-  torchtitan,  ///< attention in full, and norm weights counted as if they were linear weights
+  causal,      ///< the formula above, as in NVIDIA's published Llama numbers
+  torchtitan,  ///< full attention, and norm weights counted like linear weights
 };
 const char* name_of(FlopConvention convention);
 
 /// FLOPs per token of a training step, by kind.
 struct FlopCount {
-  std::int64_t gemm = 0;       ///< the linear layers of the blocks: what a recipe converts
+  std::int64_t gemm = 0;       ///< linear layers of the blocks, which a recipe converts
   std::int64_t head = 0;       ///< lm_head
   std::int64_t attention = 0;  ///< QK^T and PV
 
   std::int64_t total() const { return gemm + head + attention; }
 };
 
-/// seq: tokens per sequence, s.
+/// Returns the FLOPs per token at sequence length `seq`.
 FlopCount flops_per_token(const ModelConfig& config, std::int64_t seq,
                           FlopConvention convention = FlopConvention::causal);
 

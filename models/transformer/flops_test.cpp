@@ -1,4 +1,4 @@
-// The FLOP formula against numbers that others published or that follow from their code.
+// The FLOP formula against published numbers and numbers that follow from others' code.
 #include "models/transformer/flops.h"
 
 #include <cmath>
@@ -13,22 +13,22 @@ double total(const char* model, std::int64_t seq, FlopConvention convention) {
   return static_cast<double>(flops_per_token(find_model(model), seq, convention).total());
 }
 
-// A golden with n printed digits is met when rounding to them gives it.
+// Returns true if `got` rounds to `want` at its last printed digit.
 bool rounds_to(double got, double want, double last_digit) { return std::abs(got - want) <= last_digit / 2; }
 
-TEST_CASE("causal FLOPs of Llama-3-8B at 8192", "[models]") {
+TEST_CASE("flops_per_token: causal count of Llama 3.1 8B at 8192 tokens equals the formula by hand",
+          "[models]") {
   const FlopCount count = flops_per_token(find_model("llama3.1-8b"), 8192);
   CHECK(rounds_to(static_cast<double>(count.total()), 5.147e10, 1e7));
-  // By hand: 218,103,808 linear weights a block.
+  // By hand: 218,103,808 linear weights per block.
   CHECK(count.gemm == 6LL * 32 * 218'103'808);
   CHECK(count.head == 6LL * 128256 * 4096);
   CHECK(count.attention == 6LL * 32 * 8192 * 4096);
 }
 
-TEST_CASE("causal FLOPs reproduce NVIDIA's H100 rows", "[models]") {
-  // Megatron Bridge's performance summary, 25.11, sequence 8192: TFLOP/s per GPU beside tokens/s per GPU.
-  // Both are printed as whole numbers, so the formula meets a row if it maps the one's rounding interval onto
-  // the other's.
+TEST_CASE("flops_per_token: causal count reproduces NVIDIA's published H100 rows", "[models]") {
+  // Megatron Bridge's performance summary, 25.11, sequence 8192: TFLOP/s per GPU and tokens/s per GPU. Both
+  // are printed as integers, so the formula matches a row if it maps one rounding interval onto the other.
   struct Row {
     const char* model;
     double tflops, tokens_per_s;
@@ -42,16 +42,17 @@ TEST_CASE("causal FLOPs reproduce NVIDIA's H100 rows", "[models]") {
   }
 }
 
-TEST_CASE("causal FLOPs of mixtures count the experts that a token meets, and no router", "[models][moe]") {
-  // Qwen3-30B-A3B at 4096: by the published convention, which fits Megatron Bridge's rows.
+TEST_CASE("flops_per_token: MoE models count activated experts and no router", "[models][moe]") {
+  // Qwen3-30B-A3B at 4096 in the published convention, which matches Megatron Bridge's rows.
   CHECK(flops_per_token(find_model("qwen3-30b-a3b"), 4096).total() == 23'006'281'728);
   const FlopCount count = flops_per_token(find_model("deepseek-v2-lite-gqa"), 4096);
-  // By hand: four attention matrices 2048^2; the first layer's SwiGLU; of the others six experts and a shared one.
+  // By hand: four attention matrices 2048^2; the first layer's SwiGLU; six experts and a shared one in the
+  // others.
   CHECK(count.gemm ==
         6LL * (27LL * 4 * 2048 * 2048 + 3LL * 2048 * 10944 + 26LL * 3 * 2048 * (6 * 1408 + 2816)));
 }
 
-TEST_CASE("torchtitan's convention", "[models]") {
+TEST_CASE("flops_per_token: torchtitan convention reproduces torchtitan's numbers", "[models]") {
   CHECK(rounds_to(total("llama3.1-8b", 8192, FlopConvention::torchtitan), 5.7914e10, 1e6));
   CHECK(rounds_to(total("llama3.1-8b", 2048, FlopConvention::torchtitan), 4.8251e10, 1e6));
   CHECK(rounds_to(total("llama3.2-1b", 8192, FlopConvention::torchtitan), 1.0636e10, 1e6));
@@ -59,19 +60,19 @@ TEST_CASE("torchtitan's convention", "[models]") {
   CHECK(rounds_to(total("llama3-70b", 8192, FlopConvention::torchtitan), 4.8144e11, 1e7));
 }
 
-TEST_CASE("a tied head costs what an untied one costs", "[models]") {
+TEST_CASE("flops_per_token: tied and untied heads cost the same", "[models]") {
   ModelConfig config = find_model("tiny");
   const FlopCount tied = flops_per_token(config, 128);
   config.tied = false;
   CHECK(flops_per_token(config, 128).total() == tied.total());
 }
 
-TEST_CASE("heads need not add up to the width", "[models]") {
-  const ModelConfig config = find_model("qwen3-4b");  // 32 heads of 128 beside a width of 2560
+TEST_CASE("flops_per_token: attention uses heads times head_dim instead of the width", "[models]") {
+  const ModelConfig config = find_model("qwen3-4b");  // 32 heads of 128, width 2560
   CHECK(flops_per_token(config, 4096).attention == 6LL * 36 * 4096 * 32 * 128);
 }
 
-TEST_CASE("the largest preset at a million tokens does not overflow", "[models]") {
+TEST_CASE("flops_per_token: largest preset at a million tokens does not overflow", "[models]") {
   const FlopCount count = flops_per_token(find_model("llama3.1-405b"), 1 << 20, FlopConvention::torchtitan);
   CHECK(count.attention == 12LL * 126 * (1 << 20) * 16384);
 }

@@ -1,5 +1,5 @@
-// Steps whose wgrad takes transposed codes (Recipe::flow): what they change, what they leave to the bit, and what they are made
-// of.
+// Steps whose wgrad transposes FP8 data (Recipe::flow): which results change, which stay equal bit for bit,
+// and from what the gradients are computed.
 #include "models/transformer/step_compare.h"
 
 using namespace precbench;
@@ -23,7 +23,7 @@ bool of_linear(const std::string& name) { return name.find("_proj") != std::stri
 
 }  // namespace
 
-TEST_CASE("flow changes the gradients of linear layers alone, and those a little", "[flow]") {
+TEST_CASE("flow: changes only gradients of linear layers and by at most 4%", "[flow]") {
   for (const auto& [model, at] :
        {std::pair("tiny", WeightAt::swiglu), std::pair("tiny-moe", WeightAt::swiglu),
         std::pair("tiny-moe-shared", WeightAt::swiglu), std::pair("tiny-moe-shared", WeightAt::input)}) {
@@ -33,13 +33,13 @@ TEST_CASE("flow changes the gradients of linear layers alone, and those a little
     const Result with = random_step(setup);
     setup.recipe = find_recipe("blockwise_pow2");
     const Result without = random_step(setup);
-    // Forward and the way of the gradient down take the same codes.
+    // Forward and dgrad use the same FP8 data with and without flow.
     CHECK(with.loss == without.loss);
     std::int64_t changed = 0;
     for (const auto& [name, values] : without.gradients) {
       INFO(name);
       const double d = distance(with.gradients.at(name), values);
-      // e4m3 errs by 2^-4 / sqrt 3 at most in the root mean square; two casts of two operands.
+      // The RMS error of e4m3 is at most 2^-4 / sqrt 3. Two operands are cast twice.
       CHECK(d <= (of_linear(name) ? 0.04 : 0.0));
       changed += d > 0;
     }
@@ -47,7 +47,7 @@ TEST_CASE("flow changes the gradients of linear layers alone, and those a little
   }
 }
 
-TEST_CASE("a step with flow is the same recomputed", "[flow]") {
+TEST_CASE("flow: recomputation gives the same bits", "[flow]") {
   for (const char* model : {"tiny", "tiny-moe-shared"}) {
     INFO(model);
     StepSetup setup = setup_of(model, flowing());
@@ -60,7 +60,7 @@ TEST_CASE("a step with flow is the same recomputed", "[flow]") {
   }
 }
 
-TEST_CASE("lm_head and q, k and v apart take transposed codes as well", "[flow]") {
+TEST_CASE("flow: lm_head and separate q k v GEMMs stay within 4% of requantized gradients", "[flow]") {
   StepSetup setup = setup_of("tiny", flowing());
   setup.head = flowing();
   setup.roles = {LinearRole::q, LinearRole::down};  // v is narrower than a block
@@ -74,7 +74,7 @@ TEST_CASE("lm_head and q, k and v apart take transposed codes as well", "[flow]"
   }
 }
 
-TEST_CASE("wgrad of codes is the product of the transposed codes", "[flow]") {
+TEST_CASE("Linear::wgrad with flow: equals the GEMM of the transposed FP8 data bit for bit", "[flow]") {
   const std::int64_t M = 256, N = 128, K = 384;
   const auto device = make_cpu_device(1);
   const Recipe recipe = flowing();
@@ -84,7 +84,7 @@ TEST_CASE("wgrad of codes is the product of the transposed codes", "[flow]") {
   const auto quantized = [&](std::uint64_t seed, std::int64_t cols) {
     QuantizedTensor x;
     x.value = arena.push(Segment::activations, DType::bf16, M, cols);
-    for (std::int64_t i = 0; i < M * cols; ++i)  // rows of sizes 2^0 to 2^12
+    for (std::int64_t i = 0; i < M * cols; ++i)  // rows scaled by 2^0 to 2^12
       x.value.as<std::uint16_t>()[i] = bf16_encode(std::ldexp(
           irwin_hall_normal(seed, static_cast<std::uint64_t>(i)), static_cast<int>(i / cols * 5 % 13)));
     x.rowwise = push_gemm_operand(arena, Segment::activations, recipe.fprop.a, M, cols);
@@ -105,7 +105,7 @@ TEST_CASE("wgrad of codes is the product of the transposed codes", "[flow]") {
   const Tensor expected = arena.push(Segment::gradients, DType::f32, N, K);
   device->matmul({expected, dy_columns, x_columns, {GemmRole::wgrad}});
   CHECK(std::memcmp(dweight.data, expected.data, static_cast<std::size_t>(expected.bytes())) == 0);
-  // And near what columns of the values give.
+  // The result is also close to that of columns quantized from the values.
   QuantizedTensor direct_x{.value = x.value}, direct_dy{.value = dy.value};
   direct_x.columnwise = push_gemm_operand(arena, Segment::activations, recipe.wgrad.b, K, M);
   direct_dy.columnwise = push_gemm_operand(arena, Segment::activations, recipe.wgrad.a, N, M);

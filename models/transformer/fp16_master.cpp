@@ -1,5 +1,5 @@
-// What Parameters does with an FP16 master: codes with one scale for a matrix and FP32 vectors, in and out, and the BF16 and
-// FP8 weights that are made of them.
+// FP16 master weights in Parameters: matrices in FP16 with one scale each and vectors in FP32; encoding,
+// decoding, and the BF16 and FP8 weights made from them.
 #include <utility>
 
 #include "kernels/numerics/state_formats.h"
@@ -9,7 +9,7 @@
 namespace precbench {
 namespace {
 
-/// As many elements of another type in the same memory.
+/// Returns the same memory as the same number of elements of another type.
 Tensor in_place_of(const Tensor& x, DType dtype) { return {x.data, dtype, x.rows, x.cols}; }
 
 }  // namespace
@@ -71,7 +71,7 @@ void Parameters::encode_master(int unit, std::size_t parameter,
   const Piece piece = layout_.pieces(unit, shard_rank())[parameter];
   const StateScale scale = master_scales_->of(unit, parameter);
   const Tensor codes = local(master_, unit);
-  // The edges' weights are not in use now, nor are they gathered.
+  // The edges' weights are neither in use nor gathered now, so their buffer serves as scratch.
   forget_gathered();
   const Tensor memory = exchange_->edges_room();
   for (const bool measure : {true, false}) {
@@ -118,8 +118,8 @@ void Parameters::refresh_fp8_weights() {
   const auto leading = [&](int unit) { return local_leading(unit); };
   const auto kept = [&](int unit) { return fp8_->from_master() ? local_leading(unit) : local_weights(unit); };
   if (!widen && !round) return fp8_->refresh(kept, leading, delayed_.get());
-  // Made unit by unit: of an FP16 master what its codes stand for, so that FP8 is rounded from the master itself; of an
-  // FP32 master the BF16 weights that are not kept.
+  // Made unit by unit. An FP16 master is decoded to FP32, so that FP8 is rounded from the master itself. An
+  // FP32 master is rounded to the BF16 weights that are not kept.
   const Tensor made =
       arena_.push(Segment::workspace, widen ? DType::f32 : options_.weights, 1, layout_.shard_size(block));
   int current = -1;

@@ -1,4 +1,4 @@
-// Casting, exchanging and summing. See fp8_gradients.h.
+// Casts, exchanges and sums FP8 gradients. See fp8_gradients.h.
 #include "models/transformer/fp8_gradients.h"
 
 #include <algorithm>

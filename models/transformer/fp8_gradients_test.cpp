@@ -1,5 +1,5 @@
-// FP8 gradients: what ranks keep after a step, against the same written out on the host; replicas and shards alike, and over
-// micro-steps. Casts and sums are held to another implementation in kernels/device/scaled_values_test.cpp.
+// FP8 gradients after a step on replicas and shards, with accumulation, against a host reference.
+// kernels/device/scaled_values_test.cpp compares casts and sums with another implementation.
 #include "models/transformer/fp8_gradients.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ ModelConfig awkward() {
   return c;
 }
 
-/// What backward leaves of a parameter on a rank: of a size that differs between parameters and between ranks.
+/// Returns the gradient that backward leaves on a rank; its magnitude differs between parameters and ranks.
 std::vector<float> gradient_of(int unit, std::size_t parameter, int rank, int micro, std::int64_t size) {
   const int stream = ((unit * 16 + static_cast<int>(parameter)) * 8 + rank) * 4 + micro;
   return rounded(normal(static_cast<std::uint64_t>(stream), size, std::ldexp(1e-3f, stream % 13 - rank)));
@@ -35,15 +35,14 @@ float next_scale(const std::vector<std::vector<float>>& values) {
   return amax > 0 ? std::exp2(std::floor(std::log2(448.0f / amax))) : 1.0f;
 }
 
-/// The value of e4m3 that is nearest, ties to even; beyond 448 that.
+/// Returns the nearest e4m3 value, ties to even, saturating at 448.
 float nearest_e4m3(double x) {
   if (x == 0) return static_cast<float>(x);
-  const double step =
-      std::exp2(std::max(-9, std::ilogb(x) - 3));  // of three bits behind the first, down to 2^-9
+  const double step = std::exp2(std::max(-9, std::ilogb(x) - 3));  // three mantissa bits, down to 2^-9
   return static_cast<float>(std::clamp(std::nearbyint(x / step) * step, -448.0, 448.0));
 }
 
-/// To e4m3 and back.
+/// Rounds values to e4m3 and back.
 std::vector<float> through(std::vector<float> values, float scale) {
   for (float& x : values) x = e4m3_decode(e4m3_encode(x * scale)) / scale;
   return values;
@@ -54,7 +53,7 @@ std::vector<float> plus(std::vector<float> a, const std::vector<float>& b) {
   return a;
 }
 
-/// Over ranks, in their order, of what they send with one scale.
+/// Returns the sum in rank order of the ranks' values, cast with one scale.
 std::vector<float> sum_of(const std::vector<std::vector<float>>& values) {
   const float scale = next_scale(values);
   std::vector<float> sum = through(values[0], scale);
@@ -62,7 +61,8 @@ std::vector<float> sum_of(const std::vector<std::vector<float>>& values) {
   return sum;
 }
 
-/// The same as MS-AMP adds: under a scale of 1 / sqrt(ranks), here the power of two at or below it, and every sum in e4m3.
+/// Returns the sum as MS-AMP computes it: the scale is divided by sqrt(ranks), rounded down to a power of
+/// two, and every sum is rounded to e4m3.
 std::vector<float> rounded_sum_of(const std::vector<std::vector<float>>& values) {
   const auto ranks = static_cast<double>(values.size());
   const double scale = next_scale(values) * std::exp2(std::floor(-std::log2(ranks) / 2));
@@ -76,7 +76,7 @@ std::vector<float> rounded_sum_of(const std::vector<std::vector<float>>& values)
   return sum;
 }
 
-/// What is kept of a parameter's gradient.
+/// The kept gradient of a parameter.
 struct Kept {
   std::vector<float> values;
   float scale = 1;
@@ -87,8 +87,8 @@ Kept kept_of(const std::vector<float>& values) {
   return {through(values, scale), scale};
 }
 
-/// After a step: micro-steps are added to what was kept, by each rank for itself where ranks are replicas, and where they
-/// are shards after the sum.
+/// Returns the expected gradient after a step. Replicas accumulate their own micro-steps and sum at the end;
+/// shards sum over ranks and then accumulate.
 Kept expected(int unit, std::size_t parameter, int ranks, int micros, bool sharded, bool round,
               std::int64_t size) {
   const auto over_ranks = [round](const std::vector<std::vector<float>>& values) {
@@ -113,7 +113,7 @@ Kept expected(int unit, std::size_t parameter, int ranks, int micros, bool shard
   return whole;
 }
 
-/// Every rank's gradient of every unit, put together from the ranks' parts.
+/// Runs the ranks and compares every part of every unit with the expected gradient.
 void check_ranks(int ranks, bool sharded, int micros, bool round) {
   const ModelConfig config = awkward();
   std::mutex mutex;
@@ -135,7 +135,7 @@ void check_ranks(int ranks, bool sharded, int micros, bool round) {
         }
         gradients.reduce(u, codes(u), micro == 0, micro == micros - 1);
       }
-    const std::lock_guard lock(mutex);  // Catch2's assertions are for one thread at a time
+    const std::lock_guard lock(mutex);  // Catch2's assertions are not thread-safe
     for (int u = 0; u < layout.unit_count(); ++u) {
       const std::vector<Piece> pieces = layout.pieces(u, sharded ? comm.rank() : 0);
       for (std::size_t i = 0; i < pieces.size(); ++i) {
@@ -155,7 +155,7 @@ void check_ranks(int ranks, bool sharded, int micros, bool round) {
 
 }  // namespace
 
-TEST_CASE("gradients in e4m3 are those of the rules written out, on one rank, replicas and shards",
+TEST_CASE("Fp8Gradients: match the host reference on one rank and on replicas and shards",
           "[fp8_gradients]") {
   for (const bool round : {false, true})
     for (const int micros : {1, 3}) {
@@ -169,7 +169,7 @@ TEST_CASE("gradients in e4m3 are those of the rules written out, on one rank, re
     }
 }
 
-TEST_CASE("sums in e4m3 are others than in FP32, and the cast that keeps them loses nothing",
+TEST_CASE("Fp8Gradients host reference: e4m3 sums differ from FP32 sums and their final cast is exact",
           "[fp8_gradients]") {
   for (const int ranks : {2, 3, 4, 8}) {
     INFO(ranks << " ranks");
@@ -187,8 +187,7 @@ TEST_CASE("sums in e4m3 are others than in FP32, and the cast that keeps them lo
   }
 }
 
-TEST_CASE("what replicas send of an e4m3 gradient is a quarter of what they send of an FP32 one",
-          "[fp8_gradients]") {
+TEST_CASE("Fp8Gradients: replicas send a quarter of the bytes of FP32 gradients", "[fp8_gradients]") {
   const ModelConfig config = awkward();
   on_cpu_ranks(4, [&](Device& device, Comm& comm) {
     std::vector<std::byte> memory(1 << 20);

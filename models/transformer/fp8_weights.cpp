@@ -1,4 +1,4 @@
-// Quantizing and exchanging shards. See fp8_weights.h.
+// Quantizes and exchanges shards. See fp8_weights.h.
 #include "models/transformer/fp8_weights.h"
 
 #include <fmt/format.h>
@@ -29,7 +29,7 @@ std::string why_not_fp8_weights(const Recipe& recipe, const ModelConfig& model, 
   if (recompute)
     return "FP8 gather: with recompute, backward takes weights in the codes of both directions, which are more "
            "bytes than BF16";
-  constexpr std::int64_t kTile = 128;  // of scales in memory (scale_layout.h): 128 vectors x 4 blocks of 32
+  constexpr std::int64_t kTile = 128;  // scale tile in memory (scale_layout.h): 128 vectors x 4 blocks of 32
   for (const LinearSpec& linear : block_of(model, 0).linears)
     for (const std::int64_t dim : {linear.in, linear.out()})
       if (dim % kTile != 0)
@@ -43,7 +43,7 @@ Fp8Weights::Fp8Weights(Device& device, Comm* comm, Arena& arena, const Layout& l
     : device_(device), comm_(comm), layout_(layout), format_(format), layers_(layers) {
   const auto blocks = static_cast<std::int64_t>(layers.size());
   for (const LinearMatrix& m : layout.block_linears(0)) {
-    // Every matrix's scales start where a GEMM may read them: at 16 bytes.
+    // A matrix's scales start at a multiple of 16 bytes, as GEMMs require.
     scale_offsets_.push_back(scales_per_block_);
     if (!by_pass()) scales_per_block_ += detail::padded(scale_count(format.granularity, m.rows, m.cols), 4);
   }
@@ -79,7 +79,7 @@ Tensor Fp8Weights::scales(int unit, Pass pass) const {
 GemmOperand Fp8Weights::columns(int unit, const LinearMatrix& m, const Tensor& codes, const Tensor& scales,
                                 Arena& arena) const {
   const GemmOperand form = push_gemm_operand(arena, Segment::quantized_weights, format_, m.cols, m.rows);
-  // A line of scale tiles belongs to 128 of the form's rows: 4 bytes for each of the 128 columns of a tile.
+  // A line of scale tiles covers 128 rows of the copy and takes 4 bytes per column (512 per 128 x 128 tile).
   const std::int64_t lines = m.cols / 128, per_row = 128 / kCodesPerScale;
   const Tensor form_scale = form.scale.reshape(lines, m.rows * per_row);
   for (int shard_rank = 0; shard_rank < layout_.shards(); ++shard_rank) {

@@ -1,17 +1,17 @@
-// Blocks' weights as ranks exchange them in FP8. Before the first gather of an optimizer step every rank quantizes its
-// shards. What is gathered then is bytes, half of what BF16 takes. One rank, or a replica, may keep its weights so as well.
+// FP8 exchange of the blocks' weights. Before the first gather of an optimizer step every rank quantizes its
+// shards; the gather then moves half the bytes of BF16. A single rank or a replica may also keep FP8 weights.
 //
-//   one scale per matrix   Every rank casts its part of the master with the amax over all ranks. An FP32 master is
-//                          rounded once so; by way of BF16 weights it would be rounded twice.
-//                          With delayed scaling that amax is one of steps before, and nothing is exchanged first.
+//   one scale per matrix   Every rank casts its part of the master with the amax over all ranks. An FP32
+//                          master is rounded only once this way, and twice via BF16 weights. With delayed
+//                          scaling the amax comes from previous steps, without an exchange before the cast.
 //   128x128 blocks         Every rank quantizes its rows of the BF16 weights. Shards end where blocks end.
-//   1x32 blocks            The same, but each pass gathers codes of its own with their scales: those of fprop in
-//                          forward, those of dgrad in backward. Both come from the BF16 value.
+//   1x32 blocks            The same, but each pass gathers its own data and scales: fprop's in forward,
+//                          dgrad's in backward. Both are quantized from the BF16 value.
 //
-// Other scales, norm gains and biases are small, and every rank has all of them: they are summed over ranks, each of
-// which holds its own and zeros elsewhere.
+// Other scales, norm gains and biases are small, and every rank keeps all of them. They are summed over
+// ranks, each of which contributes its own and zeros elsewhere.
 //
-// The recipe must take weights in one format in fprop and dgrad. In both, every scale must belong to one rank's rows.
+// The recipe must use one weight format for fprop and dgrad, and every scale must lie within one rank's rows.
 #pragma once
 
 #include <functional>
@@ -29,59 +29,60 @@ namespace precbench {
 /// A block's weights as the model uses them; vectors in BF16.
 using BlockWeights = BlockOf<Weight>;
 
-/// The half of a step that a block's weights are gathered for.
+/// The half of a step for which a block's weights are gathered.
 enum class Pass : std::uint8_t { forward, backward };
 
-/// Why a model's weights cannot be exchanged in a recipe's FP8; empty if they can. recompute: backward runs fprop
-/// again.
+/// Returns why a model's weights cannot be exchanged in a recipe's FP8; empty if they can. recompute:
+/// backward runs fprop again.
 std::string why_not_fp8_weights(const Recipe& recipe, const ModelConfig& model, bool recompute);
 
 class Fp8Weights {
  public:
-  /// `format`: of the weights; `comm`: the ranks of a group, null where each keeps all of the codes, which needs
-  /// from_master(); `layers`: which blocks.
+  /// `format`: of the weights; `comm`: the ranks of a group, null if each keeps all data, which requires
+  /// from_master(); `layers`: the blocks to exchange in FP8.
   Fp8Weights(Device& device, Comm* comm, Arena& arena, const Layout& layout, const QuantFormat& format,
              const std::vector<bool>& layers);
 
   bool has(int unit) const { return layout_.is_block(unit) && layers_[layer_of(unit)]; }
-  /// Whether shards are cast from the master, so that nobody reads BF16 weights.
+  /// Returns true if shards are cast from the master, so that BF16 weights are not read.
   bool from_master() const { return format_.granularity == Granularity::tensor; }
-  /// Whether the two passes gather codes of their own, with scales beside them.
+  /// Returns true if each pass gathers its own data and scales.
   bool by_pass() const { return format_.granularity == Granularity::block_1x32; }
 
-  /// Quantizes this rank's shards and exchanges scales, gains and biases. `shard(unit)`: this rank's part of a unit,
-  /// FP32 or BF16, BF16 unless from_master(); good until the next is asked for. `leading(unit)`: the same in either.
-  /// `delayed`: where scales are known before; the amaxes of the shards are noted there. May be null.
+  /// Quantizes this rank's shards and exchanges scales, gains and biases. `shard(unit)`: this rank's part of
+  /// a unit, FP32 or BF16 (BF16 unless from_master()), valid until the next call. `leading(unit)`: the same
+  /// in either. `delayed`: provides the amaxes of delayed scales and records the shards' own; may be null.
   void refresh(const std::function<Tensor(int)>& shard, const std::function<Tensor(int)>& leading,
                const DelayedScaling* delayed = nullptr);
-  /// This rank's codes of a unit, e4m3 [1, shard size], and where by_pass() their scales, ue8m0 [1, shard size /
-  /// kCodesPerScale].
+  /// Return this rank's part of a unit: FP8 data, e4m3 [1, shard size], and with by_pass() scales, ue8m0 [1,
+  /// shard size / kCodesPerScale].
   Tensor codes(int unit, Pass pass) const;
   Tensor scales(int unit, Pass pass) const;
   static constexpr std::int64_t kCodesPerScale = 32;
-  /// A unit whose codes, and scales where by_pass(), have been gathered: views of them, but where by_pass() those of
-  /// backward, which are put together in the arena's stack.
+  /// Returns a unit's weights from its gathered FP8 data and, with by_pass(), scales. They are views, except
+  /// backward's with by_pass(), which are assembled in the arena's stack.
   BlockWeights block(int unit, Pass pass, const Tensor& codes, const Tensor& scales, Arena& arena) const;
 
  private:
   /// This rank's part of a linear layer's matrix.
   struct Part {
     int unit;
-    std::size_t linear;  // which of the block's
+    std::size_t linear;  // index in the block's linears
     const LinearMatrix& matrix;
-    std::int64_t first;  // element of the matrix
-    std::int64_t at;     // element of the shard
-    std::int64_t count;  // of elements; may be 0
+    std::int64_t first;  // first element, within the matrix
+    std::int64_t at;     // first element, within the shard
+    std::int64_t count;  // elements; may be 0
 
-    /// Its elements of a shard in which `per` of them share one; a tensor without data where there is none.
+    /// Returns the part's slice of a shard tensor with one entry per `per` elements; a tensor without data if
+    /// empty.
     Tensor of(const Tensor& shard, std::int64_t per = 1) const {
       return count ? shard.elements(at / per, count / per) : Tensor{nullptr, shard.dtype, 0, 0};
     }
   };
-  /// body(part) for every exchanged block's matrices, on which this rank may have no part.
+  /// Calls body(part) for every matrix of the exchanged blocks, even if this rank has no part of it.
   template <class Body>
   void for_each_part(Body&& body) const;
-  /// The steps of refresh: codes and scales, one way or the other, then gains and biases.
+  /// Steps of refresh(): FP8 data and scales in one of three ways, then gains and biases.
   void cast_with_common_amax(const std::function<Tensor(int)>& shard);
   void cast_with_known_amax(const std::function<Tensor(int)>& shard, const DelayedScaling& delayed);
   void quantize_own_rows(const std::function<Tensor(int)>& shard);
@@ -89,16 +90,16 @@ class Fp8Weights {
 
   int rank() const { return comm_ ? comm_->rank() : 0; }
   int layer_of(int unit) const { return unit - layout_.block_unit(0); }
-  /// Of the block's i-th linear layer.
+  /// Returns the first scale of the block's i-th linear layer.
   std::int64_t first_scale(int unit, std::size_t i) const {
     return layer_of(unit) * scales_per_block_ + scale_offsets_[i];
   }
   Weight weight(int unit, std::size_t i, Pass pass, const Tensor& codes, const Tensor& scales,
                 Arena& arena) const;
-  /// A matrix's column form from gathered shards, each of which holds that of its rows.
+  /// Assembles a matrix's columnwise copy from gathered shards, each of which holds that of its own rows.
   GemmOperand columns(int unit, const LinearMatrix& matrix, const Tensor& codes, const Tensor& scales,
                       Arena& arena) const;
-  /// A shard's elements of a matrix, as [first, last) of the unit; empty where first >= last.
+  /// Returns a shard's elements of a matrix as [first, last) of the unit; empty if first >= last.
   std::pair<std::int64_t, std::int64_t> range(int unit, int shard_rank, const LinearMatrix& matrix) const;
 
   Device& device_;
@@ -106,12 +107,12 @@ class Fp8Weights {
   const Layout& layout_;
   QuantFormat format_;
   std::vector<bool> layers_;
-  std::vector<std::int64_t> scale_offsets_;  // of every linear layer in a block's scales
+  std::vector<std::int64_t> scale_offsets_;  // of every linear layer within a block's scales
   std::int64_t scales_per_block_ = 0;
   std::int64_t vectors_per_block_ = 0;
-  Tensor codes_[2];   // e4m3: one shard of every block, for each pass where by_pass()
-  Tensor beside_[2];  // ue8m0: their scales, where by_pass()
-  Tensor scales_;     // f32 [layers, scales of a block], else
+  Tensor codes_[2];   // e4m3: one shard of every block; per pass with by_pass()
+  Tensor beside_[2];  // ue8m0: scales of codes_ with by_pass()
+  Tensor scales_;     // f32 [layers, scales of a block], without by_pass()
   Tensor amaxes_;     // f32 [layers, linear layers of a block], with one scale per matrix
   Tensor vectors_;    // bf16 [layers, gains and biases of a block]
 };

@@ -1,4 +1,4 @@
-// The head: final norm, lm_head and loss, forward and back. See transformer.h.
+// The head: final norm, lm_head and loss, forward and backward. See transformer.h.
 #include <algorithm>
 
 #include "models/transformer/transformer.h"

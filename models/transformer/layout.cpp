@@ -1,4 +1,4 @@
-// Parameter arithmetic: names, offsets, shards, runs. See layout.h.
+// Names, offsets, shards and runs of parameters. See layout.h.
 #include "models/transformer/layout.h"
 
 #include <fmt/format.h>
@@ -9,7 +9,7 @@
 namespace precbench {
 namespace {
 
-// Tensors start at multiples of 8 elements: 16 bytes in BF16, which cuBLASLt and vector loads want.
+// Tensors start at multiples of 8 elements: 16 bytes in BF16, for cuBLASLt and vector loads.
 constexpr std::int64_t kAlign = 8;
 // Shards start at multiples of 128 elements, so that every rank's flat buffers stay aligned.
 constexpr std::int64_t kShardAlign = 128;
@@ -22,8 +22,8 @@ Tensor view(const Tensor& unit, std::int64_t offset, std::int64_t rows, std::int
   return unit.elements(offset, rows * cols).reshape(rows, cols);
 }
 
-/// Appends parameters that are used as one tensor: only before the first there may be a hole. A part is so many
-/// rows of a matrix with `cols` columns, or so many elements of a vector.
+/// Appends parameters that are used as one tensor, so only the first may be preceded by a hole. A part's size
+/// is rows of a matrix with `cols` columns, or elements of a vector.
 void append(Unit& unit, const std::string& prefix, const std::vector<ParameterPart>& parts,
             ParameterKind kind, std::int64_t cols = 0) {
   unit.size = align_up(unit.size, kAlign);
@@ -47,7 +47,8 @@ Unit Layout::make_block(std::int64_t layer) const {
   return unit;
 }
 
-/// One unit, or what is left of it and its experts' two; every parameter knows where it would be in the one.
+/// Adds a block's unit, with expert parallelism split into its dense rest and two expert units. in_model
+/// stays that of the whole.
 void Layout::push_block(std::int64_t layer, Unit block) {
   block_units_.push_back(unit_count());
   block.layer = layer;
@@ -152,14 +153,14 @@ std::int64_t Layout::whole_block_shard(std::int64_t layer) const {
       if (end > m.offset && end < m.offset + m.size()) return (end - m.offset) % (128 * m.cols) == 0;
     return true;
   };
-  std::int64_t step = 0;  // between candidates: what 128 rows of all the matrices have in common
+  std::int64_t step = 0;  // distance of candidates: gcd of 128 rows of all matrices
   for (const LinearMatrix& m : linears) step = std::gcd(step, 128 * m.cols);
   const std::int64_t size = kind_of(layer).size;
   for (std::int64_t shard = align_up((size + shards_ - 1) / shards_, step);; shard += step) {
     bool whole = true;
     for (int shard_rank = 1; shard_rank < shards_; ++shard_rank)
       whole = whole && ends_whole(shard_rank * shard);
-    if (whole) return shard;  // at the latest when one shard holds all
+    if (whole) return shard;  // holds at the latest when one shard holds everything
   }
 }
 

@@ -1,4 +1,4 @@
-// Parameter arithmetic: nothing is lost, counted twice or misplaced, however a model is cut.
+// Layout arithmetic: no element is lost, counted twice or misplaced, however a model is sharded.
 #include "models/transformer/layout.h"
 
 #include <fmt/format.h>
@@ -36,7 +36,7 @@ std::vector<ModelConfig> configs() {
 
 }  // namespace
 
-TEST_CASE("the units hold every parameter of every preset", "[layout]") {
+TEST_CASE("Layout: units hold every parameter of every preset once", "[layout]") {
   for (const ModelConfig& config : model_presets()) {
     INFO(config.name);
     const Layout layout(config, 1);
@@ -58,7 +58,7 @@ TEST_CASE("the units hold every parameter of every preset", "[layout]") {
   }
 }
 
-TEST_CASE("shards and units lie behind each other without overlap, aligned", "[layout]") {
+TEST_CASE("Layout: shards and units are aligned and do not overlap", "[layout]") {
   for (const ModelConfig& config : configs())
     for (int shards : {1, 2, 3, 5}) {
       INFO(config.name << " tied " << config.tied << " qk_norm " << config.qk_norm << " shards " << shards);
@@ -84,7 +84,7 @@ TEST_CASE("shards and units lie behind each other without overlap, aligned", "[l
     }
 }
 
-TEST_CASE("runs cover every element of every parameter once, with its decay, and nothing else", "[layout]") {
+TEST_CASE("Layout: runs cover every parameter element exactly once with its decay", "[layout]") {
   for (const ModelConfig& config : configs())
     for (int shards : {1, 2, 3, 5}) {
       INFO(config.name << " tied " << config.tied << " qk_norm " << config.qk_norm << " shards " << shards);
@@ -116,7 +116,7 @@ TEST_CASE("runs cover every element of every parameter once, with its decay, and
     }
 }
 
-TEST_CASE("norm gains and biases are spared from decay", "[layout]") {
+TEST_CASE("Layout: norm gains and biases have no weight decay", "[layout]") {
   for (const ModelConfig& config : configs()) {
     const Layout layout(config, 1);
     for (const Unit& unit : layout.units())
@@ -128,14 +128,14 @@ TEST_CASE("norm gains and biases are spared from decay", "[layout]") {
   }
 }
 
-TEST_CASE("weight decay covers a block in one run where the dimensions are whole", "[layout]") {
+TEST_CASE("Layout: a block with aligned dimensions has one decay run", "[layout]") {
   const Layout layout(model_presets().front(), 1);
   const std::vector<Run> runs = layout.runs(layout.block_unit(0), 0);
   REQUIRE(runs.size() == 2);
   CHECK((runs[0].decay() && !runs[1].decay()));
 }
 
-TEST_CASE("a block's fused matrices are its parameters, row behind row", "[layout]") {
+TEST_CASE("Layout: fused block matrices hold their parameters row by row", "[layout]") {
   for (const ModelConfig& config : configs()) {
     INFO(config.name << " tied " << config.tied << " qk_norm " << config.qk_norm);
     const Layout layout(config, 1);
@@ -182,14 +182,14 @@ TEST_CASE("a block's fused matrices are its parameters, row behind row", "[layou
       CHECK(next == t.qkv_bias.cols);
       CHECK((t.qkv_bias.as<float>() - memory.data()) % 8 == 0);
     }
-    // 16 bytes in BF16, which matrix and vector loads want of every tensor's start.
+    // 16 bytes in BF16, the alignment that GEMMs and vector loads need.
     for (const Tensor& whole : {t[LinearRole::qkv], t[LinearRole::o], t[LinearRole::gate_up],
                                 t[LinearRole::down], t.norm1, t.norm2})
       CHECK((whole.as<float>() - memory.data()) % 8 == 0);
   }
 }
 
-TEST_CASE("the edges are the embedding, the final norm and lm_head", "[layout]") {
+TEST_CASE("Layout: embedding and final_norm and lm_head are views at their parameters' offsets", "[layout]") {
   for (const ModelConfig& config : configs()) {
     INFO(config.name << " tied " << config.tied);
     const Layout layout(config, 1);

@@ -1,4 +1,4 @@
-// A linear layer in a recipe: which forms its operands take, and its three GEMMs.
+// A linear layer in a recipe: the quantized copies of its operands and its three GEMMs.
 //   fprop  Y = X W^T      dgrad  dX = dY W      wgrad  dW = dY^T X
 #pragma once
 
@@ -11,52 +11,52 @@
 
 namespace precbench {
 
-/// Memory for a quantized form of a [rows, k] matrix; BF16 forms need none (see make_quantized_tensor).
+/// Allocates a quantized copy of a [rows, k] matrix. BF16 formats need none (see make_quantized_tensor).
 GemmOperand push_gemm_operand(Arena& arena, Segment segment, const QuantFormat& format, std::int64_t rows,
                               std::int64_t k);
 
-/// An operand around an existing value, without quantized forms yet: BF16 forms alias the value.
+/// Returns an operand around an existing value, without quantized copies yet; BF16 copies alias the value.
 /// `row` and `col` are the formats of the GEMMs that contract over its columns and over its rows.
 QuantizedTensor make_quantized_tensor(const Tensor& value, const QuantFormat& row, const QuantFormat& col);
 
-/// The form that wgrad takes of an operand: the columnwise one, or where only codes of rows are there (Recipe::flow) their
-/// transposition, in transient memory. `groups`: of experts' rows.
+/// Returns the copy that wgrad reads: the columnwise one, or if only rowwise data exists (Recipe::flow) its
+/// transposition in transient memory. `groups`: of experts' rows.
 GemmOperand columns_of(Device& device, Arena& arena, const QuantizedTensor& operand,
                        const Groups& groups = {});
 
-/// A weight matrix [N, K] as a linear layer takes it, in one of three ways:
-///   value       BF16; each GEMM quantizes it where it uses it
-///   rowwise     quantized, of the form that fprop takes; for dgrad it is transposed
-///   columnwise  quantized, of the form that dgrad takes; backward has it where each pass has a form of its own
+/// A weight matrix [N, K] as a linear layer reads it, in one of three ways:
+///   value       BF16; each GEMM quantizes it on use
+///   rowwise     quantized for fprop; dgrad transposes it
+///   columnwise  quantized for dgrad; used in backward if each pass has a copy of its own
 /// Ranks that exchange weights in FP8 have no value.
 struct Weight {
   Tensor value;
   GemmOperand rowwise = {}, columnwise = {};
 };
 
-/// Which operand of a linear layer.
+/// An operand of a linear layer.
 enum class LinearOperand : std::uint8_t { x, dy, w };
-/// "x", "dy", "w"
+/// Returns "x", "dy" or "w".
 const char* name_of(LinearOperand operand);
 
-/// What an operand has of its own from step to step. Delayed scaling's amaxes, f32 [1], of a stack of experts'
-/// weights [1, experts]: what its scale comes from, and
-/// what this step's own raises; empty where the scale is not delayed, `staged` alone where nothing is to be noted. And the
-/// random numbers of its rounding.
+/// Persistent state of an operand: the random numbers of its rounding and, with delayed scaling, its amaxes:
+/// f32 [1], or [1, experts] of stacked expert weights. `known` determines the scale and `staged` collects
+/// this step's amax. `known` is empty without delayed scaling; `staged` is empty if nothing is to be
+/// recorded.
 struct OperandSlot {
   Tensor known = {}, staged = {};
   RandomStream random = {};
 };
 struct LinearSlots {
   OperandSlot x = {}, w = {}, dy = {};
-  bool current = false;  ///< nothing is known yet: `known` is first made from the operand itself
+  bool current = false;  ///< no history yet: `known` is first computed from the operand itself
   WeightAmaxes::Slot* w_amax =
-      nullptr;  ///< of a weight whose scale comes from itself; null: each GEMM finds it
+      nullptr;  ///< amax of a weight that is scaled by its own amax; null: each GEMM computes it
 };
 
-/// Gives a weight the amaxes that its one scale, or each expert's of a stack, is made by in this format, and the slot that its own
-/// are noted in; `columns`: for dgrad, which notes none, as both passes see the same weights. quantize(w) runs first where
-/// delayed scaling knows none yet. Returns false, and does nothing, where no slot has any.
+/// Sets where the weight's amaxes are read from and recorded, for a per-tensor scale (per expert if stacked).
+/// `columns`: for dgrad, which records nothing because both passes see the same weights. Calls quantize(w)
+/// first if delayed scaling has no history yet. Returns false and does nothing if no slot provides an amax.
 template <class Quantize>
 bool take_amaxes(QuantizedTensor& w, const LinearSlots& slots, const QuantFormat& format, bool columns,
                  Quantize&& quantize) {
@@ -71,8 +71,8 @@ bool take_amaxes(QuantizedTensor& w, const LinearSlots& slots, const QuantFormat
   return true;
 }
 
-/// A linear layer without its weight: a recipe, bound to a device and an arena. Weights are quantized into transient
-/// memory, because every training step changes them.
+/// A linear layer without its weight: a recipe bound to a device and an arena. Weights are quantized into
+/// transient memory because every training step changes them.
 class Linear {
  public:
   Linear(Device& device, Arena& arena, const Recipe& recipe, OpClass op_class = OpClass::gemm,
@@ -82,7 +82,7 @@ class Linear {
   const Recipe& recipe() const { return recipe_; }
   const LinearSlots& slots() const { return slots_; }
   const QuantFormat& x_rowwise() const { return recipe_.fprop.a; }
-  /// BF16 where wgrad takes what fprop's codes stand for, which it makes of the value itself.
+  /// BF16 if wgrad quantizes dequantized fprop data again, which it makes from the value itself.
   const QuantFormat& x_columnwise() const {
     static constexpr QuantFormat kPlain{};
     return recipe_.wgrad.b.from_fprop ? kPlain : recipe_.wgrad.b;
@@ -92,23 +92,25 @@ class Linear {
 
   /// Y[M,N] = X[M,K] W[N,K]^T; reads x.rowwise.
   void fprop(const Tensor& y, const QuantizedTensor& x, const Weight& weight) const;
-  /// dX[M,K] = or += dY[M,N] W[N,K]; reads dy.rowwise, and with mask_clipped fprop's X, whose BF16 value is `x`.
+  /// dX[M,K] = or += dY[M,N] W[N,K]; reads dy.rowwise. With mask_clipped also reads `x`, the BF16 value of
+  /// fprop's X.
   void dgrad(const Tensor& dx, const QuantizedTensor& dy, const Weight& weight, const Tensor& x = {},
              bool accumulate = false) const;
-  /// The weight with the form that fprop takes, or with `columns` dgrad, in the arena's stack.
+  /// Returns the weight with the copy for fprop, or for dgrad with `columns`, in the arena's stack.
   QuantizedTensor quantized_weight(const Weight& weight, bool columns) const;
-  /// dW[N,K] = or += dY[M,N]^T X[M,K]; reads dy.columnwise and x.columnwise, the codes of rows of one that has no
-  /// columns, or x.value (x_columnwise), and with mask_clipped the weight.
+  /// dW[N,K] = or += dY[M,N]^T X[M,K]; reads the columnwise copies of dy and x, or transposes their rowwise
+  /// data, or reads x.value (see x_columnwise). With mask_clipped also reads the weight.
   void wgrad(const Tensor& dweight, const QuantizedTensor& dy, const QuantizedTensor& x, const Weight& weight,
              bool accumulate) const;
 
  private:
-  /// The form of a weight that a GEMM takes, in transient memory; `columns`: for dgrad.
+  /// Returns the weight's copy for a GEMM, in transient memory; `columns`: for dgrad.
   GemmOperand quantized(const Weight& weight, const QuantFormat& format, bool columns) const;
-  /// The columnwise form of what fprop's codes of a matrix stand for, in transient memory.
+  /// Dequantizes fprop's data of a matrix and quantizes it columnwise, in transient memory.
   GemmOperand quantized_again(const Tensor& value, const QuantFormat& fprop_format, const QuantFormat& format,
                               const RandomStream& random) const;
-  /// A gradient in fprop's transform, turned back: dX or dW, of the operand `value` that fprop had in `format`.
+  /// Applies the inverse of fprop's transform to a gradient, dX or dW. `value`: the operand that fprop
+  /// quantized to `format`.
   void turn_back(const Tensor& gradient, const Tensor& turned, const Tensor& value, const QuantFormat& format,
                  bool accumulate) const;
 

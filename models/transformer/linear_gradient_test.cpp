@@ -1,6 +1,6 @@
-// Gradients of a linear layer whose products stand behind Hadamard transforms, against central differences of its forward
-// pass. Operands are chosen so that every cast is exact, before and behind the transforms: then forward is linear, but where
-// it clips, and its differences are its slope.
+// Gradients of a linear layer with Hadamard transforms, against central differences of its forward pass.
+// Operands are chosen such that every cast is exact before and after the transforms. Forward is then linear
+// except where it clips, and its differences equal its slope.
 #include <cmath>
 #include <functional>
 #include <vector>
@@ -15,16 +15,17 @@ namespace {
 
 constexpr std::int64_t kM = 128, kN = 256, kK = 128;  // tokens, out and in features
 
-/// A matrix, and how far each element may be moved in both directions so that forward's casts stay exact.
+/// A matrix, and the step of each element in both directions for which forward's casts stay exact.
 struct Points {
   std::vector<float> values, steps;
 };
 
 float sign_of(std::uint64_t seed, std::int64_t i) { return random_bits(seed, i) & 1 ? -1.0f : 1.0f; }
 
-/// Every row and column of every square of `length` has 2, 1 and 1, with random signs, and zeros. Any transform of that
-/// length, along either, makes 0, 2 and 4 over sqrt(length) of them, which a block of FP4 holds, as it holds 0, 1, 2 and 4.
-/// Squares differ in size; `unit` makes up for a sqrt(length) that is not rational.
+/// Returns a matrix in which every row and column of every `length` x `length` square holds 2, 1 and 1 with
+/// random signs, and zeros. Any transform of that length along either dimension yields 0, 2 and 4 over
+/// sqrt(length), which fit a block of FP4, as 0, 1, 2 and 4 do. Squares differ in magnitude; `unit`
+/// compensates an irrational sqrt(length).
 Points sparse(std::uint64_t seed, std::int64_t rows, std::int64_t cols, std::int64_t length, float unit) {
   Points p{std::vector<float>(rows * cols), std::vector<float>(rows * cols)};
   for (std::int64_t r = 0; r < rows; ++r)
@@ -39,12 +40,13 @@ Points sparse(std::uint64_t seed, std::int64_t rows, std::int64_t cols, std::int
   return p;
 }
 
-/// An operand of Quartet, whose fprop transforms rows by 32 without signs and whose backward transforms the columns of what
-/// that has cast, with `signs`. Behind the first every element is +-1, behind the second one in 32 is not 0. Every other
-/// square has a column of +-8, which clips at 3; in each operand (`which`) another.
+/// Returns an operand for Quartet, whose fprop transforms rows by 32 without signs and whose backward
+/// transforms the columns of the dequantized data with `signs`. After the first transform every element is
+/// +-1; after the second one in 32 is nonzero. Every other square has a column of +-8, which clips at 3; its
+/// position depends on the operand (`which`).
 Points quartet_operand(int which, std::int64_t rows, const SignBits& signs) {
   constexpr int kLength = 32;
-  constexpr float kStep = 0.5f;  // of each element behind the transform: 1 becomes 0.5 and 1.5
+  constexpr float kStep = 0.5f;  // of each transformed element: 1 becomes 0.5 and 1.5
   Points p{std::vector<float>(rows * kK), std::vector<float>(rows * kK)};
   for (std::int64_t c = 0; c < kK; ++c)
     for (std::int64_t first = 0; first < rows; first += kLength) {
@@ -66,7 +68,8 @@ Points quartet_operand(int which, std::int64_t rows, const SignBits& signs) {
   return p;
 }
 
-/// The layer's random numbers, as the transformer deals them out: one set of signs for dgrad and one for wgrad.
+/// The layer with the random numbers that the transformer would assign: one set of signs for dgrad and one
+/// for wgrad.
 class Layer {
  public:
   explicit Layer(const Recipe& recipe) : recipe_(recipe) {
@@ -75,7 +78,7 @@ class Layer {
     slots_.w.random = {word_, 4, 0, kDgrad, kDgrad};
   }
 
-  /// Of a transform with random signs in dgrad or wgrad.
+  /// Returns the random signs of a transform in dgrad or wgrad.
   SignBits signs(GemmRole role) const {
     const Signs signs = recipe_.gemm(role).b.transform.signs;
     const bool wgrad = role == GemmRole::wgrad;
@@ -112,8 +115,8 @@ class Layer {
   LinearSlots slots_;
 };
 
-/// The slope of L along each element of p, a matrix with rows of kK. parts(values): L, split by the rows of p, each of which
-/// reaches its own part alone; so one element of every row is moved at a time.
+/// Returns the slope of L along each element of p, a matrix with rows of kK. parts(values) returns L split by
+/// the rows of p. A row only affects its own part, so one element of every row is moved at a time.
 std::vector<double> central_differences(
     const Points& p, const std::function<std::vector<double>(const std::vector<float>&)>& parts) {
   std::vector<double> slopes(p.values.size());
@@ -132,10 +135,10 @@ std::vector<double> central_differences(
   return slopes;
 }
 
-/// Elements whose gradient is not the slope, and how many gradients are not 0.
+/// Number of elements whose gradient differs from the slope, and number of nonzero slopes.
 struct Compared {
   std::int64_t wrong = 0, not_zero = 0;
-  double farthest = 0;  ///< over the largest slope
+  double farthest = 0;  ///< relative to the largest slope
 };
 Compared compare(const std::vector<float>& gradient, const std::vector<double>& slopes) {
   double largest = 0;
@@ -153,7 +156,7 @@ Compared compare(const std::vector<float>& gradient, const std::vector<double>& 
 /// Checks dX and dW of L = sum(Y o dY).
 void check_slopes(const Recipe& recipe, const Points& x, const Points& w, const std::vector<float>& dy) {
   const Layer layer(recipe);
-  /// L by rows of X, tokens, or of W, out features.
+  /// Returns L by rows of X (tokens) or of W (out features).
   const auto parts = [&](const std::vector<float>& y, bool by_token) {
     std::vector<double> sums(by_token ? kM : kN);
     for (std::int64_t m = 0; m < kM; ++m)
@@ -180,7 +183,7 @@ void check_slopes(const Recipe& recipe, const Points& x, const Points& w, const 
 
 }  // namespace
 
-TEST_CASE("gradients behind Hadamard transforms are the slopes of forward", "[linear]") {
+TEST_CASE("Linear: gradients through Hadamard transforms equal central differences of forward", "[linear]") {
   const auto check_sparse = [](const Recipe& recipe, std::int64_t length, float unit) {
     REQUIRE(recipe.wgrad.b.transform.length == length);
     check_slopes(recipe, sparse(1, kM, kK, length, unit), sparse(2, kN, kK, length, unit),
@@ -189,7 +192,8 @@ TEST_CASE("gradients behind Hadamard transforms are the slopes of forward", "[li
   for (const char* name : {"nvfp4", "nvfp4_rne"}) check_sparse(find_recipe(name), 16, 1);
   for (const char* name : {"mxfp4_bwd", "mxfp4_bwd_rne"}) check_sparse(find_recipe(name), 64, 1);
 
-  // MS-EDEN rounds its scales at random, and cuts a block's largest element a little.
+  // MS-EDEN rounds its scales stochastically and clips a block's largest element slightly, so it is switched
+  // off.
   Recipe quartet2 = find_recipe("quartet2");
   for (QuantFormat* format : {&quartet2.dgrad.a, &quartet2.dgrad.b, &quartet2.wgrad.a, &quartet2.wgrad.b}) {
     format->eden = 0;
@@ -199,8 +203,8 @@ TEST_CASE("gradients behind Hadamard transforms are the slopes of forward", "[li
   check_sparse(quartet2, 128, std::sqrt(2.0f));
 }
 
-TEST_CASE("gradients of Quartet are the slopes of forward, and 0 where it clips", "[linear]") {
-  // fprop's codes are rational and a transform of 32 is not: sqrt(1/2) instead of 3/4 makes them exact again.
+TEST_CASE("Linear: Quartet's gradients equal central differences and are 0 where fprop clips", "[linear]") {
+  // fprop's data is rational and a transform of 32 is not: sqrt(1/2) instead of 3/4 makes it exact again.
   Recipe quartet = find_recipe("quartet");
   quartet.dgrad.b.element_scale = quartet.wgrad.b.element_scale = std::sqrt(0.5f);
   const Layer layer(quartet);

@@ -1,5 +1,5 @@
-// A linear layer in every built-in recipe and control on the CPU device: how much noise its quantization adds (SQNR, with
-// random gradients), and where a non-finite value goes.
+// A linear layer in every built-in recipe and control on the CPU device: the SQNR of its quantization (with
+// random gradients) and the spread of non-finite values.
 #include <algorithm>
 #include <cmath>
 #include <tuple>
@@ -22,7 +22,7 @@ struct Layer {
   std::vector<float> y, dx, dw;
 };
 
-/// The layer in FP32 outputs, so that only quantization is measured.
+/// Runs the layer with FP32 outputs, so that only quantization is measured.
 Layer run(const Recipe& recipe, const std::vector<float>& x, const std::vector<float>& w,
           const std::vector<float>& dy) {
   Bench bench;
@@ -37,7 +37,7 @@ Layer run(const Recipe& recipe, const std::vector<float>& x, const std::vector<f
   return {y.floats(), dx.floats(), dw.floats()};
 }
 
-/// 20 log10(|reference| / |reference - x|), in dB.
+/// Returns 20 log10(|reference| / |reference - x|), in dB.
 double sqnr(const std::vector<float>& x, const std::vector<float>& reference) {
   return -20 * std::log10(relative_error(x, {reference.begin(), reference.end()}));
 }
@@ -48,8 +48,8 @@ struct Data {
   std::vector<float> dy = rounded(normal(3, kM* kN, 1e-3f));
 };
 
-/// Every mantissa bit is worth 6 dB: three keep 31.5 where few elements are subnormal or cut off, one keeps 19.6. Stochastic
-/// rounding has twice the noise.
+/// Returns the least SQNR of a cast in dB. A mantissa bit is worth 6 dB: three give 31.5 if few elements are
+/// subnormal or clipped, one gives 19.6. Stochastic rounding has twice the noise.
 double least_cast_sqnr(const QuantFormat& format) {
   if (format.element_rounding == ElementRounding::stochastic)
     return format.scale == ScaleType::e4m3 ? 16 : 14;
@@ -72,7 +72,7 @@ std::vector<Recipe> recipes_and_controls() {
 
 }  // namespace
 
-TEST_CASE("a cast keeps the SQNR of its format", "[linear][sqnr]") {
+TEST_CASE("quantize: every recipe format reaches its expected SQNR", "[linear][sqnr]") {
   const Data data;
   for (const Recipe& recipe : recipes_and_controls())
     for (GemmRole role : kGemmRoles)
@@ -87,10 +87,10 @@ TEST_CASE("a cast keeps the SQNR of its format", "[linear][sqnr]") {
       }
 }
 
-TEST_CASE("a mantissa bit taken away costs a normal variate 6 dB", "[linear][sqnr]") {
+TEST_CASE("quantize: dropping a mantissa bit costs 6 dB SQNR on normal values", "[linear][sqnr]") {
   constexpr std::int64_t kRows = 256, kCols = 1024;
   const std::vector<float> x = rounded(normal(11, kRows * kCols));
-  // From an independent computation, with scales of whole rows in FP32.
+  // From an independent computation, with FP32 scales per row.
   for (const auto& [dtype, dropped, want] : {std::tuple{DType::e4m3, 0, 31.6},
                                              {DType::e4m3, 1, 25.6},
                                              {DType::e4m3, 2, 19.7},
@@ -108,7 +108,7 @@ TEST_CASE("a mantissa bit taken away costs a normal variate 6 dB", "[linear][sqn
   }
 }
 
-TEST_CASE("the three GEMMs carry the noise of their operands and no other", "[linear][sqnr]") {
+TEST_CASE("Linear: SQNR of each GEMM equals the combined noise of its operands", "[linear][sqnr]") {
   const Data data;
   const Layer exact = run(builtin_recipes()[0], data.x, data.w, data.dy);
   for (const Recipe& recipe : recipes_and_controls()) {
@@ -120,7 +120,7 @@ TEST_CASE("the three GEMMs carry the noise of their operands and no other", "[li
       if (!gemm.a.quantized()) return;
       // Independent noise adds in power.
       const double predicted = -10 * std::log10(noise(a_db) + noise(b_db));
-      // Two e4m3 operands of 31 dB each leave 28.
+      // Two e4m3 operands of 31 dB each give 28.
       const double least =
           std::round(-10 * std::log10(noise(least_cast_sqnr(gemm.a)) + noise(least_cast_sqnr(gemm.b))));
       INFO(recipe.name << " " << name_of(role) << ": " << measured << " dB, predicted " << predicted);
@@ -130,7 +130,7 @@ TEST_CASE("the three GEMMs carry the noise of their operands and no other", "[li
     const auto& [fprop, dgrad, wgrad] = std::tie(recipe.fprop, recipe.dgrad, recipe.wgrad);
     check(GemmRole::fprop, sqnr(got.y, exact.y), cast_sqnr(data.x, kM, kK, fprop.a, false),
           cast_sqnr(data.w, kN, kK, fprop.b, false));
-    if (dgrad.b.from_fprop) continue;  // they have the noise of fprop's casts, too
+    if (dgrad.b.from_fprop) continue;  // they also carry the noise of fprop's casts
     check(GemmRole::dgrad, sqnr(got.dx, exact.dx), cast_sqnr(data.dy, kM, kN, dgrad.a, false),
           cast_sqnr(data.w, kN, kK, dgrad.b, true));
     if (wgrad.a.quantized())
@@ -141,8 +141,8 @@ TEST_CASE("the three GEMMs carry the noise of their operands and no other", "[li
   }
 }
 
-TEST_CASE("gradients of a plain sum quantize exactly, so only one operand is noisy", "[linear][sqnr]") {
-  // The setting behind a common gate of 30 dB on dX and dW: dY = 1 has no rounding error at all.
+TEST_CASE("Linear: dX and dW exceed 30 dB SQNR if dY is exactly representable", "[linear][sqnr]") {
+  // The setting of a common gate of 30 dB on dX and dW: dY = 1 has no rounding error.
   Data data;
   data.dy.assign(data.dy.size(), 1.0f);
   const Layer exact = run(builtin_recipes()[0], data.x, data.w, data.dy);
@@ -154,7 +154,8 @@ TEST_CASE("gradients of a plain sum quantize exactly, so only one operand is noi
   }
 }
 
-TEST_CASE("tokens of very different size keep their own SQNR under scales per token", "[linear][sqnr]") {
+TEST_CASE("Linear: tokens of very different magnitude keep 25 dB SQNR with per-token scales",
+          "[linear][sqnr]") {
   Data data;
   for (std::int64_t m = 0; m < kM; ++m)
     for (std::int64_t k = 0; k < kK; ++k) data.x[m * kK + k] = std::ldexp(data.x[m * kK + k], m % 31 - 15);
@@ -171,13 +172,14 @@ TEST_CASE("tokens of very different size keep their own SQNR under scales per to
   }
 }
 
-TEST_CASE("a feed-forward layer keeps more than 20 dB in output and gradients", "[linear][sqnr]") {
+TEST_CASE("Linear: a feed-forward layer keeps more than 20 dB SQNR in output and gradients",
+          "[linear][sqnr]") {
   constexpr std::int64_t kF = 256;
   const std::vector<float> x = rounded(normal(1, kM * kK)), dy = rounded(normal(4, kM * kK));
   const float std = 1 / std::sqrt(static_cast<float>(kK));
   const std::vector<float> gate_up = rounded(normal(2, 2 * kF * kK, std)),
                            down = rounded(normal(3, kK * kF, std));
-  // y = swiglu(x Wgu^T) Wd^T and back; activations in FP32.
+  // y = swiglu(x Wgu^T) Wd^T and its backward, with FP32 activations.
   const auto feed_forward = [&](const Recipe& recipe) {
     Bench bench;
     Device& device = *bench.device;
@@ -207,8 +209,8 @@ TEST_CASE("a feed-forward layer keeps more than 20 dB in output and gradients", 
   for (const Recipe& recipe : builtin_recipes()) {
     if (!recipe.quantized()) continue;
     const auto got = feed_forward(recipe);
-    // Three GEMMs lie between the input and dX: 28.5 dB each leave 23.7, and SwiGLU's slope takes a little. Scales that
-    // are rounded down cut elements off: with floor up to half of a binade, with even a sixteenth.
+    // Three GEMMs lie between the input and dX: 28.5 dB each give 23.7, and SwiGLU's slope costs a little.
+    // Scales that are rounded down clip elements: "floor" by up to half a binade, "even" by a sixteenth.
     const double least = recipe.dgrad.a.dtype == DType::e5m2                     ? 20
                          : recipe.dgrad.a.scale_rounding == ScaleRounding::floor ? 21.5
                          : recipe.dgrad.a.scale_rounding == ScaleRounding::even  ? 22.5
@@ -221,7 +223,7 @@ TEST_CASE("a feed-forward layer keeps more than 20 dB in output and gradients", 
   }
 }
 
-TEST_CASE("a product that a recipe leaves in BF16 is BF16's, bit for bit", "[linear]") {
+TEST_CASE("Linear: a GEMM that a recipe keeps in BF16 equals BF16 bit for bit", "[linear]") {
   const Data data;
   const Layer exact = run(builtin_recipes()[0], data.x, data.w, data.dy);
   for (const char* name : {"mxfp8_wgrad_hp", "rowwise_gw_hp"}) {
@@ -231,13 +233,14 @@ TEST_CASE("a product that a recipe leaves in BF16 is BF16's, bit for bit", "[lin
   }
 }
 
-TEST_CASE("a cast to FP4 loses what an independent computation says", "[linear][sqnr]") {
+TEST_CASE("quantize: FP4 mean squared errors match an independent computation", "[linear][sqnr]") {
   constexpr std::int64_t kRows = 512, kCols = 1024;
   const std::vector<float> x = rounded(normal(12, kRows * kCols));
   const Recipe recipe = find_recipe("nvfp4");
-  // Mean squared errors of N(0, 1): 9.0e-3 in rows, 12.4e-3 in squares, 18.8e-3 stochastically.
-  // Four over six leaves 7.6e-3, MS-EDEN 9.31e-3. The scales of Quartet's code leave 26.9e-3 of normal values, and 27.4e-3 of
-  // sums of eight uniform ones, which these are: their blocks' deviations are nearer to 1, where its powers of two are worst.
+  // Mean squared errors for N(0, 1): 9.0e-3 in rows, 12.4e-3 in squares, 18.8e-3 with stochastic rounding,
+  // 7.6e-3 with four-over-six, 9.31e-3 with MS-EDEN. Quartet's published scales give 26.9e-3 for normal
+  // values. They give 27.4e-3 for sums of eight uniform values, as here: the standard deviations of their
+  // blocks are nearer to 1, where powers of two are worst.
   const Recipe quartet = find_recipe("quartet"), quartet2 = find_recipe("quartet2");
   for (const auto& [format, mse] : {std::pair{recipe.fprop.a, 9.0e-3},
                                     {recipe.fprop.b, 12.4e-3},
@@ -252,9 +255,9 @@ TEST_CASE("a cast to FP4 loses what an independent computation says", "[linear][
     }
 }
 
-TEST_CASE("weights in square blocks are the same numbers in both products", "[linear]") {
-  // Rows of the identity are exact in every format, so that Y and dX are the weights as the products see them.
-  Data data;  // weights of many sizes, so that scales along rows and along columns send others to 0
+TEST_CASE("Linear: weights in square blocks are equal in fprop and dgrad", "[linear]") {
+  // Rows of the identity are exact in every format, so Y and dX are the weights as the GEMMs see them.
+  Data data;  // weights of many magnitudes, so that row and column scales flush different ones to 0
   for (std::int64_t i = 0; i < kN * kK; ++i)
     data.w[i] = std::ldexp(data.w[i], -static_cast<int>(i % kK % 20));
   std::vector<float> x(kM * kK), dy(kM * kN);
@@ -272,14 +275,14 @@ TEST_CASE("weights in square blocks are the same numbers in both products", "[li
   CHECK(differences("mxfp8") > 0);
 }
 
-TEST_CASE("gradients are those of what fprop multiplied, with the noise of dY and of the second cast",
+TEST_CASE("Linear: gradients of dequantized fprop operands have the noise of dY and of the second cast",
           "[linear][sqnr]") {
   const Data data;
   for (const char* name : {"quartet", "quartet_sr", "quartet2"}) {
     const Recipe recipe = find_recipe(name);
     const QuantFormat& format = recipe.fprop.a;
     const int length = format.transform.length;
-    // What fprop multiplied, and where it clipped.
+    // The values that fprop multiplied, and which of them it clipped.
     struct Seen {
       std::vector<float> values;
       std::vector<bool> clipped;
@@ -333,9 +336,9 @@ TEST_CASE("gradients are those of what fprop multiplied, with the noise of dY an
   }
 }
 
-TEST_CASE("a non-finite value reaches every output of its scope and no other output", "[linear]") {
+TEST_CASE("Linear: a non-finite value reaches exactly the outputs that share its scale", "[linear]") {
   constexpr std::int64_t kRow = 131, kCol = 200;
-  // Outputs [first, last) that share a scale with index i of n, along a dimension that is not contracted.
+  // Returns the outputs [first, last) that share a scale with index i of n, along a non-contracted dimension.
   const auto scope = [](const QuantFormat& format, std::int64_t i, std::int64_t n) {
     if (format.granularity == Granularity::tensor || format.scale == ScaleType::e4m3)
       return std::pair<std::int64_t, std::int64_t>{0, n};
@@ -344,8 +347,7 @@ TEST_CASE("a non-finite value reaches every output of its scope and no other out
   };
   const Data clean;
   for (const Recipe& recipe : builtin_and_fp4()) {
-    if (recipe.dgrad.b.from_fprop)
-      continue;  // what fprop has spread over a transform comes back in all of it
+    if (recipe.dgrad.b.from_fprop) continue;  // fprop's transform spreads the value over its whole length
     const Layer before = run(recipe, clean.x, clean.w, clean.dy);
     const auto check = [&](const char* what, const std::vector<float>& got, const std::vector<float>& was,
                            std::int64_t cols, std::pair<std::int64_t, std::int64_t> rows_hit,
@@ -383,12 +385,12 @@ TEST_CASE("a non-finite value reaches every output of its scope and no other out
   }
 }
 
-TEST_CASE("values at the ends of BF16 stay finite and zeros stay zero", "[linear]") {
+TEST_CASE("Linear: values at BF16's limits stay finite and zeros stay zero", "[linear]") {
   Data data;
   for (std::int64_t k = 0; k < kK; ++k) {
     data.x[0 * kK + k] = 0;
     data.x[1 * kK + k] = k % 2 ? 1e-40f : 1e-38f;
-    data.x[2 * kK + k] = k % 128 == 5 ? 3e38f : 0;  // the sums of three of these with weights below 1/4 fit
+    data.x[2 * kK + k] = k % 128 == 5 ? 3e38f : 0;  // sums of three of these with weights below 1/4 fit
     data.x[3 * kK + k] = k == 7 ? 1e4f : 1e-4f;
   }
   data.x = rounded(data.x);

@@ -1,4 +1,4 @@
-// What the tests of linear layers share: a CPU device with memory for the forms of operands, and the noise of a cast.
+// Helpers for tests of linear layers: a CPU device with memory for quantized copies, and the noise of a cast.
 #pragma once
 
 #include <cmath>
@@ -10,13 +10,13 @@
 
 namespace precbench::testing {
 
-/// A device and memory for one layer's forms.
+/// A device, and memory for one layer's quantized copies.
 struct Bench {
   std::unique_ptr<Device> device = make_cpu_device(1);
   std::vector<std::byte> memory = std::vector<std::byte>(16 << 20);
   Arena arena{memory.data(), 16 << 20};
 
-  /// An operand with the forms that the layer takes.
+  /// Returns an operand with its copies quantized.
   QuantizedTensor prepare(const Tensor& value, const QuantFormat& row, const QuantFormat& col,
                           const RandomStream& random = {}) {
     QuantizedTensor x = make_quantized_tensor(value, row, col);
@@ -32,7 +32,7 @@ struct Bench {
   }
 };
 
-/// The SQNR of one form of a value, by the device's own count.
+/// Returns the SQNR in dB of one quantized copy of a value, as the device computes it.
 inline double cast_sqnr(const std::vector<float>& x, std::int64_t rows, std::int64_t cols,
                         const QuantFormat& format, bool columns) {
   Bench bench;

@@ -1,13 +1,14 @@
-// A mixture of experts in the place of a block's SwiGLU, forward and back. See transformer.h.
+// Mixture of experts in place of a block's SwiGLU, forward and backward. See transformer.h.
 //
-//   route: z = h Wr^T, each token's experts and weights; group: rows by expert
-//   permute, gate_up of each expert, SwiGLU times the weight, down of each expert, unpermute: the sum over a token's slots,
-//   plus the shared expert's output, which is a SwiGLU of all tokens
+//   route      z = h Wr^T; each token's experts and routing weights
+//   group      assigns rows to experts
+//   experts    permute, gate_up, SwiGLU times the routing weight, down
+//   unpermute  sums a token's slots and adds the shared expert's output (a SwiGLU over all tokens)
 //
-// Forward keeps the routing and gate_up. X's columns are made again in backward, of the norm's output, or of its codes where
-// wgrad takes transposed ones.
+// Forward saves the routing and gate_up. Backward makes X's columnwise copy again, from the norm's output or
+// from its rowwise data if wgrad transposes it.
 //
-// With expert parallelism the rows come from all ranks of a group, and go back to them (mixture_exchange.cpp).
+// With expert parallelism rows come from all ranks of a group and return to them (mixture_exchange.cpp).
 #include <algorithm>
 #include <utility>
 
@@ -16,7 +17,7 @@
 namespace precbench {
 namespace {
 
-/// The scale comes from this amax, if there is one, and not from the rows.
+/// Uses `known`, unless it is empty, for the scale instead of the rows' own amax.
 void take_amax(QuantizedTensor& rows, const Tensor& known) {
   if (known.empty()) return;
   rows.amax_in = known;
@@ -44,7 +45,7 @@ void Transformer::produce_grouped(QuantizedTensor& x, const std::function<void(Q
   if (delayed) {
     first.amax_out = std::exchange(first.amax_in, {});
   } else {
-    // A rank without a row has 0, and takes part like all others.
+    // A rank without rows contributes an amax of 0 and takes part in the collective.
     if (first.rowwise.format.quantized()) first.rowwise = {};
     if (first.columnwise.format.quantized()) first.columnwise = {};
     first.keep_value = false;
@@ -135,10 +136,10 @@ void Transformer::route(std::int64_t layer, SavedRouting& saved, const BlockWeig
   const Tensor report = saved.report.elements(rule.experts + 2, 3);
   const bool ahead = expert_ranks() > 1 && options_.capacity > 0;
   const Tensor own_report = ahead ? push(DType::f32, 1, 3) : Tensor{};
-  // Of as many tokens as have come, for which it makes the groups.
+  // Routing of all tokens that arrive at this rank, which forms its groups from them.
   const Tensor index = gather_routing(saved, ahead ? keep_slots(saved.index, own_report) : saved.index);
   device_.group({saved.groups, report, index, most_rows(), first_expert()});
-  // Each rank counts what it has dropped itself: of what has come nothing is.
+  // With --capacity each rank counts its own dropped slots. Of the received ones none is dropped.
   if (ahead) device_.convert({report.elements(2, 1), own_report.elements(2, 1)});
   routers.note(layer, micro_step, saved.report);
   routers.note_choices(layer, micro_step, saved.index);
@@ -195,12 +196,14 @@ QuantizedTensor Transformer::push_codes(std::int64_t layer, Role role, LinearOpe
   rows.rowwise = experts(layer, role).codes(groups.rows_capacity(), config_.width);
   rows.keep_value = quantization_observer_ != nullptr;
   if (rows.keep_value || !weights.empty()) rows.value = push_rows(groups, config_.width);
-  if (quantization_observer_) {  // it sees all rows, and nobody writes those behind the last group
+  // The observer reads all rows, also those behind the last group, which no kernel writes.
+  if (quantization_observer_) {
     for (const Tensor& t : {rows.value, rows.rowwise.data, rows.rowwise.scale}) device_.zero({t});
   }
   device_.permute({rows, tokens, weights, groups});
   QuantizedTensor seen = rows;
-  if (expert_ranks() > 1 && as_codes(rows.rowwise.format)) seen.value = {};  // decoded, not what was cast
+  // The value is decoded from FP8 data, so it is not the one that was cast.
+  if (expert_ranks() > 1 && as_codes(rows.rowwise.format)) seen.value = {};
   observe_codes(layer, role, operand, seen, groups);
   return rows;
 }
@@ -259,7 +262,7 @@ void Transformer::experts_backward(std::int64_t layer, const Saved& saved, const
     x = push_codes(layer, Role::gate_up, LinearOperand::x, tokens, of_rows, groups);
   } else {
     x = gate_up.input(push_rows(groups, config_.width), false, true);
-    // Codes of rows or blocks that have come stand for values with an amax of their own.
+    // Received data with scales per row or block stands for values with a different amax.
     if (at_input || saved.routing.x.codes.empty()) take_amax(x, saved.routing.x_amax);
     permute_rows(x, tokens, of_rows, groups);
   }
@@ -317,7 +320,7 @@ Tensor Transformer::mixture_backward(std::int64_t layer, const Saved& saved, con
                             .z_loss = options_.z_loss,
                             .loss_scale = loss_scale_});
   };
-  if (config_.moe.weight_at == WeightAt::input) {  // the rows' gradients are what dw comes from
+  if (config_.moe.weight_at == WeightAt::input) {  // dw is computed from the rows' gradients
     const Tensor rows_sum = push(DType::f32, M_, config_.width);
     combine(routing, {rows_sum, drows, {}, routing.weights, dw, h, groups}, of_shared);
     through_router(sum, rows_sum);

@@ -1,19 +1,21 @@
-// Expert parallelism: tokens on their way to the ranks that have their experts, and back. See transformer.h, mixture.cpp.
+// Expert parallelism: sends tokens to the ranks that have their experts, and returns the results. See
+// transformer.h and mixture.cpp.
 //
-//   forward    send experts, weights, h (kept for backward);  sum outputs back
-//   backward   send dY;                                       sum dX and the weights' gradients back
+//   forward    dispatch expert indices, routing weights, h (kept for backward);  combine output sums
+//   backward   dispatch dY;  combine dX and the gradients of the routing weights
 //
-//   gather     every rank of a group gets the rows of all of them by all-gather, and takes those of its own experts; what
-//              they make of a token is a rank's part of a sum, by reduce-scatter
-//   slots      a token goes once to each rank that has an expert of its, in one of so many slots; what finds none is dropped
-//   sync       likewise, as many as there are, which the host reads
+//   gather     all-gather of all rows of the group; each rank takes its experts' rows and returns its partial
+//              sums by reduce-scatter
+//   slots      all-to-all: a token goes once to each rank that has one of its experts. Each rank pair has a
+//              fixed number of slots; tokens beyond it are dropped
+//   sync       all-to-all without drops; the host reads the row counts
 //
-// While rows are on their way the shared expert computes, whose rows go nowhere.
+// The shared expert, which needs no exchange, computes while rows are in flight. A rank drops slots beyond
+// the experts' capacity before it sends anything.
 //
-// A rank drops its tokens' slots beyond the experts' capacity before it sends anything.
-//
-// The sizes of the first two are the same whatever the routing, so that a step is captured like any other. A rank adds up
-// its experts' rows of a token in FP32 and rounds the sum for the way; the ranks' sums are added in FP32 and rounded again.
+// Sizes of `gather` and `slots` do not depend on the routing, so the step can be captured as a CUDA graph. A
+// rank sums its experts' rows of a token in FP32 and rounds the sum for transport. The ranks' sums are added
+// in FP32 and rounded again.
 #include <algorithm>
 #include <numeric>
 
@@ -30,7 +32,7 @@ double wire_bytes(const Comm& comm) {
                          [](double sum, const CollectiveCount& kind) { return sum + kind.wire_bytes; });
 }
 
-/// Runs or starts collectives, whose bytes go to a part of the traffic.
+/// Runs or starts collectives and adds the bytes they move to one part of the traffic.
 template <class Body>
 void counted(Parameters& parameters, double ExpertTraffic::*part, Body&& body) {
   Comm& comm = *parameters.expert_comm();
@@ -78,7 +80,7 @@ void Transformer::count_peers(SavedRouting& routing) {
   });
   if (dry(comm)) {
     routing.out = parameters_.routers()->tokens_to_ranks(config_.moe.rule, ranks, M_, options_.capacity);
-    routing.in = Counts(ranks, routing.out[comm.rank()]);  // all ranks are forced alike
+    routing.in = Counts(ranks, routing.out[comm.rank()]);  // all ranks have the same forced routing
     return;
   }
   std::vector<std::int32_t> counts(ranks);
@@ -101,7 +103,7 @@ Tensor Transformer::gather_routing(SavedRouting& routing, const Tensor& mine) {
   }
   const bool sync = options_.exchange.mode == ExpertExchange::Mode::sync;
   const Tensor rows = push(DType::i32, group_tokens(), K), weights = push(DType::f32, group_tokens(), K);
-  // Where there is room for all nothing is dropped, and nothing reported.
+  // With sync nothing is dropped, so its report goes to scratch memory.
   device_.group_peers({.peers = routing.peers,
                        .row_index = rows,
                        .row_weights = weights,
@@ -164,7 +166,7 @@ void Transformer::send_scales(const GemmOperand& to, const GemmOperand& from, co
   }
   const Scope scope(arena_);
   const std::int64_t ranks = expert_ranks(), rows = peer_rows(), blocks = scale_blocks(g, to.k());
-  // Rows lie within blocks of 1x128, so that a rank's are no run of the whole.
+  // Scales of 1x128 blocks are stored block-major, so one rank's rows are strided and must be packed.
   const bool across = g == Granularity::block_1x128;
   const auto part_of = [&](const Tensor& staged, std::int64_t rank) {
     return staged.slice_rows(rank, 1).reshape(blocks, rows);
@@ -192,9 +194,10 @@ void Transformer::send_codes(const SavedRouting& routing, const GemmOperand& to,
   const Scope scope(arena_);
   GemmOperand mine = x.rowwise;
   const bool one_scale = to.format.granularity == Granularity::tensor;
-  if (one_scale && !x.amax_in.empty()) {  // the same on all ranks: others do not send codes
+  // A known amax is the same on all ranks; recipes for which it is not do not send FP8 data.
+  if (one_scale && !x.amax_in.empty()) {
     device_.convert({to.amax, x.amax_in});
-  } else if (one_scale) {  // that of all that come together
+  } else if (one_scale) {  // amax over all ranks of the group
     device_.convert({to.amax, x.amax_out});
     counted(parameters_, &ExpertTraffic::dispatch, [&](Comm& comm) { comm.all_reduce_max(to.amax); });
     mine = push_gemm_operand(arena_, Segment::activations, to.format, x.value.rows, x.value.cols);
@@ -228,7 +231,8 @@ QuantizedTensor Transformer::arrived(const SavedRouting& routing, const Arrived&
       rows.amax_in = known;
       return rows;
     }
-    // A form has room for as many as may come, so that memory does not depend on the routing; nobody's rows are zeros.
+    // Quantize the whole buffer so that memory does not depend on the routing; rows that did not arrive are
+    // zeros.
     if (come < x.value.rows) device_.zero({x.value.slice_rows(come, x.value.rows - come)});
     QuantizedTensor all = make_quantized_tensor(x.value, format, {});
     all.amax_in = known;

@@ -1,5 +1,6 @@
-// The training step of a mixture of experts: against Hugging Face's own modules (tools/goldens/make_moe_goldens.py), against
-// the dense model where a mixture must be it, and against itself where two ways must give the same.
+// The training step of a mixture of experts: against Hugging Face's own modules
+// (tools/goldens/make_moe_goldens.py), against an equivalent dense model, and against itself where two
+// settings must agree.
 #include <functional>
 #include <numeric>
 
@@ -22,7 +23,7 @@ StepSetup mixture_setup(const char* model, const char* recipe = "bf16") {
   return setup;
 }
 
-/// With and without flow where a recipe can have it.
+/// Returns all recipes that experts support, with and without flow where possible.
 std::vector<Recipe> expert_recipes() {
   std::vector<Recipe> all;
   for (const Recipe& recipe : builtin_recipes()) {
@@ -35,7 +36,7 @@ std::vector<Recipe> expert_recipes() {
   return all;
 }
 
-/// tiny's weights under the names that its copy with `experts` experts has; routers as they were made.
+/// Returns `mixture` with the weights of the dense model in every expert; routers are unchanged.
 Named as_experts(const Named& dense, const Named& mixture) {
   Named result = mixture;
   for (auto& [name, values] : result) {
@@ -48,7 +49,7 @@ Named as_experts(const Named& dense, const Named& mixture) {
   return result;
 }
 
-/// tiny with experts of its own width.
+/// Returns tiny with experts as wide as its dense layer.
 ModelConfig tiny_with_experts(std::int64_t experts, std::int64_t top_k) {
   ModelConfig model = find_model("tiny");
   model.moe.rule = {.experts = experts, .top_k = top_k};
@@ -63,7 +64,7 @@ struct Pair {
 
 using MakeDevice = std::function<std::unique_ptr<Device>()>;
 
-/// The same weights and tokens in both.
+/// Runs both models with the same weights and tokens.
 Pair run_pair(
     StepSetup setup, const ModelConfig& mixture,
     const MakeDevice& device = [] { return make_cpu_device(1); }) {
@@ -81,7 +82,7 @@ Pair run_pair(
   const auto run = [&](TestStep& step, Result& result, Named& after) {
     result.loss = step.forward_backward(tokens, targets);
     result.gradients = step.gradients();
-    step.update({.lr = 1e-3f, .max_norm = 0});  // unclipped, for the norm is a sum whose order differs
+    step.update({.lr = 1e-3f, .max_norm = 0});  // unclipped, because the norm's order of summation differs
     after = step.weights();
   };
   run(dense, pair.dense, pair.dense_weights);
@@ -89,7 +90,7 @@ Pair run_pair(
   return pair;
 }
 
-/// The mixture of one expert beside `tiny`.
+/// Compares the mixture of one expert with `tiny`.
 void check_one_expert(
     const Recipe& recipe, const MakeDevice& device = [] { return make_cpu_device(1); }) {
   INFO(recipe.name << (recipe.flow ? " with flow" : ""));
@@ -97,7 +98,7 @@ void check_one_expert(
   const Pair pair = run_pair(setup, tiny_with_experts(1, 1), device);
   CHECK(pair.mixture.loss == pair.dense.loss);
   Named expected = as_experts(pair.dense.gradients, pair.mixture.gradients);
-  for (auto& [name, values] : expected)  // weights that are always 1 pull at no router
+  for (auto& [name, values] : expected)  // a constant routing weight of 1 gives the router no gradient
     if (name.ends_with("mlp.gate.weight")) std::fill(values.begin(), values.end(), 0.0f);
   CHECK(first_difference(pair.mixture.gradients, expected) == "");
   CHECK(first_difference(pair.mixture_weights, as_experts(pair.dense_weights, pair.mixture_weights)) == "");
@@ -105,7 +106,7 @@ void check_one_expert(
 
 }  // namespace
 
-TEST_CASE("the FP32 step of a mixture is that of Hugging Face", "[moe]") {
+TEST_CASE("MoE step: FP32 matches Hugging Face", "[moe]") {
   for (const char* name : kGoldenMixtures) {
     INFO(name);
     const Golden golden(kGoldenFolder, name);
@@ -113,7 +114,7 @@ TEST_CASE("the FP32 step of a mixture is that of Hugging Face", "[moe]") {
   }
 }
 
-TEST_CASE("the BF16 step of a mixture rounds where PyTorch with the same roundings does", "[moe]") {
+TEST_CASE("MoE step: BF16 matches PyTorch with the same roundings", "[moe]") {
   for (const char* name : kGoldenMixtures) {
     INFO(name);
     const Golden golden(kGoldenFolder, name);
@@ -121,13 +122,14 @@ TEST_CASE("the BF16 step of a mixture rounds where PyTorch with the same roundin
   }
 }
 
-TEST_CASE("one expert is the dense model to the bit, in every recipe", "[moe]") {
+TEST_CASE("MoE step: one expert equals the dense model bit for bit in every recipe", "[moe]") {
   for (const Recipe& recipe : expert_recipes()) check_one_expert(recipe);
 }
 
-TEST_CASE("one expert is the dense model to the bit on a GPU", "[gpu][moe]") {
+TEST_CASE("MoE step on a GPU: one expert equals the dense model bit for bit", "[gpu][moe]") {
   if (!gpu_here()) return;
-  // Experts one by one are the dense model's products; all at once its own kernels, where these run the dense ones, too.
+  // "loop" runs the dense model's GEMMs expert by expert; "own" runs grouped kernels, for which the dense
+  // model needs the same kernels.
   for (const char* grouped : {"loop", "own"})
     for (const Recipe& recipe : expert_recipes()) {
       if (grouped == std::string("own") && recipe.fprop.b.granularity != Granularity::block_128x128) continue;
@@ -142,7 +144,7 @@ TEST_CASE("one expert is the dense model to the bit on a GPU", "[gpu][moe]") {
     }
 }
 
-TEST_CASE("equal experts are the dense model, and share its gradient", "[moe]") {
+TEST_CASE("MoE step: identical experts equal the dense model and sum to its gradient", "[moe]") {
   StepSetup setup{.model = find_model("tiny"), .B = 4, .T = 32, .reference = true};
   setup.model.layers = 2;
   ModelConfig mixture = tiny_with_experts(8, 3);
@@ -164,7 +166,7 @@ TEST_CASE("equal experts are the dense model, and share its gradient", "[moe]") 
   CHECK(farthest_sum.distance <= 64 * kRoundoff);
 }
 
-TEST_CASE("recomputation of a mixture changes no bit", "[moe]") {
+TEST_CASE("MoE step: recomputation gives the same bits", "[moe]") {
   for (const char* model : {"tiny-moe", "tiny-moe-shared"})
     for (const char* recipe : {"bf16", "tensorwise", "rowwise", "rowwise_gw_hp", "blockwise", "mxfp8"}) {
       INFO(model << " " << recipe);
@@ -177,7 +179,7 @@ TEST_CASE("recomputation of a mixture changes no bit", "[moe]") {
     }
 }
 
-TEST_CASE("experts' weights are read once for both of their forms", "[moe]") {
+TEST_CASE("MoE step: expert weights are quantized once for both copies", "[moe]") {
   struct Counter final : OpObserver {
     std::int64_t count = 0;
     void begin(const OpCost& cost) override { count += std::string(cost.name) == "quantize_experts"; }
@@ -193,13 +195,14 @@ TEST_CASE("experts' weights are read once for both of their forms", "[moe]") {
     step.device().set_observer(&counter);
     counter.count = 0;
     step.forward_backward(tokens, tokens);
-    // gate_up and down; recomputed, each in forward, gate_up again with its columns, and down's columns.
+    // gate_up and down. With recomputation: both in forward, gate_up again with its columns, and down's
+    // columns.
     CHECK(counter.count == setup.model.layers * (recompute ? 4 : 2));
     step.device().set_observer(nullptr);
   }
 }
 
-TEST_CASE("accumulated micro-steps of a mixture are one larger batch", "[moe]") {
+TEST_CASE("MoE step: accumulated micro-steps equal one larger batch", "[moe]") {
   for (const char* model : {"tiny-moe", "tiny-moe-shared"}) {
     StepSetup setup = mixture_setup(model);
     setup.reference = true;
@@ -211,7 +214,7 @@ TEST_CASE("accumulated micro-steps of a mixture are one larger batch", "[moe]") 
   }
 }
 
-TEST_CASE("every recipe's gradients of a mixture are BF16's, up to its precision", "[moe]") {
+TEST_CASE("MoE step: gradients of every recipe are close to BF16", "[moe]") {
   for (const char* model : {"tiny-moe", "tiny-moe-shared"}) {
     StepSetup setup = mixture_setup(model);
     setup.T = 64;
@@ -219,7 +222,7 @@ TEST_CASE("every recipe's gradients of a mixture are BF16's, up to its precision
     const auto run = [&](const Recipe& recipe) {
       setup.recipe = recipe;
       TestStep step(setup);
-      step.force_experts(Routing::zipf, 1);  // that do not depend on the recipe's own noise
+      step.force_experts(Routing::zipf, 1);  // routing must not depend on the recipe's noise
       step.parameters().initialize(1, 0.02f);
       const double loss = step.forward_backward(random_tokens(2, n, setup.model.vocab),
                                                 random_tokens(3, n, setup.model.vocab));
@@ -242,7 +245,7 @@ TEST_CASE("every recipe's gradients of a mixture are BF16's, up to its precision
   }
 }
 
-TEST_CASE("recipes that are not grouped yet are refused by name", "[moe]") {
+TEST_CASE("why_no_experts: unsupported recipes are refused by name", "[moe]") {
   CHECK(why_no_experts(find_recipe("nvfp4")) == "experts: nvfp4 is not grouped yet: FP4");
   CHECK(why_no_experts(find_recipe("mxfp8_w2d")) ==
         "experts: mxfp8_w2d is not grouped yet: scales of 32x32 blocks");
@@ -255,7 +258,7 @@ TEST_CASE("recipes that are not grouped yet are refused by name", "[moe]") {
   CHECK(group_padding(find_recipe("mxfp8")) == 32);
 }
 
-TEST_CASE("forced experts are different ones for each token, as often as asked", "[moe]") {
+TEST_CASE("forced_experts: experts of a token are distinct and occur with the requested frequency", "[moe]") {
   const RoutingRule rule{.experts = 8, .top_k = 2};
   constexpr std::int64_t kTokens = 4000;
   CHECK(forced_experts(Routing::learned, 0, rule, kTokens).empty());
@@ -274,12 +277,13 @@ TEST_CASE("forced experts are different ones for each token, as often as asked",
   const std::vector<std::int64_t> zipf = counts_of(Routing::zipf, 1);
   CHECK(std::is_sorted(zipf.rbegin(), zipf.rend()));
   CHECK(zipf[0] > 3 * zipf[7]);
-  CHECK(counts_of(Routing::zipf, 16)[0] == kTokens);  // all but certain, and yet two experts each
+  CHECK(counts_of(Routing::zipf, 16)[0] == kTokens);  // nearly certain, and still two experts per token
 }
 
 namespace {
 
-/// `causal`: the device's attention keeps NaN of a token from those before it, or else from other sequences alone.
+/// Checks the routers' statistics. `causal`: the device's attention spreads NaN to later tokens only; else to
+/// the whole sequence.
 void check_books(std::unique_ptr<Device> device, bool causal) {
   StepSetup setup = mixture_setup("tiny-moe-shared", "blockwise");
   setup.accumulation = 2;
@@ -293,7 +297,7 @@ void check_books(std::unique_ptr<Device> device, bool causal) {
   const Routers& routers = *step.parameters().routers();
   const std::vector<RouterLoad> load = routers.load();
   REQUIRE(load.size() == 3);
-  const std::int64_t slots = n / 2 * K;  // of a microbatch
+  const std::int64_t slots = n / 2 * K;  // of a micro-step
   const double most = std::ceil(0.75 * static_cast<double>(slots) / static_cast<double>(E));
   for (const RouterLoad& layer : load) {
     CHECK(std::accumulate(layer.slots.begin(), layer.slots.end(), 0.0) == static_cast<double>(n * K));
@@ -322,7 +326,7 @@ void check_books(std::unique_ptr<Device> device, bool causal) {
               NAN);
   std::replace(tokens.begin(), tokens.end(), kWord, kWord + 1);
   step.load(broken);
-  const std::int64_t begin = 2 * setup.T;  // of a sequence of the second micro-step
+  const std::int64_t begin = 2 * setup.T;  // first token of a sequence of the second micro-step
   for (const std::int64_t bad_one : {begin, begin + 1, begin + 17, begin + setup.T - 1}) {
     INFO("token " << bad_one);
     auto with_bad_one = tokens;
@@ -362,23 +366,23 @@ void check_crowded_steps(const std::function<std::unique_ptr<Device>()>& make_de
 
 }  // namespace
 
-TEST_CASE("the routers' books: load, drops, biases, and the first token that went wrong", "[moe]") {
+TEST_CASE("Routers: load and drops and biases and the first bad token are recorded", "[moe]") {
   check_books(make_cpu_device(1), true);
 }
 
-TEST_CASE("the routers' books on a GPU", "[gpu][moe]") {
+TEST_CASE("Routers on a GPU: load and drops and biases and the first bad token are recorded", "[gpu][moe]") {
   if (auto device = gpu_or_skip()) check_books(std::move(device), false);
 }
 
-TEST_CASE("all tokens to the same experts, and few tokens, are steps like others", "[moe]") {
+TEST_CASE("MoE step: all tokens on the same experts give finite gradients", "[moe]") {
   check_crowded_steps([] { return make_cpu_device(1); });
 }
 
-TEST_CASE("all tokens to the same experts, and few tokens, on a GPU", "[gpu][moe]") {
+TEST_CASE("MoE step on a GPU: all tokens on the same experts give finite gradients", "[gpu][moe]") {
   if (gpu_here()) check_crowded_steps([] { return make_gpu_device(0); });
 }
 
-TEST_CASE("weights at the experts' input: the gradients are finite differences of the loss", "[moe]") {
+TEST_CASE("MoE step: gradients with weights at the input equal finite differences", "[moe]") {
   StepSetup setup{.model = find_model("tiny"), .B = 1, .T = 16, .reference = true};
   ModelConfig& model = setup.model;
   model.layers = 1, model.width = 16, model.heads = 2, model.kv_heads = 2, model.head_dim = 8,
@@ -410,9 +414,9 @@ TEST_CASE("weights at the experts' input: the gradients are finite differences o
     const std::vector<float>& gradient = gradients.at(name);
     const auto largest = std::max_element(gradient.begin(), gradient.end(),
                                           [](float a, float b) { return std::fabs(a) < std::fabs(b); });
-    if (*largest == 0) continue;  // an expert that no token goes to
+    if (*largest == 0) continue;  // an unused expert
     const double difference = derivative(values[largest - gradient.begin()]);
-    // The differences of FP32 losses: 1e-7 of the loss over the step.
+    // Error of the difference of FP32 losses: 1e-7 of the loss divided by the step.
     CHECK(std::fabs(difference - *largest) <= 0.02 * std::fabs(*largest) + 1e-4);
   }
 }

@@ -1,4 +1,4 @@
-// Where an optimizer's state lies. See moments.h.
+// Placement of optimizer state. See moments.h.
 #include "models/transformer/moments.h"
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 namespace precbench {
 namespace {
 
-constexpr std::int64_t kPartAlign = 128;  // as shards are
+constexpr std::int64_t kPartAlign = 128;  // as for shards
 
 std::int64_t aligned_part(std::int64_t n) { return (n + kPartAlign - 1) / kPartAlign * kPartAlign; }
 
@@ -45,8 +45,8 @@ Moments::Moments(Arena& arena, const Layout& layout, const OptimizerSpec& optimi
   factors_ = arena.push(Segment::moments, DType::f32, 1, size);
 }
 
-/// The kept part of a unit is all of it, or what follows the matrices of a block. Every rank has room for the largest
-/// part that any has.
+/// A unit's kept part is all of it, or what follows the matrices of a block. Every rank allocates the largest
+/// part of any rank.
 Moments::Buffer Moments::make_buffer(Arena& arena, const char* kind, bool KeptState::*kept,
                                      StateFormat format) const {
   Buffer buffer;
@@ -77,7 +77,8 @@ Moments::Buffer Moments::make_buffer(Arena& arena, const char* kind, bool KeptSt
   return buffer;
 }
 
-/// One for every parameter; of COAT for every group of the part that this rank has, and for as many as any rank can have.
+/// Allocates one scale per parameter. COAT: one per group of this rank's part, sized for the largest part of
+/// any rank.
 void Moments::allocate_scales(Arena& arena, Buffer& buffer) const {
   if (buffer.values.empty() || !scaled(buffer.format)) return;
   std::int64_t size = first_parameters_.back();
@@ -209,7 +210,7 @@ void Moments::load_scaled(Device& device, const StateReader& read) const {
   }
 }
 
-/// Every rank reads the whole parameter, since its amax is that of all.
+/// Every rank reads the whole parameter, because its amax is that of the whole.
 void Moments::load_scaled(Device& device, const StateReader& read, const Buffer& buffer, int unit,
                           std::size_t parameter, const Piece& piece) const {
   const Parameter& p = *piece.parameter;

@@ -1,5 +1,5 @@
-// What an optimizer keeps from step to step beside the weights, in flat buffers over a Layout: of every unit the part
-// that this rank updates, of factored moments the whole.
+// Optimizer state besides the weights, in flat buffers over a Layout: this rank's part of every unit;
+// factored moments are kept whole.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace precbench {
 
-/// Of the average of gradients, and of that of their squares.
+/// Formats of the first moment (m) and of the second (v).
 struct MomentFormats {
   StateFormat m = StateFormat::fp32, v = StateFormat::fp32;
 
@@ -24,34 +24,36 @@ struct MomentFormats {
 
 class Moments {
  public:
-  /// `layout` must outlive it.
+  /// `layout` must outlive this.
   Moments(Arena& arena, const Layout& layout, const OptimizerSpec& optimizer, const MomentFormats& formats,
           int shard_rank);
 
   const MomentFormats& formats() const { return formats_; }
-  /// Elements [first, first + count) of this rank's shard of a unit; empty where the optimizer keeps none.
+  /// Return elements [first, first + count) of this rank's shard of a unit; empty if the optimizer keeps
+  /// none.
   Tensor m(int unit, std::int64_t first, std::int64_t count) const { return m_.elements(unit, first, count); }
   Tensor v(int unit, std::int64_t first, std::int64_t count) const { return v_.elements(unit, first, count); }
-  /// How what this rank has of a unit's parameter, by its number there, is scaled.
+  /// Return the scales of this rank's part of a unit's parameter, given its index in the unit.
   StateScale m_scale(int unit, std::size_t parameter) const { return scale_of(m_, unit, parameter); }
   StateScale v_scale(int unit, std::size_t parameter) const { return scale_of(v_, unit, parameter); }
-  /// The amaxes that a step's measuring has left, of all parameters of a unit; the ranks that share it must agree on
-  /// their maxima before commit_scales. Empty without scales of tensors.
+  /// Returns the measured amaxes of all parameters of a unit. Ranks that share the unit all-reduce (max) them
+  /// before commit_scales. Empty without per-tensor scales.
   Tensor amaxes(int unit) const;
   void commit_scales(Device& device, int unit) const;
-  /// Of a unit's parameter, by its number there; row_mean is left to the caller.
+  /// Returns the factored moment of a unit's parameter; the caller sets row_mean.
   FactoredMoment factors(int unit, std::size_t parameter) const;
 
-  /// All values 0, and scales 1.
+  /// Sets all values to 0 and all scales to 1.
   void reset(Device& device) const;
-  /// "m/NAME", "v/NAME", each followed by "m_scale/NAME" where it is scaled; then "row/NAME" and "col/NAME".
+  /// Appends "m/NAME", "v/NAME", each followed by "m_scale/NAME" or "v_scale/NAME" if scaled; then "row/NAME"
+  /// and "col/NAME".
   void append_state(std::vector<StateTensor>& state) const;
-  /// What append_state names, but for moments that are scaled: those load_scaled rounds from FP32, by scales of their own.
+  /// Appends the same without scaled moments, which load_scaled reads in FP32 and rounds with new scales.
   void append_unscaled_state(std::vector<StateTensor>& state) const;
   void load_scaled(Device& device, const StateReader& read) const;
 
  private:
-  /// One buffer, and of every unit where its elements lie and which of the shard they are.
+  /// One buffer, with the place of every unit: its offset and the range of the shard that it holds.
   struct Buffer {
     struct Place {
       std::int64_t offset = 0, first = 0, count = 0;
@@ -61,7 +63,8 @@ class Moments {
     bool KeptState::*kept = nullptr;
     Tensor values, scales;
     std::vector<Place> places;
-    std::vector<std::vector<std::int64_t>> groups;  ///< COAT's: of a unit's parameters the first in `scales`
+    /// COAT: first group of each of a unit's parameters in `scales`.
+    std::vector<std::vector<std::int64_t>> groups;
 
     Tensor elements(int unit, std::int64_t first, std::int64_t count) const;
   };
@@ -73,7 +76,7 @@ class Moments {
   void append_factors(std::vector<StateTensor>& state) const;
   void append_scales(std::vector<StateTensor>& state, const Buffer& buffer) const;
   StateScale scale_of(const Buffer& buffer, int unit, std::size_t parameter) const;
-  /// Parameters before a unit's, and of it.
+  /// Index of a unit's first parameter among all; number of parameters of a unit.
   std::int64_t first_parameter(int unit) const { return first_parameters_[unit]; }
   std::int64_t parameters_of(int unit) const {
     return static_cast<std::int64_t>(layout_.units()[unit].parameters.size());
@@ -83,11 +86,11 @@ class Moments {
   const OptimizerSpec& optimizer_;
   MomentFormats formats_;
   int shard_rank_;
-  std::vector<std::int64_t> first_parameters_;  // of every unit, and of all
+  std::vector<std::int64_t> first_parameters_;  // of every unit, then the total
   Buffer m_, v_;
-  Tensor amaxes_;                                          // f32: of every unit m's, then v's
+  Tensor amaxes_;                                          // f32: per unit m's, then v's
   Tensor factors_;                                         // f32, flat
-  std::vector<std::vector<std::int64_t>> factor_offsets_;  // of a unit's parameters in it: rows, then columns
+  std::vector<std::vector<std::int64_t>> factor_offsets_;  // per unit and parameter: rows, then columns
 };
 
 }  // namespace precbench

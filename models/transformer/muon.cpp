@@ -1,6 +1,7 @@
-// Muon (Jordan et al. 2024): the momentum of a block's matrix, made nearly orthogonal by five Newton-Schulz iterations in
-// BF16, and scaled so that its root mean square is AdamW's (Liu et al. 2025: 0.2 sqrt(max(rows, cols))): one learning
-// rate serves the whole model. Constants are torch.optim.Muon's. What the blocks' matrices are not is AdamW's.
+// Muon (Jordan et al. 2024): orthogonalizes the momentum of a block's matrix by five Newton-Schulz iterations
+// in BF16 and scales it to AdamW's root mean square (Liu et al. 2025: 0.2 sqrt(max(rows, cols))), so that one
+// learning rate serves the whole model. Constants are those of torch.optim.Muon. AdamW updates everything
+// else.
 #include <algorithm>
 #include <cmath>
 
@@ -16,7 +17,8 @@ constexpr float kLeastNorm = 1e-7f;
 GemmOperand plain(const Tensor& x) { return {.format = {}, .data = x, .scale = {}}; }
 GemmOperand transposed(const Tensor& x) { return {.format = {}, .data = x, .scale = {}, .transposed = true}; }
 
-/// Room for the iterations on the largest of the matrices, so that every rank needs as much.
+/// Workspace of the iterations, sized for the unit's largest matrix, so that every rank needs the same
+/// memory.
 struct NewtonSchulzRoom {
   NewtonSchulzRoom(Arena& arena, const Unit& unit) {
     std::int64_t largest = 0, side = 0;
@@ -36,7 +38,7 @@ struct NewtonSchulzRoom {
   Tensor gram, square, product, norm_squared;
 };
 
-/// x, bf16 [rows, cols], becomes U V^T of its singular value decomposition, nearly.
+/// Replaces x, bf16 [rows, cols], by approximately U V^T of its singular value decomposition.
 void orthogonalize(Device& device, const Tensor& x, const NewtonSchulzRoom& room) {
   const bool wide = x.rows <= x.cols;
   const std::int64_t side = std::min(x.rows, x.cols);
@@ -49,7 +51,7 @@ void orthogonalize(Device& device, const Tensor& x, const NewtonSchulzRoom& room
   device.sum_of_squares({room.norm_squared, x, false});
   device.to_unit_norm({x, room.norm_squared, kLeastNorm});
   for (int i = 0; i < kIterations; ++i) {
-    // A = X X^T on the shorter side; X = a X + (b A + c A A) X.
+    // A = X X^T over the shorter side; X = a X + (b A + c A A) X.
     if (wide)
       multiply(gram, plain(x), plain(x), GemmRole::fprop);
     else
@@ -92,7 +94,7 @@ void muon_update(const UpdateContext& context, int unit) {
                              context.norm_squared, o.momentum, o.max_norm});
   }
   if (parameters.sharded()) parameters.shard_comm().all_gather(whole, mine);
-  // A rank makes those matrices orthogonal that it has a part of.
+  // A rank orthogonalizes the matrices of which it has a part.
   for (const Piece& piece : pieces) {
     const Parameter& p = *piece.parameter;
     if (piece.count == 0 || p.kind != ParameterKind::matrix) continue;

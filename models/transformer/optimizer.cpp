@@ -1,4 +1,4 @@
-// A step over the flat buffers, and the rules that take their elements one by one. See optimizer.h.
+// The optimizer step and the elementwise update rules. See optimizer.h.
 #include "models/transformer/optimizer.h"
 
 #include <algorithm>
@@ -29,7 +29,8 @@ StepScalars step_scalars(const OptimizerOptions& o, std::int64_t step, std::int6
 
 namespace {
 
-/// The squares of this rank's part of a unit's gradient: of runs, or of parameters where each has a scale of its own.
+/// Adds the squares of this rank's part of a unit's gradient: by run, or by parameter if each has its own
+/// scale.
 void add_squares(Device& device, const Parameters& parameters, int unit, const Tensor& norm_squared,
                  bool& accumulate) {
   const Parameters::Shard shard = parameters.shard(unit);
@@ -47,7 +48,7 @@ void add_squares(Device& device, const Parameters& parameters, int unit, const T
     add(pieces[i].offset, pieces[i].count, parameters.gradient_scale(unit, i));
 }
 
-/// The squares of shards, and of experts that ranks have different ones of.
+/// Sums the squares of shards and of divided experts over ranks.
 void sum_over_ranks(Device& device, Parameters& parameters, const Tensor& norm_squared) {
   if (parameters.sharded()) parameters.shard_comm().all_reduce(norm_squared);
   if (Comm* experts = parameters.expert_comm()) {
@@ -60,9 +61,8 @@ void sum_over_ranks(Device& device, Parameters& parameters, const Tensor& norm_s
 
 void optimizer_step(Device& device, Parameters& parameters, const Tensor& scalars, const Tensor& norm_squared,
                     const OptimizerOptions& o) {
-  // Without clipping the norm is only reported, and the rules, which read every gradient anyway, sum it up.
-  // Then no unit waits for another's gradient: the last ones are still on their way when the first are
-  // updated.
+  // Without clipping the norm is only reported. The rules sum it up, since they read every gradient anyway,
+  // so no unit waits for the gradient of another: the last reductions overlap the first updates.
   const Layout& layout = parameters.layout();
   if (o.max_norm > 0) {
     parameters.complete_all();
@@ -104,7 +104,7 @@ void UpdateContext::add_to_norm(const Tensor& gradient) const {
 
 namespace {
 
-/// On elements of a shard whose moments have no scales.
+/// Returns the op for elements of a shard whose moments have no scales.
 ops::Adamw adamw_of(const UpdateContext& context, int unit, std::int64_t first, std::int64_t count,
                     bool decay, std::int64_t in_model) {
   const Parameters::Shard shard = context.parameters.shard(unit);
@@ -119,7 +119,7 @@ ops::Adamw adamw_of(const UpdateContext& context, int unit, std::int64_t first, 
           .options = context.constants(decay, in_model)};
 }
 
-/// Parameter by parameter, since each has scales of its own.
+/// Updates parameter by parameter, since each has its own scales.
 void scaled_adamw_update(const UpdateContext& context, int unit) {
   Parameters& parameters = context.parameters;
   const Moments& moments = parameters.moments();

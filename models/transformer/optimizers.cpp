@@ -9,8 +9,9 @@ namespace precbench {
 
 const std::vector<OptimizerSpec>& optimizers() {
   static constexpr KeptState kBoth{.m = true, .v = true}, kMean{.m = true}, kFactors{.factors = true};
-  // Constants are the authors' (Muon: Keller Jordan's, AdamW's for what is no matrix of a block), but for AdamW's beta2,
-  // which is what language models are trained with; Adafactor's eps is PyTorch's, FP32's unit roundoff.
+  // Constants are the authors' (Muon: Keller Jordan's, with AdamW's for everything but block matrices).
+  // Exceptions: AdamW's beta2 is the usual one for language models, and Adafactor's eps is PyTorch's, FP32's
+  // unit roundoff.
   static const std::vector<OptimizerSpec> all = {
       {"adamw", {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8}, kBoth, kBoth, adamw_update, nullptr},
       {"lion", {.beta1 = 0.9, .beta2 = 0.99}, kMean, kMean, lion_update, nullptr},

@@ -1,4 +1,5 @@
-// Six steps of every optimizer against the golden ones of tools/goldens/make_optimizer_goldens.py, on the CPU and on a GPU.
+// Six steps of every optimizer against the goldens of tools/goldens/make_optimizer_goldens.py, on the CPU and
+// on a GPU.
 #include "models/transformer/optimizers.h"
 
 #include <nlohmann/json.hpp>
@@ -14,7 +15,7 @@ namespace {
 
 constexpr float kScale = 0.2f;
 
-/// The golden script's uniform numbers in [-0.5, 0.5).
+/// Returns the golden script's uniform numbers in [-0.5, 0.5), times kScale.
 std::vector<float> hashed(std::uint64_t seed, std::int64_t size) {
   std::vector<float> values(size);
   for (std::int64_t i = 0; i < size; ++i) {
@@ -35,7 +36,7 @@ struct Goldens {
   double rate(const std::string& optimizer) const {
     return nlohmann::json::parse(file.metadata().at("rates")).at(optimizer);
   }
-  /// Values of every parameter; a tensor's seed is `seed` and its place among the names in order.
+  /// Returns values of every parameter. A tensor's seed is `seed` plus its index in the sorted names.
   Named random(std::uint64_t seed) const {
     Named all;
     const Layout layout(model, 1);
@@ -72,12 +73,12 @@ Named trained(const Goldens& goldens, const OptimizerSpec& optimizer, std::uniqu
   options.momentum = static_cast<float>(own.momentum.value_or(0));
   for (int i = 0; i < goldens.steps; ++i) {
     set_gradients(step, goldens.random(1000 * (i + 1)));
-    CHECK(step.update(options, i) > options.max_norm);  // which then clips
+    CHECK(step.update(options, i) > options.max_norm);  // so it clips
   }
   return step.weights();
 }
 
-/// What the steps have changed.
+/// Returns the change of the weights.
 Named change(const Named& after, const Named& before) {
   Named difference = after;
   for (auto& [name, values] : difference)
@@ -94,13 +95,13 @@ void check_goldens(const std::function<std::unique_ptr<Device>()>& make_device) 
     const Named ours = change(trained(goldens, optimizer, make_device()), before);
     const Named theirs = change(goldens.weights(name), before);
     if (name != "muon") {
-      // Weights are 100 times what has changed, and round to their own last place at every step. Measured 3e-6.
+      // Weights are 100 times their change and are rounded at every step. Measured 3e-6.
       const Farthest off = farthest(ours, theirs);
       INFO(off.name);
       CHECK(off.distance <= 1e-5);
       continue;
     }
-    // Both iterate in BF16, which makes errors of a hundredth; ours may be half as large again as PyTorch's own.
+    // Both iterate in BF16, which causes errors of 1e-2. Ours may be 1.5 times PyTorch's own.
     const Named exact = change(goldens.weights("muon64"), before);
     for (const auto& [parameter, want] : exact) {
       INFO(parameter);
@@ -111,16 +112,18 @@ void check_goldens(const std::function<std::unique_ptr<Device>()>& make_device) 
 
 }  // namespace
 
-TEST_CASE("six steps of every optimizer are PyTorch's or its authors'", "[optimizer]") {
+TEST_CASE("optimizer_step: six steps of every optimizer match PyTorch or the authors' formulas",
+          "[optimizer]") {
   check_goldens([] { return make_cpu_device(2); });
 }
 
-TEST_CASE("six steps of every optimizer on a GPU are PyTorch's or its authors'", "[gpu][optimizer]") {
+TEST_CASE("optimizer_step on a GPU: six steps of every optimizer match PyTorch or the authors' formulas",
+          "[gpu][optimizer]") {
   if (!gpu_here()) return;
   check_goldens([] { return make_gpu_device(0); });
 }
 
-TEST_CASE("the scalars of a step are what each optimizer reads", "[optimizer]") {
+TEST_CASE("step_scalars: bias corrections are those that each optimizer reads", "[optimizer]") {
   OptimizerOptions o;
   o.lr = 0.5f;
   CHECK(step_scalars(o, 0).bias_correction1 == static_cast<float>(1 - static_cast<double>(o.beta1)));

@@ -1,4 +1,4 @@
-// Where the scales lie. See parameter_scales.h.
+// Placement of the scales. See parameter_scales.h.
 #include "models/transformer/parameter_scales.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// The scales of a flat buffer over a Layout that keeps every parameter as codes with one scale (state_formats.h), and the
-// amaxes that their next values come from. Every rank has those of all parameters.
+// Scales of a flat buffer over a Layout that stores every parameter with one scale (state_formats.h), and the
+// amaxes for their next values. Every rank has those of all parameters.
 #pragma once
 
 #include <vector>
@@ -13,18 +13,19 @@ namespace precbench {
 
 class ParameterScales {
  public:
-  /// `codes`: f16 or e4m3. `layout` must outlive it.
+  /// `codes`: f16 or e4m3. `layout` must outlive this.
   ParameterScales(Arena& arena, Segment segment, const Layout& layout, DType codes);
 
-  /// Of a unit's parameter, by its number there.
+  /// Returns scale and amax of a unit's parameter, given its index in the unit.
   StateScale of(int unit, std::size_t parameter) const;
-  /// What measuring has left, of all parameters of a unit: ranks that share the scales agree on the maxima before commit.
+  /// Returns the measured amaxes of all parameters of a unit. Ranks that share the scales all-reduce (max)
+  /// them before commit.
   Tensor amaxes(int unit) const;
-  /// `room`: as codes were encoded with (ops::Encode).
+  /// Computes a unit's scales from its amaxes. `room`: headroom that the data was encoded with (ops::Encode).
   void commit(Device& device, int unit, float room = 1) const;
-  /// All scales 1.
+  /// Sets all scales to 1 and all amaxes to 0.
   void reset(Device& device) const;
-  /// "KIND_scale/NAME" of every parameter.
+  /// Appends "KIND_scale/NAME" of every parameter.
   void append_state(std::vector<StateTensor>& state, const char* kind) const;
 
  private:
@@ -32,7 +33,7 @@ class ParameterScales {
 
   const Layout& layout_;
   DType codes_;
-  std::vector<std::int64_t> firsts_;  // parameters before a unit's
+  std::vector<std::int64_t> firsts_;  // index of a unit's first parameter
   Tensor scales_, amaxes_;            // f32 [1, parameters]
 };
 

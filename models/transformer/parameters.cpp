@@ -12,7 +12,7 @@
 namespace precbench {
 namespace {
 
-/// The same ranks, as their experts see them.
+/// Returns the same ranks as data and expert axes.
 ParallelDims expert_dims(const ParameterOptions& options) {
   return {.data = options.parallel.ranks() / options.expert_ranks, .expert = options.expert_ranks};
 }
@@ -147,7 +147,7 @@ Tensor Parameters::local_weights(int unit) const {
 
 void Parameters::begin_step() {
   forget_gathered();
-  release_gradients();  // before anything takes memory of the stack
+  release_gradients();  // before anything uses the stack's memory
   if (fp8_) refresh_fp8_weights();
   if (fp8_gradients_) fp8_gradients_->begin_step();
 }
@@ -198,7 +198,7 @@ Tensor Parameters::gather(int unit, Pass pass) {
   prefetch(unit, pass);
   const Tensor whole = exchange_->weights(unit, pass);
   if (in_fp8(unit) || !fp16_master()) return whole;
-  Tensor rounded = whole;  // in place of the codes
+  Tensor rounded = whole;  // in place of the FP16 data
   rounded.dtype = options_.weights;
   if (exchange_->first_use(unit, pass))
     decode_master(unit, rounded, sharded() ? whole : local(master_, unit), 0, layout_.units()[unit].size);
@@ -237,7 +237,7 @@ BlockTensors Parameters::block_gradients(std::int64_t layer) {
 void Parameters::commit(const Tensor& gradient) {
   if (!overlays_ || gradient.dtype != gradient_.dtype) return;
   const std::int64_t bytes = gradient.as<std::byte>() - gradient_.as<std::byte>();
-  if (bytes < 0 || bytes >= gradient_.bytes()) return;  // whole, on its way to the ranks' shards
+  if (bytes < 0 || bytes >= gradient_.bytes()) return;  // a whole gradient, which is reduced into shards
   arena_.commit_gradients(bytes * 8 / bits_of(gradient_.dtype));
 }
 
@@ -267,8 +267,8 @@ void Parameters::reduce(int unit) {
   replica_tickets_[unit] = replica_comm_.comm->start_all_reduce(local(gradient_, unit));
 }
 
-/// The shard that was reduced last is added to what earlier micro-steps left. Done one unit late, so that its
-/// reduction runs beside the next block's compute.
+/// Adds the shard that was reduced last to the sum of earlier micro-steps. Runs one unit late, so that the
+/// reduction overlaps the next block's compute.
 void Parameters::add_reduced() {
   if (adding_ < 0) return;
   shard_comm_.comm->wait(shard_tickets_[adding_]);

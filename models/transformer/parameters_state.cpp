@@ -1,4 +1,4 @@
-// Weights and the optimizer's state, in and out: first values, checkpoints, changes and fingerprints. See parameters.h.
+// Initialization, checkpoints, changes and fingerprints of weights and optimizer state. See parameters.h.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -103,7 +103,7 @@ std::vector<StateTensor> Parameters::state() const {
   const auto add = [&](const std::vector<StateTensor>& tensors, bool common) {
     for (StateTensor tensor : tensors) {
       if (common && shard_rank() > 0)
-        tensor.values = {nullptr, tensor.values.dtype, 0, 0};  // the first has it for all
+        tensor.values = {nullptr, tensor.values.dtype, 0, 0};  // the first rank writes it for all
       state.push_back(std::move(tensor));
     }
   };
@@ -191,7 +191,7 @@ void Parameters::restore(const Replaced& replaced) {
     const bool changed = index < replaced.size() && !replaced[index].empty();
     if (changed)
       store_weights(unit, i, part.values, replaced[index].data());
-    else if (in_codes(layout_.units()[unit].parameters[i]))  // another rank's part may have been changed
+    else if (in_codes(layout_.units()[unit].parameters[i]))  // another rank's part may have changed
       store_weights(unit, i, part.values, download_widened(part.values, weight_scale(unit, i)).data());
   });
   derive_weights();

@@ -1,4 +1,4 @@
-// Parameters on one rank, under DDP and under FSDP: the same numbers in, the same numbers out, the same sums.
+// Parameters on one rank and under DDP, FSDP and HSDP: values and sums do not depend on the strategy.
 #include "models/transformer/parameters.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ using namespace precbench::testing;
 
 namespace {
 
-/// No dimension divides another, nor a shard.
+/// Dimensions that divide neither each other nor a shard.
 ModelConfig awkward(bool tied) {
   ModelConfig c;
   c.layers = 3, c.width = 10, c.ffn = 13, c.heads = 3, c.kv_heads = 1, c.head_dim = 6, c.vocab = 101;
@@ -35,11 +35,11 @@ struct Rank {
   Arena& arena;
 };
 
-/// body on every rank of a group of CPU ranks, each with parameters in an arena of its own.
+/// Runs body on every rank of a group of CPU ranks, each with parameters in its own arena.
 void on_ranks(int ranks, const ModelConfig& config, const ParameterOptions& options,
               const std::function<void(Rank&)>& body) {
   on_cpu_ranks(ranks, [&](Device& device, Comm& comm) {
-    // NaN everywhere, so that what is never written shows.
+    // NaN everywhere, so that reads of unwritten memory are noticed.
     std::vector<std::byte> memory(1 << 20, std::byte{0xFF});
     Arena arena(memory.data(), 1 << 20);
     Parameters parameters(device, comm, arena, config, options);
@@ -48,7 +48,7 @@ void on_ranks(int ranks, const ModelConfig& config, const ParameterOptions& opti
   });
 }
 
-/// What every rank saves after `prepare`; all ranks must agree.
+/// Returns what every rank saves after `prepare`, and checks that all ranks agree.
 Named saved_by_all(int ranks, const ModelConfig& config, const ParameterOptions& options,
                    Parameters::Kind kind, const std::function<void(Rank&)>& prepare) {
   std::vector<Named> by_rank(ranks);
@@ -73,7 +73,7 @@ std::string text(const Setting& s) {
   return std::to_string(s.ranks) + " ranks in groups of " + std::to_string(s.shards);
 }
 
-/// Values for every parameter, of its name's own stream.
+/// Returns values of a parameter from a stream of its own name.
 std::vector<float> values_of(const Parameter& p) {
   return normal(std::hash<std::string>{}(p.name), p.size());
 }
@@ -87,7 +87,7 @@ void load(Parameters& parameters) {
 
 }  // namespace
 
-TEST_CASE("initialize draws the same numbers whatever the sharding", "[parameters]") {
+TEST_CASE("Parameters: initialize draws the same values under every sharding", "[parameters]") {
   for (bool tied : {false, true})
     for (Master master : {Master::fp32, Master::bf16, Master::bf16_sr}) {
       const ModelConfig config = awkward(tied);
@@ -118,7 +118,7 @@ TEST_CASE("initialize draws the same numbers whatever the sharding", "[parameter
     }
 }
 
-TEST_CASE("no two parameters share their random numbers, and seeds differ", "[parameters]") {
+TEST_CASE("Parameters: random values differ between parameters and between seeds", "[parameters]") {
   const ModelConfig config = awkward(false);
   const auto with_seed = [&](std::uint64_t seed) {
     return saved_by_all(1, config, {}, Parameters::Kind::weights,
@@ -136,7 +136,7 @@ TEST_CASE("no two parameters share their random numbers, and seeds differ", "[pa
   CHECK(values.at("model.embed_tokens.weight") != other.at("model.embed_tokens.weight"));
 }
 
-TEST_CASE("what is loaded is what is saved", "[parameters]") {
+TEST_CASE("Parameters: saved weights equal loaded weights under every sharding", "[parameters]") {
   for (bool tied : {false, true})
     for (Master master : {Master::fp32, Master::bf16})
       for (const Setting& s : kSettings) {
@@ -157,7 +157,7 @@ TEST_CASE("what is loaded is what is saved", "[parameters]") {
       }
 }
 
-TEST_CASE("an FP16 master has 11 bits of matrices that are drawn, loaded or changed, whatever the sharding",
+TEST_CASE("Parameters: FP16 master rounds drawn and loaded and changed matrices to FP16 under every sharding",
           "[parameters]") {
   const auto in_fp16 = [](const Parameter& p, std::vector<float> values) {
     if (p.kind != ParameterKind::matrix) return values;
@@ -167,7 +167,7 @@ TEST_CASE("an FP16 master has 11 bits of matrices that are drawn, loaded or chan
     for (float& x : values) x = f16_decode(f16_encode(x * scale)) / scale;
     return values;
   };
-  // Gains, and matrices whose scale then changes.
+  // Gains, and matrices whose scale changes when tripled.
   const auto is_tripled = [](const Parameter& p) {
     return p.kind == ParameterKind::gain || p.name.find("o_proj.weight") != std::string::npos;
   };
@@ -189,7 +189,7 @@ TEST_CASE("an FP16 master has 11 bits of matrices that are drawn, loaded or chan
         rank.parameters.begin_step();
         const Layout& layout = rank.parameters.layout();
         for (int u = 0; u < layout.unit_count(); ++u)
-          for (int twice = 0; twice < 2; ++twice) {  // it is rounded in place, but once
+          for (int twice = 0; twice < 2; ++twice) {  // the second gather must not round again
             const Tensor weights = rank.parameters.gather(u);
             for (const Parameter& p : layout.units()[u].parameters) {
               const std::vector<float> expected = in_fp16(p, values_of(p));
@@ -228,7 +228,7 @@ TEST_CASE("an FP16 master has 11 bits of matrices that are drawn, loaded or chan
   }
 }
 
-TEST_CASE("gather gives a unit's weights whole, in BF16", "[parameters]") {
+TEST_CASE("Parameters: gather returns a unit's whole BF16 weights", "[parameters]") {
   for (const Setting& s : kSettings) {
     INFO(text(s));
     std::vector<std::int64_t> wrong(s.ranks);
@@ -236,7 +236,7 @@ TEST_CASE("gather gives a unit's weights whole, in BF16", "[parameters]") {
     on_ranks(s.ranks, config, {.parallel = dims_of(s)}, [&](Rank& rank) {
       load(rank.parameters);
       const Layout& layout = rank.parameters.layout();
-      // Two units at a time stay valid, as the model needs them: a block and the next.
+      // Two consecutive units stay valid, as the model needs: a block and the next.
       Tensor before;
       for (int u = 0; u < layout.unit_count(); ++u) {
         const Tensor weights = rank.parameters.gather(u);
@@ -254,7 +254,8 @@ TEST_CASE("gather gives a unit's weights whole, in BF16", "[parameters]") {
   }
 }
 
-TEST_CASE("gradients are summed over ranks and micro-steps, under any strategy", "[parameters]") {
+TEST_CASE("Parameters: gradients are summed over ranks and micro-steps under every strategy",
+          "[parameters]") {
   // Small integers, so that every order of summation is exact, also in BF16.
   const auto contribution = [](int rank, int micro_step, int unit, std::int64_t i) {
     return static_cast<float>((rank * 3 + micro_step * 5 + unit * 7 + i) % 11) - 5;
@@ -262,7 +263,7 @@ TEST_CASE("gradients are summed over ranks and micro-steps, under any strategy",
   for (DType dtype : {DType::f32, DType::bf16})
     for (int accumulation : {1, 2, 3})
       for (const Setting& s : kSettings)
-        for (int steps : {1, 2}) {  // a second step must not keep anything of the first
+        for (int steps : {1, 2}) {  // the second step must not keep anything of the first
           INFO(text(s) << " " << name_of(dtype) << " accumulation " << accumulation << " steps " << steps);
           const ModelConfig config = awkward(false);
           const auto backward = [&](Rank& rank) {
@@ -307,8 +308,8 @@ TEST_CASE("gradients are summed over ranks and micro-steps, under any strategy",
         }
 }
 
-TEST_CASE("the gradient buffer overlays the stack until backward commits a tensor", "[parameters]") {
-  // Bytes of gradients at the start of a step; after each commit, beside those needed.
+TEST_CASE("Parameters: gradient buffer overlays the stack until backward commits a tensor", "[parameters]") {
+  // Committed gradient bytes at the start of a step; after each commit, with the bytes needed.
   std::vector<std::int64_t> starts;
   std::vector<std::pair<std::int64_t, std::int64_t>> commits;
   on_ranks(1, awkward(false), {}, [&](Rank& rank) {
@@ -334,7 +335,7 @@ TEST_CASE("the gradient buffer overlays the stack until backward commits a tenso
     CHECK(bytes >= needed);
     CHECK(bytes < needed + Arena::kAlignment);
   }
-  // Of shards a unit's part comes into use when it is reduced.
+  // With shards, a unit's part is committed when it is reduced.
   for (const int shards : {2, 3}) {
     std::atomic<int> wrong = 0;
     on_ranks(shards, awkward(false), {.parallel = {.shard = shards}}, [&](Rank& rank) {
@@ -359,7 +360,7 @@ TEST_CASE("the gradient buffer overlays the stack until backward commits a tenso
     });
     CHECK(wrong == 0);
   }
-  // Micro-steps add to it from the first: nothing to lend.
+  // With accumulation the buffer is committed from the first micro-step on.
   std::int64_t whole = 0, needed = 0;
   on_ranks(1, awkward(false), {.accumulation = 2}, [&](Rank& rank) {
     rank.parameters.begin_step();
@@ -370,7 +371,7 @@ TEST_CASE("the gradient buffer overlays the stack until backward commits a tenso
   CHECK(whole >= needed);
 }
 
-TEST_CASE("the optimizer's shards hold every element of the model once in every group", "[parameters]") {
+TEST_CASE("Parameters: shards hold every model element once per group", "[parameters]") {
   for (const Setting& s : kSettings) {
     if (s.shards == 1) continue;
     INFO(text(s));
@@ -393,7 +394,7 @@ TEST_CASE("the optimizer's shards hold every element of the model once in every 
   }
 }
 
-TEST_CASE("fingerprints tell which parameters changed", "[parameters]") {
+TEST_CASE("Parameters: fingerprints identify the changed parameter", "[parameters]") {
   for (const Setting& s : kSettings) {
     INFO(text(s));
     const ModelConfig config = awkward(false);
@@ -404,7 +405,7 @@ TEST_CASE("fingerprints tell which parameters changed", "[parameters]") {
       rank.parameters.initialize(1, 0.02f);
       const std::vector<std::uint64_t> before = rank.parameters.fingerprints();
       repeatable[r] = rank.parameters.fingerprints() == before;
-      // One element of one parameter, wherever it lies: the last one of layer 1's down projection.
+      // One element of one parameter, the last one of layer 1's down projection.
       const Layout& layout = rank.parameters.layout();
       const int unit = layout.block_unit(1);
       const Parameter& p = layout.units()[unit].parameters[6];
@@ -433,7 +434,7 @@ TEST_CASE("fingerprints tell which parameters changed", "[parameters]") {
   }
 }
 
-TEST_CASE("axes that the parameters do not know, or that are not the ranks, are refused", "[parameters]") {
+TEST_CASE("Parameters: unsupported axes and mismatched rank counts are refused", "[parameters]") {
   const auto device = make_cpu_device(1);
   std::vector<std::byte> memory(1 << 20);
   const auto make = [&](int ranks, const ParallelDims& dims) {

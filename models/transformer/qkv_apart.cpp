@@ -1,5 +1,6 @@
-// q, k and v as three products, each in the recipe or in BF16: where a case chooses among them. They have one input; their
-// outputs and gradients stand side by side in one matrix, as attention takes them, and are copied out of it and into it.
+// q, k and v as three GEMMs, each in the recipe or in BF16, for cases that select among them. They share one
+// input. Their outputs and gradients are columns of one matrix, as attention expects, and are copied into and
+// out of it.
 #include <algorithm>
 
 #include "models/transformer/qkv_part.h"
@@ -50,7 +51,7 @@ void Transformer::backward_apart(std::int64_t layer, const Tensor& dx, const Ten
     QuantizedTensor input = make_quantized_tensor(x, {}, lin.x_columnwise());
     use_slot(input, lin.slots().x);
     if (lin.recipe().flow)
-      push_row(input, lin.x_rowwise());  // again: rows of all three would have to be kept
+      push_row(input, lin.x_rowwise());  // again: saving rowwise data of all three would cost memory
     else
       push_col(input, lin.x_columnwise());
     produce(input, [&](QuantizedTensor& in) { device_.quantize({in}); });

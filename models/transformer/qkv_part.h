@@ -1,4 +1,4 @@
-// Where q, k and v stand in what they share.
+// Positions of q, k and v within the fused qkv matrix.
 #pragma once
 
 #include "kernels/device/operands.h"
@@ -6,7 +6,7 @@
 
 namespace precbench {
 
-/// Rows of qkv's matrix, of weights or of gradients, and columns of its output.
+/// Row range of one part in qkv's weight or gradient, which is also its column range in the output.
 struct QkvPart {
   std::int64_t first, count;
 

@@ -1,4 +1,4 @@
-// From the product of qkv to what attention takes, and back: biases, the norms of queries and keys, RoPE, in one op.
+// Bias, QK-norm and RoPE between the qkv GEMM and attention, forward and backward, each in one op.
 #include "models/transformer/transformer.h"
 
 namespace precbench {

@@ -1,5 +1,5 @@
-// RoPE of published models, from their config.json to the angles of far positions, against Hugging Face's own rotary
-// embedding (tools/goldens/make_rope_goldens.py).
+// RoPE of published models, from their config.json to the angles of far positions, against Hugging Face's
+// rotary embedding (tools/goldens/make_rope_goldens.py).
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -16,7 +16,7 @@ constexpr double kRoundoff = 0x1p-24;  // of FP32, in which the library computes
 
 }  // namespace
 
-TEST_CASE("RoPE's angles are Hugging Face's, scaled or not, at near and far positions", "[rope]") {
+TEST_CASE("RoPE: frequencies and angles match Hugging Face at near and far positions", "[rope]") {
   std::ifstream file(PRECBENCH_SOURCE_DIR "/models/transformer/golden/rope.json");
   const auto goldens = nlohmann::json::parse(file);
   REQUIRE(goldens.size() >= 7);
@@ -28,7 +28,7 @@ TEST_CASE("RoPE's angles are Hugging Face's, scaled or not, at near and far posi
     CHECK(std::fabs(model.rope_scaling.attention_factor / golden.at("attention_factor").get<double>() - 1) <
           1e-12);
     const std::vector<double> frequencies = rope_frequencies(angles);
-    // A power, a division and the scaling's few operations, each rounded to FP32.
+    // A power, a division and a few operations of the scaling, each rounded to FP32.
     for (std::size_t i = 0; i < frequencies.size(); ++i) {
       INFO("pair " << i);
       CHECK(std::fabs(frequencies[i] / golden.at("frequencies")[i].get<double>() - 1) <= 8 * kRoundoff);
@@ -39,7 +39,7 @@ TEST_CASE("RoPE's angles are Hugging Face's, scaled or not, at near and far posi
     for (std::size_t p = 0; p < positions.size(); ++p)
       for (std::size_t i = 0; i < frequencies.size(); ++i) {
         INFO("position " << positions[p] << ", pair " << i);
-        // The library rounds the frequency and the angle; its cosine feels that as an error of the angle.
+        // The library rounds the frequency and the angle to FP32; its cosine inherits the error of the angle.
         const double angle = static_cast<double>(positions[p]) * frequencies[i];
         const double bound = model.rope_scaling.attention_factor * (10 * kRoundoff * angle + 2 * kRoundoff);
         const float* pair = table.data() + positions[p] * angles.D + 2 * static_cast<std::int64_t>(i);

@@ -1,4 +1,4 @@
-// Biases, loads and forced routing. See routers.h.
+// Biases, load statistics and forced routing. See routers.h.
 #include "models/transformer/routers.h"
 
 #include <algorithm>
@@ -11,7 +11,8 @@ namespace {
 
 constexpr float kBiasStep = 1e-3f;  // DeepSeek-V3's u
 
-/// The slots of a rank's tokens drawn from a cumulative distribution in 32 bits; what a token has already is drawn again.
+/// Draws the slots of a rank's tokens from the Zipf distribution, by its cumulative sum in 32 bits. An expert
+/// that a token already has is drawn again.
 std::vector<std::int32_t> drawn_experts(double exponent, const RoutingRule& rule, std::int64_t tokens) {
   std::vector<double> ends;
   double sum = 0;
@@ -36,7 +37,7 @@ std::vector<std::int32_t> drawn_experts(double exponent, const RoutingRule& rule
   return index;
 }
 
-/// Slots that are not dropped where all experts are chosen equally often.
+/// Returns the number of slots that are not dropped if all experts are chosen equally often.
 std::int64_t kept_at_even_load(const RoutingRule& rule, std::int64_t tokens, double capacity) {
   return std::min(tokens * rule.top_k, rule.experts * most_rows_of_expert(rule, tokens, capacity));
 }
@@ -55,16 +56,16 @@ std::vector<std::int32_t> forced_experts(Routing routing, double exponent, const
 }
 
 std::int64_t most_rows_of_expert(const RoutingRule& rule, std::int64_t tokens, double capacity) {
-  if (capacity == 0) return tokens;  // a token goes to an expert once
+  if (capacity == 0) return tokens;  // a token goes to an expert at most once
   const double even = static_cast<double>(tokens * rule.top_k) / static_cast<double>(rule.experts);
-  const double most = std::ceil(capacity * even);  // which may be more than any integer
+  const double most = std::ceil(capacity * even);  // may exceed the range of int64
   return most < static_cast<double>(tokens) ? static_cast<std::int64_t>(most) : tokens;
 }
 
 std::int64_t tokens_to_rank(const RoutingRule& rule, std::int64_t own, std::int64_t tokens, double capacity) {
-  // All slots of the first tokens, and none of the later ones.
+  // All slots of the first tokens are kept and none of the later ones.
   const std::int64_t kept = kept_at_even_load(rule, tokens, capacity) / rule.top_k;
-  double none = 1;  // of the rank's experts
+  double none = 1;  // probability that a token chooses none of the rank's experts
   for (std::int64_t k = 0; k < rule.top_k; ++k)
     none *=
         std::max(0.0, static_cast<double>(rule.experts - own - k)) / static_cast<double>(rule.experts - k);
@@ -100,7 +101,7 @@ std::vector<std::int64_t> Routers::tokens_to_ranks(const RoutingRule& rule, std:
   const std::int64_t own = rule.experts / ranks;
   if (forced_index_.empty())
     return std::vector<std::int64_t>(ranks, tokens_to_rank(rule, own, tokens, capacity));
-  std::vector<std::int64_t> counts(ranks), last(ranks, -1);  // the last token that goes there
+  std::vector<std::int64_t> counts(ranks), last(ranks, -1);  // last token sent there
   std::vector<std::int64_t> room(rule.experts, most_rows_of_expert(rule, tokens, capacity));
   for (std::int64_t slot = 0; slot < tokens * rule.top_k; ++slot) {
     const std::int64_t expert = forced_index_[slot], rank = expert / own, token = slot / rule.top_k;

@@ -1,5 +1,5 @@
-// What the routers of a rank's blocks keep beside their weights: the biases that even the load (DeepSeek-V3), and what the
-// last step's routing came to. Everything is on the device, so that a step needs no host.
+// State of a rank's routers besides their weights: the load-balancing biases (DeepSeek-V3) and statistics of
+// the last step's routing. Everything is on the device, so that a step needs no host synchronization.
 #pragma once
 
 #include <optional>
@@ -16,101 +16,107 @@
 
 namespace precbench {
 
-/// i32 [tokens, top_k]: each token's experts, all different; the same on every machine. Nothing where they are learned.
+/// Returns forced experts, i32 [tokens, top_k], distinct within a token, the same on every machine; empty for
+/// Routing::learned.
 std::vector<std::int32_t> forced_experts(Routing routing, double exponent, const RoutingRule& rule,
                                          std::int64_t tokens);
 
-/// Rows that an expert takes of so many tokens; capacity: in those of even load, 0: all.
+/// Returns the maximum rows of one expert: ceil(capacity * tokens * top_k / experts), at most `tokens`;
+/// capacity 0: no limit.
 std::int64_t most_rows_of_expert(const RoutingRule& rule, std::int64_t tokens, double capacity);
 
-/// Of so many tokens of a rank those that go to a rank with `own` of the experts, where all are chosen equally often, and so
-/// are full after the first tokens. capacity: as above.
+/// Returns the expected number of this rank's `tokens` that go to a rank with `own` experts, if all experts
+/// are chosen equally often. A capacity below 1 is then filled by the first tokens.
 std::int64_t tokens_to_rank(const RoutingRule& rule, std::int64_t own, std::int64_t tokens, double capacity);
 
-/// Slots of so many tokens of each of the ranks that divide the experts which are not dropped, where all experts are chosen
-/// equally often. capacity: as above; slots: room for tokens on each rank, 0: for all.
+/// Returns the expected number of slots that are not dropped, of `tokens` tokens on each of `ranks`
+/// expert-parallel ranks, if all experts are chosen equally often. `slots`: rows per rank pair, 0: no limit.
 std::int64_t rows_at_even_load(const RoutingRule& rule, std::int64_t tokens, double capacity,
                                std::int64_t ranks, std::int64_t slots);
 
-/// What a block's router did in a step, over its micro-steps, on one rank.
+/// Statistics of one block's router over the micro-steps of a step, on one rank.
 struct RouterLoad {
   std::int64_t layer = 0;
-  std::vector<double> slots;    ///< of each expert, dropped ones too
-  double rows = 0, padded = 0;  ///< computed, and with padding
-  double dropped = 0;  ///< of this rank's tokens: slots beyond the capacity, or on their way to other ranks
+  std::vector<double> slots;       ///< slots per expert, dropped ones included
+  double rows = 0, padded = 0;     ///< rows computed, without and with padding
+  double dropped = 0;              ///< this rank's slots dropped by the capacity or in the exchange
   double balance = 0, z_loss = 0;  ///< means over micro-steps: E * sum f P, and logsumexp^2
 };
 
-/// Bytes between this rank and those that have the other experts, in a step.
+/// Bytes exchanged with the other expert-parallel ranks in a step.
 struct ExpertTraffic {
-  double dispatch = 0;  ///< tokens, and gradients of their outputs, to the experts
-  double combine = 0;   ///< outputs, and gradients of the tokens, back
+  double dispatch = 0;  ///< to the experts: tokens, and gradients of their outputs
+  double combine = 0;   ///< from the experts: outputs, and gradients of the tokens
 };
 
-/// A token whose logits are not finite: of the first micro-step and layer with such logits the first. Where that began may be
-/// another: attention takes it to later ones, a GPU's also to earlier ones (ops::Attention), and a scale to all that share it.
+/// First token with non-finite logits, in the first micro-step and layer that have any. The origin may be
+/// another token: attention spreads non-finite values to later tokens (on a GPU also to earlier ones, see
+/// ops::Attention), and a shared scale spreads them to all of its values.
 struct BadToken {
   std::int64_t layer = 0, micro_step = 0;
-  std::int64_t token = 0;  ///< of the rank's B * T in a micro-step
+  std::int64_t token = 0;  ///< 0 to B * T - 1, within the rank's micro-step
 };
 
 class Routers {
  public:
-  /// Of a model with experts. `peers`: slots may be dropped on their way to other ranks, and are counted.
+  /// `model`: one with experts. `peers`: slots may be dropped in the exchange and are counted.
   Routers(Device& device, Arena& arena, const ModelConfig& model, int accumulation, bool peers = false);
 
-  /// f32 [1, E]; empty without biases.
+  /// Returns f32 [1, E]; empty for routers without biases.
   Tensor bias(std::int64_t layer) const;
-  /// Of a router's report: its slots and losses, behind them the three numbers of the groups, of which what was dropped is
-  /// of this rank's tokens, and what was dropped on the way.
+  /// Length of a router's report: slots per expert, two losses, three numbers of the groups (the dropped
+  /// count is of this rank's own tokens) and, with `peers`, the slots dropped in the exchange.
   std::int64_t report_size() const { return experts_ + 5 + peers_; }
-  /// Adds a micro-step's report to the step's.
+  /// Adds a micro-step's report to that of the step.
   void note(std::int64_t layer, int micro_step, const Tensor& report);
-  /// Where each micro-step's choices go from now on: i32 [layers with experts * accumulation, tokens * top_k]; empty: nowhere.
+  /// Records every micro-step's choices from now on in i32 [layers with experts * accumulation, tokens *
+  /// top_k]; empty: stops.
   void keep_choices(const Tensor& choices) { choices_ = choices; }
-  /// index i32 [tokens, top_k] of the micro-step.
+  /// Records the micro-step's choices, i32 [tokens, top_k], if keep_choices() asked for it.
   void note_choices(std::int64_t layer, int micro_step, const Tensor& index);
   std::int64_t layers() const { return layers_; }
-  /// Before the first micro-step of a training step.
+  /// Call before the first micro-step of a training step.
   void begin_step() { traffic_ = {}; }
   void note_traffic(double ExpertTraffic::*part, double bytes) {
     if (!watching_) traffic_.*part += bytes;
   }
-  /// Of the last step that the host has enqueued; a captured one moves as much each time.
+  /// Traffic of the last step enqueued by the host. A captured step moves the same amount on every replay.
   const ExpertTraffic& traffic() const { return traffic_; }
-  /// i32 [1, 1], of the micro-step.
+  /// Returns i32 [1, 1], the micro-step's first token with non-finite logits, or -1.
   Tensor bad(std::int64_t layer, int micro_step) const;
-  /// What is routed now is no part of training.
+  /// While watching, routing is not counted as part of training.
   void set_watching(bool watching) { watching_ = watching; }
-  /// i32 [tokens, top_k], which outlives this, of `index`; empty: learned.
+  /// Forces the experts: i32 [tokens, top_k] on the device, which must outlive this, and its host copy;
+  /// empty: learned.
   void force(const Tensor& experts, std::vector<std::int32_t> index) {
     forced_ = experts;
     forced_index_ = std::move(index);
   }
   const Tensor& forced() const { return forced_; }
-  /// Of so many tokens of a rank those that go to each of the ranks that divide the experts, as they are forced to; else as
-  /// tokens_to_rank has it.
+  /// Returns how many of a rank's `tokens` go to each of `ranks` expert-parallel ranks: exactly if the
+  /// experts are forced, else as tokens_to_rank() estimates.
   std::vector<std::int64_t> tokens_to_ranks(const RoutingRule& rule, std::int64_t ranks, std::int64_t tokens,
                                             double capacity) const;
 
-  /// Moves the biases by the load of all ranks: a collective, at the end of every step.
+  /// Moves the biases against the load of all ranks. A collective, called at the end of every step.
   void update(Comm& comm);
   void reset();
-  /// Of the last step; waits for it.
+  /// Returns the statistics of the last step; waits for it.
   std::vector<RouterLoad> load() const;
-  /// Of this rank's tokens in the last step; nothing where all logits are finite. Waits for it.
+  /// Returns this rank's bad token of the last step, nullopt if all logits are finite; waits for the step.
   std::optional<BadToken> bad_token() const;
-  /// Of all layers; nothing without.
+  /// Returns the biases of all layers; empty without biases.
   std::vector<float> biases() const;
 
-  /// The biases: "routing/NAME", which every rank has.
+  /// Returns the biases as "routing/NAME", identical on every rank.
   std::vector<StateTensor> state(const Layout& layout) const;
 
  private:
   std::int64_t row(std::int64_t layer) const { return layer - first_; }
 
   Device& device_;
-  std::int64_t first_, layers_, experts_;  // the first block with experts; of those all
+  // First block with experts, number of such blocks, experts of a block on all ranks.
+  std::int64_t first_, layers_, experts_;
   int accumulation_;
   bool peers_;
   Tensor bias_;    // f32 [layers, E]

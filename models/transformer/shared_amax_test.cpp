@@ -1,5 +1,5 @@
-// One amax over all ranks for what experts take and make (--reduce-amax on): then ranks quantize like one rank with all
-// tokens, whoever has the experts and however tokens come to them.
+// Amaxes of experts' operands shared over all ranks (--reduce-amax on): the ranks quantize like one rank with
+// all tokens, for every distribution of the experts and every exchange.
 #include <algorithm>
 
 #include "models/transformer/expert_parallel_testing.h"
@@ -17,7 +17,8 @@ ModelConfig model_of(const std::string& name) {
   return model;
 }
 
-/// "columns": scales of rows, and in wgrad of tensors; "dY's columns": one there alone, whose rows are in BF16.
+/// "columns": rowwise scales, but per-tensor scales in wgrad. "dY's columns": per-tensor scales, with dgrad
+/// in BF16.
 Recipe recipe_of(const std::string& name) {
   const Recipe one_scale = find_recipe("tensorwise");
   if (name == "tensorwise") return one_scale;
@@ -48,14 +49,15 @@ void check_same(const Outcome& x, const Outcome& y) {
 
 }  // namespace
 
-TEST_CASE("with one amax over all ranks experts apart are those of one, to the bit", "[moe][ep][amax]") {
+TEST_CASE("reduce_amax: divided experts equal one rank's bit for bit", "[moe][ep][amax]") {
   for (const char* recipe : {"tensorwise", "columns", "dY's columns"})
     for (const char* model : kModels) {
       const StepSetup setup = shared_setup(model, recipe);
       const Outcome one = on_one_rank(setup);
       for (const int ranks : {2, 4})
         for (const bool codes : {false, true}) {
-          // Codes have the scale of the values that are sent. Weighted rows are of what they stand for, and so are columns.
+          // FP8 dispatch uses the scale of the sent values. Weighted rows and columns are quantized again
+          // from the decoded values.
           if (codes && (std::string(recipe) != "tensorwise" || setup.model.moe.weight_at == WeightAt::input))
             continue;
           INFO(model << " " << recipe << " on " << ranks << " ranks" << (codes ? ", as codes" : ""));
@@ -69,7 +71,7 @@ TEST_CASE("with one amax over all ranks experts apart are those of one, to the b
     }
 }
 
-TEST_CASE("ranks with amaxes of their own are not one, be it for the experts alone", "[moe][ep][amax]") {
+TEST_CASE("reduce_amax: losses equal one rank's with it and differ without it", "[moe][ep][amax]") {
   for (const char* model : kModels)
     for (const bool divided : {false, true}) {
       INFO(model << (divided ? ", experts apart" : ""));
@@ -85,7 +87,7 @@ TEST_CASE("ranks with amaxes of their own are not one, be it for the experts alo
     }
 }
 
-TEST_CASE("ranks that each have all experts share amaxes too", "[moe][amax]") {
+TEST_CASE("reduce_amax: replicas and shards without expert parallelism equal one rank", "[moe][amax]") {
   for (const char* model : kModels) {
     StepSetup setup = shared_setup(model);
     const Outcome one = on_one_rank(setup);
@@ -95,7 +97,7 @@ TEST_CASE("ranks that each have all experts share amaxes too", "[moe][amax]") {
       setup.reduce_amax = true;
       const Outcome many = on_ranks(setup, parallel.ranks());
       CHECK((many.losses == one.losses));
-      // Sums over the ranks' tokens are sums of sums.
+      // Gradients are sums of the ranks' sums, in another order.
       const Farthest gradient = farthest(many.gradients, one.gradients);
       INFO(gradient.name);
       CHECK(gradient.distance <= 64 * kRoundoff);
@@ -105,12 +107,12 @@ TEST_CASE("ranks that each have all experts share amaxes too", "[moe][amax]") {
   }
 }
 
-TEST_CASE("every exchange has the same scales of all ranks", "[moe][ep][amax]") {
+TEST_CASE("reduce_amax: every exchange gives the same bits", "[moe][ep][amax]") {
   for (const char* model : kModels)
     for (const int ranks : {2, 4}) {
       INFO(model << " on " << ranks << " ranks");
       StepSetup setup = apart(shared_setup(model), ranks);
-      setup.reference = true;  // sums of ranks are rounded where they meet others
+      setup.reference = true;  // in BF16 partial sums would be rounded at different places
       const Outcome gathered = on_ranks(setup, ranks);
       setup.exchange = slots_of(kSequences / ranks * kLength);
       check_same(on_ranks(setup, ranks), gathered);
@@ -119,7 +121,7 @@ TEST_CASE("every exchange has the same scales of all ranks", "[moe][ep][amax]") 
     }
 }
 
-TEST_CASE("codes with the scale of all ranks change no bit", "[moe][ep][amax]") {
+TEST_CASE("reduce_amax: FP8 dispatch gives the same bits as BF16 dispatch", "[moe][ep][amax]") {
   for (const char* model : {"tiny-moe", "tiny-moe-shared"})
     for (const bool slots : {false, true}) {
       INFO(model << (slots ? " in slots" : " gathered"));
@@ -131,7 +133,7 @@ TEST_CASE("codes with the scale of all ranks change no bit", "[moe][ep][amax]") 
     }
 }
 
-TEST_CASE("what codes that have come stand for shares an amax too", "[moe][ep][amax]") {
+TEST_CASE("reduce_amax: requantized values of FP8 dispatch share an amax over all ranks", "[moe][ep][amax]") {
   for (const char* recipe : {"tensorwise", "columns"}) {
     INFO(recipe);
     StepSetup setup = shared_setup("weighted input", recipe);
@@ -154,11 +156,12 @@ TEST_CASE("what codes that have come stand for shares an amax too", "[moe][ep][a
       CHECK((codes.losses == values.losses));
       const Farthest gradient = farthest(codes.gradients, values.gradients);
       INFO(gradient.name);
-      CHECK(gradient.distance <= 0.1);  // another rounding of both operands to three bits
+      CHECK(gradient.distance <= 0.1);  // both operands are rounded differently, to three bits
     }
 }
 
-TEST_CASE("a rank whose experts no token goes to takes part in every amax", "[moe][ep][amax]") {
+TEST_CASE("reduce_amax: a rank whose experts get no token takes part in every collective",
+          "[moe][ep][amax]") {
   for (const char* model : {"tiny-moe", "weighted input"}) {
     INFO(model);
     StepSetup setup = shared_setup(model);
@@ -178,7 +181,7 @@ TEST_CASE("a rank whose experts no token goes to takes part in every amax", "[mo
   }
 }
 
-TEST_CASE("a recomputed mixture has the amaxes of all ranks that it had", "[moe][ep][amax]") {
+TEST_CASE("reduce_amax: recomputation of a MoE step gives the same bits", "[moe][ep][amax]") {
   for (const char* model : kModels)
     for (const int experts : {1, 2}) {
       INFO(model << ", ep " << experts);

@@ -1,4 +1,4 @@
-// State between host and device. See state.h.
+// Transfers state between host and device. See state.h.
 #include "models/transformer/state.h"
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 namespace precbench {
 namespace {
 
-/// move(part, bytes) for what this rank has, piece by piece; `bytes` has the piece's size.
+/// Calls move(part, bytes) for this rank's data, piece by piece; `bytes` has the size of the piece.
 template <class Move>
 void for_each_part(const std::vector<StateTensor>& state, std::int64_t staging, Move&& move) {
   std::vector<std::byte> bytes;

@@ -1,7 +1,7 @@
-// The state of a run: what it needs, beside its case, to go on where it stands. One list serves checkpoints,
-// accounts and fingerprints: whoever keeps a tensor from one step to the next names it there (Parameters::state), with
-// the part of it that this rank has. Everything else is derived: BF16 weights from their master, the learning rate,
-// the data's order and random numbers from the step and the case's seed.
+// The state of a run: everything it needs, besides its case, to continue. Checkpoints, memory accounting and
+// fingerprints use the same list: Parameters::state names every tensor that persists between steps, with this
+// rank's part. Everything else is derived: BF16 weights from their master; the learning rate, data order and
+// random numbers from the step and the case's seed.
 #pragma once
 
 #include <cstddef>
@@ -15,39 +15,39 @@
 
 namespace precbench {
 
-/// A tensor of the state, of which this rank has `values`: elements [first, first + values.size()) of the flattened
-/// whole. Ranks at the same place on the shard axis have the same part, of experts those at the same place among the
-/// ranks that have different ones.
+/// A state tensor, of which this rank holds `values`: elements [first, first + values.size()) of the
+/// flattened whole. Ranks at the same position on the shard axis hold the same part; of experts, ranks at the
+/// same position in their expert-parallel groups.
 struct StateTensor {
   std::string name;                 ///< "weights/model.norm.weight", "m/...", "v/..."
-  std::vector<std::int64_t> shape;  ///< of the whole
+  std::vector<std::int64_t> shape;  ///< of the whole tensor
   std::int64_t first = 0;
-  Tensor values = {};  ///< on the rank's device; empty, but for its dtype, where other ranks have it all
+  Tensor values = {};  ///< on the device; without data (dtype only) if other ranks hold all of it
 };
 
-/// Where a run stands beside its tensors.
+/// Position of a run, besides its tensors.
 struct RunPosition {
-  std::int64_t step = 0;       ///< optimizer steps done
-  std::int64_t sequences = 0;  ///< of the data's order that they have read, on all ranks
-  std::uint64_t seed = 0;      ///< of the first weights and of stochastic rounding
-  /// That the moments had seen before the run began: of a fork those of the run that it comes from.
+  std::int64_t step = 0;       ///< completed optimizer steps
+  std::int64_t sequences = 0;  ///< sequences read, over all ranks
+  std::uint64_t seed = 0;      ///< seed of the initial weights and of stochastic rounding
+  /// Optimizer steps the moments had seen before the run; nonzero for a fork.
   std::int64_t optimizer_steps_before = 0;
 
   bool operator==(const RunPosition&) const = default;
 };
 
-/// Takes the values of a tensor's part, and fills them in: `bytes`, of the part's size. A writer may keep what is in
-/// `bytes` by swapping it for a buffer of its own.
+/// Writes or fills the values of a tensor's part. `bytes` has the size of the part. A writer may swap `bytes`
+/// for a buffer of its own to keep the data.
 using StateWriter = std::function<void(const StateTensor& part, std::vector<std::byte>& bytes)>;
 using StateReader = std::function<void(const StateTensor& part, std::vector<std::byte>& bytes)>;
 
-/// All of a tensor in FP32, of which this rank may have a part only, from a reader that converts.
+/// Returns all of a tensor in FP32, even if this rank has only a part, from a reader that converts.
 std::vector<float> read_whole(const StateReader& read, const StateTensor& tensor);
 
-/// The most that is on its way between host and device at a time, so that a state of any size needs no second copy.
+/// Maximum bytes staged between host and device at a time, so that saving needs no second copy of the state.
 inline constexpr std::int64_t kStagingBytes = std::int64_t{32} << 20;
 
-/// Calls write, or read, for every tensor of which this rank has a part, in parts of at most `staging` bytes.
+/// Call write, or read, for every tensor of which this rank has a part, in parts of at most `staging` bytes.
 void save_state(Device& device, const std::vector<StateTensor>& state, const StateWriter& write,
                 std::int64_t staging = kStagingBytes);
 void load_state(Device& device, const std::vector<StateTensor>& state, const StateReader& read,

@@ -1,4 +1,4 @@
-// For tests of whole steps: two results, and how alike they are.
+// Comparison of two whole steps, for tests.
 #pragma once
 
 #include "models/transformer/step_testing.h"
@@ -24,7 +24,7 @@ inline Likeness compare(const std::vector<float>& x, const std::vector<float>& r
   return {dot / std::sqrt(x2 * reference2), std::sqrt(x2 / reference2)};
 }
 
-/// A step on freshly initialised weights and random tokens, the same for every setup of one size.
+/// Runs a step on random weights and tokens, the same for every setup of one size.
 inline Result random_step(const StepSetup& setup) {
   TestStep step(setup);
   step.parameters().initialize(1, 0.02f);
@@ -34,7 +34,7 @@ inline Result random_step(const StepSetup& setup) {
   return {loss, step.gradients()};
 }
 
-/// Relatively; `of_gradient`: in every tensor.
+/// Checks relative differences; `of_gradient` applies to every tensor.
 inline void check_close(const Result& x, const Result& reference, double of_loss, double of_gradient) {
   CHECK(std::fabs(x.loss / reference.loss - 1) <= of_loss);
   const Farthest gradient = farthest(x.gradients, reference.gradients);

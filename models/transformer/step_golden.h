@@ -1,5 +1,5 @@
-// The golden steps of tools/goldens/make_step_goldens.py and make_moe_goldens.py for tests: a model, its weights and tokens, and what PyTorch, or
-// Hugging Face's own model, makes of them.
+// Golden steps of tools/goldens/make_step_goldens.py and make_moe_goldens.py for tests: a model, its weights
+// and tokens, and the results of PyTorch or of Hugging Face's own model.
 #pragma once
 
 #include <cmath>
@@ -15,14 +15,14 @@
 
 namespace precbench::testing {
 
-/// The last two are described by a config.json, and three quarters of their positions lie beyond the context that it
-/// says they were trained to.
+/// The last two come from a config.json, and three quarters of their positions lie beyond its original
+/// context length.
 inline constexpr const char* kGoldenSteps[] = {"llama", "tied", "qwen3", "llama3.2", "qwen2.5"};
-/// Of mixtures of experts.
+/// Golden steps of mixtures of experts.
 inline constexpr const char* kGoldenMixtures[] = {"mixtral", "qwen3-moe", "olmoe", "llama4",
                                                   "deepseek-v3-like"};
 
-/// One of the golden steps.
+/// One golden step.
 struct Golden {
   Golden(const std::string& folder, const std::string& name)
       : file(folder + "/step_" + name + ".safetensors") {
@@ -52,7 +52,7 @@ struct Golden {
     copy_to_f32(result.data(), stored);
     return result;
   }
-  /// Every parameter's tensor under `prefix`.
+  /// Returns the tensors of all parameters under `prefix`.
   Named all(const std::string& prefix) const {
     Named result;
     const Layout layout(model, 1);
@@ -61,7 +61,7 @@ struct Golden {
     return result;
   }
 
-  /// What a step begins with: the parameters, and the routers' biases.
+  /// Returns the initial parameters and the routers' biases.
   Named weights() const {
     Named result = all("");
     const Layout layout(model, 1);
@@ -76,15 +76,16 @@ struct Golden {
   std::vector<std::int32_t> tokens, targets;
 };
 
-/// How far a step is from a golden one, relatively. `update`: of the change of the weights.
+/// Relative errors of a step against a golden one. `update`: error of the weight change.
 struct Errors {
   double loss = 0, grad_norm = 0;
   Farthest gradient, update;
 };
 
-/// AdamW's first step is lr times the sign of a gradient well above eps; near eps it multiplies the
-/// gradient's error by up to 1 / eps. Elements below 200 eps say something about that error only, so they are
-/// left out, and so are those whose sign BF16's roundings decide: they move the gradient by half of itself and more.
+/// Returns the weight changes of a step, without elements that say nothing. AdamW's first step is lr times
+/// the sign of a gradient well above eps; near eps it multiplies the gradient's error by up to 1 / eps, so
+/// elements below 200 eps are left out. So are those whose sign BF16 rounding decides, where it moves the
+/// gradient by half of its value or more.
 inline Named update(const Golden& golden, const std::string& prefix, const Named& after) {
   Named result;
   for (const auto& [name, before] : golden.all("")) {
@@ -99,13 +100,13 @@ inline Named update(const Golden& golden, const std::string& prefix, const Named
   return result;
 }
 
-/// What a step made of a golden's weights and tokens.
+/// Results of a step on a golden's weights and tokens.
 struct StepOutcome {
   double loss = 0, grad_norm = 0;
   Named gradients, weights;
 };
 
-/// On one rank.
+/// Runs the step on one rank.
 inline StepOutcome run_step(const Golden& golden, bool reference,
                             std::unique_ptr<Device> device = make_cpu_device(1)) {
   TestStep step({.model = golden.model, .B = golden.B, .T = golden.T, .reference = reference},
@@ -119,7 +120,7 @@ inline StepOutcome run_step(const Golden& golden, bool reference,
   return outcome;
 }
 
-/// `prefix`: "" the plain step, "bf16." the one that rounds where the bf16 recipe does.
+/// `prefix`: "" for the plain step, "bf16." for the one that rounds like the bf16 recipe.
 inline Errors errors_of(const Golden& golden, const std::string& prefix, const StepOutcome& outcome) {
   const double loss = golden.values(prefix + "loss")[0], norm = golden.values(prefix + "grad_norm")[0];
   Errors errors;
@@ -131,16 +132,16 @@ inline Errors errors_of(const Golden& golden, const std::string& prefix, const S
   return errors;
 }
 
-/// An FP32 step beside PyTorch's in FP64.
+/// Compares an FP32 step with PyTorch's in FP64.
 inline void check_fp32_step(const Golden& golden, const StepOutcome& outcome) {
   constexpr double kRoundoff = 0x1p-24;  // of FP32
   const Errors errors = errors_of(golden, "", outcome);
-  // Sums over many elements: measured 1.3 unit roundoffs of FP32, and as FP32 itself. Of a norm 2.9, for Llama 4, and 5.1
-  // where AddressSanitizer's build adds in another order.
+  // Sums over many elements. Measured 1.3 unit roundoffs for the loss; for the norm 2.9 (Llama 4), and 5.1 in
+  // the AddressSanitizer build, which adds in another order.
   CHECK(errors.loss <= 4 * kRoundoff);
   CHECK(errors.grad_norm <= 8 * kRoundoff);
-  // Measured 20: backward chains about 20 ops per block, each with a few roundings, which add like a random
-  // walk. A wrong term or index costs 1e-2 and more.
+  // Measured 20: backward chains about 20 ops per block, each with a few roundings, which add up like a
+  // random walk. A wrong term or index costs 1e-2 or more.
   INFO(errors.gradient.name);
   CHECK(errors.gradient.distance <= 64 * kRoundoff);
   // Measured 210: elements of 200 eps amplify their gradient's absolute error by 2.5e3 / max |g|.
@@ -148,11 +149,11 @@ inline void check_fp32_step(const Golden& golden, const StepOutcome& outcome) {
   CHECK(errors.update.distance <= 512 * kRoundoff);
 }
 
-/// A BF16 step beside PyTorch with the same roundings. Our FP32 sums round some values to the other neighbour than
-/// FP64 sums do, a few of the 1e5 of a step; each is an error of 2^-8 that everything after it sees. Measured: 1e-6 in
-/// tied and llama3.2, which meet none; at most 1.2e-5 (loss), 4.7e-5 (norm), 2.7e-3 (gradients) in the others. For
-/// scale: rounding as such moves the gradients by 1.2e-2 and the norm by 1e-3. A bias of k, whose gradient nearly
-/// cancels, it moves by 2.6e-2; ours is 6.5e-3 off there.
+/// Compares a BF16 step with PyTorch's with the same roundings. A few of the 1e5 values of a step round to
+/// the other neighbour, because our FP32 sums differ from FP64 sums; each is an error of 2^-8 that
+/// propagates. Measured: 1e-6 in tied and llama3.2, which have none; at most 1.2e-5 (loss), 4.7e-5 (norm),
+/// 2.7e-3 (gradients) in the others. For scale: rounding itself moves the gradients by 1.2e-2 and the norm by
+/// 1e-3, and a bias of k, whose gradient nearly cancels, by 2.6e-2 (our error there: 6.5e-3).
 inline void check_bf16_step(const Golden& golden, const StepOutcome& outcome) {
   const Errors errors = errors_of(golden, "bf16.", outcome);
   CHECK(errors.loss <= 3e-5);
@@ -163,7 +164,7 @@ inline void check_bf16_step(const Golden& golden, const StepOutcome& outcome) {
     CHECK(distance(outcome.gradients.at(name), expected) <=
           std::max(5e-3, 0.3 * distance(expected, plain.at(name))));
   }
-  // A gradient near 0 that changes sign moves its weight by 2 lr the other way: n of N elements give
+  // A gradient near 0 that changes sign moves its weight by 2 lr in the other direction: n of N elements give
   // 2 sqrt(n / N). Measured 0.032, 1 of 4096.
   INFO(errors.update.name);
   CHECK(errors.update.distance <= 0.05);

@@ -1,5 +1,5 @@
-// What the tests of a whole training step share: a model on a device that can be given weights and tokens and
-// asked for its loss, gradients and updated weights by name, and how far two such sets lie apart.
+// Helpers for tests of a whole training step: a model on a device that takes weights and tokens and returns
+// its loss, gradients and updated weights by name, and the distance between two such results.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@
 
 namespace precbench::testing {
 
-/// Tensors of a model in FP32 under their Hugging Face names.
+/// FP32 tensors of a model under their Hugging Face names.
 using Named = std::map<std::string, std::vector<float>>;
 
 inline Named saved(Parameters& parameters, Parameters::Kind kind) {
@@ -33,7 +33,7 @@ inline Named saved(Parameters& parameters, Parameters::Kind kind) {
   return result;
 }
 
-/// Memory of a device that is filled with NaN, so that what is read before it is written shows.
+/// Device memory filled with NaN, so that reads of unwritten memory are noticed.
 class NanBlock : public DeviceBlock {
  public:
   NanBlock(Device& device, std::int64_t bytes) : DeviceBlock(device, bytes) {
@@ -49,7 +49,7 @@ class NanBlock : public DeviceBlock {
   static constexpr std::int64_t kChunk = std::int64_t{1} << 20;
 };
 
-/// The norms that queries and keys may have.
+/// Variants of QK-norm.
 struct QkNorms {
   const char* name;
   bool any;
@@ -65,26 +65,26 @@ struct StepSetup {
   ModelConfig model;
   std::int64_t B = 1, T = 32;
   Recipe recipe = find_recipe("bf16");
-  /// Which linear layers of the blocks are in the recipe; the others are in BF16.
+  /// Roles in the recipe; the other linear layers of the blocks are in BF16.
   std::vector<LinearRole> roles = {LinearRole::qkv, LinearRole::o, LinearRole::gate_up, LinearRole::down};
   Recipe head = find_recipe("bf16");  ///< the recipe of lm_head
   bool recompute = false;
-  bool reference = false;  ///< weights and activations in FP32: nothing is rounded to BF16
+  bool reference = false;  ///< FP32 weights and activations: nothing is rounded to BF16
   int accumulation = 1;
   const OptimizerSpec* optimizer = &optimizers().front();
   MomentFormats moments = {};
-  double capacity = 0;            ///< of experts
-  float balance = 0, z_loss = 0;  ///< of routers
+  double capacity = 0;            ///< MoE capacity factor
+  float balance = 0, z_loss = 0;  ///< coefficients of the router losses
   ParallelDims parallel = {};     ///< B sequences on each rank
   int expert_ranks = 1;
   ExpertExchange exchange = {};
   bool slots_come_back = false;  ///< TransformerOptions::slot_numbers
   bool reduce_amax = false;
-  bool weight_amaxes = true;    ///< kept for a step, where the recipe has them
-  bool delayed_scales = false;  ///< kept from step to step, where the recipe has them
+  bool weight_amaxes = true;    ///< keep weight amaxes for a step if the recipe uses them
+  bool delayed_scales = false;  ///< delayed scaling if the recipe has a history
 };
 
-/// Forward, backward and update on one rank; of several on the one whose `comm` it is.
+/// Forward, backward and update on the rank of `comm`; a single rank without one.
 class TestStep {
  public:
   explicit TestStep(const StepSetup& setup, std::unique_ptr<Device> device = make_cpu_device(1),
@@ -116,7 +116,7 @@ class TestStep {
     });
   }
 
-  /// Tokens go to experts that nothing of the step decides, from now on.
+  /// Forces the experts from now on.
   void force_experts(Routing routing, double exponent = 0) {
     const RoutingRule& rule = setup_.model.moe.rule;
     const Tensor forced = arena_.push(Segment::other, DType::i32, M(), rule.top_k);
@@ -126,8 +126,8 @@ class TestStep {
     parameters_.routers()->force(forced, std::move(index));
   }
 
-  /// Forward and backward of the micro-steps one after another; tokens and targets [accumulation * M]. The
-  /// mean loss in nats.
+  /// Runs forward and backward of all micro-steps; tokens and targets [accumulation * M]. Returns the mean
+  /// loss in nats.
   double forward_backward(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets) {
     if (static_cast<std::int64_t>(tokens.size()) != tokens_.size() || tokens.size() != targets.size())
       throw std::invalid_argument("test step: another number of tokens");
@@ -143,8 +143,8 @@ class TestStep {
     return static_cast<double>(downloaded(loss_sum_)) / static_cast<double>(tokens_.size());
   }
 
-  /// A step of the optimizer, counted from 0, on the gradients of the last forward_backward; the gradient norm before
-  /// clipping.
+  /// Runs an optimizer step, counted from 0, on the gradients of the last forward_backward. Returns the
+  /// gradient norm before clipping.
   double update(const OptimizerOptions& options, std::int64_t step = 0) {
     const Scope scope(arena_);
     const Tensor scalars = arena_.push(Segment::other, DType::f32, 1, 4);
@@ -155,7 +155,7 @@ class TestStep {
     return std::sqrt(static_cast<double>(downloaded(norm_squared)));
   }
 
-  /// Of every token, [M].
+  /// Returns the loss of every token in nats, [M].
   std::vector<float> token_losses(const std::vector<std::int32_t>& tokens,
                                   const std::vector<std::int32_t>& targets) {
     device_->upload(tokens_.slice_rows(0, M()), tokens.data());
@@ -187,7 +187,7 @@ class TestStep {
     if (setup.delayed_scales) options.delayed = setup.recipe;
     if (setup.reference) {
       options.weights = DType::f32;
-      options.master = Master::bf16;  // no copy: the weights are their own master
+      options.master = Master::bf16;  // no copy: the weights are updated directly
     }
     return options;
   }
@@ -238,7 +238,7 @@ class TestStep {
   Transformer transformer_;
 };
 
-/// n tokens below `vocab`, a stream per seed.
+/// Returns n tokens below `vocab`, from a stream per seed.
 inline std::vector<std::int32_t> random_tokens(std::uint64_t seed, std::int64_t n, std::int64_t vocab) {
   std::vector<std::int32_t> tokens(n);
   for (std::int64_t i = 0; i < n; ++i)
@@ -246,7 +246,7 @@ inline std::vector<std::int32_t> random_tokens(std::uint64_t seed, std::int64_t 
   return tokens;
 }
 
-/// |x - reference| / |reference| in the 2-norm.
+/// Returns |x - reference| / |reference| in the 2-norm.
 inline double distance(const std::vector<float>& x, const std::vector<float>& reference) {
   REQUIRE(x.size() == reference.size());
   double error = 0, scale = 0;
@@ -257,7 +257,7 @@ inline double distance(const std::vector<float>& x, const std::vector<float>& re
   return std::sqrt(error / scale);
 }
 
-/// The first tensor whose bits differ; empty if none does.
+/// Returns the first tensor whose bits differ; empty if none does.
 inline std::string first_difference(const Named& x, const Named& y) {
   REQUIRE(x.size() == y.size());
   for (const auto& [name, values] : x)
@@ -265,7 +265,7 @@ inline std::string first_difference(const Named& x, const Named& y) {
   return "";
 }
 
-/// The tensor whose distance is largest; NaN counts as the largest of all.
+/// The tensor with the largest distance; NaN counts as the largest.
 struct Farthest {
   std::string name;
   double distance = 0;

@@ -1,6 +1,6 @@
-// The training step, top to bottom: construction, a block's forward, its backward, the step. What it keeps between
-// them is in transformer_memory.cpp, a block's second half in ffn.cpp and mixture*.cpp, the head in head.cpp, what RoPE does
-// in qkv_turn.cpp, q, k and v as three products in qkv_apart.cpp.
+// The training step, top to bottom: construction, a block's forward and backward, the step. Its memory is in
+// transformer_memory.cpp, the feed-forward half of a block in ffn.cpp and mixture*.cpp, the head in head.cpp,
+// RoPE in qkv_turn.cpp, separate q, k and v GEMMs in qkv_apart.cpp.
 #include "models/transformer/transformer.h"
 
 #include <fmt/format.h>
@@ -45,7 +45,8 @@ void Transformer::observe_codes(std::int64_t layer, Role role, LinearOperand ope
 
 void Transformer::observe_weight(std::int64_t layer, Role role, const Weight& weight, bool columns) {
   const Recipe& recipe = options_.recipe_of(layer, recipe_role(role));
-  // What fprop's codes stand for is not the weight, and may be in another basis.
+  // Dequantized fprop data differs from the weight and may be in another basis, so it is not compared with
+  // it.
   if (!quantization_observer_ || weight.value.empty() || (columns && recipe.dgrad.b.from_fprop)) return;
   const Scope scope(arena_);
   observe(layer, role, LinearOperand::w, linear(layer, role).quantized_weight(weight, columns));
@@ -66,17 +67,18 @@ Linear Transformer::linear(std::int64_t layer, Role role) const {
 
 RandomStream Transformer::random_of(std::int64_t layer, Role role, LinearOperand operand) const {
   constexpr std::uint32_t kStreams = 4, kSigns = 3,
-                          kForms = 2;               // x, dy, w, and the signs of both products in backward
-  const bool weight = operand == LinearOperand::w;  // the same for all tokens, and in all micro-steps
+                          kForms = 2;               // x, dy, w, and the random signs of both backward GEMMs
+  const bool weight = operand == LinearOperand::w;  // the same for all tokens and micro-steps
   const auto stream_of = [&](std::uint32_t micro_step, std::uint32_t which) {
     std::uint32_t stream = micro_step * static_cast<std::uint32_t>(config_.layers + 1);
     const Role whole = is_qkv_part(role) ? Role::qkv : role;
     stream = (stream + static_cast<std::uint32_t>(layer)) * kLinearRoles + static_cast<std::uint32_t>(whole);
     stream = (stream * kStreams + which) * kForms;
-    // In the upper bits, which no number of micro-steps reaches.
+    // In the top bits, which no realistic number of micro-steps reaches.
     return stream | static_cast<std::uint32_t>(is_qkv_part(role) ? place_in_qkv(role) + 1 : 0) << 30;
   };
-  // dY's rows and W's columns meet in dgrad, the columns of dY and X in wgrad.
+  // Operands of one GEMM must share random signs: dY's rows and W's columns in dgrad, the columns of dY and X
+  // in wgrad.
   const std::uint32_t dgrad = stream_of(micro_step_, kSigns), wgrad = dgrad + 1;
   return {.word = options_.random_word,
           .stream = stream_of(weight ? 0 : micro_step_, static_cast<std::uint32_t>(operand)),
@@ -144,7 +146,7 @@ void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockWei
   }
   {
     const Scope scope(arena_);
-    // Without QK-norm RoPE is undone by its own inverse, so the rows turn in place.
+    // Without QK-norm, RoPE is undone by its inverse, so it runs in place.
     const Tensor qkv = config_.qk_norm ? push(attention_shape_.qkv_width()) : saved.raw_qkv;
     turn(qkv, saved, w);
     const Linear lin = linear(layer, Role::o);
@@ -288,7 +290,7 @@ void Transformer::block_backward(std::int64_t layer, Saved& saved) {
   if (layer > 0) parameters_.prefetch(parameters_.layout().block_unit(layer - 1), Pass::backward);
   if (options_.recompute) {
     push_inner(layer, saved);
-    saved.down_columns = {};  // this forward ends before
+    saved.down_columns = {};  // the recomputed forward ends before the down layer
     block_forward(layer, saved, w, saved.x, true);
   }
   const BlockTensors g = parameters_.block_gradients(layer);
@@ -313,7 +315,8 @@ void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens,
   const Layout& layout = parameters_.layout();
   micro_step_ = first_micro_step ? 0 : micro_step_ + 1;
   loss_scale_ = loss_scale;
-  // The gradient of the embedding is the last and often the largest: all but its own input is gone by then.
+  // The embedding's gradient is the last and often the largest tensor. By then everything but its own input
+  // is freed.
   const Scope scope(arena_);
   const Tensor dx0 = push(config_.width);
   const Arena::Mark shared = arena_.mark();
@@ -339,7 +342,8 @@ void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens,
     }
     x = saved.mid;
   }
-  parameters_.prefetch(layout.block_unit(config_.layers - 1), Pass::backward);  // if it is not what is there
+  // No-op if those weights are still gathered.
+  parameters_.prefetch(layout.block_unit(config_.layers - 1), Pass::backward);
   head(loss_sum, targets, loss_scale, first_micro_step);
 
   for (std::int64_t layer = config_.layers - 1; layer >= 0; --layer) {

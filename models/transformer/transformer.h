@@ -1,12 +1,13 @@
-// The training step's forward and backward, written once for every device, recipe and rank count.
+// Forward and backward of the training step, written once for every device, recipe and rank count.
 //
-//   embedding; per block: RMSNorm, qkv, (QK-norm) RoPE, attention, o, RMSNorm, gate|up, SwiGLU, down (or these of
-//   experts, mixture.cpp); RMSNorm, lm_head, cross-entropy; and the same backwards.
+//   embedding; per block: RMSNorm, qkv, (QK-norm) RoPE, attention, o, RMSNorm, gate|up, SwiGLU, down (or
+//   their MoE counterparts, mixture.cpp); RMSNorm, lm_head, cross-entropy; then backward in reverse order.
 //
-// Of a norm's output forward keeps for backward what wgrad takes: the FP8 columns where it is quantized, or the codes of
-// rows that they are made of (Recipe::flow), else the BF16 value, or with recompute_norms nothing, and the norm is done again. SwiGLU's output is never kept. With
-// recompute only the residual stream at each block's input is kept. Forward alone keeps nothing from block to block but
-// the residual stream.
+// Forward saves a norm's output in the representation that wgrad reads: the columnwise FP8 copy if wgrad is
+// quantized, the rowwise FP8 data that wgrad transposes (Recipe::flow), or the BF16 value. With
+// recompute_norms the BF16 value is not saved and backward repeats the norm. SwiGLU's output is never saved.
+// With recompute only the residual stream at each block's input is saved. A forward pass alone keeps only the
+// residual stream from block to block.
 #pragma once
 
 #include <algorithm>
@@ -19,49 +20,54 @@
 
 namespace precbench {
 
-/// How tokens come to experts of other ranks (mixture_exchange.cpp).
+/// Exchange of tokens with the ranks that have their experts (mixture_exchange.cpp).
 struct ExpertExchange {
   enum class Mode : std::uint8_t { gather, slots, sync } mode = Mode::gather;
-  bool codes = false;      ///< as the recipe's codes, where it has 8-bit ones of rows
-  std::int64_t slots = 0;  ///< of Mode::slots: rows for each rank
+  bool codes = false;      ///< sends the recipe's 8-bit data and scales if it has rowwise ones, else BF16
+  std::int64_t slots = 0;  ///< Mode::slots: rows per destination rank
 };
 
 struct TransformerOptions {
-  std::int64_t B = 1, T = 128;  ///< of one micro-step on one rank
-  /// The recipe of a linear layer, which must outlive the transformer. `layer`: its block, or config.layers for
-  /// lm_head; `role`: one that recipes are chosen by. The down layers of all blocks are in one recipe or in
-  /// BF16. Where q, k or v is quantized, qkv is not, and the three are products of their own.
+  std::int64_t B = 1, T = 128;  ///< sequences and tokens per sequence of one micro-step on one rank
+  /// Returns the recipe of a linear layer, which must outlive the transformer. `layer`: the block, or
+  /// config.layers for lm_head; `role`: a role that selects a recipe (recipe_role). All quantized down layers
+  /// must share one recipe. If q, k or v is quantized, qkv is not, and the three run as separate GEMMs.
   std::function<const Recipe&(std::int64_t layer, LinearRole role)> recipe_of;
-  bool recompute = false;           ///< per block
-  bool recompute_norms = false;     ///< a norm's BF16 output is made again for wgrad instead of being kept
-  bool reduce_amax = false;         ///< scales of a tensor come from the amax over all ranks
+  bool recompute = false;           ///< per block: save only the block's input
+  bool recompute_norms = false;     ///< repeat a norm for wgrad instead of saving its BF16 output
+  bool reduce_amax = false;         ///< per-tensor scales use the amax over all ranks
   DType activations = DType::bf16;  ///< f32: the FP32 reference model of the tests
-  Tensor random_word = {};          ///< of stochastic rounding (RandomStream); empty: 0
-  std::int64_t first_token = 0;     ///< of a micro-step's tokens on all ranks, this rank's first
-  /// Rows that an expert takes of this rank's tokens, in those it has where all are chosen equally often; 0: any number.
+  Tensor random_word = {};          ///< random word of stochastic rounding (RandomStream); empty: 0
+  /// Index of this rank's first token among a micro-step's tokens on all ranks.
+  std::int64_t first_token = 0;
+  /// MoE capacity factor: an expert takes at most ceil(capacity * tokens * top_k / experts) of this rank's
+  /// slots; 0: no limit.
   double capacity = 0;
-  std::int64_t group_rows = 1;  ///< experts' groups begin at multiples of it at least: kGpuGroupRows on a GPU
-  float balance = 0, z_loss = 0;  ///< coefficients of the routers' losses, which the reported loss is without
+  std::int64_t group_rows = 1;    ///< alignment of an expert's first row: at least kGpuGroupRows on a GPU
+  float balance = 0, z_loss = 0;  ///< coefficients of the router losses, which the reported loss excludes
   ExpertExchange exchange = {};
-  /// For tests of expert parallelism by all-gather, i32 [tokens, top_k]: 0, 1, 2, ...: every slot's row comes back from its
-  /// expert, and a token's are summed as on one rank; not set, the ranks' sums come back.
+  /// For tests of expert parallelism by all-gather: i32 [tokens, top_k] holding 0, 1, 2, ... If set, every
+  /// slot's row is returned separately and a token's rows are summed as on one rank. If empty, each rank
+  /// returns its partial sum.
   Tensor slot_numbers = {};
 };
 
-/// Watches quantization: called with every operand of a block's linear layers, after its forms are made and while its
-/// BF16 value is there. Weights that ranks exchange in FP8 are not shown: nobody has their value. A form is shown once
-/// a pass; what the operand lacks then is shown at another time.
+/// Observes quantization. Called with every operand of a block's linear layers after it has been quantized,
+/// while its BF16 value is in memory. Weights that ranks exchange in FP8 are not reported because no rank has
+/// their BF16 value. Each quantized copy is reported once per pass; an operand's two copies may come in
+/// separate calls.
 class QuantizationObserver {
  public:
   virtual ~QuantizationObserver() = default;
   virtual void observe(std::int64_t layer, LinearRole role, LinearOperand operand,
                        const QuantizedTensor& values) = 0;
-  /// Codes of rows that wgrad transposes, with the value that they are of; empty: nobody here has it.
+  /// Reports rowwise quantized data that wgrad transposes. `values.value` is empty if this rank lacks the
+  /// source value.
   virtual void observe_codes(LinearRole, LinearOperand, const QuantizedTensor&, const Groups&) {}
 };
 
-/// A step's tokens of the head are done in runs of this many, so that the logits never stand in memory whole; all
-/// at once where the head is quantized, whose scales may span them.
+/// Tokens per chunk of the head: logits are computed in chunks so that they are never in memory whole. A
+/// quantized head runs as a single chunk because its scales may span all tokens.
 inline constexpr std::int64_t kHeadRun = 2048;
 
 class Transformer {
@@ -69,15 +75,16 @@ class Transformer {
   Transformer(Device& device, Arena& arena, Parameters& parameters, const ModelConfig& config,
               const TransformerOptions& options);
 
-  /// One micro-step: forward and backward over tokens and targets (i32 [M]), whose loss is weighted with
-  /// `loss_scale` (1 / all tokens of the optimizer step). The sum of the tokens' losses in nats goes to
-  /// loss_sum (f32 [1]), which the first micro-step overwrites and later ones add to. Reductions of gradients
-  /// over ranks are started, not ended: parameters().complete(unit) before one is read.
+  /// Runs forward and backward of one micro-step over tokens and targets (i32 [M]). `loss_scale` weights each
+  /// token's loss (1 / all tokens of the optimizer step). Writes the sum of the tokens' losses in nats to
+  /// loss_sum (f32 [1]); the first micro-step overwrites it, later ones add. Gradient reductions over ranks
+  /// are started but not finished: call parameters().complete(unit) before reading a gradient.
   void forward_backward(const Tensor& loss_sum, const Tensor& tokens, const Tensor& targets, float loss_scale,
                         bool first_micro_step);
 
-  /// Forward alone, with the training step's arithmetic: every token's loss in nats goes to `losses` (f32 [M]). Takes
-  /// no more memory than a training step with these or coarser formats. After parameters().begin_step().
+  /// Runs forward only, with the training step's arithmetic. Writes every token's loss in nats to `losses`
+  /// (f32 [M]). Needs no more memory than a training step with these or coarser formats. Call after
+  /// parameters().begin_step().
   void forward(const Tensor& losses, const Tensor& tokens, const Tensor& targets);
 
   void set_quantization_observer(QuantizationObserver* observer) { quantization_observer_ = observer; }
@@ -85,240 +92,250 @@ class Transformer {
  private:
   using Role = LinearRole;
 
-  /// What came of a value of tokens: rows in BF16, or codes with their scales.
+  /// A token tensor received from other ranks: BF16 rows, or quantized data with scales.
   struct Arrived {
     Tensor value;
     GemmOperand codes;
   };
-  /// What a router has decided. Recomputation keeps it.
+  /// A router's decisions of one block. Recomputation reuses them.
   struct SavedRouting {
-    Tensor z, index, weights, report;  // ops::Route's
+    Tensor z, index, weights, report;  // see ops::Route
     Groups groups;                     // of the rows that this rank's experts compute
-    Tensor group_weights;              // of the tokens that they come from
-    Tensor x_amax;  // f32 [1], of the experts' X over all ranks, where its scale comes from there
-    // With expert parallelism:
-    Arrived x;     // those tokens
-    Groups peers;  // of one's own tokens on their way to other ranks, unless all go to all
-    std::vector<std::int64_t> out, in;  // how many go to each, and come
+    Tensor group_weights;              // routing weights of the tokens those rows come from
+    Tensor x_amax;  // f32 [1], amax over all ranks of the experts' X, where its scale is derived from it
+    // With expert parallelism only:
+    Arrived x;     // the received tokens
+    Groups peers;  // this rank's tokens grouped by destination rank; unused with all-gather
+    std::vector<std::int64_t> out, in;  // rows sent to and received from each rank
   };
-  /// What a block's forward leaves for its backward.
+  /// Tensors that a block's forward saves for its backward.
   struct Saved {
     Tensor x;             // residual stream at the block's input [M, C]
     Tensor rstd1, rstd2;  // f32 [M]
-    Tensor raw_qkv;       // with QK-norm before it and RoPE, which backward does again; else after RoPE
+    Tensor raw_qkv;       // with QK-norm: qkv before norm and RoPE, which backward repeats; else after RoPE
     Tensor attention;     // [M, H D]
     Tensor lse;           // f32 [H, M]
-    Tensor mid;           // residual stream between the halves [M, C]
+    Tensor mid;           // residual stream after attention [M, C]
     Tensor gate_up;       // [M, 2F]; of experts [rows_capacity, 2F]
-    Tensor h1, h2;        // the norms' outputs, where wgrad takes them in BF16
+    Tensor h1, h2;        // outputs of the norms, if wgrad reads them in BF16
     GemmOperand h1_form,
-        h2_form;  // and where it takes them quantized: columns, or codes of rows that it transposes
-    GemmOperand attention_codes;  // likewise, where it transposes them
-    Tensor attention_amax;  // f32 [1], where both forms of attention's output have one scale for the tensor
-    Tensor swiglu_amax;     // f32 [1], where SwiGLU's output has one scale for the tensor
+        h2_form;  // if wgrad reads them quantized: columnwise, or rowwise if it transposes them
+    GemmOperand attention_codes;  // rowwise output of attention, if wgrad transposes it
+    Tensor attention_amax;        // f32 [1], if both copies of attention's output have one scale per tensor
+    Tensor swiglu_amax;           // f32 [1], if SwiGLU's output has one scale per tensor
     SavedRouting routing;
-    GemmOperand gate_up_columns, down_columns;  // of experts' weights, for dgrad; empty: it makes its own
+    // Expert weights for dgrad; empty: dgrad quantizes them itself.
+    GemmOperand gate_up_columns, down_columns;
     Tensor shared_gate_up, shared_swiglu_amax;
   };
-  /// The linear layers around a SwiGLU, its width, and what is saved of it.
+  /// The linear layers around a SwiGLU, its width, and its saved tensors.
   struct SwigluLayers {
     Role gate_up, down;
     std::int64_t ffn;
     Tensor saved_gate_up, saved_amax;
   };
   Linear linear(std::int64_t layer, Role role) const;
-  /// Random numbers of a linear layer's operand in this micro-step; a recomputation draws the same.
+  /// Returns an operand's random numbers in this micro-step. A recomputation draws the same ones.
   RandomStream random_of(std::int64_t layer, Role role, LinearOperand operand) const;
   Tensor push(std::int64_t cols) { return push(options_.activations, M_, cols); }
   Tensor push(DType dtype, std::int64_t rows, std::int64_t cols) {
     return arena_.push(Segment::activations, dtype, rows, cols);
   }
-  /// Has the operand's random numbers from the slot and, where there is one, its scale, and its amax noted there.
+  /// Binds the operand to its slot: random numbers and the amaxes of delayed scaling.
   static void use_slot(QuantizedTensor& operand, const OperandSlot& slot);
-  /// Give an operand memory for the forms that its formats ask for; BF16 formats need none.
+  /// Allocate the quantized copies that the operand's formats need; BF16 formats need none.
   void push_row(QuantizedTensor& operand, const QuantFormat& format);
   void push_amax(QuantizedTensor& operand, const QuantFormat& format);
   void push_col(QuantizedTensor& operand, const QuantFormat& format);
-  /// A gradient with memory for the forms of a linear layer's dY, without columns where wgrad transposes codes.
+  /// Returns a gradient with memory for the copies of dY, without the columnwise one if wgrad transposes
+  /// rowwise data.
   QuantizedTensor push_gradient(const Tensor& value, const Linear& consumer, bool columns = true);
-  /// Whether a block takes the columnwise form of the residual stream's gradient: experts make their own.
+  /// Returns true if the block reads the residual gradient's columnwise copy. Routed experts make their own.
   bool takes_columns(std::int64_t layer) const;
-  /// What all blocks share in one pass; their gradients end in dx0, [M, width], that of the embedded tokens.
+  /// Allocates what all blocks share in a pass. `dx0` [M, width]: gradient of the embedded tokens.
   void push_shared(const Tensor& dx0);
-  /// The residual stream's gradient in a slot, with the forms that the block below (none: the embedding)
-  /// takes.
+  /// Returns the residual stream's gradient in `slot` with the copies that block `consumer_layer` reads (-1:
+  /// the embedding, which reads none).
   QuantizedTensor gradient_in(int slot, std::int64_t consumer_layer) const;
   void push_saved(std::int64_t layer, Saved& saved);
   void push_inner(std::int64_t layer, Saved& saved);
-  /// For a forward whose backward, if it has one, makes its own.
+  /// Drops the columnwise expert weights of a forward pass whose backward, if any, makes its own.
   static void leave_weight_columns(Saved& saved) { saved.gate_up_columns = saved.down_columns = {}; }
   void observe(std::int64_t layer, Role role, LinearOperand operand, const QuantizedTensor& values);
-  /// Where the layer's recipe has wgrad transpose these codes.
+  /// Reports the data if the layer's recipe has wgrad transpose it.
   void observe_codes(std::int64_t layer, Role role, LinearOperand operand, const QuantizedTensor& values,
                      const Groups& groups = {});
-  /// Makes one of the weight's forms again, to be watched; where a GEMM had it, so that it takes no more memory.
+  /// Quantizes the weight again for the observer, in memory that the GEMM's own copy has just freed.
   void observe_weight(std::int64_t layer, Role role, const Weight& weight, bool columns);
-  /// Runs op(x); in two parts around the exchange of x's amax with reduce_amax, and where a delayed scale has no history.
+  /// Runs op(x). If the scale needs an amax over all ranks or a delayed scale has no history, runs it in two
+  /// parts: first the amax, then, after share_amax(), quantization.
   void produce(QuantizedTensor& x, const std::function<void(QuantizedTensor&)>& op);
-  /// What produce() does between: an amax over all ranks, of a delayed scale where its recipe shares them.
+  /// All-reduces (max) an amax over all ranks; the amax of a delayed scale only if its recipe shares them.
   void share_amax(const Tensor& amax, bool delayed) const;
 
-  /// The GEMMs of a block's linear layer, by its role.
+  /// Run the GEMMs of a block's linear layer, selected by role.
   void fprop(std::int64_t layer, Role role, const Tensor& y, const QuantizedTensor& x, const BlockWeights& w);
-  /// `x`: the layer's input in BF16, read where its recipe masks what fprop's cast has clipped.
+  /// `x`: the layer's input in BF16, read if the recipe masks what fprop's cast has clipped.
   void dgrad(std::int64_t layer, Role role, const Tensor& dx, const QuantizedTensor& dy,
              const BlockWeights& w, const Tensor& x);
-  /// Into memory that is committed first, added to what earlier micro-steps left.
+  /// Commits the gradient's memory, then adds to what earlier micro-steps left there.
   void wgrad(std::int64_t layer, Role role, const BlockTensors& g, const QuantizedTensor& dy,
              const QuantizedTensor& x, const BlockWeights& w);
-  // qkv_turn.cpp
+  // RoPE (qkv_turn.cpp)
   RopeOptions rope_options(const BlockWeights& w) const;
-  /// qkv = what attention takes of saved.raw_qkv, which without QK-norm is the same memory.
+  /// Computes attention's input `qkv` from saved.raw_qkv: bias, QK-norm, RoPE. In place without QK-norm.
   void turn(const Tensor& qkv, const Saved& saved, const BlockWeights& w);
-  /// dqkv = the gradient of raw_qkv, in the forms that it has; and those of the norms' gains.
+  /// Computes dqkv, the gradient of raw_qkv with its quantized copies, and those of the QK-norm gains.
   void turn_backward(QuantizedTensor& dqkv, const Tensor& dturned, const Saved& saved, const BlockWeights& w,
                      const BlockTensors& g);
-  /// Whether q, k and v of the block are three products; and these (qkv_apart.cpp). `x`, `dqkv`: in BF16.
+  /// Separate q, k and v GEMMs (qkv_apart.cpp). qkv_apart() returns true if a block uses them; `x` and `dqkv`
+  /// are BF16.
   bool qkv_apart(std::int64_t layer) const;
   void fprop_apart(std::int64_t layer, const Tensor& y, const QuantizedTensor& x, const BlockWeights& w);
   void backward_apart(std::int64_t layer, const Tensor& dx, const Tensor& dqkv, const BlockWeights& w,
                       const BlockTensors& g, const Tensor& x);
-  /// `again`: a recomputation inside backward, which needs neither the first sum nor the block's output.
+  /// `again`: recomputation in backward, which needs neither the first residual sum nor the output.
   void block_forward(std::int64_t layer, Saved& saved, const BlockWeights& w, const Tensor& x, bool again);
   void block_backward(std::int64_t layer, Saved& saved);
   void ffn_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w, const BlockTensors& g,
                     const QuantizedTensor& dx, QuantizedTensor& dmid);
   SwigluLayers dense_layers(const Saved& saved) const;
-  /// From gate_up, which is saved, to the output of down.
+  /// Computes `out`, the output of the down layer, from the saved gate_up.
   void swiglu_forward(std::int64_t layer, const SwigluLayers& layers, const BlockWeights& w,
                       const Tensor& out);
   void attention_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w,
                           const BlockTensors& g, const QuantizedTensor& dmid);
-  /// A norm's output for fprop now and, in what is kept in `value` or `form`, for wgrad later.
+  /// Allocates a norm's output: transient operands for fprop; `value` or `form` is saved for wgrad.
   QuantizedTensor normed(const Linear& consumer, const Tensor& value, const GemmOperand& form);
-  /// A norm's output as it is kept, in one way or none, and what it is made again from.
+  /// A norm's output as it was saved (at most one of value and form), and the inputs to recompute it.
   struct NormOutput {
     Tensor value;
-    GemmOperand form;  ///< the columns, or where they are transposed codes these
+    GemmOperand form;  ///< the columnwise copy, or the rowwise one if wgrad transposes it
     Tensor sum, rstd, gain;
   };
-  /// Its value, in transient memory.
+  /// Recomputes its BF16 value into transient memory.
   Tensor normed_again(const NormOutput& norm);
-  /// The gradient of the norm's output, in transient memory, with more below it that the caller's scope frees.
+  /// Returns the gradient of the norm's output. It and further temporaries are freed by the caller's scope.
   Tensor swiglu_backward(std::int64_t layer, const SwigluLayers& layers, const BlockWeights& w,
                          const BlockTensors& g, const QuantizedTensor& dx, const NormOutput& norm);
-  /// The backward GEMMs of the linear layer behind a norm.
+  /// Run the backward GEMMs of the linear layer that follows a norm.
   void norm_dgrad(std::int64_t layer, Role role, const Tensor& dx, const QuantizedTensor& dy,
                   const BlockWeights& w, const NormOutput& norm);
   void norm_wgrad(std::int64_t layer, Role role, const BlockTensors& g, const QuantizedTensor& dy,
                   const BlockWeights& w, const NormOutput& norm);
-  // mixture_exchange.cpp
-  /// Ranks that have a block's experts together, and the tokens that they have.
+  // Expert parallelism (mixture_exchange.cpp)
+  /// expert_ranks(): ranks that share a block's experts; group_tokens(): maximum token rows that this rank
+  /// receives.
   int expert_ranks() const { return parameters_.expert_comm() ? parameters_.expert_comm()->size() : 1; }
   std::int64_t group_tokens() const { return peer_rows() * expert_ranks(); }
-  /// Rows that one rank has room for on another.
+  /// Returns the rows of the receive buffer per source rank.
   std::int64_t peer_rows() const {
     return options_.exchange.mode == ExpertExchange::Mode::slots ? options_.exchange.slots : M_;
   }
   bool gathers() const { return options_.exchange.mode == ExpertExchange::Mode::gather; }
-  /// Experts of a block that this rank has.
+  /// Number and first index of this rank's experts of a block.
   std::int64_t own_experts() const { return config_.moe.rule.experts / expert_ranks(); }
   std::int64_t first_expert() const {
     return expert_ranks() > 1 ? parameters_.expert_comm()->rank() * own_experts() : 0;
   }
-  /// The slots' experts of all tokens of the group, and their weights. `mine`: those of this rank's tokens, which without
-  /// expert parallelism are all.
+  /// Returns the experts of all received tokens' slots (i32 [rows, top_k]) and sets routing.group_weights.
+  /// `mine`: those of this rank's own tokens, returned unchanged without expert parallelism.
   Tensor gather_routing(SavedRouting& routing, const Tensor& mine);
   void push_peers(SavedRouting& routing);
-  /// How many rows come from the other ranks, read on the host.
+  /// Reads on the host how many rows are sent to and received from every rank.
   void count_peers(SavedRouting& routing);
-  /// Memory for what comes of a value in a GEMM's format.
+  /// Allocates the receive buffer of tokens in a GEMM's format.
   Arrived push_arrived(const QuantFormat& format);
-  /// What the device does while rows are on their way between ranks; may be empty.
+  /// Work to overlap with the exchange of rows; may be empty.
   using Beside = std::function<void()>;
-  /// Sends it. The result has its form in the format, quantized here where it came in BF16, and in BF16 if `value`.
+  /// Sends token rows to their experts. Returns the received rows in `format`, quantized here if they came in
+  /// BF16, and also in BF16 if `value`.
   QuantizedTensor dispatch(const SavedRouting& routing, const QuantizedTensor& x, const QuantFormat& format,
                            const Arrived& to, bool value, const Beside& beside = {});
-  /// What has come, likewise. `known`: the amax that its scale comes from; empty: its own.
+  /// Returns the rows received in `x` in the same way. `known`: amax for their scale; empty: their own.
   QuantizedTensor arrived(const SavedRouting& routing, const Arrived& x, const QuantFormat& format,
                           bool value, const Tensor& known = {});
-  /// f32: a number for every slot of theirs.
+  /// Allocates f32, one number for every received slot.
   Tensor push_arrived_weights(const SavedRouting& routing) {
     return push(DType::f32, group_tokens(), config_.moe.rule.top_k).slice_rows(0, arrived_rows(routing));
   }
-  /// Rows of tokens that have come.
+  /// Returns the number of received token rows.
   std::int64_t arrived_rows(const SavedRouting& routing) const;
   void send_rows(const SavedRouting& routing, const Tensor& to, const Tensor& from, const Beside& beside);
   void send_codes(const SavedRouting& routing, const GemmOperand& to, const QuantizedTensor& x,
                   const Beside& beside);
   void send_scales(const GemmOperand& to, const GemmOperand& from, const Beside& beside);
   bool as_codes(const QuantFormat& format) const;
-  /// Makes a tensor, likewise; may be empty, for an empty one.
+  /// Overlapped work that returns a tensor to add; may be empty, as may the tensor.
   using MadeBeside = std::function<Tensor()>;
-  /// `op`, in which groups and rows are the experts' and all else is of this rank's tokens, with the addend.
+  /// Sums the experts' rows per token, returns the sums to their ranks and adds the addend. In `op`, groups
+  /// and rows belong to this rank's experts and everything else to its own tokens.
   void combine(const SavedRouting& routing, ops::Unpermute op, const MadeBeside& addend);
-  /// mine = what the ranks of the group have of its tokens, added up, and the addend.
+  /// mine = sum of the ranks' partial results `all` for this rank's tokens + the addend.
   void bring_back(const SavedRouting& routing, const Tensor& mine, const Tensor& all,
                   const MadeBeside& addend = {});
-  // mixture.cpp
+  // Experts (mixture.cpp)
   ExpertLinear experts(std::int64_t layer, Role role) const;
-  /// produce() of rows of experts, by op(x) twice, first for the amax.
+  /// produce() for grouped rows. Runs op(x) twice if an amax must be exchanged: amax, then quantization.
   void produce_grouped(QuantizedTensor& x, const std::function<void(QuantizedTensor&)>& op);
-  /// What produce() has made, with the amax that it has exchanged as one that is known.
+  /// Returns x, made by produce(), with its all-reduced amax as the known amax.
   QuantizedTensor with_shared_amax(QuantizedTensor x) const;
-  /// Rows of tokens into their experts' groups; of codes alone no value is made. A scale of the tokens' that is known is the
-  /// rows' too; not of weighted ones.
+  /// Permutes token rows into expert groups. Tokens without a BF16 value yield no value. Unweighted rows
+  /// inherit a known scale of the tokens.
   void permute_rows(QuantizedTensor& x, const QuantizedTensor& tokens, const Tensor& weights,
                     const Groups& groups);
-  /// Whose input the second norm's output is, as delayed scaling knows it. Experts whose rows are weighted before them have
-  /// another, and it is that of the one that every token takes, if there is one or not.
+  /// Returns the role whose delayed-scaling slot the second norm's output uses. Experts with weighted input
+  /// have a slot of their own, so the norm then uses the shared expert's, even in a model without one.
   Role normed_role(std::int64_t layer) const {
     const bool weighted = config_.has_experts(layer) && config_.moe.weight_at == WeightAt::input;
     return weighted ? Role::shared_gate_up : Role::gate_up;
   }
-  /// Rows that an expert, and all that this rank has, can have.
+  /// Return the maximum number of rows of one expert and of all experts of this rank.
   std::int64_t most_rows() const;
   std::int64_t most_rows_of_all() const;
   Tensor push_rows(const Groups& groups, std::int64_t cols) {
     return push(options_.activations, groups.rows_capacity(), cols);
   }
   void push_routing(std::int64_t layer, SavedRouting& saved);
-  /// The slots' experts, but -1 of those beyond the capacity, before any is sent to the ranks that have them. `report`:
-  /// ops::Group's.
+  /// Returns the expert of each slot, or -1 for slots beyond the capacity, before anything is sent. `report`:
+  /// as in ops::Group.
   Tensor keep_slots(const Tensor& index, const Tensor& report);
   void route(std::int64_t layer, SavedRouting& saved, const BlockWeights& w, const Tensor& h);
   SwigluLayers shared_layers(const Saved& saved) const;
-  /// branch_ = the mixture of h; `again` as in block_forward.
+  /// branch_ = the MoE output for h. `again`: as in block_forward.
   void mixture_forward(std::int64_t layer, Saved& saved, const BlockWeights& w, const QuantizedTensor& h,
                        bool again);
-  /// As swiglu_backward.
+  /// MoE counterpart of swiglu_backward.
   Tensor mixture_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w,
                           const BlockTensors& g, const QuantizedTensor& dx, const NormOutput& norm);
-  /// Rows of the tokens' codes of X or dY, for wgrad to transpose. With weights they are quantized again.
+  /// Permutes the tokens' rowwise data of X or dY for wgrad to transpose. Weighted rows are quantized again.
   QuantizedTensor push_codes(std::int64_t layer, Role role, LinearOperand operand,
                              const QuantizedTensor& tokens, const Tensor& weights, const Groups& groups);
-  /// The experts' own: dw, and the gradient of their input's rows; h: the norm's output.
+  /// Backward of the routed experts: writes dw, their weight gradients, and the gradient of their input rows,
+  /// `drows`. h: the norm's output.
   void experts_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w, const BlockTensors& g,
                         const QuantizedTensor& dx, const Tensor& h, const Tensor& dw, const Tensor& drows);
   Tensor shared_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w, const BlockTensors& g,
                          const QuantizedTensor& dx, const NormOutput& norm);
-  /// x0_ = the tokens' rows of the embedding; starts to gather the first block.
+  /// x0_ = embedding rows of the tokens. Prefetches the first block's weights.
   void embed(const Tensor& tokens);
-  /// What the runs of the head share: lm_head, the residual stream at its input and its norm.
+  /// State shared by the chunks of the head: lm_head, the residual stream at its input and its norm.
   struct Head {
     Linear linear;
     Weight weight;
     Tensor gain, x, rstd, normed;
   };
   Head begin_head(const Tensor& mid);
-  /// A converted head's scales may span all tokens, so it is done in one run.
+  /// Returns the tokens per chunk: all tokens if the head is quantized, because its scales may span them.
   std::int64_t head_run(const Head& head) const {
     return head.linear.recipe().quantized() ? M_ : std::min(M_, kHeadRun);
   }
-  /// A run of tokens from `first`: losses_ and, in the memory of the logits, their gradients. `x` gets the run's input.
+  /// Runs the chunk from token `first`: fills losses_ and overwrites the logits with their gradient. `x`
+  /// receives the chunk's input.
   QuantizedTensor head_forward(const Head& head, std::int64_t first, const Tensor& targets, float loss_scale,
                                QuantizedTensor& x);
-  /// Final norm, lm_head, loss and their backward; leaves the residual stream's gradient in slots_[slot_].
+  /// Runs final norm, lm_head, loss and their backward. Leaves the residual stream's gradient in
+  /// slots_[slot_].
   void head(const Tensor& loss_sum, const Tensor& targets, float loss_scale, bool first_micro_step);
 
   Device& device_;
@@ -331,13 +348,13 @@ class Transformer {
   std::uint32_t micro_step_ = 0;
   float loss_scale_ = 0;  // of this micro-step
   Tensor x0_;             // the embedded tokens
-  Tensor branch_;  // what a block's half adds to the residual stream, until the next norm has added it; in
-                   // backward the residual stream's gradient between a block's halves
-  Tensor mid_;     // every block's residual stream between its halves, where blocks do not keep their own
+  // Forward: a half-block's output until the next norm adds it. Backward: gradient between a block's halves.
+  Tensor branch_;
+  Tensor mid_;     // residual stream between a block's halves, shared by all blocks unless each saves its own
   Tensor losses_;  // f32 [M]
   std::vector<Saved> saved_;
-  QuantizedTensor slots_[2];  // the gradient of the residual stream on its way down; two take turns
-  int slot_ = 0;              // which one holds the current gradient
+  QuantizedTensor slots_[2];  // gradient of the residual stream, double-buffered
+  int slot_ = 0;              // the one that holds the current gradient
   QuantizationObserver* quantization_observer_ = nullptr;
 };
 

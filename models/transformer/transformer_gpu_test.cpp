@@ -1,6 +1,6 @@
-// The training step on a GPU against the CPU device: loss, every gradient and the update, for every recipe.
-// The truth is the FP32 reference model; the CPU device at the recipe's own precision says how far from it
-// rounding alone may lead.
+// The training step on a GPU against the CPU device: loss, every gradient and the update, in every recipe.
+// The FP32 reference model is the truth. The CPU device's error against it, in the same recipe, bounds the
+// GPU's.
 #include <cmath>
 
 #include "kernels/gpu/gpu_testing.h"
@@ -16,7 +16,7 @@ namespace {
 constexpr double kRoundoff = 0x1p-24;  // of FP32
 constexpr double kBf16Roundoff = 0x1p-9;
 
-/// Equal runs give equal bits: no timing of algorithms, additions in a fixed order.
+/// Returns a device on which equal runs give equal bits: no autotuning, additions in a fixed order.
 std::unique_ptr<Device> repeatable_gpu(const std::string& attention) {
   return make_gpu_device(0, {.autotune = false, .deterministic = true, .attention = attention});
 }
@@ -27,8 +27,8 @@ bool takes(const Device& device, const Recipe& recipe) {
          device.support(recipe.wgrad, GemmRole::wgrad).execution != Execution::unsupported;
 }
 
-/// Forward and backward on fresh weights and random tokens, the same for every setup of one size. Experts do not depend on
-/// roundings: of two equal keys one device would take this, and another that.
+/// Runs forward and backward on fresh weights and random tokens, the same for every setup of one size.
+/// Experts are forced, because rounding could otherwise change the choice between nearly equal logits.
 double random_step(TestStep& step, const StepSetup& setup) {
   step.parameters().initialize(1, 0.02f);
   if (setup.model.moe && step.parameters().routers()->forced().empty()) step.force_experts(Routing::zipf, 1);
@@ -37,14 +37,14 @@ double random_step(TestStep& step, const StepSetup& setup) {
                                random_tokens(3, n, setup.model.vocab));
 }
 
-/// Root-mean-square over the tensors of their relative distances.
+/// Returns the root mean square over the tensors of their relative distances.
 double mean_distance(const Named& x, const Named& reference) {
   double squares = 0;
   for (const auto& [name, values] : reference) squares += std::pow(distance(x.at(name), values), 2.0);
   return std::sqrt(squares / static_cast<double>(reference.size()));
 }
 
-/// Gives `to` the gradients of `from`, which has the same layout.
+/// Copies the gradients of `from`, which has the same layout, to `to`.
 void copy_gradients(TestStep& to, TestStep& from) {
   for (int unit = 0; unit < to.parameters().layout().unit_count(); ++unit) {
     const Tensor target = to.parameters().shard(unit).gradient,
@@ -57,8 +57,8 @@ void copy_gradients(TestStep& to, TestStep& from) {
   }
 }
 
-/// One AdamW step on both from the same gradients. Every weight ends within a few FP32 roundings, of the
-/// weight and of an update no larger than about lr, of the other's.
+/// Runs one AdamW step on both from the same gradients. Weights differ by at most a few FP32 roundings of the
+/// weight and of an update no larger than about lr.
 void check_update(TestStep& gpu, TestStep& cpu) {
   copy_gradients(cpu, gpu);
   OptimizerOptions options;
@@ -81,7 +81,7 @@ void check_update(TestStep& gpu, TestStep& cpu) {
 constexpr LinearRole kApart[] = {LinearRole::q, LinearRole::k,       LinearRole::v,
                                  LinearRole::o, LinearRole::gate_up, LinearRole::down};
 
-/// A recipe with all operands in another format.
+/// Returns a recipe with all operands in another format.
 Recipe in_format(const char* name, DType dtype) {
   Recipe recipe = find_recipe(name);
   recipe.name += std::string(" in ") + name_of(dtype);
@@ -90,13 +90,14 @@ Recipe in_format(const char* name, DType dtype) {
   return recipe;
 }
 
-/// A step of each recipe on both, against the FP32 model. `roles`: the linear layers in it.
+/// Compares a step of each recipe on both devices with the FP32 model. `roles`: the linear layers in the
+/// recipe.
 void check_steps(const std::vector<Recipe>& recipes, const std::vector<LinearRole>& roles = StepSetup{}.roles,
                  const ModelConfig& model = find_model("tiny")) {
   StepSetup setup{.model = model, .B = 2, .T = 128, .roles = roles};
   const double rounding_of_loss = kBf16Roundoff / std::sqrt(static_cast<double>(setup.B * setup.T));
   for (const QkNorms& norms : kQkNorms) {
-    if (norms.any && model.moe) continue;  // attention's matter, not experts'
+    if (norms.any && model.moe) continue;  // independent of the experts
     norms.set(setup.model);
     setup.reference = true;
     setup.recipe = find_recipe("bf16");
@@ -104,8 +105,8 @@ void check_steps(const std::vector<Recipe>& recipes, const std::vector<LinearRol
     const double true_loss = random_step(exact, setup);
     const Named truth = exact.gradients();
     setup.reference = false;
-    // The mean of M tokens' losses, each with rounding errors of its own, may happen to be exact for a recipe
-    // on one device, but not for all quantized ones: the farthest tells how far they may lie.
+    // The loss is a mean over M tokens with independent rounding errors, so it can be exact by chance for one
+    // recipe. The bound is therefore the largest error of all quantized recipes.
     double quantized_error = 0, bf16_error = 0;
     for (const Recipe& recipe : recipes) {
       setup.recipe = recipe;
@@ -129,17 +130,17 @@ void check_steps(const std::vector<Recipe>& recipes, const std::vector<LinearRol
           INFO(name);
           CHECK(distance(gradients.at(name), expected) <= 2 * distance(cpu_gradients.at(name), expected));
         }
-        // The same recipe makes the same rounding errors but for values at the edge between two codes:
-        // errors of their own would lie sqrt(2) times as far from the CPU's as those from the truth.
+        // Both devices make the same rounding errors except for values next to a rounding boundary.
+        // Independent errors would put the GPU sqrt(2) times as far from the CPU as from the truth.
         CHECK(mean_distance(gradients, cpu_gradients) <= mean_distance(cpu_gradients, truth));
         check_update(gpu, cpu);
-        random_step(cpu, setup);  // cpu's weights again for the next one
+        random_step(cpu, setup);  // restores cpu's weights for the next one
       }
     }
   }
 }
 
-/// A preset as deep as memory for a test of experts allows, and the recipes that experts take.
+/// Returns a preset with two layers, to limit the memory of a test.
 ModelConfig mixture(const char* name) {
   ModelConfig model = find_model(name);
   model.layers = 2;
@@ -152,7 +153,7 @@ std::vector<Recipe> expert_recipes() {
   return all;
 }
 
-/// A step with recomputation of each recipe, bit for bit that without.
+/// Checks that recomputation gives the same bits in each recipe.
 void check_recomputation(const std::vector<Recipe>& recipes, const ModelConfig& model = find_model("tiny")) {
   for (const Recipe& recipe : recipes)
     for (const QkNorms& norms : kQkNorms)
@@ -173,44 +174,44 @@ void check_recomputation(const std::vector<Recipe>& recipes, const ModelConfig& 
 
 }  // namespace
 
-TEST_CASE("a step on a GPU is the CPU's, in every recipe", "[gpu]") {
+TEST_CASE("step on a GPU: matches the CPU device in every recipe", "[gpu]") {
   if (gpu_here()) check_steps(builtin_recipes());
 }
 
-TEST_CASE("a step on a GPU is the CPU's, in FP4 with equal seeds", "[gpu]") {
+TEST_CASE("step on a GPU: matches the CPU device in FP4 with equal seeds", "[gpu]") {
   if (gpu_here()) check_steps(fp4_recipes());
 }
 
-TEST_CASE("a step on a GPU is the CPU's, in formats that no GPU has", "[gpu]") {
+TEST_CASE("step on a GPU: matches the CPU device in FP8 formats that no GPU supports", "[gpu]") {
   if (gpu_here())
     check_steps({find_recipe("bf16"), in_format("tensorwise", DType::e5m3), in_format("rowwise", DType::e3m4),
                  in_format("mxfp8", DType::e3m3)});
 }
 
-TEST_CASE("a step on a GPU is the CPU's, with q, k and v as three products", "[gpu]") {
+TEST_CASE("step on a GPU: matches the CPU device with separate q k v GEMMs", "[gpu]") {
   if (gpu_here())
     check_steps({find_recipe("tensorwise"), find_recipe("rowwise_gw_hp"), find_recipe("mxfp8"),
                  find_recipe("nvfp4_all"), find_recipe("quartet")},
                 {std::begin(kApart), std::end(kApart)});
 }
 
-TEST_CASE("recomputation changes no bit on a GPU", "[gpu]") {
+TEST_CASE("step on a GPU: recomputation gives the same bits", "[gpu]") {
   if (!gpu_here()) return;
   check_recomputation(builtin_recipes());
   check_recomputation(fp4_recipes());
 }
 
-TEST_CASE("a step of a mixture on a GPU is the CPU's, in every recipe", "[gpu][moe]") {
+TEST_CASE("MoE step on a GPU: matches the CPU device in every recipe", "[gpu][moe]") {
   if (!gpu_here()) return;
   check_steps(expert_recipes(), StepSetup{}.roles, mixture("tiny-moe-shared"));
   check_steps({find_recipe("bf16"), find_recipe("blockwise")}, StepSetup{}.roles, mixture("tiny-moe"));
 }
 
-TEST_CASE("recomputation of a mixture changes no bit on a GPU", "[gpu][moe]") {
+TEST_CASE("MoE step on a GPU: recomputation gives the same bits", "[gpu][moe]") {
   if (gpu_here()) check_recomputation(expert_recipes(), mixture("tiny-moe-shared"));
 }
 
-TEST_CASE("delayed scales of a GPU that nothing changes are those of the step, bit for bit", "[gpu][moe]") {
+TEST_CASE("delayed scaling on a GPU: unchanged amaxes give the same bits as current scaling", "[gpu][moe]") {
   if (!gpu_here()) return;
   for (const char* name : {"tiny", "tiny-moe", "tiny-moe-shared"}) {
     INFO(name);
@@ -235,7 +236,7 @@ TEST_CASE("delayed scales of a GPU that nothing changes are those of the step, b
       CHECK(first_difference(delayed.gradients(), gradients) == "");
       scales.update();
     }
-    // Of other amaxes they are others.
+    // Other amaxes change the result.
     DelayedScaling::Snapshot snapshot = scales.snapshot();
     for (float& amax : snapshot.known) amax *= 1.5f;
     scales.restore(snapshot);
@@ -243,14 +244,14 @@ TEST_CASE("delayed scales of a GPU that nothing changes are those of the step, b
   }
 }
 
-TEST_CASE("the BF16 step of a mixture on a GPU is as far from Hugging Face as the CPU's", "[gpu][moe]") {
+TEST_CASE("MoE step on a GPU: BF16 error against Hugging Face is at most twice the CPU's", "[gpu][moe]") {
   if (!gpu_here()) return;
   for (const char* name : kGoldenMixtures) {
     INFO(name);
     const Golden golden(PRECBENCH_SOURCE_DIR "/models/transformer/golden", name);
     const StepOutcome cpu = run_step(golden, false), gpu = run_step(golden, false, repeatable_gpu("own"));
     const double loss = golden.values("loss")[0];
-    // A mean over tokens, each with a roundoff of its own: four standard deviations of it, where they are independent.
+    // Four standard deviations of a mean over tokens with independent roundoffs.
     const double tokens = static_cast<double>(golden.targets.size());
     CHECK(std::fabs(gpu.loss - loss) <= 4 * kBf16Roundoff / std::sqrt(tokens) * loss);
     for (const auto& [parameter, truth] : golden.all("grad.")) {

@@ -1,5 +1,5 @@
-// What a training step keeps: gradients between blocks, what a block saves from its forward for its backward, and the
-// quantized forms of both.
+// Memory of a training step: gradients between blocks, a block's saved tensors, and the quantized copies of
+// both.
 #include "models/transformer/transformer.h"
 
 namespace precbench {
@@ -7,7 +7,7 @@ namespace {
 
 bool one_scale(const QuantFormat& format) { return format.granularity == Granularity::tensor; }
 
-/// Whether a form of X has a scale from the tensor's own amax.
+/// Returns true if a copy of X is scaled by the tensor's own amax.
 bool has_amax_of_x(const Linear& linear) {
   return linear.slots().x.known.empty() &&
          (one_scale(linear.x_rowwise()) || one_scale(linear.x_columnwise()));
@@ -20,7 +20,7 @@ void Transformer::push_shared(const Tensor& dx0) {
   x0_ = push(config_.width);
   branch_ = push(config_.width);
   mid_ = options_.recompute ? push(config_.width) : Tensor{};
-  // The slots' gradients go into the down layers, so one of these that is quantized tells what they must hold.
+  // The slots' gradients feed the down layers, so any quantized down layer determines the copies they need.
   std::int64_t layer = 0;
   while (layer + 1 < config_.layers && !options_.recipe_of(layer, Role::down).quantized()) ++layer;
   const Linear consumer = linear(layer, Role::down);
@@ -79,13 +79,13 @@ QuantizedTensor Transformer::gradient_in(int slot, std::int64_t consumer_layer) 
   return gradient;
 }
 
-/// What every block keeps from its forward to its backward, with recomputation too.
+/// Allocates what every block saves from forward to backward, also with recomputation.
 void Transformer::push_saved(std::int64_t layer, Saved& saved) {
   const Linear consumer = linear(layer, Role::down);
-  saved = {};  // the recipe may be another than in the step before
+  saved = {};  // the recipe may have changed since the previous step
   saved.x = layer == 0 ? x0_ : push(config_.width);
   saved.rstd1 = push(DType::f32, M_, 1);
-  // Recomputation stops before SwiGLU's forward, which makes this and which backward repeats without it.
+  // Recomputation stops before SwiGLU's forward. Backward reads this amax, so it must be saved.
   if (has_amax_of_x(consumer)) saved.swiglu_amax = push(DType::f32, 1, 1);
   if (!config_.has_experts(layer)) return;
   push_routing(layer, saved.routing);
@@ -97,7 +97,7 @@ void Transformer::push_inner(std::int64_t layer, Saved& saved) {
   const std::int64_t C = config_.width;
   const auto keep_normed = [&](Role role, Tensor& value, GemmOperand& form) {
     const Linear consumer = linear(layer, role);
-    // Of experts those columns are made in backward that their rows need.
+    // Experts make the columnwise copy of their own rows in backward.
     const bool experts = role == Role::gate_up && config_.has_experts(layer);
     if (consumer.recipe().flow)
       form = push_gemm_operand(arena_, Segment::activations, consumer.x_rowwise(), M_, C);
@@ -126,7 +126,7 @@ void Transformer::push_inner(std::int64_t layer, Saved& saved) {
   if (config_.has_experts(layer) && config_.moe.shared_ffn > 0)
     saved.shared_gate_up = push(2 * config_.moe.shared_ffn);
   leave_weight_columns(saved);
-  // Weights that are gathered for a pass are to leave memory when it is over, in whatever form.
+  // Weights gathered for one pass must leave memory after it, quantized copies included.
   if (config_.has_experts(layer) && parameters_.keeps_experts(layer)) {
     const std::int64_t E = own_experts(), F = config_.moe.expert_ffn;
     saved.gate_up_columns = experts(layer, Role::gate_up).weight_columns(E * 2 * F, C);

@@ -1,6 +1,6 @@
-// The training step as a whole: against PyTorch's autograd on the same weights and tokens
-// (tools/goldens/make_step_goldens.py), against itself where two ways must give the same, and every recipe against
-// BF16.
+// The whole training step: against PyTorch's autograd on the same weights and tokens
+// (tools/goldens/make_step_goldens.py), against itself where two settings must agree, and every recipe
+// against BF16.
 #include "models/transformer/transformer.h"
 
 #include <fmt/format.h>
@@ -21,7 +21,7 @@ const std::string kGoldenFolder = PRECBENCH_SOURCE_DIR "/models/transformer/gold
 
 }  // namespace
 
-TEST_CASE("the FP32 step is PyTorch's", "[transformer]") {
+TEST_CASE("step: FP32 matches PyTorch", "[transformer]") {
   for (const char* name : kGoldenSteps) {
     INFO(name);
     const Golden golden(kGoldenFolder, name);
@@ -29,7 +29,7 @@ TEST_CASE("the FP32 step is PyTorch's", "[transformer]") {
   }
 }
 
-TEST_CASE("the BF16 step rounds where PyTorch with the same roundings does", "[transformer]") {
+TEST_CASE("step: BF16 matches PyTorch with the same roundings", "[transformer]") {
   for (const char* name : kGoldenSteps) {
     INFO(name);
     const Golden golden(kGoldenFolder, name);
@@ -37,7 +37,7 @@ TEST_CASE("the BF16 step rounds where PyTorch with the same roundings does", "[t
   }
 }
 
-TEST_CASE("recomputation changes no bit", "[transformer]") {
+TEST_CASE("step: recomputation gives the same bits", "[transformer]") {
   std::vector<Recipe> recipes;
   for (const char* name : {"bf16", "tensorwise", "rowwise_gw_hp", "blockwise", "mxfp8", "nvfp4_sr_fwd"})
     recipes.push_back(find_recipe(name));
@@ -58,7 +58,7 @@ TEST_CASE("recomputation changes no bit", "[transformer]") {
     }
 }
 
-TEST_CASE("accumulated micro-steps are one larger batch", "[transformer]") {
+TEST_CASE("step: accumulated micro-steps equal one larger batch", "[transformer]") {
   for (const QkNorms& norms : kQkNorms) {
     INFO(norms.name);
     StepSetup setup{.model = find_model("tiny"), .B = 4, .T = 32, .reference = true};
@@ -74,9 +74,9 @@ TEST_CASE("accumulated micro-steps are one larger batch", "[transformer]") {
   }
 }
 
-TEST_CASE("the head's runs are one", "[transformer]") {
-  // 2560 tokens in one micro-step: a whole run and a part of one. Five micro-steps of 512: no run ends
-  // inside.
+TEST_CASE("step: the head in chunks equals the head in one", "[transformer]") {
+  // 2560 tokens in one micro-step take a whole chunk and a partial one. Each of five micro-steps of 512 takes
+  // one.
   StepSetup setup{.model = find_model("tiny"), .B = 20, .T = 128, .reference = true};
   setup.model.layers = 1;
   setup.model.width = 32;
@@ -89,12 +89,12 @@ TEST_CASE("the head's runs are one", "[transformer]") {
     small.B = 4;
     small.accumulation = 5;
     const Result micro_steps = random_step(small);
-    // As above, over ten times as many tokens. Measured 2 and 8 unit roundoffs.
+    // Same differences as above, over ten times as many tokens. Measured 2 and 8 unit roundoffs.
     check_close(runs, micro_steps, 4 * kRoundoff, 32 * kRoundoff);
   }
 }
 
-TEST_CASE("every recipe's gradients are BF16's, up to its precision", "[transformer]") {
+TEST_CASE("step: gradients of every recipe are close to BF16", "[transformer]") {
   StepSetup setup{.model = find_model("tiny"), .B = 4, .T = 64};
   const Result reference = random_step(setup);
   for (const Recipe& recipe : builtin_recipes())
@@ -108,10 +108,10 @@ TEST_CASE("every recipe's gradients are BF16's, up to its precision", "[transfor
         CHECK(first_difference(result.gradients, reference.gradients) == "");
         continue;
       }
-      // Twice what was measured, in the worst tensor (the last block's q_proj, whose gradient is the
-      // smallest): 1 - cosine 0.017 where gradients are e5m2 (2 bits of mantissa), 0.014 where they are e4m3
-      // (3 bits); norm 6%, but 14% in mxfp8_floor's lm_head, whose one large gradient per token lies just
-      // below a power of two and saturates; loss 4e-4.
+      // Bounds are twice the measurement in the worst tensor (the last block's q_proj, whose gradient is the
+      // smallest). Measured 1 - cosine: 0.017 with e5m2 gradients (2 mantissa bits), 0.014 with e4m3 (3
+      // bits). Norm: 6%, but 14% in mxfp8_floor's lm_head, whose one large gradient per token lies just below
+      // a power of two and saturates. Loss: 4e-4.
       const bool e5m2 = recipe.dgrad.a.dtype == DType::e5m2;
       const bool saturates = convert_head && recipe.dgrad.a.scale_rounding == ScaleRounding::floor;
       CHECK(std::fabs(result.loss / reference.loss - 1) <= 1e-3);
@@ -124,11 +124,11 @@ TEST_CASE("every recipe's gradients are BF16's, up to its precision", "[transfor
     }
 }
 
-TEST_CASE("FP4's gradients are BF16's, up to its precision, with recomputation the same bits",
+TEST_CASE("step: FP4 gradients have the predicted error and recomputation gives the same bits",
           "[transformer]") {
   StepSetup setup{.model = find_model("tiny"), .B = 4, .T = 64};
   const Result reference = random_step(setup);
-  // Noise over signal of a product's casts, of N(0, 1), as the device counts it.
+  // Noise-to-signal ratio of a GEMM's casts for N(0, 1), as the device measures it.
   const std::vector<float> values = rounded(normal(21, 256 * 256));
   const auto noise = [&](const GemmRecipe& gemm) {
     double sum = 0;
@@ -151,9 +151,9 @@ TEST_CASE("FP4's gradients are BF16's, up to its precision, with recomputation t
         mean += lost / static_cast<double>(reference.gradients.size());
       }
       INFO("1 - cosine: " << mean << " in the mean, " << worst << " in the worst tensor");
-      // What four blocks make of the noise of forward and of backward is the same for all recipes: these two factors were
-      // measured, and the mean is within 14% of what they say. lm_head's own casts add up to 60%. The worst tensor, where
-      // casts are stochastic, has 2.2 times the mean.
+      // Four blocks amplify forward and backward noise by factors that are the same for all recipes. These
+      // two were measured; the mean is within 14% of the prediction. lm_head's own casts add up to 60%. With
+      // stochastic casts the worst tensor has 2.2 times the mean.
       const double forward = noise(recipe.fprop);
       const double backward =
           noise(recipe.dgrad) + noise(recipe.wgrad) + (recipe.dgrad.b.from_fprop ? forward : 0);
@@ -169,8 +169,8 @@ TEST_CASE("FP4's gradients are BF16's, up to its precision, with recomputation t
     }
 }
 
-TEST_CASE("each linear layer of a block is in the recipe of its role", "[transformer]") {
-  // What is seen quantized: role and operand.
+TEST_CASE("step: recipe_of selects the recipe of each linear layer by role", "[transformer]") {
+  // Collects the role and operand of every quantized copy.
   class Seen final : public QuantizationObserver {
    public:
     void observe(std::int64_t, LinearRole role, LinearOperand operand,
@@ -207,9 +207,9 @@ TEST_CASE("each linear layer of a block is in the recipe of its role", "[transfo
   }
 }
 
-TEST_CASE("q, k and v as three products are qkv as one, where no scale spans them", "[transformer]") {
-  // Blocks of 32 lie within one part in every direction, so only the roundings of three dX differ, and what blocks below
-  // make of them.
+TEST_CASE("step: separate q k v GEMMs equal the fused one if no scale spans them", "[transformer]") {
+  // Blocks of 32 lie within one part in every direction. Only the roundings of three dX differ, and
+  // everything below them in backward.
   StepSetup setup{.model = find_model("tiny"), .B = 4, .T = 64};
   const Result bf16 = random_step(setup);
   setup.recipe = find_recipe("mxfp8");
@@ -221,7 +221,7 @@ TEST_CASE("q, k and v as three products are qkv as one, where no scale spans the
   for (const auto& [name, gradient] : apart.gradients) {
     INFO(name);
     const bool last_block = name.starts_with(fmt::format("model.layers.{}.", setup.model.layers - 1));
-    if (last_block && name.find("input_layernorm") == std::string::npos)  // its gradient comes of dX
+    if (last_block && name.find("input_layernorm") == std::string::npos)  // its gradient depends on dX
       CHECK(gradient == whole.gradients.at(name));
   }
   CHECK(first_difference(apart.gradients, whole.gradients) != "");
@@ -235,7 +235,7 @@ TEST_CASE("q, k and v as three products are qkv as one, where no scale spans the
   CHECK(first_difference(again.gradients, apart.gradients) == "");
 }
 
-TEST_CASE("each of q, k and v takes every recipe, or BF16 beside the others", "[transformer]") {
+TEST_CASE("step: q and k and v each take every recipe or BF16", "[transformer]") {
   StepSetup setup{.model = find_model("tiny"), .B = 4, .T = 64};
   const Result reference = random_step(setup);
   for (const char* recipe :
@@ -251,7 +251,7 @@ TEST_CASE("each of q, k and v takes every recipe, or BF16 beside the others", "[
   }
 }
 
-TEST_CASE("down layers in two recipes are refused", "[transformer]") {
+TEST_CASE("Transformer: down layers in two recipes are refused", "[transformer]") {
   const std::unique_ptr<Device> device = make_dry_device(nullptr);
   const std::unique_ptr<Comm> comm = make_dry_comm(0, 1);
   Arena arena(device->allocate(1), std::int64_t{1} << 30);

@@ -1,4 +1,4 @@
-// Places of whole units and who may take them. See unit_exchange.h.
+// Placement and use of the unit buffers. See unit_exchange.h.
 #include "models/transformer/unit_exchange.h"
 
 #include <algorithm>
@@ -29,7 +29,7 @@ DType UnitExchange::weights_type(int unit) const {
                                                  : options_.weights;
 }
 
-/// Codes and, behind them, the scales that come with them.
+/// Returns the bytes of the data plus the scales that follow it.
 std::int64_t UnitExchange::weight_bytes(int unit) const {
   if (!comm_ && options_.fp8 && options_.fp8->has(unit)) return 0;
   const std::int64_t scales = by_pass(unit) ? whole(unit) / Fp8Weights::kCodesPerScale : 0;
@@ -55,9 +55,9 @@ void UnitExchange::place_in_turns(Arena& arena) {
   const auto place_in_row = [&](int unit) { return first + static_cast<int>(layout_.layer_of(unit)); };
   const auto turn = [&](int unit) {
     return comm_ ? place_in_row(unit) % 2 : 0;
-  };  // one rank waits for nothing
+  };  // a single rank has no collective to wait for
   int blocks = 0;
-  std::int64_t weights[2] = {}, edge_weights = 0, block = 0, edge = 0;  // G by turn, E; gradients
+  std::int64_t weights[2] = {}, edge_weights = 0, block = 0, edge = 0;  // G0 and G1, E; gradients
   for (int u = 0; u < layout_.unit_count(); ++u) {
     if (layout_.is_experts(u)) continue;
     const std::int64_t gathered = options_.keep ? 0 : weights_[0][u].bytes;
@@ -69,7 +69,8 @@ void UnitExchange::place_in_turns(Arena& arena) {
   }
   const int last = first + blocks - 1;
   const bool tied = edges[0] == edges[1];
-  // Where block gradients of the last block's turn and of the other begin, and the embedding's.
+  // Offsets of block gradients with the last block's parity, of those with the other, and of the embedding's
+  // gradient.
   const std::int64_t head = options_.share && !tied ? std::max(edge, block) : edge;
   const std::int64_t places[2] = {head, head + weights[0]}, third = head + weights[0] + weights[1];
   const std::int64_t second = blocks > 1 ? block : 0;
@@ -81,7 +82,7 @@ void UnitExchange::place_in_turns(Arena& arena) {
   } else if (tied) {
     of_other = third + block;
     size = third + std::max(edge_weights, block + second);
-  } else if (blocks % 2 == 0) {  // the first block's gradient is still on its way at the front
+  } else if (blocks % 2 == 0) {  // the first block's gradient at the front is still being reduced
     embedding = size - edge;
   }
   for (int u = 0; u < layout_.unit_count(); ++u) {
@@ -153,7 +154,7 @@ void UnitExchange::gather(int unit, Pass pass, const Tensor& shard, const Tensor
   tenant.here = true;
   tenant.used = false;
   tenant.ticket = comm_->start_all_gather(all(unit, pass), shard);
-  if (!shard_scales.empty())  // whoever waits for the second has both
+  if (!shard_scales.empty())  // waiting for the second collective covers both
     tenant.ticket = comm_->start_all_gather(scales(unit, pass), shard_scales);
 }
 

@@ -1,22 +1,23 @@
-// Where sharded ranks put whole units, and the collectives that fill them with weights and empty them of gradients.
-// No unit is needed whole for long, so they take turns in one region:
+// Buffers for whole units on sharded ranks, with the all-gathers of weights and reduce-scatters of gradients
+// that use them. No unit is needed whole for long, so units take turns in one region:
 //
-//   weights     blocks in two places, G0 and G1; embedding and head, needed at opposite ends of a step, in a third, E
-//   gradients   blocks in two places, of which one shares memory with E, done by then, and one with the head's gradient;
-//               the embedding's, which comes last, shares with the weights and with the block before the last
+//   weights     blocks alternate between two buffers, G0 and G1; embedding and head, needed at opposite ends
+//               of a step, share a third, E
+//   gradients   blocks alternate between two buffers: one overlaps E, which is free by then, the other the
+//               head's gradient; the embedding's gradient, which comes last, overlaps the weights and the
+//               gradient of the block before the last
 //
 //   | head's gradient, then blocks' | G0 | G1 | E, then blocks' gradients |
 //                    | <- - - the embedding's gradient, at last - - - - -> |
 //
-// A tied head's gradient lasts until the embedding has added to it, and shares with nobody. With accumulation the next
-// micro-step would have to wait for the last one's reductions, so nothing is shared either.
+// A tied head's gradient lives until the embedding has added to it, so it overlaps nothing. With accumulation
+// nothing overlaps either, because the next micro-step would have to wait for the last one's reductions.
 //
-// One rank alone with an FP16 master rounds its units in such places, too, a block at a time.
+// A single rank with FP16 master weights also rounds its units into these buffers, one block at a time.
+// Experts that are divided among ranks are not exchanged here.
 //
-// Experts that ranks have different ones of are not exchanged at all.
-//
-// Whoever takes a place waits for the collectives of those that it shares memory with. With kept weights every unit has a
-// place of its own for weights: each is gathered once an optimizer step.
+// Taking a buffer waits for the collectives of all buffers that overlap it. With kept weights every unit has
+// a weight buffer of its own and is gathered once per optimizer step.
 #pragma once
 
 #include <cstdint>
@@ -35,39 +36,40 @@ class UnitExchange {
   struct Options {
     DType weights = DType::bf16;
     DType gradients = DType::f32;
-    const Fp8Weights* fp8 = nullptr;  ///< of blocks that are exchanged in FP8
+    const Fp8Weights* fp8 = nullptr;  ///< describes the blocks that are exchanged in FP8; null: none
     bool keep = false;                ///< weights stay gathered until forget()
-    bool reduce = true;               ///< whether gradients are reduced here
-    bool share = true;                ///< whether places may overlap
+    bool reduce = true;               ///< gradients are reduced here
+    bool share = true;                ///< buffers may overlap
   };
-  /// `comm`: the ranks that share units; null for one, which has blocks in FP8 elsewhere.
+  /// `comm`: the ranks that share units; null for a single rank, whose FP8 blocks are kept elsewhere.
   UnitExchange(Comm* comm, Arena& arena, const Layout& layout, const Options& options);
 
-  /// The weights have changed: what was gathered is of no use.
+  /// Marks all gathered weights as stale, after an update.
   void forget();
-  /// Whether a unit's weights for this pass are there or on their way.
+  /// Returns true if a unit's weights for this pass are gathered or in flight.
   bool has(int unit, Pass pass) const;
-  /// Makes room for them; where this rank's part of them goes.
+  /// Frees the buffer of a unit's weights and returns where this rank's part of them goes.
   Tensor take_weights(int unit, Pass pass);
-  /// Starts to gather them, after take_weights. `shard`: this rank's part, which may stand in its place already.
+  /// Starts the all-gather, after take_weights. `shard`: this rank's part, which may already be in its place.
   void gather(int unit, Pass pass, const Tensor& shard, const Tensor& scales);
-  /// The whole unit, and the scales beside it; waits until they are there. One rank's are there once taken.
+  /// Wait for the gather and return the whole unit and its scales. On a single rank weights() takes the
+  /// buffer itself.
   Tensor weights(int unit, Pass pass);
   Tensor scales(int unit, Pass pass) const;
-  /// Whether nobody has asked since the unit's weights were gathered or taken.
+  /// Returns true on the first call since the unit's weights were gathered or taken.
   bool first_use(int unit, Pass pass) { return !std::exchange(weights_of(unit, pass).used, true); }
-  /// The place of the edges' weights, f32, for what is done between steps.
+  /// Returns the buffer of the edges' weights as f32 scratch, for use between steps.
   Tensor edges_room() const;
-  /// This rank's part of a unit's weights in the place of the whole.
+  /// Returns this rank's part within the buffer of the whole unit.
   Tensor own_part(int unit, Pass pass) const;
 
-  /// Makes room for a unit's gradient, unless it is there.
+  /// Returns the buffer of a unit's gradient, and takes it unless it is already in use.
   Tensor gradients(int unit);
-  /// Starts to reduce it into this rank's shard.
+  /// Starts the reduce-scatter of a unit's gradient into this rank's shard.
   Comm::Ticket reduce(int unit, const Tensor& shard);
 
  private:
-  /// A unit's weights or gradient: where they lie, whether they are there, and the latest collective on them.
+  /// Buffer of a unit's weights or gradient: its memory, its validity and its latest collective.
   struct Tenant {
     std::int64_t offset = 0, bytes = 0;
     bool here = false, used = false;
@@ -88,21 +90,21 @@ class UnitExchange {
   std::int64_t gradient_bytes(int unit) const;
   void place_kept_weights(Arena& arena);
   void place_in_turns(Arena& arena);
-  /// Waits for all that is under way in the tenant's memory, which is then the tenant's.
+  /// Waits for all collectives in memory that overlaps the tenant's and invalidates its other users.
   void take(Tenant& tenant);
   void wait(Comm::Ticket ticket) {
     if (comm_) comm_->wait(ticket);
   }
-  /// Of a unit's room for weights, at this many bytes from its begin.
+  /// Returns a view into a unit's weight buffer, `offset` bytes from its start.
   Tensor in_weights(int unit, Pass pass, std::int64_t offset, DType dtype, std::int64_t elements) const;
-  Tensor all(int unit, Pass pass) const;  ///< the whole unit's weights or codes
+  Tensor all(int unit, Pass pass) const;  ///< the whole unit's weights or FP8 data
   Tensor at(const Tensor& region, std::int64_t offset, DType dtype, std::int64_t elements) const;
 
   Comm* comm_;
   const Layout& layout_;
   Options options_;
   Tensor kept_, region_;            // bytes
-  std::vector<Tenant> weights_[2];  // by unit; the second where each pass gathers codes of its own
+  std::vector<Tenant> weights_[2];  // by unit; [1] is used if each pass gathers FP8 data of its own
   std::vector<Tenant> gradients_;   // by unit
 };
 

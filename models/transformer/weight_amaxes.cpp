@@ -1,4 +1,4 @@
-// One slot for every linear layer. See weight_amaxes.h.
+// One slot per linear layer. See weight_amaxes.h.
 #include "models/transformer/weight_amaxes.h"
 
 #include <algorithm>

@@ -1,8 +1,8 @@
-// The amaxes of weights that have one scale of their own, so that GEMMs that quantize a weight read it once instead of twice.
+// Amaxes of weights that are scaled by their own amax, so that GEMMs that quantize a weight read it once
+// instead of twice. Stacked expert weights have one per expert.
 //
-// Of stacked experts' weights each expert has its own.
-//   kept   the optimizer leaves the amax of the weights that it has just written; it always stands for them as they are
-//   else   the first GEMM after an update leaves it, and the others, of backward and of later micro-steps, take it
+//   kept        the optimizer records the amax of the weights that it writes, so it is always up to date
+//   otherwise   the first GEMM after an update records it; later GEMMs and micro-steps reuse it
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace precbench {
 
-/// Whether a recipe makes a weight's scale of the weight's own amax.
+/// Returns true if a recipe scales weights by their own amax.
 inline bool has_weight_amaxes(const Recipe& recipe) {
   const auto own = [](const QuantFormat& w) { return w.granularity == Granularity::tensor && !w.delayed(); };
   return own(recipe.fprop.b) || own(recipe.dgrad.b);
@@ -25,33 +25,33 @@ inline bool has_weight_amaxes(const Recipe& recipe) {
 class WeightAmaxes {
  public:
   struct Slot {
-    Tensor amax;         ///< f32 [1], of a stack [1, experts]
-    bool known = false;  ///< some op before has written it
-    Tensor kept = {};    ///< the weights that it is always known of; empty: of those that a GEMM sees next
+    Tensor amax;         ///< f32 [1], or [1, experts] of a stack
+    bool known = false;  ///< the amax is valid
+    Tensor kept = {};    ///< weights whose amax is always valid; empty: the next GEMM determines it
   };
 
-  /// `experts`: of a block, those of this rank.
+  /// `experts`: this rank's experts of a block.
   WeightAmaxes(Arena& arena, const ModelConfig& config, std::int64_t experts);
 
-  /// `layer`: its block, any for the head.
+  /// Returns the slot of a weight. `layer`: the block, any for the head.
   Slot* slot(std::int64_t layer, LinearRole role);
-  /// From now on the optimizer leaves the amax of this matrix, which stays where it is. BF16; nothing happens where first
-  /// element within `unit`, which the optimizer updates, and size, or that of an expert's, are no multiples of 8.
+  /// From now on the optimizer records the amax of `matrix`, a BF16 view of `unit` with a fixed address. Does
+  /// nothing unless the offset in `unit` and the size (of an expert) are multiples of 8.
   void keep(Slot* slot, const Tensor& unit, const Tensor& matrix);
 
-  /// The weights have changed, and by the optimizer: kept amaxes are known.
+  /// Call after the optimizer has changed the weights: only kept amaxes remain valid.
   void forget();
-  /// Finds the amaxes that are kept, of weights that somebody else has changed.
+  /// Recomputes the kept amaxes after a change not made by the optimizer.
   void refresh(Device& device);
-  /// Zeroes what the optimizer is about to raise.
+  /// Zeros the amaxes that the optimizer is about to raise.
   void begin_update(Device& device);
-  /// Those kept of weights in a run, by their elements there.
+  /// Returns the kept amaxes of weights in a run, with their element ranges in it.
   std::vector<ops::WeightAmax> of_run(const Tensor& run) const;
 
  private:
   std::vector<Slot> slots_;
   Tensor all_;
-  bool keeps_ = false;  // any
+  bool keeps_ = false;  // true if any slot is kept
 };
 
 }  // namespace precbench

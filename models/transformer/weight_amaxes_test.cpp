@@ -1,5 +1,5 @@
-// Amaxes of weights that are known before a product: from the product before, or from the optimizer; and the same products as
-// when each finds its own.
+// Weight amaxes recorded by a previous GEMM or by the optimizer: GEMMs give the same bits as when each
+// computes its own.
 #include "models/transformer/weight_amaxes.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::int64_t kM = 64, kN = 96, kK = 128;
 
-/// A layer's weight and the operands of its products, on the CPU device.
+/// A layer's weight and the operands of its GEMMs, on the CPU device.
 struct Layer {
   std::unique_ptr<Device> device = make_cpu_device(1);
   std::vector<std::byte> memory = std::vector<std::byte>(1 << 20);
@@ -55,7 +55,7 @@ struct Layer {
 
 }  // namespace
 
-TEST_CASE("a weight's amax is found by its first product", "[weight_amaxes]") {
+TEST_CASE("WeightAmaxes: the first GEMM records a weight's amax and later ones reuse it", "[weight_amaxes]") {
   Layer layer{.recipe = find_recipe("tensorwise")};
   WeightAmaxes::Slot slot{layer.arena.push(Segment::other, DType::f32, 1, 1)};
   float want = 0;
@@ -67,7 +67,7 @@ TEST_CASE("a weight's amax is found by its first product", "[weight_amaxes]") {
   CHECK(*slot.amax.as<float>() == want);
   CHECK(layer.dgrad(&slot) == dx);
 
-  // Half the amax cuts codes off: it is what backward's scale comes from.
+  // Half the amax saturates the data, which shows that dgrad's scale comes from the slot.
   *slot.amax.as<float>() = want / 2;
   CHECK(layer.dgrad(&slot) != dx);
   slot.known = false;  // as after an update
@@ -75,7 +75,7 @@ TEST_CASE("a weight's amax is found by its first product", "[weight_amaxes]") {
   CHECK(layer.dgrad(&slot) == dx);
 }
 
-TEST_CASE("steps with kept amaxes of weights are those without, bit for bit", "[weight_amaxes]") {
+TEST_CASE("WeightAmaxes: steps with kept amaxes give the same bits as without", "[weight_amaxes]") {
   const char* model = GENERATE("tiny", "tiny-moe-shared");
   StepSetup setup;
   setup.model = find_model(model);
@@ -102,8 +102,7 @@ TEST_CASE("steps with kept amaxes of weights are those without, bit for bit", "[
   }
 }
 
-TEST_CASE("AdamW leaves the amaxes of the weights, and who changes them otherwise does so too",
-          "[weight_amaxes]") {
+TEST_CASE("WeightAmaxes: AdamW and other weight changes record the amaxes", "[weight_amaxes]") {
   const char* model = GENERATE("tiny", "tiny-moe-shared");
   StepSetup setup;
   setup.model = find_model(model);
@@ -154,7 +153,8 @@ TEST_CASE("AdamW leaves the amaxes of the weights, and who changes them otherwis
   check("restored");
 }
 
-TEST_CASE("optimizers that leave no amaxes have each step find them", "[weight_amaxes]") {
+TEST_CASE("WeightAmaxes: with other optimizers the first GEMM of each step records the amaxes",
+          "[weight_amaxes]") {
   StepSetup setup;
   setup.model = find_model("tiny");
   setup.model.layers = 1;
