@@ -165,7 +165,7 @@ void Coordinator::stop_others(const Plan& plan) {
 }
 
 CaseProcessResult Coordinator::verdict(const Plan& plan) const {
-  // Of equal rows, this process's own has the measurements.
+  // Among equal rows, prefers this process's own, which has the measurements.
   const std::string here = name(0, host_, plan);
   const auto key_of = [&](const CaseProcessResult& r) {
     return std::pair(weight(r), has_row(r) && r.where == here);

@@ -1,4 +1,4 @@
-// A number of tokens as people write it: "2T", "300B", "1.5e9".
+// Parses a number of tokens as people write it: "2T", "300B", "1.5e9".
 #pragma once
 
 #include <cstdint>
