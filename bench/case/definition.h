@@ -73,8 +73,9 @@ struct Definition : ConvertedLayers {
   std::vector<SensitivityGroup> sensitivity;  ///< empty: not measured
 };
 
-/// How to treat a case whose recipe conflicts with its other fields (for example, a schedule without a number of steps): throw
-/// InvalidInput, or keep the case with a `refusal`, which becomes an "unsupported" row beside the cases that can run.
+/// Treatment of a case whose recipe conflicts with its other fields (for example, a schedule without a number
+/// of steps): throw InvalidInput, or keep the case with a `refusal`, which becomes an "unsupported" row
+/// beside the cases that can run.
 enum class Refusals : std::uint8_t { thrown, kept };
 
 /// Looks everything up: reads files of models and recipes, samples data and checkpoints for their

@@ -63,7 +63,7 @@ TEST_CASE("run_case: a case resumes from its checkpoint with the same bits", "[c
         check_same_training(whole, straight);
         const std::string end = tensors_of(checkpoint_at(c, 6));
         CHECK(end != tensors_of(checkpoint_at(c, 3)));
-        // As if it had been killed after the last step.
+        // Simulates a kill after the last step.
         fs::remove_all(checkpoint_at(c, 6));
         const Record rest = run_ok(c);
         check_same_training(rest, straight);

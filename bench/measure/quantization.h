@@ -25,7 +25,7 @@ class QuantizationStatistics final : public QuantizationObserver {
   void observe_codes(LinearRole role, LinearOperand operand, const QuantizedTensor& values,
                      const Groups& groups) override;
 
-  /// One entry per role and direction, over all blocks: "qkv.x rows", "o.dy columns", ...
+  /// Returns one entry per role and direction, over all blocks: "qkv.x rows", "o.dy columns", ...
   std::vector<QuantizationStats> result() const;
   /// Returns one entry per role whose FP8 data wgrad transposes, over all blocks.
   std::vector<Conversion> conversions() const;

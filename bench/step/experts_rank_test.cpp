@@ -125,7 +125,7 @@ TEST_CASE("Rank: expert-parallel ranks update every kind of optimizer state", "[
     for (const char* reshard : {"on", "off"}) {
       setup.parallel = "fsdp", setup.reshard = reshard;
       INFO(text(setup));
-      // How the other parameters are sharded changes no bit, except through the clipping norm.
+      // The sharding of the other parameters changes no bit, except through the clipping norm.
       const Trained fsdp = train(setup);
       if (setup.clip == 0)
         check_same_bits(fsdp, ddp);
