@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t kSide = 8192;
 constexpr std::int64_t kCopyElements = std::int64_t{1} << 29;  // 1 GiB of BF16
 
-/// Seconds of the fastest call, after warm-up (which lets a device time its GEMM candidates).
+/// Returns the seconds of the fastest call, after warm-up (which lets a device autotune its GEMMs).
 double shortest_seconds(Device& device, DeviceClock& clock, const std::function<void()>& call) {
   for (int i = 0; i < 3; ++i) call();
   return shortest_sample([&] {

@@ -46,7 +46,7 @@ class RecordBuilder {
   /// Call after the first step, in which every collective has run once, whether later steps are replayed or
   /// not.
   void add_communication(const Comm& comm, const DryRun& accounts);
-  /// Fingerprints of this rank's part of every parameter, before and after the first step.
+  /// Records fingerprints of this rank's part of every parameter, before and after the first step.
   void add_parameters(const std::vector<std::uint64_t>& before, const std::vector<std::uint64_t>& after);
   void add_timing(Timing timing, const SamplingMeasurement& sampling);
   /// `driver`: as Memory::driver. The device's workspace is outside the arena.
@@ -56,7 +56,7 @@ class RecordBuilder {
   /// Records what the routers of rank 0 did in its last step, and the predicted traffic.
   void add_routing(const Routers& routers, const Device& device, const ExpertTraffic& predicted);
   void add_breakdown(const StepProfiler::Result& profile);
-  /// Bytes/s of each kind of collective; null where its buffers did not fit.
+  /// `rates`: bytes per second of each kind of collective; null if its buffers did not fit.
   void add_bus_rates(const std::vector<std::optional<double>>& rates);
   void add_quantization(std::vector<QuantizationStats> statistics);
   /// Records the profiled step's casts and the errors of transposed FP8 data, for recipes that could run with

@@ -29,7 +29,7 @@ struct SamplerOptions {
   double time_limit_s = 60;  ///< of all steps, including warm-up; ignored with fixed steps
   double min_warmup_s = 0;
   std::int64_t min_samples = 10;
-  double min_time_s = 0.5;  ///< of samples
+  double min_time_s = 0.5;  ///< total time of samples
   double target_noise = kTargetNoise;
 };
 

@@ -1,4 +1,4 @@
-// Changes of the first weights. See change_weights.h.
+// Stresses and perturbs the first weights. See change_weights.h.
 #include "bench/step/change_weights.h"
 
 #include <cmath>

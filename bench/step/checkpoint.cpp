@@ -1,4 +1,4 @@
-// Opening, checking and reading checkpoints. See checkpoint.h.
+// Opens, checks and reads checkpoints. See checkpoint.h.
 #include "bench/step/checkpoint.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,5 @@
-// Writing checkpoints: rank 0 lays the files out, every rank fills in its parts, rank 0 gives them their name.
+// Writes checkpoints: rank 0 lays out the files, every rank fills in its parts, rank 0 renames the finished
+// folder.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>

@@ -191,7 +191,7 @@ TEST_CASE("delayed scaling: expert-parallel ranks have the scales of ranks with 
     const Outcome one = run({.kind = kind, .ranks = 2}, 3);
     for (const char* exchange : {"gather", "slots", "sync"})
       for (const char* dispatch : {"bf16", "fp8"}) {
-        if (std::string(exchange) == "sync" && std::string(dispatch) == "fp8") continue;  // refused
+        if (std::string(exchange) == "sync" && std::string(dispatch) == "fp8") continue;  // not supported
         INFO(exchange << " " << dispatch << " of kind " << static_cast<int>(kind));
         const Outcome apart =
             run({.kind = kind, .ranks = 2, .ep = 2, .exchange = exchange, .dispatch = dispatch}, 3);

@@ -15,7 +15,7 @@ using namespace precbench::testing;
 
 namespace {
 
-constexpr double kRoundoff = 0x1p-24;  // of FP32
+constexpr double kRoundoff = 0x1p-24;  // unit roundoff of FP32
 
 /// Largest relative differences between two runs.
 struct Distances {

@@ -53,7 +53,7 @@ StudySettings settings_of(const StudyCommand& command) {
     check_study_field(name);
     check_study_words(*find_field(name), words);
   }
-  StudySettings given;  // to learn the device, which chooses the defaults
+  StudySettings given;  // to learn the device, which selects the defaults
   if (!command.config.empty()) read_study_file(command.config, given);
   flags.insert(given.work.begin(), given.work.end());
   Case c;

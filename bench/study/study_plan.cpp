@@ -85,7 +85,8 @@ std::optional<Recipe> without_bits(const Recipe& recipe, StudyPart part, int bit
 /// Returns true if GEMMs or the optimizer's state differ from BF16.
 bool differs_from_bf16(const Recipe& recipe) { return recipe.quantized() || !recipe.optimizer.empty(); }
 
-/// Returns true if the case can measure sensitivity: its gradients can be compared, and its recipe quantizes something.
+/// Returns true if the case can measure sensitivity: its gradients can be compared, and its recipe quantizes
+/// something.
 bool measures_sensitivity(Case c) {
   c.fork_from.clear();
   const Plan plan = resolve(c);

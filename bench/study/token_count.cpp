@@ -1,4 +1,4 @@
-// See token_count.h.
+// Parses token counts. See token_count.h.
 #include "bench/study/token_count.h"
 
 #include <fmt/format.h>

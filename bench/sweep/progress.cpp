@@ -1,4 +1,4 @@
-// Progress lines.
+// Formats and prints progress lines. See progress.h.
 #include "bench/sweep/progress.h"
 
 #include <fmt/format.h>
