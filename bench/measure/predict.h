@@ -49,7 +49,7 @@ double speed_of_light(const std::vector<OpCost>& ops, const OpRates& peaks);
 /// Return true if one of the recipe's GEMMs multiplies two operands in FP4, or two in FP8.
 bool has_fp4_gemm(const Recipe& recipe);
 bool has_fp8_gemm(const Recipe& recipe);
-/// Returns the data-sheet rates for the recipe's operations; null if it needs an FP8 or FP4 peak that `peak` lacks.
+/// Returns the data-sheet rates for the recipe; null if it needs an FP8 or FP4 peak that `peak` lacks.
 std::optional<OpRates> op_rates(const DatasheetRates& peak, const Recipe& recipe);
 
 /// Returns how the three GEMMs run on a device: the weakest path among all recipes of the run.
