@@ -125,8 +125,8 @@ TEST_CASE("run_case: reduce_amax adds one predicted exchange per tensor", "[sess
                  << recompute);
       const std::int64_t own = maxima(c);
       c.reduce_amax = "on";
-      // X of qkv, o, gate_up and down, and their dY; the shared expert's input and its gradient. Weighted
-      // rows are not the norm's output, whose columns the shared expert then quantizes again.
+      // X of qkv, o, gate_up and down, and their dY; the shared expert's SwiGLU output and its gradient.
+      // Weighted rows are not the norm's output, whose columns the shared expert then quantizes again.
       const bool rows = model == weighted, again = c.recompute == "block";
       std::int64_t of_block = 8 + (model == "tiny-moe" ? 0 : 2) + (rows ? 2 : 0) + (again ? 3 + rows : 0);
       if (c.dispatch == "fp8") of_block -= 2;  // rows are sent with a common scale already

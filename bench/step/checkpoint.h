@@ -22,8 +22,8 @@
 
 namespace precbench {
 
-/// Version of state.json, raised when an older program would misread it. Files without checksums are older
-/// than those.
+/// Version of state.json, raised when an older program would misread it. Checkpoints without checksums were
+/// written before these existed.
 inline constexpr int kCheckpointFormat = 1;
 
 /// Per-step results and held-out losses of a run.

@@ -70,8 +70,8 @@ std::vector<float> joined(const Named& tensors) {
   return all;
 }
 
-/// The 2x rule: at most twice as far from the FP32 step as PyTorch with the bf16 recipe's roundings. The two
-/// scalars have a minimum tolerance, because such roundings may cancel.
+/// The 2x rule: at most twice as far from the plain step as PyTorch with the bf16 recipe's roundings. The two
+/// scalars have a minimum tolerance for such roundings.
 void check_twice(const Golden& golden, const StepOutcome& outcome) {
   const auto scalar = [&](const std::string& name) { return static_cast<double>(golden.values(name)[0]); };
   const double tokens = static_cast<double>(golden.B * golden.T);

@@ -17,7 +17,7 @@ using Cells = std::vector<SensitivityCell>;
 using Batches = std::vector<BatchFidelity>;
 
 /// Runs one batch with the cell's recipe. Norms are recomputed instead of kept, which gives the same bits in
-/// less memory: a set of layers in BF16 then never needs more memory than its largest cell.
+/// less memory: a set of layers in BF16 then never needs more memory than the cells that it consists of.
 BatchFidelity run(Rank& rank, const Plan& plan, const SensitivityCell& cell, GradientComparison& comparison) {
   TransformerOptions options = rank.transformer_options(cell.layers);
   options.recompute_norms = true;
