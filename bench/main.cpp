@@ -1,5 +1,5 @@
-// The command line of precbench. Exit status: 0 done, 1 done but something failed, 2 bad input, 130
-// ended with cases left; `check` has its own (tools/gate/check.h).
+// The command line of precbench. Exit status: 0 done, 1 done with failures, 2 bad input, 130 ended with cases
+// left; `check` has its own (tools/gate/check.h).
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -22,7 +22,7 @@
 
 namespace {
 
-/// "precbench run" with the flags that are not at their defaults.
+/// Returns "precbench run" with the flags that are not at their defaults.
 std::string rerun_command(const nlohmann::ordered_json& fields) {
   static const nlohmann::ordered_json defaults = precbench::case_to_json({});
   nlohmann::ordered_json given = nlohmann::ordered_json::object();

@@ -1,4 +1,4 @@
-// The field table, and the directions it serves: text and JSON, in and out.
+// The field table and its conversions from and to text and JSON.
 #include "bench/case/case.h"
 
 #include <fmt/format.h>
@@ -31,7 +31,7 @@ constexpr const char* kOptimizer = "Optimizer";
 constexpr const char* kData = "Data and weights";
 constexpr const char* kMeasurement = "Measurement";
 
-/// Of an OptionalReal that is not set.
+/// Word for an OptionalReal that is not set.
 constexpr const char* kAuto = "auto";
 
 constexpr bool kAxis = true;
@@ -247,7 +247,7 @@ std::string kebab(std::string name) {
   return name;
 }
 
-/// The whole of `word` as a number, or nothing.
+/// Parses the whole of `word` as a number; null if it is not one.
 template <class T>
 std::optional<T> parse(const std::string& word) {
   T value{};
@@ -275,7 +275,7 @@ void check_choice(const Field& field, const std::string& word) {
                                  fmt::join(field.choices, ", ")));
 }
 
-/// A record is JSON, and holds every field: what is not UTF-8 could not be told, nor run again.
+/// Rejects text that is not UTF-8, because a record is JSON and contains every field.
 void check_text(const Field& field, const std::string& word) {
   try {
     nlohmann::json(word).dump();
@@ -360,7 +360,7 @@ void set_text(Case& c, const Field& field, const std::string& text) {
   else
     value = c.*std::get<Real>(field.member) = checked_number<double>(field, text);
   const bool auto_word = *field.zero_word && text == field.zero_word;
-  const std::string word = optional ? kAuto : field.zero_word;  // besides numbers
+  const std::string word = optional ? kAuto : field.zero_word;  // allowed besides numbers
   if (value < field.minimum || (field.above && value == field.minimum) ||
       (*field.zero_word && value == 0 && !auto_word))
     throw InvalidInput(fmt::format("{}: must be {} {}{}, not {}", flag_of(field),

@@ -1,6 +1,6 @@
-// A case is one point of a sweep: everything that decides what one training run does. One table of fields
-// makes the command line's flags, the keys of sweep files, the `case` object of a record and the columns of a
-// report, so a field is added in one place: a member of Case and a row in case.cpp.
+// A case is one point of a sweep: everything that determines one training run. One table of fields yields the
+// command line's flags, the keys of sweep files, the `case` object of a record and the columns of a report,
+// so that adding a field takes two lines: a member of Case and a row in case.cpp.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@
 
 namespace precbench {
 
-/// The member initialisers are the defaults that the help shows.
+/// The member initializers are the defaults that the help shows.
 struct Case {
   std::string model = "tiny";
-  std::int64_t layers = 0;  ///< 0: all of the model's; written "all"
+  std::int64_t layers = 0;  ///< number of the model's first blocks to keep; 0: all; written "all"
   std::string recipe = "bf16";
   std::int64_t seq = 128;
   std::int64_t batch = 8;
@@ -51,7 +51,7 @@ struct Case {
 
   std::string optimizer = "adamw";
   double lr = 3e-4;
-  std::optional<double> beta1, beta2, eps, momentum;  ///< none: the optimizer's own; written "auto"
+  std::optional<double> beta1, beta2, eps, momentum;  ///< none: the optimizer's default; written "auto"
   std::int64_t warmup = 0;
   std::string schedule = "constant";
   double weight_decay = 0.1;
@@ -66,7 +66,7 @@ struct Case {
   std::string perturb = "none", stress = "none";
   std::string save_init, save_final, save_grads;
   std::int64_t checkpoint_every = 0;
-  std::string checkpoint_at;  ///< more steps to write the state after, "160,480"
+  std::string checkpoint_at;  ///< additional steps after which to write the state, "160,480"
   std::string checkpoint_dir, checkpoint_keep = "last";
 
   double time_limit = 60;
@@ -81,31 +81,33 @@ struct Case {
   bool operator==(const Case&) const = default;
 };
 
-/// When a field that changes the work (changes_work) is part of case_id. when_set: only where it differs from its
-/// default, so that a new field of this kind leaves the ids of old records as they are. when_used: and a record's `case`
-/// has it only there, too, so that the rows of models that know nothing of it stay as they are.
+/// Decides when a field that changes the work (changes_work) is part of case_id. `when_set`: only if it
+/// differs from its default, so that a new field leaves the ids of old records unchanged. `when_used`: in
+/// addition, a record's `case` contains it only then, so that rows of models without the feature stay
+/// unchanged.
 enum class Identity : std::uint8_t { always, when_set, when_used };
 
 struct Field {
   const char* name;   ///< snake_case: the key of JSON and TOML; the flag is the same in kebab-case
   const char* group;  ///< heading in --help
-  const char* unit;   ///< "" where it has none
+  const char* unit;   ///< "" if none
   const char* help;   ///< one line
   std::variant<std::string Case::*, std::int64_t Case::*, double Case::*, std::optional<double> Case::*>
       member;
   std::vector<std::string> choices;  ///< of a text field; empty: any text
-  bool axis;                         ///< a sweep takes several values of it
+  bool axis;                         ///< true if a sweep may list several values
   Identity identity;
   double minimum;         ///< of a number, inclusive unless `above`
-  const char* zero_word;  ///< what 0 is called, "" for "0"
-  bool above = false;     ///< a number must be above its minimum
+  const char* zero_word;  ///< word for 0; "" for "0"
+  bool above = false;     ///< true if a number must exceed its minimum
 
   bool is_integer() const { return std::holds_alternative<std::int64_t Case::*>(member); }
 };
 
 const std::vector<Field>& case_fields();
 
-/// Parses --checkpoint-at: whole numbers above 0 with commas between, in any order. Throws InvalidInput, naming the flag.
+/// Parses --checkpoint-at: positive integers separated by commas, in any order. Throws InvalidInput, naming
+/// the flag.
 std::vector<std::int64_t> parse_checkpoint_at(const std::string& text);
 
 /// Returns true if the case writes its whole state at least once.
@@ -114,22 +116,22 @@ bool writes_checkpoints(const Case& c);
 /// Returns the steps after which the case writes its whole state, ascending, none of them beyond --steps.
 std::vector<std::int64_t> checkpoint_steps(const Case& c);
 
-/// By snake_case or kebab-case name; null if there is none.
+/// Finds a field by its snake_case or kebab-case name; null if there is none.
 const Field* find_field(const std::string& name);
 
-/// "--keep-bf16"
+/// Returns the flag, such as "--keep-bf16".
 std::string flag_of(const Field& field);
 
-/// The value as a user would type it. Numbers read back to the same bits.
+/// Returns the value as a user would type it. Numbers convert back to the same bits.
 std::string get_text(const Case& c, const Field& field);
 
-/// Throws InvalidInput that names the flag, and the nearest choice where there is one.
+/// Parses and sets a value. Throws InvalidInput that names the flag and the nearest choice, if there is one.
 void set_text(Case& c, const Field& field, const std::string& text);
 
-/// Scalars in the table's order: what stands under `case` in a record.
+/// Returns the fields as scalars in the table's order: the object `case` of a record.
 nlohmann::ordered_json case_to_json(const Case& c);
 
-/// Throws InvalidInput on an unknown key or a wrong type. A missing key keeps its default.
+/// Parses a case; a missing key keeps its default. Throws InvalidInput on an unknown key or a wrong type.
 Case case_from_json(const nlohmann::ordered_json& json);
 
 }  // namespace precbench

@@ -1,4 +1,4 @@
-// Refusals of cases. See case_limits.h.
+// Validation of cases. See case_limits.h.
 #include "bench/case/case_limits.h"
 
 #include <fmt/format.h>
@@ -34,7 +34,7 @@ void check_word(const Field& field, const std::string& text) {
   }
 }
 
-// Above these a number is a slip, and counts of bytes and FLOPs could overflow.
+// Numbers above these are typing errors, and counts of bytes and FLOPs could overflow.
 void check_size(const Case& c) {
   if (c.accumulation > kMaxAccumulation)
     throw InvalidInput(
@@ -42,7 +42,7 @@ void check_size(const Case& c) {
   if (c.shard_group > kMaxTokensPerStep)
     throw InvalidInput(
         fmt::format("--shard-group: must be at most {}, not {}", kMaxTokensPerStep, c.shard_group));
-  double tokens = 1;  // the product may overflow
+  double tokens = 1;  // floating point, because the product may overflow
   for (const std::int64_t factor : {c.batch, c.seq, c.accumulation, c.gpus})
     tokens *= static_cast<double>(factor);
   if (tokens > static_cast<double>(kMaxTokensPerStep))

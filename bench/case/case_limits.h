@@ -1,4 +1,4 @@
-// What no case may be, as far as its own fields and its model tell, without a look at files.
+// Limits and validation of cases, based on their own fields and their model, without opening files.
 #pragma once
 
 #include <cstdint>
@@ -11,38 +11,39 @@
 
 namespace precbench {
 
-/// The most tokens of one optimizer step, and the most passes that it may have.
+/// Largest number of tokens of one optimizer step, and of its forward and backward passes.
 inline constexpr std::int64_t kMaxTokensPerStep = (std::int64_t{1} << 31) - 1;
 inline constexpr std::int64_t kMaxAccumulation = 16384;
-/// The most steps of a run and the most held-out losses: its row names each, and no longer row is read (kRecordLimits of
-/// results/record_line.h). By its rules --steps auto ends long before.
+/// Largest number of steps of a run and of held-out losses. A row lists each, and longer rows are not read
+/// (kRecordLimits of results/record_line.h). With --steps auto the stop rules end a run long before.
 inline constexpr std::int64_t kMaxSteps = 1'000'000;
 inline constexpr std::int64_t kMaxEvaluations = 100'000;
 
-/// The words for the formats of what a run keeps: the case's, or where it leaves them at their defaults, the recipe's. Both
-/// moments are the case's where it names one. How gradients are summed is the recipe's alone.
+/// Names of the dtypes of the training state: the case's, or the recipe's for fields that the case leaves at
+/// their defaults. If the case sets one moment, it decides both. How gradients are summed is decided by the
+/// recipe only.
 struct KeptWords {
   std::string m, v, master, weights, gradients;
-  std::string gradient_sum;  ///< "e4m3", or empty: FP32; of e4m3 gradients alone
+  std::string gradient_sum;  ///< "e4m3", or empty for FP32; only with e4m3 gradients
 
   bool operator==(const KeptWords&) const = default;
 };
 KeptWords kept_words(const Case& c, const Recipe& recipe);
 
-// Each throws InvalidInput that names the flag.
+// Each of these throws InvalidInput that names the flag.
 
-/// A word that the field cannot have, whatever the others say.
+/// Rejects a value that is invalid whatever the other fields are.
 void check_word(const Field& field, const std::string& text);
-/// A step of absurd size, or more steps than a record holds.
+/// Rejects steps of absurd size and more steps than a record holds.
 void check_size(const Case& c);
-/// Constants and formats of state that the optimizer does not have.
+/// Rejects constants and state dtypes that the optimizer does not have.
 void check_optimizer(const Case& c, const Recipe& recipe);
-/// Other fields that do not go together.
+/// Rejects other invalid combinations of fields.
 void check_combinations(const Case& c);
-/// What only a mixture of experts has, of a model without; and what that does not do.
+/// Rejects MoE fields for a model without experts.
 void check_experts(const Case& c, const ModelConfig& model);
 
-/// --routing: what, and the exponent behind zipf. Throws InvalidInput.
+/// Parsed --routing: the kind and the exponent of zipf. parse_routing() throws InvalidInput.
 struct RoutingChoice {
   Routing routing = Routing::learned;
   double exponent = 0;

@@ -1,4 +1,4 @@
-// The field table in each of its directions, and what is refused before anything runs.
+// The field table in each of its conversions, and cases that are refused before anything runs.
 #include "bench/case/case.h"
 
 #include "bench/case/case_limits.h"
@@ -26,7 +26,7 @@ Case with(const std::string& name, const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("every field goes through text and JSON and comes back", "[case]") {
+TEST_CASE("case_fields: every field converts to text and JSON and back", "[case]") {
   for (const Field& field : case_fields()) {
     INFO(field.name);
     const bool number = !std::holds_alternative<std::string Case::*>(field.member);
@@ -50,7 +50,7 @@ TEST_CASE("every field goes through text and JSON and comes back", "[case]") {
   CHECK(case_from_json(case_to_json(Case{})) == Case{});
 }
 
-TEST_CASE("numbers keep their bits as text", "[case]") {
+TEST_CASE("get_text: numbers keep their bits as text", "[case]") {
   const Field& lr = *find_field("lr");
   for (const double value : {1e-5, 0.1, 3e-4, 1.0 / 3, 5e-324}) {
     Case c;
@@ -60,7 +60,7 @@ TEST_CASE("numbers keep their bits as text", "[case]") {
   }
 }
 
-TEST_CASE("auto is a word for the number of steps", "[case]") {
+TEST_CASE("set_text: auto is a word for the number of steps", "[case]") {
   CHECK(with("steps", "auto").steps == 0);
   CHECK(case_to_json(Case{})["steps"] == "auto");
   CHECK(case_to_json(with("steps", "30"))["steps"] == 30);
@@ -68,7 +68,7 @@ TEST_CASE("auto is a word for the number of steps", "[case]") {
   CHECK(refused_text("steps", "many") == "--steps: \"many\" is not a whole number or auto");
 }
 
-TEST_CASE("bad values are refused by name", "[case]") {
+TEST_CASE("set_text: bad values are refused by flag", "[case]") {
   CHECK(refused_text("seq", "0") == "--seq: must be at least 1, not 0");
   CHECK(refused_text("batch", "-1") == "--batch: must be at least 1, not -1");
   CHECK(refused_text("seq", "12x") == "--seq: \"12x\" is not a whole number");
@@ -86,7 +86,7 @@ TEST_CASE("bad values are refused by name", "[case]") {
   CHECK(refusal_of([] { case_from_json({{"seq", 1.5}}); }) == "case: seq has the wrong type: 1.5");
 }
 
-TEST_CASE("what can never run is refused before anything runs", "[case]") {
+TEST_CASE("resolve: impossible cases are refused", "[case]") {
   CHECK(refusal_of([] { resolve(Case{}); }) == "");
   CHECK(refusal_of([] { resolve(with("model", "llama3.2-1c")); }).find("llama3.2-1b") != std::string::npos);
   CHECK(refusal_of([] { resolve(with("recipe", "mxfp9")); }).find("mxfp8") != std::string::npos);
@@ -102,7 +102,7 @@ TEST_CASE("what can never run is refused before anything runs", "[case]") {
   CHECK(refusal_of([] { resolve(case_from_json({{"gpus", -2}})); }) == "--gpus: must be at least 1, not -2");
 }
 
-TEST_CASE("a step of absurd size is refused", "[case]") {
+TEST_CASE("resolve: a step of absurd size is refused", "[case]") {
   const auto refused = [](const nlohmann::ordered_json& fields) {
     return refusal_of([&] { resolve(case_from_json(fields)); });
   };
@@ -117,7 +117,7 @@ TEST_CASE("a step of absurd size is refused", "[case]") {
         "--accumulation: must be at most 16384, not 16385");
 }
 
-TEST_CASE("a run is refused that is longer than what its record can hold", "[case]") {
+TEST_CASE("resolve: runs longer than a record can hold are refused", "[case]") {
   const auto refused = [](const nlohmann::ordered_json& fields) {
     return refusal_of([&] { resolve(case_from_json(fields)); });
   };
@@ -128,7 +128,7 @@ TEST_CASE("a run is refused that is longer than what its record can hold", "[cas
   CHECK(refused({{"steps", kMaxSteps}, {"eval_every", 9}}) ==
         "--eval-every: 111111 held-out losses in 1000000 steps; the most are 100000");
 
-  // The longest that is not, of numbers with all their digits, and interleaved: a tenth of it.
+  // A tenth of the longest record that is allowed, with numbers of full length and interleaved.
   Record record = samples::gpu_record("mxfp8", 250);
   constexpr double kLong = 1.2345678901234567e-4;
   Training& training = *record.training;
@@ -139,7 +139,7 @@ TEST_CASE("a run is refused that is longer than what its record can hold", "[cas
   CHECK(10 * nlohmann::ordered_json(record).dump().size() < kRecordLimits.bytes);
 }
 
-TEST_CASE("a recipe that no layer is left to is refused, unless it has the head", "[case]") {
+TEST_CASE("resolve: a recipe without any layer is refused unless it converts the head", "[case]") {
   const auto refused = [](const char* keep, const char* recipe, const char* head) {
     return refusal_of([&] {
       resolve(case_from_json({{"keep_bf16", keep}, {"recipe", recipe}, {"head", head}}));
@@ -154,7 +154,7 @@ TEST_CASE("a recipe that no layer is left to is refused, unless it has the head"
   CHECK(refused("first:99", "bf16", "bf16") == "");
 }
 
-TEST_CASE("the CPU has no choice of attention or GEMM kernels", "[case]") {
+TEST_CASE("resolve: the CPU has no choice of attention or GEMM kernels", "[case]") {
   for (const char* field : {"attention", "gemm"}) {
     Case c = with(field, "own");
     c.device = "cuda";
@@ -164,7 +164,7 @@ TEST_CASE("the CPU has no choice of attention or GEMM kernels", "[case]") {
   }
 }
 
-TEST_CASE("words about layers and steps are refused by the flag", "[case]") {
+TEST_CASE("check_word: invalid layers and switches are refused by flag", "[case]") {
   const auto refused = [](const char* flag, const char* word) {
     return refusal_of([&] { check_word(*find_field(flag), word); });
   };

@@ -1,4 +1,4 @@
-// Words about layers and steps into layers and steps. See choose_layers.h.
+// Turns the layer and step options of case and recipe into layers and steps. See choose_layers.h.
 #include "bench/case/choose_layers.h"
 
 #include <fmt/format.h>
@@ -16,17 +16,18 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// The roles of the blocks' linear layers that recipes are chosen by; lm_head is none of them.
+/// Number of the blocks' linear roles, for which recipes are chosen; excludes lm_head.
 constexpr int kBlockRoles = kLinearRoles - 1;
 static_assert(static_cast<int>(LinearRole::head) == kBlockRoles);
 
-/// "e4m3", "e4m3 summed in e4m3".
+/// Returns "e4m3", or "e4m3 summed in e4m3".
 std::string gradients_of(const KeptWords& words) {
   return words.gradient_sum.empty() ? words.gradients
                                     : fmt::format("{} summed in {}", words.gradients, words.gradient_sum);
 }
 
-/// What follows the first recipe. Going on with the same one, as bf16 does in a sweep of several, is no change.
+/// Returns the recipes after the first one. Switching to the same recipe, as bf16 does in a sweep, is no
+/// change.
 std::vector<LaterLayers> later_layers(const Case& c, const ModelConfig& model, const Recipe& first,
                                       const std::vector<RecipeSwitch>& switches) {
   std::vector<LaterLayers> all;
@@ -35,7 +36,7 @@ std::vector<LaterLayers> later_layers(const Case& c, const ModelConfig& model, c
   std::int64_t last = 0;
   for (const RecipeSwitch& change : switches) {
     const std::int64_t from = change.from.of(c.steps);
-    // A part of very few steps may be none.
+    // Rounding may leave a part of very few steps without any.
     if (change.from.part > 0 && from == c.steps) continue;
     if (from <= last || from >= c.steps)
       throw InvalidInput(fmt::format("{}: step {} is not between {} and {}, the last", to_text(change), from,
@@ -44,7 +45,7 @@ std::vector<LaterLayers> later_layers(const Case& c, const ModelConfig& model, c
     const Recipe next = find_recipe(change.recipe);
     if (!next.schedule.empty())
       throw InvalidInput(fmt::format("{}: it has a schedule of its own", to_text(change)));
-    // What the optimizer keeps does not change in a run, and a row must not say that it did.
+    // The state's dtypes do not change during a run, and a row must not suggest that they did.
     const KeptWords kept = kept_words(c, first), own = kept_words(c, next);
     if (!next.optimizer.empty() && (own.m != kept.m || own.v != kept.v))
       throw InvalidInput(fmt::format("{}: it keeps moments in {} and {}, and the run in {} and {}",
@@ -59,7 +60,7 @@ std::vector<LaterLayers> later_layers(const Case& c, const ModelConfig& model, c
   return all;
 }
 
-/// "0-2,5-7"; "none". `is_in(block)`.
+/// Returns the blocks for which is_in(block) holds, such as "0-2,5-7", or "none".
 template <class IsIn>
 std::string ranges_of(std::size_t blocks, IsIn&& is_in) {
   std::string text;
@@ -80,7 +81,7 @@ bool whole(const ConvertedLayers::Roles& roles) {
   return std::all_of(roles.begin(), roles.begin() + kBlockRoles, [](bool one) { return one; });
 }
 
-/// The roles under which blocks' linear layers stand in a record.
+/// Returns the roles that a record lists for blocks' linear layers.
 std::vector<LinearRole> listed_roles(const ConvertedLayers& layers) {
   const bool apart =
       std::any_of(layers.converted.begin(), layers.converted.end(), [](const ConvertedLayers::Roles& roles) {
@@ -184,7 +185,7 @@ void choose_layers(const Case& c, Definition& definition) {
   const Recipe recipe = definition.recipe;
   try {
     static_cast<ConvertedLayers&>(definition) = convert(c, definition.model, recipe);
-    // A row that bears a recipe's name must be of that recipe.
+    // A row with a recipe's name must use the recipe.
     if (recipe.quantized() && !definition.any())
       throw InvalidInput(fmt::format("{} leaves none of the {} of {} to {}; nothing would be converted",
                                      c.keep_bf16.empty() ? "it" : c.keep_bf16,
@@ -206,7 +207,7 @@ void choose_layers(const Case& c, Definition& definition) {
 Json layers_record(const ConvertedLayers& layers) {
   const Json row = recipe_to_json(layers.recipe);
   Json json = Json::object();
-  // All of the row but its layers and schedule, which stand here as what they come to.
+  // Copies the recipe except for its layers and schedule, which are replaced by the result of applying them.
   for (const char* key :
        {"name", "reference", "fprop", "dgrad", "wgrad", "mask_clipped", "flow", "optimizer", "gradients"})
     if (row.contains(key)) json[key] = row.at(key);

@@ -1,4 +1,5 @@
-// Which linear layers of a case run by its recipe, by which from which step on, and how its record says so.
+// Decides which linear layers of a case run with its recipe, and from which step on, and writes this into its
+// record.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,17 +9,17 @@
 
 namespace precbench {
 
-/// Returns the layers that the case converts to `recipe`: all but those that its --keep-bf16 keeps in BF16 or, where the case
-/// does not set it, the recipe's own keep_bf16. They may be none. Throws InvalidInput for a block that the model does not have
-/// and for q, k and v chosen apart with delayed scaling.
+/// Returns the layers that the case converts to `recipe`: all except those that its --keep-bf16 or, if that
+/// is not set, the recipe's own keep_bf16 keeps in BF16. May be none. Throws InvalidInput for a block that
+/// the model does not have and for separate q, k and v with delayed scaling.
 ConvertedLayers convert(const Case& c, const ModelConfig& model, const Recipe& recipe);
 
-/// Fills in the recipes of a definition whose model is known, and the layers that each converts: what the case says, and
-/// where it says nothing what the recipe says. Throws InvalidInput that names the flag.
+/// Fills in the recipes of a definition whose model is known and the layers that each converts, as set by the
+/// case or else by the recipe. Throws InvalidInput that names the flag.
 void choose_layers(const Case& c, Definition& definition);
 
-/// The row, and under `blocks`, `linears` and `head` the layers: part of a record's definition. `linears` stands there
-/// only where some linear layers of a block are converted and some are not.
+/// Returns the recipe with the layers under `blocks`, `linears` and `head`: part of a record's definition.
+/// `linears` is there only if some linear layers of a block are converted and some are not.
 nlohmann::ordered_json layers_record(const ConvertedLayers& layers);
 
 }  // namespace precbench

@@ -1,4 +1,4 @@
-// What a case and its recipe say of layers and steps becomes layers, an id and lines of a record.
+// Options of case and recipe about layers and steps become layers, an id and lines of a record.
 #include "bench/case/choose_layers.h"
 
 #include "bench/case/plan.h"
@@ -24,7 +24,7 @@ std::vector<std::string> layers_of(const Case& c) { return resolve(c).converted_
 
 std::string recipe_text(const Case& c) { return definition_record(define(c)).recipe->dump(); }
 
-/// A file of tensorwise with more to it.
+/// Writes a recipe file like tensorwise with additional keys and returns its path.
 std::string file(const TempDirectory& directory, const nlohmann::json& more) {
   nlohmann::json row = recipe_to_json(find_recipe("tensorwise"));
   row["name"] = "own";
@@ -36,7 +36,7 @@ using Lines = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("the record names the layers that are converted", "[layers]") {
+TEST_CASE("converted_layers: names the converted layers by block and role", "[layers]") {
   CHECK(layers_of(tensorwise("")) == Lines{"layers.0-3.{qkv,o,gate_up,down}"});
   CHECK(layers_of(tensorwise("first:1,last:1")) == Lines{"layers.1-2.{qkv,o,gate_up,down}"});
   CHECK(layers_of(tensorwise("last:0.3,o")) == Lines{"layers.0-1.{qkv,gate_up,down}"});
@@ -49,15 +49,15 @@ TEST_CASE("the record names the layers that are converted", "[layers]") {
   CHECK(layers_of(head) == Lines{"layers.0-3.{qkv,o,gate_up,down}"});
 }
 
-TEST_CASE("rules of size are asked of matrices as models have them", "[layers]") {
+TEST_CASE("keep_bf16: size rules apply to the model's single matrices", "[layers]") {
   Case c = tensorwise("torchao_auto");
   c.model = "llama3.1-8b";
   CHECK(layers_of(c) == Lines{"layers.0-31.{q,o,gate_up,down}"});
   c.model = "llama3.2-1b";
   CHECK(layers_of(c) == Lines{"layers.0-15.{q,o,gate_up,down}"});
-  c.recipe = "rowwise";  // q too is too small: nothing is apart
+  c.recipe = "rowwise";  // q is too small as well: nothing is split
   CHECK(layers_of(c) == Lines{"layers.0-15.{gate_up}"});
-  c.keep_bf16 = "min_out:8193";  // of gate and of up; both together have 16384 rows
+  c.keep_bf16 = "min_out:8193";  // gate and up are tested separately; together they have 16384 rows
   CHECK(refusal_of([&] { resolve(c); }).ends_with("nothing would be converted"));
   c.keep_bf16 = "min_out:8192";
   CHECK(layers_of(c) == Lines{"layers.0-15.{gate_up}"});
@@ -73,7 +73,7 @@ TEST_CASE("rules of size are asked of matrices as models have them", "[layers]")
   CHECK(layers_of(c) == Lines{});
 }
 
-TEST_CASE("q, k and v may be chosen each alone", "[layers]") {
+TEST_CASE("keep_bf16: q and k and v may be chosen separately", "[layers]") {
   CHECK(layers_of(tensorwise("k")) == Lines{"layers.0-3.{q,v,o,gate_up,down}"});
   CHECK(layers_of(tensorwise("qkv_apart,last:1")) == Lines{"layers.0-2.{q,k,v,o,gate_up,down}"});
   CHECK(layers_of(tensorwise("first_linear,qkv_apart")) ==
@@ -85,7 +85,7 @@ TEST_CASE("q, k and v may be chosen each alone", "[layers]") {
   const auto id = [](const char* keep) { return resolve(tensorwise(keep)).id; };
   CHECK(id("qkv_apart") != id(""));
   CHECK(id("q") != id("k"));
-  // With none of the three converted there is nothing to be apart.
+  // If none of the three is converted, they are not split.
   CHECK(id("q,k,v") == id("qkv"));
   CHECK(id("qkv,k") == id("qkv"));
   Record record = start_record(resolve(tensorwise("k,first:1")));
@@ -97,7 +97,7 @@ TEST_CASE("q, k and v may be chosen each alone", "[layers]") {
         "--keep-bf16: tensorwise_delayed has one delayed scale for qkv; q, k and v cannot be chosen apart");
 }
 
-TEST_CASE("the definition says only what was chosen apart", "[layers]") {
+TEST_CASE("definition_record: lists linears and schedule only if they were chosen", "[layers]") {
   const std::string whole = recipe_text(tensorwise(""));
   CHECK(whole.ends_with(R"("blocks":"0-3","head":false})"));
   CHECK(recipe_text(tensorwise("first:1,last:1")).ends_with(R"("blocks":"1-2","head":false})"));
@@ -114,7 +114,7 @@ TEST_CASE("the definition says only what was chosen apart", "[layers]") {
   CHECK(Schema::record().violations(record) == Lines{});
 }
 
-TEST_CASE("other layers or another schedule are another case", "[layers]") {
+TEST_CASE("case_id: other layers or another schedule give another id", "[layers]") {
   const auto id = [](const char* keep, const char* change) { return resolve(tensorwise(keep, change)).id; };
   const std::string plain = id("", "");
   CHECK(id("none", "none") == plain);
@@ -132,7 +132,7 @@ TEST_CASE("other layers or another schedule are another case", "[layers]") {
   CHECK(resolve(bf16).id == resolve(alone).id);
 }
 
-TEST_CASE("a recipe's file says which layers and what follows, and the case overrides it", "[layers]") {
+TEST_CASE("convert: a recipe file sets layers and schedule and the case overrides them", "[layers]") {
   const TempDirectory directory;
   Case c = tensorwise("");
   c.recipe =
@@ -140,7 +140,7 @@ TEST_CASE("a recipe's file says which layers and what follows, and the case over
   CHECK(layers_of(c) == Lines{"layers.0-1.{qkv,o,gate_up,down}",
                               "from step 10 rowwise: layers.0-3.{qkv,o,gate_up,down}",
                               "from step 82 bf16: none"});
-  c.keep_bf16 = "down";  // of every recipe of the run
+  c.keep_bf16 = "down";  // for every recipe of the run
   c.switch_recipe = "rowwise@20";
   CHECK(layers_of(c) ==
         Lines{"layers.0-3.{qkv,o,gate_up}", "from step 20 rowwise: layers.0-3.{qkv,o,gate_up}"});
@@ -151,7 +151,7 @@ TEST_CASE("a recipe's file says which layers and what follows, and the case over
   CHECK(refusal_of([&] { resolve(c); }).starts_with("own: layers: it leaves none of the 4 blocks of tiny"));
 }
 
-TEST_CASE("a schedule that cannot be is refused", "[layers]") {
+TEST_CASE("resolve: an impossible schedule is refused", "[layers]") {
   const auto refused = [](const char* change, std::int64_t steps = 100) {
     Case c = tensorwise("", change);
     c.steps = steps;
@@ -171,17 +171,17 @@ TEST_CASE("a schedule that cannot be is refused", "[layers]") {
   CHECK(refused((path + "@50").c_str()) == "--switch-recipe: " + path + "@50: it has a schedule of its own");
 }
 
-TEST_CASE("a layer's shape matters where it is converted, in every recipe of the run", "[layers]") {
+TEST_CASE("why_unsupported: a layer's shape matters if any recipe of the run converts it", "[layers]") {
   Case c = tensorwise("", "blockwise@50");
   c.batch = 1;
-  c.seq = 96;  // no multiple of blockwise's 128
+  c.seq = 96;  // not a multiple of blockwise's 128
   CHECK(resolve(c).why_unsupported() == "qkv: M=96 is not a multiple of 128 (wgrad.a 1x128)");
   c.switch_recipe = "rowwise@50";
   CHECK(resolve(c).why_unsupported() == "");
   CHECK(resolve(c).warnings() == Lines{"rowwise from step 50 on: times are of the steps of both recipes"});
 }
 
-TEST_CASE("stochastic rounding in fprop is accepted, with a warning", "[layers]") {
+TEST_CASE("warnings: stochastic rounding in fprop is accepted with a warning", "[layers]") {
   Case c;
   c.recipe = "nvfp4_sr_fwd";
   c.switch_recipe = "none";
@@ -191,7 +191,7 @@ TEST_CASE("stochastic rounding in fprop is accepted, with a warning", "[layers]"
   CHECK(resolve(c).warnings().empty());
 }
 
-TEST_CASE("blocks are gathered in FP8 where all their layers are converted", "[layers]") {
+TEST_CASE("resolve: blocks are gathered in FP8 if all their layers are converted", "[layers]") {
   Case c = tensorwise("first_linear");
   c.gpus = 2;
   c.parallel = "fsdp";
@@ -205,7 +205,7 @@ TEST_CASE("blocks are gathered in FP8 where all their layers are converted", "[l
   CHECK(resolve(c).why_unsupported() == "FP8 gather: the recipe changes, and with it what would be gathered");
 }
 
-TEST_CASE("single blocks and single layers stay in BF16 by their index", "[layers]") {
+TEST_CASE("keep_bf16: single blocks and single layers stay in BF16 by index", "[layers]") {
   CHECK(layers_of(tensorwise("block:1,block:3.down")) == Lines{"layers.0-0.{qkv,o,gate_up,down}",
                                                                "layers.2-2.{qkv,o,gate_up,down}",
                                                                "layers.3-3.{qkv,o,gate_up}"});

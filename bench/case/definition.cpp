@@ -1,4 +1,4 @@
-// From the names of a case to what they stand for, to its record, and to the case's id. See definition.h.
+// Builds the definition of a case, its record and the case's id. See definition.h.
 #include "bench/case/definition.h"
 
 #include <fmt/format.h>
@@ -25,7 +25,7 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kSynthetic = "synthetic";
 constexpr const char* kCheckpointFiles = "*.safetensors*";
 
-/// A file stream opens a folder without a word and then reads nothing from it.
+/// Rejects folders: a file stream opens one without an error and then reads nothing.
 void refuse_folder(const Field& field, const std::string& path) {
   if (path.ends_with(".json") && std::filesystem::is_directory(path))
     throw InvalidInput(fmt::format("{}: {}: Is a directory", flag_of(field), path));
@@ -41,7 +41,7 @@ Recipe recipe_of(const std::string& name) {
   return find_recipe(name);
 }
 
-/// "text", or the ending of a token file.
+/// Returns "text", or the extension of a token file.
 std::string kind_of(const std::string& file) {
   for (const std::string_view ending : {".bin", ".u16", ".u32"})
     if (file.ends_with(ending)) return std::string(ending.substr(1));
@@ -53,7 +53,7 @@ struct Content {
   std::string kind;
 };
 
-/// Of a file or a folder; null where there is none.
+/// Returns the content of a file or a folder; null if it does not exist.
 std::optional<Content> content_of(const std::string& path, const std::string& glob) {
   static std::mutex mutex;
   static std::map<std::pair<std::string, std::string>, Content> known;
@@ -92,7 +92,7 @@ Json hex(const std::optional<std::uint64_t>& fingerprint) {
   return fingerprint ? Json(fmt::format("{:016x}", *fingerprint)) : Json();
 }
 
-/// How the first weights were changed stands there only where they were.
+/// Writes changes of the first weights only if there are any.
 Json init_record(const InitDefinition& init) {
   Json json = {{"kind", init.forked  ? "fork"
                         : init.drawn ? "normal"
@@ -105,7 +105,7 @@ Json init_record(const InitDefinition& init) {
   return json;
 }
 
-/// No layer runs by a recipe that is refused, now or later.
+/// Leaves all layers in BF16, now and later, for a recipe that is refused.
 void leave_in_bf16(Definition& definition) {
   definition.converted.assign(static_cast<std::size_t>(definition.model.layers), {});
   definition.head_converted = false;
@@ -117,7 +117,7 @@ DefinitionPart part_of(Json json) { return std::make_shared<const Json>(std::mov
 }  // namespace
 
 Definition define(const Case& c, Refusals refusals) {
-  for (const Field& field : case_fields()) check_word(field, get_text(c, field));  // also what came from JSON
+  for (const Field& field : case_fields()) check_word(field, get_text(c, field));  // also those from JSON
   Definition definition;
   try {
     definition.model = cut_to(model_of(c.model), c.layers);

@@ -1,5 +1,5 @@
-// What a case's names stand for: a definition is data, written out in full in every record, and the id of a case hashes
-// it. Here alone models and recipes are looked up by name.
+// The definition of a case is what its names stand for, as data: written out in full in every record, and
+// hashed into the case's id. Models and recipes are looked up by name only here.
 #pragma once
 
 #include <array>
@@ -18,35 +18,33 @@
 
 namespace precbench {
 
-/// Where the tokens come from.
+/// Source of the tokens.
 struct DataDefinition {
-  std::string kind;  ///< "synthetic", "text", or a token file's ending: "bin", "u16", "u32"
-  std::optional<std::uint64_t>
-      fingerprint;  ///< of the files (fingerprint.h); null: synthetic, or no such file
+  std::string kind;  ///< "synthetic", "text", or a token file's extension: "bin", "u16", "u32"
+  std::optional<std::uint64_t> fingerprint;  ///< of the files (fingerprint.h); null if synthetic or missing
   std::int64_t seed = 0;
 };
 
-/// The first weights.
+/// Source of the first weights.
 struct InitDefinition {
-  std::optional<std::uint64_t> fingerprint;  ///< of the checkpoint; null: drawn, or no such file
+  std::optional<std::uint64_t> fingerprint;  ///< of the checkpoint; null if drawn or missing
   double deviation = kInitializerRange;      ///< of drawn matrices
   std::int64_t seed = 0;                     ///< of drawn matrices
   bool drawn = true;
-  bool forked = false;           ///< the checkpoint is a run's whole state, not weights alone
-  bool perturbed = false;        ///< then by a unit in the last place of one weight
-  std::optional<Stress> stress;  ///< before that
+  bool forked = false;           ///< true if the checkpoint is a run's whole state, false if weights alone
+  bool perturbed = false;        ///< one unit in the last place is added to one weight
+  std::optional<Stress> stress;  ///< applied before the perturbation
 };
 
-/// A recipe, and the linear layers that run by it; the others run in BF16.
+/// A recipe and the linear layers that run with it; the others run in BF16.
 struct ConvertedLayers {
   using Roles = std::array<bool, kRolesAndParts>;
 
   Recipe recipe;
-  std::vector<Roles>
-      converted;  ///< per block, which of its linear layers; q, k and v only where qkv is not one
-  bool head_converted = false;  ///< lm_head, too
+  std::vector<Roles> converted;  ///< per block and role; q, k and v only if qkv is split
+  bool head_converted = false;   ///< true if lm_head is converted, too
 
-  /// `layer`: a block, or any for the head.
+  /// `layer`: a block; any value for the head.
   bool converts(std::int64_t layer, LinearRole role) const {
     const LinearRole chosen = recipe_role(role);
     return chosen == LinearRole::head     ? head_converted
@@ -54,60 +52,64 @@ struct ConvertedLayers {
                                           : converted[layer][static_cast<int>(chosen)];
   }
   bool any() const;
-  /// Whether all linear layers of the block are.
+  /// True if all linear layers of the block are converted.
   bool converts_block(std::int64_t layer) const;
 };
 
-/// Other layers, or another recipe, from a step on.
+/// Layers or recipe that apply from a later step on.
 struct LaterLayers : ConvertedLayers {
-  std::int64_t from = 0;  ///< steps of the run before it
+  std::int64_t from = 0;  ///< number of steps of the run before the change
 };
 
-/// What the run begins with, and what it stands for.
+/// Everything that determines a run, with all names looked up.
 struct Definition : ConvertedLayers {
-  std::string refusal;  ///< why the recipe does not go with the rest of the case; empty where it does
+  std::string refusal;  ///< reason why the recipe conflicts with the case; empty if it does not
   ModelConfig model;
-  std::vector<LaterLayers> later;  ///< rising in `from`
+  std::vector<LaterLayers> later;  ///< in ascending order of `from`
   DataDefinition data;
   InitDefinition init;
-  std::optional<std::uint64_t> held_out;  ///< fingerprint of --eval-data; null: none, or no such file
+  std::optional<std::uint64_t> held_out;  ///< fingerprint of --eval-data; null if none or missing
   std::vector<Stress> fidelity_stresses;
-  std::vector<SensitivityGroup> sensitivity;  ///< none: not measured
+  std::vector<SensitivityGroup> sensitivity;  ///< empty: not measured
 };
 
-/// How to treat a case whose recipe conflicts with its other fields (for example, a schedule without a number of steps): throw
-/// InvalidInput, or keep the case with a `refusal`, which becomes an "unsupported" row beside the cases that can run.
+/// Treatment of a case whose recipe conflicts with its other fields (for example, a schedule without a number
+/// of steps): throw InvalidInput, or keep the case with a `refusal`, which becomes an "unsupported" row
+/// beside the cases that can run.
 enum class Refusals : std::uint8_t { thrown, kept };
 
-/// Looks everything up: files of models and recipes are read, data and checkpoints are sampled for their fingerprints,
-/// once in a process, since many cases share them and ids must not change under way. Throws InvalidInput for what can
-/// never run: a value that check_value refuses, an unknown model or recipe, a step of absurd size, a cosine schedule
-/// without a number of steps. Shapes that a recipe cannot take pass: they become rows "unsupported". Data and
-/// checkpoints are opened later (case_files.h).
+/// Looks everything up: reads files of models and recipes, samples data and checkpoints for their
+/// fingerprints. Each is read once per process, since many cases share it and ids must not change midway.
+/// Throws InvalidInput for what can never run: a value that check_value rejects, an unknown model or recipe,
+/// a step of absurd size, a cosine schedule without a number of steps. Shapes that a recipe does not support
+/// pass and become rows "unsupported". Data and checkpoints are opened later (case_files.h).
 Definition define(const Case& c, Refusals refusals = Refusals::thrown);
 
-/// The first step by a recipe with delayed scaling, which has no history yet; -1 where there is none.
+/// Returns the first step with a delayed-scaling recipe, which has no amax history yet; -1 if there is none.
 std::int64_t first_delayed_step(const Definition& definition);
-/// In how many of a step's first micro-steps, of `accumulation`, delayed scaling takes the tensors' own amaxes.
+/// Returns the number of a step's first micro-steps, of `accumulation`, in which delayed scaling uses current
+/// amaxes.
 int current_micro_steps(const Definition& definition, std::int64_t step, int accumulation);
-/// The first step from `begin` on that exchanges what later ones do. While delayed scaling takes the tensors' own amaxes,
-/// ranks exchange these one by one.
+/// Returns the first step from `begin` on whose collectives are those of all later steps. While delayed
+/// scaling uses current amaxes, ranks exchange these one by one.
 std::int64_t typical_step(const Definition& definition, std::int64_t begin, int accumulation);
-/// The layers that run by a recipe at this step.
+/// Returns the converted layers and the recipe of a step.
 const ConvertedLayers& layers_at(const Definition& definition, std::int64_t step);
 
-/// `definition` of a record.
+/// Returns the object `definition` of a record.
 DefinitionRecord definition_record(const Definition& definition);
 
-/// 16 hex digits: FNV-1a over the method version, the definition, the fields that change the work and that the
-/// definition does not cover, and what is held out. Two cases of one id do the same work on the same kind of device.
+/// Returns 16 hex digits: FNV-1a over the method version, the definition, the held-out text, and the fields
+/// that change the work but are not covered by the definition. Two cases with one id do the same work on the
+/// same kind of device.
 std::string case_id(const Case& c, const Definition& definition);
 
-/// Throws InvalidInput for a word that no case can have, whatever its other fields say: a number below its minimum, an
-/// unknown choice, model or recipe.
+/// Throws InvalidInput for a value that is invalid whatever the other fields are: a number below its minimum,
+/// an unknown choice, model or recipe.
 void check_value(const Field& field, const std::string& text);
 
-/// What open_data needs to know: of the training data, and of what is held out, whose order is one for all seeds.
+/// Return the options of open_data for the training data and for the held-out text, whose order does not
+/// depend on the seed.
 DataOptions data_options(const Case& c, const ModelConfig& model);
 DataOptions held_out_options(const Case& c, const ModelConfig& model);
 

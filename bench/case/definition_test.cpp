@@ -1,4 +1,4 @@
-// What a case stands for, how its record says so, and that the id follows it.
+// The definition of a case, how its record stores it, and that the id depends on it.
 #include "bench/case/definition.h"
 
 #include <map>
@@ -22,7 +22,7 @@ Case with(const std::string& name, const std::string& text) {
 
 std::string id_of(const Case& c) { return resolve(c).id; }
 
-/// The id that the case would have if its names stood for something else.
+/// Returns the id that the case would have if its names stood for something else.
 template <class Change>
 std::string id_after(const Case& c, Change&& change) {
   Definition definition = define(c);
@@ -32,14 +32,14 @@ std::string id_after(const Case& c, Change&& change) {
 
 }  // namespace
 
-TEST_CASE("ids are pinned", "[definition]") {
-  // A change here makes every record and baseline that exists a stranger. It needs a new method version.
+TEST_CASE("case_id: ids of three cases are pinned", "[definition]") {
+  // A change here orphans every existing record and baseline. It needs a new method version.
   CHECK(id_of(Case{}) == "be6f8a161ea79863");
   CHECK(id_of(with("recipe", "mxfp8")) == "e35a33c739bcf1fa");
   CHECK(id_of(with("model", "llama3.1-8b")) == "444475be6547b74e");
 }
 
-TEST_CASE("the id follows the work and nothing else", "[definition]") {
+TEST_CASE("case_id: changes with the work and with nothing else", "[definition]") {
   const TempDirectory directory;
   const std::map<std::string, std::string> others = {
       {"model", "15m"},
@@ -61,7 +61,7 @@ TEST_CASE("the id follows the work and nothing else", "[definition]") {
       {"checkpoint_at", "5"},
       {"sensitivity", "gemms"},
       {"glob", "*.c"}};
-  Case base = with("recipe", "rowwise");  // of bf16 no block is kept, and no head converted
+  Case base = with("recipe", "rowwise");  // bf16 keeps no blocks and converts no head
   Case ten_steps = base;
   ten_steps.steps = 10;
   Case experts = base;
@@ -84,12 +84,13 @@ TEST_CASE("the id follows the work and nothing else", "[definition]") {
     if (name == "attention" || name == "gemm" || name == "grouped") c.device = "cuda";
     if (name == "momentum") c.optimizer = "muon";
     if (name == "fidelity_stress" || name == "sensitivity") c.fidelity_batches = 1;
-    // A glob only says which files of a folder are the data.
+    // A glob only selects the files of a data folder.
     CHECK(ids.insert(id_of(c)).second == (changes_work(name) && name != "glob"));
   }
 }
 
-TEST_CASE("what only experts have is in no dense row, and refused of a dense model", "[definition][moe]") {
+TEST_CASE("case_to_json: MoE fields are absent from dense rows and refused for dense models",
+          "[definition][moe]") {
   const nlohmann::ordered_json dense = case_to_json(Case{});
   Case c;
   c.model = "tiny-moe";
@@ -124,8 +125,7 @@ TEST_CASE("what only experts have is in no dense row, and refused of a dense mod
   CHECK(refusal_of([&] { resolve(cut); }) == "--layers: qwen3-30b-a3b has 48 layers, not 49");
 }
 
-TEST_CASE("recipes and options that a mixture has not yet are unsupported, with the reason",
-          "[definition][moe]") {
+TEST_CASE("why_unsupported: recipes and options that MoE models lack give the reason", "[definition][moe]") {
   const auto why = [](const char* recipe, const char* name = "seed", const char* text = "42") {
     Case c = with("recipe", recipe);
     c.model = "tiny-moe";
@@ -142,11 +142,11 @@ TEST_CASE("recipes and options that a mixture has not yet are unsupported, with 
   CHECK(why("tensorwise_delayed") == "");
   CHECK(why("blockwise", "gather", "fp8") == "FP8 gather: experts' weights are not exchanged in FP8");
   CHECK(why("tensorwise", "reduce_amax", "on") == "");
-  // Experts may stay in BF16 beside a recipe that cannot have them.
+  // Experts may stay in BF16 if the recipe does not support them.
   CHECK(why("nvfp4_all", "keep_bf16", "gate_up,down").empty());
 }
 
-TEST_CASE("an edited preset is another case", "[definition]") {
+TEST_CASE("case_id: an edited model preset gives another id", "[definition]") {
   const Case c = with("model", "llama3.1-8b");
   const std::string id = id_of(c);
   CHECK(id_after(c, [](Definition&) {}) == id);
@@ -164,7 +164,7 @@ TEST_CASE("an edited preset is another case", "[definition]") {
   CHECK(other([](Definition& d) { d.model.sliding_window = 4096; }));
 }
 
-TEST_CASE("an edited recipe is another case, but not one that is cited otherwise", "[definition]") {
+TEST_CASE("case_id: an edited recipe gives another id but not an edited reference", "[definition]") {
   const Case c = with("recipe", "mxfp8");
   std::set<std::string> ids = {id_of(c)};
   const auto other = [&](auto&& change) { return ids.insert(id_after(c, change)).second; };
@@ -178,7 +178,8 @@ TEST_CASE("an edited recipe is another case, but not one that is cited otherwise
   CHECK(!other([](Definition& d) { d.recipe.reference = "another paper"; }));
 }
 
-TEST_CASE("a model or recipe file is another case once what it says was edited, not how", "[definition]") {
+TEST_CASE("case_id: a model or recipe file counts by its content and not its layout or name",
+          "[definition]") {
   const TempDirectory directory;
   nlohmann::json row = recipe_to_json(find_recipe("mxfp8"));
   row["name"] = "own";
@@ -195,7 +196,7 @@ TEST_CASE("a model or recipe file is another case once what it says was edited, 
   CHECK(id_of(c) != before);
 }
 
-TEST_CASE("data is known by its kind and by what it holds, wherever it lies", "[definition]") {
+TEST_CASE("case_id: data counts by kind and content and not by path", "[definition]") {
   const TempDirectory a, b;
   const auto data_of = [](const std::string& path) { return define(with("data", path)).data; };
   const DataDefinition text = data_of(a.write("one.txt", "some text"));
@@ -209,8 +210,7 @@ TEST_CASE("data is known by its kind and by what it holds, wherever it lies", "[
   CHECK((data_of("synthetic").kind == "synthetic" && !data_of("synthetic").fingerprint));
 }
 
-TEST_CASE("another held-out text or more of it is another case, how often it is read is none",
-          "[definition]") {
+TEST_CASE("case_id: held-out text and its length count but not the interval", "[definition]") {
   const TempDirectory directory;
   Case c = with("eval_data", directory.write("held.txt", "some text"));
   const std::string id = id_of(c);
@@ -224,7 +224,7 @@ TEST_CASE("another held-out text or more of it is another case, how often it is 
   CHECK(id_of(c) != id);
 }
 
-TEST_CASE("a record's definition says it all", "[definition]") {
+TEST_CASE("definition_record: contains the whole model and recipe", "[definition]") {
   Case c = with("recipe", "mxfp8_floor");
   c.keep_bf16 = "first:1,last:1";
   Record record = start_record(resolve(c));
@@ -242,7 +242,7 @@ TEST_CASE("a record's definition says it all", "[definition]") {
   CHECK(json.at("init").dump() == R"({"kind":"normal","fingerprint":null,"deviation":0.02,"seed":42})");
 }
 
-TEST_CASE("all that a recipe's row says is in its definition", "[definition]") {
+TEST_CASE("definition_record: contains every key of each recipe", "[definition]") {
   for (const auto* rows : {&builtin_recipes(), &control_recipes(), &fp4_recipes()})
     for (const Recipe& recipe : *rows) {
       INFO(recipe.name);
@@ -256,7 +256,8 @@ TEST_CASE("all that a recipe's row says is in its definition", "[definition]") {
     }
 }
 
-TEST_CASE("every preset and recipe is resolved, and a plan is of its case", "[definition]") {
+TEST_CASE("resolve: every preset and recipe resolves to a plan of its case with a unique id",
+          "[definition]") {
   std::set<std::string> ids;
   for (const ModelConfig& model : model_presets())
     for (const Recipe& recipe : builtin_recipes()) {

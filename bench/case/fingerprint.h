@@ -1,4 +1,4 @@
-// What files hold, as one number: so that a case is another one once its data has changed.
+// Fingerprints of file contents, so that a case becomes another one when its data changes.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,9 @@
 
 namespace precbench {
 
-/// FNV-1a of a file, or of every file below a folder whose name matches `glob`, names included: sizes, all bytes of
-/// files up to kSampledBytes, and of larger ones as many in blocks spread evenly. Modification times are not
-/// in it, so that a copy on another machine is the same. What cannot be read adds nothing.
+/// Returns FNV-1a of a file, or of every file below a folder whose name matches `glob`, including names and
+/// sizes. Covers all bytes of files up to kSampledBytes, and of larger ones as many in evenly spread blocks.
+/// Modification times are ignored, so that copies on other machines match. Unreadable files add nothing.
 std::uint64_t fingerprint_of(const std::string& path, const std::string& glob);
 inline constexpr std::int64_t kSampledBytes = 64 * 1024;
 

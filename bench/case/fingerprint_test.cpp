@@ -1,4 +1,4 @@
-// Fingerprints: what changes them, and what does not.
+// Fingerprints: changes that affect them and changes that do not.
 #include "bench/case/fingerprint.h"
 
 #include <filesystem>
@@ -8,7 +8,7 @@
 
 using namespace precbench;
 
-TEST_CASE("a file is known by what it holds and not by when or where", "[fingerprint]") {
+TEST_CASE("fingerprint_of: a file counts by content and not by time or path", "[fingerprint]") {
   const TempDirectory a, b;
   for (const std::size_t size : {std::size_t{100}, std::size_t{1000000}}) {
     INFO(size);
@@ -28,7 +28,7 @@ TEST_CASE("a file is known by what it holds and not by when or where", "[fingerp
   }
 }
 
-TEST_CASE("a folder is known by the files that its glob takes", "[fingerprint]") {
+TEST_CASE("fingerprint_of: a folder counts by the files that match the glob", "[fingerprint]") {
   const TempDirectory a;
   a.write("sub/one.txt", "1");
   const auto now = [&] { return fingerprint_of(a.path().string(), "*.txt"); };

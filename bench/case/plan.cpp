@@ -1,4 +1,4 @@
-// What follows from a plan: the transformer's options, and why the case cannot run.
+// Derives from a plan the transformer's options and the reason why the case cannot run.
 #include "bench/case/plan.h"
 
 #include <fmt/format.h>
@@ -11,7 +11,8 @@
 namespace precbench {
 namespace {
 
-/// Everything of a block that a recipe can convert: q, k and v, each alone, before qkv and the others.
+/// Returns all linear layers of a block that a recipe can convert: q, k and v separately, then qkv and the
+/// others.
 std::vector<LinearSpec> linears_of(const ModelConfig& model, std::int64_t layer) {
   std::vector<LinearSpec> linears = block_of(model, layer).linears;
   const auto qkv = std::find_if(linears.begin(), linears.end(),
@@ -23,7 +24,7 @@ std::vector<LinearSpec> linears_of(const ModelConfig& model, std::int64_t layer)
   return linears;
 }
 
-/// Blocks in a row with the same converted layers stand together.
+/// Returns the converted layers; consecutive blocks with the same layers share an entry.
 std::vector<std::string> names_of(const ConvertedLayers& layers, const ModelConfig& model) {
   std::vector<std::string> names;
   const std::vector<ConvertedLayers::Roles>& converted = layers.converted;
@@ -44,16 +45,16 @@ std::vector<std::string> names_of(const ConvertedLayers& layers, const ModelConf
   return names;
 }
 
-/// Whether two recipes with delayed scaling may go on with each other's amaxes.
+/// True if a recipe with delayed scaling can continue with the other's amax history.
 bool same_scales(const Recipe& a, const Recipe& b) {
   return a.fprop.a == b.fprop.a && a.fprop.b == b.fprop.b && a.dgrad.a == b.dgrad.a;
 }
 
-/// Why a converted layer's shape does not fit its recipe.
+/// Returns why a converted layer's shape does not fit its recipe; empty if all do.
 std::string why_shapes_unsupported(const ConvertedLayers& layers, const ModelConfig& model,
                                    std::int64_t tokens) {
   const auto why_unsupported = [&](const LinearSpec& linear, bool experts) {
-    // An expert's rows are padded to what its recipe takes.
+    // An expert's rows are padded to a multiple that its recipe supports.
     const std::int64_t rows = experts ? group_padding(layers.recipe) : tokens;
     const std::string why = why_shape_unsupported(layers.recipe, rows, linear.expert_out(), linear.in);
     return why.empty() ? why : fmt::format("{}: {}", name_of(linear.role), why);
@@ -86,7 +87,7 @@ TransformerOptions Plan::transformer() const {
     return recipe_of(*this, layer, role);
   };
   options.recompute = recompute;
-  // Sharding is chosen for want of memory, and remaking a norm costs two passes over the residual stream.
+  // Ranks shard because memory is short, and recomputing a norm costs two passes over the residual stream.
   options.recompute_norms = parameters.parallel.shard > 1;
   options.reduce_amax = reduce_amax && ranks > 1;
   options.capacity = capacity;
@@ -100,7 +101,7 @@ TransformerOptions Plan::transformer() const {
 TransformerOptions Plan::bf16_transformer() const {
   TransformerOptions options = transformer();
   options.recipe_of = [this](std::int64_t, LinearRole) -> const Recipe& { return bf16; };
-  options.recompute_norms = true;  // the same bits, and none is kept
+  options.recompute_norms = true;  // the same bits without keeping norms
   options.exchange.codes = false;
   return options;
 }
@@ -144,7 +145,7 @@ std::vector<std::string> Plan::warnings() const {
   return lines;
 }
 
-/// Of codes that come to experts on other ranks.
+/// Checks FP8 dispatch to experts on other ranks.
 std::string Plan::why_codes_unsupported() const {
   const QuantFormat& format = recipe.fprop.a;
   if (!format.quantized() || bits_of(format.dtype) != 8)
@@ -238,7 +239,7 @@ std::string Plan::why_layers_unsupported(const ConvertedLayers& layers) const {
 std::string Plan::why_no_fidelity() const {
   if (fp8_gather) return "fidelity: ranks that exchange weights in FP8 have none in BF16 to compare with";
   if (fp8_weights) return "fidelity: weights that are kept in FP8 have none in BF16 to compare with";
-  // Ranks and micro-steps are added up in codes, so BF16's sum stands nowhere.
+  // Gradients are summed over ranks and micro-steps in FP8, so the BF16 sum does not exist.
   if (parameters.gradients == DType::e4m3 && (ranks > 1 || accumulation > 1))
     return "fidelity: gradients in e4m3 are compared on one rank and of one micro-step; take --grads bf16 or fp32";
   return "";
@@ -266,7 +267,7 @@ std::string Plan::why_unsupported() const {
     const int unit = layout.block_unit(0);
     const double padded = static_cast<double>(layout.shard_size(unit) * shards) /
                           static_cast<double>(layout.units()[unit].size);
-    // Padding is gathered, reduced and kept like weights: much more of it, and FP8 saves nothing.
+    // Padding is gathered, reduced and kept like weights: with much more of it FP8 saves nothing.
     if (constexpr double kMostPadded = 1.25; parameters.whole_blocks() && padded > kMostPadded)
       return fmt::format(
           "FP8 gather: for {} shards to end where 128 rows of a matrix end, a block would be padded to "

@@ -1,5 +1,5 @@
-// From a case to everything that a rank needs to run it: its definition, options of parameters, transformer and
-// optimizer. Shared by the run and its prediction.
+// A plan is a resolved case: its definition and the options of parameters, transformer and optimizer that a
+// rank needs. Shared by the run and its prediction.
 #pragma once
 
 #include <optional>
@@ -15,7 +15,7 @@
 
 namespace precbench {
 
-/// A case, resolved: `fields` as the user gave them, and what they stand for.
+/// A resolved case: `fields` as the user gave them, and everything derived from them.
 struct Plan : Definition {
   Case fields;
   std::string id;  ///< case_id()
@@ -31,50 +31,54 @@ struct Plan : Definition {
   double capacity = 0;
   float balance = 0, z_loss = 0;
   ExpertExchange exchange;
-  std::optional<StudyPlace>
-      study;  ///< of a case that a study runs; it goes into the row and is no part of the id
+  std::optional<StudyPlace> study;  ///< of a case that a study runs; written into the row, not part of the id
 
   std::int64_t tokens_per_micro_step() const { return B * T; }
   std::int64_t tokens_per_step() const { return B * T * ranks * accumulation; }
-  /// recipe_of is that of the first step, and points into this plan, which must outlive the transformer.
+  /// Returns options whose recipe_of uses the first step's recipes. It refers to this plan, which must
+  /// outlive the transformer.
   TransformerOptions transformer() const;
-  /// The same model in BF16, for a look beside the training: what it takes is no more than a training step in BF16 does.
+  /// Returns options of the same model in BF16, for evaluations. Needs no more memory than a training step in
+  /// BF16.
   TransformerOptions bf16_transformer() const;
-  /// The recipe of a linear layer where these layers are converted.
+  /// Returns the recipe of a linear layer, given the converted layers.
   const Recipe& recipe_of(const ConvertedLayers& layers, std::int64_t layer, LinearRole role) const {
     return layers.converts(layer, role) ? layers.recipe : bf16;
   }
-  /// "layers.0-15.{qkv,o,gate_up,down}", "lm_head"; of a later recipe "from step 82 bf16: none"
+  /// Returns "layers.0-15.{qkv,o,gate_up,down}", "lm_head"; for a later recipe "from step 82 bf16: none".
   std::vector<std::string> converted_layers() const;
-  /// Why the ranks, the model's shapes or a linear layer's, which is named, cannot be had; empty if all can.
+  /// Returns why the ranks, the model's shapes or a (named) linear layer's shape are not supported; empty if
+  /// they are.
   std::string why_unsupported() const;
-  /// Returns the first linear layer among these whose shape the recipe cannot take, with the reason; empty if there is none.
+  /// Returns the first linear layer among these whose shape the recipe does not support, with the reason;
+  /// empty if none.
   std::string why_layers_unsupported(const ConvertedLayers& layers) const;
-  /// Why no batch's gradient can be compared with BF16's (--fidelity-batches); empty if it can.
+  /// Returns why gradients cannot be compared with BF16's (--fidelity-batches); empty if they can.
   std::string why_no_fidelity() const;
-  /// Why not as in why_unsupported: of experts on several ranks, of the optimizer's state, and of weights and gradients
-  /// that are kept in FP8.
+  /// Parts of why_unsupported: for expert parallelism (and its FP8 dispatch), for the optimizer's state, and
+  /// for weights and gradients that are kept in FP8.
   std::string why_experts_unsupported() const;
   std::string why_codes_unsupported() const;
   std::string why_state_unsupported() const;
   std::string why_fp8_unsupported() const;
-  /// Of codes that cannot be transposed.
+  /// Part of why_unsupported: for FP8 data that cannot be transposed.
   std::string why_flow_unsupported() const;
-  /// Returns what a reader of the record must know, a line each: model_warnings() and those of the recipe.
+  /// Returns warnings for the record, a line each: model_warnings() and those of the recipe.
   std::vector<std::string> warnings() const;
-  /// Returns a line for each thing that the model's file asks for and a step does without.
+  /// Returns a line for each setting of the model's file that a step ignores.
   std::vector<std::string> model_warnings() const;
-  /// Returns a line where the sequence is longer than the model is made for; empty otherwise.
+  /// Returns a warning if the sequence is longer than the model's positions; empty otherwise.
   std::string position_warning() const;
 };
 
-/// Throws InvalidInput like define(). The one place in which a case is resolved; everything behind it takes the plan.
+/// Resolves a case; the only place that does. Everything downstream uses the plan. Throws InvalidInput like
+/// define().
 Plan resolve(const Case& c, Refusals refusals = Refusals::thrown);
-/// The cases of a grid. A recipe that does not go with the rest of its case is a plan with a `refusal`, unless no case is
-/// left: then the first refusal is thrown as InvalidInput.
+/// Resolves the cases of a grid. A recipe that conflicts with its case gives a plan with a `refusal`, unless
+/// no other case is left: then the first refusal is thrown as InvalidInput.
 std::vector<Plan> resolve(const std::vector<Case>& cases);
 
-/// The record of a case that has not run yet: id, case, definition and the time of this call.
+/// Returns the record of a case that has not run yet: id, case, definition and the current time.
 Record start_record(const Plan& plan);
 
 }  // namespace precbench

@@ -1,4 +1,4 @@
-// What a model's own file makes of a case: sequences beyond its window, and what its record must warn of.
+// Effects of a model's own file on a case: sequences beyond its window, and warnings in its record.
 #include "bench/case/plan.h"
 
 #include <nlohmann/json.hpp>
@@ -12,7 +12,7 @@ using namespace precbench;
 
 namespace {
 
-/// A config.json of a small model; `more` overrides.
+/// Returns a config.json of a small model; `more` overrides.
 nlohmann::json config_json(const char* model_type, const nlohmann::json& more) {
   nlohmann::json object = {{"model_type", model_type}, {"hidden_size", 32},
                            {"intermediate_size", 64},  {"num_hidden_layers", 1},
@@ -34,7 +34,7 @@ Case case_of(const TempDirectory& folder, const nlohmann::json& config, std::int
 
 }  // namespace
 
-TEST_CASE("a sequence beyond the sliding window is unsupported, with both numbers", "[plan]") {
+TEST_CASE("why_unsupported: a sequence beyond the sliding window names both numbers", "[plan]") {
   const TempDirectory folder;
   const nlohmann::json mistral = config_json("mistral", {{"sliding_window", 64}});
   CHECK(resolve(case_of(folder, mistral, 64)).why_unsupported() == "");
@@ -47,7 +47,7 @@ TEST_CASE("a sequence beyond the sliding window is unsupported, with both number
   CHECK(record.error == why);
 }
 
-TEST_CASE("what is not modelled stands in the record", "[plan]") {
+TEST_CASE("warnings: settings of a model file that are ignored are in the record", "[plan]") {
   const TempDirectory folder;
   const nlohmann::json config =
       config_json("llama", {{"attention_dropout", 0.1}, {"max_position_embeddings", 32}, {"mystery", 3}});
@@ -55,13 +55,13 @@ TEST_CASE("what is not modelled stands in the record", "[plan]") {
         std::vector<std::string>{"small: attention_dropout 0.1 is left out",
                                  "small: keys that are not known here were left out: mystery",
                                  "small: seq 64 is beyond the 32 positions that the model is made for"});
-  // A stretched context counts as far as it is stretched.
+  // Positions count up to the stretched context.
   const nlohmann::json stretched = config_json(
       "llama", {{"max_position_embeddings", 32}, {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 2.0}}}});
   CHECK(run_case(resolve(case_of(folder, stretched, 64))).warnings.empty());
 }
 
-TEST_CASE("a sequence beyond the positions of a dynamic RoPE is unsupported", "[plan]") {
+TEST_CASE("why_unsupported: a sequence beyond the positions of a dynamic RoPE is refused", "[plan]") {
   const TempDirectory folder;
   const nlohmann::json dynamic = config_json(
       "llama", {{"max_position_embeddings", 32}, {"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}}});

@@ -1,5 +1,5 @@
-// kernels/numerics/recipe.schema.json says what the program reads: every row is valid by it, and what it allows for an
-// operand's keys is read, what it does not allow is refused.
+// kernels/numerics/recipe.schema.json agrees with the program: every recipe is valid, allowed values of an
+// operand's keys are read, and others are refused.
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -24,7 +24,7 @@ std::vector<std::string> violations(const json& row) {
   return schema.violations(nlohmann::ordered_json(row));
 }
 
-/// A row whose first operand has another value, and its partner whatever goes with it.
+/// Returns a recipe whose first operand has another value, based on a recipe whose other keys fit.
 json row_with(const char* key, const std::string& value) {
   const bool mx =
       value == "1x32" || value == "32x32" || value == "ue8m0" || std::string(key) == "scale_rounding";
@@ -46,7 +46,7 @@ json row_with(const char* key, const std::string& value) {
 
 }  // namespace
 
-TEST_CASE("every built-in row is valid by the schema of recipes", "[recipe]") {
+TEST_CASE("recipe schema: every built-in recipe is valid", "[recipe]") {
   for (const auto* table : {&builtin_recipes(), &control_recipes(), &fp4_recipes()})
     for (const Recipe& recipe : *table)
       CHECK(violations(recipe_to_json(recipe)) == std::vector<std::string>{});
@@ -64,7 +64,7 @@ TEST_CASE("every built-in row is valid by the schema of recipes", "[recipe]") {
   CHECK(violations(row).size() == 1);
 }
 
-TEST_CASE("the schema lists what a history and gradients can be, and no others", "[recipe]") {
+TEST_CASE("recipe schema: lists exactly the values of history and gradients that are read", "[recipe]") {
   const json schema = json::parse(text_of_schema());
   const json history = schema.at("$defs").at("operand").at("properties").at("history").at("properties");
   const auto row_with_history = [](const std::string& key, const json& value) {
@@ -97,7 +97,7 @@ TEST_CASE("the schema lists what a history and gradients can be, and no others",
   check(schema.at("properties").at("gradients").at("properties"), row_with_gradients);
 }
 
-TEST_CASE("the schema of recipes lists the values that are read, and no others", "[recipe]") {
+TEST_CASE("recipe schema: lists exactly the operand values that are read", "[recipe]") {
   const json operand = json::parse(text_of_schema()).at("$defs").at("operand").at("properties");
   for (const auto& item : operand.items()) {
     const std::string& key = item.key();
@@ -109,7 +109,7 @@ TEST_CASE("the schema of recipes lists the values that are read, and no others",
       CHECK(refusal_of([&] { recipe_from_json(row_with(key.c_str(), value)); }) == "");
       listed += (listed.empty() ? "" : ", ") + value.get<std::string>();
     }
-    // An unlikely word is answered with all the likely ones.
+    // The message for an unknown word lists all allowed ones.
     const std::string why = refusal_of([&] {
       json row = recipe_to_json(find_recipe("mxfp8"));
       row["name"] = "mine";

@@ -1,4 +1,4 @@
-// Case to plan: names become what they stand for, and words become enums.
+// Resolves a case into a plan: names are looked up, and words become enums.
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
@@ -63,7 +63,7 @@ Plan resolve(const Case& c, Refusals refusals) {
   plan.fp8_weights = kept.weights == "e4m3";
   if ((plan.fp8_gather || plan.fp8_weights) && plan.recipe.quantized()) {
     plan.parameters.gather_format = plan.recipe.fprop.b;
-    // What is kept is made of the new weights, whose amax is known.
+    // FP8 weights are quantized from the updated weights, whose amax is known.
     if (plan.fp8_weights) plan.parameters.gather_format.history = {};
     for (std::int64_t layer = 0; layer < plan.model.layers; ++layer)
       plan.parameters.gather_fp8.push_back(plan.converts_block(layer));
@@ -75,7 +75,7 @@ Plan resolve(const Case& c, Refusals refusals) {
       (has_weight_amaxes(plan.recipe) ||
        std::any_of(plan.later.begin(), plan.later.end(),
                    [](const LaterLayers& later) { return has_weight_amaxes(later.recipe); }));
-  plan.parameters.keep_gathered = shards > 1 && c.reshard == "off";  // auto: the session knows the memory
+  plan.parameters.keep_gathered = shards > 1 && c.reshard == "off";  // auto: decided by the session
   plan.reduce_amax = c.reduce_amax == "on";
   plan.on_gpu = is_gpu(c.device);
   plan.parameters.master = master_of(kept.master);

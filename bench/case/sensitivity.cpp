@@ -1,4 +1,4 @@
-// Which variants of a recipe are measured. See sensitivity.h.
+// Generates the variants of a recipe to measure. See sensitivity.h.
 #include "bench/case/sensitivity.h"
 
 #include <fmt/format.h>
@@ -21,7 +21,7 @@ using Group = SensitivityGroup;
 constexpr EnumNames<Group, 8> kGroupNames{
     {"gemms", "operands", "roles", "blocks", "linears", "elements", "scales", "best"}};
 
-/// Every operand of a recipe's GEMMs, in a fixed order.
+/// Visits every operand of a recipe's GEMMs in a fixed order.
 template <class Visit>
 void for_each_operand(Recipe& recipe, Visit&& visit) {
   for (const auto& [role, gemm] : {std::pair(GemmRole::fprop, &recipe.fprop),
@@ -40,12 +40,12 @@ bool is_fp4(const QuantFormat& format) { return format.dtype == DType::e2m1; }
 
 bool quantizes(const GemmRecipe& gemm) { return gemm.a.quantized() || gemm.b.quantized(); }
 
-/// Makes a changed recipe one that can be computed: what comes from fprop's codes needs fprop in the recipe, and transposed
-/// codes need equal formats. Returns what that changes, for the cell's note.
+/// Makes a changed recipe valid: operands that reuse fprop's FP8 data need fprop in the recipe, and
+/// transposed FP8 data needs equal formats. Returns what this changed, for the cell's note.
 std::string make_consistent(Recipe& recipe) {
   std::string note;
   for_each_operand(recipe, [&](GemmRole role, QuantFormat& operand, bool) {
-    const bool weight = role == GemmRole::dgrad;  // dgrad.b is of fprop's W, wgrad.b of its X
+    const bool weight = role == GemmRole::dgrad;  // dgrad.b reuses fprop's W, wgrad.b its X
     const bool source = weight ? recipe.fprop.b.quantized() : recipe.fprop.a.quantized();
     if (operand.from_fprop && !source)
       operand.from_fprop = false, note = "backward quantizes values, not fprop's codes";
@@ -57,7 +57,7 @@ std::string make_consistent(Recipe& recipe) {
   return note;
 }
 
-/// An operand of a GEMM by what it holds.
+/// Kind of a GEMM operand by its contents.
 enum class OperandKind : std::uint8_t { weights, activations, gradients };
 constexpr EnumNames<OperandKind, 3> kOperandNames{{"weights", "activations", "gradients"}};
 
@@ -66,7 +66,7 @@ OperandKind kind_of(GemmRole role, bool is_a) {
   return role == GemmRole::wgrad ? OperandKind::activations : OperandKind::weights;
 }
 
-/// The formats of FP8 and its neighbours, from fine to coarse.
+/// FP8 and similar element formats, from fine to coarse.
 constexpr QuantFormat kElements[] = {{.dtype = DType::e4m4}, {.dtype = DType::e3m4},
                                      {.dtype = DType::e5m3}, {.dtype = DType::e4m3},
                                      {.dtype = DType::e3m3}, {.dtype = DType::e4m3, .dropped_bits = 1},
@@ -97,7 +97,7 @@ class CellMaker {
 
   double whole_flops() const { return whole_flops_; }
 
-  /// The case with `keep` in BF16; null where that leaves nothing in the recipe, or cannot be.
+  /// Returns the case with `keep` in BF16; null if this leaves nothing in the recipe or is not supported.
   std::optional<SensitivityCell> kept_cell(CellName name, const KeepBf16& keep) const {
     SensitivityCell cell{std::move(name), {}};
     cell.keep_bf16 = words_of(keep);
@@ -106,14 +106,14 @@ class CellMaker {
     try {
       cell.layers = convert(c, plan_.model, plan_.recipe);
     } catch (const InvalidInput&) {
-      return std::nullopt;  // q, k and v apart, with delayed scaling
+      return std::nullopt;  // separate q, k and v with delayed scaling
     }
     cell.kept_flops = kept_flops(cell.layers);
     return cell;
   }
 
  private:
-  /// GEMM FLOPs of the layers in the recipe, in multiply-adds of a token.
+  /// Returns the GEMM FLOPs of the layers in the recipe, in multiply-adds per token.
   double flops_of(const ConvertedLayers& layers) const {
     double weights = 0;
     for (std::int64_t layer = 0; layer < plan_.model.layers; ++layer)
@@ -167,7 +167,7 @@ class CellMaker {
     made_.cells.push_back(*std::move(cell));
   }
 
-  /// The same layers by another recipe.
+  /// Adds a cell with the same layers and another recipe.
   void add_recipe(const char* group, CellKind kind, std::string part, Recipe recipe, std::string note = "") {
     if (const std::string change = make_consistent(recipe); !change.empty())
       note += (note.empty() ? "" : "; ") + change;
@@ -221,7 +221,7 @@ class CellMaker {
       bool left_out = false;
       for_each_operand(recipe, [&](GemmRole role, QuantFormat& operand, bool is_a) {
         const GemmRecipe& gemm = plan_.recipe.gemm(role);
-        // Without its partner a transform would not be undone.
+        // A transform without its partner would not cancel.
         const bool transformed = gemm.a.transform && gemm.b.transform;
         const bool keep = kind_of(role, is_a) == kind;
         if (keep && transformed && operand.quantized()) left_out = true;
@@ -236,7 +236,7 @@ class CellMaker {
     }
   }
 
-  /// The layers of a role alone. q, k and v are made three GEMMs where one of them is asked for.
+  /// Returns the layers of one role only. For q, k or v it splits qkv into three GEMMs.
   ConvertedLayers only_role(LinearRole role) const {
     ConvertedLayers layers = nothing();
     layers.head_converted = role == LinearRole::head && plan_.head_converted;
@@ -332,12 +332,12 @@ class CellMaker {
   }
 
   const Plan& plan_;
-  KeepBf16 kept_;  // by the case or its recipe, before any cell
+  KeepBf16 kept_;  // set by the case or its recipe
   double whole_flops_ = 0;
   SensitivityCells made_;
 };
 
-/// A keep that says what both say.
+/// Combines two keep_bf16 settings: layers that either keeps are kept.
 KeepBf16 both(KeepBf16 keep, const std::vector<std::string>& words) {
   const KeepBf16 more = parse_keep_bf16(fmt::format("{}", fmt::join(words, ",")));
   for (const KeptBlock& block : more.blocks)

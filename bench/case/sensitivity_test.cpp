@@ -1,4 +1,5 @@
-// The cells of --sensitivity: which variants of a recipe there are, what of it they leave, and the words that choose them.
+// The cells of --sensitivity: the variants of a recipe, what each leaves in it, and the keep_bf16 words that
+// choose them.
 #include "bench/case/sensitivity.h"
 
 #include <fmt/format.h>
@@ -24,7 +25,7 @@ Plan plan_of(const std::string& recipe, const std::string& groups, const std::st
   return resolve(c);
 }
 
-/// "roles kept down"
+/// Returns a name such as "roles kept down".
 std::string name_of(const SensitivityCell& cell) {
   return fmt::format("{} {} {}", cell.name.group, name_of(cell.name.kind), cell.name.part);
 }
@@ -47,7 +48,7 @@ using Names = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("sensitivity: groups are read in any order, and unknown words refused in one line",
+TEST_CASE("sensitivity: groups are parsed in any order and unknown words refused in one line",
           "[sensitivity]") {
   using enum SensitivityGroup;
   CHECK(parse_sensitivity("").empty());
@@ -67,7 +68,7 @@ TEST_CASE("sensitivity: groups are read in any order, and unknown words refused 
         "--sensitivity needs batches to measure on: add --fidelity-batches K");
 }
 
-TEST_CASE("sensitivity: a case without it is the case that it was", "[sensitivity]") {
+TEST_CASE("sensitivity: a case without it keeps its id", "[sensitivity]") {
   Case c;
   c.fidelity_batches = 2;
   CHECK(!case_to_json(c).contains("sensitivity"));
@@ -78,7 +79,7 @@ TEST_CASE("sensitivity: a case without it is the case that it was", "[sensitivit
   CHECK(case_from_json(case_to_json(c)) == c);
 }
 
-TEST_CASE("sensitivity: every group has its cells, behind the whole recipe and a control", "[sensitivity]") {
+TEST_CASE("sensitivity: every group has its cells after the whole recipe and a control", "[sensitivity]") {
   const Plan plan = plan_of("rowwise", "all");
   CHECK(names_of(plan, "recipe") == Names{"whole rowwise", "control nothing"});
   CHECK(names_of(plan, "gemms") ==
@@ -96,11 +97,11 @@ TEST_CASE("sensitivity: every group has its cells, behind the whole recipe and a
   CHECK(sensitivity_cells(plan).skipped.empty());
   CHECK(names_of(plan_of("bf16", "all"), "recipe") == Names{"whole bf16", "control nothing"});
   CHECK(sensitivity_cells(plan_of("bf16", "all")).cells.size() == 2);
-  CHECK(most_cells(plan) == sensitivity_cells(plan).cells.size() + 2 * 5);  // of 27 candidates 1, 2, 4, 8, 16
+  CHECK(most_cells(plan) == sensitivity_cells(plan).cells.size() + 2 * 5);  // sets of 1, 2, 4, 8, 16 cells
   CHECK(most_cells(plan_of("rowwise", "")) == 0);
 }
 
-TEST_CASE("sensitivity: a head in the recipe and layers that stay in BF16 are seen", "[sensitivity]") {
+TEST_CASE("sensitivity: a converted head and layers in BF16 are respected", "[sensitivity]") {
   Case c;
   c.recipe = "rowwise", c.head = "recipe", c.keep_bf16 = "block:1,o";
   c.fidelity_batches = 1, c.sensitivity = "roles,blocks";
@@ -116,7 +117,7 @@ TEST_CASE("sensitivity: a head in the recipe and layers that stay in BF16 are se
         1e-12);
 }
 
-TEST_CASE("sensitivity: words of a cell choose the layers that it measures", "[sensitivity]") {
+TEST_CASE("sensitivity: a cell's keep_bf16 words choose the layers that it measures", "[sensitivity]") {
   for (const char* keep : {"", "first:1,o", "k"}) {
     const Plan plan = plan_of("tensorwise", "roles,blocks,linears", keep);
     int kept = 0;
@@ -134,7 +135,7 @@ TEST_CASE("sensitivity: words of a cell choose the layers that it measures", "[s
   }
 }
 
-TEST_CASE("sensitivity: parts of the FLOPs add up to all of them", "[sensitivity]") {
+TEST_CASE("sensitivity: FLOP shares of the parts add up to one", "[sensitivity]") {
   for (const char* model : {"tiny", "tiny-moe", "tiny-moe-shared"}) {
     INFO(model);
     Case c;
@@ -161,7 +162,7 @@ TEST_CASE("sensitivity: parts of the FLOPs add up to all of them", "[sensitivity
   CHECK(quantized_flops(plan_of("bf16", "roles")) == 0);
 }
 
-TEST_CASE("sensitivity: operands are quantized by what they hold", "[sensitivity]") {
+TEST_CASE("sensitivity: operands are quantized by their contents", "[sensitivity]") {
   const auto cells = by_name(plan_of("tensorwise", "operands"));
   const auto quantized = [&](const char* name) {
     const Recipe& r = cells.at(std::string("operands alone ") + name).layers.recipe;
@@ -178,7 +179,7 @@ TEST_CASE("sensitivity: operands are quantized by what they hold", "[sensitivity
     if (cell.name.group == "operands") CHECK(!cell.kept_flops);
 }
 
-TEST_CASE("sensitivity: variants change the elements or the scales, and nothing else", "[sensitivity]") {
+TEST_CASE("sensitivity: variants change only the elements or only the scales", "[sensitivity]") {
   const auto cells = by_name(plan_of("tensorwise", "elements,scales"));
   const Recipe& whole = cells.at("recipe whole tensorwise").layers.recipe;
   const Recipe& finer = cells.at("elements variant e4m4").layers.recipe;
@@ -194,8 +195,8 @@ TEST_CASE("sensitivity: variants change the elements or the scales, and nothing 
   }
 }
 
-TEST_CASE("sensitivity: cells that cannot be are left out, or say what they change", "[sensitivity]") {
-  CHECK(names_of(plan_of("tensorwise_delayed", "roles"), "roles").size() == 8);  // no q, k and v apart
+TEST_CASE("sensitivity: impossible cells are skipped or have a note", "[sensitivity]") {
+  CHECK(names_of(plan_of("tensorwise_delayed", "roles"), "roles").size() == 8);  // no separate q, k, v
   const SensitivityCells nvfp4 = sensitivity_cells(plan_of("nvfp4_all", "operands,elements,scales"));
   CHECK(nvfp4.skipped.size() == 2);
   const auto gradients =
@@ -215,14 +216,14 @@ TEST_CASE("sensitivity: cells that cannot be are left out, or say what they chan
   CHECK(transposed.at("recipe whole blockwise_pow2").layers.recipe.flow);
   CHECK(!transposed.at("gemms alone wgrad").layers.recipe.flow);
   CHECK(transposed.at("gemms alone wgrad").note == "wgrad quantizes values, not transposed codes");
-  // No GEMM of experts takes elements that no processor multiplies.
+  // No grouped GEMM supports element formats that no processor multiplies.
   Case experts;
   experts.model = "tiny-moe", experts.recipe = "rowwise", experts.fidelity_batches = 1;
   experts.sensitivity = "elements";
   CHECK(sensitivity_cells(resolve(experts)).skipped.size() == 4);
 }
 
-TEST_CASE("sensitivity: sets grow, and pass over what they have already", "[sensitivity]") {
+TEST_CASE("sensitivity: sets grow and skip layers that they already have", "[sensitivity]") {
   const Plan plan = plan_of("rowwise", "roles,blocks,best");
   const std::vector<SensitivityCell> cells = sensitivity_cells(plan).cells;
   const auto cell = [&](const char* group, const char* part) {

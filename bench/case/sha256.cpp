@@ -1,4 +1,4 @@
-// FIPS 180-4, section 6.2, word for word. See sha256.h.
+// Implements FIPS 180-4, section 6.2, literally. See sha256.h.
 #include "bench/case/sha256.h"
 
 #include <fmt/format.h>

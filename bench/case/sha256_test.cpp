@@ -1,11 +1,11 @@
-// The vectors of the standards: FIPS 180-4's examples, and RFC 4231's for HMAC.
+// Test vectors of the standards: FIPS 180-4's examples, and RFC 4231's for HMAC.
 #include "bench/case/sha256.h"
 
 #include "tools/testing/catch.h"
 
 using namespace precbench;
 
-TEST_CASE("SHA-256 gives the digests of its standard", "[sha256]") {
+TEST_CASE("sha256: gives the digests of FIPS 180-4", "[sha256]") {
   CHECK(hex(sha256("")) == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   CHECK(hex(sha256("abc")) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   CHECK(hex(sha256("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq")) ==
@@ -14,7 +14,7 @@ TEST_CASE("SHA-256 gives the digests of its standard", "[sha256]") {
         "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
-TEST_CASE("HMAC-SHA256 gives the codes of its standard, also for keys longer than a block", "[sha256]") {
+TEST_CASE("hmac_sha256: gives the codes of RFC 4231 including keys longer than a block", "[sha256]") {
   CHECK(hex(hmac_sha256(std::string(20, '\x0b'), "Hi There")) ==
         "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
   CHECK(hex(hmac_sha256("Jefe", "what do ya want for nothing?")) ==
@@ -24,7 +24,7 @@ TEST_CASE("HMAC-SHA256 gives the codes of its standard, also for keys longer tha
       "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
 }
 
-TEST_CASE("texts are equal only if all of them is, and random ones never are", "[sha256]") {
+TEST_CASE("equal_in_constant_time: compares whole texts and random_hex never repeats", "[sha256]") {
   CHECK(equal_in_constant_time("abc", "abc"));
   CHECK(!equal_in_constant_time("abc", "abd"));
   CHECK(!equal_in_constant_time("abc", "abcd"));

@@ -1,4 +1,4 @@
-// The words of --stress. See stress.h.
+// Parses and formats --stress. See stress.h.
 #include "bench/case/stress.h"
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@ constexpr const char* kFidelityFlag = "--fidelity-stress";
 
 constexpr EnumNames<StressKind, 3> kKindNames{{"ffn", "norm", "vo"}};
 
-/// Whether the whole of `word` is a number, which is then the value.
+/// Parses the whole of `word` as a number. Returns false if it is not one.
 bool read_number(std::int64_t& value, std::string_view word) {
   const char* const stop = word.data() + word.size();
   return std::from_chars(word.data(), stop, value) == std::from_chars_result{stop, std::errc()};

@@ -1,5 +1,6 @@
-// Stress on the first weights: some channels grow by a power of two, and what reads them shrinks by the same. The model
-// computes what it did before, exactly, until something overflows; a format with little range does not.
+// Stress on the first weights: some channels grow by a power of two, and the weights that read them shrink by
+// the same. The model computes exactly the same until something overflows, which happens early in formats
+// with little range.
 #pragma once
 
 #include <cstdint>
@@ -11,33 +12,34 @@
 
 namespace precbench {
 
-/// Which channels of every block grow:
-///   ffn   of the up projection's output, which the down projection reads; of every expert
-///   norm  of both norms' gains, whose outputs q, k and v, gate and up, and a router read
-///   vo    of V, which O reads
+/// Channels of every block that grow:
+///   ffn   output of the up projection, read by the down projection; for every expert
+///   norm  gains of both norms, whose outputs q, k and v, gate and up, and a router read
+///   vo    V, read by O
 enum class StressKind : std::uint8_t { ffn, norm, vo };
 
-/// The largest exponent either way: with it even small weights stay normal numbers and activations finite.
+/// Largest absolute exponent, for which small weights stay normal numbers and activations stay finite.
 inline constexpr int kMaxStress = 30;
 
 struct Stress {
   StressKind kind = StressKind::ffn;
   int exponent = 0;           ///< channels are multiplied by 2^exponent
-  std::int64_t channels = 4;  ///< spread evenly over those there are
+  std::int64_t channels = 4;  ///< spread evenly over all channels
 
   bool operator==(const Stress&) const = default;
 };
 
-/// "ffn:8", "norm:-3:16"; nothing for "none". Throws InvalidInput that names the flag.
+/// Parses "ffn:8" or "norm:-3:16"; null for "none". Throws InvalidInput that names the flag.
 std::optional<Stress> parse_stress(const std::string& text, const char* flag = "--stress");
-/// Of --fidelity-stress: any number of them with spaces between, "ffn:8 norm:-3:16". "none" is none of them.
+/// Parses --fidelity-stress: stresses separated by spaces, "ffn:8 norm:-3:16". Rejects "none".
 std::vector<Stress> parse_fidelity_stress(const std::string& text);
-/// In full: "ffn:8:4".
+/// Returns the full form: "ffn:8:4".
 std::string to_text(const Stress& stress);
 
-/// Channels of a block that the stress chooses from; of the narrowest, where experts and others differ.
+/// Returns the number of channels of a block to choose from: the narrowest, if experts and dense blocks
+/// differ.
 std::int64_t channels_of(StressKind kind, const ModelConfig& model);
-/// Throws InvalidInput where the model has fewer than the stress wants.
+/// Throws InvalidInput if the model has fewer channels than the stress needs.
 void check_stress(const Stress& stress, const ModelConfig& model, const char* flag = "--stress");
 
 }  // namespace precbench

@@ -1,4 +1,4 @@
-// stress.h: what --stress says, and how a case's definition and id follow it.
+// Parsing of --stress, and how a case's definition and id follow it.
 #include "bench/case/stress.h"
 
 #include "bench/case/plan.h"
@@ -22,7 +22,7 @@ std::string refused(const std::string& stress) {
 
 }  // namespace
 
-TEST_CASE("a stress is read as it is written", "[stress]") {
+TEST_CASE("parse_stress: parses what to_text writes", "[stress]") {
   CHECK_FALSE(parse_stress("none"));
   CHECK(parse_stress("ffn:8") == Stress{StressKind::ffn, 8, 4});
   CHECK(parse_stress("norm:-3:16") == Stress{StressKind::norm, -3, 16});
@@ -30,7 +30,7 @@ TEST_CASE("a stress is read as it is written", "[stress]") {
   for (const char* text : {"ffn:8:4", "norm:-30:16", "vo:30:1"}) CHECK(to_text(*parse_stress(text)) == text);
 }
 
-TEST_CASE("a stress that nothing can be is refused with its flag", "[stress]") {
+TEST_CASE("parse_stress: invalid stresses are refused with the flag", "[stress]") {
   for (const std::string bad : {"", "ffn", "ffn:", "fnn:8", "ffn:8:", "ffn:8:0", "ffn:8:-1", "ffn:8:4:2",
                                 "ffn:8.5", "ffn:+8", "8", ":8", "ffn:99999999999999999999"}) {
     INFO(bad);
@@ -51,8 +51,7 @@ TEST_CASE("a stress that nothing can be is refused with its flag", "[stress]") {
   most("vo", tiny.kv_width());
 }
 
-TEST_CASE("stresses of the fidelity probe are read like one, and stand in the id as what they are",
-          "[stress]") {
+TEST_CASE("parse_fidelity_stress: parses a list that enters the id in normalized form", "[stress]") {
   const auto probed = [](const std::string& stresses, std::int64_t batches = 2) {
     Case c;
     c.fidelity_batches = batches;
@@ -84,7 +83,7 @@ TEST_CASE("stresses of the fidelity probe are read like one, and stand in the id
     for (std::size_t j = 0; j < i; ++j) CHECK(ids[i] != ids[j]);
 }
 
-TEST_CASE("what changes the first weights stands in the definition, where it is, and in the id", "[stress]") {
+TEST_CASE("definition_record: changes of the first weights are in the definition and the id", "[stress]") {
   const auto init_of = [](const Case& c) { return *definition_record(define(c)).init; };
   const auto id_of = [](const Case& c) { return resolve(c).id; };
   CHECK_FALSE(init_of(Case{}).contains("stress"));

@@ -1,5 +1,5 @@
-// Compiled without -march (bench/CMakeLists.txt). Nothing of the standard library is used here: the linker could take an
-// inline function of it from a file that was compiled with.
+// Compiled without -march (bench/CMakeLists.txt). Uses nothing of the standard library, because the linker
+// could take an inline function from a file that was compiled with -march.
 #include "bench/machine/cpu_level.h"
 
 #include <string.h>
@@ -18,7 +18,7 @@ namespace {
 constexpr int kOldCpuExit = 2;  // bad input, as everywhere
 
 void say(const char* text) {
-  // Nobody is left to hear it if this fails.
+  // There is nowhere to report a failure.
   if (write(STDERR_FILENO, text, strlen(text)) < 0) return;
 }
 
@@ -26,7 +26,7 @@ void say(const char* text) {
 
 void refuse_old_cpu() {
   __builtin_cpu_init();
-  // What came with x86-64-v3 and can be asked for by every compiler; no CPU has these and lacks the others.
+  // x86-64-v3 features that every compiler can query; CPUs that have these have all others, too.
   const CpuFeature features[] = {{"AVX2", __builtin_cpu_supports("avx2") != 0},
                                  {"FMA", __builtin_cpu_supports("fma") != 0},
                                  {"BMI2", __builtin_cpu_supports("bmi2") != 0}};
@@ -38,8 +38,8 @@ void refuse_old_cpu() {
   _exit(kOldCpuExit);
 }
 
-// 101: the first priority that is not the compiler's own. Not on refuse_old_cpu itself: after a declaration without it
-// GCC drops the priority.
+// 101 is the first priority that is not reserved for the compiler. Not set on refuse_old_cpu itself, because
+// GCC drops the priority after a declaration without it.
 [[gnu::constructor(101)]] static void refuse_at_start() { refuse_old_cpu(); }
 #else
 void refuse_old_cpu() {}

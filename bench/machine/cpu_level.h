@@ -1,4 +1,4 @@
-// Refuses a CPU older than the one that the program was compiled for, before the first instruction that it lacks.
+// Rejects a CPU older than the compilation target before the first instruction that it lacks.
 #pragma once
 
 namespace precbench {
@@ -9,11 +9,11 @@ struct CpuFeature {
   bool present;
 };
 
-/// The first of `count` features that is not there; null: all are.
+/// Returns the first of `count` features that is missing; null if all are present.
 const char* missing_feature(const CpuFeature* features, int count);
 
-/// Ends the program with one line and exit status 2 on a CPU without what -march promised. It runs by itself before
-/// every static initializer; main calls it once more, which is what links it.
+/// Ends the program with one line and exit status 2 on a CPU that lacks what -march requires. Runs
+/// automatically before every static initializer; main calls it once more so that it is linked.
 void refuse_old_cpu();
 
 }  // namespace precbench

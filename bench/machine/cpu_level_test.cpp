@@ -1,4 +1,4 @@
-// Which instruction set of an older CPU is named, and that this one's is accepted.
+// The first missing instruction set of an older CPU is named, and this CPU is accepted.
 #include "bench/machine/cpu_level.h"
 
 #include <string>
@@ -7,7 +7,7 @@
 
 using namespace precbench;
 
-TEST_CASE("an older CPU is refused by the first instruction set that it lacks") {
+TEST_CASE("missing_feature: names the first instruction set that a CPU lacks") {
   const CpuFeature nehalem[] = {{"AVX2", false}, {"FMA", false}};
   const CpuFeature without_fma[] = {{"AVX2", true}, {"FMA", false}};
   const CpuFeature haswell[] = {{"AVX2", true}, {"FMA", true}};
@@ -16,7 +16,7 @@ TEST_CASE("an older CPU is refused by the first instruction set that it lacks") 
   CHECK(missing_feature(haswell, 2) == nullptr);
 }
 
-TEST_CASE("the CPU that runs the tests is not refused") {
+TEST_CASE("refuse_old_cpu: accepts the CPU that runs the tests") {
   refuse_old_cpu();  // would end the program
   SUCCEED();
 }

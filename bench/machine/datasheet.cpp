@@ -1,4 +1,4 @@
-// The table of dense peaks, and peaks that are given by hand.
+// The table of dense peaks, and the parser of user-provided peaks.
 #include "bench/machine/datasheet.h"
 
 #include <fmt/format.h>
@@ -20,7 +20,7 @@ struct Row {
   DatasheetRates peak;
 };
 
-/// A whole text as a positive number; nullopt where it is none.
+/// Parses a whole text as a positive number; null if it is not one.
 std::optional<double> positive_number(std::string_view text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -36,9 +36,9 @@ std::string peaks_in_environment() {
 }  // namespace
 
 std::optional<DatasheetRates> datasheet_rates(const std::string& gpu_name) {
-  // Names as cudaGetDeviceProperties gives them. Rates are the data sheets', halved where they are for 2:4
-  // sparsity. NVIDIA prints the FP4 rates of Blackwell Ultra as "sparse | dense", and they are not a factor of two
-  // apart. Tables of a whole board or rack are divided by its number of GPUs.
+  // Names as reported by cudaGetDeviceProperties. Rates are the data sheets', halved if given for 2:4
+  // sparsity. NVIDIA prints the FP4 rates of Blackwell Ultra as "sparse | dense", and they do not differ by a
+  // factor of two. Values for a whole board or rack are divided by its number of GPUs.
   static const char* const kA100 = "NVIDIA A100 data sheet";
   static const char* const kH100 = "NVIDIA H100 data sheet, half of the sparse rate";
   static const char* const kH200 = "NVIDIA H200 data sheet, half of the sparse rate";

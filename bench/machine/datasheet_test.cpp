@@ -1,4 +1,4 @@
-// The peaks table: dense, by exact name, and no answer for what it does not know.
+// The peaks table: dense rates, exact names, and no guess for unknown GPUs.
 #include "bench/machine/datasheet.h"
 
 #include <cstdlib>
@@ -10,7 +10,7 @@
 namespace precbench {
 namespace {
 
-TEST_CASE("SXM parts of Hopper and Blackwell have the dense peaks of the method", "[bench]") {
+TEST_CASE("datasheet_rates: SXM parts of Hopper and Blackwell have dense peaks", "[bench]") {
   for (const char* name : {"NVIDIA H100 80GB HBM3", "NVIDIA H200"}) {
     const auto peak = datasheet_rates(name);
     REQUIRE(peak.has_value());
@@ -23,21 +23,21 @@ TEST_CASE("SXM parts of Hopper and Blackwell have the dense peaks of the method"
   CHECK(datasheet_rates("NVIDIA B200")->fp8_tflops == 4500.0);
 }
 
-TEST_CASE("cards are told apart from the SXM parts of the same name", "[bench]") {
+TEST_CASE("datasheet_rates: PCIe and NVL cards differ from SXM parts", "[bench]") {
   REQUIRE(datasheet_rates("NVIDIA H200 NVL").has_value());
   CHECK(datasheet_rates("NVIDIA H200 NVL")->bf16_tflops == 835);
   CHECK(datasheet_rates("NVIDIA H100 NVL")->fp8_tflops == 1671.0);
   CHECK(datasheet_rates("NVIDIA H100 PCIe")->bf16_tflops == 756);
 }
 
-TEST_CASE("Ampere has no FP8", "[bench]") {
+TEST_CASE("datasheet_rates: Ampere has no FP8 rate", "[bench]") {
   const auto peak = datasheet_rates("NVIDIA A100-SXM4-80GB");
   REQUIRE(peak.has_value());
   CHECK(peak->bf16_tflops == 312);
   CHECK_FALSE(peak->fp8_tflops.has_value());
 }
 
-TEST_CASE("datasheet_rates: Blackwell has FP4 rates, Hopper and Ada have none", "[bench]") {
+TEST_CASE("datasheet_rates: Blackwell has FP4 rates and Hopper and Ada have none", "[bench]") {
   struct Expected {
     const char* name;
     double bf16, fp8;
@@ -65,7 +65,7 @@ TEST_CASE("datasheet_rates: Blackwell has FP4 rates, Hopper and Ada have none", 
   }
 }
 
-TEST_CASE("parse_peaks: every part, in any order, of which BF16 and memory are required", "[bench]") {
+TEST_CASE("parse_peaks: parts may come in any order and bf16 and memory are required", "[bench]") {
   const DatasheetRates all = parse_peaks("memory=1792,fp4=2015.2,bf16=503.8,fp8=1007.6");
   CHECK(all.bf16_tflops == 503.8);
   CHECK(all.fp8_tflops == 1007.6);
@@ -85,7 +85,7 @@ TEST_CASE("parse_peaks: every part, in any order, of which BF16 and memory are r
   }
 }
 
-TEST_CASE("known_peaks: those given by hand win, else the table's", "[bench]") {
+TEST_CASE("known_peaks: the environment variable takes precedence over the table", "[bench]") {
   CHECK(known_peaks("NVIDIA H200")->bf16_tflops == 989);
   CHECK_FALSE(known_peaks("NVIDIA Unknown").has_value());
   setenv(kPeaksVariable, "bf16=100,memory=1000", 1);
@@ -97,7 +97,7 @@ TEST_CASE("known_peaks: those given by hand win, else the table's", "[bench]") {
   unsetenv(kPeaksVariable);
 }
 
-TEST_CASE("an unknown GPU has no peak", "[bench]") {
+TEST_CASE("datasheet_rates: an unknown GPU has no peak", "[bench]") {
   for (const char* name : {"", "NVIDIA", "NVIDIA H2000", "NVIDIA GeForce RTX 3090", "nvidia h200",
                            "NVIDIA H100 80GB HBM3 MIG 3g.40gb"})
     CHECK_FALSE(datasheet_rates(name).has_value());

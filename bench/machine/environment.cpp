@@ -1,4 +1,4 @@
-// Reads /proc and the build's own facts. See environment.h.
+// Reads /proc and the build's properties. See environment.h.
 #include "bench/machine/environment.h"
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@
 namespace precbench {
 namespace {
 
-/// The text after the first "key...:" of a file of such lines.
+/// Returns the text after the colon of the first line that begins with `key`.
 std::optional<std::string> value_in(const char* path, const std::string& key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);)
@@ -38,7 +38,7 @@ std::optional<std::string> known(const std::string& text) {
   return text.empty() ? std::nullopt : std::optional(text);
 }
 
-/// Of GPUs [first_gpu, first_gpu + gpus).
+/// Returns the links of GPUs [first_gpu, first_gpu + gpus).
 std::optional<std::string> links_of(int first_gpu, int gpus) {
   std::vector<std::string> pci_bus_ids;
   for (int gpu = first_gpu; gpu < first_gpu + gpus; ++gpu)

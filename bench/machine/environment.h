@@ -1,4 +1,4 @@
-// Where a record was made: source, build, host, GPU and library versions.
+// Environment of a record: source, build, host, GPU and library versions.
 #pragma once
 
 #include <optional>
@@ -9,22 +9,22 @@
 
 namespace precbench {
 
-/// Returns the OpenMP threads of all ranks together: OMP_NUM_THREADS, else as many as this process may run at one time by its
-/// affinity mask and the CPU quota of its control groups.
+/// Returns the number of OpenMP threads of all ranks together: OMP_NUM_THREADS, or else the number that this
+/// process may run at a time according to its affinity mask and the CPU quota of its control groups.
 int openmp_threads();
 
-/// gethostname().
+/// Returns gethostname().
 std::string host_name();
 
-/// Everything but the GPU's part, which is null unless there is a GPU `first_gpu`; `gpus`: how many the case
-/// has from there on. Never throws because of a GPU: a record must be written whatever state a crash has left
-/// it in.
+/// Returns the environment. The GPU's part is null unless a GPU `first_gpu` exists; `gpus`: number of GPUs of
+/// the case from there on. GPU errors never throw: a record must be written in whatever state a crash has
+/// left the GPU.
 Environment describe_environment(int threads, int first_gpu, int gpus);
 
-/// The row of a case that did not get as far as making its own. It ran where we are.
+/// Returns the row of a case that did not get as far as making its own, with this process's environment.
 Record failed_record(const Plan& plan, Status status, const std::string& error);
 
-/// DatasheetRates resident set of this process in bytes; null where the system does not tell.
+/// Returns the peak resident set of this process in bytes; null if unknown.
 std::optional<std::int64_t> peak_resident_bytes();
 
 }  // namespace precbench

@@ -1,4 +1,4 @@
-// Threads and CPUs of this process, as records have them.
+// Threads and CPUs of this process as stored in records.
 #include "bench/machine/environment.h"
 
 #include <stdlib.h>
@@ -13,7 +13,7 @@ using namespace precbench;
 
 namespace {
 
-/// OMP_NUM_THREADS as given while it lives; null: not set.
+/// Sets OMP_NUM_THREADS during its lifetime; null unsets it.
 class OmpThreads {
  public:
   explicit OmpThreads(const char* value) {
@@ -29,7 +29,7 @@ class OmpThreads {
 
 }  // namespace
 
-TEST_CASE("describe_environment: a process on one CPU has one thread, and the record says both",
+TEST_CASE("describe_environment: a process on one CPU has one thread and the record says both",
           "[environment]") {
   const OnOneCpu pinned;
   {

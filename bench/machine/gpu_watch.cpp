@@ -1,4 +1,4 @@
-// One monitor per GPU, and their answers made one. See gpu_watch.h.
+// Runs one monitor per GPU and combines their results. See gpu_watch.h.
 #include "bench/machine/gpu_watch.h"
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@ namespace {
 
 using Number = std::optional<double>;
 
-/// `f` of the values that are known; null where none is.
+/// Returns `f` of the known values; null if there are none.
 template <class F>
 Number of_known(const std::vector<GpuTelemetry>& gpus, Number GpuTelemetry::*field, F&& f) {
   std::vector<double> values;

@@ -1,11 +1,11 @@
-// Several GPUs' telemetry as one.
+// Telemetry of several GPUs combined into one.
 #include "bench/machine/gpu_watch.h"
 
 #include "tools/testing/catch.h"
 
 using namespace precbench;
 
-TEST_CASE("what several GPUs say becomes one telemetry", "[telemetry]") {
+TEST_CASE("combine: telemetry of several GPUs becomes one", "[telemetry]") {
   GpuTelemetry a, b, c;
   a.sm_clock_mhz = 1900, b.sm_clock_mhz = 1500, c.sm_clock_mhz = 1980;
   a.sm_clock_min_mhz = 1700, b.sm_clock_min_mhz = 1200;
@@ -25,12 +25,12 @@ TEST_CASE("what several GPUs say becomes one telemetry", "[telemetry]") {
   CHECK(all.power_max_w == 690);
   CHECK(all.temperature_c == 71);
   CHECK(all.throttle_reasons == std::vector<std::string>{"sw_power_cap", "hw_thermal_slowdown"});
-  CHECK(!all.ecc_errors.has_value());  // the third does not count them
+  CHECK(!all.ecc_errors.has_value());  // the third GPU does not count them
   c.ecc_errors = 0;
   CHECK(combine({a, b, c}).ecc_errors == 3);
 }
 
-TEST_CASE("links between GPUs in words", "[telemetry]") {
+TEST_CASE("describe_links: names the NVLink type of GPU pairs", "[telemetry]") {
   CHECK(describe_links(2, {4}) == "2 GPUs, all pairs NV4");
   CHECK(describe_links(4, {18, 18, 18, 18, 18, 18}) == "4 GPUs, all pairs NV18");
   CHECK(describe_links(3, {0, 0, 0}) == "3 GPUs, no pair with NVLink");

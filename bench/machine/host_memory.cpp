@@ -1,4 +1,4 @@
-// Reads /proc and the control groups of either version. See host_memory.h.
+// Reads /proc and control groups of both versions. See host_memory.h.
 #include "bench/machine/host_memory.h"
 
 #include <fmt/format.h>
@@ -15,8 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The number behind `key` in a file of words; without a key, the file's first word. Null where it is no
-/// number ("max").
+/// Returns the number after `key` in a file of words, or the file's first word without a key. Null if it is
+/// not a number ("max").
 std::optional<std::int64_t> number_in(const fs::path& path, const std::string& key = "") {
   std::ifstream file(path);
   if (!key.empty())
@@ -25,14 +25,14 @@ std::optional<std::int64_t> number_in(const fs::path& path, const std::string& k
   return file >> value ? std::optional(value) : std::nullopt;
 }
 
-/// The names of a group's files.
+/// File names of a memory control group.
 struct MemoryFiles {
   const char *limit, *used, *cache;
 };
 constexpr MemoryFiles kVersion2 = {"memory.max", "memory.current", "inactive_file"};
 constexpr MemoryFiles kVersion1 = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
 
-/// Of one group; null where it has no limit.
+/// Returns the bytes left in one group; null if it has no limit.
 std::optional<std::int64_t> left_in(const fs::path& group, const MemoryFiles& names) {
   const auto limit = number_in(group / names.limit), used = number_in(group / names.used);
   if (!limit || !used) return std::nullopt;
@@ -55,8 +55,8 @@ std::optional<std::string> why_too_many_threads(int threads) {
   constexpr int kMostThreads = 4096;
   if (threads > kMostThreads)
     return fmt::format("OMP_NUM_THREADS: {} threads, at most {} are possible", threads, kMostThreads);
-  // Measured with 1 to 8 threads: what a small case needs is below this. A thread has a stack, an arena of the C library's
-  // and a GEMM's packed operands.
+  // Measured with 1 to 8 threads: a small case needs less than this. A thread has a stack, an arena of the C
+  // library, and a GEMM's packed operands.
   constexpr rlim_t kMiB = 1 << 20, kProgram = 256 * kMiB, kThread = 128 * kMiB;
   const rlim_t wanted = kProgram + kThread * static_cast<rlim_t>(threads);
   rlimit limit = {};

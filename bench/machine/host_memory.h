@@ -1,4 +1,5 @@
-// How much memory a process on this host can still take before the kernel ends one, and for how many threads there is some.
+// Memory that a process on this host can still allocate before the kernel kills one, and the largest number
+// of threads.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +9,13 @@
 
 namespace precbench {
 
-/// Bytes: the least of what the host and each memory control group around this process leave free, where page
-/// cache that can be dropped counts as free. Null where the system does not tell. `root` stands for /.
+/// Returns the bytes still available: the minimum over the host and each memory control group of this
+/// process, counting page cache that can be dropped as free. Null if unknown. `root` stands for /.
 std::optional<std::int64_t> available_memory(const std::filesystem::path& root = "/");
 
-/// Why no case can run with so many threads: more than any machine has, for which OpenMP's runtime overflows the stack, or
-/// more than fit into this process's limit of address space (ulimit -v). None where a case can run.
+/// Returns why no case can run with so many threads: more than any machine has, which overflows the stack of
+/// OpenMP's runtime, or more than fit into this process's limit of address space (ulimit -v). Null if a case
+/// can run.
 std::optional<std::string> why_too_many_threads(int threads);
 
 }  // namespace precbench

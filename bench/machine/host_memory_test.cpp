@@ -1,4 +1,4 @@
-// What is left of a host's memory, in made-up /proc and /sys.
+// Available memory of a host, with simulated /proc and /sys.
 #include "bench/machine/host_memory.h"
 
 #include "tools/testing/catch.h"
@@ -14,18 +14,18 @@ std::string bytes(std::int64_t mib) { return std::to_string(mib * kMiB) + "\n"; 
 
 }  // namespace
 
-TEST_CASE("this host tells how much memory is free", "[host-memory]") {
+TEST_CASE("available_memory: this host reports free memory", "[host-memory]") {
   CHECK(available_memory().value_or(0) > kMiB);
 }
 
-TEST_CASE("without control groups it is what the kernel calls available", "[host-memory]") {
+TEST_CASE("available_memory: without control groups it is the kernel's MemAvailable", "[host-memory]") {
   const TempDirectory root;
   CHECK(!available_memory(root.path()));
   root.write("proc/meminfo", "MemTotal: 9000 kB\nMemAvailable:    2048 kB\n");
   CHECK(available_memory(root.path()) == 2 * kMiB);
 }
 
-TEST_CASE("the tightest control group around the process counts, less what it has in use", "[host-memory]") {
+TEST_CASE("available_memory: the tightest control group counts minus its use", "[host-memory]") {
   const TempDirectory root;
   root.write("proc/meminfo", "MemAvailable: 1048576 kB\n");
   SECTION("version 2") {

@@ -1,4 +1,4 @@
-// Collectives alone, on the device's clock. See bus_bandwidth.h.
+// Times collectives alone on the device's clock. See bus_bandwidth.h.
 #include "bench/measure/bus_bandwidth.h"
 
 #include <algorithm>
@@ -11,21 +11,21 @@ namespace precbench {
 namespace {
 
 constexpr int kWarmUp = 3, kSamples = 11;
-/// Of the random numbers that are sent, because zeros move faster. So small that repeated sums over a thousand
-/// ranks stay finite.
+/// Deviation of the random numbers that are sent, because zeros may move faster. So small that repeated sums
+/// over a thousand ranks stay finite.
 constexpr float kDeviation = 1e-20f;
 
-/// A sum in BF16 has that behind its name.
+/// Returns the dtype; names of sums in BF16 end with it.
 DType type_of(const std::string& name) { return name.ends_with(" bf16") ? DType::bf16 : DType::f32; }
 
 constexpr const char* kExchange = "all_to_all";
 
-/// Elements of the buffer that a collective has beside the full one; 0: it has none.
+/// Returns the elements of the second buffer that a collective needs beside the full one; 0 if none.
 std::int64_t other_size(const std::string& name, std::int64_t shard, std::int64_t full) {
   return name == "all_gather" || name.starts_with("reduce_scatter") ? shard : name == kExchange ? full : 0;
 }
 
-/// `shard`: the other buffer.
+/// `shard`: second buffer, if the collective needs one.
 void run(Comm& comm, const std::string& name, const Tensor& full, const Tensor& shard) {
   const std::string kind = name.substr(0, name.find(' '));
   const std::vector<std::int64_t> parts(comm.size(), full.size() / comm.size());

@@ -1,4 +1,4 @@
-// How fast the collectives of a step run when nothing else does.
+// Measures the bandwidth of a step's collectives while nothing else runs.
 #pragma once
 
 #include <optional>
@@ -10,11 +10,12 @@
 
 namespace precbench {
 
-/// Bytes per second on the wire of every kind of collective in `kinds`, in its order, with the largest buffer
-/// that kind had and between the ranks that shared it: the median of a few calls in a row. Null for a kind
-/// whose buffers do not fit into what the arena has left. A collective itself: all ranks call it, after the
-/// same steps, with arenas that are equally full. `comms`: one and all its subsets. `kinds`: what counts() was
-/// after a step, before anything else was sent.
+/// Returns the bytes per second on the wire of every collective in `kinds`, in its order: the median of a few
+/// calls in a row, with the largest buffer that the collective had and between the ranks that shared it. Null
+/// if the buffers do not fit into the rest of the arena. A collective itself: all ranks call it after the
+/// same steps, with equally full arenas.
+/// `comms`: the communicator and all its subsets. `kinds`: counts() after one step, before anything else was
+/// sent.
 std::vector<std::optional<double>> bus_bandwidths(Device& device, Arena& arena,
                                                   const std::vector<Comm*>& comms,
                                                   const std::vector<CollectiveCount>& kinds);

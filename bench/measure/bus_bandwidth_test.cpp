@@ -1,4 +1,5 @@
-// Probing collectives between CPU ranks: between whom, with what, and what happens where there is no room.
+// Bandwidth of collectives between CPU ranks: between which ranks, with which buffers, and without enough
+// memory.
 #include "bench/measure/bus_bandwidth.h"
 
 #include <algorithm>
@@ -20,8 +21,8 @@ constexpr std::int64_t kRoom = 1 << 20, kGathered = 4096;
 struct Probed {
   std::vector<std::optional<double>> rates;
   std::map<std::string, CollectiveCount> step, before, after;
-  bool zeros = true;          ///< whether nothing but zeros was sent
-  std::int64_t counted = -1;  ///< bytes that the arena accounts for it
+  bool zeros = true;          ///< true if only zeros were sent
+  std::int64_t counted = -1;  ///< bytes that the arena accounts for the probe
 };
 
 std::map<std::string, CollectiveCount> by_name(const std::vector<CollectiveCount>& kinds) {
@@ -30,9 +31,9 @@ std::map<std::string, CollectiveCount> by_name(const std::vector<CollectiveCount
   return counts;
 }
 
-/// Every rank runs a step's collectives: all ranks reduce 8 numbers, pairs gather kGathered, and what stands
-/// in one place of each pair reduces kGathered / 2. Then all gather twice as much at once, as for weights that
-/// are saved, and probe, with `capacity` bytes to do it in.
+/// Every rank runs a step's collectives: all ranks reduce 8 numbers, pairs gather kGathered elements, and
+/// ranks at the same place of each pair reduce kGathered / 2. Then all ranks gather twice as much at once, as
+/// when weights are saved, and measure with `capacity` bytes of memory.
 std::vector<Probed> probe(std::int64_t capacity) {
   std::vector<Probed> results(kRanks);
   run_cpu_rank_threads(all_ranks(kRanks), [&](int r, Device& device, Comm& comm) {
@@ -62,7 +63,7 @@ std::vector<Probed> probe(std::int64_t capacity) {
 
 }  // namespace
 
-TEST_CASE("each kind of collective is probed between the ranks of the step's largest buffer", "[comm]") {
+TEST_CASE("bus_bandwidths: each collective runs between the ranks of the step's largest buffer", "[comm]") {
   for (Probed& probed : probe(kRoom)) {
     REQUIRE(probed.rates.size() == 2);
     for (const auto& rate : probed.rates) CHECK(rate.value_or(0) > 0);
@@ -74,25 +75,25 @@ TEST_CASE("each kind of collective is probed between the ranks of the step's lar
       CHECK(step.largest_bytes == 4.0 * kGathered / passes);
       const double calls = static_cast<double>(after.calls - before.calls);
       CHECK(calls > 10);
-      // Two ranks of a ring send half of a buffer in each pass; four would send three quarters.
+      // In each pass, two ranks of a ring send half of a buffer; four would send three quarters.
       CHECK(after.buffer_bytes - before.buffer_bytes == calls * step.largest_bytes);
       CHECK(after.wire_bytes - before.wire_bytes == calls * step.largest_bytes * passes / 2);
     }
     CHECK(!probed.zeros);
-    CHECK(probed.counted == 0);  // the accounts are the step's
+    CHECK(probed.counted == 0);  // the accounts are the step's only
   }
 }
 
-TEST_CASE("a kind without room for its buffers has no rate, on every rank", "[comm]") {
-  // The gather needs the whole and a half; the reduction only its own half of that.
+TEST_CASE("bus_bandwidths: a collective whose buffers do not fit has no rate on any rank", "[comm]") {
+  // The gather needs the full buffer and half of it again; the reduction only its own half.
   for (const Probed& probed : probe(4 * kGathered)) {
     REQUIRE(probed.rates.size() == 2);
-    CHECK(probed.rates[0].has_value());  // all_reduce, the first that ran
+    CHECK(probed.rates[0].has_value());  // all_reduce, which ran first
     CHECK(!probed.rates[1].has_value());
   }
 }
 
-TEST_CASE("what FP8 gradients exchange is probed too", "[comm]") {
+TEST_CASE("bus_bandwidths: the collectives of FP8 gradients have rates too", "[comm]") {
   std::vector<std::vector<std::optional<double>>> rates(kRanks);
   run_cpu_rank_threads(all_ranks(kRanks), [&](int r, Device& device, Comm& comm) {
     std::vector<std::uint8_t> sent(kGathered), received(kGathered);

@@ -14,7 +14,7 @@
 
 namespace precbench {
 
-/// Some steps of a model of which no dimension is a whole number of shards for two ranks.
+/// Returns a few steps of a model with no dimension divisible into two shards without padding.
 inline Case small_case(const TempDirectory& directory) {
   setenv("OMP_NUM_THREADS", "1", 1);
   Case c;
@@ -35,7 +35,7 @@ inline Case with_checkpoints(Case c, const std::string& folder, std::int64_t eve
   return c;
 }
 
-/// The folder of a case's checkpoint after so many steps.
+/// Returns the folder of a case's checkpoint after `step` steps.
 inline std::string checkpoint_at(const Case& c, int step) {
   return checkpoint_folder(resolve(c)) + "/step-00000" + std::to_string(step);
 }
@@ -48,7 +48,7 @@ inline Record run_ok(const Case& c) {
   return record;
 }
 
-/// The bytes of a checkpoint's tensors.
+/// Returns the concatenated files of a checkpoint's weights and moments.
 inline std::string tensors_of(const std::string& checkpoint) {
   std::string bytes;
   for (const char* kind : {"weights", "m", "v"}) {
@@ -59,7 +59,7 @@ inline std::string tensors_of(const std::string& checkpoint) {
   return bytes;
 }
 
-/// The text of a state.json as programs wrote it that knew no checksums.
+/// Returns the text of a state.json as written by programs that knew no checksums.
 inline std::string without_checksums(std::string state) {
   const std::string key = R"("checksums":"checksums.txt",)";
   const std::size_t at = state.find(key);
@@ -67,7 +67,7 @@ inline std::string without_checksums(std::string state) {
   return state.erase(at, key.size());
 }
 
-/// Turns one bit of a file around, so many bytes before its end.
+/// Flips one bit of a file, `before_end` bytes before its end.
 inline void damage(const std::string& path, std::size_t before_end = 1) {
   std::string bytes = file_text(path);
   REQUIRE(before_end <= bytes.size());

@@ -1,4 +1,4 @@
-// A case that was ended goes on from its last whole checkpoint, and nothing tells it from one that was not.
+// A case that was ended resumes from its last complete checkpoint and equals one that was never interrupted.
 #include <signal.h>
 #include <sys/resource.h>
 
@@ -21,7 +21,7 @@ void check_same_training(const Record& a, const Record& b) {
   CHECK(a.training->lr == b.training->lr);
 }
 
-/// Files of this process can be no longer while it lives.
+/// Limits the size of this process's files during its lifetime.
 class ShortFiles {
  public:
   explicit ShortFiles(rlim_t bytes) : signal_(signal(SIGXFSZ, SIG_IGN)) {
@@ -41,7 +41,7 @@ class ShortFiles {
 
 }  // namespace
 
-TEST_CASE("a case goes on from its checkpoint to the same bits", "[checkpoint]") {
+TEST_CASE("run_case: a case resumes from its checkpoint with the same bits", "[checkpoint]") {
   struct Layout {
     int gpus;
     const char* parallel;
@@ -63,7 +63,7 @@ TEST_CASE("a case goes on from its checkpoint to the same bits", "[checkpoint]")
         check_same_training(whole, straight);
         const std::string end = tensors_of(checkpoint_at(c, 6));
         CHECK(end != tensors_of(checkpoint_at(c, 3)));
-        // As if it had been killed after the last step.
+        // Simulates a kill after the last step.
         fs::remove_all(checkpoint_at(c, 6));
         const Record rest = run_ok(c);
         check_same_training(rest, straight);
@@ -72,12 +72,12 @@ TEST_CASE("a case goes on from its checkpoint to the same bits", "[checkpoint]")
         CHECK(rest.warnings[0] ==
               "went on from the checkpoint " + checkpoint_at(c, 3) + ": times are of the steps after its 3");
         CHECK(rest.timing->warmup + static_cast<std::int64_t>(rest.timing->samples_ms.size()) == 3);
-        CHECK(!rest.training->params_changed);  // the first step was another process's
+        CHECK(!rest.training->params_changed);  // the first step ran in another process
         CHECK(Schema::record().violations(nlohmann::ordered_json(rest)).empty());
       }
 }
 
-TEST_CASE("checkpoint_at writes the state after exactly the steps named, and a case continues from them",
+TEST_CASE("run_case: checkpoint_at writes the state after the named steps and a case resumes from them",
           "[checkpoint]") {
   const TempDirectory directory;
   Case c = small_case(directory);
@@ -94,7 +94,7 @@ TEST_CASE("checkpoint_at writes the state after exactly the steps named, and a c
   CHECK(fs::exists(checkpoint_at(c, 5)));
 }
 
-TEST_CASE("MS-AMP's levels go on from a checkpoint to the same bits", "[checkpoint]") {
+TEST_CASE("run_case: MS-AMP's levels resume from a checkpoint with the same bits", "[checkpoint]") {
   struct Run {
     const char *recipe, *parallel;
     int gpus, accumulation;
@@ -124,7 +124,7 @@ TEST_CASE("MS-AMP's levels go on from a checkpoint to the same bits", "[checkpoi
     fs::remove_all(checkpoint_at(c, 6));
     check_same_training(run_ok(c), straight);
     CHECK(files() == end);
-    // A fork reads the weights by their scales, in FP32 and in FP16; without them nobody does.
+    // A fork decodes the weights with their scales, in FP32 and in FP16; --init-from refuses them.
     Case fork = small_case(directory);
     fork.fork_from = checkpoint_at(c, 6);
     fork.recipe = "bf16";
@@ -144,7 +144,7 @@ TEST_CASE("MS-AMP's levels go on from a checkpoint to the same bits", "[checkpoi
   }
 }
 
-TEST_CASE("held-out losses from before the checkpoint are not lost", "[checkpoint]") {
+TEST_CASE("run_case: held-out losses from before the checkpoint are kept on resuming", "[checkpoint]") {
   const TempDirectory directory;
   Case c = with_checkpoints(small_case(directory), directory / "checkpoints", 3);
   std::string text;
@@ -160,11 +160,11 @@ TEST_CASE("held-out losses from before the checkpoint are not lost", "[checkpoin
   CHECK(evaluations(whole)[0]["step"] == 2);
   fs::remove_all(checkpoint_at(c, 6));
   const Record rest = run_ok(c);
-  CHECK(rest.warnings != whole.warnings);  // it did go on
+  CHECK(rest.warnings != whole.warnings);  // it did resume
   CHECK(evaluations(rest) == evaluations(whole));
 }
 
-TEST_CASE("ranks write the same files however they share the model", "[checkpoint]") {
+TEST_CASE("run_case: ranks write the same checkpoint files in any sharding", "[checkpoint]") {
   const TempDirectory directory;
   Case c = with_checkpoints(small_case(directory), directory / "checkpoints", 6);
   c.gpus = 2;
@@ -177,7 +177,7 @@ TEST_CASE("ranks write the same files however they share the model", "[checkpoin
   CHECK(tensors_of(checkpoint_at(c, 6)) == tensors_of(checkpoint_at(sharded, 6)));
 }
 
-TEST_CASE("the checkpoint before stays until the next one is whole", "[checkpoint]") {
+TEST_CASE("run_case: the previous checkpoint is kept until the next one is complete", "[checkpoint]") {
   const TempDirectory directory;
   Case c = with_checkpoints(small_case(directory), directory / "checkpoints", 2);
   run_ok(c);
@@ -193,7 +193,7 @@ TEST_CASE("the checkpoint before stays until the next one is whole", "[checkpoin
     CHECK(!entry.path().has_extension());  // nothing half-written is left
 }
 
-TEST_CASE("a full disk costs the checkpoint and not the run", "[checkpoint]") {
+TEST_CASE("run_case: a full disk costs the checkpoint but not the run", "[checkpoint]") {
   const TempDirectory directory;
   const Case c = with_checkpoints(small_case(directory), directory / "checkpoints", 2);
   const Record straight = run_ok(c);
@@ -214,7 +214,7 @@ TEST_CASE("a full disk costs the checkpoint and not the run", "[checkpoint]") {
   CHECK(tensors_of(checkpoint_at(c, 4)) == before);
 }
 
-TEST_CASE("a checkpoint that is not whole is passed over, and a newer version's is not touched",
+TEST_CASE("run_case: an incomplete checkpoint is skipped and one of a newer version is refused",
           "[checkpoint]") {
   const TempDirectory directory;
   Case c = with_checkpoints(small_case(directory), directory / "checkpoints", 2);
@@ -240,7 +240,7 @@ TEST_CASE("a checkpoint that is not whole is passed over, and a newer version's 
   CHECK(file_text(state).starts_with(R"({"format":2,)"));
 }
 
-TEST_CASE("a case does not go on from damaged values, and nothing of it is lost", "[checkpoint]") {
+TEST_CASE("run_case: a case does not resume from damaged values and deletes nothing", "[checkpoint]") {
   const TempDirectory directory;
   Case c = with_checkpoints(small_case(directory), directory / "checkpoints", 2);
   c.checkpoint_keep = "all";
@@ -268,7 +268,7 @@ TEST_CASE("a case does not go on from damaged values, and nothing of it is lost"
   CHECK(contains(rest.warnings[0], checkpoint_at(c, 2)));
 }
 
-TEST_CASE("a checkpoint whose state or checksums are damaged is passed over", "[checkpoint]") {
+TEST_CASE("run_case: a checkpoint with a damaged state or damaged checksums is skipped", "[checkpoint]") {
   const TempDirectory directory;
   Case c = with_checkpoints(small_case(directory), directory / "checkpoints", 2);
   c.checkpoint_keep = "all";
@@ -303,7 +303,7 @@ TEST_CASE("a checkpoint whose state or checksums are damaged is passed over", "[
   CHECK(contains(passed_over(), sums + ": damaged: it lacks some of m/"));
   std::ofstream(sums, std::ios::binary) << sums_text.substr(0, name);
   CHECK(passed_over() == over + sums + ": damaged: not the checksums of a checkpoint");
-  // Of what was written before there were any checksums nobody asks for them.
+  // Checkpoints written before checksums existed are read without them.
   fs::remove(sums);
   std::ofstream(state, std::ios::binary) << without_checksums(state_text);
   const Record rest = run_ok(c);
@@ -318,7 +318,7 @@ TEST_CASE(kRealCase, "[.]") {
   });
 }
 
-TEST_CASE("a case whose process is ended goes on where it was", "[checkpoint]") {
+TEST_CASE("run_case_process: a case whose process was ended resumes where it was", "[checkpoint]") {
   const TempDirectory directory;
   Case c = small_case(directory);
   c.model = "tiny", c.recipe = "bf16";

@@ -1,4 +1,4 @@
-// Checkpoints of runs with delayed scaling: the amaxes of earlier steps are on the disk, and a run goes on with them.
+// Checkpoints of runs with delayed scaling store the amax history, and runs resume with it.
 #include <fstream>
 
 #include "bench/measure/checkpoint_testing.h"
@@ -22,7 +22,7 @@ std::string scales_at(const Case& c, int step) { return checkpoint_at(c, step) +
 
 }  // namespace
 
-TEST_CASE("a case with delayed scaling goes on from its checkpoint to the same bits",
+TEST_CASE("run_case: delayed scaling resumes from its checkpoint with the same bits",
           "[checkpoint][delayed]") {
   for (const std::string kind : {"one rank", "bf16", "fp8", "experts", "micro", "micro fp8"}) {
     INFO(kind);
@@ -51,7 +51,7 @@ TEST_CASE("a case with delayed scaling goes on from its checkpoint to the same b
   }
 }
 
-TEST_CASE("ranks with histories of their own go on from a checkpoint to the same bits",
+TEST_CASE("run_case: ranks with their own amax histories resume with the same bits",
           "[checkpoint][delayed]") {
   struct Setting {
     std::int64_t gpus;
@@ -80,7 +80,7 @@ TEST_CASE("ranks with histories of their own go on from a checkpoint to the same
     CHECK(rest.training->loss == whole.training->loss);
     CHECK(tensors_of(checkpoint_at(c, 6)) == end);
     CHECK(file_text(scales_at(c, 6)) == scales);
-    // Another number of ranks is another case; what it can do with the checkpoint is to fork from it.
+    // Another number of ranks is another case, which can only fork from the checkpoint.
     Case other = c;
     other.gpus = gpus + 1;
     other.parallel = "ddp", other.shard_group = 1, other.ep = 1;
@@ -90,7 +90,7 @@ TEST_CASE("ranks with histories of their own go on from a checkpoint to the same
   }
 }
 
-TEST_CASE("a checkpoint whose amaxes are not those of the case is passed over", "[checkpoint][delayed]") {
+TEST_CASE("run_case: a checkpoint whose amaxes do not fit the case is skipped", "[checkpoint][delayed]") {
   const TempDirectory directory;
   const Case c = delayed_case(directory);
   const Record whole = run_ok(c);
@@ -119,7 +119,7 @@ TEST_CASE("a checkpoint whose amaxes are not those of the case is passed over", 
   CHECK(contains(passed_over(scales), "its state lacks scales"));
 }
 
-TEST_CASE("a fork begins without a history, whatever its trunk had", "[checkpoint][delayed]") {
+TEST_CASE("run_case: a fork starts without the amax history of its trunk", "[checkpoint][delayed]") {
   const TempDirectory directory;
   Case trunk = delayed_case(directory);
   run_ok(trunk);

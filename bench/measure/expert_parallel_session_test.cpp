@@ -1,5 +1,5 @@
-// Expert parallelism from the case to the record: what it sends and takes is predicted, it goes on from checkpoints, its
-// weights are everybody's, and what it cannot have is refused in a line.
+// Expert parallelism from the case to the record: traffic and memory are predicted, checkpoints can be
+// resumed and read by any number of ranks, and unsupported combinations are refused in one line.
 #include <stdlib.h>
 
 #include <cmath>
@@ -33,7 +33,7 @@ Case parallel_case(int ranks, int ep, const char* recipe = "bf16", const char* m
   return c;
 }
 
-/// Llama 4's way.
+/// A model that multiplies the routing weight at the experts' input, like Llama 4.
 constexpr const char* kWeighted =
     R"({"layers": 2, "width": 128, "ffn": 128, "heads": 2, "kv_heads": 1, "head_dim": 64,
   "vocab": 256, "experts": 8, "top_k": 1, "expert_ffn": 128, "shared_ffn": 128, "score": "sigmoid", "normalise": false,
@@ -43,7 +43,7 @@ constexpr double kLayers = 2, kTokens = 2 * 64, kWidth = 128, kTopK = 2;
 
 }  // namespace
 
-TEST_CASE("what ranks with different experts send and take is what was predicted", "[session][moe][ep]") {
+TEST_CASE("run_case: expert parallelism sends and uses the predicted bytes", "[session][moe][ep]") {
   for (const auto& [ranks, ep] : {std::pair{2, 2}, {4, 2}, {4, 4}})
     for (const char* parallel : {"ddp", "fsdp"})
       for (const char* exchange : {"gather", "slots"})
@@ -60,7 +60,7 @@ TEST_CASE("what ranks with different experts send and take is what was predicted
           CHECK(record.moe->columns.value_or("none") ==
                 (std::string(dispatch) == "fp8" ? "requantized" : "none"));
           CHECK(record.moe->rows.dropped == 0);
-          // To each of the others a row for every token: h and dY, and the experts and weights of its slots.
+          // Each other rank gets a row per token: h and dY, and the experts and weights of its slots.
           const double row = std::string(dispatch) == "fp8" ? kWidth + 4 : 2 * kWidth;
           REQUIRE(record.moe->bytes);
           CHECK(record.moe->bytes->dispatch == kLayers * (ep - 1) * kTokens * (2 * row + 2 * 4 * kTopK));
@@ -79,7 +79,7 @@ TEST_CASE("what ranks with different experts send and take is what was predicted
         }
 }
 
-TEST_CASE("as many rows as there are, are predicted where the experts are forced", "[session][moe][ep]") {
+TEST_CASE("run_case: with forced routing the exact row counts of sync are predicted", "[session][moe][ep]") {
   for (const char* routing : {"balanced", "one", "zipf:1"})
     for (const int ep : {2, 4}) {
       double all = 0;
@@ -92,17 +92,16 @@ TEST_CASE("as many rows as there are, are predicted where the experts are forced
         CHECK(record.moe->bytes->predicted_combine == record.moe->bytes->combine);
         CHECK(record.communication->wire_bytes == record.communication->predicted_wire_bytes);
         CHECK(record.memory->measured->activations == record.memory->predicted->activations);
-        if (capacity) CHECK(record.moe->bytes->dispatch < all);  // what is dropped is not sent
+        if (capacity) CHECK(record.moe->bytes->dispatch < all);  // dropped rows are not sent
         all = record.moe->bytes->dispatch;
       }
     }
 }
 
-TEST_CASE("amaxes over all ranks are an exchange for each tensor, which is predicted",
-          "[session][moe][ep][amax]") {
+TEST_CASE("run_case: reduce_amax adds one predicted exchange per tensor", "[session][moe][ep][amax]") {
   const auto maxima = [](const Case& c) {
     const Record record = run_ok(c);
-    if (c.exchange != "sync")  // whose rows are as many as there happen to be where nobody forces them
+    if (c.exchange != "sync")  // with learned routing the number of rows of sync is not predictable
       CHECK(record.communication->wire_bytes == record.communication->predicted_wire_bytes);
     CHECK(record.memory->measured->activations == record.memory->predicted->activations);
     for (const CollectiveRecord& kind : record.communication->collectives)
@@ -126,16 +125,17 @@ TEST_CASE("amaxes over all ranks are an exchange for each tensor, which is predi
                  << recompute);
       const std::int64_t own = maxima(c);
       c.reduce_amax = "on";
-      // X of qkv, o, gate_up and down, dY of the same; the shared expert's s and its gradient. Weighted rows are not the
-      // norm's output, whose columns the shared expert then makes again.
+      // X of qkv, o, gate_up and down, and their dY; the shared expert's SwiGLU output and its gradient.
+      // Weighted rows are not the norm's output, whose columns the shared expert then quantizes again.
       const bool rows = model == weighted, again = c.recompute == "block";
       std::int64_t of_block = 8 + (model == "tiny-moe" ? 0 : 2) + (rows ? 2 : 0) + (again ? 3 + rows : 0);
-      if (c.dispatch == "fp8") of_block -= 2;  // what is sent has a scale of all ranks already
+      if (c.dispatch == "fp8") of_block -= 2;  // rows are sent with a common scale already
       CHECK(maxima(c) - own == static_cast<std::int64_t>(kLayers) * of_block);
     }
 }
 
-TEST_CASE("held-out losses leave what a step sends to experts as it is", "[session][moe][ep][held_out]") {
+TEST_CASE("run_case: held-out losses do not change the bytes that a step sends to experts",
+          "[session][moe][ep][held_out]") {
   const TempDirectory directory;
   Case c = parallel_case(2, 2);
   const Record plain = run_ok(c);
@@ -147,12 +147,12 @@ TEST_CASE("held-out losses leave what a step sends to experts as it is", "[sessi
   CHECK(evaluated.moe->bytes->combine == plain.moe->bytes->combine);
 }
 
-TEST_CASE("as many rows as there are cost what they are", "[session][moe][ep]") {
+TEST_CASE("run_case: sync sends only the rows that are routed to each rank", "[session][moe][ep]") {
   Case c = parallel_case(4, 4, "bf16", "tiny-moe");
   c.exchange = "sync";
   const Record record = run_ok(c);
   const double all = kLayers * 3 * kTokens * (2 * 2 * kWidth + 2 * 4 * kTopK);
-  CHECK(record.moe->bytes->dispatch < 0.75 * all);  // a token goes to two ranks of four at most
+  CHECK(record.moe->bytes->dispatch < 0.75 * all);  // a token goes to at most two ranks of four
   CHECK(record.moe->bytes->dispatch > 0.25 * all);
   CHECK(std::fabs(*record.moe->bytes->predicted_dispatch / record.moe->bytes->dispatch - 1) <= 0.25);
   c.exchange = "slots";
@@ -166,7 +166,7 @@ TEST_CASE("as many rows as there are cost what they are", "[session][moe][ep]") 
   CHECK(few.moe->bytes->dispatch == slots.moe->bytes->dispatch / 8);
 }
 
-TEST_CASE("memory for exact counts is for any routing", "[session][moe][ep]") {
+TEST_CASE("run_case: memory for sync suffices for any routing", "[session][moe][ep]") {
   for (const char* recipe : {"bf16", "tensorwise", "blockwise"})
     for (const char* routing : {"learned", "one"}) {
       INFO(recipe << ", " << routing);
@@ -177,17 +177,18 @@ TEST_CASE("memory for exact counts is for any routing", "[session][moe][ep]") {
     }
 }
 
-TEST_CASE("rows that find no slot are counted, and not expected", "[session][moe][ep]") {
+TEST_CASE("run_case: rows without a slot are counted as dropped and not as expected", "[session][moe][ep]") {
   Case c = parallel_case(2, 2);
   c.exchange = "slots", c.slots = 8, c.routing = "balanced";
   const Record record = run_ok(c);
-  // Of 128 tokens 101 have one of a rank's four experts, with two of eight each: 1 - 4/8 * 3/7.
+  // With two of eight experts each, 101 of 128 tokens have one of a rank's four experts: 1 - 4/8 * 3/7.
   CHECK(record.moe->rows.expected == kLayers * std::floor(kTokens * kTopK * 8 / 101));
   CHECK(record.moe->rows.actual <= kLayers * 2 * 8 * kTopK);
   CHECK(record.moe->rows.dropped > 0);
 }
 
-TEST_CASE("ranks with different experts drop and train as those that have all", "[session][moe][ep]") {
+TEST_CASE("run_case: expert-parallel ranks drop and train like ranks with all experts",
+          "[session][moe][ep]") {
   for (const char* routing : {"learned", "zipf:1"}) {
     Case c = parallel_case(2, 1);
     c.capacity = 0.75, c.routing = routing;
@@ -202,9 +203,10 @@ TEST_CASE("ranks with different experts drop and train as those that have all", 
       for (std::size_t step = 0; step < 3; ++step)
         CHECK(std::fabs(apart.training->loss[step] / whole.training->loss[step] - 1) <= 2e-4);
       CHECK(apart.moe->rows.expected == whole.moe->rows.expected);
-      CHECK(apart.moe->rows.actual <= 2 * 4 * kLayers * 24);  // of two ranks' tokens, by four experts
-      // Gradients of experts are summed over tokens in another order, so after three steps the routers' weights differ by rounding
-      // and a token whose choice is nearly a tie may go elsewhere: one in each layer. The test below has no such sum.
+      CHECK(apart.moe->rows.actual <= 2 * 4 * kLayers * 24);  // two ranks' tokens, four experts
+      // Gradients of experts are summed over tokens in another order. After three steps the routers' weights
+      // differ by rounding, and a token close to a tie may go elsewhere: one in each layer. The test below
+      // has no such sum.
       const double moved = c.routing == "learned" ? kLayers * kTopK : 0;
       CHECK(std::fabs(apart.moe->rows.dropped - whole.moe->rows.dropped) <= moved);
       CHECK(apart.memory->measured->activations == apart.memory->predicted->activations);
@@ -212,10 +214,10 @@ TEST_CASE("ranks with different experts drop and train as those that have all", 
   }
 }
 
-TEST_CASE(
-    "ranks with different experts drop exactly the rows that those with all drop while nothing was summed over ranks",
-    "[session][moe][ep]") {
-  // In the first layer of the first step every rank routes the same rows, whatever ranks have the experts.
+TEST_CASE("run_case: before any sum over ranks expert-parallel ranks drop exactly the same rows",
+          "[session][moe][ep]") {
+  // In the first layer of the first step every rank routes the same rows, for any distribution of the
+  // experts.
   Case c = parallel_case(2, 1);
   c.capacity = 0.75, c.layers = 1, c.steps = 1;
   const Record whole = run_ok(c);
@@ -228,7 +230,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("weights and states of ranks with different experts are those of ranks that have all",
+TEST_CASE("run_case: saved weights and states of expert-parallel ranks load on any number of ranks",
           "[session][checkpoint][moe][ep]") {
   const TempDirectory directory;
   Case c = parallel_case(2, 2);
@@ -252,7 +254,8 @@ TEST_CASE("weights and states of ranks with different experts are those of ranks
   }
 }
 
-TEST_CASE("what experts on several ranks cannot have is refused in a line", "[definition][moe][ep]") {
+TEST_CASE("why_unsupported: unsupported combinations with --ep are refused in one line",
+          "[definition][moe][ep]") {
   const auto why = [](int ranks, int ep, const char* name = "seed", const char* text = "42",
                       const char* recipe = "bf16") {
     Case c = parallel_case(ranks, ep, recipe);
@@ -288,7 +291,8 @@ TEST_CASE("what experts on several ranks cannot have is refused in a line", "[de
   CHECK(resolve(c).why_unsupported() == "--slots: 129 for a rank's 128 tokens");
 }
 
-TEST_CASE("dry runs predict large models for any number of ranks with experts", "[predict][moe][ep]") {
+TEST_CASE("dry_run: predicts large MoE models for any number of expert-parallel ranks",
+          "[predict][moe][ep]") {
   const auto most = [](int ep, const char* parallel, const char* exchange = "gather") {
     Case c;
     c.model = "qwen3-30b-a3b";
@@ -307,14 +311,14 @@ TEST_CASE("dry runs predict large models for any number of ranks with experts", 
   const std::int64_t all = weights(most(1, "ddp"));
   for (const int ep : {2, 4, 8}) {
     const std::int64_t experts = std::int64_t{4} * 4 * 128 * 3 * 2048 * 768;
-    // But for what parts are aligned to.
+    // Except for the alignment of parts.
     CHECK(std::abs(weights(most(ep, "ddp")) - (all - experts + experts / ep)) <= 1 << 16);
   }
   CHECK(weights(most(8, "fsdp")) < weights(most(8, "ddp")));
   const double row = 2 * 2048, slots = 4 * 8;
   CHECK(most(8, "ddp").experts.dispatch == 4 * 7 * 1024 * (2 * row + 2 * slots));
   CHECK(most(8, "ddp").experts.combine == 4 * 7 * 1024 * (2 * row + slots));
-  // Of 128 experts 16 are on a rank, so that nearly two thirds of all tokens go there.
+  // Each rank has 16 of 128 experts, so that nearly two thirds of all tokens go there.
   const double sync = most(8, "ddp", "sync").experts.dispatch / most(8, "ddp").experts.dispatch;
   CHECK(std::fabs(sync - 0.667) <= 0.002);
   CHECK(most(8, "ddp", "sync").most() > 0);

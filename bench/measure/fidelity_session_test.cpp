@@ -1,4 +1,4 @@
-// Whole cases with a fidelity probe: training is what it is without one, bit for bit, from fresh weights, from a fork and
+// Whole cases with a fidelity probe: it changes no bit of the training, from initial weights, in a fork and
 // after an interruption.
 #include <map>
 
@@ -40,7 +40,7 @@ void check_same_but_probe(const Record& with, const Record& without) {
 
 }  // namespace
 
-TEST_CASE("a fidelity probe changes no bit of the training", "[fidelity]") {
+TEST_CASE("run_case: a fidelity probe changes no bit of the training", "[fidelity]") {
   const TempDirectory directory;
   for (const char* recipe : {"bf16", "tensorwise", "tensorwise_delayed"})
     for (const auto& [gpus, parallel] : {std::pair{1, "ddp"}, {2, "ddp"}, {2, "fsdp"}, {4, "hsdp"}})
@@ -65,7 +65,7 @@ TEST_CASE("a fidelity probe changes no bit of the training", "[fidelity]") {
       }
 }
 
-TEST_CASE("the probe of a fork is of the trunk's weights", "[fidelity][checkpoint]") {
+TEST_CASE("run_case: the probe of a fork uses the trunk's weights", "[fidelity][checkpoint]") {
   const TempDirectory directory;
   Case trunk = with_checkpoints(small_case(directory), directory / "trunk", 3);
   trunk.checkpoint_keep = "all";
@@ -84,8 +84,7 @@ TEST_CASE("the probe of a fork is of the trunk's weights", "[fidelity][checkpoin
   CHECK(fidelity_of(run_ok(weights)) == forked);
 }
 
-TEST_CASE("a run that goes on from a checkpoint has its probe of the first weights again",
-          "[fidelity][checkpoint]") {
+TEST_CASE("run_case: a resumed run repeats the probe of its first weights", "[fidelity][checkpoint]") {
   const TempDirectory directory;
   Case c = probed(small_case(directory));
   const Record straight = run_ok(c);
@@ -99,7 +98,7 @@ TEST_CASE("a run that goes on from a checkpoint has its probe of the first weigh
   CHECK(fidelity_of(rest) == fidelity_of(straight));
 }
 
-TEST_CASE("weights that ranks exchange in FP8 have no fidelity probe", "[fidelity]") {
+TEST_CASE("run_case: weights gathered in FP8 have no fidelity probe", "[fidelity]") {
   const TempDirectory directory;
   Case c = small_case(directory);
   c.gpus = 2, c.parallel = "fsdp", c.gather = "fp8";
@@ -109,8 +108,7 @@ TEST_CASE("weights that ranks exchange in FP8 have no fidelity probe", "[fidelit
   CHECK(run_ok(c).fidelity.empty());
 }
 
-TEST_CASE("sensitivity: cells before the first step change no bit of the training",
-          "[fidelity][sensitivity]") {
+TEST_CASE("run_case: sensitivity cells change no bit of the training", "[fidelity][sensitivity]") {
   const TempDirectory directory;
   for (const char* recipe : {"bf16", "tensorwise", "tensorwise_delayed"})
     for (const auto& [gpus, parallel] : {std::pair{1, "ddp"}, {2, "fsdp"}}) {
@@ -139,7 +137,8 @@ TEST_CASE("sensitivity: cells before the first step change no bit of the trainin
     }
 }
 
-TEST_CASE("sensitivity: a fork's cells are of the trunk's weights", "[fidelity][sensitivity][checkpoint]") {
+TEST_CASE("run_case: a fork's sensitivity cells use the trunk's weights",
+          "[fidelity][sensitivity][checkpoint]") {
   const TempDirectory directory;
   Case trunk = with_checkpoints(small_case(directory), directory / "trunk", 3);
   trunk.checkpoint_keep = "all";

@@ -1,5 +1,5 @@
-// Transposed codes from the case to the record: casts counted, memory predicted, ranks, recomputation and checkpoints alike, and
-// what is refused.
+// --flow (transposed FP8 data) from the case to the record: casts are counted; memory is predicted; ranks,
+// recomputation and checkpoints agree; unsupported recipes are refused.
 #include <stdlib.h>
 
 #include <cmath>
@@ -57,18 +57,18 @@ void check_casts(const Case& c, std::int64_t standalone, std::int64_t fused, std
 
 }  // namespace
 
-TEST_CASE("casts of a step are counted, with flow and without", "[session][flow]") {
-  // Of two blocks. Rows and columns: two norms, SwiGLU's output, its gradient, and those of o, down and qkv; rows of
-  // attention's output, whose columns are cast alone.
+TEST_CASE("run_case: casts of a step are counted with and without flow", "[session][flow]") {
+  // Two blocks. Rows and columns: two norms, SwiGLU's output and its gradient, the gradients of o, down and
+  // qkv. Rows of attention's output, whose columns are cast by themselves.
   check_casts(flow_case("tiny", "off"), 2, 2 * 15, 0);
-  // Left: rows of each, and columns of SwiGLU's output and gradient.
+  // Remaining with flow: rows of each, and columns of SwiGLU's output and gradient.
   check_casts(flow_case("tiny", "on"), 0, 2 * 10, 2 * 6);
-  // Experts cast the rows' columns where they are gathered, and those of two are as in a block.
+  // Experts' columns are cast where rows are gathered; the other casts are those of a dense block.
   check_casts(flow_case("tiny-moe", "off"), 2, 2 * 15, 0);
   check_casts(flow_case("tiny-moe", "on"), 0, 2 * 10, 2 * 6);
 }
 
-TEST_CASE("the record says what transposed codes lose", "[session][flow]") {
+TEST_CASE("run_case: the record has the errors of transposed FP8 data", "[session][flow]") {
   for (const char* model : {"tiny", "tiny-moe-shared"}) {
     INFO(model);
     const Record record = run_case(resolve(flow_case(model)));
@@ -78,7 +78,7 @@ TEST_CASE("the record says what transposed codes lose", "[session][flow]") {
       INFO(c.role);
       roles.insert(c.role);
       REQUIRE((c.e_conv && c.e_total && c.e_direct && c.underflow_percent));
-      // Cast once e4m3 errs by 2.6% or so; the second time only what falls below the smallest normal is rounded.
+      // A single cast to E4M3 errs by about 2.6%; the second rounds only values below the smallest normal.
       CHECK((*c.e_direct > 0.02 && *c.e_direct < 0.03));
       CHECK(std::fabs(*c.e_total / *c.e_direct - 1) < 0.1);
       CHECK(*c.e_conv < 0.01);
@@ -87,12 +87,12 @@ TEST_CASE("the record says what transposed codes lose", "[session][flow]") {
     std::set<std::string> expected = {"down.dy", "gate_up.x", "o.dy", "o.x", "qkv.dy", "qkv.x"};
     if (std::string(model) != "tiny") expected.insert({"shared_down.dy", "shared_gate_up.x"});
     CHECK(roles == expected);
-    // The list of all operands' errors has them too: as their columns.
+    // The list of all operands' errors has these too, as their columns.
     for (const QuantizationStats& s : record.quantization) roles.erase(s.role.substr(0, s.role.find(' ')));
     CHECK(roles.empty());
   }
   CHECK(run_case(resolve(flow_case("tiny", "off"))).flow->conversion.empty());
-  // What came from another rank as codes has no value to compare with; what did, has.
+  // FP8 data from another rank has no BF16 value to compare with; BF16 rows have.
   for (const char* dispatch : {"bf16", "fp8"}) {
     Case c = flow_case("tiny-moe");
     c.gpus = c.ep = 2, c.dispatch = dispatch;
@@ -112,12 +112,13 @@ TEST_CASE("the record says what transposed codes lose", "[session][flow]") {
   }
 }
 
-TEST_CASE("flow trains alike on ranks, recomputed, in micro-steps and from a checkpoint", "[session][flow]") {
+TEST_CASE("run_case: flow agrees on ranks and recomputed and in micro-steps and after a checkpoint",
+          "[session][flow]") {
   for (const char* model : {"tiny", "tiny-moe"}) {
     INFO(model);
     Case c = flow_case(model);
     c.batch = 4;
-    if (resolve(c).model.moe) c.aux = 0;  // whose f is of a micro-batch
+    if (resolve(c).model.moe) c.aux = 0;  // its f is computed per micro-batch
     const std::vector<double> one = losses_of(c);
     CHECK(one != losses_of([&] {
             Case without = c;
@@ -136,7 +137,7 @@ TEST_CASE("flow trains alike on ranks, recomputed, in micro-steps and from a che
     const std::vector<double> micro_steps = losses_of(split);
     for (std::size_t step = 0; step < one.size(); ++step)
       for (const auto* other : {&ddp, &fsdp, &micro_steps}) {
-        // Sums over tokens in another order, and weights in BF16 that it may round the other way.
+        // Sums over tokens in another order, and BF16 weights that it may round the other way.
         CHECK(std::fabs((*other)[step] / one[step] - 1) <= 2e-4);
       }
   }
@@ -150,7 +151,7 @@ TEST_CASE("flow trains alike on ranks, recomputed, in micro-steps and from a che
   CHECK(losses_of(c) == straight);
 }
 
-TEST_CASE("flow needs codes that can be transposed, and has an id of its own", "[flow]") {
+TEST_CASE("run_case: flow needs FP8 data that can be transposed and changes the case id", "[flow]") {
   const Case off = flow_case("tiny", "off"), on = flow_case();
   CHECK(resolve(on).id != resolve(off).id);
   CHECK_FALSE(case_to_json(off).contains("flow"));
@@ -175,7 +176,7 @@ TEST_CASE("flow needs codes that can be transposed, and has an id of its own", "
   const Record codes = run_case(resolve(apart));
   REQUIRE(codes.status == Status::ok);
   CHECK(codes.moe->columns == "transposed");
-  // A row of one's own is the same, and other rows cannot have it.
+  // A recipe file with "flow" is equivalent; recipes without suitable formats cannot have it.
   nlohmann::json row = recipe_to_json(find_recipe("blockwise_pow2"));
   row["name"] = "own";
   row["flow"] = true;

@@ -1,4 +1,4 @@
-// Forks: what they take from another run's checkpoint, what is their own, and what is refused.
+// Forks: what they take from another run's checkpoint, what they set themselves, and what is refused.
 #include <set>
 
 #include "bench/measure/checkpoint_testing.h"
@@ -10,7 +10,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A text of one sequence: every step of every run reads the same, so that a fork can go on like its trunk.
+/// Uses a text of one sequence: every step of every run reads the same tokens, so that a fork can continue
+/// like its trunk.
 Case one_sequence(const TempDirectory& directory) {
   Case c = small_case(directory);
   c.recipe = "bf16";
@@ -19,7 +20,7 @@ Case one_sequence(const TempDirectory& directory) {
   return c;
 }
 
-/// The case, with checkpoints after 3 and 6 steps, run.
+/// Runs the case with checkpoints after 3 and 6 steps.
 Record run_trunk(Case& c, const TempDirectory& directory) {
   c = with_checkpoints(c, directory / "trunk", 3);
   c.checkpoint_keep = "all";
@@ -41,7 +42,7 @@ std::string refusal(const Case& c) {
 
 }  // namespace
 
-TEST_CASE("a fork takes weights, moments and AdamW's step count along", "[checkpoint]") {
+TEST_CASE("run_case: a fork takes over weights and moments and AdamW's step count", "[checkpoint]") {
   for (const char* format : {"fp32", "bf16"}) {
     const TempDirectory directory;
     Case c = one_sequence(directory);
@@ -52,7 +53,7 @@ TEST_CASE("a fork takes weights, moments and AdamW's step count along", "[checkp
     CHECK(fork.training->loss == std::vector<double>(loss.begin() + 3, loss.end()));
     CHECK((*fork.definition->init)["kind"] == "fork");
 
-    // The same weights alone give the same first loss, and other updates.
+    // The same weights without the state give the same first loss and other updates.
     Case weights = fork_of(c, "", 3);
     weights.init_from = checkpoint_at(c, 3) + "/weights.safetensors";
     const Record other = run_ok(weights);
@@ -62,7 +63,7 @@ TEST_CASE("a fork takes weights, moments and AdamW's step count along", "[checkp
   }
 }
 
-TEST_CASE("a fork of a fork, ended on the way, counts AdamW's steps on", "[checkpoint]") {
+TEST_CASE("run_case: a resumed fork of a fork continues AdamW's step count", "[checkpoint]") {
   const TempDirectory directory;
   Case c = one_sequence(directory);
   c.steps = 9;
@@ -78,7 +79,7 @@ TEST_CASE("a fork of a fork, ended on the way, counts AdamW's steps on", "[check
   CHECK(second.training->loss == std::vector<double>(loss.begin() + 6, loss.end()));
 }
 
-TEST_CASE("schedule, data and recipe are the fork's own", "[checkpoint]") {
+TEST_CASE("run_case: a fork has its own schedule and data and recipe", "[checkpoint]") {
   const TempDirectory directory;
   Case c = small_case(directory);
   run_trunk(c, directory);
@@ -92,7 +93,7 @@ TEST_CASE("schedule, data and recipe are the fork's own", "[checkpoint]") {
   fresh.fork_from = "";
   CHECK(record.training->lr == run_ok(fresh).training->lr);
   CHECK(record.training->lr.front() < record.training->lr.back());
-  // Its data is that of step 0 and seed 7: what the trunk's weights alone say of it is the first loss.
+  // Its data is that of step 0 and seed 7: the first loss equals that of the trunk's weights on this data.
   Case weights = fresh;
   weights.init_from = checkpoint_at(c, 6) + "/weights.safetensors";
   CHECK(run_ok(weights).training->loss[0] == record.training->loss[0]);
@@ -102,12 +103,12 @@ TEST_CASE("schedule, data and recipe are the fork's own", "[checkpoint]") {
   CHECK(ids.insert(resolve(fresh).id).second);
 }
 
-TEST_CASE("a fork may keep its state in other formats", "[checkpoint]") {
+TEST_CASE("run_case: a fork may use other dtypes for its state", "[checkpoint]") {
   const TempDirectory directory;
   Case c = one_sequence(directory);
   const Record trunk = run_trunk(c, directory);
   Case fork = fork_of(c, checkpoint_at(c, 3), 2);
-  fork.master = fork.moments = "bf16";  // the step works with BF16 weights anyway
+  fork.master = fork.moments = "bf16";  // the step uses BF16 weights anyway
   CHECK(run_ok(fork).training->loss[0] == trunk.training->loss[3]);
 
   Case narrow = one_sequence(directory);
@@ -119,10 +120,10 @@ TEST_CASE("a fork may keep its state in other formats", "[checkpoint]") {
   const Record record = run_ok(wide);
   CHECK(record.training->loss[0] == bf16.training->loss[3]);
   CHECK(record.training->loss[2] !=
-        bf16.training->loss[5]);  // its second update begins where the first ended
+        bf16.training->loss[5]);  // its second update starts from the unrounded result of the first
 }
 
-TEST_CASE("what cannot be forked from is refused in one line", "[checkpoint]") {
+TEST_CASE("run_case: invalid fork sources are refused in one line", "[checkpoint]") {
   const TempDirectory directory;
   Case c = small_case(directory);
   run_trunk(c, directory);
@@ -172,8 +173,8 @@ TEST_CASE("what cannot be forked from is refused in one line", "[checkpoint]") {
   CHECK(refusal(fork) == "");
 }
 
-TEST_CASE("a fork finds damage in what it reads, however its ranks share the model", "[checkpoint]") {
-  // The embedding takes several blocks, which neither the writers' parts nor the readers' end with.
+TEST_CASE("run_case: a fork finds damage in what it reads in any sharding", "[checkpoint]") {
+  // The embedding has several blocks, at whose ends neither the writers' nor the readers' parts end.
   constexpr std::size_t kVocab = 50001;
   for (const auto& [writers, readers] : {std::pair(1, 2), {2, 1}, {2, 3}}) {
     INFO(writers << " ranks write, " << readers << " read");
@@ -195,7 +196,7 @@ TEST_CASE("a fork finds damage in what it reads, however its ranks share the mod
       INFO(file << ", " << before_end << " bytes before its end");
       damage(file, before_end);
       const std::string damaged = file_text(file);
-      CHECK(refusal_of([&] { check_files({resolve(fork)}); }) == "");  // opens it, and reads no values
+      CHECK(refusal_of([&] { check_files({resolve(fork)}); }) == "");  // opens it but reads no values
       const std::string why = refusal_of([&] { run_case(resolve(fork)); });
       CHECK(why.starts_with(file + ": damaged: bytes "));
       CHECK(why.ends_with(" are not those that were written"));
@@ -206,18 +207,18 @@ TEST_CASE("a fork finds damage in what it reads, however its ranks share the mod
     };
     run_ok(fork);
     const std::string weights = path + "/weights.safetensors", m = path + "/m.safetensors";
-    // The head comes first in the files, then the embedding.
+    // The files begin with the head, followed by the embedding.
     const std::size_t whole = fs::file_size(weights), wide = kVocab * 32 * 4;
     for (const std::size_t from_begin : {wide / 3, wide / 2, wide / 4 * 5, wide / 2 * 3, whole - 1})
       refused(weights, whole - from_begin);
     refused(m, whole - wide / 2);
-    fork.moments = "bf16";  // of which another form is read
+    fork.moments = "bf16";  // read and converted to another dtype
     refused(m, whole - wide / 3);
     CHECK(contains(refused(path + "/v.safetensors", whole - wide / 2), " of lm_head.weight are"));
   }
 }
 
-TEST_CASE("scales are checked with what is stored by them", "[checkpoint]") {
+TEST_CASE("run_case: the scales of stored moments are verified if a fork reads them", "[checkpoint]") {
   const TempDirectory directory;
   Case c = one_sequence(directory);
   c.moments = "e4m3", c.second_moment = "fp16";
@@ -231,7 +232,7 @@ TEST_CASE("scales are checked with what is stored by them", "[checkpoint]") {
   run_ok(fork);
 }
 
-TEST_CASE("a checkpoint from before there were checksums is forked as it is", "[checkpoint]") {
+TEST_CASE("run_case: a checkpoint without checksums can be forked", "[checkpoint]") {
   const TempDirectory directory;
   Case c = small_case(directory);
   run_trunk(c, directory);
@@ -243,7 +244,7 @@ TEST_CASE("a checkpoint from before there were checksums is forked as it is", "[
   CHECK(run_ok(fork_of(c, path, 2)).training->loss == loss);
 }
 
-TEST_CASE("a fork rounds the moments of its trunk to scaled formats, and goes on from them",
+TEST_CASE("run_case: a fork rounds its trunk's moments to scaled dtypes and resumes from them",
           "[checkpoint][optimizer]") {
   const TempDirectory directory;
   Case c = one_sequence(directory);
@@ -269,7 +270,7 @@ TEST_CASE("a fork rounds the moments of its trunk to scaled formats, and goes on
   for (const double loss : last) CHECK(std::fabs(loss / last[0] - 1) < 1e-2);
 }
 
-TEST_CASE("a fork goes on with the optimizer of its trunk", "[checkpoint][optimizer]") {
+TEST_CASE("run_case: a fork needs the optimizer of its trunk", "[checkpoint][optimizer]") {
   const TempDirectory directory;
   Case c = one_sequence(directory);
   c.optimizer = "lion";

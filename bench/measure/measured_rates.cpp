@@ -1,4 +1,4 @@
-// Times the two things that bound every step. See measured_rates.h.
+// Times a GEMM and a copy, the two bounds of every step. See measured_rates.h.
 #include "bench/measure/measured_rates.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t kSide = 8192;
 constexpr std::int64_t kCopyElements = std::int64_t{1} << 29;  // 1 GiB of BF16
 
-/// Seconds of the fastest call, after warm-up (which lets a device time its GEMM candidates).
+/// Returns the seconds of the fastest call, after warm-up (which lets a device autotune its GEMMs).
 double shortest_seconds(Device& device, DeviceClock& clock, const std::function<void()>& call) {
   for (int i = 0; i < 3; ++i) call();
   return shortest_sample([&] {
@@ -84,7 +84,7 @@ OpRates measure_rates(Device& device, const Recipe& recipe) {
            });
   };
   peaks.bf16_flops = rate({});
-  // The first GEMM of each width: a recipe may have both, or only backward ones.
+  // Measures the first GEMM of each width: a recipe may have both widths, or quantize only backward GEMMs.
   for (const GemmRole role : kGemmRoles) {
     const GemmRecipe gemm = without_draws(recipe.gemm(role));
     if (!gemm.a.quantized() || !gemm.b.quantized()) continue;

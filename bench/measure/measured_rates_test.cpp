@@ -1,4 +1,4 @@
-// When a rate has been timed often enough, on made-up series of times.
+// When a rate has been sampled often enough, on synthetic series of times.
 #include "bench/measure/measured_rates.h"
 
 #include <cmath>
@@ -9,7 +9,8 @@
 using namespace precbench;
 
 TEST_CASE("shortest_sample: finds the fastest call of a clock that rises and falls", "[measured_rates]") {
-  // 1.6 ms, 4% slower or faster about once a second: the median of the first 15 calls would be 4% too long.
+  // 1.6 ms, up to 4% slower or faster with a period of a second: the median of the first 15 calls would be 4%
+  // too long.
   int calls = 0;
   double now = 0;
   const double shortest = shortest_sample([&] {
@@ -35,7 +36,7 @@ TEST_CASE("percent_of_counts: a part that rounds to more than the whole is 100%"
   CHECK(!percent_of_counts(0, 0));
 }
 
-TEST_CASE("shortest_sample: long calls are timed ten times, and a rate that keeps rising ends",
+TEST_CASE("shortest_sample: long calls are timed ten times and a rate that keeps rising ends",
           "[measured_rates]") {
   int calls = 0;
   CHECK(shortest_sample([&] { return ++calls, 5.0; }) == 5.0);

@@ -1,5 +1,5 @@
-// Cases that run one after another in one process leave nothing behind: rank threads with their OpenMP teams, packed operands
-// of GEMMs, arenas.
+// Cases that run one after another in one process leak nothing: rank threads with their OpenMP teams, packed
+// operands of GEMMs, arenas.
 #include <cstdint>
 #include <fstream>
 #include <string>
@@ -11,7 +11,7 @@ using namespace precbench;
 
 namespace {
 
-/// Resident memory of this process, bytes.
+/// Returns the resident memory of this process in bytes.
 std::int64_t resident() {
   std::ifstream status("/proc/self/status");
   for (std::string key, rest; status >> key && std::getline(status, rest);)
@@ -21,8 +21,7 @@ std::int64_t resident() {
 
 }  // namespace
 
-TEST_CASE("case after case in one process, its memory stays what it is",
-          "[session][moe][ep][address-space]") {
+TEST_CASE("run_case: memory does not grow over cases in one process", "[session][moe][ep][address-space]") {
   const auto run_some = [](int count) {
     for (int i = 0; i < count; ++i) {
       Case c;
@@ -35,7 +34,7 @@ TEST_CASE("case after case in one process, its memory stays what it is",
       run_ok(c);
     }
   };
-  // Memory that is kept for good, such as the C library's arenas, has been allocated after the first cases.
+  // Memory that is kept for good, such as the C library's arenas, has been allocated by the first cases.
   run_some(8);
   const std::int64_t before = resident();
   constexpr int kCases = 20;
@@ -43,6 +42,6 @@ TEST_CASE("case after case in one process, its memory stays what it is",
   const double grown = static_cast<double>(resident() - before) / (1 << 20);
   INFO(grown << " MiB in " << kCases << " cases");
   CHECK(before > 0);
-  // A rank's arena alone is several MiB: one that stayed for each case would be ten times this.
+  // A rank's arena alone is several MiB: one leaked per case would exceed this tenfold.
   CHECK(grown < 32);
 }

@@ -1,4 +1,4 @@
-// From the step time to tokens per second, MFU and the speed of light. See metrics.h.
+// Computes tokens per second, MFU and the speed of light from the step time. See metrics.h.
 #include "bench/measure/metrics.h"
 
 #include <fmt/format.h>
@@ -12,8 +12,8 @@ namespace precbench {
 
 namespace {
 
-/// How far a GPU may exceed its data sheet, whose peaks are those of a stated boost clock: the highest clocks of the GPUs
-/// that precbench knows are up to 20% above it. Beyond that no clock explains a speed.
+/// Tolerated excess over the data sheet, whose peaks hold at a stated boost clock: the highest clocks of the
+/// GPUs that precbench knows are up to 20% above it. No clock explains a higher speed.
 constexpr double kMostOverSheet = 1.25;
 
 }  // namespace

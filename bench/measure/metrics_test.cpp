@@ -1,4 +1,4 @@
-// Speed from a record's parts, and what a speed that cannot be does to it.
+// Speed derived from a record's parts, and the effect of an impossible speed.
 #include "bench/measure/metrics.h"
 
 #include <cmath>
@@ -13,7 +13,7 @@ using namespace precbench;
 
 namespace {
 
-/// As a session leaves it, on a GPU of known peaks: 989 BF16 TFLOP/s.
+/// Returns a record as a session leaves it, on a GPU with a known peak: 989 BF16 TFLOP/s.
 Record measured_record(const Case& c, double median_ms) {
   Record record = start_record(resolve(c));
   record.env->gpu.emplace().name = "NVIDIA H200";
@@ -37,7 +37,7 @@ Case one_gpu() {
 
 }  // namespace
 
-TEST_CASE("metrics carry their denominators", "[metrics]") {
+TEST_CASE("fill_metrics: speeds are divided by the data-sheet and the measured rates", "[metrics]") {
   const Case c = one_gpu();
   Record record = measured_record(c, 100);
   // A tenth of the step's time at the peak rate.
@@ -55,7 +55,7 @@ TEST_CASE("metrics carry their denominators", "[metrics]") {
   CHECK(!m.peaks->measured_fp8_tflops.has_value());
 }
 
-TEST_CASE("rates that were not measured leave only their own ratio out", "[metrics]") {
+TEST_CASE("fill_metrics: rates that were not measured leave out mfu_measured only", "[metrics]") {
   const Case c = one_gpu();
   Record record = measured_record(c, 100);
   fill_metrics(record, resolve(c), {}, std::nullopt, std::nullopt);
@@ -65,7 +65,8 @@ TEST_CASE("rates that were not measured leave only their own ratio out", "[metri
   CHECK(!record.metrics->peaks->measured_bf16_tflops.has_value());
 }
 
-TEST_CASE("a speed above the GPU's peak is a crashed row with everything but the metrics", "[metrics]") {
+TEST_CASE("fill_metrics: a speed above the GPU's peak makes the row crashed and drops the metrics only",
+          "[metrics]") {
   const Case c = one_gpu();
   Record record = measured_record(c, 1);  // 8000 TFLOP/s
   fill_metrics(record, resolve(c), {}, std::nullopt, std::nullopt);
@@ -80,7 +81,7 @@ TEST_CASE("a speed above the GPU's peak is a crashed row with everything but the
 TEST_CASE("fill_metrics: a speed somewhat above the data sheet keeps its metrics", "[metrics]") {
   const Case c = one_gpu();
   Record record = measured_record(c, 100);
-  // 1.1 times the data sheet's peak, as a GPU whose clock goes beyond the stated boost clock.
+  // 1.1 times the data sheet's peak, like a GPU that clocks above the stated boost clock.
   const std::vector<OpCost> ops = {{"matmul", OpClass::gemm, 1.1 * 989e11, 0, DType::bf16}};
   fill_metrics(record, resolve(c), ops, OpRates{989e12, 0, 4e12}, std::nullopt);
   CHECK(record.status == Status::ok);
@@ -107,7 +108,7 @@ TEST_CASE("fill_metrics: a bimodal timing has the speed of its mean step", "[met
   CHECK(steady.metrics->tokens_per_s == 400000.0);
 }
 
-TEST_CASE("what does not run natively has no metrics", "[metrics]") {
+TEST_CASE("fill_metrics: an emulated recipe has no metrics", "[metrics]") {
   const Case c = one_gpu();
   Record record = measured_record(c, 1);
   record.support->dgrad.path = ExecutionPath::emulated;
@@ -117,14 +118,14 @@ TEST_CASE("what does not run natively has no metrics", "[metrics]") {
   CHECK(!record.metrics->energy_j_per_token.has_value());
 }
 
-TEST_CASE("metrics: FP4 GEMMs are set against the FP4 peak, FP8 and BF16 ones against theirs", "[metrics]") {
+TEST_CASE("fill_metrics: FP4 and FP8 and BF16 GEMMs are compared with their own peaks", "[metrics]") {
   Case c = one_gpu();
   c.recipe = "nvfp4";
   c.steps = 10;
   c.seq = 1024;
   Record record = measured_record(c, 400);
   record.env->gpu->name = "NVIDIA B200";
-  // Each a tenth of the step at its own peak; FP4 at the FP8 rate would take twice as long.
+  // Each takes a tenth of the step at its own peak; FP4 at the FP8 rate would take twice as long.
   const std::vector<OpCost> ops = {{"matmul fprop", OpClass::gemm, 9000e12 * 0.04, 0, DType::e2m1},
                                    {"matmul dgrad", OpClass::gemm, 4500e12 * 0.04, 0, DType::e4m3},
                                    {"matmul wgrad", OpClass::gemm, 2250e12 * 0.04, 0, DType::bf16}};
@@ -140,8 +141,7 @@ TEST_CASE("metrics: FP4 GEMMs are set against the FP4 peak, FP8 and BF16 ones ag
   CHECK(nlohmann::ordered_json(measured_record(one_gpu(), 1)).dump().find("fp4") == std::string::npos);
 }
 
-TEST_CASE("metrics: a recipe with FP4 GEMMs has no speed of light on a GPU without an FP4 peak",
-          "[metrics]") {
+TEST_CASE("op_rates: a recipe with FP4 GEMMs has no rates on a GPU without an FP4 peak", "[metrics]") {
   const DatasheetRates h200 = *datasheet_rates("NVIDIA H200"), b200 = *datasheet_rates("NVIDIA B200");
   CHECK_FALSE(op_rates(h200, find_recipe("nvfp4")).has_value());
   CHECK_FALSE(op_rates(h200, find_recipe("nvfp4_fprop_bf16")).has_value());
@@ -149,8 +149,7 @@ TEST_CASE("metrics: a recipe with FP4 GEMMs has no speed of light on a GPU witho
   CHECK(op_rates(b200, find_recipe("nvfp4"))->fp4_flops == 9000e12);
 }
 
-TEST_CASE("metrics: a GPU without known peaks has no MFU, and the record says how to give them",
-          "[metrics]") {
+TEST_CASE("fill_metrics: a GPU without known peaks has no MFU and a warning how to give them", "[metrics]") {
   const Case c = one_gpu();
   Record record = measured_record(c, 100);
   record.env->gpu->name = "NVIDIA Unknown";
@@ -191,7 +190,7 @@ class OddShapes final : public Device {
 
 }  // namespace
 
-TEST_CASE("record: shapes that a native recipe had emulated are named, and it has no speed", "[metrics]") {
+TEST_CASE("add_kernels: emulated shapes of a native recipe are named and remove its speed", "[metrics]") {
   const Case c = one_gpu();
   const Plan plan = resolve(c);
   Record record = measured_record(c, 100);

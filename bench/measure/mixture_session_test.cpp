@@ -1,5 +1,5 @@
-// A mixture of experts from the case to the record: it trains, in several recipes and on several ranks, and its record says
-// how it was routed.
+// An MoE model from the case to the record: it trains, with several recipes and on several ranks, and its
+// record describes the routing.
 #include <fmt/format.h>
 #include <stdlib.h>
 
@@ -38,7 +38,7 @@ Case mixture_case(const char* model = "tiny-moe-shared") {
 
 }  // namespace
 
-TEST_CASE("a mixture trains, and its record says how it was routed", "[session][moe]") {
+TEST_CASE("run_case: a mixture trains and its record describes the routing", "[session][moe]") {
   for (const char* recipe : {"bf16", "tensorwise", "blockwise", "mxfp8"}) {
     INFO(recipe);
     Case c = mixture_case();
@@ -71,7 +71,7 @@ TEST_CASE("a mixture trains, and its record says how it was routed", "[session][
   }
 }
 
-TEST_CASE("a dense model's record says nothing of experts", "[session][moe]") {
+TEST_CASE("run_case: a dense model's record has no MoE keys", "[session][moe]") {
   Case c = mixture_case("tiny");
   const nlohmann::ordered_json json = run_case(resolve(c));
   CHECK_FALSE(json.contains("moe"));
@@ -79,13 +79,13 @@ TEST_CASE("a dense model's record says nothing of experts", "[session][moe]") {
   CHECK_FALSE(json.at("breakdown").contains("routing_ms"));
 }
 
-TEST_CASE("forced and dropped slots are in the record", "[session][moe]") {
+TEST_CASE("run_case: forced and dropped slots are in the record", "[session][moe]") {
   Case c = mixture_case("tiny-moe");
   c.routing = "one";
   c.capacity = 1.5;
   const Record record = run_case(resolve(c));
   REQUIRE(record.status == Status::ok);
-  CHECK(*record.moe->load.max == 4);  // 2 of 8 experts have all
+  CHECK(*record.moe->load.max == 4);  // two of eight experts get everything
   CHECK(record.moe->load.empty_experts == 12);
   CHECK(record.moe->rows.actual == 2 * 2 * 48);  // layers, experts, and 1.5 of the 32 at even load
   CHECK(record.moe->rows.dropped == 2 * 2 * (128 - 48));
@@ -95,19 +95,20 @@ TEST_CASE("forced and dropped slots are in the record", "[session][moe]") {
   CHECK(*run_case(resolve(c)).moe->load.max == 1);
 }
 
-TEST_CASE("a capacity beyond any number of rows drops nothing", "[session][moe]") {
+TEST_CASE("run_case: an unlimited capacity drops nothing", "[session][moe]") {
   Case c = mixture_case("tiny-moe");
   c.capacity = 1e300;
   const Record record = run_case(resolve(c));
   REQUIRE(record.status == Status::ok);
-  CHECK(record.moe->rows.actual == 2 * 2 * 128);  // layers, and two experts for each token
+  CHECK(record.moe->rows.actual == 2 * 2 * 128);  // layers, and two experts per token
   CHECK(record.moe->rows.expected == record.moe->rows.actual);
   CHECK(record.moe->rows.dropped == 0);
 }
 
 namespace {
 
-/// The path of weights for mixture_case("tiny-moe") with NaN in the embeddings of `words` words from `first` on.
+/// Writes weights for mixture_case("tiny-moe") with NaN embeddings for words [first, first + words). Returns
+/// the path.
 std::string broken_weights(const TempDirectory& directory, std::int64_t first, std::int64_t words) {
   Case c = mixture_case("tiny-moe");
   c.steps = 1;
@@ -131,13 +132,14 @@ std::string broken_weights(const TempDirectory& directory, std::int64_t first, s
   return path;
 }
 
-/// Where an input token of a step's first micro-step stands.
+/// Place of an input token of a step's first micro-step.
 struct TokenPlace {
   std::int64_t word = 0, rank = 0;
-  std::int64_t token = 0;  ///< of the rank's
+  std::int64_t token = 0;  ///< index on the rank
 };
 
-/// A word that the first step of a case has once, and where: behind the middle of a sequence of the last rank.
+/// Returns a word that occurs once in the first step of a case, in the second half of a sequence of the last
+/// rank.
 TokenPlace lone_word(const Case& c) {
   const Plan plan = resolve(c);
   const auto data = open_data(data_options(c, plan.model));
@@ -167,7 +169,8 @@ void check_line_names(const Case& c, const TokenPlace& place) {
 
 }  // namespace
 
-TEST_CASE("router logits that are no numbers end a case with a line that names a token", "[session][moe]") {
+TEST_CASE("run_case: router logits that are NaN end a case with an error that names a token",
+          "[session][moe]") {
   const TempDirectory directory;
   Case c = mixture_case("tiny-moe");
   c.init_from = broken_weights(directory, 0, resolve(c).model.vocab);
@@ -178,7 +181,7 @@ TEST_CASE("router logits that are no numbers end a case with a line that names a
   }
 }
 
-TEST_CASE("router logits that are no numbers from mid-sequence on: the first token is named",
+TEST_CASE("run_case: router logits that are NaN from mid-sequence on name the first such token",
           "[session][moe]") {
   for (const int ranks : {1, 2}) {
     INFO("ep " << ranks);
@@ -191,7 +194,7 @@ TEST_CASE("router logits that are no numbers from mid-sequence on: the first tok
   }
 }
 
-TEST_CASE("the dry run of a mixture counts what the formula says", "[predict][moe]") {
+TEST_CASE("dry_run: the FLOPs of a mixture equal the closed form", "[predict][moe]") {
   for (const char* model :
        {"tiny-moe", "tiny-moe-shared", "qwen3-30b-a3b", "deepseek-v2-lite-gqa", "llama4-scout-gqa"}) {
     INFO(model);
@@ -203,26 +206,27 @@ TEST_CASE("the dry run of a mixture counts what the formula says", "[predict][mo
   }
 }
 
-TEST_CASE("ranks of a mixture share it in every way alike", "[rank][moe]") {
+TEST_CASE("run_case: a mixture trains alike in any sharding", "[rank][moe]") {
   const auto losses = [](const char* parallel, int gpus, int batch) {
     Case c = mixture_case();
     c.parallel = parallel;
     c.gpus = gpus;
     c.batch = batch;
-    c.aux = 0;  // whose f is of a micro-batch
+    c.aux = 0;  // its f is computed per micro-batch
     const Record record = run_case(resolve(c));
     REQUIRE(record.status == Status::ok);
     return std::vector<double>(record.training->loss.begin(), record.training->loss.end());
   };
   const std::vector<double> one = losses("ddp", 1, 4), ddp = losses("ddp", 2, 2), fsdp = losses("fsdp", 2, 2);
   for (std::size_t step = 0; step < one.size(); ++step) {
-    // Sums over tokens in another order, and weights in BF16 that it may round the other way.
+    // Sums over tokens in another order, and BF16 weights that it may round the other way.
     CHECK(std::fabs(ddp[step] / one[step] - 1) <= 2e-4);
     CHECK(std::fabs(fsdp[step] / ddp[step] - 1) <= 2e-4);
   }
 }
 
-TEST_CASE("a mixture's checkpoints: weights out and in, its state, and what is refused", "[session][moe]") {
+TEST_CASE("run_case: a mixture's weights are saved and loaded and wrong files are refused",
+          "[session][moe]") {
   const TempDirectory directory;
   Case c = mixture_case();
   c.save_final = (directory.path() / "final.safetensors").string();
@@ -235,7 +239,7 @@ TEST_CASE("a mixture's checkpoints: weights out and in, its state, and what is r
   REQUIRE(second.status == Status::ok);
   CHECK(second.warnings.empty());
   CHECK(second.training->loss.front() < first.training->loss.front());
-  // The biases go on from what they were.
+  // The biases continue from their last values.
   CHECK(std::fabs(*second.moe->bias_max) >= *first.moe->bias_max - 1.001e-3);
   CHECK(*second.moe->bias_max > 1.001e-3);
 
@@ -243,7 +247,7 @@ TEST_CASE("a mixture's checkpoints: weights out and in, its state, and what is r
   other.layers = 3;
   CHECK(contains(refusal_of([&] { InitialWeights(other.init_from, resolve(other).model); }),
                  "model.layers.2."));
-  // All but one expert's tensor of the last layer.
+  // All tensors except one expert's in the last layer.
   const SafetensorsFile all(c.save_final);
   const std::string lacking = "model.layers.1.mlp.experts.5.up_proj.weight";
   std::vector<NamedTensor> rest;
@@ -260,7 +264,7 @@ TEST_CASE("a mixture's checkpoints: weights out and in, its state, and what is r
                  "holds all experts in one tensor; one for each expert is wanted"));
 }
 
-TEST_CASE("a mixture goes on from its checkpoint to the same bits, routers' biases too",
+TEST_CASE("run_case: a mixture resumes from its checkpoint with the same bits including route biases",
           "[checkpoint][moe]") {
   const TempDirectory directory;
   for (const auto& [parallel, ep] : {std::pair{"ddp", 1}, {"fsdp", 1}, {"ddp", 2}, {"fsdp", 2}}) {

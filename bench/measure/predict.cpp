@@ -1,4 +1,4 @@
-// Dry runs and what is read off their accounts. See predict.h.
+// Runs dry steps and reads predictions off their accounts. See predict.h.
 #include "bench/measure/predict.h"
 
 #include <fmt/format.h>
@@ -40,7 +40,7 @@ DryRun dry_run_with(const Plan& plan, const Device* device, ReferencePlace place
     StepAccounts accounts;
     dry->set_observer(&accounts);
     comm->set_observer(&accounts);
-    // Of a step as a record tells of it, unless the recipe has changed by then.
+    // Accounts for a typical step of the record, unless the recipe has changed by then.
     std::int64_t step = typical_step(plan, 0, plan.accumulation);
     if (plan.fields.steps > 0) step = std::min(step, plan.fields.steps - 1);
     rank.use_layers_of(&layers_at(plan, step) == &layers_at(plan, 0) ? step : 0);
@@ -48,7 +48,7 @@ DryRun dry_run_with(const Plan& plan, const Device* device, ReferencePlace place
     DryRun run;
     run.ops = accounts.ops;
     if (const Routers* routers = rank.parameters().routers()) run.experts = routers->traffic();
-    for (const LaterLayers& later : plan.later) {  // memory must do for all recipes of the run
+    for (const LaterLayers& later : plan.later) {  // memory must suffice for all recipes of the run
       rank.use_layers_of(later.from);
       rank.enqueue();
     }
@@ -63,7 +63,7 @@ DryRun dry_run_with(const Plan& plan, const Device* device, ReferencePlace place
       run.reference = place;
     }
     run.extent = arena.peak_extent();
-    // What the device holds beside the arena, it holds all the time.
+    // Memory that the device holds outside the arena, it holds all the time.
     const std::int64_t scratch = dry->workspace_bytes();
     for (MemoryUse* use : {&run.peak, &run.highest})
       use->bytes[static_cast<int>(Segment::workspace)] += scratch;
@@ -76,8 +76,8 @@ DryRun dry_run_with(const Plan& plan, const Device* device, ReferencePlace place
   }
 }
 
-/// What the statistics of transposed codes need: two columnwise forms, and what the codes stand for in BF16; of experts' rows
-/// the value as well, which the step itself does without.
+/// Returns the bytes for the statistics of transposed FP8 data: two columnwise copies and the decoded BF16
+/// values; for experts' rows also the BF16 value, which the step itself does not keep.
 std::int64_t converting_bytes(const Plan& plan) {
   if (!plan.recipe.flow) return 0;
   const ModelConfig& model = plan.model;
@@ -90,7 +90,7 @@ std::int64_t converting_bytes(const Plan& plan) {
   const std::int64_t own = plan.tokens_per_micro_step();
   const std::int64_t most = bytes(own, std::max(model.width, attention.qkv_width()));
   if (!model.moe) return most;
-  // Of all tokens that come to this rank's experts.
+  // Counts all tokens that arrive at this rank's experts.
   const RoutingRule& rule = model.moe.rule;
   const std::int64_t ranks = plan.parameters.expert_ranks, experts = rule.experts / ranks;
   const std::int64_t tokens = ranks * (plan.exchange.slots > 0 ? plan.exchange.slots : own);
@@ -111,8 +111,7 @@ bool has_gemm(const Recipe& recipe, bool fp4) {
 
 double DryRun::model_flops() const {
   double total = 0;
-  for (const OpCost& op :
-       ops)  // Muon's products are no part of the model, and routers' none of what is published
+  for (const OpCost& op : ops)  // excludes Muon's GEMMs and routers, which are not model FLOPs
     if (op.op_class != OpClass::optimizer && op.op_class != OpClass::routing) total += op.flops;
   return total;
 }
@@ -124,7 +123,7 @@ DryRun dry_run(const Plan& plan, const Device* device, std::optional<std::int64_
 }
 
 std::int64_t watching_bytes(const Plan& plan) {
-  // Saving gathers one unit at a time; statistics and fingerprints take a few words.
+  // Saving gathers one unit at a time; statistics and fingerprints need a few words.
   std::int64_t largest = 0;
   const Layout layout(plan.model, plan.parameters.parallel.shard, plan.parameters.whole_blocks(),
                       plan.parameters.experts_of(0));

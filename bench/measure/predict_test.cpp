@@ -1,4 +1,4 @@
-// The dry run against what it predicts: the closed form of the FLOPs, and the memory of a real run.
+// Compares the dry run with the closed form of the FLOPs and with the memory of a real run.
 #include "bench/measure/predict.h"
 
 #include <fmt/format.h>
@@ -17,10 +17,11 @@ double closed_form(const Plan& plan) {
          static_cast<double>(plan.tokens_per_step()) / plan.ranks;
 }
 
-/// Books are sums of integers above 2^53: doubles, added in another order than the closed form.
+/// Compares sums of integers above 2^53, which doubles round differently in another order.
 bool same_flops(double x, double y) { return std::fabs(x - y) <= 1e-12 * y; }
 
-/// What the ranks of a plan have used after one optimizer step on the CPU, in blocks of `extent` bytes.
+/// Returns what `kind` reports on every rank after one optimizer step on the CPU, in blocks of `extent`
+/// bytes.
 std::vector<MemoryUse> used(const Plan& plan, std::int64_t extent, MemoryUse (Arena::*kind)() const) {
   std::vector<MemoryUse> results(plan.ranks);
   run_cpu_ranks(plan, extent, [&](Rank& rank, const DataSource& data) {
@@ -33,13 +34,13 @@ std::vector<MemoryUse> used(const Plan& plan, std::int64_t extent, MemoryUse (Ar
 
 }  // namespace
 
-TEST_CASE("the step executes the FLOPs of the closed form", "[predict]") {
+TEST_CASE("dry_run: the step executes the FLOPs of the closed form", "[predict]") {
   for (const ModelConfig& model : model_presets()) {
     INFO(model.name);
     Case c;
     c.model = model.name;
     c.batch = 3;
-    c.seq = 1024;  // the head's runs do not divide 3072 tokens
+    c.seq = 1024;  // the head's chunks do not divide 3072 tokens evenly
     const Plan plan = resolve(c);
     CHECK(same_flops(dry_run(plan, nullptr).model_flops(), closed_form(plan)));
     c.recipe = "mxfp8";
@@ -52,7 +53,7 @@ TEST_CASE("the step executes the FLOPs of the closed form", "[predict]") {
   }
 }
 
-TEST_CASE("next to the embedding's gradient lives only what it is made of", "[predict]") {
+TEST_CASE("dry_run: at the embedding's gradient only its own inputs are alive", "[predict]") {
   Case c;
   c.model = "llama3.1-8b";
   c.recipe = "tensorwise";
@@ -60,14 +61,14 @@ TEST_CASE("next to the embedding's gradient lives only what it is made of", "[pr
   c.seq = 4096;
   c.master = c.moments = c.grads = "bf16";
   const Plan plan = resolve(c);
-  // That is the moment of largest use where activations are no larger than gradients.
+  // This is the peak if activations are no larger than gradients.
   const MemoryUse peak = dry_run(plan, nullptr).peak;
   const auto bytes = [&](Segment segment) { return peak.bytes[static_cast<int>(segment)]; };
   CHECK(bytes(Segment::gradients) == bytes(Segment::weights));
   CHECK(bytes(Segment::activations) == plan.T * plan.model.width * 2);
 }
 
-TEST_CASE("recomputation executes a block's forward again but for its last product", "[predict]") {
+TEST_CASE("dry_run: recomputation repeats a block's forward except for its last GEMM", "[predict]") {
   Case c;
   c.model = "llama3.2-1b";
   c.recompute = "block";
@@ -79,7 +80,7 @@ TEST_CASE("recomputation executes a block's forward again but for its last produ
   CHECK(same_flops(dry_run(plan, nullptr).model_flops(), closed_form(plan) + again));
 }
 
-TEST_CASE("a run uses the memory that its dry run predicts, to the byte", "[predict]") {
+TEST_CASE("dry_run: a run uses the predicted memory to the byte", "[predict]") {
   for (const Recipe& recipe : builtin_recipes())
     for (const char* recompute : {"none", "block"})
       for (const char* parallel : {"ddp", "fsdp"})
@@ -101,10 +102,10 @@ TEST_CASE("a run uses the memory that its dry run predicts, to the byte", "[pred
         }
 }
 
-TEST_CASE("memory is predicted with every other choice too", "[predict]") {
+TEST_CASE("dry_run: memory is predicted exactly for every other option", "[predict]") {
   struct Choice {
     const char *recipe, *changed;
-    bool sharded = false;  ///< only sharded ranks have it
+    bool sharded = false;  ///< requires sharded ranks
     bool hsdp = true;
   };
   for (const auto& [recipe, changed, sharded, hsdp] : {Choice{"tensorwise", "accumulation=2"},
@@ -147,12 +148,12 @@ TEST_CASE("memory is predicted with every other choice too", "[predict]") {
       const DryRun accounts = dry_run(plan, nullptr);
       for (const MemoryUse& use : used(plan, accounts.extent, &Arena::highest))
         CHECK(use.bytes == accounts.highest.bytes);
-      // And no byte less would do.
+      // Not one byte less would suffice.
       CHECK_THROWS_AS(used(plan, accounts.extent - 1, &Arena::highest), OutOfMemory);
     }
 }
 
-TEST_CASE("a prediction says what a sharded giant needs", "[predict]") {
+TEST_CASE("predict: a sharded 405B model has the expected state per rank", "[predict]") {
   Case c;
   c.model = "llama3.1-405b";
   c.seq = 8192;
@@ -161,7 +162,8 @@ TEST_CASE("a prediction says what a sharded giant needs", "[predict]") {
   c.parallel = "fsdp";
   const Prediction p = predict(resolve(c));
   CHECK(p.unsupported.empty());
-  // 16 bytes a parameter (FP32 master, gradients and two moments: 4 + 4 + 8) over 1,024 ranks, padded to whole shards.
+  // 16 bytes per parameter (FP32 master, gradients and two moments: 4 + 4 + 8) over 1,024 ranks, padded to
+  // whole shards.
   const double parameters = static_cast<double>(parameter_count(find_model(c.model)));
   const double state =
       static_cast<double>(p.memory.weights + p.memory.master + p.memory.gradients + p.memory.moments);
@@ -171,8 +173,8 @@ TEST_CASE("a prediction says what a sharded giant needs", "[predict]") {
   CHECK(p.flops_per_step == p.flops_per_token * 8192 * 1024);
 }
 
-TEST_CASE("a time is predicted where the recipe is native and the GPU's peaks are known", "[predict]") {
-  // The CPU device has BF16 products and emulates all others, like a GPU without FP8.
+TEST_CASE("predict: a time exists only if the recipe is native and the GPU's peaks are known", "[predict]") {
+  // The CPU device has native BF16 GEMMs and emulates all others, like a GPU without FP8.
   const std::unique_ptr<Device> device = make_cpu_device(1);
   const KnownGpu known{*device, "NVIDIA H200"}, strange{*device, "NVIDIA X"};
   Case c;
@@ -186,7 +188,7 @@ TEST_CASE("a time is predicted where the recipe is native and the GPU's peaks ar
   CHECK(!op_rates(old_gpu, find_recipe("mxfp8")).has_value());
 }
 
-TEST_CASE("a prediction of what cannot run says why", "[predict]") {
+TEST_CASE("predict: an unsupported case has a reason", "[predict]") {
   Case c;
   c.recipe = "mxfp8";
   c.seq = 100;
@@ -194,7 +196,8 @@ TEST_CASE("a prediction of what cannot run says why", "[predict]") {
   CHECK(predict(resolve(c)).unsupported.find("M=100") != std::string::npos);
 }
 
-TEST_CASE("an FP8 gather sends less than a BF16 gather, or is refused with the padding", "[predict]") {
+TEST_CASE("why_unsupported: an FP8 gather either sends less than a BF16 gather or is refused for padding",
+          "[predict]") {
   const auto plan_of = [](const char* model, const char* recipe, int ranks, const char* gather) {
     Case c;
     c.device = "cuda";
@@ -235,7 +238,7 @@ TEST_CASE("an FP8 gather sends less than a BF16 gather, or is refused with the p
   }
 }
 
-TEST_CASE("whole units take turns in what sharded ranks exchange", "[predict]") {
+TEST_CASE("predict: sharded ranks reuse the buffers of whole units", "[predict]") {
   const auto plan_of = [](const char* model, const char* reshard, std::int64_t accumulation) {
     Case c;
     c.device = "cuda";
@@ -262,27 +265,27 @@ TEST_CASE("whole units take turns in what sharded ranks exchange", "[predict]") 
                        edge = layout.units()[layout.head_unit()].size;
     const std::int64_t all = parameter_count(on.model);
     const MemorySegments m = predict(on).memory, kept = predict(off).memory;
-    // Gradients of 4 bytes, weights of 2. An untied head's gradient and the last block but one's share memory, and so do
-    // the weights of the edges and the last block's gradient.
+    // Gradients take 4 bytes, weights 2. An untied head's gradient shares memory with that of the last block
+    // but one, and the weights of the edges share it with the last block's gradient.
     const std::int64_t blocks = std::max(2 * edge, (on.model.tied ? 2 : 1) * 4 * block);
     const std::int64_t needed = 4 * edge + 2 * 2 * block + blocks;
     CHECK(m.communication >= needed);
     CHECK(m.communication < needed + needed / 100);
-    CHECK(m.weights == 0);    // they are rounded from the master for every gather
-    CHECK(m.peak < m.total);  // the shards of gradients come into use as activations are let go
+    CHECK(m.weights == 0);    // rounded from the master for every gather
+    CHECK(m.peak < m.total);  // the shards of gradients come into use as activations are freed
     CHECK(kept.weights >= 2 * all);
     CHECK(kept.weights < 2 * all + all / 50);
     CHECK(kept.communication < m.communication);
-    // Forward and backward gather alike, but for the last block, which is still there, and a tied edge.
+    // Forward and backward gather the same, except the last block, which is still there, and a tied edge.
     CHECK(gathered(off) < 0.65 * gathered(on));
     CHECK(gathered(plan_of(model, "off", 4)) == gathered(off));
     CHECK(gathered(plan_of(model, "on", 4)) >
-          3.4 * gathered(on));  // nothing is shared then, and a tied edge stays
+          3.4 * gathered(on));  // no buffers are shared then, and a tied edge stays gathered
   }
 }
 
-TEST_CASE("a token that occurs again does not read or write its row again in the accounts", "[predict]") {
-  Case c;  // tiny: 256 tokens are known
+TEST_CASE("dry_run: a repeated token does not read or write its embedding row again", "[predict]") {
+  Case c;  // tiny has 256 tokens
   const auto bytes_of_op = [&](std::int64_t batch, const std::string& name) {
     c.batch = batch;
     c.seq = 256;
@@ -292,7 +295,7 @@ TEST_CASE("a token that occurs again does not read or write its row again in the
     return 0.0;
   };
   const double row = 2.0 * static_cast<double>(find_model(c.model).width), token = 4;
-  // One sequence has as many tokens as there are rows. Of eight, seven add their own part only.
+  // One sequence has as many tokens as there are rows. Of eight, seven only add their own part.
   for (const std::int64_t batch : {1, 8}) {
     const double tokens = 256.0 * static_cast<double>(batch);
     CHECK(bytes_of_op(batch, "embedding") == 256 * row + tokens * (row + token));
@@ -301,7 +304,7 @@ TEST_CASE("a token that occurs again does not read or write its row again in the
   }
 }
 
-TEST_CASE("a plan for GPUs knows which shapes they take, where there are none", "[predict]") {
+TEST_CASE("why_unsupported: GPU shape limits are known without a GPU", "[predict]") {
   const auto why = [](const char* device, auto&& change) {
     Case c;
     c.device = device;

@@ -1,4 +1,4 @@
-// The probes, one after the other. See probes.h.
+// Runs the probes one after the other. See probes.h.
 #include "bench/measure/probes.h"
 
 #include <fmt/format.h>
@@ -18,7 +18,7 @@ namespace precbench {
 
 std::optional<std::int64_t> room_for_arena(const Plan& plan, const NodeShare& share) {
   if (!plan.on_gpu || plan.fields.fidelity_batches == 0) return std::nullopt;
-  // NCCL's buffers and cuBLASLt's kernels, at most.
+  // Upper bound for NCCL's buffers and cuBLASLt's kernels.
   constexpr std::int64_t kLibraries = std::int64_t{4} << 30;
   std::int64_t least = std::numeric_limits<std::int64_t>::max();
   for (int i = 0; i < share.local; ++i) least = std::min(least, gpu_memory(share.first_gpu + i).free_bytes);
@@ -60,7 +60,7 @@ void run_probes(Rank& rank, StepRunner& runner, std::int64_t step, const Plan& p
   if (plan.recipe.quantized()) {
     rank.transformer().set_quantization_observer(&statistics);
     note("the quantization statistics");
-    rank.use_layers_of(plan.later.empty() ? step : plan.later.front().from - 1);  // of the first recipe
+    rank.use_layers_of(plan.later.empty() ? step : plan.later.front().from - 1);  // uses the first recipe
     rank.forward_backward();
     rank.parameters().complete_all();
     rank.transformer().set_quantization_observer(nullptr);

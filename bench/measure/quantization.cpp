@@ -1,4 +1,4 @@
-// Sums the errors that the device measures. See quantization.h.
+// Sums the quantization errors that the device measures. See quantization.h.
 #include "bench/measure/quantization.h"
 
 #include <algorithm>

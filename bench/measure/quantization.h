@@ -11,8 +11,8 @@
 
 namespace precbench {
 
-/// Returns `count` as a percentage of `all`, at most 100; null where there is nothing. A device counts in FP32, each count in
-/// an order of its own, so that rounding may make a part more than the whole.
+/// Returns `count` as a percentage of `all`, at most 100; null if `all` is 0. Devices count in FP32 and in
+/// varying order, so that rounding may make a part larger than the whole.
 std::optional<double> percent_of_counts(double count, double all);
 
 class QuantizationStatistics final : public QuantizationObserver {
@@ -25,9 +25,9 @@ class QuantizationStatistics final : public QuantizationObserver {
   void observe_codes(LinearRole role, LinearOperand operand, const QuantizedTensor& values,
                      const Groups& groups) override;
 
-  /// One entry per role and direction, over all blocks: "qkv.x rows", "o.dy columns", ...
+  /// Returns one entry per role and direction, over all blocks: "qkv.x rows", "o.dy columns", ...
   std::vector<QuantizationStats> result() const;
-  /// One entry per role whose codes wgrad transposes, over all blocks.
+  /// Returns one entry per role whose FP8 data wgrad transposes, over all blocks.
   std::vector<Conversion> conversions() const;
 
  private:
@@ -36,7 +36,7 @@ class QuantizationStatistics final : public QuantizationObserver {
     double signal = 0, noise = 0, nonzero = 0, underflow = 0, saturated = 0;
 
     std::optional<double> relative_error() const;     ///< |v - q| / |v|
-    std::optional<double> underflow_percent() const;  ///< of what is not 0
+    std::optional<double> underflow_percent() const;  ///< of the nonzero values
     std::optional<double> saturation_percent() const;
   };
   void add(Sums& sums, const QuantizedTensor& operand, const GemmOperand& form, bool columns);

@@ -1,4 +1,4 @@
-// Measurements into the sections of a record. See record_builder.h.
+// Turns measurements into the sections of a record. See record_builder.h.
 #include "bench/measure/record_builder.h"
 
 #include <fmt/format.h>
@@ -120,7 +120,7 @@ void RecordBuilder::add_kernels(const Device& device) {
     if (const std::string names = device.gemm_names(role); !names.empty()) path.kernels = names;
     const std::string shapes = device.emulated_shapes(role);
     if (shapes.empty()) return;
-    // Times of a mixture are no speed of the recipe's.
+    // Step times with emulated GEMMs among native ones say nothing about the recipe's speed.
     path.path = std::max(path.path, ExecutionPath::emulated);
     path.reason = fmt::format("cuBLASLt has no kernel for the shapes (M x N x K) {}", shapes);
     path.emulated_shapes = shapes;
@@ -185,7 +185,7 @@ void RecordBuilder::add_flow(const StepProfiler::Result& profile, std::vector<Co
 void RecordBuilder::finish(const DryRun& accounts, const std::optional<OpRates>& rates) {
   Training& training = *record_.training;
   training.params_total = static_cast<std::int64_t>(changed_.size());
-  // Unknown where some shards are in other processes only, or the first step was an earlier start's.
+  // Unknown if some shards are in other processes only, or if an earlier start ran the first step.
   const int parts = std::max(plan_.parameters.parallel.shard, plan_.parameters.expert_ranks);
   if (!continued_ && parts <= share_.local)
     training.params_changed = std::count(changed_.begin(), changed_.end(), true);

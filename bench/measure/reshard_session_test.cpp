@@ -1,4 +1,4 @@
-// --reshard, from the case to what its record says.
+// --reshard from the case to its record.
 #include <stdlib.h>
 
 #include <map>
@@ -10,9 +10,9 @@
 
 using namespace precbench;
 
-TEST_CASE("weights stay gathered where memory allows, and the record says so", "[session]") {
+TEST_CASE("run_case: reshard auto keeps weights gathered if memory allows and adds a warning", "[session]") {
   std::map<std::string, Record> records;
-  setenv("OMP_NUM_THREADS", "1", 1);  // tiny models are too small for two
+  setenv("OMP_NUM_THREADS", "1", 1);  // the models are too small for two threads
   for (const char* reshard : {"on", "off", "auto"}) {
     INFO(reshard);
     Case c;

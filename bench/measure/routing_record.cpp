@@ -1,4 +1,4 @@
-// A mixture of experts into a record: rows, loads and losses of a step. See record_builder.h.
+// Records the routing of an MoE model: rows, loads and losses of a step. See record_builder.h.
 #include <algorithm>
 #include <numeric>
 
@@ -8,7 +8,7 @@
 namespace precbench {
 namespace {
 
-/// The most loaded expert over the mean.
+/// Returns the load of the busiest expert over the mean load.
 double load_of(const RouterLoad& layer) {
   const double sum = std::accumulate(layer.slots.begin(), layer.slots.end(), 0.0);
   return sum > 0 ? *std::max_element(layer.slots.begin(), layer.slots.end()) *
@@ -48,7 +48,7 @@ void RecordBuilder::add_routing(const Routers& routers, const Device& device,
   std::vector<double> sorted = moe.load.layers;
   std::sort(sorted.begin(), sorted.end());
   moe.load.median = quantile(sorted, 0.5), moe.load.max = sorted.back();
-  // gate, up and down; forward, dX and dW; two FLOPs for each multiply-add.
+  // Three GEMMs (gate, up, down), each as forward, dX and dW; two FLOPs per multiply-add.
   const double width = static_cast<double>(plan_.model.width);
   const double of_row = 3 * 3 * 2 * width * static_cast<double>(config.expert_ffn);
   moe.flops = {moe.rows.expected * of_row, moe.rows.actual * of_row,

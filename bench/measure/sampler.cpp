@@ -1,4 +1,4 @@
-// The stop rules. See sampler.h.
+// Implements the stop rules. See sampler.h.
 #include "bench/measure/sampler.h"
 
 #include <algorithm>
@@ -71,7 +71,7 @@ bool Sampler::add(double milliseconds) {
   }
   samples_.push_back(milliseconds);
   sampled_ms_ += milliseconds;
-  // Ranks learn of the end a step late; what that step took is a sample, but the reason stands.
+  // Ranks learn one step late that sampling ends; that step is a sample too, but does not change the reason.
   if (!done_) done_ = finished();
   return done_;
 }

@@ -1,4 +1,4 @@
-// The stop rules on made-up series of step times.
+// The stop rules on synthetic series of step times.
 #include "bench/measure/sampler.h"
 
 #include <cmath>
@@ -10,21 +10,21 @@ using namespace precbench;
 
 namespace {
 
-/// Feeds times(step) until the sampler has enough, at most `limit` of them; the number fed.
+/// Feeds times(step) until the sampler has enough, at most `limit` of them. Returns the number fed.
 int feed(Sampler& sampler, const std::function<double(int)>& times, int limit = 100000) {
   for (int step = 0; step < limit; ++step)
     if (sampler.add(times(step))) return step + 1;
   return limit;
 }
 
-/// A time that alternates around 100 ms with a relative IQR of `spread`.
+/// Returns a time that alternates around 100 ms with a relative IQR of `spread`.
 double alternating(int step, double spread) { return 100 * (1 + (step % 2 ? 0.5 : -0.5) * spread); }
 
 }  // namespace
 
-TEST_CASE("steady steps stop at the target", "[sampler]") {
+TEST_CASE("Sampler: steady steps stop at the target", "[sampler]") {
   Sampler sampler({});
-  // 6 of warm-up, since two medians of 3 are compared; then 10 samples, which are 1 s.
+  // 6 steps of warm-up, which compares two medians of 3; then 10 samples, which take 1 s.
   CHECK(feed(sampler, [](int) { return 100.0; }) == 16);
   const Timing t = sampler.timing();
   CHECK(t.stop_reason == StopReason::target);
@@ -36,19 +36,20 @@ TEST_CASE("steady steps stop at the target", "[sampler]") {
   CHECK(t.min_ms == 100.0);
 }
 
-TEST_CASE("short steps are sampled until they add up", "[sampler]") {
+TEST_CASE("Sampler: short steps are sampled until they add up to half a second", "[sampler]") {
   Sampler sampler({});
   CHECK(feed(sampler, [](int) { return 2.0; }) == 6 + 250);
   CHECK(sampler.timing().stop_reason == StopReason::target);
 }
 
-TEST_CASE("a GPU warms up for a second and is sampled for two", "[sampler]") {
+TEST_CASE("Sampler: a GPU warms up for a second and is sampled for two", "[sampler]") {
   Sampler sampler(sampler_options("cuda"));
-  // 40 ms: steady from the first, so that only the seconds hold it, beyond the 20 steps of a warm-up's end.
+  // 40 ms, steady from the first step, so that only the minimum of a second prolongs warm-up, beyond 20
+  // steps.
   CHECK(feed(sampler, [](int) { return 40.0; }) == 25 + 50);
   CHECK(sampler.timing().warmup == 25);
   CHECK(sampler.timing().stop_reason == StopReason::target);
-  // The case's own time and number of steps go before.
+  // The case's own time limit and number of steps take precedence.
   SamplerOptions shorter = sampler_options("cuda");
   shorter.time_limit_s = 1;
   Sampler limited(shorter);
@@ -61,46 +62,46 @@ TEST_CASE("a GPU warms up for a second and is sampled for two", "[sampler]") {
   CHECK(ten.timing().warmup == 5);
 }
 
-TEST_CASE("warm-up lasts until the median settles", "[sampler]") {
-  // 3% faster at every step until step 12: the medians of 3 and 3 agree to 2% when that step is in the middle
-  // of the older three, four steps later.
+TEST_CASE("Sampler: warm-up lasts until the median settles", "[sampler]") {
+  // 3% faster at every step until step 12: the medians of 3 and 3 agree within 2% when that step is in the
+  // middle of the older three, four steps later.
   Sampler falling({});
   feed(falling, [](int step) { return 100 * std::pow(0.97, std::min(step, 12)); });
   CHECK(falling.timing().warmup == 17);
   CHECK(falling.timing().min_ms == 100 * std::pow(0.97, 12));
-  // One hiccup does not prolong it.
+  // A single outlier does not prolong it.
   Sampler hiccup({});
   feed(hiccup, [](int step) { return step == 4 ? 500.0 : 100.0; });
   CHECK(hiccup.timing().warmup == 6);
-  // It has an end.
+  // It ends even if the times never settle.
   Sampler restless({});
   feed(
       restless, [](int step) { return 100 * std::pow(0.9, step); }, 30);
   CHECK(restless.timing().warmup == 20);
 }
 
-TEST_CASE("noise that stays stops sampling", "[sampler]") {
+TEST_CASE("Sampler: stable noise above the target stops sampling", "[sampler]") {
   Sampler sampler({});
-  // An IQR of 2%: a noise of 1.5%, above the target for ever.
+  // An IQR of 2% is a noise of 1.5%, always above the target.
   const int fed = feed(sampler, [](int step) { return alternating(step, 0.02); });
   const Timing t = sampler.timing();
   CHECK(t.stop_reason == StopReason::stable_noise);
   CHECK(std::fabs(*t.iqr_ms / *t.median_ms - 0.02) < 1e-3);
-  // The first estimates, of one to a few samples, are still among the first 32.
+  // The first estimates, from one or a few samples, are still among the first 32.
   CHECK(fed > 6 + 32);
   CHECK(fed < 6 + 64);
 }
 
-TEST_CASE("time runs out", "[sampler]") {
+TEST_CASE("Sampler: rising noise ends at the time limit", "[sampler]") {
   Sampler sampler({.time_limit_s = 2});
-  // Ever noisier: neither low nor stable.
+  // Noise that keeps growing is neither low nor stable.
   const int fed = feed(sampler, [](int step) { return alternating(step, 0.004 * step); });
   CHECK(fed == 20);
   CHECK(sampler.timing().stop_reason == StopReason::time_limit);
   CHECK(sampler.timing().warmup == 6);
 }
 
-TEST_CASE("warm-up leaves half of the time", "[sampler]") {
+TEST_CASE("Sampler: warm-up leaves half of the time limit", "[sampler]") {
   Sampler sampler({.time_limit_s = 2});
   CHECK(feed(sampler, [](int) { return 600.0; }) == 4);
   const Timing t = sampler.timing();
@@ -109,7 +110,7 @@ TEST_CASE("warm-up leaves half of the time", "[sampler]") {
   CHECK(t.stop_reason == StopReason::time_limit);
 }
 
-TEST_CASE("a fixed number of steps is taken", "[sampler]") {
+TEST_CASE("Sampler: a fixed number of steps is taken", "[sampler]") {
   for (const int steps : {1, 2, 5, 12, 40}) {
     INFO(steps);
     Sampler sampler({.steps = steps, .time_limit_s = 0.001});
@@ -122,7 +123,7 @@ TEST_CASE("a fixed number of steps is taken", "[sampler]") {
   }
 }
 
-TEST_CASE("steps after the end are samples and leave the reason", "[sampler]") {
+TEST_CASE("Sampler: steps after the end are samples and do not change the reason", "[sampler]") {
   Sampler sampler({});
   feed(sampler, [](int) { return 100.0; });
   for (int i = 0; i < 3; ++i) CHECK(sampler.add(300.0));

@@ -1,4 +1,4 @@
-// Watching from the first sample to the last. See sampling_watch.h.
+// Watches from the first sample to the last. See sampling_watch.h.
 #include "bench/measure/sampling_watch.h"
 
 #include "bench/machine/environment.h"
@@ -32,7 +32,8 @@ void SamplingWatch::after_step(std::size_t steps, bool sampling, bool last) {
   if (!gpus_) return;
   const GpuWatch::Result watched = gpus_->stop();
   result_.telemetry = watched.telemetry;
-  // The energy counter moves in steps too coarse for less. Of GPUs of other processes nothing is known.
+  // The energy counter's resolution is too coarse for shorter times. GPUs of other processes are not
+  // measured.
   constexpr double kShortestForEnergy_s = 2;
   if (watched.energy_j && !left_out_ && watched_s.count() >= kShortestForEnergy_s &&
       share_.local == share_.world)

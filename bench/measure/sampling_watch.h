@@ -1,4 +1,4 @@
-// What the host's clock and the GPUs say of the steps that are samples.
+// Host time and GPU telemetry over the steps that are samples.
 #pragma once
 
 #include <chrono>
@@ -17,17 +17,19 @@ namespace precbench {
 
 class SamplingWatch {
  public:
-  /// Before any device is opened. Both must outlive the watch.
+  /// Create it before any device is opened. Both arguments must outlive the watch.
   SamplingWatch(const Plan& plan, const NodeShare& share);
 
-  /// About the GPUs, for the record.
+  /// Returns warnings about the GPUs for the record.
   std::vector<std::string> warnings() const;
-  /// Bytes in use, as the driver says; on the CPU the process's peak resident set.
+  /// Returns the bytes in use as reported by the driver; on the CPU the process's peak resident set.
   std::optional<std::int64_t> used_bytes() const;
 
-  /// After every step: how many were done, whether the next one is a sample, and whether this was the last.
+  /// Call after every step: number of steps done, whether the next one is a sample, and whether this was the
+  /// last.
   void after_step(std::size_t steps, bool sampling, bool last);
-  /// What runs between two steps is no part of the host's clock, and GPUs do not tell its energy from the steps'.
+  /// Runs work between two steps. Its time is excluded; its energy cannot be, so the record will have no
+  /// energy.
   void leave_out(const std::function<void()>& work);
   const SamplingMeasurement& result() const { return result_; }
 

@@ -1,9 +1,9 @@
-// One case inside its process: builds the ranks, trains and takes samples. In order:
-//   before   data, weights and checkpoints opened, prediction, support, environment: known before anything runs
-//   train    every rank in its thread: steps until the sampler has enough, loss and gradient norm of each; between
-//            steps the held-out loss and checkpoints
-//   after    weights out, then the probes (probes.h)
-// What is measured goes to the record builder.
+// Runs one case inside its process: builds the ranks, trains and takes samples. In order:
+//   before   opens data, weights and checkpoints; prediction, support and environment
+//   train    every rank in its thread: steps until the sampler has enough, recording loss and gradient norm;
+//            between steps the held-out loss and checkpoints
+//   after    writes weights, then runs the probes (probes.h)
+// Measurements go to the record builder.
 #include "bench/measure/session.h"
 
 #include <fmt/format.h>
@@ -58,7 +58,7 @@ class Session {
     return plan_.on_gpu ? make_gpu_device(share_.first_gpu + rank - share_.first, gpu_options())
                         : make_cpu_device(std::max(1, threads_ / share_.local));
   }
-  /// Equal bits need equal algorithms, which timing them does not promise.
+  /// Deterministic runs need the same algorithms every time, which autotuning does not guarantee.
   GpuOptions gpu_options() const {
     const bool deterministic = case_.deterministic == "on";
     return {.autotune = !deterministic,
@@ -76,9 +76,10 @@ class Session {
   std::int64_t set_state(Rank& rank);
   std::int64_t go_on(Rank& rank) const;
   void train(Rank& rank, std::int64_t begin);
-  /// What is between two steps and no part of them, on the host's clock too; `what` a rank is then said to do.
+  /// Runs work between two steps, outside the step times and the host's clock. `what`: the rank's activity on
+  /// the board.
   void between_steps(Rank& rank, const char* what, const std::function<void()>& work);
-  /// The held-out loss after so many steps, where it is wanted then.
+  /// Evaluates the held-out loss if it is due after `steps` steps.
   void evaluate(Rank& rank, std::int64_t steps, bool last);
   void first_step_done(Rank& rank, std::int64_t step, const std::vector<std::uint64_t>& before);
   void save_checkpoint(Rank& rank, std::int64_t steps);
@@ -100,9 +101,9 @@ class Session {
   std::unique_ptr<DataSource> data_;
   std::optional<HeldOut> held_out_;
   std::unique_ptr<InitialWeights> initial_;
-  std::unique_ptr<Checkpoint> trunk_, last_;  // to fork from, and to go on from
-  std::int64_t begin_ = 0;                    // the step to begin with; set before ranks start to train
-  bool told_of_checkpoint_ = false;           // rank 0's: a warning that one could not be written
+  std::unique_ptr<Checkpoint> trunk_, last_;  // trunk to fork from, and checkpoint to resume from
+  std::int64_t begin_ = 0;                    // first step; set before ranks start to train
+  bool told_of_checkpoint_ = false;           // rank 0: has warned that a checkpoint could not be written
   DryRun accounts_;
   std::optional<SamplingWatch> watch_;
 };
@@ -114,8 +115,8 @@ void Session::check_gpus() const {
                   find_gpus().count ? fmt::format("{} visible", find_gpus().count) : find_gpus().reason));
 }
 
-/// --reshard auto: weights stay gathered where that leaves a tenth of the memory. Of GPUs all that they have counts, which is
-/// what every process finds alike; those of the nodes must be of one kind.
+/// --reshard auto: weights stay gathered if that leaves a tenth of the memory free. Uses the GPUs' total
+/// memory, so that every process decides alike; the GPUs of all nodes must be of one kind.
 void Session::choose_reshard(const Device& device) {
   if (case_.reshard != "auto" || plan_.parameters.parallel.shard == 1) return;
   std::optional<std::int64_t> room;
@@ -132,7 +133,8 @@ void Session::choose_reshard(const Device& device) {
   builder_.warn({fmt::format("--reshard auto: {}", plan_.parameters.keep_gathered ? "off" : "on")});
 }
 
-/// A host promises more memory than it has, and then kills who takes it.
+/// Checks the prediction against the available memory: a host overcommits, then kills a process that uses too
+/// much.
 void Session::check_host_memory() const {
   if (case_.device != "cpu") return;
   constexpr double kGiB = 1 << 30;
@@ -172,14 +174,14 @@ void Session::run() {
                                                : make_local_group(plan_.ranks);
   run_rank_threads(
       share_, [&](int rank) { run_rank(rank, *group); }, [&] { group->abort(); }, board_);
-  // What rank 0 has measured is the case's; other processes only say that their part is done.
+  // The record is rank 0's; other processes only report that their part is done.
   if (share_.first != 0) return;
   builder_.warn(data_read_again(*data_, record_.training->loss.size()));
   if (held_out_) builder_.warn(held_out_->overlap(*data_, record_.training->loss.size()));
   builder_.finish(accounts_, probe_gpu(plan_, share_, record_, builder_, board_));
 }
 
-/// A warning where the run has read text more than once: its loss is then, in part, of what it has learnt by heart.
+/// Returns a warning if the run has read text more than once: its loss is then partly of memorized text.
 std::vector<std::string> Session::data_read_again(const DataSource& data, std::size_t steps) const {
   const double read = static_cast<double>(steps) * static_cast<double>(plan_.tokens_per_step() / plan_.T),
                there = static_cast<double>(data.sequences(plan_.T));
@@ -189,13 +191,13 @@ std::vector<std::string> Session::data_read_again(const DataSource& data, std::s
       read, plan_.T, there, read / there)};
 }
 
-/// What a run begins with: another's state, and of an earlier start of this case the last one and its losses.
+/// Opens the trunk that the run forks from and the last checkpoint of an earlier start of this case.
 void Session::open_checkpoints() {
   if (!case_.fork_from.empty()) {
     trunk_ = std::make_unique<Checkpoint>(case_.fork_from);
     trunk_->check_forks(plan_);
   }
-  // A run that goes on writes none of what belongs to its first step.
+  // A resumed run does not write the files of the first step, so without them it starts over.
   for (const std::string& path : {case_.save_init, case_.save_grads})
     if (!path.empty() && !std::filesystem::exists(path)) return;
   std::vector<std::string> problems;
@@ -206,21 +208,21 @@ void Session::open_checkpoints() {
 void Session::run_rank(int index, CommGroup& group) {
   const std::unique_ptr<Device> device = make_device(index);
   const std::unique_ptr<Comm> comm = group.join(index, *device);
-  // A little more than predicted: saving and watching push small tensors of their own.
+  // A little more than predicted, because saving and watching allocate small tensors of their own.
   const std::int64_t capacity = accounts_.extent + watching_bytes(plan_);
   const DeviceBlock block(*device, capacity);
   Rank rank(*device, *comm, plan_, block.data(), capacity);
   train(rank, set_state(rank));
 }
 
-/// Returns the step to begin with.
+/// Sets the weights and the state. Returns the step to begin with.
 std::int64_t Session::set_state(Rank& rank) {
   const std::int64_t begin = begin_;
-  // Each process looks for itself.
+  // Each process has looked for checkpoints itself.
   if (writes_checkpoints(case_) && share_.local < share_.world &&
       rank.sum_over_ranks(static_cast<double>(begin)) != static_cast<double>(begin * share_.world))
     throw InvalidInput("--checkpoint-dir: the processes see different checkpoints there; they must share it");
-  if (!last_ || case_.fidelity_batches > 0) {  // the probe is of the first weights
+  if (!last_ || case_.fidelity_batches > 0) {  // the probe uses the first weights
     set_first_weights(rank, plan_, trunk_.get(), initial_.get());
     probe_fidelity(rank, plan_, *data_, accounts_.reference, builder_, board_);
   }
@@ -229,7 +231,8 @@ std::int64_t Session::set_state(Rank& rank) {
   return begin;
 }
 
-/// Ranks find damage here, each in what it reads, when it is too late for all to begin elsewhere.
+/// Loads the checkpoint. Each rank finds damage in the parts that it reads, too late for all to start from
+/// another one.
 std::int64_t Session::go_on(Rank& rank) const {
   try {
     return rank.continue_from(last_->position(), last_->reader());
@@ -246,14 +249,14 @@ void Session::train(Rank& rank, std::int64_t begin) {
   options.steps = case_.steps == 0 ? 0 : case_.steps - begin;
   options.time_limit_s = case_.time_limit;
   Sampler sampler(options);
-  const bool by_host = plan_.exchange.mode == ExpertExchange::Mode::sync;  // counts, which no graph has
+  const bool by_host = plan_.exchange.mode == ExpertExchange::Mode::sync;  // needs counts on the host
   const bool early = case_.graph == "early";
   StepRunner runner(rank, *data_, case_.graph != "off" && !by_host, board_,
                     early ? KernelStart::early : KernelStart::in_turn);
   const std::vector<std::uint64_t> before = rank.parameters().fingerprints();
   const std::int64_t typical = typical_step(plan_, begin, plan_.accumulation);
-  std::vector<CollectiveCount> collectives;  // of a step; saving weights makes others
-  double enough = 0;                         // rank 0 sets it, every rank learns it with the next step's loss
+  std::vector<CollectiveCount> collectives;  // of one step; saving weights adds others
+  double enough = 0;                         // set by rank 0; every rank learns it with the next step's loss
   for (std::int64_t step = begin;; ++step) {
     if (step <= typical) rank.comm().reset_counts();
     const StepRunner::Timed timed = runner.run(step, enough);
@@ -306,7 +309,7 @@ void Session::first_step_done(Rank& rank, std::int64_t step, const std::vector<s
     save_weights(case_.save_grads, rank, Parameters::Kind::gradients, plan_.model);
 }
 
-/// A disk that is full costs the checkpoint and not the run.
+/// Writes a checkpoint. A full disk costs the checkpoint, not the run.
 void Session::save_checkpoint(Rank& rank, std::int64_t steps) {
   between_steps(rank, "a checkpoint", [&] {
     const bool first_rank = rank.comm().rank() == 0;
@@ -334,13 +337,13 @@ void Session::finish_training(Rank& rank, const Sampler& sampler) {
   if (board_) board_->note_work(rank.comm().rank(), "saving the last weights");
   try {
     save_weights(case_.save_final, rank, Parameters::Kind::weights, plan_.model);
-  } catch (const InvalidInput& error) {  // rank 0's, which writes; what was measured is not lost with a file
+  } catch (const InvalidInput& error) {  // rank 0's, which writes; the measurements are kept
     builder_.warn({lost_file_warning(fmt::format("--save-final: {}", error.what()))});
   }
 }
 
-/// The first parameter with a value that is not finite, in the order in which a pass meets them; empty where there is none. A
-/// collective.
+/// Returns the first parameter with a value that is not finite, in the order of the pass; empty if there is
+/// none. A collective.
 std::string Session::first_not_finite(Rank& rank, Parameters::Kind kind, Order order) {
   std::string found;
   rank.parameters().save(kind, [&](const Parameter& p, const float* values) {
@@ -350,8 +353,8 @@ std::string Session::first_not_finite(Rank& rank, Parameters::Kind kind, Order o
   return found;
 }
 
-/// The first token of the first rank that has one with router logits that are not finite, in words that are the same on every
-/// rank; a collective.
+/// Describes the first token, on the lowest rank that has one, whose router logits are not finite. The text
+/// is the same on every rank; a collective.
 std::string Session::bad_router(Rank& rank) const {
   const Routers* routers = rank.parameters().routers();
   if (!routers) return {};
@@ -369,8 +372,9 @@ std::string Session::bad_router(Rank& rank) const {
       share_.world > 1 ? fmt::format(" of rank {}", r) : "", token, micro_step, of_rank(r, mine.layer));
 }
 
-/// The first of the weights that the run began with that is not finite, in the model's order; empty where all are. An update
-/// by gradients that are not finite has changed them all, so they are loaded again: for a run that ends here. A collective.
+/// Returns the first of the run's first weights that is not finite, in the model's order; empty if all are
+/// finite. Loads them again, because an update with bad gradients has changed them all: call it only when the
+/// run ends. A collective.
 std::string Session::bad_first_weight(Rank& rank) {
   if (last_)
     go_on(rank);
@@ -380,8 +384,8 @@ std::string Session::bad_first_weight(Rank& rank) {
 }
 
 void Session::throw_diverged(Rank& rank, std::int64_t step, const StepResult& result) {
-  // Backward goes from the last layer to the first and takes what is not finite along: it began in the last of the layers
-  // that have it. The same on every rank.
+  // Backward runs from the last layer to the first and propagates what is not finite: it began in the last
+  // layer that has it. The same on every rank.
   const std::string gradient = first_not_finite(rank, Parameters::Kind::gradients, Order::backward);
   const std::string router = bad_router(rank);
   const std::string weight = step == begin_ ? bad_first_weight(rank) : "";

@@ -1,4 +1,4 @@
-// One case inside its process.
+// Runs one case inside its process.
 #pragma once
 
 #include "bench/case/plan.h"
@@ -8,9 +8,9 @@
 
 namespace precbench {
 
-/// Runs this process's `share` of the case's ranks (the default: all of them), notes on `board` how far they
-/// are, and fills every part of the record. What the case itself can end in (unsupported, oom, diverged) is a
-/// status, with what was measured until then; throws InvalidInput for bad input that only reading it shows,
+/// Runs this process's `share` of the case's ranks (default: all of them), notes their progress on `board`,
+/// and fills every part of the record. Outcomes of the case itself (unsupported, oom, diverged) become a
+/// status, with what was measured until then. Throws InvalidInput for bad input that only reading reveals,
 /// such as a text shorter than one sequence.
 Record run_case(const Plan& plan, const NodeShare& share = {}, StepBoard* board = nullptr);
 

@@ -1,4 +1,5 @@
-// What a case reads and writes beside its record: weights, data, held-out text. Nothing of it may show in the training.
+// Files that a case reads and writes besides its record: weights, data, held-out text. None of it may affect
+// the training.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -13,7 +14,7 @@
 
 using namespace precbench;
 
-TEST_CASE("saving does not show in the memory of the step", "[session]") {
+TEST_CASE("run_case: saving weights does not affect the step's memory", "[session]") {
   const TempDirectory directory;
   Case c = tiny_case();
   c.gpus = 2;
@@ -25,7 +26,7 @@ TEST_CASE("saving does not show in the memory of the step", "[session]") {
   check_complete(run_case(resolve(c)), c);
 }
 
-TEST_CASE("a training whose last weights cannot be written keeps its row", "[session]") {
+TEST_CASE("run_case: a case whose final weights cannot be written keeps its row", "[session]") {
   const TempDirectory directory;
   Case c = tiny_case();
   c.steps = 2;
@@ -36,7 +37,7 @@ TEST_CASE("a training whose last weights cannot be written keeps its row", "[ses
   CHECK(record.warnings[0].starts_with("not written: --save-final: " + c.save_final + ": cannot be written"));
 }
 
-TEST_CASE("held-out losses change nothing of the training, its memory or its steps", "[session][held_out]") {
+TEST_CASE("run_case: held-out losses change neither training nor memory nor steps", "[session][held_out]") {
   const TempDirectory directory;
   const std::string held_out = directory.write("held.u16", []() {
     std::string bytes;
@@ -79,7 +80,7 @@ TEST_CASE("held-out losses change nothing of the training, its memory or its ste
     }
 }
 
-TEST_CASE("held-out text that was trained on is a warning", "[session][held_out]") {
+TEST_CASE("run_case: held-out text that was trained on is a warning", "[session][held_out]") {
   const TempDirectory directory;
   std::string text, other;
   for (int i = 0; i < 4000; ++i) {
@@ -87,7 +88,7 @@ TEST_CASE("held-out text that was trained on is a warning", "[session][held_out]
     other += static_cast<char>('A' + (i * 104729 + i * i * 17 + i / 26) % 26);
   }
   Case c = tiny_case();
-  c.steps = 31;  // 124 sequences: all that the text has, each once
+  c.steps = 31;  // 124 sequences: the whole text once
   c.data = directory.write("text.txt", text);
   c.eval_tokens = 320;
   const auto warnings = [&](const std::string& held_out) {
@@ -100,14 +101,14 @@ TEST_CASE("held-out text that was trained on is a warning", "[session][held_out]
   CHECK(warnings(text) ==
         std::vector<std::string>{
             "--eval-data: holds what --data holds: its loss is one of text that was trained on"});
-  // A part of it that begins anywhere.
+  // A part of the text from an arbitrary place.
   const auto part = warnings(text.substr(1234, 600));
   REQUIRE(part.size() == 1);
   CHECK(part[0].starts_with("--eval-data: "));
   CHECK(part[0].ends_with(" of 10 sequences begin with 16 tokens in a row that were trained on"));
 }
 
-TEST_CASE("data that was not read whole is a warning", "[session]") {
+TEST_CASE("run_case: data that was not read completely is a warning", "[session]") {
   const TempDirectory directory;
   directory.write("a.txt", std::string(400, 'x'));
   std::filesystem::create_symlink(directory / "nowhere", directory / "b.txt");
@@ -138,7 +139,7 @@ TEST_CASE("run_case: data that was read more than once is a warning", "[session]
   CHECK(run_case(resolve(c)).warnings.size() == 1);
 }
 
-TEST_CASE("run_case: a weight that is not finite is blamed on its own layer", "[session]") {
+TEST_CASE("run_case: a weight that is not finite is attributed to its own layer", "[session]") {
   const TempDirectory directory;
   Case c = tiny_case();
   c.steps = 1;
@@ -169,7 +170,8 @@ TEST_CASE("run_case: a weight that is not finite is blamed on its own layer", "[
   }
 }
 
-TEST_CASE("weights go out and come in", "[session]") {
+TEST_CASE("run_case: saved weights can be loaded and saved gradients are those of the first step",
+          "[session]") {
   const TempDirectory directory;
   Case c = tiny_case();
   c.steps = 2;
@@ -185,7 +187,7 @@ TEST_CASE("weights go out and come in", "[session]") {
   again.init_from = c.save_init;
   CHECK(run_case(resolve(again)).training->loss == first.training->loss);
 
-  // The gradients are the first step's: its norm is theirs.
+  // The saved gradients have the norm of the first step.
   double squares = 0;
   const SafetensorsFile grads(c.save_grads);
   CHECK(grads.tensors().size() == 4 * 9 + 2);
@@ -196,7 +198,7 @@ TEST_CASE("weights go out and come in", "[session]") {
   }
   CHECK(std::fabs(std::sqrt(squares) / first.training->grad_norm[0] - 1) < 1e-6);
 
-  // A checkpoint of another model is refused with what does not fit.
+  // A checkpoint of another model is refused with the tensor that does not fit.
   again.model = "15m";
   again.init_from = c.save_final;
   CHECK(contains(refusal_of([&] { run_case(resolve(again)); }),

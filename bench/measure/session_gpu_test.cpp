@@ -1,4 +1,4 @@
-// Whole cases on a GPU: what must not change a bit, and how a record says that a case did not end well.
+// Whole cases on a GPU: options that must not change a bit, and records of cases that fail.
 #include "bench/measure/session.h"
 
 #include <stdlib.h>
@@ -52,9 +52,9 @@ Record run_ok(const Case& c) {
   return record;
 }
 
-/// A token far beyond the table.
+/// Looks up a token far beyond the embedding table.
 Record read_where_nothing_is(const Case& c, const NodeShare&, StepBoard&) {
-  setenv("CUDA_LAUNCH_BLOCKING", "1", 1);  // so that the error is that of the op which made it
+  setenv("CUDA_LAUNCH_BLOCKING", "1", 1);  // attributes the error to its op
   const std::unique_ptr<Device> gpu = make_gpu_device(0);
   Buffers buffers(*gpu);
   const std::vector<std::int32_t> tokens(64, 1 << 30);
@@ -69,7 +69,8 @@ Record read_where_nothing_is(const Case& c, const NodeShare&, StepBoard&) {
 
 }  // namespace
 
-TEST_CASE("held-out losses between replayed steps change no bit of the training", "[gpu][held_out]") {
+TEST_CASE("run_case: held-out losses between replayed steps change no bit of the training on a GPU",
+          "[gpu][held_out]") {
   if (!gpu_here()) return;
   const TempDirectory directory;
   std::string text;
@@ -95,7 +96,7 @@ TEST_CASE("held-out losses between replayed steps change no bit of the training"
     }
 }
 
-TEST_CASE("a fidelity probe on a GPU changes no bit of the training, and finds what the CPU finds",
+TEST_CASE("run_case: a fidelity probe on a GPU changes no bit of the training and agrees with the CPU",
           "[gpu][fidelity]") {
   if (!gpu_here()) return;
   for (const char* recipe : {"bf16", "tensorwise", "blockwise", "mxfp8"}) {
@@ -118,13 +119,13 @@ TEST_CASE("a fidelity probe on a GPU changes no bit of the training, and finds w
       INFO(here.stress);
       CHECK(std::fabs(*here.loss_bf16 - *there.loss_bf16) < 1e-3);
       CHECK((here.whole.error.mean == 0) == (c.recipe == "bf16"));
-      // Activations are rounded elsewhere, so that the quantization errors are others of the same size.
+      // Activations are rounded elsewhere, so that the quantization errors differ but have the same size.
       CHECK(std::fabs(*here.whole.error.mean - *there.whole.error.mean) <= 0.15 * *there.whole.error.mean);
     }
   }
 }
 
-TEST_CASE("sensitivity: cells on a GPU change no bit of the training, and are the CPU's within rounding",
+TEST_CASE("run_case: sensitivity cells on a GPU change no bit of the training and agree with the CPU",
           "[gpu][fidelity][sensitivity]") {
   if (!gpu_here()) return;
   for (const char* recipe : {"tensorwise", "rowwise", "mxfp8", "nvfp4_all"}) {
@@ -151,7 +152,7 @@ TEST_CASE("sensitivity: cells on a GPU change no bit of the training, and are th
         CHECK((here[i].loss_difference.mean == 0 && here[i].whole.error.mean == 0));
         continue;
       }
-      // Activations are rounded elsewhere, so that the quantization errors are others of the same size.
+      // Activations are rounded elsewhere, so that the quantization errors differ but have the same size.
       CHECK(std::fabs(*here[i].whole.error.mean - *there[i].whole.error.mean) <=
             0.15 * *there[i].whole.error.mean);
       CHECK(std::fabs(*here[i].loss_difference.mean - *there[i].loss_difference.mean) < 2e-3);
@@ -161,7 +162,7 @@ TEST_CASE("sensitivity: cells on a GPU change no bit of the training, and are th
 
 namespace {
 
-/// A case with its step in a graph, and op by op: they train alike.
+/// Runs a case with its step captured in a graph and op by op, and checks that both train alike.
 std::pair<Record, Record> captured_and_eager(Case c) {
   const Record captured = run_ok(c);
   c.graph = "off";
@@ -174,7 +175,7 @@ std::pair<Record, Record> captured_and_eager(Case c) {
 
 }  // namespace
 
-TEST_CASE("a captured step is the step, bit for bit", "[gpu]") {
+TEST_CASE("run_case: a captured step equals the eager step bit for bit", "[gpu]") {
   if (!gpu_here()) return;
   std::vector<std::string> names = {"nvfp4_all"};
   for (const Recipe& recipe : builtin_recipes()) names.push_back(recipe.name);
@@ -186,7 +187,8 @@ TEST_CASE("a captured step is the step, bit for bit", "[gpu]") {
   }
 }
 
-TEST_CASE("a mixture's captured step is the step, bit for bit, though its routing changes", "[gpu][moe]") {
+TEST_CASE("run_case: a mixture's captured step equals the eager step although its routing changes",
+          "[gpu][moe]") {
   if (!gpu_here()) return;
   for (const char* recipe :
        {"bf16", "tensorwise", "rowwise", "rowwise_gw_hp", "blockwise", "blockwise_pow2", "mxfp8"}) {
@@ -198,7 +200,7 @@ TEST_CASE("a mixture's captured step is the step, bit for bit, though its routin
     c.graph = "off";
     CHECK(captured.moe->load.layers == eager.moe->load.layers);
     CHECK(captured.moe->grouped == eager.moe->grouped);
-    // One by one the sums are of another order: some values are rounded to the other neighbour.
+    // One GEMM per expert sums in another order, so that some values round the other way.
     c.grouped = "loop";
     const Record loop = run_ok(c);
     CHECK(loop.moe->grouped == "loop");
@@ -207,7 +209,7 @@ TEST_CASE("a mixture's captured step is the step, bit for bit, though its routin
   }
 }
 
-TEST_CASE("a deterministic case repeats itself, whoever runs attention", "[gpu]") {
+TEST_CASE("run_case: a deterministic case repeats itself with every attention implementation", "[gpu]") {
   if (!gpu_here()) return;
   for (const char* attention : {"auto", "own"}) {
     Case c = gpu_case();
@@ -223,7 +225,7 @@ TEST_CASE("a deterministic case repeats itself, whoever runs attention", "[gpu]"
   }
 }
 
-TEST_CASE("a run that blows up on a GPU is diverged, at its step and with the tensor", "[gpu]") {
+TEST_CASE("run_case: a diverging GPU run names its step and the first bad gradient", "[gpu]") {
   if (!gpu_here()) return;
   for (const char* graph : {"on", "off"}) {
     Case c = gpu_case();
@@ -240,7 +242,7 @@ TEST_CASE("a run that blows up on a GPU is diverged, at its step and with the te
   }
 }
 
-TEST_CASE("a case that does not fit a GPU is oom, with its prediction", "[gpu]") {
+TEST_CASE("run_case: a case that does not fit a GPU is oom and has its prediction", "[gpu]") {
   if (!gpu_here()) return;
   Case c = gpu_case();
   c.model = "llama3.1-405b";
@@ -251,7 +253,7 @@ TEST_CASE("a case that does not fit a GPU is oom, with its prediction", "[gpu]")
   REQUIRE(record.memory.has_value());
   REQUIRE(record.memory->predicted.has_value());
   CHECK(record.memory->predicted->peak > *record.env->gpu->memory);
-  // The process is not lost: a case that fits runs after it.
+  // A case that fits can run in the same process.
   run_ok(gpu_case());
 }
 
@@ -259,7 +261,7 @@ TEST_CASE("a case whose kernel reads where nothing is", "[.]") {
   be_child(kBadKernel, read_where_nothing_is);
 }
 
-TEST_CASE("a kernel's error is a crashed row with CUDA's words and the op, and the sweep goes on", "[gpu]") {
+TEST_CASE("run_sweep: a kernel error is a crashed row with the op and CUDA's message", "[gpu]") {
   if (!gpu_here()) return;
   const TempDirectory directory;
   const SweepOptions options = sweep_into(directory, kBadKernel);
@@ -274,10 +276,10 @@ TEST_CASE("a kernel's error is a crashed row with CUDA's words and the op, and t
   CHECK(error.find("embedding: ") != std::string::npos);
   CHECK(error.find("(CUDA error 700)") != std::string::npos);
   CHECK(record.env->gpu.has_value());
-  run_ok(gpu_case());  // the error was the child's alone
+  run_ok(gpu_case());  // only the child had the error
 }
 
-TEST_CASE("a case on GPUs goes on from its checkpoint to the same bits", "[checkpoint][gpu]") {
+TEST_CASE("run_case: a case on GPUs resumes from its checkpoint with the same bits", "[checkpoint][gpu]") {
   if (!gpu_here()) return;
   const auto check = [](Case c) {
     INFO(c.gpus << " GPUs " << c.parallel << ", master " << c.master << ", moments " << c.moments);

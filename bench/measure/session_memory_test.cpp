@@ -1,4 +1,5 @@
-// On the CPU a case takes the memory that a dry run has predicted, the scratch of its ops included, byte for byte.
+// On the CPU a case takes exactly the memory that a dry run predicts, including the scratch memory of its
+// ops.
 #include "bench/measure/session_testing.h"
 #include "kernels/numerics/recipe.h"
 
@@ -17,7 +18,7 @@ void check_memory(const Case& c) {
 
 }  // namespace
 
-TEST_CASE("memory on the CPU is as predicted in every recipe", "[session]") {
+TEST_CASE("run_case: memory on the CPU is as predicted with every recipe", "[session]") {
   Case c = tiny_case();
   c.batch = 2;
   c.seq = 64;
@@ -34,7 +35,8 @@ TEST_CASE("memory on the CPU is as predicted in every recipe", "[session]") {
   }
 }
 
-TEST_CASE("memory on the CPU is as predicted however the work is shared and kept", "[session]") {
+TEST_CASE("run_case: memory on the CPU is as predicted in shards and with other optimizers and recomputation",
+          "[session]") {
   Case c = tiny_case();
   c.steps = 2;
   c.model = "tiny-moe";

@@ -1,4 +1,4 @@
-// Whole cases on the CPU device: what a record says when a case ends well, and how it says that it did not.
+// Whole cases on the CPU device: the record of a case that succeeds, and of one that fails.
 #include "bench/measure/session.h"
 
 #include <fmt/format.h>
@@ -24,8 +24,8 @@ std::set<std::string> roles_of(const Record& record) {
   return roles;
 }
 
-/// Every operand of every linear layer, in the direction of each GEMM that takes it quantized; but for weights that are kept
-/// so, of which there is nothing to compare with.
+/// Returns every operand of every linear layer in the direction of each GEMM that quantizes it. Excludes
+/// weights that are kept in FP8, because there is no BF16 value to compare with.
 std::set<std::string> expected_roles(const Recipe& recipe) {
   const std::pair<const char*, QuantFormat> operands[] = {
       {"x rows", recipe.fprop.a}, {"x columns", recipe.wgrad.b},  {"dy rows", recipe.dgrad.a},
@@ -40,7 +40,7 @@ std::set<std::string> expected_roles(const Recipe& recipe) {
 
 }  // namespace
 
-TEST_CASE("every recipe trains, and its record is whole", "[session]") {
+TEST_CASE("run_case: every recipe trains and has a complete record", "[session]") {
   const TempDirectory directory;
   std::string pangrams;
   while (pangrams.size() < 4000) pangrams += "the quick brown fox jumps over the lazy dog. ";
@@ -54,20 +54,20 @@ TEST_CASE("every recipe trains, and its record is whole", "[session]") {
     const Record record = run_case(resolve(c));
     check_complete(record, c);
     const std::vector<double>& loss = record.training->loss;
-    CHECK(loss.back() < loss.front() - 2);  // from 256 letters to some frequent ones
-    // Recipes follow BF16. Measured within 0.008.
+    CHECK(loss.back() < loss.front() - 2);  // from 256 letters to a few frequent ones
+    // Recipes follow BF16; measured within 0.008.
     if (!recipe.quantized()) bf16_loss = loss.back();
     CHECK(std::fabs(loss.back() - bf16_loss) < 0.02);
     CHECK(record.warnings == std::vector<std::string>{});
     CHECK(record.id == resolve(c).id);
-    // What does not run natively has no speed.
+    // Emulated recipes have no speed.
     CHECK(record.metrics->tokens_per_s.has_value() == !recipe.quantized());
     CHECK(roles_of(record) == expected_roles(recipe));
     CHECK(record.training->converted_layers.empty() == !recipe.quantized());
     CHECK((record.support->path() == ExecutionPath::native) == !recipe.quantized());
     for (const QuantizationStats& stats : record.quantization) {
       INFO(stats.role << " " << stats.format);
-      // FP8 keeps 2 or 3 bits of mantissa: 25 to 32 dB. Row and block scales lose nothing to the range.
+      // FP8 keeps 2 or 3 mantissa bits: 25 to 32 dB. Row and block scales lose nothing to the range.
       REQUIRE(stats.sqnr_db.has_value());
       CHECK(*stats.sqnr_db > (stats.format.rfind("e5m2", 0) == 0 ? 18 : 25));
       CHECK(*stats.sqnr_db < 40);
@@ -75,7 +75,8 @@ TEST_CASE("every recipe trains, and its record is whole", "[session]") {
   }
 }
 
-TEST_CASE("NVFP4 trains, but in the last blocks and late, and draws the same numbers again", "[session]") {
+TEST_CASE("run_case: NVFP4 trains except in the last blocks and late steps and repeats its random numbers",
+          "[session]") {
   const TempDirectory directory;
   std::string pangrams;
   while (pangrams.size() < 4000) pangrams += "the quick brown fox jumps over the lazy dog. ";
@@ -93,12 +94,12 @@ TEST_CASE("NVFP4 trains, but in the last blocks and late, and draws the same num
   for (const QuantizationStats& stats : record.quantization) {
     INFO(stats.role << " " << stats.format);
     REQUIRE(stats.sqnr_db.has_value());
-    // 17.3 dB of normal values rounded stochastically, 20.5 to nearest; the transform of columns that are nearly
-    // constant leaves one large value of 16, and 27.
+    // Stochastic rounding of normal values gives 17.3 dB, rounding to nearest 20.5; the transform of nearly
+    // constant columns leaves one large value of 16, which gives 27.
     CHECK(*stats.sqnr_db > 14);
     CHECK(*stats.sqnr_db < 32);
   }
-  // Random numbers are the step's and the seed's, so that rounding to nearest is another run.
+  // Random numbers depend on step and seed; rounding to nearest gives another run.
   Case nearest = c;
   nearest.recipe = "nvfp4_rne";
   CHECK(run_case(resolve(nearest)).training->loss != loss);
@@ -108,16 +109,17 @@ TEST_CASE("NVFP4 trains, but in the last blocks and late, and draws the same num
   check_complete(switched, c);
   CHECK(switched.training->converted_layers ==
         std::vector<std::string>{"layers.0-2.{qkv,o,gate_up,down}", "from step 7 bf16: none"});
-  // The same until then.
+  // Equal until the switch.
   CHECK(std::equal(loss.begin(), loss.begin() + 7, switched.training->loss.begin()));
 }
 
-TEST_CASE("the collectives of delayed scaling are those of a step with a history", "[session][delayed]") {
+TEST_CASE("run_case: the collectives of delayed scaling are counted for a step with a history",
+          "[session][delayed]") {
   struct Setting {
     const char *parallel, *gather;
     nlohmann::json history;
     std::int64_t accumulation;
-    std::int64_t maxima;  ///< of all amaxes together, in a step
+    std::int64_t maxima;  ///< all_reduce_max calls per step, each for all amaxes
   };
   const nlohmann::json micro = {{"update", "micro"}}, apart = {{"reduce", false}};
   for (const auto& [parallel, gather, history, accumulation, expected] :
@@ -146,10 +148,10 @@ TEST_CASE("the collectives of delayed scaling are those of a step with a history
   }
 }
 
-TEST_CASE("what FP8 gradients send is predicted, and is less than FP32 ones", "[session][delayed]") {
+TEST_CASE("run_case: FP8 gradients send the predicted bytes and less than FP32 ones", "[session][delayed]") {
   for (const char* recipe : {"msamp_o1", "msamp_o3"})
     for (const char* parallel : {"ddp", "fsdp"})
-      for (const std::int64_t steps : {3, 18}) {  // with current scales alone, and past them
+      for (const std::int64_t steps : {3, 18}) {  // with current scales only, and past them
         INFO(recipe << " " << parallel << " " << steps);
         Case c = tiny_case();
         c.batch = 1;
@@ -166,7 +168,7 @@ TEST_CASE("what FP8 gradients send is predicted, and is less than FP32 ones", "[
           if (kind.name == "all_to_all") exchanged = kind.wire_bytes;
           if (kind.name == "all_reduce_max") maxima = static_cast<double>(kind.calls);
         }
-        // A byte of half of all elements, and of the padding of parts.
+        // One byte for half of all elements, plus the padding of parts.
         const auto half = static_cast<double>(parameter_count(resolve(c).model)) / 2;
         CHECK(exchanged >= half);
         CHECK(exchanged <= half * 1.02);
@@ -174,13 +176,13 @@ TEST_CASE("what FP8 gradients send is predicted, and is less than FP32 ones", "[
       }
 }
 
-TEST_CASE("ranks leave one record", "[session]") {
+TEST_CASE("run_case: several ranks leave one record with their collectives", "[session]") {
   struct Setting {
     std::int64_t gpus, group;  ///< ranks that share the model
     const char *parallel, *gather;
   };
   std::map<std::string, double> gathered;  // bytes on the wire
-  // Three ranks divide few buffers evenly; shared amaxes are small ones.
+  // Three ranks divide few buffers evenly; shared amaxes are small buffers.
   for (const auto& [gpus, group, parallel, gather] : {Setting{2, 1, "ddp", "bf16"},
                                                       {3, 1, "ddp", "bf16"},
                                                       {2, 2, "fsdp", "bf16"},
@@ -227,12 +229,12 @@ TEST_CASE("ranks leave one record", "[session]") {
     CHECK(reduced.wire_bytes < sent * 1.01);  // shards are padded
     if (group == 2) gathered[c.parallel + c.gather] = kinds["all_gather"].wire_bytes;
   }
-  CHECK(gathered["hsdpbf16"] == gathered["fsdpbf16"]);  // groups of two both
+  CHECK(gathered["hsdpbf16"] == gathered["fsdpbf16"]);  // both in groups of two
   CHECK(gathered["fsdpfp8"] < 0.7 * gathered["fsdpbf16"]);
   CHECK(gathered["fsdpfp8"] > 0.5 * gathered["fsdpbf16"]);
 }
 
-TEST_CASE("the stop rules end a case of all ranks at one step", "[session]") {
+TEST_CASE("run_case: the stop rules end all ranks at the same step", "[session]") {
   Case c = tiny_case();
   c.steps = 0;
   c.gpus = 2;
@@ -245,7 +247,7 @@ TEST_CASE("the stop rules end a case of all ranks at one step", "[session]") {
   CHECK(Schema::record().violations(nlohmann::ordered_json(record)) == std::vector<std::string>{});
 }
 
-TEST_CASE("a case repeats itself", "[session]") {
+TEST_CASE("run_case: a case repeats itself bit for bit", "[session]") {
   Case c = tiny_case();
   c.recipe = "mxfp8";
   c.steps = 3;
@@ -254,7 +256,7 @@ TEST_CASE("a case repeats itself", "[session]") {
   CHECK(first.training->grad_norm == second.training->grad_norm);
 }
 
-TEST_CASE("a run that blows up is diverged, at its step", "[session]") {
+TEST_CASE("run_case: a diverging run has the status diverged and its step", "[session]") {
   Case c = tiny_case();
   c.lr = 1e30;
   const Record record = run_case(resolve(c));
@@ -267,7 +269,8 @@ TEST_CASE("a run that blows up is diverged, at its step", "[session]") {
   CHECK(Schema::record().violations(nlohmann::ordered_json(record)) == std::vector<std::string>{});
 }
 
-TEST_CASE("a shape that a recipe cannot take is unsupported, with the dimension", "[session]") {
+TEST_CASE("run_case: a shape that a recipe cannot run is unsupported and the error names the dimension",
+          "[session]") {
   Case c = tiny_case();
   c.recipe = "mxfp8";
   c.seq = 100;

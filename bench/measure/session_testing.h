@@ -1,4 +1,4 @@
-// What the tests of whole cases on the CPU device share: a small case, and what its finished record must say.
+// For tests of whole cases on the CPU device: a small case, and checks of its finished record.
 #pragma once
 
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 namespace precbench {
 
 inline Case tiny_case() {
-  // One thread: these models are too small for two, which wait for each other where other programs run too.
+  // One thread: these models are too small for two, which wait for each other on a busy machine.
   setenv("OMP_NUM_THREADS", "1", 1);
   Case c;
   c.device = "cpu";
@@ -27,7 +27,7 @@ inline Case tiny_case() {
   return c;
 }
 
-/// Everything that a finished record must say, whatever the case.
+/// Checks everything that a finished record must contain, whatever the case.
 inline void check_complete(const Record& record, const Case& c) {
   INFO(record.error.value_or("no error"));
   CHECK(record.status == Status::ok);
@@ -41,20 +41,19 @@ inline void check_complete(const Record& record, const Case& c) {
   CHECK(training.params_changed == training.params_total);
   CHECK(training.params_total == 4 * 9 + 2);
   CHECK(training.tokens_per_step == c.batch * c.seq * c.gpus * c.accumulation);
-  // At first nothing is known: ln V, give or take the random logits, whose deviation is 0.02 sqrt(128) =
-  // 0.23.
+  // The first loss is ln V up to the random logits, whose deviation is 0.02 sqrt(128) = 0.23.
   CHECK(std::fabs(training.loss.front() - *training.uniform_loss) < 0.3);
   REQUIRE(record.timing.has_value());
   CHECK(record.timing->stop_reason == StopReason::fixed_steps);
   CHECK(record.timing->warmup + static_cast<std::int64_t>(record.timing->samples_ms.size()) == c.steps);
-  // The host's clock runs through what the samples leave out, too.
+  // The host's clock includes what the samples leave out.
   const std::vector<double>& samples = record.timing->samples_ms;
   REQUIRE(record.timing->wall_ms.has_value());
   CHECK(*record.timing->wall_ms * static_cast<double>(samples.size()) >=
         std::accumulate(samples.begin(), samples.end(), 0.0));
   REQUIRE(record.breakdown.has_value());
   CHECK(record.breakdown->gemm_ms > 0);
-  // Measured as predicted, the CPU device's own scratch included.
+  // Measured equals predicted, including the CPU device's own scratch memory.
   REQUIRE(record.memory.has_value());
   const MemorySegments &predicted = *record.memory->predicted, &measured = *record.memory->measured;
   CHECK(measured.workspace > 0);

@@ -1,4 +1,4 @@
-// Starting, watching and ending the process of one case (Linux).
+// Starts, watches and ends the process of one case (Linux).
 #include "bench/process/case_process.h"
 
 #include <fcntl.h>
@@ -28,14 +28,14 @@
 namespace precbench {
 namespace {
 
-constexpr std::size_t kLastBytes = 4096;  ///< how much of the child's output is kept
-constexpr int kPollMs = 100;  ///< how late a signal, or an end that the pipes do not show, may be seen
+constexpr std::size_t kLastBytes = 4096;  ///< bytes of the child's output that are kept
+constexpr int kPollMs = 100;  ///< longest delay until a signal, or an exit unseen by the pipes, is noticed
 constexpr std::chrono::seconds kLastWords(2);  ///< between SIGTERM and SIGKILL
-constexpr int kTerminated = 128 + SIGTERM;     ///< exit status of a child that has heard the first
+constexpr int kTerminated = 128 + SIGTERM;     ///< exit status of a child that received SIGTERM
 constexpr int kClosedPollMs = 1;  ///< the same once both pipes are closed: the child is about to end
 
-/// In a child. Global, because a signal handler can reach nothing else. Not a blocked signal that a thread waits
-/// for: libraries make threads before main, and those would take it.
+/// Posted in a child by SIGTERM. Global, because a signal handler can reach nothing else. Waiting for a
+/// blocked signal would not work: libraries start threads before main, and those would receive it.
 sem_t told_to_end;
 
 class Fd {
@@ -70,7 +70,7 @@ struct Pipe {
   }
 };
 
-/// Appends what is there to `text`. False once the other end is closed.
+/// Appends the available bytes to `text`. Returns false once the other end is closed.
 bool drain(const Fd& fd, std::string& text, std::size_t keep) {
   std::array<char, 65536> buffer;
   for (;;) {
@@ -84,7 +84,7 @@ bool drain(const Fd& fd, std::string& text, std::size_t keep) {
   }
 }
 
-/// Processes that the kernel has killed for want of memory since boot; 0 where it does not say.
+/// Returns the number of processes killed by the kernel for lack of memory since boot; 0 if unknown.
 long long kernel_oom_kills() {
   std::ifstream vmstat("/proc/vmstat");
   std::string key;
@@ -93,8 +93,8 @@ long long kernel_oom_kills() {
   return 0;
 }
 
-/// A file without a name that holds `text`, read from its start. No pipe: a child that never reads cannot
-/// block us.
+/// Returns an anonymous file that contains `text`, positioned at its start. Not a pipe, because a child that
+/// never reads could then block us.
 Fd memory_file(const std::string& text) {
   Fd file(memfd_create("case", MFD_CLOEXEC));
   if (write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
@@ -103,12 +103,12 @@ Fd memory_file(const std::string& text) {
   return file;
 }
 
-/// How often a thread that waits for work of GCC's OpenMP spins before it sleeps: some tens of microseconds.
-/// A thread that never spins pays for waking up at every op, which a small model's step feels; one that spins
-/// for long keeps the core from the very thread that it waits for where other programs run too.
+/// Spin count of GCC OpenMP threads that wait for work, some tens of microseconds. A thread that never spins
+/// pays for a wake-up at every op, which slows down small models; one that spins for long occupies the core
+/// of the thread it waits for when other programs run too.
 constexpr const char* kSpinCount = "GOMP_SPINCOUNT=1000";
 
-/// execve's environment for a child: ours, and how its threads wait.
+/// Returns execve's environment for a child: ours and the spin count.
 std::vector<char*> child_environment() {
   std::vector<char*> variables;
   for (char** variable = environ; *variable; ++variable) variables.push_back(*variable);
@@ -132,14 +132,14 @@ NodeShare share_from_json(const nlohmann::ordered_json& json) {
           json.at("first_gpu").get<int>()};
 }
 
-/// In the child, between fork and exec: only async-signal-safe calls.
+/// Runs in the child between fork and exec: only async-signal-safe calls.
 [[noreturn]] void become(char* const* argv, char* const* variables, pid_t parent, int input, int record,
                          int output) {
   setpgid(0, 0);
   signal(SIGPIPE, SIG_DFL);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(127);  // the parent died before prctl
-  // Moved out of the way first: any of the four could be one of the numbers that dup2 fills.
+  // Duplicates the descriptors first, because any of them could have a number that dup2 replaces.
   const int in = fcntl(input, F_DUPFD_CLOEXEC, 10), rec = fcntl(record, F_DUPFD_CLOEXEC, 10),
             out = fcntl(output, F_DUPFD_CLOEXEC, 10);
   dup2(in, STDIN_FILENO);
@@ -165,7 +165,7 @@ CaseProcessResult run_case_process(const std::vector<std::string>& command, cons
   argv.push_back(nullptr);
   const std::vector<char*> variables = child_environment();
 
-  // Where whoever started us ignores its children, ours would leave no status.
+  // If our own parent ignores SIGCHLD, our children would leave no status.
   signal(SIGCHLD, SIG_DFL);
   const long long oom_kills_before = kernel_oom_kills();
   const pid_t parent = getpid();
@@ -182,7 +182,7 @@ CaseProcessResult run_case_process(const std::vector<std::string>& command, cons
   RunningTime running;
   std::array<pollfd, 2> polled = {pollfd{record.read.get(), POLLIN, 0}, pollfd{output.read.get(), POLLIN, 0}};
   int status = 0;
-  std::optional<Clock::time_point> told;  // to end
+  std::optional<Clock::time_point> told;  // when it was told to end
   const auto ended = [&] {
     const pid_t found = waitpid(pid, &status, WNOHANG);
     if (found < 0 && errno != EINTR)
@@ -199,10 +199,11 @@ CaseProcessResult run_case_process(const std::vector<std::string>& command, cons
       if (now > *told + kLastWords) kill(-pid, SIGKILL);
       continue;
     }
-    const double seconds = running.seconds();  // looked at in every round
+    const double seconds = running.seconds();  // must be called in every round
     const bool late = timeout_s > 0 && seconds > timeout_s;
     if (!interrupted() && !late && !(stop && stop())) continue;
-    // One that has ended by itself before anybody looked, as while this process was stopped, was in time.
+    // A child that ended by itself before anybody looked, such as while this process was stopped, was in
+    // time.
     if (late && !interrupted() && ended()) break;
     result.end = interrupted() ? CaseProcessResult::End::interrupted
                  : late        ? CaseProcessResult::End::timed_out
@@ -210,7 +211,7 @@ CaseProcessResult run_case_process(const std::vector<std::string>& command, cons
     kill(-pid, SIGTERM);
     told = now;
   }
-  kill(-pid, SIGKILL);  // whatever it started and left behind
+  kill(-pid, SIGKILL);  // and any processes that it left behind
   result.stopped_s = stops_with_us.seconds();
   drain(record.read, result.record, std::string::npos / 2);
   drain(output.read, result.last_lines, kLastBytes);
@@ -236,7 +237,7 @@ int child_main(Record (*run)(const Case&, const NodeShare&, StepBoard&)) {
     const nlohmann::ordered_json task = nlohmann::ordered_json::parse(input);
     nlohmann::ordered_json json =
         run(case_from_json(task.at("case")), share_from_json(task.at("ranks")), board);
-    // A host's or a processor's name need not be UTF-8.
+    // Names of hosts and processors need not be UTF-8.
     const std::string line = json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
     for (std::size_t done = 0; done < line.size();) {
       const ssize_t wrote = write(kRecordFd, line.data() + done, line.size() - done);

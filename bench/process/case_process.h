@@ -1,14 +1,13 @@
-// A case in a process of its own, so that a crash, a hang or an exhausted memory ends the case and not the
+// Runs a case in a process of its own, so that a crash, a hang or exhausted memory ends the case and not the
 // sweep.
 //
-// The child is a command, normally this program's hidden subcommand `run-case`. On standard input it
-// reads {"case": {...}, "ranks": {"world", "first", "local", "first_gpu"}}: the case, and the NodeShare that
-// is its own; writes its record on file descriptor kRecordFd and exits 0; or it exits 2 with one line on
-// standard error for bad input. Whatever else it prints goes to a pipe whose last lines become the error of a
-// case that failed. It leads a process group of its own and is killed when its parent dies, however that
-// happens. One that is to end gets SIGTERM first, at which it says how far its ranks are, and SIGKILL a
-// little later. Its environment is ours and, unless the user has decided how OpenMP's threads wait,
-// GOMP_SPINCOUNT.
+// The child is a command, normally this program's hidden subcommand `run-case`. On standard input it reads
+// {"case": {...}, "ranks": {"world", "first", "local", "first_gpu"}}: the case and its own NodeShare. It
+// writes its record to file descriptor kRecordFd and exits with 0; for bad input it exits with 2 and one line
+// on standard error. Its other output goes to a pipe, whose last lines become the error of a case that
+// failed. The child leads its own process group and is killed when its parent dies for any reason. To end it
+// early, it gets SIGTERM, upon which it prints the progress of its ranks, and SIGKILL a little later. Its
+// environment is the parent's, plus GOMP_SPINCOUNT unless the user has configured how OpenMP threads wait.
 #pragma once
 
 #include <functional>
@@ -32,26 +31,26 @@ struct CaseProcessResult {
     signalled,
     timed_out,
     interrupted,
-    stopped,  ///< as its caller wished
-    lost,     ///< it belongs to another process of the sweep, whose connection is gone
+    stopped,  ///< at the caller's request
+    lost,     ///< belongs to another process of the sweep, whose connection is lost
   } end = End::exited;
   int code = 0;                ///< exit status, or the signal
-  bool out_of_memory = false;  ///< the kernel's out-of-memory killer was at work meanwhile
-  double stopped_s = 0;        ///< of its time, stopped together with its parent (signals.h)
-  std::string record;          ///< what came through kRecordFd
-  std::string last_lines;      ///< the end of what it printed
-  std::string where;           ///< of several processes, which one this is about
+  bool out_of_memory = false;  ///< the kernel's out-of-memory killer was active meanwhile
+  double stopped_s = 0;        ///< seconds for which it was stopped together with its parent (signals.h)
+  std::string record;          ///< received through kRecordFd
+  std::string last_lines;      ///< end of the child's output
+  std::string where;           ///< with several processes: name of the one concerned
 };
 
-/// Runs `command` on this process's `share` of `c` and waits for its end, for `timeout_s` RunningTime (0: for
-/// ever), for interrupted(), or until `stop`, which is asked ten times a second. Throws std::system_error
-/// where no process can be started.
+/// Runs `command` on this process's `share` of `c`. Returns when it has ended, after `timeout_s` of
+/// RunningTime (0: no limit), after interrupted(), or when `stop`, polled ten times a second, returns true.
+/// Throws std::system_error if no process can be started.
 CaseProcessResult run_case_process(const std::vector<std::string>& command, const Case& c,
                                    const NodeShare& share, double timeout_s,
                                    const std::function<bool()>& stop = {});
 
-/// The child's side: reads the case, runs `run`, writes the record. Returns the exit status.
-/// `run` is a parameter so that the runner can be tested with cases that crash on request.
+/// The child's side: reads the case, calls `run`, writes the record. Returns the exit status. `run` is a
+/// parameter so that tests can use cases that crash on request.
 int child_main(Record (*run)(const Case&, const NodeShare&, StepBoard&));
 
 }  // namespace precbench

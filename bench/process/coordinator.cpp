@@ -1,4 +1,4 @@
-// Meeting the workers, running a case with them, and finding out who was the first to fail. See coordinator.h.
+// Connects the workers, runs cases with them, and determines which process failed first. See coordinator.h.
 #include "bench/process/coordinator.h"
 
 #include <fmt/format.h>
@@ -18,9 +18,9 @@ using End = CaseProcessResult::End;
 using namespace std::chrono_literals;
 
 constexpr auto kWorkerPoll = 50ms;
-constexpr std::size_t kLongestWords = 4096;  ///< of a worker's, in a row
+constexpr std::size_t kLongestWords = 4096;  ///< bytes of a worker's text
 
-/// Status and error of a record as text; no status where it is not a record.
+/// Returns status and error of a record as text; an empty status if it is not a record.
 std::pair<std::string, std::string> outcome_of(const std::string& record) {
   const auto json = nlohmann::ordered_json::parse(record, nullptr, false);
   if (!json.is_object() || !json.contains("status") || !json["status"].is_string()) return {};
@@ -28,19 +28,19 @@ std::pair<std::string, std::string> outcome_of(const std::string& record) {
   return {json["status"].get<std::string>(), error ? json["error"].get<std::string>() : ""};
 }
 
-/// Ended by itself with a row, whatever its status.
+/// Returns true if the child ended by itself with a row, whatever its status.
 bool has_row(const CaseProcessResult& result) {
   return result.end == End::exited && result.code == 0 && !outcome_of(result.record).first.empty();
 }
 
 bool failed(const CaseProcessResult& result) { return result.end != End::stopped && !succeeded(result); }
 
-/// A process with a status to report ends by itself, and its row has the measurements, so it is given the
-/// time.
+/// Weight of a failure with a row. Such a process ends by itself, and its row has the measurements, so it is
+/// given time.
 constexpr int kRowWeight = 2;
 
-/// Of failures that come together, the cause is the heaviest: a process that dies takes the others'
-/// collectives with it, and those then fail in ways of their own.
+/// Ranks failures that arrive together; the heaviest is the cause. A process that dies makes the others'
+/// collectives fail, and those then report errors of their own.
 int weight(const CaseProcessResult& result) {
   switch (result.end) {
     case End::interrupted:
@@ -84,7 +84,7 @@ Coordinator::Coordinator(const Nodes& nodes, const Address& address, const std::
     for (Guest& guest :
          reception.admit(kWorkerPoll, [&](int process) { return worker(process).link.open(); }))
       worker(guest.process) = {guest.process, guest.host, std::move(guest.link), true};
-    // One that ends before the others have come may be started again; none has anything to say yet.
+    // A worker that ends before the others have connected may be restarted; none has anything to send yet.
     for (Worker& f : workers_)
       if (f.link.receive()) f.link.close();
   }
@@ -122,7 +122,7 @@ void Coordinator::listen(const Plan& plan) {
       result.stopped_s = number_in(*report, "stopped_s", 0);
       result.last_lines = text_in(*report, "last_lines", "", kLongestWords);
       if (const std::string status = text_in(*report, "status", ""); !status.empty()) {
-        // The environment of a row is always this process's, as that of one with measurements is.
+        // The environment of a row is always this process's, as in rows with measurements.
         const bool ok = status == name_of(Status::ok);
         nlohmann::ordered_json record =
             ok ? start_record(plan)
@@ -165,7 +165,7 @@ void Coordinator::stop_others(const Plan& plan) {
 }
 
 CaseProcessResult Coordinator::verdict(const Plan& plan) const {
-  // Of equal rows, this process's own has the measurements.
+  // Among equal rows, prefers this process's own, which has the measurements.
   const std::string here = name(0, host_, plan);
   const auto key_of = [&](const CaseProcessResult& r) {
     return std::pair(weight(r), has_row(r) && r.where == here);
@@ -188,7 +188,7 @@ CaseProcessResult Coordinator::timed_out(const std::vector<std::string>& suspect
   CaseProcessResult result;
   result.end = End::timed_out;
   if (!suspects.empty()) result.where = fmt::format("{} did not report", fmt::join(suspects, ", "));
-  // Asked to end, a process's ranks say how far they are; those that cannot are where it hangs.
+  // When told to end, a process prints the progress of its ranks; one that cannot is where the case hangs.
   for (const CaseProcessResult& r : results_) {
     const bool named = std::find(suspects.begin(), suspects.end(), r.where) != suspects.end();
     if (succeeded(r) || (named && r.last_lines.empty())) continue;
@@ -211,7 +211,7 @@ CaseProcessResult Coordinator::run(const std::vector<std::string>& command, cons
     }
   RunningTime running;
   const auto late = [&] {
-    const double seconds = running.seconds();  // looked at in every round
+    const double seconds = running.seconds();  // must be called in every round
     return timeout_s > 0 && seconds > timeout_s;
   };
   for (Worker& f : workers_) {
@@ -227,11 +227,11 @@ CaseProcessResult Coordinator::run(const std::vector<std::string>& command, cons
   own.where = name(0, host_, plan);
   results_.push_back(own);
   if (own.end == End::exited) {
-    // One that has failed by itself may only be the first to notice what another will report.
+    // A process that failed by itself may only be the first to notice what another will report.
     if (failed(own)) note_failure();
     wait_for_reports(plan, [&] { return late() || must_stop() || interrupted(); });
   }
-  // An engine whose process has died interrupts the others; that is then the failure, and not the interrupt.
+  // A launcher whose process has died interrupts the others; then that failure counts, not the interrupt.
   if (interrupted() && first_failure_ == Clock::time_point::max()) own.end = End::interrupted;
   const bool timeout = own.end == End::timed_out || (succeeded(own) && !all_reported() && !must_stop());
   const std::vector<std::string> unfinished = silent(plan);
@@ -241,8 +241,8 @@ CaseProcessResult Coordinator::run(const std::vector<std::string>& command, cons
     if (!f.reported) f.link.close();
 
   if (own.end == End::interrupted) return own;
-  // All wait for the one that hangs, so none has reported in time; afterwards one that cannot be told to stop
-  // is the one, or its last words tell.
+  // All wait for the hanging process, so none has reported in time. It is the one that cannot be told to
+  // stop, or else the last output tells.
   if (timeout) return timed_out(gone.empty() && succeeded(own) ? unfinished : gone);
   for (const std::string& name : gone) {
     CaseProcessResult lost;

@@ -1,6 +1,6 @@
-// Several processes that run a sweep together, as they are: a coordinator and its workers, each with a child, on
-// this host without GPUs. The children are this test binary: the hidden test below runs one part of a case
-// and misbehaves as the case's seed says. Wherever a process is killed or stopped, no other may be left.
+// Several real processes that run a sweep together: a coordinator and its workers, each with a child, on this
+// host without GPUs. The children are this test binary: the hidden test below runs one part of a case and
+// misbehaves according to the case's seed. If a process is killed or stopped, no other may be left running.
 #include "bench/process/coordinator.h"
 
 #include <signal.h>
@@ -30,7 +30,7 @@ namespace {
 constexpr const char* kFakePart = "one part of a case that misbehaves on request";
 
 enum Fault : std::int64_t {
-  kFine = 1000,  // and everything above
+  kFine = 1000,  // and all larger seeds
   kWorkerAborts = 1,
   kCoordinatorAborts,
   kWorkerRefuses,
@@ -42,21 +42,21 @@ enum Fault : std::int64_t {
   kWorkerIsLate,
   kRankSleeps,
   kWorkerTakesLonger,
-  kWorkerTakesSeconds,  // twice the time limit, in `warmup` as milliseconds
+  kWorkerTakesSeconds,  // twice the time limit; milliseconds in `warmup`
 };
 
 [[noreturn]] void hang() {
-  for (;;) pause();  // each signal that is handled ends one
+  for (;;) pause();  // pause() returns after each handled signal
 }
 
-/// Ranks that meet in every step; the last of all stays away from the third.
+/// Runs ranks that meet in every step; the last rank hangs before the third.
 void run_ranks(const NodeShare& share, StepBoard& board) {
   run_meetings(share, 3, board, [&](int rank, int step) {
     if (rank == share.world - 1 && step == 2) hang();
   });
 }
 
-/// The others wait for one that has failed, as ranks in a collective may.
+/// Plays one part of a case. Parts without a fault of their own wait, as ranks in a collective may.
 Record fake_part(const Case& c, const NodeShare& share, StepBoard& board) {
   const bool coordinator = share.first == 0;
   std::ofstream(c.save_init, std::ios::app)
@@ -100,15 +100,16 @@ struct Part {
 };
 
 constexpr const char* kSecret = "of these processes";
-/// A part that hangs is waited for a while, where another has failed. A process that cannot be told to stop: for `stop`.
+/// Waits only a short time for a part that hangs after another has failed. `stop`: for a process that cannot
+/// be told to stop.
 Timeouts impatient(std::chrono::seconds stop = kHangGuard) {
   return {.meet = kHangGuard, .stop = stop, .row = 4s, .greeting = kHangGuard};
 }
-/// Where no part hangs each may end as late as it likes.
+/// For cases in which no part hangs: each may end as late as it likes.
 constexpr Timeouts kPatient = {
     .meet = kHangGuard, .stop = kHangGuard, .row = kHangGuard, .greeting = kHangGuard};
 
-/// The processes of one sweep; killed at the end if the test has not waited for them.
+/// The processes of one sweep; killed at the end unless the test has waited for them.
 class Together {
  public:
   Together(int count, const std::vector<std::int64_t>& seeds, int gpus, double timeout_s,
@@ -137,7 +138,7 @@ class Together {
   Together(const Together&) = delete;
   Together& operator=(const Together&) = delete;
 
-  /// By seed and first rank; what every part that was started says of itself.
+  /// Returns the parts that were started, by seed and first rank.
   std::map<std::pair<std::int64_t, int>, Part> parts() const {
     std::map<std::pair<std::int64_t, int>, Part> parts;
     std::istringstream lines(file_text(directory_ / "parts"));
@@ -152,7 +153,7 @@ class Together {
     for (const auto& [key, part] : parts()) found += key.first == seed;
     return found == count;
   }
-  /// So many parts of the case have begun, and that of process 0 has ended.
+  /// Returns true if `count` parts of the case have started and that of process 0 has ended.
   bool own_part_ended(std::int64_t seed, std::size_t count) const {
     return running(seed, count) && !alive(parts().at({seed, 0}).pid);
   }
@@ -196,7 +197,7 @@ std::string process_1(const std::string& ranks) {
 
 TEST_CASE("one part of a case that misbehaves on request", "[.]") { be_child(kFakePart, fake_part); }
 
-TEST_CASE("three processes run every case, each its ranks", "[together]") {
+TEST_CASE("Coordinator: three processes run every case with their own ranks", "[together]") {
   Together sweep(3, {kFine, kFine + 1}, 6, 0);
   CHECK(sweep.exit_status(0) == kSweepDone);
   CHECK(sweep.exit_status(1) == 0);
@@ -209,8 +210,7 @@ TEST_CASE("three processes run every case, each its ranks", "[together]") {
     for (const std::int64_t seed : {kFine + 0, kFine + 1}) CHECK(parts.at({seed, first}).share.local == 2);
 }
 
-TEST_CASE("a part that crashes ends the case at once with its process named, and the sweep goes on",
-          "[together]") {
+TEST_CASE("Coordinator: a crashing part ends its case and is named and the sweep continues", "[together]") {
   Together sweep(2, {kWorkerAborts, kCoordinatorAborts, kFine}, 2, 0);
   CHECK(sweep.exit_status(0) == kSweepFailures);
   CHECK(sweep.exit_status(1) == 0);
@@ -223,7 +223,8 @@ TEST_CASE("a part that crashes ends the case at once with its process named, and
   CHECK(sweep.rows()[kFine].status == Status::ok);
 }
 
-TEST_CASE("what a part ends in is the case's row, and process 0's own has precedence", "[together]") {
+TEST_CASE("Coordinator: a part's status becomes the case's row and process 0's own takes precedence",
+          "[together]") {
   const auto end = [](Together& sweep) {
     CHECK(sweep.exit_status(0) == kSweepDone);
     CHECK(sweep.exit_status(1) == 0);
@@ -240,7 +241,7 @@ TEST_CASE("what a part ends in is the case's row, and process 0's own has preced
   CHECK(all_end.error_of(kAllDiverge) == "at step 2");
 }
 
-TEST_CASE("the row of another process's failure says where the sweep runs", "[together]") {
+TEST_CASE("Coordinator: the row of another process's failure has the environment", "[together]") {
   Together sweep(2, {kWorkerNeedsMore}, 2, 0);
   CHECK(sweep.exit_status(0) == kSweepFailures);  // no case is ok
   const Environment env = *sweep.rows()[kWorkerNeedsMore].env;
@@ -249,7 +250,7 @@ TEST_CASE("the row of another process's failure says where the sweep runs", "[to
   CHECK((env.cpu == describe_environment(1, -1, 1).cpu));
 }
 
-TEST_CASE("a failure that follows from another's does not hide it", "[together]") {
+TEST_CASE("Coordinator: a failure caused by another does not hide it", "[together]") {
   Together sweep(2, {kWorkerNeedsMoreLater, kCoordinatorNeedsMoreLater}, 2, 0, kPatient);
   CHECK(sweep.exit_status(0) == kSweepFailures);  // no case is ok
   CHECK(sweep.exit_status(1) == 0);
@@ -259,15 +260,15 @@ TEST_CASE("a failure that follows from another's does not hide it", "[together]"
   CHECK(sweep.error_of(kCoordinatorNeedsMoreLater) == "12 GiB more");
 }
 
-TEST_CASE("bad input of one process ends the sweep of all", "[together]") {
+TEST_CASE("Coordinator: bad input of one process ends the sweep of all", "[together]") {
   Together sweep(2, {kWorkerRefuses, kFine}, 2, 0);
-  CHECK(sweep.exit_status(0) == 99);  // the exception
+  CHECK(sweep.exit_status(0) == 99);  // from the exception
   CHECK(sweep.exit_status(1) == kCoordinatorGone);
   CHECK(!sweep.any_part_alive());
   CHECK(sweep.said(0) == process_1("rank 1") + ": --data: corpus.bin: not on this host\n");
 }
 
-TEST_CASE("a worker that is killed ends the case at once, and the sweep", "[together]") {
+TEST_CASE("Coordinator: a killed worker ends the case and the sweep", "[together]") {
   Together sweep(3, {kFine + 1, kHang, kFine}, 3, 0);
   REQUIRE(eventually([&] { return sweep.running(kHang, 3); }));
   kill(sweep.pid(1), SIGKILL);
@@ -275,7 +276,7 @@ TEST_CASE("a worker that is killed ends the case at once, and the sweep", "[toge
   CHECK(sweep.exit_status(1) == -SIGKILL);
   CHECK(sweep.exit_status(2) == kSweepInterrupted);
   CHECK(eventually([&] { return !sweep.any_part_alive(); }));
-  // The case that ran has its row; what has not run has none, so that the same command does it.
+  // The case that ran has its row; later ones have none, so that the same command runs them.
   auto rows = sweep.rows();
   CHECK(rows.size() == 2);
   CHECK(rows[kFine + 1].status == Status::ok);
@@ -286,7 +287,7 @@ TEST_CASE("a worker that is killed ends the case at once, and the sweep", "[toge
   CHECK(said.ends_with("; start the processes again, and the same command goes on from there\n"));
 }
 
-TEST_CASE("workers end when their coordinator is killed", "[together]") {
+TEST_CASE("run_worker: workers end when their coordinator is killed", "[together]") {
   Together sweep(3, {kHang, kFine}, 3, 0);
   REQUIRE(eventually([&] { return sweep.running(kHang, 3); }));
   kill(sweep.pid(0), SIGKILL);
@@ -297,7 +298,7 @@ TEST_CASE("workers end when their coordinator is killed", "[together]") {
   CHECK(sweep.said(2) == "precbench: process 2 of 3 ends: process 0 ended before the sweep did\n");
 }
 
-TEST_CASE("a worker that is stopped ends the case in time with its name", "[together]") {
+TEST_CASE("Coordinator: a stopped worker makes the case time out and is named", "[together]") {
   with_time_limit(4, [](double limit) {
     const Stopwatch watch;
     Together sweep(2, {kHang, kFine}, 2, limit, impatient(1s));
@@ -317,13 +318,12 @@ TEST_CASE("a worker that is stopped ends the case in time with its name", "[toge
   });
 }
 
-TEST_CASE("a case is in time by the clock of process 0, which stands still while that is stopped",
-          "[together]") {
+TEST_CASE("Coordinator: a case is timed by process 0's clock without its stops", "[together]") {
   with_time_limit(4, [](double limit) {
     const Stopwatch watch;
     Together sweep(2, {kWorkerTakesSeconds}, 2, limit);
     const auto late = [&] { return watch.seconds() > limit / 2; };
-    // A part of process 0 that still runs would be stopped with it.
+    // A part of process 0 that is still running would be stopped, too.
     REQUIRE(eventually([&] { return sweep.own_part_ended(kWorkerTakesSeconds, 2) || late(); }));
     kill(sweep.pid(0), SIGTSTP);
     if (late()) return false;
@@ -336,7 +336,7 @@ TEST_CASE("a case is in time by the clock of process 0, which stands still while
   });
 }
 
-TEST_CASE("a part that outlasts the coordinator's is named once the time is up", "[together]") {
+TEST_CASE("Coordinator: a part that outlasts the coordinator's is named at the timeout", "[together]") {
   with_time_limit(4, [](double limit) {
     const Stopwatch watch;
     Together sweep(2, {kWorkerIsLate, kFine}, 2, limit);
@@ -356,7 +356,7 @@ TEST_CASE("a part that outlasts the coordinator's is named once the time is up",
   });
 }
 
-TEST_CASE("the row of a hang names the rank that holds up the others", "[together]") {
+TEST_CASE("Coordinator: the row of a hang names the rank that holds up the others", "[together]") {
   with_time_limit(4, [](double limit) {
     Together sweep(2, {kRankSleeps}, 4, limit);
     CHECK(sweep.exit_status(0) == kSweepFailures);
@@ -366,21 +366,21 @@ TEST_CASE("the row of a hang names the rank that holds up the others", "[togethe
         "still running after {} s (--timeout); its last words: process 0 ({}, ranks 0-1): none of "
         "the ranks 0-1 has begun step 4; {}: rank 3 has not enqueued step 3; the others have",
         limit, host_name(), process_1("ranks 2-3"));
-    // Ranks that had not come so far in half a minute are not slow.
+    // Ranks that have not come this far in half a minute are hanging, not slow.
     if (sweep.error_of(kRankSleeps) != expected && limit < 30) return false;
     CHECK(sweep.error_of(kRankSleeps) == expected);
     return true;
   });
 }
 
-TEST_CASE("a time limit of centuries is a limit like any other", "[together]") {
+TEST_CASE("Coordinator: a time limit of centuries works", "[together]") {
   Together sweep(2, {kWorkerTakesLonger}, 2, 9999999999);
   CHECK(sweep.exit_status(0) == kSweepDone);
   CHECK(sweep.exit_status(1) == 0);
   CHECK(sweep.rows()[kWorkerTakesLonger].status == Status::ok);
 }
 
-TEST_CASE("an interrupt of any process ends the sweep of all, and leaves no row", "[together]") {
+TEST_CASE("Coordinator: an interrupt of any process ends the whole sweep without a row", "[together]") {
   for (const int interrupted_one : {0, 1}) {
     Together sweep(2, {kHang, kFine}, 2, 0);
     REQUIRE(eventually([&] { return sweep.running(kHang, 2); }));
@@ -392,7 +392,7 @@ TEST_CASE("an interrupt of any process ends the sweep of all, and leaves no row"
   }
 }
 
-TEST_CASE("an interrupt while processes wait for the first is an interrupt", "[together]") {
+TEST_CASE("run_worker: an interrupt while waiting for process 0 is an interrupt", "[together]") {
   const pid_t pid = in_background([] {
     std::thread([] {
       eventually([] { return handles(getpid(), SIGTERM); });
@@ -403,17 +403,17 @@ TEST_CASE("an interrupt while processes wait for the first is an interrupt", "[t
   CHECK(exit_status(pid) == kSweepInterrupted);
 }
 
-TEST_CASE("processes do not wait for ever for each other", "[together]") {
+TEST_CASE("Coordinator: processes do not wait forever for each other", "[together]") {
   constexpr Timeouts kNone = {.meet = 200ms, .stop = 1s, .row = 1s};
   const Nodes first = {0, 2, 0, "the test"}, second = {1, 2, 0, "the test"};
-  const Address address = {"127.0.0.1", 1};  // where no user's program can listen
+  const Address address = {"127.0.0.1", 1};  // a port that no user's program can listen on
   CHECK_THROWS_WITH(run_worker(second, address, "", {}, child_command(kFakePart), kNone),
                     "process 1 of 2 finds no process 0 at 127.0.0.1:1 within 0.2 s");
   CHECK_THROWS_WITH(Coordinator(first, Address{"127.0.0.1", 0}, "", kNone),
                     "process 1 of 2 has not come to 127.0.0.1:0 within 0.2 s");
 }
 
-TEST_CASE("an address that is not this host's is refused in one line", "[together]") {
+TEST_CASE("Coordinator: an address of another host is refused in one line", "[together]") {
   const Nodes nodes = {0, 2, 0, "the test"};
   CHECK_THROWS_WITH(
       Coordinator(nodes, Address{"192.0.2.1", 29501}, ""),

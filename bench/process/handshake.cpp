@@ -1,4 +1,4 @@
-// Both sides of the door. See handshake.h.
+// Implements both sides of the handshake. See handshake.h.
 #include "bench/process/handshake.h"
 
 #include <fmt/format.h>
@@ -21,14 +21,16 @@ using Message = nlohmann::ordered_json;
 
 constexpr int kProtocol = 3;
 constexpr auto kGreetingPoll = 50ms;
-// Who has just come is heard several times before as many have come as make it the oldest.
+// Large enough that a new client is polled several times before enough newer ones have come to make it the
+// oldest.
 constexpr std::size_t kMostStrangers = 256;
-constexpr int kMostAtOnce = 32;         ///< connections taken before those that are here are heard
-constexpr auto kBetweenRefusals = 10s;  ///< that are told
+constexpr int kMostAtOnce = 32;         ///< connections accepted before existing ones are polled again
+constexpr auto kBetweenRefusals = 10s;  ///< least interval between messages about refusals
 constexpr std::size_t kLongestHost = 255, kLongestWord = 80;
 constexpr std::size_t kNonceSize = 64;  ///< hex digits
 
-/// What both processes must have in common. Builds of one commit that both had changes may still differ.
+/// Returns what both processes must have in common. Two builds of one commit with local changes may still
+/// differ.
 Message build() {
   return {{"precbench", kProtocol},
           {"schema", kSchemaVersion},

@@ -1,15 +1,18 @@
-// How the processes of a sweep let each other in: the same build, a process that is wanted, and the knowledge of one
-// secret, which neither sends. A stranger costs a line on standard error and no time.
+// The handshake with which the processes of a sweep admit each other. It requires the same build, an expected
+// process number, and knowledge of a secret that neither side sends. An unknown client costs a line on
+// standard error and no time.
 //
-//   worker   {"precbench": protocol, "schema", "method", "commit", "dirty", "process", "of", "host", "nonce"}
-//   coordinator     {"nonce"}
-//   worker   {"proof"}: HMAC-SHA256 of its role, both nonces, process and of, by the secret as key
-//   coordinator     {"proof"}: the same for its own role, which is the welcome
+//   worker       {"precbench": protocol, "schema", "method", "commit", "dirty", "process", "of", "host",
+//                 "nonce"}
+//   coordinator  {"nonce"}
+//   worker       {"proof"}: HMAC-SHA256, keyed by the secret, of its role, both nonces, process and of
+//   coordinator  {"proof"}: the same for its own role, which completes the handshake
 //
-// Instead of either of its answers the coordinator may say {"refused": why} and close. A stranger gets no proof at which it
-// could try secrets, nor what a right hello would be; only who takes the coordinator's place hears a worker's proof, and
-// rendezvous.h asks for a secret that cannot be guessed. Without one the key is empty: then anybody with this build can come
-// in. What follows is neither encrypted nor signed: who can change what is on the wire can do so.
+// Instead of either answer the coordinator may send {"refused": why} and close. A client without the secret
+// gets neither a proof against which it could try secrets nor a valid hello. Only an impostor of the
+// coordinator receives a worker's proof, and rendezvous.h requires a secret that cannot be guessed. Without a
+// secret the key is empty, and anybody with this build can connect. Later messages are neither encrypted nor
+// signed: whoever controls the network can change them.
 #pragma once
 
 #include <chrono>
@@ -24,7 +27,7 @@
 
 namespace precbench {
 
-/// From connecting to being let in.
+/// Time from connecting to the end of the handshake.
 inline constexpr std::chrono::seconds kGreetingTime{10};
 
 struct Guest {
@@ -33,17 +36,19 @@ struct Guest {
   Link link;
 };
 
-/// The coordinator's side. Whoever connects has a few seconds and a few kilobytes. Of too many, the oldest of the address
-/// that has most make room: what somebody says before the proof is no merit, and one who is new needs a moment.
+/// The coordinator's side. Each client has a few seconds and a few kilobytes. If there are too many, the
+/// oldest of the address with most connections are dropped: messages before the proof give no priority, and a
+/// new client needs a moment.
 class Reception {
  public:
-  /// Throws InvalidInput where it cannot listen.
+  /// Throws InvalidInput if it cannot listen.
   Reception(const Nodes& nodes, const Address& address, const std::string& secret,
             std::chrono::seconds greeting_time = kGreetingTime);
 
-  /// Those who have been let in since the last call; waits for `timeouts` at most. `taken`: processes that are here.
+  /// Returns the processes admitted since the last call; waits at most `timeouts`. `taken`: true for
+  /// processes already here.
   std::vector<Guest> admit(std::chrono::milliseconds timeouts, const std::function<bool(int)>& taken);
-  /// Who was refused last, and why; empty where nobody was.
+  /// Returns which client was refused last, and why; empty if none was.
   const std::string& last_refusal() const { return last_refusal_; }
 
  private:
@@ -52,29 +57,29 @@ class Reception {
     Link link;
     std::string address;
     Clock::time_point since;
-    int process = 0;  // what its hello says; 0: it has said none
+    int process = 0;  // from its hello; 0: none received yet
     std::string host, its_proof, our_proof;
   };
   void talk(Stranger& stranger, std::vector<Guest>& guests, const std::function<bool(int)>& taken);
   void answer(Stranger& stranger, const nlohmann::ordered_json& hello, const std::function<bool(int)>& taken);
-  /// `here`: what is not for strangers.
+  /// `here`: additional text for this side only.
   void refuse(Stranger& stranger, const std::string& why, const std::string& here = "");
-  void make_room();  // where there are too many
+  void make_room();  // drops clients if there are too many
 
   Nodes nodes_;
   std::string secret_;
   std::chrono::seconds greeting_time_;
   Listener listener_;
-  std::deque<Stranger> strangers_;  // the oldest first
+  std::deque<Stranger> strangers_;  // oldest first
   std::string last_refusal_;
   Clock::time_point quiet_until_;
-  int unsaid_ = 0;  // refusals since the last line about one
+  int unsaid_ = 0;  // refusals since the last message about one
 };
 
-/// The worker's side, one attempt: an open link once it is let in.
+/// Result of the worker's side, one attempt: an open link if it was admitted.
 struct Greeting {
   Link link;
-  std::string refusal;  ///< why not, where somebody answered
+  std::string refusal;  ///< reason, if somebody answered and refused
 };
 Greeting greet(const Nodes& nodes, const Address& address, const std::string& secret,
                const std::function<bool()>& give_up, std::chrono::seconds greeting_time = kGreetingTime);

@@ -1,4 +1,5 @@
-// The door between processes: who knows the secret comes in, and whatever strangers send, soon.
+// The handshake between processes: clients that know the secret are admitted soon, whatever other clients
+// send.
 #include "bench/process/handshake.h"
 
 #include <arpa/inet.h>
@@ -30,12 +31,12 @@ using Message = nlohmann::ordered_json;
 
 const Nodes kFirst = {0, 3, 0, "the test"}, kSecond = {1, 3, 0, "the test"}, kThird = {2, 3, 0, "the test"};
 
-/// What the coordinator says then, and all that it says.
+/// The complete answer of the coordinator to a wrong proof.
 const Message kNotKnown = {{"refused", "does not know the secret (PRECBENCH_SECRET)"}};
 
 bool never() { return false; }
 
-/// A coordinator's door, and who has come in by it.
+/// The coordinator's side, with the clients that it has admitted.
 struct Door {
   explicit Door(const std::string& secret, std::chrono::seconds greeting_time = kHangGuard)
       : reception(kFirst, address, secret, greeting_time) {}
@@ -45,14 +46,14 @@ struct Door {
     };
     for (Guest& guest : reception.admit(10ms, here)) guests.push_back(std::move(guest));
   }
-  /// What this worker makes of one attempt.
+  /// Returns this worker's result of one attempt.
   Greeting attempt(const Nodes& nodes, const std::string& secret) {
     auto greeting =
         std::async(std::launch::async, [&] { return greet(nodes, address, secret, never, kHangGuard); });
     while (greeting.wait_for(0s) != std::future_status::ready) admit();
     return greeting.get();
   }
-  /// What comes on this link; nothing where it is closed.
+  /// Returns the next message on this link; an empty object if it is closed.
   Message next(Link& link) {
     std::optional<Message> message;
     CHECK(eventually([&] {
@@ -66,7 +67,7 @@ struct Door {
   std::vector<Guest> guests;
 };
 
-/// Somebody between a worker and the coordinator, who hears and passes on all that they say.
+/// A man in the middle between a worker and the coordinator, who relays and records their messages.
 struct Between {
   Between(Door& to, const Nodes& nodes, const std::string& secret)
       : door(to), greeting(std::async(std::launch::async, [this, nodes, secret] {
@@ -75,8 +76,8 @@ struct Between {
     worker = listener.accept(kHangGuard);
     hello = door.next(worker);
   }
-  /// The hello goes on with these changes, and the nonce comes back. Returns the link to the coordinator, which waits for
-  /// the worker's proof.
+  /// Relays the hello with these changes, and the nonce back. Returns the link to the coordinator, which
+  /// waits for the worker's proof.
   Link present(const Message& changes = Message::object()) {
     Link coordinator = connect_to(door.address);
     hello.update(changes);
@@ -98,7 +99,7 @@ struct Between {
   std::future<Greeting> greeting;
 };
 
-/// A connection of somebody else's program from an address of this host; -1 where there is none.
+/// Opens a connection from an address of this host, as some other program; -1 on failure.
 int connected(const Address& address, const char* from = "127.0.0.1") {
   const int stranger = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
   sockaddr_in here = {}, there = {};
@@ -111,7 +112,7 @@ int connected(const Address& address, const char* from = "127.0.0.1") {
   return stranger;
 }
 
-/// What a process of this build says first.
+/// Returns the first message of a process of this build.
 Message hello_of_this_build() {
   const Address address = free_address();
   Listener listener(address);
@@ -127,7 +128,7 @@ Message hello_of_this_build() {
 
 }  // namespace
 
-TEST_CASE("processes of one secret meet, and may then send long messages", "[hello]") {
+TEST_CASE("Reception: processes with one secret connect and may then send long messages", "[hello]") {
   Door door("a secret");
   const std::string text(100'000, 'x');
   auto greeting = std::async(std::launch::async,
@@ -136,7 +137,7 @@ TEST_CASE("processes of one secret meet, and may then send long messages", "[hel
     const std::size_t before = door.guests.size();
     door.admit();
     if (door.guests.size() > before)
-      door.guests.back().link.send({{"text", text}});  // right after the welcome
+      door.guests.back().link.send({{"text", text}});  // right after the handshake
   }
   Link link = greeting.get().link;
   REQUIRE(link.open());
@@ -149,14 +150,14 @@ TEST_CASE("processes of one secret meet, and may then send long messages", "[hel
   CHECK(door.reception.last_refusal().empty());
 }
 
-TEST_CASE("who does not know the secret is not let in and hears no proof", "[hello]") {
+TEST_CASE("Reception: a client without the secret is refused and receives no proof", "[hello]") {
   Door door("a secret");
   for (const char* other : {"another", ""}) {
     const Greeting failed = door.attempt(kSecond, other);
     CHECK(!failed.link.open());
     CHECK(failed.refusal == "it refused this process, which does not know the secret (PRECBENCH_SECRET)");
   }
-  // One that goes on all the same.
+  // A client that continues anyway.
   Between stranger(door, kSecond, "another");
   stranger.pass_on();
   CHECK(stranger.nonce.size() == 1);
@@ -166,7 +167,7 @@ TEST_CASE("who does not know the secret is not let in and hears no proof", "[hel
         "a process at 127.0.0.1 does not know the secret (PRECBENCH_SECRET)");
 }
 
-TEST_CASE("a proof is good for one connection, one process, one number of processes and one role",
+TEST_CASE("Reception: a proof is valid for one connection and process and number of processes and role only",
           "[hello]") {
   Door door("a secret");
   Between heard(door, kSecond, "a secret");
@@ -188,7 +189,7 @@ TEST_CASE("a proof is good for one connection, one process, one number of proces
   of_four.pass_on({{"of", 3}});
   CHECK(of_four.coordinator_proof == kNotKnown);
 
-  // To a worker, by one that has heard a coordinator, or says what the worker has just said.
+  // A worker rejects a recorded coordinator proof and its own proof sent back.
   for (const bool reflects : {false, true}) {
     Between again(door, kSecond, "a secret");
     again.worker.send(heard.nonce);
@@ -199,7 +200,7 @@ TEST_CASE("a proof is good for one connection, one process, one number of proces
   CHECK(door.guests.empty());
 }
 
-TEST_CASE("another build, a number that is not wanted and a second process of one are refused by name",
+TEST_CASE("Reception: another build and unexpected or duplicate process numbers are refused by name",
           "[hello]") {
   Door door("");
   const auto refusal = [&](const Nodes& nodes) { return door.attempt(nodes, "").refusal; };
@@ -220,15 +221,15 @@ TEST_CASE("another build, a number that is not wanted and a second process of on
     link.send(hello);
     const std::string why = text_in(door.next(link), "refused", "");
     CHECK(why.starts_with("is another version: protocol "));
-    CHECK(why.find("this one is") == std::string::npos);  // that is for the coordinator's own error stream
+    CHECK(why.find("this one is") == std::string::npos);  // only for the coordinator's own error stream
     CHECK(door.reception.last_refusal().find("; this one is protocol ") != std::string::npos);
   }
 }
 
-TEST_CASE("of two processes of one number that come at once, one is let in", "[hello]") {
+TEST_CASE("Reception: of two simultaneous clients with one number one is admitted", "[hello]") {
   Door door("");
   Between one(door, kSecond, ""), other(door, kSecond, "");
-  // Both have proved who they are before the coordinator hears either.
+  // Both have sent their proofs before the coordinator reads either.
   Link links[] = {one.present(), other.present()};
   links[0].send(one.worker_proof);
   links[1].send(other.worker_proof);
@@ -241,8 +242,8 @@ TEST_CASE("of two processes of one number that come at once, one is let in", "[h
         "it refused this process, which is the second that says it is process 1");
 }
 
-TEST_CASE("strangers that hold the door do not keep it from one who comes", "[hello]") {
-  const Message hello = hello_of_this_build();  // a right one, before the proof
+TEST_CASE("Reception: idle clients do not keep out a worker", "[hello]") {
+  const Message hello = hello_of_this_build();  // valid, but without a proof
   for (const bool says_hello : {true, false}) {
     Door door("a secret");
     std::vector<Link> strangers;
@@ -252,14 +253,14 @@ TEST_CASE("strangers that hold the door do not keep it from one who comes", "[he
       door.admit();
     }
     Link slow = connect_to(door.address);
-    door.admit();  // before it has said anything
+    door.admit();  // before it has sent anything
     slow.send(hello);
     CHECK(door.next(slow).contains("nonce"));
     CHECK(door.attempt(kSecond, "a secret").link.open());
   }
 }
 
-TEST_CASE("strangers of one address take no other's place", "[hello]") {
+TEST_CASE("Reception: clients of one address do not displace those of another", "[hello]") {
   Door door("a secret");
   Link slow = connect_to(door.address);
   door.admit();
@@ -274,7 +275,7 @@ TEST_CASE("strangers of one address take no other's place", "[hello]") {
   for (const int stranger : strangers) close(stranger);
 }
 
-TEST_CASE("strangers cost the processes that meet no wait and a line at most", "[together]") {
+TEST_CASE("Coordinator: unknown clients cost no waiting and at most one line", "[together]") {
   const TempDirectory directory;
   const Address address = free_address();
   const Nodes first = {0, 2, 0, "the test"}, second = {1, 2, 0, "the test"};
@@ -301,14 +302,14 @@ TEST_CASE("strangers cost the processes that meet no wait and a line at most", "
       "[]\n{}\n\n",
   };
   std::vector<int> sockets;
-  for (int i = 0; i < 300; ++i) sockets.push_back(connected(address));  // and say nothing
+  for (int i = 0; i < 300; ++i) sockets.push_back(connected(address));  // and send nothing
   for (const std::string& packet : packets)
     for (int i = 0; i < 3; ++i) {
       sockets.push_back(connected(address));
       std::this_thread::sleep_for(1ms);
       [[maybe_unused]] const ssize_t sent = send(sockets.back(), packet.data(), packet.size(), MSG_NOSIGNAL);
     }
-  // A coordinator that waited for one of those who say nothing would do so until the test is killed.
+  // A coordinator that waited for one of the silent clients would do so until the test is killed.
   Link link;
   CHECK(
       eventually([&] { return (link = greet(second, address, "a secret", never, kHangGuard).link).open(); }));
@@ -320,11 +321,11 @@ TEST_CASE("strangers cost the processes that meet no wait and a line at most", "
   CHECK(std::count(said.begin(), said.end(), '\n') == 1);
 }
 
-TEST_CASE("a coordinator that nobody joins says whom it refused", "[together]") {
+TEST_CASE("Coordinator: if nobody joins the error names the last refused client", "[together]") {
   with_time_limit(1.5, [](double limit) {
     const Address address = free_address();
     std::atomic<bool> gone = false;
-    // The answers to the two clients; empty if the coordinator ends first.
+    // Returns the answers to both clients; empty if the coordinator ends first.
     auto refused = std::async(std::launch::async, [&] {
       Greeting greeting;
       eventually([&] {
@@ -356,7 +357,7 @@ TEST_CASE("a coordinator that nobody joins says whom it refused", "[together]") 
   });
 }
 
-TEST_CASE("a stranger who says nothing is shown out when its time is up", "[hello]") {
+TEST_CASE("Reception: a silent client is dropped after the greeting time", "[hello]") {
   Door door("a secret", std::chrono::seconds(0));
   Link silent = connect_to(door.address);
   CHECK(text_in(door.next(silent), "refused", "") == "has not come in within 0 s");

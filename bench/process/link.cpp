@@ -23,13 +23,13 @@
 namespace precbench {
 namespace {
 
-/// Of a message: a case is an object of some thirty fields within another.
+/// Limits of a message: a case is an object of some thirty fields inside another.
 constexpr std::size_t kDeepest = 4, kMostMembers = 100;
-constexpr int kConnectSeconds = 2;  ///< of one attempt, to a host that does not answer at all
-// A host that has lost its power or its cable says nothing: it is asked after 10 s of silence, and taken for
-// gone after three more questions.
+constexpr int kConnectSeconds = 2;  ///< per attempt, if the host does not answer at all
+// A host without power or cable sends nothing: it is probed after 10 s of silence and considered gone after
+// three more probes.
 constexpr int kKeepIdleSeconds = 10, kKeepIntervalSeconds = 5, kKeepCount = 3;
-// It is not asked while it owes an answer to a message; for that, too, it is given no longer.
+// Unacknowledged data suppresses these probes, so it gets a timeout of the same length.
 constexpr int kAnswerMilliseconds = 1000 * (kKeepIdleSeconds + kKeepIntervalSeconds * kKeepCount);
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
@@ -53,7 +53,7 @@ bool readable(int socket, std::chrono::milliseconds timeouts) {
   return poll(&polled, 1, static_cast<int>(timeouts.count())) > 0;
 }
 
-/// A port from which nobody listens can be given to the very socket that wants to reach it.
+/// True if the system has given the socket the very port that it connects to, on which nobody listens.
 bool connected_to_itself(int socket) {
   sockaddr_storage here = {}, there = {};
   socklen_t here_size = sizeof here, there_size = sizeof there;
@@ -101,7 +101,7 @@ std::string Link::peer() const {
 }
 
 void Link::send(const nlohmann::ordered_json& message) {
-  // What a child printed need not be UTF-8.
+  // Output of a child need not be UTF-8.
   const std::string line =
       message.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
   for (std::size_t done = 0; open() && done < line.size();) {
@@ -115,11 +115,12 @@ void Link::send(const nlohmann::ordered_json& message) {
 
 std::optional<nlohmann::ordered_json> Link::receive() {
   std::array<char, 65536> buffer;
-  // A message that is too long shows by one byte more. What comes after a good one may wait in the system.
+  // One byte more than allowed reveals a message that is too long. Later messages may wait in the system's
+  // buffer.
   for (ssize_t got = 1; open() && got > 0 && arrived_.size() <= longest_;) {
     got = recv(socket_, buffer.data(), std::min(buffer.size(), longest_ + 1 - arrived_.size()), MSG_DONTWAIT);
     if (got > 0) arrived_.append(buffer.data(), static_cast<std::size_t>(got));
-    // What came before the end of the connection is still heard.
+    // Data that arrived before the end of the connection is still processed.
     if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) close();
   }
   const std::size_t end = arrived_.find('\n');
@@ -203,7 +204,7 @@ Link connect_to(const Address& address) {
     const int attempt = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (attempt < 0) continue;
     const timeval limit = {kConnectSeconds, 0};
-    setsockopt(attempt, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);  // of connect, too
+    setsockopt(attempt, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);  // limits connect, too
     if (connect(attempt, a->ai_addr, a->ai_addrlen) == 0 && !connected_to_itself(attempt))
       return Link(attempt);
     ::close(attempt);

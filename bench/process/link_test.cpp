@@ -1,4 +1,4 @@
-// Messages over a real connection of this host, and peers that misbehave.
+// Messages over a real connection on this host, and peers that misbehave.
 #include "bench/process/link.h"
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// A link and the bare socket at its other end.
+/// A link and the raw socket at its other end.
 struct Ends {
   Ends() {
     std::array<int, 2> sockets = {};
@@ -40,7 +40,7 @@ struct Ends {
 
 }  // namespace
 
-TEST_CASE("messages come over a connection in order and whole", "[link]") {
+TEST_CASE("Link: messages arrive complete and in order", "[link]") {
   const Address address = free_address();
   Listener listener(address);
   Link here = connect_to(address), there = listener.accept(kHangGuard);
@@ -59,7 +59,7 @@ TEST_CASE("messages come over a connection in order and whole", "[link]") {
   CHECK(there.open());
 }
 
-TEST_CASE("what a peer said before it ended is still heard", "[link]") {
+TEST_CASE("Link: messages sent before the peer closed are still received", "[link]") {
   Ends ends;
   ends.write("{\"a\": 1}\n{\"b\": ");
   CHECK(ends.link.receive().value_or(nullptr)["a"] == 1);
@@ -71,7 +71,7 @@ TEST_CASE("what a peer said before it ended is still heard", "[link]") {
   CHECK(!ends.link.open());
 }
 
-TEST_CASE("a peer that talks nonsense, never ends a line or never reads is left", "[link]") {
+TEST_CASE("Link: a peer that sends nonsense or endless lines or never reads is disconnected", "[link]") {
   for (const std::string& nonsense : {std::string("GET / HTTP/1.1\r\n"), std::string("[1]\n")}) {
     Ends ends;
     ends.write(nonsense);
@@ -89,7 +89,7 @@ TEST_CASE("a peer that talks nonsense, never ends a line or never reads is left"
   CHECK(!deaf.link.open());
 }
 
-TEST_CASE("a message that is deep, of many keys, or long before its sender is known is nonsense", "[link]") {
+TEST_CASE("Link: messages that are too deep or broad or long before the handshake close the link", "[link]") {
   const auto deep = [](std::size_t depth) {
     return "{\"a\":" + std::string(depth, '[') + std::string(depth, ']') + ",\"b\":1,\"c\":2}\n";
   };
@@ -122,10 +122,10 @@ TEST_CASE("a message that is deep, of many keys, or long before its sender is kn
   CHECK(taken(long_text, true));
   CHECK(!taken(long_text, false));
   CHECK(!taken(deep(400000), true));
-  CHECK(!taken(broad(80000), true));  // an ordered object would be searched for each key
+  CHECK(!taken(broad(80000), true));  // an ordered object would search all keys for each
 }
 
-TEST_CASE("a long message may follow the last of a greeting at once", "[link]") {
+TEST_CASE("Link: a long message may directly follow the last of the handshake", "[link]") {
   Ends ends;
   const std::string text(2 * Link::kLongestGreeting, 'x');
   ends.write("{\"last\": true}\n{\"text\": \"" + text + "\"}\n");
@@ -135,16 +135,18 @@ TEST_CASE("a long message may follow the last of a greeting at once", "[link]") 
   CHECK(ends.link.open());
 }
 
-TEST_CASE("a text from a message is cut between characters", "[link]") {
+TEST_CASE("text_in: truncates between characters", "[link]") {
   const nlohmann::ordered_json message = {{"text", "ab\u00e9\u00e9"}};
   CHECK(text_in(message, "text", "", 3) == "ab");
   CHECK(text_in(message, "text", "", 4) == "ab\xc3\xa9");
   CHECK(text_in(message, "text", "", 0) == "");
 }
 
-TEST_CASE("nobody at an address is no connection", "[link]") { CHECK(!connect_to(free_address()).open()); }
+TEST_CASE("connect_to: nobody at an address gives a closed link", "[link]") {
+  CHECK(!connect_to(free_address()).open());
+}
 
-TEST_CASE("a host that says nothing more is given up at one time, whatever is on its way to it", "[link]") {
+TEST_CASE("Link: a silent host is given up after the same time with and without data in flight", "[link]") {
   const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
   const Link link(socket);
   const auto seconds = [&](int option) {
@@ -158,7 +160,7 @@ TEST_CASE("a host that says nothing more is given up at one time, whatever is on
   CHECK(seconds(TCP_USER_TIMEOUT) == 1000 * silent);  // in milliseconds
 }
 
-TEST_CASE("what a message has under a key is taken only if it is of the kind that is wanted", "[link]") {
+TEST_CASE("integer_in: values of another type or out of range give the default", "[link]") {
   const nlohmann::ordered_json message = {{"number", 5},
                                           {"text", "x"},
                                           {"flag", true},

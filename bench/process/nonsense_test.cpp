@@ -1,5 +1,5 @@
-// Processes of a sweep whose peer is somebody else's program, or an older one: nonsense costs the connection,
-// and is told as its loss.
+// Processes of a sweep whose peer is a different program or an older version: nonsense costs the connection
+// and is reported as its loss.
 #include <string>
 #include <thread>
 
@@ -31,7 +31,7 @@ Case case_of_two() {
   return c;
 }
 
-/// A link to the coordinator there, which takes us for process 1 of 2.
+/// Connects to the coordinator there as process 1 of 2.
 Link reach(const Address& address) {
   Link link;
   eventually([&] {
@@ -49,7 +49,7 @@ std::optional<Message> next(Link& link) {
   return message;
 }
 
-/// The exit status of a worker whose coordinator sends `order`, and what it says.
+/// Returns the exit status and the output of a worker whose coordinator sends `order`.
 std::pair<int, std::string> answer_to(const Message& order) {
   const TempDirectory directory;
   const Address address = free_address();
@@ -67,7 +67,7 @@ std::pair<int, std::string> answer_to(const Message& order) {
 
 }  // namespace
 
-TEST_CASE("a worker that talks nonsense is lost, and its coordinator says so", "[together]") {
+TEST_CASE("Coordinator: a worker that sends nonsense is lost and named", "[together]") {
   for (const Message& report :
        {Message{{"end", "x"}}, Message{{"end", 17}}, Message{{"end", -1}}, Message{{"code", 0}}}) {
     INFO(report.dump());
@@ -90,7 +90,7 @@ TEST_CASE("a worker that talks nonsense is lost, and its coordinator says so", "
   }
 }
 
-TEST_CASE("a coordinator that talks nonsense is left", "[together]") {
+TEST_CASE("run_worker: disconnects from a coordinator that sends nonsense", "[together]") {
   for (const Message& order :
        {Message{{"do", 5}}, Message{{"do", "dance"}}, Message{{"do", "end"}, {"status", "x"}},
         Message{{"do", "end"}, {"status", 3}}, Message{{"do", "end"}, {"status", 1}}}) {
@@ -101,7 +101,7 @@ TEST_CASE("a coordinator that talks nonsense is left", "[together]") {
   }
 }
 
-TEST_CASE("a coordinator has no case that is not its worker's too", "[together]") {
+TEST_CASE("run_worker: refuses a case that is not in its own sweep", "[together]") {
   Case other = case_of_two();
   other.data = "/etc/passwd";
   for (const Message& c :

@@ -1,4 +1,4 @@
-// What engines say in the environment. See rendezvous.h.
+// Reads the environment set by launchers. See rendezvous.h.
 #include "bench/process/rendezvous.h"
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@ namespace {
 
 struct Engine {
   const char *rank, *size, *local;
-  bool half_is_normal;  ///< an allocation has a size before any process was started in it
+  bool half_is_normal;  ///< true if an allocation sets the size before any process starts
 };
 constexpr Engine kSlurmStep = {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", true};
 constexpr Engine kSlurm = {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", true};
@@ -34,7 +34,7 @@ std::optional<int> number(const Variables& environment, const char* name) {
   return value;
 }
 
-/// What one engine says; nothing where it did not start this process or started no other.
+/// Returns the place given by one launcher; null if it did not start this process or started no other.
 std::optional<Nodes> ask(const Variables& environment, const Engine& engine) {
   const auto rank = number(environment, engine.rank), size = number(environment, engine.size);
   if (!rank && !size) return std::nullopt;
@@ -98,7 +98,7 @@ Address rendezvous_address(const Variables& environment, const Nodes& nodes) {
     const char* end = text.data() + text.size();
     if (std::from_chars(text.data() + colon + 1, end, address.port).ptr != end) address.port = 0;
   }
-  constexpr int kLastPort = 65534;  // ours is the next
+  constexpr int kLastPort = 65534;  // precbench uses the next port
   if (address.host.empty() || address.port < 1 || address.port > kLastPort)
     throw InvalidInput(
         fmt::format("NCCL_COMM_ID: \"{}\" is not HOST:PORT with a port of 1 to {}", text, kLastPort));

@@ -1,5 +1,5 @@
-// Several processes of one sweep, one per node, started by an engine that is there already (srun, mpirun,
-// torchrun): which of them this one is, where they meet, and which ranks of a case are its own.
+// Several processes of one sweep, one per node, started by a launcher (srun, mpirun, torchrun): which of them
+// this one is, where they meet, and which ranks of a case each runs.
 #pragma once
 
 #include <map>
@@ -20,23 +20,22 @@ struct NodeShare {
 
 inline NodeShare all_ranks(int world) { return {world, 0, world, 0}; }
 
-/// Of an environment: name to value.
+/// Environment variables, name to value.
 using Variables = std::map<std::string, std::string>;
 Variables process_environment();
 
-/// This process among those of the sweep.
+/// Place of this process among those of the sweep.
 struct Nodes {
   int index = 0, count = 1;
-  int local = 0;       ///< its number among those on this host
-  std::string source;  ///< the variables that say so, "RANK and WORLD_SIZE"; empty: started alone
+  int local = 0;       ///< index among the processes on this host
+  std::string source;  ///< variables that it comes from, "RANK and WORLD_SIZE"; empty: started alone
 
   bool operator==(const Nodes&) const = default;
 };
 
-/// From SLURM_PROCID and SLURM_STEP_NUM_TASKS (else SLURM_NTASKS), OMPI_COMM_WORLD_RANK and _SIZE, RANK and
-/// WORLD_SIZE; each with its variable for the number on the host. An engine that started a single process has
-/// no say. Throws InvalidInput where a number is missing, malformed or out of range, and where engines
-/// disagree.
+/// Reads SLURM_PROCID and SLURM_STEP_NUM_TASKS (else SLURM_NTASKS), OMPI_COMM_WORLD_RANK and _SIZE, RANK and
+/// WORLD_SIZE, each with its variable for the index on the host. Ignores launchers that started a single
+/// process. Throws InvalidInput if a number is missing, malformed or out of range, and if launchers disagree.
 Nodes find_nodes(const Variables& environment);
 
 struct Address {
@@ -44,21 +43,21 @@ struct Address {
   int port = 0;
 };
 
-/// Where process 0 listens for the others: the host of NCCL_COMM_ID (HOST:PORT or [IPv6]:PORT), whose port
-/// NCCL takes for itself, and the port after it. Throws InvalidInput.
+/// Returns where process 0 listens for the others: the host of NCCL_COMM_ID (HOST:PORT or [IPv6]:PORT) and
+/// the port after the one that NCCL itself uses. Throws InvalidInput.
 Address rendezvous_address(const Variables& environment, const Nodes& nodes);
 
-/// PRECBENCH_SECRET, by which the processes know each other (handshake.h); empty where it is not set. Throws
-/// InvalidInput where it is set to nothing or too short.
+/// Returns PRECBENCH_SECRET, with which processes authenticate (handshake.h); empty if unset. Throws
+/// InvalidInput if it is empty or too short.
 inline constexpr std::size_t kShortestSecret = 16;
 std::string shared_secret(const Variables& environment);
 
-/// Process `index`'s ranks of a case with `ranks` in all. `visible`: GPUs it sees; processes of one host that
-/// see all GPUs take them in order, one that sees only its own takes them from the first. Throws InvalidInput
-/// where the ranks do not divide.
+/// Returns process `index`'s share of a case with `ranks` in total. `visible`: number of GPUs it sees.
+/// Processes of one host that see all GPUs take them in order; one that sees only its own takes them from the
+/// first. Throws InvalidInput if the ranks do not divide evenly.
 NodeShare share_of(const Nodes& nodes, int ranks, int visible);
 
-/// Throws InvalidInput where a case cannot be spread over several processes.
+/// Throws InvalidInput if a case cannot be spread over several processes.
 void check_spread(const std::vector<Case>& cases, const Nodes& nodes);
 
 }  // namespace precbench

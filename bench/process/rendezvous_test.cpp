@@ -1,4 +1,4 @@
-// What each engine's environment makes of a process, and what is refused.
+// The place of a process according to each launcher's environment, and invalid environments.
 #include "bench/process/rendezvous.h"
 
 #include "kernels/base/errors.h"
@@ -19,7 +19,7 @@ Case case_of(const char* device, int gpus) {
 
 }  // namespace
 
-TEST_CASE("each engine's variables say which process this is", "[nodes]") {
+TEST_CASE("find_nodes: each launcher's variables give the process index", "[nodes]") {
   CHECK(find_nodes({}) == Nodes());
   CHECK(find_nodes({{"SLURM_PROCID", "3"}, {"SLURM_NTASKS", "4"}, {"SLURM_LOCALID", "1"}}) ==
         nodes_of(3, 4, 1, "SLURM_PROCID and SLURM_NTASKS"));
@@ -32,15 +32,14 @@ TEST_CASE("each engine's variables say which process this is", "[nodes]") {
   CHECK(find_nodes({{"RANK", "1"}, {"WORLD_SIZE", "2"}}).local == 0);
 }
 
-TEST_CASE("a step's size wins over its allocation's", "[nodes]") {
+TEST_CASE("find_nodes: a SLURM step's size takes precedence over its allocation's", "[nodes]") {
   CHECK(find_nodes({{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "8"}, {"SLURM_STEP_NUM_TASKS", "2"}}).count == 2);
   CHECK(find_nodes({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}, {"SLURM_STEP_NUM_TASKS", "1"}}).count == 1);
-  // The shell of an allocation, in which nothing was started.
+  // The shell of an allocation in which nothing was started.
   CHECK(find_nodes({{"SLURM_NTASKS", "8"}}) == Nodes());
 }
 
-TEST_CASE("engines inside each other must agree, and one that started a single process has no say",
-          "[nodes]") {
+TEST_CASE("find_nodes: nested launchers must agree and single processes are ignored", "[nodes]") {
   const Variables both = {{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"RANK", "1"}, {"WORLD_SIZE", "2"}};
   CHECK(find_nodes(both).index == 1);
   Variables other = both;
@@ -53,7 +52,7 @@ TEST_CASE("engines inside each other must agree, and one that started a single p
   CHECK(find_nodes(other) == nodes_of(1, 2, 0, "RANK and WORLD_SIZE"));
 }
 
-TEST_CASE("numbers that cannot be are refused", "[nodes]") {
+TEST_CASE("find_nodes: impossible numbers are refused", "[nodes]") {
   CHECK_THROWS_WITH(find_nodes({{"RANK", "2"}, {"WORLD_SIZE", "2"}}),
                     "RANK is 2, but with WORLD_SIZE 2 the last process is 1");
   CHECK_THROWS_WITH(find_nodes({{"RANK", "one"}, {"WORLD_SIZE", "2"}}),
@@ -64,7 +63,7 @@ TEST_CASE("numbers that cannot be are refused", "[nodes]") {
                     "WORLD_SIZE is set, but RANK is not: set both, or neither");
 }
 
-TEST_CASE("processes meet one port above NCCL's", "[nodes]") {
+TEST_CASE("rendezvous_address: processes meet one port above NCCL's", "[nodes]") {
   const Nodes nodes = nodes_of(1, 2, 0, "RANK and WORLD_SIZE");
   const auto meet = [&](const char* id) { return rendezvous_address({{"NCCL_COMM_ID", id}}, nodes); };
   CHECK(meet("node-1:29500").host == "node-1");
@@ -80,7 +79,7 @@ TEST_CASE("processes meet one port above NCCL's", "[nodes]") {
       "process 0 that all can reach, or unset them to run alone");
 }
 
-TEST_CASE("a secret is what the environment says, and nothing that can be guessed", "[nodes]") {
+TEST_CASE("shared_secret: returns the variable and refuses short secrets", "[nodes]") {
   const std::string secret = "0123456789abcdef";
   CHECK(shared_secret({}) == "");
   CHECK(shared_secret({{"PRECBENCH_SECRET", secret}}) == secret);
@@ -93,19 +92,20 @@ TEST_CASE("a secret is what the environment says, and nothing that can be guesse
                     "PRECBENCH_SECRET: is set to nothing; give all processes one secret, or unset it");
 }
 
-TEST_CASE("ranks are divided in the processes' order, GPUs in that of the processes of a host", "[nodes]") {
-  // Two hosts of four GPUs, one process each.
+TEST_CASE("share_of: ranks are divided in order of processes and GPUs in order of local processes",
+          "[nodes]") {
+  // Two hosts with four GPUs, one process each.
   CHECK(share_of(nodes_of(1, 2, 0, ""), 8, 4) == NodeShare{8, 4, 4, 0});
   // One host, two processes that see all four GPUs.
   CHECK(share_of(nodes_of(0, 2, 0, ""), 4, 4) == NodeShare{4, 0, 2, 0});
   CHECK(share_of(nodes_of(1, 2, 1, ""), 4, 4) == NodeShare{4, 2, 2, 2});
-  // The same where the engine shows each process its own two.
+  // The same if the launcher shows each process its own two GPUs.
   CHECK(share_of(nodes_of(1, 2, 1, ""), 4, 2) == NodeShare{4, 2, 2, 0});
   CHECK_THROWS_WITH(share_of(nodes_of(0, 2, 0, ""), 3, 4),
                     "--gpus 3: is the total over all processes, and 2 processes do not divide it");
 }
 
-TEST_CASE("only cases on GPUs are spread over processes", "[nodes]") {
+TEST_CASE("check_spread: only cases on GPUs are spread over processes", "[nodes]") {
   const Nodes nodes = nodes_of(0, 2, 0, "RANK and WORLD_SIZE");
   CHECK_NOTHROW(check_spread({case_of("cuda", 2), case_of("cuda", 4)}, nodes));
   CHECK_THROWS_AS(check_spread({case_of("cuda", 2), case_of("cuda", 1)}, nodes), InvalidInput);

@@ -1,4 +1,4 @@
-// For tests: an address of this host at which nobody listened a moment ago.
+// For tests: an address of this host on which nobody listened a moment ago.
 #pragma once
 
 #include <netinet/in.h>

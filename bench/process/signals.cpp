@@ -1,4 +1,4 @@
-// Handlers and what they leave behind. See signals.h.
+// Signal handlers and the state that they change. See signals.h.
 #include "bench/process/signals.h"
 
 #include <signal.h>
@@ -14,13 +14,13 @@ namespace {
 
 // Global, because a signal handler can reach nothing else.
 volatile sig_atomic_t interrupt_signal = 0;
-std::array<std::atomic<pid_t>, kMostStopped> stopped_groups = {};  ///< that stop with us; 0: a free place
+std::array<std::atomic<pid_t>, kMostStopped> stopped_groups = {};  ///< that stop with us; 0: free entry
 static_assert(std::atomic<pid_t>::is_always_lock_free);
-volatile sig_atomic_t stopped_ms = 0;  ///< since the program began
+volatile sig_atomic_t stopped_ms = 0;  ///< total since the program started
 
 void on_interrupt(int signal) { interrupt_signal = signal; }
 
-/// Only async-signal-safe calls.
+/// Uses only async-signal-safe calls.
 void on_stop(int) {
   const int error = errno;
   std::array<pid_t, kMostStopped> groups = {};
@@ -29,12 +29,11 @@ void on_stop(int) {
   clock_gettime(CLOCK_MONOTONIC, &from);
   for (const pid_t group : groups)
     if (group > 0) kill(-group, SIGSTOP);
-  raise(SIGSTOP);  // here somebody continues us
+  raise(SIGSTOP);  // execution continues here after SIGCONT
   for (const pid_t group : groups)
     if (group > 0) kill(-group, SIGCONT);
   clock_gettime(CLOCK_MONOTONIC, &to);
-  constexpr time_t kLongest_s =
-      1'000'000;  // what an int holds as milliseconds, and longer than a case's time
+  constexpr time_t kLongest_s = 1'000'000;  // fits into an int as milliseconds, and exceeds any case's time
   const time_t seconds = std::min(to.tv_sec - from.tv_sec, kLongest_s);
   stopped_ms = std::min<long>(stopped_ms + seconds * 1000L + (to.tv_nsec - from.tv_nsec) / 1'000'000L,
                               kLongest_s * 1000L);
@@ -57,7 +56,7 @@ InterruptGuard::InterruptGuard() {
     struct sigaction action = {};
     action.sa_handler = kHandled[i].handler;
     sigaction(kHandled[i].signal, &action, &former_actions[i]);
-    // What nohup or a background shell made us ignore stays ignored.
+    // Signals that nohup or a background shell made us ignore stay ignored.
     if (former_actions[i].sa_handler == SIG_IGN) sigaction(kHandled[i].signal, &former_actions[i], nullptr);
   }
 }

@@ -1,8 +1,9 @@
-// Signals that a sweep lives with: those that end it in order, and a stop that its case shares.
+// Signals that a sweep handles: those that end it in order, and a stop that its case shares.
 //
-// Ctrl-Z (SIGTSTP) stops the case with the sweep, and both go on together; the row says so, since step times may
-// hold the stop. SIGSTOP cannot be caught: the case runs on. In neither is the time of the stop part of a case's
-// --timeout. Of several processes that is so of process 0, which times the case; a stop of another is a hang to it.
+// Ctrl-Z (SIGTSTP) stops the case together with the sweep, and both continue together. The row says so, since
+// step times may include the stop. SIGSTOP cannot be caught, so the case keeps running. Neither kind of stop
+// counts towards a case's --timeout. With several processes this holds for process 0, which times the case;
+// it sees a stop of another as a hang.
 #pragma once
 
 #include <sys/types.h>
@@ -11,7 +12,7 @@
 
 namespace precbench {
 
-/// While one of these lives, SIGINT, SIGTERM and SIGHUP set interrupted() instead of ending the process, and
+/// During its lifetime, SIGINT, SIGTERM and SIGHUP set interrupted() instead of ending the process, and
 /// SIGTSTP stops it together with its case.
 class InterruptGuard {
  public:
@@ -22,26 +23,27 @@ class InterruptGuard {
 };
 bool interrupted();
 
-/// As many of these may live at one time, in any threads; a case beyond them would run on while we are stopped.
+/// Largest number of StopsWithUs objects at a time, over all threads; further cases would keep running during
+/// a stop.
 inline constexpr int kMostStopped = 64;
 
-/// While this lives, the process group `group` is stopped and continued with this process.
+/// During its lifetime, the process group `group` is stopped and continued with this process.
 class StopsWithUs {
  public:
   explicit StopsWithUs(pid_t group);
   ~StopsWithUs();
   StopsWithUs(const StopsWithUs&) = delete;
   StopsWithUs& operator=(const StopsWithUs&) = delete;
-  /// How long it was stopped so far.
+  /// Returns the seconds for which it was stopped so far.
   double seconds() const;
 
  private:
-  int slot_;       // among those that live; -1: none was free
-  int before_ms_;  // of stops before it began to live
+  int slot_;       // index among the living ones; -1: none was free
+  int before_ms_;  // stopped time before its construction
 };
 
-/// The time in which this process has been running, by being looked at ten times a second: where nobody looked
-/// for longer, it was stopped.
+/// Time during which this process has been running. seconds() must be called about ten times a second: a
+/// longer gap between calls counts as a stop.
 class RunningTime {
  public:
   double seconds();

@@ -1,4 +1,4 @@
-// Notes of ranks, and the sentence about the slowest. See step_board.h.
+// Notes the ranks' progress and describes the slowest. See step_board.h.
 #include "bench/process/step_board.h"
 
 #include <fmt/format.h>
@@ -36,10 +36,10 @@ void StepBoard::note_failure(int rank, const std::string& error) {
   if (failure_.empty()) failure_ = fmt::format("rank {} failed: {}", rank, error);
 }
 
-/// The next thing that the slowest have to do.
+/// Returns the next thing that the slowest ranks have to do.
 std::string StepBoard::missing(const Progress& slowest) const {
   if (slowest.works > 0) return "finished " + works_[slowest.works - 1];
-  // Work begins where steps end, so whoever is ahead with as many steps has begun it.
+  // Work begins after the last step, so a rank that is ahead after equally many steps has started it.
   const bool no_more_steps = std::any_of(done_.begin(), done_.end(), [&](const Progress& p) {
     return p.stages == slowest.stages && p.works > 0;
   });

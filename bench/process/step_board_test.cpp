@@ -1,4 +1,4 @@
-// What the board says of ranks that stand, also of real ones that wait for each other.
+// Descriptions of ranks that do not progress, including real ones that wait for each other.
 #include "bench/process/step_board.h"
 
 #include <atomic>
@@ -13,7 +13,7 @@
 using namespace precbench;
 using Stage = StepBoard::Stage;
 
-TEST_CASE("the board names the ranks that are behind", "[board]") {
+TEST_CASE("StepBoard: describe names the ranks that are behind", "[board]") {
   StepBoard board;
   CHECK(board.describe() == "");
   board.open({4, 2, 2, 0});
@@ -36,7 +36,7 @@ TEST_CASE("the board names the ranks that are behind", "[board]") {
   CHECK(board.describe() == "rank 0 has not finished step 1");
 }
 
-TEST_CASE("the board knows what ranks do after their steps", "[board]") {
+TEST_CASE("StepBoard: describe knows the work after the steps", "[board]") {
   StepBoard board;
   board.open(all_ranks(2));
   for (const int rank : {0, 1}) board.note(rank, 4, Stage::enqueued);
@@ -53,7 +53,7 @@ TEST_CASE("the board knows what ranks do after their steps", "[board]") {
   CHECK(board.describe() == "none of the ranks 0-1 has finished the collectives alone");
 }
 
-TEST_CASE("the board names a rank that sleeps while the others wait for it", "[board]") {
+TEST_CASE("StepBoard: describe names a sleeping rank while the others wait for it", "[board]") {
   constexpr int kRanks = 4, kSleeper = 2, kStep = 3;
   StepBoard board;
   std::atomic<bool> awake = false;
@@ -71,7 +71,7 @@ TEST_CASE("the board names a rank that sleeps while the others wait for it", "[b
   CHECK(board.describe() == "none of the ranks 0-3 has begun step 6");
 }
 
-TEST_CASE("the board names a rank that failed while another does not come back", "[board]") {
+TEST_CASE("StepBoard: describe names a failed rank while another does not return", "[board]") {
   StepBoard board;
   std::atomic<bool> awake = false;
   std::string failure;

@@ -1,12 +1,13 @@
-// How a sweep ended: the exit status of each of its processes.
+// Exit statuses of the processes of a sweep.
 #pragma once
 
 namespace precbench {
 
 inline constexpr int kSweepDone = 0;      ///< every case has a row
-/// Every case has a row, but some rows say crashed or timeout, none says ok, or a file that a case was to write is lost.
+/// Every case has a row, but some say crashed or timeout, none says ok, or a file that a case should have
+/// written is missing.
 inline constexpr int kSweepFailures = 1;
-/// Some cases have no row yet: interrupted, a process was lost, the disk is full, or somebody has taken rows away.
+/// Some cases have no row yet: interrupted, a process was lost, the disk is full, or rows have been removed.
 inline constexpr int kSweepInterrupted = 130;
 
 }  // namespace precbench

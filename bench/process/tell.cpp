@@ -1,4 +1,4 @@
-// Standard error without exceptions, and without waiting. See tell.h.
+// Writes to standard error without exceptions and without blocking. See tell.h.
 #include "bench/process/tell.h"
 
 #include <fcntl.h>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kPatienceMs = 1000;
 
-/// Whether `kPatienceMs` were spent in vain on the words before.
+/// True if the last call waited kPatienceMs in vain.
 std::atomic<bool> reader_is_stuck = false;
 
 bool writable() {
@@ -27,7 +27,7 @@ bool writable() {
   const auto end = steady_clock::now() + milliseconds(reader_is_stuck ? 0 : kPatienceMs);
   pollfd error_stream = {STDERR_FILENO, POLLOUT, 0};
   int ready = -1;
-  do {  // again after a signal, whose meaning is looked at elsewhere: without a yes, a write may wait for ever
+  do {  // retries after a signal, which is handled elsewhere: without POLLOUT a write may block forever
     const auto left = duration_cast<milliseconds>(end - steady_clock::now());
     ready = poll(&error_stream, 1, std::max(0, static_cast<int>(left.count())));
   } while (ready < 0 && errno == EINTR);
@@ -39,7 +39,7 @@ bool writable() {
 
 void tell_raw(std::string_view text) {
   while (!text.empty() && writable()) {
-    // A pipe that can be written takes so much at once.
+    // A writable pipe accepts this many bytes at once.
     const ssize_t written = write(STDERR_FILENO, text.data(), std::min<std::size_t>(text.size(), PIPE_BUF));
     if (written > 0)
       text.remove_prefix(static_cast<std::size_t>(written));
@@ -53,7 +53,7 @@ void tell(std::string_view line) { tell_raw(printable(line) + '\n'); }
 void keep_standard_streams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (fcntl(stream, F_GETFD) >= 0) continue;
-    // It takes the lowest number that is free, which is this one.
+    // open() takes the lowest free number, which is this one.
     [[maybe_unused]] const int null = open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);
   }
 }

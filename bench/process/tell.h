@@ -1,27 +1,27 @@
-// What the program says on standard error. Nobody need listen: an error stream that is closed, full, gone or not
-// read costs the words and never the work.
+// Messages on standard error. If the stream is closed, full, gone or not read, messages are lost, but the
+// program never blocks or fails because of them.
 #pragma once
 
 #include <string_view>
 
 namespace precbench {
 
-/// One line, its newline added, as `printable`: a word of the user's, a file's or another process's in it may hold
-/// what a terminal would obey.
+/// Prints one line with a newline, made `printable`: words of the user, of a file or of another process may
+/// contain terminal control sequences.
 void tell(std::string_view line);
 
-/// As it is. Waits a second at most for a reader that has stopped reading, and not at all where it did so for the
-/// words before these.
+/// Prints text unchanged. Waits at most a second for a reader that has stopped reading, and not at all if it
+/// waited in vain for the previous text.
 void tell_raw(std::string_view text);
 
-/// Opens what is closed of the descriptors 0 to 2, the wrong way round, so that no file of ours gets the number and
-/// a reader or writer still hears that there is nothing. Before anything else is opened.
+/// Opens any closed descriptor of 0 to 2 on /dev/null in the wrong direction: no file of ours gets its
+/// number, and reads and writes still fail. Call it before anything else is opened.
 void keep_standard_streams();
 
-/// A reader that has gone is then an error of writing, not the end of this process.
+/// Makes writing to a pipe without reader an error instead of a signal that ends this process.
 void survive_broken_pipes();
 
-/// The same of a file that would exceed the limit of this process (ulimit -f). Processes that it starts inherit that.
+/// Does the same for a file that would exceed this process's limit (ulimit -f). Child processes inherit it.
 void survive_file_limits();
 
 }  // namespace precbench

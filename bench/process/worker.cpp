@@ -1,4 +1,4 @@
-// Waiting for cases, running them, reporting. See worker.h and the messages in coordinator.h.
+// Waits for cases, runs them and reports. See worker.h and the messages in coordinator.h.
 #include "bench/process/worker.h"
 
 #include <fmt/format.h>
@@ -18,11 +18,11 @@ namespace {
 using End = CaseProcessResult::End;
 using namespace std::chrono_literals;
 
-/// The coordinator alone times a case: it may be stopped, and a link that is lost closes soon.
+/// Only the coordinator times a case: it may be stopped, and a lost link closes soon anyway.
 constexpr double kNoLimit = 0;
 constexpr std::chrono::milliseconds kRetry = 100ms, kRetryRefused = 1s;
 
-/// A closed link after an interrupt.
+/// Connects to the coordinator. Returns a closed link after an interrupt.
 Link meet(const Nodes& nodes, const Address& address, const std::string& secret, const Timeouts& timeouts) {
   const auto end = std::chrono::steady_clock::now() + timeouts.meet;
   for (std::string refusal; !interrupted();) {
@@ -54,7 +54,8 @@ nlohmann::ordered_json report_of(const CaseProcessResult& result) {
   return report;
 }
 
-/// The case that a message orders, if it is one of ours: a coordinator has no other to give.
+/// Returns the case that a message orders, if it is in `grid`; null otherwise, because a coordinator sends no
+/// other.
 const Case* ordered_case(const nlohmann::ordered_json& message, const std::vector<Case>& grid) {
   const auto fields = message.find("case");
   if (fields == message.end() || !fields->is_object()) return nullptr;
@@ -66,7 +67,7 @@ const Case* ordered_case(const nlohmann::ordered_json& message, const std::vecto
   }
 }
 
-/// One case, until its child ends or the coordinator does not want it any more; then the report.
+/// Runs one case until its child ends or the coordinator cancels it, and sends the report.
 void run_part(Link& coordinator, const Nodes& nodes, const std::vector<std::string>& command, const Case& c) {
   const NodeShare share = share_of(nodes, static_cast<int>(c.gpus), find_gpus().count);
   coordinator.send(report_of(run_case_process(command, c, share, kNoLimit, [&] {
@@ -95,7 +96,7 @@ int run_worker(const Nodes& nodes, const Address& address, const std::string& se
     const std::string what = text_in(*order, "do", "");
     const int status = integer_in(*order, "status", kCoordinatorGone);
     if (what == "end" && (status == kSweepDone || status == kSweepInterrupted)) return status;
-    if (what == "stop") continue;  // it crosses the report of a case that has just ended
+    if (what == "stop") continue;  // crossed the report of a case that has just ended
     if (what != "run") return leave("says what no process 0 of this version does");
     const Case* c = ordered_case(*order, grid);
     if (!c) return leave("has a case that is not in this process's sweep: start all with the same command");

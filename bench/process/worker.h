@@ -1,4 +1,4 @@
-// A process of a sweep that takes part in the cases of its coordinator (coordinator.h) and decides nothing itself.
+// A process of a sweep that runs its part of the cases on the orders of its coordinator (coordinator.h).
 #pragma once
 
 #include <string>
@@ -10,10 +10,11 @@ namespace precbench {
 
 inline constexpr int kCoordinatorGone = 1;
 
-/// Meets the coordinator, which knows `secret`, runs `command` on this process's share of every case that it sends, and
-/// returns the exit status that the coordinator sends at the end: kCoordinatorGone where it ended without, 130 after an
-/// interrupt. A coordinator that sends a case which is not one of `grid`, or anything else that ours does not, is left.
-/// The coordinator alone keeps time. No child is left running. Throws InvalidInput where there is no coordinator.
+/// Connects to the coordinator, which must know `secret`, runs `command` on this process's share of every
+/// case that it sends, and returns the exit status that the coordinator sends at the end; kCoordinatorGone if
+/// it ended without one, 130 after an interrupt. Disconnects from a coordinator that sends a case outside
+/// `grid` or any other unexpected message. Only the coordinator keeps time. Leaves no child running. Throws
+/// InvalidInput if there is no coordinator.
 int run_worker(const Nodes& nodes, const Address& address, const std::string& secret,
                const std::vector<Case>& grid, const std::vector<std::string>& command,
                const Timeouts& timeouts = {});

@@ -1,4 +1,4 @@
-// Sums by block. See block_sums.h.
+// Checksums by block. See block_sums.h.
 #include "bench/step/block_sums.h"
 
 #include <fmt/format.h>
@@ -13,7 +13,8 @@
 namespace precbench {
 namespace {
 
-/// The number that `line` begins with, and the space behind it, are taken from it; whether they stand there.
+/// Parses a number and one space from the front of `line` and removes them. Returns false if they are not
+/// there.
 template <class T>
 bool take_number(std::string_view& line, T& value, int base) {
   const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), value, base);

@@ -1,4 +1,4 @@
-// Sums by block: written in any parts, read in any others.
+// Checksums by block: written in any parts, verified in any others.
 #include "bench/step/block_sums.h"
 
 #include "kernels/base/errors.h"
@@ -17,7 +17,7 @@ Bytes ramp(std::int64_t bytes) {
   return values;
 }
 
-/// Of a tensor "w" that writers have in parts that end at these bytes.
+/// Returns the sums of a tensor "w" whose writers' parts end at these bytes.
 BlockSums summed(const Bytes& values, const std::vector<std::int64_t>& ends) {
   BlockSums all;
   std::int64_t first = 0;
@@ -32,10 +32,10 @@ BlockSums summed(const Bytes& values, const std::vector<std::int64_t>& ends) {
 
 }  // namespace
 
-TEST_CASE("a reader of any part finds damage in the blocks that it lies in", "[checksum]") {
+TEST_CASE("BlockSums: a reader of any part finds damage in the blocks that overlap it", "[checksum]") {
   const std::int64_t bytes = 2 * kBlockBytes + 10;
   Bytes values = ramp(bytes);
-  const std::int64_t middle = kBlockBytes + 6;  // where one writer ended, in no whole blocks
+  const std::int64_t middle = kBlockBytes + 6;  // where one writer ended, not at a block boundary
   const BlockSums sums = summed(values, {middle, bytes});
   REQUIRE(sums.cover("w", bytes));
   const auto damaged = [&](std::int64_t at, std::int64_t begin, std::int64_t end) {
@@ -52,7 +52,7 @@ TEST_CASE("a reader of any part finds damage in the blocks that it lies in", "[c
   CHECK(damaged(kBlockBytes + 5, 0, bytes) == rest);
   CHECK(damaged(middle, 0, bytes) == next);
   CHECK(damaged(bytes - 1, 0, bytes) == last);
-  // Parts of blocks: what the reader itself does not take counts too, other blocks do not.
+  // Parts of blocks: damage elsewhere in an overlapping block counts, damage in other blocks does not.
   CHECK(damaged(0, kBlockBytes - 1, kBlockBytes) == head);
   CHECK(damaged(0, kBlockBytes, bytes) == none);
   CHECK(damaged(middle, middle + 100, middle + 104) == next);
@@ -66,7 +66,7 @@ TEST_CASE("a reader of any part finds damage in the blocks that it lies in", "[c
   CHECK(std::pair(unknown.begin, unknown.end) == Found{3, 9});
 }
 
-TEST_CASE("sums cover a tensor where no byte of it is left out", "[checksum]") {
+TEST_CASE("BlockSums: cover() requires every byte of the tensor", "[checksum]") {
   const Bytes values = ramp(2 * kBlockBytes);
   const std::int64_t bytes = 2 * kBlockBytes, part = kBlockBytes / 2;
   CHECK(summed(values, {part, bytes}).cover("w", bytes));
@@ -80,7 +80,7 @@ TEST_CASE("sums cover a tensor where no byte of it is left out", "[checksum]") {
   CHECK(gap.cover("other", 0));
 }
 
-TEST_CASE("what sums are written as is read again, and other text is refused", "[checksum]") {
+TEST_CASE("BlockSums: text() can be parsed again and other text is refused", "[checksum]") {
   const Bytes values = ramp(kBlockBytes + 9);
   BlockSums sums = summed(values, {100, kBlockBytes + 9});
   sums.add("m/a tensor", 0, values.data(), 5);

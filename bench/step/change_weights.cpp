@@ -1,4 +1,4 @@
-// Changes of the first weights. See change_weights.h.
+// Stresses and perturbs the first weights. See change_weights.h.
 #include "bench/step/change_weights.h"
 
 #include <cmath>
@@ -10,14 +10,16 @@
 namespace precbench {
 namespace {
 
-/// Which channels grow: the middles of equal parts, so that neither the first nor the last block of scales has them all.
+/// Selects channels evenly: the middle of each of `channels` equal parts, so that they do not share one block
+/// of scales.
 std::vector<bool> spread(std::int64_t channels, std::int64_t all) {
   std::vector<bool> grows(all);
   for (std::int64_t i = 0; i < channels; ++i) grows[(2 * i + 1) * all / (2 * channels)] = true;
   return grows;
 }
 
-/// O reads the heads side by side; those of a group read the same channels of V.
+/// Expands channels of V to columns of O, which reads the heads side by side; the heads of a group share V's
+/// channels.
 std::vector<bool> columns_of_o(const std::vector<bool>& v_channels, const ModelConfig& model) {
   std::vector<bool> grows;
   for (std::int64_t head = 0; head < model.heads; ++head)
@@ -28,8 +30,8 @@ std::vector<bool> columns_of_o(const std::vector<bool>& v_channels, const ModelC
 
 enum class Side : std::uint8_t { none, makes, reads };
 
-/// Whether a parameter makes the channels (rows of a matrix, elements of a vector) or reads them (columns). An expert's
-/// matrices are w1, w2 and w3 in Mixtral's names, for gate, down and up.
+/// Returns the parameter's side: `makes` if its rows (elements of a vector) produce the channels, `reads` if
+/// its columns consume them. In Mixtral's names an expert's w1, w2 and w3 are gate, down and up.
 Side side_of(StressKind kind, const Parameter& p) {
   struct Ends {
     StressKind kind;
@@ -64,7 +66,7 @@ Side side_of(StressKind kind, const Parameter& p) {
 void stress_weights(Parameters& parameters, const ModelConfig& model, const Stress& stress,
                     Parameters::Replaced* replaced = nullptr) {
   const float larger = std::ldexp(1.0f, stress.exponent), smaller = std::ldexp(1.0f, -stress.exponent);
-  // Experts, the shared one and blocks without any may differ in their channels.
+  // The number of channels may differ between experts, the shared expert and dense blocks.
   const auto stressed = [&](const Parameter& p) -> Parameters::ElementChange {
     const Side side = side_of(stress.kind, p);
     if (side == Side::none) return nullptr;
@@ -82,8 +84,9 @@ void stress_weights(Parameters& parameters, const ModelConfig& model, const Stre
   parameters.change(stressed, replaced);
 }
 
-/// A unit of BF16, away from zero: one of an FP32 master would vanish in the BF16 weights that GEMMs read, and a floor
-/// that is measured so would be nothing. The weight is one of the head's, which recipes leave in BF16.
+/// Adds one BF16 unit, away from zero, to one weight. A unit of an FP32 master would vanish in the BF16
+/// weights that GEMMs read, and the measured noise floor would be zero. The weight belongs to the head, which
+/// recipes leave in BF16.
 void perturb_weights(Parameters& parameters, const ModelConfig& model) {
   const std::string_view name = model.tied ? "model.embed_tokens.weight" : "lm_head.weight";
   parameters.change([&](const Parameter& p) -> Parameters::ElementChange {

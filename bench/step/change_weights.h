@@ -1,5 +1,5 @@
-// Changes of the first weights, right after they were drawn or loaded, that leave the model's function as it was: how a
-// study finds its noise floor (--perturb) and how much range a recipe has left (--stress).
+// Changes of the first weights, right after they were drawn or loaded, that preserve the model's function. A
+// study measures its noise floor with --perturb and the range that a recipe has left with --stress.
 #pragma once
 
 #include <functional>
@@ -9,11 +9,12 @@
 
 namespace precbench {
 
-/// Applies what the definition names. The same for every sharding; moments are not touched.
+/// Applies the changes named by the definition. The result does not depend on the sharding; moments are not
+/// touched.
 void change_weights(Parameters& parameters, const ModelConfig& model, const InitDefinition& init);
 
-/// Runs body() while the weights bear the stress, after which they are what they were, to the bit: an inverse power of
-/// two would not do that for what it made too small.
+/// Runs body() with the stress applied to the weights, then restores them bit for bit. Multiplying by the
+/// inverse power of two would not restore values that the stress has made subnormal or zero.
 void under_stress(Parameters& parameters, const ModelConfig& model, const Stress& stress,
                   const std::function<void()>& body);
 

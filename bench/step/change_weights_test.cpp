@@ -1,5 +1,5 @@
-// Stress leaves BF16's loss as it was, bit for bit, and moves a recipe's gradient; a perturbation is one weight's last
-// bit; and ranks change what one rank would.
+// A stress preserves BF16's loss bit for bit and changes a recipe's gradient; a perturbation changes one
+// weight's last bit; and any number of ranks makes the same changes.
 #include "bench/step/change_weights.h"
 
 #include <fmt/format.h>
@@ -27,21 +27,21 @@ struct Setup {
   std::string recipe = "bf16", stress = "none", perturb = "none";
   int ranks = 1;
   std::string parallel = "ddp", master = "fp32";
-  bool biases = false;  ///< of q, k and v, instead of norms of q and k
+  bool biases = false;  ///< biases of q, k and v instead of norms of q and k
   bool tied = false;
   std::string experts = "";  ///< further keys of the model
-  bool qk_norm = true;       ///< which Llama 4 has in no file
+  bool qk_norm = true;       ///< false for Llama 4's layout, which has none
 };
 
-/// Mixtures in the three ways of naming: one with experts alone; one with a first block without any, a shared expert and
-/// other widths of each; one whose router is called so.
+/// MoE models in the three naming schemes: Mixtral's with experts in every layer; one with a dense first
+/// layer, a shared expert and a different width of each; Llama 4's, which names the router differently.
 constexpr const char* kMixtures[] = {
     R"("experts": 4, "top_k": 2, "expert_ffn": 32, "expert_names": "mixtral")",
     R"("experts": 4, "top_k": 2, "expert_ffn": 32, "shared_ffn": 64, "dense_layers": 1, "score": "sigmoid", "normalise": true)",
     R"("experts": 4, "top_k": 1, "expert_ffn": 64, "shared_ffn": 32, "weight_at": "input", "score": "sigmoid",
        "expert_names": "llama4")"};
 
-/// Groups of two query heads, so that O has two columns for each channel of V.
+/// Query heads form groups of two, so that O has two columns for each channel of V.
 Plan plan_of(const Setup& setup) {
   const TempDirectory directory;
   Case c;
@@ -64,11 +64,11 @@ Plan plan_of(const Setup& setup) {
 }
 
 struct Outcome {
-  Named first, gradients;  ///< weights before the first step, its gradients
+  Named first, gradients;  ///< weights before the first step; gradients of the last one
   std::vector<double> losses;
 };
 
-/// From weights, biases too, that are far from equal.
+/// Trains from weights and biases that are far from equal.
 Outcome outcome_of(const Setup& setup, int steps = 1) {
   const Plan plan = plan_of(setup);
   Outcome outcome;
@@ -77,7 +77,7 @@ Outcome outcome_of(const Setup& setup, int steps = 1) {
         Parameters& parameters = rank.parameters();
         parameters.load([&](const Parameter& p, float* values) {
           const std::uint64_t stream =
-              std::hash<std::string>{}(p.name);  // ranks load what they have a part of
+              std::hash<std::string>{}(p.name);  // the same on every rank, whichever parts it loads
           for (std::int64_t i = 0; i < p.size(); ++i)
             values[i] = 0.1f * irwin_hall_normal(stream, i) + (p.kind == ParameterKind::gain ? 1.0f : 0.0f);
         });
@@ -95,7 +95,7 @@ Outcome outcome_of(const Setup& setup, int steps = 1) {
   return outcome;
 }
 
-/// |a - b| / |b| over the tensors that the stress scales in neither.
+/// Returns |a - b| / |b| over the tensors that are unscaled in both runs.
 double distance(const Named& a, const Named& b, const Named& like_a, const Named& like_b) {
   double difference = 0, size = 0;
   for (const auto& [name, values] : a) {
@@ -109,7 +109,7 @@ double distance(const Named& a, const Named& b, const Named& like_a, const Named
   return std::sqrt(difference / size);
 }
 
-/// The elements of a name's end that differ, and the factor by which all of them do.
+/// Number of changed elements of all tensors with one name suffix, and the factors by which they changed.
 struct Scaled {
   std::int64_t count = 0;
   std::set<float> factors;
@@ -129,7 +129,7 @@ std::map<std::string, Scaled> scaled_parts(const Named& now, const Named& before
 
 }  // namespace
 
-TEST_CASE("a stress scales the channels that it names by exact powers of two", "[stress]") {
+TEST_CASE("change_weights: a stress scales its channels by exact powers of two", "[stress]") {
   const Named before = outcome_of({.biases = true}, 0).first;
   const auto changed = [&](const char* stress) {
     return scaled_parts(outcome_of({.stress = stress, .biases = true}, 0).first, before);
@@ -157,10 +157,10 @@ TEST_CASE("a stress scales the channels that it names by exact powers of two", "
   CHECK(vo.size() == 3);
   check(vo, "self_attn.v_proj.weight", 5 * kWidth, 2);
   check(vo, "self_attn.v_proj.bias", 5, 2);
-  check(vo, "self_attn.o_proj.weight", 5 * 2 * kWidth, 0.5f);  // two heads of a group read a channel
+  check(vo, "self_attn.o_proj.weight", 5 * 2 * kWidth, 0.5f);  // two heads of a group read each channel
 }
 
-TEST_CASE("BF16 computes the same under every stress, bit for bit", "[stress]") {
+TEST_CASE("change_weights: BF16 losses are the same bit for bit under every stress", "[stress]") {
   std::vector<Setup> setups = {{}, {.biases = true}};
   for (const char* experts : kMixtures) setups.push_back({.experts = experts, .qk_norm = false});
   for (const Setup& setup : setups) {
@@ -173,7 +173,8 @@ TEST_CASE("BF16 computes the same under every stress, bit for bit", "[stress]") 
         INFO(kind << ":" << exponent << (setup.biases ? " with biases " : " ") << setup.experts);
         CHECK(hard.losses == plain.losses);
         CHECK((hard.first == plain.first) == (exponent == 0));
-        // What no stress scales has the same gradient, too; the rest has one that is scaled the other way.
+        // Unstressed tensors keep their gradients; gradients of stressed ones are scaled by the inverse
+        // factor.
         CHECK(distance(hard.gradients, plain.gradients, hard.first, plain.first) == 0);
         const std::set<float> powers = {std::ldexp(1.0f, exponent), std::ldexp(1.0f, -exponent)};
         for (const auto& [name, part] : scaled_parts(hard.gradients, plain.gradients)) {
@@ -184,7 +185,8 @@ TEST_CASE("BF16 computes the same under every stress, bit for bit", "[stress]") 
   }
 }
 
-TEST_CASE("a stress reaches every expert, the shared one and the router", "[stress][moe]") {
+TEST_CASE("change_weights: a stress reaches every expert and the shared expert and the router",
+          "[stress][moe]") {
   for (const char* experts : kMixtures) {
     INFO(experts);
     const auto changed = [&](const char* stress) {
@@ -214,7 +216,7 @@ TEST_CASE("a stress reaches every expert, the shared one and the router", "[stre
   }
 }
 
-TEST_CASE("a recipe with little range does not", "[stress]") {
+TEST_CASE("change_weights: recipes with little range have larger gradient errors under stress", "[stress]") {
   const Outcome exact = outcome_of({});
   for (const char* recipe : {"tensorwise", "rowwise", "mxfp8"})
     for (const char* kind : {"ffn", "norm"}) {
@@ -230,7 +232,8 @@ TEST_CASE("a recipe with little range does not", "[stress]") {
     }
 }
 
-TEST_CASE("a perturbation is one unit of BF16 in one weight of the head, and the losses tell", "[stress]") {
+TEST_CASE("change_weights: a perturbation is one BF16 unit in one weight of the head and changes losses",
+          "[stress]") {
   for (const bool tied : {false, true})
     for (const char* master : {"fp32", "bf16"}) {
       INFO("master " << master << (tied ? ", tied" : ""));
@@ -252,7 +255,7 @@ TEST_CASE("a perturbation is one unit of BF16 in one weight of the head, and the
     }
 }
 
-TEST_CASE("ranks start from the weights of one", "[stress]") {
+TEST_CASE("change_weights: several ranks start from the same weights as one", "[stress]") {
   for (const char* stress : {"none", "ffn:9:7", "norm:9:7", "vo:9:7"})
     for (const char* master : {"fp32", "bf16"}) {
       const Named alone = outcome_of({.stress = stress, .perturb = "ulp", .master = master}, 0).first;

@@ -1,4 +1,4 @@
-// Opening, checking and reading checkpoints. See checkpoint.h.
+// Opens, checks and reads checkpoints. See checkpoint.h.
 #include "bench/step/checkpoint.h"
 
 #include <fmt/format.h>
@@ -21,15 +21,15 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-/// Of a dtype of the state, which safetensors_name names.
+/// Inverse of safetensors_name().
 DType dtype_named(const std::string& name) {
   for (const DType dtype : {DType::bf16, DType::f16, DType::e4m3})
     if (name == safetensors_name(dtype)) return dtype;
   return DType::f32;
 }
 
-/// Elements [first, first + n) of a stored tensor, which begin at `from`, in FP32; `scale`: of what is stored with one, or
-/// with COAT's.
+/// Returns elements [first, first + n) of a stored tensor, which begin at `from`, in FP32. `scale`: the
+/// tensor's one scale, or COAT's scales per group; null if it has none.
 std::vector<float> widened(const std::byte* from, DType dtype, const StoredTensor* scale, std::int64_t first,
                            std::int64_t n) {
   std::vector<float> values(n), scales(scale ? scale->size() : 0);
@@ -51,7 +51,7 @@ std::vector<float> widened(const std::byte* from, DType dtype, const StoredTenso
   return values;
 }
 
-/// Into a rank's FP32 or BF16.
+/// Writes values as a rank's FP32 or BF16.
 void narrow(std::vector<std::byte>& to, DType dtype, const std::vector<float>& values) {
   if (dtype == DType::f32) {
     std::memcpy(to.data(), values.data(), to.size());
@@ -63,7 +63,7 @@ void narrow(std::vector<std::byte>& to, DType dtype, const std::vector<float>& v
   }
 }
 
-/// "step-000100" to 100; -1 for other names.
+/// Returns 100 for "step-000100", -1 for other names.
 std::int64_t step_of(const std::string& name) {
   const std::string digits = name.starts_with("step-") ? name.substr(5) : "";
   const bool number = !digits.empty() && digits.size() < 18 &&
@@ -112,7 +112,7 @@ Checkpoint::Checkpoint(const std::string& folder) : path_(folder) {
   const std::string path = (fs::path(folder) / kStateFile).string();
   try {
     read_state(path);
-  } catch (const nlohmann::json::exception&) {  // its message would be about JSON
+  } catch (const nlohmann::json::exception&) {  // whose message is about JSON, not about the checkpoint
     throw InvalidInput(path + ": not the state of a checkpoint, or damaged");
   }
 }
@@ -186,7 +186,7 @@ bool Checkpoint::has_scales(const std::string& kind, const std::string& name) co
 }
 
 void Checkpoint::check_tensors(const Plan& plan, bool continues) const {
-  if (!plan.why_unsupported().empty()) return;  // which its row will say
+  if (!plan.why_unsupported().empty()) return;  // reported in the case's row
   for (const StateTensor& tensor : state_of(plan)) {
     const auto [kind, name] = kind_and_name(tensor.name);
     if (!continues && (kind == kScales || kind.ends_with(kScaleSuffix))) continue;

@@ -1,4 +1,5 @@
-// Writing checkpoints: rank 0 lays the files out, every rank fills in its parts, rank 0 gives them their name.
+// Writes checkpoints: rank 0 lays out the files, every rank fills in its parts, rank 0 renames the finished
+// folder.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -23,14 +24,15 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 using Layouts = std::map<std::string, SafetensorsLayout>;
 
-/// What names of checkpoints end in that are being written, and that make way for another.
+/// Suffixes of checkpoints that are being written (partial) or replaced by a new one.
 constexpr const char *kPartial = ".partial", *kReplaced = ".replaced";
 
 [[noreturn]] void cannot_write(const std::string& path) {
   throw InvalidInput(fmt::format("{}: cannot be written ({})", path, std::generic_category().message(errno)));
 }
 
-/// By kind; the same on every rank. The step is in the header, so that the fingerprint of a checkpoint has it.
+/// Returns the layouts by kind, the same on every rank. The header contains the step, and so does the
+/// fingerprint.
 Layouts layouts_of(const std::vector<StateTensor>& state, std::int64_t optimizer_steps) {
   std::map<std::string, std::vector<NamedTensor>> tensors;
   for (const StateTensor& tensor : state) {
@@ -43,7 +45,7 @@ Layouts layouts_of(const std::vector<StateTensor>& state, std::int64_t optimizer
   return layouts;
 }
 
-/// What a start that was killed while it wrote has left goes first: it takes room.
+/// Creates the files. First removes what a killed run has left half-written, because it takes disk space.
 void make_files(const std::string& folder, const Layouts& layouts) {
   const fs::path parent = fs::path(folder).parent_path();
   fs::create_directories(parent);
@@ -67,12 +69,12 @@ void write_text(const std::string& path, const std::string& text) {
   if (!whole || !closed) cannot_write(path);
 }
 
-/// Of the parts that one rank has written, until rank 0 has joined all of them.
+/// Returns the file with the checksums of one rank's parts, which exists until rank 0 has merged all of them.
 std::string sums_of_rank(const std::string& folder, int rank) {
   return (fs::path(folder) / fmt::format("checksums-{:06}.txt", rank)).string();
 }
 
-/// The disk takes one part while the next comes from the device and is summed.
+/// Writes this rank's parts. Each is written while the next one comes from the device and is summed.
 void write_parts(Rank& rank, const std::string& folder, const Layouts& layouts) {
   std::map<std::string, PartFile> files;
   BlockSums sums;
@@ -95,7 +97,7 @@ void write_parts(Rank& rank, const std::string& folder, const Layouts& layouts) 
   write_text(sums_of_rank(folder, rank.comm().rank()), sums.text());
 }
 
-/// What all ranks have summed, and the state. Ranks that had no part to write have no file.
+/// Merges the ranks' checksums and adds that of the state. Ranks without a part have no file.
 void write_sums(const std::string& folder, int ranks, const std::vector<StateTensor>& state,
                 const std::string& state_text) {
   BlockSums sums;
@@ -116,7 +118,7 @@ void write_sums(const std::string& folder, int ranks, const std::vector<StateTen
   write_text((fs::path(folder) / kChecksumsFile).string(), sums.text());
 }
 
-/// An entry of a folder is on the disk once the folder is.
+/// Syncs a folder: its entries are only on the disk after that.
 void sync_folder(const std::string& folder) {
   const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   const bool synced = descriptor >= 0 && (::fsync(descriptor) == 0 || errno == EINVAL);
@@ -170,7 +172,8 @@ Json state_json(const Plan& plan, const Layouts& layouts, const RunPosition& pos
   return json;
 }
 
-/// What is there under the name, from an earlier start of the case, makes way; others stay until this one is whole.
+/// Renames the finished checkpoint. One with the same name, from an earlier start of the case, is removed
+/// only afterwards.
 void give_name(const std::string& partial, const std::string& name) {
   const std::string replaced = name + kReplaced;
   sync_folder(partial);
@@ -193,7 +196,7 @@ std::string write_checkpoint(Rank& rank, const Plan& plan, std::int64_t step, co
   const std::vector<StateTensor> state = rank.parameters().state();
   const Layouts layouts = layouts_of(state, position.optimizer_steps_before + position.step);
   std::string why;
-  // Whether the work went well on every rank.
+  // Runs the work on the ranks that have some. Returns true if it succeeded on every rank.
   const auto together = [&](bool mine, const auto& work) {
     try {
       if (mine) work();

@@ -1,7 +1,7 @@
-// Whole runs on a GPU follow the CPU device's. Two runs of one model drift apart whatever makes them differ
-// first, so how far they may is measured too: the same GPU run from first weights that are moved by as much
-// as one BF16 rounding, in three ways. The run that a GPU makes of the CPU's own weights may be at most twice
-// as far from the CPU's curve as the farthest of these is from it (root mean square over the steps, nats).
+// Whole runs on a GPU follow the CPU device's. Any two runs of a model drift apart, whatever difference
+// starts it, so the tolerance is measured too: the same GPU run from initial weights disturbed by up to one
+// BF16 rounding, in three ways. The undisturbed GPU run may be at most twice as far from the CPU's curve as
+// the farthest of these is from it (root mean square over the steps, nats).
 #include <algorithm>
 #include <cmath>
 #include <thread>
@@ -24,7 +24,7 @@ std::unique_ptr<Device> repeatable_gpu() {
   return make_gpu_device(0, {.autotune = false, .deterministic = true});
 }
 
-/// Every weight times 1 + e, |e| <= one BF16 rounding.
+/// Multiplies every weight by 1 + e, |e| <= one BF16 rounding.
 void disturb(Parameters& parameters, std::uint64_t seed) {
   const Named weights = saved(parameters, Parameters::Kind::weights);
   std::uint64_t drawn = 0;
@@ -37,7 +37,7 @@ void disturb(Parameters& parameters, std::uint64_t seed) {
   });
 }
 
-/// Losses of `steps` steps. disturbed_by 0: the weights as they are.
+/// Returns the losses of `steps` steps. `disturbed_by`: seed of the disturbance, 0 for none.
 std::vector<double> curve(Device& device, const Plan& plan, std::uint64_t disturbed_by, int steps) {
   const std::unique_ptr<DataSource> data = synthetic_data(plan);
   const std::unique_ptr<CommGroup> group = make_local_group(1);
@@ -53,7 +53,7 @@ std::vector<double> curve(Device& device, const Plan& plan, std::uint64_t distur
   return losses;
 }
 
-/// Over the steps that both have.
+/// Compares the steps that both curves have.
 double root_mean_square_difference(const std::vector<double>& x, const std::vector<double>& y) {
   const std::size_t n = std::min(x.size(), y.size());
   double squares = 0;
@@ -67,7 +67,7 @@ double mean(std::vector<double>::const_iterator from, std::size_t count) {
   return sum / static_cast<double>(count);
 }
 
-/// `cpu_steps`: the first of the kSteps steps, which the CPU does too.
+/// `cpu_steps`: number of leading steps, of kSteps, that the CPU runs too.
 void check_curves(const Case& c, int cpu_threads, int cpu_steps) {
   const Plan plan = resolve(c);
   INFO(c.model << " " << c.recipe);
@@ -82,14 +82,14 @@ void check_curves(const Case& c, int cpu_threads, int cpu_steps) {
   const double apart = root_mean_square_difference(gpu, cpu);
   CAPTURE(apart, band);
   CHECK(apart <= 2 * band);
-  // A curve that goes nowhere would be easy to follow.
+  // The loss must fall: a flat curve would be easy to follow.
   constexpr std::size_t kWindow = 10;
   CHECK(mean(gpu.end() - kWindow, kWindow) < mean(gpu.begin(), kWindow) - 20 * band);
 }
 
 }  // namespace
 
-TEST_CASE("200 steps of tiny on a GPU follow the CPU's", "[gpu]") {
+TEST_CASE("200 steps of tiny on a GPU follow the CPU within twice the drift of disturbed runs", "[gpu]") {
   if (!gpu_here()) return;
   for (const char* recipe : {"bf16", "tensorwise", "rowwise", "blockwise", "mxfp8"}) {
     Case c;
@@ -102,7 +102,7 @@ TEST_CASE("200 steps of tiny on a GPU follow the CPU's", "[gpu]") {
   }
 }
 
-TEST_CASE("200 steps of 125m on a GPU follow the CPU's", "[gpu]") {
+TEST_CASE("50 CPU steps of 125m are followed by a GPU within twice the drift of disturbed runs", "[gpu]") {
   if (!gpu_here()) return;
   Case c;
   c.model = "125m";
@@ -110,7 +110,7 @@ TEST_CASE("200 steps of 125m on a GPU follow the CPU's", "[gpu]") {
   c.seq = 64;
   c.lr = 1e-4;
   c.warmup = 20;
-  // A step of the CPU takes half a second on 16 cores.
+  // One CPU step takes half a second on 16 cores.
   constexpr int kCpuSteps = 50;
   check_curves(c, static_cast<int>(std::max(1u, std::thread::hardware_concurrency())), kCpuSteps);
 }

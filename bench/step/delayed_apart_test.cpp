@@ -1,4 +1,5 @@
-// Delayed scaling without reduction: ranks' scales are those of their own tensors, in every kind of parallelism.
+// Delayed scaling without amax reduction: each rank's scales come from its own tensors, in every kind of
+// parallelism.
 #include <cmath>
 #include <mutex>
 
@@ -13,7 +14,7 @@ namespace {
 
 const nlohmann::json kApart = {{"reduce", false}};
 
-/// Of every rank after `steps` steps.
+/// Returns the scales of every rank after `steps` steps.
 std::vector<State> scales_of_ranks(const Setup& setup, int steps) {
   std::mutex mutex;
   std::vector<State> all(setup.ranks);
@@ -25,7 +26,7 @@ std::vector<State> scales_of_ranks(const Setup& setup, int steps) {
   return all;
 }
 
-/// Known amaxes of one operand of all linear layers, of `linears` of a model.
+/// Returns the known amaxes of one operand of all linear layers; the model has `linears` of them.
 std::vector<float> known(const State& state, LinearOperand operand, std::size_t linears) {
   const auto begin = state.at("scales/known").begin() +
                      static_cast<std::ptrdiff_t>(static_cast<std::size_t>(operand) * linears);
@@ -36,13 +37,13 @@ constexpr std::size_t kDenseLinears = 2 * 4 + 1;
 
 }  // namespace
 
-TEST_CASE("one rank has its own scales either way", "[delayed]") {
+TEST_CASE("delayed scaling: on one rank `reduce` makes no difference", "[delayed]") {
   const Outcome plain = run(Setup{}, 3), apart = run({.history = kApart}, 3);
   CHECK(plain.losses == apart.losses);
   CHECK(plain.scales == apart.scales);
 }
 
-TEST_CASE("without reduction the scales of current steps are those of tensorwise, on every rank",
+TEST_CASE("delayed scaling without reduction: current steps have tensorwise losses on every rank",
           "[delayed]") {
   const nlohmann::json window = {{"reduce", false}, {"first", "window"}};
   for (const Kind kind : kKinds)
@@ -58,7 +59,8 @@ TEST_CASE("without reduction the scales of current steps are those of tensorwise
     }
 }
 
-TEST_CASE("without reduction ranks have amaxes of their own of X and dY, and the same of W", "[delayed]") {
+TEST_CASE("delayed scaling without reduction: ranks differ in the amaxes of X and dY but not of W",
+          "[delayed]") {
   for (const auto& [parallel, accumulation] : {std::pair{"ddp", 1}, {"fsdp", 1}, {"ddp", 2}}) {
     INFO(parallel << " " << accumulation);
     Setup setup{.history = kApart, .ranks = 2, .accumulation = accumulation, .parallel = parallel};
@@ -71,7 +73,8 @@ TEST_CASE("without reduction ranks have amaxes of their own of X and dY, and the
   }
 }
 
-TEST_CASE("without reduction a rank knows the amaxes of its own experts", "[delayed][ep]") {
+TEST_CASE("delayed scaling without reduction: a rank knows the amaxes of its own experts only",
+          "[delayed][ep]") {
   Setup setup{.kind = Kind::mixture, .history = kApart, .ranks = 2, .ep = 2};
   const std::vector<State> ranks = scales_of_ranks(setup, 2);
   setup.history = {};
@@ -79,7 +82,8 @@ TEST_CASE("without reduction a rank knows the amaxes of its own experts", "[dela
   for (int rank = 0; rank < 2; ++rank) {
     const std::vector<float>&mine = ranks[rank].at("scales/known"), &all = common[0].at("scales/known");
     REQUIRE(mine.size() == all.size());
-    // Behind the linear layers' slots: of both layers' gate_up and down the four experts', two on each rank.
+    // After the linear layers' slots come those of both layers' gate_up and down: four experts each, two per
+    // rank.
     const std::size_t stacks = mine.size() - 16;
     for (std::size_t slot = stacks; slot < mine.size(); ++slot) {
       INFO("rank " << rank << ", slot " << slot);
@@ -87,12 +91,13 @@ TEST_CASE("without reduction a rank knows the amaxes of its own experts", "[dela
       if (own)
         CHECK(std::fabs(mine[slot] / all[slot] - 1) < 0.02);
       else
-        CHECK(mine[slot] == 448);  // as a run begins
+        CHECK(mine[slot] == 448);  // the initial value
     }
   }
 }
 
-TEST_CASE("what needs a common scale is refused without reduction, by the field", "[delayed][ep]") {
+TEST_CASE("why_unsupported: without reduction FP8 gather and FP8 dispatch are refused by field name",
+          "[delayed][ep]") {
   const TempDirectory directory;
   Case c;
   c.recipe = directory.write("mine.json", with_history("tensorwise_delayed", kApart).dump());

@@ -1,5 +1,5 @@
-// Delayed scaling in a captured step on a GPU: histories that micro-steps move, a window that ends in a step and ranks with
-// histories of their own give the bits of steps that run op by op.
+// Delayed scaling in a captured step on a GPU gives the bits of steps that run op by op: with histories
+// updated by micro-steps, with a window that ends inside a step, and with a history per rank.
 #include <mutex>
 
 #include "bench/step/delayed_testing.h"
@@ -68,10 +68,11 @@ void check_graphs(int ranks) {
 
 }  // namespace
 
-TEST_CASE("a captured step moves the history with its micro-steps", "[gpu][delayed]") {
+TEST_CASE("delayed scaling: a captured step equals an eager one on one GPU", "[gpu][delayed]") {
   if (gpu_here()) check_graphs(1);
 }
 
-TEST_CASE("captured steps of two GPUs move one history, or each its own", "[gpu][delayed]") {
+TEST_CASE("delayed scaling: captured steps equal eager ones on two GPUs with shared and own histories",
+          "[gpu][delayed]") {
   if (gpus_or_skip() >= 2) check_graphs(2);
 }

@@ -1,5 +1,5 @@
-// Delayed scaling in a run: where it begins it is current scaling, its state is one over ranks, accumulation and
-// recomputation, it is saved and goes on, and nothing beside training touches it.
+// Delayed scaling in a run: it starts as current scaling; its state does not depend on ranks, accumulation or
+// recomputation; it is saved and restored; and only training changes it.
 #include "models/transformer/delayed_scaling.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ using namespace precbench::testing::delayed;
 
 namespace {
 
-/// The same sequences in every step.
+/// Returns the same sequences in every step.
 class Repeated final : public DataSource {
  public:
   Repeated(const DataSource& data, std::int64_t sequences) : data_(data), sequences_(sequences) {}
@@ -34,7 +34,7 @@ class Repeated final : public DataSource {
 
 }  // namespace
 
-TEST_CASE("without change from step to step delayed scaling is current scaling", "[delayed]") {
+TEST_CASE("delayed scaling: equals current scaling when nothing changes between steps", "[delayed]") {
   const auto repeated = [](const char* recipe, const char* gather, Kind kind = Kind::dense) {
     Setup setup{.kind = kind, .recipe = recipe, .lr = 0};
     if (gather == std::string("fp8")) setup.ranks = 2, setup.parallel = "fsdp", setup.gather = gather;
@@ -56,7 +56,7 @@ TEST_CASE("without change from step to step delayed scaling is current scaling",
     const std::vector<double> delayed = repeated("tensorwise_delayed", gather);
     CHECK((delayed[0] == delayed[2] && delayed[1] == delayed[7]));
     CHECK(repeated("tensorwise_delayed_recent", gather) == delayed);
-    // Ranks of tensorwise have scales of their own tensors, those of delayed scaling one for all.
+    // Ranks with tensorwise have a scale each, with delayed scaling a common one.
     if (gather == std::string("bf16")) CHECK(repeated("tensorwise", gather) == delayed);
     CHECK(repeated("bf16", "bf16") != delayed);
   }
@@ -69,7 +69,7 @@ TEST_CASE("without change from step to step delayed scaling is current scaling",
   }
 }
 
-TEST_CASE("the first step is tensorwise's, the second is not", "[delayed]") {
+TEST_CASE("delayed scaling: the first step equals tensorwise and the second does not", "[delayed]") {
   for (const Kind kind : kKinds) {
     const Outcome current = run({.kind = kind, .recipe = "tensorwise"}, 2), delayed = run({.kind = kind}, 2);
     CHECK(current.losses[0] == delayed.losses[0]);
@@ -77,7 +77,7 @@ TEST_CASE("the first step is tensorwise's, the second is not", "[delayed]") {
   }
 }
 
-TEST_CASE("each expert's weights have a scale of their own", "[delayed]") {
+TEST_CASE("delayed scaling: each expert's weights have a scale of their own", "[delayed]") {
   const Plan plan = plan_of({.kind = Kind::mixture});
   const std::int64_t products = 2 * 4 + 1,
                      stacks = 2 * 2 * 4;  // both layers' gate_up and down, of four experts
@@ -85,7 +85,7 @@ TEST_CASE("each expert's weights have a scale of their own", "[delayed]") {
   run(plan, 2, [&](Rank& rank, const DataSource&, int step) {
     if (step > 0) return;
     const std::vector<float> known = scales_of(rank).at("scales/known");
-    // The scale of the first step is of the weights before it, which training has hardly changed.
+    // The first step's amax is of the weights before its update, which hardly changes them.
     for (std::int64_t layer = 0; layer < 2; ++layer)
       for (const LinearRole role : {LinearRole::gate_up, LinearRole::down}) {
         const LinearSlots slots = rank.parameters().delayed()->slots(layer, role);
@@ -109,10 +109,11 @@ TEST_CASE("each expert's weights have a scale of their own", "[delayed]") {
   });
 }
 
-TEST_CASE("experts' products have the scales that are known, and note what they see", "[delayed]") {
+TEST_CASE("delayed scaling: experts' GEMMs use the known scales and record amaxes", "[delayed]") {
   for (const Kind kind : kMixtures) {
     const Plan plan = plan_of({.kind = kind});
-    // Of steps after a slot's amax, a stack's first, has been made larger than anything.
+    // Losses of three steps. With `change`, the known amax of a slot (an expert stack's first) becomes huge
+    // after step 0.
     const auto losses = [&](LinearRole role, LinearOperand operand, bool change) {
       return run(plan, 3,
                  [&](Rank& rank, const DataSource&, int step) {
@@ -121,7 +122,7 @@ TEST_CASE("experts' products have the scales that are known, and note what they 
                                              : operand == LinearOperand::w ? slots.w
                                                                            : slots.dy;
                    if (step == 0 && change) *slot.known.as<float>() *= 5000;
-                   if (step == 1) CHECK(*slot.known.as<float>() < 100);  // it has come down to what was seen
+                   if (step == 1) CHECK(*slot.known.as<float>() < 100);  // back to the recorded amax
                  })
           .losses;
     };
@@ -137,7 +138,7 @@ TEST_CASE("experts' products have the scales that are known, and note what they 
   }
 }
 
-TEST_CASE("a step's amaxes are one over ranks and accumulation", "[delayed]") {
+TEST_CASE("delayed scaling: amaxes do not depend on the split into ranks and micro-steps", "[delayed]") {
   const Outcome one = run(Setup{.batch = 4}, 1);
   REQUIRE(one.scales.at("scales/known").size() ==
           static_cast<std::size_t>(DelayedScaling::slots_of(plan_of({}).model)));
@@ -147,8 +148,8 @@ TEST_CASE("a step's amaxes are one over ranks and accumulation", "[delayed]") {
     INFO(other.ranks << " ranks, " << other.parallel);
     CHECK(run(other, 1).scales == one.scales);
   }
-  // Micro-steps have scales of their own in the first step, so that what they see differs by rounding; but not the input
-  // of the first layer, and not the weights.
+  // In the first step each micro-step has its own current scales, so that amaxes differ by rounding, except
+  // those of the first layer's input and of the weights.
   const std::vector<float> parts = run(Setup{.batch = 2, .accumulation = 2}, 1).scales.at("scales/known"),
                            &whole = one.scales.at("scales/known");
   const std::size_t linears = whole.size() / 3;
@@ -162,7 +163,7 @@ TEST_CASE("a step's amaxes are one over ranks and accumulation", "[delayed]") {
           run(Setup{.kind = kind, .batch = 4}, 1).scales);
 }
 
-TEST_CASE("every rank has the same amaxes in every step", "[delayed]") {
+TEST_CASE("delayed scaling: every rank has the same amaxes in every step", "[delayed]") {
   for (const Setup& setup : {Setup{.ranks = 2, .batch = 1},
                              {.ranks = 2, .parallel = "fsdp"},
                              {.ranks = 2, .parallel = "fsdp", .gather = "fp8"},
@@ -184,16 +185,17 @@ TEST_CASE("every rank has the same amaxes in every step", "[delayed]") {
   }
 }
 
-TEST_CASE("scales of experts on several ranks are those of one", "[delayed][ep]") {
+TEST_CASE("delayed scaling: expert-parallel ranks have the scales of ranks with all experts",
+          "[delayed][ep]") {
   for (const Kind kind : kMixtures) {
     const Outcome one = run({.kind = kind, .ranks = 2}, 3);
     for (const char* exchange : {"gather", "slots", "sync"})
       for (const char* dispatch : {"bf16", "fp8"}) {
-        if (std::string(exchange) == "sync" && std::string(dispatch) == "fp8") continue;  // refused
+        if (std::string(exchange) == "sync" && std::string(dispatch) == "fp8") continue;  // not supported
         INFO(exchange << " " << dispatch << " of kind " << static_cast<int>(kind));
         const Outcome apart =
             run({.kind = kind, .ranks = 2, .ep = 2, .exchange = exchange, .dispatch = dispatch}, 3);
-        // Sums over experts are rounded in another order.
+        // Sums over experts are rounded in a different order.
         for (std::size_t step = 0; step < 3; ++step)
           CHECK(std::fabs(apart.losses[step] / one.losses[step] - 1) < 1e-3);
         const std::vector<float>&known = apart.scales.at("scales/known"),
@@ -207,7 +209,7 @@ TEST_CASE("scales of experts on several ranks are those of one", "[delayed][ep]"
   }
 }
 
-TEST_CASE("recomputation has the scales of the step", "[delayed]") {
+TEST_CASE("delayed scaling: recomputation uses the scales of its step", "[delayed]") {
   for (const Kind kind : kKinds) {
     const Outcome plain = run({.kind = kind}, 3), again = run({.kind = kind, .recompute = "block"}, 3);
     CHECK(plain.losses == again.losses);
@@ -215,7 +217,7 @@ TEST_CASE("recomputation has the scales of the step", "[delayed]") {
   }
 }
 
-TEST_CASE("held-out text leaves no trace in the amaxes", "[delayed]") {
+TEST_CASE("delayed scaling: held-out evaluation changes no amax", "[delayed]") {
   for (const Kind kind : kKinds) {
     const Plan plan = plan_of({.kind = kind});
     const Outcome plain = run({.kind = kind}, 4);
@@ -228,7 +230,8 @@ TEST_CASE("held-out text leaves no trace in the amaxes", "[delayed]") {
   }
 }
 
-TEST_CASE("the most recent amax is of the step before, the maximum of all", "[delayed]") {
+TEST_CASE("delayed scaling: most_recent knows the last amax and max the largest of the history",
+          "[delayed]") {
   std::vector<State> recent, largest;
   run(plan_of({.recipe = "tensorwise_delayed_recent"}), 3,
       [&](Rank& rank, const DataSource&, int) { recent.push_back(scales_of(rank)); });

@@ -1,4 +1,5 @@
-// For tests: small models with delayed scaling, trained for a few steps on CPU ranks, and the scales that came of it.
+// For tests: small models with delayed scaling, trained for a few steps on CPU ranks, and the resulting
+// scales.
 #pragma once
 
 #include <map>
@@ -14,12 +15,13 @@
 
 namespace precbench::testing::delayed {
 
-/// What a model has in the place of its SwiGLU.
+/// Kind of feed-forward block of the test model.
 enum class Kind : std::uint8_t { dense, mixture, weighted_rows, weighted_alone };
 inline constexpr Kind kMixtures[] = {Kind::mixture, Kind::weighted_rows, Kind::weighted_alone};
 inline constexpr Kind kKinds[] = {Kind::dense, kMixtures[0], kMixtures[1], kMixtures[2]};
 
-/// Keys of experts: as Qwen3's, or as Llama 4's, beside one that every token takes or without it.
+/// Returns the model's JSON keys for experts: like Qwen3's, or like Llama 4's with or without a shared
+/// expert.
 inline const char* keys_of(Kind kind) {
   if (kind == Kind::dense) return "";
   if (kind == Kind::mixture)
@@ -30,7 +32,7 @@ inline const char* keys_of(Kind kind) {
               "weight_at": "input")";
 }
 
-/// A recipe's row with a history that differs in some keys: {"update": "micro"}.
+/// Returns a recipe in JSON in which some keys of every history are replaced: {"update": "micro"}.
 inline nlohmann::json with_history(const std::string& recipe, const nlohmann::json& keys) {
   nlohmann::json row = recipe_to_json(find_recipe(recipe));
   row["name"] = "mine";
@@ -42,7 +44,7 @@ inline nlohmann::json with_history(const std::string& recipe, const nlohmann::js
 struct Setup {
   Kind kind = Kind::dense;
   std::string recipe = "tensorwise_delayed";
-  nlohmann::json history = {};  ///< what differs from the recipe's
+  nlohmann::json history = {};  ///< keys that differ from the recipe's history
   int ranks = 1;
   std::int64_t batch = 2, accumulation = 1;
   std::string parallel = "ddp", gather = "bf16", recompute = "none", head = "recipe";
@@ -57,7 +59,7 @@ inline Plan plan_of(const Setup& setup) {
   c.model = directory.write("small.json", std::string(R"({"layers": 2, "width": 32, "ffn": 96, "heads": 2,
     "kv_heads": 1, "head_dim": 16, "vocab": 112, "qk_norm": true)") +
                                               keys_of(setup.kind) + "}");
-  if (setup.kind != Kind::dense) c.aux = 0;  // which is of a rank's tokens
+  if (setup.kind != Kind::dense) c.aux = 0;  // the auxiliary loss depends on each rank's share of the tokens
   c.recipe = setup.recipe;
   if (!setup.history.empty())
     c.recipe = directory.write("mine.json", with_history(setup.recipe, setup.history).dump());
@@ -82,7 +84,7 @@ inline Plan plan_of(const Setup& setup) {
 
 using State = std::map<std::string, std::vector<float>>;
 
-/// Of the delayed scales, from this rank.
+/// Returns this rank's delayed scales.
 inline State scales_of(Rank& rank) {
   State state;
   for (const StateTensor& tensor : rank.parameters().delayed()->state()) {
@@ -95,10 +97,10 @@ inline State scales_of(Rank& rank) {
 
 struct Outcome {
   std::vector<double> losses;
-  State scales;  ///< of rank 0
+  State scales;  ///< of rank 0 after the last step
 };
 
-/// body(rank, data, step) after every step.
+/// Trains for `steps` steps and calls body(rank, data, step) after each.
 template <class Body>
 Outcome run(const Plan& plan, int steps, Body&& body) {
   Outcome outcome;

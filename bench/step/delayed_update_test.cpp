@@ -1,5 +1,5 @@
-// When amaxes move into the history of delayed scaling: with every micro-step where a recipe says so, and over which ranks
-// they are taken. On scripted amaxes against the rules written out, and in runs.
+// When amaxes enter the history of delayed scaling (every step or every micro-step) and over which ranks they
+// are reduced. Checked on scripted amaxes against the rules written out, and in runs.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -16,9 +16,10 @@ namespace {
 
 const nlohmann::json kMicro = {{"update", "micro"}};
 
-/// A slot by the rules of TransformerEngine's update, in which the new amax is the last of `length`.
+/// Reference for one slot, by the rules of TransformerEngine's update; the new amax counts among the last
+/// `length`.
 struct Slot {
-  float known = kE4m3Max;  ///< whose scale is 1
+  float known = kE4m3Max;  ///< its scale is 1
   std::vector<float> amaxes;
 
   void update(float amax, std::size_t length, HistoryAlgorithm algorithm) {
@@ -27,7 +28,7 @@ struct Slot {
     const std::size_t seen = algorithm == HistoryAlgorithm::most_recent ? 1 : std::min(length, amaxes.size());
     known = *std::max_element(amaxes.end() - static_cast<std::ptrdiff_t>(seen), amaxes.end());
   }
-  /// As the state has it.
+  /// Returns the history as the state stores it.
   std::vector<float> history(std::size_t length) const {
     std::vector<float> kept(length - 1, 0.0f);
     for (std::size_t i = 0; i < std::min(kept.size(), amaxes.size()); ++i)
@@ -39,8 +40,8 @@ struct Slot {
 constexpr int kMicroSteps = 3, kScriptedSteps = 8;
 constexpr LinearOperand kOperands[] = {LinearOperand::x, LinearOperand::w, LinearOperand::dy};
 
-/// Of X and dY another in every micro-step and on every rank: a spike, nothing, and what is not finite among them. W is cast
-/// in the first micro-step alone.
+/// Amax of an operand. For X and dY it differs in every micro-step and on every rank and includes a spike, a
+/// zero and an infinity. W is cast in the first micro-step only.
 float scripted(LinearOperand operand, int step, int micro, int rank) {
   if (operand == LinearOperand::w)
     return micro == 0 ? 1.0f + 0.125f * static_cast<float>(step % 3) - 0.01f * static_cast<float>(rank)
@@ -56,7 +57,7 @@ const OperandSlot& of(const LinearSlots& slots, LinearOperand operand) {
   return operand == LinearOperand::x ? slots.x : operand == LinearOperand::w ? slots.w : slots.dy;
 }
 
-/// All slots that the script has; `mine`: the rank whose own they are, or -1: those of all ranks.
+/// Returns the expected slots. `mine`: rank whose own amaxes count, or -1 for the maximum over all ranks.
 std::vector<Slot> expected(const History& history, int ranks, int mine) {
   std::vector<Slot> slots(std::size(kOperands));
   for (std::size_t i = 0; i < slots.size(); ++i)
@@ -73,7 +74,8 @@ std::vector<Slot> expected(const History& history, int ranks, int mine) {
   return slots;
 }
 
-/// Runs the script, and returns how often a known amax was none of `want`'s, or a history another.
+/// Runs the script. Returns the number of known amaxes and of histories that differ from `want` (by rank,
+/// then operand).
 int differences(const History& history, int ranks, const std::vector<std::vector<Slot>>& want) {
   const Plan plan = plan_of({});
   Recipe recipe = find_recipe("tensorwise_delayed");
@@ -110,7 +112,7 @@ int differences(const History& history, int ranks, const std::vector<std::vector
   return different;
 }
 
-/// Of the known amaxes and histories of one operand, in every linear layer of the dense model.
+/// Returns the known amaxes and histories of one operand in every linear layer of the dense model.
 std::vector<float> of_operand(const State& state, LinearOperand operand) {
   std::vector<float> part;
   for (const auto& [name, values] : state) {
@@ -123,8 +125,9 @@ std::vector<float> of_operand(const State& state, LinearOperand operand) {
 
 }  // namespace
 
-TEST_CASE("histories on scripted amaxes are those of the rules, with every step or every micro-step",
-          "[delayed]") {
+TEST_CASE(
+    "DelayedScaling: histories of scripted amaxes follow the rules for updates by step and by micro-step",
+    "[delayed]") {
   const auto moves = [](HistoryUpdate update, HistoryAlgorithm algorithm, std::uint16_t length) {
     return History{.length = length, .algorithm = algorithm, .update = update};
   };
@@ -146,7 +149,7 @@ TEST_CASE("histories on scripted amaxes are those of the rules, with every step 
     }
 }
 
-TEST_CASE("without reduction every rank has the history of its own amaxes", "[delayed]") {
+TEST_CASE("DelayedScaling: without reduction every rank has the history of its own amaxes", "[delayed]") {
   for (const HistoryUpdate update : {HistoryUpdate::step, HistoryUpdate::micro})
     for (const int ranks : {1, 2, 4}) {
       INFO(name_of(update) << " on " << ranks << " ranks");
@@ -158,7 +161,7 @@ TEST_CASE("without reduction every rank has the history of its own amaxes", "[de
     }
 }
 
-TEST_CASE("of one micro-step there is no difference between updates", "[delayed]") {
+TEST_CASE("delayed scaling: updates by step and by micro-step agree with one micro-step", "[delayed]") {
   for (const Kind kind : kKinds) {
     const Outcome step = run({.kind = kind}, 3), micro = run({.kind = kind, .history = kMicro}, 3);
     CHECK(step.losses == micro.losses);
@@ -168,11 +171,11 @@ TEST_CASE("of one micro-step there is no difference between updates", "[delayed]
   Setup two_micro = two;
   two_micro.history = kMicro;
   const Outcome step = run(two, 3), micro = run(two_micro, 3);
-  CHECK(step.losses[0] != micro.losses[0]);  // the second micro-step has a history
+  CHECK(step.losses[0] != micro.losses[0]);  // the second micro-step already has a history
   CHECK(step.scales != micro.scales);
 }
 
-TEST_CASE("micro-steps that move the history are steps of a run whose weights stay", "[delayed]") {
+TEST_CASE("delayed scaling: micro-step updates equal the steps of a run with constant weights", "[delayed]") {
   for (const char* recipe : {"tensorwise_delayed", "tensorwise_delayed_recent"})
     for (const char* first : {"current", "one", "window"}) {
       INFO(recipe << ", first " << first);
@@ -186,7 +189,7 @@ TEST_CASE("micro-steps that move the history are steps of a run whose weights st
       const Outcome micro = run(setup, 4);
       for (const LinearOperand operand : {LinearOperand::x, LinearOperand::w})
         CHECK(of_operand(micro.scales, operand) == of_operand(steps.scales, operand));
-      // A loss's gradient is of the mean over a step's tokens, of which there are twice as many.
+      // The gradient is of the mean loss over a step's tokens, and there are twice as many of them.
       std::vector<float> halves = of_operand(steps.scales, LinearOperand::dy);
       for (float& amax : halves) amax /= 2;
       if (first != std::string("one")) CHECK(of_operand(micro.scales, LinearOperand::dy) == halves);
@@ -197,7 +200,7 @@ TEST_CASE("micro-steps that move the history are steps of a run whose weights st
     }
 }
 
-TEST_CASE("with micro-steps that move the history a window ends in a step", "[delayed]") {
+TEST_CASE("current_micro_steps: with micro-step updates a window ends inside a step", "[delayed]") {
   const auto plan_with = [](std::int64_t accumulation, nlohmann::json history) {
     history["length"] = 5;
     return plan_of({.history = history, .accumulation = accumulation});
@@ -219,7 +222,7 @@ TEST_CASE("with micro-steps that move the history a window ends in a step", "[de
   CHECK(typical_step(plan_with(3, {{"first", "one"}}), 4, 3) == 4);
 }
 
-TEST_CASE("recomputation has the scales of its micro-step", "[delayed]") {
+TEST_CASE("delayed scaling: recomputation uses the scales of its micro-step", "[delayed]") {
   for (const Kind kind : kKinds) {
     Setup setup{.kind = kind, .history = kMicro, .batch = 1, .accumulation = 3};
     const Outcome plain = run(setup, 3);
@@ -230,7 +233,7 @@ TEST_CASE("recomputation has the scales of its micro-step", "[delayed]") {
   }
 }
 
-TEST_CASE("amaxes that micro-steps move are one over ranks", "[delayed]") {
+TEST_CASE("delayed scaling: micro-step updates give the same amaxes on all ranks", "[delayed]") {
   const Outcome one = run(Setup{.history = kMicro, .batch = 4, .accumulation = 2}, 1);
   for (const Setup& other :
        {Setup{.history = kMicro, .ranks = 2, .batch = 2, .accumulation = 2},
@@ -259,7 +262,7 @@ TEST_CASE("amaxes that micro-steps move are one over ranks", "[delayed]") {
   }
 }
 
-TEST_CASE("a weight that is cast once a step leaves one amax of it", "[delayed]") {
+TEST_CASE("delayed scaling: a weight cast once per step enters the history once", "[delayed]") {
   const auto moved = [](const Setup& setup, LinearOperand operand) {
     const State scales = run(setup, 3).scales;
     const std::size_t slots = scales.at("scales/known").size(),

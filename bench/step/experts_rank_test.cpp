@@ -1,4 +1,4 @@
-// A mixture of experts trained over ranks: however they share it, and whoever has the experts, it is the step of one.
+// An MoE model trained over ranks equals one rank's step, however parameters and experts are sharded.
 #include "bench/step/rank_setup_testing.h"
 
 using namespace precbench;
@@ -6,7 +6,7 @@ using namespace precbench::testing;
 
 namespace {
 
-/// With everything that a router may have; not tied, so that sums over ranks are those over micro-steps.
+/// Uses every router feature. Untied, so that sums over ranks equal those over micro-steps.
 constexpr const char* kMixture = R"({"layers": 2, "width": 128, "ffn": 128, "heads": 2, "kv_heads": 1,
   "head_dim": 64, "vocab": 256, "qk_norm": true, "tied": false, "experts": 8, "top_k": 2, "expert_ffn": 128,
   "shared_ffn": 128, "score": "sigmoid", "normalise": true, "route_scale": 2.5, "route_bias": true})";
@@ -26,16 +26,16 @@ std::string text(const Setup& setup) {
       setup.recipe, setup.master, setup.moments, setup.grads);
 }
 
-/// For runs in which ranks add up what their experts make and round it to BF16 on its way. Measured: losses 3.1e-4, in blocks
-/// of FP8 6.0e-4 (of a build for ThreadSanitizer, whose own sums round elsewhere), norms 3.4e-3, weights 0.019; gradients of the
-/// last step 0.038, in blocks of FP8 0.173 of k, which is small beside q and v.
+/// For runs in which ranks sum their experts' outputs in BF16. Measured relative differences: losses 3.1e-4
+/// (blockwise FP8 6.0e-4, in a ThreadSanitizer build, whose sums round differently), norms 3.4e-3, weights
+/// 0.019, gradients of the last step 0.038 (blockwise FP8 0.173, of k, which is small beside q and v).
 void check_alike(const Trained& x, const Trained& y, double of_gradient = 0.06, double of_loss = 5e-4) {
   for (int i = 0; i < kSteps; ++i) {
     CHECK(std::fabs(x.losses[i] / y.losses[i] - 1) <= of_loss);
     CHECK(std::fabs(x.norms[i] / y.norms[i] - 1) <= 5e-3);
   }
   Named weights = x.weights, expected = y.weights;
-  for (const std::int64_t layer : {0, 1}) {  // balanced, they stay 0
+  for (const std::int64_t layer : {0, 1}) {  // with balanced routing they stay 0
     CHECK(weights.at(route_bias_name(layer)) == expected.at(route_bias_name(layer)));
     weights.erase(route_bias_name(layer)), expected.erase(route_bias_name(layer));
   }
@@ -47,7 +47,8 @@ void check_alike(const Trained& x, const Trained& y, double of_gradient = 0.06, 
 
 }  // namespace
 
-TEST_CASE("N ranks with a mixture are one that accumulates N micro-steps, biases too", "[rank][moe]") {
+TEST_CASE("Rank: N ranks with a mixture equal one rank with N micro-steps including route biases",
+          "[rank][moe]") {
   for (const int ranks : {2, 3})
     for (const char* recipe : {"bf16", "tensorwise", "mxfp8"}) {
       Setup one = mixture_on(1, recipe), many = mixture_on(ranks, recipe);
@@ -60,11 +61,11 @@ TEST_CASE("N ranks with a mixture are one that accumulates N micro-steps, biases
     }
 }
 
-TEST_CASE("ranks with different experts train like ranks that have all", "[rank][moe][ep]") {
+TEST_CASE("Rank: expert-parallel ranks train like ranks with all experts", "[rank][moe][ep]") {
   for (const int accumulation : {1, 2})
     for (const char* recipe : {"bf16", "blockwise"}) {
       Setup setup = mixture_on(4, recipe);
-      setup.routing = "balanced";  // else a token between two experts takes the other
+      setup.routing = "balanced";  // else a token close to a tie switches experts
       setup.accumulation = accumulation;
       setup.clip = 0.5;
       const Trained all = train(setup);
@@ -83,10 +84,10 @@ TEST_CASE("ranks with different experts train like ranks that have all", "[rank]
     }
 }
 
-TEST_CASE("with one amax over all ranks a mixture is quantized as on one rank", "[rank][moe][ep][amax]") {
+TEST_CASE("Rank: with reduce_amax a mixture is quantized as on one rank", "[rank][moe][ep][amax]") {
   Setup setup = mixture_on(1, "tensorwise");
   setup.routing = "balanced";
-  setup.aux = 0;  // whose f is of a rank's tokens
+  setup.aux = 0;  // its f is computed from one rank's tokens
   setup.batch = 4;
   const Trained one = train(setup);
   setup.ranks = 2, setup.batch = 2;
@@ -105,8 +106,7 @@ TEST_CASE("with one amax over all ranks a mixture is quantized as on one rank", 
   }
 }
 
-TEST_CASE("experts on several ranks are updated in every kind of state that they may have",
-          "[rank][moe][ep]") {
+TEST_CASE("Rank: expert-parallel ranks update every kind of optimizer state", "[rank][moe][ep]") {
   std::vector<Setup> setups(6, mixture_on(2));
   setups[0].master = "bf16";
   setups[1].master = "bf16_sr";
@@ -125,7 +125,7 @@ TEST_CASE("experts on several ranks are updated in every kind of state that they
     for (const char* reshard : {"on", "off"}) {
       setup.parallel = "fsdp", setup.reshard = reshard;
       INFO(text(setup));
-      // How the rest is shared changes no bit, but that of the norm.
+      // The sharding of the other parameters changes no bit, except through the clipping norm.
       const Trained fsdp = train(setup);
       if (setup.clip == 0)
         check_same_bits(fsdp, ddp);

@@ -1,4 +1,4 @@
-// Two gradients of the same tokens, compared. See fidelity.h.
+// Compares two gradients of the same tokens. See fidelity.h.
 #include "bench/step/fidelity.h"
 
 #include <algorithm>
@@ -14,9 +14,9 @@
 namespace precbench {
 namespace {
 
-constexpr std::int64_t kSums = 4;  // that ops::Correlate makes
+constexpr std::int64_t kSums = 4;  // per parameter, as in ops::Correlate
 
-/// Has a watcher called as long as it lives.
+/// Installs a watcher of staged gradients during its lifetime.
 class WhileWatched {
  public:
   WhileWatched(Parameters& parameters, Parameters::StagedWatcher watcher) : parameters_(parameters) {
@@ -38,11 +38,11 @@ double gradient_by(Rank& rank, Transformer& transformer) {
 
 }  // namespace
 
-/// A copy of this rank's gradient, to compare a later one with. All ranks take as much memory for it. Where gradients are kept
-/// in FP8 it is what they were before their cast.
+/// A copy of this rank's gradient, to compare with a later one. All ranks use the same amount of memory for
+/// it. For FP8 gradients it holds the values before the cast.
 class GradientComparison::KeptGradient {
  public:
-  /// Takes room for it in the arena, or on the host, from where it comes back in pieces.
+  /// Allocates the copy in the arena, or on the host, from where it is uploaded in pieces.
   KeptGradient(Rank& rank, ReferencePlace place)
       : device_(rank.device()), parameters_(rank.parameters()), cast_(is_cast(parameters_)) {
     const DType dtype = cast_ ? DType::bf16 : parameters_.options().gradients;
@@ -73,7 +73,8 @@ class GradientComparison::KeptGradient {
     host_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes));
   }
 
-  /// Whether it has to be kept while backward runs (keep_staged), as what is left of it then is rounded.
+  /// True if gradients are cast to FP8: they must be copied during backward (keep_staged), before they are
+  /// rounded.
   static bool is_cast(const Parameters& parameters) { return parameters.options().gradients == DType::e4m3; }
 
   void keep() {
@@ -85,7 +86,7 @@ class GradientComparison::KeptGradient {
       if (part.unit == unit) keep(part, gradient.elements(part.first, part.now.size()));
   }
 
-  /// sums f32 [parameters, 4]: of what the gradient is now and what it was.
+  /// Writes sums f32 [parameters, 4] over the current gradient and the copy.
   void correlate(const Tensor& sums) {
     for (std::size_t i = 0; i < parts_.size(); ++i) {
       const Part& part = parts_[i];
@@ -104,14 +105,14 @@ class GradientComparison::KeptGradient {
 
  private:
   struct Part {
-    Tensor now, scale;  // the gradient's own place, and where it is codes, their scale
+    Tensor now, scale;  // the gradient itself, and its scale if it is FP8
     int unit;
-    std::int64_t first;    // in the unit
-    Tensor copy;           // on the device
-    std::int64_t waiting;  // or on the host, from this byte on
+    std::int64_t first;  // first element, counted in the unit
+    Tensor copy;  // on the device, if it is kept there
+    std::int64_t waiting;  // first byte of the copy on the host
   };
 
-  /// Which element of a unit a part of it begins with.
+  /// Returns the index of a part's first element within its unit.
   static std::int64_t place_in(const Tensor& unit, const Tensor& part) {
     return (part.as<std::byte>() - unit.as<std::byte>()) * 8 / bits_of(unit.dtype);
   }
@@ -141,10 +142,10 @@ class GradientComparison::KeptGradient {
   Device& device_;
   Parameters& parameters_;
   bool cast_;
-  std::vector<Part> parts_;            // parameter by parameter
-  std::unique_ptr<std::byte[]> host_;  // all of them, one behind the other
-  Tensor staging_;                     // on their way back
-  Tensor decoded_;                     // f32: what codes stand for
+  std::vector<Part> parts_;  // one per parameter
+  std::unique_ptr<std::byte[]> host_;  // the whole copy, parameter after parameter
+  Tensor staging_;  // for uploads from the host
+  Tensor decoded_;  // f32: decoded FP8 gradients
 };
 
 struct GradientComparison::State {
@@ -170,7 +171,7 @@ GradientComparison::GradientComparison(Rank& rank, const Plan& plan, ReferencePl
     bf16_loss_ = gradient_by(rank, bf16);
   }
   state_->choices.keep();
-  // Only now, when the activations of BF16, which are the larger ones, are gone.
+  // Allocates only now that BF16's activations, which are larger than the recipe's, have been freed.
   if (!reference) {
     reference.emplace(rank, place);
     reference->keep();
@@ -206,7 +207,7 @@ std::vector<Fidelity> measure_fidelity(Rank& rank, const Plan& plan, const DataS
                                        ReferencePlace place) {
   std::vector<Fidelity> results;
   DelayedScaling* delayed = rank.parameters().delayed();
-  // Of the recipe that the run begins with, however many batches: a later one would hide in the mean.
+  // All batches use the recipe that the run begins with: a later one would disappear in the mean.
   const std::int64_t last_step =
       plan.later.empty() ? plan.fields.fidelity_batches : plan.later.front().from - 1;
   const auto measure = [&](const std::string& name) {

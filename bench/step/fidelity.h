@@ -1,5 +1,5 @@
-// The fidelity probe: how far a recipe's gradient is from BF16's, of the same weights and tokens. Sums are made on the
-// device, parameter by parameter; no gradient is written to a file.
+// The fidelity probe: the error of a recipe's gradient against BF16's for the same weights and tokens. Sums
+// are computed on the device, parameter by parameter; no gradient is written to a file.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,13 @@
 
 namespace precbench {
 
-/// Where the BF16 gradient waits while the recipe's is computed.
+/// Memory that holds the BF16 gradient while the recipe's is computed.
 enum class ReferencePlace : std::uint8_t { device, host };
 
-/// The BF16 loss and gradient of a rank's prepared tokens, with the weights as they are, and what other transformers of the
-/// same weights make of these tokens. Holds the BF16 gradient, in the arena or on the host, as long as it lives. Weights,
-/// moments and random numbers of the training are not touched, its gradients are. Construction and with() are collectives.
+/// Compares transformers that share a rank's weights with BF16 on the rank's prepared tokens. Computes the
+/// BF16 loss and gradient on construction and holds the gradient, in the arena or on the host, for its
+/// lifetime. Overwrites the training's gradients, but not its weights, moments or random numbers.
+/// Construction and with() are collectives.
 class GradientComparison {
  public:
   GradientComparison(Rank& rank, const Plan& plan, ReferencePlace place);
@@ -36,12 +37,12 @@ class GradientComparison {
   double bf16_loss_ = 0;
 };
 
-/// Both gradients of a rank's prepared tokens, with the weights as they are; a collective. Weights, moments and random
-/// numbers of the training are not touched, its gradients are.
+/// Computes and compares both gradients of a rank's prepared tokens; a collective. Overwrites the training's
+/// gradients, but not its weights, moments or random numbers.
 BatchFidelity compare_gradients(Rank& rank, const Plan& plan, ReferencePlace place);
 
-/// What the plan asks for: of the first --fidelity-batches steps' tokens, first with the weights as they are, then
-/// under each stress, which is taken back. A collective; the same on every rank.
+/// Measures what the plan asks for on the tokens of the first --fidelity-batches steps: with the unchanged
+/// weights, then under each stress, which is undone afterwards. A collective; returns the same on every rank.
 std::vector<Fidelity> measure_fidelity(Rank& rank, const Plan& plan, const DataSource& data,
                                        ReferencePlace place);
 

@@ -1,4 +1,4 @@
-// Errors, cosines and biases. See fidelity_summary.h.
+// Computes errors, cosines and biases. See fidelity_summary.h.
 #include "bench/step/fidelity_summary.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace precbench {
 namespace {
 
 double error_of(const GradientSums& s) { return std::sqrt(s.difference / s.gg); }
-/// The sums are rounded to FP32, which may make it a little more than 1.
+/// Clamped because the sums are rounded to FP32, which can give slightly more than 1.
 double cosine_of(const GradientSums& s) { return std::clamp(s.rg / std::sqrt(s.rr * s.gg), -1.0, 1.0); }
 double bias_of(const GradientSums& s) { return (s.rg - s.gg) / s.gg; }
 
@@ -23,13 +23,13 @@ std::vector<double> values_of(const std::vector<GradientSums>& batches, Value&& 
   return values;
 }
 
-/// A part of the model: its sums in every batch.
+/// A part of the model with its sums in every batch.
 struct Part {
   std::string name;
   std::vector<GradientSums> batches;
 };
 
-/// In a list of parts, in the order in which they came up first.
+/// Adds to the named part. Parts are listed in the order of their first use.
 void add(std::vector<Part>& parts, const std::string& name, std::size_t batches, std::size_t batch,
          const GradientSums& sums) {
   auto part = std::find_if(parts.begin(), parts.end(), [&](const Part& p) { return p.name == name; });
@@ -48,7 +48,7 @@ std::vector<GradientFidelity> summaries(const std::vector<Part>& parts) {
   return result;
 }
 
-/// Means over batches, which have as many slots each.
+/// Returns the means over batches, all of which have the same number of slots.
 std::optional<RouteFlips> route_flips_of(const std::vector<BatchFidelity>& batches) {
   const std::size_t layers = batches.front().route_flips.size();
   if (layers == 0) return std::nullopt;
@@ -61,7 +61,8 @@ std::optional<RouteFlips> route_flips_of(const std::vector<BatchFidelity>& batch
   return flips;
 }
 
-/// "qkv", with the biases of q, k and v; "norm"; "embedding", which a tied head is; "lm_head".
+/// Returns "qkv" (also for its biases), "o", "gate_up", "down", "norm", "embedding" (also for a tied head) or
+/// "lm_head".
 std::string role_of(const Layout& layout, int unit, const Parameter& p) {
   if (p.kind == ParameterKind::gain) return "norm";
   if (p.kind == ParameterKind::bias) return name_of(LinearRole::qkv);

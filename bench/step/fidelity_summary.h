@@ -1,5 +1,5 @@
-// From sums over two gradients to what a record says of them: errors, cosines and biases of the whole, of roles and of
-// blocks, with intervals over batches.
+// Turns sums over two gradients into the record's errors, cosines and biases: of the whole model, of roles
+// and of blocks, with intervals over batches.
 #pragma once
 
 #include <string>
@@ -10,25 +10,26 @@
 
 namespace precbench {
 
-/// Over the elements of r, the gradient in the recipe, and g, the BF16 one.
+/// Sums of products over the elements of r, the recipe's gradient, and g, the BF16 gradient.
 struct GradientSums {
   double rg = 0, rr = 0, gg = 0;
-  double difference = 0;  ///< of (r - g)^2
+  double difference = 0;  ///< sum of (r - g)^2
 
   GradientSums& operator+=(const GradientSums& other);
 };
 
-/// Both gradients of one batch.
+/// Comparison of both gradients of one batch.
 struct BatchFidelity {
   double bf16_loss = 0, loss = 0;        ///< nats
   std::vector<GradientSums> parameters;  ///< in layout order
-  std::vector<double> route_flips = {};  ///< of the blocks with experts
+  std::vector<double> route_flips = {};  ///< share of slots per block with experts
 };
 
-/// Mean with its 95% interval by Student's t; null where the values are not finite, without bounds for a single one.
+/// Returns the mean with its 95% interval (Student's t); null if a value is not finite, without bounds for a
+/// single value.
 MeanInterval interval_of(const std::vector<double>& values);
 
-/// `batches`: at least one.
+/// Summarizes `batches`, at least one, of one stress.
 Fidelity summarize(const std::string& stress, const Layout& layout,
                    const std::vector<BatchFidelity>& batches);
 

@@ -1,5 +1,5 @@
-// What the sums over two gradients come to: planted errors and biases are found, parts add up to the whole, and what is
-// not finite is nothing.
+// Summaries of sums over two gradients: planted errors and biases are found, parts add up to the whole, and
+// values that are not finite become null.
 #include "bench/step/fidelity_summary.h"
 
 #include <cmath>
@@ -15,7 +15,7 @@ using namespace precbench;
 
 namespace {
 
-/// Two blocks, with biases and a head of its own: every role there is.
+/// Two blocks with biases and an untied head, which covers every role.
 Layout layout_of(bool tied = false) {
   ModelConfig model = find_model("tiny");
   model.layers = 2;
@@ -26,7 +26,7 @@ Layout layout_of(bool tied = false) {
 
 using Values = std::function<double(const std::string& name, double bf16)>;
 
-/// The sums of a batch whose gradients are drawn and, for the recipe, changed by `recipe`: as the device makes them.
+/// Returns the sums, computed by the device, of a batch with random BF16 gradients, which `recipe` changes.
 BatchFidelity batch_of(const Layout& layout, std::uint64_t seed, const Values& recipe) {
   const std::unique_ptr<Device> device = make_cpu_device(1);
   constexpr int kElements = 512;  // of each parameter
@@ -61,7 +61,7 @@ bool near(const std::optional<double>& value, double expected) {
 
 }  // namespace
 
-TEST_CASE("a gradient that is shrunk has that bias, and no other error", "[fidelity]") {
+TEST_CASE("summarize: a shrunk gradient has its bias and no other error", "[fidelity]") {
   const Layout layout = layout_of();
   const Fidelity f =
       summarize("ffn:8:4", layout, {batch_of(layout, 1, [](auto&, double g) { return 0.97 * g; })});
@@ -76,7 +76,7 @@ TEST_CASE("a gradient that is shrunk has that bias, and no other error", "[fidel
   for (const GradientFidelity& role : f.roles) CHECK(near(role.bias, -0.03));
 }
 
-TEST_CASE("summarize: slots that all go elsewhere are a share of 1, however many batches", "[fidelity]") {
+TEST_CASE("summarize: route flips of 1 in every batch average to exactly 1", "[fidelity]") {
   const Layout layout = layout_of();
   BatchFidelity batch = batch_of(layout, 1, [](auto&, double g) { return g; });
   batch.route_flips = {1.0, 1.0};
@@ -87,7 +87,7 @@ TEST_CASE("summarize: slots that all go elsewhere are a share of 1, however many
   CHECK(f.route_flips->all == 1);
 }
 
-TEST_CASE("equal gradients have no error at all", "[fidelity]") {
+TEST_CASE("summarize: equal gradients have zero error", "[fidelity]") {
   const Layout layout = layout_of();
   const BatchFidelity same = batch_of(layout, 1, [](auto&, double g) { return g; });
   const Fidelity f = summarize("none", layout, {same, same});
@@ -97,7 +97,7 @@ TEST_CASE("equal gradients have no error at all", "[fidelity]") {
     for (const GradientFidelity& p : *parts) CHECK((p.error == 0 && p.cosine == 1 && p.bias == 0));
 }
 
-TEST_CASE("an error is found in its role and its block, in the rest there is none", "[fidelity]") {
+TEST_CASE("summarize: an error appears in its role and its block only", "[fidelity]") {
   const auto wrong = [](const char* where) {
     const Layout layout = layout_of();
     return summarize("none", layout, {batch_of(layout, 1, [&](const std::string& name, double g) {
@@ -129,7 +129,7 @@ TEST_CASE("an error is found in its role and its block, in the rest there is non
   CHECK(summarize("none", tied, {batch_of(tied, 1, [](auto&, double g) { return g; })}).roles.size() == 6);
 }
 
-TEST_CASE("means and intervals are over batches", "[fidelity]") {
+TEST_CASE("summarize: means and intervals are taken over batches", "[fidelity]") {
   const Layout layout = layout_of();
   std::vector<BatchFidelity> batches;
   const double biases[] = {-0.01, -0.02, -0.06};
@@ -138,7 +138,7 @@ TEST_CASE("means and intervals are over batches", "[fidelity]") {
   batches[2].loss = 2.5;
   const Fidelity f = summarize("none", layout, batches);
   CHECK(near(f.whole.bias.mean, -0.03));
-  const double half = student_t_quantile(0.975, 2) * std::sqrt(0.0007) / std::sqrt(3.0);  // of that variance
+  const double half = student_t_quantile(0.975, 2) * std::sqrt(0.0007) / std::sqrt(3.0);  // variance 0.0007
   CHECK(near(f.whole.bias.low, -0.03 - half));
   CHECK(near(f.whole.bias.high, -0.03 + half));
   CHECK(near(part(f.roles, "down").bias, -0.03));
@@ -146,7 +146,7 @@ TEST_CASE("means and intervals are over batches", "[fidelity]") {
   CHECK(near(f.loss_difference.mean, 0.25 / 3));
 }
 
-TEST_CASE("what is not finite is nothing, and spoils nothing else", "[fidelity]") {
+TEST_CASE("summarize: values that are not finite become null and affect nothing else", "[fidelity]") {
   const Layout layout = layout_of();
   BatchFidelity bad = batch_of(layout, 1, [](const std::string& name, double g) {
     return name.ends_with("layers.1.mlp.down_proj.weight") ? std::numeric_limits<double>::quiet_NaN() : g;

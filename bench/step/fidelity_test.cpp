@@ -1,5 +1,5 @@
-// The fidelity probe on ranks: its numbers are those of two runs' gradients, whatever the sharding; BF16 has no error; a
-// known order of recipes; and weights and memory are what they would be without it.
+// The fidelity probe on ranks: its results equal those computed from two runs' gradients, for any sharding;
+// BF16 has no error; recipes have a known order; and it changes neither weights nor memory of the training.
 #include "bench/step/fidelity.h"
 
 #include <cmath>
@@ -18,7 +18,7 @@ using namespace precbench::testing;
 
 namespace {
 
-/// Dimensions that every recipe takes; the micro-batches of a step are together the same, however ranks share them.
+/// Uses dimensions that every recipe can run. The tokens of a step are the same for any number of ranks.
 Case case_of(const std::string& recipe, int ranks = 1, const std::string& parallel = "ddp") {
   static const TempDirectory directory;
   Case c;
@@ -34,13 +34,13 @@ Case case_of(const std::string& recipe, int ranks = 1, const std::string& parall
   return c;
 }
 
-/// Of the first weights, in no more memory than predicted; every rank says the same.
+/// Measures at the initial weights. Checks that memory is as predicted and that all ranks return the same.
 std::vector<Fidelity> measured(const Plan& plan, ReferencePlace place = ReferencePlace::device) {
   const DryRun accounts =
       dry_run(plan, nullptr, place == ReferencePlace::host ? std::optional(0) : std::nullopt);
   CHECK(accounts.reference == place);
   std::vector<std::vector<Fidelity>> results(plan.ranks);
-  // What ranks found, each its own: the test framework's checks are for one thread.
+  // One entry per rank: the test framework's checks are not thread-safe.
   std::vector<int> unchanged(plan.ranks);
   std::vector<std::int64_t> peaks(plan.ranks);
   run_cpu_ranks(plan, accounts.extent, [&](Rank& rank, const DataSource& data) {
@@ -66,7 +66,7 @@ double error_of(const Case& c, std::size_t state = 0) {
   return measured(resolve(c)).at(state).whole.error.mean.value_or(NAN);
 }
 
-/// The gradient and loss of a step of a plan, under the plan's own stress.
+/// Returns the gradient and the loss of one step of a plan, under the plan's own stress.
 std::pair<Named, double> gradient_of(const Plan& plan, std::int64_t step) {
   std::pair<Named, double> result;
   run_cpu_ranks(plan, dry_run(plan, nullptr).extent, [&](Rank& rank, const DataSource& data) {
@@ -81,7 +81,8 @@ std::pair<Named, double> gradient_of(const Plan& plan, std::int64_t step) {
 
 }  // namespace
 
-TEST_CASE("the probe's numbers are those of the gradients of two runs", "[fidelity]") {
+TEST_CASE("measure_fidelity: equals error and cosine and bias computed from the gradients of two runs",
+          "[fidelity]") {
   for (const char* recipe : {"tensorwise", "blockwise", "mxfp8"}) {
     Case c = case_of(recipe);
     c.fidelity_stress = "ffn:9 norm:-9";
@@ -117,9 +118,8 @@ TEST_CASE("the probe's numbers are those of the gradients of two runs", "[fideli
   }
 }
 
-TEST_CASE("gradients in FP8 are compared, as what they stand for, with BF16's before the cast",
-          "[fidelity]") {
-  /// Relative error and bias of a step's gradient of two plans.
+TEST_CASE("measure_fidelity: decoded FP8 gradients are compared with BF16's before the cast", "[fidelity]") {
+  /// Returns the relative error and the bias of one step's gradient of two plans.
   const auto apart = [](const Case& c, const Case& reference, std::int64_t step) {
     const Named r = gradient_of(resolve(c), step).first, g = gradient_of(resolve(reference), step).first;
     double rg = 0, gg = 0, dd = 0;
@@ -134,8 +134,7 @@ TEST_CASE("gradients in FP8 are compared, as what they stand for, with BF16's be
     Case c = case_of(recipe);
     const bool bf16 = c.recipe == "bf16";
     if (bf16) c.grads = "e4m3", c.fidelity_stress = "ffn:9";
-    const int batches =
-        bf16 ? 2 : 1;  // delayed scales of a second come from the first, which no run of one step has
+    const int batches = bf16 ? 2 : 1;  // a second batch has delayed scales, and runs of one step have not
     c.fidelity_batches = batches;
     const std::vector<Fidelity> probe = measured(resolve(c)),
                                 from_host = measured(resolve(c), ReferencePlace::host);
@@ -144,7 +143,7 @@ TEST_CASE("gradients in FP8 are compared, as what they stand for, with BF16's be
       c.stress = probe[i].stress;
       Case reference = c;
       reference.recipe = "bf16", reference.grads = "bf16";
-      if (!bf16) reference.master = "fp16";  // as these rows have it
+      if (!bf16) reference.master = "fp16";  // as in these recipes
       double error = 0, bias = 0;
       for (int step = 0; step < batches; ++step) {
         const auto [of_step, along] = apart(c, reference, step);
@@ -154,7 +153,8 @@ TEST_CASE("gradients in FP8 are compared, as what they stand for, with BF16's be
       CHECK(std::fabs(*probe[i].whole.error.mean - error) < 1e-5 * error);
       CHECK(std::fabs(*probe[i].whole.bias.mean - bias) < 2e-6);
       CHECK(from_host[i].whole.error.mean == probe[i].whole.error.mean);
-      // E4M3's own, of products in BF16: half a unit of three bits, uniform, is 1.8% to 3.6% of a value.
+      // E4M3's rounding of BF16 GEMMs: half a unit of three mantissa bits, uniform, is 1.8% to 3.6% of a
+      // value.
       if (bf16) CHECK((error > 0.018 && error < 0.036));
     }
   }
@@ -168,7 +168,7 @@ TEST_CASE("gradients in FP8 are compared, as what they stand for, with BF16's be
   CHECK(resolve(c).why_unsupported().starts_with("fidelity: gradients in e4m3"));
 }
 
-TEST_CASE("a probe is of the recipe that a run begins with, also where another follows it soon",
+TEST_CASE("measure_fidelity: probes the first recipe even if another follows within the batches",
           "[fidelity]") {
   Case c = case_of("mxfp8");
   const double error = *measured(resolve(c)).at(0).whole.error.mean;
@@ -177,7 +177,7 @@ TEST_CASE("a probe is of the recipe that a run begins with, also where another f
   CHECK(*measured(resolve(c)).at(0).whole.error.mean == error);
 }
 
-TEST_CASE("BF16 against itself has no error, to the bit", "[fidelity]") {
+TEST_CASE("measure_fidelity: BF16 against itself has exactly zero error", "[fidelity]") {
   for (const auto& [ranks, parallel] : {std::pair{1, "ddp"}, {2, "ddp"}, {2, "fsdp"}, {4, "hsdp"}})
     for (const char* changed : {"clip=1", "accumulation=2", "grads=bf16", "recompute=block", "master=bf16"}) {
       INFO(ranks << " " << parallel << " " << changed);
@@ -194,7 +194,7 @@ TEST_CASE("BF16 against itself has no error, to the bit", "[fidelity]") {
     }
 }
 
-TEST_CASE("recipes have the errors that are known of them", "[fidelity]") {
+TEST_CASE("measure_fidelity: known errors of recipes have their known order", "[fidelity]") {
   const auto stressed = [](const char* recipe) {
     Case c = case_of(recipe);
     c.fidelity_batches = 4;
@@ -202,7 +202,7 @@ TEST_CASE("recipes have the errors that are known of them", "[fidelity]") {
     return measured(resolve(c));
   };
   const auto tensorwise = stressed("tensorwise"), mxfp8 = stressed("mxfp8");
-  // Delayed scales come from the batches before, of the same weights, also when these bear a stress.
+  // Delayed scales come from the batches before, with the same weights, also under a stress.
   const auto delayed = stressed("tensorwise_delayed");
   for (std::size_t i = 0; i < 2; ++i) {
     CHECK(*delayed[i].whole.error.mean < 1.3 * *tensorwise[i].whole.error.mean);
@@ -212,19 +212,20 @@ TEST_CASE("recipes have the errors that are known of them", "[fidelity]") {
   CHECK(*tensorwise[1].whole.error.mean > 2 * *tensorwise[0].whole.error.mean);
   CHECK(error_of(case_of("rowwise_e5m2")) > 1.2 * error_of(case_of("rowwise")));
   CHECK(error_of(case_of("rowwise_e4m1")) > 2 * error_of(case_of("rowwise")));
-  Case kept = case_of("rowwise");  // of two blocks the first stays in BF16
+  Case kept = case_of("rowwise");  // the first of two blocks stays in BF16
   kept.keep_bf16 = "first:1";
   CHECK(error_of(kept) < error_of(case_of("rowwise")));
 }
 
-TEST_CASE("ranks have the numbers of one", "[fidelity]") {
-  // Scales of 32 values: no rank's share of the tokens cuts through one.
+TEST_CASE("measure_fidelity: several ranks return the results of one", "[fidelity]") {
+  // With scales of 32 values, splitting the tokens among ranks splits no scale group.
   const std::vector<Fidelity> one = measured(resolve(case_of("mxfp8")));
   for (const auto& [ranks, parallel] :
        {std::pair{2, "ddp"}, {2, "fsdp"}, {4, "ddp"}, {4, "fsdp"}, {4, "hsdp"}}) {
     INFO(ranks << " " << parallel);
     const Fidelity many = measured(resolve(case_of("mxfp8", ranks, parallel)))[0], &alone = one[0];
-    // Sums in another order round the BF16 activations' gradients nowhere else, but gradients in FP32.
+    // A different order of summation changes the FP32 sums of weight gradients only, not the activations'
+    // gradients.
     const auto same = [](double a, double b) { return std::fabs(a - b) < 1e-5; };
     CHECK(same(*many.whole.error.mean, *alone.whole.error.mean));
     CHECK(same(*many.whole.cosine.mean, *alone.whole.cosine.mean));
@@ -238,15 +239,15 @@ TEST_CASE("ranks have the numbers of one", "[fidelity]") {
   }
 }
 
-TEST_CASE("accumulated gradients are compared as a whole", "[fidelity]") {
+TEST_CASE("measure_fidelity: accumulated gradients are compared as a whole", "[fidelity]") {
   Case c = case_of("mxfp8");
   c.batch = 2, c.accumulation = 2;
   CHECK(std::fabs(error_of(c) - error_of(case_of("mxfp8"))) < 1e-5);
 }
 
-TEST_CASE("where the reference waits changes the order of sums alone, and on the host it takes less memory",
+TEST_CASE("measure_fidelity: a reference on the host only reorders sums and saves device memory",
           "[fidelity]") {
-  const TempDirectory directory;  // of a model whose embedding is larger than what is on its way at a time
+  const TempDirectory directory;  // for a model whose embedding is larger than the staging buffer
   const std::string wide = directory.write("wide.json", R"({"layers": 1, "width": 128, "ffn": 128,
       "heads": 2, "kv_heads": 1, "head_dim": 64, "vocab": 66048, "tied": true})");
   CHECK(66048 * 128 * 4 > kStagingBytes);
@@ -278,7 +279,8 @@ TEST_CASE("where the reference waits changes the order of sums alone, and on the
   }
 }
 
-TEST_CASE("a stress is taken back to the bit, also where it made weights vanish", "[fidelity][stress]") {
+TEST_CASE("under_stress: weights are restored bit for bit even if the stress made some vanish",
+          "[fidelity][stress]") {
   for (const char* master : {"fp32", "bf16"})
     for (const auto& [ranks, parallel] : {std::pair{1, "ddp"}, {2, "fsdp"}})
       for (const char* kind : {"ffn:30:7", "norm:-30:7", "vo:30:7"}) {
@@ -304,7 +306,7 @@ TEST_CASE("a stress is taken back to the bit, also where it made weights vanish"
           const Named before = weights();
           under_stress(parameters, plan.model, stress, [&] { own.changed = weights() != before; });
           own.back = weights() == before;
-          // The inverse stress would not have done that.
+          // Applying the inverse stress would not restore them.
           under_stress(parameters, plan.model, stress, [&] {
             under_stress(parameters, plan.model, inverse,
                          [&] { own.changed_by_inverse = weights() != before; });
@@ -316,7 +318,7 @@ TEST_CASE("a stress is taken back to the bit, also where it made weights vanish"
       }
 }
 
-TEST_CASE("a slot flips where its expert was none of the token's", "[fidelity][moe]") {
+TEST_CASE("KeptChoices: a slot flips if its expert was none of the token's", "[fidelity][moe]") {
   Case c = case_of("bf16");
   c.model = "tiny-moe", c.seq = 2, c.batch = 1, c.accumulation = 2;
   const Plan plan = resolve(c);
@@ -331,7 +333,7 @@ TEST_CASE("a slot flips where its expert was none of the token's", "[fidelity][m
       for (const int micro : {0, 1}) choose(layer, micro, {0, 1, 2, 3});
     choices.keep();
     CHECK(choices.flips() == std::vector<double>(routers.layers()));
-    choose(0, 1, {1, 0, 2, 4});  // one of eight: the first token's experts have changed places alone
+    choose(0, 1, {1, 0, 2, 4});  // one flip in eight slots: the first token's experts only changed order
     choose(1, 0, {2, 3, 0, 1});
     std::vector<double> expected(routers.layers());
     expected[0] = 0.125, expected[1] = 0.5;
@@ -339,7 +341,7 @@ TEST_CASE("a slot flips where its expert was none of the token's", "[fidelity][m
   });
 }
 
-TEST_CASE("fewer bits send more tokens to other experts", "[fidelity][moe]") {
+TEST_CASE("measure_fidelity: route flips increase with fewer mantissa bits", "[fidelity][moe]") {
   const auto flips = [](const char* recipe, int ranks = 1) {
     Case c = case_of(recipe, ranks);
     c.model = "tiny-moe";
@@ -352,6 +354,6 @@ TEST_CASE("fewer bits send more tokens to other experts", "[fidelity][moe]") {
   const double mxfp8 = flips("mxfp8");
   CHECK(mxfp8 > 0);
   CHECK(flips("rowwise_e4m1") > 2 * mxfp8);
-  CHECK(std::fabs(flips("mxfp8", 2) - mxfp8) < 1e-9);  // the same tokens, shared
+  CHECK(std::fabs(flips("mxfp8", 2) - mxfp8) < 1e-9);  // the same tokens, split over two ranks
   CHECK(!measured(resolve(case_of("mxfp8"))).at(0).route_flips);
 }

@@ -1,5 +1,5 @@
-// A step on one and two ranks, however they share the model, against what Hugging Face's own models make of the same
-// weights and tokens: RoPE beyond the original context, and biases that are sharded.
+// A step on one and two ranks, in every sharding, against Hugging Face's own models with the same weights and
+// tokens. Covers RoPE beyond the original context and sharded biases.
 #include <algorithm>
 
 #include "bench/measure/predict.h"
@@ -11,7 +11,7 @@ using namespace precbench::testing;
 
 namespace {
 
-/// A golden's sequences, in their order.
+/// Returns a golden's sequences in order.
 class GoldenData final : public DataSource {
  public:
   explicit GoldenData(const Golden& golden) : golden_(golden) {}
@@ -63,15 +63,15 @@ struct Setting {
 };
 constexpr Setting kSettings[] = {{1, "ddp"}, {2, "ddp"}, {2, "fsdp"}};
 
-/// All tensors of a set as one vector.
+/// Concatenates all tensors of a set.
 std::vector<float> joined(const Named& tensors) {
   std::vector<float> all;
   for (const auto& [name, values] : tensors) all.insert(all.end(), values.begin(), values.end());
   return all;
 }
 
-/// The 2x rule: at most twice as far from the plain step as PyTorch with the bf16 recipe's roundings, or, of the two
-/// scalars, as such roundings may lead.
+/// The 2x rule: at most twice as far from the plain step as PyTorch with the bf16 recipe's roundings. The two
+/// scalars have a minimum tolerance for such roundings.
 void check_twice(const Golden& golden, const StepOutcome& outcome) {
   const auto scalar = [&](const std::string& name) { return static_cast<double>(golden.values(name)[0]); };
   const double tokens = static_cast<double>(golden.B * golden.T);
@@ -85,16 +85,16 @@ void check_twice(const Golden& golden, const StepOutcome& outcome) {
     INFO(name);
     CHECK(distance(outcome.gradients.at(name), expected) <= 2 * distance(rounded.at(name), expected));
   }
-  // Gradients near 0 whose sign the roundings change move their weights the other way: n of N give 2 sqrt(n / N).
-  // Roundings of 1.2e-2, independent of the golden's, would change atan(1.2e-2) / pi of the signs, 0.12 in all;
-  // measured on an H200: 0.057.
+  // Gradients near 0 whose sign the roundings flip move their weights the other way: n flips of N give 2
+  // sqrt(n / N). Roundings of 1.2e-2, independent of the golden's, would flip a share atan(1.2e-2) / pi of
+  // the signs, which gives 0.12; measured on an H200: 0.057.
   CHECK(distance(joined(update(golden, "bf16.", outcome.weights)),
                  joined(update(golden, "bf16.", golden.all("bf16.after.")))) <= 0.1);
 }
 
 }  // namespace
 
-TEST_CASE("a step of Hugging Face's Llama 3.2 and Qwen2.5 on one and two ranks is theirs", "[rank]") {
+TEST_CASE("Rank: a step of Llama 3.2 and Qwen2.5 on one and two CPU ranks matches Hugging Face", "[rank]") {
   for (const char* name : {"llama3.2", "qwen2.5"})
     for (const auto& [ranks, parallel] : kSettings) {
       INFO(name << " on " << ranks << ", " << parallel);
@@ -109,7 +109,7 @@ TEST_CASE("a step of Hugging Face's Llama 3.2 and Qwen2.5 on one and two ranks i
     }
 }
 
-TEST_CASE("a step of Hugging Face's Llama 3.2 and Qwen2.5 on one and two GPUs is theirs", "[gpu][rank]") {
+TEST_CASE("Rank: a step of Llama 3.2 and Qwen2.5 on one and two GPUs matches Hugging Face", "[gpu][rank]") {
   const int gpus = find_gpus().count;
   if (gpus == 0) WARN("skipped: " << find_gpus().reason);
   for (const char* name : {"llama3.2", "qwen2.5"})

@@ -1,4 +1,5 @@
-// E4M3 gradients whose sums over ranks are rounded to e4m3, as a recipe asks for it: in a case, its record and its training.
+// E4M3 gradients whose sums over ranks are rounded to E4M3 as the recipe asks: in the case, its record and
+// its training.
 #include "bench/step/rank_setup_testing.h"
 #include "results/record.h"
 #include "tools/testing/text.h"
@@ -8,7 +9,7 @@ using namespace precbench::testing;
 
 namespace {
 
-/// The path of a recipe as msamp_o1 is, with another sum.
+/// Writes a recipe like msamp_o1 with another gradients.sum and returns its path.
 std::string with_sum(const TempDirectory& directory, const char* sum) {
   nlohmann::json row = recipe_to_json(find_recipe("msamp_o1"));
   row["name"] = "mine";
@@ -18,7 +19,7 @@ std::string with_sum(const TempDirectory& directory, const char* sum) {
 
 }  // namespace
 
-TEST_CASE("gradients of several ranks are summed as the recipe says", "[rank][fp8_gradients]") {
+TEST_CASE("Rank: E4M3 gradients of several ranks are summed in the recipe's dtype", "[rank][fp8_gradients]") {
   const TempDirectory directory;
   const std::string rounded = with_sum(directory, "e4m3"), plain = with_sum(directory, "f32");
   const auto trained = [](const std::string& recipe, int ranks, const char* parallel = "ddp",
@@ -32,7 +33,7 @@ TEST_CASE("gradients of several ranks are summed as the recipe says", "[rank][fp
     const Trained replicas = trained(rounded, ranks), before = trained("msamp_o1", ranks);
     check_same_bits(trained(plain, ranks), before);
     check_same_bits(trained(rounded, ranks, "fsdp"), replicas);
-    // One addition is rounded once either way, by scales that differ by powers of two.
+    // With two ranks, the one addition is rounded once either way, with scales that differ by powers of two.
     if (ranks > 2) CHECK(first_difference(replicas.gradients, before.gradients) != "");
     CHECK(replicas.losses[0] == before.losses[0]);
     for (std::size_t step = 0; step < replicas.losses.size(); ++step)
@@ -40,7 +41,8 @@ TEST_CASE("gradients of several ranks are summed as the recipe says", "[rank][fp
   }
 }
 
-TEST_CASE("how gradients are summed is the recipe's, and of e4m3 ones alone", "[case][fp8_gradients]") {
+TEST_CASE("resolve: gradients.sum comes from the recipe and applies to E4M3 gradients only",
+          "[case][fp8_gradients]") {
   const TempDirectory directory;
   Case c;
   c.recipe = with_sum(directory, "f32");

@@ -1,4 +1,4 @@
-// Held-out text forward, in the recipe and in BF16. See held_out.h.
+// Runs held-out text forward, in the recipe and in BF16. See held_out.h.
 #include "bench/step/held_out.h"
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@
 namespace precbench {
 namespace {
 
-/// Of a run of tokens that is `length` long, as it moves on: sum of (token + 1) * kBase^place, modulo 2^64.
+/// Rolling hash of the last `length` tokens: sum of (token + 1) * kBase^place, modulo 2^64.
 class RollingHash {
  public:
   explicit RollingHash(std::int64_t length) {
@@ -55,7 +55,7 @@ std::vector<double> HeldOut::sequence_losses(Rank& rank, Transformer& transforme
   std::vector<double> losses;
   while (static_cast<std::int64_t>(losses.size()) < sequences_) {
     const std::int64_t begin = rank.comm().rank() * B;  // of this rank's batch in the round
-    std::vector<std::uint64_t> batch;  // filled up from the start; what it has too much is cut off below
+    std::vector<std::uint64_t> batch;  // wraps around at the end; surplus sequences are dropped below
     for (std::int64_t b = 0; b < B; ++b)
       batch.push_back((losses.size() + static_cast<std::uint64_t>(begin + b)) %
                       static_cast<std::uint64_t>(sequences_));
@@ -63,7 +63,7 @@ std::vector<double> HeldOut::sequence_losses(Rank& rank, Transformer& transforme
     std::vector<float> means(round, 0.0f);
     for (std::int64_t b = 0; b < B; ++b)
       means[begin + b] = static_cast<float>(mean_of(tokens.data() + b * plan_.T, plan_.T));
-    if (ranks > 1) {  // each is one rank's and the others' zeros, so that the sum is exact in any order
+    if (ranks > 1) {  // each mean is nonzero on one rank only, so the sum is exact in any order
       const Scope scope(rank.arena());
       const Tensor all = rank.arena().push_uncounted(DType::f32, 1, round);
       rank.device().upload(all, means.data());
@@ -95,7 +95,7 @@ std::size_t HeldOut::seen(const DataSource& training, std::size_t steps, std::in
   const std::int64_t T = plan_.T;
   std::vector<std::int32_t> tokens(T + 1);
   std::unordered_set<std::uint64_t> wanted;
-  std::vector<bool> maybe(std::size_t{1} << 20);  // a look at this first, at nearly every token, is enough
+  std::vector<bool> maybe(std::size_t{1} << 20);  // a filter for nearly all tokens, cheaper than the set
   const auto place = [](std::uint64_t hash) { return hash >> 44; };
   for (std::int64_t i = 0; i < sequences_; ++i) {
     data_->sequence(static_cast<std::uint64_t>(i), T, tokens.data());
@@ -121,7 +121,7 @@ std::size_t HeldOut::seen(const DataSource& training, std::size_t steps, std::in
 std::vector<std::string> HeldOut::overlap(const DataSource& training, std::size_t steps) const {
   if (plan_.held_out && plan_.held_out == plan_.data.fingerprint)
     return {"--eval-data: holds what --data holds: its loss is one of text that was trained on"};
-  // Half a sequence: shorter ones are the same by chance, and a longer one seldom lies in one window of training.
+  // Half a sequence: shorter passages repeat by chance, longer ones rarely fit into one training sequence.
   const std::int64_t passage = std::max<std::int64_t>(1, plan_.T / 2);
   const std::size_t found = seen(training, steps, passage);
   if (constexpr std::size_t kPercent = 100; found * kPercent <= static_cast<std::size_t>(sequences_))

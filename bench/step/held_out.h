@@ -1,5 +1,5 @@
-// The loss of text that training does not see: the same tokens for every run of a model and sequence length, whatever its
-// recipe, seed and ranks.
+// Loss on held-out text. The tokens are the same for every run of a model and sequence length, whatever its
+// recipe, seed and number of ranks.
 #pragma once
 
 #include <cstdint>
@@ -16,21 +16,22 @@ namespace precbench {
 
 class HeldOut {
  public:
-  /// Opens --eval-data. Throws InvalidInput where it cannot be read, or has fewer whole sequences than --eval-tokens
-  /// asks for. The plan must outlive it.
+  /// Opens --eval-data. Throws InvalidInput if it cannot be read or has fewer whole sequences than
+  /// --eval-tokens asks for. The plan must outlive it.
   explicit HeldOut(const Plan& plan);
 
-  /// A collective, with the weights as they are after `step` steps; nothing of the training changes. Ranks take turns
-  /// batch by batch, so that how many they are changes no batch.
+  /// Evaluates the weights as they are after `step` steps; a collective that changes nothing of the training.
+  /// Batches are distributed whole and round-robin over the ranks, so their number changes no batch.
   Evaluation evaluate(Rank& rank, std::int64_t step) const;
 
-  /// A line where this is the text, or has passages of it, that so many steps have trained on.
+  /// Returns a warning if `steps` training steps have trained on this text or on passages of it.
   std::vector<std::string> overlap(const DataSource& training, std::size_t steps) const;
 
  private:
-  /// Mean loss of every sequence's tokens, nats; the same on every rank.
+  /// Returns the mean loss of each sequence, nats per token; the same on every rank.
   std::vector<double> sequence_losses(Rank& rank, Transformer& transformer) const;
-  /// How many held-out sequences begin with `passage` tokens that a sequence trained on has in a row.
+  /// Returns the number of held-out sequences whose first `passage` tokens occur in a row in a training
+  /// sequence.
   std::size_t seen(const DataSource& training, std::size_t steps, std::int64_t passage) const;
 
   const Plan& plan_;

@@ -1,4 +1,5 @@
-// The held-out loss: what it is, that no rank count, recipe or sharding changes what is asked, and in what memory.
+// The held-out loss: its value, its memory, and that ranks, recipe and sharding do not change the evaluated
+// tokens.
 #include "bench/step/held_out.h"
 
 #include <fmt/format.h>
@@ -19,7 +20,7 @@ namespace {
 
 constexpr int kT = 32;
 
-/// Tokens of a vocabulary of 100 that repeat themselves nowhere.
+/// Returns tokens of a vocabulary of 100 without repeated passages.
 std::string tokens_of(int sequences) {
   std::string bytes;
   std::uint32_t state = 7;
@@ -36,7 +37,7 @@ class HeldOutFiles {
  public:
   std::string tokens = directory_.write("held.u16", tokens_of(12));
 
-  /// Dimensions that every recipe takes; 7 sequences are held out, in batches of 2.
+  /// Uses dimensions that every recipe can run; holds out 7 sequences, in batches of 2.
   Case case_of(const std::string& recipe, int ranks, const std::string& parallel) {
     Case c;
     c.model = directory_.write("small.json", R"({"layers": 2, "width": 128, "ffn": 256, "heads": 2,
@@ -53,7 +54,7 @@ class HeldOutFiles {
   }
 };
 
-/// Of the first weights, on every rank, in memory that is no larger than a step's.
+/// Evaluates the initial weights on every rank. Checks that no more memory than a step's is used.
 Evaluation evaluated(const Plan& plan) {
   const HeldOut held_out(plan);
   const DryRun accounts = dry_run(plan, nullptr);
@@ -78,7 +79,7 @@ Evaluation evaluated(const Plan& plan) {
 
 }  // namespace
 
-TEST_CASE("the held-out loss is that of a training step on its sequences", "[held_out]") {
+TEST_CASE("HeldOut: the loss equals that of a training step on the same sequences", "[held_out]") {
   HeldOutFiles files;
   for (const char* recipe : {"bf16", "tensorwise", "blockwise", "mxfp8"})
     for (const char* recompute : {"none", "block"})
@@ -86,7 +87,7 @@ TEST_CASE("the held-out loss is that of a training step on its sequences", "[hel
         INFO(recipe << ", recompute " << recompute << ", head " << head);
         Case c = files.case_of(recipe, 1, "ddp");
         c.recompute = recompute;
-        c.model = "tiny";  // a vocabulary that a converted head takes
+        c.model = "tiny";  // a vocabulary size that a quantized head supports
         c.head = head;
         c.eval_tokens = 2 * kT;  // one batch
         const Plan plan = resolve(c);
@@ -100,15 +101,15 @@ TEST_CASE("the held-out loss is that of a training step on its sequences", "[hel
           rank.enqueue();
           loss = rank.finish().loss;
         });
-        CHECK(std::fabs(*evaluation.loss - loss) < 1e-6);  // a sum in another order
-        // Of the same weights in BF16: what the recipe bf16 says of them.
+        CHECK(std::fabs(*evaluation.loss - loss) < 1e-6);  // a different order of summation
+        // bf16_loss uses the same weights in BF16 and equals the loss of the recipe bf16.
         c.recipe = "bf16", c.head = "bf16";
         CHECK(evaluation.bf16_loss == evaluated(resolve(c)).loss);
         CHECK((evaluation.bf16_loss == evaluation.loss) == (std::string(recipe) == "bf16"));
       }
 }
 
-TEST_CASE("the held-out loss changes no bit with the number of ranks and how they share", "[held_out]") {
+TEST_CASE("HeldOut: neither the number of ranks nor the sharding changes a bit of the loss", "[held_out]") {
   HeldOutFiles files;
   for (const char* recipe : {"bf16", "tensorwise", "mxfp8"}) {
     const Evaluation one = evaluated(resolve(files.case_of(recipe, 1, "ddp")));
@@ -125,7 +126,7 @@ TEST_CASE("the held-out loss changes no bit with the number of ranks and how the
   }
 }
 
-TEST_CASE("every seed and recipe reads the same held-out sequences", "[held_out]") {
+TEST_CASE("HeldOut: every seed and recipe reads the same sequences", "[held_out]") {
   HeldOutFiles files;
   Case c = files.case_of("bf16", 1, "ddp");
   const auto first_tokens = [&] {
@@ -140,23 +141,23 @@ TEST_CASE("every seed and recipe reads the same held-out sequences", "[held_out]
   CHECK(first_tokens() == tokens);
 }
 
-TEST_CASE("the error of a held-out loss is over its sequences", "[held_out]") {
+TEST_CASE("HeldOut: the standard error is taken over sequences", "[held_out]") {
   HeldOutFiles files;
   Case c = files.case_of("bf16", 1, "ddp");
-  c.eval_tokens = 1;  // a whole sequence
+  c.eval_tokens = 1;  // rounded up to a whole sequence
   const Evaluation one = evaluated(resolve(c));
   CHECK(one.tokens == kT);
   CHECK(!one.loss_error.has_value());
   c.eval_tokens = kT + 1;
   const Evaluation two = evaluated(resolve(c));
   CHECK(two.tokens == 2 * kT);
-  // Of two values the standard error is half their distance, and their mean is that far from each.
+  // The standard error of two values is half their distance, which is the distance of each from the mean.
   REQUIRE(two.loss_error.has_value());
   CHECK(std::fabs(*two.loss_error - std::fabs(*two.loss - *one.loss)) < 1e-9);
   CHECK(*two.loss_error > 1e-4);
 }
 
-TEST_CASE("weights that ranks exchange in FP8 have no held-out loss in BF16", "[held_out]") {
+TEST_CASE("HeldOut: weights gathered in FP8 have no BF16 loss", "[held_out]") {
   HeldOutFiles files;
   Case c = files.case_of("tensorwise", 2, "fsdp");
   c.gather = "fp8";
@@ -165,12 +166,12 @@ TEST_CASE("weights that ranks exchange in FP8 have no held-out loss in BF16", "[
   CHECK(!evaluation.bf16_loss.has_value());
 }
 
-TEST_CASE("what of the held-out text was trained on is counted", "[held_out]") {
+TEST_CASE("HeldOut: overlap() counts held-out sequences that training has seen", "[held_out]") {
   HeldOutFiles files;
   const TempDirectory directory;
   Case c = files.case_of("bf16", 1, "ddp");
   const std::string all = tokens_of(12);
-  int files_written = 0;  // a name is looked at once in a process
+  int files_written = 0;  // each file needs a new name: a process reads a name only once
   const auto overlap = [&](const std::string& training, std::size_t steps) {
     c.data = directory.write(fmt::format("{}.u16", ++files_written), training);
     const Plan plan = resolve(c);
@@ -179,7 +180,7 @@ TEST_CASE("what of the held-out text was trained on is counted", "[held_out]") {
   CHECK(overlap(all, 1) ==
         std::vector<std::string>{"--eval-data: holds what --data holds: its loss is one of "
                                  "text that was trained on"});
-  std::string more;  // so that it is another file
+  std::string more;  // makes the file differ from the held-out one
   for (int i = 0; i < kT; ++i) more += {'\1', '\0'};
   CHECK(overlap(all + more, 6).size() == 1);
   CHECK(overlap(more + all + more, 7)[0] ==

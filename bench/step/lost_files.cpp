@@ -1,4 +1,4 @@
-// Lost files are known by how their warning begins. See lost_files.h.
+// Recognizes lost files by the prefix of their warning. See lost_files.h.
 #include "bench/step/lost_files.h"
 
 namespace precbench {

@@ -1,4 +1,4 @@
-// Files that a case was to write and could not: the case keeps its row, the user is told, and the exit status is not 0.
+// Files that a case could not write: the case keeps its row, the user is told, and the exit status is not 0.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@
 
 namespace precbench {
 
-/// Returns the warning of a record whose file was not written. `what`: the flag or checkpoint, and why.
+/// Returns the warning for a record whose file was not written. `what`: the flag or checkpoint, and why.
 std::string lost_file_warning(const std::string& what);
 
-/// Returns those of a record's warnings that lost_file_warning() made.
+/// Returns the record's warnings that lost_file_warning() made.
 std::vector<std::string> lost_files(const Record& record);
 
 }  // namespace precbench

@@ -1,5 +1,5 @@
-// Every optimizer, and every format of what AdamW keeps, on several ranks: sharding changes no bit, or for Adafactor's sums
-// nothing but rounding; a run goes on from a checkpoint; memory is what was predicted.
+// Every optimizer, and every dtype of AdamW's state, on several ranks: sharding changes no bit, except the
+// rounding of Adafactor's sums; runs resume from checkpoints; and memory is as predicted.
 #include <cmath>
 #include <map>
 
@@ -22,11 +22,12 @@ struct Setup {
   std::string parallel = "ddp";
   int shard_group = 1;
   std::string master = "fp32", grads = "fp32", weights = "bf16", recipe = "bf16";
-  double clip = 0;  ///< the norm is a sum whose order depends on the sharding
+  double clip = 0;  ///< 0: the norm is a sum whose order depends on the sharding
   double lr = 1e-3;
 };
 
-/// Units of 12,320 (a block) and 3,200 or 3,232 elements: no whole number of shards for two or three ranks.
+/// Units have 12,320 (a block) and 3,200 or 3,232 elements, not divisible into two or three shards without
+/// padding.
 Plan plan_of(const Setup& setup, const std::string& checkpoints = "") {
   const TempDirectory directory;
   Case c;
@@ -63,7 +64,8 @@ struct Trained {
   Named weights;
 };
 
-/// Steps [from, 4), from the checkpoint of the step `from` where that is above 0; `write`: a checkpoint after step 2.
+/// Runs steps [from, 4), from the checkpoint after step `from` if that is above 0. `write`: writes one after
+/// step 2.
 Trained train(const Plan& plan, std::int64_t from = 0, bool write = false) {
   std::vector<Trained> results(plan.ranks);
   std::unique_ptr<Checkpoint> checkpoint;
@@ -71,7 +73,7 @@ Trained train(const Plan& plan, std::int64_t from = 0, bool write = false) {
     checkpoint = std::make_unique<Checkpoint>(checkpoint_at(plan, from));
     checkpoint->check_continues(plan);
   }
-  // No more memory than predicted.
+  // The arena holds exactly the predicted memory.
   run_cpu_ranks(plan, dry_run(plan, nullptr).extent + watching_bytes(plan),
                 [&](Rank& rank, const DataSource& data) {
                   Trained& mine = results[rank.comm().rank()];
@@ -121,7 +123,7 @@ std::vector<Setup> kinds() {
 
 }  // namespace
 
-TEST_CASE("sharding changes no bit of any optimizer's steps", "[rank][optimizer]") {
+TEST_CASE("Rank: sharding changes no bit of any optimizer's steps", "[rank][optimizer]") {
   for (Setup setup : kinds())
     for (const int ranks : {2, 3}) {
       setup.ranks = ranks;
@@ -134,7 +136,8 @@ TEST_CASE("sharding changes no bit of any optimizer's steps", "[rank][optimizer]
       const Trained sharded = train(plan);
       CHECK(sharded.losses.back() != sharded.losses.front());
       if (setup.optimizer == "adafactor") {
-        // Two ranks' sums over rows and columns are not one rank's; nor are stochastic roundings then all the same.
+        // Two ranks add Adafactor's sums over rows and columns in another order, which also changes
+        // stochastic roundings.
         const Farthest off = farthest(sharded.weights, whole.weights);
         INFO(off.name);
         CHECK(off.distance <= (ranks == 2 ? 1e-5 : 3e-4));
@@ -145,7 +148,7 @@ TEST_CASE("sharding changes no bit of any optimizer's steps", "[rank][optimizer]
     }
 }
 
-TEST_CASE("a run of any optimizer goes on from its checkpoint", "[state][optimizer]") {
+TEST_CASE("Checkpoint: a run of any optimizer resumes with the same bits", "[state][optimizer]") {
   for (Setup setup : kinds())
     for (const char* parallel : {"ddp", "fsdp", "hsdp"}) {
       setup.parallel = parallel;
@@ -166,8 +169,8 @@ TEST_CASE("a run of any optimizer goes on from its checkpoint", "[state][optimiz
     }
 }
 
-TEST_CASE("the norms beside an FP16 master follow updates that FP16 would lose", "[optimizer]") {
-  // AdamW moves a gain by about the learning rate, and FP16's next to 1 are 0.0005 below and 0.001 above it.
+TEST_CASE("optimizer: norm gains beside an FP16 master keep updates that FP16 would lose", "[optimizer]") {
+  // AdamW moves a gain by about the learning rate. FP16's neighbors of 1 are 0.0005 below and 0.001 above it.
   for (const char* recipe : {"msamp_o1", "msamp_o2", "msamp_o3"}) {
     const Setup setup{.recipe = recipe, .lr = 1e-5};
     INFO(words(setup));
@@ -184,7 +187,7 @@ TEST_CASE("the norms beside an FP16 master follow updates that FP16 would lose",
   }
 }
 
-TEST_CASE("the state of an optimizer takes the bytes that its formats say", "[memory][optimizer]") {
+TEST_CASE("dry_run: optimizer state takes the bytes of its dtypes", "[memory][optimizer]") {
   const auto bytes = [](Setup setup, int ranks) {
     setup.ranks = ranks;
     setup.parallel = ranks == 1 ? "ddp" : "fsdp";
@@ -210,13 +213,13 @@ TEST_CASE("the state of an optimizer takes the bytes that its formats say", "[me
   }
   CHECK(bytes({.optimizer = "adafactor"}, 1) < 0.1);
   const double muon = bytes({.optimizer = "muon"}, 1);
-  CHECK((muon > 4 && muon < 7));  // v of embedding, head and gains alone
+  CHECK((muon > 4 && muon < 7));  // v of embedding, head and gains only
 }
 
-TEST_CASE("what MS-AMP's levels keep takes the bytes that they say", "[memory][optimizer]") {
+TEST_CASE("dry_run: state of MS-AMP's levels takes the bytes of its dtypes", "[memory][optimizer]") {
   struct Level {
     const char* recipe;
-    double weights, master, moments, gradients;  // bytes of a parameter
+    double weights, master, moments, gradients;  // bytes per parameter
   };
   for (const auto& [recipe, weights, master, moments, gradients] : {Level{"bf16", 2, 4, 8, 4},
                                                                     {"msamp_o1", 0, 2, 8, 1},
@@ -227,7 +230,7 @@ TEST_CASE("what MS-AMP's levels keep takes the bytes that they say", "[memory][o
       Case c;
       c.model = "llama3.2-3b";
       c.recipe = recipe;
-      c.seq = 16;  // so that no activation hides the weights' buffers
+      c.seq = 16;  // short, so that no activation hides the weights' buffers
       c.batch = 1;
       c.gpus = ranks;
       c.parallel = ranks == 1 ? "ddp" : "fsdp";
@@ -247,20 +250,23 @@ TEST_CASE("what MS-AMP's levels keep takes the bytes that they say", "[memory][o
       };
       is(bytes(Segment::master), master * all);
       is(bytes(Segment::moments), moments * all);
-      // Of FP8 gradients backward has a block and the edges in BF16, on every rank.
+      // With FP8 gradients the backward pass holds a block and the edges (embedding, head) in BF16 on every
+      // rank.
       is(bytes(Segment::gradients), gradients * all + (gradients == 1 ? 2 * (block + edges) * ranks : 0));
-      if (plan.fp8_weights) {  // and what dgrad makes of one matrix of a block
+      if (plan.fp8_weights) {  // plus dgrad's copy of one matrix of a block
         CHECK(bytes(Segment::quantized_weights) >= 0.999 * (all - edges));
         CHECK(bytes(Segment::quantized_weights) <= all - edges + block * ranks);
       }
       if (ranks > 1) continue;
-      // One rank rounds an FP16 master to BF16 in room for a block and the edges, of which FP8 blocks need none.
+      // One rank rounds an FP16 master to BF16 in a buffer for the edges and, unless blocks are FP8, for one
+      // block.
       if (master == 2) is(bytes(Segment::weights), 2 * (edges + (plan.fp8_weights ? 0 : block)));
       if (master == 4) is(bytes(Segment::weights), weights * all);
     }
 }
 
-TEST_CASE("what an optimizer does not have is refused in one line", "[case][optimizer]") {
+TEST_CASE("resolve: formats that an optimizer does not support are refused in one line",
+          "[case][optimizer]") {
   const auto refusal = [](const nlohmann::ordered_json& fields) -> std::string {
     try {
       resolve(case_from_json(fields));
@@ -315,7 +321,7 @@ TEST_CASE("what an optimizer does not have is refused in one line", "[case][opti
       "msamp_o1@5: it keeps master fp16, weights bf16, gradients e4m3, and the run fp32, bf16, fp32"));
 }
 
-TEST_CASE("a recipe's master, weights and gradients hold where the case says nothing else",
+TEST_CASE("resolve: a recipe's master and weights and gradients apply unless the case sets them",
           "[case][optimizer]") {
   const auto kept = [](const nlohmann::ordered_json& fields) {
     const Plan plan = resolve(case_from_json(fields));
@@ -329,10 +335,10 @@ TEST_CASE("a recipe's master, weights and gradients hold where the case says not
   CHECK(!resolve(case_from_json({{"recipe", "msamp_o2"}})).fp8_weights);
 }
 
-TEST_CASE("shards that would cut a group of COAT's are refused", "[case][optimizer]") {
+TEST_CASE("why_unsupported: shards that would cut a COAT group are refused", "[case][optimizer]") {
   const TempDirectory directory;
   Case c;
-  // Matrices of no whole number of groups, so that no shard after the first begins with one.
+  // No matrix has a whole number of groups, so that no shard after the first begins at a group boundary.
   c.model = directory.write("odd.json", R"({"layers": 1, "width": 24, "ffn": 52, "heads": 2, "kv_heads": 1,
                                            "head_dim": 8, "vocab": 101})");
   c.moments = "coat";
@@ -345,7 +351,7 @@ TEST_CASE("shards that would cut a group of COAT's are refused", "[case][optimiz
   CHECK(resolve(c).why_unsupported() == "");
 }
 
-TEST_CASE("a recipe's formats of moments hold where the case says nothing else", "[case][optimizer]") {
+TEST_CASE("resolve: a recipe's moment formats apply unless the case sets them", "[case][optimizer]") {
   const auto formats = [](const nlohmann::ordered_json& fields) {
     const MomentFormats f = resolve(case_from_json(fields)).parameters.moments;
     return std::string(name_of(f.m)) + " " + name_of(f.v);
@@ -357,7 +363,7 @@ TEST_CASE("a recipe's formats of moments hold where the case says nothing else",
   CHECK(formats({{"recipe", "coat"}, {"second_moment", "fp16"}}) == "fp32 fp16");
   CHECK(formats({{"moments", "e4m3"}, {"second_moment", "fp16"}}) == "e4m3 fp16");
 
-  // They are those of the whole run, whatever recipe comes later.
+  // The first recipe's formats hold for the whole run; a later recipe must have the same.
   const auto switched = [&](const std::string& recipe, const std::string& moments, const std::string& to) {
     return formats({{"recipe", recipe}, {"moments", moments}, {"switch_recipe", to}, {"steps", 10}});
   };

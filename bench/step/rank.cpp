@@ -30,8 +30,7 @@ Rank::Rank(Device& device, Comm& comm, const Plan& plan, void* block, std::int64
       scalars_(push_other(arena_, DType::f32, 1, 4)),
       norm_squared_(push_other(arena_, DType::f32, 1, 1)),
       transformer_(device, arena_, parameters_, plan.model, transformer_options()) {
-  const StepScalars
-      none;  // gradients are probed before the first step, too, and may be rounded stochastically
+  const StepScalars none;  // the fidelity probe runs before the first step and may use stochastic rounding
   device_.upload(scalars_, &none);
   if (plan.routing.routing == Routing::learned) return;
   const std::int64_t M = plan.tokens_per_micro_step();
@@ -131,7 +130,7 @@ std::vector<float> Rank::token_losses(Transformer& transformer, const DataSource
 }
 
 void Rank::enqueue() {
-  forward_backward();  // reductions may still run
+  forward_backward();  // reductions may still be running
   optimizer_step(device_, parameters_, scalars_, norm_squared_, plan_.optimizer);
   if (DelayedScaling* delayed = parameters_.delayed()) delayed->update();
   if (Routers* routers = parameters_.routers()) routers->update(comm_);

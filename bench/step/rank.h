@@ -1,5 +1,5 @@
-// One rank of a case: its device, its memory and its copy or shard of the model, and the training step on
-// them. The same class runs on every device; on the dry one it leaves only the accounts.
+// One rank of a case: its device, its memory, its copy or shard of the model, and the training step on them.
+// The same class runs on every device; on the dry device it only accounts for work and memory.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@
 
 namespace precbench {
 
-/// What a step tells the host.
+/// Results of a step that the host reads.
 struct StepResult {
   double loss = 0;       ///< mean over all tokens of all ranks, nats
   double grad_norm = 0;  ///< before clipping
-  double signal = 0;     ///< sum of what the ranks gave to prepare's `signal`
+  double signal = 0;     ///< sum over ranks of prepare()'s `signal`
 };
 
 class Rank {
@@ -36,54 +36,57 @@ class Rank {
   Parameters& parameters() { return parameters_; }
   Transformer& transformer() { return transformer_; }
 
-  /// A step in three parts, so that the middle one, which runs without the host, can be timed and captured:
-  /// prepare uploads the step's tokens and scalars, enqueue runs the ops, finish waits and reads the result.
-  /// `signal`: any number; every rank learns the sum, which is how one rank tells all that it is enough.
+  /// A step has three parts, so that the middle one, which needs no host, can be timed and captured: prepare
+  /// uploads the step's tokens and scalars, enqueue launches the ops, finish waits and reads the result.
+  /// `signal`: any number, summed over ranks in StepResult; this is how one rank tells all to stop.
   void prepare(const DataSource& data, std::int64_t step, double signal);
-  /// Chooses the recipes of this step, as prepare does; whether they are others than before.
+  /// Selects the recipes of this step, as prepare does. Returns true if they differ from the previous ones.
   bool use_layers_of(std::int64_t step);
   void enqueue();
   StepResult finish();
 
-  /// Where a run of this plan stands that has done so many steps; parameters().save_state() has the tensors.
+  /// Returns the position of a run of this plan after `step` steps; parameters().save_state() has the
+  /// tensors.
   RunPosition position(std::int64_t step) const;
-  /// Loads what a run saved there, and returns the step to go on with. Throws InvalidInput where that run's seed or
-  /// its place in the data is another.
+  /// Loads a saved state and returns the step to resume with. Throws InvalidInput if the saved run has
+  /// another seed or another place in the data.
   std::int64_t continue_from(const RunPosition& saved, const StateReader& read);
-  /// Loads another run's weights and moments as the first of this one, which begins at step 0. Of its position only
-  /// the optimizer's step count goes on, and of the state all but the amaxes of delayed scaling.
+  /// Loads another run's weights and moments as the first ones of this run, which begins at step 0. Keeps the
+  /// optimizer's step count; drops the rest of the position and the amax history of delayed scaling.
   void fork_from(const RunPosition& saved, const StateReader& read);
 
-  /// What all ranks give, added up; a collective between steps.
+  /// Returns the sum of `value` over all ranks; a collective between steps.
   double sum_over_ranks(double value);
 
-  /// Forward alone of sequences of the data, B of them: every token's loss in nats, [B, T]. `transformer`: of this
-  /// rank's parameters and the plan's shapes. Every rank calls it, after parameters().begin_step(). Takes the place of
-  /// the prepared tokens.
+  /// Runs the forward pass alone on B sequences of the data. Returns the loss of every token, nats, [B, T].
+  /// `transformer` must use this rank's parameters and the plan's shapes. A collective, after
+  /// parameters().begin_step(). Overwrites the prepared tokens.
   std::vector<float> token_losses(Transformer& transformer, const DataSource& data,
                                   const std::vector<std::uint64_t>& sequences);
 
-  /// Options of another transformer of this rank's parameters that runs these layers in their recipe. `layers` must outlive
-  /// it.
+  /// Returns the options for another transformer of this rank's parameters whose layers use the recipes of
+  /// `layers`, which must outlive it.
   TransformerOptions transformer_options(const ConvertedLayers& layers) const;
 
-  /// Forward and backward of the prepared tokens, without an update; parameters().complete() is the caller's.
+  /// Runs forward and backward on the prepared tokens, without an update; the caller calls
+  /// parameters().complete().
   void forward_backward() { forward_backward(transformer_); }
-  /// The same by another transformer of this rank's parameters and the plan's shapes.
+  /// The same with another transformer of this rank's parameters and the plan's shapes.
   void forward_backward(Transformer& transformer);
-  /// Their loss, the mean over all tokens of all ranks; a collective, once after each.
+  /// Returns the loss of that pass, mean over all tokens of all ranks; a collective, call it once after each
+  /// pass.
   double loss();
 
  private:
-  /// To the front of tokens_ and targets_; returns how many.
+  /// Uploads the sequences to the front of tokens_ and targets_. Returns the number of tokens.
   std::int64_t upload(const DataSource& data, const std::vector<std::uint64_t>& sequences);
-  /// The plan's, in the recipes of the present step.
+  /// Returns the plan's options with the recipes of the current step.
   TransformerOptions transformer_options() const;
 
   Device& device_;
   Comm& comm_;
   const Plan& plan_;
-  const ConvertedLayers* layers_;  // those of the present step
+  const ConvertedLayers* layers_;  // recipes of the current step
   Arena arena_;
   Parameters parameters_;
   Tensor tokens_, targets_;  // i32 [accumulation, M]

@@ -1,5 +1,5 @@
-// Ranks on GPUs over NCCL: collectives against sums made here, and training that does not depend on how many
-// GPUs there are or how they share the model. Skipped where fewer than two GPUs are visible.
+// Ranks on GPUs over NCCL: collectives against sums computed here, and training that does not depend on the
+// number of GPUs or the sharding. Skipped with fewer than two GPUs.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -40,8 +40,8 @@ struct Setting {
   bool reduce_amax = false;
 };
 
-/// Four micro-batches in all, over ranks and accumulation steps: every setting runs the same GEMMs on the
-/// same tokens, and quantizes with the same scales.
+/// Four micro-batches in total over ranks and accumulation steps, so that every setting runs the same GEMMs
+/// on the same tokens with the same scales.
 Plan plan_of(const std::string& recipe, const Setting& setting) {
   Case c;
   c.model = setting.model;
@@ -76,7 +76,7 @@ Trained train(const std::string& recipe, const Setting& setting) {
       if (index == 0) trained.losses.push_back(result.loss);
       if (index == 0) trained.norms.push_back(result.grad_norm);
       if (step > 0) continue;
-      Named gradients = saved(rank.parameters(), Parameters::Kind::gradients);  // by all ranks together
+      Named gradients = saved(rank.parameters(), Parameters::Kind::gradients);  // a collective
       if (index == 0) trained.gradients = std::move(gradients);
     }
   });
@@ -85,7 +85,7 @@ Trained train(const std::string& recipe, const Setting& setting) {
 
 }  // namespace
 
-TEST_CASE("NCCL's collectives", "[gpu][comm]") {
+TEST_CASE("NCCL: collectives return the sums and shards computed on the host", "[gpu][comm]") {
   const int ranks = gpus_or_skip();
   if (!ranks) return;
   constexpr std::int64_t n = 1021;
@@ -93,7 +93,7 @@ TEST_CASE("NCCL's collectives", "[gpu][comm]") {
   on_gpus(ranks, [&](int r, Device& device, Comm& comm) {
     const DeviceBlock block(device, 1 << 20);
     Arena arena(block.data(), 1 << 20);
-    // Small whole numbers: every order of summation is exact, in BF16 too.
+    // Small integers: every order of summation is exact, in BF16 too.
     const auto value = [](int rank, std::int64_t i) { return static_cast<float>((rank * 5 + i) % 13); };
     const auto put = [&](std::int64_t size, auto&& f) {
       const Tensor x = arena.push(Segment::other, DType::f32, 1, size);
@@ -138,7 +138,7 @@ TEST_CASE("NCCL's collectives", "[gpu][comm]") {
     comm.all_reduce_max(amax);
     check(amax, [&](std::int64_t i) { return i == 2 ? nan : static_cast<float>(ranks - 1 + i); });
 
-    const int first = r / 2 * 2;  // of a pair
+    const int first = r / 2 * 2;  // first rank of the pair
     const std::unique_ptr<Comm> pair = comm.subset({first, first + 1});
     const Tensor two = put(1, [&](std::int64_t) { return static_cast<float>(r); });
     pair->all_reduce(two);
@@ -147,10 +147,11 @@ TEST_CASE("NCCL's collectives", "[gpu][comm]") {
   CHECK(wrong == std::vector<int>(ranks));
 }
 
-TEST_CASE("NCCL's all_to_all and send_recv", "[gpu][comm]") {
+TEST_CASE("NCCL: all_to_all and send_recv deliver every run of elements and refuse wrong sizes",
+          "[gpu][comm]") {
   const int ranks = gpus_or_skip();
   if (!ranks) return;
-  // Some pairs exchange nothing; the lengths of runs are no multiples of what a GPU likes.
+  // Some pairs exchange nothing, and the lengths are no multiples of a GPU's vector widths.
   const auto share = [](int from, int to) { return std::int64_t{1021} * ((3 * from + 5 * to) % 7); };
   const auto value = [](int from, int to, std::int64_t i) {
     return static_cast<float>(1000000 * from + 100000 * to + i);
@@ -183,7 +184,7 @@ TEST_CASE("NCCL's all_to_all and send_recv", "[gpu][comm]") {
       comm.all_to_all(recv, from, send, to);
       check(recv, expected);
     }
-    // Round the ring, one neighbour at a time, started and awaited like any collective.
+    // Passes values around the ring, one neighbor at a time.
     const Tensor token = arena.push(Segment::other, DType::f32, 1, 1021);
     const Tensor next = arena.push(Segment::other, DType::f32, 1, 1021);
     device.fill({token, static_cast<float>(r)});
@@ -192,7 +193,7 @@ TEST_CASE("NCCL's all_to_all and send_recv", "[gpu][comm]") {
       check(next, std::vector<float>(1021, static_cast<float>((r + ranks - step) % ranks)));
       device.convert({token, next});
     }
-    // From the first to the last alone.
+    // Sends from the first to the last rank only.
     if (r == 0) comm.send(token, ranks - 1);
     if (r == ranks - 1) {
       comm.recv(next, 0);
@@ -204,7 +205,7 @@ TEST_CASE("NCCL's all_to_all and send_recv", "[gpu][comm]") {
     } catch (const std::invalid_argument& error) {
       refused[r] = error.what();
     }
-    comm.all_reduce(token);  // the communicator is whole
+    comm.all_reduce(token);  // the communicator still works
     device.synchronize();
   });
   CHECK(wrong == std::vector<std::int64_t>(ranks));
@@ -214,11 +215,11 @@ TEST_CASE("NCCL's all_to_all and send_recv", "[gpu][comm]") {
   }
 }
 
-TEST_CASE("GPUs with different experts train like GPUs that have all", "[gpu][comm][moe][ep]") {
+TEST_CASE("Rank: expert-parallel GPUs train like GPUs with all experts", "[gpu][comm][moe][ep]") {
   if (!gpus_or_skip()) return;
   for (const char* recipe : {"bf16", "blockwise", "tensorwise_delayed", "tensorwise"}) {
     Setting setting{.ranks = 2, .model = "tiny-moe-shared"};
-    // Else the ranks' own amaxes are of other rows where experts are apart.
+    // Without it, ranks with different experts would compute their own amaxes over different rows.
     setting.reduce_amax = std::string(recipe) == "tensorwise";
     const Trained all = train(recipe, setting);
     setting.ep = 2;
@@ -235,13 +236,13 @@ TEST_CASE("GPUs with different experts train like GPUs that have all", "[gpu][co
         setting.graph = graph;
         INFO(recipe << " " << parallel << " " << exchange << " " << dispatch << (graph ? " in a graph" : ""));
         const Trained apart = train(recipe, setting);
-        // Sums of ranks are rounded to BF16, and a token between two experts may take the other: what differs in the first
-        // step grows with each, in FP8 faster.
+        // Sums over ranks are rounded to BF16, and a token close to a tie may switch experts. The difference
+        // of the first step grows with each step, faster in FP8.
         CHECK(std::fabs(apart.losses[0] / all.losses[0] - 1) <= 1e-4);
         CHECK(std::fabs(apart.norms[0] / all.norms[0] - 1) <= 5e-3);
         for (std::size_t step = 1; step < all.losses.size(); ++step)
           CHECK(std::fabs(apart.losses[step] / all.losses[step] - 1) <= 1e-3);
-        // Who exchanges the same rows in another way, captured or not, computes the same.
+        // Exchanging the same rows in another way, captured or not, gives the same bits.
         const auto [same, is_new] = seen.try_emplace(
             std::string(parallel) + (std::string(exchange) == "gather" ? " all " : " sent ") + dispatch,
             apart.losses);
@@ -250,7 +251,7 @@ TEST_CASE("GPUs with different experts train like GPUs that have all", "[gpu][co
   }
 }
 
-TEST_CASE("a GPU whose rank fails does not keep the others waiting", "[gpu][comm]") {
+TEST_CASE("run_rank_threads: a failing GPU rank releases the others", "[gpu][comm]") {
   const int ranks = gpus_or_skip();
   if (!ranks) return;
   for (const int failing_round : {0, 3}) {
@@ -273,7 +274,7 @@ TEST_CASE("a GPU whose rank fails does not keep the others waiting", "[gpu][comm
   }
 }
 
-TEST_CASE("a collective in flight leaves what the device does meanwhile alone", "[gpu][comm]") {
+TEST_CASE("Comm: a collective in flight does not disturb other work on the device", "[gpu][comm]") {
   const int ranks = gpus_or_skip();
   if (!ranks) return;
   constexpr std::int64_t n = 1 << 20;
@@ -285,12 +286,12 @@ TEST_CASE("a collective in flight leaves what the device does meanwhile alone", 
     const Tensor a = arena.push(Segment::other, DType::f32, 1, n),
                  b = arena.push(Segment::other, DType::f32, 1, n);
     std::vector<float> got(n);
-    for (int round = 0; round < 100; ++round) {  // more than the events that are used in turn
+    for (int round = 0; round < 100; ++round) {  // more rounds than the pool has events
       device.fill({a, 1.0f});
       const Comm::Ticket first = comm.start_all_reduce(a);
       device.fill({b, 2.0f});
       const Comm::Ticket second = comm.start_all_reduce(b);
-      comm.wait(second);  // and with it the first
+      comm.wait(second);  // waits for the first, too
       comm.wait(first);
       device.add({b, a});
     }
@@ -300,7 +301,7 @@ TEST_CASE("a collective in flight leaves what the device does meanwhile alone", 
   CHECK(wrong == std::vector<int>(ranks));
 }
 
-TEST_CASE("GPUs train alike however they share the model", "[gpu][rank]") {
+TEST_CASE("Rank: GPUs train alike for any number of ranks and sharding", "[gpu][rank]") {
   const int gpus = gpus_or_skip();
   if (!gpus) return;
   std::vector<Setting> settings = {{2, "ddp"}, {2, "fsdp"}};
@@ -309,7 +310,7 @@ TEST_CASE("GPUs train alike however they share the model", "[gpu][rank]") {
     for (const char* gather : {"bf16", "fp8"}) {
       const bool fp8 = gather == std::string("fp8"), tensorwise = recipe == std::string("tensorwise");
       if (fp8 && plan_of(recipe, {2, "fsdp", 1, "fp32", "fp8"}).why_unsupported() != "") continue;
-      // An FP32 master is cast to tensorwise codes by one rounding instead of two: other weights.
+      // tensorwise casts an FP32 master to FP8 with one rounding instead of two, which gives other weights.
       const char* master = fp8 && tensorwise ? "bf16" : "fp32";
       const Trained one = train(recipe, {.master = master});
       for (Setting s : settings)
@@ -324,8 +325,9 @@ TEST_CASE("GPUs train alike however they share the model", "[gpu][rank]") {
           REQUIRE(many.losses.size() == one.losses.size());
           const Farthest far = farthest(many.gradients, one.gradients);
           INFO(far.name);
-          // One step: sums of FP32 in another order; measured on 2 and 4 H200 1.7e-7, 9e-8 and 5e-8. Later ones:
-          // AdamW turns the roundoff of a gradient near 0 into a step of another sign; after five 1.1e-4.
+          // First step: sums of FP32 in another order; measured on 2 and 4 H200: 1.7e-7, 9e-8 and 5e-8. Later
+          // steps: AdamW turns the roundoff of a gradient near 0 into an update of the other sign; 1.1e-4
+          // after five steps.
           CHECK(far.distance <= 1e-6);
           CHECK(std::fabs(many.losses[0] / one.losses[0] - 1) <= 1e-6);
           CHECK(std::fabs(many.norms[0] / one.norms[0] - 1) <= 1e-6);
@@ -334,12 +336,12 @@ TEST_CASE("GPUs train alike however they share the model", "[gpu][rank]") {
     }
 }
 
-TEST_CASE("GPUs gather the FP8 weights that CPU ranks gather, bit for bit", "[gpu][rank]") {
+TEST_CASE("Rank: GPUs gather the same FP8 weights as CPU ranks bit for bit", "[gpu][rank]") {
   const int gpus = gpus_or_skip();
   if (!gpus) return;
   for (const char* recipe : {"tensorwise", "blockwise"}) {
     const Plan plan = plan_of(recipe, {.ranks = gpus, .parallel = "fsdp", .gather = "fp8"});
-    // Codes and scales of every block's matrices, as rank 0 has them.
+    // FP8 data and scales of every block's matrices on rank 0.
     const auto gathered = [&](Rank& rank) {
       rank.parameters().initialize(plan.seed, kInitialDeviation);
       rank.parameters().begin_step();
@@ -368,8 +370,7 @@ TEST_CASE("GPUs gather the FP8 weights that CPU ranks gather, bit for bit", "[gp
     });
     REQUIRE(on_gpu.size() == static_cast<std::size_t>(8 * plan.model.layers));
     REQUIRE(on_cpu.size() == on_gpu.size());
-    for (std::size_t i = 0; i < on_gpu.size();
-         ++i) {  // codes and scales of qkv, o, gate_up and down by layers
+    for (std::size_t i = 0; i < on_gpu.size(); ++i) {  // data and scale of qkv, o, gate_up and down, by layer
       INFO(recipe << ", layer " << i / 8 << ", matrix " << i % 8 / 2 << (i % 2 ? ", scales" : ", codes"));
       REQUIRE(!on_gpu[i].empty());
       REQUIRE(on_gpu[i].size() == on_cpu[i].size());

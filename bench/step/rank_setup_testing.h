@@ -1,4 +1,4 @@
-// Ranks' training for tests: a small uneven model in any setup, trained for a few steps, and what came of it.
+// For tests: trains a small model of uneven sizes for a few steps in any setup and collects the results.
 #pragma once
 
 #include <fmt/format.h>
@@ -27,21 +27,21 @@ struct Setup {
   bool whole_blocks = false;  ///< a model whose matrices are whole 128x128 blocks
   int batch = 2;              ///< sequences per rank
   int accumulation = 1;
-  double clip = 0;  ///< the norm is the one sum whose order depends on the sharding
+  double clip = 0;  ///< 0: the gradient norm is the one sum whose order depends on the sharding
   std::string grads = "fp32", master = "fp32", moments = "fp32";
   bool recompute = false;
   std::string keep_bf16 = "";
   int layers = 2;
   std::string reshard = "on";
-  std::string model = "";  ///< a model with experts instead, in JSON
+  std::string model = "";  ///< JSON of a model with experts to use instead
   std::string routing = "learned";
   double aux = Case{}.aux;
   int ep = 1;
 };
 
-/// Units of 12,384 (a block), 3,200 or 3,232 (embedding and head) elements: none of them is a whole number of
-/// shards for two or three ranks. The linear layers' dimensions are multiples of 32, so that every recipe
-/// below takes them.
+/// Returns the plan of a setup. Units have 12,384 (a block) and 3,200 or 3,232 (embedding and head) elements,
+/// none of which is divisible by two or three shards without padding. The linear layers' dimensions are
+/// multiples of 32, so that every recipe below can run them.
 inline Plan plan_of(const Setup& setup) {
   const TempDirectory directory;
   Case c;
@@ -77,7 +77,7 @@ inline Plan plan_of(const Setup& setup) {
   return resolve(c);
 }
 
-/// Runs body(rank, data) on every rank of the plan, in memory that is no larger than predicted.
+/// Runs body(rank, data) on every rank of the plan, in exactly the predicted amount of memory.
 template <class Body>
 void with_ranks(const Plan& plan, Body&& body) {
   run_cpu_ranks(plan, dry_run(plan, nullptr).extent + watching_bytes(plan), body);
@@ -89,7 +89,7 @@ inline StepResult step(Rank& rank, const DataSource& data, std::int64_t number) 
   return rank.finish();
 }
 
-/// What every rank has seen and holds after kSteps steps from one initialisation.
+/// Results and final state of kSteps steps from one initialization; the same on every rank.
 struct Trained {
   std::vector<double> losses, norms;
   Named gradients, weights;  ///< gradients of the last step

@@ -1,4 +1,4 @@
-// Trained over ranks: however many there are and however they share the model, they make the step of one.
+// Training over ranks: for any number of ranks and any sharding the step equals one rank's.
 #include "bench/step/rank.h"
 
 #include <fmt/format.h>
@@ -15,9 +15,9 @@ using namespace precbench::testing;
 
 namespace {
 
-constexpr double kRoundoff = 0x1p-24;  // of FP32
+constexpr double kRoundoff = 0x1p-24;  // unit roundoff of FP32
 
-/// Largest relative distances of two runs.
+/// Largest relative differences between two runs.
 struct Distances {
   double loss = 0, norm = 0;
   Farthest gradients, weights;
@@ -34,9 +34,9 @@ Distances distances(const Trained& x, const Trained& y) {
   return d;
 }
 
-/// For runs that sum in different orders. The sums differ by unit roundoffs of FP32, but a weight that lies
-/// at the edge between two BF16 values may then round to the other, which its 10^4 siblings' gradients feel
-/// by 1e-5. Measured without such a weight: loss 0, norm 8e-8, gradients 9e-8, weights 5e-7.
+/// For runs that sum in different orders. The sums differ by unit roundoffs of FP32, but a weight at the edge
+/// between two BF16 values may round the other way, which changes the gradients of its 10^4 siblings by 1e-5.
+/// Measured without such a weight: loss 0, norm 8e-8, gradients 9e-8, weights 5e-7.
 void check_same_up_to_rounding(const Trained& x, const Trained& y) {
   const Distances d = distances(x, y);
   CHECK(d.loss <= 1e-6);
@@ -49,7 +49,7 @@ void check_same_up_to_rounding(const Trained& x, const Trained& y) {
 
 }  // namespace
 
-TEST_CASE("sharding changes no bit", "[rank]") {
+TEST_CASE("Rank: sharding changes no bit", "[rank]") {
   for (const int ranks : {2, 3})
     for (const bool tied : {false, true})
       for (const char* recipe : {"bf16", "tensorwise", "mxfp8"}) {
@@ -63,7 +63,7 @@ TEST_CASE("sharding changes no bit", "[rank]") {
       }
 }
 
-TEST_CASE("sharding changes no bit of any kind of state", "[rank]") {
+TEST_CASE("Rank: sharding changes no bit with any kind of optimizer state", "[rank]") {
   std::vector<Setup> setups(8);
   setups[0].master = "bf16";
   setups[1].master = "bf16_sr";
@@ -83,7 +83,7 @@ TEST_CASE("sharding changes no bit of any kind of state", "[rank]") {
   }
 }
 
-TEST_CASE("replicas of groups of shards train like one group", "[rank]") {
+TEST_CASE("Rank: hsdp trains like ddp up to rounding", "[rank]") {
   for (const auto& [ranks, shard_group] : {std::pair{4, 2}, {6, 2}, {6, 3}})
     for (const int accumulation : {1, 2}) {
       Setup setup{.ranks = ranks, .accumulation = accumulation};
@@ -91,21 +91,21 @@ TEST_CASE("replicas of groups of shards train like one group", "[rank]") {
       const Trained whole = train(setup);
       setup.parallel = "hsdp";
       setup.shard_group = shard_group;
-      // Gradients are summed within the groups first.
+      // hsdp sums gradients within the groups first.
       check_same_up_to_rounding(train(setup), whole);
     }
 }
 
-TEST_CASE("a gather in FP8 changes no bit of what casts BF16 weights", "[rank]") {
+TEST_CASE("Rank: an FP8 gather equals casting gathered BF16 weights bit for bit", "[rank]") {
   for (const char* recipe : {"tensorwise", "blockwise", "blockwise_pow2", "mxfp8", "mxfp8_floor"})
     for (const int ranks : {2, 3, 4}) {
       const bool one_scale = std::string(recipe) == "tensorwise";
       Setup setup{.recipe = recipe, .ranks = ranks, .parallel = "fsdp", .whole_blocks = !one_scale};
-      if (one_scale) setup.master = "bf16";  // an FP32 master is cast directly
+      if (one_scale) setup.master = "bf16";  // an FP32 master would be cast directly
       setup.accumulation = ranks == 3 ? 2 : 1;
       INFO(recipe << ", " << ranks << " ranks");
       setup.gather = "fp8";
-      // Shards of this small model are padded so far that nobody would want them; the bits are the same.
+      // Padding of this small model's shards exceeds what a case allows; the bits are the same.
       const std::string why = plan_of(setup).why_unsupported();
       REQUIRE((why.empty() || (!one_scale && why.find("would be padded") != std::string::npos)));
       setup.gather = "bf16";
@@ -121,7 +121,8 @@ TEST_CASE("a gather in FP8 changes no bit of what casts BF16 weights", "[rank]")
     }
 }
 
-TEST_CASE("MXFP8 weights come in the form that each pass takes, a byte and a 32nd for each", "[rank]") {
+TEST_CASE("Rank: gathered MXFP8 weights are quantized for each pass and take 33/32 bytes per element",
+          "[rank]") {
   const Plan plan =
       plan_of({.recipe = "mxfp8", .ranks = 2, .parallel = "fsdp", .gather = "fp8", .whole_blocks = true});
   std::int64_t wrong = 0;
@@ -147,7 +148,7 @@ TEST_CASE("MXFP8 weights come in the form that each pass takes, a byte and a 32n
   CHECK(gathered == 2 * elements * 33 / 32);
 }
 
-TEST_CASE("a gather in FP8 rounds an FP32 master once instead of twice", "[rank]") {
+TEST_CASE("Rank: an FP8 gather rounds an FP32 master once instead of twice", "[rank]") {
   Setup setup{.recipe = "tensorwise", .ranks = 2, .parallel = "fsdp", .gather = "fp8"};
   const Plan plan = plan_of(setup);
   std::int64_t codes = 0, other = 0, far = 0, wrong = 0;
@@ -171,20 +172,20 @@ TEST_CASE("a gather in FP8 rounds an FP32 master once instead of twice", "[rank]
       other += got[i] != twice;
       far += std::abs(got[i] - twice) > 1;
     }
-    // The gains come along, in BF16.
+    // The gains are gathered too, in BF16.
     for (std::int64_t i = 0; i < w.norm1.size(); ++i)
       wrong += w.norm1.as<std::uint16_t>()[i] != bf16_encode(1.0f);
   });
   CHECK(wrong == 0);
   CHECK(codes == 32 * 96);
-  // Two roundings end elsewhere where the first one crosses the middle between two codes: BF16 has 16 steps
-  // to one of e4m3's, so for about one value in 16 at most, and then by one code.
+  // Rounding twice differs if the first rounding crosses the midpoint between two E4M3 values. BF16 has 16
+  // steps per E4M3 step, so this affects at most about one value in 16, and by one step.
   CHECK(other > 0);
   CHECK(other < codes / 16);
   CHECK(far == 0);
 }
 
-TEST_CASE("recipes that cannot gather FP8 say why", "[rank]") {
+TEST_CASE("why_unsupported: recipes that cannot gather FP8 give the reason", "[rank]") {
   for (const char* recipe : {"rowwise", "mxfp8"}) {
     const Plan plan = plan_of({.recipe = recipe, .ranks = 2, .parallel = "fsdp", .gather = "fp8"});
     CHECK(plan.why_unsupported().find("FP8 gather: ") != std::string::npos);
@@ -208,7 +209,7 @@ TEST_CASE("recipes that cannot gather FP8 say why", "[rank]") {
         "--shard-group: 3 does not divide 4 ranks");
 }
 
-TEST_CASE("with one amax over all ranks they quantize like one rank", "[rank]") {
+TEST_CASE("Rank: with reduce_amax several ranks quantize like one", "[rank]") {
   const Trained one = train({.recipe = "tensorwise", .batch = 6});
   Setup setup{.recipe = "tensorwise", .ranks = 3, .reduce_amax = true, .batch = 2};
   const Trained shared = train(setup);
@@ -219,7 +220,7 @@ TEST_CASE("with one amax over all ranks they quantize like one rank", "[rank]") 
   CHECK(std::fabs(train(setup).norms[0] / one.norms[0] - 1) > 1e-6);
 }
 
-TEST_CASE("ranks without a share of the model take part", "[rank]") {
+TEST_CASE("Rank: ranks without a shard of the model take part", "[rank]") {
   Setup setup{.tied = true, .ranks = 16, .parallel = "fsdp"};
   const Plan plan = plan_of(setup);
   const Layout layout(plan.model, plan.ranks);
@@ -229,7 +230,7 @@ TEST_CASE("ranks without a share of the model take part", "[rank]") {
   check_same_bits(sharded, train(setup));
 }
 
-TEST_CASE("clipping differs by the rounding of the norm", "[rank]") {
+TEST_CASE("Rank: clipping under sharding differs by the rounding of the norm only", "[rank]") {
   Setup setup{.ranks = 3, .clip = 0.1};
   const Trained whole = train(setup);
   for (const double norm : whole.norms) CHECK(norm > setup.clip);
@@ -237,15 +238,15 @@ TEST_CASE("clipping differs by the rounding of the norm", "[rank]") {
   check_same_up_to_rounding(train(setup), whole);
 }
 
-TEST_CASE("N ranks are one rank that accumulates N micro-steps", "[rank]") {
+TEST_CASE("Rank: N ranks equal one rank with N micro-steps", "[rank]") {
   for (const int ranks : {2, 3})
     for (const bool tied : {false, true})
       for (const char* recipe : {"bf16", "tensorwise", "mxfp8"}) {
         INFO(recipe << (tied ? " tied, " : ", ") << ranks << " ranks");
         const Trained one = train({.recipe = recipe, .tied = tied, .accumulation = ranks});
         const Trained many = train({.recipe = recipe, .tied = tied, .ranks = ranks});
-        // Both add whole micro-steps in order, but the tied embedding's gradient, which has two parts in
-        // each: (a + b) + (c + d) against ((a + b) + c) + d.
+        // Both add whole micro-steps in order. Only the tied embedding's gradient has two parts in each: (a +
+        // b) + (c + d) against ((a + b) + c) + d.
         if (tied)
           check_same_up_to_rounding(many, one);
         else
@@ -253,7 +254,7 @@ TEST_CASE("N ranks are one rank that accumulates N micro-steps", "[rank]") {
       }
 }
 
-TEST_CASE("accumulation under sharding sums in another order", "[rank]") {
+TEST_CASE("Rank: accumulation under sharding differs by the order of sums only", "[rank]") {
   for (const bool tied : {false, true}) {
     Setup setup{.tied = tied, .ranks = 2, .accumulation = 3};
     const Trained whole = train(setup);
@@ -262,18 +263,18 @@ TEST_CASE("accumulation under sharding sums in another order", "[rank]") {
   }
 }
 
-TEST_CASE("BF16 gradients round every partial sum", "[rank]") {
+TEST_CASE("Rank: BF16 gradients round every partial sum", "[rank]") {
   Setup setup{.ranks = 2, .accumulation = 3, .grads = "bf16"};
   const Trained whole = train(setup);
   setup.parallel = "fsdp";
   const Distances d = distances(train(setup), whole);
-  // Six summands larger than their sum, each rounded by up to 2^-9. Measured 1.5e-2 (gradients), 9e-6 (loss).
+  // Six summands larger than their sum, each rounded by up to 2^-9. Measured: gradients 1.5e-2, loss 9e-6.
   CHECK(d.gradients.distance <= 0.03);
   CHECK(d.gradients.distance > 1e-3);
   CHECK(d.loss <= 3e-5);
 }
 
-TEST_CASE("saved weights continue where they were saved, whatever the sharding", "[rank]") {
+TEST_CASE("save_weights: saved weights continue with the same losses in any sharding", "[rank]") {
   const TempDirectory directory;
   const std::string file = directory / "final.safetensors";
   for (const char* master : {"fp32", "bf16"})
@@ -303,7 +304,7 @@ TEST_CASE("saved weights continue where they were saved, whatever the sharding",
     }
 }
 
-TEST_CASE("a rank that fails releases the others, and its error comes out", "[rank]") {
+TEST_CASE("Rank: a failing rank releases the others and its error is rethrown", "[rank]") {
   for (const char* parallel : {"ddp", "fsdp", "hsdp"})
     for (const int bad : {0, 2}) {
       const bool groups = std::string(parallel) == "hsdp";

@@ -1,4 +1,4 @@
-// For tests: the ranks of a plan on the CPU, or on GPUs, as a case runs them.
+// For tests: the ranks of a plan on the CPU or on GPUs, set up as a case runs them.
 #pragma once
 
 #include <algorithm>
@@ -15,12 +15,12 @@
 
 namespace precbench {
 
-/// The tokens of a case without --data.
+/// Returns the tokens of a case without --data.
 inline std::unique_ptr<DataSource> synthetic_data(const Plan& plan) {
   return open_data({.path = "", .glob = "", .seed = 1, .vocab = plan.model.vocab, .T = plan.T});
 }
 
-/// body(rank, data) on every rank of the plan, each in `bytes` of memory that holds NaN.
+/// Runs body(rank, data) on every rank of the plan, each in `bytes` of memory filled with NaN.
 template <class Body>
 void run_cpu_ranks(const Plan& plan, std::int64_t bytes, Body&& body) {
   const std::unique_ptr<DataSource> data = synthetic_data(plan);
@@ -31,7 +31,7 @@ void run_cpu_ranks(const Plan& plan, std::int64_t bytes, Body&& body) {
   });
 }
 
-/// As many as there are, four at most; 0 after saying why where that is fewer than two.
+/// Returns the number of GPUs, at most four; below two it warns with the reason and returns 0.
 inline int gpus_or_skip() {
   const VisibleGpus gpus = find_gpus();
   if (gpus.count >= 2) return std::min(gpus.count, 4);
@@ -39,10 +39,10 @@ inline int gpus_or_skip() {
   return 0;
 }
 
-/// The same kernels whatever the number of ranks, and sums in one order.
+/// Selects the same kernels for any number of ranks, and a fixed summation order.
 inline const GpuOptions kRepeatable{.autotune = false, .deterministic = true};
 
-/// body(rank, device, comm) on `ranks` GPUs.
+/// Runs body(rank, device, comm) on `ranks` GPUs.
 template <class Body>
 void on_gpus(int ranks, Body&& body) {
   const std::unique_ptr<CommGroup> group = ranks > 1 ? make_gpu_group(ranks, ranks) : make_local_group(ranks);
@@ -56,7 +56,8 @@ void on_gpus(int ranks, Body&& body) {
       [&] { group->abort(); });
 }
 
-/// body(rank, data) on every rank of the plan, each on a GPU with first weights, in as much memory as a run of it takes.
+/// Runs body(rank, data) on every rank of the plan, each on a GPU with initialized weights and the memory of
+/// a real run.
 template <class Body>
 void run_gpu_ranks(const Plan& plan, Body&& body) {
   on_gpus(plan.ranks, [&](int, Device& device, Comm& comm) {

@@ -1,4 +1,4 @@
-// Threads of ranks. See rank_threads.h.
+// Runs ranks in threads. See rank_threads.h.
 #include "bench/step/rank_threads.h"
 
 #include <fmt/format.h>
@@ -25,8 +25,8 @@ std::string message_of(const std::exception_ptr& failure) {
   }
 }
 
-/// Rethrows what is being handled, with the rank in front. What says the same on every rank, or has no
-/// message of its own, goes through as it is.
+/// Rethrows the current exception with the rank's number in front. Exceptions whose message is the same on
+/// every rank, or that have no message of their own, pass unchanged.
 [[noreturn]] void rethrow_from(int rank) {
   try {
     throw;

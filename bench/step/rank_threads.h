@@ -1,4 +1,4 @@
-// A rank is a thread: starts one per rank, waits for all, and passes on the first failure.
+// Runs every rank in a thread of its own, waits for all, and passes on the first failure.
 #pragma once
 
 #include <functional>
@@ -9,11 +9,11 @@
 namespace precbench {
 
 /// Runs body(rank) for every rank of the share at the same time, the first on the calling thread. When a body
-/// throws, `abort` is called once, which must release ranks that wait for the failed one; the first exception
-/// is rethrown here after all threads have ended. Of several ranks, the message of what the project's other
-/// exceptions do not cover names the one that failed, and so does OutOfMemory's.
-/// A thread that cannot be started is a failure of the first rank.
-/// The failure is noted on `board` at once, for the case that another rank does not come back.
+/// throws, `abort` is called once, which must release ranks that wait for the failed one. The first exception
+/// is rethrown here after all threads have ended. With several ranks, the message of OutOfMemory, and of any
+/// exception that is not one of the project's own, names the rank that failed. A thread that cannot be
+/// started counts as a failure of the first rank. The failure is noted on `board` at once, in case another
+/// rank never returns.
 void run_rank_threads(const NodeShare& share, const std::function<void(int)>& body,
                       const std::function<void()>& abort, StepBoard* board = nullptr);
 

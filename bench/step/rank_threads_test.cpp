@@ -1,4 +1,4 @@
-// Ranks that fail, over real CPU collectives: the others are released, and the message names the rank.
+// Failing ranks over real CPU collectives: the others are released, and the message names the failed rank.
 #include "bench/step/rank_threads.h"
 
 #include <signal.h>
@@ -20,7 +20,7 @@ using namespace precbench;
 
 namespace {
 
-/// Four ranks meet in a collective again and again; rank 2 throws in its third round.
+/// Runs ranks that meet in a collective repeatedly; the share's third rank throws in its fourth round.
 template <class Failure>
 void run_with_failure(const NodeShare& share, const Failure& failure) {
   run_cpu_rank_threads(share, [&](int rank, Device&, Comm& comm) {
@@ -34,7 +34,7 @@ void run_with_failure(const NodeShare& share, const Failure& failure) {
 
 }  // namespace
 
-TEST_CASE("rank threads run the ranks of its share", "[rank_threads]") {
+TEST_CASE("run_rank_threads: runs exactly the ranks of the share", "[rank_threads]") {
   std::mutex mutex;
   std::multiset<int> ran;
   const auto body = [&](int rank) {
@@ -45,12 +45,12 @@ TEST_CASE("rank threads run the ranks of its share", "[rank_threads]") {
   CHECK(ran == std::multiset<int>{4, 5, 6});
 }
 
-TEST_CASE("a rank that throws ends the others, and the message names it", "[rank_threads]") {
+TEST_CASE("run_rank_threads: a throwing rank ends the others and is named in the message", "[rank_threads]") {
   CHECK_THROWS_WITH(run_with_failure(all_ranks(4), std::runtime_error("boom")), "rank 2: boom");
   CHECK_THROWS_WITH(run_with_failure({8, 4, 4, 0}, std::runtime_error("boom")), "rank 6: boom");
 }
 
-TEST_CASE("the exceptions that become a status keep their type", "[rank_threads]") {
+TEST_CASE("run_rank_threads: exceptions that become a status keep their type", "[rank_threads]") {
   try {
     run_with_failure(all_ranks(3), OutOfMemory("12 bytes wanted", 12));
     FAIL("nothing was thrown");
@@ -64,12 +64,13 @@ TEST_CASE("the exceptions that become a status keep their type", "[rank_threads]
   CHECK_THROWS_AS(run_with_failure(all_ranks(3), std::bad_alloc()), std::bad_alloc);
 }
 
-TEST_CASE("a thread that cannot be started is a failure like any other", "[rank_threads][address-space]") {
+TEST_CASE("run_rank_threads: a thread that cannot be started counts as a failure",
+          "[rank_threads][address-space]") {
   const pid_t pid = in_background([] {
     signal(SIGABRT, SIG_DFL);  // not the test framework's handler
     std::size_t pages = 0;
     std::ifstream("/proc/self/statm") >> pages;
-    const rlim_t room = pages * 4096 + (rlim_t{256} << 20);  // of stacks, of 8 MiB by default
+    const rlim_t room = pages * 4096 + (rlim_t{256} << 20);  // for stacks of 8 MiB by default
     const rlimit limit = {room, room};
     setrlimit(RLIMIT_AS, &limit);
     std::atomic<bool> released = false;

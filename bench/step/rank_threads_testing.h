@@ -9,8 +9,8 @@
 
 namespace precbench {
 
-/// body(rank, device, comm) for every rank of the share as run_rank_threads does it, each with a CPU device of one
-/// thread; comm connects the share's ranks, and is aborted where one of them throws.
+/// Runs body(rank, device, comm) for every rank of the share with run_rank_threads, each with a CPU device of
+/// one thread. `comm` connects the share's ranks and is aborted when one of them throws.
 template <class Body>
 void run_cpu_rank_threads(const NodeShare& share, Body&& body, StepBoard* board = nullptr) {
   const std::unique_ptr<CommGroup> group = make_local_group(share.local);
@@ -24,8 +24,8 @@ void run_cpu_rank_threads(const NodeShare& share, Body&& body, StepBoard* board 
       [&] { group->abort(); }, board);
 }
 
-/// Ranks that meet in a collective once a step and note on the board how far they are. before_meeting(rank,
-/// step) may keep one away.
+/// Runs ranks that meet in a collective once a step and note their progress on the board.
+/// before_meeting(rank, step) may delay a rank.
 template <class BeforeMeeting>
 void run_meetings(const NodeShare& share, int steps, StepBoard& board, BeforeMeeting&& before_meeting) {
   const auto body = [&](int rank, Device&, Comm& comm) {

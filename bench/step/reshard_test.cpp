@@ -1,10 +1,10 @@
-// Where sharded ranks put whole units, and whether gathered weights stay: no bit depends on it.
+// Buffers of gathered units: neither sharing them in turn nor keeping gathered weights changes a bit.
 #include "bench/step/rank_setup_testing.h"
 
 using namespace precbench;
 using namespace precbench::testing;
 
-TEST_CASE("units that take turns in memory change no bit, however many blocks there are", "[rank]") {
+TEST_CASE("Rank: units that share buffers change no bit for any number of blocks", "[rank]") {
   for (const int layers : {1, 2, 3, 4, 5})
     for (const bool tied : {false, true}) {
       Setup setup{.tied = tied, .ranks = 2, .layers = layers};
@@ -19,7 +19,7 @@ TEST_CASE("units that take turns in memory change no bit, however many blocks th
     }
 }
 
-TEST_CASE("weights that stay gathered are those that are gathered again", "[rank]") {
+TEST_CASE("Rank: keeping gathered weights equals gathering them again", "[rank]") {
   std::vector<Setup> setups(10);
   setups[0].master = "bf16";
   setups[1].master = "bf16_sr", setups[1].accumulation = 2;
@@ -30,7 +30,7 @@ TEST_CASE("weights that stay gathered are those that are gathered again", "[rank
   setups[6].recipe = "tensorwise", setups[6].gather = "fp8", setups[6].master = "bf16";
   setups[7].recipe = "blockwise", setups[7].gather = "fp8", setups[7].whole_blocks = true;
   setups[8].recipe = "mxfp8", setups[8].gather = "fp8", setups[8].whole_blocks = true;
-  setups[9] = setups[8], setups[9].master = "bf16", setups[9].keep_bf16 = "first:1";  // block 0 has no codes
+  setups[9] = setups[8], setups[9].master = "bf16", setups[9].keep_bf16 = "first:1";  // block 0 is BF16
   for (std::size_t i = 0; i < setups.size(); ++i)
     for (const int ranks : {2, 4}) {
       Setup& setup = setups[i];

@@ -1,4 +1,4 @@
-// Two passes' choices of experts, compared on the host. See route_flips.h.
+// Compares the expert choices of two passes on the host. See route_flips.h.
 #include "bench/step/route_flips.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Slots that go to another expert than in BF16: what the fidelity probe looks at in a mixture.
+// Counts slots that are routed to another expert than in BF16; part of the fidelity probe of MoE models.
 #pragma once
 
 #include <cstdint>
@@ -9,19 +9,20 @@
 
 namespace precbench {
 
-/// The experts that a forward pass chose, beside those of a later one of the same tokens. Nothing in a dense model.
+/// The experts chosen in one forward pass, compared with those of later passes over the same tokens. Empty
+/// for dense models.
 class KeptChoices {
  public:
-  /// Takes room in the rank's arena; its routers write there until this goes.
+  /// Allocates a buffer in the rank's arena; the routers write their choices there during its lifetime.
   KeptChoices(Rank& rank, const Plan& plan);
   KeptChoices(const KeptChoices&) = delete;
   KeptChoices& operator=(const KeptChoices&) = delete;
   ~KeptChoices();
 
-  /// The last pass is what later ones are compared with.
+  /// Makes the last pass the reference for later ones.
   void keep();
-  /// By block with experts, of the last pass of all ranks: the share of slots whose expert was none of the token's then. A
-  /// collective.
+  /// Compares the last pass of all ranks with the reference; a collective. Returns, per block with experts,
+  /// the share of slots whose expert was not among the token's experts in the reference.
   std::vector<double> flips() const;
 
  private:

@@ -1,4 +1,4 @@
-// Cells measured, summarized, and the best of them together. See sensitivity.h.
+// Measures and summarizes the cells, then the best of them together. See sensitivity.h.
 #include "bench/step/sensitivity.h"
 
 #include <algorithm>
@@ -13,11 +13,11 @@ namespace {
 
 using Cells = std::vector<SensitivityCell>;
 
-/// A cell's batches.
+/// Results of one cell, by batch.
 using Batches = std::vector<BatchFidelity>;
 
-/// One batch in the cell's recipe. Norms are made again instead of being kept: the same bits in less memory, so that a set
-/// of layers in BF16 never needs more than the cells it is made of.
+/// Runs one batch with the cell's recipe. Norms are recomputed instead of kept, which gives the same bits in
+/// less memory: a set of layers in BF16 then never needs more memory than the cells that it consists of.
 BatchFidelity run(Rank& rank, const Plan& plan, const SensitivityCell& cell, GradientComparison& comparison) {
   TransformerOptions options = rank.transformer_options(cell.layers);
   options.recompute_norms = true;
@@ -25,7 +25,7 @@ BatchFidelity run(Rank& rank, const Plan& plan, const SensitivityCell& cell, Gra
   return comparison.with(transformer);
 }
 
-/// All cells on the tokens of the steps from `first` on, cell by cell.
+/// Measures all cells on the tokens of the steps from `first` on. Returns the results by cell.
 std::vector<Batches> measure(Rank& rank, const Plan& plan, const DataSource& data, ReferencePlace place,
                              const Cells& cells, std::int64_t first) {
   // All batches use the recipe that the run begins with.
@@ -41,7 +41,7 @@ std::vector<Batches> measure(Rank& rank, const Plan& plan, const DataSource& dat
     rank.prepare(data, first + batch, 0);
     GradientComparison comparison(rank, plan, place);
     for (std::size_t i = 0; i < cells.size(); ++i) {
-      // Delayed scaling begins anew with the first batch, wherever in the data that is, and for every cell.
+      // Delayed scaling starts fresh for every cell at the first batch, wherever in the data that is.
       rank.use_layers_of(std::min(batch, last_step));
       if (delayed) delayed->restore(histories[i]);
       results[i].push_back(run(rank, plan, cells[i], comparison));
@@ -54,7 +54,7 @@ std::vector<Batches> measure(Rank& rank, const Plan& plan, const DataSource& dat
   return results;
 }
 
-/// Loss minus BF16's, batch by batch.
+/// Returns the loss minus BF16's, by batch.
 std::vector<double> prices_of(const Batches& batches) {
   std::vector<double> prices;
   for (const BatchFidelity& batch : batches) prices.push_back(batch.loss - batch.bf16_loss);
@@ -85,7 +85,8 @@ void add(SensitivityRecord& record, const Layout& layout, const Cells& cells,
   }
 }
 
-/// Returns true if the cell belongs to its group's partition of the recipe. q, k and v do not: they are parts of qkv.
+/// Returns true if the cell belongs to its group's partition of the recipe. q, k and v do not: they are parts
+/// of qkv.
 bool is_summand(const SensitivityCell& cell) {
   return cell.name.part != "q" && cell.name.part != "k" && cell.name.part != "v";
 }
@@ -108,8 +109,8 @@ void add_sums(SensitivityRecord& record, const Cells& cells, const std::vector<B
     }
 }
 
-/// Sets of the cells that bought back anything, once by how much and once by how much per FLOP. Losses are the same on every
-/// rank, so that all choose alike.
+/// Returns sets of the cells that recovered some loss, ranked once by loss and once by loss per FLOP. Losses
+/// are the same on every rank, so all ranks choose the same sets.
 Cells best_sets(const Plan& plan, const Cells& cells, const std::vector<Batches>& results) {
   const double whole = mean_and_spread(prices_of(results.front())).mean;
   struct Candidate {
@@ -155,7 +156,7 @@ SensitivityRecord measure_sensitivity(Rank& rank, const Plan& plan, const DataSo
   if (!wants_sets(plan)) return record;
   Cells sets = best_sets(plan, made.cells, results);
   if (sets.empty()) return record;
-  // Beside the whole recipe on the same tokens, of which the record has one already.
+  // Measured beside the whole recipe on the same tokens; the record already has a row of the whole recipe.
   sets.insert(sets.begin(), made.cells.front());
   const std::vector<Batches> together = measure(rank, plan, data, place, sets, plan.fields.fidelity_batches);
   SensitivityRecord of_sets;

@@ -1,5 +1,6 @@
-// Cells of --sensitivity on ranks: each is the probe of a case like it, bit for bit; a planted outlier is found in its block
-// and layer; what quantizes nothing costs nothing; memory is as predicted and the training's state is not touched.
+// Cells of --sensitivity on ranks: each equals, bit for bit, the probe of a case with the same layers; a
+// planted outlier is found in its block and layer; quantizing nothing costs nothing; memory is as predicted;
+// training state is unchanged.
 #include "bench/step/sensitivity.h"
 
 #include <fmt/format.h>
@@ -16,7 +17,7 @@ using namespace precbench::testing;
 
 namespace {
 
-/// Dimensions that every recipe takes, as in fidelity_test.cpp, in four blocks.
+/// Uses dimensions that every recipe can run, as in fidelity_test.cpp, in four blocks.
 Case case_of(const std::string& recipe, const std::string& groups, int ranks = 1,
              const std::string& parallel = "ddp") {
   static const TempDirectory directory;
@@ -39,8 +40,8 @@ struct Measured {
   Fidelity probe;
 };
 
-/// Measures the sensitivity at the weights that `prepare` leaves, or at the drawn weights without it. Checks that no more
-/// memory than predicted is used, and that all ranks return the same.
+/// Measures the sensitivity at the weights that `prepare` leaves, or at the initial weights without it.
+/// Checks that no more memory than predicted is used and that all ranks return the same.
 Measured measured(const Plan& plan, const std::function<void(Rank&, const DataSource&)>& prepare = {},
                   ReferencePlace place = ReferencePlace::device) {
   const DryRun accounts =
@@ -86,7 +87,7 @@ bool same(const WholeFidelity& a, const WholeFidelity& b) {
   return same(a.error, b.error) && same(a.cosine, b.cosine) && same(a.bias, b.bias);
 }
 
-/// The part of a group and kind that has the most of something.
+/// Returns the part of a group and kind with the largest mean of a member.
 std::string first_of(const SensitivityRecord& record, const std::string& group, CellKind kind,
                      MeanInterval CellRecord::*member) {
   const CellRecord* best = nullptr;
@@ -108,7 +109,7 @@ void train(Rank& rank, const DataSource& data, int steps) {
 
 }  // namespace
 
-TEST_CASE("sensitivity: the whole recipe's cell is the fidelity probe, bit for bit", "[sensitivity]") {
+TEST_CASE("sensitivity: the whole recipe's cell equals the fidelity probe bit for bit", "[sensitivity]") {
   for (const char* recipe :
        {"tensorwise", "tensorwise_delayed", "blockwise", "mxfp8", "nvfp4_all", "quartet"})
     for (const auto& [ranks, parallel] : {std::pair{1, "ddp"}, {2, "fsdp"}}) {
@@ -124,7 +125,7 @@ TEST_CASE("sensitivity: the whole recipe's cell is the fidelity probe, bit for b
     }
 }
 
-TEST_CASE("sensitivity: a cell with words for layers is the probe of a case with these words",
+TEST_CASE("sensitivity: a cell with a keep_bf16 list equals the probe of a case with that list",
           "[sensitivity]") {
   for (const char* recipe : {"rowwise", "tensorwise", "tensorwise_delayed"}) {
     Case c = case_of(recipe, "roles,blocks,linears");
@@ -132,7 +133,7 @@ TEST_CASE("sensitivity: a cell with words for layers is the probe of a case with
     c.sensitivity = "";
     int kept = 0;
     for (const CellRecord& one : found.sensitivity.cells) {
-      // Each way to choose once: other blocks and layers go the same way.
+      // One example of each way to choose layers; other blocks and layers use the same code.
       const bool example =
           one.part == "2" || one.part == "1.down" || one.part == "gate_up" || one.part == "k";
       if (one.kind != CellKind::kept || !example) continue;
@@ -152,7 +153,7 @@ TEST_CASE("sensitivity: a cell with words for layers is the probe of a case with
   }
 }
 
-TEST_CASE("sensitivity: what quantizes nothing costs nothing, to the bit", "[sensitivity]") {
+TEST_CASE("sensitivity: quantizing nothing costs exactly nothing", "[sensitivity]") {
   for (const char* recipe : {"bf16", "rowwise", "tensorwise", "nvfp4_all"}) {
     INFO(recipe);
     const SensitivityRecord record = measured(resolve(case_of(recipe, "gemms,operands"))).sensitivity;
@@ -166,9 +167,8 @@ TEST_CASE("sensitivity: what quantizes nothing costs nothing, to the bit", "[sen
   }
 }
 
-TEST_CASE(
-    "sensitivity: backward GEMMs and gradients cost no loss before an update, and do distort the gradient",
-    "[sensitivity]") {
+TEST_CASE("sensitivity: backward GEMMs and gradients distort the gradient but not the loss before an update",
+          "[sensitivity]") {
   const SensitivityRecord record = measured(resolve(case_of("rowwise", "gemms,operands"))).sensitivity;
   for (const auto& [group, part] :
        {std::pair{"gemms", "dgrad"}, {"gemms", "wgrad"}, {"operands", "gradients"}}) {
@@ -185,14 +185,14 @@ TEST_CASE(
     CHECK(cell(record, "operands", CellKind::alone, part).loss_difference.mean != 0);
 }
 
-TEST_CASE("sensitivity: more mantissa bits mean a smaller gradient error, other scales nearly the same",
+TEST_CASE("sensitivity: mantissa bits halve the gradient error and scale granularity hardly changes it",
           "[sensitivity]") {
   const SensitivityRecord record = measured(resolve(case_of("rowwise", "elements,scales"))).sensitivity;
   const auto error = [&](const char* group, const char* part) {
     return *cell(record, group, CellKind::variant, part).whole.error.mean;
   };
   const double own = *cell(record, "recipe", CellKind::whole, "rowwise").whole.error.mean;
-  // A bit is a factor of two, but for what falls below the least normal value.
+  // One bit is a factor of two, except for values below the smallest normal.
   CHECK((error("elements", "e4m4") < 0.6 * own && error("elements", "e4m4") > 0.4 * own));
   CHECK((error("elements", "e4m2") > 1.7 * own && error("elements", "e4m2") < 2.3 * own));
   for (const char* scales : {"tensor", "1x128", "1x32"}) {
@@ -203,8 +203,8 @@ TEST_CASE("sensitivity: more mantissa bits mean a smaller gradient error, other 
 
 TEST_CASE("sensitivity: an outlier planted in one block's FFN is found in that block and layer",
           "[sensitivity]") {
-  // In channels of the down projection's input, which has one scale for a token: the other channels vanish under it. BF16
-  // computes what it did.
+  // The outlier is in channels of the down projection's input, which has one scale per token, so that the
+  // other channels underflow. BF16 results do not change.
   static constexpr int kBlock = 2, kChannels = 4;
   static constexpr std::int64_t kFfn = 256, kWidth = 128;
   static const std::string kMlp = fmt::format("model.layers.{}.mlp.", kBlock);
@@ -216,7 +216,7 @@ TEST_CASE("sensitivity: an outlier planted in one block's FFN is found in that b
       std::copy(source.begin(), source.end(), values);
     });
   };
-  // So few steps make no use of one FFN among four, unless its output is large.
+  // After so few steps one FFN of four hardly affects the loss unless its output is large.
   const auto train_on_ffn = [&](Rank& rank, const DataSource& data) {
     change(rank, [](Named& weights) {
       for (float& value : weights.at(kMlp + "down_proj.weight")) value *= 32;
@@ -240,7 +240,8 @@ TEST_CASE("sensitivity: an outlier planted in one block's FFN is found in that b
   const SensitivityRecord without = measured(resolve(case_of("rowwise", "gemms")), train_on_ffn).sensitivity;
   CHECK(std::fabs(*found.loss_bf16 - *without.loss_bf16) < 1e-4);
   const double price = *cell(found, "recipe", CellKind::whole, "rowwise").loss_difference.mean;
-  // The planted layer must account for 0.8 of the price (below), which leaves a fifth for what the recipe costs without it.
+  // The planted layer must account for 0.8 of the price (below), so the recipe without it may cost at most a
+  // fifth.
   CHECK(price > 5 * std::fabs(*cell(without, "recipe", CellKind::whole, "rowwise").loss_difference.mean));
   const std::string block = std::to_string(kBlock);
   CHECK(first_of(found, "blocks", CellKind::alone, &CellRecord::loss_difference) == block);
@@ -248,17 +249,18 @@ TEST_CASE("sensitivity: an outlier planted in one block's FFN is found in that b
   CHECK(first_of(found, "roles", CellKind::alone, &CellRecord::loss_difference) == "down");
   CHECK(first_of(found, "roles", CellKind::kept, &CellRecord::bought_back) == "down");
   CHECK(first_of(found, "linears", CellKind::kept, &CellRecord::bought_back) == block + ".down");
-  // That one layer is nearly all of the price, and the first of what the sets take; by price per FLOP it is the only one.
+  // This one layer is nearly all of the price and the first choice of every set; by price per FLOP it is the
+  // only one.
   CHECK(*cell(found, "linears", CellKind::kept, block + ".down").bought_back.mean > 0.8 * price);
   const CellRecord& cheapest = cell(found, "best", CellKind::set, "1 by price per FLOP");
   CHECK(cheapest.keep_bf16 == std::vector<std::string>{"block:" + block + ".down"});
   CHECK(*cheapest.bought_back.mean > 0.5 * price);
-  // On other tokens than those that it was chosen on.
+  // Measured on other tokens than the choice.
   CHECK(cheapest.bought_back.mean !=
         cell(found, "linears", CellKind::kept, block + ".down").bought_back.mean);
 }
 
-TEST_CASE("sensitivity: sums say how far the parts are from the whole, batch by batch", "[sensitivity]") {
+TEST_CASE("sensitivity: sums compare the parts with the whole batch by batch", "[sensitivity]") {
   const SensitivityRecord record = measured(resolve(case_of("rowwise", "blocks"))).sensitivity;
   double alone = 0, kept = 0;
   for (const CellRecord& one : record.cells) {
@@ -275,8 +277,8 @@ TEST_CASE("sensitivity: sums say how far the parts are from the whole, batch by 
   }
 }
 
-TEST_CASE("sensitivity: ranks and where the BF16 gradient waits change no cell", "[sensitivity]") {
-  // Scales of 32 values: no rank's share of the tokens cuts through one.
+TEST_CASE("sensitivity: neither ranks nor the place of the BF16 gradient change a cell", "[sensitivity]") {
+  // With scales of 32 values, splitting the tokens among ranks splits no scale group.
   const std::string groups = "operands,blocks,best";
   const SensitivityRecord one = measured(resolve(case_of("mxfp8", groups))).sensitivity;
   const auto check_near = [&](const SensitivityRecord& other) {
@@ -292,11 +294,11 @@ TEST_CASE("sensitivity: ranks and where the BF16 gradient waits change no cell",
   check_near(measured(resolve(case_of("mxfp8", groups)), {}, ReferencePlace::host).sensitivity);
 }
 
-TEST_CASE("sensitivity: experts have cells too", "[sensitivity]") {
+TEST_CASE("sensitivity: models with experts have cells too", "[sensitivity]") {
   Case c = case_of("rowwise", "standard");
   c.model = "tiny-moe";
   const SensitivityRecord record = measured(resolve(c)).sensitivity;
   CHECK(cell(record, "recipe", CellKind::control, "nothing").loss_difference.mean == 0);
   CHECK(*cell(record, "roles", CellKind::alone, "down").whole.error.mean > 0);
-  CHECK(record.skipped.size() == 4);  // elements that no GEMM of experts takes
+  CHECK(record.skipped.size() == 4);  // element formats that no grouped GEMM supports
 }

@@ -1,4 +1,4 @@
-// A run that is saved and goes on in fresh objects is the run that was never interrupted.
+// A run that is saved and resumed in new objects equals a run without interruption.
 #include "models/transformer/state.h"
 
 #include <cstring>
@@ -26,7 +26,7 @@ struct Setup {
   std::string keep_bf16 = "", switch_recipe = "";
 };
 
-/// No dimension is a whole number of shards for two or three ranks.
+/// No unit is divisible into two or three shards without padding.
 Plan plan_of(const Setup& setup) {
   const TempDirectory directory;
   Case c;
@@ -50,11 +50,11 @@ Plan plan_of(const Setup& setup) {
   return resolve(c);
 }
 
-/// A run's state on the host: whole tensors, put together from what the ranks have.
+/// State of a run on the host: whole tensors, assembled from the ranks' parts.
 struct Checkpoint {
   RunPosition position;
   std::map<std::string, std::vector<std::byte>> tensors;
-  std::map<std::string, std::int64_t> elements;  // that the ranks have brought
+  std::map<std::string, std::int64_t> elements;  // that the ranks have saved
 };
 
 std::int64_t element_bytes(const StateTensor& tensor) { return bits_of(tensor.values.dtype) / 8; }
@@ -66,7 +66,7 @@ std::int64_t whole_size(const StateTensor& tensor) {
 }
 
 void save(Rank& rank, std::int64_t step, Checkpoint& checkpoint, std::mutex& mutex) {
-  // Replicas have the same, so those of one place on the data axis are enough.
+  // Replicas are identical, so those at one place on the data axis are enough.
   const int me = rank.comm().rank();
   if (rank.parameters().options().parallel.place_of(me).data != 0) return;
   rank.parameters().save_state([&](const StateTensor& tensor, const std::vector<std::byte>& bytes) {
@@ -92,7 +92,7 @@ struct Trained {
   Checkpoint end;
 };
 
-/// Steps up to `last`, from the first weights or from where a checkpoint was written.
+/// Runs the steps up to `last`, from the initial weights or from a checkpoint.
 Trained run(const Setup& setup, std::int64_t last, const Checkpoint* from = nullptr) {
   const Plan plan = plan_of(setup);
   Trained result;
@@ -123,7 +123,7 @@ std::string first_difference(const Checkpoint& x, const Checkpoint& y) {
 
 }  // namespace
 
-TEST_CASE("a run that is saved and loaded goes on as if nothing had been", "[state]") {
+TEST_CASE("state: a saved and loaded run continues with the same bits", "[state]") {
   const Setup layouts[] = {
       {}, {.ranks = 2}, {.ranks = 2, .parallel = "fsdp"}, {.ranks = 4, .parallel = "hsdp", .shard_group = 2}};
   for (Setup setup : layouts)
@@ -142,7 +142,7 @@ TEST_CASE("a run that is saved and loaded goes on as if nothing had been", "[sta
       }
 }
 
-TEST_CASE("what one sharding saves another goes on with", "[state]") {
+TEST_CASE("state: a state saved in one sharding resumes in another", "[state]") {
   for (const char* master : {"fp32", "bf16_sr"}) {
     const Setup ddp{.ranks = 2, .master = master}, fsdp{.ranks = 2, .parallel = "fsdp", .master = master};
     const Trained whole = run(ddp, 3);
@@ -155,7 +155,7 @@ TEST_CASE("what one sharding saves another goes on with", "[state]") {
   }
 }
 
-TEST_CASE("a recipe that follows another goes on where that one's checkpoint stands", "[state]") {
+TEST_CASE("state: a run that switches recipes equals a second run resumed with the next recipe", "[state]") {
   for (Setup setup : {Setup{}, {.ranks = 2, .parallel = "fsdp"}})
     for (const char* next : {"rowwise", "bf16"}) {
       INFO(setup.ranks << " ranks, tensorwise then " << next);
@@ -169,7 +169,7 @@ TEST_CASE("a recipe that follows another goes on where that one's checkpoint sta
       CHECK(std::vector(whole.losses.begin() + 2, whole.losses.end()) == rest.losses);
       CHECK(first_difference(whole.end, rest.end) == "");
       CHECK(first_difference(whole.end, run(setup, 4).end) != "");
-      // Taken up at the switch and behind it.
+      // Resumes at the switch and after it.
       for (const std::int64_t at : {2, 3}) {
         const Trained half = run(switching, at);
         CHECK(first_difference(run(switching, 4, &half.end).end, whole.end) == "");
@@ -177,7 +177,7 @@ TEST_CASE("a recipe that follows another goes on where that one's checkpoint sta
     }
 }
 
-TEST_CASE("the amaxes of delayed scaling go on too", "[state]") {
+TEST_CASE("state: the amaxes of delayed scaling are saved and resumed", "[state]") {
   for (const char* recipe : {"tensorwise_delayed", "tensorwise_delayed_recent"})
     for (Setup setup : {Setup{},
                         {.ranks = 2},
@@ -193,7 +193,7 @@ TEST_CASE("the amaxes of delayed scaling go on too", "[state]") {
     }
 }
 
-TEST_CASE("delayed scaling begins where its recipe does", "[state]") {
+TEST_CASE("state: delayed scaling starts at the step where its recipe starts", "[state]") {
   Setup setup{.recipe = "bf16"};
   setup.switch_recipe = "tensorwise_delayed@2";
   const Trained delayed = run(setup, 4), first = run(setup, 2);
@@ -201,11 +201,11 @@ TEST_CASE("delayed scaling begins where its recipe does", "[state]") {
   CHECK(first_difference(rest.end, delayed.end) == "");
   setup.switch_recipe = "tensorwise@2";
   const Trained current = run(setup, 4);
-  CHECK(current.losses[2] == delayed.losses[2]);  // of its first step, which has no history
+  CHECK(current.losses[2] == delayed.losses[2]);  // current scaling in the first step, which has no history
   CHECK(current.losses[3] != delayed.losses[3]);
 }
 
-TEST_CASE("a state goes through a buffer of any size", "[state]") {
+TEST_CASE("state: save and load work with staging buffers of any size", "[state]") {
   const Plan plan = plan_of({});
   run_cpu_ranks(plan, dry_run(plan, nullptr).extent, [&](Rank& rank, const DataSource&) {
     rank.parameters().initialize(plan.seed, kInitialDeviation);
@@ -234,7 +234,7 @@ TEST_CASE("a state goes through a buffer of any size", "[state]") {
   });
 }
 
-TEST_CASE("weights that are exchanged in FP8 go on too", "[state]") {
+TEST_CASE("state: runs that gather weights in FP8 resume with the same bits", "[state]") {
   const Setup setup{.ranks = 2, .parallel = "fsdp", .gather = "fp8"};
   const Trained straight = run(setup, 3), half = run(setup, 2);
   const Trained rest = run(setup, 3, &half.end);
@@ -242,7 +242,7 @@ TEST_CASE("weights that are exchanged in FP8 go on too", "[state]") {
   CHECK(first_difference(rest.end, straight.end) == "");
 }
 
-TEST_CASE("the state is every parameter's weight and moments, once over the shards", "[state]") {
+TEST_CASE("state: holds every parameter's weight and moments once over the shards", "[state]") {
   for (const Setup& setup : {Setup{}, {.ranks = 3, .parallel = "fsdp"}}) {
     const Plan plan = plan_of(setup);
     const Trained one = run(setup, 1);
@@ -256,7 +256,7 @@ TEST_CASE("the state is every parameter's weight and moments, once over the shar
     CHECK(one.end.tensors.count("weights/model.layers.1.mlp.down_proj.weight") == 1);
     CHECK(one.end.tensors.count("v/model.norm.weight") == 1);
     CHECK(one.end.position == RunPosition{1, setup.ranks, 7});
-    // The accounts hold the same, but for alignment.
+    // The predicted memory is the same except for alignment.
     const MemoryUse use = dry_run(plan, nullptr).highest;
     const auto kept = static_cast<double>(use.bytes[static_cast<int>(Segment::master)] +
                                           use.bytes[static_cast<int>(Segment::moments)]);
@@ -265,7 +265,7 @@ TEST_CASE("the state is every parameter's weight and moments, once over the shar
   }
 }
 
-TEST_CASE("a state of another run is refused", "[state]") {
+TEST_CASE("state: continue_from refuses another seed and another number of ranks", "[state]") {
   const Trained half = run({}, 2);
   const auto refusal = [&](const Setup& setup) -> std::string {
     try {

@@ -1,4 +1,4 @@
-// Eager first, captured second, replayed from then on. See step_runner.h.
+// Runs eagerly first, captures second, replays from then on. See step_runner.h.
 #include "bench/step/step_runner.h"
 
 namespace precbench {
@@ -19,7 +19,7 @@ bool StepRunner::captures() const { return graph_ && rank_.device().capturable()
 
 StepRunner::Timed StepRunner::run(std::int64_t step, double signal) {
   note(step, StepBoard::Stage::begun);
-  if (rank_.use_layers_of(step)) {  // other kernels: their plans are made in a step that runs op by op, too
+  if (rank_.use_layers_of(step)) {  // other kernels: their plans need an eager step, too
     captured_.reset();
     warm_ = false;
   }

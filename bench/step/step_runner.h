@@ -1,6 +1,6 @@
-// Runs training steps on one rank as fast as its device allows, and times them on the device's clock. Where the device
-// has graphs the first step runs op by op (plans and workspaces are made there), the second is captured as a graph, and
-// from then on the graph is replayed: the host does nothing while a step runs.
+// Runs training steps on one rank as fast as its device allows, and times them on the device's clock. On
+// devices with graphs, the first step runs op by op and creates plans and workspaces. The second is captured
+// as a graph, which is replayed from then on without work on the host.
 #pragma once
 
 #include <memory>
@@ -14,8 +14,8 @@ namespace precbench {
 
 class StepRunner {
  public:
-  /// `graph`: capture, where the device can, and when its kernels start. `board`: where to note how far the rank is; null:
-  /// nowhere.
+  /// `graph`: capture a graph if the device can; `start`: when its kernels start. `board`: where to note the
+  /// rank's progress, or null.
   StepRunner(Rank& rank, const DataSource& data, bool graph, StepBoard* board = nullptr,
              KernelStart start = KernelStart::in_turn);
 
@@ -23,19 +23,19 @@ class StepRunner {
     StepResult result;
     double ms = 0;
   };
-  /// Steps count from 0; `signal` as in Rank::prepare.
+  /// Runs one step. Steps count from 0; `signal` as in Rank::prepare.
   Timed run(std::int64_t step, double signal);
 
-  /// One more step with a mark around every op, outside every measurement; captured too, so that launch gaps
-  /// are none.
+  /// Runs one more step with a mark around every op, outside every measurement. It is captured too, so that
+  /// launch gaps do not appear.
   StepProfiler::Result profile(std::int64_t step);
 
-  /// Kernels of the captured step that start early; 0 where none is captured.
+  /// Returns the number of kernels of the captured step that start early; 0 if none is captured.
   int early_kernels() const { return captured_ ? captured_->early_kernels() : 0; }
 
  private:
   void note(std::int64_t step, StepBoard::Stage stage);
-  /// What has run may be captured, too.
+  /// Returns true if the step that has run may be captured.
   bool captures() const;
 
   Rank& rank_;

@@ -1,7 +1,7 @@
-// Llama 4's form, as Hugging Face has it. See stored_form.h.
+// Llama 4's layout as Hugging Face stores it. See stored_form.h.
 //
-//   experts.gate_up_proj [E, C, 2F], experts.down_proj [E, F, C]: each expert's matrices transposed, gate before up
-//   q_proj, k_proj: RoPE turns rows 0 and 1 of a head, 2 and 3, ...; here the first row with the first of the second half
+//   experts.gate_up_proj [E, C, 2F], down_proj [E, F, C]: each expert's matrices transposed, gate before up
+//   q_proj, k_proj: RoPE pairs rows 2i and 2i + 1 of a head; here row i is paired with row head_dim/2 + i
 #include "bench/step/stored_form.h"
 
 #include <algorithm>
@@ -12,12 +12,12 @@ namespace {
 
 constexpr std::string_view kExperts = ".experts.";
 
-/// Of "model.layers.0.feed_forward.experts.5.gate_proj.weight" the 5.
+/// Returns 5 for "model.layers.0.feed_forward.experts.5.gate_proj.weight".
 std::int64_t expert_of(const std::string& name, std::size_t at) {
   return std::stoll(name.substr(at + kExperts.size()));
 }
 
-/// visit(index of the parameter, index of the run) for all elements.
+/// Calls visit(index of the parameter, index of the run) for all elements.
 template <class Visit>
 void each_element(const StoredPart& part, const Parameter& p, const Visit& visit) {
   for (std::int64_t r = 0; r < p.rows; ++r)

@@ -1,5 +1,5 @@
-// Where the parameters of a model stand in a file of weights: each in a tensor of its own; or as Llama 4's checkpoints have
-// them, in which the experts of a layer share two tensors.
+// Mapping of a model's parameters to the tensors of a weights file. Either each has a tensor of its own, or,
+// as in Llama 4's checkpoints, all experts of a layer share two tensors.
 #pragma once
 
 #include <cstdint>
@@ -11,35 +11,34 @@
 
 namespace precbench {
 
-/// A parameter's part of a tensor in a file.
+/// Location of a parameter inside a tensor of a file.
 struct StoredPart {
-  std::string name;                  ///< of the tensor
-  std::vector<std::int64_t> shape;   ///< of the whole tensor
-  std::int64_t first = 0, size = 0;  ///< of a run of elements that has the parameter's, among others'
-  std::int64_t offset = 0;           ///< in the run, of row 0 and column 0
-  std::int64_t row_stride = 0, column_stride = 0;  ///< between neighbours of the parameter
-  std::int64_t head_dim =
-      0;  ///< of rows in RoPE's pairs, which are the halves of a head's here; 0: of others
+  std::string name;                  ///< name of the tensor
+  std::vector<std::int64_t> shape;   ///< shape of the whole tensor
+  std::int64_t first = 0, size = 0;  ///< run of elements that contains the parameter, perhaps among others
+  std::int64_t offset = 0;           ///< of row 0 and column 0, from the start of the run
+  std::int64_t row_stride = 0, column_stride = 0;  ///< in elements
+  std::int64_t head_dim = 0;  ///< if rows are in RoPE pairs in the file, in halves of a head here; else 0
 
-  /// Where an element of the parameter stands in the run.
+  /// Returns the index within the run of an element of the parameter.
   std::int64_t at(std::int64_t row, std::int64_t column) const;
-  /// values[p.size()] from and to the run.
+  /// Copies values[p.size()] from the run (gather) or to it (scatter).
   void gather(float* values, const float* run, const Parameter& p) const;
   void scatter(float* run, const float* values, const Parameter& p) const;
-  /// Whether the run is the parameter as it is.
+  /// Returns true if the run is the parameter itself, in the same order.
   bool plain() const { return column_stride == 1 && head_dim == 0; }
 };
 
-/// The form of a file's tensors.
+/// Layout of a file's tensors.
 class StoredForm {
  public:
-  /// `apart`: each parameter has a tensor, whatever model's names they have.
+  /// `apart`: each parameter has its own tensor, even if the model has Llama 4's names.
   StoredForm(const ModelConfig& model, bool apart)
       : fused_(!apart && model.moe && model.moe.names == ExpertNames::llama4),
         experts_(model.moe.rule.experts),
         head_dim_(model.head_dim) {}
 
-  /// Llama 4's own.
+  /// True for Llama 4's own layout.
   bool fused() const { return fused_; }
   StoredPart part_of(const Parameter& p) const;
 

@@ -1,4 +1,4 @@
-// Weights of Llama 4 as Hugging Face has them, in and out, against the library's own tensors.
+// Llama 4 weights in Hugging Face's layout, read and written, against the library's own tensors.
 #include "bench/step/stored_form.h"
 
 #include "bench/measure/predict.h"
@@ -35,7 +35,7 @@ std::vector<float> values_of(const StoredTensor& stored) {
   return values;
 }
 
-/// The weights that ranks have which begin with a file's; they are written to `copy`, unless that is empty.
+/// Returns each rank's weights after loading a file. Writes them to `copy` unless it is empty.
 std::vector<Named> weights_from(const std::string& path, const ModelConfig& model, int ranks, int ep,
                                 const std::string& copy = "") {
   const Plan plan = plan_of(model, ranks, ep);
@@ -54,9 +54,8 @@ std::vector<Named> weights_from(const std::string& path, const ModelConfig& mode
 
 }  // namespace
 
-TEST_CASE(
-    "Llama 4's experts of a layer in one tensor, and its queries and keys, are read as the library has them",
-    "[checkpoint][moe]") {
+TEST_CASE("InitialWeights: Llama 4's fused experts and its queries and keys load as in Hugging Face",
+          "[checkpoint][moe]") {
   const Golden golden = llama4();
   for (const auto& [ranks, ep] : {std::pair{1, 1}, {2, 1}, {2, 2}}) {
     INFO(ranks << " ranks, ep " << ep);
@@ -65,7 +64,8 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("Llama 4's weights are written as the library has them, and read again", "[checkpoint][moe]") {
+TEST_CASE("save_weights: Llama 4's weights are written as in Hugging Face and can be read again",
+          "[checkpoint][moe]") {
   const TempDirectory directory;
   const ModelConfig model = llama4().model;
   const std::string path = directory / "written.safetensors";
@@ -81,11 +81,11 @@ TEST_CASE("Llama 4's weights are written as the library has them, and read again
   CHECK(first_difference(weights_from(path, model, 1, 1).front(), llama4().all("")) == "");
 }
 
-TEST_CASE("a tensor for each of Llama 4's experts is taken for ours, and what is missing is named",
+TEST_CASE("InitialWeights: Llama 4 with a tensor per expert loads and missing tensors are named",
           "[checkpoint][moe]") {
   const TempDirectory directory;
   const Golden golden = llama4();
-  // As a checkpoint of a run has them.
+  // The layout of a run's own checkpoint.
   std::vector<NamedTensor> tensors;
   const Named weights = golden.all("");
   const Layout layout(golden.model, 1);

@@ -1,5 +1,5 @@
-// A run that changes its recipe on a GPU: each recipe's step is captured as a graph of its own, and gives the bits of
-// steps that run op by op.
+// A run that changes its recipe on a GPU: each recipe's step is captured as a graph of its own and gives the
+// bits of steps that run op by op.
 #include "bench/step/rank_testing.h"
 #include "bench/step/step_runner.h"
 #include "kernels/gpu/gpu_testing.h"
@@ -21,7 +21,7 @@ std::vector<double> losses_of(const Plan& plan, bool graph) {
 
 }  // namespace
 
-TEST_CASE("a GPU changes the recipe between two graphs", "[gpu][rank]") {
+TEST_CASE("StepRunner: a recipe switch on a GPU recaptures the graph and equals eager steps", "[gpu][rank]") {
   if (!gpu_here()) return;
   Case c;
   c.recipe = "tensorwise";

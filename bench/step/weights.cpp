@@ -1,4 +1,4 @@
-// Checkpoints in and out. See weights.h.
+// Reads and writes weights. See weights.h.
 #include "bench/step/weights.h"
 
 #include <fmt/format.h>
@@ -24,13 +24,13 @@ bool has_fused_experts(const SafetensorsFile& file) {
   });
 }
 
-/// A tensor's elements from `first` on.
+/// Returns a view of `size` elements of a tensor from `first` on.
 StoredTensor run_of(const StoredTensor& stored, std::int64_t first, std::int64_t size) {
   const std::int64_t element = stored.bytes / stored.size();
   return {stored.name, stored.dtype, {size}, stored.data + first * element, size * element};
 }
 
-/// A checkpoint's weights that have scales stand for something else without them.
+/// Throws if the weights have a file of scales beside them, without which they would be misread.
 void refuse_scaled(const std::string& path) {
   std::filesystem::path scales(path);
   scales.replace_filename(scales.stem().string() + kScaleSuffix + scales.extension().string());
@@ -101,7 +101,7 @@ void set_first_weights(Rank& rank, const Plan& plan, const Checkpoint* trunk, co
 void save_weights(const std::string& path, Rank& rank, Parameters::Kind kind, const ModelConfig& model) {
   const bool writes = rank.comm().rank() == 0;
   const StoredForm form(model, false);
-  std::map<std::string, std::vector<float>> values;  // by tensor
+  std::map<std::string, std::vector<float>> values;  // by name of the tensor
   std::vector<NamedTensor> tensors;
   rank.parameters().save(kind, [&](const Parameter& p, const float* source) {
     if (!writes) return;

@@ -1,4 +1,5 @@
-// Weights in and out as safetensors under Hugging Face names, so that anyone can repeat a step elsewhere.
+// Weights in and out as safetensors under Hugging Face names, so that a step can be reproduced with other
+// programs.
 #pragma once
 
 #include <string>
@@ -15,12 +16,12 @@ namespace precbench {
 /// Standard deviation of freshly initialised matrices.
 inline constexpr auto kInitialDeviation = static_cast<float>(kInitializerRange);
 
-/// A checkpoint to start from: every parameter of the model must be there with its shape; tensors that the
-/// model has no use for (a tied lm_head) become a warning. One with Llama 4's experts of a layer in one tensor is taken for
-/// Hugging Face's, whose queries and keys are in another order too.
+/// Weights from a file to start with. Every parameter of the model must be there with its shape; tensors that
+/// the model does not use (a tied lm_head) cause a warning. A file with the experts of a layer in one tensor
+/// is read as Hugging Face's Llama 4 layout, which also orders the rows of queries and keys differently.
 class InitialWeights {
  public:
-  /// Throws InvalidInput naming what is missing or misshapen.
+  /// Throws InvalidInput naming the missing or misshapen tensor.
   InitialWeights(const std::string& path, const ModelConfig& model);
   const std::vector<std::string>& warnings() const { return warnings_; }
   /// May be called from several ranks at once.
@@ -34,12 +35,12 @@ class InitialWeights {
 
 class Checkpoint;
 
-/// What a run begins with: a trunk's whole state, weights of a file, or drawn ones, changed as the plan says. Of trunk and
-/// file at most one is there; the others are null.
+/// Sets the weights that a run begins with: a trunk's whole state, a file's weights, or random ones, then
+/// changed as the plan says. At most one of `trunk` and `file` is given; the other is null.
 void set_first_weights(Rank& rank, const Plan& plan, const Checkpoint* trunk, const InitialWeights* file);
 
-/// Writes weights (of the master, where there is one) or gradients in FP32, in Hugging Face's form. A collective: every rank
-/// calls it, rank 0 writes.
+/// Writes weights (from the master, if there is one) or gradients in FP32, in Hugging Face's layout. A
+/// collective: every rank calls it, rank 0 writes.
 void save_weights(const std::string& path, Rank& rank, Parameters::Kind kind, const ModelConfig& model);
 
 }  // namespace precbench

@@ -1,4 +1,4 @@
-// One slope through the losses of all trunks. See steady.h.
+// Fits one slope to the losses of all trunks. See steady.h.
 #include "bench/study/steady.h"
 
 #include <fmt/format.h>
@@ -10,7 +10,8 @@
 namespace precbench {
 namespace {
 
-/// The change of the loss from step `from` to step `to` of the trunks: slope times log2(to / from), with its interval.
+/// Returns the change of the trunks' loss from step `from` to step `to`: slope times log2(to / from), with
+/// its interval.
 MeanWithInterval change_between(const std::vector<std::vector<double>>& losses, std::int64_t from,
                                 std::int64_t to, double level) {
   const auto begin = static_cast<std::size_t>(from), end = static_cast<std::size_t>(to);

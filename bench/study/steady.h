@@ -1,12 +1,13 @@
-// From which age on is the BF16 loss of a study's trunks steady? Trunks that start from weights which others trained are
-// re-warmed first: the optimizer's moments fill, and the loss settles on the new text. Forks begin when it has.
+// Finds the age from which the BF16 loss of a study's trunks is steady. Trunks that start from given trained
+// weights are first re-warmed: the optimizer's moments fill, and the loss settles on the new text. Forks
+// begin once it has settled.
 //
-// The rule. Candidate ages are those with a checkpoint. From a candidate on, to the last step, the losses of all trunks are
-// fitted together by
-//   loss(trunk, step) = offset(trunk) + slope * log2(step),
-// least squares; every trunk reads other batches, so the residuals are noise of the batches. The loss is steady from the
-// first candidate on whose slope is not told from zero by a two-sided t test at `level`. Nothing follows the last candidate,
-// so it cannot be shown to be steady: it is taken, with a warning, where no earlier one is.
+// The rule: candidate ages are those with a checkpoint. The losses of all trunks from a candidate to the last
+// step are fitted together by least squares:
+//   loss(trunk, step) = offset(trunk) + slope * log2(step)
+// Every trunk reads other batches, so the residuals are noise of the batches. The loss is steady from the
+// first candidate whose slope a two-sided t test at `level` does not tell from zero. No steps follow the last
+// candidate, so it cannot be shown to be steady: it is used, with a warning, if no earlier candidate is.
 #pragma once
 
 #include <cstdint>
@@ -19,18 +20,19 @@ namespace precbench {
 
 struct SteadyAge {
   std::int64_t age = 0;  ///< steps of the trunks before the forks
-  bool steady = false;   ///< false: the last candidate, as the loss moved from every earlier one on
-  /// How far the loss moves from the age to the last step, nats, with its interval at 1 - level; of the candidate before it
-  /// where none is steady.
+  bool steady = false;   ///< false: the last candidate, because the loss moved from every earlier one on
+  /// Change of the loss from the age to the last step, nats, with its interval at 1 - level; if none is
+  /// steady, from the candidate before the last.
   MeanWithInterval change;
 };
 
-/// `losses`: of each trunk, nats, one a step, all of them as long as the last candidate. `candidates`: ascending, at least
-/// two, the last two at least two steps apart. Throws InvalidInput for a loss that is not finite.
+/// `losses`: nats, by trunk and step, all of them as long as the last candidate. `candidates`: ascending, at
+/// least two, the last two at least two steps apart. Throws InvalidInput for a loss that is not finite.
 SteadyAge find_steady_age(const std::vector<std::vector<double>>& losses,
                           const std::vector<std::int64_t>& candidates, double level);
 
-/// "BF16's loss is steady from step 100 on: it moves by -0.0031 nats [-0.0101, +0.0039] until step 400"
+/// Returns a text such as "BF16's loss is steady from step 100 on: it moves by -0.0031 nats [-0.0101,
+/// +0.0039] until step 400".
 std::string describe(const SteadyAge& found, std::int64_t last);
 
 }  // namespace precbench

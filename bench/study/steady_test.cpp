@@ -1,4 +1,4 @@
-// The rule that ends re-warming, on simulated losses whose truth is known.
+// The rule that ends re-warming, on simulated losses with a known answer.
 #include "bench/study/steady.h"
 
 #include <cmath>
@@ -16,7 +16,8 @@ namespace {
 const std::vector<std::int64_t> kAges = {50, 100, 200, 400};
 constexpr double kLevel = 0.05;
 
-/// How often each age is chosen, in percent; 0 where none is steady. `course`: the mean loss after a step.
+/// Returns how often each age is chosen, percent; key 0: none was steady. `course`: mean loss as a function
+/// of the step.
 std::map<std::int64_t, double> chosen(const std::function<double(double)>& course, double noise, int trunks,
                                       unsigned seed) {
   constexpr int kStudies = 500;
@@ -39,7 +40,7 @@ std::map<std::int64_t, double> chosen(const std::function<double(double)>& cours
 
 }  // namespace
 
-TEST_CASE("find_steady_age: a loss that does not move is steady from the first age on", "[steady]") {
+TEST_CASE("find_steady_age: a constant loss is steady from the first age on", "[steady]") {
   for (const int trunks : {1, 3, 5}) {
     auto ages = chosen([](double) { return 2.3; }, 0.05, trunks, 1);
     CHECK(ages[50] > 92);  // 5% by chance
@@ -48,7 +49,7 @@ TEST_CASE("find_steady_age: a loss that does not move is steady from the first a
 }
 
 TEST_CASE("find_steady_age: forks wait until a transient has ended", "[steady]") {
-  // At step 50 0.1 nats are left of it, at 100 0.002.
+  // The transient is 0.1 nats at step 50 and 0.002 at step 100.
   auto ages = chosen([](double step) { return 2.3 + 5 * std::exp(-step / 12.8); }, 0.05, 3, 2);
   CHECK(ages[50] < 5);
   CHECK(ages[100] > 90);
@@ -57,19 +58,18 @@ TEST_CASE("find_steady_age: forks wait until a transient has ended", "[steady]")
   CHECK(slow[200] > 80);
 }
 
-TEST_CASE("find_steady_age: a loss that rises moves as well", "[steady]") {
+TEST_CASE("find_steady_age: a rising loss is not steady either", "[steady]") {
   auto ages = chosen([](double step) { return 2.3 - 5 * std::exp(-step / 12.8); }, 0.05, 3, 4);
   CHECK(ages[50] < 5);
   CHECK(ages[100] > 90);
 }
 
-TEST_CASE("find_steady_age: more trunks see what fewer cannot", "[steady]") {
+TEST_CASE("find_steady_age: more trunks detect a drift that fewer cannot", "[steady]") {
   const auto drift = [](double step) { return 2.3 - 0.005 * std::log2(step); };
   CHECK(chosen(drift, 0.05, 1, 5)[50] > chosen(drift, 0.05, 8, 6)[50] + 30);
 }
 
-TEST_CASE("find_steady_age: where the loss never stands still the last age is taken, and not called steady",
-          "[steady]") {
+TEST_CASE("find_steady_age: a loss that never settles gives the last age and not steady", "[steady]") {
   std::vector<std::vector<double>> losses(3);
   for (auto& loss : losses)
     for (int step = 1; step <= kAges.back(); ++step)
@@ -81,9 +81,9 @@ TEST_CASE("find_steady_age: where the loss never stands still the last age is ta
   CHECK(contains(describe(found, 400), "still moving at the last age: by -0.10"));
 }
 
-TEST_CASE("find_steady_age: the change until the last step has the interval of a plain regression",
-          "[steady]") {
-  // Four losses after step 2 of one trunk: at steps 3 to 6, log2 of which has a least-squares slope to check by hand.
+TEST_CASE("find_steady_age: the change has the interval of a plain regression", "[steady]") {
+  // Four losses of one trunk after step 2, at steps 3 to 6; their least-squares slope over log2(step) is
+  // checked by hand.
   const std::vector<double> loss = {9, 9, 1.00, 1.10, 0.95, 1.05};
   const SteadyAge found = find_steady_age({loss}, {2, 6}, kLevel);
   double mean_x = 0, xx = 0, xy = 0, yy = 0;

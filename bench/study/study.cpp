@@ -1,4 +1,4 @@
-// The study command: settings, phases, and how many cases run at one time. See study.h.
+// The study command: settings, phases, and the number of cases that run at a time. See study.h.
 #include "bench/study/study.h"
 
 #include <fmt/format.h>
@@ -45,7 +45,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The embedded settings with the file and the flags on top; the device is chosen.
+/// Returns the embedded settings with the file and the flags applied; the device is chosen.
 StudySettings settings_of(const StudyCommand& command) {
   Axes flags = command.axes;
   const auto sensitivity = flags.extract("sensitivity");
@@ -53,7 +53,7 @@ StudySettings settings_of(const StudyCommand& command) {
     check_study_field(name);
     check_study_words(*find_field(name), words);
   }
-  StudySettings given;  // to learn the device, which chooses the defaults
+  StudySettings given;  // to learn the device, which selects the defaults
   if (!command.config.empty()) read_study_file(command.config, given);
   flags.insert(given.work.begin(), given.work.end());
   Case c;
@@ -88,7 +88,7 @@ std::vector<std::string> models_of(const StudySettings& settings) {
                                        : expand_axis(*find_field("model"), models->second);
 }
 
-/// A study of several models is one of each.
+/// Returns one plan per model: a study of several models is one study of each.
 std::vector<StudyPlan> plans_of(const StudySettings& settings, const std::string& out) {
   std::vector<StudyPlan> plans;
   for (const std::string& model : models_of(settings)) plans.emplace_back(settings, model, out);
@@ -100,17 +100,17 @@ void append(Cases& cases, Cases more) {
   cases.insert(cases.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
 }
 
-/// How many cases fit beside each other, and on how many GPUs.
+/// Number of cases that fit at a time, and the number of GPUs.
 struct Room {
   int at_once = 1, gpus = 1;
   bool on_gpu = false;
 };
 
-/// On the CPU one for each thread, on every GPU a few, which hides the start of their processes: as many as memory has
-/// room for, where a quarter of it stays free.
+/// Returns one case per thread on the CPU, and a few on every GPU, which hides the start of processes: as
+/// many as fit into three quarters of the free memory.
 Room room_for(const std::vector<Plan>& plans, int wanted) {
   constexpr std::int64_t kMostOnGpu = 3;
-  constexpr std::int64_t kContext = std::int64_t{1} << 30;  // bytes of a process that the arena does not have
+  constexpr std::int64_t kContext = std::int64_t{1} << 30;  // bytes of a process outside the arena
   std::int64_t largest = 0;
   for (const Plan& plan : plans) {
     if (plan.ranks > 1 && wanted > 1)
@@ -133,7 +133,7 @@ Room room_for(const std::vector<Plan>& plans, int wanted) {
   return room;
 }
 
-/// How many cells of sensitivity are measured, case by case.
+/// Prints the number of sensitivity cells of each case.
 void print_cells(const std::vector<StudyCase>& cases) {
   for (const StudyCase& one : cases)
     if (const std::size_t cells = cells_of(one.fields); cells > 0)
@@ -146,7 +146,7 @@ void print_cells(const std::vector<StudyCase>& cases) {
                      one.fields.batch * one.fields.seq * one.fields.accumulation * one.fields.gpus)));
 }
 
-/// What each part of the study costs, and all of it. `pace`: null where nobody knows.
+/// Prints the cost of each part of the study and of all. `pace`: null if unknown.
 void print_plan(const std::vector<StudyCase>& cases, const std::optional<StudyPace>& pace, const Room& room,
                 const std::string& head) {
   static const std::map<StudyPart, const char*> kWords = {
@@ -177,7 +177,7 @@ void print_plan(const std::vector<StudyCase>& cases, const std::optional<StudyPa
   print_cells(cases);
 }
 
-/// "50, 100 or 200"
+/// Returns a list such as "50, 100 or 200".
 std::string words_with_or(const std::vector<std::int64_t>& numbers) {
   std::string words;
   for (std::size_t i = 0; i < numbers.size(); ++i)
@@ -185,7 +185,8 @@ std::string words_with_or(const std::vector<std::int64_t>& numbers) {
   return words;
 }
 
-/// "study of tiny on cpu: 3 trunks, forks of 60 steps after 100 and 200, checkpoints of 0.1 GiB in out/study"
+/// Returns "study of tiny on cpu: 3 trunks, forks of 60 steps after 100, 200; ...; checkpoints of 0.1 GB and
+/// rows in out/study".
 std::string head_of(const StudySettings& settings, const std::vector<Plan>& trunks, const Room& room,
                     const std::string& out) {
   double bytes = 0;
@@ -203,7 +204,8 @@ std::string head_of(const StudySettings& settings, const std::vector<Plan>& trun
       count_cases(static_cast<std::size_t>(room.at_once)), bytes / 1e9, out);
 }
 
-/// A trunk that reads its text several times learns it by heart, which the verdicts then are about. Empty where it does not.
+/// Returns a warning if a trunk reads its text several times, because verdicts would then concern
+/// memorization; else empty.
 std::string why_too_little_text(const Plan& trunk) {
   const auto text = open_data(data_options(trunk.fields, trunk.model));
   const std::int64_t read = trunk.fields.steps * trunk.tokens_per_step() / trunk.T,
@@ -214,7 +216,7 @@ std::string why_too_little_text(const Plan& trunk) {
       plural(there, "sequence"), trunk.T, read, static_cast<double>(read) / static_cast<double>(there));
 }
 
-/// Why the forks cannot begin: a trunk did not get through. Empty if all did.
+/// Returns why the forks cannot begin: a trunk did not finish. Empty if all did.
 std::string why_no_forks(const std::string& records, const std::vector<Plan>& trunks) {
   std::map<std::string, const Record*> rows;
   const RecordSet set = read_records({records});
@@ -228,8 +230,8 @@ std::string why_no_forks(const std::string& records, const std::vector<Plan>& tr
   return "";
 }
 
-/// Returns when the forks of one model begin: the ages of the settings, or the one from which the losses of its trunks, which
-/// have all ended well, are steady. Says which.
+/// Returns when the forks of one model begin: the ages of the settings, or the one from which the losses of
+/// its finished trunks are steady, which it prints.
 ForkAges fork_ages(const StudySettings& settings, const std::string& records,
                    const std::vector<Plan>& trunks) {
   const std::vector<std::int64_t> kept = settings.kept_ages();
@@ -250,8 +252,8 @@ ForkAges fork_ages(const StudySettings& settings, const std::string& records,
   return {{found.age}, found.steady};
 }
 
-/// What a fork cannot be is refused before the trunks have run, whose states are not there yet. `rungs`: with those whose
-/// recipes the study writes itself.
+/// Refuses impossible forks before the trunks run; their states do not exist yet. `rungs`: includes those
+/// whose recipes the study writes itself.
 void check_forks(std::vector<StudyCase> cases, bool rungs) {
   for (StudyCase& one : cases) {
     if (!rungs && one.place.base) continue;
@@ -260,7 +262,8 @@ void check_forks(std::vector<StudyCase> cases, bool rungs) {
   }
 }
 
-/// A study that is made for its curves alone may have so few; verdicts it has none.
+/// Returns a warning if there are too few trunks for a verdict, which is fine for a study made for its
+/// curves; else empty.
 std::string why_too_few_trunks(const StudySettings& settings) {
   if (settings.trunks >= kFewestTrunks || settings.sensitivity_only) return "";
   return fmt::format("{}: every verdict will be inconclusive; {} are the fewest that settle anything",
@@ -339,7 +342,7 @@ int study(const StudyCommand& command) {
     for (const StudyPlan& model : models) model.write_recipes();
   check_forks(all, !command.dry_run);
   tell_model_warnings(trunks);
-  // A plan is wanted where there is no GPU, too: on a login node, say.
+  // A plan is useful without a GPU too, for example on a login node.
   const bool no_gpu = command.dry_run && trunks.front().on_gpu && find_gpus().count == 0;
   const std::optional<StudyPace> pace =
       no_gpu ? std::nullopt
@@ -369,8 +372,8 @@ int study(const StudyCommand& command) {
     append(forks, resolve(models[i].forks(own, fork_ages(settings, out + "/records.jsonl", own))));
   }
   check_files(forks);
-  options.fresh = false;  // the trunks have begun the folder
-  return std::max(trunks_status, run_sweep(forks, options));  // of done, failures and interrupted the gravest
+  options.fresh = false;  // the trunks have started the folder
+  return std::max(trunks_status, run_sweep(forks, options));  // the worst of done, failures and interrupted
 }
 
 }  // namespace precbench

@@ -1,4 +1,4 @@
-// Which cases a study is made of. See study_plan.h.
+// Generates the cases of a study. See study_plan.h.
 #include "bench/study/study_plan.h"
 
 #include <fmt/format.h>
@@ -30,8 +30,8 @@ void set_fields(Case& c, const Axes& axes) {
     if (name != "model" && name != "recipe") set_text(c, *find_field(name), words.front());
 }
 
-/// What makes forks of two rows comparable: all that defines a trunk and a BF16 fork, what their model and text hold
-/// included, and the rules of the verdict.
+/// Returns an id of what makes the forks of two rows comparable: everything that defines a trunk and a BF16
+/// fork, including their model and text, and the rules of the verdict.
 std::string study_id(const Case& trunk, const Case& fork, const StudySettings& settings) {
   std::uint64_t state = kFingerprintStart;
   for (const Case& c : {trunk, fork}) add_to_fingerprint(state, resolve(c).id);
@@ -39,7 +39,7 @@ std::string study_id(const Case& trunk, const Case& fork, const StudySettings& s
   return fmt::format("{:016x}", state);
 }
 
-/// Takes a bit away from the mantissas or the exponents of a quantized operand; whether there is a format for it.
+/// Removes one mantissa or exponent bit from an operand's format. Returns false if no such format exists.
 bool take_bit(QuantFormat& format, StudyPart part) {
   struct Step {
     const char* from;
@@ -64,8 +64,8 @@ bool take_bit(QuantFormat& format, StudyPart part) {
   return true;
 }
 
-/// `bits` taken away from every operand, or as many as it has; null where none has so many, and of FP8-Flow, which
-/// transposes E4M3 codes alone.
+/// Returns the recipe with `bits` bits removed from every operand, or as many as an operand has. Null if no
+/// operand has that many, and for FP8-Flow, which transposes E4M3 data only.
 std::optional<Recipe> without_bits(const Recipe& recipe, StudyPart part, int bits) {
   Recipe poorer = recipe;
   bool possible = false;
@@ -82,17 +82,18 @@ std::optional<Recipe> without_bits(const Recipe& recipe, StudyPart part, int bit
   return possible ? std::optional(poorer) : std::nullopt;
 }
 
-/// In its products or in what the optimizer keeps.
+/// Returns true if GEMMs or the optimizer's state differ from BF16.
 bool differs_from_bf16(const Recipe& recipe) { return recipe.quantized() || !recipe.optimizer.empty(); }
 
-/// Returns true if the case can measure sensitivity: its gradients can be compared, and its recipe quantizes something.
+/// Returns true if the case can measure sensitivity: its gradients can be compared, and its recipe quantizes
+/// something.
 bool measures_sensitivity(Case c) {
   c.fork_from.clear();
   const Plan plan = resolve(c);
   return plan.recipe.quantized() && plan.why_no_fidelity().empty();
 }
 
-/// The ladders of outliers.
+/// Returns the stresses of the outlier ladders.
 std::vector<Stress> stresses_of(const StudySettings& settings) {
   std::vector<Stress> all;
   for (const auto& [kind, exponents] :
@@ -103,7 +104,7 @@ std::vector<Stress> stresses_of(const StudySettings& settings) {
   return all;
 }
 
-/// "ffn:8:4 ffn:12:4 norm:8:4"
+/// Returns them as text: "ffn:8:4 ffn:12:4 norm:8:4".
 std::string stress_words(const StudySettings& settings) {
   std::string words;
   for (const Stress& stress : stresses_of(settings))
@@ -111,7 +112,7 @@ std::string stress_words(const StudySettings& settings) {
   return words;
 }
 
-/// Before the trunks have run, for the forks of the ladders come last.
+/// Checks the ladders' channels before the trunks run, because the ladders' forks come last.
 void check_channels(const StudySettings& settings, const ModelConfig& model) {
   if (settings.fidelity_batches == 0) return;
   const std::string where = settings.channels_place + ": channels";
@@ -209,7 +210,7 @@ void StudyPlan::write_recipes() const {
 
 StudyCase StudyPlan::fork(const std::string& checkpoint, StudyPart part, std::int64_t trunk, std::int64_t age,
                           std::int64_t seed, const Variant& variant) const {
-  constexpr std::int64_t kSeedsOfTrunk = 1000;  // the data of no two forks is the same, nor a trunk's
+  constexpr std::int64_t kSeedsOfTrunk = 1000;  // no two forks share their data, nor with a trunk
   Case c = fork_base_;
   c.recipe = variant.recipe;
   c.perturb = variant.perturbed ? "ulp" : "none";
@@ -224,7 +225,7 @@ bool StudyPlan::compares_gradients(const Variant& variant) const {
   Case c = fork_base_;
   c.recipe = variant.recipe;
   const Plan plan = resolve(c);
-  // One that multiplies in BF16 has BF16's gradient.
+  // A recipe with BF16 GEMMs has BF16's gradient.
   return settings_.fidelity_batches > 0 && plan.recipe.quantized() && plan.why_no_fidelity().empty();
 }
 
@@ -257,7 +258,7 @@ void StudyPlan::add_ladders(const Plan& trunk, std::int64_t number, const ForkAg
     if (const bool reference = variant.recipe == kReference && !variant.perturbed;
         !variant.asked && !reference)
       continue;
-    // A rung as high as the forks stand is among them already.
+    // A rung at the forks' own value is among the forks already.
     for (const double factor : settings_.learning_rate)
       if (factor != 1)
         add(StudyPart::learning_rate, factor, variant, [&](StudyCase& one) { one.fields.lr *= factor; });
@@ -277,7 +278,7 @@ void StudyPlan::add_sensitivity(const Plan& trunk, std::int64_t number, const Fo
   for (const Variant& variant : variants_) {
     if (!variant.asked) continue;
     StudyCase one = fork(checkpoint_at(trunk, age), StudyPart::sensitivity, number, age, 1, variant);
-    one.fields.steps = 1;  // what is measured comes before it
+    one.fields.steps = 1;  // the measurement comes before the step
     one.fields.warmup = 0;
     one.fields.schedule = "constant";
     one.fields.fidelity_batches = settings_.sensitivity_batches;

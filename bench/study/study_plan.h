@@ -1,4 +1,5 @@
-// The cases of a study. Trunks come first; forks can be resolved only once the states are there that they fork from.
+// The cases of a study. Trunks come first; forks can be resolved only once the states that they start from
+// exist.
 #pragma once
 
 #include <string>
@@ -9,13 +10,13 @@
 
 namespace precbench {
 
-/// A case with its place, before it is resolved.
+/// An unresolved case with its place in the study.
 struct StudyCase {
   Case fields;
   StudyPlace place;
 };
 
-/// When forks begin.
+/// Ages at which forks begin.
 struct ForkAges {
   std::vector<std::int64_t> ages;  ///< steps of the trunks, youngest first
   std::optional<bool> steady;      ///< as in StudyPlace
@@ -23,24 +24,26 @@ struct ForkAges {
 
 class StudyPlan {
  public:
-  /// One model of the settings, and the recipes asked for; the device must be chosen. Throws InvalidInput where these
-  /// are none, or BF16 alone, and "FILE:LINE: why" for a ladder with more channels than the model has.
+  /// Plans one model of the settings with the requested recipes; the device must be chosen. Throws
+  /// InvalidInput if there are no recipes other than BF16, and "FILE:LINE: why" for a ladder with more
+  /// channels than the model has.
   StudyPlan(const StudySettings& settings, const std::string& model, std::string out);
 
   const std::string& model() const { return base_.model; }
   const std::vector<StudyCase>& trunks() const { return trunks_; }
-  /// The first recipe that is asked for.
+  /// Returns the first requested recipe.
   const std::string& first_recipe() const;
-  /// All that is no trunk, trunk by trunk; with sensitivity_only, only the cases that measure sensitivity. `trunks`: those
-  /// above, resolved. Before they have run nobody knows the age of a study that chooses it: the last is taken, and the number of
-  /// cases is the same.
+  /// Returns all cases other than trunks, trunk by trunk; with sensitivity_only, only those that measure
+  /// sensitivity.
+  /// `trunks`: trunks() resolved. In the first overload, before the trunks have run, a study that chooses its
+  /// age assumes the last one, which gives the same number of cases.
   std::vector<StudyCase> forks(const std::vector<Plan>& trunks) const;
   std::vector<StudyCase> forks(const std::vector<Plan>& trunks, const ForkAges& ages) const;
-  /// Writes the recipes of the ladder of bits to OUT/recipes/. Throws InvalidInput where it cannot.
+  /// Writes the recipes of the ladders of bits to OUT/recipes/. Throws InvalidInput if it cannot.
   void write_recipes() const;
 
  private:
-  /// A way to compute a fork.
+  /// A recipe (or perturbed BF16) in which forks run, and its role in the study.
   struct Variant {
     std::string recipe;
     bool perturbed = false;  ///< BF16 with one weight changed: the noise floor
@@ -48,7 +51,7 @@ class StudyPlan {
     std::optional<std::string> apart_from = std::nullopt;
     bool breaks = false;
   };
-  /// A recipe with bits taken away, of mantissas or of exponents.
+  /// A recipe with mantissa or exponent bits removed.
   struct Rung {
     StudyPart part;
     std::string path, base;
@@ -62,7 +65,7 @@ class StudyPlan {
   void make_rungs();
   StudyCase fork(const std::string& checkpoint, StudyPart part, std::int64_t trunk, std::int64_t age,
                  std::int64_t seed, const Variant& variant) const;
-  /// Whether its forks compare gradients: where the settings ask for it and the recipe's can be.
+  /// True if its forks compare gradients: the settings ask for it and the recipe supports it.
   bool compares_gradients(const Variant& variant) const;
   void add_forks(const Plan& trunk, std::int64_t number, const ForkAges& ages,
                  std::vector<StudyCase>& cases) const;
@@ -79,7 +82,7 @@ class StudyPlan {
   std::vector<StudyCase> trunks_;
 };
 
-/// With their places. Throws like resolve().
+/// Resolves the cases, with their places. Throws like resolve().
 std::vector<Plan> resolve(const std::vector<StudyCase>& cases);
 
 }  // namespace precbench

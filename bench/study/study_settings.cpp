@@ -1,4 +1,4 @@
-// Study files: what their keys mean, and which fields of a case they may set. See study_settings.h.
+// Reads study files: the meaning of their keys, and the case fields that they may set. See study_settings.h.
 #include "bench/study/study_settings.h"
 
 #include <fmt/format.h>
@@ -26,7 +26,7 @@ using Words = std::vector<std::string>;
 
 constexpr std::int64_t kMost = 1'000'000'000;
 
-/// Throws InvalidInput unless it is a number in [low, high].
+/// Parses a number. Throws InvalidInput unless it is in [low, high].
 template <class T>
 T number_in(const std::string& word, T low, T high) {
   T value{};
@@ -38,7 +38,7 @@ T number_in(const std::string& word, T low, T high) {
   return value;
 }
 
-/// One number, into `member`.
+/// Returns a setter for one number.
 template <class T>
 auto one(T StudySettings::*member, T low, T high) {
   return [=](StudySettings& settings, const Words& words) {
@@ -47,7 +47,7 @@ auto one(T StudySettings::*member, T low, T high) {
   };
 }
 
-/// A list of numbers, ascending and each once; an empty list is none of them.
+/// Returns a setter for a list of numbers, sorted and without repeats; the list may be empty.
 template <class T>
 auto several(std::vector<T> StudySettings::*member, T low, T high) {
   return [=](StudySettings& settings, const Words& words) {
@@ -89,7 +89,7 @@ void set_breaks(StudySettings& settings, const Words& words) {
 
 using Setter = std::function<void(StudySettings&, const Words&)>;
 
-/// By section; a section's own keys.
+/// Returns the keys that are not case fields, by section.
 const std::map<std::string, std::map<std::string, Setter>>& study_keys() {
   using S = StudySettings;
   constexpr std::int64_t kOne = 1, kNone = 0;
@@ -123,14 +123,14 @@ const std::map<std::string, std::map<std::string, Setter>>& study_keys() {
   return keys;
 }
 
-/// Where fields of a case may stand.
+/// Returns the sections that may contain case fields.
 const std::map<std::string, Axes StudySettings::*>& field_sections() {
   static const std::map<std::string, Axes StudySettings::*> sections = {
       {"work", &StudySettings::work}, {"trunk", &StudySettings::trunk}, {"fork", &StudySettings::fork}};
   return sections;
 }
 
-/// Of a trunk and of a fork these are apart.
+/// True for fields that trunks and forks set separately.
 bool of_schedule(const std::string& name) { return name == "lr" || name == "warmup" || name == "schedule"; }
 
 std::string known_key(const std::string& section, const std::string& key) {
@@ -213,7 +213,7 @@ void set_sensitivity(StudySettings& settings, const std::vector<std::string>& wo
 std::optional<std::string> default_of_study(const Field& field) {
   if (field.name == std::string("sensitivity")) return "";
   if (set_by_study(field.name)) return std::nullopt;
-  if (field.name == std::string("recipe")) return "";  // a study must be told which
+  if (field.name == std::string("recipe")) return "";  // always given by the user
   static const StudySettings kElsewhere = default_study(false), kOnGpu = default_study(true);
   const auto value_in = [&](const StudySettings& settings) {
     const auto set = settings.work.find(field.name);

@@ -1,5 +1,5 @@
-// A study's settings, the cases that it is made of, and its run: with real cases of a small model in child processes that
-// are this test binary.
+// A study's settings, the cases that it consists of, and its run with real cases of a small model in child
+// processes, which are this test binary.
 #include "bench/study/study.h"
 
 #include <fmt/format.h>
@@ -40,14 +40,14 @@ std::string refusal(const std::string& text) {
   return place == std::string::npos ? message : message.substr(place + std::string("study.toml").size());
 }
 
-/// Of tiny with these recipes, on the CPU, where no checkpoint is yet.
+/// Plans a study of tiny with these recipes on the CPU, without any checkpoints.
 StudyPlan plan_of(StudySettings& settings, const std::string& recipes) {
   settings.work["recipe"] = {recipes};
   settings.work["device"] = {"cpu"};
   return StudyPlan(settings, "tiny", "out");
 }
 
-/// By part.
+/// Returns the number of cases by part.
 std::map<StudyPart, int> counts(const std::vector<StudyCase>& cases) {
   std::map<StudyPart, int> counts;
   for (const StudyCase& one : cases) ++counts[one.place.part];
@@ -62,7 +62,7 @@ TEST_CASE("one case of a study", "[.]") {
   });
 }
 
-TEST_CASE("a study file changes what it says and leaves the rest", "[study]") {
+TEST_CASE("read_study_file: a file changes its keys and leaves the rest", "[study]") {
   const StudySettings settings = read(
       "[work]\nmodel = \"15m\"\nseq = 64\n[trunk]\nages = [30, 65, 90]\nlr = 2e-3\n[fork]\nsteps = 40\n"
       "[ladder]\noutlier_ffn = []\nbits = 1\n[control]\nbreak = []\napart = [\"mxfp8_floor:mxfp8\"]\n"
@@ -81,7 +81,7 @@ TEST_CASE("a study file changes what it says and leaves the rest", "[study]") {
   CHECK(settings.margin == 0.01);
 }
 
-TEST_CASE("what a study file cannot say is refused with its line", "[study]") {
+TEST_CASE("read_study_file: invalid settings are refused with their line", "[study]") {
   CHECK(refusal("[trunks]\n").starts_with(":1: unknown section [trunks]"));
   CHECK(refusal("seq = 3\n").starts_with(":1: seq belongs in a section"));
   CHECK(refusal("[fork]\nstep = 3\n") == ":2: unknown key step in [fork]; did you mean steps?");
@@ -99,13 +99,13 @@ TEST_CASE("what a study file cannot say is refused with its line", "[study]") {
   CHECK(refusal("[work]\nbatch = [1, 2]\n") == ":2: --batch: a study takes one value of it");
 }
 
-TEST_CASE("a study is its trunks, and for each of their states every recipe, BF16 and the controls",
+TEST_CASE("StudyPlan: trunks and for each state forks of every recipe and BF16 and the controls",
           "[study]") {
   StudySettings settings = default_study(false);
   settings.trunks = 3, settings.ages = {10, 20}, settings.seeds = 2;
   settings.learning_rate = {1, 3, 10}, settings.bits = 2, settings.exponent_bits = 2,
   settings.ladder_trunks = 1;
-  settings.batch = {1, std::stoll(settings.work.at("batch").front())};  // with what the forks have already
+  settings.batch = {1, std::stoll(settings.work.at("batch").front())};  // includes the forks' own batch
   const StudyPlan plan = plan_of(settings, "blockwise,mxfp8_floor");
   REQUIRE(plan.trunks().size() == 3);
   const std::vector<Plan> trunks = resolve(plan.trunks());
@@ -116,18 +116,18 @@ TEST_CASE("a study is its trunks, and for each of their states every recipe, BF1
   }
   const std::vector<StudyCase> forks = plan.forks(trunks);
   auto parts = counts(forks);
-  // bf16, bf16 perturbed, blockwise, mxfp8_floor; rowwise_e5m2 and rowwise, mxfp8, rowwise_e4m1
+  // bf16, bf16 perturbed, blockwise, mxfp8_floor, and the controls rowwise_e5m2, rowwise, mxfp8, rowwise_e4m1
   CHECK(parts[StudyPart::fork] == 3 * 2 * 2 * 8);
   CHECK(parts[StudyPart::learning_rate] == 2 * 3);
   CHECK(parts[StudyPart::batch] == 3);
   CHECK(parts[StudyPart::bits] == 2 * 2);
-  CHECK(parts[StudyPart::exponent_bits] == 2);  // from E4M3 to E3M3; no format is E2M3
+  CHECK(parts[StudyPart::exponent_bits] == 2);  // from E4M3 to E3M3; there is no E2M3
 
   std::set<std::int64_t> seeds, trunk_seeds;
   for (const Plan& trunk : trunks) trunk_seeds.insert(trunk.fields.seed);
   std::map<std::string, std::set<std::string>> by_data;  // recipes
   for (const auto& [fields, place] : forks) {
-    CHECK(!trunk_seeds.contains(fields.seed));  // forks see text in another order than any trunk has
+    CHECK(!trunk_seeds.contains(fields.seed));  // forks read the text in another order than any trunk
     CHECK(fields.fork_from == checkpoint_at(trunks[static_cast<std::size_t>(place.trunk - 1)], place.age));
     if (place.part != StudyPart::fork) continue;
     seeds.insert(fields.seed);
@@ -138,7 +138,7 @@ TEST_CASE("a study is its trunks, and for each of their states every recipe, BF1
   for (const auto& [data, recipes] : by_data) CHECK(recipes.size() == 8);
 }
 
-TEST_CASE("sensitivity: a study measures it at the oldest state, for each recipe that is asked for",
+TEST_CASE("StudyPlan: sensitivity is measured at the oldest state for each requested recipe",
           "[study][sensitivity]") {
   StudySettings settings = default_study(false);
   settings.trunks = 3, settings.ages = {10, 20}, settings.ladder_trunks = 2;
@@ -151,7 +151,7 @@ TEST_CASE("sensitivity: a study measures it at the oldest state, for each recipe
   set_sensitivity(settings, {"gemms", "blocks"});
   settings.sensitivity_batches = 3;
   const std::vector<StudyCase> with = cases_of();
-  // Two recipes on two trunks; AdamW's moments alone quantize no GEMM.
+  // Two recipes on two trunks; coat's moments quantize no GEMM.
   CHECK(counts(with)[StudyPart::sensitivity] == 2 * 2);
   CHECK(with.size() == without.size() + 4);
   settings.sensitivity_only = true;
@@ -165,7 +165,7 @@ TEST_CASE("sensitivity: a study measures it at the oldest state, for each recipe
   }
 }
 
-TEST_CASE("sensitivity: a study file asks for cells, and what it cannot say is refused",
+TEST_CASE("read_study_file: sensitivity cells are read and invalid ones refused",
           "[study][sensitivity]") {
   CHECK(default_study(false).sensitivity.empty());
   CHECK(read("[sensitivity]\ncells = [\"gemms\", \"best\"]\nbatches = 5\n").sensitivity == "gemms,best");
@@ -184,7 +184,7 @@ TEST_CASE("sensitivity: a study file asks for cells, and what it cannot say is r
                  "--sensitivity: \"block\" is none of standard, all, gemms"));
 }
 
-TEST_CASE("sensitivity: a study without forks measures cells alone, and a full one goes on from it",
+TEST_CASE("study: --sensitivity-only measures cells and a full study continues from it",
           "[study][sensitivity]") {
   const TempDirectory directory;
   const std::string model = directory.write(
@@ -224,7 +224,7 @@ TEST_CASE("sensitivity: a study without forks measures cells alone, and a full o
                       {StudyPart::trunk, 2}, {StudyPart::fork, 2 * 3}, {StudyPart::sensitivity, 1}});
 }
 
-TEST_CASE("a study takes a row whose optimizer alone keeps less, and probes no gradient of it", "[study]") {
+TEST_CASE("StudyPlan: a recipe that only changes optimizer state is forked without a gradient probe", "[study]") {
   StudySettings settings = default_study(false);
   const StudyPlan plan = plan_of(settings, "coat,mxfp8");
   int coats = 0;
@@ -237,7 +237,7 @@ TEST_CASE("a study takes a row whose optimizer alone keeps less, and probes no g
   CHECK(refusal_of([&] { plan_of(settings, "bf16"); }).starts_with("--recipe: a study compares recipes"));
 }
 
-TEST_CASE("a study is another one with another model or text, and with other rules", "[study]") {
+TEST_CASE("study_id: another model or text or margin gives another study", "[study]") {
   const TempDirectory directory;
   const auto id_of = [&](int width, const std::string& text, double margin) {
     const std::string model = directory.write(
@@ -259,7 +259,7 @@ TEST_CASE("a study is another one with another model or text, and with other rul
   CHECK(id_of(32, words, 0.005) != first);
 }
 
-TEST_CASE("bits are taken from mantissas and from exponents, each format to its next", "[study]") {
+TEST_CASE("StudyPlan: ladders of bits step each format to the next narrower one", "[study]") {
   const TempDirectory directory;
   nlohmann::json row = recipe_to_json(find_recipe("tensorwise"));
   row["name"] = "wide";
@@ -287,7 +287,7 @@ TEST_CASE("bits are taken from mantissas and from exponents, each format to its 
         "--out: cannot write " + last + ": No space left on device");
 }
 
-TEST_CASE("FP8-Flow has no rungs of bits: it transposes E4M3 codes alone", "[study]") {
+TEST_CASE("StudyPlan: FP8-Flow has no rungs of bits", "[study]") {
   StudySettings settings = default_study(false);
   settings.bits = 2, settings.exponent_bits = 2;
   const TempDirectory directory;
@@ -302,14 +302,14 @@ TEST_CASE("FP8-Flow has no rungs of bits: it transposes E4M3 codes alone", "[stu
   CHECK(rungs("blockwise_pow2") == std::pair(2, 1));
 }
 
-TEST_CASE("what no fork can be is refused before the trunks run", "[study]") {
+TEST_CASE("study: impossible forks are refused before the trunks run", "[study]") {
   const TempDirectory directory;
   StudyCommand command;
   command.axes = {{"model", {"tiny-moe"}}, {"recipe", {"rowwise"}}, {"device", {"cpu"}}};
   command.config = directory.write("study.toml", "[ladder]\nchannels = 4000\n");
   command.out = directory / "out";
   command.options.quiet = true;
-  command.options.child = {"/bin/false"};  // no step is timed before
+  command.options.child = {"/bin/false"};  // fails if a step is timed before
   for (const bool dry_run : {true, false}) {
     command.dry_run = dry_run;
     CHECK(refusal_of([&] { study(command); }) ==
@@ -318,13 +318,13 @@ TEST_CASE("what no fork can be is refused before the trunks run", "[study]") {
   }
 }
 
-TEST_CASE("channels of ladders that nobody climbs may be any", "[study]") {
+TEST_CASE("StudyPlan: channels of unused ladders are not limited", "[study]") {
   StudySettings settings = default_study(false);
   settings.channels = 4000, settings.fidelity_batches = 0;
   CHECK(plan_of(settings, "rowwise").trunks().size() == 5);
 }
 
-TEST_CASE("steps that take too long end the wait for an estimate, and the plan goes without", "[study]") {
+TEST_CASE("measure_pace: returns nothing if steps take too long and throws if they fail", "[study]") {
   Case c;
   c.device = "cpu";
   CHECK(!measure_pace({"/bin/sleep", "3600"}, c, "rowwise", 0.1));
@@ -332,7 +332,7 @@ TEST_CASE("steps that take too long end the wait for an estimate, and the plan g
                  "tiny bf16 does not run here"));
 }
 
-TEST_CASE("a dry run of a study looks at its folder, and makes none", "[study]") {
+TEST_CASE("study: a dry run checks its folder and creates none", "[study]") {
   const TempDirectory directory;
   const std::string file = directory.write("file", "");
   StudyCommand command;
@@ -346,7 +346,7 @@ TEST_CASE("a dry run of a study looks at its folder, and makes none", "[study]")
   CHECK(!std::filesystem::exists(directory / "new"));
 }
 
-TEST_CASE("a control that is asked for is one row with both roles", "[study]") {
+TEST_CASE("StudyPlan: a control that is also requested is one row with both roles", "[study]") {
   StudySettings settings = default_study(false);
   const StudyPlan plan = plan_of(settings, "mxfp8_floor");
   const auto forks = plan.forks(resolve(plan.trunks()));
@@ -359,7 +359,7 @@ TEST_CASE("a control that is asked for is one row with both roles", "[study]") {
   CHECK_THROWS_AS(plan_of(settings, "bf16"), InvalidInput);
 }
 
-TEST_CASE("a study of fewer trunks than settle anything says so before it runs", "[study]") {
+TEST_CASE("study: fewer trunks than a verdict needs are a warning", "[study]") {
   const TempDirectory directory;
   const std::string text = directory.write("text.txt", std::string(20000, 'x')),
                     model = directory.write(
@@ -384,7 +384,7 @@ TEST_CASE("a study of fewer trunks than settle anything says so before it runs",
   CHECK(!contains(said(3), "inconclusive"));
 }
 
-TEST_CASE("study --init-from: defaults re-warm at a low rate until the loss is steady, on CPU and GPU", "[study][init]") {
+TEST_CASE("default_study: with --init-from trunks re-warm at a low rate until the loss is steady", "[study][init]") {
   for (const bool gpu : {false, true}) {
     const StudySettings plain = default_study(gpu), trained = default_study(gpu, true);
     CHECK_FALSE(plain.steady);
@@ -402,7 +402,7 @@ TEST_CASE("study --init-from: defaults re-warm at a low rate until the loss is s
   }
 }
 
-TEST_CASE("kept_ages: where forks wait for a steady loss they are the doublings of the first, and two at least",
+TEST_CASE("kept_ages: with steady ages they are at least two doublings of the first",
           "[study][init]") {
   CHECK(read("[trunk]\nages = \"steady\"\n[rewarm]\nfirst = 20\nmost = 170\n").kept_ages() ==
         std::vector<std::int64_t>{20, 40, 80, 160});
@@ -414,7 +414,7 @@ TEST_CASE("kept_ages: where forks wait for a steady loss they are the doublings 
         ":2: trained_tokens: \"lots\" is not a number of tokens, such as 300B, 2T or 1.5e9");
 }
 
-TEST_CASE("a study that is cut off and started again ends as one that was not", "[study]") {
+TEST_CASE("study: a study that is interrupted and started again ends with the same rows and cards", "[study]") {
   const TempDirectory directory;
   const std::string model = directory.write(
       "small.json", R"({"layers":1,"width":32,"ffn":64,"heads":2,"kv_heads":2,"vocab":256,"tied":true})");
@@ -448,12 +448,13 @@ TEST_CASE("a study that is cut off and started again ends as one that was not", 
     return rows;
   };
   const auto whole = rows_in();
-  // 2 trunks; at 2 ages bf16, perturbed, rowwise, rowwise_e5m2; 2 rungs of rates, 1 of mantissas, 1 of exponents
+  // 2 trunks; at 2 ages bf16, perturbed, rowwise, rowwise_e5m2; 2 learning rates, 1 rung of mantissas, 1 of
+  // exponents
   CHECK(whole.size() == 2 + 2 * 2 * 4 + 2 + 1 + 1);
   const std::string text = file_text(records), whole_cards = file_text(cards);
   REQUIRE(contains(whole_cards, "\"rowwise\""));
 
-  // The same rows as a kill leaves them, with the cards of then.
+  // The same rows as a kill leaves them, with the cards of that time.
   const auto end_of_line = [&](std::size_t lines) {
     std::size_t end = 0;
     while (lines-- > 0) end = text.find('\n', end) + 1;
@@ -474,7 +475,7 @@ TEST_CASE("a study that is cut off and started again ends as one that was not", 
     CHECK(file_text(cards) == whole_cards);
   }
 
-  // Afresh, with the old rows beside the new.
+  // Starts afresh; the old rows are moved aside.
   std::filesystem::remove(records + ".1");
   const Answer fresh =
       output_of(fmt::format(PRECBENCH_BINARY_DIR
@@ -498,7 +499,7 @@ TEST_CASE("a study that is cut off and started again ends as one that was not", 
   CHECK(file_text(cards) == whole_cards);
 }
 
-TEST_CASE("study: steady ages and trained tokens are for weights that were trained before", "[study][init]") {
+TEST_CASE("study: steady ages and trained tokens need weights that were trained before", "[study][init]") {
   StudySettings settings = default_study(false);
   settings.steady = true;
   CHECK(contains(refusal_of([&] { plan_of(settings, "rowwise"); }), "add --init-from, or give the ages"));
@@ -513,7 +514,7 @@ TEST_CASE("study: steady ages and trained tokens are for weights that were train
         "precbench: --trained-tokens: \"2X\" is not a number of tokens, such as 300B, 2T or 1.5e9\n");
 }
 
-TEST_CASE("study: its forks begin at the age that is chosen, and say so", "[study][init]") {
+TEST_CASE("StudyPlan: forks begin at the chosen age and record that it is steady", "[study][init]") {
   StudySettings settings = default_study(false, true);
   settings.work["init_from"] = {"w.safetensors"};
   settings.trained_tokens = 2'000'000'000'000;
@@ -538,8 +539,8 @@ TEST_CASE("study: its forks begin at the age that is chosen, and say so", "[stud
   }
 }
 
-TEST_CASE("study --dry-run --device cuda: a machine without a GPU gets the plan without its time", "[study][init]") {
-  if (find_gpus().count > 0) return;  // there the steps are timed
+TEST_CASE("study: a CUDA dry run without a GPU prints the plan without a time", "[study][init]") {
+  if (find_gpus().count > 0) return;  // with a GPU the steps would be timed
   const TempDirectory directory;
   const std::string text = directory.write("text.txt", std::string(2'000'000, 'x'));
   const Answer answer = output_of(fmt::format(
@@ -553,7 +554,7 @@ TEST_CASE("study --dry-run --device cuda: a machine without a GPU gets the plan 
   CHECK(!std::filesystem::exists(directory / "out"));
 }
 
-TEST_CASE("study --init-from: re-warms, chooses the age and forks there, and again after a restart", "[study][init]") {
+TEST_CASE("study: with --init-from it re-warms and chooses the age and forks there again after a restart", "[study][init]") {
   const TempDirectory directory;
   std::string letters;
   std::uint32_t state = 1;
@@ -571,7 +572,8 @@ TEST_CASE("study --init-from: re-warms, chooses the age and forks there, and aga
       model, text, weights));
   INFO(made.text);
   REQUIRE(made.status == 0);
-  // At a rate that moves nothing the loss is steady at once; at a usual one that of weights which know little falls to the end.
+  // With a tiny rate the loss is steady at once; with a usual one the loss of undertrained weights falls to
+  // the end.
   for (const auto& [rate, age, steady] : {std::tuple("1e-9", 4, true), std::tuple("1e-3", 16, false)}) {
     const std::string config = directory.write(
         "study.toml",

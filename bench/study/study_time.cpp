@@ -1,4 +1,4 @@
-// Timing a few steps. See study_time.h.
+// Times a few steps. See study_time.h.
 #include "bench/study/study_time.h"
 
 #include <fmt/format.h>
@@ -14,8 +14,8 @@
 namespace precbench {
 namespace {
 
-/// Steps that the probes before a run are worth: for every batch and stress a gradient of BF16 and one of the recipe, and a
-/// gradient for each cell of --sensitivity.
+/// Returns the cost of the probes before a run in steps: for every batch and stress a gradient of BF16 and
+/// one of the recipe, and a gradient for each cell of --sensitivity.
 double gradients_of(const Case& c) {
   const std::size_t stresses = parse_fidelity_stress(c.fidelity_stress).size();
   return static_cast<double>(c.fidelity_batches) *
@@ -28,7 +28,7 @@ struct Timed {
 
 using OptionalTimed = std::optional<Timed>;
 
-/// Null where it takes longer than `patience_s`.
+/// Returns null if it takes longer than `patience_s`.
 OptionalTimed time_steps(const std::vector<std::string>& child, Case c, const std::string& recipe,
                          std::int64_t steps, double patience_s) {
   c.recipe = recipe;
@@ -51,7 +51,7 @@ OptionalTimed time_steps(const std::vector<std::string>& child, Case c, const st
   return Timed{std::max(0.0, all.count() - static_cast<double>(steps) * step_s), step_s};
 }
 
-/// More steps where they are quick: those of a large model on a CPU take seconds each.
+/// Runs more steps if they are quick; steps of a large model on a CPU take seconds each.
 OptionalTimed time_steps(const std::vector<std::string>& child, const Case& c, const std::string& recipe,
                          double patience_s) {
   constexpr std::int64_t kFew = 2, kMany = 8;
@@ -65,7 +65,7 @@ OptionalTimed time_steps(const std::vector<std::string>& child, const Case& c, c
 
 std::size_t cells_of(Case c) {
   if (c.sensitivity.empty()) return 0;
-  c.fork_from.clear();  // it need not be there yet
+  c.fork_from.clear();  // it may not exist yet
   return most_cells(resolve(c));
 }
 

@@ -1,4 +1,4 @@
-// See token_count.h.
+// Parses token counts. See token_count.h.
 #include "bench/study/token_count.h"
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 namespace precbench {
 
 std::int64_t parse_token_count(const std::string& text) {
-  constexpr double kMost = 9e15;  // whole numbers are exact up to there
+  constexpr double kMost = 9e15;  // doubles represent integers exactly up to here
   constexpr std::string_view kSuffixes = "kmbt";
   double value = 0;
   const char* const end = text.data() + text.size();

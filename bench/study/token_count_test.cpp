@@ -6,7 +6,7 @@
 
 using namespace precbench;
 
-TEST_CASE("parse_token_count: plain numbers, exponents and suffixes", "[study]") {
+TEST_CASE("parse_token_count: plain numbers and exponents and suffixes", "[study]") {
   CHECK(parse_token_count("2T") == 2'000'000'000'000);
   CHECK(parse_token_count("2t") == 2'000'000'000'000);
   CHECK(parse_token_count("300B") == 300'000'000'000);
@@ -16,7 +16,7 @@ TEST_CASE("parse_token_count: plain numbers, exponents and suffixes", "[study]")
   CHECK(parse_token_count("1") == 1);
 }
 
-TEST_CASE("parse_token_count: what is no number of tokens is refused", "[study]") {
+TEST_CASE("parse_token_count: other text and numbers out of range are refused", "[study]") {
   for (const char* text : {"", "T", "2TB", "two", "2 T", "1e9x", "-"})
     CHECK(refusal_of([&] { parse_token_count(text); }) ==
           "\"" + std::string(text) + "\" is not a number of tokens, such as 300B, 2T or 1.5e9");

@@ -1,4 +1,4 @@
-// Opens what cases will read, and tries what they will write. See case_files.h.
+// Opens the inputs of cases, and tests whether their outputs can be written. See case_files.h.
 #include "bench/sweep/case_files.h"
 
 #include <fmt/format.h>
@@ -30,26 +30,26 @@ namespace fs = std::filesystem;
   throw InvalidInput(fmt::format("{}: cannot make the folder {}: {}", flag, folder.string(), why));
 }
 
-/// The longest suffix that a file has while it is written, a process id in it (safetensors_write.cpp).
+/// Longest suffix of a file while it is being written, which contains a process id (safetensors_write.cpp).
 constexpr const char* kLongestSuffix = ".4194304.tmp";
 
 [[noreturn]] void cannot_write(const std::string& flag, const fs::path& path, const std::string& why) {
   throw InvalidInput(fmt::format("{}: cannot write {}: {}", flag, path.string(), why));
 }
 
-/// Throws InvalidInput for a file that could be opened under its name and not under the one it has while it is written.
+/// Throws InvalidInput if the file's temporary name is too long or otherwise impossible.
 void check_name(const std::string& flag, const fs::path& path) {
   if (const std::error_code error = try_make(path.string() + kLongestSuffix))
     cannot_write(flag, path, error.message());
 }
 
-/// Leaves an existing file as it is, and no new one behind.
+/// Leaves an existing file unchanged, and no new one behind.
 void check_writable(const std::string& flag, const fs::path& path) {
   std::error_code error;
   if (path.has_parent_path()) fs::create_directories(path.parent_path(), error);
   if (error) cannot_make(flag, path.parent_path(), error.message());
   const bool existed = fs::exists(path, error);
-  // What is saved replaces the file; a device would be lost, and to open a pipe waits for its reader.
+  // Saving replaces the file: a device would be lost, and opening a pipe waits for its reader.
   if (fs::is_other(path, error))
     throw InvalidInput(fmt::format("{}: {}: not a regular file", flag, path.string()));
   errno = 0;
@@ -59,7 +59,7 @@ void check_writable(const std::string& flag, const fs::path& path) {
   check_name(flag, path);
 }
 
-/// Throws what check_writable would, without making a file or folder that stays.
+/// Throws what check_writable would, without creating a file or folder that stays.
 void try_writable(const std::string& flag, const fs::path& path) {
   std::error_code ignored;
   const fs::path folder = path.parent_path();
@@ -73,7 +73,7 @@ void try_writable(const std::string& flag, const fs::path& path) {
   check_name(flag, path);
 }
 
-/// A case's outputs would overwrite each other, or what the case starts from and a second one would, too.
+/// Throws if a case's outputs would overwrite each other or its own first weights.
 void check_distinct(const Case& c) {
   std::map<fs::path, std::string> flags;
   for (const char* name : {"init_from", "save_init", "save_grads", "save_final"}) {
@@ -87,7 +87,8 @@ void check_distinct(const Case& c) {
   }
 }
 
-/// What cases fork from, or would go on from. Many fork from one.
+/// Opens the checkpoints that cases fork from or would resume from. Each trunk is opened once for all its
+/// forks.
 void check_checkpoints(const std::vector<Plan>& cases) {
   std::map<std::string, Checkpoint> trunks;
   for (const Plan& plan : cases) {
@@ -126,9 +127,9 @@ void check_outputs(const Plan& plan) {
 
 void check_inputs(const std::vector<Plan>& cases) {
   std::map<std::tuple<std::string, std::string, std::int64_t>, DataOptions>
-      corpora;  // by path, glob, vocabulary
+      corpora;  // by path, glob, vocabulary size
   std::set<std::tuple<std::string, std::string, std::int64_t, std::int64_t, std::int64_t>>
-      held_out;  // and by length of a sequence, and tokens
+      held_out;  // by the same, sequence length, and tokens
   std::set<std::pair<std::string, std::string>> checkpoints;
   for (const Plan& plan : cases) {
     const Case& c = plan.fields;

@@ -1,4 +1,4 @@
-// The files that a case reads and writes, looked at before anything runs.
+// Checks the files that a case reads and writes before anything runs.
 #pragma once
 
 #include <vector>
@@ -7,18 +7,18 @@
 
 namespace precbench {
 
-/// Throws InvalidInput where the data or the weights of a case are missing, unreadable, corrupt, too short or
-/// another model's, or where what it saves cannot be written or would overwrite another of its files. Each corpus
-/// and each checkpoint is opened once; the folders of saved weights are made.
+/// Throws InvalidInput if a case's data or weights are missing, unreadable, corrupt, too short or of another
+/// model, or if an output cannot be written or would overwrite another of the case's files. Opens each corpus
+/// and checkpoint once. Creates the folders of saved weights.
 void check_files(const std::vector<Plan>& cases);
 
-/// Refuses what check_files does, of a dry run: leaves no file or folder behind.
+/// The same for a dry run: leaves no file or folder behind.
 void try_files(const std::vector<Plan>& cases);
 
-/// The part that writes nothing: what cases read, and that no two of a case's files are one.
+/// The part that writes nothing: checks inputs, and that no two of a case's files are the same.
 void check_inputs(const std::vector<Plan>& cases);
 
-/// The part about what a case saves, of one that is read by other means.
+/// Checks the outputs of a case whose inputs are checked elsewhere.
 void check_outputs(const Plan& plan);
 
 }  // namespace precbench

@@ -1,4 +1,4 @@
-// Files of cases before anything runs: what is refused, with what words, and what is left behind.
+// Checks of a case's files before anything runs: refusals, their texts, and files left behind.
 #include "bench/sweep/case_files.h"
 
 #include <fmt/format.h>
@@ -27,7 +27,7 @@ std::string refusal(const std::vector<Case>& cases) {
 
 }  // namespace
 
-TEST_CASE("what a sweep reads is checked before it starts", "[files]") {
+TEST_CASE("check_files: inputs are checked before a sweep starts", "[files]") {
   const TempDirectory directory;
   Case c;
   c.data = directory.write("text.txt", std::string(200, 'x'));
@@ -39,7 +39,7 @@ TEST_CASE("what a sweep reads is checked before it starts", "[files]") {
   CHECK(refusal({c}) == "--init-from: " + c.init_from + ": No such file or directory");
 }
 
-TEST_CASE("held-out text that is missing or too short is refused before the sweep", "[files][held_out]") {
+TEST_CASE("check_files: missing or short held-out text is refused", "[files][held_out]") {
   const TempDirectory directory;
   Case c;
   c.eval_every = 10;
@@ -57,14 +57,14 @@ TEST_CASE("held-out text that is missing or too short is refused before the swee
   CHECK(refusal({c}).ends_with("--eval-tokens 9223372036854775807 needs 72057594037927936"));
 }
 
-TEST_CASE("weights are saved to where they can be written, and their folder is made", "[files]") {
+TEST_CASE("check_files: outputs must be writable and their folders are created", "[files]") {
   const TempDirectory directory;
   Case c;
   c.save_init = directory / "new/folder/init.safetensors";
   c.save_final = directory.write("final.safetensors", "old");
   CHECK(refusal({c}) == "");
   CHECK(std::filesystem::is_directory(directory / "new/folder"));
-  CHECK(!std::filesystem::exists(c.save_init));  // nothing is left of the trial
+  CHECK(!std::filesystem::exists(c.save_init));  // no trace of the test file
   CHECK(std::filesystem::file_size(c.save_final) == 3);
 
   c.save_grads = directory / "final.safetensors/grads.safetensors";
@@ -75,14 +75,14 @@ TEST_CASE("weights are saved to where they can be written, and their folder is m
   CHECK(refusal({c}).starts_with("--save-grads: cannot make the folder /dev/null: "));
 }
 
-TEST_CASE("a checkpoint that cannot be started from is refused before the sweep", "[files]") {
+TEST_CASE("check_files: an unreadable checkpoint is refused", "[files]") {
   const TempDirectory directory;
   Case c;
   c.init_from = directory.write("broken.safetensors", "no checkpoint");
   CHECK(refusal({c}).starts_with(c.init_from));
 }
 
-TEST_CASE("a checkpoint with a dtype that is not read is refused before the sweep", "[files]") {
+TEST_CASE("check_files: a checkpoint with an unsupported dtype is refused", "[files]") {
   const TempDirectory directory;
   Case c;
   c.init_from = directory / "weights.safetensors";
@@ -103,10 +103,10 @@ TEST_CASE("a checkpoint with a dtype that is not read is refused before the swee
   const std::string refused = fmt::format("{}: tensor '{}' is F8_E4M3; weights must be F32, BF16 or F16",
                                           c.init_from, tensors[1].name);
   CHECK(refusal({c}) == refused);
-  CHECK(refusal_of([&] { check_inputs({resolve(c)}); }) == refused);  // a dry run
+  CHECK(refusal_of([&] { check_inputs({resolve(c)}); }) == refused);  // as in a dry run
 }
 
-TEST_CASE("checkpoints need a folder that can be written", "[files]") {
+TEST_CASE("check_files: checkpoints need a writable folder", "[files]") {
   const TempDirectory directory;
   Case c;
   c.checkpoint_every = 2;
@@ -120,7 +120,7 @@ TEST_CASE("checkpoints need a folder that can be written", "[files]") {
   CHECK(refusal({c}) == "--checkpoint-dir: cannot make the folder " + c.checkpoint_dir + ": Not a directory");
 }
 
-TEST_CASE("a pipe or a device is neither read nor written", "[files]") {
+TEST_CASE("check_files: pipes and devices are neither read nor written", "[files]") {
   const TempDirectory directory;
   const std::string pipe = directory / "pipe";
   REQUIRE(mkfifo(pipe.c_str(), 0644) == 0);
@@ -134,7 +134,7 @@ TEST_CASE("a pipe or a device is neither read nor written", "[files]") {
   CHECK(refusal({device}) == "--save-final: /dev/null: not a regular file");
 }
 
-TEST_CASE("no two outputs share a file, and none is the one that is read", "[files]") {
+TEST_CASE("check_outputs: outputs must differ from each other and from inputs", "[files]") {
   const TempDirectory directory;
   Case c;
   c.save_init = directory / "w.safetensors";
@@ -142,7 +142,7 @@ TEST_CASE("no two outputs share a file, and none is the one that is read", "[fil
   const std::string refused =
       "--save-grads: " + c.save_grads + " is the file of --save-init, too; choose another";
   CHECK(refusal({c}) == refused);
-  CHECK(refusal_of([&] { check_inputs({resolve(c)}); }) == refused);  // a dry run
+  CHECK(refusal_of([&] { check_inputs({resolve(c)}); }) == refused);  // as in a dry run
   CHECK(refusal_of([&] { check_outputs(resolve(c)); }) == refused);
   CHECK(!std::filesystem::exists(directory / "new"));
   c.save_grads = "";

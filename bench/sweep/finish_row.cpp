@@ -1,4 +1,4 @@
-// Doubts first: they are warnings of what is measured, whatever of it can be recorded. See finish_row.h.
+// Adds doubts before removing values, because they are about the measurement as it was. See finish_row.h.
 #include "bench/sweep/finish_row.h"
 
 #include <algorithm>

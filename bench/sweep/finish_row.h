@@ -6,9 +6,9 @@
 
 namespace precbench {
 
-/// Returns the record as a row: with a warning for each doubt about its speed (results/step_time.h), and without what
-/// readers would refuse (results/readable_record.h). A record that cannot be read back at all becomes a crashed row that
-/// says why.
+/// Returns the record as a row: with a warning for each doubt about its speed (results/step_time.h), and
+/// without values that readers would refuse (results/readable_record.h). A record that cannot be read back at
+/// all becomes a crashed row with the reason.
 Record finish_row(const Plan& plan, Record record);
 
 }  // namespace precbench

@@ -1,4 +1,4 @@
-// Rows against this machine and the files that cases leave. See finished_rows.h.
+// Compares rows with this machine and with the files that cases leave. See finished_rows.h.
 #include "bench/sweep/finished_rows.h"
 
 #include <fmt/format.h>
@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The environment of a case that would run now, by kind of device. To ask a GPU takes time.
+/// Environment of a case that would run now, by kind of device; cached because querying a GPU takes time.
 class Here {
  public:
   const Environment& of(const std::string& device) {
@@ -37,8 +37,8 @@ class Here {
   std::map<std::string, Environment> known_;
 };
 
-/// The first file that the case is to write and that is not there; empty if there is none. A trunk's checkpoints are what
-/// its study forks from.
+/// Returns the first missing output of the case; empty if there is none. Includes a trunk's checkpoints,
+/// because its study forks from them.
 std::string missing_output(const Plan& plan) {
   const Case& c = plan.fields;
   std::vector<std::string> paths = {c.save_init, c.save_final, c.save_grads};
@@ -62,7 +62,7 @@ void rewrite_without(const std::set<std::size_t>& dropped, const std::vector<Loc
   try {
     for (std::size_t i = 0; i < records.size(); ++i)
       if (!dropped.count(i)) append_record(next, records[i].record);
-  } catch (...) {  // half of the rows are of no use beside all of them
+  } catch (...) {  // do not leave half of the rows beside all of them
     fs::remove(next, error);
     throw;
   }
@@ -77,7 +77,7 @@ void rewrite_without(const std::set<std::size_t>& dropped, const std::vector<Loc
   check(path);
 }
 
-/// Cases of the grid that have a row of schema 1 and none of today.
+/// Prints the number of cases that have a row of schema 1 and none of the current schema.
 void tell_of_older_rows(const RecordSet& set, const std::vector<Plan>& grid) {
   std::set<std::string> ids;
   for (const LocatedRecord& located : set.records) ids.insert(located.record.id);
@@ -102,8 +102,8 @@ void tell_of_older_rows(const RecordSet& set, const std::vector<Plan>& grid) {
 
 }  // namespace
 
-/// Gives rows the place in a study that the grid has now for them: whoever asks for one more recipe may find its rows
-/// there, made as a control's. Returns whether any has changed.
+/// Gives rows their current place in the study: a newly requested recipe may already have rows as a control.
+/// Returns true if any has changed.
 bool move_places(RecordSet& set, const std::map<std::string, const Plan*>& cases) {
   bool moved = false;
   for (LocatedRecord& located : set.records) {
@@ -125,8 +125,8 @@ Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, 
   Here here;
   Rows rows;
   std::set<std::size_t> dropped;
-  std::map<std::string, std::string> machines;  // by id, of rows made on another
-  std::map<std::string, std::size_t> hosts;     // rows that count and were made on another
+  std::map<std::string, std::string> machines;  // by id, for rows made on another machine
+  std::map<std::string, std::size_t> hosts;  // number of rows that count although made on another host
   for (std::size_t i = 0; i < set.records.size(); ++i) {
     const Record& record = set.records[i].record;
     const Environment& env = set.records[i].env();

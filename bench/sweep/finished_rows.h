@@ -1,4 +1,5 @@
-// Which cases of a sweep are finished: what the rows of an earlier start are worth here and now (sweep.h).
+// Decides which cases of a sweep are finished, from the rows of earlier starts, this machine and existing
+// files (sweep.h).
 #pragma once
 
 #include <map>
@@ -9,15 +10,16 @@
 
 namespace precbench {
 
-/// Status by id.
+/// Row statuses by id.
 using Rows = std::map<std::string, Status>;
 
 inline bool is_failure(Status status) { return status == Status::crashed || status == Status::timeout; }
 
-/// The rows of the file `path` that are answers to the grid's cases, and all those of other cases. Rows to be
-/// replaced leave the file: of cases whose saved weights are gone, with `retry_failed` of those that failed;
-/// the file as it was is then at spare_name(path). Rows of record schema 1 answer nothing: their ids do not say what
-/// the names of the case stood for. What the user must know of the others goes to standard error, a line each.
+/// Returns the rows of the file `path` that count as results of the grid's cases, and all rows of other
+/// cases. Removes rows to be replaced from the file: cases whose saved weights are gone and, with
+/// `retry_failed`, failed ones; the original file is then kept at spare_name(path). Rows of record schema 1
+/// do not count, because their ids do not cover what the case's names stood for. Prints a line on standard
+/// error for each kind of row that is ignored.
 Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, bool retry_failed);
 
 }  // namespace precbench

@@ -1,4 +1,4 @@
-// Groups of cases, and two records made one. See interleave.h.
+// Groups cases, and pools two records. See interleave.h.
 #include "bench/sweep/interleave.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 using Number = OptionalNumber;
 
-/// f of both, or the one that is there.
+/// Returns f of both values, or the one that is present.
 template <class F>
 Number merged(const Number& a, const Number& b, F&& f) {
   return a && b ? Number(f(*a, *b)) : a ? a : b;
@@ -29,7 +29,7 @@ Number higher(const Number& a, const Number& b) {
   return merged(a, b, [](double x, double y) { return std::max(x, y); });
 }
 
-/// Appends what is not there yet.
+/// Appends the texts that are not there yet.
 void unite(SharedList<std::string>& all, const std::vector<std::string>& more) {
   for (const std::string& text : more)
     if (!std::count(all.begin(), all.end(), text)) all.push_back(text);
@@ -79,7 +79,7 @@ std::vector<std::vector<std::size_t>> recipe_groups(const std::vector<Plan>& gri
   for (std::size_t i = 0; i < grid.size(); ++i) {
     Case rest = grid[i].fields;
     rest.recipe.clear();
-    rest.flow.clear();  // another recipe in all but name
+    rest.flow.clear();  // flow amounts to another recipe
     const auto [place, added] = group_of.emplace(case_to_json(rest).dump(), groups.size());
     if (added) groups.emplace_back();
     groups[place->second].push_back(i);

@@ -1,6 +1,6 @@
-// Interleaved sweeps: their order, what two runs become, and that no accident loses or doubles one. The child
-// of these sweeps is this test binary: the hidden test below writes its recipe into a log and takes longer
-// with every line that is there, as a GPU does that warms up.
+// Interleaved sweeps: their order, the pooling of two runs, and that no accident loses or duplicates one. The
+// child of these sweeps is this test binary: the hidden test below appends its recipe to a log and takes
+// longer with every line in it, like a GPU that warms up.
 #include "bench/sweep/interleave.h"
 
 #include <fmt/format.h>
@@ -40,7 +40,7 @@ Words lines_of(const std::string& path) {
   return lines;
 }
 
-/// The log is the case's save_init.
+/// Plays one case; the log is the case's save_init.
 Record fake_run(const Case& c, const NodeShare&, StepBoard&) {
   const Words before = lines_of(c.save_init);
   std::ofstream(c.save_init, std::ios::app) << c.recipe << "\n";
@@ -78,7 +78,7 @@ struct Fixture {
       }
     return cases;
   }
-  /// By recipe and seed; every row is valid and there once.
+  /// Returns the rows by recipe and seed; every row must be valid.
   std::map<std::pair<std::string, std::int64_t>, Record> rows() const {
     std::map<std::pair<std::string, std::int64_t>, Record> found;
     const RecordSet set = read_records({options.out});
@@ -99,7 +99,8 @@ struct Fixture {
 
 TEST_CASE("one case of an interleaved sweep", "[.]") { be_child(kFakeCase, fake_run); }
 
-TEST_CASE("recipes run there and back, setting by setting, and a steady drift cancels", "[interleave]") {
+TEST_CASE("run_sweep: interleaved recipes run there and back per setting and a steady drift cancels",
+          "[interleave]") {
   const Fixture f;
   const auto grid = f.grid({"bf16", "rowwise", "mxfp8"}, {10, 11});
   CHECK(run_sweep(grid, f.options) == kSweepDone);
@@ -134,7 +135,7 @@ TEST_CASE("recipes run there and back, setting by setting, and a steady drift ca
   CHECK(lines_of(f.log) == twice);
 }
 
-TEST_CASE("finished cases are left out of the round", "[interleave]") {
+TEST_CASE("run_sweep: finished cases are left out of the interleaving", "[interleave]") {
   const Fixture f;
   SweepOptions plain = f.options;
   plain.interleave = false;
@@ -145,7 +146,8 @@ TEST_CASE("finished cases are left out of the round", "[interleave]") {
   CHECK(f.rows().at({"bf16", 10}).timing->runs.size() == 2);
 }
 
-TEST_CASE("a case that fails in either run is a row and is not run again", "[interleave]") {
+TEST_CASE("run_sweep: an interleaved case that fails in either run is a row and does not run again",
+          "[interleave]") {
   for (const std::int64_t seed : {kCrashes, kCrashesAtSecond}) {
     const Fixture f;
     CHECK(run_sweep(f.grid({"bf16", "rowwise", "mxfp8"}, {seed}), f.options) == kSweepFailures);
@@ -158,7 +160,7 @@ TEST_CASE("a case that fails in either run is a row and is not run again", "[int
   }
 }
 
-TEST_CASE("killed with SIGKILL at any moment, an interleaved sweep goes on with the run that is missing",
+TEST_CASE("run_sweep: an interleaved sweep killed at any moment continues with the missing run",
           "[interleave]") {
   const Fixture f;
   auto grid = f.grid({"bf16", "tensorwise", "rowwise", "mxfp8"}, {10, 11, 12, 13, 14});
@@ -175,14 +177,14 @@ TEST_CASE("killed with SIGKILL at any moment, an interleaved sweep goes on with 
     CHECK(row.timing->runs.size() == 2);
     CHECK(row.training->loss.front() == std::sqrt(static_cast<double>(key.second)));
   }
-  // At most the run in flight was lost at each kill.
+  // Each kill lost at most the run in flight.
   const std::size_t runs = lines_of(f.log).size();
   CHECK(runs >= 2 * grid.size());
   CHECK(runs <= 2 * grid.size() + kills);
   CHECK(!f.leaves_first_runs());
 }
 
-TEST_CASE("a first run from another machine is not pooled", "[interleave]") {
+TEST_CASE("run_sweep: a first run from another machine is not pooled", "[interleave]") {
   const Fixture f;
   Case c = f.grid({"bf16"}, {10})[0];
   StepBoard board;
@@ -199,7 +201,7 @@ TEST_CASE("pool_runs: a pair with stalls has the speed of its mean step", "[inte
   Record first = samples::gpu_record("rowwise", 200), second = first;
   for (Record* r : {&first, &second}) r->timing->runs.clear(), r->timing->between_runs.reset();
   for (const std::size_t i : {1, 3, 5, 7})
-    second.timing->samples_ms[i] = 700;  // of 11, so that the median stays
+    second.timing->samples_ms[i] = 700;  // of 11 samples, so the median stays
   second.timing->median_ms = 200.16;
   const Record pooled = pool_runs(first, second);
   const double tokens = static_cast<double>(*first.training->tokens_per_step);
@@ -207,12 +209,12 @@ TEST_CASE("pool_runs: a pair with stalls has the speed of its mean step", "[inte
   CHECK(std::fabs(*pooled.metrics->tokens_per_s / (tokens * 1e3 / *mean_step_ms(*pooled.timing)) - 1) <
         1e-12);
   CHECK(*pooled.metrics->mfu_bf16 < 0.9 * *first.metrics->mfu_bf16);
-  // A first run that was all stalls is taken for one: the pair's speed is made anew.
+  // If the first run consists of stalls, too, the pair's speed is computed from the mean again.
   const Record other = pool_runs(pooled, pooled);
   CHECK(std::fabs(*other.metrics->tokens_per_s / *pooled.metrics->tokens_per_s - 1) < 1e-12);
 }
 
-TEST_CASE("two runs make one record", "[interleave]") {
+TEST_CASE("pool_runs: two runs become one record with equal weights", "[interleave]") {
   Record first = samples::gpu_record("rowwise", 200), second = samples::gpu_record("rowwise", 300);
   for (Record* r : {&first, &second}) r->timing->runs.clear(), r->timing->between_runs.reset();
   second.timing->samples_ms.resize(5);
@@ -227,7 +229,7 @@ TEST_CASE("two runs make one record", "[interleave]") {
   CHECK(pooled.timing->samples_ms.size() == 16);
   CHECK(pooled.timing->outliers == std::vector<std::int64_t>{15});
   CHECK(pooled.timing->median_ms == 250);  // each run counts the same
-  CHECK(*pooled.timing->iqr_ms > 50);      // and what lies between them is in the spread
+  CHECK(*pooled.timing->iqr_ms > 50);      // the difference between the runs is in the spread
   CHECK(pooled.timing->between_runs == 100.0 / 250);
   CHECK(pooled.timing->runs[1].samples == 5);
   for (const auto member : {&Metrics::tokens_per_s, &Metrics::tokens_per_s_per_gpu, &Metrics::tflops_per_gpu,
@@ -240,13 +242,14 @@ TEST_CASE("two runs make one record", "[interleave]") {
   CHECK(pooled.warnings == Words{"a neighbour"});
   CHECK(pooled.training->loss == first.training->loss);
 
-  // An emulated recipe has no speed before and none after.
+  // An emulated recipe has no speed in its runs and none in the pooled record.
   Record emulated = samples::cpu_record("mxfp8");
   emulated.timing->runs.clear();
   CHECK(!pool_runs(emulated, emulated).metrics->tokens_per_s.has_value());
 }
 
-TEST_CASE("cases that differ in more than the recipe are not one group", "[interleave]") {
+TEST_CASE("recipe_groups: cases that differ in more than the recipe are in different groups",
+          "[interleave]") {
   std::vector<Case> grid(6);
   grid[1].recipe = grid[3].recipe = "mxfp8";
   grid[2].seq = grid[3].seq = 256;

@@ -1,4 +1,4 @@
-// Progress lines.
+// Formats and prints progress lines. See progress.h.
 #include "bench/sweep/progress.h"
 
 #include <fmt/format.h>
@@ -19,13 +19,13 @@ CaseLabels::CaseLabels(const std::vector<Plan>& grid) : fields_{find_field("mode
     const bool varies = std::any_of(grid.begin(), grid.end(), [&](const Plan& plan) {
       return get_text(plan.fields, field) != get_text(grid.front().fields, field);
     });
-    // A model that is cut is another.
+    // A model with fewer layers is another model.
     const bool cut = &field == find_field("layers") && !grid.empty() && grid.front().fields.layers != 0;
     if (!shown && (varies || cut)) fields_.push_back(&field);
   }
 }
 
-/// "trunk 2, age 100, seed 1, learning_rate 3"
+/// Returns "trunk 2, age 100, seed 1, learning_rate 3".
 std::string words_of(const StudyPlace& place) {
   std::string words = fmt::format("trunk {}", place.trunk);
   if (place.part != StudyPart::trunk) words += fmt::format(", age {}, seed {}", place.age, place.seed);
@@ -47,7 +47,7 @@ std::string CaseLabels::of(const Plan& plan) const {
 std::string count_cases(std::size_t count) { return plural(count, "case"); }
 
 std::string describe_seconds(double seconds) {
-  constexpr double kLongest = 1e12;  // beyond any sweep; what is not finite is no whole number
+  constexpr double kLongest = 1e12;  // longer than any sweep; avoids converting values that are not finite
   const auto whole = static_cast<long long>(std::ceil(std::fmin(seconds, kLongest)));
   if (whole < 60) return fmt::format("{} s", whole);
   if (whole < 3600) return fmt::format("{} m {:02} s", whole / 60, whole % 60);

@@ -1,5 +1,5 @@
-// What a running sweep says on standard error: one line per finished case, and on a terminal a status line
-// below them that is written over.
+// Progress of a running sweep on standard error: one line per finished case, and on a terminal a status line
+// below them that is overwritten.
 #pragma once
 
 #include <chrono>
@@ -12,39 +12,40 @@
 
 namespace precbench {
 
-/// "tiny mxfp8 seq=256 gpus=2": model, recipe, how many layers where not all, and every other axis that varies over the grid.
+/// Labels of cases, "tiny mxfp8 seq=256 gpus=2": model, recipe, layers if reduced, and every axis that varies
+/// over the grid.
 class CaseLabels {
  public:
   explicit CaseLabels(const std::vector<Plan>& grid);
   std::string of(const Plan& plan) const;
-  /// Model and recipe first, then the rest.
+  /// Returns model and recipe first, then the rest.
   const std::vector<const Field*>& fields() const { return fields_; }
 
  private:
   std::vector<const Field*> fields_;
 };
 
-/// "1 case", "32 cases"
+/// Returns "1 case", "32 cases".
 std::string count_cases(std::size_t count);
 
-/// "7 s", "1 m 20 s", "2 h 05 m"
+/// Returns "7 s", "1 m 20 s", "2 h 05 m".
 std::string describe_seconds(double seconds);
 
-/// The outcome in a few words: "ok, loss 3.214, 30100 tokens/s", "oom: 141 GiB needed ...".
+/// Returns the outcome in a few words: "ok, loss 3.214, 30100 tokens/s", "oom: 141 GiB needed ...".
 std::string describe_outcome(const Record& record);
 
 class Progress {
  public:
-  /// `finished` of the grid's cases have been there before and are not announced; of `half_finished` the
-  /// first of two runs has.
+  /// `finished` cases of the grid have rows already and are not announced; `half_finished` ones have the
+  /// first of two runs.
   Progress(const std::vector<Plan>& grid, std::size_t finished, std::size_t half_finished, bool quiet);
   void start(const Plan& plan);
   void finish(const Plan& plan, const Record& record);
-  /// The first of two runs has ended; the case is not done yet.
+  /// Reports that the first of two runs has ended; the case is not done yet.
   void first_run(const Plan& plan, const Record& record);
-  /// A line that is not about the end of a case.
+  /// Prints a line that does not report the end of a case.
   void note(const std::string& line);
-  /// Before anything else is printed.
+  /// Call before anything else is printed.
   void clear_status();
 
  private:
@@ -54,8 +55,8 @@ class Progress {
 
   CaseLabels labels_;
   std::size_t total_, done_;
-  double left_;        ///< cases to be done at the start, half ones counted as such
-  double worked_ = 0;  ///< cases done since the start; the first of two runs is half of one
+  double left_;        ///< cases left at the start; half-finished ones count half
+  double worked_ = 0;  ///< cases done since the start; the first of two runs counts half
   bool quiet_, terminal_;
   Clock::time_point began_ = Clock::now();
   std::map<std::string, Clock::time_point> cases_began_;  // by id

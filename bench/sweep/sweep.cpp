@@ -1,4 +1,4 @@
-// The loop over cases, the folder it writes to, and what becomes a row.
+// The loop over cases, and the conversion of their results into rows.
 #include "bench/sweep/sweep.h"
 
 #include <fmt/format.h>
@@ -54,7 +54,7 @@ std::string one_line(const std::string& text) {
   return line;
 }
 
-/// The last lines of what a child printed, as the end of an error message.
+/// Returns the end of a child's output, as the end of an error message.
 std::string said(const CaseProcessResult& result) {
   constexpr std::size_t kShown = 400;
   std::string text = one_line(result.last_lines);
@@ -62,14 +62,14 @@ std::string said(const CaseProcessResult& result) {
   return text.empty() ? "" : "; its last words: " + text;
 }
 
-/// Which of several processes, as the start of an error message.
+/// Returns the name of the process concerned, as the start of an error message.
 std::string at(const CaseProcessResult& result) { return result.where.empty() ? "" : result.where + ": "; }
 
 bool killed_from_outside(const CaseProcessResult& result) {
   return result.end == End::signalled && result.code == SIGKILL && !result.out_of_memory;
 }
 
-/// `place`: of the cases that run at one time.
+/// `place`: index among the cases that run at a time.
 CaseProcessResult run_everywhere(const Plan& plan, const SweepOptions& options, int place,
                                  const std::function<bool()>& stop) {
   if (options.coordinator) return options.coordinator->run(options.child, plan, options.timeout_s);
@@ -78,7 +78,7 @@ CaseProcessResult run_everywhere(const Plan& plan, const SweepOptions& options, 
   return run_case_process(options.child, plan.fields, share, options.timeout_s, stop);
 }
 
-/// The row of a case whose process has ended. Throws InvalidInput if it refused its input.
+/// Returns the row of a case whose process has ended. Throws InvalidInput if the process refused its input.
 Record row_of_one(const Plan& plan, const CaseProcessResult& result, double timeout_s) {
   if (result.end == End::timed_out)
     return failed_record(plan, Status::timeout,
@@ -107,7 +107,7 @@ Record row_of_one(const Plan& plan, const CaseProcessResult& result, double time
   }
 }
 
-/// The same, with the process of several that it is about in front, and what the sweep knows of its case.
+/// The same, with the name of the process concerned, if there are several, and the case's place in a study.
 Record row_of(const Plan& plan, const CaseProcessResult& result, const SweepOptions& options) {
   Record record = row_of_one(plan, result, options.timeout_s);
   record.study = plan.study;
@@ -125,12 +125,12 @@ Record row_of(const Plan& plan, const CaseProcessResult& result, const SweepOpti
   return record;
 }
 
-/// Status by id of the rows that count as finished.
+/// Returns the statuses, by id, of the rows that count as finished.
 Rows finished_rows(const SweepFolder& folder, const std::vector<Plan>& grid, const SweepOptions& options) {
   const std::string path = folder.records();
   if (options.fresh && fs::exists(path)) fs::rename(path, spare_name(path));
   if (options.fresh) fs::remove(folder.first_runs());
-  for (const Plan& plan : grid)  // a case that starts over must not go on from an old checkpoint
+  for (const Plan& plan : grid)  // a case that starts over must not resume from an old checkpoint
     if (options.fresh && writes_checkpoints(plan.fields))
       if (const std::string old = checkpoint_folder(plan); fs::exists(old)) fs::rename(old, spare_name(old));
   if (!fs::exists(path)) return {};
@@ -138,7 +138,7 @@ Rows finished_rows(const SweepFolder& folder, const std::vector<Plan>& grid, con
   return read_finished_rows(path, grid, options.retry_failed);
 }
 
-/// First runs by id of the cases that lack a row.
+/// Returns the first runs, by id, of the cases that lack a row.
 std::map<std::string, Record> unpaired_runs(const SweepFolder& folder, const Rows& rows) {
   std::map<std::string, Record> first_runs;
   if (!fs::exists(folder.first_runs())) return first_runs;
@@ -148,7 +148,7 @@ std::map<std::string, Record> unpaired_runs(const SweepFolder& folder, const Row
   return first_runs;
 }
 
-/// Of `rows`, drops what is not, or no longer, in the file.
+/// Removes from `rows` those that are not in the file, or no longer.
 void keep_rows_in(const std::string& path, Rows& rows) {
   std::set<std::string> ids;
   if (std::error_code error; fs::is_regular_file(path, error))
@@ -161,7 +161,7 @@ std::size_t count_finished(const std::vector<Plan>& grid, const Rows& rows) {
       std::count_if(grid.begin(), grid.end(), [&](const Plan& plan) { return rows.count(plan.id) > 0; }));
 }
 
-/// "30 ok, 1 oom, 1 crashed"
+/// Returns "30 ok, 1 oom, 1 crashed".
 std::string tally(const std::vector<Plan>& grid, const Rows& rows) {
   std::map<Status, int> counts;
   for (const Plan& plan : grid) ++counts[rows.at(plan.id)];
@@ -171,7 +171,7 @@ std::string tally(const std::vector<Plan>& grid, const Rows& rows) {
   return text;
 }
 
-/// `lost`: files that cases of this start could not write.
+/// `lost`: number of files that cases of this start could not write.
 int summarize(const std::vector<Plan>& grid, const Rows& rows, std::size_t lost,
               const SweepOptions& options) {
   const bool failures =
@@ -185,7 +185,7 @@ int summarize(const std::vector<Plan>& grid, const Rows& rows, std::size_t lost,
     tell(fmt::format("precbench: {} could not be written; the rows say which (warnings)",
                      plural(lost, "file")));
   if (options.quiet) return status;
-  // A standard output that takes nothing is told at the end of the program (exit_status_of).
+  // An unwritable standard output is reported at the end of the program (exit_status_of).
   std::fputs(fmt::format("{}: {}{}\nrecords: {}/records.jsonl; compare them with: precbench report {}\n",
                          count_cases(grid.size()), tally(grid, rows),
                          failures ? "; --retry-failed runs crashed and timed out ones again" : "",
@@ -195,20 +195,19 @@ int summarize(const std::vector<Plan>& grid, const Rows& rows, std::size_t lost,
   return status;
 }
 
-/// What one sweep has done so far, and how it goes on. Everything below `mutex` is read and changed under it while cases
-/// run at one time.
+/// State of a sweep. When several cases run at a time, all members below `mutex` are accessed under it.
 struct Sweep {
   const std::vector<Plan>& grid;
   const SweepOptions& options;
   SweepFolder& folder;
   Rows rows;
-  std::map<std::string, Record> first_runs;  ///< by id; of cases without a row
+  std::map<std::string, Record> first_runs;  ///< by id; only cases without a row
   Progress progress;
-  std::size_t lost_files = 0;          ///< that cases could not write
-  std::vector<std::string> lost = {};  ///< processes for want of which it ends; those of an interrupt are not
+  std::size_t lost_files = 0;          ///< number of files that cases could not write
+  std::vector<std::string> lost = {};  ///< lost processes that end the sweep; empty after an interrupt
   std::mutex mutex = {};
-  std::exception_ptr failure = {};  ///< of one of the cases at one time: ends the others
-  std::size_t next = 0;             ///< of the grid: the first case that nobody has looked at
+  std::exception_ptr failure = {};  ///< of one of several parallel cases; ends the others
+  std::size_t next = 0;             ///< index of the first case that has not been considered yet
 
   bool finished(const Plan& plan) const { return rows.count(plan.id) > 0; }
 
@@ -217,7 +216,7 @@ struct Sweep {
     return work();
   }
 
-  /// One run of a case; null if the sweep was interrupted or cannot go on.
+  /// Runs a case once. Null if the sweep was interrupted or cannot continue.
   std::optional<Record> run(const Plan& plan, int place = 0) {
     if (interrupted()) return std::nullopt;
     if (options.coordinator) lost = options.coordinator->lost();
@@ -247,8 +246,8 @@ struct Sweep {
     }
   }
 
-  /// One run of a case that needs two: the first is kept aside, the second makes the row, and so does a
-  /// failure at once. False if it did not run to its end.
+  /// Runs a case that needs two runs once: keeps the first run aside; the second run, or a failure, makes the
+  /// row. Returns false if it did not run to its end.
   bool run_one_of_two(const Plan& plan) {
     const std::optional<Record> record = run(plan);
     if (!record) return false;
@@ -266,8 +265,8 @@ struct Sweep {
     return true;
   }
 
-  /// There and back over one setting's recipes until each has its row: twice over all of it is enough, unless
-  /// a first run is left from another program or machine. False if the sweep ends here.
+  /// Goes back and forth over one setting's recipes until each has its row: twice over all of them suffices,
+  /// unless a first run is left from another program or machine. Returns false if the sweep ends here.
   bool run_group(const std::vector<std::size_t>& group) {
     const auto done = [&](std::size_t i) { return finished(grid[i]); };
     for (bool there = true; !std::all_of(group.begin(), group.end(), done); there = !there)
@@ -283,7 +282,7 @@ struct Sweep {
     if (options.interleave) {
       for (const std::vector<std::size_t>& group : recipe_groups(grid))
         if (!run_group(group)) return;
-      // Another interrupted sweep's may be among them.
+      // Runs of another interrupted sweep may be among them.
       if (std::all_of(first_runs.begin(), first_runs.end(),
                       [&](const auto& run) { return rows.count(run.first); }))
         fs::remove(folder.first_runs());
@@ -297,7 +296,7 @@ struct Sweep {
     if (failure) std::rethrow_exception(failure);
   }
 
-  /// Takes the next case that nobody has taken, until there is none or the sweep ends.
+  /// Takes the next free case until there is none or the sweep ends.
   void run_in_turn(int place) {
     try {
       for (;;) {

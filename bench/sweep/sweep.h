@@ -1,16 +1,15 @@
 // The sweep runner: one process per case, one line per finished case in DIR/records.jsonl, and a second start
-// that goes on where the first one ended.
+// that continues where the first one ended.
 //
 // A case is finished when its id has a row, whatever the row's status: unsupported, oom and diverged are
-// answers, and crashed or timeout would most likely come again (--retry-failed runs those two once more). A
-// row of another kind of machine (another GPU; on the CPU another processor) stays but is no answer here; one
-// of another host of this kind is, and is told. Nor is a row an answer whose weights were to be saved and are
-// not there.
-// What a killed sweep had in flight has no row and is done again. A child that something outside killed is
-// run a second time at once.
+// results, and crashed or timeout would most likely repeat (--retry-failed runs those two again). A row of
+// another kind of machine (another GPU or CPU model) is kept but does not count; one of another host of the
+// same kind counts, and a message says so. A row does not count either if the weights that its case was to
+// save are missing. Cases in flight when a sweep is killed have no row and run again. A child that is killed
+// from outside runs a second time at once.
 //
-// An interleaved sweep keeps the first run of a case in DIR/records.jsonl.first-runs until the second has
-// made the row. Started again, it goes on with the run that is missing.
+// An interleaved sweep keeps the first run of a case in DIR/records.jsonl.first-runs until the second run has
+// completed the row. When started again, it continues with the missing run.
 #pragma once
 
 #include <string>
@@ -24,32 +23,30 @@ namespace precbench {
 class Coordinator;
 
 struct SweepOptions {
-  std::string out = "out";    ///< folder of records.jsonl; made if missing
-  bool fresh = false;         ///< move the old records aside (records.jsonl.1, .2, ...) and do every case
-  bool retry_failed = false;  ///< do cases again whose row says crashed or timeout
+  std::string out = "out";    ///< folder of records.jsonl; created if missing
+  bool fresh = false;         ///< moves the old records aside (records.jsonl.1, .2, ...) and runs every case
+  bool retry_failed = false;  ///< runs cases again whose row says crashed or timeout
   bool quiet = false;         ///< no progress lines
-  bool summary = true;        ///< on standard output, how many cases ended how
-  bool interleave = false;    ///< run the recipes of a setting A B B A; see interleave.h
+  bool summary = true;        ///< prints the number of cases by status on standard output
+  bool interleave = false;    ///< runs the recipes of a setting A B B A; see interleave.h
   double timeout_s = 3600;    ///< of one case; 0: none
-  /// Cases at one time, where losses are wanted and no speeds: their rows have none. Cases of one rank each, which take
-  /// turns on `gpus` GPUs. Not with interleave or a coordinator.
+  /// Number of cases at a time, for sweeps that need losses and no speeds: their rows have none. All cases
+  /// must have one rank; they take turns on `gpus` GPUs. Not with interleave or a coordinator.
   int at_once = 1, gpus = 1;
-  std::vector<std::string> child = {"/proc/self/exe",
-                                    "run-case"};  ///< the command that case_process.h describes
-  Coordinator* coordinator =
-      nullptr;  ///< of several processes that take part in every case; null: this one alone
+  std::vector<std::string> child = {"/proc/self/exe", "run-case"};  ///< command as in case_process.h
+  Coordinator* coordinator = nullptr;  ///< if several processes take part in every case; else null
 };
 
-/// Runs what is not finished yet and returns how it ended (sweep_status.h). `device` must be
-/// chosen: not auto. Throws InvalidInput if the folder cannot be written, another sweep is writing to it, or a
-/// case turns out to have bad input; finished rows stay in each of these.
+/// Runs what is not finished yet and returns the exit status (sweep_status.h). `device` must be chosen: not
+/// auto. Throws InvalidInput if the folder cannot be written, another sweep is writing to it, or a case turns
+/// out to have bad input; finished rows are kept in all of these.
 int run_sweep(const std::vector<Plan>& grid, const SweepOptions& options);
 
-/// Gives each of so many cases at one time its part of the CPU's threads, by OMP_NUM_THREADS of this process and those that
-/// it starts; bits do not depend on how many a case has.
+/// Divides the CPU's threads among `at_once` cases by setting OMP_NUM_THREADS of this process and its
+/// children. Results do not depend on the number of threads.
 void share_threads(int at_once);
 
-/// Appends to DIR/records.jsonl under the same lock as a sweep. Throws InvalidInput or CannotKeepRow.
+/// Appends to DIR/records.jsonl under the lock of a sweep. Throws InvalidInput or CannotKeepRow.
 void append_to_folder(const std::string& folder, const Record& record);
 
 }  // namespace precbench

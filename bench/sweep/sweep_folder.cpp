@@ -1,4 +1,4 @@
-// Locking, checking and appending. See sweep_folder.h.
+// Locks, checks and appends. See sweep_folder.h.
 #include "bench/sweep/sweep_folder.h"
 
 #include <fcntl.h>
@@ -59,7 +59,7 @@ void check_files_in(const fs::path& folder) {
 }  // namespace
 
 void check_out(const std::string& path) {
-  // The longest of the names that come to stand there.
+  // Checks the longest of the names that will be created there.
   std::error_code error = try_make(path);
   if (!error && first_runs_in(path).size() >= PATH_MAX)
     error = std::make_error_code(std::errc::filename_too_long);
@@ -79,7 +79,7 @@ SweepFolder::SweepFolder(const std::string& path) : path_(path) {
   const std::string lock = lock_in(path_);
   lock_ = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (lock_ < 0) cannot("write to", path, std::strerror(errno));
-  // A sweep that was killed while it started a child leaves the lock with the child for a moment.
+  // A sweep that was killed while starting a child leaves the lock with the child for a moment.
   using namespace std::chrono;
   for (const auto end = steady_clock::now() + kLockPatience;
        flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK && steady_clock::now() < end;)
@@ -115,7 +115,7 @@ void SweepFolder::append_row(const Record& record) {
   try {
     append(records(), record);
   } catch (...) {
-    last_ = identity();  // what there is of the file now is our doing
+    last_ = identity();  // the file's current state is our own doing
     throw;
   }
   last_ = identity();

@@ -1,4 +1,5 @@
-// The folder that a sweep writes to, locked against a second one for as long as this lives, and its two files.
+// The folder that a sweep writes to, locked against other sweeps during the object's lifetime, and its two
+// files.
 #pragma once
 
 #include <sys/types.h>
@@ -11,36 +12,38 @@
 
 namespace precbench {
 
-/// A finished row could not be kept: the disk is full or the folder gone. The input is not to blame.
+/// Thrown if a finished row could not be written, because the disk is full or the folder gone: not an error
+/// of the input.
 struct CannotKeepRow : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Refuses what the constructor of SweepFolder would, but for another sweep's lock, and leaves nothing behind. Throws
-/// InvalidInput.
+/// Checks what the constructor of SweepFolder would, except for another sweep's lock, and leaves nothing
+/// behind. Throws InvalidInput.
 void check_out(const std::string& path);
 
 class SweepFolder {
  public:
-  /// Makes the folder if it is missing. Throws InvalidInput where it cannot be made or written, another sweep writes
-  /// to it, or what has the name of one of its files is no file that can be written: to write to a pipe would wait for a
-  /// reader.
+  /// Creates the folder if it is missing. Throws InvalidInput if it cannot be created or written, if another
+  /// sweep writes to it, or if one of its files exists but is not a writable regular file (writing to a pipe
+  /// would wait for a reader).
   explicit SweepFolder(const std::string& path);
   ~SweepFolder();
   SweepFolder(const SweepFolder&) = delete;
   SweepFolder& operator=(const SweepFolder&) = delete;
 
   std::string records() const;
-  /// Of an interleaved sweep: cases whose second run is missing. Not *.jsonl: no reader takes it for records.
+  /// Returns the file with the first runs of an interleaved sweep. Not named *.jsonl, so that no reader takes
+  /// it for records.
   std::string first_runs() const;
 
-  /// Throw CannotKeepRow.
+  /// Both throw CannotKeepRow.
   void append_row(const Record& record);
   void append_first_run(const Record& record) const;
 
-  /// Takes records() as it is now for what the caller has read of it, or mended.
+  /// Declares records() as it is now to be what the caller has read or repaired.
   void rows_are_known() { last_ = identity(); }
-  /// Whether somebody else has removed, replaced or changed records() since then.
+  /// Returns true if somebody else has removed, replaced or changed records() since then.
   bool rows_were_taken();
 
  private:
@@ -55,7 +58,7 @@ class SweepFolder {
   std::filesystem::path path_;
   int lock_;
   bool taken_ = false;
-  Identity last_;  // of records() when it was known, or after the last append
+  Identity last_;  // of records() when it was declared known, or after the last append
 };
 
 }  // namespace precbench

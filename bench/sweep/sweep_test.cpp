@@ -1,5 +1,5 @@
-// The runner against cases that really crash, hang, lie and get killed. The child of these sweeps is this
-// test binary itself: the hidden test below runs one case and misbehaves as the case's seed says.
+// The runner with cases that really crash, hang, lie and are killed. The child of these sweeps is this test
+// binary: the hidden test below runs one case and misbehaves according to the case's seed.
 #include "bench/sweep/sweep.h"
 
 #include <fmt/format.h>
@@ -34,7 +34,7 @@ namespace {
 constexpr const char* kFakeCase = "one case of a sweep that misbehaves on request";
 
 enum Fault : std::int64_t {
-  kFine = 1000,  // and everything above
+  kFine = 1000,  // and all larger seeds
   kAbort = 1,
   kHang,
   kExit7,
@@ -144,7 +144,7 @@ std::vector<Case> fine_cases(int count) {
 
 TEST_CASE("one case of a sweep that misbehaves on request", "[.]") { be_child(kFakeCase, fake_run); }
 
-TEST_CASE("each way to fail is a row, and the sweep goes on", "[sweep]") {
+TEST_CASE("run_sweep: each kind of failure is a row and the sweep continues", "[sweep]") {
   const TempDirectory directory;
   const SweepOptions options = options_for(directory);
   const auto grid = cases_of({kAbort, kExit7, kKilled, kNan, kNoRecord, kOrphan, kChatter, kOtherId, kFine});
@@ -165,14 +165,14 @@ TEST_CASE("each way to fail is a row, and the sweep goes on", "[sweep]") {
   CHECK(rows[kChatter].error->size() < 500);
   CHECK(rows[kOtherId].status == Status::crashed);
   CHECK(rows[kFine].status == Status::ok);
-  // What is known of where a case ran does not depend on how it ended.
+  // The environment is known however the case ended.
   const auto machine = [](const Record& r) { return r.env->host.value_or("") + machine_of(*r.env); };
   CHECK(!rows[kAbort].env->host.value_or("").empty());
   CHECK(machine(rows[kNoRecord]) == machine(rows[kAbort]));
   CHECK(rows[kAbort].env->threads.value_or(0) > 0);
 }
 
-TEST_CASE("run_sweep: a case whose file is lost keeps its row, and the status is not 0", "[sweep]") {
+TEST_CASE("run_sweep: a case with a lost file keeps its row and the status is not 0", "[sweep]") {
   const TempDirectory directory;
   const SweepOptions options = options_for(directory);
   const std::string errors = directory / "errors";
@@ -190,7 +190,7 @@ TEST_CASE("run_sweep: a case whose file is lost keeps its row, and the status is
   CHECK(run_sweep(cases_of({kFine, kFine + 1}), options) == kSweepDone);
 }
 
-TEST_CASE("run_sweep: what a reader would refuse is no row lost", "[sweep]") {
+TEST_CASE("run_sweep: values that a reader would refuse are removed and the row is kept", "[sweep]") {
   const TempDirectory directory;
   const SweepOptions options = options_for(directory);
   CHECK(run_sweep(cases_of({kSurprising, kUnreadable}), options) == kSweepFailures);
@@ -209,7 +209,7 @@ TEST_CASE("run_sweep: what a reader would refuse is no row lost", "[sweep]") {
         "this record cannot be read back: /method_version: -1 is below 1");
 }
 
-TEST_CASE("threads of a case spin for a while, unless the user wants it otherwise", "[sweep]") {
+TEST_CASE("run_sweep: OpenMP threads of a case spin briefly unless the user sets otherwise", "[sweep]") {
   using Words = std::vector<std::string>;
   const auto child_sees = [](const char* policy, const char* spins) {
     const TempDirectory directory;
@@ -227,13 +227,12 @@ TEST_CASE("threads of a case spin for a while, unless the user wants it otherwis
   CHECK(child_sees(nullptr, "7") == Words{"unset", "7"});
 }
 
-TEST_CASE("whoever starts a sweep may ignore its children", "[sweep]") {
+TEST_CASE("run_sweep: works if the parent process ignores SIGCHLD", "[sweep]") {
   const TempDirectory directory;
   const SweepOptions options = options_for(directory);
   const pid_t pid = in_background([&] {
     signal(SIGCHLD, SIG_IGN);
-    alarm(
-        static_cast<unsigned>(kHangGuard.count()));  // a sweep that waits for a child which has left no trace
+    alarm(static_cast<unsigned>(kHangGuard.count()));  // in case the sweep waits for a lost child
     return run_sweep(cases_of({kFine, kExit7}), options);
   });
   CHECK(exit_status(pid) == kSweepFailures);
@@ -241,7 +240,7 @@ TEST_CASE("whoever starts a sweep may ignore its children", "[sweep]") {
   CHECK(rows_by_seed(options)[kExit7].error.value_or("none").starts_with("ended with exit status 7"));
 }
 
-TEST_CASE("a case that hangs is a row once its time is up", "[sweep]") {
+TEST_CASE("run_sweep: a case that hangs is a timeout row", "[sweep]") {
   const TempDirectory directory;
   SweepOptions options = options_for(directory);
   options.timeout_s = 0.5;
@@ -250,7 +249,7 @@ TEST_CASE("a case that hangs is a row once its time is up", "[sweep]") {
   CHECK(rows_by_seed(options)[kHang].error.value_or("none") == "still running after 0.5 s (--timeout)");
 }
 
-TEST_CASE("a second start does nothing, and failed rows are done again only on request", "[sweep]") {
+TEST_CASE("run_sweep: a second start does nothing and --retry-failed repeats failed rows", "[sweep]") {
   const TempDirectory directory;
   SweepOptions options = options_for(directory);
   const auto grid = cases_of({kExit7, kFine, kFine + 1});
@@ -265,7 +264,7 @@ TEST_CASE("a second start does nothing, and failed rows are done again only on r
   CHECK(file_text(options.out + "/records.jsonl.1") == before);
 }
 
-TEST_CASE("a fresh start keeps the old records aside", "[sweep]") {
+TEST_CASE("run_sweep: --fresh moves the old records aside", "[sweep]") {
   const TempDirectory directory;
   SweepOptions options = options_for(directory);
   run_sweep(fine_cases(2), options);
@@ -278,7 +277,7 @@ TEST_CASE("a fresh start keeps the old records aside", "[sweep]") {
   CHECK(rows_by_seed(options).size() == 3);
 }
 
-TEST_CASE("a row of another machine stays and its case runs here too", "[sweep]") {
+TEST_CASE("run_sweep: a row of another machine is kept and its case runs here too", "[sweep]") {
   const TempDirectory directory;
   const SweepOptions options = options_for(directory);
   const auto grid = fine_cases(2);
@@ -307,7 +306,7 @@ TEST_CASE("a row of another machine stays and its case runs here too", "[sweep]"
   CHECK(read_records({options.out}).records.size() == 3);
 }
 
-TEST_CASE("a finished row of schema 1 stays, and its case is run again", "[sweep]") {
+TEST_CASE("run_sweep: a finished row of schema 1 is kept and its case runs again", "[sweep]") {
   const TempDirectory directory;
   const SweepOptions options = options_for(directory);
   const auto grid = fine_cases(2);
@@ -335,7 +334,7 @@ TEST_CASE("a finished row of schema 1 stays, and its case is run again", "[sweep
   CHECK(read_records({options.out}).records.size() == 2);  // the newer row counts
 }
 
-TEST_CASE("a finished case whose saved weights are not there is done again", "[sweep]") {
+TEST_CASE("run_sweep: a finished case whose saved weights are missing runs again", "[sweep]") {
   const TempDirectory directory;
   const SweepOptions options = options_for(directory);
   auto grid = fine_cases(2);
@@ -352,7 +351,7 @@ TEST_CASE("a finished case whose saved weights are not there is done again", "[s
   CHECK(file_text(options.out + "/records.jsonl.1") == before);
 }
 
-TEST_CASE("a case that something outside kills once is run again", "[sweep]") {
+TEST_CASE("run_sweep: a case that is killed from outside once runs again", "[sweep]") {
   const TempDirectory directory;
   auto grid = cases_of({kKilledOnce});
   grid[0].save_final = directory / "mark";
@@ -366,7 +365,7 @@ TEST_CASE("a case that something outside kills once is run again", "[sweep]") {
             "second one"});
 }
 
-TEST_CASE("bad input that only the case finds ends the sweep, and finished rows stay", "[sweep]") {
+TEST_CASE("run_sweep: bad input found by a case ends the sweep and keeps finished rows", "[sweep]") {
   const TempDirectory directory;
   const SweepOptions options = options_for(directory);
   CHECK_THROWS_WITH(run_sweep(cases_of({kFine, kBadInput, kFine + 1}), options),
@@ -374,11 +373,11 @@ TEST_CASE("bad input that only the case finds ends the sweep, and finished rows 
   CHECK(rows_by_seed(options).size() == 1);
 }
 
-TEST_CASE("killed with SIGKILL at any moment and started again, a sweep ends with the same rows", "[sweep]") {
+TEST_CASE("run_sweep: a sweep killed at any moment and restarted ends with the same rows", "[sweep]") {
   const TempDirectory directory;
   const SweepOptions options = options_for(directory);
   auto grid = fine_cases(40);
-  // A fast machine must not get to the end in one go: beyond each gate there is none before a kill.
+  // A fast machine must not finish at once: it passes each gate only after a kill.
   std::vector<std::string> gates;
   for (std::size_t i = 5; i < grid.size(); i += 7) {
     gates.push_back(directory / fmt::format("gate {}", i));
@@ -394,7 +393,7 @@ TEST_CASE("killed with SIGKILL at any moment and started again, a sweep ends wit
   }
 }
 
-TEST_CASE("a half-written last line is kept aside and its case done again", "[sweep]") {
+TEST_CASE("run_sweep: a half-written last line is kept aside and its case runs again", "[sweep]") {
   const TempDirectory directory;
   const SweepOptions options = options_for(directory);
   run_sweep(fine_cases(3), options);
@@ -405,7 +404,7 @@ TEST_CASE("a half-written last line is kept aside and its case done again", "[sw
   CHECK(file_text(path + ".broken").size() > 100);
 }
 
-TEST_CASE("no child outlives a killed sweep", "[sweep]") {
+TEST_CASE("run_sweep: no child outlives a killed sweep", "[sweep]") {
   const TempDirectory directory;
   const SweepOptions options = options_for(directory);
   auto grid = cases_of({kHang});
@@ -419,7 +418,7 @@ TEST_CASE("no child outlives a killed sweep", "[sweep]") {
   CHECK(eventually([&] { return !alive(child); }));
 }
 
-TEST_CASE("Ctrl-C stops the child, keeps finished rows and exits 130", "[sweep]") {
+TEST_CASE("run_sweep: Ctrl-C stops the child and keeps finished rows and exits with 130", "[sweep]") {
   const TempDirectory directory;
   const SweepOptions options = options_for(directory);
   auto grid = cases_of({kFine, kHang, kFine + 1});
@@ -437,7 +436,7 @@ TEST_CASE("Ctrl-C stops the child, keeps finished rows and exits 130", "[sweep]"
                                                "/records.jsonl; the same command goes on from there\n");
 }
 
-TEST_CASE("two sweeps cannot write to one folder", "[sweep]") {
+TEST_CASE("run_sweep: two sweeps cannot write to one folder", "[sweep]") {
   const TempDirectory directory;
   const SweepOptions options = options_for(directory);
   auto grid = cases_of({kHang});
@@ -451,7 +450,7 @@ TEST_CASE("two sweeps cannot write to one folder", "[sweep]") {
   CHECK(run_sweep(fine_cases(1), options) == kSweepDone);
 }
 
-TEST_CASE("a folder that cannot be made is refused before anything runs", "[sweep]") {
+TEST_CASE("run_sweep: a folder that cannot be created is refused", "[sweep]") {
   const TempDirectory directory;
   SweepOptions options = options_for(directory);
   options.out = directory.write("file", "") + "/out";

@@ -1,5 +1,5 @@
-// Several cases at one time, as studies run them: every case is a row once, one that is refused ends the others, and rows
-// say nothing of speed. And the place in a study that rows have.
+// Several cases at a time, as studies run them: every case becomes one row without a speed, and a refused one
+// ends the others. Also the place of rows in a study.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -31,7 +31,7 @@ Record slow_run(const Case& c, const NodeShare& share, StepBoard&) {
     pause();
   }
   const auto begin = Clock::now().time_since_epoch().count();
-  if (!c.save_final.empty()) {  // until another case runs too
+  if (!c.save_final.empty()) {  // waits until another case runs, too
     open_gate(c.save_final);
     wait_at_gate(c.save_init);
   }
@@ -54,7 +54,8 @@ std::vector<Plan> grid_of(const std::vector<std::int64_t>& seeds) {
   return grid;
 }
 
-/// Of some cases' ticks of begin and end: how many ran at one time, at most. One clock is all processes' of a machine.
+/// Returns the largest number of cases that ran at a time, from their begin and end ticks. All processes
+/// share one clock.
 int most_at_once(const std::vector<std::string>& ticks) {
   std::map<std::int64_t, int> changes;
   for (const std::string& text : ticks) {
@@ -71,7 +72,7 @@ int most_at_once(const std::vector<std::string>& ticks) {
 
 TEST_CASE("one case beside others", "[.]") { be_child(kSlowCase, slow_run); }
 
-TEST_CASE("cases at one time are a row each, without a speed, and take turns on the GPUs", "[sweep]") {
+TEST_CASE("run_sweep: cases at a time are a row each without a speed and take turns on GPUs", "[sweep]") {
   const TempDirectory directory;
   SweepOptions options = sweep_into(directory, kSlowCase);
   options.at_once = 4, options.gpus = 2;
@@ -98,7 +99,7 @@ TEST_CASE("cases at one time are a row each, without a speed, and take turns on 
   CHECK(gpus == std::set<std::string>{"gpu 0", "gpu 1"});
 }
 
-TEST_CASE("one case that is refused ends those beside it", "[sweep]") {
+TEST_CASE("run_sweep: one refused case ends those running beside it", "[sweep]") {
   const TempDirectory directory;
   SweepOptions options = sweep_into(directory, kSlowCase);
   options.at_once = 3;
@@ -110,7 +111,7 @@ TEST_CASE("one case that is refused ends those beside it", "[sweep]") {
   if (const std::string pid = file_text(hangs.save_init); !pid.empty()) CHECK(!alive(std::stoi(pid)));
 }
 
-TEST_CASE("a finished row takes the place that a study has for it now, and is not run again", "[sweep]") {
+TEST_CASE("run_sweep: a finished row takes its current place in a study and does not run again", "[sweep]") {
   const TempDirectory directory;
   const SweepOptions options = sweep_into(directory, kSlowCase);
   std::vector<Plan> grid = grid_of({kFirst, kFirst + 1});
@@ -121,7 +122,7 @@ TEST_CASE("a finished row takes the place that a study has for it now, and is no
   auto rows = rows_by_seed(options);
   CHECK(rows[kFirst].study == *grid[0].study);
   CHECK(!rows[kFirst + 1].study);
-  CHECK(rows[kFirst].metrics->tokens_per_s == 100);  // it was alone
+  CHECK(rows[kFirst].metrics->tokens_per_s == 100);  // it ran alone
   grid[0].study->asked = true;
   CHECK(precbench::run_sweep(grid, options) == kSweepDone);
   auto again = rows_by_seed(options);

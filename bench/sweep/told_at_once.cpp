@@ -1,4 +1,4 @@
-// Warnings of models, and those of records by what they begin with. See told_at_once.h.
+// Selects warnings of models, and warnings of records by their prefix. See told_at_once.h.
 #include "bench/sweep/told_at_once.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ std::vector<std::string> model_warnings(const std::vector<Plan>& grid) {
   const auto add = [&](const std::string& line) {
     if (std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(line);
   };
-  std::map<std::string, const Plan*> longest;  // by the model as the case names it
+  std::map<std::string, const Plan*> longest;  // by the case's model name
   for (const Plan& plan : grid) {
     for (const std::string& line : plan.model_warnings()) add(line);
     if (plan.position_warning().empty()) continue;

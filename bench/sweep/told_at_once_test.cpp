@@ -1,4 +1,4 @@
-// Warnings that a user hears at once: which, and once a process.
+// Selection of warnings that are printed at once, and that each is printed once per process.
 #include "bench/sweep/told_at_once.h"
 
 #include "bench/step/lost_files.h"
@@ -9,8 +9,7 @@
 namespace precbench {
 namespace {
 
-TEST_CASE("of a record's warnings a user hears those that doubt the whole sweep, each kind once",
-          "[told_at_once]") {
+TEST_CASE("told_at_once: returns warnings that affect the whole sweep and each kind once", "[told_at_once]") {
   using Lines = std::vector<std::string>;
   const std::string overlap = "--eval-data: holds what --data holds",
                     driver = why_no_hopper_kernels(90, false);
@@ -24,7 +23,7 @@ TEST_CASE("of a record's warnings a user hears those that doubt the whole sweep,
   CHECK(told_at_once(record).empty());
 }
 
-TEST_CASE("warnings of a model are told once, whatever the number of its cases", "[told_at_once]") {
+TEST_CASE("model_warnings: warnings of a model are returned once for all its cases", "[told_at_once]") {
   const TempDirectory folder;
   const std::string small =
       R"({"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "vocab_size": 96,
@@ -37,7 +36,7 @@ TEST_CASE("warnings of a model are told once, whatever the number of its cases",
         Case& c = cases.emplace_back();
         c.device = "cpu", c.model = model, c.seq = seq, c.recipe = recipe;
       }
-  cases.emplace_back().device = "cpu";  // a preset has none
+  cases.emplace_back().device = "cpu";  // a preset has no warnings
   CHECK(model_warnings(resolve(cases)) ==
         std::vector<std::string>{"a: keys that are not known here were left out: mystery",
                                  "b: keys that are not known here were left out: mystery",
@@ -45,7 +44,7 @@ TEST_CASE("warnings of a model are told once, whatever the number of its cases",
                                  "b: seq 256 is beyond the 64 positions that the model is made for"});
 }
 
-TEST_CASE("told_at_once: every lost file is told, a doubt of a kind once", "[told_at_once]") {
+TEST_CASE("told_at_once: returns every lost file and each other kind once", "[told_at_once]") {
   using Lines = std::vector<std::string>;
   const std::string lost = lost_file_warning("--save-final: a: cannot be written"),
                     read_again = "--data: 100 sequences of 32 tokens were read, and the data has 50";

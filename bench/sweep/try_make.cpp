@@ -1,4 +1,5 @@
-// A folder of a name of its own in the last folder that is there, and in it the names that are not. See try_make.h.
+// Creates a uniquely named folder in the last existing folder, and the missing names inside it. See
+// try_make.h.
 #include "bench/sweep/try_make.h"
 
 #include <fcntl.h>
@@ -18,10 +19,10 @@ namespace fs = std::filesystem;
 
 std::error_code last_error() { return {errno, std::generic_category()}; }
 
-/// A path, parted where it ends to be there.
+/// A path, split at the end of its existing part.
 struct Parted {
-  fs::path there;                    ///< the last that is there; "." of a relative path of which nothing is
-  std::vector<std::string> missing;  ///< the names behind it
+  fs::path there;                    ///< last existing folder; "." if nothing of a relative path exists
+  std::vector<std::string> missing;  ///< remaining names
 };
 
 Parted part(const fs::path& path) {
@@ -40,13 +41,13 @@ Parted part(const fs::path& path) {
   return parted;
 }
 
-/// Makes each name in the one before, below `folder`, and removes them again, the last one first.
+/// Creates each name inside the previous one, below `folder`, and removes them in reverse order.
 std::error_code try_names(const std::string& folder, const std::vector<std::string>& names) {
   std::vector<int> folders = {::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
   std::error_code error = folders.back() < 0 ? last_error() : std::error_code();
   std::size_t made = 0;
   for (const std::string& name : names) {
-    if (error || name == "..") break;  // what comes after ".." is not below this folder
+    if (error || name == "..") break;  // names after ".." are not below this folder
     if (::mkdirat(folders.back(), name.c_str(), 0700) != 0) {
       error = last_error();
       break;
@@ -69,7 +70,7 @@ std::error_code try_make(const fs::path& path) {
   std::error_code ignored;
   if (!fs::is_directory(parted.there, ignored)) return std::make_error_code(std::errc::not_a_directory);
   if (!parted.missing.empty() && fs::is_symlink(parted.there / parted.missing.front(), ignored))
-    return std::make_error_code(std::errc::file_exists);  // a link to nothing
+    return std::make_error_code(std::errc::file_exists);  // a dangling link
   std::string folder = (parted.there / ".precbench-try-XXXXXX").string();
   if (::mkdtemp(folder.data()) == nullptr) return last_error();
   const std::error_code error = try_names(folder, parted.missing);

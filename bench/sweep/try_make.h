@@ -1,5 +1,6 @@
-// Tests whether a file or folder can be created, by creating one beside it and removing it at once. Permissions alone do not
-// tell for /proc, names that are too long, or file systems without free inodes.
+// Tests whether a file or folder can be created, by creating one beside it and removing it at once.
+// Permissions alone are not sufficient for /proc, names that are too long, or file systems without free
+// inodes.
 #pragma once
 
 #include <filesystem>
@@ -7,8 +8,8 @@
 
 namespace precbench {
 
-/// Returns the error with which making `path` and the folders above it would fail; none where it would succeed or the
-/// path is there and is a folder that takes new entries. Leaves nothing behind. Throws nothing.
+/// Returns the error with which creating `path` and its parent folders would fail; none if it would succeed
+/// or if `path` is a folder that accepts new entries. Leaves nothing behind. Does not throw.
 std::error_code try_make(const std::filesystem::path& path);
 
 }  // namespace precbench

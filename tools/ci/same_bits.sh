@@ -14,7 +14,7 @@ if ldd build/precbench | grep -i blas; then
 fi
 
 # What compares bits or counts of runs that share their work differently, and the ops beneath.
-numeric="[gemm],[matmul],[threads],[ep]~[checkpoint],[amax],[rank]~[gpu],fewer bits send more tokens to other experts"
+numeric="[gemm],[matmul],[threads],[ep]~[checkpoint],[amax],[rank]~[gpu],measure_fidelity: route flips increase with fewer mantissa bits"
 names() { build/precbench_tests --list-test-names-only "$numeric" | grep -c . || true; }
 (( $(names) > 50 )) || { echo "$0: the filter finds too few tests" >&2; exit 1; }
 
