@@ -87,10 +87,6 @@ def long_run():
                    row["of its weights in bf16 (nats)"].split()[0]] for recipe, row in rows.items()])
 
 
-def from_scratch(recipe):
-    return convergence_rows("h200/long-run-15m.md")[recipe]["loss - bf16 (nats)"]
-
-
 # Columns of a study's table of verdicts.
 VERDICT = "per doubling [95%]", "gradient error", "bias", "verdict"
 
@@ -255,7 +251,7 @@ def criterion(column):
 
 TABLES = {"convergence": convergence, "long-run": long_run, "study-msamp": lambda: study_by_age("h200/study-36m-msamp.md", *VERDICT),
           "study-head": head_in_recipe,
-          "front-study": front_study, "plateau": lambda: plateau(*PLATEAU_SHAPES), "front-plateau": lambda: plateau(PLATEAU_SHAPES[0]),
+          "front-study": front_study, "plateau": lambda: plateau(*PLATEAU_SHAPES),
           "ladders": lambda: study("h200/study-36m.md", "outliers in FFN", "outliers in norms", "learning rate", "bits fewer"),
           "ladders-more": lambda: study("h200/study-36m-ladders.md", "outliers in FFN", "outliers in norms", "outliers in V",
                                         "learning rate", "bits fewer", "exponent bits fewer"),
@@ -273,8 +269,7 @@ TABLES = {"convergence": convergence, "long-run": long_run, "study-msamp": lambd
           "study-moe-cpu": lambda: study_by_age("cpu/study-tiny-moe.md", *VERDICT),
           "study-moe": lambda: study_by_age("h200/study-moe-118m.md", "per doubling [95%]", "gradient error", "route flips",
                                             "verdict")}
-FIGURES = {**{f"scratch-{recipe}": lambda recipe=recipe: from_scratch(recipe) for recipe in ("tensorwise", "mxfp8_floor", "nvfp4")},
-           **{f"fp32-{recipe}": lambda recipe=recipe: fp32_error(recipe) for recipe in ("bf16", "tensorwise", "mxfp8_floor")},
+FIGURES = {**{f"fp32-{recipe}": lambda recipe=recipe: fp32_error(recipe) for recipe in ("bf16", "tensorwise", "mxfp8_floor")},
            "error-equivalent": lambda: f"{max(plain_errors('equivalent')):.1f}%",
            "error-worse": lambda: f"{min(plain_errors('worse')):.1f}%",
            "plateau-50": lambda: bf16_weights_at(50), "control-e5m2": lambda: fork_difference("rowwise_e5m2"),
