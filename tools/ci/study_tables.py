@@ -100,12 +100,6 @@ def front_study():
                   for recipe, row in rows.items() if recipe in FRONT_STUDY])
 
 
-def plain_errors(verdict):
-    """Gradient errors without outliers of the recipes with this verdict, in the studies of all recipes at 36 M, in percent."""
-    rows = [row for name in ("all", "more") for row in study_rows(f"h200/study-36m-{name}.md").values()]
-    return [float(row["gradient error"].rstrip("%")) for row in rows if row["verdict"].startswith(verdict + " at ") and row["gradient error"] != "-"]
-
-
 def fp32_error(recipe):
     """Of its gradient against the one in FP32."""
     text = (RESULTS / "h200/fp32-gradient-36m.txt").read_text()
@@ -133,27 +127,6 @@ def fork_difference(recipe, path="h200/study-36m.jsonl"):
     for (age, *_), end in ends.items():
         by_age.setdefault(age, []).append(end[recipe] - end["bf16"])
     return spread([sum(values) / len(values) for values in by_age.values()], 4)
-
-
-def broken_control():
-    """How far forks of rowwise_e4m1 end above BF16's at the oldest age, in margins: least and largest over the studies on an H200 that
-    found this control."""
-    shares = []
-    for path in sorted((RESULTS / "h200").glob("study-*.jsonl")):
-        report = path.with_suffix(".md").read_text()
-        if "rowwise_e4m1 beyond half the margin found" not in report:
-            continue
-        ends = {}
-        for record in lines(path):
-            place, case = record["study"], record["case"]
-            if place["part"] == "fork" and case["perturb"] == "none" and case["recipe"] in ("bf16", "rowwise_e4m1"):
-                loss = record["training"]["loss"]
-                ends.setdefault(case["recipe"], {})[place["age"], place["trunk"], place["seed"]] = \
-                    statistics.mean(loss[len(loss) // 2:])
-        oldest = max(age for age, *_ in ends["rowwise_e4m1"])
-        apart = [end - ends["bf16"][key] for key, end in ends["rowwise_e4m1"].items() if key[0] == oldest]
-        shares.append(statistics.mean(apart) / float(re.search(r"margin ([\d.]+) nats", report)[1]))
-    return spread(shares, 1)
 
 
 OPTIMIZERS = ["adamw", "lion", "adafactor", "muon"]
@@ -270,10 +243,8 @@ TABLES = {"convergence": convergence, "long-run": long_run, "study-msamp": lambd
           "study-moe": lambda: study_by_age("h200/study-moe-118m.md", "per doubling [95%]", "gradient error", "route flips",
                                             "verdict")}
 FIGURES = {**{f"fp32-{recipe}": lambda recipe=recipe: fp32_error(recipe) for recipe in ("bf16", "tensorwise", "mxfp8_floor")},
-           "error-equivalent": lambda: f"{max(plain_errors('equivalent')):.1f}%",
-           "error-worse": lambda: f"{min(plain_errors('worse')):.1f}%",
            "plateau-50": lambda: bf16_weights_at(50), "control-e5m2": lambda: fork_difference("rowwise_e5m2"),
-           "control-rowwise": lambda: fork_difference("rowwise"), "control-e4m1": broken_control,
+           "control-rowwise": lambda: fork_difference("rowwise"),
            "loss-differences": loss_differences, "seeds-apart": seeds_apart,
            "criterion-end": lambda: criterion(0), "criterion-runs": lambda: criterion(1),
            "criterion-throughout": lambda: criterion(2)}
