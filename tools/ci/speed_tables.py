@@ -101,7 +101,7 @@ def front_experts():
         peer = lambda recipe: theirs[*key[:-1], recipe]["tokens_per_s"] if recipe in of else None
         rows.append([model + (f", {layers} layers" if layers else ""), f"{batch} x {seq}", f"{of['bf16']:,.0f}",
                      over("bf16", peer("bf16")), over("blockwise", of["bf16"]), over("rowwise", peer("rowwise"))])
-    return table(["model", "batch x seq", "bf16 tokens/s", "over PyTorch's", "blockwise over bf16", "rowwise over PyTorch's"],
+    return table(["model", "batch x seq", "bf16 tokens/s", "bf16 vs PyTorch", "blockwise vs bf16", "rowwise vs PyTorch"],
                  rows)
 
 
@@ -261,18 +261,6 @@ def front_single():
     return table(["model", "batch x seq", "bf16 tokens/s", *FRONT_RECIPES], rows)
 
 
-def front_scaling():
-    cases = measured("h200x4/scaling.jsonl", "model", "seq", "parallel", "recipe", "gather", "gpus")
-    rows = []
-    for recipe, gather in [("bf16", "bf16"), ("tensorwise", "bf16"), ("tensorwise", "fp8"), ("blockwise", "fp8")]:
-        four = cases["llama3.1-8b", 4096, "fsdp", recipe, gather, 4]
-        one = cases["llama3.1-8b", 4096, "fsdp", recipe, "bf16", 1]
-        bf16 = cases["llama3.1-8b", 4096, "fsdp", "bf16", "bf16", 4]
-        rows.append([recipe, gather, f"{rate(four):,.0f}", f"{rate(four) / rate(bf16):.2f}x",
-                     f"{100 * rate(four) / 4 / rate(one):.0f}%", f"{gib(four):.1f}"])
-    return table(["recipe", "weights gathered in", "tokens/s", "over bf16", "efficiency", "peak GiB per GPU"], rows)
-
-
 def since_old_commit():
     """Steps of two commits, run in turns: then and now. Delayed scaling, which was not there, beside tensorwise."""
     runs = {}
@@ -342,7 +330,7 @@ def over_peer(recipe, folder="h200/beside-peer"):
 TABLES = {"single": single, "beside-peer": beside_peer, "beside-peer-experts": lambda: beside_peer("h200/beside-peer-experts"),
           "beside-peer-blocks": lambda: blocks_beside_peer("h200/beside-peer-blocks"),
           "beside-peer-accumulated": lambda: beside_peer("h200/beside-peer-accumulated"),
-          "front-single": front_single, "front-experts": front_experts, "front-scaling": front_scaling, "scaling": scaling,
+          "front-single": front_single, "front-experts": front_experts, "scaling": scaling,
           "scaling-peer": lambda: beside_fsdp2("h200x4/scaling.jsonl", "h200x4/peer.ndjson"),
           "fsdp-two": lambda: beside_fsdp2("h200/fsdp-two/records.jsonl", "h200/fsdp-two/peer.ndjson"), "reshard": reshard, "mixtures": mixtures, "experts-on-two": experts_on_two,
           "experts-routed-on-two": experts_routed_on_two, "early-start": early_start,
@@ -351,6 +339,5 @@ TABLES = {"single": single, "beside-peer": beside_peer, "beside-peer-experts": l
 FIGURES = {"host-clock": host_clock, "repeats": repeats, "repeats-apart": lambda: apart("repeats/once", "repeats/again"),
            "tables-apart": lambda: apart("single", "beside-peer/records"),
            **{f"speedups-{recipe}": lambda recipe=recipe: speedups(recipe) for recipe in ("tensorwise", "blockwise")},
-           **{f"over-peer-{recipe}": lambda recipe=recipe: over_peer(recipe) for recipe in ("bf16", "tensorwise", "rowwise")},
            **{f"over-peer-experts-{recipe}": lambda recipe=recipe: over_peer(recipe, "h200/beside-peer-experts")
               for recipe in ("bf16", "rowwise")}}

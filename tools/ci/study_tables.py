@@ -87,10 +87,6 @@ def long_run():
                    row["of its weights in bf16 (nats)"].split()[0]] for recipe, row in rows.items()])
 
 
-def from_scratch(recipe):
-    return convergence_rows("h200/long-run-15m.md")[recipe]["loss - bf16 (nats)"]
-
-
 # Columns of a study's table of verdicts.
 VERDICT = "per doubling [95%]", "gradient error", "bias", "verdict"
 
@@ -102,12 +98,6 @@ def front_study():
     return table(["recipe", in_short(age), "gradient error", "verdict"],
                  [[f"`{recipe}`", in_short(row[age]), row["gradient error"], row["verdict"]]
                   for recipe, row in rows.items() if recipe in FRONT_STUDY])
-
-
-def plain_errors(verdict):
-    """Gradient errors without outliers of the recipes with this verdict, in the studies of all recipes at 36 M, in percent."""
-    rows = [row for name in ("all", "more") for row in study_rows(f"h200/study-36m-{name}.md").values()]
-    return [float(row["gradient error"].rstrip("%")) for row in rows if row["verdict"].startswith(verdict + " at ") and row["gradient error"] != "-"]
 
 
 def fp32_error(recipe):
@@ -137,27 +127,6 @@ def fork_difference(recipe, path="h200/study-36m.jsonl"):
     for (age, *_), end in ends.items():
         by_age.setdefault(age, []).append(end[recipe] - end["bf16"])
     return spread([sum(values) / len(values) for values in by_age.values()], 4)
-
-
-def broken_control():
-    """How far forks of rowwise_e4m1 end above BF16's at the oldest age, in margins: least and largest over the studies on an H200 that
-    found this control."""
-    shares = []
-    for path in sorted((RESULTS / "h200").glob("study-*.jsonl")):
-        report = path.with_suffix(".md").read_text()
-        if "rowwise_e4m1 beyond half the margin found" not in report:
-            continue
-        ends = {}
-        for record in lines(path):
-            place, case = record["study"], record["case"]
-            if place["part"] == "fork" and case["perturb"] == "none" and case["recipe"] in ("bf16", "rowwise_e4m1"):
-                loss = record["training"]["loss"]
-                ends.setdefault(case["recipe"], {})[place["age"], place["trunk"], place["seed"]] = \
-                    statistics.mean(loss[len(loss) // 2:])
-        oldest = max(age for age, *_ in ends["rowwise_e4m1"])
-        apart = [end - ends["bf16"][key] for key, end in ends["rowwise_e4m1"].items() if key[0] == oldest]
-        shares.append(statistics.mean(apart) / float(re.search(r"margin ([\d.]+) nats", report)[1]))
-    return spread(shares, 1)
 
 
 OPTIMIZERS = ["adamw", "lion", "adafactor", "muon"]
@@ -255,7 +224,7 @@ def criterion(column):
 
 TABLES = {"convergence": convergence, "long-run": long_run, "study-msamp": lambda: study_by_age("h200/study-36m-msamp.md", *VERDICT),
           "study-head": head_in_recipe,
-          "front-study": front_study, "plateau": lambda: plateau(*PLATEAU_SHAPES), "front-plateau": lambda: plateau(PLATEAU_SHAPES[0]),
+          "front-study": front_study, "plateau": lambda: plateau(*PLATEAU_SHAPES),
           "ladders": lambda: study("h200/study-36m.md", "outliers in FFN", "outliers in norms", "learning rate", "bits fewer"),
           "ladders-more": lambda: study("h200/study-36m-ladders.md", "outliers in FFN", "outliers in norms", "outliers in V",
                                         "learning rate", "bits fewer", "exponent bits fewer"),
@@ -273,12 +242,9 @@ TABLES = {"convergence": convergence, "long-run": long_run, "study-msamp": lambd
           "study-moe-cpu": lambda: study_by_age("cpu/study-tiny-moe.md", *VERDICT),
           "study-moe": lambda: study_by_age("h200/study-moe-118m.md", "per doubling [95%]", "gradient error", "route flips",
                                             "verdict")}
-FIGURES = {**{f"scratch-{recipe}": lambda recipe=recipe: from_scratch(recipe) for recipe in ("tensorwise", "mxfp8_floor", "nvfp4")},
-           **{f"fp32-{recipe}": lambda recipe=recipe: fp32_error(recipe) for recipe in ("bf16", "tensorwise", "mxfp8_floor")},
-           "error-equivalent": lambda: f"{max(plain_errors('equivalent')):.1f}%",
-           "error-worse": lambda: f"{min(plain_errors('worse')):.1f}%",
+FIGURES = {**{f"fp32-{recipe}": lambda recipe=recipe: fp32_error(recipe) for recipe in ("bf16", "tensorwise", "mxfp8_floor")},
            "plateau-50": lambda: bf16_weights_at(50), "control-e5m2": lambda: fork_difference("rowwise_e5m2"),
-           "control-rowwise": lambda: fork_difference("rowwise"), "control-e4m1": broken_control,
+           "control-rowwise": lambda: fork_difference("rowwise"),
            "loss-differences": loss_differences, "seeds-apart": seeds_apart,
            "criterion-end": lambda: criterion(0), "criterion-runs": lambda: criterion(1),
            "criterion-throughout": lambda: criterion(2)}
