@@ -1,5 +1,5 @@
 """Reads the committed records and formats Markdown tables, for the scripts beside this one."""
-import json, math, pathlib
+import json, pathlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
@@ -31,10 +31,6 @@ def spread(values, digits=0, unit=""):
     """Returns "smallest to largest", or one number if both print alike."""
     low, high = f"{min(values):,.{digits}f}{unit}", f"{max(values):,.{digits}f}{unit}"
     return low if low == high else f"{low} to {high}"
-
-
-def percent_at_most(value):
-    return f"{math.ceil(1000 * value) / 10:.1f}%"
 
 
 def table(header, rows):

@@ -28,6 +28,18 @@ def by_recipe(path, recipes, base="bf16", digits=2, routing=False):
                  [[*shape, *cells(found)] for shape, found in rows.items() if base in found])
 
 
+FRONT_SHAPES = [("llama3.1-8b", 1, 8192), ("llama3.1-8b", 1, 4096), ("llama3.2-3b", 1, 4096), ("llama3.2-1b", 8, 2048)]
+
+
+def front_single():
+    """Speedups alone, for the front page."""
+    cases, recipes = measured("h200/single.jsonl", "model", "batch", "seq", "recipe"), ["tensorwise", "rowwise", "blockwise"]
+    base = {shape: rate(cases[*shape, "bf16"]) for shape in FRONT_SHAPES}
+    return table(["model", "batch x seq", "bf16 tokens/s", *recipes],
+                 [[shape[0], f"{shape[1]} x {shape[2]}", f"{base[shape]:,.0f}",
+                   *(f"{rate(cases[*shape, recipe]) / base[shape]:.2f}x" for recipe in recipes)] for shape in FRONT_SHAPES])
+
+
 def peers(path):
     """Returns the lines of peer_torch.py by BESIDE: the faster of converting all linears and of torchao's own filter."""
     best = {}
@@ -55,6 +67,18 @@ def beside_peer(folder="h200/beside-peer"):
                      f"{gib(ours):.2f}"])
     return table(["model", "batch x seq", "recipe", "precbench tokens/s", "over bf16", "PyTorch tokens/s", "precbench / PyTorch",
                   "PyTorch peak GiB", "precbench peak GiB"], rows)
+
+
+def front_experts():
+    cases = measured("h200/beside-peer-experts/records.jsonl", *BESIDE)
+    theirs, rows = peers("h200/beside-peer-experts/peer.ndjson"), []
+    for (model, layers, batch, seq, accumulation, recipe), bf16 in cases.items():
+        if recipe == "bf16":
+            key = model, layers, batch, seq, accumulation
+            over = lambda recipe: f"{rate(cases[*key, recipe]) / theirs[*key, recipe]['tokens_per_s']:.2f}x"
+            rows.append([shown(model, layers), f"{batch} x {seq}", f"{rate(bf16):,.0f}", over("bf16"),
+                         f"{rate(cases[*key, 'blockwise']) / rate(bf16):.2f}x", over("rowwise")])
+    return table(["model", "batch x seq", "bf16 tokens/s", "over PyTorch's", "blockwise over bf16", "rowwise over PyTorch's"], rows)
 
 
 def block_ms(rates):
@@ -186,6 +210,13 @@ def recipes():
     return table(["recipe", "at age 400 [95%], nats", "gradient error", "bias", "verdict over all its ages", "report"], rows.values())
 
 
+def front_study():
+    found = study_rows("h200/study-36m")
+    return table(["recipe", "at age 800, nats", "gradient error", "verdict"],
+                 [[f"`{recipe}`", short(costs(found[recipe])[-1]), found[recipe]["gradient error"], found[recipe]["verdict"]]
+                  for recipe in ("blockwise", "mxfp8", "mxfp8_floor", "rowwise", "tensorwise")])
+
+
 def study_experts():
     return table(["recipe", "at age 400 [95%], nats", "gradient error", "route flips", "verdict"],
                  [[f"`{recipe}`", costs(row)[-1], row["gradient error"], row["route flips"], row["verdict"]]
@@ -241,7 +272,8 @@ def early_start():
                   for early in [ms[model, batch, seq, recipe, "early"]]])
 
 
-TABLES = {"single": lambda: by_recipe("h200/single.jsonl", ["tensorwise", "rowwise", "rowwise_gw_hp", "blockwise"]),
+TABLES = {"front-single": front_single, "front-experts": front_experts, "front-study": front_study,
+          "single": lambda: by_recipe("h200/single.jsonl", ["tensorwise", "rowwise", "rowwise_gw_hp", "blockwise"]),
           "delayed-speed": lambda: by_recipe("h200/delayed-speed.jsonl", ["tensorwise_delayed"], base="tensorwise", digits=3),
           "beside-peer": beside_peer, "scaling": scaling, "fsdp2": fsdp2,
           "mixtures": lambda: by_recipe("h200/moe-h200.jsonl", ["tensorwise", "tensorwise_delayed", "rowwise", "blockwise"], routing=True),

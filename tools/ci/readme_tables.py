@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Fills the tables of measurements in the pages from the committed records, so that a page cannot contradict them. A page is any
-Markdown file that git tracks. It marks the place of a table with two lines, of a number inside a line with two comments:
+Markdown file that git tracks. Two lines mark the place of a table; each table must be on at least one page:
 
-  <!-- table single -->                  <!-- figure host-clock -->0.6%<!-- end -->
+  <!-- table single -->
   <!-- end -->
 
   tools/ci/readme_tables.py            # writes the tables into the pages
@@ -15,10 +15,7 @@ import bench_tables, front_tables, page_tables
 from committed import ROOT
 
 TABLES = {**page_tables.TABLES, **bench_tables.TABLES, **front_tables.TABLES}
-FIGURES = front_tables.FIGURES
-TABLE = re.compile(r"^<!-- table (\S+) -->\n(.*?)^<!-- end -->$", re.S | re.M)
-MARK = re.compile(r"<!-- (?:table|figure) ")
-FIGURE = re.compile(r"<!-- figure (\S+) -->(.*?)<!-- end -->", re.S)
+MARK = re.compile(r"^<!-- table (\S+) -->\n(.*?)^<!-- end -->$", re.S | re.M)
 
 
 def pages():
@@ -30,26 +27,21 @@ def pages():
 
 def filled(page, text, found, wrong):
     """Returns the page with its tables filled; adds the names of all tables to `found` and those that differed to `wrong`."""
-    def place(kind, makers, before, after):
-        def fill(match):
-            name = match[1]
-            if name not in makers:
-                sys.exit(f"{page.relative_to(ROOT)}: no {kind} is called {name}; one of {', '.join(makers)}")
-            found.add(name)
-            new = before.format(name) + makers[name]() + after
-            if new != match[0]:
-                wrong.append(f"{page.relative_to(ROOT)}: {kind} {name}")
-            return new
-        return fill
-    fenced = re.split(r"(^```.*?^```$)", text, flags=re.S | re.M)  # code blocks show marks without meaning them
-    for i in range(0, len(fenced), 2):
-        if re.search(r"^\W*<!-- figure ", fenced[i], re.M):
-            sys.exit(f"{page.relative_to(ROOT)}: a figure begins a line, and Markdown takes such a line for HTML")
-        if len(MARK.findall(fenced[i])) != len(TABLE.findall(fenced[i])) + len(FIGURE.findall(fenced[i])):
-            sys.exit(f"{page.relative_to(ROOT)}: a mark has no <!-- end -->, which for a table stands on a line of its own")
-        fenced[i] = TABLE.sub(place("table", TABLES, "<!-- table {} -->\n", "\n<!-- end -->"), fenced[i])
-        fenced[i] = FIGURE.sub(place("figure", FIGURES, "<!-- figure {} -->", "<!-- end -->"), fenced[i])
-    return "".join(fenced)
+    def fill(match):
+        name = match[1]
+        if name not in TABLES:
+            sys.exit(f"{page.relative_to(ROOT)}: no table is called {name}; one of {', '.join(TABLES)}")
+        found.add(name)
+        new = f"<!-- table {name} -->\n{TABLES[name]()}\n<!-- end -->"
+        if new != match[0]:
+            wrong.append(f"{page.relative_to(ROOT)}: table {name}")
+        return new
+    parts = re.split(r"(^```.*?^```$)", text, flags=re.S | re.M)  # code blocks show marks without meaning them
+    for i in range(0, len(parts), 2):
+        if parts[i].count("<!-- table ") != len(MARK.findall(parts[i])):
+            sys.exit(f"{page.relative_to(ROOT)}: a table has no <!-- end --> on a line of its own")
+        parts[i] = MARK.sub(fill, parts[i])
+    return "".join(parts)
 
 
 def main():
