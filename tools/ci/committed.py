@@ -1,17 +1,17 @@
-"""The committed records and what tables are made of, for the scripts beside this one."""
-import json, math, pathlib
+"""Reads the committed records and formats Markdown tables, for the scripts beside this one."""
+import json, pathlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
 
 
 def lines(path):
-    """Of a file under results/, or anywhere if the path is absolute."""
+    """Returns the JSON objects of a file under results/, or of any file if the path is absolute."""
     return [json.loads(line) for line in (RESULTS / path).read_text().splitlines()]
 
 
 def measured(path, *keys):
-    """Records with a speed, by these fields of their case; the first of each."""
+    """Returns the records with a speed by these fields of their case, the first record of each."""
     found = {}
     for record in lines(path):
         if record["status"] == "ok" and (record["metrics"] or {}).get("tokens_per_s"):
@@ -27,21 +27,10 @@ def gib(record):
     return record["memory"]["measured"]["peak"] / 2**30
 
 
-def over_bf16(bf16, others):
-    """Cells of a row: tokens/s of BF16's record and of others, theirs with the speed-up, "-" of none, then the peak of BF16 and
-    of the first."""
-    return [f"{rate(bf16):,.0f}", *(f"{rate(other):,.0f} ({rate(other) / rate(bf16):.2f}x)" if other else "-" for other in others),
-            f"{gib(bf16):.1f} / {gib(others[0]):.1f}"]
-
-
 def spread(values, digits=0, unit=""):
-    """Least and largest, or the one that both are."""
+    """Returns "smallest to largest", or one number if both print alike."""
     low, high = f"{min(values):,.{digits}f}{unit}", f"{max(values):,.{digits}f}{unit}"
     return low if low == high else f"{low} to {high}"
-
-
-def percent_at_most(value):
-    return f"{math.ceil(1000 * value) / 10:.1f}%"
 
 
 def table(header, rows):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of the scripts that hold the pages: each makes one thing wrong and sees it found.
+"""Tests of the scripts that check the pages: each test makes one thing wrong and expects it to be found.
 
 Usage: tools/ci/pages_test.py
 """
@@ -7,55 +7,46 @@ import tempfile
 import unittest
 
 import profile_table
-from check_links import fault
+from check_links import anchors, fault
 from readme_tables import ROOT, filled
-from speed_tables import block_ms
+from page_tables import block_ms
 
 README = ROOT / "README.md"
-FINDINGS = ROOT / "results/findings.md"
+SCALING = ROOT / "results/scaling.md"
 
 
 def faults_of(page, text):
-    """What readme_tables.py --check says of the page if it read so."""
+    """Returns what readme_tables.py --check reports if the page reads `text`."""
     wrong = []
     filled(page, text, set(), wrong)
     return wrong
 
 
 class Tables(unittest.TestCase):
-    def changed(self, page, old, new):
-        text = page.read_text()
-        self.assertIn(old, text)
-        return faults_of(page, text.replace(old, new, 1))
-
-    def test_a_page_as_it_stands_is_right(self):
-        for page in README, FINDINGS:
+    def test_a_committed_page_passes(self):
+        for page in README, SCALING:
             self.assertEqual(faults_of(page, page.read_text()), [])
 
-    def test_a_changed_digit_is_found_wherever_it_stands(self):
-        self.assertEqual(self.changed(README, "| 1.36x |", "| 1.37x |"), ["README.md: table front-single"])
-        self.assertEqual(self.changed(FINDINGS, "135.3 / 97.0", "135.3 / 79.0"), ["results/findings.md: table scaling"])
-        self.assertEqual(self.changed(FINDINGS, "1.1%<!-- end -->", "1.0%<!-- end -->"),
-                         ["results/findings.md: figure repeats"])
+    def test_a_changed_digit_is_found(self):
+        text = SCALING.read_text()
+        self.assertIn("| 40,088 (97%) |", text)
+        wrong = text.replace("| 40,088 (97%) |", "| 40,088 (79%) |", 1)
+        self.assertEqual(faults_of(SCALING, wrong), ["results/scaling.md: table scaling"])
+        self.assertEqual(filled(SCALING, wrong, set(), []), text)
 
-    def test_a_wrong_place_is_written_anew(self):
-        text = README.read_text()
-        self.assertEqual(filled(README, text.replace("| 1.36x |", "| 9 |"), set(), []), text)
-
-    def test_what_is_in_a_fence_is_no_place(self):
+    def test_code_blocks_are_not_filled(self):
         self.assertEqual(faults_of(README, "```\n<!-- table single -->\n<!-- end -->\n```\n"), [])
 
     def test_broken_marks_end_the_check(self):
-        for text in ("<!-- table single -->\n", "<!-- table nothing -->\n<!-- end -->\n", "a <!-- figure nothing -->1<!-- end -->",
-                     "so are\n  <!-- figure repeats -->1.1%<!-- end -->",
+        for text in ("<!-- table single -->\n", "<!-- table nothing -->\n<!-- end -->\n",
                      "<!-- table single -->\n<!-- table scaling -->\n<!-- end -->\n"):
             with self.assertRaises(SystemExit):
                 faults_of(README, text)
 
 
 class Blocks(unittest.TestCase):
-    def test_a_block_is_what_a_deeper_model_takes_more(self):
-        """Of steps of 10 ms and 4 ms a block; a model at one depth, whole or cut, says nothing of its blocks."""
+    def test_block_ms_is_the_slope_over_depth(self):
+        """Steps take 10 ms and 4 ms per block. A model at one depth, whole or cut, gives no time for a block."""
         rate = lambda ms: 2 * 1024 * 3 / ms * 1e3
         rates = {("moe", layers, 2, 1024, 3, "bf16"): rate(10 + 4 * layers) for layers in (1, 2, 5)}
         rates |= {("moe", None, 2, 1024, 3, "bf16"): rate(500), ("other", 6, 2, 1024, 3, "bf16"): rate(7)}
@@ -64,13 +55,13 @@ class Blocks(unittest.TestCase):
 
 class Links(unittest.TestCase):
     def test_good_ones(self):
-        for text, link in [("x", "bench/README.md"), ("x", "plots"), ("x", "https://example.org/nothing"), ("x", "#the-manual"),
-                           ("x", "results/findings.md#does-it-train"), ("`run_sweep`", "bench/sweep/sweep.cpp")]:
+        for text, link in [("x", "bench/README.md"), ("x", "plots"), ("x", "https://example.org/nothing"), ("x", "results/scaling.md#known-limits"),
+                           ("x", "#" + sorted(anchors(README))[0]), ("`run_sweep`", "bench/sweep/sweep.cpp")]:
             self.assertIsNone(fault(README, text, link), link)
 
     def test_bad_ones(self):
         for text, link in [("x", "bench/nothing.md"), ("x", "../elsewhere.md"), ("x", "#no-such-heading"),
-                           ("x", "results/findings.md#no-such-heading"), ("x", "bench/main.cpp#part"),
+                           ("x", "results/scaling.md#no-such-heading"), ("x", "bench/main.cpp#part"),
                            ("`run_sweeps`", "bench/sweep/sweep.cpp"), ("`no_such()`", "bench/main.cpp")]:
             self.assertIsNotNone(fault(README, text, link), link)
 
@@ -80,7 +71,7 @@ class Profiles(unittest.TestCase):
               *(f"smsp__average_warps_issue_stalled_{name}_per_issue_active.ratio" for name in ("selected", "wait", "barrier"))]
 
     def rows_of(self, *launches):
-        """Of a file with the program's own output in between, as ncu leaves it."""
+        """Writes a file with the program's own output in between, as ncu does, and returns its rows."""
         with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
             for cells in (self.HEADER, [""] * len(self.HEADER), ["==PROF== done"], *launches):
                 file.write(",".join(f'"{cell}"' for cell in cells) + "\n")

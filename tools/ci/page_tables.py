@@ -1,0 +1,282 @@
+"""Tables of the pages, from records of cases, PyTorch's lines and reports of studies, for readme_tables.py. .ci/run compares the
+reports with their records."""
+import re, statistics
+
+from committed import RESULTS, gib, lines, measured, rate, table
+
+PEER_MODELS = {"8b": "llama3.1-8b", "3b": "llama3.2-3b", "1b": "llama3.2-1b", "7b": "qwen2.5-7b", "1.5b": "qwen2.5-1.5b"}
+# Identifies a case that PyTorch ran too; `layers` is None for a whole model.
+BESIDE = "model", "layers", "batch", "seq", "accumulation", "recipe"
+
+
+def shown(model, layers):
+    return model + (f", {layers} layers" if layers else "")
+
+
+def by_recipe(path, recipes, base="bf16", digits=2, routing=False):
+    """One row per model and shape: tokens/s of `base`, then tokens/s of each recipe with its speedup, then peak memory."""
+    rows = {}
+    for (model, layers, batch, seq, routed, recipe), record in measured(
+            path, "model", "layers", "batch", "seq", "routing", "recipe").items():
+        shape = (shown(model, layers), (routed or "learned") if routing else f"{batch} x {seq}")
+        rows.setdefault(shape, {}).setdefault(recipe, record)
+    def cells(found):
+        return [f"{rate(found[base]):,.0f}",
+                *(f"{rate(found[r]):,.0f} ({rate(found[r]) / rate(found[base]):.{digits}f}x)" for r in recipes),
+                f"{gib(found[base]):.1f} / {gib(found[recipes[0]]):.1f}"]
+    return table(["model", "routing" if routing else "batch x seq", f"{base} tokens/s", *recipes, f"peak GiB, {base} / {recipes[0]}"],
+                 [[*shape, *cells(found)] for shape, found in rows.items() if base in found])
+
+
+FRONT_SHAPES = [("llama3.1-8b", 1, 8192), ("llama3.1-8b", 1, 4096), ("llama3.2-3b", 1, 4096), ("llama3.2-1b", 8, 2048)]
+
+
+def front_single():
+    """Speedups alone, for the front page."""
+    cases, recipes = measured("h200/single.jsonl", "model", "batch", "seq", "recipe"), ["tensorwise", "rowwise", "blockwise"]
+    base = {shape: rate(cases[*shape, "bf16"]) for shape in FRONT_SHAPES}
+    return table(["model", "batch x seq", "bf16 tokens/s", *recipes],
+                 [[shape[0], f"{shape[1]} x {shape[2]}", f"{base[shape]:,.0f}",
+                   *(f"{rate(cases[*shape, recipe]) / base[shape]:.2f}x" for recipe in recipes)] for shape in FRONT_SHAPES])
+
+
+def peers(path):
+    """Returns the lines of peer_torch.py by BESIDE: the faster of converting all linears and of torchao's own filter."""
+    best = {}
+    for line in lines(path):
+        if "error" in line:
+            continue
+        model, _, layers = line["model"].partition("/")
+        key = (PEER_MODELS.get(model, model), int(layers) if layers else None, line["batch"], line["seq"],
+               line.get("accumulation", 1), line["recipe"].removesuffix("_auto"))
+        if key not in best or line["tokens_per_s"] > best[key]["tokens_per_s"]:
+            best[key] = line
+    return best
+
+
+def beside_peer(folder="h200/beside-peer"):
+    cases, theirs = measured(f"{folder}/records.jsonl", *BESIDE), peers(f"{folder}/peer.ndjson")
+    rows = []
+    for key, ours in cases.items():
+        model, layers, batch, seq, accumulation, recipe = key
+        bf16, peer = cases.get((*key[:-1], "bf16")), theirs.get(key)
+        rows.append([shown(model, layers), f"{batch} x {seq}" + (f", {accumulation} times" if accumulation > 1 else ""), recipe,
+                     f"{rate(ours):,.0f}", f"{rate(ours) / rate(bf16):.2f}x" if bf16 else "-",
+                     *([f"{peer['tokens_per_s']:,.0f}" + (" (filtered)" if peer["recipe"].endswith("_auto") else ""),
+                        f"{rate(ours) / peer['tokens_per_s']:.2f}x", f"{peer['peak_gib']:.2f}"] if peer else "---"),
+                     f"{gib(ours):.2f}"])
+    return table(["model", "batch x seq", "recipe", "precbench tokens/s", "over bf16", "PyTorch tokens/s", "precbench / PyTorch",
+                  "PyTorch peak GiB", "precbench peak GiB"], rows)
+
+
+def front_experts():
+    cases = measured("h200/beside-peer-experts/records.jsonl", *BESIDE)
+    theirs, rows = peers("h200/beside-peer-experts/peer.ndjson"), []
+    for (model, layers, batch, seq, accumulation, recipe), bf16 in cases.items():
+        if recipe == "bf16":
+            key = model, layers, batch, seq, accumulation
+            over = lambda recipe: f"{rate(cases[*key, recipe]) / theirs[*key, recipe]['tokens_per_s']:.2f}x"
+            rows.append([shown(model, layers), f"{batch} x {seq}", f"{rate(bf16):,.0f}", over("bf16"),
+                         f"{rate(cases[*key, 'blockwise']) / rate(bf16):.2f}x", over("rowwise")])
+    return table(["model", "batch x seq", "bf16 tokens/s", "bf16 vs PyTorch", "blockwise vs bf16", "rowwise vs PyTorch"], rows)
+
+
+def block_ms(rates):
+    """Returns the milliseconds that one more block takes, from tokens/s by BESIDE, of the cases that ran at two depths."""
+    depths = {}
+    for (model, layers, batch, seq, accumulation, recipe), tokens_per_s in rates.items():
+        if layers:
+            ms = batch * seq * accumulation / tokens_per_s * 1e3
+            depths.setdefault((model, batch, seq, accumulation, recipe), []).append((layers, ms))
+    return {case: (high[1] - low[1]) / (high[0] - low[0]) for case, steps in depths.items()
+            for low, high in [(min(steps), max(steps))] if low[0] < high[0]}
+
+
+def blocks_beside_peer(folder):
+    """One block of each model that ran at two depths: forward, backward and its part of the optimizer. Empty if none did."""
+    ours = block_ms({key: rate(case) for key, case in measured(f"{folder}/records.jsonl", *BESIDE).items()})
+    theirs = block_ms({key: line["tokens_per_s"] for key, line in peers(f"{folder}/peer.ndjson").items()})
+    rows = []
+    for key, ms in ours.items():
+        bf16, peer = ours.get((*key[:-1], "bf16")), theirs.get(key)
+        rows.append([key[0], f"{key[1]} x {key[2]}", key[-1], f"{ms:.2f}", f"{bf16 / ms:.2f}x" if bf16 else "-",
+                     *([f"{peer:.2f}", f"{peer / ms:.2f}x"] if peer else "--")])
+    return rows and table(["model", "batch x seq", "recipe", "precbench ms a block", "over bf16", "PyTorch ms a block",
+                           "PyTorch / precbench"], rows)
+
+
+def scaling():
+    cases = measured("h200x4/scaling.jsonl", "model", "seq", "parallel", "recipe", "gather", "gpus")
+    one_gpu = {(model, seq, recipe): record for (model, seq, _, recipe, _, gpus), record in cases.items() if gpus == 1}
+    rows = []
+    for model, seq, parallel, recipe, gather in dict.fromkeys(key[:-1] for key in cases if key[-1] > 1):
+        one, many = one_gpu[model, seq, recipe], {n: cases[model, seq, parallel, recipe, gather, n] for n in (2, 4)}
+        rows.append([f"{model}, {seq}", parallel, recipe, gather, f"{rate(one):,.0f}",
+                     *(f"{rate(r):,.0f} ({100 * rate(r) / n / rate(one):.0f}%)" for n, r in many.items()),
+                     f"{rate(many[4]) / rate(cases[model, seq, parallel, 'bf16', 'bf16', 4]):.2f}x"])
+    return table(["model, seq", "parallel", "recipe", "gather", "1 GPU", "2 GPUs", "4 GPUs", "over bf16, 4 GPUs"], rows)
+
+
+def fsdp2():
+    """FSDP beside PyTorch FSDP2 on two and on four GPUs, one row per line of PyTorch's and setting of --reshard."""
+    rows = []
+    for ours, theirs in (("h200/fsdp-two/records", "h200/fsdp-two/peer"), ("h200x4/scaling", "h200x4/peer")):
+        for line in lines(theirs + ".ndjson"):
+            recipe, _, gathers = line["recipe"].partition("_")
+            wanted = PEER_MODELS[line["model"]], line["seq"], "fsdp", recipe, "fp8" if gathers else "bf16", line["gpus"]
+            for record in lines(ours + ".jsonl"):
+                case = record["case"]
+                if tuple(case.get(name) for name in ("model", "seq", "parallel", "recipe", "gather", "gpus")) == wanted:
+                    rows.append([str(line["gpus"]), f"{wanted[0]}, {wanted[1]}", recipe + (", FP8 gather" if gathers else ""),
+                                 case.get("reshard", "on"), f"{rate(record):,.0f}", f"{line['tokens_per_s']:,.0f}",
+                                 f"{rate(record) / line['tokens_per_s']:.2f}x", f"{gib(record):.1f}", f"{line['peak_gib']:.1f}",
+                                 record["env"]["git"][:7]])
+    return table(["GPUs", "model, seq", "recipe", "--reshard", "precbench tokens/s", "PyTorch tokens/s", "precbench / PyTorch",
+                  "precbench peak GiB", "PyTorch peak GiB", "commit"], rows)
+
+
+def experts_on_two():
+    """Expert parallelism on two GPUs with balanced routing, beside one GPU with the same batch for each."""
+    one = measured("h200/moe-h200.jsonl", "model", "routing", "recipe", "flow")
+    cases = measured("h200/moe-two-gpus.jsonl", "recipe", "dispatch", "exchange", "parallel", "flow", "routing")
+    rows = []
+    for (recipe, dispatch, exchange, parallel, flow, routing), record in cases.items():
+        single = one.get(("moe-4b-a1b", "balanced", recipe, flow))
+        if routing == "balanced" and parallel != "fsdp" and single:
+            rows.append([f"`{recipe}`" + (", flow" if flow == "on" else ""), dispatch or "bf16", exchange or "gather",
+                         f"{rate(record):,.0f}", f"{rate(record) / rate(single):.2f}x",
+                         f"{record['breakdown']['communication_ms']:.1f}", f"{gib(single):.1f} / {gib(record):.1f}"])
+    return table(["recipe", "dispatch", "exchange", "tokens/s", "over one GPU", "communication, ms", "peak GiB per GPU, 1 / 2"], rows)
+
+
+def report_rows(path, *first):
+    """Returns, by recipe, the joined cells of those tables of a report whose header begins with the cells `first`."""
+    rows, header = {}, None
+    for line in (RESULTS / path).read_text().replace("\\", "").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("|"):
+            header = None
+        elif cells[:len(first)] == list(first):
+            header = cells
+        elif header and not cells[0].startswith(":"):
+            rows.setdefault(cells[first.index("recipe")], {}).update(zip(header, cells))
+    return rows
+
+
+def study_rows(name):
+    return report_rows(f"{name}.md", "model", "recipe")
+
+
+def costs(row):
+    """Returns the cells of a study's row that hold the recipe's loss minus BF16's, youngest age first."""
+    return [cell for name, cell in row.items() if name.startswith("at age ")]
+
+
+def short(cell):
+    """Returns a cell without its interval."""
+    return re.sub(r" \[.*?\]", "", cell)
+
+
+STUDIES = {"15M, bytes": "h200/study-15m", "36M": "h200/study-36m", "125M": "h200/study-125m-eight", "1.2B": "h200/study-1b",
+           "118M, 16 experts": "h200/study-moe-118m", "135M, trained": "h100/trained-smollm2"}
+SIZES_RECIPES = ["tensorwise", "rowwise", "blockwise", "mxfp8", "mxfp8_floor", "nvfp4"]
+
+
+def sizes():
+    """One row per study: cost of each recipe at the oldest age."""
+    rows = []
+    for model, name in STUDIES.items():
+        found, text = study_rows(name), (RESULTS / f"{name}.md").read_text()
+        margin, floor = re.search(r"margin ([\d.]+) nats, noise floor (\d\.\d+)", text).groups()
+        verdicts = {row["verdict"].split(" at ")[0] for recipe, row in found.items() if recipe in SIZES_RECIPES}
+        tokens = {row["verdict"].split(" at ")[1].removesuffix(" tokens per parameter").split(" to ")[-1] for row in found.values()}
+        rows.append([f"[{model}]({name}.md)", *tokens, margin, floor,
+                     *(short(costs(found[recipe])[-1]) if recipe in found else "-" for recipe in SIZES_RECIPES),
+                     " or ".join(sorted(verdicts))])
+    return table(["model", "tokens per parameter", "margin", "noise floor", *(f"`{recipe}`" for recipe in SIZES_RECIPES), "verdict"],
+                 rows)
+
+
+STUDIES_36M = "36m", "36m-delayed", "36m-all", "36m-more", "36m-msamp"
+
+
+def recipes():
+    """All recipes that were studied at 36M, at the age that all those studies have; the first study that has a recipe counts."""
+    rows = {}
+    for name in STUDIES_36M:
+        for recipe, row in study_rows(f"h200/study-{name}").items():
+            rows.setdefault(recipe, [f"`{recipe}`", row["at age 400 [95%], nats"], row["gradient error"], row["bias"], row["verdict"],
+                                     f"[{name}](h200/study-{name}.md)"])
+    return table(["recipe", "at age 400 [95%], nats", "gradient error", "bias", "verdict over all its ages", "report"], rows.values())
+
+
+def front_study():
+    found = study_rows("h200/study-36m")
+    return table(["recipe", "at age 800, nats", "gradient error", "verdict"],
+                 [[f"`{recipe}`", short(costs(found[recipe])[-1]), found[recipe]["gradient error"], found[recipe]["verdict"]]
+                  for recipe in ("blockwise", "mxfp8", "mxfp8_floor", "rowwise", "tensorwise")])
+
+
+def study_experts():
+    return table(["recipe", "at age 400 [95%], nats", "gradient error", "route flips", "verdict"],
+                 [[f"`{recipe}`", costs(row)[-1], row["gradient error"], row["route flips"], row["verdict"]]
+                  for recipe, row in study_rows("h200/study-moe-118m").items()])
+
+
+def long_run():
+    """Runs from scratch, beside forks of the same model and text."""
+    forks, runs = study_rows("h200/study-15m"), report_rows("h200/long-run-15m.md", "recipe", "verdict")
+    return table(["recipe", "forks, age 200", "forks, age 400", "from scratch", "verdict from scratch", "held-out [95%]"],
+                 [[f"`{recipe}`", *map(short, costs(forks[recipe])), row["loss - bf16 (nats)"], row["verdict"],
+                   row["held-out loss - bf16 [95%] (nats)"]] for recipe, row in runs.items() if recipe in forks])
+
+
+def plateau():
+    """Mean over the seeds of the mean of the last 30 losses."""
+    final, words = {}, {"fp32": "FP32", "bf16": "BF16", "bf16_sr": "BF16, stochastic rounding"}
+    for record in lines("h200/one-gpu-plateau.jsonl"):
+        case, loss = record["case"], record["training"]["loss"]
+        shape = case["model"], case["gpus"], case["batch"], case["master"]
+        final.setdefault(shape, {}).setdefault(case["recipe"], []).append(statistics.mean(loss[-30:]))
+    recipes = ["bf16", "tensorwise", "rowwise"]
+    return table(["model", "GPUs", "batch x seq", "seeds", "master dtype", *recipes],
+                 [[model, str(gpus), f"{batch} x 2048", str(len(found["bf16"])), words[master],
+                   *(f"{statistics.mean(found[recipe]):.3f}" if recipe in found else "-" for recipe in recipes)]
+                  for (model, gpus, batch, master), found in
+                  sorted(final.items(), key=lambda item: (item[0][0] == "llama3.1-8b", *item[0][1:3], list(words).index(item[0][3])))])
+
+
+def own_kernels():
+    """Loss of forks minus that of cuBLASLt and cuDNN over the second half of the steps: mean by seed, and mean size of a step's."""
+    curves = {}
+    for record in lines("h200/own-kernels.jsonl"):
+        case = record["case"]
+        curves.setdefault((case["recipe"], case["gemm"], case["perturb"]), {})[case["seed"]] = record["training"]["loss"]
+    def line(recipe, words, gemm, perturb, base):
+        forks, others = curves[recipe, gemm, perturb], curves[base, "cublaslt", "none"]
+        apart = [[x - y for x, y in zip(forks[seed], others[seed])][len(forks[seed]) // 2:] for seed in forks]
+        means, steps = ([statistics.mean(map(of, seed)) for seed in apart] for of in (float, abs))
+        return [f"`{recipe}`", words, f"{min(means):+.5f} to {max(means):+.5f}", f"{min(steps):.5f} to {max(steps):.5f}"]
+    return table(["recipe", "kernels", "mean difference, nats", "mean absolute difference of a step, nats"],
+                 [line(recipe, *fork, recipe) for recipe in ("bf16", "blockwise")
+                  for fork in (("precbench", "own", "none"), ("libraries, one weight perturbed", "cublaslt", "ulp"))]
+                 + [line("rowwise_e4m1", "libraries, compared with `bf16`", "cublaslt", "none", "bf16")])
+
+
+def early_start():
+    ms = {key: record["timing"]["median_ms"] for key, record in
+          measured("h200/early-start.jsonl", "model", "batch", "seq", "recipe", "graph").items()}
+    return table(["model", "batch x seq", "recipe", "--graph on, ms", "--graph early, ms", "early / on"],
+                 [[model, f"{batch} x {seq}", recipe, f"{on:.2f}", f"{early:.2f}", f"{early / on:.3f}x"]
+                  for (model, batch, seq, recipe, graph), on in ms.items() if graph == "on"
+                  for early in [ms[model, batch, seq, recipe, "early"]]])
+
+
+TABLES = {"front-single": front_single, "front-experts": front_experts, "front-study": front_study,
+          "single": lambda: by_recipe("h200/single.jsonl", ["tensorwise", "rowwise", "rowwise_gw_hp", "blockwise"]),
+          "delayed-speed": lambda: by_recipe("h200/delayed-speed.jsonl", ["tensorwise_delayed"], base="tensorwise", digits=3),
+          "beside-peer": beside_peer, "scaling": scaling, "fsdp2": fsdp2,
+          "mixtures": lambda: by_recipe("h200/moe-h200.jsonl", ["tensorwise", "tensorwise_delayed", "rowwise", "blockwise"], routing=True),
+          "beside-peer-experts": lambda: beside_peer("h200/beside-peer-experts"), "experts-on-two": experts_on_two,
+          "study-experts": study_experts, "sizes": sizes, "recipes": recipes, "long-run": long_run, "plateau": plateau,
+          "own-kernels": own_kernels, "early-start": early_start}
