@@ -37,8 +37,8 @@ Ladder loss_ladder(const StudyRows& rows, StudyPart part, const std::string& rec
 
 /// Returns BF16's own ladder of learning rates: its loss at a rung minus that of its fork at the study's own
 /// rate, from the same state and on the same data. A rung holds, that is BF16 is stable, if its forks end and
-/// - the rate is at most the one at which the trunk reached this state, so that the trunk has proven it. Such a
-///   fork may end higher than one at a lower rate, which reduces the loss at once. Or
+/// - the rate is at most the one at which the trunk reached this state, so that the trunk has proven it. Such
+///   a fork may end higher than one at a lower rate, which reduces the loss at once. Or
 /// - the rate is higher, and the mean loss is at most `margin` above.
 /// Beyond that, differences between recipes and BF16 are mostly chance, of either sign
 /// (results/h200/study-36m.jsonl at x30).
