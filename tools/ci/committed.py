@@ -1,4 +1,4 @@
-"""The committed records and what tables are made of, for the scripts beside this one."""
+"""Committed records and formatting helpers for the scripts in this folder."""
 import json, math, pathlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -6,12 +6,12 @@ RESULTS = ROOT / "results"
 
 
 def lines(path):
-    """Of a file under results/, or anywhere if the path is absolute."""
+    """Returns the records of a file under results/, or anywhere if the path is absolute."""
     return [json.loads(line) for line in (RESULTS / path).read_text().splitlines()]
 
 
 def measured(path, *keys):
-    """Records with a speed, by these fields of their case; the first of each."""
+    """Returns records with a speed by these fields of their case; the first of each."""
     found = {}
     for record in lines(path):
         if record["status"] == "ok" and (record["metrics"] or {}).get("tokens_per_s"):
@@ -28,14 +28,14 @@ def gib(record):
 
 
 def over_bf16(bf16, others):
-    """Cells of a row: tokens/s of BF16's record and of others, theirs with the speed-up, "-" of none, then the peak of BF16 and
-    of the first."""
+    """Returns the cells of a row: tokens/s of BF16's record and of the others with their speedup ("-" if
+    missing), then the peak memory of BF16 and of the first other."""
     return [f"{rate(bf16):,.0f}", *(f"{rate(other):,.0f} ({rate(other) / rate(bf16):.2f}x)" if other else "-" for other in others),
             f"{gib(bf16):.1f} / {gib(others[0]):.1f}"]
 
 
 def spread(values, digits=0, unit=""):
-    """Least and largest, or the one that both are."""
+    """Returns minimum and maximum, or the common value."""
     low, high = f"{min(values):,.{digits}f}{unit}", f"{max(values):,.{digits}f}{unit}"
     return low if low == high else f"{low} to {high}"
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of the scripts that hold the pages: each makes one thing wrong and sees it found.
+"""Tests of the scripts that check the pages: each test makes one mistake and expects it to be found.
 
 Usage: tools/ci/pages_test.py
 """
@@ -16,7 +16,7 @@ FINDINGS = ROOT / "results/findings.md"
 
 
 def faults_of(page, text):
-    """What readme_tables.py --check says of the page if it read so."""
+    """Returns the faults that readme_tables.py --check finds in the page with this text."""
     wrong = []
     filled(page, text, set(), wrong)
     return wrong
@@ -55,7 +55,8 @@ class Tables(unittest.TestCase):
 
 class Blocks(unittest.TestCase):
     def test_a_block_is_what_a_deeper_model_takes_more(self):
-        """Of steps of 10 ms and 4 ms a block; a model at one depth, whole or cut, says nothing of its blocks."""
+        """Uses steps of 10 ms plus 4 ms per block; a model at a single depth does not determine the
+        time per block."""
         rate = lambda ms: 2 * 1024 * 3 / ms * 1e3
         rates = {("moe", layers, 2, 1024, 3, "bf16"): rate(10 + 4 * layers) for layers in (1, 2, 5)}
         rates |= {("moe", None, 2, 1024, 3, "bf16"): rate(500), ("other", 6, 2, 1024, 3, "bf16"): rate(7)}
@@ -80,7 +81,7 @@ class Profiles(unittest.TestCase):
               *(f"smsp__average_warps_issue_stalled_{name}_per_issue_active.ratio" for name in ("selected", "wait", "barrier"))]
 
     def rows_of(self, *launches):
-        """Of a file with the program's own output in between, as ncu leaves it."""
+        """Writes a file with the program's own output in between, like ncu."""
         with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
             for cells in (self.HEADER, [""] * len(self.HEADER), ["==PROF== done"], *launches):
                 file.write(",".join(f'"{cell}"' for cell in cells) + "\n")
