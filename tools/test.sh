@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Sets up and builds (setup.sh), then runs all tests and ends with CTest's summary. Tests that need a GPU are skipped
-# without one.
+# Sets up and builds (setup.sh), then runs all tests and ends with CTest's summary. Tests that need a GPU are
+# skipped without one.
 #
 #   tools/test.sh [cmake options]
 set -euo pipefail

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Fuzzes the program's entry points: builds the targets into build-fuzz/ with clang's libFuzzer, AddressSanitizer and
-# UndefinedBehaviorSanitizer, runs each for the given time, FUZZ_JOBS at once (default: all cores), and prints their
-# numbers of executions.
+# Fuzzes the program's entry points: builds the targets into build-fuzz/ with clang's libFuzzer,
+# AddressSanitizer and UndefinedBehaviorSanitizer, runs each for the given time, FUZZ_JOBS at once (default:
+# all cores), and prints their numbers of executions.
 #
 #   tools/fuzz/run.sh [seconds per target, default 60] [target...]      a target is the X of tools/fuzz/X_fuzz.cpp
 #
 # Exit status 1: a target crashed, leaked, hung or used too much memory. Its input is then in
-# build-fuzz/findings/TARGET-*, and build-fuzz/tools/fuzz/fuzz_TARGET FILE reproduces it. New inputs for the next run
-# are collected in build-fuzz/corpus/. Skipped with a message if clang is not available.
+# build-fuzz/findings/TARGET-*, and build-fuzz/tools/fuzz/fuzz_TARGET FILE reproduces it. New inputs for the
+# next run are collected in build-fuzz/corpus/. Skipped with a message if clang is not available.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
