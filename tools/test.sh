@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Sets up and builds (setup.sh), then runs every test and ends with CTest's summary. Tests that need a GPU say so
-# and are skipped where there is none.
+# Sets up and builds (setup.sh), then runs all tests and ends with CTest's summary. Tests that need a GPU are
+# skipped without one.
 #
 #   tools/test.sh [cmake options]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 tools/setup/setup.sh "$@"
-# Several tests run at once, and each has threads of its own: they must not spin while they wait for a core.
+# Several tests run at once, each with several threads, which must not spin while waiting for a core.
 export OMP_WAIT_POLICY=passive
-# The time limit is for tests that hang: no test that passes depends on how long it takes.
+# The time limit only ends hanging tests; no passing test depends on its duration.
 ctest --test-dir build --output-on-failure --parallel "$(nproc)" --timeout 3600

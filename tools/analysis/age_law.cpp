@@ -10,13 +10,13 @@
 namespace precbench {
 namespace {
 
-constexpr double kSteepest = 2;       // the largest exponent that is searched, of either sign
-constexpr double kResolution = 1e-6;  // of exponents
+constexpr double kSteepest = 2;       // limit of the search, for either sign
+constexpr double kResolution = 1e-6;  // of the exponent
 constexpr std::size_t kFewestAges = 3;
 
 using Points = std::vector<std::pair<double, double>>;  // tokens per parameter, price
 
-/// Returns the best scale for this exponent, and the sum of squares that it leaves.
+/// Returns the best scale for this exponent and the remaining sum of squares.
 std::pair<double, double> fit_scale(const Points& points, double exponent) {
   double xy = 0, xx = 0, rest = 0;
   for (const auto& [x, price] : points) {
@@ -28,7 +28,7 @@ std::pair<double, double> fit_scale(const Points& points, double exponent) {
   return {scale, rest};
 }
 
-/// A grid finds the lowest of several minima, golden sections between its neighbours the exponent itself.
+/// Fits one trunk. A grid search avoids local minima; golden-section search then refines the exponent.
 std::optional<AgeLaw::Trunk> fit_trunk(const Points& points) {
   constexpr int kSteps = 80;
   constexpr double kStep = 2 * kSteepest / kSteps;

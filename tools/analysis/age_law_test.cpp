@@ -1,4 +1,4 @@
-// The fitted law against laws that are known, with and without noise.
+// Tests fit_age_law on simulated prices with a known law, with and without noise.
 #include "tools/analysis/age_law.h"
 
 #include <cmath>
@@ -12,7 +12,8 @@ namespace {
 
 constexpr double kAges[] = {0.3, 1, 3, 10, 30, 100};
 
-/// Prices of so many trunks: a power law, trunk by trunk a little off, with noise of every fork.
+/// Returns prices of `trunks` trunks: each follows a power law whose exponent varies by `spread`, plus fork
+/// noise.
 std::vector<AgedPrice> prices_of(int trunks, double scale, double exponent, double spread, double noise,
                                  std::mt19937_64& random) {
   std::normal_distribution<double> normal;
@@ -27,7 +28,7 @@ std::vector<AgedPrice> prices_of(int trunks, double scale, double exponent, doub
 
 }  // namespace
 
-TEST_CASE("fit_age_law: prices on a power law give its exponent and scale back", "[age]") {
+TEST_CASE("fit_age_law: prices on a power law return its exponent and scale", "[age]") {
   std::mt19937_64 random(1);
   for (const double exponent : {-0.5, 0.0, 0.25, 1.0}) {
     const auto law = fit_age_law(prices_of(3, 0.001, exponent, 0, 0, random));
@@ -37,7 +38,8 @@ TEST_CASE("fit_age_law: prices on a power law give its exponent and scale back",
   }
 }
 
-TEST_CASE("fit_age_law: intervals of exponent and price hold the truth in 95% of noisy studies", "[age]") {
+TEST_CASE("fit_age_law: 95% intervals of exponent and price cover the truth in 95% of noisy studies",
+          "[age]") {
   constexpr int kStudies = 400;
   std::mt19937_64 random(2);
   int exponent_held = 0, price_held = 0, fitted = 0;
@@ -56,12 +58,12 @@ TEST_CASE("fit_age_law: intervals of exponent and price hold the truth in 95% of
   CHECK(price_held >= 380 - 4 * 4.4);
 }
 
-TEST_CASE("fit_age_law: too few trunks or ages, or prices without a power law, have no law", "[age]") {
+TEST_CASE("fit_age_law: too few trunks or ages or no power law returns null", "[age]") {
   std::mt19937_64 random(3);
   CHECK(!fit_age_law({}));
   CHECK(!fit_age_law(prices_of(1, 0.001, 0.3, 0, 0, random)));
   CHECK(!fit_age_law({{1, 1, 0.1}, {1, 20, 0.2}, {2, 1, 0.1}, {2, 20, 0.2}}));
-  // A price that comes from nothing at the last age alone is steeper than any exponent that is searched.
+  // Zero until the last age: steeper than any exponent in the search range.
   CHECK(!fit_age_law({{1, 1, 0}, {1, 2, 0}, {1, 20, 1}, {2, 1, 0}, {2, 2, 0}, {2, 20, 1}}));
   // Ages within a factor of ten.
   const auto spanning = [](double oldest) {

@@ -1,4 +1,4 @@
-// Grouping, aggregation over seeds, and the comparison with bf16.
+// Groups records, aggregates over seeds, compares with BF16. See analysis.h.
 #include "tools/analysis/analysis.h"
 
 #include <fmt/format.h>
@@ -19,12 +19,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Fields that say how a recipe is applied, and their values where nothing is changed. bf16 knows none of
-/// them, so they part rows, not groups.
+/// Fields that modify how a recipe is applied, with their default values. BF16 ignores them, so they separate
+/// rows, not groups.
 const std::map<std::string, std::string> kRecipeModifiers = {
     {"head", "bf16"},       {"keep_bf16", ""}, {"switch_recipe", ""}, {"gather", "bf16"},
     {"reduce_amax", "off"}, {"flow", "off"},   {"dispatch", "bf16"}};
-/// Columns that come first; others follow in the order of the record.
+/// Leading columns; the others follow in record order.
 const std::vector<std::string> kFirstKeys = {"machine",        "power_limit", "cublaslt", "threads",
                                              "method_version", "model",       "seq",      "batch",
                                              "gpus",           "parallel"};
@@ -34,7 +34,7 @@ Json fields_of(const LocatedRecord& located, const Workloads& workloads) {
   const Environment& env = located.env();
   // The CPU device's speed depends on its threads; a GPU's does not.
   const Json threads = env.threads && !env.gpu ? Json(*env.threads) : Json();
-  // Two GPUs of one name are two machines where they may draw different power or run another library's GEMMs.
+  // GPUs of one name count as different machines if their power limit or cuBLASLt version differs.
   const Json power_limit =
       env.gpu && env.gpu->power_limit ? Json(fmt::format("{:.0f} W", *env.gpu->power_limit)) : Json();
   Json fields = {{"machine", machine_of(env)},
@@ -46,7 +46,7 @@ Json fields_of(const LocatedRecord& located, const Workloads& workloads) {
   return fields;
 }
 
-/// Lets rows that are alike hold their fields together.
+/// Lets similar rows share the storage of their fields.
 class SharedRows {
  public:
   CaseFields share(CaseFields fields) {
@@ -61,24 +61,24 @@ class SharedRows {
   std::vector<CaseFields> bases_;
 };
 
-/// One field of all records: its different values, and which of them each record has.
+/// One field over all records: its distinct values, and the index of each record's value.
 struct Field {
   static constexpr auto kMissing = static_cast<std::uint32_t>(-1);
 
   std::string name;
-  std::vector<Json> values{};              ///< in the order met; where all are numbers by size
-  std::vector<std::uint32_t> of_record{};  ///< empty where all have one value
+  std::vector<Json> values{};              ///< in order of appearance; sorted by size if all are numbers
+  std::vector<std::uint32_t> of_record{};  ///< index into `values` by record; empty if all have one value
   std::unordered_map<std::string, std::uint32_t> places{};
-  std::size_t same = 0;  ///< the first records, which have one value
+  std::size_t same = 0;  ///< length of the leading run of records that have values[0]
 
-  /// Record i has this value; of `count` records, in their order.
+  /// Sets the value of record i. `count` is the total number of records; call in record order.
   void add(std::size_t i, std::size_t count, const Json& value) {
     const std::uint32_t place = place_of(value);
     if (of_record.empty() && place == 0 && same == i) return void(++same);
     spread(count);
     of_record[i] = place;
   }
-  /// Gives each record its own place.
+  /// Allocates an index per record.
   void spread(std::size_t count) {
     if (!of_record.empty()) return;
     of_record.assign(count, kMissing);
@@ -109,7 +109,7 @@ struct Field {
   }
 
  private:
-  /// Equal for equal values: 3 and 3.0 are one.
+  /// Returns equal text for equal values: 3 and 3.0 are the same.
   static std::string text_of(const Json& value) {
     if (value.is_number_float())
       if (const double number = value.get<double>();
@@ -119,7 +119,8 @@ struct Field {
   }
 };
 
-/// The fields of the records, kFirstKeys first. What a record lacks is null, as a value met last.
+/// Returns the fields of all records, kFirstKeys first. A missing field counts as null, added as the last
+/// value.
 std::vector<Field> fields_of(const RecordRefs& records, const Workloads& workloads) {
   std::vector<Field> fields;
   std::unordered_map<std::string, std::size_t> by_name;
@@ -158,7 +159,7 @@ std::optional<double> mean(const std::vector<double>& values) {
   return sum / static_cast<double>(values.size());
 }
 
-/// The values that `get` finds in the members.
+/// Collects the values that `get` finds in the row's members.
 template <class Get>
 std::vector<double> gather(const Row& row, Get&& get) {
   std::vector<double> values;
@@ -169,7 +170,7 @@ std::vector<double> gather(const Row& row, Get&& get) {
 
 std::vector<double> gather_metric(const Row& row, OptionalNumber Metrics::*metric) {
   if (row.path == ExecutionPath::emulated)
-    return {};  // whatever a record says: an emulated recipe has no speed
+    return {};  // an emulated recipe has no speed, whatever its record claims
   return gather(row, [&](const Record& r) { return r.metrics ? (*r.metrics).*metric : OptionalNumber(); });
 }
 
@@ -177,13 +178,14 @@ std::optional<double> final_loss(const Record& record) {
   return record.training ? trailing_mean(record.training->loss) : std::nullopt;
 }
 
-/// Relative to the median of its own run, so that seeds can be pooled. One sample has no spread.
+/// Returns the IQR of step times, each relative to its run's median so that seeds can be pooled. Runs of one
+/// sample have no spread and are left out.
 std::optional<double> pooled_relative_iqr(const Row& row) {
   std::vector<double> relative;
   std::size_t count = 0;
   for (const LocatedRecord* member : row.members)
     if (member->record.timing) count += member->record.timing->samples_ms.size();
-  relative.reserve(count);  // a million runs have many, and a list that grows holds them twice
+  relative.reserve(count);  // avoids doubling the memory of a million runs while the list grows
   for (const LocatedRecord* member : row.members) {
     if (!member->record.timing) continue;
     const auto& samples = member->record.timing->samples_ms;
@@ -334,7 +336,7 @@ Analysis analyze(const RecordRefs& records, const Workloads& workloads, RowsBy b
     return result;
   };
 
-  // Ordered by the places of the fields that part the groups, then rows in the order of the records.
+  // Groups are ordered by the values of their fields, rows by record order.
   std::map<std::vector<std::uint32_t>, Group> groups;
   using RowKey = std::tuple<std::vector<std::uint32_t>, Status, std::optional<ExecutionPath>>;
   std::map<RowKey, std::pair<Group*, std::size_t>> rows;
@@ -361,7 +363,7 @@ Analysis analyze(const RecordRefs& records, const Workloads& workloads, RowsBy b
     }
     row.first->rows[row.second].members.push_back(records[i]);
   }
-  fields = {};  // of many records they are large
+  fields = {};  // large if there are many records
   std::map<std::string, BestRates> best;
   for (const LocatedRecord* located : records) best[machine_of(located->env())].raise_to(located->record);
   for (auto& [place, group] : groups) {

@@ -1,4 +1,4 @@
-// What may be compared with what, and what comes out.
+// Tests which records are compared with each other, and the results.
 #include "tools/analysis/analysis.h"
 
 #include <cmath>
@@ -26,8 +26,8 @@ Record with(Record record, const std::string& key, const nlohmann::ordered_json&
 
 }  // namespace
 
-TEST_CASE("a native recipe is compared with the bf16 of its group", "[analysis]") {
-  // bf16 stands second: the order of the records does not matter.
+TEST_CASE("analyze: a native recipe is compared with the BF16 row of its group", "[analysis]") {
+  // BF16 comes second: the order of the records does not matter.
   const auto records =
       set_of({samples::gpu_record("blockwise", 200, 0.01), samples::gpu_record("bf16", 250)});
   const Analysis analysis = analyze(records);
@@ -50,7 +50,7 @@ TEST_CASE("a native recipe is compared with the bf16 of its group", "[analysis]"
   CHECK_FALSE(analysis.constants.contains("recipe"));
 }
 
-TEST_CASE("an emulated recipe has a loss but no speed and no ratio", "[analysis]") {
+TEST_CASE("analyze: an emulated recipe has a loss but no speed and no ratio", "[analysis]") {
   Record sloppy = samples::cpu_record("mxfp8", 0.02);
   sloppy.metrics->tokens_per_s = 99;  // even if a record claims a speed
   const auto records = set_of({samples::cpu_record("bf16"), sloppy});
@@ -62,16 +62,16 @@ TEST_CASE("an emulated recipe has a loss but no speed and no ratio", "[analysis]
   CHECK(near(row.loss_delta, 0.02));
 }
 
-TEST_CASE("one emulated GEMM makes the recipe emulated", "[analysis]") {
+TEST_CASE("analyze: one emulated GEMM makes the recipe emulated", "[analysis]") {
   Record record = samples::gpu_record("blockwise", 200);
   record.support->wgrad = {ExecutionPath::emulated, "no such mode"};
   const auto records = set_of({samples::gpu_record("bf16", 250), record});
   CHECK_FALSE(analyze(records).groups.at(0).rows.at(1).speedup);
 }
 
-TEST_CASE("failed cases are rows without ratios, and no baseline", "[analysis]") {
+TEST_CASE("analyze: failed cases are rows without ratios and no baseline", "[analysis]") {
   SECTION("a failed recipe") {
-    // It diverged after its speed had been measured: still no ratio.
+    // It diverged after its speed was measured: still no ratio.
     Record diverged = samples::gpu_record("tensorwise", 190);
     diverged.status = Status::diverged;
     const auto records = set_of({samples::gpu_record("bf16", 250), diverged});
@@ -98,7 +98,7 @@ TEST_CASE("failed cases are rows without ratios, and no baseline", "[analysis]")
   }
 }
 
-TEST_CASE("different work, machines and methods are different groups", "[analysis]") {
+TEST_CASE("analyze: different work or machine or method version gives different groups", "[analysis]") {
   const Record bf16 = samples::gpu_record("bf16", 250);
   Record other = samples::gpu_record("blockwise", 200);
   SECTION("sequence length") { other = with(other, "seq", 4096); }
@@ -115,7 +115,7 @@ TEST_CASE("different work, machines and methods are different groups", "[analysi
     if (group.rows[0].fields["recipe"] == "blockwise") CHECK_FALSE(group.rows[0].speedup);
 }
 
-TEST_CASE("CPU threads part groups on the CPU device only", "[analysis]") {
+TEST_CASE("analyze: CPU threads separate groups on the CPU device only", "[analysis]") {
   Record cpu = samples::cpu_record("bf16");
   cpu.env->threads = 2;
   cpu.id = "other";
@@ -127,7 +127,7 @@ TEST_CASE("CPU threads part groups on the CPU device only", "[analysis]") {
   CHECK(analyze(on_gpu).groups.size() == 1);
 }
 
-TEST_CASE("records part by machine in the order of appearance", "[analysis]") {
+TEST_CASE("by_machine: records are split by machine in order of appearance", "[analysis]") {
   const auto set =
       set_of({samples::cpu_record("bf16"), samples::gpu_record("bf16", 250), samples::cpu_record("mxfp8")});
   const auto parts = by_machine(all_of(set));
@@ -136,19 +136,19 @@ TEST_CASE("records part by machine in the order of appearance", "[analysis]") {
   CHECK(parts[1] == RecordRefs{&set.records[1]});
 }
 
-TEST_CASE("an empty text is an unset field", "[analysis]") {
+TEST_CASE("analyze: an empty text equals an unset field", "[analysis]") {
   const auto records = set_of(
       {samples::gpu_record("bf16", 250), with(samples::gpu_record("blockwise", 200), "init_from", "")});
   CHECK(analyze(records).groups.size() == 1);
 }
 
-TEST_CASE("fields that do not change the work part nothing", "[analysis]") {
+TEST_CASE("analyze: fields that do not change the work separate nothing", "[analysis]") {
   const auto records = set_of({with(samples::gpu_record("bf16", 250), "save_final", "a.safetensors"),
                                with(samples::gpu_record("blockwise", 200), "save_final", "b.safetensors")});
   CHECK(near(analyze(records).groups.at(0).rows.at(1).speedup, 1.25));
 }
 
-TEST_CASE("a model that was edited is another, in averages and in ratios", "[analysis]") {
+TEST_CASE("analyze: an edited model file is another model in averages and ratios", "[analysis]") {
   std::vector<Record> all;
   for (const int version : {1, 2})
     for (const char* recipe : {"bf16", "rowwise"})
@@ -171,7 +171,7 @@ TEST_CASE("a model that was edited is another, in averages and in ratios", "[ana
   CHECK(analysis.groups[1].rows[0].fields["model"] == "mini.json (version 2)");
 }
 
-TEST_CASE("modifiers of a recipe part rows and bf16 without them stays the baseline", "[analysis]") {
+TEST_CASE("analyze: recipe modifiers separate rows and plain BF16 stays the baseline", "[analysis]") {
   const auto records = set_of({samples::gpu_record("bf16", 250), samples::gpu_record("tensorwise", 200),
                                with(samples::gpu_record("tensorwise", 125), "gather", "fp8")});
   const Analysis analysis = analyze(records);
@@ -182,16 +182,15 @@ TEST_CASE("modifiers of a recipe part rows and bf16 without them stays the basel
   CHECK(near(analysis.groups[0].rows[2].speedup, 2));
 }
 
-TEST_CASE("a bf16 with the same modifiers is preferred", "[analysis]") {
+TEST_CASE("analyze: BF16 with the same modifiers is the preferred baseline", "[analysis]") {
   const auto records = set_of({with(samples::gpu_record("bf16", 250), "head", "bf16"),
                                with(samples::gpu_record("bf16", 240), "head", "recipe"),
                                with(samples::gpu_record("tensorwise", 120), "head", "recipe")});
   CHECK(near(analyze(records).groups.at(0).rows.at(2).speedup, 2));
 }
 
-TEST_CASE("seeds are averaged, and losses paired by seed", "[analysis]") {
-  // bf16 has seeds 1 2 3, the recipe 2 3 4: two pairs. Each seed has a level of its own, which pairing
-  // cancels.
+TEST_CASE("analyze: seeds are averaged and losses paired by seed", "[analysis]") {
+  // BF16 has seeds 1, 2, 3 and the recipe 2, 3, 4: two pairs. Pairing cancels each seed's own offset.
   std::vector<Record> all;
   for (int seed : {1, 2, 3}) all.push_back(samples::gpu_record("bf16", 250 + seed, 0.1 * seed, seed));
   for (int seed : {2, 3, 4})
@@ -205,14 +204,14 @@ TEST_CASE("seeds are averaged, and losses paired by seed", "[analysis]") {
   CHECK(row.paired_seeds == 2);
   CHECK(near(row.loss_delta, 0.0025));
   CHECK(near(row.speedup, 252.0 / 200));
-  // By record, each is compared with bf16 of its own seed; seed 4 with nothing.
+  // By record, each is compared with BF16 of its own seed; seed 4 has none.
   const Analysis single = analyze(records, RowsBy::record);
   REQUIRE(single.groups.size() == 4);
   CHECK(near(single.groups[1].rows.at(1).loss_delta, 0.002));
   CHECK_FALSE(single.groups[3].rows.at(0).speedup);
 }
 
-TEST_CASE("groups come in the order of sizes, not of characters or of records", "[analysis]") {
+TEST_CASE("analyze: groups are sorted by numeric size rather than by text or record order", "[analysis]") {
   const auto records = set_of({with(samples::gpu_record("bf16", 250), "seq", 16384),
                                with(samples::gpu_record("bf16", 250), "seq", 2048),
                                with(samples::gpu_record("bf16", 250), "seq", 8192)});

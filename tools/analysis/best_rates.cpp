@@ -1,4 +1,4 @@
-// Sums of ops at given rates. See best_rates.h.
+// Sums op times at given rates. See best_rates.h.
 #include "tools/analysis/best_rates.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace precbench {
 namespace {
 
-/// The GEMMs of a recipe, and those of the head (--head recipe); a set of them is a number's bits.
+/// GEMMs of a recipe; one more bit stands for those of the head (--head recipe). A set of them is a bit mask.
 constexpr std::array kGemms = {"matmul fprop", "matmul dgrad", "matmul wgrad"};
 constexpr unsigned kSets = 1u << (kGemms.size() + 1);
 
@@ -22,8 +22,9 @@ bool in_set(unsigned set, const OpWork& op) {
   return op.op_class == "gemm" && gemm != kGemms.end() && (set >> (gemm - kGemms.begin()) & 1);
 }
 
-/// Seconds of the ops, those of `set` at the FP8 rate, or FP4's, or null where a rate that they need is not known. The sum of
-/// bench/measure/predict.h's speed_of_light, to which all calls of an op are bound alike.
+/// Returns the time of the ops in seconds, with the GEMMs in `set` at the FP8 (or FP4) rate; null if a needed
+/// rate is unknown. Same sum as speed_of_light in bench/measure/predict.h: all calls of an op share one
+/// bound.
 std::optional<double> seconds(const Breakdown& breakdown, const BestRates& rates, bool fp4, unsigned set) {
   double sum = 0;
   for (const OpRecord& record : breakdown.ops) {
@@ -49,7 +50,8 @@ void BestRates::raise_to(const Record& record) {
 }
 
 std::optional<double> sol_at(const BestRates& rates, const Record& record) {
-  constexpr double kEqual = 1e-6;  // records hold all digits; where sets come this close, either will do
+  constexpr double kEqual = 1e-6;  // records keep all digits; sets that agree this closely are
+                                   // interchangeable
   if (!record.breakdown || !record.timing || !record.metrics || !record.metrics->mfu_measured)
     return std::nullopt;
   const double step = step_ms_of_speed(record).value_or(0) / 1e3, share = *record.metrics->mfu_measured;

@@ -1,4 +1,4 @@
-// The table of report columns.
+// Table of report columns. See columns.h.
 #include "tools/analysis/columns.h"
 
 #include <fmt/format.h>
@@ -79,7 +79,7 @@ std::string no_text(const Row&) { return ""; }
 Json error_value(const Row& row) { return row.record().error ? Json(*row.record().error) : Json(); }
 
 std::string error_text(const Row& row) {
-  constexpr std::size_t kWidth = 60;  // the whole text stands in the section on failures
+  constexpr std::size_t kWidth = 60;  // the section on failures shows the whole text
   return row.record().error ? shorten(printable(*row.record().error), kWidth) : "";
 }
 
@@ -120,7 +120,7 @@ const std::vector<Column>& report_columns() {
        ratio<&Row::memory_ratio>, "", true},
       {Topic::speed, "load", true, "load", "", false,
        "slots of the most loaded expert over the mean, in the worst layer", load_value, load_text},
-      // Runs that time a recipe end after different numbers of steps: their last values are no comparison.
+      // Timing runs end after different numbers of steps, so their final losses are not comparable.
       {Topic::none, "final_loss", true, "", "nats", false, "", number<&Row::final_loss>, no_text},
       {Topic::loss, "loss_minus_bf16", true, "loss - bf16", "nats", false,
        "after as many steps as both have done: mean of the last tenth of them, of 5 at least, over the seeds "

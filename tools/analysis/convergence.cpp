@@ -1,4 +1,4 @@
-// The verdicts on convergence: curves in, intervals and tests out.
+// Convergence verdicts: intervals and tests on loss curves. See convergence.h.
 #include "tools/analysis/convergence.h"
 
 #include <fmt/format.h>
@@ -14,25 +14,26 @@ namespace precbench {
 namespace {
 
 constexpr double kEmaPast = 0.9;
-constexpr double kIntervalLevel = 0.05;  // intervals are 95% ones
-/// A run that ends less than this part below ln V has not left the plateau of a model that knows nothing.
+constexpr double kIntervalLevel = 0.05;  // 95% intervals
+/// A run whose final loss is less than this fraction below ln V has not left the plateau of a uniform
+/// prediction.
 constexpr double kLearntPart = 0.05;
-/// A run that loses again more than this part of what it had learnt has diverged, though every loss is
+/// A run that loses more than this fraction of its progress again has diverged, although every loss is
 /// finite.
 constexpr double kLostAgainPart = 0.5;
-/// While the learning rate rises steps are small, and so is what a recipe can do to them.
+/// Judged runs are at least this many warm-ups long: at a low learning rate a recipe has little effect.
 constexpr std::size_t kFewestWarmups = 3;
-/// A loss that has hardly fallen leaves no room for a difference: after a fall of 20 margins, a recipe that
-/// learnt a twentieth less than BF16 is outside the margin.
+/// The loss must fall by at least this many margins. Then a recipe that learns a twentieth less than BF16
+/// ends outside the margin.
 constexpr double kFewestMarginsFallen = 20;
 
-/// Null for fewer than two values.
+/// Returns null for fewer than two values.
 std::optional<Interval> interval_of(const std::vector<double>& values) {
   const auto interval = mean_with_interval(values, kIntervalLevel);
   return interval ? std::optional(Interval{interval->low, interval->high}) : std::nullopt;
 }
 
-/// The exponential moving average, one loss after the other.
+/// Streaming exponential moving average with bias correction.
 class Ema {
  public:
   double add(double loss) {
@@ -65,7 +66,7 @@ bool diverged(const LossCurve& curve, std::optional<double> uniform_loss) {
 
 using Pair = std::pair<const LossCurve*, const LossCurve*>;
 
-/// The curves of both sides that have a seed in common, neither of them diverged.
+/// Returns the pairs of equal seed in which neither curve diverged.
 std::vector<Pair> pair_up(const std::vector<LossCurve>& recipe, const std::vector<LossCurve>& bf16,
                           std::optional<double> uniform_loss) {
   const auto sound = [&](const LossCurve& curve) {
@@ -81,8 +82,8 @@ std::vector<Pair> pair_up(const std::vector<LossCurve>& recipe, const std::vecto
   return pairs;
 }
 
-/// Why closeness to BF16 shows nothing after `steps` steps, in one line; empty where it does show something.
-/// `fallen`: what BF16's loss has fallen by, and `margin` the margin, both in nats.
+/// Returns why agreement with BF16 after `steps` steps proves nothing, in one line; empty if it does prove
+/// something. `fallen`: decrease of BF16's loss, `margin`: both in nats.
 std::string why_unfit(const std::vector<Pair>& pairs, std::size_t steps, double fallen, double margin) {
   std::size_t longest = steps, warmup = 0;
   for (const auto& [mine, theirs] : pairs)
@@ -103,8 +104,8 @@ std::string why_unfit(const std::vector<Pair>& pairs, std::size_t steps, double 
   return "";
 }
 
-/// The verdicts that need no comparison. They are about the whole of every curve: a seed that broke is not
-/// made up for by the others.
+/// Sets the verdicts that need no comparison: diverged and not learning. One broken seed is enough, whatever
+/// the others do.
 bool judge_alone(RecipeConvergence& result, const std::vector<LossCurve>& curves,
                  std::optional<double> uniform_loss) {
   const auto count = [&](auto&& test) {
@@ -135,7 +136,7 @@ bool judge_alone(RecipeConvergence& result, const std::vector<LossCurve>& curves
   return false;
 }
 
-/// Of the curves' ends, those that are known.
+/// Sets seeds, final loss and its interval from the curves' known final losses.
 void summarize(RecipeConvergence& result, const std::vector<std::optional<double>>& all_ends) {
   std::vector<double> ends;
   for (const auto& end : all_ends)
@@ -146,12 +147,12 @@ void summarize(RecipeConvergence& result, const std::vector<std::optional<double
   result.final_interval = interval_of(ends);
 }
 
-/// 95% of further values of the same kind would lie within this many standard deviations of the mean of n.
+/// Returns the half-width of the 95% prediction interval around the mean of n values, in standard deviations.
 double prediction_half_width(int n) {
   return student_t_quantile(1 - kIntervalLevel / 2, n - 1) * std::sqrt(1 + 1.0 / n);
 }
 
-/// Of curves of at least `steps` steps.
+/// Returns BF16's noise band; every curve must have at least `steps` steps.
 std::optional<NoiseBand> noise_band(const std::vector<const LossCurve*>& curves, std::size_t steps) {
   const int n = static_cast<int>(curves.size());
   if (n < kFewestSeeds) return std::nullopt;
@@ -171,7 +172,7 @@ std::optional<NoiseBand> noise_band(const std::vector<const LossCurve*>& curves,
   return band;
 }
 
-/// Both tests, at a number of pairs that these could be.
+/// Both tests, evaluated for a hypothetical number of pairs with the same mean and spread.
 struct Tests {
   MeanAndSpread deltas;
   double margin, level;

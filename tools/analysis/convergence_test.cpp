@@ -1,4 +1,4 @@
-// Verdicts on curves whose answer is known, and how often the tests err.
+// Tests verdicts on curves with a known answer, and the error rates of the tests.
 #include "tools/analysis/convergence.h"
 
 #include <cmath>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kLnV = 5.545;
 
-/// What a LossCurve says, with the losses that it shows.
+/// A LossCurve that owns its losses.
 struct Run {
   std::string seed;
   PackedSeries loss;
@@ -32,7 +32,7 @@ RecipeConvergence judge(const std::vector<Run>& recipe, const std::vector<Run>& 
   return compare_curves(curves_of(recipe), curves_of(bf16), kLnV);
 }
 
-/// Falls from ln V to 2.5 + shift; the last 20 of its 200 steps average 2.5 + shift to 1e-8.
+/// Returns a curve from ln V to 2.5 + shift; the last 20 of its 200 steps average 2.5 + shift to within 1e-8.
 Run run(int seed, double shift) {
   Run c{std::to_string(seed), {}, false};
   for (int step = 0; step < 200; ++step)
@@ -48,7 +48,7 @@ std::vector<Run> runs(const std::vector<double>& shifts) {
 
 bool close(const std::optional<double>& a, double b) { return a && std::abs(*a - b) < 1e-6; }
 
-/// The seeds of BF16 lie far apart; those differences cancel in pairs.
+/// Offsets of BF16's seeds. They are large but cancel in pairs.
 const std::vector<double> kBf16 = {0.0, 0.05, -0.04};
 
 RecipeConvergence compare(const std::vector<double>& deltas) {
@@ -61,7 +61,7 @@ RecipeConvergence compare(const std::vector<double>& deltas) {
 
 }  // namespace
 
-TEST_CASE("an exponential average starts at the first loss", "[convergence]") {
+TEST_CASE("ema: the average starts at the first loss", "[convergence]") {
   CHECK(ema({}).empty());
   const std::vector<double> smooth = ema({4, 2});
   REQUIRE(smooth.size() == 2);
@@ -69,26 +69,26 @@ TEST_CASE("an exponential average starts at the first loss", "[convergence]") {
   CHECK(std::abs(smooth[1] - (0.09 * 4 + 0.1 * 2) / 0.19) < 1e-12);
 }
 
-TEST_CASE("a small difference on every seed is equivalent", "[convergence]") {
+TEST_CASE("compare_curves: a small difference on every seed is equivalent", "[convergence]") {
   const RecipeConvergence r = compare({0.001, 0.0012, 0.0008});
   CHECK(r.verdict == ConvergenceVerdict::equivalent);
   CHECK(r.seeds == 3);
   CHECK(r.steps == 200);
   CHECK(close(r.delta, 0.001));
-  // sd 0.0002, t(0.975, 2) = 4.30265: half width 0.000496826
+  // sd 0.0002, t(0.975, 2) = 4.30265: half-width 0.000496826
   REQUIRE(r.delta_interval);
   CHECK(std::abs(r.delta_interval->low - (0.001 - 0.000496826)) < 1e-6);
   CHECK(close(r.margin, 0.0025 * (2.5 + 0.01 / 3)));
   REQUIRE(r.equivalence_p);
   CHECK(*r.equivalence_p < 0.05);
   REQUIRE(r.ema_errors);
-  CHECK(close(r.ema_errors->last, 0.0012 / 2.55));  // the second seed's, which is farthest off
+  CHECK(close(r.ema_errors->last, 0.0012 / 2.55));  // the second seed deviates most
   CHECK(r.ema_errors->runs == 3);
   CHECK(r.ema_errors->within_throughout == 3);
   CHECK_FALSE(r.seeds_to_settle);
 }
 
-TEST_CASE("a difference on every seed is worse or better", "[convergence]") {
+TEST_CASE("compare_curves: a large difference on every seed is worse or better", "[convergence]") {
   const RecipeConvergence worse = compare({0.030, 0.032, 0.028});
   CHECK(worse.verdict == ConvergenceVerdict::worse);
   CHECK(close(worse.delta, 0.03));
@@ -97,7 +97,7 @@ TEST_CASE("a difference on every seed is worse or better", "[convergence]") {
   CHECK(compare({-0.030, -0.032, -0.028}).verdict == ConvergenceVerdict::better);
 }
 
-TEST_CASE("noise as large as the difference is inconclusive and says how many seeds would do",
+TEST_CASE("compare_curves: noise as large as the difference is inconclusive and reports the seeds needed",
           "[convergence]") {
   const RecipeConvergence r = compare({0.02, -0.01, 0.008});
   CHECK(r.verdict == ConvergenceVerdict::inconclusive);
@@ -108,7 +108,7 @@ TEST_CASE("noise as large as the difference is inconclusive and says how many se
   CHECK(r.reason == "about 24 more seeds would settle it, 27 in all");
 }
 
-TEST_CASE("one or two seeds settle nothing", "[convergence]") {
+TEST_CASE("compare_curves: one or two seeds are inconclusive", "[convergence]") {
   const RecipeConvergence one = compare({0.0});
   CHECK(one.verdict == ConvergenceVerdict::inconclusive);
   CHECK(one.seeds_to_settle == 3);
@@ -118,7 +118,7 @@ TEST_CASE("one or two seeds settle nothing", "[convergence]") {
   CHECK(two.seeds_to_settle == 3);
 }
 
-TEST_CASE("errors of opposite signs do not cancel: every run meets the criterion by itself",
+TEST_CASE("compare_curves: EMA errors of opposite sign do not cancel because runs count separately",
           "[convergence]") {
   const EmaErrors errors = *compare({-0.026, 0.033, -0.001}).ema_errors;  // mean +0.002, less than 0.1%
   CHECK(errors.runs == 3);
@@ -126,7 +126,7 @@ TEST_CASE("errors of opposite signs do not cancel: every run meets the criterion
   CHECK(errors.within_throughout == 1);
   CHECK(close(errors.last, 0.033 / 2.55));
   CHECK(errors.largest >= errors.last);
-  // A run that diverged meets nothing, however good its first steps.
+  // A diverged run meets no criterion, however good its first steps.
   std::vector<Run> recipe = runs(kBf16);
   recipe[0].diverged = true;
   const RecipeConvergence broken = judge(recipe, runs(kBf16));
@@ -134,11 +134,11 @@ TEST_CASE("errors of opposite signs do not cancel: every run meets the criterion
   CHECK(broken.ema_errors->within_last == 2);
 }
 
-TEST_CASE("whether a recipe ends in BF16's noise is said with the width of the band", "[convergence]") {
+TEST_CASE("compare_curves: in_noise_band comes with the half-width of the band", "[convergence]") {
   CHECK_FALSE(compare({0.001, 0.0012}).in_noise_band);
   const RecipeConvergence three = compare({0.001, 0.0012, 0.0008});
   CHECK(three.in_noise_band == true);
-  // Of 0, 0.05 and -0.04: sd 0.0450925, t(0.975, 2) = 4.30265.
+  // BF16's seeds 0, 0.05 and -0.04: sd 0.0450925, t(0.975, 2) = 4.30265.
   REQUIRE(three.noise_half_width);
   CHECK(std::abs(*three.noise_half_width - 4.30265 * 0.0450925 * std::sqrt(4.0 / 3)) < 1e-5);
   const RecipeConvergence eight = compare(std::vector<double>(8, 0.001));
@@ -151,8 +151,7 @@ TEST_CASE("whether a recipe ends in BF16's noise is said with the width of the b
 
 namespace {
 
-/// Three seeds whose recipe is BF16 itself: as close as can be, after `steps` steps, of which `warmup` are
-/// the learning rate's.
+/// Compares BF16 with itself on three seeds after `steps` steps, `warmup` of them learning-rate warm-up.
 RecipeConvergence same_after(std::size_t steps, std::size_t warmup) {
   std::vector<Run> both = runs(kBf16);
   for (Run& c : both) {
@@ -164,7 +163,8 @@ RecipeConvergence same_after(std::size_t steps, std::size_t warmup) {
 
 }  // namespace
 
-TEST_CASE("runs that had no room to differ are inconclusive, however close", "[convergence]") {
+TEST_CASE("compare_curves: runs too short for their warm-up are inconclusive however close",
+          "[convergence]") {
   const RecipeConvergence r = same_after(40, 30);
   CHECK(r.verdict == ConvergenceVerdict::inconclusive);
   CHECK(r.reason == "too short: 40 steps, 30 of them warm-up of the learning rate; at least 100 are needed");
@@ -175,14 +175,14 @@ TEST_CASE("runs that had no room to differ are inconclusive, however close", "[c
   CHECK(same_after(199, 67).reason ==
         "too short: 199 steps, 67 of them warm-up of the learning rate; at least 201 are needed");
   CHECK(same_after(200, 66).verdict == ConvergenceVerdict::equivalent);
-  // A worse recipe is not called so either: at that length nothing is.
+  // A worse recipe is inconclusive as well at that length.
   std::vector<Run> bf16 = runs(kBf16), worse = runs({0.5, 0.55, 0.46});
   for (std::vector<Run>* all : {&bf16, &worse})
     for (Run& c : *all) c.loss.resize(60);
   CHECK(judge(worse, bf16).verdict == ConvergenceVerdict::inconclusive);
 }
 
-TEST_CASE("a loss that has hardly fallen leaves no room to differ", "[convergence]") {
+TEST_CASE("compare_curves: a loss that has hardly fallen is inconclusive", "[convergence]") {
   const auto after_a_fall_of = [](double fall) {
     std::vector<Run> both;
     for (const char* seed : {"1", "2", "3"}) {
@@ -198,7 +198,7 @@ TEST_CASE("a loss that has hardly fallen leaves no room to differ", "[convergenc
   CHECK(after_a_fall_of(0.11).verdict == ConvergenceVerdict::equivalent);
 }
 
-TEST_CASE("a curve that leaves the finite numbers has diverged, however good the others", "[convergence]") {
+TEST_CASE("compare_curves: one non-finite curve is diverged however good the others", "[convergence]") {
   std::vector<Run> recipe = runs(kBf16);
   recipe[1].loss[150] = std::numeric_limits<double>::quiet_NaN();
   const RecipeConvergence r = judge(recipe, runs(kBf16));
@@ -209,17 +209,18 @@ TEST_CASE("a curve that leaves the finite numbers has diverged, however good the
   CHECK(judge(by_status, runs(kBf16)).verdict == ConvergenceVerdict::diverged);
 }
 
-TEST_CASE("a curve that loses again what it had learnt has diverged", "[convergence]") {
+TEST_CASE("compare_curves: a curve that loses its progress again is diverged", "[convergence]") {
   std::vector<Run> recipe = runs(kBf16);
   for (std::size_t step = 120; step < 200; ++step) recipe[2].loss[step] = 4.5;
   CHECK(judge(recipe, runs(kBf16)).verdict == ConvergenceVerdict::diverged);
-  // A spike that heals is none.
+  // A spike that recovers is no divergence.
   recipe = runs(kBf16);
   for (std::size_t step = 120; step < 125; ++step) recipe[2].loss[step] = 9;
   CHECK(judge(recipe, runs(kBf16)).verdict == ConvergenceVerdict::equivalent);
 }
 
-TEST_CASE("a curve that broke early does not shorten what the others are judged by", "[convergence]") {
+TEST_CASE("compare_curves: a curve that broke early does not shorten the comparison of the others",
+          "[convergence]") {
   std::vector<Run> recipe = runs(kBf16);
   recipe[0].diverged = true;
   recipe[0].loss.resize(20);
@@ -230,7 +231,7 @@ TEST_CASE("a curve that broke early does not shorten what the others are judged 
   CHECK(close(r.delta, 0));
 }
 
-TEST_CASE("a plateau near ln V is not learning", "[convergence]") {
+TEST_CASE("compare_curves: a plateau near ln V is not learning", "[convergence]") {
   std::vector<Run> recipe = runs(kBf16);
   for (std::size_t step = 0; step < 200; ++step)
     recipe[0].loss[step] = kLnV - 0.0005 * static_cast<double>(step);
@@ -241,7 +242,7 @@ TEST_CASE("a plateau near ln V is not learning", "[convergence]") {
   CHECK(assess_bf16(curves_of(recipe), kLnV).verdict == ConvergenceVerdict::not_learning);
 }
 
-TEST_CASE("runs of different lengths get no verdict after the shortest's", "[convergence]") {
+TEST_CASE("compare_curves: runs of different lengths are inconclusive", "[convergence]") {
   std::vector<Run> shorter = runs(kBf16);
   shorter[1].loss.resize(120);
   const RecipeConvergence r = judge(shorter, runs(kBf16));
@@ -252,7 +253,7 @@ TEST_CASE("runs of different lengths get no verdict after the shortest's", "[con
   CHECK(close(r.delta, 0));
 }
 
-TEST_CASE("only equal seeds are paired, and a BF16 run that broke is no yardstick", "[convergence]") {
+TEST_CASE("compare_curves: only equal seeds are paired and diverged BF16 runs are ignored", "[convergence]") {
   std::vector<Run> bf16 = runs(kBf16);
   bf16[0].seed = "17";
   bf16[1].diverged = true;
@@ -266,7 +267,7 @@ TEST_CASE("only equal seeds are paired, and a BF16 run that broke is no yardstic
   CHECK(close(alone.final_loss, 2.5 + 0.01 / 3));
 }
 
-TEST_CASE("BF16's seeds make the noise band", "[convergence]") {
+TEST_CASE("assess_bf16: three seeds make the noise band and two do not", "[convergence]") {
   const RecipeConvergence r = assess_bf16(curves_of(runs(kBf16)), kLnV);
   CHECK_FALSE(r.verdict);
   REQUIRE(r.band);
@@ -284,8 +285,8 @@ namespace {
 
 constexpr int kStudies = 2000;
 
-/// How many of 2,000 simulated studies of `seeds` seeds, true difference `delta` and noise `sd` per pair, end
-/// in each verdict. Simulated by their trailing means, as that is all that the tests see of a curve.
+/// Counts the verdicts of 2,000 simulated studies with `seeds` seeds, true difference `delta` and noise `sd`
+/// per pair. Simulates final losses only, because the tests use nothing else of a curve.
 std::vector<int> simulate(int seeds, double delta, double sd) {
   std::mt19937_64 engine(20240607);
   std::normal_distribution<double> noise(0, 1);
@@ -313,13 +314,13 @@ int count_of(const std::vector<int>& counts, ConvergenceVerdict verdict) {
   return counts[static_cast<std::size_t>(verdict)];
 }
 
-/// 99.9% of all samples of 2,000 trials at a chance of 5% have at most this many hits (binomial
-/// distribution).
+/// 99.9% quantile of the binomial distribution of 2,000 trials with probability 5%.
 constexpr int kMostAtFivePercent = 131;
 
 }  // namespace
 
-TEST_CASE("no difference is called better or worse no more often than the level says", "[convergence]") {
+TEST_CASE("compare_curves: a true difference of zero is worse or better in at most 5% of studies",
+          "[convergence]") {
   for (const int seeds : {3, 5, 10})
     for (const double sd : {0.002, 0.01, 0.05}) {
       const auto counts = simulate(seeds, 0, sd);
@@ -330,7 +331,7 @@ TEST_CASE("no difference is called better or worse no more often than the level 
     }
 }
 
-TEST_CASE("a difference as large as the margin is called equivalent no more often than the level says",
+TEST_CASE("compare_curves: a true difference of one margin is equivalent in at most 5% of studies",
           "[convergence]") {
   const double margin = kEmaTolerance * 2.5;
   for (const int seeds : {3, 5, 10})
@@ -341,13 +342,14 @@ TEST_CASE("a difference as large as the margin is called equivalent no more ofte
     }
 }
 
-TEST_CASE("quiet studies are settled rightly nearly always", "[convergence]") {
+TEST_CASE("compare_curves: studies with little noise get the right verdict in over 95% of cases",
+          "[convergence]") {
   CHECK(count_of(simulate(3, 0, 0.001), ConvergenceVerdict::equivalent) > 1900);
   CHECK(count_of(simulate(3, 0.03, 0.003), ConvergenceVerdict::worse) > 1900);
   CHECK(count_of(simulate(3, -0.03, 0.003), ConvergenceVerdict::better) > 1900);
 }
 
-TEST_CASE("the recipes of a group are judged by their records", "[convergence]") {
+TEST_CASE("study_convergence: recipes of a group are judged by their records", "[convergence]") {
   std::vector<Record> records;
   for (const int seed : {1, 2, 3}) {
     for (const double penalty : {0.0, 0.001, 0.2}) {
@@ -373,7 +375,7 @@ TEST_CASE("the recipes of a group are judged by their records", "[convergence]")
   CHECK(study[1].baseline == 0);
   CHECK(close(study[1].delta, 0.001));
   CHECK(close(study[1].excess_loss, *study[1].final_loss - 2.1));
-  // The curve is 2.5 + 9.26 exp(-step / 10) and more; a batch is 8 x 2048 tokens.
+  // The curve is 2.5 + 9.26 exp(-step / 10) plus offsets; a batch is 8 x 2048 tokens.
   REQUIRE(study[1].tokens_to_target);
   CHECK(std::fmod(*study[1].tokens_to_target * 3, 8 * 2048) == 0);
   CHECK_FALSE(study[1].seconds_to_target);  // emulated
@@ -384,7 +386,7 @@ TEST_CASE("the recipes of a group are judged by their records", "[convergence]")
   CHECK_FALSE(study[2].tokens_to_target);
 }
 
-TEST_CASE("the warm-up is read from the learning rates of the records", "[convergence]") {
+TEST_CASE("study_convergence: warm-up is read from the learning rates of the records", "[convergence]") {
   const auto verdict_after = [](const std::vector<double>& lr) {
     std::vector<Record> records;
     for (const int seed : {1, 2, 3})
@@ -406,7 +408,7 @@ TEST_CASE("the warm-up is read from the learning rates of the records", "[conver
   CHECK(verdict_after(lr) == ConvergenceVerdict::inconclusive);
 }
 
-TEST_CASE("too few steps make no study", "[convergence]") {
+TEST_CASE("study_convergence: too few steps give no study", "[convergence]") {
   Record r = samples::gpu_record("bf16", 250);
   r.training->loss.resize(4);
   const RecordSet set = samples::set_of({r});

@@ -13,7 +13,7 @@ double p_of_beyond(const std::vector<double>& units, double bound, int sign) {
   const double distance = sign * m.mean - bound;  // negative: inside
   if (error == 0) return distance < 0 ? 0 : 1;
   const double p = student_t_cdf(distance / error, n - 1);
-  return std::isnan(p) ? 1 : p;  // differences that no double holds tell nothing
+  return std::isnan(p) ? 1 : p;  // differences beyond the range of double prove nothing
 }
 
 double equivalence_p(const std::vector<double>& units, double bound) {

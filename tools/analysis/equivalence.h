@@ -1,12 +1,13 @@
-// The definition of "equivalent to BF16", and the t tests behind every verdict on a loss. Forks (fork_verdict.h) and runs
-// from scratch (convergence.h) share it.
+// Definition of "equivalent to BF16", and the t tests behind every verdict on a loss. Shared by forks
+// (fork_verdict.h) and runs from scratch (convergence.h).
 //
-// A recipe is equivalent if two one-sided t tests (Schuirmann, 1987), each at `level`, put the mean difference of its loss
-// from BF16's inside +-bound. The tests run over independent units, at least kFewestUnits of them: trunks for forks, seeds
-// for runs from scratch. A difference matters from the margin on, 0.25% of BF16's loss unless a study says otherwise. The
-// bound is the margin for a run that is judged at its end, and half of it for a fork, which ends before training does.
+// A recipe is equivalent if two one-sided t tests (Schuirmann, 1987), each at `level`, put its mean loss
+// difference from BF16 inside +-bound. The tests run over independent units, at least kFewestUnits of them:
+// trunks for forks, seeds for runs from scratch. A difference matters from the margin on, by default 0.25% of
+// BF16's loss. The bound is the margin for a run judged at its end, and half the margin for a fork, which
+// ends before training does.
 //
-// The statement is about the model that was trained, at the number of tokens that it had seen (model_age.h).
+// The verdict holds for the trained model at the number of tokens that it has seen (model_age.h).
 #pragma once
 
 #include <cstddef>
@@ -18,35 +19,35 @@
 
 namespace precbench {
 
-/// Fewest trunks or seeds that a verdict takes: fewer show too little of their spread.
+/// Minimum number of trunks or seeds for a verdict; fewer do not show their spread.
 inline constexpr int kFewestUnits = kFewestTrunks;
 
-/// Relative difference of the loss below which DeepSeek-V3 (arXiv 2412.19437, section 3.3) and later FP8 reports call a
-/// curve matched. The default margin.
+/// Relative loss difference below which DeepSeek-V3 (arXiv 2412.19437, section 3.3) and later FP8 reports
+/// call a curve matched. Default margin.
 inline constexpr double kMatchedLoss = 0.0025;
 
-/// Returns the p-value of "the true mean is at least `bound`" for sign +1, or "at most -bound" for sign -1. `units`: one mean
-/// difference a unit, two at least. 1 if they are not finite.
+/// Returns the p-value of "the true mean is at least `bound`" (sign +1) or "at most -bound" (sign -1).
+/// `units`: one mean difference per unit, at least two. Returns 1 if the values are not finite.
 double p_of_beyond(const std::vector<double>& units, double bound, int sign);
 
-/// Returns the p-value of both one-sided tests together, the larger of the two: at most `level` is equivalent.
+/// Returns the larger p-value of both one-sided tests. Equivalent: at most `level`.
 double equivalence_p(const std::vector<double>& units, double bound);
 
-/// Returns half the width of the interval of the mean of `count` units that scatter as `units` do, with a chance of `tail`
-/// beyond either end.
+/// Returns the half-width of the confidence interval of the mean of `count` units with this spread, with
+/// probability `tail` beyond each end.
 double half_width(const MeanAndSpread& units, int count, double tail);
 
-/// Returns whether `count` units with this mean and spread would be equivalent.
+/// Returns true if `count` units with this mean and spread would be equivalent.
 bool would_be_equivalent(const MeanAndSpread& units, int count, double bound, double level);
 
-/// Returns which of several hypotheses are rejected at `level` for all together (Holm, 1979).
+/// Returns the hypotheses that are rejected at family-wise error rate `level` (Holm, 1979).
 std::vector<bool> holm(const std::vector<double>& p, double level);
 
-/// Returns the fewest units above `now` for which `settles` holds, which must not hold for `now` and gain with the number;
-/// null if 1000 do not do.
+/// Returns the smallest number of units above `now` for which `settles` holds; null if 1000 are not enough.
+/// `settles` must be false for `now` and monotonic.
 template <class Settles>
 std::optional<int> fewest_units(const Settles& settles, std::size_t now) {
-  constexpr int kMost = 1000;  // nobody would run more
+  constexpr int kMost = 1000;  // an impractical number
   int low = static_cast<int>(now), enough = kMost;
   if (!settles(enough)) return std::nullopt;
   while (enough - low > 1) {

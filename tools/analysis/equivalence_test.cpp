@@ -1,4 +1,4 @@
-// The one definition of equivalent, and that forks and runs from scratch both follow it.
+// Tests the definition of equivalence, and that forks and runs from scratch follow it.
 #include "tools/analysis/equivalence.h"
 
 #include <cmath>
@@ -12,9 +12,9 @@
 
 using namespace precbench;
 
-TEST_CASE("equivalence_p: the larger of both one-sided p-values", "[equivalence]") {
+TEST_CASE("equivalence_p: returns the larger of both one-sided p-values", "[equivalence]") {
   const std::vector<double> units = {0.1, 0.2, 0.6};
-  // Student's t of 2 degrees of freedom: mean 0.3, standard error 0.1527525.
+  // Student's t with 2 degrees of freedom: mean 0.3, standard error 0.1527525.
   CHECK(p_of_beyond(units, 0.5, +1) == Approx(student_t_cdf(-0.2 / 0.15275252316519466, 2)));
   CHECK(p_of_beyond(units, 0.5, -1) == Approx(student_t_cdf(-0.8 / 0.15275252316519466, 2)));
   CHECK(equivalence_p(units, 0.5) == p_of_beyond(units, 0.5, +1));
@@ -24,7 +24,7 @@ TEST_CASE("equivalence_p: the larger of both one-sided p-values", "[equivalence]
   CHECK(equivalence_p({0.1, NAN, 0.1}, 0.5) == 1);
 }
 
-TEST_CASE("would_be_equivalent: at the number of units at hand it agrees with the p-value", "[equivalence]") {
+TEST_CASE("would_be_equivalent: at the actual number of units it agrees with the p-value", "[equivalence]") {
   std::mt19937_64 random(3);
   std::normal_distribution<double> normal(0.2, 0.2);
   int both[2] = {0, 0};
@@ -37,7 +37,7 @@ TEST_CASE("would_be_equivalent: at the number of units at hand it agrees with th
   CHECK((both[0] > 50 && both[1] > 50));
 }
 
-TEST_CASE("equivalent: forks and runs from scratch with the same differences and bound agree",
+TEST_CASE("equivalence: forks and runs from scratch agree for the same differences and bound",
           "[equivalence]") {
   constexpr double kLoss = 2, kBound = kLoss * kMatchedLoss;
   constexpr std::size_t kSteps = 200;
@@ -52,7 +52,7 @@ TEST_CASE("equivalent: forks and runs from scratch with the same differences and
     for (int unit = 1; unit <= 4; ++unit) {
       const double difference = normal(random);
       std::vector<double> loss(kSteps, kLoss);
-      loss.front() = 5;  // it has learnt
+      loss.front() = 5;  // large enough a decrease to be judged
       theirs.emplace_back(loss);
       for (std::size_t step = kSteps / 2; step < kSteps; ++step) loss[step] += difference;
       ours.emplace_back(loss);

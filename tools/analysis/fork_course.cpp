@@ -8,7 +8,7 @@
 namespace precbench {
 namespace {
 
-constexpr double kTimeConstants = 3;  ///< that must fit into a fork that has reached its plateau
+constexpr double kTimeConstants = 3;  ///< minimum length of a fork with a plateau, in time constants
 
 double mean_of(const std::vector<double>& values, std::size_t begin, std::size_t end) {
   double sum = 0;
@@ -16,7 +16,7 @@ double mean_of(const std::vector<double>& values, std::size_t begin, std::size_t
   return sum / static_cast<double>(end - begin);
 }
 
-/// One function of the step, to be fitted with an offset.
+/// One function of the step, fitted together with an offset.
 class Regressor {
  public:
   template <class Function>
@@ -27,8 +27,8 @@ class Regressor {
   }
 
   struct Fit {
-    double offset = 0;   ///< where the function is 0
-    double squares = 0;  ///< of the residuals
+    double offset = 0;   ///< fitted value where the function is 0
+    double squares = 0;  ///< sum of squared residuals
   };
   Fit fit(const std::vector<double>& y) const {
     const double mean = mean_of(y, 0, x_.size());
@@ -47,11 +47,12 @@ class Regressor {
   }
 
  private:
-  std::vector<double> x_;  ///< about their mean
+  std::vector<double> x_;  ///< minus their mean
   double mean_ = 0, squares_ = 0;
 };
 
-/// Exponentials of all time constants of the grid, shortest first, from one step to twice the fork.
+/// Returns exponentials for a geometric grid of time constants from one step to twice the fork, shortest
+/// first.
 std::vector<std::pair<double, Regressor>> exponentials(std::size_t steps) {
   constexpr double kRatio = 1.12;
   std::vector<std::pair<double, Regressor>> all;

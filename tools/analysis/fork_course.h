@@ -1,16 +1,18 @@
-// How a recipe's price changes along a fork: whether it falls, stays or grows, and where it settles.
+// Course of a recipe's loss gap along a fork: falling, flat or growing, and the plateau it settles at.
 //
-// The course of a trunk is d(t), the loss of the recipe's forks minus BF16's at step t, mean over the data seeds. It is
-// fitted by d(t) = plateau + amplitude * exp(-t / tau): least squares, with tau from a geometric grid. Right after the
-// switch the recipe meets weights that were trained in BF16; training in the recipe then relaxes towards what remains.
+// The course of a trunk is d(t), the loss of the recipe's forks minus BF16's at step t, averaged over the
+// data seeds. It is fitted by least squares as d(t) = plateau + amplitude * exp(-t / tau), with tau from a
+// geometric grid. Right after the switch the recipe runs on weights that were trained in BF16; training with
+// the recipe then relaxes the gap towards its remaining value.
 //
-// Shape. The change is the mean of the last quarter of the steps minus that of the first tenth. Its 95% interval over the
-// trunks decides: below zero is falling, above zero growing, inside +-`small` flat, anything else unclear.
+// Shape. The change is the mean of the last quarter of the steps minus the mean of the first tenth. Its 95%
+// interval over the trunks decides: below zero is falling, above zero growing, inside +-`small` flat,
+// anything else unclear.
 //
-// Plateau. A flat course is one. Any other has reached one if the fit that all trunks share meets two conditions: its tau is at
-// most a third of the fork, so that less than 5% of the amplitude is left at the end; and it fits better than
-// a + b * ln(1 + t), which never settles. Each trunk is then fitted by itself, and the 95% interval of the plateau is
-// Student's t over the trunks.
+// Plateau. A flat course has one. Any other course has one if the joint fit of all trunks meets two
+// conditions: tau is at most a third of the fork, so that less than 5% of the amplitude is left at the end;
+// and the fit is better than a + b * ln(1 + t), which never settles. Each trunk is then fitted separately,
+// and the 95% interval of the plateau is Student's t over the trunks.
 #pragma once
 
 #include <cstddef>
@@ -28,17 +30,17 @@ const char* name_of(CourseShape shape);
 struct ForkCourse {
   CourseShape shape = CourseShape::unclear;
   MeanWithInterval change;                  ///< nats, last quarter minus first tenth, over the trunks
-  std::optional<MeanWithInterval> plateau;  ///< nats, over the trunks; null where none is reached
-  double tau = 0;                           ///< steps, of the fit that all trunks share
+  std::optional<MeanWithInterval> plateau;  ///< nats, over the trunks; null if none is reached
+  double tau = 0;                           ///< steps, from the joint fit of all trunks
   bool above_zero() const { return plateau && plateau->low > 0; }
 };
 
-/// Fewest steps of a course: shorter ones have no tenths.
+/// Minimum number of steps of a course; shorter ones cannot be split into tenths.
 inline constexpr std::size_t kFewestCourseSteps = 12;
 
-/// Fits a recipe's courses at one age: one a trunk, nats by step, compared as far as the shortest goes. `small`: nats, a
-/// change that does not matter. Null for fewer than two trunks, for fewer than kFewestCourseSteps steps, and where a value
-/// is not finite.
+/// Fits a recipe's courses at one age, one per trunk, in nats by step, truncated to the shortest. `small`:
+/// largest change in nats that does not matter. Null for fewer than two trunks, fewer than kFewestCourseSteps
+/// steps, or a non-finite value.
 std::optional<ForkCourse> fit_course(const std::vector<std::vector<double>>& trunks, double small);
 
 }  // namespace precbench

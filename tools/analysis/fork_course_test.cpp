@@ -1,4 +1,4 @@
-// The course of a fork: its shape and its plateau, of simulated courses whose truth is known and of measured ones.
+// Tests shape and plateau of fork courses, on simulated courses with a known truth and on measured ones.
 #include "tools/analysis/fork_course.h"
 
 #include <cmath>
@@ -16,14 +16,15 @@ namespace {
 
 constexpr double kSmall = 0.003;
 
-/// How courses scatter: noise of each step with this autocorrelation, and an offset that a trunk's steps share.
+/// Noise of courses: standard deviation and autocorrelation of each step, and of the offset that a trunk's
+/// steps share.
 struct Noise {
   double step, correlation, trunk;
 };
-/// As SmolLM2's forks (trained_courses.h) and, less, as 36m's on an H200.
+/// Similar to SmolLM2's forks (trained_courses.h), and, smaller, to those of 36m on an H200.
 constexpr Noise kTrained{0.0013, 0.1, 0.0002}, kCorrelated{0.0013, 0.5, 0.0002}, kYoung{0.0003, 0.1, 0.0001};
 
-/// `mean`: the course, given the step and a factor of the amplitude that differs by a tenth between trunks.
+/// Mean course, as a function of the step and of an amplitude factor that varies by a tenth between trunks.
 using Course = std::function<double(double step, double amplitude)>;
 
 class Simulated {
@@ -108,13 +109,13 @@ TEST_CASE("fit_course: the plateau's 95% interval covers the truth at least 90% 
     }
 }
 
-TEST_CASE("fit_course: a plateau above zero is told from one that is not", "[course]") {
+TEST_CASE("fit_course: a plateau above zero is distinguished from one at zero", "[course]") {
   const auto above = [](const ForkCourse& course) { return course.above_zero(); };
   CHECK(Simulated(relaxes(0.015, 0.007, 18), kTrained, 3, 150, 8).share(above) > 0.99);
   CHECK(Simulated(relaxes(0, 0.007, 18), kTrained, 3, 150, 9).share(above) < 0.06);  // 2.5% by chance
 }
 
-TEST_CASE("fit_course: falling, flat and growing courses are called so", "[course]") {
+TEST_CASE("fit_course: falling and flat and growing courses are recognized", "[course]") {
   for (const int steps : {60, 150, 1000}) {
     INFO(steps);
     CHECK(Simulated(relaxes(0.015, 0.007, steps / 8.0), kTrained, 3, steps, 1)
@@ -123,7 +124,7 @@ TEST_CASE("fit_course: falling, flat and growing courses are called so", "[cours
               .share(is(CourseShape::growing), 100) > 0.9);
     CHECK(Simulated(relaxes(0.001, 0, 1), kYoung, 3, steps, 3).share(is(CourseShape::flat), 200) > 0.9);
   }
-  // Where trunks scatter more than a change that matters, nobody knows.
+  // If trunks scatter by more than a change that matters, the shape is unclear.
   const Noise wide{0.02, 0.1, 0.01};
   CHECK(Simulated(relaxes(0.015, 0, 1), wide, 3, 150, 4).share(is(CourseShape::unclear)) > 0.9);
 }
@@ -138,11 +139,11 @@ TEST_CASE("fit_course: a course that never settles has no plateau", "[course]") 
   CHECK(Simulated([=](double t, double a) { return 0.015 - 0.006 * a * t / steps; }, kTrained, 3, 150, 3)
             .share(has_plateau) < 0.05);
   CHECK(Simulated(relaxes(0.015, 0.007, steps / 2), kTrained, 3, 150, 4).share(has_plateau) < 0.05);
-  // With two trunks most are unclear, which is no plateau either.
+  // With two trunks most shapes are unclear, which gives no plateau either.
   CHECK(Simulated(relaxes(0.015, 0.007, steps / 2), kTrained, 2, 150, 5).share(has_plateau) < 0.1);
 }
 
-TEST_CASE("fit_course: SmolLM2's price falls to a plateau above zero, and one bit costs nothing",
+TEST_CASE("fit_course: SmolLM2's price falls to a plateau above zero and a one-bit change has no price",
           "[course]") {
   using namespace trained_courses;
   const ForkCourse floor = fit_course(in_nats(kMxfp8Floor), kSmall).value();
@@ -156,7 +157,7 @@ TEST_CASE("fit_course: SmolLM2's price falls to a plateau above zero, and one bi
   REQUIRE(mxfp8.plateau);
   CHECK(mxfp8.plateau->mean == Approx(0.0147).margin(0.0003));
   CHECK(mxfp8.above_zero());
-  // 150 steps do not show that this one settles: a logarithm fits better.
+  // 150 steps are too few to show a plateau here: a logarithm fits better.
   const ForkCourse tensorwise = fit_course(in_nats(kTensorwise), kSmall).value();
   CHECK(tensorwise.shape == CourseShape::falling);
   CHECK_FALSE(tensorwise.plateau);
@@ -167,7 +168,7 @@ TEST_CASE("fit_course: SmolLM2's price falls to a plateau above zero, and one bi
   CHECK_FALSE(one_bit.above_zero());
 }
 
-TEST_CASE("fit_course: too few trunks or steps, or a loss that is not finite, give no course", "[course]") {
+TEST_CASE("fit_course: too few trunks or steps or a non-finite loss returns null", "[course]") {
   const std::vector<double> flat(kFewestCourseSteps, 0.001), shorter(kFewestCourseSteps - 1, 0.001);
   CHECK(fit_course({flat, flat}, kSmall));
   CHECK_FALSE(fit_course({flat}, kSmall));

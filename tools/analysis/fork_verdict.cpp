@@ -1,4 +1,4 @@
-// Tests over trunks and the words of a verdict. See fork_verdict.h.
+// Tests over trunks, and the text of verdicts. See fork_verdict.h.
 #include "tools/analysis/fork_verdict.h"
 
 #include <fmt/format.h>
@@ -27,14 +27,15 @@ bool enough_trunks(const ForkEvidence& evidence) {
          });
 }
 
-/// Of both one-sided tests at every age: all must hold, so the largest p is the p of all.
+/// Returns the p-value of equivalence at every age: all must hold, so it is the largest p.
 double p_at_every_age(const ForkEvidence& evidence, double bound) {
   double p = 0;
   for (const AgeDifferences& age : evidence.ages) p = std::max(p, equivalence_p(trunk_means(age), bound));
   return p;
 }
 
-/// The age that is farthest from "no worse" (sign +1) or "no better" (-1), and its p.
+/// Returns the age with the strongest evidence against "no worse" (sign +1) or "no better"
+/// (-1), and its p-value.
 std::pair<const AgeDifferences*, double> most_apart(const ForkEvidence& evidence, int sign) {
   std::pair<const AgeDifferences*, double> most{nullptr, 2};
   for (const AgeDifferences& age : evidence.ages)
@@ -42,18 +43,20 @@ std::pair<const AgeDifferences*, double> most_apart(const ForkEvidence& evidence
   return most;
 }
 
-/// Of "no worse at any age" (sign +1) or "no better" (-1): one age is enough, so Bonferroni's correction over them.
+/// Returns the p-value of "no worse at any age" (sign +1) or "no better" (-1). One age suffices, hence
+/// Bonferroni's correction.
 double difference_p(const ForkEvidence& evidence, int sign) {
   return std::min(most_apart(evidence, sign).second * static_cast<double>(evidence.ages.size()), 1.0);
 }
 
-/// How many trunks with this spread would put an interval of this mean inside the bound.
+/// Returns the number of trunks at which a mean with this mean and spread would be equivalent.
 std::optional<int> trunks_to_settle(const std::vector<double>& means, double bound, double level) {
   const MeanAndSpread m = mean_and_spread(means);
   return fewest_units([&](int n) { return would_be_equivalent(m, n, bound, level); }, means.size());
 }
 
-/// A control minus the recipe that it is a variant of, as if of one age: a trunk's differences at all ages that both have.
+/// Returns a control minus its base recipe, as a single age: each trunk's differences at all
+/// ages that both have.
 ForkEvidence apart(const ForkEvidence& control, const ForkEvidence& recipe) {
   ForkEvidence apart{control.recipe, {{0, {}}}, {}, 0};
   for (const AgeDifferences& age : control.ages)
@@ -67,7 +70,7 @@ ForkEvidence apart(const ForkEvidence& control, const ForkEvidence& recipe) {
   return apart;
 }
 
-/// The end, where there is none.
+/// Returns the end iterator if there are no ages.
 std::vector<AgeDifferences>::const_iterator oldest_of(const ForkEvidence& evidence) {
   return std::max_element(evidence.ages.begin(), evidence.ages.end(),
                           [](const AgeDifferences& a, const AgeDifferences& b) { return a.age < b.age; });
@@ -77,8 +80,8 @@ std::string in_nats(const MeanWithInterval& d) {
   return fmt::format("{:+.5f} nats [{:+.5f}, {:+.5f}]", d.mean, d.low, d.high);
 }
 
-/// The slope of each trunk's difference over log2 of the length: lengths 1/4, 1/2 and 1 are -2, -1 and 0, whose
-/// least-squares slope is half of the last minus the first.
+/// Returns the trend over the trunks. Each trunk's slope is over log2 of the length: the relative lengths
+/// 1/4, 1/2 and 1 are at -2, -1 and 0, so the least-squares slope is half of (last minus first).
 std::optional<MeanWithInterval> trend_of(const ForkEvidence& evidence) {
   std::vector<double> slopes;
   for (const std::vector<double>& lengths : evidence.by_length)
@@ -86,7 +89,7 @@ std::optional<MeanWithInterval> trend_of(const ForkEvidence& evidence) {
   return mean_with_interval(slopes);
 }
 
-/// Everything of a verdict that no test decides.
+/// Fills everything that does not depend on a test.
 ForkVerdict describe(const ForkEvidence& evidence) {
   ForkVerdict verdict;
   verdict.recipe = evidence.recipe;
@@ -107,7 +110,7 @@ ForkVerdict describe(const ForkEvidence& evidence) {
   return verdict;
 }
 
-/// Why a study cannot call anything equivalent, and what would help; empty if it can.
+/// Returns why a study cannot call anything equivalent, and the remedy; empty if it can.
 std::string blind(std::optional<double> floor, std::optional<int> quiet, int controls,
                   const std::vector<std::string>& missed, const ForkRules& rules) {
   std::vector<std::string> reasons;
@@ -128,7 +131,7 @@ std::string blind(std::optional<double> floor, std::optional<int> quiet, int con
   return fmt::format("{}", fmt::join(reasons, "; "));
 }
 
-/// What would settle one of so many recipes that is not inside the bound at an age, one of so many, with these means.
+/// Returns what would settle a recipe that is not inside the bound at an age with these trunk means.
 std::string what_would_settle(const std::vector<double>& means, std::size_t recipes, std::size_t ages,
                               const ForkRules& rules) {
   const MeanAndSpread m = mean_and_spread(means);
@@ -199,7 +202,7 @@ std::optional<int> trunks_to_pass_bound(const ForkEvidence& control, const ForkR
 }
 
 std::optional<int> trunks_to_quiet(const ForkEvidence& neutral, const ForkRules& rules) {
-  constexpr double kTail = 0.025;  // of mean_with_interval
+  constexpr double kTail = 0.025;  // as in mean_with_interval
   std::size_t few = SIZE_MAX;
   std::vector<MeanAndSpread> ages;
   for (const AgeDifferences& age : neutral.ages) {
@@ -259,7 +262,7 @@ std::vector<ForkVerdict> judge_forks(const std::vector<ForkEvidence>& recipes, s
     }
     const auto k = static_cast<std::size_t>(place - judged.begin());
     const bool worse = is_apart[2 * k], better = is_apart[2 * k + 1];
-    // The age that says so, which need not be that of the largest mean.
+    // Age with the smallest p, which need not have the largest mean.
     const AgeDifferences& shown = *most_apart(recipes[i], worse ? +1 : -1).first;
     const MeanWithInterval there = *mean_with_interval(trunk_means(shown));
     if (is_same[k] && why_blind.empty()) {

@@ -1,10 +1,10 @@
-// Does a recipe train as BF16 does? Judged by forks: runs that continue a BF16 trunk's state with the recipe, each
-// minus the BF16 fork of the same state and data. The trunk is the unit of every test: forks of one trunk share its
-// state, so that their mean counts once, whatever their number (Student's t over the trunks' means).
+// Verdict on a recipe from forks: runs that continue a BF16 trunk's state with the recipe, each minus the
+// BF16 fork of the same state and data. The trunk is the unit of every test. Forks of one trunk share its
+// state, so their mean counts once, however many they are (Student's t over the trunks' means).
 //
-// Equivalent means what equivalence.h says, at every age of the trunk, with the trunks as units, half of the margin as the
-// bound, and Holm's correction over the recipes. The study must also have shown that it could see harm: its positive
-// controls were found, and its noise floor is below a tenth of the margin.
+// Equivalence is defined in equivalence.h. It must hold at every age of the trunk, with trunks as units, half
+// the margin as the bound, and Holm's correction over the recipes. The study must also have shown that it can
+// detect harm: its positive controls were found, and its noise floor is below a tenth of the margin.
 #pragma once
 
 #include <cstdint>
@@ -17,27 +17,28 @@
 
 namespace precbench {
 
-/// Differences of one recipe's forks at one age: loss minus the BF16 fork's of the same trunk and seed, nats.
+/// Differences of one recipe's forks at one age: loss minus that of the BF16 fork of the same
+/// trunk and seed, nats.
 struct AgeDifferences {
   std::int64_t age = 0;  ///< steps of the trunk before the fork
-  std::map<std::int64_t, std::vector<double>>
-      by_trunk;  ///< by its number, its forks, one a data seed; none is empty
+  /// trunk number -> differences of its forks, one per data seed; none is empty
+  std::map<std::int64_t, std::vector<double>> by_trunk;
 };
 
-/// What a study has measured of one recipe.
+/// Measurements of one recipe in a study.
 struct ForkEvidence {
   std::string recipe;
   std::vector<AgeDifferences> ages;
-  /// The differences of the first 1/4, 1/2 and all of the forks' steps, by trunk (mean over its forks and ages), to be
-  /// fitted over log2 of the steps.
+  /// For each trunk, the differences over the first 1/4, 1/2 and all of the forks' steps (mean over its forks
+  /// and ages). The trend is fitted over log2 of the steps.
   std::vector<std::vector<double>> by_length;
-  int diverged = 0;  ///< forks whose loss ended, while BF16's of the same trunk and seed did not
+  int diverged = 0;  ///< forks that diverged while BF16's of the same trunk and seed did not
 };
 
 struct ForkRules {
-  double margin = 0;  ///< nats; a difference as large as this matters
-  double level =
-      0.05;  ///< chance of any wrong "equivalent", and of any wrong "worse" or "better", in a study
+  double margin = 0;  ///< nats; smallest difference that matters
+  /// probability of any false "equivalent", and of any false "worse" or "better", in a study
+  double level = 0.05;
   double bound() const { return margin / 2; }
   double largest_floor() const { return margin / 10; }
 };
@@ -45,50 +46,54 @@ struct ForkRules {
 enum class ForkOutcome : std::uint8_t { equivalent, worse, better, diverged, inconclusive };
 const char* name_of(ForkOutcome outcome);
 
-/// How far a recipe's forks end from BF16's at one age.
+/// Mean final difference of a recipe's forks from BF16's at one age.
 struct AgeInterval {
   std::int64_t age = 0;
-  std::optional<MeanWithInterval> difference;  ///< nats, over the trunks; none with fewer than 2
+  std::optional<MeanWithInterval> difference;  ///< nats, over the trunks; null below 2 trunks
 };
 
 struct ForkVerdict {
   std::string recipe;
   ForkOutcome outcome = ForkOutcome::inconclusive;
-  std::string reason;  ///< one line: what decided, or what is missing and would settle it
-  std::optional<MeanWithInterval>
-      difference;                   ///< nats, over the trunks, at `age`; none with fewer than 2 trunks
-  std::int64_t age = 0;             ///< where it is largest; of worse and better the one that shows it best
-  std::vector<AgeInterval> by_age;  ///< youngest first: recipes are compared at one age, not each at its own
-  std::optional<MeanWithInterval> trend;  ///< nats for each doubling of the fork's length; from 2 trunks on
-  int trunks = 0, seeds = 0;              ///< of the age with the fewest
+  std::string reason;  ///< one line: reason of the verdict, or what is missing and would settle it
+  std::optional<MeanWithInterval> difference;  ///< nats, over the trunks, at `age`; null below 2 trunks
+  std::int64_t age = 0;                   ///< age of the largest difference; for worse and better, the age
+                                          ///< with the smallest p
+  std::vector<AgeInterval> by_age;        ///< all ages, youngest first, so that recipes can be
+                                          ///< compared at equal age
+  std::optional<MeanWithInterval> trend;  ///< nats per doubling of the fork's length; null below 2 trunks
+  int trunks = 0, seeds = 0;              ///< at the age with the fewest
 };
 
-/// The largest magnitude that the interval of any age reaches: what forks differ by that differ in nothing that
-/// matters. None where an age has fewer than two trunks.
+/// Returns the noise floor: the largest magnitude within the interval of any age, for forks that differ only
+/// by a negligible perturbation. Null if an age has fewer than two trunks.
 std::optional<double> noise_floor(const ForkEvidence& neutral);
 
-/// Whether a control's difference from the recipe that it is a variant of, mean over the ages that both have, is not zero
-/// (both one-sided tests at level / 2).
+/// Returns true if a control differs from its base recipe, averaged over the ages that both have (both
+/// one-sided tests at level / 2).
 bool told_apart(const ForkEvidence& control, const ForkEvidence& recipe, double level = 0.05);
 
-/// About how many trunks would do if mean and spread stayed as they are, none within reason: to tell a control apart from its
-/// recipe, to show another to be beyond the bound, and to bring the noise floor down to where it may be.
+/// Returns the estimated number of trunks needed at the present mean and spread; null if it is impractical.
+/// The three functions: to distinguish a control from its recipe; to show that a control is beyond the bound;
+/// to lower the noise floor to its limit.
 std::optional<int> trunks_to_tell_apart(const ForkEvidence& control, const ForkEvidence& recipe,
                                         double level = 0.05);
 std::optional<int> trunks_to_pass_bound(const ForkEvidence& control, const ForkRules& rules);
 std::optional<int> trunks_to_quiet(const ForkEvidence& neutral, const ForkRules& rules);
 
-/// "about 7 trunks would", and where that is many or none, `guess`: what may help instead, which nothing here reckons.
+/// Returns "about 7 trunks would". If that is many or null, appends `guess`, an alternative that is
+/// not computed here.
 std::string remedy_words(std::optional<int> trunks, const std::string& guess);
 
-/// Whether a control is shown to be worse than anything that can be called equivalent: a one-sided t test over the trunks
-/// puts it beyond the bound, or it diverged. Of the oldest age alone, which is fixed before anything is measured: the best
-/// of several ages would be beyond by chance more often than the level says.
+/// Returns true if a control is significantly worse than anything that may be called equivalent: a
+/// one-sided t test over the trunks puts it beyond the bound, or it diverged. Only the oldest age counts,
+/// which is fixed before the measurement: the best of several ages would exceed the bound by chance more
+/// often than the level allows.
 bool beyond_bound(const ForkEvidence& control, const ForkRules& rules);
 
-/// One verdict a recipe, in their order. `floor`: none, where it was not measured; `quiet`: trunks_to_quiet, where it is too
-/// high. `missed`: a name of each positive control that was not found, with what would find it; where there is one, or no
-/// control at all (`controls` 0), nothing is equivalent.
+/// Returns one verdict per recipe, in their order. `floor`: noise floor, null if not measured. `quiet`:
+/// result of trunks_to_quiet if the floor is too high. `missed`: names of the positive controls that were not
+/// found, with the remedy. If any was missed, or `controls` is 0, nothing is equivalent.
 std::vector<ForkVerdict> judge_forks(const std::vector<ForkEvidence>& recipes, std::optional<double> floor,
                                      int controls, const std::vector<std::string>& missed,
                                      const ForkRules& rules, std::optional<int> quiet = std::nullopt);

@@ -1,4 +1,4 @@
-// Verdicts on forks, by simulated studies whose truth is known: how often a rule is wrong, and what it can see.
+// Tests verdicts on simulated studies with a known truth: error rates and power.
 #include "tools/analysis/fork_verdict.h"
 
 #include <cmath>
@@ -13,16 +13,17 @@ namespace {
 
 constexpr int kStudies = 2000;
 constexpr ForkRules kRules{.margin = 0.0073};
-/// Nats by which forks of a trunk scatter here, and trunks by as much; the margin above is 0.25% of a loss of 2.9.
+/// Standard deviations in nats between forks of a trunk and between trunks. kRules.margin is
+/// 0.25% of a loss of 2.9.
 constexpr double kForkSpread = 0.0002, kTrunkSpread = 0.0002;
 
-/// Nested as studies are: a trunk's own deviation is shared by its ages and forks.
+/// Draws nested noise as in real studies: a trunk's own deviation is shared by its ages and forks.
 class Studies {
  public:
   explicit Studies(unsigned seed, double trunk_spread = kTrunkSpread, double fork_spread = kForkSpread)
       : random_(seed), trunk_spread_(trunk_spread), fork_spread_(fork_spread) {}
 
-  /// `truth`: the true difference at each age. by_length grows by `growth` with each doubling.
+  /// Draws a recipe. `truth`: true difference at each age. by_length grows by `growth` per doubling.
   ForkEvidence recipe(const std::vector<double>& truth, int trunks = 3, int seeds = 1, double growth = 0) {
     ForkEvidence evidence{"r", {}, {}, 0};
     for (std::size_t a = 0; a < truth.size(); ++a)
@@ -45,8 +46,8 @@ class Studies {
   double trunk_spread_, fork_spread_;
 };
 
-/// The share of studies of `count` such recipes in which any has this outcome. One seed a trunk, as in the defaults, where
-/// nothing else is said.
+/// Returns the fraction of simulated studies of `count` such recipes in which any recipe has this outcome.
+/// The default of one seed per trunk is that of real studies.
 double share(ForkOutcome outcome, unsigned seed, int count, const std::vector<double>& truth,
              double trunk_spread = kTrunkSpread, int trunks = 3, int seeds = 1) {
   Studies studies(seed, trunk_spread);
@@ -62,26 +63,27 @@ double share(ForkOutcome outcome, unsigned seed, int count, const std::vector<do
   return static_cast<double>(found) / kStudies;
 }
 
-/// Three standard errors above the level that is promised.
+/// Three standard errors above the nominal level.
 const double kNominal = 0.05 + 3 * std::sqrt(0.05 * 0.95 / kStudies);
 
 }  // namespace
 
-TEST_CASE("a harm of half the margin is called equivalent no more often than promised", "[fork_verdict]") {
+TEST_CASE("judge_forks: a true harm of half the margin is equivalent in at most 5% of studies",
+          "[fork_verdict]") {
   CHECK(share(ForkOutcome::equivalent, 1, 1, {kRules.bound()}) <= kNominal);
   // At one age of three, and for any of five recipes.
   CHECK(share(ForkOutcome::equivalent, 2, 1, {0, kRules.bound(), 0}) <= kNominal);
   CHECK(share(ForkOutcome::equivalent, 3, 5, {kRules.bound()}) <= kNominal);
   CHECK(share(ForkOutcome::equivalent, 4, 5, {0, -kRules.bound(), 0}) <= kNominal);
   CHECK(share(ForkOutcome::equivalent, 5, 5, {kRules.margin}) == 0);
-  // Where trunks scatter widely, three of them must not become twelve forks.
+  // If trunks scatter widely, three trunks must not count as twelve forks.
   for (const int seeds : {1, 4})
     CHECK(share(ForkOutcome::equivalent, 6, 1, {kRules.bound()}, 0.002, 3, seeds) <= kNominal);
 }
 
-TEST_CASE("forks that count as if each were a trunk would be wrong far more often", "[fork_verdict]") {
-  // What the simulation must be able to show: the same rule with twelve trunks of one fork, whose own deviations
-  // come in fours.
+TEST_CASE("judge_forks: counting forks as trunks would raise the error rate above 20%", "[fork_verdict]") {
+  // Checks that the simulation detects the mistake: the same rule with twelve trunks of one fork each, whose
+  // trunk deviations come in groups of four.
   Studies studies(7, 0.002);
   int wrong = 0;
   for (int i = 0; i < kStudies; ++i) {
@@ -95,8 +97,9 @@ TEST_CASE("forks that count as if each were a trunk would be wrong far more ofte
   CHECK(wrong > 4 * 0.05 * kStudies);
 }
 
-TEST_CASE("no difference is called worse or better no more often than promised", "[fork_verdict]") {
-  // Trunks that scatter so much that nothing is equivalent, or every study would end there.
+TEST_CASE("judge_forks: a true difference of zero is worse or better in at most 5% of studies",
+          "[fork_verdict]") {
+  // Trunks scatter so much that nothing is equivalent; otherwise every study would end there.
   for (const int recipes : {1, 5}) {
     const double worse = share(ForkOutcome::worse, 8, recipes, {0, 0, 0}, 0.02),
                  better = share(ForkOutcome::better, 8, recipes, {0, 0, 0}, 0.02);
@@ -104,18 +107,20 @@ TEST_CASE("no difference is called worse or better no more often than promised",
   }
 }
 
-TEST_CASE("studies have the power that they are for", "[fork_verdict]") {
-  // A sixth of the margin is inside the bound; a third above the margin is found.
+TEST_CASE("judge_forks: small harm is equivalent and large harm is worse in over 99% of studies",
+          "[fork_verdict]") {
+  // A sixth of the margin is inside the bound; 1.33 margins are detected.
   CHECK(share(ForkOutcome::equivalent, 9, 1, {0.0012, 0.0012, 0.0012}) > 0.99);
   CHECK(share(ForkOutcome::worse, 10, 1, {1.33 * kRules.margin}) > 0.99);
-  // Where trunks scatter widely, more of them help.
+  // If trunks scatter widely, more of them help.
   const double three = share(ForkOutcome::equivalent, 11, 1, {0.0012}, 0.002),
                six = share(ForkOutcome::equivalent, 11, 1, {0.0012}, 0.002, 6);
   CHECK(three < 0.7);
   CHECK(six > three + 0.2);
 }
 
-TEST_CASE("the interval covers the truth as often as it says, and so does the trend's", "[fork_verdict]") {
+TEST_CASE("judge_forks: 95% intervals of difference and trend cover the truth in 95% of studies",
+          "[fork_verdict]") {
   Studies studies(12);
   int covered = 0, trend_covered = 0;
   constexpr double kTruth = 0.0012, kGrowth = 0.0004;
@@ -130,7 +135,8 @@ TEST_CASE("the interval covers the truth as often as it says, and so does the tr
   CHECK(std::abs(trend_covered / double{kStudies} - 0.95) < slack);
 }
 
-TEST_CASE("a study that could not have seen harm calls nothing equivalent", "[fork_verdict]") {
+TEST_CASE("judge_forks: nothing is equivalent without controls or with a high noise floor",
+          "[fork_verdict]") {
   Studies studies(13);
   const std::vector<ForkEvidence> recipes = {studies.recipe({0.0001, 0.0001})};
   CHECK(judge_forks(recipes, 2e-5, 3, {}, kRules)[0].outcome == ForkOutcome::equivalent);
@@ -144,12 +150,13 @@ TEST_CASE("a study that could not have seen harm calls nothing equivalent", "[fo
   CHECK(contains(reason(2e-5, 0, {}), "[control] in its settings"));
   CHECK(contains(reason(std::nullopt, 3, {}), "floor was not measured: the same study, started again, adds"));
   CHECK(contains(reason(kRules.margin / 9, 3, {}), "above a tenth of the margin"));
-  // Both are said, or whoever mends one waits for the other.
+  // Both reasons are reported, so that both can be fixed in one go.
   const std::string both = reason(kRules.margin / 9, 3, {"bits"});
   CHECK((contains(both, "control bits was not found") && contains(both, "above a tenth of the margin")));
 }
 
-TEST_CASE("a noise floor that is too high says how many trunks would bring it down", "[fork_verdict]") {
+TEST_CASE("trunks_to_quiet: returns the trunks that lower the noise floor below its limit",
+          "[fork_verdict]") {
   const auto neutral_of = [](int trunks, double mean, double spread) {
     ForkEvidence neutral{"ulp", {{100, {}}, {200, {}}}, {}, 0};
     for (int i = 0; i < trunks; ++i) {
@@ -165,7 +172,7 @@ TEST_CASE("a noise floor that is too high says how many trunks would bring it do
   REQUIRE(trunks);
   CHECK(*noise_floor(neutral_of(*trunks + *trunks % 2, 0.0002, 0.001)) <= kRules.largest_floor());
   CHECK(*noise_floor(neutral_of((*trunks - 2) / 2 * 2, 0.0002, 0.001)) > kRules.largest_floor());
-  CHECK_FALSE(trunks_to_quiet(neutral_of(4, 0.001, 0.001), kRules));  // a mean that stays
+  CHECK_FALSE(trunks_to_quiet(neutral_of(4, 0.001, 0.001), kRules));  // the mean stays too high
   CHECK(trunks_to_quiet({"ulp", {}, {}, 0}, kRules) == 3);
 
   Studies studies(20);
@@ -177,12 +184,12 @@ TEST_CASE("a noise floor that is too high says how many trunks would bring it do
   CHECK(contains(reason(std::nullopt), "(no number of trunks would; more tokens a step may)"));
 }
 
-TEST_CASE("a control that must be beyond the bound says how many trunks would show it", "[fork_verdict]") {
+TEST_CASE("trunks_to_pass_bound: returns the trunks that show a control beyond the bound", "[fork_verdict]") {
   const auto control_of = [](int trunks, double mean, double spread) {
     ForkEvidence control{"c", {{200, {}}, {100, {}}}, {}, 0};
     for (int i = 0; i < trunks; ++i) {
       control.ages[0].by_trunk[i] = {mean + spread * (i % 2 ? 1 : -1) * std::sqrt((trunks - 1.0) / trunks)};
-      control.ages[1].by_trunk[i] = {-1};  // younger, and of no account
+      control.ages[1].by_trunk[i] = {-1};  // younger age, ignored
     }
     return control;
   };
@@ -197,7 +204,7 @@ TEST_CASE("a control that must be beyond the bound says how many trunks would sh
   CHECK(trunks_to_pass_bound(control_of(1, mean, 0), kRules) == 3);
 }
 
-TEST_CASE("few trunks settle nothing, and a fork that diverged settles it", "[fork_verdict]") {
+TEST_CASE("judge_forks: two trunks are inconclusive and a diverged fork is diverged", "[fork_verdict]") {
   Studies studies(14);
   const ForkVerdict two = judge_forks({studies.recipe({0.0}, 2)}, 2e-5, 3, {}, kRules)[0];
   CHECK(two.outcome == ForkOutcome::inconclusive);
@@ -208,8 +215,8 @@ TEST_CASE("few trunks settle nothing, and a fork that diverged settles it", "[fo
   CHECK(beyond_bound(broken, kRules));
 }
 
-TEST_CASE("worse is said with the age that shows it", "[fork_verdict]") {
-  // At age 400 one trunk is far off, which shows nothing; at 200 all are.
+TEST_CASE("judge_forks: worse reports the age with the evidence", "[fork_verdict]") {
+  // At age 400 one trunk deviates alone, which proves nothing; at 200 all do.
   const ForkEvidence evidence{"r",
                               {{200, {{1, {0.0090}}, {2, {0.0091}}, {3, {0.0089}}}},
                                {400, {{1, {0.13}}, {2, {0.001}}, {3, {0.001}}}}},
@@ -222,7 +229,7 @@ TEST_CASE("worse is said with the age that shows it", "[fork_verdict]") {
   CHECK(contains(verdict.reason, "at age 200"));
 }
 
-TEST_CASE("what would settle a study is said", "[fork_verdict]") {
+TEST_CASE("judge_forks: an inconclusive verdict reports how many trunks would settle it", "[fork_verdict]") {
   const ForkEvidence wide{"r", {{100, {{1, {0.001}}, {2, {-0.004}}, {3, {0.004}}}}}, {}, 0};
   const ForkVerdict verdict = judge_forks({wide}, 2e-5, 3, {}, kRules)[0];
   CHECK(verdict.outcome == ForkOutcome::inconclusive);
@@ -237,12 +244,13 @@ TEST_CASE("what would settle a study is said", "[fork_verdict]") {
   CHECK(contains(reason_of({-0.001, -0.006, -0.012}), "trunks would show that it is better"));
 }
 
-TEST_CASE("a control is told apart from its recipe, and one without effect no more often than promised",
-          "[fork_verdict]") {
+TEST_CASE(
+    "told_apart: a control differs from its recipe and one without effect does so in at most 5% of studies",
+    "[fork_verdict]") {
   Studies studies(15);
   int found = 0, false_alarms = 0;
   for (int i = 0; i < kStudies; ++i) {
-    // A control 0.0008 nats from its recipe, over the same trunks.
+    // The control is 0.0008 nats from its recipe, over the same trunks.
     ForkEvidence rceil = studies.recipe({0.0012, 0.0012}), floor = rceil, same = rceil;
     const ForkEvidence noise = studies.recipe({0, 0});
     for (std::size_t a = 0; a < 2; ++a)
@@ -257,7 +265,8 @@ TEST_CASE("a control is told apart from its recipe, and one without effect no mo
   CHECK(false_alarms <= kNominal * kStudies);
 }
 
-TEST_CASE("a control of half the margin is called beyond it no more often than promised", "[fork_verdict]") {
+TEST_CASE("beyond_bound: a control at half the margin is beyond it in at most 5% of studies",
+          "[fork_verdict]") {
   const auto share_beyond = [](unsigned seed, const std::vector<double>& truth, double trunk_spread) {
     Studies studies(seed, trunk_spread);
     int beyond = 0;
@@ -265,10 +274,10 @@ TEST_CASE("a control of half the margin is called beyond it no more often than p
     return static_cast<double>(beyond) / kStudies;
   };
   const double half = kRules.bound(), slack = kNominal - 0.05;
-  // However the trunks scatter, and as often as the level says: the test is no stricter than it must be.
+  // At any trunk spread the error rate equals the level: the test is not conservative.
   for (const double trunk_spread : {kTrunkSpread, 0.002, 0.02})
     CHECK(std::abs(share_beyond(16, {half, half, half}, trunk_spread) - 0.05) <= slack);
-  // A younger age decides nothing, whatever it shows.
+  // A younger age is ignored whatever it shows.
   CHECK(share_beyond(17, {10 * half, 10 * half, half}, 0.002) <= kNominal);
   CHECK(share_beyond(18, {0, 4 * half}, kTrunkSpread) > 0.99);
   Studies studies(19);
@@ -276,17 +285,18 @@ TEST_CASE("a control of half the margin is called beyond it no more often than p
   CHECK_FALSE(beyond_bound({"r", {}, {}, 0}, kRules));
 }
 
-TEST_CASE("a control is told apart trunk by trunk, of the trunks that both have", "[fork_verdict]") {
-  // By 0.001 in every trunk, whose own differences are far larger.
+TEST_CASE("told_apart: differences are taken per trunk over the trunks that both have", "[fork_verdict]") {
+  // 0.001 in every trunk; the trunks' own differences are far larger.
   const ForkEvidence recipe{"r", {{100, {{1, {0.1}}, {2, {0.2}}, {3, {0.3}}, {5, {0.5}}}}}, {}, 0};
   const ForkEvidence control{"c", {{100, {{1, {0.1011}}, {2, {0.201}}, {3, {0.3009}}, {4, {0.4}}}}}, {}, 0};
   CHECK(told_apart(control, recipe));
   const ForkEvidence few{"c", {{100, {{1, {0.1011}}, {2, {0.201}}, {7, {0.7}}}}}, {}, 0};
-  CHECK_FALSE(told_apart(few, recipe));  // two of them
+  CHECK_FALSE(told_apart(few, recipe));  // only two common trunks
 }
 
-TEST_CASE("a control that was missed says how many trunks would tell it apart", "[fork_verdict]") {
-  // Differences of 1, 2 and 6 hide in their spread; as many trunks as it says, of the same mean and spread, do not.
+TEST_CASE("trunks_to_tell_apart: that many trunks distinguish a control that was missed", "[fork_verdict]") {
+  // Differences of 0.001, 0.002 and 0.006 are lost in their spread; with the returned number of trunks of the
+  // same mean and spread they are significant.
   const ForkEvidence recipe{"r", {{100, {{1, {0}}, {2, {0}}, {3, {0}}}}}, {}, 0};
   const ForkEvidence control{"c", {{100, {{1, {0.001}}, {2, {0.002}}, {3, {0.006}}}}}, {}, 0};
   REQUIRE_FALSE(told_apart(control, recipe));
@@ -294,7 +304,7 @@ TEST_CASE("a control that was missed says how many trunks would tell it apart", 
   REQUIRE(trunks);
   const auto found_with = [](int count) {
     ForkEvidence zero{"r", {{100, {}}}, {}, 0}, wide = zero;
-    const double spread = std::sqrt(7e-6);  // of 1, 2 and 6 thousandths
+    const double spread = std::sqrt(7e-6);  // of 0.001, 0.002 and 0.006
     for (int i = 0; i < count; ++i) {
       zero.ages[0].by_trunk[i] = {0};
       wide.ages[0].by_trunk[i] = {0.003 + spread * (i % 2 ? 1 : -1) * std::sqrt((count - 1.0) / count)};
@@ -307,7 +317,7 @@ TEST_CASE("a control that was missed says how many trunks would tell it apart", 
   CHECK_FALSE(trunks_to_tell_apart(none, recipe));
 }
 
-TEST_CASE("the noise floor is the farthest that neutral forks reach", "[fork_verdict]") {
+TEST_CASE("noise_floor: returns the farthest end of the neutral forks' intervals", "[fork_verdict]") {
   const ForkEvidence neutral{
       "ulp",
       {{100, {{1, {1e-5}}, {2, {2e-5}}, {3, {3e-5}}}}, {200, {{1, {-1e-5}}, {2, {0}}, {3, {1e-5}}}}},
@@ -318,7 +328,7 @@ TEST_CASE("the noise floor is the farthest that neutral forks reach", "[fork_ver
   CHECK_FALSE(noise_floor({"ulp", {{100, {{1, {1e-5}}}}}, {}, 0}));
 }
 
-TEST_CASE("differences that no double holds settle nothing", "[fork_verdict]") {
+TEST_CASE("judge_forks: differences beyond the range of double are inconclusive", "[fork_verdict]") {
   const auto all = [](double difference) {
     return ForkEvidence{
         "r", {{100, {{1, {difference}}, {2, {difference}}, {3, {difference}}}}}, {{0, 0, difference}}, 0};

@@ -1,4 +1,4 @@
-// Pairing and averaging of evaluations. See held_out.h.
+// Pairs and averages evaluations. See held_out.h.
 #include "tools/analysis/held_out.h"
 
 #include <map>
@@ -6,7 +6,7 @@
 namespace precbench {
 namespace {
 
-/// By step, the losses that are finite.
+/// Returns the finite losses by step.
 std::map<std::int64_t, double> losses_of(const LocatedRecord& located) {
   std::map<std::int64_t, double> losses;
   for (const Evaluation& one : located.record.training->evaluations)
@@ -14,7 +14,7 @@ std::map<std::int64_t, double> losses_of(const LocatedRecord& located) {
   return losses;
 }
 
-/// Of the steps that all `runs` have.
+/// Returns the means over the steps that all `runs` have.
 std::vector<HeldOutPoint> points_of(const std::vector<std::map<std::int64_t, double>>& runs) {
   std::map<std::int64_t, std::vector<double>> by_step;
   for (const auto& run : runs)

@@ -1,4 +1,4 @@
-// Held-out loss of long runs: of text that training did not see, along a run, and beside BF16's of the same seed.
+// Held-out loss of long runs along training, and its difference from BF16's of the same seed.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,15 @@ namespace precbench {
 
 struct HeldOutPoint {
   std::int64_t step = 0;                     ///< steps done
-  double mean = 0;                           ///< over the seeds, nats
-  std::optional<MeanWithInterval> interval;  ///< 95%, over the seeds; from two on
+  double mean = 0;                           ///< mean over the seeds, nats
+  std::optional<MeanWithInterval> interval;  ///< 95%, over the seeds; null below two
 };
 
-/// The held-out loss after each number of steps at which every seed of the recipe has one.
+/// Returns the held-out loss at each step at which every seed of the recipe was evaluated.
 std::vector<HeldOutPoint> held_out_curve(const RecipeConvergence& recipe);
 
-/// The same minus BF16's of the same seed and step: seeds without a partner are left out.
+/// Returns the recipe's held-out loss minus BF16's of equal seed and step. Seeds without a
+/// partner are left out.
 std::vector<HeldOutPoint> held_out_difference(const RecipeConvergence& recipe, const RecipeConvergence& bf16);
 
 }  // namespace precbench

@@ -1,4 +1,4 @@
-// Held-out losses along runs: averages over seeds, and pairs with BF16's.
+// Tests held-out losses: averages over seeds, and pairs with BF16.
 #include "tools/analysis/held_out.h"
 
 #include <deque>
@@ -10,7 +10,7 @@ using namespace precbench;
 
 namespace {
 
-/// Runs of one recipe; the records live as long as this does.
+/// Runs of one recipe; owns the records.
 class Runs {
  public:
   Runs& add(int seed, const std::vector<Evaluation>& evaluations) {
@@ -35,7 +35,7 @@ Evaluation at(std::int64_t step, std::optional<double> loss) {
 
 }  // namespace
 
-TEST_CASE("a held-out curve has the steps that every seed has", "[held_out]") {
+TEST_CASE("held_out_curve: only steps that every seed has are included", "[held_out]") {
   Runs runs;
   runs.add(1, {at(10, 4.0), at(20, 3.0), at(30, 2.0)})
       .add(2, {at(10, 5.0), at(20, std::nullopt), at(30, 2.5)});
@@ -47,12 +47,10 @@ TEST_CASE("a held-out curve has the steps that every seed has", "[held_out]") {
   CHECK((curve[1].interval->low < 2.25 && curve[1].interval->high > 2.25));
 }
 
-TEST_CASE("a held-out difference is of one seed at a time, whatever the seeds lie apart", "[held_out]") {
+TEST_CASE("held_out_difference: seeds are paired however far they lie apart", "[held_out]") {
   Runs bf16, other;
   bf16.add(1, {at(10, 4.0)}).add(2, {at(10, 9.0)}).add(3, {at(10, 1.0)});
-  other.add(2, {at(10, 9.25)})
-      .add(1, {at(10, 4.25)})
-      .add(7, {at(10, 99.0)});  // nobody has the last one's seed
+  other.add(2, {at(10, 9.25)}).add(1, {at(10, 4.25)}).add(7, {at(10, 99.0)});  // BF16 lacks this seed
   const auto difference = held_out_difference(other.recipe(), bf16.recipe());
   REQUIRE(difference.size() == 1);
   CHECK(difference[0].mean == 0.25);

@@ -1,4 +1,4 @@
-// Parameters from a record's definition, and tokens over them. See model_age.h.
+// Counts parameters from a record's definition. See model_age.h.
 #include "tools/analysis/model_age.h"
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 namespace precbench {
 namespace {
 
-/// A number of the definition; null where it has none.
+/// Returns a non-negative number of the definition; null if it has none.
 std::optional<double> number_in(const nlohmann::ordered_json& model, const char* key) {
   const auto found = model.find(key);
   if (found == model.end() || !found->is_number()) return std::nullopt;
@@ -24,7 +24,7 @@ bool says(const nlohmann::ordered_json& model, const char* key) {
   return found != model.end() && found->is_boolean() && found->get<bool>();
 }
 
-/// Dense: embedding, output layer unless tied, and for each block its four linear layers and its norms.
+/// Counts a dense model: embedding, output layer unless tied, and the linear layers and norms of each block.
 std::optional<double> dense_parameters(const nlohmann::ordered_json& model) {
   const auto layers = number_in(model, "layers"), width = number_in(model, "width"),
              ffn = number_in(model, "ffn"), heads = number_in(model, "heads"),
@@ -35,7 +35,7 @@ std::optional<double> dense_parameters(const nlohmann::ordered_json& model) {
   double block = *width * qkv + *heads * *head_dim * *width + 3 * *width * *ffn + 2 * *width;
   if (says(model, "qkv_bias")) block += qkv;
   const auto over = model.find("qk_norm_over");
-  const bool over_heads = over != model.end() && *over == "heads";  // a gain for each channel of q and k
+  const bool over_heads = over != model.end() && *over == "heads";  // one gain per channel of q and k
   if (says(model, "qk_norm")) block += (over_heads ? *heads + *kv_heads : 2) * *head_dim;
   return *vocab * *width * (says(model, "tied") ? 1 : 2) + *layers * block + *width;
 }
@@ -47,7 +47,7 @@ std::optional<double> parameters_of(const Record& record) {
   if (!record.definition || !record.definition->model || !record.definition->model->is_object())
     return std::nullopt;
   const nlohmann::ordered_json& model = *record.definition->model;
-  if (model.contains("experts")) return std::nullopt;  // records of mixtures count them
+  if (model.contains("experts")) return std::nullopt;  // records of MoE models have record.params
   const auto parameters = dense_parameters(model);
   return parameters && *parameters > 0 ? parameters : std::nullopt;
 }
@@ -61,7 +61,7 @@ std::optional<double> tokens_per_parameter(const Record& run, double steps, doub
 std::string ratio_words(double ratio) {
   if (ratio < 100) return fmt::format("{:.2g}", ratio);
   if (ratio < 1000) return fmt::format("{:.0f}", ratio);
-  const double unit = std::pow(10, std::floor(std::log10(ratio)) - 2);  // of the third digit
+  const double unit = std::pow(10, std::floor(std::log10(ratio)) - 2);  // unit of the third digit
   return rate_text(std::round(ratio / unit) * unit);
 }
 

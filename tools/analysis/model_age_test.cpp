@@ -1,4 +1,4 @@
-// Tokens per parameter: from what records say, and in words.
+// Tests tokens per parameter, as numbers and as text.
 #include "tools/analysis/model_age.h"
 
 #include "results/record_samples.h"
@@ -6,7 +6,7 @@
 
 using namespace precbench;
 
-TEST_CASE("parameters_of: a dense model's are counted from its definition", "[age]") {
+TEST_CASE("parameters_of: a dense model is counted from its definition", "[age]") {
   Record record = samples::gpu_record("bf16", 10);
   CHECK(parameters_of(record).value() == 1'235'814'400);  // Llama 3.2 1B
   const auto with = [&](const char* key, const nlohmann::ordered_json& value) {
@@ -21,13 +21,13 @@ TEST_CASE("parameters_of: a dense model's are counted from its definition", "[ag
   CHECK_FALSE(parameters_of(record));
 }
 
-TEST_CASE("parameters_of: a mixture's are those that its record counts", "[age]") {
+TEST_CASE("parameters_of: an MoE model has the counts of its record", "[age]") {
   Record record = samples::gpu_record("bf16", 10);
   record.params = ParameterCounts{117'515'776, 29'435'392};
   CHECK(parameters_of(record).value() == 117'515'776);
 }
 
-TEST_CASE("tokens_per_parameter: the tokens before a run and in it, over the parameters", "[age]") {
+TEST_CASE("tokens_per_parameter: counts tokens before and during the run over the parameters", "[age]") {
   Record record = samples::gpu_record("bf16", 10);
   record.training->tokens_per_step = 16384;
   CHECK(tokens_per_parameter(record, 100).value() == Approx(1638400 / 1'235'814'400.0));
@@ -36,7 +36,7 @@ TEST_CASE("tokens_per_parameter: the tokens before a run and in it, over the par
   CHECK_FALSE(tokens_per_parameter(record, 100));
 }
 
-TEST_CASE("age_words: one age, a range, and an unknown one", "[age]") {
+TEST_CASE("age_words: formats one age and a range and an unknown age", "[age]") {
   CHECK(age_words({0.7351}) == "at 0.74 tokens per parameter");
   CHECK(age_words({0.7351, 0.1838}) == "at 0.18 to 0.74 tokens per parameter");
   CHECK(age_words({0.7351, 0.7352}) == "at 0.74 tokens per parameter");

@@ -1,4 +1,4 @@
-// Sums of op times and of collectives' times. See step_prediction.h.
+// Sums times of ops and collectives. See step_prediction.h.
 #include "tools/analysis/step_prediction.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace precbench {
 namespace {
 
-/// What an op's time goes with.
+/// Returns the quantity that an op's time is proportional to.
 double amount_of(const OpWork& op) { return op.flops > 0 ? op.flops : op.bytes; }
 
 }  // namespace

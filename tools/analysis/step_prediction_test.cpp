@@ -1,4 +1,4 @@
-// Predicted step times: the arithmetic on made-up steps, and how good it is on the committed records.
+// Tests predicted step times on synthetic steps, and their accuracy on the committed records.
 #include "tools/analysis/step_prediction.h"
 
 #include <algorithm>
@@ -24,13 +24,14 @@ bool near(double x, double y) { return std::fabs(x - y) <= 1e-12 * std::fabs(y);
 
 }  // namespace
 
-TEST_CASE("a one-GPU step is foretold from the rates of its ops elsewhere", "[prediction]") {
-  // 2 + 6 TFLOP in 4 + 4 ms are 1 TFLOP/ms; 30 + 10 GB in 5 + 5 ms are 4 GB/ms. GEMMs of the head are their own.
+TEST_CASE("predicted_on_one_gpu: sums ops at the rates of other steps", "[prediction]") {
+  // 2 + 6 TFLOP in 4 + 4 ms are 1 TFLOP/ms; 30 + 10 GB in 5 + 5 ms are 4 GB/ms. The head's
+  // GEMMs count separately.
   const Record first = step_of({{"matmul", "gemm", 8, 4, 2e12, 7e9}, {"adamw", "optimizer", 1, 5, 0, 30e9}});
   const Record second = step_of({{"matmul", "gemm", 8, 4, 6e12, 1e9}, {"adamw", "optimizer", 1, 5, 0, 10e9}});
   const Record asked = step_of({{"matmul", "gemm", 8, 99, 3e12, 5e9}, {"adamw", "optimizer", 1, 99, 0, 8e9}});
   CHECK(near(predicted_on_one_gpu(asked, {&first, &second}).value(), 3 + 2));
-  // 18 calls with 36 us of gaps are 2 us each.
+  // 18 calls with gaps of 36 us in all: 2 us each.
   const Record gaps = step_of(second.breakdown->ops, 0.036);
   CHECK(near(predicted_on_one_gpu(asked, {&first, &gaps}).value(), 3 + 2 + 9 * 0.002));
   CHECK_FALSE(predicted_on_one_gpu(asked, {}));
@@ -42,7 +43,7 @@ TEST_CASE("a one-GPU step is foretold from the rates of its ops elsewhere", "[pr
   CHECK_FALSE(predicted_on_one_gpu(asked, {&unprofiled}));
 }
 
-TEST_CASE("a step on several GPUs shares the optimizer and pays for communication", "[prediction]") {
+TEST_CASE("predicted_on_several_gpus: shards the optimizer and adds communication", "[prediction]") {
   Record single = samples::gpu_record("bf16", 100);
   single.breakdown->optimizer_ms = 20;
   Record several = samples::gpu_record("bf16", 999);
@@ -60,7 +61,8 @@ TEST_CASE("a step on several GPUs shares the optimizer and pays for communicatio
   CHECK_FALSE(predicted_on_several_gpus(several, single, 4));
 }
 
-TEST_CASE("predictions for the committed records are within a tenth of the measurement", "[prediction]") {
+TEST_CASE("scaling_section: predictions for the committed records are within 10% of the measurement",
+          "[prediction]") {
   const RecordSet set = read_records({PRECBENCH_SOURCE_DIR "/results/h200x4"});
   int predictions = 0;
   const ReportInput input = make_input(set);

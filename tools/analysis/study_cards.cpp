@@ -1,4 +1,4 @@
-// Evidence and verdicts of the recipes that a study asks about. See study_cards.h.
+// Evidence and verdicts of a study's recipes. See study_cards.h.
 #include "tools/analysis/study_cards.h"
 
 #include <fmt/format.h>
@@ -20,8 +20,8 @@ namespace {
 ForkEvidence evidence_of(const StudyRows& rows, const std::string& name, const StudyCells& cells) {
   ForkEvidence evidence{name, {}, {}, 0};
   std::map<std::int64_t, AgeDifferences> ages;
-  std::map<std::int64_t, std::map<std::size_t, std::vector<double>>>
-      lengths;  // by trunk and quarters of a fork
+  // by trunk and number of quarters of a fork
+  std::map<std::int64_t, std::map<std::size_t, std::vector<double>>> lengths;
   for (const auto& [cell, record, reference] : rows.pairs(StudyPart::fork, cells)) {
     const std::optional<double> bf16 = trailing_loss(reference), loss = trailing_loss(record);
     if (bf16 && record.status == Status::diverged) ++evidence.diverged;
@@ -48,7 +48,7 @@ ForkEvidence evidence_of(const StudyRows& rows, const std::string& recipe) {
   return evidence_of(rows, recipe, rows.of(StudyPart::fork, recipe));
 }
 
-/// What no fork of the recipe could do here; null where one could.
+/// Returns the error text if every fork of the recipe was unsupported; null if any could run.
 std::optional<std::string> why_unsupported(const StudyRows& rows, const std::string& recipe) {
   const StudyCells& cells = rows.of(StudyPart::fork, recipe);
   const auto unsupported = [](const auto& cell) { return cell.second->status == Status::unsupported; };
@@ -56,14 +56,14 @@ std::optional<std::string> why_unsupported(const StudyRows& rows, const std::str
   return cells.empty() ? "" : cells.begin()->second->error.value_or("");
 }
 
-/// Of cells that are not empty.
+/// Returns a successful fork if there is one; `cells` must not be empty.
 const Record* typical_fork(const StudyCells& cells) {
   const auto ok = std::find_if(cells.begin(), cells.end(),
                                [](const auto& cell) { return cell.second->status == Status::ok; });
   return (ok == cells.end() ? cells.begin() : ok)->second;
 }
 
-/// The positive controls, and what judge_forks needs of them.
+/// Positive controls, and the inputs of judge_forks that depend on them.
 struct Controls {
   std::vector<ControlResult> results;
   std::vector<std::string> missed;
@@ -73,7 +73,7 @@ struct Controls {
 Controls controls_of(const StudyRows& rows, const ForkRules& rules) {
   Controls controls;
   const auto did_run = [&](const std::string& recipe) { return !why_unsupported(rows, recipe); };
-  // `trunks`: how many would find it, if it was missed.
+  // `trunks`: estimated number of trunks that would find a missed control.
   const auto add = [&](const std::string& name, std::optional<bool> found, std::optional<int> trunks = {}) {
     if (found) ++controls.run;
     if (found && !*found)
@@ -112,7 +112,7 @@ Controls controls_of(const StudyRows& rows, const ForkRules& rules) {
   return controls;
 }
 
-/// Means over trunks of the gradients of the first states, by age; none where a number is missing.
+/// Returns gradient fidelity by age: means over the trunks, without stress. Skips incomplete measurements.
 std::vector<CardFidelity> fidelity_of(const StudyCells& cells) {
   std::map<std::int64_t, std::vector<const Fidelity*>> by_age;
   for (const auto& [cell, record] : cells)
@@ -123,7 +123,7 @@ std::vector<CardFidelity> fidelity_of(const StudyCells& cells) {
   for (const auto& [age, trunks] : by_age) {
     CardFidelity mean;
     mean.age = age;
-    std::vector<double> flips;  // rows of before have none
+    std::vector<double> flips;  // older rows have none
     const auto count = static_cast<double>(trunks.size());
     for (const Fidelity* one : trunks) {
       mean.error += *one->whole.error.mean / count;
@@ -181,7 +181,7 @@ std::vector<StepDifference> curve_of(const StudyRows& rows, const std::string& r
   return curve;
 }
 
-/// The mean of forks of one trunk, as far as the shortest goes.
+/// Returns the mean of one trunk's forks, truncated to the shortest.
 std::vector<double> mean_course(const std::vector<std::vector<double>>& forks) {
   std::vector<double> mean = forks.front();
   for (const std::vector<double>& fork : forks) mean.resize(std::min(mean.size(), fork.size()));
@@ -193,10 +193,11 @@ std::vector<double> mean_course(const std::vector<std::vector<double>>& forks) {
   return mean;
 }
 
-/// The switch price of one age from what the probe says of each trunk's first state, or null.
+/// Returns the switch price at one age from the probes of each trunk's initial state; null if they lack it.
 std::optional<SwitchPrice> probed_switch(const std::vector<const Fidelity*>& probes) {
   std::vector<double> means;
-  double squares = 0, freedom = 0;  // of the means' errors over the batches
+  double squares = 0, freedom = 0;  // squared errors of the means over the batches, and their
+                                    // degrees of freedom
   for (const Fidelity* probe : probes) {
     const MeanInterval& difference = probe->loss_difference;
     if (!difference.mean) return std::nullopt;
@@ -222,7 +223,7 @@ std::optional<SwitchPrice> probed_switch(const std::vector<const Fidelity*>& pro
   return price;
 }
 
-/// The same from the first step of the forks, whose loss is of the weights before any update.
+/// Returns the switch price from the forks' first step, whose loss precedes any update.
 std::optional<SwitchPrice> first_step_switch(const std::vector<std::vector<double>>& courses) {
   std::vector<double> first;
   for (const std::vector<double>& course : courses)
@@ -233,11 +234,11 @@ std::optional<SwitchPrice> first_step_switch(const std::vector<std::vector<doubl
   return price;
 }
 
-/// Both prices by age. `small`: nats, a change along the fork that does not matter.
+/// Returns switch price and course by age. `small`: largest change along the fork that does not matter, nats.
 std::vector<CardPrice> prices_of(const StudyRows& rows, const std::string& recipe, double small) {
   std::map<std::int64_t, std::vector<const Fidelity*>> probes;
-  std::map<std::int64_t, std::map<std::int64_t, std::vector<std::vector<double>>>>
-      forks;  // by age and trunk, a fork for each data seed
+  // by age and trunk: one fork per data seed
+  std::map<std::int64_t, std::map<std::int64_t, std::vector<std::vector<double>>>> forks;
   for (const auto& [cell, record] : rows.of(StudyPart::fork, recipe))
     for (const Fidelity& one : record->fidelity)
       if (one.stress == "none") probes[cell.age].push_back(&one);

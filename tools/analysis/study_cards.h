@@ -1,7 +1,7 @@
-// What the rows of a study say: one card for each recipe that it asks about.
+// Study cards: one card for each recipe that a study asks about.
 //
-// Forks are compared by their trailing loss, the mean over the last half of their steps, minus that of the BF16 fork of
-// the same trunk, age and seed, which had the same state and the same data.
+// Forks are compared by their trailing loss, the mean over the last half of their steps, minus that of the
+// BF16 fork of the same trunk, age and seed, which had the same state and the same data.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -17,41 +17,43 @@
 
 namespace precbench {
 
-/// The gradient of a recipe against BF16's at one age: means over trunks.
+/// Gradient of a recipe compared with BF16's at one age: means over the trunks.
 struct CardFidelity {
   std::int64_t age = 0;
   double error = 0, cosine = 0, bias = 0;
-  std::optional<double> route_flips;  ///< share of slots, of a model with experts
+  std::optional<double> route_flips;  ///< fraction of expert slots; MoE models only
 };
 
-/// The same of one block, at the oldest age.
+/// The same for one block, at the oldest age.
 struct CardLayer {
   std::int64_t layer = 0;
   double error = 0, bias = 0;
 };
 
-/// How a recipe's difference grows with the fork: its mean over a tenth of the steps.
+/// Difference from BF16 over a tenth of the fork's steps.
 struct StepDifference {
-  double step = 0;  ///< the last of that tenth
+  double step = 0;  ///< last step of that tenth
   MeanWithInterval difference;
 };
 
-/// Price of switching to the recipe before any update: its loss minus BF16's at the same weights and tokens, in nats.
+/// Price of switching to the recipe before any update: its loss minus BF16's at equal weights
+/// and tokens, in nats.
 struct SwitchPrice {
   double mean = 0;
-  std::optional<double> low, high;  ///< 95% interval; null where neither trunks nor batches give one
-  /// Where it comes from: over the trunks, from the fidelity probe's batches or the forks' first step; over the batches of
-  /// the probe where there are fewer trunks than a verdict takes.
+  std::optional<double> low, high;  ///< 95% interval; null if neither trunks nor batches give one
+  /// Origin of the interval. trunks: over the trunks, from the fidelity probe. batches: over the probe's
+  /// batches, if there are fewer trunks than a verdict needs. first_step: over the trunks, from the first
+  /// step of the forks.
   enum class Source : std::uint8_t { trunks, batches, first_step } source = Source::trunks;
 };
 const char* name_of(SwitchPrice::Source source);
 
-/// A recipe's prices at one age of the trunks. The settled one is the verdict's difference at that age.
+/// Prices of a recipe at one age of the trunks. The settled price is the verdict's difference at that age.
 struct CardPrice {
   std::int64_t age = 0;
-  std::optional<double> tokens_per_parameter;  ///< that the model had seen; null where nobody said
+  std::optional<double> tokens_per_parameter;  ///< seen by the model; null if unknown
   std::optional<SwitchPrice> at_switch;
-  std::optional<ForkCourse> course;  ///< null for fewer than two trunks, and for forks too short to have one
+  std::optional<ForkCourse> course;  ///< null for fewer than two trunks or too short forks
 };
 
 /// How a recipe's settled price grows with the age of the model, in a study with three or more ages.
@@ -70,11 +72,12 @@ struct ControlResult {
 
 struct StudyCard {
   std::string model, machine, study;  ///< study: as in StudyPlace
-  ForkVerdict verdict;                ///< and the recipe's name
-  const Record* fork = nullptr;  ///< one of the recipe's, for its setting; one that ended well where any did
-  std::optional<double> floor;   ///< nats
+  ForkVerdict verdict;                ///< includes the recipe's name
+  const Record* fork = nullptr;  ///< one of the recipe's forks, for its settings; a successful
+                                 ///< one if there is any
+  std::optional<double> floor;   ///< noise floor, nats
   double margin = 0;             ///< nats
-  double bf16_loss = 0;          ///< nats, mean over its forks
+  double bf16_loss = 0;          ///< nats, mean over the BF16 forks
   std::int64_t fork_steps = 0;
   std::vector<CardFidelity> fidelity;
   std::vector<CardPrice> prices;  ///< by age, youngest first
@@ -84,23 +87,23 @@ struct StudyCard {
   std::vector<CardLayer> layers;
   std::vector<StepDifference> curve;
   Ladder outlier_ffn, outlier_norm, outlier_vo, learning_rate, bits, exponent_bits, batch;
-  Ladder bf16_learning_rate;            ///< at which factors of the rate BF16 itself is stable
-  std::vector<ControlResult> controls;  ///< of the study, the same in all its cards
+  Ladder bf16_learning_rate;            ///< factors of the learning rate at which BF16 itself is stable
+  std::vector<ControlResult> controls;  ///< of the whole study; the same in all its cards
 };
 
-/// By model, then by recipe, in the order of their names; none where no record belongs to a study. They point to the
+/// Returns the cards by model and recipe name; empty if no record belongs to a study. The cards point to the
 /// records, which must outlive them.
 std::vector<StudyCard> study_cards(const RecordRefs& records);
 
-/// Returns the settled price at an age: the mean difference of the last half of the forks' steps, nats. Null where the card
-/// has no interval at that age.
+/// Returns the settled price at an age: the mean difference over the last half of the forks' steps, nats.
+/// Null if the card has no interval at that age.
 std::optional<MeanWithInterval> settled_at(const StudyCard& card, std::int64_t age);
-/// "at 0.18 to 0.73 tokens per parameter": of all ages of a card.
+/// Returns "at 0.18 to 0.73 tokens per parameter", over all ages of a card.
 std::string age_words(const StudyCard& card);
-/// "equivalent for 36m at 0.18 to 0.73 tokens per parameter": a verdict is about a model of an age.
+/// Returns "equivalent for 36m at 0.18 to 0.73 tokens per parameter": a verdict holds for a model at an age.
 std::string verdict_words(const StudyCard& card);
 
-/// What cards.json holds.
+/// Returns the content of cards.json.
 nlohmann::ordered_json cards_to_json(const std::vector<StudyCard>& cards);
 
 }  // namespace precbench

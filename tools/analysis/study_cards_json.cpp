@@ -1,4 +1,4 @@
-// cards.json. See study_cards.h.
+// Content of cards.json. See study_cards.h.
 #include <cmath>
 
 #include "tools/analysis/study_cards.h"
@@ -47,7 +47,7 @@ Json json_of(const std::optional<ForkCourse>& course) {
           {"plateau", plateau}};
 }
 
-/// Returns the token factor of the card's settled gap at each horizon.
+/// Returns the factor of tokens that makes up for the card's settled gap, at each horizon.
 Json tokens_json(const std::optional<MeanWithInterval>& gap) {
   const ScalingLaw& law = kBesiroglu2024;
   Json horizons = Json::array();

@@ -1,4 +1,4 @@
-// Cards from rows whose truth is known: what is paired with what, which tests decide, and how far ladders go.
+// Tests cards on rows with a known truth: pairing of forks, deciding tests and ladders.
 #include "tools/analysis/study_cards.h"
 
 #include <cmath>
@@ -13,7 +13,7 @@ using namespace precbench::study_samples;
 
 namespace {
 
-/// BF16's mean loss over its forks: trunks 1 to 3, and the sine's mean over the last half.
+/// Returns BF16's mean loss over its forks: trunks 1 to 3, plus the mean of the sine over the last half.
 double bf16_loss() {
   constexpr int kHalf = kSteps / 2;
   double sine = 0;
@@ -23,7 +23,7 @@ double bf16_loss() {
 
 }  // namespace
 
-TEST_CASE("a card has the difference of paired forks, and its verdict", "[study]") {
+TEST_CASE("study_cards: a card has the difference of paired forks and its verdict", "[study]") {
   Rows rows;
   rows.add_frame();
   rows.add_forks("blockwise", 0.0012, 1e-5, Rows::ask);
@@ -36,7 +36,7 @@ TEST_CASE("a card has the difference of paired forks, and its verdict", "[study]
   CHECK(good.machine == "NVIDIA H200");
   CHECK(good.verdict.outcome == ForkOutcome::equivalent);
   CHECK_THAT(good.verdict.difference->mean, Catch::Matchers::WithinAbs(0.0012, 1e-12));
-  // t of two degrees of freedom times 1e-5 over the root of three
+  // t with two degrees of freedom, times 1e-5 / sqrt(3)
   CHECK_THAT(good.verdict.difference->high - good.verdict.difference->mean,
              Catch::Matchers::WithinRel(4.302652730 * 1e-5 / std::sqrt(3.0), 1e-6));
   CHECK_THAT(good.bf16_loss, Catch::Matchers::WithinAbs(bf16_loss(), 1e-12));
@@ -52,7 +52,7 @@ TEST_CASE("a card has the difference of paired forks, and its verdict", "[study]
   CHECK(cards[1].verdict.outcome == ForkOutcome::worse);
 }
 
-TEST_CASE("without a control that is found, nothing is equivalent", "[study]") {
+TEST_CASE("study_cards: nothing is equivalent unless both kinds of control are found", "[study]") {
   Rows rows;
   rows.add_forks("bf16", 0, 0);
   rows.add_forks("bf16", 1e-6, 1e-6, Rows::perturb);
@@ -81,7 +81,7 @@ TEST_CASE("without a control that is found, nothing is equivalent", "[study]") {
   CHECK(cards[0].verdict.reason.find("control") != std::string::npos);
 }
 
-TEST_CASE("a study that cannot see harm says what would help", "[study]") {
+TEST_CASE("study_cards: a missed control or a high noise floor is reported with a remedy", "[study]") {
   const auto reason_with = [](const std::function<void(Rows&)>& controls, double noise = 1e-6) {
     Rows rows;
     rows.add_forks("bf16", 0, 0);
@@ -97,7 +97,7 @@ TEST_CASE("a study that cannot see harm says what would help", "[study]") {
       rows.add_forks("rowwise_e4m1", e4m1, spread, [](Record& row) { row.study->breaks = true; });
     };
   };
-  // Half of the margin is 0.0052 nats.
+  // Half the margin is 0.0052 nats.
   CHECK(contains(reason_with(with(0.003, 0.006, 1e-3)), "rowwise_e4m1 beyond half the margin (about "));
   CHECK(contains(reason_with(with(0.003, 0.003, 1e-4)),
                  "rowwise_e4m1 beyond half the margin (no number of trunks would; "
@@ -110,11 +110,11 @@ TEST_CASE("a study that cannot see harm says what would help", "[study]") {
                  "(no number of trunks would; more tokens a step may)"));
 }
 
-TEST_CASE("a row is compared with BF16 of its own trunk, age and seed only", "[study]") {
+TEST_CASE("study_cards: a row is compared only with BF16 of its own trunk and age and seed", "[study]") {
   Rows rows;
   rows.add_frame();
   rows.add_forks("blockwise", 0.0012, 1e-5, Rows::ask);
-  // Lower by far, and without a partner.
+  // Far lower, but without a BF16 partner.
   Rows::ask(rows.add("blockwise", StudyPart::fork, 4, 100, -3));
   rows.add("blockwise", StudyPart::fork, 1, 100, -3).study->seed = 2;
   const auto cards = study_cards(rows.refs());
@@ -122,10 +122,10 @@ TEST_CASE("a row is compared with BF16 of its own trunk, age and seed only", "[s
   CHECK_THAT(cards[0].verdict.difference->mean, Catch::Matchers::WithinAbs(0.0012, 1e-12));
 }
 
-TEST_CASE("a difference that grows with the fork has a trend", "[study]") {
+TEST_CASE("study_cards: a difference that grows along the fork has a trend", "[study]") {
   Rows rows;
   rows.add_frame();
-  // By 1e-4 with each doubling: the last halves of 12, 24 and 48 steps.
+  // Grows by 1e-4 per doubling: the last halves of 12, 24 and 48 steps.
   rows.add_forks("blockwise", 0, 1e-6, [](Record& row) {
     Rows::ask(row);
     for (int step = 0; step < kSteps; ++step)
@@ -137,7 +137,7 @@ TEST_CASE("a difference that grows with the fork has a trend", "[study]") {
   CHECK(cards[0].verdict.trend->low > 0);
 }
 
-TEST_CASE("a recipe whose forks end while BF16's do not has diverged", "[study]") {
+TEST_CASE("study_cards: a recipe whose fork diverges while BF16 does not is diverged", "[study]") {
   Rows rows;
   rows.add_frame();
   rows.add_forks("blockwise", 0.0012, 1e-5, Rows::ask);
@@ -150,7 +150,7 @@ TEST_CASE("a recipe whose forks end while BF16's do not has diverged", "[study]"
   CHECK(cards[1].verdict.outcome == ForkOutcome::diverged);
 }
 
-TEST_CASE("a card has the gradient's distance from BF16's, by age and by block", "[study]") {
+TEST_CASE("study_cards: a card has the gradient error by age and by block", "[study]") {
   Rows rows;
   rows.add_frame();
   rows.add_forks("blockwise", 0.0012, 1e-5, [](Record& row) {
@@ -170,7 +170,7 @@ TEST_CASE("a card has the gradient's distance from BF16's, by age and by block",
   CHECK((card.layers[1].error == Approx(0.14) && card.layers[1].bias == Approx(0.03)));
 }
 
-TEST_CASE("a place that no study gives is none", "[study]") {
+TEST_CASE("study_cards: rows with an invalid StudyPlace are ignored", "[study]") {
   const double nan = std::nan("");
   for (const auto& spoil : std::vector<std::function<void(StudyPlace&)>>{
            [&](StudyPlace& place) { place.rung = nan; }, [&](StudyPlace& place) { place.margin = nan; },
@@ -186,7 +186,7 @@ TEST_CASE("a place that no study gives is none", "[study]") {
   }
 }
 
-TEST_CASE("rows of a trunk that was run again are paired with BF16 of the same state only", "[study]") {
+TEST_CASE("study_cards: forks are paired only with BF16 of the same checkpoint", "[study]") {
   const auto fork_another = [](Record& row) {
     auto init = *row.definition->init;
     init["fingerprint"] = "fedcba9876543210";
@@ -195,13 +195,13 @@ TEST_CASE("rows of a trunk that was run again are paired with BF16 of the same s
   Rows rows;
   rows.add_frame();
   rows.add_forks("blockwise", 0.0012, 1e-5, Rows::ask);
-  rows.add_forks("blockwise", -3, 1e-5, fork_another);  // no BF16 fork of that state
+  rows.add_forks("blockwise", -3, 1e-5, fork_another);  // there is no BF16 fork of that state
   const auto cards = study_cards(rows.refs());
   REQUIRE(cards.size() == 1);
   CHECK_THAT(cards[0].verdict.difference->mean, Catch::Matchers::WithinAbs(0.0012, 1e-12));
 }
 
-TEST_CASE("a recipe that could not run says why", "[study]") {
+TEST_CASE("study_cards: a recipe that cannot run reports the reason", "[study]") {
   Rows rows;
   rows.add_frame();
   rows.add_forks("blockwise", 0, 0, [](Record& row) {
@@ -216,7 +216,7 @@ TEST_CASE("a recipe that could not run says why", "[study]") {
   CHECK(cards[0].verdict.reason == "it does not run here: K=96 is not a multiple of 128");
 }
 
-TEST_CASE("cards.json has the keys that its readers know", "[study]") {
+TEST_CASE("cards_to_json: has the documented keys", "[study]") {
   Rows rows;
   rows.add_frame();
   rows.add_forks("blockwise", 0.0012, 1e-5, Rows::ask);
@@ -246,8 +246,7 @@ TEST_CASE("cards.json has the keys that its readers know", "[study]") {
   CHECK(json[0]["controls"][0]["found"] == true);
 }
 
-TEST_CASE("study_cards: tokens per parameter count those before the study and those of the trunk",
-          "[study][price]") {
+TEST_CASE("study_cards: tokens per parameter include those before the study and those of the trunk", "[study][price]") {
   const auto card_of = [](const std::string& init_from, std::optional<std::int64_t> trained) {
     Rows rows;
     rows.add_trunks([&](Record& row) { row.case_fields["init_from"] = init_from; });
@@ -268,7 +267,7 @@ TEST_CASE("study_cards: tokens per parameter count those before the study and th
   CHECK(trained.prices[1].tokens_per_parameter.value() == Approx((2e12 + 200 * kStepTokens) / kParameters));
   CHECK(verdict_words(trained) == "equivalent for llama3.2-1b at 1,620 tokens per parameter");
   CHECK(trained.trained_tokens == 2'000'000'000'000);
-  // Nobody said what these weights have seen; the trunk's steps are not all of it.
+  // The tokens seen by these weights are unknown; the trunk's steps are only part of them.
   const StudyCard unknown = card_of("weights.safetensors", {});
   CHECK_FALSE(unknown.prices[1].tokens_per_parameter);
   CHECK(verdict_words(unknown) == "equivalent for llama3.2-1b at an unknown number of tokens per parameter");
@@ -276,7 +275,7 @@ TEST_CASE("study_cards: tokens per parameter count those before the study and th
 
 namespace {
 
-/// The loss difference that a probe of `batches` batches found, with its interval.
+/// Returns a probe's loss difference over `batches` batches, with its interval.
 Fidelity probe(double difference, double half, std::int64_t batches = 4) {
   Fidelity one;
   one.stress = "none", one.batches = batches;
@@ -287,8 +286,7 @@ Fidelity probe(double difference, double half, std::int64_t batches = 4) {
 
 }  // namespace
 
-TEST_CASE("study_cards: the switch price is the probe's, over three trunks or the batches of fewer",
-          "[study][price]") {
+TEST_CASE("study_cards: the switch price is the probe's over three trunks or over the batches of fewer", "[study][price]") {
   const auto switch_of = [](int trunks, const std::function<void(Record&)>& change) {
     Rows rows;
     rows.add_frame();
@@ -310,13 +308,13 @@ TEST_CASE("study_cards: the switch price is the probe's, over three trunks or th
   CHECK(three.mean == Approx(0.022));
   CHECK(three.source == SwitchPrice::Source::trunks);
   CHECK(three.high.value() - three.mean == Approx(4.302652730 * 0.001 / std::sqrt(3.0)));
-  // Two trunks: errors of their means over 4 batches, 0.002 / t(3), with 6 degrees of freedom together.
+  // Two trunks: errors of their means over 4 batches, 0.002 / t(3), with 6 degrees of freedom in all.
   const SwitchPrice two = switch_of(2, probed).value();
   CHECK(two.mean == Approx(0.0215));
   CHECK(two.source == SwitchPrice::Source::batches);
   CHECK(two.high.value() - two.mean ==
         Approx(2.446911851 * std::sqrt(2.0) * 0.002 / 3.182446305 / 2).epsilon(1e-6));
-  // Without a probe the first step says it, whose loss is of the weights before any update.
+  // Without a probe the first step is used, whose loss precedes any update.
   const SwitchPrice first = switch_of(3, [](Record& row) {
                               row.fidelity.clear();
                               std::vector<double> loss = row.training->loss;
@@ -327,7 +325,7 @@ TEST_CASE("study_cards: the switch price is the probe's, over three trunks or th
   CHECK(first.mean == Approx(0.022));
 }
 
-TEST_CASE("study_cards: forks of 1,000 steps have their course, plateau and trend", "[study][price]") {
+TEST_CASE("study_cards: forks of 1000 steps have a course and plateau and trend", "[study][price]") {
   constexpr int kLong = 1000;
   Rows rows;
   rows.add_frame();

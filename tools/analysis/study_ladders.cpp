@@ -11,9 +11,9 @@
 namespace precbench {
 namespace {
 
-constexpr double kNone = NAN;  // of a fork that has no value; so is then the mean
+constexpr double kNone = NAN;  // value of a failed fork; makes the rung's mean NaN
 
-/// Of the values of each rung, which breaks where their mean is beyond the limit.
+/// Returns a ladder of mean values; a rung breaks if its mean exceeds the limit.
 Ladder ladder_of(const std::map<double, std::vector<double>>& rungs, double limit) {
   Ladder ladder;
   for (const auto& [at, values] : rungs) {
@@ -25,20 +25,20 @@ Ladder ladder_of(const std::map<double, std::vector<double>>& rungs, double limi
   return ladder;
 }
 
-/// "ffn:-8:4" to -8 where the kind is ffn.
+/// Parses the exponent of a stress: "ffn:-8:4" gives -8 for kind "ffn"; null for another kind.
 std::optional<double> exponent_of(const std::string& stress, const std::string& kind) {
   if (!stress.starts_with(kind + ":")) return std::nullopt;
   const double exponent = std::strtod(stress.c_str() + kind.size() + 1, nullptr);
   return std::isfinite(exponent) ? std::optional(exponent) : std::nullopt;
 }
 
-/// The highest learning rate of a run.
+/// Returns the highest learning rate of a run.
 std::optional<double> highest_rate(const Record& record) {
   if (!record.training || record.training->lr.empty()) return std::nullopt;
   return *std::max_element(record.training->lr.begin(), record.training->lr.end());
 }
 
-/// Whether a fork's rate is no higher than that of the trunk's step before it.
+/// Returns true if a fork's learning rate is at most that of the trunk's preceding step.
 bool no_higher_than_trunks(const StudyRows& rows, std::int64_t age, const Record& fork) {
   constexpr double kRounding = 1e-6;  // rates are FP32
   if (!rows.trunk || !rows.trunk->training || age < 1) return false;

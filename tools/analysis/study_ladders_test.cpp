@@ -1,4 +1,4 @@
-// Ladders from rows whose truth is known: where they end, and what says nothing of a recipe.
+// Tests ladders on rows with a known truth.
 #include "tools/analysis/study_ladders.h"
 
 #include <optional>
@@ -21,8 +21,8 @@ Fidelity under(const std::string& stress, double error) {
   return {stress, 2, 4.0, {}, {{error, {}, {}}, {0.99, {}, {}}, {-0.01, {}, {}}}, {}, {}};
 }
 
-/// A fork at `factor` times 3e-4, 1 for the study's own rate. The batches of its second half are harder by a tenth of a nat for
-/// whoever reads them.
+/// Adds a fork at `factor` times a rate of 3e-4; factor 1 is the study's own rate. The batches of its second
+/// half are harder by 0.1 nats for every recipe.
 Record& add_rate(Rows& rows, const std::string& recipe, double factor, double difference) {
   Record& row = factor == 1 ? rows.add(recipe, StudyPart::fork, 1, 200, difference)
                             : rows.add(recipe, StudyPart::learning_rate, 1, 200, difference, factor);
@@ -31,7 +31,7 @@ Record& add_rate(Rows& rows, const std::string& recipe, double factor, double di
   return row;
 }
 
-/// Of 200 steps, the last at this rate.
+/// Adds a trunk of 200 steps whose last step has this learning rate.
 Record& add_trunk(Rows& rows, double last_rate) {
   Record& row = rows.add("bf16", StudyPart::trunk, 1, 0, 0);
   row.training->lr = std::vector<double>(200, 1e-2);
@@ -39,12 +39,12 @@ Record& add_trunk(Rows& rows, double last_rate) {
   return row;
 }
 
-/// The highest factor at which BF16 is stable.
+/// Returns the highest factor at which BF16 is stable.
 std::optional<double> stable_in(const Rows& rows) { return bf16_rates(study_of(rows), kMarginNats).holds(); }
 
 }  // namespace
 
-TEST_CASE("an outlier breaks a recipe whose gradient error is then beyond the limit", "[study]") {
+TEST_CASE("outlier_ladder: a rung breaks if its gradient error exceeds the limit", "[study]") {
   Rows rows;
   rows.add_forks("bf16", 0, 0);
   rows.add_forks("blockwise", 0.0012, 1e-5, [](Record& row) {
@@ -55,13 +55,13 @@ TEST_CASE("an outlier breaks a recipe whose gradient error is then beyond the li
   const Ladder ffn = outlier_ladder(study_of(rows), "blockwise", "ffn");
   CHECK((ffn.rungs.size() == 4 && ffn.holds() == 12 && ffn.breaks() == 16));
   CHECK((ffn.rungs[0].at == 0 && *ffn.rungs[0].value == Approx(0.06)));
-  // Shrinking channels is the harder the lower the exponent.
+  // Shrinking channels: the lower the exponent, the harder.
   const Ladder norm = outlier_ladder(study_of(rows), "blockwise", "norm");
   CHECK((norm.rungs.size() == 4 && norm.holds() == -8 && norm.breaks() == -12));
   CHECK(outlier_ladder(study_of(rows), "blockwise", "vo").rungs.empty());
 }
 
-TEST_CASE("of two recipes with one error under an outlier both hold or both break", "[study]") {
+TEST_CASE("outlier_ladder: recipes with equal error under an outlier both hold or both break", "[study]") {
   Rows rows;
   rows.add_forks("bf16", 0, 0);
   for (const auto& [recipe, plain, far] :
@@ -76,7 +76,7 @@ TEST_CASE("of two recipes with one error under an outlier both hold or both brea
     CHECK(outlier_ladder(study_of(rows), recipe, "ffn").breaks() == 8);
 }
 
-TEST_CASE("a recipe beyond the limit without outliers breaks at none", "[study]") {
+TEST_CASE("outlier_ladder: a recipe beyond the limit without outliers breaks at the first rung", "[study]") {
   Rows rows;
   rows.add_forks("bf16", 0, 0);
   rows.add_forks("nvfp4", 0.006, 1e-5, [](Record& row) {
@@ -86,7 +86,7 @@ TEST_CASE("a recipe beyond the limit without outliers breaks at none", "[study]"
   CHECK((!ladder.holds() && ladder.breaks() == 0));
 }
 
-TEST_CASE("a learning rate says something of a recipe only where BF16 is stable", "[study]") {
+TEST_CASE("loss_ladder: learning rates count only where BF16 is stable", "[study]") {
   Rows rows;
   for (const auto& [factor, cost] : {std::pair(1.0, 0.0), {3.0, 0.009}, {10.0, -0.5}, {30.0, 0.011}}) {
     add_rate(rows, "bf16", factor, cost);
@@ -97,13 +97,13 @@ TEST_CASE("a learning rate says something of a recipe only where BF16 is stable"
   const Ladder bf16 = bf16_rates(study_of(rows), kMarginNats);
   CHECK((bf16.holds() == 10 && bf16.breaks() == 30));
   CHECK(*bf16.rungs[0].value == Approx(0.009));
-  // Beyond a rung at which it is not, nothing is said.
+  // Nothing counts beyond a rung at which BF16 is unstable.
   add_rate(rows, "bf16", 40, 0);
   add_rate(rows, "blockwise", 40, 0.001);
   CHECK(loss_ladder(study_of(rows), StudyPart::learning_rate, "blockwise", kMarginNats).rungs.size() == 2);
 }
 
-TEST_CASE("BF16 is stable at a rate that the trunk came with, though a lower one ends lower", "[study]") {
+TEST_CASE("bf16_rates: BF16 is stable at the trunk's rate even if a lower rate ends lower", "[study]") {
   Rows rows;
   add_rate(rows, "bf16", 1, 0);
   Record& fast = add_rate(rows, "bf16", 3, 0.06);
@@ -128,7 +128,7 @@ TEST_CASE("BF16 is stable at a rate that the trunk came with, though a lower one
   }
 }
 
-TEST_CASE("above the trunk's rate BF16 is not shown to be stable without its fork at the study's own",
+TEST_CASE("bf16_rates: above the trunk's rate BF16 is not stable without a fork at the study's own rate",
           "[study]") {
   Rows rows;
   add_rate(rows, "bf16", 3, 0);
@@ -136,7 +136,8 @@ TEST_CASE("above the trunk's rate BF16 is not shown to be stable without its for
   CHECK((bf16.rungs.size() == 1 && !bf16.rungs[0].value && !bf16.holds()));
 }
 
-TEST_CASE("a rung whose run diverged breaks, and one that crashed, or lacks BF16's, is none", "[study]") {
+TEST_CASE("loss_ladder: a diverged run breaks its rung and a crashed or unpaired one is left out",
+          "[study]") {
   Rows rows;
   for (const double factor : {1.0, 3.0, 10.0, 20.0, 30.0}) {
     add_rate(rows, "bf16", factor, 0);
@@ -160,7 +161,7 @@ TEST_CASE("a rung whose run diverged breaks, and one that crashed, or lacks BF16
   CHECK(stable_in(rows) == 20);
 }
 
-TEST_CASE("a recipe without bits is compared with the plain BF16 fork", "[study]") {
+TEST_CASE("loss_ladder: a recipe with fewer bits is compared with the plain BF16 fork", "[study]") {
   Rows rows;
   rows.add_forks("bf16", 0, 0);
   for (const int bits : {1, 2})
@@ -176,7 +177,7 @@ TEST_CASE("a recipe without bits is compared with the plain BF16 fork", "[study]
   CHECK(*exponents.rungs[0].value == Approx(0.02));
 }
 
-TEST_CASE("a batch and a learning rate of one number are apart", "[study]") {
+TEST_CASE("loss_ladder: equal rungs of batch and learning rate are kept separate", "[study]") {
   Rows rows;
   add_rate(rows, "bf16", 1, 0);
   add_rate(rows, "bf16", 2, 1);  // not stable
@@ -185,7 +186,8 @@ TEST_CASE("a batch and a learning rate of one number are apart", "[study]") {
   CHECK(loss_ladder(study_of(rows), StudyPart::batch, "blockwise", kMarginNats).holds() == 2);
 }
 
-TEST_CASE("a small batch whose last ones are harder says as much as another", "[study]") {
+TEST_CASE("loss_ladder: a small batch with harder last batches is compared with BF16 on the same batches",
+          "[study]") {
   Rows rows;
   for (const auto& [recipe, difference] : {std::pair("bf16", 0.0), {"blockwise", 0.001}}) {
     Record& row = rows.add(recipe, StudyPart::batch, 1, 200, difference, 1);

@@ -1,4 +1,4 @@
-// Sorting and pairing. See study_rows.h.
+// Indexes and pairs rows. See study_rows.h.
 #include "tools/analysis/study_rows.h"
 
 #include <cmath>
@@ -10,14 +10,14 @@
 namespace precbench {
 namespace {
 
-/// A text of a part of the definition; empty where it has none.
+/// Returns a string of a part of the definition; empty if it has none.
 std::string text_in(const DefinitionPart& part, const char* key) {
   if (!part) return "";
   const auto found = part->find(key);
   return found != part->end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-/// A record may come from anybody.
+/// Checks a place, because records are untrusted input.
 bool is_sound(const StudyPlace& place) {
   return std::isfinite(place.rung) && place.margin > 0 && place.margin <= 1 && place.level > 0 &&
          place.level < 1;

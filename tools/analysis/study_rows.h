@@ -1,4 +1,5 @@
-// The rows of a study, found by their places and paired: a recipe's fork with the BF16 fork of the same state and data.
+// Rows of a study, indexed by StudyPlace and paired: a recipe's fork with the BF16 fork of the
+// same state and data.
 #pragma once
 
 #include <compare>
@@ -15,8 +16,8 @@
 
 namespace precbench {
 
-/// What paired rows have in common. `state`: fingerprint of the checkpoint that they fork, since a trunk that was run
-/// again need not have ended in the same bits.
+/// Key shared by paired rows. `state`: fingerprint of the forked checkpoint, since a trunk that was run again
+/// need not end with the same bits.
 struct StudyCell {
   std::int64_t trunk = 0, age = 0, seed = 0;
   double rung = 0;
@@ -25,42 +26,44 @@ struct StudyCell {
 };
 using StudyCells = std::map<StudyCell, const Record*>;
 
-/// A recipe's row and BF16's.
+/// A recipe's row and the BF16 row to compare it with.
 struct StudyPair {
   const StudyCell& cell;
   const Record &recipe, &bf16;
 };
 
-/// Those of one study, model and machine. The records must outlive it.
+/// Rows of one study, model and machine. The records must outlive it.
 struct StudyRows {
   std::string model, machine, study;
   double margin = 0, level = 0;              ///< as in StudyPlace
-  std::set<std::string> asked;               ///< recipes
-  std::map<std::string, std::string> apart;  ///< controls, and what each must be told apart from
+  std::set<std::string> asked;               ///< recipes that the study asks about
+  std::map<std::string, std::string> apart;  ///< controls, and the recipe each must differ from
   std::set<std::string> breaks;              ///< controls that must be beyond half the margin
-  std::map<std::pair<StudyPart, std::string>, StudyCells>
-      cells;                      ///< by recipe; of part bits by the one that lost them
+  /// by part and recipe; of part bits, by the recipe that lost bits
+  std::map<std::pair<StudyPart, std::string>, StudyCells> cells;
   StudyCells perturbed;           ///< BF16 forks that give the noise floor
-  const Record* trunk = nullptr;  ///< one that ended well; the rates of all are the same
+  const Record* trunk = nullptr;  ///< a successful one; all have the same learning rates
   std::optional<std::int64_t> trained_tokens;  ///< as in StudyPlace
   std::optional<bool> steady;                  ///< as in StudyPlace
 
-  /// Returns the tokens for each parameter that a trunk's model had seen when forks began at `age`: those of its first
-  /// weights and its own. Null where no trunk ended well, and of weights of which nobody said how many they had seen.
+  /// Returns the tokens per parameter that a trunk's model had seen when forks began at `age`,
+  /// including those of its initial weights. Null if no trunk succeeded or if the tokens of the initial
+  /// weights are unknown.
   std::optional<double> tokens_per_parameter(std::int64_t age) const;
   const StudyCells& of(StudyPart part, const std::string& recipe) const;
-  /// Rows that have a BF16 fork of the same part; of part bits, one that is no ladder's.
+  /// Returns the rows that have a BF16 fork of the same part. Bit ladders are paired with
+  /// the plain BF16 fork.
   std::vector<StudyPair> pairs(StudyPart part, const StudyCells& recipe) const;
   std::vector<StudyPair> pairs(StudyPart part, const std::string& recipe) const {
     return pairs(part, of(part, recipe));
   }
 };
 
-/// In the order of models' names. Rows that say of themselves what no study says are passed over.
+/// Returns the studies by model name. Ignores rows with an invalid StudyPlace.
 std::vector<StudyRows> study_rows(const RecordRefs& records);
 
-/// The mean over the last half of the losses, or of the first `steps`; null where the run did not end well, one of them is
-/// not finite, or there are fewer.
+/// Returns the mean over the last half of the losses, or of the first `steps`. Null if the run failed, has
+/// fewer losses or a non-finite one among them.
 std::optional<double> trailing_loss(const Record& record);
 std::optional<double> trailing_loss(const Record& record, std::size_t steps);
 

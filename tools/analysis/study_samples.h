@@ -1,4 +1,4 @@
-// Rows of a study whose truth is known, for tests of what is made of them.
+// Synthetic study rows with a known truth, for tests.
 #pragma once
 
 #include <cmath>
@@ -15,7 +15,7 @@ namespace precbench::study_samples {
 inline constexpr int kSteps = 48;
 inline constexpr double kLoss = 4, kMargin = 0.0025;
 
-/// A study in the making: rows of llama3.2-1b on an H200 as its sweep would leave them.
+/// Builds rows of llama3.2-1b on an H200 as a study's sweep would write them.
 class Rows {
  public:
   Record& add(const std::string& recipe, StudyPart part, std::int64_t trunk, std::int64_t age,
@@ -23,7 +23,7 @@ class Rows {
     Record r = samples::gpu_record(recipe, 10);
     r.study = StudyPlace{"0123456789abcdef", part, trunk, age, 1, rung, {}, false, {}, false, kMargin, 0.05, {}, {}};
     r.training->loss.clear();
-    // Trunk, age and step move BF16 as well; only the difference is the recipe's.
+    // BF16's loss depends on trunk and step as well; only `difference` is the recipe's.
     for (int step = 0; step < kSteps; ++step)
       r.training->loss.push_back(kLoss + 0.1 * static_cast<double>(trunk) + std::sin(step) / 10 + difference);
     r.id += std::to_string(rows_.size());
@@ -31,7 +31,7 @@ class Rows {
     return rows_.back().record;
   }
 
-  /// Forks of three trunks at two ages with this mean; `spread` is between trunks.
+  /// Adds forks of three trunks at two ages with this mean; `spread` is the step between trunks.
   void add_forks(const std::string& recipe, double difference, double spread = 1e-5,
                  const std::function<void(Record&)>& change = {}) {
     for (std::int64_t trunk = 1; trunk <= 3; ++trunk)
@@ -42,7 +42,8 @@ class Rows {
       }
   }
 
-  /// Trunks of 200 steps of 8 x 2048 tokens, from random weights: 0.0013 and 0.0027 tokens per parameter at ages 100 and 200.
+  /// Adds trunks of 200 steps of 8 x 2048 tokens from random weights: 0.0013 and 0.0027 tokens per parameter
+  /// at ages 100 and 200.
   void add_trunks(const std::function<void(Record&)>& change = {}) {
     for (std::int64_t trunk = 1; trunk <= 3; ++trunk) {
       Record& row = add("bf16", StudyPart::trunk, trunk, 0, 0);
@@ -53,7 +54,7 @@ class Rows {
 
   static void ask(Record& row) { row.study->asked = true; }
 
-  /// BF16, the noise floor and three controls that are found.
+  /// Adds BF16, the noise floor and positive controls that are found.
   void add_frame() {
     add_forks("bf16", 0, 0);
     add_forks("bf16", 1e-6, 1e-6, [](Record& row) { perturb(row); });

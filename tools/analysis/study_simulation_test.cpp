@@ -1,5 +1,6 @@
-// Whole studies whose truth is known, from rows as a study leaves them: noise floor, controls and margin are estimated as in
-// a real one, by the rules of study_cards.h. How often such a study is wrong, and what it can see.
+// Simulates whole studies with a known truth, from rows as a study writes them. Noise floor, controls and
+// margin are estimated by study_cards.h as in a real study. Measures error rates and power.
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -29,27 +30,27 @@ constexpr int kStudies = 2000;
 constexpr double kBf16Loss = 2.4, kMarginNats = kMargin * kBf16Loss, kHalf = kMarginNats / 2;
 constexpr std::array<std::int64_t, 2> kAges = {100, 200};
 
-/// How forks scatter, and how far off the controls are, in nats.
+/// Scatter of forks, and true effects of the controls, in nats.
 struct Scatter {
   const char* like;
-  double last_bit;     ///< of a fork's loss by roundings alone: what the noise floor is made of
-  double trunk, fork;  ///< of a recipe's difference: what forks of a trunk share, and each fork's own
-  double control;      ///< of a control's forks beside those of the recipe that it is a variant of
-  double e5m2, floor;  ///< what the controls that must be told apart cost beside that recipe
-  double e4m1;         ///< and the one that must be beyond the bound
+  double last_bit;     ///< of a fork's loss due to rounding alone; determines the noise floor
+  double trunk, fork;  ///< of a recipe's difference: shared by forks of a trunk, and of each fork
+  double control;      ///< of a control's difference from its base recipe
+  double e5m2, floor;  ///< true costs of the controls that must be told apart from their base recipe
+  double e4m1;         ///< true cost of the control that must be beyond the bound
 };
 /// Rounded from results/h200/study-36m*.jsonl and results/cpu/study-tiny.jsonl.
 constexpr Scatter kOnGpu{"36m on an H200", 1.5e-5, 7e-5, 7e-5, 1e-4, 0.0020, 0.0006, 0.012};
 constexpr Scatter kOnCpu{"tiny on a CPU", 5e-5, 3e-4, 6e-4, 5e-4, 0.0011, 0.0007, 0.0095};
-/// Harm differs more from trunk to trunk than what is near BF16.
+/// Factor by which large harm scatters more between trunks than small differences do.
 constexpr double kHarmScatter = 3;
 
-/// As the defaults have it: two ages, one seed a trunk, five recipes, of which one is a control as well.
+/// The default design: two ages, one seed per trunk, five recipes, one of which is also a control.
 class SimulatedStudies {
  public:
   SimulatedStudies(const Scatter& scatter, int trunks, unsigned seed)
       : scatter_(scatter), trunks_(trunks), random_(seed) {
-    constexpr double kUsual = 0.15 * kMarginNats;  // what FP8 recipes cost at 36 M
+    constexpr double kUsual = 0.15 * kMarginNats;  // typical cost of FP8 recipes at 36M parameters
     recipes_ = {{"blockwise", "", kUsual},
                 {"tensorwise", "", kUsual},
                 {"rowwise", "", kUsual},
@@ -71,13 +72,13 @@ class SimulatedStudies {
     refs_ = rows_.refs();
   }
 
-  /// The true difference from BF16, of a control from the recipe that it is a variant of.
+  /// Sets the true difference from BF16; for a control, from its base recipe.
   void set(const std::string& name, double truth) {
     for (Simulated& recipe : recipes_)
       if (recipe.name == name) recipe.truth = truth;
   }
 
-  /// The cards of another study of this truth.
+  /// Draws another study of this truth and returns its cards.
   std::vector<StudyCard> draw() {
     for (int trunk = 1; trunk <= trunks_; ++trunk) {
       std::map<std::string, double> shared;
@@ -103,7 +104,7 @@ class SimulatedStudies {
     std::string name, variant_of;
     double truth;
   };
-  static constexpr std::size_t kSteps = 2;  // what a fork's last half can be taken of
+  static constexpr std::size_t kSteps = 2;  // smallest length with a last half
 
   Record& add(const std::string& name, int trunk, std::int64_t age, const std::string& recipe = "") {
     Record& row = rows_.add(recipe.empty() ? name : recipe, StudyPart::fork, trunk, age, 0);
@@ -127,7 +128,7 @@ class SimulatedStudies {
   std::map<std::tuple<std::string, int, std::int64_t>, Record*> by_place_;
 };
 
-/// Of `count` studies the share that `wanted` says yes to.
+/// Returns the fraction of `count` studies for which `wanted` is true.
 template <class Wanted>
 double share(SimulatedStudies& studies, const Wanted& wanted, int count = kStudies) {
   int found = 0;
@@ -148,19 +149,19 @@ auto found(const std::string& control) {
   };
 }
 
-/// Three standard errors above the level that is promised.
+/// Three standard errors above the nominal level.
 const double kNominal = 0.05 + 3 * std::sqrt(0.05 * 0.95 / kStudies);
 
-/// The designs that the defaults have, on a GPU and on a CPU.
+/// Default designs on a GPU and on a CPU.
 const std::vector<std::pair<Scatter, int>> kDefaults = {{kOnGpu, 3}, {kOnCpu, 5}};
 
-/// A row of the README's table of power: shares in percent.
+/// Row of the README's power table, in percent.
 struct PowerRow {
   std::string like;
   int trunks;
-  std::vector<std::array<double, 3>> cells;  ///< equivalent, worse, inconclusive; by the truth
+  std::vector<std::array<double, 3>> cells;  ///< by truth: equivalent, worse, inconclusive
 };
-constexpr std::array<double, 4> kTruths = {0, 0.25, 0.5, 1};  // of the margin
+constexpr std::array<double, 4> kTruths = {0, 0.25, 0.5, 1};  // in margins
 
 std::vector<PowerRow> power(int count, unsigned seed) {
   std::vector<PowerRow> rows;
@@ -186,19 +187,19 @@ std::vector<PowerRow> power(int count, unsigned seed) {
   return rows;
 }
 
-/// Where a row of the README's table begins.
+/// Returns the beginning of a row of the README's table.
 std::string head_of(const PowerRow& row) { return fmt::format("| {} | {} |", row.like, row.trunks); }
 
 }  // namespace
 
-TEST_CASE("a whole study calls a harm of half the margin equivalent no more often than promised",
+TEST_CASE("study simulation: a harm of half the margin is equivalent in at most 5% of studies",
           "[study_simulation]") {
   for (const auto& [scatter, trunks] : kDefaults) {
     SimulatedStudies studies(scatter, trunks, 21);
     for (const char* recipe : {"blockwise", "tensorwise", "rowwise", "mxfp8"}) studies.set(recipe, kHalf);
     CHECK(share(studies, any_equivalent) <= kNominal);
   }
-  // Where the floor is about as high as it may be, so that its estimate decides from study to study.
+  // The noise floor is near its limit, so that its estimate decides from study to study.
   Scatter noisy = kOnGpu;
   noisy.last_bit = 1.5e-4;
   SimulatedStudies studies(noisy, 3, 22);
@@ -211,8 +212,9 @@ TEST_CASE("a whole study calls a harm of half the margin equivalent no more ofte
   CHECK(share(studies, any_equivalent) <= kNominal);
 }
 
-TEST_CASE("controls without effect are found no more often than promised, and then nothing is equivalent",
-          "[study_simulation]") {
+TEST_CASE(
+    "study simulation: controls without effect are found in at most 5% of studies and then nothing is equivalent",
+    "[study_simulation]") {
   for (const auto& [scatter, trunks] : kDefaults) {
     SimulatedStudies studies(scatter, trunks, 23);
     CHECK(share(studies, found("rowwise_e5m2"), 200) > 0.9);
@@ -230,8 +232,9 @@ TEST_CASE("controls without effect are found no more often than promised, and th
   }
 }
 
-TEST_CASE("a control that is half a margin off is found no more often than promised", "[study_simulation]") {
-  Scatter wide = kOnGpu;  // where trunks lie further apart than the margin
+TEST_CASE("study simulation: a control at half the margin is found in at most 5% of studies",
+          "[study_simulation]") {
+  Scatter wide = kOnGpu;  // trunks differ by more than the margin
   wide.trunk *= 30, wide.fork *= 30;
   for (const auto& [scatter, trunks] : {std::pair(kOnCpu, 5), std::pair(wide, 3)}) {
     SimulatedStudies studies(scatter, trunks, 24);
@@ -240,7 +243,7 @@ TEST_CASE("a control that is half a margin off is found no more often than promi
   }
 }
 
-TEST_CASE("the README says what power studies have", "[study_simulation]") {
+TEST_CASE("study simulation: the power table of the README is right", "[study_simulation]") {
   constexpr int kFewer = 150;
   const std::string readme = file_text(PRECBENCH_SOURCE_DIR "/bench/study/README.md");
   for (const PowerRow& row : power(kFewer, 31)) {
@@ -254,7 +257,7 @@ TEST_CASE("the README says what power studies have", "[study_simulation]") {
         double said = -1;
         char after = 0;
         REQUIRE(line >> said >> after);
-        // Four standard errors of both simulations, and half a percent by which the page is rounded.
+        // Four standard errors of both simulations, plus half a percent of rounding.
         const double chance = std::clamp(said, 1.0, 99.0) / 100;
         CHECK(std::abs(said - simulated) <=
               0.5 + 400 * std::sqrt(chance * (1 - chance) * (1.0 / kFewer + 1.0 / kStudies)));
@@ -262,7 +265,7 @@ TEST_CASE("the README says what power studies have", "[study_simulation]") {
   }
 }
 
-TEST_CASE("prints the table of power", "[.power]") {
+TEST_CASE("study simulation: prints the power table", "[.power]") {
   for (const PowerRow& row : power(kStudies, 41)) {
     fmt::print("{}", head_of(row));
     for (const auto& [equivalent, worse, inconclusive] : row.cells)

@@ -1,4 +1,4 @@
-// Tokens for a gap, by a published law. See token_cost.h.
+// Converts gaps by a scaling law. See token_cost.h.
 #include "tools/analysis/token_cost.h"
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@ double ScalingLaw::loss(double parameters, double tokens) const {
 double ScalingLaw::slope(double tokens) const { return beta * b / std::pow(tokens, beta); }
 
 std::optional<double> ScalingLaw::exact_token_factor(double gap, double tokens) const {
-  const double share = gap * beta / slope(tokens);  // of what is left for tokens to take away
+  const double share = gap * beta / slope(tokens);  // fraction of the loss that more tokens can still remove
   return share < 1 ? std::optional(std::pow(1 - share, -1 / beta)) : std::nullopt;
 }
 

@@ -1,6 +1,6 @@
-// Courses of real forks, for tests: loss minus BF16's by step, in 1e-5 nats. SmolLM2-135M-Instruct (Q4_1 weights, dequantized),
-// re-warmed for 60 steps of BF16 at lr 1e-4; forks of 150 steps at the same rate, 64 x 512 tokens a step of Linux
-// documentation, two trunks; one H200, commit b9ec666.
+// Courses of real forks, for tests: loss minus BF16's by step, in 1e-5 nats. SmolLM2-135M-Instruct (Q4_1
+// weights, dequantized), re-warmed for 60 steps of BF16 at lr 1e-4; forks of 150 steps at the same rate, 64 x
+// 512 tokens per step of Linux documentation, two trunks; one H200, commit b9ec666.
 #pragma once
 
 #include <array>
@@ -90,7 +90,7 @@ inline constexpr std::array<Course, 2> kOneBit = {{
       -49, 11,  12,  81,  5,   -33, -18, -5,  -18, -8,  35,  -25, -15, 22,  1,    -19, -26}},
 }};
 
-/// As fit_course() takes them, in nats.
+/// Returns the courses in nats, as input of fit_course().
 inline std::vector<std::vector<double>> in_nats(const std::array<Course, 2>& courses) {
   std::vector<std::vector<double>> nats;
   for (const Course& course : courses) {

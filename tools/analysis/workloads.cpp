@@ -1,4 +1,4 @@
-// Versions of what cases name, told apart by definitions, and where there are none by what records contradict each other in.
+// Distinguishes versions by definition, or without one by contradictions between records. See workloads.h.
 #include "tools/analysis/workloads.h"
 
 #include <fmt/format.h>
@@ -11,13 +11,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Versions of a file among which a record's is looked for, the latest ones. Who is of an earlier one is then taken for
-/// another version: fewer ratios, none wrong.
+/// Number of latest versions of a file searched for a record's. A record of an older one is taken for a new
+/// version: fewer ratios, none wrong.
 constexpr std::size_t kVersionsSearched = 100;
-/// Versions that a note names.
+/// Maximum number of versions listed in a note.
 constexpr std::size_t kVersionsNamed = 10;
 
-/// What a record says of a file. Two records with one key and different values are not of one version.
+/// Properties that a record shows of a file. Two records that differ in a value of the same key are of
+/// different versions.
 using Traits = std::map<std::string, std::string>;
 
 struct Version {
@@ -26,7 +27,7 @@ struct Version {
 };
 
 bool contradict(const Traits& version, const Traits& record) {
-  return std::any_of(record.begin(), record.end(), [&](const auto& trait) {  // a version has many more
+  return std::any_of(record.begin(), record.end(), [&](const auto& trait) {  // a version has many more traits
     const auto other = version.find(trait.first);
     return other != version.end() && other->second != trait.second;
   });
@@ -65,14 +66,14 @@ Traits traits_of_recipe(const Record& record, const CaseFields& fields) {
   return traits;
 }
 
-/// The part of a definition that a field of the case names.
+/// Returns the part of a definition that a case field names.
 DefinitionPart DefinitionRecord::*part_of(const std::string& key) {
   if (key == "model") return &DefinitionRecord::model;
   if (key == "recipe") return &DefinitionRecord::recipe;
   return key == "data" ? &DefinitionRecord::data : &DefinitionRecord::init;
 }
 
-/// What of a part no other field of the case says, as text; looked up for each part that records share.
+/// Text of a definition part without what other case fields state; cached per shared part.
 class PartTexts {
  public:
   const std::string& of(const DefinitionPart& part) {
@@ -86,13 +87,13 @@ class PartTexts {
   std::unordered_map<const Json*, std::string> texts_;
 };
 
-/// What the case calls it; the field's own name where it says nothing.
+/// Returns the name that the case gives; the field's own name if it gives none.
 std::string name_in(const CaseFields& fields, const std::string& key) {
   const Json* word = fields.find(key);
   return word && word->is_string() && *word != "" ? word->get<std::string>() : key;
 }
 
-/// Whether the field is what names its part of the definition: the first weights have two that could.
+/// Returns true if the field names its part of the definition: initial weights have two candidate fields.
 bool names_its_part(const CaseFields& fields, const std::string& key) {
   const bool forked = name_in(fields, "fork_from") != "fork_from";
   return key == "init_from" ? !forked : key != "fork_from" || forked;
@@ -119,12 +120,12 @@ Workloads::Workloads(const RecordRefs& records) : work_(field_of_work) {
 
 void Workloads::tell_apart(const RecordRefs& by_time, const std::string& key) {
   std::map<std::string, std::vector<Version>> files;
-  std::map<std::pair<std::string, std::string>, std::size_t> latest;  // by record file and file
+  std::map<std::pair<std::string, std::string>, std::size_t> latest;  // by record file and name
   PartTexts texts;
   const auto text_of = [&](const Record& record) -> const std::string& {
     return texts.of((*record.definition).*part_of(key));
   };
-  // Mostly nothing that is built in has changed, and then its many records are left alone.
+  // Built-ins rarely change; then their many records are skipped.
   std::unordered_map<std::string, const std::string*> built_in;
   const bool changed = std::any_of(by_time.begin(), by_time.end(), [&](const LocatedRecord* located) {
     const CaseFields fields = this->fields(located);
@@ -137,16 +138,16 @@ void Workloads::tell_apart(const RecordRefs& by_time, const std::string& key) {
     const Record& record = located->record;
     if (!names_its_part(fields, key)) continue;
     if (!is_file(fields, key) && !(changed && record.definition)) continue;
-    Traits traits;  // of data and first weights nothing but the id tells
+    Traits traits;  // for data and initial weights only the id is evidence
     if (is_file(fields, key) && key == "model") traits = traits_of_model(record, fields);
     if (is_file(fields, key) && key == "recipe") traits = traits_of_recipe(record, fields);
     if (record.definition) {
-      // Of one folder, several globs take different files.
+      // Different globs select different files of one folder.
       traits["definition" + (key == "data" ? fields.value("glob", Json()).dump() : "")] = text_of(record);
     } else {
       std::string same_work =
           fmt::format("id by method {} of {}", record.method_version, Json(fields).dump());
-      if (key == "model" && is_file(fields, "recipe"))  // formats that changed explain another id
+      if (key == "model" && is_file(fields, "recipe"))  // changed formats explain another id
         for (const auto& [role, format] : traits_of_recipe(record, fields)) same_work += role + format;
       traits[same_work] = record.id;
     }

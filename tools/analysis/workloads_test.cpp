@@ -1,4 +1,4 @@
-// Versions of a file that was edited: what shows that there are two, and which record is of which.
+// Tests versions of edited files: how they are detected, and which record belongs to which.
 #include "tools/analysis/workloads.h"
 
 #include "results/record_samples.h"
@@ -11,7 +11,7 @@ using samples::set_of;
 
 namespace {
 
-/// A case of schema 1 of mini.json with the recipe, both as they were when `version` of one of them was there.
+/// Returns a schema 1 record of mini.json with the recipe; `version` is appended to its id.
 Record of_file(const std::string& recipe, int seed, const std::string& version, int minute) {
   Record record = samples::of_schema_1(samples::gpu_record(recipe, 250, 0, seed));
   record.case_fields["model"] = "mini.json";
@@ -20,7 +20,7 @@ Record of_file(const std::string& recipe, int seed, const std::string& version, 
   return record;
 }
 
-/// What the records' field is called, in their order.
+/// Returns the names of the field `key` for all records, in their order.
 std::vector<std::string> names(const RecordSet& set, const std::string& key) {
   const Workloads workloads(all_of(set));
   std::vector<std::string> result;
@@ -33,7 +33,7 @@ const std::string kFirst = "mini.json (version 1)", kSecond = "mini.json (versio
 
 }  // namespace
 
-TEST_CASE("another id of the same fields is another version, and later cases are of it", "[works]") {
+TEST_CASE("Workloads: a new id for equal fields is a new version that later cases join", "[works]") {
   const RecordSet set =
       set_of({of_file("bf16", 1, "a", 1), of_file("bf16", 2, "a", 2), of_file("bf16", 1, "b", 3),
               of_file("rowwise", 1, "b", 4), of_file("bf16", 3, "b", 5)});
@@ -45,12 +45,12 @@ TEST_CASE("another id of the same fields is another version, and later cases are
                  "version 2 from 2025-03-01T12:03:00Z;"));
 }
 
-TEST_CASE("the order of the files does not matter, the time does", "[works]") {
+TEST_CASE("Workloads: versions follow time rather than the order of the files", "[works]") {
   const RecordSet set = set_of({of_file("bf16", 1, "b", 3), of_file("bf16", 1, "a", 1)});
   CHECK(names(set, "model") == Names{kSecond, kFirst});
 }
 
-TEST_CASE("a model's size tells versions apart where no seed is repeated", "[works]") {
+TEST_CASE("Workloads: model size distinguishes versions if no seed is repeated", "[works]") {
   std::vector<Record> records = {of_file("bf16", 1, "a", 1), of_file("bf16", 2, "b", 2),
                                  of_file("rowwise", 3, "a", 3)};
   CHECK(names(set_of(records), "model") == Names{"mini.json", "mini.json", "mini.json"});
@@ -60,14 +60,14 @@ TEST_CASE("a model's size tells versions apart where no seed is repeated", "[wor
   CHECK(names(set_of(records), "model") == Names{kFirst, kSecond, kFirst});
 }
 
-TEST_CASE("FLOPs at another length are no other model", "[works]") {
+TEST_CASE("Workloads: FLOPs at another sequence length are the same model", "[works]") {
   Record longer = of_file("bf16", 1, "b", 2);
   longer.case_fields["seq"] = 4096;
   longer.flops->per_token *= 2;
   CHECK(names(set_of({of_file("bf16", 1, "a", 1), longer}), "model") == Names{"mini.json", "mini.json"});
 }
 
-TEST_CASE("two folders with a model of one name do not mix, whichever case was first", "[works]") {
+TEST_CASE("Workloads: models of one name in two folders do not mix whichever came first", "[works]") {
   std::vector<Record> records;
   for (const int minute : {1, 3})
     for (const char* folder : {"a", "b"}) {
@@ -79,7 +79,7 @@ TEST_CASE("two folders with a model of one name do not mix, whichever case was f
   CHECK(names(set, "model") == Names{kFirst, kSecond, kFirst, kSecond});
 }
 
-TEST_CASE("a recipe's formats tell its versions apart, and leave the model one", "[works]") {
+TEST_CASE("Workloads: a recipe's formats distinguish its versions and leave the model alone", "[works]") {
   const std::string recipe = "own.json";
   std::vector<Record> records;
   for (const int seed : {1, 2, 3}) records.push_back(of_file(recipe, seed, seed == 1 ? "a" : "b", seed));
@@ -89,17 +89,17 @@ TEST_CASE("a recipe's formats tell its versions apart, and leave the model one",
                           "own.json (version 2)"};
   CHECK(names(set_of(records), "recipe") == versions);
   CHECK(names(set_of(records), "model") == Names(4, "mini.json"));
-  // What is no longer quantized at all has no format.
+  // A recipe that no longer quantizes has no format.
   for (const std::size_t i : {1u, 2u, 3u}) records[i].quantization.clear();
   CHECK(names(set_of(records), "recipe") == versions);
-  // A new id alone may be either's doing: then nothing is compared.
+  // A new id alone may have either cause: then nothing is compared.
   records = {of_file(recipe, 1, "a", 1), of_file(recipe, 1, "b", 2)};
   CHECK(names(set_of(records), "model") == Names{kFirst, kSecond});
   for (Record& record : records) record.case_fields["model"] = "tiny";
   CHECK(names(set_of(records), "recipe") == Names{"own.json (version 1)", "own.json (version 2)"});
 }
 
-TEST_CASE("data and first weights that changed are other work, too", "[works]") {
+TEST_CASE("Workloads: changed data and initial weights are different work", "[works]") {
   for (const char* key : {"data", "init_from", "fork_from"}) {
     std::vector<Record> records;
     for (const int minute : {1, 2, 3}) {
@@ -112,7 +112,7 @@ TEST_CASE("data and first weights that changed are other work, too", "[works]") 
   }
 }
 
-TEST_CASE("a note names ten versions and counts the others", "[works]") {
+TEST_CASE("Workloads::notes: lists ten versions and counts the others", "[works]") {
   std::vector<Record> records;
   for (int i = 0; i < 150; ++i) {
     records.push_back(of_file("bf16", 1, std::to_string(i), 0));
@@ -126,14 +126,14 @@ TEST_CASE("a note names ten versions and counts the others", "[works]") {
   CHECK_FALSE(contains(notes[0], "version 11 "));
 }
 
-TEST_CASE("presets of schema 1 have no versions", "[works]") {
+TEST_CASE("Workloads: presets of schema 1 have no versions", "[works]") {
   Record other = samples::of_schema_1(samples::gpu_record("bf16", 250));
   other.id += "b";
   other.flops->per_token *= 2;
   CHECK(names(set_of({samples::gpu_record("bf16", 250), other}), "model") == Names(2, "llama3.2-1b"));
 }
 
-TEST_CASE("what is built in and changed has a name for each of its definitions", "[works]") {
+TEST_CASE("Workloads: a changed built-in has a name for each definition", "[works]") {
   using samples::redefined;
   const Record bf16 = samples::gpu_record("bf16", 250), mxfp8 = samples::gpu_record("mxfp8", 250);
   const Record edited = redefined(mxfp8, &DefinitionRecord::recipe, "/fprop/a/scale_rounding", "floor");
@@ -146,7 +146,7 @@ TEST_CASE("what is built in and changed has a name for each of its definitions",
   CHECK(names(set_of({bf16, wider}), "init_from") == Names{"init_from (version 1)", "init_from (version 2)"});
 }
 
-TEST_CASE("a fork has its first weights from where it says, and other runs keep theirs", "[works]") {
+TEST_CASE("Workloads: a fork's weights are named by fork_from and other runs keep init_from", "[works]") {
   using samples::redefined;
   Record drawn = samples::gpu_record("bf16", 250);
   drawn.case_fields["fork_from"] = "";
@@ -167,7 +167,8 @@ TEST_CASE("a fork has its first weights from where it says, and other runs keep 
   }
 }
 
-TEST_CASE("seeds, kept blocks and comments make no versions, and schema 1 joins the only one", "[works]") {
+TEST_CASE("Workloads: seeds and kept blocks and citations make no versions and schema 1 joins the only one",
+          "[works]") {
   using samples::redefined;
   const Record base = samples::gpu_record("mxfp8", 250);
   const Record kept = redefined(base, &DefinitionRecord::recipe, "/blocks", "1-15"),

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Holds every #include against the rooms that CMake declares (precbench_room in */CMakeLists.txt).
+"""Checks every #include against the modules that CMake declares (precbench_room in */CMakeLists.txt).
 
-A file may include its own room, the rooms that its room LINKs, and theirs in turn. Of a room with FOLDERS, a folder may
-include the room's own folder and the folders named before it; the room's own folder, all of them. Tests, and what serves
-them (*_testing.h), may include the rooms of TEST_LINK besides, and tools/testing. bench/main.cpp, above all rooms, may
-include any. Every folder with sources must belong to a room and have a README.md, and no room may lead back to itself.
+A file may include its own module, the modules that its module LINKs, and theirs in turn. In a module with
+FOLDERS, a folder may include the module's own folder and the folders named before it; the own folder may
+include all of them. Tests and their helpers (*_testing.h) may also include the modules of TEST_LINK, and
+tools/testing. bench/main.cpp, above all modules, may include any. Every folder with sources must belong to a
+module and have a README.md, and modules must not depend on each other in cycles.
 
-Usage: tools/ci/check_arrows.py     prints each include against the arrows; exit status 1 if there is one.
+Usage: tools/ci/check_arrows.py     prints each violation; exit status 1 if there is one.
 """
 import pathlib
 import re
@@ -15,13 +16,14 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TOPS = ("bench", "kernels", "models", "results", "tools")
 SOURCES = {".h", ".cpp", ".cu", ".cuh"}
-# Programs that stand outside the rooms: fuzz targets open every door, and what the build itself compiles.
+# Programs outside the modules: fuzz targets use every entry point, and setup belongs to the build itself.
 OUTSIDE = {"tools/fuzz", "tools/setup", "tools/testing"}
 TESTING = "tools/testing"
 
 
 def declared_rooms():
-    """Room to (LINK, TEST_LINK), and folder to the folders of its room that it may include, itself among them."""
+    """Returns module -> (LINK, TEST_LINK), and folder -> folders of its module that it may include,
+    itself among them."""
     rooms, folders = {}, {}
     for top in TOPS:
         text = re.sub(r"#.*", "", (ROOT / top / "CMakeLists.txt").read_text())
@@ -41,7 +43,7 @@ def declared_rooms():
 
 
 def reachable(rooms, start):
-    """The rooms that `start` links, directly or not."""
+    """Returns the modules that `start` links, directly or indirectly."""
     found, open_ends = set(), list(rooms[start][0])
     while open_ends:
         room = open_ends.pop()

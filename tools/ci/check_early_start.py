@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Holds every CUDA kernel to the rule of kernels/cuda/hopper/early_start.cuh: it first waits for the work before it.
+"""Checks that every CUDA kernel follows the rule of kernels/cuda/hopper/early_start.cuh: first wait for the
+preceding work.
 
-Usage: tools/ci/check_early_start.py     prints each kernel that does not; exit status 1 if there is one, or no kernel.
+Usage: tools/ci/check_early_start.py     prints each violation; exit status 1 if there is one, or no kernel.
 """
 import pathlib
 import re
@@ -12,7 +13,7 @@ WAIT = "wait_for_work_before();"
 
 
 def kernels(text):
-    """Of each kernel defined in a source: the line where it begins, and its body's beginning."""
+    """Yields the first line and the beginning of the body of each kernel defined in a source."""
     text = re.sub(r"//[^\n]*", "", text)
     for found in re.finditer(r"\b__global__\b", text):
         depth = 0

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Holds the links of every page (Markdown file that git knows) against what is there.
+"""Checks the links of every page (Markdown file in git).
 
-A relative link must lead to a file or folder, and its #part to a heading there. Where the link's text is a name in code,
-as in [`run_sweep`](bench/sweep/sweep.cpp), the file must hold that name: pages that walk through the code stay true.
+A relative link must lead to a file or folder, and its #part to a heading there. If the link's text is a name
+in code, as in [`run_sweep`](bench/sweep/sweep.cpp), the file must contain that name, so that pages about the
+code stay true.
 
-Usage: tools/ci/check_links.py     prints each link that leads nowhere; exit status 1 if there is one.
+Usage: tools/ci/check_links.py     prints each broken link; exit status 1 if there is one.
 """
 import pathlib
 import re
@@ -18,14 +19,15 @@ SOURCES = {".h", ".cpp", ".cu", ".cuh", ".py", ".sh", ".toml", ".json"}
 
 
 def anchors(page):
-    """Of its headings, as GitHub makes them: lower case, spaces to dashes, other signs gone."""
+    """Returns the anchors of the page's headings as GitHub makes them: lower case, spaces to dashes,
+    other signs removed."""
     prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.S | re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
             for heading in re.findall(r"^#+ +(.*)$", prose, re.M)}
 
 
 def fault(page, text, link):
-    """Why the link is wrong; None if it is right, or leads out of the repository."""
+    """Returns why the link is broken; None if it is fine or leads out of the repository."""
     if re.match(r"[a-z]+:", link):
         return None
     path, _, part = urllib.parse.unquote(link).partition("#")

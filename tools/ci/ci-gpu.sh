@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# What a GPU runner does on every change: build, the tests that need a GPU, a short sweep, the check against a baseline,
-# a report. Any CI can call it. Exits with the check's status: 0 nothing is worse, 1 a regression, 2 bad input (no
-# baseline yet, too), 3 inconclusive; or with 1 if the build, the tests or the sweep failed.
+# Runs on a GPU runner for every change: build, tests that need a GPU, a short sweep, the check against a
+# baseline, a report. Any CI can call it. Exits with the check's status: 0 nothing is worse, 1 a
+# regression, 2 bad input (including a missing baseline), 3 inconclusive; or with 1 if the build, the tests
+# or the sweep failed.
 #
 #   tools/ci/ci-gpu.sh [BASELINE]
 #
-# BASELINE is results/baseline/<GPU>.jsonl unless given, as in nvidia-h200.jsonl. Where there is none, the script says how
-# to make one of this run. It leaves in out/regression-gpu: records.jsonl, report.html, check.md, check.json, junit.xml.
+# BASELINE defaults to results/baseline/<GPU>.jsonl, as in nvidia-h200.jsonl. If it is missing, the script
+# says how to make one from this run. Output in out/regression-gpu: records.jsonl, report.html, check.md,
+# check.json, junit.xml.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -16,8 +18,8 @@ out=out/regression-gpu
 
 tools/setup/setup.sh
 build/precbench list devices
-build/precbench_tests '[gpu]' || exit 1  # its own status is how many tests failed
-# 1: some cases failed, which the check judges.
+build/precbench_tests '[gpu]' || exit 1  # its own status is the number of failed tests
+# Status 1: some cases failed; the check judges them.
 build/precbench sweep --config bench/sweeps/regression-gpu.toml --fresh || [ $? -eq 1 ] || exit 1
 
 status=0

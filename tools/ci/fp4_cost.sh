@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
-# What emulating FP4 costs a CPU: user time of a training step of tiny in each recipe, over that in BF16. One thread; BF16
-# and the recipe take turns A B B A, each run twice with different numbers of steps, so that start and probes drop out. Three
-# sizes of step: what is cast for each weight shows in a small one.
-# Usage: tools/ci/fp4_cost.sh [PRECBENCH [OUT]]; prints a table, and leaves the last size's longer runs in OUT/records.jsonl.
+# Measures the cost of emulating FP4 on a CPU: user time of a training step of tiny in each recipe, relative to
+# BF16. One thread; BF16 and the recipe alternate A B B A, each run twice with different numbers of steps, so
+# that startup and probes cancel. Uses three step sizes, since the cost of casting weights shows at small ones.
+#
+# Usage: tools/ci/fp4_cost.sh [PRECBENCH [OUT]]
+#
+# Prints a table. OUT/records.jsonl gets the longer runs of the last size.
 set -euo pipefail
 shopt -s inherit_errexit
 program=${1:-build/precbench}
@@ -12,14 +15,14 @@ short=4 long=44
 rm -rf "$out"
 mkdir -p "$out"
 
-# User seconds of a run: RECIPE STEPS FOLDER.
+# Prints the user time of a run in seconds: RECIPE STEPS FOLDER.
 user_s() {
   local TIMEFORMAT=%U
   { time "$program" sweep --model tiny --recipe "$1" --device cpu --seq "$seq" --batch "$batch" --steps "$2" --keep-bf16 none \
     --switch-recipe none --fresh --out "$3" >/dev/null 2>&1; } 2>&1
 }
 
-# User milliseconds of a step.
+# Prints the user time per step in milliseconds.
 step_ms() {
   local few many
   few=$(user_s "$1" $short "$out/short")

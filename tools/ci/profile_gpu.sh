@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Where the time of our kernels goes, by the GPU's own counters (Nsight Compute's ncu), on a machine with a GPU that gives them and
-# after a build: launches of a training step of one block, of Llama 3.1 8B at 8192 tokens and Llama 3.2 1B at 2048. Clocks are left
-# as they are. A kernel runs several times, once for each set of counters, by itself: its time here is no speed in a step.
+# Profiles our kernels with the GPU's hardware counters (Nsight Compute's ncu): kernel launches of a one-block
+# training step, for Llama 3.1 8B at 8192 tokens and Llama 3.2 1B at 2048. Needs a GPU that permits access to
+# counters, and a build. Clocks are not changed. Each kernel runs alone, once per set of counters, so its time
+# differs from that in a real step.
 #
-#   tools/ci/profile_gpu.sh [OUT]      leaves OUT/*.csv, ncu's own (default out/profile), and prints a line for each kernel
+#   tools/ci/profile_gpu.sh [OUT]      writes ncu's OUT/*.csv (default out/profile), prints a line per kernel
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -15,7 +16,8 @@ ncu=$(command -v ncu || ls /usr/local/cuda/bin/ncu 2>/dev/null) || {
 }
 mkdir -p "$out"
 
-# NAME KERNELS LAUNCHES and the case. The first launches of a GEMM are those that time its tiles, at the step's own shapes.
+# Arguments: NAME KERNELS LAUNCHES and the case. The first launches of a GEMM are those that time its tiles,
+# at the step's own shapes.
 profile() {
   local name=$1 kernels=$2 launches=$3
   shift 3

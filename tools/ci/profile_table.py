@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""A line for each kernel of ncu's raw CSV files (profile_gpu.sh): how busy its parts of the GPU are, and what its warps wait for.
+"""Prints a line for each kernel in ncu's raw CSV files (profile_gpu.sh): utilization of the GPU's units, and
+stall reasons of its warps.
 
     tools/ci/profile_table.py FILE.csv...
 """
@@ -17,11 +18,11 @@ BUSY = {"tensor": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elaps
 
 
 def launches(path):
-    """The last launch of each kernel and grid, in the order of their first ones."""
+    """Returns the last launch of each kernel and grid, in order of first appearance."""
     with open(path, newline="") as file:
-        rows = [line for line in csv.reader(file) if len(line) > 10]  # the program's own output is in between
+        rows = [line for line in csv.reader(file) if len(line) > 10]  # skips the program's own output
     names, latest = rows[0], {}
-    for row in rows[2:]:  # behind the units
+    for row in rows[2:]:  # skips the units
         launch = dict(zip(names, row))
         latest[launch["Kernel Name"], launch["Grid Size"]] = launch
     return list(latest.values())
@@ -35,8 +36,8 @@ def number(launch, name):
 
 
 def shortened(name):
-    """Without namespaces, the arguments and what is in deeper brackets."""
-    name = re.sub(r"(?<=\w)<unnamed>::", "<", name.removeprefix("void "))  # ncu has one bracket too few there
+    """Returns a kernel's name without namespaces, arguments and nested template arguments."""
+    name = re.sub(r"(?<=\w)<unnamed>::", "<", name.removeprefix("void "))  # ncu omits a bracket here
     name = re.sub(r"\(anonymous namespace\)::|<unnamed>::|\b\w+::", "", name)
     name = re.sub(r"\((?:int|bool|unsigned int|long)\)", "", name)
     depth, kept = 0, ""

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# What the CPU device computes does not depend on the machine (kernels/cpu/README.md): the numeric tests pass with 1, 2
-# and 4 threads, and the sweep of the CPU baseline gives the same bits and passes its check, with 1, 2 and 4 threads and with
-# every width of vectors that this CPU has. Also under the name of each CPU that OpenBLAS has kernels for: no BLAS is in the program to choose one.
+# Checks that results of the CPU device do not depend on the machine (kernels/cpu/README.md). The numeric
+# tests must pass with 1, 2 and 4 threads. The sweep of the CPU baseline must give the same bits and pass its
+# check with 1, 2 and 4 threads, with every vector width of this CPU, and under the name of each CPU for which
+# OpenBLAS has kernels: the program links no BLAS that could choose among them.
 #
-#   tools/ci/same_bits.sh        after a build in build/; some minutes on two cores
+#   tools/ci/same_bits.sh        after a build in build/; takes some minutes on two cores
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export OMP_WAIT_POLICY=passive
@@ -13,7 +14,7 @@ if ldd build/precbench | grep -i blas; then
   exit 1
 fi
 
-# What compares bits or counts of runs that share their work differently, and the ops beneath.
+# Tests that compare bits or counts between different work splits, and the ops below them.
 numeric="[gemm],[matmul],[threads],[ep]~[checkpoint],[amax],[rank]~[gpu],measure_fidelity: route flips increase with fewer mantissa bits"
 names() { build/precbench_tests --list-test-names-only "$numeric" | grep -c . || true; }
 (( $(names) > 50 )) || { echo "$0: the filter finds too few tests" >&2; exit 1; }
@@ -22,7 +23,7 @@ widths=(128)
 grep -qw avx2 /proc/cpuinfo && widths+=(256)
 grep -qw avx512f /proc/cpuinfo && widths+=(512)
 
-# check NAME: the baseline's sweep in this environment, checked and kept as out/same-bits/NAME.
+# check NAME: runs and checks the baseline's sweep in this environment, and keeps it as out/same-bits/NAME.
 check() {
   build/precbench sweep --config bench/sweeps/baseline-cpu.toml --fresh --quiet --out "out/same-bits/$1"
   build/precbench check --baseline results/baseline/cpu-tiny.jsonl "out/same-bits/$1" --tokens-per-s off --loss 0.1% --numerics \
@@ -53,7 +54,8 @@ print(f"{len(first)} cases in {len(folders)} settings")
 sys.exit(f"other bits than {folders[0].name}: {', '.join(different)}" if different else 0)
 END
 
-# All in one process, whose memory must not grow from test to test. tools/test.sh has a thread for each processor.
+# All tests in one process, whose memory must not grow from test to test. tools/test.sh uses one
+# thread per processor.
 python3 - "$numeric" <<'END'
 import os, resource, subprocess, sys
 

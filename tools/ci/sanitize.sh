@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Builds program and tests with a sanitizer into build-SANITIZER/ and runs the tests, which must be clean.
+# Builds program and tests with a sanitizer in build-SANITIZER/ and runs the tests, which must be clean.
 #
 #   tools/ci/sanitize.sh address|thread [test names, tags or patterns of Catch2...]
 #
-# address is AddressSanitizer, LeakSanitizer and UndefinedBehaviorSanitizer. thread is ThreadSanitizer: the ranks of a case
-# are threads. Its build is without OpenMP, whose barriers it does not know and would report at every parallel loop.
+# address: AddressSanitizer, LeakSanitizer and UndefinedBehaviorSanitizer. thread: ThreadSanitizer, since the
+# ranks of a case are threads. Its build omits OpenMP, whose barriers it does not understand and would report
+# in every parallel loop.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

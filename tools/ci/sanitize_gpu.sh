@@ -1,20 +1,26 @@
 #!/usr/bin/env bash
-# The CUDA ops' tests under compute-sanitizer, on a machine with a GPU and after a build: memcheck (every address a kernel touches),
-# synccheck (barriers that not all threads reach), initcheck (memory that is read before it is written) and racecheck (threads of a
-# block that meet in shared memory without a barrier). At the small sizes of the op tests. Only our own kernels are watched, as
-# cuBLASLt's GEMMs and cuDNN's attention are the libraries' affair. initcheck must see who wrote what, so it watches all kernels, but
-# not the tests of cuDNN's attention, one of whose kernels reads what nobody wrote. It does not see what a kernel stores by TMA: tests of
-# such kernels fill their outputs first, and sum_parts_kernel, which reads a product of cuBLASLt's and nothing else, is left out.
+# Runs the CUDA ops' tests under compute-sanitizer, at the small sizes of the op tests; needs a GPU and a
+# build.
+#   memcheck   invalid addresses
+#   synccheck  barriers that not all threads reach
+#   initcheck  reads of uninitialized memory
+#   racecheck  shared-memory races between threads of a block
 # Ends with a line per tool; exit status 1 if one found something or did not finish.
 #
-# racecheck does not follow the barriers in shared memory at which kernels for Hopper wait for their tiles: attention's are left out,
-# and the tests of GEMMs, route's among them, in which it stops with an error of its own, watched kernels or not. Nor does it follow barriers of a part of a block, by which
-# flash_key_side_kernel's warps meet in pairs: it reports even its stores and loads on either side of __syncthreads. So that kernel is
-# left out, but in a build whose warps meet all together: -DCMAKE_CUDA_FLAGS=-DPRECBENCH_BLOCK_BARRIERS, and BLOCK_BARRIERS=1 in front
-# of this script.
+# Only our own kernels are watched, not those of cuBLASLt and cuDNN. initcheck must see all writes, so it
+# watches all kernels; it skips the tests of cuDNN's attention, one of whose kernels reads uninitialized
+# memory. It does not see TMA stores: tests of such kernels fill their outputs first, and sum_parts_kernel,
+# which only reads the output of a cuBLASLt GEMM, is skipped.
+#
+# racecheck does not understand mbarriers in shared memory, at which kernels for Hopper wait for their tiles.
+# It skips the attention kernels that use them, and the tests of GEMMs (including route's), in which it fails
+# with an internal error. It does not understand barriers of a part of a block either, at which pairs of warps
+# of flash_key_side_kernel meet, and reports even accesses separated by __syncthreads. So it skips that
+# kernel, except in a build in which all warps meet together: -DCMAKE_CUDA_FLAGS=-DPRECBENCH_BLOCK_BARRIERS,
+# with BLOCK_BARRIERS=1 set for this script.
 #
 #   tools/ci/sanitize_gpu.sh
-#   BUILD=build-cuda LIMIT=300 tools/ci/sanitize_gpu.sh racecheck      # one tool, seconds it may take
+#   BUILD=build-cuda LIMIT=300 tools/ci/sanitize_gpu.sh racecheck      # one tool, with a limit in seconds
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# clang-tidy with the checks of .clang-tidy, over the files given, or over the .cpp files that differ from a commit, or
-# over all (half an hour on two cores). Needs a build folder for its compile_commands.json; nothing need be built in it
-# but what a build generates.
+# Runs clang-tidy with the checks of .clang-tidy on the given files, on the .cpp files that differ from a
+# commit, or on all (half an hour on two cores). Needs a build folder for its compile_commands.json; only
+# generated files need to be built.
 #
 #   tools/ci/tidy.sh all | since COMMIT | FILE...
 #   BUILD=build CLANG_TIDY=clang-tidy-14 tools/ci/tidy.sh since main
@@ -23,7 +23,7 @@ if [ ! -f "$build/compile_commands.json" ]; then
   cmake -G Ninja -B "$build" -DPRECBENCH_CUDA=OFF >/dev/null || die "CMake could not configure $build"
 fi
 cmake --build "$build" --target precbench_build_info >/dev/null
-# What this build does not compile (the CUDA device, the fuzz targets) has no command to read it by.
+# Files that this build does not compile (CUDA device, fuzz targets) have no compile command.
 known=()
 for file in "${files[@]}"; do
   ! grep -qF "\"file\": \"$PWD/$file\"" "$build/compile_commands.json" || known+=("$file")
@@ -31,4 +31,4 @@ done
 echo "$tidy over ${#known[@]} files, ${#files[@]} named"
 [ ${#known[@]} -gt 0 ] || exit 0
 printf '%s\0' "${known[@]}" | xargs -0 -n 1 -P "$(jobs)" "$tidy" --quiet -p "$build" \
-  --extra-arg=-Wno-unknown-warning-option  # the command is the compiler's, perhaps GCC
+  --extra-arg=-Wno-unknown-warning-option  # the command may be for GCC

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Tests of the scripts that make token files, with a tokenizer that is trained here on made-up text.
+"""Tests of the scripts that make token files, with a tokenizer trained here on synthetic text.
 
-Usage: tools/data/data_test.py [PRECBENCH, default build/precbench, which must read what the scripts write]
+Usage: tools/data/data_test.py [PRECBENCH, default build/precbench, which must read the scripts' output]
 
-Skipped where Python has no package tokenizers, as the program itself needs none.
+Skipped without the Python package tokenizers, as the program itself needs none.
 """
 import array
 import json
@@ -58,7 +58,7 @@ class Data(unittest.TestCase):
         assert trained.returncode == 0, trained.stderr
 
     def tokenize(self, name, *arguments):
-        """The manifest, and the training and held-out files' bytes."""
+        """Returns the manifest, and the bytes of the training and held-out files."""
         prefix = self.path / name
         done = run("tokenize_text.py", "--tokenizer", self.tokenizer, "--out", prefix, "--held-out", 0.2, *arguments)
         self.assertEqual(done.returncode, 0, done.stderr)

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# A corpus of real size from text that Debian ships: the sources and documentation of Linux 6.1, as tokens
-# of a BPE that is trained on it. Deterministic for one version of the package; checksums are printed and kept.
+# Makes a corpus of realistic size from text in Debian: the sources and documentation of Linux 6.1, as tokens
+# of a BPE trained on it. Deterministic for one version of the package; checksums are printed and kept.
 #
 #   tools/data/make_corpus.sh OUT [tokens, default all]      writes OUT/linux.u16, OUT/linux.eval.u16 (1% of the files),
 #                                                            OUT/linux.json and OUT/tokenizer.json
 #
-# VOCAB=16384 sets the vocabulary; VOCAB=bytes leaves the text as it is, in OUT/linux.txt and OUT/linux.eval.txt, for
-# models whose tokens are bytes. PYTHON sets the interpreter; without one, a virtual environment is made in OUT/.venv.
+# VOCAB=16384 sets the vocabulary. VOCAB=bytes keeps the text as it is, in OUT/linux.txt and
+# OUT/linux.eval.txt, for models with byte tokens. PYTHON sets the interpreter; without one, a virtual
+# environment is created in OUT/.venv.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 [ $# -ge 1 ] || { sed -n '2,8p' "$0" >&2; exit 2; }
@@ -33,7 +34,7 @@ if [ ! -d source ]; then
   mv unpacked source
   rm -rf package
 fi
-# Prose and code in an order that mixes the folders and depends on the names alone.
+# Prose and code in an order that mixes the folders and depends only on the names.
 (cd source && find . -type f \( -name '*.c' -o -name '*.h' -o -name '*.rst' -o -name '*.txt' -o -name '*.S' -o -name '*.py' \
   -o -name '*.dts' -o -name '*.dtsi' -o -name 'Kconfig*' -o -name '*.yaml' \) -size -512k -print0) |
   tr "\0" "\n" | LC_ALL=C sort >names

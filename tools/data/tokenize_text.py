@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Text to token files that `precbench --data FILE` reads: PREFIX.u16 (vocabulary up to 65,536) or PREFIX.u32, raw and
-little-endian, and held-out documents in PREFIX.eval.u16 / .u32 for --eval-data. PREFIX.json says what is in them.
+"""Converts text to token files for `precbench --data FILE`: PREFIX.u16 (vocabulary up to 65,536) or
+PREFIX.u32, raw and little-endian, with held-out documents in PREFIX.eval.u16 or .u32 for --eval-data.
+PREFIX.json describes them.
 
   tools/data/tokenize_text.py --tokenizer TOKENIZER --out PREFIX INPUT...
 
-INPUT is a text file (the separator divides it into documents), a .jsonl or .parquet file (one document a row, its text in --field), a folder (every
-file below it, in sorted order), or @LIST, a file with one such path a line. TOKENIZER is a tokenizer.json, a folder that
-has one, or a name on the Hugging Face hub where there is a network. Documents are separated by --separator, which must be
-a token of the tokenizer. A tokenizer with more tokens than the model's vocabulary is refused: the model is the config.json
-in the tokenizer's folder, or --model. Nothing is held in memory but one batch. The same input gives the same bytes.
+INPUT is a text file (divided into documents by the separator), a .jsonl or .parquet file (one document per
+row, with its text in --field), a folder (every file below it, in sorted order), or @LIST, a file with one
+such path per line. TOKENIZER is a tokenizer.json, a folder that contains one, or a name on the Hugging Face
+hub if there is a network. Documents are separated by --separator, which must be a token of the tokenizer. A
+tokenizer with more tokens than the model's vocabulary is refused; the model is the config.json in the
+tokenizer's folder, or --model. Only one batch is kept in memory. Equal input gives equal bytes.
 
 Needs: pip install tokenizers (and pyarrow for .parquet).
 """
@@ -36,11 +38,11 @@ def parse_arguments():
     parser.add_argument("--model", metavar="CONFIG", help="config.json of the model the tokens are for (default: the one in the "
                         "tokenizer's folder, if there is one)")
     parser.add_argument("--out", required=True, metavar="PREFIX")
-    parser.add_argument("--field", default="text", help="of a .jsonl or .parquet row (default: text)")
+    parser.add_argument("--field", default="text", help="name of the text field in .jsonl and .parquet rows (default: text)")
     parser.add_argument("--separator", help="token after each document (default: the tokenizer's end of text)")
     parser.add_argument("--held-out", type=float, default=0.01, metavar="FRACTION",
-                        help="of the documents, chosen by a hash of their text (default: 0.01)")
-    parser.add_argument("--tokens", type=int, metavar="N", help="end after the document that reaches N tokens")
+                        help="fraction of documents to hold out, chosen by a hash of their text (default: 0.01)")
+    parser.add_argument("--tokens", type=int, metavar="N", help="stop after the document that reaches N tokens")
     arguments = parser.parse_args()
     if not 0 <= arguments.held_out < 1:
         fail(f"--held-out {arguments.held_out}: not a fraction from 0 to below 1")
@@ -68,7 +70,7 @@ def load_tokenizer(name):
 
 
 def check_vocabulary(vocabulary, tokenizer, model):
-    """Fails where the tokenizer has tokens that the model has no embedding for."""
+    """Fails if the tokenizer has tokens without an embedding in the model."""
     path = pathlib.Path(model or os.path.join(tokenizer, "config.json"))
     if not model and not path.is_file():
         return
@@ -86,7 +88,7 @@ def check_vocabulary(vocabulary, tokenizer, model):
 
 
 class Bytes:
-    """Text as it is, in a tokenizer's place: precbench reads its separator as one token."""
+    """Replaces a tokenizer by plain text: precbench reads its separator as one token."""
 
     class Encoding:
         def __init__(self, text):
@@ -119,7 +121,7 @@ def files_of(inputs):
 
 
 def parts_of(file, separator):
-    """Of an open text file, in its order."""
+    """Yields the documents of an open text file in order."""
     rest = ""
     while chunk := file.read(BATCH_BYTES):
         *whole, rest = (rest + chunk).split(separator)
@@ -128,7 +130,7 @@ def parts_of(file, separator):
 
 
 def documents_of(path, field, separator):
-    """The texts of a file, in its order."""
+    """Yields the texts of a file in order."""
     if path.endswith(".parquet"):
         try:
             import pyarrow.parquet
@@ -160,7 +162,7 @@ def documents_of(path, field, separator):
 
 
 def batches_of(inputs, field, separator):
-    """Documents that are not empty, some megabytes at a time."""
+    """Yields batches of non-empty documents, some megabytes each."""
     batch, size = [], 0
     for path in files_of(inputs):
         try:
@@ -184,7 +186,7 @@ def is_held_out(text, fraction):
 
 
 class TokenFile:
-    """Written beside its name, and renamed once it is whole."""
+    """Written under a temporary name, and renamed when complete."""
 
     def __init__(self, path, typecode):
         self.path, self.typecode = path, typecode
@@ -226,7 +228,7 @@ def main():
         tokenizer = load_tokenizer(arguments.tokenizer)
         separator, separator_id = separator_of(tokenizer, arguments.separator)
         separator_ids = [separator_id]
-        vocabulary = max(tokenizer.get_vocab().values()) + 1  # there may be holes
+        vocabulary = max(tokenizer.get_vocab().values()) + 1  # ids may have gaps
         suffix, typecode = (".u16", "H") if vocabulary <= 65536 else (".u32", "I")
     check_vocabulary(vocabulary, arguments.tokenizer, arguments.model)
     try:

@@ -3,7 +3,9 @@
 
   tools/data/train_bpe.py --vocab 16384 --out tokenizer.json --megabytes 64 @LIST
 
-Token 0 is <|endoftext|>. It learns from the first --megabytes of the files of LIST (one path a line), in their order.
+Token 0 is <|endoftext|>. Training uses the first --megabytes of the files in LIST (one path per line), in
+their order.
+
 Needs: pip install tokenizers.
 """
 import argparse

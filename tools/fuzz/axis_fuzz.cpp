@@ -1,4 +1,4 @@
-// What is written behind a flag: the first byte chooses the field, a newline ends a word.
+// Fuzzes flag values: the first byte selects the field, a newline ends a word.
 #include <sstream>
 #include <vector>
 
@@ -19,7 +19,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
       Case c;
       set_text(c, field, value);
       const std::string text = get_text(c, field);
-      set_text(c, field, text);  // what is shown can be typed again
+      set_text(c, field, text);  // displayed values can be typed again
       expect(get_text(c, field) == text);
     }
   });

@@ -1,4 +1,4 @@
-// A case as it stands in a record and in a message of the coordinator's.
+// Fuzzes a case as it appears in records and in messages of the coordinator.
 #include "bench/case/plan.h"
 #include "kernels/base/untrusted_input.h"
 #include "results/schema.h"

@@ -1,5 +1,5 @@
-// Record files into the regression check and all that it writes. An empty line parts the baseline from the run; without
-// one, both are the same.
+// Fuzzes the regression check and its outputs with record files. An empty line separates the baseline from
+// the run; without one, both are the same.
 #include "tools/gate/check.h"
 
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// What comes to the coordinator of a sweep of several processes: up to the first null byte from a stranger while the
-// processes meet, behind it from a worker that has been let in and runs a case.
+// Fuzzes the coordinator of a multi-process sweep. Bytes up to the first null come from a stranger during the
+// rendezvous, the others from an admitted worker that runs a case.
 #include "bench/process/coordinator.h"
 
 #include <atomic>
@@ -14,11 +14,11 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// Comes in as process 1 of 2 does, unless it is `over`, then says `reports`.
+/// Joins as process 1 of 2 unless `over`, then sends `reports`.
 void follow_with(const Address& address, std::string_view reports, const std::atomic<bool>& over) {
   while (!over) {
     Greeting greeting = greet({1, 2, 0, "the fuzzer"}, address, kSecret, [&] { return over.load(); });
-    greeting.link.wait(1s);  // for the case: who speaks before is turned away
+    greeting.link.wait(1s);  // wait for the case: earlier messages are rejected
     if (greeting.link.open()) return speak_and_hang_up(greeting.link.release(), reports);
     std::this_thread::sleep_for(1ms);
   }

@@ -1,4 +1,4 @@
-// Training data. The first bytes choose kind, vocabulary and length of a sequence, the others are the file.
+// Fuzzes training data. The first bytes select kind, vocabulary and sequence length, the others are the file.
 #include <vector>
 
 #include "models/data/data.h"

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Three processes of one sweep, as torchrun would start them, and something goes wrong with one or between them.
+"""Runs one sweep in three processes, as torchrun would start them, and injects a fault into one or between them.
 
     tools/fuzz/fault_storm.py [faults, default 10] [--seed N] [--program build/precbench_storm_node]
 
-Processes and their cases are killed, stopped for a while or for good; strangers send garbage to the port while the
-processes meet; the connection of one runs through a proxy that hangs up. Every sweep must end within a bound and leave
-no process. What only disturbs (a stop that ends, a stranger) must change nothing: exit status 0, all rows, and no
-stranger may cost more time than a busy machine explains. After the rest the same command must bring all rows once all
-three are started again. Traffic stays on 127.0.0.1. Exit status 1 if anything of this did not hold.
+Processes and their cases are killed, or stopped for a while or forever; strangers send garbage to the port during the
+rendezvous; the connection of one process runs through a proxy that hangs up. Every sweep must end within a bound and
+leave no process. Faults that only disturb (a temporary stop, a stranger) must change nothing: exit status 0, all rows,
+and no more delay by a stranger than a busy machine explains. After other faults the same command must complete all rows
+once all three processes are restarted. Traffic stays on 127.0.0.1. Exit status 1 if any check fails.
 """
 import json
 import os
@@ -23,13 +23,13 @@ from storm import Storm, command_line, kill, rows
 
 PROCESSES = 3
 CASES = 5
-BOUND_S = 1800  # ends what hangs; nothing else takes so long on any machine
+BOUND_S = 1800  # ends hanging processes; nothing else takes this long on any machine
 
 
 class Limits:
-    """Seconds, from what an undisturbed sweep takes on this machine."""
-    timeout = 600  # of a case
-    delay = 600    # that a stranger may seem to cause
+    """Limits in seconds, derived from an undisturbed sweep on this machine."""
+    timeout = 600  # per case
+    delay = 600    # attributable to a stranger
 
     @classmethod
     def measured(cls, usual_s):
@@ -42,7 +42,7 @@ def sweep():
 
 
 def free_port():
-    """Of two that follow each other: NCCL's, and behind it the program's own."""
+    """Returns the first of two consecutive free ports: NCCL's, followed by the program's own."""
     while True:
         with socket.socket() as first, socket.socket() as second:
             first.bind(("127.0.0.1", 0))
@@ -55,7 +55,7 @@ def free_port():
 
 
 class Proxy(threading.Thread):
-    """Passes bytes between one worker and the coordinator until it is told to drop them."""
+    """Forwards bytes between one worker and the coordinator until told to drop them."""
 
     def __init__(self, coordinator_port):
         super().__init__(daemon=True)
@@ -72,7 +72,7 @@ class Proxy(threading.Thread):
             worker = self.listener.accept()[0]
             try:
                 coordinator = socket.create_connection(("127.0.0.1", self.coordinator_port))
-            except OSError:  # not there yet: the worker tries again
+            except OSError:  # not listening yet: the worker retries
                 worker.close()
                 continue
             with worker, coordinator:
@@ -92,7 +92,7 @@ class Proxy(threading.Thread):
 
 
 def real_hello(storm, program, folder):
-    """The first message of a process of this program, which it sends to anybody that listens."""
+    """Returns the first message that a process of this program sends to any listener."""
     port = free_port()
     with socket.create_server(("127.0.0.1", port + 1)) as listener:
         engine = {"RANK": "1", "WORLD_SIZE": str(PROCESSES), "LOCAL_RANK": "1",
@@ -108,7 +108,7 @@ def real_hello(storm, program, folder):
 
 
 def strange_words(chance, real):
-    """What a stranger may say, by name. `real`: a hello of this build, whose secret it does not know."""
+    """Returns a stranger's message, with its name. `real`: a hello of this build, whose secret is unknown."""
     def hello(process, of):
         return json.dumps(dict(real, process=process, of=of, host="stranger")).encode() + b"\n"
 
@@ -131,7 +131,7 @@ def strange_words(chance, real):
 
 
 def strangers(port, chance, real):
-    """Connects some, who speak as soon as somebody listens, and stay. Returns what they say and their sockets."""
+    """Opens connections that send a message as soon as possible and stay open. Returns its name and the sockets."""
     name, words = strange_words(chance, real)
     count, connected, end = chance.choice([1, 3, 40]), [], time.monotonic() + 5
     while len(connected) < count and time.monotonic() < end:
@@ -144,7 +144,7 @@ def strangers(port, chance, real):
         try:
             stranger.sendall(words)
         except OSError:
-            pass  # hung up on, as it should be
+            pass  # hung up on, as expected
     return name, connected
 
 
@@ -174,7 +174,7 @@ class Trio:
             guest.close()
 
     def under_way(self, count, seconds):
-        """Waits for so many rows; false if the sweep ends before."""
+        """Waits for `count` rows; returns False if the sweep ends before."""
         end = time.monotonic() + seconds
         while len(rows(self.folder)) < count and time.monotonic() < end:
             if self.processes[0].poll() is not None:
@@ -183,7 +183,7 @@ class Trio:
         return len(rows(self.folder)) >= count
 
     def case_of(self, rank):
-        """The process that runs a rank's share of a case now, or none."""
+        """Returns the process that runs a rank's share of a case now, or none."""
         parent = self.processes[rank].pid
         try:
             with open(f"/proc/{parent}/task/{parent}/children") as children:
@@ -206,7 +206,7 @@ def all_rows(storm, folder, what):
 
 
 def disturb(storm, program, folder, chance, number, seed, usual_s, hello):
-    """One sweep with one fault. Returns its kind. `hello`: of this build, for strangers."""
+    """Runs one sweep with one fault. Returns its kind. `hello`: of this build, for strangers."""
     begin = time.monotonic()
     kind = chance.choice(["kill", "kill", "kill a case", "stop", "stop and go on", "hang up", "strangers",
                           "strangers"])
@@ -227,7 +227,7 @@ def disturb(storm, program, folder, chance, number, seed, usual_s, hello):
         for case in trio.case_of(rank):
             kill(case, chance.choice([signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM]))
     elif kind == "stop":
-        rank = chance.randrange(1, PROCESSES)  # a coordinator that stands still is no end, but a pause
+        rank = chance.randrange(1, PROCESSES)  # a stopped coordinator is a pause, not an end
         kill(trio.processes[rank].pid, signal.SIGSTOP)
         what += f" of process {rank}"
         others = [p for p in trio.processes if p is not trio.processes[rank]]
@@ -251,7 +251,7 @@ def disturb(storm, program, folder, chance, number, seed, usual_s, hello):
 
 
 def undisturbed(storm, program, folder, chance, what, options=()):
-    """All rows, whatever was there before."""
+    """Checks that an undisturbed run completes all rows, whatever existed before."""
     statuses = Trio(storm, program, folder, chance, options).end(what)
     storm.no_orphans(what)
     if statuses != [0, 0, 0]:

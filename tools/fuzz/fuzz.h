@@ -1,6 +1,6 @@
-// What the fuzz targets share. A target feeds bytes to one door of the program, as a file or a message of anybody's
-// would come in. The sanitizers judge memory and arithmetic; the target judges what leaves the door: InvalidInput and
-// Unsupported are answers, any other exception ends the run and is a finding.
+// Shared by the fuzz targets. A target feeds bytes to one entry point of the program, as an untrusted file or
+// message would. Sanitizers check memory and arithmetic. InvalidInput and Unsupported are valid results; any
+// other exception ends the run and is a finding.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace precbench {
 
-/// Whether the input was taken; false where it was refused as it should be.
+/// Returns true if the input was accepted, false if it was refused properly.
 template <class Door>
 bool taken(Door&& door) {
   try {
@@ -30,13 +30,13 @@ inline std::string_view text_of(const std::uint8_t* data, std::size_t size) {
   return {reinterpret_cast<const char*>(data), size};
 }
 
-/// A folder for the files of the running target.
+/// Returns the folder for the files of the running target.
 inline const TempDirectory& scratch() {
   static const TempDirectory directory;
   return directory;
 }
 
-/// Ends the run as a finding.
+/// Ends the run with a finding unless `holds`.
 inline void expect(bool holds) {
   if (!holds) __builtin_trap();
 }

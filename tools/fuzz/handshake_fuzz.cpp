@@ -1,4 +1,5 @@
-// What a coordinator, who may be anybody, says to a process that wants to be let in: nobody without the secret is believed.
+// Fuzzes the messages of an untrusted coordinator to a process that wants to join. Without the secret
+// it must be refused.
 #include "bench/process/handshake.h"
 
 #include "tools/fuzz/fuzz.h"

@@ -1,5 +1,5 @@
-// The mutator of targets that read JSON, one object a line: plain bytes rarely pass a schema, so a line is parsed and
-// one of its values is exchanged for a hostile one, moved, dropped or repeated.
+// Mutator of targets that read JSON, one object per line. Random bytes rarely pass a schema, so a line is
+// parsed and one of its values replaced by a malicious one, moved, dropped or repeated.
 #include <cstdint>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -19,7 +19,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Random = std::minstd_rand;
 
-/// Stands where the text of a hostile value, which no parser need accept, will be put.
+/// Placeholder for the text of a malicious value, which need not be valid JSON.
 constexpr const char* kHole = "@hole@";
 
 // clang-format off
@@ -109,7 +109,7 @@ std::vector<std::string> lines_of(std::string_view text) {
   return lines;
 }
 
-/// False where the line is no JSON that this mutator itself can handle.
+/// Mutates a line. Returns false if this mutator cannot parse it.
 bool change_line(std::string& line, Random& random) {
   if (precbench::beyond(line, {.bytes = line.size(), .depth = 64, .members = 10'000})) return false;
   Json json = Json::parse(line, nullptr, false);

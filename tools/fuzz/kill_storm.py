@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Kills a small sweep again and again, at any moment, and lets it go on: no row may be lost, doubled or different.
+"""Kills a small sweep repeatedly at random moments and restarts it: no row may be lost, duplicated or changed.
 
     tools/fuzz/kill_storm.py [kills, default 40] [--seed N] [--program build/precbench]
 
-A start of the sweep is hit once: the sweep itself, the process of its case, both, or the group, by SIGKILL, SIGTERM or
-SIGINT. It must end soon, leave no process, and lose or repeat no row that was there. Once all rows are there, or after
-some starts, the same command runs undisturbed; then every case must have one row, with the losses of a sweep that nobody
-disturbed, to the last digit. Every third sweep is an interleaved one. Exit status 1 if anything of this did not hold.
+Each run of the sweep receives one signal (SIGKILL, SIGTERM or SIGINT), sent to the sweep, the process of its case, both,
+or the group. It must end soon, leave no process, and neither lose nor repeat existing rows. Once all rows exist, or after
+some runs, the same command runs undisturbed; then every case must have one row, with losses equal to the last digit to
+those of an undisturbed sweep. Every third sweep is interleaved. Exit status 1 if any check fails.
 """
 import os
 import signal
@@ -15,8 +15,8 @@ import time
 
 from storm import Storm, command_line, kill, rows
 
-HANG_S = 1800  # ends what hangs; nothing else takes so long on any machine
-STARTS = 8  # of one sweep, before it may end
+HANG_S = 1800  # ends hanging processes; nothing else takes this long on any machine
+STARTS = 8  # runs of one sweep before it may finish
 SWEEP = ["sweep", "--device", "cpu", "--recipe", "bf16,tensorwise,rowwise,mxfp8", "--seed", "1-2", "--seq", "32",
          "--batch", "1", "--steps", "2"]
 
@@ -30,12 +30,12 @@ def losses(found):
 
 
 def lost(before, now):
-    """Rows that were there and are not, or are made anew."""
+    """Returns the rows that have disappeared or changed."""
     return [case for case in before if now.get(case) != before[case]]
 
 
 def undisturbed(storm, sweep, folder, options, what):
-    """To its end, with the rows that it leaves."""
+    """Runs the sweep to its end and returns its rows."""
     status = storm.wait([sweep(folder, options)], HANG_S, what)[0]
     if status != 0:
         storm.violation(f"{what}: exit status {status} of the run that nobody disturbed")
@@ -51,7 +51,7 @@ def undisturbed(storm, sweep, folder, options, what):
 
 
 def hit(storm, process, chance):
-    """One signal to one victim."""
+    """Sends one signal to one victim."""
     victim = chance.choice(["sweep", "case", "both", "group"])
     number = chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
     others = [pid for pid in storm.ours() if pid != process.pid]
@@ -96,7 +96,7 @@ def main():
             starts += 1
             time.sleep(chance.uniform(0, length[bool(mode)] * (1 - len(known) / len(wanted))))
             what = f"sweep {sweeps} (--seed {seed})"
-            if process.poll() is None:  # one that has ended is no victim: its number may be another's by now
+            if process.poll() is None:  # after its end the pid may belong to another process
                 what += f", {hit(storm, process, chance)}"
                 kills += 1
             storm.wait([process], HANG_S, what)
@@ -105,7 +105,7 @@ def main():
             for case in lost(known, now):
                 storm.violation(f"{what}: the row of {case} was there and is not, or is another")
             known = now
-        # A case whose own process was hit twice may say crashed.
+        # A case whose process was hit twice may be recorded as crashed.
         found = undisturbed(storm, sweep, folder, [*mode, "--retry-failed"], f"sweep {sweeps} (--seed {seed}), the end")
         if losses(found) != losses(wanted) or lost(known, found):
             storm.violation(f"sweep {sweeps} (--seed {seed}): {len(found)} rows, {len(wanted)} wanted, or other losses")

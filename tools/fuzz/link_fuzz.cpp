@@ -1,5 +1,5 @@
-// What arrives on a link between processes. Whatever it is, every message that comes out is an object, and reading its
-// fields throws nothing.
+// Fuzzes a link between processes. Every received message must be an object whose fields can be read
+// without exceptions.
 #include "bench/process/link.h"
 
 #include <sys/socket.h>

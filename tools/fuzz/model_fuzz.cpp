@@ -1,4 +1,4 @@
-// A model, in our own keys or as Hugging Face's config.json.
+// Fuzzes a model file, with our own keys or as Hugging Face's config.json.
 #include <nlohmann/json.hpp>
 
 #include "models/config/config.h"

@@ -1,5 +1,5 @@
-// The other end of a connection in the targets that speak TCP on this host: sends its bytes, says that no more will
-// come, and reads until the program hangs up.
+// Remote end of a connection for targets that use TCP on this host: sends its bytes, closes its sending side,
+// and reads until the program hangs up.
 #pragma once
 
 #include <arpa/inet.h>
@@ -16,7 +16,7 @@ namespace precbench {
 
 inline constexpr const char* kSecret = "the fuzzer and the program know it";
 
-/// No read, and no wait for a connection, takes longer.
+/// Limits the time of reads and of waiting for a connection.
 inline void limit_waiting(int socket) {
   constexpr timeval kLimit = {5, 0};
   setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &kLimit, sizeof kLimit);
@@ -32,12 +32,12 @@ inline void speak_and_hang_up(int socket, std::string_view words) {
   shutdown(socket, SHUT_WR);
   std::array<char, 4096> heard;
   while (recv(socket, heard.data(), heard.size(), 0) > 0) continue;
-  const linger at_once = {1, 0};  // thousands of connections a minute must not leave their ports waiting
+  const linger at_once = {1, 0};  // thousands of connections per minute must not leave ports in TIME_WAIT
   setsockopt(socket, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
   close(socket);
 }
 
-/// Connected to a port of this host on which somebody listens by now or soon; -1 if nobody does.
+/// Returns a socket connected to a local port that is or soon will be listened on; -1 if it is not.
 inline int connected_to(int port) {
   sockaddr_in there = {};
   there.sin_family = AF_INET;

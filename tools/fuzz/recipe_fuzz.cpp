@@ -1,4 +1,4 @@
-// A recipe of the user's.
+// Fuzzes a recipe file.
 #include <nlohmann/json.hpp>
 
 #include "kernels/numerics/recipe.h"

@@ -1,4 +1,4 @@
-// One line of a record file against the schema: what the schema takes can be read, and written again.
+// Fuzzes a line of a record file against the schema: accepted lines can be read and written again.
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/untrusted_input.h"

@@ -1,4 +1,5 @@
-// Record files into every format of the report. Figures stay undrawn: gnuplot is another program.
+// Fuzzes all formats of the report with record files. Figures are not drawn, since gnuplot
+// is another program.
 #include "tools/report/report.h"
 
 #include <cstdlib>

@@ -1,26 +1,26 @@
 #!/usr/bin/env bash
-# Fuzzes the doors of the program: builds the targets into build-fuzz/ with clang's libFuzzer, AddressSanitizer and
-# UndefinedBehaviorSanitizer, runs each for the given time, as many at once as there are cores (FUZZ_JOBS), and prints
-# their executions.
+# Fuzzes the program's entry points: builds the targets into build-fuzz/ with clang's libFuzzer,
+# AddressSanitizer and UndefinedBehaviorSanitizer, runs each for the given time, FUZZ_JOBS at once (default:
+# all cores), and prints their numbers of executions.
 #
 #   tools/fuzz/run.sh [seconds per target, default 60] [target...]      a target is the X of tools/fuzz/X_fuzz.cpp
 #
-# Exit status 1: a target has crashed, leaked, hung or taken too much memory. Its input is then in
-# build-fuzz/findings/TARGET-*, and build-fuzz/tools/fuzz/fuzz_TARGET FILE repeats it. New inputs worth keeping for the
-# next run gather in build-fuzz/corpus/. Where clang cannot be had this is skipped, in one line.
+# Exit status 1: a target crashed, leaked, hung or used too much memory. Its input is then in
+# build-fuzz/findings/TARGET-*, and build-fuzz/tools/fuzz/fuzz_TARGET FILE reproduces it. New inputs for the
+# next run are collected in build-fuzz/corpus/. Skipped with a message if clang is not available.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 . tools/setup/packages.sh
 
-# Whether a compiler has all that the targets need.
+# Succeeds if a compiler has everything that the targets need.
 can_fuzz() {
   command -v "$1" >/dev/null && "$1" -std=c++20 -fsanitize=fuzzer,address,undefined -x c++ -o build-fuzz/probe - \
     2>/dev/null <<<'#include <string>
       extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, std::size_t) { return 0; }'
 }
 
-# Prints the newest clang that can fuzz, which is installed where there is none.
+# Prints the newest clang that can fuzz; installs one if there is none.
 find_clang() {
   local compiler version
   for compiler in clang++ $(compgen -c clang++- | sort -Vru); do
@@ -33,7 +33,7 @@ find_clang() {
   ! can_fuzz clang++ || echo clang++
 }
 
-# Becomes one target, which ends by itself; its log is in build-fuzz/log/.
+# Replaces this process by one target, which ends by itself; its log is in build-fuzz/log/.
 fuzz() {
   local target=$1 seconds=$2 longest=4096 seeds=(tools/fuzz/corpus/"$1")
   case $target in
@@ -66,11 +66,11 @@ ninja -C build-fuzz -j "$(jobs)" "${targets[@]/#/fuzz_}" || die "the targets cou
 
 work=$(mktemp -d "$([ -w /dev/shm ] && echo /dev/shm || echo "${TMPDIR:-/tmp}")/precbench-fuzz-XXXXXX")
 declare -A running=()
-# Whatever ends this ends the targets with it.
+# The targets end with this script.
 trap 'kill "${!running[@]}" 2>/dev/null || true; wait; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 failed=0
-# Waits for one of those that run, and prints what it came to.
+# Waits for one of the running targets and prints its result.
 finish_one() {
   local pid status=0 target log executions
   wait -n -p pid "${!running[@]}" || status=$?

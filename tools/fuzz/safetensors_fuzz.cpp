@@ -1,4 +1,4 @@
-// A checkpoint of one file: header and data, and the values of every tensor that has some.
+// Fuzzes a single-file checkpoint: header, data, and the values of every tensor.
 #include <vector>
 
 #include "models/checkpoint/safetensors.h"

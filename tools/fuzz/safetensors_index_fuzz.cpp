@@ -1,4 +1,4 @@
-// The index of a checkpoint in shards. Beside it lie two shards that are right.
+// Fuzzes the index of a sharded checkpoint, next to two valid shards.
 #include <array>
 
 #include "models/checkpoint/safetensors.h"

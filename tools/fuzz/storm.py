@@ -1,4 +1,4 @@
-"""What the storms share: processes that are found again wherever they hide, and the rows that a sweep has left."""
+"""Shared by the storm tests: processes that can be found again, and the rows written by a sweep."""
 import argparse
 import json
 import os
@@ -15,18 +15,18 @@ MARK = "PRECBENCH_STORM"
 
 
 def command_line(doc, what, default, program):
-    """How many, which program, and the seed of all that is left to chance, with its generator."""
+    """Returns the count, the program, and the random seed with its generator."""
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument(what, type=int, nargs="?", default=default)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 2**32,
-                        help="of kinds and moments (default: by the clock)")
+                        help="random seed (default: from the clock)")
     parser.add_argument("--program", default=os.path.join(REPOSITORY, "build", program))
     arguments = parser.parse_args()
     return getattr(arguments, what), arguments.program, arguments.seed, random.Random(arguments.seed)
 
 
 class Storm:
-    """A folder, a mark in the environment of every process that is started here, and the violations seen."""
+    """A folder, a mark in the environment of every process started here, and the violations found."""
 
     def __init__(self):
         self.mark = secrets.token_hex(8)
@@ -34,7 +34,7 @@ class Storm:
         self.violations = []
 
     def start(self, command, log, environment={}):
-        """In a group of its own, as a shell would; its output is added to a file."""
+        """Starts a process in its own group, like a shell; appends its output to a file."""
         threads = {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "1"}
         everything = {**os.environ, **threads, **environment, MARK: self.mark}
         with open(log, "ab") as output:
@@ -42,7 +42,7 @@ class Storm:
                                     start_new_session=True)
 
     def ours(self):
-        """Every live process of this storm but zombies, whoever its parent is by now."""
+        """Returns all live processes of this storm except zombies, whoever their parent is."""
         wanted, found = f"{MARK}={self.mark}".encode(), []
         for entry in filter(str.isdigit, os.listdir("/proc")):
             try:
@@ -54,7 +54,7 @@ class Storm:
         return found
 
     def wait(self, processes, seconds, what):
-        """Exit statuses. What still runs then is a hang: a violation, and ended."""
+        """Returns exit statuses. A process still running at the end is a violation and killed."""
         end = time.monotonic() + seconds
         for process in processes:
             try:
@@ -66,7 +66,7 @@ class Storm:
         return [process.returncode for process in processes]
 
     def no_orphans(self, what, seconds=300):
-        """All that was started has ended, at most a moment after its parent."""
+        """Checks that all started processes have ended, shortly after their parents at the latest."""
         end = time.monotonic() + seconds
         while (left := self.ours()) and time.monotonic() < end:
             time.sleep(0.01)
@@ -79,7 +79,7 @@ class Storm:
         self.violations.append(text)
 
     def finish(self, summary):
-        """Prints the one line; the exit status. The folder stays where something was wrong."""
+        """Prints the summary and returns the exit status. Keeps the folder after violations."""
         if self.violations:
             summary += f"; logs are in {self.folder}"
         else:
@@ -92,11 +92,11 @@ def kill(pid, number):
     try:
         os.kill(pid, number)
     except ProcessLookupError:
-        pass  # it was faster
+        pass  # it has already ended
 
 
 def rows(folder):
-    """The whole lines of DIR/records.jsonl, parsed. A line that is cut is no row: the program says so itself."""
+    """Returns the complete lines of DIR/records.jsonl, parsed. A partial line is no row; the program reports it."""
     try:
         with open(os.path.join(folder, "records.jsonl"), "rb") as file:
             lines = file.read().split(b"\n")[:-1]

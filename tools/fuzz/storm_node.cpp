@@ -1,6 +1,6 @@
-// A process of a sweep of several for fault_storm.py: the program's own sweep, coordinator and worker, with cases that do
-// nothing but take their time, since it is the processes that are put to the test. Takes the flags of
-// `precbench sweep`; --device cuda, which several processes ask for, opens no GPU here.
+// A process of a multi-process sweep for fault_storm.py: the program's own sweep, coordinator and worker,
+// with cases that only sleep, because the processes are under test. Takes the flags of `precbench sweep`;
+// --device cuda, which multi-process sweeps require, opens no GPU here.
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <thread>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kStep(10);
 
-/// Says so in a record of steps x 10 ms.
+/// Sleeps for steps x 10 ms and returns a record.
 precbench::Record idle(const precbench::Case& c, const precbench::NodeShare&, precbench::StepBoard&) {
   std::this_thread::sleep_for(c.steps * kStep);
   return precbench::start_record(precbench::resolve(c));

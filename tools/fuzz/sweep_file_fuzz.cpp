@@ -1,4 +1,4 @@
-// A sweep file: TOML, with the lists and ranges in it.
+// Fuzzes a sweep file: TOML with lists and ranges.
 #include "bench/cli/config_file.h"
 #include "tools/fuzz/fuzz.h"
 

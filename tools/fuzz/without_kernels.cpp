@@ -1,5 +1,5 @@
-// Stubs for functions that the optimizer table and the plan of a sensitivity probe reference but no fuzz target calls: targets
-// read cases and run none, so kernels are not linked.
+// Stubs for functions that the optimizer table and the plan of a sensitivity probe reference but no fuzz
+// target calls: targets read cases and run none, so kernels are not linked.
 #include <cstdlib>
 
 #include "bench/case/plan.h"

@@ -1,5 +1,5 @@
-// What a coordinator that knows the secret says to a worker of a sweep of several processes. The cases that it sends run a
-// program that does nothing.
+// Fuzzes the messages of a coordinator that knows the secret to a worker of a multi-process sweep. The cases
+// run a program that does nothing.
 #include "bench/process/worker.h"
 
 #include <atomic>
@@ -14,7 +14,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// The two cases of the worker's own sweep.
+/// Returns the two cases of the worker's own sweep.
 std::vector<Case> grid() {
   Case one, other;
   one.gpus = other.gpus = 2;

@@ -1,5 +1,5 @@
-// The committed CPU baseline against this very build: a repeat passes, and wrong arithmetic in one recipe
-// does not.
+// Tests the committed CPU baseline against this build: an unchanged build passes, wrong arithmetic in
+// a recipe does not.
 #include <cstdlib>
 #include <filesystem>
 
@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 
 const std::string kBaseline = PRECBENCH_SOURCE_DIR "/results/baseline/cpu-tiny.jsonl";
 
-/// What CI says (.ci/run).
+/// Returns the rules that CI uses (.ci/run).
 GateRules rules() {
   GateRules rules;
   rules.tokens_per_s.reset();
@@ -24,7 +24,7 @@ GateRules rules() {
   return rules;
 }
 
-/// MXFP8 as the built-in recipe is.
+/// Returns the built-in MXFP8 recipe.
 Json mxfp8() {
   const Json mx = {
       {"format", "e4m3"}, {"granularity", "1x32"}, {"scale", "ue8m0"}, {"scale_rounding", "rceil"}};
@@ -33,7 +33,7 @@ Json mxfp8() {
   return recipe;
 }
 
-/// What the gate says if the arithmetic of `recipe` runs under the name of MXFP8.
+/// Returns the gate's verdict if the arithmetic of `recipe` runs under the name of MXFP8.
 GateVerdict verdict_on(const Json& recipe) {
   const TempDirectory directory;
   const std::string command = PRECBENCH_BINARY_DIR "/precbench sweep --quiet --config " PRECBENCH_SOURCE_DIR
@@ -46,7 +46,7 @@ GateVerdict verdict_on(const Json& recipe) {
   std::erase_if(baseline.records,
                 [](const LocatedRecord& located) { return located.record.case_fields["recipe"] != "mxfp8"; });
   REQUIRE(baseline.records.size() == 1);
-  // A wrong rounding in the code would change neither the id nor what a format is called.
+  // A wrong rounding in the code would change neither the id nor the name of a format.
   Record& record = run.records.front().record;
   const Record& was = baseline.records.front().record;
   record.id = was.id;
@@ -55,7 +55,7 @@ GateVerdict verdict_on(const Json& recipe) {
   for (const QuantizationStats& before : was.quantization)
     for (QuantizationStats& stats : record.quantization)
       if (stats.role == before.role) ++found, stats.format = before.format;
-  REQUIRE(found == was.quantization.size());  // roles that the baseline does not know are not compared
+  REQUIRE(found == was.quantization.size());  // roles missing in the baseline are not compared
   const GateResult result = judge(baseline, run, rules());
   std::string text;
   for (const MetricResult& metric : result.cases.at(0).metrics)
@@ -66,7 +66,7 @@ GateVerdict verdict_on(const Json& recipe) {
 
 }  // namespace
 
-TEST_CASE("the CPU baseline has every recipe measured", "[baseline]") {
+TEST_CASE("CPU baseline: every recipe is measured", "[baseline]") {
   const RecordSet baseline = read_records({kBaseline});
   CHECK(baseline.problems.empty());
   CHECK(baseline.records.size() == 8);
@@ -77,11 +77,11 @@ TEST_CASE("the CPU baseline has every recipe measured", "[baseline]") {
   CHECK(judge(baseline, baseline, rules()).exit_status() == 0);
 }
 
-TEST_CASE("this build repeats the CPU baseline", "[baseline]") {
+TEST_CASE("CPU baseline: this build passes", "[baseline]") {
   CHECK(verdict_on(mxfp8()) == GateVerdict::pass);
 }
 
-TEST_CASE("a wrong rounding of scales is no repeat of the CPU baseline", "[baseline]") {
+TEST_CASE("CPU baseline: a wrong rounding of scales does not pass", "[baseline]") {
   Json recipe = mxfp8();
   recipe["fprop"]["a"]["scale_rounding"] = "floor";
   CHECK(exit_status(verdict_on(recipe)) != kCheckPassed);
@@ -90,7 +90,7 @@ TEST_CASE("a wrong rounding of scales is no repeat of the CPU baseline", "[basel
   CHECK(verdict_on(recipe) == GateVerdict::worse);
 }
 
-TEST_CASE("a lost mantissa bit in backward is no repeat of the CPU baseline", "[baseline]") {
+TEST_CASE("CPU baseline: a lost mantissa bit in backward is WORSE", "[baseline]") {
   Json recipe = mxfp8();
   recipe["dgrad"]["a"]["format"] = "e5m2";
   CHECK(verdict_on(recipe) == GateVerdict::worse);

@@ -1,4 +1,4 @@
-// Reads, judges, writes what was asked for.
+// Reads records, judges them, and writes the requested outputs. See check.h.
 #include "tools/gate/check.h"
 
 #include <fmt/format.h>
@@ -35,8 +35,8 @@ std::string environment_variable(const char* name) {
   return value ? value : "";
 }
 
-/// While it lives, GitHub takes nothing that is printed for a workflow command. Records may hold any text, and nobody who
-/// wrote one can know the word that ends this.
+/// Disables GitHub workflow commands in printed text during its lifetime. Records may contain any text, and
+/// their authors cannot guess the random token that ends this mode.
 class WithoutWorkflowCommands {
  public:
   WithoutWorkflowCommands() { say("::stop-commands::" + word_); }
@@ -45,7 +45,7 @@ class WithoutWorkflowCommands {
   WithoutWorkflowCommands& operator=(const WithoutWorkflowCommands&) = delete;
 
  private:
-  static void say(const std::string& line) {  // at once: what follows may go to stderr
+  static void say(const std::string& line) {  // flush, since the following output may go to stderr
     std::puts(line.c_str());
     std::fflush(stdout);
   }
@@ -57,7 +57,7 @@ class WithoutWorkflowCommands {
   const std::string word_ = random_word();
 };
 
-/// "3%" as 0.03; null for "off".
+/// Parses "3%" as 0.03; null for "off".
 std::optional<double> tolerance(const char* flag, const std::string& word, const char* others) {
   if (word == "off") return std::nullopt;
   double percent = 0;
@@ -70,15 +70,15 @@ std::optional<double> tolerance(const char* flag, const std::string& word, const
   return percent / 100;
 }
 
-/// Every path must hold a record: a mistyped one must not end as a missing case.
+/// Reads the run. Every path must hold a record, so that a mistyped path is not reported as a missing case.
 RecordSet read_run(const std::vector<std::string>& paths) {
   RecordSet run = read_records(paths);
   if (!run.without_record.empty()) throw InvalidInput(run.without_record.front());
   return run;
 }
 
-/// A baseline is made by this program and kept under version control: what is wrong with it is an error,
-/// since a line that is left out would be a case that nobody checks.
+/// Reads a baseline file. It is written by this program and kept under version control, so any problem is an
+/// error: a skipped line would be a case that nobody checks.
 RecordSet read_whole(const std::string& path) {
   if (fs::is_directory(path))
     throw InvalidInput(fmt::format("--baseline {}: a folder; it takes one file", path));
@@ -89,7 +89,7 @@ RecordSet read_whole(const std::string& path) {
   return set;
 }
 
-/// To compare with.
+/// Reads a baseline to compare with.
 RecordSet read_baseline(const std::string& path) {
   if (!named_descriptor(path) && !fs::exists(path))
     throw InvalidInput(fmt::format("--baseline {}: no such file; --accept makes it from this run", path));
@@ -103,7 +103,7 @@ RecordSet read_baseline(const std::string& path) {
   return set;
 }
 
-/// Why a record cannot be what later runs are compared with; empty if it can.
+/// Returns why a record cannot be part of a baseline; empty if it can.
 std::string why_no_baseline(const std::set<std::string>& undecided, const LocatedRecord& located) {
   const Record& record = located.record;
   if (record.status != Status::ok) return name_of(record.status);
@@ -113,10 +113,9 @@ std::string why_no_baseline(const std::set<std::string>& undecided, const Locate
   return "";
 }
 
-/// The old baseline with the records that are accepted in place of its own, and behind them those it did not
-/// have.
+/// Returns the old baseline with accepted records in place of its own, followed by new ones.
 std::vector<Record> merged(const RecordSet& old, const RecordSet& run) {
-  const Answers found = answers(old, run);  // throws where records could not be told apart
+  const Answers found = answers(old, run);  // throws if records are ambiguous
   std::set<const LocatedRecord*> placed;
   std::vector<Record> records;
   for (const LocatedRecord& located : old.records) {
@@ -138,11 +137,11 @@ int accept(const CheckOptions& options, RecordSet run) {
   });
   const std::size_t measured = run.records.size();
   if (measured == 0) throw InvalidInput("nothing to accept: no case of this run was measured");
-  judge(run, run, GateRules{});  // throws where the cases of this run do not belong into one baseline
+  judge(run, run, GateRules{});  // throws if the cases of this run do not fit into one baseline
   RecordSet old;
   if (fs::exists(options.baseline) && !fs::is_empty(options.baseline)) old = read_whole(options.baseline);
   if (!old.records.empty()) {
-    if (const auto difference = difference_in_kind(old, run)) {  // nothing of it can stay beside this run
+    if (const auto difference = difference_in_kind(old, run)) {  // nothing of the old baseline can stay
       const std::string kept = spare_name(options.baseline);
       std::error_code error;
       fs::copy_file(options.baseline, kept, error);
@@ -158,7 +157,7 @@ int accept(const CheckOptions& options, RecordSet run) {
   fs::remove(beside, ignored);
   try {
     for (const Record& record : records) append_record(beside, record);
-  } catch (...) {  // the baseline stays as it was, with nothing half-written beside it
+  } catch (...) {  // the baseline is unchanged and no partial file remains
     fs::remove(beside, ignored);
     throw;
   }
@@ -170,7 +169,7 @@ int accept(const CheckOptions& options, RecordSet run) {
   return kCheckPassed;
 }
 
-/// Throws InvalidInput where the baseline is a stream that cannot be what it must be: written, or read a second time.
+/// Throws InvalidInput if the baseline is a stream but must be written or is read as PATH as well.
 void check_stream(const CheckOptions& options) {
   const auto stream = named_descriptor(options.baseline);
   if (!stream) return;
@@ -182,7 +181,8 @@ void check_stream(const CheckOptions& options) {
       throw InvalidInput(fmt::format("--baseline and PATH are both {}, which is read once", name));
 }
 
-/// Writes every file that was asked for; `baseline`: its name for people, whichever of them fails. Throws InvalidInput with what failed.
+/// Writes all requested files, even if some fail; `baseline` is its displayed name. Throws InvalidInput
+/// with all failures.
 void write_results(const CheckOptions& options, const std::string& baseline, const GateResult& result,
                    const RerunCommand& rerun) {
   std::vector<std::string> problems;
@@ -205,7 +205,7 @@ void write_results(const CheckOptions& options, const std::string& baseline, con
   if (!problems.empty()) throw InvalidInput(fmt::format("{}", fmt::join(problems, "; ")));
 }
 
-/// Where a case that runs again has its row beside those that are checked: of two rows the newer counts.
+/// Returns the folder for reruns, so that their newer records replace the checked ones.
 std::string folder_to_run_again(const std::vector<std::string>& paths) {
   for (const std::string& path : paths) {
     if (fs::is_directory(path)) return path;
@@ -258,7 +258,7 @@ int check(const CheckOptions& options, const RerunCommand& command) {
   result.notes.insert(result.notes.begin(), run.problems.begin(), run.problems.end());
   const int status = result.exit_status();
 
-  // The verdict first: a file that cannot be written does not lose it.
+  // Print the verdict first, so that a write failure does not lose it.
   fmt::print("{}", gate_term(result, baseline_name, rerun));
   quiet.reset();
   if (on_github) fmt::print("{}", gate_annotations(result, rerun));

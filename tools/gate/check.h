@@ -1,4 +1,4 @@
-// precbench check: the records of a run against those of a baseline. Needs no GPU.
+// precbench check: compares the records of a run with a baseline. Needs no GPU.
 //
 // Exit status: 0 nothing is worse, 1 a regression, 2 bad input (InvalidInput), 3 nothing is known to be worse
 // but something is missing or inconclusive. A case of the baseline that was not measured is never a pass.
@@ -19,27 +19,31 @@ struct CheckOptions {
   std::string baseline;            ///< record file
   std::vector<std::string> paths;  ///< record files, folders of them, or "-" for standard input
   std::string tokens_per_s = "3%", memory = "2%", loss = "auto";
-  bool numerics = false;              ///< judge_numerics as well
-  std::string markdown, junit, json;  ///< files to write as well; empty: none
-  bool accept = false;                ///< write the records of this run to the baseline
+  bool numerics = false;              ///< also run judge_numerics
+  std::string markdown, junit, json;  ///< additional output files; empty: none
+  bool accept = false;                ///< update the baseline with the records of this run
 };
 
-/// Prints the result; returns the exit status. Also appends Markdown to the file that GITHUB_STEP_SUMMARY
-/// names, and prints annotations where GITHUB_ACTIONS is "true",
-/// with workflow commands stopped for all else. With `accept` the run's measured cases
-/// replace those of the baseline and new ones join it, but for records that contradict themselves or of which
-/// nobody knows whether they are the newest; a baseline of another kind (difference_in_kind) is replaced
-/// whole, and kept as FILE.1, FILE.2, ...; then the status is 0. Throws InvalidInput if a path
-/// holds no record, the baseline is missing, empty or broken, the two must not be compared, or an output
-/// cannot be written.
+/// Prints the result and returns the exit status. Also appends Markdown to the file named by
+/// GITHUB_STEP_SUMMARY. If GITHUB_ACTIONS is "true", prints annotations, and disables workflow commands for
+/// all other output.
 ///
-/// `rerun` makes the command of a case; its row goes to the first folder of `paths`, or to out/again where they name none.
+/// With `accept`, measured cases of the run replace those of the baseline and new ones are added, except
+/// records that contradict themselves or whose age is ambiguous. A baseline of another kind
+/// (difference_in_kind) is replaced entirely and kept as FILE.1, FILE.2, ... The status is then 0.
+///
+/// Throws InvalidInput if a path holds no record, if the baseline is missing, empty or broken, if the two
+/// must not be compared, or if an output cannot be written.
+///
+/// `rerun` builds the command for a case. Its record goes to the first folder among `paths`,
+/// else to out/again.
 int check(const CheckOptions& options, const RerunCommand& rerun);
 
-/// Mounts `check --baseline FILE PATH...`; parsing fills `options`, which must outlive the app.
+/// Adds the subcommand `check --baseline FILE PATH...`. Parsing fills `options`, which must outlive the app.
 CLI::App* add_check_command(CLI::App& app, CheckOptions& options);
 
-/// The rules that the three tolerances say: "3%", "off", and for the loss "auto". Throws InvalidInput.
+/// Parses the three tolerances: "3%", "off", and "auto" for the loss. Throws InvalidInput
+/// if one is malformed.
 GateRules rules_of(const CheckOptions& options);
 
 }  // namespace precbench

@@ -1,4 +1,4 @@
-// precbench check as a program: what it exits with, prints and writes.
+// Tests precbench check as a program: exit status, output and files.
 #include "tools/gate/check.h"
 
 #include <sys/resource.h>
@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// `variables`: "NAME=value NAME=value".
+/// Runs the check; `variables`: "NAME=value NAME=value".
 Answer check_says(const std::string& arguments, const std::string& variables = "") {
   return output_of("env -u GITHUB_ACTIONS -u GITHUB_STEP_SUMMARY " + variables +
                    " " PRECBENCH_BINARY_DIR "/precbench check " + arguments);
@@ -35,7 +35,7 @@ std::string write_records(const TempDirectory& directory, const std::string& nam
 const Record kBf16 = samples::gpu_record("bf16", 300);
 const Record kMxfp8 = samples::gpu_record("mxfp8", 250);
 
-/// A result with one regression, one case that is missing and one that passed.
+/// A baseline and a run with one regression, one missing case and one pass.
 struct Sample {
   TempDirectory directory;
   std::string baseline =
@@ -45,7 +45,7 @@ struct Sample {
 
 }  // namespace
 
-TEST_CASE("the exit status says what the check found", "[check]") {
+TEST_CASE("check: the exit status reflects the gravest verdict", "[check]") {
   const TempDirectory directory;
   const std::string baseline = write_records(directory, "base.jsonl", {kBf16, kMxfp8});
   const auto status = [&](const std::vector<Record>& run, const std::string& flags = "") {
@@ -75,7 +75,7 @@ TEST_CASE("the exit status says what the check found", "[check]") {
   CHECK(status({kMxfp8, samples::gpu_record("bf16", 330)}) == 1);
 }
 
-TEST_CASE("what cannot be relied on does not pass", "[check]") {
+TEST_CASE("check: unreliable records do not pass", "[check]") {
   const TempDirectory directory;
   const std::string baseline = write_records(directory, "base.jsonl", {kMxfp8});
   const auto answer = [&](const std::vector<Record>& run) {
@@ -90,7 +90,7 @@ TEST_CASE("what cannot be relied on does not pass", "[check]") {
   CHECK(contains(answer({contradictory}).text, "contradicts itself: metrics.tokens_per_s is 99999999, but"));
   cut.training->loss.resize(5);
   CHECK(answer({cut}).status == 3);
-  // Of repeated cases the newest is judged, wherever it stands, and a note says which.
+  // The newest of repeated cases is judged, wherever it is, and a note names it.
   Record slow = samples::gpu_record("mxfp8", 280), fast = kMxfp8;
   slow.created = "2025-03-02T12:00:00Z";
   CHECK(answer({slow, fast}).status == 1);
@@ -99,7 +99,7 @@ TEST_CASE("what cannot be relied on does not pass", "[check]") {
   fast.created = slow.created;
   CHECK(answer({slow, fast}).status == 3);
   CHECK(contains(answer({slow, fast}).text, "their times do not tell which is the newest"));
-  // Nor does it become a baseline.
+  // Unreliable records do not become a baseline either.
   const std::string fresh = directory / "fresh.jsonl";
   for (const std::vector<Record>& run : {std::vector{contradictory}, std::vector{slow, fast}}) {
     const Answer accepted =
@@ -109,7 +109,7 @@ TEST_CASE("what cannot be relied on does not pass", "[check]") {
   }
 }
 
-TEST_CASE("bad input of the check gets one line and exit status 2", "[check]") {
+TEST_CASE("check: bad input is refused with one line and exit status 2", "[check]") {
   const Sample s;
   const auto refused = [&](const std::string& arguments) {
     INFO(arguments);
@@ -162,7 +162,7 @@ TEST_CASE("bad input of the check gets one line and exit status 2", "[check]") {
                  "nothing is left"));
   CHECK(contains(refused(with_baseline + s.run + " --junit /no/such/folder/j.xml"), "cannot write"));
   CHECK(contains(refused(s.run), "--baseline"));
-  // Nothing that is read is written, and no file twice.
+  // Inputs are never overwritten, and no file is written twice.
   const std::string before = file_text(s.baseline);
   CHECK(refused(with_baseline + s.run + " --json " + s.baseline) ==
         "precbench: --json: " + s.baseline + " is read, and would be lost; name another file");
@@ -173,7 +173,7 @@ TEST_CASE("bad input of the check gets one line and exit status 2", "[check]") {
   CHECK(file_text(s.baseline) == before);
 }
 
-TEST_CASE("the command that runs a case again adds its row to what was checked", "[check]") {
+TEST_CASE("check: the command of a failed case adds its record to the checked ones", "[check]") {
   const Sample s;
   const TempDirectory run;
   write_records(run, "records.jsonl", {kBf16});
@@ -187,10 +187,10 @@ TEST_CASE("the command that runs a case again adds its row to what was checked",
   };
   ends(folder, folder);
   ends(folder + "/records.jsonl", folder);
-  ends(s.run, "out/again");  // no folder of a sweep
+  ends(s.run, "out/again");  // not a sweep folder
 }
 
-TEST_CASE("lines that are no records are named, and their cases are missing", "[check]") {
+TEST_CASE("check: invalid lines are reported and their cases MISSING", "[check]") {
   const Sample s;
   Json newer = kMxfp8;
   newer["schema"] = 3;
@@ -204,10 +204,9 @@ TEST_CASE("lines that are no records are named, and their cases are missing", "[
     CHECK(contains(answer.text, problem));
 }
 
-TEST_CASE("a check of many cases takes as much longer as they are more, reading and writing included",
-          "[check]") {
+TEST_CASE("check: four times the cases take less than eight times the CPU time", "[check]") {
   const TempDirectory directory;
-  const auto seconds = [&](int cases) {  // of the program's processor time
+  const auto seconds = [&](int cases) {  // CPU time of the program
     std::vector<Record> records;
     for (int i = 0; i < cases; ++i) {
       records.push_back(samples::gpu_record("mxfp8", 250));
@@ -231,7 +230,7 @@ TEST_CASE("a check of many cases takes as much longer as they are more, reading 
   CHECK(many < 8 * few + 0.1);  // four times as many; quadratic would be 16
 }
 
-TEST_CASE("check: a file that does not fit loses neither the verdict nor the other files", "[check]") {
+TEST_CASE("check: an output that cannot be written loses neither the verdict nor other outputs", "[check]") {
   const Sample s;
   const std::string json = s.directory / "j.json";
   const Answer answer = check_says("--baseline " + s.baseline + " " + s.run +
@@ -242,7 +241,7 @@ TEST_CASE("check: a file that does not fit loses neither the verdict nor the oth
       "precbench: cannot write /dev/full: No space left on device; cannot write /dev/full: No "
       "space left on device\n"));
   CHECK(Json::parse(file_text(json))["exit"] == 1);
-  // An accepted baseline that does not fit leaves the old one.
+  // A failed --accept keeps the old baseline.
   const std::string before = file_text(s.baseline);
   const Answer accepted =
       output_of("(ulimit -f 1; " PRECBENCH_BINARY_DIR "/precbench check --accept --baseline " + s.baseline +
@@ -253,7 +252,7 @@ TEST_CASE("check: a file that does not fit loses neither the verdict nor the oth
   CHECK_FALSE(std::filesystem::exists(s.baseline + ".new"));
 }
 
-TEST_CASE("the check writes for people, CI systems and programs", "[check]") {
+TEST_CASE("check: writes text and Markdown and JUnit and JSON and annotations", "[check]") {
   const Sample s;
   const std::string junit = s.directory / "j.xml", json = s.directory / "j.json", md = s.directory / "c.md",
                     summary = s.directory.write("summary.md", "before\n");
@@ -262,7 +261,7 @@ TEST_CASE("the check writes for people, CI systems and programs", "[check]") {
                                    "GITHUB_ACTIONS=true GITHUB_STEP_SUMMARY=" + summary);
   CHECK(answer.status == 1);
   CHECK(contains(answer.text, "precbench check: 3 cases: 1 PASS, 1 SLOWER, 1 MISSING\n"));
-  // The case of the sample record has no defaults of the program; each value is a flag.
+  // The sample record's fields have no program defaults, so each value becomes a flag.
   CHECK(contains(answer.text, "\n  precbench run --model llama3.2-1b --recipe mxfp8 --seq 2048"));
   CHECK(contains(answer.text, "\n::error title=SLOWER%3A llama3.2-1b%2C mxfp8::tokens/s SLOWER, "));
   CHECK(contains(answer.text, "\n::warning title=MISSING%3A llama3.2-1b%2C rowwise::run MISSING"));
@@ -278,11 +277,11 @@ TEST_CASE("the check writes for people, CI systems and programs", "[check]") {
   CHECK(parsed["cases"][1]["verdict"] == "SLOWER");
   CHECK(parsed["cases"][1]["metrics"][0]["tolerance"] == 0.03);
   CHECK(parsed["cases"][2]["metrics"][0]["current"].is_null());
-  // Nothing is written that was not asked for.
+  // Nothing is written without request.
   CHECK_FALSE(contains(check_says("--baseline " + s.baseline + " " + s.run).text, "::error"));
 }
 
-TEST_CASE("texts of a record cannot break what reads the outputs", "[check]") {
+TEST_CASE("gate outputs: text of a record cannot break their formats", "[check]") {
   CaseResult one{"id",
                  {{"model", "a b"},
                   {"x; touch pwned #", 1},
@@ -305,7 +304,7 @@ TEST_CASE("texts of a record cannot break what reads the outputs", "[check]") {
   CHECK_FALSE(contains(gate_annotations({{old_form}, {}}, rerun_with_all_flags), "##["));
 }
 
-TEST_CASE("no text of a record is a workflow command", "[check]") {
+TEST_CASE("check: text of a record is never a workflow command", "[check]") {
   const TempDirectory directory;
   Record record = kMxfp8;
   record.case_fields["model"] = "::add-mask::hello";
@@ -321,14 +320,15 @@ TEST_CASE("no text of a record is a workflow command", "[check]") {
     const std::size_t end = answer.text.find("\n::" + word + "::\n");
     CHECK(end < answer.text.size());
     CHECK(answer.text.rfind("add-mask::hello") < end);
-    CHECK_FALSE(contains(answer.text, "::add-mask::hello"));  // parted as well, should the runner not stop
+    CHECK_FALSE(contains(answer.text, "::add-mask::hello"));  // split as well, in case the
+                                                              // runner does not stop
     return word;
   };
   CHECK(stopped() != stopped());
   CHECK_FALSE(contains(check_says(arguments).text, "stop-commands"));
 }
 
-TEST_CASE("the script of GPU runners ends with 1 where tests fail, however many", "[check]") {
+TEST_CASE("ci-gpu.sh: exits with 1 if tests fail however many", "[check]") {
   namespace fs = std::filesystem;
   const TempDirectory directory;
   const auto program = [&](const std::string& name, const std::string& text) {
@@ -343,10 +343,10 @@ TEST_CASE("the script of GPU runners ends with 1 where tests fail, however many"
   program("build/precbench_tests", "exit 42");
   CHECK(output_of(command).status == 1);
   program("build/precbench_tests", "");
-  CHECK(output_of(command).status == 3);  // the check's
+  CHECK(output_of(command).status == 3);  // status of the check
 }
 
-TEST_CASE("accepting makes and updates a baseline", "[check]") {
+TEST_CASE("check: --accept creates and updates a baseline", "[check]") {
   const TempDirectory directory;
   const std::string baseline = directory / "base.jsonl";
   const std::string first =
@@ -360,7 +360,7 @@ TEST_CASE("accepting makes and updates a baseline", "[check]") {
   CHECK(check_says("--baseline " + baseline + " " + second).status == 1);
   CHECK(check_says("--accept --baseline " + baseline + " " + second).status == 0);
   CHECK(check_says("--baseline " + baseline + " " + second).status == 0);
-  // Cases that this run did not have stay, in their place.
+  // Cases missing in this run stay in place.
   CHECK(
       check_says("--accept --baseline " + baseline + " " + write_records(directory, "third.jsonl", {kMxfp8}))
           .status == 0);
@@ -368,7 +368,7 @@ TEST_CASE("accepting makes and updates a baseline", "[check]") {
   REQUIRE(kept.records.size() == 2);
   CHECK(kept.records[0].record.timing->median_ms == 330);
   CHECK(kept.records[1].record.case_fields["recipe"] == "mxfp8");
-  // Another GPU's run takes the whole place.
+  // A run on another GPU replaces the whole baseline.
   Record other = kMxfp8;
   other.env->gpu->name = "NVIDIA B200";
   const Answer replaced =
@@ -378,7 +378,7 @@ TEST_CASE("accepting makes and updates a baseline", "[check]") {
                  "they are not compared; the old one is replaced whole, and kept as " + baseline + ".1\n"));
   CHECK(read_records({baseline}).records.size() == 1);
   CHECK(read_records({baseline + ".1"}).records.size() == 2);
-  // Nor does the name of that one act on the terminal.
+  // The name of the other GPU cannot control the terminal.
   other.env->gpu->name = "NVIDIA \x1b[2J\u009b31m";
   const std::string evil = directory / "evil.jsonl";
   CHECK(check_says("--accept --baseline " + evil + " " + write_records(directory, "other.jsonl", {other}))
@@ -386,7 +386,7 @@ TEST_CASE("accepting makes and updates a baseline", "[check]") {
   const Answer shown = check_says("--accept --baseline " + evil + " " + second);
   CHECK(shown.status == 0);
   CHECK(contains(shown.text, "NVIDIA  [2J 31m"));
-  // The CPU device is another kind of machine than any GPU.
+  // The CPU device differs in kind from every GPU.
   const std::string cpu = write_records(directory, "cpu.jsonl", {samples::cpu_record("bf16")});
   CHECK(contains(refusal_in(check_says("--baseline " + baseline + " " + cpu)), "none (the CPU device)"));
   CHECK(check_says("--accept --baseline " + baseline + " " + cpu).status == 0);
@@ -394,7 +394,7 @@ TEST_CASE("accepting makes and updates a baseline", "[check]") {
   CHECK(read_records({baseline + ".2"}).records.size() == 1);
   const std::string both = write_records(directory, "both.jsonl", {kBf16, samples::cpu_record("bf16")});
   CHECK(contains(refusal_in(check_says("--accept --baseline " + baseline + " " + both)), "mixes GPU models"));
-  // Nothing measured, nothing changed.
+  // Without a measured case the baseline is unchanged.
   const std::string before = file_text(baseline);
   const std::string failed =
       write_records(directory, "failed.jsonl", {samples::failed_record("mxfp8", Status::oom, "full")});
@@ -402,7 +402,7 @@ TEST_CASE("accepting makes and updates a baseline", "[check]") {
   CHECK(file_text(baseline) == before);
 }
 
-TEST_CASE("check and report: records come from standard input and from process substitution", "[check]") {
+TEST_CASE("check and report: records may come from standard input and process substitution", "[check]") {
   const Sample sample;
   const std::string program = PRECBENCH_BINARY_DIR "/precbench ";
   const auto says = [](const std::string& command) { return output_of("(" + command + ")"); };
@@ -416,7 +416,7 @@ TEST_CASE("check and report: records come from standard input and from process s
     CHECK(report.status == 0);
     CHECK(contains(report.text, ",standard input:2\n"));
   }
-  // A baseline may be one as well, but not both, and not one to be written.
+  // The baseline may be a stream as well, unless the run is the same stream or the baseline is written.
   const Answer baseline = says("cat " + sample.baseline + " | env -u GITHUB_ACTIONS -u GITHUB_STEP_SUMMARY " +
                                program + "check --baseline - " + sample.run);
   CHECK(baseline.status == 1);
@@ -434,7 +434,7 @@ TEST_CASE("check and report: records come from standard input and from process s
               .status == 0);
 }
 
-TEST_CASE("check: the command to run again can be pasted where the folder has spaces", "[check]") {
+TEST_CASE("check: the command of a failed case quotes folder names with spaces", "[check]") {
   const TempDirectory directory;
   const Sample sample;
   std::filesystem::create_directory(directory / "my run");

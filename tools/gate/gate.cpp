@@ -1,4 +1,4 @@
-// The verdicts of the regression gate.
+// Verdicts of the regression gate. See gate.h.
 #include "tools/gate/gate.h"
 
 #include <fmt/format.h>
@@ -22,13 +22,13 @@ using Json = nlohmann::ordered_json;
 const char* const kSpeed = "tokens/s";
 const char* const kMemory = "peak memory";
 
-/// Empty where nobody knows: a case that failed before it could tell.
+/// Returns the GPU model; empty if unknown, as for a case that failed early.
 std::string gpu_of(const LocatedRecord& located) {
   if (located.env().gpu) return located.env().gpu->name;
   return located.env().cpu || located.record.status == Status::ok ? "none (the CPU device)" : "";
 }
 
-/// The GPU models, or the method versions, of a set in words.
+/// Returns the GPU models of a set, joined.
 std::string gpus_of(const RecordSet& set) {
   Distinct names;
   for (const LocatedRecord& located : set.records) names.add(gpu_of(located));
@@ -42,7 +42,7 @@ std::string methods_of(const RecordSet& set) {
   return versions.joined();
 }
 
-/// A metric that the baseline has and the record of the run has not.
+/// Marks a metric that the baseline has and the run lacks.
 MetricResult lacking(MetricResult result) {
   result.verdict = GateVerdict::missing;
   result.reason = "the record of this run lacks it";
@@ -67,7 +67,7 @@ SpeedSample speed_sample(const Record& record) {
   return sample;
 }
 
-/// Why speeds of the two must not be compared, though they are of one GPU model or both of the CPU device.
+/// Returns why speeds on one GPU model, or on the CPU device, must still not be compared; empty if they may.
 std::string other_machine(const Match& match) {
   const Environment &was = match.baseline->env(), &is = match.current->env();
   if (was.gpu || is.gpu) return "";
@@ -77,7 +77,7 @@ std::string other_machine(const Match& match) {
   if (was.threads != is.threads)
     return fmt::format("speed not judged: the baseline ran with {} CPU threads, this with {}",
                        was.threads.value_or(0), is.threads.value_or(0));
-  // Records from before CPUs were told say nothing of them.
+  // Older records do not contain the CPUs.
   const auto was_cpus = cpus_for_threads(was), is_cpus = cpus_for_threads(is);
   if (was_cpus && is_cpus && was_cpus != is_cpus)
     return fmt::format(
@@ -131,7 +131,7 @@ std::optional<MetricResult> gate_memory(const Match& match, double tolerance) {
   return result;
 }
 
-/// The fields in which the cases' work differs, recipe first; the model and recipe if none does.
+/// Returns the labels of the cases: model, recipe and all fields that differ between cases.
 std::vector<std::string> labels_of(const std::vector<Match>& matches, const Workloads& workloads) {
   std::vector<std::string> keys = {"model", "recipe"};
   for (const Match& match : matches) {
@@ -158,7 +158,7 @@ std::vector<std::string> labels_of(const std::vector<Match>& matches, const Work
   return labels;
 }
 
-/// Versions that differ between the two: not a failure, but the first thing to know about one.
+/// Notes changed software versions: no failure, but the first thing to know about one.
 void note_software(const Match& match, Distinct& notes) {
   const Environment &was = match.baseline->env(), &is = match.current->env();
   const auto add = [&](const char* what, const std::optional<std::string>& a,

@@ -1,4 +1,4 @@
-// The verdict on the final loss, of a case by itself or among its seeds.
+// Verdict on the final loss, per case or over its seeds. See gate_loss.h.
 #include "tools/gate/gate_loss.h"
 
 #include <fmt/format.h>
@@ -12,7 +12,7 @@
 namespace precbench {
 namespace {
 
-/// Chance that the mean change of repeats of one commit leaves its interval, both sides together.
+/// Probability that the mean change of unchanged reruns is outside its interval, both sides combined.
 constexpr double kLossLevel = 0.01;
 
 constexpr std::size_t kFewestTogether = kFewestSeeds;
@@ -25,8 +25,8 @@ const Curve* curve_of(const LocatedRecord* located) {
   return located && located->record.training ? &located->record.training->loss : nullptr;
 }
 
-/// Why two curves tell too little, in one line; empty where they do not. How many steps a case does within its time
-/// differs from run to run; repeats of results/h200 have at least 0.45 of each other's.
+/// Returns why two curves are too short to compare, in one line; empty if they are not. The number of steps
+/// within a time limit varies: in results/h200 repeats have at least 0.45 times each other's steps.
 std::string too_short(std::size_t baseline, std::size_t current) {
   const std::size_t common = std::min(baseline, current);
   if (baseline == current || (4 * current >= baseline && common >= kFewestComparedSteps)) return "";
@@ -34,13 +34,13 @@ std::string too_short(std::size_t baseline, std::size_t current) {
                      plural(current, "step"), baseline);
 }
 
-/// Null where a curve has no end to speak of.
+/// Returns the final losses of both curves; null if a curve has none.
 std::optional<std::pair<double, double>> ends_of(const Match& match) {
   const Curve *was = curve_of(match.baseline), *is = curve_of(match.current);
   return was && is ? trailing_means_at_equal_steps(*was, *is) : std::nullopt;
 }
 
-/// In parts of the baseline's loss, of matches that can be compared; null for others.
+/// Returns the relative change of a comparable match; null for others.
 std::optional<double> change_of(const Match& match) {
   if (match.unfit) return std::nullopt;
   const auto ends = ends_of(match);
@@ -49,13 +49,14 @@ std::optional<double> change_of(const Match& match) {
   return ends->second / ends->first - 1;
 }
 
-/// Half the 99% interval of the mean of n values with this spread, or of one more value where `further`.
+/// Returns the half-width of the 99% interval of the mean of n values with this spread; of one more
+/// value if `further`.
 double half_interval(double sd, std::size_t n, bool further) {
   const double count = static_cast<double>(n);
   return student_t_quantile(1 - kLossLevel / 2, count - 1) * sd * std::sqrt(1 / count + (further ? 1 : 0));
 }
 
-/// Where 99% of further seeds would be, above `own`'s rest. `changes` holds `own`.
+/// Returns the upper end of the 99% prediction interval from all `changes` except `own`, which they contain.
 double highest_of_further_seeds(std::vector<double> changes, double own) {
   changes.erase(std::find(changes.begin(), changes.end(), own));
   const auto [mean, sd] = mean_and_spread(changes);

@@ -1,4 +1,4 @@
-// Is the loss of a run still the baseline's? The rules stand in gate.h.
+// Judges the final loss. See gate.h for the rules.
 #pragma once
 
 #include <map>
@@ -13,16 +13,16 @@ namespace precbench {
 
 class LossJudge {
  public:
-  /// Of all matches those count that can be judged. `workloads`: of the baseline's records. `tolerance`: a fraction; null:
-  /// kEmaTolerance, and seeds are judged together.
+  /// Uses all matches that can be judged. `workloads`: of the baseline's records. `tolerance`: a fraction;
+  /// null: kEmaTolerance, with seeds judged together.
   LossJudge(const std::vector<Match>& matches, const Workloads& workloads,
             const std::optional<double>& tolerance);
 
-  /// "final loss" of one of the matches. Null where the baseline has none.
+  /// Returns the metric "final loss" of a match. Null if the baseline has none.
   std::optional<MetricResult> judge(const Match& match) const;
 
  private:
-  /// The cases whose work differs in the seed at most.
+  /// Cases whose work differs at most in the seed.
   struct Seeds {
     std::vector<double> changes{};
     double mean = 0, half_interval = 0;  ///< of the changes

@@ -1,4 +1,4 @@
-// The loss of one case, and of a case with seeds: what passes, what is worse, and what nobody can tell.
+// Tests verdicts on the loss of one case and of several seeds.
 #include <cmath>
 #include <limits>
 
@@ -11,7 +11,7 @@ using samples::set_of;
 
 namespace {
 
-/// The verdicts on seeds whose losses changed by these fractions.
+/// Returns the verdicts on seeds whose losses changed by these fractions.
 std::vector<GateVerdict> verdicts(const std::vector<double>& changes, const GateRules& rules = {}) {
   std::vector<Record> baseline, current;
   for (std::size_t i = 0; i < changes.size(); ++i) {
@@ -31,7 +31,7 @@ std::vector<GateVerdict> verdicts(const std::vector<double>& changes, const Gate
 using Verdicts = std::vector<GateVerdict>;
 constexpr GateVerdict kPass = GateVerdict::pass, kWorse = GateVerdict::worse, kNoisy = GateVerdict::noisy;
 
-/// A case that ends by its noise, after that many steps.
+/// Returns a case with --steps auto that ended after this many steps.
 Record automatic(std::size_t steps) {
   Record record = samples::gpu_record("mxfp8", 250);
   record.case_fields["steps"] = "auto";
@@ -42,35 +42,35 @@ Record automatic(std::size_t steps) {
 
 }  // namespace
 
-TEST_CASE("a higher loss is WORSE, a lower one no repeat", "[gate]") {
+TEST_CASE("judge: a higher loss is WORSE and a lower one NOISY", "[gate]") {
   CHECK(verdicts({0.004}) == Verdicts{kWorse});
   CHECK(verdicts({-0.004}) == Verdicts{kNoisy});
   CHECK(verdicts({0.002}) == Verdicts{kPass});
-  CHECK(verdicts({-0.002, 0.004}) == Verdicts{kPass, kWorse});  // two seeds show no spread
+  CHECK(verdicts({-0.002, 0.004}) == Verdicts{kPass, kWorse});  // two seeds have no usable spread
   GateRules strict;
   strict.loss_tolerance = 0.001;
   CHECK(verdicts({0.002, 0, 0}, strict) == Verdicts{kWorse, kPass, kPass});
 }
 
-TEST_CASE("a mean outside the tolerance is no pass, however far the seeds lie apart", "[gate]") {
+TEST_CASE("judge: a mean loss outside the tolerance never passes however far the seeds scatter", "[gate]") {
   CHECK(verdicts({0.20, 0.25, 0.30}) == Verdicts(3, kNoisy));  // 25% +- 28.6%
   CHECK(verdicts({0.24, 0.25, 0.26}) == Verdicts(3, kWorse));
   CHECK(verdicts({0.012, -0.008, 0.008}) == Verdicts(3, kNoisy));
   CHECK(verdicts({-0.24, -0.25, -0.26}) == Verdicts(3, kNoisy));
 }
 
-TEST_CASE("a mean within the tolerance passes where its interval is within twice of it", "[gate]") {
-  // t(0.995, 2) = 9.92484: a spread of sd gives +- 5.7301 sd.
+TEST_CASE("judge: a mean loss within the tolerance passes if its interval is within twice of it", "[gate]") {
+  // t(0.995, 2) = 9.92484: a standard deviation of sd gives +- 5.7301 sd.
   CHECK(verdicts({-0.0008, 0, 0.0008}) == Verdicts(3, kPass));      // +- 0.458%
   CHECK(verdicts({-0.0009, 0, 0.0009}) == Verdicts(3, kNoisy));     // +- 0.516%
-  CHECK(verdicts({0.0020, 0.0022, 0.0026}) == Verdicts(3, kPass));  // the last alone would be WORSE
+  CHECK(verdicts({0.0020, 0.0022, 0.0026}) == Verdicts(3, kPass));  // the last seed alone would be WORSE
   CHECK(verdicts({0.0024, 0.0026, 0.0027}) == Verdicts(3, kWorse));
   std::vector<double> many(20, 0.0);
   many[0] = 0.003, many[1] = -0.003;
   CHECK(verdicts(many) == Verdicts(20, kPass));
 }
 
-TEST_CASE("no seed hides behind the mean", "[gate]") {
+TEST_CASE("judge: a single bad seed never passes behind a good mean", "[gate]") {
   CHECK(verdicts({99, 0, 0}) == Verdicts{kWorse, kNoisy, kNoisy});
   CHECK(verdicts({-0.9, 0, 0}) == Verdicts(3, kNoisy));
   std::vector<double> changes(40, 0.0);
@@ -81,7 +81,7 @@ TEST_CASE("no seed hides behind the mean", "[gate]") {
   changes[7] = -0.006;
   expected[7] = kNoisy;
   CHECK(verdicts(changes) == expected);
-  // Where the others lie far apart as well it may be one of them.
+  // If the others scatter as widely, it may be chance.
   for (std::size_t i = 0; i < changes.size(); ++i) changes[i] = i % 2 ? 0.0045 : -0.0045;
   changes[7] = 0.006;
   expected = Verdicts(40, kPass);
@@ -89,7 +89,7 @@ TEST_CASE("no seed hides behind the mean", "[gate]") {
   CHECK(verdicts(changes) == expected);
 }
 
-TEST_CASE("what does not change the work is no part of a case's name and parts no seeds", "[gate]") {
+TEST_CASE("judge: fields that do not change the work affect neither labels nor seeds", "[gate]") {
   std::vector<Record> baseline, current;
   for (const int seed : {1, 2, 3}) {
     baseline.push_back(samples::gpu_record("mxfp8", 250, 0, seed));
@@ -104,7 +104,7 @@ TEST_CASE("what does not change the work is no part of a case's name and parts n
   CHECK(result.cases.at(0).label == "llama3.2-1b, mxfp8, seed 1");
 }
 
-TEST_CASE("seeds of a model before and after an edit are not pooled", "[gate]") {
+TEST_CASE("judge: seeds of a model before and after an edit are not pooled", "[gate]") {
   std::vector<Record> baseline;
   for (const int version : {1, 2})
     for (const int seed : {1, 2}) {
@@ -116,13 +116,13 @@ TEST_CASE("seeds of a model before and after an edit are not pooled", "[gate]") 
   for (double& loss : current[0].training->loss) loss += 0.05;
   const GateResult result = judge(set_of(baseline), set_of(current), {});
   CHECK(result.cases.at(0).verdict() == GateVerdict::worse);
-  CHECK(result.cases.at(1).verdict() == GateVerdict::pass);  // of one version, two seeds: each for itself
+  CHECK(result.cases.at(1).verdict() == GateVerdict::pass);  // two seeds of one version are judged separately
   CHECK(result.cases.at(0).label == "mini.json (version 1), mxfp8, seed 1");
   REQUIRE(result.notes.size() == 1);
   CHECK(contains(result.notes[0], "in the baseline mini.json changed between these cases: version 1 from"));
 }
 
-TEST_CASE("losses are compared after equal numbers of steps", "[gate]") {
+TEST_CASE("judge: losses are compared after equal numbers of steps", "[gate]") {
   const Record base = automatic(100);
   Record longer = automatic(100);
   longer.training->loss.resize(150, 1);
@@ -135,7 +135,7 @@ TEST_CASE("losses are compared after equal numbers of steps", "[gate]") {
   CHECK(verdict_on(base, worse) == GateVerdict::worse);
 }
 
-TEST_CASE("a curve that tells too little is NOISY", "[gate]") {
+TEST_CASE("judge: a curve that is too short is NOISY", "[gate]") {
   const auto reason = [](const Record& baseline, const Record& current) {
     const MetricResult result = metric_of(judge_one(baseline, current), "final loss");
     CHECK(result.verdict == GateVerdict::noisy);
@@ -143,9 +143,9 @@ TEST_CASE("a curve that tells too little is NOISY", "[gate]") {
   };
   CHECK(reason(automatic(100), automatic(24)) ==
         "24 steps here and 100 in the baseline tell too little: raise --time-limit");
-  // Cut to 5 entries it is shorter than its own timing says.
+  // Cut to 5 entries it contradicts its own timing.
   CHECK(verdict_of(judge_one(automatic(100), automatic(5)), "run") == GateVerdict::noisy);
-  // Nor does it help to cut the timing, too.
+  // Cutting the timing as well does not help.
   const auto short_run = [](std::size_t steps) {
     Record record = automatic(steps);
     samples::set_samples(record, std::vector<double>(1, 250));
@@ -155,11 +155,11 @@ TEST_CASE("a curve that tells too little is NOISY", "[gate]") {
   CHECK(contains(reason(automatic(100), short_run(5)), "5 steps here and 100 in the baseline"));
   CHECK(contains(reason(automatic(20), short_run(10)), "10 steps here and 20 in the baseline"));
   CHECK(contains(reason(short_run(10), automatic(20)), "20 steps here and 10 in the baseline"));
-  // Curves that are as long as each other are compared whole.
+  // Curves of equal length are compared entirely.
   CHECK(verdict_of(judge_one(short_run(10), short_run(10)), "final loss") == GateVerdict::pass);
 }
 
-TEST_CASE("a loss that is no number, or makes no sense, is no pass", "[gate]") {
+TEST_CASE("judge: a loss that is not finite or nonsensical never passes", "[gate]") {
   const Record base = samples::gpu_record("mxfp8", 250);
   Record broken = base;
   broken.training->loss.back() = std::nan("");

@@ -1,4 +1,4 @@
-// Which of the baseline's cases can be judged.
+// Matches cases and excludes those that cannot be judged. See gate_match.h.
 #include "tools/gate/gate_match.h"
 
 #include <fmt/format.h>
@@ -14,7 +14,7 @@
 namespace precbench {
 namespace {
 
-/// A case that left no measurement. Out of memory is as big as can be, and diverged as bad.
+/// Returns the verdict on a failed case. Out of memory counts as BIGGER, diverged as WORSE.
 MetricResult without_measurement(const Record& record) {
   const std::string reason =
       fmt::format("the run ended {}: {}", name_of(record.status), record.error.value_or("no reason known"));
@@ -25,7 +25,7 @@ MetricResult without_measurement(const Record& record) {
   return Match::whole(GateVerdict::missing, reason);
 }
 
-/// Who ran the experts' products: for all at once or one by one.
+/// Returns the implementation of the experts' GEMMs: grouped or one by one.
 std::string grouped_of(const Record& record) {
   return record.moe && record.moe->grouped ? "grouped by " + *record.moe->grouped : "";
 }
@@ -43,8 +43,8 @@ void refuse_other_path(const Match& match) {
   refuse(grouped_of(baseline), grouped_of(current));
 }
 
-/// Of a case that nothing answers: which record of the run no baseline has and differs in one field alone. Not looked for where
-/// there are very many.
+/// Explains a missing case by an unmatched record of the run that differs in a single field.
+/// Skipped for large runs.
 std::string why_missing(const LocatedRecord& baseline, const RecordSet& current, const Answers& found) {
   constexpr std::size_t kMost = 1000;
   const std::string reason = "no record of this case";

@@ -1,4 +1,4 @@
-// Which record of a run answers which of the baseline, and whether there is anything to judge between the two.
+// Matches records of a run with those of the baseline, and decides if a pair can be judged.
 #pragma once
 
 #include <optional>
@@ -11,18 +11,19 @@
 
 namespace precbench {
 
-/// A measured case of the baseline, and the record of the run that answers it (gate_work.h).
+/// A measured case of the baseline, and the matching record of the run (gate_work.h).
 struct Match {
   const LocatedRecord* baseline;
-  const LocatedRecord* current;       ///< null: not measured
-  std::optional<MetricResult> unfit;  ///< why no metric of it can be judged; null: all can
+  const LocatedRecord* current;       ///< null if not measured
+  std::optional<MetricResult> unfit;  ///< why no metric can be judged; null if they can
 
-  /// For the metric "run", which is none: a verdict on the case as a whole.
+  /// Returns a verdict on the case as a whole, as metric "run".
   static MetricResult whole(GateVerdict verdict, std::string reason);
 };
 
-/// One for every measured case of the baseline, in its order. Notes name the cases that only one side has. Throws
-/// InvalidInput where a side has a case of two machines, or one that is native on one side and emulated on the other.
+/// Returns one match for each measured case of the baseline, in its order. Notes name cases that only one
+/// side has. Throws InvalidInput if a side has one case from two machines, or if a case is native on one side
+/// and emulated on the other.
 std::vector<Match> match_cases(const RecordSet& baseline, const RecordSet& current, Distinct& notes);
 
 }  // namespace precbench

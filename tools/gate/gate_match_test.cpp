@@ -1,4 +1,5 @@
-// What the gate does not judge: other work under one id, records that nobody can rely on. And how long it takes.
+// Tests what the gate does not judge: different work under one id, and unreliable records. Also
+// tests its running time.
 #include "tools/gate/gate_match.h"
 
 #include <ctime>
@@ -14,7 +15,7 @@ namespace {
 
 const Record kBase = samples::gpu_record("mxfp8", 250);
 
-/// What the gate says of a run whose record was changed.
+/// Returns the verdict on a run whose record was changed.
 template <class Change>
 MetricResult after(Change&& change, const Record& base = kBase) {
   Record record = base;
@@ -24,7 +25,7 @@ MetricResult after(Change&& change, const Record& base = kBase) {
 
 }  // namespace
 
-TEST_CASE("other work under one id is MISSING, never a pass", "[gate]") {
+TEST_CASE("judge: different work under one id is MISSING", "[gate]") {
   const auto seen = [](auto&& change, const std::string& difference) {
     const MetricResult result = after(change);
     CHECK(result.verdict == GateVerdict::missing);
@@ -51,7 +52,7 @@ TEST_CASE("other work under one id is MISSING, never a pass", "[gate]") {
        "training.converted_layers is layers.0.k_proj at f:1, but none at f:1");
 }
 
-TEST_CASE("what is no work, or what the baseline did not know yet, parts no records", "[gate]") {
+TEST_CASE("judge: fields that are no work or unknown to the baseline do not prevent a match", "[gate]") {
   Record run = kBase;
   run.case_fields["time_limit"] = 5;
   run.case_fields["save_final"] = "w.safetensors";
@@ -63,7 +64,7 @@ TEST_CASE("what is no work, or what the baseline did not know yet, parts no reco
   CHECK(judge_one(base, run).exit_status() == 0);
 }
 
-TEST_CASE("a case whose formats changed is no pass, whatever else is judged", "[gate]") {
+TEST_CASE("judge_formats: a changed format is WORSE and a missing one MISSING", "[gate]") {
   Record run = kBase;
   run.quantization[0].format = "e5m2 1x128 f32";
   GateResult result = judge_one(kBase, run);
@@ -72,12 +73,11 @@ TEST_CASE("a case whose formats changed is no pass, whatever else is judged", "[
   run.quantization.clear();
   CHECK(verdict_of(judge_one(kBase, run), "formats") == GateVerdict::missing);
   run = kBase;
-  run.quantization.push_back(
-      {"fprop.b", "e4m3 1x128 f32", 0.0, 0.0, 31.0});  // a role that is looked at since
+  run.quantization.push_back({"fprop.b", "e4m3 1x128 f32", 0.0, 0.0, 31.0});  // a new role
   CHECK(judge_one(kBase, run).exit_status() == 0);
 }
 
-TEST_CASE("a first step that changes fewer parameters is no pass", "[gate]") {
+TEST_CASE("judge_updates: a first step that changes fewer parameters is WORSE", "[gate]") {
   Record run = kBase;
   run.training->params_changed = 0;
   CHECK(metric_of(judge_one(kBase, run), "updates").verdict == GateVerdict::worse);
@@ -89,7 +89,7 @@ TEST_CASE("a first step that changes fewer parameters is no pass", "[gate]") {
   CHECK(judge_one(run, kBase).exit_status() == 0);
 }
 
-TEST_CASE("one case on two machines is refused, on either side", "[gate]") {
+TEST_CASE("judge: one case on two machines is refused on either side", "[gate]") {
   const Record here = samples::cpu_record("bf16");
   Record there = here;
   there.env->cpu = "EPYC 9654";
@@ -99,7 +99,7 @@ TEST_CASE("one case on two machines is refused, on either side", "[gate]") {
                    "f:1 and f:2 are one case on two machines"));
 }
 
-TEST_CASE("a record that contradicts itself is NOISY, on either side", "[gate]") {
+TEST_CASE("judge: a record that contradicts itself is NOISY on either side", "[gate]") {
   const MetricResult result = after([](Record& r) { r.metrics->tokens_per_s = 99999999; });
   CHECK(result.verdict == GateVerdict::noisy);
   CHECK(contains(result.reason, "f:1 contradicts itself: metrics.tokens_per_s is 99999999, but"));
@@ -109,7 +109,7 @@ TEST_CASE("a record that contradicts itself is NOISY, on either side", "[gate]")
   CHECK(judge_one(kBase, cut).exit_status() == 3);
 }
 
-TEST_CASE("one of two records of which nobody knows the newer is NOISY", "[gate]") {
+TEST_CASE("judge: a case with two records of ambiguous age is NOISY", "[gate]") {
   RecordSet run = set_of({kBase});
   run.undecided = {kBase.id};
   const GateResult result = judge(set_of({kBase}), run, {});
@@ -117,7 +117,7 @@ TEST_CASE("one of two records of which nobody knows the newer is NOISY", "[gate]
   CHECK(result.exit_status() == 3);
 }
 
-TEST_CASE("a check of many cases takes a time that grows as they do", "[gate]") {
+TEST_CASE("judge: four times the cases take less than eight times the CPU time", "[gate]") {
   const auto seconds = [](int cases, auto&& change) {
     std::vector<Record> records;
     for (int i = 0; i < cases; ++i) {
@@ -125,7 +125,7 @@ TEST_CASE("a check of many cases takes a time that grows as they do", "[gate]") 
       change(records.back(), i);
     }
     const RecordSet set = set_of(records);
-    double fewest = 1e9;  // a shared machine may halt one try
+    double fewest = 1e9;  // other load may interrupt one attempt
     for (int attempt = 0; attempt < 2; ++attempt) {
       const std::clock_t start = std::clock();
       CHECK(judge(set, set, {}).exit_status() == 0);
@@ -137,7 +137,7 @@ TEST_CASE("a check of many cases takes a time that grows as they do", "[gate]") 
     const double few = seconds(500, change), many = seconds(2000, change);
     CAPTURE(few, many);
     CHECK(many < 8 * few + 0.05);  // four times as many; quadratic would be 16
-    CHECK(many < 5);               // seconds of the slowest build; 0.2 in Release
+    CHECK(many < 5);               // seconds, with the slowest build; 0.2 in Release
   };
   SECTION("seeds of one work") {
     grows_as_they_do([](Record&, int) {});

@@ -1,14 +1,14 @@
-// Does a run still compute the same? What it quantizes has the formats that it had, and two numbers that a training
-// step gives before its rounding errors have grown stay within their bands. The bands stand between what the same
-// commit shows where sums are rounded in another order and what the smallest change of a recipe does, which is the rounding
-// of its scales. Other orders were those of OpenBLAS's kernels for five CPUs: eight recipes, ten steps of the tiny model. The
-// CPU device has one order on every CPU (kernels/cpu/gemm.h); a GPU's library has its own.
+// Detects changes of the computation. Quantization formats must stay the same, and two quantities that a
+// training step shows before rounding errors grow must stay within bands. The bands lie between the effect of
+// another summation order at the same commit and that of the smallest change of a recipe, another rounding of
+// its scales. Other summation orders were those of OpenBLAS's kernels for five CPUs: eight recipes, ten steps
+// of the tiny model. The CPU device has one order on every CPU (kernels/cpu/gemm.h); a GPU's library has its
+// own.
 //
 //                                   other order    other rounding of scales     band
 //   loss of the first step          1.5e-5         1.2e-4                       5e-5
 //   SQNR, median over the roles     0.05 dB        0.3 dB                       0.15 dB
-//   SQNR of one role                1.2 dB                                      3 dB (half of what one
-//   mantissa bit is)
+//   SQNR of one role                1.2 dB                                      3 dB (half a mantissa bit)
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@
 namespace precbench {
 namespace {
 
-constexpr double kFirstLossBand = 5e-5;  // of the loss
+constexpr double kFirstLossBand = 5e-5;  // relative to the loss
 constexpr double kMedianBand = 0.15;     // dB
 constexpr double kRoleBand = 3;          // dB
 
@@ -45,7 +45,7 @@ Roles with_noise(const Record& record) {
   return roles;
 }
 
-/// Over the roles of the baseline, as far as these have them.
+/// Returns the median SQNR over the baseline's roles that `these` have.
 std::optional<double> median_sqnr(const Roles& baseline, const Roles& these) {
   std::vector<double> values;
   for (const auto& [role, stats] : these)

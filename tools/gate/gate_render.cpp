@@ -1,4 +1,4 @@
-// One result, five formats.
+// Renders one result in five formats. See gate_render.h.
 #include "tools/gate/gate_render.h"
 
 #include <fmt/format.h>
@@ -30,7 +30,7 @@ std::string value_text(const MetricResult& metric, const std::optional<double>& 
   return fmt::format("{:.0f}", *value);
 }
 
-/// "SLOWER -4.1%": tokens/s in the sense of tokens/s, though the judgement is by step time.
+/// Returns "SLOWER -4.1%". Converts the change in step time to one in tokens/s.
 std::string cell(const MetricResult& metric) {
   if (!metric.change) return name_of(metric.verdict);
   const bool speed = metric.unit == "tokens/s";
@@ -38,7 +38,8 @@ std::string cell(const MetricResult& metric) {
   return fmt::format("{} {:+.{}f}%", name_of(metric.verdict), 100 * change, metric.unit == "nats" ? 3 : 1);
 }
 
-/// "peak memory BIGGER, 10.00 GiB -> 10.25 GiB: +2.50%, 2.00% are allowed", one line per metric.
+/// Returns one line per failed metric: "peak memory BIGGER, 10.00 GiB -> 10.25 GiB: +2.50%,
+/// 2.00% are allowed".
 std::vector<std::string> complaints(const CaseResult& result) {
   std::vector<std::string> lines;
   for (const MetricResult& metric : result.metrics) {
@@ -169,7 +170,7 @@ std::string gate_annotations(const GateResult& result, const RerunCommand& rerun
                         annotation_property(fmt::format("{}: {}", name_of(one.verdict()), one.label)),
                         annotation_message(joined(lines, "\n")));
   }
-  // The other form of a workflow command acts anywhere in a line.
+  // The older form of workflow commands is active anywhere in a line.
   const std::string_view old_form = "##[";
   for (std::size_t at = 0; (at = text.find(old_form, at)) != std::string::npos;) text.replace(at, 3, "## [");
   return text;

@@ -1,4 +1,4 @@
-// The gate's result as text: for a terminal, for a job summary, for CI systems, for programs.
+// Renders the gate's result: for terminals, job summaries, CI systems and programs.
 #pragma once
 
 #include <functional>
@@ -8,30 +8,30 @@
 
 namespace precbench {
 
-/// The command that runs a case again, from its fields.
+/// Returns the command that runs a case again, from its fields.
 using RerunCommand = std::function<std::string(const nlohmann::ordered_json& fields)>;
 
-/// "precbench run --model tiny ...": every field as a flag, but for names that no flag has. A program that knows the
-/// defaults leaves those out.
+/// Returns "precbench run --model tiny ..." with every field as a flag, except names that no flag can have. A
+/// program that knows the defaults can omit those.
 std::string rerun_with_all_flags(const nlohmann::ordered_json& fields);
 
-/// A summary, a table of all cases, the failing ones with their reasons, the notes; then the commands that
-/// run the failing cases again, each whole on its line.
+/// Returns a summary, a table of all cases, the failed ones with reasons, and the notes; then the commands
+/// that rerun failed cases, each on one line.
 std::string gate_term(const GateResult& result, const std::string& baseline, const RerunCommand& rerun);
 std::string gate_markdown(const GateResult& result, const std::string& baseline, const RerunCommand& rerun);
 
-/// "2 of 8 cases: 1 SLOWER, 1 MISSING"
+/// Returns "2 of 8 cases: 1 SLOWER, 1 MISSING".
 std::string gate_summary(const GateResult& result);
 
-/// JUnit XML: a test case per case; a regression is a failure, what is inconclusive an error.
+/// Returns JUnit XML with one test case per case; a regression is a failure, an inconclusive case an error.
 std::string gate_junit(const GateResult& result, const RerunCommand& rerun);
 
-/// GitHub workflow commands, one line for each case that did not pass: ::error for a regression, else
-/// ::warning.
+/// Returns GitHub workflow commands, one line for each case that did not pass: ::error for a
+/// regression, else ::warning.
 std::string gate_annotations(const GateResult& result, const RerunCommand& rerun);
 
-/// {baseline, exit, summary, cases: [{id, case, label, verdict, rerun, metrics: [...]}], notes}. Null where
-/// unknown.
+/// Returns {baseline, exit, summary, cases: [{id, case, label, verdict, rerun, metrics: [...]}],
+/// notes}. Null if unknown.
 nlohmann::ordered_json gate_json(const GateResult& result, const std::string& baseline,
                                  const RerunCommand& rerun);
 

@@ -1,4 +1,4 @@
-// What simulations of the gate have in common: dice, and records that are committed here, whose noise they take.
+// Shared by the gate's simulations: a random generator, and committed records as the source of noise.
 #pragma once
 
 #include <map>
@@ -11,7 +11,7 @@ namespace precbench::gate_testing {
 
 inline constexpr int kTrials = 1000;
 
-/// Its own generator, as a library's distributions differ from another's.
+/// Portable random generator; the standard library's distributions differ between implementations.
 class Dice {
  public:
   explicit Dice(std::uint64_t seed) : engine_(seed) {}
@@ -28,9 +28,9 @@ class Dice {
   std::mt19937_64 engine_;
 };
 
-/// Committed records of one id in different files: one work, measured twice on H200s by one commit, on one day but not in one
-/// session. Both orders of each pair. `results`: that folder, with
-/// its slash.
+/// Returns pairs of committed records with equal ids from different files: the same work, measured twice on
+/// H200s with one commit, on one day but in different sessions. Contains both orders of each pair. `results`:
+/// that folder, with a trailing slash.
 inline std::vector<std::pair<Record, Record>> committed_repeats(const std::string& results) {
   std::map<std::string, std::vector<Record>> by_id;
   for (const char* path : {"h200/repeats/once.jsonl", "h200/repeats/again.jsonl", "h200/interleaved"})

@@ -1,5 +1,5 @@
-// How often the gate is wrong on losses and on memory. Planted regressions, none of which may pass, and repeats without
-// a change, of which fewer than one in a hundred may fail, with the noise of records that are committed here.
+// Measures error rates of the gate for loss and memory. Injected regressions must never pass; unchanged
+// reruns may fail in less than 1% of trials. The noise is that of committed records.
 #include <cmath>
 
 #include "results/statistics.h"
@@ -13,8 +13,8 @@ namespace {
 
 const std::string kResults = PRECBENCH_SOURCE_DIR "/results/";
 
-/// How far the losses of committed repeats lie apart after equal numbers of steps, as fractions: 0.017% in the root
-/// mean square, 0.046% at most.
+/// Returns the relative differences of final losses between committed repeats after equal numbers of steps:
+/// RMS 0.017%, at most 0.046%.
 std::vector<double> loss_noise() {
   std::vector<double> noise;
   for (const auto& [a, b] : committed_repeats(kResults)) {
@@ -24,7 +24,7 @@ std::vector<double> loss_noise() {
   return noise;
 }
 
-/// How many of the cases of one check pass, whose seeds' losses change by these fractions.
+/// Returns the number of passing cases of a check in which the seeds' losses change by these fractions.
 int passing(const std::vector<double>& changes) {
   static const std::vector<Record> kSeeds = [] {
     std::vector<Record> records;
@@ -42,7 +42,7 @@ int passing(const std::vector<double>& changes) {
   }));
 }
 
-/// Regressions that are `size` in the mean of the seeds, and reach each in another measure.
+/// Returns regressions with mean `size` over the seeds, of varying size.
 std::vector<double> planted_losses(int seeds, double size, Dice& dice) {
   std::vector<double> changes;
   for (int i = 0; i < seeds; ++i) changes.push_back(dice.between(0.5, 1.5));
@@ -53,15 +53,16 @@ std::vector<double> planted_losses(int seeds, double size, Dice& dice) {
 
 }  // namespace
 
-TEST_CASE("of 1,000 planted losses above twice the tolerance none passes, of 1,000 repeats 99% do",
-          "[gate][simulation]") {
+TEST_CASE(
+    "gate simulation: none of 1000 injected losses above twice the tolerance passes and 99% of reruns do",
+    "[gate][simulation]") {
   const int seeds = GENERATE(1, 3, 8);
   CAPTURE(seeds);
   Dice dice(2026 + static_cast<std::uint64_t>(seeds));
   const std::vector<double> noise = loss_noise();
   int missed = 0, false_alarms = 0;
   for (int trial = 0; trial < kTrials; ++trial) {
-    // From just above twice the tolerance to a hundred times of it, small ones as often as large ones.
+    // Log-uniform from just above twice the tolerance to a hundred times the tolerance.
     std::vector<double> worse =
         planted_losses(seeds, kEmaTolerance * 2.001 * std::pow(50, dice.between(0, 1)), dice);
     std::vector<double> repeat(worse.size());
@@ -74,8 +75,9 @@ TEST_CASE("of 1,000 planted losses above twice the tolerance none passes, of 1,0
   CHECK(false_alarms * 100 < kTrials);
 }
 
-TEST_CASE("with ten times the noise between seeds a loss above twice the tolerance does not pass either",
-          "[gate][simulation]") {
+TEST_CASE(
+    "gate simulation: with ten times the noise between seeds a loss above twice the tolerance does not pass",
+    "[gate][simulation]") {
   const int seeds = GENERATE(3, 8);
   CAPTURE(seeds);
   Dice dice(10);
@@ -86,10 +88,10 @@ TEST_CASE("with ten times the noise between seeds a loss above twice the toleran
     for (double& change : changes) change = 2.001 * kEmaTolerance + 10 * dice.one_of(noise);
     missed += passing(changes) > 0;
   }
-  CHECK(missed * 200 <= kTrials);  // the interval's level: 0.5% on one side
+  CHECK(missed * 200 <= kTrials);  // level of the interval: 0.5% on one side
 }
 
-TEST_CASE("committed repeats pass as they are", "[gate][simulation]") {
+TEST_CASE("gate simulation: committed repeats pass", "[gate][simulation]") {
   for (const auto& [a, b] : committed_repeats(kResults)) {
     const GateResult result = judge_one(a, b);
     CAPTURE(a.id);
@@ -98,8 +100,9 @@ TEST_CASE("committed repeats pass as they are", "[gate][simulation]") {
   }
 }
 
-TEST_CASE("of 1,000 planted peaks above twice the tolerance none passes, and no repeat is BIGGER",
-          "[gate][simulation]") {
+TEST_CASE(
+    "gate simulation: none of 1000 injected peaks above twice the tolerance passes and no rerun is BIGGER",
+    "[gate][simulation]") {
   Dice dice(5);
   const auto repeats = committed_repeats(kResults);
   GateRules rules;

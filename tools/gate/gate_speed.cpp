@@ -1,4 +1,4 @@
-// Is a run slower than its baseline? The rules stand in gate.h.
+// Judges speed. See gate.h for the rules.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,21 +13,22 @@
 namespace precbench {
 namespace {
 
-/// On each side of a mean's interval the chance that the true mean lies beyond it.
+/// Probability beyond each end of a mean's interval.
 constexpr double kBeyond = 0.0025;
 
-/// The step times of one side, and by how much their middle and their mean are uncertain, in parts of these: half a
-/// median's 95% and half a mean's 99.5% interval.
+/// Step times of one side in ms; the blurs are relative half-widths of the median's 95% and of the
+/// mean's 99.5% interval.
 struct StepTimes {
   SampleStatistics spread;
   double median_blur;
-  double slowest;          ///< but for one
-  double mean, mean_blur;  ///< the slowest step counts as the second slowest
-  double between;          ///< what the host's clock saw beyond the device's
-  double whole;            ///< the mean of all, the slowest included, with `between`
+  double slowest;          ///< second slowest step
+  double mean, mean_blur;  ///< with the slowest step replaced by the second slowest
+  double between;          ///< ms per step by the host's clock beyond the device's
+  double whole;            ///< mean of all steps, including the slowest and `between`
 };
 
-/// The samples with the largest lowered to the second largest, in another order, which ends with these. At least two.
+/// Returns the samples, reordered, with the largest lowered to the second largest at the end.
+/// Needs two samples.
 std::vector<double> with_peak_lowered(std::vector<double> samples) {
   const auto second = samples.end() - 2;
   std::nth_element(samples.begin(), second, samples.end());
@@ -35,43 +36,43 @@ std::vector<double> with_peak_lowered(std::vector<double> samples) {
   return samples;
 }
 
-/// `with_host`: both sides know the host's clock.
+/// Returns the step times. `with_host`: both sides have the host's clock.
 StepTimes step_times(const SpeedSample& sample, bool with_host) {
   const std::size_t count = sample.step_ms.size();
   const double n = static_cast<double>(count);
   StepTimes times{*sample_statistics(sample.step_ms), 0, 0, 0, 0, 0, 0};
-  // Half the width of a median's notch (McGill, Tukey and Larsen, 1978), with q3 - min for the interquartile
-  // range, which may be 0 by chance where samples are few.
+  // Half-width of a median's notch (McGill, Tukey and Larsen, 1978), with q3 - min instead of the
+  // interquartile range, which may be 0 by chance with few samples.
   times.median_blur = 1.57 * (times.spread.q3 - times.spread.min) / times.spread.median / std::sqrt(n);
   const std::vector<double> lowered = with_peak_lowered(sample.step_ms);
   const auto [mean, sd] = mean_and_spread(lowered);
   times.slowest = lowered.back();
   times.mean = mean;
-  // n - 2 degrees of freedom: the lowered sample says nothing of its own.
+  // n - 2 degrees of freedom, since the lowered sample carries no information.
   times.mean_blur = student_t_quantile(1 - kBeyond, n - 2) * sd / mean / std::sqrt(n);
   if (with_host) times.between = std::max(0.0, *sample.between_ms);
   times.whole = std::accumulate(sample.step_ms.begin(), sample.step_ms.end(), 0.0) / n + times.between;
   return times;
 }
 
-/// How much longer one side's step takes, as a fraction, and half the interval of that.
+/// Relative change of a step time, with the half-width of its interval.
 struct Change {
   double size, blur;
   double low() const { return size - blur; }
   double high() const { return size + blur; }
-  /// The same in clock cycles, where this run's clock is `clocks` times the baseline's.
+  /// Returns the change in clock cycles; `clocks` is this run's clock relative to the baseline's.
   Change in_cycles(double clocks) const { return {(1 + size) * clocks - 1, blur}; }
   std::string text() const { return fmt::format("{:+.2f}% +-{:.2f}%", 100 * size, 100 * blur); }
 };
 
-/// Whether this run's clock is where the program's own draw of power put it: nothing but the power cap held
-/// it down, and the cap is the baseline's. Heat, a slowdown or another limit come from outside the program.
+/// Returns true if only the power cap, equal to the baseline's, lowered this run's clock. Then the clock
+/// depends on the program's own power draw, unlike with heat, a slowdown or another limit.
 bool clock_follows_power(const SpeedSample& baseline, const SpeedSample& current) {
   return current.throttle_reasons == std::vector<std::string>{"sw_power_cap"} && baseline.power_limit_w &&
          baseline.power_limit_w == current.power_limit_w;
 }
 
-/// What makes more samples. A fixed number of steps knows no time limit, and is part of the case.
+/// Returns how to get more samples. A fixed number of steps ignores the time limit and is part of the case.
 const char* remedy(const SpeedSample& fewer) {
   return fewer.stop_reason == StopReason::fixed_steps
              ? "raise --steps, or leave it out, and --accept a new baseline"
@@ -81,10 +82,10 @@ const char* remedy(const SpeedSample& fewer) {
 struct Opinion {
   GateVerdict verdict = GateVerdict::pass;
   std::string reason{};
-  double change = 0;  ///< what it stands on
+  double change = 0;  ///< change that the verdict is based on
 };
 
-/// Of two sides with enough samples each, whose steps take time.
+/// Judges two sides with enough samples and positive step times.
 Opinion compare(const SpeedSample& baseline, const SpeedSample& current, double tolerance) {
   const bool with_host = baseline.between_ms && current.between_ms;
   const StepTimes was = step_times(baseline, with_host), is = step_times(current, with_host);
@@ -92,7 +93,7 @@ Opinion compare(const SpeedSample& baseline, const SpeedSample& current, double 
   const Change mean{is.mean / was.mean - 1, std::hypot(was.mean_blur, is.mean_blur)};
   const Change host{(is.mean + is.between) / (was.mean + was.between) - 1, mean.blur};
   const double whole = is.whole / was.whole - 1;
-  // A change of exactly the tolerance counts as one, whatever the last bit says.
+  // A change equal to the tolerance up to rounding counts as reaching it.
   constexpr double kRounding = 1e-9;
   const double limit = tolerance - kRounding;
   const bool known = baseline.sm_clock_mhz && current.sm_clock_mhz && *baseline.sm_clock_mhz > 0;

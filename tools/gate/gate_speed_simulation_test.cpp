@@ -1,5 +1,5 @@
-// How often the gate is wrong on speed. Planted slow-downs, none of which may pass, and repeats without a change, of
-// which fewer than one in a hundred may fail, with the noise of records that are committed here.
+// Measures error rates of the gate for speed. Injected slowdowns must never pass; unchanged reruns may fail
+// in less than 1% of trials. The noise is that of committed records.
 #include <algorithm>
 #include <cmath>
 
@@ -22,14 +22,14 @@ SpeedSample sample_of(const Record& record) {
   return sample;
 }
 
-/// `count` of its step times, drawn with replacement.
+/// Returns `count` step times drawn with replacement.
 SpeedSample drawn(const SpeedSample& from, std::size_t count, Dice& dice) {
   SpeedSample to = from;
   to.step_ms.clear();
   for (std::size_t i = 0; i < count; ++i) to.step_ms.push_back(dice.one_of(from.step_ms));
   return to;
 }
-/// As many as there are.
+/// Returns a bootstrap sample of the same size.
 SpeedSample resampled(const SpeedSample& from, Dice& dice) { return drawn(from, from.step_ms.size(), dice); }
 
 SpeedSample longer_by(SpeedSample sample, double longer) {
@@ -41,7 +41,7 @@ bool passes(const SpeedSample& baseline, const SpeedSample& current) {
   return exit_status(judge_speed(baseline, current, kTolerance).verdict) == kCheckPassed;
 }
 
-/// Two measurements of one work, both with the noise within a run and that between runs.
+/// Two measurements of the same work, with noise within and between runs.
 struct SpeedPair {
   SpeedSample baseline, current;
 };
@@ -60,10 +60,10 @@ std::vector<SpeedSample> committed_samples(const std::string& file, const std::s
   return samples;
 }
 
-/// From just above twice the tolerance to fifty times that, small ones as often as large ones.
+/// Returns a slowdown, log-uniform from just above twice to a hundred times the tolerance.
 double planted(Dice& dice) { return 2.01 * kTolerance * std::pow(50, dice.between(0, 1)); }
 
-/// Slows some of the steps, two at least, so that the mean step takes longer by `longer`.
+/// Slows down some of the steps, at least two, so that the mean step takes longer by `longer`.
 void slow_some(std::vector<double>& steps, double share, double longer, Dice& dice) {
   const auto slow =
       std::max<std::size_t>(2, static_cast<std::size_t>(share * static_cast<double>(steps.size())));
@@ -76,7 +76,7 @@ void slow_some(std::vector<double>& steps, double share, double longer, Dice& di
 }  // namespace
 
 TEST_CASE(
-    "of 1,000 planted slow-downs above twice the tolerance none passes, by median, by tail nor between steps",
+    "gate simulation: none of 1000 injected slowdowns above twice the tolerance passes whether in median or tail or between steps",
     "[gate][simulation]") {
   Dice dice(3);
   const auto repeats = committed_repeats(kResults);
@@ -93,7 +93,7 @@ TEST_CASE(
     SpeedSample some = pair.current, between = pair.current;
     slow_some(some.step_ms, dice.between(0.02, 0.6), longer, dice);
     for (SpeedSample* sample : {&pair.baseline, &between})
-      sample->between_ms = sample->between_ms.value_or(0);  // records of before do not know it
+      sample->between_ms = sample->between_ms.value_or(0);  // older records lack it
     *between.between_ms += longer * mean_and_spread(between.step_ms).mean;
     median_missed += passes(pair.baseline, longer_by(pair.current, longer));
     tail_missed += passes(pair.baseline, some);
@@ -104,13 +104,14 @@ TEST_CASE(
   CHECK(between_missed == 0);
 }
 
-TEST_CASE("in few samples no planted slow-down passes, and fewer than one repeat in a hundred is SLOWER",
-          "[gate][simulation]") {
+TEST_CASE(
+    "gate simulation: with few samples no injected slowdown passes and less than 1% of reruns are SLOWER",
+    "[gate][simulation]") {
   const std::size_t count = GENERATE(5u, 6u, 8u, 10u);
   CAPTURE(count);
   Dice dice(count);
-  // How far the step times of the noisiest committed records lie from their mean: each has
-  // five, whose own mean takes up a fifth of their variance.
+  // Relative deviations of the noisiest committed records' step times. Each record has five; dividing by
+  // their own mean removes a fifth of the variance.
   SpeedSample tiny{{}, {}};
   const RecordSet baseline = read_records({kResults + "baseline/cpu-tiny.jsonl"});
   for (const LocatedRecord& located : baseline.records) {
@@ -119,7 +120,7 @@ TEST_CASE("in few samples no planted slow-down passes, and fewer than one repeat
     for (const double step : steps) tiny.step_ms.push_back(100 * (1 + std::sqrt(1.25) * (step / mean - 1)));
   }
   REQUIRE(tiny.step_ms.size() == 40);
-  std::vector<SpeedSample> quieter;  // a mean's interval is narrow enough to pass, at times by chance
+  std::vector<SpeedSample> quieter;  // the mean's interval is narrow enough to pass, sometimes by chance
   for (const double part : {1.0, 0.5, 0.25, 0.1}) {
     quieter.push_back(tiny);
     for (double& step : quieter.back().step_ms) step = 100 + part * (step - 100);
@@ -142,7 +143,7 @@ TEST_CASE("in few samples no planted slow-down passes, and fewer than one repeat
     }
     CHECK(missed == 0);
     CHECK(slower * 100 < kTrials);
-    CHECK(missed_at_twice * 400 <= 5 * kTrials);  // the interval's level: 0.25% on one side
+    CHECK(missed_at_twice * 400 <= 5 * kTrials);  // level of the interval: 0.25% on one side
   };
   for (const SpeedSample& sample : quieter) check([&] { return few(sample, sample); });
   check([&] {
@@ -155,8 +156,7 @@ TEST_CASE("in few samples no planted slow-down passes, and fewer than one repeat
   });
 }
 
-TEST_CASE("of 1,000 repeats fewer than one in a hundred is called anything but a pass",
-          "[gate][simulation]") {
+TEST_CASE("gate simulation: more than 99% of 1000 reruns pass", "[gate][simulation]") {
   Dice dice(7);
   const auto alarms = [&](auto&& pair_of) {
     int failed = 0;
@@ -179,7 +179,7 @@ TEST_CASE("of 1,000 repeats fewer than one in a hundred is called anything but a
   CHECK(within(committed_samples("cpu/convergence-tiny.jsonl", "cpu")) * 100 < kTrials);
 }
 
-TEST_CASE("the two halves of a run, one after the other, are no regression", "[gate][simulation]") {
+TEST_CASE("gate simulation: the two halves of a run are not SLOWER", "[gate][simulation]") {
   int failed = 0, trials = 0;
   std::vector<SpeedSample> samples = committed_samples("h200/single.jsonl", "cuda");
   const std::vector<SpeedSample> peers = committed_samples("h200/beside-peer", "cuda");
@@ -198,7 +198,8 @@ TEST_CASE("the two halves of a run, one after the other, are no regression", "[g
   CHECK(failed == 0);
 }
 
-TEST_CASE("a planted slow-down of 3% on a quiet record is caught", "[gate][simulation]") {
+TEST_CASE("gate simulation: an injected slowdown of 3% on a quiet record is SLOWER in 95% of trials",
+          "[gate][simulation]") {
   Dice dice(11);
   int caught = 0, trials = 0;
   for (const SpeedSample& sample : committed_samples("h200/single.jsonl", "cuda")) {

@@ -1,5 +1,4 @@
-// The judgement of speed: steps of which only some take longer, the host's clock, spread, and what a lower clock
-// excuses.
+// Tests verdicts on speed: runs with some slow steps, host time, spread, and lower clocks.
 #include <cmath>
 #include <limits>
 
@@ -14,8 +13,8 @@ namespace {
 
 const Record kBase = samples::gpu_record("mxfp8", 250);  // at 1980 MHz, under the power cap
 
-/// A run whose step takes `longer` times the baseline's, at a clock lower by `slower_clock`, held down by
-/// `reasons`.
+/// Returns a run whose step takes `longer` times the baseline's, at a clock divided by `slower_clock` for
+/// these throttle reasons.
 Record run_at(double longer, double slower_clock, const Reasons& reasons) {
   Record record = samples::gpu_record("mxfp8", 250 * longer);
   *record.telemetry->sm_clock_mhz /= slower_clock;
@@ -27,7 +26,7 @@ MetricResult speed_of(const Record& baseline, const Record& run) {
   return metric_of(judge_one(baseline, run), "tokens/s");
 }
 
-/// Steps of 250 ms, +-0.5%, of which the last `slow` take `factor` times as long.
+/// Returns steps of 250 ms +-0.5%; the last `slow` ones take `factor` times as long.
 std::vector<double> steps(std::size_t count, std::size_t slow = 0, double factor = 1) {
   std::vector<double> times;
   for (std::size_t i = 0; i < count; ++i)
@@ -42,7 +41,7 @@ MetricResult judged(const std::vector<double>& baseline, const std::vector<doubl
 
 }  // namespace
 
-TEST_CASE("steps of which some take much longer are no pass, though the median is the same", "[gate]") {
+TEST_CASE("judge_speed: some much slower steps do not pass even if the median is unchanged", "[gate]") {
   for (const std::size_t count : {11u, 40u, 200u}) {
     const MetricResult result = judged(steps(count), steps(count, count * 45 / 100, 10));
     CHECK(result.verdict == GateVerdict::slower);
@@ -53,25 +52,25 @@ TEST_CASE("steps of which some take much longer are no pass, though the median i
       CHECK(exit_status(judged(steps(count), steps(count, slow, 1.8)).verdict) != kCheckPassed);
     }
   }
-  // A few slow steps may be the machine's: no pass, but not surely SLOWER.
+  // A few slow steps may be due to the machine: NOISY rather than SLOWER.
   CHECK(judged(steps(200), steps(200, 30, 10)).verdict == GateVerdict::noisy);
-  // Nor are they FASTER if the rest is.
+  // They are not FASTER if the other steps are.
   std::vector<double> mixed = steps(40, 12, 10);
   for (double& time : mixed) time *= 0.8;
   CHECK(judged(steps(40), mixed).verdict == GateVerdict::slower);
-  // As for the median, a lower clock excuses what it explains.
+  // As for the median, a lower clock explains a slowdown.
   CHECK(judge_speed({steps(200), 1980}, {steps(200, 90, 1.2), 1780}, 0.03).verdict == GateVerdict::noisy);
 }
 
-TEST_CASE("one hiccup is no regression, on either side, but a long one is no pass", "[gate]") {
+TEST_CASE("judge_speed: one hiccup passes on either side but a long one is NOISY", "[gate]") {
   for (const std::size_t count : {11u, 200u}) {
-    const double factor = count == 11 ? 1.6 : 10;  // the mean takes 5% longer
+    const double factor = count == 11 ? 1.6 : 10;  // the mean is 5% longer
     CHECK(judged(steps(count), steps(count, 1, factor)).verdict == GateVerdict::pass);
     CHECK(judged(steps(count, 1, 10), steps(count)).verdict == GateVerdict::pass);
     CHECK(judged(steps(count, 1, 10), steps(count, 1, 10)).verdict == GateVerdict::pass);
     CHECK(exit_status(judged(steps(count), steps(count, 2, 10)).verdict) != kCheckPassed);
   }
-  // A stall of every tenth step looks like one hiccup in the fewest samples.
+  // With the minimum of samples, a stall every tenth step looks like one hiccup.
   for (std::size_t count = 9; count <= 20; ++count) {
     const MetricResult result = judged(steps(count), steps(count, 1, 10));
     CHECK(result.verdict == GateVerdict::noisy);
@@ -80,7 +79,7 @@ TEST_CASE("one hiccup is no regression, on either side, but a long one is no pas
   }
 }
 
-TEST_CASE("time that only the host's clock sees is NOISY", "[gate]") {
+TEST_CASE("judge_speed: time that only the host's clock shows is NOISY", "[gate]") {
   const auto with_between = [](const std::vector<double>& times, std::optional<double> between_ms) {
     SpeedSample sample{times, {}};
     sample.between_ms = between_ms;
@@ -94,19 +93,19 @@ TEST_CASE("time that only the host's clock sees is NOISY", "[gate]") {
   CHECK(lost.verdict == GateVerdict::noisy);
   CHECK(contains(lost.reason, "by the host's clock the mean step takes +4"));
   CHECK(contains(lost.reason, "by the device's +0.00%"));
-  // Half of the tolerance each, on the device and between its steps.
+  // Half the tolerance each on the device and between its steps.
   std::vector<double> longer = steps(40);
   for (double& time : longer) time *= 1.017;
   CHECK(verdict(with_between(longer, 0.5)) == GateVerdict::pass);
   CHECK(verdict(with_between(longer, 4.2)) == GateVerdict::noisy);
-  // Each below twice the tolerance, a hiccup of the device and time between its steps are above it together.
+  // A hiccup on the device and time between steps, each below twice the tolerance, exceed it together.
   CHECK(verdict(with_between(steps(40, 1, 2.8), 0.4)) == GateVerdict::pass);
   CHECK(verdict(with_between(steps(40, 1, 2.8), 6)) == GateVerdict::noisy);
   CHECK(verdict(with_between(steps(40), std::nullopt)) == GateVerdict::missing);
   CHECK(judge_speed(with_between(steps(40), std::nullopt), base, 0.03).verdict == GateVerdict::pass);
 }
 
-TEST_CASE("step times that spread too far to tell are NOISY", "[gate]") {
+TEST_CASE("judge_speed: widely spread step times are NOISY", "[gate]") {
   std::vector<double> wild, wilder;
   for (int i = 0; i < 12; ++i) {
     wild.push_back(250 * (1 + 0.05 * std::sin(1.0 + 5 * i)));
@@ -118,7 +117,7 @@ TEST_CASE("step times that spread too far to tell are NOISY", "[gate]") {
   CHECK(contains(result.reason, "the step times spread too far to tell; raise --time-limit"));
 }
 
-TEST_CASE("step times that are none are never a pass", "[gate]") {
+TEST_CASE("judge_speed: zero step time is MISSING and a huge one does not pass", "[gate]") {
   const std::vector<double> zero(20, 0.0), huge(20, std::numeric_limits<double>::max());
   CHECK(judged(zero, zero).verdict == GateVerdict::missing);
   CHECK(judged(steps(20), zero).verdict == GateVerdict::missing);
@@ -126,27 +125,27 @@ TEST_CASE("step times that are none are never a pass", "[gate]") {
   CHECK(exit_status(judged(steps(20), huge).verdict) != kCheckPassed);
 }
 
-TEST_CASE("a longer step that takes as many clock cycles is NOISY", "[gate]") {
+TEST_CASE("judge: a longer step with equal clock cycles is NOISY", "[gate]") {
   Record throttled = run_at(1.05, 1.05, {"sw_thermal_slowdown"});
   const MetricResult result = speed_of(kBase, throttled);
   CHECK(result.verdict == GateVerdict::noisy);
   CHECK(contains(result.reason, "SM clock was 1886 MHz against 1980"));
-  throttled.telemetry.reset();  // unknown clocks excuse nothing
+  throttled.telemetry.reset();  // without a clock there is no excuse
   CHECK(speed_of(kBase, throttled).verdict == GateVerdict::slower);
 }
 
-TEST_CASE("a longer step of which a lower clock explains all but less than the tolerance is NOISY",
-          "[gate]") {
+TEST_CASE("judge: a longer step that a lower clock explains up to the tolerance is NOISY", "[gate]") {
   const auto verdict = [](double longer, double slower_clock) {
     return speed_of(kBase, run_at(longer, slower_clock, {"hw_thermal_slowdown"})).verdict;
   };
-  // The quartiles of the samples lie 0.2% apart: in cycles too the step times lie apart.
+  // The quartiles of the samples are 0.2% apart, so step times in cycles are disjoint as well.
   CHECK(verdict(1.05, 1.03) == GateVerdict::noisy);
   CHECK(verdict(1.08, 1.03) == GateVerdict::slower);
   CHECK(verdict(1.05, 0.98) == GateVerdict::slower);
 }
 
-TEST_CASE("a lower clock that may be the program's own doing is said to be", "[gate]") {
+TEST_CASE("judge: a lower clock due to the power cap alone is reported as possibly the program's own",
+          "[gate]") {
   const auto suspected = [](const Record& baseline, const Record& run) {
     const MetricResult result = speed_of(baseline, run);
     CHECK(result.verdict == GateVerdict::noisy);
@@ -154,7 +153,7 @@ TEST_CASE("a lower clock that may be the program's own doing is said to be", "[g
     return contains(result.reason, "only the power cap held the clock down");
   };
   CHECK(suspected(kBase, run_at(1.2, 1.2, {"sw_power_cap"})));
-  // Also of one that runs into the cap where the baseline did not.
+  // Also if only the new run reaches the cap.
   Record uncapped = kBase;
   uncapped.telemetry->throttle_reasons.clear();
   CHECK(suspected(uncapped, run_at(1.2, 1.2, {"sw_power_cap"})));

@@ -1,4 +1,4 @@
-// Verdicts of the regression gate: one case for each, and what it refuses.
+// Tests verdicts of the regression gate, one case for each, and refusals.
 #include "tools/gate/gate.h"
 
 #include <algorithm>
@@ -20,12 +20,12 @@ std::string refusal(const std::vector<Record>& baseline, const std::vector<Recor
 
 const Record kBase = samples::gpu_record("mxfp8", 250);
 
-/// The record of a step that takes `factor` times as long.
+/// Returns a record whose step takes `factor` times as long.
 Record slowed(double factor) { return samples::gpu_record("mxfp8", 250 * factor); }
 
 }  // namespace
 
-TEST_CASE("a repeat passes", "[gate]") {
+TEST_CASE("judge: an unchanged rerun passes", "[gate]") {
   const GateResult result = judge_one(kBase, kBase);
   CHECK(result.cases.at(0).metrics.size() == 3);
   CHECK(result.cases.at(0).verdict() == GateVerdict::pass);
@@ -33,7 +33,7 @@ TEST_CASE("a repeat passes", "[gate]") {
   CHECK(result.notes.empty());
 }
 
-TEST_CASE("a longer step is SLOWER and a shorter one FASTER", "[gate]") {
+TEST_CASE("judge: a longer step is SLOWER and a shorter one FASTER", "[gate]") {
   const GateResult slower = judge_one(kBase, slowed(1.05));
   CHECK(verdict_of(slower, "tokens/s") == GateVerdict::slower);
   CHECK(slower.exit_status() == 1);
@@ -48,7 +48,7 @@ TEST_CASE("a longer step is SLOWER and a shorter one FASTER", "[gate]") {
   CHECK(verdict_of(judge_one(kBase, slowed(1.02), strict), "tokens/s") == GateVerdict::slower);
 }
 
-TEST_CASE("a longer step whose times overlap the baseline's is NOISY", "[gate]") {
+TEST_CASE("judge: a longer step whose times overlap the baseline's is NOISY", "[gate]") {
   Record noisy = slowed(1.05);
   std::vector<double> samples = noisy.timing->samples_ms;
   for (const std::size_t i : {0u, 3u, 5u, 8u}) samples[i] = 250;  // four steps as fast as before
@@ -58,7 +58,7 @@ TEST_CASE("a longer step whose times overlap the baseline's is NOISY", "[gate]")
   CHECK(result.exit_status() == 3);
 }
 
-TEST_CASE("too few samples are NOISY", "[gate]") {
+TEST_CASE("judge: too few samples are NOISY", "[gate]") {
   Record few = kBase;
   samples::set_samples(few, {250, 250, 250, 250});
   CHECK(verdict_of(judge_one(kBase, few), "tokens/s") == GateVerdict::noisy);
@@ -69,14 +69,14 @@ TEST_CASE("too few samples are NOISY", "[gate]") {
   few.timing->stop_reason = StopReason::time_limit;
   CHECK(advice(kBase, few) ==
         "4 samples of this run tell nothing, at least 5 are needed: raise --time-limit");
-  // --time-limit does nothing beside --steps.
+  // --time-limit has no effect with --steps.
   few.timing->stop_reason = StopReason::fixed_steps;
   CHECK(contains(advice(kBase, few), "raise --steps, or leave it out, and --accept a new baseline"));
   samples::set_samples(few, {250});
   CHECK(contains(advice(few, kBase), "1 sample of the baseline tell"));
 }
 
-TEST_CASE("more memory is BIGGER", "[gate]") {
+TEST_CASE("judge: more memory is BIGGER", "[gate]") {
   Record big = kBase;
   big.memory->measured->peak += big.memory->measured->peak / 40;
   const GateResult result = judge_one(kBase, big);
@@ -92,7 +92,7 @@ TEST_CASE("more memory is BIGGER", "[gate]") {
   }
 }
 
-TEST_CASE("a case that was not measured is MISSING, never a pass", "[gate]") {
+TEST_CASE("judge: a case that was not measured is MISSING", "[gate]") {
   const GateResult none = judge(set_of({kBase, samples::gpu_record("bf16", 300)}), set_of({kBase}), {});
   REQUIRE(none.cases.size() == 2);
   CHECK(none.cases[1].verdict() == GateVerdict::missing);
@@ -112,7 +112,7 @@ TEST_CASE("a case that was not measured is MISSING, never a pass", "[gate]") {
   CHECK(diverged.cases.at(0).metrics.at(0).reason == "the run ended diverged: NaN at step 3");
 }
 
-TEST_CASE("a case that is MISSING is told which one ran in its place", "[gate]") {
+TEST_CASE("judge: a MISSING case names the record that ran in its place", "[gate]") {
   const auto reason = [](const Record& baseline, const std::vector<Record>& current) {
     return judge(set_of({baseline}), set_of(current), {}).cases.at(0).metrics.at(0).reason;
   };
@@ -122,13 +122,13 @@ TEST_CASE("a case that is MISSING is told which one ran in its place", "[gate]")
   const std::string batch = kBase.case_fields.at("batch").dump();
   CHECK(reason(kBase, {other}).ends_with(" has batch 77 for " + batch));
   CHECK(reason(kBase, {other}).starts_with("no record of this case; "));
-  other.case_fields["seq"] = 33;  // two fields: another question
+  other.case_fields["seq"] = 33;  // two fields differ: unrelated
   CHECK(reason(kBase, {other}) == "no record of this case");
-  Record routed = kBase;  // a field that a record has only where it is not the default
+  Record routed = kBase;  // a field that records have only if it is not the default
   routed.id = "0123456789abcdef";
   routed.case_fields["routing"] = "balanced";
   CHECK(reason(kBase, {routed}).ends_with(" has routing \"balanced\" for the default"));
-  // One that another case of the baseline has is not in this one's place.
+  // A record that another case of the baseline matches is not in this one's place.
   Record both = kBase;
   both.id = "0123456789abcdee";
   both.case_fields["batch"] = 78;
@@ -136,7 +136,7 @@ TEST_CASE("a case that is MISSING is told which one ran in its place", "[gate]")
   CHECK(result.cases.at(0).metrics.at(0).reason == "no record of this case");
 }
 
-TEST_CASE("no matching case is inconclusive", "[gate]") {
+TEST_CASE("judge: no matching case is inconclusive", "[gate]") {
   const GateResult result = judge(set_of({kBase}), set_of({samples::gpu_record("bf16", 300)}), {});
   CHECK(result.exit_status() == 3);
   CHECK(std::count(result.notes.begin(), result.notes.end(),
@@ -145,7 +145,7 @@ TEST_CASE("no matching case is inconclusive", "[gate]") {
   CHECK(GateResult{}.exit_status() == 3);
 }
 
-TEST_CASE("a metric that the baseline has and the run has not is MISSING", "[gate]") {
+TEST_CASE("judge: a metric that the run lacks is MISSING", "[gate]") {
   Record without = kBase;
   without.metrics->tokens_per_s.reset();
   CHECK(verdict_of(judge_one(kBase, without), "tokens/s") == GateVerdict::missing);
@@ -153,7 +153,7 @@ TEST_CASE("a metric that the baseline has and the run has not is MISSING", "[gat
   without = kBase;
   without.memory.reset();
   CHECK(verdict_of(judge_one(kBase, without), "peak memory") == GateVerdict::missing);
-  // A baseline case without anything to compare is no pass either.
+  // A baseline case without a comparable metric does not pass either.
   GateRules speed_only;
   speed_only.memory.reset();
   speed_only.loss = false;
@@ -162,7 +162,7 @@ TEST_CASE("a metric that the baseline has and the run has not is MISSING", "[gat
   CHECK(judge_one(without, kBase, speed_only).exit_status() == 3);
 }
 
-TEST_CASE("regressions outrank what is inconclusive", "[gate]") {
+TEST_CASE("judge: regressions outrank inconclusive verdicts", "[gate]") {
   const GateResult result =
       judge(set_of({kBase, samples::gpu_record("bf16", 300)}), set_of({slowed(1.1)}), {});
   CHECK(result.exit_status() == 1);
@@ -171,7 +171,7 @@ TEST_CASE("regressions outrank what is inconclusive", "[gate]") {
   CHECK(judge_one(kBase, both).cases.at(0).verdict() == GateVerdict::slower);
 }
 
-TEST_CASE("an emulated case never gates speed", "[gate]") {
+TEST_CASE("judge: emulated cases have no speed verdict", "[gate]") {
   Record emulated = kBase, later = slowed(2);
   for (Record* record : {&emulated, &later}) record->support->dgrad.path = ExecutionPath::emulated;
   const GateResult result = judge_one(emulated, later);
@@ -179,7 +179,7 @@ TEST_CASE("an emulated case never gates speed", "[gate]") {
   CHECK(result.exit_status() == 0);
 }
 
-TEST_CASE("speeds of other CPUs are not judged, their losses are", "[gate]") {
+TEST_CASE("judge: on another CPU speed is not judged but the loss is", "[gate]") {
   Record there = samples::cpu_record("bf16"), here = samples::cpu_record("bf16", 0.02);
   CHECK(judged(judge_one(there, here), "tokens/s"));
   here.env->cpu = "EPYC 9654";
@@ -192,11 +192,11 @@ TEST_CASE("speeds of other CPUs are not judged, their losses are", "[gate]") {
   CHECK_FALSE(judged(judge_one(there, here), "tokens/s"));
 }
 
-TEST_CASE("judge: speeds of as many threads on fewer CPUs are not judged", "[gate]") {
+TEST_CASE("judge: speed is not judged for as many threads on fewer CPUs", "[gate]") {
   Record there = samples::cpu_record("bf16"), here = there;
   for (Record* record : {&there, &here}) record->env->threads = 2;
   there.env->cpus = 8;
-  CHECK(judged(judge_one(there, here), "tokens/s"));  // a record of before says nothing of CPUs
+  CHECK(judged(judge_one(there, here), "tokens/s"));  // older records do not contain the CPUs
   here.env->cpus = 2;
   CHECK(judged(judge_one(there, here), "tokens/s"));
   here.env->cpus = 1;
@@ -208,7 +208,7 @@ TEST_CASE("judge: speeds of as many threads on fewer CPUs are not judged", "[gat
   CHECK_FALSE(judged(judge_one(here, there), "tokens/s"));
 }
 
-TEST_CASE("other GPUs, method versions and execution paths are refused", "[gate]") {
+TEST_CASE("judge: other GPU models and method versions and execution paths are refused", "[gate]") {
   Record other = kBase;
   other.env->gpu->name = "NVIDIA B200";
   CHECK(refusal({kBase}, {other}) ==
@@ -240,7 +240,7 @@ TEST_CASE("other GPUs, method versions and execution paths are refused", "[gate]
         "case 1b-mxfp8-1 is grouped by own at f:1, but grouped by loop at f:1: they are not compared");
 }
 
-TEST_CASE("a baseline case that failed is named, not compared", "[gate]") {
+TEST_CASE("judge: a failed case of the baseline is noted and not compared", "[gate]") {
   const GateResult result =
       judge(set_of({kBase, samples::failed_record("bf16", Status::oom, "full")}), set_of({kBase}), {});
   CHECK(result.cases.size() == 1);
@@ -249,7 +249,7 @@ TEST_CASE("a baseline case that failed is named, not compared", "[gate]") {
         "f:2: case 1b-bf16-1 was oom in the baseline, so there is nothing to compare with");
 }
 
-TEST_CASE("numerics: the first loss, the noise of each role and its format must stay", "[gate]") {
+TEST_CASE("judge_numerics: first loss and SQNR and formats must not change", "[gate]") {
   Record base = kBase;
   base.quantization = {{"qkv.x rows", "e4m3 1x32", 0.0, 0.0, 31.5},
                        {"qkv.dy rows", "e4m3 1x32", 0.0, 0.0, 31.0}};
@@ -278,7 +278,7 @@ TEST_CASE("numerics: the first loss, the noise of each role and its format must 
   CHECK(verdict("SQNR", sqnr(0.2, 0)) == GateVerdict::noisy);
   CHECK(verdict("SQNR", sqnr(0, -3.1)) == GateVerdict::worse);
   CHECK(verdict("SQNR", [](Record& r) { r.quantization.back().sqnr_db.reset(); }) == GateVerdict::missing);
-  // A role that the baseline does not know moves no median that is shown.
+  // A role unknown to the baseline does not affect the shown median.
   Record more = base;
   more.quantization.push_back({"o.x rows", "e4m3 1x32", 0.0, 0.0, 5.0});
   const MetricResult shown = metric_of(judge_one(base, more, numerics), "SQNR");
@@ -289,7 +289,7 @@ TEST_CASE("numerics: the first loss, the noise of each role and its format must 
   CHECK(verdict("formats", [](Record& r) { r.quantization.pop_back(); }) == GateVerdict::missing);
 }
 
-TEST_CASE("changed software is named", "[gate]") {
+TEST_CASE("judge: changed software is noted", "[gate]") {
   Record other = kBase;
   other.env->cublaslt = "13.1.0";
   other.env->gpu->driver = "580.1";

@@ -1,4 +1,4 @@
-// What tests of the gate have in common: short ways to a verdict.
+// Helpers for tests of the gate.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ inline bool judged(const GateResult& result, const std::string& metric) {
                      [&](const MetricResult& m) { return m.metric == metric; });
 }
 
-/// Of the only case.
+/// Returns a metric of the only case.
 inline MetricResult metric_of(const GateResult& result, const std::string& metric) {
   REQUIRE(result.cases.size() == 1);
   for (const MetricResult& one : result.cases.front().metrics)
@@ -33,7 +33,7 @@ inline GateVerdict verdict_of(const GateResult& result, const std::string& metri
   return metric_of(result, metric).verdict;
 }
 
-/// The gravest verdict of a case that has no others beside it.
+/// Returns the verdict on a single case.
 inline GateVerdict verdict_on(const Record& baseline, const Record& current, const GateRules& rules = {}) {
   return judge_one(baseline, current, rules).cases.at(0).verdict();
 }

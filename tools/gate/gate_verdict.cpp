@@ -1,4 +1,4 @@
-// What the gate's verdicts are called, and what they make of a case and of a check.
+// Names of verdicts, and their combination for a case and a check.
 #include <algorithm>
 
 #include "tools/gate/gate.h"

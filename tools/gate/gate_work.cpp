@@ -1,4 +1,4 @@
-// Records of one case, and what parts them although their ids or fields are equal. See gate_work.h.
+// Matches records and compares their work. See gate_work.h.
 #include "tools/gate/gate_work.h"
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Looks for the first difference between two records of one id.
+/// Finds the first difference between two records of one id.
 class WorkComparison {
  public:
   WorkComparison(const LocatedRecord& baseline, const LocatedRecord& current)
@@ -30,7 +30,7 @@ class WorkComparison {
       found = fmt::format("{} is {} at {}, but {} at {}", name, was.empty() ? "none" : was,
                           baseline_.origin.text(), is.empty() ? "none" : is, current_.origin.text());
   }
-  /// Numbers that every build computes alike, but for the order of its sums.
+  /// Compares numbers that are equal in every build up to the order of summation.
   void numbers(const std::string& name, const std::optional<double>& was, const std::optional<double>& is) {
     constexpr double kRounding = 1e-9;
     if (!was || (is && std::abs(*is - *was) <= kRounding * std::abs(*was))) return;
@@ -47,7 +47,7 @@ std::optional<double> number(const std::optional<std::int64_t>& value) {
   return value ? std::optional(static_cast<double>(*value)) : std::nullopt;
 }
 
-/// What the model, the data and the layers in the recipe's formats make of the fields.
+/// Compares what follows from model, data and converted layers.
 void compare_training(WorkComparison& comparison, const Training& was, const Training& is) {
   comparison.numbers("training.tokens_per_step", number(was.tokens_per_step), number(is.tokens_per_step));
   comparison.numbers("training.params_total", number(was.params_total), number(is.params_total));
@@ -58,8 +58,8 @@ void compare_training(WorkComparison& comparison, const Training& was, const Tra
   comparison.texts("training.converted_layers", a == before.end() ? "" : *a, b == now.end() ? "" : *b);
 }
 
-/// Fields that the definition says what they stand for: the same work may go by another name, and the same name may
-/// be another's.
+/// Returns true for fields whose meaning is in the definition: equal work may have another name, and
+/// equal names other work.
 bool is_defined(const std::string& field) {
   static const std::set<std::string> kDefined = {"model",   "recipe", "keep_bf16", "switch_recipe",
                                                  "data",    "glob",   "init_from", "fork_from",
@@ -67,7 +67,7 @@ bool is_defined(const std::string& field) {
   return kDefined.contains(field);
 }
 
-/// Where one of the two has no definition, its id may tell what its fields do not.
+/// Compares ids if one of the two has no definition.
 void compare_schema_1(WorkComparison& comparison, const LocatedRecord& baseline,
                       const LocatedRecord& current) {
   for (const auto& [old, other] : {std::pair{&baseline, &current}, std::pair{&current, &baseline}})
@@ -90,7 +90,8 @@ std::optional<std::string> difference_in_work(const LocatedRecord& baseline, con
       return fmt::format("definition.{}: {} here, {} in the baseline", difference->field, difference->current,
                          difference->baseline);
   WorkComparison comparison(baseline, current);
-  // A field that only the run knows is a younger one: the id has it where it is not at its default.
+  // A field that only the run has is newer than the baseline: it is part of the id unless it has
+  // its default value.
   for (const auto& field : was.case_fields.items())
     if (const Json now = is.case_fields.value(field.key(), Json());
         changes_work(field.key()) && !(defined && is_defined(field.key())) && now != field.value())
@@ -109,7 +110,8 @@ ById by_id(const RecordSet& set) {
   ById records;
   for (const LocatedRecord& located : set.records) {
     const auto [known, is_new] = records.emplace(located.record.id, &located);
-    if (!is_new)  // of one id and GPU model the reader keeps one; this is the CPU device on two kinds of CPU
+    if (!is_new)  // the reader keeps one record per id and GPU model; this is the CPU
+                  // device on two CPU models
       throw InvalidInput(fmt::format("{} and {} are one case on two machines: check them one after the other",
                                      known->second->origin.text(), located.origin.text()));
   }

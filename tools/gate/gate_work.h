@@ -1,5 +1,5 @@
-// Whether two records are of the same work: by their definitions, and where one of them has none, of schema 1, by what
-// else they say.
+// Decides if two records measured the same work: by their definitions or, for records of schema 1, which have
+// none, by other data.
 #pragma once
 
 #include <map>
@@ -11,22 +11,22 @@
 namespace precbench {
 
 using ById = std::map<std::string, const LocatedRecord*>;
-/// Throws InvalidInput where one case is of two machines.
+/// Indexes records by id. Throws InvalidInput if one case is from two machines.
 ById by_id(const RecordSet& set);
 
-/// The record of the run that answers each of the baseline: that of its id, else the only one of its fields, where no
-/// other record of the baseline has those. Of equal fields and another id is a case whose definition was edited, and one
-/// of schema 1, whose ids are made in another way. A record that nothing answers is not in it.
+/// Maps each record of the baseline to the matching one of the run: with the same id, else the only one with
+/// the same fields, if no other record of the baseline has them. Equal fields with another id occur if a
+/// definition was edited, and in schema 1, which builds ids differently. Unmatched records are left out.
 using Answers = std::map<const LocatedRecord*, const LocatedRecord*>;
 Answers answers(const RecordSet& baseline, const RecordSet& current);
 
-/// The first thing in which two records are not of the same work, whatever their ids and fields say:
-/// "definition.recipe.fprop.a.scale_rounding: rceil here, floor in the baseline", or, where the definitions do not
-/// tell, "case.seq is 2048 at a:1, but 4096 at b:1". Null where there is none. What the baseline does not know parts
-/// nothing.
+/// Returns the first difference in the work of two records, whatever their ids and fields:
+/// "definition.recipe.fprop.a.scale_rounding: rceil here, floor in the baseline" or, if the definitions do
+/// not show it, "case.seq is 2048 at a:1, but 4096 at b:1". Null if there is none. Values unknown to the
+/// baseline do not count.
 std::optional<std::string> difference_in_work(const LocatedRecord& baseline, const LocatedRecord& current);
 
-/// The weakest path of the record's GEMMs; null where it does not say.
+/// Returns the weakest execution path of the record's GEMMs; null if unknown.
 std::optional<ExecutionPath> path_of(const Record& record);
 
 }  // namespace precbench

@@ -1,4 +1,5 @@
-// Which record answers which of a baseline, of today and of schema 1, and what parts two of one name.
+// Tests the matching of records with a baseline, in the present schema and in schema 1, and
+// differences of work.
 #include "tools/gate/gate_work.h"
 
 #include "tools/gate/check.h"
@@ -15,13 +16,13 @@ namespace {
 
 const Record kBase = samples::gpu_record("mxfp8", 250);
 
-/// As another definition makes it: another id, too.
+/// Returns a record with another id, as after an edit of its definition.
 Record edited(Record record) {
   record.id += "-edited";
   return record;
 }
 
-/// The records of a committed file that are of one model.
+/// Returns the records of a committed file with one model.
 RecordSet committed(const std::string& path, const std::string& model) {
   RecordSet set = read_records({PRECBENCH_SOURCE_DIR "/results/" + path});
   std::erase_if(set.records,
@@ -30,7 +31,7 @@ RecordSet committed(const std::string& path, const std::string& model) {
   return set;
 }
 
-/// The same cases as they would be written today.
+/// Returns the same cases as the present program would write them.
 RecordSet of_today(RecordSet set, const nlohmann::ordered_json& model) {
   for (LocatedRecord& located : set.records) {
     Record& record = located.record;
@@ -42,7 +43,7 @@ RecordSet of_today(RecordSet set, const nlohmann::ordered_json& model) {
   return set;
 }
 
-/// A definition's model with these keys in place of RoPE scaling.
+/// Returns a definition's model with `keys` instead of RoPE scaling.
 nlohmann::ordered_json model_with(const nlohmann::ordered_json& keys) {
   nlohmann::ordered_json model = *samples::definition("mxfp8", 42).model;
   model.erase("rope_scaling");
@@ -51,7 +52,7 @@ nlohmann::ordered_json model_with(const nlohmann::ordered_json& keys) {
 }
 
 const nlohmann::ordered_json kPlain = model_with(nlohmann::ordered_json::object());
-/// As llama3.2-1b is.
+/// The RoPE scaling of llama3.2-1b.
 const nlohmann::ordered_json kStretched = model_with({{"rope_scaling",
                                                        {{"factor", 32.0},
                                                         {"high_freq_factor", 4.0},
@@ -59,7 +60,7 @@ const nlohmann::ordered_json kStretched = model_with({{"rope_scaling",
                                                         {"original_max_position_embeddings", 8192.0},
                                                         {"rope_type", "llama3"}}}});
 
-/// What does not depend on how long a record is.
+/// Returns rules for memory only, which does not depend on a record's length.
 GateRules memory_only() {
   GateRules rules;
   rules.tokens_per_s.reset();
@@ -69,7 +70,7 @@ GateRules memory_only() {
 
 }  // namespace
 
-TEST_CASE("a case whose definition was edited is refused, and the field named", "[gate]") {
+TEST_CASE("judge: an edited definition is MISSING and the field named", "[gate]") {
   const Record floor = redefined(kBase, &DefinitionRecord::recipe, "/fprop/a/scale_rounding", "floor");
   const std::string difference =
       "definition.recipe.fprop.a.scale_rounding: rceil here, floor in the baseline";
@@ -82,7 +83,7 @@ TEST_CASE("a case whose definition was edited is refused, and the field named", 
         "other work under the same names: definition.model.layers: 16 here, 17 in the baseline");
 }
 
-TEST_CASE("an edited case that is emulated now is refused like any other", "[gate]") {
+TEST_CASE("judge: an edited case that is emulated now is MISSING", "[gate]") {
   Record run = edited(redefined(kBase, &DefinitionRecord::recipe, "/fprop/a/scale_rounding", "floor"));
   run.support->fprop.path = ExecutionPath::emulated;
   run.metrics = Metrics{};
@@ -91,7 +92,7 @@ TEST_CASE("an edited case that is emulated now is refused like any other", "[gat
   CHECK(contains(refusal_of([&] { judge_one(kBase, run); }), "they are not compared"));
 }
 
-TEST_CASE("the same definition by another name is the same case", "[gate]") {
+TEST_CASE("judge: the same definition under another name is the same case", "[gate]") {
   Record run = kBase;
   run.case_fields["model"] = "copies/llama.json";
   CHECK(judge_one(kBase, run).exit_status() == 0);
@@ -99,14 +100,14 @@ TEST_CASE("the same definition by another name is the same case", "[gate]") {
   CHECK(judge_one(kBase, run).exit_status() == 3);
 }
 
-TEST_CASE("fields that several records have answer for none of them", "[gate]") {
+TEST_CASE("answers: fields shared by several records match none of them", "[gate]") {
   const RecordSet two = set_of({edited(kBase), edited(edited(kBase))});
   CHECK(answers(set_of({kBase}), two).empty());
   CHECK(answers(two, set_of({kBase})).empty());
   CHECK(answers(set_of({kBase}), set_of({edited(kBase)})).size() == 1);
 }
 
-TEST_CASE("baselines of schema 1 are answered by their fields", "[gate]") {
+TEST_CASE("answers: schema 1 baselines are matched by their fields", "[gate]") {
   for (const auto& [path, model, definition] :
        {std::tuple{"baseline/cpu-tiny.jsonl", "tiny", kPlain},
         std::tuple{"baseline/nvidia-h200-schema-1.jsonl", "llama3.2-1b", kStretched}}) {
@@ -120,7 +121,7 @@ TEST_CASE("baselines of schema 1 are answered by their fields", "[gate]") {
   }
 }
 
-TEST_CASE("a record of schema 1 of a model whose RoPE was plain is not compared with the stretched one",
+TEST_CASE("judge: a schema 1 record without RoPE scaling is not compared with a model that has it",
           "[gate]") {
   const RecordSet old = committed("h200x4/scaling.jsonl", "llama3.2-1b");
   const GateResult result = judge(old, of_today(old, kStretched), memory_only());
@@ -130,7 +131,7 @@ TEST_CASE("a record of schema 1 of a model whose RoPE was plain is not compared 
   CHECK(judge(old, of_today(old, kPlain), memory_only()).exit_status() == 0);
 }
 
-TEST_CASE("accepting a run replaces what it answers of an older baseline", "[gate]") {
+TEST_CASE("check: --accept replaces matched records of an older baseline", "[gate]") {
   const TempDirectory directory;
   const std::string baseline = directory / "baseline.jsonl", run = directory / "run.jsonl";
   const RecordSet old = committed("baseline/cpu-tiny.jsonl", "tiny");

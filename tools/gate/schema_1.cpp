@@ -1,4 +1,4 @@
-// Ids as they were made up to schema 1. See schema_1.h.
+// Recomputes ids of schema 1. See schema_1.h.
 #include "tools/gate/schema_1.h"
 
 #include <fmt/format.h>
@@ -13,12 +13,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Fields that an id left out at these values, as they were younger than the first records.
+/// Fields that an id omits at these values, because they were added after the first records.
 const std::map<std::string_view, std::string_view> kLeftOut = {
     {"shard_group", "1"}, {"gather", "bf16"}, {"reduce_amax", "off"},   {"keep_bf16", ""},    {"glob", "*"},
     {"init_from", ""},    {"graph", "on"},    {"deterministic", "off"}, {"attention", "auto"}};
 
-/// As a user would type it.
+/// Returns a value as a user would type it.
 std::string word_of(const Json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_number_float()) return fmt::format("{}", value.get<double>());
@@ -31,7 +31,7 @@ bool names_files(const CaseFields& fields) {
          word("data") != "synthetic" || !word("init_from").empty();
 }
 
-/// `details`: the model's keys that take part.
+/// Returns the id; `details`: the model's keys that take part.
 std::string id_of(const Record& record, const Json& details) {
   std::uint64_t state = kFingerprintStart;
   add_to_fingerprint(state, fmt::format("method={}\n", record.method_version));

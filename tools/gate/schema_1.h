@@ -1,4 +1,4 @@
-// What the id of a record of schema 1 tells, which has no definition.
+// Interpretation of ids in schema 1, whose records have no definition.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,9 +9,9 @@
 
 namespace precbench {
 
-/// An id of schema 1 hashes the fields of the case, the content of files that they name, and the model's RoPE scaling
-/// and biases, which presets had not from the start. Where no files are named, this is how it shows that `old` is not of
-/// `model`, a definition's: in one line. Null where it is, or where nobody can tell.
+/// Returns in one line why `old` has another model than the definition's `model`. An id of schema 1 hashes
+/// the case fields, the content of named files, and the model's RoPE scaling and biases, which presets
+/// initially lacked. Null if the model matches, or if files are named and the id proves nothing.
 std::optional<std::string> why_other_model(const Record& old, const nlohmann::ordered_json& model);
 
 }  // namespace precbench

@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""Holds committed goldens against the code of those whose formulas they are, run on this CPU out of their source trees.
+"""Compares committed goldens with the code of the formulas' authors, run on this CPU from their source trees.
 
-    tools/goldens/check_third_party.py --te DIR --torchao DIR --quartet DIR --quartet2 DIR --mx DIR --mxfp4-llm DIR
+    tools/goldens/check_third_party.py --te DIR --torchao DIR --quartet DIR --quartet2 DIR --mx DIR
+--mxfp4-llm DIR
                                        --msamp DIR --coat DIR --lion DIR [--goldens ROOT]
 
-Needs numpy, ml_dtypes, torch with Triton, safetensors, scipy, g++, and for --torchao an installed torchao or what its tree
-imports. A tree left out leaves its lines out. Prints "name: N values, N equal" for each quantizer; exit status 1 if a value
-differs and is not masked.
-Masked is a tie between two codes, which Quartet rounds down and Quartet II up, and what it changes: in MS-EDEN and four over
-six, its group.
+Needs numpy, ml_dtypes, torch with Triton, safetensors, scipy, g++, and for --torchao an installed torchao or
+what its tree imports. Omitted trees are not checked. Prints "name: N values, N equal" for each quantizer;
+exit status 1 if a value differs and is not masked. Masked are ties between two codes, which Quartet rounds
+down and Quartet II up, and their consequences: in MS-EDEN and four over six, the whole group.
 
-The random numbers are handed to the third party. Where its kernel gives values alone, the values of the golden's codes and scales
-are compared, in the kernel's own order of operations. README.md says what of it is not run.
+The random numbers are passed to the third-party code. If its kernel only returns values, the values of the
+golden's codes and scales are compared, in the kernel's own order of operations. README.md lists what is not
+run.
 """
 import argparse
 import os
@@ -22,8 +23,8 @@ import sys
 import tempfile
 from types import SimpleNamespace
 
-os.environ["TORCHDYNAMO_DISABLE"] = "1"  # what they compile is the same in eager mode, and takes seconds
-os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton
+os.environ["TORCHDYNAMO_DISABLE"] = "1"  # compiled code equals eager mode, but takes seconds to compile
+os.environ["TRITON_INTERPRET"] = "1"  # must be set before Triton is imported
 
 import numpy as np
 import torch
@@ -44,7 +45,7 @@ def numpy_bytes(tensor):
 
 
 def pairs_apart(packed):
-    """Codes, [rows, cols], of bytes of two."""
+    """Returns the codes [rows, cols] from bytes of two codes."""
     packed = numpy_bytes(packed)
     return np.stack([packed & 15, packed >> 4], axis=2).reshape(len(packed), -1)
 
@@ -53,7 +54,7 @@ def without_signs_of_zeros(codes):
     return np.where(codes == 8, 0, codes)
 
 
-# Of fp4.txt
+# Shape of the input in fp4.txt
 SHAPE = (32, 256)
 
 
@@ -149,7 +150,8 @@ def check_te(tree, goldens):
         compare(f"{name}, the kernel's history", histories[dumped].view(np.uint32),
                 np.stack([golden.words(f"history.{step}.{section}") for step in dumped]))
         if prefix:
-            # What is not finite, as it is: by the second writing of its rule, of which the golden is the one with 0 there.
+            # Non-finite amaxes are compared with a second implementation of its rule; the
+            # golden treats them as 0.
             got, histories = cuda.scales(amaxes, scaled_max, length, recent)
             scales, kept = delayed.kept(amaxes, maximum, length, algorithm, int(margin))
             compare(f"{name}, the kernel with what is not finite", got, scales)
@@ -157,11 +159,12 @@ def check_te(tree, goldens):
             print(f"  where its scale is not ours in {(got != want).sum()} of {want.size} steps", flush=True)
             continue
         recipe = SimpleNamespace(amax_compute_algo=algorithm, scaling_factor_compute_algo=None, margin=int(margin))
-        # As a tensor: a number over a tensor is its product with a reciprocal in PyTorch, a rounding that the kernel has not.
+        # A tensor, because PyTorch computes number / tensor as a product with a reciprocal, a rounding
+        # that the kernel lacks.
         over = torch.tensor(float(maximum))
         history, scale, got = torch.zeros(length, 1), torch.ones(1), []
         for amax in amaxes:
-            # The kernel leaves a history alone where the unfused update would roll it.
+            # The kernel keeps a history that the unfused update would roll.
             if amax != 0:
                 history[0] = float(amax)
                 module._amax_and_scale_update(history, scale, over, recipe)
@@ -247,7 +250,7 @@ def check_quartet(tree, goldens):
     compare("Quartet QuEST mask", ~inside.numpy(), golden.words("quest.clipped"))
     for source, section in (("h32", "mxfp4.h32"), ("h32", "mxfp4.h32.sr"), ("h64", "mxfp4.h64.sr")):
         stochastic = section.endswith("sr")
-        # Up where the fraction and r / 256 reach 1; theirs, where a draw is below the fraction.
+        # Ours rounds up if the fraction plus r / 256 reaches 1, theirs if a draw is below the fraction.
         third_party.Draws.values = np.nextafter(1 - fp4.random_bytes().reshape(-1) / 256, 0)
         made, _ = forward(source, quest=False, stochastic_round=stochastic)
         scaled = golden.bf16(source, SHAPE) / powers(golden, section) * F32(0.75)
@@ -272,7 +275,7 @@ def check_quartet2(tree, goldens):
         compare(f"Quartet II Hadamard {n}, rounded to BF16 here", fp4.bf16(sums.astype(F32)), golden.bf16(section))
 
     def stepped(section, cap, over):
-        """The golden's e2m1 values, block scales, and the step of the tensor."""
+        """Returns the golden's e2m1 values, block scales, and the tensor's step."""
         amax = golden.floats(f"{section}.amax")[0]
         scales = np.repeat(fp4.E4M3.astype(F32)[golden.words(f"{section}.scales", (32, 16))], 16, axis=1)
         return e2m1_values(golden, section), scales, amax / F32(cap) / F32(6 / over)
@@ -294,7 +297,7 @@ def check_quartet2(tree, goldens):
         draws = [fp4.random_bits(seed, fp4.place(r, c)) / 2.0**32 for r in range(32) for c in range(0, 256, 16)]
         third_party.Draws.values = np.array(draws)
         q, scales, step = stepped(section, 255.99, over)
-        # Elements were rounded under the scale that was there before its correction.
+        # Elements were rounded with the scale before its correction.
         largest = np.abs(x).reshape(32, 16, 16).max(axis=2) / F32(6 / over) / step
         before = torch.from_numpy(largest).to(torch.float8_e4m3fn).float().numpy()
         scaled = x / np.repeat(np.where(before == 0, F32(1), before) * step, 16, axis=1)

@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
-"""Makes kernels/numerics/golden/coat.txt, the reference that kernels/numerics/state_formats_test.cpp holds COAT's moments against.
+"""Makes kernels/numerics/golden/coat.txt, the reference for COAT's moments in
+kernels/numerics/state_formats_test.cpp.
 
-Needs numpy, g++ and a source tree of COAT, whose CUDA kernel of AdamW runs on the CPU (third_party_cuda.py). Usage:
+Needs numpy, g++ and a source tree of COAT, whose CUDA kernel of AdamW runs on the CPU (third_party_cuda.py).
+Usage:
   tools/goldens/make_coat_golden.py TREE > kernels/numerics/golden/coat.txt
 
-Groups are what the kernel and state_formats.h agree on: no zeros, of which the kernel's smallest value depends on their order;
-no two equal ends, nor ends 2^128 apart, whose power it makes infinite or 0; nothing near the 1e-30 that it adds to ends. powf is
-this machine's and may differ by a rounding elsewhere. Sections: a name, a count, and hexadecimal words. "m.values" and "v.values",
-FP32 bits, [groups, 128]; of each ".codes" (bytes), ".decoded" (FP32 bits), and a group's ".scale", ".power", ".middle".
+Groups avoid cases in which the kernel and state_formats.h differ: no zeros, for which the kernel's minimum
+depends on their order; no two equal ends, nor ends 2^128 apart, whose power it makes infinite or 0; nothing
+near the 1e-30 that it adds to ends. powf is this machine's and may differ by a rounding elsewhere.
+
+Sections: a name, a count, and hexadecimal words. "m.values" and "v.values": FP32 bits, [groups, 128]. For
+each, ".codes" (bytes) and ".decoded" (FP32 bits), and per group ".scale", ".power", ".middle".
 """
 import sys
 
@@ -19,7 +23,8 @@ GROUP, F32 = 128, np.float32
 
 
 def values():
-    """Groups of a gradient's kind: wide and narrow ones, of several sizes, and one whose power is next to 0."""
+    """Returns groups like those of a gradient: wide and narrow ones of several sizes, and one whose
+    power is close to 0."""
     rng = np.random.default_rng(20251123)
     groups = []
     for size in (1.0, 1e-2, 1e-4, 1e4):

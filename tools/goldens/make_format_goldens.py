@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Makes kernels/numerics/golden/formats.txt, the reference that kernels/numerics/formats_test.cpp holds kernels/numerics/formats.h against.
+"""Makes kernels/numerics/golden/formats.txt, the reference for kernels/numerics/formats.h in
+kernels/numerics/formats_test.cpp.
 
-Needs ml_dtypes, numpy and torch (any recent version); they are needed only to remake the file.
+Needs ml_dtypes, numpy and torch (any recent version), only to regenerate the file.
 Usage: tools/goldens/make_format_goldens.py > kernels/numerics/golden/formats.txt
 
-Element casts come from ml_dtypes and from PyTorch, which must agree on all 65,536 BF16 inputs and on random
-FP32 ones. Both are monotone, so the cast of *every* FP32 magnitude is told by the smallest magnitude that gives
-each code ("first" sections, found by bisection). The same goes for the ue8m0 byte of a block's amax; neither
-library has the four rounding rules, so those are written here from their definitions, in exact arithmetic.
+Element casts come from ml_dtypes and from PyTorch, which must agree on all 65,536 BF16 inputs and on
+random FP32 ones. Both are monotonic, so the cast of *every* FP32 magnitude follows from the smallest
+magnitude that gives each code ("first" sections, found by bisection). The same holds for the ue8m0 byte of
+a block's amax. Neither library has the four rounding rules, so those are implemented here from their
+definitions, in exact arithmetic.
 """
 import sys
 from fractions import Fraction
@@ -33,7 +35,7 @@ def float_of(bits):
 
 
 def section(name, words):
-    """One section: its name, its length, and hexadecimal words, with NaN as 7fc00000."""
+    """Prints a section: its name, its length, and hexadecimal words, with NaN as 7fc00000."""
     print(f"{name} {len(words)}")
     words = [int(w) for w in words]
     for i in range(0, len(words), 12):
@@ -46,7 +48,8 @@ def fp32_words(values):
 
 
 def first_inputs(function, last):
-    """For each code 0..last, the smallest FP32 magnitude (as bits) that `function` maps to it or above."""
+    """Returns for each code 0..last the smallest FP32 magnitude (as bits) that `function` maps
+    to it or above."""
     firsts = [0]
     for code in range(1, last + 1):
         low, high = firsts[-1], INF_BITS - 1  # function(low) < code <= function(high)
@@ -99,7 +102,7 @@ def element_sections():
 
 
 def floor_log2(x):
-    """Of a positive Fraction."""
+    """Returns floor(log2 x) of a positive Fraction."""
     exponent = x.numerator.bit_length() - x.denominator.bit_length()
     return exponent if Fraction(2) ** exponent <= x else exponent - 1
 
@@ -110,7 +113,7 @@ def ceil_log2(x):
 
 
 def ue8m0_byte(rounding, maximum, mantissa_bits, amax_bits):
-    """The rule of kernels/numerics/formats.h for a finite amax, from the definition."""
+    """Applies the rule of kernels/numerics/formats.h to a finite amax, from the definition."""
     amax = float_of([amax_bits])[0]
     emax = floor_log2(Fraction(maximum))
     if rounding == "rceil":
@@ -122,7 +125,7 @@ def ue8m0_byte(rounding, maximum, mantissa_bits, amax_bits):
         exponent = floor_log2(Fraction(float(amax))) - emax
     elif rounding == "ceil":
         exponent = ceil_log2(Fraction(float(amax))) - emax
-    else:  # even: the significand is rounded, half away from zero, to the element's mantissa width first
+    else:  # even: first rounds the significand, half away from zero, to the element's mantissa width
         exact = Fraction(float(amax))
         ulp = Fraction(2) ** (floor_log2(exact) - mantissa_bits)
         exponent = floor_log2((exact / ulp + Fraction(1, 2)).__floor__() * ulp) - emax
@@ -148,7 +151,7 @@ def scale_sections():
 
 
 def random_section():
-    """SplitMix64 (Steele, Lea, Flood 2014) addressed by counter, from a mixed seed: seed, index, bits."""
+    """Counter-based SplitMix64 (Steele, Lea, Flood 2014) with a mixed seed: seed, index, bits."""
     mask = 2**64 - 1
 
     def mix(z):

@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""Makes kernels/device/golden/fp4.txt, which kernels/device/fp4_golden_test.cpp holds MXFP4, Quartet and Quartet II against.
+"""Makes kernels/device/golden/fp4.txt, the reference for MXFP4, Quartet and Quartet II in
+kernels/device/fp4_golden_test.cpp.
 
-The authors' code runs on GPUs alone (Triton), so this is their formulas a second time, in NumPy: mxfp4-llm's and
-microxcaling's for mxfp4_bwd, Quartet's mxfp4_triton.py, Quartet II's nvfp4_triton.py (a correction for 16 elements as in its
-paper, and for a transform's 128 as in that file). Elements are rounded by a search for the nearest value, ties to
-even, as hardware does; the codes round ties down or up (check_third_party.py runs them). Needs numpy alone. Usage:
+The authors' code only runs on GPUs (Triton), so this reimplements their formulas in NumPy: mxfp4-llm's and
+microxcaling's for mxfp4_bwd, Quartet's mxfp4_triton.py, Quartet II's nvfp4_triton.py (a correction per 16
+elements as in its paper, and per transform of 128 as in that file). Elements are rounded by a search for the
+nearest value, ties to even, as in hardware; the authors' codes round ties down or up (check_third_party.py
+runs them). Needs only numpy. Usage:
   tools/goldens/make_fp4_goldens.py > kernels/device/golden/fp4.txt
 
-Sections: a name, a count, and hexadecimal words. "input": BF16 bits, [32, 256]; "h32.plain" (without signs), "h32", "h64",
-"h128": its transforms. Of every format NAME: "NAME.scales" (bytes, one for a block of a row), "NAME.codes" (bytes of two
-elements), "NAME.amax" (FP32 bits, of e4m3 scales), "quest.clipped" (0 or 1 an element). "WORD" is in "word", and the streams are
-STREAM and SIGNS below.
+Sections: a name, a count, and hexadecimal words. "input": BF16 bits, [32, 256]; "h32.plain" (without signs),
+"h32", "h64", "h128": its transforms. For every format NAME: "NAME.scales" (bytes, one per block of a row),
+"NAME.codes" (bytes of two elements), "NAME.amax" (FP32 bits, for e4m3 scales), "quest.clipped" (0 or 1 per
+element). "word" contains WORD; the streams are STREAM and SIGNS below.
 """
 import numpy as np
 
@@ -22,7 +24,7 @@ MASK = (1 << 64) - 1
 
 
 def random_bits(seed, index):
-    """SplitMix64 by counter, from a start that is mixed first."""
+    """Counter-based SplitMix64 with a mixed start."""
     z = (seed + 0x9E3779B97F4A7C15) & MASK
     for turn in range(2):
         z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
@@ -34,7 +36,7 @@ def random_bits(seed, index):
 
 
 def bf16(x):
-    """Rounded to nearest even; finite values."""
+    """Rounds finite values to nearest even."""
     bits = np.asarray(x, F32).view(np.uint32).astype(np.uint64)
     return (((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16) << 16).astype(np.uint32).view(F32)
 
@@ -49,7 +51,8 @@ E4M3 = e4m3_values()
 
 
 def nearest(x, grid):
-    """Index of the value of `grid` nearest to x >= 0, ties to the even index, beyond the end the end."""
+    """Returns the index of the value of `grid` nearest to x >= 0; ties to the even index, values beyond the
+    end to the end."""
     x = np.asarray(x, F64)
     high = np.clip(np.searchsorted(grid, x), 1, len(grid) - 1)
     low = high - 1
@@ -67,7 +70,8 @@ def values_of(codes):
 
 
 def transformed(x, length, signs):
-    """(x o signs) H / sqrt(length) in runs along rows: the additions are exact, the rest is rounded as FP32 and BF16 are."""
+    """Returns (x o signs) H / sqrt(length) in runs along rows. Additions are exact, the rest is rounded
+    like FP32 and BF16."""
     h = np.array([[1.0]])
     while len(h) < length:
         h = np.block([[h, h], [h, -h]])
@@ -94,12 +98,13 @@ def random_bytes():
 
 
 def stochastic_codes(scaled):
-    """Up where the discarded fraction and r/256 reach 1. From 1 on r falls on FP32's bits below a mantissa of 1."""
+    """Rounds up if the discarded fraction plus r/256 reaches 1. From 1 on r aligns with FP32's bits below a
+    1-bit mantissa."""
     size = np.minimum(np.abs(scaled.astype(F64)), 6)
     r = random_bytes()
     low = np.clip(np.searchsorted(E2M1, size, side="right") - 1, 0, 6)
     part = (size - E2M1[low]) / (E2M1[low + 1] - E2M1[low])
-    # In FP32 what is below the 22nd bit of the significand cannot carry by itself.
+    # In FP32, bits below the 22nd of the significand cannot carry on their own.
     part = np.where(size >= 1, np.floor(part * 256) / 256, part)
     up = (part + r / 256 >= 1) | (size == 6)
     return np.where(up, low + 1, low) | (np.signbit(scaled).astype(int) << 3)
@@ -133,7 +138,7 @@ def floor_exponent(x):
 
 
 def mxfp4(x, element_scale):
-    """OCP's scale, floor(log2 amax) - 2, and the elements that go with it; an empty block has the least."""
+    """Returns OCP's scale, floor(log2 amax) - 2, and the elements; an empty block has the minimum scale."""
     amax = np.abs(blocks(x, 32)).max(axis=2).astype(F64)
     exponent = np.where(amax == 0, -127, floor_exponent(np.where(amax == 0, 1, amax)) - 2)
     return (exponent + 127).astype(int), (x / spread(2.0**exponent, 32) * element_scale).astype(F32)
@@ -148,7 +153,7 @@ def quest(x):
 
 
 def quartet2(x, cap, over):
-    """The tensor's step, and the scales of blocks of 16 for `times` their amax."""
+    """Returns the tensor's step, and a function for the scales of blocks of 16 from `times` their amax."""
     amax = np.abs(x).max()
     largest = F32(6) * F32(over)
     step = amax / F32(cap) / largest
@@ -195,7 +200,8 @@ def eden(x, group):
 
 
 def matrix():
-    """Normal values of 8 bits or fewer, so that sums of 128 are exact in FP32; some blocks small, one zero."""
+    """Returns normal values of at most 8 bits, so that sums of 128 are exact in FP32; some blocks
+    small, one zero."""
     x = np.clip(np.round(np.random.default_rng(20251122).standard_normal((ROWS, COLS)) * 32), -255, 255) / 32
     x[3, 32:64] *= 2.0**-6
     x[7] *= 2.0**-9

@@ -1,19 +1,20 @@
 #!/usr/bin/env python3
-"""Makes kernels/device/golden/history.txt, the reference that kernels/device/history_test.cpp holds delayed scaling against.
+"""Makes kernels/device/golden/history.txt, the reference for delayed scaling in
+kernels/device/history_test.cpp.
 
 Needs numpy. Usage: tools/goldens/make_history_goldens.py > kernels/device/golden/history.txt
 
-The rules are those of TransformerEngine's bulk update (transformer_engine/common/recipe/delayed_scaling.cu, kernel_bulk),
-written anew in its own terms: a history of `length` entries whose first one is where a step leaves its amax, rolled by one
-with that amax in the last place, unless it is 0. Its precision is FP32 throughout, as the kernel's.
+Implements the rules of TransformerEngine's bulk update (transformer_engine/common/recipe/delayed_scaling.cu,
+kernel_bulk) independently: a history of `length` entries whose first one receives a step's amax, rolled by
+one with that amax in the last place, unless it is 0. All arithmetic is FP32, as in the kernel.
 
-An amax that is not finite is 0 to ours, and so to the goldens. TransformerEngine's rolls it in: `kept` is that rule, for
-check_third_party.py.
+precbench, and so the goldens, treat a non-finite amax as 0. TransformerEngine rolls it in: `kept` is that
+rule, for check_third_party.py.
 
-Sections: a name, a count, and hexadecimal words. "amaxes": what 1,040 steps leave, finite. "wild.amaxes": zeros, a spike, an
-infinity, NaN and a ramp, 64 steps. "[wild.]FORMAT.LENGTH.ALGORITHM.MARGIN": the bits of the scale after each step, as pairs
-of how often and which. "history.STEP." before such a name: the bits of the history behind that step, counted from 0, its
-first entry too.
+Sections: a name, a count, and hexadecimal words. "amaxes": finite amaxes of 1,040 steps. "wild.amaxes":
+zeros, a spike, an infinity, NaN and a ramp, 64 steps. "[wild.]FORMAT.LENGTH.ALGORITHM.MARGIN": the bits of
+the scale after each step, as (count, value) pairs. "history.STEP." before such a name: the bits of the
+history after that step (from 0), including its first entry.
 """
 import numpy as np
 
@@ -23,16 +24,16 @@ MAXIMA = {"e4m3": F32(448), "e5m2": F32(57344)}
 FORMS = [("e4m3", 1024, "max", 0), ("e5m2", 1024, "max", 0), ("e4m3", 16, "max", 0), ("e4m3", 1, "most_recent", 0),
          ("e5m2", 16, "most_recent", 3)]
 WILD_FORMS = [("e4m3", 16, "max", 0), ("e4m3", 1, "most_recent", 0), ("e5m2", 16, "most_recent", 3)]
-# Behind zeros, the first, the spike, where a history of 16 is full, in the ramp, and at the end.
+# After zeros, the first step, the spike, when a history of 16 is full, in the ramp, and at the end.
 DUMPED = {1024: [12, 1039], 16: [0, 3, 12, 15, 16, 750, 960, 1039], 1: [0, 500]}
 WILD_DUMPED = {16: [4, 8, 9, 20, 23, 24, 40, 63], 1: [8, 63]}
 
 
 def script():
-    """Amaxes of a run's kind: noise, a spike, zeros, a ramp, values near both ends of FP32."""
+    """Returns amaxes like those of a run: noise, a spike, zeros, a ramp, values near both ends of FP32."""
     rng = np.random.default_rng(20251122)
     amaxes = np.exp(rng.normal(0, 0.3, STEPS)).astype(F32)
-    amaxes[3] = F32(4096)                       # seen for as long as the history is
+    amaxes[3] = F32(4096)                       # remembered for the length of the history
     amaxes[[10, 11, 12, 500]] = 0
     amaxes[700:800] *= np.exp2(np.arange(100) / 10).astype(F32)
     amaxes[950:960] = F32(1e-37)                # 448 / 1e-37 is beyond FP32
@@ -41,20 +42,21 @@ def script():
 
 
 def wild_script():
-    """What must not break a run: 0, a spike, infinity, a ramp, NaN, one behind the other and all at once."""
+    """Returns amaxes that must not break a run: 0, a spike, infinity, a ramp, NaN, one after the
+    other and combined."""
     rng = np.random.default_rng(20251124)
     amaxes = np.exp(rng.normal(0, 0.3, 64)).astype(F32)
     amaxes[[0, 1]] = 0
     amaxes[4] = F32(64)
     amaxes[8] = np.inf
-    amaxes[9:20] *= np.exp2(np.arange(11)).astype(F32)  # past the spike while the infinity is remembered
+    amaxes[9:20] *= np.exp2(np.arange(11)).astype(F32)  # exceeds the spike while the infinity is remembered
     amaxes[[20, 23]] = np.nan
     amaxes[40:44] = [np.inf, np.nan, 0, np.inf]
     return amaxes
 
 
 def kept(amaxes, maximum, length, algorithm, margin):
-    """The scale and the history after each step; NaN is rolled in but is no maximum."""
+    """Returns the scale and the history after each step; NaN is rolled in but never the maximum."""
     history = np.zeros(length, F32)
     scale = F32(1)
     scaled_max = F32(maximum * F32(2.0) ** F32(-margin))

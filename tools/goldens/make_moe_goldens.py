@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Makes models/transformer/golden/step_NAME.safetensors of mixtures of experts, as make_step_goldens.py does of others.
+"""Makes models/transformer/golden/step_NAME.safetensors for MoE models, like make_step_goldens.py for dense
+ones.
 
-    python3 tools/goldens/make_moe_goldens.py [NAME...]  # needs torch (CPU), transformers 5, safetensors; only to remake files
+    python3 tools/goldens/make_moe_goldens.py [NAME...]  # needs torch (CPU), transformers 5, safetensors;
+only to regenerate
 
-The plain step is that of Hugging Face's own modules: its Mixtral, Qwen3-MoE and OLMoE; its Llama 4 with RoPE in every layer, no norm
-of queries and keys and whole attention; and, since our attention is not latent, its DeepSeek-V3 mixture in the blocks of its
-Qwen3, the first of which is dense. The rounded step is ours. Experts have tensors of their own here, which the library stacks.
-The routers' auxiliary losses are 0.
+The plain step uses Hugging Face's own modules: its Mixtral, Qwen3-MoE and OLMoE; its Llama 4 with RoPE in
+every layer, no q and k norm and full attention; and, since our attention is not latent, its DeepSeek-V3 MoE
+layer in the blocks of its Qwen3, the first of which is dense. The rounded step is our own. Experts have
+separate tensors here, which the library stacks. Auxiliary losses of the routers are 0.
 
-Llama 4's weights are also left as its checkpoints hold them, in bench/step/golden/llama4.safetensors: a layer's experts in two
-tensors, the other way round, and rows of queries and keys as RoPE pairs them.
+Llama 4's weights are also written in the form of its checkpoints, to bench/step/golden/llama4.safetensors: a
+layer's experts in two transposed tensors, and rows of q and k in the order of its RoPE pairs.
 """
 import json
 import pathlib
@@ -24,11 +26,12 @@ import make_step_goldens as step
 SHAPE = dict(num_hidden_layers=2, hidden_size=64, num_attention_heads=4, num_key_value_heads=2, vocab_size=96,
              hidden_act="silu", tie_word_embeddings=False, max_position_embeddings=96)
 F_EXPERT = 32
-# The rounded step must not hang on the order of sums, or another correct one would be another step. Seeds are tried until no
-# choice is closer than this between the keys of what is chosen and what is not, and until FP32 sums, which round some values
-# to the other neighbour than FP64 sums do, move no gradient by more than this.
+# The rounded step must not depend on the order of sums, or another correct order would give another
+# step. Seeds are tried until no routing choice is closer than LEAST_GAP between selected and unselected
+# keys, and until FP32 sums, which round some values differently from FP64 sums, move no gradient by
+# more than MOST_APART.
 LEAST_GAP, MOST_APART = 4e-3, 1e-3
-FIRST_SEED = {"qwen3-moe": 8, "olmoe": 60}  # of 7 and 59 the sums of precbench round otherwise than both
+FIRST_SEED = {"qwen3-moe": 8, "olmoe": 60}  # with 7 and 59 the sums of precbench round differently from both
 gaps = []
 MODELS = {
     "mixtral": dict(SHAPE, model_type="mixtral", intermediate_size=F_EXPERT, num_local_experts=8, num_experts_per_tok=2,
@@ -52,7 +55,8 @@ DEEPSEEK = dict(name="deepseek-v3-like", layers=3, width=64, ffn=96, heads=4, kv
 
 
 def expert_names(config, layer):
-    """Of the router, of every expert's gate, up and down, and what the shared expert's begin with."""
+    """Returns the names of the router, of every expert's gate, up and down, and the prefix of the
+    shared expert's."""
     mixtral, llama4 = config["names"] == "mixtral", config["names"] == "llama4"
     at = f"model.layers.{layer}." + ("block_sparse_moe." if mixtral else "feed_forward." if llama4 else "mlp.")
     parts = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
@@ -61,7 +65,7 @@ def expert_names(config, layer):
 
 
 def choose(keys, count):
-    """The largest ones; notes how clearly they are."""
+    """Selects the largest keys and records the gap to the others."""
     if count < keys.shape[-1]:
         best = keys.detach().topk(count + 1, -1).values
         gaps.append((best[..., -2] - best[..., -1]).min().item())
@@ -69,7 +73,7 @@ def choose(keys, count):
 
 
 def route(config, z, layer):
-    """The weights of every expert for every token, 0 of those that it does not go to."""
+    """Returns the weights of all experts for every token, 0 for those not selected."""
     if config["score"] == "softmax":
         p = z.softmax(-1)
         index = choose(z, config["top_k"])
@@ -90,7 +94,7 @@ def route(config, z, layer):
 
 
 def mixture(config, w, h, layer, mode, linear):
-    """Rounds where ours does: every expert's rows have a gradient of their own, of which the sum is rounded once."""
+    """Rounds like precbench: every expert's rows have their own gradient, whose sum is rounded once."""
     if layer < config["dense_layers"]:
         return step.swiglu(config, w, h, layer, mode, linear)
     router, experts, at = expert_names(config, layer)
@@ -128,13 +132,13 @@ def mixture_weights(config, layer, matrix):
 
 
 class Library(step.HuggingFace):
-    """Experts are stacked on the way in, and their gradients taken apart."""
+    """Stacks experts on the way in, and splits their gradients."""
 
     def __init__(self, description, ours):
         super().__init__(description)
         self.ours.update(ours)
         if hasattr(self.model.config, "num_experts_per_tok"):
-            self.model.set_experts_implementation("eager")  # the others take no float64
+            self.model.set_experts_implementation("eager")  # other implementations do not support float64
 
     def gradients(self, weights, tokens):
         config, stacked = self.ours, dict(weights)
@@ -160,12 +164,12 @@ class Library(step.HuggingFace):
 
 
 class Llama4(step.HuggingFace):
-    """Its own form on the way in, ours on the way out."""
+    """Converts to the library's own form on the way in, and to ours on the way out."""
 
     def __init__(self, description, ours):
         from transformers import Llama4ForCausalLM, Llama4TextConfig
 
-        # It makes the mask of chunks, too, which no layer takes.
+        # It builds the chunked mask as well, which no layer uses.
         whole = dict(layer_types=["full_attention"] * description["num_hidden_layers"], attention_chunk_size=8192)
         c = Llama4TextConfig(**dict(json.loads(json.dumps(description)), **whole))
         c._attn_implementation = "eager"
@@ -177,7 +181,8 @@ class Llama4(step.HuggingFace):
                          rotary=(turns.real, turns.imag), **ours)
 
     def pairs(self, name, back=False):
-        """Rows of queries and keys: RoPE turns 0 and 1, 2 and 3, ... here, and the first half with the second in ours."""
+        """Permutes rows of q and k: RoPE rotates rows 0 and 1, 2 and 3, ... here, and the two halves of
+        a head in ours."""
         half = self.ours["head_dim"] // 2
         if not name.endswith(("q_proj.weight", "k_proj.weight")):
             return lambda x: x
@@ -206,14 +211,14 @@ class Llama4(step.HuggingFace):
         return loss, grads
 
     def leave(self, path, seed):
-        """The weights of the step with this seed, as the library itself holds them."""
+        """Writes the weights of the step with this seed in the library's form."""
         weights = step.random_weights(self.ours, torch.Generator().manual_seed(seed))
         self.model.load_state_dict({name: weight.double() for name, weight in self.its_form(weights).items()})
         save_file({name: weight.to(torch.bfloat16).contiguous() for name, weight in self.model.state_dict().items()}, path)
 
 
 def is_steady(config, seed):
-    """Whether the step of these weights and tokens is that of any order of sums, and every expert has a token."""
+    """Returns True if the step is independent of the order of sums, and every expert has a token."""
     gaps.clear()
     generator = torch.Generator().manual_seed(seed)
     weights = step.random_weights(config, generator)
@@ -228,7 +233,7 @@ def is_steady(config, seed):
 
 
 def deepseek(generator):
-    """Its mixture in Qwen3's blocks, and a bias that changes choices."""
+    """DeepSeek-V3's MoE layer in Qwen3's blocks, with a bias that changes the routing."""
     from transformers.models.deepseek_v3 import DeepseekV3Config
     from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MoE
 

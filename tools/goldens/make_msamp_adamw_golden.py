@@ -1,30 +1,36 @@
 #!/usr/bin/env python3
-"""Makes kernels/device/golden/msamp_adamw.txt, whole steps of MS-AMP's AdamW for kernels/device/msamp_adamw_test.cpp: first
-moment in e4m3, second in FP16, weights in FP32 or FP16, each but the FP32 with a power of two for the tensor.
+"""Makes kernels/device/golden/msamp_adamw.txt, whole steps of MS-AMP's AdamW for
+kernels/device/msamp_adamw_test.cpp: first moment in e4m3, second in FP16, weights in FP32 or FP16; all but
+FP32 have a power-of-two scale per tensor.
 
-Needs numpy and ml_dtypes. Usage: tools/goldens/make_msamp_adamw_golden.py > kernels/device/golden/msamp_adamw.txt
+Needs numpy and ml_dtypes. Usage: tools/goldens/make_msamp_adamw_golden.py >
+kernels/device/golden/msamp_adamw.txt
 
-The order of operations is that of MS-AMP (msamp/optim/adamw.py and adamw.cu), written anew: decay first, moments, the update
-by moments that are not yet rounded, and then their codes. All arithmetic is FP32, one operation at a time.
+The order of operations is that of MS-AMP (msamp/optim/adamw.py and adamw.cu), reimplemented: decay first,
+moments, the update by moments that are not yet rounded, then their codes. All arithmetic is FP32, one
+operation at a time.
 
-Two runs. "exact": every product is exact (betas of few digits, gradients of 12 bits, a rate that is a power of two, neither
-decay nor bias correction), so that no other order and no fused product gives other bits. "usual": the options of a training run.
+Two runs. "exact": every operation is exact (betas of few digits, gradients of 12 bits, a power-of-two
+learning rate, neither decay nor bias correction), so that no other order and no FMA gives other bits.
+"usual": options of a training run.
 
-Sections: a name, a count, and hexadecimal words. "RUN.options": FP32 bits of lr, beta1, beta2, eps, decay, and whether the bias
-is corrected. "RUN.gradients": FP32 bits, step by step. "RUN.STEP.m.codes", ".m.scale", ".v.codes", ".v.scale"; "RUN.STEP.f32":
-weights; "RUN.STEP.f16.codes", ".f16.scale": weights of a second run. Step 0 is what weights begin as.
+Sections: a name, a count, and hexadecimal words. "RUN.options": FP32 bits of lr, beta1, beta2, eps, decay,
+and whether the bias is corrected. "RUN.gradients": FP32 bits, step by step. "RUN.STEP.m.codes", ".m.scale",
+".v.codes", ".v.scale"; "RUN.STEP.f32": weights; "RUN.STEP.f16.codes", ".f16.scale": weights of a second run.
+Step 0 holds the initial weights.
 """
 import numpy as np
 
 from make_scaled_goldens import F32, decode, encode, section
 
-COUNT = 523  # more than a block of MS-AMP's
+COUNT = 523  # more than one block in MS-AMP
 STEPS = 4
 RUNS = {"exact": (2.0**-10, 0.875, 0.9375, 1e-8, 0.0, 0), "usual": (1e-3, 0.9, 0.95, 1e-8, 0.1, 1)}
 
 
 def gradients(rng, exact):
-    """Wide in size, with zeros; larger and smaller from step to step, so that scales move."""
+    """Returns gradients of wide range, with zeros; their size varies from step to step, so
+    that scales change."""
     steps = []
     for size in (1.0, 5.0, 0.3, 40.0):
         g = (size * rng.standard_normal(COUNT) * np.exp2(rng.uniform(-12, 0, COUNT))).astype(F32)
@@ -37,7 +43,7 @@ def gradients(rng, exact):
 
 
 def moments(m, v, g, beta1, beta2):
-    """FP32 of codes and scales."""
+    """Returns FP32 moments from codes and scales."""
     inverses = [F32(1) / scale for _, scale in (m, v)]
     mean = beta1 * m[0].astype(F32) * inverses[0] + (F32(1) - beta1) * g
     square = beta2 * v[0].astype(F32) * inverses[1] + (F32(1) - beta2) * (g * g)
@@ -45,7 +51,8 @@ def moments(m, v, g, beta1, beta2):
 
 
 def run(options, weights, grads, narrow):
-    """After each step: codes and scale of m, of v, and of the weights, whose scale is None in FP32."""
+    """Returns, after each step, codes and scale of m, of v, and of the weights, whose scale
+    is None in FP32."""
     lr, beta1, beta2, eps, decay, corrected = options
     b1, b2 = F32(beta1), F32(beta2)
     m = v = (np.zeros(COUNT, np.float16), F32(1))
@@ -60,7 +67,7 @@ def run(options, weights, grads, narrow):
         root = np.sqrt(square) / np.sqrt(corrections[1]) + F32(eps)
         value = value - F32(lr) / corrections[0] * (mean / root)
         assert value.dtype == F32 and mean.dtype == F32 and square.dtype == F32
-        # Without an amax theirs is 1, not what it was.
+        # Without an amax MS-AMP's scale is 1 rather than the previous one.
         m, v = encode(mean, "e4m3", F32(1)), encode(square, "f16", F32(1))
         w = encode(value, "f16", w[1]) if narrow else (value, None)
         found.append((m, v, w))

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Makes kernels/device/golden/mx.txt, the reference that kernels/device/mx_golden_test.cpp holds the quantizers against.
+"""Makes kernels/device/golden/mx.txt, the reference for the quantizers in kernels/device/mx_golden_test.cpp.
 
-Needs torch and torchao; they are needed only to remake the file. Usage: tools/goldens/make_mx_goldens.py > kernels/device/golden/mx.txt
+Needs torch and torchao, only to regenerate the file.
+Usage: tools/goldens/make_mx_goldens.py > kernels/device/golden/mx.txt
 
-torchao's to_mx quantizes blocks of 32 with every rounding of scales that it has, to E4M3 and to E5M2; and squares of 32x32, each
-as one block of 1024. Sections: a name, a count, and hexadecimal words. "input": BF16 bits, [32, 64]; "FORMAT.ROUNDING.scales"
-and ".codes": bytes, two scales a row. "squares": BF16 bits, [64, 96]; "squares.FORMAT.scales" (bytes, [2, 3]) and ".codes".
+torchao's to_mx quantizes blocks of 32 with each of its scale roundings, to E4M3 and to E5M2; and squares of
+32x32, each as one block of 1024. Sections: a name, a count, and hexadecimal words. "input": BF16 bits, [32,
+64]; "FORMAT.ROUNDING.scales" and ".codes": bytes, two scales per row. "squares": BF16 bits, [64, 96];
+"squares.FORMAT.scales" (bytes, [2, 3]) and ".codes".
 """
 import sys
 
@@ -18,7 +20,8 @@ TALL, WIDE = 64, 96
 
 
 def blocks():
-    """Blocks of every size that a scale can make normal, with amaxes around the edges at which roundings part."""
+    """Returns blocks of every size that a scale can normalize, with amaxes around the edges at which
+    roundings differ."""
     generator = torch.Generator().manual_seed(20251122)
     x = torch.randn(ROWS, COLS // BLOCK, BLOCK, generator=generator)
     powers = torch.linspace(-100, 100, ROWS * COLS // BLOCK).round().reshape(ROWS, COLS // BLOCK, 1)
@@ -31,7 +34,8 @@ def blocks():
 
 
 def squares():
-    """Of sizes around the edge at which a scale rounds up, one with subnormal codes, one empty."""
+    """Returns squares of sizes around the edge at which a scale rounds up, one with subnormal
+    codes, one empty."""
     generator = torch.Generator().manual_seed(20251123)
     x = torch.randn(TALL // BLOCK, WIDE // BLOCK, BLOCK, BLOCK, generator=generator)
     x = x / x.abs().amax((-1, -2), keepdim=True)
@@ -43,7 +47,7 @@ def squares():
 
 
 def whole(x):
-    """[64, 96] of its squares."""
+    """Assembles [64, 96] from its squares."""
     return x.permute(0, 2, 1, 3).reshape(TALL, WIDE)
 
 

@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""Makes kernels/numerics/golden/nvfp4.txt, the reference that kernels/numerics/nvfp4_test.cpp holds NVFP4 against.
+r"""Makes kernels/numerics/golden/nvfp4.txt, the reference for NVFP4 in kernels/numerics/nvfp4_test.cpp.
 
-Needs torch, g++ and source trees of torchao, whose tests have TransformerEngine's arithmetic in PyTorch, and of TransformerEngine,
-whose stochastic rounding runs on the CPU (third_party_cuda.py); all are needed only to remake the file. Usage, with AO and TE the trees:
-  PYTHONPATH=AO:AO/test/prototype/moe_training/nvfp4_training tools/goldens/make_nvfp4_goldens.py TE > kernels/numerics/golden/nvfp4.txt
+Needs torch, g++ and source trees of torchao, whose tests have TransformerEngine's arithmetic in PyTorch, and
+of TransformerEngine, whose stochastic rounding runs on the CPU (third_party_cuda.py), only to regenerate the
+file. Usage, with AO and TE the trees:
+  PYTHONPATH=AO:AO/test/prototype/moe_training/nvfp4_training tools/goldens/make_nvfp4_goldens.py TE \
+    > kernels/numerics/golden/nvfp4.txt
 
-Sections: a name, a count, and hexadecimal words. "input": BF16 bits, [64, 48]; "rht": BF16 bits of its transpose with the
-Hadamard transform, [48, 64]; of each of "1x16", "16x16" and "rht.1x16" ".amax" (FP32 bits), ".scales" (e4m3 bytes, one for
-16 elements of a row) and ".codes" (bytes of two elements). "1x16.stochastic.bytes": a random byte for each element, and ".codes" of
-them, under the scales of "1x16".
+Sections: a name, a count, and hexadecimal words. "input": BF16 bits, [64, 48]; "rht": BF16 bits of its
+transpose with the Hadamard transform, [48, 64]. For each of "1x16", "16x16" and "rht.1x16", ".amax" (FP32
+bits), ".scales" (e4m3 bytes, one per 16 elements of a row) and ".codes" (bytes of two elements).
+"1x16.stochastic.bytes": a random byte per element, and ".codes": the resulting codes, with the scales of
+"1x16".
 """
 import sys
 
@@ -21,7 +24,8 @@ ROWS, COLS = 64, 48
 
 
 def matrix():
-    """Normal values of 8 bits, so that a Hadamard sum of 16 is exact in FP32 in any order; some blocks much smaller."""
+    """Returns normal values of 8 bits, so that a Hadamard sum of 16 is exact in FP32 in any order; some
+    blocks much smaller."""
     generator = torch.Generator().manual_seed(20251122)
     x = (torch.randn(ROWS, COLS, generator=generator) * 32).round().clamp(-255, 255) / 32
     x[16:32, 16:32] *= 2.0**-6  # a block scale in e4m3's subnormals

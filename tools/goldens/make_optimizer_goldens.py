@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Writes models/transformer/golden/optimizers.safetensors: weights after six steps of each optimizer by other hands.
+"""Writes models/transformer/golden/optimizers.safetensors: weights after six steps of each optimizer, by
+independent code.
 
     pip install torch==2.15 numpy safetensors && tools/goldens/make_optimizer_goldens.py
 
-AdamW, Adafactor and Muon are torch.optim's, Lion its authors' formulas (Chen et al. 2023, Algorithm 2), in the order of
-their code, so that check_third_party.py finds equal bits. Weights and gradients are integers of a hash, so that a test makes
-the same. Muon rounds to BF16 inside, so it is there a second
-time, its iteration in FP64: the test asks how far each of the two programs is from that.
+AdamW, Adafactor and Muon are torch.optim's; Lion is its authors' formulas (Chen et al. 2023, Algorithm 2) in
+the order of their code, so that check_third_party.py finds equal bits. Weights and gradients are hashed
+integers, which a test can reproduce. Muon rounds to BF16 internally, so a second version runs its iteration
+in FP64; the test compares the distance of both programs from it.
 """
 
 import json
@@ -19,12 +20,12 @@ from safetensors.torch import save_file
 MODEL = dict(layers=1, width=32, ffn=96, heads=2, kv_heads=1, head_dim=16, vocab=40, norm_eps=1e-5, rope_theta=1e4)
 GOLDEN = "models/transformer/golden/optimizers.safetensors"
 STEPS, MAX_NORM, WEIGHT_DECAY = 6, 1.0, 0.1
-# Learning rates at which a step of each moves weights by about as much.
+# Learning rates at which all optimizers change the weights by similar amounts per step.
 RATES = dict(adamw=1e-3, lion=1e-3, adafactor=1e-2, muon=1e-3)
 
 
 def hashed(seed, size):
-    """Uniform in [-0.5, 0.5), exact in FP32."""
+    """Returns hashed values, uniform in [-0.5, 0.5), exact in FP32."""
     x = (np.arange(size, dtype=np.uint64) * 2654435761 + seed * 2246822519 + 374761393) & 0xFFFFFFFF
     x ^= x >> np.uint64(15)
     x = (x * np.uint64(2246822519)) & np.uint64(0xFFFFFFFF)
@@ -64,7 +65,7 @@ class Lion(torch.optim.Optimizer):
 
 
 class Muon64(torch.optim.Muon):
-    """torch.optim.Muon, its iteration in FP64."""
+    """torch.optim.Muon with its iteration in FP64."""
 
     def step(self):
         import torch.optim._muon as module
@@ -107,7 +108,7 @@ def optimizers(name, params):
 
 
 def trained(optimizer):
-    """The weights after all steps, and the last gradient's norm."""
+    """Returns the weights after all steps, and the last gradient norm."""
     params = {name: torch.nn.Parameter(0.2 * tensor(i, shapes()[name])) for i, name in enumerate(sorted(shapes()))}
     rules = optimizers(optimizer, params)
     for step in range(1, STEPS + 1):

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Makes models/transformer/golden/rope.json: RoPE of published models by Hugging Face's own rotary embedding.
 
-    python3 tools/goldens/make_rope_goldens.py            # needs torch (CPU) and transformers; only to remake the file
+    python3 tools/goldens/make_rope_goldens.py            # needs torch (CPU) and transformers; only to
+regenerate the file
 
-A list of {name, D, config, attention_factor, frequencies [D/2], positions, cos, sin [positions][D/2]}. `config` is the
-model's config.json as far as it concerns RoPE; the numbers are float32, as the library makes them.
+A list of {name, D, config, attention_factor, frequencies [D/2], positions, cos, sin [positions][D/2]}.
+`config` has the RoPE keys of the model's config.json; the numbers are float32, as the library computes them.
 """
 import json
 import pathlib
@@ -36,7 +37,8 @@ MODELS = {
 def golden(name, rope):
     shape = dict(hidden_size=2 * rope["head_dim"], num_attention_heads=2, num_key_value_heads=2,
                  intermediate_size=64, num_hidden_layers=1, vocab_size=64)
-    config = LlamaConfig(**json.loads(json.dumps(rope)), **shape)  # a copy: the library rewrites what it is given
+    config = LlamaConfig(**json.loads(json.dumps(rope)), **shape)  # a copy, since the library
+                                                                   # modifies its input
     module = LlamaRotaryEmbedding(config)
     cos, sin = module(torch.zeros(1, 1, 1), torch.tensor([POSITIONS]))
     half = rope["head_dim"] // 2

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Remakes models/checkpoint/golden/reference.safetensors with the reference implementation of the format.
+"""Regenerates models/checkpoint/golden/reference.safetensors with the reference implementation of the format.
 
-Needs the Python packages torch and safetensors; the tests need only the file.
+Needs the Python packages torch and safetensors; the tests only need the file.
 usage: tools/goldens/make_safetensors_golden.py
 """
 import pathlib
@@ -9,7 +9,7 @@ import pathlib
 import safetensors.torch
 import torch
 
-# Values that every dtype here holds exactly; safetensors_test.cpp knows them.
+# Values that every dtype here represents exactly; also in safetensors_test.cpp.
 values = torch.tensor([[0.0, 1.0, -2.0], [0.5, 448.0, -0.015625]])
 tensors = {
     "weights.f32": values,

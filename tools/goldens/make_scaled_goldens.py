@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Makes kernels/device/golden/scaled.txt, the reference that kernels/device/scaled_values_test.cpp holds codes with one scale
-for the tensor against: FP16 weights, and gradients that ranks sum in e4m3.
+"""Makes kernels/device/golden/scaled.txt, the reference for codes with one scale per tensor in
+kernels/device/scaled_values_test.cpp: FP16 weights, and gradients that ranks reduce in e4m3.
 
 Needs numpy and ml_dtypes. Usage: tools/goldens/make_scaled_goldens.py > kernels/device/golden/scaled.txt
 
-The casts are numpy's float16 and ml_dtypes' float8_e4m3fn, made saturating. The scale is MS-AMP's (common/tensor/meta.py,
-compute_scaling_factor) in its own terms: a power of two by exponent, inverted where the exponent is negative, kept where
-amax is 0 or not finite. All arithmetic is FP32, one operation at a time.
+The casts are numpy's float16 and ml_dtypes' float8_e4m3fn, made saturating. The scale reimplements MS-AMP's
+(common/tensor/meta.py, compute_scaling_factor): a power of two by exponent, inverted if the exponent is
+negative, kept if amax is 0 or not finite. All arithmetic is FP32, one operation at a time.
 
-Sections: a name, a count, and hexadecimal words. "TYPE.CASE.src", ".codes", ".scale", ".decoded" (FP32 bits): a tensor there
-and back; ".added.codes", ".added.scale": its codes plus src again, cast anew. "reduce.R.src" (BF16 bits, rank by rank),
-".scale", ".codes" (rank by rank), ".sum" (FP32 bits), ".sum_scale", ".sum_codes": a gradient summed over R ranks.
+Sections: a name, a count, and hexadecimal words. "TYPE.CASE.src", ".codes", ".scale", ".decoded" (FP32 bits):
+a tensor's round trip; ".added.codes", ".added.scale": its codes plus src, cast again. "reduce.R.src" (BF16
+bits, rank by rank), ".scale", ".codes" (rank by rank), ".sum" (FP32 bits), ".sum_scale", ".sum_codes": a
+gradient reduced over R ranks.
 """
 import ml_dtypes
 import numpy as np
@@ -56,7 +57,8 @@ def section(name, array):
 
 
 def sources():
-    """Values of a gradient's and a weight's kind: wide in size, with zeros; far from 1; nothing; a tie in every element."""
+    """Returns values like those of gradients and weights: of wide range, with zeros; far from 1; all
+    zero; ties only."""
     rng = np.random.default_rng(20251201)
     wide = (rng.standard_normal(COUNT) * np.exp2(rng.uniform(-20, 0, COUNT))).astype(F32)
     wide[::17] = 0

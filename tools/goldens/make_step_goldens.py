@@ -1,16 +1,22 @@
 #!/usr/bin/env python3
-"""Makes models/transformer/golden/step_NAME.safetensors: one training step of small models, by PyTorch autograd.
+"""Makes models/transformer/golden/step_NAME.safetensors: one training step of small models, by PyTorch
+autograd.
 
-    python3 tools/goldens/make_step_goldens.py [NAME...]  # needs torch (CPU), transformers, safetensors; only to remake files
+    python3 tools/goldens/make_step_goldens.py [NAME...]  # needs torch (CPU), transformers, safetensors; only
+to regenerate
 
-Each file holds the weights (BF16, under their Hugging Face names), `tokens` [B, T+1], and the step on them, twice:
+Each file holds the weights (BF16, under their Hugging Face names), `tokens` [B, T+1], and the step on them,
+twice:
   loss, grad.NAME, grad_norm, after.NAME                       plain autograd in float64, stored as float32;
-                                                               of llama3.2 and qwen2.5 by Hugging Face's own model
-  bf16.loss, bf16.grad.NAME, bf16.grad_norm, bf16.after.NAME   rounded to BF16 wherever precbench's `bf16` recipe
-                                                               rounds (kernels/device/device.h), forward and backward
-The first says what the right answer is; the second is what a correct implementation must hit closely. `loss` is the mean
-cross-entropy in nats, `grad_norm` the global norm before clipping, `after` the weights after one clipped AdamW step in
-float32 whose constants stand in the metadata beside the model (`optimizer`, `config`). Tied models have no lm_head.
+                                                               for llama3.2 and qwen2.5 by Hugging Face's own
+model
+  bf16.loss, bf16.grad.NAME, bf16.grad_norm, bf16.after.NAME   rounded to BF16 where precbench's `bf16` recipe
+                                                               rounds (kernels/device/device.h), forward and
+backward
+The first is the exact answer; the second is what a correct implementation must match closely. `loss` is the
+mean cross-entropy in nats, `grad_norm` the global norm before clipping, `after` the weights after one clipped
+AdamW step in float32, whose constants are in the metadata with the model (`optimizer`, `config`). Tied models
+have no lm_head.
 """
 import json
 import math
@@ -30,7 +36,7 @@ MODELS = {
     "tied": dict(LLAMA, tied=True),
     "qwen3": dict(LLAMA, qk_norm=True, rope_theta=1000000.0, norm_eps=1e-6),
 }
-# As their config.json says it. Three quarters of the positions lie beyond the original context.
+# Keys of their config.json. Three quarters of the positions are beyond the original context.
 HUGGING_FACE_SHAPE = dict(num_hidden_layers=2, hidden_size=64, intermediate_size=96, num_attention_heads=4,
                           num_key_value_heads=2, vocab_size=96, hidden_act="silu")
 HUGGING_FACE = {
@@ -45,7 +51,7 @@ HUGGING_FACE = {
 
 
 class RoundBoth(torch.autograd.Function):
-    """The value that an op writes in BF16, and the gradient of it, which arrives summed over all its uses."""
+    """Rounds an op's output to BF16, and its gradient, which arrives summed over all uses."""
 
     @staticmethod
     def forward(ctx, x):
@@ -57,7 +63,7 @@ class RoundBoth(torch.autograd.Function):
 
 
 class Attention(torch.autograd.Function):
-    """Causal attention whose backward takes the output as it was stored: delta = rowsum(dout * rounded out)."""
+    """Causal attention whose backward uses the stored output: delta = rowsum(dout * rounded out)."""
 
     @staticmethod
     def forward(ctx, q, k, v, rounding):
@@ -81,28 +87,28 @@ def bf16(x):
 
 
 class Plain:
-    """PyTorch's own ops, nothing rounded."""
+    """PyTorch's own ops without rounding."""
 
     stored = staticmethod(lambda x: x)
     attention = staticmethod(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True))
 
 
 class Bf16:
-    """What precbench's bf16 recipe stores between ops."""
+    """Rounds what precbench's bf16 recipe stores between ops."""
 
     stored = RoundBoth.apply
     attention = staticmethod(lambda q, k, v: RoundBoth.apply(Attention.apply(q, k, v, bf16)))
 
 
 class Unrounded:
-    """Our attention without rounding: shows that its backward is PyTorch's."""
+    """Our attention without rounding, to show that its backward equals PyTorch's."""
 
     stored = staticmethod(lambda x: x)
     attention = staticmethod(lambda q, k, v: Attention.apply(q, k, v, lambda x: x))
 
 
 def rope(x, config):
-    """Rotate-half on [B, heads, T, D]."""
+    """Rotates halves of [B, heads, T, D]."""
     half = x.shape[-1] // 2
     if "rotary" in config:
         cos, sin = (table.to(x.dtype) for table in config["rotary"])
@@ -115,7 +121,7 @@ def rope(x, config):
 
 
 def swiglu(config, w, h, layer, mode, linear):
-    """A block's second half, between its norm and the residual stream."""
+    """Computes a block's second half, between its norm and the residual stream."""
     at = f"model.layers.{layer}.mlp."
     gate, up = linear(h, at + "gate_proj.weight", at + "up_proj.weight")
     (branch,) = linear(mode.stored(F.silu(gate) * up), at + "down_proj.weight")
@@ -130,7 +136,8 @@ def swiglu_weights(config, layer, matrix):
 
 
 def loss_of(config, w, tokens, mode):
-    """The step's forward. Linears that share an input are one product, so that its gradient is rounded once."""
+    """Returns the loss of the step. Linears that share an input form one GEMM, so that its input gradient
+    is rounded once."""
     stored, D = mode.stored, config["head_dim"]
     norm = lambda x, name: F.rms_norm(x, (x.shape[-1],), w[name], config["norm_eps"])
     heads = lambda x: x.unflatten(-1, (-1, D)).transpose(1, 2)
@@ -145,10 +152,10 @@ def loss_of(config, w, tokens, mode):
         h = stored(norm(x, at + "input_layernorm.weight"))
         q, k, v = linear(h, *(f"{at}self_attn.{p}_proj.weight" for p in "qkv"))
         over_all = config["qk_norm"] and config.get("qk_norm_over") == "heads"
-        if over_all:  # one op with RoPE, as a norm per head: nothing is stored between them
+        if over_all:  # one op with RoPE, like a norm per head: nothing is stored between them
             q, k = norm(q, at + "self_attn.q_norm.weight"), norm(k, at + "self_attn.k_norm.weight")
         q, k, v = map(heads, (q, k, v))
-        if config.get("qkv_bias"):  # one op with RoPE, too
+        if config.get("qkv_bias"):  # one op with RoPE as well
             q, k, v = (x + heads(w[f"{at}self_attn.{p}_proj.bias"].expand(B, T, -1)) for p, x in zip("qkv", (q, k, v)))
             v = stored(v)
         if config["qk_norm"] and not over_all:
@@ -166,7 +173,7 @@ def loss_of(config, w, tokens, mode):
 
 
 def random_weights(config, generator):
-    """Weights that BF16 holds exactly; gains away from 1, so that a forgotten gain shows."""
+    """Returns weights that are exact in BF16; gains differ from 1, so that a missing gain shows."""
     weights = {}
 
     def matrix(name, rows, cols, std):
@@ -208,7 +215,7 @@ def gradients(config, weights, tokens, mode, dtype=torch.float64):
 
 
 def adamw_step(weights, grads):
-    """Weights after one step, and the gradient norm before clipping."""
+    """Returns the weights after one step, and the gradient norm before clipping."""
     params = {name: torch.nn.Parameter(weight.float()) for name, weight in weights.items()}
     for name, param in params.items():
         param.grad = grads[name].float()
@@ -223,24 +230,25 @@ def adamw_step(weights, grads):
 
 
 def check_same(what, ours, theirs, limit):
-    """Two computations of the plain step agree to within their rounding."""
+    """Checks that two computations of the plain step agree to within rounding."""
     for name, want in theirs.items():
         error = (ours[name] - want).norm() / want.norm()
         assert error < limit, f"{name}: {what} is off by {error:.1e}"
 
 
 def check_attention(config, weights, tokens, plain):
-    """Without rounding our attention must be PyTorch's, to what float64 leaves."""
+    """Checks that our attention without rounding equals PyTorch's to float64 accuracy."""
     check_same("our attention's gradient", gradients(config, weights, tokens, Unrounded)[1], plain, 1e-12)
 
 
 class HuggingFace:
-    """The library's own model in float64, but for what it always does in float32: RoPE's angles, norms, softmax."""
+    """The library's own model in float64, except what it always computes in float32: RoPE's angles,
+    norms, softmax."""
 
     def __init__(self, description):
         from transformers import AutoConfig, AutoModelForCausalLM
 
-        c = AutoConfig.for_model(**json.loads(json.dumps(description)))  # a copy: it rewrites what it is given
+        c = AutoConfig.for_model(**json.loads(json.dumps(description)))  # a copy, since it modifies its input
         self.model = AutoModelForCausalLM.from_config(c, attn_implementation="eager", dtype=torch.float64)
         cos, sin = self.model.model.rotary_emb(torch.zeros(1, dtype=torch.float64), torch.arange(T)[None])
         half = cos.shape[-1] // 2
@@ -260,7 +268,7 @@ class HuggingFace:
 
 
 def make_golden(path, seed, config, description, library):
-    """Writes the file of one model; `library`: whose gradients the plain step has, or None."""
+    """Writes the file of one model; `library` provides the gradients of the plain step, or is None."""
     generator = torch.Generator().manual_seed(seed)
     weights = random_weights(config, generator)
     tokens = torch.randint(0, config["vocab"], (B, T + 1), generator=generator, dtype=torch.int32)

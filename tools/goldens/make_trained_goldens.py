@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Makes tools/trained/golden/losses.json: what Hugging Face Transformers makes of small GGUF files.
+"""Makes tools/trained/golden/losses.json: results of Hugging Face Transformers for small GGUF files.
 
     pip install torch transformers accelerate gguf==0.19.0 && tools/goldens/make_trained_goldens.py
 
 For each file of tools/trained/tiny_gguf.py:
-  weights   SHA-256 of the FP32 tensors that Transformers' own reader of GGUF gets, under Hugging Face names
-  tokens    drawn from the model: windows of T + 1 that share their ends
-  loss      mean cross-entropy in nats of them, in float64
-  unpermuted (llama) the loss if the rows of q and k stay in llama.cpp's order: how far off a wrong conversion is
-And golden/torch_save.bin, a dictionary of tensors by torch.save: F32, F16, BF16, transposed, a slice, tied, a parameter.
-Transformers reads neither the scalings of RoPE nor Qwen3's head dimension from GGUF; its configuration is given them here.
+  weights   SHA-256 of the FP32 tensors read by Transformers' own GGUF reader, under Hugging Face names
+  tokens    sampled from the model: windows of T + 1 that share their ends
+  loss      their mean cross-entropy in nats, in float64
+  unpermuted (llama) the loss if the rows of q and k stay in llama.cpp's order: the error of a wrong
+conversion
+Also writes golden/torch_save.bin, a dictionary of tensors by torch.save: F32, F16, BF16, transposed, a
+slice, tied, a parameter. Transformers reads neither RoPE scaling nor Qwen3's head dimension from GGUF;
+they are set here.
 """
 import json
 import pathlib
@@ -27,7 +29,7 @@ import tiny_gguf  # noqa: E402
 
 
 def config_of(folder, case):
-    """Returns the configuration that Transformers reads, with what it does not read from GGUF set."""
+    """Returns the configuration that Transformers reads, plus what it does not read from GGUF."""
     config = transformers.AutoConfig.from_pretrained(folder, gguf_file=f"{case}.gguf")
     options = tiny_gguf.CASES[case][2]
     config.head_dim = options.get("head_dim", config.hidden_size // config.num_attention_heads)
@@ -57,7 +59,8 @@ def windows(tokens):
 
 
 def draw(model, case):
-    """Returns tokens that the model itself would write, so that their loss is low and a wrong model's is higher."""
+    """Returns tokens sampled from the model itself, so that their loss is low and a wrong
+    model's is higher."""
     generator = torch.Generator().manual_seed(len(case))
     tokens = [1]
     with torch.no_grad():

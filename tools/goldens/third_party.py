@@ -1,9 +1,11 @@
-"""Runs Python and Triton of other projects on a CPU, out of their source trees: for check_third_party.py and for scripts that make goldens.
+"""Runs Python and Triton code of other projects on a CPU, from their source trees: for check_third_party.py
+and scripts that make goldens.
 
-- `placeholders` and `load`: one file of a package that cannot be imported whole. What it imports and does not use is a placeholder.
-- `interpreted`: a file of Triton kernels, by Triton's interpreter.
+- `placeholders` and `load`: one file of a package that cannot be imported as a whole. Unused imports become
+placeholders.
+- `interpreted`: a file of Triton kernels, with Triton's interpreter.
 
-Pieces of CUDA files are third_party_cuda.py's.
+third_party_cuda.py handles pieces of CUDA files.
 """
 import importlib.util
 import os
@@ -21,7 +23,7 @@ class Anything(type):
 
 
 class Placeholder(metaclass=Anything):
-    """A class, an instance, a decorator or a pair, whatever the importing file takes it for."""
+    """Acts as a class, an instance, a decorator or a pair, as the importing file requires."""
 
     def __init__(self, *_, **__):
         pass
@@ -48,7 +50,7 @@ class PlaceholderModule(types.ModuleType):
 
 
 def placeholders(*names, **attributes):
-    """Modules of placeholders; `attributes` are the last one's."""
+    """Registers placeholder modules; `attributes` belong to the last one."""
     for name in names:
         for end in [i for i, c in enumerate(name) if c == "."] + [len(name)]:
             sys.modules.setdefault(name[:end], PlaceholderModule(name[:end]))
@@ -57,7 +59,7 @@ def placeholders(*names, **attributes):
 
 
 def load(name, path):
-    """The file as a module of that name, which its relative imports begin from."""
+    """Loads the file as a module of that name, the base of its relative imports."""
     parent = name.rpartition(".")[0]
     if parent:
         placeholders(parent)
@@ -69,7 +71,8 @@ def load(name, path):
 
 
 class Launcher:
-    """Stands for an autotuned kernel, in its first configuration: tuning measures time, of which an interpreter has none."""
+    """Replaces an autotuned kernel by its first configuration, since tuning measures time, which an
+    interpreter lacks."""
 
     def __init__(self, kernel, configuration):
         self.kernel, self.configuration = kernel, configuration
@@ -79,7 +82,7 @@ class Launcher:
 
 
 class Draws:
-    """What the kernels' tl.rand gives, by offset: FP64, so that a comparison with it is exact."""
+    """Results of the kernels' tl.rand by offset: FP64, so that comparisons are exact."""
 
     values = None
 
@@ -89,7 +92,7 @@ class Draws:
         from triton.runtime.interpreter import TensorHandle
 
         at = offsets.handle.data
-        # What is beyond the tensor is masked later.
+        # Offsets beyond the tensor are masked later.
         found = cls.values[np.minimum(at, len(cls.values) - 1)]
         return tl.tensor(TensorHandle(found, tl.float64), tl.block_type(tl.float64, list(at.shape)))
 
@@ -105,7 +108,8 @@ def interpreted(name, path):
         theirs = interpreter.precbench_casts = interpreter._convert_float
 
         def casts(data, source, target, rounding):
-            """The interpreter's e4m3 is not the hardware's, which saturates and has subnormals."""
+            """Replaces the interpreter's e4m3 cast, which unlike hardware neither saturates nor
+            has subnormals."""
             if target == tl.float8e4nv and source == tl.float32:
                 x = torch.from_numpy(np.array(data, np.float32)).clamp(-448, 448)
                 return x.to(torch.float8_e4m3fn).view(torch.uint8).numpy()

@@ -1,14 +1,15 @@
-"""A golden's sections, and their comparison with what other projects' code gives: for check_third_party.py."""
+"""Reads a golden's sections and compares them with the output of other projects' code: for
+check_third_party.py."""
 import pathlib
 
 import numpy as np
 
 F32 = np.float32
-failed = False  # whether any value differed that is not masked
+failed = False  # True if an unmasked value differed
 
 
 class Golden:
-    """A file's sections."""
+    """Sections of a file."""
 
     def __init__(self, path):
         self.sections = {}
@@ -27,13 +28,13 @@ class Golden:
         return (self.sections[name] << 16).astype(np.uint32).view(F32).reshape(shape)
 
     def codes(self, name, shape=-1):
-        """Of e2m1, one by one."""
+        """Returns e2m1 codes, one per element."""
         pairs = self.sections[name]
         return np.stack([pairs & 15, pairs >> 4], axis=1).reshape(shape)
 
 
 def compare(name, got, want, masked=None):
-    """NaNs equal nothing. `masked`: where a difference is a tie's."""
+    """Compares values; NaNs equal nothing. `masked`: positions at which a difference is due to a tie."""
     global failed
     got, want = np.asarray(got).reshape(-1), np.asarray(want).reshape(-1)
     equal = got == want if got.shape == want.shape else np.zeros(want.shape, bool)

@@ -1,7 +1,7 @@
-"""Runs pieces of CUDA files of other projects on a CPU, as C++ out of their source trees: COAT's optimizer, MS-AMP's, and
-TransformerEngine's kernels. For check_third_party.py and for scripts that make goldens.
+"""Runs pieces of CUDA files of other projects on a CPU, compiled as C++ from their source trees: COAT's and
+MS-AMP's optimizers, and TransformerEngine's kernels. For check_third_party.py and scripts that make goldens.
 
-A block's threads take turns at every barrier, so all of it is in order.
+A block's threads take turns at every barrier, so execution is sequential.
 """
 import ctypes
 import pathlib
@@ -94,7 +94,7 @@ inline void launch(unsigned blocks, unsigned threads, std::function<void()> kern
   }
 }
 
-/// What the warp's lane `offset` above has; the lane's own at the end.
+/// Returns the value of lane `offset` above in the warp; the lane's own at the end.
 inline float shifted_down(float value, unsigned offset) {
   const unsigned thread = threadIdx.x, lane = thread % warpSize, warp = thread / warpSize;
   exchanged[thread] = value;
@@ -140,7 +140,7 @@ thread_block_tile<n> tiled_partition(Block) {
 }
 }  // namespace cooperative_groups
 
-/// To nearest even, saturating.
+/// Rounds to nearest even and saturates.
 struct __nv_fp8_e4m3 {
   std::uint8_t code = 0;
   __nv_fp8_e4m3() = default;
@@ -165,14 +165,15 @@ struct __nv_fp8_e4m3 {
 
 
 def piece(path, begin, end):
-    """Of a file, from the one text up to the other."""
+    """Returns the text of a file from `begin` up to `end`."""
     text = pathlib.Path(path).read_text()
     first = text.index(begin)
     return text[first : text.index(end, first)]
 
 
 def compiled(source):
-    """A library of pieces of CUDA files and the entries that call them; no multiplication is fused with an addition."""
+    """Returns a library of pieces of CUDA files and the entry points that call them; compiled without
+    FMA contraction."""
     folder = tempfile.TemporaryDirectory()
     file = pathlib.Path(folder.name, "pieces.cpp")
     file.write_text(CUDA + source)
@@ -184,7 +185,7 @@ def compiled(source):
 
 
 def pointer(array):
-    """To what the caller keeps."""
+    """Returns a pointer to data that the caller keeps alive."""
     assert array.flags.c_contiguous
     return ctypes.c_void_p(array.ctypes.data)
 
@@ -205,7 +206,7 @@ extern "C" void coat_step(float* p, float* g, void* m, float* m_scale, float* m_
 
 
 class Coat:
-    """fp8_adamw_expand_cuda_kernel.cu: what a step of AdamW does to its moments."""
+    """fp8_adamw_expand_cuda_kernel.cu: the effect of an AdamW step on its moments."""
 
     def __init__(self, tree):
         kernel = pathlib.Path(tree, "coat/optimizer/kernels/fp8_adamw_expand_cuda_kernel.cu")
@@ -213,7 +214,7 @@ class Coat:
         self.code = compiled(text + COAT_ENTRY)
 
     def step(self, params, grads, m, v, beta1, beta2, lr, eps):
-        """m and v: codes, scale, power, middle of groups of 128; changed, as params are."""
+        """m and v: codes, scale, power, middle of groups of 128; modified, like params."""
         floats = [ctypes.c_float(x) for x in (beta1, beta2, lr, eps)]
         arrays = [pointer(a) for a in (params, grads, *m, *v)]
         self.code.coat_step(*arrays, *floats, ctypes.c_int(len(params) // 128))
@@ -224,13 +225,14 @@ class Coat:
         return [np.zeros(n, np.uint8), *ones]
 
     def encoded(self, values):
-        """m and v of the gradient `values` with no momentum: of the values themselves and of their squares."""
+        """Returns m and v of the gradient `values` without momentum: encodings of the values and
+        of their squares."""
         m, v = self.empty(len(values)), self.empty(len(values))
         self.step(np.zeros_like(values), values.copy(), m, v, 0, 0, 0, 1)
         return m, v
 
     def decoded(self, state):
-        """As m, whose double a step of minus one half takes off a parameter of 0."""
+        """Decodes a state as m: with beta1 = 2 and lr = 0.5 a step moves a parameter of 0 by m."""
         m = [a.copy() for a in state]
         n = len(m[0])
         params = np.zeros(n, np.float32)
@@ -243,7 +245,7 @@ class Coat:
 MSAMP_TYPES = r"""
 #include <algorithm>
 
-// What the host's code has of PyTorch: of codes, e4m3 and FP16 alone.
+// PyTorch types used by the host code; codes only in e4m3 and FP16.
 struct Tensor {
   void* at;
   int count, codes;
@@ -297,7 +299,7 @@ extern "C" void msamp_stage2(Tensor grad, Tensor m, float m_factor, float new_m_
 
 
 class MsAmpKernels:
-    """adamw.cu, its host code too. Stands for the module msamp_adamw."""
+    """adamw.cu with its host code. Replaces the module msamp_adamw."""
 
     class Tensor(ctypes.Structure):
         _fields_ = [("at", ctypes.c_void_p), ("count", ctypes.c_int), ("codes", ctypes.c_int)]
@@ -349,7 +351,7 @@ extern "C" void te_stochastic(const float* x, const std::uint8_t* bytes, float* 
 
 
 class TransformerEngineCuda:
-    """The kernel of delayed scaling, and the stochastic rounding to e2m1 that is not an instruction."""
+    """The kernel of delayed scaling, and the software stochastic rounding to e2m1."""
 
     def __init__(self, tree):
         common = pathlib.Path(tree, "transformer_engine/common")
@@ -360,7 +362,7 @@ class TransformerEngineCuda:
         self.code = compiled(text + TE_ENTRY)
 
     def scales(self, amaxes, maximum, length, recent):
-        """The scale and the history after each step that leaves one of `amaxes`."""
+        """Returns the scale and the history after each step that leaves one of `amaxes`."""
         history, scale = np.zeros(length, np.float32), np.ones(1, np.float32)
         found, histories = [], []
         for amax in amaxes:

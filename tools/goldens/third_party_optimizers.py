@@ -1,4 +1,5 @@
-"""Holds goldens of optimizers and of what they keep against MS-AMP's code, COAT's and Lion's: for check_third_party.py."""
+"""Compares goldens of optimizers and their state with the code of MS-AMP, COAT and Lion: for
+check_third_party.py."""
 import pathlib
 import sys
 from types import SimpleNamespace
@@ -54,9 +55,10 @@ def check_msamp(tree, goldens):
 
 
 def check_msamp_adamw(tree, goldens, dtypes, floating, meta, cast):
-    """Their Python with their kernels: what each step leaves, and what becomes of a scale where a gradient is not finite."""
+    """Runs their Python with their kernels: results of each step, and the scale after a
+    non-finite gradient."""
     common, kernels = "msamp.common.tensor", third_party_cuda.MsAmpKernels(tree)
-    # It gives PyTorch's tensors a cast, and others of its functions another form: so this is the last of all checks.
+    # It modifies PyTorch's tensors and functions, so this must be the last check.
     placeholders(common, ScalingMeta=meta, TypeCast=cast)
     scaling = load(f"{common}.tensor", pathlib.Path(tree, "msamp/common/tensor/tensor.py")).ScalingTensor
     placeholders(common, ScalingTensor=scaling)
@@ -88,7 +90,7 @@ def check_msamp_adamw(tree, goldens, dtypes, floating, meta, cast):
             found = {}
 
             def kept(part, got, section):
-                """Bits, of all steps for one line."""
+                """Collects bits over all steps for one line of output."""
                 got, want = np.asarray(got).reshape(-1), golden.words(section)
                 found.setdefault(part, []).append((got.view(f"u{got.itemsize}").copy(), want))
 
@@ -106,7 +108,7 @@ def check_msamp_adamw(tree, goldens, dtypes, floating, meta, cast):
             for part, pairs in found.items():
                 compare(f"MS-AMP AdamW {run}, weights in {name}, {part}", *(np.concatenate(side) for side in zip(*pairs)))
 
-    # Ours keeps the scales that were. Theirs knows no NaN, and begins at 1 where an amax is infinite.
+    # Ours keeps the previous scales. Theirs ignores NaN, and resets to 1 if an amax is infinite.
     for kind, want in ((np.nan, [256, 16384]), (np.inf, [1, 1])):
         m, v = moments(1024)
         options = (1e-3, 0.875, 0.9375, 1e-8, 0, 0)
@@ -128,7 +130,7 @@ def check_coat(tree, goldens):
 
 
 def check_lion(tree, root):
-    """Weights and gradients are our script's, the optimizer its authors'."""
+    """Weights and gradients are our script's, the optimizer is the authors'."""
     make_optimizer_goldens.Lion = load("authors_lion", pathlib.Path(tree, "lion/lion_pytorch.py")).Lion
     golden = load_file(pathlib.Path(root, make_optimizer_goldens.GOLDEN))
     weights, _ = make_optimizer_goldens.trained("lion")

@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# The CPU device beside PyTorch on this machine: tokens/s of the bf16 step against the compiled FP32 peer
-# (peer_torch.py), and the step time of every quantized recipe against bf16. Model tiny, batch 8 x 128.
+# Compares the CPU device with PyTorch on this machine: tokens/s of the bf16 step against the compiled
+# FP32 baseline (peer_torch.py), and the step time of every quantized recipe relative to bf16. Model
+# tiny, batch 8 x 128.
 #
 #   tools/peer/bench_cpu_peer.sh                     # after a build; a Python with torch as $PYTHON or python3
 #   THREADS=4 PAIRS=9 BUILD=build-release tools/peer/bench_cpu_peer.sh
 #
-# Other programs on the machine slow it down for seconds at a time, so a ratio is never taken between runs that are far
-# apart. It is made of pairs: a short run of bf16 and one of the other side, back to back, in turns first. A pair's
-# ratio is that of the fastest steps of its two runs, the result is the median over the pairs, and its range is shown.
-# The times are the fastest steps of all runs. Precbench's threads wait as in a sweep (bench/process/case_process.cpp).
+# Other programs slow the machine down for seconds at a time, so ratios only compare runs close in time. Runs
+# form pairs: a short run of bf16 and one of the other side, back to back, in alternating order. The ratio of
+# a pair is that of the fastest steps of its two runs; the result is the median over the pairs, shown with its
+# range. Times are the fastest steps of all runs. Precbench's threads wait as in a sweep
+# (bench/process/case_process.cpp).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

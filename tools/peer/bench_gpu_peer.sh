@@ -1,21 +1,24 @@
 #!/usr/bin/env bash
-# The CUDA device beside PyTorch + torch.compile + torchao (peer_torch.py) on one GPU, in turns: at each shape a recipe of
-# the peer's, then precbench's of that name. The setting is bench/sweeps/h200-single.toml's: BF16 weights, gradients and
-# moments, no clipping, no recompute, lm_head in BF16.
+# Compares the CUDA device with PyTorch + torch.compile + torchao (peer_torch.py) on one GPU,
+# alternating: at each shape a recipe of PyTorch, then precbench's of the same name. Settings as
+# in bench/sweeps/h200-single.toml: BF16 weights, gradients and moments, no clipping, no
+# recompute, lm_head in BF16.
 #
 #   tools/peer/bench_gpu_peer.sh                            # after a build; a Python with torch and torchao as $PYTHON or python3
-#   OUT=out/beside tools/peer/bench_gpu_peer.sh 8b:1:4096   # one shape: the peer's model name, batch, sequence length,
-#                                                           # and where a step has several, its passes
-#   OUT=out/beside-experts tools/peer/bench_gpu_peer.sh moe-4b-a1b:2:4096 qwen3-30b-a3b/6:2:4096   # of the second 6 blocks
-#   OUT=out/blocks tools/peer/bench_gpu_peer.sh moe-4b-a1b/1:2:4096 moe-4b-a1b/5:2:4096            # and so one block by itself
+#   OUT=out/beside tools/peer/bench_gpu_peer.sh 8b:1:4096   # one shape: PyTorch model name, batch, sequence length
+#                                                           # and, if a step has several, its passes
+#   OUT=out/beside-experts tools/peer/bench_gpu_peer.sh moe-4b-a1b:2:4096 qwen3-30b-a3b/6:2:4096   # second one: 6 blocks
+#   OUT=out/blocks tools/peer/bench_gpu_peer.sh moe-4b-a1b/1:2:4096 moe-4b-a1b/5:2:4096            # isolates one block
 #
-# Shapes of others: 8b:1:8192:16 is that of Megatron's published tokens/s, 7b:16:1024:32 llm.q's of Qwen2.5, 524,288 tokens a step.
-# Experts are chosen by $ROUTING on both sides, balanced or learned, without a balance loss. $RECIPES are the peer's names of
-# recipes, $TIME_LIMIT is how many seconds a case of ours may be sampled.
+# Shapes of published results: 8b:1:8192:16 is Megatron's for tokens/s, 7b:16:1024:32 is llm.q's for
+# Qwen2.5 (524,288 tokens per step). $ROUTING selects expert routing on both sides, balanced or learned,
+# without auxiliary loss. $RECIPES are PyTorch's recipe names; $TIME_LIMIT is the sampling time of a
+# precbench case in seconds.
 #
-# Leaves $OUT/records.jsonl and $OUT/peer.ndjson, and prints the table of both (tools/ci/readme_tables.py --beside-peer $OUT
-# prints it again). The peer's step is timed by the host around Python that launches compiled blocks, as its users run
-# it, ours by the device around a CUDA graph: at small shapes much of the distance is launching.
+# Writes $OUT/records.jsonl and $OUT/peer.ndjson, and prints a table of both (tools/ci/readme_tables.py
+# --beside-peer $OUT prints it again). PyTorch's step is timed by the host around Python that launches
+# compiled blocks, as users run it; precbench's by the device around a CUDA graph. At small shapes much of the
+# difference is launch overhead.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -33,7 +36,7 @@ if ! "$python" -c 'from importlib.util import find_spec as find; exit(not (find(
   exit 2
 fi
 
-# The peer's names and ours, which are the same of mixtures of experts.
+# PyTorch model names and ours, which are equal for MoE models.
 declare -A models=([8b]=llama3.1-8b [3b]=llama3.2-3b [1b]=llama3.2-1b [7b]=qwen2.5-7b [1.5b]=qwen2.5-1.5b
   [moe-4b-a1b]=moe-4b-a1b [qwen3-30b-a3b]=qwen3-30b-a3b [olmoe-1b-7b]=olmoe-1b-7b [mixtral-8x7b]=mixtral-8x7b)
 routing=${ROUTING:-balanced}
@@ -66,7 +69,7 @@ for shape in "$@"; do
       read -r line <&"${peer[0]}"
       tee -a "$out/peer.ndjson" <<<"$line"
     fi
-    # Exit status 1: a case failed, which is a row. What is there already is not run again.
+    # Exit status 1: a case failed, which is recorded. Existing results are not measured again.
     "$precbench" sweep --device cuda --model "${models[$model]}" --batch "$batch" --seq "$seq" --accumulation "$passes" --gpus 1 \
       --recipe "${recipe%_auto}" --master bf16 --moments bf16 --grads bf16 --clip 0 --lr 1e-5 --seed 42 "${flags[@]}" \
       --steps auto --time-limit "${TIME_LIMIT:-12}" --out "$out" || [ $? -eq 1 ]

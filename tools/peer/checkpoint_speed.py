@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""How fast a checkpoint is written, beside dd in the same folder, and what memory it takes.
+"""Measures how fast a checkpoint is written, compared with dd in the same folder, and its memory usage.
 
   checkpoint_speed.py build/precbench FOLDER --model llama3.2-1b --layers 4 --device cpu --seq 64 --batch 1
 
-The options are a case's. Three turns ($TURNS) of: one step and a checkpoint, timed from the first of its files to its name; then dd
-of its files with conv=fdatasync, the same bytes since a disk may be faster with zeros, from where the system still has them in
-memory; of a file of more than 32 GiB that much. FOLDER needs room for two checkpoints, or one and 32 GiB, and is left empty. Prints
-GB/s of each and the ratio of the means, and the run's memory, as the driver or the system counts it, beside that of a run without
-a checkpoint.
+The options are those of a case. Runs three rounds ($TURNS) of: one step and a checkpoint, timed from its
+first file to its final name; then dd of its files with conv=fdatasync. dd copies the same bytes, since a disk
+may be faster with zeros, from the page cache, and at most 32 GiB per file. FOLDER needs space for two
+checkpoints, or one and 32 GiB, and is left empty. Prints GB/s of each and the ratio of the means, and the
+run's memory according to driver or system, compared with a run without a checkpoint.
 """
 import json, os, pathlib, shutil, statistics, subprocess, sys, time
 
 TURNS = int(os.environ.get("TURNS", "3"))
-BLOCK, MOST_BLOCKS = 4 << 20, 8192  # of dd: 32 GiB
-PARTIAL = ".partial"  # the end of a checkpoint's name until it is whole
+BLOCK, MOST_BLOCKS = 4 << 20, 8192  # dd's block size and limit: 32 GiB
+PARTIAL = ".partial"  # suffix of an incomplete checkpoint
 
 
 def memory_of(out):
@@ -24,7 +24,7 @@ def memory_of(out):
 
 
 def run(command, out, states):
-    """Seconds that the checkpoint was on its way (0: none came), and memory."""
+    """Returns the seconds that the checkpoint took (0: there was none), and memory."""
     shutil.rmtree(out, ignore_errors=True)
     process = subprocess.Popen([*command, "--out", str(out)])
     begin, seconds = None, 0.0
@@ -39,7 +39,7 @@ def run(command, out, states):
 
 
 def dd(states, copy):
-    """GB/s of dd over the same files."""
+    """Returns GB/s of dd over the same files."""
     seconds = size = 0
     for path in states.rglob("*"):
         if path.is_file():

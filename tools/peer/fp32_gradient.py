@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""How far the gradient of a training step is from the one in FP32: what BF16 itself costs, and a recipe with it.
+"""Measures the deviation of a training step's gradient from FP32: that of BF16 itself, and that of a recipe.
 
 usage: fp32_gradient.py CHECKPOINT TOKENS SEQ GRADIENTS.safetensors...
 
-CHECKPOINT is a folder that `--checkpoint-every` has written (FP32 master), TOKENS a file of 8-bit text or of .u16 with
-N x SEQ + 1 tokens, and GRADIENTS what a step from there over all N sequences has left:
+CHECKPOINT is a folder written by `--checkpoint-every` (FP32 master), TOKENS a file of 8-bit text or .u16 with
+N x SEQ + 1 tokens, and GRADIENTS the gradients of one step from there over all N sequences:
 
   precbench run --fork-from CHECKPOINT --steps 1 --batch N --seq SEQ --data TOKENS --save-grads GRADIENTS ...
 
-The reference is the same model in PyTorch, in FP32 throughout, from the unrounded weights. Prints for each file the relative error,
-cosine and bias of the whole gradient, as the fidelity probe does for a recipe against BF16. Needs torch and numpy.
+The reference is the same model in PyTorch, entirely in FP32, from the unrounded weights. Prints for each file
+the relative error, cosine and bias of the whole gradient, like the fidelity probe for a recipe against BF16.
+Needs torch and numpy.
 """
 import json, math, pathlib, struct, sys
 
@@ -19,7 +20,7 @@ import torch.nn.functional as F
 
 
 def tensors_of(path):
-    """A safetensors file of F32 and BF16, as FP32."""
+    """Returns the tensors of a safetensors file of F32 and BF16, as FP32."""
     data = pathlib.Path(path).read_bytes()
     size = struct.unpack("<Q", data[:8])[0]
     result = {}
@@ -34,7 +35,7 @@ def tensors_of(path):
 
 
 def rope(x, theta):
-    """Of q and k [B, heads, T, head_dim], halves rotated as Hugging Face has it."""
+    """Applies RoPE to q or k [B, heads, T, head_dim], rotating halves like Hugging Face."""
     half = x.shape[-1] // 2
     frequencies = theta ** (-torch.arange(half, device=x.device, dtype=torch.float64) / half)
     angles = torch.outer(torch.arange(x.shape[-2], device=x.device, dtype=torch.float64), frequencies)
@@ -62,7 +63,7 @@ def loss_of(w, model, ids, targets):
 
 
 def reference(checkpoint, tokens, T, device):
-    """Loss and gradient in FP32, a few sequences at a time."""
+    """Returns loss and gradient in FP32, a few sequences at a time."""
     model = json.loads((pathlib.Path(checkpoint) / "state.json").read_text())["definition"]["model"]
     weights = {name: value.to(device).requires_grad_() for name, value in
                tensors_of(pathlib.Path(checkpoint) / "weights.safetensors").items()}

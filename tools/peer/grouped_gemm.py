@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
-"""The peer of grouped_bench: torch._grouped_mm and torch._scaled_grouped_mm at the same shapes, in turns with it.
+"""PyTorch baseline of grouped_bench: torch._grouped_mm and torch._scaled_grouped_mm at the same shapes,
+alternating with it.
 
-    grouped_gemm.py ./grouped_bench [--seconds 0.1] [--turns 2] [--rows 512,1024,4096] [--models Qwen3,Mixtral] [--kinds bf16,rowwise]
+    grouped_gemm.py ./grouped_bench [--seconds 0.1] [--turns 2] [--rows 512,1024,4096]
+                                    [--models Qwen3,Mixtral] [--kinds bf16,rowwise]
 
-One line a product: TFLOP/s of PyTorch, ours, the ratio. bf16: D in BF16 on both sides, weight gradients also in FP32 of
-ours, which PyTorch has not. rowwise: e4m3 with a scale for each row of both operands, fast and promoted accumulation, D in
-BF16. blockwise is ours alone. Sustained: products back to back for so many seconds, of which the last three quarters count;
-theirs and ours take their turns, and a figure is the mean of its turns.
+Prints one line per GEMM: TFLOP/s of PyTorch and ours, and the ratio. bf16: D in BF16 on both sides; ours also
+with weight gradients in FP32, which PyTorch lacks. rowwise: e4m3 with a scale per row of both operands, fast
+and promoted accumulation, D in BF16. blockwise: ours only. Sustained rates: GEMMs run back to back for the
+given number of seconds, of which the last three quarters count. Both sides alternate, and a figure is the
+mean of its turns.
+
 Needs torch and a GPU of compute capability 9.0.
 """
 import argparse, statistics, subprocess
@@ -19,7 +23,7 @@ SHAPES = [("Qwen3-30B", 128, 1536, 2048), ("Qwen3-30B", 128, 2048, 768), ("moe-4
 
 
 def sustained(product, flops, seconds):
-    """TFLOP/s."""
+    """Returns the sustained TFLOP/s."""
     def time_of(runs, skipped):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         for i in range(runs):
@@ -48,7 +52,7 @@ def scales(count):
 
 
 def theirs(kind, gemm, E, rows, N, K):
-    """A call of PyTorch's kernel."""
+    """Returns a call of PyTorch's kernel."""
     R = E * rows
     ends = torch.arange(rows, R + 1, rows, device="cuda", dtype=torch.int32)
     if kind == "bf16":
@@ -82,7 +86,7 @@ class Ours:
 
 
 def products(kinds):
-    """Kind of peer, GEMM, our recipe, D, accumulation."""
+    """Yields PyTorch kind, GEMM, our recipe, dtype of D, accumulation."""
     for gemm in ("fprop", "dgrad", "wgrad"):
         if "bf16" in kinds:
             yield "bf16", gemm, "bf16", "bf16", "recipe"

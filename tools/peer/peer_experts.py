@@ -1,8 +1,8 @@
-"""A mixture of experts in PyTorch, for peer_torch.py: routing, rows gathered by expert, grouped products.
+"""MoE layer in PyTorch, for peer_torch.py: routing, permutation by expert, grouped GEMMs.
 
-The products are PyTorch's own for all experts at once: torch._grouped_mm in BF16, in the recipe rowwise torchao's
-differentiable torch._scaled_grouped_mm, which wants every expert's rows to be a multiple of 16. Rows are gathered, never
-scattered, in backward too, so nothing is added atomically.
+The grouped GEMMs are PyTorch's own: torch._grouped_mm in BF16, and torchao's differentiable
+torch._scaled_grouped_mm in the recipe rowwise, which requires every expert's row count to be a multiple of
+16. Rows are gathered, never scattered, also in backward, so there are no atomic additions.
 """
 import torch
 import torch.nn as nn
@@ -10,7 +10,8 @@ import torch.nn.functional as F
 
 
 class Permute(torch.autograd.Function):
-    """Rows of tokens [T, C] by expert: [T K, C]. `token` and `place` are each row's token and each slot's row."""
+    """Permutes rows of tokens [T, C] by expert: [T K, C]. `token` and `place` are each row's token and
+    each slot's row."""
 
     @staticmethod
     def forward(ctx, x, token, place):
@@ -25,7 +26,7 @@ class Permute(torch.autograd.Function):
 
 
 class Unpermute(torch.autograd.Function):
-    """The sum of each token's rows: [T K, C] to [T, C]."""
+    """Sums each token's rows: [T K, C] to [T, C]."""
 
     @staticmethod
     def forward(ctx, y, token, place, tokens):
@@ -39,7 +40,7 @@ class Unpermute(torch.autograd.Function):
 
 
 def grouped(recipe, x, w, ends):
-    """Rows of expert e, which end at ends[e], times w[e]^T; w [E, N, K]."""
+    """Returns the rows of each expert e, which end at ends[e], times w[e]^T; w [E, N, K]."""
     if recipe == "rowwise":
         from torchao.prototype.moe_training.fp8_grouped_mm import _to_fp8_rowwise_then_scaled_grouped_mm
         return _to_fp8_rowwise_then_scaled_grouped_mm(x, w.transpose(-2, -1), ends, pad_token_groups_for_grouped_mm=False)
@@ -47,9 +48,9 @@ def grouped(recipe, x, w, ends):
 
 
 class Experts(nn.Module):
-    """E SwiGLUs of which each token takes K: softmax over the chosen ones' logits, or over all where weights are not
-    normalised. Forced routing gives token t the experts
-    t K, t K + 1, ... modulo E, as precbench's `--routing balanced` does; its weights are still the router's."""
+    """E SwiGLU experts with top-K routing: softmax over the chosen logits, or over all if weights are not
+    normalized. Forced routing gives token t the experts t K, t K + 1, ... modulo E, like precbench's
+    `--routing balanced`, with weights still from the router."""
 
     def __init__(self, width, ffn, experts, top_k, normalise):
         super().__init__()

@@ -1,5 +1,5 @@
-"""The peer's model in PyTorch: a Llama, Qwen2.5's biases, Qwen3's or OLMoE's norms of q and k, and mixtures of experts, for
-peer_torch.py."""
+"""Model of the PyTorch baseline, for peer_torch.py: Llama, Qwen2.5's biases, Qwen3's or OLMoE's q and k
+norms, and MoE layers."""
 import dataclasses
 
 import torch
@@ -11,7 +11,7 @@ from peer_experts import Experts
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """Widths are numbers of values; of a mixture `ffn` is that of each expert."""
+    """Dimensions of a model; in MoE models `ffn` is the width of each expert."""
     layers: int
     width: int
     ffn: int
@@ -25,8 +25,8 @@ class Shape:
     qk_norm: bool = False
     experts: int = 0
     top_k: int = 0
-    over_heads: bool = False  # one norm of all heads of q, and one of k
-    normalise: bool = True    # the weights of a token's experts
+    over_heads: bool = False  # one norm over all heads of q, and one of k
+    normalise: bool = True    # normalize the weights of a token's experts
     qkv_bias: bool = False
 
 
@@ -47,7 +47,7 @@ MODELS = {
 
 
 def find_shape(name):
-    """NAME, or NAME/LAYERS for its first blocks."""
+    """Returns the shape of NAME, or of the first blocks of NAME/LAYERS."""
     name, _, layers = name.partition("/")
     return dataclasses.replace(MODELS[name], layers=int(layers)) if layers else MODELS[name]
 
@@ -62,7 +62,7 @@ class Norm(nn.Module):
 
 
 def rope_angles(shape, T):
-    """cos and sin, [T, head_dim / 2]."""
+    """Returns cos and sin, [T, head_dim / 2]."""
     angle = torch.outer(torch.arange(T).float(), 1 / shape.theta ** (torch.arange(0, shape.head_dim, 2).float() / shape.head_dim))
     return angle.cos(), angle.sin()
 

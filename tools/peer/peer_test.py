@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Tests that the peer's step is ours: the loss and every gradient of it, from first weights and text that precbench has too.
+"""Tests that the PyTorch baseline's step is precbench's: its loss and every gradient, for the same initial
+weights and text.
 
 Usage: tools/peer/peer_test.py [PRECBENCH, default build/precbench]
 
-Skipped where Python has no torch or no safetensors, as the program itself needs none.
+Skipped without torch or safetensors, as the program itself needs none.
 """
 import contextlib, dataclasses, json, os, pathlib, random, subprocess, sys, tempfile, time, unittest
 from unittest import mock
@@ -21,18 +22,18 @@ from peer_torch import convert
 
 PRECBENCH = pathlib.Path(__file__).resolve().parents[2] / "build/precbench"
 B, T = 2, 128
-# Qwen3's experts at tiny's size, in our own keys and in the peer's: norms of q and k, a head of its own, three of eight.
+# Qwen3's experts at tiny's size, in our own keys and PyTorch's: q and k norms, untied head, top-3 of eight.
 QWEN = dict(name="tiny-qwen-moe", layers=2, width=128, ffn=192, heads=4, kv_heads=2, head_dim=32, vocab=256, tied=False,
             qk_norm=True, rope_theta=1e6, norm_eps=1e-6, experts=8, top_k=3, expert_ffn=64)
 QWEN_SHAPE = Shape(2, 128, 64, 4, 2, 32, 256, False, 1e6, 1e-6, True, experts=8, top_k=3)
-# OLMoE's: a norm of all heads of q, and of k, and weights that are not normalised.
+# OLMoE: a norm over all heads of q and of k, and weights that are not normalized.
 OLMOE = dict(QWEN, name="tiny-olmoe", qk_norm_over="heads", normalise=False, norm_eps=1e-5)
 OLMOE_SHAPE = dataclasses.replace(QWEN_SHAPE, eps=1e-5, over_heads=True, normalise=False)
-# Qwen2.5's biases of q, k and v, which start at 0.
+# Qwen2.5's biases of q, k and v, initially 0.
 BIASED = dict(name="tiny-biased", layers=2, width=128, ffn=384, heads=4, kv_heads=2, head_dim=32, vocab=256, tied=True, qkv_bias=True)
 BIASED_SHAPE = Shape(2, 128, 384, 4, 2, 32, 256, True, qkv_bias=True)
-# Relative, of BF16 on both sides, which round in other places: 0.00001 and 0.018 are seen, and 0.08 of the gradients where some
-# tokens go to other experts. Of wrong steps the gradients are off by 0.8 and more.
+# Relative limits for BF16 on both sides, which round in different places. Observed are 0.00001 and 0.018, and
+# 0.08 for gradients if some tokens go to other experts. Wrong steps deviate by 0.8 or more.
 LOSS, GRADIENT, FLIPPED = 4e-5, 0.03, 0.15
 LOSS_FP8, GRADIENT_FP8 = 4e-4, 0.2
 NAMES = {"wq": "self_attn.q_proj", "wk": "self_attn.k_proj", "wv": "self_attn.v_proj", "wo": "self_attn.o_proj",
@@ -41,7 +42,7 @@ NAMES = {"wq": "self_attn.q_proj", "wk": "self_attn.k_proj", "wv": "self_attn.v_
 
 
 def of_peer(name, tensors, experts):
-    """A parameter of the peer's, out of tensors under the names that precbench writes."""
+    """Returns a baseline parameter from tensors under precbench's names."""
     whole = {"emb.weight": "model.embed_tokens.weight", "norm.w": "model.norm.weight", "out.weight": "lm_head.weight"}
     if name in whole:
         return tensors[whole[name]]
@@ -56,7 +57,8 @@ def of_peer(name, tensors, experts):
 
 
 def our_step(folder, model, *flags):
-    """First weights, gradients and loss of precbench on the CPU, in bf16 or as `flags` say, and the text it has read."""
+    """Returns initial weights, gradients and loss of precbench on the CPU (in bf16 or according to `flags`),
+    and the text that it read."""
     text = random.Random(3).randbytes(B * T + 1)
     (folder / "text").write_bytes(bytes(32 + byte % 95 for byte in text))
     command = [PRECBENCH, "run", "--model", model, "--device", "cpu", "--batch", B, "--seq", T, "--steps", 1,
@@ -70,7 +72,7 @@ def our_step(folder, model, *flags):
 
 
 def peer_step(shape, weights, words, change, device):
-    """Loss and gradients in BF16; `change` is done to the model first."""
+    """Returns loss and gradients in BF16; `change` is applied to the model first."""
     torch.set_default_dtype(torch.bfloat16)
     model = Model(shape)
     torch.set_default_dtype(torch.float32)
@@ -89,7 +91,7 @@ def peer_step(shape, weights, words, change, device):
 
 
 def distance(shape, ours, words, weights, grads, change, device):
-    """Of the losses, and the largest of a gradient, both relative."""
+    """Returns the relative differences of the losses and of the worst gradient."""
     loss, theirs = peer_step(shape, weights, words, change, device)
     apart = []
     for name, g in theirs.items():
@@ -107,7 +109,7 @@ def learned(model):
 
 
 def next_expert(model):
-    """The first block's experts, each in the place of the one before."""
+    """Replaces each expert of the first block by the one before."""
     experts = model.experts()[0]
     experts.down.data = experts.down.data.roll(1, 0)
 
@@ -164,7 +166,7 @@ class Step(unittest.TestCase):
         self.expect_ours(QWEN, QWEN_SHAPE, BALANCED, change=compiled)
 
     def test_experts_that_the_router_chooses(self):
-        """The peer rounds the logits to BF16, so a few tokens whose choice is close go elsewhere."""
+        """The baseline rounds logits to BF16, so a few tokens with close choices go to other experts."""
         loss, gradient = self.with_ours(QWEN, QWEN_SHAPE, LEARNED, change=learned)
         self.assertLess(loss, LOSS)
         self.assertLess(gradient, FLIPPED)
@@ -187,17 +189,18 @@ class Step(unittest.TestCase):
 
     @unittest.skipUnless(torch.cuda.is_available(), "needs a GPU")
     def test_rowwise_on_a_gpu(self):
-        """torchao's scales of experts are powers of two, so what FP8 loses is not what ours does: it is as much."""
+        """torchao's expert scales are powers of two, so the FP8 errors differ from ours but
+        are equally large."""
         loss, gradient = self.with_ours(QWEN, QWEN_SHAPE, (*BALANCED, "--recipe", "rowwise"), change=rowwise, device="cuda")
         self.assertLess(loss, LOSS_FP8)
         self.assertLess(gradient, GRADIENT_FP8)
 
 
 class Apart(unittest.TestCase):
-    """A case in a process of its own."""
+    """A case in its own process."""
 
     def line_of(self, body):
-        # A file, since it has a descriptor, which the child's output takes the place of.
+        # Uses a file, whose descriptor the child's output replaces.
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "output"
             with path.open("w") as output, contextlib.redirect_stdout(output), \

@@ -1,4 +1,4 @@
-// The recipes of a group of records, judged by their loss curves.
+// Judges the recipes of a group of records by their loss curves.
 #include <algorithm>
 #include <map>
 #include <unordered_map>
@@ -18,7 +18,7 @@ Json without_seed(const CaseFields& fields) {
   return rest;
 }
 
-/// Steps of the learning rate's warm-up: until it first is at its highest. 0 where it starts there.
+/// Returns the warm-up steps: until the learning rate first reaches its maximum. 0 if it starts there.
 std::size_t warmup_of(const std::vector<double>& lr) {
   const auto highest = std::max_element(lr.begin(), lr.end());
   return highest == lr.begin() ? 0 : static_cast<std::size_t>(highest - lr.begin()) + 1;
@@ -48,8 +48,8 @@ std::optional<double> uniform_loss_of(const std::vector<RecipeConvergence>& reci
   return std::nullopt;
 }
 
-/// Steps until each run's EMA is within `margin` (a fraction) of where BF16 ended with the same seed; mean
-/// over the pairs, null if one never gets there.
+/// Returns the mean number of steps until a run's EMA is within `margin` (a fraction) of BF16's final loss of
+/// the same seed. Null if any run never reaches it.
 std::optional<double> steps_to_target(const RecipeConvergence& recipe, const SeedPairs& bf16, double margin) {
   double sum = 0, pairs = 0;
   for (const LocatedRecord* member : recipe.members) {
@@ -81,10 +81,10 @@ void add_ways_to_target(RecipeConvergence& recipe, const SeedPairs& bf16, double
     recipe.seconds_to_target = *steps * times->median * 1e-3;
 }
 
-/// The entries of a group, not judged yet: rows of one recipe, whatever their status, are one entry.
+/// Returns the unjudged entries of a group. Rows of one recipe form one entry, whatever their status.
 std::vector<RecipeConvergence> entries_of(const Group& group) {
   std::vector<RecipeConvergence> entries;
-  std::unordered_map<std::string, std::size_t> places;  // by their fields
+  std::unordered_map<std::string, std::size_t> places;  // by fields
   for (const Row& row : group.rows) {
     RecordRefs members;
     for (const LocatedRecord* member : row.members)

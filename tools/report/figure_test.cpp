@@ -1,4 +1,4 @@
-// Figures: their data, and whether what is drawn has room.
+// Tests figures: their data, and that all text fits without overlap.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -16,7 +16,8 @@ using namespace precbench;
 
 namespace {
 
-/// Eight recipes, three seeds, several lengths and GPU counts. Where the recipes have long names, so has the rest.
+/// Returns records of eight recipes, three seeds, several sequence lengths and GPU counts. Long recipe names
+/// come with long model and GPU names.
 std::vector<Record> study(std::size_t letters) {
   const bool long_names = letters > 40;
   std::vector<Record> records;
@@ -34,7 +35,7 @@ std::vector<Record> study(std::size_t letters) {
     if (long_names)
       record.case_fields["model"] = "/data/models/an-organisation/the-model-with-a-long-name-70b.json";
     if (long_names) record.env->gpu->name = "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition";
-    // Seeds differ by far more than recipes do.
+    // Seeds differ far more than recipes.
     for (double& loss : record.training->loss) loss += 0.3 * seed;
     records.push_back(record);
   };
@@ -60,8 +61,8 @@ const Figure* figure_of(const Document& document, const std::string& script) {
 
 bool gnuplot_is_there() { return std::system("command -v gnuplot >/dev/null 2>&1") == 0; }
 
-/// A text of a drawing: where it is anchored, and the box that it takes. A letter is taken to be 0.56 of the font's
-/// size wide, which is the width of a digit and more than the average of Helvetica, and 0.8 high.
+/// Text of a drawing and its bounding box. Assumes letters 0.56 font sizes wide, the width of a digit and
+/// more than Helvetica's average, and 0.8 font sizes high.
 struct Placed {
   std::string text;
   double left, right, top, bottom;
@@ -79,7 +80,7 @@ std::vector<Placed> texts_of(const std::string& svg) {
     const double x = std::stod(m[1]), y = std::stod(m[2]), size = std::stod(m[5]);
     const double length = 0.56 * size * static_cast<double>(text.size());
     const double before = m[6] == "middle" ? length / 2 : m[6] == "end" ? length : 0;
-    if (m[3].matched)  // by 270 degrees: the text runs upwards
+    if (m[3].matched)  // rotated by 270 degrees: the text runs upwards
       texts.push_back({text, x - 0.8 * size, x, y + before - length, y + before});
     else
       texts.push_back({text, x - before, x - before + length, y - 0.8 * size, y});
@@ -111,7 +112,7 @@ void check_room(const std::string& svg) {
   }
 }
 
-/// Titles of the blocks $series and $bars.
+/// Returns the titles of the blocks $series and $bars.
 std::vector<std::string> legend_of(const std::string& data) {
   std::vector<std::string> titles;
   const std::regex pattern("\n\"([^\"]*)\"\n");
@@ -122,14 +123,14 @@ std::vector<std::string> legend_of(const std::string& data) {
 
 }  // namespace
 
-TEST_CASE("a heading is broken between its fields, and no line is too long", "[figure]") {
+TEST_CASE("plot_heading: breaks between fields and shortens long lines", "[figure]") {
   CHECK(plot_heading("tiny, AMD EPYC") == "array heading[1] = ['tiny, AMD EPYC']\n");
   CHECK(plot_heading("llama3.1-8b, seq 8192, batch 1, parallel fsdp, master fp32, NVIDIA H200") ==
         "array heading[2] = ['llama3.1-8b, seq 8192, batch 1, parallel fsdp', 'master fp32, NVIDIA H200']\n");
   CHECK(plot_heading(std::string(80, 'x')) == "array heading[1] = ['" + std::string(51, 'x') + "...']\n");
 }
 
-TEST_CASE("an axis starts at 0 unless all values are in its upper half", "[figure]") {
+TEST_CASE("axis_of: starts at 0 unless all values are in its upper half", "[figure]") {
   const Axis whole = axis_of({{"a", 1, {{1, {10}}, {2, {100}}}}});
   CHECK(whole.bottom == 0);
   CHECK(whole.top > 100);
@@ -140,12 +141,12 @@ TEST_CASE("an axis starts at 0 unless all values are in its upper half", "[figur
   CHECK(upper.top > 100);
   CHECK(contains(upper.remark(), "does not start at 0"));
   const Axis flat = axis_of({{"a", 1, {{1, {100}}, {2, {100.1}}}}});
-  CHECK(flat.bottom < 96);  // noise stays small
+  CHECK(flat.bottom < 96);  // noise looks small
   CHECK(flat.bottom > 0);
   CHECK(axis_of({}).top > axis_of({}).bottom);
 }
 
-TEST_CASE("every text of a figure is inside it and beside the others", "[figure]") {
+TEST_CASE("draw_figures: all text is inside the figure and does not overlap", "[figure]") {
   if (!gnuplot_is_there()) return;
   for (std::size_t letters : {6, 13, 22, 30, 47}) {
     INFO("names of " << letters << " letters");
@@ -174,7 +175,7 @@ TEST_CASE("every text of a figure is inside it and beside the others", "[figure]
   }
 }
 
-TEST_CASE("the picture of memory says itself why a bar is longer than the peak", "[figure]") {
+TEST_CASE("memory figure: the axis explains why a bar may exceed the peak", "[figure]") {
   if (!gnuplot_is_there()) return;
   const TempDirectory folder;
   Document document = document_of(folder, {samples::gpu_record("bf16", 250)});
@@ -184,7 +185,7 @@ TEST_CASE("the picture of memory says itself why a bar is longer than the peak",
   CHECK(contains(memory->svg, "memory per GPU (GiB), each segment at its own highest"));
 }
 
-TEST_CASE("a bar alone has its whole legend", "[figure]") {
+TEST_CASE("time figure: a single bar has the whole legend", "[figure]") {
   if (!gnuplot_is_there()) return;
   const TempDirectory folder;
   Document document = document_of(folder, {samples::gpu_record("bf16", 250)});
@@ -199,7 +200,7 @@ TEST_CASE("a bar alone has its whole legend", "[figure]") {
   }
 }
 
-TEST_CASE("differences of the loss have an axis of their own, not that of bf16's seeds", "[figure]") {
+TEST_CASE("loss_difference figure: the axis covers differences rather than the seeds' spread", "[figure]") {
   if (!gnuplot_is_there()) return;
   const TempDirectory folder;
   Document document = document_of(folder, study(6));

@@ -1,4 +1,5 @@
-// Records of somebody who means harm: each is named in one line and left out, and what is read can be computed with.
+// Tests malicious records: each is reported in one line and skipped, and accepted values are
+// safe to compute with.
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -21,7 +22,7 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-/// A sound record with one place of it replaced by JSON text, which may say what no C++ type holds.
+/// Returns a valid record with the value at `place` replaced by JSON text, which may exceed every C++ type.
 std::string line_with(const std::string& place, const std::string& value) {
   Json json = samples::gpu_record("blockwise", 200);
   json[Json::json_pointer(place)] = "@";
@@ -42,7 +43,7 @@ std::string problems_of(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("every integer of a record is in its range once it is read", "[record][hostile]") {
+TEST_CASE("read_records: every integer out of range is rejected", "[record][hostile]") {
   const std::vector<std::string> integers = {"/method_version",
                                              "/case/seq",
                                              "/case/batch",
@@ -82,7 +83,8 @@ TEST_CASE("every integer of a record is in its range once it is read", "[record]
                  "/method_version: 4294967298 is above"));
 }
 
-TEST_CASE("an integer that its field cannot hold is refused without the schema too", "[record][hostile]") {
+TEST_CASE("Record: an integer that does not fit its field is rejected even without the schema",
+          "[record][hostile]") {
   for (const auto& [pointer, number] :
        std::vector<std::pair<std::string, std::string>>{{"/method_version", "4294967298"},
                                                         {"/method_version", "-2147483649"},
@@ -98,7 +100,7 @@ TEST_CASE("an integer that its field cannot hold is refused without the schema t
   CHECK(Json::parse(line_with("/memory/measured/peak", "3.0")).get<Record>().memory->measured->peak == 3);
 }
 
-TEST_CASE("sample counts whose sum overflows contradict the samples", "[contradiction][hostile]") {
+TEST_CASE("contradiction: sample counts with an overflowing sum are detected", "[contradiction][hostile]") {
   Record record = samples::gpu_record("bf16", 250);
   const std::int64_t most = std::numeric_limits<std::int64_t>::max();
   const auto runs = [&](std::vector<std::int64_t> counts) {
@@ -106,21 +108,22 @@ TEST_CASE("sample counts whose sum overflows contradict the samples", "[contradi
     for (std::size_t i = 0; i < counts.size(); ++i) record.timing->runs[i].samples = counts[i];
     return contradiction(record).value_or("none");
   };
-  // The three wrap around to the number of samples.
+  // The three counts wrap around to the number of samples.
   CHECK(contains(runs({most, most, static_cast<std::int64_t>(record.timing->samples_ms.size()) + 2}),
                  "timing.runs has"));
   CHECK(contains(runs({-1, 12}), "timing.runs has -1 samples"));
   CHECK(contains(runs({6, 6}), "timing.runs has 6 samples, but timing.samples_ms has 11 in all"));
 }
 
-TEST_CASE("a line is measured before it is parsed", "[record_file][hostile]") {
+TEST_CASE("read_records: nesting depth and member counts are checked before parsing",
+          "[record_file][hostile]") {
   const std::string deep(150'000, '['), closed(150'000, ']');
   CHECK(contains(problems_of("{\"a\":" + deep + closed + ",\"b\":1,\"c\":2}\n"),
                  ":1: nested deeper than 16, left out"));
   std::string many = "{\"schema\":1";
   for (int i = 0; i < 300; ++i) many += ",\"k" + std::to_string(i) + "\":1";
   CHECK(contains(problems_of(many + "}\n"), "an object of more than 256 members"));
-  // A million steps of loss, gradient norm and learning rate are a record.
+  // A long run with 100,000 values each of loss, gradient norm and learning rate is valid.
   Record longest = samples::gpu_record("bf16", 250);
   longest.case_fields["steps"] = 100'000;
   longest.training->loss.assign(100'000, 2.34567890123456);
@@ -134,7 +137,8 @@ TEST_CASE("a line is measured before it is parsed", "[record_file][hostile]") {
   CHECK(set.records.front().record.training->loss.size() == 100'000);
 }
 
-TEST_CASE("lines beyond a limit are cut, and counted whole", "[record_file][hostile]") {
+TEST_CASE("LineReader: lines beyond the limit are cut and their full length reported",
+          "[record_file][hostile]") {
   const TempDirectory scratch;
   LineReader lines(scratch.write("l", "ab\n" + std::string(1'000'000, 'x') + "\n\nlast"), 10);
   REQUIRE(lines.next());
@@ -148,8 +152,7 @@ TEST_CASE("lines beyond a limit are cut, and counted whole", "[record_file][host
   CHECK_FALSE(lines.next());
 }
 
-TEST_CASE("the cases of a set have no more different fields than a table has room for",
-          "[record_file][hostile]") {
+TEST_CASE("read_records: records beyond 256 different case fields are rejected", "[record_file][hostile]") {
   std::string text;
   for (int r = 0; r < 10; ++r) {
     Json json = samples::gpu_record("bf16", 250, 0, r);
@@ -162,7 +165,7 @@ TEST_CASE("the cases of a set have no more different fields than a table has roo
   CHECK(contains(set.problems.front(), ":5: more than 256 different case fields in these records, left out"));
 }
 
-TEST_CASE("what waits for a writer is no file of records", "[record_file][hostile]") {
+TEST_CASE("read_records: pipes and devices and folders are rejected", "[record_file][hostile]") {
   const TempDirectory scratch;
   REQUIRE(::mkfifo((scratch / "pipe.jsonl").c_str(), 0600) == 0);
   const std::string pipe = scratch / "pipe.jsonl";
@@ -175,7 +178,8 @@ TEST_CASE("what waits for a writer is no file of records", "[record_file][hostil
   CHECK(contains(refusal_of([&] { repair_tail(scratch.path().string()); }), "a folder, not a file"));
 }
 
-TEST_CASE("problems beyond a thousand are counted, and a long one is cut", "[record_file][hostile]") {
+TEST_CASE("read_records: problems beyond a thousand are counted and long ones cut",
+          "[record_file][hostile]") {
   std::string text = "{\"schema\":1,\"" + std::string(100'000, 'k') + "\":1}\n";
   for (int i = 0; i < 3000; ++i) text += "no record\n";
   const RecordSet set = read_text(text);
@@ -184,7 +188,7 @@ TEST_CASE("problems beyond a thousand are counted, and a long one is cut", "[rec
   CHECK(set.problems.back() == "and 2001 more problems");
 }
 
-TEST_CASE("the last line is found whatever its length", "[record_file][hostile]") {
+TEST_CASE("repair_tail: finds the last line at any length", "[record_file][hostile]") {
   for (const std::size_t length : {0u, 1u, 65'535u, 65'536u, 65'537u, 200'000u}) {
     const TempDirectory scratch;
     const std::string good = "{\"a\":\"" + std::string(length, 'x') + "\"}\n",
@@ -198,7 +202,7 @@ TEST_CASE("the last line is found whatever its length", "[record_file][hostile]"
   }
 }
 
-TEST_CASE("a whole last line that is beyond a limit stays, and is named", "[record_file][hostile]") {
+TEST_CASE("repair_tail: a complete last line beyond a limit is kept and reported", "[record_file][hostile]") {
   const TempDirectory scratch;
   std::string many = "{\"schema\":1";
   for (int i = 0; i < 300; ++i) many += ",\"k" + std::to_string(i) + "\":1";
@@ -216,13 +220,13 @@ TEST_CASE("a whole last line that is beyond a limit stays, and is named", "[reco
   CHECK(file_text(path) == "{}\n");
 }
 
-TEST_CASE("the schema stops at its thousandth complaint", "[schema][hostile]") {
+TEST_CASE("Schema::violations: stops at a thousand", "[schema][hostile]") {
   Json json = samples::gpu_record("bf16", 250);
   json["training"]["loss"] = Json(std::vector<std::string>(5000, "x"));
   const auto found = Schema::record().violations(json);
   CHECK(found.size() == Schema::kMostViolations);
   CHECK(found.back() == "/training/loss/999: not number or null but string");
-  // What one object lacks, or has too much, counts as well.
+  // Missing and unknown keys of objects count as well.
   json = samples::gpu_record("bf16", 250);
   json["breakdown"]["ops"] = Json::array();
   for (int i = 0; i < 3000; ++i) json["breakdown"]["ops"].push_back(Json::object());
@@ -233,8 +237,8 @@ TEST_CASE("the schema stops at its thousandth complaint", "[schema][hostile]") {
   CHECK(Schema::record().violations(json).size() == Schema::kMostViolations);
 }
 
-TEST_CASE("no number of a valid record stops a report", "[report][hostile]") {
-  // At the ends of what the schema allows, all at once.
+TEST_CASE("make_report: extreme numbers of valid records do not stop any format", "[report][hostile]") {
+  // All values at the limits of the schema at once.
   std::vector<Record> records;
   for (const char* recipe : {"bf16", "mxfp8"})
     for (const double value : {0.0, 1e308}) {

@@ -1,4 +1,4 @@
-// Hostile texts and places all the way through a report and a check.
+// Tests malicious text and paths through report and check.
 #include <cstdlib>
 
 #include <algorithm>
@@ -21,8 +21,8 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-/// An escape sequence, its C1 form, a mark that turns the direction, markup, a noncharacter, a break of a row, and
-/// two commands to GitHub Actions.
+/// Escape sequence, its C1 form, a bidirectional override, markup, a noncharacter, a table cell break, and
+/// two GitHub Actions commands.
 const std::string kEvil = "\x1b[2J\u009b31m\u202e</td><script>\uFFFE\\|`x`##[error]y\n::error::z";
 
 RecordSet evil_set() {
@@ -42,7 +42,7 @@ RecordSet evil_set() {
   return set;
 }
 
-/// Whether every line of the text is what printable leaves of it.
+/// Returns true if printable() leaves every line unchanged.
 bool is_printable(const std::string& text) {
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());
@@ -64,7 +64,7 @@ GateResult evil_result() {
 
 }  // namespace
 
-TEST_CASE("no text of a record drives the reader's terminal or page", "[report][hostile]") {
+TEST_CASE("make_report: malicious text cannot control terminal or page", "[report][hostile]") {
   const RecordSet set = evil_set();
   const Document document = make_report(set);
   for (const std::string& text :
@@ -75,14 +75,14 @@ TEST_CASE("no text of a record drives the reader's terminal or page", "[report][
   CHECK_FALSE(contains(render_markdown(document), "<script>"));
 }
 
-TEST_CASE("a check's outputs hold hostile texts", "[gate][hostile]") {
+TEST_CASE("gate outputs: malicious text is escaped", "[gate][hostile]") {
   const GateResult result = evil_result();
   for (const std::string& text : {gate_term(result, "base" + kEvil, rerun_with_all_flags),
                                   gate_markdown(result, "base" + kEvil, rerun_with_all_flags),
                                   gate_junit(result, rerun_with_all_flags)})
     CHECK(is_printable(text));
   const std::string annotations = gate_annotations(result, rerun_with_all_flags);
-  REQUIRE(annotations.starts_with("::"));  // commands of our own, and no others
+  REQUIRE(annotations.starts_with("::"));  // only our own commands
   CHECK(is_printable(annotations.substr(2)));
   const std::string xml = gate_junit(result, rerun_with_all_flags);
   CHECK_FALSE(contains(xml, "\uFFFE"));
@@ -90,7 +90,7 @@ TEST_CASE("a check's outputs hold hostile texts", "[gate][hostile]") {
   CHECK_FALSE(contains(gate_markdown(result, "b", rerun_with_all_flags).substr(0, 400), "<script>"));
 }
 
-TEST_CASE("a case's field may have any name in CSV", "[report][hostile]") {
+TEST_CASE("make_csv: a case field may have any name", "[report][hostile]") {
   Record record = samples::gpu_record("bf16", 250);
   record.case_fields["a~b"] = "tilde";
   record.case_fields["c/d"] = "slash";
@@ -102,7 +102,7 @@ TEST_CASE("a case's field may have any name in CSV", "[report][hostile]") {
     CHECK(contains(csv, machine));
 }
 
-TEST_CASE("a report as JSON is ASCII, whatever files and cases are called", "[report][hostile]") {
+TEST_CASE("report: JSON output is ASCII for any file and case names", "[report][hostile]") {
   const TempDirectory folder;
   const std::string file = folder / "\xff.jsonl";
   append_record(file, samples::gpu_record("bf16", 250));
@@ -116,7 +116,8 @@ TEST_CASE("a report as JSON is ASCII, whatever files and cases are called", "[re
   CHECK(contains(Json::parse(text).at("problems").at(0).get<std::string>(), "\uFFFD.jsonl:3: not JSON"));
 }
 
-TEST_CASE("without a folder for temporary files a report has no figures, and says so", "[report][hostile]") {
+TEST_CASE("draw_figures: without a temporary folder the report has no figures and reports it",
+          "[report][hostile]") {
   const TempDirectory folder;
   std::vector<Record> records;
   for (const int seq : {1024, 2048})
@@ -127,7 +128,7 @@ TEST_CASE("without a folder for temporary files a report has no figures, and say
       records.push_back(r);
     }
   Document document = make_report(samples::set_of(records));
-  // A program of that name is enough: it is never started.
+  // It suffices that a program of this name exists; it is never started.
   const std::string program = folder.write("gnuplot", "#!/bin/sh\nexit 1\n");
   std::filesystem::permissions(program, std::filesystem::perms::owner_all);
   const char* path = std::getenv("PATH");

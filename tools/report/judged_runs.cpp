@@ -1,4 +1,4 @@
-// Verdicts over seeds, and which of them is of the same work as a study's forks. See judged_runs.h.
+// Collects verdicts over seeds and matches them with a study's forks. See judged_runs.h.
 #include "tools/report/judged_runs.h"
 
 #include <fmt/format.h>
@@ -16,14 +16,15 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// A part of a definition without what may differ in the same work: a schedule names steps, which are more in a longer run.
+/// Returns a definition part without keys that may differ for equal work: a schedule names steps, and
+/// longer runs have more.
 Json content_of(const DefinitionPart& part) {
   Json content = *part;
   for (const char* key : {"reference", "schedule"}) content.erase(key);
   return content;
 }
 
-/// Records of schema 1 have names only; what is built in counts as unchanged.
+/// Compares a definition part. Records of schema 1 only have names; built-ins count as unchanged.
 bool same_part(const Record& one, const Record& other, DefinitionPart DefinitionRecord::*part,
                const char* key) {
   if (one.definition && other.definition && (*one.definition).*part && (*other.definition).*part)
@@ -40,13 +41,13 @@ bool same_work(const Record& run, const Record& fork) {
          same_part(run, fork, &DefinitionRecord::recipe, "recipe");
 }
 
-/// The greater, the more it says of a long run.
+/// Returns the precedence of a run among several; the highest is shown.
 auto weight(const JudgedRun& run) {
   return std::tuple(run.recipe->verdict == ConvergenceVerdict::diverged, text_of(run.row, "device") == "cuda",
                     run.recipe->steps, run.recipe->seeds);
 }
 
-/// Tokens per parameter at the end; null where records do not say, and of weights that others trained.
+/// Returns the tokens per parameter at the end; null if unknown, as with pretrained initial weights.
 std::optional<double> tokens_seen(const RecipeConvergence& recipe) {
   const Record& first = recipe.members.front()->record;
   if (!field_text(first.case_fields.value("init_from", Json())).empty()) return std::nullopt;

@@ -1,5 +1,5 @@
-// Runs from scratch that were judged over their seeds, as one recipe's evidence: beside what others claim of its loss, and
-// beside a study's forks of it.
+// Runs from scratch that have a verdict over their seeds. They are shown next to published claims about the
+// loss, and next to a study's forks of the same recipe.
 #pragma once
 
 #include <string>
@@ -12,32 +12,32 @@ namespace precbench {
 struct JudgedRun {
   const MachineRecords* machine;
   const RecipeConvergence* recipe;
-  const RecipeConvergence* bf16;  ///< with which it was compared
-  Row row;                        ///< its fields alone
+  const RecipeConvergence* bf16;  ///< baseline of the comparison
+  Row row;                        ///< case fields only
 
   const Record& record() const { return recipe->members.front()->record; }
 };
 
-/// Of every machine, in the order of their groups.
+/// Returns the judged runs of all machines, in group order.
 std::vector<JudgedRun> judged_runs(const ReportInput& input);
 
-/// "at 19 tokens per parameter": what the runs had seen at their end.
+/// Returns the model's age at the end of the runs: "at 19 tokens per parameter".
 std::string age_words(const RecipeConvergence& recipe);
-/// "worse at 19 tokens per parameter": a verdict is about a model of an age. Of runs that share no number of steps, as those
-/// that diverged, the verdict alone.
+/// Returns verdict and age: "worse at 19 tokens per parameter". Without a common number of steps, as after a
+/// divergence, returns the verdict alone.
 std::string verdict_words(const RecipeConvergence& recipe);
 
-/// "worse, +0.0024 nats [+0.0011, +0.0038] (3 seeds, 9200 steps, 19 tokens per parameter)"
+/// Returns "worse, +0.0024 nats [+0.0011, +0.0038] (3 seeds, 9200 steps, 19 tokens per parameter)".
 std::string outcome_text(const JudgedRun& run);
 
-/// Of text that training did not see, at the end, minus bf16's of the same seed, with its 95% interval; "-" without.
+/// Returns the final held-out loss minus BF16's of the same seed, with its 95% interval; "-" without one.
 std::string held_out_difference_text(const RecipeConvergence& recipe, const RecipeConvergence& bf16);
 
-/// The run of a card's model and recipe, with its weights kept in what the forks' are, that went on longest, if it went on
-/// longer than they did; one that diverged before any other. Null if there is none.
+/// Returns the longest run of a card's model and recipe with the forks' master dtype, provided that it is
+/// longer than the forks. A diverged run takes precedence. Null if there is none.
 const JudgedRun* long_run_of(const std::vector<JudgedRun>& runs, const StudyCard& card);
 
-/// What its setting and the forks' do not share: "lr 0.001, of the forks 0.0003".
+/// Returns the settings in which a run differs from the forks: "lr 0.001, of the forks 0.0003".
 std::string long_run_differences(const JudgedRun& run, const StudyCard& card);
 
 }  // namespace precbench

@@ -1,4 +1,4 @@
-// The report as a page: figures, their data, and HTML.
+// Tests the report as an HTML page: figures, their data, and scripts.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ using namespace precbench;
 
 namespace {
 
-/// Two sequence lengths, so that there is a figure of speed.
+/// Returns records at two sequence lengths, which makes a speed figure.
 std::vector<Record> two_lengths(const std::string& recipe) {
   std::vector<Record> records;
   for (int seq : {2048, 4096})
@@ -38,7 +38,7 @@ std::string run_report(const TempDirectory& folder, const std::vector<Record>& r
   return file_text(options.output);
 }
 
-/// Models over recipes, as the sections make tables: lines of one group belong together.
+/// Returns a table of models and recipes as the sections build it, with row groups.
 Document grouped_document() {
   Table table;
   table.columns = {{"model", true}, {"seq (tokens)", true}, {"recipe", true}, {"tokens/s"}, {"peak memory"}};
@@ -55,14 +55,14 @@ Document grouped_document() {
   return {"made up", {{"Results", {}, table, {}}}};
 }
 
-/// What Chromium is called here; empty if there is none.
+/// Returns the name of Chromium's executable; empty if there is none.
 std::string browser() {
   for (const char* name : {"chromium", "chromium-browser", "google-chrome"})
     if (std::system(fmt::format("command -v {} >/dev/null 2>&1", name).c_str()) == 0) return name;
   return "";
 }
 
-/// Opens `page` at the width of a phone, runs `script` there, and returns what it leaves in `result`.
+/// Opens `page` at phone width, runs `script` in it, and returns its variable `result`.
 std::string in_browser(const TempDirectory& folder, std::string page, const std::string& script) {
   const std::string tail = "<script>let result = '';\n" + script +
                            "\ndocument.body.innerHTML = '<pre>' + result + '</pre>';</script>";
@@ -81,7 +81,7 @@ std::string in_browser(const TempDirectory& folder, std::string page, const std:
 
 bool gnuplot_is_there() { return std::system("command -v gnuplot >/dev/null 2>&1") == 0; }
 
-/// A PATH of one folder, until the end of the scope.
+/// Sets PATH to a single folder for the lifetime of the object.
 class OnlyPath {
  public:
   explicit OnlyPath(const std::string& folder) : old_(std::getenv("PATH")) {
@@ -95,13 +95,13 @@ class OnlyPath {
 
 }  // namespace
 
-TEST_CASE("names from records cannot become gnuplot commands", "[page]") {
+TEST_CASE("plot_safe: names from records cannot become gnuplot commands", "[page]") {
   CHECK(plot_safe("rowwise_gw_hp, 4 GPUs") == "rowwise_gw_hp, 4 GPUs");
   CHECK(plot_safe("a'b\"c`d$e@f\ng;h") == "a_b_c_d_e_f_g_h");
   CHECK(plot_text("heading", "it's") == "heading = 'it_s'\n");
 }
 
-TEST_CASE("series without a point and points that are not finite are left out", "[page]") {
+TEST_CASE("plot_series: omits empty series and non-finite points", "[page]") {
   const std::string text = plot_series(
       {{"bf16", 1, {{1, {2}}, {2, {NAN}}}}, {"empty", 2, {{1, {INFINITY}}}}, {"rowwise", 3, {{4, {5}}}}});
   CHECK(contains(text, "styles = '1 3 '"));
@@ -110,7 +110,7 @@ TEST_CASE("series without a point and points that are not finite are left out", 
   CHECK_FALSE(std::regex_search(text, std::regex("nan|inf", std::regex::icase)));
 }
 
-TEST_CASE("bars are stacked, and a part that nobody could see is left out", "[page]") {
+TEST_CASE("plot_bars: stacks bars and omits invisible segments", "[page]") {
   const std::string text = plot_bars({"a", "b"}, {"one", "speck", "two"}, {{10, 0.01, 5}, {20, 0, 1}});
   CHECK(contains(text, "segments = '1 3 '"));
   CHECK(contains(text, "\"one\"\n0 10 1\n0 20 2\n"));
@@ -118,7 +118,7 @@ TEST_CASE("bars are stacked, and a part that nobody could see is left out", "[pa
   CHECK_FALSE(contains(text, "speck"));
 }
 
-TEST_CASE("a drawing becomes a part of the page", "[page]") {
+TEST_CASE("svg_for_page: makes a drawing part of the page", "[page]") {
   const std::string svg = svg_for_page(
       "<?xml version=\"1.0\"?>\n<svg width=\"1\"><title>Gnuplot</title><g id=\"p\" stroke='black' "
       "fill=\"rgb(0,0,0)\"/><use xlink:href='#p'/></svg>",
@@ -128,7 +128,7 @@ TEST_CASE("a drawing becomes a part of the page", "[page]") {
         "fill=\"currentColor\"/><use xlink:href='#f3-p'/></svg>");
 }
 
-TEST_CASE("the page is one file that loads nothing", "[page]") {
+TEST_CASE("render_html: the page is a single file without external resources", "[page]") {
   const TempDirectory folder;
   std::vector<Record> records = two_lengths("rowwise");
   records.push_back(samples::failed_record("blockwise", Status::crashed, "<script>alert(1)</script> & more"));
@@ -152,18 +152,18 @@ TEST_CASE("the page is one file that loads nothing", "[page]") {
   CHECK(std::adjacent_find(ids.begin(), ids.end()) == ids.end());
 }
 
-TEST_CASE("what all rows of a group share is said once, above them", "[page]") {
+TEST_CASE("render_html: values shared by a group are shown once above it", "[page]") {
   const std::string page = render_html(grouped_document());
   CHECK(contains(page, "<span>model small, seq 1 token</span>"));
   CHECK(contains(page, "<span>model large, seq 4096 tokens</span>"));
   CHECK_FALSE(contains(page, "<td class=\"l\">small</td>"));
   CHECK(contains(page, "<td class=\"l\">rowwise</td>"));
-  Document single = grouped_document();  // a title above every row would say no less
+  Document single = grouped_document();  // headings above every row would not help
   single.sections[0].table->group_starts = {1, 2, 3, 4};
   CHECK(contains(render_html(single), "<td class=\"l\">small</td>"));
 }
 
-TEST_CASE("a click sorts a table within its groups, a third restores it", "[page]") {
+TEST_CASE("report page: clicks sort a table within its groups and the third restores it", "[page]") {
   if (browser().empty()) {
     WARN("skipped: there is no Chromium to run the page's script in");
     return;
@@ -187,7 +187,7 @@ TEST_CASE("a click sorts a table within its groups, a third restores it", "[page
         "recipe descending: rowwise mxfp8 bf16, rowwise bf16\n");
 }
 
-TEST_CASE("on a phone a wide table scrolls by itself, and its names stay in sight", "[page]") {
+TEST_CASE("report page: on a phone a wide table scrolls and its row names stay visible", "[page]") {
   if (browser().empty()) {
     WARN("skipped: there is no Chromium to lay the page out");
     return;
@@ -204,7 +204,7 @@ TEST_CASE("on a phone a wide table scrolls by itself, and its names stay in sigh
   CHECK(result == "page fits, number near, name stays, scrolled true");
 }
 
-TEST_CASE("every figure that gnuplot cannot draw is named, with what it says", "[page]") {
+TEST_CASE("report: a gnuplot failure is shown with the names of the figures", "[page]") {
   const TempDirectory folder;
   const std::string program =
       folder.write("bin/gnuplot", "#!/bin/sh\necho 'line 1: no such terminal'; exit 1\n");
@@ -216,10 +216,10 @@ TEST_CASE("every figure that gnuplot cannot draw is named, with what it says", "
     CHECK(contains(page, figure));
 }
 
-TEST_CASE("report: figures asked for and not drawn are told, and the status is 1", "[page]") {
+TEST_CASE("report: exits with 1 if requested figures could not be drawn", "[page]") {
   const TempDirectory folder;
   for (const Record& record : two_lengths("rowwise")) append_record(folder / "records.jsonl", record);
-  // A gnuplot whose disk is full: it leaves half a picture and succeeds.
+  // Simulates a full disk: gnuplot writes half a picture and succeeds.
   const std::string program = folder.write(
       "bin/gnuplot", "#!/bin/sh\nname=${3#*output=\\'}\nprintf '<svg><g>' > \"${name%\\'*}\"\nexit 0\n");
   std::filesystem::permissions(program, std::filesystem::perms::owner_all);
@@ -233,10 +233,10 @@ TEST_CASE("report: figures asked for and not drawn are told, and the status is 1
   const OnlyPath nothing("/nonexistent");
   CHECK(report(options) == 1);
   options.plots.clear();
-  CHECK(report(options) == 0);  // the page says that it has none, and nothing else was asked for
+  CHECK(report(options) == 0);  // the page mentions the missing figures, and --plots was not given
 }
 
-TEST_CASE("without gnuplot the report says so and has its tables", "[page]") {
+TEST_CASE("report: without gnuplot the page has tables and a notice", "[page]") {
   const TempDirectory folder;
   const OnlyPath nothing("/nonexistent");
   const std::string page = run_report(folder, two_lengths("rowwise"), "html");
@@ -245,7 +245,7 @@ TEST_CASE("without gnuplot the report says so and has its tables", "[page]") {
   CHECK_FALSE(contains(page, "<svg"));
 }
 
-TEST_CASE("every figure is drawn as SVG and PNG beside its data", "[page]") {
+TEST_CASE("report: every figure is written as SVG and PNG with its data", "[page]") {
   if (!gnuplot_is_there()) return;
   const TempDirectory folder;
   const std::string recipe = "`touch " + (folder / "hacked") + "`'\"";
@@ -279,7 +279,7 @@ TEST_CASE("every figure is drawn as SVG and PNG beside its data", "[page]") {
   }
 }
 
-TEST_CASE("a figure of a model whose name no file could have is drawn and linked", "[page][hostile]") {
+TEST_CASE("report: a figure of a model with an overlong name is drawn and linked", "[page][hostile]") {
   if (!gnuplot_is_there()) return;
   const TempDirectory folder;
   std::vector<Record> records = two_lengths("mxfp8");
@@ -293,10 +293,10 @@ TEST_CASE("a figure of a model whose name no file could have is drawn and linked
     CHECK(name.size() <= 124);
     if (entry.path().extension() == ".svg") CHECK(contains(text, "](plots/" + name + ")"));
   }
-  CHECK(files >= 6);  // speed and time, each three times
+  CHECK(files >= 6);  // speed and time, three files each
 }
 
-TEST_CASE("scaling is against one GPU with the same work", "[page]") {
+TEST_CASE("scaling section: efficiency is relative to one GPU with the same work", "[page]") {
   const TempDirectory folder;
   std::vector<Record> records;
   for (int gpus : {1, 2, 4})
@@ -317,7 +317,7 @@ TEST_CASE("scaling is against one GPU with the same work", "[page]") {
   CHECK(std::regex_search(scaling, std::regex("1 +ddp +rowwise +81,920 +81,920 +100\\.0%")));
 }
 
-TEST_CASE("a recipe that harms the loss is not the one that the summary names", "[page]") {
+TEST_CASE("summary section: a recipe that harms the loss is not named as the fastest", "[page]") {
   const TempDirectory folder;
   std::vector<Record> records;
   for (int seed : {1, 2, 3, 4}) {
@@ -334,7 +334,7 @@ TEST_CASE("a recipe that harms the loss is not the one that the summary names", 
   CHECK(contains(summary, "tensorwise worse for llama3.2-1b"));
 }
 
-TEST_CASE("published figures stand beside the nearest case, with what differs", "[page]") {
+TEST_CASE("published section: figures are shown with the nearest case and its differences", "[page]") {
   const TempDirectory folder;
   const std::string text = run_report(folder, two_lengths("rowwise"), "md");
   const std::size_t begin = text.find("## Published beside measured");
@@ -347,7 +347,7 @@ TEST_CASE("published figures stand beside the nearest case, with what differs", 
   CHECK_FALSE(contains(published, "10,938"));  // tokens/s of a model eight times as large
 }
 
-TEST_CASE("JSON has a case per row, with units and without what is not known", "[page]") {
+TEST_CASE("make_json: one case per row with units and null for unknown values", "[page]") {
   const TempDirectory folder;
   const auto json = nlohmann::json::parse(run_report(folder, two_lengths("rowwise"), "json"));
   REQUIRE(json.at("cases").size() == 4);

@@ -1,4 +1,4 @@
-// What a published figure says, and how near a case is to it.
+// Reads published figures and finds the nearest cases. See published_claims.h.
 #include "tools/report/published_claims.h"
 
 #include <fmt/format.h>
@@ -12,20 +12,20 @@
 namespace precbench {
 namespace {
 
-/// Tokens/s of models whose sizes differ by more than this say nothing of each other.
+/// Size ratio up to which tokens/s of two models are compared.
 constexpr double kSameSize = 1.3;
-/// Nor do speed-ups of models that differ by more than this.
+/// Size ratio up to which speedups of two models are compared.
 constexpr double kSameOrder = 10;
 
-/// How many times ours is theirs, as the distance of logarithms. 0 where nothing is claimed; where ours is
-/// unknown farther than any that is known.
+/// Returns the distance of the logarithms, |log2(ours / theirs)|. 0 if nothing is claimed; larger than any
+/// known distance if ours is unknown.
 double distance(const std::optional<double>& theirs, const std::optional<double>& ours) {
   constexpr double kUnknown = 1e3;
   if (!theirs || *theirs <= 0) return 0;
   return ours && *ours > 0 ? std::abs(std::log2(*ours / *theirs)) : kUnknown;
 }
 
-/// Of parameters; as the claim says where its model's name does not.
+/// Returns the claim's size in billions of parameters, else the size in its model's name.
 std::optional<double> claimed_billions(const Claim& claim) {
   const auto said = number_in(claim, "billions");
   return said ? said : billions_of(text_in(claim, "model"));
@@ -34,8 +34,8 @@ std::optional<double> claimed_billions(const Claim& claim) {
 double distance(const Claim& claim, const Counterpart& ours) {
   const Row& row = *ours.row;
   const auto of = [&](const char* key) { return distance(number_in(claim, key), number_of(row, key)); };
-  // Model size matters most, sequence length next, batch and GPU count least: all act on the share of GEMMs in
-  // the step. What weights are kept in decides whether small updates are lost.
+  // Model size matters most, then sequence length, then batch and GPU count: all affect the share of GEMMs in
+  // the step. The master dtype decides whether small updates are lost.
   double sum =
       4 * distance(claimed_billions(claim), ours.billions) + 2 * of("seq") + of("batch") + of("gpus");
   const std::string master = text_in(claim, "master");
@@ -87,7 +87,7 @@ std::optional<double> billions_of(const std::string& model) {
 
 std::optional<double> billions_of(const Row& row, const Record& record) {
   if (record.params) return static_cast<double>(record.params->total) / 1e9;
-  // Only of mixtures do records count them. Of a dense model that was cut nothing says how much is left.
+  // Only MoE records count parameters. The size of a dense model with layers removed is unknown.
   return text_of(row, "layers").empty() ? billions_of(text_of(row, "model")) : std::nullopt;
 }
 

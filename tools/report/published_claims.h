@@ -1,4 +1,5 @@
-// Published figures (results/published/published.json), and which case of these records is nearest to one.
+// Published figures (results/published/published.json), and the search for the case of these
+// records nearest to each.
 #pragma once
 
 #include <functional>
@@ -15,71 +16,78 @@ namespace precbench {
 
 using Claim = nlohmann::ordered_json;
 
-/// What a claim says, as text; empty where it does not.
+/// Returns a text of the claim; empty if it has none.
 std::string text_in(const Claim& claim, const char* key);
 std::optional<double> number_in(const Claim& claim, const char* key);
-/// Of which the figure is: one, several or none.
+/// Returns the recipes that the figure covers: none, one or several.
 std::vector<std::string> recipes_in(const Claim& claim);
-/// A row's recipe as claims name it: with --flow on it is another, bench/sweeps/blockwise_pow2_flow.json.
+/// Returns a row's recipe as claims name it: --flow on counts as a separate recipe
+/// (bench/sweeps/blockwise_pow2_flow.json).
 std::string claimed_recipe_of(const Row& row);
 
-/// "1.28 to 1.37x" or "1.25x", of KEY or of KEY_min and KEY_max; empty if the claim has neither.
+/// Formats the claim's KEY, or its range KEY_min to KEY_max: "1.25x", "1.28 to 1.37x". Empty
+/// if it has neither.
 std::string claimed(const Claim& claim, const std::string& key, const std::string& unit, int digits);
-/// `digits` behind the point; 0: in groups of three.
+/// Formats a value with `digits` decimals; 0: with thousands separators.
 std::string figure_text(double value, int digits);
 
-/// A row of these records, or a study's card with a row of its forks' fields, as the counterpart of a claim.
+/// A candidate to show next to a claim: a row of these records, or a study's card with a row of
+/// its forks' fields.
 struct Counterpart {
-  const MachineRecords* machine = nullptr;  ///< null of a card
-  const Row* row = nullptr;                 ///< null: there is none
-  const Record* record = nullptr;           ///< of the first seed
-  std::optional<double> billions{};         ///< of parameters
+  const MachineRecords* machine = nullptr;  ///< null for a card
+  const Row* row = nullptr;                 ///< null if there is no candidate
+  const Record* record = nullptr;           ///< record of the first seed
+  std::optional<double> billions{};         ///< parameters, in billions
   const StudyCard* card = nullptr;
 
   const std::string& machine_name() const { return card ? card->machine : machine->name; }
   const MoeRecord* moe() const { return record && record->moe ? &*record->moe : nullptr; }
 };
 
-/// Billions of parameters as a model's name says, "llama3.1-8b" 8 and "mini-125m" 0.125; null if it says none.
+/// Returns the billions of parameters in a model's name: 8 for "llama3.1-8b", 0.125 for "mini-125m";
+/// null if it has none.
 std::optional<double> billions_of(const std::string& model);
-/// Of a case: as its record says, which knows of layers that were cut, else as the model's name does.
+/// Returns the billions of parameters of a case: from its record, which accounts for removed layers, else
+/// from the model's name.
 std::optional<double> billions_of(const Row& row, const Record& record);
-/// Whether both or neither are of a mixture of experts. A dense model says nothing of one, nor the other way round.
+/// Returns true if both are MoE models or both dense. The two kinds are never compared.
 bool same_kind(const Claim& claim, const Counterpart& ours);
-/// Whether tokens/s and memory of the two models say something of each other.
+/// Returns true if the model sizes are close enough to compare tokens/s and memory.
 bool about_as_large(const Claim& claim, const Counterpart& ours);
-/// Whether their speed-ups do: neither is ten times the other. True where a size is unknown.
+/// Returns true if the model sizes are within a factor of ten, so that speedups may be compared. True if
+/// a size is unknown.
 bool within_ten_times(const Claim& claim, const Counterpart& ours);
-/// Whether both are of as many GPUs, or the claim does not say. Tokens/s of all GPUs say nothing of other numbers of them.
+/// Returns true if both use the same number of GPUs, or if the claim does not say. Total
+/// tokens/s depend on it.
 bool as_many_gpus(const Claim& claim, const Counterpart& ours);
-/// Of a claim about less than a step, a product or a layer: no case here is its counterpart.
+/// Returns true for a claim about less than a step, such as a GEMM or a layer: no case is comparable.
 bool of_part_of_step(const Claim& claim);
-/// Whether ours is the claim's model, perhaps with plain attention (-gqa) and with fewer layers. FLOP/s of such a one say
-/// something of the whole, tokens/s do not.
+/// Returns true if ours is the claim's model, possibly with plain attention (-gqa) or fewer layers. FLOP/s of
+/// such a model are comparable; tokens/s are not.
 bool same_blocks(const Claim& claim, const Counterpart& ours);
 
-/// How near a case is to a claim; the lower, the nearer: in model size above all, then in sequence length and in what
-/// weights are kept, then in batch, GPU count and, of experts, how many ranks share them and who routes. Of equally near ones that whose recipe is
-/// applied as it stands, then that with the most tokens.
+/// Distance of a case from a claim; lower is nearer. Ordered by model size above all, then sequence length
+/// and master dtype, then batch, GPU count and, for MoE models, expert-parallel ranks and routing. Ties go to
+/// the unmodified recipe, then to the most tokens.
 using Nearness = std::tuple<double, std::size_t, double>;
 Nearness nearness(const Claim& claim, const Counterpart& ours);
 
-/// The cases that finished, by recipe.
+/// Successful cases by recipe.
 class CasesByRecipe {
  public:
   explicit CasesByRecipe(const ReportInput& input);
 
-  /// The nearest of the same kind that `usable` accepts, of the claim's recipes.
+  /// Returns the nearest case of the claim's recipes and model kind that `usable` accepts.
   Counterpart nearest(const Claim& claim, const std::function<bool(const Counterpart&)>& usable) const;
-  /// Whether one of the claim's recipes ran here, in a model of its kind.
+  /// Returns true if one of the claim's recipes ran here with a model of its kind.
   bool ran(const Claim& claim) const;
-  /// Whether they did so that their speed can be compared.
+  /// Returns true if one of them ran natively on a GPU.
   bool ran_natively_on_gpu(const Claim& claim) const;
-  /// Whether they did, but nowhere natively, and on a GPU. On a CPU no recipe has a speed to compare.
+  /// Returns true if they ran on a GPU, but only emulated. On a CPU no recipe has a comparable speed.
   bool only_emulated_on_gpu(const Claim& claim) const;
 
  private:
-  /// Those of the claim's recipes and kind.
+  /// Returns the cases with the claim's recipes and model kind.
   std::vector<const Counterpart*> of(const Claim& claim) const;
 
   std::map<std::string, std::vector<Counterpart>> cases_;

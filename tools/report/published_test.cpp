@@ -1,4 +1,4 @@
-// Published figures beside measured ones: which case stands beside a claim, and what is said where none does.
+// Tests published figures next to measured ones: the chosen case, and the reason if there is none.
 #include <fstream>
 #include <map>
 #include <set>
@@ -16,7 +16,7 @@ std::string published(const std::vector<Record>& records) {
   return section_of(records, "Published beside measured");
 }
 
-/// A recipe that the GPU has no units for.
+/// Returns a record of a recipe without native support on the GPU.
 Record emulated_on_gpu(const std::string& recipe) {
   Record r = samples::gpu_record(recipe, 500);
   const GemmPath emulated{ExecutionPath::emulated, "no units for it"};
@@ -25,7 +25,8 @@ Record emulated_on_gpu(const std::string& recipe) {
   return r;
 }
 
-/// Of a mixture with so many billions of parameters; `cuts`: what it lacks of the model that it is named after.
+/// Returns a record of an MoE model with this many billions of parameters; `cuts`: what it
+/// lacks of its namesake.
 Record mixture(const std::string& recipe, double ms, const std::string& model, double billions,
                const std::string& cuts = "") {
   Record r = with(samples::gpu_record(recipe, ms), "model", model);
@@ -39,7 +40,7 @@ Record mixture(const std::string& recipe, double ms, const std::string& model, d
   return r;
 }
 
-/// bf16 and the recipe, over three seeds, as one machine trained them.
+/// Returns runs of BF16 and the recipe over three seeds on one machine.
 std::vector<Record> trained(Record (*on_machine)(const std::string&, double, int), const std::string& recipe,
                             const std::string& model) {
   std::vector<Record> records;
@@ -49,7 +50,7 @@ std::vector<Record> trained(Record (*on_machine)(const std::string&, double, int
   return records;
 }
 
-/// A study that asks about the recipe, whose forks end so far above bf16's.
+/// Returns a study that asks about the recipe, whose forks end `difference` nats above BF16's.
 std::vector<Record> study_of(const std::string& recipe, double difference) {
   study_samples::Rows rows;
   rows.add_frame();
@@ -69,21 +70,21 @@ Record on_cpu(const std::string& recipe, double penalty, int seed) {
 
 }  // namespace
 
-TEST_CASE("published figures stand beside recipes whose gather varies", "[published]") {
+TEST_CASE("published section: the unmodified recipe is preferred to one with another gather", "[published]") {
   const std::string text = section_of(two_gathers("rowwise"), "Published beside measured");
   const auto lines = lines_with(text, "1.10x");
   INFO(text);
   REQUIRE(lines.size() == 1);
-  // Of the two gathers on as many GPUs, the recipe as it is; the other ran 2.50x as fast.
+  // With two gathers on the same GPU count, the unmodified recipe is chosen; the other ran 2.50x as fast.
   CHECK(contains(lines.front(), "1.25x"));
   CHECK_FALSE(contains(text, "2.50x"));
-  // Where there is only the other, it is named.
+  // If only the modified recipe ran, it is named.
   std::vector<Record> modified = {samples::gpu_record("bf16", 250),
                                   with(samples::gpu_record("rowwise", 100), "head", "recipe")};
   CHECK(contains(section_of(modified, "Published beside measured"), "llama3.2-1b, head recipe"));
 }
 
-TEST_CASE("a published model's nearest neighbour is one of known size", "[published]") {
+TEST_CASE("published section: the nearest model has a known size", "[published]") {
   std::vector<Record> records;
   const auto add = [&](const char* model, double ms) {
     records.push_back(with(samples::gpu_record("bf16", 250), "model", model));
@@ -98,7 +99,7 @@ TEST_CASE("a published model's nearest neighbour is one of known size", "[publis
   CHECK(contains(lines.front(), "model llama3-8b, here llama3.2-1b"));
 }
 
-TEST_CASE("a published figure's batch is matched too", "[published]") {
+TEST_CASE("published section: batch size is matched", "[published]") {
   std::vector<Record> records;
   for (const int batch : {8, 2, 1, 4})
     for (const char* recipe : {"bf16", "rowwise"})
@@ -110,13 +111,13 @@ TEST_CASE("a published figure's batch is matched too", "[published]") {
   REQUIRE(lines.size() == 1);
   CHECK(contains(lines.front(), "1.04x"));
   CHECK_FALSE(contains(lines.front(), "batch 1, here"));
-  // Where there is only another, that is said.
+  // A different batch size is reported.
   records.resize(2);
   CHECK(contains(lines_with(published(records), "1.10x").front(), "batch 1, here 8"));
 }
 
-TEST_CASE("a loss from a GPU stands beside a claim before one from a CPU", "[published]") {
-  // The CPU's model is the nearer one in size; the GPU's has none that its name says.
+TEST_CASE("published section: a loss from a GPU is preferred to one from a CPU", "[published]") {
+  // The CPU's model is nearer in size; the size of the GPU's model is unknown.
   std::vector<Record> records = trained(on_cpu, "tensorwise", "mini-125m");
   const std::vector<Record> gpu = trained(on_gpu, "tensorwise", "own/config.json");
   CHECK(contains(lines_with(published(records), "11.5 over bf16's 5.0 nats").front(), "here mini-125m"));
@@ -128,14 +129,13 @@ TEST_CASE("a loss from a GPU stands beside a claim before one from a CPU", "[pub
   CHECK(contains(lines.front(), "model llama3.1-8b, here own/config.json"));
 }
 
-TEST_CASE("a study's card stands beside a claim about the loss, with what forks are not",
-          "[published][study]") {
+TEST_CASE("published section: a study card is shown next to a claim about the loss with its differences", "[published][study]") {
   const auto line_of = [](const std::vector<Record>& records, const char* figure) {
     for (const std::string& line : lines_with(published(records), "11.5 over bf16's 5.0 nats"))
       if (contains(line, figure)) return line;
     return std::string();
   };
-  CHECK(published(study_of("blockwise", 0.0012)) == "");  // nobody claims anything of its loss
+  CHECK(published(study_of("blockwise", 0.0012)) == "");  // there is no claim about its loss
   std::vector<Record> records = study_of("tensorwise", 0.0012);
   const std::string alone = line_of(records, "loss of forks");
   INFO(alone);
@@ -147,11 +147,11 @@ TEST_CASE("a study's card stands beside a claim about the loss, with what forks 
     CHECK(contains(alone, what));
   CHECK(contains(line_of(study_of("tensorwise", 0.02), "loss of forks"), "worse for llama3.2-1b at an unknown number of tokens per parameter, +0.02000 nats"));
   const std::string section = published(records);
-  CHECK(contains(section, "a whole run, here forks of 48"));  // of a claim that names no steps
-  CHECK(contains(section, "6.25%"));                          // what else the source says of losses
+  CHECK(contains(section, "a whole run, here forks of 48"));  // for a claim without a number of steps
+  CHECK(contains(section, "6.25%"));                          // another statement of that source about losses
   CHECK(contains(section, "Forks begin in a trained BF16 state"));
 
-  // A run from scratch says something else, and stands there too.
+  // A run from scratch is shown in addition.
   const std::vector<Record> scratch = trained(on_gpu, "tensorwise", "llama3.2-1b");
   records.insert(records.end(), scratch.begin(), scratch.end());
   CHECK(contains(line_of(records, "final loss"), "2.50 over bf16's 2.50: "));
@@ -159,8 +159,7 @@ TEST_CASE("a study's card stands beside a claim about the loss, with what forks 
   CHECK_FALSE(contains(published(scratch), "forks"));
 }
 
-TEST_CASE("of several studies the card nearest in size stands there, a GPU's first, none for what it found",
-          "[published][study]") {
+TEST_CASE("published section: of several studies the nearest card is chosen and a GPU preferred and ties go to more harm", "[published][study]") {
   const auto forks_of = [](std::vector<std::vector<Record>> studies) {
     std::vector<Record> records;
     for (std::size_t i = 0; i < studies.size(); ++i)
@@ -187,14 +186,14 @@ TEST_CASE("of several studies the card nearest in size stands there, a GPU's fir
   CHECK(contains(forks_of({on_a_cpu(good), of_model(bad, "36m")}), "here 36m"));
   CHECK(contains(forks_of({good, bad}), "worse for llama3.2-1b at an unknown number of tokens per parameter, "));
   CHECK(contains(forks_of({bad, good}), "worse for llama3.2-1b at an unknown number of tokens per parameter, "));
-  // A recipe that could not run is judged by nothing.
+  // A recipe that could not run has no verdict.
   std::vector<Record> unsupported = study_of("tensorwise", 0);
   for (Record& row : unsupported)
     if (row.study->asked) row.status = Status::unsupported, row.training.reset();
   CHECK_FALSE(contains(published(unsupported), "loss of forks"));
 }
 
-TEST_CASE("a mixture's card stands beside claims of mixtures alone", "[published][study][moe]") {
+TEST_CASE("published section: an MoE card is shown next to MoE claims only", "[published][study][moe]") {
   std::vector<Record> rows = study_of("mxfp8", 0.0012);
   CHECK(contains(published(rows), "model llama3-70b, here llama3.2-1b"));
   CHECK_FALSE(contains(published(rows), "llama4-scout"));
@@ -203,7 +202,7 @@ TEST_CASE("a mixture's card stands beside claims of mixtures alone", "[published
   CHECK_FALSE(contains(published(rows), "llama3-70b"));
 }
 
-TEST_CASE("what a GPU emulates has no counterpart in speed, and that is said", "[published]") {
+TEST_CASE("published section: a recipe emulated on a GPU has no counterpart in speed", "[published]") {
   const std::string text = published({samples::gpu_record("bf16", 250), emulated_on_gpu("mxfp8")});
   INFO(text);
   const auto lines = lines_with(text, "1.22x");
@@ -211,13 +210,12 @@ TEST_CASE("what a GPU emulates has no counterpart in speed, and that is said", "
   CHECK(contains(lines.front(), "mxfp8"));
   CHECK(contains(lines.front(), "no counterpart"));
   CHECK(contains(lines.front(), "emulated here: it has a loss, but no speed"));
-  // A CPU has no speed to compare at all, and a recipe that never ran is only counted.
+  // A CPU has no comparable speed, and a recipe that never ran is only counted.
   CHECK_FALSE(contains(published(trained(on_cpu, "mxfp8", "tiny")), "emulated here"));
   CHECK(lines_with(text, "blockwise_pow2_flow").size() <= 1);
 }
 
-TEST_CASE("a recipe that ran on a model of another size alone has no counterpart in tokens/s",
-          "[published]") {
+TEST_CASE("published section: tokens/s have no counterpart at another model size", "[published]") {
   std::vector<Record> records;
   for (const char* model : {"llama3.2-1b", "llama3.1-8b"})
     for (const char* recipe : {"bf16", "tensorwise"})
@@ -233,8 +231,7 @@ TEST_CASE("a recipe that ran on a model of another size alone has no counterpart
   CHECK(contains(without.front(), "no model of about that size"));
 }
 
-TEST_CASE("a figure of less than a step, of a model of another order or of other GPUs has no counterpart",
-          "[published]") {
+TEST_CASE("published section: partial steps and other orders of size and other GPU counts have no counterpart", "[published]") {
   std::vector<Record> records;
   for (const char* model : {"llama3.1-8b", "llama3.2-1b"})
     for (const char* recipe : {"bf16", "tensorwise"})
@@ -262,8 +259,7 @@ TEST_CASE("a figure of less than a step, of a model of another order or of other
   CHECK(contains(only(four, "all GPUs", "42,000"), "no counterpart"));
 }
 
-TEST_CASE("a claim of BF16 weights stands beside a loss with BF16 weights, and both losses are told",
-          "[published]") {
+TEST_CASE("published section: a claim with BF16 weights prefers a loss with BF16 weights", "[published]") {
   std::vector<Record> records = trained(on_gpu, "tensorwise", "llama3.1-8b");
   const auto line = [&] {
     const auto lines = lines_with(published(records), "11.5 over bf16's 5.0 nats");
@@ -281,7 +277,7 @@ TEST_CASE("a claim of BF16 weights stands beside a loss with BF16 weights, and b
   CHECK_FALSE(contains(line(), "weights kept in"));
 }
 
-TEST_CASE("memory and utilization are compared, and ranges of either precision", "[published]") {
+TEST_CASE("published section: memory and utilization and ranges are compared", "[published]") {
   const std::vector<Record> records = {samples::gpu_record("bf16", 250),
                                        samples::gpu_record("tensorwise", 200)};
   const std::string text = published(records);
@@ -293,7 +289,7 @@ TEST_CASE("memory and utilization are compared, and ranges of either precision",
   const auto range = lines_with(text, "170.0 to 230.0");
   REQUIRE(range.size() == 1);
   CHECK(contains(range.front(), "bf16, tensorwise"));
-  CHECK_FALSE(contains(text, "4.8%"));  // of 8B
+  CHECK_FALSE(contains(text, "4.8%"));  // published for 8B
   const auto utilization = lines_with(
       published({with(records[0], "model", "llama3.1-8b"), with(records[1], "model", "llama3.1-8b")}),
       "4.8%");
@@ -301,8 +297,7 @@ TEST_CASE("memory and utilization are compared, and ranges of either precision",
   CHECK(contains(utilization.front(), "19.1% of the dense BF16 peak"));
 }
 
-TEST_CASE("a source's other statements stand where one of its figures on the matter is compared",
-          "[published]") {
+TEST_CASE("published section: other statements of a source are shown if one of its figures on the topic is compared", "[published]") {
   const std::vector<Record> timed = {samples::gpu_record("bf16", 250),
                                      samples::gpu_record("tensorwise", 200)};
   std::vector<Record> short_runs = timed;
@@ -314,12 +309,12 @@ TEST_CASE("a source's other statements stand where one of its figures on the mat
   CHECK(contains(scaling.front(), "not compared"));
   CHECK(contains(scaling.front(), "2.9 to 3.1x"));
   CHECK(contains(speed, "513 TFLOP/s"));
-  CHECK_FALSE(contains(speed, "6.25%"));  // a matter of losses, of which there are none
+  CHECK_FALSE(contains(speed, "6.25%"));  // about losses, which are missing here
   CHECK_FALSE(contains(speed, "from 4 to 188 nodes"));
   CHECK(contains(published(trained(on_gpu, "tensorwise", "llama3.2-1b")), "6.25%"));
 }
 
-TEST_CASE("a figure of a mixture of experts stands beside no dense model", "[published]") {
+TEST_CASE("published section: an MoE figure is not compared with a dense model", "[published]") {
   std::vector<Record> records = {samples::gpu_record("bf16", 250), samples::gpu_record("mxfp8", 200)};
   CHECK_FALSE(contains(published(records), "llama4-scout, here"));
   for (Record& record : records) record.moe = Shared<MoeRecord>(MoeRecord());
@@ -329,9 +324,7 @@ TEST_CASE("a figure of a mixture of experts stands beside no dense model", "[pub
   CHECK_FALSE(contains(text, "llama3-8b, here"));
 }
 
-TEST_CASE(
-    "FLOP/s of a mixture that was cut stand beside the whole's, and what was cut is named, but no tokens/s",
-    "[published][moe]") {
+TEST_CASE("published section: an MoE model with fewer layers is compared in FLOP/s but not in tokens/s", "[published][moe]") {
   std::vector<Record> records;
   for (const char* recipe : {"bf16", "tensorwise"})
     records.push_back(with(mixture(recipe, 200, "qwen3-30b-a3b", 4.4, "6 of 48 layers"), "layers", 6));
@@ -347,25 +340,23 @@ TEST_CASE(
       CHECK(contains(lines.front(), what));
   }
   CHECK(contains(lines_with(text, "241.0").front(), "tokens beyond an expert's capacity are dropped"));
-  CHECK_FALSE(contains(lines_with(text, "277.0").front(), "routing"));  // balanced in both
+  CHECK_FALSE(contains(lines_with(text, "277.0").front(), "routing"));  // both are balanced
   CHECK(contains(lines_with(text, "12,040").front(), "no counterpart"));
   CHECK(contains(lines_with(text, "12,040").front(), "qwen3-30b-a3b: no model of about that size"));
-  // The whole model has them all.
+  // The complete model is compared in tokens/s as well.
   const std::string whole = published({mixture("bf16", 200, "qwen3-30b-a3b", 30.5)});
   CHECK(contains(lines_with(whole, "12,040").front(), "81,920"));
   CHECK_FALSE(contains(lines_with(whole, "277.0").front(), "layers"));
   Record learned = mixture("bf16", 200, "qwen3-30b-a3b", 30.5);
   learned.moe->routing = "learned";
   CHECK(contains(lines_with(published({learned}), "277.0").front(), "routing balanced, here learned"));
-  // A dense model that was cut is no longer of the size that its name says.
+  // A dense model with fewer layers no longer has the size in its name.
   const Record dense = with(samples::gpu_record("tensorwise", 200), "model", "llama3-8b");
   CHECK(contains(lines_with(published({dense}), "10,938").front(), "81,920"));
   CHECK_FALSE(contains(published({with(dense, "layers", 2)}), "81,920"));
 }
 
-TEST_CASE(
-    "the casting-free flow stands beside its published figures, with tokens/s and memory by ranks of experts",
-    "[published][moe]") {
+TEST_CASE("published section: blockwise_pow2_flow is compared by speedup and tokens/s and memory and expert ranks", "[published][moe]") {
   const std::string cuts = "plain attention instead of latent attention (MLA), no YaRN";
   std::vector<Record> records;
   for (const char* recipe : {"bf16", "blockwise", "blockwise_pow2"})
@@ -377,11 +368,11 @@ TEST_CASE(
   const auto speedup = lines_with(text, "1.16x");
   REQUIRE(speedup.size() == 1);
   CHECK(contains(speedup.front(), "blockwise_pow2_flow"));
-  CHECK(contains(speedup.front(), "1.25x"));  // of the row with --flow on alone
+  CHECK(contains(speedup.front(), "1.25x"));  // only from the row with --flow on
   CHECK(contains(speedup.front(), "flow on"));
   CHECK(contains(speedup.front(), "here " + cuts));
   CHECK(contains(speedup.front(), "expert parallel 32, here 16"));
-  // Tokens/s of as many ranks differ in them no more.
+  // Tokens/s at equal expert-parallel ranks do not list them as a difference.
   for (const auto& [figure, ranks] : {std::pair{"1,012", ""}, {"779.0", "expert parallel 32, here 16"}}) {
     const auto lines = lines_with(text, figure);
     REQUIRE(lines.size() == 1);
@@ -392,12 +383,12 @@ TEST_CASE(
   CHECK_FALSE(lines_with(text, "49.0 GB").empty());
   CHECK(contains(text, "12 to 2"));
   CHECK(contains(text, "73 to 56 GB"));
-  // Without it, its figures have no counterpart, and none of another recipe stands beside them.
+  // Without that row its figures have no counterpart, not even another recipe.
   records.pop_back();
   CHECK_FALSE(contains(published(records), "blockwise_pow2_flow  "));
 }
 
-TEST_CASE("figures of other mixtures share a line, and a dense model's report has none", "[published][moe]") {
+TEST_CASE("published section: MoE figures without counterpart share a line and are omitted for dense models", "[published][moe]") {
   const std::string text = published({mixture("bf16", 250, "moe-4b-a1b", 3.7)});
   INFO(text);
   const auto lines = lines_with(text, "1,109, 939.0, 671.0");
@@ -407,8 +398,7 @@ TEST_CASE("figures of other mixtures share a line, and a dense model's report ha
   CHECK_FALSE(contains(published({samples::gpu_record("bf16", 250)}), "1,109"));
 }
 
-TEST_CASE("torchao's two layers of Scout stand beside two of ours, and emulated MXFP8 beside nothing",
-          "[published][moe]") {
+TEST_CASE("published section: a two-layer Scout model is compared with ours and emulated MXFP8 with nothing", "[published][moe]") {
   const std::string cuts = "text alone, no QK-norm; 2 of 48 layers";
   Record scout = mixture("bf16", 250, "llama4-scout-gqa", 6.5, cuts);
   scout = samples::redefined(with(scout, "layers", 2), &DefinitionRecord::model, "/layers", 2);
@@ -420,7 +410,7 @@ TEST_CASE("torchao's two layers of Scout stand beside two of ours, and emulated 
   REQUIRE(lines.size() == 1);
   CHECK(contains(lines.front(), "65,536"));
   CHECK(contains(lines.front(), "here text alone, no QK-norm;"));
-  CHECK_FALSE(contains(lines.front(), "2 of 48 layers"));  // so are theirs
+  CHECK_FALSE(contains(lines.front(), "2 of 48 layers"));  // theirs has two layers as well
   CHECK(contains(lines_with(text, "6,169").front(), "no model of about that size"));
   for (const char* figure : {"1.30x", "1.43x", "7,401", "70,747"})
     for (const std::string& line : lines_with(text, figure)) {
@@ -430,7 +420,7 @@ TEST_CASE("torchao's two layers of Scout stand beside two of ours, and emulated 
   CHECK(lines_with(text, "70,747").size() == 1);
 }
 
-TEST_CASE("each published figure has a source with its hardware, and says what it is of", "[published]") {
+TEST_CASE("published.json: every source has name and title and hardware and every claim has a figure", "[published]") {
   std::ifstream file(PRECBENCH_SOURCE_DIR "/results/published/published.json");
   const Claim all = Claim::parse(file);
   const Claim& sources = all.at("sources");
@@ -454,7 +444,7 @@ TEST_CASE("each published figure has a source with its hardware, and says what i
       if (const auto keys = figures.find(list); keys != figures.end()) {
         int said = 0;
         for (const std::string& key : keys->second) said += !claimed(claim, key, "", 2).empty();
-        CHECK(said >= 1);  // of one run
+        CHECK(said >= 1);  // of a single run
       }
       if (std::string(list) != "statements") continue;
       for (const char* key : {"figure", "published", "setting"}) CHECK_FALSE(text_in(claim, key).empty());

@@ -1,4 +1,4 @@
-// Series cut to what is looked at. See reduce_record.h.
+// Drops unused series of records. See reduce_record.h.
 #include "tools/report/reduce_record.h"
 
 #include <algorithm>
@@ -11,13 +11,14 @@
 namespace precbench {
 namespace {
 
-/// Of a study's trunk the rate before each age is looked at, of its ladder of rates each rung's.
+/// Returns true if all learning rates are needed: of a study's trunk, before each age, and of each rung of
+/// its ladder of rates.
 bool shows_rates(const Record& record) {
   return record.study &&
          (record.study->part == StudyPart::trunk || record.study->part == StudyPart::learning_rate);
 }
 
-/// Seeds make no versions of a file, and runs of many seeds share what is left.
+/// Drops the seed, which does not distinguish versions of a file, so that runs of many seeds share the rest.
 void drop_seed(DefinitionPart& part) {
   if (!part || !part->contains("seed")) return;
   nlohmann::ordered_json rest = *part;
@@ -28,14 +29,15 @@ void drop_seed(DefinitionPart& part) {
 }  // namespace
 
 void reduce_for_table(Record& record) {
-  // The versions of a recipe's file are told by roles and formats; how much noise there was is the gate's.
+  // Versions of a recipe file are inferred from roles and formats; quantization noise is
+  // only used by the gate.
   if (!is_file(record.case_fields, "recipe")) record.quantization.clear();
   if (!record.study) record.fidelity.clear();
   if (record.timing) record.timing->outliers.clear();
   if (!record.training) return;
   Training& training = *record.training;
   training.converted_layers.clear();
-  // The last norm is shown; of the learning rate only how long it rises.
+  // Reports show the last gradient norm, and use the learning rates only up to their maximum.
   const PackedSeries norm = std::move(training.grad_norm);
   training.grad_norm = norm.empty() ? PackedSeries{} : PackedSeries{norm.back()};
   if (shows_rates(record)) return;

@@ -1,15 +1,15 @@
-// What a report looks at of a record, so that a million of them fit into memory.
+// Drops the parts of a record that a report does not use, so that a million records fit into memory.
 #pragma once
 
 #include "results/record.h"
 
 namespace precbench {
 
-// Takes from the record what nothing is made of: a report of reduced records is that of the whole ones.
+// A report made from reduced records equals that of the complete ones.
 
-/// No section, no column and no figure, nor a line of the CSV.
+/// Drops everything that no section, column, figure or CSV line uses.
 void reduce_for_table(Record& record);
-/// The same, but for the CSV, which has every single value of a record.
+/// Drops more: data that only the CSV uses, which contains every scalar of a record.
 void reduce_for_report(Record& record);
 
 }  // namespace precbench

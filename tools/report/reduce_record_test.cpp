@@ -1,4 +1,4 @@
-// A report of reduced records is that of the whole ones.
+// Tests that a report made from reduced records equals that of the complete ones.
 #include "tools/report/reduce_record.h"
 
 #include "results/record_file.h"
@@ -12,7 +12,7 @@ using namespace precbench;
 
 namespace {
 
-/// Every format but CSV, one after the other.
+/// Returns the report in every format except CSV, concatenated.
 std::string all_reports(const RecordSet& set) {
   const Document document = make_report(set);
   return render_markdown(document) + render_html(document) + render_term(document) + make_json(set).dump();
@@ -20,7 +20,7 @@ std::string all_reports(const RecordSet& set) {
 
 }  // namespace
 
-TEST_CASE("a report of reduced records is that of the whole ones", "[reduce]") {
+TEST_CASE("reduce_record: reports of reduced and complete records are equal", "[reduce]") {
   const std::string results = PRECBENCH_SOURCE_DIR "/results/";
   for (const char* name : {"cpu", "h200", "h200x4", "h200/interleaved", "baseline"}) {
     const RecordSet whole = read_records({results + name}),
@@ -33,7 +33,7 @@ TEST_CASE("a report of reduced records is that of the whole ones", "[reduce]") {
   }
 }
 
-TEST_CASE("the formats of a recipe's file stay, which tell its versions", "[reduce]") {
+TEST_CASE("reduce_for_report: the formats of a recipe file are kept for its versions", "[reduce]") {
   Record built_in = samples::gpu_record("mxfp8", 100), file = samples::gpu_record("mine.json", 100);
   reduce_for_report(built_in);
   reduce_for_report(file);
@@ -41,7 +41,7 @@ TEST_CASE("the formats of a recipe's file stay, which tell its versions", "[redu
   CHECK(file.quantization.size() == 1);
 }
 
-TEST_CASE("rows that differ in what is left out are told apart", "[reduce]") {
+TEST_CASE("reduce_for_report: rows that differ only in dropped data are still distinguished", "[reduce]") {
   const TempDirectory scratch;
   Record record = samples::gpu_record("bf16", 250);
   const std::string file = scratch / "records.jsonl";

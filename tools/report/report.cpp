@@ -1,4 +1,4 @@
-// precbench report: reads the records, writes the report; CSV and JSON, which are for programs.
+// Reads records and writes the report, including CSV and JSON for programs. See report.h.
 #include "tools/report/report.h"
 
 #include <fmt/format.h>
@@ -23,7 +23,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// A column of the CSV: a scalar of the record, or by its key a field of the case, which may be named anyhow.
+/// CSV column: a scalar of the record, or a case field, whose name may contain any character.
 struct CsvField {
   std::string title;
   std::string case_key;  ///< empty for a scalar of the record
@@ -40,7 +40,7 @@ std::string csv_heading(std::string name, const std::string& unit) {
   return unit.empty() ? name : name + " [" + unit + "]";
 }
 
-/// The schema names the fields and units of a record; the fields of a case are those of the records.
+/// Returns the columns: record fields and units from the schema, and all case fields of these records.
 std::vector<CsvField> csv_fields(const RecordSet& set) {
   std::vector<CsvField> fields;
   for (const SchemaField& field : Schema::record().scalar_fields()) {
@@ -58,14 +58,14 @@ std::vector<CsvField> csv_fields(const RecordSet& set) {
   return fields;
 }
 
-/// What a reader must be told of the records before any number.
+/// Returns what a reader must know about the records before reading any number.
 std::vector<std::string> problems_of(const RecordSet& set, const Workloads& workloads) {
   std::vector<std::string> problems = set.problems;
   problems.insert(problems.end(), workloads.notes().begin(), workloads.notes().end());
   return problems;
 }
 
-/// Writes text as it comes, some at a time.
+/// Buffers output and writes it in large pieces.
 class Output {
  public:
   explicit Output(const std::string& path) : path_(path) {}
@@ -99,7 +99,7 @@ void make_csv(const RecordSet& set, const std::function<void(const std::string& 
 
   const RecordRefs records = all_of(set);
   const Analysis analysis = analyze(records, Workloads(records), RowsBy::record);
-  std::vector<const Row*> rows(set.records.size());  // of the records, in their order
+  std::vector<const Row*> rows(set.records.size());  // in record order
   for (const Group& group : analysis.groups)
     for (const Row& row : group.rows) rows[row.members.front() - set.records.data()] = &row;
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -131,7 +131,7 @@ nlohmann::ordered_json make_json(const RecordSet& set) {
   for (const Column& column : report_columns())
     if (*column.unit) units[column.key] = column.unit;
   Json json = {{"units", units}, {"cases", cases}, {"problems", problems_of(set, workloads)}};
-  // Includes rows of studies, which are not cases of a report.
+  // Includes study rows, which are not cases of a report.
   for (const LocatedRecord& located : set.records) {
     const Record& record = located.record;
     if (!record.sensitivity) continue;

@@ -1,10 +1,10 @@
-// Click a heading: the rows are sorted by that column, within their groups where the table has groups. Numbers start
-// with the highest, texts with the first letter; a second click turns the order round, a third restores the table's own.
+// A click on a heading sorts the rows by that column, within groups if the table has any. Numbers start with the highest,
+// text with the first letter. A second click reverses the order, a third restores the original one.
 (function () {
   "use strict";
   const scale = { KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40 };
 
-  // The number that a cell starts with; null for a text or "-".
+  // Returns the number that a cell starts with; null for text or "-".
   function numberOf(text) {
     const match = /^([+-]?[0-9][0-9,]*\.?[0-9]*(?:e[+-]?[0-9]+)?)\s*([KMGT]iB)?/i.exec(text);
     return match ? parseFloat(match[1].replace(/,/g, "")) * (scale[match[2]] || 1) : null;
@@ -17,7 +17,7 @@
     return sign * a.text.localeCompare(b.text);
   }
 
-  // In the order of the table itself, which the sort keeps among equals.
+  // Returns cells in the original order, which the stable sort keeps among equals.
   function cellsOf(body, column, isText) {
     const rows = Array.from(body.rows).sort((a, b) => a.dataset.place - b.dataset.place);
     return rows.map((row) => {
@@ -47,7 +47,7 @@
       heading.addEventListener("click", () => sortBy(table, bodies, column, heading)));
   }
 
-  // Paper cannot be unfolded.
+  // Unfold everything for printing.
   window.addEventListener("beforeprint", () => {
     for (const folded of document.querySelectorAll("details")) folded.open = true;
   });

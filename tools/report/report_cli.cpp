@@ -1,4 +1,4 @@
-// The command line of precbench report.
+// Command line of precbench report. See report_cli.h.
 #include "tools/report/report_cli.h"
 
 #include <CLI/CLI.hpp>

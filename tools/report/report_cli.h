@@ -1,4 +1,4 @@
-// The command line of precbench report.
+// Command line of precbench report.
 #pragma once
 
 #include "tools/report/report.h"
@@ -9,8 +9,8 @@ class App;
 
 namespace precbench {
 
-/// Mounts `report PATH... [--format F] [-o FILE] [--plots DIR]`; parsing fills `options`, which must outlive
-/// the app. The caller then runs report(options).
+/// Adds the subcommand `report PATH... [--format F] [-o FILE] [--plots DIR]`. Parsing fills `options`, which
+/// must outlive the app; the caller then runs report(options).
 CLI::App* add_report_command(CLI::App& app, ReportOptions& options);
 
 }  // namespace precbench

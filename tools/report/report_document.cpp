@@ -1,4 +1,4 @@
-// Puts the sections of a report together.
+// Assembles the sections of a report.
 #include <fmt/format.h>
 
 #include <algorithm>

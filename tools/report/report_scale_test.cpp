@@ -1,4 +1,5 @@
-// The time and the memory that a report takes go with the number of its records, whatever they differ in.
+// Tests that time and memory of a report grow linearly with the number of records, in whatever
+// the records differ.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +19,7 @@ using namespace precbench;
 
 namespace {
 
-/// CPU time of all threads, the least of three runs: what else the machine does hardly shows.
+/// Returns the minimum CPU time of three runs, all threads, which is largely independent of other load.
 double cpu_seconds(const std::function<void()>& action) {
   const auto now = [] {
     timespec time{};
@@ -34,7 +35,7 @@ double cpu_seconds(const std::function<void()>& action) {
   return least;
 }
 
-/// A record with a curve long enough to be judged, and little else.
+/// Returns a small record whose curve is long enough to be judged.
 Record small_record(const std::string& recipe, int number) {
   Record r = samples::gpu_record(recipe, 200, 1e-3 * (number % 7));
   r.id = recipe + std::to_string(number);
@@ -86,7 +87,7 @@ RecordSet set_of(const Kind& kind, int count) {
 
 }  // namespace
 
-TEST_CASE("four times the records take a report about four times as long", "[report][scale]") {
+TEST_CASE("make_report: four times the records take less than eight times the CPU time", "[report][scale]") {
   constexpr int kFew = 300;
   for (const Kind& kind : kKinds) {
     const RecordSet few = set_of(kind, kFew), many = set_of(kind, 4 * kFew);
@@ -99,7 +100,8 @@ TEST_CASE("four times the records take a report about four times as long", "[rep
   }
 }
 
-TEST_CASE("four times the versions of a file take about four times as long to tell apart", "[works][scale]") {
+TEST_CASE("Workloads: four times the versions of a file take less than eight times the CPU time",
+          "[works][scale]") {
   const auto set_of = [](int count, bool defined) {
     std::vector<Record> records;
     for (int i = 0; i < count; ++i) {
@@ -122,14 +124,15 @@ TEST_CASE("four times the versions of a file take about four times as long to te
   }
 }
 
-TEST_CASE("four times the lines take about four times as long to read", "[record_file][scale]") {
+TEST_CASE("read_records: four times the lines take less than eight times the CPU time",
+          "[record_file][scale]") {
   const TempDirectory folder;
   const auto write = [&](const std::string& name, const auto& line_of, int count) {
     std::string text;
     for (int i = 0; i < count; ++i) text += nlohmann::ordered_json(line_of(i)).dump() + "\n";
     return folder.write(name, text);
   };
-  const auto failed = [](int i) {  // each looks for a neighbour that knows its machine, and there is none
+  const auto failed = [](int i) {  // each searches in vain for a neighbour with the same machine
     Record r = samples::failed_record("rowwise", Status::crashed, "gone");
     r.id = std::to_string(i);
     r.env = Environment{};
@@ -152,7 +155,7 @@ namespace {
 
 constexpr int kSteps = 400;
 
-/// Of reading so many records of many seeds and reporting on them.
+/// Returns the additional peak heap per record for reading records of many seeds and reporting on them.
 template <class Report>
 double bytes_a_row(ReduceRecord reduce, const Report& report) {
   const TempDirectory folder;
@@ -166,7 +169,7 @@ double bytes_a_row(ReduceRecord reduce, const Report& report) {
       r.communication.reset();
       r.timing->runs.clear();
       r.timing->between_runs.reset();
-      std::vector<double> loss;  // of floats, as a device's are
+      std::vector<double> loss;  // FP32 values, as from a device
       for (int step = 0; step < kSteps; ++step)
         loss.push_back(3 + (kSteps - step) * 0x1p-8 + (i % 7) * 0x1p-10);
       r.training->loss = loss;
@@ -181,14 +184,14 @@ double bytes_a_row(ReduceRecord reduce, const Report& report) {
     report(set);
     return static_cast<double>(heap_peak());
   };
-  // Just below powers of two, which is what the list of records is grown to.
+  // Just below powers of two, to which the list of records grows.
   constexpr int kFew = 1000, kMany = 4000;
   return (peak_of(kMany) - peak_of(kFew)) / (kMany - kFew);
 }
 
 }  // namespace
 
-TEST_CASE("a row that is one of many takes its loss and less than 2 kB of a report", "[report][scale]") {
+TEST_CASE("make_report: each of many records takes its loss plus less than 2 kB of heap", "[report][scale]") {
   if (!heap_is_counted()) return;
   const double bytes = bytes_a_row(
       reduce_for_report, [](const RecordSet& set) { CHECK(!render_term(make_report(set)).empty()); });
@@ -196,7 +199,7 @@ TEST_CASE("a row that is one of many takes its loss and less than 2 kB of a repo
   CHECK(bytes < kSteps * sizeof(float) + 2000);
 }
 
-TEST_CASE("a row that is one of many takes its loss and less than 2.5 kB of CSV", "[report][scale]") {
+TEST_CASE("make_csv: each of many records takes its loss plus less than 2.5 kB of heap", "[report][scale]") {
   if (!heap_is_counted()) return;
   const double bytes = bytes_a_row(reduce_for_table, [](const RecordSet& set) {
     std::size_t lines = 0;

@@ -1,4 +1,4 @@
-// The report, from files to text.
+// Tests the report from record files to text.
 #include "tools/report/report.h"
 
 #include <CLI/CLI.hpp>
@@ -34,7 +34,7 @@ std::string line_with(const std::string& text, const std::string& start) {
   return "";
 }
 
-/// A report for the terminal from a section on; empty if it has no such section.
+/// Returns a terminal report from a section on; empty if it lacks the section.
 std::string from_section(const std::string& text, const std::string& title) {
   const std::size_t begin = text.find("\n\n" + title + '\n');
   return begin == std::string::npos ? "" : text.substr(begin + 2);
@@ -44,7 +44,7 @@ std::string refusal(const ReportOptions& options) {
   return refusal_of([&] { report(options); });
 }
 
-/// Cells of a line of CSV; the records of these tests need no quotes inside quotes.
+/// Splits a CSV line into cells. Does not support escaped quotes, which these records lack.
 std::vector<std::string> cells(const std::string& line) {
   std::vector<std::string> result(1);
   bool quoted = false;
@@ -61,7 +61,7 @@ std::vector<std::string> cells(const std::string& line) {
 
 }  // namespace
 
-TEST_CASE("the terminal report of a GPU sweep", "[report]") {
+TEST_CASE("report: terminal format of a GPU sweep", "[report]") {
   const std::string text =
       run_report({samples::gpu_record("bf16", 250), samples::gpu_record("blockwise", 200, 0.01),
                   samples::failed_record("rowwise", Status::oom, "20 GiB for activations")},
@@ -74,7 +74,7 @@ TEST_CASE("the terminal report of a GPU sweep", "[report]") {
   for (const char* title :
        {"status", "tokens/s", "speed-up", "MFU bf16", "peak memory", "memory ratio", "note"})
     CHECK(contains(header, title));
-  CHECK_FALSE(contains(header, "seq"));  // constant: stands in the header lines
+  CHECK_FALSE(contains(header, "seq"));  // constant, hence in the header lines
   const std::string row = line_with(text, "blockwise");
   for (const char* cell : {" ok ", "81,920", "1.25x", "GiB", "0.95x"}) CHECK(contains(row, cell));
   CHECK(std::regex_search(line_with(text, "rowwise"), std::regex("oom( +-)+ +20 GiB for activations")));
@@ -84,19 +84,19 @@ TEST_CASE("the terminal report of a GPU sweep", "[report]") {
   CHECK(contains(text, "MFU bf16 of NVIDIA H200: 989 TFLOP/s (NVIDIA H200 data sheet, dense)"));
 }
 
-TEST_CASE("on the CPU device the emulated recipes say so", "[report]") {
+TEST_CASE("report: emulated recipes on the CPU device are marked", "[report]") {
   const std::string text =
       run_report({samples::cpu_record("bf16"), samples::cpu_record("mxfp8", 0.003)}, "term");
   INFO(text);
   CHECK(contains(line_with(text, "mxfp8"), "emulated"));
   CHECK(contains(line_with(from_section(text, "Convergence"), "mxfp8"), "+0.0030"));
   CHECK(contains(text, "mxfp8: the cpu device has no FP8 arithmetic"));
-  CHECK_FALSE(contains(line_with(text, "recipe"), "status"));  // all ok
-  CHECK_FALSE(contains(line_with(text, "recipe"), "MFU"));     // nobody has one
+  CHECK_FALSE(contains(line_with(text, "recipe"), "status"));  // all are ok
+  CHECK_FALSE(contains(line_with(text, "recipe"), "MFU"));     // no row has one
   CHECK(contains(text, "status ok"));
 }
 
-TEST_CASE("Markdown has the same rows", "[report]") {
+TEST_CASE("report: Markdown has the same rows", "[report]") {
   const std::string text =
       run_report({samples::gpu_record("bf16", 250), samples::gpu_record("blockwise", 200)}, "md");
   CHECK(text.rfind("# precbench report: 2 cases\n", 0) == 0);
@@ -104,7 +104,7 @@ TEST_CASE("Markdown has the same rows", "[report]") {
   CHECK(contains(line_with(text, "| :---"), "-: |"));
 }
 
-TEST_CASE("CSV has a row per record, raw values and units", "[report]") {
+TEST_CASE("report: CSV has a row per record with raw values and units", "[report]") {
   Record failed = samples::failed_record("rowwise", Status::crashed, "illegal address, in \"gemm\"");
   failed.case_fields["gather"] = "fp8";
   const std::string text =
@@ -133,7 +133,7 @@ TEST_CASE("CSV has a row per record, raw values and units", "[report]") {
   CHECK(contains(at(1, "origin"), "records.jsonl:1"));
 }
 
-TEST_CASE("nothing that is not a number is printed, whatever the records hold", "[report]") {
+TEST_CASE("report: NaN and infinity are never printed", "[report]") {
   Record zero = samples::gpu_record("bf16", 250);
   zero.metrics->tokens_per_s = 0;
   zero.memory->measured->peak = 0;
@@ -166,7 +166,7 @@ TEST_CASE("nothing that is not a number is printed, whatever the records hold", 
   }
 }
 
-TEST_CASE("warnings of the records are counted, and no others are made", "[report]") {
+TEST_CASE("report: warnings of the records are counted and none is added", "[report]") {
   Record stuck = samples::gpu_record("bf16", 250);
   stuck.training->params_changed = 0;
   stuck.warnings = {"146 of 146 parameter tensors did not change in the first step"};
@@ -179,7 +179,7 @@ TEST_CASE("warnings of the records are counted, and no others are made", "[repor
   CHECK(text.find("parameter tensors", once + 1) == std::string::npos);
 }
 
-TEST_CASE("a timing that rests on little says so", "[report]") {
+TEST_CASE("report: a timing with few samples or a time limit gets a warning", "[report]") {
   const auto timed = [](const char* recipe, const std::vector<double>& samples, StopReason reason) {
     Record record = samples::gpu_record(recipe, samples.back());
     samples::set_samples(record, samples);
@@ -198,14 +198,13 @@ TEST_CASE("a timing that rests on little says so", "[report]") {
   CHECK(contains(text, "1 of 4 cases (blockwise): sampling ended at the time limit, while the noise"));
   CHECK(std::regex_search(line_with(text, "bf16"), std::regex("^bf16 +65,536 +- ")));
   CHECK(std::regex_search(line_with(text, "rowwise"), std::regex("^rowwise +82,125 +0.3% ")));
-  // No speed, so nothing is uncertain about it.
+  // Emulated recipes have no speed, hence no warning about its uncertainty.
   Record emulated = samples::cpu_record("mxfp8");
   samples::set_samples(emulated, {750});
   CHECK_FALSE(contains(run_report({emulated}, "term"), "fewer than 5 samples"));
 }
 
-TEST_CASE("of runs that time recipes the number of paired seeds is shown once it is not one everywhere",
-          "[report]") {
+TEST_CASE("report: timing runs show paired seeds only if some row has several", "[report]") {
   const auto timed = [](const char* recipe, double ms, int seed) {
     Record record = samples::gpu_record(recipe, ms, 0, seed);
     record.case_fields["steps"] = "auto";
@@ -225,7 +224,7 @@ TEST_CASE("of runs that time recipes the number of paired seeds is shown once it
   CHECK(std::regex_search(line_with(text, "blockwise"), std::regex(" 1$")));
 }
 
-TEST_CASE("machines have tables of their own and are never merged", "[report]") {
+TEST_CASE("report: every machine has its own tables", "[report]") {
   Record b200 = samples::gpu_record("bf16", 150);
   b200.env->gpu->name = "NVIDIA B200";
   b200.case_fields["seq"] = 4096;
@@ -239,7 +238,7 @@ TEST_CASE("machines have tables of their own and are never merged", "[report]") 
   CHECK_FALSE(contains(line_with(text, "blockwise"), "x  "));  // no ratio against another machine
 }
 
-TEST_CASE("different builds on one machine are named", "[report]") {
+TEST_CASE("report: different builds on one machine are listed", "[report]") {
   Record other = samples::gpu_record("rowwise", 200);
   other.env->git = "fedcba9";
   const std::string text = run_report({samples::gpu_record("bf16", 250), other}, "term");
@@ -248,7 +247,7 @@ TEST_CASE("different builds on one machine are named", "[report]") {
   CHECK(contains(text, "NVIDIA H200: builds, boards, hosts or settings differ"));
 }
 
-TEST_CASE("problems of the files are part of the report", "[report]") {
+TEST_CASE("report: problems of the files are part of the report", "[report]") {
   const TempDirectory folder;
   append_record(folder / "records.jsonl", samples::gpu_record("bf16", 250));
   std::ofstream(folder / "records.jsonl", std::ios::app) << "{\"half";
@@ -257,7 +256,7 @@ TEST_CASE("problems of the files are part of the report", "[report]") {
   CHECK(contains(file_text(options.output), "records.jsonl:2: half-written last line, left out"));
 }
 
-TEST_CASE("bad input is one clear line", "[report]") {
+TEST_CASE("report: bad input is refused with one clear line", "[report]") {
   const TempDirectory folder;
   CHECK(contains(refusal({{folder / "none"}, "term", ""}), "none: no such file or folder"));
   const std::string empty = folder.write("empty.jsonl", "");
@@ -273,7 +272,7 @@ TEST_CASE("bad input is one clear line", "[report]") {
   CHECK(std::filesystem::file_size(folder / "records.jsonl") > 0);
 }
 
-TEST_CASE("finish_study: cards that do not fit on the disk are an error, and older cards stay", "[report]") {
+TEST_CASE("finish_study: a full disk is an error and the old cards stay", "[report]") {
   const TempDirectory folder;
   append_record(folder / "records.jsonl", samples::gpu_record("bf16", 250));
   const std::string cards = folder.write("cards.json", "older");
@@ -283,14 +282,14 @@ TEST_CASE("finish_study: cards that do not fit on the disk are an error, and old
   CHECK(file_text(cards) == "older");
 }
 
-TEST_CASE("the folder of a report is made", "[report]") {
+TEST_CASE("report: creates the output folder", "[report]") {
   const TempDirectory folder;
   append_record(folder / "records.jsonl", samples::gpu_record("bf16", 250));
   report({{folder / "records.jsonl"}, "md", folder / "new/folder/r.md"});
   CHECK(contains(file_text(folder / "new/folder/r.md"), "precbench report: 1 case"));
 }
 
-TEST_CASE("the command line fills the options", "[report]") {
+TEST_CASE("add_report_command: parsing fills the options", "[report]") {
   CLI::App app;
   ReportOptions options;
   CLI::App* command = add_report_command(app, options);

@@ -1,4 +1,4 @@
-// Convergence: verdicts, losses with their intervals, and the curves beside the band of bf16's seeds.
+// Convergence section: verdicts, losses with intervals, and curves with the band of BF16's seeds.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,16 +17,16 @@
 namespace precbench {
 namespace {
 
-/// Runs of fewer steps time a recipe; their losses are not even shown as curves.
+/// Minimum number of steps for loss curves; shorter runs only time a recipe.
 constexpr std::size_t kFewestShownSteps = 30;
-/// Points of a curve; more do not show at the width of a figure.
+/// Maximum number of points of a curve; more are not visible at a figure's width.
 constexpr std::size_t kMostPoints = 300;
 
 using Curve = std::vector<double>;
 
 const PackedSeries& loss_of(const LocatedRecord& located) { return located.record.training->loss; }
 
-/// The EMA of a run's first `steps` losses; empty where it did not go that far.
+/// Returns the EMA of a run's first `steps` losses; empty if the run is shorter or a loss is not finite.
 Curve curve_of(const LocatedRecord& located, std::size_t steps) {
   const PackedSeries& loss = loss_of(located);
   const auto end = loss.begin() + static_cast<std::ptrdiff_t>(std::min(steps, loss.size()));
@@ -35,7 +35,8 @@ Curve curve_of(const LocatedRecord& located, std::size_t steps) {
   return ema({loss.begin(), end});
 }
 
-/// Calls `visit` with the curve of each seed, one at a time; minus bf16's of the same seed where `bf16` is given.
+/// Calls `visit` with the curve of each seed, one at a time; minus BF16's of the same seed
+/// if `bf16` is given.
 template <class Visit>
 void each_curve(const RecipeConvergence& recipe, const RecipeConvergence* bf16, std::size_t steps,
                 const Visit& visit) {
@@ -56,7 +57,7 @@ void each_curve(const RecipeConvergence& recipe, const RecipeConvergence* bf16, 
   }
 }
 
-/// Mean over the seeds; minus bf16's of the same seed where `bf16` is given. Empty without a seed.
+/// Returns the mean over the seeds, minus BF16's of the same seed if `bf16` is given. Empty without a seed.
 Curve mean_curve(const RecipeConvergence& recipe, const RecipeConvergence* bf16, std::size_t steps) {
   std::size_t count = 0;
   each_curve(recipe, bf16, steps, [&](const Curve&) { ++count; });
@@ -67,7 +68,7 @@ Curve mean_curve(const RecipeConvergence& recipe, const RecipeConvergence* bf16,
   return mean;
 }
 
-/// Calls `visit` with the step, from 1, and its place, for as many steps as a figure shows.
+/// Calls `visit` with step number (from 1) and index of each step that a figure shows.
 template <class Visit>
 void at_shown_steps(std::size_t steps, Visit&& visit) {
   const std::size_t stride = std::max<std::size_t>(1, (steps + kMostPoints - 1) / kMostPoints);
@@ -86,7 +87,7 @@ bool has_band(const RecipeConvergence& bf16, std::size_t steps) {
   return bf16.band && bf16.band->ema_mean.size() >= steps;
 }
 
-/// Where 95% of further bf16 seeds would lie.
+/// Returns the 95% prediction band of BF16's seeds as plot data.
 std::string band_of(const RecipeConvergence& bf16, std::size_t steps) {
   std::vector<std::vector<double>> rows;
   const bool some = has_band(bf16, steps);
@@ -99,7 +100,7 @@ std::string band_of(const RecipeConvergence& bf16, std::size_t steps) {
          plot_block("band", rows);
 }
 
-/// How far bf16's own seeds lie from their mean, to compare differences of the same seed with.
+/// Returns a sentence on the spread of BF16's own seeds, as a scale for paired differences.
 std::string spread_of(const RecipeConvergence& bf16, std::size_t steps) {
   if (!has_band(bf16, steps)) return "";
   const std::size_t last = steps - 1;
@@ -108,7 +109,7 @@ std::string spread_of(const RecipeConvergence& bf16, std::size_t steps) {
       bf16.band->ema_high[last] - bf16.band->ema_mean[last]);
 }
 
-/// The fewest steps of an entry's curves: all are drawn that far.
+/// Returns the smallest number of steps of any entry; all curves are drawn up to it.
 std::size_t common_steps(const std::vector<RecipeConvergence>& study) {
   std::size_t steps = 0;
   for (const RecipeConvergence& recipe : study)
@@ -147,7 +148,7 @@ void add_figures(std::vector<Figure>& figures, const ReportInput& input, const M
       "", differences);
 }
 
-/// Held-out loss by steps, and minus bf16's of the same seed, with intervals where there are several.
+/// Adds figures of the held-out loss and of its difference from BF16, with intervals over several seeds.
 void add_held_out_figures(std::vector<Figure>& figures, const ReportInput& input,
                           const MachineRecords& machine, const Study& study) {
   const auto add = [&](const std::string& name, const std::string& caption, const char* ytext,
@@ -183,7 +184,7 @@ void add_held_out_figures(std::vector<Figure>& figures, const ReportInput& input
       });
 }
 
-/// What a recipe gains and what it costs, of those that ran natively and were judged over enough seeds.
+/// Adds a figure of speedup against loss difference, for native recipes with a confidence interval.
 void add_tradeoff(std::vector<Figure>& figures, const ReportInput& input, const MachineRecords& machine,
                   const Study& study) {
   std::vector<Series> series;
@@ -215,14 +216,14 @@ std::string interval_text(const std::optional<Interval>& interval, const char* f
   return interval ? fmt::format(fmt::runtime(format), interval->low, interval->high) : "-";
 }
 
-/// "45 min"
+/// Formats a duration: "45 min".
 std::string time_text(double seconds) {
   return seconds < 120    ? fmt::format("{:.1f} s", seconds)
          : seconds < 7200 ? fmt::format("{:.0f} min", seconds / 60)
                           : fmt::format("{:.1f} h", seconds / 3600);
 }
 
-/// Both parts are said, so that nobody takes the end of a curve for the whole of it.
+/// States both criteria, so that the end of a curve is not mistaken for the whole curve.
 std::string within_text(const RecipeConvergence& recipe) {
   if (!recipe.ema_errors || !recipe.fit_to_judge) return "-";
   const EmaErrors& errors = *recipe.ema_errors;
@@ -230,8 +231,8 @@ std::string within_text(const RecipeConvergence& recipe) {
                      errors.within_throughout);
 }
 
-/// How many runs meet the criterion that the field uses, and how many recipes. It is none for the seeds at
-/// hand: it knows no noise.
+/// Returns a sentence on how many runs and recipes meet the field's usual criterion. It cannot replace the
+/// verdict, since it ignores noise between seeds.
 std::string criterion_of(const std::vector<Study>& studies) {
   struct Count {
     std::size_t all = 0, at_end = 0, throughout = 0;
@@ -256,13 +257,14 @@ std::string criterion_of(const std::vector<Study>& studies) {
       plural(recipes.all, "recipe"), recipes.throughout);
 }
 
-/// The verdict with its measure: the wider the band, the less it says.
+/// Returns the noise criterion with the width of its band: the wider the band, the weaker the statement.
 std::string noise_text(const RecipeConvergence& recipe) {
   if (!recipe.in_noise_band || !recipe.noise_half_width) return "-";
   return fmt::format("{}, +-{:.4f} nats", *recipe.in_noise_band ? "yes" : "no", *recipe.noise_half_width);
 }
 
-/// Mean over the seeds of a held-out loss at the end. Its error is that of one seed: all read the same text.
+/// Returns the final held-out loss, mean over the seeds. The error is that of one seed, since all
+/// evaluate the same text.
 std::string held_out_text(const RecipeConvergence& recipe, std::optional<double> Evaluation::*loss) {
   std::vector<double> losses, errors;
   for (const LocatedRecord* member : recipe.members) {
@@ -382,7 +384,7 @@ std::vector<Study> studies_of(const MachineRecords& machine) {
   std::vector<Study> studies;
   for (const Group& group : machine.analysis.groups) {
     Study study{&group, study_convergence(group)};
-    // Without a number of steps a run only times its recipe.
+    // Runs without a fixed number of steps only time a recipe.
     const bool timed = text_of(group.rows.front(), "steps") == "auto";
     if (!timed && common_steps(study.recipes) >= kFewestShownSteps) studies.push_back(std::move(study));
   }

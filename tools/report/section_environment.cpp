@@ -1,4 +1,4 @@
-// What the numbers of a report mean, and where they were made.
+// Sections on the environment, and on the meaning of the numbers.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 namespace precbench {
 namespace {
 
-/// Between which two the known values of something lie.
+/// Range of the known values of a quantity.
 struct Span {
   std::size_t count = 0;
   double low = std::numeric_limits<double>::infinity(), high = -low;
@@ -27,14 +27,14 @@ struct Span {
     low = std::min(low, *value);
     high = std::max(high, *value);
   }
-  /// "1450 to 1905 MHz"
+  /// Formats the range: "1450 to 1905 MHz".
   std::string text(const char* unit) const {
     const std::string a = fmt::format("{:.0f}", low), b = fmt::format("{:.0f}", high);
     return a == b ? fmt::format("{} {}", a, unit) : fmt::format("{} to {} {}", a, b, unit);
   }
 };
 
-/// What the GPUs said while the samples were taken, and how well interleaved runs agree.
+/// Adds GPU telemetry during sampling, and the agreement of interleaved runs.
 void add_telemetry(Section& section, const MachineRecords& machine) {
   Span medians, ends, power, temperature, apart;
   std::map<std::string, std::size_t> throttled;
@@ -70,7 +70,7 @@ void add_telemetry(Section& section, const MachineRecords& machine) {
                     plural(apart.count, "case"), machine.name, 100 * apart.high));
 }
 
-/// Settings in which cases of different environments are compared.
+/// Returns the number of settings in which cases of different environments are compared.
 std::size_t mixed_settings(const MachineRecords& machine) {
   return static_cast<std::size_t>(
       std::count_if(machine.analysis.groups.begin(), machine.analysis.groups.end(), [&](const Group& group) {
@@ -84,11 +84,11 @@ std::size_t mixed_settings(const MachineRecords& machine) {
       }));
 }
 
-/// What all environments of a part have in common, and under a letter what each has of its own.
+/// Adds the common details of a machine's environments, and under a letter the details that differ.
 void add_environments(Section& section, const MachineRecords& machine) {
   std::vector<std::vector<std::string>> details;
   for (const Environment& env : machine.environments) details.push_back(details_of(env));
-  std::unordered_map<std::string, std::size_t> counts_of;  // environments that have a detail
+  std::unordered_map<std::string, std::size_t> counts_of;  // number of environments with a detail
   for (const auto& some : details)
     for (const std::string& text : std::set<std::string>(some.begin(), some.end())) ++counts_of[text];
   const auto in_all = [&](const std::string& text) { return counts_of.at(text) == details.size(); };
@@ -157,11 +157,11 @@ Section environment_section(const ReportInput& input) {
   return section;
 }
 
-/// What the columns mean, and the denominators and conventions that the records name.
+/// Returns the legend of columns, and the denominators and conventions named by the records.
 Section legend_section(const ReportInput& input) {
   Distinct legends, conventions;
   for (const MachineRecords& machine : input.machines) {
-    const bool judged = !machine.studies.empty();  // the section on convergence says then what its losses are
+    const bool judged = !machine.studies.empty();  // the convergence section explains its losses itself
     for (const Column& column : report_columns())
       if (*column.legend && worth_showing(column, machine) && !(judged && column.topic == Topic::loss))
         legends.add(fmt::format("{}: {}", title_of(column, machine.rank), column.legend));

@@ -1,5 +1,5 @@
-// Mixtures of experts: how even the load is, what padding and dropping come to, what routing takes, and what goes between
-// ranks, measured beside predicted.
+// MoE section: load balance, padding, dropped tokens, routing time, and exchanged bytes,
+// measured and predicted.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace precbench {
 namespace {
 
-/// Of the first seed that has one.
+/// Returns the MoE record of the first seed that has one.
 const MoeRecord* mixture_of(const Row& row) {
   if (row.status != Status::ok) return nullptr;
   for (const LocatedRecord* member : row.members)
@@ -23,7 +23,7 @@ std::string percent(double part, double whole) {
   return whole > 0 ? fmt::format("{:.1f}%", 100 * part / whole) : "-";
 }
 
-/// Slots of one rank's tokens in all layers, as the record counts dropped ones.
+/// Returns the expert slots of one rank's tokens over all layers, the base of the record's dropped slots.
 double slots_of(const Row& row, const MoeRecord& moe) {
   const auto& training = row.record().training;
   if (!training || !training->tokens_per_step) return 0;
@@ -31,7 +31,7 @@ double slots_of(const Row& row, const MoeRecord& moe) {
          static_cast<double>(moe.top_k) * static_cast<double>(moe.load.layers.size());
 }
 
-/// "105 MB", and in brackets the prediction where it differs.
+/// Formats traffic, "105 MB", followed by the prediction in brackets if it differs.
 std::string wire(double measured, const std::optional<double>& predicted) {
   const std::string text = wire_text(measured);
   if (!predicted || wire_text(*predicted) == text) return text;

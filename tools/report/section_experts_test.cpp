@@ -1,4 +1,4 @@
-// Mixtures of experts in a report.
+// Tests the MoE section of a report.
 #include "tools/report/sections_testing.h"
 #include "tools/testing/catch.h"
 
@@ -6,7 +6,7 @@ using namespace precbench;
 
 namespace {
 
-/// Four layers of 8 experts, two a token; routing takes a tenth of the profiled step.
+/// Returns a record with four layers of 8 experts, top-2; routing takes 10% of the profiled step.
 Record mixture(const std::string& recipe, int gpus = 1) {
   Record record = samples::gpu_record(recipe, 250);
   if (gpus > 1) samples::set_gpus(record, gpus);
@@ -25,7 +25,7 @@ Record mixture(const std::string& recipe, int gpus = 1) {
 
 }  // namespace
 
-TEST_CASE("experts: load, padding, what is dropped and how long routing takes", "[sections][moe]") {
+TEST_CASE("experts section: shows load and padding and dropped slots and routing time", "[sections][moe]") {
   Record dropping = mixture("blockwise");
   dropping.moe->rows.dropped = dropping.moe->rows.actual / 8;
   dropping.moe->rows.actual -= dropping.moe->rows.dropped;
@@ -36,36 +36,36 @@ TEST_CASE("experts: load, padding, what is dropped and how long routing takes", 
   REQUIRE(lines_with(text, "blockwise").size() == 1);
   CHECK(contains(lines_with(text, "blockwise").front(), "12.5%"));
   CHECK(contains(lines_with(text, "bf16").front(), "0.0%"));
-  CHECK_FALSE(contains(text, "to experts, per"));  // one GPU has all
+  CHECK_FALSE(contains(text, "to experts, per"));  // a single GPU has all experts
   CHECK(section_of({samples::gpu_record("bf16", 250)}, "Experts") == "");
 }
 
-TEST_CASE("experts: what is dropped is a share of this rank's slots, whatever its experts compute",
-          "[sections][moe]") {
-  Record all_here = mixture("blockwise", 4);  // a quarter of each of four ranks' slots
+TEST_CASE("experts section: dropped slots are a fraction of this rank's slots", "[sections][moe]") {
+  Record all_here = mixture("blockwise", 4);  // a quarter of the slots of each of four ranks
   all_here.moe->rows.dropped = 0.75 * all_here.moe->rows.actual;
   const std::string text = section_of({mixture("bf16", 4), all_here}, "Experts");
   INFO(text);
   CHECK(contains(lines_with(text, "blockwise").front(), "75.0%"));
 }
 
-TEST_CASE("experts: all tokens to the first ones, and what forced routing is", "[sections][moe]") {
+TEST_CASE("experts section: forced routing is named and explained", "[sections][moe]") {
   Record learned = mixture("bf16"), one = with(mixture("bf16"), "routing", "one");
   one.moe->routing = "one";
-  one.moe->load.median = one.moe->load.max = 4.0;  // 8 experts, two for a token
+  one.moe->load.median = one.moe->load.max = 4.0;  // 8 experts, top-2
   one.moe->load.empty_experts = 24;                // six in each of four layers
   const std::string text = section_of({learned, one}, "Experts");
   INFO(text);
   REQUIRE(lines_with(text, "4.00").size() == 1);
   CHECK(contains(lines_with(text, "4.00").front(), "one "));
   CHECK(contains(lines_with(text, "4.00").front(), "24"));
-  // The case of the other one says nothing of it.
+  // The routing "learned" is shown although its case does not name it.
   CHECK(contains(lines_with(text, "2.25").front(), "learned"));
   CHECK(contains(text, "one: all tokens to the same experts, the model's first top_k"));
   CHECK_FALSE(contains(section_of({learned}, "Experts"), "forced"));
 }
 
-TEST_CASE("experts: bytes measured, and those predicted where they differ", "[sections][moe]") {
+TEST_CASE("experts section: exchanged bytes are shown with predictions where they differ",
+          "[sections][moe]") {
   Record gather = mixture("bf16", 4), sync = mixture("blockwise", 4);
   gather.moe->bytes = ExchangeBytes{3e6, 2e6, 3e6, 2e6};
   sync.moe->bytes = ExchangeBytes{1.5e6, 1e6, 1.2e6, 1e6};
@@ -76,12 +76,12 @@ TEST_CASE("experts: bytes measured, and those predicted where they differ", "[se
   CHECK(contains(lines_with(text, "bf16").front(), "3 MB"));
   CHECK_FALSE(contains(lines_with(text, "bf16").front(), "("));
   CHECK(contains(lines_with(text, "blockwise").front(), "1.5 MB (1.2 MB)"));
-  // Older records say nothing of a prediction.
+  // Older records lack predictions.
   sync.moe->bytes->predicted_dispatch.reset();
   CHECK(contains(lines_with(section_of({gather, sync}, "Experts"), "blockwise").front(), "1.5 MB  "));
 }
 
-TEST_CASE("the time of a step has its routing", "[sections][moe]") {
+TEST_CASE("time section: routing is a class of an MoE step", "[sections][moe]") {
   const std::string text = section_of({mixture("bf16"), mixture("blockwise")}, "Where the time goes");
   INFO(text);
   CHECK(contains(text, "routing (ms)"));

@@ -1,4 +1,4 @@
-// Cases that failed, were emulated or come with a warning.
+// Sections on failed and emulated cases and on warnings.
 #include <fmt/format.h>
 
 #include <map>
@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// The fields that tell a row from the others: "rowwise, seq 4096".
+/// Returns the recipe and the fields that distinguish a row: "rowwise, seq 4096".
 std::string name_of_row(const MachineRecords& machine, const Row& row, bool several_machines) {
   Distinct names;
   names.add(label_of(row));
@@ -27,7 +27,7 @@ std::string name_of_row(const MachineRecords& machine, const Row& row, bool seve
   return names.joined();
 }
 
-/// How many values each field has that parts the rows.
+/// Returns the number of distinct values of each field that distinguishes rows.
 std::map<std::string, std::size_t> counts_of_values(const MachineRecords& machine) {
   std::vector<std::string> keys = machine.analysis.group_keys;
   keys.push_back("recipe");
@@ -42,7 +42,8 @@ std::map<std::string, std::size_t> counts_of_values(const MachineRecords& machin
   return counts;
 }
 
-/// The values that a field has in some rows, "seq 2048/4096"; empty if these are all `count` that the part has.
+/// Returns the values of a field in some rows, "seq 2048/4096"; empty if they are all `count`
+/// values of the machine.
 std::string values_of(const std::vector<const Row*>& rows, const std::string& key, std::size_t count) {
   Distinct values;
   for (const Row* row : rows) values.add(text_of(*row, key));
@@ -51,7 +52,7 @@ std::string values_of(const std::vector<const Row*>& rows, const std::string& ke
   return name + fmt::format("{}", fmt::join(values.texts, "/"));
 }
 
-/// What a record warns of, and what the timing of a row with a speed leaves in doubt.
+/// Returns the record's warnings, and those about the uncertainty of a row's timing.
 std::vector<std::string> warnings_of(const Row& row, const Record& record) {
   std::vector<std::string> texts = record.warnings;
   if (!row.tokens_per_s || !record.timing) return texts;
@@ -69,7 +70,7 @@ std::vector<std::string> warnings_of(const Row& row, const Record& record) {
   return texts;
 }
 
-/// A case whose weights have no copy wider than BF16.
+/// Returns true if the case has BF16 master weights.
 bool has_narrow_master(const Row& row) { return text_of(row, "master") == "bf16"; }
 
 const char* what_to_try(Status status) {
@@ -122,7 +123,7 @@ Section failures_section(const ReportInput& input) {
   return section;
 }
 
-/// Which recipes were emulated, by reason.
+/// Lists emulated recipes by reason.
 Section emulated_section(const ReportInput& input) {
   Section section{"Emulated recipes (losses only, no speed)", {}, {}, {}};
   for (const MachineRecords& machine : input.machines) {
@@ -142,7 +143,7 @@ Section emulated_section(const ReportInput& input) {
   return section;
 }
 
-/// Each warning with the settings of its cases, as far as they are not those of every case.
+/// Lists each warning with the settings of its cases, unless these cover all cases.
 Section warnings_section(const ReportInput& input) {
   Section section{"Warnings", input.workloads.notes(), {}, {}};
   bool rounded_away = false;

@@ -1,4 +1,4 @@
-// Memory by segment, predicted beside measured.
+// Memory section: segments, measured and predicted.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ constexpr Segment kSegments[] = {
     {"workspace", &MemorySegments::workspace}, {"communication", &MemorySegments::communication},
     {"other", &MemorySegments::other}};
 
-/// Small models are told in MiB.
+/// Unit of a table; MiB for small models.
 struct Unit {
   const char* name = "GiB";
   double bytes = kGiB;
@@ -35,7 +35,7 @@ std::string amount(std::int64_t bytes, const Unit& unit) {
   return text == "0.00" ? "0" : text;
 }
 
-/// The record of a row whose peak is highest; null if none has measured memory.
+/// Returns the seed's memory with the highest peak; null if none was measured.
 const Memory* memory_of(const Row& row) {
   const Memory* highest = nullptr;
   for (const LocatedRecord* member : row.members) {
@@ -46,7 +46,8 @@ const Memory* memory_of(const Row& row) {
   return highest;
 }
 
-/// Measured bytes; with the prediction in brackets where that differs by more than a thousandth of the peak.
+/// Returns measured memory, followed by the prediction in brackets if it differs by more
+/// than 0.1% of the peak.
 std::string segment_text(const Memory& memory, const Segment& segment, const Unit& unit) {
   const std::int64_t measured = (*memory.measured).*segment.bytes;
   std::string text = amount(measured, unit);

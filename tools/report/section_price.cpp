@@ -1,5 +1,5 @@
-// Report section on the price of precision: for each card of a study the switch price, the settled gap, the course between them,
-// and the tokens that make up for the gap.
+// Price section: for each study card the switch price, the settled gap, the course between them, and the
+// tokens that make up for the gap.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ std::string switch_words(const std::optional<SwitchPrice>& price) {
   return interval({price->mean, *price->low, *price->high});
 }
 
-/// "+0.01500 [+0.01460, +0.01540], above zero"; "none reached" where the course is not shown to settle.
+/// Returns "+0.01500 [+0.01460, +0.01540], above zero", or "none reached" if the course does not settle.
 std::string plateau_words(const StudyCard& card, const CardPrice& price) {
   if (!price.course) return "-";
   if (!price.course->plateau) return price.course->shape == CourseShape::unclear ? "unclear" : "none reached";
@@ -39,13 +39,14 @@ std::string plateau_words(const StudyCard& card, const CardPrice& price) {
   return interval(*price.course->plateau) + (above ? ", above zero" : "");
 }
 
-/// "1.03", "12.5", "1000 or more"
+/// Formats a factor: "1.03", "12.5", "1000 or more".
 std::string factor_words(double factor) {
   if (!(factor < 1000)) return "1000 or more";
   return factor < 10 ? fmt::format("{:.2f}", factor) : fmt::format("{:.3g}", factor);
 }
 
-/// "x1.03 [1.02, 1.04]", "over x1000"; "at least" where the law, whose slope falls, says more than the first order by over 5%.
+/// Returns "x1.03 [1.02, 1.04]", or "over x1000". Adds "at least" if the law's exact factor, for its
+/// decreasing slope, exceeds the first-order one by over 5%.
 std::string tokens_words(const std::optional<MeanWithInterval>& gap, double tokens) {
   if (!gap) return "-";
   constexpr double kClose = 1.05;
@@ -57,7 +58,7 @@ std::string tokens_words(const std::optional<MeanWithInterval>& gap, double toke
                      factor_words(token_factor(gap->high, slope)));
 }
 
-/// Returns a sentence on the margin: below which speed-up it exceeds the break-even gap.
+/// Returns a sentence on the speedups whose break-even gap the margin exceeds.
 std::string margin_words(const StudyCard& card) {
   std::string words;
   for (const double tokens : kHorizons)
@@ -69,7 +70,7 @@ std::string margin_words(const StudyCard& card) {
       card.model, card.margin, words);
 }
 
-/// Break-even gaps of speed-ups that nobody measured here.
+/// Returns the break-even gaps of two hypothetical speedups.
 std::string stated_speedups() {
   constexpr double kStated[] = {1.2, 1.4};
   std::string words;
@@ -85,7 +86,7 @@ struct Speedup {
   double factor = 0;
 };
 
-/// The highest speed-up of each recipe in these records, by label_of, of whatever model and machine.
+/// Returns the highest speedup of each recipe (by label_of) in these records, over all models and machines.
 std::map<std::string, Speedup> speedups_of(const ReportInput& input) {
   std::map<std::string, Speedup> best;
   for (const MachineRecords& machine : input.machines)
@@ -97,7 +98,8 @@ std::map<std::string, Speedup> speedups_of(const ReportInput& input) {
   return best;
 }
 
-/// "tensorwise is 1.38x as fast on llama3.1-8b: it pays while it costs less than 0.0100 nats at 1T tokens, ..."
+/// Returns "tensorwise is 1.38x as fast as BF16 on llama3.1-8b here: it pays while its gap is below 0.0100
+/// nats at 1T tokens ...".
 std::string break_even_words(const StudyCard& card, const Speedup& speedup, const MeanWithInterval& gap) {
   std::string words;
   for (const double tokens : kHorizons)

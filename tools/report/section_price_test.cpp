@@ -1,4 +1,4 @@
-// The report's price section: switch price, settled gap, course, tokens, and verdicts that name the model and its age.
+// Tests the price section: switch price, settled gap, course, tokens, and verdicts that name model and age.
 #include <functional>
 #include <regex>
 
@@ -11,7 +11,8 @@ using study_samples::Rows;
 
 namespace {
 
-/// blockwise settles 0.0012 nats above bf16 and tensorwise 0.02; `change` is called for every row.
+/// Returns a study in which blockwise settles 0.0012 and tensorwise 0.02 nats above BF16; calls
+/// `change` for every row.
 std::vector<Record> study_records(const std::function<void(Record&)>& change = {}) {
   Rows rows;
   rows.add_trunks();
@@ -37,15 +38,14 @@ constexpr const char* kTitle = "What does the precision cost?";
 
 }  // namespace
 
-TEST_CASE("report: both prices of a recipe stand in a table, with the course and the tokens",
-          "[study][price]") {
+TEST_CASE("price section: shows both prices of a recipe with course and tokens", "[study][price]") {
   const std::string section = section_of(study_records(), kTitle);
   INFO(section);
   const auto lines = lines_with(section, "llama3.2-1b  tensorwise");
   REQUIRE(lines.size() == 1);
   for (const char* cell : {"0.0027", "+0.02000 [+0.01998, +0.02002]", "flat"})
     CHECK(contains(lines.front(), cell));
-  // exp(0.02 / 0.0311) and exp(0.02 / 0.0116), where the law itself says more.
+  // exp(0.02 / 0.0311) and exp(0.02 / 0.0116), which the exact law exceeds.
   CHECK(contains(lines.front(), "at least x1.90 ["));
   CHECK(contains(lines.front(), "at least x5.65 ["));
   const auto blockwise = lines_with(section, "llama3.2-1b  blockwise");
@@ -59,16 +59,15 @@ TEST_CASE("report: both prices of a recipe stand in a table, with the course and
   CHECK(section_of(with_speeds({}), kTitle) == "");
 }
 
-TEST_CASE("report: a margin above the break-even gap is said not to mean that a recipe pays",
-          "[study][price]") {
-  // The margin of 0.01051 nats is the gap of exp(0.01051 / 0.0311) and exp(0.01051 / 0.0116).
+TEST_CASE("price section: warns if the margin exceeds the break-even gap", "[study][price]") {
+  // The margin of 0.01051 nats corresponds to exp(0.01051 / 0.0311) and exp(0.01051 / 0.0116).
   CHECK(contains(
       section_of(study_records(), kTitle),
       "the margin of 0.01051 nats exceeds the break-even gap of any speed-up below 1.40x at 1T tokens and 2.48x at "
       "15T tokens."));
 }
 
-TEST_CASE("report: the break-even gap of a speed-up that the same report has", "[study][price]") {
+TEST_CASE("price section: shows the break-even gap of a measured speedup", "[study][price]") {
   const std::string section = section_of(with_speeds(study_records()), kTitle);
   INFO(section);
   // S ln 1.25 and S ln 1.389.
@@ -83,13 +82,13 @@ TEST_CASE("report: the break-even gap of a speed-up that the same report has", "
   CHECK_FALSE(contains(section_of(study_records(), kTitle), "as fast as BF16"));
 }
 
-TEST_CASE("report: equivalent never stands without the model and its age", "[study][price]") {
+TEST_CASE("report: equivalent is always followed by the model and its age", "[study][price]") {
   for (const auto& records : {study_records(), with_speeds(study_records())}) {
     const RecordSet set = samples::set_of(records);
     const Document document = make_report(set);
     for (const std::string& text :
          {render_term(document), render_markdown(document), render_html(document)}) {
-      // Words about the term itself quote it, and what others have published is theirs ("equivalent to BF16").
+      // Skips quoted uses of the term, and published statements ("equivalent to BF16").
       static const std::regex kVerdict("equivalent(?=[^a-z])");
       int verdicts = 0;
       for (auto at = std::sregex_iterator(text.begin(), text.end(), kVerdict); at != std::sregex_iterator();
@@ -109,7 +108,8 @@ TEST_CASE("report: equivalent never stands without the model and its age", "[stu
   }
 }
 
-TEST_CASE("report: says what trained weights had seen, and whether their loss was steady", "[study][price]") {
+TEST_CASE("study section: reports the tokens seen by pretrained weights and whether the loss was steady",
+          "[study][price]") {
   const auto says = [](std::optional<bool> steady) {
     return section_of(study_records([&](Record& row) {
                         row.study->trained_tokens = 2'000'000'000'000;

@@ -1,4 +1,4 @@
-// What others have published, beside the nearest case of these records.
+// Section with published figures next to the nearest case of these records.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,19 +19,19 @@
 namespace precbench {
 namespace {
 
-/// Of which cases a figure says something, beside one of another's.
+/// Similarity that a figure requires between the claim's model and ours.
 enum class Alike : std::uint8_t { order, size, size_and_gpus, size_or_blocks };
 
-/// A figure that claims and rows have alike.
+/// A quantity that both claims and rows have.
 struct ComparedFigure {
-  const char* list;   ///< of the claims
-  const char* topic;  ///< of the statements that belong beside it
-  const char* key;    ///< in the claim
+  const char* list;   ///< list of claims
+  const char* topic;  ///< topic of the statements to show with it
+  const char* key;    ///< key in the claim
   const char* title;
   const char* unit;
-  int digits;  ///< behind the point; 0: in groups of three
+  int digits;  ///< decimals; 0: thousands separators
   Alike alike;
-  const char* none_here;  ///< why a recipe that ran natively has none
+  const char* none_here;  ///< why a recipe that ran natively has no counterpart
   std::optional<double> (*ours)(const Row& row);
 };
 
@@ -59,7 +59,7 @@ const ComparedFigure kFigures[] = {
      [](const Row& row) {
        return row.comparable() && row.mfu_bf16 ? std::optional(*row.mfu_bf16 * 100) : std::nullopt;
      }},
-    // Beside the tokens/s of the same run.
+    // Shown next to the tokens/s of the same run.
     {"throughput", "memory", "peak_gb", "peak memory per GPU", " GB", 1, Alike::size, kNoSuchSize,
      [](const Row& row) {
        return row.comparable() && row.peak_memory ? std::optional(*row.peak_memory / kGigabyte)
@@ -83,13 +83,13 @@ bool alike(const ComparedFigure& figure, const Claim& claim, const Counterpart& 
   return false;
 }
 
-/// A study's card, as the counterpart of a claim about the loss.
+/// A study's card as a candidate for a claim about the loss.
 struct JudgedForks {
   const StudyCard* card;
-  Row row;  ///< the fields of its forks, with model and recipe as the card names them
+  Row row;  ///< case fields of its forks, with the card's model and recipe names
 };
 
-/// Of recipes that ran: of the others a card says nothing about the loss.
+/// Returns the cards of recipes that ran; the others have no result about the loss.
 std::vector<JudgedForks> judged_forks(const ReportInput& input) {
   std::vector<JudgedForks> all;
   for (const StudyCard& card : input.cards) {
@@ -110,8 +110,8 @@ Counterpart counterpart(const JudgedForks& one) {
   return {nullptr, &one.row, one.card->fork, billions_of(one.row, *one.card->fork), one.card};
 }
 
-/// The lower, the nearer. What was trained on a GPU is nearer to anything published than what a CPU had the time for. Of
-/// equally near cards the one that shows most harm, so that none is chosen for what it found.
+/// Returns the rank of a candidate; lower is nearer. GPU results precede CPU results, whose models are small.
+/// Among equally near cards the one with the largest harm comes first, to avoid selecting favorable results.
 auto rank(const Claim& claim, const Counterpart& ours) {
   double harm = 0;
   if (ours.card)
@@ -120,7 +120,7 @@ auto rank(const Claim& claim, const Counterpart& ours) {
   return std::tuple(text_of(*ours.row, "device") != "cuda", nearness(claim, ours), -harm);
 }
 
-/// Of the claim's recipe and kind; null if there is none.
+/// Returns the nearest candidate of the claim's recipe and model kind; null if there is none.
 template <class Judged>
 const Judged* nearest_of(const std::vector<Judged>& all, const Claim& claim) {
   const Judged* nearest = nullptr;
@@ -131,8 +131,8 @@ const Judged* nearest_of(const std::vector<Judged>& all, const Claim& claim) {
   return nearest;
 }
 
-/// What our model lacks of the one that it is named after: "6 of 48 layers". Layers that the claim's model lacks too are no
-/// difference.
+/// Adds what our model lacks of its namesake: "6 of 48 layers". Layers that the claim's model lacks as well
+/// are no difference.
 void add_cuts(const Claim& claim, const Record& record, Distinct& texts) {
   if (!record.definition || !record.definition->model) return;
   const Claim& model = *record.definition->model;
@@ -147,7 +147,7 @@ void add_cuts(const Claim& claim, const Record& record, Distinct& texts) {
   }
 }
 
-/// What stands between the two numbers.
+/// Returns the differences between the claim's setting and ours.
 std::string differences(const Claim& source, const Claim& claim, const Counterpart& ours) {
   Distinct texts;
   const Row& row = *ours.row;
@@ -179,14 +179,16 @@ std::string differences(const Claim& source, const Claim& claim, const Counterpa
   return fmt::format("{}", fmt::join(texts.texts, "; "));
 }
 
-/// "6.10 over bf16's 6.10: equivalent, +0.0014 nats [-0.0081, +0.0108] (3 seeds, 300 steps, 12 tokens per parameter)"
+/// Returns "6.10 over bf16's 6.10: equivalent, +0.0014 nats [-0.0081, +0.0108] (3 seeds, 300 steps, 12
+/// tokens per parameter)".
 std::string verdict_text(const JudgedRun& one) {
   const auto &ours = one.recipe->final_loss, &bf16 = one.bf16->final_loss;
   const bool both = one.recipe->delta && ours && bf16;
   return (both ? fmt::format("{:.2f} over bf16's {:.2f}: ", *ours, *bf16) : "") + outcome_text(one);
 }
 
-/// "equivalent for 36m at 0.73 tokens per parameter, +0.00104 nats [+0.00076, +0.00132]; margin 0.00597"
+/// Returns "equivalent for 36m at 0.73 tokens per parameter, +0.00104 nats [+0.00076,
+/// +0.00132]; margin 0.00597".
 std::string verdict_text(const JudgedForks& one) {
   const ForkVerdict& verdict = one.card->verdict;
   if (!verdict.difference) return fmt::format("{}: {}", verdict_words(*one.card), verdict.reason);
@@ -195,7 +197,7 @@ std::string verdict_text(const JudgedForks& one) {
                      one.card->margin);
 }
 
-/// "36m, forks of 150 steps from 3 BF16 trunks after 200 to 800 steps"
+/// Returns "36m, forks of 150 steps from 3 BF16 trunks after 200 to 800 steps".
 std::string setting_of(const StudyCard& card) {
   const std::vector<AgeInterval>& ages = card.verdict.by_age;
   std::string text = fmt::format("{}, forks of {} steps from {}", card.model, card.fork_steps,
@@ -206,7 +208,7 @@ std::string setting_of(const StudyCard& card) {
   return text;
 }
 
-/// "FP8 does not learn: 11.5 over bf16's 5.0 (900 steps)"
+/// Returns "FP8 does not learn: 11.5 over bf16's 5.0 nats (900 steps)".
 std::string loss_text(const Claim& claim) {
   std::string text = text_in(claim, "claim");
   const auto theirs = number_in(claim, "final_loss"), bf16 = number_in(claim, "bf16_final_loss");
@@ -247,7 +249,7 @@ class PublishedTable {
     const bool any = table.rows.size() > before;
     for (const Claim* claim : without) {
       const bool emulated = cases_.only_emulated_on_gpu(*claim);
-      // Little is published of mixtures, so what is of other sizes is shown too.
+      // Few MoE figures are published, so those of other sizes are shown as well.
       const bool rare = number_in(*claim, "experts") && cases_.ran_natively_on_gpu(*claim);
       if (emulated || rare || (any && cases_.ran(*claim)))
         add_without_counterpart(*claim, figure,
@@ -271,7 +273,7 @@ class PublishedTable {
     }
   }
 
-  /// What else the sources say of what was compared above.
+  /// Adds further statements of the sources on topics that were compared.
   void add_statements() {
     for (const Claim& claim : json_.at("statements")) {
       if (!compared_.contains({text_in(claim, "source"), text_in(claim, "topic")}) || !ran(claim)) continue;
@@ -295,7 +297,7 @@ class PublishedTable {
  private:
   static constexpr const char* kLossOfForks = "loss of forks";
 
-  /// Whether one of the claim's recipes ran here, in a case or in a study.
+  /// Returns true if one of the claim's recipes ran here, in a case or in a study.
   bool ran(const Claim& claim) const {
     const std::vector<std::string> recipes = recipes_in(claim);
     return cases_.ran(claim) || std::any_of(forks_.begin(), forks_.end(), [&](const JudgedForks& one) {
@@ -304,7 +306,7 @@ class PublishedTable {
            });
   }
 
-  /// Notes the source below the table.
+  /// Returns the claim's source, and adds it to the notes below the table.
   const Claim& source_of(const Claim& claim) {
     const Claim& source = json_.at("sources").at(text_in(claim, "source"));
     const std::string caveat = text_in(source, "caveat");
@@ -331,7 +333,8 @@ class PublishedTable {
         {text_in(source_of(claim), "name"), figure, recipe_text(claim), theirs, mine, "-", why});
   }
 
-  /// One row for all of a source's figures of a model and a recipe that differ in their ranks and what they recompute.
+  /// Adds one row for all figures of a source with equal model and recipe that differ only in ranks
+  /// and recomputation.
   void add_without_counterpart(const Claim& claim, const ComparedFigure& figure, const std::string& why) {
     const std::string text = claimed(claim, figure.key, figure.unit, figure.digits);
     Distinct what;
@@ -361,9 +364,9 @@ class PublishedTable {
   std::vector<JudgedForks> forks_;
   Claim json_;
   static constexpr std::size_t kPublishedColumn = 3;
-  std::map<std::vector<std::string>, std::size_t>
-      without_;  ///< rows of the table, by what they have in common
-  std::set<std::pair<std::string, std::string>> compared_;  ///< sources and topics that have a counterpart
+  /// table row index by the common texts of figures without a counterpart
+  std::map<std::vector<std::string>, std::size_t> without_;
+  std::set<std::pair<std::string, std::string>> compared_;  ///< sources and topics with a counterpart
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Scaling over GPUs: each recipe on several GPUs against itself on one.
+// Scaling section: each recipe on several GPUs compared with itself on one.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,23 +18,23 @@ namespace {
 
 double gpus_of(const Row& row) { return number_of(row, "gpus").value_or(1); }
 
-/// One recipe in one setting on several GPU counts.
+/// One recipe in one setting at several GPU counts.
 struct Line {
-  std::string setting;           ///< all that differs between groups but the GPU count
+  std::string setting;           ///< fields that distinguish groups, except the GPU count
   std::string recipe;            ///< label_of its rows
-  std::vector<const Row*> rows;  ///< by GPU count
-  const Row* single = nullptr;   ///< on one GPU; null if that was not measured
+  std::vector<const Row*> rows;  ///< by increasing GPU count
+  const Row* single = nullptr;   ///< row on one GPU; null if not measured
 };
 
-using Work = std::pair<std::string, std::string>;  ///< a recipe and its setting
+using Work = std::pair<std::string, std::string>;  ///< recipe and setting
 
-/// One GPU needs no strategy and gathers nothing, so its case may have been run under any.
+/// Returns the key of a row's work on one GPU, which is independent of parallel strategy and gather.
 Work work_on_one_gpu(const MachineRecords& machine, const Row& row) {
   return {text_of(row, "recipe"),
           setting_of(machine, row, {"gpus", "parallel", "shard_group", "gather", "reshard"})};
 }
 
-/// Rows on one GPU that ran the same work, by their strategy: the first of them, and of each strategy the last.
+/// One-GPU rows of the same work: the first one, and the last one of each parallel strategy.
 struct SingleRows {
   const Row* first = nullptr;
   std::map<std::string, const Row*> last{};
@@ -75,13 +75,13 @@ std::vector<Line> lines_of(const MachineRecords& machine) {
   return lines;
 }
 
-/// Rate per GPU over that of one GPU.
+/// Returns tokens/s per GPU relative to those of one GPU.
 std::optional<double> efficiency(const Line& line, const Row& row) {
   if (!line.single || *line.single->tokens_per_s <= 0) return std::nullopt;
   return *row.tokens_per_s / gpus_of(row) / *line.single->tokens_per_s;
 }
 
-/// The measured one-GPU steps of a part, by recipe and precision.
+/// Measured one-GPU steps of a machine, by recipe and precision.
 class SingleSteps {
  public:
   explicit SingleSteps(const MachineRecords& machine) : machine_(machine) {
@@ -90,7 +90,8 @@ class SingleSteps {
         if (row.comparable() && gpus_of(row) == 1) rows_[precision_of(row)].push_back(&row);
   }
 
-  /// Those of a row's recipe and precision, but of other shapes. More than so many tell nothing new.
+  /// Returns steps of the row's recipe and precision with other shapes. Stops at kEnough, since more
+  /// add no information.
   std::vector<const Record*> of_other_shapes(const Row& row) const {
     constexpr std::size_t kEnough = 200;
     std::vector<const Record*> others;
@@ -130,7 +131,7 @@ std::optional<ScaledStep> predicted_step(const SingleSteps& steps, const Line& l
   return predicted_on_several_gpus(row.record(), line.single->record(), std::max(shards, 1.0));
 }
 
-/// Step times and what is known of communication, which one GPU has none of.
+/// Appends step times and communication, which one GPU lacks.
 void add_step(std::vector<std::string>& cells, const SingleSteps& steps, const Line& line, const Row& row) {
   const auto& communication = row.record().communication;
   const double measured = step_ms_of_speed(row.record()).value_or(0);
@@ -156,7 +157,7 @@ std::vector<Figure> scaling_figures(const ReportInput& input, const MachineRecor
     for (const Row* row : line.rows) {
       const double gpus = gpus_of(*row);
       counts[line.setting].insert(gpus);
-      // Without one GPU's rate the thin line starts at the fewest GPUs there are.
+      // If one GPU was not measured, the reference line starts at the smallest GPU count.
       const Row& base = line.single ? *line.single : *line.rows.front();
       series.points.push_back({gpus, {*row->tokens_per_s / gpus, *base.tokens_per_s / gpus_of(base)}});
     }
@@ -181,8 +182,8 @@ std::vector<Figure> scaling_figures(const ReportInput& input, const MachineRecor
   return figures;
 }
 
-/// For each setting what is fastest over bf16 where the most GPUs are: "llama3.1-8b, seq 4096, parallel fsdp, 4
-/// GPUs: 1.39x over bf16 with tensorwise + gather fp8; efficiency 105.5%, bf16's 97.1%".
+/// Returns for each setting the highest speedup at the largest GPU count: "llama3.1-8b, seq 4096, parallel
+/// fsdp, 4 GPUs: 1.39x over bf16 with tensorwise + gather fp8; efficiency 105.5%, bf16's 97.1%".
 std::vector<std::string> highlights_of(const MachineRecords& machine, const std::vector<Line>& lines) {
   struct Best {
     const Line* line;
@@ -219,8 +220,8 @@ std::vector<std::string> highlights_of(const MachineRecords& machine, const std:
   return texts;
 }
 
-/// "Bus bandwidth of all_gather on 4 GPUs: 310 to 325 GB/s", over the cases with buffers large enough to show
-/// it.
+/// Returns "Bus bandwidth of all_gather on 4 GPUs: 310 to 325 GB/s", over cases whose buffers are large
+/// enough to reach it.
 std::vector<std::string> bus_bandwidths_of(const MachineRecords& machine, const std::vector<Line>& lines) {
   constexpr double kLargeBuffer = 16e6;
   std::map<std::pair<std::string, double>, std::pair<double, double>> ranges;
@@ -263,7 +264,7 @@ Section scaling_section(const ReportInput& input, const MachineRecords& machine)
   for (const Line& line : lines) {
     if (!result.table.rows.empty()) result.table.group_starts.push_back(result.table.rows.size());
     for (const Row* row : line.rows) {
-      // One GPU gathers nothing: its row stands with the recipe as it is, not again with each gather.
+      // One GPU gathers nothing: its row is shown once with the plain recipe, not with each gather.
       if (row == line.single && label_of(*row) != line.recipe) continue;
       std::vector<std::string>& cells = result.begin(*row);
       const auto share = efficiency(line, *row);

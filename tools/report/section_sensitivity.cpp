@@ -1,5 +1,5 @@
-// Where a recipe's loss comes from, and which layers in BF16 buy it back: what --sensitivity has measured, two sections for
-// each row that has it.
+// Sensitivity sections, two per row measured with --sensitivity: the sources of a recipe's loss, and the
+// layers whose BF16 computation recovers it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,8 +27,8 @@ std::string percent(const std::optional<double>& share) {
   return share && std::isfinite(*share) ? fmt::format("{:.1f}%", 100 * *share) : "-";
 }
 
-/// How much longer a step takes with this share of the quantized FLOPs in BF16, where quantized GEMMs run at twice BF16's
-/// rate and all else takes as long as its FLOPs would in BF16.
+/// Returns the relative increase in step time with this share of the quantized FLOPs in BF16. Assumes that
+/// quantized GEMMs run at twice BF16's rate and everything else at BF16's.
 std::optional<double> longer(const std::optional<double>& kept, double quantized) {
   return kept ? std::optional(*kept * quantized / 2 / (1 - quantized / 2)) : std::nullopt;
 }
@@ -41,7 +41,7 @@ std::optional<double> ratio(const std::optional<double>& part, const std::option
   return part && whole && *whole != 0 ? std::optional(*part / *whole) : std::nullopt;
 }
 
-/// "block 7", "block 7, down", "fprop"
+/// Returns "block 7", "block 7, down" or "fprop".
 std::string part_words(const CellRecord& cell) {
   const std::string& part = cell.part;
   if (cell.group == "blocks") return "block " + part;
@@ -66,7 +66,7 @@ Cells cells_where(const SensitivityRecord& record, const Wanted& wanted) {
   return cells;
 }
 
-/// From the largest to the smallest; what is not finite first.
+/// Sorts in descending order; non-finite values first.
 void sort_by(Cells& cells, MeanInterval CellRecord::*member) {
   std::stable_sort(cells.begin(), cells.end(), [&](const CellRecord* a, const CellRecord* b) {
     return (a->*member).mean.value_or(INFINITY) > (b->*member).mean.value_or(INFINITY);
@@ -79,7 +79,7 @@ const CellRecord* cell_of(const SensitivityRecord& record, CellKind kind) {
   return cell == record.cells.end() ? nullptr : &*cell;
 }
 
-/// "rowwise on tiny (trunk 1 at age 200)"
+/// Returns "rowwise on tiny (trunk 1 at age 200)".
 std::string name_of_row(const Record& record) {
   std::string state = record.study ? fmt::format("trunk {} at age {}", record.study->trunk, record.study->age)
                                    : text_in(record.definition->init, "kind");
@@ -106,7 +106,7 @@ std::string price_words(const Record& record, const CellRecord& whole) {
   return words;
 }
 
-/// "The prices of single blocks come to ..."
+/// Returns a sentence on the sum of single prices and their interaction.
 std::string sum_words(const CellSum& sum) {
   const bool alone = sum.kind == CellKind::alone;
   const std::string what = alone ? fmt::format("Prices of {} alone in the recipe", sum.group)
@@ -119,7 +119,7 @@ std::string sum_words(const CellSum& sum) {
                                            : "");
 }
 
-/// Section with the price of each part alone in the recipe, and of other formats in its place.
+/// Returns the section with the price of each part alone in the recipe, and of alternative formats.
 Section source_section(const Record& record, const CellRecord& whole) {
   const SensitivityRecord& s = *record.sensitivity;
   Section section{"Where the loss comes from: " + name_of_row(record), {price_words(record, whole)}, {}, {}};
@@ -149,7 +149,7 @@ Section source_section(const Record& record, const CellRecord& whole) {
   return section;
 }
 
-/// Section with the price that each part and set buys back when it stays in BF16.
+/// Returns the section with the price that each part or set recovers if it stays in BF16.
 Section keep_section(const Record& record, const CellRecord& whole) {
   constexpr std::size_t kLongTable = 60;
   const SensitivityRecord& s = *record.sensitivity;
@@ -164,7 +164,7 @@ Section keep_section(const Record& record, const CellRecord& whole) {
                    {"--keep-bf16", true, true}};
   for (const CellKind kind : {CellKind::kept, CellKind::set}) {
     Cells cells = cells_where(s, [&](const CellRecord& cell) { return cell.kind == kind; });
-    // Sets stay in their order, smallest first: each is a longer list than the one before.
+    // Sets stay in order, smallest first: each extends the one before.
     if (kind == CellKind::kept) sort_by(cells, &CellRecord::bought_back);
     if (!cells.empty() && !table.rows.empty()) table.group_starts.push_back(table.rows.size());
     for (const CellRecord* cell : cells)

@@ -1,4 +1,4 @@
-// The report's sensitivity sections: parts sorted by price, layers by the price they buy back, and growing sets.
+// Tests the sensitivity sections: parts sorted by price, layers sorted by recovered price, and growing sets.
 #include "tools/report/sections_testing.h"
 #include "tools/testing/catch.h"
 
@@ -40,7 +40,7 @@ Record measured() {
   return record;
 }
 
-/// Where a text begins; all of these must be there.
+/// Returns the position of a text that must occur.
 std::size_t place(const std::string& text, const std::string& part) {
   INFO(part);
   REQUIRE(contains(text, part));
@@ -49,7 +49,7 @@ std::size_t place(const std::string& text, const std::string& part) {
 
 }  // namespace
 
-TEST_CASE("sensitivity: parts are listed from the most expensive, with the price of the whole",
+TEST_CASE("sensitivity section: parts are listed from the most expensive with the price of the whole",
           "[sensitivity]") {
   Record record = measured();
   const std::string name = "rowwise on llama3.2-1b (untrained weights)";
@@ -64,7 +64,7 @@ TEST_CASE("sensitivity: parts are listed from the most expensive, with the price
   CHECK(contains(text, "Prices of roles alone in the recipe: +0.01700"));
   CHECK(contains(text, "they interact"));
   CHECK(contains(text, "Not measured: elements e4m4: no GEMM takes them."));
-  // A record may come from anybody.
+  // Records are untrusted input.
   record.sensitivity->cells.front().loss_difference = {};
   record.sensitivity->cells[4].loss_difference = {};
   CHECK(contains(section_of({record}, "Where the loss comes from: " + name), "not finite"));
@@ -72,21 +72,21 @@ TEST_CASE("sensitivity: parts are listed from the most expensive, with the price
   CHECK(section_of({record}, "Where the loss comes from: " + name).empty());
 }
 
-TEST_CASE("sensitivity: layers are listed by what they buy back, with the words that keep them in BF16",
+TEST_CASE("sensitivity section: layers are listed by recovered price with their --keep-bf16 words",
           "[sensitivity]") {
   const std::string text =
       section_of({measured()}, "What buys the loss back: rowwise on llama3.2-1b (untrained weights)");
   INFO(text);
   CHECK(place(text, "+0.01600 [") < place(text, "+0.01200 ["));
   CHECK(contains(lines_with(text, "block 1").at(0), "block:1"));
-  // A quarter of the quantized 0.8: 0.1 more than the 0.6 that are left of a step at twice the rate.
+  // A quarter of the quantized 0.8 adds 0.1 to the remaining 0.6 of a step at twice the rate.
   CHECK(contains(lines_with(text, "block 1").at(0), "+16.7%"));
   CHECK(contains(lines_with(text, "the best 2 by price").at(0), "95.0%"));
   CHECK(contains(lines_with(text, "the best 2 by price").at(0), "block:1,down"));
   CHECK(place(text, "the best 1 by price") < place(text, "the best 2 by price"));
 }
 
-TEST_CASE("sensitivity: a report of rows without it has no section of it", "[sensitivity]") {
+TEST_CASE("sensitivity section: rows without a measurement have none", "[sensitivity]") {
   const std::string text = render_term(make_report(samples::set_of({samples::gpu_record("rowwise", 200)})));
   CHECK(!contains(text, "Where the loss comes from"));
   CHECK(!make_json(samples::set_of({samples::gpu_record("rowwise", 200)})).contains("sensitivity"));

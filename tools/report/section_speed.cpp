@@ -1,4 +1,4 @@
-// Speed by setting and recipe: the table, and the figures against sequence length.
+// Speed section: the table, and figures against sequence length.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// What all cases of a part have in common: "All cases: status ok, model tiny, seq 128 tokens".
+/// Returns the constant fields of a machine's cases: "All cases: status ok, model tiny, seq 128 tokens".
 std::string constants_text(const MachineRecords& machine) {
   Distinct constants;
   if (machine.all_ok) constants.add("status ok");
@@ -23,13 +23,13 @@ std::string constants_text(const MachineRecords& machine) {
     const std::string value = field_text(item.value()), unit = case_unit(item.key());
     if (item.key() == "machine" || item.key() == "power_limit" || item.key() == "cublaslt" ||
         item.key() == "threads" || value.empty())
-      continue;  // Where it ran stands under Environment.
+      continue;  // The environment section shows the machine.
     constants.add(fmt::format("{} {}{}{}", item.key(), value, unit.empty() ? "" : " ", unit));
   }
   return (machine.records.size() == 1 ? "The case: " : "All cases: ") + constants.joined();
 }
 
-/// Rows that a figure against sequence length may connect: equal in all but recipe and sequence length.
+/// Rows that one figure against sequence length may connect: equal except for recipe and sequence length.
 struct Panel {
   std::string setting;
   std::vector<const Row*> rows;
@@ -49,7 +49,7 @@ std::vector<Panel> panels_of(const MachineRecords& machine) {
   return panels;
 }
 
-/// The dense BF16 peak of a part, if all its records agree on one.
+/// Returns the dense BF16 peak if all records of the machine agree on one.
 std::optional<double> one_peak(const MachineRecords& machine) {
   std::set<double> peaks;
   for (const LocatedRecord* located : machine.records) {
@@ -60,7 +60,7 @@ std::optional<double> one_peak(const MachineRecords& machine) {
   return peaks.size() == 1 && *peaks.begin() > 0 ? std::optional(*peaks.begin()) : std::nullopt;
 }
 
-/// One curve per recipe over sequence length.
+/// Returns one curve per recipe against sequence length.
 std::vector<Series> curves(const ReportInput& input, const Panel& panel, std::optional<double> Row::*value) {
   std::vector<Series> series;
   std::unordered_map<std::string, std::size_t> places;  // by recipe
@@ -107,14 +107,14 @@ std::vector<Figure> speed_figures(const ReportInput& input, const MachineRecords
   return figures;
 }
 
-/// "689 to 705 TFLOP/s"
+/// Formats a range: "689 to 705 TFLOP/s".
 std::string range_text(const std::vector<double>& values, const char* unit) {
   const auto [low, high] = std::minmax_element(values.begin(), values.end());
   const std::string a = fmt::format("{:.0f}", *low), b = fmt::format("{:.0f}", *high);
   return a == b ? fmt::format("{} {}", a, unit) : fmt::format("{} to {} {}", a, b, unit);
 }
 
-/// The denominators of the percentages.
+/// Returns the denominators of the percentages.
 std::vector<std::string> denominators(const MachineRecords& machine) {
   Distinct lines;
   std::vector<double> bf16, fp8, copy;
@@ -151,7 +151,7 @@ std::vector<std::string> denominators(const MachineRecords& machine) {
 
 bool worth_showing(const Column& column, const MachineRecords& machine) {
   if (column.topic == Topic::none) return false;
-  if (std::string(column.key) == kStatusKey && machine.all_ok) return false;  // the header says it
+  if (std::string(column.key) == kStatusKey && machine.all_ok) return false;  // the header shows it
   for (const Group& group : machine.analysis.groups)
     for (const Row& row : group.rows) {
       if (column.relative && row.is_bf16()) continue;

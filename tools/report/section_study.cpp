@@ -1,5 +1,4 @@
-// Does it train? The cards of a study: verdicts of its forks in a table and in words, and how far each recipe is from
-// breaking.
+// Study sections: verdicts of a study's forks as table and text, and the stress at which each recipe breaks.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,7 +19,7 @@ std::string interval(const std::optional<MeanWithInterval>& value) {
   return value ? fmt::format("{:+.5f} [{:+.5f}, {:+.5f}]", value->mean, value->low, value->high) : "-";
 }
 
-/// "6.4%" of the oldest age.
+/// Returns a percentage at the oldest age, "6.40%".
 template <class Share>
 std::string percent(const StudyCard& card, Share CardFidelity::*member) {
   if (card.fidelity.empty()) return "-";
@@ -28,7 +27,8 @@ std::string percent(const StudyCard& card, Share CardFidelity::*member) {
   return share ? fmt::format("{:.2f}%", 100 * *share) : "-";
 }
 
-/// "holds 12, breaks 16"; what was tried says how far a ladder went. Rung 0 of a ladder of outliers has none of them.
+/// Returns "holds 12, breaks 16", limited to the rungs that were run. Rung 0 of an outlier
+/// ladder has no outliers.
 std::string ladder_words(const Ladder& ladder, const char* before) {
   if (ladder.rungs.empty()) return "-";
   const double holds = ladder.holds().value_or(0);
@@ -39,7 +39,7 @@ std::string ladder_words(const Ladder& ladder, const char* before) {
                     : fmt::format("breaks {}{:g}", before, *breaks);
 }
 
-/// How far BF16's own ladder of learning rates went: others end there at the latest.
+/// Returns a sentence on BF16's own ladder of learning rates, which limits those of the recipes.
 std::string bf16_rate_words(const std::string& model, const Ladder& rates) {
   const std::optional<double> holds = rates.holds(), breaks = rates.breaks();
   if (!holds)
@@ -50,7 +50,7 @@ std::string bf16_rate_words(const std::string& model, const Ladder& rates) {
                      breaks ? fmt::format("and not at {:g}", *breaks) : std::string("the highest tried"));
 }
 
-/// One sentence on whether the difference grows with the fork.
+/// Returns a clause on the trend of the difference with the fork's length.
 std::string trend_words(const StudyCard& card) {
   const auto& trend = card.verdict.trend;
   if (!trend) return "";
@@ -66,7 +66,7 @@ std::string sentence(const StudyCard& card) {
   return fmt::format("{}: {}: {}{}.", verdict.recipe, verdict_words(card), verdict.reason, trend_words(card));
 }
 
-/// "positive controls: rowwise_e5m2 apart from rowwise found, ..."
+/// Returns "rowwise_e5m2 apart from rowwise found, ...".
 std::string controls_words(const StudyCard& card) {
   std::string words;
   for (const ControlResult& control : card.controls)
@@ -75,7 +75,7 @@ std::string controls_words(const StudyCard& card) {
   return words.empty() ? "none" : words;
 }
 
-/// How the forks' age was chosen where the study chose it, and what the first weights had seen.
+/// Returns sentences on the choice of the forks' age and on the tokens seen by the initial weights.
 std::string start_words(const StudyCard& card) {
   std::string words;
   if (card.trained_tokens)
@@ -153,7 +153,7 @@ void add_ladder_figures(const StudyFigures& figures) {
               [](const StudyCard& card) { return rungs_of(card.learning_rate); });
 }
 
-/// That any of the studies forks at: the oldest, so that the width of a table has an end.
+/// Returns the ages at which any study forks; only the oldest ones, to limit the table's width.
 std::set<std::int64_t> ages_of(StudyCards cards) {
   constexpr std::size_t kMost = 12;
   std::set<std::int64_t> ages;
@@ -165,7 +165,7 @@ std::set<std::int64_t> ages_of(StudyCards cards) {
   return ages;
 }
 
-/// What runs from scratch came to beside the forks, two columns, and below them in what else they differ.
+/// Adds two columns with the results of runs from scratch, and notes on their differences from the forks.
 void add_long_runs(Section& section, StudyCards cards, const std::vector<JudgedRun>& judged) {
   std::vector<const JudgedRun*> runs;
   for (const StudyCard& card : cards) runs.push_back(long_run_of(judged, card));
@@ -173,7 +173,7 @@ void add_long_runs(Section& section, StudyCards cards, const std::vector<JudgedR
   Table& table = *section.table;
   table.columns.push_back({"long run [95%]", true, true});
   std::vector<std::string> held_out;
-  std::map<std::string, Distinct> differing;  // recipes, by what is said of them
+  std::map<std::string, Distinct> differing;  // recipes by text
   for (std::size_t i = 0; i < cards.size(); ++i) {
     const JudgedRun* run = runs[i];
     table.rows[i].push_back(run ? outcome_text(*run) : "-");
@@ -194,7 +194,7 @@ void add_long_runs(Section& section, StudyCards cards, const std::vector<JudgedR
     section.notes.push_back(fmt::format("Long runs of {} on {}.", recipes.joined(), differences));
 }
 
-/// A row a card, and a column an age.
+/// Returns a table with one row per card and one column per age.
 Table verdict_table(StudyCards cards) {
   const std::set<std::int64_t> ages = ages_of(cards);
   Table table;

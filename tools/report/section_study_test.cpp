@@ -1,4 +1,4 @@
-// Studies in a report: their cards, what the summary makes of them, and that no other section takes their rows.
+// Tests studies in a report: cards, the summary, and that other sections ignore their rows.
 #include <functional>
 #include <initializer_list>
 #include <utility>
@@ -12,7 +12,7 @@ using study_samples::Rows;
 
 namespace {
 
-/// blockwise trains as bf16 does, tensorwise is worse.
+/// Returns a study in which blockwise trains like BF16 and tensorwise is worse.
 std::vector<Record> study_records() {
   Rows rows;
   rows.add_frame();
@@ -32,9 +32,8 @@ std::vector<Record> with_speeds(std::vector<Record> records) {
 
 }  // namespace
 
-TEST_CASE("the fastest recipe of a model is one that its study has shown to train, with its price",
-          "[study]") {
-  CHECK(contains(section_of(with_speeds({}), "Summary"), "no speed-up to report"));  // one seed shows nothing
+TEST_CASE("summary section: the fastest recipe is one that its study shows to train", "[study]") {
+  CHECK(contains(section_of(with_speeds({}), "Summary"), "no speed-up to report"));  // one seed is too few
   const std::string summary = section_of(with_speeds(study_records()), "Summary");
   CHECK(contains(summary, "llama3.2-1b 1.25x with blockwise"));
   CHECK(contains(summary, ", +0.00120 nats"));
@@ -43,7 +42,7 @@ TEST_CASE("the fastest recipe of a model is one that its study has shown to trai
   CHECK(contains(summary, "tensorwise: worse for llama3.2-1b at "));
 }
 
-TEST_CASE("the summary says what a study shows, and only without any that nothing is shown", "[study]") {
+TEST_CASE("summary section: reports a study's verdicts or that there is no evidence", "[study]") {
   const std::string nothing = "do not show whether any recipe converges";
   const auto summary = [](const std::vector<Record>& studies, const char* timed_model) {
     std::vector<Record> records = with_speeds(studies);
@@ -57,14 +56,14 @@ TEST_CASE("the summary says what a study shows, and only without any that nothin
   CHECK_FALSE(contains(judged, nothing));
   CHECK(contains(judged, "blockwise: equivalent for llama3.2-1b at "));
   CHECK_FALSE(contains(judged, "not judged for"));
-  // What was timed is another model than the study's, of which nothing is known.
+  // The timed model is not the study's, so nothing is known about it.
   const std::string other = summary(study_records(), "llama3.1-8b");
   INFO(other);
   CHECK_FALSE(contains(other, nothing));
   CHECK(contains(other, "; not judged for llama3.1-8b."));
 }
 
-TEST_CASE("a study judges what was timed as it was forked: a model in a file, a recipe with its modifiers",
+TEST_CASE("summary section: a study's verdict applies to timed rows of the same model file and modifiers",
           "[study]") {
   const auto summary = [](const char* key, const char* of_study, const char* of_timed) {
     std::vector<Record> records = with_speeds(study_records());
@@ -80,8 +79,8 @@ TEST_CASE("a study judges what was timed as it was forked: a model in a file, a 
   CHECK_FALSE(contains(plain, "1.25x with blockwise"));
 }
 
-TEST_CASE("the long run of a model and recipe stands beside its forks", "[study]") {
-  // From scratch tensorwise ends 0.03 nats above bf16, and seeds scatter.
+TEST_CASE("study section: the long run of a model and recipe is shown with its forks", "[study]") {
+  // From scratch tensorwise ends 0.03 nats above BF16, with noise between seeds.
   const auto with_run = [](const std::function<void(Record&)>& change) {
     std::vector<Record> records = study_records();
     for (const int seed : {1, 2, 3})
@@ -100,10 +99,10 @@ TEST_CASE("the long run of a model and recipe stands beside its forks", "[study]
   CHECK(contains(lines.front(), "tensorwise"));
   CHECK(contains(lines.front(), "worse, +0.0302 nats [+0.0300, +0.0304]"));
   CHECK(contains(lines.front(), "+0.0302 [+0.0300, +0.0304]"));  // held-out text
-  CHECK_FALSE(contains(plain, "of the forks"));                  // the same setting
+  CHECK_FALSE(contains(plain, "of the forks"));                  // the settings are equal
 
-  // What differs is told, but a run of other weights, of another model or applied in another way is of other work, and one no
-  // longer than the forks is no long run.
+  // Differences in settings are listed. Runs with another master dtype, model or modifier are different work,
+  // and a run no longer than the forks is no long run.
   CHECK(contains(with_run([](Record& r) { r.case_fields["lr"] = 1e-3, r.case_fields["batch"] = 4; }),
                  "Long runs of tensorwise on llama3.2-1b: batch 4, of the forks 8."));
   const std::string none = section_of(study_records(), "Does it train?");
@@ -117,14 +116,14 @@ TEST_CASE("the long run of a model and recipe stands beside its forks", "[study]
           r = samples::redefined(std::move(r), &DefinitionRecord::recipe, "/fprop/a/format", "e5m2");
         }) == none);
   CHECK(with_run([](Record& r) { r.training->loss.resize(40), r.training->lr.resize(40); }) == none);
-  // One that diverged is not hidden behind its length.
+  // A diverged run is shown however short it is.
   CHECK(contains(with_run([](Record& r) {
                    if (r.case_fields["recipe"] != "bf16") r.status = Status::diverged;
                  }),
                  "diverged: "));
 }
 
-TEST_CASE("of several long runs the longest stands there", "[study]") {
+TEST_CASE("study section: the longest of several long runs is shown", "[study]") {
   std::vector<Record> records = study_records();
   for (const int steps : {60, 100, 80})
     for (const int seed : {1, 2, 3})
@@ -141,7 +140,7 @@ TEST_CASE("of several long runs the longest stands there", "[study]") {
   CHECK_FALSE(contains(section, "80 steps"));
 }
 
-TEST_CASE("a study of a mixture says how many slots go to other experts", "[study][moe]") {
+TEST_CASE("study section: an MoE study shows route flips", "[study][moe]") {
   std::vector<Record> records = study_records();
   for (Record& row : records) row.fidelity.clear();
   CHECK(!contains(section_of(records, "Does it train?"), "route flips"));
@@ -153,15 +152,16 @@ TEST_CASE("a study of a mixture says how many slots go to other experts", "[stud
   CHECK(contains(section, "route flips"));
   CHECK(contains(section, "3.25%"));
 
-  // A study that goes on has rows of before, which say nothing of it.
+  // Older rows of a continued study lack route flips.
   for (Record& row : records)
     if (row.study->trunk == 1 && !row.fidelity.empty()) row.fidelity[0].route_flips.reset();
   CHECK(contains(section_of(records, "Does it train?"), "3.25%"));
 }
 
-TEST_CASE("of several studies of a model the worst verdict counts, and the highest price", "[study]") {
+TEST_CASE("summary section: of several studies of a model the worst verdict and highest price count",
+          "[study]") {
   std::vector<Record> records = study_records();
-  // Another study, in which blockwise harms; named to come first, then last.
+  // Another study in which blockwise harms; its id sorts first, then last.
   for (const char* study : {"0000000000000000", "ffffffffffffffff"}) {
     std::vector<Record> both = records;
     for (Record row : records) {
@@ -180,7 +180,7 @@ TEST_CASE("of several studies of a model the worst verdict counts, and the highe
   }
 }
 
-TEST_CASE("recipes of a study compare at one age, whatever age each is worst at", "[study]") {
+TEST_CASE("study section: recipes are compared at equal age", "[study]") {
   Rows rows;
   rows.add_frame();
   rows.add_forks("blockwise", 0, 1e-5, [](Record& row) {
@@ -207,7 +207,7 @@ TEST_CASE("recipes of a study compare at one age, whatever age each is worst at"
   CHECK(contains(cells_of("tensorwise"), "+0.00080 "));
   CHECK(contains(cells_of("blockwise"), "+0.00040 "));
 
-  // More ages than a table can be wide: the oldest are shown.
+  // With too many ages for a table only the oldest are shown.
   for (std::int64_t age = 1; age <= 50; ++age)
     for (const char* recipe : {"bf16", "blockwise"})
       Rows::ask(rows.add(recipe, StudyPart::fork, 1, age, recipe[0] == 'b' && recipe[1] == 'l' ? 0.001 : 0));
@@ -219,7 +219,8 @@ TEST_CASE("recipes of a study compare at one age, whatever age each is worst at"
   CHECK(contains(many, "at age 200 "));
 }
 
-TEST_CASE("ladders of outliers have one limit, and say what is beyond it without any", "[study]") {
+TEST_CASE("ladders section: outlier ladders share one limit and mark recipes beyond it without outliers",
+          "[study]") {
   Rows rows;
   rows.add_frame();
   const auto climb = [&](const char* recipe, double plain, double low, double high) {
@@ -252,7 +253,7 @@ TEST_CASE("ladders of outliers have one limit, and say what is beyond it without
   says("nvfp4", "above 20% without");
 }
 
-TEST_CASE("a report says how far BF16's own ladder of learning rates goes", "[study]") {
+TEST_CASE("ladders section: reports the end of BF16's own learning rate ladder", "[study]") {
   const auto section = [](std::initializer_list<std::pair<double, double>> costs) {
     Rows rows;
     rows.add_frame();
@@ -275,7 +276,7 @@ TEST_CASE("a report says how far BF16's own ladder of learning rates goes", "[st
   CHECK_FALSE(contains(none, "holds x"));
 }
 
-TEST_CASE("a study's rows are cards, and in no table of speeds", "[study]") {
+TEST_CASE("report: study rows appear as cards and in no speed table", "[study]") {
   const std::string cards = section_of(study_records(), "Does it train?");
   CHECK(contains(cards, "llama3.2-1b on NVIDIA H200: forks of 48 steps from 3 trunks"));
   CHECK(contains(cards, "rowwise_e5m2 apart from rowwise found"));

@@ -1,4 +1,4 @@
-// The summary: what ran, what is fastest, and what is known of the loss.
+// Summary section: coverage, fastest recipes, and verdicts on the loss.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ struct Best {
 
 using Verdicts = std::map<std::pair<std::string, std::string>, ConvergenceVerdict>;
 
-/// Of several the worst counts.
+/// Adds a verdict; keeps the worst of several.
 void add(Verdicts& verdicts, const Verdicts::key_type& of, ConvergenceVerdict verdict) {
   const auto severity = [](ConvergenceVerdict one) {
     switch (one) {
@@ -47,8 +47,8 @@ void add(Verdicts& verdicts, const Verdicts::key_type& of, ConvergenceVerdict ve
   if (!is_new && severity(verdict) > severity(known->second)) known->second = verdict;
 }
 
-/// By model and label_of the recipe, from whatever machine and setting: what a recipe does to the loss does not depend on
-/// the machine.
+/// Returns the verdicts by model and label_of the recipe. Machine and setting are ignored, because the effect
+/// on the loss does not depend on the machine.
 Verdicts verdicts_of(const ReportInput& input) {
   Verdicts verdicts;
   for (const JudgedRun& run : judged_runs(input))
@@ -72,14 +72,15 @@ ConvergenceVerdict verdict_of(const StudyCard& card) {
   return ConvergenceVerdict::inconclusive;
 }
 
-/// As rows that were timed are named: by the case, since a file's name is not that of what it holds, and with the modifiers.
+/// Returns the name that timed rows would have: from the case fields, as a file's name differs from its
+/// content's, with modifiers.
 Verdicts::key_type judged_name(const StudyCard& card) {
   Row row;
   row.fields = card.fork->case_fields;
   return {text_of(row, "model"), label_of(row)};
 }
 
-/// The same with what studies say of a model and recipe in place of what seeds say, which is less.
+/// Returns the verdicts of studies, completed by those over seeds, which are weaker.
 Verdicts with_studies(const Verdicts& of_seeds, const std::vector<StudyCard>& cards) {
   Verdicts verdicts;
   for (const StudyCard& card : cards) add(verdicts, judged_name(card), verdict_of(card));
@@ -87,8 +88,8 @@ Verdicts with_studies(const Verdicts& of_seeds, const std::vector<StudyCard>& ca
   return verdicts;
 }
 
-/// ", +0.00092 nats, equivalent for 36m at 0.73 tokens per parameter": what studies say at most that a row's recipe costs its
-/// model, and of which age.
+/// Returns the highest price that studies report for a row's recipe and model: ", +0.00092 nats, equivalent
+/// for 36m at 0.73 tokens per parameter".
 std::string price_of(const Row& row, const std::vector<StudyCard>& cards) {
   const StudyCard* most = nullptr;
   const Verdicts::key_type name{text_of(row, "model"), label_of(row)};
@@ -103,11 +104,11 @@ bool is_good(ConvergenceVerdict verdict) {
   return verdict == ConvergenceVerdict::equivalent || verdict == ConvergenceVerdict::better;
 }
 
-/// The row with the highest speed-up for each machine and model, bf16 left out. Where convergence of the
-/// model was judged, only recipes that passed.
+/// Returns the row with the highest speedup over BF16 for each machine and model. If the model's convergence
+/// was judged, only recipes that passed are considered.
 std::vector<Best> fastest(const ReportInput& input, const Verdicts& verdicts) {
   std::vector<Best> best;
-  std::map<std::pair<const MachineRecords*, std::string>, std::size_t> places;  // by part and model
+  std::map<std::pair<const MachineRecords*, std::string>, std::size_t> places;  // by machine and model
   const auto judged = [&](const std::string& model) {
     const auto first = verdicts.lower_bound({model, ""});
     return first != verdicts.end() && first->first.first == model;
@@ -169,8 +170,8 @@ std::string speed(const ReportInput& input, const Verdicts& verdicts) {
       fmt::join(texts.texts, "; "));
 }
 
-/// "blockwise equivalent for tiny at 19 tokens per parameter; mxfp8_floor worse for tiny at 19 tokens per parameter": what runs
-/// from scratch say over their seeds.
+/// Returns the verdicts of runs from scratch: "blockwise equivalent for tiny at 19 tokens per parameter;
+/// mxfp8_floor worse for tiny at 19 tokens per parameter".
 std::string of_seeds(const ReportInput& input, const Verdicts& verdicts) {
   std::map<Verdicts::key_type, std::string> ages;  // of the run that decides
   for (const JudgedRun& run : judged_runs(input)) {
@@ -187,8 +188,8 @@ std::string of_seeds(const ReportInput& input, const Verdicts& verdicts) {
   return fmt::format("Loss beside bf16's: {}", fmt::join(texts.texts, "; "));
 }
 
-/// "blockwise, mxfp8: equivalent for 36m at 0.73 tokens per parameter; mxfp8_floor: worse for ...": what studies say, which
-/// needs no seeds.
+/// Returns the verdicts of studies: "blockwise, mxfp8: equivalent for 36m at 0.73 tokens per parameter;
+/// mxfp8_floor: worse for ...".
 std::string of_studies(const std::vector<StudyCard>& cards) {
   std::map<std::pair<std::string, std::string>, Distinct> recipes;  // by model and verdict
   for (const StudyCard& card : cards) recipes[{card.model, verdict_words(card)}].add(card.verdict.recipe);
@@ -197,8 +198,8 @@ std::string of_studies(const std::vector<StudyCard>& cards) {
   return fmt::format("Studies of forks beside bf16's: {}", fmt::join(texts.texts, "; "));
 }
 
-/// A line of each that says something of the loss, and what none of them judged; one line where none does.
-/// `all`: of seeds and of studies.
+/// Returns one line per source of verdicts, plus the models that none of them judged; a single line if there
+/// is no verdict. `all`: verdicts of seeds and studies.
 std::vector<std::string> convergence(const ReportInput& input, const Verdicts& seeds, const Verdicts& all) {
   if (all.empty())
     return {

@@ -1,4 +1,4 @@
-// Where the time of a step goes.
+// Time section: breakdown of a profiled step.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What the sections of a report share.
+// Shared functions of the report's sections. See sections.h.
 #include "tools/report/sections.h"
 
 #include <fmt/format.h>
@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Hands out the line types: bf16 is 1, the other recipes follow as they are met.
+/// Assigns line types: 1 to BF16, the next ones to other recipes in order of appearance.
 class Styles {
  public:
   int of(const Row& row) {
@@ -89,7 +89,7 @@ std::optional<double> number_of(const Row& row, const std::string& key) {
 
 std::string text_of(const Row& row, const std::string& key) {
   const std::string text = field_text(row.fields.value(key, Json()));
-  // A case names its routing where it is forced; a mixture whose case does not has the router's own.
+  // Cases name forced routing only; otherwise the record of an MoE model names the router's own.
   if (text.empty() && key == "routing" && !row.members.empty() && row.record().moe)
     return row.record().moe->routing;
   return text;
@@ -125,8 +125,8 @@ std::string setting_of(const MachineRecords& machine, const Row& row,
   for (const std::string& key : machine.analysis.group_keys) {
     const std::string value = text_of(row, key);
     if (!named(key) || value.empty() || key == "model") continue;
-    if (key == "steps" && value == "auto") continue;  // says only how the timing ended
-    // Neighbours with one value stand together, but for numbers, which mean different things.
+    if (key == "steps" && value == "auto") continue;  // only affects when the timing ended
+    // Merge adjacent fields of equal value, except numbers, which have different meanings.
     if (!fields.empty() && fields.back().value == value && !number_of(row, key))
       fields.back().keys += "/" + key;
     else

@@ -1,5 +1,5 @@
-// The sections of a report. Each function gives one section, without lines and table where the records have
-// nothing for it; the report leaves those out.
+// Sections of a report. Each function returns one section; it has neither lines nor a table if the records
+// contain nothing for it, and the report then omits it.
 #pragma once
 
 #include <map>
@@ -19,20 +19,21 @@ namespace precbench {
 /// A group whose runs are long enough to be judged.
 struct Study {
   const Group* group = nullptr;
-  std::vector<RecipeConvergence> recipes;  ///< bf16 first
+  std::vector<RecipeConvergence> recipes;  ///< BF16 first
 };
 
-/// The records of one machine. Machines are never compared, so each has tables of its own.
+/// Records of one machine. Machines are never compared, so each has its own tables.
 struct MachineRecords {
   RecordRefs records;
   Analysis analysis;
   std::string name;
   bool all_ok = true;
-  const char* rank = "GPU";  ///< what a rank is here: "GPU", or "rank" on the CPU device
-  /// What the records say of hardware, host and software, each different one once, and whose is which.
+  const char* rank = "GPU";  ///< name of a rank: "GPU", or "rank" on the CPU device
+  /// Distinct environments (hardware, host, software), and the index of each record's environment.
   std::vector<Environment> environments{};
-  std::unordered_map<const Environment*, std::size_t> places{};  ///< in `environments`; records share theirs
-  std::vector<Study> studies{};  ///< empty where the runs only time the recipes
+  std::unordered_map<const Environment*, std::size_t> places{};  ///< index into `environments`; records
+                                                                 ///< share environments
+  std::vector<Study> studies{};                                  ///< empty if the runs only time the recipes
 
   std::size_t environment_of(const LocatedRecord* located) const { return places.at(&located->env()); }
 };
@@ -41,17 +42,17 @@ struct ReportInput {
   const RecordSet& set;
   Workloads workloads;
   std::vector<MachineRecords> machines;
-  std::vector<StudyCard> cards;       ///< of the records that studies made, which are in no part
-  std::map<std::string, int> styles;  ///< label_of a row to its line type, the same in all figures
+  std::vector<StudyCard> cards;       ///< cards of study records, which belong to no machine part
+  std::map<std::string, int> styles;  ///< label_of a row -> line type, the same in all figures
 
   bool several_machines() const { return machines.size() > 1; }
 };
 
-/// Line types of plots/style.gp: kRecipeStyles looks for recipes, the first for bf16 alone, then as many again
-/// for each of kModifierStyles ways to apply them. Where there are more recipes or ways, looks repeat.
+/// Line types of plots/style.gp: kRecipeStyles for recipes, the first for BF16 alone, repeated for each of
+/// kModifierStyles sets of modifiers. Line types repeat if there are more recipes or modifiers.
 inline constexpr int kRecipeStyles = 13, kModifierStyles = 3;
 
-/// The parts point into `set`, which must outlive them.
+/// Builds the input of all sections. It points into `set`, which must outlive it.
 ReportInput make_input(const RecordSet& set);
 
 Section summary_section(const ReportInput& input);
@@ -65,7 +66,8 @@ Section study_section(const ReportInput& input);
 Section price_section(const ReportInput& input);
 Section age_section(const ReportInput& input);
 Section ladders_section(const ReportInput& input);
-/// Two sections for each row that has measured its sensitivity: what its recipe's loss comes from, and what buys it back.
+/// Returns two sections for each row with a sensitivity measurement: the sources of its recipe's loss, and
+/// the layers whose BF16 computation recovers it.
 std::vector<Section> sensitivity_sections(const ReportInput& input);
 Section published_section(const ReportInput& input);
 Section failures_section(const ReportInput& input);
@@ -74,60 +76,62 @@ Section warnings_section(const ReportInput& input);
 Section legend_section(const ReportInput& input);
 Section environment_section(const ReportInput& input);
 
-// What several of them need.
+// Shared by several sections.
 
-/// Points into the part's analysis. Empty where the runs of a part only time the recipes.
+/// Returns the judged groups; they point into the machine's analysis. Empty if the runs
+/// only time the recipes.
 std::vector<Study> studies_of(const MachineRecords& machine);
 
-/// A field of a row; null if the row has none or it is no number.
+/// Returns a numeric field of a row; null if it is missing or not a number.
 std::optional<double> number_of(const Row& row, const std::string& key);
 std::string text_of(const Row& row, const std::string& key);
 std::string recipe_of(const Row& row);
-/// The recipe with what is changed of how it is applied, "tensorwise + gather fp8": the same in every part.
+/// Returns the recipe with its modifiers, "tensorwise + gather fp8"; the same in every section.
 std::string label_of(const Row& row);
-/// A row with the fields alone.
+/// Returns a row with case fields only.
 Row row_of(const RecipeConvergence& recipe);
 
-/// What a record says of where it was made, hardware first, each detail by itself: "ECC on", "host vm".
+/// Returns the details of an environment, hardware first: "ECC on", "host vm".
 std::vector<std::string> details_of(const Environment& env);
-/// Short name of one of a part's environments, "A".
+/// Returns the short name of one of a machine's environments, "A".
 std::string name_of_environment(std::size_t index);
 
-/// Of the first seed that has one. An emulated recipe has no speed, so it has no profile either.
+/// Returns the breakdown of the first seed that has one. Null for emulated recipes, which have no speed.
 const Breakdown* breakdown_of(const Row& row);
-/// All classes of operation together.
+/// Returns the sum over all operation classes.
 double profiled_ms(const Breakdown& breakdown);
 
-/// The model and the fields that tell a group from the others of its part, but for those in `without`:
+/// Returns the model and the fields that distinguish a group within its machine, except those in `without`:
 /// "llama3.2-1b, seq 2048, batch 8, master/moments bf16".
 std::string setting_of(const MachineRecords& machine, const Row& row,
                        const std::vector<std::string>& without = {});
 
-/// For each model the group that shows a recipe's effect best: most recipes that ran, then the most tokens
-/// per GPU, then the fewest GPUs. For figures with a bar per recipe.
+/// Returns for each model the most informative group: most recipes that ran, then most tokens per GPU, then
+/// fewest GPUs. For figures with a bar per recipe.
 std::vector<const Group*> typical_groups(const MachineRecords& machine);
 
-/// "Memory" or, where there are several machines, "Memory on NVIDIA H200".
+/// Returns "Memory" or, with several machines, "Memory on NVIDIA H200".
 std::string title_on(const ReportInput& input, const MachineRecords& machine, const std::string& title);
 
-/// What stands above a figure: "llama3.2-1b, batch 8, NVIDIA H200".
+/// Returns the heading of a figure: "llama3.2-1b, batch 8, NVIDIA H200".
 std::string figure_heading(const MachineRecords& machine, const std::string& setting);
 
-/// False for a column that no table shows, that has nothing to say of any row, or what the header says.
+/// Returns false for a column that no table shows, that is trivial in every row, or whose
+/// value is in the header.
 bool worth_showing(const Column& column, const MachineRecords& machine);
 
-/// Gives `section` the columns of `topic` that are worth showing, a line per row of the analysis.
+/// Adds a table with one line per row of the analysis and the non-trivial columns of `topic`.
 void add_table(Section& section, const MachineRecords& machine, Topic topic);
 
-/// Starts a table with columns that name a row: the fields that vary, then the recipe and its modifiers.
+/// Table whose first columns identify a row: the varying fields, then the recipe and its modifiers.
 struct RowTable {
   Table table;
   std::vector<std::string> keys;
 
   explicit RowTable(const MachineRecords& machine);
-  /// Begins a line with the cells that name `row`; the caller adds the others.
+  /// Starts a line with the cells that identify `row`; the caller appends the others.
   std::vector<std::string>& begin(const Row& row);
-  /// Gives the table to a section. Columns that say the same in all rows become a line above it.
+  /// Moves the table into a section. Constant columns become a line above it.
   void move_to(Section& section);
 };
 

@@ -1,4 +1,4 @@
-// The sections of a report: what they compare, whom they name, and what they leave out.
+// Tests report sections: comparisons, names and omissions.
 #include "tools/report/sections.h"
 
 #include <cmath>
@@ -11,7 +11,7 @@
 
 using namespace precbench;
 
-TEST_CASE("a recipe has one name in every part, and its plain ways are not named", "[sections]") {
+TEST_CASE("label_of: names the recipe and its non-default modifiers", "[sections]") {
   Row row;
   row.fields = nlohmann::ordered_json{
       {"recipe", "tensorwise"}, {"gather", "bf16"}, {"reduce_amax", "off"}, {"head", "bf16"}};
@@ -22,7 +22,7 @@ TEST_CASE("a recipe has one name in every part, and its plain ways are not named
   CHECK(label_of(row) == "tensorwise + gather fp8 + keep_bf16 first:1");
 }
 
-TEST_CASE("neighbouring fields of one value are named together, numbers are not", "[sections]") {
+TEST_CASE("setting_of: adjacent fields of equal value are merged unless they are numbers", "[sections]") {
   std::vector<Record> records;
   for (const char* format : {"bf16", "fp32"})
     for (const int gpus : {1, 2})
@@ -35,7 +35,7 @@ TEST_CASE("neighbouring fields of one value are named together, numbers are not"
         "llama3.2-1b, batch 1, gpus 1, master/moments bf16");
 }
 
-TEST_CASE("the held-out loss has a column where there is one", "[sections][held_out]") {
+TEST_CASE("convergence section: the held-out loss has a column if there is one", "[sections][held_out]") {
   std::vector<Record> records;
   for (const int seed : {1, 2})
     for (const char* recipe : {"bf16", "blockwise"}) {
@@ -54,7 +54,7 @@ TEST_CASE("the held-out loss has a column where there is one", "[sections][held_
   CHECK_FALSE(contains(section_of(records, "Convergence"), "eld-out"));
 }
 
-TEST_CASE("a verdict from one machine counts for the recipe on another", "[sections]") {
+TEST_CASE("summary section: a verdict from one machine counts on another", "[sections]") {
   std::vector<Record> records;
   for (const int seed : {1, 2, 3})
     for (const char* recipe : {"bf16", "blockwise"})
@@ -64,10 +64,10 @@ TEST_CASE("a verdict from one machine counts for the recipe on another", "[secti
   INFO(text);
   CHECK(contains(text, "blockwise equivalent for llama3.2-1b"));
   CHECK(contains(text, "1.25x with blockwise ("));
-  CHECK_FALSE(contains(text, "2.50x"));  // nobody has judged the loss with that gather
+  CHECK_FALSE(contains(text, "2.50x"));  // the loss with that gather was not judged
 }
 
-TEST_CASE("recipes keep their line types, whatever else varies and however many there are", "[sections]") {
+TEST_CASE("make_input: recipes keep their line types however many there are", "[sections]") {
   RecordSet set = samples::set_of(two_gathers("rowwise"));
   std::map<std::string, int> styles = make_input(set).styles;
   CHECK(styles.at("bf16") == 1);
@@ -89,7 +89,7 @@ TEST_CASE("recipes keep their line types, whatever else varies and however many 
   CHECK(others.size() == (kRecipeStyles - 1) * kModifierStyles);
 }
 
-TEST_CASE("scaling: the one-GPU row stands once, constants stand above, and the fastest is named",
+TEST_CASE("scaling section: shows the one-GPU row once and constants above and the fastest recipe",
           "[sections]") {
   const std::string text = section_of(two_gathers("tensorwise"), "Scaling over GPUs");
   INFO(text);
@@ -101,7 +101,7 @@ TEST_CASE("scaling: the one-GPU row stands once, constants stand above, and the 
   CHECK_FALSE(std::regex_search(text, std::regex("batch \\(sequences\\)  ")));  // no column
 }
 
-TEST_CASE("scaling: small volumes keep their digits, and only columns that are there are explained",
+TEST_CASE("scaling section: small traffic keeps its digits and only existing columns are explained",
           "[sections]") {
   std::vector<Record> records = two_gathers("tensorwise");
   const std::string text = section_of(records, "Scaling over GPUs");
@@ -118,7 +118,7 @@ TEST_CASE("scaling: small volumes keep their digits, and only columns that are t
   CHECK(wire_text(1500) == "1.5 kB");
 }
 
-TEST_CASE("SOL measured is against the best rates of all cases, whatever a case's own", "[sections]") {
+TEST_CASE("speed section: SOL measured uses the best rates of all cases", "[sections]") {
   const auto measured = [](const char* recipe, double bf16, double fp8) {
     Record record = samples::gpu_record(recipe, 100);
     record.breakdown->ops = {{"matmul fprop", "gemm", 1, 20, 20e12, 1},
@@ -131,11 +131,11 @@ TEST_CASE("SOL measured is against the best rates of all cases, whatever a case'
   };
   Record bf16 = measured("bf16", 500, 0), wide = measured("rowwise_gw_hp", 800, 1000),
          rowwise = measured("rowwise", 400, 800), mixed = measured("blockwise", 800, 1000);
-  // Of their 100 ms: 10 of AdamW, and the GEMMs at each one's own rates.
+  // 10 ms of AdamW, plus the GEMMs at each record's own rates, over 100 ms.
   bf16.metrics->mfu_measured = (10 + 40 + 40) / 100.0;
   wide.metrics->mfu_measured = (10 + 20 + 25) / 100.0;
   rowwise.metrics->mfu_measured = (10 + 25 + 25) / 100.0;
-  mixed.metrics->mfu_measured = 0.52;  // what its ops at no choice of rates give
+  mixed.metrics->mfu_measured = 0.52;  // no choice of rates gives this
   const std::string text = section_of({bf16, wide, rowwise, mixed}, "Results");
   INFO(text);
   CHECK(contains(text, "SOL measured"));
@@ -146,7 +146,7 @@ TEST_CASE("SOL measured is against the best rates of all cases, whatever a case'
   CHECK(std::regex_search(lines_with(text, "blockwise ").front(), std::regex("blockwise +- ")));
 }
 
-TEST_CASE("the committed records hold enough for SOL measured", "[sections]") {
+TEST_CASE("analyze: committed records suffice for SOL measured", "[sections]") {
   const RecordSet set = read_records({PRECBENCH_SOURCE_DIR "/results/h200/single.jsonl"});
   const ReportInput input = make_input(set);
   for (const Group& group : input.machines.at(0).analysis.groups)
@@ -157,7 +157,7 @@ TEST_CASE("the committed records hold enough for SOL measured", "[sections]") {
       }
 }
 
-TEST_CASE("whether a curve is within the field's criterion is said in words", "[sections]") {
+TEST_CASE("convergence section: states whether curves meet the EMA criterion", "[sections]") {
   std::vector<Record> records;
   for (const int seed : {1, 2, 3})
     for (const auto& [recipe, penalty] : {std::pair{"bf16", 0.0}, std::pair{"blockwise", 0.001},
@@ -179,7 +179,7 @@ TEST_CASE("whether a curve is within the field's criterion is said in words", "[
   CHECK(contains(lines_with(text, "tensorwise").front(), "0 of 3 at the end, 0 throughout"));
 }
 
-TEST_CASE("verdicts of seeds against seeds say how weak they are", "[sections]") {
+TEST_CASE("convergence section: verdicts over seeds come with a warning about their weakness", "[sections]") {
   const auto section = [](const std::vector<const char*>& recipes) {
     std::vector<Record> records;
     for (const int seed : {1, 2, 3})
@@ -191,7 +191,8 @@ TEST_CASE("verdicts of seeds against seeds say how weak they are", "[sections]")
   CHECK_FALSE(contains(section({"bf16"}), weak));
 }
 
-TEST_CASE("a study too short to judge is shown without a verdict or a criterion met", "[sections]") {
+TEST_CASE("convergence section: a study too short to judge has no verdict and meets no criterion",
+          "[sections]") {
   std::vector<Record> records;
   for (const int seed : {1, 2, 3})
     for (const char* recipe : {"bf16", "blockwise"}) {
@@ -208,7 +209,7 @@ TEST_CASE("a study too short to judge is shown without a verdict or a criterion 
   CHECK_FALSE(contains(text, "at the end"));
 }
 
-TEST_CASE("bf16's noise is shown with its width, and from three seeds on", "[sections]") {
+TEST_CASE("convergence section: BF16's noise is shown with its width for three or more seeds", "[sections]") {
   const auto text_of_seeds = [](int seeds) {
     std::vector<Record> records;
     for (int seed = 1; seed <= seeds; ++seed)
@@ -217,13 +218,13 @@ TEST_CASE("bf16's noise is shown with its width, and from three seeds on", "[sec
     return section_of(records, "Convergence");
   };
   CHECK_FALSE(contains(text_of_seeds(2), "in bf16's noise"));
-  // Of 0.01, 0.02 and 0 the sd is 0.01; 4.30265 sd sqrt(4 / 3) is 0.0497.
+  // The sd of 0.01, 0.02 and 0 is 0.01; 4.30265 sd sqrt(4 / 3) is 0.0497.
   CHECK(contains(text_of_seeds(3), "yes, +-0.0497 nats"));
-  // Of 8 penalties 0.01, 0.02, 0, ... the sd is 0.00834523; 2.36462 sd sqrt(9 / 8) is 0.0209.
+  // The sd of 8 penalties 0.01, 0.02, 0, ... is 0.00834523; 2.36462 sd sqrt(9 / 8) is 0.0209.
   CHECK(contains(text_of_seeds(8), "yes, +-0.0209 nats"));
 }
 
-TEST_CASE("a model that was edited between sweeps is two in the report, and a warning", "[sections]") {
+TEST_CASE("report: a model edited between sweeps is shown as two with a warning", "[sections]") {
   std::vector<Record> records;
   for (const char* version : {"a", "b"})
     for (const int seed : {1, 2}) {
@@ -238,13 +239,13 @@ TEST_CASE("a model that was edited between sweeps is two in the report, and a wa
       contains(section_of(records, "Warnings"), "out/mini.json changed between these cases: version 1 from"));
 }
 
-TEST_CASE("scaling of records without step times has tables all the same", "[sections]") {
+TEST_CASE("scaling section: records without step times still have a table", "[sections]") {
   std::vector<Record> records = two_gathers("rowwise");
   for (Record& record : records)
     if (record.case_fields["gpus"] == 2) record.timing.reset();
   std::string text = section_of(records, "Scaling over GPUs");
   CHECK(contains(text, "rowwise"));
-  CHECK_FALSE(contains(text, "%)"));  // nothing to hold a predicted step against
+  CHECK_FALSE(contains(text, "%)"));  // there is no measured step to compare with
   for (Record& record : records)
     if (record.case_fields["gpus"] == 2) {
       record.timing = Timing{};
@@ -253,7 +254,7 @@ TEST_CASE("scaling of records without step times has tables all the same", "[sec
   CHECK(section_of(records, "Scaling over GPUs") == text);
 }
 
-TEST_CASE("runs of different lengths show no loss that cannot be compared", "[sections]") {
+TEST_CASE("convergence section: runs of different lengths show no incomparable loss", "[sections]") {
   Record bf16 = with(samples::gpu_record("bf16", 250), "steps", "auto");
   Record rowwise = with(samples::gpu_record("rowwise", 200, 0.25), "steps", "auto");
   rowwise.training->loss.resize(20);
@@ -266,13 +267,13 @@ TEST_CASE("runs of different lengths show no loss that cannot be compared", "[se
   CHECK(std::regex_search(lines.front(), std::regex("\\+0\\.2500 +20$")));
 }
 
-TEST_CASE("on the CPU device the columns do not speak of GPUs", "[sections]") {
+TEST_CASE("speed section: columns do not mention GPUs on the CPU device", "[sections]") {
   const std::string text = section_of({samples::cpu_record("bf16"), samples::cpu_record("mxfp8")}, "Results");
   CHECK_FALSE(contains(text, "GPU"));
-  CHECK_FALSE(contains(text, "speed-up"));  // only bf16 has one, and it is 1
+  CHECK_FALSE(contains(text, "speed-up"));  // only BF16 has one, and it is 1
 }
 
-TEST_CASE("the environment tells clocks, power, temperature and why they were held back", "[sections]") {
+TEST_CASE("environment section: shows clocks and power and temperature and throttling", "[sections]") {
   Record bf16 = samples::gpu_record("bf16", 250), rowwise = samples::gpu_record("rowwise", 200);
   rowwise.telemetry->sm_clock_min_mhz = 1410;
   rowwise.telemetry->temperature_c = 71;
@@ -292,7 +293,7 @@ TEST_CASE("the environment tells clocks, power, temperature and why they were he
   CHECK_FALSE(contains(section_of({samples::cpu_record("bf16")}, "Environment"), "while sampling"));
 }
 
-TEST_CASE("cases of several boards or builds are told apart", "[sections]") {
+TEST_CASE("environment section: cases of several boards or builds are distinguished", "[sections]") {
   std::vector<Record> records = {samples::gpu_record("bf16", 250), samples::gpu_record("rowwise", 200),
                                  samples::gpu_record("blockwise", 210)};
   records[1].env->gpu->uuid = "GPU-2";
@@ -305,13 +306,13 @@ TEST_CASE("cases of several boards or builds are told apart", "[sections]") {
   const std::string table = section_of(records, "Results");
   CHECK(std::regex_search(table, std::regex("\nbf16 .* A\n")));
   CHECK(std::regex_search(table, std::regex("\nrowwise .* B\n")));
-  // Another setting on the other board is compared with nothing of this one.
+  // Another setting on the other board is compared with nothing here.
   for (std::size_t i : {1u, 2u}) records[i] = with(records[i], "seq", 4096);
   CHECK(contains(section_of(records, "Environment"), "so no ratio includes that difference"));
   CHECK_FALSE(contains(section_of({records[0]}, "Results"), "made in"));
 }
 
-TEST_CASE("warnings name their cases, and why weights did not move", "[sections]") {
+TEST_CASE("warnings section: names the cases and explains weights that did not change", "[sections]") {
   std::vector<Record> records;
   for (const char* master : {"bf16", "fp32"})
     for (const int seq : {2048, 4096})
@@ -328,7 +329,7 @@ TEST_CASE("warnings name their cases, and why weights did not move", "[sections]
   CHECK_FALSE(contains(section_of(records, "Warnings"), "--lr"));
 }
 
-TEST_CASE("an unsupported case is sent to what its reason names", "[sections]") {
+TEST_CASE("failures section: an unsupported case is referred to its reason", "[sections]") {
   const Record gather =
       samples::failed_record("rowwise", Status::unsupported, "FP8 gather: only sharded ranks gather weights");
   const std::string text =
@@ -337,7 +338,7 @@ TEST_CASE("an unsupported case is sent to what its reason names", "[sections]") 
   CHECK(contains(text, "against unsupported, try: another value of what the reason names"));
 }
 
-TEST_CASE("a recipe whose runs broke early does not cost the others their verdicts", "[sections]") {
+TEST_CASE("convergence section: a recipe that broke early does not affect other verdicts", "[sections]") {
   std::vector<Record> records;
   for (const int seed : {1, 2, 3})
     for (const char* recipe : {"bf16", "blockwise", "tensorwise"})

@@ -1,4 +1,4 @@
-// For tests of a report's sections: records that differ in a field, and one section as a terminal shows it.
+// Test helpers for report sections.
 #pragma once
 
 #include <string>
@@ -13,16 +13,17 @@ namespace precbench {
 
 Record with(Record record, const std::string& key, const nlohmann::ordered_json& value);
 
-/// The section of that title as a terminal shows it, its wrapped lines whole; empty if the report has none.
+/// Returns the section of that title in terminal format, with wrapped lines joined; empty if
+/// the report lacks it.
 std::string section_of(const std::vector<Record>& records, const std::string& title);
 
-/// The whole report as CSV.
+/// Returns the whole report as CSV.
 std::string csv_of(const RecordSet& set);
 
-/// The lines that hold a text.
+/// Returns the lines of `text` that contain a string.
 std::vector<std::string> lines_with(const std::string& text, const std::string& machine);
 
-/// bf16, and a recipe with either gather, on one and on two GPUs.
+/// Returns records of BF16 and a recipe with both gather formats, on one and two GPUs.
 std::vector<Record> two_gathers(const std::string& recipe);
 
 }  // namespace precbench

@@ -1,4 +1,4 @@
-// Cards to a file and to the terminal. See study_command.h.
+// Writes cards to a file and to the terminal. See study_command.h.
 #include "tools/report/study_command.h"
 
 #include <filesystem>
@@ -14,7 +14,7 @@ void finish_study(const std::string& folder) {
   const std::filesystem::path path(folder);
   const RecordSet set = read_records({(path / "records.jsonl").string()});
   const ReportInput input = make_input(set);
-  // Written beside and renamed: who reads it meanwhile finds one or the other.
+  // Write to a temporary name and rename, so that concurrent readers see a complete file.
   const std::string cards_file = (path / "cards.json").string(), next = cards_file + ".next";
   write_file(next, json_text(cards_to_json(input.cards)));
   std::filesystem::rename(next, cards_file);

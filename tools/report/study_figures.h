@@ -1,4 +1,4 @@
-// Figures of a study's cards, for the sections that draw them.
+// Figures of a study's cards, shared by several sections.
 #pragma once
 
 #include <fmt/format.h>
@@ -18,7 +18,7 @@ namespace precbench {
 
 using StudyCards = std::span<const StudyCard>;
 
-/// Visits the cards of one study after the other, each of one model and machine.
+/// Visits the cards study by study; each study has one model and machine.
 template <class Visit>
 void for_each_study(StudyCards cards, const Visit& visit) {
   const auto key = [](const StudyCard& card) { return std::tie(card.model, card.study, card.machine); };
@@ -31,13 +31,13 @@ void for_each_study(StudyCards cards, const Visit& visit) {
   }
 }
 
-/// Figures of a study's cards, each with a line for every recipe.
+/// Builds figures of a study's cards, with one line per recipe.
 struct StudyFigures {
   const ReportInput& input;
   StudyCards cards;
   std::vector<Figure>& figures;
 
-  /// Adds a figure of the points that `points` gives for a card; none where it gives none.
+  /// Adds a figure of the points that `points` returns for each card; omits empty lines and empty figures.
   template <class Points>
   void add(const std::string& name, const std::string& caption, const std::string& axes,
            const Points& points) const {
@@ -53,7 +53,7 @@ struct StudyFigures {
   }
 };
 
-/// Returns the gnuplot statements that name the axes.
+/// Returns the gnuplot statements that label the axes.
 inline std::string study_axes(const char* x, const char* y) {
   return plot_text("xtext", x) + plot_text("ytext", y);
 }

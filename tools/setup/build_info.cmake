@@ -1,6 +1,6 @@
-# Writes build_info.h, run at every build: commit, dirty flag, compiler and flags, touched only when they change.
-# In: SOURCE_DIR, OUTPUT, FLAGS, COMPILER; COMMIT: what to say where the source is a copy of a commit without, or
-# beside, a git checkout; empty: git is asked.
+# Writes build_info.h at every build: commit, dirty flag, compiler and flags. The file is only modified if
+# these change. Inputs: SOURCE_DIR, OUTPUT, FLAGS, COMPILER, and COMMIT: the commit for a source tree without
+# its own git checkout; empty: ask git.
 set(commit "${COMMIT}")
 set(dirty false)
 if(commit STREQUAL "")

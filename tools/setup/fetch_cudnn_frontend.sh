@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Fetches cudnn-frontend, the header-only C++ interface to cuDNN's fused attention, into
-# build/third_party/cudnn_frontend, where CMake looks for it. Needs Python with pip; no root. The headers come out of
-# NVIDIA's wheel on the package index and are the same for every platform, so one wheel serves all. Without network the
-# script says so in one line and fails; the build then uses precbench's own attention kernels.
+# build/third_party/cudnn_frontend, where CMake looks for it. Needs Python with pip; no root. The headers come
+# from NVIDIA's wheel on the package index and are equal for all platforms. Without network access, fails with
+# one line; the build then uses precbench's own attention kernels.
 #
 #   tools/setup/fetch_cudnn_frontend.sh [build directory]      default: build
 set -euo pipefail

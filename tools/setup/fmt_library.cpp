@@ -1,5 +1,6 @@
-// fmt, compiled once into the program: header-only it would be compiled with every file that formats, 3 s each; as a
-// shared library the program would not run where there is none. What only this file can instantiate is named below.
+// Compiles fmt once into the program. Header-only, it would be compiled with every file that formats, 3 s
+// each; as a shared library, the program would not run on systems without it. Explicit instantiations that
+// only this file can provide follow.
 #include <fmt/format-inl.h>
 
 #include <locale>

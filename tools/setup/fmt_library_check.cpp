@@ -1,4 +1,4 @@
-// CMake links this with fmt_library.cpp to see whether that suits the version of fmt here.
+// Linked by CMake with fmt_library.cpp to check that it suits the installed version of fmt.
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,5 +1,5 @@
-# What is installed, and the .deb that CPack makes of it: the program, which carries its plot scripts and its schema
-# within itself, the sweep files and the baselines to check against.
+# Installation, and CPack's .deb: the program with embedded plot scripts and schema, sweep
+# files, and baselines.
 #
 #   cmake --install build --prefix DIR        or, in the build folder: cpack -G DEB
 include(GNUInstallDirs)
@@ -17,7 +17,7 @@ set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
-# dpkg-shlibdeps reads what the binary links, and finds the packages of this distribution that have it.
+# dpkg-shlibdeps finds the packages of this distribution that provide the linked libraries.
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_SUGGESTS gnuplot-nox)
 include(CPack)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes a virtual environment in build/python with the packages that the scripts of tools/data and tools/trained need, and
-# prints the path of its interpreter. The program itself needs no Python.
+# Creates a virtual environment in build/python with the packages of the scripts in tools/data and
+# tools/trained, and prints the path of its interpreter. The program itself needs no Python.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 packages=(gguf==0.19.0 tokenizers==0.23.3)

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Runs a compiler, and fails where ptxas remarks that a kernel spills registers, keeps arrays in local memory or runs its
-# wgmma products one after another (remarks C75xx), or tells (-v) of a stack frame that a structure needs which every thread
-# copies there: each costs most of such a kernel's speed, and none is an error to it.
+# Runs a compiler, and fails if ptxas reports that a kernel spills registers, keeps arrays in local memory or
+# serializes its wgmma (remarks C75xx), or if -v reports a large stack frame, as from a structure that every
+# thread copies there. Each costs most of such a kernel's speed, but is no error for the compiler.
 #   refuse_slow_code.sh COMPILER ARGUMENTS...
-frame=256 # bytes from which it is refused; less is a register or two put aside, or an index that only the program knows
+frame=256 # limit in bytes; smaller frames hold one or two registers, or an array with a dynamic index
 log=$("$@" 2>&1)
 status=$?
-# What -v tells of every kernel is no remark; remarks begin with a code in brackets.
+# -v output for every kernel is no remark; remarks begin with a code in brackets.
 remarks=$(printf '%s\n' "$log" | grep -v -e '^ptxas info *: [^(]' -e 'bytes stack frame')
 [ -z "$remarks" ] || printf '%s\n' "$remarks" >&2
 [ $status -eq 0 ] || exit $status
@@ -16,7 +16,7 @@ case $remarks in
   exit 1
   ;;
 esac
-# Of a kernel -v has two lines, of which the first names it.
+# -v prints two lines per kernel; the first one names it.
 printf '%s\n' "$log" | awk -v limit=$frame '
   /^ptxas info .*Function properties for / { name = $NF }
   / bytes stack frame/ && $1 >= limit { printf "refused: a stack frame of %d bytes in %s\n", $1, name; refused = 1 }

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""refuse_slow_code.sh with compilers that only print: what it refuses, what it lets pass, and what of their words stays."""
+"""Tests refuse_slow_code.sh with fake compilers that only print: what is refused, what passes, and which
+output remains."""
 import pathlib, subprocess, unittest
 
 SCRIPT = pathlib.Path(__file__).with_name("refuse_slow_code.sh")

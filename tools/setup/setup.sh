@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Brings a fresh Debian 12/13 or Ubuntu 22.04/24.04 to a finished build in build/: installs the packages that are
-# missing, configures, builds. Called by quickstart.sh and test.sh; does nothing that is done already.
+# Builds in build/ on a fresh Debian 12/13 or Ubuntu 22.04/24.04: installs missing packages, configures,
+# builds. Called by quickstart.sh and test.sh; skips steps that are already done.
 #
 #   tools/setup/setup.sh [--program] [cmake options]         e.g. -DPRECBENCH_WERROR=ON
 #
-# --program builds precbench alone, without the tests, which take as long again. A build folder made here compiles most
-# rooms as one file each (PRECBENCH_UNITY), which is the shortest way from nothing.
-# Where nvidia-smi shows a GPU the CUDA device is built too, if a CUDA toolkit (nvcc) is installed. Elsewhere it is
-# left out, because its kernels take minutes to compile; -DPRECBENCH_CUDA=ON builds it all the same.
+# --program builds precbench without the tests, which take as long again. A build folder created here compiles
+# most modules as one file each (PRECBENCH_UNITY), the fastest way to a first build. If nvidia-smi shows a
+# GPU, the CUDA device is built as well, provided that a CUDA toolkit (nvcc) is installed. Otherwise it is
+# left out, because its kernels take minutes to compile; -DPRECBENCH_CUDA=ON builds it anyway.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -16,7 +16,7 @@ cd "$(dirname "$0")/../.."
 target=all
 [ "${1:-}" != --program ] || { target=precbench; shift; }
 
-# Prints the packages that are not installed. A tool that is there need not have come from a package.
+# Prints the packages that are not installed. Existing tools need not come from a package.
 missing_packages() {
   local tool package
   for tool in cmake ninja:ninja-build g++ git; do
@@ -38,7 +38,7 @@ cuda=OFF
 if nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then
   cuda=ON
   if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
-    tools/setup/fetch_cudnn_frontend.sh || true  # attention has its own kernels
+    tools/setup/fetch_cudnn_frontend.sh || true  # there are own attention kernels
   else
     echo "There is a GPU but no CUDA toolkit: building for the CPU only. Install CUDA 12.4 or newer to use the GPU"
   fi

@@ -1,4 +1,4 @@
-// Catch2's assertions for every *_test.cpp, whichever of 2.13 and 3 is installed.
+// Catch2's assertions for every *_test.cpp, with Catch2 2.13 or 3.
 #pragma once
 #if __has_include(<catch2/catch_all.hpp>)
 #include <catch2/catch_all.hpp>

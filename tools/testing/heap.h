@@ -1,14 +1,14 @@
-// What the heap holds, counted by the test program's own operator new.
+// Heap usage, counted by the test program's own operator new.
 #pragma once
 
 #include <cstddef>
 
 namespace precbench {
 
-/// Whether it is counted: not in a build with a sanitizer, whose own allocator takes no other's place.
+/// Returns true if the heap is counted. False in sanitizer builds, whose allocator cannot be replaced.
 bool heap_is_counted();
 
-/// The most bytes that were alive at one time since the last reset, above those alive then.
+/// Returns the maximum number of bytes allocated since the last reset, above those allocated then.
 std::size_t heap_peak();
 void reset_heap_peak();
 

@@ -1,4 +1,4 @@
-// Counts what is alive on the heap. See heap.h.
+// Counts allocated heap memory. See heap.h.
 #include <malloc.h>
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// Hidden tests run only for those who name them, so that one process can run all others.
+// Tests that hidden tests only run if named, so that one process can run all others.
 #include <string>
 
 #include "tools/testing/catch.h"

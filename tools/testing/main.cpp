@@ -1,4 +1,4 @@
-// The one test binary's entry point; works with Catch2 2.13 and 3.
+// Entry point of the test program; works with Catch2 2.13 and 3.
 #if __has_include(<catch2/catch_all.hpp>)
 #include <catch2/catch_session.hpp>
 #else
@@ -11,13 +11,13 @@
 
 namespace {
 
-/// Adds ~[.] to each alternative of a filter that only leaves tests out. Catch2 2.13 would add the hidden tests to it:
-/// children of other tests, and some that take tens of gigabytes, which are for those who ask for them.
+/// Adds ~[.] to each alternative of a filter that only excludes tests. Otherwise Catch2 2.13 would include
+/// hidden tests: children of other tests, and some that need tens of gigabytes.
 std::string without_hidden_tests(const std::string& filter) {
   static const std::regex kOnlyExclusions(R"(\s*(~(\[[^\]]*\]|"[^"]*")\s*)*(~[^\[\]",]+)?\s*)");
   std::string result, alternative;
   const auto end = [&] {
-    // In front: behind a name it would belong to that.
+    // Prepend it: appended to a name it would become part of the name.
     if (alternative.find('~') != std::string::npos && std::regex_match(alternative, kOnlyExclusions))
       result += "~[.]";
     result += alternative;

@@ -1,4 +1,4 @@
-// Processes in tests: commands and what they answer; forks in the background, watched and waited for.
+// Processes in tests: commands and their output, and forks in the background.
 #pragma once
 
 #include <fcntl.h>
@@ -20,7 +20,7 @@
 
 namespace precbench {
 
-/// The exit status, or minus the signal that ended the process. `status`: what waitpid and pclose give.
+/// Returns the exit status, or minus the signal that ended the process. `status`: from waitpid or pclose.
 inline int exit_status_in(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status); }
 
 struct Answer {
@@ -28,7 +28,7 @@ struct Answer {
   std::string text;  ///< standard output and error together
 };
 
-/// Runs a command of the shell with nothing on its standard input, to its end.
+/// Runs a shell command to its end, with empty standard input.
 inline Answer output_of(const std::string& command) {
   FILE* pipe = popen((command + " 2>&1 </dev/null").c_str(), "r");
   if (!pipe) throw std::runtime_error("cannot start " + command);
@@ -39,7 +39,7 @@ inline Answer output_of(const std::string& command) {
   return answer;
 }
 
-/// The one line, without its newline, with which a program that is given bad input must end, at status 2.
+/// Returns the single line, without newline, that a program must print for bad input; checks for status 2.
 inline std::string refusal_in(const Answer& answer) {
   INFO(answer.text);
   CHECK(answer.status == 2);
@@ -47,7 +47,7 @@ inline std::string refusal_in(const Answer& answer) {
   return answer.text.substr(0, answer.text.find('\n'));
 }
 
-/// Runs `action` in a forked process, whose exit status is what it returns.
+/// Runs `action` in a forked process, which exits with the returned value.
 template <class Action>
 pid_t in_background(Action action) {
   const pid_t pid = fork();
@@ -65,7 +65,7 @@ pid_t in_background(Action action) {
   return pid;
 }
 
-/// From here on, this process's standard error goes to a file.
+/// Redirects this process's standard error to a file.
 inline void errors_to(const std::string& path) {
   dup2(open(path.c_str(), O_WRONLY | O_CREAT, 0644), STDERR_FILENO);
 }
@@ -82,8 +82,8 @@ inline bool alive(pid_t pid) {
   return stat >> id >> name >> state && state != "Z" && state != "X";
 }
 
-/// Longest wait for an event. Tests wait for events, never for a time in which these should have happened, so this decides
-/// nothing but when a test that hangs fails.
+/// Maximum wait for an event. Tests wait for events rather than for a fixed time, so this only determines
+/// when a hanging test fails.
 constexpr std::chrono::seconds kHangGuard = std::chrono::minutes(30);
 
 class Stopwatch {
@@ -96,7 +96,7 @@ class Stopwatch {
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
-/// Waits for the condition. False after kHangGuard.
+/// Waits for the condition. Returns false after kHangGuard.
 inline bool eventually(const std::function<bool()>& condition) {
   const Stopwatch watch;
   while (!condition()) {
@@ -114,8 +114,8 @@ inline bool handles(pid_t pid, int signal) {
   return false;
 }
 
-/// For tests of time limits: calls attempt(limit), twice as many seconds each time, until it returns true. It returns false
-/// where the machine was too slow for the limit to end only what the test wants to be ended.
+/// For tests of time limits: calls attempt(limit) with doubled limits in seconds until it returns true. It
+/// must return false if the machine was too slow for the limit to end only what the test expects.
 inline void with_time_limit(double first_s, const std::function<bool(double)>& attempt) {
   for (double limit = first_s; limit < static_cast<double>(kHangGuard.count()); limit *= 2)
     if (attempt(limit)) return;

@@ -1,5 +1,4 @@
-// Files in tests: a directory of its own for a test that needs one, removed with everything in it at the end
-// of the scope, and what a file holds.
+// Temporary directories for tests, removed with their content at the end of the scope, and reading of files.
 #pragma once
 
 #include <stdlib.h>
@@ -41,7 +40,7 @@ class TempDirectory {
   std::filesystem::path path_;
 };
 
-/// The whole file; empty if there is none.
+/// Returns the whole file; empty if it is missing.
 inline std::string file_text(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};

@@ -1,4 +1,4 @@
-// What tests ask of texts: whether one contains another, and what a refusal says.
+// Text checks for tests.
 #pragma once
 
 #include <string>
@@ -12,7 +12,8 @@ inline bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-/// The message of the InvalidInput that action() throws, which must be one line; empty if it throws none.
+/// Returns the message of the InvalidInput that action() throws, which must be one line; empty
+/// if it throws none.
 template <class Action>
 std::string refusal_of(Action&& action) {
   try {

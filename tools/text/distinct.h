@@ -1,4 +1,4 @@
-// Texts in the order met, each once.
+// Collects distinct texts in order of appearance.
 #pragma once
 
 #include <fmt/format.h>
@@ -14,7 +14,7 @@ class Distinct {
  public:
   std::vector<std::string> texts;
 
-  /// An empty text is no text.
+  /// Adds a text unless it is empty or already present.
   void add(const std::string& text) {
     if (text.empty() || knows(text)) return;
     texts.push_back(text);
@@ -24,7 +24,7 @@ class Distinct {
   std::string joined() const { return fmt::format("{}", fmt::join(texts, ", ")); }
 
  private:
-  /// So few are found fastest by looking at all.
+  /// Up to this many texts, a linear search is fastest.
   static constexpr std::size_t kFew = 16;
 
   bool knows(const std::string& text) const {
@@ -32,7 +32,7 @@ class Distinct {
                                : known_.contains(text);
   }
 
-  std::unordered_set<std::string> known_;  ///< all of them, from kFew on
+  std::unordered_set<std::string> known_;  ///< all texts; used from kFew texts on
 };
 
 }  // namespace precbench

@@ -1,4 +1,4 @@
-// What a report consists of, before it becomes text: sections of lines, figures and tables.
+// Structure of a report before rendering: sections of lines, figures and tables.
 #pragma once
 
 #include <optional>
@@ -10,33 +10,33 @@
 namespace precbench {
 
 struct Figure {
-  std::string name;     ///< of its files, without ending: letters, digits, '-', '.'
+  std::string name;     ///< base name of its files: letters, digits, '-', '.'
   std::string script;   ///< plots/<script>.gp
-  std::string heading;  ///< the setting and the machine; in files a part of the picture
-  std::string caption;  ///< what is shown, in sentences
-  std::string data;     ///< gnuplot statements that the script loads
-  std::string svg{};    ///< drawn for a page; empty until then
+  std::string heading;  ///< setting and machine; part of the picture in files
+  std::string caption;  ///< description of the content, in sentences
+  std::string data;     ///< gnuplot statements loaded by the script
+  std::string svg{};    ///< drawing for an HTML page; empty until drawn
   std::string link{};   ///< path of the picture; empty if there is none
 };
 
 struct Section {
   std::string title;
-  std::vector<std::string> lines;  ///< one thought each; wrapped where the format wraps
+  std::vector<std::string> lines;  ///< one statement each; wrapped if the format wraps
   std::optional<Table> table;
   std::vector<std::string> notes;  ///< below the table
   std::vector<Figure> figures{};   ///< above the table
-  bool folded = false;             ///< a long table that a page shows on request
+  bool folded = false;             ///< long table that an HTML page shows on request
 };
 
 struct Document {
   std::string title;
   std::vector<Section> sections;
-  std::string notice{};  ///< what the reader must know about the report itself, one line
+  std::string notice{};  ///< one-line remark about the report itself
 };
 
 std::string render_term(const Document& document);
 std::string render_markdown(const Document& document);
-/// One file that needs no other: style, script and drawn figures are inside.
+/// Returns a single file that contains style, script and drawn figures.
 std::string render_html(const Document& document);
 
 }  // namespace precbench

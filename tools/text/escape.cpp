@@ -1,4 +1,4 @@
-// Text inside other text. See escape.h.
+// Escapes text. See escape.h.
 #include "tools/text/escape.h"
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@ bool is_one_of(char c, std::string_view some) { return some.find(c) != std::stri
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/// `text` with every character that `escape` has something for in its place.
+/// Returns `text` with each character replaced by escape(c), unless that is empty.
 template <class Escape>
 std::string replaced(const std::string& text, Escape&& escape) {
   std::string result;
@@ -69,7 +69,7 @@ std::string markdown_cell(const std::string& text) {
 std::string markdown_text(const std::string& text) {
   std::string escaped = markdown_cell(text);
   escaped.erase(0, escaped.find_first_not_of(' '));
-  // A mark makes a list only where a space or nothing follows.
+  // A marker starts a list only if a space or nothing follows.
   const auto ends = [&](std::size_t i) { return i >= escaped.size() || escaped[i] == ' '; };
   const auto digits =
       static_cast<std::size_t>(std::find_if_not(escaped.begin(), escaped.end(), is_digit) - escaped.begin());

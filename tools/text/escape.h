@@ -1,28 +1,28 @@
-// Text from anywhere inside other text: one function for each language that a report or a check writes. Each shows what
-// is printable (results/printable.h) and nothing that the language would act on.
+// Escapes untrusted text, with one function for each output language. Each removes unprintable characters
+// (results/printable.h) and everything that has a meaning in the language.
 #pragma once
 
 #include <string>
 
 namespace precbench {
 
-/// Markdown with nothing in it but text: no HTML, entity, emphasis (which "_" within a word is not), code, formula, end
-/// of a table's cell, or link but those that GitHub makes of a bare address, which lead where they say.
+/// Escapes text for Markdown: no HTML, entities, emphasis ("_" within a word is none), code, formulas, table
+/// cell ends, or links, except bare addresses, which GitHub links to themselves.
 std::string markdown_cell(const std::string& text);
-/// The same where a line begins, on which there is no heading, quotation, list or rule either.
+/// Escapes text at the start of a line: additionally no headings, quotations, lists or rules.
 std::string markdown_text(const std::string& text);
 
-/// The path of a file as the target of a Markdown link.
+/// Escapes a file path as the target of a Markdown link.
 std::string markdown_link(const std::string& path);
 
-/// Text that XML 1.0 and HTML take for nothing but text, in attributes as well.
+/// Escapes text for XML 1.0 and HTML, including attributes.
 std::string xml_text(const std::string& text);
 
-/// A cell of RFC 4180. A text that a spreadsheet would take for a formula gets an apostrophe in front, which is then
-/// part of the text; numbers stay as they are.
+/// Escapes an RFC 4180 cell. Text that a spreadsheet would treat as a formula gets a leading apostrophe,
+/// which becomes part of the text; numbers are unchanged.
 std::string csv_cell(const std::string& text);
 
-/// A property of a GitHub workflow command, and its message of several lines.
+/// Escape a property of a GitHub workflow command, and its message of several lines.
 std::string annotation_property(const std::string& text);
 std::string annotation_message(const std::string& lines);
 

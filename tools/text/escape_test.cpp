@@ -1,4 +1,4 @@
-// Hostile texts inside the languages that a report and a check write.
+// Tests that malicious text is harmless in every output language of report and check.
 #include "tools/text/escape.h"
 
 #include "tools/testing/catch.h"
@@ -9,7 +9,7 @@ using namespace precbench;
 
 namespace {
 
-/// Whether all characters are ones of XML 1.0, and none is markup. The text must be UTF-8.
+/// Returns true if all characters are valid in XML 1.0 and none is markup. The text must be UTF-8.
 bool is_xml_text(const std::string& text) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);
@@ -22,10 +22,10 @@ bool is_xml_text(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("Markdown takes a hostile text for text", "[escape]") {
+TEST_CASE("markdown_cell: escapes markup in malicious text", "[escape]") {
   CHECK(markdown_cell("<img src=x>") == "&lt;img src=x>");
   CHECK(markdown_cell("a|b") == "a\\|b");
-  CHECK(markdown_cell("a\\|b") == "a\\\\\\|b");  // a lone backslash would free the bar again
+  CHECK(markdown_cell("a\\|b") == "a\\\\\\|b");  // a single backslash would unescape the bar
   CHECK(markdown_cell("\\") == "\\\\");
   CHECK(markdown_cell("`x` *y* _z_ ~~w~~ $v$") == "\\`x\\` \\*y\\* \\_z\\_ \\~\\~w\\~\\~ \\$v\\$");
   CHECK(markdown_cell("![i](u)") == "!\\[i\\](u)");
@@ -35,7 +35,7 @@ TEST_CASE("Markdown takes a hostile text for text", "[escape]") {
     CHECK(markdown_cell(plain) == plain);
 }
 
-TEST_CASE("a line of Markdown begins no block", "[escape]") {
+TEST_CASE("markdown_text: a line never starts a block", "[escape]") {
   CHECK(markdown_text("# heading") == "\\# heading");
   CHECK(markdown_text("> quotation") == "\\> quotation");
   CHECK(markdown_text("- list") == "\\- list");
@@ -48,7 +48,7 @@ TEST_CASE("a line of Markdown begins no block", "[escape]") {
     CHECK(markdown_text(plain) == plain);
 }
 
-TEST_CASE("a bar behind a backslash ends no cell of a Markdown table", "[escape][table]") {
+TEST_CASE("render_markdown: a bar after a backslash ends no table cell", "[escape][table]") {
   const Table table{{{"note", true}, {"n"}}, {{"a\\|b", "<i>"}}, {}};
   CHECK(render_markdown(table) ==
         "| note   |      n |\n"
@@ -56,7 +56,7 @@ TEST_CASE("a bar behind a backslash ends no cell of a Markdown table", "[escape]
         "| a\\\\\\|b | &lt;i> |\n");
 }
 
-TEST_CASE("XML is valid whatever the text", "[escape]") {
+TEST_CASE("xml_text: the result is valid for any text", "[escape]") {
   CHECK(xml_text("a<b>&\"c\"") == "a&lt;b&gt;&amp;&quot;c&quot;");
   for (const std::string text :
        {"\xEF\xBF\xBE", "\xEF\xBF\xBF", "\x01\x1f", "\xff\xfe", "\xed\xa0\x80", "]]>", "<!--", "&#0;"})
@@ -64,7 +64,7 @@ TEST_CASE("XML is valid whatever the text", "[escape]") {
   CHECK(xml_text("\uFFFE") == "\uFFFD");
 }
 
-TEST_CASE("a cell of CSV is one cell and no formula", "[escape]") {
+TEST_CASE("csv_cell: the result is one cell and never a formula", "[escape]") {
   CHECK(csv_cell("a,\"b\"\nc") == "\"a,\"\"b\"\" c\"");
   CHECK(csv_cell("=HYPERLINK(1)") == "'=HYPERLINK(1)");
   CHECK(csv_cell("@SUM(1)") == "'@SUM(1)");
@@ -74,13 +74,13 @@ TEST_CASE("a cell of CSV is one cell and no formula", "[escape]") {
   for (const char* number : {"-0.5", "+3", "-1e-07"}) CHECK(csv_cell(number) == number);
 }
 
-TEST_CASE("an annotation is one command", "[escape]") {
+TEST_CASE("annotation_message: the result is a single command", "[escape]") {
   CHECK(annotation_property("WORSE: a,b 5%\n::error::x") == "WORSE%3A a%2Cb 5%25 %3A %3Aerror%3A%3Ax");
   CHECK(annotation_message("5% more\r::error::x\nagain: run \x1b[2J") ==
         "5%25 more : :error::x%0Aagain: run  [2J");
 }
 
-TEST_CASE("a link holds any path", "[escape]") {
+TEST_CASE("markdown_link: any path is escaped", "[escape]") {
   CHECK(markdown_link("my plots (1)/a%b#c|d.svg") == "my%20plots%20%281%29/a%25b%23c%7Cd.svg");
   CHECK(markdown_link("\xff.svg") == "%FF.svg");
 }

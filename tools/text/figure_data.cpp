@@ -1,4 +1,4 @@
-// Data of figures as gnuplot statements.
+// Builds gnuplot statements. See figure_data.h.
 #include "tools/text/figure_data.h"
 
 #include <fmt/format.h>
@@ -14,7 +14,7 @@
 namespace precbench {
 namespace {
 
-// Letters that fit the width of plots/style.gp.
+// Numbers of characters that fit the width of plots/style.gp.
 constexpr std::size_t kHeadingLetters = 54;
 constexpr std::size_t kLegendLetters = 48;
 constexpr std::size_t kBarLetters = 56;
@@ -29,7 +29,7 @@ std::string numbers(const std::vector<double>& values) {
   return line + '\n';
 }
 
-/// A line for every point whose values are finite.
+/// Returns a line for every point whose values are finite.
 std::string lines_of(const std::vector<Point>& points) {
   std::string lines;
   for (const Point& point : points) {
@@ -40,7 +40,7 @@ std::string lines_of(const std::vector<Point>& points) {
   return lines;
 }
 
-/// The legend's titles decide about its columns.
+/// Returns the legend's size, which determines its columns.
 std::string legend_size(const std::vector<std::string>& titles) {
   std::size_t longest = 1;
   for (const std::string& title : titles) longest = std::max(longest, title.size());
@@ -117,8 +117,8 @@ std::string Axis::plot() const { return plot_number("bottom", bottom) + plot_num
 std::string Axis::remark() const { return bottom > 0 ? " The vertical axis does not start at 0." : ""; }
 
 Axis axis_of(const std::vector<Series>& series) {
-  constexpr double kRoom = 0.12;      // of what the values span, above and below them
-  constexpr double kLeastSpan = 0.1;  // of the highest: less would make much of noise
+  constexpr double kRoom = 0.12;      // margins above and below, relative to the range
+  constexpr double kLeastSpan = 0.1;  // relative to the highest value; less would magnify noise
   double low = std::numeric_limits<double>::infinity(), high = 0;
   for (const Series& one : series)
     for (const Point& point : one.points)
@@ -134,7 +134,7 @@ Axis axis_of(const std::vector<Series>& series) {
 
 std::string plot_bars(const std::vector<std::string>& labels, const std::vector<std::string>& parts,
                       const std::vector<std::vector<double>>& values) {
-  constexpr double kVisible = 0.005;  // of the longest bar
+  constexpr double kVisible = 0.005;  // relative to the longest bar
   double longest = 0;
   for (const auto& bar : values) longest = std::max(longest, std::accumulate(bar.begin(), bar.end(), 0.0));
   std::string blocks, colours;

@@ -1,4 +1,4 @@
-// What a plot script loads: assignments and data blocks in gnuplot's language.
+// Data of plot scripts: assignments and data blocks in gnuplot's language.
 #pragma once
 
 #include <string>
@@ -11,51 +11,51 @@ struct Point {
   std::vector<double> y;
 };
 
-/// One line of a figure.
+/// One curve of a figure.
 struct Series {
   std::string title;
-  int style = 1;  ///< line type of plots/style.gp
+  int style = 1;  ///< line type in plots/style.gp
   std::vector<Point> points;
 };
 
-/// Only characters that gnuplot cannot take for anything but text: names come from foreign files.
+/// Replaces all characters that could be gnuplot syntax, since names come from untrusted files.
 std::string plot_safe(const std::string& text);
 
-/// name = 'value'
+/// Returns the statement: name = 'value'
 std::string plot_text(const std::string& name, const std::string& value);
 std::string plot_number(const std::string& name, double value);
 
-/// The array `heading` of plots/style.gp: lines that fit the figure.
+/// Returns the array `heading` of plots/style.gp: lines that fit the figure's width.
 std::string plot_heading(const std::string& text);
 
-/// A data block $series with one index per series that has a point, their titles in front, and the variables
-/// `styles`, `entries` and `longest` (of the legend). Points with a value that is not finite are left out.
+/// Returns a data block $series with one index per non-empty series, preceded by its title, and the variables
+/// `styles`, and `entries` and `longest` of the legend. Omits points with a non-finite value.
 std::string plot_series(const std::vector<Series>& series);
 
-/// A data block of rows of numbers; rows with a value that is not finite are left out.
+/// Returns a data block of rows of numbers. Omits rows with a non-finite value.
 std::string plot_block(const std::string& name, const std::vector<std::vector<double>>& rows);
 
-/// Curves without titles or a legend: a data block `name` with one index for each that has a point. Points with a value that is
-/// not finite are left out.
+/// Returns a data block `name` of curves without titles or legend, one index per non-empty curve. Omits points with a non-finite
+/// value.
 std::string plot_curves(const std::string& name, const std::vector<std::vector<Point>>& curves);
 
-/// A vertical axis on which one can tell the series apart.
+/// Range of a vertical axis on which the series are distinguishable.
 struct Axis {
-  double bottom = 0;  ///< 0 unless all values are more than half of the highest
+  double bottom = 0;  ///< 0 unless all values exceed half the highest
   double top = 1;
 
-  /// The variables `bottom` and `top`.
+  /// Returns the variables `bottom` and `top`.
   std::string plot() const;
-  /// What a caption must say of it: nothing, or that it does not start at 0.
+  /// Returns a remark for the caption if the axis does not start at 0, else nothing.
   std::string remark() const;
 };
 
-/// For the first values of the points.
+/// Returns an axis for the first values of the points.
 Axis axis_of(const std::vector<Series>& series);
 
-/// Stacked horizontal bars: `values[bar][part]`, finite. Makes $bars (one index per part that one can see in
-/// some bar: half a percent of the longest), $labels, and the variables `segments` (which parts those are,
-/// from 1), `rows`, and `entries` and `longest` (of the legend).
+/// Returns stacked horizontal bars; `values[bar][part]` must be finite. Consists of $bars (one index per part
+/// that exceeds 0.5% of the longest bar in some bar), $labels, and the variables `segments` (indices of those
+/// parts, from 1), `rows`, and `entries` and `longest` of the legend.
 std::string plot_bars(const std::vector<std::string>& labels, const std::vector<std::string>& parts,
                       const std::vector<std::vector<double>>& values);
 

@@ -1,4 +1,4 @@
-// Runs gnuplot on the scripts that travel inside the binary.
+// Runs gnuplot on scripts embedded in the binary. See gnuplot.h.
 #include "tools/text/gnuplot.h"
 
 #include <fcntl.h>
@@ -28,18 +28,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A figure takes less than a second; what takes longer than this hangs.
+/// A figure takes less than a second; gnuplot is assumed to hang after this time.
 constexpr unsigned kTimeLimitSeconds = 60;
 
-/// Each takes gnuplot a moment; nobody looks at more.
+/// Limit on the number of figures, since each takes gnuplot some time.
 constexpr std::size_t kMostFigures = 200;
 
-/// There is no place to draw in, which is no reason to go without the report.
+/// No temporary folder could be used. The report is still written, without figures.
 struct NoWorkFolder : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// A folder for temporary files. Everything throws NoWorkFolder where it cannot be written.
+/// Temporary folder. All functions throw NoWorkFolder if it cannot be written.
 class WorkFolder {
  public:
   WorkFolder() {
@@ -83,7 +83,7 @@ bool is_installed() {
   return false;
 }
 
-/// Runs gnuplot in `folder`, its messages to gnuplot.log there. True if it succeeded.
+/// Runs gnuplot in `folder`, with its messages in gnuplot.log there. Returns true if it succeeded.
 bool run_gnuplot(const fs::path& folder, const std::string& settings, const std::string& script) {
   const std::string where = folder.string(), log = (folder / "gnuplot.log").string();
   const pid_t child = ::fork();
@@ -94,8 +94,8 @@ bool run_gnuplot(const fs::path& folder, const std::string& settings, const std:
     ::dup2(in, 0);
     ::dup2(out, 1);
     ::dup2(out, 2);
-    ::alarm(kTimeLimitSeconds);  // outlives exec
-    // Nobody's own settings: the same records give the same picture everywhere.
+    ::alarm(kTimeLimitSeconds);  // survives exec
+    // -d ignores user settings, so that equal records give equal pictures everywhere.
     ::execlp("gnuplot", "gnuplot", "-d", "-e", settings.c_str(), script.c_str(), static_cast<char*>(nullptr));
     ::_exit(127);
   }
@@ -103,7 +103,7 @@ bool run_gnuplot(const fs::path& folder, const std::string& settings, const std:
   return child > 0 && ::waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-/// What stands last in gnuplot's log: the lines before it are the statement and a mark of the place.
+/// Returns the last message in gnuplot's log; the lines before it quote the statement and mark the position.
 std::string last_complaint(const fs::path& folder) {
   std::istringstream lines(read_text(folder / "gnuplot.log"));
   std::string last;
@@ -117,7 +117,7 @@ void replace_all(std::string& text, const std::string& from, const std::string& 
     text.replace(at, from.size(), to);
 }
 
-/// Returns true if the picture file is complete. On a full disk gnuplot reports success all the same.
+/// Returns true if the picture file is complete. On a full disk gnuplot reports success as well.
 bool is_whole(const fs::path& picture) {
   constexpr std::size_t kEnd = 16;
   const std::string text = read_text(picture);
@@ -125,7 +125,7 @@ bool is_whole(const fs::path& picture) {
   return end.find(picture.extension() == ".png" ? "IEND" : "</svg>") != std::string::npos;
 }
 
-/// Draws them; says what a reader must know of it, or nothing.
+/// Draws the figures. Returns a notice for the reader, or an empty text.
 std::string draw(const std::vector<Figure*>& figures, const std::string& folder, const std::string& output) {
   const WorkFolder work;
   for (const auto& [name, text] : kPlotScripts) work.write("plots/" + std::string(name) + ".gp", text);

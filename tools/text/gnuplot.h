@@ -1,4 +1,4 @@
-// Draws the figures of a document with gnuplot, which is another program and need not be there.
+// Draws the figures of a document with gnuplot, an optional external program.
 #pragma once
 
 #include <string>
@@ -7,15 +7,17 @@
 
 namespace precbench {
 
-/// Draws every figure as SVG for a page (Figure::svg; text and axes in the colour of the page's text). If
-/// `folder` is not empty it also leaves there, for each, NAME.svg, NAME.png and NAME.dat, and names the SVG
-/// in Figure::link, relative to the folder of `output`. Without gnuplot or a folder for temporary files, or where
-/// gnuplot fails or leaves half a picture, a figure stays as it is and Document::notice says so. Returns whether all were
-/// drawn, of more than 200 the first 200. Throws InvalidInput if `folder` cannot be written.
+/// Draws every figure as SVG for a page (Figure::svg), with text and axes in the page's text color. If
+/// `folder` is not empty, also writes NAME.svg, NAME.png and NAME.dat there, and sets Figure::link to the
+/// SVG, relative to the folder of `output`.
+///
+/// Returns true if all figures were drawn, or the first 200 if there are more. If gnuplot or a temporary
+/// folder is missing, or if gnuplot fails or writes an incomplete picture, the figure stays undrawn and
+/// Document::notice reports it. Throws InvalidInput if `folder` cannot be written.
 bool draw_figures(Document& document, const std::string& folder, const std::string& output);
 
-/// gnuplot's SVG as a part of a page: without prolog, black as the page's text colour, and with ids that no
-/// other figure on the page has.
+/// Converts gnuplot's SVG into a part of a page: without prolog, with black replaced by the page's text
+/// color, and with ids that are unique on the page.
 std::string svg_for_page(const std::string& svg, const std::string& id, const std::string& caption);
 
 }  // namespace precbench

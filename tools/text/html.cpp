@@ -1,4 +1,4 @@
-// Documents as one HTML file.
+// Renders documents as a single HTML file.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace precbench {
 namespace {
 
-/// Tables with more rows than this are folded where the section allows it.
+/// Tables with more rows are folded if the section allows it.
 constexpr std::size_t kRowsAlwaysShown = 12;
 
 std::string paragraphs(const std::vector<std::string>& lines) {
@@ -31,7 +31,7 @@ const char* cell_class(const TableColumn& column) {
   return column.wrap ? " class=\"l wrap\"" : column.left ? " class=\"l\"" : "";
 }
 
-/// The first row of each group, and behind the last the end.
+/// Returns the first row of each group, followed by the number of rows.
 std::vector<std::size_t> group_bounds(const Table& table) {
   std::vector<std::size_t> bounds = {0};
   bounds.insert(bounds.end(), table.group_starts.begin(), table.group_starts.end());
@@ -39,8 +39,8 @@ std::vector<std::size_t> group_bounds(const Table& table) {
   return bounds;
 }
 
-/// Columns of texts that say the same of all rows of a group. On a page that is said once, above the group, so
-/// that the numbers begin near the left edge. None in tables whose groups are mostly single rows.
+/// Returns the text columns that are constant within each group. A page shows their values once above the
+/// group, so that the numbers start near the left edge. Returns none if most groups have a single row.
 std::vector<bool> said_once(const Table& table) {
   std::vector<bool> said(table.columns.size(), false);
   const std::vector<std::size_t> bounds = group_bounds(table);
@@ -54,7 +54,7 @@ std::vector<bool> said_once(const Table& table) {
   return said;
 }
 
-/// "model llama3.1-8b, seq 2048 tokens" of a title "seq (tokens)".
+/// Returns "model llama3.1-8b, seq 2048 tokens" from titles like "seq (tokens)".
 std::string group_title(const Table& table, const std::vector<bool>& said, std::size_t row) {
   std::string text;
   for (std::size_t c = 0; c < said.size(); ++c) {
@@ -71,7 +71,7 @@ std::string group_title(const Table& table, const std::vector<bool>& said, std::
   return text;
 }
 
-/// A body of rows for each group: the page's script sorts within groups.
+/// Returns a table with one body of rows per group, because the page's script sorts within groups.
 std::string table_html(const Table& table) {
   const std::vector<bool> said = said_once(table);
   const auto shown = static_cast<std::size_t>(std::count(said.begin(), said.end(), false));

@@ -1,4 +1,4 @@
-// Tables as text.
+// Renders tables as text. See table.h.
 #include "tools/text/table.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace {
 
 bool starts_character(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; }
 
-/// Characters of UTF-8, one column each.
+/// Returns the number of UTF-8 characters, assuming one column each.
 std::size_t width_of(const std::string& text) {
   return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), starts_character));
 }
@@ -20,7 +20,7 @@ std::string padded(const std::string& text, std::size_t width, bool left) {
   return left ? text + space : space + text;
 }
 
-/// Of the columns, with titles and cells as they are shown.
+/// Returns the widths of the columns, with titles and cells transformed by `shown`.
 std::vector<std::size_t> widths(const Table& table, std::string (*shown)(const std::string&)) {
   std::vector<std::size_t> result;
   for (std::size_t c = 0; c < table.columns.size(); ++c) {

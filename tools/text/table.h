@@ -1,4 +1,4 @@
-// Small tables as text: aligned columns for a terminal, Markdown, and CSV (RFC 4180).
+// Small tables as text: aligned columns for terminals, Markdown, and CSV (RFC 4180).
 #pragma once
 
 #include <string>
@@ -10,35 +10,35 @@ namespace precbench {
 
 struct TableColumn {
   std::string title;
-  bool left = false;  ///< texts to the left, numbers to the right
-  bool wrap = false;  ///< long texts, which a page breaks into lines
+  bool left = false;  ///< left-aligned text; numbers are right-aligned
+  bool wrap = false;  ///< long text, which a page breaks into lines
 };
 
 struct Table {
   std::vector<TableColumn> columns;
   std::vector<std::vector<std::string>> rows;  ///< as many cells as columns
-  std::vector<std::size_t> group_starts;       ///< rows before which a terminal shows a blank line; never 0
+  std::vector<std::size_t> group_starts;       ///< rows preceded by a blank line on a terminal; never 0
 };
 
-/// Every function ends its last line with a newline and shows of titles and cells what is printable
-/// (results/printable.h), so that no text of a foreign file can drive the reader's terminal.
+/// Return the table as text that ends with a newline. Titles and cells are made printable
+/// (results/printable.h), so that text from untrusted files cannot control the terminal.
 std::string render_term(const Table& table);
 std::string render_markdown(const Table& table);
-/// A line of CSV.
+/// Returns a line of CSV.
 std::string csv_line(const std::vector<std::string>& cells);
 
-/// Takes out the columns that say the same in all rows (of two at least) or nothing in any, but for those of
-/// a title in `kept`. Returns what they said: "batch (sequences) 1, master fp32".
+/// Removes columns that are equal in all rows (of at least two) or empty in all, unless their title is in
+/// `kept`. Returns the removed values: "batch (sequences) 1, master fp32".
 std::string take_constants(Table& table, const std::vector<std::string>& kept);
 
-/// Whether a column of that title has a cell that is neither empty nor "-".
+/// Returns true if the column of that title has a cell that is neither empty nor "-".
 bool says_something(const Table& table, const std::string& title);
 
-/// At most `width` characters, "..." in place of the rest.
+/// Shortens a text to `width` characters, ending with "..." if it was longer.
 std::string shorten(const std::string& text, std::size_t width);
 
-/// `text` in lines of at most `width` characters where its spaces allow it, each after the first behind
-/// `indent`.
+/// Breaks `text` at spaces into lines of at most `width` characters. Lines after the first
+/// start with `indent`.
 std::string wrap(const std::string& text, std::size_t width, const std::string& indent);
 
 }  // namespace precbench

@@ -1,4 +1,4 @@
-// Tables as text, to the character.
+// Tests tables as text, character by character.
 #include "tools/text/table.h"
 
 #include "tools/testing/catch.h"
@@ -24,7 +24,7 @@ std::string csv_of(const Table& table) {
 
 }  // namespace
 
-TEST_CASE("a terminal table aligns and separates groups", "[table]") {
+TEST_CASE("render_term: aligns columns and separates groups", "[table]") {
   CHECK(render_term(kTable) ==
         "recipe    tokens/s\n"
         "--------  --------\n"
@@ -34,7 +34,7 @@ TEST_CASE("a terminal table aligns and separates groups", "[table]") {
         "größer           5\n");
 }
 
-TEST_CASE("a Markdown table escapes its bars", "[table]") {
+TEST_CASE("render_markdown: escapes bars", "[table]") {
   CHECK(render_markdown(kTable) ==
         "| recipe    | tokens/s |\n"
         "| :-------- | -------: |\n"
@@ -43,11 +43,11 @@ TEST_CASE("a Markdown table escapes its bars", "[table]") {
         "| größer    |        5 |\n");
 }
 
-TEST_CASE("CSV quotes what needs it", "[table]") {
+TEST_CASE("csv_line: quotes cells if needed", "[table]") {
   CHECK(csv_of(kTable) == "recipe,tokens/s\nbf16,\"1,234\"\n\"a|b, \"\"c\"\"\",-\ngrößer,5\n");
 }
 
-TEST_CASE("no text of a file drives the terminal or breaks a line", "[table]") {
+TEST_CASE("render table: text of a file cannot control the terminal or break a line", "[table]") {
   const Table evil{{{"note", true}}, {{"\x1b[2Jline\nbreak\r\x7f"}}, {}};
   for (const std::string& text : {render_term(evil), render_markdown(evil), csv_of(evil)}) {
     CHECK(text.find('\x1b') == std::string::npos);
@@ -56,7 +56,7 @@ TEST_CASE("no text of a file drives the terminal or breaks a line", "[table]") {
   }
 }
 
-TEST_CASE("shorten and wrap count characters, not bytes", "[table]") {
+TEST_CASE("shorten and wrap: count characters rather than bytes", "[table]") {
   CHECK(shorten("größer", 6) == "größer");
   CHECK(shorten("größeres", 6) == "grö...");
   CHECK(wrap("aa bb cc dd", 5, "  ") == "aa bb\n  cc\n  dd");
@@ -65,7 +65,7 @@ TEST_CASE("shorten and wrap count characters, not bytes", "[table]") {
   CHECK(wrap("", 5, "  ").empty());
 }
 
-TEST_CASE("a document keeps foreign text from being Markdown or HTML", "[table]") {
+TEST_CASE("render_markdown: untrusted text is neither Markdown nor HTML", "[table]") {
   const Document document{"title", {{"Section", {"<b> a_b *c* `d`"}, kTable, {"a note"}}}};
   const std::string text = render_markdown(document);
   CHECK(text.find("- &lt;b> a_b \\*c\\* \\`d\\`\n\n| recipe") != std::string::npos);
@@ -73,18 +73,18 @@ TEST_CASE("a document keeps foreign text from being Markdown or HTML", "[table]"
   CHECK(render_term(document).find("title\n\nSection\n  <b> a_b *c* `d`\n\nrecipe") == 0);
 }
 
-TEST_CASE("columns that say the same in all rows leave the table", "[table]") {
+TEST_CASE("take_constants: removes constant columns", "[table]") {
   Table table{{{"recipe", true}, {"batch"}, {"other"}, {"master", true}, {"tokens/s"}},
               {{"bf16", "1", "-", "fp32", "10"}, {"bf16", "1", "-", "fp32", "20"}},
               {1}};
   CHECK(take_constants(table, {"recipe"}) == "batch 1, master fp32");
   CHECK(csv_of(table) == "recipe,tokens/s\nbf16,10\nbf16,20\n");
   Table single{{{"recipe", true}, {"batch"}, {"other"}}, {{"bf16", "1", "-"}}, {}};
-  CHECK(take_constants(single, {"recipe"}).empty());  // of one row only what is empty
+  CHECK(take_constants(single, {"recipe"}).empty());  // of a single row only empty columns
   CHECK(csv_of(single) == "recipe,batch\nbf16,1\n");
 }
 
-TEST_CASE("Markdown headings have one blank line, and links of any path hold", "[table]") {
+TEST_CASE("render_markdown: headings have one blank line and links escape any path", "[table]") {
   Section section{"Figures", {}, kTable, {}};
   CHECK(contains(render_markdown(Document{"t", {section}}), "# t\n\n## Figures\n\n| recipe"));
   section.figures.push_back({"name", "script", "8B", "what it shows", "", "", "my plots (1)/a%b#c.svg"});

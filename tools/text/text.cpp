@@ -1,4 +1,4 @@
-// Small texts that several outputs need.
+// Text helpers. See text.h.
 #include "tools/text/text.h"
 
 #include <fmt/format.h>
@@ -10,7 +10,7 @@
 namespace precbench {
 namespace {
 
-/// A file's name may have 255 bytes in most file systems, its ending among them.
+/// Most file systems limit names to 255 bytes, including the extension.
 constexpr std::size_t kMostLetters = 120;
 
 }  // namespace

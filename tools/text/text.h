@@ -1,4 +1,4 @@
-// Small texts that several outputs need.
+// Text helpers shared by several outputs.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -6,11 +6,12 @@
 
 namespace precbench {
 
-/// Indented, with a last newline. ASCII, whatever the names in it are: a terminal may be what reads it.
+/// Returns indented JSON with a final newline. Always ASCII, since the output may go to a terminal.
 std::string json_text(const nlohmann::ordered_json& json);
 
-/// "speed-nvidia-h200-llama3.1-8b": letters, digits, '-' and '.', 120 at most; for files and for places in a page. Of a
-/// longer one the end is a hash of the text, so that texts that begin alike keep names of their own.
+/// Returns a name for files and page anchors: "speed-nvidia-h200-llama3.1-8b". Consists of letters, digits,
+/// '-' and '.', at most 120. A longer name ends with a hash of the text, so that texts with equal
+/// beginnings stay distinct.
 std::string file_name(const std::string& text);
 
 }  // namespace precbench

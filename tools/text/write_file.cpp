@@ -1,4 +1,4 @@
-// Whole files, written with every error told.
+// Writes files and reports every error. See write_file.h.
 #include "tools/text/write_file.h"
 
 #include <fmt/format.h>
@@ -26,7 +26,9 @@ namespace {
 void check_writable(const std::string& path) {
   std::error_code error;
   const bool existed = std::filesystem::exists(path, error);
-  if (existed && std::filesystem::is_fifo(path, error)) return;  // to open it would wait for its reader
+  if (existed && std::filesystem::is_fifo(path, error))
+    return;  // opening a FIFO would block
+             // until it has a reader
   std::FILE* file = std::fopen(path.c_str(), "ab");
   if (!file) cannot_write(path, errno);
   std::fclose(file);
@@ -57,7 +59,7 @@ void write_standard_output(const std::string& text) {
 bool is_among(const std::vector<std::string>& inputs, const std::string& path) {
   namespace fs = std::filesystem;
   const auto is_it = [&](const fs::path& read) {
-    std::error_code error;  // of a file that is not there: not the same
+    std::error_code error;  // missing files are not equivalent
     return fs::equivalent(read, path, error) || normal_path(read.string()) == normal_path(path);
   };
   for (const std::string& input : inputs) {
@@ -75,7 +77,7 @@ void check_outputs(const std::vector<NamedOutput>& outputs, const std::vector<st
   for (const auto& [flag, path] : outputs) {
     std::error_code error;
     const bool keeps = std::filesystem::is_regular_file(path, error) || !std::filesystem::exists(path, error);
-    if (path.empty() || !keeps) continue;  // a device loses nothing
+    if (path.empty() || !keeps) continue;  // devices lose no data
     const auto [other, fresh] = written.emplace(normal_path(path), flag);
     if (!fresh) throw InvalidInput(fmt::format("{} and {} both write {}", other->second, flag, path));
     if (is_among(inputs, path))

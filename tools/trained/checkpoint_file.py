@@ -1,4 +1,4 @@
-"""Writes the files of a Hugging Face checkpoint, and ends a script with one line where its input is refused."""
+"""Writes the files of a Hugging Face checkpoint, and ends scripts with one line if their input is refused."""
 import contextlib
 import json
 import os
@@ -11,7 +11,7 @@ class Refused(Exception):
 
 @contextlib.contextmanager
 def refusing(source):
-    """Ends the program with one line and exit status 2 where Refused or OSError is raised."""
+    """Ends the program with one line and exit status 2 if Refused or OSError is raised."""
     try:
         yield
         return
@@ -43,7 +43,7 @@ def write_safetensors(path, tensors):
 
 @contextlib.contextmanager
 def replacing(path):
-    """Opens a temporary file beside `path`; it takes the name when complete, and is removed after an error."""
+    """Opens a temporary file next to `path`; it is renamed when complete, and removed after an error."""
     temporary = path.with_name(path.name + ".tmp")
     try:
         with open(temporary, "wb") as file:

@@ -5,7 +5,7 @@
   tools/trained/debian_texts.py prose anarchism_*.deb r-cran-janeaustenr_*.deb --out FOLDER
                                                       # essays ("An Anarchist FAQ", GPL-2) and Jane Austen's novels, 16 MB
 
-FOLDER gets one file for each text, and FOLDER.list their paths in an order that depends on the names alone and mixes the
+FOLDER gets one file per text, and FOLDER.list their paths in an order that depends only on the names and mixes the
 subjects. Needs dpkg-deb.
 """
 import argparse
@@ -69,7 +69,8 @@ def prose(packages):
 
 
 def novels(database):
-    """Yields (name, text) of each vector of strings in an R database: zlib streams of serialised R, each behind 4 bytes."""
+    """Yields (name, text) of each character vector in an R database: zlib streams of serialized R, each
+    preceded by 4 bytes."""
     while database:
         stream = zlib.decompressobj()
         data, database = stream.decompress(database[4:]), stream.unused_data
@@ -79,7 +80,8 @@ def novels(database):
 
 
 def strings_of(data):
-    """Returns the strings of a serialised character vector (R's XDR format, version 3), or none of anything else."""
+    """Returns the strings of a serialized character vector (R's XDR format, version 3), or none
+    for anything else."""
     if data[:2] != b"X\n":
         return []
     version, _, _, encoding = struct.unpack(">4i", data[2:18])

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes a Hugging Face checkpoint, which precbench trains from, out of a GGUF file of llama.cpp.
+"""Converts a GGUF file of llama.cpp to a Hugging Face checkpoint that precbench can train from.
 
   tools/trained/gguf_checkpoint.py MODEL.gguf --out FOLDER
   build/precbench sweep --model FOLDER/config.json --init-from FOLDER/model.safetensors ...

@@ -1,5 +1,5 @@
-"""Reads a GGUF file: its architecture as a Hugging Face config, its tensors under Hugging Face names. Everything that is
-wrong with a file, or not modelled by precbench, raises Refused with one line.
+"""Reads a GGUF file: its architecture as a Hugging Face config, its tensors under Hugging Face names. Raises
+Refused with one line for any damage and for everything that precbench does not model.
 """
 import collections
 import math
@@ -13,12 +13,13 @@ try:
 except ImportError:
     gguf = None
 
-# The types that trained_test.py holds against another implementation.
+# Types that trained_test.py compares with another implementation.
 FLOAT_TYPES = {"F32": "F32", "F16": "F16", "BF16": "BF16"}
 QUANTIZED_TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 BYTES = {"F32": 4, "F16": 2, "BF16": 2}
 
-# By architecture: are rows of q and k in llama.cpp's order, have q, k and v a bias, have q and k a norm.
+# By architecture: are rows of q and k in llama.cpp's order, do q, k and v have a bias, do q
+# and k have a norm.
 Architecture = collections.namedtuple("Architecture", "permuted qkv_bias qk_norm")
 ARCHITECTURES = {
     "llama": Architecture(True, False, False),
@@ -26,20 +27,22 @@ ARCHITECTURES = {
     "qwen3": Architecture(False, False, True),
 }
 
-# Keys of an architecture that are read, or that change no output. A key that is in neither list is refused unless its value
-# is 0, false or empty: it would change the model's output.
+# Keys of an architecture that are read, or do not change the output. A key in neither list is refused unless
+# its value is 0, false or empty, since it would change the model's output.
 READ = ("block_count", "context_length", "embedding_length", "feed_forward_length", "attention.head_count",
         "attention.head_count_kv", "attention.key_length", "attention.value_length", "attention.layer_norm_rms_epsilon",
         "rope.dimension_count", "rope.freq_base", "rope.scaling.type", "rope.scaling.factor", "rope.scale_linear")
 WITHOUT_EFFECT = ("vocab_size", "rope.scaling.original_context_length", "rope.scaling.finetuned", "attention.causal",
                   "expert_used_count", "tensor_data_layout")
 
-# Llama 3's scaling of RoPE is stored as the factors it gives. All published checkpoints share these three settings.
+# Llama 3's RoPE scaling is stored as the resulting factors. All published checkpoints share
+# these three settings.
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 
 
 def shortest(value):
-    """Returns the shortest decimal that reads back as this FP32 value: 1e-05, not 9.999999747378752e-06."""
+    """Returns the shortest decimal number that converts back to this FP32 value: 1e-05, not
+    9.999999747378752e-06."""
     return float(str(np.float32(value)))
 
 
@@ -66,14 +69,15 @@ class StoredTensor:
 
 
 def split_halves(rows, heads):
-    """Returns the rows of q or k, [heads * dim, width], in Hugging Face's order. RoPE turns pairs of rows: llama.cpp keeps a
-    pair side by side, Hugging Face keeps the first of every pair in the first half of the head."""
+    """Returns the rows of q or k, [heads * dim, width], in Hugging Face's order. RoPE rotates pairs
+    of rows: llama.cpp stores a pair side by side, Hugging Face the first of every pair in the first
+    half of the head."""
     return rows.reshape(heads, rows.shape[0] // heads // 2, 2, -1).swapaxes(1, 2).reshape(rows.shape)
 
 
 def open_reader(path):
-    """Returns a gguf.GGUFReader that raises ValueError where the file ends. The library's own goes on with empty arrays: a damaged
-    length of 2^60 would keep it busy for ever."""
+    """Returns a gguf.GGUFReader that raises ValueError at the end of the file. The library's own reader
+    continues with empty arrays: a damaged length of 2^60 would keep it busy forever."""
 
     class Reader(gguf.GGUFReader):
         def _get(self, offset, dtype, count=1, *others, **named):
@@ -89,13 +93,13 @@ class Model:
     def __init__(self, path):
         if gguf is None:
             raise Refused("needs the Python package gguf: pip install gguf")
-        with open(path, "rb") as file:  # a file that cannot be read is an OSError with its name
+        with open(path, "rb") as file:  # a file that cannot be read raises OSError with its name
             if file.read(4) != b"GGUF":
                 raise Refused("not a GGUF file")
         try:
             reader = open_reader(path)
             self.fields = {name: field.contents() for name, field in reader.fields.items()}
-        except Exception as error:  # the library checks little; a damaged file ends in whatever numpy raises
+        except Exception as error:  # the library checks little; numpy raises anything for a damaged file
             text = str(error).splitlines()[0] if str(error) else type(error).__name__
             unknown = re.search(r"(\d+)\)? is not a valid GGMLQuantizationType", text)
             if unknown:
@@ -123,7 +127,7 @@ class Model:
                 raise Refused(f"tensor {tensor.name} is {tensor.tensor_type.name}, which is not supported; known: {known}")
 
     def number(self, key, default=None):
-        """Returns a number of the architecture's keys; Refused where it is missing or a list."""
+        """Returns a number from the architecture's keys; raises Refused if it is missing or a list."""
         value = self.fields.get(f"{self.name}.{key}", default)
         if value is None:
             raise Refused(f"has no {self.name}.{key}")
@@ -166,7 +170,7 @@ class Model:
             raise Refused(f"{self.name}.rope.scaling.type = {kind}: not supported; known: none, linear and Llama 3's")
         if "rope_freqs.weight" not in self.stored:
             return {"rope_type": "linear", "factor": shortest(factor)} if factor != 1 else None
-        # Where Llama 3 scales in full, the stored factor is that of its configuration.
+        # Frequencies that Llama 3 scales fully have the configuration's factor.
         stored = np.asarray(self.tensor("rope_freqs.weight").data, np.float64).reshape(-1)
         scaling = {"rope_type": "llama3", "factor": shortest(stored.max()), **LLAMA3}
         expected = llama3_factors(config["rope_theta"], self.head_dim, scaling)
@@ -180,7 +184,8 @@ class Model:
         return self.stored[name]
 
     def tensors(self):
-        """Returns every tensor of the model as a StoredTensor; Refused for a missing, foreign or misshapen one."""
+        """Returns every tensor of the model as a StoredTensor; raises Refused for a missing, unexpected
+        or misshapen one."""
         config, result, taken = self.config(), [], {"rope_freqs.weight"}
         for name, hugging_face, shape, heads in expected_tensors(config, self.architecture):
             stored = self.tensor(name)
@@ -200,7 +205,7 @@ class Model:
 
 
 def llama3_factors(theta, head_dim, scaling):
-    """Returns by how much Llama 3's scaling divides each of the head_dim / 2 frequencies, as llama.cpp stores it."""
+    """Returns the divisors of the head_dim / 2 frequencies in Llama 3's scaling, as llama.cpp stores them."""
     frequencies = theta ** (-np.arange(0, head_dim, 2) / head_dim)
     turns = scaling["original_max_position_embeddings"] * frequencies / (2 * math.pi)
     low, high, factor = scaling["low_freq_factor"], scaling["high_freq_factor"], scaling["factor"]
@@ -209,7 +214,8 @@ def llama3_factors(theta, head_dim, scaling):
 
 
 def expected_tensors(config, architecture):
-    """Yields (GGUF name, Hugging Face name, shape, heads) of every tensor; heads is not 0 where rows are permuted."""
+    """Yields (GGUF name, Hugging Face name, shape, heads) of every tensor; heads is nonzero if
+    rows are permuted."""
     width, inner, vocabulary = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
     heads, kv_heads, dim = config["num_attention_heads"], config["num_key_value_heads"], config["head_dim"]
     yield "token_embd.weight", "model.embed_tokens.weight", (vocabulary, width), 0

@@ -1,7 +1,7 @@
-"""Makes a Hugging Face tokenizer.json of the byte-level BPE inside a GGUF file.
+"""Converts the byte-level BPE inside a GGUF file to a Hugging Face tokenizer.json.
 
-A GGUF file names its pre-tokenizer, the rule that cuts text into words before BPE, by the key tokenizer.ggml.pre. The rules
-below are those that Hugging Face's tokenizer.json of the same models have.
+The key tokenizer.ggml.pre names the pre-tokenizer, the rule that splits text into words before BPE. The rules
+below are those in Hugging Face's tokenizer.json of the same models.
 """
 from checkpoint_file import Refused
 
@@ -16,7 +16,7 @@ def split(pattern):
 
 
 def tiktoken_words(digits):
-    """Returns the rule that Llama 3 (three digits at a time) and Qwen2 (one) share."""
+    """Returns the rule shared by Llama 3 (three digits at a time) and Qwen2 (one)."""
     return [split(r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|" + digits +
                   r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"), BYTES_ONLY]
 
@@ -24,7 +24,8 @@ def tiktoken_words(digits):
 ONE_DIGIT = [{"type": "Digits", "individual_digits": True}, GPT_WORDS]
 LLAMA3 = tiktoken_words(r"\p{N}{1,3}")
 QWEN2 = tiktoken_words(r"\p{N}")
-# By tokenizer.ggml.pre: the steps, is a word that is a token taken whole (Llama 3), is text normalised to NFC (Qwen).
+# By tokenizer.ggml.pre: the steps; are words that are tokens kept whole (Llama 3); is text
+# normalized to NFC (Qwen).
 PRE_TOKENIZERS = {
     "gpt-2": ([GPT_WORDS], False, False),
     "smollm": (ONE_DIGIT, False, False),

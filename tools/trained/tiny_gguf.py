@@ -1,16 +1,20 @@
-"""Writes small GGUF files for tests: random weights from integers alone, so that every machine makes the same bytes."""
+"""Writes small GGUF files for tests, with random weights derived from integers, so that all machines
+produce equal bytes."""
 import hashlib
 import random
 
 import gguf
 import numpy as np
 
-LAYERS, WIDTH, INNER, HEADS, KV_HEADS, VOCABULARY = 2, 256, 256, 8, 4, 320  # K-quants take rows of whole 256s
-# Types that the library cannot quantize to, whose blocks are random bits; their FP16 scales by the least bits of each. Bits
-# 0x0400 are 2^-14, 0x0800 are 2^-13. The second scale is that of what is subtracted: it makes weights of mean 0.
+LAYERS, WIDTH, INNER, HEADS, KV_HEADS, VOCABULARY = 2, 256, 256, 8, 4, 320  # K-quants need rows
+                                                                            # of multiples of 256
+# Types that the library cannot quantize to. Their blocks are random bits, with FP16 scales from these least
+# bit patterns. 0x0400 is 2^-14, 0x0800 is 2^-13. The second scale is that of the subtracted minimum; it gives
+# weights of mean 0.
 K_QUANTS = {"Q4_K": (0x0800, 0x1400), "Q5_K": (0x0400, 0x1400), "Q6_K": (0x0400,)}
 
-# Name to (architecture, type of the matrices, what else differs). Loss and weights of each are in golden/losses.json.
+# Name -> (architecture, type of the matrices, further differences). golden/losses.json has the loss
+# and weights of each.
 CASES = {
     **{name.lower(): ("llama", name, {}) for name in
        ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")},
@@ -110,7 +114,8 @@ def add_tokenizer(writer, tokens, types, merges, pre):
 
 
 def llama3_frequencies(head_dim, factor):
-    """Returns the tensor that llama.cpp's converter stores for Llama 3.1: each wavelength by its own branch."""
+    """Returns the tensor that llama.cpp's converter stores for Llama 3.1: each wavelength according to
+    its own branch."""
     result = []
     for i in range(0, head_dim, 2):
         wavelength = 2 * np.pi * 10000.0 ** (i / head_dim)
@@ -125,7 +130,7 @@ def llama3_frequencies(head_dim, factor):
 
 
 def digest(tensors):
-    """Returns the SHA-256 of FP32 tensors, in the order of their names."""
+    """Returns the SHA-256 of FP32 tensors in name order."""
     result = hashlib.sha256()
     for name in sorted(tensors):
         result.update(name.encode() + np.ascontiguousarray(tensors[name], "<f4").tobytes())

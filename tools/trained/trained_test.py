@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Tests of the scripts that convert trained models: weights and loss against Transformers', words of the tokenizers, and refusals.
+"""Tests of the scripts that convert trained models: weights and loss compared with Transformers, words of the
+tokenizers, and refusals.
 
 Usage: tools/trained/trained_test.py [PRECBENCH, default build/precbench]
 
@@ -29,10 +30,10 @@ HERE = pathlib.Path(__file__).resolve().parent
 PRECBENCH = HERE.parents[1] / "build/precbench"
 GOLDEN = json.loads((HERE / "golden/losses.json").read_text())
 T = 32
-# Relative; rounding to BF16 makes 0.0004. Rows of q and k in llama.cpp's order make 0.15 and more.
+# Relative limit. Rounding to BF16 causes 0.0004; rows of q and k in llama.cpp's order cause 0.15 or more.
 LOSS = 1e-3
 TEXT = "I'll say DON'T 12345 times:\n\n  x += 1;\tüber 🙂  "
-# Words of TEXT by the rules of GPT-2, SmolLM2, Llama 3 and Qwen2.
+# Words of TEXT according to GPT-2, SmolLM2, Llama 3 and Qwen2.
 WORDS = {
     "gpt-2": ["I", "'ll", " say", " DON", "'", "T", " 12345", " times", ":", "\n\n ", " x", " +=", " 1", ";", "\t", "über", " 🙂",
               "  "],
@@ -68,7 +69,8 @@ def read_safetensors(path):
 
 
 def bpe_tokenizer(pre, size=tiny_gguf.VOCABULARY):
-    """Returns a tokenizer as tiny_gguf.write takes it: the 256 bytes, some merges, one special token and one that is added."""
+    """Returns a tokenizer as tiny_gguf.write takes it: the 256 bytes, some merges, one special token and
+    one added token."""
     alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
     merges = [("Ġ", "t"), ("Ġt", "i"), ("Ġti", "m"), ("1", "2"), ("12", "3"), ("4", "5"), ("Ġ", "s"), ("Ġs", "a"), ("Ġsa", "y")]
     tokens = alphabet + ["".join(merge) for merge in merges] + ["<|endoftext|>", "<added>"]
@@ -91,7 +93,7 @@ class Trained(unittest.TestCase):
         return path
 
     def convert(self, case, *flags, **options):
-        """Returns the folder that the script makes of a case, by default without a tokenizer."""
+        """Converts a case and returns the folder, by default without a tokenizer."""
         done = run("gguf_checkpoint.py", self.write(case, **options), "--out", self.path / case,
                    *(flags or ([] if "tokenizer" in options else ["--no-tokenizer"])))
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -99,7 +101,7 @@ class Trained(unittest.TestCase):
         return self.path / case
 
     def refused(self, words, *arguments, script="gguf_checkpoint.py"):
-        """Holds that the script ends with status 2 and one line with `words`, and leaves nothing."""
+        """Checks that the script ends with status 2 and one line containing `words`, and leaves nothing."""
         out = self.path / "refused"
         done = run(script, *arguments, "--out", out)
         self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
@@ -108,7 +110,7 @@ class Trained(unittest.TestCase):
         self.assertEqual(list(self.path.glob("refused*")), [])
 
     def step(self, model, weights, tokens):
-        """Returns the loss of one BF16 step of all windows of the tokens."""
+        """Returns the loss of one BF16 step over all windows of the tokens."""
         (self.path / "tokens.u16").write_bytes(np.array(tokens, "<u2").tobytes())
         done = subprocess.run([PRECBENCH, "run", "--device", "cpu", "--model", model, "--init-from", weights, "--data",
                                self.path / "tokens.u16", "--seq", str(T), "--batch", str(len(tokens) // T), "--steps", "1"],
@@ -162,7 +164,7 @@ class Trained(unittest.TestCase):
         self.assertEqual(self.step(folder / "config.json", folder, golden["tokens"]), expected)
 
     def shard(self, folder):
-        """Makes two files and an index of a folder's model.safetensors, the tensors in turn."""
+        """Splits a folder's model.safetensors into two files with alternating tensors, and an index."""
         tensors = read_safetensors(folder / "model.safetensors")
         (folder / "model.safetensors").unlink()
         names, weight_map = sorted(tensors), {}
