@@ -96,9 +96,10 @@ struct Field {
   std::vector<std::string> choices;  ///< of a text field; empty: any text
   bool axis;                         ///< a sweep takes several values of it
   Identity identity;
-  double minimum;         ///< of a number, inclusive unless `above`
-  const char* zero_word;  ///< what 0 is called, "" for "0"
-  bool above = false;     ///< a number must be above its minimum
+  double minimum;          ///< of a number, inclusive unless `above`
+  const char* zero_word;   ///< what 0 is called, "" for "0"
+  bool above = false;      ///< a number must be above its minimum
+  const char* alias = "";  ///< second name, snake_case, of flag and TOML key; records have `name` alone
 
   bool is_integer() const { return std::holds_alternative<std::int64_t Case::*>(member); }
 };
@@ -114,11 +115,14 @@ bool writes_checkpoints(const Case& c);
 /// Returns the steps after which the case writes its whole state, ascending, none of them beyond --steps.
 std::vector<std::int64_t> checkpoint_steps(const Case& c);
 
-/// By snake_case or kebab-case name; null if there is none.
+/// Returns the field with this name or alias, in snake_case or kebab-case; null if there is none.
 const Field* find_field(const std::string& name);
 
 /// "--keep-bf16"
 std::string flag_of(const Field& field);
+
+/// "--master-dtype", the flag's second name; empty if it has none.
+std::string alias_flag_of(const Field& field);
 
 /// The value as a user would type it. Numbers read back to the same bits.
 std::string get_text(const Case& c, const Field& field);

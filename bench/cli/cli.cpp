@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <new>
 #include <set>
 #include <stdexcept>
@@ -18,6 +19,7 @@
 #include "bench/cli/config_file.h"
 #include "bench/cli/dry_run.h"
 #include "bench/cli/list.h"
+#include "bench/cli/text_table.h"
 #include "bench/cli/unused_options.h"
 #include "bench/machine/datasheet.h"
 #include "bench/measure/session.h"
@@ -36,9 +38,33 @@
 namespace precbench {
 namespace {
 
-constexpr std::size_t kHelpColumn = 36;
+/// Formats --help: names of a flag separated by ", ", descriptions wrapped to the terminal's width.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  HelpFormatter() { column_width(kColumn); }
 
-/// For the name of a file or folder. Why not, or nothing.
+  std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
+    return fmt::format("{}",
+                       fmt::join(split(CLI::Formatter::make_option_name(option, is_positional), ','), ", "));
+  }
+  std::string make_option_desc(const CLI::Option* option) const override {
+    constexpr std::size_t kWidth = kTerminalWidth - kColumn;
+    const std::string text = CLI::Formatter::make_option_desc(option);
+    const std::size_t end = std::min(text.rfind(" (default "), text.size());
+    const std::string default_value = text.substr(end);  // stays on one line
+    std::vector<std::string> lines = wrapped_lines(text.substr(0, end), kWidth);
+    if (lines.back().size() + default_value.size() <= kWidth)
+      lines.back() += default_value;
+    else
+      lines.push_back(default_value.substr(1));
+    return fmt::format("{}", fmt::join(lines, "\n"));
+  }
+
+ private:
+  static constexpr std::size_t kColumn = 36;  ///< where descriptions begin
+};
+
+/// Validates the name of a file or folder. Returns an error message, empty if the name is valid.
 std::string not_empty(const std::string& name) { return name.empty() ? "empty name" : ""; }
 
 /// A case with the fields that take one value set, and the axes that are left.
@@ -139,8 +165,7 @@ std::string unexpected(const CLI::App& app, const std::string& word) {
   }
   const std::string near = nearest(word.substr(0, word.find('=')), valid);
   const char* kind = flag ? "unknown flag" : valid.empty() ? "unexpected argument" : "unknown command";
-  return fmt::format("{} {}{}", kind, word,
-                     near.empty() ? "; --help lists what there is" : "; did you mean " + near + "?");
+  return fmt::format("{} {}{}", kind, word, near.empty() ? "; see --help" : "; did you mean " + near + "?");
 }
 
 /// Of a command without a sweep file: one grid, and no options.
@@ -228,7 +253,9 @@ void add_fields(CLI::App& app, Axes& axes, bool sweep, const DefaultOf& default_
     const auto store = [&axes, &field, several](const std::string& given) {
       axes[field.name] = several ? split(given, '\n') : std::vector{given};
     };
-    CLI::Option* option = app.add_option_function<std::string>(flag_of(field), store, help);
+    std::string names = flag_of(field);
+    if (const std::string alias = alias_flag_of(field); !alias.empty()) names += "," + alias;
+    CLI::Option* option = app.add_option_function<std::string>(names, store, help);
     option->group(value ? field.group : "");
     several ? option->join() : option->take_last();  // joined: a line each
     const bool text = std::holds_alternative<std::string Case::*>(field.member);
@@ -247,37 +274,47 @@ void add_sweep_flags(CLI::App& app, SweepCommand& command, const SweepHelp& help
   };
   named(app.add_option("--config", command.config, help.config), "FILE");
   named(app.add_option("--out", command.out, help.out), "DIR");
-  named(app.add_option("--timeout", command.timeout,
-                       "a case is stopped after this time [s]; 0: never (default 3600)"),
-        "S");
-  named(app.add_option("--at-once", command.options.at_once, help.at_once), "N")
+  named(app.add_option("--timeout", command.timeout, "time limit per case; 0: none [s] (default 3600)"), "S");
+  named(app.add_option("--at-once,--jobs", command.options.at_once, help.at_once), "N")
       ->check(CLI::Range(1, kMostStopped));
   app.add_flag("--dry-run", command.dry_run, help.dry_run)->group(help.group);
-  app.add_flag("--fresh", command.options.fresh, "start over; old records are kept as records.jsonl.N")
+  app.add_flag("--fresh", command.options.fresh, "fresh start; old records are kept as records.jsonl.N")
       ->group(help.group);
-  app.add_flag("--retry-failed", command.options.retry_failed, "do crashed and timed out cases again")
+  app.add_flag("--retry-failed", command.options.retry_failed, "retry of crashed and timed-out cases")
       ->group(help.group);
-  app.add_flag("--quiet", command.options.quiet, "no progress")->group(help.group);
+  app.add_flag("--quiet", command.options.quiet, "no progress output")->group(help.group);
 }
 
 CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command) {
-  CLI::App* sub =
-      app.add_subcommand("sweep", "run every combination of the given values, one process per case");
+  CLI::App* sub = app.add_subcommand("sweep", "grid of cases, each measured in a process of its own");
   sub->footer(
-      "Lists: --recipe bf16,mxfp8   ranges: --seq 1024-8192*2, --seq 128-512+128, --seed 1-3\n"
-      "A second start with the same arguments goes on where the first one ended.\n"
-      "Exit status: 0 every case has its row (ok, oom, unsupported, diverged); 1 the same, but some have crashed "
-      "or\ntimed out, none is ok, or a file that a case was to write is lost; 2 bad input; 130 cases are left: "
-      "interrupted,\na process of several was lost, or the disk is full.");
-  add_sweep_flags(
-      *sub, command,
-      {.group = "Sweep",
-       .config = "sweep file (TOML); flags win over it",
-       .out = "folder for records.jsonl (default out)",
-       .dry_run = "print the cases with predicted memory and FLOPs, run none",
-       .at_once = "cases of one rank at one time, for losses: their rows have no speed (default 1)"});
+      "Values: lists (--recipe bf16,mxfp8) and ranges (--seq 1024-8192*2, --seq 128-512+128, --seed 1-3).\n"
+      "The same command resumes an interrupted sweep.\n"
+      "Exit status: 0 every case has its row (ok, oom, unsupported, diverged); 1 as 0, but a case crashed or timed out,\n"
+      "no case is ok, or an output file of a case is lost; 2 bad input; 130 cases are left: the sweep was interrupted,\n"
+      "lost one of several processes, or found the disk full.\n"
+      "\n"
+      "Examples:\n"
+      "  # first sweep: the tiny model, on a GPU or the CPU\n"
+      "  precbench sweep --model tiny --recipe bf16,rowwise,mxfp8 --seq 64-128*2 --steps 40 --out out/first\n"
+      "  # speed of three recipes at three sequence lengths\n"
+      "  precbench sweep --model llama3.2-1b --recipe bf16,tensorwise,blockwise --seq 2048-8192*2 --batch 1\n"
+      "  # BF16 or FP32 master weights, each with and without FP8\n"
+      "  precbench sweep --model 15m --recipe bf16,tensorwise --master-dtype fp32,bf16 --steps 300\n"
+      "  # four GPUs, weights gathered in BF16 or FP8\n"
+      "  precbench sweep --model llama3.1-8b --recipe tensorwise --gpus 4 --parallel fsdp --gather bf16,fp8\n"
+      "  # memory of a run on 1024 GPUs, planned without a GPU\n"
+      "  precbench sweep --dry-run --model llama3.1-405b --recipe bf16,mxfp8 --gpus 1024 --parallel fsdp\n"
+      "  # grid from a file\n"
+      "  precbench sweep --config bench/sweeps/baseline-cpu.toml");
+  add_sweep_flags(*sub, command,
+                  {.group = "Sweep",
+                   .config = "sweep file (TOML); flags override it",
+                   .out = "output folder for records.jsonl (default out)",
+                   .dry_run = "table of the cases with predicted memory and FLOPs; no case runs",
+                   .at_once = "concurrent cases of one rank each; their rows have no speed (default 1)"});
   sub->add_flag("--interleave", command.options.interleave,
-                "run the recipes of each setting A B B A, so that drift cancels in their ratios")
+                "order A B B A of the recipes of a setting, so that drift cancels in their ratios")
       ->group("Sweep");
   return sub;
 }
@@ -323,12 +360,12 @@ int sweep(const SweepCommand& command) {
 }
 
 CLI::App* add_run_command(CLI::App& app, RunCommand& command) {
-  CLI::App* sub = app.add_subcommand("run", "run one case in this process and print its record");
+  CLI::App* sub = app.add_subcommand("run", "single case in this process; its record on standard output");
   sub->footer(
-      "Exit status: 0 the case is ok; 1 it is not, or a file that it was to write is lost, for the reason on\n"
-      "standard error; 2 bad input.");
+      "Exit status: 0 the case is ok; 1 the case is not ok or an output file is lost, with the reason on standard error;\n"
+      "2 bad input.");
   add_fields(*sub, command.axes, false);
-  sub->add_option("--out", command.out, "append the record to DIR/records.jsonl as well")
+  sub->add_option("--out", command.out, "folder whose records.jsonl also gets the record")
       ->type_name("DIR")
       ->check(not_empty);
   return sub;
@@ -371,13 +408,12 @@ int run(const RunCommand& command) {
 }
 
 CLI::App* add_list_command(CLI::App& app, ListCommand& command) {
-  CLI::App* sub = app.add_subcommand("list", "what there is on this machine: recipes, models or devices");
+  CLI::App* sub = app.add_subcommand("list", "recipes, models or devices of this machine");
   sub->add_option("what", command.what, "recipes, models or devices")->type_name("");
-  sub->add_option("--recipe", command.recipe, "list recipes: only this one, in full; a name, or a JSON file")
+  sub->add_option("--recipe", command.recipe, "one recipe in full: built-in name or JSON file (list recipes)")
       ->type_name("NAME")
       ->check(not_empty);
-  sub->add_option("--model", command.model,
-                  "list models: only this one, with its warnings; a name, or a JSON file")
+  sub->add_option("--model", command.model, "one model with its warnings: preset or JSON file (list models)")
       ->type_name("NAME")
       ->check(not_empty);
   return sub;
@@ -413,8 +449,12 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv) {
     return 2;
   };
   app.allow_extras();
-  app.get_formatter()->column_width(kHelpColumn);
-  for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) command->allow_extras();
+  const auto formatter = std::make_shared<HelpFormatter>();
+  app.formatter(formatter);
+  for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) {
+    command->allow_extras();
+    command->formatter(formatter);
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& done) {
@@ -429,8 +469,14 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv) {
     if (const auto extra = command->remaining(); !extra.empty())
       return fail(unexpected(*command, extra.front()));
   if (const auto extra = app.remaining(); !extra.empty()) return fail(unexpected(app, extra.front()));
-  if (app.get_subcommands().size() != 1)
-    return fail("which command? sweep, study, run, list, report or check; --help explains them");
+  if (app.get_subcommands().size() != 1) {
+    tell_raw(
+        "precbench compares low-precision training recipes with BF16 on this machine. Start with:\n"
+        "  precbench sweep --model tiny --recipe bf16,rowwise,mxfp8 --seq 64-128*2 --steps 40 --out out/first\n"
+        "  precbench report out/first\n"
+        "Commands: sweep, study, run, list, report, check. precbench COMMAND --help explains one.\n");
+    return 2;
+  }
   return std::nullopt;
 }
 

@@ -281,28 +281,34 @@ void check_data(const StudySettings& settings) {
 
 CLI::App* add_study_command(CLI::App& app, StudyCommand& command) {
   CLI::App* sub = app.add_subcommand(
-      "study", "does a recipe train? trunks, paired forks, ladders and positive controls; a card per recipe");
+      "study", "convergence study: forks of BF16 runs, one card with a verdict for each recipe");
   sub->footer(
-      "What else a study is made of, and its defaults, are in bench/study/cpu.toml and gpu.toml; --config FILE changes any.\n"
-      "With --init-from trunks are re-warmed until their loss is steady: init_cpu.toml and init_gpu.toml there.\n"
-      "A second start with the same arguments goes on where the first one ended.\n"
-      "Exit status: 0 the study has finished; 1 the same, but cases have crashed or timed out, none is ok, or a file\n"
-      "that a case was to write is lost; 2 bad input; 130 cases are left.");
+      "Defaults and all further settings: bench/study/cpu.toml and gpu.toml, overridden by --config FILE.\n"
+      "With --init-from, trunks are re-warmed until their loss is steady (init_cpu.toml, init_gpu.toml).\n"
+      "The same command resumes an interrupted study.\n"
+      "Exit status: 0 the study has finished; 1 as 0, but a case crashed or timed out, no case is ok, or an output file of\n"
+      "a case is lost; 2 bad input; 130 cases are left.\n"
+      "\n"
+      "Examples:\n"
+      "  # does a recipe train? the smallest study\n"
+      "  precbench study --model tiny --recipe blockwise,mxfp8_floor\n"
+      "  # plan and estimated duration\n"
+      "  precbench study --model 15m --recipe tensorwise,mxfp8 --dry-run\n"
+      "  # layers and GEMMs that the loss comes from\n"
+      "  precbench study --model tiny --recipe mxfp8 --sensitivity standard --sensitivity-only --out out/cells");
   sub->add_option("--trained-tokens", command.trained_tokens,
-                  "tokens that the weights of --init-from have seen (2T, 300B, 1.5e9), for tokens per parameter "
-                  "on the cards")
+                  "tokens seen by the weights of --init-from: 2T, 300B, 1.5e9 (for tokens per parameter)")
       ->type_name("N")
       ->group("Study");
-  add_sweep_flags(
-      *sub, command,
-      {.group = "Study",
-       .config = "study file (TOML); flags win over it",
-       .out = "folder for records.jsonl, cards.json and checkpoints (default out/study)",
-       .dry_run = "time a few steps, print the plan with an estimate of its time, run no case of it",
-       .at_once = "cases at one time (default: as many as fit)",
-       .default_of = default_of_study});
+  add_sweep_flags(*sub, command,
+                  {.group = "Study",
+                   .config = "study file (TOML); flags override it",
+                   .out = "output folder for records.jsonl, cards.json and checkpoints (default out/study)",
+                   .dry_run = "plan with an estimated duration, from a few timed steps; no case runs",
+                   .at_once = "concurrent cases (default as many as fit)",
+                   .default_of = default_of_study});
   sub->add_flag("--sensitivity-only", command.sensitivity_only,
-                "with --sensitivity: run the trunks, measure the cells, and run no forks")
+                "trunks and sensitivity cells without forks (with --sensitivity)")
       ->group("Study");
   return sub;
 }
