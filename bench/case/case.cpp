@@ -289,8 +289,7 @@ void check_text(const Field& field, const std::string& word) {
   try {
     nlohmann::json(word).dump();
   } catch (const nlohmann::json::exception&) {
-    throw InvalidInput(
-        fmt::format("{}: {} is not UTF-8, as records are; choose another name", flag_of(field), word));
+    throw InvalidInput(fmt::format("{}: {} is not valid UTF-8; choose another name", flag_of(field), word));
   }
   if (word.empty() && std::string_view(field.name) == "data")
     throw InvalidInput(fmt::format("{}: empty name", flag_of(field)));

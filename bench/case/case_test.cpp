@@ -98,7 +98,7 @@ TEST_CASE("what can never run is refused before anything runs", "[case]") {
           c.steps = 10;
           c.warmup = 10;
           resolve(c);
-        }) == "--warmup: 10 steps leave none of the 10 of --steps to the cosine");
+        }) == "--warmup: 10 steps leave no steps of --steps 10 for the cosine schedule");
   CHECK(refusal_of([] { resolve(case_from_json({{"gpus", -2}})); }) == "--gpus: must be at least 1, not -2");
 }
 
@@ -106,7 +106,7 @@ TEST_CASE("a step of absurd size is refused", "[case]") {
   const auto refused = [](const nlohmann::ordered_json& fields) {
     return refusal_of([&] { resolve(case_from_json(fields)); });
   };
-  const std::string most = " tokens per step; the most are 2147483647";
+  const std::string most = " tokens per step; the limit is 2147483647";
   CHECK(refused({{"batch", 1}, {"seq", 2147483647}}) == "");
   CHECK(refused({{"batch", 1}, {"seq", 2147483648}}).ends_with(most));
   CHECK(refused({{"gpus", std::int64_t{1} << 62}, {"batch", 8}}).ends_with(most));  // 2^72 overflows
@@ -123,10 +123,10 @@ TEST_CASE("a run is refused that is longer than what its record can hold", "[cas
   };
   CHECK(refused({{"steps", kMaxSteps}}) == "");
   CHECK(refused({{"steps", kMaxSteps + 1}}) ==
-        "--steps: must be at most 1000000, not 1000001: a record names every step of a run");
+        "--steps: must be at most 1000000, not 1000001: a record lists every step of a run");
   CHECK(refused({{"steps", kMaxSteps}, {"eval_every", 10}}) == "");
   CHECK(refused({{"steps", kMaxSteps}, {"eval_every", 9}}) ==
-        "--eval-every: 111111 held-out losses in 1000000 steps; the most are 100000");
+        "--eval-every: 111111 evaluations in 1000000 steps; the limit is 100000");
 
   // The longest that is not, of numbers with all their digits, and interleaved: a tenth of it.
   Record record = samples::gpu_record("mxfp8", 250);
@@ -145,7 +145,8 @@ TEST_CASE("a recipe that no layer is left to is refused, unless it has the head"
       resolve(case_from_json({{"keep_bf16", keep}, {"recipe", recipe}, {"head", head}}));
     });
   };
-  const std::string none = " leaves none of the 4 blocks of tiny to mxfp8; nothing would be converted";
+  const std::string none =
+      " keeps all linear layers of the 4 blocks of tiny in BF16; none would run in mxfp8";
   CHECK(refused("first:99", "mxfp8", "bf16") == "--keep-bf16: first:99" + none);
   CHECK(refused("first:2,last:2", "mxfp8", "bf16") == "--keep-bf16: first:2,last:2" + none);
   CHECK(refused("last:9223372036854775807,first:9223372036854775807", "mxfp8", "bf16").ends_with(none));

@@ -58,7 +58,7 @@ TEST_CASE("rules of size are asked of matrices as models have them", "[layers]")
   c.recipe = "rowwise";  // q too is too small: nothing is apart
   CHECK(layers_of(c) == Lines{"layers.0-15.{gate_up}"});
   c.keep_bf16 = "min_out:8193";  // of gate and of up; both together have 16384 rows
-  CHECK(refusal_of([&] { resolve(c); }).ends_with("nothing would be converted"));
+  CHECK(refusal_of([&] { resolve(c); }).ends_with("none would run in rowwise"));
   c.keep_bf16 = "min_out:8192";
   CHECK(layers_of(c) == Lines{"layers.0-15.{gate_up}"});
   c.keep_bf16 = "min_in:2049";
@@ -148,7 +148,9 @@ TEST_CASE("a recipe's file says which layers and what follows, and the case over
   CHECK(layers_of(c) == Lines{"layers.0-3.{qkv,o,gate_up,down}"});
   c.keep_bf16 = "";
   c.recipe = file(directory, {{"layers", {{"keep_bf16", {"first:4"}}}}});
-  CHECK(refusal_of([&] { resolve(c); }).starts_with("own: layers: it leaves none of the 4 blocks of tiny"));
+  CHECK(refusal_of([&] {
+          resolve(c);
+        }).starts_with("own: layers: it keeps all linear layers of the 4 blocks of tiny"));
 }
 
 TEST_CASE("a schedule that cannot be is refused", "[layers]") {
@@ -202,7 +204,8 @@ TEST_CASE("blocks are gathered in FP8 where all their layers are converted", "[l
   CHECK(resolve(c).why_unsupported() == "FP8 gather: no block has all of its linear layers in the recipe");
   c.keep_bf16 = "";
   c.switch_recipe = "bf16@50";
-  CHECK(resolve(c).why_unsupported() == "FP8 gather: the recipe changes, and with it what would be gathered");
+  CHECK(resolve(c).why_unsupported() ==
+        "FP8 gather: the recipe changes during the run, and the weight format with it");
 }
 
 TEST_CASE("single blocks and single layers stay in BF16 by their index", "[layers]") {

@@ -138,7 +138,7 @@ void check_words(const Field& field, const std::vector<std::string>& words) {
 
 void check_count(std::size_t cases) {
   if (cases > kMaxCases)
-    throw InvalidInput(fmt::format("more than {} cases, which is more than a sweep takes", kMaxCases));
+    throw InvalidInput(fmt::format("more than {} cases, the limit of a sweep", kMaxCases));
 }
 
 std::vector<Case> expand_grid(const Case& base, const Axes& axes) {

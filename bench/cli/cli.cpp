@@ -94,11 +94,11 @@ void place_checkpoints(Case& c, const std::string& out) {
 /// Throws InvalidInput where cases cannot run at one time.
 void run_at_once(const std::vector<Plan>& grid, const Nodes& nodes, SweepOptions& options) {
   if (options.interleave || nodes.count > 1)
-    throw InvalidInput("--at-once: not with --interleave, nor over several processes");
+    throw InvalidInput("--at-once: not available with --interleave or several processes");
   for (const Plan& plan : grid)
     if (plan.ranks > 1)
       throw InvalidInput(
-          fmt::format("--at-once: takes cases of one rank, and one has --gpus {}", plan.ranks));
+          fmt::format("--at-once: needs cases of one rank, but one has --gpus {}", plan.ranks));
   options.gpus = std::max(1, find_gpus().count);
   if (!grid.front().on_gpu) share_threads(options.at_once);
 }
@@ -337,8 +337,7 @@ int sweep(const SweepCommand& command) {
   for (Plan& plan : grid) {
     place_checkpoints(plan.fields, options.out);
     if (options.interleave && writes_checkpoints(plan.fields))
-      throw InvalidInput(
-          "--interleave runs every case twice, which --checkpoint-every would go on from; choose one");
+      throw InvalidInput("--interleave: runs every case twice, which --checkpoint-every does not support");
   }
   check_peaks_variable();
   const Variables environment = process_environment();
@@ -387,8 +386,8 @@ int run(const RunCommand& command) {
   const Plan plan = resolve(c);
   if (const Nodes nodes = find_nodes(process_environment()); nodes.count > 1)
     throw InvalidInput(
-        fmt::format("{} say that this is process {} of {}, but run is for one: sweep spreads a case "
-                    "over several",
+        fmt::format("{} say that this is process {} of {}, but run has one process: use sweep for "
+                    "several",
                     nodes.source, nodes.index, nodes.count));
   check_outputs(plan);
   check_peaks_variable();
@@ -435,7 +434,7 @@ int list(const ListCommand& command) {
   else if (what == "devices")
     list_devices();
   else if (what.empty())
-    throw InvalidInput("list what? recipes, models or devices");
+    throw InvalidInput("list: needs recipes, models or devices");
   else if (const std::string near = nearest(what, {"recipes", "models", "devices"}); near.empty())
     throw InvalidInput(fmt::format("list: unknown word {}; it is one of recipes, models, devices", what));
   else
@@ -463,8 +462,7 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv) {
     return fail(error.what());
   }
   for (const CLI::App* command : app.get_subcommands())
-    if (command->count() > 1)
-      return fail("unexpected argument " + command->get_name() + ": it is given twice");
+    if (command->count() > 1) return fail("unexpected argument " + command->get_name() + ": given twice");
   for (const CLI::App* command : app.get_subcommands())
     if (const auto extra = command->remaining(); !extra.empty())
       return fail(unexpected(*command, extra.front()));
@@ -498,7 +496,7 @@ int exit_status_of(const std::function<int()>& command, Printed printed) {
   } catch (const std::system_error& error) {
     return fail(error, 2);
   } catch (const std::bad_alloc&) {
-    return fail(std::runtime_error("this process can have no more memory"), 1);
+    return fail(std::runtime_error("out of host memory"), 1);
   } catch (const std::exception& error) {
     return fail(error, 1);
   }

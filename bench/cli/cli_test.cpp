@@ -85,8 +85,7 @@ TEST_CASE("what a terminal would obey does not reach it", "[cli]") {
   const TempDirectory directory;
   const std::string file = directory.write("s.toml", "\033[31mmodel = 1\n");
   CHECK(refused("sweep --config " + file).find(":1: unknown key  [31mmodel; ") != std::string::npos);
-  CHECK(refused("sweep \"$(printf '\\033[2J')\"") ==
-        "precbench: unexpected argument  [2J; --help lists what there is");
+  CHECK(refused("sweep \"$(printf '\\033[2J')\"") == "precbench: unexpected argument  [2J; see --help");
 }
 
 TEST_CASE("one recipe is listed in full", "[cli]") {
@@ -143,7 +142,7 @@ TEST_CASE("dry run: a recipe that cannot run is one row with its reason", "[cli]
   CHECK(contains(dry("--recipe bf16,coat --optimizer lion"), "unsupported: --optimizer lion: "));
   CHECK(contains(dry("--recipe bf16,tensorwise_delayed --keep-bf16 q"),
                  "unsupported: --keep-bf16: tensorwise_delayed has one delayed scale for qkv"));
-  CHECK(contains(dry("--recipe bf16,mxfp8 --keep-bf16 first:99"), "nothing would be converted"));
+  CHECK(contains(dry("--recipe bf16,mxfp8 --keep-bf16 first:99"), "none would run in mxfp8"));
   // As is a case that no memory holds.
   const std::string large = dry("--model tiny,llama3.1-405b --batch 65535 --seq 32768");
   CHECK(contains(large, "oom: llama3.1-405b with 65535 x 32768 tokens: a rank needs more than 32 PiB"));
@@ -273,7 +272,8 @@ TEST_CASE("a dry run ends with how many cases it has and what its columns mean",
     text.pop_back();
     return text.substr(text.rfind('\n') + 1);
   };
-  const std::string meaning = "; memory is the peak of the fullest GPU; model FLOPs, causal attention halved";
+  const std::string meaning =
+      "; GiB/GPU is the largest peak of any GPU; model FLOPs, causal attention halved";
   CHECK(last_line("") == "1 case" + meaning);
   CHECK(last_line("--seq 64,128") == "2 cases" + meaning);
   // One of a model's layers alone are said whether cases differ by it or not.

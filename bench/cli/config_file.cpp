@@ -23,9 +23,9 @@ std::string known_key(const std::string& key) {
   std::vector<std::string> valid = {"out", "timeout", "interleave"};
   for (const Field& field : case_fields()) valid.push_back(field.name);
   const std::string near = nearest(key, valid);
-  throw InvalidInput(fmt::format(
-      "unknown key {}{}", key,
-      near.empty() ? "; precbench sweep --help lists the fields" : "; did you mean " + near + "?"));
+  throw InvalidInput(
+      fmt::format("unknown key {}{}", key,
+                  near.empty() ? "; see precbench sweep --help" : "; did you mean " + near + "?"));
 }
 
 void set_option(SweepFile& file, const std::string& key, const std::string& word) {

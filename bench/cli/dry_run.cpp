@@ -124,10 +124,9 @@ void print_dry_run(const std::vector<Plan>& grid) {
     rows.push_back(std::move(row));
   }
   fmt::print("{}", aligned(rows, alignment));
-  fmt::print(
-      "{}; memory is the peak of the fullest GPU; model FLOPs, causal attention halved{}\n",
-      count_cases(grid.size()),
-      timed ? "; a step takes at least as long as its ops at the GPU's peaks, without collectives" : "");
+  fmt::print("{}; GiB/GPU is the largest peak of any GPU; model FLOPs, causal attention halved{}\n",
+             count_cases(grid.size()),
+             timed ? "; s/step at least: ops at the GPU's peak rates, without collectives" : "");
 }
 
 }  // namespace precbench

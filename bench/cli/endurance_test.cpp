@@ -220,7 +220,7 @@ TEST_CASE("Ctrl-Z stops the case too, and the time of the stop is not the case's
     const Record row = rows_by_seed(options)[0];
     CHECK(row.status == Status::ok);
     REQUIRE(row.warnings.size() == 1);
-    CHECK(row.warnings[0].starts_with("the case was stopped and continued (Ctrl-Z): it stood still for "));
+    CHECK(row.warnings[0].starts_with("the case was stopped and continued (Ctrl-Z): it was suspended for "));
     return true;
   });
 }
@@ -287,10 +287,9 @@ TEST_CASE("rows that somebody takes away during a sweep are missing at its end",
     kill(child, SIGTERM);  // a row like any other
     CHECK(exit_status(sweep) == kSweepInterrupted);
     CHECK(file_text(directory / "stderr") ==
-          fmt::format(
-              "somebody has changed {0} while the sweep was writing it: 2 of 3 cases are in {0}; the same "
-              "command goes on from there\n",
-              records));
+          fmt::format("another program changed {0} during the sweep: 2 of 3 cases are in {0}; the same "
+                      "command goes on from there\n",
+                      records));
     CHECK(rows_by_seed(options).size() == 2);
   }
 }

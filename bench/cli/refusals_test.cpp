@@ -18,23 +18,23 @@ TEST_CASE("bad input gets one line and exit status 2", "[cli]") {
   CHECK(refused("sweep --reciep bf16") == "precbench: unknown flag --reciep; did you mean --recipe?");
   CHECK(refused("sweep --rec bf16") == "precbench: unknown flag --rec; did you mean --recipe?");
   CHECK(refused("sweep --reciep=bf16") == "precbench: unknown flag --reciep=bf16; did you mean --recipe?");
-  CHECK(refused("run --xyzzyxyzzyxyzzy") ==
-        "precbench: unknown flag --xyzzyxyzzyxyzzy; --help lists what there is");
+  CHECK(refused("run --xyzzyxyzzyxyzzy") == "precbench: unknown flag --xyzzyxyzzyxyzzy; see --help");
   CHECK(refused("swep --recipe bf16") == "precbench: unknown command swep; did you mean sweep?");
-  CHECK(refused("sweep tiny") == "precbench: unexpected argument tiny; --help lists what there is");
+  CHECK(refused("sweep tiny") == "precbench: unexpected argument tiny; see --help");
   CHECK(refused("") ==
         "precbench: which command? sweep, study, run, list, report or check; --help explains them");
-  CHECK(refused("list") == "precbench: list what? recipes, models or devices");
+  CHECK(refused("list") == "precbench: list: needs recipes, models or devices");
   CHECK(refused("list modles") == "precbench: list: unknown word modles; did you mean models?");
   CHECK(refused("sweep --device cpu --at-once 2 --gpus 2") ==
-        "precbench: --at-once: takes cases of one rank, and one has --gpus 2");
+        "precbench: --at-once: needs cases of one rank, but one has --gpus 2");
   CHECK(refused("sweep --device cpu --at-once 2 --interleave") ==
-        "precbench: --at-once: not with --interleave, nor over several processes");
+        "precbench: --at-once: not available with --interleave or several processes");
   CHECK(refused("study --recipe bf16 --device cpu") ==
         "precbench: --recipe: a study compares recipes with bf16: name at least one other");
-  CHECK(refused("study --recipe mxfp8 --steps 10").starts_with("precbench: --steps: not of a study"));
+  CHECK(
+      refused("study --recipe mxfp8 --steps 10").starts_with("precbench: --steps: not available in a study"));
   CHECK(refused("study --recipe mxfp8 --device cpu --data /nowhere") ==
-        "precbench: --data: /nowhere is not there; name a folder of text or a file of tokens");
+        "precbench: --data: /nowhere does not exist; give a folder of text or a token file");
   CHECK(refused("sweep --device cpu --seq 0") == "precbench: --seq: must be at least 1, not 0");
   CHECK(refused("sweep --device cpu --batch 0") == "precbench: --batch: must be at least 1, not 0");
   CHECK(refused("sweep --device cpu --seq ''") == "precbench: --seq: empty value in \"\"");
@@ -70,13 +70,12 @@ TEST_CASE("what is empty, given twice or beyond all measure is refused", "[cli]"
   CHECK(refused("run --out ''") == "precbench: --out: empty name");
   CHECK(refused("sweep --device cpu --data ''") == "precbench: --data: empty name");
   CHECK(refused("run --device cpu --data ''") == "precbench: --data: empty name");
-  CHECK(refused("sweep sweep") == "precbench: unexpected argument sweep: it is given twice");
-  CHECK(refused("sweep --dry-run --seq 64 128") ==
-        "precbench: unexpected argument 128; --help lists what there is");
+  CHECK(refused("sweep sweep") == "precbench: unexpected argument sweep: given twice");
+  CHECK(refused("sweep --dry-run --seq 64 128") == "precbench: unexpected argument 128; see --help");
   CHECK(refused("sweep --dry-run --seq 64,,128") == "precbench: --seq: empty value in \"64,,128\"");
   CHECK(refused("sweep --dry-run --recipe bf16,") == "precbench: --recipe: empty value in \"bf16,\"");
   CHECK(refused("sweep --dry-run --seed 1-10000 --batch 1-10000") ==
-        "precbench: more than 100000 cases, which is more than a sweep takes");
+        "precbench: more than 100000 cases, the limit of a sweep");
   const std::string digits(120'000, '1');
   for (const std::string& number : {digits, "1-" + digits}) {
     const std::string refusal = refused("sweep --dry-run --seq " + number);
@@ -89,7 +88,7 @@ TEST_CASE("a name that a record cannot hold is refused before anything runs", "[
   const TempDirectory directory;
   for (const char* command : {"run", "sweep"})
     CHECK(refused(std::string(command) + " --device cpu --steps 1 --data \"$(printf '\\377')\" ")
-              .ends_with(" is not UTF-8, as records are; choose another name"));
+              .ends_with(" is not valid UTF-8; choose another name"));
   // The folder's is in no record.
   CHECK(precbench_says("sweep --quiet --device cpu --batch 1 --seq 32 --steps 1 --out \"" +
                        (directory / "$(printf '\\377')") + "\"")
@@ -197,12 +196,12 @@ TEST_CASE("a dry run refuses what the run would", "[cli]") {
   CHECK(refused("sweep --dry-run --device cpu --init-from none.safetensors") ==
         "precbench: --init-from: none.safetensors: No such file or directory");
   CHECK(refused("sweep --dry-run --batch 1000000000 --seq 1000000000") ==
-        "precbench: --batch, --seq, --accumulation, --gpus: 1e+18 tokens per step; the most are 2147483647");
+        "precbench: --batch, --seq, --accumulation, --gpus: 1e+18 tokens per step; the limit is 2147483647");
   CHECK(refused("sweep --dry-run --device cpu --model llama3.1-405b --batch 65535 --seq 32768") ==
         "precbench: llama3.1-405b with 65535 x 32768 tokens: a rank needs more than 32 PiB");
   CHECK(
       refused("sweep --dry-run --device cpu --steps 9223372036854775807") ==
-      "precbench: --steps: must be at most 1000000, not 9223372036854775807: a record names every step of a run");
+      "precbench: --steps: must be at most 1000000, not 9223372036854775807: a record lists every step of a run");
   const std::string file = directory.write("file", "");
   std::filesystem::create_directory(directory / "made");
   for (const std::string& out : {file, file + "/below"})
@@ -264,7 +263,7 @@ TEST_CASE("an option that no case would read is refused", "[cli]") {
   const TempDirectory directory;
   const std::string dry = "sweep --dry-run --device cpu ";
   CHECK(refused(dry + "--glob '*.c'") ==
-        "precbench: --glob: chooses files of a folder, and neither --data nor --eval-data is one");
+        "precbench: --glob: applies to folders only, and neither --data nor --eval-data is a folder");
   CHECK(refused(dry + "--eval-tokens 64") ==
         "precbench: --eval-tokens: needs held-out text: add --eval-data FILE");
   const std::string no_checkpoint = "no checkpoint is written: add --checkpoint-every N";
@@ -276,9 +275,9 @@ TEST_CASE("an option that no case would read is refused", "[cli]") {
   CHECK(refused(dry + "--reshard off --parallel fsdp") == sharded);
   CHECK(refused(dry + "--reduce-amax on") == "precbench: --reduce-amax: there is one rank: add --gpus N");
   CHECK(refused(dry + "--warmup 21 --steps 20") ==
-        "precbench: --warmup: no run is as long, so none comes to its --lr: take no more than --steps");
+        "precbench: --warmup: no run reaches its --lr; use a warmup of at most --steps");
   CHECK(refused(dry + "--time-limit 5 --steps 20") ==
-        "precbench: --time-limit: ends --steps auto alone, and --steps is a number");
+        "precbench: --time-limit: applies to --steps auto only, but --steps is a number");
   CHECK(refused("study --device cpu --recipe mxfp8 --eval-tokens 64 --out " + (directory / "out"))
             .starts_with("precbench: --eval-tokens: needs"));
   CHECK(refused("sweep --dry-run --config " +

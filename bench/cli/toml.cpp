@@ -25,7 +25,7 @@ class Reader {
         peek() == '[' ? read_section() : read_key();
         skip_blank(false);
         if (!at_end() && peek() != '\n')
-          throw InvalidInput("a line is [section], or key = value with a word or a [list]");
+          throw InvalidInput("expected [section], or key = value with a word or a [list]");
       } catch (const InvalidInput& error) {
         throw InvalidInput(fmt::format("{}: {}", place(), error.what()));
       }
@@ -64,8 +64,7 @@ class Reader {
       if (quote == '"' && peek() == '\\') {
         take();
         if (at_end() || (peek() != '"' && peek() != '\\'))
-          throw InvalidInput(
-              "after a backslash comes \" or another backslash; '...' takes everything as it is");
+          throw InvalidInput("only \" and \\ may follow a backslash; '...' has no escapes");
       }
     if (at_end() || peek() == '\n')
       throw InvalidInput(fmt::format("the quote is not closed: {}{}", quote, word));
@@ -102,7 +101,7 @@ class Reader {
     take();
     section_ = take_until("]\n");
     if (section_.empty() || section_[0] == '[' || at_end() || peek() != ']')
-      throw InvalidInput("a section is [name]");
+      throw InvalidInput("expected [name]");
     take();
     note_once(fmt::format("[{}]", section_));
     handler_.section(section_);

@@ -30,7 +30,7 @@ const std::vector<Rule>& rules() {
       {"glob",
        {"data", "eval_data"},
        [](const Case& c) { return is_folder(c.data) || is_folder(c.eval_data); },
-       "chooses files of a folder, and neither --data nor --eval-data is one"},
+       "applies to folders only, and neither --data nor --eval-data is a folder"},
       {"eval_tokens",
        {"eval_data"},
        [](const Case& c) { return !c.eval_data.empty(); },
@@ -51,11 +51,11 @@ const std::vector<Rule>& rules() {
       {"warmup",
        {"steps"},
        [](const Case& c) { return c.steps == 0 || c.warmup <= c.steps; },
-       "no run is as long, so none comes to its --lr: take no more than --steps"},
+       "no run reaches its --lr; use a warmup of at most --steps"},
       {"time_limit",
        {"steps"},
        [](const Case& c) { return c.steps == 0; },
-       "ends --steps auto alone, and --steps is a number"},
+       "applies to --steps auto only, but --steps is a number"},
   };
   return kRules;
 }

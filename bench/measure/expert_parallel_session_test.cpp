@@ -266,7 +266,7 @@ TEST_CASE("what experts on several ranks cannot have is refused in a line", "[de
   CHECK(why(2, 2, "dispatch", "fp8") == "--dispatch fp8: bf16 has no 8-bit codes of tokens");
   CHECK(why(2, 2, "dispatch", "fp8", "blockwise") == "");
   CHECK(why(2, 1, "exchange", "slots") ==
-        "--exchange, --slots and --dispatch are of experts on several ranks: add --ep N");
+        "--exchange, --slots and --dispatch need expert parallelism: add --ep N");
   CHECK(why(2, 2, "slots", "8") == "--slots: --exchange gather has none");
   CHECK(contains(why(2, 2, "optimizer", "muon"), "--ep: muon does not update experts of several ranks yet"));
   CHECK(contains(why(2, 2, "moments", "e4m3"),
@@ -282,10 +282,11 @@ TEST_CASE("what experts on several ranks cannot have is refused in a line", "[de
       contains(resolve(c).why_unsupported(), "--dispatch fp8: scales of as many rows as there happen to be"));
   c = parallel_case(2, 2, "tensorwise");
   c.dispatch = "fp8", c.switch_recipe = "mxfp8@1";
-  CHECK(resolve(c).why_unsupported() == "--dispatch fp8: the recipe changes, and with it what is sent");
+  CHECK(resolve(c).why_unsupported() ==
+        "--dispatch fp8: the recipe changes during the run, and the format of tokens with it");
   c = parallel_case(2, 2);
   c.exchange = "slots", c.slots = 129;
-  CHECK(resolve(c).why_unsupported() == "--slots: 129 for a rank's 128 tokens");
+  CHECK(resolve(c).why_unsupported() == "--slots: 129 exceeds the 128 tokens of a rank");
 }
 
 TEST_CASE("dry runs predict large models for any number of ranks with experts", "[predict][moe][ep]") {

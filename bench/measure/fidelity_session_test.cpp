@@ -105,7 +105,7 @@ TEST_CASE("weights that ranks exchange in FP8 have no fidelity probe", "[fidelit
   c.gpus = 2, c.parallel = "fsdp", c.gather = "fp8";
   const Record record = run_case(resolve(probed(c)));
   CHECK(record.status == Status::unsupported);
-  CHECK(record.error == "fidelity: ranks that exchange weights in FP8 have none in BF16 to compare with");
+  CHECK(record.error == "fidelity: weights gathered in FP8 leave no BF16 weights to compare with");
   CHECK(run_ok(c).fidelity.empty());
 }
 

@@ -110,7 +110,7 @@ class Session {
 void Session::check_gpus() const {
   if (!plan_.on_gpu || find_gpus().count >= share_.first_gpu + share_.local) return;
   throw Unsupported(
-      fmt::format("{} wanted, {}", plural(share_.local, "GPU"),
+      fmt::format("{} requested, {}", plural(share_.local, "GPU"),
                   find_gpus().count ? fmt::format("{} visible", find_gpus().count) : find_gpus().reason));
 }
 

@@ -408,9 +408,9 @@ TEST_CASE("processes do not wait for ever for each other", "[together]") {
   const Nodes first = {0, 2, 0, "the test"}, second = {1, 2, 0, "the test"};
   const Address address = {"127.0.0.1", 1};  // where no user's program can listen
   CHECK_THROWS_WITH(run_worker(second, address, "", {}, child_command(kFakePart), kNone),
-                    "process 1 of 2 finds no process 0 at 127.0.0.1:1 within 0.2 s");
+                    "process 1 of 2 found no process 0 at 127.0.0.1:1 within 0.2 s");
   CHECK_THROWS_WITH(Coordinator(first, Address{"127.0.0.1", 0}, "", kNone),
-                    "process 1 of 2 has not come to 127.0.0.1:0 within 0.2 s");
+                    "process 1 of 2 has not connected to 127.0.0.1:0 within 0.2 s");
 }
 
 TEST_CASE("an address that is not this host's is refused in one line", "[together]") {

@@ -48,7 +48,7 @@ TEST_CASE("engines inside each other must agree, and one that started a single p
   CHECK_THROWS_WITH(
       find_nodes(other),
       "SLURM_PROCID and SLURM_NTASKS say that this is process 0 of 2, RANK and WORLD_SIZE that it is "
-      "process 1 of 2; unset those of the engine that did not start it");
+      "process 1 of 2; unset those of the launcher that did not start it");
   other["SLURM_NTASKS"] = "1";
   CHECK(find_nodes(other) == nodes_of(1, 2, 0, "RANK and WORLD_SIZE"));
 }
@@ -90,7 +90,7 @@ TEST_CASE("a secret is what the environment says, and nothing that can be guesse
         "PRECBENCH_SECRET: is shorter than 16 characters and could be guessed; openssl rand -hex "
         "16 makes one");
   CHECK_THROWS_WITH(shared_secret({{"PRECBENCH_SECRET", ""}}),
-                    "PRECBENCH_SECRET: is set to nothing; give all processes one secret, or unset it");
+                    "PRECBENCH_SECRET: is empty; give all processes the same secret, or unset it");
 }
 
 TEST_CASE("ranks are divided in the processes' order, GPUs in that of the processes of a host", "[nodes]") {

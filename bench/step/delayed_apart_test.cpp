@@ -100,9 +100,8 @@ TEST_CASE("what needs a common scale is refused without reduction, by the field"
   c.parallel = "fsdp";
   CHECK(resolve(c).why_unsupported() == "");
   c.gather = "fp8";
-  CHECK(
-      resolve(c).why_unsupported() ==
-      "FP8 gather: history.reduce is false, and ranks have no common scale to cast their shards of weights with");
+  CHECK(resolve(c).why_unsupported() ==
+        "FP8 gather: history.reduce is false, so ranks have no common scale for their weight shards");
   c.gather = "bf16";
   c.parallel = "ddp";
   c.model = "tiny-moe";
@@ -110,5 +109,5 @@ TEST_CASE("what needs a common scale is refused without reduction, by the field"
   CHECK(resolve(c).why_unsupported() == "");
   c.dispatch = "fp8";
   CHECK(resolve(c).why_unsupported() ==
-        "--dispatch fp8: history.reduce is false, and codes that come together need a common scale");
+        "--dispatch fp8: history.reduce is false, but tokens of several ranks need a common scale");
 }

@@ -160,9 +160,8 @@ TEST_CASE("gradients in FP8 are compared, as what they stand for, with BF16's be
   }
   Case c = case_of("bf16", 2);
   c.grads = "e4m3";
-  CHECK(
-      resolve(c).why_unsupported() ==
-      "fidelity: gradients in e4m3 are compared on one rank and of one micro-step; take --grads bf16 or fp32");
+  CHECK(resolve(c).why_unsupported() ==
+        "fidelity: gradients in e4m3 need one rank and one micro-batch; use --grads bf16 or fp32");
   c = case_of("bf16");
   c.grads = "e4m3", c.accumulation = 2;
   CHECK(resolve(c).why_unsupported().starts_with("fidelity: gradients in e4m3"));

@@ -290,25 +290,25 @@ TEST_CASE("what an optimizer does not have is refused in one line", "[case][opti
     return resolve(case_from_json(fields)).why_unsupported();
   };
   CHECK(unsupported({{"grads", "e4m3"}, {"gpus", 4}, {"parallel", "hsdp"}, {"shard_group", 2}}) ==
-        "--grads e4m3: hsdp sums gradients twice, and what is in between would be rounded; take ddp or fsdp");
-  CHECK(unsupported({{"weights", "e4m3"}}) == "--weights e4m3: the recipe takes weights in BF16");
+        "--grads e4m3: hsdp reduces gradients twice and would round in between; use ddp or fsdp");
+  CHECK(unsupported({{"weights", "e4m3"}}) == "--weights e4m3: the recipe has BF16 weights");
   const TempDirectory directory;
   nlohmann::ordered_json narrow = recipe_to_json(find_recipe("tensorwise"));
   narrow["name"] = "narrow";
   for (const char* gemm : {"fprop", "dgrad"}) narrow[gemm]["b"]["format"] = "e3m4";
   CHECK(unsupported({{"weights", "e4m3"}, {"recipe", directory.write("narrow.json", narrow.dump())}}) ==
-        "--weights e4m3: the recipe's weights are e3m4, which no byte holds");
+        "--weights e4m3: the recipe's weights are e3m4, not an 8-bit format");
   CHECK(unsupported({{"weights", "e4m3"}, {"recipe", "rowwise"}}) ==
-        "--weights e4m3: the recipe has more than one scale for a weight");
+        "--weights e4m3: the recipe has more than one scale per weight");
   CHECK(unsupported({{"weights", "e4m3"}, {"recipe", "tensorwise"}, {"keep_bf16", "o"}}) ==
         "--weights e4m3: no block has all of its linear layers in the recipe");
   for (const char* recipe : {"tensorwise", "tensorwise_delayed"})
     CHECK(unsupported({{"model", "tiny-moe"}, {"weights", "e4m3"}, {"recipe", recipe}}) ==
-          "--weights e4m3: blocks with experts are not kept in FP8 yet");
+          "--weights e4m3: does not support blocks with experts");
   CHECK(unsupported({{"recipe", "msamp_o3"}, {"switch_recipe", "bf16@5"}, {"steps", 10}}) ==
-        "--weights e4m3: the recipe changes, and with it what is kept");
+        "--weights e4m3: the recipe changes during the run, and the weight format with it");
   CHECK(unsupported({{"recipe", "msamp_o3"}, {"fidelity_batches", 1}, {"grads", "bf16"}}) ==
-        "fidelity: weights that are kept in FP8 have none in BF16 to compare with");
+        "fidelity: weights stored in FP8 leave no BF16 weights to compare with");
   CHECK(unsupported({{"recipe", "msamp_o2"}}) == "");
   CHECK(contains(
       refusal({{"recipe", "bf16"}, {"switch_recipe", "msamp_o1@5"}, {"steps", 10}}),

@@ -68,7 +68,7 @@ StudySettings settings_of(const StudyCommand& command) {
   if (!sensitivity.empty()) set_sensitivity(settings, sensitivity.mapped());
   settings.sensitivity_only = command.sensitivity_only;
   if (settings.sensitivity_only && settings.sensitivity.empty())
-    throw InvalidInput("--sensitivity-only: no cells are asked for: add --sensitivity standard");
+    throw InvalidInput("--sensitivity-only: needs cells: add --sensitivity standard");
   if (settings.sensitivity_only) settings.trunks = std::min(settings.trunks, settings.ladder_trunks);
   if (!command.trained_tokens.empty()) {
     try {
@@ -78,7 +78,7 @@ StudySettings settings_of(const StudyCommand& command) {
     }
   }
   if (settings.trained_tokens && !settings.starts_trained())
-    throw InvalidInput("--trained-tokens: says what the weights of --init-from have seen; add --init-from");
+    throw InvalidInput("--trained-tokens: needs pretrained weights: add --init-from");
   return settings;
 }
 
@@ -114,7 +114,7 @@ Room room_for(const std::vector<Plan>& plans, int wanted) {
   std::int64_t largest = 0;
   for (const Plan& plan : plans) {
     if (plan.ranks > 1 && wanted > 1)
-      throw InvalidInput(fmt::format("--at-once: takes cases of one rank, and these have {}", plan.ranks));
+      throw InvalidInput(fmt::format("--at-once: needs cases of one rank, but these have {}", plan.ranks));
     if (plan.ranks > 1 || !plan.why_unsupported().empty()) return {};
     largest = std::max(largest, predict(plan).memory.peak + kContext);
   }
@@ -209,9 +209,9 @@ std::string why_too_little_text(const Plan& trunk) {
   const std::int64_t read = trunk.fields.steps * trunk.tokens_per_step() / trunk.T,
                      there = text->sequences(trunk.T);
   if (read <= there) return "";
-  return fmt::format(
-      "the text has {} of {} tokens, and a trunk reads {}: it sees each {:.1f} times; name more with --data",
-      plural(there, "sequence"), trunk.T, read, static_cast<double>(read) / static_cast<double>(there));
+  return fmt::format("--data has {} of {} tokens, but a trunk reads {}: {:.1f} epochs; give more text",
+                     plural(there, "sequence"), trunk.T, read,
+                     static_cast<double>(read) / static_cast<double>(there));
 }
 
 /// Why the forks cannot begin: a trunk did not get through. Empty if all did.
@@ -263,18 +263,16 @@ void check_forks(std::vector<StudyCase> cases, bool rungs) {
 /// A study that is made for its curves alone may have so few; verdicts it has none.
 std::string why_too_few_trunks(const StudySettings& settings) {
   if (settings.trunks >= kFewestTrunks || settings.sensitivity_only) return "";
-  return fmt::format("{}: every verdict will be inconclusive; {} are the fewest that settle anything",
+  return fmt::format("{}: every verdict will be inconclusive; a verdict needs at least {}",
                      plural(settings.trunks, "trunk"), kFewestTrunks);
 }
 
 void check_data(const StudySettings& settings) {
   const std::string& path = settings.work.at("data").front();
   if (path == "synthetic")
-    throw InvalidInput(
-        "--data: a study needs text: the synthetic language of another seed is another language");
+    throw InvalidInput("--data: a study needs text; synthetic data differs in language between seeds");
   if (std::error_code error; !fs::exists(path, error))
-    throw InvalidInput(
-        fmt::format("--data: {} is not there; name a folder of text or a file of tokens", path));
+    throw InvalidInput(fmt::format("--data: {} does not exist; give a folder of text or a token file", path));
 }
 
 }  // namespace

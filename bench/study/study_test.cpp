@@ -85,7 +85,7 @@ TEST_CASE("what a study file cannot say is refused with its line", "[study]") {
   CHECK(refusal("[trunks]\n").starts_with(":1: unknown section [trunks]"));
   CHECK(refusal("seq = 3\n").starts_with(":1: seq belongs in a section"));
   CHECK(refusal("[fork]\nstep = 3\n") == ":2: unknown key step in [fork]; did you mean steps?");
-  CHECK(refusal("[work]\nsteps = 3\n").starts_with(":2: --steps: not of a study"));
+  CHECK(refusal("[work]\nsteps = 3\n").starts_with(":2: --steps: not available in a study"));
   CHECK(refusal("[work]\nseed = 3\n").starts_with(":2: --seed: not of a study"));
   CHECK(refusal("[work]\nlr = 1e-3\n").starts_with(":2: --lr: not of a study"));
   CHECK(refusal("[fork]\nsteps = 3\n") == ":2: steps: 3 is not in [12, 1000000000]");
@@ -177,8 +177,7 @@ TEST_CASE("sensitivity: a study file asks for cells, and what it cannot say is r
   StudyCommand command;
   command.axes = {{"recipe", {"rowwise"}}, {"device", {"cpu"}}};
   command.sensitivity_only = true;
-  CHECK(refusal_of([&] { study(command); }) ==
-        "--sensitivity-only: no cells are asked for: add --sensitivity standard");
+  CHECK(refusal_of([&] { study(command); }) == "--sensitivity-only: needs cells: add --sensitivity standard");
   command.axes["sensitivity"] = {"block"};
   CHECK(contains(refusal_of([&] { study(command); }),
                  "--sensitivity: \"block\" is none of standard, all, gemms"));
@@ -313,7 +312,7 @@ TEST_CASE("what no fork can be is refused before the trunks run", "[study]") {
   for (const bool dry_run : {true, false}) {
     command.dry_run = dry_run;
     CHECK(refusal_of([&] { study(command); }) ==
-          command.config + ":2: channels: 4000 channels wanted, ffn of a block has 128");
+          command.config + ":2: channels: 4000 channels requested, ffn of a block has 128");
     CHECK(!std::filesystem::exists(*command.out));
   }
 }
@@ -508,7 +507,7 @@ TEST_CASE("study: steady ages and trained tokens are for weights that were train
     return answer.text;
   };
   CHECK(refused("--trained-tokens 2T") ==
-        "precbench: --trained-tokens: says what the weights of --init-from have seen; add --init-from\n");
+        "precbench: --trained-tokens: needs pretrained weights: add --init-from\n");
   CHECK(refused("--init-from w.safetensors --trained-tokens 2X") ==
         "precbench: --trained-tokens: \"2X\" is not a number of tokens, such as 300B, 2T or 1.5e9\n");
 }

@@ -112,7 +112,7 @@ TEST_CASE("checkpoints need a folder that can be written", "[files]") {
   c.checkpoint_every = 2;
   CHECK(refusal({c}) == "--checkpoint-every needs a number of steps: add --steps N");
   c.steps = 4;
-  CHECK(refusal({c}) == "--checkpoint-every: where? add --checkpoint-dir DIR, or --out DIR");
+  CHECK(refusal({c}) == "--checkpoint-every: no checkpoint folder: add --checkpoint-dir DIR or --out DIR");
   c.checkpoint_dir = directory / "new/checkpoints";
   CHECK(refusal({c}) == "");
   CHECK(std::filesystem::is_empty(c.checkpoint_dir));

@@ -142,7 +142,7 @@ Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, 
       continue;
     }
     const std::string missing = record.status == Status::ok ? missing_output(*wanted->second) : "";
-    if (!missing.empty()) tell(missing + " is not there: its finished case is run again");
+    if (!missing.empty()) tell(missing + " is missing: its finished case is run again");
     // A file with the name of one that could not be written is from an older run.
     const bool lost = record.status == Status::ok && !wanted->second->fields.save_final.empty() &&
                       !lost_files(record).empty();

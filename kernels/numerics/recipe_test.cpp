@@ -203,12 +203,13 @@ TEST_CASE("a row that nothing can compute is refused", "[recipe]") {
   CHECK(error_with("bf16", "/fprop/a/scale", "f32") == "fprop.a.scale: bf16 has no scale; remove it");
   CHECK(error_with("bf16", "/wgrad/fast_accum", true) ==
         "wgrad.fast_accum: a bf16 GEMM has no fast accumulation; remove it");
-  CHECK(error_with("blockwise", "/wgrad/fast_accum", true) ==
-        "wgrad.fast_accum: blocks are promoted to FP32 one by one; only tensor and row take true");
+  CHECK(
+      error_with("blockwise", "/wgrad/fast_accum", true) ==
+      "wgrad.fast_accum: only tensor and row scales support fast accumulation; blocks are promoted to FP32");
   const json fp4 = {{"format", "e2m1"}, {"granularity", "1x32"}, {"scale", "ue8m0"}, {"element_scale", 0.75}};
   for (const char* side : {"/fprop/a", "/fprop/b"})
     CHECK(error_with("mxfp8", side, fp4) ==
-          "fprop: FP4 is multiplied with FP4 that has scales of the same type");
+          "fprop: an FP4 operand needs another FP4 operand with scales of the same type");
   for (const char* taken : {"mxfp8_floor", "rowwise_e4m1"})
     CHECK(error_with("mxfp8", "/name", taken) ==
           std::string("name: ") + taken + " is a built-in recipe with other values; choose another name");
@@ -281,8 +282,7 @@ TEST_CASE("operands may have names, and be like others", "[recipe]") {
 }
 
 TEST_CASE("the older name of scale_rounding is told", "[recipe]") {
-  CHECK(error_with("mxfp8", "/dgrad/a/rounding", "rceil") ==
-        "dgrad.a.rounding: is called scale_rounding now: rename the key");
+  CHECK(error_with("mxfp8", "/dgrad/a/rounding", "rceil") == "dgrad.a.rounding: renamed to scale_rounding");
 }
 
 TEST_CASE("a row may say which layers it leaves out, and what follows it", "[recipe]") {

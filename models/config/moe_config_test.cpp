@@ -158,7 +158,8 @@ TEST_CASE("a wrong mixture gets an error that names the key", "[models][moe]") {
   json without = small();
   without.erase("experts");
   without["ffn"] = 64;
-  CHECK(contains(error_of(without), "experts: missing; the model has other keys of a mixture"));
+  CHECK(
+      contains(error_of(without), "experts: missing, but the model has other keys of a mixture of experts"));
 }
 
 TEST_CASE("config.json of models with experts", "[models][moe]") {

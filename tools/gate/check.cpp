@@ -85,7 +85,7 @@ RecordSet read_whole(const std::string& path) {
   RecordSet set = read_records({path});
   if (!set.first_problem.empty())
     throw InvalidInput(
-        fmt::format("--baseline: cannot be relied on; mend it, or name another file: {}", set.first_problem));
+        fmt::format("--baseline: invalid; repair it or give another file: {}", set.first_problem));
   return set;
 }
 
