@@ -1,4 +1,4 @@
-// Command lines made from the field table.
+// Command lines generated from the field table. See cli.h.
 #include "bench/cli/cli.h"
 
 #include <fmt/format.h>
@@ -67,7 +67,7 @@ class HelpFormatter : public CLI::Formatter {
 /// Validates the name of a file or folder. Returns an error message, empty if the name is valid.
 std::string not_empty(const std::string& name) { return name.empty() ? "empty name" : ""; }
 
-/// A case with the fields that take one value set, and the axes that are left.
+/// Returns the grid of the given fields: those with one value are set in every case, the others are axes.
 std::vector<Case> expand(const Axes& given) {
   Case base;
   Axes axes;
@@ -85,13 +85,13 @@ void choose_device(Case& c) {
   if (c.device == "auto") c.device = best_device();
 }
 
-/// Checkpoints lie beside the records, unless the user has said where.
+/// Puts checkpoints next to the records unless --checkpoint-dir is given.
 void place_checkpoints(Case& c, const std::string& out) {
   if (writes_checkpoints(c) && c.checkpoint_dir.empty() && !out.empty())
     c.checkpoint_dir = (std::filesystem::path(out) / "checkpoints").string();
 }
 
-/// Throws InvalidInput where cases cannot run at one time.
+/// Sets the options for concurrent cases. Throws InvalidInput if the cases cannot run concurrently.
 void run_at_once(const std::vector<Plan>& grid, const Nodes& nodes, SweepOptions& options) {
   if (options.interleave || nodes.count > 1)
     throw InvalidInput("--at-once: not available with --interleave or several processes");
@@ -103,16 +103,16 @@ void run_at_once(const std::vector<Plan>& grid, const Nodes& nodes, SweepOptions
   if (!grid.front().on_gpu) share_threads(options.at_once);
 }
 
-/// Says before anything runs which cases cannot, in one line for each reason.
+/// Reports the cases that cannot run, one line per reason.
 void tell_refused(const std::vector<Plan>& grid) {
-  std::map<std::string, std::size_t> cases;  // by reason
+  std::map<std::string, std::size_t> cases;  // keyed by reason
   for (const Plan& plan : grid)
     if (!plan.refusal.empty()) ++cases[plan.refusal];
   for (const auto& [why, count] : cases)
     tell(fmt::format("precbench: {} of {} cannot run: {}", count, count_cases(grid.size()), why));
 }
 
-/// A sweep that several processes run, in each of them.
+/// Runs this process's part of a sweep over several processes.
 int sweep_together(const std::vector<Plan>& grid, SweepOptions options, const Nodes& nodes,
                    const Variables& environment) {
   const Address address = rendezvous_address(environment, nodes);
@@ -136,12 +136,12 @@ int sweep_together(const std::vector<Plan>& grid, SweepOptions options, const No
   return status;
 }
 
-/// As UTF-8, whatever the names of files and hosts in it are.
+/// Serializes to valid UTF-8: invalid bytes in file and host names are replaced.
 std::string text_of(const nlohmann::ordered_json& json) {
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-/// Pretty JSON whose arrays of plain values stay on one line: a loss curve is one line, not a thousand.
+/// Pretty-prints JSON with every array on one line: a loss curve is one line, not a thousand.
 std::string pretty(const nlohmann::ordered_json& json, int indent) {
   if (!json.is_object() || json.empty()) return text_of(json);
   const std::string pad(static_cast<std::size_t>(indent) + 2, ' ');
@@ -152,7 +152,7 @@ std::string pretty(const nlohmann::ordered_json& json, int indent) {
   return text + "\n" + std::string(static_cast<std::size_t>(indent), ' ') + "}";
 }
 
-/// The flag or command that `word` may have been meant as.
+/// Returns the error message for an unknown flag or argument, with the nearest valid one.
 std::string unexpected(const CLI::App& app, const std::string& word) {
   std::vector<std::string> valid;
   const bool flag = word.starts_with("-");
@@ -168,7 +168,7 @@ std::string unexpected(const CLI::App& app, const std::string& word) {
   return fmt::format("{} {}{}", kind, word, near.empty() ? "; see --help" : "; did you mean " + near + "?");
 }
 
-/// Of a command without a sweep file: one grid, and no options.
+/// Reads the command's sweep file. Without one, returns a single empty grid and no options.
 SweepFile sweep_file_of(const SweepCommand& command) {
   SweepFile file;
   if (command.config.empty())
@@ -178,10 +178,10 @@ SweepFile sweep_file_of(const SweepCommand& command) {
   return file;
 }
 
-/// The cases of one section with the flags on top. What is wrong with them is told with the section's name.
+/// Returns the cases of one section, overridden by the flags. Errors name the section.
 std::vector<Plan> cases_of(const SweepCommand& command, const SweepFile::Grid& grid) {
   Axes axes = command.axes;
-  axes.insert(grid.axes.begin(), grid.axes.end());  // keeps what the command line has set
+  axes.insert(grid.axes.begin(), grid.axes.end());  // does not overwrite flags
   try {
     std::vector<Case> cases = expand(axes);
     for (Case& c : cases) choose_device(c);
@@ -210,7 +210,7 @@ std::vector<Plan> grid_of(const SweepCommand& command, const SweepFile& file) {
   return cases;
 }
 
-/// Says where a list of two numbers looks like one number with a comma.
+/// Warns of lists of two numbers that look like one number with a comma.
 void tell_commas(const SweepCommand& command, const SweepFile& file) {
   const auto tell_of = [](const Axes& axes) {
     for (const auto& [name, words] : axes)
@@ -221,14 +221,14 @@ void tell_commas(const SweepCommand& command, const SweepFile& file) {
   for (const SweepFile::Grid& grid : file.grids) tell_of(grid.axes);
 }
 
-/// Why not all that was printed has been written; none where it has.
+/// Flushes standard output. Returns an error message if anything could not be written.
 std::optional<std::string> unwritten() {
   errno = 0;
   if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return std::nullopt;
   return fmt::format("cannot write standard output: {}", std::strerror(errno ? errno : EIO));
 }
 
-/// One line, without the middle of a very long one.
+/// Prints one line; the middle of a very long message is cut.
 void print_error(const std::string& message) {
   constexpr std::size_t kHead = 600, kTail = 300;
   const bool fits = message.size() <= kHead + kTail;
@@ -257,7 +257,7 @@ void add_fields(CLI::App& app, Axes& axes, bool sweep, const DefaultOf& default_
     if (const std::string alias = alias_flag_of(field); !alias.empty()) names += "," + alias;
     CLI::Option* option = app.add_option_function<std::string>(names, store, help);
     option->group(value ? field.group : "");
-    several ? option->join() : option->take_last();  // joined: a line each
+    several ? option->join() : option->take_last();  // joined by newlines
     const bool text = std::holds_alternative<std::string Case::*>(field.member);
     const std::string type = field.choices.empty() ? (text                 ? "TEXT"
                                                       : field.is_integer() ? "N"
@@ -290,13 +290,15 @@ CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command) {
   sub->footer(
       "Values: lists (--recipe bf16,mxfp8) and ranges (--seq 1024-8192*2, --seq 128-512+128, --seed 1-3).\n"
       "The same command resumes an interrupted sweep.\n"
-      "Exit status: 0 every case has its row (ok, oom, unsupported, diverged); 1 as 0, but a case crashed or timed out,\n"
-      "no case is ok, or an output file of a case is lost; 2 bad input; 130 cases are left: the sweep was interrupted,\n"
-      "lost one of several processes, or found the disk full.\n"
+      "\n"
+      "Exit status: 0 every case has its row (ok, oom, unsupported, diverged)\n"
+      "             1 as 0, but a case crashed or timed out, none is ok, or an output file is lost\n"
+      "             2 bad input\n"
+      "             130 cases are left: interrupted, a process lost, or the disk full\n"
       "\n"
       "Examples:\n"
       "  # first sweep: the tiny model, on a GPU or the CPU\n"
-      "  precbench sweep --model tiny --recipe bf16,rowwise,mxfp8 --seq 64-128*2 --steps 40 --out out/first\n"
+      "  precbench sweep --model tiny --recipe bf16,rowwise,mxfp8 --steps 40 --out out/first\n"
       "  # speed of three recipes at three sequence lengths\n"
       "  precbench sweep --model llama3.2-1b --recipe bf16,tensorwise,blockwise --seq 2048-8192*2 --batch 1\n"
       "  # BF16 or FP32 master weights, each with and without FP8\n"
@@ -360,9 +362,7 @@ int sweep(const SweepCommand& command) {
 
 CLI::App* add_run_command(CLI::App& app, RunCommand& command) {
   CLI::App* sub = app.add_subcommand("run", "single case in this process; its record on standard output");
-  sub->footer(
-      "Exit status: 0 the case is ok; 1 the case is not ok or an output file is lost, with the reason on standard error;\n"
-      "2 bad input.");
+  sub->footer("Exit status: 0 the case is ok; 1 it is not, or an output file is lost; 2 bad input.");
   add_fields(*sub, command.axes, false);
   sub->add_option("--out", command.out, "folder whose records.jsonl also gets the record")
       ->type_name("DIR")
@@ -392,13 +392,14 @@ int run(const RunCommand& command) {
   check_outputs(plan);
   check_peaks_variable();
   if (!command.out.empty()) const SweepFolder writable(command.out);
-  // No refusal: a case of a grid in which others read it runs again by itself.
+  // Not an error: the case may come from a grid in which other cases use the option.
   if (const std::string why = unused_option({plan}, command.axes, {}); !why.empty())
     tell("precbench: not read: " + why);
   const Record record = finish_row(plan, run_case(plan));
-  std::fputs((pretty(record, 0) + "\n").c_str(), stdout);  // first: a full disk does not lose it
+  std::fputs((pretty(record, 0) + "\n").c_str(),
+             stdout);  // before the file, so that a full disk does not lose it
   if (!command.out.empty()) append_to_folder(command.out, record);
-  std::fflush(stdout);  // the record stays whole where both streams go to one place
+  std::fflush(stdout);  // keeps the record contiguous if both streams share a target
   tell_model_warnings({plan});
   for (const std::string& warning : told_at_once(record)) tell("precbench: " + warning);
   if (record.status == Status::ok) return lost_files(record).empty() ? 0 : 1;
@@ -470,7 +471,7 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv) {
   if (app.get_subcommands().size() != 1) {
     tell_raw(
         "precbench compares low-precision training recipes with BF16 on this machine. Start with:\n"
-        "  precbench sweep --model tiny --recipe bf16,rowwise,mxfp8 --seq 64-128*2 --steps 40 --out out/first\n"
+        "  precbench sweep --model tiny --recipe bf16,rowwise,mxfp8 --steps 40 --out out/first\n"
         "  precbench report out/first\n"
         "Commands: sweep, study, run, list, report, check. precbench COMMAND --help explains one.\n");
     return 2;
@@ -491,7 +492,7 @@ int exit_status_of(const std::function<int()>& command, Printed printed) {
     return printed == Printed::result ? 2 : status;
   } catch (const InvalidInput& error) {
     return fail(error, 2);
-  } catch (const OutOfMemory& error) {  // outside a case: files that cannot be mapped
+  } catch (const OutOfMemory& error) {  // outside of cases: a file that cannot be mapped
     return fail(error, 2);
   } catch (const std::system_error& error) {
     return fail(error, 2);

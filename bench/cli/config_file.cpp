@@ -1,4 +1,4 @@
-// Sweep files: what their keys mean. See config_file.h.
+// Keys of sweep files. See config_file.h.
 #include "bench/cli/config_file.h"
 
 #include <fmt/format.h>
@@ -75,7 +75,7 @@ SweepFile read_sweep_file(const std::string& path) {
   read_toml(path, config_text(path), handler);
   if (file.grids.empty()) file.grids = {{"", {}}};
   for (SweepFile::Grid& grid : file.grids)
-    grid.axes.insert(common.begin(), common.end());  // keeps what the section has set
+    grid.axes.insert(common.begin(), common.end());  // does not overwrite the section's keys
   return file;
 }
 

@@ -1,4 +1,4 @@
-// Which fields say something only beside others. See unused_options.h.
+// Fields that only have an effect together with others. See unused_options.h.
 #include "bench/cli/unused_options.h"
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@ namespace {
 
 struct Rule {
   const char* field;
-  std::vector<std::string> beside;  ///< the fields that decide whether it is read
+  std::vector<std::string> beside;  ///< fields that decide whether `field` has an effect
   bool (*read)(const Case&);
   const char* why;
 };

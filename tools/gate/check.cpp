@@ -271,8 +271,11 @@ CLI::App* add_check_command(CLI::App& app, CheckOptions& options) {
   CLI::App* command = app.add_subcommand("check", "regression check of a run against a baseline");
   command->footer(
       "Tolerances are percentages; \"off\" skips a metric.\n"
-      "Exit status: 0 no regression; 1 a regression; 2 bad input or an output file that cannot be written; 3 a case or a\n"
-      "metric is missing or inconclusive.\n"
+      "\n"
+      "Exit status: 0 no regression\n"
+      "             1 a regression\n"
+      "             2 bad input, or an output file that cannot be written\n"
+      "             3 missing or inconclusive\n"
       "\n"
       "Examples:\n"
       "  # baseline from a run\n"
@@ -295,8 +298,9 @@ CLI::App* add_check_command(CLI::App& app, CheckOptions& options) {
   text("--loss", options.loss,
        "tolerated growth of the loss; more is WORSE; auto: 0.25%, on the mean of three or more seeds",
        "X%|auto");
-  command->add_flag("--numerics", options.numerics,
-                    "comparison of first loss and quantization noise too, for any change of arithmetic (CPU)");
+  command->add_flag(
+      "--numerics", options.numerics,
+      "comparison of first loss and quantization noise too, for any change of arithmetic (CPU)");
   text("--markdown", options.markdown, "output file for the result as Markdown", "FILE");
   text("--junit", options.junit, "output file for the result as JUnit XML", "FILE");
   text("--json", options.json, "output file for the result as JSON", "FILE");
