@@ -83,6 +83,7 @@ TEST_CASE("bad values are refused by name", "[case]") {
         "--master: unknown value \"bf16sr\"; did you mean bf16_sr? it is one of fp32, bf16, bf16_sr, "
         "fp16");
   CHECK(refusal_of([] { case_from_json({{"modle", "tiny"}}); }) == "case: unknown key modle");
+  CHECK(refusal_of([] { case_from_json({{"master_dtype", "bf16"}}); }) == "case: unknown key master_dtype");
   CHECK(refusal_of([] { case_from_json({{"seq", 1.5}}); }) == "case: seq has the wrong type: 1.5");
 }
 

@@ -180,7 +180,7 @@ TEST_CASE("a layer's shape matters where it is converted, in every recipe of the
   CHECK(resolve(c).why_unsupported() == "qkv: M=96 is not a multiple of 128 (wgrad.a 1x128)");
   c.switch_recipe = "rowwise@50";
   CHECK(resolve(c).why_unsupported() == "");
-  CHECK(resolve(c).warnings() == Lines{"rowwise from step 50 on: times are of the steps of both recipes"});
+  CHECK(resolve(c).warnings() == Lines{"rowwise from step 50 on: step times include both recipes"});
 }
 
 TEST_CASE("stochastic rounding in fprop is accepted, with a warning", "[layers]") {

@@ -139,8 +139,8 @@ std::vector<std::string> Plan::warnings() const {
       break;
     }
   for (const LaterLayers& next : later)
-    lines.push_back(fmt::format("{} from step {} on: times are of the steps of both recipes",
-                                next.recipe.name, next.from));
+    lines.push_back(
+        fmt::format("{} from step {} on: step times include both recipes", next.recipe.name, next.from));
   return lines;
 }
 

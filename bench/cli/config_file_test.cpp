@@ -49,6 +49,12 @@ TEST_CASE("sweep file: keys are field names in snake_case or kebab-case", "[swee
   CHECK(!file.interleave);
 }
 
+TEST_CASE("sweep file: keys may be second names of fields", "[sweep-file]") {
+  const Axes axes = read("master_dtype = [\"fp32\", \"bf16\"]\nlm-head = \"recipe\"\n").grids[0].axes;
+  CHECK(axes == Axes{{"master", {"fp32", "bf16"}}, {"head", {"recipe"}}});
+  CHECK(refusal("clip = 1\ngrad_clip = 2\n") == ":2: clip is given twice, first in line 1");
+}
+
 TEST_CASE("sweep file: a UTF-8 byte order mark is skipped and UTF-16 is refused", "[sweep-file]") {
   CHECK(read("\xEF\xBB\xBFmodel = \"tiny\"\r\n").grids.front().axes.at("model") == Words{"tiny"});
   CHECK(read("\xEF\xBB\xBF[small]\nmodel = \"tiny\"\n").grids.front().section == "small");

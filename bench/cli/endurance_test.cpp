@@ -258,7 +258,7 @@ TEST_CASE("sweep on a full disk: one line and status 130 and finished rows are k
   INFO(said);
   CHECK(said.starts_with("cannot write " + records + ": "));
   CHECK(said.ends_with(
-      fmt::format(": {} of 8 cases are in {}; the same command goes on from there\n", before, records)));
+      fmt::format(": {} of 8 cases are in {}; the same command resumes from there\n", before, records)));
   CHECK(run_sweep(grid, options) == kSweepDone);
   CHECK(rows_by_seed(options).size() == grid.size());
 }

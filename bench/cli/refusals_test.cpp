@@ -21,8 +21,6 @@ TEST_CASE("bad input: one line and exit status 2", "[cli]") {
   CHECK(refused("run --xyzzyxyzzyxyzzy") == "precbench: unknown flag --xyzzyxyzzyxyzzy; see --help");
   CHECK(refused("swep --recipe bf16") == "precbench: unknown command swep; did you mean sweep?");
   CHECK(refused("sweep tiny") == "precbench: unexpected argument tiny; see --help");
-  CHECK(refused("") ==
-        "precbench: which command? sweep, study, run, list, report or check; --help explains them");
   CHECK(refused("list") == "precbench: list: needs recipes, models or devices");
   CHECK(refused("list modles") == "precbench: list: unknown word modles; did you mean models?");
   CHECK(refused("sweep --device cpu --at-once 2 --gpus 2") ==

@@ -70,7 +70,7 @@ TEST_CASE("a case goes on from its checkpoint to the same bits", "[checkpoint]")
         CHECK(tensors_of(checkpoint_at(c, 6)) == end);
         REQUIRE(rest.warnings.size() == 1);
         CHECK(rest.warnings[0] ==
-              "went on from the checkpoint " + checkpoint_at(c, 3) + ": times are of the steps after its 3");
+              "resumed from the checkpoint " + checkpoint_at(c, 3) + ": times are of the steps after step 3");
         CHECK(rest.timing->warmup + static_cast<std::int64_t>(rest.timing->samples_ms.size()) == 3);
         CHECK(!rest.training->params_changed);  // the first step was another process's
         CHECK(Schema::record().violations(nlohmann::ordered_json(rest)).empty());
@@ -337,5 +337,5 @@ TEST_CASE("a case whose process is ended goes on where it was", "[checkpoint]") 
   const Record rest = run_ok(c);
   check_same_training(rest, straight);
   REQUIRE(rest.warnings.size() == 1);
-  CHECK(rest.warnings[0].starts_with("went on from the checkpoint "));
+  CHECK(rest.warnings[0].starts_with("resumed from the checkpoint "));
 }

@@ -76,7 +76,7 @@ TEST_CASE("ranks with histories of their own go on from a checkpoint to the same
     fs::remove_all(checkpoint_at(c, 6));
     const Record rest = run_ok(c);
     REQUIRE(!rest.warnings.empty());
-    CHECK(rest.warnings[0].starts_with("went on from the checkpoint"));
+    CHECK(rest.warnings[0].starts_with("resumed from the checkpoint"));
     CHECK(rest.training->loss == whole.training->loss);
     CHECK(tensors_of(checkpoint_at(c, 6)) == end);
     CHECK(file_text(scales_at(c, 6)) == scales);
@@ -102,7 +102,7 @@ TEST_CASE("a checkpoint whose amaxes are not those of the case is passed over", 
     CHECK(again.training->loss == whole.training->loss);
     return again.warnings.empty() ? "" : again.warnings[0];
   };
-  CHECK(passed_over(scales).starts_with("went on from the checkpoint"));
+  CHECK(passed_over(scales).starts_with("resumed from the checkpoint"));
   std::string other = scales;
   const std::size_t shape = other.find("[27,1023]");
   REQUIRE(shape != std::string::npos);

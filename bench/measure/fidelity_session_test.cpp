@@ -94,7 +94,7 @@ TEST_CASE("a run that goes on from a checkpoint has its probe of the first weigh
   std::filesystem::remove_all(checkpoint_at(c, 6));
   const Record rest = run_ok(c);
   REQUIRE(rest.warnings.size() == 1);
-  CHECK(rest.warnings[0].starts_with("went on from the checkpoint "));
+  CHECK(rest.warnings[0].starts_with("resumed from the checkpoint "));
   CHECK(rest.training->loss == straight.training->loss);
   CHECK(fidelity_of(rest) == fidelity_of(straight));
 }

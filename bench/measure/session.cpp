@@ -234,9 +234,8 @@ std::int64_t Session::go_on(Rank& rank) const {
   try {
     return rank.continue_from(last_->position(), last_->reader());
   } catch (const DamagedCheckpoint& error) {
-    throw InvalidInput(
-        fmt::format("{}; move {} away, and the case goes on from an older checkpoint, or begins anew",
-                    error.what(), last_->path()));
+    throw InvalidInput(fmt::format("{}; move {} away to resume from an older checkpoint or start anew",
+                                   error.what(), last_->path()));
   }
 }
 

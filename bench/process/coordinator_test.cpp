@@ -283,7 +283,7 @@ TEST_CASE("a worker that is killed ends the case at once, and the sweep", "[toge
   CHECK(rows[kHang].error == process_1("rank 1") + ": the connection to it is lost");
   const std::string said = sweep.said(0);
   CHECK(said.starts_with("no connection to process 1 (" + host_name() + "): 2 of 3 cases are in "));
-  CHECK(said.ends_with("; start the processes again, and the same command goes on from there\n"));
+  CHECK(said.ends_with("; start the processes again, and the same command resumes from there\n"));
 }
 
 TEST_CASE("workers end when their coordinator is killed", "[together]") {

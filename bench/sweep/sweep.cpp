@@ -352,7 +352,7 @@ int run_sweep(const std::vector<Plan>& grid, const SweepOptions& options) {
   const std::size_t done = count_finished(grid, sweep.rows);
   if (done == grid.size()) return summarize(grid, sweep.rows, sweep.lost_files, options);
   sweep.progress.clear_status();
-  tell(fmt::format("{}: {} of {} cases are in {}; {}the same command goes on from there", why, done,
+  tell(fmt::format("{}: {} of {} cases are in {}; {}the same command resumes from there", why, done,
                    grid.size(), folder.records(),
                    sweep.lost.empty() ? "" : "start the processes again, and "));
   return kSweepInterrupted;

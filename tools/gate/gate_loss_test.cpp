@@ -142,7 +142,7 @@ TEST_CASE("a curve that tells too little is NOISY", "[gate]") {
     return result.reason;
   };
   CHECK(reason(automatic(100), automatic(24)) ==
-        "24 steps here and 100 in the baseline tell too little: raise --time-limit");
+        "24 steps here and 100 in the baseline are too few to compare: raise --time-limit");
   // Cut to 5 entries it is shorter than its own timing says.
   CHECK(verdict_of(judge_one(automatic(100), automatic(5)), "run") == GateVerdict::noisy);
   // Nor does it help to cut the timing, too.
