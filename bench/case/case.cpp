@@ -107,7 +107,7 @@ std::vector<Field> make_fields() {
            &Case::reshard, kAxis, when_set, {"on", "off", "auto"}),
       text("reduce_amax", kWork, "all-reduce of the amax behind per-tensor scales", &Case::reduce_amax,
            kSingle, when_set, {"off", "on"}),
-      text("device", kWork, "device; auto: a GPU if one is visible, else the CPU", &Case::device, kAxis,
+      text("device", kWork, "compute device; auto: a GPU if one is visible, else the CPU", &Case::device, kAxis,
            always, device_choices()),
       number("steps", kWork, "", "optimizer steps; auto: until the step time has settled", &Case::steps,
              kAxis, 0, "auto"),

@@ -276,9 +276,9 @@ void add_sweep_flags(CLI::App& app, SweepCommand& command, const SweepHelp& help
   named(app.add_option("--out", command.out, help.out), "DIR");
   named(app.add_option("--timeout", command.timeout, "time limit per case; 0: none [s] (default 3600)"), "S");
   named(app.add_option("--at-once,--jobs", command.options.at_once, help.at_once), "N")
-      ->check(CLI::Range(1, kMostStopped));
+      ->check(CLI::Range(1, kMostStopped).description(""));
   app.add_flag("--dry-run", command.dry_run, help.dry_run)->group(help.group);
-  app.add_flag("--fresh", command.options.fresh, "fresh start; old records are kept as records.jsonl.N")
+  app.add_flag("--fresh", command.options.fresh, "restart from the first case; old records are kept as records.jsonl.N")
       ->group(help.group);
   app.add_flag("--retry-failed", command.options.retry_failed, "retry of crashed and timed-out cases")
       ->group(help.group);

@@ -300,7 +300,7 @@ CLI::App* add_check_command(CLI::App& app, CheckOptions& options) {
        "X%|auto");
   command->add_flag(
       "--numerics", options.numerics,
-      "comparison of first loss and quantization noise too, for any change of arithmetic (CPU)");
+      "comparison of first loss and quantization noise too (CPU device)");
   text("--markdown", options.markdown, "output file for the result as Markdown", "FILE");
   text("--junit", options.junit, "output file for the result as JUnit XML", "FILE");
   text("--json", options.json, "output file for the result as JSON", "FILE");

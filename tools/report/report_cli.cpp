@@ -21,8 +21,9 @@ CLI::App* add_report_command(CLI::App& app, ReportOptions& options) {
       ->type_name("");
   command
       ->add_option("--format", options.format,
-                   "output format: terminal, Markdown, self-contained HTML, CSV (one row per record) or JSON")
-      ->check(CLI::IsMember({"term", "md", "html", "csv", "json"}))
+                   "output format: terminal, Markdown, self-contained HTML, CSV (a row per record), JSON")
+      ->check(CLI::IsMember({"term", "md", "html", "csv", "json"}).description(""))
+      ->type_name("term|md|html|csv|json")
       ->capture_default_str();
   command->add_option("-o,--output", options.output, "output file (default standard output)")
       ->type_name("FILE");
