@@ -173,7 +173,7 @@ TEST_CASE("words about layers and steps are refused by the flag", "[case]") {
   CHECK(refused("keep_bf16", "first:1,o") == "");
   CHECK(refused("keep_bf16", "none") == "");
   CHECK(refused("keep_bf16", "middle:1")
-            .starts_with("--keep-bf16: \"middle:1\": \"middle:1\" is none of first:N"));
+            .starts_with("--keep-bf16: \"middle:1\": \"middle:1\" is unknown or repeated; known: first:N"));
   CHECK(refused("switch_recipe", "bf16@8") == "");
   CHECK(refused("switch_recipe", "bf16")
             .starts_with("--switch-recipe: \"bf16\" is not of the form RECIPE@STEP"));

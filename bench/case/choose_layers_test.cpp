@@ -66,7 +66,7 @@ TEST_CASE("rules of size are asked of matrices as models have them", "[layers]")
   c.recipe = "blockwise", c.keep_bf16 = "min_out:513";
   CHECK(layers_of(c) == Lines{"layers.0-15.{q,o,gate_up,down}"});
   c.recipe = "tensorwise_delayed";
-  CHECK(refusal_of([&] { resolve(c); }).ends_with("q, k and v cannot be chosen apart"));
+  CHECK(refusal_of([&] { resolve(c); }).ends_with("q, k and v cannot be selected separately"));
   c.recipe = "mxfp8", c.keep_bf16 = "torchao_auto";
   CHECK(refusal_of([&] { resolve(c); }).starts_with("--keep-bf16: torchao_auto: "));
   c.recipe = "bf16";
@@ -93,8 +93,9 @@ TEST_CASE("q, k and v may be chosen each alone", "[layers]") {
   CHECK(Schema::record().violations(record) == Lines{});
   Case delayed = tensorwise("k");
   delayed.recipe = "tensorwise_delayed";
-  CHECK(refusal_of([&] { resolve(delayed); }) ==
-        "--keep-bf16: tensorwise_delayed has one delayed scale for qkv; q, k and v cannot be chosen apart");
+  CHECK(
+      refusal_of([&] { resolve(delayed); }) ==
+      "--keep-bf16: tensorwise_delayed has one delayed scale for qkv; q, k and v cannot be selected separately");
 }
 
 TEST_CASE("the definition says only what was chosen apart", "[layers]") {
@@ -170,7 +171,8 @@ TEST_CASE("a schedule that cannot be is refused", "[layers]") {
   CHECK(refused("bf17@50") == "--switch-recipe: unknown recipe \"bf17\"; did you mean bf16?");
   const TempDirectory directory;
   const std::string path = file(directory, {{"schedule", {"bf16@5"}}});
-  CHECK(refused((path + "@50").c_str()) == "--switch-recipe: " + path + "@50: it has a schedule of its own");
+  CHECK(refused((path + "@50").c_str()) ==
+        "--switch-recipe: " + path + "@50: that recipe has its own schedule");
 }
 
 TEST_CASE("a layer's shape matters where it is converted, in every recipe of the run", "[layers]") {

@@ -21,7 +21,10 @@ std::string known_key(const std::string& key) {
   if (is_option(key)) return key;
   if (const Field* field = find_field(key)) return field->name;
   std::vector<std::string> valid = {"out", "timeout", "interleave"};
-  for (const Field& field : case_fields()) valid.push_back(field.name);
+  for (const Field& field : case_fields()) {
+    valid.push_back(field.name);
+    if (*field.alias) valid.push_back(field.alias);
+  }
   const std::string near = nearest(key, valid);
   throw InvalidInput(
       fmt::format("unknown key {}{}", key,

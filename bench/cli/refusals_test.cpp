@@ -318,8 +318,8 @@ TEST_CASE("model file: bad shapes are refused before anything runs", "[cli]") {
 TEST_CASE("several processes: run and CPU sweeps are refused", "[cli][together]") {
   const auto as_one_of_two = [](const std::string& arguments) { return "RANK=1 WORLD_SIZE=2 " + arguments; };
   CHECK(refused("run --device cpu", as_one_of_two("")) ==
-        "precbench: RANK and WORLD_SIZE say that this is process 1 of 2, but run is for one: sweep spreads "
-        "a case over several");
+        "precbench: RANK and WORLD_SIZE say that this is process 1 of 2, but run has one process: use "
+        "sweep for several");
   CHECK(refused("sweep --device cpu --gpus 2", as_one_of_two("NCCL_COMM_ID=localhost:29500 ")) ==
         "precbench: --device cpu: its ranks live in one process, and this is one of 2 (RANK and "
         "WORLD_SIZE); start it alone");

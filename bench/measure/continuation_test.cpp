@@ -254,7 +254,7 @@ TEST_CASE("a case does not go on from damaged values, and nothing of it is lost"
     const std::string damaged = file_text(file), older = tensors_of(checkpoint_at(c, 2));
     const std::string why = refusal_of([&] { run_case(resolve(c)); });
     CHECK(why.starts_with(file + ": damaged: bytes 0 to "));
-    CHECK(contains(why, " are not those that were written; move " + newest + " away"));
+    CHECK(contains(why, " are not those that were written; move " + newest + " away to resume"));
     CHECK(!contains(why, "\n"));
     CHECK(file_text(file) == damaged);
     CHECK(tensors_of(checkpoint_at(c, 2)) == older);

@@ -108,7 +108,7 @@ TEST_CASE("a checkpoint whose amaxes are not those of the case is passed over", 
   REQUIRE(shape != std::string::npos);
   other.replace(shape, 9, "[1023,27]");
   CHECK(contains(passed_over(other),
-                 "scales.safetensors: history is F32 [1023, 27], the case wants F32 [27, 1023]"));
+                 "scales.safetensors: history is F32 [1023, 27], the case expects F32 [27, 1023]"));
   CHECK(contains(passed_over(scales.substr(0, scales.size() / 2)), "scales.safetensors"));
 
   const std::string state = checkpoint_at(c, 3) + "/state.json";

@@ -257,7 +257,7 @@ TEST_CASE("a mixture's checkpoints: weights out and in, its state, and what is r
   const std::string fused = (directory.path() / "fused.safetensors").string();
   write_safetensors(fused, {{"model.layers.0.mlp.experts.gate_up_proj", "F32", {4}, zero}}, {});
   CHECK(contains(refusal_of([&] { InitialWeights(fused, resolve(next).model); }),
-                 "holds all experts in one tensor; one for each expert is wanted"));
+                 "holds all experts in one tensor; one tensor per expert is expected"));
 }
 
 TEST_CASE("a mixture goes on from its checkpoint to the same bits, routers' biases too",

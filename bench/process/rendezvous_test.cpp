@@ -102,7 +102,7 @@ TEST_CASE("ranks are divided in the processes' order, GPUs in that of the proces
   // The same where the engine shows each process its own two.
   CHECK(share_of(nodes_of(1, 2, 1, ""), 4, 2) == NodeShare{4, 2, 2, 0});
   CHECK_THROWS_WITH(share_of(nodes_of(0, 2, 0, ""), 3, 4),
-                    "--gpus 3: is the total over all processes, and 2 processes do not divide it");
+                    "--gpus 3: is the total over all processes, and not a multiple of their number, 2");
 }
 
 TEST_CASE("only cases on GPUs are spread over processes", "[nodes]") {

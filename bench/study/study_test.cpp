@@ -96,7 +96,7 @@ TEST_CASE("what a study file cannot say is refused with its line", "[study]") {
         ":2: apart: unknown recipe \"rowise\"; did you mean rowwise?");
   CHECK(refusal("\n[control]\nbreak = [\"rowwise_e4m1\", \"mxpf8\"]\n") ==
         ":3: break: unknown recipe \"mxpf8\"; did you mean mxfp8?");
-  CHECK(refusal("[work]\nbatch = [1, 2]\n") == ":2: --batch: a study takes one value of it");
+  CHECK(refusal("[work]\nbatch = [1, 2]\n") == ":2: --batch: a study takes one value");
 }
 
 TEST_CASE("a study is its trunks, and for each of their states every recipe, BF16 and the controls",
@@ -377,7 +377,7 @@ TEST_CASE("a study of fewer trunks than settle anything says so before it runs",
     CHECK(answer.status == kSweepDone);
     return answer.text;
   };
-  const std::string why = ": every verdict will be inconclusive; 3 are the fewest that settle anything\n";
+  const std::string why = ": every verdict will be inconclusive; a verdict needs at least 3\n";
   CHECK(contains(said(1), "precbench: 1 trunk" + why));
   CHECK(contains(said(2), "precbench: 2 trunks" + why));
   CHECK(!contains(said(3), "inconclusive"));

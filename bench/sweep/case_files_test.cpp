@@ -140,7 +140,7 @@ TEST_CASE("no two outputs share a file, and none is the one that is read", "[fil
   c.save_init = directory / "w.safetensors";
   c.save_grads = directory / "new/../w.safetensors";
   const std::string refused =
-      "--save-grads: " + c.save_grads + " is the file of --save-init, too; choose another";
+      "--save-grads: " + c.save_grads + " is also the file of --save-init; choose another";
   CHECK(refusal({c}) == refused);
   CHECK(refusal_of([&] { check_inputs({resolve(c)}); }) == refused);  // a dry run
   CHECK(refusal_of([&] { check_outputs(resolve(c)); }) == refused);
@@ -149,7 +149,7 @@ TEST_CASE("no two outputs share a file, and none is the one that is read", "[fil
   c.init_from = directory.write("start.safetensors", "old");
   c.save_final = std::filesystem::relative(c.init_from).string();
   CHECK(refusal_of([&] { check_outputs(resolve(c)); }) ==
-        "--save-final: " + c.save_final + " is the file of --init-from, too; choose another");
+        "--save-final: " + c.save_final + " is also the file of --init-from; choose another");
   std::filesystem::create_directory_symlink(directory.path(), directory / "link");
   c.save_final = directory / "link/start.safetensors";
   CHECK(refusal_of([&] { check_outputs(resolve(c)); }).starts_with("--save-final: "));

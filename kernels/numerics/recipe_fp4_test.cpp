@@ -159,7 +159,7 @@ TEST_CASE("what makes no MXFP4 and no Quartet is refused, by its field", "[recip
     eden["wgrad"][side]["correction"] = {{"eden", 128}};
   }
   CHECK(error_of_row(eden) ==
-        "wgrad.a.correction.eden: 128 elements share one behind a transform of 128, not of 64");
+        "wgrad.a.correction.eden: a group of 128 elements needs a transform of 128, not 64");
   json row = copy_of("quartet");
   for (const char* side : {"a", "b"}) row["fprop"][side]["transform"]["sign"] = "gemm";
   CHECK(error_of_row(row) == "fprop.a.transform.sign: gemm is for dgrad and wgrad");

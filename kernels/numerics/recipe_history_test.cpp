@@ -48,7 +48,7 @@ TEST_CASE("a history is read, and refused where nothing can be made of it", "[re
   CHECK(error_with("tensorwise", "/dgrad/b/history", some) ==
         "dgrad.b.history: differs from that of fprop.a; a recipe has one kind of history, or none");
   CHECK(error_with("tensorwise_delayed", "/wgrad/a/format", "e4m3") ==
-        "wgrad.a: another format than dgrad.a, which is the same matrix with the same scale");
+        "wgrad.a: differs from dgrad.a, the same matrix with the same scale");
   const auto broken = [](const char* key, const json& value) {
     json history = {{"length", 4}};
     history[key] = value;
