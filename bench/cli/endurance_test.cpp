@@ -289,7 +289,7 @@ TEST_CASE("sweep: rows deleted by another program end it with status 130", "[end
     CHECK(exit_status(sweep) == kSweepInterrupted);
     CHECK(file_text(directory / "stderr") ==
           fmt::format("another program changed {0} during the sweep: 2 of 3 cases are in {0}; the same "
-                      "command goes on from there\n",
+                      "command resumes from there\n",
                       records));
     CHECK(rows_by_seed(options).size() == 2);
   }
