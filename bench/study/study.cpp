@@ -294,7 +294,7 @@ CLI::App* add_study_command(CLI::App& app, StudyCommand& command) {
       "  # does a recipe train? the smallest study\n"
       "  precbench study --model tiny --recipe blockwise,mxfp8_floor\n"
       "  # plan and estimated duration\n"
-      "  precbench study --model 15m --recipe tensorwise,mxfp8 --dry-run\n"
+      "  precbench study --model tiny --recipe tensorwise,mxfp8 --dry-run\n"
       "  # layers and GEMMs that the loss comes from\n"
       "  precbench study --model tiny --recipe mxfp8 --sensitivity standard --sensitivity-only --out out/cells");
   sub->add_option("--trained-tokens", command.trained_tokens,
