@@ -34,13 +34,17 @@ std::string rerun_command(const nlohmann::ordered_json& fields) {
 
 int run_program(int argc, char** argv) {
   using namespace precbench;
-  CLI::App app("precbench: how fast, how big and how good is each low-precision training recipe, here?",
-               "precbench");
+  CLI::App app(
+      "precbench: speed, memory and convergence of low-precision training recipes compared with BF16",
+      "precbench");
+  app.set_help_flag("-h,--help", "this help");
   app.footer(
-      "Exit status: 0 done, 1 done but something failed, 2 bad input, 130 ended with cases left. sweep and\n"
-      "check say more with --help.");
-  app.set_version_flag("--version", fmt::format("precbench {} (record schema {}, method {})",
-                                                PRECBENCH_VERSION, kSchemaVersion, kMethodVersion));
+      "Exit status: 0 done; 1 done, but something failed; 2 bad input; 130 interrupted with cases left. See also\n"
+      "sweep --help and check --help.");
+  app.set_version_flag("--version",
+                       fmt::format("precbench {} (record schema {}, method {})", PRECBENCH_VERSION,
+                                   kSchemaVersion, kMethodVersion),
+                       "version of the program, its record schema and its method");
   SweepCommand sweep_command;
   StudyCommand study_command;
   RunCommand run_command;

@@ -77,168 +77,177 @@ Field above_minimum(Field field) {
   return field;
 }
 
+/// Adds a second name in snake_case, the field's usual one in other programs.
+Field also(const char* alias, Field field) {
+  field.alias = alias;
+  return field;
+}
+
 std::vector<Field> make_fields() {
   const auto always = Identity::always;
   const auto when_set = Identity::when_set, when_used = Identity::when_used;
   return {
-      text("model", kWork, "preset, or a JSON file", &Case::model, kAxis, always),
-      number("layers", kWork, "", "blocks of the model that are left, the first ones", &Case::layers, kAxis,
-             0, "all", when_used),
-      text("recipe", kWork, "low-precision recipe, or a JSON file", &Case::recipe, kAxis, always),
+      text("model", kWork, "model: preset or JSON file", &Case::model, kAxis, always),
+      number("layers", kWork, "", "transformer blocks kept, counted from the first", &Case::layers, kAxis, 0,
+             "all", when_used),
+      text("recipe", kWork, "low-precision recipe: built-in name or JSON file", &Case::recipe, kAxis, always),
       number("seq", kWork, "tokens", "sequence length", &Case::seq, kAxis, 1),
-      number("batch", kWork, "sequences", "sequences per GPU in one forward pass", &Case::batch, kAxis, 1),
-      number("accumulation", kWork, "", "forward and backward passes per optimizer step", &Case::accumulation,
+      number("batch", kWork, "sequences", "micro-batch size per GPU", &Case::batch, kAxis, 1),
+      number("accumulation", kWork, "", "gradient accumulation: micro-batches per optimizer step",
+             &Case::accumulation, kAxis, 1),
+      number("gpus", kWork, "", "number of ranks; on the CPU device each rank is a thread", &Case::gpus,
              kAxis, 1),
-      number("gpus", kWork, "", "ranks; on the CPU device each is a thread", &Case::gpus, kAxis, 1),
-      text("parallel", kWork, "how several GPUs share the model", &Case::parallel, kAxis, always,
-           {"ddp", "fsdp", "hsdp"}),
-      number("shard_group", kWork, "ranks", "hsdp: ranks that share one copy of the model",
-             &Case::shard_group, kAxis, 1, "", when_set),
-      text("gather", kWork, "what sharded ranks send each other of the blocks' weights", &Case::gather, kAxis,
-           when_set, {"bf16", "fp8"}),
-      text("reshard", kWork,
-           "sharded ranks let go of gathered weights after each use; auto: keeps them where memory allows",
+      text("parallel", kWork, "data parallelism: replicated, sharded, or sharded within groups",
+           &Case::parallel, kAxis, always, {"ddp", "fsdp", "hsdp"}),
+      number("shard_group", kWork, "ranks", "shard group size with --parallel hsdp", &Case::shard_group,
+             kAxis, 1, "", when_set),
+      text("gather", kWork, "dtype of the blocks' weights in the all-gather (fsdp, hsdp)", &Case::gather,
+           kAxis, when_set, {"bf16", "fp8"}),
+      text("reshard", kWork, "resharding of gathered weights after each use; auto: off where memory allows",
            &Case::reshard, kAxis, when_set, {"on", "off", "auto"}),
-      text("reduce_amax", kWork, "scales of a tensor come from all ranks' amax", &Case::reduce_amax, kSingle,
-           when_set, {"off", "on"}),
-      text("device", kWork, "where to run; auto takes a GPU if one is visible", &Case::device, kAxis, always,
-           device_choices()),
-      number("steps", kWork, "", "optimizer steps; auto: until the timing has settled", &Case::steps, kAxis,
-             0, "auto"),
-      number("seed", kWork, "", "seed of the weights, the data and its order", &Case::seed, kAxis, 0),
+      text("reduce_amax", kWork, "all-reduce of the amax behind per-tensor scales", &Case::reduce_amax,
+           kSingle, when_set, {"off", "on"}),
+      text("device", kWork, "compute device; auto: a GPU if one is visible, else the CPU", &Case::device, kAxis,
+           always, device_choices()),
+      number("steps", kWork, "", "optimizer steps; auto: until the step time has settled", &Case::steps,
+             kAxis, 0, "auto"),
+      number("seed", kWork, "", "random seed of weights, data and data order", &Case::seed, kAxis, 0),
 
-      text("master", kPrecision,
-           "weights the optimizer updates; sr: rounded stochastically, fp16: tensor scale", &Case::master,
-           kAxis, always, {"fp32", "bf16", "bf16_sr", "fp16"}),
+      also("master_dtype",
+           text("master", kPrecision, "master weight dtype; sr: stochastic rounding; fp16: per-tensor scale",
+                &Case::master, kAxis, always, {"fp32", "bf16", "bf16_sr", "fp16"})),
       text("weights", kPrecision,
-           "what linear layers keep of the master for their GEMMs; e4m3: the recipe's codes", &Case::weights,
-           kAxis, when_set, {"bf16", "e4m3"}),
-      text("moments", kPrecision, "moments of the optimizer; e4m3, fp16: tensor scale, coat: e4m3 in groups",
-           &Case::moments, kAxis, always, state_format_names()),
-      text("second_moment", kPrecision, "the average of squares apart from the other", &Case::second_moment,
-           kAxis, when_set, second_moment_names()),
-      text("grads", kPrecision, "gradients; e4m3: kept and reduced with a tensor scale", &Case::grads, kAxis,
-           always, {"fp32", "bf16", "e4m3"}),
-      text("head", kPrecision, "format of lm_head", &Case::head, kAxis, always, {"bf16", "recipe"}),
-      text(
-          "keep_bf16", kPrecision,
-          "linear layers that stay in BF16: first:N,last:N (blocks), block:N, block:N.ROLE, qkv, o, gate_up, "
-          "down, head, q, k, v, "
-          "qkv_apart, first_linear, last_linear, min_in:N, min_out:N, torchao_auto; none: not even the "
-          "recipe's own",
-          &Case::keep_bf16, kSingle, when_set),
-      text(
-          "switch_recipe", kPrecision,
-          "another recipe from a step on: NAME@STEP, or NAME@0.8 for that part of --steps; none: not even the "
-          "recipe's own",
-          &Case::switch_recipe, kSingle, when_set),
-      text("recompute", kPrecision, "activations computed again in backward", &Case::recompute, kAxis, always,
-           {"none", "block"}),
-      text("flow", kPrecision, "wgrad's X and dY are codes transposed (FP8-Flow), of blockwise_pow2",
+           "compute copy of the master weights in linear layers; e4m3: quantized by the recipe",
+           &Case::weights, kAxis, when_set, {"bf16", "e4m3"}),
+      also("optim_dtype",
+           text("moments", kPrecision,
+                "optimizer state dtype; e4m3, fp16: per-tensor scale; coat: E4M3 in scaled groups",
+                &Case::moments, kAxis, always, state_format_names())),
+      text("second_moment", kPrecision, "dtype of the second moment; same: that of --moments",
+           &Case::second_moment, kAxis, when_set, second_moment_names()),
+      also("grad_dtype",
+           text("grads", kPrecision, "gradient dtype; e4m3: stored and reduced with a per-tensor scale",
+                &Case::grads, kAxis, always, {"fp32", "bf16", "e4m3"})),
+      also("lm_head",
+           text("head", kPrecision, "lm_head GEMM format", &Case::head, kAxis, always, {"bf16", "recipe"})),
+      text("keep_bf16", kPrecision,
+           "linear layers kept in BF16: first:N,last:N (blocks), block:N, block:N.ROLE, qkv, o, "
+           "gate_up, down, head, q, k, v, qkv_apart, first_linear, last_linear, min_in:N, min_out:N, "
+           "torchao_auto; none: not even the recipe's own",
+           &Case::keep_bf16, kSingle, when_set),
+      text("switch_recipe", kPrecision,
+           "recipe change during the run: NAME@STEP, or NAME@0.8 for a fraction of --steps; none: not "
+           "even the recipe's own",
+           &Case::switch_recipe, kSingle, when_set),
+      text("recompute", kPrecision, "activation recomputation in the backward pass", &Case::recompute, kAxis,
+           always, {"none", "block"}),
+      text("flow", kPrecision, "FP8-Flow: transposed FP8 data of X and dY as wgrad operands (blockwise_pow2)",
            &Case::flow, kAxis, when_used, {"off", "on"}),
 
-      text("routing", kExperts, "who chooses experts: learned, balanced, zipf:A or one (forced, for timing)",
+      text("routing", kExperts, "MoE routing: learned, or forced for timing: balanced, zipf:A or one",
            &Case::routing, kAxis, when_used),
       above_minimum(
           number("capacity", kExperts, "",
-                 "an expert's rows in those of even load, the later ones dropped; auto: all are computed",
+                 "MoE capacity factor F; tokens beyond F times the even share are dropped; auto: no dropping",
                  &Case::capacity, kAxis, 0, "", when_used)),
-      text(
-          "grouped", kExperts,
-          "GEMMs of experts on a GPU; own: our kernels for all at once where there is one; cublaslt: its grouped "
-          "call where it has one; loop: each",
-          &Case::grouped, kAxis, when_used, {"own", "cublaslt", "loop"}),
-      number("aux", kExperts, "", "coefficient of the routers' balance loss", &Case::aux, kAxis, 0, "",
+      text("grouped", kExperts,
+           "expert GEMMs on a GPU: our grouped kernels, cuBLASLt's grouped GEMM, or a loop of GEMMs",
+           &Case::grouped, kAxis, when_used, {"own", "cublaslt", "loop"}),
+      also("moe_aux_coef", number("aux", kExperts, "", "coefficient of the MoE load-balancing loss",
+                                  &Case::aux, kAxis, 0, "", when_used)),
+      number("z_loss", kExperts, "", "coefficient of the router z-loss", &Case::z_loss, kAxis, 0, "",
              when_used),
-      number("z_loss", kExperts, "", "coefficient of the mean of logsumexp(router logits)^2", &Case::z_loss,
-             kAxis, 0, "", when_used),
-      number("ep", kExperts, "ranks", "consecutive ranks that have different experts of a block", &Case::ep,
-             kAxis, 1, "", when_used),
-      text(
-          "exchange", kExperts,
-          "how tokens come to experts of other ranks: all to all ranks, in slots for each, or as many as there are",
-          &Case::exchange, kAxis, when_used, {"gather", "slots", "sync"}),
+      number("ep", kExperts, "ranks", "expert-parallel group size", &Case::ep, kAxis, 1, "", when_used),
+      text("exchange", kExperts,
+           "token exchange between expert-parallel ranks: all-gather, all-to-all in fixed slots, or "
+           "all-to-all with exact counts",
+           &Case::exchange, kAxis, when_used, {"gather", "slots", "sync"}),
       number("slots", kExperts, "tokens",
-             "room for those of one rank on another with --exchange slots; later ones are dropped",
-             &Case::slots, kAxis, 0, "all", when_used),
-      text("dispatch", kExperts, "what of a token comes to its experts: its values or the recipe's codes",
+             "token slots per pair of ranks with --exchange slots; later tokens are dropped", &Case::slots,
+             kAxis, 0, "all", when_used),
+      text("dispatch", kExperts, "dtype of tokens sent to experts; fp8: quantized by the recipe",
            &Case::dispatch, kAxis, when_used, {"bf16", "fp8"}),
 
-      text("optimizer", kOptimizer, "update rule; muon: AdamW's for what is no matrix of a block",
+      text("optimizer", kOptimizer, "optimizer; muon: AdamW for all but the blocks' matrices",
            &Case::optimizer, kAxis, when_set, optimizer_names()),
       above_minimum(number("lr", kOptimizer, "", "peak learning rate", &Case::lr, kAxis, 0)),
-      number("beta1", kOptimizer, "", "decay of the average of gradients; auto: the optimizer's own",
+      number("beta1", kOptimizer, "", "decay rate of the first moment; auto: the optimizer's default",
              &Case::beta1, kAxis, 0, "", when_set),
-      number("beta2", kOptimizer, "", "decay of the average of their squares, of lion of the average itself",
+      number("beta2", kOptimizer, "",
+             "decay rate of the second moment (lion: of the momentum); auto: the optimizer's default",
              &Case::beta2, kAxis, 0, "", when_set),
-      number("eps", kOptimizer, "", "least size of what the update is divided by", &Case::eps, kAxis, 0, "",
-             when_set),
-      number("momentum", kOptimizer, "", "decay of muon's average of gradients", &Case::momentum, kAxis, 0,
+      number("eps", kOptimizer, "", "optimizer epsilon; auto: the optimizer's default", &Case::eps, kAxis, 0,
              "", when_set),
-      number("warmup", kOptimizer, "steps", "linear warm-up of the learning rate", &Case::warmup, kSingle, 0),
-      text("schedule", kOptimizer, "learning rate after the warm-up", &Case::schedule, kSingle, always,
+      number("momentum", kOptimizer, "", "muon momentum; auto: the optimizer's default", &Case::momentum,
+             kAxis, 0, "", when_set),
+      number("warmup", kOptimizer, "steps", "linear learning-rate warmup", &Case::warmup, kSingle, 0),
+      text("schedule", kOptimizer, "learning-rate schedule after warmup", &Case::schedule, kSingle, always,
            {"constant", "cosine"}),
-      number("weight_decay", kOptimizer, "", "weight decay of matrices", &Case::weight_decay, kSingle, 0),
-      number("clip", kOptimizer, "", "global gradient norm; 0: no clipping", &Case::clip, kSingle, 0),
+      number("weight_decay", kOptimizer, "", "decoupled weight decay of matrices", &Case::weight_decay,
+             kSingle, 0),
+      also("grad_clip", number("clip", kOptimizer, "", "gradient clipping: largest global norm; 0: off",
+                               &Case::clip, kSingle, 0)),
 
-      text("data", kData, "synthetic, a text file, a directory, or a token file (.bin)", &Case::data, kSingle,
-           always),
-      text("glob", kData, "which files of a directory --data", &Case::glob, kSingle, when_set),
-      text("eval_data", kData, "held-out text or tokens, like --data: their loss is in the record",
-           &Case::eval_data, kSingle, when_set),
-      number("eval_every", kData, "steps", "how often that is taken; 0: after the last step only",
-             &Case::eval_every, kSingle, 0),
-      number("eval_tokens", kData, "tokens", "of it, the same for every run of a model and --seq",
-             &Case::eval_tokens, kSingle, 1),
-      text("init_from", kData, "first weights: a .safetensors file, its index, or a Hugging Face folder", &Case::init_from, kSingle,
+      text("data", kData,
+           "training data: synthetic, a text file, a folder, or a token file (.bin, .u16, .u32)", &Case::data,
+           kSingle, always),
+      text("glob", kData, "file name pattern in a folder of --data or --eval-data", &Case::glob, kSingle,
            when_set),
+      text("eval_data", kData, "held-out text or tokens for evaluation, in the forms of --data",
+           &Case::eval_data, kSingle, when_set),
+      number("eval_every", kData, "steps", "interval between evaluations; 0: only after the last step",
+             &Case::eval_every, kSingle, 0),
+      number("eval_tokens", kData, "tokens", "held-out tokens per evaluation", &Case::eval_tokens, kSingle,
+             1),
+      text("init_from", kData, "initial weights: a .safetensors file, its index, or a Hugging Face folder",
+           &Case::init_from, kSingle, when_set),
       text("perturb", kData,
-           "change of the first weights that is no more than rounding: one unit of one weight",
+           "perturbation of the initial weights; ulp: one unit in the last place of one weight",
            &Case::perturb, kAxis, when_set, {"none", "ulp"}),
       text("stress", kData,
-           "first weights with outliers, of the same function: ffn:S, norm:S, vo:S[:CHANNELS]", &Case::stress,
-           kAxis, when_set),
+           "function-preserving outliers in the initial weights, of size 2^S: ffn:S, norm:S, "
+           "vo:S[:CHANNELS]",
+           &Case::stress, kAxis, when_set),
       text("fork_from", kData,
-           "start from another run's checkpoint: its weights, moments and the optimizer's step count",
+           "checkpoint to fork from: weights, optimizer state and step count of another run",
            &Case::fork_from, kAxis, when_set),
-      text("save_init", kData, "write the first weights to a .safetensors file", &Case::save_init, kSingle,
-           always),
-      text("save_final", kData, "write the last weights likewise", &Case::save_final, kSingle, always),
-      text("save_grads", kData, "write the first step's gradients likewise", &Case::save_grads, kSingle,
-           always),
+      text("save_init", kData, "output file for the initial weights (.safetensors)", &Case::save_init,
+           kSingle, always),
+      text("save_final", kData, "output file for the final weights (.safetensors)", &Case::save_final,
+           kSingle, always),
+      text("save_grads", kData, "output file for the first step's gradients (.safetensors)",
+           &Case::save_grads, kSingle, always),
       number("checkpoint_every", kData, "steps",
-             "write the whole state every so many steps, and go on from there; "
-             "0: never",
+             "checkpoint interval; a restart resumes from the last checkpoint; 0: no checkpoints",
              &Case::checkpoint_every, kSingle, 0),
-      text("checkpoint_at", kData, "single steps after which the whole state is written as well, N,N,...",
-           &Case::checkpoint_at, kSingle, when_used),
-      text("checkpoint_dir", kData, "folder of checkpoints; of --out DIR it is DIR/checkpoints",
+      text("checkpoint_at", kData, "additional checkpoints after single steps: N,N,...", &Case::checkpoint_at,
+           kSingle, when_used),
+      text("checkpoint_dir", kData, "checkpoint folder; with --out DIR: DIR/checkpoints",
            &Case::checkpoint_dir, kSingle, always),
-      text("checkpoint_keep", kData, "which checkpoints stay", &Case::checkpoint_keep, kSingle, always,
+      text("checkpoint_keep", kData, "checkpoints kept on disk", &Case::checkpoint_keep, kSingle, always,
            {"last", "all"}),
 
-      number("time_limit", kMeasurement, "s", "sampling with --steps auto ends after this time",
-             &Case::time_limit, kSingle, 0),
-      text("graph", kMeasurement,
-           "capture the step as one graph, on a GPU; early: our kernels start while the one in front runs",
-           &Case::graph, kAxis, when_set, {"on", "off", "early"}),
-      text("deterministic", kMeasurement, "equal runs give equal bits, at some cost in speed",
+      number("time_limit", kMeasurement, "s", "limit on sampling time with --steps auto", &Case::time_limit,
+             kSingle, 0),
+      also("cuda_graph", text("graph", kMeasurement,
+                              "CUDA graph of the step; early: programmatic dependent launch of our kernels",
+                              &Case::graph, kAxis, when_set, {"on", "off", "early"})),
+      text("deterministic", kMeasurement, "bitwise reproducible runs, at some cost in speed",
            &Case::deterministic, kSingle, when_set, {"off", "on"}),
-      text("attention", kMeasurement, "whose attention kernels: auto takes the faster for the shape",
-           &Case::attention, kAxis, when_set, {"auto", "cudnn", "own"}),
-      text("gemm", kMeasurement, "whose GEMM kernels: auto takes the fastest, own ours wherever there is one",
+      text("attention", kMeasurement, "attention kernels; auto: the faster for the shape", &Case::attention,
+           kAxis, when_set, {"auto", "cudnn", "own"}),
+      text("gemm", kMeasurement, "GEMM kernels; auto: the fastest; own: ours wherever there is one",
            &Case::gemm, kAxis, when_set, {"auto", "cublaslt", "own"}),
       number("fidelity_batches", kMeasurement, "batches",
-             "before the first step: the recipe's gradient against BF16's, of the first so many batches",
+             "batches for comparing the recipe's gradient with BF16's before the first step",
              &Case::fidelity_batches, kSingle, 0, "", when_set),
       text("fidelity_stress", kMeasurement,
-           "the same under each of these stresses, \"ffn:8 ffn:16 norm:8\", which are then undone",
+           "--stress values for further gradient comparisons: \"ffn:8 ffn:16 norm:8\"",
            &Case::fidelity_stress, kSingle, when_set),
-      text(
-          "sensitivity", kMeasurement,
-          "the loss and gradient of variants of the recipe over these batches: standard, all, or a list of gemms, "
-          "operands, roles, blocks, linears, elements, scales, best",
-          &Case::sensitivity, kSingle, when_used),
+      text("sensitivity", kMeasurement,
+           "recipe variants measured on the fidelity batches (loss, gradient): standard, all, or a list "
+           "of gemms, operands, roles, blocks, linears, elements, scales, best",
+           &Case::sensitivity, kSingle, when_used),
   };
 }
 
@@ -280,8 +289,7 @@ void check_text(const Field& field, const std::string& word) {
   try {
     nlohmann::json(word).dump();
   } catch (const nlohmann::json::exception&) {
-    throw InvalidInput(
-        fmt::format("{}: {} is not UTF-8, as records are; choose another name", flag_of(field), word));
+    throw InvalidInput(fmt::format("{}: {} is not valid UTF-8; choose another name", flag_of(field), word));
   }
   if (word.empty() && std::string_view(field.name) == "data")
     throw InvalidInput(fmt::format("{}: empty name", flag_of(field)));
@@ -295,8 +303,10 @@ const std::vector<Field>& case_fields() {
 }
 
 const Field* find_field(const std::string& name) {
+  if (name.empty()) return nullptr;
   for (const Field& field : case_fields())
-    if (name == field.name || name == kebab(field.name)) return &field;
+    for (const char* known : {field.name, field.alias})
+      if (name == known || name == kebab(known)) return &field;
   return nullptr;
 }
 
@@ -330,6 +340,8 @@ std::vector<std::int64_t> checkpoint_steps(const Case& c) {
 }
 
 std::string flag_of(const Field& field) { return "--" + kebab(field.name); }
+
+std::string alias_flag_of(const Field& field) { return *field.alias ? "--" + kebab(field.alias) : ""; }
 
 std::string get_text(const Case& c, const Field& field) {
   if (const auto* member = std::get_if<Text>(&field.member)) return c.**member;
@@ -391,7 +403,7 @@ Case case_from_json(const nlohmann::ordered_json& json) {
   Case c;
   for (const auto& [key, value] : json.items()) {
     const Field* field = find_field(key);
-    if (!field) throw InvalidInput(fmt::format("case: unknown key {}", key));
+    if (!field || key == field->alias) throw InvalidInput(fmt::format("case: unknown key {}", key));
     if (value.is_string())
       set_text(c, *field, value.get<std::string>());
     else if (const auto* real = std::get_if<Real>(&field->member); real && value.is_number())

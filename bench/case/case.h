@@ -97,9 +97,10 @@ struct Field {
   std::vector<std::string> choices;  ///< of a text field; empty: any text
   bool axis;                         ///< true if a sweep may list several values
   Identity identity;
-  double minimum;         ///< of a number, inclusive unless `above`
-  const char* zero_word;  ///< word for 0; "" for "0"
-  bool above = false;     ///< true if a number must exceed its minimum
+  double minimum;          ///< of a number, inclusive unless `above`
+  const char* zero_word;   ///< word for 0; "" for "0"
+  bool above = false;      ///< true if a number must exceed its minimum
+  const char* alias = "";  ///< second snake_case name of the flag and TOML key; records use `name` only
 
   bool is_integer() const { return std::holds_alternative<std::int64_t Case::*>(member); }
 };
@@ -116,11 +117,14 @@ bool writes_checkpoints(const Case& c);
 /// Returns the steps after which the case writes its whole state, ascending, none of them beyond --steps.
 std::vector<std::int64_t> checkpoint_steps(const Case& c);
 
-/// Finds a field by its snake_case or kebab-case name; null if there is none.
+/// Finds a field by its name or alias, in snake_case or kebab-case; null if there is none.
 const Field* find_field(const std::string& name);
 
 /// Returns the flag, such as "--keep-bf16".
 std::string flag_of(const Field& field);
+
+/// Returns the flag's second name, such as "--master-dtype"; empty if it has none.
+std::string alias_flag_of(const Field& field);
 
 /// Returns the value as a user would type it. Numbers convert back to the same bits.
 std::string get_text(const Case& c, const Field& field);

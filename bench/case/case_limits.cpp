@@ -47,13 +47,13 @@ void check_size(const Case& c) {
     tokens *= static_cast<double>(factor);
   if (tokens > static_cast<double>(kMaxTokensPerStep))
     throw InvalidInput(
-        fmt::format("--batch, --seq, --accumulation, --gpus: {:.3g} tokens per step; the most are {}", tokens,
+        fmt::format("--batch, --seq, --accumulation, --gpus: {:.3g} tokens per step; the limit is {}", tokens,
                     kMaxTokensPerStep));
   if (c.steps > kMaxSteps)
-    throw InvalidInput(fmt::format("--steps: must be at most {}, not {}: a record names every step of a run",
+    throw InvalidInput(fmt::format("--steps: must be at most {}, not {}: a record lists every step of a run",
                                    kMaxSteps, c.steps));
   if (c.eval_every > 0 && c.steps / c.eval_every > kMaxEvaluations)
-    throw InvalidInput(fmt::format("--eval-every: {} held-out losses in {} steps; the most are {}",
+    throw InvalidInput(fmt::format("--eval-every: {} evaluations in {} steps; the limit is {}",
                                    c.steps / c.eval_every, c.steps, kMaxEvaluations));
 }
 
@@ -88,7 +88,8 @@ void check_optimizer(const Case& c, const Recipe& recipe) {
        {Constant{"--beta1", c.beta1, has.beta1, true}, Constant{"--beta2", c.beta2, has.beta2, true},
         Constant{"--eps", c.eps, has.eps, false}, Constant{"--momentum", c.momentum, has.momentum, true}}) {
     if (!constant.set) continue;
-    if (!constant.known) throw InvalidInput(fmt::format("{}: {} has none", constant.flag, spec.name));
+    if (!constant.known)
+      throw InvalidInput(fmt::format("{}: {} has no such constant", constant.flag, spec.name));
     if (constant.below_one && *constant.set >= 1)
       throw InvalidInput(fmt::format("{}: must be below 1, not {}", constant.flag, *constant.set));
   }
@@ -96,25 +97,24 @@ void check_optimizer(const Case& c, const Recipe& recipe) {
   for (const std::string& format : {words.m, words.v})
     if (scaled(state_format_named(format)) && c.optimizer != optimizers().front().name)
       throw InvalidInput(
-          fmt::format("--optimizer {}: its moments cannot be in {}, which needs scales; only {}'s can",
-                      spec.name, format, optimizers().front().name));
+          fmt::format("--optimizer {}: optimizer state in {} needs scales, which only {} supports", spec.name,
+                      format, optimizers().front().name));
   for (const auto& [flag, word, scaled_word] :
        {std::tuple{"--master", words.master, "fp16"}, std::tuple{"--grads", words.gradients, "e4m3"}})
     if (word == scaled_word && c.optimizer != optimizers().front().name)
-      throw InvalidInput(fmt::format("{} {}: has scales, which {} does not take; only {} does", flag, word,
+      throw InvalidInput(fmt::format("{} {}: needs scales, which {} does not support; {} does", flag, word,
                                      spec.name, optimizers().front().name));
   if (words.v != words.m && !spec.others.v)
-    throw InvalidInput(fmt::format("--second-moment: {} has none", spec.name));
+    throw InvalidInput(fmt::format("--second-moment: {} has no second moment", spec.name));
   if (!spec.has_moments() && words.m != Case{}.moments)
     throw InvalidInput(
-        fmt::format("--moments: {} keeps sums of rows and columns, in {} alone", spec.name, Case{}.moments));
+        fmt::format("--moments: {} keeps row and column sums, in {} only", spec.name, Case{}.moments));
 }
 
 void check_combinations(const Case& c) {
   const auto check_choice = [&](const char* flag, const std::string& which, const char* unset = "auto") {
     if (c.device == "cpu" && which != unset)
-      throw InvalidInput(fmt::format(
-          "--{} {}: chooses among a GPU's kernels, and --device is cpu, which has its own", flag, which));
+      throw InvalidInput(fmt::format("--{} {}: selects GPU kernels, but --device is cpu", flag, which));
   };
   check_choice("attention", c.attention);
   check_choice("gemm", c.gemm);
@@ -124,16 +124,16 @@ void check_combinations(const Case& c) {
   if (c.schedule == "cosine" && c.steps == 0)
     throw InvalidInput("--schedule cosine needs a number of steps: add --steps N");
   if (c.schedule == "cosine" && c.warmup >= c.steps)
-    throw InvalidInput(
-        fmt::format("--warmup: {} steps leave none of the {} of --steps to the cosine", c.warmup, c.steps));
+    throw InvalidInput(fmt::format("--warmup: {} steps leave no steps of --steps {} for the cosine schedule",
+                                   c.warmup, c.steps));
   if (!c.init_from.empty() && !c.fork_from.empty())
-    throw InvalidInput("--fork-from and --init-from: the first weights come from one of them; choose one");
+    throw InvalidInput("--fork-from and --init-from: both set the initial weights; choose one");
   if (writes_checkpoints(c) && c.steps == 0)
     throw InvalidInput(fmt::format("{} needs a number of steps: add --steps N",
                                    c.checkpoint_every > 0 ? "--checkpoint-every" : "--checkpoint-at"));
   for (const std::int64_t step : parse_checkpoint_at(c.checkpoint_at))
     if (step > c.steps)
-      throw InvalidInput(fmt::format("--checkpoint-at: {} is beyond the {} of --steps", step, c.steps));
+      throw InvalidInput(fmt::format("--checkpoint-at: {} is beyond --steps {}", step, c.steps));
   if (!c.fidelity_stress.empty() && c.fidelity_batches == 0)
     throw InvalidInput("--fidelity-stress needs batches to compare gradients of: add --fidelity-batches K");
   if (!c.sensitivity.empty() && c.fidelity_batches == 0)
@@ -167,7 +167,7 @@ RoutingChoice parse_routing(const std::string& text) {
   }
   if (!right)
     throw InvalidInput(
-        fmt::format("\"{}\" is none of learned, balanced, zipf:A with A from 0 to 16, and one", text));
+        fmt::format("\"{}\" is not learned, balanced, zipf:A with A from 0 to 16, or one", text));
   return choice;
 }
 

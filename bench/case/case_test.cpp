@@ -83,6 +83,7 @@ TEST_CASE("set_text: bad values are refused by flag", "[case]") {
         "--master: unknown value \"bf16sr\"; did you mean bf16_sr? it is one of fp32, bf16, bf16_sr, "
         "fp16");
   CHECK(refusal_of([] { case_from_json({{"modle", "tiny"}}); }) == "case: unknown key modle");
+  CHECK(refusal_of([] { case_from_json({{"master_dtype", "bf16"}}); }) == "case: unknown key master_dtype");
   CHECK(refusal_of([] { case_from_json({{"seq", 1.5}}); }) == "case: seq has the wrong type: 1.5");
 }
 
@@ -98,7 +99,7 @@ TEST_CASE("resolve: impossible cases are refused", "[case]") {
           c.steps = 10;
           c.warmup = 10;
           resolve(c);
-        }) == "--warmup: 10 steps leave none of the 10 of --steps to the cosine");
+        }) == "--warmup: 10 steps leave no steps of --steps 10 for the cosine schedule");
   CHECK(refusal_of([] { resolve(case_from_json({{"gpus", -2}})); }) == "--gpus: must be at least 1, not -2");
 }
 
@@ -106,7 +107,7 @@ TEST_CASE("resolve: a step of absurd size is refused", "[case]") {
   const auto refused = [](const nlohmann::ordered_json& fields) {
     return refusal_of([&] { resolve(case_from_json(fields)); });
   };
-  const std::string most = " tokens per step; the most are 2147483647";
+  const std::string most = " tokens per step; the limit is 2147483647";
   CHECK(refused({{"batch", 1}, {"seq", 2147483647}}) == "");
   CHECK(refused({{"batch", 1}, {"seq", 2147483648}}).ends_with(most));
   CHECK(refused({{"gpus", std::int64_t{1} << 62}, {"batch", 8}}).ends_with(most));  // 2^72 overflows
@@ -123,10 +124,10 @@ TEST_CASE("resolve: runs longer than a record can hold are refused", "[case]") {
   };
   CHECK(refused({{"steps", kMaxSteps}}) == "");
   CHECK(refused({{"steps", kMaxSteps + 1}}) ==
-        "--steps: must be at most 1000000, not 1000001: a record names every step of a run");
+        "--steps: must be at most 1000000, not 1000001: a record lists every step of a run");
   CHECK(refused({{"steps", kMaxSteps}, {"eval_every", 10}}) == "");
   CHECK(refused({{"steps", kMaxSteps}, {"eval_every", 9}}) ==
-        "--eval-every: 111111 held-out losses in 1000000 steps; the most are 100000");
+        "--eval-every: 111111 evaluations in 1000000 steps; the limit is 100000");
 
   // A tenth of the longest record that is allowed, with numbers of full length and interleaved.
   Record record = samples::gpu_record("mxfp8", 250);
@@ -145,7 +146,8 @@ TEST_CASE("resolve: a recipe without any layer is refused unless it converts the
       resolve(case_from_json({{"keep_bf16", keep}, {"recipe", recipe}, {"head", head}}));
     });
   };
-  const std::string none = " leaves none of the 4 blocks of tiny to mxfp8; nothing would be converted";
+  const std::string none =
+      " keeps all linear layers of the 4 blocks of tiny in BF16; none would run in mxfp8";
   CHECK(refused("first:99", "mxfp8", "bf16") == "--keep-bf16: first:99" + none);
   CHECK(refused("first:2,last:2", "mxfp8", "bf16") == "--keep-bf16: first:2,last:2" + none);
   CHECK(refused("last:9223372036854775807,first:9223372036854775807", "mxfp8", "bf16").ends_with(none));
@@ -171,7 +173,7 @@ TEST_CASE("check_word: invalid layers and switches are refused by flag", "[case]
   CHECK(refused("keep_bf16", "first:1,o") == "");
   CHECK(refused("keep_bf16", "none") == "");
   CHECK(refused("keep_bf16", "middle:1")
-            .starts_with("--keep-bf16: \"middle:1\": \"middle:1\" is none of first:N"));
+            .starts_with("--keep-bf16: \"middle:1\": \"middle:1\" is unknown or repeated; known: first:N"));
   CHECK(refused("switch_recipe", "bf16@8") == "");
   CHECK(refused("switch_recipe", "bf16")
             .starts_with("--switch-recipe: \"bf16\" is not of the form RECIPE@STEP"));

@@ -44,15 +44,15 @@ std::vector<LaterLayers> later_layers(const Case& c, const ModelConfig& model, c
     last = from;
     const Recipe next = find_recipe(change.recipe);
     if (!next.schedule.empty())
-      throw InvalidInput(fmt::format("{}: it has a schedule of its own", to_text(change)));
+      throw InvalidInput(fmt::format("{}: that recipe has its own schedule", to_text(change)));
     // The state's dtypes do not change during a run, and a row must not suggest that they did.
     const KeptWords kept = kept_words(c, first), own = kept_words(c, next);
     if (!next.optimizer.empty() && (own.m != kept.m || own.v != kept.v))
-      throw InvalidInput(fmt::format("{}: it keeps moments in {} and {}, and the run in {} and {}",
+      throw InvalidInput(fmt::format("{}: its optimizer state is in {} and {}, the run's in {} and {}",
                                      to_text(change), own.m, own.v, kept.m, kept.v));
     if (!next.optimizer.empty() && own != kept)
       throw InvalidInput(fmt::format(
-          "{}: it keeps master {}, weights {}, gradients {}, and the run {}, {}, {}", to_text(change),
+          "{}: it has master {}, weights {}, gradients {}, but the run has {}, {}, {}", to_text(change),
           own.master, own.weights, gradients_of(own), kept.master, kept.weights, gradients_of(kept)));
     if (next.name != name) all.push_back({convert(c, model, next), from});
     name = next.name;
@@ -120,8 +120,8 @@ ConvertedLayers convert(const Case& c, const ModelConfig& model, const Recipe& r
                                           linear.parts.end();
     const bool apart = by_size || keep.qkv_apart();
     if (apart && recipe.delayed())
-      throw InvalidInput(
-          fmt::format("{} has one delayed scale for qkv; q, k and v cannot be chosen apart", recipe.name));
+      throw InvalidInput(fmt::format(
+          "{} has one delayed scale for qkv; q, k and v cannot be selected separately", recipe.name));
     return apart;
   };
   ConvertedLayers layers{recipe, std::vector<ConvertedLayers::Roles>(model.layers), false};
@@ -187,9 +187,10 @@ void choose_layers(const Case& c, Definition& definition) {
     static_cast<ConvertedLayers&>(definition) = convert(c, definition.model, recipe);
     // A row with a recipe's name must use the recipe.
     if (recipe.quantized() && !definition.any())
-      throw InvalidInput(fmt::format("{} leaves none of the {} of {} to {}; nothing would be converted",
-                                     c.keep_bf16.empty() ? "it" : c.keep_bf16,
-                                     plural(definition.model.layers, "block"), c.model, c.recipe));
+      throw InvalidInput(
+          fmt::format("{} keeps all linear layers of the {} of {} in BF16; none would run in {}",
+                      c.keep_bf16.empty() ? "it" : c.keep_bf16, plural(definition.model.layers, "block"),
+                      c.model, c.recipe));
   } catch (const InvalidInput& error) {
     throw InvalidInput(
         fmt::format("{}: {}", c.keep_bf16.empty() ? recipe.name + ": layers" : "--keep-bf16", error.what()));

@@ -58,7 +58,7 @@ TEST_CASE("keep_bf16: size rules apply to the model's single matrices", "[layers
   c.recipe = "rowwise";  // q is too small as well: nothing is split
   CHECK(layers_of(c) == Lines{"layers.0-15.{gate_up}"});
   c.keep_bf16 = "min_out:8193";  // gate and up are tested separately; together they have 16384 rows
-  CHECK(refusal_of([&] { resolve(c); }).ends_with("nothing would be converted"));
+  CHECK(refusal_of([&] { resolve(c); }).ends_with("none would run in rowwise"));
   c.keep_bf16 = "min_out:8192";
   CHECK(layers_of(c) == Lines{"layers.0-15.{gate_up}"});
   c.keep_bf16 = "min_in:2049";
@@ -66,7 +66,7 @@ TEST_CASE("keep_bf16: size rules apply to the model's single matrices", "[layers
   c.recipe = "blockwise", c.keep_bf16 = "min_out:513";
   CHECK(layers_of(c) == Lines{"layers.0-15.{q,o,gate_up,down}"});
   c.recipe = "tensorwise_delayed";
-  CHECK(refusal_of([&] { resolve(c); }).ends_with("q, k and v cannot be chosen apart"));
+  CHECK(refusal_of([&] { resolve(c); }).ends_with("q, k and v cannot be selected separately"));
   c.recipe = "mxfp8", c.keep_bf16 = "torchao_auto";
   CHECK(refusal_of([&] { resolve(c); }).starts_with("--keep-bf16: torchao_auto: "));
   c.recipe = "bf16";
@@ -93,8 +93,9 @@ TEST_CASE("keep_bf16: q and k and v may be chosen separately", "[layers]") {
   CHECK(Schema::record().violations(record) == Lines{});
   Case delayed = tensorwise("k");
   delayed.recipe = "tensorwise_delayed";
-  CHECK(refusal_of([&] { resolve(delayed); }) ==
-        "--keep-bf16: tensorwise_delayed has one delayed scale for qkv; q, k and v cannot be chosen apart");
+  CHECK(
+      refusal_of([&] { resolve(delayed); }) ==
+      "--keep-bf16: tensorwise_delayed has one delayed scale for qkv; q, k and v cannot be selected separately");
 }
 
 TEST_CASE("definition_record: lists linears and schedule only if they were chosen", "[layers]") {
@@ -148,7 +149,9 @@ TEST_CASE("convert: a recipe file sets layers and schedule and the case override
   CHECK(layers_of(c) == Lines{"layers.0-3.{qkv,o,gate_up,down}"});
   c.keep_bf16 = "";
   c.recipe = file(directory, {{"layers", {{"keep_bf16", {"first:4"}}}}});
-  CHECK(refusal_of([&] { resolve(c); }).starts_with("own: layers: it leaves none of the 4 blocks of tiny"));
+  CHECK(refusal_of([&] {
+          resolve(c);
+        }).starts_with("own: layers: it keeps all linear layers of the 4 blocks of tiny"));
 }
 
 TEST_CASE("resolve: an impossible schedule is refused", "[layers]") {
@@ -168,7 +171,8 @@ TEST_CASE("resolve: an impossible schedule is refused", "[layers]") {
   CHECK(refused("bf17@50") == "--switch-recipe: unknown recipe \"bf17\"; did you mean bf16?");
   const TempDirectory directory;
   const std::string path = file(directory, {{"schedule", {"bf16@5"}}});
-  CHECK(refused((path + "@50").c_str()) == "--switch-recipe: " + path + "@50: it has a schedule of its own");
+  CHECK(refused((path + "@50").c_str()) ==
+        "--switch-recipe: " + path + "@50: that recipe has its own schedule");
 }
 
 TEST_CASE("why_unsupported: a layer's shape matters if any recipe of the run converts it", "[layers]") {
@@ -178,7 +182,7 @@ TEST_CASE("why_unsupported: a layer's shape matters if any recipe of the run con
   CHECK(resolve(c).why_unsupported() == "qkv: M=96 is not a multiple of 128 (wgrad.a 1x128)");
   c.switch_recipe = "rowwise@50";
   CHECK(resolve(c).why_unsupported() == "");
-  CHECK(resolve(c).warnings() == Lines{"rowwise from step 50 on: times are of the steps of both recipes"});
+  CHECK(resolve(c).warnings() == Lines{"rowwise from step 50 on: step times include both recipes"});
 }
 
 TEST_CASE("warnings: stochastic rounding in fprop is accepted with a warning", "[layers]") {
@@ -202,7 +206,8 @@ TEST_CASE("resolve: blocks are gathered in FP8 if all their layers are converted
   CHECK(resolve(c).why_unsupported() == "FP8 gather: no block has all of its linear layers in the recipe");
   c.keep_bf16 = "";
   c.switch_recipe = "bf16@50";
-  CHECK(resolve(c).why_unsupported() == "FP8 gather: the recipe changes, and with it what would be gathered");
+  CHECK(resolve(c).why_unsupported() ==
+        "FP8 gather: the recipe changes during the run, and the weight format with it");
 }
 
 TEST_CASE("keep_bf16: single blocks and single layers stay in BF16 by index", "[layers]") {

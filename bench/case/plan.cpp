@@ -140,8 +140,8 @@ std::vector<std::string> Plan::warnings() const {
       break;
     }
   for (const LaterLayers& next : later)
-    lines.push_back(fmt::format("{} from step {} on: times are of the steps of both recipes",
-                                next.recipe.name, next.from));
+    lines.push_back(
+        fmt::format("{} from step {} on: step times include both recipes", next.recipe.name, next.from));
   return lines;
 }
 
@@ -149,13 +149,13 @@ std::vector<std::string> Plan::warnings() const {
 std::string Plan::why_codes_unsupported() const {
   const QuantFormat& format = recipe.fprop.a;
   if (!format.quantized() || bits_of(format.dtype) != 8)
-    return fmt::format("--dispatch fp8: {} has no 8-bit codes of tokens", recipe.name);
+    return fmt::format("--dispatch fp8: {} does not quantize activations to 8 bits", recipe.name);
   if (format.delayed() && !format.history.reduce)
-    return "--dispatch fp8: history.reduce is false, and codes that come together need a common scale";
-  if (!later.empty()) return "--dispatch fp8: the recipe changes, and with it what is sent";
+    return "--dispatch fp8: history.reduce is false, but tokens of several ranks need a common scale";
+  if (!later.empty())
+    return "--dispatch fp8: the recipe changes during the run, and the format of tokens with it";
   if (exchange.mode == ExpertExchange::Mode::sync)
-    return "--dispatch fp8: scales of as many rows as there happen to be do not lie as GEMMs take them; take gather "
-           "or slots";
+    return "--dispatch fp8: GEMM scale layouts need a fixed number of rows; use --exchange gather or slots";
   const bool slots = exchange.mode == ExpertExchange::Mode::slots;
   const std::int64_t rows = slots ? exchange.slots : tokens_per_micro_step();
   for (const QuantFormat& sent : {recipe.fprop.a, recipe.dgrad.a}) {
@@ -163,7 +163,7 @@ std::string Plan::why_codes_unsupported() const {
                                   : sent.granularity == Granularity::block_1x32 ? 128
                                                                                 : 1;
     if (rows % multiple != 0)
-      return fmt::format("--dispatch fp8: {} {} of a rank, whose scales lie in parts of {}", rows,
+      return fmt::format("--dispatch fp8: {} {} per rank; the scale layout needs a multiple of {}", rows,
                          slots ? "slots" : "tokens", multiple);
   }
   return "";
@@ -173,24 +173,25 @@ std::string Plan::why_experts_unsupported() const {
   const int ep = parameters.expert_ranks;
   const bool gather = exchange.mode == ExpertExchange::Mode::gather;
   if (ep == 1 && (!gather || exchange.codes || fields.slots > 0))
-    return "--exchange, --slots and --dispatch are of experts on several ranks: add --ep N";
+    return "--exchange, --slots and --dispatch need expert parallelism: add --ep N";
   if (ep == 1) return "";
   if (fields.slots > 0 && exchange.mode != ExpertExchange::Mode::slots)
-    return fmt::format("--slots: --exchange {} has none", fields.exchange);
+    return fmt::format("--slots: --exchange {} has no slots", fields.exchange);
   if (fields.slots > tokens_per_micro_step())
-    return fmt::format("--slots: {} for a rank's {}", fields.slots, plural(tokens_per_micro_step(), "token"));
+    return fmt::format("--slots: {} exceeds the {} of a rank", fields.slots,
+                       plural(tokens_per_micro_step(), "token"));
   if (ranks % ep != 0) return fmt::format("--ep: {} does not divide {}", ep, plural(ranks, "rank"));
   if (const std::int64_t experts = model.moe.rule.experts; experts % ep != 0)
     return fmt::format("--ep: {} does not divide {}", ep, plural(experts, "expert"));
   const MomentFormats& moments = parameters.moments;
   if (const std::string name = optimizer.optimizer->name; name != "adamw" && name != "lion")
-    return fmt::format("--ep: {} does not update experts of several ranks yet; adamw and lion do", name);
+    return fmt::format("--ep: {} does not support expert parallelism; adamw and lion do", name);
   if (scaled(moments.m) || scaled(moments.v))
-    return "--ep: moments of experts on several ranks are in fp32 or bf16; their scales are not shared";
-  if (fp8_weights) return "--ep: --weights e4m3 is of blocks that are one unit, experts and all";
+    return "--ep: expert parallelism supports optimizer state in fp32 or bf16 only";
+  if (fp8_weights) return "--ep: --weights e4m3 does not support expert parallelism";
   if (exchange.codes)
     if (const std::string why = why_codes_unsupported(); !why.empty()) return why;
-  if (fields.fidelity_batches > 0) return "--ep: gradients of experts on several ranks are not compared yet";
+  if (fields.fidelity_batches > 0) return "--ep: --fidelity-batches does not support expert parallelism";
   return "";
 }
 
@@ -202,24 +203,25 @@ std::string Plan::why_state_unsupported() const {
     for (int shard = 0; shard < layout.shards(); ++shard)
       for (const Piece& piece : layout.pieces(unit, shard))
         if (piece.first % kCoatGroup != 0)
-          return fmt::format("--moments coat: {} shards would cut a group of {} elements of {}",
+          return fmt::format("--moments coat: {} shards would split a group of {} elements of {}",
                              layout.shards(), kCoatGroup, piece.parameter->name);
   return "";
 }
 
 std::string Plan::why_fp8_unsupported() const {
   if (parameters.gradients == DType::e4m3 && fields.parallel == "hsdp")
-    return "--grads e4m3: hsdp sums gradients twice, and what is in between would be rounded; take ddp or fsdp";
+    return "--grads e4m3: hsdp reduces gradients twice and would round in between; use ddp or fsdp";
   if (!fp8_weights) return "";
-  if (model.moe) return "--weights e4m3: blocks with experts are not kept in FP8 yet";
+  if (model.moe) return "--weights e4m3: does not support blocks with experts";
   const QuantFormat& format = recipe.fprop.b;
-  if (!format.quantized()) return "--weights e4m3: the recipe takes weights in BF16";
+  if (!format.quantized()) return "--weights e4m3: the recipe has BF16 weights";
   if (held_in_bf16(format.dtype))
-    return fmt::format("--weights e4m3: the recipe's weights are {}, which no byte holds",
+    return fmt::format("--weights e4m3: the recipe's weights are {}, not an 8-bit format",
                        name_of(format.dtype));
   if (format.granularity != Granularity::tensor || !(format == recipe.dgrad.b))
-    return "--weights e4m3: the recipe has more than one scale for a weight";
-  if (!later.empty()) return "--weights e4m3: the recipe changes, and with it what is kept";
+    return "--weights e4m3: the recipe has more than one scale per weight";
+  if (!later.empty())
+    return "--weights e4m3: the recipe changes during the run, and the weight format with it";
   if (std::count(parameters.gather_fp8.begin(), parameters.gather_fp8.end(), true) == 0)
     return "--weights e4m3: no block has all of its linear layers in the recipe";
   return "";
@@ -237,11 +239,11 @@ std::string Plan::why_layers_unsupported(const ConvertedLayers& layers) const {
 }
 
 std::string Plan::why_no_fidelity() const {
-  if (fp8_gather) return "fidelity: ranks that exchange weights in FP8 have none in BF16 to compare with";
-  if (fp8_weights) return "fidelity: weights that are kept in FP8 have none in BF16 to compare with";
+  if (fp8_gather) return "fidelity: weights gathered in FP8 leave no BF16 weights to compare with";
+  if (fp8_weights) return "fidelity: weights stored in FP8 leave no BF16 weights to compare with";
   // Gradients are summed over ranks and micro-steps in FP8, so the BF16 sum does not exist.
   if (parameters.gradients == DType::e4m3 && (ranks > 1 || accumulation > 1))
-    return "fidelity: gradients in e4m3 are compared on one rank and of one micro-step; take --grads bf16 or fp32";
+    return "fidelity: gradients in e4m3 need one rank and one micro-batch; use --grads bf16 or fp32";
   return "";
 }
 
@@ -260,7 +262,7 @@ std::string Plan::why_unsupported() const {
     const int shards = parameters.parallel.shard;
     if (shards == 1) return "FP8 gather: only sharded ranks (fsdp, hsdp) gather weights";
     if (const std::string why = why_not_fp8_weights(recipe, model, recompute); !why.empty()) return why;
-    if (!later.empty()) return "FP8 gather: the recipe changes, and with it what would be gathered";
+    if (!later.empty()) return "FP8 gather: the recipe changes during the run, and the weight format with it";
     if (std::count(parameters.gather_fp8.begin(), parameters.gather_fp8.end(), true) == 0)
       return "FP8 gather: no block has all of its linear layers in the recipe";
     const Layout layout(model, shards, parameters.whole_blocks());
@@ -277,10 +279,10 @@ std::string Plan::why_unsupported() const {
   if (const std::string why = why_no_fidelity(); fields.fidelity_batches > 0 && !why.empty()) return why;
   const ModelConfig& m = model;
   if (m.moe && (parameters.master == Master::fp16 || bits_of(parameters.gradients) == 8))
-    return "experts: an FP16 master and FP8 gradients are not tried with them yet";
+    return "experts: FP16 master weights and FP8 gradients are not supported";
   if (m.sliding_window > 0 && T > m.sliding_window)
     return fmt::format(
-        "seq: {} is beyond the model's sliding window of {}, and only full attention is modelled", T,
+        "seq: {} is beyond the model's sliding window of {}, and only full attention is supported", T,
         m.sliding_window);
   if (m.dynamic_rope && T > m.max_positions)
     return fmt::format(

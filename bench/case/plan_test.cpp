@@ -40,7 +40,7 @@ TEST_CASE("why_unsupported: a sequence beyond the sliding window names both numb
   CHECK(resolve(case_of(folder, mistral, 64)).why_unsupported() == "");
   const Case longer = case_of(folder, mistral, 128);
   const std::string why =
-      "seq: 128 is beyond the model's sliding window of 64, and only full attention is modelled";
+      "seq: 128 is beyond the model's sliding window of 64, and only full attention is supported";
   CHECK(resolve(longer).why_unsupported() == why);
   const Record record = run_case(resolve(longer));
   CHECK(record.status == Status::unsupported);

@@ -73,7 +73,7 @@ std::int64_t channels_of(StressKind kind, const ModelConfig& model) {
 void check_stress(const Stress& stress, const ModelConfig& model, const char* flag) {
   const std::int64_t most = channels_of(stress.kind, model);
   if (stress.channels > most)
-    throw InvalidInput(fmt::format("{}: {} channels wanted, {} of a block has {}", flag, stress.channels,
+    throw InvalidInput(fmt::format("{}: {} channels requested, {} of a block has {}", flag, stress.channels,
                                    kKindNames.of(stress.kind), most));
 }
 

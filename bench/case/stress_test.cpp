@@ -43,8 +43,8 @@ TEST_CASE("parse_stress: invalid stresses are refused with the flag", "[stress]"
   const auto most = [&](const char* kind, std::int64_t channels) {
     CHECK(refused(kind + std::string(":1:") + std::to_string(channels)) == "");
     const std::string more = std::to_string(channels + 1);
-    CHECK(refused(kind + std::string(":1:") + more) ==
-          "--stress: " + more + " channels wanted, " + kind + " of a block has " + std::to_string(channels));
+    CHECK(refused(kind + std::string(":1:") + more) == "--stress: " + more + " channels requested, " + kind +
+                                                           " of a block has " + std::to_string(channels));
   };
   most("ffn", tiny.ffn);
   most("norm", tiny.width);
@@ -72,7 +72,7 @@ TEST_CASE("parse_fidelity_stress: parses a list that enters the id in normalized
         "with :CHANNELS behind");
   CHECK(why("ffn:8 none") == "--fidelity-stress: none: leave it out, it is measured first");
   CHECK(why("vo:31") == "--fidelity-stress: vo:31: S is from -30 to 30");
-  CHECK(why("vo:1 norm:1:129") == "--fidelity-stress: 129 channels wanted, norm of a block has 128");
+  CHECK(why("vo:1 norm:1:129") == "--fidelity-stress: 129 channels requested, norm of a block has 128");
   CHECK(why("", -1) == "--fidelity-batches: must be at least 0, not -1");
 
   const auto id_of = [](const Case& c) { return resolve(c).id; };

@@ -1,4 +1,4 @@
-// Lists, ranges and their product.
+// Parsing of lists and ranges, and their Cartesian product. See axis.h.
 #include "bench/cli/axis.h"
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@
 namespace precbench {
 namespace {
 
-/// Takes digits from the front of `text`; nothing where it begins with none.
+/// Removes the leading digits of `text` and returns them, possibly none.
 std::string_view take_digits(std::string_view& text) {
   const std::size_t count = std::min(text.find_first_not_of("0123456789"), text.size());
   const std::string_view digits = text.substr(0, count);
@@ -33,7 +33,7 @@ bool is_exponent(std::string_view text) {
   return !take_digits(text).empty() && text.empty();
 }
 
-/// FIRST-LAST, FIRST-LAST*FACTOR or FIRST-LAST+STEP, in digits.
+/// Range as written: FIRST-LAST, FIRST-LAST*FACTOR or FIRST-LAST+STEP, each number in digits.
 struct Range {
   std::string_view first, last, step;
   char operation = '+';
@@ -73,7 +73,7 @@ void append_range(std::vector<std::string>& values, const Field& field, const st
   for (std::int64_t value = first;;) {
     values.push_back(fmt::format("{}", value));
     if (values.size() - size_before > kMaxRange) fail(fmt::format("has more than {} values", kMaxRange));
-    // Compared before stepping, so that nothing overflows.
+    // Compare before stepping: the next value may overflow.
     if (geometric ? value > last / step : value > last - step) break;
     value = geometric ? value * step : value + step;
   }
@@ -138,7 +138,7 @@ void check_words(const Field& field, const std::vector<std::string>& words) {
 
 void check_count(std::size_t cases) {
   if (cases > kMaxCases)
-    throw InvalidInput(fmt::format("more than {} cases, which is more than a sweep takes", kMaxCases));
+    throw InvalidInput(fmt::format("more than {} cases, the limit of a sweep", kMaxCases));
 }
 
 std::vector<Case> expand_grid(const Case& base, const Axes& axes) {

@@ -1,4 +1,4 @@
-// Lists, ranges, refusals, and the order of a grid.
+// Lists, ranges, errors, and the order of a grid.
 #include "bench/cli/axis.h"
 
 #include "kernels/base/errors.h"
@@ -19,7 +19,7 @@ std::string refusal(const std::string& name, const Words& words) {
 
 }  // namespace
 
-TEST_CASE("an axis is lists and ranges in the order written", "[axis]") {
+TEST_CASE("expand_axis: lists and ranges keep the order written", "[axis]") {
   CHECK(expanded("recipe", {"bf16,mxfp8", "rowwise"}) == Words{"bf16", "mxfp8", "rowwise"});
   CHECK(expanded("seq", {"1024-8192*2"}) == Words{"1024", "2048", "4096", "8192"});
   CHECK(expanded("seq", {"128-512+128,4096"}) == Words{"128", "256", "384", "512", "4096"});
@@ -30,14 +30,14 @@ TEST_CASE("an axis is lists and ranges in the order written", "[axis]") {
   CHECK(expanded("seed", {"0-2"}) == Words{"0", "1", "2"});
 }
 
-TEST_CASE("only whole numbers have ranges: names and paths keep their hyphens", "[axis]") {
+TEST_CASE("expand_axis: names and paths with hyphens are not ranges", "[axis]") {
   CHECK(expanded("recipe", {"my-own-1-2.json"}) == Words{"my-own-1-2.json"});
   CHECK(expanded("recipe", {"1-8*2"}) == Words{"1-8*2"});
   CHECK(expanded("model", {"llama3.2-1b"}) == Words{"llama3.2-1b"});
   CHECK(expanded("lr", {"1e-5"}) == Words{"1e-5"});
 }
 
-TEST_CASE("a bad axis is refused by name", "[axis]") {
+TEST_CASE("expand_axis: an empty value or a bad range is refused by its flag", "[axis]") {
   CHECK(refusal("seq", {}) == "--seq: empty axis");
   CHECK(refusal("seq", {""}) == "--seq: empty value in \"\"");
   CHECK(refusal("recipe", {"bf16,"}) == "--recipe: empty value in \"bf16,\"");
@@ -51,7 +51,7 @@ TEST_CASE("a bad axis is refused by name", "[axis]") {
         "--seed: range 1-99999999999999999999 has a number that is too large");
 }
 
-TEST_CASE("a grid runs through the table's order with recipes innermost", "[axis]") {
+TEST_CASE("expand_grid: fields vary in the table's order with recipes innermost", "[axis]") {
   Case base;
   base.lr = 0.5;
   const auto grid = expand_grid(
@@ -64,7 +64,7 @@ TEST_CASE("a grid runs through the table's order with recipes innermost", "[axis
   for (const Case& c : grid) CHECK((c.lr == 0.5 && c.seq == 64));
 }
 
-TEST_CASE("a value that its field refuses is refused in a grid", "[axis]") {
+TEST_CASE("expand_grid: an invalid value throws InvalidInput", "[axis]") {
   CHECK_THROWS_AS(expand_grid({}, {{"seq", {"0"}}}), InvalidInput);
   CHECK_THROWS_AS(expand_grid({}, {{"parallel", {"ddp,fsdq"}}}), InvalidInput);
 }

@@ -1,4 +1,4 @@
-// Command lines made from the field table.
+// Command lines generated from the field table. See cli.h.
 #include "bench/cli/cli.h"
 
 #include <fmt/format.h>
@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <new>
 #include <set>
 #include <stdexcept>
@@ -18,6 +19,7 @@
 #include "bench/cli/config_file.h"
 #include "bench/cli/dry_run.h"
 #include "bench/cli/list.h"
+#include "bench/cli/text_table.h"
 #include "bench/cli/unused_options.h"
 #include "bench/machine/datasheet.h"
 #include "bench/measure/session.h"
@@ -36,12 +38,36 @@
 namespace precbench {
 namespace {
 
-constexpr std::size_t kHelpColumn = 36;
+/// Formats --help: names of a flag separated by ", ", descriptions wrapped to the terminal's width.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  HelpFormatter() { column_width(kColumn); }
 
-/// For the name of a file or folder. Why not, or nothing.
+  std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
+    return fmt::format("{}",
+                       fmt::join(split(CLI::Formatter::make_option_name(option, is_positional), ','), ", "));
+  }
+  std::string make_option_desc(const CLI::Option* option) const override {
+    constexpr std::size_t kWidth = kTerminalWidth - kColumn;
+    const std::string text = CLI::Formatter::make_option_desc(option);
+    const std::size_t end = std::min(text.rfind(" (default "), text.size());
+    const std::string default_value = text.substr(end);  // stays on one line
+    std::vector<std::string> lines = wrapped_lines(text.substr(0, end), kWidth);
+    if (lines.back().size() + default_value.size() <= kWidth)
+      lines.back() += default_value;
+    else
+      lines.push_back(default_value.substr(1));
+    return fmt::format("{}", fmt::join(lines, "\n"));
+  }
+
+ private:
+  static constexpr std::size_t kColumn = 36;  ///< where descriptions begin
+};
+
+/// Validates the name of a file or folder. Returns an error message, empty if the name is valid.
 std::string not_empty(const std::string& name) { return name.empty() ? "empty name" : ""; }
 
-/// A case with the fields that take one value set, and the axes that are left.
+/// Returns the grid of the given fields: those with one value are set in every case, the others are axes.
 std::vector<Case> expand(const Axes& given) {
   Case base;
   Axes axes;
@@ -59,34 +85,34 @@ void choose_device(Case& c) {
   if (c.device == "auto") c.device = best_device();
 }
 
-/// Checkpoints lie beside the records, unless the user has said where.
+/// Puts checkpoints next to the records unless --checkpoint-dir is given.
 void place_checkpoints(Case& c, const std::string& out) {
   if (writes_checkpoints(c) && c.checkpoint_dir.empty() && !out.empty())
     c.checkpoint_dir = (std::filesystem::path(out) / "checkpoints").string();
 }
 
-/// Throws InvalidInput where cases cannot run at one time.
+/// Sets the options for concurrent cases. Throws InvalidInput if the cases cannot run concurrently.
 void run_at_once(const std::vector<Plan>& grid, const Nodes& nodes, SweepOptions& options) {
   if (options.interleave || nodes.count > 1)
-    throw InvalidInput("--at-once: not with --interleave, nor over several processes");
+    throw InvalidInput("--at-once: not available with --interleave or several processes");
   for (const Plan& plan : grid)
     if (plan.ranks > 1)
       throw InvalidInput(
-          fmt::format("--at-once: takes cases of one rank, and one has --gpus {}", plan.ranks));
+          fmt::format("--at-once: needs cases of one rank, but one has --gpus {}", plan.ranks));
   options.gpus = std::max(1, find_gpus().count);
   if (!grid.front().on_gpu) share_threads(options.at_once);
 }
 
-/// Says before anything runs which cases cannot, in one line for each reason.
+/// Reports the cases that cannot run, one line per reason.
 void tell_refused(const std::vector<Plan>& grid) {
-  std::map<std::string, std::size_t> cases;  // by reason
+  std::map<std::string, std::size_t> cases;  // keyed by reason
   for (const Plan& plan : grid)
     if (!plan.refusal.empty()) ++cases[plan.refusal];
   for (const auto& [why, count] : cases)
     tell(fmt::format("precbench: {} of {} cannot run: {}", count, count_cases(grid.size()), why));
 }
 
-/// A sweep that several processes run, in each of them.
+/// Runs this process's part of a sweep over several processes.
 int sweep_together(const std::vector<Plan>& grid, SweepOptions options, const Nodes& nodes,
                    const Variables& environment) {
   const Address address = rendezvous_address(environment, nodes);
@@ -110,12 +136,12 @@ int sweep_together(const std::vector<Plan>& grid, SweepOptions options, const No
   return status;
 }
 
-/// As UTF-8, whatever the names of files and hosts in it are.
+/// Serializes to valid UTF-8: invalid bytes in file and host names are replaced.
 std::string text_of(const nlohmann::ordered_json& json) {
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-/// Pretty JSON whose arrays of plain values stay on one line: a loss curve is one line, not a thousand.
+/// Pretty-prints JSON with every array on one line: a loss curve is one line, not a thousand.
 std::string pretty(const nlohmann::ordered_json& json, int indent) {
   if (!json.is_object() || json.empty()) return text_of(json);
   const std::string pad(static_cast<std::size_t>(indent) + 2, ' ');
@@ -126,7 +152,7 @@ std::string pretty(const nlohmann::ordered_json& json, int indent) {
   return text + "\n" + std::string(static_cast<std::size_t>(indent), ' ') + "}";
 }
 
-/// The flag or command that `word` may have been meant as.
+/// Returns the error message for an unknown flag or argument, with the nearest valid one.
 std::string unexpected(const CLI::App& app, const std::string& word) {
   std::vector<std::string> valid;
   const bool flag = word.starts_with("-");
@@ -139,11 +165,10 @@ std::string unexpected(const CLI::App& app, const std::string& word) {
   }
   const std::string near = nearest(word.substr(0, word.find('=')), valid);
   const char* kind = flag ? "unknown flag" : valid.empty() ? "unexpected argument" : "unknown command";
-  return fmt::format("{} {}{}", kind, word,
-                     near.empty() ? "; --help lists what there is" : "; did you mean " + near + "?");
+  return fmt::format("{} {}{}", kind, word, near.empty() ? "; see --help" : "; did you mean " + near + "?");
 }
 
-/// Of a command without a sweep file: one grid, and no options.
+/// Reads the command's sweep file. Without one, returns a single empty grid and no options.
 SweepFile sweep_file_of(const SweepCommand& command) {
   SweepFile file;
   if (command.config.empty())
@@ -153,10 +178,10 @@ SweepFile sweep_file_of(const SweepCommand& command) {
   return file;
 }
 
-/// The cases of one section with the flags on top. What is wrong with them is told with the section's name.
+/// Returns the cases of one section, overridden by the flags. Errors name the section.
 std::vector<Plan> cases_of(const SweepCommand& command, const SweepFile::Grid& grid) {
   Axes axes = command.axes;
-  axes.insert(grid.axes.begin(), grid.axes.end());  // keeps what the command line has set
+  axes.insert(grid.axes.begin(), grid.axes.end());  // does not overwrite flags
   try {
     std::vector<Case> cases = expand(axes);
     for (Case& c : cases) choose_device(c);
@@ -185,7 +210,7 @@ std::vector<Plan> grid_of(const SweepCommand& command, const SweepFile& file) {
   return cases;
 }
 
-/// Says where a list of two numbers looks like one number with a comma.
+/// Warns of lists of two numbers that look like one number with a comma.
 void tell_commas(const SweepCommand& command, const SweepFile& file) {
   const auto tell_of = [](const Axes& axes) {
     for (const auto& [name, words] : axes)
@@ -196,14 +221,14 @@ void tell_commas(const SweepCommand& command, const SweepFile& file) {
   for (const SweepFile::Grid& grid : file.grids) tell_of(grid.axes);
 }
 
-/// Why not all that was printed has been written; none where it has.
+/// Flushes standard output. Returns an error message if anything could not be written.
 std::optional<std::string> unwritten() {
   errno = 0;
   if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return std::nullopt;
   return fmt::format("cannot write standard output: {}", std::strerror(errno ? errno : EIO));
 }
 
-/// One line, without the middle of a very long one.
+/// Prints one line; the middle of a very long message is cut.
 void print_error(const std::string& message) {
   constexpr std::size_t kHead = 600, kTail = 300;
   const bool fits = message.size() <= kHead + kTail;
@@ -228,9 +253,11 @@ void add_fields(CLI::App& app, Axes& axes, bool sweep, const DefaultOf& default_
     const auto store = [&axes, &field, several](const std::string& given) {
       axes[field.name] = several ? split(given, '\n') : std::vector{given};
     };
-    CLI::Option* option = app.add_option_function<std::string>(flag_of(field), store, help);
+    std::string names = flag_of(field);
+    if (const std::string alias = alias_flag_of(field); !alias.empty()) names += "," + alias;
+    CLI::Option* option = app.add_option_function<std::string>(names, store, help);
     option->group(value ? field.group : "");
-    several ? option->join() : option->take_last();  // joined: a line each
+    several ? option->join() : option->take_last();  // joined by newlines
     const bool text = std::holds_alternative<std::string Case::*>(field.member);
     const std::string type = field.choices.empty() ? (text                 ? "TEXT"
                                                       : field.is_integer() ? "N"
@@ -247,37 +274,49 @@ void add_sweep_flags(CLI::App& app, SweepCommand& command, const SweepHelp& help
   };
   named(app.add_option("--config", command.config, help.config), "FILE");
   named(app.add_option("--out", command.out, help.out), "DIR");
-  named(app.add_option("--timeout", command.timeout,
-                       "a case is stopped after this time [s]; 0: never (default 3600)"),
-        "S");
-  named(app.add_option("--at-once", command.options.at_once, help.at_once), "N")
-      ->check(CLI::Range(1, kMostStopped));
+  named(app.add_option("--timeout", command.timeout, "time limit per case; 0: none [s] (default 3600)"), "S");
+  named(app.add_option("--at-once,--jobs", command.options.at_once, help.at_once), "N")
+      ->check(CLI::Range(1, kMostStopped).description(""));
   app.add_flag("--dry-run", command.dry_run, help.dry_run)->group(help.group);
-  app.add_flag("--fresh", command.options.fresh, "start over; old records are kept as records.jsonl.N")
+  app.add_flag("--fresh", command.options.fresh, "restart from the first case; old records are kept as records.jsonl.N")
       ->group(help.group);
-  app.add_flag("--retry-failed", command.options.retry_failed, "do crashed and timed out cases again")
+  app.add_flag("--retry-failed", command.options.retry_failed, "retry of crashed and timed-out cases")
       ->group(help.group);
-  app.add_flag("--quiet", command.options.quiet, "no progress")->group(help.group);
+  app.add_flag("--quiet", command.options.quiet, "no progress output")->group(help.group);
 }
 
 CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command) {
-  CLI::App* sub =
-      app.add_subcommand("sweep", "run every combination of the given values, one process per case");
+  CLI::App* sub = app.add_subcommand("sweep", "grid of cases, each measured in a process of its own");
   sub->footer(
-      "Lists: --recipe bf16,mxfp8   ranges: --seq 1024-8192*2, --seq 128-512+128, --seed 1-3\n"
-      "A second start with the same arguments goes on where the first one ended.\n"
-      "Exit status: 0 every case has its row (ok, oom, unsupported, diverged); 1 the same, but some have crashed "
-      "or\ntimed out, none is ok, or a file that a case was to write is lost; 2 bad input; 130 cases are left: "
-      "interrupted,\na process of several was lost, or the disk is full.");
-  add_sweep_flags(
-      *sub, command,
-      {.group = "Sweep",
-       .config = "sweep file (TOML); flags win over it",
-       .out = "folder for records.jsonl (default out)",
-       .dry_run = "print the cases with predicted memory and FLOPs, run none",
-       .at_once = "cases of one rank at one time, for losses: their rows have no speed (default 1)"});
+      "Values: lists (--recipe bf16,mxfp8) and ranges (--seq 1024-8192*2, --seq 128-512+128, --seed 1-3).\n"
+      "The same command resumes an interrupted sweep.\n"
+      "\n"
+      "Exit status: 0 every case has its row (ok, oom, unsupported, diverged)\n"
+      "             1 as 0, but a case crashed or timed out, none is ok, or an output file is lost\n"
+      "             2 bad input\n"
+      "             130 cases are left: interrupted, a process lost, or the disk full\n"
+      "\n"
+      "Examples:\n"
+      "  # first sweep: the tiny model, on a GPU or the CPU\n"
+      "  precbench sweep --model tiny --recipe bf16,rowwise,mxfp8 --steps 40 --out out/first\n"
+      "  # speed of three recipes at three sequence lengths\n"
+      "  precbench sweep --model llama3.2-1b --recipe bf16,tensorwise,blockwise --seq 2048-8192*2 --batch 1\n"
+      "  # BF16 or FP32 master weights, each with and without FP8\n"
+      "  precbench sweep --model 15m --recipe bf16,tensorwise --master-dtype fp32,bf16 --steps 300\n"
+      "  # four GPUs, weights gathered in BF16 or FP8\n"
+      "  precbench sweep --model llama3.1-8b --recipe tensorwise --gpus 4 --parallel fsdp --gather bf16,fp8\n"
+      "  # memory of a run on 1024 GPUs, planned without a GPU\n"
+      "  precbench sweep --dry-run --model llama3.1-405b --recipe bf16,mxfp8 --gpus 1024 --parallel fsdp\n"
+      "  # grid from a file\n"
+      "  precbench sweep --config bench/sweeps/baseline-cpu.toml");
+  add_sweep_flags(*sub, command,
+                  {.group = "Sweep",
+                   .config = "sweep file (TOML); flags override it",
+                   .out = "output folder for records.jsonl (default out)",
+                   .dry_run = "table of the cases with predicted memory and FLOPs; no case runs",
+                   .at_once = "concurrent cases of one rank each; their rows have no speed (default 1)"});
   sub->add_flag("--interleave", command.options.interleave,
-                "run the recipes of each setting A B B A, so that drift cancels in their ratios")
+                "order A B B A of the recipes of a setting, so that drift cancels in their ratios")
       ->group("Sweep");
   return sub;
 }
@@ -300,8 +339,7 @@ int sweep(const SweepCommand& command) {
   for (Plan& plan : grid) {
     place_checkpoints(plan.fields, options.out);
     if (options.interleave && writes_checkpoints(plan.fields))
-      throw InvalidInput(
-          "--interleave runs every case twice, which --checkpoint-every would go on from; choose one");
+      throw InvalidInput("--interleave: runs every case twice, which --checkpoint-every does not support");
   }
   check_peaks_variable();
   const Variables environment = process_environment();
@@ -323,12 +361,10 @@ int sweep(const SweepCommand& command) {
 }
 
 CLI::App* add_run_command(CLI::App& app, RunCommand& command) {
-  CLI::App* sub = app.add_subcommand("run", "run one case in this process and print its record");
-  sub->footer(
-      "Exit status: 0 the case is ok; 1 it is not, or a file that it was to write is lost, for the reason on\n"
-      "standard error; 2 bad input.");
+  CLI::App* sub = app.add_subcommand("run", "single case in this process; its record on standard output");
+  sub->footer("Exit status: 0 the case is ok; 1 it is not, or an output file is lost; 2 bad input.");
   add_fields(*sub, command.axes, false);
-  sub->add_option("--out", command.out, "append the record to DIR/records.jsonl as well")
+  sub->add_option("--out", command.out, "folder whose records.jsonl also gets the record")
       ->type_name("DIR")
       ->check(not_empty);
   return sub;
@@ -350,19 +386,20 @@ int run(const RunCommand& command) {
   const Plan plan = resolve(c);
   if (const Nodes nodes = find_nodes(process_environment()); nodes.count > 1)
     throw InvalidInput(
-        fmt::format("{} say that this is process {} of {}, but run is for one: sweep spreads a case "
-                    "over several",
+        fmt::format("{} say that this is process {} of {}, but run has one process: use sweep for "
+                    "several",
                     nodes.source, nodes.index, nodes.count));
   check_outputs(plan);
   check_peaks_variable();
   if (!command.out.empty()) const SweepFolder writable(command.out);
-  // No refusal: a case of a grid in which others read it runs again by itself.
+  // Not an error: the case may come from a grid in which other cases use the option.
   if (const std::string why = unused_option({plan}, command.axes, {}); !why.empty())
     tell("precbench: not read: " + why);
   const Record record = finish_row(plan, run_case(plan));
-  std::fputs((pretty(record, 0) + "\n").c_str(), stdout);  // first: a full disk does not lose it
+  std::fputs((pretty(record, 0) + "\n").c_str(),
+             stdout);  // before the file, so that a full disk does not lose it
   if (!command.out.empty()) append_to_folder(command.out, record);
-  std::fflush(stdout);  // the record stays whole where both streams go to one place
+  std::fflush(stdout);  // keeps the record contiguous if both streams share a target
   tell_model_warnings({plan});
   for (const std::string& warning : told_at_once(record)) tell("precbench: " + warning);
   if (record.status == Status::ok) return lost_files(record).empty() ? 0 : 1;
@@ -371,13 +408,12 @@ int run(const RunCommand& command) {
 }
 
 CLI::App* add_list_command(CLI::App& app, ListCommand& command) {
-  CLI::App* sub = app.add_subcommand("list", "what there is on this machine: recipes, models or devices");
+  CLI::App* sub = app.add_subcommand("list", "recipes, models or devices of this machine");
   sub->add_option("what", command.what, "recipes, models or devices")->type_name("");
-  sub->add_option("--recipe", command.recipe, "list recipes: only this one, in full; a name, or a JSON file")
+  sub->add_option("--recipe", command.recipe, "one recipe in full: built-in name or JSON file (list recipes)")
       ->type_name("NAME")
       ->check(not_empty);
-  sub->add_option("--model", command.model,
-                  "list models: only this one, with its warnings; a name, or a JSON file")
+  sub->add_option("--model", command.model, "one model with its warnings: preset or JSON file (list models)")
       ->type_name("NAME")
       ->check(not_empty);
   return sub;
@@ -399,7 +435,7 @@ int list(const ListCommand& command) {
   else if (what == "devices")
     list_devices();
   else if (what.empty())
-    throw InvalidInput("list what? recipes, models or devices");
+    throw InvalidInput("list: needs recipes, models or devices");
   else if (const std::string near = nearest(what, {"recipes", "models", "devices"}); near.empty())
     throw InvalidInput(fmt::format("list: unknown word {}; it is one of recipes, models, devices", what));
   else
@@ -413,8 +449,12 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv) {
     return 2;
   };
   app.allow_extras();
-  app.get_formatter()->column_width(kHelpColumn);
-  for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) command->allow_extras();
+  const auto formatter = std::make_shared<HelpFormatter>();
+  app.formatter(formatter);
+  for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) {
+    command->allow_extras();
+    command->formatter(formatter);
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& done) {
@@ -423,14 +463,19 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv) {
     return fail(error.what());
   }
   for (const CLI::App* command : app.get_subcommands())
-    if (command->count() > 1)
-      return fail("unexpected argument " + command->get_name() + ": it is given twice");
+    if (command->count() > 1) return fail("unexpected argument " + command->get_name() + ": given twice");
   for (const CLI::App* command : app.get_subcommands())
     if (const auto extra = command->remaining(); !extra.empty())
       return fail(unexpected(*command, extra.front()));
   if (const auto extra = app.remaining(); !extra.empty()) return fail(unexpected(app, extra.front()));
-  if (app.get_subcommands().size() != 1)
-    return fail("which command? sweep, study, run, list, report or check; --help explains them");
+  if (app.get_subcommands().size() != 1) {
+    tell_raw(
+        "precbench compares low-precision training recipes with BF16 on this machine. Start with:\n"
+        "  precbench sweep --model tiny --recipe bf16,rowwise,mxfp8 --steps 40 --out out/first\n"
+        "  precbench report out/first\n"
+        "Commands: sweep, study, run, list, report, check. precbench COMMAND --help explains one.\n");
+    return 2;
+  }
   return std::nullopt;
 }
 
@@ -447,12 +492,12 @@ int exit_status_of(const std::function<int()>& command, Printed printed) {
     return printed == Printed::result ? 2 : status;
   } catch (const InvalidInput& error) {
     return fail(error, 2);
-  } catch (const OutOfMemory& error) {  // outside a case: files that cannot be mapped
+  } catch (const OutOfMemory& error) {  // outside of cases: a file that cannot be mapped
     return fail(error, 2);
   } catch (const std::system_error& error) {
     return fail(error, 2);
   } catch (const std::bad_alloc&) {
-    return fail(std::runtime_error("this process can have no more memory"), 1);
+    return fail(std::runtime_error("out of host memory"), 1);
   } catch (const std::exception& error) {
     return fail(error, 1);
   }

@@ -1,4 +1,4 @@
-// The commands that make records: sweep, run and list. `report` stands in tools/, which only reads them.
+// The commands sweep, run and list. `report` and `check`, which only read records, are in tools/.
 #pragma once
 
 #include <cstdint>
@@ -16,25 +16,25 @@ class App;
 
 namespace precbench {
 
-/// What --help says is a field's default, in words; empty where it has none, null of one that --help leaves out.
+/// Returns a field's default for --help: empty if it has none, null if --help omits the field.
 using DefaultOf = std::function<std::optional<std::string>(const Field&)>;
 
-/// A case's own.
+/// Returns the default that Case has.
 std::optional<std::string> default_of_case(const Field& field);
 
-/// One flag per field, whose words go to `axes`. `sweep`: axes take lists, and repeats add to them; of another field the
-/// last one counts.
+/// Adds one flag per field, whose words go to `axes`. With `sweep`, axes take lists, and a repeated flag
+/// appends. For any other field the last value counts.
 void add_fields(CLI::App& app, Axes& axes, bool sweep, const DefaultOf& default_of = default_of_case);
 
 struct SweepCommand {
-  Axes axes;           ///< what the command line gave
-  std::string config;  ///< sweep file; the command line wins over it
+  Axes axes;           ///< from the command line
+  std::string config;  ///< sweep file; flags override it
   std::optional<std::string> out;
   std::optional<std::string> timeout;
   bool dry_run = false;
   SweepOptions options;
 };
-/// What the flags that sweep and study share say of themselves where it is not the same.
+/// Help texts that differ between sweep and study, for the flags that both have.
 struct SweepHelp {
   const char* group;
   const char* config;
@@ -47,7 +47,7 @@ void add_sweep_flags(CLI::App& app, SweepCommand& command, const SweepHelp& help
 CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command);
 int sweep(const SweepCommand& command);
 
-/// The cases of a sweep, resolved, in the order they run. Throws InvalidInput.
+/// Returns the resolved cases of a sweep in the order they run. Throws InvalidInput.
 std::vector<Plan> grid_of(const SweepCommand& command);
 
 struct RunCommand {
@@ -55,28 +55,29 @@ struct RunCommand {
   std::string out;  ///< folder to append the record to; empty: print it only
 };
 CLI::App* add_run_command(CLI::App& app, RunCommand& command);
-/// One case in this very process, for debuggers and profilers. Prints the record; 0 if its status is ok,
-/// else 1, and why in a line on standard error. Throws InvalidInput for a list or a range, which only a sweep takes.
+/// Runs one case in this process, for debuggers and profilers, and prints its record. Returns 0 if its status
+/// is ok, else 1 with the reason on standard error. Throws InvalidInput for a list or a range.
 int run(const RunCommand& command);
 
 struct ListCommand {
   std::string what;    ///< "recipes", "models" or "devices"
-  std::string recipe;  ///< of recipes only this one, in full; empty: all
-  std::string model;   ///< of models only this one, with its warnings; empty: all
+  std::string recipe;  ///< the recipe to show in full; empty: all, as a table
+  std::string model;   ///< the model to show with its warnings; empty: all, as a table
 };
 CLI::App* add_list_command(CLI::App& app, ListCommand& command);
 int list(const ListCommand& command);
 
-/// Parses, and ends in one line on standard error where that fails: unknown flags and commands come with the
-/// nearest valid one. Returns the exit status if the program is done (help, version, bad input).
+/// Parses the command line. Returns the exit status if the program is done: help, version, bad input (one
+/// line on standard error, with the nearest valid flag or command) or no arguments (an introduction on
+/// standard error).
 std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv);
 
-/// What a command prints on standard output: its result, without which it fails, or words about it.
+/// Content of a command's standard output: its result, without which it fails, or mere messages.
 enum class Printed : std::uint8_t { result, words };
 
-/// The exit status of `command`. An exception becomes one line on standard error: 2 for what the user can mend
-/// in the input or the system, 1 for everything else. So does a standard output that cannot be written, which is 2
-/// where the result was to go there.
+/// Runs `command` and returns the exit status. An exception becomes one line on standard error and status 2
+/// if the user can fix the input or the system, else 1. If standard output cannot be written, that is a line
+/// too, and status 2 if the result was to go there.
 int exit_status_of(const std::function<int()>& command, Printed printed = Printed::result);
 
 }  // namespace precbench

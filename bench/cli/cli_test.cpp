@@ -1,4 +1,4 @@
-// The command line: what flags and sweep files add up to, and what the built binary says.
+// Command line: grids from flags and sweep files, and output of the built binary.
 #include "bench/cli/cli.h"
 
 #include <fmt/format.h>
@@ -23,9 +23,9 @@
 using namespace precbench;
 using namespace precbench::testing;
 
-TEST_CASE("a run tells its record before the disk that cannot keep it, which is no bad input", "[cli]") {
+TEST_CASE("run: with a full disk the record is printed and the status is 1", "[cli]") {
   const TempDirectory directory;
-  // 1,024 bytes: LLVM's OpenMP begins with a file of so many, and a record has more.
+  // 1,024 bytes: enough for the file that LLVM's OpenMP creates at start, too few for a record.
   const Answer answer = output_of("trap '' XFSZ; ulimit -f 2; " PRECBENCH_BINARY_DIR
                                   "/precbench run --device cpu --batch 1 --seq 32 --steps 1 --out " +
                                   (directory / "out"));
@@ -35,10 +35,10 @@ TEST_CASE("a run tells its record before the disk that cannot keep it, which is 
         std::string::npos);
 }
 
-TEST_CASE("run and sweep: last weights that do not fit on the disk are told, and the status is 1", "[cli]") {
+TEST_CASE("run and sweep: --save-final on a full disk is a warning and status 1", "[cli]") {
   const TempDirectory directory;
-  // 64 blocks of 512 bytes or of 1,024, as the shell has it: a record of one step fits, the weights of tiny do not. The
-  // limit's signal must not end the program.
+  // 64 blocks of 512 or 1,024 bytes, depending on the shell: the record of one step fits, the weights of tiny
+  // do not. The limit's signal must not end the program.
   const std::string limited = "ulimit -f 64; " PRECBENCH_BINARY_DIR "/precbench ",
                     flags = " --device cpu --batch 1 --seq 32 --steps 1 --save-final " + (directory / "w") +
                             " --out " + (directory / "out");
@@ -51,13 +51,13 @@ TEST_CASE("run and sweep: last weights that do not fit on the disk are told, and
   const Answer sweep = output_of("(" + limited + "sweep --fresh --quiet" + flags + ")");
   CHECK(sweep.status == 1);
   CHECK(contains(sweep.text, line));
-  // The row is there, and the next start, which has room, makes the file.
+  // The row exists, and the next start without the limit writes the file.
   const Answer again = precbench_says("sweep --quiet" + flags);
   CHECK(again.status == 0);
   CHECK(std::filesystem::file_size(directory / "w") > 65536);
 }
 
-TEST_CASE("run: checkpoints that do not fit on the disk are told, and the status is 1", "[cli]") {
+TEST_CASE("run: checkpoints on a full disk are a warning and status 1", "[cli]") {
   const TempDirectory directory;
   const Answer answer =
       output_of("(ulimit -f 64; " PRECBENCH_BINARY_DIR
@@ -69,7 +69,7 @@ TEST_CASE("run: checkpoints that do not fit on the disk are told, and the status
   CHECK(contains(answer.text, "\"status\": \"ok\""));
 }
 
-TEST_CASE("report: a file that does not fit is one line and no success", "[cli]") {
+TEST_CASE("report: an output file on a full disk is one line and status 2", "[cli]") {
   const TempDirectory directory;
   const std::string baseline = PRECBENCH_SOURCE_DIR "/results/baseline/cpu-tiny.jsonl";
   for (const char* format : {"html", "csv", "json", "md"}) {
@@ -81,15 +81,14 @@ TEST_CASE("report: a file that does not fit is one line and no success", "[cli]"
   }
 }
 
-TEST_CASE("what a terminal would obey does not reach it", "[cli]") {
+TEST_CASE("error messages: terminal control characters are replaced", "[cli]") {
   const TempDirectory directory;
   const std::string file = directory.write("s.toml", "\033[31mmodel = 1\n");
   CHECK(refused("sweep --config " + file).find(":1: unknown key  [31mmodel; ") != std::string::npos);
-  CHECK(refused("sweep \"$(printf '\\033[2J')\"") ==
-        "precbench: unexpected argument  [2J; --help lists what there is");
+  CHECK(refused("sweep \"$(printf '\\033[2J')\"") == "precbench: unexpected argument  [2J; see --help");
 }
 
-TEST_CASE("one recipe is listed in full", "[cli]") {
+TEST_CASE("list recipes --recipe: one recipe is shown in full", "[cli]") {
   const Answer answer = output_of(PRECBENCH_BINARY_DIR "/precbench list recipes --recipe mxfp8_w2d");
   CHECK(contains(answer.text, "\"reference\": \"TransformerEngine enable_2d_quantization\""));
   CHECK(contains(answer.text, "32x32"));
@@ -98,8 +97,7 @@ TEST_CASE("one recipe is listed in full", "[cli]") {
   CHECK(refused("list models --recipe mxfp8") == "precbench: list: --recipe belongs to list recipes");
 }
 
-TEST_CASE("list recipes --recipe: standard output is the recipe's file, the table is on standard error",
-          "[cli]") {
+TEST_CASE("list recipes --recipe: standard output is a valid recipe file", "[cli]") {
   const TempDirectory directory;
   for (const char* name : {"mxfp8_w2d", "nvfp4", "tensorwise_delayed", "msamp_o3"}) {
     const std::string file = directory / (std::string(name) + ".json"), table = directory / "table";
@@ -114,7 +112,7 @@ TEST_CASE("list recipes --recipe: standard output is the recipe's file, the tabl
   }
 }
 
-TEST_CASE("sweep: the report command that it prints can be pasted, whatever the folder is called", "[cli]") {
+TEST_CASE("sweep: the report command that it prints works for any folder name", "[cli]") {
   const TempDirectory directory;
   const std::string out = directory / "it's my run";
   const std::string command =
@@ -138,17 +136,17 @@ TEST_CASE("dry run: a recipe that cannot run is one row with its reason", "[cli]
   CHECK(contains(six, "unsupported: nvfp4: schedule: needs a number of steps: add --steps N"));
   CHECK(contains(six, "6 cases"));
   const std::string of_mxfp8 = six.substr(six.find("\ntiny   mxfp8 ") + 1);
-  CHECK(contains(of_mxfp8.substr(0, of_mxfp8.find('\n')), " activations "));  // with its memory
-  // Moments, optimizers and layers that do not go with a recipe, too.
+  CHECK(contains(of_mxfp8.substr(0, of_mxfp8.find('\n')), " activations "));  // has its memory segments
+  // So are optimizer state, optimizers and layers that a recipe does not support.
   CHECK(contains(dry("--recipe bf16,coat --optimizer lion"), "unsupported: --optimizer lion: "));
   CHECK(contains(dry("--recipe bf16,tensorwise_delayed --keep-bf16 q"),
                  "unsupported: --keep-bf16: tensorwise_delayed has one delayed scale for qkv"));
-  CHECK(contains(dry("--recipe bf16,mxfp8 --keep-bf16 first:99"), "nothing would be converted"));
-  // As is a case that no memory holds.
+  CHECK(contains(dry("--recipe bf16,mxfp8 --keep-bf16 first:99"), "none would run in mxfp8"));
+  // So is a case that exceeds any memory.
   const std::string large = dry("--model tiny,llama3.1-405b --batch 65535 --seq 32768");
   CHECK(contains(large, "oom: llama3.1-405b with 65535 x 32768 tokens: a rank needs more than 32 PiB"));
   CHECK(contains(large, "2 cases"));
-  // Where none is left, that is the answer.
+  // If no case can run, the command is refused.
   CHECK(refused("sweep --dry-run --device cpu --recipe nvfp4,nvfp4_rne") ==
         "precbench: nvfp4: schedule: needs a number of steps: add --steps N");
 }
@@ -160,7 +158,7 @@ TEST_CASE("sweep: a recipe that cannot run is a row and costs the others nothing
       (directory / "out");
   const Answer answer = precbench_says(sweep);
   CHECK(answer.status == 0);
-  // On a busy machine a warning of noisy step times follows.
+  // On a busy machine, a warning of noisy step times follows.
   CHECK(answer.text.starts_with(
       "precbench: 1 of 2 cases cannot run: nvfp4: schedule: needs a number of steps: add --steps N\n"));
   const std::string rows = file_text(directory / "out/records.jsonl");
@@ -168,11 +166,11 @@ TEST_CASE("sweep: a recipe that cannot run is a row and costs the others nothing
   CHECK(contains(rows, "\"status\":\"unsupported\""));
   CHECK(contains(rows, "\"error\":\"nvfp4: schedule: needs a number of steps: add --steps N\""));
   CHECK(precbench_says("report " + (directory / "out")).status == 0);
-  CHECK(precbench_says(sweep).status == 0);  // the rows are found again
+  CHECK(precbench_says(sweep).status == 0);  // resumes from the existing rows
   CHECK(file_text(directory / "out/records.jsonl") == rows);
 }
 
-TEST_CASE("a list of two numbers that looks like one with a comma gets a hint", "[cli]") {
+TEST_CASE("lists of two numbers that look like a decimal comma get a hint", "[cli]") {
   const std::string dry = "sweep --dry-run --device cpu ";
   const Answer two = precbench_says(dry + "--lr 1,5e-4");
   CHECK(two.status == 0);
@@ -195,7 +193,7 @@ TEST_CASE("a list of two numbers that looks like one with a comma gets a hint", 
     CHECK(!contains(precbench_says(dry + list).text, "is two values"));
 }
 
-TEST_CASE("lists fit a terminal", "[cli]") {
+TEST_CASE("list: no line is wider than a terminal", "[cli]") {
   for (const char* what : {"recipes", "models", "devices"}) {
     std::istringstream lines(precbench_says(std::string("list ") + what).text);
     for (std::string line; std::getline(lines, line);) {
@@ -205,7 +203,7 @@ TEST_CASE("lists fit a terminal", "[cli]") {
   }
 }
 
-TEST_CASE("a case that is not ok says why, and is no success of a run or of a sweep of its own", "[cli]") {
+TEST_CASE("run and sweep: an unsupported case prints its reason and the status is 1", "[cli]") {
   const TempDirectory directory;
   const std::string odd = " --device cpu --gpus 3 --parallel hsdp --shard-group 2 --steps 1",
                     why = "precbench: unsupported: --shard-group: 2 does not divide 3 ranks\n",
@@ -216,10 +214,10 @@ TEST_CASE("a case that is not ok says why, and is no success of a run or of a sw
   const Answer none = precbench_says(sweep);
   CHECK(none.status == 1);
   CHECK(none.text == "precbench: no case is ok: 1 unsupported\n");
-  CHECK(precbench_says(sweep + " --gpus 2").status == 0);  // now 3 and 2
+  CHECK(precbench_says(sweep + " --gpus 2").status == 0);  // gpus 3 and 2
 }
 
-TEST_CASE("the table of recipes says nothing twice", "[cli]") {
+TEST_CASE("list recipes: repeated operands are abbreviated", "[cli]") {
   const std::string text = precbench_says("list recipes").text;
   const auto row = [&](const std::string& name) {
     const std::size_t at = text.find("\n" + name + " ");
@@ -232,7 +230,7 @@ TEST_CASE("the table of recipes says nothing twice", "[cli]") {
   CHECK(contains(row("bf16"), "bf16        bf16         bf16 "));
 }
 
-TEST_CASE("a full standard output is told", "[cli]") {
+TEST_CASE("full standard output: one line and status 2", "[cli]") {
   for (const char* command :
        {"list recipes", "list recipes --recipe mxfp8", "sweep --dry-run --device cpu", "--help"}) {
     INFO(command);
@@ -242,9 +240,9 @@ TEST_CASE("a full standard output is told", "[cli]") {
   }
 }
 
-TEST_CASE("process 0 says that it meets anybody where there is no secret", "[cli][together]") {
+TEST_CASE("several processes: process 0 warns if PRECBENCH_SECRET is not set", "[cli][together]") {
   const TempDirectory directory;
-  // Returns the program's output until it listens for the other process.
+  // Returns the program's output up to the moment it waits for the other process.
   const auto said = [&](const char* secret) {
     const Address address = free_address();
     const std::string file = directory / (secret ? "closed" : "open");
@@ -267,21 +265,22 @@ TEST_CASE("process 0 says that it meets anybody where there is no secret", "[cli
   CHECK(said("0123456789abcdef").empty());
 }
 
-TEST_CASE("a dry run ends with how many cases it has and what its columns mean", "[cli]") {
+TEST_CASE("dry run: the last line has the number of cases and explains the columns", "[cli]") {
   const auto last_line = [](const std::string& arguments) {
     std::string text = precbench_says("sweep --dry-run --device cpu " + arguments).text;
     text.pop_back();
     return text.substr(text.rfind('\n') + 1);
   };
-  const std::string meaning = "; memory is the peak of the fullest GPU; model FLOPs, causal attention halved";
+  const std::string meaning =
+      "; GiB/GPU is the largest peak of any GPU; model FLOPs, causal attention halved";
   CHECK(last_line("") == "1 case" + meaning);
   CHECK(last_line("--seq 64,128") == "2 cases" + meaning);
-  // One of a model's layers alone are said whether cases differ by it or not.
+  // A reduced number of layers is shown even if all cases have it.
   CHECK(contains(precbench_says("sweep --dry-run --model tiny --layers 2 --device cpu").text, "layers"));
   CHECK(!contains(precbench_says("sweep --dry-run --model tiny --device cpu").text, "layers"));
 }
 
-TEST_CASE("what a model's file asks for in vain is told by a dry run, a sweep and a run", "[cli]") {
+TEST_CASE("model file: ignored keys are warnings of dry run and sweep and run", "[cli]") {
   const TempDirectory directory;
   const std::string model =
       directory.write("small/config.json",
@@ -311,7 +310,7 @@ TEST_CASE("what a model's file asks for in vain is told by a dry run, a sweep an
   CHECK(contains(file_text(directory / "out/records.jsonl"), "small: router_aux_loss_coef 0.02 is not read"));
 }
 
-TEST_CASE("one model is listed with its parameters, FLOPs and warnings", "[cli]") {
+TEST_CASE("list models --model: parameters and FLOPs and warnings of one model", "[cli]") {
   const TempDirectory directory;
   const std::string model =
       directory.write("small/config.json",
@@ -320,12 +319,12 @@ TEST_CASE("one model is listed with its parameters, FLOPs and warnings", "[cli]"
     "num_key_value_heads": 2, "head_dim": 32, "num_local_experts": 8, "num_experts_per_tok": 2, "mystery": 1})");
   const Answer answer = precbench_says("list models --model " + model);
   CHECK(answer.status == 0);
-  // Embedding and head, norms; of a block attention, its norms, the router and 8 experts or 2.
+  // Embedding and head, norms; per block: attention, norms, router, and 8 experts or the 2 active ones.
   const int shared = 2 * 256 * 128 + 128 + 2 * (128 * 128 * 2 + 2 * 64 * 128 + 2 * 32 + 2 * 128 + 8 * 128),
             expert = 2 * 3 * 128 * 128;
   CHECK(contains(answer.text, fmt::format("parameters                  {}\n", shared + 8 * expert)));
   CHECK(contains(answer.text, fmt::format("active parameters           {}\n", shared + 2 * expert)));
-  // 6 for each weight of a linear layer that a token meets but the router's, and 6 L s H D.
+  // 6 FLOPs per active weight of a linear layer except the router, plus 6 L s H D for attention.
   const double flops =
       6.0 * (256 * 128 + 2 * (128 * 128 * 2 + 2 * 64 * 128) + 2 * expert) + 6.0 * 2 * 8192 * 128;
   CHECK(contains(answer.text, fmt::format("FLOPs per token             {:.4e}\n", flops)));
@@ -340,7 +339,7 @@ TEST_CASE("one model is listed with its parameters, FLOPs and warnings", "[cli]"
   CHECK(refused("list recipes --model tiny") == "precbench: list: --model belongs to list models");
 }
 
-TEST_CASE("data or first weights that have changed make another case", "[cli]") {
+TEST_CASE("sweep: changed data or initial weights make another case", "[cli]") {
   const TempDirectory directory;
   const std::string text = directory.write("text.txt", std::string(100, 'a'));
   const std::string weights = directory / "w.safetensors",
@@ -361,14 +360,14 @@ TEST_CASE("data or first weights that have changed make another case", "[cli]") 
   CHECK(cases() == 3);
 }
 
-TEST_CASE("run makes the folder that it saves to", "[cli]") {
+TEST_CASE("run: --save-init creates its folder", "[cli]") {
   const TempDirectory directory;
   const std::string file = directory / "new/init.safetensors";
   CHECK(precbench_says("run --device cpu --batch 1 --seq 32 --steps 1 --save-init " + file).status == 0);
   CHECK(std::filesystem::file_size(file) > 0);
 }
 
-TEST_CASE("held-out text that was trained on is told once, whatever the number of cases", "[cli]") {
+TEST_CASE("sweep and run: --eval-data equal to --data is one warning for all cases", "[cli]") {
   const TempDirectory directory;
   std::string lines;
   for (int i = 0; i < 200; ++i) lines += "line " + std::to_string(i) + "\n";
@@ -391,7 +390,7 @@ TEST_CASE("held-out text that was trained on is told once, whatever the number o
   CHECK(times_told("run" + options + " --data " + text) == 0);
 }
 
-TEST_CASE("list models shows the FLOPs of a token in both conventions", "[cli]") {
+TEST_CASE("list models: FLOPs per token in both conventions", "[cli]") {
   const std::string text = precbench_says("list models").text;
   const std::size_t row = text.find("llama3.1-8b ");
   REQUIRE(row != std::string::npos);
@@ -399,14 +398,14 @@ TEST_CASE("list models shows the FLOPs of a token in both conventions", "[cli]")
   CHECK(line.ends_with("57.914"));  // torchtitan's own number, 5.7914e10
 }
 
-TEST_CASE("help and version succeed", "[cli]") {
+TEST_CASE("help and version: status 0 and all flags with defaults", "[cli]") {
   const Answer help = precbench_says("sweep --help");
   CHECK(help.status == 0);
-  for (const Field& field : case_fields()) CHECK(help.text.find(flag_of(field) + " ") != std::string::npos);
-  // A study's own defaults, and no flags that it refuses.
+  for (const Field& field : case_fields()) CHECK(contains(help.text, "\n  " + flag_of(field)));
+  // study --help has a study's defaults and omits flags that it refuses.
   const std::string study = precbench_says("study --help").text;
   const auto line_of = [&](const std::string& flag) {
-    const std::size_t at = study.find("  " + flag + " ");
+    const std::size_t at = std::min(study.find("  " + flag + " "), study.find("  " + flag + ", "));
     return at == std::string::npos ? "" : study.substr(at, study.find("\n  --", at + 1) - at);
   };
   CHECK(line_of("--seq").find("(default 512 on a GPU, 128 elsewhere)") != std::string::npos);
@@ -423,7 +422,7 @@ TEST_CASE("help and version succeed", "[cli]") {
     CHECK(precbench_says(std::string(command) + "--help").text.find("Exit status: 0 ") != std::string::npos);
 }
 
-TEST_CASE("a repeated flag appends to its axis", "[cli]") {
+TEST_CASE("sweep: a repeated flag appends to its axis", "[cli]") {
   CLI::App app;
   SweepCommand command;
   add_sweep_command(app, command);
@@ -438,7 +437,7 @@ TEST_CASE("a repeated flag appends to its axis", "[cli]") {
   CHECK((grid[2].fields.recipe == "rowwise" && grid[2].fields.lr == 1e-5 && grid[2].fields.warmup == 2));
 }
 
-TEST_CASE("flags win over the sweep file, in every section", "[sweep-file]") {
+TEST_CASE("sweep file: flags override every section", "[sweep-file]") {
   const TempDirectory directory;
   SweepCommand command;
   command.config = directory.write(
@@ -452,5 +451,5 @@ TEST_CASE("flags win over the sweep file, in every section", "[sweep-file]") {
   for (const Plan& plan : grid) CHECK(plan.fields.recipe == "rowwise");
   CHECK((grid[0].fields.seq == 32 && grid[1].fields.seq == 256 && grid[2].fields.lr == 0.5));
   command.axes["lr"] = {"0.5"};
-  CHECK(grid_of(command).size() == 2);  // the two sections have become the same grid
+  CHECK(grid_of(command).size() == 2);  // the two sections are now the same grid
 }

@@ -1,4 +1,4 @@
-// Sweep files: what their keys mean. See config_file.h.
+// Keys of sweep files. See config_file.h.
 #include "bench/cli/config_file.h"
 
 #include <fmt/format.h>
@@ -21,11 +21,14 @@ std::string known_key(const std::string& key) {
   if (is_option(key)) return key;
   if (const Field* field = find_field(key)) return field->name;
   std::vector<std::string> valid = {"out", "timeout", "interleave"};
-  for (const Field& field : case_fields()) valid.push_back(field.name);
+  for (const Field& field : case_fields()) {
+    valid.push_back(field.name);
+    if (*field.alias) valid.push_back(field.alias);
+  }
   const std::string near = nearest(key, valid);
-  throw InvalidInput(fmt::format(
-      "unknown key {}{}", key,
-      near.empty() ? "; precbench sweep --help lists the fields" : "; did you mean " + near + "?"));
+  throw InvalidInput(
+      fmt::format("unknown key {}{}", key,
+                  near.empty() ? "; see precbench sweep --help" : "; did you mean " + near + "?"));
 }
 
 void set_option(SweepFile& file, const std::string& key, const std::string& word) {
@@ -75,7 +78,7 @@ SweepFile read_sweep_file(const std::string& path) {
   read_toml(path, config_text(path), handler);
   if (file.grids.empty()) file.grids = {{"", {}}};
   for (SweepFile::Grid& grid : file.grids)
-    grid.axes.insert(common.begin(), common.end());  // keeps what the section has set
+    grid.axes.insert(common.begin(), common.end());  // does not overwrite the section's keys
   return file;
 }
 

@@ -1,4 +1,4 @@
-// Sweep files: TOML whose keys are the fields of a case, as lists or as ranges in quotes.
+// Sweep files: TOML whose keys are the fields of a case. Values are lists, or ranges in quotes.
 //
 //   seq = "2048-8192*2"
 //   recipe = ["bf16", "tensorwise"]
@@ -17,7 +17,7 @@ namespace precbench {
 
 struct SweepFile {
   struct Grid {
-    std::string section;  ///< empty for that of a file without sections
+    std::string section;  ///< name; empty if the file has no sections
     Axes axes;
   };
   std::vector<Grid> grids;  ///< never empty
@@ -26,15 +26,15 @@ struct SweepFile {
   std::optional<bool> interleave;
 };
 
-/// Throws InvalidInput, "FILE:LINE: why": a line that is neither [section] nor key = value, a quote or a list
-/// that does not end, an unknown key (with the nearest one), a value that no case can have, a key or section
-/// that is given twice; and "--config: FILE: why" for a file that cannot be read.
+/// Reads a sweep file. Throws InvalidInput, "FILE:LINE: why", for a line that is neither [section] nor key =
+/// value, an unclosed quote or list, an unknown key (with the nearest one), an invalid value, and a repeated
+/// key or section. Throws InvalidInput, "--config: FILE: why", if the file cannot be read.
 SweepFile read_sweep_file(const std::string& path);
 
-/// The text of a file that --config names. Throws InvalidInput, "--config: FILE: why".
+/// Returns the text of the file given by --config. Throws InvalidInput, "--config: FILE: why".
 std::string config_text(const std::string& path);
 
-/// The seconds of --timeout and of the file's `timeout`. Throws InvalidInput.
+/// Parses the seconds of --timeout or of a sweep file's `timeout`. Throws InvalidInput.
 double parse_timeout(const std::string& text);
 
 }  // namespace precbench

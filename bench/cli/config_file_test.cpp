@@ -1,4 +1,4 @@
-// Sweep files: keys, sections, refusals.
+// Sweep files: keys, sections, errors.
 #include "bench/cli/config_file.h"
 
 #include "tools/testing/catch.h"
@@ -26,7 +26,7 @@ std::string refusal(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("keys of a sweep file are the fields, in either spelling", "[sweep-file]") {
+TEST_CASE("sweep file: keys are field names in snake_case or kebab-case", "[sweep-file]") {
   const SweepFile file = read(
       "# comment\n"
       "model = \"tiny\"\n"
@@ -49,7 +49,14 @@ TEST_CASE("keys of a sweep file are the fields, in either spelling", "[sweep-fil
   CHECK(!file.interleave);
 }
 
-TEST_CASE("a sweep file may begin with a byte order mark, and one in UTF-16 is refused", "[sweep-file]") {
+TEST_CASE("sweep file: keys may be second names of fields", "[sweep-file]") {
+  const Axes axes = read("master_dtype = [\"fp32\", \"bf16\"]\nlm-head = \"recipe\"\n").grids[0].axes;
+  CHECK(axes == Axes{{"master", {"fp32", "bf16"}}, {"head", {"recipe"}}});
+  CHECK(refusal("master_dtyp = 1\n") == ":1: unknown key master_dtyp; did you mean master_dtype?");
+  CHECK(refusal("clip = 1\ngrad_clip = 2\n") == ":2: clip is given twice, first in line 1");
+}
+
+TEST_CASE("sweep file: a UTF-8 byte order mark is skipped and UTF-16 is refused", "[sweep-file]") {
   CHECK(read("\xEF\xBB\xBFmodel = \"tiny\"\r\n").grids.front().axes.at("model") == Words{"tiny"});
   CHECK(read("\xEF\xBB\xBF[small]\nmodel = \"tiny\"\n").grids.front().section == "small");
   const TempDirectory directory;
@@ -57,11 +64,11 @@ TEST_CASE("a sweep file may begin with a byte order mark, and one in UTF-16 is r
   CHECK(refusal_of([&] { read_sweep_file(path); }) == "--config: " + path + ": UTF-16; save it as UTF-8");
 }
 
-TEST_CASE("a list may span lines", "[sweep-file]") {
+TEST_CASE("sweep file: a list may span lines", "[sweep-file]") {
   CHECK(read("recipe = [\"bf16\",\n  \"mxfp8\"]\n").grids[0].axes.at("recipe") == Words{"bf16", "mxfp8"});
 }
 
-TEST_CASE("each section is a grid of its own on top of the common keys", "[sweep-file]") {
+TEST_CASE("sweep file: each section is a separate grid on top of the common keys", "[sweep-file]") {
   const SweepFile file = read(
       "seed = 42\n"
       "seq = 2048\n"
@@ -78,7 +85,7 @@ TEST_CASE("each section is a grid of its own on top of the common keys", "[sweep
   CHECK(file.grids[1].axes.at("seed") == Words{"42"});
 }
 
-TEST_CASE("values stand bare, in either quotes or in lists of them", "[sweep-file]") {
+TEST_CASE("sweep file: values may be bare or quoted or lists of both", "[sweep-file]") {
   const SweepFile file = read(
       "glob = 'a\\b # no comment'#comment\r\n"
       "data = \"a \\\"b\\\" \\\\\"\n"
@@ -94,22 +101,21 @@ TEST_CASE("values stand bare, in either quotes or in lists of them", "[sweep-fil
   CHECK(read("").grids.size() == 1);
 }
 
-TEST_CASE("a bad sweep file is refused in one line with the place", "[sweep-file]") {
+TEST_CASE("sweep file: a syntax error or unknown key is refused with its line", "[sweep-file]") {
   CHECK(refusal("modle = \"tiny\"\n") == ":1: unknown key modle; did you mean model?");
   CHECK(refusal("[a]\nweight-decy = 1\n") == ":2: unknown key weight-decy; did you mean weight_decay?");
-  CHECK(refusal("xyzzyxyzzyx = 1\n") ==
-        ":1: unknown key xyzzyxyzzyx; precbench sweep --help lists the fields");
+  CHECK(refusal("xyzzyxyzzyx = 1\n") == ":1: unknown key xyzzyxyzzyx; see precbench sweep --help");
   CHECK(refusal("[a]\nout = \"x\"\n") == ":2: out belongs before the first section");
   CHECK(refusal("seq = 64\n\nseq 128\n") == ":3: seq 128: = and a value are missing");
-  CHECK(refusal("seq = 64 128\n") == ":1: a line is [section], or key = value with a word or a [list]");
+  CHECK(refusal("seq = 64 128\n") == ":1: expected [section], or key = value with a word or a [list]");
   CHECK(refusal("seq = [64 128]\n") == ":1: values of a list are separated by commas");
-  CHECK(refusal("[[a]]\n") == ":1: a section is [name]");
-  CHECK(refusal("[a\nseq = 64\n") == ":1: a section is [name]");
+  CHECK(refusal("[[a]]\n") == ":1: expected [name]");
+  CHECK(refusal("[a\nseq = 64\n") == ":1: expected [name]");
   CHECK_THROWS_WITH(read_sweep_file("none.toml"), "--config: none.toml: no such file");
   CHECK_THROWS_WITH(read_sweep_file("/"), "--config: /: a folder, not a file");
 }
 
-TEST_CASE("what a sweep file says twice is refused, wherever it stands", "[sweep-file]") {
+TEST_CASE("sweep file: a repeated key or section is refused", "[sweep-file]") {
   CHECK(refusal("model = tiny\nseq = 128\nmodel = 15m\n") == ":3: model is given twice, first in line 1");
   CHECK(refusal("steps = 1\nsteps = 2\n") == ":2: steps is given twice, first in line 1");
   CHECK(refusal("timeout = 1\ntimeout = 2\n") == ":2: timeout is given twice, first in line 1");
@@ -119,20 +125,20 @@ TEST_CASE("what a sweep file says twice is refused, wherever it stands", "[sweep
         ":5: [a] is given twice, first in line 1");
 }
 
-TEST_CASE("a quote or a list that does not end is refused", "[sweep-file]") {
+TEST_CASE("sweep file: an unclosed quote or list is refused", "[sweep-file]") {
   CHECK(refusal("seq = 64\nmodel = \"tiny\nseed = 1\n") == ":2: the quote is not closed: \"tiny");
   CHECK(refusal("recipe = ['bf16]") == ":1: the quote is not closed: 'bf16]");
   CHECK(refusal("recipe = [\"bf16\",\n\"mxfp8\"\n\n") == ":1: the list is not closed");
-  CHECK(refusal("data = \"C:\\new\"\n").starts_with(":1: after a backslash comes"));
+  CHECK(refusal("data = \"C:\\new\"\n").starts_with(":1: only \" and \\ may follow a backslash"));
 }
 
-TEST_CASE("a value that no case can have is told with its line", "[sweep-file]") {
+TEST_CASE("sweep file: an invalid value is refused with its line", "[sweep-file]") {
   CHECK(refusal("seed = 1\n[a]\nseq = 0\n") == ":3: --seq: must be at least 1, not 0");
   CHECK(refusal("seq = []\n") == ":1: --seq: empty axis");
   CHECK(refusal("seq =\n") == ":1: --seq: empty value in \"\"");
   CHECK(refusal("gpus = [1, \"4-2\"]\n") == ":1: --gpus: range 4-2 starts above its end");
   CHECK(refusal("recipe = [\"bf16\", \"mxfp9\"]\n").starts_with(":1: unknown recipe \"mxfp9\""));
-  CHECK(refusal("seq = [64,\n128,\n0]\n") == ":1: --seq: must be at least 1, not 0");  // where the key is
+  CHECK(refusal("seq = [64,\n128,\n0]\n") == ":1: --seq: must be at least 1, not 0");  // the line of the key
   CHECK(refusal("model = tinny\n") == ":1: unknown model \"tinny\"; did you mean tiny?");
   CHECK(refusal("warmup = [1, 2]\n") == ":1: warmup takes one value");
   CHECK(refusal("timeout = soon\n") == ":1: --timeout: \"soon\" is not a number of seconds");

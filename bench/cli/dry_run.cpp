@@ -1,4 +1,4 @@
-// The table of a dry run.
+// Table of predicted memory and FLOPs. See dry_run.h.
 #include "bench/cli/dry_run.h"
 
 #include <fmt/format.h>
@@ -25,7 +25,7 @@ std::string gib(std::int64_t bytes) {
   return fmt::format("{:.{}f}", value, value < 10 ? 3 : 1);
 }
 
-/// The three largest segments: "weights 14.9, moments 29.9, activations 11.2".
+/// Returns the three largest segments in GiB: "weights 14.9, moments 29.9, activations 11.2".
 std::string largest_segments(const MemorySegments& memory) {
   std::array<std::pair<std::int64_t, Segment>, kSegments> segments = {
       {{memory.weights, Segment::weights},
@@ -45,25 +45,25 @@ std::string largest_segments(const MemorySegments& memory) {
   return text;
 }
 
-/// The GPU whose steps are predicted, if there is one that can be used now.
+/// Returns the GPU whose step time is predicted; null if none is wanted or usable now.
 std::unique_ptr<Device> gpu_of(const std::vector<Plan>& grid) {
   const bool wanted = std::any_of(grid.begin(), grid.end(), [](const Plan& plan) { return plan.on_gpu; });
   if (!wanted || find_gpus().count == 0) return nullptr;
   try {
     return make_gpu_device(0);
   } catch (const std::runtime_error&) {
-    return nullptr;  // a GPU that another program has filled up is no reason to predict nothing
+    return nullptr;  // memory and FLOPs are predicted without a GPU, too
   }
 }
 
-/// A case as the table shows it: what it needs, or why it cannot run, "unsupported: ...".
+/// Row of the table.
 struct Row {
   Prediction prediction;
-  std::string failure;
+  std::string failure;  ///< "unsupported: ..." or "oom: ..."; empty: the case can run
 };
 
-/// One case that cannot run is a row and leaves the others theirs. Throws what stands in the way where none can run for
-/// want of memory.
+/// Predicts every case; one that cannot run gets a row with the reason. If all are out of memory, throws
+/// OutOfMemory of the first.
 std::vector<Row> predict_all(const std::vector<Plan>& grid, const KnownGpu* gpu) {
   std::vector<Row> rows(grid.size());
   std::exception_ptr first;
@@ -101,7 +101,7 @@ void print_dry_run(const std::vector<Plan>& grid) {
   rows[0].insert(rows[0].end(), {"GiB/GPU", "FLOPs/token", "FLOPs/step"});
   const bool apart = std::any_of(grid.begin(), grid.end(),
                                  [](const Plan& plan) { return plan.parameters.expert_ranks > 1; });
-  if (apart) rows[0].insert(rows[0].end(), {"GiB to experts", "back"});
+  if (apart) rows[0].insert(rows[0].end(), {"dispatch GiB", "combine GiB"});
   if (timed) rows[0].push_back("s/step at least");
   alignment.append(rows[0].size() - alignment.size(), 'r');
   rows[0].push_back("largest segments, GiB");
@@ -124,10 +124,9 @@ void print_dry_run(const std::vector<Plan>& grid) {
     rows.push_back(std::move(row));
   }
   fmt::print("{}", aligned(rows, alignment));
-  fmt::print(
-      "{}; memory is the peak of the fullest GPU; model FLOPs, causal attention halved{}\n",
-      count_cases(grid.size()),
-      timed ? "; a step takes at least as long as its ops at the GPU's peaks, without collectives" : "");
+  fmt::print("{}; GiB/GPU is the largest peak of any GPU; model FLOPs, causal attention halved{}\n",
+             count_cases(grid.size()),
+             timed ? "; s/step at least: ops at the GPU's peak rates, without collectives" : "");
 }
 
 }  // namespace precbench

@@ -1,4 +1,4 @@
-// `precbench sweep --dry-run`: the grid with what each case would need, without running any.
+// `precbench sweep --dry-run`: memory and FLOPs of every case, without running any.
 #pragma once
 
 #include <vector>
@@ -7,9 +7,9 @@
 
 namespace precbench {
 
-/// A table on standard output: the fields that vary, memory of the fullest GPU with its largest segments,
-/// model FLOPs per token and per step, and where the GPU here runs a recipe natively and its peaks are known
-/// the least time of a step.
+/// Prints a table: the fields that vary, the largest peak memory of any GPU with its largest segments, and
+/// model FLOPs per token and per step. If the local GPU runs a recipe natively and its peak rates are known,
+/// also a lower bound of the step time.
 void print_dry_run(const std::vector<Plan>& grid);
 
 }  // namespace precbench

@@ -1,5 +1,5 @@
-// What a sweep must outlast: an error stream that nobody reads, a stop and its end, a full disk, and somebody who
-// takes its rows away. The child of these sweeps is this test binary: the hidden test below.
+// Sweeps under an unread error stream, Ctrl-Z, a full disk and deleted rows. The case process of these sweeps
+// is this test binary with the hidden test below.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
@@ -30,7 +30,8 @@ namespace {
 
 constexpr const char* kSlowCase = "one case of a sweep that takes its time";
 
-/// Leaves its process id in the file save_init, waits at the gate save_final, and takes `warmup` milliseconds.
+/// Writes its process id to the file save_init, waits for the gate save_final, and takes `warmup`
+/// milliseconds.
 Record slow_run(const Case& c, const NodeShare&, StepBoard&) {
   if (!c.save_init.empty()) std::ofstream(c.save_init) << getpid() << "\n" << std::flush;
   if (!c.save_final.empty()) wait_at_gate(c.save_final);
@@ -48,13 +49,14 @@ std::vector<Case> slow_cases(int count, int milliseconds) {
   return cases;
 }
 
-/// The process of the case that writes its id there, once it runs.
+/// Waits for a case process to write its id to a file, and returns the id.
 pid_t process_in(const std::string& file) {
   REQUIRE(eventually([&] { return file_text(file).ends_with("\n"); }));
   return std::stoi(file_text(file));
 }
 
-/// A sweep of one case in the background, and its case, which runs until the gate is opened, if there is one.
+/// A sweep of one case in the background, and the case's process, which runs until the gate, if any, is
+/// opened.
 struct Running {
   Running(const TempDirectory& directory, const SweepOptions& options, const std::string& gate = "") {
     auto grid = slow_cases(1, 0);
@@ -63,7 +65,7 @@ struct Running {
     sweep = in_background([&] { return run_sweep(grid, options); });
     child = process_in(grid[0].save_init);
   }
-  /// Kills both.
+  /// Kills the case and the sweep.
   void give_up() const {
     kill(child, SIGKILL);
     kill(sweep, SIGKILL);
@@ -78,8 +80,7 @@ bool stopped(pid_t pid) {
   return stat >> id >> name >> state && state == "T";
 }
 
-/// A sweep of three cases in the background, whose progress goes to a pipe that is full and that nobody reads. It is
-/// killed where it waits for long.
+/// A background sweep whose progress goes to a full pipe without a reader. An alarm kills it if it hangs.
 struct Unread {
   explicit Unread(const std::vector<Case>& grid) {
     options.quiet = false;
@@ -113,7 +114,7 @@ std::size_t lines_of(const std::string& path) {
 
 TEST_CASE("one case of a sweep that takes its time", "[.]") { be_child(kSlowCase, slow_run); }
 
-TEST_CASE("a sweep ends as usual where its progress cannot be written", "[endurance]") {
+TEST_CASE("sweep: unwritable progress output does not stop it", "[endurance]") {
   const auto status_with = [](const std::function<void()>& spoil_errors) {
     const TempDirectory directory;
     SweepOptions options = sweep_into(directory, kSlowCase);
@@ -140,33 +141,33 @@ TEST_CASE("a sweep ends as usual where its progress cannot be written", "[endura
         }) == kSweepDone);
 }
 
-TEST_CASE("a reader of progress who has stopped reading holds up nothing", "[endurance]") {
+TEST_CASE("sweep: a full progress pipe without a reader does not block it", "[endurance]") {
   const Unread unread(slow_cases(3, 0));
   CHECK(exit_status(unread.sweep) == kSweepDone);
   CHECK(rows_by_seed(unread.options).size() == 3);
 }
 
-TEST_CASE("a signal while a sweep waits for the reader of its progress ends it all the same", "[endurance]") {
+TEST_CASE("sweep: SIGINT while progress output blocks interrupts it", "[endurance]") {
   const TempDirectory directory;
   auto grid = slow_cases(3, 0);
-  grid[1].save_final = directory / "never opened";  // should the sweep come so far before the signal
+  grid[1].save_final = directory / "never opened";  // in case the sweep gets here before the signal
   const Unread unread(grid);
   CHECK(eventually([&] { return lines_of(unread.options.out + "/records.jsonl") == 1; }));
-  std::this_thread::sleep_for(200ms);  // of the second that it gives the reader for the first row's line
+  std::this_thread::sleep_for(200ms);  // within the second that the sweep waits for the reader
   kill(unread.sweep, SIGINT);
   CHECK(exit_status(unread.sweep) == kSweepInterrupted);
   CHECK(rows_by_seed(unread.options).size() == 1);
 }
 
-TEST_CASE("what is closed of the standard streams is no file of the program's", "[cli][endurance]") {
+TEST_CASE("closed standard streams: their descriptors are not reused for files", "[cli][endurance]") {
   const TempDirectory directory;
   const std::string out = directory / "out", program = PRECBENCH_BINARY_DIR "/precbench ",
                     one = "sweep --device cpu --batch 1 --seq 32 --steps 1 --out " + out;
   CHECK(output_of("(" + program + one + " <&- >/dev/null 2>&-)").status == 0);
   CHECK(file_text(out + "/.lock").empty());
   CHECK(lines_of(out + "/records.jsonl") == 1);
-  // That standard output cannot be written is told. Where the result goes there the program fails; a sweep's is in its
-  // records, and it is done.
+  // A closed standard output is reported. The program fails only if its result goes there; a sweep's is in
+  // its records.
   CHECK(refusal_in(output_of("(" + program + one + " --dry-run >&-)")) ==
         "precbench: cannot write standard output: Bad file descriptor");
   const Answer full = output_of("(" + program + one + " --seed 7 >/dev/full)");
@@ -176,7 +177,7 @@ TEST_CASE("what is closed of the standard streams is no file of the program's", 
   CHECK(output_of("(" + program + "run --device cpu --batch 1 --seq 32 --steps 1 >/dev/full)").status == 2);
 }
 
-TEST_CASE("a case that ended in time while the sweep was stopped is no timeout", "[endurance]") {
+TEST_CASE("sweep stopped by SIGSTOP: a case that ended in time is not a timeout", "[endurance]") {
   with_time_limit(4, [](double limit) {
     const TempDirectory directory;
     SweepOptions options = sweep_into(directory, kSlowCase);
@@ -198,7 +199,7 @@ TEST_CASE("a case that ended in time while the sweep was stopped is no timeout",
   });
 }
 
-TEST_CASE("Ctrl-Z stops the case too, and the time of the stop is not the case's", "[endurance]") {
+TEST_CASE("sweep stopped by Ctrl-Z: the case stops too and the time does not count", "[endurance]") {
   with_time_limit(4, [](double limit) {
     const TempDirectory directory;
     SweepOptions options = sweep_into(directory, kSlowCase);
@@ -220,12 +221,12 @@ TEST_CASE("Ctrl-Z stops the case too, and the time of the stop is not the case's
     const Record row = rows_by_seed(options)[0];
     CHECK(row.status == Status::ok);
     REQUIRE(row.warnings.size() == 1);
-    CHECK(row.warnings[0].starts_with("the case was stopped and continued (Ctrl-Z): it stood still for "));
+    CHECK(row.warnings[0].starts_with("the case was stopped and continued (Ctrl-Z): it was suspended for "));
     return true;
   });
 }
 
-TEST_CASE("a stopped sweep that is killed takes its case with it", "[endurance]") {
+TEST_CASE("stopped sweep: SIGKILL also ends its case", "[endurance]") {
   const TempDirectory directory;
   const SweepOptions options = sweep_into(directory, kSlowCase);
   const Running running(directory, options, directory / "never opened");
@@ -236,15 +237,15 @@ TEST_CASE("a stopped sweep that is killed takes its case with it", "[endurance]"
   CHECK(eventually([&] { return !alive(running.child); }));
 }
 
-TEST_CASE("a full disk ends the sweep in one line, not as bad input, and loses nothing", "[endurance]") {
-  // The first row does not fit, or a later one. LLVM's OpenMP begins with a file of 1,024 bytes.
+TEST_CASE("sweep on a full disk: one line and status 130 and finished rows are kept", "[endurance]") {
+  // The first or a later row does not fit. LLVM's OpenMP needs a file of 1,024 bytes at start.
   const rlim_t room = GENERATE(1024, 6000);
   const TempDirectory directory;
   const SweepOptions options = sweep_into(directory, kSlowCase);
   const auto grid = slow_cases(8, 0);
   const pid_t pid = in_background([&] {
     errors_to(directory / "stderr");
-    // A limit on the size of files stands in for the disk: the write that crosses it is cut short in the same way.
+    // A file size limit simulates a full disk: the write that crosses it is cut short in the same way.
     signal(SIGXFSZ, SIG_IGN);
     const rlimit limit = {room, room};
     setrlimit(RLIMIT_FSIZE, &limit);
@@ -257,12 +258,12 @@ TEST_CASE("a full disk ends the sweep in one line, not as bad input, and loses n
   INFO(said);
   CHECK(said.starts_with("cannot write " + records + ": "));
   CHECK(said.ends_with(
-      fmt::format(": {} of 8 cases are in {}; the same command goes on from there\n", before, records)));
+      fmt::format(": {} of 8 cases are in {}; the same command resumes from there\n", before, records)));
   CHECK(run_sweep(grid, options) == kSweepDone);
   CHECK(rows_by_seed(options).size() == grid.size());
 }
 
-TEST_CASE("rows that somebody takes away during a sweep are missing at its end", "[endurance]") {
+TEST_CASE("sweep: rows deleted by another program end it with status 130", "[endurance]") {
   const std::function<void(const std::string&)> takes[] = {
       [](const std::string& file) { fs::remove(file); },
       [](const std::string& file) { fs::rename(file, file + ".away"); },
@@ -270,7 +271,7 @@ TEST_CASE("rows that somebody takes away during a sweep are missing at its end",
   };
   for (int i = 0; i < 6; ++i) {
     const auto& take = takes[i / 2];
-    const bool resumed = i % 2;  // the row that is taken is of an earlier start
+    const bool resumed = i % 2;  // the deleted row is from an earlier start
     const TempDirectory directory;
     const SweepOptions options = sweep_into(directory, kSlowCase);
     const std::string records = options.out + "/records.jsonl";
@@ -284,18 +285,17 @@ TEST_CASE("rows that somebody takes away during a sweep are missing at its end",
     });
     const pid_t child = process_in(grid[1].save_init);
     take(records);
-    kill(child, SIGTERM);  // a row like any other
+    kill(child, SIGTERM);  // gets a row like any other
     CHECK(exit_status(sweep) == kSweepInterrupted);
     CHECK(file_text(directory / "stderr") ==
-          fmt::format(
-              "somebody has changed {0} while the sweep was writing it: 2 of 3 cases are in {0}; the same "
-              "command goes on from there\n",
-              records));
+          fmt::format("another program changed {0} during the sweep: 2 of 3 cases are in {0}; the same "
+                      "command resumes from there\n",
+                      records));
     CHECK(rows_by_seed(options).size() == 2);
   }
 }
 
-TEST_CASE("what has the name of the record file and is none is refused at the start", "[endurance]") {
+TEST_CASE("sweep: records.jsonl that is not a regular file is refused", "[endurance]") {
   const TempDirectory directory;
   const SweepOptions options = sweep_into(directory, kSlowCase);
   const std::string records = options.out + "/records.jsonl";

@@ -1,4 +1,4 @@
-// The tables of `precbench list`. See list.h.
+// Tables of `precbench list`. See list.h.
 #include "bench/cli/list.h"
 
 #include <fmt/format.h>
@@ -37,7 +37,7 @@ std::vector<Named> devices() {
   return all;
 }
 
-/// The weakest of the three GEMMs, and why it is not native.
+/// Returns the weakest support among the three GEMMs, with the reason if it is not native.
 GemmSupport gemm_support_of(const Recipe& recipe, const Device& device) {
   GemmSupport weakest;
   for (const GemmRole role : kGemmRoles) {
@@ -47,11 +47,11 @@ GemmSupport gemm_support_of(const Recipe& recipe, const Device& device) {
   return weakest;
 }
 
-/// Why recipes do not run natively, and which.
+/// Maps the reason why recipes do not run natively to their names.
 using Notes = std::map<std::string, std::vector<std::string>>;
 
-/// What a product multiplies, and no part of it twice: "e4m3 row f32", "e5m2 and e4m3 tensor f32", "e2m1 1x32 ue8m0/floor,
-/// same of fprop".
+/// Describes both operands of a GEMM without repeating common parts: "e4m3 row f32", "e5m2 and e4m3 tensor
+/// f32", "e2m1 1x32 ue8m0/floor, same of fprop".
 std::string operands_of(const GemmRecipe& gemm) {
   const std::string a = describe(gemm.a), b = describe(gemm.b);
   if (a == b) return a;
@@ -62,7 +62,8 @@ std::string operands_of(const GemmRecipe& gemm) {
   return a + ", " + b;
 }
 
-/// Of the three products; one that says what an earlier one does names it.
+/// Describes the operands of the three GEMMs. One with the operands of an earlier GEMM refers to it, "as
+/// fprop".
 std::vector<std::string> products_of(const Recipe& recipe) {
   std::vector<std::string> all, shown;
   for (const GemmRole role : kGemmRoles) {
@@ -75,7 +76,7 @@ std::vector<std::string> products_of(const Recipe& recipe) {
   return shown;
 }
 
-/// Words in lines of a terminal, two blanks before each.
+/// Joins words with commas into lines for a terminal, indented by two spaces.
 std::string wrapped(const std::vector<std::string>& words) {
   constexpr std::size_t kWidth = 100;
   std::string text, line = " ";
@@ -90,7 +91,8 @@ std::string wrapped(const std::vector<std::string>& words) {
   return text + line + "\n";
 }
 
-/// What of a recipe stands in no product: "last:0.15 and on from 0.82 bf16", "m e4m3, v fp16, gradients e4m3"; nothing of most.
+/// Describes a recipe's settings besides GEMM operands: layers kept in BF16, schedule, optimizer state. Empty
+/// for most recipes; "m e4m3, v fp16, gradients e4m3".
 std::string other_than_products(const Recipe& recipe) {
   std::vector<std::string> words;
   if (const std::vector<std::string> kept = words_of(recipe.keep_bf16); !kept.empty())
@@ -105,7 +107,7 @@ std::string other_than_products(const Recipe& recipe) {
   return fmt::format("{}", fmt::join(words, ", "));
 }
 
-/// A recipe's line, and a note for each device that does not run it natively.
+/// Returns a recipe's row and adds a note for each device that does not run it natively.
 std::vector<std::string> row_of(const Recipe& recipe, const std::vector<Named>& all, Notes& notes) {
   std::vector<std::string> row = products_of(recipe);
   row.insert(row.begin(), recipe.name);
@@ -122,7 +124,7 @@ std::vector<std::string> row_of(const Recipe& recipe, const std::vector<Named>& 
   return row;
 }
 
-/// Longer than the stream's buffer: why a part could not be written is known only at once.
+/// Prints text that may exceed the stream's buffer. Throws system_error at once: errno is lost later.
 void put(const std::string& text) {
   if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0)
     throw std::system_error(errno, std::generic_category(), "cannot write standard output");
@@ -132,8 +134,8 @@ constexpr std::int64_t kListedLength = 8192;
 
 std::string flops_note(const char* what) {
   return fmt::format(
-      "{} per token: of a training step with sequences of {} tokens, causal attention halved; torchtitan counts\n"
-      "attention in full, and norm weights as if they were linear weights.\n",
+      "{} per token of a training step at sequence length {}, causal attention halved. torchtitan counts\n"
+      "attention in full and norm weights as linear weights.\n",
       what, kListedLength);
 }
 
@@ -163,10 +165,10 @@ void list_recipes() {
   for (const RecipeGroup& group : fp4_groups()) print_table(group.name, group.recipes);
   print_table("Controls, known to be worse", control_recipes());
   text +=
-      "as fprop, as dgrad: that product's formats. fast: fast accumulation in fprop, dgrad, wgrad.\n"
-      "An emulated recipe has a loss but no speed.\n"
-      "A recipe of your own may also ask for e4m4, e5m3, e4m2, e4m1, e5m1, e3m4 and e3m3, emulated everywhere.\n"
-      "list recipes --recipe NAME shows one in full, with its source, in the form of such a file.\n";
+      "as fprop, as dgrad: the formats of that GEMM. fast: fast accumulation in fprop, dgrad, wgrad.\n"
+      "Emulated recipes: the loss is exact, speed is not reported.\n"
+      "Recipe files also support e4m4, e5m3, e4m2, e4m1, e5m1, e3m4 and e3m3, emulated everywhere.\n"
+      "list recipes --recipe NAME prints a recipe as such a file, with its source.\n";
   for (const auto& [why, which] : notes) text += fmt::format("{}:\n{}", why, wrapped(which));
   put(text);
 }
@@ -190,14 +192,14 @@ void list_recipe(const std::string& name) {
     rows.push_back(row);
   }
   put(recipe_to_json(recipe).dump(2) + "\n");
-  // Not on standard output, which is the recipe as a file has it.
+  // Standard output is the recipe file alone.
   std::string text = "\n" + fitted(rows);
   for (const std::string& note : notes) text += fmt::format("\n{}", printable(note));
   if (!notes.empty()) text += "\n";
   tell_raw(text);
 }
 
-/// "30532122624, 3353298944"
+/// Returns parameters and, for a mixture of experts, active parameters: "30532122624, 3353298944".
 std::string parameters_of(const ModelConfig& model) {
   const std::string all = fmt::format("{}", parameter_count(model));
   return model.moe ? fmt::format("{}, {}", all, active_parameter_count(model)) : all;

@@ -1,22 +1,23 @@
-// What `precbench list` prints on standard output: one aligned table each, and notes below it.
+// Output of `precbench list`: one aligned table each, followed by notes.
 #pragma once
 
 #include <string>
 
 namespace precbench {
 
-/// Every built-in recipe, in groups: the formats of its three GEMMs, and native, emulated or unsupported on the CPU and on
-/// the first GPU, if there is one.
+/// Prints every built-in recipe, in groups: the formats of its three GEMMs and its support (native, emulated,
+/// unsupported) on the CPU and on the first GPU, if any.
 void list_recipes();
-/// One row in full, a built-in one or a file's. Standard output is its JSON, which is a recipe file; standard error says
-/// how each GEMM runs here. Throws InvalidInput as find_recipe does.
+/// Prints one recipe, built-in or from a file: its JSON, a valid recipe file, on standard output, and the
+/// support of each GEMM on standard error. Throws InvalidInput like find_recipe.
 void list_recipe(const std::string& name);
-/// Every preset: its shape, its parameter count, and the FLOPs of a token in both conventions.
+/// Prints every preset: shape, parameter count, and FLOPs per token in both conventions.
 void list_models();
-/// One model, a preset or a file: its shape, all and active parameters, the FLOPs of a token, and what its file asks for that is
-/// not modelled. Throws InvalidInput as find_model does.
+/// Prints one model, a preset or a file: shape, total and active parameters, FLOPs per token, and warnings
+/// for keys of its file that are not modelled. Throws InvalidInput like find_model.
 void list_model(const std::string& name_or_path);
-/// The CPU device and every GPU: what it has and which GEMM modes it runs natively.
+/// Prints the CPU device and every GPU with the recipes that each runs natively, emulates or does not
+/// support.
 void list_devices();
 
 }  // namespace precbench

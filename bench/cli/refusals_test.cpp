@@ -1,4 +1,4 @@
-// The command line: the built binary's answers to bad input.
+// Command line: error messages of the built binary for bad input.
 #include "bench/cli/cli.h"
 
 #include <unistd.h>
@@ -14,27 +14,25 @@
 using namespace precbench;
 using namespace precbench::testing;
 
-TEST_CASE("bad input gets one line and exit status 2", "[cli]") {
+TEST_CASE("bad input: one line and exit status 2", "[cli]") {
   CHECK(refused("sweep --reciep bf16") == "precbench: unknown flag --reciep; did you mean --recipe?");
   CHECK(refused("sweep --rec bf16") == "precbench: unknown flag --rec; did you mean --recipe?");
   CHECK(refused("sweep --reciep=bf16") == "precbench: unknown flag --reciep=bf16; did you mean --recipe?");
-  CHECK(refused("run --xyzzyxyzzyxyzzy") ==
-        "precbench: unknown flag --xyzzyxyzzyxyzzy; --help lists what there is");
+  CHECK(refused("run --xyzzyxyzzyxyzzy") == "precbench: unknown flag --xyzzyxyzzyxyzzy; see --help");
   CHECK(refused("swep --recipe bf16") == "precbench: unknown command swep; did you mean sweep?");
-  CHECK(refused("sweep tiny") == "precbench: unexpected argument tiny; --help lists what there is");
-  CHECK(refused("") ==
-        "precbench: which command? sweep, study, run, list, report or check; --help explains them");
-  CHECK(refused("list") == "precbench: list what? recipes, models or devices");
+  CHECK(refused("sweep tiny") == "precbench: unexpected argument tiny; see --help");
+  CHECK(refused("list") == "precbench: list: needs recipes, models or devices");
   CHECK(refused("list modles") == "precbench: list: unknown word modles; did you mean models?");
   CHECK(refused("sweep --device cpu --at-once 2 --gpus 2") ==
-        "precbench: --at-once: takes cases of one rank, and one has --gpus 2");
+        "precbench: --at-once: needs cases of one rank, but one has --gpus 2");
   CHECK(refused("sweep --device cpu --at-once 2 --interleave") ==
-        "precbench: --at-once: not with --interleave, nor over several processes");
+        "precbench: --at-once: not available with --interleave or several processes");
   CHECK(refused("study --recipe bf16 --device cpu") ==
         "precbench: --recipe: a study compares recipes with bf16: name at least one other");
-  CHECK(refused("study --recipe mxfp8 --steps 10").starts_with("precbench: --steps: not of a study"));
+  CHECK(
+      refused("study --recipe mxfp8 --steps 10").starts_with("precbench: --steps: not available in a study"));
   CHECK(refused("study --recipe mxfp8 --device cpu --data /nowhere") ==
-        "precbench: --data: /nowhere is not there; name a folder of text or a file of tokens");
+        "precbench: --data: /nowhere does not exist; give a folder of text or a token file");
   CHECK(refused("sweep --device cpu --seq 0") == "precbench: --seq: must be at least 1, not 0");
   CHECK(refused("sweep --device cpu --batch 0") == "precbench: --batch: must be at least 1, not 0");
   CHECK(refused("sweep --device cpu --seq ''") == "precbench: --seq: empty value in \"\"");
@@ -52,31 +50,30 @@ TEST_CASE("bad input gets one line and exit status 2", "[cli]") {
         "precbench: --out: cannot make /dev/null/x: Not a directory");
 }
 
-TEST_CASE("a refusal is no command to GitHub Actions, whatever the file's name", "[cli]") {
+TEST_CASE("error messages: file names cannot inject GitHub Actions commands", "[cli]") {
   CHECK(refused("sweep --config '##[error]x.toml'") == "precbench: --config: ## [error]x.toml: no such file");
   CHECK(refused("check out --baseline '::stop-commands::x'").find(" ::") == std::string::npos);
   CHECK(refused("report '::error::x.jsonl'").find(": :error::x.jsonl") != std::string::npos);
 }
 
-TEST_CASE("run takes one value of a field, and says who takes more", "[cli]") {
+TEST_CASE("run: a list or range is refused with a pointer to sweep", "[cli]") {
   CHECK(refused("run --recipe bf16,rowwise") ==
         "precbench: --recipe: run takes one value, not bf16,rowwise; sweep takes lists and ranges");
   CHECK(refused("run --seq 64-256*2").find("run takes one value") != std::string::npos);
 }
 
-TEST_CASE("what is empty, given twice or beyond all measure is refused", "[cli]") {
+TEST_CASE("bad input: empty or repeated or oversized values are refused", "[cli]") {
   CHECK(refused("sweep --config ''") == "precbench: --config: empty name");
   CHECK(refused("sweep --out ''") == "precbench: --out: empty name");
   CHECK(refused("run --out ''") == "precbench: --out: empty name");
   CHECK(refused("sweep --device cpu --data ''") == "precbench: --data: empty name");
   CHECK(refused("run --device cpu --data ''") == "precbench: --data: empty name");
-  CHECK(refused("sweep sweep") == "precbench: unexpected argument sweep: it is given twice");
-  CHECK(refused("sweep --dry-run --seq 64 128") ==
-        "precbench: unexpected argument 128; --help lists what there is");
+  CHECK(refused("sweep sweep") == "precbench: unexpected argument sweep: given twice");
+  CHECK(refused("sweep --dry-run --seq 64 128") == "precbench: unexpected argument 128; see --help");
   CHECK(refused("sweep --dry-run --seq 64,,128") == "precbench: --seq: empty value in \"64,,128\"");
   CHECK(refused("sweep --dry-run --recipe bf16,") == "precbench: --recipe: empty value in \"bf16,\"");
   CHECK(refused("sweep --dry-run --seed 1-10000 --batch 1-10000") ==
-        "precbench: more than 100000 cases, which is more than a sweep takes");
+        "precbench: more than 100000 cases, the limit of a sweep");
   const std::string digits(120'000, '1');
   for (const std::string& number : {digits, "1-" + digits}) {
     const std::string refusal = refused("sweep --dry-run --seq " + number);
@@ -85,18 +82,18 @@ TEST_CASE("what is empty, given twice or beyond all measure is refused", "[cli]"
   }
 }
 
-TEST_CASE("a name that a record cannot hold is refused before anything runs", "[cli]") {
+TEST_CASE("run and sweep: a name that is not UTF-8 is refused before anything runs", "[cli]") {
   const TempDirectory directory;
   for (const char* command : {"run", "sweep"})
     CHECK(refused(std::string(command) + " --device cpu --steps 1 --data \"$(printf '\\377')\" ")
-              .ends_with(" is not UTF-8, as records are; choose another name"));
-  // The folder's is in no record.
+              .ends_with(" is not valid UTF-8; choose another name"));
+  // The folder's name is not in the record.
   CHECK(precbench_says("sweep --quiet --device cpu --batch 1 --seq 32 --steps 1 --out \"" +
                        (directory / "$(printf '\\377')") + "\"")
             .status == 0);
 }
 
-TEST_CASE("a pipe in place of a file is refused, not waited for", "[cli]") {
+TEST_CASE("named pipe as an input file: refused without waiting", "[cli]") {
   const TempDirectory directory;
   const std::string pipe = directory / "pipe.json";
   REQUIRE(output_of("mkfifo " + pipe).status == 0);
@@ -106,7 +103,7 @@ TEST_CASE("a pipe in place of a file is refused, not waited for", "[cli]") {
   CHECK(refused("run --recipe " + pipe) == "precbench: " + pipe + ": not a regular file");
 }
 
-TEST_CASE("a model or recipe that is nested without end is refused", "[cli]") {
+TEST_CASE("model or recipe file: deep nesting is refused", "[cli]") {
   const TempDirectory directory;
   const std::string brackets(150'000, '['),
       file = directory.write("deep.json",
@@ -115,8 +112,7 @@ TEST_CASE("a model or recipe that is nested without end is refused", "[cli]") {
   CHECK(refused("sweep --dry-run --recipe " + file) == "precbench: " + file + ": nested deeper than 32");
 }
 
-TEST_CASE("a limit of address space into which the threads do not fit is told at once",
-          "[cli][address-space]") {
+TEST_CASE("address space limit: too little for the threads is refused at once", "[cli][address-space]") {
   const std::string program =
       "ulimit -v 100000; OMP_NUM_THREADS=2 timeout -s KILL 1800 " PRECBENCH_BINARY_DIR "/precbench ";
   const Answer version = output_of(program + "--version");
@@ -124,7 +120,7 @@ TEST_CASE("a limit of address space into which the threads do not fit is told at
     WARN("skipped: this build's libraries, CUDA's among them, do not fit into the limit");
     return;
   }
-  // What trains nothing works, and ends.
+  // Commands that do not train work.
   CHECK(version.status == 0);
   CHECK(output_of(program + "sweep --flub").status == 2);
   for (const char* command : {"run --device cpu --steps 1", "sweep --device cpu --steps 1 --out none"}) {
@@ -136,7 +132,7 @@ TEST_CASE("a limit of address space into which the threads do not fit is told at
   }
 }
 
-TEST_CASE("OMP_NUM_THREADS: more threads than any machine has are refused in one line", "[cli]") {
+TEST_CASE("OMP_NUM_THREADS: more than 4096 threads are refused in one line", "[cli]") {
   for (const char* threads : {"4097", "99999", "99999999999"})
     for (const char* command : {"run --device cpu --steps 1", "sweep --device cpu --steps 1 --out none",
                                 "study --device cpu --recipe mxfp8 --out none"}) {
@@ -150,7 +146,7 @@ TEST_CASE("OMP_NUM_THREADS: more threads than any machine has are refused in one
   CHECK(output_of("OMP_NUM_THREADS=99999 " PRECBENCH_BINARY_DIR "/precbench --version").status == 0);
 }
 
-TEST_CASE("a binary file in place of a sweep file is one line", "[cli]") {
+TEST_CASE("sweep file: a binary file is refused in one line", "[cli]") {
   const TempDirectory directory;
   const std::string file = directory.write("program.toml", std::string("\177ELF\2\1\1\0\0\0", 10));
   CHECK(refused("sweep --config " + file) == "precbench: --config: " + file + ": a binary file, not TOML");
@@ -158,7 +154,7 @@ TEST_CASE("a binary file in place of a sweep file is one line", "[cli]") {
         "precbench: --config: " + file + ": a binary file, not TOML");
 }
 
-TEST_CASE("what a folder may not hold or do is said by a dry run as by the sweep", "[cli]") {
+TEST_CASE("sweep --out: missing permissions are reported by a dry run as by the sweep", "[cli]") {
   if (::geteuid() == 0) return;  // root writes everywhere
   const TempDirectory directory;
   std::filesystem::permissions(directory.path(),
@@ -172,7 +168,7 @@ TEST_CASE("what a folder may not hold or do is said by a dry run as by the sweep
   std::filesystem::permissions(directory.path(), std::filesystem::perms::owner_all);
 }
 
-TEST_CASE("a folder in place of a file is refused by name", "[cli]") {
+TEST_CASE("folder as an input file: refused with its name", "[cli]") {
   const TempDirectory directory;
   const std::string folder = directory / "folder.json";
   std::filesystem::create_directory(folder);
@@ -184,25 +180,25 @@ TEST_CASE("a folder in place of a file is refused by name", "[cli]") {
   CHECK(refused("run --device cpu --init-from " + folder).find(folder) != std::string::npos);
 }
 
-TEST_CASE("a checkpoint's folder as a model is told its config.json", "[cli]") {
+TEST_CASE("sweep --model: a checkpoint folder is refused with its config.json", "[cli]") {
   const TempDirectory directory;
   const std::string config = directory.write("mine/config.json", "{}");
   CHECK(refused("sweep --device cpu --model " + (directory / "mine")) ==
         "precbench: " + (directory / "mine") + ": a folder; the model is its file " + config);
 }
 
-TEST_CASE("a dry run refuses what the run would", "[cli]") {
+TEST_CASE("dry run: bad input is refused as by the sweep", "[cli]") {
   const TempDirectory directory;
   CHECK(refused("sweep --dry-run --device cpu --data none.txt").find("none.txt") != std::string::npos);
   CHECK(refused("sweep --dry-run --device cpu --init-from none.safetensors") ==
         "precbench: --init-from: none.safetensors: No such file or directory");
   CHECK(refused("sweep --dry-run --batch 1000000000 --seq 1000000000") ==
-        "precbench: --batch, --seq, --accumulation, --gpus: 1e+18 tokens per step; the most are 2147483647");
+        "precbench: --batch, --seq, --accumulation, --gpus: 1e+18 tokens per step; the limit is 2147483647");
   CHECK(refused("sweep --dry-run --device cpu --model llama3.1-405b --batch 65535 --seq 32768") ==
         "precbench: llama3.1-405b with 65535 x 32768 tokens: a rank needs more than 32 PiB");
   CHECK(
       refused("sweep --dry-run --device cpu --steps 9223372036854775807") ==
-      "precbench: --steps: must be at most 1000000, not 9223372036854775807: a record names every step of a run");
+      "precbench: --steps: must be at most 1000000, not 9223372036854775807: a record lists every step of a run");
   const std::string file = directory.write("file", "");
   std::filesystem::create_directory(directory / "made");
   for (const std::string& out : {file, file + "/below"})
@@ -211,13 +207,13 @@ TEST_CASE("a dry run refuses what the run would", "[cli]") {
   std::filesystem::create_directory(directory / "made/records.jsonl");
   CHECK(refused("sweep --dry-run --device cpu --out " + (directory / "made")) ==
         "precbench: --out: " + (directory / "made/records.jsonl") + ": a folder, not a file");
-  // It writes nothing, though.
+  // A dry run writes nothing.
   CHECK(precbench_says("sweep --dry-run --device cpu --out " + (directory / "new/out")).status == 0);
   CHECK(precbench_says("sweep --dry-run --device cpu --save-init " + (directory / "new/w")).status == 0);
   CHECK(!std::filesystem::exists(directory / "new"));
 }
 
-TEST_CASE("a dry run refuses an --out and saved files that cannot be made, as the run does", "[cli]") {
+TEST_CASE("dry run: output files that cannot be created are refused as by the run", "[cli]") {
   const TempDirectory directory;
   const std::string named = directory / std::string(300, 'x'), nearly = directory / std::string(250, 'x'),
                     file = directory.write("file", ""), dangling = directory / "dangling";
@@ -244,12 +240,12 @@ TEST_CASE("a dry run refuses an --out and saved files that cannot be made, as th
     }
   CHECK(refused(dry + "--checkpoint-every 1 --checkpoint-dir /proc/x")
             .starts_with("precbench: --checkpoint-dir: cannot make the folder /proc/x: "));
-  // Nothing is left behind by either, and no file was touched.
+  // Neither leaves anything behind or touches a file.
   for (const auto& entry : std::filesystem::directory_iterator(directory.path()))
     CHECK((entry.path() == file || entry.path() == dangling));
 }
 
-TEST_CASE("what is neither text nor tokens is refused as --data with what to do", "[cli]") {
+TEST_CASE("sweep --data: files that are neither text nor tokens are refused with a remedy", "[cli]") {
   const TempDirectory directory;
   const std::string text = directory.write("text.txt", std::string(4096, 'a')), packed = text + ".gz",
                     dry = "sweep --dry-run --device cpu ",
@@ -260,11 +256,11 @@ TEST_CASE("what is neither text nor tokens is refused as --data with what to do"
         "precbench: --eval-data: " + why);
 }
 
-TEST_CASE("an option that no case would read is refused", "[cli]") {
+TEST_CASE("unused options: an option without effect on any case is refused", "[cli]") {
   const TempDirectory directory;
   const std::string dry = "sweep --dry-run --device cpu ";
   CHECK(refused(dry + "--glob '*.c'") ==
-        "precbench: --glob: chooses files of a folder, and neither --data nor --eval-data is one");
+        "precbench: --glob: applies to folders only, and neither --data nor --eval-data is a folder");
   CHECK(refused(dry + "--eval-tokens 64") ==
         "precbench: --eval-tokens: needs held-out text: add --eval-data FILE");
   const std::string no_checkpoint = "no checkpoint is written: add --checkpoint-every N";
@@ -276,23 +272,23 @@ TEST_CASE("an option that no case would read is refused", "[cli]") {
   CHECK(refused(dry + "--reshard off --parallel fsdp") == sharded);
   CHECK(refused(dry + "--reduce-amax on") == "precbench: --reduce-amax: there is one rank: add --gpus N");
   CHECK(refused(dry + "--warmup 21 --steps 20") ==
-        "precbench: --warmup: no run is as long, so none comes to its --lr: take no more than --steps");
+        "precbench: --warmup: no run reaches its --lr; use a warmup of at most --steps");
   CHECK(refused(dry + "--time-limit 5 --steps 20") ==
-        "precbench: --time-limit: ends --steps auto alone, and --steps is a number");
+        "precbench: --time-limit: applies to --steps auto only, but --steps is a number");
   CHECK(refused("study --device cpu --recipe mxfp8 --eval-tokens 64 --out " + (directory / "out"))
             .starts_with("precbench: --eval-tokens: needs"));
   CHECK(refused("sweep --dry-run --config " +
                 directory.write("s.toml", "device = cpu\n[a]\nreshard = off\n[b]\nseq = 64\n")) == sharded);
 }
 
-TEST_CASE("a case of a grid runs again by itself, and says what it does not read", "[cli]") {
+TEST_CASE("run: an option without effect is a warning", "[cli]") {
   const Answer answer = precbench_says("run --device cpu --batch 1 --seq 32 --steps 1 --reshard off");
   CHECK(answer.status == 0);
   CHECK(answer.text.find("precbench: not read: --reshard: only sharded ranks gather weights") !=
         std::string::npos);
 }
 
-TEST_CASE("an option that some case reads is taken, and so is what says nothing new", "[cli]") {
+TEST_CASE("unused options: defaults and options with effect on some case are accepted", "[cli]") {
   const TempDirectory directory;
   directory.write("text/a.c", std::string(4096, 'a'));
   const auto taken = [&](const std::string& arguments) {
@@ -305,11 +301,11 @@ TEST_CASE("an option that some case reads is taken, and so is what says nothing 
   taken("--warmup 20 --steps 10,20");
   taken("--time-limit 5 --steps auto,20");
   taken("--glob '*' --eval-tokens 65536 --checkpoint-keep last --reshard on --reduce-amax off");
-  // A file says what its cases need until a flag makes them others.
+  // A key of the file that a flag has made useless is ignored.
   taken("--steps 3 --config " + directory.write("s.toml", "warmup = 10\ntime_limit = 5\n"));
 }
 
-TEST_CASE("bad shapes of a model file are refused before anything runs", "[cli]") {
+TEST_CASE("model file: bad shapes are refused before anything runs", "[cli]") {
   const TempDirectory directory;
   const std::string model = directory.write(
       "odd.json",
@@ -319,11 +315,11 @@ TEST_CASE("bad shapes of a model file are refused before anything runs", "[cli]"
   CHECK(!std::filesystem::exists(directory / "out"));
 }
 
-TEST_CASE("processes that were started together are refused what one has to do alone", "[cli][together]") {
+TEST_CASE("several processes: run and CPU sweeps are refused", "[cli][together]") {
   const auto as_one_of_two = [](const std::string& arguments) { return "RANK=1 WORLD_SIZE=2 " + arguments; };
   CHECK(refused("run --device cpu", as_one_of_two("")) ==
-        "precbench: RANK and WORLD_SIZE say that this is process 1 of 2, but run is for one: sweep spreads "
-        "a case over several");
+        "precbench: RANK and WORLD_SIZE say that this is process 1 of 2, but run has one process: use "
+        "sweep for several");
   CHECK(refused("sweep --device cpu --gpus 2", as_one_of_two("NCCL_COMM_ID=localhost:29500 ")) ==
         "precbench: --device cpu: its ranks live in one process, and this is one of 2 (RANK and "
         "WORLD_SIZE); start it alone");
@@ -333,13 +329,13 @@ TEST_CASE("processes that were started together are refused what one has to do a
         std::string::npos);
   CHECK(refused("sweep --device cuda --gpus 3", as_one_of_two("NCCL_COMM_ID=localhost:29500 "))
             .starts_with("precbench: --gpus 3: "));
-  // A dry run is process 0's alone, and needs no address.
+  // Only process 0 does a dry run, which needs no address.
   CHECK(precbench_says("sweep --dry-run --device cpu", as_one_of_two("")).text == "");
   CHECK(precbench_says("sweep --dry-run --device cpu", "RANK=0 WORLD_SIZE=2 ").text.find("tiny") !=
         std::string::npos);
 }
 
-TEST_CASE("an exception is one line and an exit status", "[cli]") {
+TEST_CASE("exit_status_of: an exception is one line and an exit status", "[cli]") {
   CHECK(exit_status_of([] { return 130; }) == 130);
   CHECK(exit_status_of([]() -> int { throw InvalidInput("x"); }) == 2);
   CHECK(exit_status_of([]() -> int { throw OutOfMemory("raise vm.max_map_count", 1); }) == 2);
@@ -349,9 +345,9 @@ TEST_CASE("an exception is one line and an exit status", "[cli]") {
   CHECK(exit_status_of([]() -> int { throw std::logic_error("a bug"); }) == 1);
 }
 
-TEST_CASE("files that cannot be mapped are refused in one line", "[cli]") {
+TEST_CASE("sweep --init-from: files beyond the address space are refused in one line", "[cli]") {
   const TempDirectory directory;
-  // Sparse files that together exceed the 128 TiB which a process may map.
+  // Sparse files that together exceed the 128 TiB that a process may map.
   for (int i = 0; i < 9; ++i) {
     const std::string path = directory.write("text" + std::to_string(i) + ".txt", "");
     std::error_code error;
@@ -366,9 +362,8 @@ TEST_CASE("files that cannot be mapped are refused in one line", "[cli]") {
   CHECK(refusal.find("raise vm.max_map_count") != std::string::npos);
 }
 
-TEST_CASE("a case that this machine's memory cannot hold is oom before it takes any",
-          "[cli][address-space]") {
-  // The limit is the machine's protection, should the program not do as it must.
+TEST_CASE("CPU case beyond host memory: oom before any allocation", "[cli][address-space]") {
+  // The limit protects the machine if the program fails to refuse.
   const Answer answer = output_of("ulimit -v 16000000; " PRECBENCH_BINARY_DIR
                                   "/precbench run --device cpu --model llama3.1-405b --steps 1");
   CHECK(answer.status == 1);
@@ -377,7 +372,7 @@ TEST_CASE("a case that this machine's memory cannot hold is oom before it takes 
   CHECK(answer.text.find(" GiB are available\"") != std::string::npos);
 }
 
-TEST_CASE("cases that go wrong are told with their section, flags that do without", "[sweep-file]") {
+TEST_CASE("sweep file: errors name the section unless a flag causes them", "[sweep-file]") {
   const TempDirectory directory;
   SweepCommand command;
   command.config = directory.write("s.toml", "device = cpu\n[a]\nsteps = 1\n[b]\nschedule = cosine\n");
@@ -387,7 +382,7 @@ TEST_CASE("cases that go wrong are told with their section, flags that do withou
   CHECK_THROWS_WITH(grid_of(command), "--seq: must be at least 1, not 0");
 }
 
-TEST_CASE("one file cannot be written by several cases", "[sweep-file]") {
+TEST_CASE("sweep --save-init: several cases with the same file are refused", "[sweep-file]") {
   SweepCommand command;
   command.axes = {{"device", {"cpu"}}, {"recipe", {"bf16,mxfp8"}}, {"save_final", {"w.safetensors"}}};
   CHECK_THROWS_WITH(grid_of(command), "--save-final: 2 cases would write the same file; choose one case");

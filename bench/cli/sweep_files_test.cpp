@@ -1,4 +1,4 @@
-// The sweep files of the repository: all of them are valid, and those that repeat a published study are that study.
+// The sweep files of the repository are valid, and those that repeat a published study have its grid.
 #include <algorithm>
 #include <filesystem>
 #include <set>
@@ -19,7 +19,7 @@ std::vector<Plan> grid_of_file(const std::string& name) {
   return grid_of(command);
 }
 
-/// Bytes of the largest GPU memory that a case asks for; every case has to be one that can run.
+/// Returns the largest peak GPU memory of any case, in bytes. Checks that every case can run.
 std::int64_t largest_peak(const std::vector<Plan>& grid) {
   std::int64_t largest = 0;
   for (const Plan& plan : grid) {
@@ -32,11 +32,11 @@ std::int64_t largest_peak(const std::vector<Plan>& grid) {
   return largest;
 }
 
-constexpr std::int64_t kB200 = 180'000'000'000;  ///< bytes, as the sources say of theirs
+constexpr std::int64_t kB200 = 180'000'000'000;  ///< bytes, as published with the studies
 
 }  // namespace
 
-TEST_CASE("the sweep files of the repository are valid", "[sweep-file]") {
+TEST_CASE("bench/sweeps: every sweep file is valid", "[sweep-file]") {
   int seen = 0;
   for (const auto& entry : std::filesystem::directory_iterator(PRECBENCH_SOURCE_DIR "/bench/sweeps")) {
     if (entry.path().extension() != ".toml") continue;
@@ -47,7 +47,7 @@ TEST_CASE("the sweep files of the repository are valid", "[sweep-file]") {
   CHECK(seen >= 4);
 }
 
-TEST_CASE("the grid of the B200 study is its 78 cases, trained as there", "[sweep-file]") {
+TEST_CASE("b200-blog.toml: the grid is the 78 published cases and fits a B200", "[sweep-file]") {
   const auto grid = grid_of_file("b200-blog.toml");
   // Four models on 1, 2 and 4 GPUs, the fifth on 4 alone; each at 3 lengths in 2 precisions.
   CHECK(grid.size() == (4 * 3 + 1) * 3 * 2);
@@ -64,7 +64,7 @@ TEST_CASE("the grid of the B200 study is its 78 cases, trained as there", "[swee
   CHECK(largest_peak(grid) < kB200);
 }
 
-TEST_CASE("the one-GPU study varies recipe, weights, batch and GPUs, and nothing else", "[sweep-file]") {
+TEST_CASE("one-gpu-plateau.toml: only recipe and weights and batch and GPUs vary", "[sweep-file]") {
   const auto grid = grid_of_file("one-gpu-plateau.toml");
   CHECK(grid.size() == 3 * 3 * 4 * 2 * 3 + 3 * 3);
   std::set<std::string> rest;
@@ -75,7 +75,7 @@ TEST_CASE("the one-GPU study varies recipe, weights, batch and GPUs, and nothing
   CHECK(largest_peak(grid) < 141'000'000'000);
 }
 
-TEST_CASE("the 70B grid has the published ends and runs, in shards that fit", "[sweep-file]") {
+TEST_CASE("crusoe.toml: the 70B grid has the published GPU counts and fits a B200", "[sweep-file]") {
   const auto grid = grid_of_file("crusoe.toml");
   CHECK(grid.size() == 2 * 2 + 2 * 2);
   std::set<int> gpus;
@@ -84,7 +84,8 @@ TEST_CASE("the 70B grid has the published ends and runs, in shards that fit", "[
   CHECK(largest_peak(grid) < kB200);
 }
 
-TEST_CASE("the grids of mixtures say what fits", "[sweep-file]") {
+TEST_CASE("torchao-moe.toml and fp8-flow-moe.toml: the predicted fits are the published ones",
+          "[sweep-file]") {
   const auto scout = grid_of_file("torchao-moe.toml");
   CHECK(scout.size() == 2 + 2);
   CHECK(largest_peak(scout) < kB200);

@@ -1,4 +1,4 @@
-// Columns of text. See text_table.h.
+// Column widths, alignment and wrapping. See text_table.h.
 #include "bench/cli/text_table.h"
 
 #include <fmt/format.h>
@@ -9,9 +9,10 @@
 namespace precbench {
 namespace {
 
-/// Of one column, with the longest word of it.
+/// Width of a column, in characters.
 struct Width {
-  std::size_t cells = 0, word = 0;
+  std::size_t cells = 0;  ///< longest cell
+  std::size_t word = 0;   ///< longest word, which is never broken
 };
 
 std::vector<std::string> words_in(const std::string& cell) {
@@ -33,19 +34,18 @@ std::vector<Width> widths_of(const TextRows& rows) {
   return widths;
 }
 
-/// In lines of so many letters, or of one word.
-std::vector<std::string> broken(const std::string& cell, std::size_t width) {
-  if (cell.size() <= width) return {cell};
+}  // namespace
+
+std::vector<std::string> wrapped_lines(const std::string& text, std::size_t width) {
+  if (text.size() <= width) return {text};
   std::vector<std::string> lines;
-  for (const std::string& word : words_in(cell))
+  for (const std::string& word : words_in(text))
     if (!lines.empty() && lines.back().size() + 1 + word.size() <= width)
       lines.back() += " " + word;
     else
       lines.push_back(word);
   return lines;
 }
-
-}  // namespace
 
 std::string fitted(const TextRows& rows, std::size_t width) {
   std::vector<Width> columns = widths_of(rows);
@@ -66,7 +66,7 @@ std::string fitted(const TextRows& rows, std::size_t width) {
     const std::size_t first = lines.size();
     lines.emplace_back(row.size());
     for (std::size_t i = 0; i < row.size(); ++i) {
-      const std::vector<std::string> parts = broken(row[i], columns[i].cells);
+      const std::vector<std::string> parts = wrapped_lines(row[i], columns[i].cells);
       while (lines.size() < first + parts.size()) lines.emplace_back(row.size());
       for (std::size_t k = 0; k < parts.size(); ++k) lines[first + k][i] = parts[k];
     }

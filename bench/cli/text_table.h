@@ -1,4 +1,4 @@
-// Rows of words in columns, for a terminal.
+// Tables and wrapped text for a terminal.
 #pragma once
 
 #include <string>
@@ -8,15 +8,18 @@ namespace precbench {
 
 using TextRows = std::vector<std::vector<std::string>>;
 
-/// One line per row, columns as wide as their widest cell and two spaces apart, no spaces at the end of a
-/// line. `alignment`: 'l' or 'r' for each column; columns beyond it are to the left.
+/// Returns one line per row. Columns are as wide as their widest cell and two spaces apart, without trailing
+/// spaces. `alignment`: 'l' or 'r' for each column; further columns are left-aligned.
 std::string aligned(const TextRows& rows, const std::string& alignment = "");
 
-/// The columns of a usual terminal.
+/// Characters per line of a terminal, as assumed for tables and help.
 inline constexpr std::size_t kTerminalWidth = 120;
 
-/// The same, where a table that is wider than `width` has the words of its widest columns on several lines, as far as
-/// words allow.
+/// Returns the table like `aligned`, but wraps the widest columns between words until a line has at most
+/// `width` characters or no column can be wrapped further.
 std::string fitted(const TextRows& rows, std::size_t width = kTerminalWidth);
+
+/// Breaks text between words into lines of at most `width` characters. A longer word has a line of its own.
+std::vector<std::string> wrapped_lines(const std::string& text, std::size_t width);
 
 }  // namespace precbench

@@ -1,11 +1,11 @@
-// Columns of text.
+// Alignment and wrapping of tables.
 #include "bench/cli/text_table.h"
 
 #include "tools/testing/catch.h"
 
 using namespace precbench;
 
-TEST_CASE("columns are aligned, and lines end where their text does", "[cli]") {
+TEST_CASE("aligned: columns are padded to their widest cell without trailing spaces", "[cli]") {
   CHECK(aligned({{"name", "count", "note"}, {"a", "12", "first"}, {"longer", "7", ""}}, "lr") ==
         "name    count  note\n"
         "a          12  first\n"
@@ -13,7 +13,7 @@ TEST_CASE("columns are aligned, and lines end where their text does", "[cli]") {
   CHECK(aligned({{"a", "b"}, {"ccc"}}) == "a    b\nccc\n");
 }
 
-TEST_CASE("a table that is too wide has the words of its widest columns on several lines", "[cli]") {
+TEST_CASE("fitted: a table wider than the limit wraps its widest column between words", "[cli]") {
   const TextRows rows = {{"name", "what it has"}, {"a", "one two three"}, {"bb", "four"}};
   CHECK(fitted(rows, 19) == aligned(rows));
   CHECK(fitted(rows, 14) ==
@@ -22,6 +22,6 @@ TEST_CASE("a table that is too wide has the words of its widest columns on sever
         "a     one two\n"
         "      three\n"
         "bb    four\n");
-  // No word is cut.
+  // Words are never broken.
   CHECK(fitted({{"incompressible", "columns"}}, 5) == "incompressible  columns\n");
 }

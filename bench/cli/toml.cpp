@@ -1,4 +1,4 @@
-// The part of TOML that this program's files need. See toml.h.
+// Reader for a subset of TOML. See toml.h.
 #include "bench/cli/toml.h"
 
 #include <fmt/format.h>
@@ -25,7 +25,7 @@ class Reader {
         peek() == '[' ? read_section() : read_key();
         skip_blank(false);
         if (!at_end() && peek() != '\n')
-          throw InvalidInput("a line is [section], or key = value with a word or a [list]");
+          throw InvalidInput("expected [section], or key = value with a word or a [list]");
       } catch (const InvalidInput& error) {
         throw InvalidInput(fmt::format("{}: {}", place(), error.what()));
       }
@@ -40,14 +40,14 @@ class Reader {
     if (peek() == '\n') ++line_;
     return text_[at_++];
   }
-  /// Blanks and comments, and line ends where they mean nothing.
+  /// Skips blanks and comments, with `lines` also line ends.
   void skip_blank(bool lines) {
     while (!at_end() &&
            (peek() == ' ' || peek() == '\t' || peek() == '\r' || peek() == '#' || (lines && peek() == '\n')))
       if (take() == '#')
         while (!at_end() && peek() != '\n') take();
   }
-  /// Up to one of `ends`, without the blanks around it.
+  /// Returns the text up to one of the characters `ends`, without surrounding blanks.
   std::string take_until(const char* ends) {
     skip_blank(false);
     const std::size_t end = std::min(text_.find_first_of(ends, at_), text_.size());
@@ -64,8 +64,7 @@ class Reader {
       if (quote == '"' && peek() == '\\') {
         take();
         if (at_end() || (peek() != '"' && peek() != '\\'))
-          throw InvalidInput(
-              "after a backslash comes \" or another backslash; '...' takes everything as it is");
+          throw InvalidInput("only \" and \\ may follow a backslash; '...' has no escapes");
       }
     if (at_end() || peek() == '\n')
       throw InvalidInput(fmt::format("the quote is not closed: {}{}", quote, word));
@@ -102,7 +101,7 @@ class Reader {
     take();
     section_ = take_until("]\n");
     if (section_.empty() || section_[0] == '[' || at_end() || peek() != ']')
-      throw InvalidInput("a section is [name]");
+      throw InvalidInput("expected [name]");
     take();
     note_once(fmt::format("[{}]", section_));
     handler_.section(section_);
@@ -116,7 +115,7 @@ class Reader {
     skip_blank(false);
     const bool list = !at_end() && peek() == '[';
     const Words words = list ? take_list() : Words{take_word(" \t\r\n#\"'[]")};
-    // Keys of a section stand behind its name, so that another's may be the same.
+    // Qualified by the section: another section may have the same key.
     note_once(section_.empty() ? key : fmt::format("{} of [{}]", key, section_));
     handler_.key(section_, key, words, place());
   }
@@ -126,8 +125,8 @@ class Reader {
   const TomlHandler& handler_;
   std::string section_;
   std::size_t at_ = 0;
-  int line_ = 1, item_line_ = 1;           // here, and where the section or key being read begins
-  std::map<std::string, int> first_line_;  // of keys and sections
+  int line_ = 1, item_line_ = 1;           // current line; first line of the current item
+  std::map<std::string, int> first_line_;  // keyed by key or section
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Which fields say something only beside others. See unused_options.h.
+// Fields that only have an effect together with others. See unused_options.h.
 #include "bench/cli/unused_options.h"
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@ namespace {
 
 struct Rule {
   const char* field;
-  std::vector<std::string> beside;  ///< the fields that decide whether it is read
+  std::vector<std::string> beside;  ///< fields that decide whether `field` has an effect
   bool (*read)(const Case&);
   const char* why;
 };
@@ -30,7 +30,7 @@ const std::vector<Rule>& rules() {
       {"glob",
        {"data", "eval_data"},
        [](const Case& c) { return is_folder(c.data) || is_folder(c.eval_data); },
-       "chooses files of a folder, and neither --data nor --eval-data is one"},
+       "applies to folders only, and neither --data nor --eval-data is a folder"},
       {"eval_tokens",
        {"eval_data"},
        [](const Case& c) { return !c.eval_data.empty(); },
@@ -51,11 +51,11 @@ const std::vector<Rule>& rules() {
       {"warmup",
        {"steps"},
        [](const Case& c) { return c.steps == 0 || c.warmup <= c.steps; },
-       "no run is as long, so none comes to its --lr: take no more than --steps"},
+       "no run reaches its --lr; use a warmup of at most --steps"},
       {"time_limit",
        {"steps"},
        [](const Case& c) { return c.steps == 0; },
-       "ends --steps auto alone, and --steps is a number"},
+       "applies to --steps auto only, but --steps is a number"},
   };
   return kRules;
 }

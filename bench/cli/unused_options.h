@@ -1,4 +1,4 @@
-// Options that a user has set and that nothing would read.
+// Detection of options that have no effect on any case.
 #pragma once
 
 #include <string>
@@ -9,12 +9,13 @@
 
 namespace precbench {
 
-/// "--glob: why" where a field is set that no case of these reads, as --glob without a folder of text; else empty. An axis
-/// may have values that only some cases read: the others keep their rows. `flags`: what the command line gave; `file`:
-/// what the sweep or study file did, of which nothing counts that a flag has made useless.
+/// Returns "--glob: why" if a field is set that has no effect on any of `cases`, such as --glob without a
+/// folder of text; else empty. A value that affects some cases only is fine. `flags`: fields set on the
+/// command line. `file`: fields set in the sweep or study file, which are ignored if a flag has made them
+/// useless.
 std::string unused_option(const std::vector<Plan>& cases, const Axes& flags, const Axes& file);
 
-/// Throws InvalidInput where there is one.
+/// Throws InvalidInput if there is an unused option.
 void refuse_unused(const std::vector<Plan>& cases, const Axes& flags, const Axes& file);
 
 }  // namespace precbench

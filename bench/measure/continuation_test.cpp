@@ -70,7 +70,7 @@ TEST_CASE("run_case: a case resumes from its checkpoint with the same bits", "[c
         CHECK(tensors_of(checkpoint_at(c, 6)) == end);
         REQUIRE(rest.warnings.size() == 1);
         CHECK(rest.warnings[0] ==
-              "went on from the checkpoint " + checkpoint_at(c, 3) + ": times are of the steps after its 3");
+              "resumed from the checkpoint " + checkpoint_at(c, 3) + ": times are of the steps after step 3");
         CHECK(rest.timing->warmup + static_cast<std::int64_t>(rest.timing->samples_ms.size()) == 3);
         CHECK(!rest.training->params_changed);  // the first step ran in another process
         CHECK(Schema::record().violations(nlohmann::ordered_json(rest)).empty());
@@ -254,7 +254,7 @@ TEST_CASE("run_case: a case does not resume from damaged values and deletes noth
     const std::string damaged = file_text(file), older = tensors_of(checkpoint_at(c, 2));
     const std::string why = refusal_of([&] { run_case(resolve(c)); });
     CHECK(why.starts_with(file + ": damaged: bytes 0 to "));
-    CHECK(contains(why, " are not those that were written; move " + newest + " away"));
+    CHECK(contains(why, " are not those that were written; move " + newest + " away to resume"));
     CHECK(!contains(why, "\n"));
     CHECK(file_text(file) == damaged);
     CHECK(tensors_of(checkpoint_at(c, 2)) == older);
@@ -337,5 +337,5 @@ TEST_CASE("run_case_process: a case whose process was ended resumes where it was
   const Record rest = run_ok(c);
   check_same_training(rest, straight);
   REQUIRE(rest.warnings.size() == 1);
-  CHECK(rest.warnings[0].starts_with("went on from the checkpoint "));
+  CHECK(rest.warnings[0].starts_with("resumed from the checkpoint "));
 }

@@ -76,7 +76,7 @@ TEST_CASE("run_case: ranks with their own amax histories resume with the same bi
     fs::remove_all(checkpoint_at(c, 6));
     const Record rest = run_ok(c);
     REQUIRE(!rest.warnings.empty());
-    CHECK(rest.warnings[0].starts_with("went on from the checkpoint"));
+    CHECK(rest.warnings[0].starts_with("resumed from the checkpoint"));
     CHECK(rest.training->loss == whole.training->loss);
     CHECK(tensors_of(checkpoint_at(c, 6)) == end);
     CHECK(file_text(scales_at(c, 6)) == scales);
@@ -102,13 +102,13 @@ TEST_CASE("run_case: a checkpoint whose amaxes do not fit the case is skipped", 
     CHECK(again.training->loss == whole.training->loss);
     return again.warnings.empty() ? "" : again.warnings[0];
   };
-  CHECK(passed_over(scales).starts_with("went on from the checkpoint"));
+  CHECK(passed_over(scales).starts_with("resumed from the checkpoint"));
   std::string other = scales;
   const std::size_t shape = other.find("[27,1023]");
   REQUIRE(shape != std::string::npos);
   other.replace(shape, 9, "[1023,27]");
   CHECK(contains(passed_over(other),
-                 "scales.safetensors: history is F32 [1023, 27], the case wants F32 [27, 1023]"));
+                 "scales.safetensors: history is F32 [1023, 27], the case expects F32 [27, 1023]"));
   CHECK(contains(passed_over(scales.substr(0, scales.size() / 2)), "scales.safetensors"));
 
   const std::string state = checkpoint_at(c, 3) + "/state.json";

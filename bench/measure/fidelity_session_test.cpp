@@ -93,7 +93,7 @@ TEST_CASE("run_case: a resumed run repeats the probe of its first weights", "[fi
   std::filesystem::remove_all(checkpoint_at(c, 6));
   const Record rest = run_ok(c);
   REQUIRE(rest.warnings.size() == 1);
-  CHECK(rest.warnings[0].starts_with("went on from the checkpoint "));
+  CHECK(rest.warnings[0].starts_with("resumed from the checkpoint "));
   CHECK(rest.training->loss == straight.training->loss);
   CHECK(fidelity_of(rest) == fidelity_of(straight));
 }
@@ -104,7 +104,7 @@ TEST_CASE("run_case: weights gathered in FP8 have no fidelity probe", "[fidelity
   c.gpus = 2, c.parallel = "fsdp", c.gather = "fp8";
   const Record record = run_case(resolve(probed(c)));
   CHECK(record.status == Status::unsupported);
-  CHECK(record.error == "fidelity: ranks that exchange weights in FP8 have none in BF16 to compare with");
+  CHECK(record.error == "fidelity: weights gathered in FP8 leave no BF16 weights to compare with");
   CHECK(run_ok(c).fidelity.empty());
 }
 

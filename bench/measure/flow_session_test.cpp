@@ -164,12 +164,14 @@ TEST_CASE("run_case: flow needs FP8 data that can be transposed and changes the 
     CHECK(record.status == Status::unsupported);
     return record.error.value_or("");
   };
-  CHECK(why("bf16") == "--flow on: bf16 has no codes to transpose: fprop.a is bf16, not e4m3 1x128 f32_pow2");
-  CHECK(why("blockwise") ==
-        "--flow on: blockwise has no codes to transpose: fprop.a is e4m3 1x128 f32, not e4m3 1x128 f32_pow2");
+  CHECK(why("bf16") ==
+        "--flow on: bf16 has no quantized data to transpose: fprop.a is bf16, not e4m3 1x128 f32_pow2");
+  CHECK(
+      why("blockwise") ==
+      "--flow on: blockwise has no quantized data to transpose: fprop.a is e4m3 1x128 f32, not e4m3 1x128 f32_pow2");
   CHECK(
       why("mxfp8") ==
-      "--flow on: mxfp8 has no codes to transpose: fprop.a is e4m3 1x32 ue8m0/rceil, not e4m3 1x128 f32_pow2");
+      "--flow on: mxfp8 has no quantized data to transpose: fprop.a is e4m3 1x32 ue8m0/rceil, not e4m3 1x128 f32_pow2");
   Case apart = flow_case("tiny-moe");
   apart.gpus = apart.ep = 2;
   apart.dispatch = "fp8";

@@ -140,7 +140,7 @@ TEST_CASE("run_case: invalid fork sources are refused in one line", "[checkpoint
   other = fork;
   other.init_from = path + "/weights.safetensors";
   CHECK(refusal_of([&] { resolve(other); }) ==
-        "--fork-from and --init-from: the first weights come from one of them; choose one");
+        "--fork-from and --init-from: both set the initial weights; choose one");
 
   const std::string text = without_checksums(file_text(state));
   const auto with_state = [&](const std::string& damaged) {

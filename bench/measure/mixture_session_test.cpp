@@ -261,7 +261,7 @@ TEST_CASE("run_case: a mixture's weights are saved and loaded and wrong files ar
   const std::string fused = (directory.path() / "fused.safetensors").string();
   write_safetensors(fused, {{"model.layers.0.mlp.experts.gate_up_proj", "F32", {4}, zero}}, {});
   CHECK(contains(refusal_of([&] { InitialWeights(fused, resolve(next).model); }),
-                 "holds all experts in one tensor; one for each expert is wanted"));
+                 "holds all experts in one tensor; one tensor per expert is expected"));
 }
 
 TEST_CASE("run_case: a mixture resumes from its checkpoint with the same bits including route biases",

@@ -52,7 +52,7 @@ void RecordBuilder::continue_curve(const TrainingCurve& curve, const std::string
   record_.training->lr = curve.lr;
   record_.training->evaluations = curve.evaluations;
   continued_ = true;
-  warn({fmt::format("went on from the checkpoint {}: times are of the steps after its {}", path,
+  warn({fmt::format("resumed from the checkpoint {}: times are of the steps after step {}", path,
                     curve.loss.size())});
 }
 

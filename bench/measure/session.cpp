@@ -111,7 +111,7 @@ class Session {
 void Session::check_gpus() const {
   if (!plan_.on_gpu || find_gpus().count >= share_.first_gpu + share_.local) return;
   throw Unsupported(
-      fmt::format("{} wanted, {}", plural(share_.local, "GPU"),
+      fmt::format("{} requested, {}", plural(share_.local, "GPU"),
                   find_gpus().count ? fmt::format("{} visible", find_gpus().count) : find_gpus().reason));
 }
 
@@ -237,9 +237,8 @@ std::int64_t Session::go_on(Rank& rank) const {
   try {
     return rank.continue_from(last_->position(), last_->reader());
   } catch (const DamagedCheckpoint& error) {
-    throw InvalidInput(
-        fmt::format("{}; move {} away, and the case goes on from an older checkpoint, or begins anew",
-                    error.what(), last_->path()));
+    throw InvalidInput(fmt::format("{}; move {} away to resume from an older checkpoint or start anew",
+                                   error.what(), last_->path()));
   }
 }
 

@@ -202,5 +202,5 @@ TEST_CASE("run_case: saved weights can be loaded and saved gradients are those o
   again.model = "15m";
   again.init_from = c.save_final;
   CHECK(contains(refusal_of([&] { run_case(resolve(again)); }),
-                 "q_proj.weight has shape [128, 128], the model 15m wants [512, 512]"));
+                 "q_proj.weight has shape [128, 128], the model 15m expects [512, 512]"));
 }

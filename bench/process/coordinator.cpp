@@ -78,7 +78,7 @@ Coordinator::Coordinator(const Nodes& nodes, const Address& address, const std::
   for (const auto end = Clock::now() + timeouts.meet; unmet() != workers_.end();) {
     if (Clock::now() > end)
       throw InvalidInput(fmt::format(
-          "process {} of {} has not come to {} within {} s{}{}", unmet()->process, nodes.count,
+          "process {} of {} has not connected to {} within {} s{}{}", unmet()->process, nodes.count,
           to_string(address), timeouts.meet / 1.0s,
           reception.last_refusal().empty() ? "" : "; refused meanwhile: ", reception.last_refusal()));
     for (Guest& guest :

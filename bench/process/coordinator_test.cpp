@@ -284,7 +284,7 @@ TEST_CASE("Coordinator: a killed worker ends the case and the sweep", "[together
   CHECK(rows[kHang].error == process_1("rank 1") + ": the connection to it is lost");
   const std::string said = sweep.said(0);
   CHECK(said.starts_with("no connection to process 1 (" + host_name() + "): 2 of 3 cases are in "));
-  CHECK(said.ends_with("; start the processes again, and the same command goes on from there\n"));
+  CHECK(said.ends_with("; start the processes again, and the same command resumes from there\n"));
 }
 
 TEST_CASE("run_worker: workers end when their coordinator is killed", "[together]") {
@@ -408,9 +408,9 @@ TEST_CASE("Coordinator: processes do not wait forever for each other", "[togethe
   const Nodes first = {0, 2, 0, "the test"}, second = {1, 2, 0, "the test"};
   const Address address = {"127.0.0.1", 1};  // a port that no user's program can listen on
   CHECK_THROWS_WITH(run_worker(second, address, "", {}, child_command(kFakePart), kNone),
-                    "process 1 of 2 finds no process 0 at 127.0.0.1:1 within 0.2 s");
+                    "process 1 of 2 found no process 0 at 127.0.0.1:1 within 0.2 s");
   CHECK_THROWS_WITH(Coordinator(first, Address{"127.0.0.1", 0}, "", kNone),
-                    "process 1 of 2 has not come to 127.0.0.1:0 within 0.2 s");
+                    "process 1 of 2 has not connected to 127.0.0.1:0 within 0.2 s");
 }
 
 TEST_CASE("Coordinator: an address of another host is refused in one line", "[together]") {

@@ -163,7 +163,7 @@ Greeting greet(const Nodes& nodes, const Address& address, const std::string& se
       return {Link(), "it refused this process, which " + why};
     if (nonce.empty()) {
       nonce = text_in(*message, "nonce", "");
-      if (!is_nonce(nonce)) return {Link(), "it is no process 0 of this version"};
+      if (!is_nonce(nonce)) return {Link(), "it is not process 0 of this version"};
       link.send({{"proof", proof_of(secret, "worker", own, nonce, nodes.index, nodes.count)}});
       continue;
     }

@@ -349,7 +349,7 @@ TEST_CASE("Coordinator: if nobody joins the error names the last refused client"
     const auto [refusal, answered] = refused.get();
     if (!answered) return false;
     CHECK(said.starts_with(
-        fmt::format("process 1 of 2 has not come to {} within {} s; refused meanwhile: a process at "
+        fmt::format("process 1 of 2 has not connected to {} within {} s; refused meanwhile: a process at "
                     "127.0.0.1 is another version: protocol 0",
                     to_string(address), limit)));
     CHECK(refusal == "it refused this process, which does not know the secret (PRECBENCH_SECRET)");

@@ -74,7 +74,7 @@ Nodes find_nodes(const Variables& environment) {
     } else if (found->index != said->index || found->count != said->count) {
       throw InvalidInput(fmt::format(
           "{} say that this is process {} of {}, {} that it is process {} of {}; unset those of the "
-          "engine that did not start it",
+          "launcher that did not start it",
           found->source, found->index, found->count, said->source, said->index, said->count));
     }
   }
@@ -110,7 +110,7 @@ std::string shared_secret(const Variables& environment) {
   const auto found = environment.find("PRECBENCH_SECRET");
   if (found == environment.end()) return "";
   if (found->second.empty())
-    throw InvalidInput("PRECBENCH_SECRET: is set to nothing; give all processes one secret, or unset it");
+    throw InvalidInput("PRECBENCH_SECRET: is empty; give all processes the same secret, or unset it");
   if (found->second.size() < kShortestSecret)
     throw InvalidInput(fmt::format(
         "PRECBENCH_SECRET: is shorter than {} characters and could be guessed; openssl rand -hex 16 makes one",
@@ -120,8 +120,9 @@ std::string shared_secret(const Variables& environment) {
 
 NodeShare share_of(const Nodes& nodes, int ranks, int visible) {
   if (ranks % nodes.count != 0)
-    throw InvalidInput(fmt::format(
-        "--gpus {}: is the total over all processes, and {} processes do not divide it", ranks, nodes.count));
+    throw InvalidInput(
+        fmt::format("--gpus {}: is the total over all processes, and not a multiple of their number, {}",
+                    ranks, nodes.count));
   const int local = ranks / nodes.count;
   const bool sees_all = visible >= (nodes.local + 1) * local;
   return {ranks, nodes.index * local, local, sees_all ? nodes.local * local : 0};

@@ -47,7 +47,7 @@ TEST_CASE("find_nodes: nested launchers must agree and single processes are igno
   CHECK_THROWS_WITH(
       find_nodes(other),
       "SLURM_PROCID and SLURM_NTASKS say that this is process 0 of 2, RANK and WORLD_SIZE that it is "
-      "process 1 of 2; unset those of the engine that did not start it");
+      "process 1 of 2; unset those of the launcher that did not start it");
   other["SLURM_NTASKS"] = "1";
   CHECK(find_nodes(other) == nodes_of(1, 2, 0, "RANK and WORLD_SIZE"));
 }
@@ -89,7 +89,7 @@ TEST_CASE("shared_secret: returns the variable and refuses short secrets", "[nod
         "PRECBENCH_SECRET: is shorter than 16 characters and could be guessed; openssl rand -hex "
         "16 makes one");
   CHECK_THROWS_WITH(shared_secret({{"PRECBENCH_SECRET", ""}}),
-                    "PRECBENCH_SECRET: is set to nothing; give all processes one secret, or unset it");
+                    "PRECBENCH_SECRET: is empty; give all processes the same secret, or unset it");
 }
 
 TEST_CASE("share_of: ranks are divided in order of processes and GPUs in order of local processes",
@@ -102,7 +102,7 @@ TEST_CASE("share_of: ranks are divided in order of processes and GPUs in order o
   // The same if the launcher shows each process its own two GPUs.
   CHECK(share_of(nodes_of(1, 2, 1, ""), 4, 2) == NodeShare{4, 2, 2, 0});
   CHECK_THROWS_WITH(share_of(nodes_of(0, 2, 0, ""), 3, 4),
-                    "--gpus 3: is the total over all processes, and 2 processes do not divide it");
+                    "--gpus 3: is the total over all processes, and not a multiple of their number, 2");
 }
 
 TEST_CASE("check_spread: only cases on GPUs are spread over processes", "[nodes]") {

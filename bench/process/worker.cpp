@@ -34,9 +34,9 @@ Link meet(const Nodes& nodes, const Address& address, const std::string& secret,
                        nodes.count, to_string(address), refusal));
     }
     if (std::chrono::steady_clock::now() > end)
-      throw InvalidInput(fmt::format("process {} of {} finds no process 0 at {} within {} s{}{}", nodes.index,
+      throw InvalidInput(fmt::format("process {} of {} found no process 0 at {} within {} s{}{}", nodes.index,
                                      nodes.count, to_string(address), timeouts.meet / 1.0s,
-                                     refusal.empty() ? "" : "; who is there: ", refusal));
+                                     refusal.empty() ? "" : "; the program there: ", refusal));
     std::this_thread::sleep_for(greeting.refusal.empty() ? kRetry : kRetryRefused);
   }
   return {};

@@ -199,7 +199,7 @@ void Checkpoint::check_tensors(const Plan& plan, bool continues) const {
     const char* wanted = safetensors_name(tensor.values.dtype);
     const bool mapped = stored.dtype == "F32" || stored.dtype == "BF16" || has_scales(kind, name);
     if (stored.shape != tensor.shape || (continues ? stored.dtype != wanted : !mapped))
-      throw InvalidInput(fmt::format("{}: {} is {} [{}], the case wants {} [{}]", path, name, stored.dtype,
+      throw InvalidInput(fmt::format("{}: {} is {} [{}], the case expects {} [{}]", path, name, stored.dtype,
                                      fmt::join(stored.shape, ", "), wanted, fmt::join(tensor.shape, ", ")));
   }
 }
@@ -265,7 +265,7 @@ StateReader Checkpoint::reader() const {
 
 std::string checkpoint_folder(const Plan& plan) {
   if (plan.fields.checkpoint_dir.empty())
-    throw InvalidInput("--checkpoint-every: where? add --checkpoint-dir DIR, or --out DIR");
+    throw InvalidInput("--checkpoint-every: no checkpoint folder: add --checkpoint-dir DIR or --out DIR");
   return (fs::path(plan.fields.checkpoint_dir) / plan.id).string();
 }
 

@@ -105,9 +105,8 @@ TEST_CASE("why_unsupported: without reduction FP8 gather and FP8 dispatch are re
   c.parallel = "fsdp";
   CHECK(resolve(c).why_unsupported() == "");
   c.gather = "fp8";
-  CHECK(
-      resolve(c).why_unsupported() ==
-      "FP8 gather: history.reduce is false, and ranks have no common scale to cast their shards of weights with");
+  CHECK(resolve(c).why_unsupported() ==
+        "FP8 gather: history.reduce is false, so ranks have no common scale for their weight shards");
   c.gather = "bf16";
   c.parallel = "ddp";
   c.model = "tiny-moe";
@@ -115,5 +114,5 @@ TEST_CASE("why_unsupported: without reduction FP8 gather and FP8 dispatch are re
   CHECK(resolve(c).why_unsupported() == "");
   c.dispatch = "fp8";
   CHECK(resolve(c).why_unsupported() ==
-        "--dispatch fp8: history.reduce is false, and codes that come together need a common scale");
+        "--dispatch fp8: history.reduce is false, but tokens of several ranks need a common scale");
 }

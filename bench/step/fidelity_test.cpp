@@ -160,9 +160,8 @@ TEST_CASE("measure_fidelity: decoded FP8 gradients are compared with BF16's befo
   }
   Case c = case_of("bf16", 2);
   c.grads = "e4m3";
-  CHECK(
-      resolve(c).why_unsupported() ==
-      "fidelity: gradients in e4m3 are compared on one rank and of one micro-step; take --grads bf16 or fp32");
+  CHECK(resolve(c).why_unsupported() ==
+        "fidelity: gradients in e4m3 need one rank and one micro-batch; use --grads bf16 or fp32");
   c = case_of("bf16");
   c.grads = "e4m3", c.accumulation = 2;
   CHECK(resolve(c).why_unsupported().starts_with("fidelity: gradients in e4m3"));

@@ -62,5 +62,5 @@ TEST_CASE("resolve: gradients.sum comes from the recipe and applies to E4M3 grad
   c.switch_recipe = with_sum(directory, "e4m3") + "@5";
   c.steps = 10;
   CHECK(contains(refusal_of([&] { resolve(c); }),
-                 "gradients e4m3 summed in e4m3, and the run fp16, bf16, e4m3"));
+                 "gradients e4m3 summed in e4m3, but the run has fp16, bf16, e4m3"));
 }

@@ -276,49 +276,51 @@ TEST_CASE("resolve: formats that an optimizer does not support are refused in on
     return "";
   };
   CHECK(refusal({{"optimizer", "lion"}, {"beta1", 0.95}, {"beta2", 0.98}}) == "");
-  CHECK(refusal({{"optimizer", "lion"}, {"eps", 1e-6}}) == "--eps: lion has none");
-  CHECK(refusal({{"momentum", 0.9}}) == "--momentum: adamw has none");
+  CHECK(refusal({{"optimizer", "lion"}, {"eps", 1e-6}}) == "--eps: lion has no such constant");
+  CHECK(refusal({{"momentum", 0.9}}) == "--momentum: adamw has no such constant");
   CHECK(refusal({{"beta2", 1}}) == "--beta2: must be below 1, not 1");
   CHECK(refusal({{"beta1", -0.1}}) == "--beta1: must be at least 0, or auto, not -0.1");
   CHECK(refusal({{"optimizer", "adamv"}})
             .starts_with("--optimizer: unknown value \"adamv\"; did you mean adamw?"));
   CHECK(refusal({{"optimizer", "adafactor"}, {"moments", "bf16"}}) ==
-        "--moments: adafactor keeps sums of rows and columns, in fp32 alone");
-  CHECK(refusal({{"optimizer", "lion"}, {"second_moment", "bf16"}}) == "--second-moment: lion has none");
+        "--moments: adafactor keeps row and column sums, in fp32 only");
+  CHECK(refusal({{"optimizer", "lion"}, {"second_moment", "bf16"}}) ==
+        "--second-moment: lion has no second moment");
   CHECK(refusal({{"optimizer", "muon"}, {"moments", "coat"}}) ==
-        "--optimizer muon: its moments cannot be in coat, which needs scales; only adamw's can");
-  CHECK(refusal({{"optimizer", "lion"}, {"recipe", "coat"}}).starts_with("--optimizer lion: its moments"));
+        "--optimizer muon: optimizer state in coat needs scales, which only adamw supports");
+  CHECK(refusal({{"optimizer", "lion"}, {"recipe", "coat"}})
+            .starts_with("--optimizer lion: optimizer state in "));
   CHECK(refusal({{"optimizer", "muon"}, {"master", "fp16"}}) ==
-        "--master fp16: has scales, which muon does not take; only adamw does");
+        "--master fp16: needs scales, which muon does not support; adamw does");
   CHECK(refusal({{"optimizer", "lion"}, {"recipe", "msamp_o1"}, {"master", "bf16"}}) ==
-        "--grads e4m3: has scales, which lion does not take; only adamw does");
+        "--grads e4m3: needs scales, which lion does not support; adamw does");
   const auto unsupported = [](const nlohmann::ordered_json& fields) {
     return resolve(case_from_json(fields)).why_unsupported();
   };
   CHECK(unsupported({{"grads", "e4m3"}, {"gpus", 4}, {"parallel", "hsdp"}, {"shard_group", 2}}) ==
-        "--grads e4m3: hsdp sums gradients twice, and what is in between would be rounded; take ddp or fsdp");
-  CHECK(unsupported({{"weights", "e4m3"}}) == "--weights e4m3: the recipe takes weights in BF16");
+        "--grads e4m3: hsdp reduces gradients twice and would round in between; use ddp or fsdp");
+  CHECK(unsupported({{"weights", "e4m3"}}) == "--weights e4m3: the recipe has BF16 weights");
   const TempDirectory directory;
   nlohmann::ordered_json narrow = recipe_to_json(find_recipe("tensorwise"));
   narrow["name"] = "narrow";
   for (const char* gemm : {"fprop", "dgrad"}) narrow[gemm]["b"]["format"] = "e3m4";
   CHECK(unsupported({{"weights", "e4m3"}, {"recipe", directory.write("narrow.json", narrow.dump())}}) ==
-        "--weights e4m3: the recipe's weights are e3m4, which no byte holds");
+        "--weights e4m3: the recipe's weights are e3m4, not an 8-bit format");
   CHECK(unsupported({{"weights", "e4m3"}, {"recipe", "rowwise"}}) ==
-        "--weights e4m3: the recipe has more than one scale for a weight");
+        "--weights e4m3: the recipe has more than one scale per weight");
   CHECK(unsupported({{"weights", "e4m3"}, {"recipe", "tensorwise"}, {"keep_bf16", "o"}}) ==
         "--weights e4m3: no block has all of its linear layers in the recipe");
   for (const char* recipe : {"tensorwise", "tensorwise_delayed"})
     CHECK(unsupported({{"model", "tiny-moe"}, {"weights", "e4m3"}, {"recipe", recipe}}) ==
-          "--weights e4m3: blocks with experts are not kept in FP8 yet");
+          "--weights e4m3: does not support blocks with experts");
   CHECK(unsupported({{"recipe", "msamp_o3"}, {"switch_recipe", "bf16@5"}, {"steps", 10}}) ==
-        "--weights e4m3: the recipe changes, and with it what is kept");
+        "--weights e4m3: the recipe changes during the run, and the weight format with it");
   CHECK(unsupported({{"recipe", "msamp_o3"}, {"fidelity_batches", 1}, {"grads", "bf16"}}) ==
-        "fidelity: weights that are kept in FP8 have none in BF16 to compare with");
+        "fidelity: weights stored in FP8 leave no BF16 weights to compare with");
   CHECK(unsupported({{"recipe", "msamp_o2"}}) == "");
   CHECK(contains(
       refusal({{"recipe", "bf16"}, {"switch_recipe", "msamp_o1@5"}, {"steps", 10}}),
-      "msamp_o1@5: it keeps master fp16, weights bf16, gradients e4m3, and the run fp32, bf16, fp32"));
+      "msamp_o1@5: it has master fp16, weights bf16, gradients e4m3, but the run has fp32, bf16, fp32"));
 }
 
 TEST_CASE("resolve: a recipe's master and weights and gradients apply unless the case sets them",
@@ -346,7 +348,7 @@ TEST_CASE("why_unsupported: shards that would cut a COAT group are refused", "[c
   CHECK(resolve(c).why_unsupported() == "");
   c.gpus = 2;
   CHECK(resolve(c).why_unsupported() ==
-        "--moments coat: 2 shards would cut a group of 128 elements of model.layers.0.mlp.up_proj.weight");
+        "--moments coat: 2 shards would split a group of 128 elements of model.layers.0.mlp.up_proj.weight");
   c.moments = "e4m3";
   CHECK(resolve(c).why_unsupported() == "");
 }
@@ -371,8 +373,8 @@ TEST_CASE("resolve: a recipe's moment formats apply unless the case sets them", 
   CHECK(switched("bf16", "coat", "coat@5") == "coat coat");
   CHECK_THROWS_WITH(
       switched("bf16", "fp32", "coat@5"),
-      "--switch-recipe: coat@5: it keeps moments in coat and coat, and the run in fp32 and fp32");
+      "--switch-recipe: coat@5: its optimizer state is in coat and coat, the run's in fp32 and fp32");
   CHECK_THROWS_WITH(
       switched("coat", "fp32", "bf16_moments@5"),
-      "--switch-recipe: bf16_moments@5: it keeps moments in bf16 and bf16, and the run in coat and coat");
+      "--switch-recipe: bf16_moments@5: its optimizer state is in bf16 and bf16, the run's in coat and coat");
 }

@@ -202,7 +202,7 @@ TEST_CASE("why_unsupported: recipes that cannot gather FP8 give the reason", "[r
   CHECK(why(false) == "");
   CHECK(why(true).find("FP8 gather: with recompute") == 0);
   CHECK(plan_of({.recipe = "bf16", .ranks = 2, .parallel = "fsdp", .gather = "fp8"}).why_unsupported() ==
-        "FP8 gather: the recipe keeps weights in BF16");
+        "FP8 gather: the recipe has BF16 weights");
   CHECK(plan_of({.recipe = "tensorwise", .ranks = 2, .gather = "fp8"}).why_unsupported() ==
         "FP8 gather: only sharded ranks (fsdp, hsdp) gather weights");
   CHECK(plan_of({.ranks = 4, .parallel = "hsdp", .shard_group = 3}).why_unsupported() ==

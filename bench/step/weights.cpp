@@ -36,7 +36,7 @@ void refuse_scaled(const std::string& path) {
   scales.replace_filename(scales.stem().string() + kScaleSuffix + scales.extension().string());
   if (std::filesystem::exists(scales))
     throw InvalidInput(
-        fmt::format("{}: its scales are in {}, which --init-from does not read; take --fork-from with the "
+        fmt::format("{}: its scales are in {}, which --init-from does not read; use --fork-from with the "
                     "checkpoint's folder",
                     path, scales.filename().string()));
 }
@@ -53,14 +53,14 @@ InitialWeights::InitialWeights(const std::string& path, const ModelConfig& model
     wanted.insert(wanted.end(), unit.parameters.begin(), unit.parameters.end());
   for (const StoredTensor& stored : file_.tensors())
     if (model.moe && !form_.fused() && stored.name.ends_with("experts.gate_up_proj"))
-      throw InvalidInput(fmt::format("{}: {} holds all experts in one tensor; one for each expert is wanted",
-                                     path, stored.name));
+      throw InvalidInput(fmt::format(
+          "{}: {} holds all experts in one tensor; one tensor per expert is expected", path, stored.name));
   for (const Parameter& p : wanted) {
     const StoredPart part = form_.part_of(p);
     if (!used.insert(part.name).second) continue;
     const StoredTensor& stored = file_.at(part.name);
     if (stored.shape != part.shape)
-      throw InvalidInput(fmt::format("{}: {} has shape [{}], the model {} wants [{}]", path, part.name,
+      throw InvalidInput(fmt::format("{}: {} has shape [{}], the model {} expects [{}]", path, part.name,
                                      fmt::join(stored.shape, ", "), model.name, fmt::join(part.shape, ", ")));
     try {
       check_dtype(stored);

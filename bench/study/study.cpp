@@ -68,7 +68,7 @@ StudySettings settings_of(const StudyCommand& command) {
   if (!sensitivity.empty()) set_sensitivity(settings, sensitivity.mapped());
   settings.sensitivity_only = command.sensitivity_only;
   if (settings.sensitivity_only && settings.sensitivity.empty())
-    throw InvalidInput("--sensitivity-only: no cells are asked for: add --sensitivity standard");
+    throw InvalidInput("--sensitivity-only: needs cells: add --sensitivity standard");
   if (settings.sensitivity_only) settings.trunks = std::min(settings.trunks, settings.ladder_trunks);
   if (!command.trained_tokens.empty()) {
     try {
@@ -78,7 +78,7 @@ StudySettings settings_of(const StudyCommand& command) {
     }
   }
   if (settings.trained_tokens && !settings.starts_trained())
-    throw InvalidInput("--trained-tokens: says what the weights of --init-from have seen; add --init-from");
+    throw InvalidInput("--trained-tokens: needs pretrained weights: add --init-from");
   return settings;
 }
 
@@ -114,7 +114,7 @@ Room room_for(const std::vector<Plan>& plans, int wanted) {
   std::int64_t largest = 0;
   for (const Plan& plan : plans) {
     if (plan.ranks > 1 && wanted > 1)
-      throw InvalidInput(fmt::format("--at-once: takes cases of one rank, and these have {}", plan.ranks));
+      throw InvalidInput(fmt::format("--at-once: needs cases of one rank, but these have {}", plan.ranks));
     if (plan.ranks > 1 || !plan.why_unsupported().empty()) return {};
     largest = std::max(largest, predict(plan).memory.peak + kContext);
   }
@@ -211,9 +211,9 @@ std::string why_too_little_text(const Plan& trunk) {
   const std::int64_t read = trunk.fields.steps * trunk.tokens_per_step() / trunk.T,
                      there = text->sequences(trunk.T);
   if (read <= there) return "";
-  return fmt::format(
-      "the text has {} of {} tokens, and a trunk reads {}: it sees each {:.1f} times; name more with --data",
-      plural(there, "sequence"), trunk.T, read, static_cast<double>(read) / static_cast<double>(there));
+  return fmt::format("--data has {} of {} tokens, but a trunk reads {}: {:.1f} epochs; give more text",
+                     plural(there, "sequence"), trunk.T, read,
+                     static_cast<double>(read) / static_cast<double>(there));
 }
 
 /// Returns why the forks cannot begin: a trunk did not finish. Empty if all did.
@@ -266,46 +266,53 @@ void check_forks(std::vector<StudyCase> cases, bool rungs) {
 /// curves; else empty.
 std::string why_too_few_trunks(const StudySettings& settings) {
   if (settings.trunks >= kFewestTrunks || settings.sensitivity_only) return "";
-  return fmt::format("{}: every verdict will be inconclusive; {} are the fewest that settle anything",
+  return fmt::format("{}: every verdict will be inconclusive; a verdict needs at least {}",
                      plural(settings.trunks, "trunk"), kFewestTrunks);
 }
 
 void check_data(const StudySettings& settings) {
   const std::string& path = settings.work.at("data").front();
   if (path == "synthetic")
-    throw InvalidInput(
-        "--data: a study needs text: the synthetic language of another seed is another language");
+    throw InvalidInput("--data: a study needs text; synthetic data differs in language between seeds");
   if (std::error_code error; !fs::exists(path, error))
-    throw InvalidInput(
-        fmt::format("--data: {} is not there; name a folder of text or a file of tokens", path));
+    throw InvalidInput(fmt::format("--data: {} does not exist; give a folder of text or a token file", path));
 }
 
 }  // namespace
 
 CLI::App* add_study_command(CLI::App& app, StudyCommand& command) {
   CLI::App* sub = app.add_subcommand(
-      "study", "does a recipe train? trunks, paired forks, ladders and positive controls; a card per recipe");
+      "study", "convergence study: forks of BF16 runs, one card with a verdict for each recipe");
   sub->footer(
-      "What else a study is made of, and its defaults, are in bench/study/cpu.toml and gpu.toml; --config FILE changes any.\n"
-      "With --init-from trunks are re-warmed until their loss is steady: init_cpu.toml and init_gpu.toml there.\n"
-      "A second start with the same arguments goes on where the first one ended.\n"
-      "Exit status: 0 the study has finished; 1 the same, but cases have crashed or timed out, none is ok, or a file\n"
-      "that a case was to write is lost; 2 bad input; 130 cases are left.");
+      "Defaults and all further settings: bench/study/cpu.toml and gpu.toml, overridden by --config FILE.\n"
+      "With --init-from, trunks are re-warmed until their loss is steady (init_cpu.toml, init_gpu.toml).\n"
+      "The same command resumes an interrupted study.\n"
+      "\n"
+      "Exit status: 0 the study has finished\n"
+      "             1 as 0, but a case crashed or timed out, none is ok, or an output file is lost\n"
+      "             2 bad input\n"
+      "             130 cases are left\n"
+      "\n"
+      "Examples:\n"
+      "  # does a recipe train? the smallest study\n"
+      "  precbench study --model tiny --recipe blockwise,mxfp8_floor\n"
+      "  # plan and estimated duration\n"
+      "  precbench study --model tiny --recipe tensorwise,mxfp8 --dry-run\n"
+      "  # layers and GEMMs that the loss comes from\n"
+      "  precbench study --model tiny --recipe mxfp8 --sensitivity standard --sensitivity-only --out out/cells");
   sub->add_option("--trained-tokens", command.trained_tokens,
-                  "tokens that the weights of --init-from have seen (2T, 300B, 1.5e9), for tokens per parameter "
-                  "on the cards")
+                  "tokens seen by the weights of --init-from: 2T, 300B, 1.5e9 (for tokens per parameter)")
       ->type_name("N")
       ->group("Study");
-  add_sweep_flags(
-      *sub, command,
-      {.group = "Study",
-       .config = "study file (TOML); flags win over it",
-       .out = "folder for records.jsonl, cards.json and checkpoints (default out/study)",
-       .dry_run = "time a few steps, print the plan with an estimate of its time, run no case of it",
-       .at_once = "cases at one time (default: as many as fit)",
-       .default_of = default_of_study});
+  add_sweep_flags(*sub, command,
+                  {.group = "Study",
+                   .config = "study file (TOML); flags override it",
+                   .out = "output folder for records.jsonl, cards.json and checkpoints (default out/study)",
+                   .dry_run = "plan with an estimated duration, from a few timed steps; no case runs",
+                   .at_once = "concurrent cases (default as many as fit)",
+                   .default_of = default_of_study});
   sub->add_flag("--sensitivity-only", command.sensitivity_only,
-                "with --sensitivity: run the trunks, measure the cells, and run no forks")
+                "trunks and sensitivity cells without forks (with --sensitivity)")
       ->group("Study");
   return sub;
 }

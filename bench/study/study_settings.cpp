@@ -63,7 +63,7 @@ void set_ages(StudySettings& settings, const Words& words) {
   settings.steady = words == Words{"steady"};
   if (settings.steady) return;
   several(&StudySettings::ages, std::int64_t{1}, kMost)(settings, words);
-  if (settings.ages.empty()) throw InvalidInput("no age: forks begin after some steps of a trunk");
+  if (settings.ages.empty()) throw InvalidInput("no age; forks begin after at least one step of a trunk");
 }
 
 void set_trained_tokens(StudySettings& settings, const Words& words) {
@@ -228,7 +228,7 @@ void check_study_field(const std::string& name) {
   const char* where = of_schedule(name) || name == "steps" ? "see [trunk] and [fork] of its --config"
                       : name == "seed"                     ? "see trunks and seeds of its --config"
                                                            : "a study sets it itself";
-  throw InvalidInput(fmt::format("{}: not of a study: {}", flag_of(*find_field(name)), where));
+  throw InvalidInput(fmt::format("{}: not available in a study: {}", flag_of(*find_field(name)), where));
 }
 
 void check_study_words(const Field& field, const std::vector<std::string>& words) {
@@ -237,7 +237,7 @@ void check_study_words(const Field& field, const std::vector<std::string>& words
   if (words.size() == 1 && !(field.axis && expand_axis(field, words).size() != 1)) return;
   const std::string hint = comma_hint(field, words);
   throw InvalidInput(
-      fmt::format("{}: a study takes one value of it{}{}", flag_of(field), hint.empty() ? "" : "; ", hint));
+      fmt::format("{}: a study takes one value{}{}", flag_of(field), hint.empty() ? "" : "; ", hint));
 }
 
 std::vector<std::int64_t> StudySettings::kept_ages() const {

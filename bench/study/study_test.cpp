@@ -85,7 +85,7 @@ TEST_CASE("read_study_file: invalid settings are refused with their line", "[stu
   CHECK(refusal("[trunks]\n").starts_with(":1: unknown section [trunks]"));
   CHECK(refusal("seq = 3\n").starts_with(":1: seq belongs in a section"));
   CHECK(refusal("[fork]\nstep = 3\n") == ":2: unknown key step in [fork]; did you mean steps?");
-  CHECK(refusal("[work]\nsteps = 3\n").starts_with(":2: --steps: not of a study"));
+  CHECK(refusal("[work]\nsteps = 3\n").starts_with(":2: --steps: not available in a study"));
   CHECK(refusal("[work]\nseed = 3\n").starts_with(":2: --seed: not of a study"));
   CHECK(refusal("[work]\nlr = 1e-3\n").starts_with(":2: --lr: not of a study"));
   CHECK(refusal("[fork]\nsteps = 3\n") == ":2: steps: 3 is not in [12, 1000000000]");
@@ -96,7 +96,7 @@ TEST_CASE("read_study_file: invalid settings are refused with their line", "[stu
         ":2: apart: unknown recipe \"rowise\"; did you mean rowwise?");
   CHECK(refusal("\n[control]\nbreak = [\"rowwise_e4m1\", \"mxpf8\"]\n") ==
         ":3: break: unknown recipe \"mxpf8\"; did you mean mxfp8?");
-  CHECK(refusal("[work]\nbatch = [1, 2]\n") == ":2: --batch: a study takes one value of it");
+  CHECK(refusal("[work]\nbatch = [1, 2]\n") == ":2: --batch: a study takes one value");
 }
 
 TEST_CASE("StudyPlan: trunks and for each state forks of every recipe and BF16 and the controls",
@@ -177,8 +177,7 @@ TEST_CASE("read_study_file: sensitivity cells are read and invalid ones refused"
   StudyCommand command;
   command.axes = {{"recipe", {"rowwise"}}, {"device", {"cpu"}}};
   command.sensitivity_only = true;
-  CHECK(refusal_of([&] { study(command); }) ==
-        "--sensitivity-only: no cells are asked for: add --sensitivity standard");
+  CHECK(refusal_of([&] { study(command); }) == "--sensitivity-only: needs cells: add --sensitivity standard");
   command.axes["sensitivity"] = {"block"};
   CHECK(contains(refusal_of([&] { study(command); }),
                  "--sensitivity: \"block\" is none of standard, all, gemms"));
@@ -313,7 +312,7 @@ TEST_CASE("study: impossible forks are refused before the trunks run", "[study]"
   for (const bool dry_run : {true, false}) {
     command.dry_run = dry_run;
     CHECK(refusal_of([&] { study(command); }) ==
-          command.config + ":2: channels: 4000 channels wanted, ffn of a block has 128");
+          command.config + ":2: channels: 4000 channels requested, ffn of a block has 128");
     CHECK(!std::filesystem::exists(*command.out));
   }
 }
@@ -378,7 +377,7 @@ TEST_CASE("study: fewer trunks than a verdict needs are a warning", "[study]") {
     CHECK(answer.status == kSweepDone);
     return answer.text;
   };
-  const std::string why = ": every verdict will be inconclusive; 3 are the fewest that settle anything\n";
+  const std::string why = ": every verdict will be inconclusive; a verdict needs at least 3\n";
   CHECK(contains(said(1), "precbench: 1 trunk" + why));
   CHECK(contains(said(2), "precbench: 2 trunks" + why));
   CHECK(!contains(said(3), "inconclusive"));
@@ -509,7 +508,7 @@ TEST_CASE("study: steady ages and trained tokens need weights that were trained 
     return answer.text;
   };
   CHECK(refused("--trained-tokens 2T") ==
-        "precbench: --trained-tokens: says what the weights of --init-from have seen; add --init-from\n");
+        "precbench: --trained-tokens: needs pretrained weights: add --init-from\n");
   CHECK(refused("--init-from w.safetensors --trained-tokens 2X") ==
         "precbench: --trained-tokens: \"2X\" is not a number of tokens, such as 300B, 2T or 1.5e9\n");
 }

@@ -83,7 +83,7 @@ void check_distinct(const Case& c) {
     const auto [other, fresh] = flags.emplace(normal_path(path), flag_of(field));
     if (!fresh)
       throw InvalidInput(
-          fmt::format("{}: {} is the file of {}, too; choose another", flag_of(field), path, other->second));
+          fmt::format("{}: {} is also the file of {}; choose another", flag_of(field), path, other->second));
   }
 }
 

@@ -112,7 +112,7 @@ TEST_CASE("check_files: checkpoints need a writable folder", "[files]") {
   c.checkpoint_every = 2;
   CHECK(refusal({c}) == "--checkpoint-every needs a number of steps: add --steps N");
   c.steps = 4;
-  CHECK(refusal({c}) == "--checkpoint-every: where? add --checkpoint-dir DIR, or --out DIR");
+  CHECK(refusal({c}) == "--checkpoint-every: no checkpoint folder: add --checkpoint-dir DIR or --out DIR");
   c.checkpoint_dir = directory / "new/checkpoints";
   CHECK(refusal({c}) == "");
   CHECK(std::filesystem::is_empty(c.checkpoint_dir));
@@ -140,7 +140,7 @@ TEST_CASE("check_outputs: outputs must differ from each other and from inputs", 
   c.save_init = directory / "w.safetensors";
   c.save_grads = directory / "new/../w.safetensors";
   const std::string refused =
-      "--save-grads: " + c.save_grads + " is the file of --save-init, too; choose another";
+      "--save-grads: " + c.save_grads + " is also the file of --save-init; choose another";
   CHECK(refusal({c}) == refused);
   CHECK(refusal_of([&] { check_inputs({resolve(c)}); }) == refused);  // as in a dry run
   CHECK(refusal_of([&] { check_outputs(resolve(c)); }) == refused);
@@ -149,7 +149,7 @@ TEST_CASE("check_outputs: outputs must differ from each other and from inputs", 
   c.init_from = directory.write("start.safetensors", "old");
   c.save_final = std::filesystem::relative(c.init_from).string();
   CHECK(refusal_of([&] { check_outputs(resolve(c)); }) ==
-        "--save-final: " + c.save_final + " is the file of --init-from, too; choose another");
+        "--save-final: " + c.save_final + " is also the file of --init-from; choose another");
   std::filesystem::create_directory_symlink(directory.path(), directory / "link");
   c.save_final = directory / "link/start.safetensors";
   CHECK(refusal_of([&] { check_outputs(resolve(c)); }).starts_with("--save-final: "));

@@ -142,7 +142,7 @@ Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, 
       continue;
     }
     const std::string missing = record.status == Status::ok ? missing_output(*wanted->second) : "";
-    if (!missing.empty()) tell(missing + " is not there: its finished case is run again");
+    if (!missing.empty()) tell(missing + " is missing: its finished case is run again");
     // A file with the name of one that could not be written is from an older run.
     const bool lost = record.status == Status::ok && !wanted->second->fields.save_final.empty() &&
                       !lost_files(record).empty();
@@ -160,10 +160,10 @@ Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, 
   for (const auto& [id, machine] : machines)
     if (!rows.count(id)) ++elsewhere[machine];
   for (const auto& [machine, count] : elsewhere)
-    tell(fmt::format("{} finished on another machine, {}; run here too, and both rows stay",
+    tell(fmt::format("{} finished on another machine, {}; run again here; both rows are kept",
                      count_cases(count), machine));
   for (const auto& [host, count] : hosts)
-    tell(fmt::format("{} finished on {}, another host of this kind, and not run again; --fresh runs all here",
+    tell(fmt::format("{} finished on {}, another host of the same kind; --fresh runs it here",
                      count_cases(count), host));
   return rows;
 }

@@ -115,12 +115,12 @@ Record row_of(const Plan& plan, const CaseProcessResult& result, const SweepOpti
   if (options.at_once > 1 && record.metrics) {
     record.metrics = Metrics{};
     record.warnings.push_back(fmt::format(
-        "up to {} cases ran at one time: its step times say nothing of the recipe's speed", options.at_once));
+        "up to {} cases ran concurrently: step times do not show the recipe's speed", options.at_once));
   }
   if (result.stopped_s > 0)
     record.warnings.push_back(fmt::format(
-        "the case was stopped and continued (Ctrl-Z): it stood still for {:.1f} s, which its times may "
-        "hold",
+        "the case was stopped and continued (Ctrl-Z): it was suspended for {:.1f} s, which its times may "
+        "include",
         result.stopped_s));
   return record;
 }
@@ -344,14 +344,14 @@ int run_sweep(const std::vector<Plan>& grid, const SweepOptions& options) {
     why = error.what();
   }
   if (folder.rows_were_taken()) {
-    why = fmt::format("somebody has changed {} while the sweep was writing it", folder.records());
+    why = fmt::format("another program changed {} during the sweep", folder.records());
     keep_rows_in(folder.records(), sweep.rows);
   }
 
   const std::size_t done = count_finished(grid, sweep.rows);
   if (done == grid.size()) return summarize(grid, sweep.rows, sweep.lost_files, options);
   sweep.progress.clear_status();
-  tell(fmt::format("{}: {} of {} cases are in {}; {}the same command goes on from there", why, done,
+  tell(fmt::format("{}: {} of {} cases are in {}; {}the same command resumes from there", why, done,
                    grid.size(), folder.records(),
                    sweep.lost.empty() ? "" : "start the processes again, and "));
   return kSweepInterrupted;

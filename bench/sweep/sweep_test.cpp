@@ -297,9 +297,9 @@ TEST_CASE("run_sweep: a row of another machine is kept and its case runs here to
     return file_text(directory / file);
   };
   const std::string of_host =
-      "1 case finished on node-9, another host of this kind, and not run again; --fresh runs all here\n";
+      "1 case finished on node-9, another host of the same kind; --fresh runs it here\n";
   CHECK(start_says("first") ==
-        "1 case finished on another machine, another processor; run here too, and both rows stay\n" +
+        "1 case finished on another machine, another processor; run again here; both rows are kept\n" +
             of_host);
   CHECK(read_records({options.out}).records.size() == 3);
   CHECK(start_says("second") == of_host);
@@ -433,7 +433,7 @@ TEST_CASE("run_sweep: Ctrl-C stops the child and keeps finished rows and exits w
   CHECK(!alive(std::stoi(file_text(grid[1].save_init))));
   CHECK(rows_by_seed(options).size() == 1);
   CHECK(file_text(directory / "stderr") == "interrupted: 1 of 3 cases are in " + options.out +
-                                               "/records.jsonl; the same command goes on from there\n");
+                                               "/records.jsonl; the same command resumes from there\n");
 }
 
 TEST_CASE("run_sweep: two sweeps cannot write to one folder", "[sweep]") {

@@ -92,7 +92,7 @@ TEST_CASE("run_sweep: cases at a time are a row each without a speed and take tu
     REQUIRE(row.warnings.size() == 3);
     gpus.insert(row.warnings[0]);
     ticks.push_back(row.warnings[1]);
-    CHECK(row.warnings[2].find("4 cases ran at one time") != std::string::npos);
+    CHECK(row.warnings[2].find("4 cases ran concurrently") != std::string::npos);
   }
   CHECK(most_at_once(ticks) > 1);
   CHECK(most_at_once(ticks) <= 4);

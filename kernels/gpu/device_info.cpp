@@ -47,7 +47,7 @@ std::string why_gpu_refuses(const std::string& device, std::int64_t width, const
 
 std::string why_no_hopper_kernels(int compute_capability, bool tensor_maps) {
   if (compute_capability != 90 || tensor_maps) return "";
-  return "driver: it makes no tensor maps, so that the libraries' kernels run instead of our own for Hopper; a newer one does";
+  return "driver: no TMA tensor maps, so library kernels replace our Hopper kernels; install a newer driver";
 }
 
 }  // namespace precbench

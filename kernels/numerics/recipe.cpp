@@ -380,8 +380,8 @@ std::string why_no_flow(const Recipe& recipe) {
          {std::pair{'a', recipe.gemm(role).a}, std::pair{'b', recipe.gemm(role).b}}) {
       const bool weight = side == 'b' && role != GemmRole::wgrad;
       if (!weight && !(operand == codes))
-        return fmt::format("{} has no codes to transpose: {}.{} is {}, not {}", recipe.name, name_of(role),
-                           side, describe(operand), describe(codes));
+        return fmt::format("{} has no quantized data to transpose: {}.{} is {}, not {}", recipe.name,
+                           name_of(role), side, describe(operand), describe(codes));
     }
   return "";
 }

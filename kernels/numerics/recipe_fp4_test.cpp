@@ -76,9 +76,9 @@ TEST_CASE("what makes no NVFP4 is refused, by its field", "[recipe]") {
   CHECK(error_with("nvfp4", "/fprop/b/transform", {{"hadamard", 16}}) ==
         "fprop.b.transform: needs blocks of 1x16 or 1x32, not 16x16");
   CHECK(error_with("nvfp4", "/wgrad/a/transform", "none") ==
-        "wgrad: a transform of one operand has to be undone by the other; both need the same");
+        "wgrad: both operands need the same transform, so that it cancels");
   CHECK(error_with("nvfp4", "/wgrad/a/transform/sign", "none") ==
-        "wgrad: a transform of one operand has to be undone by the other; both need the same");
+        "wgrad: both operands need the same transform, so that it cancels");
   CHECK(error_with("nvfp4", "/wgrad/a/transform/sign", "tee") ==
         "wgrad.a.transform.sign: unknown value \"tee\"; did you mean te?");
   CHECK(error_with("nvfp4", "/wgrad/a/transform/hadamard", 48) ==
@@ -124,13 +124,13 @@ TEST_CASE("what makes no MXFP4 and no Quartet is refused, by its field", "[recip
   CHECK(error_with("quartet2", "/wgrad/b/correction", {{"eden", 64}}) ==
         "wgrad.b.correction.eden: expected one of 16, 128, got 64");
   CHECK(error_with("quartet2", "/fprop/a/element_rounding", "stochastic") ==
-        "fprop.a.four_over_six: goes by the error of rounding to nearest; remove element_rounding");
+        "fprop.a.four_over_six: needs round-to-nearest; remove element_rounding");
   CHECK(error_with("quartet2", "/dgrad/a/element_rounding", "stochastic") ==
-        "dgrad.a.correction: corrects rounding to nearest; remove element_rounding");
+        "dgrad.a.correction: needs round-to-nearest; remove element_rounding");
   CHECK(error_with("quartet2", "/dgrad/a/transform", "none") ==
-        "dgrad.a.correction: is unbiased behind a transform alone");
+        "dgrad.a.correction: needs a transform to be unbiased");
   CHECK(error_with("quartet2", "/dgrad/a/transform/hadamard", 16) ==
-        "dgrad: a transform of one operand has to be undone by the other; both need the same");
+        "dgrad: both operands need the same transform, so that it cancels");
   CHECK(error_with("mxfp4_bwd", "/dgrad/a/global_scale", 448) ==
         "dgrad.a.global_scale: only e4m3 scales have it; remove it");
   CHECK(error_with("mxfp4_bwd", "/dgrad/a/transform/hadamard", 16) ==
@@ -141,7 +141,7 @@ TEST_CASE("what makes no MXFP4 and no Quartet is refused, by its field", "[recip
         "dgrad.a.element_scale: expected a number from 0.25 to 2, got 3");
   CHECK(error_with("mxfp4_bwd", "/dgrad/a/format", "e4m3") ==
         "dgrad.a.element_rounding: only e2m1 is rounded stochastically");
-  CHECK(error_with("mxfp4_bwd", "/dgrad/b/source", "fprop") == "dgrad.b.source: fprop has no codes of FP4");
+  CHECK(error_with("mxfp4_bwd", "/dgrad/b/source", "fprop") == "dgrad.b.source: fprop has no FP4 data");
   CHECK(error_with("quartet", "/dgrad/a/source", "fprop") ==
         "dgrad.a.source: only W in dgrad and X in wgrad are operands of fprop too");
   CHECK(error_with("quartet", "/dgrad/b/source", "x") ==
@@ -152,14 +152,14 @@ TEST_CASE("what makes no MXFP4 and no Quartet is refused, by its field", "[recip
         "mask_clipped: needs quest scales and a transform in fprop, whose casts clip");
   CHECK(error_with("quartet", "/mask_clipped", 1) == "mask_clipped: expected true or false, got 1");
   CHECK(error_with("quartet", "/fprop/a/transform/sign", "gemm") ==
-        "fprop: a transform of one operand has to be undone by the other; both need the same");
+        "fprop: both operands need the same transform, so that it cancels");
   json eden = copy_of("quartet2");
   for (const char* side : {"a", "b"}) {
     eden["wgrad"][side]["transform"]["hadamard"] = 64;
     eden["wgrad"][side]["correction"] = {{"eden", 128}};
   }
   CHECK(error_of_row(eden) ==
-        "wgrad.a.correction.eden: 128 elements share one behind a transform of 128, not of 64");
+        "wgrad.a.correction.eden: a group of 128 elements needs a transform of 128, not 64");
   json row = copy_of("quartet");
   for (const char* side : {"a", "b"}) row["fprop"][side]["transform"]["sign"] = "gemm";
   CHECK(error_of_row(row) == "fprop.a.transform.sign: gemm is for dgrad and wgrad");

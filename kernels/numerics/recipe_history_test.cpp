@@ -35,7 +35,7 @@ TEST_CASE("a history is read, and refused where nothing can be made of it", "[re
     CHECK(describe(other.fprop.a) == "e4m3 tensor f32 most_recent of 16" + text);
     row["wgrad"]["b"]["history"][key] = unset;
     CHECK(error_of_row(row) ==
-          "wgrad.b.history: another than that of fprop.a; a recipe has one kind of history, or none");
+          "wgrad.b.history: differs from that of fprop.a; a recipe has one kind of history, or none");
     for (const char* gemm : {"fprop", "dgrad", "wgrad"})
       for (const char* operand : {"a", "b"}) row[gemm][operand]["history"][key] = unset;
     CHECK(recipe_from_json(row) == recipe);
@@ -43,12 +43,12 @@ TEST_CASE("a history is read, and refused where nothing can be made of it", "[re
 
   const json some = {{"length", 4}};
   CHECK(error_with("rowwise", "/fprop/a/history", some) ==
-        "fprop.a.history: only a tensor's f32 scale can come from the steps before; remove it");
+        "fprop.a.history: delayed scaling needs granularity tensor and an f32 scale; remove it");
   CHECK(error_with("bf16", "/fprop/a/history", some) == "fprop.a.history: bf16 has no scale; remove it");
   CHECK(error_with("tensorwise", "/dgrad/b/history", some) ==
-        "dgrad.b.history: another than that of fprop.a; a recipe has one kind of history, or none");
+        "dgrad.b.history: differs from that of fprop.a; a recipe has one kind of history, or none");
   CHECK(error_with("tensorwise_delayed", "/wgrad/a/format", "e4m3") ==
-        "wgrad.a: another format than dgrad.a, which is the same matrix with the same scale");
+        "wgrad.a: differs from dgrad.a, the same matrix with the same scale");
   const auto broken = [](const char* key, const json& value) {
     json history = {{"length", 4}};
     history[key] = value;

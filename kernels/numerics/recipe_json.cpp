@@ -33,17 +33,17 @@ void check_pair(const GemmRecipe& gemm, const std::string& path) {
     fail(child(path, a.quantized() ? "b" : "a"), "a GEMM needs both operands quantized or neither");
   if (block_length(a.granularity) != block_length(b.granularity))
     fail(path,
-         fmt::format("{} x {} cannot be multiplied: their scales span different lengths of the contraction",
+         fmt::format("{} x {} has no GEMM: their scales span different lengths of the contracted dimension",
                      name_of(a.granularity), name_of(b.granularity)));
   const bool fp4 = a.dtype == DType::e2m1;
   if (fp4 != (b.dtype == DType::e2m1) || (fp4 && a.scale != b.scale))
-    fail(path, "FP4 is multiplied with FP4 that has scales of the same type");
-  if (!(a.transform == b.transform))
-    fail(path, "a transform of one operand has to be undone by the other; both need the same");
+    fail(path, "an FP4 operand needs another FP4 operand with scales of the same type");
+  if (!(a.transform == b.transform)) fail(path, "both operands need the same transform, so that it cancels");
   if (a.granularity == Granularity::block_128x128 && b.granularity == Granularity::block_128x128)
     fail(path, "128x128 x 128x128 has no GEMM; make one operand 1x128");
   if (fast_accum && block_length(a.granularity) > 0)
-    fail(child(path, "fast_accum"), "blocks are promoted to FP32 one by one; only tensor and row take true");
+    fail(child(path, "fast_accum"),
+         "only tensor and row scales support fast accumulation; blocks are promoted to FP32");
   if (fast_accum && !a.quantized())
     fail(child(path, "fast_accum"), "a bf16 GEMM has no fast accumulation; remove it");
 }
@@ -69,11 +69,11 @@ void check_histories(const Recipe& recipe) {
          {std::pair{"a", recipe.gemm(role).a}, std::pair{"b", recipe.gemm(role).b}})
       if (operand.quantized() && !(operand.history == history))
         fail(fmt::format("{}.{}.history", name_of(role), side),
-             "another than that of fprop.a; a recipe has one kind of history, or none");
+             "differs from that of fprop.a; a recipe has one kind of history, or none");
   if (history.length == 0) return;
   const auto same = [](const char* path, const QuantFormat& is, const char* other, const QuantFormat& was) {
     if (is.quantized() && was.quantized() && !(is == was))
-      fail(path, fmt::format("another format than {}, which is the same matrix with the same scale", other));
+      fail(path, fmt::format("differs from {}, the same matrix with the same scale", other));
   };
   same("dgrad.b", recipe.dgrad.b, "fprop.b", recipe.fprop.b);
   same("wgrad.a", recipe.wgrad.a, "dgrad.a", recipe.dgrad.a);

@@ -83,15 +83,13 @@ void check_e4m3_scales(const std::string& path, const QuantFormat& operand) {
   if (transformer_engine && operand.eden) refuse("correction");
   const bool stochastic = operand.element_rounding == ElementRounding::stochastic;
   if (operand.four_over_six && stochastic)
-    fail(child(path, "four_over_six"), "goes by the error of rounding to nearest; remove element_rounding");
+    fail(child(path, "four_over_six"), "needs round-to-nearest; remove element_rounding");
   if (operand.eden && stochastic)
-    fail(child(path, "correction"), "corrects rounding to nearest; remove element_rounding");
-  if (operand.eden && !operand.transform)
-    fail(child(path, "correction"), "is unbiased behind a transform alone");
+    fail(child(path, "correction"), "needs round-to-nearest; remove element_rounding");
+  if (operand.eden && !operand.transform) fail(child(path, "correction"), "needs a transform to be unbiased");
   if (operand.eden > 16 && operand.transform.length != operand.eden)
-    fail(child(path, "correction.eden"),
-         fmt::format("{} elements share one behind a transform of {}, not of {}", operand.eden, operand.eden,
-                     operand.transform.length));
+    fail(child(path, "correction.eden"), fmt::format("a group of {} elements needs a transform of {}, not {}",
+                                                     operand.eden, operand.eden, operand.transform.length));
   if (!transformer_engine && operand.granularity != Granularity::block_1x16)
     fail(child(path, "global_scale"),
          fmt::format("Quartet II's order of operations needs blocks of 1x16, not {}",
@@ -169,7 +167,7 @@ void check_fp4_backward(const Recipe& recipe) {
       if (!operand.from_fprop) continue;
       if (role == GemmRole::fprop || std::string_view(side) == "a")
         fail(child(path, "source"), "only W in dgrad and X in wgrad are operands of fprop too");
-      if (fprop.a.dtype != DType::e2m1) fail(child(path, "source"), "fprop has no codes of FP4");
+      if (fprop.a.dtype != DType::e2m1) fail(child(path, "source"), "fprop has no FP4 data");
     }
   if (!recipe.mask_clipped) return;
   if (fprop.a.scale_rounding != ScaleRounding::quest || fprop.b.scale_rounding != ScaleRounding::quest ||

@@ -71,7 +71,7 @@ json history_to_json(const History& history) {
 /// Without `like`.
 QuantFormat read_operand(const json& object, const std::string& path) {
   if (object.is_object() && object.contains("rounding"))
-    fail(child(path, "rounding"), "is called scale_rounding now: rename the key");
+    fail(child(path, "rounding"), "renamed to scale_rounding");
   std::vector<std::string> keys = {"format", "granularity", "scale", "scale_rounding", "history"};
   keys.insert(keys.end(), std::begin(kFp4Keys), std::end(kFp4Keys));
   check_keys(object, path, keys);
@@ -108,7 +108,7 @@ QuantFormat read_operand(const json& object, const std::string& path) {
   }
   if (object.contains("history")) {
     if (operand.granularity != Granularity::tensor)
-      fail(child(path, "history"), "only a tensor's f32 scale can come from the steps before; remove it");
+      fail(child(path, "history"), "delayed scaling needs granularity tensor and an f32 scale; remove it");
     operand.history = read_history(object.at("history"), child(path, "history"));
   }
   read_fp4(object, path, operand);
@@ -141,7 +141,7 @@ json Operands::whole(json operand, const std::string& path) {
   while (operand.is_object() && operand.contains("like")) {
     const std::string at = child(path, "like"), name = read_string(operand.at("like"), at);
     json base = named(name, at);
-    if (!seen.insert(name).second) fail(at, fmt::format("{} is like itself", name));
+    if (!seen.insert(name).second) fail(at, fmt::format("{} refers to itself", name));
     operand.erase("like");
     base.update(operand);
     operand = std::move(base);
@@ -158,7 +158,7 @@ QuantFormat Operands::read(const json& operand, const std::string& path) {
 
 void Operands::check_all_used() const {
   for (const auto& [name, operand] : named_.items())
-    if (used_.count(name) == 0) fail("operands." + name, "no product has it; remove it");
+    if (used_.count(name) == 0) fail("operands." + name, "no GEMM uses it; remove it");
 }
 
 json operand_to_json(const QuantFormat& operand) {

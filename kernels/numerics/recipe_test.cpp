@@ -189,7 +189,7 @@ TEST_CASE("a row that nothing can compute is refused", "[recipe]") {
   CHECK(error_with("blockwise", "/fprop/a/granularity", "128x128") ==
         "fprop: 128x128 x 128x128 has no GEMM; make one operand 1x128");
   CHECK(error_with("blockwise", "/fprop/a/granularity", "row") ==
-        "fprop: row x 128x128 cannot be multiplied: their scales span different lengths of the contraction");
+        "fprop: row x 128x128 has no GEMM: their scales span different lengths of the contracted dimension");
   CHECK(error_with("tensorwise", "/fprop/a/scale", "ue8m0") ==
         "fprop.a.scale: granularity tensor takes f32 or f32_pow2, not ue8m0");
   CHECK(error_with("mxfp8", "/fprop/a/scale", "f32") ==
@@ -203,12 +203,13 @@ TEST_CASE("a row that nothing can compute is refused", "[recipe]") {
   CHECK(error_with("bf16", "/fprop/a/scale", "f32") == "fprop.a.scale: bf16 has no scale; remove it");
   CHECK(error_with("bf16", "/wgrad/fast_accum", true) ==
         "wgrad.fast_accum: a bf16 GEMM has no fast accumulation; remove it");
-  CHECK(error_with("blockwise", "/wgrad/fast_accum", true) ==
-        "wgrad.fast_accum: blocks are promoted to FP32 one by one; only tensor and row take true");
+  CHECK(
+      error_with("blockwise", "/wgrad/fast_accum", true) ==
+      "wgrad.fast_accum: only tensor and row scales support fast accumulation; blocks are promoted to FP32");
   const json fp4 = {{"format", "e2m1"}, {"granularity", "1x32"}, {"scale", "ue8m0"}, {"element_scale", 0.75}};
   for (const char* side : {"/fprop/a", "/fprop/b"})
     CHECK(error_with("mxfp8", side, fp4) ==
-          "fprop: FP4 is multiplied with FP4 that has scales of the same type");
+          "fprop: an FP4 operand needs another FP4 operand with scales of the same type");
   for (const char* taken : {"mxfp8_floor", "rowwise_e4m1"})
     CHECK(error_with("mxfp8", "/name", taken) ==
           std::string("name: ") + taken + " is a built-in recipe with other values; choose another name");
@@ -270,10 +271,10 @@ TEST_CASE("operands may have names, and be like others", "[recipe]") {
         "fprop.a: unknown operand \"activaton\"; did you mean activation?");
   CHECK(error_of(json::object(), {{"like", "x"}}) ==
         "fprop.a.like: unknown operand \"x\"; \"operands\" of the recipe has none");
-  CHECK(error_of({{"x", x}}, x) == "operands.x: no product has it; remove it");
+  CHECK(error_of({{"x", x}}, x) == "operands.x: no GEMM uses it; remove it");
   CHECK(error_of({{"x", {{"like", "y"}}}, {"y", {{"like", "x"}}}}, "x") ==
-        "operands.x.like: y is like itself");
-  CHECK(error_of({{"x", {{"like", "x"}}}}, "x") == "operands.x.like: x is like itself");
+        "operands.x.like: y refers to itself");
+  CHECK(error_of({{"x", {{"like", "x"}}}}, "x") == "operands.x.like: x refers to itself");
   CHECK(error_of({{"x", {{"format", "e4m3"}}}}, "x").starts_with("operands.x.granularity: missing"));
   CHECK(error_of({{"x", "y"}}, "x") == "operands.x: expected a JSON object");
   CHECK(error_of(3, x) == "operands: expected a JSON object");
@@ -281,8 +282,7 @@ TEST_CASE("operands may have names, and be like others", "[recipe]") {
 }
 
 TEST_CASE("the older name of scale_rounding is told", "[recipe]") {
-  CHECK(error_with("mxfp8", "/dgrad/a/rounding", "rceil") ==
-        "dgrad.a.rounding: is called scale_rounding now: rename the key");
+  CHECK(error_with("mxfp8", "/dgrad/a/rounding", "rceil") == "dgrad.a.rounding: renamed to scale_rounding");
 }
 
 TEST_CASE("a row may say which layers it leaves out, and what follows it", "[recipe]") {
@@ -300,7 +300,7 @@ TEST_CASE("a row may say which layers it leaves out, and what follows it", "[rec
         "layers.keep_bf16: expected an array of words, got \"o\"");
   CHECK(error_with("rowwise", "/layers/keep_bf16", {1}) == "layers.keep_bf16.0: expected a string, got 1");
   CHECK(error_with("rowwise", "/layers/keep_bf16", {"up"})
-            .starts_with("layers.keep_bf16: \"up\": \"up\" is none of"));
+            .starts_with("layers.keep_bf16: \"up\": \"up\" is unknown or repeated; known: "));
   CHECK(error_with("rowwise", "/schedule", {"bf16"})
             .starts_with("schedule: \"bf16\" is not of the form RECIPE@STEP"));
   row["name"] = "rowwise";

@@ -122,7 +122,8 @@ KeepBf16 parse_keep_bf16(const std::string& text) {
   KeepBf16 keep;
   for (const std::string& word : words_in(text))
     if (!add_word(keep, word))
-      throw InvalidInput(fmt::format("\"{}\": \"{}\" is none of {}, or there twice", text, word, kKeepWords));
+      throw InvalidInput(
+          fmt::format("\"{}\": \"{}\" is unknown or repeated; known: {}", text, word, kKeepWords));
   return keep;
 }
 
@@ -151,9 +152,7 @@ bool is_too_small(const Recipe& recipe, std::int64_t out, std::int64_t in) {
     }
   if (!same || (one != Granularity::tensor && one != Granularity::row))
     throw InvalidInput(fmt::format(
-        "torchao_auto: torchao has the rule for recipes of tensor or of row scales throughout, and "
-        "{} is neither",
-        recipe.name));
+        "torchao_auto: needs tensor scales or row scales throughout, which {} does not have", recipe.name));
   if (out % 16 != 0 || in % 16 != 0) return true;
   if (one == Granularity::tensor) return in <= 4096 && out <= 1024;
   return out <= 2048 || in <= 1024 || (out <= 4096 && in <= 2048);
@@ -189,8 +188,8 @@ std::vector<RecipeSwitch> parse_switches(const std::string& text) {
     const std::size_t at = std::min(word.rfind('@'), word.size());
     const auto from = at < word.size() ? share_in(std::string_view(word).substr(at + 1)) : std::nullopt;
     if (at == 0 || !from || *from == Share{})
-      throw InvalidInput(fmt::format(
-          "\"{}\" is not of the form RECIPE@STEP, or RECIPE@0.8 for that part of all steps", word));
+      throw InvalidInput(
+          fmt::format("\"{}\" is not RECIPE@STEP, nor RECIPE@0.8 for a fraction of --steps", word));
     const auto is_later = [](const Share& before, const Share& after) {
       return (before.part > 0) != (after.part > 0) || before.part < after.part || before.count < after.count;
     };

@@ -64,7 +64,8 @@ TEST_CASE("words for layers are read and written", "[selection]") {
                           "min_out:-16",
                           "first:99999999999999999999"}) {
     INFO(bad);
-    CHECK(contains(refusal_of([&] { parse_keep_bf16(bad); }), "is none of first:N, last:N, qkv, o, gate_up"));
+    CHECK(contains(refusal_of([&] { parse_keep_bf16(bad); }),
+                   "is unknown or repeated; known: first:N, last:N, qkv, o, gate_up"));
   }
 }
 
@@ -130,8 +131,8 @@ TEST_CASE("torchao's rule gives what its own tests say", "[selection]") {
   CHECK((small("rowwise", 2048, 2048) && small("rowwise", 8192, 2048) && !small("rowwise", 2048, 8192)));
   for (const char* recipe : {"blockwise", "mxfp8", "rowwise_gw_hp"})
     CHECK(refusal_of([&] { small(recipe, 64, 64); }) ==
-          "torchao_auto: torchao has the rule for recipes of tensor or of row scales throughout, and " +
-              std::string(recipe) + " is neither");
+          "torchao_auto: needs tensor scales or row scales throughout, which " + std::string(recipe) +
+              " does not have");
 }
 
 TEST_CASE("words for a schedule are read and written", "[selection]") {

@@ -157,7 +157,8 @@ TEST_CASE("model_from_json: a wrong MoE key is refused by name", "[models][moe]"
   json without = small();
   without.erase("experts");
   without["ffn"] = 64;
-  CHECK(contains(error_of(without), "experts: missing; the model has other keys of a mixture"));
+  CHECK(
+      contains(error_of(without), "experts: missing, but the model has other keys of a mixture of experts"));
 }
 
 TEST_CASE("model_from_json: config.json of every MoE model_type is read", "[models][moe]") {

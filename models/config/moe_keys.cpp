@@ -93,7 +93,8 @@ void validate_moe(const ModelConfig& config, const KeyNames& names) {
   const MoeConfig& moe = config.moe;
   const RoutingRule& rule = moe.rule;
   if (!moe) {
-    if (!(moe == MoeConfig{})) throw InvalidInput("experts: missing; the model has other keys of a mixture");
+    if (!(moe == MoeConfig{}))
+      throw InvalidInput("experts: missing, but the model has other keys of a mixture of experts");
     return;
   }
   const auto refuse = [&](const char* key, const std::string& why) {

@@ -370,10 +370,10 @@ TEST_CASE("open_data: unusable data is refused with a one-line reason", "[data]"
   CHECK(contains(refused_bin(bin_header(20240522, 1, 5) + five), "evaluation file"));
   CHECK(contains(refused_bin(bin_header(20240520, 7, 5) + five),
                  "version 7, but magic 20240520 goes with version 1"));
-  CHECK(contains(refused_bin(bin_header(20240520, 1, 6) + five), "truncated: its header promises 6 tokens"));
+  CHECK(contains(refused_bin(bin_header(20240520, 1, 6) + five), "truncated: its header declares 6 tokens"));
   CHECK(contains(refused_bin(bin_header(20240801, 7, 5) + five),
-                 "truncated: its header promises 5 tokens (20 bytes)"));
-  CHECK(contains(refused_bin(bin_header(20240520, 1, 4) + five), "corrupt: its header promises 4 tokens"));
+                 "truncated: its header declares 5 tokens (20 bytes)"));
+  CHECK(contains(refused_bin(bin_header(20240520, 1, 4) + five), "corrupt: its header declares 4 tokens"));
   CHECK(contains(refused_bin(bin_header(20240520, 1, 0)), "holds no tokens"));
   CHECK(contains(refused_bin(bin_header(20240520, 1, -5) + five), "holds no tokens"));
   CHECK(refused_bin(bin_header(20240520, 1, 5) + five).empty());

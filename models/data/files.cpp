@@ -151,7 +151,7 @@ void add_token_file(Corpus& corpus, MappedFile file) {
   if (count <= 0) throw InvalidInput(fmt::format("{}: holds no tokens", file.path()));
   if (count * token_bytes != payload) {
     throw InvalidInput(
-        bin ? fmt::format("{}: {}: its header promises {} tokens ({} bytes), but {} bytes follow",
+        bin ? fmt::format("{}: {}: its header declares {} tokens ({} bytes), but {} bytes follow",
                           file.path(), count * token_bytes > payload ? "truncated" : "corrupt", count,
                           count * token_bytes, payload)
             : fmt::format("{}: {} bytes are not a whole number of {}-byte tokens", file.path(), payload,

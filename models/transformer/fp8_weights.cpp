@@ -10,31 +10,28 @@
 namespace precbench {
 std::string why_not_fp8_weights(const Recipe& recipe, const ModelConfig& model, bool recompute) {
   const QuantFormat& f = recipe.fprop.b;
-  if (!f.quantized()) return "FP8 gather: the recipe keeps weights in BF16";
-  if (model.moe) return "FP8 gather: experts' weights are not exchanged in FP8";
-  if (!(f == recipe.dgrad.b))
-    return "FP8 gather: the recipe takes weights in different formats in fprop and dgrad";
+  if (!f.quantized()) return "FP8 gather: the recipe has BF16 weights";
+  if (model.moe) return "FP8 gather: experts' weights are not supported";
+  if (!(f == recipe.dgrad.b)) return "FP8 gather: the recipe has different weight formats in fprop and dgrad";
   if (f.delayed() && !f.history.reduce)
-    return "FP8 gather: history.reduce is false, and ranks have no common scale to cast their shards of weights with";
-  if (f.dtype == DType::e2m1) return "FP8 gather: the recipe's weights are FP4, which are not exchanged";
+    return "FP8 gather: history.reduce is false, so ranks have no common scale for their weight shards";
+  if (f.dtype == DType::e2m1) return "FP8 gather: FP4 weights are not supported";
   if (held_in_bf16(f.dtype))
-    return fmt::format("FP8 gather: the recipe's weights are {}, which no byte holds", name_of(f.dtype));
+    return fmt::format("FP8 gather: the recipe's weights are {}, not an 8-bit format", name_of(f.dtype));
   if (f.granularity == Granularity::block_32x32)
-    return "FP8 gather: weights in 32x32 blocks are not exchanged";
+    return "FP8 gather: weights in 32x32 blocks are not supported";
   if (f.granularity != Granularity::tensor && f.granularity != Granularity::block_128x128 &&
       f.granularity != Granularity::block_1x32)
-    return "FP8 gather: the recipe scales whole rows and columns of weights, so that no rank has what a "
-           "column's scale needs";
+    return "FP8 gather: the recipe's row and column scales of a weight span the shards of several ranks";
   if (f.granularity != Granularity::block_1x32) return "";
   if (recompute)
-    return "FP8 gather: with recompute, backward takes weights in the codes of both directions, which are more "
-           "bytes than BF16";
+    return "FP8 gather: recompute needs the quantized weights of both directions, more bytes than BF16";
   constexpr std::int64_t kTile = 128;  // scale tile in memory (scale_layout.h): 128 vectors x 4 blocks of 32
   for (const LinearSpec& linear : block_of(model, 0).linears)
     for (const std::int64_t dim : {linear.in, linear.out()})
       if (dim % kTile != 0)
-        return fmt::format(
-            "FP8 gather: a weight's dimension {} is no multiple of {}, in which 1x32 scales lie", dim, kTile);
+        return fmt::format("FP8 gather: weight dimension {} is not a multiple of {}, the tile of 1x32 scales",
+                           dim, kTile);
   return "";
 }
 

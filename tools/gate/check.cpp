@@ -85,7 +85,7 @@ RecordSet read_whole(const std::string& path) {
   RecordSet set = read_records({path});
   if (!set.first_problem.empty())
     throw InvalidInput(
-        fmt::format("--baseline: cannot be relied on; mend it, or name another file: {}", set.first_problem));
+        fmt::format("--baseline: invalid; repair it or give another file: {}", set.first_problem));
   return set;
 }
 
@@ -268,32 +268,43 @@ int check(const CheckOptions& options, const RerunCommand& command) {
 }
 
 CLI::App* add_check_command(CLI::App& app, CheckOptions& options) {
-  CLI::App* command = app.add_subcommand("check", "compare a run with a baseline; fail where it got worse");
+  CLI::App* command = app.add_subcommand("check", "regression check of a run against a baseline");
   command->footer(
-      "Exit status: 0 nothing is worse, 1 a regression, 2 bad input or a file that cannot be written, 3 something is\n"
-      "missing or inconclusive.\n"
-      "Tolerances are percentages; \"off\" leaves a metric out.");
+      "Tolerances are percentages; \"off\" skips a metric.\n"
+      "\n"
+      "Exit status: 0 no regression\n"
+      "             1 a regression\n"
+      "             2 bad input, or an output file that cannot be written\n"
+      "             3 missing or inconclusive\n"
+      "\n"
+      "Examples:\n"
+      "  # baseline from a run\n"
+      "  precbench check --baseline baseline.jsonl out/first --accept\n"
+      "  # later run against the baseline\n"
+      "  precbench check --baseline baseline.jsonl out/first --tokens-per-s 5% --memory 1%\n"
+      "  # CPU run: any change of the arithmetic, whatever the speed\n"
+      "  precbench check --baseline baseline.jsonl out/first --tokens-per-s off --numerics --junit check.xml");
   command
       ->add_option("PATH", options.paths,
                    "records of the run: files, folders of *.jsonl, or - for standard input")
       ->required()
       ->type_name("");
-  command->add_option("--baseline", options.baseline, "record file to compare with")
-      ->required()
-      ->type_name("FILE");
+  command->add_option("--baseline", options.baseline, "baseline record file")->required()->type_name("FILE");
   const auto text = [&](const char* flag, std::string& value, const char* help, const char* type) {
     command->add_option(flag, value, help)->type_name(type)->capture_default_str();
   };
-  text("--tokens-per-s", options.tokens_per_s, "SLOWER beyond this", "X%");
-  text("--memory", options.memory, "BIGGER beyond this", "X%");
-  text("--loss", options.loss, "WORSE beyond this; auto: 0.25%, of three seeds or more their mean",
+  text("--tokens-per-s", options.tokens_per_s, "tolerated loss of speed; more is SLOWER", "X%");
+  text("--memory", options.memory, "tolerated growth of peak memory; more is BIGGER", "X%");
+  text("--loss", options.loss,
+       "tolerated growth of the loss; more is WORSE; auto: 0.25%, on the mean of three or more seeds",
        "X%|auto");
-  command->add_flag("--numerics", options.numerics,
-                    "first loss and quantization noise too: any change of the arithmetic (CPU device)");
-  text("--markdown", options.markdown, "write the result as Markdown", "FILE");
-  text("--junit", options.junit, "write it as JUnit XML", "FILE");
-  text("--json", options.json, "write it as JSON", "FILE");
-  command->add_flag("--accept", options.accept, "make this run's measured cases the baseline");
+  command->add_flag(
+      "--numerics", options.numerics,
+      "comparison of first loss and quantization noise too (CPU device)");
+  text("--markdown", options.markdown, "output file for the result as Markdown", "FILE");
+  text("--junit", options.junit, "output file for the result as JUnit XML", "FILE");
+  text("--json", options.json, "output file for the result as JSON", "FILE");
+  command->add_flag("--accept", options.accept, "update of the baseline with this run's measured cases");
   return command;
 }
 

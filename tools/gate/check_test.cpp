@@ -125,8 +125,7 @@ TEST_CASE("check: bad input is refused with one line and exit status 2", "[check
   CHECK(contains(refused("--baseline " + half + " " + s.run), "half.jsonl:4: half-written last line"));
   const std::string foreign = s.directory.write("foreign.txt", "a text\n");
   const std::string why =
-      "precbench: --baseline: cannot be relied on; mend it, or name another file: " + foreign +
-      ":1: not JSON";
+      "precbench: --baseline: invalid; repair it or give another file: " + foreign + ":1: not JSON";
   CHECK(refused("--baseline " + foreign + " " + s.run) == why);
   CHECK(refused("--accept --baseline " + foreign + " " + s.run) == why);
   CHECK(file_text(foreign) == "a text\n");

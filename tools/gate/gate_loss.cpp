@@ -30,7 +30,7 @@ const Curve* curve_of(const LocatedRecord* located) {
 std::string too_short(std::size_t baseline, std::size_t current) {
   const std::size_t common = std::min(baseline, current);
   if (baseline == current || (4 * current >= baseline && common >= kFewestComparedSteps)) return "";
-  return fmt::format("{} here and {} in the baseline tell too little: raise --time-limit",
+  return fmt::format("{} here and {} in the baseline are too few to compare: raise --time-limit",
                      plural(current, "step"), baseline);
 }
 

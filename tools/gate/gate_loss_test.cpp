@@ -142,7 +142,7 @@ TEST_CASE("judge: a curve that is too short is NOISY", "[gate]") {
     return result.reason;
   };
   CHECK(reason(automatic(100), automatic(24)) ==
-        "24 steps here and 100 in the baseline tell too little: raise --time-limit");
+        "24 steps here and 100 in the baseline are too few to compare: raise --time-limit");
   // Cut to 5 entries it contradicts its own timing.
   CHECK(verdict_of(judge_one(automatic(100), automatic(5)), "run") == GateVerdict::noisy);
   // Cutting the timing as well does not help.

@@ -6,20 +6,29 @@
 namespace precbench {
 
 CLI::App* add_report_command(CLI::App& app, ReportOptions& options) {
-  CLI::App* command = app.add_subcommand("report", "compare the recipes of finished cases with bf16");
+  CLI::App* command =
+      app.add_subcommand("report", "comparison of finished cases with BF16: speed, memory and loss");
+  command->footer(
+      "Examples:\n"
+      "  # tables on the terminal\n"
+      "  precbench report out/first\n"
+      "  # one HTML page with figures\n"
+      "  precbench report out/first --format html -o report.html\n"
+      "  # one row per record, for a spreadsheet\n"
+      "  precbench report out/first baseline.jsonl --format csv -o records.csv");
   command->add_option("PATH", options.paths, "record files, folders of *.jsonl, or - for standard input")
       ->required()
       ->type_name("");
   command
       ->add_option("--format", options.format,
-                   "term, md (Markdown), html (one file that needs no other), csv (a row per record) or json")
-      ->check(CLI::IsMember({"term", "md", "html", "csv", "json"}))
+                   "output format: terminal, Markdown, self-contained HTML, CSV (a row per record), JSON")
+      ->check(CLI::IsMember({"term", "md", "html", "csv", "json"}).description(""))
+      ->type_name("term|md|html|csv|json")
       ->capture_default_str();
-  command->add_option("-o,--output", options.output, "write here instead of to standard output")
+  command->add_option("-o,--output", options.output, "output file (default standard output)")
       ->type_name("FILE");
   command
-      ->add_option("--plots", options.plots,
-                   "also leave the figures there, as SVG and PNG, each with its data")
+      ->add_option("--plots", options.plots, "output folder for the figures as SVG and PNG, with their data")
       ->type_name("DIR");
   return command;
 }
