@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks every #include against the modules that CMake declares (precbench_room in */CMakeLists.txt).
+"""Checks every #include against the modules that CMake declares (precbench_module in */CMakeLists.txt).
 
 A file may include its own module, the modules that its module LINKs, and theirs in turn. In a module with
 FOLDERS, a folder may include the module's own folder and the folders named before it; the own folder may
@@ -7,7 +7,7 @@ include all of them. Tests and their helpers (*_testing.h) may also include the 
 tools/testing. bench/main.cpp, above all modules, may include any. Every folder with sources must belong to a
 module and have a README.md, and modules must not depend on each other in cycles.
 
-Usage: tools/ci/check_arrows.py     prints each violation; exit status 1 if there is one.
+Usage: tools/ci/check_dependencies.py     prints each violation; exit status 1 if there is one.
 """
 import pathlib
 import re
@@ -21,65 +21,65 @@ OUTSIDE = {"tools/fuzz", "tools/setup", "tools/testing"}
 TESTING = "tools/testing"
 
 
-def declared_rooms():
+def declared_modules():
     """Returns module -> (LINK, TEST_LINK), and folder -> folders of its module that it may include,
     itself among them."""
-    rooms, folders = {}, {}
+    modules, folders = {}, {}
     for top in TOPS:
         text = re.sub(r"#.*", "", (ROOT / top / "CMakeLists.txt").read_text())
-        for call in re.findall(r"precbench_room\(([^)]*)\)", text):
+        for call in re.findall(r"precbench_module\(([^)]*)\)", text):
             name, *words = call.split()
-            lists = {"COLD": [], "JOIN": [], "LINK": [], "TEST_LINK": [], "FOLDERS": [], "LIBRARIES": []}
+            lists = {"O2": [], "UNITY": [], "LINK": [], "TEST_LINK": [], "FOLDERS": [], "LIBRARIES": []}
             for word in words:
                 if word in lists:
                     current = lists[word]
                 else:
                     current.append(word)
-            rooms[name] = lists["LINK"], lists["TEST_LINK"]
+            modules[name] = lists["LINK"], lists["TEST_LINK"]
             parts = [name] + [f"{name}/{folder}" for folder in lists["FOLDERS"]]
             for place, part in enumerate(parts):
                 folders[part] = name, set(parts[:place + 1] if place else parts)
-    return rooms, folders
+    return modules, folders
 
 
-def reachable(rooms, start):
+def reachable(modules, start):
     """Returns the modules that `start` links, directly or indirectly."""
-    found, open_ends = set(), list(rooms[start][0])
+    found, open_ends = set(), list(modules[start][0])
     while open_ends:
-        room = open_ends.pop()
-        if room not in rooms:
-            sys.exit(f"{start}: links {room}, which is no room")
-        if room not in found:
-            found.add(room)
-            open_ends += rooms[room][0]
+        module = open_ends.pop()
+        if module not in modules:
+            sys.exit(f"{start}: links {module}, which is not a module")
+        if module not in found:
+            found.add(module)
+            open_ends += modules[module][0]
     return found
 
 
 def main():
-    rooms, folders = declared_rooms()
-    faults = [f"{room}: leads back to itself" for room in rooms if room in reachable(rooms, room)]
+    modules, folders = declared_modules()
+    faults = [f"{module}: leads back to itself" for module in modules if module in reachable(modules, module)]
     files = [f for top in TOPS for f in sorted((ROOT / top).rglob("*")) if f.suffix in SOURCES]
-    for room in sorted({str(f.parent.relative_to(ROOT)) for f in files} | set(TOPS)):
-        if not (ROOT / room / "README.md").exists():
-            faults.append(f"{room}: has no README.md")
+    for module in sorted({str(f.parent.relative_to(ROOT)) for f in files} | set(TOPS)):
+        if not (ROOT / module / "README.md").exists():
+            faults.append(f"{module}: has no README.md")
     for file in files:
         folder, name = str(file.parent.relative_to(ROOT)), file.relative_to(ROOT)
         if folder in OUTSIDE or str(name) == "bench/main.cpp":
             continue
         if folder not in folders:
-            faults.append(f"{name}: {folder} belongs to no room")
+            faults.append(f"{name}: {folder} belongs to not a module")
             continue
-        room, own = folders[folder]
-        allowed = own | reachable(rooms, room)
+        module, own = folders[folder]
+        allowed = own | reachable(modules, module)
         if file.stem.endswith(("_test", "_testing", "_samples")):
-            for extra in rooms[room][1]:
-                allowed |= {extra} | reachable(rooms, extra)
+            for extra in modules[module][1]:
+                allowed |= {extra} | reachable(modules, extra)
             allowed.add(TESTING)
         for number, line in enumerate(file.read_text().splitlines(), 1):
             include = re.match(r'#include "(.+)/[^/]+"', line)
             if include and include[1] not in allowed:
                 faults.append(f"{name}:{number}: {folder} may not include {include[1]}")
-    print("\n".join(faults) or f"{len(files)} files of {len(rooms)} rooms include along the arrows")
+    print("\n".join(faults) or f"{len(files)} files of {len(modules)} modules include only what their module may")
     return bool(faults)
 
 
