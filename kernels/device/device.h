@@ -1,5 +1,5 @@
 // A device: memory, and the ops of ops.h. Three devices implement it.
-//   cpu   the specification: readable and exact, the default without a visible GPU, the reference of every GPU test
+//   cpu   the specification: readable and exact, default without a visible GPU, reference of every GPU test
 //   cuda  the fast one; its files have the names of the cpu files so that the two can be read side by side
 //   dry   runs no op; from their costs it predicts FLOPs, bytes, memory and time
 //

@@ -23,8 +23,7 @@ inline Tensor make_input(HostMemory& host, Input input, std::int64_t rows, std::
   switch (input) {
     case Input::random:
       break;
-    case Input::
-        imbalanced:  // magnitudes vary by 2^±30 over rows and columns, some zeros of either sign, one outlier
+    case Input::imbalanced:  // magnitudes vary by 2^±30 over rows and columns, some ±0, one outlier
       for (std::int64_t r = 0; r < rows; ++r)
         for (std::int64_t c = 0; c < cols; ++c) {
           const int size = static_cast<int>(r * 7 % 31) - 15 + static_cast<int>(c * 5 % 31) - 15;

@@ -52,10 +52,9 @@ struct Route {
   Tensor z;        ///< f32 [T, E]
   Tensor index;    ///< i32 [T, K], by descending score
   Tensor weights;  ///< f32 [T, K]
-  Tensor
-      report;  ///< f32 [1, E + 2]: slots of each expert; E * sum f P with f the experts' shares of the slots and P the
-               ///< means over tokens of p / sum p; mean of logsumexp(z)^2
-  Tensor bad;        ///< i32 [1, 1]: first token with a non-finite logit; -1: none
+  Tensor report;  ///< f32 [1, E + 2]: slots of each expert; E * sum f P with f the experts' slot shares and P
+                  ///< the means over tokens of p / sum p; mean of logsumexp(z)^2
+  Tensor bad;     ///< i32 [1, 1]: first token with a non-finite logit; -1: none
   Tensor x, router;  ///< [T, C], [E, C]
   Tensor bias;       ///< f32 [1, E], added to p for the selection only; may be empty
   Tensor forced;     ///< i32 [T, K]: experts to use instead of the top K; may be empty

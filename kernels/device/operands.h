@@ -12,7 +12,7 @@ namespace precbench {
 /// A matrix as one GEMM reads it: `rows` vectors of length `k`, contracted over k.
 /// Quantized: data is [rows, k] in format.dtype, K-contiguous, and scale holds the dequantization factors in
 /// cuBLASLt's layout (scale_layout.h): value = data * scale.
-/// FP4: value = data * scale * fp4_tensor_factor (numerics/fp4.h), which with NVFP4's e4m3 scales is amax / 2688.
+/// FP4: value = data * scale * fp4_tensor_factor (numerics/fp4.h), for NVFP4's e4m3 scales amax / 2688.
 /// BF16: data is the matrix itself, [rows, k], or [k, rows] if `transposed` is set; no scale.
 struct GemmOperand {
   QuantFormat format;
