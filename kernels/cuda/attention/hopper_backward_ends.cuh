@@ -1,4 +1,4 @@
-// What runs before and after the backward kernels of attention for Hopper: each query's row values, and the last sums.
+// Kernels before and after the Hopper attention backward: each query's row values, and the final sums.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -11,8 +11,9 @@ namespace precbench::hopper {
 
 constexpr int kPrepareThreads = 256, kFinishThreads = kWarpgroup;
 
-/// values: lse for powers of two, infinite for a query that sees no key and behind the last, and delta, the row sum of
-/// dout * out. Clears as much of dq_sums, where there are such. A thread has eight columns of a query of a head.
+/// Computes `values`: lse for powers of two, infinite for a query that sees no key and beyond the last, and
+/// delta, the row sum of dout * out. Also clears its part of dq_sums, if present. A thread has eight columns
+/// of a query of a head.
 template <int kHead>
 __global__ void prepare_values(float* values, float* dq_sums, const float* lse, const __nv_bfloat16* dout,
                                const __nv_bfloat16* out, int queries, int padded, int heads,
@@ -20,7 +21,7 @@ __global__ void prepare_values(float* values, float* dq_sums, const float* lse, 
   wait_for_work_before();
   constexpr int kLanes = kHead / 8;
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * kPrepareThreads + threadIdx.x) / kLanes;
-  if (item >= count) return;  // whole warps: the padded queries are a multiple of their lanes
+  if (item >= count) return;  // uniform per warp: the padded queries are a multiple of its lanes
   const int head = static_cast<int>(item % heads), lane = static_cast<int>(threadIdx.x) % kLanes;
   const std::int64_t sequence = item / heads / padded;
   const int query = static_cast<int>(item / heads % padded);
@@ -48,16 +49,16 @@ __global__ void prepare_values(float* values, float* dq_sums, const float* lse, 
   sums[lane] = sums[kLanes + lane] = {0, 0, 0, 0};
 }
 
-/// Where the results of finish() go. Rows of queries and of keys are a pitch apart.
+/// Destinations of finish(). Rows of queries and of keys are a pitch apart.
 struct Results {
   __nv_bfloat16 *dq, *dk, *dv;
   std::int64_t query_pitch, key_pitch;
   std::int64_t key_rows;
   int key_width;
-  int shares;  ///< of dq_sums, those of all sequences; a block of threads finishes one
+  int shares;  ///< shares of dq_sums of all sequences; one block each
 };
 
-/// dq = scale times the sums, of one share: 64 queries, kColumns columns of a head.
+/// dq = scale times the sums, for one share: 64 queries, kColumns columns of a head.
 template <int kHead, int kColumns>
 __device__ inline void finish_dq(const Results& to, const BackwardProblem& problem, int share, int thread) {
   constexpr int kShares = kHead / kColumns;
@@ -71,7 +72,8 @@ __device__ inline void finish_dq(const Results& to, const BackwardProblem& probl
   const int row = block * 64 + row_of(thread), odd = thread % 2;
   __nv_bfloat16* dq = to.dq + (static_cast<std::int64_t>(sequence) * problem.queries + row) * to.query_pitch +
                       head * kHead + share % kShares * kColumns + thread % 4 / 2 * 4;
-  // Two threads side by side have columns side by side: one takes four of a group of eight, the other of the next.
+  // Two adjacent threads have adjacent columns: one writes four of a group of eight, the other four of the
+  // next.
 #pragma unroll
   for (int i = 0; i < kColumns / 8; i += 2)
 #pragma unroll
@@ -88,7 +90,7 @@ __device__ inline void finish_dq(const Results& to, const BackwardProblem& probl
     }
 }
 
-/// Four elements, from `at` on, of dk and behind it dv: the sum of the parts' pieces, in their order.
+/// Writes four elements, from `at` on, of dk followed by dv: the sum of the parts' pieces, in order.
 __device__ inline void sum_pieces(const Results& to, const BackwardProblem& problem, std::int64_t at) {
   const std::int64_t count = to.key_rows * to.key_width;
   if (at >= 2 * count) return;
@@ -104,7 +106,7 @@ __device__ inline void sum_pieces(const Results& to, const BackwardProblem& prob
   *reinterpret_cast<uint2*>(place) = {bf16_pair(sum.x, sum.y), bf16_pair(sum.z, sum.w)};
 }
 
-/// A block of threads for each share of dq, and then, where there are several parts, for what it sums of dk and dv.
+/// One block per share of dq, followed by blocks that sum the parts of dk and dv, if there are several.
 template <int kHead, int kColumns>
 __global__ void finish(const Results to, const BackwardProblem problem) {
   wait_for_work_before();

@@ -1,8 +1,8 @@
-// The backward kernels for Hopper of this build, and how they are launched. Compiled for sm_90a alone
-// (kernels/CMakeLists.txt).
-// Row values; then one kernel whose dq is added to in global memory, or a query side (dq) and a key side (dk, dv), which
-// make p and ds twice, seven products instead of five, but every sum has one writer and a fixed order; then what is left to
-// sum (hopper_backward_ends.cuh).
+// Instances and launches of the Hopper backward kernels. Compiled for sm_90a only (kernels/CMakeLists.txt).
+//
+// First the row values. Then either one kernel that adds dq in global memory, or a dq kernel and a dk/dv
+// kernel: these compute p and ds twice, seven GEMMs instead of five, but every sum has one writer and a fixed
+// order. Last the remaining sums (hopper_backward_ends.cuh).
 #include <cuda_bf16.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ std::int64_t value_bytes(const AttentionShape& s) {
   return s.B * s.heads * 2 * whole(s.T, kValuePadding) * kValuePadding * 4;
 }
 
-/// Parts of a group's heads: as few as divide it and leave no multiprocessor without a tile.
+/// Returns the parts of a group's heads: as few as divide it and give every multiprocessor a tile.
 template <class K>
 int parts_of(const AttentionShape& s) {
   const auto group = static_cast<int>(s.heads / s.kv_heads);
@@ -35,7 +35,7 @@ int parts_of(const AttentionShape& s) {
   return group;
 }
 
-/// Of dq in FP32.
+/// Returns the bytes of dq in FP32.
 std::int64_t sum_bytes(const AttentionShape& s) {
   return s.B * s.q_width() * whole(s.T, kValuePadding) * kValuePadding * 4;
 }
@@ -57,7 +57,7 @@ void launch_side(Kernel kernel, const BackwardMaps& maps, const BackwardProblem&
   PRECBENCH_CHECK(cudaGetLastError());
 }
 
-/// The maps of a problem's matrices, in boxes of so many rows.
+/// Tensor maps of a problem's matrices, with boxes of the given number of rows.
 struct Operands {
   const AttentionGradients& on;
   const AttentionShape& s;
@@ -125,7 +125,7 @@ void launch_finish(const Operands& operands, const BackwardProblem& problem, int
   PRECBENCH_CHECK(cudaGetLastError());
 }
 
-/// What both plans begin with; K: the shape of the key side.
+/// Returns the arguments common to both variants; K: the shape of the dk/dv kernel.
 template <class K>
 BackwardProblem problem_of(const AttentionGradients& on, const AttentionShape& s, bool one_pass) {
   auto* values = static_cast<float*>(on.workspace);
@@ -164,7 +164,7 @@ void launch_prepare(const AttentionGradients& on, const BackwardProblem& problem
   PRECBENCH_CHECK(cudaGetLastError());
 }
 
-/// Q and K: the shapes of the two sides.
+/// Q and K: shapes of the dq and the dk/dv kernel.
 template <class Q, class K>
 void launch_sides(const AttentionGradients& on, const AttentionShape& s, CUstream_st* stream) {
   const BackwardProblem problem = problem_of<K>(on, s, false);

@@ -1,17 +1,19 @@
-// Attention's backward pass for Hopper in one pass: dq, dk and dv of five products. As the key side (hopper_keys.cuh), and
-// each step also adds its share to dq in global memory, which makes the order of dq's sums that of the machine.
+// Hopper attention backward in one pass: dq, dk and dv with five GEMMs. Like the dk/dv kernel
+// (hopper_keys.cuh), but each step also adds its share of dq to global memory, so the order of dq's sums is
+// not deterministic.
 //
 //                 global memory / L2                                       dq in FP32, added to in L2
 //                        |  TMA                                                  ^
 //                        v                                                       |  bulk reduction
-//   producer   k, v of the tile      [ q, dout, lse, delta ] ...         share of dq of the step, in shared memory
+//   producer   k, v of the tile      [ q, dout, lse, delta ] ...         dq share of the step, shared memory
 //   1 thread                                |  full    ^  empty                  ^
 //                                           v          |                         |
 //   warpgroup    | v dout^T | p^T dout |   | ds^T q | ds k | k q^T of the next block ...
-//          k q^T: p = exp  |     ds    | ds of both warpgroups meets in shared memory
+//          k q^T: p = exp  |     ds    | ds of both warpgroups is exchanged in shared memory
 //
-// p and ds are A operands in registers for dv and dk. For dq, whose sum runs over the keys of both warpgroups, ds goes to
-// shared memory; then each warpgroup makes a half of the step's dq: of the head's columns, or of the block's queries.
+// p and ds are A operands in registers for dv and dk. For dq, whose sum runs over the keys of both
+// warpgroups, ds goes to shared memory. Each warpgroup then computes half of the step's dq: half of the
+// head's columns, or of the block's queries.
 #pragma once
 
 #include "kernels/cuda/attention/hopper_keys.cuh"
@@ -19,11 +21,11 @@
 
 namespace precbench::hopper {
 
-/// Of a step's dq each warpgroup makes a half: of the columns, or of twice as many queries.
+/// Each warpgroup computes half of a step's dq: of the columns, or of twice as many queries.
 template <int kHead, int kMet, int kStages, int kBuffers>
 struct FusedShape : SideShape<kHead, kMet, kStages, kBuffers, true> {
   static constexpr int kSquares = kMet / 64;                ///< of ds, of a warpgroup's keys
-  static constexpr int kShareColumns = kHead * kMet / 128;  ///< of 64 queries
+  static constexpr int kShareColumns = kHead * kMet / 128;  ///< per 64 queries
   static constexpr int kShares = kHead / kShareColumns;     ///< side by side
   static constexpr int kShareFloats = 64 * kShareColumns;
   static_assert(kHead * kMet == 128 * 64);
@@ -33,9 +35,9 @@ constexpr int kNoShare = -1;
 
 template <class S>
 struct alignas(1024) FusedShared : KeyShared<S> {
-  std::uint8_t ds[2][S::kMathWarpgroups][S::kSquares][kRowsBytes];  ///< of every second step; rows are keys
-  float dq[S::kMathWarpgroups][S::kShareFloats];                    ///< in the order of accumulators
-  int dq_number[S::kMathWarpgroups];                                ///< of the share; kNoShare: no more come
+  std::uint8_t ds[2][S::kMathWarpgroups][S::kSquares][kRowsBytes];  ///< by step parity; rows are keys
+  float dq[S::kMathWarpgroups][S::kShareFloats];                    ///< in accumulator order
+  int dq_number[S::kMathWarpgroups];  ///< of the share; kNoShare: no more follow
   Barrier dq_full[S::kMathWarpgroups], dq_empty[S::kMathWarpgroups];
 
   __device__ void init() {
@@ -46,7 +48,7 @@ struct alignas(1024) FusedShared : KeyShared<S> {
     }
   }
 
-  /// A math warpgroup's i-th share for the thread that adds them: write(float*) writes it.
+  /// Hands a math warpgroup's i-th share to the thread that adds it: write(float*) writes it.
   template <class Write>
   __device__ void offer_share(int warpgroup, int thread, int i, int number, Write&& write) {
     dq_empty[warpgroup].wait(i % 2 ^ 1);
@@ -57,22 +59,23 @@ struct alignas(1024) FusedShared : KeyShared<S> {
   }
 };
 
-/// Adds `bytes` (a multiple of 16) of FP32 numbers in shared memory to those in global memory; both 16-byte aligned. As
-/// store_box in all else.
+/// Adds `bytes` (a multiple of 16) of FP32 numbers in shared memory to global memory; both 16-byte aligned.
+/// Otherwise like store_box.
 __device__ inline void add_floats(float* to, const float* from, int bytes) {
   asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
                "r"(shared_address(from)), "r"(bytes)
                : "memory");
 }
 
-/// Number of a warpgroup's share of a block's dq. A share has its accumulators in the order [4 of a thread][thread].
+/// Returns the index of a warpgroup's share of a block's dq. A share stores its accumulators as [4 of a
+/// thread][thread].
 template <class S>
 __device__ inline int share_of_dq(const BackwardProblem& problem, int sequence, int head, int block,
                                   int warpgroup) {
   return (sequence * problem.heads + head) * (problem.of_head * S::kShares) + 2 * block + warpgroup;
 }
 
-/// Threads 32 and 64 each have a warpgroup's shares added to dq.
+/// Threads 32 and 64 each add one warpgroup's shares to dq.
 template <class S>
 __device__ inline void assist(FusedShared<S>& shared, const BackwardProblem& problem) {
   if (threadIdx.x != 32 && threadIdx.x != 64) return;
@@ -89,10 +92,11 @@ __device__ inline void assist(FusedShared<S>& shared, const BackwardProblem& pro
   }
 }
 
-/// A warpgroup's walk over the queries of its tile: dk, without the scale, and dv of its keys, and shares of dq.
+/// A warpgroup's loop over the queries of its tile: dk, without the scale, and dv of its keys, and shares of
+/// dq.
 template <class S>
 struct FusedWalk {
-  static constexpr int kBoth = 1 + S::kMathWarpgroups;  ///< the barrier of all math warpgroups
+  static constexpr int kBoth = 1 + S::kMathWarpgroups;  ///< named barrier of all math warpgroups
 
   FusedShared<S>& shared;
   const BackwardProblem& problem;
@@ -104,10 +108,10 @@ struct FusedWalk {
                       v = descriptor_of(shared.own[own][1][warpgroup]);
   const int first = tile.first + warpgroup * kRows;
   int seen =
-      start() - S::kMet;  ///< last key that the first query of the step before sees, counted from `first`
+      start() - S::kMet;  ///< last key seen by the first query of the previous step, relative to `first`
   int number = 0;         ///< of that step's share of dq
 
-  /// `seen` of a head's first block, and behind its last.
+  /// `seen` of a head's first block, and after its last.
   __device__ inline int start() const {
     return max(first - warpgroup * kRows - problem.offset, 0) / S::kMet * S::kMet + problem.offset - first;
   }
@@ -115,7 +119,7 @@ struct FusedWalk {
     return (problem.queries + S::kMet - 1) / S::kMet * S::kMet + problem.offset - first;
   }
 
-  /// The stage of the step before.
+  /// Returns the stage of the previous step.
   __device__ inline int held() const { return (turn.stage == 0 ? S::kStages : turn.stage) - 1; }
 
   /// s = k q^T of the block in a stage.
@@ -151,7 +155,7 @@ struct FusedWalk {
     end_products();
   }
 
-  /// The share of the step before goes its way.
+  /// Hands over the share of the previous step.
   __device__ inline void leave_share(const float (&dq)[S::kShareColumns / 2]) {
     shared.offer_share(warpgroup, thread, done - 1, number, [&](float* to) {
 #pragma unroll
@@ -161,14 +165,14 @@ struct FusedWalk {
     });
   }
 
-  /// The share of the step before, and one block of queries.
+  /// Finishes the share of the previous step, and processes one block of queries.
   __device__ inline void step(float (&dk)[S::kOuts], float (&dv)[S::kOuts]) {
     float s[S::kScores], dp[32], dq[S::kShareColumns / 2];
     synchronize_some(kBoth, S::kMathWarpgroups * kWarpgroup);
     begin_share(dq);
     shared.full[turn.stage].wait(turn.parity);
     begin_scores(s, turn.stage);
-    await_products<1>(dq);  // and the other products of the step before
+    await_products<1>(dq);  // and the other wgmmas of the previous step
     if (seen >= start()) {
       release(shared.empty[held()]);
       leave_share(dq);
@@ -195,7 +199,7 @@ struct FusedWalk {
     await_products<1>(dp);
     const int writer = anew(thread);
     const int buffer = done++ % 2;
-    // Of one 64 queries after the other, as there are not registers for all.
+    // One 64 queries after the other, because registers do not suffice for all.
 #pragma unroll
     for (int i = 0; i < S::kSquares; ++i) {
       differentiate(part(s, i), dp, shared.values.of[stage][i][1], writer);
@@ -220,7 +224,7 @@ struct FusedWalk {
     end_products();
   }
 
-  /// The accumulators of 64 of the columns.
+  /// Returns the accumulators of 64 of the columns.
   __device__ static float (&part(float (&x)[S::kScores], int i))[32] {
     return reinterpret_cast<float(&)[32]>(x[32 * i]);
   }
@@ -239,7 +243,7 @@ struct FusedWalk {
     pin(dv);
     release(shared.empty[held()]);
     leave_share(dq);
-    synchronize_some(kBoth, S::kMathWarpgroups * kWarpgroup);  // the other's dq is done with these keys
+    synchronize_some(kBoth, S::kMathWarpgroups * kWarpgroup);  // the other warpgroup's dq has read these keys
   }
 };
 

@@ -1,23 +1,24 @@
-// Attention's backward pass for Hopper, key side: dv = p^T dout, dk = scale ds^T q with p = exp(scale q k^T - lse),
+// Hopper attention backward, dk and dv: dv = p^T dout, dk = scale ds^T q with p = exp(scale q k^T - lse),
 // dp = dout v^T, ds = p (dp - delta).
 //
-// A block of threads makes one tile of dk and dv after another: 64 keys of a kv head for each math warpgroup, whose k and
-// v stay, against blocks of queries of all heads of the group that see them. All is transposed, keys are rows:
+// A block computes one tile of dk and dv after another: 64 keys of a KV head per math warpgroup, whose k and v
+// stay in shared memory, against blocks of queries of all heads of the group that see them. Everything is
+// transposed: keys are rows.
 //
 //                 global memory / L2
 //                        |  TMA
 //                        v
-//   producer   k, v of the tile      [ q, dout, lse, delta ][ q, dout, lse, delta ] ...     a ring in shared memory
-//   1 thread                                |  full    ^  empty: all math warpgroups are done with the stage
+//   producer   k, v of the tile      [ q, dout, lse, delta ][ q, dout, lse, delta ] ...  ring in shared memory
+//   1 thread                                |  full    ^  empty: all math warpgroups have read the stage
 //                                           v          |
 //   warpgroup    | k q^T | v dout^T | p^T dout |         | ds^T q ||  k q^T of the next block ...
 //                         p = exp             |  ds     |      in registers: p and ds are A operands
 //
-// The products of a step are waited for when the next ones are under way already, and while one warpgroup makes p and ds
-// the other has the tensor cores. Every sum has one writer and a fixed order.
+// The wgmmas of a step are waited for after the next ones have been issued, and while one warpgroup computes
+// p and ds the other uses the tensor cores. Every sum has one writer and a fixed order.
 //
-// Few tiles would leave multiprocessors idle: then the group's heads are dealt out to parts, whose dk and dv go to memory
-// in FP32 and are added, in their order, by another kernel.
+// Few tiles would leave multiprocessors idle. Then the group's heads are split into parts, whose dk and dv
+// are written in FP32 and added in order by another kernel.
 #pragma once
 
 #include "kernels/cuda/attention/hopper_sides.cuh"
@@ -25,14 +26,14 @@
 
 namespace precbench::hopper {
 
-/// Blocks are of 64 queries, those whose row values are together. Where `kAheadOf`, the scores of the next step are asked
-/// for before those of this one are used; that needs registers which a wide head does not leave.
+/// Blocks are of 64 queries, whose row values are together. With `kAheadOf`, the scores of the next step are
+/// issued before those of this one are used; that needs registers that a wide head does not leave.
 template <int kHead, int kStages, int kBuffers, bool kAheadOf>
 struct KeyShape : SideShape<kHead, 64, kStages, kBuffers, true> {
   static constexpr bool kAhead = kAheadOf;
 };
 
-/// Of each block, for its queries.
+/// Row values of each block's queries.
 template <class S>
 struct RowValues {
   float of[S::kStages][S::kMet / 64][2][64];  ///< lse, delta
@@ -43,10 +44,10 @@ using KeyShared = SideShared<S, RowValues<S>>;
 
 struct KeyTile {
   int sequence, kv_head, part, first;
-  int first_head, heads;    ///< that it meets
-  int first_block, blocks;  ///< of queries of each
+  int first_head, heads;    ///< heads of its loop
+  int first_block, blocks;  ///< query blocks of each
 
-  /// False where this block of threads has none in the round.
+  /// Returns false if this block has no tile in the round.
   template <class S>
   __device__ bool find(const BackwardProblem& problem, int round) {
     const int index = tile_of_round(round, anew(static_cast<int>(gridDim.x)));
@@ -89,8 +90,9 @@ __device__ void produce(KeyShared<S>& shared, const BackwardMaps& maps, const Ba
   }
 }
 
-/// Rows are keys, columns queries: sets those of keys that a query does not see. `first_seen` is the last key that the
-/// first query of the block sees, `last` the last that there is, both counted from the first of these keys.
+/// Rows are keys, columns queries: sets the elements of keys that a query does not see. `first_seen` is the
+/// last key that the block's first query sees, `last` the last existing key, both relative to the first of
+/// these keys.
 template <int kCount>
 __device__ inline void mask_queries(float (&x)[kCount], int first_seen, int last, int thread) {
 #pragma unroll
@@ -105,8 +107,8 @@ __device__ inline void mask_queries(float (&x)[kCount], int first_seen, int last
   }
 }
 
-/// Rows are keys: scores of a block become probabilities. `lse`, for powers of two, is that of its first 64 queries; a
-/// thread's columns are 8 g + 2 (thread % 4) + i, whose values are together.
+/// Rows are keys: replaces a block's scores by probabilities. `lse`, for powers of two, is that of its first
+/// 64 queries; a thread's columns are 8 g + 2 (thread % 4) + i, whose values are adjacent.
 template <int kCount>
 __device__ inline void exponentiate(float (&s)[kCount], const float* lse, float scale_log2, int thread) {
 #pragma unroll
@@ -122,7 +124,7 @@ __device__ inline void exponentiate(float (&s)[kCount], const float* lse, float 
   }
 }
 
-/// p becomes ds.
+/// Replaces p by ds.
 template <int kCount>
 __device__ inline void differentiate(float (&p)[kCount], const float (&dp)[kCount], const float* delta,
                                      int thread) {
@@ -139,7 +141,7 @@ __device__ inline void differentiate(float (&p)[kCount], const float (&dp)[kCoun
   }
 }
 
-/// A warpgroup's walk over the queries of its tile: dk, without the scale, and dv of its keys.
+/// A warpgroup's loop over the queries of its tile: dk, without the scale, and dv of its keys.
 template <class S>
 struct KeyWalk {
   KeyShared<S>& shared;
@@ -151,7 +153,7 @@ struct KeyWalk {
                       v = descriptor_of(shared.own[own][1][warpgroup]);
   const int first = tile.first + warpgroup * kRows, last = problem.keys - 1 - first;
   int block = 0;
-  int held = -1;  ///< the stage whose last product is under way
+  int held = -1;  ///< the stage whose last wgmma is in flight
 
   /// p = k q^T of the block in a stage.
   __device__ inline void begin_scores(float (&p)[32], int stage) {
@@ -164,14 +166,14 @@ struct KeyWalk {
     if (held >= 0) release(shared.empty[held]);
   }
 
-  /// One block of queries; `more`: there is another. Where that is done ahead, `next` has its scores, and then the next's.
+  /// Processes one block of queries; `more`: there is another. With kAhead, `next` holds its scores, and then
+  /// the next block's.
   __device__ inline void step(float (&next)[32], bool more, float (&dk)[S::kOuts], float (&dv)[S::kOuts]) {
-    constexpr int kNewer =
-        S::kAhead ? 2 : 1;  // groups of products asked for behind the one that is waited for
+    constexpr int kNewer = S::kAhead ? 2 : 1;  // groups issued after the one that is waited for
     const int stage = turn.stage;
     const unsigned parity = turn.parity;
     turn.next();
-    // Last key that the block's first query sees, counted from this warpgroup's first.
+    // Last key that the block's first query sees, relative to this warpgroup's first.
     const int first_seen = (tile.first_block + block) * S::kMet + problem.offset - first;
     if (++block == tile.blocks) block = 0;
     float p[32], dp[32];
@@ -186,14 +188,13 @@ struct KeyWalk {
     begin_products();
     multiply_heads<S::kHead>(dp, v, descriptor_of(shared.met[0][1]) + stage * S::kStageStep);
     end_products();
-    if constexpr (
-        S::kAhead) {  // behind the last step once more this one's: fewer ways through the code are faster
+    if constexpr (S::kAhead) {  // after the last step once more this one's: fewer code paths are faster
       const int ahead = more ? turn.stage : stage;
       shared.full[ahead].wait(more ? turn.parity : parity);
       begin_scores(next, ahead);
     }
     if constexpr (!S::kAhead) {
-      await_products<kNewer>(p);  // and the last of the step before
+      await_products<kNewer>(p);  // and the last of the previous step
       release_held();
     }
     const auto& values = shared.values.of[stage][0];
@@ -201,7 +202,7 @@ struct KeyWalk {
     if (min(first_seen, last) < kRows - 1) mask_queries(p, first_seen, last, thread);
     if constexpr (S::kAhead) {
       pin(p);
-      await_products<kNewer>(dk);  // of the step before
+      await_products<kNewer>(dk);  // of the previous step
       release_held();
     }
     std::uint32_t words[16];  // of p, then of ds
@@ -221,7 +222,7 @@ struct KeyWalk {
     held = stage;
   }
 
-  /// None of a block's queries sees any of the keys.
+  /// Skips a block whose queries see none of the keys.
   __device__ inline void skip(int stage, float (&dk)[S::kOuts]) {
     await_products(dk);
     release_held();
@@ -244,7 +245,7 @@ struct KeyWalk {
   }
 };
 
-/// A part's dk or dv, in FP32, to `to`: the first key's row of the kv head.
+/// Writes a part's dk or dv, in FP32, to `to`: the first key's row of the KV head.
 template <class S>
 __device__ inline void store_piece(float* to, int keys, std::int64_t pitch, const float (&x)[S::kOuts],
                                    int thread) {
@@ -259,7 +260,7 @@ __device__ inline void store_piece(float* to, int keys, std::int64_t pitch, cons
   }
 }
 
-/// Both gradients of a warpgroup's rows to their places.
+/// Writes both gradients of a warpgroup's rows.
 template <class S>
 __device__ inline void store(KeyShared<S>& shared, const BackwardMaps& maps, const BackwardProblem& problem,
                              const KeyTile& tile, int own, int warpgroup, int thread,
@@ -268,13 +269,13 @@ __device__ inline void store(KeyShared<S>& shared, const BackwardMaps& maps, con
   if (problem.parts > 1) {
     const std::int64_t pitch = static_cast<std::int64_t>(anew(problem.kv_heads)) * S::kHead;
     const std::int64_t sequences = problem.tiles / (problem.tile_rows * problem.parts * problem.kv_heads);
-    const std::int64_t count = sequences * problem.keys * pitch;  // of one gradient
+    const std::int64_t count = sequences * problem.keys * pitch;  // per gradient
     float* to = problem.pieces + tile.part * 2 * count +
                 (static_cast<std::int64_t>(tile.sequence) * problem.keys + first) * pitch +
                 tile.kv_head * S::kHead;
     store_piece<S>(to, problem.keys - first, pitch, dk, thread);
     store_piece<S>(to + count, problem.keys - first, pitch, dv, thread);
-    synchronize_some(1 + warpgroup, kWarpgroup);  // all are done with k and v
+    synchronize_some(1 + warpgroup, kWarpgroup);  // all threads have read k and v
     return;
   }
   write_head(shared.own[own][0][warpgroup], dk, thread);
@@ -288,7 +289,8 @@ __device__ inline void store(KeyShared<S>& shared, const BackwardMaps& maps, con
   commit_stores();
 }
 
-/// All tiles of a math warpgroup. walk(tile, own, dk, dv) makes the sums of one, whose keys are in buffer `own`.
+/// Runs all tiles of a math warpgroup. walk(tile, own, dk, dv) computes the sums of one, whose keys are in
+/// buffer `own`.
 template <class S, class Walk>
 __device__ inline void for_tiles(KeyShared<S>& shared, const BackwardMaps& maps,
                                  const BackwardProblem& problem, int warpgroup, int thread, Walk&& walk) {
@@ -300,7 +302,7 @@ __device__ inline void for_tiles(KeyShared<S>& shared, const BackwardMaps& maps,
     for (int i = 0; i < S::kOuts; ++i) dk[i] = dv[i] = 0;
     shared.await_own(own, round, thread);
     walk(tile, own.stage, dk, dv);
-    tile.find<S>(problem, anew(round));  // kept meanwhile, it would cost the products registers
+    tile.find<S>(problem, anew(round));  // recomputed: keeping it would take registers from the wgmmas
 #pragma unroll
     for (float& x : dk) x *= problem.scale;
     store<S>(shared, maps, problem, tile, own.stage, anew(warpgroup), anew(thread), dk, dv);

@@ -1,20 +1,20 @@
-// Attention's backward pass for Hopper, query side: dq = scale ds k with p = exp(scale q k^T - lse), dp = dout v^T,
+// Hopper attention backward, dq = scale ds k with p = exp(scale q k^T - lse), dp = dout v^T,
 // ds = p (dp - delta).
 //
-// A block of threads makes one tile of dq after another: 64 queries of a head for each math warpgroup, whose q and dout
-// stay, against blocks of keys:
+// A block computes one tile of dq after another: 64 queries of a head per math warpgroup, whose q and dout
+// stay in shared memory, against blocks of keys:
 //
 //                 global memory / L2
 //                        |  TMA
 //                        v
 //   producer   q, dout of the tile      [ k, v ][ k, v ] ...     a ring in shared memory
-//   1 thread                                |  full    ^  empty: all math warpgroups are done with the stage
+//   1 thread                                |  full    ^  empty: all math warpgroups have read the stage
 //                                           v          |
 //   warpgroup    | q k^T | dout v^T |         | ds k ||  q k^T of the next block ...
 //                         p = exp  |  ds     |            in registers: ds is the A operand of ds k
 //
-// The products of a step are waited for when the next ones are under way already, and while one warpgroup makes p and ds
-// the other has the tensor cores. Every dq has one writer and a fixed order of additions.
+// The wgmmas of a step are waited for after the next ones have been issued, and while one warpgroup computes
+// p and ds the other uses the tensor cores. Every dq has one writer and a fixed order of additions.
 #pragma once
 
 #include "kernels/cuda/attention/hopper_sides.cuh"
@@ -26,15 +26,15 @@ template <int kHead, int kKeys, int kStages, int kBuffers>
 struct QueryShape : SideShape<kHead, kKeys, kStages, kBuffers, false> {};
 
 struct NoValues {};
-/// Own: q, dout, then dq in the place of q. Met: k, v.
+/// Own: q, dout, then dq in place of q. Met: k, v.
 template <class S>
 using QueryShared = SideShared<S, NoValues>;
 
 struct QueryTile {
   int sequence, head, first;
-  int blocks;  ///< of keys that its last query sees
+  int blocks;  ///< key blocks that its last query sees
 
-  /// False where this block of threads has none in the round.
+  /// Returns false if this block has no tile in the round.
   template <class S>
   __device__ bool find(const BackwardProblem& problem, int round) {
     const int index = tile_of_round(round);
@@ -64,7 +64,7 @@ __device__ void produce(QueryShared<S>& shared, const BackwardMaps& maps, const 
   }
 }
 
-/// A warpgroup's walk over the keys that its queries see, the last ones first: dq without the scale.
+/// A warpgroup's loop over the keys that its queries see, the last ones first: dq without the scale.
 template <class S>
 struct QueryWalk {
   QueryShared<S>& shared;
@@ -76,7 +76,7 @@ struct QueryWalk {
   const std::uint64_t q = descriptor_of(shared.own[own][0][warpgroup]),
                       dout = descriptor_of(shared.own[own][1][warpgroup]);
   float lse[2], delta[2];
-  int held = -1;  ///< the stage whose last product is under way
+  int held = -1;  ///< the stage whose last wgmma is in flight
 
   __device__ inline void load_values() {
     const float* values =
@@ -95,7 +95,7 @@ struct QueryWalk {
     if (held >= 0) release(shared.empty[held]);
   }
 
-  /// One block of keys.
+  /// Processes one block of keys.
   __device__ inline void step(int block, float (&dq)[S::kOuts]) {
     const int stage = turn.stage, first_key = block * S::kMet;
     const unsigned parity = turn.parity;
@@ -108,7 +108,7 @@ struct QueryWalk {
     begin_products();
     multiply_heads<S::kHead>(dp, dout, descriptor_of(shared.met[0][1]) + stage * S::kStageStep);
     end_products();
-    await_products<1>(p);  // and the last of the step before
+    await_products<1>(p);  // and the last of the previous step
     release_held();
     held = stage;
 #pragma unroll
@@ -117,7 +117,7 @@ struct QueryWalk {
       mask_keys(p, first_seen, problem.keys - 1, first_key, thread, 0.0f);
     pin(p);
     shared.full[stage].wait(
-        parity);  // keeps the compiler from putting the exponentials behind the product's end
+        parity);  // keeps the compiler from moving the exponentials behind the wgmma's end
     await_products(dp);
 #pragma unroll
     for (int i = 0; i < S::kScores; ++i) p[i] *= dp[i] - delta[i % 4 / 2];
@@ -132,7 +132,7 @@ struct QueryWalk {
     load_values();
     int block = tile.blocks - 1;
     for (; block >= 0 && block * S::kMet > first_seen + kRows - 1;
-         --block, turn.next()) {  // behind all of these rows
+         --block, turn.next()) {  // after all of these rows
       shared.full[turn.stage].wait(turn.parity);
       release(shared.empty[turn.stage]);
     }

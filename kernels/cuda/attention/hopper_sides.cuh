@@ -1,7 +1,7 @@
-// What the two sides of attention's backward pass for Hopper have in common. Of a tile a block of threads has "own" rows,
-// two matrices of 64 for each math warpgroup (q and dout, or k and v), and "meets" blocks of rows of the two others, which
-// come through a ring. Products of both make the scores and their gradients; the results leave through the place of the
-// own rows.
+// Shared by the dq and the dk/dv kernel of Hopper attention backward. A block keeps a tile's "own" rows, two
+// matrices of 64 per math warpgroup (q and dout, or k and v), and "meets" blocks of rows of the other two,
+// which come through a ring. GEMMs of both give the scores and their gradients; the results are written
+// through the memory of the own rows.
 #pragma once
 
 #include "kernels/cuda/attention/hopper_backward.h"
@@ -10,11 +10,12 @@
 
 namespace precbench::hopper {
 
-/// Registers of a thread: 65,536 in all. A side with more sums takes more of them from the producer.
+/// Compile-time shape. Registers per thread: 65,536 in all. A kernel with more sums takes more of them from
+/// the producer.
 template <int kHeadOf, int kMetOf, int kStagesOf, int kBuffersOf, bool kManySums>
 struct SideShape {
   static constexpr int kHead = kHeadOf;
-  static constexpr int kMet = kMetOf;          ///< rows of a block
+  static constexpr int kMet = kMetOf;          ///< rows per block
   static constexpr int kStages = kStagesOf;    ///< blocks in shared memory
   static constexpr int kBuffers = kBuffersOf;  ///< tiles' own rows in shared memory
   static constexpr int kMathWarpgroups = 2;
@@ -22,13 +23,13 @@ struct SideShape {
   static constexpr int kThreads = (kMathWarpgroups + 1) * kWarpgroup;
   static constexpr int kProducerRegisters = kManySums ? 24 : 40, kMathRegisters = kManySums ? 240 : 232;
   static constexpr int kBoxes = kHead / kBoxColumns;
-  static constexpr int kScores = kMet / 2, kOuts = kHead / 2;  ///< accumulators of a thread
+  static constexpr int kScores = kMet / 2, kOuts = kHead / 2;  ///< accumulators per thread
   static constexpr int kMetBytes = kMet * kTileRowBytes;       ///< of a box of a block
   static constexpr int kStageStep =
-      2 * kBoxes * kMetBytes / 16;  ///< what a descriptor grows by for the next stage
+      2 * kBoxes * kMetBytes / 16;  ///< increment of a descriptor for the next stage
 };
 
-/// Values: what else comes with a block.
+/// Values: additional data of a block.
 template <class S, class Values>
 struct alignas(1024) SideShared {
   std::uint8_t own[S::kBuffers][2][S::kMathWarpgroups][S::kBoxes][kRowsBytes];
@@ -42,7 +43,7 @@ struct alignas(1024) SideShared {
     init_ring(full, empty, S::kStages, S::kMathWarpgroups * 4);
   }
 
-  /// The producer's: own rows from `row` and `column` on.
+  /// Producer: loads own rows from `row` and `column` on.
   __device__ void load_own(const BackwardMaps& maps, int sequence, int row, int column,
                            Turn<S::kBuffers>& turn) {
     Barrier& barrier = own_full[turn.stage];
@@ -56,7 +57,8 @@ struct alignas(1024) SideShared {
     turn.next();
   }
 
-  /// The producer's: the next block. load_more(i, barrier) asks for what else comes with its matrix i, `more` bytes in all.
+  /// Producer: loads the next block. load_more(i, barrier) issues the additional loads with its matrix i,
+  /// `more` bytes in all.
   template <class LoadMore>
   __device__ void load_met(const BackwardMaps& maps, int sequence, int row, int column, int more,
                            LoadMore&& load_more, Turn<S::kStages>& turn) {
@@ -71,8 +73,8 @@ struct alignas(1024) SideShared {
     turn.next();
   }
 
-  /// A math warpgroup's: its tile's own rows are there. With two buffers, that of the tile before is free once its results
-  /// have left.
+  /// Math warpgroup: waits for its tile's own rows. With two buffers, releases that of the previous tile once
+  /// its results have been stored.
   __device__ void await_own(const Turn<S::kBuffers>& turn, int round, int thread) {
     own_full[turn.stage].wait(turn.parity);
     if (S::kBuffers == 2 && thread == 0 && round > 0) {
@@ -81,7 +83,7 @@ struct alignas(1024) SideShared {
     }
   }
 
-  /// A math warpgroup's first thread's, after its stores: with one buffer it waits for them at once.
+  /// First thread of a math warpgroup, after its stores: with one buffer it waits for them at once.
   __device__ void leave_own(const Turn<S::kBuffers>& turn) {
     if (S::kBuffers == 1) {
       wait_until_read<0>();
