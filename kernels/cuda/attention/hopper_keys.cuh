@@ -1,14 +1,14 @@
 // Hopper attention backward, dk and dv: dv = p^T dout, dk = scale ds^T q with p = exp(scale q k^T - lse),
 // dp = dout v^T, ds = p (dp - delta).
 //
-// A block computes one tile of dk and dv after another: 64 keys of a KV head per math warpgroup, whose k and v
-// stay in shared memory, against blocks of queries of all heads of the group that see them. Everything is
+// A block computes one tile of dk and dv after another: 64 keys of a KV head per math warpgroup, whose k and
+// v stay in shared memory, against blocks of queries of all heads of the group that see them. Everything is
 // transposed: keys are rows.
 //
 //                 global memory / L2
 //                        |  TMA
 //                        v
-//   producer   k, v of the tile      [ q, dout, lse, delta ][ q, dout, lse, delta ] ...  ring in shared memory
+//   producer   k, v of the tile      [ q, dout, lse, delta ][ q, dout, lse, delta ] ... ring in shared mem.
 //   1 thread                                |  full    ^  empty: all math warpgroups have read the stage
 //                                           v          |
 //   warpgroup    | k q^T | v dout^T | p^T dout |         | ds^T q ||  k q^T of the next block ...

@@ -4,9 +4,10 @@
 // A warpgroup's own 64 rows of a head, and the blocks of rows that it meets, are in shared memory as boxes of
 // 64 columns side by side. There are two kinds of GEMM:
 //
-//   multiply_heads   own rows by a block's rows, summed over the head's width: q k^T, dout v^T and the same transposed
-//   multiply_rows    the result of such a GEMM, rounded in registers, by a block's rows, summed over these: p v, ds k,
-//                    p^T dout, ds^T q
+//   multiply_heads   own rows by a block's rows, summed over the head's width: q k^T, dout v^T and the same
+//                    transposed
+//   multiply_rows    the result of such a GEMM, rounded in registers, by a block's rows, summed over these:
+//                    p v, ds k, p^T dout, ds^T q
 #pragma once
 
 #include "kernels/cuda/hopper/pipeline.cuh"

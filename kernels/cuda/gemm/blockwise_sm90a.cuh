@@ -1,34 +1,35 @@
-// The FP8 GEMM for Hopper with sums in FP32: D[M,N] = A[M,k] B[N,k]^T, both read along k.
+// The FP8 GEMM for Hopper with FP32 accumulation: D[M,N] = A[M,k] B[N,k]^T, both read along k.
 //
-// A has a scale for each row and 128 of k, B one for each 128x128 block (fprop, dgrad) or each row and 128 of k (wgrad); or
-// both have scales of rows or of the tensor, which wait for the end. Sums in the tensor cores keep about 14 bits with FP8,
-// so a sum stays there for 128 of k, one block of the scales, and is then scaled and added to an FP32 total in registers
-// ("promoted"). Where that is not asked for, plain_sm90a.cuh is the kernel.
+// A has a scale per row and 128 of k, B one per 128x128 block (fprop, dgrad) or per row and 128 of k (wgrad).
+// Alternatively both have per-row or per-tensor scales, which are applied at the end. FP8 accumulation in the
+// tensor cores keeps about 14 bits. A sum therefore stays there for 128 of k, one scale block, and is then
+// scaled and added to an FP32 total in registers ("promoted"). plain_sm90a.cuh is the kernel without
+// promotion.
 //
-// A block of threads stays on its multiprocessor and makes one tile of D after another:
+// Blocks are persistent and compute one tile of D after another:
 //
 //                  global memory / L2
 //                         |  TMA: boxes of A and B, 128 of k, and their scales
 //                         v
 //   producer   [ stage 0 ][ stage 1 ][ stage 2 ] ...        a ring in shared memory
-//   1 thread       |  full: bytes are there   ^  empty: both warpgroups are done with the stage
-//                  v                          |
+//   1 thread       |  full: bytes have arrived  ^  empty: both warpgroups have read the stage
+//                  v                            |
 //   warpgroup 1   wgmma 64 x N x 128 -> part   | promote: total += scale_a * scale_b * part
 //   warpgroup 2        promote of the block before | wgmma 64 x N x 128 -> part
-//                  |                            the two run against each other: while one promotes with the
-//                  v                            FP32 units, the other has the tensor cores
+//                  |                            ping-pong: while one promotes with the FP32 units,
+//                  v                            the other uses the tensor cores
 //   epilogue   total -> shared memory -> TMA -> D (stored, or added in FP32 by the copy engine)
 //              while the producer already fills the ring for the next tile
 //
-// The turns are kept where B has scales of 1x128; with one scale for a square of B the warpgroups run as they come. BF16 that
-// is added to is read by a tile's own warps, 16 bytes of a row at a time.
+// The order of turns is enforced if B has 1x128 scales; with 128x128 scales the warpgroups run
+// unsynchronized. For BF16 accumulation into D, a tile's own warps read D, 16 bytes of a row at a time.
 //
-// A tile of 128 rows gives each warpgroup 64 of them; a tile of 256 rows two times 64, which it takes in turn, with one
-// set of registers for `part`. With a cluster of two blocks their tiles stand side by side in D and share the rows
-// of A: each loads one half of A's box for both, which saves reads of L2.
+// A tile of 128 rows gives each warpgroup 64 of them; a tile of 256 rows two times 64, processed in turn with
+// one set of registers for `part`. In a cluster of two blocks the tiles are side by side in D and share the
+// rows of A: each block loads half of A's box for both (multicast), which saves L2 reads.
 //
-// Which tile comes when, and where its operands begin, is the tile order's business alone: groups of rows or of k are
-// other orders for the same kernel.
+// The tile order alone determines the sequence of tiles and where their operands begin: groups of rows or of
+// k are other orders for the same kernel.
 #pragma once
 
 #include "kernels/cuda/gemm/epilogue_sm90a.cuh"
@@ -36,12 +37,12 @@
 
 namespace precbench::hopper {
 
-constexpr int kTurns = 3;  ///< the named barriers by which the math warpgroups take turns
+constexpr int kTurns = 3;  ///< named barriers by which the math warpgroups take turns
 
-/// B's scales: of 128x128 blocks, or of a row and 128 of k, as A's are; both operands' of whole rows or of the tensor.
+/// B's scales: per 128x128 block, or per row and 128 of k like A's; or both operands' per row or per tensor.
 enum class Scales { squares, blocks, ends };
 
-/// A kernel's shape.
+/// Compile-time shape of a kernel.
 template <class AType, class BType, Scales kScalesOf, Store kStoreD, int kRowsOf, int kColumnsOf,
           int kStagesOf, int kClusterOf, int kDBoxesOf, int kPrefetchFromOf = 0>
 struct Shape {
@@ -51,34 +52,34 @@ struct Shape {
                         kEnds = kScalesOf == Scales::ends;
   static constexpr Store kStore = kStoreD;
   static constexpr bool kAdds = adds(kStore);
-  static constexpr int kBlockK = 128;                           ///< of k in a stage: a block of the scales
-  static constexpr int kRows = kRowsOf, kColumns = kColumnsOf;  ///< of a tile
+  static constexpr int kBlockK = 128;                           ///< k per stage: one scale block
+  static constexpr int kRows = kRowsOf, kColumns = kColumnsOf;  ///< per tile
   static constexpr int kStages = kStagesOf;
   static constexpr int kCluster = kClusterOf;  ///< blocks that share rows of A
-  static constexpr int kDBoxes = kDBoxesOf;    ///< that a warpgroup has for the epilogue
-  /// Blocks of k from which on what is in D is asked for before the epilogue adds to it; 0: never.
+  static constexpr int kDBoxes = kDBoxesOf;    ///< per warpgroup, for the epilogue
+  /// Number of k blocks from which D is prefetched before the epilogue adds to it; 0: never.
   static constexpr int kPrefetchFrom = kPrefetchFromOf;
-  /// The math warpgroups take turns at the tensor cores. That pays with a scale for every column, as the promotion is
-  /// long and both would promote at one time; else the waiting costs more than it gives.
+  /// The math warpgroups take turns at the tensor cores. That pays off with a scale per column, when
+  /// promotion is long and both would promote at the same time; otherwise waiting costs more.
   static constexpr bool kTakeTurns = kBlocks;
 
-  /// Registers of a thread: 65,536 in all. Scales by columns need more of them in the math warpgroups.
+  /// Registers per thread: 65,536 in all. Per-column scales need more of them in the math warpgroups.
   static constexpr int kProducerRegisters = kBlocks ? 24 : 40, kMathRegisters = kBlocks ? 240 : 232;
 
-  static constexpr int kHalves =
-      kRows / (kMathWarpgroups * 64);         ///< products of 64 rows a warpgroup makes of a stage
-  static constexpr int kSums = kColumns / 2;  ///< accumulators of a product, per thread
+  static constexpr int kHalves = kRows / (kMathWarpgroups * 64);  ///< 64-row wgmmas of a warpgroup per stage
+  static constexpr int kSums = kColumns / 2;                      ///< accumulators of a wgmma per thread
   using Ends = TileEnds<kEnds, kHalves, kColumns>;
-  static constexpr int kSquares = (kColumns + 127) / 128;  ///< square blocks that a tile's columns touch
+  static constexpr int kSquares =
+      (kColumns + 127) / 128;  ///< square scale blocks touched by a tile's columns
   static constexpr int kAScales = kEnds ? 0 : kRows, kBScales = kSquare   ? kSquares * 4
                                                                 : kBlocks ? kColumns
                                                                           : 0;
-  static constexpr int kDColumns = kTileRowBytes / (is_f32(kStore) ? 4 : 2);  ///< of a box of D
+  static constexpr int kDColumns = kTileRowBytes / (is_f32(kStore) ? 4 : 2);  ///< per box of D
   static constexpr int kStageBytes =
       (kRows + kColumns) * kBlockK + (kAScales + kBScales) * static_cast<int>(sizeof(float));
 
   static_assert(kRows == 128 || kRows == 256);
-  static_assert(kColumns == 128);  // those of an instruction
+  static_assert(kColumns == 128);  // N of an instruction
 };
 
 template <class S>
@@ -101,7 +102,7 @@ struct SquareScales {
   int row_blocks, pitch;
 };
 
-/// The one thread that asks for copies.
+/// Producer thread: issues all TMA loads.
 template <class S, class Order>
 __device__ void produce(Shared<S>& shared, const Maps& maps, const SquareScales& squares, const Order& order,
                         int rank, int cluster, int clusters) {
@@ -140,8 +141,8 @@ __device__ void produce(Shared<S>& shared, const Maps& maps, const SquareScales&
   }
 }
 
-/// The scales of B that a thread needs for 128 of k: one for each 64 columns of the tile where they belong to squares,
-/// else those of its two columns in each 8.
+/// B's scales that a thread needs for 128 of k: one per 64 columns of the tile with 128x128 scales, else
+/// those of its two columns in each 8.
 template <class S>
 struct ColumnScales {
   float square[S::kSquare ? S::kColumns / 64 : 1];
@@ -160,9 +161,10 @@ struct ColumnScales {
   }
 };
 
-/// total += scale_a scale_b part, for one product's 64 rows; the thread's two rows have scales a0 and a1. By columns it
-/// multiplies with B's scale first: two instructions then read two registers each, beside one that stays at hand,
-/// instead of one and three, of which the register file has not enough ports while the tensor cores use it too.
+/// total += scale_a scale_b part, for one wgmma's 64 rows; the thread's two rows have scales a0 and a1. With
+/// per-column scales it multiplies by B's scale first. Then two instructions read two registers each, plus a
+/// reused one, instead of one and three: the register file has too few ports for that while the tensor cores
+/// use it too.
 template <class S>
 __device__ inline void promote(float (&total)[S::kSums], const float (&part)[S::kSums], float a0, float a1,
                                const ColumnScales<S>& scales) {
@@ -193,8 +195,9 @@ __device__ inline void promote(float (&total)[S::kSums], const float (&part)[S::
   }
 }
 
-/// part = 64 rows of A by the tile's B over a stage. Whose turn it is issues; the turn passes on when but one of the
-/// four products is left, so that the other warpgroup's first one is ready when the tensor cores are.
+/// part = 64 rows of A by the tile's B over a stage. The warpgroup whose turn it is issues its wgmmas. It
+/// passes the turn on when one of its four is left, so that the other's first is ready when the tensor cores
+/// are.
 template <class S>
 __device__ inline void multiply_stage(float (&part)[S::kSums], std::uint64_t a, std::uint64_t b,
                                       int warpgroup) {
@@ -225,7 +228,7 @@ __device__ inline void skip_turn(int warpgroup) {
   }
 }
 
-/// One tile's totals, by one warpgroup.
+/// Computes one warpgroup's totals of a tile.
 template <class S, class Order>
 __device__ inline void accumulate(Shared<S>& shared, const Tile& tile, int warpgroup, int thread,
                                   Turn<S::kStages>& turn, float (&total)[S::kHalves][S::kSums]) {
@@ -246,7 +249,7 @@ __device__ inline void accumulate(Shared<S>& shared, const Tile& tile, int warpg
     ColumnScales<S> scales;
 #pragma unroll
     for (int half = 0; half < S::kHalves; ++half) {
-      if (Order::kReadsGroups && half * kNextHalf + first_row >= tile.rows) {  // behind the end of a group
+      if (Order::kReadsGroups && half * kNextHalf + first_row >= tile.rows) {  // after the end of a group
         skip_turn<S>(warpgroup);
         continue;
       }
@@ -301,7 +304,7 @@ __global__ __launch_bounds__(kThreads, 1)
     if (S::kTakeTurns && warpgroup == 0) synchronize_some(kTurns, kMathWarpgroups * kWarpgroup);
     if (thread == 0) wait_until_read<0>();
   }
-  // No block leaves while another may still write to its shared memory or arrive at its barriers.
+  // No block may exit while another may still write to its shared memory or arrive at its barriers.
   if constexpr (S::kCluster > 1) synchronize_cluster();
 #endif
 }

@@ -1,4 +1,4 @@
-// Which of our kernels takes a product of experts. See grouped.h.
+// Selects among our grouped GEMM kernels. See grouped.h.
 #include "kernels/cuda/gemm/grouped.h"
 
 #include <cstdint>
@@ -41,23 +41,23 @@ GroupedGemm gemm_of(const ops::GroupedMatmul& op) {
           .depth = over_k ? 0 : op.a.k()};
 }
 
-/// The copy engine takes rows of whole 16 bytes, and coordinates of 32 bits.
+/// Returns true if TMA supports the matrix: rows of whole 16 bytes, and 32-bit coordinates.
 bool copied(const Tensor& matrix) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() / 2;
   return reinterpret_cast<std::uintptr_t>(matrix.data) % 16 == 0 &&
          bytes_of(matrix.dtype, matrix.cols) % 16 == 0 && matrix.rows <= kMost && matrix.cols <= kMost;
 }
 
-/// Tiles end with their group: at multiples of 64 rows of D; of 64 of k where a stack is read across k; of the blocks of
-/// scales.
+/// Returns true if tiles end with their group: at multiples of 64 rows of D; of 64 of k if a stack is read
+/// across k; of the scale blocks.
 bool divides(const GroupedGemm& gemm, GroupedScales scales, bool b_across) {
   if (gemm.over_k) return gemm.rows % 64 == 0;
   return (!b_across || gemm.depth % 64 == 0) && (scales != GroupedScales::squares || gemm.columns % 128 == 0);
 }
 
-/// Null where none takes it.
+/// Returns null if no kernel supports the op.
 const GroupedKernel* kernel_for(const ops::GroupedMatmul& op, int compute_capability) {
-  // wgmma is Hopper's alone: later generations have other instructions.
+  // wgmma exists only on Hopper: later generations have other instructions.
   if (compute_capability != 90 || !hopper::has_tensor_maps() || op.groups.pad % kGroupedPad != 0)
     return nullptr;
   const std::optional<GroupedScales> scales = scales_of(op.a.format, op.b.format);

@@ -1,5 +1,5 @@
-// The products of experts in FP8 with sums in FP32: the dense kernel with an order of tiles that reads the groups. Compiled
-// for sm_90a alone (kernels/CMakeLists.txt). blockwise_sm90a.cuh draws the kernel.
+// Grouped expert GEMMs in FP8 with FP32 accumulation: the dense kernel of blockwise_sm90a.cuh with a tile
+// order that reads the groups. Compiled for sm_90a only (kernels/CMakeLists.txt).
 #include "kernels/cuda/gemm/blockwise_sm90a.cuh"
 #include "kernels/cuda/gemm/grouped_launch_sm90a.h"
 
@@ -40,8 +40,8 @@ using E5m2 = __nv_fp8_e5m2;
 
 constexpr int kPrefetchFrom = 16;  ///< blocks of k: with 8 it costs more than it gives
 
-/// Where FP32 is added to, the epilogue has four boxes for each warpgroup instead of a fourth stage: it is not held up by what
-/// the copy engine has to fetch of D.
+/// For FP32 accumulation into D, the epilogue has four boxes per warpgroup instead of a fourth stage: it then
+/// does not wait for TMA's reads of D.
 template <class A, Scales kScales, Store kStore>
 using GroupedShape = std::conditional_t<kStore == Store::f32_add,
                                         Shape<A, E4m3, kScales, kStore, 256, 128, 3, 1, 4, kPrefetchFrom>,
@@ -65,7 +65,7 @@ constexpr GroupedKernel blockwise(bool over_rows, bool over_k) {
           .launch = launch_blockwise<GroupedShape<A, kScales, kStore>>};
 }
 
-// A gradient is A, so that E5M2 is asked of it alone.
+// A gradient is always A, so only A needs E5M2.
 constexpr GroupedKernel kKernels[] = {blockwise<E4m3, Scales::squares, Store::bf16>(true, false),
                                       blockwise<E4m3, Scales::blocks, Store::bf16>(false, true),
                                       blockwise<E4m3, Scales::blocks, Store::bf16_add>(false, true),

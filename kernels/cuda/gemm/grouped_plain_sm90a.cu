@@ -1,5 +1,5 @@
-// The products of experts whose sums stay in the tensor cores: BF16, and FP8 with fast accumulation. Compiled for sm_90a
-// alone (kernels/CMakeLists.txt). plain_sm90a.cuh draws the kernel.
+// Grouped expert GEMMs that accumulate in the tensor cores: BF16, and FP8 with fast accumulation, with the
+// kernel of plain_sm90a.cuh. Compiled for sm_90a only (kernels/CMakeLists.txt).
 #include "kernels/cuda/gemm/grouped_launch_sm90a.h"
 #include "kernels/cuda/gemm/plain_sm90a.cuh"
 
@@ -8,7 +8,7 @@ namespace {
 
 using namespace hopper;
 
-/// An operand's map: rows of k, or k rows.
+/// Returns an operand's map: rows of k, or k rows.
 template <class T>
 CUtensorMap boxes_of(const void* data, std::int64_t rows, std::int64_t k, bool across) {
   return map_of<T>(data, across ? k : rows, across ? rows : k, kBoxRows, kTileRowBytes / sizeof(T), true);
@@ -22,7 +22,7 @@ void launch_plain(const GroupedGemm& gemm, const GroupedBuffers& on, cudaStream_
                                               over_k ? gemm.capacity : gemm.depth, S::kAAcross),
                  .b = {},
                  .d = map_of<D>(on.d, rows_of_d(gemm), gemm.columns, kUnitRows, S::kDColumns, true)};
-  // A stack that is read across k is one matrix of all groups' k; else all groups' rows.
+  // A stack read across k is one matrix of all groups' k; otherwise of all groups' rows.
   if (over_k)
     maps.b = boxes_of<typename S::B>(on.b, gemm.columns, gemm.capacity, S::kBAcross);
   else if (S::kBAcross)
@@ -59,7 +59,8 @@ constexpr GroupedKernel plain(bool over_rows, bool over_k) {
           .launch = launch_plain<PlainShape<A, B, kAAcross, kBAcross, kScaled, kStore, kCluster, kLag>>};
 }
 
-// fprop reads both operands along k, dgrad the weights across, wgrad both; what was dequantized to BF16 always along k.
+// fprop reads both operands along k, dgrad the weights across, wgrad both; operands dequantized to BF16
+// always along k.
 constexpr GroupedKernel kKernels[] = {plain<Bf16, Bf16, false, false, Store::bf16>(true, true),
                                       plain<Bf16, Bf16, false, true, Store::bf16>(true, false),
                                       plain<Bf16, Bf16, true, true, Store::bf16>(false, true),

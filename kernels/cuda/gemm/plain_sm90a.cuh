@@ -1,26 +1,26 @@
-// The GEMM for Hopper whose sums stay in the tensor cores from the first of k to the last: BF16, and FP8 with fast
-// accumulation. D[M,N] = A[M,k] B[N,k]^T; a BF16 operand may also be stored the other way round, k rows of M or N.
+// The GEMM for Hopper that accumulates all of k in the tensor cores: BF16, and FP8 with fast accumulation.
+// D[M,N] = A[M,k] B[N,k]^T; a BF16 operand may also be stored transposed, as k rows of M or N.
 //
-// A block of threads stays on its multiprocessor and makes one tile of D, 128 x 256, after another. Two blocks are a
-// cluster, whose tiles stand one below the other, and read the same rows of B, or side by side:
+// Blocks are persistent and compute one 128 x 256 tile of D after another. Two blocks form a cluster, whose
+// tiles are either one below the other and share the rows of B, or side by side and share those of A:
 //
 //                  global memory / L2
-//                         |  TMA: boxes of 64 rows of A and B, 128 bytes each. What the cluster's tiles share each block
-//                         |  loads one half of, for both ("multicast")
+//                         |  TMA: boxes of 64 rows of A and B, 128 bytes each. Of shared boxes each block
+//                         |  loads one half for both (multicast)
 //                         v
 //   producer   [ stage 0 ][ stage 1 ][ stage 2 ][ stage 3 ]   a ring in shared memory: 64 of k, FP8 128
-//   1 thread       |  full: bytes are there   ^  empty: both warpgroups of both blocks are done with the stage
-//                  v                          |
-//   warpgroup 1   wgmma: total += 64 x 256 x stage      one stage's products are queued behind the last one's, and a
-//   warpgroup 2       wgmma: total += 64 x 256 x stage      stage is given back when those of the next are queued
+//   1 thread       |  full: bytes have arrived  ^  empty: both warpgroups of both blocks have read the stage
+//                  v                            |
+//   warpgroup 1   wgmma: total += 64 x 256 x stage      one stage's wgmmas are queued behind the last's, and
+//   warpgroup 2       wgmma: total += 64 x 256 x stage  a stage is released when those of the next are queued
 //                  |
-//                  |    warpgroup 2 begins some stages later and stays behind, so that one has the tensor cores to itself
-//                  v    while the other is here:
-//   epilogue   total [* scale_a * scale_b] -> shared memory -> TMA -> D (stored, or added in FP32 by the copy engine)
+//                  |    warpgroup 2 starts some stages later and stays behind, so that one warpgroup has the
+//                  v    tensor cores to itself while the other is here:
+//   epilogue   total [* scale_a * scale_b] -> shared memory -> TMA -> D (stored, or added in FP32 by TMA)
 //              while the producer already fills the ring for the next tile
 //
-// Boxes of an operand that is read across k ("MN-major") hold 64 of k in rows of 64 columns; those of the other columns are
-// in the next box. The tensor cores read either.
+// Boxes of an operand that is read across k ("MN-major") hold 64 of k in rows of 64 columns; the next columns
+// are in the next box. The tensor cores read both layouts.
 #pragma once
 
 #include "kernels/cuda/gemm/epilogue_sm90a.cuh"
@@ -29,11 +29,11 @@
 
 namespace precbench::hopper {
 
-constexpr int kBoxRows = 64;  ///< of A and B in a box
+constexpr int kBoxRows = 64;  ///< rows of A and B per box
 constexpr int kBoxBytes = kBoxRows * kTileRowBytes;
-constexpr int kLagBarrier = 3;  ///< the named barrier at which warpgroup 2 waits once
+constexpr int kLagBarrier = 3;  ///< named barrier at which warpgroup 2 waits once
 
-/// A kernel's shape.
+/// Compile-time shape of a kernel.
 template <class AType, class BType, bool kAAcrossK, bool kBAcrossK, bool kScaled, Store kStoreD,
           int kClusterOf, int kLagOf>
 struct PlainShape {
@@ -41,18 +41,18 @@ struct PlainShape {
   using B = BType;
   static constexpr bool kIsBf16 = std::is_same_v<A, __nv_bfloat16>;
   static constexpr bool kAAcross = kAAcrossK, kBAcross = kBAcrossK;
-  static constexpr bool kEnds = kScaled;  ///< with scales of rows or of the tensor
+  static constexpr bool kEnds = kScaled;  ///< with scales per row or per tensor
   static constexpr Store kStore = kStoreD;
   static constexpr bool kAdds = adds(kStore);
-  static constexpr int kRows = 128, kColumns = 256;  ///< of a tile
+  static constexpr int kRows = 128, kColumns = 256;  ///< per tile
   static constexpr int kHalves = 1, kSums = kColumns / 2;
-  static constexpr int kBlockK = kTileRowBytes / static_cast<int>(sizeof(A));  ///< of k in a stage
+  static constexpr int kBlockK = kTileRowBytes / static_cast<int>(sizeof(A));  ///< k per stage
   static constexpr int kStages = 4;
   static constexpr int kCluster = kClusterOf;  ///< blocks that share rows of A or B
-  static constexpr int kLag = kLagOf;          ///< stages that warpgroup 2 begins later
-  static constexpr int kDBoxes = 2;            ///< that a warpgroup has for the epilogue
+  static constexpr int kLag = kLagOf;          ///< stages by which warpgroup 2 starts later
+  static constexpr int kDBoxes = 2;            ///< per warpgroup, for the epilogue
   using Ends = TileEnds<kEnds, kHalves, kColumns>;
-  static constexpr int kDColumns = kTileRowBytes / (is_f32(kStore) ? 4 : 2);  ///< of a box of D
+  static constexpr int kDColumns = kTileRowBytes / (is_f32(kStore) ? 4 : 2);  ///< per box of D
   static constexpr int kStageBytes = (kRows + kColumns) * kTileRowBytes;
   static constexpr int kProducerRegisters = 40, kMathRegisters = 232;
   static_assert(kLag < kStages);
@@ -72,7 +72,8 @@ struct PlainMaps {
   CUtensorMap a, b, d;
 };
 
-/// An operand's boxes of a stage. Those that the cluster shares are loaded for both blocks, one half by each.
+/// Loads an operand's boxes of a stage. Those shared by the cluster are loaded for both blocks, one half by
+/// each.
 template <int kBoxes, bool kAcross, int kCluster>
 __device__ inline void load_boxes(std::uint8_t* to, const CUtensorMap* map, int row, int k, bool shared,
                                   int rank, Barrier& full) {
@@ -92,7 +93,7 @@ __device__ inline void load_boxes(std::uint8_t* to, const CUtensorMap* map, int 
   }
 }
 
-/// The one thread that asks for copies.
+/// Producer thread: issues all TMA loads.
 template <class S, class Order>
 __device__ void produce_plain(PlainShared<S>& shared, const PlainMaps& maps, const Order& order, int rank,
                               int cluster, int clusters) {
@@ -128,11 +129,12 @@ __device__ inline void multiply_stage_plain(float (&total)[S::kSums], std::uint6
   end_products();
 }
 
-/// One tile's totals, by one warpgroup. `lead`: warpgroup 1 in its first tile, which lets the other begin.
+/// Computes one warpgroup's totals of a tile. `lead`: warpgroup 1 in its first tile, which lets the other
+/// start.
 template <class S>
 __device__ inline void accumulate_plain(PlainShared<S>& shared, const Tile& tile, int warpgroup, int thread,
                                         bool lead, Turn<S::kStages>& turn, float (&total)[S::kSums]) {
-  const bool idle = warpgroup * kUnitRows >= tile.rows;  // behind the end of a group
+  const bool idle = warpgroup * kUnitRows >= tile.rows;  // after the end of a group
   if (idle || tile.k_blocks == 0) {
 #pragma unroll
     for (int i = 0; i < S::kSums; ++i) total[i] = 0;
@@ -145,7 +147,7 @@ __device__ inline void accumulate_plain(PlainShared<S>& shared, const Tile& tile
   }
   const std::uint64_t first_a = descriptor_of(shared.a[0] + warpgroup * kBoxBytes),
                       first_b = S::kBAcross ? across_k(shared.b[0], kBoxBytes) : descriptor_of(shared.b[0]);
-  int before = turn.stage;  // the stage before this one
+  int before = turn.stage;  // the previous stage
   shared.full[before].wait(turn.parity);
   multiply_stage_plain<S, true>(total, below(first_a, before * S::kRows),
                                 below(first_b, before * S::kColumns));
@@ -200,7 +202,7 @@ __global__ __launch_bounds__(kThreads, 1)
     }
     if (thread == 0) wait_until_read<0>();
   }
-  // No block leaves while another may still write to its shared memory or arrive at its barriers.
+  // No block may exit while another may still write to its shared memory or arrive at its barriers.
   if constexpr (S::kCluster > 1) synchronize_cluster();
 #endif
 }

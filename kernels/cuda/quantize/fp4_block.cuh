@@ -1,4 +1,4 @@
-// A block of an FP4 copy in one thread: from elements to scale and codes, bit for bit those of numerics/fp4.h.
+// A block of an FP4 copy in one thread: from elements to scale and codes, bit for bit as in numerics/fp4.h.
 //
 // fp4.h divides, and sums in FP64. Nearly every block gets the same bits for a third of the instructions:
 //   e2m1      FP32's adder rounds a magnitude to the step of its binade, and its low bits count the steps
