@@ -176,7 +176,8 @@ class CudaDevice final : public Device {
   void do_factored_average(const ops::FactoredAverage& op) override;
   void do_factored_norm(const ops::FactoredNorm& op) override;
   void do_factored_update(const ops::FactoredUpdate& op) override;
-  // experts/: route.cu, route_backward.cu, group.cu, permute.cu, unpermute.cu, quantize_experts.cu, grouped_swiglu.cu
+  // experts/: route.cu, route_backward.cu, group.cu, permute.cu, unpermute.cu, quantize_experts.cu,
+  // grouped_swiglu.cu
   void do_route(const ops::Route& op) override;
   void do_route_backward(const ops::RouteBackward& op) override;
   void do_update_routing_bias(const ops::UpdateRoutingBias& op) override;

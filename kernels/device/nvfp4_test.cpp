@@ -91,8 +91,7 @@ TEST_CASE("NVFP4: the CPU device's bytes equal torchao's", "[cpu][op]") {
 }
 
 TEST_CASE(
-    "NVFP4 matmul: multiplies the dequantized values with and without a Hadamard transform of both operands",
-
+    "NVFP4 matmul: equals the FP64 GEMM of the dequantized operands with and without a Hadamard transform",
     "[cpu][op]") {
   constexpr std::int64_t kM = 64, kN = 48, kK = 128;
   const auto device = make_cpu_device(2);

@@ -11,8 +11,8 @@
 
 namespace precbench {
 
-/// Returns true if the format's scales can be rewritten as E8M0 exponents of blocks of 32: FP8 elements with power-of-two FP32
-/// scales.
+/// Returns true if the format's scales can be rewritten as E8M0 exponents of blocks of 32: FP8 elements with
+/// power-of-two FP32 scales.
 constexpr bool expands_to_mx(const QuantFormat& format) {
   const Granularity g = format.granularity;
   return (format.dtype == DType::e4m3 || format.dtype == DType::e5m2) &&

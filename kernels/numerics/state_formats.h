@@ -1,7 +1,7 @@
 // Formats of optimizer state between steps, bit for bit, for host and device. FP32 and BF16 need no scale;
 // the others are:
 //   fp16, e4m3   one power of two for a tensor, from its amax (MS-AMP, arXiv 2310.18313)
-//   coat         e4m3 in groups of 128 elements, range expanded to the format's by a power (COAT, arXiv 2410.19313)
+//   coat         e4m3 in groups of 128 elements, range expanded by a power (COAT, arXiv 2410.19313)
 // FP16 is a storage format only: no op computes in it.
 #pragma once
 

@@ -2,7 +2,7 @@
 //
 //   grouped_bench [SECONDS]        every shape below, recipe, GEMM and number of rows; default: 0.04 s per
 //                                  figure, just over a minute in all
-//   grouped_bench SECONDS beside   from 1,024 rows on; after a slash cuBLASLt's grouped call (13.4 and later),
+//   grouped_bench SECONDS beside   from 1,024 rows on; after a slash cuBLASLt's grouped call (13.4+),
 //                                  timed alternately figure by figure
 //   grouped_bench SECONDS aims     only blockwise, at the shapes of the target figures, next to the targets
 //   grouped_bench -                answers lines of standard input, one figure each, so that another program

@@ -1,5 +1,5 @@
-// matmul on CUDA: D[M,N] = A[M,k] B[N,k]^T through cuBLASLt, one scale mode per operand; on Hopper, block-scaled
-// GEMMs also by our own kernels (blockwise.h), wherever they are timed faster.
+// matmul on CUDA: D[M,N] = A[M,k] B[N,k]^T through cuBLASLt, one scale mode per operand; on Hopper,
+// block-scaled GEMMs also by our own kernels (blockwise.h), wherever they are timed faster.
 //
 //   formats of A x B                          cuBLASLt               native on
 //   bf16 x bf16, either side transposed                              8.0 and newer

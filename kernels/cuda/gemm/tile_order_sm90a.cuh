@@ -3,11 +3,11 @@
 //
 //   groups of rows (fprop, dgrad)               groups of k (wgrad)
 //
-//   A, D: rows         B: stacked               A: [rows, k of all]   B: [columns, k of all]  D: stacked
-//   +------------+ 0   +---------+ 0            +----+-------+---+    +----+-------+---+       +---------+ 0
-//   | group 0    |     | group 0 |              | 0  |   1   | 2 |    | 0  |   1   | 2 |       | group 0 |
-//   |. padding . |     +---------+ columns      +----+-------+---+    +----+-------+---+       +---------+ rows
-//   +------------+ o1  | group 1 |                   o1      o2            o1      o2          | group 1 |
+//   A, D: rows         B: stacked               A: [rows, k of all]   B: [columns, k of all] D: stacked
+//   +------------+ 0   +---------+ 0            +----+-------+---+    +----+-------+---+      +---------+ 0
+//   | group 0    |     | group 0 |              | 0  |   1   | 2 |    | 0  |   1   | 2 |      | group 0 |
+//   |. padding . |     +---------+ columns      +----+-------+---+    +----+-------+---+      +---------+ rows
+//   +------------+ o1  | group 1 |                   o1      o2            o1      o2         | group 1 |
 //   | group 1    |     +---------+              o1, o2: the groups' offsets on the device, multiples of 128:
 //   +------------+ o2  | ...     |              tiles are counted on demand, group after group
 //
@@ -28,8 +28,7 @@ struct Tile {
   int rows;     ///< rows of D from d_row on in this group; may exceed a tile
   int b_scale;  ///< start of B's scales for D's columns
   int group;
-  bool
-      beside;  ///< the cluster's tiles stand side by side in D and share A; else one below the other, sharing B
+  bool beside;  ///< the cluster's tiles are side by side in D and share A; else one below the other, share B
 };
 
 struct PlaceInBands {
