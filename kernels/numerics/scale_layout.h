@@ -8,8 +8,8 @@
 //   128x128        [row blocks][k blocks padded to 4]: the block index along k is contiguous
 //   1x32, 1x16, 32x32, 16x16
 //                  tiles of 128 rows x 4 blocks, 512 entries each, tile rows outermost; rows padded to 128,
-//                  blocks to 4. Inside a tile rows r, r+32, r+64, r+96 are adjacent, 4 entries each. The scale
-//                  of a 32x32 or 16x16 block is repeated for each of its rows.
+//                  blocks to 4. Inside a tile rows r, r+32, r+64, r+96 are adjacent, 4 entries each. The
+//                  scale of a 32x32 or 16x16 block is repeated for each of its rows.
 // A cuBLASLt GEMM reads the padding too: whoever writes a buffer must fill the padded entries with zero.
 // Source: cuBLAS documentation, "Scaling factors layouts".
 #pragma once

@@ -3,11 +3,11 @@
 //
 //   groups of rows (fprop, dgrad)               groups of k (wgrad)
 //
-//   A, D: rows         B: stacked               A: [rows, k of all]   B: [columns, k of all] D: stacked
-//   +------------+ 0   +---------+ 0            +----+-------+---+    +----+-------+---+      +---------+ 0
-//   | group 0    |     | group 0 |              | 0  |   1   | 2 |    | 0  |   1   | 2 |      | group 0 |
-//   |. padding . |     +---------+ columns      +----+-------+---+    +----+-------+---+      +---------+ rows
-//   +------------+ o1  | group 1 |                   o1      o2            o1      o2         | group 1 |
+//   A, D: rows         B: stacked               A: [rows, all k]      B: [columns, all k]    D: stacked
+//   +------------+ 0   +---------+ 0            +----+-------+---+    +----+-------+---+     +---------+ 0
+//   | group 0    |     | group 0 |              | 0  |   1   | 2 |    | 0  |   1   | 2 |     | group 0 |
+//   |. padding . |     +---------+ columns      +----+-------+---+    +----+-------+---+     +---------+ rows
+//   +------------+ o1  | group 1 |                   o1      o2            o1      o2        | group 1 |
 //   | group 1    |     +---------+              o1, o2: the groups' offsets on the device, multiples of 128:
 //   +------------+ o2  | ...     |              tiles are counted on demand, group after group
 //
