@@ -47,7 +47,7 @@ struct ForwardShape {
   static constexpr int kBoxes = kHead / kBoxColumns;            ///< side by side in a head
   static constexpr int kKeyBytes = kKeys * kTileRowBytes;       ///< of a box of k or v
   static constexpr int kScores = kKeys / 2, kOuts = kHead / 2;  ///< accumulators per thread
-  static_assert(kHead % kBoxColumns == 0 && kKeys % kStepK == 0 &&
+  static_assert(kHead % kBoxColumns == 0 && kKeys % kWgmmaKBf16 == 0 &&
                 (kMathWarpgroups == 2 || kMathWarpgroups == 3));
 };
 
@@ -228,12 +228,12 @@ __device__ inline void walk(ForwardShared<S>& shared, const ForwardProblem& prob
                             int warpgroup, int thread, ForwardTurns<S>& turns, OnlineSoftmax<S>& softmax,
                             float (&out)[S::kOuts]) {
   const int first_query = tile.first_query + warpgroup * kRows;
-  const std::uint64_t q = descriptor_of(shared.q[turns.q.stage][warpgroup]);
+  const std::uint64_t q = smem_descriptor(shared.q[turns.q.stage][warpgroup]);
   const auto k_of = [&](int stage) {
-    return descriptor_of(shared.k[0]) + stage * (S::kBoxes * S::kKeyBytes / 16);
+    return smem_descriptor(shared.k[0]) + stage * (S::kBoxes * S::kKeyBytes / 16);
   };
   const auto v_of = [&](int stage) {
-    return across_k(shared.v[0], S::kKeyBytes) + stage * (S::kBoxes * S::kKeyBytes / 16);
+    return mn_major_descriptor(shared.v[0], S::kKeyBytes) + stage * (S::kBoxes * S::kKeyBytes / 16);
   };
   float s[S::kScores];
   std::uint32_t p[S::kScores / 2];
@@ -257,10 +257,10 @@ __device__ inline void walk(ForwardShared<S>& shared, const ForwardProblem& prob
     turns.v.next();
   }
   shared.k_full[turns.k.stage].wait(turns.k.parity);
-  begin_products();
+  wgmma_fence();
   multiply_heads<S::kHead>(s, q, k_of(turns.k.stage));
-  end_products();
-  await_products(s);
+  wgmma_commit_group();
+  wgmma_wait_group(s);
   release(shared.k_empty[turns.k.stage]);
   turns.k.next();
   take(block);
@@ -270,23 +270,23 @@ __device__ inline void walk(ForwardShared<S>& shared, const ForwardProblem& prob
   if (block > 0) shared.k_full[turns.k.stage].wait(turns.k.parity);
   while (--block >= 0) {
     await_turn<S>(warpgroup);
-    begin_products();
+    wgmma_fence();
     multiply_heads<S::kHead>(s, q, k_of(turns.k.stage));
-    end_products();
+    wgmma_commit_group();
     shared.v_full[turns.v.stage].wait(turns.v.parity);
-    begin_products();
+    wgmma_fence();
     multiply_rows(out, p, v_of(turns.v.stage));
-    end_products();
+    wgmma_commit_group();
     pass_turn<S>(warpgroup);
-    await_products<1>(s);
+    wgmma_wait_group<1>(s);
     release(shared.k_empty[turns.k.stage]);
     turns.k.next();
     take(block);
-    pin(s);
+    warpgroup_fence_operand(s);
     // Waiting here for the next keys keeps the compiler from moving the exponentials behind the end of the
     // wgmma.
     if (block > 0) shared.k_full[turns.k.stage].wait(turns.k.parity);
-    await_products(out);
+    wgmma_wait_group(out);
     release(shared.v_empty[turns.v.stage]);
     turns.v.next();
     softmax.rescale(out);
@@ -294,10 +294,10 @@ __device__ inline void walk(ForwardShared<S>& shared, const ForwardProblem& prob
   }
 
   shared.v_full[turns.v.stage].wait(turns.v.parity);
-  begin_products();
+  wgmma_fence();
   multiply_rows(out, p, v_of(turns.v.stage));
-  end_products();
-  await_products(out);
+  wgmma_commit_group();
+  wgmma_wait_group(out);
   release(shared.v_empty[turns.v.stage]);
   turns.v.next();
 }

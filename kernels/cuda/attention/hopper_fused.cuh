@@ -104,8 +104,8 @@ struct FusedWalk {
   const int own, warpgroup, thread;
   Turn<S::kStages>& turn;
   int& done;  ///< steps so far
-  const std::uint64_t k = descriptor_of(shared.own[own][0][warpgroup]),
-                      v = descriptor_of(shared.own[own][1][warpgroup]);
+  const std::uint64_t k = smem_descriptor(shared.own[own][0][warpgroup]),
+                      v = smem_descriptor(shared.own[own][1][warpgroup]);
   const int first = tile.first + warpgroup * kRows;
   int seen =
       start() - S::kMet;  ///< last key seen by the first query of the previous step, relative to `first`
@@ -124,35 +124,36 @@ struct FusedWalk {
 
   /// s = k q^T of the block in a stage.
   __device__ inline void begin_scores(float (&s)[S::kScores], int stage) {
-    begin_products();
-    multiply_heads<S::kHead>(s, k, descriptor_of(shared.met[0][0]) + stage * S::kStageStep);
-    end_products();
+    wgmma_fence();
+    multiply_heads<S::kHead>(s, k, smem_descriptor(shared.met[0][0]) + stage * S::kStageStep);
+    wgmma_commit_group();
   }
 
   /// dp = v dout^T of the i-th 64 queries of the block in a stage.
   __device__ inline void begin_gradients(float (&dp)[32], int stage, int i) {
-    begin_products();
-    multiply_heads<S::kHead>(dp, v,
-                             descriptor_of(shared.met[0][1]) + stage * S::kStageStep + i * (kRowsBytes / 16));
-    end_products();
+    wgmma_fence();
+    multiply_heads<S::kHead>(
+        dp, v, smem_descriptor(shared.met[0][1]) + stage * S::kStageStep + i * (kRowsBytes / 16));
+    wgmma_commit_group();
   }
 
   /// dq = the step's share of this warpgroup's square.
   __device__ inline void begin_share(float (&dq)[S::kShareColumns / 2]) {
     const int square = S::kSquares == 2 ? warpgroup : 0;
     const int columns = S::kSquares == 2 ? 0 : warpgroup * (S::kHead == 128 ? kRowsBytes : 64) / 16;
-    begin_products();
+    wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < S::kMathWarpgroups * kRows / kStepK; ++step) {
-      const int of = step / (kRows / kStepK), within = step % (kRows / kStepK);
-      multiply_bf16<true, true>(
+    for (int step = 0; step < S::kMathWarpgroups * kRows / kWgmmaKBf16; ++step) {
+      const int of = step / (kRows / kWgmmaKBf16), within = step % (kRows / kWgmmaKBf16);
+      wgmma_bf16<true, true>(
           dq,
-          across_k(shared.ds[0][of][0], kRowsBytes) +
+          mn_major_descriptor(shared.ds[0][of][0], kRowsBytes) +
               ((done + 1) % 2 * S::kMathWarpgroups * S::kSquares + square) * (kRowsBytes / 16) +
-              within * kAcrossK,
-          across_k(shared.own[own][0][of][0], kRowsBytes) + columns + within * kAcrossK, step > 0);
+              within * kMnMajorStep,
+          mn_major_descriptor(shared.own[own][0][of][0], kRowsBytes) + columns + within * kMnMajorStep,
+          step > 0);
     }
-    end_products();
+    wgmma_commit_group();
   }
 
   /// Hands over the share of the previous step.
@@ -172,7 +173,7 @@ struct FusedWalk {
     begin_share(dq);
     shared.full[turn.stage].wait(turn.parity);
     begin_scores(s, turn.stage);
-    await_products<1>(dq);  // and the other wgmmas of the previous step
+    wgmma_wait_group<1>(dq);  // and the other wgmmas of the previous step
     if (seen >= start()) {
       release(shared.empty[held()]);
       leave_share(dq);
@@ -186,17 +187,17 @@ struct FusedWalk {
     }
     number += 2;
     begin_gradients(dp, stage, 0);
-    await_products<1>(s);
+    wgmma_wait_group<1>(s);
     const int lane = anew(thread);
     exponentiate(s, shared.values.of[stage][0][0], problem.scale_log2, lane);
     const int last = problem.keys - 1 - first;
     if (min(seen, last) < kRows - 1) mask_queries(s, seen, last, lane);
     std::uint32_t p_words[S::kScores / 2], ds_words[S::kSquares][16];
     round_to_operand(p_words, s);
-    begin_products();
-    multiply_rows(dv, p_words, across_k(shared.met[0][1], S::kMetBytes) + stage * S::kStageStep);
-    end_products();
-    await_products<1>(dp);
+    wgmma_fence();
+    multiply_rows(dv, p_words, mn_major_descriptor(shared.met[0][1], S::kMetBytes) + stage * S::kStageStep);
+    wgmma_commit_group();
+    wgmma_wait_group<1>(dp);
     const int writer = anew(thread);
     const int buffer = done++ % 2;
     // One 64 queries after the other, because registers do not suffice for all.
@@ -204,24 +205,25 @@ struct FusedWalk {
     for (int i = 0; i < S::kSquares; ++i) {
       differentiate(part(s, i), dp, shared.values.of[stage][i][1], writer);
       if constexpr (S::kSquares == 1) {  // the registers of p_words are needed
-        pin(s);
-        await_products(dv);
+        warpgroup_fence_operand(s);
+        wgmma_wait_group(dv);
       }
       round_to_operand(ds_words[i], part(s, i));
       write_bf16_box<64>(shared.ds[buffer][warpgroup][i], part(s, i), 0, writer);
       if (i + 1 < S::kSquares) {
-        pin(s);
+        warpgroup_fence_operand(s);
         begin_gradients(dp, stage, i + 1);
-        await_products(dp);
+        wgmma_wait_group(dp);
       }
     }
     publish_stores();
-    begin_products();
+    wgmma_fence();
 #pragma unroll
     for (int i = 0; i < S::kSquares; ++i)
       multiply_rows(dk, ds_words[i],
-                    across_k(shared.met[0][0], S::kMetBytes) + stage * S::kStageStep + i * (kRowsBytes / 16));
-    end_products();
+                    mn_major_descriptor(shared.met[0][0], S::kMetBytes) + stage * S::kStageStep +
+                        i * (kRowsBytes / 16));
+    wgmma_commit_group();
   }
 
   /// Returns the accumulators of 64 of the columns.
@@ -238,9 +240,9 @@ struct FusedWalk {
     synchronize_some(kBoth, S::kMathWarpgroups * kWarpgroup);
     float dq[S::kShareColumns / 2];
     begin_share(dq);
-    await_products(dq);
-    pin(dk);
-    pin(dv);
+    wgmma_wait_group(dq);
+    warpgroup_fence_operand(dk);
+    warpgroup_fence_operand(dv);
     release(shared.empty[held()]);
     leave_share(dq);
     synchronize_some(kBoth, S::kMathWarpgroups * kWarpgroup);  // the other warpgroup's dq has read these keys

@@ -149,17 +149,17 @@ struct KeyWalk {
   const KeyTile& tile;
   const int own, warpgroup, thread;
   Turn<S::kStages>& turn;
-  const std::uint64_t k = descriptor_of(shared.own[own][0][warpgroup]),
-                      v = descriptor_of(shared.own[own][1][warpgroup]);
+  const std::uint64_t k = smem_descriptor(shared.own[own][0][warpgroup]),
+                      v = smem_descriptor(shared.own[own][1][warpgroup]);
   const int first = tile.first + warpgroup * kRows, last = problem.keys - 1 - first;
   int block = 0;
   int held = -1;  ///< the stage whose last wgmma is in flight
 
   /// p = k q^T of the block in a stage.
   __device__ inline void begin_scores(float (&p)[32], int stage) {
-    begin_products();
-    multiply_heads<S::kHead>(p, k, descriptor_of(shared.met[0][0]) + stage * S::kStageStep);
-    end_products();
+    wgmma_fence();
+    multiply_heads<S::kHead>(p, k, smem_descriptor(shared.met[0][0]) + stage * S::kStageStep);
+    wgmma_commit_group();
   }
 
   __device__ inline void release_held() {
@@ -185,46 +185,46 @@ struct KeyWalk {
       if (first_seen + S::kMet - 1 < 0) return skip(stage, dk);
       begin_scores(p, stage);
     }
-    begin_products();
-    multiply_heads<S::kHead>(dp, v, descriptor_of(shared.met[0][1]) + stage * S::kStageStep);
-    end_products();
+    wgmma_fence();
+    multiply_heads<S::kHead>(dp, v, smem_descriptor(shared.met[0][1]) + stage * S::kStageStep);
+    wgmma_commit_group();
     if constexpr (S::kAhead) {  // after the last step once more this one's: fewer code paths are faster
       const int ahead = more ? turn.stage : stage;
       shared.full[ahead].wait(more ? turn.parity : parity);
       begin_scores(next, ahead);
     }
     if constexpr (!S::kAhead) {
-      await_products<kNewer>(p);  // and the last of the previous step
+      wgmma_wait_group<kNewer>(p);  // and the last of the previous step
       release_held();
     }
     const auto& values = shared.values.of[stage][0];
     exponentiate(p, values[0], problem.scale_log2, thread);
     if (min(first_seen, last) < kRows - 1) mask_queries(p, first_seen, last, thread);
     if constexpr (S::kAhead) {
-      pin(p);
-      await_products<kNewer>(dk);  // of the previous step
+      warpgroup_fence_operand(p);
+      wgmma_wait_group<kNewer>(dk);  // of the previous step
       release_held();
     }
     std::uint32_t words[16];  // of p, then of ds
     round_to_operand(words, p);
-    begin_products();
-    multiply_rows(dv, words, across_k(shared.met[0][1], S::kMetBytes) + stage * S::kStageStep);
-    end_products();
-    await_products<kNewer>(dp);
+    wgmma_fence();
+    multiply_rows(dv, words, mn_major_descriptor(shared.met[0][1], S::kMetBytes) + stage * S::kStageStep);
+    wgmma_commit_group();
+    wgmma_wait_group<kNewer>(dp);
     differentiate(p, dp, values[1], thread);
-    pin(p);
-    await_products(dv);
-    if (S::kAhead) pin(next);
+    warpgroup_fence_operand(p);
+    wgmma_wait_group(dv);
+    if (S::kAhead) warpgroup_fence_operand(next);
     round_to_operand(words, p);
-    begin_products();
-    multiply_rows(dk, words, across_k(shared.met[0][0], S::kMetBytes) + stage * S::kStageStep);
-    end_products();
+    wgmma_fence();
+    multiply_rows(dk, words, mn_major_descriptor(shared.met[0][0], S::kMetBytes) + stage * S::kStageStep);
+    wgmma_commit_group();
     held = stage;
   }
 
   /// Skips a block whose queries see none of the keys.
   __device__ inline void skip(int stage, float (&dk)[S::kOuts]) {
-    await_products(dk);
+    wgmma_wait_group(dk);
     release_held();
     held = -1;
     release(shared.empty[stage]);
@@ -236,11 +236,11 @@ struct KeyWalk {
     if (S::kAhead && steps > 0) {
       shared.full[turn.stage].wait(turn.parity);
       begin_scores(next, turn.stage);
-      await_products(next);
+      wgmma_wait_group(next);
     }
 #pragma unroll 1
     for (int i = 1; i <= steps; ++i) step(next, i < steps, dk, dv);
-    await_products(dk);
+    wgmma_wait_group(dk);
     release_held();
   }
 };

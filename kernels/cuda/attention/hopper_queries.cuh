@@ -73,8 +73,8 @@ struct QueryWalk {
   const int own, warpgroup, thread;
   Turn<S::kStages>& turn;
   const int first = tile.first + warpgroup * kRows, first_seen = first + problem.offset;
-  const std::uint64_t q = descriptor_of(shared.own[own][0][warpgroup]),
-                      dout = descriptor_of(shared.own[own][1][warpgroup]);
+  const std::uint64_t q = smem_descriptor(shared.own[own][0][warpgroup]),
+                      dout = smem_descriptor(shared.own[own][1][warpgroup]);
   float lse[2], delta[2];
   int held = -1;  ///< the stage whose last wgmma is in flight
 
@@ -102,30 +102,30 @@ struct QueryWalk {
     turn.next();
     shared.full[stage].wait(parity);
     float p[S::kScores], dp[S::kScores];
-    begin_products();
-    multiply_heads<S::kHead>(p, q, descriptor_of(shared.met[0][0]) + stage * S::kStageStep);
-    end_products();
-    begin_products();
-    multiply_heads<S::kHead>(dp, dout, descriptor_of(shared.met[0][1]) + stage * S::kStageStep);
-    end_products();
-    await_products<1>(p);  // and the last of the previous step
+    wgmma_fence();
+    multiply_heads<S::kHead>(p, q, smem_descriptor(shared.met[0][0]) + stage * S::kStageStep);
+    wgmma_commit_group();
+    wgmma_fence();
+    multiply_heads<S::kHead>(dp, dout, smem_descriptor(shared.met[0][1]) + stage * S::kStageStep);
+    wgmma_commit_group();
+    wgmma_wait_group<1>(p);  // and the last of the previous step
     release_held();
     held = stage;
 #pragma unroll
     for (int i = 0; i < S::kScores; ++i) p[i] = cuda::exp2_approx(p[i] * problem.scale_log2 - lse[i % 4 / 2]);
     if (first_key + S::kMet - 1 > min(first_seen, problem.keys - 1))
       mask_keys(p, first_seen, problem.keys - 1, first_key, thread, 0.0f);
-    pin(p);
+    warpgroup_fence_operand(p);
     shared.full[stage].wait(
         parity);  // keeps the compiler from moving the exponentials behind the wgmma's end
-    await_products(dp);
+    wgmma_wait_group(dp);
 #pragma unroll
     for (int i = 0; i < S::kScores; ++i) p[i] *= dp[i] - delta[i % 4 / 2];
     std::uint32_t ds[S::kScores / 2];
     round_to_operand(ds, p);
-    begin_products();
-    multiply_rows(dq, ds, across_k(shared.met[0][0], S::kMetBytes) + stage * S::kStageStep);
-    end_products();
+    wgmma_fence();
+    multiply_rows(dq, ds, mn_major_descriptor(shared.met[0][0], S::kMetBytes) + stage * S::kStageStep);
+    wgmma_commit_group();
   }
 
   __device__ inline void run(float (&dq)[S::kOuts]) {
@@ -138,7 +138,7 @@ struct QueryWalk {
     }
 #pragma unroll 1
     for (; block >= 0; --block) step(block, dq);
-    await_products(dq);
+    wgmma_wait_group(dq);
     release_held();
   }
 };

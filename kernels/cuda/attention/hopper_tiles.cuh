@@ -71,20 +71,20 @@ __device__ inline void init_ring(Barrier* full, Barrier* empty, int count, int r
 template <int kHead, int kCount>
 __device__ inline void multiply_heads(float (&sum)[kCount], std::uint64_t a, std::uint64_t b) {
 #pragma unroll
-  for (int step = 0; step < kHead / kStepK; ++step) {
-    constexpr int kSteps = kBoxColumns / kStepK;  // per box
-    const std::uint64_t within = step % kSteps * kAlongK;
-    multiply_bf16(sum, a + within + step / kSteps * (kRowsBytes / 16),
-                  b + within + step / kSteps * (2 * kCount * kTileRowBytes / 16), step > 0);
+  for (int step = 0; step < kHead / kWgmmaKBf16; ++step) {
+    constexpr int kSteps = kBoxColumns / kWgmmaKBf16;  // per box
+    const std::uint64_t within = step % kSteps * kKMajorStep;
+    wgmma_bf16(sum, a + within + step / kSteps * (kRowsBytes / 16),
+               b + within + step / kSteps * (2 * kCount * kTileRowBytes / 16), step > 0);
   }
 }
 
-/// sum += p b; `b` is read across k.
+/// sum += p b; `b` is MN-major.
 template <int kCount, int kWords>
 __device__ inline void multiply_rows(float (&sum)[kCount], const std::uint32_t (&p)[kWords],
                                      std::uint64_t b) {
 #pragma unroll
-  for (int step = 0; step < kWords / 4; ++step) multiply_bf16<true>(sum, p + 4 * step, b + step * kAcrossK);
+  for (int step = 0; step < kWords / 4; ++step) wgmma_bf16<true>(sum, p + 4 * step, b + step * kMnMajorStep);
 }
 
 /// Converts a GEMM's accumulators to the A operand of another.

@@ -1,4 +1,4 @@
-// The FP8 GEMM for Hopper with FP32 accumulation: D[M,N] = A[M,k] B[N,k]^T, both read along k.
+// The FP8 GEMM for Hopper with FP32 accumulation: D[M,N] = A[M,k] B[N,k]^T, both K-major.
 //
 // A has a scale per row and 128 of k, B one per 128x128 block (fprop, dgrad) or per row and 128 of k (wgrad).
 // Alternatively both have per-row or per-tensor scales, which are applied at the end. FP8 accumulation in the
@@ -201,21 +201,21 @@ __device__ inline void promote(float (&total)[S::kSums], const float (&part)[S::
 template <class S>
 __device__ inline void multiply_stage(float (&part)[S::kSums], std::uint64_t a, std::uint64_t b,
                                       int warpgroup) {
-  constexpr int kProducts = S::kBlockK / kProductK;
+  constexpr int kProducts = S::kBlockK / kWgmmaK;
   if constexpr (S::kTakeTurns) synchronize_some(kTurns + warpgroup, kMathWarpgroups * kWarpgroup);
-  begin_products();
+  wgmma_fence();
 #pragma unroll
   for (int k = 0; k < kProducts; ++k) {
-    multiply<typename S::A, typename S::B>(part, a + k * kNextK, b + k * kNextK, k > 0);
-    if (S::kTakeTurns && k == kProducts - 2) end_products();
+    wgmma_fp8<typename S::A, typename S::B>(part, a + k * kNextK, b + k * kNextK, k > 0);
+    if (S::kTakeTurns && k == kProducts - 2) wgmma_commit_group();
   }
-  end_products();
+  wgmma_commit_group();
 }
 
 template <class S>
 __device__ inline void pass_turn(int warpgroup) {
   if constexpr (S::kTakeTurns) {
-    await_all_but<1>();
+    wgmma_wait_group<1>();
     arrive_at_some(kTurns + 1 - warpgroup, kMathWarpgroups * kWarpgroup);
   }
 }
@@ -240,12 +240,13 @@ __device__ inline void accumulate(Shared<S>& shared, const Tile& tile, int warpg
   constexpr int kNextHalf = (unit_of<S, Order>(0, 1) - unit_of<S, Order>(0, 0)) * kUnitRows;
   const int first_row = unit_of<S, Order>(warpgroup, 0) * kUnitRows;
   const float* a_scale = shared.a_scale[0] + first_row + thread / 32 * 16 + thread % 32 / 4;
-  const std::uint64_t first_a = descriptor_of(shared.a[0] + first_row * S::kBlockK),
-                      first_b = descriptor_of(shared.b[0]);
+  const std::uint64_t first_a = smem_descriptor(shared.a[0] + first_row * S::kBlockK),
+                      first_b = smem_descriptor(shared.b[0]);
   for (int i = 0; i < tile.k_blocks; ++i, turn.next()) {
     const int stage = turn.stage;
     shared.full[stage].wait(turn.parity);
-    const std::uint64_t a = below(first_a, stage * S::kRows), b = below(first_b, stage * S::kColumns);
+    const std::uint64_t a = descriptor_at_row(first_a, stage * S::kRows),
+                        b = descriptor_at_row(first_b, stage * S::kColumns);
     ColumnScales<S> scales;
 #pragma unroll
     for (int half = 0; half < S::kHalves; ++half) {
@@ -254,7 +255,7 @@ __device__ inline void accumulate(Shared<S>& shared, const Tile& tile, int warpg
         continue;
       }
       float part[S::kSums];
-      multiply_stage<S>(part, below(a, half * kNextHalf), b, warpgroup);
+      multiply_stage<S>(part, descriptor_at_row(a, half * kNextHalf), b, warpgroup);
       float a0 = 1, a1 = 1;
       if constexpr (!S::kEnds) {
         a0 = a_scale[stage * S::kRows + half * kNextHalf];
@@ -262,7 +263,7 @@ __device__ inline void accumulate(Shared<S>& shared, const Tile& tile, int warpg
       }
       if (half == 0) scales.load(shared.b_scale[stage], tile.b_row, tile.k_block + i);
       pass_turn<S>(warpgroup);
-      await_products(part);
+      wgmma_wait_group(part);
       promote<S>(total[half], part, a0, a1, scales);
     }
     __syncwarp();  // its lanes have read their scales

@@ -48,11 +48,12 @@ bool copied(const Tensor& matrix) {
          bytes_of(matrix.dtype, matrix.cols) % 16 == 0 && matrix.rows <= kMost && matrix.cols <= kMost;
 }
 
-/// Returns true if tiles end with their group: at multiples of 64 rows of D; of 64 of k if a stack is read
-/// across k; of the scale blocks.
-bool divides(const GroupedGemm& gemm, GroupedScales scales, bool b_across) {
+/// Returns true if tiles end with their group: at multiples of 64 rows of D; of 64 of k if a stack is
+/// MN-major; of the scale blocks.
+bool divides(const GroupedGemm& gemm, GroupedScales scales, bool b_mn_major) {
   if (gemm.over_k) return gemm.rows % 64 == 0;
-  return (!b_across || gemm.depth % 64 == 0) && (scales != GroupedScales::squares || gemm.columns % 128 == 0);
+  return (!b_mn_major || gemm.depth % 64 == 0) &&
+         (scales != GroupedScales::squares || gemm.columns % 128 == 0);
 }
 
 /// Returns null if no kernel supports the op.
@@ -68,8 +69,8 @@ const GroupedKernel* kernel_for(const ops::GroupedMatmul& op, int compute_capabi
   for (const auto kernels : {hopper_plain_grouped_kernels(), hopper_blockwise_grouped_kernels()})
     for (const GroupedKernel& kernel : kernels)
       if (kernel.a == op.a.data.dtype && kernel.b == op.b.data.dtype && kernel.d == op.d.dtype &&
-          kernel.scales == scales && kernel.a_across == op.a.transposed &&
-          kernel.b_across == op.b.transposed && (gemm.over_k ? kernel.over_k : kernel.over_rows) &&
+          kernel.scales == scales && kernel.a_mn_major == op.a.transposed &&
+          kernel.b_mn_major == op.b.transposed && (gemm.over_k ? kernel.over_k : kernel.over_rows) &&
           kernel.accumulate == op.options.accumulate &&
           (scales != GroupedScales::ends || kernel.fast == op.options.fast_accum))
         return &kernel;

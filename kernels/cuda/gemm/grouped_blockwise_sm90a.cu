@@ -56,8 +56,8 @@ constexpr GroupedKernel blockwise(bool over_rows, bool over_k) {
           .scales = kScales == Scales::squares  ? GroupedScales::squares
                     : kScales == Scales::blocks ? GroupedScales::blocks
                                                 : GroupedScales::ends,
-          .a_across = false,
-          .b_across = false,
+          .a_mn_major = false,
+          .b_mn_major = false,
           .over_rows = over_rows,
           .over_k = over_k,
           .accumulate = adds(kStore),

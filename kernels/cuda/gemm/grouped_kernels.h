@@ -38,8 +38,8 @@ struct GroupedKernel {
   const char* name;
   DType a, b, d;
   GroupedScales scales;
-  bool a_across, b_across;  ///< BF16 operands that are stored [k, rows]
-  bool over_rows, over_k;   ///< supported groups
+  bool a_mn_major, b_mn_major;  ///< BF16 operands that are stored [k, rows]
+  bool over_rows, over_k;       ///< supported groups
   bool accumulate, fast;
   void (*launch)(const GroupedGemm& gemm, const GroupedBuffers& buffers, cudaStream_t stream);
 };

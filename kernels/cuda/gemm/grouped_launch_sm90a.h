@@ -13,12 +13,12 @@ namespace precbench::hopper {
 constexpr int kGroupedBandRows = 2048;
 
 template <class S>
-GroupedOrder grouped_order(const GroupedGemm& gemm, const GroupedBuffers& on, bool b_across) {
+GroupedOrder grouped_order(const GroupedGemm& gemm, const GroupedBuffers& on, bool b_mn_major) {
   return {.offsets = on.offsets,
           .counts = on.counts,
           .groups = static_cast<int>(gemm.groups),
           .over_k = gemm.over_k,
-          .b_across = b_across,
+          .b_mn_major = b_mn_major,
           .rows = static_cast<int>(gemm.rows),
           .columns = static_cast<int>(gemm.columns),
           .depth = static_cast<int>(gemm.depth),

@@ -64,18 +64,18 @@ inline std::uint32_t encoded(DType dtype, float x) {
   return dtype == DType::bf16 ? bf16_encode(x) : dtype == DType::e4m3 ? e4m3_encode(x) : e5m2_encode(x);
 }
 
-/// Memory layout of an operand: `stacks` of [rows / stacks, k], or of k rows if read across k; an element's
+/// Memory layout of an operand: `stacks` of [rows / stacks, k], or of k rows if MN-major; an element's
 /// scale; and whether an element belongs to a group or is padding, which is 0.
 struct SideLayout {
   DType dtype;
-  bool across;
+  bool mn_major;
   std::int64_t stacks, scales;
   std::function<std::int64_t(std::int64_t row, std::int64_t k)> scale_at;
   std::function<bool(std::int64_t k)> used;
 
   std::size_t at(std::int64_t rows, std::int64_t k, std::int64_t r, std::int64_t c) const {
     const std::int64_t height = rows / stacks;
-    return static_cast<std::size_t>(across ? (r / height * k + c) * height + r % height : r * k + c);
+    return static_cast<std::size_t>(mn_major ? (r / height * k + c) * height + r % height : r * k + c);
   }
 };
 
@@ -134,7 +134,7 @@ inline GroupedProblem make_problem(const GroupedKernel& kernel, bool over_k, Gro
   const auto layout = [&](bool is_b) {
     const std::int64_t rows = is_b ? b_rows : a_rows;
     SideLayout side{is_b ? kernel.b : kernel.a,
-                    is_b ? kernel.b_across : kernel.a_across,
+                    is_b ? kernel.b_mn_major : kernel.a_mn_major,
                     is_b && !over_k ? E : 1,
                     0,
                     {},
@@ -170,8 +170,8 @@ inline GroupedProblem make_problem(const GroupedKernel& kernel, bool over_k, Gro
 
 inline std::string words(const GroupedProblem& p) {
   constexpr const char* kScales[] = {"", " 1x128 x 128x128", " 1x128", " scaled at the end"};
-  return std::string(p.kernel.name) + " " + name_of(p.kernel.a) + (p.kernel.a_across ? " across k" : "") +
-         " x " + name_of(p.kernel.b) + (p.kernel.b_across ? " across k" : "") +
+  return std::string(p.kernel.name) + " " + name_of(p.kernel.a) + (p.kernel.a_mn_major ? " MN-major" : "") +
+         " x " + name_of(p.kernel.b) + (p.kernel.b_mn_major ? " MN-major" : "") +
          kScales[static_cast<int>(p.kernel.scales)] + (p.kernel.fast ? " fast" : "") +
          (p.gemm.over_k ? ", groups of k" : ", groups of rows") + (p.a_rows ? ", rows" : "") + " into " +
          name_of(p.kernel.d) + (p.kernel.accumulate ? ", accumulated" : "") + ", D of " +

@@ -19,7 +19,7 @@
 //   epilogue   total [* scale_a * scale_b] -> shared memory -> TMA -> D (stored, or added in FP32 by TMA)
 //              while the producer already fills the ring for the next tile
 //
-// Boxes of an operand that is read across k ("MN-major") hold 64 of k in rows of 64 columns; the next columns
+// Boxes of an MN-major operand hold 64 of k in rows of 64 columns; the next columns
 // are in the next box. The tensor cores read both layouts.
 #pragma once
 
@@ -34,13 +34,13 @@ constexpr int kBoxBytes = kBoxRows * kTileRowBytes;
 constexpr int kLagBarrier = 3;  ///< named barrier at which warpgroup 2 waits once
 
 /// Compile-time shape of a kernel.
-template <class AType, class BType, bool kAAcrossK, bool kBAcrossK, bool kScaled, Store kStoreD,
+template <class AType, class BType, bool kAMnMajorOf, bool kBMnMajorOf, bool kScaled, Store kStoreD,
           int kClusterOf, int kLagOf>
 struct PlainShape {
   using A = AType;
   using B = BType;
   static constexpr bool kIsBf16 = std::is_same_v<A, __nv_bfloat16>;
-  static constexpr bool kAAcross = kAAcrossK, kBAcross = kBAcrossK;
+  static constexpr bool kAMnMajor = kAMnMajorOf, kBMnMajor = kBMnMajorOf;
   static constexpr bool kEnds = kScaled;  ///< with scales per row or per tensor
   static constexpr Store kStore = kStoreD;
   static constexpr bool kAdds = adds(kStore);
@@ -56,7 +56,7 @@ struct PlainShape {
   static constexpr int kStageBytes = (kRows + kColumns) * kTileRowBytes;
   static constexpr int kProducerRegisters = 40, kMathRegisters = 232;
   static_assert(kLag < kStages);
-  static_assert(sizeof(A) == sizeof(B) && (kIsBf16 || (!kAAcross && !kBAcross)));
+  static_assert(sizeof(A) == sizeof(B) && (kIsBf16 || (!kAMnMajor && !kBMnMajor)));
 };
 
 template <class S>
@@ -74,7 +74,7 @@ struct PlainMaps {
 
 /// Loads an operand's boxes of a stage. Those shared by the cluster are loaded for both blocks, one half by
 /// each.
-template <int kBoxes, bool kAcross, int kCluster>
+template <int kBoxes, bool kMnMajor, int kCluster>
 __device__ inline void load_boxes(std::uint8_t* to, const CUtensorMap* map, int row, int k, bool shared,
                                   int rank, Barrier& full) {
   constexpr int kShare = kBoxes / kCluster;
@@ -82,13 +82,13 @@ __device__ inline void load_boxes(std::uint8_t* to, const CUtensorMap* map, int 
 #pragma unroll
     for (int i = 0; i < kShare; ++i) {
       const int box = rank * kShare + i, at = row + box * kBoxRows;
-      load_box_to((1 << kCluster) - 1, to + box * kBoxBytes, map, kAcross ? k : at, kAcross ? at : k, full);
+      load_box_to((1 << kCluster) - 1, to + box * kBoxBytes, map, kMnMajor ? k : at, kMnMajor ? at : k, full);
     }
   } else {
 #pragma unroll
     for (int box = 0; box < kBoxes; ++box) {
       const int at = row + box * kBoxRows;
-      load_box(to + box * kBoxBytes, map, kAcross ? k : at, kAcross ? at : k, full);
+      load_box(to + box * kBoxBytes, map, kMnMajor ? k : at, kMnMajor ? at : k, full);
     }
   }
 }
@@ -106,27 +106,27 @@ __device__ void produce_plain(PlainShared<S>& shared, const PlainMaps& maps, con
       Barrier& full = shared.full[stage];
       shared.empty[stage].wait(turn.parity ^ 1);
       full.arrive_and_expect(S::kStageBytes);
-      load_boxes<S::kRows / kBoxRows, S::kAAcross, S::kCluster>(shared.a[stage], &maps.a, tile.a_row, k,
-                                                                tile.beside, rank, full);
-      load_boxes<S::kColumns / kBoxRows, S::kBAcross, S::kCluster>(shared.b[stage], &maps.b, tile.b_row,
-                                                                   tile.b_k + k, !tile.beside, rank, full);
+      load_boxes<S::kRows / kBoxRows, S::kAMnMajor, S::kCluster>(shared.a[stage], &maps.a, tile.a_row, k,
+                                                                 tile.beside, rank, full);
+      load_boxes<S::kColumns / kBoxRows, S::kBMnMajor, S::kCluster>(shared.b[stage], &maps.b, tile.b_row,
+                                                                    tile.b_k + k, !tile.beside, rank, full);
     }
 }
 
 /// total (+)= 64 rows of A by the tile's B over a stage.
 template <class S, bool kFirst>
 __device__ inline void multiply_stage_plain(float (&total)[S::kSums], std::uint64_t a, std::uint64_t b) {
-  begin_products();
+  wgmma_fence();
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     const bool add = k > 0 || !kFirst;
     if constexpr (S::kIsBf16)
-      multiply_bf16<S::kAAcross, S::kBAcross>(total, a + k * (S::kAAcross ? kAcrossK : kAlongK),
-                                              b + k * (S::kBAcross ? kAcrossK : kAlongK), add);
+      wgmma_bf16<S::kAMnMajor, S::kBMnMajor>(total, a + k * (S::kAMnMajor ? kMnMajorStep : kKMajorStep),
+                                             b + k * (S::kBMnMajor ? kMnMajorStep : kKMajorStep), add);
     else
-      multiply<typename S::A, typename S::B>(total, a + k * kNextK, b + k * kNextK, add);
+      wgmma_fp8<typename S::A, typename S::B>(total, a + k * kNextK, b + k * kNextK, add);
   }
-  end_products();
+  wgmma_commit_group();
 }
 
 /// Computes one warpgroup's totals of a tile. `lead`: warpgroup 1 in its first tile, which lets the other
@@ -145,24 +145,25 @@ __device__ inline void accumulate_plain(PlainShared<S>& shared, const Tile& tile
     }
     return;
   }
-  const std::uint64_t first_a = descriptor_of(shared.a[0] + warpgroup * kBoxBytes),
-                      first_b = S::kBAcross ? across_k(shared.b[0], kBoxBytes) : descriptor_of(shared.b[0]);
+  const std::uint64_t first_a = smem_descriptor(shared.a[0] + warpgroup * kBoxBytes),
+                      first_b = S::kBMnMajor ? mn_major_descriptor(shared.b[0], kBoxBytes)
+                                             : smem_descriptor(shared.b[0]);
   int before = turn.stage;  // the previous stage
   shared.full[before].wait(turn.parity);
-  multiply_stage_plain<S, true>(total, below(first_a, before * S::kRows),
-                                below(first_b, before * S::kColumns));
+  multiply_stage_plain<S, true>(total, descriptor_at_row(first_a, before * S::kRows),
+                                descriptor_at_row(first_b, before * S::kColumns));
   turn.next();
   for (int i = 1; i < tile.k_blocks; ++i, turn.next()) {
     const int stage = turn.stage;
     shared.full[stage].wait(turn.parity);
-    multiply_stage_plain<S, false>(total, below(first_a, stage * S::kRows),
-                                   below(first_b, stage * S::kColumns));
-    await_all_but<1>();
+    multiply_stage_plain<S, false>(total, descriptor_at_row(first_a, stage * S::kRows),
+                                   descriptor_at_row(first_b, stage * S::kColumns));
+    wgmma_wait_group<1>();
     give_back<S::kCluster>(shared.empty[before], thread);
     before = stage;
     if (lead && i == S::kLag) arrive_at_some(kLagBarrier, kMathWarpgroups * kWarpgroup);
   }
-  await_products(total);
+  wgmma_wait_group(total);
   give_back<S::kCluster>(shared.empty[before], thread);
   if (lead && tile.k_blocks <= S::kLag) arrive_at_some(kLagBarrier, kMathWarpgroups * kWarpgroup);
 }

@@ -21,8 +21,8 @@ namespace precbench::hopper {
 
 /// Start of a tile's operands and its position in D.
 struct Tile {
-  int a_row, b_row;  ///< column, for a matrix that is read across k
-  int b_k;           ///< start of B's k: for a stack read across k the group's first row
+  int a_row, b_row;  ///< column, for an MN-major matrix
+  int b_k;           ///< start of B's k: for an MN-major stack the group's first row
   int k_block, k_blocks;
   int d_row, d_column;
   int rows;     ///< rows of D from d_row on in this group; may exceed a tile
@@ -70,7 +70,7 @@ struct GroupedOrder {
   const int *offsets, *counts;  ///< as in Groups, in device memory
   int groups;
   bool over_k;             ///< groups are of k, else of rows
-  bool b_across;           ///< B is read across k
+  bool b_mn_major;         ///< B is MN-major
   int rows, columns;       ///< of a group's D; rows only with over_k
   int depth;               ///< k, for groups of rows
   int column_tiles, band;  ///< band: tile rows
@@ -105,8 +105,8 @@ struct GroupedOrder {
     const int row = place.row * S::kRows, column = place.column * S::kColumns;
     const int first = __ldg(offsets + at.group);
     tile = {.a_row = over_k ? row : first + row,
-            .b_row = (over_k || b_across ? 0 : at.group * columns) + column,
-            .b_k = over_k || !b_across ? 0 : at.group * depth,
+            .b_row = (over_k || b_mn_major ? 0 : at.group * columns) + column,
+            .b_k = over_k || !b_mn_major ? 0 : at.group * depth,
             .k_block = over_k ? first / S::kBlockK : 0,
             .k_blocks = ((over_k ? count : depth) + S::kBlockK - 1) / S::kBlockK,
             .d_row = over_k ? at.group * rows + row : first + row,

@@ -4,10 +4,10 @@
 // rows (1,024 bytes, aligned to that) 16-byte piece p of row r is at p ^ r. An instruction addresses its
 // operands by a descriptor and runs asynchronously:
 //
-//   begin_products()                       accumulators belong to the tensor cores from here
-//   multiply<...>(sum, a, b, false)        first of a sum: overwrites the accumulators
-//   multiply<...>(sum, a + kStep, ...)     more of k
-//   end_products(); await_products(sum)    accumulators belong to the threads again
+//   wgmma_fence()                               accumulators belong to the tensor cores from here
+//   wgmma_fp8<...>(sum, a, b, false)            first of a sum: overwrites the accumulators
+//   wgmma_fp8<...>(sum, a + kNextK, ...)        more of k
+//   wgmma_commit_group(); wgmma_wait_group(sum) accumulators belong to the threads again
 //
 // Accumulator layout: in thread t of the warpgroup, sum[4 g + i] is row 16 (t / 32) + t % 32 / 4 + 8 (i / 2)
 // and column 8 g + 2 (t % 4) + i % 2. Compiled for sm_90a only.
@@ -23,13 +23,13 @@
 namespace precbench::hopper {
 
 constexpr int kTileRowBytes = 128;  ///< of a swizzled tile
-constexpr int kProductK = 32;       ///< K of one instruction
-/// Increment of a descriptor for the next kProductK of k.
-constexpr std::uint64_t kNextK = kProductK / 16;
+constexpr int kWgmmaK = 32;         ///< K of one instruction
+/// Increment of a descriptor for the next kWgmmaK of k.
+constexpr std::uint64_t kNextK = kWgmmaK / 16;
 
 /// Returns the descriptor of a swizzled tile at `tile` (aligned to 1,024 bytes), for the rows that begin
 /// there.
-__device__ inline std::uint64_t descriptor_of(const void* tile) {
+__device__ inline std::uint64_t smem_descriptor(const void* tile) {
   constexpr std::uint64_t kSwizzle128 = std::uint64_t{1} << 62;
   constexpr std::uint64_t kEightRows = std::uint64_t{8 * kTileRowBytes / 16} << 32;
   return kSwizzle128 | kEightRows | (shared_address(tile) & 0x3FFFF) >> 4;
@@ -37,33 +37,33 @@ __device__ inline std::uint64_t descriptor_of(const void* tile) {
 
 /// Returns the descriptor `rows` rows further down, a multiple of 8. Only the low word changes: addresses
 /// have 18 bits.
-__device__ inline std::uint64_t below(std::uint64_t descriptor, int rows) {
+__device__ inline std::uint64_t descriptor_at_row(std::uint64_t descriptor, int rows) {
   const auto low =
       static_cast<std::uint32_t>(descriptor) + static_cast<std::uint32_t>(rows) * (kTileRowBytes / 16);
   return descriptor >> 32 << 32 | low;
 }
 
-__device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
 /// Waits for all but the newest `kPending` wgmma groups.
 template <int kPending>
-__device__ inline void await_all_but() {
+__device__ inline void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
 /// Compiler fence on `values`: computations that write them stay before it, reads stay after it.
 template <int kCount>
-__device__ inline void pin(float (&values)[kCount]) {
+__device__ inline void warpgroup_fence_operand(float (&values)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(values[i])::"memory");
 }
 
 /// Waits for all but the newest `kPending` wgmma groups; the compiler must not read `sum` before.
 template <int kPending = 0, int kCount>
-__device__ inline void await_products(float (&sum)[kCount]) {
-  await_all_but<kPending>();
-  pin(sum);
+__device__ inline void wgmma_wait_group(float (&sum)[kCount]) {
+  wgmma_wait_group<kPending>();
+  warpgroup_fence_operand(sum);
 }
 
 // Operand lists of the instructions: eight accumulators per line.
@@ -87,7 +87,7 @@ __device__ inline void await_products(float (&sum)[kCount]) {
 
 /// sum = (add ? sum : 0) + A B^T over K = 32; A and B are __nv_fp8_e4m3 or __nv_fp8_e5m2.
 template <class A, class B>
-__device__ inline void multiply(float (&sum)[64], std::uint64_t a, std::uint64_t b, bool add) {
+__device__ inline void wgmma_fp8(float (&sum)[64], std::uint64_t a, std::uint64_t b, bool add) {
   constexpr bool kA4 = std::is_same_v<A, __nv_fp8_e4m3>, kB4 = std::is_same_v<B, __nv_fp8_e4m3>;
   if constexpr (kA4 && kB4)
     PRECBENCH_WGMMA("e4m3.e4m3");
@@ -114,7 +114,7 @@ __device__ inline void multiply(float (&sum)[64], std::uint64_t a, std::uint64_t
 
 /// The same for 256 rows of B; only E4M3 is needed.
 template <class A, class B>
-__device__ inline void multiply(float (&sum)[128], std::uint64_t a, std::uint64_t b, bool add) {
+__device__ inline void wgmma_fp8(float (&sum)[128], std::uint64_t a, std::uint64_t b, bool add) {
   static_assert(std::is_same_v<A, __nv_fp8_e4m3> && std::is_same_v<B, __nv_fp8_e4m3>);
   PRECBENCH_WGMMA_256("e4m3.e4m3");
 }
