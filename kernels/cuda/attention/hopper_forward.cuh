@@ -218,7 +218,7 @@ struct ForwardTurns {
 template <class S>
 __device__ inline void release_q(ForwardShared<S>& shared, const ForwardTurns<S>& turns, int thread) {
   if (thread != 0 || turns.first) return;
-  wait_until_read<0>();
+  tma_store_wait_group_read<0>();
   shared.q_empty[turns.q.stage ^ 1].arrive();
 }
 
@@ -325,11 +325,11 @@ __device__ inline void store(ForwardShared<S>& shared, const ForwardMaps& maps, 
   for (int i = 0; i < S::kOuts; ++i) out[i] *= factor[i % 4 / 2];
   auto& boxes = shared.q[stage][warpgroup];
   write_head(boxes, out, thread);
-  publish_stores();
+  fence_proxy_async();
   synchronize_some(1 + S::kMathWarpgroups + warpgroup, kWarpgroup);
   if (thread != 0) return;
   store_head(maps.out, tile.sequence, first_query, tile.head * S::kHead, boxes);
-  commit_stores();
+  tma_store_commit_group();
 }
 
 /// Runs all tiles of a math warpgroup.
@@ -357,7 +357,7 @@ __device__ inline void work(ForwardShared<S>& shared, const ForwardMaps& maps, c
     turns.first = false;
   }
   if (warpgroup == 0) await_turn<S>(warpgroup);  // consumes the last turn passed on
-  if (thread == 0) wait_until_read<0>();
+  if (thread == 0) tma_store_wait_group_read<0>();
 }
 
 template <class S>

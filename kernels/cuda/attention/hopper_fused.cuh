@@ -54,14 +54,14 @@ struct alignas(1024) FusedShared : KeyShared<S> {
     dq_empty[warpgroup].wait(i % 2 ^ 1);
     write(dq[warpgroup]);
     if (thread == 0) dq_number[warpgroup] = number;
-    publish_stores();
+    fence_proxy_async();
     release(dq_full[warpgroup]);
   }
 };
 
 /// Adds `bytes` (a multiple of 16) of FP32 numbers in shared memory to global memory; both 16-byte aligned.
-/// Otherwise like store_box.
-__device__ inline void add_floats(float* to, const float* from, int bytes) {
+/// Otherwise like tma_store_2d.
+__device__ inline void tma_reduce_add_1d(float* to, const float* from, int bytes) {
   asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
                "r"(shared_address(from)), "r"(bytes)
                : "memory");
@@ -84,10 +84,10 @@ __device__ inline void assist(FusedShared<S>& shared, const BackwardProblem& pro
     shared.dq_full[warpgroup].wait(turn.parity);
     const int number = shared.dq_number[warpgroup];
     if (number == kNoShare) return;
-    add_floats(problem.dq_sums + static_cast<std::int64_t>(number) * S::kShareFloats, shared.dq[warpgroup],
-               sizeof(shared.dq[0]));
-    commit_stores();
-    wait_until_read<0>();
+    tma_reduce_add_1d(problem.dq_sums + static_cast<std::int64_t>(number) * S::kShareFloats,
+                      shared.dq[warpgroup], sizeof(shared.dq[0]));
+    tma_store_commit_group();
+    tma_store_wait_group_read<0>();
     shared.dq_empty[warpgroup].arrive();
   }
 }
@@ -216,7 +216,7 @@ struct FusedWalk {
         wgmma_wait_group(dp);
       }
     }
-    publish_stores();
+    fence_proxy_async();
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < S::kSquares; ++i)

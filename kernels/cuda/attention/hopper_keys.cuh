@@ -80,7 +80,7 @@ __device__ void produce(KeyShared<S>& shared, const BackwardMaps& maps, const Ba
         auto& to = shared.values.of[met.stage];
         const auto load_values = [&](int i, Barrier& barrier) {
           if (i == 0)
-            load_bytes(
+            tma_load_1d(
                 to, problem.values + static_cast<std::int64_t>(first_values + block * (S::kMet / 64)) * 128,
                 sizeof(to), barrier);
         };
@@ -280,13 +280,13 @@ __device__ inline void store(KeyShared<S>& shared, const BackwardMaps& maps, con
   }
   write_head(shared.own[own][0][warpgroup], dk, thread);
   write_head(shared.own[own][1][warpgroup], dv, thread);
-  publish_stores();
+  fence_proxy_async();
   synchronize_some(1 + warpgroup, kWarpgroup);
   if (thread != 0) return;
 #pragma unroll
   for (int i = 0; i < 2; ++i)
     store_head(maps.out[i], tile.sequence, first, tile.kv_head * S::kHead, shared.own[own][i][warpgroup]);
-  commit_stores();
+  tma_store_commit_group();
 }
 
 /// Runs all tiles of a math warpgroup. walk(tile, own, dk, dv) computes the sums of one, whose keys are in
@@ -309,7 +309,7 @@ __device__ inline void for_tiles(KeyShared<S>& shared, const BackwardMaps& maps,
     if (thread == 0) shared.leave_own(own);
     own.next();
   }
-  if (thread == 0) wait_until_read<0>();
+  if (thread == 0) tma_store_wait_group_read<0>();
 }
 
 template <class S>

@@ -160,16 +160,16 @@ __device__ inline void work(QueryShared<S>& shared, const BackwardMaps& maps, co
     for (float& x : dq) x *= problem.scale;
     auto& boxes = shared.own[own.stage][0][warpgroup];
     write_head(boxes, dq, thread);
-    publish_stores();
+    fence_proxy_async();
     synchronize_some(1 + warpgroup, kWarpgroup);
     if (thread == 0) {
       store_head(maps.out[0], tile.sequence, tile.first + warpgroup * kRows, tile.head * S::kHead, boxes);
-      commit_stores();
+      tma_store_commit_group();
       shared.leave_own(own);
     }
     own.next();
   }
-  if (thread == 0) wait_until_read<0>();
+  if (thread == 0) tma_store_wait_group_read<0>();
 }
 
 template <class S>

@@ -78,7 +78,7 @@ struct alignas(1024) SideShared {
   __device__ void await_own(const Turn<S::kBuffers>& turn, int round, int thread) {
     own_full[turn.stage].wait(turn.parity);
     if (S::kBuffers == 2 && thread == 0 && round > 0) {
-      wait_until_read<0>();
+      tma_store_wait_group_read<0>();
       own_empty[turn.stage ^ 1].arrive();
     }
   }
@@ -86,7 +86,7 @@ struct alignas(1024) SideShared {
   /// First thread of a math warpgroup, after its stores: with one buffer it waits for them at once.
   __device__ void leave_own(const Turn<S::kBuffers>& turn) {
     if (S::kBuffers == 1) {
-      wait_until_read<0>();
+      tma_store_wait_group_read<0>();
       own_empty[turn.stage].arrive();
     }
   }

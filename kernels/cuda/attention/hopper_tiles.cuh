@@ -94,7 +94,7 @@ __device__ inline void round_to_operand(std::uint32_t (&p)[kCount / 2], const fl
   for (int i = 0; i < kCount / 2; ++i) p[i] = bf16_pair(x[2 * i], x[2 * i + 1]);
 }
 
-/// Writes a warpgroup's result into the boxes of its rows. Must be followed by publish_stores(), a barrier,
+/// Writes a warpgroup's result into the boxes of its rows. Must be followed by fence_proxy_async(), a barrier,
 /// and store_head by one thread.
 template <int kBoxes, int kCount>
 __device__ inline void write_head(std::uint8_t (&boxes)[kBoxes][kRowsBytes], const float (&x)[kCount],
@@ -136,7 +136,7 @@ __device__ inline void load_head(std::uint8_t (&boxes)[kBoxes][kBytes], const CU
                                  int row, int column, Barrier& full) {
 #pragma unroll
   for (int box = 0; box < kBoxes; ++box)
-    load_box(boxes[box], &map, sequence, row, column + box * kBoxColumns, full);
+    tma_load_3d(boxes[box], &map, sequence, row, column + box * kBoxColumns, full);
 }
 
 template <int kBoxes>
@@ -144,7 +144,7 @@ __device__ inline void store_head(const CUtensorMap& map, int sequence, int row,
                                   const std::uint8_t (&boxes)[kBoxes][kRowsBytes]) {
 #pragma unroll
   for (int box = 0; box < kBoxes; ++box)
-    store_box(&map, sequence, row, column + box * kBoxColumns, boxes[box]);
+    tma_store_3d(&map, sequence, row, column + box * kBoxColumns, boxes[box]);
 }
 
 }  // namespace precbench::hopper

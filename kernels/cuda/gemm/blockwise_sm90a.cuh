@@ -117,24 +117,24 @@ __device__ void produce(Shared<S>& shared, const Maps& maps, const SquareScales&
       shared.empty[stage].wait(turn.parity ^ 1);
       full.arrive_and_expect(S::kStageBytes);
       if constexpr (S::kCluster == 1) {
-        load_box(shared.a[stage], &maps.a, tile.a_row, block * kBlockK, full);
+        tma_load_2d(shared.a[stage], &maps.a, tile.a_row, block * kBlockK, full);
       } else {
         constexpr int kShare = S::kRows / S::kCluster;
-        load_box_to((1 << S::kCluster) - 1, shared.a[stage] + rank * kShare * kBlockK, &maps.a,
-                    tile.a_row + rank * kShare, block * kBlockK, full);
+        tma_load_multicast_2d((1 << S::kCluster) - 1, shared.a[stage] + rank * kShare * kBlockK, &maps.a,
+                              tile.a_row + rank * kShare, block * kBlockK, full);
       }
-      load_box(shared.b[stage], &maps.b, tile.b_row, block * kBlockK, full);
-      if constexpr (!S::kEnds) load_box(shared.a_scale[stage], &maps.a_scale, block, tile.a_row, full);
+      tma_load_2d(shared.b[stage], &maps.b, tile.b_row, block * kBlockK, full);
+      if constexpr (!S::kEnds) tma_load_2d(shared.a_scale[stage], &maps.a_scale, block, tile.a_row, full);
       if constexpr (S::kSquare) {
 #pragma unroll
         for (int square = 0; square < S::kSquares; ++square) {
           const int row = min(tile.b_row / 128 + square, squares.row_blocks - 1);
-          load_bytes(&shared.b_scale[stage][square * 4],
-                     squares.data + static_cast<std::int64_t>(row) * squares.pitch + block / 4 * 4,
-                     4 * sizeof(float), full);
+          tma_load_1d(&shared.b_scale[stage][square * 4],
+                      squares.data + static_cast<std::int64_t>(row) * squares.pitch + block / 4 * 4,
+                      4 * sizeof(float), full);
         }
       } else if constexpr (S::kBlocks) {
-        load_box(shared.b_scale[stage], &maps.b_scale, block, tile.b_row, full);
+        tma_load_2d(shared.b_scale[stage], &maps.b_scale, block, tile.b_row, full);
       }
       if constexpr (S::kPrefetchFrom > 0) prefetch_before<S>(&maps.d, tile, i);
     }
@@ -303,7 +303,7 @@ __global__ __launch_bounds__(kThreads, 1)
                       total);
     }
     if (S::kTakeTurns && warpgroup == 0) synchronize_some(kTurns, kMathWarpgroups * kWarpgroup);
-    if (thread == 0) wait_until_read<0>();
+    if (thread == 0) tma_store_wait_group_read<0>();
   }
   // No block may exit while another may still write to its shared memory or arrive at its barriers.
   if constexpr (S::kCluster > 1) synchronize_cluster();

@@ -143,7 +143,7 @@ __device__ inline void prefetch_before(const CUtensorMap* map, const Tile& tile,
   constexpr int kAcross = S::kColumns / S::kDColumns, kBoxes = kAcross * S::kRows / kUnitRows;
   const int box = block + kBoxes - tile.k_blocks, row = box / kAcross * kUnitRows;
   if (tile.k_blocks >= S::kPrefetchFrom && box >= 0 && row < tile.rows)
-    prefetch_box(map, tile.d_row + row, tile.d_column + box % kAcross * S::kDColumns);
+    tma_prefetch_2d(map, tile.d_row + row, tile.d_column + box % kAcross * S::kDColumns);
 }
 
 /// Writes a warpgroup's totals to D, box after box through `boxes`. Its first thread issues the copies and
@@ -163,21 +163,21 @@ __device__ inline void store(std::uint8_t (&boxes)[S::kDBoxes][kDBytes], const C
 #pragma unroll
     for (int i = 0; i < kBoxes; ++i) {
       std::uint8_t* box = boxes[(half * kBoxes + i) % S::kDBoxes];
-      if (thread == 0) wait_until_read<S::kDBoxes - 1>();
+      if (thread == 0) tma_store_wait_group_read<S::kDBoxes - 1>();
       synchronize_some(1 + warpgroup, kWarpgroup);
       if constexpr (is_f32(S::kStore))
         write_f32_box<S::kDColumns>(box, total[half], i * S::kDColumns, thread);
       else
         write_bf16_box<S::kDColumns>(box, total[half], i * S::kDColumns, thread);
-      publish_stores();
+      fence_proxy_async();
       synchronize_some(1 + warpgroup, kWarpgroup);
       if (thread == 0) {
         const int column = tile.d_column + i * S::kDColumns;
         if constexpr (S::kStore == Store::f32_add)
-          add_box(map, row, column, box);
+          tma_reduce_add_2d(map, row, column, box);
         else
-          store_box(map, row, column, box);
-        commit_stores();
+          tma_store_2d(map, row, column, box);
+        tma_store_commit_group();
       }
     }
   }

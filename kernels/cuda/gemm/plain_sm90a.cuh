@@ -82,13 +82,14 @@ __device__ inline void load_boxes(std::uint8_t* to, const CUtensorMap* map, int 
 #pragma unroll
     for (int i = 0; i < kShare; ++i) {
       const int box = rank * kShare + i, at = row + box * kBoxRows;
-      load_box_to((1 << kCluster) - 1, to + box * kBoxBytes, map, kMnMajor ? k : at, kMnMajor ? at : k, full);
+      tma_load_multicast_2d((1 << kCluster) - 1, to + box * kBoxBytes, map, kMnMajor ? k : at,
+                            kMnMajor ? at : k, full);
     }
   } else {
 #pragma unroll
     for (int box = 0; box < kBoxes; ++box) {
       const int at = row + box * kBoxRows;
-      load_box(to + box * kBoxBytes, map, kMnMajor ? k : at, kMnMajor ? at : k, full);
+      tma_load_2d(to + box * kBoxBytes, map, kMnMajor ? k : at, kMnMajor ? at : k, full);
     }
   }
 }
@@ -201,7 +202,7 @@ __global__ __launch_bounds__(kThreads, 1)
       store<S, Order>(shared.d[warpgroup], &maps.d, shared.ends[warpgroup], before, tile, warpgroup, thread,
                       total);
     }
-    if (thread == 0) wait_until_read<0>();
+    if (thread == 0) tma_store_wait_group_read<0>();
   }
   // No block may exit while another may still write to its shared memory or arrive at its barriers.
   if constexpr (S::kCluster > 1) synchronize_cluster();

@@ -4,7 +4,7 @@
 // written by TMA with 128-byte swizzle: rows of 64 numbers, 8 rows in 1,024 bytes. It is read in one of two
 // ways:
 //
-//   K-major   a box row is a row of A or a column of B, and holds 64 of k: the next 16 are kKMajorStep further
+//   K-major   a box row is a row of A or a column of B, and holds 64 of k: the next 16 are kKMajorStep on
 //             (smem_descriptor of wgmma.cuh; the next 64 of k are in the next box)
 //   MN-major  a box row is one index k and holds 64 rows of A or columns of B: the next 16 of k are
 //             kMnMajorStep further; columns beyond 64 are in the next box (mn_major_descriptor)
