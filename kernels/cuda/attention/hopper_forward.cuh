@@ -112,7 +112,7 @@ __device__ void produce(ForwardShared<S>& shared, const ForwardMaps& maps, const
                         const ForwardTile& tile, int block) {
     Barrier& barrier = full[turn.stage];
     empty[turn.stage].wait(turn.parity ^ 1);
-    barrier.arrive_and_expect(S::kBoxes * S::kKeyBytes);
+    barrier.arrive_expect_tx(S::kBoxes * S::kKeyBytes);
     const int column = tile.head / (problem.heads / problem.kv_heads) * S::kHead;
     load_head(boxes[turn.stage], map, tile.sequence, block * S::kKeys, column, barrier);
     turn.next();
@@ -122,7 +122,7 @@ __device__ void produce(ForwardShared<S>& shared, const ForwardMaps& maps, const
     if (tile.blocks < 0) return;
     Barrier& full = shared.q_full[q_turn.stage];
     shared.q_empty[q_turn.stage].wait(q_turn.parity ^ 1);
-    full.arrive_and_expect(sizeof(shared.q[0]));
+    full.arrive_expect_tx(sizeof(shared.q[0]));
 #pragma unroll
     for (int warpgroup = 0; warpgroup < S::kMathWarpgroups; ++warpgroup)
       load_head(shared.q[q_turn.stage][warpgroup], maps.q, tile.sequence,
@@ -198,11 +198,11 @@ struct OnlineSoftmax {
 /// Ping-pong scheduling of the tensor cores: barrier 1 + w is warpgroup w's.
 template <class S>
 __device__ inline void await_turn(int warpgroup) {
-  synchronize_some(1 + warpgroup, 2 * kWarpgroup);
+  named_barrier_sync(1 + warpgroup, 2 * kWarpgroup);
 }
 template <class S>
 __device__ inline void pass_turn(int warpgroup) {
-  arrive_at_some(1 + (warpgroup + 1 == S::kMathWarpgroups ? 0 : warpgroup + 1), 2 * kWarpgroup);
+  named_barrier_arrive(1 + (warpgroup + 1 == S::kMathWarpgroups ? 0 : warpgroup + 1), 2 * kWarpgroup);
 }
 
 /// Ring positions of a math warpgroup.
@@ -326,7 +326,7 @@ __device__ inline void store(ForwardShared<S>& shared, const ForwardMaps& maps, 
   auto& boxes = shared.q[stage][warpgroup];
   write_head(boxes, out, thread);
   fence_proxy_async();
-  synchronize_some(1 + S::kMathWarpgroups + warpgroup, kWarpgroup);
+  named_barrier_sync(1 + S::kMathWarpgroups + warpgroup, kWarpgroup);
   if (thread != 0) return;
   store_head(maps.out, tile.sequence, first_query, tile.head * S::kHead, boxes);
   tma_store_commit_group();

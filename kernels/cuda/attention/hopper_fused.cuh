@@ -169,7 +169,7 @@ struct FusedWalk {
   /// Finishes the share of the previous step, and processes one block of queries.
   __device__ inline void step(float (&dk)[S::kOuts], float (&dv)[S::kOuts]) {
     float s[S::kScores], dp[32], dq[S::kShareColumns / 2];
-    synchronize_some(kBoth, S::kMathWarpgroups * kWarpgroup);
+    named_barrier_sync(kBoth, S::kMathWarpgroups * kWarpgroup);
     begin_share(dq);
     shared.full[turn.stage].wait(turn.parity);
     begin_scores(s, turn.stage);
@@ -237,7 +237,7 @@ struct FusedWalk {
     number = share_of_dq<S>(problem, tile.sequence, tile.first_head, tile.first_block, warpgroup) - 2;
 #pragma unroll 1
     for (int i = 0; i < steps; ++i) step(dk, dv);
-    synchronize_some(kBoth, S::kMathWarpgroups * kWarpgroup);
+    named_barrier_sync(kBoth, S::kMathWarpgroups * kWarpgroup);
     float dq[S::kShareColumns / 2];
     begin_share(dq);
     wgmma_wait_group(dq);
@@ -245,7 +245,8 @@ struct FusedWalk {
     warpgroup_fence_operand(dv);
     release(shared.empty[held()]);
     leave_share(dq);
-    synchronize_some(kBoth, S::kMathWarpgroups * kWarpgroup);  // the other warpgroup's dq has read these keys
+    named_barrier_sync(kBoth,
+                       S::kMathWarpgroups * kWarpgroup);  // the other warpgroup's dq has read these keys
   }
 };
 

@@ -275,13 +275,13 @@ __device__ inline void store(KeyShared<S>& shared, const BackwardMaps& maps, con
                 tile.kv_head * S::kHead;
     store_piece<S>(to, problem.keys - first, pitch, dk, thread);
     store_piece<S>(to + count, problem.keys - first, pitch, dv, thread);
-    synchronize_some(1 + warpgroup, kWarpgroup);  // all threads have read k and v
+    named_barrier_sync(1 + warpgroup, kWarpgroup);  // all threads have read k and v
     return;
   }
   write_head(shared.own[own][0][warpgroup], dk, thread);
   write_head(shared.own[own][1][warpgroup], dv, thread);
   fence_proxy_async();
-  synchronize_some(1 + warpgroup, kWarpgroup);
+  named_barrier_sync(1 + warpgroup, kWarpgroup);
   if (thread != 0) return;
 #pragma unroll
   for (int i = 0; i < 2; ++i)

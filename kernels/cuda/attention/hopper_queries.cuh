@@ -161,7 +161,7 @@ __device__ inline void work(QueryShared<S>& shared, const BackwardMaps& maps, co
     auto& boxes = shared.own[own.stage][0][warpgroup];
     write_head(boxes, dq, thread);
     fence_proxy_async();
-    synchronize_some(1 + warpgroup, kWarpgroup);
+    named_barrier_sync(1 + warpgroup, kWarpgroup);
     if (thread == 0) {
       store_head(maps.out[0], tile.sequence, tile.first + warpgroup * kRows, tile.head * S::kHead, boxes);
       tma_store_commit_group();

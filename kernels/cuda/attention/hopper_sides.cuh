@@ -48,7 +48,7 @@ struct alignas(1024) SideShared {
                            Turn<S::kBuffers>& turn) {
     Barrier& barrier = own_full[turn.stage];
     own_empty[turn.stage].wait(turn.parity ^ 1);
-    barrier.arrive_and_expect(sizeof(own[0]));
+    barrier.arrive_expect_tx(sizeof(own[0]));
 #pragma unroll
     for (int i = 0; i < 2 * S::kMathWarpgroups; ++i)
       load_head(own[turn.stage][i / S::kMathWarpgroups][i % S::kMathWarpgroups],
@@ -64,7 +64,7 @@ struct alignas(1024) SideShared {
                            LoadMore&& load_more, Turn<S::kStages>& turn) {
     Barrier& barrier = full[turn.stage];
     empty[turn.stage].wait(turn.parity ^ 1);
-    barrier.arrive_and_expect(static_cast<int>(sizeof(met[0])) + more);
+    barrier.arrive_expect_tx(static_cast<int>(sizeof(met[0])) + more);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       load_head(met[turn.stage][i], maps.met[i], sequence, row, column, barrier);

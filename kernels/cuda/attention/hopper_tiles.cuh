@@ -43,18 +43,18 @@ template <class S, class Shared, class Maps, class Problem>
 __device__ inline void run_warpgroups(Shared& shared, const Maps& maps, const Problem& problem) {
   if (threadIdx.x == 0) {
     shared.init();
-    publish_barriers();
+    fence_mbarrier_init();
   }
   __syncthreads();
   const int warpgroup = this_warpgroup() - 1;
   if (warpgroup < 0) {
-    keep_registers<S::kProducerRegisters>();
+    setmaxnreg_dec<S::kProducerRegisters>();
     if (threadIdx.x == 0)
       produce<S>(shared, maps, problem);
     else
       assist<S>(shared, problem);
   } else {
-    take_registers<S::kMathRegisters>();
+    setmaxnreg_inc<S::kMathRegisters>();
     work<S>(shared, maps, problem, warpgroup);
   }
 }

@@ -115,7 +115,7 @@ __device__ void produce(Shared<S>& shared, const Maps& maps, const SquareScales&
       const int block = tile.k_block + i, stage = turn.stage;
       Barrier& full = shared.full[stage];
       shared.empty[stage].wait(turn.parity ^ 1);
-      full.arrive_and_expect(S::kStageBytes);
+      full.arrive_expect_tx(S::kStageBytes);
       if constexpr (S::kCluster == 1) {
         tma_load_2d(shared.a[stage], &maps.a, tile.a_row, block * kBlockK, full);
       } else {
@@ -202,7 +202,7 @@ template <class S>
 __device__ inline void multiply_stage(float (&part)[S::kSums], std::uint64_t a, std::uint64_t b,
                                       int warpgroup) {
   constexpr int kProducts = S::kBlockK / kWgmmaK;
-  if constexpr (S::kTakeTurns) synchronize_some(kTurns + warpgroup, kMathWarpgroups * kWarpgroup);
+  if constexpr (S::kTakeTurns) named_barrier_sync(kTurns + warpgroup, kMathWarpgroups * kWarpgroup);
   wgmma_fence();
 #pragma unroll
   for (int k = 0; k < kProducts; ++k) {
@@ -216,15 +216,15 @@ template <class S>
 __device__ inline void pass_turn(int warpgroup) {
   if constexpr (S::kTakeTurns) {
     wgmma_wait_group<1>();
-    arrive_at_some(kTurns + 1 - warpgroup, kMathWarpgroups * kWarpgroup);
+    named_barrier_arrive(kTurns + 1 - warpgroup, kMathWarpgroups * kWarpgroup);
   }
 }
 
 template <class S>
 __device__ inline void skip_turn(int warpgroup) {
   if constexpr (S::kTakeTurns) {
-    synchronize_some(kTurns + warpgroup, kMathWarpgroups * kWarpgroup);
-    arrive_at_some(kTurns + 1 - warpgroup, kMathWarpgroups * kWarpgroup);
+    named_barrier_sync(kTurns + warpgroup, kMathWarpgroups * kWarpgroup);
+    named_barrier_arrive(kTurns + 1 - warpgroup, kMathWarpgroups * kWarpgroup);
   }
 }
 
@@ -280,19 +280,19 @@ __global__ __launch_bounds__(kThreads, 1)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<Shared<S>*>(shared_bytes);
-  const int rank = S::kCluster == 1 ? 0 : rank_in_cluster();
+  const int rank = S::kCluster == 1 ? 0 : cluster_ctarank();
   const int cluster = static_cast<int>(blockIdx.x) / S::kCluster;
   const int clusters = static_cast<int>(gridDim.x) / S::kCluster;
   begin_ring<S::kCluster>(shared.full, shared.empty, S::kCluster * kMathWarpgroups * 4);
   const int warpgroup = this_warpgroup() - 1;
   if (warpgroup < 0) {
-    keep_registers<S::kProducerRegisters>();
+    setmaxnreg_dec<S::kProducerRegisters>();
     if (threadIdx.x == 0) produce<S>(shared, maps, squares, order, rank, cluster, clusters);
   } else {
-    take_registers<S::kMathRegisters>();
+    setmaxnreg_inc<S::kMathRegisters>();
     const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
     Turn<S::kStages> turn;
-    if (S::kTakeTurns && warpgroup == 1) arrive_at_some(kTurns, kMathWarpgroups * kWarpgroup);
+    if (S::kTakeTurns && warpgroup == 1) named_barrier_arrive(kTurns, kMathWarpgroups * kWarpgroup);
     typename Order::Cursor at;
     Tile tile;
     for (int index = cluster; find_together<S>(order, index, rank, at, tile); index += clusters) {
@@ -302,11 +302,11 @@ __global__ __launch_bounds__(kThreads, 1)
       store<S, Order>(shared.d[warpgroup], &maps.d, shared.ends[warpgroup], before, tile, warpgroup, thread,
                       total);
     }
-    if (S::kTakeTurns && warpgroup == 0) synchronize_some(kTurns, kMathWarpgroups * kWarpgroup);
+    if (S::kTakeTurns && warpgroup == 0) named_barrier_sync(kTurns, kMathWarpgroups * kWarpgroup);
     if (thread == 0) tma_store_wait_group_read<0>();
   }
   // No block may exit while another may still write to its shared memory or arrive at its barriers.
-  if constexpr (S::kCluster > 1) synchronize_cluster();
+  if constexpr (S::kCluster > 1) cluster_sync();
 #endif
 }
 

@@ -88,7 +88,7 @@ template <class S>
 __device__ inline void await_ends(int warpgroup) {
   if constexpr (S::kEnds) {
     asm volatile("cp.async.wait_all;" ::: "memory");
-    synchronize_some(1 + warpgroup, kWarpgroup);
+    named_barrier_sync(1 + warpgroup, kWarpgroup);
   }
 }
 
@@ -164,13 +164,13 @@ __device__ inline void store(std::uint8_t (&boxes)[S::kDBoxes][kDBytes], const C
     for (int i = 0; i < kBoxes; ++i) {
       std::uint8_t* box = boxes[(half * kBoxes + i) % S::kDBoxes];
       if (thread == 0) tma_store_wait_group_read<S::kDBoxes - 1>();
-      synchronize_some(1 + warpgroup, kWarpgroup);
+      named_barrier_sync(1 + warpgroup, kWarpgroup);
       if constexpr (is_f32(S::kStore))
         write_f32_box<S::kDColumns>(box, total[half], i * S::kDColumns, thread);
       else
         write_bf16_box<S::kDColumns>(box, total[half], i * S::kDColumns, thread);
       fence_proxy_async();
-      synchronize_some(1 + warpgroup, kWarpgroup);
+      named_barrier_sync(1 + warpgroup, kWarpgroup);
       if (thread == 0) {
         const int column = tile.d_column + i * S::kDColumns;
         if constexpr (S::kStore == Store::f32_add)

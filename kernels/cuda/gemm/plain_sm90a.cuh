@@ -106,7 +106,7 @@ __device__ void produce_plain(PlainShared<S>& shared, const PlainMaps& maps, con
       const int k = (tile.k_block + i) * S::kBlockK, stage = turn.stage;
       Barrier& full = shared.full[stage];
       shared.empty[stage].wait(turn.parity ^ 1);
-      full.arrive_and_expect(S::kStageBytes);
+      full.arrive_expect_tx(S::kStageBytes);
       load_boxes<S::kRows / kBoxRows, S::kAMnMajor, S::kCluster>(shared.a[stage], &maps.a, tile.a_row, k,
                                                                  tile.beside, rank, full);
       load_boxes<S::kColumns / kBoxRows, S::kBMnMajor, S::kCluster>(shared.b[stage], &maps.b, tile.b_row,
@@ -139,7 +139,7 @@ __device__ inline void accumulate_plain(PlainShared<S>& shared, const Tile& tile
   if (idle || tile.k_blocks == 0) {
 #pragma unroll
     for (int i = 0; i < S::kSums; ++i) total[i] = 0;
-    if (lead) arrive_at_some(kLagBarrier, kMathWarpgroups * kWarpgroup);
+    if (lead) named_barrier_arrive(kLagBarrier, kMathWarpgroups * kWarpgroup);
     for (int i = 0; i < tile.k_blocks; ++i, turn.next()) {
       shared.full[turn.stage].wait(turn.parity);
       give_back<S::kCluster>(shared.empty[turn.stage], thread);
@@ -162,11 +162,11 @@ __device__ inline void accumulate_plain(PlainShared<S>& shared, const Tile& tile
     wgmma_wait_group<1>();
     give_back<S::kCluster>(shared.empty[before], thread);
     before = stage;
-    if (lead && i == S::kLag) arrive_at_some(kLagBarrier, kMathWarpgroups * kWarpgroup);
+    if (lead && i == S::kLag) named_barrier_arrive(kLagBarrier, kMathWarpgroups * kWarpgroup);
   }
   wgmma_wait_group(total);
   give_back<S::kCluster>(shared.empty[before], thread);
-  if (lead && tile.k_blocks <= S::kLag) arrive_at_some(kLagBarrier, kMathWarpgroups * kWarpgroup);
+  if (lead && tile.k_blocks <= S::kLag) named_barrier_arrive(kLagBarrier, kMathWarpgroups * kWarpgroup);
 }
 
 template <class S, class Order>
@@ -179,16 +179,16 @@ __global__ __launch_bounds__(kThreads, 1)
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   static_assert(sizeof(PlainShared<S>) <= 227 * 1024, "all that a block may have");
   auto& shared = *reinterpret_cast<PlainShared<S>*>(shared_bytes);
-  const int rank = S::kCluster == 1 ? 0 : rank_in_cluster();
+  const int rank = S::kCluster == 1 ? 0 : cluster_ctarank();
   const int cluster = static_cast<int>(blockIdx.x) / S::kCluster;
   const int clusters = static_cast<int>(gridDim.x) / S::kCluster;
   begin_ring<S::kCluster>(shared.full, shared.empty, S::kCluster * kMathWarpgroups * 4);
   const int warpgroup = this_warpgroup() - 1;
   if (warpgroup < 0) {
-    keep_registers<S::kProducerRegisters>();
+    setmaxnreg_dec<S::kProducerRegisters>();
     if (threadIdx.x == 0) produce_plain<S>(shared, maps, order, rank, cluster, clusters);
   } else {
-    take_registers<S::kMathRegisters>();
+    setmaxnreg_inc<S::kMathRegisters>();
     const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
     Turn<S::kStages> turn;
     typename Order::Cursor at;
@@ -196,7 +196,7 @@ __global__ __launch_bounds__(kThreads, 1)
     for (int index = cluster; find_together<S>(order, index, rank, at, tile); index += clusters) {
       fetch_ends<S, Order>(shared.ends[warpgroup], ends, tile, warpgroup, thread);
       const bool first = S::kLag > 0 && index == cluster;
-      if (first && warpgroup == 1) synchronize_some(kLagBarrier, kMathWarpgroups * kWarpgroup);
+      if (first && warpgroup == 1) named_barrier_sync(kLagBarrier, kMathWarpgroups * kWarpgroup);
       float total[1][S::kSums];
       accumulate_plain<S>(shared, tile, warpgroup, thread, first && warpgroup == 0, turn, total[0]);
       store<S, Order>(shared.d[warpgroup], &maps.d, shared.ends[warpgroup], before, tile, warpgroup, thread,
@@ -205,7 +205,7 @@ __global__ __launch_bounds__(kThreads, 1)
     if (thread == 0) tma_store_wait_group_read<0>();
   }
   // No block may exit while another may still write to its shared memory or arrive at its barriers.
-  if constexpr (S::kCluster > 1) synchronize_cluster();
+  if constexpr (S::kCluster > 1) cluster_sync();
 #endif
 }
 

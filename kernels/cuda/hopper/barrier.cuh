@@ -23,7 +23,7 @@ struct Barrier {
   }
 
   /// Arrives and adds the bytes that the copies of this phase will bring.
-  __device__ void arrive_and_expect(int bytes) {
+  __device__ void arrive_expect_tx(int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(this)),
                  "r"(bytes)
                  : "memory");
@@ -34,7 +34,7 @@ struct Barrier {
   }
 
   /// Arrives at the barrier at the same address in block `rank` of the cluster.
-  __device__ void arrive_at(int rank) {
+  __device__ void arrive_cluster(int rank) {
     asm volatile(
         "{\n"
         ".reg .b32 remote;\n"
@@ -64,39 +64,39 @@ struct Barrier {
 
 /// Makes initialized barriers visible to the copy engine and to the cluster's other blocks, which still need
 /// to synchronize.
-__device__ inline void publish_barriers() {
+__device__ inline void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
 /// Synchronizes all threads of the cluster's blocks.
-__device__ inline void synchronize_cluster() {
+__device__ inline void cluster_sync() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
-__device__ inline int rank_in_cluster() {
+__device__ inline int cluster_ctarank() {
   int rank;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
 
 /// Synchronizes `threads` threads at named barrier `id` (1 to 15; 0 is __syncthreads).
-__device__ inline void synchronize_some(int id, int threads) {
+__device__ inline void named_barrier_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 /// Arrives at named barrier `id` of `threads` threads without waiting; the calling warps count with all their
 /// lanes.
-__device__ inline void arrive_at_some(int id, int threads) {
+__device__ inline void named_barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 /// setmaxnreg: sets the registers of each thread of this warpgroup. All four warps must call it.
 template <int kCount>
-__device__ inline void keep_registers() {
+__device__ inline void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
 }
 template <int kCount>
-__device__ inline void take_registers() {
+__device__ inline void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
 }
 

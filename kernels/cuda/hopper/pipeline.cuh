@@ -32,12 +32,12 @@ __device__ inline void begin_ring(Barrier (&full)[kStages], Barrier (&empty)[kSt
       full[stage].init(1);
       empty[stage].init(readers);
     }
-    publish_barriers();
+    fence_mbarrier_init();
   }
   if constexpr (kCluster == 1)
     __syncthreads();
   else
-    synchronize_cluster();
+    cluster_sync();
 }
 
 /// Releases a stage for one warp, to every block of the cluster.
@@ -46,7 +46,7 @@ __device__ inline void give_back(Barrier& empty, int thread) {
   if constexpr (kCluster == 1) {
     if (thread % 32 == 0) empty.arrive();
   } else {
-    if (thread % 32 < kCluster) empty.arrive_at(thread % 32);
+    if (thread % 32 < kCluster) empty.arrive_cluster(thread % 32);
   }
 }
 
