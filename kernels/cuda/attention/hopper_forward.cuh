@@ -106,35 +106,35 @@ struct ForwardTile {
 /// Producer thread: issues all TMA loads.
 template <class S>
 __device__ void produce(ForwardShared<S>& shared, const ForwardMaps& maps, const ForwardProblem& problem) {
-  Turn<2> q_turn;
-  Turn<S::kStages> k_turn, v_turn;
-  const auto load = [&](auto& boxes, const CUtensorMap& map, Barrier* full, Barrier* empty, auto& turn,
+  PipelineState<2> q_state;
+  PipelineState<S::kStages> k_state, v_state;
+  const auto load = [&](auto& boxes, const CUtensorMap& map, Barrier* full, Barrier* empty, auto& state,
                         const ForwardTile& tile, int block) {
-    Barrier& barrier = full[turn.stage];
-    empty[turn.stage].wait(turn.parity ^ 1);
+    Barrier& barrier = full[state.stage];
+    empty[state.stage].wait(state.parity ^ 1);
     barrier.arrive_expect_tx(S::kBoxes * S::kKeyBytes);
     const int column = tile.head / (problem.heads / problem.kv_heads) * S::kHead;
-    load_head(boxes[turn.stage], map, tile.sequence, block * S::kKeys, column, barrier);
-    turn.next();
+    load_head(boxes[state.stage], map, tile.sequence, block * S::kKeys, column, barrier);
+    state.next();
   };
   for (int round = 0;; ++round) {
     const auto tile = ForwardTile::at<S>(problem, round);
     if (tile.blocks < 0) return;
-    Barrier& full = shared.q_full[q_turn.stage];
-    shared.q_empty[q_turn.stage].wait(q_turn.parity ^ 1);
+    Barrier& full = shared.q_full[q_state.stage];
+    shared.q_empty[q_state.stage].wait(q_state.parity ^ 1);
     full.arrive_expect_tx(sizeof(shared.q[0]));
 #pragma unroll
     for (int warpgroup = 0; warpgroup < S::kMathWarpgroups; ++warpgroup)
-      load_head(shared.q[q_turn.stage][warpgroup], maps.q, tile.sequence,
+      load_head(shared.q[q_state.stage][warpgroup], maps.q, tile.sequence,
                 tile.first_query + warpgroup * kRows, tile.head * S::kHead, full);
-    q_turn.next();
+    q_state.next();
 #pragma unroll 1
     for (int block = tile.blocks - 1; block >= 0; --block) {
-      load(shared.k, maps.k, shared.k_full, shared.k_empty, k_turn, tile, block);
+      load(shared.k, maps.k, shared.k_full, shared.k_empty, k_state, tile, block);
       if (block + 1 < tile.blocks)
-        load(shared.v, maps.v, shared.v_full, shared.v_empty, v_turn, tile, block + 1);
+        load(shared.v, maps.v, shared.v_full, shared.v_empty, v_state, tile, block + 1);
     }
-    if (tile.blocks > 0) load(shared.v, maps.v, shared.v_full, shared.v_empty, v_turn, tile, 0);
+    if (tile.blocks > 0) load(shared.v, maps.v, shared.v_full, shared.v_empty, v_state, tile, 0);
   }
 }
 
@@ -197,38 +197,39 @@ struct OnlineSoftmax {
 
 /// Ping-pong scheduling of the tensor cores: barrier 1 + w is warpgroup w's.
 template <class S>
-__device__ inline void await_turn(int warpgroup) {
+__device__ inline void warp_scheduler_barrier_sync(int warpgroup) {
   named_barrier_sync(1 + warpgroup, 2 * kWarpgroup);
 }
 template <class S>
-__device__ inline void pass_turn(int warpgroup) {
+__device__ inline void warp_scheduler_barrier_arrive(int warpgroup) {
   named_barrier_arrive(1 + (warpgroup + 1 == S::kMathWarpgroups ? 0 : warpgroup + 1), 2 * kWarpgroup);
 }
 
 /// Ring positions of a math warpgroup.
 template <class S>
-struct ForwardTurns {
-  Turn<2> q;
-  Turn<S::kStages> k, v;
+struct ForwardPipelineStates {
+  PipelineState<2> q;
+  PipelineState<S::kStages> k, v;
   bool first = true;  ///< no tile is done yet
 };
 
 /// Releases the previous tile's q buffer once its out has been stored from it, so that the next q may be
 /// loaded.
 template <class S>
-__device__ inline void release_q(ForwardShared<S>& shared, const ForwardTurns<S>& turns, int thread) {
-  if (thread != 0 || turns.first) return;
+__device__ inline void release_q(ForwardShared<S>& shared, const ForwardPipelineStates<S>& states,
+                                 int thread) {
+  if (thread != 0 || states.first) return;
   tma_store_wait_group_read<0>();
-  shared.q_empty[turns.q.stage ^ 1].arrive();
+  shared.q_empty[states.q.stage ^ 1].arrive();
 }
 
 /// Computes a warpgroup's sums of one tile, over its blocks of keys (at least one).
 template <class S>
 __device__ inline void walk(ForwardShared<S>& shared, const ForwardProblem& problem, const ForwardTile& tile,
-                            int warpgroup, int thread, ForwardTurns<S>& turns, OnlineSoftmax<S>& softmax,
-                            float (&out)[S::kOuts]) {
+                            int warpgroup, int thread, ForwardPipelineStates<S>& states,
+                            OnlineSoftmax<S>& softmax, float (&out)[S::kOuts]) {
   const int first_query = tile.first_query + warpgroup * kRows;
-  const std::uint64_t q = smem_descriptor(shared.q[turns.q.stage][warpgroup]);
+  const std::uint64_t q = smem_descriptor(shared.q[states.q.stage][warpgroup]);
   const auto k_of = [&](int stage) {
     return smem_descriptor(shared.k[0]) + stage * (S::kBoxes * S::kKeyBytes / 16);
   };
@@ -247,59 +248,59 @@ __device__ inline void walk(ForwardShared<S>& shared, const ForwardProblem& prob
   // Keys after all of these queries are needed only by the other warpgroups; the turns must still alternate.
   const int last_seen = first_query < problem.queries ? first_query + problem.offset + kRows - 1 : 0;
   for (; block > 0 && block * S::kKeys > last_seen; --block) {
-    await_turn<S>(warpgroup);
-    pass_turn<S>(warpgroup);
-    shared.k_full[turns.k.stage].wait(turns.k.parity);
-    release(shared.k_empty[turns.k.stage]);
-    turns.k.next();
-    shared.v_full[turns.v.stage].wait(turns.v.parity);
-    release(shared.v_empty[turns.v.stage]);
-    turns.v.next();
+    warp_scheduler_barrier_sync<S>(warpgroup);
+    warp_scheduler_barrier_arrive<S>(warpgroup);
+    shared.k_full[states.k.stage].wait(states.k.parity);
+    release(shared.k_empty[states.k.stage]);
+    states.k.next();
+    shared.v_full[states.v.stage].wait(states.v.parity);
+    release(shared.v_empty[states.v.stage]);
+    states.v.next();
   }
-  shared.k_full[turns.k.stage].wait(turns.k.parity);
+  shared.k_full[states.k.stage].wait(states.k.parity);
   wgmma_fence();
-  multiply_heads<S::kHead>(s, q, k_of(turns.k.stage));
+  multiply_heads<S::kHead>(s, q, k_of(states.k.stage));
   wgmma_commit_group();
   wgmma_wait_group(s);
-  release(shared.k_empty[turns.k.stage]);
-  turns.k.next();
+  release(shared.k_empty[states.k.stage]);
+  states.k.next();
   take(block);
   round_to_operand(p, s);
-  release_q<S>(shared, turns, thread);
+  release_q<S>(shared, states, thread);
 
-  if (block > 0) shared.k_full[turns.k.stage].wait(turns.k.parity);
+  if (block > 0) shared.k_full[states.k.stage].wait(states.k.parity);
   while (--block >= 0) {
-    await_turn<S>(warpgroup);
+    warp_scheduler_barrier_sync<S>(warpgroup);
     wgmma_fence();
-    multiply_heads<S::kHead>(s, q, k_of(turns.k.stage));
+    multiply_heads<S::kHead>(s, q, k_of(states.k.stage));
     wgmma_commit_group();
-    shared.v_full[turns.v.stage].wait(turns.v.parity);
+    shared.v_full[states.v.stage].wait(states.v.parity);
     wgmma_fence();
-    multiply_rows(out, p, v_of(turns.v.stage));
+    multiply_rows(out, p, v_of(states.v.stage));
     wgmma_commit_group();
-    pass_turn<S>(warpgroup);
+    warp_scheduler_barrier_arrive<S>(warpgroup);
     wgmma_wait_group<1>(s);
-    release(shared.k_empty[turns.k.stage]);
-    turns.k.next();
+    release(shared.k_empty[states.k.stage]);
+    states.k.next();
     take(block);
     warpgroup_fence_operand(s);
     // Waiting here for the next keys keeps the compiler from moving the exponentials behind the end of the
     // wgmma.
-    if (block > 0) shared.k_full[turns.k.stage].wait(turns.k.parity);
+    if (block > 0) shared.k_full[states.k.stage].wait(states.k.parity);
     wgmma_wait_group(out);
-    release(shared.v_empty[turns.v.stage]);
-    turns.v.next();
+    release(shared.v_empty[states.v.stage]);
+    states.v.next();
     softmax.rescale(out);
     round_to_operand(p, s);
   }
 
-  shared.v_full[turns.v.stage].wait(turns.v.parity);
+  shared.v_full[states.v.stage].wait(states.v.parity);
   wgmma_fence();
-  multiply_rows(out, p, v_of(turns.v.stage));
+  multiply_rows(out, p, v_of(states.v.stage));
   wgmma_commit_group();
   wgmma_wait_group(out);
-  release(shared.v_empty[turns.v.stage]);
-  turns.v.next();
+  release(shared.v_empty[states.v.stage]);
+  states.v.next();
 }
 
 /// Writes a warpgroup's out and lse; its first thread issues the copies.
@@ -337,8 +338,8 @@ template <class S>
 __device__ inline void work(ForwardShared<S>& shared, const ForwardMaps& maps, const ForwardProblem& problem,
                             int warpgroup) {
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
-  ForwardTurns<S> turns;
-  if (warpgroup == S::kMathWarpgroups - 1) pass_turn<S>(warpgroup);
+  ForwardPipelineStates<S> states;
+  if (warpgroup == S::kMathWarpgroups - 1) warp_scheduler_barrier_arrive<S>(warpgroup);
   for (int round = 0;; ++round) {
     const auto tile = ForwardTile::at<S>(problem, round);
     if (tile.blocks < 0) break;
@@ -347,16 +348,16 @@ __device__ inline void work(ForwardShared<S>& shared, const ForwardMaps& maps, c
     float out[S::kOuts];
 #pragma unroll
     for (float& x : out) x = 0;
-    shared.q_full[turns.q.stage].wait(turns.q.parity);
+    shared.q_full[states.q.stage].wait(states.q.parity);
     if (tile.blocks > 0)
-      walk<S>(shared, problem, tile, warpgroup, thread, turns, softmax, out);
+      walk<S>(shared, problem, tile, warpgroup, thread, states, softmax, out);
     else
-      release_q<S>(shared, turns, thread);
-    store<S>(shared, maps, problem, tile, warpgroup, thread, turns.q.stage, softmax, out);
-    turns.q.next();
-    turns.first = false;
+      release_q<S>(shared, states, thread);
+    store<S>(shared, maps, problem, tile, warpgroup, thread, states.q.stage, softmax, out);
+    states.q.next();
+    states.first = false;
   }
-  if (warpgroup == 0) await_turn<S>(warpgroup);  // consumes the last turn passed on
+  if (warpgroup == 0) warp_scheduler_barrier_sync<S>(warpgroup);  // consumes the last turn passed on
   if (thread == 0) tma_store_wait_group_read<0>();
 }
 

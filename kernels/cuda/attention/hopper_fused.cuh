@@ -80,8 +80,8 @@ template <class S>
 __device__ inline void assist(FusedShared<S>& shared, const BackwardProblem& problem) {
   if (threadIdx.x != 32 && threadIdx.x != 64) return;
   const int warpgroup = static_cast<int>(threadIdx.x) / 32 - 1;
-  for (Turn<1> turn;; turn.next()) {
-    shared.dq_full[warpgroup].wait(turn.parity);
+  for (PipelineState<1> state;; state.next()) {
+    shared.dq_full[warpgroup].wait(state.parity);
     const int number = shared.dq_number[warpgroup];
     if (number == kNoShare) return;
     tma_reduce_add_1d(problem.dq_sums + static_cast<std::int64_t>(number) * S::kShareFloats,
@@ -102,7 +102,7 @@ struct FusedWalk {
   const BackwardProblem& problem;
   const KeyTile& tile;
   const int own, warpgroup, thread;
-  Turn<S::kStages>& turn;
+  PipelineState<S::kStages>& state;
   int& done;  ///< steps so far
   const std::uint64_t k = smem_descriptor(shared.own[own][0][warpgroup]),
                       v = smem_descriptor(shared.own[own][1][warpgroup]);
@@ -120,7 +120,7 @@ struct FusedWalk {
   }
 
   /// Returns the stage of the previous step.
-  __device__ inline int held() const { return (turn.stage == 0 ? S::kStages : turn.stage) - 1; }
+  __device__ inline int held() const { return (state.stage == 0 ? S::kStages : state.stage) - 1; }
 
   /// s = k q^T of the block in a stage.
   __device__ inline void begin_scores(float (&s)[S::kScores], int stage) {
@@ -171,15 +171,15 @@ struct FusedWalk {
     float s[S::kScores], dp[32], dq[S::kShareColumns / 2];
     named_barrier_sync(kBoth, S::kMathWarpgroups * kWarpgroup);
     begin_share(dq);
-    shared.full[turn.stage].wait(turn.parity);
-    begin_scores(s, turn.stage);
+    shared.full[state.stage].wait(state.parity);
+    begin_scores(s, state.stage);
     wgmma_wait_group<1>(dq);  // and the other wgmmas of the previous step
     if (seen >= start()) {
       release(shared.empty[held()]);
       leave_share(dq);
     }
-    const int stage = turn.stage;
-    turn.next();
+    const int stage = state.stage;
+    state.next();
     seen += S::kMet;
     if (seen >= end()) {
       number += problem.of_head * S::kShares - 2 * ((end() - start()) / S::kMet);
@@ -254,7 +254,7 @@ template <class S>
 __device__ inline void work(FusedShared<S>& shared, const BackwardMaps& maps, const BackwardProblem& problem,
                             int warpgroup) {
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
-  Turn<S::kStages> met;
+  PipelineState<S::kStages> met;
   int done = 0;
   for_tiles<S>(shared, maps, problem, warpgroup, thread,
                [&](const KeyTile& tile, int own, float(&dk)[S::kOuts], float(&dv)[S::kOuts]) {

@@ -67,8 +67,8 @@ struct KeyTile {
 
 template <class S>
 __device__ void produce(KeyShared<S>& shared, const BackwardMaps& maps, const BackwardProblem& problem) {
-  Turn<S::kBuffers> own;
-  Turn<S::kStages> met;
+  PipelineState<S::kBuffers> own;
+  PipelineState<S::kStages> met;
   KeyTile tile{};
   for (int round = 0; tile.find<S>(problem, round); ++round) {
     shared.load_own(maps, tile.sequence, tile.first, tile.kv_head * S::kHead, own);
@@ -148,7 +148,7 @@ struct KeyWalk {
   const BackwardProblem& problem;
   const KeyTile& tile;
   const int own, warpgroup, thread;
-  Turn<S::kStages>& turn;
+  PipelineState<S::kStages>& state;
   const std::uint64_t k = smem_descriptor(shared.own[own][0][warpgroup]),
                       v = smem_descriptor(shared.own[own][1][warpgroup]);
   const int first = tile.first + warpgroup * kRows, last = problem.keys - 1 - first;
@@ -170,9 +170,9 @@ struct KeyWalk {
   /// the next block's.
   __device__ inline void step(float (&next)[32], bool more, float (&dk)[S::kOuts], float (&dv)[S::kOuts]) {
     constexpr int kNewer = S::kAhead ? 2 : 1;  // groups issued after the one that is waited for
-    const int stage = turn.stage;
-    const unsigned parity = turn.parity;
-    turn.next();
+    const int stage = state.stage;
+    const unsigned parity = state.parity;
+    state.next();
     // Last key that the block's first query sees, relative to this warpgroup's first.
     const int first_seen = (tile.first_block + block) * S::kMet + problem.offset - first;
     if (++block == tile.blocks) block = 0;
@@ -189,8 +189,8 @@ struct KeyWalk {
     multiply_heads<S::kHead>(dp, v, smem_descriptor(shared.met[0][1]) + stage * S::kStageStep);
     wgmma_commit_group();
     if constexpr (S::kAhead) {  // after the last step once more this one's: fewer code paths are faster
-      const int ahead = more ? turn.stage : stage;
-      shared.full[ahead].wait(more ? turn.parity : parity);
+      const int ahead = more ? state.stage : stage;
+      shared.full[ahead].wait(more ? state.parity : parity);
       begin_scores(next, ahead);
     }
     if constexpr (!S::kAhead) {
@@ -234,8 +234,8 @@ struct KeyWalk {
     float next[32];
     const int steps = tile.blocks * tile.heads;
     if (S::kAhead && steps > 0) {
-      shared.full[turn.stage].wait(turn.parity);
-      begin_scores(next, turn.stage);
+      shared.full[state.stage].wait(state.parity);
+      begin_scores(next, state.stage);
       wgmma_wait_group(next);
     }
 #pragma unroll 1
@@ -294,7 +294,7 @@ __device__ inline void store(KeyShared<S>& shared, const BackwardMaps& maps, con
 template <class S, class Walk>
 __device__ inline void for_tiles(KeyShared<S>& shared, const BackwardMaps& maps,
                                  const BackwardProblem& problem, int warpgroup, int thread, Walk&& walk) {
-  Turn<S::kBuffers> own;
+  PipelineState<S::kBuffers> own;
   KeyTile tile{};
   for (int round = 0; tile.find<S>(problem, round); ++round) {
     float dk[S::kOuts], dv[S::kOuts];
@@ -316,7 +316,7 @@ template <class S>
 __device__ inline void work(KeyShared<S>& shared, const BackwardMaps& maps, const BackwardProblem& problem,
                             int warpgroup) {
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
-  Turn<S::kStages> met;
+  PipelineState<S::kStages> met;
   for_tiles<S>(shared, maps, problem, warpgroup, thread,
                [&](const KeyTile& tile, int own, float(&dk)[S::kOuts], float(&dv)[S::kOuts]) {
                  KeyWalk<S>{shared, problem, tile, own, warpgroup, thread, met}.run(dk, dv);

@@ -51,8 +51,8 @@ struct QueryTile {
 
 template <class S>
 __device__ void produce(QueryShared<S>& shared, const BackwardMaps& maps, const BackwardProblem& problem) {
-  Turn<S::kBuffers> own;
-  Turn<S::kStages> met;
+  PipelineState<S::kBuffers> own;
+  PipelineState<S::kStages> met;
   QueryTile tile{};
   for (int round = 0; tile.find<S>(problem, round); ++round) {
     shared.load_own(maps, tile.sequence, tile.first, tile.head * S::kHead, own);
@@ -71,7 +71,7 @@ struct QueryWalk {
   const BackwardProblem& problem;
   const QueryTile& tile;
   const int own, warpgroup, thread;
-  Turn<S::kStages>& turn;
+  PipelineState<S::kStages>& state;
   const int first = tile.first + warpgroup * kRows, first_seen = first + problem.offset;
   const std::uint64_t q = smem_descriptor(shared.own[own][0][warpgroup]),
                       dout = smem_descriptor(shared.own[own][1][warpgroup]);
@@ -97,9 +97,9 @@ struct QueryWalk {
 
   /// Processes one block of keys.
   __device__ inline void step(int block, float (&dq)[S::kOuts]) {
-    const int stage = turn.stage, first_key = block * S::kMet;
-    const unsigned parity = turn.parity;
-    turn.next();
+    const int stage = state.stage, first_key = block * S::kMet;
+    const unsigned parity = state.parity;
+    state.next();
     shared.full[stage].wait(parity);
     float p[S::kScores], dp[S::kScores];
     wgmma_fence();
@@ -132,9 +132,9 @@ struct QueryWalk {
     load_values();
     int block = tile.blocks - 1;
     for (; block >= 0 && block * S::kMet > first_seen + kRows - 1;
-         --block, turn.next()) {  // after all of these rows
-      shared.full[turn.stage].wait(turn.parity);
-      release(shared.empty[turn.stage]);
+         --block, state.next()) {  // after all of these rows
+      shared.full[state.stage].wait(state.parity);
+      release(shared.empty[state.stage]);
     }
 #pragma unroll 1
     for (; block >= 0; --block) step(block, dq);
@@ -147,8 +147,8 @@ template <class S>
 __device__ inline void work(QueryShared<S>& shared, const BackwardMaps& maps, const BackwardProblem& problem,
                             int warpgroup) {
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
-  Turn<S::kBuffers> own;
-  Turn<S::kStages> met;
+  PipelineState<S::kBuffers> own;
+  PipelineState<S::kStages> met;
   QueryTile tile{};
   for (int round = 0; tile.find<S>(problem, round); ++round) {
     float dq[S::kOuts];

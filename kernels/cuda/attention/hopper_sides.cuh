@@ -45,49 +45,49 @@ struct alignas(1024) SideShared {
 
   /// Producer: loads own rows from `row` and `column` on.
   __device__ void load_own(const BackwardMaps& maps, int sequence, int row, int column,
-                           Turn<S::kBuffers>& turn) {
-    Barrier& barrier = own_full[turn.stage];
-    own_empty[turn.stage].wait(turn.parity ^ 1);
+                           PipelineState<S::kBuffers>& state) {
+    Barrier& barrier = own_full[state.stage];
+    own_empty[state.stage].wait(state.parity ^ 1);
     barrier.arrive_expect_tx(sizeof(own[0]));
 #pragma unroll
     for (int i = 0; i < 2 * S::kMathWarpgroups; ++i)
-      load_head(own[turn.stage][i / S::kMathWarpgroups][i % S::kMathWarpgroups],
+      load_head(own[state.stage][i / S::kMathWarpgroups][i % S::kMathWarpgroups],
                 maps.own[i / S::kMathWarpgroups], sequence, row + i % S::kMathWarpgroups * kRows, column,
                 barrier);
-    turn.next();
+    state.next();
   }
 
   /// Producer: loads the next block. load_more(i, barrier) issues the additional loads with its matrix i,
   /// `more` bytes in all.
   template <class LoadMore>
   __device__ void load_met(const BackwardMaps& maps, int sequence, int row, int column, int more,
-                           LoadMore&& load_more, Turn<S::kStages>& turn) {
-    Barrier& barrier = full[turn.stage];
-    empty[turn.stage].wait(turn.parity ^ 1);
+                           LoadMore&& load_more, PipelineState<S::kStages>& state) {
+    Barrier& barrier = full[state.stage];
+    empty[state.stage].wait(state.parity ^ 1);
     barrier.arrive_expect_tx(static_cast<int>(sizeof(met[0])) + more);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      load_head(met[turn.stage][i], maps.met[i], sequence, row, column, barrier);
+      load_head(met[state.stage][i], maps.met[i], sequence, row, column, barrier);
       load_more(i, barrier);
     }
-    turn.next();
+    state.next();
   }
 
   /// Math warpgroup: waits for its tile's own rows. With two buffers, releases that of the previous tile once
   /// its results have been stored.
-  __device__ void await_own(const Turn<S::kBuffers>& turn, int round, int thread) {
-    own_full[turn.stage].wait(turn.parity);
+  __device__ void await_own(const PipelineState<S::kBuffers>& state, int round, int thread) {
+    own_full[state.stage].wait(state.parity);
     if (S::kBuffers == 2 && thread == 0 && round > 0) {
       tma_store_wait_group_read<0>();
-      own_empty[turn.stage ^ 1].arrive();
+      own_empty[state.stage ^ 1].arrive();
     }
   }
 
   /// First thread of a math warpgroup, after its stores: with one buffer it waits for them at once.
-  __device__ void leave_own(const Turn<S::kBuffers>& turn) {
+  __device__ void leave_own(const PipelineState<S::kBuffers>& state) {
     if (S::kBuffers == 1) {
       tma_store_wait_group_read<0>();
-      own_empty[turn.stage].arrive();
+      own_empty[state.stage].arrive();
     }
   }
 };

@@ -46,7 +46,7 @@ __device__ inline void run_warpgroups(Shared& shared, const Maps& maps, const Pr
     fence_mbarrier_init();
   }
   __syncthreads();
-  const int warpgroup = this_warpgroup() - 1;
+  const int warpgroup = warpgroup_index() - 1;
   if (warpgroup < 0) {
     setmaxnreg_dec<S::kProducerRegisters>();
     if (threadIdx.x == 0)
@@ -94,8 +94,8 @@ __device__ inline void round_to_operand(std::uint32_t (&p)[kCount / 2], const fl
   for (int i = 0; i < kCount / 2; ++i) p[i] = bf16_pair(x[2 * i], x[2 * i + 1]);
 }
 
-/// Writes a warpgroup's result into the boxes of its rows. Must be followed by fence_proxy_async(), a barrier,
-/// and store_head by one thread.
+/// Writes a warpgroup's result into the boxes of its rows. Must be followed by fence_proxy_async(), a
+/// barrier, and store_head by one thread.
 template <int kBoxes, int kCount>
 __device__ inline void write_head(std::uint8_t (&boxes)[kBoxes][kRowsBytes], const float (&x)[kCount],
                                   int thread) {

@@ -37,7 +37,7 @@
 
 namespace precbench::hopper {
 
-constexpr int kTurns = 3;  ///< named barriers by which the math warpgroups take turns
+constexpr int kOrderBarrier = 3;  ///< named barriers by which the math warpgroups take turns
 
 /// B's scales: per 128x128 block, or per row and 128 of k like A's; or both operands' per row or per tensor.
 enum class Scales { squares, blocks, ends };
@@ -61,7 +61,7 @@ struct Shape {
   static constexpr int kPrefetchFrom = kPrefetchFromOf;
   /// The math warpgroups take turns at the tensor cores. That pays off with a scale per column, when
   /// promotion is long and both would promote at the same time; otherwise waiting costs more.
-  static constexpr bool kTakeTurns = kBlocks;
+  static constexpr bool kPingPong = kBlocks;
 
   /// Registers per thread: 65,536 in all. Per-column scales need more of them in the math warpgroups.
   static constexpr int kProducerRegisters = kBlocks ? 24 : 40, kMathRegisters = kBlocks ? 240 : 232;
@@ -107,14 +107,14 @@ template <class S, class Order>
 __device__ void produce(Shared<S>& shared, const Maps& maps, const SquareScales& squares, const Order& order,
                         int rank, int cluster, int clusters) {
   constexpr int kBlockK = S::kBlockK;
-  Turn<S::kStages> turn;
+  PipelineState<S::kStages> state;
   typename Order::Cursor at;
   Tile tile;
   for (int index = cluster; order.template find<S>(index, rank, at, tile); index += clusters) {
-    for (int i = 0; i < tile.k_blocks; ++i, turn.next()) {
-      const int block = tile.k_block + i, stage = turn.stage;
+    for (int i = 0; i < tile.k_blocks; ++i, state.next()) {
+      const int block = tile.k_block + i, stage = state.stage;
       Barrier& full = shared.full[stage];
-      shared.empty[stage].wait(turn.parity ^ 1);
+      shared.empty[stage].wait(state.parity ^ 1);
       full.arrive_expect_tx(S::kStageBytes);
       if constexpr (S::kCluster == 1) {
         tma_load_2d(shared.a[stage], &maps.a, tile.a_row, block * kBlockK, full);
@@ -202,36 +202,36 @@ template <class S>
 __device__ inline void multiply_stage(float (&part)[S::kSums], std::uint64_t a, std::uint64_t b,
                                       int warpgroup) {
   constexpr int kProducts = S::kBlockK / kWgmmaK;
-  if constexpr (S::kTakeTurns) named_barrier_sync(kTurns + warpgroup, kMathWarpgroups * kWarpgroup);
+  if constexpr (S::kPingPong) named_barrier_sync(kOrderBarrier + warpgroup, kMathWarpgroups * kWarpgroup);
   wgmma_fence();
 #pragma unroll
   for (int k = 0; k < kProducts; ++k) {
     wgmma_fp8<typename S::A, typename S::B>(part, a + k * kNextK, b + k * kNextK, k > 0);
-    if (S::kTakeTurns && k == kProducts - 2) wgmma_commit_group();
+    if (S::kPingPong && k == kProducts - 2) wgmma_commit_group();
   }
   wgmma_commit_group();
 }
 
 template <class S>
-__device__ inline void pass_turn(int warpgroup) {
-  if constexpr (S::kTakeTurns) {
+__device__ inline void order_barrier_arrive(int warpgroup) {
+  if constexpr (S::kPingPong) {
     wgmma_wait_group<1>();
-    named_barrier_arrive(kTurns + 1 - warpgroup, kMathWarpgroups * kWarpgroup);
+    named_barrier_arrive(kOrderBarrier + 1 - warpgroup, kMathWarpgroups * kWarpgroup);
   }
 }
 
 template <class S>
-__device__ inline void skip_turn(int warpgroup) {
-  if constexpr (S::kTakeTurns) {
-    named_barrier_sync(kTurns + warpgroup, kMathWarpgroups * kWarpgroup);
-    named_barrier_arrive(kTurns + 1 - warpgroup, kMathWarpgroups * kWarpgroup);
+__device__ inline void order_barrier_skip(int warpgroup) {
+  if constexpr (S::kPingPong) {
+    named_barrier_sync(kOrderBarrier + warpgroup, kMathWarpgroups * kWarpgroup);
+    named_barrier_arrive(kOrderBarrier + 1 - warpgroup, kMathWarpgroups * kWarpgroup);
   }
 }
 
 /// Computes one warpgroup's totals of a tile.
 template <class S, class Order>
 __device__ inline void accumulate(Shared<S>& shared, const Tile& tile, int warpgroup, int thread,
-                                  Turn<S::kStages>& turn, float (&total)[S::kHalves][S::kSums]) {
+                                  PipelineState<S::kStages>& state, float (&total)[S::kHalves][S::kSums]) {
 #pragma unroll
   for (int half = 0; half < S::kHalves; ++half)
 #pragma unroll
@@ -242,16 +242,16 @@ __device__ inline void accumulate(Shared<S>& shared, const Tile& tile, int warpg
   const float* a_scale = shared.a_scale[0] + first_row + thread / 32 * 16 + thread % 32 / 4;
   const std::uint64_t first_a = smem_descriptor(shared.a[0] + first_row * S::kBlockK),
                       first_b = smem_descriptor(shared.b[0]);
-  for (int i = 0; i < tile.k_blocks; ++i, turn.next()) {
-    const int stage = turn.stage;
-    shared.full[stage].wait(turn.parity);
+  for (int i = 0; i < tile.k_blocks; ++i, state.next()) {
+    const int stage = state.stage;
+    shared.full[stage].wait(state.parity);
     const std::uint64_t a = descriptor_at_row(first_a, stage * S::kRows),
                         b = descriptor_at_row(first_b, stage * S::kColumns);
     ColumnScales<S> scales;
 #pragma unroll
     for (int half = 0; half < S::kHalves; ++half) {
       if (Order::kReadsGroups && half * kNextHalf + first_row >= tile.rows) {  // after the end of a group
-        skip_turn<S>(warpgroup);
+        order_barrier_skip<S>(warpgroup);
         continue;
       }
       float part[S::kSums];
@@ -262,12 +262,12 @@ __device__ inline void accumulate(Shared<S>& shared, const Tile& tile, int warpg
         a1 = a_scale[stage * S::kRows + half * kNextHalf + 8];
       }
       if (half == 0) scales.load(shared.b_scale[stage], tile.b_row, tile.k_block + i);
-      pass_turn<S>(warpgroup);
+      order_barrier_arrive<S>(warpgroup);
       wgmma_wait_group(part);
       promote<S>(total[half], part, a0, a1, scales);
     }
     __syncwarp();  // its lanes have read their scales
-    give_back<S::kCluster>(shared.empty[stage], thread);
+    release_stage<S::kCluster>(shared.empty[stage], thread);
   }
 }
 
@@ -283,26 +283,26 @@ __global__ __launch_bounds__(kThreads, 1)
   const int rank = S::kCluster == 1 ? 0 : cluster_ctarank();
   const int cluster = static_cast<int>(blockIdx.x) / S::kCluster;
   const int clusters = static_cast<int>(gridDim.x) / S::kCluster;
-  begin_ring<S::kCluster>(shared.full, shared.empty, S::kCluster * kMathWarpgroups * 4);
-  const int warpgroup = this_warpgroup() - 1;
+  init_pipeline<S::kCluster>(shared.full, shared.empty, S::kCluster * kMathWarpgroups * 4);
+  const int warpgroup = warpgroup_index() - 1;
   if (warpgroup < 0) {
     setmaxnreg_dec<S::kProducerRegisters>();
     if (threadIdx.x == 0) produce<S>(shared, maps, squares, order, rank, cluster, clusters);
   } else {
     setmaxnreg_inc<S::kMathRegisters>();
     const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
-    Turn<S::kStages> turn;
-    if (S::kTakeTurns && warpgroup == 1) named_barrier_arrive(kTurns, kMathWarpgroups * kWarpgroup);
+    PipelineState<S::kStages> state;
+    if (S::kPingPong && warpgroup == 1) named_barrier_arrive(kOrderBarrier, kMathWarpgroups * kWarpgroup);
     typename Order::Cursor at;
     Tile tile;
     for (int index = cluster; find_together<S>(order, index, rank, at, tile); index += clusters) {
       fetch_ends<S, Order>(shared.ends[warpgroup], ends, tile, warpgroup, thread);
       float total[S::kHalves][S::kSums];
-      accumulate<S, Order>(shared, tile, warpgroup, thread, turn, total);
+      accumulate<S, Order>(shared, tile, warpgroup, thread, state, total);
       store<S, Order>(shared.d[warpgroup], &maps.d, shared.ends[warpgroup], before, tile, warpgroup, thread,
                       total);
     }
-    if (S::kTakeTurns && warpgroup == 0) named_barrier_sync(kTurns, kMathWarpgroups * kWarpgroup);
+    if (S::kPingPong && warpgroup == 0) named_barrier_sync(kOrderBarrier, kMathWarpgroups * kWarpgroup);
     if (thread == 0) tma_store_wait_group_read<0>();
   }
   // No block may exit while another may still write to its shared memory or arrive at its barriers.

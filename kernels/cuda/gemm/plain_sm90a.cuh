@@ -98,14 +98,14 @@ __device__ inline void load_boxes(std::uint8_t* to, const CUtensorMap* map, int 
 template <class S, class Order>
 __device__ void produce_plain(PlainShared<S>& shared, const PlainMaps& maps, const Order& order, int rank,
                               int cluster, int clusters) {
-  Turn<S::kStages> turn;
+  PipelineState<S::kStages> state;
   typename Order::Cursor at;
   Tile tile;
   for (int index = cluster; order.template find<S>(index, rank, at, tile); index += clusters)
-    for (int i = 0; i < tile.k_blocks; ++i, turn.next()) {
-      const int k = (tile.k_block + i) * S::kBlockK, stage = turn.stage;
+    for (int i = 0; i < tile.k_blocks; ++i, state.next()) {
+      const int k = (tile.k_block + i) * S::kBlockK, stage = state.stage;
       Barrier& full = shared.full[stage];
-      shared.empty[stage].wait(turn.parity ^ 1);
+      shared.empty[stage].wait(state.parity ^ 1);
       full.arrive_expect_tx(S::kStageBytes);
       load_boxes<S::kRows / kBoxRows, S::kAMnMajor, S::kCluster>(shared.a[stage], &maps.a, tile.a_row, k,
                                                                  tile.beside, rank, full);
@@ -134,38 +134,39 @@ __device__ inline void multiply_stage_plain(float (&total)[S::kSums], std::uint6
 /// start.
 template <class S>
 __device__ inline void accumulate_plain(PlainShared<S>& shared, const Tile& tile, int warpgroup, int thread,
-                                        bool lead, Turn<S::kStages>& turn, float (&total)[S::kSums]) {
+                                        bool lead, PipelineState<S::kStages>& state,
+                                        float (&total)[S::kSums]) {
   const bool idle = warpgroup * kUnitRows >= tile.rows;  // after the end of a group
   if (idle || tile.k_blocks == 0) {
 #pragma unroll
     for (int i = 0; i < S::kSums; ++i) total[i] = 0;
     if (lead) named_barrier_arrive(kLagBarrier, kMathWarpgroups * kWarpgroup);
-    for (int i = 0; i < tile.k_blocks; ++i, turn.next()) {
-      shared.full[turn.stage].wait(turn.parity);
-      give_back<S::kCluster>(shared.empty[turn.stage], thread);
+    for (int i = 0; i < tile.k_blocks; ++i, state.next()) {
+      shared.full[state.stage].wait(state.parity);
+      release_stage<S::kCluster>(shared.empty[state.stage], thread);
     }
     return;
   }
   const std::uint64_t first_a = smem_descriptor(shared.a[0] + warpgroup * kBoxBytes),
                       first_b = S::kBMnMajor ? mn_major_descriptor(shared.b[0], kBoxBytes)
                                              : smem_descriptor(shared.b[0]);
-  int before = turn.stage;  // the previous stage
-  shared.full[before].wait(turn.parity);
+  int before = state.stage;  // the previous stage
+  shared.full[before].wait(state.parity);
   multiply_stage_plain<S, true>(total, descriptor_at_row(first_a, before * S::kRows),
                                 descriptor_at_row(first_b, before * S::kColumns));
-  turn.next();
-  for (int i = 1; i < tile.k_blocks; ++i, turn.next()) {
-    const int stage = turn.stage;
-    shared.full[stage].wait(turn.parity);
+  state.next();
+  for (int i = 1; i < tile.k_blocks; ++i, state.next()) {
+    const int stage = state.stage;
+    shared.full[stage].wait(state.parity);
     multiply_stage_plain<S, false>(total, descriptor_at_row(first_a, stage * S::kRows),
                                    descriptor_at_row(first_b, stage * S::kColumns));
     wgmma_wait_group<1>();
-    give_back<S::kCluster>(shared.empty[before], thread);
+    release_stage<S::kCluster>(shared.empty[before], thread);
     before = stage;
     if (lead && i == S::kLag) named_barrier_arrive(kLagBarrier, kMathWarpgroups * kWarpgroup);
   }
   wgmma_wait_group(total);
-  give_back<S::kCluster>(shared.empty[before], thread);
+  release_stage<S::kCluster>(shared.empty[before], thread);
   if (lead && tile.k_blocks <= S::kLag) named_barrier_arrive(kLagBarrier, kMathWarpgroups * kWarpgroup);
 }
 
@@ -182,15 +183,15 @@ __global__ __launch_bounds__(kThreads, 1)
   const int rank = S::kCluster == 1 ? 0 : cluster_ctarank();
   const int cluster = static_cast<int>(blockIdx.x) / S::kCluster;
   const int clusters = static_cast<int>(gridDim.x) / S::kCluster;
-  begin_ring<S::kCluster>(shared.full, shared.empty, S::kCluster * kMathWarpgroups * 4);
-  const int warpgroup = this_warpgroup() - 1;
+  init_pipeline<S::kCluster>(shared.full, shared.empty, S::kCluster * kMathWarpgroups * 4);
+  const int warpgroup = warpgroup_index() - 1;
   if (warpgroup < 0) {
     setmaxnreg_dec<S::kProducerRegisters>();
     if (threadIdx.x == 0) produce_plain<S>(shared, maps, order, rank, cluster, clusters);
   } else {
     setmaxnreg_inc<S::kMathRegisters>();
     const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
-    Turn<S::kStages> turn;
+    PipelineState<S::kStages> state;
     typename Order::Cursor at;
     Tile tile;
     for (int index = cluster; find_together<S>(order, index, rank, at, tile); index += clusters) {
@@ -198,7 +199,7 @@ __global__ __launch_bounds__(kThreads, 1)
       const bool first = S::kLag > 0 && index == cluster;
       if (first && warpgroup == 1) named_barrier_sync(kLagBarrier, kMathWarpgroups * kWarpgroup);
       float total[1][S::kSums];
-      accumulate_plain<S>(shared, tile, warpgroup, thread, first && warpgroup == 0, turn, total[0]);
+      accumulate_plain<S>(shared, tile, warpgroup, thread, first && warpgroup == 0, state, total[0]);
       store<S, Order>(shared.d[warpgroup], &maps.d, shared.ends[warpgroup], before, tile, warpgroup, thread,
                       total);
     }

@@ -12,7 +12,7 @@ constexpr int kWarpgroup = 128;  ///< threads
 
 /// Position in the ring: stage index and phase parity.
 template <int kStages>
-struct Turn {
+struct PipelineState {
   int stage = 0;
   unsigned parity = 0;
   __device__ void next() {
@@ -26,7 +26,7 @@ struct Turn {
 /// Initializes a ring's barriers, with `readers` arrivals per empty barrier, and synchronizes the cluster's
 /// blocks.
 template <int kCluster, int kStages>
-__device__ inline void begin_ring(Barrier (&full)[kStages], Barrier (&empty)[kStages], int readers) {
+__device__ inline void init_pipeline(Barrier (&full)[kStages], Barrier (&empty)[kStages], int readers) {
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
       full[stage].init(1);
@@ -42,7 +42,7 @@ __device__ inline void begin_ring(Barrier (&full)[kStages], Barrier (&empty)[kSt
 
 /// Releases a stage for one warp, to every block of the cluster.
 template <int kCluster>
-__device__ inline void give_back(Barrier& empty, int thread) {
+__device__ inline void release_stage(Barrier& empty, int thread) {
   if constexpr (kCluster == 1) {
     if (thread % 32 == 0) empty.arrive();
   } else {
@@ -52,7 +52,7 @@ __device__ inline void give_back(Barrier& empty, int thread) {
 
 /// Returns the warpgroup index in the block. Read from lane 0, so that the compiler knows it to be uniform in
 /// a warp.
-__device__ inline int this_warpgroup() {
+__device__ inline int warpgroup_index() {
   return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
 }
 

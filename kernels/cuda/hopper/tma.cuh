@@ -52,8 +52,8 @@ __device__ inline void tma_load_1d(void* to, const void* from, int bytes, Barrie
       : "memory");
 }
 
-/// Stores a box from shared memory; every thread that wrote it must first call fence_proxy_async(), followed by
-/// a barrier.
+/// Stores a box from shared memory; every thread that wrote it must first call fence_proxy_async(), followed
+/// by a barrier.
 __device__ inline void tma_store_2d(const CUtensorMap* map, int row, int column, const void* from) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %1}], [%3];" ::"l"(map),
                "r"(row), "r"(column), "r"(shared_address(from))
