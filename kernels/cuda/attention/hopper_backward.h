@@ -13,7 +13,7 @@ constexpr int kValuePadding = 128;
 /// Returns the index of a query's lse in its head's row values; its delta is 64 further. Within each 64
 /// queries, the values are ordered so that those that a thread needs when queries are columns (2 of every 8)
 /// are adjacent.
-__host__ __device__ constexpr int value_place(int query) {
+__host__ __device__ constexpr int row_value_index(int query) {
   return query / 64 * 128 + query % 8 / 2 * 16 + query % 64 / 8 * 2 + query % 2;
 }
 
@@ -28,7 +28,7 @@ struct BackwardProblem {
   float scale;       ///< of the scores
   float scale_log2;  ///< the same for powers of two
   /// [sequence][head][64 queries][2][64]: lse for powers of two, infinite for missing queries, then delta,
-  /// each at its value_place
+  /// each at its row_value_index
   const float* values;
   int padded;   ///< queries per sequence in `values`
   int of_head;  ///< blocks of 64 queries per head

@@ -2,17 +2,17 @@
 //
 // First the row values. Then either one kernel that adds dq in global memory, or a dq kernel and a dk/dv
 // kernel: these compute p and ds twice, seven GEMMs instead of five, but every sum has one writer and a fixed
-// order. Last the remaining sums (hopper_backward_ends.cuh).
+// order. Last the remaining sums (hopper_bwd_postprocess.cuh).
 #include <cuda_bf16.h>
 
 #include <algorithm>
 
 #include "kernels/cuda/attention/hopper.h"
-#include "kernels/cuda/attention/hopper_backward_ends.cuh"
-#include "kernels/cuda/attention/hopper_fused.cuh"
-#include "kernels/cuda/attention/hopper_keys.cuh"
+#include "kernels/cuda/attention/hopper_bwd_dkv.cuh"
+#include "kernels/cuda/attention/hopper_bwd_dq.cuh"
+#include "kernels/cuda/attention/hopper_bwd_fused.cuh"
+#include "kernels/cuda/attention/hopper_bwd_postprocess.cuh"
 #include "kernels/cuda/attention/hopper_launch.h"
-#include "kernels/cuda/attention/hopper_queries.cuh"
 
 namespace precbench {
 namespace {
@@ -48,8 +48,8 @@ std::int64_t workspace_bytes(const AttentionShape& s) {
 }
 
 template <class S, class Shared, class Kernel>
-void launch_side(Kernel kernel, const BackwardMaps& maps, const BackwardProblem& problem,
-                 cudaStream_t stream) {
+void launch_persistent(Kernel kernel, const BackwardMaps& maps, const BackwardProblem& problem,
+                       cudaStream_t stream) {
   constexpr int kBytes = sizeof(Shared);
   static_assert(kBytes <= 232448);
   PRECBENCH_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
@@ -84,11 +84,11 @@ void launch_query_side(const Operands& operands, BackwardProblem problem, cudaSt
               operands.of_keys(operands.keys.v, operands.keys, Q::kMet)},
       .out = {operands.dq(), {}},
   };
-  launch_side<Q, QueryShared<Q>>(attend_backward_queries<Q>, maps, problem, stream);
+  launch_persistent<Q, DqShared<Q>>(attend_backward_dq<Q>, maps, problem, stream);
 }
 
 template <class K, class Shared, class Kernel>
-void launch_key_side(Kernel kernel, const Operands& operands, BackwardProblem problem, cudaStream_t stream) {
+void launch_dkv(Kernel kernel, const Operands& operands, BackwardProblem problem, cudaStream_t stream) {
   const AttentionShape& s = operands.s;
   problem.tile_rows = whole(problem.keys, K::kOwn);
   problem.of_row = problem.parts * static_cast<int>(s.B) * problem.kv_heads;
@@ -101,13 +101,13 @@ void launch_key_side(Kernel kernel, const Operands& operands, BackwardProblem pr
       .out = {operands.of_keys(gradients.k, gradients, kRows),
               operands.of_keys(gradients.v, gradients, kRows)},
   };
-  launch_side<K, Shared>(kernel, maps, problem, stream);
+  launch_persistent<K, Shared>(kernel, maps, problem, stream);
 }
 
 /// `shares`: of dq.
 template <int kHead, int kColumns>
-void launch_finish(const Operands& operands, const BackwardProblem& problem, int shares,
-                   cudaStream_t stream) {
+void launch_postprocess(const Operands& operands, const BackwardProblem& problem, int shares,
+                        cudaStream_t stream) {
   const KeyRows& keys = operands.gradients;
   const Results to = {
       .dq = operands.on.dqkv.as<__nv_bfloat16>(),
@@ -119,9 +119,10 @@ void launch_finish(const Operands& operands, const BackwardProblem& problem, int
       .key_width = static_cast<int>(keys.width),
       .shares = shares,
   };
-  const int blocks = shares + (problem.parts > 1 ? whole(to.key_rows * keys.width / 2, kFinishThreads) : 0);
+  const int blocks =
+      shares + (problem.parts > 1 ? whole(to.key_rows * keys.width / 2, kPostprocessThreads) : 0);
   if (blocks == 0) return;
-  finish<kHead, kColumns><<<blocks, kFinishThreads, 0, stream>>>(to, problem);
+  bwd_postprocess<kHead, kColumns><<<blocks, kPostprocessThreads, 0, stream>>>(to, problem);
   PRECBENCH_CHECK(cudaGetLastError());
 }
 
@@ -157,7 +158,7 @@ template <int kHead>
 void launch_prepare(const AttentionGradients& on, const BackwardProblem& problem, std::int64_t sequences,
                     cudaStream_t stream) {
   const std::int64_t rows = sequences * problem.heads * problem.padded;
-  prepare_values<kHead><<<whole(rows * (kHead / 8), kPrepareThreads), kPrepareThreads, 0, stream>>>(
+  bwd_preprocess<kHead><<<whole(rows * (kHead / 8), kPreprocessThreads), kPreprocessThreads, 0, stream>>>(
       const_cast<float*>(problem.values), problem.dq_sums, on.forward.lse.as<const float>(),
       on.dout.as<const __nv_bfloat16>(), on.forward.out.as<const __nv_bfloat16>(), problem.queries,
       problem.padded, problem.heads, rows);
@@ -166,13 +167,13 @@ void launch_prepare(const AttentionGradients& on, const BackwardProblem& problem
 
 /// Q and K: shapes of the dq and the dk/dv kernel.
 template <class Q, class K>
-void launch_sides(const AttentionGradients& on, const AttentionShape& s, CUstream_st* stream) {
+void launch_two_pass(const AttentionGradients& on, const AttentionShape& s, CUstream_st* stream) {
   const BackwardProblem problem = problem_of<K>(on, s, false);
   launch_prepare<K::kHead>(on, problem, s.B, stream);
   const Operands operands{on, s};
   launch_query_side<Q>(operands, problem, stream);
-  launch_key_side<K, KeyShared<K>>(attend_backward_keys<K>, operands, problem, stream);
-  launch_finish<K::kHead, 64>(operands, problem, 0, stream);
+  launch_dkv<K, DkvShared<K>>(attend_backward_dkv<K>, operands, problem, stream);
+  launch_postprocess<K::kHead, 64>(operands, problem, 0, stream);
 }
 
 template <class F>
@@ -180,18 +181,18 @@ void launch_fused(const AttentionGradients& on, const AttentionShape& s, CUstrea
   const BackwardProblem problem = problem_of<F>(on, s, true);
   launch_prepare<F::kHead>(on, problem, s.B, stream);
   const Operands operands{on, s};
-  launch_key_side<F, FusedShared<F>>(attend_backward<F>, operands, problem, stream);
+  launch_dkv<F, FusedShared<F>>(attend_backward<F>, operands, problem, stream);
   const int shares = static_cast<int>(s.B) * problem.heads * problem.of_head * F::kShares;
-  launch_finish<F::kHead, F::kShareColumns>(operands, problem, shares, stream);
+  launch_postprocess<F::kHead, F::kShareColumns>(operands, problem, shares, stream);
 }
 
 template <class Q, class K>
-constexpr HopperBackward sides_of(const char* name) {
+constexpr HopperBackward two_pass(const char* name) {
   return {.name = name,
           .head_dim = K::kHead,
           .deterministic = true,
           .workspace_bytes = workspace_bytes<K, false>,
-          .launch = launch_sides<Q, K>};
+          .launch = launch_two_pass<Q, K>};
 }
 
 template <class F>
@@ -206,8 +207,8 @@ constexpr HopperBackward fused_of(const char* name) {
 constexpr HopperBackward kKernels[] = {
     fused_of<FusedShape<128, 64, 2, 1>>("own 128x64 in one pass"),
     fused_of<FusedShape<64, 128, 2, 1>>("own 128x128 in one pass"),
-    sides_of<QueryShape<128, 64, 4, 1>, KeyShape<128, 4, 1, false>>("own 128x64"),
-    sides_of<QueryShape<64, 128, 3, 2>, KeyShape<64, 4, 2, true>>("own 128x128 and 128x64"),
+    two_pass<DqShape<128, 64, 4, 1>, DkvShape<128, 4, 1, false>>("own 128x64"),
+    two_pass<DqShape<64, 128, 3, 2>, DkvShape<64, 4, 2, true>>("own 128x128 and 128x64"),
 };
 
 }  // namespace

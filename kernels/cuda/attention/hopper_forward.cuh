@@ -225,9 +225,10 @@ __device__ inline void release_q(ForwardShared<S>& shared, const ForwardPipeline
 
 /// Computes a warpgroup's sums of one tile, over its blocks of keys (at least one).
 template <class S>
-__device__ inline void walk(ForwardShared<S>& shared, const ForwardProblem& problem, const ForwardTile& tile,
-                            int warpgroup, int thread, ForwardPipelineStates<S>& states,
-                            OnlineSoftmax<S>& softmax, float (&out)[S::kOuts]) {
+__device__ inline void mainloop(ForwardShared<S>& shared, const ForwardProblem& problem,
+                                const ForwardTile& tile, int warpgroup, int thread,
+                                ForwardPipelineStates<S>& states, OnlineSoftmax<S>& softmax,
+                                float (&out)[S::kOuts]) {
   const int first_query = tile.first_query + warpgroup * kRows;
   const std::uint64_t q = smem_descriptor(shared.q[states.q.stage][warpgroup]);
   const auto k_of = [&](int stage) {
@@ -350,7 +351,7 @@ __device__ inline void work(ForwardShared<S>& shared, const ForwardMaps& maps, c
     for (float& x : out) x = 0;
     shared.q_full[states.q.stage].wait(states.q.parity);
     if (tile.blocks > 0)
-      walk<S>(shared, problem, tile, warpgroup, thread, states, softmax, out);
+      mainloop<S>(shared, problem, tile, warpgroup, thread, states, softmax, out);
     else
       release_q<S>(shared, states, thread);
     store<S>(shared, maps, problem, tile, warpgroup, thread, states.q.stage, softmax, out);

@@ -17,20 +17,20 @@
 // p and ds the other uses the tensor cores. Every dq has one writer and a fixed order of additions.
 #pragma once
 
-#include "kernels/cuda/attention/hopper_sides.cuh"
+#include "kernels/cuda/attention/hopper_bwd_common.cuh"
 #include "kernels/cuda/hopper/early_start.cuh"
 
 namespace precbench::hopper {
 
 template <int kHead, int kKeys, int kStages, int kBuffers>
-struct QueryShape : SideShape<kHead, kKeys, kStages, kBuffers, false> {};
+struct DqShape : BwdShape<kHead, kKeys, kStages, kBuffers, false> {};
 
 struct NoValues {};
 /// Own: q, dout, then dq in place of q. Met: k, v.
 template <class S>
-using QueryShared = SideShared<S, NoValues>;
+using DqShared = BwdShared<S, NoValues>;
 
-struct QueryTile {
+struct DqTile {
   int sequence, head, first;
   int blocks;  ///< key blocks that its last query sees
 
@@ -50,10 +50,10 @@ struct QueryTile {
 };
 
 template <class S>
-__device__ void produce(QueryShared<S>& shared, const BackwardMaps& maps, const BackwardProblem& problem) {
+__device__ void produce(DqShared<S>& shared, const BackwardMaps& maps, const BackwardProblem& problem) {
   PipelineState<S::kBuffers> own;
   PipelineState<S::kStages> met;
-  QueryTile tile{};
+  DqTile tile{};
   for (int round = 0; tile.find<S>(problem, round); ++round) {
     shared.load_own(maps, tile.sequence, tile.first, tile.head * S::kHead, own);
     const int column = tile.head / (problem.heads / problem.kv_heads) * S::kHead;
@@ -66,10 +66,10 @@ __device__ void produce(QueryShared<S>& shared, const BackwardMaps& maps, const 
 
 /// A warpgroup's loop over the keys that its queries see, the last ones first: dq without the scale.
 template <class S>
-struct QueryWalk {
-  QueryShared<S>& shared;
+struct DqMainloop {
+  DqShared<S>& shared;
   const BackwardProblem& problem;
-  const QueryTile& tile;
+  const DqTile& tile;
   const int own, warpgroup, thread;
   PipelineState<S::kStages>& state;
   const int first = tile.first + warpgroup * kRows, first_seen = first + problem.offset;
@@ -86,8 +86,8 @@ struct QueryWalk {
     for (int half = 0; half < 2; ++half) {
       const int query = first + row_of(thread) + 8 * half;
       const bool there = query < problem.padded;
-      lse[half] = there ? values[value_place(query)] : INFINITY;
-      delta[half] = there ? values[value_place(query) + 64] : 0;
+      lse[half] = there ? values[row_value_index(query)] : INFINITY;
+      delta[half] = there ? values[row_value_index(query) + 64] : 0;
     }
   }
 
@@ -144,18 +144,18 @@ struct QueryWalk {
 };
 
 template <class S>
-__device__ inline void work(QueryShared<S>& shared, const BackwardMaps& maps, const BackwardProblem& problem,
+__device__ inline void work(DqShared<S>& shared, const BackwardMaps& maps, const BackwardProblem& problem,
                             int warpgroup) {
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
   PipelineState<S::kBuffers> own;
   PipelineState<S::kStages> met;
-  QueryTile tile{};
+  DqTile tile{};
   for (int round = 0; tile.find<S>(problem, round); ++round) {
     float dq[S::kOuts];
 #pragma unroll
     for (float& x : dq) x = 0;
     shared.await_own(own, round, thread);
-    QueryWalk<S>{shared, problem, tile, own.stage, warpgroup, thread, met}.run(dq);
+    DqMainloop<S>{shared, problem, tile, own.stage, warpgroup, thread, met}.run(dq);
 #pragma unroll
     for (float& x : dq) x *= problem.scale;
     auto& boxes = shared.own[own.stage][0][warpgroup];
@@ -174,12 +174,12 @@ __device__ inline void work(QueryShared<S>& shared, const BackwardMaps& maps, co
 
 template <class S>
 __global__ __launch_bounds__(S::kThreads,
-                             1) void attend_backward_queries(const __grid_constant__ BackwardMaps maps,
-                                                             const BackwardProblem problem) {
+                             1) void attend_backward_dq(const __grid_constant__ BackwardMaps maps,
+                                                        const BackwardProblem problem) {
   wait_for_work_before();
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
-  run_warpgroups<S>(*reinterpret_cast<QueryShared<S>*>(shared_bytes), maps, problem);
+  run_warpgroups<S>(*reinterpret_cast<DqShared<S>*>(shared_bytes), maps, problem);
 #endif
 }
 

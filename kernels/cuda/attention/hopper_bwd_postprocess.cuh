@@ -9,18 +9,19 @@
 
 namespace precbench::hopper {
 
-constexpr int kPrepareThreads = 256, kFinishThreads = kWarpgroup;
+constexpr int kPreprocessThreads = 256, kPostprocessThreads = kWarpgroup;
 
 /// Computes `values`: lse for powers of two, infinite for a query that sees no key and beyond the last, and
 /// delta, the row sum of dout * out. Also clears its part of dq_sums, if present. A thread has eight columns
 /// of a query of a head.
 template <int kHead>
-__global__ void prepare_values(float* values, float* dq_sums, const float* lse, const __nv_bfloat16* dout,
+__global__ void bwd_preprocess(float* values, float* dq_sums, const float* lse, const __nv_bfloat16* dout,
                                const __nv_bfloat16* out, int queries, int padded, int heads,
                                std::int64_t count) {
   wait_for_work_before();
   constexpr int kLanes = kHead / 8;
-  const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * kPrepareThreads + threadIdx.x) / kLanes;
+  const std::int64_t item =
+      (static_cast<std::int64_t>(blockIdx.x) * kPreprocessThreads + threadIdx.x) / kLanes;
   if (item >= count) return;  // uniform per warp: the padded queries are a multiple of its lanes
   const int head = static_cast<int>(item % heads), lane = static_cast<int>(threadIdx.x) % kLanes;
   const std::int64_t sequence = item / heads / padded;
@@ -40,7 +41,7 @@ __global__ void prepare_values(float* values, float* dq_sums, const float* lse, 
   }
   for (int step = kLanes / 2; step > 0; step /= 2) delta += __shfl_xor_sync(~0u, delta, step);
   if (lane == 0) {
-    float* to = values + (sequence * heads + head) * 2 * padded + value_place(query);
+    float* to = values + (sequence * heads + head) * 2 * padded + row_value_index(query);
     to[0] = shift;
     to[64] = delta;
   }
@@ -60,7 +61,8 @@ struct Results {
 
 /// dq = scale times the sums, for one share: 64 queries, kColumns columns of a head.
 template <int kHead, int kColumns>
-__device__ inline void finish_dq(const Results& to, const BackwardProblem& problem, int share, int thread) {
+__device__ inline void postprocess_dq(const Results& to, const BackwardProblem& problem, int share,
+                                      int thread) {
   constexpr int kShares = kHead / kColumns;
   const int block = share / kShares % problem.of_head, of_all = share / (kShares * problem.of_head);
   const int head = of_all % problem.heads, sequence = of_all / problem.heads;
@@ -68,7 +70,7 @@ __device__ inline void finish_dq(const Results& to, const BackwardProblem& probl
                      static_cast<std::int64_t>(share) * (kColumns * 16) + thread;
   float4 sums[kColumns / 8];
 #pragma unroll
-  for (int i = 0; i < kColumns / 8; ++i) sums[i] = from[i * kFinishThreads];
+  for (int i = 0; i < kColumns / 8; ++i) sums[i] = from[i * kPostprocessThreads];
   const int row = block * 64 + row_of(thread), odd = thread % 2;
   __nv_bfloat16* dq = to.dq + (static_cast<std::int64_t>(sequence) * problem.queries + row) * to.query_pitch +
                       head * kHead + share % kShares * kColumns + thread % 4 / 2 * 4;
@@ -108,13 +110,14 @@ __device__ inline void sum_pieces(const Results& to, const BackwardProblem& prob
 
 /// One block per share of dq, followed by blocks that sum the parts of dk and dv, if there are several.
 template <int kHead, int kColumns>
-__global__ void finish(const Results to, const BackwardProblem problem) {
+__global__ void bwd_postprocess(const Results to, const BackwardProblem problem) {
   wait_for_work_before();
   const int block = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
   if (block < to.shares)
-    finish_dq<kHead, kColumns>(to, problem, block, thread);
+    postprocess_dq<kHead, kColumns>(to, problem, block, thread);
   else
-    sum_pieces(to, problem, 4 * (static_cast<std::int64_t>(block - to.shares) * kFinishThreads + thread));
+    sum_pieces(to, problem,
+               4 * (static_cast<std::int64_t>(block - to.shares) * kPostprocessThreads + thread));
 }
 
 }  // namespace precbench::hopper

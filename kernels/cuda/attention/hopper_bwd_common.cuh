@@ -13,7 +13,7 @@ namespace precbench::hopper {
 /// Compile-time shape. Registers per thread: 65,536 in all. A kernel with more sums takes more of them from
 /// the producer.
 template <int kHeadOf, int kMetOf, int kStagesOf, int kBuffersOf, bool kManySums>
-struct SideShape {
+struct BwdShape {
   static constexpr int kHead = kHeadOf;
   static constexpr int kMet = kMetOf;          ///< rows per block
   static constexpr int kStages = kStagesOf;    ///< blocks in shared memory
@@ -31,7 +31,7 @@ struct SideShape {
 
 /// Values: additional data of a block.
 template <class S, class Values>
-struct alignas(1024) SideShared {
+struct alignas(1024) BwdShared {
   std::uint8_t own[S::kBuffers][2][S::kMathWarpgroups][S::kBoxes][kRowsBytes];
   std::uint8_t met[S::kStages][2][S::kBoxes][S::kMetBytes];
   Values values;

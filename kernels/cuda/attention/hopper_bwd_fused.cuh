@@ -1,5 +1,5 @@
 // Hopper attention backward in one pass: dq, dk and dv with five GEMMs. Like the dk/dv kernel
-// (hopper_keys.cuh), but each step also adds its share of dq to global memory, so the order of dq's sums is
+// (hopper_bwd_dkv.cuh), but each step also adds its share of dq to global memory, so the order of its sums is
 // not deterministic.
 //
 //                 global memory / L2                                       dq in FP32, added to in L2
@@ -16,14 +16,14 @@
 // head's columns, or of the block's queries.
 #pragma once
 
-#include "kernels/cuda/attention/hopper_keys.cuh"
+#include "kernels/cuda/attention/hopper_bwd_dkv.cuh"
 #include "kernels/cuda/hopper/early_start.cuh"
 
 namespace precbench::hopper {
 
 /// Each warpgroup computes half of a step's dq: of the columns, or of twice as many queries.
 template <int kHead, int kMet, int kStages, int kBuffers>
-struct FusedShape : SideShape<kHead, kMet, kStages, kBuffers, true> {
+struct FusedShape : BwdShape<kHead, kMet, kStages, kBuffers, true> {
   static constexpr int kSquares = kMet / 64;                ///< of ds, of a warpgroup's keys
   static constexpr int kShareColumns = kHead * kMet / 128;  ///< per 64 queries
   static constexpr int kShares = kHead / kShareColumns;     ///< side by side
@@ -34,14 +34,14 @@ struct FusedShape : SideShape<kHead, kMet, kStages, kBuffers, true> {
 constexpr int kNoShare = -1;
 
 template <class S>
-struct alignas(1024) FusedShared : KeyShared<S> {
+struct alignas(1024) FusedShared : DkvShared<S> {
   std::uint8_t ds[2][S::kMathWarpgroups][S::kSquares][kRowsBytes];  ///< by step parity; rows are keys
   float dq[S::kMathWarpgroups][S::kShareFloats];                    ///< in accumulator order
   int dq_number[S::kMathWarpgroups];  ///< of the share; kNoShare: no more follow
   Barrier dq_full[S::kMathWarpgroups], dq_empty[S::kMathWarpgroups];
 
   __device__ void init() {
-    KeyShared<S>::init();
+    DkvShared<S>::init();
     for (int i = 0; i < S::kMathWarpgroups; ++i) {
       dq_full[i].init(4);
       dq_empty[i].init(1);
@@ -95,12 +95,12 @@ __device__ inline void assist(FusedShared<S>& shared, const BackwardProblem& pro
 /// A warpgroup's loop over the queries of its tile: dk, without the scale, and dv of its keys, and shares of
 /// dq.
 template <class S>
-struct FusedWalk {
+struct FusedMainloop {
   static constexpr int kBoth = 1 + S::kMathWarpgroups;  ///< named barrier of all math warpgroups
 
   FusedShared<S>& shared;
   const BackwardProblem& problem;
-  const KeyTile& tile;
+  const DkvTile& tile;
   const int own, warpgroup, thread;
   PipelineState<S::kStages>& state;
   int& done;  ///< steps so far
@@ -257,8 +257,8 @@ __device__ inline void work(FusedShared<S>& shared, const BackwardMaps& maps, co
   PipelineState<S::kStages> met;
   int done = 0;
   for_tiles<S>(shared, maps, problem, warpgroup, thread,
-               [&](const KeyTile& tile, int own, float(&dk)[S::kOuts], float(&dv)[S::kOuts]) {
-                 FusedWalk<S>{shared, problem, tile, own, warpgroup, thread, met, done}.run(dk, dv);
+               [&](const DkvTile& tile, int own, float(&dk)[S::kOuts], float(&dv)[S::kOuts]) {
+                 FusedMainloop<S>{shared, problem, tile, own, warpgroup, thread, met, done}.run(dk, dv);
                });
   shared.offer_share(warpgroup, thread, done, kNoShare, [](float*) {});
 }

@@ -21,7 +21,7 @@
 // are written in FP32 and added in order by another kernel.
 #pragma once
 
-#include "kernels/cuda/attention/hopper_sides.cuh"
+#include "kernels/cuda/attention/hopper_bwd_common.cuh"
 #include "kernels/cuda/hopper/early_start.cuh"
 
 namespace precbench::hopper {
@@ -29,7 +29,7 @@ namespace precbench::hopper {
 /// Blocks are of 64 queries, whose row values are together. With `kAheadOf`, the scores of the next step are
 /// issued before those of this one are used; that needs registers that a wide head does not leave.
 template <int kHead, int kStages, int kBuffers, bool kAheadOf>
-struct KeyShape : SideShape<kHead, 64, kStages, kBuffers, true> {
+struct DkvShape : BwdShape<kHead, 64, kStages, kBuffers, true> {
   static constexpr bool kAhead = kAheadOf;
 };
 
@@ -40,9 +40,9 @@ struct RowValues {
 };
 /// Own: k, v, then dk, dv. Met: q, dout.
 template <class S>
-using KeyShared = SideShared<S, RowValues<S>>;
+using DkvShared = BwdShared<S, RowValues<S>>;
 
-struct KeyTile {
+struct DkvTile {
   int sequence, kv_head, part, first;
   int first_head, heads;    ///< heads of its loop
   int first_block, blocks;  ///< query blocks of each
@@ -66,10 +66,10 @@ struct KeyTile {
 };
 
 template <class S>
-__device__ void produce(KeyShared<S>& shared, const BackwardMaps& maps, const BackwardProblem& problem) {
+__device__ void produce(DkvShared<S>& shared, const BackwardMaps& maps, const BackwardProblem& problem) {
   PipelineState<S::kBuffers> own;
   PipelineState<S::kStages> met;
-  KeyTile tile{};
+  DkvTile tile{};
   for (int round = 0; tile.find<S>(problem, round); ++round) {
     shared.load_own(maps, tile.sequence, tile.first, tile.kv_head * S::kHead, own);
 #pragma unroll 1
@@ -143,10 +143,10 @@ __device__ inline void differentiate(float (&p)[kCount], const float (&dp)[kCoun
 
 /// A warpgroup's loop over the queries of its tile: dk, without the scale, and dv of its keys.
 template <class S>
-struct KeyWalk {
-  KeyShared<S>& shared;
+struct DkvMainloop {
+  DkvShared<S>& shared;
   const BackwardProblem& problem;
-  const KeyTile& tile;
+  const DkvTile& tile;
   const int own, warpgroup, thread;
   PipelineState<S::kStages>& state;
   const std::uint64_t k = smem_descriptor(shared.own[own][0][warpgroup]),
@@ -262,8 +262,8 @@ __device__ inline void store_piece(float* to, int keys, std::int64_t pitch, cons
 
 /// Writes both gradients of a warpgroup's rows.
 template <class S>
-__device__ inline void store(KeyShared<S>& shared, const BackwardMaps& maps, const BackwardProblem& problem,
-                             const KeyTile& tile, int own, int warpgroup, int thread,
+__device__ inline void store(DkvShared<S>& shared, const BackwardMaps& maps, const BackwardProblem& problem,
+                             const DkvTile& tile, int own, int warpgroup, int thread,
                              const float (&dk)[S::kOuts], const float (&dv)[S::kOuts]) {
   const int first = tile.first + warpgroup * kRows;
   if (problem.parts > 1) {
@@ -291,17 +291,18 @@ __device__ inline void store(KeyShared<S>& shared, const BackwardMaps& maps, con
 
 /// Runs all tiles of a math warpgroup. walk(tile, own, dk, dv) computes the sums of one, whose keys are in
 /// buffer `own`.
-template <class S, class Walk>
-__device__ inline void for_tiles(KeyShared<S>& shared, const BackwardMaps& maps,
-                                 const BackwardProblem& problem, int warpgroup, int thread, Walk&& walk) {
+template <class S, class Mainloop>
+__device__ inline void for_tiles(DkvShared<S>& shared, const BackwardMaps& maps,
+                                 const BackwardProblem& problem, int warpgroup, int thread,
+                                 Mainloop&& mainloop) {
   PipelineState<S::kBuffers> own;
-  KeyTile tile{};
+  DkvTile tile{};
   for (int round = 0; tile.find<S>(problem, round); ++round) {
     float dk[S::kOuts], dv[S::kOuts];
 #pragma unroll
     for (int i = 0; i < S::kOuts; ++i) dk[i] = dv[i] = 0;
     shared.await_own(own, round, thread);
-    walk(tile, own.stage, dk, dv);
+    mainloop(tile, own.stage, dk, dv);
     tile.find<S>(problem, anew(round));  // recomputed: keeping it would take registers from the wgmmas
 #pragma unroll
     for (float& x : dk) x *= problem.scale;
@@ -313,24 +314,24 @@ __device__ inline void for_tiles(KeyShared<S>& shared, const BackwardMaps& maps,
 }
 
 template <class S>
-__device__ inline void work(KeyShared<S>& shared, const BackwardMaps& maps, const BackwardProblem& problem,
+__device__ inline void work(DkvShared<S>& shared, const BackwardMaps& maps, const BackwardProblem& problem,
                             int warpgroup) {
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
   PipelineState<S::kStages> met;
   for_tiles<S>(shared, maps, problem, warpgroup, thread,
-               [&](const KeyTile& tile, int own, float(&dk)[S::kOuts], float(&dv)[S::kOuts]) {
-                 KeyWalk<S>{shared, problem, tile, own, warpgroup, thread, met}.run(dk, dv);
+               [&](const DkvTile& tile, int own, float(&dk)[S::kOuts], float(&dv)[S::kOuts]) {
+                 DkvMainloop<S>{shared, problem, tile, own, warpgroup, thread, met}.run(dk, dv);
                });
 }
 
 template <class S>
 __global__ __launch_bounds__(S::kThreads,
-                             1) void attend_backward_keys(const __grid_constant__ BackwardMaps maps,
-                                                          const BackwardProblem problem) {
+                             1) void attend_backward_dkv(const __grid_constant__ BackwardMaps maps,
+                                                         const BackwardProblem problem) {
   wait_for_work_before();
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
-  run_warpgroups<S>(*reinterpret_cast<KeyShared<S>*>(shared_bytes), maps, problem);
+  run_warpgroups<S>(*reinterpret_cast<DkvShared<S>*>(shared_bytes), maps, problem);
 #endif
 }
 
