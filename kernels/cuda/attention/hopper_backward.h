@@ -38,10 +38,10 @@ struct BackwardProblem {
   float* pieces;  ///< if parts > 1: [part][dk, dv][sequence][keys][kv_heads][head width]
 };
 
-/// Boxes of a warpgroup's rows (own) or of a block (met).
+/// Maps with boxes of a warpgroup's rows (own) or of a block (streamed).
 struct BackwardMaps {
-  CUtensorMap own[2], met[2];  ///< dq: q, dout and k, v; dk/dv: k, v and q, dout
-  CUtensorMap out[2];          ///< dq kernel: dq; dk/dv kernel: dk, dv
+  CUtensorMap own[2], streamed[2];  ///< dq: q, dout and k, v; dk/dv: k, v and q, dout
+  CUtensorMap out[2];               ///< dq kernel: dq; dk/dv kernel: dk, dv
 };
 
 }  // namespace precbench::hopper

@@ -80,8 +80,8 @@ void launch_query_side(const Operands& operands, BackwardProblem problem, cudaSt
   problem.tiles = problem.tile_rows * static_cast<int>(operands.s.B) * problem.heads;
   const BackwardMaps maps = {
       .own = {operands.q(kRows), operands.dout(kRows)},
-      .met = {operands.of_keys(operands.keys.k, operands.keys, Q::kMet),
-              operands.of_keys(operands.keys.v, operands.keys, Q::kMet)},
+      .streamed = {operands.of_keys(operands.keys.k, operands.keys, Q::kStreamedRows),
+                   operands.of_keys(operands.keys.v, operands.keys, Q::kStreamedRows)},
       .out = {operands.dq(), {}},
   };
   launch_persistent<Q, DqShared<Q>>(attend_backward_dq<Q>, maps, problem, stream);
@@ -97,7 +97,7 @@ void launch_dkv(Kernel kernel, const Operands& operands, BackwardProblem problem
   const BackwardMaps maps = {
       .own = {operands.of_keys(operands.keys.k, operands.keys, kRows),
               operands.of_keys(operands.keys.v, operands.keys, kRows)},
-      .met = {operands.q(K::kMet), operands.dout(K::kMet)},
+      .streamed = {operands.q(K::kStreamedRows), operands.dout(K::kStreamedRows)},
       .out = {operands.of_keys(gradients.k, gradients, kRows),
               operands.of_keys(gradients.v, gradients, kRows)},
   };

@@ -36,9 +36,9 @@ struct DkvShape : BwdShape<kHead, 64, kStages, kBuffers, true> {
 /// Row values of each block's queries.
 template <class S>
 struct RowValues {
-  float of[S::kStages][S::kMet / 64][2][64];  ///< lse, delta
+  float of[S::kStages][S::kStreamedRows / 64][2][64];  ///< lse, delta
 };
-/// Own: k, v, then dk, dv. Met: q, dout.
+/// Own: k, v, then dk, dv. Streamed: q, dout.
 template <class S>
 using DkvShared = BwdShared<S, RowValues<S>>;
 
@@ -50,17 +50,18 @@ struct DkvTile {
   /// Returns false if this block has no tile in the round.
   template <class S>
   __device__ bool find(const BackwardProblem& problem, int round) {
-    const int index = tile_of_round(round, anew(static_cast<int>(gridDim.x)));
+    const int index = tile_of_round(round, opaque(static_cast<int>(gridDim.x)));
     if (index >= problem.tiles) return false;
-    const int of_row = anew(problem.of_row), parts = anew(problem.parts), kv_heads = anew(problem.kv_heads);
+    const int of_row = opaque(problem.of_row), parts = opaque(problem.parts),
+              kv_heads = opaque(problem.kv_heads);
     first = index / of_row * S::kOwn;
     part = index % of_row % parts;
     kv_head = index % of_row / parts % kv_heads;
     sequence = index % of_row / parts / kv_heads;
-    heads = anew(problem.heads_of_part);
-    first_head = kv_head * anew(problem.group) + part * heads;
-    first_block = max(first - anew(problem.offset), 0) / S::kMet;
-    blocks = max((anew(problem.queries) + S::kMet - 1) / S::kMet - first_block, 0);
+    heads = opaque(problem.heads_of_part);
+    first_head = kv_head * opaque(problem.group) + part * heads;
+    first_block = max(first - opaque(problem.offset), 0) / S::kStreamedRows;
+    blocks = max((opaque(problem.queries) + S::kStreamedRows - 1) / S::kStreamedRows - first_block, 0);
     return true;
   }
 };
@@ -68,7 +69,7 @@ struct DkvTile {
 template <class S>
 __device__ void produce(DkvShared<S>& shared, const BackwardMaps& maps, const BackwardProblem& problem) {
   PipelineState<S::kBuffers> own;
-  PipelineState<S::kStages> met;
+  PipelineState<S::kStages> streamed;
   DkvTile tile{};
   for (int round = 0; tile.find<S>(problem, round); ++round) {
     shared.load_own(maps, tile.sequence, tile.first, tile.kv_head * S::kHead, own);
@@ -77,14 +78,16 @@ __device__ void produce(DkvShared<S>& shared, const BackwardMaps& maps, const Ba
       const int first_values = (tile.sequence * problem.heads + head) * problem.of_head;
 #pragma unroll 1
       for (int block = tile.first_block; block < tile.first_block + tile.blocks; ++block) {
-        auto& to = shared.values.of[met.stage];
+        auto& to = shared.values.of[streamed.stage];
         const auto load_values = [&](int i, Barrier& barrier) {
           if (i == 0)
-            tma_load_1d(
-                to, problem.values + static_cast<std::int64_t>(first_values + block * (S::kMet / 64)) * 128,
-                sizeof(to), barrier);
+            tma_load_1d(to,
+                        problem.values +
+                            static_cast<std::int64_t>(first_values + block * (S::kStreamedRows / 64)) * 128,
+                        sizeof(to), barrier);
         };
-        shared.load_met(maps, tile.sequence, block * S::kMet, head * S::kHead, sizeof(to), load_values, met);
+        shared.load_streamed(maps, tile.sequence, block * S::kStreamedRows, head * S::kHead, sizeof(to),
+                             load_values, streamed);
       }
     }
   }
@@ -158,7 +161,7 @@ struct DkvMainloop {
   /// p = k q^T of the block in a stage.
   __device__ inline void begin_scores(float (&p)[32], int stage) {
     wgmma_fence();
-    multiply_heads<S::kHead>(p, k, smem_descriptor(shared.met[0][0]) + stage * S::kStageStep);
+    multiply_heads<S::kHead>(p, k, smem_descriptor(shared.streamed[0][0]) + stage * S::kStageStep);
     wgmma_commit_group();
   }
 
@@ -174,7 +177,7 @@ struct DkvMainloop {
     const unsigned parity = state.parity;
     state.next();
     // Last key that the block's first query sees, relative to this warpgroup's first.
-    const int first_seen = (tile.first_block + block) * S::kMet + problem.offset - first;
+    const int first_seen = (tile.first_block + block) * S::kStreamedRows + problem.offset - first;
     if (++block == tile.blocks) block = 0;
     float p[32], dp[32];
     if constexpr (S::kAhead) {
@@ -182,11 +185,11 @@ struct DkvMainloop {
       for (int i = 0; i < 32; ++i) p[i] = next[i];
     } else {
       shared.full[stage].wait(parity);
-      if (first_seen + S::kMet - 1 < 0) return skip(stage, dk);
+      if (first_seen + S::kStreamedRows - 1 < 0) return skip(stage, dk);
       begin_scores(p, stage);
     }
     wgmma_fence();
-    multiply_heads<S::kHead>(dp, v, smem_descriptor(shared.met[0][1]) + stage * S::kStageStep);
+    multiply_heads<S::kHead>(dp, v, smem_descriptor(shared.streamed[0][1]) + stage * S::kStageStep);
     wgmma_commit_group();
     if constexpr (S::kAhead) {  // after the last step once more this one's: fewer code paths are faster
       const int ahead = more ? state.stage : stage;
@@ -208,7 +211,8 @@ struct DkvMainloop {
     std::uint32_t words[16];  // of p, then of ds
     round_to_operand(words, p);
     wgmma_fence();
-    multiply_rows(dv, words, mn_major_descriptor(shared.met[0][1], S::kMetBytes) + stage * S::kStageStep);
+    multiply_rows(dv, words,
+                  mn_major_descriptor(shared.streamed[0][1], S::kStreamedBytes) + stage * S::kStageStep);
     wgmma_commit_group();
     wgmma_wait_group<kNewer>(dp);
     differentiate(p, dp, values[1], thread);
@@ -217,7 +221,8 @@ struct DkvMainloop {
     if (S::kAhead) warpgroup_fence_operand(next);
     round_to_operand(words, p);
     wgmma_fence();
-    multiply_rows(dk, words, mn_major_descriptor(shared.met[0][0], S::kMetBytes) + stage * S::kStageStep);
+    multiply_rows(dk, words,
+                  mn_major_descriptor(shared.streamed[0][0], S::kStreamedBytes) + stage * S::kStageStep);
     wgmma_commit_group();
     held = stage;
   }
@@ -267,7 +272,7 @@ __device__ inline void store(DkvShared<S>& shared, const BackwardMaps& maps, con
                              const float (&dk)[S::kOuts], const float (&dv)[S::kOuts]) {
   const int first = tile.first + warpgroup * kRows;
   if (problem.parts > 1) {
-    const std::int64_t pitch = static_cast<std::int64_t>(anew(problem.kv_heads)) * S::kHead;
+    const std::int64_t pitch = static_cast<std::int64_t>(opaque(problem.kv_heads)) * S::kHead;
     const std::int64_t sequences = problem.tiles / (problem.tile_rows * problem.parts * problem.kv_heads);
     const std::int64_t count = sequences * problem.keys * pitch;  // per gradient
     float* to = problem.pieces + tile.part * 2 * count +
@@ -303,24 +308,24 @@ __device__ inline void for_tiles(DkvShared<S>& shared, const BackwardMaps& maps,
     for (int i = 0; i < S::kOuts; ++i) dk[i] = dv[i] = 0;
     shared.await_own(own, round, thread);
     mainloop(tile, own.stage, dk, dv);
-    tile.find<S>(problem, anew(round));  // recomputed: keeping it would take registers from the wgmmas
+    tile.find<S>(problem, opaque(round));  // recomputed: keeping it would take registers from the wgmmas
 #pragma unroll
     for (float& x : dk) x *= problem.scale;
-    store<S>(shared, maps, problem, tile, own.stage, anew(warpgroup), anew(thread), dk, dv);
-    if (thread == 0) shared.leave_own(own);
+    store<S>(shared, maps, problem, tile, own.stage, opaque(warpgroup), opaque(thread), dk, dv);
+    if (thread == 0) shared.release_own(own);
     own.next();
   }
   if (thread == 0) tma_store_wait_group_read<0>();
 }
 
 template <class S>
-__device__ inline void work(DkvShared<S>& shared, const BackwardMaps& maps, const BackwardProblem& problem,
-                            int warpgroup) {
+__device__ inline void consume(DkvShared<S>& shared, const BackwardMaps& maps, const BackwardProblem& problem,
+                               int warpgroup) {
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
-  PipelineState<S::kStages> met;
+  PipelineState<S::kStages> streamed;
   for_tiles<S>(shared, maps, problem, warpgroup, thread,
                [&](const DkvTile& tile, int own, float(&dk)[S::kOuts], float(&dv)[S::kOuts]) {
-                 DkvMainloop<S>{shared, problem, tile, own, warpgroup, thread, met}.run(dk, dv);
+                 DkvMainloop<S>{shared, problem, tile, own, warpgroup, thread, streamed}.run(dk, dv);
                });
 }
 

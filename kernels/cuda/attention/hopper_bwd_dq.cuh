@@ -26,7 +26,7 @@ template <int kHead, int kKeys, int kStages, int kBuffers>
 struct DqShape : BwdShape<kHead, kKeys, kStages, kBuffers, false> {};
 
 struct NoValues {};
-/// Own: q, dout, then dq in place of q. Met: k, v.
+/// Own: q, dout, then dq in place of q. Streamed: k, v.
 template <class S>
 using DqShared = BwdShared<S, NoValues>;
 
@@ -44,7 +44,7 @@ struct DqTile {
     sequence = index % of_row / problem.heads;
     head = index % of_row % problem.heads;
     const int last = min(first + S::kOwn, problem.queries) - 1;
-    blocks = (max(min(last + problem.offset + 1, problem.keys), 0) + S::kMet - 1) / S::kMet;
+    blocks = (max(min(last + problem.offset + 1, problem.keys), 0) + S::kStreamedRows - 1) / S::kStreamedRows;
     return true;
   }
 };
@@ -52,15 +52,15 @@ struct DqTile {
 template <class S>
 __device__ void produce(DqShared<S>& shared, const BackwardMaps& maps, const BackwardProblem& problem) {
   PipelineState<S::kBuffers> own;
-  PipelineState<S::kStages> met;
+  PipelineState<S::kStages> streamed;
   DqTile tile{};
   for (int round = 0; tile.find<S>(problem, round); ++round) {
     shared.load_own(maps, tile.sequence, tile.first, tile.head * S::kHead, own);
     const int column = tile.head / (problem.heads / problem.kv_heads) * S::kHead;
 #pragma unroll 1
     for (int block = tile.blocks - 1; block >= 0; --block)
-      shared.load_met(
-          maps, tile.sequence, block * S::kMet, column, 0, [](int, Barrier&) {}, met);
+      shared.load_streamed(
+          maps, tile.sequence, block * S::kStreamedRows, column, 0, [](int, Barrier&) {}, streamed);
   }
 }
 
@@ -97,23 +97,23 @@ struct DqMainloop {
 
   /// Processes one block of keys.
   __device__ inline void step(int block, float (&dq)[S::kOuts]) {
-    const int stage = state.stage, first_key = block * S::kMet;
+    const int stage = state.stage, first_key = block * S::kStreamedRows;
     const unsigned parity = state.parity;
     state.next();
     shared.full[stage].wait(parity);
     float p[S::kScores], dp[S::kScores];
     wgmma_fence();
-    multiply_heads<S::kHead>(p, q, smem_descriptor(shared.met[0][0]) + stage * S::kStageStep);
+    multiply_heads<S::kHead>(p, q, smem_descriptor(shared.streamed[0][0]) + stage * S::kStageStep);
     wgmma_commit_group();
     wgmma_fence();
-    multiply_heads<S::kHead>(dp, dout, smem_descriptor(shared.met[0][1]) + stage * S::kStageStep);
+    multiply_heads<S::kHead>(dp, dout, smem_descriptor(shared.streamed[0][1]) + stage * S::kStageStep);
     wgmma_commit_group();
     wgmma_wait_group<1>(p);  // and the last of the previous step
     release_held();
     held = stage;
 #pragma unroll
     for (int i = 0; i < S::kScores; ++i) p[i] = cuda::exp2_approx(p[i] * problem.scale_log2 - lse[i % 4 / 2]);
-    if (first_key + S::kMet - 1 > min(first_seen, problem.keys - 1))
+    if (first_key + S::kStreamedRows - 1 > min(first_seen, problem.keys - 1))
       mask_keys(p, first_seen, problem.keys - 1, first_key, thread, 0.0f);
     warpgroup_fence_operand(p);
     shared.full[stage].wait(
@@ -124,14 +124,15 @@ struct DqMainloop {
     std::uint32_t ds[S::kScores / 2];
     round_to_operand(ds, p);
     wgmma_fence();
-    multiply_rows(dq, ds, mn_major_descriptor(shared.met[0][0], S::kMetBytes) + stage * S::kStageStep);
+    multiply_rows(dq, ds,
+                  mn_major_descriptor(shared.streamed[0][0], S::kStreamedBytes) + stage * S::kStageStep);
     wgmma_commit_group();
   }
 
   __device__ inline void run(float (&dq)[S::kOuts]) {
     load_values();
     int block = tile.blocks - 1;
-    for (; block >= 0 && block * S::kMet > first_seen + kRows - 1;
+    for (; block >= 0 && block * S::kStreamedRows > first_seen + kRows - 1;
          --block, state.next()) {  // after all of these rows
       shared.full[state.stage].wait(state.parity);
       release(shared.empty[state.stage]);
@@ -144,18 +145,18 @@ struct DqMainloop {
 };
 
 template <class S>
-__device__ inline void work(DqShared<S>& shared, const BackwardMaps& maps, const BackwardProblem& problem,
-                            int warpgroup) {
+__device__ inline void consume(DqShared<S>& shared, const BackwardMaps& maps, const BackwardProblem& problem,
+                               int warpgroup) {
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
   PipelineState<S::kBuffers> own;
-  PipelineState<S::kStages> met;
+  PipelineState<S::kStages> streamed;
   DqTile tile{};
   for (int round = 0; tile.find<S>(problem, round); ++round) {
     float dq[S::kOuts];
 #pragma unroll
     for (float& x : dq) x = 0;
     shared.await_own(own, round, thread);
-    DqMainloop<S>{shared, problem, tile, own.stage, warpgroup, thread, met}.run(dq);
+    DqMainloop<S>{shared, problem, tile, own.stage, warpgroup, thread, streamed}.run(dq);
 #pragma unroll
     for (float& x : dq) x *= problem.scale;
     auto& boxes = shared.own[own.stage][0][warpgroup];
@@ -165,7 +166,7 @@ __device__ inline void work(DqShared<S>& shared, const BackwardMaps& maps, const
     if (thread == 0) {
       store_head(maps.out[0], tile.sequence, tile.first + warpgroup * kRows, tile.head * S::kHead, boxes);
       tma_store_commit_group();
-      shared.leave_own(own);
+      shared.release_own(own);
     }
     own.next();
   }

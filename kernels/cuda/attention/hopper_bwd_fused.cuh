@@ -22,13 +22,13 @@
 namespace precbench::hopper {
 
 /// Each warpgroup computes half of a step's dq: of the columns, or of twice as many queries.
-template <int kHead, int kMet, int kStages, int kBuffers>
-struct FusedShape : BwdShape<kHead, kMet, kStages, kBuffers, true> {
-  static constexpr int kSquares = kMet / 64;                ///< of ds, of a warpgroup's keys
-  static constexpr int kShareColumns = kHead * kMet / 128;  ///< per 64 queries
-  static constexpr int kShares = kHead / kShareColumns;     ///< side by side
+template <int kHead, int kStreamedRows, int kStages, int kBuffers>
+struct FusedShape : BwdShape<kHead, kStreamedRows, kStages, kBuffers, true> {
+  static constexpr int kSquares = kStreamedRows / 64;                ///< of ds, of a warpgroup's keys
+  static constexpr int kShareColumns = kHead * kStreamedRows / 128;  ///< per 64 queries
+  static constexpr int kShares = kHead / kShareColumns;              ///< side by side
   static constexpr int kShareFloats = 64 * kShareColumns;
-  static_assert(kHead * kMet == 128 * 64);
+  static_assert(kHead * kStreamedRows == 128 * 64);
 };
 
 constexpr int kNoShare = -1;
@@ -108,15 +108,18 @@ struct FusedMainloop {
                       v = smem_descriptor(shared.own[own][1][warpgroup]);
   const int first = tile.first + warpgroup * kRows;
   int seen =
-      start() - S::kMet;  ///< last key seen by the first query of the previous step, relative to `first`
-  int number = 0;         ///< of that step's share of dq
+      start() -
+      S::kStreamedRows;  ///< last key seen by the first query of the previous step, relative to `first`
+  int number = 0;        ///< of that step's share of dq
 
   /// `seen` of a head's first block, and after its last.
   __device__ inline int start() const {
-    return max(first - warpgroup * kRows - problem.offset, 0) / S::kMet * S::kMet + problem.offset - first;
+    return max(first - warpgroup * kRows - problem.offset, 0) / S::kStreamedRows * S::kStreamedRows +
+           problem.offset - first;
   }
   __device__ inline int end() const {
-    return (problem.queries + S::kMet - 1) / S::kMet * S::kMet + problem.offset - first;
+    return (problem.queries + S::kStreamedRows - 1) / S::kStreamedRows * S::kStreamedRows + problem.offset -
+           first;
   }
 
   /// Returns the stage of the previous step.
@@ -125,7 +128,7 @@ struct FusedMainloop {
   /// s = k q^T of the block in a stage.
   __device__ inline void begin_scores(float (&s)[S::kScores], int stage) {
     wgmma_fence();
-    multiply_heads<S::kHead>(s, k, smem_descriptor(shared.met[0][0]) + stage * S::kStageStep);
+    multiply_heads<S::kHead>(s, k, smem_descriptor(shared.streamed[0][0]) + stage * S::kStageStep);
     wgmma_commit_group();
   }
 
@@ -133,7 +136,7 @@ struct FusedMainloop {
   __device__ inline void begin_gradients(float (&dp)[32], int stage, int i) {
     wgmma_fence();
     multiply_heads<S::kHead>(
-        dp, v, smem_descriptor(shared.met[0][1]) + stage * S::kStageStep + i * (kRowsBytes / 16));
+        dp, v, smem_descriptor(shared.streamed[0][1]) + stage * S::kStageStep + i * (kRowsBytes / 16));
     wgmma_commit_group();
   }
 
@@ -180,25 +183,26 @@ struct FusedMainloop {
     }
     const int stage = state.stage;
     state.next();
-    seen += S::kMet;
+    seen += S::kStreamedRows;
     if (seen >= end()) {
-      number += problem.of_head * S::kShares - 2 * ((end() - start()) / S::kMet);
+      number += problem.of_head * S::kShares - 2 * ((end() - start()) / S::kStreamedRows);
       seen = start();
     }
     number += 2;
     begin_gradients(dp, stage, 0);
     wgmma_wait_group<1>(s);
-    const int lane = anew(thread);
+    const int lane = opaque(thread);
     exponentiate(s, shared.values.of[stage][0][0], problem.scale_log2, lane);
     const int last = problem.keys - 1 - first;
     if (min(seen, last) < kRows - 1) mask_queries(s, seen, last, lane);
     std::uint32_t p_words[S::kScores / 2], ds_words[S::kSquares][16];
     round_to_operand(p_words, s);
     wgmma_fence();
-    multiply_rows(dv, p_words, mn_major_descriptor(shared.met[0][1], S::kMetBytes) + stage * S::kStageStep);
+    multiply_rows(dv, p_words,
+                  mn_major_descriptor(shared.streamed[0][1], S::kStreamedBytes) + stage * S::kStageStep);
     wgmma_commit_group();
     wgmma_wait_group<1>(dp);
-    const int writer = anew(thread);
+    const int writer = opaque(thread);
     const int buffer = done++ % 2;
     // One 64 queries after the other, because registers do not suffice for all.
 #pragma unroll
@@ -221,7 +225,7 @@ struct FusedMainloop {
 #pragma unroll
     for (int i = 0; i < S::kSquares; ++i)
       multiply_rows(dk, ds_words[i],
-                    mn_major_descriptor(shared.met[0][0], S::kMetBytes) + stage * S::kStageStep +
+                    mn_major_descriptor(shared.streamed[0][0], S::kStreamedBytes) + stage * S::kStageStep +
                         i * (kRowsBytes / 16));
     wgmma_commit_group();
   }
@@ -251,14 +255,14 @@ struct FusedMainloop {
 };
 
 template <class S>
-__device__ inline void work(FusedShared<S>& shared, const BackwardMaps& maps, const BackwardProblem& problem,
-                            int warpgroup) {
+__device__ inline void consume(FusedShared<S>& shared, const BackwardMaps& maps,
+                               const BackwardProblem& problem, int warpgroup) {
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
-  PipelineState<S::kStages> met;
+  PipelineState<S::kStages> streamed;
   int done = 0;
   for_tiles<S>(shared, maps, problem, warpgroup, thread,
                [&](const DkvTile& tile, int own, float(&dk)[S::kOuts], float(&dv)[S::kOuts]) {
-                 FusedMainloop<S>{shared, problem, tile, own, warpgroup, thread, met, done}.run(dk, dv);
+                 FusedMainloop<S>{shared, problem, tile, own, warpgroup, thread, streamed, done}.run(dk, dv);
                });
   shared.offer_share(warpgroup, thread, done, kNoShare, [](float*) {});
 }

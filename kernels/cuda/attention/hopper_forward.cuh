@@ -336,8 +336,8 @@ __device__ inline void store(ForwardShared<S>& shared, const ForwardMaps& maps, 
 
 /// Runs all tiles of a math warpgroup.
 template <class S>
-__device__ inline void work(ForwardShared<S>& shared, const ForwardMaps& maps, const ForwardProblem& problem,
-                            int warpgroup) {
+__device__ inline void consume(ForwardShared<S>& shared, const ForwardMaps& maps,
+                               const ForwardProblem& problem, int warpgroup) {
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
   ForwardPipelineStates<S> states;
   if (warpgroup == S::kMathWarpgroups - 1) warp_scheduler_barrier_arrive<S>(warpgroup);

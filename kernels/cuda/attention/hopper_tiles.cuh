@@ -1,7 +1,7 @@
 // Shared by the Hopper attention kernels: the order of tiles, GEMMs of 64 rows with a block of others, and
 // the causal mask.
 //
-// A warpgroup's own 64 rows of a head, and the blocks of rows that it meets, are in shared memory as boxes of
+// A warpgroup's own 64 rows of a head, and the blocks of rows that it streams, are in shared memory as boxes of
 // 64 columns side by side. There are two kinds of GEMM:
 //
 //   multiply_heads   own rows by a block's rows, summed over the head's width: q k^T, dout v^T and the same
@@ -21,7 +21,7 @@ constexpr int kRowsBytes = kRows * kTileRowBytes;  ///< of a box of them
 
 /// Returns x, opaque to the compiler: values that depend on it are recomputed here instead of kept in
 /// registers.
-__device__ inline int anew(int x) {
+__device__ inline int opaque(int x) {
   asm volatile("" : "+r"(x));
   return x;
 }
@@ -55,7 +55,7 @@ __device__ inline void run_warpgroups(Shared& shared, const Maps& maps, const Pr
       assist<S>(shared, problem);
   } else {
     setmaxnreg_inc<S::kMathRegisters>();
-    work<S>(shared, maps, problem, warpgroup);
+    consume<S>(shared, maps, problem, warpgroup);
   }
 }
 
