@@ -35,7 +35,7 @@ void launch(const BlockwiseGemm& gemm, const BlockwiseBuffers& on, cudaStream_t 
   const auto kernel = multiply_blockwise<S, DenseOrder>;
   const int clusters = resident_clusters(kernel, S::kCluster, kThreads, sizeof(Shared<S>));
   const int blocks = std::min(clusters, order.row_tiles * order.column_tiles) * S::kCluster;
-  kernel<<<blocks, kThreads, sizeof(Shared<S>), stream>>>(maps, squares, EndScales{}, before, order);
+  kernel<<<blocks, kThreads, sizeof(Shared<S>), stream>>>(maps, squares, EpilogueScales{}, before, order);
   PRECBENCH_CHECK(cudaGetLastError());
 }
 
@@ -51,8 +51,8 @@ constexpr BlockwiseKernel kernel_of(const char* name) {
           .d = is_f32(kStore) ? DType::f32 : DType::bf16,
           .square_b = kSquare,
           .accumulate = kStore == Store::f32_add || kStore == Store::bf16_add,
-          .launch = launch<Shape<A, E4m3, kSquare ? Scales::squares : Scales::blocks, kStore, kRows, kColumns,
-                                 kStages, kCluster, kDBoxes>>};
+          .launch = launch<Shape<A, E4m3, kSquare ? Scales::block_128x128 : Scales::block_1x128, kStore,
+                                 kRows, kColumns, kStages, kCluster, kDBoxes>>};
 }
 
 // The large tile reads less per GEMM, and even less in pairs; the small one wastes less of a small problem.

@@ -40,7 +40,7 @@ namespace precbench::hopper {
 constexpr int kOrderBarrier = 3;  ///< named barriers by which the math warpgroups take turns
 
 /// B's scales: per 128x128 block, or per row and 128 of k like A's; or both operands' per row or per tensor.
-enum class Scales { squares, blocks, ends };
+enum class Scales { block_128x128, block_1x128, row_or_tensor };
 
 /// Compile-time shape of a kernel.
 template <class AType, class BType, Scales kScalesOf, Store kStoreD, int kRowsOf, int kColumnsOf,
@@ -48,8 +48,9 @@ template <class AType, class BType, Scales kScalesOf, Store kStoreD, int kRowsOf
 struct Shape {
   using A = AType;
   using B = BType;
-  static constexpr bool kSquare = kScalesOf == Scales::squares, kBlocks = kScalesOf == Scales::blocks,
-                        kEnds = kScalesOf == Scales::ends;
+  static constexpr bool kSquare = kScalesOf == Scales::block_128x128,
+                        kBlocks = kScalesOf == Scales::block_1x128,
+                        kEpilogueScales = kScalesOf == Scales::row_or_tensor;
   static constexpr Store kStore = kStoreD;
   static constexpr bool kAdds = adds(kStore);
   static constexpr int kBlockK = 128;                           ///< k per stage: one scale block
@@ -68,12 +69,12 @@ struct Shape {
 
   static constexpr int kHalves = kRows / (kMathWarpgroups * 64);  ///< 64-row wgmmas of a warpgroup per stage
   static constexpr int kSums = kColumns / 2;                      ///< accumulators of a wgmma per thread
-  using Ends = TileEnds<kEnds, kHalves, kColumns>;
+  using TileScales = TileEpilogueScales<kEpilogueScales, kHalves, kColumns>;
   static constexpr int kSquares =
       (kColumns + 127) / 128;  ///< square scale blocks touched by a tile's columns
-  static constexpr int kAScales = kEnds ? 0 : kRows, kBScales = kSquare   ? kSquares * 4
-                                                                : kBlocks ? kColumns
-                                                                          : 0;
+  static constexpr int kAScales = kEpilogueScales ? 0 : kRows, kBScales = kSquare   ? kSquares * 4
+                                                                          : kBlocks ? kColumns
+                                                                                    : 0;
   static constexpr int kDColumns = kTileRowBytes / (is_f32(kStore) ? 4 : 2);  ///< per box of D
   static constexpr int kStageBytes =
       (kRows + kColumns) * kBlockK + (kAScales + kBScales) * static_cast<int>(sizeof(float));
@@ -87,9 +88,9 @@ struct alignas(1024) Shared {
   std::uint8_t a[S::kStages][S::kRows * S::kBlockK];
   std::uint8_t b[S::kStages][S::kColumns * S::kBlockK];
   std::uint8_t d[kMathWarpgroups][S::kDBoxes][kDBytes];
-  typename S::Ends ends[kMathWarpgroups];
-  alignas(128) float a_scale[S::kStages][S::kEnds ? 4 : S::kAScales];
-  alignas(128) float b_scale[S::kStages][S::kEnds ? 4 : S::kBScales];
+  typename S::TileScales epilogue_scales[kMathWarpgroups];
+  alignas(128) float a_scale[S::kStages][S::kEpilogueScales ? 4 : S::kAScales];
+  alignas(128) float b_scale[S::kStages][S::kEpilogueScales ? 4 : S::kBScales];
   Barrier full[S::kStages], empty[S::kStages];
 };
 
@@ -124,7 +125,8 @@ __device__ void produce(Shared<S>& shared, const Maps& maps, const SquareScales&
                               tile.a_row + rank * kShare, block * kBlockK, full);
       }
       tma_load_2d(shared.b[stage], &maps.b, tile.b_row, block * kBlockK, full);
-      if constexpr (!S::kEnds) tma_load_2d(shared.a_scale[stage], &maps.a_scale, block, tile.a_row, full);
+      if constexpr (!S::kEpilogueScales)
+        tma_load_2d(shared.a_scale[stage], &maps.a_scale, block, tile.a_row, full);
       if constexpr (S::kSquare) {
 #pragma unroll
         for (int square = 0; square < S::kSquares; ++square) {
@@ -168,7 +170,7 @@ struct ColumnScales {
 template <class S>
 __device__ inline void promote(float (&total)[S::kSums], const float (&part)[S::kSums], float a0, float a1,
                                const ColumnScales<S>& scales) {
-  if constexpr (S::kEnds) {
+  if constexpr (S::kEpilogueScales) {
 #pragma unroll
     for (int i = 0; i < S::kSums; ++i) total[i] += part[i];
   } else if constexpr (S::kSquare) {
@@ -257,7 +259,7 @@ __device__ inline void accumulate(Shared<S>& shared, const Tile& tile, int warpg
       float part[S::kSums];
       multiply_stage<S>(part, descriptor_at_row(a, half * kNextHalf), b, warpgroup);
       float a0 = 1, a1 = 1;
-      if constexpr (!S::kEnds) {
+      if constexpr (!S::kEpilogueScales) {
         a0 = a_scale[stage * S::kRows + half * kNextHalf];
         a1 = a_scale[stage * S::kRows + half * kNextHalf + 8];
       }
@@ -274,7 +276,8 @@ __device__ inline void accumulate(Shared<S>& shared, const Tile& tile, int warpg
 template <class S, class Order>
 __global__ __launch_bounds__(kThreads, 1)
     __cluster_dims__(S::kCluster) void multiply_blockwise(const __grid_constant__ Maps maps,
-                                                          const SquareScales squares, const EndScales ends,
+                                                          const SquareScales squares,
+                                                          const EpilogueScales epilogue_scales,
                                                           const Before before, const Order order) {
   wait_for_work_before();
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -296,11 +299,12 @@ __global__ __launch_bounds__(kThreads, 1)
     typename Order::Cursor at;
     Tile tile;
     for (int index = cluster; find_together<S>(order, index, rank, at, tile); index += clusters) {
-      fetch_ends<S, Order>(shared.ends[warpgroup], ends, tile, warpgroup, thread);
+      load_epilogue_scales<S, Order>(shared.epilogue_scales[warpgroup], epilogue_scales, tile, warpgroup,
+                                     thread);
       float total[S::kHalves][S::kSums];
       accumulate<S, Order>(shared, tile, warpgroup, thread, state, total);
-      store<S, Order>(shared.d[warpgroup], &maps.d, shared.ends[warpgroup], before, tile, warpgroup, thread,
-                      total);
+      store<S, Order>(shared.d[warpgroup], &maps.d, shared.epilogue_scales[warpgroup], before, tile,
+                      warpgroup, thread, total);
     }
     if (S::kPingPong && warpgroup == 0) named_barrier_sync(kOrderBarrier, kMathWarpgroups * kWarpgroup);
     if (thread == 0) tma_store_wait_group_read<0>();

@@ -34,7 +34,7 @@ struct Before {
 };
 
 /// Scales per row of A and of B, or per tensor: applied when a sum is complete.
-struct EndScales {
+struct EpilogueScales {
   const float *a, *b;
   bool a_rows, b_rows;  ///< one per row of D, and per column of each group's D; else one
   bool b_groups;        ///< without b_rows: one per group
@@ -43,10 +43,10 @@ struct EndScales {
 
 /// Scales of a warpgroup's part of a tile, in shared memory: one per row and column, whatever their
 /// granularity.
-template <bool kEnds, int kHalves, int kColumns>
-struct TileEnds {};
+template <bool kEpilogueScales, int kHalves, int kColumns>
+struct TileEpilogueScales {};
 template <int kHalves, int kColumns>
-struct TileEnds<true, kHalves, kColumns> {
+struct TileEpilogueScales<true, kHalves, kColumns> {
   float a[kHalves][kUnitRows];
   alignas(8) float b[kColumns];
 };
@@ -61,23 +61,25 @@ __device__ inline void copy_later(float* to, const float* from) {
 /// Starts loading a tile's scales before its wgmmas. With registers full of sums, the epilogue would
 /// otherwise wait for memory once for every few of them.
 template <class S, class Order>
-__device__ inline void fetch_ends(typename S::Ends& ends, const EndScales& scales, const Tile& tile,
-                                  int warpgroup, int thread) {
-  if constexpr (S::kEnds) {
+__device__ inline void load_epilogue_scales(typename S::TileScales& epilogue_scales,
+                                            const EpilogueScales& scales, const Tile& tile, int warpgroup,
+                                            int thread) {
+  if constexpr (S::kEpilogueScales) {
 #pragma unroll
     for (int half = 0; half < S::kHalves; ++half) {
       const int row = unit_of<S, Order>(warpgroup, half) * kUnitRows;
       if (thread < kUnitRows && (!Order::kReadsGroups || row < tile.rows))
-        copy_later<1>(&ends.a[half][thread], scales.a + (scales.a_rows ? tile.d_row + row + thread : 0));
+        copy_later<1>(&epilogue_scales.a[half][thread],
+                      scales.a + (scales.a_rows ? tile.d_row + row + thread : 0));
     }
 #pragma unroll
     for (int column = 2 * thread; column < S::kColumns; column += 2 * kWarpgroup) {
       if (!scales.b_rows) {
         const float* const b = scales.b + (scales.b_groups ? tile.group : 0);
-        copy_later<1>(&ends.b[column], b);
-        copy_later<1>(&ends.b[column + 1], b);
+        copy_later<1>(&epilogue_scales.b[column], b);
+        copy_later<1>(&epilogue_scales.b[column + 1], b);
       } else if (tile.d_column + column < scales.columns) {
-        copy_later<2>(&ends.b[column], scales.b + tile.b_scale + column);
+        copy_later<2>(&epilogue_scales.b[column], scales.b + tile.b_scale + column);
       }
     }
   }
@@ -85,16 +87,16 @@ __device__ inline void fetch_ends(typename S::Ends& ends, const EndScales& scale
 
 /// Waits until the tile's scales are there for the warpgroup.
 template <class S>
-__device__ inline void await_ends(int warpgroup) {
-  if constexpr (S::kEnds) {
+__device__ inline void wait_epilogue_scales(int warpgroup) {
+  if constexpr (S::kEpilogueScales) {
     asm volatile("cp.async.wait_all;" ::: "memory");
     named_barrier_sync(1 + warpgroup, kWarpgroup);
   }
 }
 
 template <int kSums>
-__device__ inline void scale_ends(float (&total)[kSums], const float (&a)[kUnitRows], const float* b,
-                                  int thread) {
+__device__ inline void apply_epilogue_scales(float (&total)[kSums], const float (&a)[kUnitRows],
+                                             const float* b, int thread) {
   const int lane = thread % 32, row = thread / 32 * 16 + lane / 4;
   const float a0 = a[row], a1 = a[row + 8];
 #pragma unroll
@@ -147,18 +149,20 @@ __device__ inline void prefetch_before(const CUtensorMap* map, const Tile& tile,
 }
 
 /// Writes a warpgroup's totals to D, box after box through `boxes`. Its first thread issues the copies and
-/// waits for earlier ones. `ends`: scales loaded by fetch_ends.
+/// waits for earlier ones. `epilogue_scales`: loaded by load_epilogue_scales.
 template <class S, class Order>
 __device__ inline void store(std::uint8_t (&boxes)[S::kDBoxes][kDBytes], const CUtensorMap* map,
-                             const typename S::Ends& ends, const Before& before, const Tile& tile,
-                             int warpgroup, int thread, float (&total)[S::kHalves][S::kSums]) {
+                             const typename S::TileScales& epilogue_scales, const Before& before,
+                             const Tile& tile, int warpgroup, int thread,
+                             float (&total)[S::kHalves][S::kSums]) {
   constexpr int kBoxes = S::kColumns / S::kDColumns;
-  await_ends<S>(warpgroup);
+  wait_epilogue_scales<S>(warpgroup);
 #pragma unroll
   for (int half = 0; half < S::kHalves; ++half) {
     const int unit = unit_of<S, Order>(warpgroup, half), row = tile.d_row + unit * kUnitRows;
     if (Order::kReadsGroups && unit * kUnitRows >= tile.rows) continue;
-    if constexpr (S::kEnds) scale_ends(total[half], ends.a[half], ends.b, thread);
+    if constexpr (S::kEpilogueScales)
+      apply_epilogue_scales(total[half], epilogue_scales.a[half], epilogue_scales.b, thread);
     if constexpr (S::kStore == Store::bf16_add) add_bf16(total[half], before, row, tile.d_column);
 #pragma unroll
     for (int i = 0; i < kBoxes; ++i) {

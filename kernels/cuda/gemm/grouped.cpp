@@ -25,10 +25,10 @@ std::optional<GroupedScales> scales_of(const QuantFormat& a, const QuantFormat& 
   if (!a.quantized() && !b.quantized()) return GroupedScales::none;
   if (!a.quantized() || !b.quantized() || scale_dtype(a) != DType::f32 || scale_dtype(b) != DType::f32)
     return std::nullopt;
-  if (of_rows_or_tensor(a) && of_rows_or_tensor(b)) return GroupedScales::ends;
+  if (of_rows_or_tensor(a) && of_rows_or_tensor(b)) return GroupedScales::row_or_tensor;
   if (a.granularity != Granularity::block_1x128) return std::nullopt;
-  if (b.granularity == Granularity::block_128x128) return GroupedScales::squares;
-  return b.granularity == Granularity::block_1x128 ? std::optional(GroupedScales::blocks) : std::nullopt;
+  if (b.granularity == Granularity::block_128x128) return GroupedScales::block_128x128;
+  return b.granularity == Granularity::block_1x128 ? std::optional(GroupedScales::block_1x128) : std::nullopt;
 }
 
 GroupedGemm gemm_of(const ops::GroupedMatmul& op) {
@@ -53,7 +53,7 @@ bool copied(const Tensor& matrix) {
 bool divides(const GroupedGemm& gemm, GroupedScales scales, bool b_mn_major) {
   if (gemm.over_k) return gemm.rows % 64 == 0;
   return (!b_mn_major || gemm.depth % 64 == 0) &&
-         (scales != GroupedScales::squares || gemm.columns % 128 == 0);
+         (scales != GroupedScales::block_128x128 || gemm.columns % 128 == 0);
 }
 
 /// Returns null if no kernel supports the op.
@@ -72,7 +72,7 @@ const GroupedKernel* kernel_for(const ops::GroupedMatmul& op, int compute_capabi
           kernel.scales == scales && kernel.a_mn_major == op.a.transposed &&
           kernel.b_mn_major == op.b.transposed && (gemm.over_k ? kernel.over_k : kernel.over_rows) &&
           kernel.accumulate == op.options.accumulate &&
-          (scales != GroupedScales::ends || kernel.fast == op.options.fast_accum))
+          (scales != GroupedScales::row_or_tensor || kernel.fast == op.options.fast_accum))
         return &kernel;
   return nullptr;
 }

@@ -13,7 +13,7 @@
 namespace precbench {
 
 /// Scales of both operands: none; A 1x128 and B 128x128; both 1x128; both per row or per tensor.
-enum class GroupedScales : std::uint8_t { none, squares, blocks, ends };
+enum class GroupedScales : std::uint8_t { none, block_128x128, block_1x128, row_or_tensor };
 
 /// Groups of rows: D[capacity, columns], A[capacity, depth], B_e[columns, depth], stacked. Groups of k:
 /// D_e[rows, columns], stacked, A[rows, capacity], B[columns, capacity].
@@ -29,7 +29,7 @@ struct GroupedBuffers {
   const void *a, *b;
   const float *a_scale, *b_scale;
   bool a_scale_rows,
-      b_scale_rows;  ///< for GroupedScales::ends: one per row; else per tensor, B's per group
+      b_scale_rows;  ///< for GroupedScales::row_or_tensor: one per row; else per tensor, B's per group
   void* d;
   const std::int32_t *offsets, *counts;
 };

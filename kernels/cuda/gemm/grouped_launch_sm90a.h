@@ -34,7 +34,7 @@ std::int64_t most_tiles(const GroupedGemm& gemm) {
   return std::min(gemm.capacity / kUnitRows, tiles(gemm.capacity, S::kRows) + gemm.groups) * column_tiles;
 }
 
-inline EndScales end_scales(const GroupedGemm& gemm, const GroupedBuffers& on) {
+inline EpilogueScales epilogue_scales_of(const GroupedGemm& gemm, const GroupedBuffers& on) {
   return {.a = on.a_scale,
           .b = on.b_scale,
           .a_rows = on.a_scale_rows,

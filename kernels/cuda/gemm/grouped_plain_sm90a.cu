@@ -33,7 +33,7 @@ void launch_plain(const GroupedGemm& gemm, const GroupedBuffers& on, cudaStream_
   const int clusters = resident_clusters(kernel, S::kCluster, kThreads, sizeof(PlainShared<S>));
   const auto blocks = static_cast<int>(std::min<std::int64_t>(clusters, most_tiles<S>(gemm))) * S::kCluster;
   kernel<<<blocks, kThreads, sizeof(PlainShared<S>), stream>>>(
-      maps, end_scales(gemm, on), before_of(gemm, on), grouped_order<S>(gemm, on, S::kBMnMajor));
+      maps, epilogue_scales_of(gemm, on), before_of(gemm, on), grouped_order<S>(gemm, on, S::kBMnMajor));
   PRECBENCH_CHECK(cudaGetLastError());
 }
 
@@ -49,7 +49,7 @@ constexpr GroupedKernel plain(bool over_rows, bool over_k) {
           .a = kDTypeOf<A>,
           .b = kDTypeOf<B>,
           .d = is_f32(kStore) ? DType::f32 : DType::bf16,
-          .scales = kScaled ? GroupedScales::ends : GroupedScales::none,
+          .scales = kScaled ? GroupedScales::row_or_tensor : GroupedScales::none,
           .a_mn_major = kAMnMajor,
           .b_mn_major = kBMnMajor,
           .over_rows = over_rows,

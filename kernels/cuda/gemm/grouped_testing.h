@@ -119,7 +119,7 @@ struct GroupedProblem {
 inline GroupedProblem make_problem(const GroupedKernel& kernel, bool over_k, GroupedShape shape,
                                    bool row_scales, const Counts& counts) {
   const auto E = static_cast<std::int64_t>(counts.size());
-  if (kernel.scales == GroupedScales::squares) shape.columns = detail::padded(shape.columns, 128);
+  if (kernel.scales == GroupedScales::block_128x128) shape.columns = detail::padded(shape.columns, 128);
   const std::vector<std::int32_t> offsets = offsets_of(counts);
   const GroupedGemm gemm{over_k, E, offsets.back() + kTail, shape.rows, shape.columns, shape.depth};
   const std::int64_t a_rows = over_k ? gemm.rows : gemm.capacity, k = over_k ? gemm.capacity : gemm.depth;
@@ -143,11 +143,11 @@ inline GroupedProblem make_problem(const GroupedKernel& kernel, bool over_k, Gro
       side.scales = scale_count(g, rows, k);
       side.scale_at = [=](std::int64_t r, std::int64_t c) { return scale_index(g, rows, k, r, c / 128); };
     };
-    if (kernel.scales == GroupedScales::squares && is_b) {
+    if (kernel.scales == GroupedScales::block_128x128 && is_b) {
       blocks(Granularity::block_128x128);
-    } else if (kernel.scales == GroupedScales::squares || kernel.scales == GroupedScales::blocks) {
+    } else if (kernel.scales == GroupedScales::block_128x128 || kernel.scales == GroupedScales::block_1x128) {
       blocks(Granularity::block_1x128);
-    } else if (kernel.scales == GroupedScales::ends) {
+    } else if (kernel.scales == GroupedScales::row_or_tensor) {
       side.scales = row_scales ? (over_k ? E * rows : rows) : (is_b && !over_k ? E : 1);
       side.scale_at = [=](std::int64_t r, std::int64_t c) {
         if (row_scales) return over_k ? group_of(c) * rows + r : r;
@@ -195,8 +195,8 @@ inline void for_problems(const std::function<void(CudaDevice&, const GroupedProb
           for (const bool row_scales : {false, true}) {
             if (!(over_k ? kernel.over_k : kernel.over_rows)) continue;
             // For scales at the end, each kind has its own shape.
-            if (kernel.scales == GroupedScales::ends ? row_scales != (shape.rows == kShapes[0].rows)
-                                                     : row_scales)
+            if (kernel.scales == GroupedScales::row_or_tensor ? row_scales != (shape.rows == kShapes[0].rows)
+                                                              : row_scales)
               continue;
             const GroupedProblem problem = make_problem(kernel, over_k, shape, row_scales, counts);
             INFO(words(problem));

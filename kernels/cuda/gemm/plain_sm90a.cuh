@@ -41,7 +41,7 @@ struct PlainShape {
   using B = BType;
   static constexpr bool kIsBf16 = std::is_same_v<A, __nv_bfloat16>;
   static constexpr bool kAMnMajor = kAMnMajorOf, kBMnMajor = kBMnMajorOf;
-  static constexpr bool kEnds = kScaled;  ///< with scales per row or per tensor
+  static constexpr bool kEpilogueScales = kScaled;  ///< with scales per row or per tensor
   static constexpr Store kStore = kStoreD;
   static constexpr bool kAdds = adds(kStore);
   static constexpr int kRows = 128, kColumns = 256;  ///< per tile
@@ -51,7 +51,7 @@ struct PlainShape {
   static constexpr int kCluster = kClusterOf;  ///< blocks that share rows of A or B
   static constexpr int kLag = kLagOf;          ///< stages by which warpgroup 2 starts later
   static constexpr int kDBoxes = 2;            ///< per warpgroup, for the epilogue
-  using Ends = TileEnds<kEnds, kHalves, kColumns>;
+  using TileScales = TileEpilogueScales<kEpilogueScales, kHalves, kColumns>;
   static constexpr int kDColumns = kTileRowBytes / (is_f32(kStore) ? 4 : 2);  ///< per box of D
   static constexpr int kStageBytes = (kRows + kColumns) * kTileRowBytes;
   static constexpr int kProducerRegisters = 40, kMathRegisters = 232;
@@ -64,7 +64,7 @@ struct alignas(1024) PlainShared {
   std::uint8_t a[S::kStages][S::kRows * kTileRowBytes];
   std::uint8_t b[S::kStages][S::kColumns * kTileRowBytes];
   std::uint8_t d[kMathWarpgroups][S::kDBoxes][kDBytes];
-  typename S::Ends ends[kMathWarpgroups];
+  typename S::TileScales epilogue_scales[kMathWarpgroups];
   Barrier full[S::kStages], empty[S::kStages];
 };
 
@@ -173,8 +173,8 @@ __device__ inline void accumulate_plain(PlainShared<S>& shared, const Tile& tile
 template <class S, class Order>
 __global__ __launch_bounds__(kThreads, 1)
     __cluster_dims__(S::kCluster) void multiply_plain(const __grid_constant__ PlainMaps maps,
-                                                      const EndScales ends, const Before before,
-                                                      const Order order) {
+                                                      const EpilogueScales epilogue_scales,
+                                                      const Before before, const Order order) {
   wait_for_work_before();
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
@@ -195,13 +195,14 @@ __global__ __launch_bounds__(kThreads, 1)
     typename Order::Cursor at;
     Tile tile;
     for (int index = cluster; find_together<S>(order, index, rank, at, tile); index += clusters) {
-      fetch_ends<S, Order>(shared.ends[warpgroup], ends, tile, warpgroup, thread);
+      load_epilogue_scales<S, Order>(shared.epilogue_scales[warpgroup], epilogue_scales, tile, warpgroup,
+                                     thread);
       const bool first = S::kLag > 0 && index == cluster;
       if (first && warpgroup == 1) named_barrier_sync(kLagBarrier, kMathWarpgroups * kWarpgroup);
       float total[1][S::kSums];
       accumulate_plain<S>(shared, tile, warpgroup, thread, first && warpgroup == 0, state, total[0]);
-      store<S, Order>(shared.d[warpgroup], &maps.d, shared.ends[warpgroup], before, tile, warpgroup, thread,
-                      total);
+      store<S, Order>(shared.d[warpgroup], &maps.d, shared.epilogue_scales[warpgroup], before, tile,
+                      warpgroup, thread, total);
     }
     if (thread == 0) tma_store_wait_group_read<0>();
   }
