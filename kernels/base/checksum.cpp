@@ -1,4 +1,4 @@
-// Eight lanes, each of every eighth word of eight bytes, so that their multiplications overlap. See checksum.h.
+// Eight lanes, each summing every eighth 8-byte word, so that their multiplications overlap. See checksum.h.
 #include "kernels/base/checksum.h"
 
 #include <array>
@@ -12,11 +12,12 @@ static_assert(std::endian::native == std::endian::little, "words are summed as t
 
 constexpr std::size_t kLanes = 8;
 constexpr std::int64_t kWord = sizeof(std::uint64_t);
-// Odd numbers without a pattern: the fractions of the golden ratio and of the square root of 3.
+// Odd numbers without a pattern: the fractional bits of the square root of 3 and of the golden ratio.
 constexpr std::uint64_t kSpread = 0xbb67ae8584caa73bu, kOdd = 0x9e3779b97f4a7c15u;
 
-/// One to one in the state, and in the word: a difference is never lost. A word's few bits are spread first, or bits of the
-/// next word could take them back; the turn brings the highest bits, which multiplication carries no further, down.
+/// One to one in the state and in the word: a difference is never lost. Low-entropy words are spread first,
+/// or bits of the next word could cancel them. The rotation moves the highest bits down, since multiplication
+/// only carries upwards.
 constexpr std::uint64_t mixed(std::uint64_t state, std::uint64_t word) {
   return std::rotl(state ^ word * kSpread, 29) * kOdd;
 }
@@ -37,7 +38,7 @@ std::uint64_t checksum(const void* data, std::int64_t bytes) {
   for (constexpr std::int64_t kAll = kLanes * kWord; left >= kAll; left -= kAll, at += kAll)
     for (std::size_t i = 0; i < kLanes; ++i)
       lanes[i] = mixed(lanes[i], word_at(at + static_cast<std::int64_t>(i) * kWord));
-  std::uint64_t sum = static_cast<std::uint64_t>(bytes);  // tells zeros at the end from none
+  std::uint64_t sum = static_cast<std::uint64_t>(bytes);  // distinguishes trailing zeros from none
   for (const std::uint64_t lane : lanes) sum = mixed(sum, lane);
   for (; left >= kWord; left -= kWord, at += kWord) sum = mixed(sum, word_at(at));
   std::uint64_t last = 0;

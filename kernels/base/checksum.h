@@ -1,5 +1,5 @@
-// A checksum of 64 bits against damage, not against malice: as fast as memory is read, so that what goes to a disk or
-// comes from it can be summed on the way. Sums are written down in checkpoints, so they never change.
+// A 64-bit checksum against accidental damage, not against malice. It runs at memory speed, so that data can
+// be summed on its way to or from a disk. Sums are stored in checkpoints, so they never change.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace precbench {
 
-/// Any change within a single word of eight bytes gives another sum; a change of more passes by chance alone, of 2^64 one.
+/// Any change within one 8-byte word changes the sum; larger changes go undetected with probability 2^-64.
 std::uint64_t checksum(const void* data, std::int64_t bytes);
 
 }  // namespace precbench

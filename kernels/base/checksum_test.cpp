@@ -1,4 +1,4 @@
-// The checksum against known sums, and what it must see.
+// The checksum against known sums, and the changes that it must detect.
 #include "kernels/base/checksum.h"
 
 #include <algorithm>
@@ -26,14 +26,14 @@ std::uint64_t sum_of(const std::string& bytes) {
 
 }  // namespace
 
-TEST_CASE("checksums that stand in checkpoints are these for ever", "[checksum]") {
+TEST_CASE("checksum: known sums stored in checkpoints never change", "[checksum]") {
   CHECK(sum_of("") == 0x2aa4e68b77282b00u);
   CHECK(sum_of("a") == 0x499cb855d6fa754fu);
   CHECK(sum_of(std::string(64, '\0')) == 0x077dde51ec37eeecu);
   CHECK(sum_of(noise(1000)) == 0x864317c2837d069bu);
 }
 
-TEST_CASE("a checksum sees every flipped bit, at any length and place in memory", "[checksum]") {
+TEST_CASE("checksum: detects every flipped bit at any length and alignment", "[checksum]") {
   const std::string all = noise(300);
   for (const std::size_t bytes : {1, 7, 8, 63, 64, 65, 200, 300}) {
     const std::string text = all.substr(0, bytes);
@@ -51,7 +51,7 @@ TEST_CASE("a checksum sees every flipped bit, at any length and place in memory"
   }
 }
 
-TEST_CASE("no two flipped bits take each other back", "[checksum]") {
+TEST_CASE("checksum: no two flipped bits cancel", "[checksum]") {
   std::string text = noise(2 * 64 + 11);
   const auto flip = [&](std::size_t bit) {
     text[bit / 8] = static_cast<char>(text[bit / 8] ^ (1 << bit % 8));
@@ -71,7 +71,7 @@ TEST_CASE("no two flipped bits take each other back", "[checksum]") {
   CHECK(std::adjacent_find(sums.begin(), sums.end()) == sums.end());
 }
 
-TEST_CASE("a checksum sees what disks and programs do to floats", "[checksum]") {
+TEST_CASE("checksum: detects typical disk and program damage to floats", "[checksum]") {
   const std::string text = noise(4096);
   std::set<std::uint64_t> sums = {sum_of(text)};
   const auto changed = [&](const std::string& what, const std::string& other) {
@@ -81,7 +81,7 @@ TEST_CASE("a checksum sees what disks and programs do to floats", "[checksum]") 
   std::string other = text;
   for (std::size_t i = 3; i < other.size(); i += 4) other[i] = static_cast<char>(other[i] ^ 0x80);
   changed("every sign turned", other);
-  // Pairs of signs, of words that are summed after each other in one lane and of neighbours.
+  // Pairs of sign flips: in consecutive words of one lane, and in neighbouring words.
   for (const std::size_t apart : {4, 8, 64, 128, 512}) {
     other = text;
     other[7] = static_cast<char>(other[7] ^ 0x80);

@@ -8,7 +8,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Where a controller of version 1 is mounted: under its own name, or under those of all controllers that share the mount.
+/// Returns the mount point of a version 1 controller: its own name, or the names of all controllers that
+/// share the mount.
 fs::path mount_of(const std::string& controller, const std::string& sharing, const fs::path& root) {
   const fs::path groups = root / "sys/fs/cgroup";
   std::error_code error;
@@ -19,8 +20,8 @@ fs::path mount_of(const std::string& controller, const std::string& sharing, con
 
 std::vector<ControlGroup> control_groups(const std::string& controller, const fs::path& root) {
   std::vector<ControlGroup> found;
-  // Lines are "4:cpu,cpuacct:/a/b" of version 1, "0::/a/b" of version 2. Each group limits all those below it, and in a
-  // container the host's part of the path is not there.
+  // Lines are "4:cpu,cpuacct:/a/b" for version 1, "0::/a/b" for version 2. Each group limits all those below
+  // it. In a container the host's part of the path does not exist.
   std::ifstream lines(root / "proc/self/cgroup");
   for (std::string line; std::getline(lines, line);) {
     const std::size_t first = line.find(':'), second = line.find(':', first + 1);

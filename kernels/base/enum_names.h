@@ -1,4 +1,4 @@
-// Names of an enum's values, written once: for both directions between a value and its name.
+// Names of an enum's values in one table, for conversion in both directions.
 #pragma once
 
 #include <cstddef>
@@ -7,12 +7,12 @@
 
 namespace precbench {
 
-/// The name of each value, in the order of the values from 0 without gaps: `EnumNames<Side, 2>{{"left", "right"}}`.
+/// Names in the order of the values, from 0 without gaps: `EnumNames<Side, 2>{{"left", "right"}}`.
 template <class Enum, std::size_t kCount>
 struct EnumNames {
   const char* names[kCount];
 
-  /// "?" for a number that is no value.
+  /// Returns "?" for an invalid value.
   constexpr const char* of(Enum value) const {
     const auto place = static_cast<std::size_t>(value);
     return place < kCount ? names[place] : "?";

@@ -37,7 +37,7 @@ std::string nearest(const std::string& word, const std::vector<std::string>& can
         (begun.empty() || candidate.size() < begun.size()))
       begun = candidate;
     const auto lengths = std::minmax({word.size(), candidate.size()});
-    // There are at least as many edits, and a word of a file may be very long.
+    // The length difference is a lower bound on the distance, and a word of a file may be very long.
     if (lengths.second - lengths.first >= static_cast<std::size_t>(best_distance)) continue;
     const int distance = edit_distance(word, candidate);
     if (distance < best_distance) {

@@ -21,7 +21,7 @@ struct Unsupported : std::runtime_error {
 /// A device or host allocation failed: status "oom".
 struct OutOfMemory : std::runtime_error {
   OutOfMemory(const std::string& message, std::int64_t wanted) : std::runtime_error(message), bytes(wanted) {}
-  std::int64_t bytes;  ///< what was asked for
+  std::int64_t bytes;  ///< requested size
 };
 
 /// The loss became non-finite: status "diverged".
@@ -29,8 +29,8 @@ struct Diverged : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// The candidate that `word` is a likely typo of: the nearest by edit distance, but where none is one edit away the
-/// shortest that it begins; "" if none is near enough.
+/// Returns the candidate of which `word` is probably a typo: the nearest by edit distance. If none is one
+/// edit away, the shortest one that `word` is a prefix of; "" if none is near enough.
 std::string nearest(const std::string& word, const std::vector<std::string>& candidates);
 
 }  // namespace precbench

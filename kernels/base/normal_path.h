@@ -1,4 +1,4 @@
-// One path for all paths to a name.
+// Normalization of paths.
 #pragma once
 
 #include <filesystem>
@@ -7,8 +7,8 @@
 
 namespace precbench {
 
-/// The same for all paths to a name, also of a file that is not there yet: absolute, without links that can be
-/// followed. Hard links are names of their own.
+/// Returns the same path for all paths to a file, even if it does not exist yet: absolute, with symbolic
+/// links resolved where possible. Hard links count as different files.
 inline std::filesystem::path normal_path(const std::string& path) {
   std::error_code error;
   const std::filesystem::path whole = std::filesystem::absolute(path, error).lexically_normal();

@@ -1,4 +1,4 @@
-// Numbers of things in messages.
+// Counts of things in messages.
 #pragma once
 
 #include <fmt/format.h>
@@ -8,7 +8,7 @@
 
 namespace precbench {
 
-/// "1 case", "3 cases": of nouns whose plural ends in s.
+/// Returns "1 case", "3 cases": for nouns whose plural ends in s.
 std::string plural(std::integral auto count, const char* noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }

@@ -1,4 +1,4 @@
-// Limits of JSON text by one scan, and files that are files.
+// JSON limits checked in one scan, and reading of regular files.
 #include "kernels/base/untrusted_input.h"
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 std::optional<std::string> beyond(std::string_view text, const JsonLimits& limits) {
   if (text.size() > limits.bytes)
     return fmt::format("{} bytes, and at most {} are read", text.size(), limits.bytes);
-  std::vector<std::size_t> members;  // of each object or array that is open
+  std::vector<std::size_t> members;  // of each open object or array
   std::size_t values = 0;
   bool in_string = false;
   for (std::size_t i = 0; i < text.size(); ++i) {

@@ -1,4 +1,4 @@
-// Limits before parsing, each from both sides, and files that would hang or mislead.
+// Limits before parsing, each from both sides, and files that would block or mislead.
 #include "kernels/base/untrusted_input.h"
 
 #include <fmt/format.h>
@@ -10,7 +10,8 @@
 
 using namespace precbench;
 
-TEST_CASE("JSON beyond depth, members or bytes is refused before it is parsed", "[untrusted]") {
+TEST_CASE("beyond: JSON over the limits of depth or members or bytes is rejected before parsing",
+          "[untrusted]") {
   const auto nested = [](int depth) { return std::string(depth, '[') + std::string(depth, ']'); };
   const auto object = [](int members) {
     std::string text = "{";
@@ -24,15 +25,15 @@ TEST_CASE("JSON beyond depth, members or bytes is refused before it is parsed", 
   CHECK(beyond(object(5), limits) == "an object of more than 4 members");
   CHECK_FALSE(beyond(std::string(200, ' '), limits));
   CHECK(beyond(std::string(201, ' '), limits) == "201 bytes, and at most 200 are read");
-  // Inside a string nothing opens, and an escaped quote does not end it.
+  // Brackets inside a string do not nest, and an escaped quote does not end it.
   CHECK_FALSE(beyond(R"({"a\"[[[[[[[[":"{{{{{{{{::::::::","b\\":1})", limits));
   CHECK(beyond(R"({"a\\":[[[[[[]]]]]]})", limits) == "nested deeper than 5");
-  // Members are counted in each object by itself.
+  // Members are counted separately for each object.
   CHECK_FALSE(beyond(R"([{"a":1,"b":2,"c":3},{"a":1,"b":2,"c":3}])", limits));
-  CHECK_FALSE(beyond("]]]]]}}}:::", limits));  // no JSON, which the parser says
+  CHECK_FALSE(beyond("]]]]]}}}:::", limits));  // not JSON: the parser reports it
 }
 
-TEST_CASE("untrusted JSON is parsed, or refused in one line", "[untrusted]") {
+TEST_CASE("parse_untrusted: parses or throws a message of one line", "[untrusted]") {
   const auto parse = [](const std::string& text) {
     return parse_untrusted<nlohmann::json>(text, kDescriptionLimits);
   };
@@ -44,12 +45,12 @@ TEST_CASE("untrusted JSON is parsed, or refused in one line", "[untrusted]") {
   CHECK(refusal_of([&] { parse(std::string(150'000, '[')); }) == "nested deeper than 32");
 }
 
-TEST_CASE("a description may begin with a byte order mark and have Python's constants", "[untrusted]") {
+TEST_CASE("parse_description: accepts a byte order mark and Python's constants", "[untrusted]") {
   const auto parse = [](const std::string& text) { return parse_description<nlohmann::json>(text); };
   CHECK(parse("\xEF\xBB\xBF{\"layers\": 2}").at("layers") == 2);
   CHECK(parse(R"({"a": NaN, "b": [-Infinity,Infinity]})") ==
         nlohmann::json({{"a", "NaN"}, {"b", {"-Infinity", "Infinity"}}}));
-  // Inside strings they are words, also behind an escaped quote.
+  // Inside strings they are ordinary text, also after an escaped quote.
   CHECK(parse(R"({"NaN": "\"Infinity\\", "b": NaN})") ==
         nlohmann::json({{"NaN", "\"Infinity\\"}, {"b", "NaN"}}));
   CHECK(refusal_of([&] { parse("{\"a\": nan}"); }) == "not valid JSON in line 1, column 8");
@@ -58,7 +59,7 @@ TEST_CASE("a description may begin with a byte order mark and have Python's cons
   CHECK(refusal_of([&] { parse(std::string(150'000, '[')); }) == "nested deeper than 32");
 }
 
-TEST_CASE("only regular files are read", "[untrusted]") {
+TEST_CASE("open_regular_file: only regular files are read", "[untrusted]") {
   const TempDirectory folder;
   const std::string path = folder.write("text", "0123456789"), pipe = folder / "pipe";
   CHECK(read_regular_file(path, 10) == "0123456789");

@@ -1,4 +1,4 @@
-// The affinity mask and the quotas. See usable_cpus.h.
+// Affinity mask and CPU quotas. See usable_cpus.h.
 #include "kernels/base/usable_cpus.h"
 
 #include <sched.h>
@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Returns whether OpenMP may have pinned this very thread to its own CPU when the process began.
+/// Returns true if OpenMP may have pinned this thread to its own CPU at process start.
 [[maybe_unused]] bool binds_threads() {
   const auto set = [](const char* name) { return std::getenv(name) != nullptr; };
   return set("OMP_PROC_BIND") || set("OMP_PLACES") || set("GOMP_CPU_AFFINITY") || set("KMP_AFFINITY");
@@ -27,9 +27,9 @@ namespace fs = std::filesystem;
 
 int cpus_in_mask() {
 #ifdef _OPENMP
-  if (binds_threads()) return std::max(1, omp_get_num_procs());  // of the mask before that
+  if (binds_threads()) return std::max(1, omp_get_num_procs());  // from the original mask
 #endif
-  // The kernel refuses a set that is smaller than its own.
+  // The kernel rejects a set smaller than its own.
   constexpr int kMostCpus = 1 << 16;
   for (int cpus = 1024; cpus <= kMostCpus; cpus *= 2) {
     cpu_set_t* set = CPU_ALLOC(cpus);
@@ -48,7 +48,8 @@ std::optional<double> number_in(std::istream& file) {
   return file >> value ? std::optional(value) : std::nullopt;
 }
 
-/// Quota over period, in microseconds both. None where the group has no limit: version 2 says "max", version 1 -1.
+/// Returns quota over period, both in microseconds. None if the group has no limit: version 2 says "max",
+/// version 1 -1.
 std::optional<double> quota_of(const ControlGroup& group) {
   std::optional<double> quota, period;
   if (group.version == 2) {

@@ -1,4 +1,4 @@
-// How many CPUs this process may use, which is fewer than the machine has under taskset or in a container.
+// Number of CPUs that this process may use: fewer than the machine has under taskset or in a container.
 #pragma once
 
 #include <filesystem>
@@ -8,15 +8,15 @@ namespace precbench {
 
 struct UsableCpus {
   int count = 1;                ///< CPUs in the affinity mask
-  std::optional<double> quota;  ///< CPU seconds a second that the control groups allow; none: no limit
+  std::optional<double> quota;  ///< CPU seconds per second that the control groups allow; none: no limit
 
-  /// Returns how many threads can run at one time without being throttled: the quota is rounded down, because what a
-  /// thread more would use is taken from all. At least 1.
+  /// Returns the number of threads that can run without being throttled, at least 1. The quota is rounded
+  /// down, because one more thread would throttle all.
   int threads() const;
 };
 
-/// Asks the kernel for the affinity mask of the calling thread and reads the quotas of both versions of control groups.
-/// `root` stands for /.
+/// Reads the affinity mask of the calling thread and the quotas of both versions of control groups. `root`
+/// replaces /.
 UsableCpus usable_cpus(const std::filesystem::path& root = "/");
 
 }  // namespace precbench

@@ -29,7 +29,7 @@ TEST_CASE("usable_cpus: reads the tightest quota of version 2", "[usable-cpus]")
   CHECK(usable_cpus(root.path()).quota == 0.2);
 }
 
-TEST_CASE("usable_cpus: reads the quota of version 1, under either name of its mount", "[usable-cpus]") {
+TEST_CASE("usable_cpus: reads the quota of version 1 under either mount name", "[usable-cpus]") {
   for (const char* mount : {"cpu", "cpu,cpuacct"}) {
     INFO(mount);
     const TempDirectory root;
@@ -43,7 +43,7 @@ TEST_CASE("usable_cpus: reads the quota of version 1, under either name of its m
   }
 }
 
-TEST_CASE("UsableCpus: threads fit the mask and the quota, and are at least one", "[usable-cpus]") {
+TEST_CASE("UsableCpus: threads fit the mask and the quota and are at least one", "[usable-cpus]") {
   CHECK(UsableCpus{8, std::nullopt}.threads() == 8);
   CHECK(UsableCpus{8, 3.5}.threads() == 3);
   CHECK(UsableCpus{2, 3.5}.threads() == 2);

@@ -1,4 +1,4 @@
-// What the collectives cost, and the comm of the dry device.
+// Cost accounting of collectives, and the dry device's Comm.
 #include "kernels/comm/comm.h"
 
 #include <fmt/format.h>
@@ -50,14 +50,14 @@ Comm::Ticket Comm::start(const char* name, std::int64_t buffer_bytes, std::int64
 template <class Body>
 Comm::Ticket Comm::start_ring(const char* name, const Tensor& buffer, int passes, Body&& body) {
   if (size_ == 1) return 0;
-  // Whole bytes: their sums are exact, so that what is predicted and what is counted agree in any order.
+  // Whole bytes: their sums are exact, so predicted and counted bytes agree in any order of addition.
   const std::int64_t wire_bytes = (buffer.bytes() * passes * (size_ - 1) + size_ - 1) / size_;
   return start(name, buffer.bytes(), wire_bytes, body);
 }
 
 void Comm::wait(Ticket ticket) {
   if (ticket <= waited_) return;
-  // Several that are waited for at once show as the last of them, with the bytes of all.
+  // Several collectives completed by one wait are reported as the last of them, with the bytes of all.
   const auto end = in_flight_.begin() + static_cast<std::ptrdiff_t>(ticket - waited_);
   OpCost cost = *(end - 1);
   cost.bytes = 0;
@@ -69,7 +69,7 @@ void Comm::wait(Ticket ticket) {
   waited_ = ticket;
 }
 
-/// A sum over ranks in BF16 is not the one in FP32, and is called so.
+/// A sum over ranks in BF16 differs from one in FP32 and has its own name.
 Comm::Ticket Comm::start_all_reduce(const Tensor& x) {
   return start_ring(x.dtype == DType::bf16 ? "all_reduce bf16" : "all_reduce", x, 2,
                     [&] { do_all_reduce(x); });

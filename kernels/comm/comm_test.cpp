@@ -1,5 +1,5 @@
-// Collectives between CPU ranks that are threads: values against sums made in the test, the accounts, and the
-// way out when a rank fails.
+// Collectives between CPU ranks that are threads: values against sums made in the test, byte accounts, and
+// aborts when a rank fails.
 #include "kernels/comm/comm.h"
 
 #include <signal.h>
@@ -29,16 +29,16 @@ void on_ranks(int ranks, const std::function<void(Comm&)>& body) {
   on_cpu_ranks(ranks, [&](Device&, Comm& comm) { body(comm); });
 }
 
-// Sizes that no number of ranks divides, and one smaller than the ranks.
+// Sizes that no number of ranks divides, and one smaller than the number of ranks.
 constexpr std::int64_t kSizes[] = {1, 2, 7, 1000, 1021};
 
-/// What rank r brings: BF16 values, so that both dtypes start alike, of very different size by rank, so that
-/// the order of additions shows.
+/// Returns rank r's input: BF16 values, so that both dtypes start from equal values, with magnitudes that
+/// differ by rank, so that the order of additions shows.
 std::vector<float> contribution(int rank, std::int64_t n) {
   return rounded(normal(100 + rank, n, rank % 2 ? 1e-3f : 10.0f));
 }
 
-/// The sum over ranks in rank order in FP32.
+/// Returns the sum over ranks in rank order in FP32.
 std::vector<float> total(int ranks, std::int64_t n) {
   std::vector<float> sum = contribution(0, n);
   for (int r = 1; r < ranks; ++r) {
@@ -52,8 +52,8 @@ std::vector<float> as(DType dtype, const std::vector<float>& x) {
   return dtype == DType::f32 ? x : rounded(x);
 }
 
-/// Memory that keeps the thread that touches it first until it is opened: so a rank stays in the middle of a
-/// collective for as long as a test wants. One at a time.
+/// Memory that blocks the thread that first touches it until opened, which holds a rank inside a collective
+/// for as long as a test wants. Only one at a time.
 class Trap {
  public:
   explicit Trap(std::size_t bytes)
@@ -64,7 +64,7 @@ class Trap {
       caught_ = true;
       while (!open_) std::this_thread::yield();
     };
-    action.sa_flags = static_cast<int>(SA_RESETHAND);  // a fault of any other kind ends the test
+    action.sa_flags = static_cast<int>(SA_RESETHAND);  // any other fault ends the test
     sigaction(SIGSEGV, &action, &before_);
   }
   ~Trap() {
@@ -92,7 +92,7 @@ class Trap {
 
 }  // namespace
 
-TEST_CASE("all_reduce is the sum in rank order, rounded once, the same on every rank", "[comm]") {
+TEST_CASE("all_reduce: sum in rank order rounded once and equal on every rank", "[comm]") {
   for (int ranks : {1, 2, 3, 4})
     for (std::int64_t n : kSizes)
       for (DType dtype : {DType::f32, DType::bf16}) {
@@ -104,7 +104,7 @@ TEST_CASE("all_reduce is the sum in rank order, rounded once, the same on every 
       }
 }
 
-TEST_CASE("all_reduce_max is the greatest of all ranks, and a NaN wins", "[comm]") {
+TEST_CASE("all_reduce_max: maximum over ranks and NaN if any rank has NaN", "[comm]") {
   constexpr int kRanks = 3;
   const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
   std::vector<Owned> x;
@@ -121,7 +121,7 @@ TEST_CASE("all_reduce_max is the greatest of all ranks, and a NaN wins", "[comm]
   }
 }
 
-TEST_CASE("a subset joins some of the ranks, in its own order", "[comm]") {
+TEST_CASE("subset: joins some of the ranks in the given order", "[comm]") {
   constexpr int kRanks = 6;
   std::vector<Owned> gathered;
   for (int r = 0; r < kRanks; ++r) gathered.emplace_back(DType::f32, 1, 3);
@@ -149,7 +149,7 @@ TEST_CASE("a subset joins some of the ranks, in its own order", "[comm]") {
   }
 }
 
-TEST_CASE("all_gather is the shards in rank order", "[comm]") {
+TEST_CASE("all_gather: concatenates the shards in rank order", "[comm]") {
   for (int ranks : {2, 3, 4})
     for (std::int64_t n : kSizes)
       for (DType dtype : {DType::f32, DType::bf16, DType::e4m3}) {
@@ -169,7 +169,7 @@ TEST_CASE("all_gather is the shards in rank order", "[comm]") {
       }
 }
 
-TEST_CASE("reduce_scatter is each rank's part of the sum", "[comm]") {
+TEST_CASE("reduce_scatter: gives each rank its part of the sum", "[comm]") {
   for (int ranks : {2, 3, 4})
     for (std::int64_t n : kSizes)
       for (DType dtype : {DType::f32, DType::bf16}) {
@@ -183,18 +183,18 @@ TEST_CASE("reduce_scatter is each rank's part of the sum", "[comm]") {
         INFO(ranks << " ranks, " << n << " " << name_of(dtype));
         for (int r = 0; r < ranks; ++r) {
           CHECK(shards[r].floats() == std::vector<float>(sum.begin() + r * n, sum.begin() + (r + 1) * n));
-          CHECK(full[r].floats() == contribution(r, ranks * n));  // the source stays
+          CHECK(full[r].floats() == contribution(r, ranks * n));  // the source is unchanged
         }
       }
 }
 
-TEST_CASE("many collectives in a row do not run into each other", "[comm]") {
+TEST_CASE("collectives: many in a row do not interfere", "[comm]") {
   constexpr int kRanks = 3, kRounds = 200;
   std::vector<std::int64_t> wrong(kRanks);
   on_ranks(kRanks, [&](Comm& comm) {
     const int rank = comm.rank();
     for (int round = 0; round < kRounds; ++round) {
-      // Buffers live only for the round: a rank that read late would read freed memory or the next round.
+      // Buffers live only for one round: a late reader would read freed memory or the next round's data.
       const Owned x(DType::f32, 1, 5, std::vector<float>(5, static_cast<float>(round + rank)));
       const Owned full(DType::f32, 1, 15), shard(DType::f32, 1, 5);
       comm.all_reduce(x);
@@ -209,7 +209,7 @@ TEST_CASE("many collectives in a row do not run into each other", "[comm]") {
   CHECK(wrong == std::vector<std::int64_t>(kRanks));
 }
 
-TEST_CASE("the accounts count what a ring sends", "[comm]") {
+TEST_CASE("counts: bytes equal those of a ring algorithm", "[comm]") {
   class Counter final : public OpObserver {
    public:
     void begin(const OpCost&) override { ++open; }
@@ -244,7 +244,7 @@ TEST_CASE("the accounts count what a ring sends", "[comm]") {
         on_ranks(ranks, body);
       for (int r = 0; r < ranks; ++r) {
         INFO((dry ? "dry" : "local") << ", rank " << r << " of " << ranks);
-        // Two passes of an all-reduce, one each of the others, of n - 1 shards of 200 bytes.
+        // Two passes of an all-reduce and one each of the others, each of n - 1 shards of 200 bytes.
         CHECK(sent[r] == 4 * 200.0 * (ranks - 1));
         CHECK(counters[r].bytes == sent[r]);
         CHECK(counters[r].open == 0);
@@ -254,7 +254,7 @@ TEST_CASE("the accounts count what a ring sends", "[comm]") {
     }
 }
 
-TEST_CASE("sums in FP32 and in BF16 are counted apart", "[comm]") {
+TEST_CASE("counts: FP32 and BF16 all_reduce are counted separately", "[comm]") {
   std::vector<std::string> names(2);
   on_ranks(2, [&](Comm& comm) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -268,7 +268,7 @@ TEST_CASE("sums in FP32 and in BF16 are counted apart", "[comm]") {
     CHECK(of_rank == "all_reduce,reduce_scatter,all_reduce bf16,reduce_scatter bf16,");
 }
 
-TEST_CASE("abort releases the ranks that wait and refuses those that come later", "[comm]") {
+TEST_CASE("abort: releases waiting ranks and makes later calls throw", "[comm]") {
   constexpr int kRanks = 3;
   const auto group = make_local_group(kRanks);
   std::vector<std::unique_ptr<Comm>> comms;
@@ -290,14 +290,14 @@ TEST_CASE("abort releases the ranks that wait and refuses those that come later"
   first.join();
   second.join();
   CHECK(failures == 2);
-  // The third completes the count of arrivals, but the others are gone and their buffers may be too: it must
+  // The third rank completes the arrivals, but the others are gone and their buffers may be freed: it must
   // not have read them.
   gather(2);
   CHECK(failures == 3);
   for (const Owned& f : full) CHECK(f.bytes() == Owned(DType::f32, 1, kRanks).bytes());
 }
 
-TEST_CASE("a rank that another's failure releases stays until nobody reads its buffer", "[comm]") {
+TEST_CASE("abort: a released rank stays until nobody reads its buffer", "[comm]") {
   // Ranks 0 and 1 gather between themselves, and rank 2 fails before rank 0 has read anything.
   constexpr std::int64_t kShard = 1024;
   const auto group = make_local_group(3);
@@ -316,7 +316,7 @@ TEST_CASE("a rank that another's failure releases stays until nobody reads its b
     } catch (const std::runtime_error&) {
       ++failures;
     }
-    std::fill(shards[r].begin(), shards[r].end(), 0.0f);  // as if it were freed
+    std::fill(shards[r].begin(), shards[r].end(), 0.0f);  // simulates freed memory
     ++left;
   };
   std::thread first(gather, 0), second(gather, 1);
@@ -327,7 +327,7 @@ TEST_CASE("a rank that another's failure releases stays until nobody reads its b
   trap.open();
   first.join();
   second.join();
-  // What all had entered is done; the next one is refused.
+  // The collective that all had entered completes; the next one throws.
   CHECK(failures == 0);
   for (const float* gathered : full) CHECK(std::count(gathered, gathered + 2 * kShard, 1.0f) == 2 * kShard);
   for (int r : {0, 1}) gather(r);

@@ -1,4 +1,4 @@
-// For tests below bench: ranks that are threads, joined by real collectives on the CPU.
+// Helper for tests below bench: ranks as threads, joined by real collectives on the CPU.
 #pragma once
 
 #include <exception>
@@ -12,8 +12,8 @@
 
 namespace precbench::testing {
 
-/// body(device, comm) on every rank of a new group, each with a CPU device of one thread. One that throws
-/// releases the others; of several exceptions the lowest rank's is rethrown.
+/// Runs body(device, comm) on every rank of a new group, each with a single-threaded CPU device. A rank that
+/// throws releases the others; of several exceptions the lowest rank's is rethrown.
 inline void on_cpu_ranks(int ranks, const std::function<void(Device&, Comm&)>& body) {
   const std::unique_ptr<CommGroup> group = make_local_group(ranks);
   std::vector<std::exception_ptr> errors(ranks);

@@ -1,4 +1,4 @@
-// all_to_all and send_recv between CPU ranks: what arrives, what it costs, and what is refused.
+// all_to_all and send_recv between CPU ranks: received data, byte counts, and errors.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -21,10 +21,10 @@ void on_ranks(int ranks, const std::function<void(Comm&)>& body) {
   on_cpu_ranks(ranks, [&](Device&, Comm& comm) { body(comm); });
 }
 
-/// Elements that rank `from` has for rank `to`; some pairs have none.
+/// Returns the number of elements that rank `from` sends to rank `to`; some pairs have none.
 std::int64_t share(int from, int to) { return (3 * from + 5 * to) % 7; }
 
-/// The i-th of them.
+/// Returns the i-th of them.
 float value(int from, int to, std::int64_t i) { return static_cast<float>(35 * from + 7 * to + i); }
 
 Counts counts_from(int rank, int ranks) {
@@ -45,7 +45,7 @@ std::int64_t total(const Counts& counts) {
   return sum;
 }
 
-/// What body throws, or "".
+/// Returns the message that body throws, or "".
 template <class Body>
 std::string refusal(Body&& body) {
   try {
@@ -58,7 +58,7 @@ std::string refusal(Body&& body) {
 
 }  // namespace
 
-TEST_CASE("all_to_all brings every rank its part of every other", "[comm]") {
+TEST_CASE("all_to_all: every rank receives its part from every other", "[comm]") {
   for (const int ranks : {2, 3, 5})
     for (const DType dtype : {DType::f32, DType::bf16}) {
       std::vector<Owned> sends, recvs;
@@ -83,7 +83,7 @@ TEST_CASE("all_to_all brings every rank its part of every other", "[comm]") {
     }
 }
 
-TEST_CASE("send_recv passes data on, in a ring and between two", "[comm]") {
+TEST_CASE("send_recv: passes data around a ring and between two ranks", "[comm]") {
   constexpr int kRanks = 4;
   std::vector<float> around(kRanks), straight(kRanks, -1);
   std::vector<Owned> tokens, others(kRanks, Owned(DType::f32, 1, 1));
@@ -92,7 +92,7 @@ TEST_CASE("send_recv passes data on, in a ring and between two", "[comm]") {
   on_ranks(kRanks, [&](Comm& comm) {
     const int rank = comm.rank(), next = (rank + 1) % kRanks, before = (rank + kRanks - 1) % kRanks;
     Owned &mine = tokens[rank], &other = others[rank];
-    // Once round the ring: everybody has everybody's, and in the end their own.
+    // Once around the ring: every rank sees everybody's data, and finally its own.
     for (int step = 1; step <= kRanks; ++step) {
       comm.send_recv(other, before, mine, next);
       std::swap(mine, other);
@@ -114,7 +114,7 @@ TEST_CASE("send_recv passes data on, in a ring and between two", "[comm]") {
   CHECK(straight[3] == 1);
 }
 
-TEST_CASE("all_to_all and send_recv count what goes over the wire", "[comm]") {
+TEST_CASE("all_to_all and send_recv: bytes on the wire are counted", "[comm]") {
   for (const bool dry : {false, true}) {
     constexpr int kRanks = 3;
     std::vector<std::vector<CollectiveCount>> counts(kRanks);
@@ -133,7 +133,7 @@ TEST_CASE("all_to_all and send_recv count what goes over the wire", "[comm]") {
       for (int r = 0; r < kRanks; ++r) body(*make_dry_comm(r, kRanks));
     else
       on_ranks(kRanks, body);
-    // share(from, to), rows of senders: {0 5 3}, {3 1 6}, {6 4 2}.
+    // share(from, to), one row per sender: {0 5 3}, {3 1 6}, {6 4 2}.
     const double buffer[kRanks] = {18, 20, 24}, wire[kRanks] = {18, 18, 20};
     for (int r = 0; r < kRanks; ++r) {
       INFO((dry ? "dry" : "local") << ", rank " << r);
@@ -148,7 +148,7 @@ TEST_CASE("all_to_all and send_recv count what goes over the wire", "[comm]") {
   }
 }
 
-TEST_CASE("counts and ranks that do not fit are refused by name", "[comm]") {
+TEST_CASE("all_to_all and send_recv: invalid counts and ranks throw by name", "[comm]") {
   const auto comm = make_dry_comm(1, 3);
   const Owned nine(DType::f32, 1, 9), codes(DType::e2m1, 1, 8);
   const auto exchange = [&](const Tensor& recv, const Counts& from, const Tensor& send, const Counts& to) {
@@ -175,19 +175,19 @@ TEST_CASE("counts and ranks that do not fit are refused by name", "[comm]") {
         "send_recv: rank 1 of 3 sends to nobody, but has a buffer for it");
 }
 
-TEST_CASE("ranks whose counts disagree all refuse", "[comm]") {
+TEST_CASE("all_to_all: disagreeing counts throw on all ranks", "[comm]") {
   constexpr int kRanks = 3;
   std::vector<std::string> messages(kRanks), sizes(kRanks);
   on_ranks(kRanks, [&](Comm& comm) {
     const int rank = comm.rank();
-    // Rank 2 expects one element too many of rank 0.
+    // Rank 2 expects one element too many from rank 0.
     const Counts to = {1, 1, 1}, from = rank == 2 ? Counts{2, 1, 1} : Counts{1, 1, 1};
     const Owned send(DType::f32, 1, total(to)), recv(DType::f32, 1, total(from));
     messages[rank] = refusal([&] { comm.all_to_all(recv, from, send, to); });
     const Owned few(DType::f32, 1, 2), many(DType::f32, 1, 3);
     if (rank == 0) sizes[0] = refusal([&] { comm.send(few, 1); });
     if (rank == 1) sizes[1] = refusal([&] { comm.recv(many, 0); });
-    // Nothing of it is left over.
+    // Later collectives are unaffected.
     const Owned one(DType::f32, 1, 3), two(DType::f32, 1, 3);
     comm.all_to_all(one, {1, 1, 1}, two, {1, 1, 1});
   });
@@ -197,7 +197,7 @@ TEST_CASE("ranks whose counts disagree all refuse", "[comm]") {
   CHECK(sizes[1] == "send_recv: rank 1 of 3 receives 12 bytes from rank 0, which sends another number");
 }
 
-TEST_CASE("abort releases ranks that send and receive", "[comm]") {
+TEST_CASE("abort: releases ranks that send and receive", "[comm]") {
   const auto group = make_local_group(3);
   const auto device = make_cpu_device(1);
   std::vector<std::unique_ptr<Comm>> comms;
@@ -211,7 +211,8 @@ TEST_CASE("abort releases ranks that send and receive", "[comm]") {
       failures += std::string(error.what()) == "another rank failed";
     }
   };
-  // Rank 2 never comes: one rank waits to be read, the other for mail, with mail of its own on the way.
+  // Rank 2 never comes: one rank waits for its message to be read, the other for a message while its own is
+  // pending.
   std::thread sender([&] { failing([&] { comms[0]->send(a, 2); }); });
   std::thread both([&] { failing([&] { comms[1]->send_recv(b, 2, c, 2); }); });
   std::this_thread::sleep_for(std::chrono::milliseconds(20));

@@ -1,11 +1,11 @@
-// Collectives between threads of one process, on host memory: every rank publishes its buffer, waits, reads
+// Collectives between threads of one process, on host memory. Every rank publishes its buffer, waits, reads
 // the others' and waits again. Each rank sums one slice over all ranks in rank order, so results are
-// deterministic and the same on every rank. What one rank sends another alone is mail: posted, copied by the
-// receiver, done.
+// deterministic and the same on every rank. Point-to-point data is mail: posted by the sender, copied by the
+// receiver.
 //
-// A failure elsewhere is noticed at the first wait of a collective only: either no rank gets past it or all do,
-// and then all come to the end, because between the waits nothing throws. Until then others may read a
-// rank's buffer, and it must not leave.
+// Failures elsewhere are detected only at the first wait of a collective. Either no rank passes it or all do,
+// and then all complete, because nothing throws between the waits. Until then others may read a rank's
+// buffer, so the rank must not leave.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,14 +27,14 @@ namespace {
 
 constexpr const char* kAnotherFailed = "another rank failed";
 
-/// What one rank sends another; the receiver copies it.
+/// Data from one rank to another; the receiver copies it.
 struct Mail {
   enum class State : std::uint8_t { none, posted, being_read, read, refused };
   State state = State::none;
   Tensor values;
 };
 
-/// What one rank brings to an all-to-all.
+/// One rank's arguments of an all-to-all.
 struct Counts {
   const std::vector<std::int64_t>*recv = nullptr, *send = nullptr;
 };
@@ -51,7 +51,7 @@ struct Shared final : CommGroup {
 
   std::unique_ptr<Comm> join(int rank, Device&) override;
 
-  /// What the ranks `members` share; made by the first that asks.
+  /// Returns the state shared by the ranks `members`, created by the first caller.
   Shared& subset(const std::vector<int>& members) {
     std::lock_guard lock(mutex);
     std::unique_ptr<Shared>& group = subsets[members];
@@ -60,19 +60,19 @@ struct Shared final : CommGroup {
     return *group;
   }
 
-  /// Waits until every rank is here; throws where one has failed and will not come.
+  /// Waits until every rank has arrived; throws if one has failed and will not come.
   void open() {
     std::unique_lock lock(mutex);
-    // A rank that has thrown still counts as waiting: whoever comes later must not take it for present.
+    // A rank that has thrown still counts as waiting: later ranks must not mistake it for present.
     if (aborted || !arrive(lock, true)) throw std::runtime_error(kAnotherFailed);
   }
-  /// The same between ranks that all got through open(), so that all come.
+  /// Waits for all ranks once more after open(), when all are sure to come.
   void meet_again() {
     std::unique_lock lock(mutex);
     arrive(lock, false);
   }
 
-  /// Whether all have arrived; false only after an abort, and only where that ends the wait.
+  /// Waits for all ranks. Returns false only after an abort, and only with `until_aborted`.
   bool arrive(std::unique_lock<std::mutex>& lock, bool until_aborted) {
     const std::uint64_t mine = generation;
     if (++waiting == size) {
@@ -91,7 +91,7 @@ struct Shared final : CommGroup {
     mail[from][to] = {Mail::State::posted, values};
     arrived.notify_all();
   }
-  /// Waits for the mail and copies it. False where it is of another size, which the sender learns too.
+  /// Waits for the mail and copies it. Returns false if sizes differ; the sender then gets false too.
   bool receive(int from, int to, const Tensor& into) {
     std::unique_lock lock(mutex);
     Mail& letter = mail[from][to];
@@ -108,7 +108,8 @@ struct Shared final : CommGroup {
     arrived.notify_all();
     return fits;
   }
-  /// Waits until the mail has been read; false where it was refused. `withdraw`: or until nobody reads it.
+  /// Waits until the mail has been read; returns false if it was refused. `withdraw`: take it back unless it
+  /// is being read.
   bool finish_post(int from, int to, bool withdraw) {
     std::unique_lock lock(mutex);
     Mail& letter = mail[from][to];
@@ -122,10 +123,10 @@ struct Shared final : CommGroup {
   }
 
   const int size;
-  std::vector<Tensor> buffers;          // what each rank has published
-  std::vector<Counts> counts;           // of it, in an all-to-all
+  std::vector<Tensor> buffers;          // published by each rank
+  std::vector<Counts> counts;           // theirs, in an all-to-all
   std::vector<std::vector<Mail>> mail;  // [from][to]
-  std::vector<float> staging;           // sums on their way back to the ranks
+  std::vector<float> staging;           // sums, before the ranks copy them
   std::map<std::vector<int>, std::unique_ptr<Shared>> subsets;
   std::mutex mutex;
   std::condition_variable arrived;
@@ -188,7 +189,7 @@ class LocalComm final : public Comm {
                      const std::vector<std::int64_t>& send_counts) override {
     shared_.counts[rank()] = {&recv_counts, &send_counts};
     publish(send);
-    // Every rank looks at all counts, so that all of them refuse or none does.
+    // Every rank checks all counts, so that either all of them throw or none does.
     const std::optional<Disagreement> disagree = disagreement();
     std::int64_t into = 0;
     for (int r = 0; r < size() && !disagree; ++r) {
@@ -247,13 +248,13 @@ class LocalComm final : public Comm {
     return std::nullopt;
   }
 
-  /// From here to the last wait of the collective nothing may throw; so memory is taken before.
+  /// From here to the last wait of the collective nothing may throw, so memory must be allocated before.
   void publish(const Tensor& buffer) {
     shared_.buffers[rank()] = buffer;
     shared_.open();
   }
 
-  /// `converted`: room for n floats.
+  /// `converted`: space for n floats.
   void sum_over_ranks(float* total, std::int64_t first, std::int64_t n, float* converted) {
     for (int r = 0; r < size(); ++r) {
       const float* values = cpu::load(shared_.buffers[r], first, n, converted);

@@ -1,4 +1,4 @@
-// Arithmetic of ranks and places. See parallel_dims.h.
+// Arithmetic of ranks and coordinates. See parallel_dims.h.
 #include "kernels/comm/parallel_dims.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ int ParallelDims::rank_at(const ParallelDims& place) const {
 }
 
 std::vector<int> ParallelDims::group_of(int rank, const std::vector<Axis>& axes) const {
-  // Axes from the last to the first, each multiplying the group: the order comes at the end.
+  // Axes from last to first, each multiplying the group; sorted at the end.
   const std::array<int, kAxes> sizes = values(), place = place_of(rank).values();
   std::vector<int> group = {rank};
   int stride = 1;

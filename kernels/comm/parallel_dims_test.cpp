@@ -1,4 +1,4 @@
-// Ranks and their places on the axes.
+// Ranks and their coordinates on the axes.
 #include "kernels/comm/parallel_dims.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 using namespace precbench;
 using namespace precbench::testing;
 
-TEST_CASE("every rank has a place of its own, and every place a rank", "[comm]") {
+TEST_CASE("ParallelDims: ranks and coordinates map one to one", "[comm]") {
   const ParallelDims dims{.data = 2, .shard = 3, .context = 2, .expert = 2, .tensor = 4};
   REQUIRE(dims.ranks() == 96);
   for (int rank = 0; rank < dims.ranks(); ++rank) {
@@ -24,7 +24,7 @@ TEST_CASE("every rank has a place of its own, and every place a rank", "[comm]")
   }
 }
 
-TEST_CASE("groups along axes divide the ranks", "[comm]") {
+TEST_CASE("group_of: groups along axes partition the ranks", "[comm]") {
   const ParallelDims dims{.data = 2, .shard = 3, .context = 1, .expert = 2, .tensor = 2};
   const std::vector<std::vector<Axis>> choices = {{Axis::data},
                                                   {Axis::shard},
@@ -56,19 +56,19 @@ TEST_CASE("groups along axes divide the ranks", "[comm]") {
   }
 }
 
-TEST_CASE("ddp, fsdp and hsdp are axes of consecutive ranks", "[comm]") {
+TEST_CASE("ParallelDims: ddp and fsdp and hsdp groups are consecutive ranks", "[comm]") {
   const ParallelDims hsdp{.data = 3, .shard = 2};
   CHECK(hsdp.group_of(3, {Axis::shard}) == std::vector<int>{2, 3});
   CHECK(hsdp.group_of(3, {Axis::data}) == std::vector<int>{1, 3, 5});
   for (int rank = 0; rank < 6; ++rank) CHECK(hsdp.batch_rank(rank) == rank);
   CHECK(hsdp.batch_ranks() == 6);
-  // Ranks that share a sequence or a matrix have one place in the batch.
+  // Ranks that share a sequence or a matrix have the same batch rank.
   const ParallelDims mixed{.data = 2, .shard = 2, .context = 2, .tensor = 2};
   CHECK(mixed.batch_ranks() == 4);
   for (int rank = 0; rank < 16; ++rank) CHECK(mixed.batch_rank(rank) == rank / 4);
 }
 
-TEST_CASE("communicators along axes join the groups", "[comm]") {
+TEST_CASE("AxisComm: communicators along axes join the groups", "[comm]") {
   const ParallelDims dims{.data = 2, .shard = 2, .tensor = 2};
   std::vector<std::vector<float>> sums(dims.ranks());
   std::vector<int> odd(dims.ranks());

@@ -1,5 +1,6 @@
-// Adafactor (Shazeer & Stern 2018), as PyTorch has it: the second moment of a matrix from averages by row and column.
-// All sums over many elements are made in FP64 or in lanes, in an order that no number of threads changes.
+// Adafactor (Shazeer & Stern 2018) as in PyTorch: the second moment of a matrix from averages by row and
+// column. All sums over many elements are made in FP64 or in lanes, in an order independent of the thread
+// count.
 #include <vector>
 
 #include "kernels/cpu/cpu_device.h"
@@ -9,17 +10,17 @@
 namespace precbench {
 namespace {
 
-// Columns whose sums a thread makes at a time.
+// Columns that a thread sums at a time.
 constexpr std::int64_t kColumns = 256;
 
-/// Elements of what the step divides by: the second moment as rows and columns have it, not below eps^2.
+/// Elements of the factored second moment, with the lower bound eps^2.
 class SecondMoment {
  public:
   SecondMoment(const FactoredMoment& moment, float eps)
       : rows_(moment.rows.as<float>()), cols_(moment.cols.as<float>()), least_(eps * eps) {
     if (rows_) mean_ = std::max(*moment.row_mean.as<float>(), eps);
   }
-  /// The update of the gradient g.
+  /// Returns the update for the gradient g.
   float update(std::int64_t row, std::int64_t col, float g) const {
     const float moment = rows_ ? rows_[row] * cols_[col] / mean_ : cols_[col];
     return g / std::sqrt(std::max(moment, least_));
@@ -30,7 +31,7 @@ class SecondMoment {
   float least_, mean_ = 1;
 };
 
-/// Moves each average by `part` to its sum times `factor`.
+/// Moves each average towards its sum times `factor`, with weight `part`.
 void move_average(const Tensor& average, const Tensor& sums, float factor, float part) {
   for (std::int64_t i = 0; i < average.size(); ++i) {
     float& value = average.as<float>()[i];

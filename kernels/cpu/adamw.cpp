@@ -1,7 +1,7 @@
-// AdamW (Loshchilov & Hutter 2019) with clipping by the global norm, on a run of elements. Weights are BF16; with a master
-// the update happens there and the weights are its rounding, without one they are their own master, rounded to nearest or
-// stochastically. Moments, master and gradient are FP32 or BF16, or kept with scales: FP16 or e4m3 with one power of two
-// for the tensor, moments in COAT's groups too.
+// AdamW (Loshchilov & Hutter 2019) with clipping by the global norm, on a run of elements. Weights are BF16.
+// With a master the update happens there and the weights are its rounding; without one they are their own
+// master, rounded to nearest or stochastically. Moments, master and gradient are FP32 or BF16, or stored with
+// scales: FP16 or e4m3 with one power of two per tensor, moments also in COAT's groups.
 #include <array>
 #include <numeric>
 #include <vector>
@@ -21,7 +21,7 @@ CoatScale& coat_scale_of(const StateScale& scale, std::int64_t element) {
   return scale.scale.as<CoatScale>()[element / kCoatGroup];
 }
 
-/// n values from `first` on, in the buffer or where they lie.
+/// Returns n values from `first` on, in `buffer` or in place.
 const float* load_moment(const Tensor& codes, const StateScale& scale, std::int64_t first, std::int64_t n,
                          float* buffer) {
   if (!scale.groups()) return cpu::load_scaled(codes, scale.scale, first, n, buffer);
@@ -44,7 +44,8 @@ void store_moment(const Tensor& codes, const StateScale& scale, std::int64_t fir
   cpu::store_scaled(codes, scale, first, n, values);
 }
 
-/// The new moments of n elements. The old ones may lie elsewhere, but where they lie in the buffers they are the same.
+/// Computes the new moments of n elements. The old ones may alias the outputs only as m0 == mean and v0 ==
+/// square.
 void update_moments(float* mean, float* square, const float* m0, const float* v0, const float* g0,
                     std::int64_t n, const UpdateOptions& o, float clip) {
 #pragma omp simd
@@ -65,13 +66,13 @@ void update_weights(float* w, const float* w0, const float* mean, const float* s
   }
 }
 
-/// Bits that an amax is raised to.
+/// An amax and the bits that raise it.
 struct Raised {
   Tensor amax;
   std::int32_t bits;
 };
 
-/// The largest magnitudes of what is in [first, first + n) of weights, one for each part of the op's amaxes that is there.
+/// Returns the largest magnitudes of weights [first, first + n), one per overlapping part of the op's amaxes.
 std::vector<Raised> weight_amaxes(const ops::Adamw& op, std::int64_t first, std::int64_t n) {
   std::vector<Raised> largest;
   for (const ops::WeightAmax& of : op.amaxes) {
@@ -101,7 +102,7 @@ void CpuDevice::do_adamw(const ops::Adamw& op) {
   std::vector<std::vector<Raised>> of_weights(op.amaxes.empty() ? 0 : squares.size());
   cpu::for_update_chunks(threads_, op.m.size(), 4, [&](std::int64_t first, std::int64_t n, float* buffer) {
     float *w = buffer, *mean = w + kMomentChunk, *square = mean + kMomentChunk;
-    // Sources that are FP32 already are read where they lie; the updates go through the buffers.
+    // FP32 sources are read in place; the updates go through the buffers.
     const float* m0 = load_moment(op.m, op.m_scale, first, n, mean);
     const float* v0 = load_moment(op.v, op.v_scale, first, n, square);
     const float* g0 = cpu::load_scaled(op.gradient, op.gradient_scale, first, n, square + kMomentChunk);

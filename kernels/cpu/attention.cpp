@@ -1,8 +1,9 @@
-// Causal grouped-query attention by blocks of queries: scores of a block against all keys before it, a row
-// softmax, the weighted sum of values. Backward recomputes the scores and takes the softmax from the saved
-// log-sum-exp (Dao et al. 2022, without the tiling over keys). Everything is FP32 between the BF16 inputs and
-// outputs. A thread takes whole kv heads, so that dK and dV are summed over the group's heads in one order. Queries and keys
-// may be rows of different tensors, as many as each has, with an offset between their positions.
+// Causal grouped-query attention by blocks of queries: scores of a block against all visible keys, a row
+// softmax, the weighted sum of values. Backward recomputes the scores and the softmax from the saved
+// log-sum-exp (Dao et al. 2022, without tiling over keys). Everything is FP32 between the BF16 inputs and
+// outputs. A thread processes whole KV heads, so that dK and dV are summed over the group's heads in one
+// order. Queries and keys may be in different tensors, with different lengths and an offset between their
+// positions.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -17,7 +18,7 @@ namespace {
 
 constexpr std::int64_t kBlock = 64;  // queries per block
 
-/// c [m, n] = beta c + alpha op(a) op(b), dense and row-major, where op transposes if asked to; beta is 0 or 1.
+/// c [m, n] = beta c + alpha op(a) op(b), dense and row-major, with optional transposition; beta is 0 or 1.
 void gemm(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, float alpha,
           const float* a, const float* b, float beta, float* c) {
   if (m == 0 || n == 0 || k == 0) return;  // a block that sees no key
@@ -25,7 +26,7 @@ void gemm(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, st
             beta != 0, c, n);
 }
 
-/// Head `index` of sequence b as rows x head_dim floats. `from` [B * rows, ...] has heads side by side.
+/// Loads head `index` of sequence b as rows x head_dim floats. `from` [B * rows, ...] has heads side by side.
 void load_head(float* out, const Tensor& from, std::int64_t b, std::int64_t rows, std::int64_t index,
                std::int64_t D) {
   for (std::int64_t t = 0; t < rows; ++t) {
@@ -40,7 +41,8 @@ void store_head(const Tensor& to, std::int64_t b, std::int64_t rows, std::int64_
     cpu::store(to, (b * rows + t) * to.cols + index * D, D, values + t * D);
 }
 
-/// Where keys and values, or their gradients, lie: in the fused rows behind the q heads, or in rows of their own.
+/// Location of keys and values, or their gradients: after the query heads in the fused rows, or in a separate
+/// tensor.
 struct KeyRows {
   const Tensor& rows;
   std::int64_t first_head;
@@ -51,32 +53,32 @@ KeyRows key_rows(const Tensor& fused, const Tensor& own, const AttentionShape& s
   return {own, 0};
 }
 
-/// A run of queries, and the keys that it sees.
+/// A run of queries and the keys visible to it.
 struct QueryBlock {
   const AttentionShape& shape;
   std::int64_t first, n;
-  std::int64_t keys;  ///< that the last query sees
+  std::int64_t keys;  ///< visible to the last query
 
   QueryBlock(const AttentionShape& s, std::int64_t first_query)
       : shape(s), first(first_query), n(std::min(kBlock, s.T - first)), keys(visible(n - 1)) {}
 
-  /// Keys that its query i sees: the first ones.
+  /// Returns the number of keys visible to query i: the first ones.
   std::int64_t visible(std::int64_t i) const {
     return std::clamp<std::int64_t>(first + i + shape.offset + 1, 0, shape.keys());
   }
 };
 
-/// scores[n, keys] of a block's queries.
+/// Computes scores[n, keys] of a block's queries.
 void block_scores(float* scores, const float* q, const float* k, const QueryBlock& block, std::int64_t D) {
   gemm(false, true, block.n, block.keys, D, 1.0f / std::sqrt(static_cast<float>(D)), q + block.first * D, k,
        0.0f, scores);
 }
 
-/// Rows for a product with weights that are 0 where a query does not see a key. 0 times a number that is not finite is NaN,
-/// so rows with such numbers are zeros in the product, and are added to those that see them afterwards.
+/// Rows for a GEMM with weights that are 0 for keys a query does not see. 0 times Inf or NaN is NaN, so
+/// non-finite rows are replaced by zeros in the GEMM, and added afterwards for the queries that see them.
 class FiniteRows {
  public:
-  /// Of rows [n, D] those from `begin` on are looked at, which not all see.
+  /// Checks only the rows of [n, D] from `begin` on: not every query sees them.
   FiniteRows(const float* rows, std::int64_t begin, std::int64_t n, std::int64_t D) : rows_(rows) {
     if (cpu::all_finite(rows + begin * D, (n - begin) * D)) return;
     for (std::int64_t row = begin; row < n; ++row) {
@@ -92,7 +94,7 @@ class FiniteRows {
 
  private:
   const float* rows_;
-  std::vector<float> finite_;  // empty where nothing is left out
+  std::vector<float> finite_;  // empty if all rows are finite
   std::vector<std::int64_t> left_out_;
 };
 
@@ -100,7 +102,7 @@ void add_row(float* to, float weight, const float* row, std::int64_t D) {
   for (std::int64_t c = 0; c < D; ++c) to[c] += weight * row[c];
 }
 
-/// out[n, D] = scale * weights[n, keys] * rows[keys, D], of the keys that each query sees.
+/// out[n, D] = scale * weights[n, keys] * rows[keys, D], over the keys that each query sees.
 void sum_over_keys(float* out, float scale, const float* weights, const float* rows, const QueryBlock& block,
                    std::int64_t D) {
   const FiniteRows finite(rows, block.visible(0), block.keys, D);
@@ -111,7 +113,7 @@ void sum_over_keys(float* out, float scale, const float* weights, const float* r
         add_row(out + i * D, scale * weights[i * block.keys + key], rows + key * D, D);
 }
 
-/// out[keys, D] += scale * weights^T * rows[n, D], of the queries that see each key.
+/// out[keys, D] += scale * weights^T * rows[n, D], over the queries that see each key.
 void add_over_queries(float* out, float scale, const float* weights, const float* rows,
                       const QueryBlock& block, std::int64_t D) {
   const FiniteRows finite(rows, 0, block.n, D);
@@ -121,7 +123,8 @@ void add_over_queries(float* out, float scale, const float* weights, const float
       add_row(out + key * D, scale * weights[i * block.keys + key], rows + i * D, D);
 }
 
-/// Scores to probabilities over the first `visible` of `keys`, zeros behind them. Returns log sum exp.
+/// Converts scores to probabilities over the first `visible` of `keys`, zeros after them. Returns log sum
+/// exp.
 float softmax(float* row, std::int64_t visible, std::int64_t keys) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   float largest = -kInf;

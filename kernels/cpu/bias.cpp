@@ -1,4 +1,4 @@
-// The gradient of a bias: what arrives at every row, summed over the rows.
+// The gradient of a bias: the output gradient summed over rows.
 #include <algorithm>
 #include <vector>
 
@@ -8,7 +8,7 @@
 namespace precbench {
 
 void CpuDevice::do_bias_backward(const ops::BiasBackward& op) {
-  // Runs of rows add up by themselves, then in their order: no sum depends on the number of threads.
+  // Runs of rows are summed separately, then in order: no sum depends on the thread count.
   constexpr std::int64_t kRun = 64;
   const std::int64_t M = op.dy.rows, N = op.dy.cols, runs = (M + kRun - 1) / kRun;
   std::vector<float> partial(runs * N);

@@ -13,7 +13,7 @@
 namespace precbench {
 namespace {
 
-// A block's first page holds its length, which munmap wants back.
+// A block's first page holds its length, which munmap needs.
 constexpr std::int64_t kHeader = 4096;
 
 }  // namespace
@@ -30,7 +30,7 @@ GemmSupport CpuDevice::support(const GemmRecipe& gemm, GemmRole) const {
 }
 
 void* CpuDevice::allocate(std::int64_t bytes) {
-  // Pages are taken when first written: the arena's peak, not its capacity, becomes resident.
+  // Pages become resident when first written: resident memory is the arena's peak, not its capacity.
   void* block = mmap(nullptr, bytes + kHeader, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (block == MAP_FAILED)

@@ -1,7 +1,7 @@
 // The CPU device: the specification of every op, written to be read, and fast enough to train a small model.
-// All ops take FP32 as well as BF16 activations, so that gradients can be checked against finite differences.
-// A rank's ops run one after another, each split over `threads` OpenMP threads in a way that never changes a
-// sum's order: results do not depend on the number of threads.
+// All ops accept FP32 as well as BF16 activations, so that gradients can be checked against finite
+// differences. A rank's ops run one after another, each split over `threads` OpenMP threads without changing
+// any sum's order: results do not depend on the thread count.
 #pragma once
 
 #include <array>
@@ -129,27 +129,28 @@ class CpuDevice final : public Device {
   void do_factored_update(const ops::FactoredUpdate& op) override;
 
  private:
-  /// FP32 scratch number `slot`, of which the op takes `size` floats, kept from call to call; contents undefined. Throws
-  /// where that is more than scratch_of() says.
+  /// Returns FP32 scratch `slot` with `size` floats, kept between calls; contents undefined. Throws if `size`
+  /// exceeds scratch_of().
   float* scratch(int slot, std::int64_t size);
-  /// A form's matrix as FP32 in its storage order; scratch(slot) unless it is FP32 already.
+  /// Returns an operand's matrix as FP32 in its storage order: in scratch(slot), or in place if it is FP32.
   const float* widen(int slot, const GemmOperand& form);
   void widen_fp8(float* out, const GemmOperand& form);
   // experts.cpp
-  /// The forms of a grouped value, whose padding is zeros.
+  /// Makes the quantized copies of a grouped value; padding is zeros.
   void quantize_groups(const QuantizedTensor& x, const Groups& groups);
-  /// As widen(): stacked weights, and the columnwise form of a grouped value.
+  /// Like widen(), for stacked weights and for the columnwise copy of a grouped value.
   const float* widen_experts(int slot, const GemmOperand& form, std::int64_t experts);
   const float* widen_columns(int slot, const GemmOperand& form, const Groups& groups);
   // fp4.cpp
-  /// Makes an FP4 form of the matrix [rows, k]; `columns`: it is the value's transpose.
+  /// Makes an FP4 copy of the matrix [rows, k]; `columns`: it is the value's transpose.
   void quantize_fp4(const GemmOperand& form, const float* matrix, const RandomStream& random, bool columns);
-  /// The matrix [rows, k] as an FP4 form takes it: with its transform, in scratch(slot), which may hold it already.
+  /// Returns the matrix [rows, k] with the FP4 format's transform applied, in scratch(slot), which may be the
+  /// input.
   const float* transformed(int slot, const QuantFormat& format, const float* matrix, std::int64_t rows,
                            std::int64_t k, const RandomStream& random, bool columns);
-  /// Codes times block scales; the tensor's factor is a GEMM's alpha.
+  /// Writes codes times block scales; the tensor's factor is part of a GEMM's alpha.
   void widen_fp4(float* out, const GemmOperand& form);
-  /// cos and sin of every position, kept until a call with another shape.
+  /// Returns cos and sin of every position, cached until a call with other angles.
   const std::vector<float>& rope_table(const RopeOptions& options);
 
   int threads_;
@@ -159,7 +160,7 @@ class CpuDevice final : public Device {
   };
   std::array<Scratch, kScratchSlots> scratch_;
   std::vector<float> rope_table_;  // [T][head_dim/2] pairs of cos, sin
-  RopeAngles rope_angles_;         // of the table
+  RopeAngles rope_angles_;         // of the cached table
 };
 
 }  // namespace precbench

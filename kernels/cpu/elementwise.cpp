@@ -1,4 +1,5 @@
-// Movement and reductions: zero, convert, add, fill, init_normal, sum, sum_of_squares, fingerprint, correlate.
+// Data movement and reductions: zero, convert, add, fill, init_normal, sum, sum_of_squares, fingerprint,
+// correlate.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -11,10 +12,10 @@
 namespace precbench {
 namespace {
 
-// Elementwise ops and sums go by chunks of this many elements; partial sums are added in chunk order.
+// Elements per chunk of elementwise ops and sums; partial sums are added in chunk order.
 constexpr std::int64_t kChunk = 16384;
 
-/// body(first, n, buffer of 2 chunks) over chunks of [0, size).
+/// Runs body(first, n, buffer of 2 chunks) over chunks of [0, size).
 template <class Body>
 void for_chunks(int threads, std::int64_t size, Body&& body) {
   cpu::for_rows(threads, (size + kChunk - 1) / kChunk, 2 * kChunk, [&](std::int64_t chunk, float* buffer) {
@@ -23,7 +24,7 @@ void for_chunks(int threads, std::int64_t size, Body&& body) {
   });
 }
 
-/// The sum over x, which may be codes with a scale, of term(value), partial sums in FP64.
+/// Returns the sum of term(value) over x, which may be codes with a scale; chunks are joined in FP64.
 template <class Term>
 double chunked_sum(int threads, const Tensor& x, const Tensor& scale, Term&& term) {
   std::vector<double> partial((x.size() + kChunk - 1) / kChunk);
@@ -87,8 +88,8 @@ void CpuDevice::do_sum_of_squares(const ops::SumOfSquares& op) {
 }
 
 void CpuDevice::do_fingerprint(const ops::Fingerprint& op) {
-  // Two sums modulo 2^32 over all 16-bit halves, one of them weighted by position: neither depends on the
-  // order.
+  // Two sums modulo 2^32 over all 16-bit halves, one of them weighted by position: both are independent of
+  // the order.
   std::uint32_t plain = 0, weighted = 0;
   const std::uint16_t* words = op.x.as<std::uint16_t>();
   const std::int64_t count = op.x.bytes() / 2;

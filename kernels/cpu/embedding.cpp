@@ -1,4 +1,4 @@
-// Token embedding: a row copy forward; backward adds each token's gradient row to its table row in token
+// Token embedding: a row copy in forward; backward adds each token's gradient row to its table row in token
 // order.
 #include <algorithm>
 #include <vector>
@@ -17,8 +17,8 @@ void CpuDevice::do_embedding(const ops::Embedding& op) {
 
 void CpuDevice::do_embedding_backward(const ops::EmbeddingBackward& op) {
   const std::int64_t C = op.dx.cols, M = op.dx.rows;
-  // Threads share the work by table row: a list of each token's occurrences lets one thread sum them in token
-  // order, in FP32, and round once.
+  // Threads divide the work by table row: a list of each token's occurrences lets one thread sum them in
+  // token order, in FP32, and round once.
   std::vector<std::int64_t> next(M, -1), head(op.dtable.rows, -1), order;
   for (std::int64_t r = M - 1; r >= 0; --r) {
     std::int64_t& first = head[op.tokens.as<std::int32_t>()[r]];

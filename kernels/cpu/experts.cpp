@@ -1,4 +1,4 @@
-// The GEMMs of experts, each the dense one with an expert's rows, and the forms that they take.
+// Expert GEMMs, each a dense GEMM of one expert's rows, and the quantization of their operands.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -12,7 +12,7 @@ namespace {
 
 bool wanted(const GemmOperand& form) { return !form.empty() && form.format.quantized(); }
 
-/// An expert's part of a stacked form that has one scale for each expert.
+/// Returns an expert's part of a stacked copy with one scale per expert.
 GemmOperand part_of(const GemmOperand& form, std::int64_t expert, std::int64_t experts) {
   const std::int64_t rows = form.data.rows / experts;
   return {form.format, form.data.slice_rows(expert * rows, rows), form.scale.elements(expert, 1)};

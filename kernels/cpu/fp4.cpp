@@ -1,5 +1,5 @@
-// FP4 on the CPU: a matrix into e2m1 codes, two a byte, with scales of blocks and, of e4m3 scales, the tensor's amax; and
-// back. The arithmetic is that of numerics/nvfp4.h and fp4.h.
+// FP4 on the CPU: quantizes a matrix to e2m1 codes, two per byte, with block scales and, for e4m3 scales, the
+// tensor's amax; and dequantizes it. The arithmetic is that of numerics/nvfp4.h and fp4.h.
 #include "kernels/numerics/fp4.h"
 
 #include <algorithm>
@@ -24,22 +24,22 @@ SignBits signs_of(const Transform& transform, const RandomStream& random, bool c
   return sign_bits(transform.signs, word_of(random), random.sign_stream(transform.signs, columns));
 }
 
-/// The random numbers of a form's elements, by their place in the value.
+/// Random numbers of a copy's elements, indexed by their position in the value.
 struct Draws {
   std::uint64_t seed;
-  std::int64_t first_row, width;  // of the value: its first row among all ranks', its columns
-  bool columns;                   // the form is its transpose
+  std::int64_t first_row, width;  // of the value: first row in the matrix of all ranks, columns
+  bool columns;                   // the copy is its transpose
 
   std::uint64_t place(std::int64_t r, std::int64_t k) const {
     return static_cast<std::uint64_t>(columns ? (first_row + k) * width + r : (first_row + r) * width + k);
   }
-  /// A block of a form's row r from column k on: a byte each.
+  /// Fills one byte per element for a block of row r from column k on.
   void fill(std::uint32_t* bytes, std::int64_t block, std::int64_t r, std::int64_t k) const {
     if (columns) {
       for (std::int64_t i = 0; i < block; ++i) bytes[i] = random_byte(seed, place(r, k + i));
       return;
     }
-    // A word has the bytes of four neighbours; rows are whole blocks long, so they start at one.
+    // A word has the bytes of four neighbours; blocks start at a multiple of four, as rows are whole blocks.
     const std::uint64_t word = place(r, k) / 4;
     for (std::int64_t i = 0; i < block; i += 4) {
       const std::uint32_t bits = random_bits(seed, word + static_cast<std::uint64_t>(i) / 4);
@@ -48,7 +48,7 @@ struct Draws {
   }
 };
 
-/// Codes, two a byte. Two of them as a word vectorise.
+/// Packs two codes per byte. Combining them as a word vectorizes.
 template <int n>
 void pack(std::uint8_t* out, const std::uint8_t (&codes)[n]) {
   std::uint16_t pairs[n / 2];
@@ -56,7 +56,7 @@ void pack(std::uint8_t* out, const std::uint8_t (&codes)[n]) {
   for (int i = 0; i < n / 2; ++i) out[i] = static_cast<std::uint8_t>(pairs[i] | pairs[i] >> 4);
 }
 
-/// And back: the values of a byte's two codes.
+/// Unpacks: the values of a byte's two codes.
 struct CodePair {
   float values[2];
 };
@@ -68,7 +68,7 @@ constexpr auto kCodePairs = [] {
   return pairs;
 }();
 
-/// A form as its codes and scales are written, of a matrix in its order.
+/// A quantized copy being written from a matrix in its storage order.
 struct Fp4Form {
   const GemmOperand& form;
   const float* x;  // [rows, k]
@@ -79,13 +79,14 @@ struct Fp4Form {
   std::int64_t k() const { return form.data.cols; }
 };
 
-/// Elements and blocks of a row that are done together: as many as one correction may span. Their numbers are constants,
-/// so that what is done to each vectorises.
+/// Elements and blocks of a row processed together: as many as one correction may span. The counts are
+/// constants, so that loops over them vectorize.
 inline constexpr int kTogether = kLongestTransform;
 template <int n>
 inline constexpr int kBlocks = kTogether / n;
 
-/// EDEN's correction of the scales of blocks of row r, which begin at column k0. scaled: divided by their steps.
+/// Applies EDEN's correction to the scales of blocks of row r from column k0 on. scaled: divided by their
+/// steps.
 template <int n>
 void correct(Fp4Block (&made)[kBlocks<n>], const Fp4Form& a, const float (&scaled)[kTogether], std::int64_t r,
              std::int64_t k0) {
@@ -107,7 +108,7 @@ void correct(Fp4Block (&made)[kBlocks<n>], const Fp4Form& a, const float (&scale
   for (int b = 0; b < kBlocks<n>; ++b) made[b].scale = scales[b];
 }
 
-/// The scales and codes of blocks of row r, from column k0 on, of which x has the elements.
+/// Writes the scales and codes of blocks of row r from column k0 on; x points to their elements.
 template <int n>
 void write_blocks(const Fp4Form& a, Fp4Block (&made)[kBlocks<n>], const float* x, std::int64_t r,
                   std::int64_t k0) {
@@ -137,7 +138,7 @@ void write_blocks(const Fp4Form& a, Fp4Block (&made)[kBlocks<n>], const float* x
         made[b].scale;
 }
 
-/// Elements of row r from column k0 on, kTogether of them; of the last ones of a row a copy in `whole`, with zeros behind.
+/// Returns kTogether elements of row r from column k0 on; at a row's end a zero-padded copy in `whole`.
 const float* elements(const Fp4Form& a, std::int64_t r, std::int64_t k0, float (&whole)[kTogether]) {
   const float* x = a.x + r * a.k() + k0;
   if (a.k() - k0 >= kTogether) return x;
@@ -145,10 +146,10 @@ const float* elements(const Fp4Form& a, std::int64_t r, std::int64_t k0, float (
   return whole;
 }
 
-/// Rows [first, last) that share scales, in blocks of n.
+/// Quantizes rows [first, last) that share scales, in blocks of n.
 template <int n>
 void quantize_scope(const Fp4Form& a, std::int64_t first, std::int64_t last) {
-  const QuantFormat format = a.form.format;  // a copy, which no store to codes or scales can change
+  const QuantFormat format = a.form.format;  // a copy, so that stores to codes and scales cannot alias it
   const float amax = a.amax;
   float whole[kTogether];
   for (std::int64_t k0 = 0; k0 < a.k(); k0 += kTogether) {
@@ -174,7 +175,7 @@ void quantize_scope(const Fp4Form& a, std::int64_t first, std::int64_t last) {
   }
 }
 
-/// Row r of a form in blocks of n, without the tensor's factor.
+/// Dequantizes row r in blocks of n, without the tensor's factor.
 template <int n>
 void widen_row(float* out, const GemmOperand& form, std::int64_t r) {
   const Granularity g = form.format.granularity;

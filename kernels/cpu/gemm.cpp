@@ -1,5 +1,5 @@
-// GotoBLAS's loops (Goto and van de Geijn 2008): packed panels of B stay in the outer caches, panels of A in the inner ones,
-// and a kernel holds a block of C in registers. See gemm.h for what a result is.
+// GotoBLAS's loops (Goto and van de Geijn 2008): packed panels of B stay in the outer caches, panels of A in
+// the inner ones, and a kernel holds a block of C in registers. gemm.h defines the result.
 #include "kernels/cpu/gemm.h"
 
 #include <algorithm>
@@ -20,16 +20,16 @@ constexpr std::int64_t kPanelCols = 512;  // of B
 template <class Vector>
 constexpr int kLanes = sizeof(Vector) / sizeof(float);
 
-/// Where a kernel's block of C is, and how it gets there.
+/// A kernel's block of C and the code that updates it.
 struct Block {
   float* c;
   std::int64_t stride;
   float alpha;
 };
 
-/// C = or, with kAdd, += alpha A B^T over k, for A packed as [k][kRows], B as [k][kVectors vectors], and as many columns of
-/// C. Every product below has one use, in an addition where that is meant to be an FMA: with one more the compiler might
-/// round it by itself, in some kernels and not in others.
+/// C = or, with kAdd, += alpha A B^T over k, for A packed as [k][kRows], B as [k][kVectors vectors], and as
+/// many columns of C. Every product below is used once, in an addition meant to become an FMA: with a second
+/// use the compiler might round it separately, in some kernels and not in others.
 template <class Vector, int kRows, int kVectors, bool kAdd>
 [[gnu::always_inline]] inline void multiply_block(std::int64_t k, const float* a, const float* b,
                                                   const Block& block) {
@@ -57,7 +57,7 @@ template <class Vector, int kRows, int kVectors, bool kAdd>
 
 using Kernel = void (*)(std::int64_t k, const float* a, const float* b, const Block& block);
 
-/// Kernels that write and that add, for blocks of 1 to kRows rows and 1 to kVectors vectors.
+/// Kernels that overwrite and kernels that add, for blocks of 1 to kRows rows and 1 to kVectors vectors.
 template <int kRows, int kVectors>
 struct Kernels {
   Kernel of[2][kRows][kVectors];
@@ -74,7 +74,7 @@ void transpose_4x4(float* out, std::int64_t out_stride, const float* in, std::in
         Vector128{row[0][p], row[1][p], row[2][p], row[3][p]};
 }
 
-/// Packs vectors first to first + count - 1 of k elements from `from` on as [k][width], zeros beyond count.
+/// Packs `count` vectors from `first` on, with k elements from `from` on, as [k][width]; zeros beyond count.
 void pack(float* out, const Matrix& x, std::int64_t first, std::int64_t count, std::int64_t width,
           std::int64_t from, std::int64_t k) {
   for (std::int64_t p = 0; count < width && p < k; ++p)
@@ -93,7 +93,7 @@ void pack(float* out, const Matrix& x, std::int64_t first, std::int64_t count, s
     for (std::int64_t p = i < fours ? whole : 0; p < k; ++p) out[p * width + i] = in[i * x.stride + p];
 }
 
-/// Runs a kernel on a block whose `cols` columns end within a vector: on a copy that is as wide as the kernel.
+/// Runs a kernel on a block whose `cols` columns end within a vector: on a copy as wide as the kernel.
 void run_at_edge(Kernel kernel, std::int64_t k, const float* a, const float* b, const Block& block,
                  std::int64_t rows, std::int64_t cols, bool add) {
   constexpr std::int64_t kWidest = 32, kMostRows = 8;
@@ -112,7 +112,7 @@ void run(const Kernels<kRows, kVectors>& kernels, std::int64_t m, std::int64_t n
   static_assert(kPanelRows % kRows == 0 && kPanelCols % kCols == 0);
   if (k == 0 && !accumulate)
     for (std::int64_t i = 0; i < m; ++i) std::fill_n(c + i * c_stride, n, 0.0f);
-  // 0.8 MiB for each thread that multiplies, until it ends.
+  // 0.8 MiB per thread, kept until the thread ends.
   thread_local std::vector<float> packed_a(kPanelRows * kGemmDepth), packed_b(kPanelCols * kGemmDepth);
   for (std::int64_t col = 0; col < n; col += kPanelCols)
     for (std::int64_t from = 0, depth = 0; from < k; from += depth) {
@@ -165,13 +165,13 @@ void run(const Kernels<kRows, kVectors>& kernels, std::int64_t m, std::int64_t n
     run<Vector>(kKernels, m, n, k, alpha, a, b, accumulate, c, c_stride);                                  \
   }
 
-// As many sums as registers hold beside a row of B and an element of A.
+// As many sums as fit in registers beside a row of B and an element of A.
 PRECBENCH_GEMM_VARIANT(gemm_128, Vector128, 4, 2, )
 #ifdef __AVX__
 PRECBENCH_GEMM_VARIANT(gemm_256, Vector256, 6, 2, )
 #endif
 #if defined(__x86_64__) && defined(__FMA__)
-#define PRECBENCH_GEMM_512  // without FMA in the other variants it would round differently
+#define PRECBENCH_GEMM_512  // the other variants have no FMA and would round differently
 PRECBENCH_GEMM_VARIANT(gemm_512, Vector512, 8, 2, [[gnu::target("avx512f")]])
 #endif
 

@@ -1,5 +1,5 @@
-// gemm() gives the sum that its header defines, in every variant that this CPU can execute, and an output row's bits depend on
-// that row alone: as a GEMM, and under the ops in every recipe.
+// gemm() computes the sum that its header defines, in every variant that this CPU can execute. An output
+// row's bits depend on that row only: in the GEMM, and in the ops of every recipe.
 #include "kernels/cpu/gemm.h"
 
 #include <cmath>
@@ -14,7 +14,7 @@ using namespace precbench::testing;
 
 namespace {
 
-/// An operand [rows, k] that lies within rows that are longer.
+/// An operand [rows, k] stored with a stride beyond its row length.
 struct Operand {
   std::vector<float> values;  ///< [rows, k]
   std::int64_t rows, k;
@@ -31,7 +31,7 @@ struct Operand {
         memory[transposed ? i * stride + r : r * stride + i] = values[r * k + i];
     matrix = {memory.data(), stride, transposed};
   }
-  /// The same operand from `row` on.
+  /// Returns the operand without its first `row` rows.
   cpu::Matrix from(std::int64_t row) const {
     return {matrix.data + (matrix.transposed ? row : row * matrix.stride), matrix.stride, matrix.transposed};
   }
@@ -45,7 +45,7 @@ float multiply_add(float x, float y, float sum) {
 #endif
 }
 
-/// An element as the header defines it.
+/// Returns an element as the header defines it.
 float defined(const float* a, const float* b, std::int64_t k, float alpha, bool accumulate, float c) {
   for (std::int64_t from = 0, depth = 0; from < k; from += depth) {
     depth = cpu::gemm_block_depth(k - from);
@@ -59,7 +59,8 @@ float defined(const float* a, const float* b, std::int64_t k, float alpha, bool 
 struct Shape {
   std::int64_t m, n, k;
 };
-// Below, at and above every kernel's rows (4, 6, 8) and columns (8 to 32), a panel's (96, 512) and a block's depth (320).
+// Below, at and above every kernel's rows (4, 6, 8) and columns (8 to 32), a panel's (96, 512) and a block's
+// depth (320).
 constexpr Shape kShapes[] = {{1, 1, 1},    {3, 5, 2},    {4, 8, 16},    {6, 16, 320},
                              {7, 17, 321}, {8, 32, 639}, {9, 33, 640},  {13, 47, 701},
                              {96, 31, 64}, {97, 513, 9}, {131, 70, 961}};
@@ -111,7 +112,7 @@ TEST_CASE("gemm: every variant gives the documented sum bit for bit", "[cpu][gem
       }
 }
 
-TEST_CASE("gemm: an element has the same bits whatever rows and columns stand beside it", "[cpu][gemm]") {
+TEST_CASE("gemm: an element's bits do not depend on other rows and columns", "[cpu][gemm]") {
   for (const cpu::GemmVariant& variant : cpu::gemm_variants())
     for (const int way : {0, 1, 2, 3}) {
       constexpr std::int64_t kRows = 131, kCols = 70, kDepth = 701;
@@ -137,7 +138,7 @@ TEST_CASE("gemm: an element has the same bits whatever rows and columns stand be
     }
 }
 
-TEST_CASE("gemm: without products C is zero, or what it was", "[cpu][gemm]") {
+TEST_CASE("gemm: K of zero gives zero or leaves C unchanged with accumulation", "[cpu][gemm]") {
   for (const cpu::GemmVariant& variant : cpu::gemm_variants()) {
     std::vector<float> c(6, 2.0f);
     const float none = 0;
@@ -148,9 +149,9 @@ TEST_CASE("gemm: without products C is zero, or what it was", "[cpu][gemm]") {
   }
 }
 
-TEST_CASE("matmul: a row has the same bits whatever rows stand beside it, in every recipe", "[cpu][matmul]") {
-  // Three blocks of rows, as long as the largest scope of a scale; the first has the tensor's amax. Without the second, and
-  // with the first two exchanged, the rows of the rest must stay as they were.
+TEST_CASE("matmul: a row's bits do not depend on other rows in any recipe", "[cpu][matmul]") {
+  // Three blocks of rows, as long as the largest scaling scope; the first has the tensor's amax. Dropping the
+  // second, or exchanging the first two, must not change the other rows' results.
   constexpr std::int64_t kBlock = 128, kN = 144, kK = 384;
   std::vector<Recipe> recipes = builtin_recipes();
   for (const auto* more : {&control_recipes(), &fp4_recipes()})
@@ -158,7 +159,7 @@ TEST_CASE("matmul: a row has the same bits whatever rows stand beside it, in eve
   std::vector<GemmRecipe> seen;
   for (const Recipe& recipe : recipes)
     for (const GemmRecipe& gemm : {recipe.fprop, recipe.dgrad}) {
-      // A stochastic rounding draws by an element's place.
+      // Stochastic rounding draws by an element's position.
       const auto drawn = [](const QuantFormat& f) {
         return f.element_rounding != ElementRounding::rne || f.eden || f.from_fprop || f.transform;
       };
@@ -203,7 +204,7 @@ TEST_CASE("matmul: a row has the same bits whatever rows stand beside it, in eve
   CHECK(seen.size() >= 8);
 }
 
-TEST_CASE("multiply: rows of any number have the same bits as within more rows", "[cpu][matmul]") {
+TEST_CASE("multiply: rows have the same bits alone and within more rows", "[cpu][matmul]") {
   constexpr std::int64_t kRows = 401, kN = 130, kK = 333;
   const Operand a(1, kRows, kK, false), b(2, kN, kK, true);
   for (const DType out : {DType::f32, DType::bf16})

@@ -1,4 +1,5 @@
-// Rows by expert: a stable counting sort of the slots, rows of tokens into their groups, and back.
+// Grouping of rows by expert: a stable counting sort of the slots, gathering token rows into groups, and the
+// reverse.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -10,7 +11,7 @@
 namespace precbench {
 namespace {
 
-/// Gathers codes and scales row by row; padding gets what zeros quantize to.
+/// Gathers codes and scales row by row; padding gets quantized zeros.
 void gather_form(int threads, const GemmOperand& to, const GemmOperand& from, const Groups& groups) {
   const QuantFormat& format = from.format;
   const Granularity g = format.granularity;
@@ -92,7 +93,7 @@ void CpuDevice::do_group_peers(const ops::GroupPeers& op) {
   std::fill_n(op.row_index.as<std::int32_t>(), op.row_index.size(), -1);
   std::fill_n(op.row_weights.as<float>(), op.row_weights.size(), 0.0f);
   std::int64_t dropped = 0;
-  for (std::int64_t t = 0; t < T; ++t)  // a token's place in each rank's group, first
+  for (std::int64_t t = 0; t < T; ++t)  // first: a token's index in each rank's group
     for (std::int64_t k = 0; k < K; ++k) {
       const std::int32_t expert = op.index.as<std::int32_t>()[t * K + k];
       if (expert < 0) continue;
@@ -135,7 +136,7 @@ void CpuDevice::do_permute(const ops::Permute& op) {
     gather_form(threads_, x.rowwise, op.src.rowwise, op.groups);
     x.rowwise = {};
   }
-  if (!weighted && !x.amax_out.empty()) {  // the tokens' own, as the rowwise form has it
+  if (!weighted && !x.amax_out.empty()) {  // the amax of the tokens, as for the rowwise copy
     do_quantize({{.value = op.src.value, .amax_out = x.amax_out}});
     x.amax_in = std::exchange(x.amax_out, {});
   }

@@ -1,4 +1,5 @@
-// Lion (Chen et al. 2023): the sign of an average of gradients, with one moment and clipping by the global norm.
+// Lion (Chen et al. 2023): steps by the sign of an averaged gradient, with one moment and clipping by the
+// global norm.
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/weight_update.h"
 

@@ -1,5 +1,5 @@
-// D[M,N] = A[M,k] B[N,k]^T: operands dequantized to FP32, an FP32 GEMM, the output rounded once.
-// Threads take tiles of D that are small enough for the FP32 tile to stay in cache.
+// D[M,N] = A[M,k] B[N,k]^T: operands dequantized to FP32, an FP32 GEMM, the output rounded once. Threads
+// process tiles of D small enough for the FP32 tile to stay in cache.
 #include <algorithm>
 
 #include "kernels/cpu/cpu_device.h"
@@ -19,8 +19,8 @@ struct Tiles {
   std::int64_t down, across;
 };
 
-/// Divides an M x N output: large tiles pack operands the fewest times, and several per thread share the work evenly. The
-/// tiles change no bit of it.
+/// Divides an M x N output. Large tiles pack operands the fewest times; several tiles per thread balance the
+/// load. Tiling does not change results.
 Tiles divide(std::int64_t M, std::int64_t N, int threads) {
   constexpr std::int64_t kRows = 192, kCols = 512, kLeastRows = 48, kLeastCols = 64, kPerThread = 4;
   Tiles tiles = {kRows, kCols, 0, 0};
@@ -67,7 +67,7 @@ void multiply(int threads, const Tensor& d, const Matrix& a, const Matrix& b, st
 void CpuDevice::do_matmul(const ops::Matmul& op) {
   const float* A = widen(0, op.a);
   const float* B = widen(1, op.b);
-  // FP8 operands have their scales in them; FP4's tensors leave a factor.
+  // FP8 operands are already scaled; FP4 tensors leave a factor.
   const auto amax = [](const GemmOperand& form) { return form.amax.empty() ? 0.0f : *form.amax.as<float>(); };
   const bool fp4 = op.a.format.dtype == DType::e2m1 || op.b.format.dtype == DType::e2m1;
   const float alpha = fp4 ? fp4_alpha(op.a.format, op.b.format, amax(op.a), amax(op.b)) : 1.0f;

@@ -8,8 +8,8 @@
 
 namespace precbench::cpu {
 
-/// Computes d [M, N] = alpha a b^T or, with `accumulate`, d += alpha a b^T, by gemm() and rounded once. Neither `threads` nor
-/// the other rows and columns of d change a bit of an element.
+/// Computes d [M, N] = alpha a b^T or, with `accumulate`, d += alpha a b^T, by gemm() and rounded once. An
+/// element's bits depend neither on `threads` nor on other rows and columns of d.
 void multiply(int threads, const Tensor& d, const Matrix& a, const Matrix& b, std::int64_t K, float alpha,
               bool accumulate);
 

@@ -1,5 +1,5 @@
-// What Muon (Jordan et al. 2024) needs beside matrix products: momentum, the scaling before its iteration, the sums
-// within, and the step along what comes out.
+// Muon's (Jordan et al. 2024) ops other than GEMMs: momentum, normalization before its iteration, linear
+// combinations within it, and the weight update.
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/weight_update.h"
 

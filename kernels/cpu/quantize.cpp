@@ -1,7 +1,7 @@
-// Quantization, as numerics defines it: amax over a scope (tensor, row or block), a scale from it, and every
-// element multiplied by the scale and cast with saturation. The row form keeps the matrix's order, the col
-// form is the transposed matrix's row form; both come from the high-precision value, never from each other.
-// And the way back.
+// Quantization as numerics defines it: an amax over a scope (tensor, row or block), a scale from it, and
+// every element multiplied by the scale and cast with saturation. The rowwise copy keeps the matrix's order;
+// the columnwise copy is the transposed matrix's rowwise copy. Both come from the high-precision value, never
+// from each other. Also dequantization.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -19,7 +19,7 @@ namespace {
 
 bool is_fp4(const QuantFormat& format) { return format.dtype == DType::e2m1; }
 
-/// The element at `at` in the format's own units.
+/// Returns the element at `at` in the format's own units.
 float code_value(const GemmOperand& form, std::int64_t at) {
   const std::uint8_t* codes = form.data.as<std::uint8_t>();
   switch (form.format.dtype) {
@@ -162,7 +162,7 @@ void CpuDevice::do_quantization_error(const ops::QuantizationError& op) {
   std::int64_t rows = op.value.rows, cols = op.value.cols;
   bool columns = op.columns;
   const QuantFormat& format = op.form.format;
-  float factor = 1.0f;  // what `quantized` still lacks
+  float factor = 1.0f;  // factor still missing in `quantized`
   if (is_fp4(format)) {
     factor = fp4_tensor_factor(format, op.form.amax.empty() ? 0.0f : *op.form.amax.as<float>());
     if (columns) {
@@ -185,8 +185,8 @@ void CpuDevice::do_quantization_error(const ops::QuantizationError& op) {
       noise += (static_cast<double>(v) - q) * (static_cast<double>(v) - q);
       nonzero += v != 0;
       underflow += v != 0 && q == 0;
-      // Saturated: the cast hit the format's end and lost more than rounding would. Exact under a
-      // power-of-two scale, where q divides.
+      // Saturated: the cast hit the format's end and lost more than rounding would. Exact with a power-of-two
+      // scale, for which the division q is exact.
       const float magnitude = std::fabs(q);
       saturated +=
           std::fabs(code_value(op.form, at)) == max && std::fabs(v) > magnitude + magnitude / half_steps;

@@ -1,5 +1,5 @@
-// Quantization a second time, for the tests: from the definitions of numerics, in FP64, by searching and
-// logarithms where the device works on bits. Slow, and independent of formats.h but for the codes' values.
+// Reference quantization for tests, from the definitions of numerics: in FP64, by search and logarithms,
+// where the device works on bits. Slow, and independent of formats.h except for the codes' values.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,9 @@
 
 namespace precbench::testing {
 
-/// Of the elements: with three and four exponent bits ones alone are NaN, so the largest mantissa of the last binade is
-/// missing; with five that binade holds infinity and NaN, and the one before it is whole.
+/// Parameters of the element format. With three and four exponent bits only the all-ones code is NaN, so the
+/// last binade lacks its largest mantissa; with five, the last binade holds Inf and NaN, and the one before
+/// it is complete.
 inline int exponent_bits_of(const QuantFormat& format) { return element_name(format)[1] - '0'; }
 inline int mantissa_bits_of(const QuantFormat& format) { return element_name(format)[3] - '0'; }
 inline int bias_of(const QuantFormat& format) { return (1 << (exponent_bits_of(format) - 1)) - 1; }
@@ -25,7 +26,7 @@ inline double max_of(const QuantFormat& format) {
   return std::ldexp(2 - std::ldexp(missing, -mantissa_bits_of(format)), largest_exponent_of(format));
 }
 
-/// The nearest value of the format, ties to the even mantissa, beyond the ends the ends.
+/// Returns the nearest value of the format, ties to the even mantissa, saturating.
 inline double cast_value(double x, const QuantFormat& format) {
   if (std::isnan(x)) return x;
   const int mantissa_bits = mantissa_bits_of(format), least_exponent = 1 - bias_of(format);
@@ -33,10 +34,10 @@ inline double cast_value(double x, const QuantFormat& format) {
   if (std::fabs(x) >= max) return std::copysign(max, x);
   const int exponent = x == 0 ? least_exponent : std::max(least_exponent, std::ilogb(x));
   const double step = std::ldexp(1.0, exponent - mantissa_bits);
-  return std::nearbyint(x / step) * step;  // cannot pass max, which is a multiple of every step
+  return std::nearbyint(x / step) * step;  // cannot exceed max, a multiple of every step
 }
 
-/// What an element is multiplied by before the cast, and what the stored scale is.
+/// The factor on an element before the cast, and the stored scale.
 struct ReferenceScale {
   float multiply, dequantize;
 };
@@ -48,7 +49,7 @@ inline ReferenceScale scale_of_scope(float amax, const QuantFormat& format) {
     if (format.scale == ScaleType::f32_pow2) multiply = std::ldexp(1.0f, std::ilogb(multiply));
     return {multiply, 1.0f / multiply};
   }
-  // Exponents of the dequantizing power of two; 2^-127 is the least there is.
+  // Exponents of the dequantizing power of two; the smallest is 2^-127.
   const int emax = largest_exponent_of(format), mantissa_bits = mantissa_bits_of(format);
   int exponent = -127;
   if (amax != 0) {
@@ -63,7 +64,7 @@ inline ReferenceScale scale_of_scope(float amax, const QuantFormat& format) {
       case ScaleRounding::ceil:
         exponent = std::ilogb(amax) - emax + (std::ldexp(1.0, std::ilogb(amax)) < amax);
         break;
-      default: {  // even: amax first rounded, half up, to the elements' mantissa
+      default: {  // even: amax is first rounded half up to the elements' mantissa
         const double step = std::ldexp(1.0, std::ilogb(amax) - mantissa_bits);
         exponent = std::ilogb(std::floor(amax / step + 0.5) * step) - emax;
       }
@@ -74,12 +75,12 @@ inline ReferenceScale scale_of_scope(float amax, const QuantFormat& format) {
 }
 
 struct ReferenceForm {
-  std::vector<float> scaled;      ///< of the element before the cast; NaN where its scope is not finite
+  std::vector<float> scaled;      ///< of the element before the cast; NaN if its scope is not finite
   std::vector<double> cast;       ///< the quantized element, in the format's own units
   std::vector<float> dequantize;  ///< scale of the element
 };
 
-/// The row form of a [rows, k] matrix.
+/// Returns the rowwise copy of a [rows, k] matrix.
 inline ReferenceForm quantize_reference(const std::vector<float>& x, std::int64_t rows, std::int64_t k,
                                         const QuantFormat& format) {
   const Granularity g = format.granularity;

@@ -1,5 +1,5 @@
-// Inside kernels/cpu only: FP8 by scopes. An amax over a scope (tensor, row or block), a scale from it, and every element
-// multiplied by the scale and cast with saturation.
+// FP8 quantization by scopes; internal to kernels/cpu. An amax over a scope (tensor, row or block), a scale
+// from it, and every element multiplied by the scale and cast with saturation.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace precbench::cpu {
 
-/// max |x| over n values and the start, NaN if any is NaN.
+/// Returns max |x| over n values and `start`; NaN if any is NaN.
 inline float amax_of(const float* x, std::int64_t n, float start = 0.0f) {
   return bits_to_float(static_cast<std::uint32_t>(std::max(abs_bits(start), amax_bits(x, n))));
 }
@@ -20,7 +20,7 @@ inline float amax_of(const float* x, std::int64_t n, float start = 0.0f) {
 /// A scope's scale in both directions.
 struct Scale {
   float multiply;     // before the cast
-  float dequantize;   // what the GEMM gets, as FP32
+  float dequantize;   // as passed to the GEMM, in FP32
   std::uint8_t byte;  // the same as ue8m0
 };
 
@@ -43,7 +43,7 @@ inline void store_scale(const Tensor& scales, std::int64_t index, const Scale& s
     scales.as<float>()[index] = scale.dequantize;
 }
 
-/// The format is known where this is compiled, so that the loop can be vectorized.
+/// The format is a template parameter so that the loop can be vectorized.
 template <DType dtype, int dropped_bits>
 void cast_narrower(std::uint8_t* q, const float* x, std::int64_t n, float multiply) {
   for (std::int64_t i = 0; i < n; ++i) {
@@ -57,7 +57,7 @@ void cast_in_bf16(std::uint16_t* q, const float* x, std::int64_t n, float multip
   for (std::int64_t i = 0; i < n; ++i) q[i] = encode_in_bf16(x[i] * multiply, dtype);
 }
 
-/// n elements from `first` on.
+/// Casts n elements to codes from `first` on.
 inline void cast(const Tensor& codes, std::int64_t first, const float* x, std::int64_t n, float multiply,
                  const QuantFormat& format) {
   const DType dtype = format.dtype;
@@ -77,7 +77,7 @@ inline void cast(const Tensor& codes, std::int64_t first, const float* x, std::i
     for (std::int64_t i = 0; i < n; ++i) q[i] = e5m2_encode(x[i] * multiply);
 }
 
-/// A source of rows: the matrix itself, or its transpose read in tiles that the caller has made FP32.
+/// A source of rows: the matrix itself, or its transpose read from tiles already converted to FP32.
 struct Rows {
   const float* data;  // [rows, k]
   std::int64_t rows, k;

@@ -1,6 +1,6 @@
 // RMSNorm with the residual addition before it (Zhang & Sennrich 2019): h = x / sqrt(mean(x^2) + eps) *
-// weight. One row per loop turn; the weight gradient is summed over fixed runs of rows, and the runs in
-// order.
+// weight. Each iteration handles one row; the weight gradient is summed over fixed runs of rows, and the runs
+// in order.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -18,7 +18,7 @@ void CpuDevice::do_add_rmsnorm(const ops::AddRmsnorm& op) {
       const float* added = cpu::load(op.branch, r * C, C, buffer + C);
       for (std::int64_t c = 0; c < C; ++c) buffer[c] = row[c] + added[c];
       cpu::store(op.sum, r * C, C, buffer);
-      row = cpu::load(op.sum, r * C, C, buffer);  // the norm sees the residual stream as it is kept
+      row = cpu::load(op.sum, r * C, C, buffer);  // the norm reads the stored residual stream
     }
     const float mean =
         cpu::lane_sum(C, [&](std::int64_t c) { return row[c] * row[c]; }) / static_cast<float>(C);

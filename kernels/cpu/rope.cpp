@@ -1,7 +1,7 @@
 // Rotary position embedding (Su et al. 2021) in the rotate-half order of Hugging Face Llama: element i of a
-// head pairs with element i + D/2 and turns by an angle of the table (rope_table.h). QK-norm is an RMSNorm before the
-// turn: of each q and k head in Qwen3, of all q heads and all k heads of a row in OLMoE. Qwen2's bias is added before
-// it. Backward is the transpose of the turn: the negative angle, with the same factor.
+// head pairs with element i + D/2 and rotates by an angle of the table (rope_table.h). QK-norm is an RMSNorm
+// before the rotation: of each q and k head in Qwen3, of all q heads and all k heads of a row in OLMoE.
+// Qwen2's bias is added before it. Backward is the transpose: the negative angle, with the same factor.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -14,7 +14,7 @@
 namespace precbench {
 namespace {
 
-/// Turns one head of D floats; table: D/2 pairs of cos, sin of this position; sign -1 turns back.
+/// Rotates one head of D floats. table: D/2 pairs of cos, sin of this position; sign -1 rotates back.
 void turn(float* head, const float* table, std::int64_t D, float sign) {
   for (std::int64_t i = 0; i < D / 2; ++i) {
     const float cos = table[2 * i], sin = sign * table[2 * i + 1];
@@ -24,14 +24,14 @@ void turn(float* head, const float* table, std::int64_t D, float sign) {
   }
 }
 
-/// The RMSNorm of q or of k: `groups` of `size` neighbouring elements, each with a mean square of its own.
+/// RMSNorm of q or k: `groups` groups of `size` consecutive elements, each with its own mean square.
 struct PartNorm {
-  std::int64_t first;  // column of the part in qkv
+  std::int64_t first;  // first column in qkv
   std::int64_t groups, size;
-  std::vector<float> gains;  // of every group the same, [size]
+  std::vector<float> gains;  // shared by all groups, [size]
 };
 
-/// q's, then k's; empty without QK-norm.
+/// Returns q's norm, then k's; empty without QK-norm.
 std::vector<PartNorm> norms_of(const RopeOptions& options) {
   std::vector<PartNorm> norms;
   if (options.q_norm.empty()) return norms;
@@ -125,7 +125,7 @@ void CpuDevice::do_rope_backward(const ops::RopeBackward& op) {
       cpu::store(op.dqkv.value, row * W, W, grad);
     }
   });
-  std::int64_t at = 0;  // in a run's gains
+  std::int64_t at = 0;  // offset in a run's gains
   for (const Tensor& dgain : {op.dq_norm, op.dk_norm}) {
     const std::int64_t size = dgain.size();
     if (dgain.empty()) continue;

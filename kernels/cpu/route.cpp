@@ -1,5 +1,5 @@
-// The router: logits, probabilities, the experts of each token, and the gradients of their weights. All in FP32. A choice is
-// no function that has a gradient: f, the experts' parts of the slots, is constant.
+// The router: logits, probabilities, the experts of each token, and the gradients of their weights. All in
+// FP32. The choice has no gradient: f, the experts' shares of the slots, is a constant.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -12,9 +12,9 @@
 namespace precbench {
 namespace {
 
-constexpr float kLeastSum = 1e-20f;  // added to a sum of sigmoids that is divided by
+constexpr float kLeastSum = 1e-20f;  // added to a divisor that is a sum of sigmoids
 
-/// Of one token: p, and what the sum of all p is, which divides them where they are to be shares.
+/// One token's p, and the sum of all p, which normalizes them to shares.
 struct Probabilities {
   float sum = 1;
   float logsumexp = 0;  ///< of the logits
@@ -35,7 +35,7 @@ Probabilities probabilities(const RoutingRule& rule, const float* z, float* p) {
   return {sum, logsumexp};
 }
 
-/// The `count` largest of n values, the first of equal ones first, in descending order; `taken` is scratch.
+/// Chooses the `count` largest of n values in descending order, ties by lower index; `taken` is scratch.
 void choose_largest(const float* values, std::int64_t n, std::int64_t count, std::int32_t* chosen,
                     std::vector<bool>& taken) {
   taken.assign(n, false);
@@ -48,7 +48,7 @@ void choose_largest(const float* values, std::int64_t n, std::int64_t count, std
   }
 }
 
-/// Takes the experts outside the best groups out of the choice.
+/// Excludes the experts outside the best groups.
 void leave_out_groups(const RoutingRule& rule, float* keys, std::vector<bool>& taken) {
   const std::int64_t size = rule.experts / rule.groups;
   std::vector<float> scores(rule.groups);
@@ -77,13 +77,13 @@ void choose_experts(const ops::Route& op, const float* z, const float* p, std::i
   choose_largest(keys.data(), rule.experts, rule.top_k, index, taken);
 }
 
-/// g of the chosen experts: their p, or their shares of its sum, which is returned (else 1).
+/// Computes g of the chosen experts: their p, or their shares of the sum of p. Returns that sum (else 1).
 float gates(const RoutingRule& rule, const float* z, const float* p, const std::int32_t* index, float* g) {
   const std::int64_t K = rule.top_k;
   for (std::int64_t k = 0; k < K; ++k) g[k] = p[index[k]];
   if (!rule.normalise) return 1.0f;
   float sum = 0;
-  if (rule.score == RouterScore::softmax) {  // a softmax over their logits: nothing underflows
+  if (rule.score == RouterScore::softmax) {  // a softmax over the chosen logits: nothing underflows
     float largest = z[index[0]];
     for (std::int64_t k = 1; k < K; ++k) largest = std::max(largest, z[index[k]]);
     for (std::int64_t k = 0; k < K; ++k) sum += g[k] = cpu::exp(z[index[k]] - largest);
@@ -95,7 +95,7 @@ float gates(const RoutingRule& rule, const float* z, const float* p, const std::
   return sum;
 }
 
-/// What one token's weights and the two losses pull its logits to.
+/// Computes the gradient of one token's logits from its weights and from the two losses.
 void token_gradient(const ops::RouteBackward& op, const std::vector<float>& pulls, std::int64_t t,
                     float* buffer, float* dz) {
   const RoutingRule& rule = op.rule;
@@ -142,7 +142,7 @@ void CpuDevice::do_route(const ops::Route& op) {
                 {widen(1, {{}, op.router, {}}), C, false}, C, 1.0f, false);
   std::int32_t* index = op.index.as<std::int32_t>();
   constexpr std::int64_t kRun =
-      64;  // tokens whose probabilities are added up by themselves, whatever the threads
+      64;  // tokens per partial sum of probabilities, independent of the thread count
   const std::int64_t runs = (T + kRun - 1) / kRun;
   std::vector<float> shares(runs * E), squares(runs);
   std::vector<char> finite(T);

@@ -1,4 +1,4 @@
-// Tensors that are kept as codes with one scale: encode, decode, sum_codes, commit_scale.
+// Tensors stored as codes with a per-tensor scale: encode, decode, sum_codes, commit_scale.
 #include "kernels/cpu/scaled_values.h"
 
 #include <vector>
@@ -41,7 +41,7 @@ void CpuDevice::do_sum_codes(const ops::SumCodes& op) {
   };
   cpu::for_update_chunks(threads_, op.dst.size(), 1, [&](std::int64_t first, std::int64_t n, float* buffer) {
     float* total = op.dst.as<float>() + first;
-    if (op.round) {  // codes as they are, without their scale: FP32 adds two exactly, then the sum is rounded
+    if (op.round) {  // sums unscaled codes: the FP32 sum of two is exact, then rounded
       for (std::int64_t i = 0; i < n; ++i) {
         const auto code = [&](std::int64_t row) {
           return state_decode(op.codes.dtype, op.codes.data, row * op.codes.cols + op.first + first + i);

@@ -1,4 +1,4 @@
-// Chunks of a tensor that is kept as codes with scales (state_formats.h), as floats and back.
+// Conversion between floats and chunks of a tensor stored as codes with scales (state_formats.h).
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace precbench::cpu {
 
-/// n elements from `first` on, of codes with one scale for the tensor, f32 [1]; without one as load() has them.
+/// Loads n elements from `first` on, of codes with a per-tensor scale, f32 [1]; without a scale like load().
 inline const float* load_scaled(const Tensor& codes, const Tensor& scale, std::int64_t first, std::int64_t n,
                                 float* buffer) {
   if (scale.empty()) return load(codes, first, n, buffer);
@@ -18,7 +18,7 @@ inline const float* load_scaled(const Tensor& codes, const Tensor& scale, std::i
   return buffer;
 }
 
-/// By the scale that the amax gives, which is noted later; `room` times smaller.
+/// Stores with the scale that the amax gives, recorded later, divided by `room`.
 inline void store_scaled(const Tensor& codes, const StateScale& scale, std::int64_t first, std::int64_t n,
                          const float* values, float room = 1) {
   const float factor =
@@ -26,13 +26,13 @@ inline void store_scaled(const Tensor& codes, const StateScale& scale, std::int6
   for (std::int64_t i = 0; i < n; ++i) state_encode(codes.dtype, codes.data, first + i, values[i] * factor);
 }
 
-/// An amax, f32 [1], becomes at least the one with these bits.
+/// Raises an amax, f32 [1], to at least the one with these bits.
 inline void raise_amax(const Tensor& tensor, std::int32_t bits) {
   float& amax = *tensor.as<float>();
   amax = bits_to_float(static_cast<std::uint32_t>(std::max(bits, abs_bits(amax))));
 }
 
-/// That of a scale that is the tensor's.
+/// Raises the amax of a per-tensor scale.
 inline void raise_amax(const StateScale& scale, std::int32_t bits) {
   if (scale.of_tensor()) raise_amax(scale.amax, bits);
 }

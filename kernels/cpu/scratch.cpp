@@ -1,5 +1,5 @@
-// The FP32 copies that ops of the CPU device make of their operands: how large they are, which a dry run asks, and where they
-// are. Slots 0 and 1 hold operands, widened or transposed, 2 what an op computes on the way.
+// FP32 copies that CPU ops make of their operands: their sizes, which a dry run also needs, and their memory.
+// Slots 0 and 1 hold operands, widened or transposed; slot 2 holds intermediate results.
 #include <algorithm>
 #include <stdexcept>
 
@@ -8,12 +8,12 @@
 namespace precbench {
 namespace {
 
-/// Of a matrix that widen() reads.
+/// Returns the size of the copy of a matrix that widen() reads.
 std::int64_t widened(const Tensor& data) { return data.dtype == DType::f32 ? 0 : data.size(); }
 
 bool is_cast(const GemmOperand& form) { return !form.empty() && form.format.quantized(); }
 
-/// Of a value whose forms do_quantize() and quantize_groups() make.
+/// Returns the scratch for the quantized copies of a value in do_quantize() and quantize_groups().
 ScratchSizes casting(const QuantizedTensor& x) {
   if (!is_cast(x.rowwise) && !is_cast(x.columnwise) && x.amax_out.empty()) return {};
   const bool copied = is_cast(x.columnwise) || (is_cast(x.rowwise) && x.rowwise.format.transform);
@@ -32,7 +32,7 @@ float* CpuDevice::scratch(int slot, std::int64_t size) {
   const std::int64_t known = scratch_sizes()[slot];
   if (size > known) throw std::logic_error("an op takes more scratch than it has told of");
   if (buffer.size < known) {
-    buffer = {};  // never both at a time
+    buffer = {};  // frees the old one first
     buffer = {std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(known)), known};
   }
   return buffer.data.get();
@@ -76,7 +76,7 @@ ScratchSizes CpuDevice::scratch_of(const ops::GroupedSwigluBackward& op) const {
   return most(casting(op.dgate_up), casting(op.s));
 }
 
-/// The tokens' codes are gathered where they have some, and their amax is taken of the tokens.
+/// Token codes are gathered if present, with the tokens' amax.
 ScratchSizes CpuDevice::scratch_of(const ops::Permute& op) const {
   const bool weighted = !op.weights.empty();
   QuantizedTensor x = op.x;

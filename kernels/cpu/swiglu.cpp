@@ -1,7 +1,7 @@
-// SwiGLU (Shazeer 2020): s = silu(gate) * up, silu(g) = g / (1 + e^-g).
-// Backward: ds/dup = silu(g), ds/dgate = sigma(g) (1 + g (1 - sigma(g))) * up; it also makes s again for
-// wgrad, since recomputing it costs one write where keeping it costs memory for the whole of forward. Over the rows of
-// experts s is also multiplied by the weight of the row's slot, so that the experts' outputs need only be added up.
+// SwiGLU (Shazeer 2020): s = silu(gate) * up, silu(g) = g / (1 + e^-g). Backward: ds/dup = silu(g), ds/dgate
+// = sigma(g) (1 + g (1 - sigma(g))) * up. It also recomputes s for wgrad: that costs one write, while keeping
+// s would cost memory throughout forward. Over expert rows, s is also multiplied by the weight of the row's
+// slot, so that the experts' outputs only need to be added up.
 #include <algorithm>
 
 #include "kernels/cpu/cpu_device.h"
@@ -68,7 +68,7 @@ void CpuDevice::do_grouped_swiglu(const ops::GroupedSwiglu& op) {
 
 void CpuDevice::do_grouped_swiglu_backward(const ops::GroupedSwigluBackward& op) {
   const std::int64_t F = op.ds.cols;
-  if (!op.dw.empty()) std::fill_n(op.dw.as<float>(), op.dw.size(), 0.0f);  // of dropped slots
+  if (!op.dw.empty()) std::fill_n(op.dw.as<float>(), op.dw.size(), 0.0f);  // for dropped slots
   cpu::for_rows(threads_, op.ds.rows, 6 * F, [&](std::int64_t r, float* buffer) {
     const std::int32_t slot = op.groups.source.as<std::int32_t>()[r];
     float* dgate = buffer + 3 * F;

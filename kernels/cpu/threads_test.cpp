@@ -147,7 +147,7 @@ Outputs adamw(Device& device) {
 
 }  // namespace
 
-TEST_CASE("the number of threads changes no bit of any op", "[cpu][threads]") {
+TEST_CASE("CPU device: results of every op do not depend on the thread count", "[cpu][threads]") {
   const Op ops[] = {{"elementwise", elementwise},
                     {"matmul", matmul},
                     {"quantize", quantize},
@@ -164,7 +164,7 @@ TEST_CASE("the number of threads changes no bit of any op", "[cpu][threads]") {
       for (std::size_t i = 0; i < one.size(); ++i) {
         INFO(op.name << " output " << i << " with " << threads << " threads");
         CHECK(one[i].bytes() == many[i].bytes());
-        // Memory starts as all ones; what is still so was never written.
+        // Memory starts as all ones; an unchanged output was never written.
         CHECK(one[i].bytes() !=
               Owned(one[i].tensor().dtype, one[i].tensor().rows, one[i].tensor().cols).bytes());
       }

@@ -1,5 +1,4 @@
-// Codes of rows into codes of columns, by the definition: the cast of what a code stands for, under the scale that its column
-// gets.
+// transpose_codes by its definition: the cast of a code's value with its column's new scale.
 #include <cmath>
 
 #include "kernels/cpu/cpu_device.h"
@@ -14,7 +13,7 @@ void CpuDevice::do_transpose_codes(const ops::TransposeCodes& op) {
   const std::int64_t rows = op.src.data.rows, cols = op.src.data.cols, blocks = cols / kSide;
   const auto* codes = op.src.data.as<std::uint8_t>();
   const float* scales = op.src.scale.as<float>();
-  // One tile of 128 x 128, whose rows have a scale each: one for all of its columns comes out.
+  // One tile of 128 x 128 with a scale per row; all its columns get the same new scale.
   cpu::for_rows(threads_, rows / kSide * blocks, 0, [&](std::int64_t tile, float*) {
     const std::int64_t row_block = tile / blocks, block = tile % blocks;
     const float* of_rows = scales + scale_index(g, rows, cols, row_block * kSide, block);

@@ -1,4 +1,5 @@
-// Rows of BF16 or FP32 as floats and back, loops over rows by threads, and an exp that compilers vectorize.
+// Conversion of BF16 or FP32 rows to floats and back, parallel loops over rows, and an exp that compilers
+// vectorize.
 #pragma once
 
 #include <cmath>
@@ -11,7 +12,7 @@
 
 namespace precbench::cpu {
 
-/// n elements from `first` on, as floats: the tensor's own memory if it is FP32, else converted into
+/// Returns n elements from `first` on as floats: the tensor's own memory if it is FP32, else converted into
 /// `buffer`.
 inline const float* load(const Tensor& t, std::int64_t first, std::int64_t n, float* buffer) {
   if (t.dtype == DType::f32) return t.as<float>() + first;
@@ -20,7 +21,7 @@ inline const float* load(const Tensor& t, std::int64_t first, std::int64_t n, fl
   return buffer;
 }
 
-/// Rounds n floats to the tensor's dtype at `first`.
+/// Rounds n floats to the tensor's dtype and stores them at `first`.
 inline void store(const Tensor& t, std::int64_t first, std::int64_t n, const float* values) {
   if (t.dtype == DType::f32) {
     if (t.as<float>() + first != values) std::memcpy(t.as<float>() + first, values, n * sizeof(float));
@@ -30,8 +31,8 @@ inline void store(const Tensor& t, std::int64_t first, std::int64_t n, const flo
   for (std::int64_t i = 0; i < n; ++i) target[i] = bf16_encode(values[i]);
 }
 
-/// body(row, buffers) for every row in [0, rows), contiguous runs of rows by thread. `buffers` is the
-/// thread's own scratch of buffer_floats floats.
+/// Runs body(row, buffers) for every row in [0, rows), with contiguous runs of rows per thread. `buffers` is
+/// the thread's own scratch of buffer_floats floats.
 template <class Body>
 void for_rows([[maybe_unused]] int threads, std::int64_t rows, std::int64_t buffer_floats, Body&& body) {
 #pragma omp parallel num_threads(threads) if (rows > 1)
@@ -42,7 +43,7 @@ void for_rows([[maybe_unused]] int threads, std::int64_t rows, std::int64_t buff
   }
 }
 
-/// A sum in sixteen interleaved lanes, added pairwise at the end: vectorizable, and in one fixed order.
+/// Sums in sixteen interleaved lanes, added pairwise at the end: vectorizable, and in one fixed order.
 template <class Term>
 float lane_sum(std::int64_t n, Term&& term) {
   constexpr int kLanes = 16;
@@ -56,9 +57,9 @@ float lane_sum(std::int64_t n, Term&& term) {
   return lanes[0];
 }
 
-/// Whether none of n values is infinite or NaN.
+/// Returns true if none of n values is infinite or NaN.
 inline bool all_finite(const float* x, std::int64_t n) {
-  return lane_sum(n, [&](std::int64_t i) { return x[i] * 0.0f; }) == 0;  // 0 times any other is NaN
+  return lane_sum(n, [&](std::int64_t i) { return x[i] * 0.0f; }) == 0;  // 0 * Inf and 0 * NaN are NaN
 }
 
 /// e^x within 1.25 ulp for x in [-87.3, 88.72]; 0 below, +Inf above, NaN stays. Branch-free, so loops over it
@@ -67,7 +68,8 @@ inline bool all_finite(const float* x, std::int64_t n) {
 /// degree 4 (relative error of e^r below 4e-9; Taylor's terms of the same degree leave 2e-7, more than 2
 /// ulp).
 inline float exp(float x) {
-  const float clamped = x > -87.3f ? (x < 88.8f ? x : 88.8f) : -87.3f;  // a NaN is no int's to hold
+  // also replaces NaN, which has no int value
+  const float clamped = x > -87.3f ? (x < 88.8f ? x : 88.8f) : -87.3f;
   const float n = std::nearbyint(clamped * 1.44269504f);
   const float r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f;
   float p = 1.3814540e-3f;

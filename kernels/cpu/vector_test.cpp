@@ -1,11 +1,11 @@
-// The claims of vector.h about its exp, its sums and what is finite.
+// vector.h: accuracy of exp, sums and all_finite.
 #include "kernels/cpu/vector.h"
 
 #include "kernels/device/op_testing.h"
 
 using namespace precbench;
 
-TEST_CASE("exp is within 1.25 ulp over its range", "[cpu][vector]") {
+TEST_CASE("exp: within 1.25 ulp over its range", "[cpu][vector]") {
   double worst = 0;
   float worst_at = 0;
   // Every 97th float: all exponents from 2^-127 to the ends of the range, all parts of the mantissa.
@@ -21,10 +21,10 @@ TEST_CASE("exp is within 1.25 ulp over its range", "[cpu][vector]") {
     }
   INFO("at " << worst_at);
   CHECK(worst < 1.25);
-  CHECK(worst > 0.5);  // nothing short of correct rounding is below: the sweep did measure
+  CHECK(worst > 0.5);  // below even correct rounding: proves that the loop measured
 }
 
-TEST_CASE("exp at and beyond the ends of its range", "[cpu][vector]") {
+TEST_CASE("exp: limits at and beyond the ends of its range", "[cpu][vector]") {
   constexpr float kInf = HUGE_VALF;
   CHECK(cpu::exp(0.0f) == 1.0f);
   CHECK(cpu::exp(-0.0f) == 1.0f);
@@ -33,7 +33,7 @@ TEST_CASE("exp at and beyond the ends of its range", "[cpu][vector]") {
   CHECK(std::isnan(cpu::exp(std::nanf(""))));
 }
 
-TEST_CASE("lane_sum takes every term once", "[cpu][vector]") {
+TEST_CASE("lane_sum: adds every term once", "[cpu][vector]") {
   for (std::int64_t n : {0, 1, 15, 16, 17, 31, 32, 100}) {
     const float total = cpu::lane_sum(n, [](std::int64_t i) { return static_cast<float>(i + 1); });
     const std::int64_t expected = n * (n + 1) / 2;
@@ -41,9 +41,9 @@ TEST_CASE("lane_sum takes every term once", "[cpu][vector]") {
   }
 }
 
-TEST_CASE("all_finite sees NaN and infinities wherever they stand", "[cpu][vector]") {
+TEST_CASE("all_finite: detects NaN and Inf at any position", "[cpu][vector]") {
   for (std::size_t n : {0, 1, 16, 17, 40}) {
-    std::vector<float> values(n, -3e38f);  // of which the sum would be infinite
+    std::vector<float> values(n, -3e38f);  // their sum would be infinite
     CHECK(cpu::all_finite(values.data(), static_cast<std::int64_t>(n)));
     for (std::size_t i = 0; i < n; ++i)
       for (const float bad : {std::nanf(""), HUGE_VALF, -HUGE_VALF}) {

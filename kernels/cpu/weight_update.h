@@ -1,4 +1,4 @@
-// What every update rule of the CPU device shares: chunks of elements, clipping, and how new weights are stored.
+// Helpers shared by the CPU device's update rules: chunks of elements, clipping, and storing of new weights.
 #pragma once
 
 #include <algorithm>
@@ -11,11 +11,11 @@
 
 namespace precbench::cpu {
 
-/// Elements that a rule takes at a time.
+/// Elements that a rule processes at a time.
 inline constexpr std::int64_t kUpdateChunk = 4096;
 inline std::int64_t update_chunks(std::int64_t size) { return (size + kUpdateChunk - 1) / kUpdateChunk; }
 
-/// body(first, n, buffers) over chunks of [0, size); `buffers` such buffers of a chunk, one behind the other.
+/// Runs body(first, n, buffers) over chunks of [0, size); `buffers`: that many consecutive chunk buffers.
 template <class Body>
 void for_update_chunks(int threads, std::int64_t size, int buffers, Body&& body) {
   for_rows(threads, update_chunks(size), buffers * kUpdateChunk, [&](std::int64_t chunk, float* buffer) {
@@ -30,13 +30,14 @@ inline StepScalars step_scalars(const Tensor& scalars) {
   return step;
 }
 
-/// What gradients are multiplied by, so that their global norm is at most max_norm.
+/// Returns the factor on gradients that limits their global norm to max_norm.
 inline float clip_factor(const Tensor& norm_squared, float max_norm) {
   const float norm = std::sqrt(*norm_squared.as<float>());
   return max_norm > 0 ? std::min(1.0f, max_norm / (norm + 1e-6f)) : 1.0f;
 }
 
-/// n new weights at `first`: into the master where there is one, and rounded into the weights where they are kept.
+/// Stores n new weights at `first`: into the master if there is one, and rounded into the weights if they are
+/// kept.
 inline void store_weights(const Tensor& weights, const Tensor& master, std::int64_t first, std::int64_t n,
                           const float* w, const UpdateOptions& options, std::uint32_t seed) {
   if (!master.empty()) store(master, first, n, w);

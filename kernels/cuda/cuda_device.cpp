@@ -1,5 +1,5 @@
-// The CUDA device itself: finding GPUs, memory, the stream, capture, errors. The ops are in files of their
-// own.
+// The CUDA device itself: finding GPUs, memory, the stream, graph capture, errors. The ops are in files of
+// their own.
 #include "kernels/cuda/cuda_device.h"
 
 #include <fmt/format.h>
@@ -29,7 +29,7 @@ namespace {
 constexpr int kMinimumComputeCapability = 80;  // BF16 tensor cores
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
-/// Ordinals CUDA gives to the GPUs that are new enough, or why there is none.
+/// CUDA ordinals of the GPUs that are new enough, or why there is none.
 struct UsableGpus {
   std::vector<int> ordinals;
   std::string reason;
@@ -71,7 +71,7 @@ UsableGpus usable_gpus() {
   return usable;
 }
 
-/// CUDA's ordinal of the program's `ordinal`-th GPU.
+/// Returns CUDA's ordinal of the program's `ordinal`-th GPU.
 int cuda_ordinal(int ordinal) {
   const UsableGpus usable = usable_gpus();
   if (usable.ordinals.empty()) throw Unsupported(usable.reason);
@@ -104,7 +104,7 @@ void throw_library_error(const char* library, int code, const char* text, const 
 }
 
 void throw_cuda_error(cudaError_t status, const char* call, const char* operation) {
-  cudaGetLastError();  // the error has been taken: the next call starts clean unless the context is lost
+  cudaGetLastError();  // already handled: the next call starts clean unless the context is lost
   if (status == cudaErrorMemoryAllocation)
     throw OutOfMemory(fmt::format("{}: the GPU is out of memory in {}", operation, call), 0);
   throw_library_error("CUDA", status, cudaGetErrorString(status), call, operation);
@@ -176,7 +176,7 @@ CudaDevice::CudaDevice(int ordinal)
 }
 
 CudaDevice::~CudaDevice() {
-  // Errors have nowhere to go here; a lost context fails all of these, harmlessly.
+  // A destructor cannot report errors; after a lost context all of these fail harmlessly.
   cudaSetDevice(cuda_ordinal_);
   cudaStreamSynchronize(stream_);
   attention_.reset();
@@ -203,7 +203,7 @@ void* CudaDevice::allocate(std::int64_t bytes) {
 }
 
 void CudaDevice::deallocate(void* block) {
-  // Called while errors unwind, when a lost context fails it too: that error has been reported already.
+  // Runs during unwinding too, when a lost context makes it fail: that error has already been reported.
   cudaFree(block);
   cudaGetLastError();
 }
@@ -263,7 +263,7 @@ void CudaDevice::launched(const char* op) {
 }
 
 void CudaDevice::begin_capture() {
-  // Thread-local: other ranks of this process may allocate while this one captures.
+  // Thread-local: other ranks of this process may allocate during the capture.
   PRECBENCH_CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
   capturing_ = true;
 }

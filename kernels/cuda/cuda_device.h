@@ -1,11 +1,11 @@
 // The CUDA device: every op of ops.h on one NVIDIA GPU, compute capability 8.0 or newer.
 //
-// All work goes into one stream, so ops run in call order and may share one scratch buffer. Nothing here
-// allocates once a step has run: plans and scratch are made in the first (warm-up) step, which is what lets the
-// second be captured as a CUDA graph (graph.h).
+// All work goes into one stream, so ops run in call order and may share one scratch buffer. Nothing allocates
+// after the first (warm-up) step, which creates plans and scratch; the second step can therefore be captured
+// as a CUDA graph (graph.h).
 //
-// Each op is defined in the file with its name (do_swiglu in swiglu.cu, ...), beside the CPU file of that
-// name. CUDA's headers are not needed to include this one.
+// Each op is defined in the file with its name (do_swiglu in swiglu.cu, ...), like the CPU file of that name.
+// Including this header does not require CUDA's headers.
 #pragma once
 
 #include <cstddef>
@@ -23,13 +23,13 @@ struct CUstream_st;     // cudaStream_t points to it
 namespace precbench {
 
 class MatmulPlans;      // matmul.cpp: plans by problem, the capability probe
-class GroupedPlans;     // grouped_plans.cpp: cuBLASLt's products of all experts at once
+class GroupedPlans;     // grouped_plans.cpp: cuBLASLt's grouped GEMMs
 struct RopeTables;      // rope.cu: cos and sin by sequence length and head size
 struct AttentionState;  // attention.cpp: handles and plans, made by the first attention op
 
 class CudaDevice final : public Device {
  public:
-  /// Throws Unsupported where the GPU cannot be used (find_gpus() says why), InvalidInput for a bad ordinal.
+  /// Throws Unsupported if the GPU cannot be used (find_gpus() says why), InvalidInput for a bad ordinal.
   explicit CudaDevice(int ordinal);
   ~CudaDevice() override;
   CudaDevice(const CudaDevice&) = delete;
@@ -49,12 +49,12 @@ class CudaDevice final : public Device {
   void deallocate(void* block) override;
   void upload(const Tensor& dst, const void* src) override;
   void download(void* dst, const Tensor& src) override;
-  /// Throws what went wrong in any op before it. The message names the last op that was started; under
-  /// CUDA_LAUNCH_BLOCKING=1 that is the op that failed.
+  /// Throws the error of any earlier op. The message names the last op started; under CUDA_LAUNCH_BLOCKING=1
+  /// that is the op that failed.
   void synchronize() override;
   std::int64_t workspace_bytes() const override;
 
-  /// In the first slot what is asked of scratch(), in the second RoPE's table. Products, which take most, are known before.
+  /// Slot 0: scratch() requests; slot 1: RoPE's table. GEMMs, which need the most, are known in advance.
   using Device::scratch_of;
   ScratchSizes scratch_of(const ops::Matmul& op) const override;
   ScratchSizes scratch_of(const ops::GroupedMatmul& op) const override;
@@ -66,16 +66,18 @@ class CudaDevice final : public Device {
   int compute_capability() const { return properties_.compute_capability; }  ///< 90 is 9.0
   CUstream_st* stream() const { return stream_; }
 
-  /// A buffer for partial results of the op that asks, at least `bytes` long, 256-byte aligned, contents
-  /// undefined; every op shares it, so one op asks once and divides it. It grows outside capture only:
-  /// inside, a larger request than any before throws std::logic_error. Growing waits for the device.
+  /// Returns a buffer for partial results of the calling op: at least `bytes` long, 256-byte aligned,
+  /// contents undefined. All ops share it, so an op calls once and divides the buffer. It grows outside
+  /// capture only: a larger request than before during capture throws std::logic_error. Growing waits for the
+  /// device.
   void* scratch(std::size_t bytes);
 
-  /// Called by every op after its last launch: notes the name for later errors and throws a launch error now.
+  /// Called by every op after its last launch: records the name for later errors and throws a launch error
+  /// now.
   void launched(const char* op);
 
-  /// Everything run on stream() between the two becomes one executable graph, which the caller owns; graph.h
-  /// wraps the three. abandon_capture() is for an exception in between.
+  /// Captures everything run on stream() between begin and end as an executable graph, which the caller owns;
+  /// graph.h wraps these functions. abandon_capture() is for an exception in between.
   struct Captured {
     CUgraphExec_st* graph;
     int early_kernels;  ///< StepGraph::early_kernels
@@ -85,24 +87,26 @@ class CudaDevice final : public Device {
   void abandon_capture();
   bool capturing() const { return capturing_; }
 
-  /// Timing of candidates, for GEMMs and attention, at first use; off: the first that takes the problem. On by default.
+  /// Enables timing of GEMM and attention candidates at first use; off: the first that supports the problem.
+  /// On by default.
   void set_autotune(bool on);
   bool autotunes() const { return autotune_; }
-  /// A backward pass of attention whose additions are in a fixed order. Off by default.
+  /// Makes attention backward add in a fixed order. Off by default.
   void set_deterministic(bool on) { deterministic_ = on; }
   bool deterministic() const { return deterministic_; }
-  /// Who runs attention: "auto" (the fastest of cuDNN and our kernels for Hopper, where they are there and take the shape,
-  /// else our kernels for any GPU; the default), "cudnn" (Unsupported where it cannot) or "own". Throws InvalidInput for
-  /// another word.
+  /// Selects the attention implementation: "auto" (the fastest of cuDNN and our Hopper kernels, where
+  /// available and supported, else our kernels for any GPU; the default), "cudnn" (Unsupported if it does not
+  /// support a shape) or "own". Throws InvalidInput for other words.
   void set_attention(const std::string& which);
 
-  /// Whose kernels run GEMMs: "auto" (the fastest; the default), "cublaslt", or "own": ours wherever there is one, which
-  /// is for FP8 with scales of blocks on Hopper. Before the first matmul. Throws InvalidInput for another word.
+  /// Selects GEMM kernels: "auto" (the fastest; the default), "cublaslt", or "own": ours where available,
+  /// which is FP8 with block scales on Hopper. Call before the first matmul. Throws InvalidInput for other
+  /// words.
   void set_gemm(const std::string& which);
 
-  /// Who runs the products of experts: "own" (kernels of ours for all experts at once wherever there is one, else as "cublaslt";
-  /// the default), "cublaslt" (its grouped call wherever its version and this GPU have one, else as "loop") or "loop", expert by
-  /// expert with the matmul plans. Throws InvalidInput for another word.
+  /// Selects the grouped expert GEMM: "own" (our grouped kernels where available, else like "cublaslt"; the
+  /// default), "cublaslt" (its grouped call if the version and GPU support it, else like "loop") or "loop",
+  /// expert by expert with the matmul plans. Throws InvalidInput for other words.
   void set_grouped(const std::string& which);
 
   OpSet supported_ops() const override { return bodies_of<CudaDevice>(); }
@@ -172,7 +176,8 @@ class CudaDevice final : public Device {
   void do_factored_average(const ops::FactoredAverage& op) override;
   void do_factored_norm(const ops::FactoredNorm& op) override;
   void do_factored_update(const ops::FactoredUpdate& op) override;
-  // experts/: route.cu, route_backward.cu, group.cu, permute.cu, unpermute.cu, quantize_experts.cu, grouped_swiglu.cu
+  // experts/: route.cu, route_backward.cu, group.cu, permute.cu, unpermute.cu, quantize_experts.cu,
+  // grouped_swiglu.cu
   void do_route(const ops::Route& op) override;
   void do_route_backward(const ops::RouteBackward& op) override;
   void do_update_routing_bias(const ops::UpdateRoutingBias& op) override;
@@ -190,25 +195,25 @@ class CudaDevice final : public Device {
  private:
   void scaled_adamw(const ops::Adamw& op);  // scaled_adamw.cu
   AttentionState& attention_state();
-  /// Who would run a product of all experts at once.
+  /// Implementation that would run one grouped GEMM for all experts.
   enum class AtOnce : std::uint8_t { none, own, cublaslt };
   AtOnce at_once(const ops::GroupedMatmul& op) const;
-  /// What that takes of scratch.
+  /// Returns the scratch bytes of that implementation.
   std::int64_t scratch_at_once(const ops::GroupedMatmul& op) const;
-  /// False, with nothing started, where nobody would.
+  /// Runs the grouped GEMM; returns false, with nothing started, if there is no implementation.
   bool multiply_at_once(const ops::GroupedMatmul& op);
-  /// The same of what emulated formats stand for, in BF16.
+  /// Like multiply_at_once, in BF16 on the dequantized values of emulated formats.
   bool multiply_dequantized(const ops::GroupedMatmul& op);
 
-  /// cos and sin of every position, made at the first use of a shape; the device keeps it.
+  /// Returns cos and sin of every position; made at first use of a shape and cached by the device.
   const float* rope_table(const RopeOptions& options);
 
   GpuProperties properties_;
-  int cuda_ordinal_ = 0;  // CUDA's number of it, which counts GPUs that are too old as well
+  int cuda_ordinal_ = 0;  // CUDA's ordinal, which also counts GPUs that are too old
   CUstream_st* stream_ = nullptr;
   std::unique_ptr<MatmulPlans> plans_;
   std::unique_ptr<GroupedPlans> grouped_plans_;
-  std::shared_ptr<AttentionState> attention_;  // shared_ptr: its deleter is made where the type is known
+  std::shared_ptr<AttentionState> attention_;  // shared_ptr: its deleter is made where the type is complete
   std::shared_ptr<RopeTables> rope_tables_;
   std::int64_t rope_table_bytes_ = 0;
   void* scratch_ = nullptr;
@@ -216,14 +221,14 @@ class CudaDevice final : public Device {
   std::vector<void*> retired_;  // outgrown scratch that a captured graph may still use
   std::size_t retired_bytes_ = 0;
   bool capturing_ = false;
-  bool captured_ = false;  // a graph was made: its addresses must live as long as the device
+  bool captured_ = false;  // a graph exists: its addresses must live as long as the device
   bool autotune_ = true;
   bool deterministic_ = false;
-  bool grouped_own_ = true;       // kernels of ours may run the products of experts
-  bool grouped_cublaslt_ = true;  // cuBLASLt's grouped call may
-  bool ran_own_ = false;          // one did
-  bool ran_cublaslt_ = false;     // it did
-  bool waited_for_host_ = false;  // experts' rows were counted there
+  bool grouped_own_ = true;       // our grouped GEMM kernels may run
+  bool grouped_cublaslt_ = true;  // cuBLASLt's grouped call may run
+  bool ran_own_ = false;          // our kernels have run
+  bool ran_cublaslt_ = false;     // cuBLASLt's grouped call has run
+  bool waited_for_host_ = false;  // rows per expert were counted on the host
   const char* last_op_ = "start";
 };
 

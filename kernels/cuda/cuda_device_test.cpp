@@ -1,4 +1,4 @@
-// The CUDA device beside its ops: whether there is one, its memory, and what it refuses while a step is captured.
+// The CUDA device apart from its ops: availability, memory, and errors during graph capture.
 #include <stdexcept>
 #include <vector>
 
@@ -11,7 +11,7 @@
 namespace precbench {
 namespace {
 
-TEST_CASE("there is a GPU or a reason why there is none", "[cuda]") {
+TEST_CASE("find_gpus: a GPU or a reason why there is none", "[cuda]") {
   const VisibleGpus gpus = find_gpus();
   CHECK((gpus.count > 0) == gpus.reason.empty());
   if (gpus.count > 0) {
@@ -22,7 +22,8 @@ TEST_CASE("there is a GPU or a reason why there is none", "[cuda]") {
   }
 }
 
-TEST_CASE("an allocation that cannot fit is OutOfMemory and leaves the device usable", "[gpu]") {
+TEST_CASE("CudaDevice: an allocation that cannot fit throws OutOfMemory and leaves the device usable",
+          "[gpu]") {
   const auto device = gpu_or_skip();
   if (!device) return;
   const GpuMemory memory = gpu_memory(0);
@@ -32,7 +33,7 @@ TEST_CASE("an allocation that cannot fit is OutOfMemory and leaves the device us
   device->synchronize();
 }
 
-TEST_CASE("capture refuses what a graph cannot hold, and the device works on", "[gpu][graph]") {
+TEST_CASE("capture: unsupported calls throw and the device stays usable", "[gpu][graph]") {
   const auto device = gpu_or_skip();
   if (!device) return;
   std::vector<std::uint16_t> ones(128 * 128, bf16_encode(1.0f));
@@ -49,8 +50,9 @@ TEST_CASE("capture refuses what a graph cannot hold, and the device works on", "
   CHECK(host == std::vector<float>(128 * 128, 128.0f));
 }
 
-// What would show is a kernel that reads before the one in front of it has written: sums of many, and products between.
-TEST_CASE("our kernels of a captured step start early and wait for the ones before them", "[gpu][graph]") {
+// Detects kernels that read before the previous one has written: sums of many values, and GEMMs in between.
+TEST_CASE("capture_step: early kernels start before the previous one ends and give the same results",
+          "[gpu][graph]") {
   const auto device = gpu_or_skip();
   if (!device) return;
   const std::int64_t n = 1024;

@@ -43,7 +43,7 @@ class EventClock final : public DeviceClock {
       PRECBENCH_CHECK(cudaEventCreate(&event));
       events_.push_back(event);
     }
-    // "External" makes the record a node of the graph, so that the event can be read after a replay.
+    // "External" makes the record a graph node, so that the event can be read after a replay.
     PRECBENCH_CHECK(
         cudaEventRecordWithFlags(events_[used_], device_.stream(),
                                  device_.capturing() ? cudaEventRecordExternal : cudaEventRecordDefault));

@@ -1,13 +1,14 @@
-// kernel_bench: how fast each kernel of the CUDA device is on this GPU, beside the ceiling measured on it in
-// the same run. Not a test and not part of precbench: it is how the kernels are worked on.
+// kernel_bench: speed of each kernel of the CUDA device on this GPU, next to the copy ceiling measured in the
+// same run. A tool for kernel development, neither a test nor part of precbench.
 //
 //   kernel_bench            everything, about half a minute on an H200
 //   kernel_bench matmul     TFLOP/s of every GEMM mode at shapes of Llama models
 //   kernel_bench ops        GB/s of the memory-bound ops and of attention, and the copy ceiling
 //
-// Operands are normal random numbers, never zeros: products of zeros draw less power and run over a tenth
-// faster. Each figure is the median of kRuns samples timed by events, operands larger than L2 or evicted by what
-// ran between; rope at T 2048 finds its 25 MB in L2, as in a step, where a GEMM has just written them.
+// Operands are random normal numbers, never zeros: GEMMs of zeros draw less power and run over a tenth
+// faster. Each figure is the median of kRuns samples timed by events, with operands larger than L2 or evicted
+// by what ran between. Exception: rope at T 2048 finds its 25 MB in L2, as in a step, where a GEMM has just
+// written them.
 #include <exception>
 #include <string>
 #include <string_view>
@@ -24,7 +25,7 @@ namespace {
 using testing::kBlock, testing::kBlockPow2, testing::kMx, testing::kRow, testing::kSquare,
     testing::kTensorE4m3, testing::kTensorE5m2;
 
-/// The row form of a random matrix in any format.
+/// Returns the rowwise copy of a random matrix in any format.
 GemmOperand random_form(Buffers& buffers, Device& device, const QuantFormat& format, const Tensor& value) {
   if (!format.quantized()) return {format, value, {}, false};
   QuantizedTensor operand{.value = value, .rowwise = buffers.form(format, value.rows, value.cols)};
@@ -104,7 +105,7 @@ void bench_matmul(Bench& bench) {
 
 // ---- memory-bound ops ----
 
-/// A scale that is known before.
+/// Delayed scaling: the scale is known before the op.
 QuantFormat delayed(QuantFormat format) {
   format.history.length = 1;
   return format;
@@ -129,14 +130,14 @@ void bench_quantize(Bench& bench, double ceiling, std::int64_t M, std::int64_t C
   const Tensor x[2] = {random_bf16(buffers, bench.device, M, C, 1),
                        random_bf16(buffers, bench.device, M, C, 2)};
   const Tensor copy = buffers.tensor(DType::bf16, M, C);
-  int turn = 0;  // values take turns, so that none is in L2 when it is read
+  int turn = 0;  // values alternate, so that none is in L2 when it is read
   report(bench, ceiling, fmt::format("copy {}x{}", M, C), [&] {
     bench.device.convert({copy, x[turn ^= 1]});
   });
   for (const FormSet& set : sets) {
     Buffers forms(bench.device);
     QuantizedTensor operand = wanted(device, forms, x[0], set.rowwise, set.columnwise);
-    // The tensor's and the columns' own amaxes must be known before anything is cast: the value is read twice.
+    // Per-tensor and per-column amaxes must be known before the cast: the value is read twice.
     const bool twice = (set.columnwise.granularity == Granularity::tensor && !set.columnwise.delayed()) ||
                        set.columnwise.granularity == Granularity::row;
     report(
@@ -174,7 +175,7 @@ void bench_block_ops(Bench& bench, double ceiling) {
                     dx = wanted(device, forms, h, set.rowwise, set.columnwise);
     QuantizedTensor act = wanted(device, forms, s, set.rowwise, set.columnwise),
                     dact = wanted(device, forms, dgate_up, set.rowwise, set.columnwise);
-    // A recipe's consumers read only the forms.
+    // A recipe's consumers read only the quantized copies.
     out.keep_value = act.keep_value = dact.keep_value = !set.rowwise.quantized();
     report(bench, ceiling, fmt::format("add_rmsnorm -> {}", set.name), [&] {
       device.add_rmsnorm({out, sum, rstd, x, branch, weight, 1e-5f});

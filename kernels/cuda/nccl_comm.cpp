@@ -1,6 +1,6 @@
-// Collectives between GPUs through NCCL: one communicator per rank, its collectives on a stream beside the
-// device's own, tied to it by events. Events work the same while a step is captured, where they become the
-// edges of the graph; so everything started in a step must be waited for in it.
+// Collectives between GPUs through NCCL: one communicator per rank, with its own stream next to the device's,
+// synchronized by events. During capture the events become edges of the graph, so everything started in a
+// step must be waited for in it.
 //
 // Compiled into the CUDA part of the build; NCCL reads NCCL_* from the environment itself.
 #include <fmt/format.h>
@@ -39,12 +39,12 @@ inline void check(ncclResult_t status, const char* call, const char* operation) 
 namespace {
 
 constexpr const char* kAnotherFailed = "another rank failed";
-/// How long an abort waits for ranks to come out of NCCL by themselves: enqueueing takes microseconds.
+/// Time that an abort waits for ranks to leave NCCL calls by themselves: enqueueing takes microseconds.
 constexpr std::chrono::seconds kCallPatience(2);
 
-/// The communicators of a process, so that a failing rank can end what the others wait in. Aborting frees a
-/// communicator, so no rank may start to use one afterwards, and an abort begins when no rank is using one: but
-/// for a rank that NCCL itself holds up inside a call, which only the abort releases.
+/// The communicators of a process, so that a failing rank can end the others' waits. Aborting frees a
+/// communicator, so no rank may start to use one afterwards, and an abort begins when no rank uses one.
+/// Exception: a rank blocked inside an NCCL call, which only the abort releases.
 class Registry {
  public:
   void add(ncclComm_t comm) {
@@ -60,7 +60,7 @@ class Registry {
       const std::lock_guard lock(mutex_);
       if (!comms_.erase(comm)) return;
     }
-    ncclCommDestroy(comm);  // together with the process's other ranks, so without the lock
+    ncclCommDestroy(comm);  // collective over the process's ranks, so without the lock
   }
   void abort() {
     std::unique_lock lock(mutex_);
@@ -69,11 +69,11 @@ class Registry {
     changed_.wait_for(lock, kCallPatience, [&] { return calls_ == 0; });
     const std::set<ncclComm_t> comms = std::move(comms_);
     comms_.clear();
-    lock.unlock();  // a rank that an abort releases leaves its call
+    lock.unlock();  // a rank released by the abort leaves its call
     for (ncclComm_t comm : comms) ncclCommAbort(comm);
   }
-  /// Waits until every rank of this process is here: from then on none can fail before NCCL's own rendezvous,
-  /// in which the others could not be told.
+  /// Waits until every rank of this process has arrived: from then on none can fail before NCCL's own
+  /// rendezvous, where the others could not be notified.
   void meet(int ranks) {
     std::unique_lock lock(mutex_);
     ++here_;
@@ -82,7 +82,7 @@ class Registry {
     if (aborted_) throw std::runtime_error(kAnotherFailed);
   }
 
-  /// While one lives its rank uses a communicator. Throws where they have been aborted.
+  /// Guard of a rank's use of a communicator. Throws if the communicators have been aborted.
   class Call {
    public:
     explicit Call(Registry& registry) : registry_(registry) {
@@ -110,12 +110,11 @@ class Registry {
   bool aborted_ = false;
 };
 
-/// The stream of a rank's collectives; shared by its communicator and that one's subsets, so that all keep
-/// one order.
+/// Stream of a rank's collectives, shared by its communicator and its subsets, so that all are ordered.
 class CommStream {
  public:
   explicit CommStream(CudaDevice& device) : device_(device) {
-    // A collective that waits for room keeps every rank waiting, so it goes before compute.
+    // High priority: a collective that waits for SM resources makes every rank wait.
     int lowest = 0, highest = 0;
     PRECBENCH_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
     PRECBENCH_CHECK(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, highest));
@@ -134,18 +133,18 @@ class CommStream {
   cudaStream_t get() const { return stream_; }
   CudaDevice& device() const { return device_; }
 
-  /// What follows on the stream runs after the device's ops so far.
+  /// Makes later work on the stream wait for the device's ops so far.
   void follow_device() {
     PRECBENCH_CHECK(cudaEventRecord(device_moment_, device_.stream()));
     PRECBENCH_CHECK(cudaStreamWaitEvent(stream_, device_moment_, 0));
   }
-  /// A moment after the stream's work so far.
+  /// Records an event after the stream's work so far and returns its number.
   std::uint64_t mark() {
     PRECBENCH_CHECK(cudaEventRecord(marks_[++marked_ % marks_.size()], stream_));
     return marked_;
   }
-  /// The device's later ops run after that moment. Events are used in turn; a moment whose event has been
-  /// used again is replaced by the oldest one left, which is later and therefore safe.
+  /// Makes the device's later ops wait for that event. Events are reused in turn: one that was reused is
+  /// replaced by the oldest remaining, which is later and therefore safe.
   void hold_device(std::uint64_t moment) {
     if (marked_ - moment >= marks_.size()) moment = marked_ - marks_.size() + 1;
     PRECBENCH_CHECK(cudaStreamWaitEvent(device_.stream(), marks_[moment % marks_.size()], 0));
@@ -207,8 +206,7 @@ class NcclComm final : public Comm {
     });
   }
   void do_all_reduce_max(const Tensor& x) override {
-    // NCCL's maximum of floats drops NaNs. The bits of floats that are not negative order like the floats,
-    // and NaN comes last.
+    // NCCL's float maximum drops NaNs. The bits of non-negative floats order like the floats, with NaN last.
     run("all_reduce_max",
         [&] { return ncclAllReduce(x.data, x.data, x.size(), ncclUint32, ncclMax, comm_, stream_->get()); });
   }
@@ -249,7 +247,7 @@ class NcclComm final : public Comm {
   void start_recv(const Tensor& x, int from) {
     check(ncclRecv(x.data, x.bytes(), ncclUint8, from, comm_, stream_->get()), "ncclRecv", "a group");
   }
-  /// Sends and receives that go on at once.
+  /// Runs sends and receives as one NCCL group.
   template <class Body>
   void run_group(const char* name, Body&& body) {
     run(name, [&] {
@@ -275,7 +273,7 @@ class NcclComm final : public Comm {
   ncclComm_t comm_;
   std::shared_ptr<CommStream> stream_;
   std::shared_ptr<Registry> registry_;
-  std::array<std::uint64_t, 64> moments_{};  // on the stream, of the latest tickets
+  std::array<std::uint64_t, 64> moments_{};  // recorded on the stream, for the latest tickets
 };
 
 class NcclGroup final : public CommGroup {

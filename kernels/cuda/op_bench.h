@@ -1,4 +1,4 @@
-// What programs that time ops share: an op's median time and rate beside the copy ceiling, and operands.
+// Helpers of programs that time ops: an op's median time and rate relative to the copy ceiling, and operands.
 #pragma once
 
 #include <fmt/format.h>
@@ -28,7 +28,7 @@ class LastCost final : public OpObserver {
   OpCost cost;
 };
 
-/// How a sample's runs get to the GPU: one by one, or captured once and replayed, as a step is.
+/// How a sample's runs are launched: one by one, or captured once and replayed, like a step.
 enum class Launch { each, captured };
 
 class Bench {
@@ -41,8 +41,9 @@ class Bench {
   Bench(const Bench&) = delete;
   Bench& operator=(const Bench&) = delete;
 
-  /// Median milliseconds of one op, after two runs that make plans and scratch. An op shorter than kSampleMs is run
-  /// several times in a sample, as ops follow each other in a step, so that it is not the events that are timed.
+  /// Returns the median milliseconds of one op, after two warm-up runs that make plans and scratch. An op
+  /// shorter than kSampleMs is repeated within a sample, as ops follow each other in a step, so that event
+  /// overhead is not measured.
   double median_ms(const std::function<void()>& op) {
     const double once = sample_ms(1, 2, op).back();
     const int inner = std::clamp(static_cast<int>(kSampleMs / once), 1, kMostInner);
@@ -55,7 +56,7 @@ class Bench {
   Device& device;
 
  private:
-  /// Milliseconds of one op in each of `samples` samples of `inner` runs.
+  /// Returns the milliseconds of one op in each of `samples` samples of `inner` runs.
   std::vector<double> sample_ms(int inner, int samples, const std::function<void()>& op) {
     const auto runs = [&] {
       for (int run = 0; run < inner; ++run) op();
@@ -86,8 +87,8 @@ inline Tensor random_bf16(Buffers& buffers, Device& device, std::int64_t rows, s
   return x;
 }
 
-/// Prints an op's rate against the copy ceiling, or what stopped it. `more_bytes`: that it must move beside each
-/// operand once.
+/// Prints an op's rate relative to the copy ceiling, or its error. `more_bytes`: necessary bytes beyond
+/// reading or writing each operand once.
 inline void report(Bench& bench, double ceiling, const std::string& name, const std::function<void()>& op,
                    double more_bytes = 0) {
   try {
@@ -103,7 +104,8 @@ inline void report(Bench& bench, double ceiling, const std::string& name, const 
   std::fflush(stdout);
 }
 
-/// The forms a recipe asks of an activation: row for fprop or dgrad, col for wgrad.
+/// Returns the copies that a recipe requests of an activation: rowwise for fprop or dgrad, columnwise for
+/// wgrad.
 inline QuantizedTensor wanted(Device& device, Buffers& buffers, const Tensor& value, const QuantFormat& row,
                               const QuantFormat& col) {
   QuantizedTensor operand{.value = value};
@@ -119,7 +121,7 @@ inline QuantizedTensor wanted(Device& device, Buffers& buffers, const Tensor& va
   return operand;
 }
 
-/// GB/s of the copy of an array that no cache holds.
+/// Returns the GB/s of copying an array larger than any cache.
 inline double copy_ceiling(Bench& bench) {
   Buffers buffers(bench.device);
   const Tensor from = random_bf16(buffers, bench.device, 32768, 32768, 1);

@@ -1,4 +1,4 @@
-// How long something takes on the device, for a choice among candidates.
+// Time of work on the device, for choosing among candidates.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -21,7 +21,7 @@ class Stopwatch {
   Stopwatch(const Stopwatch&) = delete;
   Stopwatch& operator=(const Stopwatch&) = delete;
   void begin() { PRECBENCH_CHECK(cudaEventRecord(begin_, stream_)); }
-  /// Waits; milliseconds of what was started since begin().
+  /// Waits and returns the milliseconds of the work started since begin().
   float end() {
     PRECBENCH_CHECK(cudaEventRecord(end_, stream_));
     PRECBENCH_CHECK(cudaEventSynchronize(end_));

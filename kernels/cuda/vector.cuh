@@ -1,9 +1,8 @@
-// What every memory-bound kernel is made of: BF16 in 16-byte vectors, amax on packed bits, FP8 in words of
+// Building blocks of the memory-bound kernels: BF16 in 16-byte vectors, amax on packed bits, FP8 in words of
 // four, and reductions over a warp or a block.
 //
-// Amax works on BF16 bits without sign, two to a register: their order as integers is the order of magnitudes
-// with Inf above all numbers and NaN above Inf (formats.h), and a maximum of integers does not depend on
-// order.
+// Amax works on BF16 bits without sign, two per register: their integer order is that of magnitudes, with Inf
+// above all numbers and NaN above Inf (formats.h), and an integer maximum is independent of the order.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -20,7 +19,7 @@ namespace precbench::cuda {
 inline constexpr int kWarp = 32;
 inline constexpr std::uint32_t kAllLanes = 0xFFFFFFFFu;
 
-/// Eight neighbouring BF16, the even ones in the low halves.
+/// Eight consecutive BF16, the even ones in the low halves.
 struct Bf16x8 {
   std::uint32_t pair[4];
 };
@@ -28,7 +27,7 @@ struct Bf16x8 {
 __device__ inline float low(std::uint32_t pair) { return __uint_as_float(pair << 16); }
 __device__ inline float high(std::uint32_t pair) { return __uint_as_float(pair & 0xFFFF0000u); }
 
-/// Rounded to nearest even.
+/// Packs two floats, rounded to nearest even.
 __device__ inline std::uint32_t pack(float even, float odd) {
   const __nv_bfloat162 rounded = __floats2bfloat162_rn(even, odd);
   return static_cast<std::uint32_t>(__bfloat16_as_ushort(rounded.x)) |
@@ -50,7 +49,7 @@ __device__ inline Bf16x8 pack(const float (&values)[8]) {
   return v;
 }
 
-/// Makes the compiler forget what it has unpacked from v, which it would otherwise keep in twice the
+/// Makes the compiler discard the values unpacked from v, which it would otherwise keep in twice the
 /// registers.
 __device__ inline void stay_packed(Bf16x8& v) {
 #pragma unroll
@@ -77,7 +76,7 @@ __device__ inline void store_vector(float* p, const float (&v)[8]) {
   reinterpret_cast<float4*>(p)[1] = make_float4(v[4], v[5], v[6], v[7]);
 }
 
-// A BF16 element as its bits, an FP32 element as itself.
+// Returns a BF16 element (given as bits) or an FP32 element as float.
 __device__ inline float to_float(float x) { return x; }
 __device__ inline float to_float(std::uint16_t bits) { return low(bits); }
 __device__ inline void from_float(float& out, float x) { out = x; }
@@ -96,14 +95,14 @@ void with_type(DType dtype, Body&& body) {
   body(std::uint16_t());
 }
 
-/// A [rows, cols] BF16 window of rows that lie `pitch` elements apart.
+/// A BF16 window [rows, cols] of a matrix with rows `pitch` elements apart.
 struct Matrix {
-  std::uint16_t* data = nullptr;  ///< null: not there
+  std::uint16_t* data = nullptr;  ///< null: absent
   std::int64_t rows = 0, cols = 0, pitch = 0;
   bool vectors = false;  ///< every eighth column of every row is 16-byte aligned
 };
 
-/// Columns [first, first + count) of a BF16 tensor.
+/// Returns columns [first, first + count) of a BF16 tensor.
 inline Matrix matrix(const Tensor& t, std::int64_t first, std::int64_t count) {
   if (t.empty()) return {};
   std::uint16_t* data = t.as<std::uint16_t>() + first;
@@ -111,7 +110,8 @@ inline Matrix matrix(const Tensor& t, std::int64_t first, std::int64_t count) {
 }
 inline Matrix matrix(const Tensor& t) { return matrix(t, 0, t.cols); }
 
-/// Eight elements from (row, col) on; those outside the matrix are 0. kFull: all are inside, and m.vectors.
+/// Loads eight elements from (row, col) on; those outside the matrix are 0. kFull: all are inside, and
+/// m.vectors.
 template <bool kFull>
 __device__ inline Bf16x8 load(const Matrix& m, std::int64_t row, std::int64_t col) {
   const std::uint16_t* p = m.data + row * m.pitch + col;
@@ -147,18 +147,18 @@ __device__ inline float exp2_approx(float x) {
 
 inline constexpr std::uint32_t kNoSigns = 0x7FFF7FFFu;
 
-/// Of each half.
+/// Maximum of each half.
 __device__ inline std::uint32_t max_of_pairs(std::uint32_t a, std::uint32_t b) { return __vmaxu2(a, b); }
 __device__ inline std::uint32_t max_of_pairs(const Bf16x8& v) {
   return max_of_pairs(max_of_pairs(v.pair[0] & kNoSigns, v.pair[1] & kNoSigns),
                       max_of_pairs(v.pair[2] & kNoSigns, v.pair[3] & kNoSigns));
 }
-/// The larger half, as BF16 bits.
+/// Returns the larger half, as BF16 bits.
 __device__ inline std::uint32_t max_half(std::uint32_t pair) { return max(pair & 0xFFFFu, pair >> 16); }
 
 // ---- FP8 ----
 
-/// Four codes, `a` in the lowest byte; the bytes of e4m3_encode or e5m2_encode.
+/// Returns four codes, `a` in the lowest byte; equal to e4m3_encode or e5m2_encode.
 __device__ inline std::uint32_t fp8x4(float a, float b, float c, float d, DType dtype) {
 #if __CUDA_ARCH__ >= 890
   const __nv_fp8_interpretation_t format = dtype == DType::e4m3 ? __NV_E4M3 : __NV_E5M2;
@@ -176,19 +176,19 @@ __device__ inline std::uint32_t fp8x4(float a, float b, float c, float d, DType 
 #endif
 }
 
-/// FP8 with mantissa bits left out (QuantFormat::dropped_bits).
+/// FP8 with dropped mantissa bits (QuantFormat::dropped_bits).
 struct NarrowerFp8 {
   DType dtype;
   int dropped_bits;
 };
 
-/// Not inline, so that kernels for whole formats stay short.
+/// Not inlined, so that kernels for full-width formats stay short.
 static __device__ __noinline__ std::uint32_t fp8x4(float a, float b, float c, float d, NarrowerFp8 to) {
   const auto rounded = [to](float x) { return round_to_narrower(x, to.dtype, to.dropped_bits); };
   return fp8x4(rounded(a), rounded(b), rounded(c), rounded(d), to.dtype);
 }
 
-/// The codes of eight values times `factor`.
+/// Returns the codes of eight values times `factor`.
 template <class Format>
 __device__ __forceinline__ uint2 fp8x8(const Bf16x8& v, float factor, Format to) {
   float x[8];
@@ -197,8 +197,9 @@ __device__ __forceinline__ uint2 fp8x8(const Bf16x8& v, float factor, Format to)
                     fp8x4(x[4] * factor, x[5] * factor, x[6] * factor, x[7] * factor, to));
 }
 
-/// body(std::integral_constant<DType, dtype>()): a choice made once, where every conversion would be issued for
-/// both types. body(NarrowerFp8) where bits are dropped, which is for controls and need not be fast.
+/// Calls body(std::integral_constant<DType, dtype>()), so that one branch selects the type instead of issuing
+/// each conversion for both. Calls body(NarrowerFp8) if bits are dropped, which is for controls and need not
+/// be fast.
 template <class Body>
 __device__ inline void with_fp8(DType dtype, int dropped_bits, Body&& body) {
   if (dropped_bits > 0)
@@ -213,7 +214,7 @@ __device__ inline float fp8_decode(std::uint8_t code, DType dtype) {
   return dtype == DType::e4m3 ? e4m3_decode(code) : e5m2_decode(code);
 }
 
-/// Four codes of each of four rows become four of each of four columns.
+/// Transposes a 4x4 square of codes: each word holds one row before, one column after.
 __device__ inline void turn_square(std::uint32_t (&word)[4]) {
   const std::uint32_t ab_low = __byte_perm(word[0], word[1], 0x5140);
   const std::uint32_t ab_high = __byte_perm(word[0], word[1], 0x7362);
@@ -234,8 +235,8 @@ __device__ inline T warp_sum(T x) {
   return x;
 }
 
-/// The sum over the block, the same in every thread. One barrier: two calls in a row need different buffers,
-/// and a buffer is free again after the barrier of another call.
+/// Returns the sum over the block in every thread. One barrier: two consecutive calls need different buffers,
+/// and a buffer is free again after another call's barrier.
 template <class T>
 __device__ inline T block_sum(T x, T* buffer /* [32] */) {
   x = warp_sum(x);
@@ -245,7 +246,7 @@ __device__ inline T block_sum(T x, T* buffer /* [32] */) {
   return warp_sum(lane < (blockDim.x + kWarp - 1) / kWarp ? buffer[lane] : T(0));
 }
 
-/// The maximum over the block, in the same manner.
+/// Returns the maximum over the block, with the same rules.
 __device__ inline std::uint32_t block_max(std::uint32_t x, std::uint32_t* buffer /* [32] */) {
   x = __reduce_max_sync(kAllLanes, x);
   if (threadIdx.x % kWarp == 0) buffer[threadIdx.x / kWarp] = x;

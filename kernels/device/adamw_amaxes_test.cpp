@@ -1,5 +1,5 @@
-// The amaxes that AdamW leaves of the weights that it writes, of a span whole and of its equal parts: on each device those of what
-// it has written.
+// AdamW's optional weight amaxes, per span and per equal part of a span. On each device they must match the
+// amaxes of the weights that it wrote.
 #include <algorithm>
 #include <cstring>
 
@@ -10,7 +10,8 @@ using namespace precbench;
 using namespace precbench::testing;
 
 PRECBENCH_OP_TEST(parts_on, "adamw leaves the amaxes of the equal parts of a span") {
-  // Parts that a block of threads has one or two of, and parts of which it has far more; holes and whole spans beside them.
+  // Parts of which a thread block handles one or two and parts of which it handles many, next to gaps and
+  // undivided spans.
   struct Span {
     std::int64_t first, parts, size;
   };
@@ -76,7 +77,7 @@ PRECBENCH_OP_TEST(parts_on, "adamw leaves the amaxes of the equal parts of a spa
 }
 
 PRECBENCH_OP_TEST(weight_amaxes_on, "adamw leaves the amaxes of the weights that it writes") {
-  // Holes between the spans and behind them; spans that begin and end inside what a block of threads takes.
+  // Gaps between and after the spans; spans that begin and end inside the range of one thread block.
   constexpr std::int64_t kMany = 100003, kFirst[] = {0, 2048, 6000, 99000},
                          kLast[] = {2048, 5992, 98000, 100000};
   for (const bool with_master : {false, true})

@@ -17,7 +17,7 @@ struct State {
   Owned weights, master, m, v, gradient;
 };
 
-/// Chunks of 4096 are what the device takes at a time: this is one, and a part of a second.
+/// The CPU device processes chunks of 4096 elements: this is one full chunk and part of a second.
 constexpr std::int64_t kSize = 5000;
 
 State state(bool with_master, DType moments, DType gradients) {
@@ -33,7 +33,7 @@ State state(bool with_master, DType moments, DType gradients) {
   return s;
 }
 
-/// Returns norm_squared as the op leaves it.
+/// Runs one AdamW step and returns norm_squared as the op leaves it.
 float step(Device& device, const State& s, const StepScalars& scalars, float norm,
            const UpdateOptions& options) {
   Owned words(DType::f32, 1, 4);
@@ -47,8 +47,8 @@ struct Reference {
   std::vector<double> w, m, v;
 };
 
-/// Loshchilov & Hutter 2019, Algorithm 2, with PyTorch's clipping. Constants are those of the options: a
-/// float 0.9 is not 0.9.
+/// FP64 reference: Loshchilov & Hutter 2019, Algorithm 2, with PyTorch's clipping. It uses the constants of
+/// `o`, since a float 0.9 is not 0.9.
 Reference adamw(const std::vector<double>& w, const State& s, double norm, const UpdateOptions& o) {
   const double clip = o.max_norm > 0 ? std::min(1.0, o.max_norm / (norm + 1e-6)) : 1.0;
   Reference r{w, s.m.doubles(), s.v.doubles()};
@@ -63,7 +63,8 @@ Reference adamw(const std::vector<double>& w, const State& s, double norm, const
   return r;
 }
 
-/// w - before, the step itself: an error in it would hide behind the weight's size.
+/// Returns the step itself, after - before. Compared with whole weights, an error in the step would be
+/// invisible.
 std::vector<double> difference(const std::vector<double>& after, const std::vector<double>& before) {
   std::vector<double> d(after);
   for (std::size_t i = 0; i < d.size(); ++i) d[i] -= before[i];
@@ -72,7 +73,7 @@ std::vector<double> difference(const std::vector<double>& after, const std::vect
 
 }  // namespace
 
-TEST_CASE("adamw is the formula, clipped or not, decayed or not", "[cpu][adamw]") {
+TEST_CASE("adamw: FP32 step equals the FP64 formula with and without clipping and decay", "[cpu][adamw]") {
   const auto device = make_cpu_device(2);
   for (float norm : {0.25f, 4.0f})
     for (float max_norm : {0.0f, 1.0f})
@@ -86,14 +87,14 @@ TEST_CASE("adamw is the formula, clipped or not, decayed or not", "[cpu][adamw]"
           step(*device, s, kScalars, norm, options);
           CHECK(relative_error(s.m.floats(), want.m) < kFp32Error);
           CHECK(relative_error(s.v.floats(), want.v) < kFp32Error);
-          // The master rounds to its own size, which is some 10 times the step's.
+          // The master rounds relative to its own size, which is about 10 times the step's.
           CHECK(relative_error(difference(s.master.doubles(), before), difference(want.w, before)) <
                 10 * kFp32Error);
           CHECK(s.weights.floats() == rounded(s.master.floats()));
         }
 }
 
-TEST_CASE("without clipping the squares of the gradient are added to the norm, else it stays",
+TEST_CASE("adamw: adds the gradient's squares to the norm without clipping and leaves it alone with clipping",
           "[cpu][adamw]") {
   const auto device = make_cpu_device(2);
   for (DType gradients : {DType::f32, DType::bf16}) {
@@ -108,11 +109,12 @@ TEST_CASE("without clipping the squares of the gradient are added to the norm, e
   }
 }
 
-TEST_CASE("BF16 moments and weights are the FP32 step rounded once", "[cpu][adamw]") {
+TEST_CASE("adamw: BF16 moments and weights equal the FP32 step rounded once", "[cpu][adamw]") {
   const auto device = make_cpu_device(2);
   State wide = state(true, DType::f32, DType::f32), narrow = state(true, DType::bf16, DType::bf16);
   State bare = state(false, DType::f32, DType::f32), own = state(true, DType::f32, DType::f32);
-  own.master = {DType::f32, 1, kSize, own.weights.floats()};  // what the weights without a master start from
+  // initial values of the weights without a master
+  own.master = {DType::f32, 1, kSize, own.weights.floats()};
   for (State* s : {&wide, &narrow, &bare, &own}) step(*device, *s, kScalars, 2.0f, {});
   CHECK(narrow.m.floats() == rounded(wide.m.floats()));
   CHECK(narrow.v.floats() == rounded(wide.v.floats()));
@@ -120,7 +122,7 @@ TEST_CASE("BF16 moments and weights are the FP32 step rounded once", "[cpu][adam
   CHECK(bare.weights.bytes() == own.weights.bytes());
 }
 
-TEST_CASE("stochastic rounding goes to a neighbour, right on average", "[cpu][adamw]") {
+TEST_CASE("adamw: stochastic rounding picks an adjacent BF16 value and is unbiased", "[cpu][adamw]") {
   const auto device = make_cpu_device(1);
   constexpr int kSeeds = 256;
   State start = state(true, DType::f32, DType::f32);
@@ -138,7 +140,7 @@ TEST_CASE("stochastic rounding goes to a neighbour, right on average", "[cpu][ad
     scalars.seed = seed;
     step(*device, s, scalars, 2.0f, {.stochastic_rounding = true});
     const std::vector<float> got = s.weights.floats();
-    double deviation = 0, variance = 0;  // of this seed's sum over elements, in units of the gap
+    double deviation = 0, variance = 0;  // this seed's sum over elements, in units of the gap
     for (std::int64_t i = 0; i < kSize; ++i) {
       const float down = bf16_decode(static_cast<std::uint16_t>(float_to_bits(target[i]) >> 16));
       const float up = bf16_decode(static_cast<std::uint16_t>((float_to_bits(target[i]) >> 16) + 1));
@@ -148,17 +150,18 @@ TEST_CASE("stochastic rounding goes to a neighbour, right on average", "[cpu][ad
       deviation += (got[i] == up) - fraction;
       variance += fraction * (1 - fraction);
     }
-    // A normal variate beyond 5 deviations has a chance of 6e-7; the seeds are fixed, so this cannot flicker.
+    // A normal variate exceeds 5 deviations with probability 6e-7. The seeds are fixed, so this cannot be
+    // flaky.
     REQUIRE(std::fabs(deviation) < 5 * std::sqrt(variance));
   }
   CHECK(elsewhere == 0);
-  // Per element, over seeds: the sum of squared normalised deviations is chi-squared.
+  // Per element, over seeds: the sum of squared normalized deviations is chi-squared.
   double chi_squared = 0, elements = 0;
   for (std::int64_t i = 0; i < kSize; ++i) {
     const double down = bf16_decode(static_cast<std::uint16_t>(float_to_bits(target[i]) >> 16));
     const double gap = bf16_decode(static_cast<std::uint16_t>((float_to_bits(target[i]) >> 16) + 1)) - down;
     const double fraction = (target[i] - down) / gap;
-    if (fraction < 0.05 || fraction > 0.95) continue;  // where 256 draws are far from normal
+    if (fraction < 0.05 || fraction > 0.95) continue;  // 256 draws are far from normal there
     const double z = (mean[i] - target[i]) / gap / std::sqrt(fraction * (1 - fraction) / kSeeds);
     chi_squared += z * z;
     ++elements;
@@ -167,7 +170,7 @@ TEST_CASE("stochastic rounding goes to a neighbour, right on average", "[cpu][ad
   CHECK(std::fabs(chi_squared - elements) < 5 * std::sqrt(2 * elements));
 }
 
-TEST_CASE("stochastic rounding depends on an element's place in the model, not on the split",
+TEST_CASE("adamw: stochastic rounding depends on the element's index in the model and not on the split",
           "[cpu][adamw]") {
   const auto device = make_cpu_device(2);
   const UpdateOptions options{.stochastic_rounding = true, .first_index = 1000};
@@ -197,7 +200,7 @@ TEST_CASE("stochastic rounding depends on an element's place in the model, not o
   CHECK(elsewhere.weights.bytes() != whole.weights.bytes());
 }
 
-TEST_CASE("a step of nothing changes no weight, also under stochastic rounding", "[cpu][adamw]") {
+TEST_CASE("adamw: zero learning rate changes no weight with stochastic rounding either", "[cpu][adamw]") {
   const auto device = make_cpu_device(1);
   const State s = state(false, DType::f32, DType::f32), before = s;
   StepScalars scalars = kScalars;
@@ -236,7 +239,7 @@ PRECBENCH_OP_TEST(adamw_on, "adamw in every combination of types") {
                 .lr = 0.01f, .bias_correction1 = 0.3f, .bias_correction2 = 0.1f, .seed = 5};
             std::memcpy(scalars.data, &step, sizeof step);
             const UpdateOptions options{.max_norm = max_norm};
-            // In FP64.
+            // FP64 reference.
             const double clip = max_norm > 0 ? max_norm / (3.0 + 1e-6) : 1.0;
             std::vector<double> true_w(size), true_m(size), true_v(size);
             for (std::int64_t i = 0; i < size; ++i) {
@@ -264,7 +267,7 @@ PRECBENCH_OP_TEST(adamw_on, "adamw in every combination of types") {
             if (with_master) check_twice("master", b.fetch(dev_master), master, true_w);
             check_twice("norm", b.fetch(dev_norm), norm, {true_norm});
             if (!with_master) continue;
-            // Where nobody reads the weights, the rest is the same.
+            // With no BF16 weights to write, the rest is the same.
             b.device().adamw({{}, lone_master, lone_m, lone_v, copy(g), copy(scalars), lone_norm, options});
             CHECK(same_bits(b.fetch(lone_master), b.fetch(dev_master)));
             CHECK(same_bits(b.fetch(lone_m), b.fetch(dev_m)));
@@ -301,8 +304,8 @@ PRECBENCH_OP_TEST(stochastic_on, "adamw rounds stochastically by the element's p
   const Tensor m = host.tensor(DType::f32, kMany, 1), v = host.tensor(DType::f32, kMany, 1);
   const Tensor g = host.tensor(DType::f32, kMany, 1), norm = host.tensor(DType::f32, 1, 1);
   for (const Tensor& t : {m, v, g, norm}) b.cpu().fill({t, 1.0f});
-  // An update of w * 2^-10 alone, exact in FP32 and below the last place of BF16: without chance nothing
-  // moves.
+  // An update of w * 2^-10 alone: exact in FP32 and below BF16's last place. Without stochastic rounding
+  // nothing would change.
   const StepScalars step{.lr = 0x1p-10f, .seed = 11};
   const Tensor scalars = host.tensor(DType::i32, 1, 4);
   std::memcpy(scalars.data, &step, sizeof step);

@@ -1,5 +1,5 @@
 // Causal grouped-query attention on the CPU device against a naive FP64 softmax, and its gradient against
-// finite differences of that. Sequence lengths lie around the 64 queries that the device takes at a time.
+// finite differences of that. Sequence lengths lie around the 64 queries that the device processes at a time.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -18,7 +18,7 @@ struct Reference {
   std::vector<double> out, lse;
 };
 
-/// `kv` [B * keys, kv_width]: keys and values of their own; empty: those of qkv.
+/// FP64 reference. `kv` [B * keys, kv_width]: separate keys and values; empty: those of qkv.
 Reference attention(const AttentionShape& s, const std::vector<double>& qkv,
                     const std::vector<double>& kv = {}) {
   const std::int64_t D = s.head_dim, W = s.qkv_width(), group = s.heads / s.kv_heads, K = s.keys();
@@ -63,7 +63,7 @@ struct Run {
   Owned out, lse, dqkv;
 };
 
-/// Forward and backward; the backward's `out` may be given, so that both dtypes see the same one.
+/// Runs forward and backward. The backward's `out` may be given, so that both dtypes see the same one.
 Run run(Device& device, const AttentionShape& s, const Tensor& qkv, const Tensor& dout,
         const Tensor& saved_out = {}) {
   Run r{{qkv.dtype, s.tokens(), s.q_width()},
@@ -77,7 +77,7 @@ Run run(Device& device, const AttentionShape& s, const Tensor& qkv, const Tensor
 
 }  // namespace
 
-TEST_CASE("attention is the causal softmax over the keys of the head's group", "[cpu][attention]") {
+TEST_CASE("attention: equals FP64 causal softmax over the keys of the head's group", "[cpu][attention]") {
   const auto device = make_cpu_device(2);
   for (const AttentionShape& s : shapes()) {
     INFO("T " << s.T << " heads " << s.heads << "/" << s.kv_heads);
@@ -96,7 +96,7 @@ TEST_CASE("attention is the causal softmax over the keys of the head's group", "
   }
 }
 
-TEST_CASE("attention does not see the future", "[cpu][attention]") {
+TEST_CASE("attention: later keys and values do not change earlier outputs", "[cpu][attention]") {
   const auto device = make_cpu_device(2);
   const AttentionShape s{1, 130, 4, 2, 8};
   std::vector<float> values = normal(1, s.tokens() * s.qkv_width());
@@ -111,7 +111,7 @@ TEST_CASE("attention does not see the future", "[cpu][attention]") {
   CHECK_FALSE(std::equal(a.begin() + first, a.end(), b.begin() + first));
 }
 
-TEST_CASE("attention is stable at scores far beyond exp's range", "[cpu][attention]") {
+TEST_CASE("attention: scores far beyond the range of exp stay finite", "[cpu][attention]") {
   const auto device = make_cpu_device(2);
   const AttentionShape s{1, 70, 2, 1, 8};
   const Owned qkv(DType::f32, s.tokens(), s.qkv_width(), normal(1, s.tokens() * s.qkv_width(), 100.0f));
@@ -119,13 +119,14 @@ TEST_CASE("attention is stable at scores far beyond exp's range", "[cpu][attenti
   const Run got = run(*device, s, qkv, dout);
   const Reference want = attention(s, qkv.doubles());
   CHECK(*std::max_element(want.lse.begin(), want.lse.end()) > 1e4);
-  // A score of 1e4 has an absolute error of 1e4 roundoffs, which is the relative error of its exponential.
+  // A score of 1e4 has an absolute error of 1e4 roundoffs, which becomes the relative error of its
+  // exponential.
   CHECK(relative_error(got.out.floats(), want.out) < 1e4 * kFp32Error);
   CHECK(relative_error(got.lse.floats(), want.lse) < kFp32Error);
   for (float g : got.dqkv.floats()) REQUIRE(std::isfinite(g));
 }
 
-TEST_CASE("attention in BF16 is FP32 rounded once", "[cpu][attention]") {
+TEST_CASE("attention: BF16 equals FP32 rounded once", "[cpu][attention]") {
   const auto device = make_cpu_device(2);
   const AttentionShape s{2, 65, 4, 2, 8};
   const std::vector<float> values = rounded(normal(1, s.tokens() * s.qkv_width()));
@@ -142,11 +143,11 @@ TEST_CASE("attention in BF16 is FP32 rounded once", "[cpu][attention]") {
   CHECK(narrow.dqkv.floats() == rounded(wide.dqkv.floats()));
 }
 
-// ---- as many keys as there are, at an offset
+// ---- separate keys and values at an offset
 
 namespace {
 
-/// Queries among, behind and before their keys; blocks of 64 queries that see all, some and no keys.
+/// Queries before, inside and after their range of keys; blocks of 64 queries that see all, some and no keys.
 std::vector<AttentionShape> uneven_shapes() {
   return {{2, 5, 4, 2, 4, 9, 4},      {1, 70, 2, 2, 6, 200, 130}, {2, 65, 2, 1, 4, 130, 0},
           {1, 130, 2, 1, 4, 130, -3}, {1, 130, 2, 1, 4, 7, -70},  {2, 70, 2, 2, 4, 3, 0},
@@ -158,7 +159,7 @@ std::string text(const AttentionShape& s) {
          std::to_string(s.offset);
 }
 
-/// qkv's gradient with zeros in the columns of keys and values, which must be untouched.
+/// Returns qkv's gradient with zeros in the key and value columns, which must be untouched.
 std::vector<float> query_gradient(const AttentionShape& s, const Owned& dqkv) {
   std::vector<float> gradient = dqkv.floats();
   for (std::size_t i = 0; i < gradient.size(); ++i)
@@ -171,7 +172,7 @@ std::vector<float> query_gradient(const AttentionShape& s, const Owned& dqkv) {
 
 }  // namespace
 
-TEST_CASE("attention to keys of their own, as many as there are, at an offset", "[cpu][attention]") {
+TEST_CASE("attention: separate keys and values at any count and offset match FP64", "[cpu][attention]") {
   const auto device = make_cpu_device(2);
   for (const AttentionShape& s : uneven_shapes()) {
     INFO(text(s));
@@ -200,7 +201,7 @@ TEST_CASE("attention to keys of their own, as many as there are, at an offset", 
   }
 }
 
-TEST_CASE("attention to a copy of the fused keys is the same to the bit", "[cpu][attention]") {
+TEST_CASE("attention: a copy of the fused keys and values gives the same bits", "[cpu][attention]") {
   const auto device = make_cpu_device(2);
   const AttentionShape s{2, 70, 4, 2, 8};
   const std::int64_t M = s.tokens(), W = s.qkv_width(), C = s.q_width(), width = s.kv_width();
@@ -225,16 +226,17 @@ TEST_CASE("attention to a copy of the fused keys is the same to the bit", "[cpu]
     if (static_cast<std::int64_t>(i) % W < C) REQUIRE(dq[i] == both[i]);
 }
 
-// ---- what is not finite
+// ---- non-finite values
 
 namespace {
 
 enum class Poisoned : std::uint8_t { query, key, value, gradient };
 
-/// Rows of the results, in the order out, dq, dk, dv: [tokens * heads] of the first two, [B * keys * kv_heads] of the others.
+/// Rows of the results, in the order out, dq, dk, dv. The first two have tokens * heads rows, the others B *
+/// keys * kv_heads.
 using ResultRows = std::array<std::vector<std::vector<float>>, 4>;
 
-/// Attention to keys of their own and its backward, in FP32.
+/// Runs attention with separate keys and values and its backward, in FP32.
 ResultRows rows_of_results(Device& device, const AttentionShape& s, const std::vector<float>& qkv,
                            const std::vector<float>& kv, const std::vector<float>& dout) {
   const std::int64_t M = s.tokens(), rows = s.B * s.keys(), D = s.head_dim;
@@ -264,17 +266,17 @@ ResultRows rows_of_results(Device& device, const AttentionShape& s, const std::v
 
 }  // namespace
 
-TEST_CASE("attention: what is not finite reaches those who see it, and nothing of the others changes",
-          "[cpu][attention]") {
+TEST_CASE("attention: a NaN or Inf reaches only the rows that depend on it", "[cpu][attention]") {
   const auto device = make_cpu_device(2);
-  // Two kv heads for two q heads each, one element poisoned: of sequence 0, q head 2 or kv head 1.
+  // Two KV heads with two query heads each. One element of sequence 0 is poisoned: in query head 2 or in KV
+  // head 1.
   for (const AttentionShape& s : {AttentionShape{2, 130, 4, 2, 8}, AttentionShape{2, 70, 4, 2, 24, 200, 130},
                                   AttentionShape{2, 130, 4, 2, 8, 130, -3}})
     for (const Poisoned part : {Poisoned::query, Poisoned::key, Poisoned::value, Poisoned::gradient})
       for (const std::int64_t query : {0, 1, 20, 63, 64, 69})
         for (const float poison : {NAN, INFINITY}) {
           const bool of_query = part == Poisoned::query || part == Poisoned::gradient;
-          const std::int64_t key = query + s.offset;  // the last that the query sees
+          const std::int64_t key = query + s.offset;  // last key that the query sees
           if (key < 0) continue;
           const std::int64_t D = s.head_dim, M = s.tokens(), rows = s.B * s.keys();
           const std::vector<float> qkv = normal(1, M * s.qkv_width()), kv = normal(2, rows * s.kv_width()),
@@ -287,13 +289,13 @@ TEST_CASE("attention: what is not finite reaches those who see it, and nothing o
           const ResultRows clean = rows_of_results(*device, s, qkv, kv, dout);
           const ResultRows got = rows_of_results(*device, s, bad_qkv, bad_kv, bad_dout);
 
-          // Whether row `row` of a head of result i may change, which of NaN it must.
+          // True if row `row` of a head of result i may change; where NaN is poisoned, it must become NaN.
           const auto reached = [&](int i, std::int64_t row, std::int64_t head) {
             const bool of_keys = i >= 2;
             if (of_keys ? head != 1 : of_query ? head != 2 : head < 2) return false;
             if (row >= (of_keys ? s.keys() : s.T)) return false;  // the other sequence
             if (part == Poisoned::gradient && i == 0) return false;
-            if (part == Poisoned::value && i == 3) return false;  // dv has none of v
+            if (part == Poisoned::value && i == 3) return false;  // dv does not depend on v
             if (!of_keys) return of_query ? row == query : row >= query;
             return of_query ? row <= key : row <= s.T - 1 + s.offset;
           };

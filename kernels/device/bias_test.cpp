@@ -5,7 +5,7 @@
 using namespace precbench;
 using namespace precbench::testing;
 
-TEST_CASE("rope adds the bias first, to v too, in place or not", "[cpu][rope]") {
+TEST_CASE("rope: adds the bias before rotating and to v as well and in place too", "[cpu][rope]") {
   const auto device = make_cpu_device(2);
   const AttentionShape s{2, 33, 4, 2, 8};
   const std::int64_t W = s.qkv_width(), M = s.tokens();
@@ -26,8 +26,9 @@ TEST_CASE("rope adds the bias first, to v too, in place or not", "[cpu][rope]") 
   CHECK(in_place.bytes() == expected.bytes());
 }
 
-TEST_CASE("a scaled turn's gradient is its transpose", "[cpu][rope]") {
-  // Angles of YaRN and Llama 3 at positions beyond the original context; cos and sin carry a factor.
+TEST_CASE("rope_backward: with RoPE scaling it is the transpose of rope", "[cpu][rope]") {
+  // YaRN and Llama 3 angles at positions beyond the original context. YaRN multiplies cos and sin by a
+  // factor.
   const auto device = make_cpu_device(2);
   const AttentionShape s{1, 20, 2, 1, 8};
   const std::int64_t W = s.qkv_width(), M = s.tokens();
@@ -49,7 +50,7 @@ TEST_CASE("a scaled turn's gradient is its transpose", "[cpu][rope]") {
   }
 }
 
-TEST_CASE("bias_backward sums rows, in an order that threads do not change", "[cpu][rope]") {
+TEST_CASE("bias_backward: sums the rows in an order independent of the thread count", "[cpu][rope]") {
   for (const std::int64_t rows : {1, 64, 65, 1000}) {
     INFO(rows << " rows");
     constexpr std::int64_t kCols = 24;
@@ -80,9 +81,9 @@ TEST_CASE("bias_backward sums rows, in an order that threads do not change", "[c
 // ---- any device against the CPU device
 
 PRECBENCH_OP_TEST(bias_on, "bias_backward") {
-  // One row; fewer rows than a run has; many runs; a last block of columns that is not full.
+  // One row; fewer rows than one run of rows; many runs; a last column block that is not full.
   std::vector<Size> sizes = {{1, 8}, {50, 96}, {4099, 768}, {8192, 4608}};
-  if (b.on_cpu()) sizes.pop_back();  // it fills a GPU's grid; drawing its numbers takes seconds
+  if (b.on_cpu()) sizes.pop_back();  // fills a GPU's grid; drawing its numbers takes seconds
   for (const Size& size : sizes)
     for (const DType grad : {DType::f32, DType::bf16})
       for (const bool accumulate : {false, true}) {

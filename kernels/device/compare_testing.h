@@ -1,9 +1,10 @@
-// An op of any device against the CPU device: host tensors that the CPU computes on in place, their copies on the device
-// under test, and the two comparisons: bit for bit, and at most twice as far from the truth.
+// Tests of an op of any device against the CPU device. They have host tensors that the CPU computes on in
+// place, copies of them on the device under test, and two comparisons: bit for bit, or at most twice the
+// CPU's error against FP64 (or FP32).
 //
 //   PRECBENCH_OP_TEST(swiglu_on, "swiglu and swiglu_backward") { ... b.device() ... }
 //
-// makes two test cases: the CPU device, with other threads than the one it is compared with, and the first GPU.
+// makes two test cases: the CPU device, with another thread count than the reference, and the first GPU.
 #pragma once
 
 #include <algorithm>
@@ -24,20 +25,20 @@
 
 namespace precbench::testing {
 
-/// Host memory for tensors; every byte starts as 0xFF (NaN), so that what is not written shows.
+/// Host memory for tensors. Every byte starts as 0xFF (NaN), so that unwritten elements show.
 class HostMemory {
  public:
   Tensor tensor(DType dtype, std::int64_t rows, std::int64_t cols) {
     blocks_.emplace_back((static_cast<std::size_t>(bytes_of(dtype, rows * cols)) + 3) / 4, 0xFFFFFFFFu);
     return {blocks_.back().data(), dtype, rows, cols};
   }
-  /// Normal with the given deviation, at a place of its own in the stream.
+  /// Returns normal values with the given deviation, from a fresh part of the random stream.
   Tensor random(DType dtype, std::int64_t rows, std::int64_t cols, float deviation) {
     const Tensor t = tensor(dtype, rows, cols);
     for (std::int64_t i = 0; i < t.size(); ++i) set(t, i, deviation * irwin_hall_normal(7, drawn_++));
     return t;
   }
-  /// In [0, limit).
+  /// Returns random token ids in [0, limit).
   Tensor tokens(std::int64_t count, std::int64_t limit) {
     const Tensor t = tensor(DType::i32, count, 1);
     for (std::int64_t i = 0; i < count; ++i)
@@ -75,7 +76,8 @@ inline bool same_bits(const Tensor& a, const Tensor& b) {
   return a.bytes() == b.bytes() && std::memcmp(a.data, b.data, a.bytes()) == 0;
 }
 
-/// Equal bits, or NaN in both: a NaN made by arithmetic carries other bits on a CPU than on a GPU.
+/// Returns true if bits are equal or both are NaN: a NaN made by arithmetic has other bits on a CPU than on a
+/// GPU.
 inline bool same_scales(const Tensor& a, const Tensor& b) {
   if (a.dtype != DType::f32) return same_bits(a, b);
   for (std::int64_t i = 0; i < a.size(); ++i) {
@@ -85,9 +87,9 @@ inline bool same_scales(const Tensor& a, const Tensor& b) {
   return a.size() == b.size();
 }
 
-/// The 2x rule: root-mean-square and largest error of `result` are at most twice those of `naive`, the CPU
-/// device at the same precision, or of the truth itself rounded to the result's type where `naive` is closer
-/// than that.
+/// The 2x rule: RMS and largest error of `result` are at most twice those of `naive`, the CPU device at the
+/// same precision. If the truth rounded to the result's type has a larger error than `naive`, that error is
+/// the measure.
 inline void check_twice(const std::string& what, const Tensor& result, const Tensor& naive,
                         const std::vector<double>& truth) {
   INFO(what);
@@ -103,7 +105,7 @@ inline void check_twice(const std::string& what, const Tensor& result, const Ten
       largest[k] = std::max(largest[k], std::isnan(errors[k]) ? INFINITY : std::fabs(errors[k]));
     }
   }
-  // One value of few has no root-mean-square to speak of: one last place of the largest is always allowed.
+  // Few values have no meaningful RMS: one last place of the largest value is always allowed.
   double last_place = 0;
   for (double t : truth)
     last_place = std::max(last_place, std::fabs(t) * (result.dtype == DType::f32 ? 0x1p-24 : 0x1p-9));
@@ -112,7 +114,7 @@ inline void check_twice(const std::string& what, const Tensor& result, const Ten
   CHECK(largest[0] <= 2 * std::max({largest[1], largest[2], last_place}));
 }
 
-/// Formats of an op's output; plain ones are not wanted.
+/// Formats of an op's quantized outputs; formats that are not quantized are not requested.
 struct OutputFormats {
   QuantFormat rowwise, columnwise;
 
@@ -121,7 +123,8 @@ struct OutputFormats {
   }
 };
 
-/// The formats of the recipes' outputs, two with fewer mantissa bits, and none; FP4's where the sizes allow them.
+/// Returns the recipes' output formats, two with fewer mantissa bits, none, and FP4 formats if the sizes
+/// allow them.
 inline std::vector<OutputFormats> output_formats(std::int64_t rows, std::int64_t cols) {
   std::vector<OutputFormats> all = {{},
                                     {kTensorE4m3, kTensorE4m3},
@@ -144,12 +147,12 @@ inline std::vector<OutputFormats> output_formats(std::int64_t rows, std::int64_t
   return all;
 }
 
-/// Rows and columns.
 struct Size {
   std::int64_t M, C;
 };
 
-/// `poisoned` equals `clean` but where `reached(row, column)`, where nothing is finite. Host tensors.
+/// Checks that `poisoned` is non-finite where `reached(row, column)` and equals `clean` elsewhere. Host
+/// tensors.
 template <class Reached>
 void check_reached(const std::string& what, const Tensor& poisoned, const Tensor& clean, Reached&& reached) {
   INFO(what);
@@ -165,8 +168,8 @@ void check_reached(const std::string& what, const Tensor& poisoned, const Tensor
   CHECK(lost == 0);
 }
 
-/// The device under test, the CPU device, and the memory of one comparison. Memory starts as NaN, so that what is not
-/// written shows.
+/// The device under test, the CPU device, and the memory of one comparison. Memory starts as NaN, so that
+/// unwritten elements show.
 class OpTest {
  public:
   explicit OpTest(Device& device) : device_(device) { start(); }
@@ -176,23 +179,23 @@ class OpTest {
   HostMemory& host() { return *host_; }
   bool on_cpu() const { return device_.name() == "cpu"; }
 
-  /// Forgets all tensors.
+  /// Frees all tensors.
   void start() {
     host_ = std::make_unique<HostMemory>();
     buffers_ = std::make_unique<Buffers>(device_);
   }
 
-  /// A host tensor's, or form's, copy on the device.
+  /// Returns a device copy of a host tensor or quantized copy.
   Tensor put(const Tensor& t) { return t.empty() ? Tensor{} : buffers_->copy_of(t); }
   GemmOperand put(const GemmOperand& form) { return buffers_->copy_of(form); }
-  /// A tensor of the device as a host tensor.
+  /// Returns a host copy of a device tensor.
   Tensor fetch(const Tensor& t) {
     const Tensor copy = host_->tensor(t.dtype, t.rows, t.cols);
     device_.download(copy.data, t);
     return copy;
   }
 
-  /// An output on the device.
+  /// Returns an output tensor on the device, filled with NaN.
   Tensor output(DType dtype, std::int64_t rows, std::int64_t cols) {
     return put(host_->tensor(dtype, rows, cols));
   }
@@ -207,7 +210,7 @@ class OpTest {
     if (formats.one_scale()) x.amax_out = output(DType::f32, 1, 1);
     return x;
   }
-  /// The CPU's output of the same formats; its value is given.
+  /// Returns `value` on the CPU with memory for quantized copies of the same formats.
   QuantizedTensor host_operand(const OutputFormats& formats, const Tensor& value) {
     QuantizedTensor x{.value = value,
                       .rowwise = host_form(formats.rowwise, value.rows, value.cols),
@@ -216,12 +219,13 @@ class OpTest {
     return x;
   }
 
-  /// A device output, checked by the 2x rule against the CPU's outputs of BF16 and FP32 inputs.
+  /// Checks a device output by the 2x rule against the CPU's outputs from BF16 (`naive`) and FP32 (`truth`)
+  /// inputs.
   void check(const std::string& what, const Tensor& result, const Tensor& naive, const Tensor& truth) {
     check_twice(what, fetch(result), naive, HostMemory::values(truth));
   }
 
-  /// The forms and amax_out on the device are, bit for bit, what the CPU device makes of `value`.
+  /// Checks that the device's quantized copies and amax_out equal, bit for bit, the CPU device's for `value`.
   void check_forms(const std::string& what, const QuantizedTensor& result, const Tensor& value) {
     INFO(what);
     QuantizedTensor expected = host_operand({result.rowwise.format, result.columnwise.format}, value);
@@ -237,8 +241,8 @@ class OpTest {
     if (!result.amax_out.empty()) CHECK(same_bits(fetch(result.amax_out), expected.amax_out));
   }
 
-  /// The quantization error of a form of `value` is the CPU's, whose five sums it returns. They are of FP64, rounded once:
-  /// only where the exact sum lies between two floats may they differ, by one.
+  /// Checks that the quantization error of a copy of `value` equals the CPU's, and returns its five sums.
+  /// They are FP64 sums rounded once: they may differ by one place if the exact sum lies between two floats.
   Tensor check_error(const QuantFormat& format, const Tensor& value, bool columns, RandomStream random = {}) {
     INFO(describe(format) << (columns ? " columns" : " rows"));
     QuantizedTensor x = host_operand(columns ? OutputFormats{{}, format} : OutputFormats{format, {}}, value);
@@ -258,8 +262,9 @@ class OpTest {
     return expected;
   }
 
-  /// Runs `op(operand)` for every set of forms, once with the value kept and once without. The kept value must be the
-  /// same bits whatever the forms are, and the forms those of that value. Returns the value.
+  /// Runs `op(operand)` for every set of output formats, with and without keeping the value. The kept value
+  /// must have the same bits for all formats, and the quantized copies must be those of that value. Returns
+  /// the value.
   template <class Op>
   Tensor check_operand(const std::string& what, std::int64_t rows, std::int64_t cols, Op&& op) {
     Tensor first;
@@ -296,7 +301,7 @@ class OpTest {
 
 }  // namespace precbench::testing
 
-/// A test of an op on the CPU device: a function of OpTest& b. Those of ops that no GPU has yet.
+/// Defines a test on the CPU device as a function of OpTest& b, for ops that no GPU implements yet.
 #define PRECBENCH_CPU_OP_TEST(function, name)          \
   static void function(precbench::testing::OpTest& b); \
   TEST_CASE(name " on the CPU device", "[cpu][op]") {  \
@@ -306,7 +311,7 @@ class OpTest {
   }                                                    \
   static void function(precbench::testing::OpTest& b)
 
-/// The same on every device there is.
+/// Defines the same test on every available device.
 #define PRECBENCH_OP_TEST(function, name)              \
   static void function(precbench::testing::OpTest& b); \
   TEST_CASE(name " on a GPU", "[gpu][op]") {           \

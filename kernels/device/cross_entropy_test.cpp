@@ -24,7 +24,7 @@ std::vector<std::int32_t> targets_of(std::int64_t M, std::int64_t V) {
 
 }  // namespace
 
-TEST_CASE("cross_entropy is the loss in nats, and leaves its scaled gradient", "[cpu][cross_entropy]") {
+TEST_CASE("cross_entropy: loss in nats and scaled gradient match FP64", "[cpu][cross_entropy]") {
   const auto device = make_cpu_device(2);
   for (const auto& shape : {std::pair<std::int64_t, std::int64_t>{1, 1}, {5, 2}, {9, 50}, {3, 257}}) {
     const std::int64_t M = shape.first, V = shape.second;
@@ -37,7 +37,7 @@ TEST_CASE("cross_entropy is the loss in nats, and leaves its scaled gradient", "
     const std::vector<float> gradient = logits.floats();
     for (std::int64_t m = 0; m < M; ++m) {
       const std::vector<double> row(values.begin() + m * V, values.begin() + (m + 1) * V);
-      // Against the size of what is subtracted from each other, not of the difference, which may be near 0.
+      // Error relative to the size of the two terms, since their difference may be near 0.
       const double size = 1 + std::fabs(row[targets[m]]) + std::log(static_cast<double>(V));
       CHECK(std::fabs(loss.floats()[m] - row_loss(row.data(), V, targets[m])) < kFp32Error * size);
       if (V == 1) {
@@ -50,7 +50,7 @@ TEST_CASE("cross_entropy is the loss in nats, and leaves its scaled gradient", "
   }
 }
 
-TEST_CASE("cross_entropy takes logits beyond exp's range", "[cpu][cross_entropy]") {
+TEST_CASE("cross_entropy: logits beyond the range of exp stay finite", "[cpu][cross_entropy]") {
   const auto device = make_cpu_device(1);
   const Owned logits(DType::f32, 3, 2, {1e4f, -1e4f, 1e4f, -1e4f, -3e38f, -3e38f}), loss(DType::f32, 3, 1);
   device->cross_entropy({loss, logits, Owned(std::vector<std::int32_t>{0, 1, 1}), 1.0f});
@@ -59,7 +59,7 @@ TEST_CASE("cross_entropy takes logits beyond exp's range", "[cpu][cross_entropy]
   CHECK(logits.floats() == std::vector<float>{0, 0, 1, -1, 0.5f, -0.5f});
 }
 
-TEST_CASE("a row with a NaN has no finite loss, and its neighbours have theirs", "[cpu][cross_entropy]") {
+TEST_CASE("cross_entropy: a NaN makes the loss of its row non-finite and no other", "[cpu][cross_entropy]") {
   const auto device = make_cpu_device(1);
   for (std::size_t at : {0, 3, 17}) {
     std::vector<float> values = normal(1, 3 * 18);
@@ -72,7 +72,7 @@ TEST_CASE("a row with a NaN has no finite loss, and its neighbours have theirs",
   }
 }
 
-TEST_CASE("cross_entropy in BF16 is FP32 rounded once", "[cpu][cross_entropy]") {
+TEST_CASE("cross_entropy: BF16 equals FP32 rounded once", "[cpu][cross_entropy]") {
   const auto device = make_cpu_device(2);
   const std::vector<float> values = rounded(normal(1, 20 * 77));
   const Owned wide(DType::f32, 20, 77, values), narrow(DType::bf16, 20, 77, values);
@@ -86,7 +86,7 @@ TEST_CASE("cross_entropy in BF16 is FP32 rounded once", "[cpu][cross_entropy]") 
 // ---- any device against the CPU device
 
 PRECBENCH_OP_TEST(cross_entropy_on, "cross_entropy, loss and gradient") {
-  // The last two are longer than the shared memory of a block; odd widths have no aligned rows.
+  // The last two exceed a block's shared memory; rows of odd width are not aligned.
   for (const Size& size : {Size{300, 256}, Size{17, 1001}, Size{3, 128256}, Size{2, 121001}}) {
     b.start();
     HostMemory& host = b.host();

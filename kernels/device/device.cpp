@@ -1,4 +1,4 @@
-// How an op runs: its cost goes to the observer, then the device's body is called.
+// Runs an op: reports its cost to the observer, then calls the device's implementation.
 #include "kernels/device/device.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What Device makes of the list of ops: accounting, the refusal of an op without a body, and the dry run.
+// Device's handling of the list of ops: accounting, rejection of an unimplemented op, and the dry run.
 #include "kernels/device/device.h"
 
 #include "kernels/base/errors.h"
@@ -9,7 +9,7 @@ using namespace precbench::testing;
 
 namespace {
 
-/// Has one op, and counts its calls.
+/// Implements one op and counts its calls.
 class OneOpDevice final : public Device {
  public:
   explicit OneOpDevice(bool executes) : executes_(executes) {}
@@ -41,7 +41,7 @@ class Names final : public OpObserver {
 
 }  // namespace
 
-TEST_CASE("an op without a body is refused by name, and supports says so before", "[device]") {
+TEST_CASE("Device: an op without implementation throws by name and supports is false", "[device]") {
   OneOpDevice device(true);
   CHECK(device.supported_ops().count() == 1);
   CHECK(device.supports(OpKind::zero));
@@ -56,7 +56,7 @@ TEST_CASE("an op without a body is refused by name, and supports says so before"
   }
 }
 
-TEST_CASE("the CPU device has every op", "[cpu][device]") {
+TEST_CASE("Device: the CPU device supports every op", "[cpu][device]") {
   const auto cpu = make_cpu_device(1);
   for (int kind = 0; kind < kOpKinds; ++kind) {
     INFO(name_of(static_cast<OpKind>(kind)));
@@ -65,32 +65,32 @@ TEST_CASE("the CPU device has every op", "[cpu][device]") {
   CHECK(make_dry_device(cpu.get())->supported_ops() == cpu->supported_ops());
 }
 
-TEST_CASE("a device that does not execute accounts for every op and runs none", "[device]") {
+TEST_CASE("Device: without execution every op is accounted for and none runs", "[device]") {
   OneOpDevice device(false);
   Names names;
   device.set_observer(&names);
   device.zero({});
   device.swiglu({});
-  device.quantize({});  // nothing is wanted of it
+  device.quantize({});  // no output requested
   CHECK(device.calls == 0);
   CHECK(names.begun == std::vector<std::string>{"zero", "swiglu"});
   CHECK(names.ended == names.begun);
 }
 
-TEST_CASE("attention costs the scores that are seen", "[device]") {
+TEST_CASE("attention cost: counts only visible scores", "[device]") {
   const auto flops = [](const AttentionShape& shape) {
     return ops::Attention{{}, {}, {}, shape}.cost().flops;
   };
   const AttentionShape square{2, 64, 4, 2, 8};
   CHECK(flops(square) == 2.0 * 2 * 4 * 64 * 64 * 8);
   AttentionShape s = square;
-  s.T_k = 128, s.offset = 64;  // a triangle of queries behind 64 keys that all see
+  s.T_k = 128, s.offset = 64;  // a triangle of queries after 64 keys that all of them see
   CHECK(flops(s) == 2.0 * 2 * 4 * (2 * 64 * 64 + 64 * 64) * 8);
-  s.offset = 1000;  // all keys
+  s.offset = 1000;  // sees all keys
   CHECK(flops(s) == 2.0 * 2 * 4 * (2 * 64 * 128) * 8);
-  s.offset = -64;  // none
+  s.offset = -64;  // sees no keys
   CHECK(flops(s) == 0);
-  // The parts of a sequence cost what the whole does.
+  // The parts of a sequence add up to the cost of the whole.
   AttentionShape first = square, second = square;
   first.T = second.T = 32;
   first.T_k = second.T_k = 64;

@@ -1,4 +1,4 @@
-// Movement, sums, fingerprints and the weight initialisation on the CPU device.
+// Data movement, sums, fingerprints and weight initialization on the CPU device.
 #include <set>
 
 #include "kernels/device/compare_testing.h"
@@ -9,12 +9,12 @@ using namespace precbench::testing;
 
 namespace {
 
-// The device takes 16384 elements at a time: within one chunk, exactly one, and three with a rest.
+// The device processes 16384 elements at a time: part of a chunk, exactly one, and two with a remainder.
 constexpr std::int64_t kSizes[] = {1, 17, 16384, 40001};
 
 }  // namespace
 
-TEST_CASE("zero, fill, convert and add", "[cpu][elementwise]") {
+TEST_CASE("elementwise ops: zero and fill and convert and add give exact values", "[cpu][elementwise]") {
   const auto device = make_cpu_device(2);
   for (std::int64_t n : kSizes) {
     const std::vector<float> a = normal(1, n), b = normal(2, n);
@@ -39,7 +39,7 @@ TEST_CASE("zero, fill, convert and add", "[cpu][elementwise]") {
   }
 }
 
-TEST_CASE("convert between equal types copies every bit", "[cpu][elementwise]") {
+TEST_CASE("convert: equal dtypes copy every bit", "[cpu][elementwise]") {
   const auto device = make_cpu_device(1);
   for (DType dtype : {DType::f32, DType::bf16, DType::e4m3, DType::i32}) {
     const Owned source(dtype, 3, 5);
@@ -50,7 +50,7 @@ TEST_CASE("convert between equal types copies every bit", "[cpu][elementwise]") 
   }
 }
 
-TEST_CASE("sums are right to FP32's worst case, and add up", "[cpu][elementwise]") {
+TEST_CASE("sum and sum_of_squares: within FP32's worst-case error and accumulate", "[cpu][elementwise]") {
   const auto device = make_cpu_device(2);
   for (std::int64_t n : kSizes)
     for (DType dtype : {DType::f32, DType::bf16}) {
@@ -72,7 +72,7 @@ TEST_CASE("sums are right to FP32's worst case, and add up", "[cpu][elementwise]
     }
 }
 
-TEST_CASE("sums of integers are exact", "[cpu][elementwise]") {
+TEST_CASE("sum: integers are exact", "[cpu][elementwise]") {
   const auto device = make_cpu_device(2);
   std::vector<float> values(40001);
   double sum = 0, squares = 0;
@@ -87,7 +87,7 @@ TEST_CASE("sums of integers are exact", "[cpu][elementwise]") {
   CHECK(out.floats()[0] == squares);
 }
 
-TEST_CASE("a fingerprint changes with any bit and any exchange of elements", "[cpu][elementwise]") {
+TEST_CASE("fingerprint: changes with any bit flip and any swap of elements", "[cpu][elementwise]") {
   const auto device = make_cpu_device(1);
   const auto fingerprint = [&](const Owned& x) {
     const Owned out(DType::i32, 1, 2);
@@ -107,14 +107,14 @@ TEST_CASE("a fingerprint changes with any bit and any exchange of elements", "[c
       seen.insert(fingerprint(copy));
       bytes[bit / 8] ^= 1 << bit % 8;
     }
-    CHECK(static_cast<std::int64_t>(seen.size()) == bits + 1);  // all flips tell from each other, too
+    CHECK(static_cast<std::int64_t>(seen.size()) == bits + 1);  // different flips give different fingerprints
     std::vector<float> values = x.floats();
     std::swap(values[3], values[40]);
     CHECK(fingerprint(Owned(dtype, 1, 67, values)) != original);
   }
 }
 
-TEST_CASE("init_normal has the moments it says, and one value per place", "[cpu][elementwise]") {
+TEST_CASE("init_normal: moments are right and each index has one value", "[cpu][elementwise]") {
   const auto device = make_cpu_device(2);
   constexpr std::int64_t kCount = 400000;
   constexpr float kStd = 0.02f;
@@ -127,12 +127,12 @@ TEST_CASE("init_normal has the moments it says, and one value per place", "[cpu]
     if (i > 0) neighbours += values[i] / kStd * values[i - 1] / kStd;
     REQUIRE(std::fabs(values[i]) < 4.9 * kStd);
   }
-  // 5 standard errors each; the variance's has kurtosis 2.85, that of 8 uniform variates.
+  // Five standard errors each; the variance uses kurtosis 2.85, that of a sum of 8 uniform variates.
   CHECK(std::fabs(sum / kCount) < 5 / std::sqrt(double{kCount}));
   CHECK(std::fabs(squares / kCount - 1) < 5 * std::sqrt((2.85 - 1) / kCount));
   CHECK(std::fabs(neighbours / kCount) < 5 / std::sqrt(double{kCount}));
 
-  // Any part, alone, in either type, is that part of the whole.
+  // Any part, generated alone and in either dtype, equals that part of the whole.
   for (const auto& [first, count] :
        {std::pair<std::int64_t, std::int64_t>{0, 1}, {16383, 2}, {77777, 30001}}) {
     const Owned part(DType::f32, 1, count), narrow(DType::bf16, 1, count);
@@ -148,7 +148,8 @@ TEST_CASE("init_normal has the moments it says, and one value per place", "[cpu]
   double product = 0;
   for (std::int64_t i = 0; i < kCount; ++i)
     product += values[i] / kStd * other.tensor().as<float>()[i] / kStd;
-  CHECK(std::fabs(product / kCount) < 5 / std::sqrt(double{kCount}));  // another seed is another stream
+  // another seed gives an independent stream
+  CHECK(std::fabs(product / kCount) < 5 / std::sqrt(double{kCount}));
 }
 
 // ---- any device against the CPU device
@@ -157,7 +158,7 @@ namespace {
 
 constexpr std::int64_t kFlatSizes[] = {1, 7, 4096, 100003};
 
-/// The tensor without its first `skip` elements: an address that is not 16-byte aligned.
+/// Returns the tensor without its first `skip` elements: its address is not 16-byte aligned.
 Tensor tail(const Tensor& t, std::int64_t skip) {
   return t.reshape(t.size(), 1).slice_rows(skip, t.size() - skip);
 }

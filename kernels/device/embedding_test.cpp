@@ -7,13 +7,13 @@ using namespace precbench::testing;
 
 namespace {
 
-// Tokens 2 and 0 come often, 1 and 5 never.
+// Tokens 2 and 0 occur often, 1 and 5 never.
 const std::vector<std::int32_t> kTokens = {2, 0, 3, 2, 2, 6, 4, 0, 2};
 constexpr std::int64_t kVocabulary = 7, kWidth = 5, kRows = 9;
 
 }  // namespace
 
-TEST_CASE("embedding copies a token's row", "[cpu][embedding]") {
+TEST_CASE("embedding: copies each token's row", "[cpu][embedding]") {
   const auto device = make_cpu_device(2);
   const std::vector<float> values = rounded(normal(1, kVocabulary * kWidth));
   for (DType dtype : {DType::f32, DType::bf16}) {
@@ -26,11 +26,11 @@ TEST_CASE("embedding copies a token's row", "[cpu][embedding]") {
   }
 }
 
-TEST_CASE("embedding_backward adds the gradients of a token's occurrences", "[cpu][embedding]") {
+TEST_CASE("embedding_backward: adds the gradients of all occurrences of a token", "[cpu][embedding]") {
   const auto device = make_cpu_device(2);
   const std::vector<float> gradients = rounded(normal(2, kRows * kWidth));
   const std::vector<float> before = rounded(normal(3, kVocabulary * kWidth));
-  // In token order in FP32, the order that the op promises.
+  // Summed in FP32 in token order, which the op guarantees.
   std::vector<float> expected = before;
   for (std::int64_t r = 0; r < kRows; ++r)
     for (std::int64_t c = 0; c < kWidth; ++c) expected[kTokens[r] * kWidth + c] += gradients[r * kWidth + c];
@@ -45,7 +45,7 @@ TEST_CASE("embedding_backward adds the gradients of a token's occurrences", "[cp
   }
 }
 
-TEST_CASE("embedding_backward is the derivative of embedding", "[cpu][embedding]") {
+TEST_CASE("embedding_backward: is the derivative of embedding", "[cpu][embedding]") {
   const auto device = make_cpu_device(2);
   const std::vector<float> gradients = normal(2, kRows * kWidth);
   const Owned dtable(DType::f32, kVocabulary, kWidth, std::vector<float>(kVocabulary * kWidth));

@@ -1,5 +1,5 @@
-// Whether the mean of many draws is the value: of products whose operands are rounded stochastically or corrected as EDEN
-// does, behind random signs. The squared error of the mean of B independent draws without bias falls as 1 / B.
+// Bias of FP4 GEMMs with stochastic rounding or EDEN correction behind random signs. Without bias, the
+// squared error of the mean of B independent draws falls as 1 / B.
 #include "kernels/device/compare_testing.h"
 #include "kernels/numerics/fp4.h"
 
@@ -11,11 +11,11 @@ namespace {
 constexpr std::int64_t kM = 48, kN = 32, kK = 256;
 constexpr int kFew = 4, kMany = 64;
 
-/// Of the mean of products of two matrices in this format, after kFew and after kMany draws: squared error over the
-/// squared exact product.
+/// Squared error of the mean of GEMMs of two matrices in one format, over the squared exact result, after
+/// kFew and after kMany draws.
 struct MeanErrors {
   double few, many;
-  /// 1 without bias, kMany / kFew where nothing falls.
+  /// Returns 1 without bias, and kMany / kFew if the error does not fall at all.
   double rest() const { return many / few * kMany / kFew; }
 };
 
@@ -65,7 +65,7 @@ PRECBENCH_OP_TEST(unbiased_on, "products of stochastic FP4 and of EDEN's have no
     const MeanErrors errors = errors_of_means(b, format);
     INFO(describe(format) << ": squared error " << errors.few << ", " << errors.many << ", of 1 / draws "
                           << errors.rest());
-    // 1536 elements whose errors are nearly independent: their sum of squares has a deviation of 4%.
+    // 1536 elements with nearly independent errors: their sum of squares has a deviation of 4%.
     CHECK(errors.rest() > 0.8);
     CHECK(errors.rest() < 1.2);
   }
@@ -73,7 +73,7 @@ PRECBENCH_OP_TEST(unbiased_on, "products of stochastic FP4 and of EDEN's have no
 
 PRECBENCH_OP_TEST(biased_on,
                   "products of FP4 rounded to nearest keep their error, clipped elements more of it") {
-  // Without random signs each draw is the same; with them the bias is left.
+  // Without random signs all draws are equal; with them only the bias remains.
   CHECK(std::fabs(errors_of_means(b, mxfp4_format()).rest() * kFew / kMany - 1) < 1e-6);
   CHECK(std::fabs(errors_of_means(b, four_over_six_format()).rest() * kFew / kMany - 1) < 1e-6);
   const MeanErrors clipped = errors_of_means(b, mxfp4_format({64, Signs::gemm}));

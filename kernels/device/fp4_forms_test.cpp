@@ -1,5 +1,5 @@
-// MXFP4's, Quartet's and Quartet II's forms of any device against the CPU device: codes, scales and draws bit for bit, and
-// the quantization error.
+// MXFP4, Quartet and Quartet II copies of any device against the CPU device: codes, scales and draws bit for
+// bit, and the quantization error.
 #include "kernels/device/input_testing.h"
 #include "kernels/numerics/fp4.h"
 
@@ -42,11 +42,11 @@ PRECBENCH_OP_TEST(signs_on, "operands of one product have the same random signs,
   };
   for (const Signs signs : {Signs::gemm, Signs::backward}) {
     INFO(name_of(signs));
-    // The same matrix in rows and, turned, in columns.
+    // The same matrix rowwise and, transposed, columnwise.
     const Tensor first = codes(signs, value, false, 6, 9);
     CHECK(same_bits(first, codes(signs, turned, true, 3, 6)));
     CHECK_FALSE(same_bits(first, codes(signs, value, false, 8, 9)));
-    // wgrad's signs are dgrad's where they are drawn for the whole backward.
+    // wgrad uses dgrad's signs if they are drawn once for the whole backward.
     CHECK(same_bits(first, codes(signs, turned, true, 6, 7)) == (signs == Signs::backward));
   }
 }
@@ -75,7 +75,7 @@ PRECBENCH_OP_TEST(fp4_beside_bf16_on,
       INFO(describe(format) << (first ? " x bf16" : ", bf16 x it"));
       b.start();
       const std::int64_t rows = first ? kM : kN;
-      // Far from 1, so that the tensor's own factor shows.
+      // Far from 1, so that the tensor's own factor matters.
       QuantizedTensor x = b.operand({format, {}}, rows, kK);
       x.value = b.put(b.host().random(DType::bf16, rows, kK, 37.0f));
       b.device().quantize({x});

@@ -1,6 +1,6 @@
-// MXFP4, Quartet and Quartet II of any device against another implementation of their authors' formulas (golden/fp4.txt, made
-// by tools/goldens/make_fp4_goldens.py, which check_third_party.py there holds against the authors' code), with the same random
-// signs and numbers.
+// MXFP4, Quartet and Quartet II of any device against an independent implementation of the authors' formulas,
+// with the same random signs and numbers. tools/goldens/make_fp4_goldens.py makes golden/fp4.txt;
+// check_third_party.py there compares it with the authors' code.
 #include "kernels/device/compare_testing.h"
 #include "kernels/numerics/fp4.h"
 #include "kernels/numerics/golden_testing.h"
@@ -17,7 +17,7 @@ const std::map<std::string, GoldenWords>& fp4_goldens() {
   return sections;
 }
 
-/// A matrix of the file, BF16.
+/// Returns a BF16 matrix of the file.
 Tensor golden_matrix(HostMemory& host, const std::string& name) {
   const Tensor t = host.tensor(DType::bf16, kRows, kCols);
   for (std::int64_t i = 0; i < t.size(); ++i)
@@ -26,7 +26,7 @@ Tensor golden_matrix(HostMemory& host, const std::string& name) {
   return t;
 }
 
-/// The file's random numbers.
+/// Returns the file's random stream.
 RandomStream golden_random(OpTest& b) {
   const GoldenWords& words = fp4_goldens().at("word");
   const Tensor word = b.host().tensor(DType::i32, 1, 1);
@@ -37,12 +37,12 @@ RandomStream golden_random(OpTest& b) {
           .row_signs = static_cast<std::uint32_t>(words.at(3))};
 }
 
-/// Two codes with the sign of a zero left out, which depends on the order of a transform's additions.
+/// Clears the sign of zeros in a byte of two codes: it depends on the order of a transform's additions.
 std::uint64_t without_signs_of_zeros(std::uint64_t byte) {
   return ((byte & 0x0F) == 0x08 ? 0 : byte & 0x0F) | ((byte & 0xF0) == 0x80 ? 0 : byte & 0xF0);
 }
 
-/// The input's row form in this format has the file's bytes.
+/// Checks that the input's rowwise copy in this format has the file's bytes.
 void check_golden(OpTest& b, const std::string& name, const QuantFormat& format) {
   INFO(name);
   b.start();
@@ -117,7 +117,7 @@ PRECBENCH_OP_TEST(turn_back_on, "gradients are turned back, 0 where fprop clippe
         double worst = 0;
         for (std::int64_t i = 0; i < kRows * kCols; ++i) {
           const double error = std::fabs(HostMemory::get(got, i) - want[static_cast<std::size_t>(i)]);
-          // One rounding to BF16, or few in FP32 of sums of 32 values near 1.
+          // One rounding to BF16, or a few FP32 roundings in sums of 32 values near 1.
           worst = std::max(worst,
                            error / (dtype == DType::f32
                                         ? 32 * 0x1p-23

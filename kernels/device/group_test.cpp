@@ -1,4 +1,5 @@
-// Rows by expert and back: the sort against one written down plainly, gathered codes against codes of what was gathered.
+// Grouping rows by expert and back: the sort against a plain one, gathered codes against codes of gathered
+// values.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -10,7 +11,8 @@ using namespace precbench::testing;
 
 namespace {
 
-/// A form's scales without those of the rows from `end` on, which are behind the last group and nobody's: 0 on the host.
+/// Returns a copy's scales with those of rows from `end` on set to 0: they lie after the last group and are
+/// unspecified. Host tensors.
 Tensor scales_until(const Tensor& scales, const GemmOperand& form, std::int64_t end) {
   const Granularity g = form.format.granularity;
   const std::int64_t rows = form.data.rows, k = form.data.cols, bytes = bits_of(scales.dtype) / 8;
@@ -53,7 +55,7 @@ PRECBENCH_OP_TEST(group_on, "group") {
         CHECK(groups.report.as<float>()[0] == static_cast<float>(rows));
         CHECK(groups.report.as<float>()[1] == static_cast<float>(first));
         CHECK(groups.report.as<float>()[2] == static_cast<float>(T * K - rows));
-        // What is kept makes the same groups again, and nothing more is dropped.
+        // Grouping the kept slots again gives the same groups and drops nothing more.
         std::vector<std::int32_t> kept = index;
         for (std::int64_t slot = 0; slot < T * K; ++slot)
           if (row_of[slot] < 0) kept[slot] = -1;
@@ -70,7 +72,7 @@ PRECBENCH_OP_TEST(group_on, "group") {
 }
 
 PRECBENCH_OP_TEST(permute_on, "permute: codes gathered are codes of what was gathered") {
-  // There is room for more tokens than came.
+  // The capacity exceeds the number of tokens.
   const std::int64_t T = 150, room = 193, K = 2, E = 5, C = 256;
   for (const OutputFormats& formats : {OutputFormats{},
                                        {kTensorE4m3, kTensorE4m3},
@@ -112,7 +114,7 @@ PRECBENCH_OP_TEST(permute_on, "permute: codes gathered are codes of what was gat
         const std::int64_t end = offsets[E];
         CHECK(same_bits(b.fetch(x.value).slice_rows(0, end), gathered.slice_rows(0, end)));
         if (!formats.rowwise.quantized()) continue;
-        // Of one scale for the tensor the amax is that of all tokens, dropped or not.
+        // With one scale per tensor, the amax is that of all tokens, dropped or not.
         QuantizedTensor expected = b.host_operand({formats.rowwise, {}}, gathered);
         if (!weighted && formats.one_scale()) {
           expected.amax_in = src.amax_out;
@@ -171,14 +173,14 @@ PRECBENCH_OP_TEST(unpermute_on, "unpermute") {
         CHECK(same_bits(b.fetch(got), expected));
       };
       const Tensor sum = b.output(DType::bf16, T, C);
-      // What was gathered comes back once for each slot that was not dropped.
+      // A gathered row is added once for each slot that was not dropped.
       b.device().unpermute({.out = sum, .rows = there.value, .addend = {}, .groups = groups.device});
       check(sum, [&](std::int64_t t, std::int64_t i) {
         float total = 0;
         for (std::int64_t k = 0; k < K; ++k) total += kept(t * K + k) ? HostMemory::get(x, i) : 0.0f;
         return total;
       });
-      if (C > 40) continue;  // among so many sums one is near enough to a tie for weights to tip it
+      if (C > 40) continue;  // in so many sums one is close enough to a tie to flip with weights
       const Tensor dw = b.output(DType::f32, T, K);
       b.device().unpermute({sum, there.value, b.put(addend), b.put(weights), dw, b.put(x), groups.device});
       check(sum, [&](std::int64_t t, std::int64_t i) {
@@ -200,7 +202,7 @@ PRECBENCH_OP_TEST(unpermute_on, "unpermute") {
 PRECBENCH_OP_TEST(group_peers_on, "tokens go to each rank that has an expert of theirs, once and in order") {
   constexpr std::int64_t kTokens = 2500, kTopK = 3, kRanks = 4, kOwn = 2;
   std::vector<std::int32_t> index;
-  // Different experts of 8, some of them on one rank; of some slots none, and of some tokens no slot.
+  // Distinct experts out of 8, some on the same rank; some slots have none, and some tokens have no slot.
   for (std::int64_t t = 0; t < kTokens; ++t)
     for (std::int64_t k = 0; k < kTopK; ++k) {
       const bool none = t % 11 == 0 || (t + k) % 7 == 0;
@@ -256,7 +258,7 @@ PRECBENCH_OP_TEST(group_peers_on, "tokens go to each rank that has an expert of 
       CHECK(std::equal(values.begin(), values.end(), got.as<float>()));
       CHECK(b.fetch(report).as<float>()[0] == static_cast<float>(dropped));
       CHECK((dropped > 0) == (most == 1000));
-      // What comes back of rows of a few numbers is added up for each token.
+      // The returned rows, a few numbers wide, are added up for each token.
       const Tensor sums = b.output(DType::f32, kTokens, kTopK);
       b.device().unpermute({.out = sums, .rows = row_weights, .addend = {}, .groups = peers});
       std::vector<float> expected(kTokens * kTopK, 0.0f);
@@ -278,10 +280,10 @@ PRECBENCH_OP_TEST(group_some_on, "a group of some experts takes their slots alon
                       .pad = 4};
   const Tensor slots = b.put(host_integers(b.host(), index, 2)), report = b.output(DType::f32, 1, 3),
                kept = b.output(DType::i32, 5, 2);
-  b.device().group({groups, report, slots, 5, 2, kept});  // the experts 2 and 3
+  b.device().group({groups, report, slots, 5, 2, kept});  // experts 2 and 3
   CHECK(integers(b.fetch(groups.offsets)) == std::vector<std::int32_t>{0, 4, 8});
   CHECK(integers(b.fetch(groups.counts)) == std::vector<std::int32_t>{2, 3});
-  CHECK(b.fetch(report).as<float>()[2] == 0);  // others' slots are not dropped
+  CHECK(b.fetch(report).as<float>()[2] == 0);  // slots of other ranks are not dropped
   CHECK(integers(b.fetch(groups.row_of)) == std::vector<std::int32_t>{-1, 4, 0, -1, 5, 1, -1, -1, -1, 6});
   CHECK(integers(b.fetch(groups.source)) ==
         std::vector<std::int32_t>{2, 5, -1, -1, 1, 4, 9, -1, -1, -1, -1, -1, -1, -1, -1, -1});

@@ -1,4 +1,4 @@
-// The GEMMs of experts against the dense ops on each expert's own rows and weights.
+// Grouped expert GEMMs against the dense ops on each expert's own rows and weights.
 #include <cmath>
 
 #include "kernels/device/moe_testing.h"
@@ -8,10 +8,10 @@ using namespace precbench::testing;
 
 namespace {
 
-/// Groups that are empty, that begin and end around a tile, and the rest.
+/// Rows per expert: empty groups, sizes around a tile, and a remainder.
 const std::vector<std::int64_t> kCounts = {0, 1, 127, 128, 129, 0, 40};
 
-/// A tensor's rows, and zeros up to a multiple of 128, as a group has them.
+/// Returns a tensor's rows padded with zeros to a multiple of 128, as in a group.
 Tensor padded_rows(HostMemory& host, const Tensor& rows) {
   const Tensor t = host.tensor(rows.dtype, detail::padded(rows.rows, 128), rows.cols);
   for (std::int64_t i = 0; i < t.size(); ++i)
@@ -25,7 +25,8 @@ float amax(const Tensor& t) {
   return largest;
 }
 
-/// A dense operand on the CPU, [rows, k] of `value` or with `columns` of its transpose; `known`: the tensor's amax.
+/// Returns a dense operand on the CPU: [rows, k] of `value`, or its transpose with `columns`. `known`: the
+/// tensor's amax.
 GemmOperand dense_form(OpTest& b, const QuantFormat& format, const Tensor& value, bool columns, float known) {
   if (!format.quantized()) return {format, value, {}, columns};
   QuantizedTensor x = b.host_operand(columns ? OutputFormats{{}, format} : OutputFormats{format, {}}, value);
@@ -38,7 +39,7 @@ GemmOperand dense_form(OpTest& b, const QuantFormat& format, const Tensor& value
   return columns ? x.columnwise : x.rowwise;
 }
 
-/// Tokens in groups, on the device, in a GEMM's format.
+/// Returns grouped tokens on the device in a GEMM's format.
 QuantizedTensor grouped_operand(OpTest& b, const Groups& groups, const Tensor& tokens,
                                 const QuantFormat& format, bool columns) {
   const std::int64_t rows = groups.rows_capacity(), C = tokens.cols;
@@ -72,13 +73,14 @@ GemmOperand stacked_weights(OpTest& b, const Tensor& value, std::int64_t E, cons
   return form;
 }
 
-/// Relative error of a sum over K = 128 against the same sum in FP32. Hopper's tensor cores keep, of 32 FP8 products and the
-/// sum so far, 13 bits below the largest, and cut off the rest: half of that on average, four times.
+/// Returns the relative error of a sum over K = 128 against the same sum in FP32. For each 32 FP8 products
+/// and the running sum, Hopper's tensor cores keep 13 bits below the largest and truncate the rest: half of
+/// that on average, four times.
 double summation_error(const QuantFormat& format) {
   return format.granularity == Granularity::block_1x32 || !format.quantized() ? 1e-5 : 2 * 0x1p-13;
 }
 
-/// On the CPU device the very bits; elsewhere what other sums of the same products, and rounding them, explain.
+/// Requires equal bits on the CPU device; elsewhere the error of another summation order and of rounding.
 void check_product(OpTest& b, const QuantFormat& format, const Tensor& got, const Tensor& expected) {
   if (b.on_cpu()) {
     CHECK(same_bits(got, b.host().converted(expected, got.dtype)));
@@ -103,11 +105,11 @@ struct Problem {
     x = host.random(DType::bf16, T, K, 1.0f);
     dy = host.random(DType::bf16, T, N, 1.0f);
     w = host.random(DType::bf16, E * N, K, 0.1f);
-    // Experts that differ in size, so that one scale for all would show.
+    // Experts differ in size, so that one scale for all would be noticed.
     for (std::int64_t i = 0; i < w.size(); ++i)
       HostMemory::set(w, i, HostMemory::get(w, i) * std::ldexp(1.0f, static_cast<int>(i / (N * K))));
   }
-  /// An expert's tokens.
+  /// Returns an expert's tokens.
   Tensor rows_of(HostMemory& host, const Tensor& tokens, std::int64_t e) const {
     std::vector<std::int64_t> mine;
     for (std::size_t t = 0; t < index.size(); ++t)
@@ -177,7 +179,7 @@ PRECBENCH_OP_TEST(grouped_matmul_on, "grouped_matmul and quantize_experts") {
         for (std::int64_t i = 0; i < expected.size(); ++i)
           expected.as<float>()[i] = accumulate ? first.as<float>()[i] : 0.0f;
         if (kCounts[e] > 0) {
-          // BF16 products leave padding out, FP8 blocks hold its zeros: the sums are the same numbers.
+          // BF16 GEMMs skip padding, FP8 blocks contain its zeros: the sums are the same numbers.
           const auto mine = [&](const Tensor& tokens) { return p.rows_of(host, tokens, e); };
           const auto form = [&](const QuantFormat& f, const Tensor& tokens) {
             const Tensor of_expert = mine(tokens);
@@ -193,7 +195,7 @@ PRECBENCH_OP_TEST(grouped_matmul_on, "grouped_matmul and quantize_experts") {
           error += std::pow(static_cast<double>(got.as<float>()[i]) - expected.as<float>()[i], 2);
           size += std::pow(static_cast<double>(expected.as<float>()[i]), 2);
         }
-        // With padding the dense product sums more zeros, in another order.
+        // With padding the dense GEMM sums more zeros, in another order.
         CHECK(std::sqrt(error / size) <= (b.on_cpu() ? 1e-6 : summation_error(gemm.a)));
         if (kCounts[e] == 0) CHECK(same_bits(got, expected));
       }
@@ -237,7 +239,8 @@ PRECBENCH_OP_TEST(grouped_matmul_nan_on, "grouped_matmul: a NaN stays in its gro
   }
 }
 
-TEST_CASE("grouped_matmul by cuBLASLt's grouped call, and expert by expert, on a GPU", "[gpu][op]") {
+TEST_CASE("grouped_matmul: cuBLASLt's grouped call and the loop over experts both run on a GPU",
+          "[gpu][op]") {
   if (!gpu_here()) return;
   for (const std::string grouped : {"cublaslt", "loop"}) {
     INFO(grouped);
@@ -245,7 +248,7 @@ TEST_CASE("grouped_matmul by cuBLASLt's grouped call, and expert by expert, on a
     OpTest test(*device);
     grouped_matmul_on(test);
     grouped_matmul_nan_on(test);
-    // The library here may be too old for the one: then both are the other.
+    // An old cuBLASLt has no grouped call: then both runs use the loop.
     if (device->grouped_name().find(grouped) == std::string::npos) WARN("skipped: no grouped call here");
   }
 }

@@ -1,4 +1,5 @@
-// SwiGLU over experts' rows: the dense op on the same rows where weights are 1, FP64 and finite differences where not.
+// SwiGLU over experts' rows: against the dense op on the same rows if weights are 1, else against FP64 and
+// finite differences.
 #include <cmath>
 
 #include "kernels/device/moe_testing.h"

@@ -1,6 +1,6 @@
-// Delayed scaling's update: against golden/history.txt (tools/goldens/make_history_goldens.py), where the rules of
-// TransformerEngine are written a second time; and any device against the CPU device. And scales that are known before the
-// tensor.
+// Delayed scaling's update, any device against the CPU device and against golden/history.txt, an independent
+// implementation of TransformerEngine's rules (tools/goldens/make_history_goldens.py). Also scales that are
+// known before the tensor.
 #include <bit>
 #include <sstream>
 
@@ -14,14 +14,14 @@ namespace {
 
 using Words = GoldenWords;
 
-/// Of the section's runs, step by step.
+/// Expands a section's run-length coding, step by step.
 Words unrolled(const Words& runs) {
   Words all;
   for (std::size_t i = 0; i < runs.size(); i += 2) all.insert(all.end(), runs[i], runs[i + 1]);
   return all;
 }
 
-/// Amaxes of slots on the host; a run begins with scales of 1 and no history.
+/// Amaxes of slots on the host; a run begins with scales of 1 and an empty history.
 struct Slots {
   Tensor known, history, staged;
 
@@ -37,8 +37,7 @@ struct Slots {
 
 }  // namespace
 
-TEST_CASE("scales and histories follow TransformerEngine's over runs of amaxes, bit for bit",
-          "[cpu][history]") {
+TEST_CASE("update_history: scales and histories match TransformerEngine bit for bit", "[cpu][history]") {
   const auto sections = golden_sections(PRECBENCH_SOURCE_DIR "/kernels/device/golden/history.txt");
   const auto device = make_cpu_device(1);
   int forms = 0, dumps = 0;
@@ -65,7 +64,7 @@ TEST_CASE("scales and histories follow TransformerEngine's over runs of amaxes, 
       REQUIRE(slots.staged.as<float>()[0] == 0);
       const auto dump = sections.find("history." + std::to_string(step) + "." + name);
       if (dump == sections.end()) continue;
-      // Theirs begins with the place of what is staged, which ours has elsewhere.
+      // TransformerEngine's history begins with the staged entry, which is stored separately here.
       REQUIRE(dump->second.size() == static_cast<std::size_t>(kept) + 1);
       CHECK(dump->second[0] == 0);
       std::int64_t differ = 0;
@@ -82,7 +81,7 @@ TEST_CASE("scales and histories follow TransformerEngine's over runs of amaxes, 
   CHECK(dumps == 40);
 }
 
-TEST_CASE("an amax that is not finite or 0 leaves a slot as it was", "[cpu][history]") {
+TEST_CASE("update_history: an amax that is zero or not finite leaves its slot unchanged", "[cpu][history]") {
   const auto device = make_cpu_device(1);
   HostMemory host;
   for (const bool recent : {false, true}) {
@@ -100,7 +99,7 @@ TEST_CASE("an amax that is not finite or 0 leaves a slot as it was", "[cpu][hist
   }
 }
 
-TEST_CASE("a delayed scale is finite and above 0 for every finite amax", "[formats]") {
+TEST_CASE("delayed scale: finite and positive for every finite amax", "[formats]") {
   for (const float max : {448.0f, 57344.0f, 384.0f})
     for (const float amax : {0.0f, 1e-45f, 1e-38f, 1.0f, 3.4e38f}) {
       const float scale = delayed_scale(amax, max, 0);
@@ -170,7 +169,7 @@ PRECBENCH_OP_TEST(delayed_on, "a delayed scale comes from another amax, and the 
         }
 }
 
-TEST_CASE("a jump that lasts saturates one step with the most recent amax", "[cpu][history]") {
+TEST_CASE("update_history: with most_recent a lasting jump saturates one step only", "[cpu][history]") {
   const auto device = make_cpu_device(1);
   HostMemory host;
   QuantFormat format = kTensorE4m3;

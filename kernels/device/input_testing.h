@@ -1,4 +1,5 @@
-// Matrices that quantizers get wrong: sizes far apart, zeros, subnormals, ends of the range, Inf and NaN.
+// Difficult matrices for quantizers: widely varying magnitudes, zeros, subnormals, ends of the range, Inf and
+// NaN.
 #pragma once
 
 #include "kernels/device/compare_testing.h"
@@ -9,7 +10,7 @@ enum class Input { random, imbalanced, hostile, infinite, nan };
 inline constexpr Input kInputs[] = {Input::random, Input::imbalanced, Input::hostile, Input::infinite,
                                     Input::nan};
 
-/// Bit patterns that quantizers get wrong: zeros, subnormals, the ends of the range, and values near 1e-38.
+/// Difficult BF16 bit patterns: zeros, subnormals, the ends of the range, and values near 1e-38.
 inline constexpr std::uint16_t kHostile[] = {0x0000, 0x8000, 0x0001, 0x8001, 0x007F, 0x0080,
                                              0x8080, 0x006C, 0x0300, 0x0D80, 0x7F7F, 0xFF7F,
                                              0x3F80, 0xBF80, 0x43E0, 0x4760, 0x3E2B, 0xC2C8};
@@ -22,7 +23,7 @@ inline Tensor make_input(HostMemory& host, Input input, std::int64_t rows, std::
   switch (input) {
     case Input::random:
       break;
-    case Input::imbalanced:  // sizes over 2^±30 by row and by column, some of either zero, one outlier
+    case Input::imbalanced:  // magnitudes vary by 2^±30 over rows and columns, some ±0, one outlier
       for (std::int64_t r = 0; r < rows; ++r)
         for (std::int64_t c = 0; c < cols; ++c) {
           const int size = static_cast<int>(r * 7 % 31) - 15 + static_cast<int>(c * 5 % 31) - 15;
@@ -31,7 +32,7 @@ inline Tensor make_input(HostMemory& host, Input input, std::int64_t rows, std::
         }
       at(rows / 2, cols / 3) = bf16_encode(3e38f);
       break;
-    case Input::hostile:  // whole rows of one tiny size, then anything anywhere
+    case Input::hostile:  // whole rows of one tiny magnitude, then arbitrary bit patterns
       for (std::int64_t r = 0; r < rows; ++r)
         for (std::int64_t c = 0; c < cols; ++c)
           if (r % 4 == 0)

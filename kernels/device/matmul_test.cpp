@@ -1,5 +1,5 @@
-// The CPU device's GEMM on BF16 and FP32 forms: exact on small integers for every way to store and add,
-// within the 2x rule on random values, and non-finite values stay where they belong.
+// The CPU device's GEMM on BF16 and FP32 operands: exact on small integers for every layout and accumulation
+// mode, within the 2x rule on random values. Non-finite values reach only the rows that depend on them.
 #include "kernels/device/op_testing.h"
 
 using namespace precbench;
@@ -10,11 +10,11 @@ namespace {
 struct Problem {
   std::int64_t M, N, K;
 };
-// Vectors, odd everywhere, and more rows and columns than a tile of D has (192 x 512).
+// Vectors, odd sizes, and more rows and columns than a tile of D has (192 x 512).
 constexpr Problem kProblems[] = {{1, 1, 1},     {1, 9, 5},     {7, 1, 33},
                                  {129, 40, 17}, {1100, 31, 6}, {130, 2100, 3}};
 
-/// A [rows, k] matrix as a form, stored transposed on request. `storage` gives it memory.
+/// Returns a [rows, k] matrix as an operand, stored transposed on request, in the memory of `storage`.
 GemmOperand form_of(Owned& storage, DType dtype, const std::vector<float>& values, std::int64_t rows,
                     std::int64_t k, bool transposed) {
   if (!transposed) {
@@ -48,7 +48,7 @@ std::vector<float> small_integers(std::uint64_t seed, std::int64_t n) {
 
 }  // namespace
 
-TEST_CASE("matmul is exact on integers however its forms are stored", "[cpu][matmul]") {
+TEST_CASE("matmul: exact on integers for every operand layout", "[cpu][matmul]") {
   const auto device = make_cpu_device(2);
   for (const Problem& p : kProblems) {
     const std::vector<float> a = small_integers(1, p.M * p.K), b = small_integers(2, p.N * p.K);
@@ -63,7 +63,7 @@ TEST_CASE("matmul is exact on integers however its forms are stored", "[cpu][mat
           Owned a_storage, b_storage;
           const GemmOperand A = form_of(a_storage, in, a, p.M, p.K, turn_a);
           const GemmOperand B = form_of(b_storage, in, b, p.N, p.K, turn_b);
-          // Without accumulation D holds NaN before, and must not after.
+          // Without accumulation D starts as NaN, which must not remain.
           const Owned d = accumulate ? Owned(out, p.M, p.N, before) : Owned(out, p.M, p.N);
           device->matmul({d, A, B, {.accumulate = accumulate}});
           std::vector<float> expected(product.begin(), product.end());
@@ -73,7 +73,7 @@ TEST_CASE("matmul is exact on integers however its forms are stored", "[cpu][mat
   }
 }
 
-TEST_CASE("matmul is at most twice as far from FP64 as a naive FP32 product", "[cpu][matmul]") {
+TEST_CASE("matmul: error against FP64 is at most twice that of a naive FP32 GEMM", "[cpu][matmul]") {
   const auto device = make_cpu_device(2);
   for (const Problem& p : {Problem{65, 40, 96}, {40, 65, 1000}, {140, 20, 333}})
     for (int variant = 0; variant < 4; ++variant) {
@@ -97,7 +97,7 @@ TEST_CASE("matmul is at most twice as far from FP64 as a naive FP32 product", "[
     }
 }
 
-TEST_CASE("a NaN or Inf in a row of A reaches that row of D and no other", "[cpu][matmul]") {
+TEST_CASE("matmul: a NaN or Inf in a row of A reaches only that row of D", "[cpu][matmul]") {
   const auto device = make_cpu_device(2);
   const Problem p{600, 9, 37};
   for (float bad : {std::nanf(""), HUGE_VALF, -HUGE_VALF})

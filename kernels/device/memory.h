@@ -1,12 +1,13 @@
-// One rank's memory: an arena that is a stack, with every byte counted in a named segment.
+// One rank's memory: a stack arena with every byte counted in a named segment.
 //
-// A training step allocates like a stack by nature: forward pushes what backward needs, backward pops it. So
-// the arena is one block with a bump pointer. Allocation costs nothing, addresses repeat from step to step (a
-// captured CUDA graph stays valid), and the dry run, which makes the same calls, knows the peak to the byte:
-// that peak is the capacity the real run asks its device for.
+// A training step allocates in stack order: forward pushes what backward needs, backward pops it. The arena
+// is therefore one block with a bump pointer. Allocation costs nothing, and addresses repeat from step to
+// step, so a captured CUDA graph stays valid. The dry run makes the same calls and knows the peak to the
+// byte: the real run requests that capacity.
 //
-// The gradient buffer may overlay the stack: it sits at the end of the block, backward fills it from its end (the
-// head) to its start (the first block), and until then its low part is free for the stack. See overlay_gradients.
+// The gradient buffer may overlay the stack. It sits at the end of the block, and backward fills it from its
+// end (the head) to its start (the first block); until then its low part is free for the stack. See
+// overlay_gradients.
 #pragma once
 
 #include <array>
@@ -19,12 +20,12 @@
 namespace precbench {
 
 enum class Segment : std::uint8_t {
-  weights,            ///< BF16 compute weights (a shard of them under FSDP, or all that stay gathered)
-  quantized_weights,  ///< weights in a recipe's forms
+  weights,            ///< BF16 compute weights (under FSDP a shard, plus those that stay gathered)
+  quantized_weights,  ///< weights in a recipe's quantized formats
   master,             ///< FP32 master weights
   gradients,
   moments,
-  activations,    ///< what forward keeps for backward, and every transient activation
+  activations,    ///< tensors that forward keeps for backward, and all temporary activations
   workspace,      ///< scratch of libraries and kernels
   communication,  ///< gather and reduce buffers
   other,
@@ -40,21 +41,21 @@ struct MemoryUse {
 
 class Arena {
  public:
-  /// Every allocation starts at a multiple of this (cuBLASLt wants 256 for workspaces, 16 for operands).
+  /// Alignment of every allocation in bytes (cuBLASLt wants 256 for workspaces, 16 for operands).
   static constexpr std::int64_t kAlignment = 256;
 
   /// `base` may be a fake address (dry device); capacity in bytes.
   Arena(void* base, std::int64_t capacity) : base_(static_cast<std::byte*>(base)), capacity_(capacity) {}
 
-  /// A tensor on top of the stack, contents undefined. Throws OutOfMemory beyond the capacity.
+  /// Returns a tensor on top of the stack with undefined contents. Throws OutOfMemory beyond the capacity.
   Tensor push(Segment segment, DType dtype, std::int64_t rows, std::int64_t cols);
-  /// The same for what is no part of a training step (saving weights, probing collectives): it is not
-  /// counted, so that the accounts of the step stay true.
+  /// Like push, for allocations outside a training step (saving weights, probing collectives). They are not
+  /// counted, so that the step's accounts stay correct.
   Tensor push_uncounted(DType dtype, std::int64_t rows, std::int64_t cols);
 
-  /// A tensor at the end of the block whose bytes count only once committed; one per arena. commit_gradients
-  /// takes its elements from first_element to the end into use; what is committed only grows, until
-  /// release_gradients leaves all of it to the stack.
+  /// Returns a tensor at the end of the block whose bytes count only once committed; one per arena.
+  /// commit_gradients puts its elements from first_element to the end into use. The committed part only
+  /// grows, until release_gradients returns all of it to the stack.
   Tensor overlay_gradients(DType dtype, std::int64_t elements);
   void commit_gradients(std::int64_t first_element);
   void release_gradients();
@@ -66,15 +67,15 @@ class Arena {
   /// Pops everything pushed after `mark`.
   void release(Mark mark);
 
-  /// peak() and highest() begin anew with what is in use now; peak_extent() stays.
+  /// Restarts peak() and highest() from the current use; peak_extent() stays.
   void restart_accounts() { peak_ = highest_ = current_; }
 
   MemoryUse current() const { return current_; }
-  /// The moment of largest total use, by segment.
+  /// Returns the use by segment at the moment of largest total use.
   MemoryUse peak() const { return peak_; }
-  /// Every segment at its own highest.
+  /// Returns each segment's own maximum.
   MemoryUse highest() const { return highest_; }
-  /// Bytes of block that the run needs: the capacity with which a repetition fits exactly.
+  /// Returns the bytes of block that the run needs: the capacity with which a repetition fits exactly.
   std::int64_t peak_extent() const { return peak_extent_; }
 
  private:
@@ -83,7 +84,7 @@ class Arena {
     std::int64_t bytes;
     bool counted;
   };
-  /// The top of the stack, `bytes` of it; `what` they are for.
+  /// Takes `bytes` from the top of the stack for `what` (named in the error).
   std::byte* take(const char* what, std::int64_t bytes);
   void account(Segment segment, std::int64_t bytes);
 
@@ -98,7 +99,7 @@ class Arena {
   MemoryUse current_, peak_, highest_;
 };
 
-/// Pops, on leaving a block, everything pushed inside it.
+/// Pops everything pushed inside a block when the block is left.
 class Scope {
  public:
   explicit Scope(Arena& arena) : arena_(arena), mark_(arena.mark()) {}

@@ -1,4 +1,4 @@
-// The arena's accounts and addresses: what the dry run predicts must be what the real run needs, to the byte.
+// The arena's accounts and addresses: the dry run's prediction must equal the real run's need to the byte.
 #include "kernels/device/memory.h"
 
 #include <algorithm>
@@ -32,8 +32,8 @@ struct Block {
 
 std::int64_t offset(Block& block, const Tensor& t) { return t.as<std::byte>() - block.base(); }
 
-/// A training step in small: weights, a gradient buffer over the stack, activations pushed forward and popped backward
-/// while the gradients are committed from the end. Sizes are random and never whole units.
+/// A miniature training step: weights, a gradient buffer over the stack, activations pushed in forward and
+/// popped in backward while the gradients are committed from the end. Sizes are random and never whole units.
 void step(Arena& arena, std::uint64_t seed, DType gradient_type) {
   constexpr int kLayers = 5;
   const auto size = [&](int i) { return 50 + random_bits(seed, i) % 3000; };
@@ -58,7 +58,7 @@ void step(Arena& arena, std::uint64_t seed, DType gradient_type) {
 
 }  // namespace
 
-TEST_CASE("the arena is a stack with aligned tensors", "[memory]") {
+TEST_CASE("Arena: tensors are aligned and stacked and popped memory is reused", "[memory]") {
   Block block(64 * kUnit);
   Arena arena(block.base(), block.size);
   const Tensor a = arena.push(Segment::weights, DType::bf16, 3, 5);
@@ -71,11 +71,11 @@ TEST_CASE("the arena is a stack with aligned tensors", "[memory]") {
     CHECK(offset(block, arena.push(Segment::workspace, DType::e4m3, 1, 1)) == 3 * kUnit);
     CHECK(offset(block, arena.push(Segment::other, DType::e4m3, 1, kUnit)) == 4 * kUnit);
   }
-  // What was popped is free again, at the same address.
+  // Popped memory is free again, at the same address.
   CHECK(offset(block, arena.push(Segment::communication, DType::f32, 1, 1)) == 3 * kUnit);
 }
 
-TEST_CASE("every byte is counted in its segment, and the peak is one moment", "[memory]") {
+TEST_CASE("Arena: bytes are counted by segment and the peak is one moment", "[memory]") {
   Block block(64 * kUnit);
   Arena arena(block.base(), block.size);
   arena.push(Segment::weights, DType::f32, 1, 64);  // 1 unit
@@ -94,14 +94,14 @@ TEST_CASE("every byte is counted in its segment, and the peak is one moment", "[
     CHECK(arena.current().total() == 8 * kUnit);
   }
   CHECK(arena.current().total() == kUnit);
-  // The moment of 11 units, not each segment's own worst.
+  // The peak moment of 11 units, not each segment's own maximum.
   CHECK(arena.peak().total() == 11 * kUnit);
   CHECK(bytes(arena.peak(), Segment::activations) == 10 * kUnit);
   CHECK(bytes(arena.peak(), Segment::workspace) == 0);
   CHECK(arena.peak_extent() == 11 * kUnit);
 }
 
-TEST_CASE("an allocation beyond the capacity is OutOfMemory and changes nothing", "[memory]") {
+TEST_CASE("Arena: an allocation beyond the capacity throws OutOfMemory and changes nothing", "[memory]") {
   Block block(4 * kUnit);
   Arena arena(block.base(), block.size);
   arena.push(Segment::weights, DType::e4m3, 1, 2 * kUnit);
@@ -116,7 +116,7 @@ TEST_CASE("an allocation beyond the capacity is OutOfMemory and changes nothing"
   CHECK(offset(block, arena.push(Segment::activations, DType::e4m3, 1, 2 * kUnit)) == 2 * kUnit);
 }
 
-TEST_CASE("what is no part of a step takes room and leaves the accounts alone", "[memory]") {
+TEST_CASE("Arena: an uncounted allocation takes memory and leaves the accounts unchanged", "[memory]") {
   Block block(4 * kUnit);
   Arena arena(block.base(), block.size);
   arena.push(Segment::weights, DType::e4m3, 1, kUnit);
@@ -132,27 +132,27 @@ TEST_CASE("what is no part of a step takes room and leaves the accounts alone", 
   CHECK(offset(block, arena.push(Segment::other, DType::e4m3, 1, 1)) == kUnit);
 }
 
-TEST_CASE("a repetition fits into the peak extent and not into a byte less", "[memory]") {
+TEST_CASE("Arena: a repetition fits into the peak extent and not into one byte less", "[memory]") {
   for (std::uint64_t seed = 0; seed < 50; ++seed)
     for (DType gradient_type : {DType::f32, DType::bf16}) {
       INFO("seed " << seed << " " << name_of(gradient_type));
       Arena dry(reinterpret_cast<void*>(std::uintptr_t{1} << 20),
-                std::int64_t{1} << 40);  // as the dry device's
+                std::int64_t{1} << 40);  // like the dry device's
       step(dry, seed, gradient_type);
       Block block(dry.peak_extent());
       Arena exact(block.base(), dry.peak_extent());
       step(exact, seed, gradient_type);
       CHECK(exact.peak_extent() == dry.peak_extent());
       CHECK(exact.peak().bytes == dry.peak().bytes);
-      // The block is never larger than the bytes that were in use at once: nothing lies between the stack and
-      // the committed gradients at that moment.
+      // The block is never larger than the bytes in use at once: at the peak nothing lies between the stack
+      // and the committed gradients.
       CHECK(dry.peak_extent() == dry.peak().total());
       Arena small(block.base(), dry.peak_extent() - 1);
       CHECK_THROWS_AS(step(small, seed, gradient_type), OutOfMemory);
     }
 }
 
-TEST_CASE("committed gradients hold every element asked for and never meet the stack", "[memory]") {
+TEST_CASE("Arena: committed gradients hold every requested element and never overlap the stack", "[memory]") {
   for (DType dtype : {DType::f32, DType::bf16})
     for (std::int64_t elements : {1, 127, 128, 129, 1000})
       for (std::int64_t slack : {std::int64_t{0}, std::int64_t{100}, kUnit}) {
@@ -174,20 +174,20 @@ TEST_CASE("committed gradients hold every element asked for and never meet the s
           }
           const std::int64_t start = offset(block, gradients) + bytes_of(dtype, first);
           REQUIRE(stack_end <= start);
-          REQUIRE(start - stack_end < kUnit);  // and wastes less than a unit
+          REQUIRE(start - stack_end < kUnit);  // at most one unit is wasted
           REQUIRE(offset(block, gradients) + gradients.bytes() <= capacity);
         }
       }
 }
 
-TEST_CASE("a claim counts once, grows only, and is given back whole", "[memory]") {
+TEST_CASE("Arena: committed gradients count once and only grow until released", "[memory]") {
   Block block(40 * kUnit);
   Arena arena(block.base(), block.size);
   arena.overlay_gradients(DType::bf16, 10 * 128);  // 10 units
   CHECK(arena.current().total() == 0);
   arena.commit_gradients(7 * 128);
   CHECK(bytes(arena.current(), Segment::gradients) == 3 * kUnit);
-  arena.commit_gradients(8 * 128);  // inside what is committed
+  arena.commit_gradients(8 * 128);  // already committed
   CHECK(bytes(arena.current(), Segment::gradients) == 3 * kUnit);
   arena.commit_gradients(0);
   CHECK(bytes(arena.current(), Segment::gradients) == 10 * kUnit);
@@ -196,7 +196,7 @@ TEST_CASE("a claim counts once, grows only, and is given back whole", "[memory]"
   CHECK(bytes(arena.peak(), Segment::gradients) == 10 * kUnit);
 }
 
-TEST_CASE("gradients that meet the stack are OutOfMemory", "[memory]") {
+TEST_CASE("Arena: gradients that would overlap the stack throw OutOfMemory", "[memory]") {
   Block block(10 * kUnit);
   Arena arena(block.base(), block.size);
   arena.overlay_gradients(DType::f32, 6 * 64);

@@ -1,5 +1,5 @@
-// What the ops of a mixture of experts cost at least, as in ops.cpp, and how many scales their forms have. Padding counts
-// for nothing, and rows count as expected: where an op runs nobody on the host knows how many there are.
+// Minimum costs of the MoE ops, as in ops.cpp, and scale counts of their quantized copies. Padding is not
+// counted. Row counts are expected values, because the host does not know the real ones when an op runs.
 #include <algorithm>
 
 #include "kernels/device/op_cost.h"
@@ -18,7 +18,7 @@ std::int64_t stacked_scale_count(Granularity g, std::int64_t experts, std::int64
 namespace ops {
 namespace {
 
-/// What is read or written of `total` bytes that belong to the capacity of rows.
+/// Returns the expected bytes read or written, given the `total` bytes at full row capacity.
 double of_rows(double total, const Groups& groups) {
   return total * static_cast<double>(groups.rows_expected) / static_cast<double>(groups.rows_capacity());
 }

@@ -1,4 +1,4 @@
-// For the tests of a mixture's ops: groups of rows on a device, from the experts that tokens go to.
+// Helpers for tests of MoE ops: row groups on a device from the experts of each token.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,8 @@ inline std::vector<std::int32_t> integers(const Tensor& t) {
   return {t.as<std::int32_t>(), t.as<std::int32_t>() + t.size()};
 }
 
-/// The groups that `device` makes of slots' experts, index [T, K]; memory(dtype, rows, cols).
+/// Returns the groups that `device` makes from the slots' experts, index [T, K]. Calls memory(dtype, rows,
+/// cols).
 template <class Memory>
 Groups make_groups(Device& device, Memory&& memory, const Tensor& index, std::int64_t experts,
                    std::int64_t pad, std::int64_t most, const Tensor& report) {
@@ -52,7 +53,7 @@ struct TwoGroups {
   }
 };
 
-/// One slot for each token, so many tokens for each expert, in turns.
+/// Returns one slot per token with the given number of tokens for each expert, interleaved.
 inline std::vector<std::int32_t> experts_with(std::vector<std::int64_t> counts) {
   std::vector<std::int32_t> index;
   for (bool any = true; any;) {
@@ -67,7 +68,7 @@ inline std::vector<std::int32_t> experts_with(std::vector<std::int64_t> counts) 
   return index;
 }
 
-/// [T, K] experts, different ones for each token; few have most slots, and the last none.
+/// Returns [T, K] experts, distinct per token; a few experts have most slots, and the last has none.
 inline std::vector<std::int32_t> uneven_index(std::int64_t T, std::int64_t K, std::int64_t E) {
   std::vector<std::int32_t> index;
   for (std::int64_t t = 0; t < T; ++t)
@@ -78,7 +79,7 @@ inline std::vector<std::int32_t> uneven_index(std::int64_t T, std::int64_t K, st
   return index;
 }
 
-/// The columns of gathered rows are those of every group by itself.
+/// Checks that the columnwise copy of gathered rows consists of each group's own columnwise copy.
 inline void check_columns(OpTest& b, const QuantizedTensor& x, const OutputFormats& formats,
                           const Tensor& gathered, const std::vector<std::int32_t>& offsets) {
   const std::int64_t rows = gathered.rows, C = gathered.cols;

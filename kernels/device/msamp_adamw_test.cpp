@@ -1,5 +1,5 @@
-// AdamW with scaled states: whole steps are MS-AMP's, against golden/msamp_adamw.txt
-// (tools/goldens/make_msamp_adamw_golden.py), which its own code holds.
+// AdamW with scaled states: whole steps against MS-AMP's in golden/msamp_adamw.txt. Its generator
+// tools/goldens/make_msamp_adamw_golden.py is checked against MS-AMP's own code.
 #include <algorithm>
 #include <cstdlib>
 #include <map>
@@ -14,7 +14,7 @@ using namespace precbench::testing;
 
 namespace {
 
-/// A run of the golden file's.
+/// One run of the golden file.
 struct MsAmpRun {
   std::map<std::string, GoldenWords> sections =
       golden_sections(PRECBENCH_SOURCE_DIR "/kernels/device/golden/msamp_adamw.txt");
@@ -30,7 +30,7 @@ struct MsAmpRun {
   }
 };
 
-/// How many codes are not the golden's, and by how much at most.
+/// Number of codes that differ from the golden file, and the largest difference.
 struct Off {
   std::int64_t codes = 0;
   int most = 0;
@@ -55,7 +55,7 @@ PRECBENCH_OP_TEST(msamp_adamw_on, "whole steps of adamw are MS-AMP's") {
   for (const char* run : {"exact", "usual"})
     for (const StateFormat w_format : {StateFormat::fp32, StateFormat::fp16}) {
       golden.name = run;
-      // Every product of this run is exact: neither an order of operations nor a fused one may show.
+      // All arithmetic of this run is exact: neither operation order nor FMA may show.
       const bool exact = golden.name == "exact", narrow = w_format == StateFormat::fp16;
       b.start();
       HostMemory& host = b.host();
@@ -99,7 +99,7 @@ PRECBENCH_OP_TEST(msamp_adamw_on, "whole steps of adamw are MS-AMP's") {
         CHECK(same_bits(b.fetch(m.scale.scale), want(DType::f32, ".m.scale")));
         CHECK(same_bits(b.fetch(v.scale.scale), want(DType::f32, ".v.scale")));
         const Off of_v = off(b.fetch(v.codes), want(DType::f16, ".v.codes"));
-        // A last place of FP32 moves one in some thousand of FP16's codes to its neighbour. Measured: 1 of 523.
+        // One FP32 last place changes one in some thousand FP16 codes to its neighbour. Measured: 1 of 523.
         CHECK(of_v.codes <= (exact ? 0 : 3));
         CHECK(of_v.most <= (exact ? 0 : 1));
         const Tensor got = b.fetch(w.codes);
@@ -116,7 +116,7 @@ PRECBENCH_OP_TEST(msamp_adamw_on, "whole steps of adamw are MS-AMP's") {
           ours[i] = got.as<float>()[i] - first.codes.as<float>()[i];
           theirs[i] = all.as<float>()[i] - first.codes.as<float>()[i];
         }
-        // Of the way. Measured: 1e-6, and 1.2e-5 where a code of v was another.
+        // Error relative to the distance moved. Measured: 1e-6, and 1.2e-5 if a code of v differs.
         CHECK(relative_error(ours, theirs) <= (exact ? 0 : 5e-5));
       }
     }

@@ -1,5 +1,5 @@
-// Power-of-two scales written as MXFP8: the same values and the same products, bit for bit, as the scales that they stand
-// for; the layout is the one that cuBLASLt reads.
+// Power-of-two scales expanded to MXFP8: the same values and the same GEMM results, bit for bit, as with the
+// original scales, in the layout that cuBLASLt reads.
 #include "kernels/numerics/mx_expansion.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ using namespace precbench::testing;
 
 namespace {
 
-/// A form with memory of its own.
+/// A quantized copy with its own memory.
 struct Form {
   Owned data, scale;
   GemmOperand operand;
@@ -30,7 +30,7 @@ QuantFormat pow2(Granularity granularity, DType dtype = DType::e4m3) {
   return {dtype, granularity, ScaleType::f32_pow2};
 }
 
-/// Values whose rows and blocks of 128 differ in size, so that a scale in a wrong place shows.
+/// Returns values whose rows and blocks of 128 differ in size, so that a misplaced scale shows.
 std::vector<float> uneven(std::uint64_t seed, std::int64_t rows, std::int64_t k) {
   std::vector<float> values = normal(seed, rows * k);
   for (std::int64_t r = 0; r < rows; ++r)
@@ -47,7 +47,7 @@ Form quantized(Device& device, const QuantFormat& format, std::int64_t rows, std
   return form;
 }
 
-/// The same codes under the expanded scales.
+/// Returns the same codes with expanded scales.
 Form expanded(const Form& form) {
   const GemmOperand& from = form.operand;
   const std::int64_t rows = from.rows(), k = from.k();
@@ -65,7 +65,7 @@ bool equal_bits(const Owned& a, const Owned& b) {
 
 }  // namespace
 
-TEST_CASE("mx expansion: products of blockwise_pow2 and rowwise keep every bit", "[cpu][matmul]") {
+TEST_CASE("mx expansion: GEMMs of blockwise_pow2 and rowwise keep every bit", "[cpu][matmul]") {
   const auto device = make_cpu_device(2);
   constexpr std::int64_t kM = 200, kN = 272, kK = 640;  // no whole tiles of scales
   for (const char* name : {"blockwise_pow2", "rowwise", "rowwise_gw_hp"})
@@ -88,7 +88,7 @@ TEST_CASE("mx expansion: products of blockwise_pow2 and rowwise keep every bit",
     }
 }
 
-TEST_CASE("mx expansion: every value keeps its bits, whatever the granularity", "[cpu][matmul]") {
+TEST_CASE("mx expansion: every value keeps its bits for every granularity", "[cpu][matmul]") {
   const auto device = make_cpu_device(1);
   constexpr std::int64_t kRows = 200, kK = 384;
   for (const Granularity granularity :
@@ -105,7 +105,7 @@ TEST_CASE("mx expansion: every value keeps its bits, whatever the granularity", 
     }
 }
 
-TEST_CASE("mx expansion: every entry lies where the layout has it, and padding is zero", "[cpu][matmul]") {
+TEST_CASE("mx expansion: every scale is at its layout position and padding is zero", "[cpu][matmul]") {
   const auto device = make_cpu_device(1);
   for (const std::int64_t rows : {1, 128, 200})
     for (const std::int64_t k : {32, 160, 384})
@@ -123,7 +123,8 @@ TEST_CASE("mx expansion: every entry lies where the layout has it, and padding i
       }
 }
 
-TEST_CASE("mx expansion: what is no power of two, or no FP8, is not expanded", "[matmul]") {
+TEST_CASE("mx expansion: scales that are no powers of two and formats other than FP8 are not expanded",
+          "[matmul]") {
   CHECK(expands_to_mx(pow2(Granularity::block_1x128)));
   CHECK_FALSE(expands_to_mx({DType::e4m3, Granularity::block_1x128, ScaleType::f32}));
   CHECK_FALSE(expands_to_mx({DType::e4m3, Granularity::block_1x32, ScaleType::ue8m0}));

@@ -1,5 +1,5 @@
-// The quantizers of MX formats against torchao's (golden/mx.txt, made by tools/goldens/make_mx_goldens.py): E4M3 and E5M2,
-// every rounding of scales, byte for byte, and blocks of 32x32 in both directions.
+// MX quantizers against torchao (golden/mx.txt from tools/goldens/make_mx_goldens.py), byte for byte: E4M3
+// and E5M2, every scale rounding, and 32x32 blocks in both directions.
 #include "kernels/device/compare_testing.h"
 #include "kernels/numerics/golden_testing.h"
 #include "kernels/numerics/scale_layout.h"
@@ -79,7 +79,8 @@ PRECBENCH_OP_TEST(torchao_squares_on, "32x32 blocks are torchao's, byte for byte
 }
 
 PRECBENCH_OP_TEST(square_on, "a 32x32 block has the codes of a row as long as it, in both directions") {
-  // All of a block's elements in one row of 1x32 blocks with the largest of them in each: the same scale, so the same codes.
+  // A block's elements in one row of 1x32 blocks, each with the block's largest element: equal scales, so
+  // equal codes.
   for (const DType dtype : {DType::e4m3, DType::e5m2})
     for (const ScaleRounding rounding : {ScaleRounding::rceil, ScaleRounding::even}) {
       const QuantFormat square{dtype, Granularity::block_32x32, ScaleType::ue8m0, rounding};

@@ -1,4 +1,5 @@
-// NVFP4 of any device against the CPU device: codes, scales, amaxes and random draws bit for bit, products by the 2x rule.
+// NVFP4 of any device against the CPU device: codes, scales, amaxes and random draws bit for bit, GEMMs by
+// the 2x rule.
 #include "kernels/device/input_testing.h"
 #include "kernels/numerics/nvfp4.h"
 
@@ -7,10 +8,10 @@ using namespace precbench::testing;
 
 namespace {
 
-// Whole tiles of every kernel; none; a block; more blocks in one direction than a tile has.
+// Whole tiles of every kernel; none; one block; more blocks in one direction than a tile has.
 constexpr Size kNvfp4Sizes[] = {{256, 384}, {144, 208}, {16, 16}, {16, 2064}, {2064, 16}};
 
-/// The element at (r, c) of a form whose tensor's factor is left out.
+/// Returns the element at (r, c) of a copy without the tensor's factor.
 double value_of(const GemmOperand& form, std::int64_t r, std::int64_t c) {
   const std::int64_t rows = form.data.rows, k = form.data.cols, at = r * k + c;
   const std::uint8_t code = form.data.as<std::uint8_t>()[at / 2] >> 4 * (at % 2) & 0xF;
@@ -19,8 +20,8 @@ double value_of(const GemmOperand& form, std::int64_t r, std::int64_t c) {
   return static_cast<double>(e2m1_decode(code)) * e4m3_decode(scale);
 }
 
-/// Every element of D is as near to the FP64 product as FP32 additions that cut off may leave it, and one rounding to D's
-/// type.
+/// Checks every element of D against the FP64 product: the error may be that of truncating FP32 additions
+/// plus one rounding to D's dtype.
 void check_product(const Tensor& d, const Tensor& before, const GemmOperand& a, const GemmOperand& b,
                    bool accumulate) {
   const std::int64_t k = a.k();
@@ -93,7 +94,7 @@ PRECBENCH_OP_TEST(nvfp4_draws_on, "another word, stream or first row draws other
 }
 
 PRECBENCH_OP_TEST(nvfp4_product_on, "products of NVFP4 tensors") {
-  // A K of whole 16 bytes, and one for which cuBLASLt has no kernel: that shape is emulated.
+  // K of whole 16 bytes, and one without a cuBLASLt kernel: that shape is emulated.
   constexpr std::int64_t kM = 144, kN = 80;
   for (const std::int64_t K : {224, 208})
     for (const Granularity granularity : {Granularity::block_1x16, Granularity::block_16x16})
@@ -103,7 +104,7 @@ PRECBENCH_OP_TEST(nvfp4_product_on, "products of NVFP4 tensors") {
                     << (accumulate ? " accumulated" : ""));
           b.start();
           HostMemory& host = b.host();
-          // Sizes far apart: a wrong alpha or a scale in a wrong place shows.
+          // Widely differing sizes, so that a wrong alpha or a misplaced scale shows.
           const auto operand = [&](std::int64_t rows, float size, Granularity blocks) {
             const Tensor value = host.random(DType::bf16, rows, K, size);
             for (std::int64_t i = 0; i < value.size(); ++i)

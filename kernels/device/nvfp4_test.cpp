@@ -1,5 +1,6 @@
-// NVFP4 through the CPU device's ops: torchao's bytes (numerics/golden/nvfp4.txt), the product of two tensors against FP64,
-// and stochastic rounding: unbiased, anew in every stream, and the same however rows are split over ranks.
+// NVFP4 through the CPU device's ops: torchao's bytes (numerics/golden/nvfp4.txt), a GEMM against FP64, and
+// stochastic rounding. It must be unbiased, differ by stream, and not depend on how rows are split over
+// ranks.
 #include "kernels/numerics/nvfp4.h"
 
 #include <algorithm>
@@ -17,7 +18,7 @@ using namespace precbench::testing;
 
 namespace {
 
-/// A form with memory of its own.
+/// A quantized copy with its own memory.
 struct Form {
   Owned data, scale, amax;
   GemmOperand operand;
@@ -55,7 +56,7 @@ bool same_codes(const Form& a, const Form& b) { return a.data.bytes() == b.data.
 
 }  // namespace
 
-TEST_CASE("the CPU device's NVFP4 is torchao's, byte for byte", "[cpu][op]") {
+TEST_CASE("NVFP4: the CPU device's bytes equal torchao's", "[cpu][op]") {
   constexpr std::int64_t kRows = 64, kCols = 48;
   const auto sections = golden_sections(PRECBENCH_SOURCE_DIR "/kernels/numerics/golden/nvfp4.txt");
   std::vector<float> input;
@@ -82,15 +83,16 @@ TEST_CASE("the CPU device's NVFP4 is torchao's, byte for byte", "[cpu][op]") {
   check("rht.1x16", nvfp4_format(Granularity::block_1x16, ElementRounding::rne, Transform{16, Signs::te}),
         true);
 
-  // A square has the same codes in both directions.
+  // 16x16 blocks have the same codes in both directions.
   const Form row = quantized(*device, value, nvfp4_format(Granularity::block_16x16));
   const Form column = quantized(*device, value, nvfp4_format(Granularity::block_16x16), true);
   for (std::int64_t r = 0; r < kRows; ++r)
     for (std::int64_t c = 0; c < kCols; ++c) REQUIRE(row.code(r * kCols + c) == column.code(c * kRows + r));
 }
 
-TEST_CASE("a product of NVFP4 tensors is that of their values, with and without a transform of both",
-          "[cpu][op]") {
+TEST_CASE(
+    "NVFP4 matmul: equals the FP64 GEMM of the dequantized operands with and without a Hadamard transform",
+    "[cpu][op]") {
   constexpr std::int64_t kM = 64, kN = 48, kK = 128;
   const auto device = make_cpu_device(2);
   const Owned a(DType::bf16, kM, kK, rounded(normal(1, kM * kK, 3.0f)));
@@ -117,18 +119,18 @@ TEST_CASE("a product of NVFP4 tensors is that of their values, with and without 
       }
     CHECK(relative_error(d.floats(), want) < kFp32Error);
     CHECK(relative_error(sum.floats(), want_sum) < kFp32Error);
-    // Two operands of 20.5 dB leave 17.4: 0.134. A transform of one alone would leave nothing of the product.
+    // Two operands of 20.5 dB give 17.4 dB: 0.134. Transforming only one operand would destroy the result.
     const double error = relative_error(d.floats(), exact);
     CHECK(error > 0.115);
     CHECK(error < 0.155);
   }
 }
 
-TEST_CASE("stochastic rounding of gradients is unbiased", "[cpu][op]") {
+TEST_CASE("NVFP4: stochastic rounding of gradients is unbiased", "[cpu][op]") {
   constexpr std::int64_t kRows = 16, kCols = 64;
   constexpr int kDraws = 400;
-  // A tensor scale of 1, and block scales of 1 but for the one block with the amax: elements are rounded as they are. They
-  // lie on the grid of the 8 random bits, where the mean is exact.
+  // A tensor scale of 1, and block scales of 1 except for the block with the amax: elements are rounded
+  // unscaled. They lie on the grid of the 8 random bits, where the mean is exact.
   std::vector<float> x = rounded(normal(5, kRows * kCols, 1.3f));
   for (std::int64_t i = 0; i < kRows * kCols; ++i) {
     x[i] = std::round(std::clamp(x[i], -5.5f, 5.5f) * 512) / 512;
@@ -141,7 +143,7 @@ TEST_CASE("stochastic rounding of gradients is unbiased", "[cpu][op]") {
   const QuantFormat format = nvfp4_format(Granularity::block_1x16, ElementRounding::stochastic);
   for (const bool columns : {false, true}) {
     Owned source = value;
-    if (columns) {  // the same blocks, as the columns of the transposed matrix
+    if (columns) {  // the same blocks, as columns of the transposed matrix
       std::vector<float> turned(x.size());
       for (std::int64_t r = 0; r < kRows; ++r)
         for (std::int64_t c = 0; c < kCols; ++c) turned[c * kRows + r] = x[r * kCols + c];
@@ -178,7 +180,7 @@ TEST_CASE("stochastic rounding of gradients is unbiased", "[cpu][op]") {
   }
 }
 
-TEST_CASE("the mean of stochastic draws is nearer than rounding to nearest", "[cpu][op]") {
+TEST_CASE("NVFP4: the mean of stochastic draws has a smaller error than rounding to nearest", "[cpu][op]") {
   constexpr std::int64_t kRows = 32, kCols = 256;
   const std::vector<float> x = rounded(normal(6, kRows * kCols));
   const Owned value(DType::bf16, kRows, kCols, x);
@@ -200,10 +202,11 @@ TEST_CASE("the mean of stochastic draws is nearer than rounding to nearest", "[c
   CHECK(error_of_mean(ElementRounding::stochastic, 50) < nearest / 3);
 }
 
-TEST_CASE("random numbers belong to the element, its step and its operand", "[cpu][op]") {
+TEST_CASE("NVFP4: random numbers depend on element and step and operand and not on the row split",
+          "[cpu][op]") {
   constexpr std::int64_t kRows = 64, kCols = 48, kHalf = kRows / 2;
   std::vector<float> x = rounded(normal(7, kRows * kCols));
-  x[0] = x[kHalf * kCols] = 8.0f;  // each half has the whole's amax, so the whole's scales
+  x[0] = x[kHalf * kCols] = 8.0f;  // both halves have the tensor's amax and so its scales
   const Owned whole(DType::bf16, kRows, kCols, x);
   const Owned halves[] = {Owned(DType::bf16, kHalf, kCols, {x.begin(), x.begin() + kHalf * kCols}),
                           Owned(DType::bf16, kHalf, kCols, {x.begin() + kHalf * kCols, x.end()})};

@@ -1,4 +1,4 @@
-// Inside kernels/device only: what the costs of ops are put together from.
+// Building blocks of op costs; internal to kernels/device.
 #pragma once
 
 #include "kernels/device/ops.h"
@@ -15,24 +15,24 @@ inline double form_bytes(const QuantizedTensor& x) {
   return quantized_bytes(x.rowwise) + quantized_bytes(x.columnwise);
 }
 
-/// Returns the type whose peak rate a product of these formats has.
+/// Returns the dtype whose peak rate applies to a GEMM of these formats.
 inline DType math_of(const QuantFormat& a, const QuantFormat& b) {
   if (!a.quantized() || !b.quantized()) return DType::bf16;
   return a.dtype == DType::e2m1 && b.dtype == DType::e2m1 ? DType::e2m1 : DType::e4m3;
 }
 
-/// What a producer writes: the value, unless nobody reads it, and the quantized forms.
+/// Returns the bytes that a producer writes: the value, if it is kept, and the quantized copies.
 inline double written_bytes(const QuantizedTensor& x) {
   return (x.keep_value ? bytes(x.value) : 0.0) + quantized_bytes(x.rowwise) + quantized_bytes(x.columnwise);
 }
 
-/// An op that makes `x` of a value: its quantized forms are casts.
+/// Adds the casts of an op that makes `x` from a value: one per quantized copy.
 inline OpCost casting(OpCost cost, const QuantizedTensor& x) {
   cost.casts += (quantized_bytes(x.rowwise) > 0) + (quantized_bytes(x.columnwise) > 0);
   return cost;
 }
 
-/// A destination that is added to is read as well.
+/// Returns the bytes of a destination; with accumulation it is read as well.
 inline double updated_bytes(const Tensor& t, bool accumulate) { return bytes(t) * (accumulate ? 2 : 1); }
 
 inline OpCost of(const char* name, OpClass op_class, double byte_count, double flops = 0,

@@ -1,5 +1,5 @@
-// What the tests of the CPU device's ops share: tensors that own their memory, random values, and the two
-// measures of numerics: an FP64 reference for values, FP64 central differences for gradients.
+// Helpers of the CPU device's op tests: tensors that own their memory, random values, and two measures of
+// accuracy: an FP64 reference for values, FP64 central differences for gradients.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +19,8 @@
 
 namespace precbench::testing {
 
-/// A tensor with memory of its own. Fresh memory holds NaN in every dtype, so that an element that an op
-/// forgets to write, or reads before it is written, shows.
+/// A tensor that owns its memory. Fresh memory holds NaN in every dtype, so that an element that an op
+/// forgets to write, or reads too early, shows.
 class Owned {
  public:
   Owned() = default;
@@ -28,7 +28,8 @@ class Owned {
       : memory_(bytes_of(dtype, rows * cols), std::byte{0xFF}), tensor_{memory_.data(), dtype, rows, cols} {}
   Owned(DType dtype, std::int64_t rows, std::int64_t cols, const std::vector<float>& values)
       : Owned(dtype, rows, cols) {
-    // Thrown, not asserted: ranks that are threads make tensors too, and Catch2's assertions are for one thread.
+    // Thrown, not asserted: ranks that run as threads make tensors too, and Catch2's assertions are for one
+    // thread.
     if (static_cast<std::int64_t>(values.size()) != tensor_.size())
       throw std::invalid_argument("a tensor of a test needs as many values as elements");
     for (std::int64_t i = 0; i < tensor_.size(); ++i)
@@ -70,14 +71,14 @@ class Owned {
   Tensor tensor_;
 };
 
-/// n values ~ N(0, std), a stream per seed.
+/// Returns n values ~ N(0, std), one stream per seed.
 inline std::vector<float> normal(std::uint64_t seed, std::int64_t n, float std = 1.0f) {
   std::vector<float> values(n);
   for (std::int64_t i = 0; i < n; ++i) values[i] = std * irwin_hall_normal(seed, i);
   return values;
 }
 
-/// The same values rounded to BF16.
+/// Returns the values rounded to BF16.
 inline std::vector<float> rounded(std::vector<float> values) {
   for (float& v : values) v = bf16_decode(bf16_encode(v));
   return values;
@@ -97,12 +98,12 @@ double relative_error(const std::vector<Value>& x, const std::vector<double>& re
   return scale == 0 ? std::sqrt(error) : std::sqrt(error / scale);
 }
 
-/// What FP32 arithmetic may add to an op's result: 16 unit roundoffs, RMS over a tensor. The ops chain about
-/// ten roundings per element and their sums are short; a wrong term, sign or index costs 1e-2 and more.
+/// Allowed FP32 error of an op's result: 16 unit roundoffs, RMS over a tensor. The ops chain about ten
+/// roundings per element and have short sums; a wrong term, sign or index causes an error of 1e-2 or more.
 inline constexpr double kFp32Error = 16 * 0x1p-24;
 
-/// The derivative of loss(x) along `direction`, by central differences in FP64. With a step of 1e-5 of x's
-/// size the truncation and the rounding error are both near 1e-10 of a smooth function's scale, far below
+/// Returns the derivative of loss(x) along `direction`, by central differences in FP64. With a step of 1e-5
+/// of x's size, truncation and rounding errors are both near 1e-10 of a smooth function's scale, far below
 /// FP32's.
 template <class Loss>
 double slope(Loss&& loss, const std::vector<double>& x, const std::vector<double>& direction) {
@@ -117,7 +118,7 @@ double slope(Loss&& loss, const std::vector<double>& x, const std::vector<double
 }
 
 /// Checks `gradient` against the derivatives of `loss` at `x`: along the axis of every `stride`-th element,
-/// and along four random directions that all elements share in.
+/// and along four random dense directions.
 template <class Loss>
 void check_gradient(Loss&& loss, const std::vector<double>& x, const std::vector<float>& gradient,
                     std::size_t stride = 1) {
@@ -125,7 +126,7 @@ void check_gradient(Loss&& loss, const std::vector<double>& x, const std::vector
   double squares = 0;
   for (float g : gradient) squares += static_cast<double>(g) * g;
   const double rms = std::sqrt(squares / static_cast<double>(x.size()));
-  // One element is not an RMS over many: it may be 4 times as far off.
+  // A single element is not an RMS over many: it may be 4 times as far off.
   const double tolerance = 4 * kFp32Error;
   std::vector<double> direction(x.size());
   for (std::size_t i = 0; i < x.size(); i += stride) {

@@ -1,5 +1,5 @@
-// What each op costs at least, and the name that observers see. bytes counts every input read once and every output
-// written once; flops counts matrix multiply-adds as 2.
+// Minimum cost of each op, and the name that observers see. bytes counts every input read once and every
+// output written once; flops counts a multiply-add as 2.
 #include <algorithm>
 
 #include "kernels/device/op_cost.h"
@@ -25,12 +25,12 @@ const char* name_of(OpKind kind) {
 namespace ops {
 namespace {
 
-/// What an update rule moves of the weights, which are read only where they are their own master.
+/// Returns the bytes of weights that an update rule moves; with a master the weights are only written.
 double changed_bytes(const Tensor& weights, const Tensor& master) {
   return master.empty() ? 2 * bytes(weights) : bytes(weights) + 2 * bytes(master);
 }
 
-/// Twice the area under the causal diagonal of T x keys scores: T^2 where queries and keys are the same rows.
+/// Returns twice the visible area of T x keys scores: T^2 for square causal attention.
 double doubled_area(const AttentionShape& s) {
   const double keys = static_cast<double>(s.keys());
   const auto below = [keys](double t) {  // twice the area of the rows before t
@@ -40,12 +40,12 @@ double doubled_area(const AttentionShape& s) {
   return below(static_cast<double>(s.T) + offset) - below(offset);
 }
 
-/// `products` matrix products over the visible scores, head_dim multiply-adds each.
+/// FLOPs of `products` GEMMs over the visible scores, head_dim multiply-adds each.
 double attention_flops(const AttentionShape& s, double products) {
   return products * static_cast<double>(s.B) * s.heads * doubled_area(s) * s.head_dim;
 }
 
-/// q, k and v as attention reads them, or their gradients as it writes them.
+/// Bytes of q, k and v as attention reads them, or of their gradients as it writes them.
 double qkv_bytes(const Tensor& qkv, const Tensor& kv, const AttentionShape& s) {
   return kv.empty() ? bytes(qkv)
                     : static_cast<double>(bytes_of(qkv.dtype, s.tokens() * s.q_width())) + bytes(kv);
@@ -107,7 +107,7 @@ OpCost CopyColumns::cost() const {
 }
 
 OpCost Embedding::cost() const {
-  // Tokens that occur again find their row in a cache.
+  // Repeated tokens find their row in a cache.
   const double rows = bytes_of(table.dtype, std::min(x.rows, table.rows) * x.cols);
   return of("embedding", OpClass::norm_elementwise, rows + bytes(x) + bytes(tokens));
 }
@@ -163,7 +163,8 @@ OpCost Attention::cost() const {
 }
 
 OpCost AttentionBackward::cost() const {
-  // dV, dP, dQ, dK: the model's FLOPs. The scores, recomputed by every fused implementation, are not counted.
+  // dV, dP, dQ, dK: the model's FLOPs. The recomputed scores, which every fused implementation needs, are not
+  // counted.
   return of("attention_backward", OpClass::attention,
             qkv_bytes(qkv, kv, shape) + qkv_bytes(dqkv, dkv, shape) + bytes(dout) + bytes(out) + bytes(lse),
             attention_flops(shape, 4));

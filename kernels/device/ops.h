@@ -1,12 +1,14 @@
-// The ops: everything a training step asks of a device, each a struct of its arguments with its cost; the optimizers' are
-// in update_ops.h, those of a mixture of experts in moe_ops.h. The costs stand in ops.cpp and moe_ops.cpp, the bodies in
-// kernels/cpu and kernels/cuda.
+// The ops: everything a training step asks of a device, each a struct of its arguments with its cost.
+// Optimizer ops are in update_ops.h, MoE ops in moe_ops.h, costs in ops.cpp and moe_ops.cpp, implementations
+// in kernels/cpu and kernels/cuda.
 //
-// A new op is a struct here, its cost() in ops.cpp, a line in PRECBENCH_OPS below, and for each device that has it a line
-// in the device's header and a body. Device makes the rest: accounting, the refusal where there is no body, the dry run.
+// A new op is a struct here, its cost() in ops.cpp, a line in PRECBENCH_OPS below, and for each device that
+// supports it a declaration in the device's header and an implementation. Device adds accounting, the error
+// for unsupported ops and the dry run.
 //
-// Destinations come first, then sources, then shapes and constants. Matrices are row-major; M counts tokens (B sequences
-// of T); activations are BF16. Unless said otherwise an op reads BF16, computes in FP32 and rounds once to BF16.
+// Destinations come first, then sources, then shapes and constants. Matrices are row-major; M counts tokens
+// (B sequences of T); activations are BF16. Unless stated otherwise an op reads BF16, computes in FP32 and
+// rounds once to BF16.
 #pragma once
 
 #include <cstdint>
@@ -17,21 +19,21 @@
 
 namespace precbench {
 
-/// What one op call must do at least: the speed of light of a step is the sum over its ops.
+/// Minimum work of one op call: the speed-of-light time of a step is the sum over its ops.
 struct OpCost {
   const char* name = "";
   OpClass op_class = OpClass::other;
-  double flops = 0;          ///< matrix multiply-adds, counted as 2
+  double flops = 0;          ///< a matrix multiply-add counts as 2
   double bytes = 0;          ///< each input read once, each output written once
-  DType math = DType::bf16;  ///< whose peak applies: e4m3 for FP8 GEMMs, e2m1 for FP4's
-  int casts = 0;             ///< quantized forms of activations and gradients that are made of values
+  DType math = DType::bf16;  ///< dtype whose peak applies: e4m3 for FP8 GEMMs, e2m1 for FP4
+  int casts = 0;             ///< number of quantized copies of activations and gradients made from values
 };
 
 }  // namespace precbench
 
 namespace precbench::ops {
 
-// ---- movement
+// ---- data movement
 
 struct Zero {
   Tensor x;
@@ -67,24 +69,26 @@ struct Fill {
 
 // ---- linear layers
 
-/// Writes the wanted forms of `x`, and x.amax_out where present, from x.value.
+/// Writes the requested copies of `x`, and x.amax_out if present, from x.value.
 struct Quantize {
   QuantizedTensor x;
-  bool weight = false;  ///< of a weight: no cast that is counted
+  bool weight = false;  ///< a weight's casts are not counted
   OpCost cost() const;
-  /// Nothing is wanted: the call is no op.
+  /// Returns true if nothing is requested: the call is not an op.
   bool idle() const;
 };
 
-/// dst = what the codes of a form stand for; dst BF16 [rows, k]. Exact of FP4, and of FP8 under powers of two.
+/// dst = the dequantized values of a copy; dst BF16 [rows, k]. Exact for FP4 and for FP8 with power-of-two
+/// scales.
 struct Dequantize {
   Tensor dst;
   GemmOperand form;
   OpCost cost() const;
 };
 
-/// dst = or += src turned back from the transform that the FP4 form `form` had, whose signs are not random. With `value`, of
-/// which the form was made with quest scales, elements that its cast clipped are 0 before. All [rows, k], form's order.
+/// dst = or += the inverse Hadamard transform of src, for the FP4 copy `form` with fixed signs. With `value`,
+/// the source of a copy with quest scales, elements that the cast clipped are first set to 0. All [rows, k],
+/// in form's order.
 struct TurnBack {
   Tensor dst;  ///< bf16 or f32
   bool accumulate;
@@ -94,7 +98,8 @@ struct TurnBack {
   OpCost cost() const;
 };
 
-/// D[M,N] = A[M,k] B[N,k]^T into BF16 or FP32. On the CPU an element's bits depend on its rows of A and B alone.
+/// D[M,N] = A[M,k] B[N,k]^T into BF16 or FP32. On the CPU an element's bits depend only on its rows of A and
+/// B.
 struct Matmul {
   Tensor d;
   GemmOperand a, b;
@@ -102,41 +107,43 @@ struct Matmul {
   OpCost cost() const;
 };
 
-// ---- weights that ranks exchange in FP8
+// ---- FP8 weights exchanged between ranks
 
-/// out[0] = max |x|, NaN where x has one, 0 without elements; out f32, x f32 or bf16.
+/// out[0] = max |x|; NaN if x has a NaN, 0 without elements; out f32, x f32 or bf16.
 struct Amax {
   Tensor out, x;
   OpCost cost() const;
 };
 
-/// One rank's part of a matrix that has one scale: form.data = value * scale, and form.scale. The scale comes from
-/// `amax`, f32 [1], alone. value f32 or bf16, as many elements as form.data, possibly none.
+/// Quantizes one rank's part of a matrix with a per-tensor scale: form.data = value / scale, and form.scale.
+/// The scale depends on `amax`, f32 [1], only. value is f32 or bf16, with as many elements as form.data,
+/// possibly none.
 struct QuantizeWithAmax {
   GemmOperand form;
   Tensor value, amax;
   OpCost cost() const;
 };
 
-/// The end of a step with delayed scaling, slot by slot. a = staged[slot], which becomes 0. Where a is above 0 and
-/// finite, known[slot] = a with `most_recent`, else the maximum of a and the slot's history, which then moves on: its
-/// first entry leaves, a is its last.
+/// Ends a step of delayed scaling, slot by slot. a = staged[slot], which is reset to 0. If a is positive and
+/// finite, known[slot] = a with `most_recent`, else the maximum of a and the slot's history. The history then
+/// shifts: its first entry is removed and a appended.
 struct UpdateHistory {
   Tensor known;    ///< f32 [1, slots]
-  Tensor history;  ///< f32 [slots, steps kept], oldest first; may be empty
+  Tensor history;  ///< f32 [slots, kept steps], oldest first; may be empty
   Tensor staged;   ///< f32 [1, slots]
   bool most_recent;
   OpCost cost() const;
 };
 
-/// dst[k, rows] = src[rows, k] with its scales, which belong to the tensor or to 128x128 blocks: weights in fprop's form
-/// then serve dgrad. rows and k are multiples of 16.
+/// dst[k, rows] = src[rows, k] with per-tensor or 128x128 block scales, so that weights quantized for fprop
+/// also serve dgrad. rows and k are multiples of 16.
 struct Transpose {
   GemmOperand dst, src;
   OpCost cost() const;
 };
 
-/// dst[r, first + c] = src[r, c], or, where src is the wider one, dst[r, c] = src[r, first + c]; of one dtype of whole bytes.
+/// dst[r, first + c] = src[r, c], or, if src is wider, dst[r, c] = src[r, first + c]; one dtype of whole
+/// bytes.
 struct CopyColumns {
   Tensor dst;
   std::int64_t first;
@@ -169,7 +176,7 @@ struct AddRmsnorm {
   OpCost cost() const;
 };
 
-/// h again from a saved sum and rstd, bit for bit what AddRmsnorm wrote.
+/// Recomputes h from a saved sum and rstd, with the bits that AddRmsnorm wrote.
 struct RecomputeRmsnorm {
   QuantizedTensor h;
   Tensor sum, rstd, weight;
@@ -198,7 +205,7 @@ struct RopeBackward {
   Tensor dq_norm, dk_norm;  ///< as wide as the gains; empty without QK-norm
   bool accumulate;          ///< dq_norm and dk_norm += instead of =
   Tensor dout;              ///< [M, qkv_width]
-  Tensor qkv;               ///< the unrotated input, read with QK-norm only
+  Tensor qkv;               ///< the unrotated input, read only with QK-norm
   RopeOptions options;
   OpCost cost() const;
 };
@@ -211,20 +218,20 @@ struct BiasBackward {
   OpCost cost() const;
 };
 
-/// Causal softmax(q k^T / sqrt(head_dim)) v. A query that sees no key gives 0, with lse -inf. On the CPU nothing of a key that
-/// a query does not see reaches it, nor its gradient that key. On a GPU NaN and infinities do where both are in a tile:
-/// products of whole tiles weigh such a key with 0, and 0 times these is NaN.
+/// Causal softmax(q k^T / sqrt(head_dim)) v. A query that sees no key gives 0, with lse -inf. On the CPU,
+/// keys that a query does not see never affect it, nor does it affect their gradients. On a GPU, NaN and Inf
+/// do within a tile: such a key gets weight 0 in a whole-tile GEMM, and 0 * NaN or 0 * Inf is NaN.
 struct Attention {
   QuantizedTensor out;  ///< [M, q_width]
   Tensor lse;           ///< f32 [heads, M]: log sum exp of the scaled scores, index (b * heads + h) * T + t
-  Tensor qkv;           ///< [M, qkv_width]; only q is read where kv is given
+  Tensor qkv;           ///< [M, qkv_width]; with kv only q is read
   AttentionShape shape;
-  Tensor kv = {};  ///< [B * keys, kv_width]: keys and values of their own; empty: those of qkv
+  Tensor kv = {};  ///< [B * keys, kv_width]: separate keys and values; empty: those of qkv
   OpCost cost() const;
 };
 
 struct AttentionBackward {
-  Tensor dqkv;  ///< [M, qkv_width]; only dq is written where kv is given
+  Tensor dqkv;  ///< [M, qkv_width]; with kv only dq is written
   Tensor dout, out, lse, qkv;
   AttentionShape shape;
   Tensor kv = {};   ///< as in Attention
@@ -239,7 +246,7 @@ struct Swiglu {
   OpCost cost() const;
 };
 
-/// dgate_up from ds; also writes s again, value and wanted forms, for wgrad.
+/// Computes dgate_up from ds, and s again for wgrad, value and requested copies.
 struct SwigluBackward {
   QuantizedTensor dgate_up, s;
   Tensor ds, gate_up;
@@ -270,7 +277,7 @@ struct SumOfSquares {
   OpCost cost() const;
 };
 
-// ---- watching
+// ---- monitoring
 
 /// out i32 [2]: an order-independent hash of the bits of x; equal tensors give equal words.
 struct Fingerprint {
@@ -278,26 +285,27 @@ struct Fingerprint {
   OpCost cost() const;
 };
 
-/// out f32 [4] = or += {sum x y, sum x^2, sum y^2, sum (x-y)^2}, by which two gradients are compared; x and y f32 or bf16
-/// each, of equal sizes, possibly none.
+/// out f32 [4] = or += {sum x y, sum x^2, sum y^2, sum (x-y)^2}, to compare two gradients; x and y f32 or
+/// bf16 each, of equal sizes, possibly empty.
 struct Correlate {
   Tensor out, x, y;
   bool accumulate;
   OpCost cost() const;
 };
 
-/// out f32 [5] = {sum v^2, sum (v-q)^2, nonzero elements, of them quantized to 0, saturated} of a form of `value`.
+/// out f32 [5] = {sum v^2, sum (v-q)^2, nonzero elements, number of them quantized to 0, saturated} for a
+/// copy of `value`.
 struct QuantizationError {
   Tensor out, value;
   GemmOperand form;
-  bool columns;              ///< the form is the columnwise one
-  RandomStream random = {};  ///< what the form's transform had its signs from
+  bool columns;              ///< true: `form` is the columnwise copy
+  RandomStream random = {};  ///< source of the transform's random signs
   OpCost cost() const;
 };
 
 }  // namespace precbench::ops
 
-/// Every op: its struct, and its name as Device's function and in messages.
+/// All ops: the struct, and the name used for Device's function and in messages.
 #define PRECBENCH_OPS(OP)                            \
   OP(Zero, zero)                                     \
   OP(Convert, convert)                               \

@@ -1,5 +1,5 @@
-// The forms of stacked weights against the CPU device, bit for bit: one form and both, every mixture of granularities, stacks
-// of one run of tiles and of several, and sizes that no tile divides.
+// Quantized stacked weights against the CPU device, bit for bit: one and both directions, every mix of
+// granularities, stacks of one and of several runs of tiles, and sizes that no tile divides.
 #include <algorithm>
 
 #include "kernels/device/input_testing.h"
@@ -18,7 +18,7 @@ struct Stack {
 constexpr QuantFormat kFormats[] = {{},       kTensorE4m3, kTensorE5m2, kRow, kRowExact,
                                     kRowE4m2, kSquare,     kBlock,      kMx};
 
-/// Memory for one form, from memory(dtype, rows, cols).
+/// Allocates one quantized copy with memory(dtype, rows, cols).
 template <class Memory>
 GemmOperand form_of(Memory&& memory, const QuantFormat& format, std::int64_t experts, std::int64_t rows,
                     std::int64_t k) {
@@ -79,7 +79,7 @@ PRECBENCH_OP_TEST(amaxes_on, "quantize_experts leaves the experts' amaxes, and t
           const Tensor in = b.host().tensor(DType::f32, 1, E), out = b.host().tensor(DType::f32, 1, E);
           for (std::int64_t e = 0; e < E; ++e) {
             in.as<float>()[e] = 0.5f + static_cast<float>(e);
-            out.as<float>()[e] = e % 2 == 0 ? 1e9f : 1e-9f;  // raised where amaxes are known, else replaced
+            out.as<float>()[e] = e % 2 == 0 ? 1e9f : 1e-9f;  // raised if amaxes are known, else replaced
           }
           const Tensor dev_in = b.put(in), dev_out = b.put(out);
           const auto quantized = [&](Device& device, const Tensor& of, const Tensor& amax_in,
@@ -95,7 +95,7 @@ PRECBENCH_OP_TEST(amaxes_on, "quantize_experts leaves the experts' amaxes, and t
           const QuantizedTensor there = quantized(b.device(), b.put(value), dev_in, dev_out,
                                                   [&](auto... shape) { return b.output(shape...); });
           const Tensor left = b.fetch(dev_out);
-          // An expert at a time by the op of a single matrix.
+          // Reference: one expert at a time with the op for a single matrix.
           for (std::int64_t e = 0; e < E; ++e) {
             const Tensor amax = b.host().tensor(DType::f32, 1, 1);
             const Tensor one = value.slice_rows(e * stack.rows, stack.rows);

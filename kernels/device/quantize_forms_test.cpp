@@ -1,5 +1,5 @@
-// The quantizers of any device against the CPU device, bit for bit: every granularity, scale and rounding, in both
-// directions, on random and hostile inputs and on sizes that no tile divides.
+// Quantizers of any device against the CPU device, bit for bit: every granularity, scale and rounding, in
+// both directions, on random and hostile inputs and on sizes that no tile divides.
 #include "kernels/device/compare_testing.h"
 #include "kernels/device/input_testing.h"
 #include "kernels/numerics/format_testing.h"
@@ -12,7 +12,7 @@ namespace {
 struct Shape {
   std::int64_t rows, cols;
 };
-// Whole tiles; whole vectors but not tiles; nothing whole; less than anything.
+// Whole tiles; whole vectors but not tiles; neither; smaller than a vector.
 constexpr Shape kShapes[] = {{256, 384}, {144, 208}, {133, 101}, {1, 16}, {40, 8}, {7, 3}};
 
 void check_quantize(OpTest& b, const OutputFormats& formats, Input input, Shape shape) {
@@ -65,7 +65,7 @@ PRECBENCH_OP_TEST(parts_on, "amax and the quantization of parts are bit-exact") 
           const Tensor dev_value = b.put(value), dev_amax = b.output(DType::f32, 1, 1);
           const GemmOperand form = b.form(format, 1, size);
           b.device().amax({dev_amax, dev_value});
-          // One element, so that the next part starts beside every vector; none; and the rest.
+          // One element, so that the next part starts unaligned; none; and the rest.
           const std::int64_t ends[] = {0, 1, 1, size};
           for (int i = 0; i < 3; ++i)
             b.device().quantize_with_amax(
@@ -75,7 +75,7 @@ PRECBENCH_OP_TEST(parts_on, "amax and the quantization of parts are bit-exact") 
           CHECK(same_scales(b.fetch(dev_amax), amax));
           CHECK(same_scales(b.fetch(form.scale), expected.scale));
           CHECK(same_bits(b.fetch(form.data), expected.data));
-          // And in one piece, on the kernel's path of whole vectors.
+          // Also in one piece, through the kernel's vectorized path.
           b.device().quantize_with_amax({form, dev_value, dev_amax});
           CHECK(same_bits(b.fetch(form.data), expected.data));
         }

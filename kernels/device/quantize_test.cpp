@@ -1,5 +1,5 @@
-// quantize and quantization_error on the CPU device: every granularity, scale type and rounding, both forms,
-// against quantize_reference.h.
+// quantize and quantization_error on the CPU device: every granularity, scale type and rounding, both
+// directions, against quantize_reference.h.
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -17,8 +17,8 @@ namespace {
 struct Shape {
   std::int64_t rows, cols;
 };
-// Blocks whole in both directions; and ragged ones: the specification also says what is beyond a GPU's
-// limits.
+// Whole blocks in both directions, and ragged ones: the specification also covers sizes that a GPU does not
+// support.
 constexpr Shape kShapes[] = {{256, 128}, {130, 200}, {5, 48}};
 
 enum class Data { normal, imbalanced, outlier, adversarial };
@@ -29,7 +29,7 @@ std::vector<float> values(Data data, const Shape& s) {
   switch (data) {
     case Data::normal:
       break;
-    case Data::imbalanced:  // tokens from 2^-20 to 2^19, some of them all zero
+    case Data::imbalanced:  // token magnitudes from 2^-20 to 2^19, some all zero
       for (std::int64_t i = 0; i < size; ++i) {
         const std::int64_t row = i / s.cols;
         x[i] = row % 9 == 4 ? 0 : std::ldexp(x[i], static_cast<int>(row % 40) - 20);
@@ -39,8 +39,8 @@ std::vector<float> values(Data data, const Shape& s) {
       x[size / 2] = -3e5f;
       break;
     case Data::adversarial: {
-      // Denormal and tiny amax, the largest BF16, powers of two and their neighbours, the formats' ends: a
-      // row of each so that small values are not always beside large ones.
+      // Denormal and tiny amax, the largest BF16, powers of two and their neighbours, the formats' ends: one
+      // row each, so that small values are not always next to large ones.
       const float special[] = {1e-40f,     1e-38f, 1.3e-36f,  1e-12f,    3.3895314e38f, 448,
                                449.5f,     464,    57344,     61440,     0x1p-126f,     0x1p-118f,
                                0x1.fep-1f, 1,      0x1.02p0f, 0x1.c0p3f, 0x1.e0p3f,     0};
@@ -54,7 +54,7 @@ std::vector<float> values(Data data, const Shape& s) {
   return rounded(x);
 }
 
-/// An operand with both quantized forms, and the memory under it.
+/// An operand with both quantized copies, and its memory.
 struct Quantized {
   Owned value, row_data, row_scale, col_data, col_scale, amax;
   QuantizedTensor operand;
@@ -79,7 +79,7 @@ struct Quantized {
   }
 };
 
-/// The element at `i` in the format's own units.
+/// Returns the element at `i` in the format's own units.
 float element(const GemmOperand& form, std::int64_t i) {
   if (held_in_bf16(form.format.dtype)) return bf16_decode(form.data.as<std::uint16_t>()[i]);
   const std::uint8_t code = form.data.as<std::uint8_t>()[i];
@@ -94,7 +94,7 @@ float scale_at(const GemmOperand& form, std::int64_t r, std::int64_t i) {
                                           : form.scale.as<float>()[at];
 }
 
-/// Elements of `form` that are not what the reference says, in code or scale.
+/// Counts the elements of `form` that differ from the reference in code or scale.
 std::int64_t mismatches(const GemmOperand& form, const ReferenceForm& want) {
   std::int64_t count = 0;
   const std::int64_t k = form.data.cols;
@@ -106,7 +106,7 @@ std::int64_t mismatches(const GemmOperand& form, const ReferenceForm& want) {
   return count;
 }
 
-/// Entries of the scale buffer that belong to no scope and are not zero.
+/// Counts nonzero entries of the scale buffer that belong to no element.
 std::int64_t dirty_padding(const GemmOperand& form) {
   const Granularity g = form.format.granularity;
   const std::int64_t rows = form.data.rows, k = form.data.cols;
@@ -130,7 +130,7 @@ std::vector<float> transposed(const std::vector<float>& x, const Shape& s) {
 
 }  // namespace
 
-TEST_CASE("both forms of every format are the reference's, code for code", "[cpu][quantize]") {
+TEST_CASE("quantize: both copies equal the reference in every format", "[cpu][quantize]") {
   const auto device = make_cpu_device(1);
   for (const QuantFormat& format : quantized_formats())
     for (const Shape& s : kShapes)
@@ -154,7 +154,8 @@ TEST_CASE("both forms of every format are the reference's, code for code", "[cpu
       }
 }
 
-TEST_CASE("a form that is not wanted is not written, and its absence changes nothing", "[cpu][quantize]") {
+TEST_CASE("quantize: a copy that is not requested is not written and changes nothing else",
+          "[cpu][quantize]") {
   const auto device = make_cpu_device(1);
   const Shape s{130, 200};
   const QuantFormat format{DType::e4m3, Granularity::row, ScaleType::f32};
@@ -170,7 +171,7 @@ TEST_CASE("a form that is not wanted is not written, and its absence changes not
   CHECK(row_only.value.bytes() == both.value.bytes());
 }
 
-TEST_CASE("amax is made where it is asked for, also when no form needs it yet", "[cpu][quantize]") {
+TEST_CASE("quantize: amax_out is written whenever present even if no copy needs it", "[cpu][quantize]") {
   const auto device = make_cpu_device(1);
   const Owned gate_up(DType::bf16, 40, 60, normal(1, 40 * 60)), ds(DType::bf16, 40, 30, normal(2, 40 * 30));
   const Owned s(DType::bf16, 40, 30), amax(DType::f32, 1, 1), dgate_up(DType::bf16, 40, 60);
@@ -180,7 +181,7 @@ TEST_CASE("amax is made where it is asked for, also when no form needs it yet", 
   for (float v : s.floats()) largest = std::max(largest, std::fabs(v));
   CHECK(amax.floats()[0] == largest);
 
-  // Backward makes the forms with the amax that forward left; a wrong one on purpose shows that it is read.
+  // Backward quantizes with the amax that forward left. A deliberately wrong one shows that it is read.
   const QuantFormat format{DType::e4m3, Granularity::tensor, ScaleType::f32};
   const Owned data(DType::e4m3, 30, 40), scale(DType::f32, 1, 1), doubled(DType::f32, 1, 1, {2 * largest});
   QuantizedTensor again{.value = s, .columnwise = {format, data, scale, false}, .amax_in = doubled};
@@ -190,7 +191,7 @@ TEST_CASE("amax is made where it is asked for, also when no form needs it yet", 
   CHECK(scale.floats()[0] == 1.0f / static_cast<float>(448.0 / (2.0 * largest)));
 }
 
-TEST_CASE("a scale from an earlier amax does not keep the new one from being raised", "[cpu][quantize]") {
+TEST_CASE("quantize: with amax_in the new amax_out is still raised", "[cpu][quantize]") {
   const auto device = make_cpu_device(2);
   const QuantFormat format{DType::e4m3, Granularity::tensor, ScaleType::f32};
   const Owned value(DType::bf16, 1, 4, {1, -3, 2, 0}), data(DType::e4m3, 1, 4), scale(DType::f32, 1, 1);
@@ -203,7 +204,7 @@ TEST_CASE("a scale from an earlier amax does not keep the new one from being rai
   CHECK(scale.floats()[0] == 1);
 }
 
-TEST_CASE("amax is the largest magnitude, of nothing 0, and NaN where a value is", "[cpu][quantize]") {
+TEST_CASE("amax: largest magnitude and 0 without elements and NaN if a value is NaN", "[cpu][quantize]") {
   const auto device = make_cpu_device(2);
   const auto amax = [&](DType dtype, const std::vector<float>& x) {
     const Owned out(DType::f32, 1, 1), value(dtype, 1, static_cast<std::int64_t>(x.size()), x);
@@ -223,7 +224,7 @@ TEST_CASE("amax is the largest magnitude, of nothing 0, and NaN where a value is
   }
 }
 
-TEST_CASE("parts quantized one by one are the matrix quantized at once", "[cpu][quantize]") {
+TEST_CASE("quantize_with_amax: parts quantized separately equal the whole matrix", "[cpu][quantize]") {
   const auto device = make_cpu_device(2);
   const Shape s{37, 130};
   for (const QuantFormat& format : quantized_formats()) {
@@ -247,7 +248,7 @@ TEST_CASE("parts quantized one by one are the matrix quantized at once", "[cpu][
   }
 }
 
-TEST_CASE("a form transposed is the transposed matrix's form", "[cpu][quantize]") {
+TEST_CASE("transpose: equals the quantized copy of the transposed matrix", "[cpu][quantize]") {
   const auto device = make_cpu_device(2);
   for (const QuantFormat& format : quantized_formats()) {
     const Granularity g = format.granularity;
@@ -265,7 +266,7 @@ TEST_CASE("a form transposed is the transposed matrix's form", "[cpu][quantize]"
   }
 }
 
-TEST_CASE("parts that are placed side by side make the whole", "[cpu][quantize]") {
+TEST_CASE("copy_columns: parts placed side by side equal the whole", "[cpu][quantize]") {
   const auto device = make_cpu_device(2);
   constexpr std::int64_t kRows = 5, kCols = 48;
   std::vector<std::uint8_t> whole(kRows * kCols), got(kRows * kCols, 0xFF);
@@ -280,7 +281,8 @@ TEST_CASE("parts that are placed side by side make the whole", "[cpu][quantize]"
   CHECK(got == whole);
 }
 
-TEST_CASE("a GEMM with the identity gives back the dequantized values", "[cpu][quantize][matmul]") {
+TEST_CASE("matmul: a quantized copy times the identity gives the dequantized values",
+          "[cpu][quantize][matmul]") {
   const auto device = make_cpu_device(1);
   for (const QuantFormat& format : quantized_formats())
     for (const Shape& s : kShapes) {
@@ -300,7 +302,7 @@ TEST_CASE("a GEMM with the identity gives back the dequantized values", "[cpu][q
     }
 }
 
-TEST_CASE("quantization_error counts what the form lost", "[cpu][quantize]") {
+TEST_CASE("quantization_error: sums equal those of the dequantized copy", "[cpu][quantize]") {
   const auto device = make_cpu_device(1);
   double saturations = 0, underflows = 0;
   for (const QuantFormat& format : quantized_formats())
@@ -308,7 +310,7 @@ TEST_CASE("quantization_error counts what the form lost", "[cpu][quantize]") {
       for (Data data : {Data::normal, Data::imbalanced, Data::outlier, Data::adversarial})
         for (bool column : {false, true}) {
           INFO(describe(format) << ", " << s.rows << " x " << s.cols << ", data " << static_cast<int>(data));
-          // The largest BF16 squared is no FP32 sum.
+          // The square of the largest BF16 overflows an FP32 sum.
           std::vector<float> x = values(data, s);
           for (float& v : x) v = std::fabs(v) > 1e18f ? 512.0f : v;
           Quantized q(DType::bf16, x, s, format);
@@ -321,8 +323,8 @@ TEST_CASE("quantization_error counts what the form lost", "[cpu][quantize]") {
           const ReferenceForm want =
               quantize_reference(source, column ? s.cols : s.rows, column ? s.rows : s.cols, format);
           double signal = 0, noise = 0, nonzero = 0, underflow = 0, saturated = 0;
-          // The GEMM sees the FP32 product of code and scale. Half a step at the format's end: what lies
-          // further beyond it was cut, not rounded.
+          // The GEMM sees the FP32 product of code and scale. Values more than half a step beyond the
+          // format's end were saturated, not rounded.
           const double step = std::ldexp(1.0, largest_exponent_of(format) - mantissa_bits_of(format));
           const double end = max_of(format) + step / 2;
           for (std::size_t i = 0; i < source.size(); ++i) {

@@ -37,7 +37,7 @@ Reference rmsnorm(const Shape& s, const std::vector<double>& x, const std::vecto
   return r;
 }
 
-/// Rows of usual size, and some so small that eps rules their norm.
+/// Returns rows of normal size, and some so small that eps dominates their norm.
 std::vector<float> stream(std::uint64_t seed, const Shape& s) {
   std::vector<float> x = normal(seed, s.M * s.C);
   for (std::int64_t m = 0; m < s.M; m += 3)
@@ -57,7 +57,7 @@ Inputs inputs(DType dtype, const Shape& s, bool with_branch) {
 
 }  // namespace
 
-TEST_CASE("add_rmsnorm is the sum, its norm and the norm's scale", "[cpu][rmsnorm]") {
+TEST_CASE("add_rmsnorm: sum and norm and rstd match FP64", "[cpu][rmsnorm]") {
   const auto device = make_cpu_device(2);
   for (const Shape& s : kShapes)
     for (bool with_branch : {false, true}) {
@@ -82,7 +82,7 @@ TEST_CASE("add_rmsnorm is the sum, its norm and the norm's scale", "[cpu][rmsnor
     }
 }
 
-TEST_CASE("rmsnorm_backward is the derivative of add_rmsnorm", "[cpu][rmsnorm]") {
+TEST_CASE("rmsnorm_backward: is the derivative of add_rmsnorm", "[cpu][rmsnorm]") {
   const auto device = make_cpu_device(2);
   for (const Shape& s : kShapes)
     for (bool with_residual : {false, true}) {
@@ -104,7 +104,8 @@ TEST_CASE("rmsnorm_backward is the derivative of add_rmsnorm", "[cpu][rmsnorm]")
         return dot(r.h, dh.floats()) + (with_residual ? dot(r.sum, dresidual.floats()) : 0);
       };
       const std::vector<double> x = in.x.doubles(), weight = in.weight.doubles();
-      // A row that eps rules has gradients of another size than its neighbours: each row is its own scale.
+      // The gradients of a row dominated by eps differ in size from its neighbours': each row is measured by
+      // its own scale.
       for (std::int64_t m = 0; m < s.M; m += 13) {
         const std::vector<double> row(x.begin() + m * s.C, x.begin() + (m + 1) * s.C);
         const std::vector<float> all = dx.floats();
@@ -119,7 +120,7 @@ TEST_CASE("rmsnorm_backward is the derivative of add_rmsnorm", "[cpu][rmsnorm]")
       check_gradient([&](const std::vector<double>& moved) { return loss(x, moved); }, weight,
                      dweight.floats());
 
-      // Accumulation adds the very same gradient, in FP32 and in BF16.
+      // Accumulation adds exactly the same gradient, in FP32 and in BF16.
       for (DType dtype : {DType::f32, DType::bf16}) {
         const Owned before(dtype, 1, s.C, rounded(normal(6, s.C)));
         const Owned total = before;
@@ -131,7 +132,7 @@ TEST_CASE("rmsnorm_backward is the derivative of add_rmsnorm", "[cpu][rmsnorm]")
     }
 }
 
-TEST_CASE("rmsnorm in BF16 is FP32 rounded once", "[cpu][rmsnorm]") {
+TEST_CASE("add_rmsnorm: BF16 equals FP32 rounded once", "[cpu][rmsnorm]") {
   const auto device = make_cpu_device(2);
   const Shape s{65, 33};
   const Inputs wide = inputs(DType::f32, s, true), narrow = inputs(DType::bf16, s, true);
@@ -143,7 +144,7 @@ TEST_CASE("rmsnorm in BF16 is FP32 rounded once", "[cpu][rmsnorm]") {
   device->add_rmsnorm({out32, sum32, rstd32, wide.x, wide.branch, wide.weight, kEps});
   CHECK(sum16.floats() == rounded(sum32.floats()));
 
-  // The norm sees the sum as it is kept: rounded.
+  // The norm reads the stored sum, which is rounded.
   const Owned kept(DType::f32, s.M, s.C, sum16.floats());
   device->add_rmsnorm({out32, {}, rstd32, kept, {}, wide.weight, kEps});
   CHECK(rstd16.bytes() == rstd32.bytes());
@@ -164,7 +165,7 @@ TEST_CASE("rmsnorm in BF16 is FP32 rounded once", "[cpu][rmsnorm]") {
 
 // ---- any device against the CPU device
 
-/// 1 / sqrt(mean of squares + eps) of each row, in FP64.
+/// Returns 1 / sqrt(mean of squares + eps) of each row, in FP64.
 std::vector<double> exact_rstd(const Tensor& x, float eps) {
   std::vector<double> rstd(static_cast<std::size_t>(x.rows));
   for (std::int64_t r = 0; r < x.rows; ++r) {
@@ -175,7 +176,7 @@ std::vector<double> exact_rstd(const Tensor& x, float eps) {
   return rstd;
 }
 
-/// The weight's gradient in FP64, added to `before`.
+/// Returns the weight's gradient in FP64, added to `before`.
 std::vector<double> exact_dweight(std::vector<double> before, const Tensor& dh, const Tensor& x,
                                   const Tensor& rstd) {
   for (std::int64_t c = 0; c < x.cols; ++c)
@@ -186,8 +187,8 @@ std::vector<double> exact_dweight(std::vector<double> before, const Tensor& dh, 
 }
 
 PRECBENCH_OP_TEST(rmsnorm_on, "add_rmsnorm, recompute_rmsnorm and rmsnorm_backward") {
-  // Whole tiles; one vector per thread missing; several vectors; a width that needs four vectors per thread; one
-  // for which rmsnorm_backward needs exactly the shared memory that a block may have unasked.
+  // Whole tiles; one vector per thread missing; several vectors; a width of four vectors per thread; one for
+  // which rmsnorm_backward needs exactly the shared memory that a block has by default.
   for (const Size& size : {Size{256, 256}, Size{37, 264}, Size{130, 2560}, Size{5, 8200}, Size{5, 12288}})
     for (const bool branched : {true, false}) {
       b.start();
@@ -196,7 +197,7 @@ PRECBENCH_OP_TEST(rmsnorm_on, "add_rmsnorm, recompute_rmsnorm and rmsnorm_backwa
       INFO(M << " x " << C << (branched ? " with" : " without") << " a branch");
       const Tensor x = host.random(DType::bf16, M, C, 2.0f), weight = host.random(DType::bf16, 1, C, 1.0f);
       const Tensor branch = branched ? host.random(DType::bf16, M, C, 1.0f) : Tensor{};
-      for (std::int64_t c = 0; c < C; ++c) HostMemory::set(x, 3 % M * C + c, 0.0f);  // a row that eps decides
+      for (std::int64_t c = 0; c < C; ++c) HostMemory::set(x, 3 % M * C + c, 0.0f);  // a row dominated by eps
 
       const auto forward = [&](DType dtype, Tensor& sum, Tensor& rstd) {
         QuantizedTensor h;
@@ -219,7 +220,7 @@ PRECBENCH_OP_TEST(rmsnorm_on, "add_rmsnorm, recompute_rmsnorm and rmsnorm_backwa
       });
       CHECK(same_bits(b.fetch(sum), cpu_sum));
       check_twice("h", h, naive, HostMemory::values(truth));
-      check_twice("rstd", b.fetch(rstd), cpu_rstd, exact_rstd(cpu_sum, kEps));  // of the kept BF16 sum
+      check_twice("rstd", b.fetch(rstd), cpu_rstd, exact_rstd(cpu_sum, kEps));  // of the stored BF16 sum
 
       const Tensor again = b.check_operand("h again", M, C, [&](QuantizedTensor& out) {
         b.device().recompute_rmsnorm({out, sum, rstd, dev_weight});
@@ -302,7 +303,8 @@ PRECBENCH_OP_TEST(rmsnorm_poison_on,
       check_reached("h", got.h, clean.h, in_row);
       check_reached("dx", got.dx, clean.dx, in_row);
       check_reached("dweight", got.dweight, clean.dweight, [](auto, auto) { return true; });
-      // One over the norm of infinity is 0, which says so at that element alone; the other rows are as they were.
+      // With an infinite element the rstd is 0, and only that element becomes non-finite; other rows are
+      // unchanged.
       const Out infinite = poisoned(t, std::numeric_limits<float>::infinity());
       CHECK_FALSE(std::isfinite(HostMemory::get(infinite.h, bad_row * C + bad_column)));
       for (std::int64_t c = 0; c < C; ++c) HostMemory::set(infinite.h, bad_row * C + c, NAN);
@@ -361,7 +363,7 @@ PRECBENCH_OP_TEST(rmsnorm_known_on, "the rmsnorms of many rows with scales that 
   x.history = {.length = 16, .margin = 1};
   dy.history = {.length = 16};
   HostMemory& host = b.host();
-  // More rows than 16 for each half of a GPU's multiprocessors; a width of which the last vectors are missing.
+  // More than 16 rows for each half of a GPU's multiprocessors; a width with a partial last vector.
   const std::int64_t M = b.on_cpu() ? 48 : 4112;
   for (const std::int64_t C : {264, b.on_cpu() ? 64 : 4096}) {
     const auto random = [&](std::int64_t rows) { return b.put(host.random(DType::bf16, rows, C, 1.0f)); };
@@ -408,7 +410,7 @@ PRECBENCH_OP_TEST(rmsnorm_known_on, "the rmsnorms of many rows with scales that 
           };
           check("h", h, forward);
           check("dx", dx, backward);
-          // Blocks have other rows than without forms, so sums over rows another order.
+          // With quantized copies, blocks handle other rows, so sums over rows have another order.
           const Tensor sums = b.fetch(dweight);
           for (std::int64_t c = 0; c < C; ++c)
             CHECK(std::fabs(sums.as<float>()[c] - plain_dweight.as<float>()[c]) < 1e-4);

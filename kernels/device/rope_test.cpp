@@ -1,5 +1,5 @@
-// RoPE without QK-norm, with one of each head and with one of all heads, on the CPU device: values against FP64, gradients
-// against finite differences; then any device against the CPU.
+// RoPE without QK-norm, with per-head and with all-heads QK-norm, on the CPU device: values against FP64,
+// gradients against finite differences; then any device against the CPU.
 #include <array>
 #include <limits>
 #include <utility>
@@ -15,7 +15,7 @@ namespace {
 // 66 and more tokens cross the 64 rows of a gain gradient's partial sum; B = 2 restarts the positions.
 constexpr AttentionShape kShapes[] = {{1, 1, 1, 1, 2}, {2, 5, 4, 2, 6}, {2, 33, 4, 1, 10}, {1, 130, 2, 2, 4}};
 
-/// What QK-norm takes together: nothing, the elements of a head, those of all heads of a row.
+/// Elements that QK-norm normalizes together: none, one head, or all heads of a row.
 enum class Norm : std::uint8_t { none, head, heads };
 constexpr Norm kNorms[] = {Norm::none, Norm::head, Norm::heads};
 const char* name_of(Norm norm) {
@@ -24,12 +24,12 @@ const char* name_of(Norm norm) {
                               : "QK-norm of all heads";
 }
 
-/// Elements of q (which 0) or of k (1) that are normed together.
+/// Returns the number of elements of q (which 0) or k (1) that are normed together.
 std::int64_t normed(const AttentionShape& s, Norm norm, int which) {
   return norm == Norm::head ? s.head_dim : (which ? s.kv_heads : s.heads) * s.head_dim;
 }
 
-/// qkv [M, width] and gains (q's, then k's; empty: no QK-norm) to the turned rows.
+/// FP64 reference: rotates qkv [M, width]; gains are q's, then k's; empty: no QK-norm.
 std::vector<double> rope(const AttentionShape& s, double theta, double eps, Norm norm,
                          const std::vector<double>& qkv, const std::vector<double>& gains) {
   std::vector<double> out = qkv;
@@ -64,7 +64,7 @@ RopeOptions options_of(const AttentionShape& s, const Tensor& q_norm, const Tens
 
 }  // namespace
 
-TEST_CASE("rope turns q and k by position and leaves v", "[cpu][rope]") {
+TEST_CASE("rope: rotates q and k by position and leaves v", "[cpu][rope]") {
   const auto device = make_cpu_device(2);
   for (const AttentionShape& s : kShapes)
     for (const Norm norm : kNorms) {
@@ -79,7 +79,7 @@ TEST_CASE("rope turns q and k by position and leaves v", "[cpu][rope]") {
         gains = q_norm.doubles();
         for (double g : k_norm.doubles()) gains.push_back(g);
       }
-      // A second theta on the same device: nothing of the first may be left over.
+      // A second theta on the same device: no cached table of the first may be used.
       for (float theta : {10000.0f, 500000.0f}) {
         options.theta = theta;
         const Owned out(DType::f32, s.tokens(), W);
@@ -94,7 +94,7 @@ TEST_CASE("rope turns q and k by position and leaves v", "[cpu][rope]") {
     }
 }
 
-TEST_CASE("rope_backward is the derivative of rope", "[cpu][rope]") {
+TEST_CASE("rope_backward: is the derivative of rope", "[cpu][rope]") {
   const auto device = make_cpu_device(2);
   for (const AttentionShape& s : kShapes)
     for (const Norm norm : kNorms) {
@@ -140,7 +140,7 @@ TEST_CASE("rope_backward is the derivative of rope", "[cpu][rope]") {
     }
 }
 
-TEST_CASE("rope in BF16 is FP32 rounded once", "[cpu][rope]") {
+TEST_CASE("rope: BF16 equals FP32 rounded once", "[cpu][rope]") {
   const auto device = make_cpu_device(2);
   const AttentionShape s{2, 33, 4, 2, 8};
   const std::int64_t W = s.qkv_width(), M = s.tokens();
@@ -170,8 +170,8 @@ TEST_CASE("rope in BF16 is FP32 rounded once", "[cpu][rope]") {
 
 namespace {
 
-/// The gradient of q's (which 0) or k's (1) gain in FP64: dout turned back, times the normed input, over all rows
-/// and over what has a norm of its own.
+/// Returns the gradient of q's (which 0) or k's (1) gain in FP64: dout rotated back times the normed input,
+/// summed over all rows and norm groups.
 std::vector<double> true_dgains(const AttentionShape& s, Norm norm, const Tensor& qkv, const Tensor& dout,
                                 const RopeOptions& o, int which) {
   const std::int64_t D = s.head_dim, W = s.qkv_width(), size = normed(s, norm, which);
@@ -203,7 +203,7 @@ PRECBENCH_OP_TEST(rope_on, "rope and rope_backward, with and without QK-norm") {
   for (const AttentionShape& shape : {AttentionShape{2, 64, 4, 2, 64}, AttentionShape{1, 40, 3, 1, 32},
                                       AttentionShape{3, 7, 2, 2, 128}, AttentionShape{1, 33, 5, 5, 16}})
     for (const Norm norm : kNorms) cases.emplace_back(shape, norm);
-  // All threads that a block may have; heads that are no power of two; a grid that goes on to further rows.
+  // All threads that a block may have; head counts that are not powers of two; a grid that loops over rows.
   cases.emplace_back(AttentionShape{1, 9, 64, 64, 128}, Norm::heads);
   cases.emplace_back(AttentionShape{1, 20, 12, 4, 48}, Norm::heads);
   if (!b.on_cpu()) cases.emplace_back(AttentionShape{2, 1500, 16, 16, 128}, Norm::heads);
@@ -300,7 +300,7 @@ PRECBENCH_OP_TEST(rope_poison_on,
       INFO("head " << head);
       const bool value = head >= shape.heads + shape.kv_heads;
       const std::int64_t at = kRow * W + head * D + kElement;
-      // The elements of the row that are turned, or normed, with it.
+      // The row's elements that are rotated or normed together with it.
       const auto reached = [&](std::int64_t row, std::int64_t column) {
         if (row != kRow) return false;
         if (value || kind == Norm::none)

@@ -1,4 +1,4 @@
-// The router against the rules written down once more in FP64: choices, weights, losses, and gradients by finite differences.
+// The router against an FP64 reference: choices, weights, losses, and gradients by finite differences.
 #include <cmath>
 #include <functional>
 
@@ -44,7 +44,7 @@ Numbers probabilities_of(const RoutingRule& rule, const double* z) {
   return p;
 }
 
-/// The `count` largest, lower indices first among equals.
+/// Returns the `count` largest, lower indices first among equals.
 std::vector<std::int32_t> largest_of(const Numbers& values, std::int64_t count) {
   std::vector<std::int32_t> order(values.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int32_t>(i);
@@ -84,7 +84,7 @@ double logsumexp(const double* z, std::int64_t n) {
   return std::log(sum);
 }
 
-/// A router that passes its input on: z = x.
+/// Returns an identity router: z = x.
 Tensor identity(HostMemory& host, std::int64_t n) {
   const Tensor t = host.tensor(DType::bf16, n, n);
   for (std::int64_t i = 0; i < t.size(); ++i) HostMemory::set(t, i, i / n == i % n ? 1.0f : 0.0f);
@@ -119,7 +119,7 @@ Routed run_route(OpTest& b, const RoutingRule& rule, const Tensor& x, const Tens
 
 PRECBENCH_OP_TEST(route_on, "route") {
   std::vector<NamedRule> all = rules();
-  // As many experts as models have, and more tokens than a GPU takes at a time.
+  // As many experts as real models have, and more tokens than a GPU processes at a time.
   all.push_back({.name = "qwen3", .rule = {.experts = 128, .top_k = 8}, .tokens = 61});
   all.push_back({.name = "200 experts", .rule = {.experts = 200, .top_k = 6}, .tokens = 61});
   RoutingRule wide = all[5].rule;
@@ -133,7 +133,7 @@ PRECBENCH_OP_TEST(route_on, "route") {
     const RoutingRule& rule = named.rule;
     const std::int64_t T = named.tokens, E = rule.experts, K = rule.top_k, C = 48;
     const Tensor x = host.random(DType::bf16, T, C, 1.0f), router = host.random(DType::bf16, E, C, 0.3f);
-    // Two experts with the same logits of every token.
+    // Two experts with equal logits for every token.
     for (std::int64_t c = 0; c < C; ++c)
       HostMemory::set(router, 5 * C + c, HostMemory::get(router, 2 * C + c));
     const Tensor bias = named.bias ? host.random(DType::f32, 1, E, 0.2f) : Tensor{};
@@ -192,7 +192,7 @@ PRECBENCH_OP_TEST(route_ends_on, "route: extreme logits, forced experts and logi
   CHECK(Numbers(weights(r)).at(0) == 0.5);
   CHECK(Numbers(weights(r)).at(2) == 1.0);
   CHECK(Numbers(weights(r)).at(4) == 1.0);
-  // A product with infinity is NaN everywhere where the other factor is 0.
+  // Multiplied by 0, infinity gives NaN.
   CHECK(integers(b.fetch(r.bad)) == std::vector<std::int32_t>{4});
   for (std::size_t slot = 8; slot < 12; ++slot) CHECK(std::isnan(weights(r)[slot]));
   for (const std::int32_t e : r.chosen) CHECK((e >= 0 && e < 4));
@@ -220,7 +220,7 @@ PRECBENCH_OP_TEST(route_backward_on, "route_backward is the derivative of the we
       const Tensor before = host.random(DType::f32, E, E, 1.0f);
       const Routed r = run_route(b, rule, x, router, bias);
       const Tensor report = b.fetch(r.report);
-      // What of it depends on token t.
+      // The part of the loss that depends on token t.
       const auto loss = [&, balance = balance, z_loss = z_loss](const Numbers& z, std::int64_t t) {
         const double* logits = z.data() + t * E;
         const std::int32_t* index = r.chosen.data() + t * K;

@@ -1,5 +1,5 @@
-// AdamW with scaled moments: 1,000 steps against FP64, with a control that must fail; what a step stores, bit for bit; and any
-// device against the CPU device.
+// AdamW with scaled moments: 1,000 steps against FP64, with a control that must fail; the stored bits of a
+// step; and any device against the CPU device.
 #include <cstring>
 
 #include "kernels/device/compare_testing.h"
@@ -10,14 +10,15 @@ using namespace precbench::testing;
 
 namespace {
 
-constexpr std::int64_t kCount = 4096 + 128 + 40;  // two of the CPU's chunks, and a group that is cut off
-/// Element i's gradient in a step: its own size, from 2^-12 to 1, times a number that changes sign and size.
+constexpr std::int64_t kCount = 4096 + 128 + 40;  // two of the CPU's chunks, and a partial group
+/// Returns element i's gradient at a step: a magnitude per element from 2^-12 to 1, times a varying signed
+/// factor.
 float gradient_of(std::int64_t i, int step) {
   return std::exp2(-12.0f * static_cast<float>(i % 97) / 96.0f) *
          (0.3f + irwin_hall_normal(static_cast<std::uint64_t>(step) + 1, static_cast<std::uint64_t>(i)));
 }
 
-/// How far 1,000 steps lead from where they lead in FP64, relative to the way.
+/// Returns the distance of the weights from FP64's after 1,000 steps, relative to the distance moved.
 double error_after_1000_steps(StateFormat m_format, StateFormat v_format,
                               StateFormat w_format = StateFormat::fp32) {
   HostMemory host;
@@ -54,14 +55,14 @@ double error_after_1000_steps(StateFormat m_format, StateFormat v_format,
 
 }  // namespace
 
-TEST_CASE("1,000 steps of AdamW with narrow moments end near FP64's, but not with an e4m3 v of one scale",
+TEST_CASE("scaled adamw: 1000 steps with narrow moments end near FP64 except for a per-tensor e4m3 v",
           "[cpu][adamw][state_formats]") {
   const auto error = [](StateFormat m, StateFormat v, StateFormat w = StateFormat::fp32) {
     const double e = error_after_1000_steps(m, v, w);
     UNSCOPED_INFO(name_of(m) << " and " << name_of(v) << ", weights " << name_of(w) << ": " << e);
     return e;
   };
-  // Measured: 5e-7; 8e-4, 1e-4, 0.011, 0.018, and 22 of the control, which leaves the way altogether.
+  // Measured: 5e-7; 8e-4, 1e-4, 0.011, 0.018, and 22 for the control, which diverges completely.
   CHECK(error(StateFormat::fp32, StateFormat::fp32) < 2e-6);
   const double bf16 = error(StateFormat::bf16, StateFormat::bf16);
   const double ms_amp = error(StateFormat::e4m3, StateFormat::fp16);
@@ -73,7 +74,7 @@ TEST_CASE("1,000 steps of AdamW with narrow moments end near FP64's, but not wit
   CHECK(ms_amp < 0.03);
   CHECK(coat < 0.04);
   CHECK(control > 1);
-  // Weights that grow to 1 lose updates of 1e-3 in FP16's 11 bits no more than they gain.
+  // For weights that grow to 1, updates of 1e-3 lost to FP16's 11 bits average out.
   CHECK(error(StateFormat::fp32, StateFormat::fp32, StateFormat::fp16) < 0.01);
   CHECK(error(StateFormat::e4m3, StateFormat::fp16, StateFormat::fp16) < 0.03);
 }
@@ -131,7 +132,7 @@ PRECBENCH_OP_TEST(scaled_adamw_weights_on, "adamw with an FP16 master and an e4m
           step(b.cpu(), op(w, m, v, grad, scale, scalars, norm));
         }
         CHECK(same_bits(b.fetch(dev_w.scale.scale), w.scale.scale));
-        // A product that is fused with a sum may move a code to its neighbour.
+        // An FMA may move a code to its neighbour.
         const Tensor codes = b.fetch(dev_w.codes);
         std::int64_t off = 0, far = 0;
         for (std::int64_t i = 0; i < kCount; ++i) {
@@ -171,7 +172,7 @@ PRECBENCH_OP_TEST(scaled_adamw_on, "adamw with moments in every pair of formats"
         const Tensor dev_w = put(w), dev_master = put(master), dev_norm = put(norm);
         UpdateOptions options = kOptions;
         options.max_norm = max_norm;
-        // The second step reads what the first has stored.
+        // The second step reads the states stored by the first.
         for (int t = 1; t <= 2; ++t) {
           for (std::int64_t i = 0; i < kCount; ++i) gradient.as<float>()[i] = gradient_of(i, t);
           *norm.as<float>() = 4;
@@ -190,7 +191,7 @@ PRECBENCH_OP_TEST(scaled_adamw_on, "adamw with moments in every pair of formats"
             CHECK(close(got.codes, want.codes) < 1e-6);
             return;
           }
-          // The last bit of a power, or of a product that is fused with a sum, may move a code to its neighbour.
+          // The last bit of a power, or an FMA, may move a code to its neighbour.
           const Tensor codes = b.fetch(got.codes);
           const auto at = [](const Tensor& t, std::int64_t i) -> int {
             return bits_of(t.dtype) == 8 ? t.as<std::uint8_t>()[i] : t.as<std::uint16_t>()[i];
@@ -201,11 +202,11 @@ PRECBENCH_OP_TEST(scaled_adamw_on, "adamw with moments in every pair of formats"
             far += std::abs(at(codes, i) - at(want.codes, i)) > 1;
           }
           CHECK(off <= kCount / 50);
-          CHECK(far <= 2);  // what two nearly equal terms leave has few digits
+          CHECK(far <= 2);  // cancellation between nearly equal terms leaves few digits
         };
         compare("m", m_format, dev_m, m);
         compare("v", v_format, dev_v, v);
-        // A code of COAT's that is its neighbour is 6% off, and so is one step of its weight.
+        // Adjacent COAT codes differ by 6%, and so does one step of the weight.
         const bool coat = m_format == StateFormat::coat || v_format == StateFormat::coat;
         CHECK(close(dev_w, w) < (coat ? 1e-3 : 1e-4));
         if (with_master) CHECK(close(dev_master, master) < (coat ? 1e-3 : 2e-5));
@@ -221,7 +222,7 @@ PRECBENCH_OP_TEST(coat_nan_on, "adamw with NaN and infinity in COAT's groups") {
   const StepScalars s{.lr = 0.01f, .bias_correction1 = 0.3f, .bias_correction2 = 0.1f};
   std::memcpy(scalars.data, &s, sizeof s);
   *norm.as<float>() = 0;
-  // One NaN in group 0, nothing else in group 1, an infinity in group 2, and all of group 3 is 0.
+  // One NaN in group 0, all of group 1 NaN, an infinity in group 2, and group 3 all zero.
   constexpr std::int64_t kNan = 5, kInf = 2 * kCoatGroup + 17;
   for (std::int64_t i = 0; i < kCount; ++i) {
     const std::int64_t group = i / kCoatGroup;
@@ -241,7 +242,7 @@ PRECBENCH_OP_TEST(coat_nan_on, "adamw with NaN and infinity in COAT's groups") {
     for (std::int64_t i = 0; i < kCount; ++i) {
       const std::int64_t group = i / kCoatGroup;
       const int code = codes.as<std::uint8_t>()[i], oracle = want.codes.as<std::uint8_t>()[i];
-      // A NaN is seen, its neighbours keep their values, and an infinity takes its group along.
+      // A NaN is kept and its neighbours keep their values; an infinity makes its whole group NaN.
       const bool lost = i == kNan || group == 1 || group == 2;
       wrong += ((code & 0x7F) == 0x7F) != lost;
       wrong += ((oracle & 0x7F) == 0x7F) != lost;
@@ -257,7 +258,7 @@ PRECBENCH_OP_TEST(coat_nan_on, "adamw with NaN and infinity in COAT's groups") {
       const float a = scale(scales, i), c = scale(want.scale.scale, i);
       CHECK((std::isnan(a) ? std::isnan(c) : a == c || std::fabs(a / c - 1) < 1e-5f));
     }
-    CHECK(scale(scales, 0) != 1);  // what is left of group 0 has its range
+    CHECK(scale(scales, 0) != 1);  // the rest of group 0 still has its range
   }
   const Tensor weights = b.fetch(dev_w);
   for (const std::int64_t i : {kNan, kCoatGroup, 2 * kCoatGroup - 1, kInf})
@@ -266,7 +267,7 @@ PRECBENCH_OP_TEST(coat_nan_on, "adamw with NaN and infinity in COAT's groups") {
     CHECK((std::isfinite(weights.as<float>()[i]) && std::isfinite(w.as<float>()[i])));
 }
 
-TEST_CASE("measuring changes nothing but amaxes, and parts of a parameter measure what all of it does",
+TEST_CASE("scaled adamw: the measuring pass changes only amaxes and parts measure what the whole does",
           "[cpu][adamw][state_formats]") {
   HostMemory host;
   const auto device = make_cpu_device(1);

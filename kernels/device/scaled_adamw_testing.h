@@ -1,4 +1,4 @@
-// For tests of AdamW with scaled states: states on the host, and both passes of a step.
+// Helpers for tests of AdamW with scaled states: states on the host, and both passes of a step.
 #pragma once
 
 #include <cstring>
@@ -15,7 +15,7 @@ struct Stored {
   StateScale scale;
 };
 
-/// A moment of 0 on the host.
+/// Returns a zero moment on the host.
 inline Stored stored(HostMemory& host, StateFormat format, std::int64_t size) {
   Stored s{host.tensor(dtype_of(format), 1, size), {}};
   std::memset(s.codes.data, 0, s.codes.bytes());
@@ -30,7 +30,7 @@ inline Stored stored(HostMemory& host, StateFormat format, std::int64_t size) {
   return s;
 }
 
-/// Both passes, and the scales that they leave.
+/// Runs both passes and commits the new scales.
 inline void step(Device& device, const ops::Adamw& op) {
   if (op.m_scale.of_tensor() || op.v_scale.of_tensor() || op.master_scale.of_tensor()) {
     ops::Adamw measure = op;
@@ -43,7 +43,7 @@ inline void step(Device& device, const ops::Adamw& op) {
     if (scale.of_tensor()) device.commit_scale({scale.scale, scale.amax, state_max(codes.dtype)});
 }
 
-/// A step of what is stored.
+/// Returns a step on the stored states.
 inline ops::Adamw adamw_of(const Stored& w, const Stored& m, const Stored& v, const Tensor& gradient,
                            const Tensor& scalars, const Tensor& norm_squared,
                            const UpdateOptions& options = kOptions) {

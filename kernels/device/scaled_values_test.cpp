@@ -1,5 +1,6 @@
-// Codes with one scale for the tensor: against golden/scaled.txt (tools/goldens/make_scaled_goldens.py), where casts, scales
-// and the sum over ranks are written a second time; and any device against the CPU device, bit for bit.
+// Codes with a per-tensor scale: bit for bit against golden/scaled.txt, an independent implementation of
+// casts, scales and the sum over ranks (tools/goldens/make_scaled_goldens.py), and any device against the CPU
+// device.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -31,7 +32,7 @@ StateScale scale_of(HostMemory& host, float scale) {
   return s;
 }
 
-/// Both passes, and the scale that they leave.
+/// Runs both passes and commits the new scale.
 void encode(Device& device, ops::Encode op) {
   op.measure = true;
   device.encode(op);
@@ -42,7 +43,7 @@ void encode(Device& device, ops::Encode op) {
 
 }  // namespace
 
-TEST_CASE("codes and scales are those of another implementation, bit for bit", "[cpu][scaled]") {
+TEST_CASE("encode: codes and scales equal the golden file's bit for bit", "[cpu][scaled]") {
   const auto sections = golden_sections(PRECBENCH_SOURCE_DIR "/kernels/device/golden/scaled.txt");
   const auto device = make_cpu_device(2);
   for (const DType dtype : kCodes)
@@ -67,7 +68,7 @@ TEST_CASE("codes and scales are those of another implementation, bit for bit", "
     }
 }
 
-TEST_CASE("a gradient of ranks is cast, summed and cast again as in another implementation, bit for bit",
+TEST_CASE("sum_codes: a gradient cast and summed over ranks and cast again equals the golden file's",
           "[cpu][scaled]") {
   const auto sections = golden_sections(PRECBENCH_SOURCE_DIR "/kernels/device/golden/scaled.txt");
   const auto device = make_cpu_device(2);
@@ -91,7 +92,7 @@ TEST_CASE("a gradient of ranks is cast, summed and cast again as in another impl
     device->commit_scale({scale.scale, scale.amax, kE4m3Max});
     CHECK(same_bits(scale.scale, golden("scale", DType::f32)));
     CHECK(same_bits(codes, golden("codes", DType::e4m3)));
-    // In two parts, as where a rank's part ends inside a parameter.
+    // In two parts, as if a rank's shard ended inside a parameter.
     const Tensor sum = host.tensor(DType::f32, 1, size);
     for (const auto& [first, count] : {std::pair<std::int64_t, std::int64_t>{0, 77}, {77, size - 77}})
       device->sum_codes({sum.elements(first, count), codes, first, scale.scale});
@@ -103,10 +104,9 @@ TEST_CASE("a gradient of ranks is cast, summed and cast again as in another impl
   }
 }
 
-TEST_CASE("sums of e4m3 codes that are rounded with every addition are those of nearest values",
-          "[cpu][scaled]") {
+TEST_CASE("sum_codes: e4m3 sums rounded at every addition are the nearest values", "[cpu][scaled]") {
   const auto device = make_cpu_device(2);
-  // All codes but NaN against each other, and a third that may tip the rounding: value by value, without casts.
+  // All codes except NaN in pairs, plus a third that may change the rounding: value by value, without casts.
   std::vector<float> values;
   for (int code = 0; code < 256; ++code)
     if ((code & 0x7F) != 0x7F) values.push_back(e4m3_decode(static_cast<std::uint8_t>(code)));
@@ -118,7 +118,7 @@ TEST_CASE("sums of e4m3 codes that are rounded with every addition are those of 
     if (above == magnitudes.begin() || *above == x) return *above;
     const float down = above[-1], up = *above;
     if (x - down != up - x) return x - down < up - x ? down : up;
-    return e4m3_encode(down) % 2 == 0 ? down : up;  // codes of one sign follow each other
+    return e4m3_encode(down) % 2 == 0 ? down : up;  // codes of one sign are consecutive
   };
   for (const float scale : {1.0f, 0.25f}) {
     HostMemory host;
@@ -141,7 +141,7 @@ TEST_CASE("sums of e4m3 codes that are rounded with every addition are those of 
   }
 }
 
-TEST_CASE("room makes a scale so many times smaller", "[cpu][scaled]") {
+TEST_CASE("encode: room divides the scale by its value", "[cpu][scaled]") {
   const auto device = make_cpu_device(2);
   HostMemory host;
   const Tensor src = host.random(DType::f32, 1, 1000, 0.01f), codes = host.tensor(DType::e4m3, 2, 1000);
@@ -193,7 +193,7 @@ PRECBENCH_OP_TEST(scaled_values_on, "encode, decode, sum_codes and the squares o
           for (std::int64_t i = 0; i < size; ++i)
             squares += double{values.as<float>()[i]} * values.as<float>()[i];
           b.device().sum_of_squares({got, dev_codes, false, dev_scale.scale});
-          // FP32's worst case, as elementwise_test.cpp has it.
+          // FP32's worst case, as in elementwise_test.cpp.
           CHECK(std::fabs(*b.fetch(got).as<float>() - squares) <= (1024 + 6) * 0x1p-24 * squares);
           if (size < 12) continue;
           // Rows of the same codes, a part of each.
@@ -206,7 +206,7 @@ PRECBENCH_OP_TEST(scaled_values_on, "encode, decode, sum_codes and the squares o
             CHECK(same_bits(b.fetch(dev_sum), sum));
           }
           if (dtype != DType::f16) continue;
-          // BF16 may take the place of the codes that it is made of.
+          // BF16 output may overwrite the codes that it is decoded from.
           const Tensor rounded = host.tensor(DType::bf16, 1, size);
           b.cpu().decode({rounded, codes, scale.scale});
           Tensor in_place = dev_codes;

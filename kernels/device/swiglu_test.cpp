@@ -1,5 +1,5 @@
-// SwiGLU on the CPU device: values against FP64, gradients against finite differences, and gates at exp's
-// ends.
+// SwiGLU on the CPU device: values against FP64, gradients against finite differences, and gates at the ends
+// of exp's range.
 #include <array>
 #include <limits>
 #include <utility>
@@ -12,7 +12,7 @@ using namespace precbench::testing;
 
 namespace {
 
-/// gate_up [M, 2F] to s [M, F].
+/// FP64 reference: gate_up [M, 2F] to s [M, F].
 std::vector<double> swiglu(std::int64_t M, std::int64_t F, const std::vector<double>& gate_up) {
   std::vector<double> s(M * F);
   for (std::int64_t m = 0; m < M; ++m)
@@ -39,7 +39,7 @@ Run run(Device& device, DType dtype, std::int64_t M, std::int64_t F, const std::
 
 }  // namespace
 
-TEST_CASE("swiglu, its derivative, and its output again", "[cpu][swiglu]") {
+TEST_CASE("swiglu: forward and derivative match FP64 and backward recomputes the output", "[cpu][swiglu]") {
   const auto device = make_cpu_device(2);
   for (const auto& shape : {std::pair<std::int64_t, std::int64_t>{1, 1}, {3, 17}, {70, 5}}) {
     const std::int64_t M = shape.first, F = shape.second;
@@ -54,14 +54,14 @@ TEST_CASE("swiglu, its derivative, and its output again", "[cpu][swiglu]") {
   }
 }
 
-TEST_CASE("swiglu goes to its limits where exp overflows", "[cpu][swiglu]") {
+TEST_CASE("swiglu: reaches its limits where exp overflows", "[cpu][swiglu]") {
   const auto device = make_cpu_device(1);
   const Run got = run(*device, DType::f32, 2, 2, {-100, -0x1p99f, 2, 3, 100, 0x1p99f, 2, 3}, {1, 1, 1, 1});
   CHECK(got.s.floats() == std::vector<float>{0, 0, 200, 3 * 0x1p99f});
   CHECK(got.dgate_up.floats() == std::vector<float>{0, 0, 0, 0, 2, 3, 100, 0x1p99f});
 }
 
-TEST_CASE("swiglu in BF16 is FP32 rounded once", "[cpu][swiglu]") {
+TEST_CASE("swiglu: BF16 equals FP32 rounded once", "[cpu][swiglu]") {
   const auto device = make_cpu_device(2);
   const std::vector<float> gate_up = rounded(normal(1, 40 * 30)), ds = rounded(normal(2, 40 * 15));
   const Run wide = run(*device, DType::f32, 40, 15, gate_up, ds);
@@ -98,7 +98,7 @@ PRECBENCH_OP_TEST(swiglu_on, "swiglu and swiglu_backward") {
       b.device().swiglu({out, dev_in});
     });
     check_twice("s", s, naive, HostMemory::values(truth));
-    // Forward keeps the amax for backward also where its own forms have no use for it.
+    // Forward keeps the amax for backward even if its own copies do not use it.
     float amax = 0;
     for (double v : HostMemory::values(s)) amax = std::max(amax, static_cast<float>(std::fabs(v)));
     for (const QuantFormat& row : {QuantFormat{}, kRow, kBlock}) {
@@ -114,7 +114,7 @@ PRECBENCH_OP_TEST(swiglu_on, "swiglu and swiglu_backward") {
       const Tensor d = b.check_operand("dgate_up", M, 2 * F, [&](QuantizedTensor& out) {
         dev_s = b.operand(again, M, F);
         dev_s.keep_value = out.keep_value;
-        b.device().swiglu({dev_s, dev_in});  // makes the amax, as forward does
+        b.device().swiglu({dev_s, dev_in});  // writes the amax, as forward does
         for (const Tensor& t : {dev_s.rowwise.data, dev_s.columnwise.data, dev_s.value})
           if (!t.empty()) b.device().upload(t, host.tensor(t.dtype, t.rows, t.cols).data);
         b.device().synchronize();
@@ -159,7 +159,7 @@ PRECBENCH_OP_TEST(swiglu_poison_on,
       for (const int i : {0, 1})
         check_reached(i ? "s again" : "s", got[i], clean[i],
                       [&](auto row, auto column) { return !of_gradient && here(row, column); });
-      // The gradient of up has no up in it.
+      // The gradient of up does not depend on up.
       check_reached("dgate_up", got[2], clean[2], [&](auto row, auto column) {
         return here(row, column) || (which != Poisoned::up && here(row, column - F));
       });

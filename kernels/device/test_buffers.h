@@ -1,4 +1,5 @@
-// Device memory for tests and for the kernel benchmark: tensors and forms that live as long as the object.
+// Device memory for tests and the kernel benchmark: tensors and quantized copies that live as long as the
+// object.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +16,13 @@ class Buffers {
  public:
   explicit Buffers(Device& device) : device_(device) {}
 
-  /// Contents undefined.
+  /// Returns a tensor with undefined contents.
   Tensor tensor(DType dtype, std::int64_t rows, std::int64_t cols) {
     const DeviceBlock& block = blocks_.emplace_back(device_, bytes_of(dtype, rows * cols));
     return {block.data(), dtype, rows, cols};
   }
 
-  /// The same shape and bytes as a tensor of the host.
+  /// Returns a device tensor with the shape and bytes of a host tensor.
   Tensor copy_of(const Tensor& host) {
     Tensor copy = tensor(host.dtype, host.rows, host.cols);
     device_.upload(copy, host.data);
@@ -29,7 +30,8 @@ class Buffers {
     return copy;
   }
 
-  /// A quantized form of `rows` vectors of length k, data and scales undefined but the scales' padding zero.
+  /// Returns memory for a quantized copy of `rows` vectors of length k: contents undefined, but scale padding
+  /// zero.
   GemmOperand form(const QuantFormat& format, std::int64_t rows, std::int64_t k) {
     GemmOperand form{format, tensor(format.dtype, rows, k), {}, false};
     if (!format.quantized()) return form;
@@ -51,7 +53,7 @@ class Buffers {
 
  private:
   Device& device_;
-  std::deque<DeviceBlock> blocks_;  // no block may move
+  std::deque<DeviceBlock> blocks_;  // a deque: blocks must not move
 };
 
 }  // namespace precbench

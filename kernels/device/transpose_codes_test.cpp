@@ -1,5 +1,5 @@
-// Codes of rows into codes of columns, against rounding written down in FP64: the nearest of e4m3's 127 magnitudes, found by
-// looking at all of them.
+// transpose_codes against rounding written down in FP64: the nearest of e4m3's 127 magnitudes, found by
+// exhaustive search.
 #include <cmath>
 
 #include "kernels/device/input_testing.h"
@@ -14,13 +14,13 @@ namespace {
 constexpr std::int64_t kSide = 128;
 constexpr int kNan = 0x7F;
 
-/// OCP's e4m3 as it is defined, of a code without sign that is a number.
+/// Returns the OCP e4m3 value of a non-NaN code without sign.
 double magnitude_of(int code) {
   const int exponent = code >> 3, fraction = code & 7;
   return exponent > 0 ? std::ldexp(8 + fraction, exponent - 10) : std::ldexp(fraction, -9);
 }
 
-/// The code nearest to one that stands for 2^-down of what it did; of two the even one. NaN has one code.
+/// Returns the code nearest to the code's value times 2^-down; ties go to even. NaN has one code.
 std::uint8_t cast_again(std::uint8_t code, int down) {
   if ((code & 0x7F) == kNan) return kNan;
   const double wanted = std::ldexp(magnitude_of(code & 0x7F), -down);
@@ -32,7 +32,7 @@ std::uint8_t cast_again(std::uint8_t code, int down) {
   return static_cast<std::uint8_t>((code & 0x80) | nearest);
 }
 
-/// All of cast_again, by code and shift: looked up, as tiles have many codes.
+/// All results of cast_again by code and shift, as a lookup table for speed.
 const std::vector<std::uint8_t>& cast_table() {
   static const std::vector<std::uint8_t> table = [] {
     std::vector<std::uint8_t> all;
@@ -43,7 +43,7 @@ const std::vector<std::uint8_t>& cast_table() {
   return table;
 }
 
-/// How many codes and scales are not as they must be, of rows [first, first + count) of a form [rows, cols].
+/// Number of wrong codes and scales in rows [first, first + count) of a copy [rows, cols].
 struct Differences {
   std::int64_t codes = 0, scales = 0;
 };
@@ -78,7 +78,7 @@ Differences differences(const GemmOperand& src, const GemmOperand& dst, std::int
   return wrong;
 }
 
-/// What the device makes of a form on the host, fetched.
+/// Returns the device's transpose of a host copy, fetched.
 GemmOperand transposed_on(OpTest& b, const GemmOperand& src, const Groups& groups = {}) {
   const GemmOperand dst = b.form(src.format, src.data.cols, src.data.rows);
   b.device().transpose_codes({dst, b.put(src), groups});
@@ -91,7 +91,7 @@ GemmOperand rowwise_form(OpTest& b, const Tensor& value) {
   return x.rowwise;
 }
 
-/// Rows whose sizes are 2^0 to 2^20 in no order.
+/// Returns rows with magnitudes from 2^0 to 2^20 in no order.
 Tensor rows_of_sizes(HostMemory& host, std::int64_t rows, std::int64_t cols) {
   const Tensor value = host.random(DType::bf16, rows, cols, 1.0f);
   for (std::int64_t i = 0; i < value.size(); ++i)
@@ -152,7 +152,7 @@ PRECBENCH_OP_TEST(groups_on, "transpose_codes: a group's columns are those of it
   const GemmOperand tokens = rowwise_form(b, rows_of_sizes(host, T, C));
   QuantizedTensor rows =
       b.host_operand({kBlockPow2, {}}, host.tensor(DType::bf16, on_host.rows_capacity(), C));
-  rows.value = {}, rows.keep_value = false;  // codes alone are moved
+  rows.value = {}, rows.keep_value = false;  // only codes are moved
   QuantizedTensor source{.value = host.random(DType::bf16, T, C, 1.0f), .rowwise = tokens};
   b.cpu().permute({rows, source, {}, on_host});
 
@@ -164,7 +164,8 @@ PRECBENCH_OP_TEST(groups_on, "transpose_codes: a group's columns are those of it
   const Differences wrong = differences(rows.rowwise, dst, 0, end);
   CHECK(wrong.codes == 0);
   CHECK(wrong.scales == 0);
-  // Padding is +0 in every column, under scales that it does not raise: the last group has one row, whose scale stays.
+  // Padding is +0 in every column and does not raise the scales: the last group has one row, whose scale
+  // stays.
   for (std::int64_t c = 0; c < C; ++c)
     for (const std::int64_t r : {std::int64_t{200}, std::int64_t{255}, end - kSide + 1, end - 1})
       REQUIRE(dst.data.as<std::uint8_t>()[c * rows.rowwise.data.rows + r] == 0);
@@ -197,7 +198,7 @@ PRECBENCH_OP_TEST(nothing_lost_on, "transpose_codes loses nothing but what falls
       if (std::fabs(was) >= 0x1p-6f * scale) REQUIRE(was == is);
       REQUIRE(std::fabs(was - is) <= 0x1p-10f * scale);
     }
-  CHECK(changed > 0);  // sizes 2^20 apart: much of it falls
+  CHECK(changed > 0);  // magnitudes differ by 2^20: many codes underflow
 }
 
 PRECBENCH_OP_TEST(
@@ -206,7 +207,7 @@ PRECBENCH_OP_TEST(
   b.start();
   constexpr std::int64_t side = 256;
   const Tensor value = b.host().random(DType::bf16, side, side, 1.0f);
-  for (std::int64_t i = 0; i < value.size(); ++i)  // rows of many sizes, as tokens have them
+  for (std::int64_t i = 0; i < value.size(); ++i)  // rows of many magnitudes, like tokens
     HostMemory::set(value, i,
                     HostMemory::get(value, i) * (1 + static_cast<float>(i / side * 37 % side) / 64));
   const auto columns_of = [&](const QuantFormat& format, const Tensor& of) {

@@ -1,5 +1,5 @@
-// The ops of the optimizers: AdamW, Lion, Muon, Adafactor, and tensors that are kept as codes with a scale. A part of ops.h,
-// which says how ops are written.
+// The optimizer ops: AdamW, Lion, Muon, Adafactor, and tensors stored as codes with a scale. Part of ops.h,
+// which states the conventions.
 #pragma once
 
 #include <cstdint>
@@ -13,31 +13,31 @@ struct OpCost;
 
 namespace precbench::ops {
 
-/// Elements [first, last) of a run of weights, and where the largest magnitude of what they become goes: f32 [1, n], of n equal
-/// parts, each raised to its own. Where a part begins and ends are multiples of 8.
+/// Elements [first, last) of a run of weights, and f32 [1, n] for the amaxes of their new values: n equal
+/// parts, each amax raised to its part's. Parts begin and end at multiples of 8.
 struct WeightAmax {
   std::int64_t first, last;
   Tensor amax;
   std::int64_t part_size() const { return (last - first) / amax.size(); }
 };
 
-/// AdamW on a run of elements. Where a moment or the master has the scale of its tensor, two passes make a step: one that
-/// measures raises the amaxes and changes nothing else, and the other stores by the scale that these give, which
-/// CommitScale then notes. The update is by the moments before they are rounded.
+/// AdamW on a run of elements. If a moment or the master has a per-tensor scale, a step takes two passes. A
+/// measuring pass only raises the amaxes; the storing pass uses the scales that these give, which CommitScale
+/// then records. The update uses the moments before they are rounded.
 struct Adamw {
-  Tensor weights;   ///< bf16; may be empty where there is a master
+  Tensor weights;   ///< bf16; may be empty if there is a master
   Tensor master;    ///< f32, or f16 with a scale; empty: the weights are their own master
   Tensor m, v;      ///< f32 or bf16; f16 or e4m3 with a scale
   Tensor gradient;  ///< f32 or bf16; e4m3 with a scale
   Tensor scalars;   ///< StepScalars as 4 words
   Tensor
-      norm_squared;  ///< f32 [1]: read where max_norm clips; else the gradient's sum of squares is added to it
+      norm_squared;  ///< f32 [1]: read if max_norm clips; else the gradient's sum of squares is added to it
   UpdateOptions options;
   StateScale m_scale = {}, v_scale = {};
   bool measure = false;
   StateScale master_scale = {};
   Tensor gradient_scale = {};  ///< f32 [1]
-  /// Apart from each other and in order; of BF16 weights, where nothing has a scale.
+  /// Disjoint and in order; for BF16 weights, if nothing has a scale.
   std::vector<WeightAmax> amaxes = {};
   OpCost cost() const;
 
@@ -45,31 +45,31 @@ struct Adamw {
     return !m_scale.scale.empty() || !v_scale.scale.empty() || !master_scale.scale.empty() ||
            !gradient_scale.empty();
   }
-  /// Whether there is an amax to raise.
+  /// Returns true if there is an amax to raise.
   bool measures() const { return m_scale.of_tensor() || v_scale.of_tensor() || master_scale.of_tensor(); }
 };
 
-/// Codes, f16 or e4m3 with one scale for the tensor, of src, or with `accumulate` of src plus what they stand for, in FP32
-/// and rounded once. In two passes like Adamw: `measure` raises the amax alone, the other stores by the scale that it
-/// gives. No element is rounded twice however often the op is called for parts of a tensor.
+/// Codes, f16 or e4m3 with a per-tensor scale, of src, or with `accumulate` of src plus their own values, in
+/// FP32 and rounded once. Two passes like Adamw: `measure` only raises the amax, the other stores with the
+/// scale that it gives. Elements are rounded once even if a tensor is encoded in parts.
 struct Encode {
   Tensor codes;
   StateScale scale;
   Tensor src;  ///< f32 or bf16
   bool accumulate = false, measure = false;
-  float room =
-      1;  ///< a power of two: the scale is so many times smaller, as commit_scale of max / room has it
+  float room = 1;  ///< a power of two by which the scale is divided, as commit_scale does with max / room
   OpCost cost() const;
 };
 
-/// dst = what codes stand for; f32, or bf16 (RNE), where it may be the memory of f16 codes.
+/// dst = the values of codes; f32, or bf16 (RNE), which may overwrite f16 codes in place.
 struct Decode {
   Tensor dst, codes, scale;
   OpCost cost() const;
 };
 
-/// dst[i] = the sum over rows of codes[row, first + i], in FP32 and in the order of the rows; all with one scale, f32 [1].
-/// `round`: every sum of two is rounded to the codes' format, to nearest even and saturating, under their scale.
+/// dst[i] = the sum over rows of codes[row, first + i], in FP32 and in row order; all share one scale, f32
+/// [1]. `round`: each partial sum is rounded to the codes' format, to nearest even and saturating, with that
+/// scale.
 struct SumCodes {
   Tensor dst;    ///< f32
   Tensor codes;  ///< [rows, cols]
@@ -86,8 +86,8 @@ struct CommitScale {
   OpCost cost() const;
 };
 
-/// Lion (Chen et al. 2023, Algorithm 2) on a run of elements: the sign of beta1 m + (1 - beta1) g, then m = beta2 m +
-/// (1 - beta2) g. norm_squared is read where max_norm clips.
+/// Lion (Chen et al. 2023, Algorithm 2) on a run of elements: the sign of beta1 m + (1 - beta1) g, then m =
+/// beta2 m + (1 - beta2) g. norm_squared is read if max_norm clips.
 struct Lion {
   Tensor weights, master;  ///< as in Adamw
   Tensor m;                ///< f32 or bf16
@@ -106,7 +106,7 @@ struct Descend {
   OpCost cost() const;
 };
 
-/// Muon's momentum, as Nesterov has it: m += (1 - momentum) (g - m), update = g + momentum (m - g).
+/// Muon's Nesterov momentum: m += (1 - momentum) (g - m), update = g + momentum (m - g).
 struct Momentum {
   Tensor update;  ///< bf16
   Tensor m;       ///< f32 or bf16
@@ -132,10 +132,11 @@ struct Combine {
   OpCost cost() const;
 };
 
-// Adafactor (Shazeer & Stern 2018) in four passes, between which ranks add up what they have of a matrix. `first`: where
-// the part of this rank begins in the flattened matrix or vector; the part may be empty.
+// Adafactor (Shazeer & Stern 2018) in four passes, between which ranks add up their parts of a matrix.
+// `first`: start of this rank's part in the flattened matrix or vector; the part may be empty.
 
-/// Sums of the squared gradient by row, f32 [R] or empty, and by column, f32 [C]; 0 where this rank has no part.
+/// Sums of the squared gradient by row, f32 [R] or empty, and by column, f32 [C]; 0 where this rank has no
+/// part.
 struct FactoredSums {
   Tensor rows, cols;
   Tensor gradient;
@@ -163,7 +164,7 @@ struct FactoredNorm {
   OpCost cost() const;
 };
 
-/// The weights' change: the update, clipped to a root mean square of 1, times the weights' own root mean square.
+/// Updates the weights by the update, clipped to an RMS of 1, times the weights' own RMS.
 struct FactoredUpdate {
   Tensor weights, master;  ///< as in Adamw
   FactoredMoment moment;

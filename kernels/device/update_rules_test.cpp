@@ -1,5 +1,5 @@
-// The ops of Lion, Muon and Adafactor on any device, against FP64 and against the CPU device; and that parts of a matrix
-// make what the whole one does.
+// Lion, Muon and Adafactor on any device, against FP64 and against the CPU device. Parts of a matrix must
+// give the result of the whole.
 #include <cstring>
 
 #include "kernels/device/compare_testing.h"
@@ -84,7 +84,7 @@ PRECBENCH_OP_TEST(muon_on, "momentum, to_unit_norm, combine and descend") {
     check_twice("m", b.fetch(dev_m), m, true_m);
     check_twice("update", b.fetch(dev_update), update, true_update);
 
-    // From here on the device goes on with the CPU's numbers.
+    // From here on the device continues with the CPU's numbers.
     const Tensor x = b.put(update), y = host.random(DType::f32, kSize, 1, 0.1f);
     for (std::int64_t i = 0; i < kSize; ++i) unit[i] = HostMemory::get(update, i) / kNorm;
     b.device().to_unit_norm({x, dev_norm, 1e-7f});
@@ -225,7 +225,7 @@ PRECBENCH_OP_TEST(adafactor_parts_on, "what ranks have of a matrix adds up to it
   const FactoredMoment moment{b.put(host.random(DType::f32, 1, kRows, 0.1f)),
                               b.put(host.random(DType::f32, 1, kCols, 0.1f)), b.put(norm_of(host))};
   const Tensor dev_g = b.put(g), norm = b.put(norm_of(host));
-  // Weights without a master, rounded by their place in the model, which begins at kPlace.
+  // Weights without a master, rounded by their index in the model, which starts at kPlace.
   constexpr std::int64_t kPlace = (std::int64_t{1} << 34) + 3;
   const Tensor w = host.random(DType::bf16, kMatrix, 1, 0.1f), squares = b.put(norm_of(host)),
                scalars = b.put(scalars_of(host)), in_parts = b.put(w), at_once = b.put(w);

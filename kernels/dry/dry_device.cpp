@@ -1,5 +1,5 @@
-// The dry device: it executes no op, so running a model on it leaves only the accounts that Device keeps (FLOPs, bytes)
-// and the arena's (memory). Addresses are never read.
+// The dry device executes no op, so running a model on it leaves only the accounts that Device keeps (FLOPs,
+// bytes) and the arena's (memory). Addresses are never accessed.
 #include "kernels/device/devices.h"
 
 namespace precbench {
@@ -14,7 +14,7 @@ class DryDevice final : public Device {
     return like_ ? like_->support(gemm, role) : GemmSupport{};
   }
   OpSet supported_ops() const override { return like_ ? like_->supported_ops() : OpSet().set(); }
-  /// An aligned address that is not null; always the same, for nothing is ever read or written there.
+  /// Returns an aligned non-null address, always the same, since it is never accessed.
   void* allocate(std::int64_t) override { return reinterpret_cast<void*>(std::uintptr_t{1} << 20); }
   void deallocate(void*) override {}
   void upload(const Tensor&, const void*) override {}

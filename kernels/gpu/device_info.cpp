@@ -1,4 +1,4 @@
-// The GPU devices by name: the one place that lists them. See device_info.h.
+// GPU devices by name: the only list of them. See device_info.h.
 #include "kernels/gpu/device_info.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace precbench {
 namespace {
 
-/// A vendor's device: its name in cases and records, and the shapes that its kernels take.
+/// A vendor's device: its name in cases and records, and the shapes that its kernels support.
 struct GpuKind {
   const char* name;
   std::string (*why_no_width)(std::int64_t width);

@@ -1,6 +1,6 @@
-// What the rest of the program may know about GPUs, whoever makes them: which device a case means, which GPUs are there,
-// what they are, and how to open one. A vendor's room (kernels/cuda) defines the functions that ask the machine; in a
-// build without one they say so (without_cuda.cpp).
+// Vendor-independent information about GPUs: the device that a case names, the available GPUs, their
+// properties, and how to open one. A vendor's module (kernels/cuda) implements the functions that query the
+// machine; a build without one reports that (without_cuda.cpp).
 #pragma once
 
 #include <cstdint>
@@ -13,32 +13,33 @@
 
 namespace precbench {
 
-/// The GPU devices that a case may name, whether or not this build has them: "cuda".
+/// Returns the GPU devices that a case may name, even if this build lacks them: "cuda".
 std::vector<std::string> gpu_device_names();
 bool is_gpu(const std::string& device);
-/// What "auto" stands for on this machine: the device of its GPUs, "cpu" where there is none.
+/// Returns the device that "auto" selects on this machine: its GPUs' device, or "cpu" without GPUs.
 std::string best_device();
-/// Of queries and keys.
+/// Head sizes of queries and keys.
 struct HeadSizes {
   std::int64_t head_dim;
-  std::int64_t q_normed = 0, k_normed = 0;  ///< elements that QK-norm takes together; 0: none
+  std::int64_t q_normed = 0, k_normed = 0;  ///< elements that QK-norm normalizes together; 0: no norm
 };
 
-/// Why a GPU device does not take a model of these sizes; empty if it does, and for other devices. Needs no GPU. What
-/// attention takes is known only where it runs.
+/// Returns why a GPU device does not support a model of these sizes; empty if it does, and for other devices.
+/// Needs no GPU. Attention's limits are known only at run time.
 std::string why_gpu_refuses(const std::string& device, std::int64_t width, const HeadSizes& heads);
 
-/// What a Hopper lacks whose driver makes no tensor maps, which our kernels for it copy by; empty: nothing.
+/// Returns what a Hopper GPU lacks if its driver does not support tensor maps, which our Hopper kernels need;
+/// empty: nothing.
 std::string why_no_hopper_kernels(int compute_capability, bool tensor_maps);
 
-/// One GPU and the libraries that drive it; fields of the record's environment. Unknown strings are empty.
+/// One GPU and its libraries: fields of the record's environment. Unknown strings are empty.
 struct GpuProperties {
   int ordinal = 0;
   std::string name;            ///< "NVIDIA H200"
-  std::string description;     ///< for people: name, compute capability, memory, the library of its GEMMs
+  std::string description;     ///< for people: name, compute capability, memory, GEMM library
   int compute_capability = 0;  ///< 10 * major + minor: 90
   int sm_count = 0;
-  std::int64_t memory_bytes = 0;  ///< of the device in all
+  std::int64_t memory_bytes = 0;  ///< total memory of the device
   std::string uuid;               ///< "GPU-xxxxxxxx-..."
   std::string pci_bus_id;
   std::string driver;                     ///< "580.159.04"; from NVML
@@ -48,41 +49,42 @@ struct GpuProperties {
   std::string cublaslt, cudnn, nccl;      ///< "13.1.0"; empty: not in this build
 };
 
-/// The GPUs this program can use, or in one line why there is none (no CUDA in this build, no driver, a
-/// driver that is too old, compute capability below 8.0). Never throws.
+/// The GPUs that this program can use, or why there is none in one line: no CUDA in this build, no driver, a
+/// driver that is too old, or compute capability below 8.0. Never throws.
 struct VisibleGpus {
   int count = 0;
   std::string reason;  ///< empty when count > 0
-  std::string device;  ///< their name in a case: "cuda"; empty in a build without any
+  std::string device;  ///< device name in a case: "cuda"; empty in a build without GPU support
 };
 VisibleGpus find_gpus();
 
-/// Free and total bytes of the device's memory as the driver sees them now, other processes included.
+/// Free and total bytes of device memory as the driver reports them, other processes included.
 struct GpuMemory {
   std::int64_t free_bytes = 0, total_bytes = 0;
 };
 
-/// Throws Unsupported with find_gpus().reason, or InvalidInput for an ordinal that is not there.
+/// Throws Unsupported with find_gpus().reason, or InvalidInput for an ordinal that does not exist.
 GpuProperties gpu_properties(int ordinal);
 GpuMemory gpu_memory(int ordinal);
 
 struct GpuOptions {
-  /// GEMM candidates are timed at first use; off: the heuristic's first answer. Timing may choose differently
-  /// from run to run, and another algorithm adds in another order: off where runs must agree bit for bit.
+  /// Time GEMM candidates at first use; off: take the heuristic's first choice. Timing may choose differently
+  /// between runs, and another algorithm adds in another order: off for bitwise reproducible runs.
   bool autotune = true;
-  bool deterministic = false;      ///< attention's backward adds in a fixed order
+  bool deterministic = false;      ///< attention backward adds in a fixed order
   std::string attention = "auto";  ///< "auto", "cudnn" or "own"; see CudaDevice::set_attention
   std::string gemm = "auto";       ///< "auto", "cublaslt" or "own"; see CudaDevice::set_gemm
   std::string grouped = "own";     ///< "own", "cublaslt" or "loop"; see CudaDevice::set_grouped
 };
-/// The calling thread's current device from now on: a device is used by the thread that made it. Throws
-/// Unsupported with find_gpus().reason, or where `attention` asks for what this build has not; InvalidInput for an
-/// ordinal that is not there or an unknown attention, gemm or grouped; std::runtime_error for what the GPU's libraries refuse.
+/// Opens a GPU and makes it the calling thread's current device: a device must be used by the thread that
+/// made it. Throws Unsupported with find_gpus().reason, or if this build lacks the requested `attention`;
+/// InvalidInput for an ordinal that does not exist or an unknown attention, gemm or grouped;
+/// std::runtime_error for errors of the GPU's libraries.
 std::unique_ptr<Device> make_gpu_device(int ordinal, const GpuOptions& options = {});
 
-/// `local` of `size` ranks, on GPUs; the ranks that join are numbered over all processes. Where local < size every
-/// process makes such a group, and NCCL_COMM_ID (host:port) tells them where the first one is. Throws Unsupported in a
-/// build without NCCL.
+/// Creates a group with `local` of `size` ranks, on GPUs; joining ranks are numbered across processes. If
+/// local < size every process creates such a group, and NCCL_COMM_ID (host:port) gives the address of the
+/// first. Throws Unsupported in a build without NCCL.
 std::unique_ptr<CommGroup> make_gpu_group(int size, int local);
 
 }  // namespace precbench

@@ -1,4 +1,4 @@
-// GPU devices by name, where no GPU is needed.
+// GPU devices by name; needs no GPU.
 #include "kernels/gpu/device_info.h"
 
 #include "kernels/device/devices.h"
@@ -8,21 +8,21 @@
 namespace precbench {
 namespace {
 
-TEST_CASE("every GPU device has a name that a case may hold, and no other device has one of them",
-          "[gpu_names]") {
+TEST_CASE("gpu_device_names: every GPU device has a unique name that a case may use", "[gpu_names]") {
   CHECK(gpu_device_names() == std::vector<std::string>{"cuda"});
   for (const std::string& name : gpu_device_names()) CHECK(is_gpu(name));
   for (const char* name : {"cpu", "auto", "dry", "", "cud", "cuda "}) CHECK_FALSE(is_gpu(name));
 }
 
-TEST_CASE("the best device is a GPU where one can be used", "[gpu_names]") {
+TEST_CASE("best_device: a GPU if one can be used", "[gpu_names]") {
   const VisibleGpus gpus = find_gpus();
   CHECK(is_gpu(best_device()) == (gpus.count > 0));
   CHECK((gpus.count > 0 || best_device() == "cpu"));
   CHECK(gpus.reason.empty() == (gpus.count > 0));
 }
 
-TEST_CASE("a GPU device refuses what its kernels do not take, another device nothing", "[gpu_names]") {
+TEST_CASE("why_gpu_refuses: a GPU device rejects unsupported shapes and other devices accept all",
+          "[gpu_names]") {
   const auto holds = [](const std::string& text, const char* part) {
     return text.find(part) != std::string::npos;
   };
@@ -30,21 +30,23 @@ TEST_CASE("a GPU device refuses what its kernels do not take, another device not
   CHECK(holds(why_gpu_refuses("cuda", 16392, {128}), "at most 16384, not 16392"));
   CHECK(holds(why_gpu_refuses("cuda", 4096, {24}), "multiple of 16, not 24"));
   CHECK(holds(why_gpu_refuses("cuda", 4096, {48, 48, 48}), "power of two up to 512, not 48"));
-  // Over all heads: any head size that turns, as many elements as a block's threads hold.
+  // QK-norm over all heads: any head size that RoPE supports, up to the elements that a block's threads hold.
   CHECK(why_gpu_refuses("cuda", 4096, {48, 48 * 16, 48 * 4}) == "");
   CHECK(why_gpu_refuses("cuda", 4096, {128, 8192, 8192}) == "");
   CHECK(holds(why_gpu_refuses("cuda", 4096, {128, 16384, 1024}), "at most 16384, not 16384 and 1024"));
   CHECK(why_gpu_refuses("cpu", 16392, {24, 24, 24}) == "");
 }
 
-TEST_CASE("of a driver without tensor maps only a Hopper is warned", "[gpu_names]") {
+TEST_CASE("why_no_hopper_kernels: without tensor maps only Hopper gives a warning", "[gpu_names]") {
   CHECK(why_no_hopper_kernels(90, false).starts_with("driver: "));
   CHECK(why_no_hopper_kernels(90, true) == "");
   CHECK(why_no_hopper_kernels(89, false) == "");
   CHECK(why_no_hopper_kernels(100, false) == "");
 }
 
-TEST_CASE("the CPU has no graphs", "[gpu_names]") { CHECK_FALSE(has_graphs(*make_cpu_device(1))); }
+TEST_CASE("has_graphs: false for the CPU device", "[gpu_names]") {
+  CHECK_FALSE(has_graphs(*make_cpu_device(1)));
+}
 
 }  // namespace
 }  // namespace precbench

@@ -1,4 +1,4 @@
-// For tests that need a GPU: whether there is one. Their output says where they did nothing.
+// Helpers for tests that need a GPU. Their output shows which tests were skipped.
 #pragma once
 
 #include <memory>
@@ -9,14 +9,14 @@
 
 namespace precbench {
 
-/// False, with a warning that says why, where no GPU can be used.
+/// Returns false, with a warning that says why, if no GPU can be used.
 inline bool gpu_here() {
   const VisibleGpus gpus = find_gpus();
   if (gpus.count == 0) WARN("skipped: " << gpus.reason);
   return gpus.count > 0;
 }
 
-/// The first GPU; null, with the warning, where there is none.
+/// Returns the first GPU, or null with a warning if there is none.
 inline std::unique_ptr<Device> gpu_or_skip() { return gpu_here() ? make_gpu_device(0) : nullptr; }
 
 }  // namespace precbench

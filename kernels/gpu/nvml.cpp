@@ -1,5 +1,5 @@
-// NVML through dlopen; see nvml.h. The few declarations needed are written here after NVML's documented C ABI (NVML
-// API reference), because its header is not part of every toolkit.
+// NVML through dlopen; see nvml.h. The few declarations needed are written here after NVML's documented C ABI
+// (NVML API reference), because its header is not part of every toolkit.
 #include "kernels/gpu/nvml.h"
 
 #include <dlfcn.h>
@@ -55,9 +55,9 @@ constexpr ThrottleReason kThrottleReasons[] = {{0x002, "applications_clocks_sett
 
 }  // namespace
 
-/// The library and those of its functions we call; a function that an old driver lacks is null.
+/// The library and the functions used; functions that an old driver lacks are null.
 struct NvmlGpu::Library {
-  /// A function's address, which becomes whatever pointer it is kept in.
+  /// A function's address, convertible to any pointer type.
   struct Symbol {
     void* address;
     template <class Function>
@@ -72,7 +72,7 @@ struct NvmlGpu::Library {
 
   void* handle = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
   int (*init)() = find("nvmlInit_v2");
-  int (*shutdown)() = nullptr;  // known once there is something to shut down
+  int (*shutdown)() = nullptr;  // set once shutdown is needed
   int (*by_pci)(const char*, NvmlDevice*) = find("nvmlDeviceGetHandleByPciBusId_v2");
   int (*driver_version)(char*, unsigned) = find("nvmlSystemGetDriverVersion");
   int (*power)(NvmlDevice, unsigned*) = find("nvmlDeviceGetPowerUsage");
@@ -100,7 +100,7 @@ struct NvmlGpu::Library {
     if (handle) dlclose(handle);
   }
 
-  /// Null where there is no usable NVML.
+  /// Returns null if there is no usable NVML.
   static std::shared_ptr<const Library> load() {
     auto found = std::make_shared<Library>();
     if (!found->init || !found->by_pci || found->init() != kSuccess) return nullptr;
@@ -122,7 +122,7 @@ std::vector<std::string> throttle_reason_names(std::uint64_t bits) {
 }
 
 std::string describe_links(int gpus, const std::vector<int>& links) {
-  std::map<int, int, std::greater<>> pairs;  // how many have so many links
+  std::map<int, int, std::greater<>> pairs;  // number of pairs by number of links
   for (const int n : links) ++pairs[n];
   if (pairs.size() == 1 && links.front() > 0)
     return fmt::format("{} GPUs, all pairs NV{}", gpus, links.front());
@@ -197,7 +197,7 @@ std::optional<int> NvmlGpu::nvlinks_to(const NvmlGpu& peer) const {
   for (unsigned link = 0; link < kMaxNvlinks; ++link)
     if (nvlink_up(link) && Library::ask(library_->nvlink_remote, device_, link, &end))
       direct += end.domain == there.domain && end.bus == there.bus && end.device == there.device;
-  // Where none ends at the other GPU they end at switches, which join any of them.
+  // Without direct links, all links go to switches, which connect every GPU.
   return direct ? direct : std::min(active_nvlinks(), peer.active_nvlinks());
 }
 

@@ -84,7 +84,7 @@ StepProfiler::Result StepProfiler::result() {
     result.class_ms[static_cast<int>(span.cost.op_class)] += ms;
     result.idle_ms -= ms;
   }
-  // Each time is rounded to the clock's ticks, so the sum of many may exceed the whole.
+  // Each time is rounded to the clock's ticks, so the sum of many may exceed the total.
   result.idle_ms = std::max(0.0, result.idle_ms);
   std::sort(result.ops.begin(), result.ops.end(),
             [](const OpTime& a, const OpTime& b) { return a.ms > b.ms; });

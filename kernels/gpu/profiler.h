@@ -1,9 +1,9 @@
-// Where a step's time goes: an observer that marks the beginning and end of every op on the device's clock.
+// Time breakdown of a step: an observer that marks the beginning and end of every op on the device's clock.
 //
 // Used around one step outside the timed samples:
 //   StepProfiler profiler(device);
 //   profiler.start(); run the step; profiler.stop(); device.synchronize(); profiler.result()
-// or, which has no launch gaps in it, around the capture of a step that is then replayed and synchronized.
+// or, to exclude launch gaps, around the capture of a step that is then replayed and synchronized.
 #pragma once
 
 #include <array>
@@ -19,12 +19,12 @@ namespace precbench {
 class StepProfiler final : public OpObserver {
  public:
   explicit StepProfiler(Device& device);
-  /// With another clock than the device's.
+  /// Uses another clock than the device's.
   StepProfiler(Device& device, std::unique_ptr<DeviceClock> clock);
   ~StepProfiler() override;
 
-  void start();  ///< forgets what came before and becomes the device's observer
-  void stop();   ///< gives back the observer that was there
+  void start();  ///< discards earlier results and becomes the device's observer
+  void stop();   ///< restores the previous observer
 
   void begin(const OpCost& cost) override;
   void end(const OpCost& cost) override;
@@ -39,7 +39,7 @@ class StepProfiler final : public OpObserver {
   };
   struct Result {
     double total_ms = 0;  ///< start() to stop()
-    double idle_ms = 0;   ///< the part of it in no op
+    double idle_ms = 0;   ///< part of it outside all ops
     std::array<double, kOpClasses> class_ms{};
     std::vector<OpTime> ops;  ///< by name and class, longest first
   };

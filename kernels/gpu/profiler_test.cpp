@@ -1,4 +1,4 @@
-// The step profiler's accounts and the names of throttle reasons; on the CPU device, so they need no GPU.
+// The step profiler's accounts and names of throttle reasons; on the CPU device, so no GPU is needed.
 #include "kernels/gpu/profiler.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace precbench {
 namespace {
 
-TEST_CASE("the profiler counts every op by class and name, and the rest is idle", "[profiler]") {
+TEST_CASE("StepProfiler: counts every op by class and name and the rest is idle", "[profiler]") {
   const auto device = make_cpu_device(1);
   std::vector<float> x(1000), y(1000), total(1);
   const Tensor tx{x.data(), DType::f32, 10, 100}, ty{y.data(), DType::f32, 10, 100};
@@ -34,7 +34,7 @@ TEST_CASE("the profiler counts every op by class and name, and the rest is idle"
   device->add({ty, tx});
   device->sum_of_squares({out, ty, false});
   profiler.stop();
-  device->fill({tx, 1.0f});  // after stop(): in the former observer's accounts only
+  device->fill({tx, 1.0f});  // after stop(): counted by the previous observer only
 
   const StepProfiler::Result result = profiler.result();
   CHECK(device->observer() == &counter);
@@ -54,13 +54,13 @@ TEST_CASE("the profiler counts every op by class and name, and the rest is idle"
   CHECK(result.idle_ms >= 0);
   CHECK(std::fabs(busy + result.idle_ms - result.total_ms) < 1e-9 * result.total_ms);
 
-  profiler.start();  // a second step starts from nothing
+  profiler.start();  // a second step starts from zero
   profiler.stop();
   CHECK(profiler.result().ops.empty());
 }
 
 TEST_CASE("StepProfiler: ops that round to more than the step leave an idle time of 0", "[profiler]") {
-  /// Spans between marks are 1 ms, and all of them together a little less, as the ticks of CUDA events have it.
+  /// Spans between marks are 1 ms, but their total is slightly less, due to the ticks of CUDA events.
   struct CoarseClock final : DeviceClock {
     std::size_t mark() override { return marks++; }
     void reset() override { marks = 0; }
@@ -80,7 +80,7 @@ TEST_CASE("StepProfiler: ops that round to more than the step leave an idle time
   CHECK(result.idle_ms == 0);
 }
 
-TEST_CASE("gain_between: null for a counter that was reset or is not known", "[telemetry]") {
+TEST_CASE("gain_between: null for a counter that was reset or is unknown", "[telemetry]") {
   using Energy = std::optional<double>;
   using Errors = std::optional<std::int64_t>;
   CHECK(gain_between(Energy(2), Energy(5)) == 3.0);
@@ -91,7 +91,7 @@ TEST_CASE("gain_between: null for a counter that was reset or is not known", "[t
   CHECK(!gain_between(Errors(1), Errors()));
 }
 
-TEST_CASE("a profiler that goes out of scope in a step gives the observer back", "[profiler]") {
+TEST_CASE("StepProfiler: restores the observer when it goes out of scope during a step", "[profiler]") {
   const auto device = make_cpu_device(1);
   {
     StepProfiler profiler(*device);
@@ -101,13 +101,13 @@ TEST_CASE("a profiler that goes out of scope in a step gives the observer back",
   CHECK(device->observer() == nullptr);
 }
 
-TEST_CASE("throttle reasons have names, and an idle clock is not throttled", "[telemetry]") {
+TEST_CASE("throttle_reason_names: reasons have names and idle is not throttling", "[telemetry]") {
   CHECK(throttle_reason_names(0).empty());
   CHECK(throttle_reason_names(0x1).empty());
   CHECK(throttle_reason_names(0x44) == std::vector<std::string>{"sw_power_cap", "hw_thermal_slowdown"});
 }
 
-TEST_CASE("NVML does not know a GPU that is not there", "[telemetry]") {
+TEST_CASE("NvmlGpu: null for a GPU that does not exist", "[telemetry]") {
   CHECK(NvmlGpu::open("ffffffff:ff:1f.0") == nullptr);
 }
 

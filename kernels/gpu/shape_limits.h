@@ -1,5 +1,5 @@
-// Which shapes of a model the CUDA kernels take, for the ops that refuse the others and for plans made where no
-// GPU is. What attention takes depends on the machine's cuDNN (attention.cpp).
+// Model shapes that the CUDA kernels support, for the ops that reject others and for plans made without a
+// GPU. Attention's limits depend on the machine's cuDNN (attention.cpp).
 #pragma once
 
 #include <bit>
@@ -11,20 +11,21 @@ namespace precbench::cuda {
 inline constexpr std::int64_t kWidestRow = 16384;  ///< elements that a block holds in registers (row.cuh)
 inline constexpr int kMostThreads = 1024;          ///< of a block
 
-/// Why rows of `width` elements cannot be normalized, looked up or added; empty if they can.
+/// Returns why rows of `width` elements are unsupported in norms, embedding and addition; empty if they are
+/// supported.
 inline std::string why_no_width(std::int64_t width) {
   if (width % 8 == 0 && width <= kWidestRow) return "";
   return "the CUDA device needs a width that is a multiple of 8 and at most " + std::to_string(kWidestRow) +
          ", not " + std::to_string(width);
 }
 
-inline constexpr int kPairOfVectors = 16;  ///< elements of a head that a thread turns (rope.cu)
+inline constexpr int kPairOfVectors = 16;  ///< elements of a head that a thread rotates (rope.cu)
 
-/// Threads of a block that turns a row of queries or keys, in whole warps.
+/// Returns the threads of a block that rotates a row of queries or keys, in whole warps.
 constexpr std::int64_t threads_to_turn(std::int64_t width) { return (width / kPairOfVectors + 31) / 32 * 32; }
 
-/// Why heads of this size cannot be turned (RoPE), with their norms where there are any; empty if they can. `q_normed`,
-/// `k_normed`: elements that QK-norm takes together, of a head or of all heads; 0: none.
+/// Returns why RoPE does not support heads of this size, with their norms if any; empty if it does.
+/// `q_normed`, `k_normed`: elements that QK-norm normalizes together, of a head or of all heads; 0: no norm.
 inline std::string why_no_heads(std::int64_t head_dim, std::int64_t q_normed, std::int64_t k_normed) {
   if (head_dim % 16 != 0)
     return "the CUDA device needs head_dim to be a multiple of 16, not " + std::to_string(head_dim);

@@ -1,4 +1,4 @@
-// The thread that reads, and what its readings come to. See telemetry.h.
+// The reading thread, and statistics of its readings. See telemetry.h.
 #include "kernels/gpu/telemetry.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// The known values of one field of the readings.
+/// Returns the known values of one field of the readings.
 std::vector<double> known(const std::vector<GpuReading>& readings, std::optional<double> GpuReading::*field) {
   std::vector<double> values;
   for (const GpuReading& reading : readings)

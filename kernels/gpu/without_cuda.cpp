@@ -1,4 +1,4 @@
-// The doors to GPUs in a build without CUDA: there is no GPU, and the answer says why.
+// GPU entry points of a build without CUDA: they report that there is no GPU and why.
 #include "kernels/base/errors.h"
 #include "kernels/gpu/device_info.h"
 #include "kernels/gpu/graph.h"

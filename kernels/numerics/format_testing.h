@@ -1,5 +1,5 @@
-// For tests and benchmarks of quantizers: the formats that recipes use by name, every FP8 format there is, and those
-// narrower.
+// Formats for tests and benchmarks of quantizers: those that recipes use, every FP8 format, and narrower
+// ones.
 #pragma once
 
 #include <vector>
@@ -28,7 +28,7 @@ inline constexpr QuantFormat kMx{DType::e4m3, Granularity::block_1x32, ScaleType
 inline constexpr QuantFormat kMxSquare{DType::e4m3, Granularity::block_32x32, ScaleType::ue8m0,
                                        ScaleRounding::rceil};
 
-/// An operand of NVFP4.
+/// Returns the format of an NVFP4 operand.
 constexpr QuantFormat nvfp4_format(Granularity granularity, ElementRounding rounding = ElementRounding::rne,
                                    Transform transform = {}) {
   QuantFormat format{DType::e2m1, granularity, ScaleType::e4m3};
@@ -37,7 +37,7 @@ constexpr QuantFormat nvfp4_format(Granularity granularity, ElementRounding roun
   return format;
 }
 
-/// Every one there is.
+/// Returns every NVFP4 format.
 inline std::vector<QuantFormat> nvfp4_formats() {
   std::vector<QuantFormat> all;
   for (const ElementRounding rounding : {ElementRounding::rne, ElementRounding::stochastic}) {
@@ -48,7 +48,7 @@ inline std::vector<QuantFormat> nvfp4_formats() {
   return all;
 }
 
-/// Operands of MXFP4, then Quartet's fprop, Quartet II's fprop and its backward.
+/// Formats of MXFP4 operands, Quartet's fprop, Quartet II's fprop and its backward.
 constexpr QuantFormat mxfp4_format(Transform transform = {},
                                    ElementRounding rounding = ElementRounding::rne) {
   QuantFormat format{DType::e2m1, Granularity::block_1x32, ScaleType::ue8m0, ScaleRounding::floor};
@@ -56,24 +56,24 @@ constexpr QuantFormat mxfp4_format(Transform transform = {},
   format.transform = transform;
   return format;
 }
-/// Stochastic and never clipped.
+/// Returns MXFP4 with stochastic rounding that never clips.
 constexpr QuantFormat unbiased_mxfp4_format(Transform transform = {}) {
   QuantFormat format = mxfp4_format(transform, ElementRounding::stochastic);
   format.element_scale = 0.75f;
   return format;
 }
-// Those of the rows themselves, so that what these are tested against holds for the rows.
+// Taken from the recipe table, so that tests of these formats cover the recipes.
 inline QuantFormat quest_format() { return find_recipe("quartet").fprop.a; }
 inline QuantFormat four_over_six_format() { return find_recipe("quartet2").fprop.a; }
 inline QuantFormat eden_format() { return find_recipe("quartet2").dgrad.a; }
-/// With one correction for all elements of a transform, as in the authors' Python.
+/// Returns EDEN with one correction for all elements of a transform, as in the authors' Python.
 inline QuantFormat eden128_format() {
   QuantFormat format = eden_format();
   format.eden = 128;
   return format;
 }
 
-/// FP4 beside NVFP4.
+/// Returns the FP4 formats other than NVFP4.
 inline std::vector<QuantFormat> other_fp4_formats() {
   return {mxfp4_format(),
           mxfp4_format({}, ElementRounding::stochastic),
@@ -84,7 +84,7 @@ inline std::vector<QuantFormat> other_fp4_formats() {
           eden128_format()};
 }
 
-/// e4m3, e5m2, what is left of them without some mantissa bits (e4m2, e4m1, e5m1), and those held in BF16.
+/// e4m3 and e5m2, their variants with fewer mantissa bits (e4m2, e4m1, e5m1), and the formats held in BF16.
 struct ElementFormat {
   DType dtype;
   std::uint8_t dropped_bits;

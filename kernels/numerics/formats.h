@@ -1,10 +1,10 @@
-// Number formats, bit for bit: e4m3, e5m2, e2m1 (OCP FP8 and MX), formats near them that no hardware has (e4m2, e4m1, e5m1,
-// e5m3, e4m4, e3m4, e3m3), bf16, and the scales that go with them. One
-// header for host and device, so the CPU device and the CUDA kernels cannot disagree; a kernel may use the
-// hardware's conversions instead, which give the same bytes.
+// Number formats, bit for bit: e4m3, e5m2, e2m1 (OCP FP8 and MX), related formats without hardware support
+// (e4m2, e4m1, e5m1, e5m3, e4m4, e3m4, e3m3), bf16, and their scales. Host and device share this header, so
+// the CPU device and the CUDA kernels cannot disagree; a kernel may use the hardware's conversions instead,
+// which give the same bytes.
 //
 // A cast clamps to +-max, then rounds to nearest even. NaN stays NaN with the hardware's canonical code and
-// no sign. Everything is 32-bit integer arithmetic without branches or tables: loops over it vectorise (AVX2:
+// no sign. Everything is 32-bit integer arithmetic without branches or tables: loops over it vectorize (AVX2:
 // over 1e9 elements/s per core). FP32 subnormals must not be flushed (no -ffast-math, no -ftz): scales of
 // tiny blocks use them.
 //
@@ -34,9 +34,10 @@ inline constexpr float kE4m3Max = 448.0f;
 inline constexpr float kE5m2Max = 57344.0f;
 inline constexpr float kE2m1Max = 6.0f;
 
-/// Largest finite value of a quantized element format, `dropped_bits` narrower than dtype; 0 for the others. With three or
-/// four exponent bits the code of ones alone is NaN: e4m2 ends at 1.5 * 2^8, e4m1 at 2^8, e4m4 at 1.875 * 2^8, e3m4 at 1.875 * 2^4. With five
-/// the last binade is infinity's, as in e5m2.
+/// Returns the largest finite value of a quantized element format, `dropped_bits` narrower than dtype; 0 for
+/// other dtypes. With three or four exponent bits only the all-ones code is NaN: e4m2 ends at 1.5 * 2^8, e4m1
+/// at 2^8, e4m4 at 1.875 * 2^8, e3m4 at 1.875 * 2^4. With five exponent bits the last binade is Inf and NaN,
+/// as in e5m2.
 PRECBENCH_HD constexpr float format_max(DType dtype, int dropped_bits = 0) {
   return dtype == DType::e4m3   ? (dropped_bits == 0   ? kE4m3Max
                                    : dropped_bits == 1 ? 384.0f
@@ -50,7 +51,7 @@ PRECBENCH_HD constexpr float format_max(DType dtype, int dropped_bits = 0) {
                                 : 0.0f;
 }
 
-/// Mantissa bits of a quantized element format.
+/// Returns the number of mantissa bits of a quantized element format.
 PRECBENCH_HD constexpr int mantissa_bits_of(DType dtype, int dropped_bits = 0) {
   const int all = dtype == DType::e3m4 || dtype == DType::e4m4 ? 4
                   : dtype == DType::e5m2                        ? 2
@@ -59,7 +60,7 @@ PRECBENCH_HD constexpr int mantissa_bits_of(DType dtype, int dropped_bits = 0) {
   return all - dropped_bits;
 }
 
-/// Exponent of the least normal value of e4m3, e5m2 or another format with as many exponent bits: 1 less the bias.
+/// Returns the exponent of the smallest normal value of a quantized element format: 1 minus the bias.
 PRECBENCH_HD constexpr int least_exponent_of(DType dtype) {
   return dtype == DType::e4m3 || dtype == DType::e4m4   ? -6
          : dtype == DType::e3m4 || dtype == DType::e3m3 ? -2
@@ -70,14 +71,14 @@ PRECBENCH_HD constexpr int least_exponent_of(DType dtype) {
 PRECBENCH_HD constexpr std::uint32_t float_to_bits(float x) { return __builtin_bit_cast(std::uint32_t, x); }
 PRECBENCH_HD constexpr float bits_to_float(std::uint32_t bits) { return __builtin_bit_cast(float, bits); }
 
-/// The bits of |x| as a signed integer. Their integer maximum is the amax with Inf above all numbers and NaN
-/// above Inf, so it propagates both, vectorises, and is order-independent (also as an atomicMax).
+/// Returns the bits of |x| as a signed integer. Their integer maximum is the amax with Inf above all numbers
+/// and NaN above Inf, so it propagates both, vectorizes, and is order-independent (also as an atomicMax).
 PRECBENCH_HD constexpr std::int32_t abs_bits(float x) {
   return static_cast<std::int32_t>(float_to_bits(x) & 0x7FFFFFFFu);
 }
 
-/// How many half steps of the last binade the largest value of a quantized element format is. A cast that ends there and
-/// loses more than one half step cut the value off instead of rounding it.
+/// Returns the format's largest value in half steps of its last binade. A cast that gives this value with an
+/// error of more than one half step has clipped instead of rounded.
 PRECBENCH_HD constexpr float half_steps_of_max(DType dtype, int dropped_bits = 0) {
   const std::uint32_t mantissa = float_to_bits(format_max(dtype, dropped_bits)) & 0x007FFFFFu;
   return bits_to_float(mantissa | 0x3F800000u) *
@@ -89,16 +90,16 @@ namespace detail {
 inline constexpr std::int32_t kInfBits = 0x7F800000;
 inline constexpr std::uint32_t kNanBits = 0x7FC00000;
 
-/// condition ? a : b as arithmetic. GCC makes a branch of a conditional expression with floating-point work
-/// on one side, and then does not vectorise the loop around it.
+/// Returns condition ? a : b by arithmetic. GCC compiles a conditional expression with floating-point work on
+/// one side to a branch, and then does not vectorize the loop around it.
 PRECBENCH_HD constexpr std::uint32_t select(bool condition, std::uint32_t a, std::uint32_t b) {
   const std::uint32_t mask = 0u - static_cast<std::uint32_t>(condition);
   return (a & mask) | (b & ~mask);
 }
 
-/// The code (sign, exponent, mantissa from the top) of `x`. Normal results round in the integer domain: half
-/// an ulp minus one, plus the lsb, then truncate. Subnormal results are rounded by the FP32 adder: adding
-/// 2^23 of their ulps leaves exactly the rounded count of ulps in the low mantissa bits.
+/// Returns the code (sign, exponent, mantissa from the top) of `x`. Normal results round in the integer
+/// domain: half an ulp minus one, plus the lsb, then truncate. Subnormal results are rounded by the FP32
+/// adder: adding 2^23 of their ulps leaves the rounded count of ulps in the low mantissa bits.
 template <int kExponentBits, int kMantissaBits, int kBias>
 PRECBENCH_HD constexpr std::uint8_t encode_minifloat(float x, float max, std::uint32_t nan_code) {
   constexpr int kShift = 23 - kMantissaBits;
@@ -115,8 +116,8 @@ PRECBENCH_HD constexpr std::uint8_t encode_minifloat(float x, float max, std::ui
   return static_cast<std::uint8_t>(select(magnitude > kInfBits, nan_code, code));
 }
 
-/// FP32 bits of a finite code's value. Subnormals go through an integer conversion, not through FP32
-/// subnormals, which cost a microcode assist on some CPUs.
+/// Returns the FP32 bits of a finite code's value. Subnormals go through an integer conversion, not through
+/// FP32 subnormals, which cost a microcode assist on some CPUs.
 template <int kExponentBits, int kMantissaBits, int kBias>
 PRECBENCH_HD constexpr std::uint32_t decode_minifloat(std::uint8_t code) {
   constexpr float kUlp = bits_to_float((128 - kBias - kMantissaBits) << 23);
@@ -142,21 +143,21 @@ PRECBENCH_HD constexpr float e4m3_decode(std::uint8_t code) {
   return bits_to_float(detail::select((code & 0x7F) == 0x7F, detail::kNanBits, bits));
 }
 
-/// Finite and infinite inputs saturate at +-57344 (the infinity codes are never made); NaN gives 0x7F.
+/// Finite and infinite inputs saturate at +-57344 (the infinity codes are never produced); NaN gives 0x7F.
 PRECBENCH_HD constexpr std::uint8_t e5m2_encode(float x) {
   return detail::encode_minifloat<5, 2, 15>(x, kE5m2Max, 0x7F);
 }
 
 /// 0x7C and 0xFC are +-infinity, the codes above them NaN.
 PRECBENCH_HD constexpr float e5m2_decode(std::uint8_t code) {
-  // Infinity and NaN have the top exponent, which only needs to be the top exponent of FP32 as well.
+  // Inf and NaN codes have the top exponent; it only has to become FP32's top exponent.
   const std::uint32_t special = (code & 0x7F) >= 0x7C ? 0x7F800000u : 0u;
   return bits_to_float(detail::decode_minifloat<5, 2, 15>(code) | special);
 }
 
-/// The value nearest to `x` of dtype without `dropped_bits` of its mantissa: ties to even, beyond the ends the ends, NaN
-/// stays. It is one of dtype's values, so that encoding it rounds nothing again. The FP32 adder rounds: 2^23 steps of x's
-/// binade leave the count of steps in the low mantissa bits.
+/// Rounds `x` to the nearest value of dtype with `dropped_bits` fewer mantissa bits: ties to even,
+/// saturating, NaN stays. The result is a value of dtype, so encoding it does not round again. The FP32 adder
+/// rounds: 2^23 steps of x's binade leave the count of steps in the low mantissa bits.
 PRECBENCH_HD constexpr float round_to_narrower(float x, DType dtype, int dropped_bits = 0) {
   const std::int32_t least = (127 + least_exponent_of(dtype)) << 23;  // smallest normal
   const std::int32_t max = abs_bits(format_max(dtype, dropped_bits));
@@ -171,13 +172,13 @@ PRECBENCH_HD constexpr float round_to_narrower(float x, DType dtype, int dropped
       detail::select(magnitude > detail::kInfBits, float_to_bits(x), float_to_bits(rounded) | sign));
 }
 
-/// The low four bits hold the code. The format has no NaN: NaN gives +6 as the hardware does, so only the
-/// scale can carry it.
+/// The low four bits hold the code. The format has no NaN: NaN gives +6 as in hardware, so only the scale can
+/// carry it.
 PRECBENCH_HD constexpr std::uint8_t e2m1_encode(float x) {
   return detail::encode_minifloat<2, 1, 1>(x, kE2m1Max, 0x7);
 }
 
-/// Looks at the low four bits only.
+/// Reads the low four bits only.
 PRECBENCH_HD constexpr float e2m1_decode(std::uint8_t code) {
   return bits_to_float(detail::decode_minifloat<2, 1, 1>(code));
 }
@@ -201,38 +202,38 @@ PRECBENCH_HD constexpr float bf16_decode(std::uint16_t code) {
   return bits_to_float(static_cast<std::uint32_t>(code) << 16);
 }
 
-/// An element of a format that is held in BF16 (tensor.h), as BF16 bits; NaN gives 0x7FFF.
+/// Returns an element of a format that is held in BF16 (tensor.h) as BF16 bits; NaN gives 0x7FFF.
 PRECBENCH_HD constexpr std::uint16_t encode_in_bf16(float x, DType dtype) {
   return bf16_encode(round_to_narrower(x, dtype));
 }
 
 // ---- FP32 scales ----
 
-/// The multiplying scale fp32(max / max(fp64(amax), 1e-12)); the GEMM gets 1 / scale. The floor keeps it
-/// finite where max / amax would overflow FP32 (448 does below amax = 1.317e-36) and makes an all-zero
-/// scope's data 0. amax NaN gives NaN, amax Inf gives 0: see the non-finite rule above.
+/// Returns the multiplying scale fp32(max / max(fp64(amax), 1e-12)); the GEMM gets 1 / scale. The lower bound
+/// on amax keeps the scale finite where max / amax would overflow FP32 (448 does below amax = 1.317e-36) and
+/// makes an all-zero scope's data 0. amax NaN gives NaN, amax Inf gives 0: see the non-finite rule above.
 PRECBENCH_HD constexpr float fp32_scale(float amax, float max) {
   constexpr double kFloor = 1e-12;
   const double divisor = static_cast<double>(amax) < kFloor ? kFloor : static_cast<double>(amax);
   return static_cast<float>(static_cast<double>(max) / divisor);
 }
 
-/// A multiplying scale rounded down to a power of two, so that the scaled amax lands in (max/2, max]. 0 and
-/// NaN stay: cutting NaN's mantissa would make it Inf, and its 1/Inf a finite 0.
+/// Rounds a multiplying scale down to a power of two, so that the scaled amax lands in (max/2, max]. 0 and
+/// NaN stay: truncating NaN's mantissa would make it Inf, and its reciprocal a finite 0.
 PRECBENCH_HD constexpr float pow2_round_down(float scale) {
   return abs_bits(scale) > detail::kInfBits ? scale : bits_to_float(float_to_bits(scale) & 0xFF800000u);
 }
 
-/// The multiplying FP32 scale of a scope: fp32_scale, rounded down to a power of two for f32_pow2.
+/// Returns the multiplying FP32 scale of a scope: fp32_scale, rounded down to a power of two for f32_pow2.
 PRECBENCH_HD constexpr float multiplying_scale(float amax, DType format, ScaleType type,
                                                int dropped_bits = 0) {
   const float scale = fp32_scale(amax, format_max(format, dropped_bits));
   return type == ScaleType::f32_pow2 ? pow2_round_down(scale) : scale;
 }
 
-/// The multiplying scale of delayed scaling, max * 2^-margin / amax, of an amax that is known before the tensor. Finite
-/// and above 0 for every finite amax; NaN gives NaN. It has no floor, as fp32_scale has: TransformerEngine's has none.
-/// Of f32_pow2 (MS-AMP's) the power of two below it.
+/// Returns the multiplying scale of delayed scaling, max * 2^-margin / amax, for an amax known before the
+/// tensor. Finite and positive for every finite amax; NaN gives NaN. Like TransformerEngine's it has no lower
+/// bound on amax, unlike fp32_scale. For f32_pow2 (MS-AMP) it is rounded down to a power of two.
 PRECBENCH_HD constexpr float delayed_scale(float amax, float max, int margin,
                                            ScaleType type = ScaleType::f32) {
   const float top = bits_to_float(float_to_bits(max) - (static_cast<std::uint32_t>(margin) << 23));
@@ -243,19 +244,20 @@ PRECBENCH_HD constexpr float delayed_scale(float amax, float max, int margin,
 
 // ---- ue8m0 scales ----
 
-/// The value 2^(b-127) that dequantizes a block; b = 0 is the FP32 subnormal 2^-127, b = 0xFF is NaN.
+/// Returns the value 2^(b-127) that dequantizes a block; b = 0 is the FP32 subnormal 2^-127, b = 0xFF is NaN.
 PRECBENCH_HD constexpr float ue8m0_decode(std::uint8_t b) {
   const std::uint32_t power = b == 0 ? 0x00400000u : static_cast<std::uint32_t>(b) << 23;
   return bits_to_float(b == 0xFF ? 0x7FC00000u : power);
 }
 
-/// The reciprocal 2^(127-b) that multiplies the elements before the cast; b = 254 gives the subnormal 2^-127.
+/// Returns the reciprocal 2^(127-b) that multiplies the elements before the cast; b = 254 gives the subnormal
+/// 2^-127.
 PRECBENCH_HD constexpr float ue8m0_multiplier(std::uint8_t b) {
   const std::uint32_t power = b >= 254 ? 0x00400000u : static_cast<std::uint32_t>(254 - b) << 23;
   return bits_to_float(b == 0xFF ? 0x7FC00000u : power);
 }
 
-/// The least power of two >= d, as a byte (what the hardware's cvt.rp does without satfinite): the biased
+/// Returns the least power of two >= d as a byte (like the hardware's cvt.rp without satfinite): the biased
 /// exponent, plus one if mantissa bits are set. In the subnormal range 2^-127 is the mantissa 0x400000, so
 /// the increment starts above it. d > 2^127, Inf and NaN give 0xFF.
 PRECBENCH_HD constexpr std::uint8_t ue8m0_round_up(float d) {
@@ -267,13 +269,14 @@ PRECBENCH_HD constexpr std::uint8_t ue8m0_round_up(float d) {
   return static_cast<std::uint8_t>(b < 0xFF ? b : 0xFF);
 }
 
-/// The scale byte of a block whose largest magnitude is `amax` and whose elements are of a quantized element format.
-/// Non-finite amax gives 0xFF, zero gives 0.
+/// Returns the scale byte of a block with largest magnitude `amax`, for elements of a quantized element
+/// format. Non-finite amax gives 0xFF, zero gives 0.
 ///   rceil  round_up(amax * fp32(1/max)): scaled amax in (max/2, max], never saturates (NVIDIA's recipe)
 ///   floor  floor(log2 amax) - emax (OCP MX v1.0, section 6.3): scaled values above max saturate
 ///   ceil   ceil(log2 amax) - emax: scaled amax in (2^(emax-1), 2^emax]
 ///   even   floor, after rounding amax half up to the element's mantissa width
-/// emax is the exponent of the format's largest power of two: 8, 15, 2, of e4m4 8, of e3m4 4. The last three clamp at 2^-127.
+/// emax is the exponent of the format's largest power of two: 8, 15, 2, for e4m4 8, for e3m4 4. The last
+/// three clamp at 2^-127.
 PRECBENCH_HD constexpr std::uint8_t ue8m0_from_amax(float amax, DType format, ScaleRounding rounding,
                                                     int dropped_bits = 0) {
   const std::int32_t bits = abs_bits(amax);
@@ -290,9 +293,9 @@ PRECBENCH_HD constexpr std::uint8_t ue8m0_from_amax(float amax, DType format, Sc
 
 // ---- random bits ----
 
-/// 32 uniform bits for position `index` of the stream `seed`: the SplitMix64 sequence (Steele, Lea, Flood,
-/// OOPSLA 2014) addressed by counter, from a start that is itself mixed so that neighbouring seeds do not
-/// overlap. Stateless, hence the same on every device and for every split of the work.
+/// Returns 32 uniform bits for position `index` of the stream `seed`: the SplitMix64 sequence (Steele, Lea,
+/// Flood, OOPSLA 2014) addressed by counter, from a start that is itself mixed so that neighbouring seeds do
+/// not overlap. It has no state, so it is the same on every device and for every split of the work.
 PRECBENCH_HD constexpr std::uint32_t random_bits(std::uint64_t seed, std::uint64_t index) {
   constexpr std::uint64_t kGamma = 0x9E3779B97F4A7C15u;
   std::uint64_t z = seed + kGamma;

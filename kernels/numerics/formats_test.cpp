@@ -1,6 +1,6 @@
-// formats.h against kernels/numerics/golden/formats.txt (tools/goldens/make_format_goldens.py), exhaustively: every code
-// decoded, every BF16 input and every rounding threshold with both FP32 neighbours encoded; and the
-// non-finite rule, end to end.
+// formats.h against kernels/numerics/golden/formats.txt (tools/goldens/make_format_goldens.py), exhaustively:
+// every code decoded, every BF16 input and every rounding threshold with both FP32 neighbours encoded. Also
+// the non-finite rule, end to end.
 #include "kernels/numerics/formats.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 float as_float(std::uint64_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits)); }
 std::uint32_t as_bits(float x) { return std::bit_cast<std::uint32_t>(x); }
 
-/// A section of the golden file; fails if the file or the section is missing or short.
+/// Returns a section of the golden file; fails if the file or the section is missing or short.
 const Words& golden(const std::string& name) {
   static const auto sections =
       testing::golden_sections(PRECBENCH_SOURCE_DIR "/kernels/numerics/golden/formats.txt");
@@ -48,7 +48,8 @@ void check_decode(const std::string& format, Decode decode) {
   }
 }
 
-/// What the golden thresholds say: the last code whose first input is not above the magnitude.
+/// Returns the code according to the golden thresholds: the last one whose first input is not above the
+/// magnitude.
 int code_by_threshold(const Words& firsts, std::uint32_t magnitude) {
   return static_cast<int>(std::upper_bound(firsts.begin(), firsts.end(), magnitude) - firsts.begin()) - 1;
 }
@@ -65,7 +66,7 @@ void check_encode(const std::string& format, int sign_code, int nan_code, Encode
     }
   }
   std::vector<std::uint8_t> codes(
-      inputs.size());  // one plain loop, so that the vectorised code is what is tested
+      inputs.size());  // one plain loop, so that the test covers the vectorized code
   for (std::size_t i = 0; i < inputs.size(); ++i) codes[i] = encode(inputs[i]);
   int wrong = 0;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -77,7 +78,7 @@ void check_encode(const std::string& format, int sign_code, int nan_code, Encode
   CHECK(wrong == 0);
 }
 
-/// One scale over `x`: what is left of it after quantize and dequantize, as every FP32-scaled path does it.
+/// Quantizes and dequantizes `x` with one scale, as every path with FP32 scales does.
 std::vector<float> round_trip(const std::vector<float>& x, ScaleType type) {
   std::int32_t amax = 0;
   for (float v : x) amax = std::max(amax, abs_bits(v));
@@ -100,10 +101,10 @@ constexpr ScaleRounding kRoundings[] = {ScaleRounding::rceil, ScaleRounding::flo
                                         ScaleRounding::even};
 const char* const kRoundingNames[] = {"rceil", "floor", "ceil", "even"};
 
-/// A format by its definition: the values of its finite codes that are not negative, in the codes' order.
+/// Returns the non-negative finite values of a format by its definition, in code order.
 std::vector<double> values_of(int exponent_bits, int mantissa_bits) {
   const int bias = (1 << (exponent_bits - 1)) - 1;
-  // Of five exponent bits the last binade is infinity's and NaN's; of fewer the last code alone is NaN.
+  // With five exponent bits the last binade is Inf and NaN; with fewer only the last code is NaN.
   const int codes = (1 << (exponent_bits + mantissa_bits)) - (exponent_bits == 5 ? 1 << mantissa_bits : 1);
   std::vector<double> values;
   for (int code = 0; code < codes; ++code) {
@@ -114,7 +115,7 @@ std::vector<double> values_of(int exponent_bits, int mantissa_bits) {
   return values;
 }
 
-/// The code of the value nearest to a magnitude, ties to the even one.
+/// Returns the code of the value nearest to a magnitude, ties to the even one.
 std::size_t nearest_code(const std::vector<double>& values, double magnitude) {
   const double clamped = std::min(magnitude, values.back());
   auto code =
@@ -124,7 +125,7 @@ std::size_t nearest_code(const std::vector<double>& values, double magnitude) {
   return below < above || (below == above && code % 2 == 1) ? code - 1 : code;
 }
 
-/// Every BF16, and what lies around the middle between neighbours.
+/// Returns every BF16 value, and values around the midpoints between neighbours.
 std::vector<float> inputs_around(const std::vector<double>& values) {
   std::vector<float> inputs;
   for (std::uint32_t high = 0; high < 0x10000; ++high) inputs.push_back(as_float(high << 16));
@@ -138,20 +139,20 @@ std::vector<float> inputs_around(const std::vector<double>& values) {
 
 }  // namespace
 
-TEST_CASE("every code decodes as ml_dtypes and PyTorch say", "[formats]") {
+TEST_CASE("formats: every code decodes like ml_dtypes and PyTorch", "[formats]") {
   check_decode("e4m3", e4m3_decode);
   check_decode("e5m2", e5m2_decode);
   check_decode("e2m1", e2m1_decode);
   check_decode("ue8m0", ue8m0_decode);
 }
 
-TEST_CASE("every BF16 input and every threshold encodes as ml_dtypes and PyTorch say", "[formats]") {
+TEST_CASE("formats: every BF16 input and every threshold encodes like ml_dtypes and PyTorch", "[formats]") {
   check_encode("e4m3", 0x80, 0x7F, e4m3_encode);
   check_encode("e5m2", 0x80, 0x7F, e5m2_encode);
   check_encode("e2m1", 0x8, 0x7, e2m1_encode);
 }
 
-TEST_CASE("formats that no hardware has round every input once, to the nearest of their own values",
+TEST_CASE("round_to_narrower: formats without hardware support round every input once to their nearest value",
           "[formats]") {
   struct Rare {
     const char* name;
@@ -181,7 +182,7 @@ TEST_CASE("formats that no hardware has round every input once, to the nearest o
   }
 }
 
-TEST_CASE("e4m2, e4m1 and e5m1 are codes of e4m3 and e5m2, rounded once", "[formats]") {
+TEST_CASE("round_to_narrower: e4m2 and e4m1 and e5m1 are codes of e4m3 and e5m2 rounded once", "[formats]") {
   for (const auto& [dtype, dropped, mantissa_bits] :
        {std::tuple{DType::e4m3, 1, 2}, {DType::e4m3, 2, 1}, {DType::e5m2, 1, 1}}) {
     const bool e4 = dtype == DType::e4m3;
@@ -200,11 +201,11 @@ TEST_CASE("e4m2, e4m1 and e5m1 are codes of e4m3 and e5m2, rounded once", "[form
       twice_differs += round_to_narrower(decode(encode(x)), dtype, dropped) != got;
     }
     CHECK(wrong == 0);
-    CHECK(twice_differs > 0);  // so a cast of e4m3 or e5m2 codes would show
+    CHECK(twice_differs > 0);  // so rounding an e4m3 or e5m2 code a second time would be noticed
   }
 }
 
-TEST_CASE("an e2m1 value is its code's", "[formats]") {
+TEST_CASE("round_to_narrower: an e2m1 value equals its decoded code", "[formats]") {
   int wrong = 0;
   for (const float x : inputs_around({0, 0.5, 1, 1.5, 2, 3, 4, 6}))
     if (!std::isnan(x))
@@ -212,7 +213,7 @@ TEST_CASE("an e2m1 value is its code's", "[formats]") {
   CHECK(wrong == 0);
 }
 
-TEST_CASE("a finite code survives decode and encode", "[formats]") {
+TEST_CASE("formats: a finite code survives decode and encode", "[formats]") {
   for (int code = 0; code < 256; ++code) {
     const auto byte = static_cast<std::uint8_t>(code);
     if (!std::isnan(e4m3_decode(byte))) CHECK(e4m3_encode(e4m3_decode(byte)) == byte);
@@ -221,7 +222,7 @@ TEST_CASE("a finite code survives decode and encode", "[formats]") {
   }
 }
 
-TEST_CASE("bf16 rounds to nearest even", "[formats]") {
+TEST_CASE("bf16_encode: rounds to nearest even", "[formats]") {
   const Words& pairs = golden("bf16.encode");
   for (std::size_t i = 0; i < pairs.size(); i += 2) CHECK(bf16_encode(as_float(pairs[i])) == pairs[i + 1]);
 
@@ -242,8 +243,7 @@ TEST_CASE("bf16 rounds to nearest even", "[formats]") {
   CHECK(wrong == 0);
 }
 
-TEST_CASE("stochastic rounding to bf16 is exact in expectation and deterministic per random value",
-          "[formats]") {
+TEST_CASE("bf16_encode_stochastic: unbiased and deterministic per random value", "[formats]") {
   for (std::uint32_t bits : {0x3F801234u, 0xBF80FFFFu, 0x00000001u, 0x42F68000u, 0x7F7F0001u}) {
     std::uint32_t up = 0;
     bool neighbour = true;
@@ -262,7 +262,7 @@ TEST_CASE("stochastic rounding to bf16 is exact in expectation and deterministic
   }
 }
 
-TEST_CASE("the counter-based random bits match the reference and are uniform", "[formats]") {
+TEST_CASE("random_bits: matches the reference and is uniform", "[formats]") {
   const Words& words = golden("random.bits");
   for (std::size_t i = 0; i < words.size(); i += 3)
     CHECK(random_bits(words[i], words[i + 1]) == words[i + 2]);
@@ -280,14 +280,14 @@ TEST_CASE("the counter-based random bits match the reference and are uniform", "
   }
 }
 
-TEST_CASE("abs_bits orders numbers, infinity and NaN", "[formats]") {
+TEST_CASE("abs_bits: orders numbers and Inf and NaN", "[formats]") {
   CHECK(abs_bits(-0.0f) == 0);
   CHECK(abs_bits(-2.0f) > abs_bits(1.0f));
   CHECK(abs_bits(-kInfinity) > abs_bits(std::numeric_limits<float>::max()));
   CHECK(abs_bits(-kNan) > abs_bits(kInfinity));
 }
 
-TEST_CASE("the FP32 scale equals PyTorch's, never overflows, and its pow2 form rounds down", "[formats]") {
+TEST_CASE("fp32_scale: equals PyTorch's and never overflows and f32_pow2 rounds down", "[formats]") {
   for (const auto& [format, dtype] : {std::pair{"e4m3", DType::e4m3}, std::pair{"e5m2", DType::e5m2}}) {
     const Words& scales = golden(std::string(format) + ".scale");
     for (std::size_t i = 0; i < scales.size(); i += 2) {
@@ -305,7 +305,7 @@ TEST_CASE("the FP32 scale equals PyTorch's, never overflows, and its pow2 form r
   CHECK(multiplying_scale(3.0f, DType::e4m3, ScaleType::f32_pow2) == 128.0f);  // 3 * 128 = 384, in (224, 448]
 }
 
-TEST_CASE("ue8m0 bytes equal the definition at every threshold", "[formats]") {
+TEST_CASE("ue8m0_from_amax: bytes equal the definition at every threshold", "[formats]") {
   for (const auto& [format, format_dtype] :
        {std::pair{"e4m3", DType::e4m3}, std::pair{"e5m2", DType::e5m2}, std::pair{"e2m1", DType::e2m1}}) {
     const DType dtype = format_dtype;
@@ -330,8 +330,8 @@ TEST_CASE("ue8m0 bytes equal the definition at every threshold", "[formats]") {
   }
 }
 
-TEST_CASE("ue8m0 rounding up of a value, and multipliers at the edges", "[formats]") {
-  // Vectors of the value d itself, as torchao's test utilities list them.
+TEST_CASE("ue8m0: round_up and multiplier at the edges of the range", "[formats]") {
+  // Test vectors of d itself from torchao's test utilities.
   CHECK(ue8m0_round_up(as_float(0x00000000u)) == 0);
   CHECK(ue8m0_round_up(as_float(0x00400000u)) == 0);
   CHECK(ue8m0_round_up(as_float(0x00400001u)) == 1);
@@ -353,7 +353,7 @@ TEST_CASE("ue8m0 rounding up of a value, and multipliers at the edges", "[format
   CHECK(std::isnan(ue8m0_multiplier(0xFF)));
 }
 
-TEST_CASE("rceil scales the amax of a BF16 block into 224 to 448, floor saturates", "[formats]") {
+TEST_CASE("ue8m0_from_amax: rceil scales a BF16 amax into 224 to 448 and floor saturates", "[formats]") {
   int outside = 0;
   for (std::uint32_t high = 0x0800; high < 0x7F80; ++high) {  // from where the byte is not clamped at 0
     const float amax = as_float(high << 16);
@@ -364,7 +364,7 @@ TEST_CASE("rceil scales the amax of a BF16 block into 224 to 448, floor saturate
   CHECK(500.0f * ue8m0_multiplier(ue8m0_from_amax(500.0f, DType::e4m3, ScaleRounding::floor)) == 500.0f);
 }
 
-TEST_CASE("a scope with a non-finite value becomes NaN as a whole, other scopes keep their values",
+TEST_CASE("non-finite rule: a scope with Inf or NaN becomes all NaN and other scopes keep their values",
           "[formats]") {
   for (float bad : {kInfinity, -kInfinity, kNan}) {
     const std::vector<float> x = {1.0f, bad, 0.0f, -3.0f, 1e-30f};
@@ -375,10 +375,10 @@ TEST_CASE("a scope with a non-finite value becomes NaN as a whole, other scopes 
   }
 }
 
-TEST_CASE("zero, tiny and outlier scopes round-trip", "[formats]") {
+TEST_CASE("quantize and dequantize: zero and tiny and outlier scopes round-trip", "[formats]") {
   for (ScaleType type : {ScaleType::f32, ScaleType::f32_pow2}) {
     for (float v : round_trip({0.0f, -0.0f, 0.0f}, type)) CHECK(v == 0.0f);
-    // Below the amax floor of 1e-12 everything lies under half of e4m3's least step times 1e-12 / 448.
+    // With amax below its bound of 1e-12, everything is below half of e4m3's smallest step times 1e-12 / 448.
     for (float v : round_trip({1e-38f, as_float(1), -1e-20f}, type)) CHECK(v == 0.0f);
     const std::vector<float> outlier = round_trip({1024.0f, 1.0f, 1e-3f}, type);
     CHECK(std::abs(outlier[0] - 1024.0f) < 1e-3f);
@@ -388,7 +388,7 @@ TEST_CASE("zero, tiny and outlier scopes round-trip", "[formats]") {
   for (ScaleRounding rounding : kRoundings) {
     for (float v : round_trip_mx({0.0f, -0.0f}, rounding)) CHECK(v == 0.0f);
     CHECK(round_trip_mx({1024.0f, 1.0f}, rounding)[0] == 1024.0f);
-    // An MX block of subnormals keeps them: 2^-127 is the least scale.
+    // An MX block of subnormals keeps them: 2^-127 is the smallest scale.
     CHECK(round_trip_mx({as_float(0x00400000u)}, rounding)[0] == as_float(0x00400000u));
   }
 }

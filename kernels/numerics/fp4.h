@@ -1,6 +1,7 @@
-// FP4 beside TransformerEngine's NVFP4 (nvfp4.h), bit for bit: Hadamard transforms of any length, MXFP4, Quartet's scales from
-// deviations, Quartet II's two scales and its corrected ones. Sums are of exact products in FP64 and in a fixed order, so
-// that fused multiply-adds change nothing and every device has the same bits.
+// FP4 formats other than TransformerEngine's NVFP4 (nvfp4.h), bit for bit: Hadamard transforms of any length,
+// MXFP4, Quartet's scales from standard deviations, Quartet II's two-candidate scales and EDEN-corrected
+// ones. Sums are over exact products in FP64 in a fixed order, so that FMAs change nothing and every device
+// gets the same bits.
 #pragma once
 
 #include <cmath>
@@ -11,21 +12,22 @@
 
 namespace precbench {
 
-/// The longest block and the longest transform.
+/// Longest block and longest transform.
 inline constexpr int kFp4LongestBlock = 32, kLongestTransform = 128;
 
 // ---- Hadamard transforms
 
-/// What a sum of `length` +-x is multiplied with.
+/// Returns the normalization of a Hadamard sum of `length` elements, 1 / sqrt(length).
 PRECBENCH_HD constexpr float hadamard_factor(int length) {
   return length == 16 ? 0.25f : length == 32 ? 0x1.6a09e6p-3f : length == 64 ? 0.125f : 0x1.6a09e6p-4f;
 }
 
-/// A set bit is a minus, of element i of every transform.
+/// Bit mask of signs: a set bit i negates element i of every transform.
 struct SignBits {
   std::uint32_t words[kLongestTransform / 32];
 
-  /// To n elements of transforms of `length`; a loop runs over the bits of one word.
+  /// Applies the signs to n elements of transforms of `length`; the inner loop runs over the bits of one
+  /// word.
   template <int length>
   PRECBENCH_HD constexpr void apply_to(float* x, std::int64_t n) const {
     constexpr int kWord = 32, kRun = length < kWord ? length : kWord;
@@ -37,7 +39,8 @@ struct SignBits {
   }
 };
 
-/// The signs of a transform; `stream` tells random ones apart, in a step that has this word.
+/// Returns the signs of a transform. `stream` selects among random ones within a step, whose random word is
+/// `word`.
 PRECBENCH_HD constexpr SignBits sign_bits(Signs signs, std::uint32_t word, std::uint32_t stream) {
   SignBits bits{};
   for (int i = 0; i < kLongestTransform / 32; ++i)
@@ -50,7 +53,7 @@ PRECBENCH_HD constexpr SignBits sign_bits(Signs signs, std::uint32_t word, std::
 
 namespace detail {
 
-/// Sums and differences of elements `kHalf` apart: a constant, so that the loop vectorises.
+/// Sums and differences of elements `kHalf` apart, a compile-time constant so that the loop vectorizes.
 template <int kHalf>
 PRECBENCH_HD constexpr void butterflies(float* x, std::int64_t length) {
   for (std::int64_t first = 0; first < length; first += 2 * kHalf)
@@ -63,8 +66,8 @@ PRECBENCH_HD constexpr void butterflies(float* x, std::int64_t length) {
 
 }  // namespace detail
 
-/// x = x H of every `length` of n elements, H Sylvester's. A level runs over all n, since loops over one transform are so short
-/// that compilers unroll them instead of vectorising.
+/// x = x H for every `length` of n elements, H Sylvester's. Each level runs over all n: loops over one
+/// transform are so short that compilers unroll instead of vectorizing them.
 template <int length>
 PRECBENCH_HD constexpr void hadamard_sums(float* x, std::int64_t n = length) {
   detail::butterflies<1>(x, n);
@@ -76,8 +79,8 @@ PRECBENCH_HD constexpr void hadamard_sums(float* x, std::int64_t n = length) {
   if constexpr (length > 64) detail::butterflies<64>(x, n);
 }
 
-/// x = (x o signs) H / sqrt(length) of every `length` of n elements, rounded to BF16. Orthogonal but for the rounding: applied
-/// to both operands along their contraction it leaves the product as it is.
+/// x = (x o signs) H / sqrt(length) for every `length` of n elements, rounded to BF16. Orthogonal except for
+/// the rounding: applied to both operands along their contraction it leaves the GEMM result unchanged.
 template <int length>
 PRECBENCH_HD constexpr void hadamard_transform(float* x, const SignBits& signs, std::int64_t n = length) {
   signs.apply_to<length>(x, n);
@@ -86,7 +89,7 @@ PRECBENCH_HD constexpr void hadamard_transform(float* x, const SignBits& signs, 
   for (std::int64_t i = 0; i < n; ++i) x[i] = bf16_decode(bf16_encode(x[i] * factor));
 }
 
-/// body(std::integral_constant<int, length>()): known where the loops are compiled.
+/// Calls body(std::integral_constant<int, length>()), so that the length is known at compile time.
 template <class Body>
 void with_length(int length, Body&& body) {
   if (length == 16) return body(std::integral_constant<int, 16>());
@@ -95,19 +98,19 @@ void with_length(int length, Body&& body) {
   body(std::integral_constant<int, 128>());
 }
 
-// ---- scales of blocks
+// ---- block scales
 
-/// floor(log2(x)) as a ue8m0 byte, of x > 0.
+/// Returns floor(log2(x)) as a ue8m0 byte, for x > 0.
 PRECBENCH_HD constexpr std::uint8_t ue8m0_round_down(float x) {
   const std::int32_t bits = abs_bits(x);
   return bits >= detail::kInfBits ? 0xFF : static_cast<std::uint8_t>(bits >> 23);
 }
 
-/// The least mean squared error of a normal block in e2m1 wants its standard deviation here, over 6.
+/// Target standard deviation of a block over 6: it minimizes the squared error of normal values in e2m1.
 inline constexpr float kQuestDeviation = 2.92247856f / kE2m1Max;
 
-/// Quartet's scale of a block: the power of two at or below kQuestDeviation times its standard deviation. Larger elements
-/// saturate.
+/// Returns Quartet's scale of a block: the power of two at or below kQuestDeviation times its standard
+/// deviation. Larger elements saturate.
 template <int n>
 PRECBENCH_HD inline std::uint8_t quest_scale(const float* x) {
   double squares = 0, sum = 0;
@@ -117,25 +120,26 @@ PRECBENCH_HD inline std::uint8_t quest_scale(const float* x) {
   }
   const double mean = static_cast<double>(static_cast<float>(sum / n));
   const double variance = squares / n - mean * mean;
-  if (!(variance - variance == 0)) return 0xFF;  // not finite
+  if (!(variance - variance == 0)) return 0xFF;  // non-finite
   const float deviation = variance >= 0 ? static_cast<float>(std::sqrt(variance)) : 1.0f;
   return ue8m0_round_down(
       static_cast<float>(static_cast<double>(kQuestDeviation) * static_cast<double>(deviation) + 1e-8));
 }
 
-/// Whether the cast of x clips under this scale.
+/// Returns true if the cast of x clips under this scale.
 PRECBENCH_HD constexpr bool fp4_clips(float x, std::uint8_t scale) {
   const float scaled = x * ue8m0_multiplier(scale);
   return scaled <= -kE2m1Max || scaled >= kE2m1Max;
 }
 
-/// What Quartet II multiplies a tensor's block scales with.
+/// Returns Quartet II's FP32 scale of a tensor, which multiplies its block scales.
 PRECBENCH_HD constexpr float quartet2_tensor_step(float amax, const QuantFormat& format) {
   if (amax == 0.0f) return 1.0f;
   return amax / format.global_scale / (kE2m1Max * format.element_scale);
 }
 
-/// A block's e4m3 scale under that, whose largest element becomes `largest`; 1 where it would be 0.
+/// Returns a block's e4m3 scale under tensor_step, mapping its largest element to `largest`; 1 where it would
+/// be 0.
 PRECBENCH_HD constexpr std::uint8_t quartet2_block_scale(float block_amax, float tensor_step, float largest) {
   const std::uint32_t code = e4m3_encode(block_amax / largest / tensor_step);
   constexpr std::uint32_t kOne = 0x38;
@@ -145,8 +149,8 @@ PRECBENCH_HD constexpr std::uint8_t quartet2_block_scale(float block_amax, float
 /// e2m1_decode(e2m1_encode(x)) without the code in between; NaN stays.
 PRECBENCH_HD constexpr float e2m1_value(float x) { return round_to_narrower(x, DType::e2m1); }
 
-/// sums[b] = the products of block b's elements of x and y, n a block, in their order. Blocks take turns: each has its own
-/// chain of additions, and the chains run side by side.
+/// sums[b] = dot product of block b's n elements of x and y, in order. The loop interleaves blocks: each has
+/// its own chain of additions, and the chains run in parallel.
 template <int n, int blocks>
 PRECBENCH_HD constexpr void sum_products(double (&sums)[blocks], const float* x, const float* y) {
   double products[blocks * n] = {};
@@ -156,8 +160,8 @@ PRECBENCH_HD constexpr void sum_products(double (&sums)[blocks], const float* x,
     for (int b = 0; b < blocks; ++b) sums[b] += products[b * n + i];
 }
 
-/// sums[b] = the squares of what block b's cast to steps[b] times e2m1 loses; what an element loses is rounded once, since
-/// code times step needs more bits than a float has.
+/// sums[b] = squared error of block b's cast to e2m1 times steps[b]. Each element's error is rounded once,
+/// since code times step needs more bits than a float has.
 template <int n, int blocks>
 PRECBENCH_HD inline void sum_squared_errors(double (&sums)[blocks], const float* x,
                                             const float (&steps)[blocks]) {
@@ -168,16 +172,16 @@ PRECBENCH_HD inline void sum_squared_errors(double (&sums)[blocks], const float*
   sum_products<n>(sums, errors, errors);
 }
 
-/// The e4m3 code of x >= 0, rounded up with a probability equal to the discarded fraction, of which 32 random bits decide;
-/// 448 at most. NaN gives NaN.
+/// Returns the e4m3 code of x >= 0, rounded up with a probability equal to the discarded fraction (decided by
+/// 32 random bits); saturates at 448. NaN gives NaN.
 PRECBENCH_HD constexpr std::uint8_t e4m3_encode_stochastic(float x, std::uint32_t random) {
   constexpr int kShift = 23 - 3, kRebias = (127 - 7) << 3;
   const std::int32_t magnitude = abs_bits(x);
   const std::int32_t clamped = magnitude < abs_bits(kE4m3Max) ? magnitude : abs_bits(kE4m3Max);
-  // What is below the mantissa's three bits carries if it is above as many random bits.
+  // The bits below the three mantissa bits carry if they exceed as many random bits.
   const std::int32_t carry = (1 << kShift) - 1 - static_cast<std::int32_t>(random >> (32 - kShift));
   const std::int32_t normal = ((clamped + carry) >> kShift) - kRebias;
-  // Below 2^-6 steps are of 2^-9, and their count has an exact fraction.
+  // Below 2^-6 the step is 2^-9, and the count of steps has an exact fraction.
   const float steps = bits_to_float(static_cast<std::uint32_t>(clamped)) * 0x1p9f;
   const std::int32_t whole = static_cast<std::int32_t>(steps);
   const double rest = static_cast<double>(steps - static_cast<float>(whole));
@@ -187,7 +191,7 @@ PRECBENCH_HD constexpr std::uint8_t e4m3_encode_stochastic(float x, std::uint32_
   return static_cast<std::uint8_t>(detail::select(magnitude > detail::kInfBits, 0x7Fu, code));
 }
 
-/// What EDEN's correction of some blocks is made of: sums over their scaled elements.
+/// Inputs of EDEN's correction: sums over some blocks' scaled elements.
 struct EdenSums {
   double squares = 0;
   double products = 0;  ///< of elements and their codes
@@ -196,13 +200,13 @@ struct EdenSums {
     squares += other.squares;
     products += other.products;
   }
-  /// What the codes must be multiplied with for the elements to project onto themselves.
+  /// Returns the factor f on the codes for which <x, f * codes> = <x, x> over the elements x.
   PRECBENCH_HD constexpr float correction() const {
     return products == 0 ? 1.0f : static_cast<float>(squares / products);
   }
 };
 
-/// Of blocks of n elements that are already divided by their steps.
+/// Adds up the sums for blocks of n elements that are already divided by their steps.
 template <int n, int blocks>
 PRECBENCH_HD constexpr void eden_sums(EdenSums (&sums)[blocks], const float* scaled) {
   float codes[blocks * n] = {};
@@ -213,29 +217,29 @@ PRECBENCH_HD constexpr void eden_sums(EdenSums (&sums)[blocks], const float* sca
   for (int b = 0; b < blocks; ++b) sums[b] = {squares[b], products[b]};
 }
 
-/// A block's e4m3 scale, corrected. `random`: 32 bits.
+/// Returns a block's corrected e4m3 scale. `random`: 32 bits.
 PRECBENCH_HD constexpr std::uint8_t eden_scale(std::uint8_t scale, float correction, std::uint32_t random) {
   return e4m3_encode_stochastic(e4m3_decode(scale) * correction, random);
 }
 
-// ---- a block
+// ---- one block
 
-/// How the elements of a block become codes, and the scale that stands beside them.
+/// Conversion of a block's elements to codes, and the stored scale.
 struct Fp4Block {
   std::uint8_t scale;  ///< e4m3 or ue8m0
-  bool divide;         ///< elements are divided by `factor`, else multiplied with it
+  bool divide;         ///< true: elements are divided by `factor`, else multiplied
   float factor;
 
   PRECBENCH_HD constexpr float scaled(float x) const { return divide ? x / factor : x * factor; }
 };
 
-/// Whether a format has Quartet II's order of operations rather than TransformerEngine's.
+/// Returns true if a format uses Quartet II's order of operations rather than TransformerEngine's.
 PRECBENCH_HD constexpr bool in_order_of_quartet2(const QuantFormat& format) {
   return format.global_scale != 448;
 }
 
-/// The scales that blocks with these amax begin with (of the square, where they are some), in a tensor with that; not
-/// quest's.
+/// Computes the initial scales of blocks with these amaxes (of a square block's, if blocks are square) in a
+/// tensor with the given amax; not for quest.
 template <int blocks>
 PRECBENCH_HD constexpr void fp4_scales_of_amax(std::uint8_t (&scales)[blocks], const QuantFormat& format,
                                                const float (&amax)[blocks], float tensor_amax) {
@@ -251,8 +255,8 @@ PRECBENCH_HD constexpr void fp4_scales_of_amax(std::uint8_t (&scales)[blocks], c
   }
 }
 
-/// How blocks of n elements x are cast that begin with these scales, and with four_over_six might have `fours` instead, the
-/// scales of 3/2 their amax; EDEN's scales are corrected afterwards (eden_scale).
+/// Chooses how blocks of n elements x are cast, given initial scales. With four_over_six, `fours` are the
+/// alternative scales for 3/2 their amax. EDEN's scales are corrected afterwards (eden_scale).
 template <int n, int blocks>
 PRECBENCH_HD inline void fp4_blocks(Fp4Block (&made)[blocks], const QuantFormat& format, const float* x,
                                     const std::uint8_t (&scales)[blocks], const std::uint8_t (&fours)[blocks],
@@ -285,14 +289,14 @@ PRECBENCH_HD inline void fp4_blocks(Fp4Block (&made)[blocks], const QuantFormat&
   }
 }
 
-/// What code times scale of this tensor must be multiplied with.
+/// Returns the tensor's factor on code * scale.
 PRECBENCH_HD constexpr float fp4_tensor_factor(const QuantFormat& format, float amax) {
   if (format.scale == ScaleType::ue8m0) return 1.0f / format.element_scale;
   return in_order_of_quartet2(format) ? quartet2_tensor_step(amax, format) : amax / kNvfp4Max;
 }
 
-/// The factor that brings sums of products of two FP4 tensors back: a GEMM's alpha. Of one FP4 tensor beside a BF16 one, that
-/// tensor's own factor.
+/// Returns the factor of a GEMM of two FP4 tensors, its alpha. With one FP4 and one BF16 operand it is the
+/// FP4 tensor's own factor.
 PRECBENCH_HD constexpr float fp4_alpha(const QuantFormat& a, const QuantFormat& b, float amax_a,
                                        float amax_b) {
   if (b.dtype == DType::bf16) return fp4_tensor_factor(a, amax_a);

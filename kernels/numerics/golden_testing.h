@@ -1,4 +1,4 @@
-// For tests: the sections of a golden file, "name count" and then so many words in hexadecimal.
+// Reader of golden files for tests: sections of "name count" followed by that many hexadecimal words.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace precbench::testing {
 
 using GoldenWords = std::vector<std::uint64_t>;
 
-/// By name; fails the test where a section is short.
+/// Returns the sections by name; fails the test if a section is short.
 inline std::map<std::string, GoldenWords> golden_sections(const std::string& path) {
   std::ifstream file(path);
   std::map<std::string, GoldenWords> found;

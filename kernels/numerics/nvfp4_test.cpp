@@ -1,6 +1,6 @@
-// NVFP4 against torchao's rendering of TransformerEngine (golden/nvfp4.txt, made by tools/goldens/make_nvfp4_goldens.py), its
-// stochastic rounding against TransformerEngine's own, and what no third party says: the mean over all random bytes, the
-// transform's inverse, values without end.
+// NVFP4 against torchao's version of TransformerEngine's (golden/nvfp4.txt from
+// tools/goldens/make_nvfp4_goldens.py), and stochastic rounding against TransformerEngine's own. Without
+// third-party reference: the mean over all random bytes, the transform's inverse, non-finite values.
 #include "kernels/numerics/fp4.h"
 
 #include <algorithm>
@@ -24,7 +24,8 @@ std::vector<float> values_of(const GoldenWords& words) {
   return values;
 }
 
-/// Scales and packed codes of `x`, [rows, k], in blocks `tall` rows high, against the sections of `name`.
+/// Checks scales and packed codes of `x`, [rows, k], in blocks `tall` rows high, against the sections of
+/// `name`.
 void check_quantized(const std::string& name, const std::vector<float>& x, std::int64_t k,
                      std::int64_t tall) {
   INFO(name);
@@ -60,7 +61,7 @@ void check_quantized(const std::string& name, const std::vector<float>& x, std::
 
 }  // namespace
 
-TEST_CASE("NVFP4 has torchao's scales and codes, in rows, squares and behind the Hadamard transform") {
+TEST_CASE("NVFP4: scales and codes equal torchao's for rows and squares and after a Hadamard transform") {
   const auto sections = golden_sections(PRECBENCH_SOURCE_DIR "/kernels/numerics/golden/nvfp4.txt");
   const std::vector<float> x = values_of(sections.at("input"));
   REQUIRE(x.size() == static_cast<std::size_t>(kRows * kCols));
@@ -76,7 +77,7 @@ TEST_CASE("NVFP4 has torchao's scales and codes, in rows, squares and behind the
   check_quantized("rht.1x16", turned, kRows, 1);
 }
 
-TEST_CASE("stochastic NVFP4 has TransformerEngine's codes for the same random bytes") {
+TEST_CASE("NVFP4: stochastic codes equal TransformerEngine's for the same random bytes") {
   const auto sections = golden_sections(PRECBENCH_SOURCE_DIR "/kernels/numerics/golden/nvfp4.txt");
   const std::vector<float> x = values_of(sections.at("input"));
   const GoldenWords &scales = sections.at("1x16.scales"), &codes = sections.at("1x16.stochastic.codes"),
@@ -96,8 +97,8 @@ TEST_CASE("stochastic NVFP4 has TransformerEngine's codes for the same random by
   CHECK(moved > 500);
 }
 
-TEST_CASE("stochastic e2m1 takes a neighbour, and over all random bytes the value itself") {
-  // Every 256th of a step between neighbours: 256 draws then have no rest, and their mean is exact.
+TEST_CASE("e2m1_encode_stochastic: picks an adjacent value and is exact over all random bytes") {
+  // Every 256th of a step between neighbours: over 256 draws the mean is then exact.
   for (int code = 0; code < 7; ++code) {
     const float low = e2m1_decode(static_cast<std::uint8_t>(code));
     const float high = e2m1_decode(static_cast<std::uint8_t>(code + 1));
@@ -121,11 +122,11 @@ TEST_CASE("stochastic e2m1 takes a neighbour, and over all random bytes the valu
   }
 }
 
-TEST_CASE("the mean of stochastic e2m1 is the value within its own deviation") {
+TEST_CASE("e2m1_encode_stochastic: the mean of draws is within its standard deviation") {
   constexpr int kValues = 64, kDraws = 4096;
   double squares = 0;
   for (int i = 0; i < kValues; ++i) {
-    // On the grid of 8 random bits, where the rounding is exact in expectation.
+    // On the grid of the 8 random bits, where the rounding is exact in expectation.
     const float x = std::round(1.5f * irwin_hall_normal(3, i) * 512.0f) / 512.0f;
     if (std::fabs(x) >= 1.0f) continue;
     double mean = 0;
@@ -148,7 +149,7 @@ TEST_CASE("the mean of stochastic e2m1 is the value within its own deviation") {
   CHECK(squares < 80);
 }
 
-TEST_CASE("a stochastic e4m3 scale goes up for as many of all random words as its fraction says") {
+TEST_CASE("e4m3_encode_stochastic: rounds up for a share of random words equal to the fraction") {
   for (int code = 0; code < 0x7E; ++code) {
     const float low = e4m3_decode(static_cast<std::uint8_t>(code));
     const float high = e4m3_decode(static_cast<std::uint8_t>(code + 1));
@@ -157,7 +158,7 @@ TEST_CASE("a stochastic e4m3 scale goes up for as many of all random words as it
       // Exact: a step is a power of two.
       const double words = std::ceil(static_cast<double>(x - low) / static_cast<double>(high - low) * 0x1p32);
       REQUIRE(words < 0x1p32);
-      const auto first_below = static_cast<std::uint32_t>(words);  // words under it go up
+      const auto first_below = static_cast<std::uint32_t>(words);  // smaller words round up
       if (first_below > 0) {
         REQUIRE(e4m3_encode_stochastic(x, 0) == code + 1);
         REQUIRE(e4m3_encode_stochastic(x, first_below - 1) == code + 1);
@@ -171,12 +172,12 @@ TEST_CASE("a stochastic e4m3 scale goes up for as many of all random words as it
     CHECK(e4m3_encode_stochastic(INFINITY, word) == 0x7E);
     CHECK(e4m3_encode_stochastic(NAN, word) == 0x7F);
   }
-  // A fraction of less than a word's last place still goes up, for the word 0 alone.
+  // A fraction below a word's last place still rounds up, but only for the word 0.
   CHECK(e4m3_encode_stochastic(0x1p-60f, 0) == 1);
   CHECK(e4m3_encode_stochastic(0x1p-60f, 1) == 0);
 }
 
-TEST_CASE("a Hadamard transform of both vectors leaves their product") {
+TEST_CASE("hadamard_transform: applied to both vectors it keeps their dot product") {
   float a[16], b[16];
   double plain = 0, both = 0, one = 0;
   for (int i = 0; i < 16; ++i) {
@@ -193,12 +194,12 @@ TEST_CASE("a Hadamard transform of both vectors leaves their product") {
   CHECK(both == plain);
   CHECK(one != plain);
   CHECK(std::vector<float>(b, b + 16) != before);
-  // H is its own inverse; the signs then stand behind it.
+  // H is its own inverse; the signs then apply after it.
   hadamard_transform<16>(b, {});
   for (int i = 0; i < 16; ++i) CHECK(b[i] == (kHadamardSigns >> i & 1u ? -before[i] : before[i]));
 }
 
-TEST_CASE("NVFP4's scales carry what e2m1 cannot, and stay finite at both ends") {
+TEST_CASE("NVFP4: scales carry NaN and Inf and stay finite at both ends of the range") {
   CHECK(nvfp4_tensor_scale(0.0f) == 1.0f);
   CHECK(nvfp4_tensor_scale(INFINITY) == 1.0f);
   CHECK(std::isnan(nvfp4_tensor_scale(NAN)));

@@ -1,4 +1,4 @@
-// Random numbers of the weight initialisation: a nearly normal variate from integer arithmetic alone, so that
+// Random numbers for weight initialization: a nearly normal variate from integer arithmetic alone, so that
 // every device, and every split of a tensor over ranks, draws the same bits. Built on formats.h's counter
 // hash.
 #pragma once
@@ -9,9 +9,9 @@
 
 namespace precbench {
 
-/// The value at position `index` of stream `seed`: zero mean, unit variance, |z| < 4.9. The sum of eight
-/// uniform 16-bit integers (Irwin-Hall; kurtosis 2.85 of the normal's 3) is exact, as is its conversion to
-/// float; one float multiplication by 1 / sqrt(8 (2^32 - 1) / 12) rounds it.
+/// Returns the value at position `index` of stream `seed`: zero mean, unit variance, |z| < 4.9. The sum of
+/// eight uniform 16-bit integers (Irwin-Hall; kurtosis 2.85, a normal's is 3) is exact, as is its conversion
+/// to float; one float multiplication by 1 / sqrt(8 (2^32 - 1) / 12) rounds it.
 PRECBENCH_HD constexpr float irwin_hall_normal(std::uint64_t seed, std::uint64_t index) {
   constexpr std::int32_t kMean = 8 * 65535 / 2;
   constexpr float kInverseDeviation = 1.8688123650e-05f;

@@ -1,5 +1,5 @@
-// The built-in recipe table, the names of its parts, and what a recipe asks of a linear layer's shape. Rows
-// from files are read by recipe_json.cpp.
+// The built-in recipe table, names of its values, and a recipe's requirements on a linear layer's shape.
+// recipe_json.cpp reads rows from files.
 #include "kernels/numerics/recipe.h"
 
 #include <fmt/format.h>
@@ -42,7 +42,7 @@ Recipe tensorwise() {
           "torchao tensorwise; TransformerEngine Float8CurrentScaling (HYBRID)"};
 }
 
-/// tensorwise with scales from the steps before. `gradients`: the format of dY.
+/// tensorwise with delayed scaling. `gradients`: the format of dY.
 Recipe tensorwise_delayed(const char* name, const History& history, DType gradients, const char* reference) {
   QuantFormat p = fp8(DType::e4m3, Granularity::tensor, ScaleType::f32);
   p.history = history;
@@ -80,7 +80,7 @@ Recipe mxfp8(const char* name, ScaleRounding rounding, const char* reference) {
   return {name, gemm, gemm, gemm, reference};
 }
 
-/// E5M2 for dY, as in tensorwise.
+/// MXFP8 with E5M2 for dY, as in tensorwise.
 Recipe mxfp8_e5m2() {
   const QuantFormat p = mx(ScaleRounding::rceil), g = mx(ScaleRounding::rceil, DType::e5m2);
   return {"mxfp8_e5m2",
@@ -99,7 +99,7 @@ Recipe mxfp8_wgrad_hp() {
           "torchao mxfp8_rceil_wgrad_with_hp"};
 }
 
-/// Weights have one scale for 32 x 32, so that their codes are the same in both directions.
+/// MXFP8 with 32 x 32 blocks for weights, so that their codes are the same in both directions.
 Recipe mxfp8_w2d() {
   const QuantFormat p = mx(ScaleRounding::rceil);
   QuantFormat w = p;
@@ -108,7 +108,7 @@ Recipe mxfp8_w2d() {
       "mxfp8_w2d", {p, w, false}, {p, w, false}, {p, p, false}, "TransformerEngine enable_2d_quantization"};
 }
 
-/// An operand of NVFP4.
+/// Returns the format of an NVFP4 operand.
 constexpr QuantFormat nvfp4(Granularity granularity = Granularity::block_1x16,
                             ElementRounding rounding = ElementRounding::rne, Transform transform = {}) {
   QuantFormat format{DType::e2m1, granularity, ScaleType::e4m3};
@@ -117,14 +117,14 @@ constexpr QuantFormat nvfp4(Granularity granularity = Granularity::block_1x16,
   return format;
 }
 
-/// What a row of NVFP4 may do otherwise.
+/// Variations of an NVFP4 recipe.
 struct Nvfp4Choice {
   ElementRounding gradients = ElementRounding::stochastic;
   ElementRounding forward = ElementRounding::rne;  ///< of X and W in fprop
   Transform transform = {16, Signs::te};           ///< of wgrad
   Granularity weights = Granularity::block_16x16;
   bool fprop = true;   ///< false: fprop stays in BF16
-  bool layers = true;  ///< the last blocks stay in BF16, and all of them late in a run
+  bool layers = true;  ///< true: the last blocks stay in BF16, and late in a run all of them
 };
 
 Recipe nvfp4_recipe(const char* name, const Nvfp4Choice& choice, const char* reference) {
@@ -141,7 +141,8 @@ Recipe nvfp4_recipe(const char* name, const Nvfp4Choice& choice, const char* ref
   return recipe;
 }
 
-/// An operand of MXFP4: the scale rounded down, as OCP MX has it. Times `element_scale` 3/4 no element clips.
+/// Returns the format of an MXFP4 operand: the scale is rounded down as in OCP MX. With `element_scale` 3/4
+/// no element clips.
 constexpr QuantFormat mxfp4(ElementRounding rounding, Transform transform, float element_scale) {
   QuantFormat format{DType::e2m1, Granularity::block_1x32, ScaleType::ue8m0, ScaleRounding::floor};
   format.element_rounding = rounding;
@@ -151,7 +152,8 @@ constexpr QuantFormat mxfp4(ElementRounding rounding, Transform transform, float
 }
 constexpr float kNeverClips = 0.75f;
 
-/// MXFP4 in dgrad and wgrad, the forward pass in BF16. Elements that are rounded to nearest may clip, as in the paper.
+/// MXFP4 in dgrad and wgrad, the forward pass in BF16. With rounding to nearest, elements may clip, as in the
+/// paper.
 Recipe mxfp4_bwd(const char* name, bool stochastic, bool transformed, const char* reference) {
   const QuantFormat g =
       mxfp4(stochastic ? ElementRounding::stochastic : ElementRounding::rne,
@@ -159,7 +161,7 @@ Recipe mxfp4_bwd(const char* name, bool stochastic, bool transformed, const char
   return {name, {}, {g, g, false}, {g, g, false}, reference};
 }
 
-/// Backward takes what fprop has seen: its codes, whose transform is turned back on the gradients.
+/// Backward uses fprop's codes, and gradients get the inverse Hadamard transform.
 Recipe quartet(const char* name, ElementRounding gradients, const char* reference) {
   QuantFormat x{DType::e2m1, Granularity::block_1x32, ScaleType::ue8m0, ScaleRounding::quest};
   x.transform = {32, Signs::none};
@@ -177,8 +179,7 @@ Recipe quartet2() {
   x.four_over_six = true;
   QuantFormat g = nvfp4();
   g.global_scale = 255.99f;
-  g.element_scale =
-      1.0120177f;  // 16 / (17 * 0.93): clipping a little is worth it where the correction follows
+  g.element_scale = 1.0120177f;  // 16 / (17 * 0.93): slight clipping pays off with the correction
   g.eden = 16;
   g.transform = {128, Signs::backward};
   QuantFormat q = g;
@@ -186,14 +187,15 @@ Recipe quartet2() {
   return {"quartet2", {x, x, false}, {g, q, false}, {g, q, false}, "Quartet II (arXiv 2601.22813), MS-EDEN"};
 }
 
-/// `rowwise` with two mantissa bits taken away from every operand.
+/// `rowwise` with two fewer mantissa bits in every operand.
 Recipe rowwise_e4m1() {
   QuantFormat row = fp8(DType::e4m3, Granularity::row, ScaleType::f32_pow2);
   row.dropped_bits = 2;
   return {"rowwise_e4m1", {row, row, true}, {row, row, false}, {row, row, false}, "must break every margin"};
 }
 
-/// `rowwise` with E5M2 where TransformerEngine's HYBRID has it and for X. wgrad's E5M2 x E5M2 is emulated everywhere.
+/// `rowwise` with E5M2 as in TransformerEngine's HYBRID and for X. wgrad's E5M2 x E5M2 is emulated
+/// everywhere.
 Recipe rowwise_e5m2() {
   const QuantFormat e4m3 = fp8(DType::e4m3, Granularity::row, ScaleType::f32_pow2);
   const QuantFormat e5m2 = fp8(DType::e5m2, Granularity::row, ScaleType::f32_pow2);
@@ -204,14 +206,14 @@ Recipe rowwise_e5m2() {
           "must be told apart from rowwise"};
 }
 
-/// BF16 but for what the optimizer keeps.
+/// BF16 except for the optimizer state.
 Recipe bf16_with_state(const char* name, StateFormat m, StateFormat v, const char* reference) {
   Recipe recipe{name, {}, {}, {}, reference};
   recipe.optimizer = {name_of(m), name_of(v)};
   return recipe;
 }
 
-/// An optimization level of MS-AMP: its GEMMs, and what it keeps.
+/// An optimization level of MS-AMP: its GEMMs, and the formats of its state.
 Recipe msamp(const char* name, const RecipeState& state, const char* reference) {
   QuantFormat p = fp8(DType::e4m3, Granularity::tensor, ScaleType::f32_pow2);
   p.history = {.length = 16, .first = FirstScale::window};
@@ -222,8 +224,8 @@ Recipe msamp(const char* name, const RecipeState& state, const char* reference) 
   return recipe;
 }
 
-/// The first dimension in the way of this GEMM: `contracted` must hold whole blocks, and cuBLASLt takes FP8
-/// matrices only with all of M, N and K multiples of 16. Rows of a matrix begin at multiples of 16 bytes, which are 32
+/// Returns the first dimension that does not fit this GEMM. `contracted` must hold whole blocks, and cuBLASLt
+/// takes FP8 matrices only with M, N and K multiples of 16. Rows start at multiples of 16 bytes, which are 32
 /// elements of FP4.
 std::string why_gemm_unsupported(const GemmRecipe& gemm, GemmRole role, char contracted, std::int64_t M,
                                  std::int64_t N, std::int64_t K) {

@@ -1,5 +1,5 @@
-// A recipe is a row of a table: for each of the three GEMMs of a linear layer and each operand, the number
-// format, the scaling granularity, the scale's type and its rounding; plus the accumulation mode. Two
+// A recipe is a row of a table. For each of the three GEMMs of a linear layer and each operand it has the
+// number format, the scaling granularity, the scale's type and its rounding; plus the accumulation mode. Two
 // functions of a Device interpret it, quantize and matmul. Users add rows as JSON files (recipe_from_json).
 //
 //   fprop  Y[M,N]  = X[M,K]  W[N,K]^T   contracts K   (A = X,    B = W)
@@ -32,23 +32,24 @@ enum class Granularity : std::uint8_t {
   block_16x16
 };
 
-/// f32: exact MAX / amax. f32_pow2: that scale rounded down to a power of two. ue8m0: an exponent byte. e4m3: a byte
-/// under one FP32 scale of the tensor (nvfp4.h).
+/// f32: exact MAX / amax. f32_pow2: that scale rounded down to a power of two. ue8m0: an exponent byte. e4m3:
+/// a byte, with an additional FP32 scale per tensor (nvfp4.h).
 enum class ScaleType : std::uint8_t { none, f32, f32_pow2, ue8m0, e4m3 };
 
-/// How a ue8m0 scale is rounded from amax (kernels/numerics/formats.h gives the bits); quest: from the block's standard
-/// deviation instead, of e2m1 alone (fp4.h).
+/// Rounding of a ue8m0 scale from amax (kernels/numerics/formats.h gives the bits). quest: computed from the
+/// block's standard deviation instead, for e2m1 only (fp4.h).
 enum class ScaleRounding : std::uint8_t { none, rceil, floor, ceil, even, quest };
 
-/// How elements are rounded; stochastic ones away from zero with a probability equal to the discarded fraction.
+/// Rounding of elements; stochastic: away from zero with a probability equal to the discarded fraction.
 enum class ElementRounding : std::uint8_t { rne, stochastic };
 
-/// The signs that elements get before a Hadamard transform: none, TransformerEngine's, or random ones, drawn anew for every
-/// micro-step and linear layer, or for each of its two products in backward.
+/// Signs applied before a Hadamard transform: none, TransformerEngine's, or random ones. Random signs are
+/// drawn anew for every micro-step and linear layer (backward), or for each of its two GEMMs in backward
+/// (gemm).
 enum class Signs : std::uint8_t { none, te, backward, gemm };
 
-/// What is done to every `length` elements along the contraction before they are quantized: a Hadamard transform. Both
-/// operands of a GEMM have the same, so that their product stays.
+/// Hadamard transform of every `length` elements along the contraction before quantization. Both operands of
+/// a GEMM have the same one, which leaves the GEMM result unchanged.
 struct Transform {
   std::uint8_t length = 0;  ///< 0: none; 16, 32, 64 or 128
   Signs signs = Signs::none;
@@ -57,54 +58,54 @@ struct Transform {
   bool operator==(const Transform&) const = default;
 };
 
-/// Which of the amaxes of earlier steps a scale comes from.
+/// Choice of the scale from the amaxes of earlier steps.
 enum class HistoryAlgorithm : std::uint8_t { max, most_recent };
-/// The scale before there is any history: from the tensor's own amax, or 1; window: its own for as many steps as the history
-/// is long.
+/// Scale before there is any history: from the tensor's own amax, or 1. window: from its own amax for as many
+/// steps as the history is long.
 enum class FirstScale : std::uint8_t { current, one, window };
 
-/// When a step's amaxes move into the history: all at its end, or those of a micro-step at the end of that.
+/// When a step's amaxes enter the history: all at its end, or at the end of each micro-step.
 enum class HistoryUpdate : std::uint8_t { step, micro };
 
-/// Delayed scaling: the scale of a step is known before it, from the amaxes of `length` steps before; of micro-steps where
-/// these move the history.
+/// Delayed scaling: the scale of a step is known before it, from the amaxes of the `length` steps before
+/// (micro-steps if `update` is micro).
 struct History {
   std::uint16_t length = 0;  ///< 0: no history, the scale comes from the tensor's own amax
   HistoryAlgorithm algorithm = HistoryAlgorithm::max;
   FirstScale first = FirstScale::current;
-  std::uint8_t margin = 0;  ///< powers of two that the scale stays below the format's end
+  std::uint8_t margin = 0;  ///< powers of two of headroom below the format's max
   HistoryUpdate update = HistoryUpdate::step;
-  bool reduce = true;  ///< amaxes are the largest over ranks; false: every rank has scales of its own
+  bool reduce = true;  ///< amaxes are maxima over ranks; false: every rank has its own scales
 
-  /// First steps, or micro-steps where these move the history, whose scales come from the tensors' own amaxes.
+  /// Returns the number of first updates (steps or micro-steps) whose scales come from the tensors' own
+  /// amaxes.
   constexpr int current_updates() const {
     return first == FirstScale::window ? length : first == FirstScale::current ? 1 : 0;
   }
   bool operator==(const History&) const = default;
 };
 
-/// The number format of one operand of one GEMM. The default is plain BF16.
+/// Number format of one operand of one GEMM. The default is plain BF16.
 struct QuantFormat {
-  DType dtype = DType::bf16;  ///< of the codes in memory; e5m3, e4m4, e3m4 and e3m3 are held in BF16
+  DType dtype = DType::bf16;  ///< of the stored codes; e5m3, e4m4, e3m4 and e3m3 are held in BF16
   Granularity granularity = Granularity::none;
   ScaleType scale = ScaleType::none;
   ScaleRounding scale_rounding = ScaleRounding::none;
-  /// Mantissa bits of e4m3 (2 at most) or e5m2 (1) that elements do without: e4m2 and e4m1, e5m1. Their values are
-  /// some of dtype's, so only the cast and the scale's MAX differ, and every GEMM of dtype takes them.
+  /// Mantissa bits dropped from e4m3 (at most 2) or e5m2 (1), giving e4m2 and e4m1, e5m1. Their values are a
+  /// subset of dtype's: only the cast and the scale's MAX differ, and every GEMM of dtype accepts them.
   std::uint8_t dropped_bits = 0;
-  History history = {};  ///< of a scale of the tensor
+  History history = {};  ///< of a per-tensor scale
   ElementRounding element_rounding = ElementRounding::rne;
   Transform transform = {};
 
-  // Of e2m1 alone (fp4.h).
+  // For e2m1 only (fp4.h).
   float element_scale = 1;   ///< multiplies elements before the cast; a GEMM's alpha undoes it
-  float global_scale = 448;  ///< of e4m3 scales: what the scale of the block with the tensor's amax becomes
+  float global_scale = 448;  ///< for e4m3 scales: scale of the block with the tensor's amax
   bool four_over_six =
       false;  ///< of two scales, for the block's amax at 6 or at 4, the one with the smaller error
-  std::uint8_t eden =
-      0;  ///< elements whose scales are corrected so that they keep their size, and rounded stochastically; 0: none
-  /// The matrix to quantize is what fprop's codes of this operand stand for. Where fprop has a transform, the product's
-  /// output is turned back.
+  std::uint8_t eden = 0;  ///< elements per corrected scale (unbiased, rounded stochastically); 0: none
+  /// Quantizes the values of fprop's codes of this operand. If fprop has a transform, the GEMM's output gets
+  /// its inverse.
   bool from_fprop = false;
 
   bool quantized() const { return dtype != DType::bf16; }
@@ -112,7 +113,7 @@ struct QuantFormat {
   bool operator==(const QuantFormat&) const = default;
 };
 
-/// Length of one scaling block along the contraction dimension; 0 where one scale spans all of it.
+/// Returns the length of one scaling block along the contraction dimension; 0 if one scale spans all of it.
 constexpr std::int64_t block_length(Granularity g) {
   switch (g) {
     case Granularity::block_1x128:
@@ -129,7 +130,7 @@ constexpr std::int64_t block_length(Granularity g) {
   }
 }
 
-/// Rows that share the scales of a block; 1 also where one scale spans the tensor.
+/// Returns the number of rows per scaling block; 1 also if one scale spans the tensor.
 constexpr std::int64_t block_rows(Granularity g) {
   switch (g) {
     case Granularity::block_128x128:
@@ -143,7 +144,7 @@ constexpr std::int64_t block_rows(Granularity g) {
   }
 }
 
-/// Of the scales of a format in memory.
+/// Returns the dtype of a format's stored scales.
 constexpr DType scale_dtype(const QuantFormat& format) {
   return format.scale == ScaleType::ue8m0  ? DType::ue8m0
          : format.scale == ScaleType::e4m3 ? DType::e4m3
@@ -160,12 +161,12 @@ struct GemmRecipe {
 enum class GemmRole : std::uint8_t { fprop, dgrad, wgrad };
 inline constexpr GemmRole kGemmRoles[] = {GemmRole::fprop, GemmRole::dgrad, GemmRole::wgrad};
 
-/// Formats of what a run keeps beside activations, in the words of the command line, where a case leaves them at their
+/// Formats of the state beside activations, as spelled on the command line, if a case leaves them at their
 /// defaults; empty: the case's.
 struct RecipeState {
   std::string m{}, v{};
   std::string master{}, weights{}, gradients{};
-  std::string gradient_sum{};  ///< "e4m3": what sums over ranks of e4m3 gradients are rounded to; empty: FP32
+  std::string gradient_sum{};  ///< "e4m3": rounding of sums over ranks of e4m3 gradients; empty: FP32
 
   bool empty() const { return *this == RecipeState{}; }
   bool operator==(const RecipeState&) const = default;
@@ -174,14 +175,14 @@ struct RecipeState {
 struct Recipe {
   std::string name;
   GemmRecipe fprop, dgrad, wgrad;
-  std::string reference;  ///< where the row comes from, one line
-  KeepBf16 keep_bf16{};   ///< the layers that it leaves out where a case does not say otherwise
-  std::vector<RecipeSwitch> schedule{};  ///< what follows it in a run, likewise
+  std::string reference;                 ///< source of the recipe, one line
+  KeepBf16 keep_bf16{};                  ///< layers left in BF16, unless a case says otherwise
+  std::vector<RecipeSwitch> schedule{};  ///< later recipes of a run, unless a case says otherwise
   RecipeState optimizer{};
-  /// Gradients are 0 where fprop's cast has clipped: dX where X, dW where W. With quest scales only.
+  /// Gradients are 0 where fprop's cast clipped: dX where X did, dW where W did. With quest scales only.
   bool mask_clipped = false;
-  /// wgrad's X and dY are made of the codes that fprop and dgrad take, not of the values (FP8-Flow), but where a producer
-  /// makes both forms in backward: SwiGLU's output and gradient.
+  /// wgrad's X and dY are made from the codes of fprop and dgrad, not from the values (FP8-Flow). Exception:
+  /// producers that write both copies in backward, for SwiGLU's output and gradient.
   bool flow = false;
 
   const GemmRecipe& gemm(GemmRole role) const {
@@ -192,28 +193,28 @@ struct Recipe {
       if (gemm(role).a.quantized() || gemm(role).b.quantized()) return true;
     return false;
   }
-  /// Whether its scales come from the steps before; all of them then.
+  /// Returns true if scales come from earlier steps; then all of them do.
   bool delayed() const { return fprop.a.delayed(); }
   bool operator==(const Recipe&) const = default;
 };
 
-/// Rows of the built-in table that have much in common.
+/// Related rows of the built-in table.
 struct RecipeGroup {
   const char* name;
   std::vector<Recipe> recipes;
 };
 const std::vector<RecipeGroup>& recipe_groups();
-/// The built-in table, in the order of the groups; bf16 is first.
+/// Returns the built-in table, in the order of the groups; bf16 is first.
 const std::vector<Recipe>& builtin_recipes();
-/// Rows that are known to be worse, for studies that must be able to find that (positive controls).
+/// Returns rows known to be worse: positive controls for studies, which must detect them.
 const std::vector<Recipe>& control_recipes();
 
-/// Rows of FP4 by what they have in common: emulated but on GPUs that multiply it.
+/// FP4 recipes in groups and as a list: emulated except on GPUs with FP4 matmul support.
 const std::vector<RecipeGroup>& fp4_groups();
 const std::vector<Recipe>& fp4_recipes();
 
-/// A name of one of these tables, or the path of a JSON file (anything that ends in ".json").
-/// Throws InvalidInput with the nearest valid name, or with the file's bad field.
+/// Finds a recipe by a name of one of these tables, or by the path of a JSON file (anything that ends in
+/// ".json"). Throws InvalidInput with the nearest valid name, or with the file's bad field.
 Recipe find_recipe(const std::string& name_or_path);
 
 /// Reads and checks a user's row. Every error names the field: `wgrad.b.granularity: unknown value "1x64"
@@ -230,19 +231,20 @@ const char* name_of(HistoryAlgorithm a);
 const char* name_of(FirstScale f);
 const char* name_of(HistoryUpdate u);
 const char* name_of(GemmRole role);
-/// "bf16", "e4m3", "e4m2": the dtype's name, or that of the narrower format whose values the codes are.
+/// Returns "bf16", "e4m3", "e4m2": the dtype's name, or that of the narrower format.
 const char* element_name(const QuantFormat& format);
-/// Short form for tables: "bf16", "e4m3 1x128 f32", "e4m3 1x32 ue8m0/rceil", "e4m3 tensor f32 max of 1024" (micro: of
-/// micro-steps; by rank: each has its own), "e2m1 1x16 e4m3 rht sr": Hadamard transform with TransformerEngine's signs (of
-/// n: hn without, rhn with random ones), stochastic rounding; x0.75: element_scale; 4/6, eden: four_over_six, eden of 16
-/// (eden128: of 128); of fprop: from_fprop.
+/// Returns a short form for tables: "bf16", "e4m3 1x128 f32", "e4m3 1x32 ue8m0/rceil", "e4m3 tensor f32 max
+/// of 1024" (micro: of micro-steps; by rank: scales per rank), "e2m1 1x16 e4m3 rht sr": Hadamard transform
+/// with TransformerEngine's signs (hn: length n without signs, rhn: with random ones), stochastic rounding.
+/// x0.75: element_scale; 4/6: four_over_six; eden: correction per 16 (eden128: per 128) elements; of fprop:
+/// from_fprop.
 std::string describe(const QuantFormat& format);
 
-/// Why a recipe cannot have `flow`; empty if it can: wgrad must take the formats that fprop and dgrad have, of a kind whose
-/// codes can be transposed.
+/// Returns why a recipe cannot have `flow`; empty if it can. wgrad must use the formats of fprop and dgrad,
+/// and their codes must support transposition.
 std::string why_no_flow(const Recipe& recipe);
 
-/// Whether a linear layer of this shape can take the recipe; an empty string if so, else the reason with the
+/// Returns an empty string if a linear layer of this shape can use the recipe, else the reason with the
 /// dimension named: "K=96 is not a multiple of 128 (fprop.a 1x128)". M: tokens, N: out features, K: in
 /// features.
 std::string why_shape_unsupported(const Recipe& recipe, std::int64_t M, std::int64_t N, std::int64_t K);

@@ -1,4 +1,4 @@
-// The rows of FP4 as their papers have them, and users' rows of FP4 with the errors they get.
+// Built-in FP4 rows against their papers, and users' FP4 rows with their error messages.
 #include <map>
 
 #include "kernels/numerics/recipe_testing.h"
@@ -7,7 +7,7 @@ using namespace precbench;
 using namespace precbench::testing;
 using nlohmann::json;
 
-TEST_CASE("the rows of NVFP4 are the paper's, and each of the others without one part", "[recipe]") {
+TEST_CASE("recipe: NVFP4 rows match the paper and each variant lacks one part", "[recipe]") {
   std::vector<std::string> names;
   for (const Recipe& recipe : fp4_recipes()) names.push_back(recipe.name);
   CHECK(names == std::vector<std::string>{"nvfp4", "nvfp4_rne", "nvfp4_norht", "nvfp4_w1d", "nvfp4_all",
@@ -37,7 +37,7 @@ TEST_CASE("the rows of NVFP4 are the paper's, and each of the others without one
   }
 }
 
-TEST_CASE("what makes no NVFP4 is refused, by its field", "[recipe]") {
+TEST_CASE("recipe_from_json: invalid NVFP4 throws and names the field", "[recipe]") {
   CHECK(error_of_row(copy_of("nvfp4")) == "");
   CHECK(error_without("nvfp4", "/fprop/a", "global_scale") ==
         "fprop.a.global_scale: missing; e4m3 scales stand under one of the tensor: 448");
@@ -66,7 +66,7 @@ TEST_CASE("what makes no NVFP4 is refused, by its field", "[recipe]") {
                                    {"element_scale", 1},
                                    {"four_over_six", false},
                                    {"correction", "none"},
-                                   {"source", "value"}}) {  // what every operand is without the key
+                                   {"source", "value"}}) {  // default of every operand without the key
     INFO(key);
     for (const char* recipe : {"tensorwise", "mxfp8"})
       CHECK(error_with(recipe, ("/wgrad/b/" + key).c_str(), value) == "");
@@ -87,7 +87,7 @@ TEST_CASE("what makes no NVFP4 is refused, by its field", "[recipe]") {
         "wgrad.a.transform.size: unknown key; did you mean sign?");
 }
 
-TEST_CASE("the rows of MXFP4 and Quartet are their papers'", "[recipe]") {
+TEST_CASE("recipe: MXFP4 and Quartet rows match their papers", "[recipe]") {
   const auto both = [](const std::string& fprop, const std::string& a, const std::string& b) {
     const std::string pair = a + " x " + b + "; ";
     return "fprop: " + fprop + " x " + fprop + "; dgrad: " + pair + "wgrad: " + pair;
@@ -111,7 +111,7 @@ TEST_CASE("the rows of MXFP4 and Quartet are their papers'", "[recipe]") {
     CHECK(recipe.mask_clipped == (recipe.name == "quartet" || recipe.name == "quartet_sr"));
 }
 
-TEST_CASE("what makes no MXFP4 and no Quartet is refused, by its field", "[recipe]") {
+TEST_CASE("recipe_from_json: invalid MXFP4 and Quartet throw and name the field", "[recipe]") {
   CHECK(error_with("mxfp8", "/fprop/a/scale_rounding", "quest") ==
         "fprop.a.scale_rounding: quest is for e2m1, not e4m3");
   CHECK(error_with("nvfp4", "/fprop/a/element_scale", 0.75) ==

@@ -1,4 +1,4 @@
-// The history of delayed scaling in a recipe's JSON.
+// Delayed scaling's history in a recipe's JSON.
 #include <tuple>
 
 #include "kernels/numerics/recipe_testing.h"
@@ -6,7 +6,7 @@
 using namespace precbench;
 using namespace precbench::testing;
 
-TEST_CASE("a history is read, and refused where nothing can be made of it", "[recipe]") {
+TEST_CASE("recipe_from_json: history is read and an invalid one throws", "[recipe]") {
   json row = copy_of("tensorwise_delayed");
   for (const char* gemm : {"fprop", "dgrad", "wgrad"})
     for (const char* operand : {"a", "b"})
@@ -20,7 +20,7 @@ TEST_CASE("a history is read, and refused where nothing can be made of it", "[re
   CHECK(recipe_from_json(row).fprop == find_recipe("tensorwise_delayed").fprop);
 
   row = recipe_to_json(recipe);
-  CHECK(!row["fprop"]["a"]["history"].contains("update"));  // as records had it before there was a choice
+  CHECK(!row["fprop"]["a"]["history"].contains("update"));  // as in records from before there was a choice
   CHECK(!row["fprop"]["a"]["history"].contains("reduce"));
   for (const auto& [key, value, unset, text] :
        {std::tuple<const char*, json, json, std::string>{"update", "micro", "step", " micro"},

@@ -1,17 +1,16 @@
-// A user's own recipe row as JSON, checked so that what is accepted can be computed and what is not names its
-// field:
+// A user's recipe row as JSON, checked so that everything accepted can be computed and errors name the field:
 //   {"name": "mine", "reference": "...",
 //    "fprop": {"a": OPERAND, "b": OPERAND, "fast_accum": false}, "dgrad": ..., "wgrad": ...}
 // An operand is an object, or the name of one of "operands" (recipe_json_operands.cpp).
-// reference and fast_accum may be left out. Beside the GEMMs may stand, in the words of selection.h,
-//   "layers": {"keep_bf16": ["first:1", "last:0.15", "o"]}    which linear layers stay in BF16
+// reference and fast_accum are optional, and so are these keys, in the syntax of selection.h:
+//   "layers": {"keep_bf16": ["first:1", "last:0.15", "o"]}    linear layers that stay in BF16
 //   "schedule": ["bf16@0.82"]                                 another recipe from a step on
-//   "optimizer": {"m": "coat", "v": "coat"}                   formats of the moments; also "master", and the "weights"
-//                                                             that linear layers keep
-//   "gradients": {"format": "e4m3", "sum": "f32"}             what gradients are kept and reduced in, and what sums over
-//                                                             ranks of e4m3 ones are rounded to
+//   "optimizer": {"m": "coat", "v": "coat"}                   formats of the moments; also "master",
+//                                                             and "weights" of linear layers
+//   "gradients": {"format": "e4m3", "sum": "f32"}             format of stored and reduced gradients, and
+//                                                             rounding of sums over ranks of e4m3 ones
 //   "flow": true                                              wgrad's X and dY are transposed codes
-// recipe.schema.json is the same for editors.
+// recipe.schema.json describes the same for editors.
 #include <cctype>
 
 #include "kernels/base/untrusted_input.h"
@@ -25,8 +24,8 @@ namespace {
 constexpr StateFormat kStateFormatsKnown[] = {StateFormat::fp32, StateFormat::bf16, StateFormat::fp16,
                                               StateFormat::e4m3, StateFormat::coat};
 
-/// Operands can be multiplied if their scales factor out of the same partial sums: the whole contraction
-/// (tensor, row), or blocks of 128, 32 or 16.
+/// Checks that the operands' scales factor out of the same partial sums: the whole contraction (tensor, row),
+/// or blocks of 128, 32 or 16. Only then can they be multiplied.
 void check_pair(const GemmRecipe& gemm, const std::string& path) {
   const auto& [a, b, fast_accum] = gemm;
   if (a.quantized() != b.quantized())
@@ -61,7 +60,8 @@ GemmRecipe read_gemm(const json& recipe, GemmRole role, Operands& operands) {
   return gemm;
 }
 
-/// One operand has one scale in both GEMMs that take it, and a recipe one kind of history.
+/// Checks that an operand has the same scale in both GEMMs that use it, and that the recipe has one kind of
+/// history.
 void check_histories(const Recipe& recipe) {
   const History& history = recipe.fprop.a.history;
   for (const GemmRole role : kGemmRoles)
@@ -80,7 +80,7 @@ void check_histories(const Recipe& recipe) {
   same("wgrad.b", recipe.wgrad.b, "fprop.a", recipe.fprop.a);
 }
 
-/// An array of words, as the command line has them with commas between, in what `parse` makes of it.
+/// Reads an array of words, comma-separated on the command line, with `parse`.
 template <class Parse>
 auto read_words(const json& value, const std::string& path, Parse&& parse) {
   if (!value.is_array()) fail(path, "expected an array of words, got " + value.dump());
@@ -104,7 +104,7 @@ void read_layers_and_schedule(const json& object, Recipe& recipe) {
     recipe.schedule = read_words(*schedule, "schedule", parse_switches);
 }
 
-/// A word of `known`, or none where the key is missing.
+/// Reads a word of `known`; empty if the key is missing.
 std::string read_word(const json& object, const std::string& path, const char* key,
                       const std::vector<std::string>& known) {
   if (!object.contains(key)) return "";
@@ -133,7 +133,7 @@ void read_optimizer(const json& object, Recipe& recipe) {
       *word = name_of(read_enum(optimizer->at(key), child("optimizer", key), kStateFormatsKnown));
 }
 
-/// Names stand in comma-separated lists, file names and tables.
+/// Checks a name: names appear in comma-separated lists, file names and tables.
 void check_name(const std::string& name) {
   const auto allowed = [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '-' || c == '.'; };
   if (name.empty() || !std::all_of(name.begin(), name.end(), allowed))

@@ -1,4 +1,4 @@
-// What FP4 adds to a recipe's JSON. See recipe_json_read.h; README.md says what the values mean.
+// FP4 keys of a recipe's JSON. See recipe_json_read.h; README.md explains the values.
 #include <initializer_list>
 #include <map>
 
@@ -57,7 +57,7 @@ void read_fp4_keys(const json& object, const std::string& path, QuantFormat& ope
   }
 }
 
-/// Throws where one of these keys says something else than its default, which any operand may have written out.
+/// Throws if one of these keys differs from its default. Any operand may spell out a default.
 void refuse_set(const json& object, const std::string& path, const QuantFormat& operand,
                 std::initializer_list<const char*> keys, const char* why) {
   const QuantFormat plain;
@@ -72,7 +72,7 @@ void refuse_set(const json& object, const std::string& path, const QuantFormat& 
     if (set.at(key)) fail(child(path, key), why);
 }
 
-/// What e4m3 scales can have: TransformerEngine's order of operations, or Quartet II's.
+/// Checks the options of e4m3 scales: TransformerEngine's order of operations, or Quartet II's.
 void check_e4m3_scales(const std::string& path, const QuantFormat& operand) {
   const bool transformer_engine = operand.global_scale == kGlobalScales[0];
   const auto refuse = [&](const char* key) {
@@ -96,7 +96,7 @@ void check_e4m3_scales(const std::string& path, const QuantFormat& operand) {
                      name_of(operand.granularity)));
 }
 
-/// The shortest decimal number that is read as this float; a whole one without a point.
+/// Returns the shortest decimal number that reads back as this float; a whole number without a point.
 json short_number(float x) {
   if (x == std::floor(x)) return static_cast<int>(x);
   return json::parse(fmt::format("{}", x));

@@ -6,23 +6,22 @@
 //                "reduce": true}}
 //   {"format": "e2m1", "granularity": "1x16", "scale": "e4m3", "global_scale": 448,
 //    "element_rounding": "stochastic", "transform": {"hadamard": 16, "sign": "te"}}
-//   {"format": "e2m1", "granularity": "1x32", "scale": "ue8m0", "scale_rounding": "floor", "element_scale": 0.75}
-// of FP4 also "four_over_six": true, "correction": {"eden": 16}, "source": "fprop" (README.md says what they mean).
-// Left out, scale_rounding of a ue8m0 scale is rceil, element_rounding rne, and transform none. One may have the keys of
-// another and its own in their place: {"like": "x", "format": "e5m2"}, where "operands" of the recipe has "x".
+// FP4 also has "four_over_six": true, "correction": {"eden": 16}, "source": "fprop" (README.md explains
+// them). Defaults: scale_rounding rceil for a ue8m0 scale, element_rounding rne, transform none. {"like":
+// "x", "format": "e5m2"} copies the keys of "x" from the recipe's "operands" and replaces some.
 #include "kernels/numerics/recipe_json_read.h"
 
 namespace precbench::recipe_json {
 namespace {
 
-/// A format of elements as it stands in a file.
+/// An element format and its name in a file.
 struct Element {
   DType dtype;
   std::uint8_t dropped_bits;
 };
 const char* name_of(Element e) { return element_name({.dtype = e.dtype, .dropped_bits = e.dropped_bits}); }
 
-// What a row can ask for.
+// Formats that a row can use.
 constexpr Element kFormats[] = {{DType::bf16, 0}, {DType::e4m3, 0}, {DType::e5m2, 0}, {DType::e4m3, 1},
                                 {DType::e4m3, 2}, {DType::e5m2, 1}, {DType::e5m3, 0}, {DType::e4m4, 0},
                                 {DType::e3m4, 0}, {DType::e3m3, 0}, {DType::e2m1, 0}};
@@ -39,7 +38,7 @@ constexpr FirstScale kFirsts[] = {FirstScale::current, FirstScale::one, FirstSca
 constexpr HistoryUpdate kUpdates[] = {HistoryUpdate::step, HistoryUpdate::micro};
 constexpr int kLongestHistory = 8192, kLargestMargin = 15;
 
-/// Of an operand with one FP32 scale for the tensor.
+/// Reads the history of an operand with one FP32 scale per tensor.
 History read_history(const json& object, const std::string& path) {
   check_keys(object, path, {"length", "algorithm", "first", "margin", "update", "reduce"});
   History history;
@@ -56,8 +55,8 @@ History read_history(const json& object, const std::string& path) {
   return history;
 }
 
-/// An update with every step and amaxes of all ranks are not told: records from before there were others are what they
-/// were.
+/// Omits the defaults of `update` and `reduce`, so that records from before these keys existed stay
+/// unchanged.
 json history_to_json(const History& history) {
   json object = {{"length", history.length},
                  {"algorithm", name_of(history.algorithm)},
@@ -68,7 +67,7 @@ json history_to_json(const History& history) {
   return object;
 }
 
-/// Without `like`.
+/// Reads an operand without `like`.
 QuantFormat read_operand(const json& object, const std::string& path) {
   if (object.is_object() && object.contains("rounding"))
     fail(child(path, "rounding"), "renamed to scale_rounding");

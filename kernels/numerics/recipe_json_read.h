@@ -1,5 +1,5 @@
-// Reading a recipe's JSON: values checked one by one, with errors that name the field; its operands, and what FP4 adds to
-// them. Only the files recipe_json*.cpp include this.
+// Reads a recipe's JSON: values are checked one by one, with errors that name the field; also its operands
+// and FP4 keys. Only the files recipe_json*.cpp include this.
 #pragma once
 
 #include <fmt/format.h>
@@ -24,7 +24,7 @@ using nlohmann::json;
   throw InvalidInput(fmt::format("{}: {}", path, what));
 }
 
-/// `; did you mean X?` where a likely typo exists, and otherwise what there is.
+/// Returns `; did you mean X?` for a likely typo, else the list of valid words.
 inline std::string hint(const std::string& word, const std::vector<std::string>& known) {
   const std::string near = nearest(word, known);
   return near.empty() ? fmt::format("; one of {}", fmt::join(known, ", "))
@@ -71,7 +71,7 @@ Number read_whole(const json& value, const std::string& path, Number least, Numb
   return value.get<Number>();
 }
 
-/// One of a few numbers.
+/// Reads one of a few numbers.
 template <class Number, std::size_t kCount>
 Number read_number(const json& value, const std::string& path, const Number (&known)[kCount]) {
   if (value.is_number())
@@ -85,18 +85,18 @@ inline bool read_bool(const json& value, const std::string& path) {
   return value.get<bool>();
 }
 
-/// Operands of a recipe, by name or where they stand.
+/// A recipe's operands, given by name or inline.
 class Operands {
  public:
   explicit Operands(const json& recipe);
-  /// An object, or a name. `path`: where it stands, for errors.
+  /// Reads an object or a name. `path`: location for errors.
   QuantFormat read(const json& operand, const std::string& path);
-  /// To be called after all are read.
+  /// Throws if a named operand is unused; call it after all are read.
   void check_all_used() const;
 
  private:
   const json& named(const std::string& name, const std::string& path);
-  /// With what it has from others.
+  /// Returns the operand with `like` resolved.
   json whole(json operand, const std::string& path);
 
   json named_ = json::object();
@@ -104,15 +104,16 @@ class Operands {
 };
 json operand_to_json(const QuantFormat& operand);
 
-/// The keys of an operand that FP4 alone has.
+/// FP4-only keys of an operand.
 inline constexpr const char* kFp4Keys[] = {"global_scale",  "element_rounding", "transform", "element_scale",
                                            "four_over_six", "correction",       "source"};
 
-/// Reads them, and checks what FP4 must be made of: NVFP4 or MXFP4. All else of the operand is read before.
+/// Reads the FP4 keys and checks that the operand is NVFP4 or MXFP4. Everything else of the operand must be
+/// read before.
 void read_fp4(const json& object, const std::string& path, QuantFormat& operand);
 void fp4_to_json(const QuantFormat& operand, json& object);
 
-/// Operands that come from fprop's codes, random signs, and gradients that are 0 where fprop clipped.
+/// Checks operands from fprop's codes, random signs, and gradients masked where fprop clipped.
 void check_fp4_backward(const Recipe& recipe);
 
 }  // namespace precbench::recipe_json

@@ -1,5 +1,4 @@
-// recipe.h: the built-in table as documented, users' rows with the errors they get, and the shapes a recipe
-// refuses.
+// recipe.h: the built-in table as documented, users' rows with their error messages, and unsupported shapes.
 #include "kernels/numerics/recipe.h"
 
 #include <cstdio>
@@ -11,7 +10,7 @@ using namespace precbench;
 using namespace precbench::testing;
 using nlohmann::json;
 
-TEST_CASE("the built-in table is the documented one", "[recipe]") {
+TEST_CASE("recipe: the built-in table is the documented one", "[recipe]") {
   std::vector<std::string> names;
   for (const Recipe& recipe : builtin_recipes()) names.push_back(recipe.name);
   CHECK(names == std::vector<std::string>{"bf16",
@@ -71,13 +70,13 @@ TEST_CASE("the built-in table is the documented one", "[recipe]") {
   CHECK(find_recipe("rowwise_gw_hp").quantized());
 }
 
-TEST_CASE("every built-in row survives JSON", "[recipe]") {
+TEST_CASE("recipe_to_json: every built-in row survives a round trip", "[recipe]") {
   for (const Recipe& recipe : builtin_recipes()) CHECK(recipe_from_json(recipe_to_json(recipe)) == recipe);
   for (const Recipe& recipe : control_recipes()) CHECK(recipe_from_json(recipe_to_json(recipe)) == recipe);
   for (const Recipe& recipe : fp4_recipes()) CHECK(recipe_from_json(recipe_to_json(recipe)) == recipe);
 }
 
-TEST_CASE("the controls are rowwise but for what they are known for", "[recipe]") {
+TEST_CASE("recipe: controls equal rowwise except for their known defect", "[recipe]") {
   std::vector<std::string> names;
   for (const Recipe& recipe : control_recipes()) names.push_back(recipe.name);
   CHECK(names == std::vector<std::string>{"rowwise_e5m2", "rowwise_e4m1"});
@@ -89,7 +88,7 @@ TEST_CASE("the controls are rowwise but for what they are known for", "[recipe]"
         "wgrad: e4m1 row f32_pow2 x e4m1 row f32_pow2; ");
 }
 
-TEST_CASE("a row may ask for formats that no hardware has, at every scale", "[recipe]") {
+TEST_CASE("recipe_from_json: formats without hardware support work with every scale", "[recipe]") {
   for (const auto& [word, dtype, dropped] : {std::tuple{"e4m2", DType::e4m3, 1},
                                              {"e4m1", DType::e4m3, 2},
                                              {"e5m1", DType::e5m2, 1},
@@ -111,7 +110,7 @@ TEST_CASE("a row may ask for formats that no hardware has, at every scale", "[re
     }
 }
 
-TEST_CASE("the example file is a row of its own", "[recipe]") {
+TEST_CASE("find_recipe: the example file is a valid row", "[recipe]") {
   const Recipe recipe = find_recipe(PRECBENCH_SOURCE_DIR "/bench/sweeps/example-recipe.json");
   CHECK(recipe.name == "mxfp8_wgrad_bf16");
   CHECK(recipe.fprop == find_recipe("mxfp8").fprop);
@@ -119,7 +118,7 @@ TEST_CASE("the example file is a row of its own", "[recipe]") {
   CHECK(recipe.wgrad == find_recipe("bf16").wgrad);
 }
 
-TEST_CASE("unknown recipes and unreadable files are told apart", "[recipe]") {
+TEST_CASE("find_recipe: unknown names and unreadable files give different errors", "[recipe]") {
   CHECK(refusal_of([] { find_recipe("mxpf8"); }) == "unknown recipe \"mxpf8\"; did you mean mxfp8?");
   CHECK(
       refusal_of([] { find_recipe("zzzzzzzzzzzz"); }) ==
@@ -142,7 +141,7 @@ TEST_CASE("unknown recipes and unreadable files are told apart", "[recipe]") {
   std::remove(path.c_str());
 }
 
-TEST_CASE("a bad row names its field and the nearest valid value", "[recipe]") {
+TEST_CASE("recipe_from_json: a bad row names its field and the nearest valid value", "[recipe]") {
   CHECK(error_of_row(json::array()) == "recipe: expected a JSON object");
   CHECK(error_with("mxfp8", "/fprob", 1) == "fprob: unknown key; did you mean fprop?");
   CHECK(error_with("mxfp8", "/fprop/fast_acum", true) ==
@@ -170,7 +169,7 @@ TEST_CASE("a bad row names its field and the nearest valid value", "[recipe]") {
         "wgrad.b.granularity: missing; one of tensor, row, 1x128, 128x128, 1x32, 32x32, 1x16, 16x16");
 }
 
-TEST_CASE("a scale that is not named is the plain one of its granularity", "[recipe]") {
+TEST_CASE("recipe_from_json: the default scale type is the plain one of the granularity", "[recipe]") {
   const auto named = [](const char* recipe) {
     json row = recipe_to_json(find_recipe(recipe));
     row["name"] = "own";
@@ -179,13 +178,13 @@ TEST_CASE("a scale that is not named is the plain one of its granularity", "[rec
     return recipe_from_json(row).wgrad.b.scale;
   };
   CHECK(named("tensorwise") == ScaleType::f32);
-  CHECK(named("rowwise") == ScaleType::f32);  // whose scales are powers of two because it says so
+  CHECK(named("rowwise") == ScaleType::f32);  // rowwise sets powers of two explicitly
   CHECK(named("blockwise") == ScaleType::f32);
   CHECK(named("mxfp8") == ScaleType::ue8m0);
   CHECK(named("nvfp4") == ScaleType::e4m3);
 }
 
-TEST_CASE("a row that nothing can compute is refused", "[recipe]") {
+TEST_CASE("recipe_from_json: a row that nothing can compute throws", "[recipe]") {
   CHECK(error_with("blockwise", "/fprop/a/granularity", "128x128") ==
         "fprop: 128x128 x 128x128 has no GEMM; make one operand 1x128");
   CHECK(error_with("blockwise", "/fprop/a/granularity", "row") ==
@@ -215,7 +214,8 @@ TEST_CASE("a row that nothing can compute is refused", "[recipe]") {
           std::string("name: ") + taken + " is a built-in recipe with other values; choose another name");
 }
 
-TEST_CASE("delayed scaling has TransformerEngine's and Megatron's defaults", "[recipe]") {
+TEST_CASE("recipe_from_json: delayed scaling defaults are those of TransformerEngine and Megatron",
+          "[recipe]") {
   CHECK(
       row_text("tensorwise_delayed") ==
       "fprop: e4m3 tensor f32 max of 1024 x e4m3 tensor f32 max of 1024 fast; dgrad: e5m2 tensor f32 max of "
@@ -228,7 +228,7 @@ TEST_CASE("delayed scaling has TransformerEngine's and Megatron's defaults", "[r
   CHECK(find_recipe("tensorwise_delayed_e4m3").dgrad.a == find_recipe("tensorwise_delayed").fprop.a);
 }
 
-TEST_CASE("operands may have names, and be like others", "[recipe]") {
+TEST_CASE("recipe_from_json: operands may be named and derived from others", "[recipe]") {
   const auto gemms_of = [](const char* text) {
     const Recipe recipe = recipe_from_json(json::parse(text));
     return std::vector{recipe.fprop, recipe.dgrad, recipe.wgrad};
@@ -281,11 +281,11 @@ TEST_CASE("operands may have names, and be like others", "[recipe]") {
   CHECK(error_of({{"x", x}}, {{"like", 3}}) == "fprop.a.like: expected a string, got 3");
 }
 
-TEST_CASE("the older name of scale_rounding is told", "[recipe]") {
+TEST_CASE("recipe_from_json: the old key of scale_rounding is reported", "[recipe]") {
   CHECK(error_with("mxfp8", "/dgrad/a/rounding", "rceil") == "dgrad.a.rounding: renamed to scale_rounding");
 }
 
-TEST_CASE("a row may say which layers it leaves out, and what follows it", "[recipe]") {
+TEST_CASE("recipe_from_json: a row may exclude layers and schedule another recipe", "[recipe]") {
   json row = copy_of("rowwise");
   row["layers"] = {{"keep_bf16", {"first:1", "last:0.15", "head"}}};
   row["schedule"] = {"bf16@0.82"};
@@ -307,7 +307,7 @@ TEST_CASE("a row may say which layers it leaves out, and what follows it", "[rec
   CHECK(error_of_row(row) == "name: rowwise is a built-in recipe with other values; choose another name");
 }
 
-TEST_CASE("scale_rounding, fast_accum and reference may be left out", "[recipe]") {
+TEST_CASE("recipe_from_json: scale_rounding and fast_accum and reference are optional", "[recipe]") {
   json row = copy_of("mxfp8");
   row.erase("reference");
   row["fprop"].erase("fast_accum");
@@ -317,7 +317,7 @@ TEST_CASE("scale_rounding, fast_accum and reference may be left out", "[recipe]"
   CHECK(recipe.reference.empty());
 }
 
-TEST_CASE("a shape that a recipe cannot take names the dimension", "[recipe]") {
+TEST_CASE("why_shape_unsupported: names the dimension that does not fit", "[recipe]") {
   const auto why = [](const char* name, std::int64_t M, std::int64_t N, std::int64_t K) {
     return why_shape_unsupported(find_recipe(name), M, N, K);
   };
@@ -333,7 +333,7 @@ TEST_CASE("a shape that a recipe cannot take names the dimension", "[recipe]") {
   CHECK(why("mxfp8", 96, 96, 96).empty());
   CHECK(why("mxfp8", 96, 96, 48) == "K=48 is not a multiple of 32 (fprop.a 1x32)");
   CHECK(why("nvfp4", 64, 96, 160).empty());
-  // 16 bytes are 32 elements of FP4; what is not contracted is BF16 or FP32.
+  // 16 bytes are 32 elements of FP4; dimensions that are not contracted belong to BF16 or FP32 matrices.
   CHECK(why("nvfp4", 64, 96, 208) == "K=208 is not a multiple of 32 (fprop in e2m1)");
   CHECK(why("nvfp4", 64, 80, 160) == "N=80 is not a multiple of 32 (dgrad in e2m1)");
   CHECK(why("nvfp4", 48, 96, 160) == "M=48 is not a multiple of 32 (wgrad in e2m1)");
@@ -345,14 +345,14 @@ TEST_CASE("a shape that a recipe cannot take names the dimension", "[recipe]") {
   CHECK(why("mxfp8", 48, 96, 96) == "M=48 is not a multiple of 32 (wgrad.a 1x32)");
 }
 
-TEST_CASE("names of dtypes", "[recipe]") {
+TEST_CASE("name_of: names of dtypes", "[recipe]") {
   CHECK(std::string(name_of(DType::f32)) == "f32");
   CHECK(std::string(name_of(DType::bf16)) == "bf16");
   CHECK(std::string(name_of(DType::ue8m0)) == "ue8m0");
   CHECK(std::string(name_of(DType::i32)) == "i32");
 }
 
-TEST_CASE("a row may name the formats of the optimizer's moments", "[recipe]") {
+TEST_CASE("recipe_from_json: a row may set the formats of the moments", "[recipe]") {
   CHECK(find_recipe("coat").optimizer == RecipeState{"coat", "coat"});
   CHECK(find_recipe("bf16").optimizer.empty());
   nlohmann::json row = recipe_to_json(find_recipe("rowwise"));

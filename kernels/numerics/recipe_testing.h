@@ -1,4 +1,5 @@
-// For tests of recipes: rows changed in one place, the errors they get, and a row as one line of text.
+// Helpers for tests of recipes: rows changed in one place, their error messages, and a row as one line of
+// text.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,7 +13,7 @@ namespace precbench::testing {
 
 using nlohmann::json;
 
-/// A built-in row under another name, as a user would start from one.
+/// Returns a built-in row under another name, as a user would start from one.
 inline json copy_of(const char* name) {
   json row = recipe_to_json(find_recipe(name));
   row["name"] = "mine";

@@ -1,4 +1,4 @@
-// Frequencies, scaled or not, and the table of their angles. See rope_table.h.
+// RoPE frequencies with and without scaling, and the table of their angles. See rope_table.h.
 #include "kernels/numerics/rope_table.h"
 
 #include <algorithm>
@@ -10,8 +10,8 @@ namespace {
 
 constexpr double kTurn = 2 * std::numbers::pi;
 
-/// Between the two wavelengths the share that is slowed falls linearly with original context / wavelength; where they are
-/// one, as in Llama 4 Scout, there is nothing between.
+/// Between the two wavelengths the slowed share falls linearly with original context / wavelength. If both
+/// are equal, as in Llama 4 Scout, there is no ramp.
 double llama3(double frequency, const RopeScaling& s) {
   const double turns = s.original_context * frequency / kTurn;  // in the original context
   if (s.high_freq_factor == s.low_freq_factor)
@@ -20,7 +20,7 @@ double llama3(double frequency, const RopeScaling& s) {
   return frequency * std::lerp(1 / s.factor, 1.0, std::clamp(kept, 0.0, 1.0));
 }
 
-/// The pair, as a real number, that makes `turns` turns in the original context.
+/// Returns the (fractional) index of the pair that makes `turns` turns in the original context.
 double pair_of_turns(double turns, const RopeAngles& a) {
   const double D = static_cast<double>(a.D);
   return D * std::log(a.scaling.original_context / (turns * kTurn)) /
@@ -28,7 +28,7 @@ double pair_of_turns(double turns, const RopeAngles& a) {
 }
 
 struct Ramp {
-  double first, last;  // pairs: up to the first nothing is slowed, from the last on everything
+  double first, last;  // pairs: none is slowed up to the first, all fully from the last on
 };
 
 Ramp yarn_ramp(const RopeAngles& a) {
@@ -36,7 +36,7 @@ Ramp yarn_ramp(const RopeAngles& a) {
   if (a.scaling.truncate) first = std::floor(first), last = std::ceil(last);
   first = std::max(first, 0.0);
   last = std::min(last, static_cast<double>(a.D - 1));
-  if (first == last) last += 0.001;  // a step, as the reference has it
+  if (first == last) last += 0.001;  // a step, as in the reference
   return {first, last};
 }
 

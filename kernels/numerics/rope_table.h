@@ -1,5 +1,5 @@
-// The angles of rotary position embedding, made once on the host and the same for every device.
-// Source: Su et al., RoFormer (2021), section 3.2.2; the ways to stretch a trained context as Hugging Face applies them.
+// Angles of rotary position embedding, computed once on the host and the same for every device. Source: Su et
+// al., RoFormer (2021), section 3.2.2; context extensions as applied by Hugging Face.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +7,14 @@
 
 namespace precbench {
 
-/// How a checkpoint's context was stretched after, or in, its training: pairs of elements turn by theta^(-2 i / D) per
-/// position, and the slow ones, which never make a full turn in the original context, are slowed down further.
+/// Context extension of a checkpoint. Pairs of elements rotate by theta^(-2 i / D) per position, and the slow
+/// ones, which never make a full turn in the original context, are slowed down further.
 struct RopeScaling {
   enum class Kind : std::uint8_t {
     none,
     linear,  ///< every pair is slowed by `factor` (position interpolation, Chen et al. 2023)
-    llama3,  ///< by wavelength: all of it beyond original / low_freq, none below original / high_freq (Llama 3.1)
-    yarn,  ///< by turns in the original context, on a ramp from beta_fast to beta_slow (Peng et al. 2023)
+    llama3,  ///< by wavelength: fully beyond original / low_freq, not below original / high_freq (Llama 3.1)
+    yarn,    ///< by turns in the original context, on a ramp from beta_fast to beta_slow (Peng et al. 2023)
   };
   Kind kind = Kind::none;
   double factor = 1;
@@ -22,12 +22,12 @@ struct RopeScaling {
   double low_freq_factor = 1, high_freq_factor = 4;  ///< llama3
   double beta_fast = 32, beta_slow = 1;              ///< yarn
   bool truncate = true;                              ///< yarn: the ramp starts and ends at whole pairs
-  double attention_factor = 1;                       ///< yarn: cos and sin are multiplied with it
+  double attention_factor = 1;                       ///< yarn: factor on cos and sin
 
   bool operator==(const RopeScaling&) const = default;
 };
 
-/// What a table of angles depends on.
+/// Inputs of a table of angles.
 struct RopeAngles {
   std::int64_t T = 0, D = 0;  ///< positions; elements of a head, even
   float theta = 500000.0f;
@@ -37,10 +37,11 @@ struct RopeAngles {
   bool operator==(const RopeAngles&) const = default;
 };
 
-/// [D / 2] angles by which the pairs (i, i + D/2) of a head turn at each position, in FP64.
+/// Returns the [D / 2] rotation angles per position of the pairs (i, i + D/2) of a head, in FP64.
 std::vector<double> rope_frequencies(const RopeAngles& angles);
 
-/// [T, D / 2] pairs (cos, sin) of position times frequency, times attention_factor: in FP64, rounded once.
+/// Returns [T, D / 2] pairs (cos, sin) of position times frequency, times attention_factor: in FP64, rounded
+/// once.
 std::vector<float> make_rope_table(const RopeAngles& angles);
 
 }  // namespace precbench

@@ -1,4 +1,4 @@
-// Frequencies of RoPE where a scaling has no ramp.
+// RoPE frequencies with a scaling that has no ramp.
 #include "kernels/numerics/rope_table.h"
 
 #include <cmath>
@@ -9,7 +9,7 @@
 namespace precbench {
 namespace {
 
-TEST_CASE("llama3 scaling with one factor for both ends is a step", "[rope]") {
+TEST_CASE("rope_frequencies: llama3 scaling with equal factors is a step", "[rope]") {
   RopeAngles angles;
   angles.T = 1, angles.D = 128, angles.theta = 500000;
   const std::vector<double> plain = rope_frequencies(angles);
@@ -21,7 +21,7 @@ TEST_CASE("llama3 scaling with one factor for both ends is a step", "[rope]") {
   int slowed = 0;
   for (std::size_t i = 0; i < plain.size(); ++i) {
     INFO(i);
-    // A wavelength beyond the original context is slowed, all others stay.
+    // Wavelengths beyond the original context are slowed, all others stay.
     const bool beyond = 2 * std::numbers::pi / plain[i] > 8192;
     CHECK(scaled[i] == (beyond ? plain[i] / 16 : plain[i]));
     slowed += beyond;

@@ -1,16 +1,15 @@
-// Where a scale lies in its buffer. Every device uses cuBLASLt's layouts, so that CPU and CUDA buffers
+// Position of a scale in its buffer. Every device uses cuBLASLt's layouts, so that CPU and CUDA buffers
 // compare byte for byte and nothing is rearranged before a GEMM.
 //
-// The buffer belongs to a quantized form of `rows` rows whose contraction dimension (the columns) is `k`
-// long:
+// The buffer belongs to a quantized copy of `rows` rows with contraction dimension (columns) `k`:
 //   tensor         one scale
 //   row            [rows]
 //   1x128          [k blocks][rows padded to 4]: the row index is contiguous, the block index outermost
 //   128x128        [row blocks][k blocks padded to 4]: the block index along k is contiguous
 //   1x32, 1x16, 32x32, 16x16
 //                  tiles of 128 rows x 4 blocks, 512 entries each, tile rows outermost; rows padded to 128,
-//                  blocks to 4. Inside a tile rows r, r+32, r+64, r+96 are neighbours, 4 entries each. The scale of
-//                  a 32x32 or 16x16 block stands there for each of its rows.
+//                  blocks to 4. Inside a tile rows r, r+32, r+64, r+96 are adjacent, 4 entries each. The
+//                  scale of a 32x32 or 16x16 block is repeated for each of its rows.
 // A cuBLASLt GEMM reads the padding too: whoever writes a buffer must fill the padded entries with zero.
 // Source: cuBLAS documentation, "Scaling factors layouts".
 #pragma once
@@ -31,7 +30,8 @@ PRECBENCH_HD constexpr std::int64_t padded(std::int64_t length, std::int64_t mul
 }
 }  // namespace detail
 
-/// Number of scaling blocks along a contraction dimension of length `k`; 1 where one scale spans all of it.
+/// Returns the number of scaling blocks along a contraction dimension of length `k`; 1 if one scale spans all
+/// of it.
 PRECBENCH_HD constexpr std::int64_t scale_blocks(Granularity g, std::int64_t k) {
   switch (g) {
     case Granularity::block_1x128:
@@ -48,7 +48,7 @@ PRECBENCH_HD constexpr std::int64_t scale_blocks(Granularity g, std::int64_t k) 
   }
 }
 
-/// Entries (not bytes) of the scale buffer, padding included; 0 for Granularity::none.
+/// Returns the entries (not bytes) of the scale buffer, padding included; 0 for Granularity::none.
 PRECBENCH_HD constexpr std::int64_t scale_count(Granularity g, std::int64_t rows, std::int64_t k) {
   const std::int64_t nkb = scale_blocks(g, k);
   switch (g) {
@@ -70,7 +70,8 @@ PRECBENCH_HD constexpr std::int64_t scale_count(Granularity g, std::int64_t rows
   }
 }
 
-/// Position of the scale of row `r` (an element row, also for 128x128) and block `kb` along the contraction.
+/// Returns the position of the scale of row `r` (an element row, also for 128x128) and block `kb` along the
+/// contraction.
 PRECBENCH_HD constexpr std::int64_t scale_index(Granularity g, std::int64_t rows, std::int64_t k,
                                                 std::int64_t r, std::int64_t kb) {
   switch (g) {

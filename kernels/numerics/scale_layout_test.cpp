@@ -1,5 +1,4 @@
-// scale_layout.h: every scale has a slot of its own inside the buffer, and the known positions of each
-// layout.
+// scale_layout.h: every scale has its own position inside the buffer, and known positions of each layout.
 #include "kernels/numerics/scale_layout.h"
 
 #include <set>
@@ -16,7 +15,7 @@ constexpr Granularity kAll[] = {Granularity::tensor,        Granularity::row,   
 
 }  // namespace
 
-TEST_CASE("every row and block has a distinct slot inside the buffer", "[scale_layout]") {
+TEST_CASE("scale_index: every row and block has a distinct position inside the buffer", "[scale_layout]") {
   for (Granularity g : kAll) {
     for (std::int64_t rows : {1, 5, 32, 127, 128, 129, 300}) {
       for (std::int64_t k : {16, 32, 100, 128, 160, 512, 640}) {
@@ -39,13 +38,13 @@ TEST_CASE("every row and block has a distinct slot inside the buffer", "[scale_l
   }
 }
 
-TEST_CASE("a 128x128 scale is shared by its 128 rows", "[scale_layout]") {
+TEST_CASE("scale_index: 128 rows share a 128x128 scale", "[scale_layout]") {
   constexpr Granularity g = Granularity::block_128x128;
   CHECK(scale_index(g, 300, 384, 127, 2) == scale_index(g, 300, 384, 0, 2));
   CHECK(scale_index(g, 300, 384, 128, 2) != scale_index(g, 300, 384, 127, 2));
 }
 
-TEST_CASE("buffer sizes hold cuBLASLt's padding", "[scale_layout]") {
+TEST_CASE("scale_count: buffer sizes include cuBLASLt's padding", "[scale_layout]") {
   CHECK(scale_count(Granularity::none, 100, 300) == 0);
   CHECK(scale_count(Granularity::tensor, 100, 300) == 1);
   CHECK(scale_count(Granularity::row, 100, 300) == 100);
@@ -57,7 +56,7 @@ TEST_CASE("buffer sizes hold cuBLASLt's padding", "[scale_layout]") {
   CHECK(scale_count(Granularity::block_1x16, 128, 160) == 128 * 12);
 }
 
-TEST_CASE("known positions", "[scale_layout]") {
+TEST_CASE("scale_index: known positions of each layout", "[scale_layout]") {
   CHECK(scale_index(Granularity::tensor, 100, 300, 99, 0) == 0);
   CHECK(scale_index(Granularity::row, 100, 300, 99, 0) == 99);
   CHECK(scale_index(Granularity::block_1x128, 101, 300, 7, 2) == 2 * 104 + 7);

@@ -1,4 +1,4 @@
-// Words for layers and steps, and torchao's rule. See selection.h.
+// Syntax of layer and step selections, and torchao's rule. See selection.h.
 #include "kernels/numerics/selection.h"
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ constexpr const char* kKeepWords =
     "first:N, last:N, qkv, o, gate_up, down, head, q, k, v, block:N, block:N.ROLE, first_linear, last_linear, min_in:N, min_out:N, "
     "torchao_auto, qkv_apart";
 
-/// A role as one chooses it; records call the head by the name of its matrix.
+/// Returns a role's name in a selection, where lm_head is "head".
 const char* word_of(LinearRole role) { return role == LinearRole::head ? "head" : name_of(role); }
 
 template <class T>
@@ -33,7 +33,7 @@ std::optional<T> number_in(std::string_view text) {
   return value;
 }
 
-/// "3", or a number between 0 and 1 that is written with a point.
+/// Parses "3", or a number between 0 and 1 with a decimal point.
 std::optional<Share> share_in(std::string_view text) {
   if (text.find('.') == std::string_view::npos) {
     const auto count = number_in<std::int64_t>(text);
@@ -47,7 +47,7 @@ std::string to_text(const Share& share) {
   return share.part > 0 ? fmt::format("{}", share.part) : fmt::format("{}", share.count);
 }
 
-/// "7", "7.down"
+/// Parses "7" or "7.down".
 std::optional<KeptBlock> block_in(std::string_view text) {
   const std::size_t dot = std::min(text.find('.'), text.size());
   const auto block = number_in<std::int64_t>(text.substr(0, dot));
@@ -63,7 +63,7 @@ std::string to_text(const KeptBlock& kept) {
                    : fmt::format("block:{}", kept.block);
 }
 
-/// What stands between commas. Nothing for "" and "none"; an empty word between commas is one.
+/// Splits at commas. Returns nothing for "" and "none"; an empty word between commas counts as a word.
 std::vector<std::string> words_in(const std::string& text) {
   std::vector<std::string> words;
   if (text.empty() || text == kNothing) return words;
@@ -74,7 +74,7 @@ std::vector<std::string> words_in(const std::string& text) {
   return words;
 }
 
-/// Takes a word in; whether it is one, for the first time.
+/// Adds a word to `keep`. Returns false if it is unknown or repeated.
 bool add_word(KeepBf16& keep, const std::string& word) {
   const auto once = [](bool& seen) { return !std::exchange(seen, true); };
   for (int role = 0; role < kRolesAndParts; ++role)
@@ -177,7 +177,7 @@ bool KeepBf16::keeps(const Recipe& recipe, LinearRole role, std::int64_t layer, 
         return kept.block == layer && (!kept.role || *kept.role == whole);
       }))
     return true;
-  // From either end, so that a count beyond all blocks does not overflow.
+  // Counted from either end, so that a count beyond all blocks does not overflow.
   return layer < first.of(layers) || layers - 1 - layer < last.of(layers) ||
          (first_linear && layer == 0 && (role == LinearRole::qkv || role == LinearRole::q));
 }

@@ -1,4 +1,4 @@
-// selection.h: words for layers and steps, and torchao's rule against its own tests.
+// selection.h: syntax of layers and steps, and torchao's rule against its own tests.
 #include "kernels/numerics/selection.h"
 
 #include <fmt/format.h>
@@ -18,7 +18,7 @@ std::string again(const char* text) {
   return fmt::format("{}", fmt::join(words_of(parse_keep_bf16(text)), ","));
 }
 
-/// Blocks of `layers` whose o stays in BF16: "x" where it does.
+/// Returns which of `layers` blocks keep o in BF16, as "x".
 std::string kept(const char* text, std::int64_t layers) {
   const Recipe recipe = find_recipe("rowwise");
   const KeepBf16 keep = parse_keep_bf16(text);
@@ -30,7 +30,7 @@ std::string kept(const char* text, std::int64_t layers) {
 
 }  // namespace
 
-TEST_CASE("words for layers are read and written", "[selection]") {
+TEST_CASE("parse_keep_bf16: words are read and written back", "[selection]") {
   CHECK(parse_keep_bf16("") == KeepBf16{});
   CHECK(parse_keep_bf16("none") == KeepBf16{});
   CHECK(again("last:2,first:1") == "first:1,last:2");
@@ -69,11 +69,11 @@ TEST_CASE("words for layers are read and written", "[selection]") {
   }
 }
 
-TEST_CASE("blocks are counted from either end, and parts of them are rounded up", "[selection]") {
+TEST_CASE("parse_keep_bf16: blocks count from either end and fractions round up", "[selection]") {
   CHECK(kept("first:1,last:2", 6) == "x...xx");
   CHECK(kept("first:0", 3) == "...");
   CHECK(kept("last:0.15", 20) ==
-        ".................xxx");  // of the NVFP4 recipe's 1.2B model, half a block each
+        ".................xxx");  // NVFP4 recipe's 1.2B model, half a block per character
   CHECK(kept("first:0.07", 100).find('.') == 7);
   CHECK(kept("last:0.15", 4) == "...x");
   CHECK(kept("first:9223372036854775807,last:9223372036854775807", 3) == "xxx");
@@ -81,7 +81,7 @@ TEST_CASE("blocks are counted from either end, and parts of them are rounded up"
   CHECK(kept("qkv,gate_up,down,head,first_linear", 3) == "...");
 }
 
-TEST_CASE("roles and the first and last linear layer", "[selection]") {
+TEST_CASE("parse_keep_bf16: roles and the first and last linear layer", "[selection]") {
   const Recipe recipe = find_recipe("mxfp8");
   const auto keeps = [&](const char* text, LinearRole role, std::int64_t layer) {
     return parse_keep_bf16(text).keeps(recipe, role, layer, 2, 64, 64);
@@ -92,7 +92,7 @@ TEST_CASE("roles and the first and last linear layer", "[selection]") {
   CHECK(!keeps("first_linear", LinearRole::qkv, 1));
   CHECK(!keeps("first_linear", LinearRole::o, 0));
   CHECK(keeps("last_linear", LinearRole::head, 0));
-  CHECK(!keeps("first:2,last:2", LinearRole::head, 0));  // the head is no block's
+  CHECK(!keeps("first:2,last:2", LinearRole::head, 0));  // the head belongs to no block
   CHECK(keeps("first_linear", LinearRole::q, 0));
   CHECK(!keeps("first_linear", LinearRole::k, 0));
   CHECK((keeps("k", LinearRole::k, 1) && !keeps("k", LinearRole::q, 1) && !keeps("k", LinearRole::qkv, 1)));
@@ -105,7 +105,7 @@ TEST_CASE("roles and the first and last linear layer", "[selection]") {
   CHECK(!parse_keep_bf16("qkv,first_linear,torchao_auto").qkv_apart());
 }
 
-TEST_CASE("torchao's rule gives what its own tests say", "[selection]") {
+TEST_CASE("is_too_small: matches torchao's own tests", "[selection]") {
   const auto small = [](const char* recipe, std::int64_t in, std::int64_t out) {
     return is_too_small(find_recipe(recipe), out, in);
   };
@@ -116,7 +116,7 @@ TEST_CASE("torchao's rule gives what its own tests say", "[selection]") {
   CHECK(small("rowwise", 2048, 4096));
   CHECK(small("rowwise", 4096, 2048));
   CHECK(small("rowwise", 1024, 4112));
-  // One past each edge, and what no FP8 GEMM takes.
+  // One past each edge, and sizes that no FP8 GEMM supports.
   CHECK(!small("tensorwise", 4112, 1024));
   CHECK(!small("tensorwise", 4096, 1040));
   CHECK(!small("rowwise", 2064, 4096));
@@ -124,7 +124,7 @@ TEST_CASE("torchao's rule gives what its own tests say", "[selection]") {
   CHECK(!small("rowwise", 1040, 4112));
   CHECK(small("tensorwise", 8192, 2040));
   CHECK(small("rowwise", 8200, 8192));
-  // Llama 3.1 8B: k and v; Llama 3.2 1B: k and v, by rows all but gate and up.
+  // Too small in Llama 3.1 8B: k and v; in Llama 3.2 1B: k and v, with per-row scales all but gate and up.
   CHECK((small("tensorwise", 4096, 1024) && !small("tensorwise", 4096, 4096)));
   CHECK((small("rowwise", 4096, 1024) && !small("rowwise", 4096, 4096) && !small("rowwise", 14336, 4096)));
   CHECK((small("tensorwise", 2048, 512) && !small("tensorwise", 2048, 2048)));
@@ -135,7 +135,7 @@ TEST_CASE("torchao's rule gives what its own tests say", "[selection]") {
               " does not have");
 }
 
-TEST_CASE("words for a schedule are read and written", "[selection]") {
+TEST_CASE("parse_switches: words of a schedule are read and written back", "[selection]") {
   CHECK(parse_switches("").empty());
   CHECK(parse_switches("none").empty());
   const std::vector<RecipeSwitch> two = parse_switches("my/own@1.json@100,bf16@0.82");
@@ -149,7 +149,7 @@ TEST_CASE("words for a schedule are read and written", "[selection]") {
   }
 }
 
-TEST_CASE("block:N keeps one block in BF16, block:N.ROLE one of its layers", "[selection]") {
+TEST_CASE("parse_keep_bf16: block:N keeps a block and block:N.ROLE one of its layers", "[selection]") {
   CHECK(kept("block:2", 5) == "..x..");
   CHECK(kept("block:4,block:0", 5) == "x...x");
   CHECK(kept("block:1.o,first:1", 4) == "xx..");
@@ -157,7 +157,7 @@ TEST_CASE("block:N keeps one block in BF16, block:N.ROLE one of its layers", "[s
   CHECK(again("block:3.gate_up,block:0,o,block:3") == "block:3.gate_up,block:0,block:3,o");
   const KeepBf16 keep = parse_keep_bf16("block:1.qkv");
   const Recipe recipe = find_recipe("rowwise");
-  CHECK(keep.keeps(recipe, LinearRole::q, 1, 4, 64, 64));  // also where q, k and v are apart
+  CHECK(keep.keeps(recipe, LinearRole::q, 1, 4, 64, 64));  // also with separate q, k and v
   CHECK(!keep.keeps(recipe, LinearRole::q, 0, 4, 64, 64));
   CHECK(!keep.keeps(recipe, LinearRole::head, 1, 4, 64, 64));
   CHECK(!keep.qkv_apart());

@@ -1,4 +1,4 @@
-// Names of the formats of an optimizer's state. See state_formats.h.
+// Names of optimizer-state formats. See state_formats.h.
 #include "kernels/numerics/state_formats.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ CoatScale coat_encode_group(std::uint8_t* codes, const float* values, std::int64
   float largest = 0, smallest = 0;
   for (std::int64_t i = 0; i < n; ++i) {
     const float magnitude = std::fabs(values[i]);
-    largest = std::max(largest, magnitude);  // which a NaN is not
+    largest = std::max(largest, magnitude);  // false for NaN
     if (magnitude > 0 && (smallest == 0 || magnitude < smallest)) smallest = magnitude;
   }
   const CoatScale scale = coat_scale(largest, smallest);

@@ -1,8 +1,8 @@
-// Formats of what an optimizer keeps from step to step, bit for bit, for host and device. Beside FP32 and BF16, which need
-// no scale:
+// Formats of optimizer state between steps, bit for bit, for host and device. FP32 and BF16 need no scale;
+// the others are:
 //   fp16, e4m3   one power of two for a tensor, from its amax (MS-AMP, arXiv 2310.18313)
-//   coat         e4m3 in groups of 128 elements whose range a power stretches to the format's (COAT, arXiv 2410.19313)
-// FP16 is for storage alone: no op computes in it.
+//   coat         e4m3 in groups of 128 elements, range expanded by a power (COAT, arXiv 2410.19313)
+// FP16 is a storage format only: no op computes in it.
 #pragma once
 
 #include <cmath>
@@ -17,7 +17,7 @@ namespace precbench {
 enum class StateFormat : std::uint8_t { fp32, bf16, fp16, e4m3, coat };
 inline constexpr int kStateFormats = 5;
 const char* name_of(StateFormat format);  ///< "fp32", "bf16", "fp16", "e4m3", "coat"
-/// By such a name, which exists.
+/// Returns the format of a valid name.
 StateFormat state_format_named(const std::string& name);
 
 constexpr DType dtype_of(StateFormat format) {
@@ -39,10 +39,10 @@ constexpr bool tensor_scaled(StateFormat format) {
 constexpr bool scaled(StateFormat format) { return tensor_scaled(format) || format == StateFormat::coat; }
 
 inline constexpr float kF16Max = 65504.0f;
-/// Of codes that have one scale for a tensor.
+/// Returns the largest value of codes with a per-tensor scale.
 PRECBENCH_HD constexpr float state_max(DType codes) { return codes == DType::f16 ? kF16Max : kE4m3Max; }
 
-/// Round to nearest even; beyond +-65504, infinities too, the ends. NaN gives 0x7E00.
+/// Rounds to nearest even and saturates at +-65504, infinities too. NaN gives 0x7E00.
 PRECBENCH_HD constexpr std::uint16_t f16_encode(float x) {
   const std::int32_t magnitude = abs_bits(x);
   const std::int32_t clamped = magnitude < abs_bits(kF16Max) ? magnitude : abs_bits(kF16Max);
@@ -62,8 +62,8 @@ PRECBENCH_HD constexpr float f16_decode(std::uint16_t code) {
   return bits_to_float(detail::select(magnitude < 0x400, subnormal, normal) | special | sign);
 }
 
-/// The multiplying scale of a tensor: the power of two 2^floor(log2(max / amax)). An amax of 0, Inf or NaN keeps the one
-/// that was.
+/// Returns the multiplying scale of a tensor: the power of two 2^floor(log2(max / amax)). An amax of 0, Inf
+/// or NaN keeps the previous one.
 PRECBENCH_HD constexpr float state_scale(float amax, float max, float before) {
   const std::int32_t bits = abs_bits(amax);
   if (bits == 0 || bits >= detail::kInfBits) return before;
@@ -71,20 +71,21 @@ PRECBENCH_HD constexpr float state_scale(float amax, float max, float before) {
   return abs_bits(scale) == detail::kInfBits || abs_bits(scale) == 0 ? before : scale;
 }
 
-/// Elements of a group of COAT's.
+/// Elements per COAT group.
 inline constexpr std::int64_t kCoatGroup = 128;
 
-/// How a group is stretched: a code is e4m3(sgn(x) (|x| / middle)^power / scale).
+/// COAT's range expansion of a group: a code is e4m3(sgn(x) (|x| / middle)^power / scale).
 struct CoatScale {
   float scale = 1, middle = 1, power = 1;
 };
 inline constexpr std::int64_t kCoatScaleFloats = 3;
 
-/// Of a group's largest magnitude and its smallest that is not 0, NaN left out; both 0 where there is none.
+/// Returns the expansion for a group's largest and smallest nonzero magnitude, ignoring NaN; both are 0 if
+/// there are none.
 PRECBENCH_HD inline CoatScale coat_scale(float largest, float smallest) {
   if (!(largest > 0.0f)) return {};
   CoatScale s;
-  // The root of each, so that neither overflows nor vanishes in the product.
+  // Square roots of each factor, so that the product neither overflows nor underflows.
   s.middle = sqrtf(largest) * sqrtf(smallest);
   const float range = log2f(largest) - log2f(smallest);
   const float stretched = 16.0f * log2f(kE4m3Max * kE4m3Max / 2.0f);
@@ -106,7 +107,7 @@ PRECBENCH_HD inline float coat_decode(std::uint8_t code, const CoatScale& s) {
 
 // ---- on the host
 
-/// Element i of codes with one scale for the tensor, f16 or e4m3, times that scale.
+/// Returns element i of codes with a per-tensor scale, f16 or e4m3, times that scale.
 inline float state_decode(DType dtype, const void* codes, std::int64_t i) {
   return dtype == DType::f16 ? f16_decode(static_cast<const std::uint16_t*>(codes)[i])
                              : e4m3_decode(static_cast<const std::uint8_t*>(codes)[i]);
@@ -118,8 +119,8 @@ inline void state_encode(DType dtype, void* codes, std::int64_t i, float scaled_
     static_cast<std::uint8_t*>(codes)[i] = e4m3_encode(scaled_value);
 }
 
-/// Stretches a group of n values, kCoatGroup at most, and encodes them. A NaN is encoded as NaN and has no part in the
-/// group's range, so that the others keep theirs; an infinity leaves no range, and all become NaN.
+/// Expands the range of a group of at most kCoatGroup values and encodes them. A NaN is encoded as NaN and
+/// ignored in the group's range, so the others keep theirs. An infinity leaves no range, and all become NaN.
 CoatScale coat_encode_group(std::uint8_t* codes, const float* values, std::int64_t n);
 
 }  // namespace precbench

@@ -1,5 +1,5 @@
-// Formats of an optimizer's state: FP16 against the processor's or the compiler's, scales of tensors, COAT's groups against FP64
-// and against its kernel (golden/coat.txt, made by tools/goldens/make_coat_golden.py).
+// Optimizer-state formats: FP16 against the processor's or compiler's, per-tensor scales, COAT's groups
+// against FP64 and against its kernel (golden/coat.txt from tools/goldens/make_coat_golden.py).
 #include "kernels/numerics/state_formats.h"
 
 #ifdef __F16C__
@@ -17,7 +17,7 @@ using namespace precbench;
 
 namespace {
 
-// Another's FP16: the processor's where it has it, since older Clangs lack the type on x86.
+// Independent FP16: the processor's if available, since older Clangs lack the type on x86.
 #ifdef __F16C__
 float f16_value(std::uint16_t bits) { return _cvtsh_ss(bits); }
 std::uint16_t f16_bits(float x) { return _cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT); }
@@ -28,7 +28,7 @@ std::uint16_t f16_bits(float x) { return __builtin_bit_cast(std::uint16_t, stati
 
 }  // namespace
 
-TEST_CASE("fp16 is the processor's, but for its ends", "[formats][state_formats]") {
+TEST_CASE("f16_encode: equals the processor's except at the ends of the range", "[formats][state_formats]") {
   int wrong = 0;
   for (int code = 0; code < 65536; ++code) {
     const auto bits = static_cast<std::uint16_t>(code);
@@ -49,13 +49,13 @@ TEST_CASE("fp16 is the processor's, but for its ends", "[formats][state_formats]
   CHECK(f16_encode(NAN) == 0x7E00);
 }
 
-TEST_CASE("the scale of a tensor is a power of two below its end, and stays where there is none",
+TEST_CASE("state_scale: a power of two below max over amax and unchanged for invalid amax",
           "[state_formats]") {
   CHECK(state_scale(448.0f, kE4m3Max, 3) == 1.0f);
   CHECK(state_scale(449.0f, kE4m3Max, 3) == 0.5f);
   CHECK(state_scale(0.75f, kF16Max, 3) == 65536.0f);  // 87338 is above it
   for (const float amax : {0.0f, INFINITY, NAN}) CHECK(state_scale(amax, kE4m3Max, 3) == 3.0f);
-  CHECK(state_scale(1e-45f, kE4m3Max, 3) == 3.0f);  // 448 / 1e-45 is no number
+  CHECK(state_scale(1e-45f, kE4m3Max, 3) == 3.0f);  // 448 / 1e-45 overflows
   for (int i = 1; i < 2000; ++i) {
     const float amax = std::exp(0.1f * static_cast<float>(i - 800)), scale = state_scale(amax, kE4m3Max, 0);
     if (scale == 0) continue;
@@ -63,7 +63,7 @@ TEST_CASE("the scale of a tensor is a power of two below its end, and stays wher
   }
 }
 
-TEST_CASE("groups of COAT's have its kernel's codes", "[state_formats]") {
+TEST_CASE("coat_encode_group: codes equal those of COAT's kernel", "[state_formats]") {
   const auto sections = testing::golden_sections(PRECBENCH_SOURCE_DIR "/kernels/numerics/golden/coat.txt");
   for (const std::string name : {"m", "v"}) {
     INFO(name);
@@ -84,7 +84,8 @@ TEST_CASE("groups of COAT's have its kernel's codes", "[state_formats]") {
       const CoatScale scale = coat_encode_group(codes, values, kCoatGroup);
       CHECK(scale.power == real(".power", group));
       CHECK(scale.middle == real(".middle", group));
-      // powf is the library's: its last bits, times a power of a few hundred, and a code where that is a tie.
+      // powf is the library's: its last bits differ, amplified by a power of a few hundred, and codes at ties
+      // may differ.
       CHECK(std::fabs(scale.scale / real(".scale", group) - 1) < 1e-6f * std::max(1.0f, scale.power));
       for (std::size_t i = 0; i < kCoatGroup; ++i) {
         const auto want = static_cast<std::uint8_t>(part(".codes").at(group * kCoatGroup + i));
@@ -98,7 +99,7 @@ TEST_CASE("groups of COAT's have its kernel's codes", "[state_formats]") {
   }
 }
 
-TEST_CASE("a group of COAT's reaches e4m3's ends and comes back within a step", "[state_formats]") {
+TEST_CASE("coat_encode_group: reaches e4m3's ends and round-trips within one step", "[state_formats]") {
   for (const float range : {1.0f, 2.0f, 1e3f, 1e6f, 1e12f, 1e30f}) {
     INFO(range);
     const float largest = 3e-4f, smallest = largest / range;
@@ -108,8 +109,8 @@ TEST_CASE("a group of COAT's reaches e4m3's ends and comes back within a step", 
     CHECK(coat_encode(0.0f, s) == 0);
     CHECK(coat_decode(0, s) == 0.0f);
     CHECK(std::fabs(coat_decode(0x7E, s) / largest - 1) < 1e-4f);
-    // The power is a whole number of sixteenths, the largest whose smallest value is not lost: 2 steps of e4m3 above 0
-    // and more, unless a sixteenth is too much already.
+    // The power is a multiple of 1/16: the largest that keeps the smallest value at least 2 e4m3 steps above
+    // 0, unless 1/16 is already too much.
     CHECK(16 * s.power == std::floor(16 * s.power));
     if (range == 1) CHECK(s.power == 1);
     if (range > 1 && range < 1e12f) {
@@ -117,7 +118,7 @@ TEST_CASE("a group of COAT's reaches e4m3's ends and comes back within a step", 
       CHECK(s.power * std::log2(range) <= top * (1 + 1e-5));
       CHECK((s.power + 1.0 / 16) * std::log2(range) > top * (1 - 1e-5));
     }
-    // An element errs by at most e4m3's half step, which the root makes narrower or wider.
+    // An element's error is at most e4m3's half step, scaled by the root.
     for (int i = 0; i < 200; ++i) {
       const double x = smallest * std::pow(static_cast<double>(range), i / 199.0);
       const double back = coat_decode(coat_encode(static_cast<float>(x), s), s);

@@ -1,5 +1,5 @@
 // A tensor is a view: a pointer, a dtype and a row-major contiguous [rows, cols] shape. It owns nothing;
-// memory comes from an Arena (memory.h). On the dry device the pointer is an address that nobody may read.
+// memory comes from an Arena (memory.h). On the dry device the pointer is an address that must not be read.
 #pragma once
 
 #include <cstddef>
@@ -8,16 +8,16 @@
 
 namespace precbench {
 
-/// f16 is for storage alone (state_formats.h). Elements of e5m3, e4m4, e3m4 and e3m3 stand in memory as BF16, which holds
-/// them exactly: no GPU multiplies them, and e5m3's and e4m4's have nine bits.
+/// f16 is a storage format only (state_formats.h). Elements of e5m3, e4m4, e3m4 and e3m3 are stored as BF16,
+/// which holds them exactly: no GPU multiplies them, and e5m3 and e4m4 have nine bits.
 enum class DType : std::uint8_t { f32, bf16, e4m3, e5m2, e2m1, ue8m0, i32, f16, e5m3, e3m4, e3m3, e4m4 };
 
-/// Whether elements are narrower than what they stand in.
+/// Returns true if elements are stored in a wider dtype, BF16.
 constexpr bool held_in_bf16(DType dtype) {
   return dtype == DType::e5m3 || dtype == DType::e4m4 || dtype == DType::e3m4 || dtype == DType::e3m3;
 }
 
-/// Lower-case name as it stands in records: "f32", "bf16", "e4m3", ...
+/// Returns the lower-case name used in records: "f32", "bf16", "e4m3", ...
 const char* name_of(DType dtype);
 
 constexpr int bits_of(DType dtype) {
@@ -56,20 +56,20 @@ struct Tensor {
     return static_cast<T*>(data);
   }
 
-  /// Rows [first, first + count) as a tensor of their own. Rows must be whole bytes.
+  /// Returns rows [first, first + count) as a tensor. Rows must be whole bytes.
   Tensor slice_rows(std::int64_t first, std::int64_t count) const {
     return elements(first * cols, count * cols).reshape(count, cols);
   }
 
-  /// Elements [first, first + count) of the flattened tensor, as [1, count]. They must start at a whole byte. Throws
-  /// std::out_of_range for those that it has not.
+  /// Returns elements [first, first + count) of the flattened tensor as [1, count]. They must start at a
+  /// whole byte. Throws std::out_of_range if they are not within the tensor.
   Tensor elements(std::int64_t first, std::int64_t count) const {
     if (first < 0 || count < 0 || first + count > size())
       throw std::out_of_range("elements of a tensor that it has not");
     return {static_cast<std::byte*>(data) + bytes_of(dtype, first), dtype, 1, count};
   }
 
-  /// The same elements as [new_rows, new_cols]; the products must agree.
+  /// Returns the same elements as [new_rows, new_cols]; the sizes must agree.
   Tensor reshape(std::int64_t new_rows, std::int64_t new_cols) const {
     return {data, dtype, new_rows, new_cols};
   }

@@ -1,10 +1,10 @@
-// Attention on the CUDA device: which implementation runs an op, and what the record says about it.
+// Attention on the CUDA device: selects the implementation of an op, and names it for the record.
 //
-// There are cuDNN, our kernels for Hopper (hopper.h) and, where neither is there or takes the shape, our kernels for any GPU
-// (flash.h). "auto" takes the faster of the first two by a rule and not by a stopwatch: kernels round differently, and a case
-// must compute the same bits whenever it runs. All write the same `lse`, so the forward pass of one may be followed by the
-// backward of another. cuDNN's deterministic backward may keep a [B, heads, T, T] matrix: "auto" lets it have
-// kDeterministicWorkspace and takes ours beyond that.
+// There are cuDNN, our Hopper kernels (hopper.h) and, if neither is available or supports the shape, our
+// kernels for any GPU (flash.h). "auto" takes the faster of the first two by a fixed rule, not by timing:
+// kernels round differently, and a case must compute the same bits in every run. All write the same `lse`, so
+// the forward pass of one may be followed by the backward of another. cuDNN's deterministic backward may need
+// a [B, heads, T, T] matrix: "auto" allows kDeterministicWorkspace for it and uses ours beyond that.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ namespace precbench {
 
 namespace {
 
-/// What tells problems apart: the shape, whether keys are in rows of their own, and whether a fixed order is asked for.
+/// Key of a problem: the shape, whether keys are in separate rows, and whether a fixed order is requested.
 using AttentionKey = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
                                 std::int64_t, std::int64_t, bool, bool>;
 
@@ -31,7 +31,7 @@ AttentionKey key_of(const AttentionShape& s, bool own_rows, bool deterministic) 
   return {s.B, s.T, s.heads, s.kv_heads, s.head_dim, s.keys(), s.offset, own_rows, deterministic};
 }
 
-/// One who can run a direction; neither: our kernels for any GPU.
+/// Implementation of one direction; neither: our kernels for any GPU.
 template <class Kernel>
 struct AttentionRunner {
   const CudnnAttention::Plan* cudnn = nullptr;
@@ -43,10 +43,11 @@ struct AttentionRunner {
 struct AttentionState {
   enum class Choice { automatic, cudnn, own };
   Choice choice = Choice::automatic;
-  std::unique_ptr<CudnnAttention> cudnn;  // null: not there, for the reason below
+  std::unique_ptr<CudnnAttention> cudnn;  // null: unavailable, for the reason below
   std::string no_cudnn;
-  std::string forward_name, backward_name;                         // what ran last; empty: nothing yet
-  std::map<AttentionKey, AttentionRunner<HopperForward>> forward;  // found so far
+  // implementation of the last run; empty: not run yet
+  std::string forward_name, backward_name;
+  std::map<AttentionKey, AttentionRunner<HopperForward>> forward;  // selected so far
   std::map<AttentionKey, AttentionRunner<HopperBackward>> backward;
 
   template <class Kernel>
@@ -61,7 +62,8 @@ namespace {
 constexpr std::int64_t kDeterministicWorkspace = std::int64_t{1} << 30;
 constexpr std::int64_t kNoLimit = INT64_MAX;
 
-/// Why those that take fused rows and as many keys as queries do not run an op; empty: they may.
+/// Returns why implementations that need fused rows and square attention do not support an op; empty: they
+/// may.
 std::string refusal_of_others(const AttentionShape& shape, bool own_rows) {
   if (!shape.square())
     return fmt::format(
@@ -71,7 +73,8 @@ std::string refusal_of_others(const AttentionShape& shape, bool own_rows) {
   return own_rows ? "attention: the cuda device takes keys and values from the fused rows only" : "";
 }
 
-/// Who runs an op; throws Unsupported where nobody can. `hopper` may be null. make_plan() is cuDNN's plan.
+/// Selects the implementation of an op; throws Unsupported if there is none. `hopper` may be null.
+/// make_plan() returns cuDNN's plan.
 template <class Kernel, class MakePlan>
 AttentionRunner<Kernel> runner_of(const AttentionState& state, const AttentionShape& shape, bool own_rows,
                                   const Kernel* hopper, bool hopper_is_faster, std::int64_t workspace_limit,
@@ -116,7 +119,7 @@ AttentionRunner<HopperBackward> backward_runner(const AttentionState& state, con
       });
 }
 
-/// Who was found for it, or is found now.
+/// Returns the cached selection of an op, or selects now.
 template <class Runner, class MakeRunner>
 const Runner& known_runner(const CudaDevice& device, std::map<AttentionKey, Runner>& known,
                            const AttentionKey& key, MakeRunner&& make_runner) {

@@ -2,10 +2,10 @@
 //
 //   attention_bench [own|cudnn|deterministic|all]      default: all
 //
-// Causal FLOPs, 2 T^2 heads head_dim per sequence forward (two products, half of them masked), 2.5 times that
-// backward: five products, with the one that is made again, as papers on attention count. A record's FLOPs and
-// kernel_bench have four. Random data. Each kernel runs for half a second without a pause, in two turns, the second in
-// reverse order; a figure is the mean of the medians of both.
+// Causal FLOPs: 2 T^2 heads head_dim per sequence forward (two GEMMs, half of them masked). Backward counts
+// 2.5 times that: five GEMMs, including the recomputed one, as in papers on attention. A record's FLOPs and
+// kernel_bench count four. Random data. Each kernel runs for half a second without a pause, in two rounds,
+// the second in reverse order; a figure is the mean of the medians of both.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -50,11 +50,11 @@ struct Buffer {
       : block(device, bytes_of(dtype, rows * cols)), tensor{block.data(), dtype, rows, cols} {}
 };
 
-/// Whose kernels, and whether equal runs must give equal bits; and what its turns have given.
+/// Kernels to run, bitwise reproducible or not, and the times of its rounds.
 struct Variant {
   std::string which;
   bool deterministic;
-  double forward = 0, backward = 0;  // ms, of all turns
+  double forward = 0, backward = 0;  // ms, of all rounds
   int turns = 0;
   std::size_t scratch_mib = 0;
   std::string by = {}, refusal = {};

@@ -3,12 +3,12 @@
 //
 // Q, K, V are strided views of the fused rows [q heads | k heads | v heads], and dQ, dK, dV of the fused
 // gradient, so nothing is split, transposed or repeated: cuDNN takes dimensions [B, heads, T, head_dim] with
-// any strides whose last is 1, and groups query heads over K and V heads by itself. Its statistics are max +
+// any strides whose last is 1, and groups query heads over K and V heads itself. Its statistics are max +
 // ln(sum of exp) of the scaled scores, packed [B, heads, T, 1]: the layout of `lse` (cudnn-frontend, softmax
 // node).
 //
-// A graph execution launches kernels on the handle's stream and allocates nothing, so it can be captured.
-// Where T is no multiple of 128, cuDNN up to 9.15 masks the tail by lengths that the frontend copies in from
+// A graph execution launches kernels on the handle's stream and allocates nothing, so it can be captured. If
+// T is not a multiple of 128, cuDNN up to 9.15 masks the tail by lengths that the frontend copies in from
 // host memory, which it keeps alive for as long as a captured graph needs it.
 #include "kernels/cuda/attention/attention_cudnn.h"
 
@@ -26,8 +26,8 @@
 
 #include "kernels/cuda/check.h"
 
-// The frontend has kernels of its own for other ops, compiled at run time. None is in an attention graph, so
-// the program does not depend on NVRTC for them.
+// The frontend has its own kernels for other ops, compiled at run time. None is in an attention graph, so the
+// program does not depend on NVRTC for them.
 #pragma weak nvrtcCompileProgram
 #pragma weak nvrtcCreateProgram
 #pragma weak nvrtcDestroyProgram

@@ -1,6 +1,6 @@
-// cuDNN's fused attention behind a face without cuDNN types, so that attention.cpp reads the same in a build
-// without it. One object per device; graphs are built once per shape and kept. What cuDNN cannot run is an
-// answer here, not an error: attention.cpp then takes our own kernels.
+// cuDNN's fused attention behind an interface without cuDNN types, so that attention.cpp is the same in a
+// build without it. One object per device; graphs are built once per shape and kept. An unsupported shape is
+// a return value here, not an error: attention.cpp then uses our own kernels.
 #pragma once
 
 #include <cstdint>
@@ -15,21 +15,21 @@ namespace precbench {
 
 class CudnnAttention {
  public:
-  /// Null where this build has no cuDNN, or the library does not answer on this device; `reason` is then one
-  /// line.
+  /// Returns null if this build has no cuDNN, or the library does not work on this device; `reason` is then
+  /// one line.
   static std::unique_ptr<CudnnAttention> open(CUstream_st* stream, std::string& reason);
 
   virtual ~CudnnAttention() = default;
   virtual std::string version() const = 0;  ///< "9.14"
 
   struct Plan {
-    std::string refusal;               ///< why cuDNN does not run this shape; empty: it does
+    std::string refusal;               ///< why cuDNN does not support this shape; empty: it does
     std::int64_t workspace_bytes = 0;  ///< of one call, 256-byte aligned
   };
-  /// Built at the first call with that shape; not to be called first under stream capture.
+  /// Builds a plan at the first call with a shape; that call must not be under stream capture.
   virtual const Plan& forward_plan(const AttentionShape& shape) = 0;
-  /// `deterministic`: additions into dQ in a fixed order. On compute capability 9.0, cuDNN before 9.25 does
-  /// it with a workspace of 2 B H T^2 bytes (cudnn-frontend, sdpa_backward).
+  /// `deterministic`: additions into dQ in a fixed order. On compute capability 9.0, cuDNN before 9.25 needs
+  /// a workspace of 2 B H T^2 bytes for it (cudnn-frontend, sdpa_backward).
   virtual const Plan& backward_plan(const AttentionShape& shape, bool deterministic) = 0;
 
   /// Contracts of ops::Attention and ops::AttentionBackward; the plan must not be a refusal.

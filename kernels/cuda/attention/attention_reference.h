@@ -1,7 +1,6 @@
-// Attention by its definition, on the host, for the tests: in FP64, and as a plain program in BF16 would
-// compute it (the score matrix whole, in FP32; probabilities and their gradients rounded to BF16 before the
-// second product). The distance of the second from the first is the yardstick for the GPU's: at most twice as
-// far.
+// Attention by its definition, on the host, for the tests: in FP64, and as a plain BF16 program would compute
+// it (the whole score matrix in FP32; probabilities and their gradients rounded to BF16 before the second
+// GEMM). The GPU's error against FP64 may be at most twice that of the plain program.
 #pragma once
 
 #include <algorithm>
@@ -14,13 +13,14 @@
 
 namespace precbench {
 
-/// All that attention computes, with the layouts of ops::Attention and ops::AttentionBackward; dkv is empty without kv.
+/// All results of attention, in the layouts of ops::Attention and ops::AttentionBackward; dkv is empty
+/// without kv.
 struct AttentionResult {
   std::vector<double> out, lse, dqkv, dkv;
 };
 
-/// T is the type of all arithmetic: double for the truth, float for the yardstick, which then also rounds. `kv` may be
-/// empty: keys and values are then in the fused rows.
+/// T is the type of all arithmetic: double for the exact result, float for the BF16 program, which then also
+/// rounds. `kv` may be empty: keys and values are then in the fused rows.
 template <class T>
 AttentionResult attention_reference(const AttentionShape& s, const std::vector<std::uint16_t>& qkv,
                                     const std::vector<std::uint16_t>& dout,
@@ -106,7 +106,7 @@ AttentionResult attention_reference(const AttentionShape& s, const std::vector<s
   return result;
 }
 
-/// Root mean square of x - y over columns [first, first + count) of rows of `width`.
+/// Returns the RMS of x - y over columns [first, first + count) of rows of `width`.
 inline double rms_difference(const std::vector<double>& x, const std::vector<double>& y, std::int64_t width,
                              std::int64_t first, std::int64_t count) {
   double sum = 0;

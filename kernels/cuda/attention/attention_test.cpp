@@ -1,5 +1,5 @@
-// Attention on the GPU, cuDNN's and ours, against its definition in FP64: at most twice as far from it as a
-// plain BF16 program is (attention_reference.h).
+// Attention on the GPU, cuDNN's and ours, against its definition in FP64: the error is at most twice that of
+// a plain BF16 program (attention_reference.h).
 #include <cstring>
 #include <optional>
 #include <string>
@@ -14,7 +14,7 @@
 namespace precbench {
 namespace {
 
-// Sets the implementation, or says why it is not there.
+// Selects the implementation; returns false with a message if it is not available.
 bool use(CudaDevice& device, const std::string& which) {
   try {
     device.set_attention(which);
@@ -58,7 +58,8 @@ void run_flash(CudaDevice& device, const Problem& problem, const AttentionShape&
 
 }  // namespace
 
-TEST_CASE("attention and its backward are as exact as BF16 allows", "[gpu][attention]") {
+TEST_CASE("attention: forward and backward errors are at most twice those of plain BF16",
+          "[gpu][attention]") {
   if (!gpu_here()) return;
   CudaDevice device(0);
   const bool cudnn = use(device, "cudnn");
@@ -72,7 +73,7 @@ TEST_CASE("attention and its backward are as exact as BF16 allows", "[gpu][atten
       problem.clear();
       try {
         if (std::strcmp(which, "any GPU's") ==
-            0) {  // by themselves: where there are faster ones, "own" is those
+            0) {  // tested separately: "own" selects faster kernels if available
           run_flash(device, problem, c.shape);
         } else {
           device.set_attention(which);
@@ -81,7 +82,7 @@ TEST_CASE("attention and its backward are as exact as BF16 allows", "[gpu][atten
         }
       } catch (const Unsupported& refusal) {
         INFO(refusal.what());
-        CHECK(std::strcmp(which, "cudnn") == 0);  // ours takes all of them
+        CHECK(std::strcmp(which, "cudnn") == 0);  // ours supports all of them
         continue;
       }
       by_cudnn += std::strcmp(which, "cudnn") == 0;
@@ -92,7 +93,7 @@ TEST_CASE("attention and its backward are as exact as BF16 allows", "[gpu][atten
   if (cudnn) CHECK(by_cudnn >= cases().size() / 2);
 }
 
-TEST_CASE("lse of either implementation serves the backward pass of the other", "[gpu][attention]") {
+TEST_CASE("attention: lse of each implementation works in the backward of the other", "[gpu][attention]") {
   if (!gpu_here()) return;
   CudaDevice device(0);
   if (!use(device, "cudnn")) return;
@@ -111,7 +112,7 @@ TEST_CASE("lse of either implementation serves the backward pass of the other", 
   }
 }
 
-TEST_CASE("a deterministic backward pass repeats bit for bit", "[gpu][attention]") {
+TEST_CASE("attention: deterministic backward repeats bit for bit", "[gpu][attention]") {
   if (!gpu_here()) return;
   CudaDevice device(0);
   device.set_deterministic(true);
@@ -134,7 +135,7 @@ TEST_CASE("a deterministic backward pass repeats bit for bit", "[gpu][attention]
   }
 }
 
-TEST_CASE("attention replayed from a graph computes the same bits", "[gpu][attention][graph]") {
+TEST_CASE("attention: replay from a graph gives the same bits", "[gpu][attention][graph]") {
   if (!gpu_here()) return;
   CudaDevice device(0);
   device.set_deterministic(true);
@@ -161,7 +162,7 @@ TEST_CASE("attention replayed from a graph computes the same bits", "[gpu][atten
   }
 }
 
-TEST_CASE("a NaN in one head's keys reaches that head's later rows only", "[gpu][attention]") {
+TEST_CASE("attention: a NaN in one head's keys reaches only later rows of that head", "[gpu][attention]") {
   if (!gpu_here()) return;
   CudaDevice device(0);
   for (const char* which : {"own", "cudnn"}) {
@@ -189,7 +190,7 @@ TEST_CASE("a NaN in one head's keys reaches that head's later rows only", "[gpu]
   }
 }
 
-TEST_CASE("the choice of attention is by name, and refusals say what to do", "[gpu][attention]") {
+TEST_CASE("set_attention: selects by name and errors suggest an alternative", "[gpu][attention]") {
   if (!gpu_here()) return;
   CudaDevice device(0);
   CHECK(device.attention_name() == "none yet");

@@ -1,4 +1,4 @@
-// What the tests of attention on the GPU have in common: a problem's tensors, and how close to the truth a result must be.
+// Helpers shared by GPU attention tests: a problem's tensors, and the error bound of a result.
 #pragma once
 
 #include <cmath>
@@ -19,8 +19,8 @@ inline std::vector<std::uint16_t> random_bf16(std::int64_t count, float deviatio
   return x;
 }
 
-/// Tensors of one attention on the device; keys have rows of their own where the shape is not square. Outputs start as
-/// NaN, so that what is not written shows.
+/// Tensors of one attention on the device; keys are in separate rows unless the shape is square. Outputs
+/// start as NaN, so that unwritten elements show.
 class Problem {
  public:
   Problem(CudaDevice& device, const AttentionShape& shape, float deviation)
@@ -70,7 +70,7 @@ class Problem {
     return r;
   }
 
-  /// All bits that were computed.
+  /// Returns all computed bits.
   std::vector<std::uint8_t> bits() {
     std::vector<std::uint8_t> all;
     for (const Tensor& x : {out_.value, lse_, dqkv_, dkv_}) {
@@ -127,8 +127,8 @@ inline std::vector<Part> parts_of(const AttentionShape& s) {
 inline void check_close(const AttentionShape& s, const AttentionResult& got, const AttentionResult& truth,
                         const AttentionResult& naive) {
   const std::vector<Part> parts = parts_of(s);
-  // Where terms cancel exactly (dq and dk of a first token are 0), what is left is the FP32 rounding of those
-  // terms.
+  // Where terms cancel exactly (dq and dk of a first token are 0), the FP32 rounding errors of those terms
+  // remain.
   const Part& dv = parts.back();
   const std::vector<double> zeros((truth.*dv.values).size());
   const double fp32_noise =
@@ -138,7 +138,7 @@ inline void check_close(const AttentionShape& s, const AttentionResult& got, con
                    << " heads " << s.heads << ":" << s.kv_heads << " head_dim " << s.head_dim);
     CHECK(part.distance(got, truth) <= 2 * part.distance(naive, truth) + fp32_noise);
   }
-  // An error in lse is a relative error of the probabilities, which are rounded to BF16 (2^-9) next: 1/32 of
+  // An error in lse is a relative error of the probabilities, which are then rounded to BF16 (2^-9): 1/32 of
   // that.
   INFO("lse of T " << s.T << " head_dim " << s.head_dim);
   double sum = 0;

@@ -1,6 +1,7 @@
-// Our own attention on tensor cores, for builds without cuDNN and shapes it refuses: flash attention (Dao
-// 2023, arXiv:2307.08691) in plain CUDA for compute capability 8.0 and newer. Contracts of ops::Attention
-// and ops::AttentionBackward. Every sum is in a fixed order, so results are the same from run to run.
+// Our own attention on tensor cores, for builds without cuDNN and shapes that it does not support: flash
+// attention (Dao 2023, arXiv:2307.08691) in plain CUDA for compute capability 8.0 and newer. Contracts of
+// ops::Attention and ops::AttentionBackward. Every sum has a fixed order, so results are the same in every
+// run.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +13,14 @@ struct CUstream_st;
 
 namespace precbench {
 
-/// Why these kernels do not take a shape, in one line; empty: they do (head_dim a multiple of 8 up to 128).
+/// Returns why these kernels do not support a shape, in one line; empty: they do (head_dim a multiple of 8 up
+/// to 128).
 std::string flash_attention_refusal(const AttentionShape& shape);
 
 void flash_attention(const Tensor& out, const Tensor& lse, const Tensor& qkv, const AttentionShape& shape,
                      CUstream_st* stream);
 
-/// Bytes of workspace that backward wants: one FP32 per row and head.
+/// Returns the workspace bytes of backward: one FP32 per row and head.
 std::int64_t flash_attention_workspace(const AttentionShape& shape);
 
 void flash_attention_backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out, const Tensor& lse,

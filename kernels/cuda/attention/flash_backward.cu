@@ -1,15 +1,14 @@
-// Flash attention, backward: dq, dk, dv from dout, with the probabilities computed again from q, k and lse:
+// Flash attention, backward: dq, dk, dv from dout, with the probabilities recomputed from q, k and lse:
 //   p = exp(scale q k^T - lse), dp = dout v^T, ds = p (dp - delta), delta = row sum of dout * out;
 //   dv = p^T dout, dk = scale ds^T q, dq = scale ds k.
-// Three kernels, each the only writer of what it writes, so that every sum has a fixed order and no atomics
-// are needed; the price is that the two large ones both compute p and ds: 7 products per tile pair where 5
-// would do.
+// Three kernels, each the only writer of its outputs, so that every sum has a fixed order and no atomics are
+// needed. The price is that both large ones compute p and ds: 7 GEMMs per tile pair instead of 5.
 //   delta   one warp per row and head
-//   dk, dv  flash_keys.cuh: a block owns 128 K and V rows and walks over the query blocks that see them
-//   dq      flash_queries.cuh, as the forward kernel: a block owns 128 query rows of a head and walks over the
-//           K and V tiles
-// Walked-over tiles are double-buffered in shared memory. Rows beyond T are zeros there, and then p dout, dp
-// and delta are zero too: such rows add nothing, and are not written. 14 T^2 heads head_dim / 2 FLOPs per
+//   dk, dv  flash_keys.cuh: a block owns 128 K and V rows and loops over the query blocks that see them
+//   dq      flash_queries.cuh, like the forward kernel: a block owns 128 query rows of a head and loops over
+//           the K and V tiles
+// The tiles of the loop are double-buffered in shared memory. Rows beyond T are zeros there, and then p dout,
+// dp and delta are zero too: such rows add nothing, and are not written. 14 T^2 heads head_dim / 2 FLOPs per
 // sequence, of which 10 are counted as attention's.
 #include "kernels/cuda/attention/flash.h"
 #include "kernels/cuda/attention/flash_keys.cuh"
@@ -29,7 +28,7 @@ constexpr int kDeltaThreads = 256;
 __global__ void flash_delta_kernel(BackwardData data, FlashShape shape, std::int64_t rows) {
   wait_for_work_before();
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * kDeltaThreads + threadIdx.x) / 32;
-  if (item >= rows) return;  // rows of all heads: warps leave whole
+  if (item >= rows) return;  // uniform per warp: rows counts all heads
   const std::int64_t token = item / shape.heads;
   const int head = static_cast<int>(item % shape.heads), lane = threadIdx.x % 32;
   const std::int64_t at = token * shape.out_stride + head * shape.head_dim;
@@ -46,7 +45,8 @@ __global__ void flash_delta_kernel(BackwardData data, FlashShape shape, std::int
 
 // ---- dq
 
-/// lse in powers of two, and delta, of a warp's 32 query rows; element [m][half] is that of row 16 m + 8 half + lane / 4.
+/// lse in powers of two, and delta, of a warp's 32 query rows; element [m][half] belongs to row 16 m + 8 half
+/// + lane / 4.
 struct QueryValues {
   float shift[2][2], delta[2][2];
 
@@ -62,7 +62,7 @@ struct QueryValues {
     }
   }
 
-  /// Scores become probabilities.
+  /// Replaces scores by probabilities.
   template <int kBlocks>
   __device__ __forceinline__ void exponentiate(float (&s)[2][kBlocks][4], float scale_log2) const {
 #pragma unroll
@@ -73,7 +73,7 @@ struct QueryValues {
         for (int e = 0; e < 4; ++e) s[m][n][e] = exp2_approx(s[m][n][e] * scale_log2 - shift[m][e / 2]);
   }
 
-  /// p becomes ds.
+  /// Replaces p by ds.
   template <int kBlocks>
   __device__ __forceinline__ void differentiate(float (&p)[2][kBlocks][4],
                                                 const float (&dp)[2][kBlocks][4]) const {
@@ -170,8 +170,8 @@ void flash_attention_backward(const Tensor& dqkv, const Tensor& dout, const Tens
   flash_delta_kernel<<<(rows * 32 + kDeltaThreads - 1) / kDeltaThreads, kDeltaThreads, 0, stream>>>(
       data, flash_shape(s), rows);
   with_tile_width(s.head_dim, [&](auto width) {
-    // Large tiles where a block may have the shared memory (163 KiB on 8.0, 227 on 9.0), small ones
-    // on 8.6, 8.9, 12.x.
+    // Large tiles if a block may have the shared memory (163 KiB on 8.0, 227 on 9.0), small ones on 8.6, 8.9,
+    // 12.x.
     using Large = KeySide<width.value, 128, 64>;
     using Small = KeySide<width.value, 64, 32>;
     if (shared_bytes_per_block() >= Large::kSharedBytes)

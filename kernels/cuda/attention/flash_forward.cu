@@ -1,15 +1,14 @@
 // Flash attention, forward: out = softmax(q k^T / sqrt(head_dim)) v, causal, and lse, without a score matrix
 // in memory.
 //
-// A block of 4 warps owns 128 query rows of one head (32 rows per warp: a K or V fragment then serves two row
-// blocks, without which shared memory would limit the tensor cores) and walks over K and V in tiles of 64,
-// two of them in shared memory: one is used while the other is copied in. Scores, probabilities and the
-// output stay in registers: the accumulators of q k^T are, rounded to BF16, the A operand of p v. Softmax is
-// online, in FP32 and powers of two. Tile 0 holds column 0, which every row may see, so the running maximum
-// is finite from the first tile on. Rows and columns beyond T are zeros in shared memory; causality masks the
-// columns, and the rows are not written. The grid is [B heads, query blocks], the longest (last) query blocks
-// first. Bytes: q and out once, k and v once per query block (from L2); 4 T^2 heads head_dim / 2 FLOPs per
-// sequence.
+// A block of 4 warps owns 128 query rows of one head and loops over K and V in tiles of 64, double-buffered
+// in shared memory. With 32 rows per warp, a K or V fragment serves two row blocks; otherwise shared memory
+// would limit the tensor cores. Scores, probabilities and the output stay in registers: the accumulators of q
+// k^T, rounded to BF16, are the A operand of p v. Softmax is online, in FP32 and powers of two. Tile 0 holds
+// column 0, which every row may see, so the running maximum is finite from the first tile on. Rows and
+// columns beyond T are zeros in shared memory; the causal mask covers the columns, and the rows are not
+// written. The grid is [B heads, query blocks], the longest (last) query blocks first. Bytes: q and out once,
+// k and v once per query block (from L2); 4 T^2 heads head_dim / 2 FLOPs per sequence.
 #include "kernels/cuda/attention/flash.h"
 #include "kernels/cuda/attention/flash_queries.cuh"
 #include "kernels/cuda/check.h"
@@ -30,8 +29,8 @@ constexpr int forward_shared_bytes() {
   return Queries<kHeadDim>::kTileBytes + 2 * Queries<kHeadDim>::kStageBytes;
 }
 
-/// A warp's 32 rows under way: what the keys seen so far make of them. Element [m][half] of a row value belongs to
-/// row 16 m + 8 half + lane / 4.
+/// Online softmax state of a warp's 32 rows. Element [m][half] of a row value belongs to row 16 m + 8 half +
+/// lane / 4.
 template <int kHeadDim>
 struct OnlineSoftmax {
   float o[2][kHeadDim / 8][4] = {};  ///< sum of p v
@@ -42,7 +41,8 @@ struct OnlineSoftmax {
     for (int i = 0; i < 4; ++i) row_max[i / 2][i % 2] = -INFINITY;
   }
 
-  /// Makes probabilities of a tile's scores, against the new maxima, to which what there was is scaled.
+  /// Replaces a tile's scores by probabilities relative to the new maxima, and rescales the earlier sums to
+  /// them.
   __device__ __forceinline__ void take(float (&s)[2][kBlockKV / 8][4], float scale_log2) {
     float shift[2][2], correction[2][2];
     bool moved = false;
@@ -61,7 +61,7 @@ struct OnlineSoftmax {
         correction[m][half] = exp2_approx(row_max[m][half] * scale_log2 - shift[m][half]);
         row_max[m][half] = top;
       }
-    if (__any_sync(0xffffffff, moved)) rescale(correction);  // seldom, once a row has seen some keys
+    if (__any_sync(0xffffffff, moved)) rescale(correction);  // rare once a row has seen some keys
 #pragma unroll
     for (int m = 0; m < 2; ++m)
 #pragma unroll
@@ -87,7 +87,7 @@ struct OnlineSoftmax {
       }
   }
 
-  /// Writes lse, of [T] of the head, and leaves o / row_sum in the warp's own rows of the q tile.
+  /// Writes lse, of [T] of the head, and stores o / row_sum in the warp's own rows of the q tile.
   __device__ __forceinline__ void finish(float* lse_head, std::uint32_t q_tile,
                                          const Queries<kHeadDim>& block, const FlashShape& shape) const {
 #pragma unroll

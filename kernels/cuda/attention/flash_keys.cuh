@@ -1,7 +1,8 @@
-// The backward kernel of dk and dv: a block owns 128 K and V rows and walks over the query blocks that see them, for all
-// query heads of the group in turn. Warps work in pairs on 32 K rows: each computes p and ds (transposed, keys as rows)
-// for half of a query tile, the halves are exchanged through shared memory as BF16, and each accumulates half of the
-// columns of dk and dv. So each fragment loaded from shared memory serves two products.
+// The backward kernel of dk and dv: a block owns 128 K and V rows and loops over the query blocks that see
+// them, for all query heads of the group in turn. Warps work in pairs on 32 K rows: each computes p and ds
+// (transposed, keys as rows) for half of a query tile, the halves are exchanged through shared memory as
+// BF16, and each accumulates half of the columns of dk and dv. So each fragment loaded from shared memory
+// serves two MMAs.
 #pragma once
 
 #include "kernels/cuda/attention/flash_tile.cuh"
@@ -9,7 +10,7 @@
 
 namespace precbench::flash {
 
-/// What the backward kernels read and write.
+/// Inputs and outputs of the backward kernels.
 struct BackwardData {
   __nv_bfloat16* dqkv;
   const __nv_bfloat16 *dout, *out, *qkv;
@@ -17,11 +18,11 @@ struct BackwardData {
   float* delta;  ///< [B, heads, T], as lse
 };
 
-/// Tile sizes of the dk, dv kernel: kBlockKV K and V rows a block, query tiles of kBlockQ.
+/// Tile sizes of the dk, dv kernel: kBlockKV K and V rows per block, query tiles of kBlockQ.
 template <int kHeadDim_, int kBlockKV_, int kBlockQ_>
 struct KeySide {
   static constexpr int kHeadDim = kHeadDim_, kBlockKV = kBlockKV_, kBlockQ = kBlockQ_;
-  static constexpr int kHalfQ = kBlockQ / 2, kHalfDim = kHeadDim / 2;  // of a warp of a pair
+  static constexpr int kHalfQ = kBlockQ / 2, kHalfDim = kHeadDim / 2;  // per warp of a pair
   static constexpr int kThreads = 2 * kBlockKV;                        // two warps for 32 rows
   using Rows = Tile<kHeadDim>;
   using Scores = Tile<kBlockQ>;  // p and ds, transposed: [kBlockKV, kBlockQ]
@@ -30,15 +31,16 @@ struct KeySide {
       2 * Rows::bytes(kBlockKV) + 2 * Scores::bytes(kBlockKV) + 2 * kStageBytes;
 };
 
-// For racecheck, which does not follow barriers of a pair of warps (tools/ci/sanitize_gpu.sh): all warps meet, none skips.
+// For racecheck, which does not track barriers of a pair of warps (tools/ci/sanitize_gpu.sh): all warps
+// synchronize.
 #ifdef PRECBENCH_BLOCK_BARRIERS
 inline constexpr bool kBlockBarriers = true;
 #else
 inline constexpr bool kBlockBarriers = false;
 #endif
 
-/// The block's place, and the walk over its steps: query tiles of one head from the first that sees this block to the
-/// last, then those of the group's next head.
+/// A block's position and its loop over steps: query tiles of one head from the first that sees this block to
+/// the last, then those of the group's next head.
 template <class Sizes>
 struct KeyBlock {
   using Rows = typename Sizes::Rows;
@@ -62,7 +64,7 @@ struct KeyBlock {
         steps(tiles * shape.group()) {}
 
   __device__ __forceinline__ int first_q(int step) const { return (first_tile + step % tiles) * kBlockQ; }
-  /// First of the two neighbouring queries, of a step's, that the thread has in the products' columns 8 n...
+  /// Returns the first of the thread's two adjacent queries of a step in accumulator columns 8 n...
   __device__ __forceinline__ int query(int n) const { return half * Sizes::kHalfQ + 8 * n + lane % 4 * 2; }
 
   /// Starts copying the q, dout, lse and delta of a step.
@@ -91,7 +93,7 @@ struct KeyBlock {
   }
 };
 
-/// Scores of the warp's 32 keys with its half of the queries become probabilities.
+/// Replaces the scores of the warp's 32 keys with its half of the queries by probabilities.
 template <class Sizes>
 __device__ __forceinline__ void exponentiate(float (&s)[2][Sizes::kHalfQ / 8][4],
                                              const KeyBlock<Sizes>& block, std::uint32_t lse_values,
@@ -107,7 +109,7 @@ __device__ __forceinline__ void exponentiate(float (&s)[2][Sizes::kHalfQ / 8][4]
   }
 }
 
-/// Leaves p and ds in shared memory, where the pair's other warp finds them.
+/// Stores p and ds in shared memory for the pair's other warp.
 template <class Sizes>
 __device__ __forceinline__ void store_probabilities(std::uint32_t p_tile, std::uint32_t ds_tile,
                                                     const float (&p)[2][Sizes::kHalfQ / 8][4],
@@ -143,7 +145,7 @@ __device__ __forceinline__ void accumulate(float (&c)[2][kBlocks][4], std::uint3
   }
 }
 
-/// Writes dk and dv through the tiles of k and v, which nobody reads any more.
+/// Writes dk and dv through the tiles of k and v, which are no longer read.
 template <class Sizes, int kBlocks>
 __device__ __forceinline__ void store_gradients(const float (&dk)[2][kBlocks][4],
                                                 const float (&dv)[2][kBlocks][4], std::uint32_t k_tile,
@@ -195,11 +197,11 @@ __global__ __launch_bounds__(Sizes::kThreads, 1) void flash_key_side_kernel(Back
   float dk[2][Sizes::kHalfDim / 8][4] = {}, dv[2][Sizes::kHalfDim / 8][4] = {};
   for (int step = 0; step < block.steps; ++step) {
     wait_for_copies();
-    __syncthreads();  // the stage is there; nobody reads the other one, p or ds of the last step any more
+    __syncthreads();  // the stage has arrived; the other stage, p and ds of the last step are no longer read
     if (step + 1 < block.steps) block.fetch_queries(stages, step + 1, data, shape);
     const int first_q = block.first_q(step);
     if (!kBlockBarriers && first_q + Sizes::kBlockQ - 1 < block.first_kv + block.warp_kv)
-      continue;  // all queries before this pair's keys
+      continue;  // all queries precede this pair's keys
     const std::uint32_t q_tile = stages + step % 2 * Sizes::kStageBytes;
     const std::uint32_t dout_tile = q_tile + Rows::bytes(Sizes::kBlockQ);
     const std::uint32_t lse_values = dout_tile + Rows::bytes(Sizes::kBlockQ);

@@ -1,6 +1,6 @@
-// What the forward kernel and that of dq have in common: a block of four warps owns 128 query rows of one head, 32 per
-// warp, and walks over the K and V tiles that these may see, two of them in shared memory. The grid is
-// [B heads, query blocks], the longest (last) query blocks first.
+// Shared by the forward and the dq kernel: a block of four warps owns 128 query rows of one head, 32 per
+// warp, and loops over the K and V tiles that these may see, double-buffered in shared memory. The grid is [B
+// heads, query blocks], the longest (last) query blocks first.
 #pragma once
 
 #include "kernels/cuda/attention/flash_tile.cuh"
@@ -16,7 +16,7 @@ struct QueryBlock {
 
   const int batch, head, kv_head;
   const int first_q;  ///< row of the sequence
-  const int tiles;    ///< of K and V that the last row sees
+  const int tiles;    ///< K and V tiles that the last row sees
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int warp_q = first_q + 32 * warp;
   const std::int64_t first_token;
@@ -35,7 +35,8 @@ struct QueryBlock {
     Rows::template fetch<kBlockQ, kThreads>(tile, matrix, stride, first_q, shape.T, shape.head_dim);
   }
 
-  /// Starts copying a tile of K and V, from the sequence's fused rows, into its stage of kv_tiles (K0 V0 K1 V1).
+  /// Starts copying a tile of K and V, from the sequence's fused rows, into its stage of kv_tiles (K0 V0 K1
+  /// V1).
   __device__ __forceinline__ void fetch_kv(std::uint32_t kv_tiles, const __nv_bfloat16* fused, int tile,
                                            const FlashShape& shape) const {
     flash::fetch_kv<Rows, kBlockKV, kThreads>(kv_tiles + tile % 2 * kStageBytes, fused, kv_head,
@@ -43,25 +44,26 @@ struct QueryBlock {
     commit_copies();
   }
 
-  /// step(first_kv, k_tile, v_tile) for every tile that the warp's rows see, in order; tile 0 is being fetched already.
+  /// Calls step(first_kv, k_tile, v_tile) for every tile that the warp's rows see, in order; the copy of tile
+  /// 0 must have been started.
   template <class Step>
   __device__ __forceinline__ void walk(std::uint32_t kv_tiles, const __nv_bfloat16* fused,
                                        const FlashShape& shape, Step&& step) const {
     for (int tile = 0; tile < tiles; ++tile) {
       wait_for_copies();
-      __syncthreads();  // the tile is there, and nobody reads the other one any more
+      __syncthreads();  // the tile has arrived, and the other one is no longer read
       if (tile + 1 < tiles) fetch_kv(kv_tiles, fused, tile + 1, shape);
       const int first_kv = tile * kBlockKV;
-      if (first_kv > warp_q + 31) continue;  // all of it after this warp's rows
+      if (first_kv > warp_q + 31) continue;  // entirely after this warp's rows
       const std::uint32_t k_tile = kv_tiles + tile % 2 * kStageBytes;
       step(first_kv, k_tile, k_tile + Rows::bytes(kBlockKV));
     }
   }
 
-  /// Whether a tile has keys behind one of the warp's queries.
+  /// Returns true if a tile has keys after one of the warp's queries.
   __device__ __forceinline__ bool masks(int first_kv) const { return first_kv + kBlockKV - 1 > warp_q; }
 
-  /// Writes the warp's rows of a tile, where it has left its result, in whole chunks.
+  /// Writes the warp's rows of a result tile in whole chunks.
   __device__ __forceinline__ void store_rows(__nv_bfloat16* matrix, std::int64_t stride, std::uint32_t tile,
                                              const FlashShape& shape) const {
     __syncwarp();

@@ -1,10 +1,10 @@
-// What the flash attention kernels are made of: tiles of BF16 in shared memory, and the warp's tensor-core
-// instructions (PTX, compute capability 8.0 and newer) under readable names.
+// Building blocks of the flash attention kernels: BF16 tiles in shared memory, and wrappers of warp-level
+// tensor-core instructions (PTX, compute capability 8.0 and newer).
 //
 // A tile is [rows, kCols] with its 16-byte chunks permuted within each row, so that the eight rows of one
-// ldmatrix matrix lie in different banks. A fragment load takes the 16 x 16 block at row r, column c as four
-// 8 x 8 matrices, one register each; which matrix is which register is chosen so that a product finds its
-// operands in neighbouring registers (PTX ISA, mma.m16n8k16):
+// ldmatrix matrix are in different banks. A fragment load reads the 16 x 16 block at row r, column c as four
+// 8 x 8 matrices, one register each. The order is chosen so that an MMA finds its operands in adjacent
+// registers (PTX ISA, mma.m16n8k16):
 //   load_a             A of rows r.., k = c..:                 registers 0 to 3
 //   load_b             B of k = c.., n = r.. and n = r + 8..:  registers 0 1 and 2 3
 //   load_b_transposed  B of k = r.., n = c.. and n = c + 8..:  registers 0 1 and 2 3
@@ -29,7 +29,7 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-/// 16 bytes from global to shared memory without passing through registers; zeros where not `valid`.
+/// cp.async: copies 16 bytes from global to shared memory without registers; zeros if not `valid`.
 __device__ __forceinline__ void copy_async_16(std::uint32_t to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0)
                : "memory");
@@ -43,7 +43,7 @@ __device__ __forceinline__ void copy_async_4(std::uint32_t to, const void* from,
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 __device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
 
-/// Barrier of `threads` threads of the block; barrier 0 is __syncthreads'.
+/// bar.sync of `threads` threads of the block at named barrier `id`; 0 is __syncthreads.
 __device__ __forceinline__ void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -71,7 +71,7 @@ __device__ __forceinline__ void multiply_add(float (&c)[4], const std::uint32_t 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/// Two values rounded to BF16 in one word, the first in its low half.
+/// Packs two values rounded to BF16 in one word, the first in its low half.
 __device__ __forceinline__ std::uint32_t pack_bf16(float low, float high) {
   std::uint32_t packed;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
@@ -97,7 +97,8 @@ __device__ __forceinline__ float2 load_pair(std::uint32_t address) {
   return pair;
 }
 
-/// The accumulators of two neighbouring 8-column blocks as the A operand of a product over those 16 columns.
+/// Converts the accumulators of two adjacent 8-column blocks to the A operand of an MMA over those 16
+/// columns.
 __device__ __forceinline__ void accumulators_to_operand(std::uint32_t (&a)[4], const float (&left)[4],
                                                         const float (&right)[4]) {
   a[0] = pack_bf16(left[0], left[1]);
@@ -131,9 +132,9 @@ struct Tile {
     load_matrices_transposed(r, block_address(tile, row, block, lane & 15, lane >> 4));
   }
 
-  /// Address of one chunk in the 16 x 16 block at row `row` (a multiple of 16), columns 16 * block. Only the
-  /// low bits of a chunk's number are permuted: the rest, and the row, stay plain sums that unrolled loops
-  /// keep in the instruction.
+  /// Returns the address of one chunk in the 16 x 16 block at row `row` (a multiple of 16), columns 16 *
+  /// block. Only the low bits of a chunk's index are permuted: the rest, and the row, stay plain sums that
+  /// unrolled loops fold into the instruction.
   __device__ static std::uint32_t block_address(std::uint32_t tile, int row, int block, int lane_row,
                                                 int lane_chunk) {
     constexpr int kPermuted = kCols % 64 == 0 ? 4 : 2;  // blocks
@@ -158,11 +159,12 @@ struct Tile {
   }
 };
 
-// ---- a warp's products: 32 rows of `a`, so that a fragment of `b` serves two row blocks. c[m][n] are the accumulators
-// of rows 16 m.., columns 8 n..; a tile's row or 16-column block that a product starts at is named `first`.
+// ---- warp-level GEMMs: 32 rows of `a`, so that a fragment of `b` serves two row blocks. c[m][n] are the
+// accumulators of rows 16 m.., columns 8 n..; `first`: row or 16-column block of a tile at which a GEMM
+// starts.
 
-/// c += a b^T over the tiles' columns, of rows first_a.. of a with rows first_b.. of b: q k^T, dout v^T, or the same
-/// transposed.
+/// c += a b^T over the tiles' columns, of rows first_a.. of a with rows first_b.. of b: q k^T, dout v^T, or
+/// the same transposed.
 template <class Rows, int kBlocks>
 __device__ __forceinline__ void multiply_rows(float (&c)[2][kBlocks][4], std::uint32_t a_tile, int first_a,
                                               std::uint32_t b_tile, int first_b) {
@@ -184,7 +186,7 @@ __device__ __forceinline__ void multiply_rows(float (&c)[2][kBlocks][4], std::ui
   }
 }
 
-/// c += a b of one block of 16 of the sum: rows 16 k.. of b, columns from the block first_b on.
+/// c += a b for one block of 16 of the sum: rows 16 k.. of b, columns from the block first_b on.
 template <class Rows, int kBlocks>
 __device__ __forceinline__ void multiply_columns(float (&c)[2][kBlocks][4], const std::uint32_t (&a)[2][4],
                                                  std::uint32_t b_tile, int k, int first_b) {
@@ -200,7 +202,7 @@ __device__ __forceinline__ void multiply_columns(float (&c)[2][kBlocks][4], cons
   }
 }
 
-/// c += p b, p rounded to BF16 where a product before left it: p v, ds k.
+/// c += p b, with p in accumulators of an earlier GEMM, rounded to BF16: p v, ds k.
 template <class Rows, int kKeyBlocks, int kBlocks>
 __device__ __forceinline__ void multiply_scores(float (&c)[2][kBlocks][4], const float (&p)[2][kKeyBlocks][4],
                                                 std::uint32_t b_tile) {
@@ -213,7 +215,7 @@ __device__ __forceinline__ void multiply_scores(float (&c)[2][kBlocks][4], const
   }
 }
 
-/// Row and column of element e of the accumulators c[m][n].
+/// Return the row and column of element e of the accumulators c[m][n].
 __device__ __forceinline__ int row_in_product(int m, int e) {
   const int lane = threadIdx.x % 32;
   return 16 * m + lane / 4 + e / 2 * 8;
@@ -223,8 +225,8 @@ __device__ __forceinline__ int column_in_product(int n, int e) {
   return 8 * n + lane % 4 * 2 + e % 2;
 }
 
-/// Causality: sets the elements of keys behind their query. first_row and first_column: the product's place in the
-/// sequence; its rows are the queries, or the keys.
+/// Causal mask: sets the elements of keys after their query. first_row and first_column: position in the
+/// sequence of the GEMM's result; its rows are the queries, or the keys.
 template <bool kRowsAreKeys, int kBlocks>
 __device__ __forceinline__ void mask_later_keys(float (&x)[2][kBlocks][4], int first_row, int first_column,
                                                 float value) {
@@ -239,7 +241,7 @@ __device__ __forceinline__ void mask_later_keys(float (&x)[2][kBlocks][4], int f
       }
 }
 
-/// Shape and strides as the kernels take them.
+/// Shape and strides as kernel arguments.
 struct FlashShape {
   int T, heads, kv_heads, head_dim;
   std::int64_t qkv_stride, out_stride;  ///< elements from token to token
@@ -247,14 +249,14 @@ struct FlashShape {
   float scale_log2;                     ///< the same for powers of two: scale * log2(e)
 
   __device__ int group() const { return heads / kv_heads; }
-  /// Column of the first element of a head in the fused rows.
+  /// Returns the column of the first element of a head in the fused rows.
   __device__ int q_column(int head) const { return head * head_dim; }
   __device__ int k_column(int kv_head) const { return (heads + kv_head) * head_dim; }
   __device__ int v_column(int kv_head) const { return (heads + kv_heads + kv_head) * head_dim; }
 };
 
-/// Starts copying kRows rows of a sequence's K, from row `first` on, and behind them the same rows of its V. `fused`: the
-/// sequence's fused rows.
+/// Starts copying kRows rows of a sequence's K, from row `first` on, followed by the same rows of its V.
+/// `fused`: the sequence's fused rows.
 template <class Rows, int kRows, int kThreads>
 __device__ __forceinline__ void fetch_kv(std::uint32_t tile, const __nv_bfloat16* fused, int kv_head,
                                          int first, const FlashShape& shape) {
@@ -280,8 +282,7 @@ inline FlashShape flash_shape(const AttentionShape& s) {
 
 constexpr int kMaxHeadDim = 128;
 
-/// Calls body with the width of the tiles (an integral_constant) that hold a head_dim; the columns between
-/// are zeros.
+/// Calls body with the tile width (an integral_constant) for a head_dim; the extra columns are zeros.
 template <class Body>
 void with_tile_width(std::int64_t head_dim, Body&& body) {
   if (head_dim <= 32) return body(std::integral_constant<int, 32>());

@@ -1,4 +1,4 @@
-// Which of our attention kernels for Hopper take a shape. See hopper.h.
+// Selects among our Hopper attention kernels by shape. See hopper.h.
 #include "kernels/cuda/attention/hopper.h"
 
 #include <limits>
@@ -19,7 +19,7 @@ std::vector<const Kernel*> those_for(std::span<const Kernel> all, const Attentio
                                      int compute_capability) {
   std::vector<const Kernel*> kernels;
   constexpr std::int64_t kMost =
-      std::numeric_limits<std::int32_t>::max() / 256;  // numbers of rows and tiles are 32 bits
+      std::numeric_limits<std::int32_t>::max() / 256;  // row and tile indices are 32 bits
   if (compute_capability != 90 || all.empty() || !hopper::has_tensor_maps()) return kernels;
   if (s.tokens() * s.heads > kMost || s.B * s.keys() * s.heads > kMost) return kernels;
   for (const Kernel& kernel : all)
@@ -42,13 +42,13 @@ std::vector<const HopperBackward*> hopper_backward_kernels(const AttentionShape&
 const HopperForward* hopper_forward(const AttentionShape& shape, int compute_capability) {
   const auto kernels = hopper_forward_kernels(shape, compute_capability);
   if (kernels.empty()) return nullptr;
-  // Listed from wide blocks of keys, which are the faster ones of a long sequence, to narrow ones.
+  // Sorted from wide blocks of keys, the faster ones for long sequences, to narrow ones.
   return shape.keys() > 4096 ? kernels.front() : kernels.back();
 }
 
 const HopperBackward* hopper_backward(const AttentionShape& shape, int compute_capability,
                                       bool deterministic) {
-  // Listed from the faster ones of a head width to those that repeat bit for bit.
+  // Sorted from the faster ones of a head width to the deterministic ones.
   for (const HopperBackward* kernel : hopper_backward_kernels(shape, compute_capability))
     if (kernel->deterministic || !deterministic) return kernel;
   return nullptr;

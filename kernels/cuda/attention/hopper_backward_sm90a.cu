@@ -1,18 +1,18 @@
-// The backward kernels for Hopper of this build, and how they are launched. Compiled for sm_90a alone
-// (kernels/CMakeLists.txt).
-// Row values; then one kernel whose dq is added to in global memory, or a query side (dq) and a key side (dk, dv), which
-// make p and ds twice, seven products instead of five, but every sum has one writer and a fixed order; then what is left to
-// sum (hopper_backward_ends.cuh).
+// Instances and launches of the Hopper backward kernels. Compiled for sm_90a only (kernels/CMakeLists.txt).
+//
+// First the row values. Then either one kernel that adds dq in global memory, or a dq kernel and a dk/dv
+// kernel: these compute p and ds twice, seven GEMMs instead of five, but every sum has one writer and a fixed
+// order. Last the remaining sums (hopper_bwd_postprocess.cuh).
 #include <cuda_bf16.h>
 
 #include <algorithm>
 
 #include "kernels/cuda/attention/hopper.h"
-#include "kernels/cuda/attention/hopper_backward_ends.cuh"
-#include "kernels/cuda/attention/hopper_fused.cuh"
-#include "kernels/cuda/attention/hopper_keys.cuh"
+#include "kernels/cuda/attention/hopper_bwd_dkv.cuh"
+#include "kernels/cuda/attention/hopper_bwd_dq.cuh"
+#include "kernels/cuda/attention/hopper_bwd_fused.cuh"
+#include "kernels/cuda/attention/hopper_bwd_postprocess.cuh"
 #include "kernels/cuda/attention/hopper_launch.h"
-#include "kernels/cuda/attention/hopper_queries.cuh"
 
 namespace precbench {
 namespace {
@@ -25,7 +25,7 @@ std::int64_t value_bytes(const AttentionShape& s) {
   return s.B * s.heads * 2 * whole(s.T, kValuePadding) * kValuePadding * 4;
 }
 
-/// Parts of a group's heads: as few as divide it and leave no multiprocessor without a tile.
+/// Returns the parts of a group's heads: as few as divide it and give every multiprocessor a tile.
 template <class K>
 int parts_of(const AttentionShape& s) {
   const auto group = static_cast<int>(s.heads / s.kv_heads);
@@ -35,7 +35,7 @@ int parts_of(const AttentionShape& s) {
   return group;
 }
 
-/// Of dq in FP32.
+/// Returns the bytes of dq in FP32.
 std::int64_t sum_bytes(const AttentionShape& s) {
   return s.B * s.q_width() * whole(s.T, kValuePadding) * kValuePadding * 4;
 }
@@ -48,8 +48,8 @@ std::int64_t workspace_bytes(const AttentionShape& s) {
 }
 
 template <class S, class Shared, class Kernel>
-void launch_side(Kernel kernel, const BackwardMaps& maps, const BackwardProblem& problem,
-                 cudaStream_t stream) {
+void launch_persistent(Kernel kernel, const BackwardMaps& maps, const BackwardProblem& problem,
+                       cudaStream_t stream) {
   constexpr int kBytes = sizeof(Shared);
   static_assert(kBytes <= 232448);
   PRECBENCH_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
@@ -57,7 +57,7 @@ void launch_side(Kernel kernel, const BackwardMaps& maps, const BackwardProblem&
   PRECBENCH_CHECK(cudaGetLastError());
 }
 
-/// The maps of a problem's matrices, in boxes of so many rows.
+/// Tensor maps of a problem's matrices, with boxes of the given number of rows.
 struct Operands {
   const AttentionGradients& on;
   const AttentionShape& s;
@@ -80,15 +80,15 @@ void launch_query_side(const Operands& operands, BackwardProblem problem, cudaSt
   problem.tiles = problem.tile_rows * static_cast<int>(operands.s.B) * problem.heads;
   const BackwardMaps maps = {
       .own = {operands.q(kRows), operands.dout(kRows)},
-      .met = {operands.of_keys(operands.keys.k, operands.keys, Q::kMet),
-              operands.of_keys(operands.keys.v, operands.keys, Q::kMet)},
+      .streamed = {operands.of_keys(operands.keys.k, operands.keys, Q::kStreamedRows),
+                   operands.of_keys(operands.keys.v, operands.keys, Q::kStreamedRows)},
       .out = {operands.dq(), {}},
   };
-  launch_side<Q, QueryShared<Q>>(attend_backward_queries<Q>, maps, problem, stream);
+  launch_persistent<Q, DqShared<Q>>(attend_backward_dq<Q>, maps, problem, stream);
 }
 
 template <class K, class Shared, class Kernel>
-void launch_key_side(Kernel kernel, const Operands& operands, BackwardProblem problem, cudaStream_t stream) {
+void launch_dkv(Kernel kernel, const Operands& operands, BackwardProblem problem, cudaStream_t stream) {
   const AttentionShape& s = operands.s;
   problem.tile_rows = whole(problem.keys, K::kOwn);
   problem.of_row = problem.parts * static_cast<int>(s.B) * problem.kv_heads;
@@ -97,17 +97,17 @@ void launch_key_side(Kernel kernel, const Operands& operands, BackwardProblem pr
   const BackwardMaps maps = {
       .own = {operands.of_keys(operands.keys.k, operands.keys, kRows),
               operands.of_keys(operands.keys.v, operands.keys, kRows)},
-      .met = {operands.q(K::kMet), operands.dout(K::kMet)},
+      .streamed = {operands.q(K::kStreamedRows), operands.dout(K::kStreamedRows)},
       .out = {operands.of_keys(gradients.k, gradients, kRows),
               operands.of_keys(gradients.v, gradients, kRows)},
   };
-  launch_side<K, Shared>(kernel, maps, problem, stream);
+  launch_persistent<K, Shared>(kernel, maps, problem, stream);
 }
 
 /// `shares`: of dq.
 template <int kHead, int kColumns>
-void launch_finish(const Operands& operands, const BackwardProblem& problem, int shares,
-                   cudaStream_t stream) {
+void launch_postprocess(const Operands& operands, const BackwardProblem& problem, int shares,
+                        cudaStream_t stream) {
   const KeyRows& keys = operands.gradients;
   const Results to = {
       .dq = operands.on.dqkv.as<__nv_bfloat16>(),
@@ -119,13 +119,14 @@ void launch_finish(const Operands& operands, const BackwardProblem& problem, int
       .key_width = static_cast<int>(keys.width),
       .shares = shares,
   };
-  const int blocks = shares + (problem.parts > 1 ? whole(to.key_rows * keys.width / 2, kFinishThreads) : 0);
+  const int blocks =
+      shares + (problem.parts > 1 ? whole(to.key_rows * keys.width / 2, kPostprocessThreads) : 0);
   if (blocks == 0) return;
-  finish<kHead, kColumns><<<blocks, kFinishThreads, 0, stream>>>(to, problem);
+  bwd_postprocess<kHead, kColumns><<<blocks, kPostprocessThreads, 0, stream>>>(to, problem);
   PRECBENCH_CHECK(cudaGetLastError());
 }
 
-/// What both plans begin with; K: the shape of the key side.
+/// Returns the arguments common to both variants; K: the shape of the dk/dv kernel.
 template <class K>
 BackwardProblem problem_of(const AttentionGradients& on, const AttentionShape& s, bool one_pass) {
   auto* values = static_cast<float*>(on.workspace);
@@ -157,22 +158,22 @@ template <int kHead>
 void launch_prepare(const AttentionGradients& on, const BackwardProblem& problem, std::int64_t sequences,
                     cudaStream_t stream) {
   const std::int64_t rows = sequences * problem.heads * problem.padded;
-  prepare_values<kHead><<<whole(rows * (kHead / 8), kPrepareThreads), kPrepareThreads, 0, stream>>>(
+  bwd_preprocess<kHead><<<whole(rows * (kHead / 8), kPreprocessThreads), kPreprocessThreads, 0, stream>>>(
       const_cast<float*>(problem.values), problem.dq_sums, on.forward.lse.as<const float>(),
       on.dout.as<const __nv_bfloat16>(), on.forward.out.as<const __nv_bfloat16>(), problem.queries,
       problem.padded, problem.heads, rows);
   PRECBENCH_CHECK(cudaGetLastError());
 }
 
-/// Q and K: the shapes of the two sides.
+/// Q and K: shapes of the dq and the dk/dv kernel.
 template <class Q, class K>
-void launch_sides(const AttentionGradients& on, const AttentionShape& s, CUstream_st* stream) {
+void launch_two_pass(const AttentionGradients& on, const AttentionShape& s, CUstream_st* stream) {
   const BackwardProblem problem = problem_of<K>(on, s, false);
   launch_prepare<K::kHead>(on, problem, s.B, stream);
   const Operands operands{on, s};
   launch_query_side<Q>(operands, problem, stream);
-  launch_key_side<K, KeyShared<K>>(attend_backward_keys<K>, operands, problem, stream);
-  launch_finish<K::kHead, 64>(operands, problem, 0, stream);
+  launch_dkv<K, DkvShared<K>>(attend_backward_dkv<K>, operands, problem, stream);
+  launch_postprocess<K::kHead, 64>(operands, problem, 0, stream);
 }
 
 template <class F>
@@ -180,18 +181,18 @@ void launch_fused(const AttentionGradients& on, const AttentionShape& s, CUstrea
   const BackwardProblem problem = problem_of<F>(on, s, true);
   launch_prepare<F::kHead>(on, problem, s.B, stream);
   const Operands operands{on, s};
-  launch_key_side<F, FusedShared<F>>(attend_backward<F>, operands, problem, stream);
+  launch_dkv<F, FusedShared<F>>(attend_backward<F>, operands, problem, stream);
   const int shares = static_cast<int>(s.B) * problem.heads * problem.of_head * F::kShares;
-  launch_finish<F::kHead, F::kShareColumns>(operands, problem, shares, stream);
+  launch_postprocess<F::kHead, F::kShareColumns>(operands, problem, shares, stream);
 }
 
 template <class Q, class K>
-constexpr HopperBackward sides_of(const char* name) {
+constexpr HopperBackward two_pass(const char* name) {
   return {.name = name,
           .head_dim = K::kHead,
           .deterministic = true,
           .workspace_bytes = workspace_bytes<K, false>,
-          .launch = launch_sides<Q, K>};
+          .launch = launch_two_pass<Q, K>};
 }
 
 template <class F>
@@ -206,8 +207,8 @@ constexpr HopperBackward fused_of(const char* name) {
 constexpr HopperBackward kKernels[] = {
     fused_of<FusedShape<128, 64, 2, 1>>("own 128x64 in one pass"),
     fused_of<FusedShape<64, 128, 2, 1>>("own 128x128 in one pass"),
-    sides_of<QueryShape<128, 64, 4, 1>, KeyShape<128, 4, 1, false>>("own 128x64"),
-    sides_of<QueryShape<64, 128, 3, 2>, KeyShape<64, 4, 2, true>>("own 128x128 and 128x64"),
+    two_pass<DqShape<128, 64, 4, 1>, DkvShape<128, 4, 1, false>>("own 128x64"),
+    two_pass<DqShape<64, 128, 3, 2>, DkvShape<64, 4, 2, true>>("own 128x128 and 128x64"),
 };
 
 }  // namespace

@@ -1,29 +1,29 @@
-// Attention's forward pass for Hopper: out = softmax(q k^T / sqrt(head width)) v, causal, and lse, BF16 with FP32 sums.
-// The plan is FlashAttention-3's (Shah et al. 2024, arXiv:2407.08608).
+// Hopper attention forward: out = softmax(q k^T / sqrt(head width)) v, causal, and lse, BF16 with FP32 sums.
+// The schedule is FlashAttention-3's (Shah et al. 2024, arXiv:2407.08608).
 //
-// A block of threads stays on its multiprocessor and makes one tile of `out` after another: the queries of one head, 64 for
-// each math warpgroup, against the keys that they see, a block of them at a time, the last block first.
+// Blocks are persistent. Each computes one tile of `out` after another: the queries of one head, 64 per math
+// warpgroup, against the keys that they see, one block of keys at a time, the last block first.
 //
 //                 global memory / L2
 //                        |  TMA: boxes of q, k and v
 //                        v
-//   producer   q [0][1]    k [0][1]    v [0][1]           in shared memory; q of the next tile is there in time
-//   1 thread       |  full: bytes are there      ^  empty: all math warpgroups are done with it
-//                  v                             |
+//   producer   q [0][1]    k [0][1]    v [0][1]           in shared memory; q of the next tile is prefetched
+//   1 thread       |  full: bytes have arrived      ^  empty: all math warpgroups have read it
+//                  v                                |
 //   warpgroup 1  | q k(n) | p v(n+1) |  softmax of n           | q k(n-1) | p v(n) |  softmax of n-1    ...
 //   warpgroup 2    softmax of n+1    | q k(n) | p v(n+1) |  softmax of n            | q k(n-1) | p v(n) ...
-//                                     ---- the tensor cores' time ---->
+//                                     ---- tensor core time ---->
 //
-// So the tensor cores have one warpgroup's products while another takes its exponentials; named barriers pass the turn
-// on. Within a warpgroup the scores of the next block are asked for before the product with the values of this one, and
-// the softmax of the former runs beside the latter.
+// So the tensor cores run one warpgroup's GEMMs while another computes exponentials; named barriers alternate
+// between them (ping-pong). Within a warpgroup the scores of the next block are issued before the GEMM with
+// the values of this one, and the softmax of the former overlaps with the latter.
 //
-// Drawn are two math warpgroups and two stages of k and v; a head width of 64 has three of each.
+// The diagram shows two math warpgroups and two stages of k and v; a head width of 64 has three of each.
 //
-// Scores, probabilities and out stay in registers. The accumulators of q k^T are, rounded to BF16, the A operand of p v,
-// as the registers of both are the same elements. A tile's out leaves through the shared memory of its q.
+// Scores, probabilities and out stay in registers. The accumulators of q k^T, rounded to BF16, are the A
+// operand of p v: the register layouts match. A tile's out is written through the shared memory of its q.
 //
-// Tiles come longest first, every second round backwards, so that all multiprocessors have about as much to do.
+// Tiles are scheduled longest first, with every second round reversed, to balance the multiprocessors.
 #pragma once
 
 #include "kernels/cuda/attention/hopper_tiles.cuh"
@@ -32,12 +32,12 @@
 
 namespace precbench::hopper {
 
-/// A forward kernel's shape.
+/// Compile-time shape of a forward kernel.
 template <int kHeadOf, int kWarpgroupsOf, int kKeysOf, int kStagesOf>
 struct ForwardShape {
   static constexpr int kHead = kHeadOf;                  ///< head width
-  static constexpr int kMathWarpgroups = kWarpgroupsOf;  ///< of 64 queries each
-  static constexpr int kKeys = kKeysOf;                  ///< of a block
+  static constexpr int kMathWarpgroups = kWarpgroupsOf;  ///< 64 queries each
+  static constexpr int kKeys = kKeysOf;                  ///< per block
   static constexpr int kStages = kStagesOf;              ///< blocks of k, and of v, in shared memory
 
   static constexpr int kQueries = kMathWarpgroups * kRows;
@@ -46,8 +46,8 @@ struct ForwardShape {
   static constexpr int kMathRegisters = kMathWarpgroups == 2 ? 232 : 160;
   static constexpr int kBoxes = kHead / kBoxColumns;            ///< side by side in a head
   static constexpr int kKeyBytes = kKeys * kTileRowBytes;       ///< of a box of k or v
-  static constexpr int kScores = kKeys / 2, kOuts = kHead / 2;  ///< accumulators of a thread
-  static_assert(kHead % kBoxColumns == 0 && kKeys % kStepK == 0 &&
+  static constexpr int kScores = kKeys / 2, kOuts = kHead / 2;  ///< accumulators per thread
+  static_assert(kHead % kBoxColumns == 0 && kKeys % kWgmmaKBf16 == 0 &&
                 (kMathWarpgroups == 2 || kMathWarpgroups == 3));
 };
 
@@ -73,19 +73,19 @@ struct ForwardMaps {
 };
 
 struct ForwardProblem {
-  int queries, keys, offset;  ///< of a sequence; query t sees the keys up to t + offset
+  int queries, keys, offset;  ///< per sequence; query t sees keys up to t + offset
   int heads, kv_heads;
-  int tile_rows, tiles;  ///< tiles of a head, and all
+  int tile_rows, tiles;  ///< tiles per head, and in total
   float scale_log2;      ///< of the scores, for powers of two
   float* lse;            ///< [sequence][head][queries]
 };
 
-/// A tile's place.
+/// Position of a tile.
 struct ForwardTile {
   int sequence, head, first_query;
-  int blocks;  ///< of keys that its last query sees; 0: none
+  int blocks;  ///< key blocks that its last query sees; 0: none
 
-  /// The tile of a block of threads in a round; `blocks` is -1 where it has none.
+  /// Returns the tile of a block in a round; `blocks` is -1 if it has none.
   template <class S>
   __device__ static ForwardTile at(const ForwardProblem& problem, int round) {
     const int index = tile_of_round(round);
@@ -103,53 +103,54 @@ struct ForwardTile {
   }
 };
 
-/// The one thread that asks for copies.
+/// Producer thread: issues all TMA loads.
 template <class S>
 __device__ void produce(ForwardShared<S>& shared, const ForwardMaps& maps, const ForwardProblem& problem) {
-  Turn<2> q_turn;
-  Turn<S::kStages> k_turn, v_turn;
-  const auto load = [&](auto& boxes, const CUtensorMap& map, Barrier* full, Barrier* empty, auto& turn,
+  PipelineState<2> q_state;
+  PipelineState<S::kStages> k_state, v_state;
+  const auto load = [&](auto& boxes, const CUtensorMap& map, Barrier* full, Barrier* empty, auto& state,
                         const ForwardTile& tile, int block) {
-    Barrier& barrier = full[turn.stage];
-    empty[turn.stage].wait(turn.parity ^ 1);
-    barrier.arrive_and_expect(S::kBoxes * S::kKeyBytes);
+    Barrier& barrier = full[state.stage];
+    empty[state.stage].wait(state.parity ^ 1);
+    barrier.arrive_expect_tx(S::kBoxes * S::kKeyBytes);
     const int column = tile.head / (problem.heads / problem.kv_heads) * S::kHead;
-    load_head(boxes[turn.stage], map, tile.sequence, block * S::kKeys, column, barrier);
-    turn.next();
+    load_head(boxes[state.stage], map, tile.sequence, block * S::kKeys, column, barrier);
+    state.next();
   };
   for (int round = 0;; ++round) {
     const auto tile = ForwardTile::at<S>(problem, round);
     if (tile.blocks < 0) return;
-    Barrier& full = shared.q_full[q_turn.stage];
-    shared.q_empty[q_turn.stage].wait(q_turn.parity ^ 1);
-    full.arrive_and_expect(sizeof(shared.q[0]));
+    Barrier& full = shared.q_full[q_state.stage];
+    shared.q_empty[q_state.stage].wait(q_state.parity ^ 1);
+    full.arrive_expect_tx(sizeof(shared.q[0]));
 #pragma unroll
     for (int warpgroup = 0; warpgroup < S::kMathWarpgroups; ++warpgroup)
-      load_head(shared.q[q_turn.stage][warpgroup], maps.q, tile.sequence,
+      load_head(shared.q[q_state.stage][warpgroup], maps.q, tile.sequence,
                 tile.first_query + warpgroup * kRows, tile.head * S::kHead, full);
-    q_turn.next();
+    q_state.next();
 #pragma unroll 1
     for (int block = tile.blocks - 1; block >= 0; --block) {
-      load(shared.k, maps.k, shared.k_full, shared.k_empty, k_turn, tile, block);
+      load(shared.k, maps.k, shared.k_full, shared.k_empty, k_state, tile, block);
       if (block + 1 < tile.blocks)
-        load(shared.v, maps.v, shared.v_full, shared.v_empty, v_turn, tile, block + 1);
+        load(shared.v, maps.v, shared.v_full, shared.v_empty, v_state, tile, block + 1);
     }
-    if (tile.blocks > 0) load(shared.v, maps.v, shared.v_full, shared.v_empty, v_turn, tile, 0);
+    if (tile.blocks > 0) load(shared.v, maps.v, shared.v_full, shared.v_empty, v_state, tile, 0);
   }
 }
 
-/// A warpgroup's 64 queries under way. Of row values a thread has two: of its row_of() and of that + 8.
+/// Online softmax state of a warpgroup's 64 queries. A thread has two row values each: of its row_of() and of
+/// that + 8.
 ///
-/// Exponentials are taken against a shift that is near the largest score so far. Where `kLazy`, it is raised only when a
-/// score is above it by more than kSlack: sums stay far from overflow, their relative errors are the same, and the
-/// exchange among threads and the rescaling of `out` are seldom needed.
+/// Exponentials are relative to a shift near the largest score so far. With `kLazy`, it is raised only when a
+/// score exceeds it by more than kSlack: sums stay far from overflow, relative errors are the same, and the
+/// exchange among threads and the rescaling of `out` are rarely needed.
 template <class S>
 struct OnlineSoftmax {
   static constexpr float kNone = -1e30f;  ///< the shift before any key is seen
   static constexpr float kSlack = 8;      ///< in powers of two
 
   float shift[2], total[2];  ///< for powers of two; the thread's part of the sum of exponentials
-  float correction[2];       ///< what the last raise makes of sums and out: a factor
+  float correction[2];       ///< factor on sums and out from the last raise
   bool raised;               ///< by the last block
 
   __device__ void begin() {
@@ -157,7 +158,7 @@ struct OnlineSoftmax {
     total[0] = total[1] = 0;
   }
 
-  /// Scores become exponentials.
+  /// Replaces scores by exponentials.
   __device__ void take(float (&s)[S::kScores], float scale_log2) {
     float most[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
 #pragma unroll
@@ -194,44 +195,47 @@ struct OnlineSoftmax {
   }
 };
 
-/// Turns at the tensor cores: barrier 1 + w is warpgroup w's.
+/// Ping-pong scheduling of the tensor cores: barrier 1 + w is warpgroup w's.
 template <class S>
-__device__ inline void await_turn(int warpgroup) {
-  synchronize_some(1 + warpgroup, 2 * kWarpgroup);
+__device__ inline void warp_scheduler_barrier_sync(int warpgroup) {
+  named_barrier_sync(1 + warpgroup, 2 * kWarpgroup);
 }
 template <class S>
-__device__ inline void pass_turn(int warpgroup) {
-  arrive_at_some(1 + (warpgroup + 1 == S::kMathWarpgroups ? 0 : warpgroup + 1), 2 * kWarpgroup);
+__device__ inline void warp_scheduler_barrier_arrive(int warpgroup) {
+  named_barrier_arrive(1 + (warpgroup + 1 == S::kMathWarpgroups ? 0 : warpgroup + 1), 2 * kWarpgroup);
 }
 
-/// The rings as a math warpgroup walks through them.
+/// Ring positions of a math warpgroup.
 template <class S>
-struct ForwardTurns {
-  Turn<2> q;
-  Turn<S::kStages> k, v;
+struct ForwardPipelineStates {
+  PipelineState<2> q;
+  PipelineState<S::kStages> k, v;
   bool first = true;  ///< no tile is done yet
 };
 
-/// The tile before has left its buffer by now, and the next q may come.
+/// Releases the previous tile's q buffer once its out has been stored from it, so that the next q may be
+/// loaded.
 template <class S>
-__device__ inline void release_q(ForwardShared<S>& shared, const ForwardTurns<S>& turns, int thread) {
-  if (thread != 0 || turns.first) return;
-  wait_until_read<0>();
-  shared.q_empty[turns.q.stage ^ 1].arrive();
+__device__ inline void release_q(ForwardShared<S>& shared, const ForwardPipelineStates<S>& states,
+                                 int thread) {
+  if (thread != 0 || states.first) return;
+  tma_store_wait_group_read<0>();
+  shared.q_empty[states.q.stage ^ 1].arrive();
 }
 
-/// One tile's sums of a warpgroup, over its blocks of keys (at least one).
+/// Computes a warpgroup's sums of one tile, over its blocks of keys (at least one).
 template <class S>
-__device__ inline void walk(ForwardShared<S>& shared, const ForwardProblem& problem, const ForwardTile& tile,
-                            int warpgroup, int thread, ForwardTurns<S>& turns, OnlineSoftmax<S>& softmax,
-                            float (&out)[S::kOuts]) {
+__device__ inline void mainloop(ForwardShared<S>& shared, const ForwardProblem& problem,
+                                const ForwardTile& tile, int warpgroup, int thread,
+                                ForwardPipelineStates<S>& states, OnlineSoftmax<S>& softmax,
+                                float (&out)[S::kOuts]) {
   const int first_query = tile.first_query + warpgroup * kRows;
-  const std::uint64_t q = descriptor_of(shared.q[turns.q.stage][warpgroup]);
+  const std::uint64_t q = smem_descriptor(shared.q[states.q.stage][warpgroup]);
   const auto k_of = [&](int stage) {
-    return descriptor_of(shared.k[0]) + stage * (S::kBoxes * S::kKeyBytes / 16);
+    return smem_descriptor(shared.k[0]) + stage * (S::kBoxes * S::kKeyBytes / 16);
   };
   const auto v_of = [&](int stage) {
-    return across_k(shared.v[0], S::kKeyBytes) + stage * (S::kBoxes * S::kKeyBytes / 16);
+    return mn_major_descriptor(shared.v[0], S::kKeyBytes) + stage * (S::kBoxes * S::kKeyBytes / 16);
   };
   float s[S::kScores];
   std::uint32_t p[S::kScores / 2];
@@ -242,64 +246,65 @@ __device__ inline void walk(ForwardShared<S>& shared, const ForwardProblem& prob
     softmax.take(s, problem.scale_log2);
   };
   int block = tile.blocks - 1;
-  // Keys behind all of these queries are for the other warpgroups, which get their turns nevertheless.
+  // Keys after all of these queries are needed only by the other warpgroups; the turns must still alternate.
   const int last_seen = first_query < problem.queries ? first_query + problem.offset + kRows - 1 : 0;
   for (; block > 0 && block * S::kKeys > last_seen; --block) {
-    await_turn<S>(warpgroup);
-    pass_turn<S>(warpgroup);
-    shared.k_full[turns.k.stage].wait(turns.k.parity);
-    release(shared.k_empty[turns.k.stage]);
-    turns.k.next();
-    shared.v_full[turns.v.stage].wait(turns.v.parity);
-    release(shared.v_empty[turns.v.stage]);
-    turns.v.next();
+    warp_scheduler_barrier_sync<S>(warpgroup);
+    warp_scheduler_barrier_arrive<S>(warpgroup);
+    shared.k_full[states.k.stage].wait(states.k.parity);
+    release(shared.k_empty[states.k.stage]);
+    states.k.next();
+    shared.v_full[states.v.stage].wait(states.v.parity);
+    release(shared.v_empty[states.v.stage]);
+    states.v.next();
   }
-  shared.k_full[turns.k.stage].wait(turns.k.parity);
-  begin_products();
-  multiply_heads<S::kHead>(s, q, k_of(turns.k.stage));
-  end_products();
-  await_products(s);
-  release(shared.k_empty[turns.k.stage]);
-  turns.k.next();
+  shared.k_full[states.k.stage].wait(states.k.parity);
+  wgmma_fence();
+  multiply_heads<S::kHead>(s, q, k_of(states.k.stage));
+  wgmma_commit_group();
+  wgmma_wait_group(s);
+  release(shared.k_empty[states.k.stage]);
+  states.k.next();
   take(block);
   round_to_operand(p, s);
-  release_q<S>(shared, turns, thread);
+  release_q<S>(shared, states, thread);
 
-  if (block > 0) shared.k_full[turns.k.stage].wait(turns.k.parity);
+  if (block > 0) shared.k_full[states.k.stage].wait(states.k.parity);
   while (--block >= 0) {
-    await_turn<S>(warpgroup);
-    begin_products();
-    multiply_heads<S::kHead>(s, q, k_of(turns.k.stage));
-    end_products();
-    shared.v_full[turns.v.stage].wait(turns.v.parity);
-    begin_products();
-    multiply_rows(out, p, v_of(turns.v.stage));
-    end_products();
-    pass_turn<S>(warpgroup);
-    await_products<1>(s);
-    release(shared.k_empty[turns.k.stage]);
-    turns.k.next();
+    warp_scheduler_barrier_sync<S>(warpgroup);
+    wgmma_fence();
+    multiply_heads<S::kHead>(s, q, k_of(states.k.stage));
+    wgmma_commit_group();
+    shared.v_full[states.v.stage].wait(states.v.parity);
+    wgmma_fence();
+    multiply_rows(out, p, v_of(states.v.stage));
+    wgmma_commit_group();
+    warp_scheduler_barrier_arrive<S>(warpgroup);
+    wgmma_wait_group<1>(s);
+    release(shared.k_empty[states.k.stage]);
+    states.k.next();
     take(block);
-    pin(s);
-    // Waited for here, the next keys keep the compiler from putting the exponentials behind the products' end.
-    if (block > 0) shared.k_full[turns.k.stage].wait(turns.k.parity);
-    await_products(out);
-    release(shared.v_empty[turns.v.stage]);
-    turns.v.next();
+    warpgroup_fence_operand(s);
+    // Waiting here for the next keys keeps the compiler from moving the exponentials behind the end of the
+    // wgmma.
+    if (block > 0) shared.k_full[states.k.stage].wait(states.k.parity);
+    wgmma_wait_group(out);
+    release(shared.v_empty[states.v.stage]);
+    states.v.next();
     softmax.rescale(out);
     round_to_operand(p, s);
   }
 
-  shared.v_full[turns.v.stage].wait(turns.v.parity);
-  begin_products();
-  multiply_rows(out, p, v_of(turns.v.stage));
-  end_products();
-  await_products(out);
-  release(shared.v_empty[turns.v.stage]);
-  turns.v.next();
+  shared.v_full[states.v.stage].wait(states.v.parity);
+  wgmma_fence();
+  multiply_rows(out, p, v_of(states.v.stage));
+  wgmma_commit_group();
+  wgmma_wait_group(out);
+  release(shared.v_empty[states.v.stage]);
+  states.v.next();
 }
 
-/// A warpgroup's out and lse to their places; its first thread asks for the copies.
+/// Writes a warpgroup's out and lse; its first thread issues the copies.
 template <class S>
 __device__ inline void store(ForwardShared<S>& shared, const ForwardMaps& maps, const ForwardProblem& problem,
                              const ForwardTile& tile, int warpgroup, int thread, int stage,
@@ -311,7 +316,7 @@ __device__ inline void store(ForwardShared<S>& shared, const ForwardMaps& maps, 
     float total = softmax.total[half];
     total += __shfl_xor_sync(~0u, total, 1);
     total += __shfl_xor_sync(~0u, total, 2);
-    factor[half] = total == 0 ? 0 : 1 / total;  // of a query that sees no key
+    factor[half] = total == 0 ? 0 : 1 / total;  // 0 for a query that sees no key
     const int query = first_query + row_of(thread) + 8 * half;
     constexpr float kLn2 = 0.693147180559945f;
     if (thread % 4 == 0 && query < problem.queries)
@@ -322,20 +327,20 @@ __device__ inline void store(ForwardShared<S>& shared, const ForwardMaps& maps, 
   for (int i = 0; i < S::kOuts; ++i) out[i] *= factor[i % 4 / 2];
   auto& boxes = shared.q[stage][warpgroup];
   write_head(boxes, out, thread);
-  publish_stores();
-  synchronize_some(1 + S::kMathWarpgroups + warpgroup, kWarpgroup);
+  fence_proxy_async();
+  named_barrier_sync(1 + S::kMathWarpgroups + warpgroup, kWarpgroup);
   if (thread != 0) return;
   store_head(maps.out, tile.sequence, first_query, tile.head * S::kHead, boxes);
-  commit_stores();
+  tma_store_commit_group();
 }
 
-/// All tiles of a math warpgroup.
+/// Runs all tiles of a math warpgroup.
 template <class S>
-__device__ inline void work(ForwardShared<S>& shared, const ForwardMaps& maps, const ForwardProblem& problem,
-                            int warpgroup) {
+__device__ inline void consume(ForwardShared<S>& shared, const ForwardMaps& maps,
+                               const ForwardProblem& problem, int warpgroup) {
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
-  ForwardTurns<S> turns;
-  if (warpgroup == S::kMathWarpgroups - 1) pass_turn<S>(warpgroup);
+  ForwardPipelineStates<S> states;
+  if (warpgroup == S::kMathWarpgroups - 1) warp_scheduler_barrier_arrive<S>(warpgroup);
   for (int round = 0;; ++round) {
     const auto tile = ForwardTile::at<S>(problem, round);
     if (tile.blocks < 0) break;
@@ -344,17 +349,17 @@ __device__ inline void work(ForwardShared<S>& shared, const ForwardMaps& maps, c
     float out[S::kOuts];
 #pragma unroll
     for (float& x : out) x = 0;
-    shared.q_full[turns.q.stage].wait(turns.q.parity);
+    shared.q_full[states.q.stage].wait(states.q.parity);
     if (tile.blocks > 0)
-      walk<S>(shared, problem, tile, warpgroup, thread, turns, softmax, out);
+      mainloop<S>(shared, problem, tile, warpgroup, thread, states, softmax, out);
     else
-      release_q<S>(shared, turns, thread);
-    store<S>(shared, maps, problem, tile, warpgroup, thread, turns.q.stage, softmax, out);
-    turns.q.next();
-    turns.first = false;
+      release_q<S>(shared, states, thread);
+    store<S>(shared, maps, problem, tile, warpgroup, thread, states.q.stage, softmax, out);
+    states.q.next();
+    states.first = false;
   }
-  if (warpgroup == 0) await_turn<S>(warpgroup);  // the last one that was passed on
-  if (thread == 0) wait_until_read<0>();
+  if (warpgroup == 0) warp_scheduler_barrier_sync<S>(warpgroup);  // consumes the last turn passed on
+  if (thread == 0) tma_store_wait_group_read<0>();
 }
 
 template <class S>

@@ -1,5 +1,4 @@
-// The forward kernels for Hopper of this build, and how one is launched. Compiled for sm_90a alone
-// (kernels/CMakeLists.txt).
+// Instances and launch of the Hopper forward kernels. Compiled for sm_90a only (kernels/CMakeLists.txt).
 #include <algorithm>
 #include <cmath>
 
@@ -47,7 +46,7 @@ constexpr HopperForward kernel_of(const char* name) {
   return {.name = name, .head_dim = S::kHead, .launch = launch<S>};
 }
 
-// Of a head width the widest block of keys first.
+// Per head width, the widest block of keys first.
 constexpr HopperForward kKernels[] = {
     kernel_of<ForwardShape<128, 2, 160, 2>>("own 128x160"),
     kernel_of<ForwardShape<128, 2, 128, 2>>("own 128x128"),

@@ -1,4 +1,4 @@
-// What the launches of attention's Hopper kernels have in common: tensor maps of heads, and the problem's constants.
+// Shared by the launches of the Hopper attention kernels: tensor maps of heads, and the problem's constants.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,7 +12,8 @@
 
 namespace precbench::hopper {
 
-/// Of `width` columns of BF16 rows that stand `pitch` apart, `rows` to each sequence: boxes of 64 columns.
+/// Returns the map of `width` columns of BF16 rows that are `pitch` apart, `rows` per sequence: boxes of 64
+/// columns.
 inline CUtensorMap head_map(const void* data, std::int64_t sequences, std::int64_t rows, std::int64_t width,
                             std::int64_t pitch, int box_rows) {
   return matrices_map(BoxedMatrices{.matrix = {.data = data,
@@ -27,7 +28,8 @@ inline CUtensorMap head_map(const void* data, std::int64_t sequences, std::int64
                                     .count = sequences});
 }
 
-/// Where keys and values, or their gradients, lie: in the fused rows behind the q heads, or in rows of their own.
+/// Location of keys and values, or their gradients: after the query heads in the fused rows, or in a separate
+/// tensor.
 struct KeyRows {
   void *k, *v;
   std::int64_t width, pitch;  ///< of k, and of v; from row to row
@@ -40,7 +42,7 @@ inline KeyRows key_rows(const Tensor& fused, const Tensor& own, const AttentionS
   return {k, k + width, width, rows.cols};
 }
 
-/// Factor of the scores, and that for powers of two.
+/// Returns the factor on the scores, and the same for powers of two.
 inline float score_scale(const AttentionShape& s) {
   return static_cast<float>(1 / std::sqrt(static_cast<double>(s.head_dim)));
 }

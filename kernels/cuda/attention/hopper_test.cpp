@@ -1,5 +1,5 @@
-// Our attention kernels for Hopper, each by itself: the bound of attention_test.cpp for every shape it takes, and no
-// farther from the truth than cuDNN's by more than a tenth.
+// Our Hopper attention kernels, each separately: the bound of attention_test.cpp for every supported shape,
+// and an error of at most 1.1 times cuDNN's.
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -25,7 +25,7 @@ void run_kernels(CudaDevice& device, Problem& problem, const AttentionShape& sha
   device.synchronize();
 }
 
-/// Pairs such that each kernel is in one of them.
+/// Calls body with pairs such that each kernel is in one of them.
 template <class Body>
 void for_kernels(CudaDevice& device, const AttentionShape& shape, Body&& body) {
   const auto forward = hopper_forward_kernels(shape, device.compute_capability());
@@ -35,7 +35,8 @@ void for_kernels(CudaDevice& device, const AttentionShape& shape, Body&& body) {
     body(*forward[i % forward.size()], *backward[i % backward.size()]);
 }
 
-/// Edges of tiles on both sides, ragged ends, every kind of group, offsets of both signs, queries that see nothing.
+/// Edges of tiles on both sides, ragged ends, every kind of group, offsets of both signs, queries that see
+/// nothing.
 std::vector<AttentionShape> shapes(std::int64_t D) {
   std::vector<AttentionShape> list;
   for (const std::int64_t T : {1, 63, 64, 65, 127, 128, 129, 191, 193, 256, 300})
@@ -51,7 +52,7 @@ std::vector<AttentionShape> shapes(std::int64_t D) {
 
 }  // namespace
 
-TEST_CASE("attention for Hopper is as exact as BF16 allows", "[gpu][attention]") {
+TEST_CASE("hopper attention: errors are at most twice those of plain BF16", "[gpu][attention]") {
   if (!gpu_here()) return;
   CudaDevice device(0);
   for (const std::int64_t D : {64, 128})
@@ -72,7 +73,7 @@ TEST_CASE("attention for Hopper is as exact as BF16 allows", "[gpu][attention]")
     }
 }
 
-TEST_CASE("attention for Hopper is no farther from the truth than cuDNN's", "[gpu][attention]") {
+TEST_CASE("hopper attention: errors are at most 1.1 times those of cuDNN", "[gpu][attention]") {
   if (!gpu_here()) return;
   CudaDevice device(0);
   try {
@@ -101,7 +102,7 @@ TEST_CASE("attention for Hopper is no farther from the truth than cuDNN's", "[gp
   }
 }
 
-TEST_CASE("attention for Hopper repeats bit for bit", "[gpu][attention]") {
+TEST_CASE("hopper attention: deterministic kernels repeat bit for bit", "[gpu][attention]") {
   if (!gpu_here()) return;
   CudaDevice device(0);
   for (const AttentionShape& shape : {AttentionShape{1, 1024, 8, 2, 128}, AttentionShape{2, 640, 8, 8, 64}}) {
@@ -120,7 +121,7 @@ TEST_CASE("attention for Hopper repeats bit for bit", "[gpu][attention]") {
   }
 }
 
-TEST_CASE("attention for Hopper repeats where it is asked to", "[gpu][attention]") {
+TEST_CASE("hopper attention: a deterministic request selects a deterministic kernel", "[gpu][attention]") {
   if (!gpu_here()) return;
   CudaDevice device(0);
   for (const std::int64_t D : {64, 128}) {
@@ -130,7 +131,7 @@ TEST_CASE("attention for Hopper repeats where it is asked to", "[gpu][attention]
   }
 }
 
-TEST_CASE("attention for Hopper is for no other GPU", "[gpu][attention]") {
+TEST_CASE("hopper attention: there are no kernels for other GPUs", "[gpu][attention]") {
   const AttentionShape shape{1, 128, 2, 1, 128};
   for (const int compute_capability : {80, 89, 100, 103, 120}) {
     INFO(compute_capability);
@@ -138,14 +139,13 @@ TEST_CASE("attention for Hopper is for no other GPU", "[gpu][attention]") {
     CHECK(hopper_backward_kernels(shape, compute_capability).empty());
     CHECK(!hopper_forward(shape, compute_capability));
   }
-  // What they are refused is there: else the checks above hold of anything.
+  // On Hopper the kernels exist: otherwise the checks above would be vacuous.
   if (!gpu_here() || gpu_properties(0).compute_capability != 90) return;
   CHECK_FALSE(hopper_forward_kernels(shape, 90).empty());
   CHECK_FALSE(hopper_backward_kernels(shape, 90).empty());
 }
 
-TEST_CASE("attention for Hopper: what is not finite in a head's gradient stays in that head",
-          "[gpu][attention]") {
+TEST_CASE("hopper attention: a NaN or Inf in a head's gradient stays in that head", "[gpu][attention]") {
   if (!gpu_here()) return;
   CudaDevice device(0);
   constexpr std::int64_t kPoisoned = 100;
@@ -169,7 +169,7 @@ TEST_CASE("attention for Hopper: what is not finite in a head's gradient stays i
             const bool reached = head == 1 && t <= kPoisoned;
             wrong += is_finite(t, head) == (reached && t == kPoisoned);
             for (const std::int64_t part : {s.heads, s.heads + s.kv_heads}) {  // dk, dv
-              // Of the head's later keys nothing is asked: a product with a masked 0 is NaN.
+              // The head's later keys are not checked: a GEMM with a masked 0 gives NaN.
               if (head == 1 && t > kPoisoned && t < s.T) continue;
               wrong += is_finite(t, part + head) == reached;
             }
@@ -180,8 +180,7 @@ TEST_CASE("attention for Hopper: what is not finite in a head's gradient stays i
     }
 }
 
-TEST_CASE("attention for Hopper: what is not finite in a head's queries, keys or values stays in that head",
-          "[gpu][attention]") {
+TEST_CASE("hopper attention: a NaN or Inf in a head's q or k or v stays in that head", "[gpu][attention]") {
   if (!gpu_here()) return;
   CudaDevice device(0);
   enum class Poisoned : std::uint8_t { query, key, value };
@@ -213,10 +212,10 @@ TEST_CASE("attention for Hopper: what is not finite in a head's queries, keys or
                   head == 1 && t < s.T && !masked && (part != Poisoned::query || t == kToken);
               const auto at = static_cast<std::ptrdiff_t>(t * s.q_width() + head * D);
               const bool same = std::equal(got.begin() + at, got.begin() + at + D, clean.begin() + at);
-              // Values lie in columns of their own; a masked row of a tile multiplies them by 0, and 0 times these is NaN.
+              // Values have their own columns; masked rows of a tile are multiplied by 0, which gives NaN.
               if (part == Poisoned::value && head == 1 && t < kToken) continue;
               spread += !in_reach && !same;
-              // An infinite score may also hide its key (minus infinity): then other numbers come out.
+              // An infinite score may also hide its key (minus infinity): then the other numbers change.
               lost += in_reach && (poison == 0x7FC0 ? std::isfinite(bf16_decode(got[at])) : same);
             }
           INFO(kernel->name << ", head_dim " << D << ", part " << static_cast<int>(part) << ", poison "

@@ -1,12 +1,13 @@
-// What attention's kernels for Hopper have in common: the order of tiles, the products of 64 rows with a block of others,
-// and causality.
+// Shared by the Hopper attention kernels: the order of tiles, GEMMs of 64 rows with a block of others, and
+// the causal mask.
 //
-// A warpgroup's own 64 rows of a head, and the blocks of rows that it meets, are in shared memory as boxes of 64 columns
-// side by side. The products are of two kinds:
+// A warpgroup's own 64 rows of a head, and the blocks of rows that it streams, are in shared memory as boxes of
+// 64 columns side by side. There are two kinds of GEMM:
 //
-//   multiply_heads   own rows by a block's rows, summed over the head's width: q k^T, dout v^T and the same transposed
-//   multiply_rows    the result of such a product, rounded in registers, by a block's rows, summed over these: p v, ds k,
-//                    p^T dout, ds^T q
+//   multiply_heads   own rows by a block's rows, summed over the head's width: q k^T, dout v^T and the same
+//                    transposed
+//   multiply_rows    the result of such a GEMM, rounded in registers, by a block's rows, summed over these:
+//                    p v, ds k, p^T dout, ds^T q
 #pragma once
 
 #include "kernels/cuda/hopper/pipeline.cuh"
@@ -15,48 +16,50 @@
 
 namespace precbench::hopper {
 
-constexpr int kRows = 64;                          ///< of a warpgroup: those of an instruction
+constexpr int kRows = 64;                          ///< per warpgroup: M of an instruction
 constexpr int kRowsBytes = kRows * kTileRowBytes;  ///< of a box of them
 
-/// x; the compiler computes what depends on it here and does not keep it in a register from one use to the next.
-__device__ inline int anew(int x) {
+/// Returns x, opaque to the compiler: values that depend on it are recomputed here instead of kept in
+/// registers.
+__device__ inline int opaque(int x) {
   asm volatile("" : "+r"(x));
   return x;
 }
 
-/// The tile that this block of threads makes in a round. Tiles are numbered from the longest; as every second round goes
-/// backwards, all `width` blocks have about as much to do.
+/// Returns the tile of this block in a round. Tiles are numbered from the longest; every second round is
+/// reversed, so that all `width` blocks have about equal work.
 __device__ inline int tile_of_round(int round, int width = static_cast<int>(gridDim.x)) {
   const int mine = static_cast<int>(blockIdx.x);
   return round * width + (round % 2 == 0 ? mine : width - 1 - mine);
 }
 
-/// What threads of the first warpgroup but its first one do: nothing, where a kernel does not say otherwise.
+/// Work of the first warpgroup's other threads: none, unless a kernel overrides it.
 template <class S, class Shared, class Problem>
 __device__ inline void assist(Shared&, const Problem&) {}
 
-/// A block's threads to their roles: the first warpgroup asks for copies (produce, assist), the others compute (work).
+/// Assigns roles to a block's threads: the first warpgroup issues copies (produce, assist), the others
+/// compute (work).
 template <class S, class Shared, class Maps, class Problem>
 __device__ inline void run_warpgroups(Shared& shared, const Maps& maps, const Problem& problem) {
   if (threadIdx.x == 0) {
     shared.init();
-    publish_barriers();
+    fence_mbarrier_init();
   }
   __syncthreads();
-  const int warpgroup = this_warpgroup() - 1;
+  const int warpgroup = warpgroup_index() - 1;
   if (warpgroup < 0) {
-    keep_registers<S::kProducerRegisters>();
+    setmaxnreg_dec<S::kProducerRegisters>();
     if (threadIdx.x == 0)
       produce<S>(shared, maps, problem);
     else
       assist<S>(shared, problem);
   } else {
-    take_registers<S::kMathRegisters>();
-    work<S>(shared, maps, problem, warpgroup);
+    setmaxnreg_inc<S::kMathRegisters>();
+    consume<S>(shared, maps, problem, warpgroup);
   }
 }
 
-/// For one thread: `count` buffers that one thread fills and `readers` arrivals free.
+/// For one thread: initializes `count` buffers filled by one thread and released by `readers` arrivals.
 __device__ inline void init_ring(Barrier* full, Barrier* empty, int count, int readers) {
   for (int i = 0; i < count; ++i) {
     full[i].init(1);
@@ -68,30 +71,31 @@ __device__ inline void init_ring(Barrier* full, Barrier* empty, int count, int r
 template <int kHead, int kCount>
 __device__ inline void multiply_heads(float (&sum)[kCount], std::uint64_t a, std::uint64_t b) {
 #pragma unroll
-  for (int step = 0; step < kHead / kStepK; ++step) {
-    constexpr int kSteps = kBoxColumns / kStepK;  // in a box
-    const std::uint64_t within = step % kSteps * kAlongK;
-    multiply_bf16(sum, a + within + step / kSteps * (kRowsBytes / 16),
-                  b + within + step / kSteps * (2 * kCount * kTileRowBytes / 16), step > 0);
+  for (int step = 0; step < kHead / kWgmmaKBf16; ++step) {
+    constexpr int kSteps = kBoxColumns / kWgmmaKBf16;  // per box
+    const std::uint64_t within = step % kSteps * kKMajorStep;
+    wgmma_bf16(sum, a + within + step / kSteps * (kRowsBytes / 16),
+               b + within + step / kSteps * (2 * kCount * kTileRowBytes / 16), step > 0);
   }
 }
 
-/// sum += p b; `b` is read across k.
+/// sum += p b; `b` is MN-major.
 template <int kCount, int kWords>
 __device__ inline void multiply_rows(float (&sum)[kCount], const std::uint32_t (&p)[kWords],
                                      std::uint64_t b) {
 #pragma unroll
-  for (int step = 0; step < kWords / 4; ++step) multiply_bf16<true>(sum, p + 4 * step, b + step * kAcrossK);
+  for (int step = 0; step < kWords / 4; ++step) wgmma_bf16<true>(sum, p + 4 * step, b + step * kMnMajorStep);
 }
 
-/// The accumulators of a product as the A operand of another.
+/// Converts a GEMM's accumulators to the A operand of another.
 template <int kCount>
 __device__ inline void round_to_operand(std::uint32_t (&p)[kCount / 2], const float (&x)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount / 2; ++i) p[i] = bf16_pair(x[2 * i], x[2 * i + 1]);
 }
 
-/// A warpgroup's result into the boxes of its rows. Then publish_stores(), a barrier, and store_head by one thread.
+/// Writes a warpgroup's result into the boxes of its rows. Must be followed by fence_proxy_async(), a
+/// barrier, and store_head by one thread.
 template <int kBoxes, int kCount>
 __device__ inline void write_head(std::uint8_t (&boxes)[kBoxes][kRowsBytes], const float (&x)[kCount],
                                   int thread) {
@@ -100,11 +104,12 @@ __device__ inline void write_head(std::uint8_t (&boxes)[kBoxes][kRowsBytes], con
     write_bf16_box<kBoxColumns>(boxes[box], x, box * kBoxColumns, thread);
 }
 
-/// Row of the warpgroup's 64 that a thread has in the first half of its accumulators; in the second that + 8.
+/// Returns the thread's row of the warpgroup's 64 in the first half of its accumulators; in the second it is
+/// that + 8.
 __device__ inline int row_of(int thread) { return thread / 32 * 16 + thread % 32 / 4; }
 
-/// Rows are queries, columns keys: sets those of keys that a query does not see. `first_seen` is the last key that the
-/// first of the 64 rows sees, `last_key` the last that there is.
+/// Rows are queries, columns keys: sets the elements of keys that a query does not see. `first_seen` is the
+/// last key that the first of the 64 rows sees, `last_key` the last existing key.
 template <int kCount>
 __device__ inline void mask_keys(float (&x)[kCount], int first_seen, int last_key, int first_key, int thread,
                                  float value) {
@@ -125,13 +130,13 @@ __device__ inline void release(Barrier& empty) {
   if (threadIdx.x % 32 == 0) empty.arrive();
 }
 
-/// For one thread: `boxes` side by side of a head's rows; `full` must expect them.
+/// For one thread: loads `boxes` side by side of a head's rows; `full` must expect them.
 template <int kBoxes, int kBytes>
 __device__ inline void load_head(std::uint8_t (&boxes)[kBoxes][kBytes], const CUtensorMap& map, int sequence,
                                  int row, int column, Barrier& full) {
 #pragma unroll
   for (int box = 0; box < kBoxes; ++box)
-    load_box(boxes[box], &map, sequence, row, column + box * kBoxColumns, full);
+    tma_load_3d(boxes[box], &map, sequence, row, column + box * kBoxColumns, full);
 }
 
 template <int kBoxes>
@@ -139,7 +144,7 @@ __device__ inline void store_head(const CUtensorMap& map, int sequence, int row,
                                   const std::uint8_t (&boxes)[kBoxes][kRowsBytes]) {
 #pragma unroll
   for (int box = 0; box < kBoxes; ++box)
-    store_box(&map, sequence, row, column + box * kBoxColumns, boxes[box]);
+    tma_store_3d(&map, sequence, row, column + box * kBoxColumns, boxes[box]);
 }
 
 }  // namespace precbench::hopper

@@ -1,5 +1,5 @@
-// Adafactor: sums by row and column, averages, and two more passes over the gradient. Every sum has one order: threads
-// go through a matrix as its shape says, in FP64, and blocks are added in their order.
+// Adafactor: sums by row and column, averages, and two more passes over the gradient. The order of every sum
+// is fixed: threads traverse a matrix as determined by its shape, in FP64, and blocks are added in order.
 #include <algorithm>
 
 #include "kernels/cuda/elementwise/weight_update.cuh"
@@ -11,7 +11,7 @@ namespace cuda {
 namespace {
 
 constexpr int kFactorBlocksPerSm = 8;
-constexpr std::int64_t kFewestRows = 32;  // of a block that sums columns
+constexpr std::int64_t kFewestRows = 32;  // per block that sums columns
 
 struct FactorArgs {
   const float *rows, *cols, *row_mean;
@@ -21,7 +21,7 @@ FactorArgs factor_args(const FactoredMoment& moment) {
   return {moment.rows.as<float>(), moment.cols.as<float>(), moment.row_mean.as<float>()};
 }
 
-/// Elements of what the step divides by: the second moment as rows and columns have it, not below eps^2.
+/// Elements of the factored second moment, with the lower bound eps^2.
 struct SecondMoment {
   const float *rows, *cols;
   float least, mean;
@@ -34,7 +34,7 @@ struct SecondMoment {
   }
 };
 
-/// A block for every row of the part.
+/// One block per row of the part.
 template <class Gradient>
 __global__ void __launch_bounds__(kElementThreads)
     row_sums_kernel(float* rows, const Gradient* gradient, MatrixPart part) {
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kElementThreads)
   if (threadIdx.x == 0) rows[row] = static_cast<float>(sum);
 }
 
-/// partial [gridDim.y, cols]: each run of rows.
+/// partial [gridDim.y, cols]: one row per run of rows.
 template <class Gradient>
 __global__ void __launch_bounds__(kElementThreads)
     col_sums_kernel(double* partial, const Gradient* gradient, MatrixPart part, std::int64_t rows_per_run) {
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kElementThreads)
   if (threadIdx.x == 0) *out = static_cast<float>(sum / static_cast<double>(count));
 }
 
-/// A block's rows are every gridDim-th.
+/// A block processes every gridDim-th row.
 template <class Gradient>
 __global__ void __launch_bounds__(kElementThreads)
     factored_norm_kernel(double* partial, FactorArgs moment, const Gradient* gradient, MatrixPart part,

@@ -1,15 +1,15 @@
-// AdamW with clipping by the global norm in one pass over flat arrays, and the sum of squares that the norm
-// is made of. Everything that changes from step to step (learning rate, bias corrections, seed, norm) is read
-// from device memory, so a captured graph replays it with new values. Bytes per element, all BF16: 8 read and
-// 6 written; with FP32 master, moments and gradient: 16 read and 14 written.
+// AdamW with clipping by the global norm in one pass over flat arrays, and the sum of squares of that norm.
+// Everything that changes between steps (learning rate, bias corrections, seed, norm) is read from device
+// memory, so a captured graph replays with new values. Bytes per element, all BF16: 8 read and 6 written;
+// with FP32 master, moments and gradient: 16 read and 14 written.
 //
 //   gradient, weight or master, m, v in global memory
-//        |  eight elements of each for a thread, all loads before the first sum; many short blocks, so that some load while
-//        v  others store
+//        |  eight elements of each per thread, all loads before the first sum;
+//        v  many short blocks, so that some load while others store
 //   FP32 registers: clip -> m, v -> update and decay -> rounding
-//        |                                               |  where a recipe has scales of the tensor
+//        |                                               |  if a recipe has per-tensor scales
 //        v                                               v
-//   weight, master, m, v to global memory           the new weights' maxima -> shared memory -> one atomic maximum a block
+//   weight, master, m, v to global memory        max of new weights -> shared memory -> one atomicMax a block
 #include <algorithm>
 #include <stdexcept>
 #include <type_traits>
@@ -26,9 +26,9 @@ struct Square {
   __device__ float operator()(float x) const { return x * x; }
 };
 
-// Square root and quotient from the hardware's approximations and one correction each: within an ulp, at a
-// third of the instructions of the IEEE-rounded ones. Of infinity they are as IEEE has them: a second moment
-// that overflows stops its weight instead of destroying it.
+// Square root and quotient from hardware approximations with one correction each: within an ulp, at a third
+// of the instructions of the IEEE-rounded versions. Infinity behaves as in IEEE: a second moment that
+// overflows stops its weight instead of destroying it.
 __device__ inline float fast_sqrt(float x) {
   float inverse;
   asm("rsqrt.approx.f32 %0, %1;" : "=f"(inverse) : "f"(x));
@@ -43,13 +43,13 @@ __device__ inline float fast_quotient(float x, float y) {
   return isinf(y) ? quotient : fmaf(fmaf(-quotient, y, x), inverse, quotient);
 }
 
-/// What a step's elements share.
+/// Values shared by all elements of a step.
 struct Rule {
   StepScalars step;
   float clip, square_factor;
 };
 
-/// Eight elements; returns the sum of their gradients' squares.
+/// Updates eight elements and returns the sum of their gradients' squares.
 __device__ inline float update(float (&w)[8], float (&mean)[8], float (&square)[8], const float (&g)[8],
                                const UpdateOptions& o, const Rule& rule) {
   float squares = 0;
@@ -66,7 +66,7 @@ __device__ inline float update(float (&w)[8], float (&mean)[8], float (&square)[
   return squares;
 }
 
-/// Eight elements as they lie in memory.
+/// Eight elements in their memory format.
 template <class T>
 struct Packed {
   uint4 words[sizeof(T) / 2];
@@ -83,7 +83,7 @@ __device__ inline void widen(float (&out)[8], const Packed<T>& packed) {
   load_vector(out, reinterpret_cast<const T*>(packed.words));
 }
 
-/// Where the amaxes of the new weights go (ops::WeightAmax).
+/// Destinations of the new weights' amaxes (ops::WeightAmax).
 struct AmaxSpans {
   static constexpr int kMost = 16;
 
@@ -106,18 +106,18 @@ AmaxSpans amax_spans(const ops::Adamw& op) {
   return spans;
 }
 
-/// The largest magnitudes of the weights that a thread makes, in ascending order, part by part of the spans. Those of the first
-/// parts that a block comes to meet in shared memory; of more it has only where parts are small.
+/// Tracks the largest magnitudes of the weights that a thread writes, in ascending order, per part of the
+/// spans. A block's first kMost parts are reduced in shared memory; a block has more only if parts are small.
 struct SpanMaxima {
   const AmaxSpans& spans;
   std::uint32_t* of_block;  // [kMost]: of parts from `first_part` on, numbered over all spans
   int first_part, part = 0;
   int span = 0;
-  std::int64_t until = 0;         // where the part ends, or the hole between two spans
-  std::uint32_t* amax = nullptr;  // of the part; null: a hole
+  std::int64_t until = 0;         // end of the part, or of the gap between two spans
+  std::uint32_t* amax = nullptr;  // of the part; null: a gap
   std::uint32_t largest = 0;
 
-  /// `begin`: the block's first element. Every thread calls it; one barrier.
+  /// `begin`: the block's first element. All threads must call it; one barrier.
   __device__ SpanMaxima(const AmaxSpans& all, std::uint32_t* maxima, std::int64_t begin)
       : spans(all), of_block(maxima) {
     if (threadIdx.x < AmaxSpans::kMost) of_block[threadIdx.x] = 0;
@@ -126,7 +126,7 @@ struct SpanMaxima {
     __syncthreads();
   }
 
-  /// Rounding to BF16 keeps the order, so that the largest may be rounded last.
+  /// Rounding to BF16 is monotonic, so only the maximum is rounded.
   __device__ static void raise(std::uint32_t* to, std::uint32_t most) {
     if (most > 0) atomicMax(to, static_cast<std::uint32_t>(bf16_encode(__uint_as_float(most))) << 16);
   }
@@ -139,7 +139,7 @@ struct SpanMaxima {
     largest = 0;
   }
 
-  /// To the part, or hole, that has element i.
+  /// Moves to the part or gap that contains element i.
   __device__ void go_to(std::int64_t i) {
     part = 0;
     for (span = 0; span < spans.count && i >= spans.last[span]; ++span) part += spans.parts(span);
@@ -154,7 +154,7 @@ struct SpanMaxima {
     amax = spans.amax[span] + of_span;
   }
 
-  /// Of elements from i on.
+  /// Adds eight elements from i on.
   __device__ void see(const float (&w)[8], std::int64_t i) {
     if (i >= until) {
       leave();
@@ -165,7 +165,7 @@ struct SpanMaxima {
     for (int j = 0; j < 8; ++j) largest = max(largest, static_cast<std::uint32_t>(abs_bits(w[j])));
   }
 
-  /// Every thread calls it; one barrier.
+  /// All threads must call it; one barrier.
   __device__ void finish() {
     leave();
     __syncthreads();
@@ -176,15 +176,15 @@ struct SpanMaxima {
   }
 };
 
-/// Where nobody wants them.
+/// Used if no amaxes are requested.
 struct NoMaxima {
   __device__ NoMaxima(const AmaxSpans&, std::uint32_t*, std::int64_t) {}
   __device__ void see(const float (&)[8], std::int64_t) {}
   __device__ void finish() {}
 };
 
-// A block has a run of neighbouring chunks, and there are so many blocks that the last ones to end leave little idle; each
-// writes one partial sum of squares.
+// A block processes consecutive chunks. There are enough blocks that the last ones leave little idle time;
+// each writes one partial sum of squares.
 inline constexpr int kBlocksPerSm = 32;
 inline constexpr std::int64_t kChunk = kElementThreads * 8;
 
@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(kElementThreads, sizeof(Moment) == 2 ? 3 : 2)
   for (std::int64_t chunk = blockIdx.x * run; chunk < end; chunk += kChunk) {
     const std::int64_t i = chunk + threadIdx.x * 8;
     float w[8], mean[8], square[8], g[8];
-    // All that a thread reads is on its way before it uses any, without a branch between that the end may lie behind.
+    // All loads of a thread are issued before the first use, without a branch for the end in between.
     if (a.vectors && chunk + kChunk <= a.size) {
       const Packed<Weight> weight = fetch(weights + i);
       const Packed<Moment> means = fetch(m + i), squares = fetch(v + i);

@@ -1,5 +1,4 @@
-// One pass over flat arrays, eight elements per thread and array: 16-byte accesses where all arrays are
-// aligned.
+// One pass over flat arrays, eight elements per thread and array: 16-byte accesses if all arrays are aligned.
 #pragma once
 
 #include "kernels/cuda/check.h"
@@ -11,10 +10,10 @@ namespace precbench::cuda {
 
 inline constexpr int kElementThreads = 256;
 
-/// Whether vectors of eight elements of this tensor are 16-byte aligned. Empty tensors are.
+/// Returns true if vectors of eight elements of this tensor are 16-byte aligned. Empty tensors are.
 inline bool aligned(const Tensor& x) { return reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0; }
 
-/// Elements [i, i + 8) of an array of `size`; those behind its end are 0.
+/// Loads elements [i, i + 8) of an array of `size`; those beyond its end are 0.
 template <class T>
 __device__ inline void load_elements(float (&out)[8], const T* p, std::int64_t i, std::int64_t size,
                                      bool vectors) {
@@ -32,7 +31,7 @@ __device__ inline void store_elements(T* p, const float (&x)[8], std::int64_t i,
     if (i + j < size) from_float(p[i + j], x[j]);
 }
 
-/// First of a thread's eight elements.
+/// Returns the first of a thread's eight elements.
 __device__ inline std::int64_t first_element() {
   return (static_cast<std::int64_t>(blockIdx.x) * kElementThreads + threadIdx.x) * 8;
 }
@@ -41,7 +40,8 @@ inline unsigned element_blocks(std::int64_t size) {
   return static_cast<unsigned>((size + kElementThreads * 8 - 1) / (kElementThreads * 8));
 }
 
-/// use(v) for every eight elements that are the thread's in a grid of any size, in order; those behind the end are 0.
+/// Calls use(v) for each group of eight elements of the thread, for any grid size and in order; elements
+/// beyond the end are 0.
 template <class T, class Use>
 __device__ inline void for_elements(const T* x, std::int64_t size, bool vectors, Use&& use) {
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kElementThreads * 8;
@@ -53,8 +53,8 @@ __device__ inline void for_elements(const T* x, std::int64_t size, bool vectors,
   }
 }
 
-// Sums go in two stages of a fixed order: a fixed number of blocks, each thread over every gridDim-th run of
-// eight elements in FP64, then one block over the blocks.
+// Sums have two stages with a fixed order: a fixed number of blocks in which each thread adds every
+// gridDim-th group of eight elements in FP64, then one block over the blocks' results.
 inline constexpr int kSumBlocksPerSm = 4;
 
 template <class Term, class T>

@@ -1,4 +1,4 @@
-// Movement and reductions: zero, convert, add, fill, init_normal, sum, fingerprint, correlate.
+// Data movement and reductions: zero, convert, add, fill, init_normal, sum, fingerprint, correlate.
 #include "kernels/cuda/elementwise/elements.cuh"
 #include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/numerics/random.h"
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kElementThreads)
   store_elements(x, values, i, size, vectors);
 }
 
-/// The CPU device's two sums modulo 2^32 over 16-bit words; integer addition has no order.
+/// The CPU device's two sums modulo 2^32 over 16-bit words; integer addition is independent of the order.
 __global__ void __launch_bounds__(kElementThreads)
     fingerprint_kernel(std::uint32_t* out, const std::uint16_t* words, std::int64_t count) {
   wait_for_work_before();

@@ -1,4 +1,4 @@
-// Lion in one pass: bytes per element, FP32 master, moment and gradient: 12 read and 10 written.
+// Lion in one pass. Bytes per element with FP32 master, moment and gradient: 12 read and 10 written.
 #include "kernels/cuda/elementwise/weight_update.cuh"
 #include "kernels/cuda/hopper/early_start.cuh"
 

@@ -1,5 +1,5 @@
-// What Muon needs beside matrix products: momentum, the scaling before its iteration, the sums within, and the step
-// along what comes out. One pass each.
+// Muon's ops other than GEMMs: momentum, normalization before its iteration, linear combinations within it,
+// and the weight update. One pass each.
 #include "kernels/cuda/elementwise/weight_update.cuh"
 #include "kernels/cuda/hopper/early_start.cuh"
 

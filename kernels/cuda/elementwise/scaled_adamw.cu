@@ -1,6 +1,6 @@
-// AdamW where moments, master or gradient are kept with scales: FP16 or e4m3 with one power of two for the tensor, or
-// COAT's groups of 128. A thread takes eight elements at a time, so that a group is half a warp's, which finds its extremes
-// by shuffles.
+// AdamW with moments, master or gradient stored with scales: FP16 or e4m3 with one power of two per tensor,
+// or COAT's groups of 128. A thread processes eight elements at a time, so a group belongs to half a warp,
+// which finds its extremes by shuffles.
 #include <algorithm>
 
 #include "kernels/cuda/elementwise/scaled_values.cuh"
@@ -18,18 +18,18 @@ __device__ inline CoatScale* coat_scales(const StoredArgs& a) {
   return reinterpret_cast<CoatScale*>(a.scale);
 }
 
-/// The largest key of the lanes of a group. All lanes of the warp come here.
+/// Returns the largest key of a group's lanes. All lanes of the warp must call it.
 __device__ inline std::uint32_t group_max(std::uint32_t key) {
 #pragma unroll
   for (int step = kGroupLanes / 2; step > 0; step /= 2) key = max(key, __shfl_xor_sync(kAllLanes, key, step));
   return key;
 }
 
-/// Of the group's largest magnitude and its smallest that is not 0. A NaN counts as neither: it is encoded as itself, and
-/// its neighbours keep their range.
+/// Returns the scale for the group's largest and smallest nonzero magnitude. A NaN is ignored: it is encoded
+/// as NaN, and its neighbours keep their range.
 __device__ inline CoatScale group_scale(const float (&x)[8]) {
   constexpr std::uint32_t kInf = 0x7F800000u;
-  // The order is turned round for the smallest: 0 stays the least.
+  // Keys for the smallest are in reversed order, with 0 still the least.
   std::uint32_t largest = 0, smallest_key = 0;
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
@@ -58,7 +58,7 @@ __device__ inline void widen_moment(float (&x)[8], const StoredArgs& a, const Ei
     x[j] = coat_decode(static_cast<std::uint8_t>(eight.word[j / 4] >> (8 * (j % 4))), scale);
 }
 
-/// All lanes of the warp come here; x is 0 behind the end.
+/// All lanes of the warp must call it; x is 0 beyond the end.
 template <bool kGroups>
 __device__ inline void store_moment(const StoredArgs& a, std::int64_t i, std::int64_t size,
                                     const float (&x)[8], float factor) {
@@ -101,9 +101,9 @@ __device__ inline void update_weights(float (&w)[8], const float (&mean)[8], con
   }
 }
 
-/// `source`: what is updated, the master or the weights. `master`: without codes where the weights are their own. kMeasure:
-/// only the amaxes of what the other pass will store. kGroups: a moment is COAT's. `partial`: of the gradient's squares, by
-/// block; null: not summed.
+/// `source`: the updated values, the master or the weights. `master`: without codes if the weights are their
+/// own. kMeasure: compute only the amaxes of what the other pass will store. kGroups: a moment uses COAT's
+/// groups. `partial`: sums of the gradient's squares by block; null: none.
 template <bool kMeasure, bool kGroups>
 __global__ void __launch_bounds__(kElementThreads, kGroups ? 2 : 3)
     scaled_adamw_kernel(const WeightArgs a, const StoredArgs source, const StoredArgs master,
@@ -121,10 +121,10 @@ __global__ void __launch_bounds__(kElementThreads, kGroups ? 2 : 3)
   std::uint32_t m_amax = 0, v_amax = 0, w_amax = 0;
   double squares = 0;
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kElementThreads * 8;
-  // All threads of a block go round equally often, for the shuffles.
+  // All threads of a block run the same number of iterations, for the shuffles.
   for (std::int64_t first = first_element() - threadIdx.x * 8; first < a.size; first += stride) {
     const std::int64_t i = first + threadIdx.x * 8;
-    // All that a thread reads is on its way before it uses any.
+    // All loads of a thread are issued before the first use.
     const EightStored means = fetch_stored(m, i, a.size), second = fetch_stored(v, i, a.size);
     const EightStored gradients = fetch_stored(gradient, i, a.size);
     EightStored weights = {};

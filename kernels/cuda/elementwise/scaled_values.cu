@@ -1,5 +1,5 @@
-// Tensors that are kept as codes with one scale: encode, decode, sum_codes, commit_scale, and the sum of their squares.
-// Eight elements per thread.
+// Tensors stored as codes with a per-tensor scale: encode, decode, sum_codes, commit_scale, and the sum of
+// their squares. Eight elements per thread.
 #include "kernels/cuda/elementwise/scaled_values.cuh"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kEncodeBlocksPerSm = 8;
 
-/// Eight codes times `factor`; those behind the end are 0.
+/// Loads eight codes times `factor`; those beyond the end are 0.
 template <int kBytes>
 __device__ inline void load_codes(float (&x)[8], const void* codes, std::int64_t i, std::int64_t size,
                                   float factor, bool vectors) {
@@ -61,8 +61,8 @@ __global__ void __launch_bounds__(kElementThreads)
   store_elements(dst, x, i, size, vectors);
 }
 
-/// `vectors`: of the sum; code_vectors: of every row. kRound: sums are rounded to the codes' format, before their scale
-/// is undone.
+/// `vectors`: alignment of the sum; code_vectors: of every row. kRound: sums are rounded to the codes' format
+/// before unscaling.
 template <int kBytes, bool kRound>
 __global__ void __launch_bounds__(kElementThreads)
     sum_codes_kernel(float* dst, const StoredArgs a, std::int64_t rows, std::int64_t pitch_bytes,
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kElementThreads)
   amax[i] = 0;
 }
 
-/// body(bytes of a code) as a constant.
+/// Calls body with the bytes per code as a constant.
 template <class Body>
 void with_codes(DType dtype, Body&& body) {
   if (dtype == DType::f16)

@@ -1,6 +1,6 @@
-// Elements of a tensor that is kept as codes with scales (state_formats.h), or as FP32 or BF16 without, where which it is
-// is known at run time only. Eight at a time, by one or two accesses where they are aligned; conversions are the
-// hardware's, whose codes are those of state_formats.h.
+// Elements of a tensor stored as codes with scales (state_formats.h), or as FP32 or BF16 without; the format
+// is known at run time. Eight at a time, with one or two accesses if aligned. Conversions are the hardware's
+// and give the codes of state_formats.h.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -36,12 +36,12 @@ inline StoredArgs stored_args(const Tensor& codes, const StateScale& scale) {
           reinterpret_cast<std::uintptr_t>(codes.data) % access == 0};
 }
 
-/// Eight elements as they lie in memory: eight words of FP32, four of 16 bits, two of bytes.
+/// Eight elements in their memory format: eight words of FP32, four of 16-bit, two of 8-bit.
 struct EightStored {
   std::uint32_t word[8];
 };
 
-/// Elements [i, i + 8), each of kBytes; those behind the end are 0.
+/// Loads elements [i, i + 8), kBytes each; those beyond the end are 0.
 template <int kBytes>
 __device__ inline void fetch_eight(EightStored& to, const void* elements, std::int64_t i, std::int64_t size,
                                    bool vectors) {
@@ -96,7 +96,7 @@ __device__ inline void put_eight(void* elements, const EightStored& eight, std::
 
 // ---- conversions
 
-/// The byte of f16_encode.
+/// Returns the bits of f16_encode.
 __device__ inline std::uint32_t f16_code(float x) {
   const float clamped = fminf(fmaxf(x, -kF16Max), kF16Max);
   return isnan(x) ? 0x7E00u : __half_as_ushort(__float2half_rn(clamped));
@@ -105,7 +105,7 @@ __device__ inline std::uint32_t f16_code(float x) {
 template <int kBytes>
 __device__ inline void decode_eight(float (&x)[8], const EightStored& eight);
 
-/// e4m3, NaN for its codes of NaN.
+/// e4m3; NaN codes give NaN.
 template <>
 __device__ inline void decode_eight<1>(float (&x)[8], const EightStored& eight) {
 #pragma unroll
@@ -142,7 +142,7 @@ __device__ inline void encode_eight<2>(EightStored& eight, const float (&x)[8]) 
 
 // ---- by format
 
-/// What lies there, on its way: nothing waits for it yet.
+/// Issues the load of eight elements without waiting for it.
 __device__ inline EightStored fetch_stored(const StoredArgs& a, std::int64_t i, std::int64_t size) {
   EightStored eight;
   if (a.stored == Stored::f32)
@@ -154,17 +154,17 @@ __device__ inline EightStored fetch_stored(const StoredArgs& a, std::int64_t i, 
   return eight;
 }
 
-/// What codes with one scale for the tensor are multiplied by; 1 without.
+/// Returns the dequantization factor of codes with a per-tensor scale; 1 without one.
 __device__ inline float kept_factor(const StoredArgs& a) {
   return a.scale && a.stored != Stored::coat ? __fdiv_rn(1.0f, *a.scale) : 1.0f;
 }
 
-/// What is multiplied before it is encoded, by the scale that the amax gives, which is noted later.
+/// Returns the factor before encoding, from the scale that the amax gives, which is recorded later.
 __device__ inline float new_factor(const StoredArgs& a) {
   return a.scale && a.stored != Stored::coat ? state_scale(*a.amax, a.max, *a.scale) : 1.0f;
 }
 
-/// Of anything but COAT's groups; `factor`: kept_factor.
+/// For formats other than COAT's groups; `factor`: kept_factor.
 __device__ inline void widen_stored(float (&x)[8], const StoredArgs& a, const EightStored& eight,
                                     float factor) {
   if (a.stored == Stored::f32) {
@@ -185,7 +185,7 @@ __device__ inline void widen_stored(float (&x)[8], const StoredArgs& a, const Ei
   for (int j = 0; j < 8; ++j) x[j] *= factor;
 }
 
-/// Of anything but COAT's groups; `factor`: new_factor.
+/// For formats other than COAT's groups; `factor`: new_factor.
 __device__ inline void store_stored(const StoredArgs& a, std::int64_t i, std::int64_t size,
                                     const float (&x)[8], float factor) {
   EightStored eight;
@@ -211,7 +211,7 @@ __device__ inline void store_stored(const StoredArgs& a, std::int64_t i, std::in
   }
 }
 
-/// By one thread of the block. Non-negative floats are ordered as integers, NaN above all.
+/// One thread of the block raises it. Non-negative floats are ordered as integers, NaN above all.
 __device__ inline void raise_amax(const StoredArgs& a, std::uint32_t bits) {
   if (a.amax && threadIdx.x == 0) atomicMax(reinterpret_cast<unsigned*>(a.amax), bits);
 }
@@ -222,7 +222,7 @@ __device__ inline std::uint32_t amax_of(std::uint32_t amax, const float (&x)[8])
   return amax;
 }
 
-/// sum_of_squares of codes with a scale.
+/// Computes sum_of_squares of codes with a scale.
 void sum_code_squares(CudaDevice& device, const ops::SumOfSquares& op);
 
 }  // namespace precbench::cuda

@@ -1,4 +1,5 @@
-// What every update rule on the GPU shares: its arguments, clipping, and weights in and out, eight at a time.
+// Helpers shared by the GPU's update rules: arguments, clipping, and loads and stores of weights, eight at a
+// time.
 #pragma once
 
 #include "kernels/cuda/elementwise/elements.cuh"
@@ -10,7 +11,7 @@ struct WeightArgs {
   std::uint16_t* weights;
   float* master;  // null: the weights are the master
   const StepScalars* scalars;
-  const float* norm_squared;  // null where the rule does not clip
+  const float* norm_squared;  // null if the rule does not clip
   UpdateOptions options;
   std::int64_t size;
   bool vectors;
@@ -20,7 +21,8 @@ inline const Tensor& leading(const Tensor& weights, const Tensor& master) {
   return master.empty() ? weights : master;
 }
 
-/// Arguments of an op with weights, master, scalars and options; `vectors` are to be as the op's other tensors allow.
+/// Returns the arguments of an op with weights, master, scalars and options; `vectors`: the op's other
+/// tensors are aligned.
 template <class Op>
 WeightArgs weight_args(const Op& op, const Tensor& norm_squared, bool vectors) {
   return {op.weights.template as<std::uint16_t>(),
@@ -32,7 +34,7 @@ WeightArgs weight_args(const Op& op, const Tensor& norm_squared, bool vectors) {
           vectors && aligned(op.weights) && aligned(op.master)};
 }
 
-/// What gradients are multiplied by, so that their global norm is at most max_norm.
+/// Returns the factor on gradients that limits their global norm to max_norm.
 __device__ inline float clip_factor(const float* norm_squared, float max_norm) {
   return max_norm > 0 ? fminf(1.0f, max_norm / (sqrtf(*norm_squared) + 1e-6f)) : 1.0f;
 }
@@ -45,7 +47,7 @@ __device__ inline void load_weights(float (&w)[8], const WeightArgs& a, std::int
     load_elements(w, a.weights, i, a.size, a.vectors);
 }
 
-/// w is rounded in place. kFull: all eight are there, in aligned vectors.
+/// Rounds w in place and stores it. kFull: all eight elements exist, in aligned vectors.
 template <bool kMaster, bool kFull = false>
 __device__ inline void store_weights(float (&w)[8], const WeightArgs& a, std::int64_t i, std::uint32_t seed) {
   const auto store = [&](auto* to) {

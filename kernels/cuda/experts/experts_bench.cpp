@@ -1,14 +1,14 @@
-// experts_bench: how fast the ops of a mixture are on this GPU, each beside a copy of as many bytes that is timed in turn with
-// it: both captured in a graph, as in a step, and run back to back. About ten seconds on an H200. A copy of what fits L2 is
-// faster than memory, and one of little is a launch: so are the ops.
+// experts_bench: speed of the MoE ops on this GPU, each next to a copy of as many bytes timed alternately
+// with it. Both are captured in a graph, as in a step, and run back to back. About ten seconds on an H200. A
+// copy that fits in L2 is faster than memory, and a small one is launch-bound: so are the ops.
 //
 //   experts_bench            every op
-//   experts_bench WORD...    those whose names begin with one of the words
+//   experts_bench WORD...    ops whose names begin with one of the words
 //
-// Bytes are those that an op must move (ops::Permute::cost() and its like): what it reads counts once however often it is read,
-// and padding counts for nothing; of permuting, which writes much, the share of a copy is also said with it. Permuting to
-// columns reads a token's row once for each of its experts, all but the first time from L2, and counts one. Experts are those
-// that random logits choose.
+// Bytes are those that an op must move (ops::Permute::cost() and the like): inputs count once however often
+// they are read, and padding is not counted. For permute, which writes much padding, the rate including
+// padding is printed too. Permute to columnwise reads a token's row once per expert, all but the first time
+// from L2, and counts it once. Random logits choose the experts.
 #include <algorithm>
 #include <exception>
 #include <string>
@@ -37,7 +37,7 @@ struct FormSet {
   QuantFormat rowwise, columnwise;
 };
 
-/// A grouped value with room for its forms; the value is kept where no form is wanted.
+/// Returns a grouped value with memory for its quantized copies; the value is kept if no copy is requested.
 QuantizedTensor grouped(Device& device, Buffers& buffers, const Tensor& value, const FormSet& set,
                         std::int64_t experts) {
   QuantizedTensor x = wanted(device, buffers, value, set.rowwise, set.columnwise);
@@ -47,7 +47,7 @@ QuantizedTensor grouped(Device& device, Buffers& buffers, const Tensor& value, c
   return x;
 }
 
-/// What one op or several take and move, and how long copies take.
+/// Time and bytes of one or several ops, and time of copies.
 struct Taken {
   double ms = 0, copy_ms = 0, bytes = 0;
   Taken operator+(const Taken& more) const {
@@ -55,7 +55,7 @@ struct Taken {
   }
 };
 
-/// Times ops beside copies.
+/// Times ops next to copies.
 class OpTable {
  public:
   OpTable(Bench& bench, std::vector<std::string> words)
@@ -65,11 +65,11 @@ class OpTable {
         from_(random_bf16(buffers_, bench.device, 32768, 32768, 1)),
         to_(buffers_.tensor(DType::bf16, 32768, 32768)) {}
 
-  /// Prints a line; `padding`: bytes of it that the op writes. Nothing where the op was not asked for.
+  /// Prints a line; `padding`: bytes of padding that the op writes. Does nothing if the op was not requested.
   Taken report(const std::string& name, const std::function<void()>& op, double padding = 0) {
     if (!words_.empty() && std::none_of(words_.begin(), words_.end(),
                                         [&](const std::string& word) { return name.starts_with(word); })) {
-      op();  // what it makes others read
+      op();  // other ops read its output
       return {};
     }
     const double ms = bench_.median_ms(op);
@@ -86,14 +86,14 @@ class OpTable {
     fmt::print("{:>42} {:9.4f} ms {:8.0f} GB/s, a copy {:9.4f} ms, {:4.0f}%", name, taken.ms,
                taken.bytes / taken.ms / 1e6, taken.copy_ms, 100 * taken.copy_ms / taken.ms);
   }
-  /// GB/s of a copy that no cache holds.
+  /// Returns the GB/s of a copy larger than any cache.
   double ceiling() { return kMostBytes / copy_ms(kMostBytes) / 1e6; }
 
  private:
   static constexpr double kMostBytes = 4.0 * 32768 * 32768;
 
   double copy_ms(double bytes) {
-    // Of other sizes the driver's copy is down to 0.6 times as fast.
+    // With other sizes the driver's copy runs at as little as 0.6 of its speed.
     constexpr std::int64_t kWhole = 16384;
     const std::int64_t wholes = static_cast<std::int64_t>(std::min(bytes, kMostBytes) / 4) / kWhole;
     const std::int64_t elements = std::max<std::int64_t>(1, wholes) * kWhole;
@@ -170,7 +170,7 @@ void bench_shape(OpTable& table, Device& device, const Shape& shape) {
                ds = random_bf16(buffers, device, rows, F, 5);
   const Tensor dgate_up = buffers.tensor(DType::bf16, rows, 2 * F), out = buffers.tensor(DType::bf16, T, C);
   std::vector<std::pair<std::string, Taken>> permutes;
-  // Bytes of padding in a grouped value or in its forms.
+  // Bytes of padding in a grouped value or in its quantized copies.
   const auto padding_of = [&](const QuantizedTensor& t) {
     std::int64_t bytes = t.keep_value ? t.value.bytes() : 0;
     for (const GemmOperand* form : {&t.rowwise, &t.columnwise})
@@ -218,7 +218,7 @@ void bench_shape(OpTable& table, Device& device, const Shape& shape) {
   }
 }
 
-/// The forms of the experts' gate and up weights.
+/// Quantizes the experts' gate and up weights.
 void bench_weights(OpTable& table, Device& device, const Shape& shape) {
   using testing::kMx, testing::kRow, testing::kTensorE4m3;
   Buffers buffers(device);

@@ -1,5 +1,5 @@
-// A mixture's ops captured in a graph with one routing and replayed with others: what they leave is what they leave when
-// they are run one by one. The shapes of all operands are those of the capacity, so that no routing is special.
+// MoE ops captured in a graph with one routing and replayed with others must give the results of separate
+// calls. All operands have capacity shapes, so that no routing is special.
 #include "kernels/device/moe_testing.h"
 #include "kernels/gpu/graph.h"
 
@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::int64_t kTokens = 300, kWidth = 256, kExperts = 12, kSlots = 3, kInner = 128;
 
-/// The ops of a layer but its products, with memory of their own.
+/// The ops of a layer except its GEMMs, with their own memory.
 struct Chain {
   Device& device;
   RoutingRule rule{.experts = kExperts, .top_k = kSlots};
@@ -118,7 +118,7 @@ struct Chain {
 
 }  // namespace
 
-TEST_CASE("a mixture's ops replay with another routing", "[gpu][graph][moe]") {
+TEST_CASE("MoE ops: a captured graph replays correctly with another routing", "[gpu][graph][moe]") {
   const auto device = gpu_or_skip();
   if (!device) return;
   OpTest b(*device);
@@ -135,7 +135,7 @@ TEST_CASE("a mixture's ops replay with another routing", "[gpu][graph][moe]") {
     const Tensor inputs[] = {host.random(DType::bf16, kTokens, kWidth, 1.0f),
                              host.random(DType::bf16, kTokens, kWidth, 3.0f),
                              host.tensor(DType::bf16, kTokens, kWidth)};
-    // All tokens alike: they go to the same experts, and the others have no row.
+    // Identical tokens: all go to the same experts, and the other experts have no row.
     for (std::int64_t i = 0; i < inputs[2].size(); ++i)
       HostMemory::set(inputs[2], i, HostMemory::get(inputs[0], i % kWidth));
     device->upload(replayed.x, inputs[0].data);

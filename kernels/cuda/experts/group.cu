@@ -1,6 +1,7 @@
-// Rows by expert: a stable counting sort of the slots in two kernels. A block has a run of slots and counts how many go to each
-// expert. Then every block adds up what the runs before its own have, which is little enough to do it anew in each, and so
-// knows the rows of its slots: their places among those of their warp, of the warps before, of the runs before.
+// Rows by expert: a stable counting sort of the slots in two kernels. In the first, each block counts the
+// slots per expert in its run. In the second, every block adds up the counts of all earlier runs (few enough
+// to repeat in every block), and so knows the rows of its slots: earlier runs, plus earlier warps, plus
+// earlier lanes of the warp.
 #include <algorithm>
 #include <climits>
 
@@ -13,7 +14,7 @@ namespace precbench {
 namespace cuda {
 namespace {
 
-constexpr int kGroupThreads = 1024;  // each with a slot at a time
+constexpr int kGroupThreads = 1024;  // one slot each at a time
 constexpr int kGroupWarps = kGroupThreads / kWarp;
 constexpr int kMostRuns = 64;
 
@@ -23,12 +24,12 @@ struct GroupArgs {
   std::int32_t *counts, *offsets, *row_of, *source;
   std::int32_t* kept;  // may be null
   float* report;
-  int slots, run_count, run, experts, pad, capacity;  // run: slots of one, a multiple of kGroupThreads
-  int most;                                           // rows of an expert
-  int first;                                          // of the experts; slots of others have no row
+  int slots, run_count, run, experts, pad, capacity;  // run: slots per run, a multiple of kGroupThreads
+  int most;                                           // row limit of an expert
+  int first;                                          // first expert; slots of other experts have no row
 };
 
-/// The slot's expert; -1: none of these, or no slot.
+/// Returns the slot's expert relative to `first`; -1: another expert, or no slot.
 __device__ inline int expert_of(const GroupArgs& a, int slot, int end) {
   const int relative = slot < end ? a.index[slot] - a.first : -1;
   return relative < a.experts ? max(relative, -1) : -1;
@@ -46,7 +47,7 @@ __global__ void __launch_bounds__(kGroupThreads) count_slots_kernel(const GroupA
   for (int e = threadIdx.x; e < a.experts; e += kGroupThreads) a.runs[blockIdx.x * a.experts + e] = counts[e];
 }
 
-/// What a block of the second kernel knows of the experts, each [E].
+/// Expert tables of a block of the second kernel, each [E].
 struct GroupTable {
   std::int32_t *counts, *offsets /* [E + 1] */, *next /* the place of the next slot in its group */;
   std::int32_t* of_warps;  // [warps, E]
@@ -58,7 +59,7 @@ constexpr std::size_t table_words(int experts) {
   return static_cast<std::size_t>(experts) * (3 + kGroupWarps) + 1;
 }
 
-/// Counts of all runs, and in `next` of those before this block's.
+/// Adds up the counts of all runs, and in `next` of those before this block's.
 __device__ inline void add_runs(const GroupArgs& a, const GroupTable& table) {
   for (int e = threadIdx.x; e < a.experts; e += kGroupThreads) table.counts[e] = table.next[e] = 0;
   __syncthreads();
@@ -78,7 +79,7 @@ __device__ inline void add_runs(const GroupArgs& a, const GroupTable& table) {
   __syncthreads();
 }
 
-/// Where the groups begin. Every expert has a thread (check_rule).
+/// Computes the groups' offsets. Every expert has a thread (check_rule).
 __device__ inline void make_offsets(const GroupArgs& a, const GroupTable& table) {
   __shared__ std::int32_t buffers[3][kWarp];
   const int e = threadIdx.x;
@@ -99,7 +100,7 @@ __device__ inline void make_offsets(const GroupArgs& a, const GroupTable& table)
   a.report[2] = static_cast<float>(slots - rows);
 }
 
-/// Rows that no slot has: a warp for each group's padding, all threads for what is behind the last group.
+/// Marks rows without a slot: a warp per group's padding, all threads for the rows after the last group.
 __device__ inline void mark_padding(const GroupArgs& a, const GroupTable& table) {
   const int lane = threadIdx.x % kWarp;
   for (int e = blockIdx.x * kGroupWarps + threadIdx.x / kWarp; e < a.experts; e += gridDim.x * kGroupWarps)
@@ -110,7 +111,7 @@ __device__ inline void mark_padding(const GroupArgs& a, const GroupTable& table)
     a.source[row] = -1;
 }
 
-/// A slot for each thread of the block, in their order.
+/// Places one slot per thread of the block, in order.
 __device__ inline void place_slots(const GroupArgs& a, const GroupTable& table, int slot, int end) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   for (int i = threadIdx.x; i < kGroupWarps * a.experts; i += kGroupThreads) table.of_warps[i] = 0;

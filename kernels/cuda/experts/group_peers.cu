@@ -1,5 +1,5 @@
-// Which tokens go to which of the ranks that divide the experts: a block for each rank counts its tokens, and one writes
-// their rows, in the order of the tokens. Both look at all slots, of which a step has few.
+// Assignment of tokens to expert-parallel ranks. One kernel with a block per rank counts its tokens, and
+// another writes their rows in token order. Both read all slots, of which a step has few.
 #include <algorithm>
 #include <climits>
 
@@ -24,8 +24,8 @@ struct PeerArgs {
   bool tight;
 };
 
-/// Calls take(token, slots, place) for all tokens: how many of its experts the block's rank has, and how many tokens before
-/// it have any. Returns how many have.
+/// Calls take(token, slots, place) for all tokens: `slots` of its experts are on the block's rank, and
+/// `place` earlier tokens have any there. Returns how many tokens have any.
 template <class Take>
 __device__ inline int for_tokens(const PeerArgs& a, Take&& take) {
   __shared__ std::int32_t buffer[kWarp];
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kPeerThreads) count_peers_kernel(const PeerArg
 __global__ void __launch_bounds__(kPeerThreads) place_peers_kernel(const PeerArgs a) {
   wait_for_work_before();
   const int rank = static_cast<int>(blockIdx.x);
-  int begin = 0, end = 0;  // of the rank's group with all of its room
+  int begin = 0, end = 0;  // of the rank's group, including unused capacity
   for (int r = 0; r <= rank; ++r) {
     begin = end;
     end += a.tight ? a.counts[r] : a.most;

@@ -1,6 +1,6 @@
-// SwiGLU over experts' rows: the dense Sources (../layers/swiglu.cu) with the weight of a row's slot, zeros where a row is
-// padding, which is not read, and in backward the weight's gradient: every tile leaves its part of a row's sum, and a
-// second kernel adds them up in their order.
+// SwiGLU over expert rows: the dense Sources (../layers/swiglu.cu) times the weight of a row's slot, with
+// zeros for padding rows, which are not read. Backward also computes the weights' gradients: every tile
+// writes its part of a row's sum, and a second kernel adds the parts in order.
 #include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/cuda/layers/swiglu.cuh"
 
@@ -8,7 +8,7 @@ namespace precbench {
 namespace cuda {
 namespace {
 
-/// What the rows of groups are, and what they are weighted by.
+/// Slots of the rows, and their weights.
 struct WeightedRows {
   const std::int32_t* slots;
   const float* weights;  // may be null: 1
@@ -64,7 +64,7 @@ struct GroupedSwigluBackwardSource {
   };
   Matrix gate, up, ds;
   WeightedRows of;
-  float* products;  // [rows, tiles]: a tile's part of dw; null: not wanted
+  float* products;  // [rows, tiles]: a tile's part of dw; null: not requested
   std::int64_t rows = gate.rows, cols = gate.cols;
 
   bool vectors() const { return gate.vectors && up.vectors && ds.vectors; }
@@ -100,7 +100,7 @@ struct GroupedSwigluBackwardSource {
   }
 
  private:
-  /// Half a warp has a row of a tile.
+  /// Half a warp has one row of a tile.
   __device__ void leave_product(float product, std::int64_t row, std::int64_t col) const {
 #pragma unroll
     for (int step = 1; step < kTile / kSquare; step *= 2)
@@ -112,7 +112,7 @@ struct GroupedSwigluBackwardSource {
 
 constexpr int kThreads = 256;
 
-/// A thread for each slot.
+/// One thread per slot.
 __global__ void __launch_bounds__(kThreads)
     sum_products_kernel(float* dw, const float* products, const std::int32_t* row_of, int slots, int tiles) {
   wait_for_work_before();

@@ -1,7 +1,8 @@
-// Rows of tokens into groups. What a token's rows have as it stands, its BF16 or its codes, a warp reads once, a piece of a row
-// at a time, and writes to each of them; other warps of the same launch write the padding, and threads with a row each gather
-// the scales. Rows behind the last group are left alone: nobody reads them. What depends on the groups (columns), and everything
-// where rows are weighted, is made by the quantizing engine from rows that it gathers.
+// Gathers token rows into groups. Data copied unchanged, BF16 or codes, is read once per token: a warp reads
+// one piece of a row and writes it to each destination. Other warps of the same launch write the padding, and
+// threads with one row each gather the scales. Rows after the last group are not written: nobody reads them.
+// Copies that depend on the groups (columnwise), and all copies with weights, are made by the quantization
+// engine from gathered rows.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -16,11 +17,11 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kVectors = 4;     // of 16 bytes that a lane has of a piece
-constexpr int kRowsToZero = 8;  // that a warp looks at
-constexpr int kScaleWords = 4;  // of a row that a thread gathers
+constexpr int kVectors = 4;     // 16-byte vectors of a piece per lane
+constexpr int kRowsToZero = 8;  // rows that a warp checks
+constexpr int kScaleWords = 4;  // words of a row that a thread gathers
 
-/// Division by a number that the host knows, of numbers below 2^31.
+/// Division of numbers below 2^31 by a divisor known on the host.
 class Divisor {
  public:
   explicit Divisor(int by) {
@@ -49,7 +50,7 @@ struct GatherSource {
   const std::int32_t* slots;
   const float* weights;  // may be null
   Divisor top_k;
-  const std::int32_t* end;  // the row behind the last group
+  const std::int32_t* end;  // the row after the last group
   std::int64_t rows, cols = x.cols;
 
   bool vectors() const { return x.vectors; }
@@ -86,17 +87,17 @@ struct PermuteArgs {
   FormArgs form;  // of the codes; data null: none
   const void* scales;
   const std::int32_t *row_of, *source;
-  const std::int32_t* end;  // the row behind the last group
-  const float* amax;        // of the tokens, if it goes along to amax_out
+  const std::int32_t* end;  // the row after the last group
+  const float* amax;        // of the tokens, if it is copied to amax_out
   float* amax_out;
   int tokens, rows, top_k;
-  int source_rows;                             // of the codes, which may be more than there are tokens
-  Divisor by_top_k, by_pieces, by_row_blocks;  // pieces: those that a token has
-  int padding_blocks, scale_blocks;            // of the grid; those behind move rows
-  int row_blocks;                              // with a thread for each row of the scales
+  int source_rows;                             // of the codes; may exceed the number of tokens
+  Divisor by_top_k, by_pieces, by_row_blocks;  // pieces: per token
+  int padding_blocks, scale_blocks;            // of the grid; later blocks move rows
+  int row_blocks;                              // with one thread per row of the scales
 };
 
-/// A warp's piece of a token's row to where lane k's `row` says; -1: nowhere.
+/// Copies a warp's piece of a token's row to the `row` of each lane k; -1: no destination.
 template <bool kFull>
 __device__ inline void move_piece(const RowMove& move, int token, int piece, int row, int top_k) {
   const int first = piece * kVectors * kWarp + threadIdx.x % kWarp;
@@ -129,7 +130,7 @@ __device__ inline void zero_row(const RowMove& move, int row) {
   for (int i = threadIdx.x % kWarp; i < move.vectors; i += kWarp) __stcs(to + i, make_uint4(0, 0, 0, 0));
 }
 
-/// Padding among a few rows.
+/// Zeroes padding among a few rows.
 __device__ inline void zero_padding(const PermuteArgs& a, int first) {
   const int lane = threadIdx.x % kWarp;
   const bool padding = lane < kRowsToZero && first + lane < *a.end && a.source[first + lane] < 0;
@@ -146,22 +147,22 @@ __host__ __device__ inline int words_of_row(const FormArgs& form) {
   return (static_cast<int>(scale_blocks(form.granularity, form.k)) + step - 1) / step;
 }
 
-/// Rows that the scales of a form have room for.
+/// Returns the rows in a copy's scale buffer, including padding.
 __host__ __device__ inline int padded_rows(const FormArgs& form) {
   return static_cast<int>(form.in_blocks_of_32()                         ? detail::padded(form.rows, 128)
                           : form.granularity == Granularity::block_1x128 ? detail::padded(form.rows, 4)
                                                                          : form.rows);
 }
 
-/// Whether the tokens' amax is there, not one of before.
+/// Returns true if the tokens have their own amax, not an earlier one.
 bool has_amax(const QuantizedTensor& tokens) { return tokens.amax_in.empty() && !tokens.amax_out.empty(); }
 
 const std::int32_t* end_of(const Groups& groups) {
   return groups.offsets.as<std::int32_t>() + groups.experts();
 }
 
-/// A thread's part of a row of the scales: what its token has, or what zeros quantize to. Where the four of 1x32 lie together
-/// in a word, threads have the rows in the order of their words (scale_layout.h).
+/// Writes a thread's part of a row of the scales: its token's, or those of quantized zeros. For 1x32 scales,
+/// four per word, threads have the rows in the order of their words (scale_layout.h).
 __device__ inline void move_scales(const PermuteArgs& a, int block) {
   const Granularity g = a.form.granularity;
   const auto* from = static_cast<const std::uint32_t*>(a.scales);
@@ -179,14 +180,14 @@ __device__ inline void move_scales(const PermuteArgs& a, int block) {
   const int blocks = static_cast<int>(scale_blocks(g, a.form.k));
   const int begin = part * kScaleWords, words = min(kScaleWords, words_of_row(a.form) - begin);
   const int slot = row < a.rows ? a.source[row] : -1;
-  // The thread's first word, and how far apart a row's words are.
+  // The thread's first word, and the distance between a row's words.
   const std::int64_t first = scale_index(g, a.form.rows, a.form.k, row, begin * step) / step,
                      pitch = scale_index(g, a.form.rows, a.form.k, 0, step) / step;
   if (slot < 0) {
     if (row >= *a.end && row < a.rows) return;
     for (int word = 0; word < words; ++word) {
       const std::int64_t at = first + word * pitch;
-      scales[at] = 0;  // also of rows and blocks that are not there
+      scales[at] = 0;  // also for rows and blocks beyond the end
       for (int i = 0; row < a.rows && i < step && (begin + word) * step + i < blocks; ++i)
         make_scale(a.form, 0, at * step + i, true);
     }
@@ -203,7 +204,8 @@ __device__ inline void move_scales(const PermuteArgs& a, int block) {
     if (i < words) scales[first + i * pitch] = v[i];
 }
 
-/// Blocks that write padding, then those of scales, then those with a warp for each piece of a token's row.
+/// Blocks that write padding come first, then those for scales, then those with a warp per piece of a token's
+/// row.
 __global__ void __launch_bounds__(kThreads, 6) permute_kernel(const PermuteArgs a) {
   wait_for_work_before();
   int block = static_cast<int>(blockIdx.x);
@@ -233,7 +235,7 @@ RowMove row_move(const Tensor& to, const Tensor& from) {
   return {to.as<uint4>(), from.as<uint4>(), vectors, (vectors + kPiece - 1) / kPiece};
 }
 
-/// The tokens' own amax, as the rowwise form has it.
+/// Writes the tokens' own amax, as for the rowwise copy.
 void amax_of_tokens(CudaDevice& device, const Tensor& out, const QuantizedTensor& tokens) {
   if (has_amax(tokens))
     device.do_convert({out, tokens.amax_out});
@@ -241,7 +243,7 @@ void amax_of_tokens(CudaDevice& device, const Tensor& out, const QuantizedTensor
     device.do_amax({.out = out, .x = tokens.value});
 }
 
-/// The rows that go as they stand. Returns whether amax_out is made, too.
+/// Copies the rows that stay unchanged. Returns true if amax_out is written too.
 bool move_rows(CudaDevice& device, const ops::Permute& op) {
   const Groups& groups = op.groups;
   const int top_k = static_cast<int>(groups.top_k());
@@ -294,7 +296,7 @@ void CudaDevice::do_permute(const ops::Permute& op) {
   const Groups& groups = op.groups;
   check_rule({.experts = groups.experts(), .top_k = groups.top_k()});
   const bool weighted = !op.weights.empty();
-  QuantizedTensor x = op.x;  // what is left to the engine
+  QuantizedTensor x = op.x;  // work left to the engine
   if (!weighted) {
     const bool made = move_rows(*this, op);
     x.keep_value = false;

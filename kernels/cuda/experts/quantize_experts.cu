@@ -1,8 +1,8 @@
-// The forms of stacked weights, each expert by itself. Both are made of one read of the weights, with a read before for amaxes
-// where a scale belongs to a row, a column or an expert, whose amax is not known.
+// Quantizes stacked weights, each expert separately. Both copies come from one read of the weights, after an
+// earlier read for amaxes if a scale belongs to a row, a column or an expert whose amax is unknown.
 //
-// The dense engine (produce.cuh) has rows alone with a scale each, which it makes of one read too; and forms of which an
-// expert's part is not by itself, those of the whole stack, or of the experts side by side.
+// The dense engine (produce.cuh) handles the other cases: only rows with a scale each, which it also makes
+// from one read; and formats whose scales span experts, as one stack or with the experts side by side.
 #include <type_traits>
 #include <utility>
 
@@ -34,7 +34,7 @@ struct StackSource {
     if (!kFull && (row >= rows || col >= cols)) return {};
     Raw raw = load<kFull>(stack, expert * rows + row, within);
     if constexpr (!kFull) {
-      // Columns of the experts behind this one; none where vectors divide an expert's.
+      // Columns of the next expert; not needed if vectors divide an expert's columns.
       for (int j = static_cast<int>(width - within); !stack.vectors && j < 8 && col + j < cols; ++j) {
         const std::int64_t other = (col + j) / width;
         const std::uint32_t bits = stack.data[(other * rows + row) * stack.pitch + col + j - other * width];
@@ -48,11 +48,11 @@ struct StackSource {
   }
 };
 
-/// Experts one behind the other: the first, and the forms of the first.
+/// Consecutive experts: the first one, and the copies of the first.
 struct Stack {
   Matrix expert;
   TileOutput output;
-  bool known;  ///< amaxes of experts are read only
+  bool known;  ///< the experts' amaxes are only read
   int col_tiles;
 };
 
@@ -66,7 +66,7 @@ __device__ inline void shift(FormArgs& form, std::int32_t*& raised, int experts)
   form.amax += experts * form.rows;
 }
 
-/// A block's tile of an expert, blockIdx.y; `number`: of the tile.
+/// A block's tile of expert blockIdx.y; `number`: the tile's.
 template <bool kFull>
 struct StackTile {
   Matrix expert;
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kTileThreads, 4) amax_experts(const __grid_con
   }
 }
 
-/// From the last tile on: L2 still has what an amax pass has read last.
+/// In reverse order of tiles: L2 still holds what an amax pass read last.
 template <TileCase kCase>
 __global__ void __launch_bounds__(kTileThreads, 3) cast_experts(const __grid_constant__ Stack stack) {
   wait_for_work_before();
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(kTileThreads, 3) cast_experts(const __grid_con
   cast_tile<kCase, false>(tile.square, tile.output, tile.row0, tile.col0, shared);
 }
 
-/// Whether every expert's part of a form and of its scales lies by itself.
+/// Returns true if each expert's part of a copy and of its scales is contiguous.
 bool apart(const GemmOperand& form, std::int64_t experts) {
   const bool tiles = form.data.rows / experts % kTile == 0;
   switch (form.format.granularity) {
@@ -155,7 +155,7 @@ bool apart(const GemmOperand& form, std::int64_t experts) {
 
 bool of_tensor(const FormArgs& form) { return form.data && form.granularity == Granularity::tensor; }
 
-/// The forms that are apart, and the experts' amaxes.
+/// Makes the copies that are separate per expert, and the experts' amaxes.
 void quantize_stack(CudaDevice& device, const QuantizedTensor& w, std::int64_t E) {
   const std::int64_t N = w.value.rows / E, k = w.value.cols;
   Stack stack{.expert = matrix(w.value),

@@ -1,6 +1,6 @@
-// The router: logits by cuBLASLt, then a warp for each token, whose lanes share its experts and have them in registers. Sums
-// over tokens are made in the order of tokens, warps and blocks, the last in a second kernel, so that equal inputs give equal
-// bits.
+// The router: logits by cuBLASLt, then one warp per token, whose lanes hold the experts in registers. Sums
+// over tokens are made in the order of tokens, warps and blocks, the last in a second kernel, so that equal
+// inputs give equal bits.
 #include <algorithm>
 #include <climits>
 #include <string>
@@ -26,11 +26,12 @@ void check_rule(const RoutingRule& rule) {
 namespace {
 
 constexpr int kBlocksPerSm = 2;
-constexpr int kTurns = 2;  // tokens of a place in the block's order that it has at a time, each in a warp
+constexpr int kTurns = 2;  // tokens per place of a block at a time, each in its own warp
 constexpr int kRouteThreads = kTurns * kRouterThreads;
 constexpr int kFinishWarps = 8;
 
-/// Order of floats as that of integers above 0, equal zeros; NaN below all. 0 is what has been taken.
+/// Returns a key whose integer order is that of the floats: all keys are above 0, zeros are equal, NaN is
+/// below all. Key 0 marks taken values.
 __device__ inline std::uint32_t ordered(float x) {
   if (isnan(x)) return 1;
   const std::uint32_t bits = __float_as_uint(x + 0.0f);
@@ -41,13 +42,14 @@ __device__ inline float from_ordered(std::uint32_t key) {
   return __uint_as_float(key ^ (key >> 31 ? 0x80000000u : 0xFFFFFFFFu));
 }
 
-/// The place of the largest of the warp's keys, the first of equal ones; a lane offers its own best.
+/// Returns the index of the largest of the warp's keys, the first of equal ones; each lane offers its own
+/// best.
 __device__ inline int place_of_largest(std::uint32_t key, int place) {
   const std::uint32_t most = __reduce_max_sync(kAllLanes, key);
   return __reduce_min_sync(kAllLanes, key == most ? place : INT_MAX);
 }
 
-/// Takes the experts outside the best groups out of the choice; a lane has a group.
+/// Excludes the experts outside the best groups; a lane has a group.
 __device__ inline void leave_out_groups(const RoutingRule& rule, std::uint32_t* keys) {
   const int lane = threadIdx.x % kWarp, experts = static_cast<int>(rule.experts);
   const int groups = static_cast<int>(rule.groups), size = experts / groups;
@@ -70,20 +72,20 @@ __device__ inline void leave_out_groups(const RoutingRule& rule, std::uint32_t* 
   __syncwarp();
 }
 
-/// A lane's share of what belongs to experts: those of lane, lane + 32, ...
+/// A lane's values of its experts: lane, lane + 32, ...
 template <class T, int kPerLane>
 struct Lanes {
   T of[kPerLane];
 
   __device__ static int expert(int i) { return static_cast<int>(threadIdx.x % kWarp) + i * kWarp; }
-  /// body(number of the expert, its value) in their order
+  /// Calls body(expert, its value) in order.
   template <class Body>
   __device__ void each(int experts, Body&& body) {
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i)
       if (expert(i) < experts) body(expert(i), of[i]);
   }
-  /// That of an expert, another in each lane.
+  /// Returns an expert's value; lanes may ask for different experts.
   __device__ T at(int of_expert) const {
     T value = of[0];
 #pragma unroll
@@ -95,7 +97,7 @@ struct Lanes {
   }
 };
 
-/// Lane k's expert: the k-th largest key.
+/// Returns to lane k the expert with the k-th largest key.
 template <int kPerLane>
 __device__ inline int choose_experts(int top_k, Lanes<std::uint32_t, kPerLane>& keys) {
   const int lane = threadIdx.x % kWarp;
@@ -115,8 +117,8 @@ __device__ inline int choose_experts(int top_k, Lanes<std::uint32_t, kPerLane>& 
   return chosen;
 }
 
-/// Of the tokens of a block, or of all: of each expert the sum of p / sum p and its slots; behind them the sum of
-/// logsumexp^2 and the first token that is not finite.
+/// Sums over the tokens of a block, or over all: per expert the sum of p / sum p and its slots; in the last
+/// entry the sum of logsumexp^2 and the first non-finite token.
 struct RouteSum {
   float share;
   std::int32_t count;
@@ -128,13 +130,13 @@ struct RouteArgs {
   std::int32_t* index;
   float* weights;
   RouteSum* sums;  // [E + 1, blocks]
-  unsigned* done;  // becomes 0
+  unsigned* done;  // set to 0
   int tokens;
   RoutingRule rule;
 };
 
-/// One token's: its slots, counted in `counts`, and in `shares` [E + 1] its p / sum p and behind them its logsumexp. Returns
-/// whether all is finite.
+/// Routes one token: counts its slots in `counts`, and writes p / sum p and then its logsumexp to `shares` [E
+/// + 1]. Returns true if all logits are finite.
 template <int kPerLane>
 __device__ inline bool route_token(const RouteArgs& a, int t, Lanes<float, kPerLane>& z, float* shares,
                                    std::int32_t* counts) {
@@ -181,8 +183,8 @@ __device__ inline bool route_token(const RouteArgs& a, int t, Lanes<float, kPerL
   return scores.finite;
 }
 
-/// Warp w of a block's first eight and w + 8 have the block's places w in turn: token after token of a place is added up in
-/// their order, then place after place.
+/// Warps w and w + 8 of a block alternate on the tokens of place w. A place's tokens are summed in order,
+/// then the places.
 template <int kPerLane>
 __global__ void __launch_bounds__(kRouteThreads, kBlocksPerSm) route_kernel(const RouteArgs a) {
   wait_for_work_before();
@@ -198,7 +200,7 @@ __global__ void __launch_bounds__(kRouteThreads, kBlocksPerSm) route_kernel(cons
     if (blockIdx.x == 0) *a.done = 0;
   }
   __syncthreads();
-  // Sums over the tokens of a place are of a thread for every so many experts; one in each place has the squares.
+  // The sums of a place are divided among its threads by experts; one thread per place has the squares.
   constexpr int kThreadsOfPlace = kRouteThreads / kRouterWarps;
   constexpr int kSums = (kPerLane * kWarp + kThreadsOfPlace - 1) / kThreadsOfPlace;
   const int sum_place = threadIdx.x / kThreadsOfPlace, sum_first = threadIdx.x % kThreadsOfPlace;
@@ -243,13 +245,13 @@ struct FinishArgs {
   std::int32_t* bad;
   const RouteSum* sums;  // [E + 1, blocks]
   RouteSum* totals;      // [E + 1]
-  unsigned* done;        // blocks of this kernel
+  unsigned* done;        // finished blocks of this kernel
   int blocks, experts;
   float tokens, slots;
 };
 
-/// A warp for each expert, and one for what is behind them: a lane has every 32nd block. The last block to end makes the
-/// balance of the totals.
+/// One warp per expert, and one for the last entry: a lane adds every 32nd block. The last block to finish
+/// computes the balance loss from the totals.
 __global__ void __launch_bounds__(kFinishWarps* kWarp) finish_route_kernel(const FinishArgs a) {
   wait_for_work_before();
   __shared__ bool last;
@@ -293,7 +295,7 @@ __global__ void __launch_bounds__(kFinishWarps* kWarp) finish_route_kernel(const
   if (lane == 0) a.report[a.experts] = balance;
 }
 
-/// A block for each layer. Counts are whole numbers, and so are these sums.
+/// One block per layer. Counts are integers, and so these sums are exact.
 __global__ void __launch_bounds__(kRouterThreads)
     update_routing_bias_kernel(float* biases, const float* all_counts, int experts, float rate) {
   wait_for_work_before();
@@ -304,7 +306,7 @@ __global__ void __launch_bounds__(kRouterThreads)
   for (int e = threadIdx.x; e < experts; e += kRouterThreads) total += counts[e];
   total = block_sum(total, buffer);
   for (int e = threadIdx.x; e < experts; e += kRouterThreads) {
-    const double less = total - static_cast<double>(experts) * counts[e];  // than the mean
+    const double less = total - static_cast<double>(experts) * counts[e];  // below the mean
     bias[e] += less > 0 ? rate : less < 0 ? -rate : 0.0f;
   }
 }

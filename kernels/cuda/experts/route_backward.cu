@@ -1,5 +1,6 @@
-// The router's gradients. dz is of FP32 and may not be rounded, but tensor cores take BF16: dz is the sum of three BF16
-// numbers of 8 bits each, so that the products of its parts, added in FP32, are those of dz itself.
+// The router's gradients. dz is FP32 and must not be rounded, but tensor cores take BF16. dz is therefore
+// split into three BF16 numbers of 8 bits each: the GEMMs of the parts, added in FP32, give that of dz
+// itself.
 //
 //   parts [T, 3E]  = [high | middle | low] of dz
 //   dx             = addend + parts [router; router; router]
@@ -24,10 +25,10 @@ struct RouteBackwardArgs {
   std::uint16_t* parts;  // [tokens, pitch]
   int tokens, pitch;
   RoutingRule rule;
-  float balance, z_loss, loss_scale;  // balance: of each slot's part f
+  float balance, z_loss, loss_scale;  // balance: on each slot's share f
 };
 
-/// What of the gradient comes from the weights, into dz [experts], which is 0.
+/// Adds the gradient through the weights to dz [experts], which is 0.
 __device__ inline void weight_gradient(const RouteBackwardArgs& a, const TokenScores& scores, int t,
                                        const float* z, float* dz) {
   const int lane = threadIdx.x % kWarp, experts = static_cast<int>(a.rule.experts);
@@ -48,7 +49,7 @@ __device__ inline void weight_gradient(const RouteBackwardArgs& a, const TokenSc
     for (int e = lane; e < experts; e += kWarp) dz[e] -= scores.probability(z[e]) * mean;
 }
 
-/// What comes from the two losses.
+/// Adds the gradient of the two losses.
 __device__ inline void add_loss_gradients(const RouteBackwardArgs& a, const TokenScores& scores,
                                           const float* z, float* dz) {
   const int lane = threadIdx.x % kWarp, experts = static_cast<int>(a.rule.experts);
@@ -97,7 +98,7 @@ __global__ void __launch_bounds__(kRouterThreads) route_backward_kernel(const Ro
   for (int i = kParts * experts + lane; i < a.pitch; i += kWarp) parts[i] = 0;
 }
 
-/// The router once for each part, and zeros behind.
+/// Repeats the router once per part, and zeros after that.
 __global__ void __launch_bounds__(kElementThreads)
     repeat_router_kernel(std::uint16_t* out, const std::uint16_t* router, std::int64_t size,
                          std::int64_t total) {

@@ -1,4 +1,5 @@
-// What a router's forward and backward share: a warp has a token, its logits in shared memory, and lane k its k-th slot.
+// Shared by the router's forward and backward: one warp per token, its logits in shared memory, and its k-th
+// slot in lane k.
 #pragma once
 
 #include <cfloat>
@@ -9,15 +10,15 @@
 
 namespace precbench::cuda {
 
-inline constexpr int kRouterWarps = 8;  ///< of a block, each with a token
+inline constexpr int kRouterWarps = 8;  ///< per block, one token each
 inline constexpr int kRouterThreads = kRouterWarps * kWarp;
-inline constexpr std::int64_t kMostExperts = 256;  ///< for which a block's shared memory does
-inline constexpr float kLeastSum = 1e-20f;         ///< added to a sum of sigmoids that is divided by
+inline constexpr std::int64_t kMostExperts = 256;  ///< limit of a block's shared memory
+inline constexpr float kLeastSum = 1e-20f;         ///< added to a divisor that is a sum of sigmoids
 
-/// Throws Unsupported for more experts, slots or groups of experts than the kernels take.
+/// Throws Unsupported for more experts, slots or groups of experts than the kernels support.
 void check_rule(const RoutingRule& rule);
 
-/// A BF16 matrix as a product takes it.
+/// Returns a BF16 matrix as a GEMM operand.
 inline GemmOperand plain(const Tensor& data, bool transposed = false) { return {{}, data, {}, transposed}; }
 
 __device__ inline float warp_max(float x) {
@@ -26,7 +27,8 @@ __device__ inline float warp_max(float x) {
   return x;
 }
 
-/// Sums of the values of the threads before this one, and of all; every thread of the block calls it.
+/// Returns the sum of `value` over earlier threads, and in `all` the total; every thread of the block must
+/// call it.
 __device__ inline int sum_before(int value, int& all, std::int32_t* buffer /* [32] */) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   int sum = value;
@@ -47,10 +49,10 @@ __device__ inline int sum_before(int value, int& all, std::int32_t* buffer /* [3
   return before + sum - value;
 }
 
-/// Of one token: what its probabilities are made of.
+/// Terms of one token's probabilities.
 struct TokenScores {
   float largest, total;  ///< of the logits, and the sum of e^(z - largest)
-  float sum = 1;         ///< of all p, which divides them where they are to be shares
+  float sum = 1;         ///< of all p: the divisor that normalizes them to shares
   bool finite;           ///< all logits are
   bool softmax;
 
@@ -60,7 +62,8 @@ struct TokenScores {
   __device__ float logsumexp() const { return largest + logf(total); }
 };
 
-/// Every lane of the warp calls it; for_each(body) gives body the logits of the lane's experts, those of lane, lane + 32, ...
+/// Every lane of the warp must call it. for_each(body) calls body with the logits of the lane's experts:
+/// lane, lane + 32, ...
 template <class ForEach>
 __device__ inline TokenScores token_scores_of(const RoutingRule& rule, ForEach&& for_each) {
   TokenScores scores;
@@ -90,14 +93,14 @@ __device__ inline TokenScores token_scores(const RoutingRule& rule, const float*
   });
 }
 
-/// g of each lane's expert, p or its share of the chosen ones' sum; `sum` becomes what divides it (else 1). Lanes without a
-/// slot get 0.
+/// Returns g of each lane's expert: p, or its share of the chosen ones' sum. `sum` is set to the divisor
+/// (else 1). Lanes without a slot get 0.
 __device__ inline float gate_of(const RoutingRule& rule, const TokenScores& scores, float z, bool chosen,
                                 float& sum) {
   sum = 1;
   if (!rule.normalise) return chosen ? scores.probability(z) : 0.0f;
   float g;
-  if (scores.softmax) {  // a softmax over their logits: nothing underflows
+  if (scores.softmax) {  // a softmax over the chosen logits: nothing underflows
     const float largest = warp_max(chosen ? z : -FLT_MAX);
     g = chosen ? expf(z - largest) : 0.0f;
     sum = warp_sum(g);

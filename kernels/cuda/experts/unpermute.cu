@@ -1,5 +1,5 @@
-// Rows of groups back to their tokens: a block for each token adds its slots' rows, in their order and in FP32, eight
-// columns a thread. The loads of several rows are in flight together.
+// Adds group rows back to their tokens: a block per token adds its slots' rows in order and in FP32, eight
+// columns per thread. The loads of several rows are in flight together.
 #include <algorithm>
 
 #include "kernels/base/errors.h"
@@ -27,7 +27,7 @@ struct UnpermuteArgs {
   int top_k;
 };
 
-/// sum += the token's rows in columns [col, col + 8); `dot` of slot k += its product with x.
+/// sum += the token's rows in columns [col, col + 8); `dot` of slot k += its row times x.
 template <bool kDots, class Args>
 __device__ inline void add_rows(float (&sum)[8], const Args& a, std::int64_t token, std::int64_t col,
                                 const std::int32_t* rows, const float* weights, float* dots) {
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kMostThreads) unpermute_kernel(const Args a) {
   }
 }
 
-/// Short rows in FP32, a thread for each element of a token's sum.
+/// Short rows in FP32, one thread per element of a token's sum.
 __global__ void __launch_bounds__(kMostThreads)
     add_short_rows_kernel(float* out, const float* rows, const std::int32_t* row_of, std::int64_t size,
                           int cols, int top_k) {
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kMostThreads)
   out[i] = sum;
 }
 
-/// What comes back of the slots' weights from the ranks of their experts.
+/// Returns true for the gradients of slot weights returned by the experts' ranks.
 bool short_rows(const ops::Unpermute& op) {
   return op.rows.dtype == DType::f32 && op.out.dtype == DType::f32 && op.addend.empty() && op.weights.empty();
 }
@@ -115,7 +115,7 @@ bool short_rows(const ops::Unpermute& op) {
 void CudaDevice::do_unpermute(const ops::Unpermute& op) {
   using namespace cuda;
   const std::int64_t C = op.out.cols;
-  if (op.out.rows == 0) return;  // of other ranks' tokens none has come
+  if (op.out.rows == 0) return;  // no tokens of other ranks
   if (short_rows(op)) {
     const auto blocks = static_cast<unsigned>((op.out.size() + kMostThreads - 1) / kMostThreads);
     add_short_rows_kernel<<<blocks, kMostThreads, 0, stream()>>>(

@@ -1,4 +1,4 @@
-// Which of our GEMMs take a problem. See blockwise.h.
+// Selects among our block-scaled GEMMs. See blockwise.h.
 #include "kernels/cuda/gemm/blockwise.h"
 
 #include <limits>
@@ -13,10 +13,10 @@ std::span<const BlockwiseKernel> hopper_blockwise_kernels() { return {}; }
 
 std::vector<const BlockwiseKernel*> blockwise_kernels(const BlockwiseGemm& gemm, int compute_capability) {
   std::vector<const BlockwiseKernel*> kernels;
-  // wgmma is Hopper's alone: later generations have other instructions.
+  // wgmma exists only on Hopper: later generations have other instructions.
   if (compute_capability != 90 || hopper_blockwise_kernels().empty() || !hopper::has_tensor_maps())
     return kernels;
-  constexpr std::int64_t kCopied = 16;  // bytes: the copy engine's alignment of addresses and of rows
+  constexpr std::int64_t kCopied = 16;  // bytes: TMA's alignment of addresses and rows
   if (gemm.alignment < kCopied || gemm.K % kCopied != 0 || bytes_of(gemm.d, gemm.N) % kCopied != 0)
     return kernels;
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() / 2;  // coordinates are 32 bits

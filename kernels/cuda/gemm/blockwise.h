@@ -1,5 +1,6 @@
-// Our own GEMMs for FP8 operands with scales of blocks, as matmul's plans see them: candidates beside cuBLASLt's. The
-// kernels are in blockwise_sm90a.cuh, for Hopper alone; on any other GPU, and in a build without them, there are none.
+// Our own GEMMs for FP8 operands with block scales, as candidates of matmul's plans next to cuBLASLt's. The
+// kernels are in blockwise_sm90a.cuh, for Hopper only; on other GPUs, and in a build without them, there are
+// none.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,16 +13,17 @@
 
 namespace precbench {
 
-/// D[M,N] = or += A[M,k] B[N,k]^T. A has scales of 1x128, B of 1x128 or 128x128, laid out as in scale_layout.h.
+/// D[M,N] = or += A[M,k] B[N,k]^T. A has scales of 1x128, B of 1x128 or 128x128, laid out as in
+/// scale_layout.h.
 struct BlockwiseGemm {
   std::int64_t M, N, K;
   DType a, b, d;
-  bool square_b;  ///< B's scales are of 128x128
+  bool square_b;  ///< B has 128x128 scales
   bool accumulate;
-  std::int32_t alignment;  ///< bytes, of the worst aligned of the three matrices
+  std::int32_t alignment;  ///< bytes, of the least aligned of the three matrices
 };
 
-/// In device memory.
+/// Device pointers.
 struct BlockwiseBuffers {
   const void *a, *b;
   const float *a_scale, *b_scale;
@@ -35,11 +37,11 @@ struct BlockwiseKernel {
   void (*launch)(const BlockwiseGemm& gemm, const BlockwiseBuffers& buffers, cudaStream_t stream);
 };
 
-/// Those that take the problem on a GPU of this compute capability (90 is 9.0), the widest tiles first; all of them give
-/// the same bits. A kernel's launch throws std::runtime_error where CUDA refuses it.
+/// Returns the kernels that support the problem on a GPU of this compute capability (90 is 9.0), the widest
+/// tiles first; all of them give the same bits. A launch throws std::runtime_error if CUDA rejects it.
 std::vector<const BlockwiseKernel*> blockwise_kernels(const BlockwiseGemm& gemm, int compute_capability);
 
-/// Every kernel of this build for Hopper (blockwise_sm90a.cu).
+/// Returns every Hopper kernel of this build (blockwise_sm90a.cu).
 std::span<const BlockwiseKernel> hopper_blockwise_kernels();
 
 }  // namespace precbench

@@ -1,11 +1,11 @@
-// blockwise_bench: TFLOP/s of GEMMs with scales of blocks on GPU 0, ours beside cuBLASLt's, shape by shape.
+// blockwise_bench: TFLOP/s of block-scaled GEMMs on GPU 0, ours next to cuBLASLt's, shape by shape.
 //
 //   blockwise_bench [SECONDS [ROUNDS]]      default: half a second for each figure, twice
 //
-// Sustained: one product after another for as long as is said, of which the last three quarters count, so that the GPU is
-// at the clock its power limit leaves it. Each takes its turn in every round, cuBLASLt's with the candidate that it timed
-// fastest; operands are quantized normal random numbers, and both read the same. "between copies": each product after a
-// copy of 1 GiB, as a step mixes products with what only moves bytes.
+// Sustained: one GEMM after another for the given time, of which the last three quarters count, so that the
+// GPU runs at the clock of its power limit. Each takes its turn in every round, cuBLASLt's with the candidate
+// that it timed fastest. Operands are quantized normal random numbers, and both read the same. "between
+// copies": each GEMM follows a copy of 1 GiB, as a step mixes GEMMs with memory-bound ops.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -49,7 +49,7 @@ const Mode kModes[] = {
     {"wgrad 1x128 x 1x128, BF16 added", GemmRole::wgrad, testing::kBlock, DType::bf16, true},
 };
 
-/// Of M x N x K: what a role multiplies of a layer. Weight gradients are [out, in], summed over the tokens.
+/// An M x N x K GEMM: a layer's GEMM of one role. Weight gradients are [out, in], summed over the tokens.
 struct Product {
   std::int64_t M, N, K;
   double flops() const {
@@ -74,7 +74,7 @@ GemmOperand random_form(Buffers& buffers, Device& device, const QuantFormat& for
   return operand.rowwise;
 }
 
-/// Mean milliseconds of one op with a copy before each.
+/// Returns the mean milliseconds of one op with a copy before each.
 double between_copies_ms(Device& device, const Tensor& to, const Tensor& from,
                          const std::function<void()>& op) {
   constexpr int kRuns = 100, kCounted = 75;

@@ -1,4 +1,4 @@
-// The Hopper GEMMs of this build, and how one is launched. Compiled for sm_90a alone (kernels/CMakeLists.txt).
+// Instances and launch of the block-scaled Hopper GEMMs. Compiled for sm_90a only (kernels/CMakeLists.txt).
 #include <algorithm>
 
 #include "kernels/cuda/check.h"
@@ -11,7 +11,7 @@ namespace {
 
 using namespace hopper;
 
-/// Tile rows of a band: eight tiles of 256 rows, and a wave of 132 multiprocessors is about as high as wide.
+/// Rows per band of tiles: eight tiles of 256 rows, so that a wave on 132 multiprocessors is about square.
 constexpr int kBandRows = 2048;
 
 template <class S>
@@ -35,7 +35,7 @@ void launch(const BlockwiseGemm& gemm, const BlockwiseBuffers& on, cudaStream_t 
   const auto kernel = multiply_blockwise<S, DenseOrder>;
   const int clusters = resident_clusters(kernel, S::kCluster, kThreads, sizeof(Shared<S>));
   const int blocks = std::min(clusters, order.row_tiles * order.column_tiles) * S::kCluster;
-  kernel<<<blocks, kThreads, sizeof(Shared<S>), stream>>>(maps, squares, EndScales{}, before, order);
+  kernel<<<blocks, kThreads, sizeof(Shared<S>), stream>>>(maps, squares, EpilogueScales{}, before, order);
   PRECBENCH_CHECK(cudaGetLastError());
 }
 
@@ -51,11 +51,11 @@ constexpr BlockwiseKernel kernel_of(const char* name) {
           .d = is_f32(kStore) ? DType::f32 : DType::bf16,
           .square_b = kSquare,
           .accumulate = kStore == Store::f32_add || kStore == Store::bf16_add,
-          .launch = launch<Shape<A, E4m3, kSquare ? Scales::squares : Scales::blocks, kStore, kRows, kColumns,
-                                 kStages, kCluster, kDBoxes>>};
+          .launch = launch<Shape<A, E4m3, kSquare ? Scales::block_128x128 : Scales::block_1x128, kStore,
+                                 kRows, kColumns, kStages, kCluster, kDBoxes>>};
 }
 
-// The large tile reads less for a product, in pairs still less; the small one wastes less of a small problem.
+// The large tile reads less per GEMM, and even less in pairs; the small one wastes less of a small problem.
 template <class A, bool kSquare, Store kStore>
 constexpr BlockwiseKernel kLarge = kernel_of<A, kSquare, kStore, 256, 128, 4, 1, 1>("own 256x128");
 template <class A, bool kSquare, Store kStore>
@@ -63,8 +63,8 @@ constexpr BlockwiseKernel kPair = kernel_of<A, kSquare, kStore, 256, 128, 4, 2, 
 template <class A, bool kSquare, Store kStore>
 constexpr BlockwiseKernel kSmall = kernel_of<A, kSquare, kStore, 128, 128, 5, 1, 2>("own 128x128");
 
-// Activations and gradients with 1x128 scales by weights with 128x128: BF16 results. Weight gradients: 1x128 by 1x128.
-// A gradient is A, so that E5M2 is asked of it alone.
+// Activations and gradients with 1x128 scales by weights with 128x128: BF16 results. Weight gradients: 1x128
+// by 1x128. A gradient is always A, so only A needs E5M2.
 constexpr BlockwiseKernel kKernels[] = {
     kLarge<E4m3, true, Store::bf16>,      kPair<E4m3, true, Store::bf16>,
     kSmall<E4m3, true, Store::bf16>,      kLarge<E4m3, false, Store::bf16>,

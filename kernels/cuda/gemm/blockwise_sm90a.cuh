@@ -1,34 +1,35 @@
-// The FP8 GEMM for Hopper with sums in FP32: D[M,N] = A[M,k] B[N,k]^T, both read along k.
+// The FP8 GEMM for Hopper with FP32 accumulation: D[M,N] = A[M,k] B[N,k]^T, both K-major.
 //
-// A has a scale for each row and 128 of k, B one for each 128x128 block (fprop, dgrad) or each row and 128 of k (wgrad); or
-// both have scales of rows or of the tensor, which wait for the end. Sums in the tensor cores keep about 14 bits with FP8,
-// so a sum stays there for 128 of k, one block of the scales, and is then scaled and added to an FP32 total in registers
-// ("promoted"). Where that is not asked for, plain_sm90a.cuh is the kernel.
+// A has a scale per row and 128 of k, B one per 128x128 block (fprop, dgrad) or per row and 128 of k (wgrad).
+// Alternatively both have per-row or per-tensor scales, which are applied at the end. FP8 accumulation in the
+// tensor cores keeps about 14 bits. A sum therefore stays there for 128 of k, one scale block, and is then
+// scaled and added to an FP32 total in registers ("promoted"). plain_sm90a.cuh is the kernel without
+// promotion.
 //
-// A block of threads stays on its multiprocessor and makes one tile of D after another:
+// Blocks are persistent and compute one tile of D after another:
 //
 //                  global memory / L2
 //                         |  TMA: boxes of A and B, 128 of k, and their scales
 //                         v
 //   producer   [ stage 0 ][ stage 1 ][ stage 2 ] ...        a ring in shared memory
-//   1 thread       |  full: bytes are there   ^  empty: both warpgroups are done with the stage
-//                  v                          |
+//   1 thread       |  full: bytes have arrived  ^  empty: both warpgroups have read the stage
+//                  v                            |
 //   warpgroup 1   wgmma 64 x N x 128 -> part   | promote: total += scale_a * scale_b * part
 //   warpgroup 2        promote of the block before | wgmma 64 x N x 128 -> part
-//                  |                            the two run against each other: while one promotes with the
-//                  v                            FP32 units, the other has the tensor cores
+//                  |                            ping-pong: while one promotes with the FP32 units,
+//                  v                            the other uses the tensor cores
 //   epilogue   total -> shared memory -> TMA -> D (stored, or added in FP32 by the copy engine)
 //              while the producer already fills the ring for the next tile
 //
-// The turns are kept where B has scales of 1x128; with one scale for a square of B the warpgroups run as they come. BF16 that
-// is added to is read by a tile's own warps, 16 bytes of a row at a time.
+// The order of turns is enforced if B has 1x128 scales; with 128x128 scales the warpgroups run
+// unsynchronized. For BF16 accumulation into D, a tile's own warps read D, 16 bytes of a row at a time.
 //
-// A tile of 128 rows gives each warpgroup 64 of them; a tile of 256 rows two times 64, which it takes in turn, with one
-// set of registers for `part`. With a cluster of two blocks their tiles stand side by side in D and share the rows
-// of A: each loads one half of A's box for both, which saves reads of L2.
+// A tile of 128 rows gives each warpgroup 64 of them; a tile of 256 rows two times 64, processed in turn with
+// one set of registers for `part`. In a cluster of two blocks the tiles are side by side in D and share the
+// rows of A: each block loads half of A's box for both (multicast), which saves L2 reads.
 //
-// Which tile comes when, and where its operands begin, is the tile order's business alone: groups of rows or of k are
-// other orders for the same kernel.
+// The tile order alone determines the sequence of tiles and where their operands begin: groups of rows or of
+// k are other orders for the same kernel.
 #pragma once
 
 #include "kernels/cuda/gemm/epilogue_sm90a.cuh"
@@ -36,49 +37,50 @@
 
 namespace precbench::hopper {
 
-constexpr int kTurns = 3;  ///< the named barriers by which the math warpgroups take turns
+constexpr int kOrderBarrier = 3;  ///< named barriers by which the math warpgroups take turns
 
-/// B's scales: of 128x128 blocks, or of a row and 128 of k, as A's are; both operands' of whole rows or of the tensor.
-enum class Scales { squares, blocks, ends };
+/// B's scales: per 128x128 block, or per row and 128 of k like A's; or both operands' per row or per tensor.
+enum class Scales { block_128x128, block_1x128, row_or_tensor };
 
-/// A kernel's shape.
+/// Compile-time shape of a kernel.
 template <class AType, class BType, Scales kScalesOf, Store kStoreD, int kRowsOf, int kColumnsOf,
           int kStagesOf, int kClusterOf, int kDBoxesOf, int kPrefetchFromOf = 0>
 struct Shape {
   using A = AType;
   using B = BType;
-  static constexpr bool kSquare = kScalesOf == Scales::squares, kBlocks = kScalesOf == Scales::blocks,
-                        kEnds = kScalesOf == Scales::ends;
+  static constexpr bool kSquare = kScalesOf == Scales::block_128x128,
+                        kBlocks = kScalesOf == Scales::block_1x128,
+                        kEpilogueScales = kScalesOf == Scales::row_or_tensor;
   static constexpr Store kStore = kStoreD;
   static constexpr bool kAdds = adds(kStore);
-  static constexpr int kBlockK = 128;                           ///< of k in a stage: a block of the scales
-  static constexpr int kRows = kRowsOf, kColumns = kColumnsOf;  ///< of a tile
+  static constexpr int kBlockK = 128;                           ///< k per stage: one scale block
+  static constexpr int kRows = kRowsOf, kColumns = kColumnsOf;  ///< per tile
   static constexpr int kStages = kStagesOf;
   static constexpr int kCluster = kClusterOf;  ///< blocks that share rows of A
-  static constexpr int kDBoxes = kDBoxesOf;    ///< that a warpgroup has for the epilogue
-  /// Blocks of k from which on what is in D is asked for before the epilogue adds to it; 0: never.
+  static constexpr int kDBoxes = kDBoxesOf;    ///< per warpgroup, for the epilogue
+  /// Number of k blocks from which D is prefetched before the epilogue adds to it; 0: never.
   static constexpr int kPrefetchFrom = kPrefetchFromOf;
-  /// The math warpgroups take turns at the tensor cores. That pays with a scale for every column, as the promotion is
-  /// long and both would promote at one time; else the waiting costs more than it gives.
-  static constexpr bool kTakeTurns = kBlocks;
+  /// The math warpgroups take turns at the tensor cores. That pays off with a scale per column, when
+  /// promotion is long and both would promote at the same time; otherwise waiting costs more.
+  static constexpr bool kPingPong = kBlocks;
 
-  /// Registers of a thread: 65,536 in all. Scales by columns need more of them in the math warpgroups.
+  /// Registers per thread: 65,536 in all. Per-column scales need more of them in the math warpgroups.
   static constexpr int kProducerRegisters = kBlocks ? 24 : 40, kMathRegisters = kBlocks ? 240 : 232;
 
-  static constexpr int kHalves =
-      kRows / (kMathWarpgroups * 64);         ///< products of 64 rows a warpgroup makes of a stage
-  static constexpr int kSums = kColumns / 2;  ///< accumulators of a product, per thread
-  using Ends = TileEnds<kEnds, kHalves, kColumns>;
-  static constexpr int kSquares = (kColumns + 127) / 128;  ///< square blocks that a tile's columns touch
-  static constexpr int kAScales = kEnds ? 0 : kRows, kBScales = kSquare   ? kSquares * 4
-                                                                : kBlocks ? kColumns
-                                                                          : 0;
-  static constexpr int kDColumns = kTileRowBytes / (is_f32(kStore) ? 4 : 2);  ///< of a box of D
+  static constexpr int kHalves = kRows / (kMathWarpgroups * 64);  ///< 64-row wgmmas of a warpgroup per stage
+  static constexpr int kSums = kColumns / 2;                      ///< accumulators of a wgmma per thread
+  using TileScales = TileEpilogueScales<kEpilogueScales, kHalves, kColumns>;
+  static constexpr int kSquares =
+      (kColumns + 127) / 128;  ///< square scale blocks touched by a tile's columns
+  static constexpr int kAScales = kEpilogueScales ? 0 : kRows, kBScales = kSquare   ? kSquares * 4
+                                                                          : kBlocks ? kColumns
+                                                                                    : 0;
+  static constexpr int kDColumns = kTileRowBytes / (is_f32(kStore) ? 4 : 2);  ///< per box of D
   static constexpr int kStageBytes =
       (kRows + kColumns) * kBlockK + (kAScales + kBScales) * static_cast<int>(sizeof(float));
 
   static_assert(kRows == 128 || kRows == 256);
-  static_assert(kColumns == 128);  // those of an instruction
+  static_assert(kColumns == 128);  // N of an instruction
 };
 
 template <class S>
@@ -86,9 +88,9 @@ struct alignas(1024) Shared {
   std::uint8_t a[S::kStages][S::kRows * S::kBlockK];
   std::uint8_t b[S::kStages][S::kColumns * S::kBlockK];
   std::uint8_t d[kMathWarpgroups][S::kDBoxes][kDBytes];
-  typename S::Ends ends[kMathWarpgroups];
-  alignas(128) float a_scale[S::kStages][S::kEnds ? 4 : S::kAScales];
-  alignas(128) float b_scale[S::kStages][S::kEnds ? 4 : S::kBScales];
+  typename S::TileScales epilogue_scales[kMathWarpgroups];
+  alignas(128) float a_scale[S::kStages][S::kEpilogueScales ? 4 : S::kAScales];
+  alignas(128) float b_scale[S::kStages][S::kEpilogueScales ? 4 : S::kBScales];
   Barrier full[S::kStages], empty[S::kStages];
 };
 
@@ -101,47 +103,48 @@ struct SquareScales {
   int row_blocks, pitch;
 };
 
-/// The one thread that asks for copies.
+/// Producer thread: issues all TMA loads.
 template <class S, class Order>
 __device__ void produce(Shared<S>& shared, const Maps& maps, const SquareScales& squares, const Order& order,
                         int rank, int cluster, int clusters) {
   constexpr int kBlockK = S::kBlockK;
-  Turn<S::kStages> turn;
+  PipelineState<S::kStages> state;
   typename Order::Cursor at;
   Tile tile;
   for (int index = cluster; order.template find<S>(index, rank, at, tile); index += clusters) {
-    for (int i = 0; i < tile.k_blocks; ++i, turn.next()) {
-      const int block = tile.k_block + i, stage = turn.stage;
+    for (int i = 0; i < tile.k_blocks; ++i, state.next()) {
+      const int block = tile.k_block + i, stage = state.stage;
       Barrier& full = shared.full[stage];
-      shared.empty[stage].wait(turn.parity ^ 1);
-      full.arrive_and_expect(S::kStageBytes);
+      shared.empty[stage].wait(state.parity ^ 1);
+      full.arrive_expect_tx(S::kStageBytes);
       if constexpr (S::kCluster == 1) {
-        load_box(shared.a[stage], &maps.a, tile.a_row, block * kBlockK, full);
+        tma_load_2d(shared.a[stage], &maps.a, tile.a_row, block * kBlockK, full);
       } else {
         constexpr int kShare = S::kRows / S::kCluster;
-        load_box_to((1 << S::kCluster) - 1, shared.a[stage] + rank * kShare * kBlockK, &maps.a,
-                    tile.a_row + rank * kShare, block * kBlockK, full);
+        tma_load_multicast_2d((1 << S::kCluster) - 1, shared.a[stage] + rank * kShare * kBlockK, &maps.a,
+                              tile.a_row + rank * kShare, block * kBlockK, full);
       }
-      load_box(shared.b[stage], &maps.b, tile.b_row, block * kBlockK, full);
-      if constexpr (!S::kEnds) load_box(shared.a_scale[stage], &maps.a_scale, block, tile.a_row, full);
+      tma_load_2d(shared.b[stage], &maps.b, tile.b_row, block * kBlockK, full);
+      if constexpr (!S::kEpilogueScales)
+        tma_load_2d(shared.a_scale[stage], &maps.a_scale, block, tile.a_row, full);
       if constexpr (S::kSquare) {
 #pragma unroll
         for (int square = 0; square < S::kSquares; ++square) {
           const int row = min(tile.b_row / 128 + square, squares.row_blocks - 1);
-          load_bytes(&shared.b_scale[stage][square * 4],
-                     squares.data + static_cast<std::int64_t>(row) * squares.pitch + block / 4 * 4,
-                     4 * sizeof(float), full);
+          tma_load_1d(&shared.b_scale[stage][square * 4],
+                      squares.data + static_cast<std::int64_t>(row) * squares.pitch + block / 4 * 4,
+                      4 * sizeof(float), full);
         }
       } else if constexpr (S::kBlocks) {
-        load_box(shared.b_scale[stage], &maps.b_scale, block, tile.b_row, full);
+        tma_load_2d(shared.b_scale[stage], &maps.b_scale, block, tile.b_row, full);
       }
       if constexpr (S::kPrefetchFrom > 0) prefetch_before<S>(&maps.d, tile, i);
     }
   }
 }
 
-/// The scales of B that a thread needs for 128 of k: one for each 64 columns of the tile where they belong to squares,
-/// else those of its two columns in each 8.
+/// B's scales that a thread needs for 128 of k: one per 64 columns of the tile with 128x128 scales, else
+/// those of its two columns in each 8.
 template <class S>
 struct ColumnScales {
   float square[S::kSquare ? S::kColumns / 64 : 1];
@@ -160,13 +163,14 @@ struct ColumnScales {
   }
 };
 
-/// total += scale_a scale_b part, for one product's 64 rows; the thread's two rows have scales a0 and a1. By columns it
-/// multiplies with B's scale first: two instructions then read two registers each, beside one that stays at hand,
-/// instead of one and three, of which the register file has not enough ports while the tensor cores use it too.
+/// total += scale_a scale_b part, for one wgmma's 64 rows; the thread's two rows have scales a0 and a1. With
+/// per-column scales it multiplies by B's scale first. Then two instructions read two registers each, plus a
+/// reused one, instead of one and three: the register file has too few ports for that while the tensor cores
+/// use it too.
 template <class S>
 __device__ inline void promote(float (&total)[S::kSums], const float (&part)[S::kSums], float a0, float a1,
                                const ColumnScales<S>& scales) {
-  if constexpr (S::kEnds) {
+  if constexpr (S::kEpilogueScales) {
 #pragma unroll
     for (int i = 0; i < S::kSums; ++i) total[i] += part[i];
   } else if constexpr (S::kSquare) {
@@ -193,42 +197,43 @@ __device__ inline void promote(float (&total)[S::kSums], const float (&part)[S::
   }
 }
 
-/// part = 64 rows of A by the tile's B over a stage. Whose turn it is issues; the turn passes on when but one of the
-/// four products is left, so that the other warpgroup's first one is ready when the tensor cores are.
+/// part = 64 rows of A by the tile's B over a stage. The warpgroup whose turn it is issues its wgmmas. It
+/// passes the turn on when one of its four is left, so that the other's first is ready when the tensor cores
+/// are.
 template <class S>
 __device__ inline void multiply_stage(float (&part)[S::kSums], std::uint64_t a, std::uint64_t b,
                                       int warpgroup) {
-  constexpr int kProducts = S::kBlockK / kProductK;
-  if constexpr (S::kTakeTurns) synchronize_some(kTurns + warpgroup, kMathWarpgroups * kWarpgroup);
-  begin_products();
+  constexpr int kProducts = S::kBlockK / kWgmmaK;
+  if constexpr (S::kPingPong) named_barrier_sync(kOrderBarrier + warpgroup, kMathWarpgroups * kWarpgroup);
+  wgmma_fence();
 #pragma unroll
   for (int k = 0; k < kProducts; ++k) {
-    multiply<typename S::A, typename S::B>(part, a + k * kNextK, b + k * kNextK, k > 0);
-    if (S::kTakeTurns && k == kProducts - 2) end_products();
+    wgmma_fp8<typename S::A, typename S::B>(part, a + k * kNextK, b + k * kNextK, k > 0);
+    if (S::kPingPong && k == kProducts - 2) wgmma_commit_group();
   }
-  end_products();
+  wgmma_commit_group();
 }
 
 template <class S>
-__device__ inline void pass_turn(int warpgroup) {
-  if constexpr (S::kTakeTurns) {
-    await_all_but<1>();
-    arrive_at_some(kTurns + 1 - warpgroup, kMathWarpgroups * kWarpgroup);
+__device__ inline void order_barrier_arrive(int warpgroup) {
+  if constexpr (S::kPingPong) {
+    wgmma_wait_group<1>();
+    named_barrier_arrive(kOrderBarrier + 1 - warpgroup, kMathWarpgroups * kWarpgroup);
   }
 }
 
 template <class S>
-__device__ inline void skip_turn(int warpgroup) {
-  if constexpr (S::kTakeTurns) {
-    synchronize_some(kTurns + warpgroup, kMathWarpgroups * kWarpgroup);
-    arrive_at_some(kTurns + 1 - warpgroup, kMathWarpgroups * kWarpgroup);
+__device__ inline void order_barrier_skip(int warpgroup) {
+  if constexpr (S::kPingPong) {
+    named_barrier_sync(kOrderBarrier + warpgroup, kMathWarpgroups * kWarpgroup);
+    named_barrier_arrive(kOrderBarrier + 1 - warpgroup, kMathWarpgroups * kWarpgroup);
   }
 }
 
-/// One tile's totals, by one warpgroup.
+/// Computes one warpgroup's totals of a tile.
 template <class S, class Order>
 __device__ inline void accumulate(Shared<S>& shared, const Tile& tile, int warpgroup, int thread,
-                                  Turn<S::kStages>& turn, float (&total)[S::kHalves][S::kSums]) {
+                                  PipelineState<S::kStages>& state, float (&total)[S::kHalves][S::kSums]) {
 #pragma unroll
   for (int half = 0; half < S::kHalves; ++half)
 #pragma unroll
@@ -237,72 +242,75 @@ __device__ inline void accumulate(Shared<S>& shared, const Tile& tile, int warpg
   constexpr int kNextHalf = (unit_of<S, Order>(0, 1) - unit_of<S, Order>(0, 0)) * kUnitRows;
   const int first_row = unit_of<S, Order>(warpgroup, 0) * kUnitRows;
   const float* a_scale = shared.a_scale[0] + first_row + thread / 32 * 16 + thread % 32 / 4;
-  const std::uint64_t first_a = descriptor_of(shared.a[0] + first_row * S::kBlockK),
-                      first_b = descriptor_of(shared.b[0]);
-  for (int i = 0; i < tile.k_blocks; ++i, turn.next()) {
-    const int stage = turn.stage;
-    shared.full[stage].wait(turn.parity);
-    const std::uint64_t a = below(first_a, stage * S::kRows), b = below(first_b, stage * S::kColumns);
+  const std::uint64_t first_a = smem_descriptor(shared.a[0] + first_row * S::kBlockK),
+                      first_b = smem_descriptor(shared.b[0]);
+  for (int i = 0; i < tile.k_blocks; ++i, state.next()) {
+    const int stage = state.stage;
+    shared.full[stage].wait(state.parity);
+    const std::uint64_t a = descriptor_at_row(first_a, stage * S::kRows),
+                        b = descriptor_at_row(first_b, stage * S::kColumns);
     ColumnScales<S> scales;
 #pragma unroll
     for (int half = 0; half < S::kHalves; ++half) {
-      if (Order::kReadsGroups && half * kNextHalf + first_row >= tile.rows) {  // behind the end of a group
-        skip_turn<S>(warpgroup);
+      if (Order::kReadsGroups && half * kNextHalf + first_row >= tile.rows) {  // after the end of a group
+        order_barrier_skip<S>(warpgroup);
         continue;
       }
       float part[S::kSums];
-      multiply_stage<S>(part, below(a, half * kNextHalf), b, warpgroup);
+      multiply_stage<S>(part, descriptor_at_row(a, half * kNextHalf), b, warpgroup);
       float a0 = 1, a1 = 1;
-      if constexpr (!S::kEnds) {
+      if constexpr (!S::kEpilogueScales) {
         a0 = a_scale[stage * S::kRows + half * kNextHalf];
         a1 = a_scale[stage * S::kRows + half * kNextHalf + 8];
       }
       if (half == 0) scales.load(shared.b_scale[stage], tile.b_row, tile.k_block + i);
-      pass_turn<S>(warpgroup);
-      await_products(part);
+      order_barrier_arrive<S>(warpgroup);
+      wgmma_wait_group(part);
       promote<S>(total[half], part, a0, a1, scales);
     }
     __syncwarp();  // its lanes have read their scales
-    give_back<S::kCluster>(shared.empty[stage], thread);
+    release_stage<S::kCluster>(shared.empty[stage], thread);
   }
 }
 
 template <class S, class Order>
 __global__ __launch_bounds__(kThreads, 1)
     __cluster_dims__(S::kCluster) void multiply_blockwise(const __grid_constant__ Maps maps,
-                                                          const SquareScales squares, const EndScales ends,
+                                                          const SquareScales squares,
+                                                          const EpilogueScales epilogue_scales,
                                                           const Before before, const Order order) {
   wait_for_work_before();
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<Shared<S>*>(shared_bytes);
-  const int rank = S::kCluster == 1 ? 0 : rank_in_cluster();
+  const int rank = S::kCluster == 1 ? 0 : cluster_ctarank();
   const int cluster = static_cast<int>(blockIdx.x) / S::kCluster;
   const int clusters = static_cast<int>(gridDim.x) / S::kCluster;
-  begin_ring<S::kCluster>(shared.full, shared.empty, S::kCluster * kMathWarpgroups * 4);
-  const int warpgroup = this_warpgroup() - 1;
+  init_pipeline<S::kCluster>(shared.full, shared.empty, S::kCluster * kMathWarpgroups * 4);
+  const int warpgroup = warpgroup_index() - 1;
   if (warpgroup < 0) {
-    keep_registers<S::kProducerRegisters>();
+    setmaxnreg_dec<S::kProducerRegisters>();
     if (threadIdx.x == 0) produce<S>(shared, maps, squares, order, rank, cluster, clusters);
   } else {
-    take_registers<S::kMathRegisters>();
+    setmaxnreg_inc<S::kMathRegisters>();
     const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
-    Turn<S::kStages> turn;
-    if (S::kTakeTurns && warpgroup == 1) arrive_at_some(kTurns, kMathWarpgroups * kWarpgroup);
+    PipelineState<S::kStages> state;
+    if (S::kPingPong && warpgroup == 1) named_barrier_arrive(kOrderBarrier, kMathWarpgroups * kWarpgroup);
     typename Order::Cursor at;
     Tile tile;
     for (int index = cluster; find_together<S>(order, index, rank, at, tile); index += clusters) {
-      fetch_ends<S, Order>(shared.ends[warpgroup], ends, tile, warpgroup, thread);
+      load_epilogue_scales<S, Order>(shared.epilogue_scales[warpgroup], epilogue_scales, tile, warpgroup,
+                                     thread);
       float total[S::kHalves][S::kSums];
-      accumulate<S, Order>(shared, tile, warpgroup, thread, turn, total);
-      store<S, Order>(shared.d[warpgroup], &maps.d, shared.ends[warpgroup], before, tile, warpgroup, thread,
-                      total);
+      accumulate<S, Order>(shared, tile, warpgroup, thread, state, total);
+      store<S, Order>(shared.d[warpgroup], &maps.d, shared.epilogue_scales[warpgroup], before, tile,
+                      warpgroup, thread, total);
     }
-    if (S::kTakeTurns && warpgroup == 0) synchronize_some(kTurns, kMathWarpgroups * kWarpgroup);
-    if (thread == 0) wait_until_read<0>();
+    if (S::kPingPong && warpgroup == 0) named_barrier_sync(kOrderBarrier, kMathWarpgroups * kWarpgroup);
+    if (thread == 0) tma_store_wait_group_read<0>();
   }
-  // No block leaves while another may still write to its shared memory or arrive at its barriers.
-  if constexpr (S::kCluster > 1) synchronize_cluster();
+  // No block may exit while another may still write to its shared memory or arrive at its barriers.
+  if constexpr (S::kCluster > 1) cluster_sync();
 #endif
 }
 

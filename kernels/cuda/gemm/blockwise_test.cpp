@@ -1,5 +1,5 @@
-// Our own GEMMs for scales of blocks, each kernel by itself: against FP64 on the same codes, at shapes that no tile
-// divides; what lies outside D; NaN and infinity; equal bits whatever the tile. Then who matmul takes.
+// Our own block-scaled GEMMs, each kernel separately: against FP64 on the same codes, at shapes that no tile
+// divides; writes outside D; NaN and Inf; equal bits for all tile sizes. Also the selection by matmul.
 #include "kernels/cuda/gemm/blockwise.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ struct GemmShape {
   std::int64_t M, N, K;
 };
 
-/// No tile divides M or N of any; k ends within a block of scales, within the first, and at its end.
+/// No tile divides M or N; k ends within a scale block, within the first one, and at the end of one.
 constexpr GemmShape kOddShapes[] = {{264, 520, 656}, {72, 136, 112}, {309, 392, 1152}};
 
 QuantFormat blocks(DType dtype, Granularity granularity) {
@@ -35,7 +35,7 @@ QuantFormat format_b(const BlockwiseKernel& kernel) {
   return blocks(kernel.b, kernel.square_b ? Granularity::block_128x128 : Granularity::block_1x128);
 }
 
-/// The kernels that this GPU runs; none where there is no Hopper.
+/// Returns the kernels that this GPU runs; none without Hopper.
 std::span<const BlockwiseKernel> kernels_here() {
   if (!gpu_here()) return {};
   if (gpu_properties(0).compute_capability != 90) {
@@ -69,7 +69,7 @@ std::string words(const BlockwiseKernel& kernel) {
          (kernel.accumulate ? ", accumulated" : "");
 }
 
-/// D's bits after a kernel ran into a matrix of `fill` bytes, with the rows before and after it.
+/// D's bits after a kernel ran on a matrix of `fill` bytes, with the rows before and after it.
 struct Bits {
   std::vector<std::byte> before, d, after;
 };
@@ -101,7 +101,7 @@ double element(const Bits& bits, DType dtype, std::int64_t index) {
   return bf16_decode(value);
 }
 
-TEST_CASE("blockwise: every kernel of ours is as exact as its precision", "[gpu][matmul][blockwise]") {
+TEST_CASE("blockwise: every own kernel is as exact as its precision", "[gpu][matmul][blockwise]") {
   for (const BlockwiseKernel& kernel : kernels_here())
     for (const GemmShape& shape : kOddShapes) {
       CudaDevice device(0);
@@ -119,7 +119,7 @@ TEST_CASE("blockwise: every kernel of ours is as exact as its precision", "[gpu]
     }
 }
 
-TEST_CASE("blockwise: nothing outside D is written, and every tile gives the same bits",
+TEST_CASE("blockwise: nothing outside D is written and every tile size gives the same bits",
           "[gpu][matmul][blockwise]") {
   for (const BlockwiseKernel& kernel : kernels_here())
     for (const GemmShape& shape : kOddShapes) {
@@ -128,7 +128,7 @@ TEST_CASE("blockwise: nothing outside D is written, and every tile gives the sam
       const HostOperand a = testing::make_quantized_tensor(format_a(kernel), shape.M, shape.K, false, 1);
       const HostOperand b = testing::make_quantized_tensor(format_b(kernel), shape.N, shape.K, false, 2);
       const GemmOperand device_a = buffers.copy_of(a.form), device_b = buffers.copy_of(b.form);
-      constexpr int kFill = 0x3c;  // a small number in either type
+      constexpr int kFill = 0x3c;  // a small number in both dtypes
       const Bits bits = bits_of(device, kernel, device_a, device_b, kFill);
       INFO(words(kernel) << ", " << shape.M << " x " << shape.N << " x " << shape.K);
       const std::vector<std::byte> guard(bits.before.size(), std::byte(kFill));
@@ -141,7 +141,7 @@ TEST_CASE("blockwise: nothing outside D is written, and every tile gives the sam
     }
 }
 
-TEST_CASE("blockwise: a NaN reaches its row alone, an infinite scale its columns",
+TEST_CASE("blockwise: a NaN reaches only its row and an infinite scale only its columns",
           "[gpu][matmul][blockwise]") {
   constexpr GemmShape kShape = kOddShapes[0];
   constexpr std::int64_t kRow = 200, kAt = 300, kColumn = 140;
@@ -179,18 +179,18 @@ TEST_CASE("blockwise: a NaN reaches its row alone, an infinite scale its columns
   }
 }
 
-TEST_CASE("blockwise: other GPUs than Hopper have no kernels of ours", "[gpu][matmul][blockwise]") {
+TEST_CASE("blockwise: there are no own kernels for GPUs other than Hopper", "[gpu][matmul][blockwise]") {
   const BlockwiseGemm gemm{512, 512, 512, DType::e4m3, DType::e4m3, DType::f32, false, false, 16};
   for (const int compute_capability : {80, 89, 100, 103, 120}) {
     INFO(compute_capability);
     CHECK(blockwise_kernels(gemm, compute_capability).empty());
   }
-  // What they are refused is there: else the checks above hold of anything.
+  // On Hopper the kernels exist: otherwise the checks above would be vacuous.
   if (kernels_here().empty()) return;
   CHECK_FALSE(blockwise_kernels(gemm, 90).empty());
 }
 
-TEST_CASE("blockwise: matmul takes who it is told to, and says who ran", "[gpu][matmul][blockwise]") {
+TEST_CASE("blockwise: matmul uses the selected kernels and reports which ran", "[gpu][matmul][blockwise]") {
   if (kernels_here().empty()) return;
   constexpr std::int64_t kSize = 512;
   const QuantFormat vector = blocks(DType::e4m3, Granularity::block_1x128);

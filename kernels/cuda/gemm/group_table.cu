@@ -41,7 +41,7 @@ __global__ void gather_scales_kernel(std::uint32_t* to, const std::uint32_t* fro
   constexpr std::int64_t kWords = kScaleTileBytes / 4;
   const std::int64_t tile = blockIdx.x, outer = blockIdx.y, outers = gridDim.y;
   if (tile >= offsets[groups] / kGroupedPad) return;
-  int before = 0, behind = groups;  // the last group that begins at the tile or before it and is not empty
+  int before = 0, behind = groups;  // the last non-empty group that begins at or before the tile
   while (behind - before > 1) {
     const int middle = (before + behind) / 2;
     (offsets[middle] / kGroupedPad <= tile ? before : behind) = middle;
@@ -51,7 +51,7 @@ __global__ void gather_scales_kernel(std::uint32_t* to, const std::uint32_t* fro
       from[(outer * tiles + tile) * kWords + threadIdx.x];
 }
 
-/// Of an array in a table, which begins at 16 bytes.
+/// Returns the bytes of an array in a table, which begins at a multiple of 16.
 std::int64_t array_bytes(std::int64_t groups, std::size_t entry) {
   return detail::padded(groups * static_cast<std::int64_t>(entry), 16);
 }

@@ -1,4 +1,4 @@
-// Which of our kernels takes a product of experts. See grouped.h.
+// Selects among our grouped GEMM kernels. See grouped.h.
 #include "kernels/cuda/gemm/grouped.h"
 
 #include <cstdint>
@@ -25,10 +25,10 @@ std::optional<GroupedScales> scales_of(const QuantFormat& a, const QuantFormat& 
   if (!a.quantized() && !b.quantized()) return GroupedScales::none;
   if (!a.quantized() || !b.quantized() || scale_dtype(a) != DType::f32 || scale_dtype(b) != DType::f32)
     return std::nullopt;
-  if (of_rows_or_tensor(a) && of_rows_or_tensor(b)) return GroupedScales::ends;
+  if (of_rows_or_tensor(a) && of_rows_or_tensor(b)) return GroupedScales::row_or_tensor;
   if (a.granularity != Granularity::block_1x128) return std::nullopt;
-  if (b.granularity == Granularity::block_128x128) return GroupedScales::squares;
-  return b.granularity == Granularity::block_1x128 ? std::optional(GroupedScales::blocks) : std::nullopt;
+  if (b.granularity == Granularity::block_128x128) return GroupedScales::block_128x128;
+  return b.granularity == Granularity::block_1x128 ? std::optional(GroupedScales::block_1x128) : std::nullopt;
 }
 
 GroupedGemm gemm_of(const ops::GroupedMatmul& op) {
@@ -41,23 +41,24 @@ GroupedGemm gemm_of(const ops::GroupedMatmul& op) {
           .depth = over_k ? 0 : op.a.k()};
 }
 
-/// The copy engine takes rows of whole 16 bytes, and coordinates of 32 bits.
+/// Returns true if TMA supports the matrix: rows of whole 16 bytes, and 32-bit coordinates.
 bool copied(const Tensor& matrix) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() / 2;
   return reinterpret_cast<std::uintptr_t>(matrix.data) % 16 == 0 &&
          bytes_of(matrix.dtype, matrix.cols) % 16 == 0 && matrix.rows <= kMost && matrix.cols <= kMost;
 }
 
-/// Tiles end with their group: at multiples of 64 rows of D; of 64 of k where a stack is read across k; of the blocks of
-/// scales.
-bool divides(const GroupedGemm& gemm, GroupedScales scales, bool b_across) {
+/// Returns true if tiles end with their group: at multiples of 64 rows of D; of 64 of k if a stack is
+/// MN-major; of the scale blocks.
+bool divides(const GroupedGemm& gemm, GroupedScales scales, bool b_mn_major) {
   if (gemm.over_k) return gemm.rows % 64 == 0;
-  return (!b_across || gemm.depth % 64 == 0) && (scales != GroupedScales::squares || gemm.columns % 128 == 0);
+  return (!b_mn_major || gemm.depth % 64 == 0) &&
+         (scales != GroupedScales::block_128x128 || gemm.columns % 128 == 0);
 }
 
-/// Null where none takes it.
+/// Returns null if no kernel supports the op.
 const GroupedKernel* kernel_for(const ops::GroupedMatmul& op, int compute_capability) {
-  // wgmma is Hopper's alone: later generations have other instructions.
+  // wgmma exists only on Hopper: later generations have other instructions.
   if (compute_capability != 90 || !hopper::has_tensor_maps() || op.groups.pad % kGroupedPad != 0)
     return nullptr;
   const std::optional<GroupedScales> scales = scales_of(op.a.format, op.b.format);
@@ -68,10 +69,10 @@ const GroupedKernel* kernel_for(const ops::GroupedMatmul& op, int compute_capabi
   for (const auto kernels : {hopper_plain_grouped_kernels(), hopper_blockwise_grouped_kernels()})
     for (const GroupedKernel& kernel : kernels)
       if (kernel.a == op.a.data.dtype && kernel.b == op.b.data.dtype && kernel.d == op.d.dtype &&
-          kernel.scales == scales && kernel.a_across == op.a.transposed &&
-          kernel.b_across == op.b.transposed && (gemm.over_k ? kernel.over_k : kernel.over_rows) &&
+          kernel.scales == scales && kernel.a_mn_major == op.a.transposed &&
+          kernel.b_mn_major == op.b.transposed && (gemm.over_k ? kernel.over_k : kernel.over_rows) &&
           kernel.accumulate == op.options.accumulate &&
-          (scales != GroupedScales::ends || kernel.fast == op.options.fast_accum))
+          (scales != GroupedScales::row_or_tensor || kernel.fast == op.options.fast_accum))
         return &kernel;
   return nullptr;
 }

@@ -1,6 +1,6 @@
-// The products of experts, ops::GroupedMatmul, by kernels of our own: one launch for all experts, whose tiles read the
-// groups' offsets on the device. Nothing waits for the host, so a captured step replays with another routing. What no kernel
-// takes is others' (grouped_matmul.cpp).
+// Grouped expert GEMMs, ops::GroupedMatmul, by our own kernels: one launch for all experts, whose tiles read
+// the groups' offsets on the device. Nothing waits for the host, so a captured step replays with another
+// routing. grouped_matmul.cpp handles unsupported problems.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,16 +9,16 @@
 
 namespace precbench {
 
-/// What groups begin at multiples of, rows: those of a tile. Groups with other padding are taken by no kernel.
+/// Alignment of groups in rows: that of a tile. No kernel supports groups with other padding.
 inline constexpr std::int64_t kGroupedPad = 128;
 
-/// Whether launch_grouped would start it.
+/// Returns true if launch_grouped would run the op.
 bool takes_grouped(const ops::GroupedMatmul& op, int compute_capability);
 
-/// Starts the product on a GPU of this compute capability (90 is 9.0); false, with nothing started, where no kernel of this
-/// build takes it there. Whether one does depends on shapes, formats and options alone, never on the routing. Operands are in
-/// their forms' layouts for the whole of rows_capacity; D's padding rows may be written with zeros. Throws std::runtime_error
-/// where CUDA refuses the launch.
+/// Launches the GEMM on a GPU of this compute capability (90 is 9.0). Returns false, with nothing started, if
+/// no kernel of this build supports it there; that depends only on shapes, formats and options, never on the
+/// routing. Operands have their layouts for the whole rows_capacity; D's padding rows may be written with
+/// zeros. Throws std::runtime_error if CUDA rejects the launch.
 bool launch_grouped(const ops::GroupedMatmul& op, int compute_capability, cudaStream_t stream);
 
 }  // namespace precbench

@@ -1,18 +1,19 @@
-// grouped_bench: TFLOP/s of our kernels for the products of experts on GPU 0.
+// grouped_bench: TFLOP/s of our grouped expert GEMMs on GPU 0.
 //
-//   grouped_bench [SECONDS]      every shape below, recipe, GEMM and number of rows; default: 0.04 s for each figure, a minute and
-//                                some seconds in all
-//   grouped_bench SECONDS beside   from 1,024 rows on, and behind a slash cuBLASLt's grouped call (13.4 and later), which takes its
-//                                turns figure by figure
-//   grouped_bench SECONDS aims   blockwise alone, at the shapes and against the figures that were aimed at
-//   grouped_bench -              answers lines of the standard input, one figure for each, so that another program can take
-//                                its turns with it (tools/peer/grouped_gemm.py):
-//                                RECIPE fprop|dgrad|wgrad EXPERTS ROWS N K bf16|f32|f32+ recipe|fast|promoted SECONDS
+//   grouped_bench [SECONDS]        every shape below, recipe, GEMM and number of rows; default: 0.04 s per
+//                                  figure, just over a minute in all
+//   grouped_bench SECONDS beside   from 1,024 rows on; after a slash cuBLASLt's grouped call (13.4+),
+//                                  timed alternately figure by figure
+//   grouped_bench SECONDS aims     only blockwise, at the shapes of the target figures, next to the targets
+//   grouped_bench -                answers lines of standard input, one figure each, so that another program
+//                                  can alternate with it (tools/peer/grouped_gemm.py):
+//                                  RECIPE fprop|dgrad|wgrad EXPERTS ROWS N K bf16|f32|f32+
+//                                  recipe|fast|promoted SECONDS
 //
-// Sustained, as blockwise_bench; random numbers. N x K is an expert's weight. Every expert has ROWS rows, a multiple of 128; or
-// they have that many on average and shares that fall as 1 / rank (zipf:1), each padded to a multiple of 128, which costs time
-// and counts for nothing. D is BF16; a weight gradient's also FP32, stored or (f32+) added to. A product that no kernel of ours,
-// or of cuBLASLt's, takes is "none".
+// Sustained, like blockwise_bench; random numbers. N x K is an expert's weight. Every expert has ROWS rows, a
+// multiple of 128; or they have that many on average with shares proportional to 1 / rank (zipf:1), each
+// padded to a multiple of 128, where padding costs time but is not counted. D is BF16; a weight gradient's is
+// also FP32, stored or (f32+) added to. A GEMM that neither our kernels nor cuBLASLt's support is "none".
 #include <fmt/format.h>
 
 #include <cmath>
@@ -47,11 +48,11 @@ constexpr ExpertShape kShapes[] = {{"Qwen3-30B", 128, 1536, 2048},       {"", 12
 
 struct RowShares {
   std::int64_t mean;
-  double zipf;  ///< an expert's share falls as 1 / rank^zipf; 0: all have the same
+  double zipf;  ///< an expert's share falls as 1 / rank^zipf; 0: equal shares
 };
 constexpr RowShares kRows[] = {{256, 0}, {512, 0}, {1024, 0}, {1024, 1}, {4096, 0}};
 
-constexpr std::int64_t kRowsBeside = 1024;  ///< at least, of what stands beside cuBLASLt's
+constexpr std::int64_t kRowsBeside = 1024;  ///< minimum for comparisons with cuBLASLt
 
 struct GroupedCase {
   std::string recipe;
@@ -64,7 +65,8 @@ struct GroupedCase {
   std::string accumulation;  ///< "recipe", "fast" or "promoted"
 };
 
-/// Of each expert. The sum is the same for all shares. A router's tokens go to an expert once at most, which these need not.
+/// Returns the rows of each expert. The sum is the same for all shares. Unlike with a router, an expert may
+/// have more rows than there are tokens.
 std::vector<std::int64_t> rows_of_experts(std::int64_t experts, const RowShares& rows) {
   std::vector<double> ends;
   double sum = 0;
@@ -87,7 +89,8 @@ Tensor random_bf16(Buffers& buffers, Device& device, std::int64_t rows, std::int
   return x;
 }
 
-/// A random operand of `rows` vectors of k; `scales`: how many there are where they belong to rows or to a tensor, in groups.
+/// Returns a random operand of `rows` vectors of k; `scales`: their number if they are per row or per tensor,
+/// in groups.
 GemmOperand random_operand(Buffers& buffers, Device& device, const QuantFormat& format, std::int64_t rows,
                            std::int64_t k, std::int64_t scales, std::uint64_t seed) {
   Buffers temporary(device);
@@ -106,14 +109,14 @@ GemmOperand random_operand(Buffers& buffers, Device& device, const QuantFormat& 
 }
 
 struct Tflops {
-  double own = 0, cublaslt = 0;  ///< 0 where no kernel takes it
+  double own = 0, cublaslt = 0;  ///< 0 if no kernel supports it
 };
 
 class GroupedBench {
  public:
   GroupedBench() : device_(0), plans_(device_), grouped_plans_(device_, plans_.handle()) {}
 
-  /// cuBLASLt's only where `beside`. Throws InvalidInput for a recipe that is not known.
+  /// Measures cuBLASLt only with `beside`. Throws InvalidInput for an unknown recipe.
   Tflops tflops(const GroupedCase& c, double seconds, bool beside = false) {
     Buffers buffers(device_);
     const Recipe recipe = find_recipe(c.recipe);
@@ -243,7 +246,7 @@ void table(GroupedBench& bench, double seconds, bool beside) {
     }
 }
 
-/// blockwise, of which a figure was aimed at.
+/// A blockwise case with a target figure.
 struct Aim {
   const char* why;
   GemmRole role;

@@ -1,5 +1,5 @@
-// The products of experts in FP8 with sums in FP32: the dense kernel with an order of tiles that reads the groups. Compiled
-// for sm_90a alone (kernels/CMakeLists.txt). blockwise_sm90a.cuh draws the kernel.
+// Grouped expert GEMMs in FP8 with FP32 accumulation: the dense kernel of blockwise_sm90a.cuh with a tile
+// order that reads the groups. Compiled for sm_90a only (kernels/CMakeLists.txt).
 #include "kernels/cuda/gemm/blockwise_sm90a.cuh"
 #include "kernels/cuda/gemm/grouped_launch_sm90a.h"
 
@@ -21,7 +21,7 @@ void launch_blockwise(const GroupedGemm& gemm, const GroupedBuffers& on, cudaStr
             .b_scale = {},
             .d = map_of<D>(on.d, rows_of_d(gemm), gemm.columns, kUnitRows, S::kDColumns, true)};
   SquareScales squares{};
-  if constexpr (!S::kEnds) maps.a_scale = map_of_scales(on.a_scale, a_rows, k, S::kRows);
+  if constexpr (!S::kEpilogueScales) maps.a_scale = map_of_scales(on.a_scale, a_rows, k, S::kRows);
   if constexpr (S::kBlocks) maps.b_scale = map_of_scales(on.b_scale, b_rows, k, S::kColumns);
   if constexpr (S::kSquare)
     squares = {on.b_scale, tiles(b_rows, 128),
@@ -30,8 +30,8 @@ void launch_blockwise(const GroupedGemm& gemm, const GroupedBuffers& on, cudaStr
   const int multiprocessors = resident_clusters(kernel, 1, kThreads, sizeof(Shared<S>));
   const auto blocks = static_cast<int>(std::min<std::int64_t>(multiprocessors, most_tiles<S>(gemm)));
   kernel<<<blocks, kThreads, sizeof(Shared<S>), stream>>>(
-      maps, squares, S::kEnds ? end_scales(gemm, on) : EndScales{}, before_of(gemm, on),
-      grouped_order<S>(gemm, on, false));
+      maps, squares, S::kEpilogueScales ? epilogue_scales_of(gemm, on) : EpilogueScales{},
+      before_of(gemm, on), grouped_order<S>(gemm, on, false));
   PRECBENCH_CHECK(cudaGetLastError());
 }
 
@@ -40,8 +40,8 @@ using E5m2 = __nv_fp8_e5m2;
 
 constexpr int kPrefetchFrom = 16;  ///< blocks of k: with 8 it costs more than it gives
 
-/// Where FP32 is added to, the epilogue has four boxes for each warpgroup instead of a fourth stage: it is not held up by what
-/// the copy engine has to fetch of D.
+/// For FP32 accumulation into D, the epilogue has four boxes per warpgroup instead of a fourth stage: it then
+/// does not wait for TMA's reads of D.
 template <class A, Scales kScales, Store kStore>
 using GroupedShape = std::conditional_t<kStore == Store::f32_add,
                                         Shape<A, E4m3, kScales, kStore, 256, 128, 3, 1, 4, kPrefetchFrom>,
@@ -53,11 +53,11 @@ constexpr GroupedKernel blockwise(bool over_rows, bool over_k) {
           .a = kDTypeOf<A>,
           .b = DType::e4m3,
           .d = is_f32(kStore) ? DType::f32 : DType::bf16,
-          .scales = kScales == Scales::squares  ? GroupedScales::squares
-                    : kScales == Scales::blocks ? GroupedScales::blocks
-                                                : GroupedScales::ends,
-          .a_across = false,
-          .b_across = false,
+          .scales = kScales == Scales::block_128x128 ? GroupedScales::block_128x128
+                    : kScales == Scales::block_1x128 ? GroupedScales::block_1x128
+                                                     : GroupedScales::row_or_tensor,
+          .a_mn_major = false,
+          .b_mn_major = false,
           .over_rows = over_rows,
           .over_k = over_k,
           .accumulate = adds(kStore),
@@ -65,20 +65,20 @@ constexpr GroupedKernel blockwise(bool over_rows, bool over_k) {
           .launch = launch_blockwise<GroupedShape<A, kScales, kStore>>};
 }
 
-// A gradient is A, so that E5M2 is asked of it alone.
-constexpr GroupedKernel kKernels[] = {blockwise<E4m3, Scales::squares, Store::bf16>(true, false),
-                                      blockwise<E4m3, Scales::blocks, Store::bf16>(false, true),
-                                      blockwise<E4m3, Scales::blocks, Store::bf16_add>(false, true),
-                                      blockwise<E4m3, Scales::blocks, Store::f32>(false, true),
-                                      blockwise<E4m3, Scales::blocks, Store::f32_add>(false, true),
-                                      blockwise<E4m3, Scales::ends, Store::bf16>(true, true),
-                                      blockwise<E4m3, Scales::ends, Store::bf16_add>(false, true),
-                                      blockwise<E4m3, Scales::ends, Store::f32>(true, true),
-                                      blockwise<E4m3, Scales::ends, Store::f32_add>(false, true),
-                                      blockwise<E5m2, Scales::ends, Store::bf16>(true, true),
-                                      blockwise<E5m2, Scales::ends, Store::bf16_add>(false, true),
-                                      blockwise<E5m2, Scales::ends, Store::f32>(true, true),
-                                      blockwise<E5m2, Scales::ends, Store::f32_add>(false, true)};
+// A gradient is always A, so only A needs E5M2.
+constexpr GroupedKernel kKernels[] = {blockwise<E4m3, Scales::block_128x128, Store::bf16>(true, false),
+                                      blockwise<E4m3, Scales::block_1x128, Store::bf16>(false, true),
+                                      blockwise<E4m3, Scales::block_1x128, Store::bf16_add>(false, true),
+                                      blockwise<E4m3, Scales::block_1x128, Store::f32>(false, true),
+                                      blockwise<E4m3, Scales::block_1x128, Store::f32_add>(false, true),
+                                      blockwise<E4m3, Scales::row_or_tensor, Store::bf16>(true, true),
+                                      blockwise<E4m3, Scales::row_or_tensor, Store::bf16_add>(false, true),
+                                      blockwise<E4m3, Scales::row_or_tensor, Store::f32>(true, true),
+                                      blockwise<E4m3, Scales::row_or_tensor, Store::f32_add>(false, true),
+                                      blockwise<E5m2, Scales::row_or_tensor, Store::bf16>(true, true),
+                                      blockwise<E5m2, Scales::row_or_tensor, Store::bf16_add>(false, true),
+                                      blockwise<E5m2, Scales::row_or_tensor, Store::f32>(true, true),
+                                      blockwise<E5m2, Scales::row_or_tensor, Store::f32_add>(false, true)};
 
 }  // namespace
 

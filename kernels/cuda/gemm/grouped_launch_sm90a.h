@@ -1,4 +1,4 @@
-// What the launches of grouped GEMMs share: the order of tiles, and what the epilogue needs.
+// Shared by the launches of grouped GEMMs: the tile order, and the epilogue's arguments.
 #pragma once
 
 #include <algorithm>
@@ -9,16 +9,16 @@
 
 namespace precbench::hopper {
 
-/// Rows of D in a band of tiles: a wave of 132 multiprocessors with tiles of 128 x 256 is about as high as wide.
+/// Rows of D per band of tiles: a wave on 132 multiprocessors with tiles of 128 x 256 is then about square.
 constexpr int kGroupedBandRows = 2048;
 
 template <class S>
-GroupedOrder grouped_order(const GroupedGemm& gemm, const GroupedBuffers& on, bool b_across) {
+GroupedOrder grouped_order(const GroupedGemm& gemm, const GroupedBuffers& on, bool b_mn_major) {
   return {.offsets = on.offsets,
           .counts = on.counts,
           .groups = static_cast<int>(gemm.groups),
           .over_k = gemm.over_k,
-          .b_across = b_across,
+          .b_mn_major = b_mn_major,
           .rows = static_cast<int>(gemm.rows),
           .columns = static_cast<int>(gemm.columns),
           .depth = static_cast<int>(gemm.depth),
@@ -26,7 +26,7 @@ GroupedOrder grouped_order(const GroupedGemm& gemm, const GroupedBuffers& on, bo
           .band = kGroupedBandRows / S::kRows};
 }
 
-/// Tiles that there may be, whatever the routing: no more blocks are started.
+/// Returns the maximum number of tiles under any routing: no more blocks are started.
 template <class S>
 std::int64_t most_tiles(const GroupedGemm& gemm) {
   const std::int64_t column_tiles = tiles(gemm.columns, S::kColumns);
@@ -34,7 +34,7 @@ std::int64_t most_tiles(const GroupedGemm& gemm) {
   return std::min(gemm.capacity / kUnitRows, tiles(gemm.capacity, S::kRows) + gemm.groups) * column_tiles;
 }
 
-inline EndScales end_scales(const GroupedGemm& gemm, const GroupedBuffers& on) {
+inline EpilogueScales epilogue_scales_of(const GroupedGemm& gemm, const GroupedBuffers& on) {
   return {.a = on.a_scale,
           .b = on.b_scale,
           .a_rows = on.a_scale_rows,

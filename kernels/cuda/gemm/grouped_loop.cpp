@@ -1,7 +1,7 @@
-// Products of experts one by one with the plans of matmul.cpp, for which the host has to know how many rows each has.
+// Expert GEMMs one by one with the plans of matmul.cpp, for which the host must know the rows of each expert.
 //
-// An expert's operand is a part of the whole one. Where its scales, or the columns of a form stored along the tokens, do not
-// lie together there, they are copied together first.
+// An expert's operand is a part of the whole one. If its scales, or the columns of a copy stored along the
+// tokens, are not contiguous there, they are gathered first.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,14 +19,14 @@ namespace precbench {
 namespace {
 
 constexpr std::int64_t kScaleTile =
-    128;  // rows and columns at whose multiples parts of every layout of scales begin
+    128;  // rows and columns at whose multiples parts of every scale layout begin
 
-/// Rows [row, row + rows) and columns [first, first + k) of a form.
+/// Rows [row, row + rows) and columns [first, first + k) of a copy.
 struct Part {
   std::int64_t row, rows, first, k;
 };
 
-/// Copies parts of forms together, each into its own room.
+/// Gathers parts of quantized copies, each into its own buffer.
 class PartCopier {
  public:
   PartCopier(std::byte* room, cudaStream_t stream) : room_(room), stream_(stream) {}
@@ -46,7 +46,7 @@ class PartCopier {
   }
 
  private:
-  /// `count` pieces of so many elements that lie `pitch` apart.
+  /// Gathers `count` pieces of `length` elements that are `pitch` apart.
   Tensor together(const Tensor& from, std::int64_t pitch, std::int64_t first, std::int64_t length,
                   std::int64_t count) {
     const std::int64_t bytes = bytes_of(from.dtype, length);
@@ -67,7 +67,7 @@ class PartCopier {
       throw Unsupported(
           "the CUDA device multiplies groups and experts of multiples of 128 rows in this recipe");
     switch (g) {
-      case Granularity::tensor:  // cuBLASLt wants it at a multiple of 16 bytes, and experts' lie 4 apart
+      case Granularity::tensor:  // cuBLASLt needs 16-byte alignment, but experts' scales are 4 bytes apart
         return together(form.scale, 1, 0, 1, 1);
       case Granularity::row:
         return form.scale.elements(part.row, part.rows);
@@ -98,12 +98,12 @@ class PartCopier {
   cudaStream_t stream_;
 };
 
-/// Bytes of a part of so many elements, in BF16 or FP8, with its scales.
+/// Returns the bytes of a part of that many elements, in BF16 or FP8, with its scales.
 std::int64_t room_of(const GemmOperand& form, std::int64_t elements) {
   return 2 * elements + form.scale.bytes() + 2 * MatmulPlans::kAlignment;
 }
 
-/// Where one scale belongs to an expert, and where a column has one in each.
+/// Handles scales per expert, and per column within each expert.
 GemmOperand scaled_by_expert(GemmOperand form, std::int64_t expert, bool wgrad) {
   const Granularity g = form.format.granularity;
   if (form.format.quantized() && !wgrad && g == Granularity::tensor)
@@ -127,7 +127,7 @@ void MatmulPlans::matmul_of_experts(const ops::GroupedMatmul& op) {
   const std::int64_t b_rows = op.d.cols, k = wgrad ? most : op.a.k();
   const std::int64_t room =
       room_of(op.a, (wgrad ? op.d.rows / experts : most) * k) + room_of(op.b, b_rows * k);
-  // What matmul itself puts behind the workspace comes first.
+  // After matmul's own use of the scratch beyond the workspace.
   const std::int64_t of_matmul = room + 4 * kAlignment + std::int64_t{sizeof(float)} * (b_rows + most);
   std::byte* const copies = behind_workspace(2 * of_matmul) + detail::padded(of_matmul, kAlignment);
   const bool timed = std::exchange(autotune_, false);

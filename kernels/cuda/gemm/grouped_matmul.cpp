@@ -1,7 +1,8 @@
-// grouped_matmul on CUDA: all experts at once by a kernel of ours (grouped.h) or by cuBLASLt's grouped call (grouped_plans.h), else
-// one by one (grouped_loop.cpp): such a step cannot be captured.
+// grouped_matmul on CUDA: all experts at once with our kernels (grouped.h) or cuBLASLt's grouped call
+// (grouped_plans.h), else one by one (grouped_loop.cpp): such a step cannot be captured.
 //
-// Formats that this GPU only emulates become BF16 first, the whole operands at once, where that can be multiplied at once.
+// Formats that this GPU only emulates are first converted to BF16, whole operands at once, if a grouped GEMM
+// supports that.
 #include <fmt/format.h>
 
 #include <optional>
@@ -21,11 +22,12 @@ std::int64_t dequantized_bytes(const ops::GroupedMatmul& op) {
   return MatmulPlans::dequantized_bytes(op.a) + MatmulPlans::dequantized_bytes(op.b);
 }
 
-/// The product of what emulated formats stand for, rounded to BF16 at `room` (matmul.cpp); none where they are native.
+/// Returns the op on dequantized values, rounded to BF16 at `room` (matmul.cpp); none if the formats are
+/// native.
 std::optional<ops::GroupedMatmul> in_bf16(const CudaDevice& device, const ops::GroupedMatmul& op,
                                           std::byte* room) {
   if (op.a.format.dtype == DType::e2m1 || op.b.format.dtype == DType::e2m1)
-    return std::nullopt;  // has factors besides
+    return std::nullopt;  // has additional factors
   const GemmRecipe gemm{op.a.format, op.b.format, op.options.fast_accum};
   if (device.support(gemm, op.options.role).execution != Execution::emulated) return std::nullopt;
   ops::GroupedMatmul plain = op;
@@ -92,11 +94,11 @@ bool CudaDevice::multiply_at_once(const ops::GroupedMatmul& op) {
   }
 }
 
-/// What lies behind the last group is made BF16 too, and read by nobody.
+/// Rows after the last group are converted too, but not read.
 bool CudaDevice::multiply_dequantized(const ops::GroupedMatmul& op) {
   const auto planned = in_bf16(*this, op, nullptr);
   if (!planned || at_once(*planned) == AtOnce::none) return false;
-  // The library's own part of scratch comes first.
+  // After the library's own part of the scratch.
   const std::int64_t before = scratch_at_once(*planned);
   auto* room =
       static_cast<std::byte*>(scratch(static_cast<std::size_t>(before + dequantized_bytes(op)))) + before;

@@ -15,13 +15,13 @@
 namespace precbench {
 namespace {
 
-// What newer headers declare.
+// Declarations of newer headers.
 using CreateGroupedLayout = cublasStatus_t (*)(cublasLtMatrixLayout_t* layout, cudaDataType type, int groups,
                                                const void* rows, const void* columns, const void* pitches);
 constexpr auto kMeanDepth = static_cast<cublasLtMatmulPreferenceAttributes_t>(13);
 constexpr auto kMeanRowsOfD = static_cast<cublasLtMatmulPreferenceAttributes_t>(14);
 constexpr auto kMeanColumnsOfD = static_cast<cublasLtMatmulPreferenceAttributes_t>(15);
-/// Matrices and their rows begin at multiples of so many bytes.
+/// Alignment in bytes of matrices and their rows.
 constexpr std::int64_t kLeastAlignment = 16;
 
 CreateGroupedLayout create_grouped_layout() {
@@ -35,15 +35,15 @@ bool is_new_enough(int compute_capability) {
   return least > 0 && create_grouped_layout() && cublasLtGetVersion() >= least;
 }
 
-/// Whether a group's scales must be gathered: the library wants them together, and these lie in rows of the whole matrix that
-/// go along the tokens.
+/// Returns true if a group's scales must be gathered: the library needs them contiguous, and here they are in
+/// rows of the whole matrix along the tokens.
 bool is_gathered(const GemmOperand& form, bool is_a, bool over_k) {
   const Granularity g = form.format.granularity;
   return form.format.quantized() &&
          (over_k ? g == Granularity::block_1x32 : is_a && g == Granularity::block_1x128);
 }
 
-/// Tiles of scales beside a tile of kGroupedPad tokens.
+/// Returns the scale tiles per kGroupedPad tokens.
 std::int64_t scale_tiles(const GemmOperand& form, bool over_k) {
   return over_k ? detail::blocks_of(form.data.rows, 128)
                 : scale_blocks(form.format.granularity, form.data.cols);
@@ -53,7 +53,8 @@ std::int64_t gathered_bytes(const GemmOperand& form, bool is_a, bool over_k) {
   return is_gathered(form, is_a, over_k) ? detail::padded(form.scale.bytes(), MatmulPlans::kAlignment) : 0;
 }
 
-/// Where a group's part of an operand begins. The groups are those of its columns (over_k), of its rows (A), or its stack (B).
+/// Returns the start of a group's part of an operand. The groups divide its columns (over_k), its rows (A),
+/// or its stack (B).
 GroupAddress data_of(const GemmOperand& form, bool is_a, bool over_k, std::int64_t experts) {
   const Tensor& data = form.data;
   const std::int64_t tile = bytes_of(data.dtype, kGroupedPad);
@@ -72,9 +73,9 @@ GroupAddress scales_of(const GemmOperand& form, bool is_a, bool over_k, std::int
   switch (g) {
     case Granularity::tensor:
       return {.base = form.scale.data, .of_expert = stacked ? std::int64_t{sizeof(float)} : 0};
-    case Granularity::block_1x128:  // of groups of k; those of A's rows are gathered
+    case Granularity::block_1x128:  // groups of k; those of A's rows are gathered
       return {.base = form.scale.data, .of_tile = detail::padded(rows, 4) * std::int64_t{sizeof(float)}};
-    default:  // blocks of whole rows: of 128 of a stack, in 128x128 or 1x32, and of A's in 1x32
+    default:  // blocks of whole rows: 128 of a stack, in 128x128 or 1x32, and A's in 1x32
       const std::int64_t blocks = detail::padded(scale_blocks(g, k), 4);
       const std::int64_t tile =
           g == Granularity::block_1x32 ? blocks * 128 : blocks * std::int64_t{sizeof(float)};
@@ -83,7 +84,7 @@ GroupAddress scales_of(const GemmOperand& form, bool is_a, bool over_k, std::int
   }
 }
 
-/// Bytes at whose multiples all of a matrix's parts begin if it does.
+/// Returns the alignment in bytes of all of a matrix's parts if the matrix itself has it.
 std::int64_t alignment_within(const GroupAddress& matrix) {
   const auto bits = static_cast<std::uint64_t>(MatmulPlans::kAlignment | matrix.of_expert | matrix.of_tile);
   return std::int64_t{1} << std::countr_zero(bits);
@@ -96,7 +97,7 @@ GroupAddress d_of(const ops::GroupedMatmul& op, bool over_k) {
 
 bool is_over_k(const ops::GroupedMatmul& op) { return op.options.role == GemmRole::wgrad; }
 
-/// The pairs whose scales scales_of() finds, each as the library reads it; nullopt for others.
+/// Returns the scale modes that scales_of() supports, as the library reads them; nullopt for others.
 std::optional<ScaleModes> grouped_modes(const QuantFormat& a, const QuantFormat& b, bool over_k) {
   const std::optional<ScaleModes> modes = scale_modes(a, b);
   if (!modes || !a.quantized()) return modes;
@@ -119,7 +120,7 @@ std::optional<GroupedPlans::Key> GroupedPlans::key_of(const ops::GroupedMatmul& 
   const std::optional<ScaleModes> modes = grouped_modes(op.a.format, op.b.format, over_k);
   if (!modes) return std::nullopt;
   const std::int64_t E = op.groups.experts();
-  // Blocks of a stack's rows divide it where its matrices do, and of k the library knows the mean alone.
+  // Blocks of a stack's rows divide it only if its matrices do, and the library only knows the mean of k.
   if (quantized && !over_k && modes->b != ScaleMode::tensor_of_group &&
       (op.d.cols % 128 != 0 || op.a.k() % 128 != 0))
     return std::nullopt;
@@ -170,7 +171,7 @@ std::optional<cublasLtMatmulAlgo_t> GroupedPlans::ask(const Key& key, void* some
   set_scale_pointers(operation.get(), key.mean, table.a_scales, table.b_scales);
   const Layouts layouts = layouts_of(key, table);
   LtPreference preference = make_preference(key.mean, MatmulPlans::kWorkspaceBytes);
-  // Of 8 bytes: libraries refuse the 4 that their headers name.
+  // Must be 8 bytes: libraries reject the 4 that their headers document.
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, std::int64_t mean) {
     PRECBENCH_CHECK(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &mean, sizeof mean));
   };

@@ -1,5 +1,5 @@
-// cuBLASLt's grouped call by itself: that a captured one replays with another routing, and how much it takes.
-// grouped_matmul_test.cpp has its numbers.
+// cuBLASLt's grouped call by itself: replay of a captured call with another routing, and its scratch size.
+// grouped_matmul_test.cpp tests its results.
 #include <string>
 #include <vector>
 
@@ -33,7 +33,7 @@ Counts offsets_of(const Counts& counts) {
   return offsets;
 }
 
-/// Random BF16, made into a recipe's form where it has one.
+/// Returns random BF16, quantized if a recipe requires it.
 GemmOperand random_form(CudaDevice& device, Buffers& memory, const QuantFormat& format, std::int64_t rows,
                         std::int64_t k, std::int64_t scales, std::uint64_t seed) {
   const Tensor value = memory.tensor(DType::bf16, rows, k);
@@ -52,7 +52,7 @@ GemmOperand random_form(CudaDevice& device, Buffers& memory, const QuantFormat& 
 
 }  // namespace
 
-TEST_CASE("a captured grouped call of cuBLASLt's replays with another routing", "[gpu][matmul][grouped]") {
+TEST_CASE("GroupedPlans: a captured call replays with another routing", "[gpu][matmul][grouped]") {
   if (!gpu_here()) return;
   CudaDevice device(0), predicting(0);
   predicting.set_grouped("cublaslt");
@@ -96,7 +96,7 @@ TEST_CASE("a captured grouped call of cuBLASLt's replays with another routing", 
       };
       with(kCounts);
       REQUIRE(grouped.run(op));
-      // As it is predicted before there is memory.
+      // As predicted before memory is allocated.
       ops::GroupedMatmul planned = op;
       for (Tensor* t : {&planned.d, &planned.a.data, &planned.b.data}) t->data = nullptr;
       CHECK(predicting.scratch_of(planned)[0] * std::int64_t{sizeof(float)} == grouped.scratch_bytes(op));
@@ -116,7 +116,7 @@ TEST_CASE("a captured grouped call of cuBLASLt's replays with another routing", 
   if (taken == 0) WARN("skipped: no grouped call in cuBLASLt " << device.properties().cublaslt);
 }
 
-TEST_CASE("pairs of scales that the grouped call does not know are left to others",
+TEST_CASE("GroupedPlans: pairs of scales unknown to the grouped call are not supported",
           "[gpu][matmul][grouped]") {
   if (!gpu_here()) return;
   CudaDevice device(0);

@@ -1,5 +1,5 @@
-// Our own GEMMs for experts, each kernel by itself: against FP64 on the same codes and scales, what lies outside D, a NaN,
-// routings that change under a captured launch. grouped_matmul_test.cpp has the op.
+// Our own grouped GEMMs, each kernel separately: against FP64 on the same codes and scales, writes outside D,
+// a NaN, and routings that change under a captured launch. grouped_matmul_test.cpp tests the op.
 #include "kernels/cuda/gemm/grouped_testing.h"
 
 namespace precbench {
@@ -7,7 +7,7 @@ namespace {
 
 using namespace testing;
 
-/// Once, or twice into the same D.
+/// Checks one launch, and two into the same D.
 void check_exact(CudaDevice& device, const GroupedProblem& p) {
   for (const int times : {1, 2}) {
     INFO(times << " launches");
@@ -20,10 +20,10 @@ void check_exact(CudaDevice& device, const GroupedProblem& p) {
     const double error = std::sqrt(deviation.error / static_cast<double>(deviation.elements)),
                  naive = std::sqrt(deviation.naive / static_cast<double>(deviation.naive_elements));
     INFO("error " << error << ", naive " << naive);
-    // Half a last place of FP32 is allowed: BF16's sums are closer to the truth than that.
+    // Half an FP32 last place is allowed: BF16's sums are closer to the exact result than that.
     CHECK(error <= std::max(2 * naive, 0x1p-24));
     CHECK(deviation.wrong == 0);
-    // Before D, behind it, and behind the last group.
+    // Before D, after it, and after the last group.
     const auto guard = static_cast<std::ptrdiff_t>(bytes_of(p.kernel.d, skipped));
     const auto tail = static_cast<std::ptrdiff_t>(
         p.gemm.over_k ? 0 : bytes_of(p.kernel.d, (p.gemm.capacity - p.offsets.back()) * p.gemm.columns));
@@ -32,22 +32,22 @@ void check_exact(CudaDevice& device, const GroupedProblem& p) {
   }
 }
 
-TEST_CASE("grouped: every kernel of ours is as exact as its precision, and writes its groups alone",
+TEST_CASE("grouped: every own kernel is as exact as its precision and writes only its groups",
           "[gpu][matmul][grouped]") {
   for_problems(check_exact);
   for_problems(check_exact, kAllToOne);
 }
 
-TEST_CASE("grouped: a NaN reaches its row of its group alone", "[gpu][matmul][grouped]") {
+TEST_CASE("grouped: a NaN reaches only its row of its group", "[gpu][matmul][grouped]") {
   for_problems([](CudaDevice& device, const GroupedProblem& p) {
     constexpr std::size_t kGroup = 4;
-    constexpr std::int64_t kRow = 7, kAt = 66;  // of k; in the group, where groups are of k
+    constexpr std::int64_t kRow = 7, kAt = 66;  // index in k; within the group, if groups are of k
     const std::vector<std::byte> clean = OnDevice(device, p).run(filled(p));
     GroupedProblem marked = p;
     const bool over_k = p.gemm.over_k;
     const std::size_t at = p.layout_a.at(p.a.rows, p.a.k, over_k ? kRow : p.offsets[kGroup] + kRow,
                                          over_k ? p.offsets[kGroup] + kAt : kAt);
-    const std::uint16_t nan = p.kernel.a == DType::bf16 ? 0x7fff : 0x7f;  // of both FP8 formats
+    const std::uint16_t nan = p.kernel.a == DType::bf16 ? 0x7fff : 0x7f;  // in both FP8 formats
     const std::size_t bytes = p.kernel.a == DType::bf16 ? 2 : 1;
     std::memcpy(&marked.a.data[at * bytes], &nan, bytes);
     const std::vector<std::byte> bits = OnDevice(device, marked).run(filled(p));
@@ -73,7 +73,7 @@ TEST_CASE("grouped: a captured launch replays with another routing", "[gpu][matm
   });
 }
 
-TEST_CASE("grouped: what no kernel takes is left alone", "[matmul][grouped]") {
+TEST_CASE("grouped: an unsupported problem is not started", "[matmul][grouped]") {
   alignas(16) static std::byte some[16];
   const Groups groups{.offsets = {some, DType::i32, 1, 3},
                       .counts = {some, DType::i32, 1, 2},

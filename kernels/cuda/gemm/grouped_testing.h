@@ -1,5 +1,5 @@
-// What the tests of the grouped kernels share: products of experts with groups that are empty, that end around a tile and that
-// fill several, on the host with their exact values and on the device; and how far D is from the truth.
+// Helpers shared by tests of the grouped kernels: grouped GEMMs with groups that are empty, end around a tile
+// or fill several, on the host with their exact values and on the device; and the error of D.
 #pragma once
 
 #include <algorithm>
@@ -23,11 +23,11 @@
 
 namespace precbench::testing {
 
-inline constexpr std::int64_t kTail = 128;  ///< rows of the capacity that no group has
-inline constexpr std::int64_t kGuard = 16;  ///< rows before and behind D
-inline constexpr std::byte kFill{0x3c};     ///< a small number in either type of D
+inline constexpr std::int64_t kTail = 128;  ///< rows of the capacity outside all groups
+inline constexpr std::int64_t kGuard = 16;  ///< rows before and after D
+inline constexpr std::byte kFill{0x3c};     ///< a small number in both dtypes of D
 
-/// Of a group's D, and k of groups of rows: no tile divides them. Squares of scales must.
+/// Shape of a group's D, and k for groups of rows: no tile divides them. 128x128 scale blocks must.
 struct GroupedShape {
   std::int64_t rows, columns, depth;
 };
@@ -35,7 +35,7 @@ inline constexpr GroupedShape kShapes[] = {{192, 392, 320}, {320, 136, 1088}};
 
 using Counts = std::vector<std::int32_t>;
 inline const Counts kCounts = {0, 1, 127, 128, 129, 0, 300, 640};
-/// As many rows, otherwise spread.
+/// The same total of rows, distributed differently.
 inline const Counts kOtherCounts = {640, 0, 0, 300, 1, 129, 128, 127};
 inline const Counts kAllToOne = {0, 0, 0, 1325, 0, 0, 0, 0};
 
@@ -46,7 +46,7 @@ inline std::vector<std::int32_t> offsets_of(const Counts& counts) {
   return offsets;
 }
 
-/// One operand, [rows, k]: what the GPU is given, and the numbers that it stands for.
+/// One operand, [rows, k]: the GPU's input, and its exact values.
 struct Side {
   std::int64_t rows, k;
   std::vector<std::byte> data;
@@ -64,18 +64,18 @@ inline std::uint32_t encoded(DType dtype, float x) {
   return dtype == DType::bf16 ? bf16_encode(x) : dtype == DType::e4m3 ? e4m3_encode(x) : e5m2_encode(x);
 }
 
-/// How an operand lies in memory: `stacks` of [rows / stacks, k], or of k rows where it is read across k; the scale of an
-/// element; whether one is a group's or padding, which is 0.
+/// Memory layout of an operand: `stacks` of [rows / stacks, k], or of k rows if MN-major; an element's
+/// scale; and whether an element belongs to a group or is padding, which is 0.
 struct SideLayout {
   DType dtype;
-  bool across;
+  bool mn_major;
   std::int64_t stacks, scales;
   std::function<std::int64_t(std::int64_t row, std::int64_t k)> scale_at;
   std::function<bool(std::int64_t k)> used;
 
   std::size_t at(std::int64_t rows, std::int64_t k, std::int64_t r, std::int64_t c) const {
     const std::int64_t height = rows / stacks;
-    return static_cast<std::size_t>(across ? (r / height * k + c) * height + r % height : r * k + c);
+    return static_cast<std::size_t>(mn_major ? (r / height * k + c) * height + r % height : r * k + c);
   }
 };
 
@@ -108,18 +108,18 @@ struct GroupedProblem {
   const GroupedKernel& kernel;
   GroupedGemm gemm;
   std::vector<std::int32_t> counts, offsets;
-  bool a_rows, b_rows;  ///< of scales of rows or of the tensor
+  bool a_rows, b_rows;  ///< scales per row or per tensor
   Side a, b;
   SideLayout layout_a;
 
   std::int64_t rows_of_d() const { return gemm.over_k ? gemm.groups * gemm.rows : gemm.capacity; }
 };
 
-/// `row_scales`: of rows, else of the tensor, where the kernel takes either.
+/// `row_scales`: per row, else per tensor, if the kernel supports both.
 inline GroupedProblem make_problem(const GroupedKernel& kernel, bool over_k, GroupedShape shape,
                                    bool row_scales, const Counts& counts) {
   const auto E = static_cast<std::int64_t>(counts.size());
-  if (kernel.scales == GroupedScales::squares) shape.columns = detail::padded(shape.columns, 128);
+  if (kernel.scales == GroupedScales::block_128x128) shape.columns = detail::padded(shape.columns, 128);
   const std::vector<std::int32_t> offsets = offsets_of(counts);
   const GroupedGemm gemm{over_k, E, offsets.back() + kTail, shape.rows, shape.columns, shape.depth};
   const std::int64_t a_rows = over_k ? gemm.rows : gemm.capacity, k = over_k ? gemm.capacity : gemm.depth;
@@ -134,7 +134,7 @@ inline GroupedProblem make_problem(const GroupedKernel& kernel, bool over_k, Gro
   const auto layout = [&](bool is_b) {
     const std::int64_t rows = is_b ? b_rows : a_rows;
     SideLayout side{is_b ? kernel.b : kernel.a,
-                    is_b ? kernel.b_across : kernel.a_across,
+                    is_b ? kernel.b_mn_major : kernel.a_mn_major,
                     is_b && !over_k ? E : 1,
                     0,
                     {},
@@ -143,11 +143,11 @@ inline GroupedProblem make_problem(const GroupedKernel& kernel, bool over_k, Gro
       side.scales = scale_count(g, rows, k);
       side.scale_at = [=](std::int64_t r, std::int64_t c) { return scale_index(g, rows, k, r, c / 128); };
     };
-    if (kernel.scales == GroupedScales::squares && is_b) {
+    if (kernel.scales == GroupedScales::block_128x128 && is_b) {
       blocks(Granularity::block_128x128);
-    } else if (kernel.scales == GroupedScales::squares || kernel.scales == GroupedScales::blocks) {
+    } else if (kernel.scales == GroupedScales::block_128x128 || kernel.scales == GroupedScales::block_1x128) {
       blocks(Granularity::block_1x128);
-    } else if (kernel.scales == GroupedScales::ends) {
+    } else if (kernel.scales == GroupedScales::row_or_tensor) {
       side.scales = row_scales ? (over_k ? E * rows : rows) : (is_b && !over_k ? E : 1);
       side.scale_at = [=](std::int64_t r, std::int64_t c) {
         if (row_scales) return over_k ? group_of(c) * rows + r : r;
@@ -170,15 +170,16 @@ inline GroupedProblem make_problem(const GroupedKernel& kernel, bool over_k, Gro
 
 inline std::string words(const GroupedProblem& p) {
   constexpr const char* kScales[] = {"", " 1x128 x 128x128", " 1x128", " scaled at the end"};
-  return std::string(p.kernel.name) + " " + name_of(p.kernel.a) + (p.kernel.a_across ? " across k" : "") +
-         " x " + name_of(p.kernel.b) + (p.kernel.b_across ? " across k" : "") +
+  return std::string(p.kernel.name) + " " + name_of(p.kernel.a) + (p.kernel.a_mn_major ? " MN-major" : "") +
+         " x " + name_of(p.kernel.b) + (p.kernel.b_mn_major ? " MN-major" : "") +
          kScales[static_cast<int>(p.kernel.scales)] + (p.kernel.fast ? " fast" : "") +
          (p.gemm.over_k ? ", groups of k" : ", groups of rows") + (p.a_rows ? ", rows" : "") + " into " +
          name_of(p.kernel.d) + (p.kernel.accumulate ? ", accumulated" : "") + ", D of " +
          std::to_string(p.gemm.columns);
 }
 
-/// Every kernel of this build with every kind of groups and of scales that it takes; none where there is no Hopper.
+/// Calls check for every kernel of this build with all supported kinds of groups and scales; never without
+/// Hopper.
 inline void for_problems(const std::function<void(CudaDevice&, const GroupedProblem&)>& check,
                          const Counts& counts = kCounts) {
   if (!gpu_here()) return;
@@ -193,9 +194,9 @@ inline void for_problems(const std::function<void(CudaDevice&, const GroupedProb
         for (const GroupedShape& shape : kShapes)
           for (const bool row_scales : {false, true}) {
             if (!(over_k ? kernel.over_k : kernel.over_rows)) continue;
-            // Of scales at the end each kind has a shape of its own.
-            if (kernel.scales == GroupedScales::ends ? row_scales != (shape.rows == kShapes[0].rows)
-                                                     : row_scales)
+            // For scales at the end, each kind has its own shape.
+            if (kernel.scales == GroupedScales::row_or_tensor ? row_scales != (shape.rows == kShapes[0].rows)
+                                                              : row_scales)
               continue;
             const GroupedProblem problem = make_problem(kernel, over_k, shape, row_scales, counts);
             INFO(words(problem));
@@ -226,7 +227,7 @@ class OnDevice {
     on_.counts = groups_[1].as<std::int32_t>();
   }
 
-  /// D's bytes after the kernel ran into `before`, which has the guard rows around it.
+  /// Returns D's bytes after the kernel ran on `before`, which includes the guard rows.
   std::vector<std::byte> run(std::vector<std::byte> before) {
     const Tensor whole = place_d(before);
     launch();
@@ -234,7 +235,7 @@ class OnDevice {
     return before;
   }
 
-  /// The same, by a launch that was captured while the groups were `earlier`.
+  /// The same with a launch that was captured while the groups were `earlier`.
   std::vector<std::byte> replay(std::vector<std::byte> before, const Counts& earlier) {
     const Tensor whole = place_d(before);
     const std::vector<std::int32_t> offsets = offsets_of(earlier);
@@ -283,7 +284,7 @@ inline double element(const std::vector<std::byte>& bits, DType dtype, std::int6
   return bf16_decode(half);
 }
 
-/// The group's k of one element of D, and the rows of A and B that it multiplies.
+/// The group's k of one element of D, and its rows of A and B.
 struct Sum {
   const double *a, *b;
   std::int64_t k;
@@ -298,7 +299,7 @@ inline Sum sum_of(const GroupedProblem& p, std::int64_t group, std::int64_t row,
           &p.b.values[static_cast<std::size_t>(b_row * K + first)], p.gemm.over_k ? p.counts[g] : K};
 }
 
-/// Calls for every row of D that a group has: group, row within it, the index of its first element in D.
+/// Calls row_is for every row of D in a group: group, row within it, the index of its first element in D.
 template <class Row>
 inline void for_rows(const GroupedProblem& p, Row&& row_is) {
   for (std::int64_t g = 0; g < p.gemm.groups; ++g) {
@@ -318,9 +319,9 @@ inline Accumulator accumulator_of(const GroupedKernel& kernel) {
   return kernel.a == DType::bf16 ? kFp32 : kernel.fast ? kFp8Fast : kFp8;
 }
 
-/// Squared errors over |row of A|^2 |row of B|^2 + what was added to, squared: of D, and of the naive product in some rows of
-/// each group; and elements of empty sums that are not `was`, or 0 where nothing is added to. `times`: launches, one after
-/// the other, into the same D.
+/// Squared errors relative to |row of A|^2 |row of B|^2 + the squared addend: of D, and of the naive GEMM in
+/// some rows of each group; and the number of empty sums that are not `was`, or not 0 without accumulation.
+/// `times`: consecutive launches into the same D.
 struct Deviation {
   double error = 0, naive = 0;
   std::int64_t elements = 0, naive_elements = 0, wrong = 0;

@@ -1,4 +1,5 @@
-// What the launches of Hopper's GEMMs share: tensor maps of operands and scales, and how many blocks run at one time.
+// Shared by the launches of Hopper GEMMs: tensor maps of operands and scales, and the number of resident
+// blocks.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -24,7 +25,7 @@ CUtensorMap map_of(const void* data, std::int64_t rows, std::int64_t columns, in
   return tensor_map({data, kMapType<T>, sizeof(T), rows, columns, columns, box_rows, box_columns, swizzled});
 }
 
-/// Scales of 1x128, [k blocks][rows]; with the padding, which is zero.
+/// 1x128 scales, [k blocks][rows]; with the padding, which is zero.
 inline CUtensorMap map_of_scales(const float* scales, std::int64_t rows, std::int64_t k, int box_rows) {
   const std::int64_t blocks = scale_blocks(Granularity::block_1x128, k);
   return map_of<float>(scales, blocks, scale_count(Granularity::block_1x128, rows, k) / blocks, 1, box_rows,
@@ -33,8 +34,8 @@ inline CUtensorMap map_of_scales(const float* scales, std::int64_t rows, std::in
 
 inline int tiles(std::int64_t length, int tile) { return static_cast<int>((length + tile - 1) / tile); }
 
-/// Clusters of a kernel that run at one time on this device, a block on each multiprocessor. Allows the kernel its shared
-/// memory.
+/// Returns the number of clusters of a kernel resident at one time on this device, one block per
+/// multiprocessor. Also sets the kernel's shared memory limit.
 template <class... Arguments>
 int resident_clusters(void (*kernel)(Arguments...), int cluster, int threads, int shared_bytes) {
   PRECBENCH_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
@@ -42,7 +43,8 @@ int resident_clusters(void (*kernel)(Arguments...), int cluster, int threads, in
   PRECBENCH_CHECK(cudaGetDevice(&device));
   PRECBENCH_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
   if (cluster == 1) return multiprocessors;
-  // Less than the multiprocessors would hold where they do not pair up: a cluster that waits would double the time.
+  // Less than the number of multiprocessors if they cannot all be paired: a waiting cluster would double the
+  // time.
   cudaLaunchAttribute of_cluster{};
   of_cluster.id = cudaLaunchAttributeClusterDimension;
   of_cluster.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};

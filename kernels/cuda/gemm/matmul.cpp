@@ -1,5 +1,5 @@
-// matmul on CUDA: D[M,N] = A[M,k] B[N,k]^T through cuBLASLt, one scale mode per operand; on Hopper, products with
-// scales of blocks by our own kernels too (blockwise.h), wherever they are timed faster.
+// matmul on CUDA: D[M,N] = A[M,k] B[N,k]^T through cuBLASLt, one scale mode per operand; on Hopper,
+// block-scaled GEMMs also by our own kernels (blockwise.h), wherever they are timed faster.
 //
 //   formats of A x B                          cuBLASLt               native on
 //   bf16 x bf16, either side transposed                              8.0 and newer
@@ -8,19 +8,20 @@
 //   1x128 x 128x128, 1x128 x 1x128            VEC128_32F, BLK128x128 9.0
 //   1x32 or 32x32 on either side, ue8m0       VEC32_UE8M0            10.0 and newer
 //   e2m1 1x16 or 16x16 on either side, e4m3   VEC16_UE4M3            10.0 and newer
-//   f32_pow2 rows, tensors, blocks of 128     VEC32_UE8M0            10.x, where they have no mode of their own:
+//   f32_pow2 rows, tensors, blocks of 128     VEC32_UE8M0            10.x, if they have no mode of their own:
 //                                                                    scales become exponents (mx_expansion.h)
 //
-// The last column is documentation only: what runs natively is what cuBLASLt's heuristic accepts (probe()), first of one
-// large shape, then of each that comes. A shape that is refused is emulated, and emulated_shapes() says which.
-// Anything else is emulated: both operands are dequantized to BF16, then multiplied. With power-of-two scales
-// and with FP4 that is the exact product up to the order of additions; FP32 scales round each operand to BF16 once.
+// The last column is documentation only: a GEMM is native if cuBLASLt's heuristic accepts it (probe()), first
+// for one large shape, then for each actual one. A rejected shape is emulated, and emulated_shapes() lists
+// it. Everything else is emulated: both operands are dequantized to BF16, then multiplied. With power-of-two
+// scales and with FP4 the result is exact up to the order of additions; FP32 scales round each operand to
+// BF16 once.
 //
 // cuBLASLt is column-major: a row-major D[M,N] is its D^T[N,M] = B A^T. So its "A" is our B, stored [N,k]
-// row-major, which is k x N to it, taken transposed; its "B" is our A, k x M, taken as it is: the TN layout
+// row-major, which is k x N to it, taken transposed; its "B" is our A, k x M, not transposed: the TN layout
 // that FP8 needs on 9.0.
 //
-// Scales are dequantization factors in cuBLASLt's own layouts (scale_layout.h) and are passed on untouched.
+// Scales are dequantization factors in cuBLASLt's own layouts (scale_layout.h) and are passed on unchanged.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -42,19 +43,19 @@
 namespace precbench {
 namespace {
 
-/// Side of the product that the probe asks about: every scaling block divides it.
+/// Size of the probed GEMM: every scaling block divides it.
 constexpr std::int64_t kProbeSize = 2048;
 
 constexpr ScaleModes kMxModes{ScaleMode::block_1x32_ue8m0, ScaleMode::block_1x32_ue8m0};
 
-/// Bytes of an operand's scales once they are written as MXFP8.
+/// Returns the bytes of an operand's scales after expansion to MXFP8.
 std::int64_t expanded_bytes(const GemmOperand& form) {
   return detail::padded(scale_count(Granularity::block_1x32, form.rows(), form.k()), MatmulPlans::kAlignment);
 }
 
 std::uint8_t bit_of(GemmRole role) { return static_cast<std::uint8_t>(1u << static_cast<unsigned>(role)); }
 
-/// The mode for a format; nullopt where cuBLASLt has none for it.
+/// Returns the mode for a format; nullopt if cuBLASLt has none.
 std::optional<ScaleMode> scale_mode(const QuantFormat& format) {
   if (!format.quantized()) return ScaleMode::none;
   if (held_in_bf16(format.dtype)) return std::nullopt;
@@ -78,7 +79,7 @@ std::optional<ScaleMode> scale_mode(const QuantFormat& format) {
   }
 }
 
-/// What a pair of formats needs, for a user whose GPU or library refuses it.
+/// Returns the requirements of a pair of formats, for a user whose GPU or library does not support it.
 std::string needs_of(const QuantFormat& a, const QuantFormat& b) {
   const auto modes = scale_modes(a, b);
   if (!modes || (a.dtype == DType::e5m2 && b.dtype == DType::e5m2)) return "is no mode of cuBLASLt";
@@ -130,7 +131,7 @@ std::optional<ScaleModes> scale_modes(const QuantFormat& a, const QuantFormat& b
   const auto mode_a = scale_mode(a), mode_b = scale_mode(b);
   if (!mode_a || !mode_b || a.quantized() != b.quantized()) return std::nullopt;
   ScaleModes modes{*mode_a, *mode_b};
-  // A scalar beside a vector goes in as a vector of equal entries.
+  // A per-tensor scale next to per-row scales is passed as a vector of equal entries.
   if (modes.a == ScaleMode::row && modes.b == ScaleMode::tensor) modes.b = ScaleMode::row;
   if (modes.b == ScaleMode::row && modes.a == ScaleMode::tensor) modes.a = ScaleMode::row;
   return modes;
@@ -140,7 +141,7 @@ MatmulPlans::MatmulPlans(CudaDevice& device) : device_(device) { PRECBENCH_CHECK
 
 MatmulPlans::~MatmulPlans() { cublasLtDestroy(handle_); }
 
-// ---- what runs how ----
+// ---- support
 
 GemmSupport MatmulPlans::support(const GemmRecipe& gemm, GemmRole role) { return answer(gemm, role).support; }
 
@@ -155,7 +156,7 @@ bool MatmulPlans::has_candidates(const PlanKey& key) const {
   void* some = device_.scratch(kAlignment);
   try {
     MatmulPlan plan(key);
-    // The heuristic reads no scales, but wants to see that there are some.
+    // The heuristic reads no scales, but requires non-null pointers.
     plan.set_scales(some, some);
     return !plan.cublaslt_candidates(handle_, kWorkspaceBytes).empty();
   } catch (const std::runtime_error&) {
@@ -206,7 +207,7 @@ bool MatmulPlans::takes(const PlanKey& key) {
   return shape->second.native;
 }
 
-// ---- running ----
+// ---- execution
 
 void MatmulPlans::matmul(const Tensor& d, const GemmOperand& a, const GemmOperand& b,
                          const MatmulOptions& options) {
@@ -281,7 +282,7 @@ bool MatmulPlans::run_native(const Tensor& d, const GemmOperand& a, const GemmOp
   plan.as_mx = as_mx;
   plan.set_scales(a_scale, b_scale);
   const cublasStatus_t status = plan.run(with, d.data, a.data.data, b.data.data);
-  // A heuristic's answer that was not tried may turn out to be none.
+  // An untested answer of the heuristic may turn out to be unsupported.
   if (status == CUBLAS_STATUS_NOT_SUPPORTED && modes.a != ScaleMode::none) {
     plan.found = false;
     return false;
@@ -308,7 +309,7 @@ std::string MatmulPlans::names(GemmRole role) const {
   const bool some_quantized = std::any_of(plans_.begin(), plans_.end(), [&](const auto& entry) {
     return ran(entry.second) && quantized(entry.second);
   });
-  std::map<std::string, int> problems;  // by name, so that equal runs give equal words
+  std::map<std::string, int> problems;  // sorted by name, so that equal runs give equal text
   for (const auto& [key, plan] : plans_)
     if (ran(plan) && quantized(plan) == some_quantized)
       ++problems[plan.chosen.own ? plan.chosen.own->name : plan.as_mx ? "cuBLASLt as MXFP8" : "cuBLASLt"];
@@ -320,7 +321,7 @@ std::string MatmulPlans::names(GemmRole role) const {
 }
 
 std::string MatmulPlans::emulated_shapes(GemmRole role) const {
-  std::set<std::string> shapes;  // by name, so that equal runs give equal words
+  std::set<std::string> shapes;  // sorted by name, so that equal runs give equal text
   for (const auto& [key, shape] : shapes_)
     if ((shape.emulated_for & bit_of(role)) != 0)
       shapes.insert(fmt::format("{} x {} x {}", key.M, key.N, key.K));
@@ -345,7 +346,7 @@ std::int64_t MatmulPlans::scratch_bytes(const ops::Matmul& op) {
     if (native && how.as_mx) bytes += expanded_bytes(op.a) + expanded_bytes(op.b);
   }
   const bool fp4 = op.a.format.dtype == DType::e2m1 || op.b.format.dtype == DType::e2m1;
-  return fp4 ? bytes + kAlignment : bytes;  // its factors
+  return fp4 ? bytes + kAlignment : bytes;  // alpha and beta
 }
 
 void MatmulPlans::run_emulated(const Tensor& d, const GemmOperand& a, const GemmOperand& b,
@@ -368,7 +369,8 @@ void CudaDevice::do_dequantize(const ops::Dequantize& op) {
 }
 
 void CudaDevice::set_gemm(const std::string& which) {
-  static constexpr std::array<std::string_view, 3> kWords = {"auto", "cublaslt", "own"};  // as GemmChoice
+  // in GemmChoice's order
+  static constexpr std::array<std::string_view, 3> kWords = {"auto", "cublaslt", "own"};
   const auto word = std::find(kWords.begin(), kWords.end(), which);
   if (word == kWords.end())
     throw InvalidInput(fmt::format("gemm is one of auto, cublaslt and own, not \"{}\"", which));

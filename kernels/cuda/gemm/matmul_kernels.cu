@@ -1,16 +1,16 @@
 // The small kernels around cuBLASLt's GEMMs.
 //
-// broadcast: one scale for a tensor, repeated as a vector. cuBLASLt takes a scalar on one side and a vector
-// on the other in no mode, but a vector of equal entries means the same. 4 bytes per output row of the GEMM.
+// broadcast: a per-tensor scale repeated as a vector. cuBLASLt has no mode for a scalar on one side and a
+// vector on the other, but a vector of equal entries is equivalent. 4 bytes per output row of the GEMM.
 //
-// expand_scales: power-of-two scales as MXFP8's exponents, for GPUs that multiply those alone. A byte per 32 codes is
-// written; the FP32 scales that are read are fewer.
+// expand_scales: power-of-two scales as MXFP8 exponents, for GPUs that support only those. It writes a byte
+// per 32 codes and reads fewer FP32 scales.
 //
-// factors: alpha and beta of a product of FP4 tensors, which cuBLASLt reads from device memory.
+// factors: alpha and beta of a GEMM of FP4 tensors, which cuBLASLt reads from device memory.
 //
-// dequantize: BF16 [rows, k] from any quantized form, for GEMMs that this GPU has no native mode for. A
-// thread takes 16 codes of one row (16 or 32 bytes in, 32 out); every block length is a multiple of 16, so they
-// share one scale. Only emulated GEMMs run it, and those make no claim about speed.
+// dequantize: BF16 [rows, k] from any quantized copy, for GEMMs without a native mode on this GPU. A thread
+// takes 16 codes of one row (16 or 32 bytes in, 32 out); every block length is a multiple of 16, so they
+// share one scale. Only emulated GEMMs run it, and for those no speed is reported.
 #include <cuda_bf16.h>
 
 #include "kernels/cuda/check.h"
@@ -42,8 +42,8 @@ __global__ void expand_scales_kernel(std::uint8_t* out, const float* scales, Gra
 __device__ inline float decode(std::uint8_t code, DType dtype) { return cuda::fp8_decode(code, dtype); }
 __device__ inline float decode(std::uint16_t held, DType) { return bf16_decode(held); }
 
-/// Code: of FP8, or what holds a format in BF16. Rows whose length is no multiple of 16 are read code by code; the recipes'
-/// own shapes never are.
+/// Code: FP8, or the storage of a format held in BF16. Rows whose length is not a multiple of 16 are read
+/// code by code; the recipes' own shapes never are.
 template <class Code>
 __global__ void dequantize_kernel(__nv_bfloat16* out, const Code* data, const void* scales,
                                   QuantFormat format, std::int64_t rows, std::int64_t k) {
@@ -72,7 +72,8 @@ __global__ void dequantize_kernel(__nv_bfloat16* out, const Code* data, const vo
   reinterpret_cast<uint4*>(to)[1] = reinterpret_cast<const uint4*>(values)[1];
 }
 
-/// FP4: eight bytes a thread, whose scale is exact in BF16 with any code. With `amax` also the tensor's factor, rounded once.
+/// FP4: eight bytes per thread, whose scale times any code is exact in BF16. With `amax` also the tensor's
+/// factor, rounded once.
 __global__ void dequantize_fp4_kernel(__nv_bfloat16* out, const std::uint8_t* data, const void* scales,
                                       const float* amax, bool whole, QuantFormat format, std::int64_t rows,
                                       std::int64_t k) {

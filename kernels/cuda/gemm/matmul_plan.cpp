@@ -14,7 +14,7 @@
 namespace precbench {
 namespace {
 
-// Attributes of cuBLAS 12.8 by their documented numbers: an older library refuses them when they are set.
+// Attributes of cuBLAS 12.8 by their documented numbers: an older library rejects them when they are set.
 constexpr auto kAScaleMode = static_cast<cublasLtMatmulDescAttributes_t>(31);
 constexpr auto kBScaleMode = static_cast<cublasLtMatmulDescAttributes_t>(32);
 
@@ -24,7 +24,7 @@ constexpr auto kFp4 = static_cast<cudaDataType>(33);
 constexpr int kCandidates = 16;
 constexpr int kFinalists = 4;
 constexpr int kRunsEach = 3;
-/// A later candidate must be this much faster to displace an earlier one, so that noise does not choose.
+/// A later candidate must be this much faster to replace an earlier one, so that noise does not decide.
 constexpr float kMargin = 0.99f;
 /// Left free when a scratch output for timing is allocated.
 constexpr std::size_t kSpareBytes = std::size_t{512} << 20;
@@ -34,7 +34,7 @@ void set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribut
   PRECBENCH_CHECK(cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof value));
 }
 
-/// A row-major [rows, cols] matrix in column-major eyes: cols x rows, leading dimension cols.
+/// Returns the column-major layout of a row-major [rows, cols] matrix: cols x rows, leading dimension cols.
 LtLayout make_layout(DType dtype, std::int64_t rows, std::int64_t cols) {
   cublasLtMatrixLayout_t layout = nullptr;
   PRECBENCH_CHECK(cublasLtMatrixLayoutCreate(&layout, cuda_type(dtype), cols, rows, cols));
@@ -45,7 +45,7 @@ LtLayout make_layout(const PlanOperand& operand, std::int64_t rows, std::int64_t
   return operand.transposed ? make_layout(operand.dtype, k, rows) : make_layout(operand.dtype, rows, k);
 }
 
-/// Device memory for the length of a block; empty where it does not fit with kSpareBytes to spare.
+/// Device memory for the duration of a scope; empty if it does not fit with kSpareBytes to spare.
 class TemporaryBlock {
  public:
   explicit TemporaryBlock(std::size_t bytes) {
@@ -114,12 +114,12 @@ LtOperation make_operation(const PlanKey& key) {
         static_cast<std::int32_t>(CUBLASLT_POINTER_MODE_DEVICE));
   if (key.a.mode != ScaleMode::none) {
     set(operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<std::int8_t>(key.fast_accum));
-    // Tensor scales are the default, also of libraries that do not know the attribute.
+    // Tensor scales are the default, even for libraries without the attribute.
     if (key.a.mode != ScaleMode::tensor || key.b.mode != ScaleMode::tensor) {
       set(operation, kAScaleMode, static_cast<std::int32_t>(key.b.mode));
       set(operation, kBScaleMode, static_cast<std::int32_t>(key.a.mode));
     }
-    // Read by no product of one matrix, but part of the key under which the library remembers its heuristic's answer.
+    // No GEMM of one matrix reads it, but it is part of the library's heuristic cache key.
     if (key.a.mode == ScaleMode::block_1x32_ue8m0 && confuses_cached_scales(cublasLtGetVersion()))
       set(operation, CUBLASLT_MATMUL_DESC_ALPHA_VECTOR_BATCH_STRIDE, std::int64_t{1});
   }
@@ -166,7 +166,7 @@ std::vector<GemmCandidate> MatmulPlan::cublaslt_candidates(cublasLtHandle_t hand
   const LtPreference preference = make_preference(key, workspace_bytes);
   cublasLtMatmulHeuristicResult_t results[kCandidates];
   int count = 0;
-  // A problem it cannot run is "not supported" or an empty list; either means no candidates.
+  // An unsupported problem gives "not supported" or an empty list; either means no candidates.
   const cublasStatus_t status =
       cublasLtMatmulAlgoGetHeuristic(handle, operation_.get(), b_.get(), a_.get(), d_.get(), d_.get(),
                                      preference.get(), kCandidates, results, &count);
@@ -221,8 +221,9 @@ void MatmulPlan::choose(const std::vector<GemmCandidate>& all, const LtRun& with
   chosen = all.front();
   if (!by_timing || all.size() == 1) return;
 
-  // D of a plain product is about to be overwritten anyway. One that accumulates may not be touched: its
-  // candidates write elsewhere or, where the GPU has no room for that, D waits in host memory meanwhile.
+  // D of a GEMM without accumulation is about to be overwritten anyway. An accumulating D must not change:
+  // its candidates write elsewhere or, if the GPU has no memory for that, D is saved in host memory
+  // meanwhile.
   const auto sum_bytes = static_cast<std::size_t>(key.accumulate ? bytes_of(key.d, key.M * key.N) : 0);
   const TemporaryBlock elsewhere(sum_bytes);
   std::vector<std::byte> kept;
@@ -246,8 +247,8 @@ void MatmulPlan::choose(const std::vector<GemmCandidate>& all, const LtRun& with
   Stopwatch watch(with.stream);
   const auto time = [&](std::size_t index) {
     chosen = all[index];
-    // In a step the weights come from memory. Overwriting the workspace drives most of what the run before
-    // left out of the L2 cache.
+    // In a step the weights come from memory. Overwriting the workspace evicts most of the previous run's
+    // data from L2.
     PRECBENCH_CHECK(cudaMemsetAsync(with.workspace, 0, with.workspace_bytes, with.stream));
     watch.begin();
     const cublasStatus_t status = run(with, d, a, b);

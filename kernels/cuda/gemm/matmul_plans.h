@@ -1,6 +1,7 @@
 // Plans of the CUDA device's GEMMs: for one problem (shape, formats, output) everything cuBLASLt needs to run
-// it, and what was fastest here, one of its algorithms or a kernel of ours (blockwise.h). Also the capability probe,
-// which asks cuBLASLt instead of trusting a table. Only matmul.cpp and cuda_device.cpp include this.
+// it, and the fastest candidate, one of its algorithms or one of our kernels (blockwise.h). Also the
+// capability probe, which asks cuBLASLt instead of relying on a table. Only matmul.cpp and cuda_device.cpp
+// include this.
 #pragma once
 
 #include <cublasLt.h>
@@ -40,27 +41,29 @@ enum class ScaleMode : std::int8_t {
   row = 3,
   block_1x128 = 4,
   block_128x128 = 5,
-  tensor_of_group = 6,  ///< of the grouped call: one for each group's matrix
+  tensor_of_group = 6,  ///< grouped call: one per group's matrix
 };
 
 struct ScaleModes {
   ScaleMode a, b;
 };
-/// The modes of a pair of formats; nullopt where no pair of modes expresses it.
+/// Returns the modes of a pair of formats; nullopt if no pair of modes expresses it.
 std::optional<ScaleModes> scale_modes(const QuantFormat& a, const QuantFormat& b);
 
-/// Returns true if this version of cuBLASLt shares heuristic cache entries between MXFP8 and FP8 with tensor scales, and so
-/// may return an algorithm chosen for the other mode. Source: TransformerEngine's cublaslt_gemm.cu.
+/// Returns true if this version of cuBLASLt shares heuristic cache entries between MXFP8 and FP8 with tensor
+/// scales, and so may return an algorithm chosen for the other mode. Source: TransformerEngine's
+/// cublaslt_gemm.cu.
 constexpr bool confuses_cached_scales(std::size_t version) { return version <= 120803; }
 
-/// Returns true if operands with power-of-two scales run as MXFP8 on a GPU of this compute capability, which has no mode for
-/// them: 10.x, whose MXFP8 is full rate. 12.x has it in some versions of cuBLASLt only, and older GPUs not at all.
+/// Returns true if operands with power-of-two scales run as MXFP8 on a GPU of this compute capability without
+/// a mode for them: 10.x, whose MXFP8 is full rate. 12.x has it in some versions of cuBLASLt only, and older
+/// GPUs not at all.
 constexpr bool takes_scales_as_mx(int compute_capability) { return compute_capability / 10 == 10; }
 
-/// What cuBLASLt calls a type. Throws std::logic_error for one that no GEMM takes.
+/// Returns cuBLASLt's name of a dtype. Throws std::logic_error for one that no GEMM supports.
 cudaDataType cuda_type(DType dtype);
 
-/// One operand of a problem, as far as a plan depends on it.
+/// Properties of one operand that a plan depends on.
 struct PlanOperand {
   DType dtype = DType::bf16;
   ScaleMode mode = ScaleMode::none;
@@ -75,7 +78,7 @@ struct PlanKey {
   bool accumulate = false;
   bool fast_accum = false;
   bool factors_on_device = false;  ///< alpha and beta come from LtRun::factors
-  std::int32_t alignment = 256;    ///< bytes, of the worst aligned of the three matrices; at most 256
+  std::int32_t alignment = 256;    ///< bytes, of the least aligned of the three matrices; at most 256
   bool operator==(const PlanKey&) const = default;
 };
 
@@ -83,45 +86,46 @@ struct PlanKeyHash {
   std::size_t operator()(const PlanKey& key) const;
 };
 
-/// What a plan runs with.
+/// Run-time arguments of a plan.
 struct LtRun {
   cublasLtHandle_t handle;
   void* workspace;
   std::size_t workspace_bytes;
   cudaStream_t stream;
-  const float* factors = nullptr;  ///< alpha, beta in device memory, for a plan that wants them there
+  const float* factors = nullptr;  ///< alpha, beta in device memory, for a plan with factors_on_device
 };
 
-/// Whose kernels may run a GEMM: whichever is fastest; cuBLASLt's; ours wherever there is one.
+/// Kernels that may run a GEMM: the fastest; cuBLASLt's; ours where available.
 enum class GemmChoice : std::uint8_t { automatic, cublaslt, own };
 
 /// One way to run a problem.
 struct GemmCandidate {
-  cublasLtMatmulAlgo_t algorithm{};      ///< cuBLASLt's, where `own` is null
+  cublasLtMatmulAlgo_t algorithm{};      ///< cuBLASLt's, if `own` is null
   const BlockwiseKernel* own = nullptr;  ///< ours
 };
 
-/// A descriptor of a product that adds up in FP32; of the scales it has the modes, not yet where they are.
+/// Returns a descriptor of a GEMM that accumulates in FP32; it has the scale modes, but not yet the scale
+/// pointers.
 LtOperation make_operation(const PlanKey& key);
-/// Where the scales are, of our A and our B; nothing for BF16.
+/// Sets the scale pointers of our A and our B; does nothing for BF16.
 void set_scale_pointers(cublasLtMatmulDesc_t operation, const PlanKey& key, const void* a_scale,
                         const void* b_scale);
-/// What the heuristic is told of a problem's alignment and of the workspace.
+/// Returns the preference that tells the heuristic a problem's alignment and the workspace.
 LtPreference make_preference(const PlanKey& key, std::size_t workspace_bytes);
 
-/// What cuBLASLt calls a matmul descriptor and layouts, and the chosen candidate.
-/// cuBLASLt is column-major, so it computes D^T = B A^T: its "A" is our B and its "B" is our A.
+/// cuBLASLt's matmul descriptor and layouts, and the chosen candidate. cuBLASLt is column-major, so it
+/// computes D^T = B A^T: its "A" is our B and its "B" is our A.
 class MatmulPlan {
  public:
   explicit MatmulPlan(const PlanKey& key);
 
   void set_scales(const void* a_scale, const void* b_scale);
-  /// The heuristic's candidates, best guess first; empty where cuBLASLt cannot run the problem.
+  /// Returns the heuristic's candidates, best guess first; empty if cuBLASLt cannot run the problem.
   std::vector<GemmCandidate> cublaslt_candidates(cublasLtHandle_t handle, std::size_t workspace_bytes) const;
-  /// Our kernels for the problem on a GPU of this compute capability.
+  /// Returns our kernels for the problem on a GPU of this compute capability.
   std::vector<GemmCandidate> own_candidates(int compute_capability) const;
-  /// Sets `chosen` and `found`: the first of `all`, or by_timing the fastest on these buffers. D's contents are lost
-  /// unless the plan accumulates, where they are kept. Waits for the device.
+  /// Sets `chosen` and `found`: the first of `all`, or by_timing the fastest on these buffers. D's contents
+  /// are lost unless the plan accumulates, in which case they are preserved. Waits for the device.
   void choose(const std::vector<GemmCandidate>& all, const LtRun& with, void* d, const void* a, const void* b,
               bool by_timing);
   cublasStatus_t run(const LtRun& with, void* d, const void* a, const void* b) const;
@@ -129,8 +133,8 @@ class MatmulPlan {
   const PlanKey key;
   GemmCandidate chosen;
   bool found = false;      ///< there is a candidate
-  bool as_mx = false;      ///< of scales that are written as MXFP8
-  std::uint8_t roles = 0;  ///< bit by GemmRole: those that it ran for
+  bool as_mx = false;      ///< scales are rewritten as MXFP8
+  std::uint8_t roles = 0;  ///< bit by GemmRole: roles that it has run for
 
  private:
   BlockwiseGemm blockwise() const;
@@ -142,12 +146,12 @@ class MatmulPlan {
 
 class MatmulPlans {
  public:
-  /// cuBLASLt's part of the device's scratch: what NVIDIA recommends for compute capability 9.0.
+  /// cuBLASLt's part of the device's scratch: NVIDIA's recommendation for compute capability 9.0.
   static constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
   static constexpr std::int64_t kAlignment = 256;  ///< of buffers in scratch
-  /// What the BF16 that an operand's codes become takes there, bytes; 0 of an operand that is BF16.
+  /// Returns the scratch bytes of an operand dequantized to BF16; 0 for a BF16 operand.
   static std::int64_t dequantized_bytes(const GemmOperand& form);
-  /// What a product takes in all.
+  /// Returns the total scratch bytes of a GEMM.
   std::int64_t scratch_bytes(const ops::Matmul& op);
 
   explicit MatmulPlans(CudaDevice& device);
@@ -156,21 +160,22 @@ class MatmulPlans {
   MatmulPlans& operator=(const MatmulPlans&) = delete;
 
   void set_autotune(bool on) { autotune_ = on; }
-  void set_choice(GemmChoice choice) { choice_ = choice; }  ///< before the first matmul
+  void set_choice(GemmChoice choice) { choice_ = choice; }  ///< call before the first matmul
 
-  /// Who ran the GEMMs of a role so far, "cuBLASLt" or "own 256x128", several with the number of their problems; of
-  /// quantized ones alone where there were some. Empty before the first.
+  /// Returns the kernels that have run a role's GEMMs so far, "cuBLASLt" or "own 256x128", several with the
+  /// number of their problems; only of quantized GEMMs if there were any. Empty before the first.
   std::string names(GemmRole role) const;
-  /// Shapes "M x N x K" of quantized GEMMs of a role that were emulated though support() calls their formats native, because
-  /// cuBLASLt has no kernel for them. Empty where there were none.
+  /// Returns shapes "M x N x K" of a role's quantized GEMMs that were emulated although support() calls their
+  /// formats native, because cuBLASLt has no kernel for them. Empty if there were none.
   std::string emulated_shapes(GemmRole role) const;
 
   GemmSupport support(const GemmRecipe& gemm, GemmRole role);
   void matmul(const Tensor& d, const GemmOperand& a, const GemmOperand& b, const MatmulOptions& options);
-  /// A product of experts, one by one: waits for the groups' offsets (grouped_loop.cpp). A group's padding is multiplied too,
-  /// so that few shapes need plans; these are the heuristic's first, as timing each of them would take longer than it saves.
+  /// Runs expert GEMMs one by one: waits for the groups' offsets (grouped_loop.cpp). A group's padding is
+  /// multiplied too, so that few shapes need plans; these take the heuristic's first choice, as timing each
+  /// would take longer than it saves.
   void matmul_of_experts(const ops::GroupedMatmul& op);
-  /// Scratch behind what the library has, until the next op.
+  /// Returns scratch after the library's part, valid until the next op.
   std::byte* behind_workspace(std::int64_t bytes);
   cublasLtHandle_t handle() const { return handle_; }
 
@@ -179,24 +184,27 @@ class MatmulPlans {
     GemmRecipe gemm;
     GemmRole role;
     GemmSupport support;
-    bool as_mx = false;  ///< native as MXFP8, with the scales written anew
+    bool as_mx = false;  ///< native as MXFP8, with rewritten scales
   };
 
-  /// `factors`: of FP4 operands; null: alpha is 1. False, with D as it was, where nobody has a kernel for the shape.
+  /// `factors`: of FP4 operands; null: alpha is 1. Returns false, with D unchanged, if no kernel supports the
+  /// shape.
   [[nodiscard]] bool run_native(const Tensor& d, const GemmOperand& a, const GemmOperand& b,
                                 const MatmulOptions& options, const float* factors = nullptr,
                                 bool as_mx = false);
-  /// The same of operands in BF16, which every shape has a kernel for. Throws Unsupported where not.
+  /// The same for BF16 operands, for which every shape should have a kernel. Throws Unsupported if not.
   void run_plain(const Tensor& d, const GemmOperand& a, const GemmOperand& b, const MatmulOptions& options,
                  const float* factors = nullptr);
-  /// Returns true if cuBLASLt or our kernels can run the problem, whose formats are native. Cached for each key.
+  /// Returns true if cuBLASLt or our kernels can run the problem, whose formats are native. Cached for each
+  /// key.
   bool takes(const PlanKey& key);
   const Answer& answer(const GemmRecipe& gemm, GemmRole role);
   /// Chooses for a plan that has not run yet.
   void choose(MatmulPlan& plan, const LtRun& with, void* d, const void* a, const void* b);
   void run_emulated(const Tensor& d, const GemmOperand& a, const GemmOperand& b,
                     const MatmulOptions& options);
-  /// alpha and beta of FP4 operands, in scratch `offset` bytes behind the workspace; null where alpha is 1.
+  /// Writes alpha and beta of FP4 operands to scratch `offset` bytes after the workspace; returns null if
+  /// alpha is 1.
   const float* make_factors(const GemmOperand& a, const GemmOperand& b, bool accumulate, std::int64_t offset);
   bool has_candidates(const PlanKey& key) const;
   bool has_own_kernel(const PlanKey& key) const;
@@ -206,7 +214,7 @@ class MatmulPlans {
   /// Cached knowledge about one problem shape.
   struct Shape {
     bool native = false;
-    std::uint8_t emulated_for = 0;  ///< bit by GemmRole: those that it was emulated for
+    std::uint8_t emulated_for = 0;  ///< bit by GemmRole: roles that it was emulated for
   };
 
   CudaDevice& device_;

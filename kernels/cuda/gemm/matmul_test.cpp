@@ -1,7 +1,6 @@
-// Every mode of the CUDA matmul against FP64, on the operands that the GPU is given: quantized by the CPU
-// device, dequantized exactly. A product may be at most twice as far from the truth as the same product
-// computed naively at the same precision on the host: an accumulator of the tensor core's width, additions in
-// index order.
+// Every mode of the CUDA matmul against FP64 on the GPU's actual operands: quantized by the CPU device,
+// dequantized exactly. A GEMM's error may be at most twice that of a naive GEMM at the same precision on the
+// host: an accumulator of the tensor core's width, additions in index order.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -38,14 +37,15 @@ static_assert(!takes_scales_as_mx(90) && !takes_scales_as_mx(110) && !takes_scal
 
 using testing::Errors, testing::HostOperand, testing::make_quantized_tensor, testing::Output;
 
-/// Of matmul itself.
+/// Returns the errors of matmul itself.
 Errors errors_of(Device& device, const HostOperand& a, const HostOperand& b, const Output& output,
                  const MatmulOptions& options, bool emulated) {
-  // FP4 products are exact in fewer bits than the FP8 accumulator keeps; that its sums are FP32 nobody has measured here.
+  // FP4 products are exact in fewer bits than the FP8 accumulator keeps. FP32 accumulation is assumed, not
+  // measured.
   const bool fp8 = a.form.format.quantized() && b.form.format.quantized() && !emulated &&
                    a.form.format.dtype != DType::e2m1;
   const testing::Accumulator& fp8_sum = options.fast_accum ? testing::kFp8Fast : testing::kFp8;
-  // An emulated product rounds FP32-scaled values to BF16 first.
+  // An emulated GEMM rounds FP32-scaled values to BF16 first.
   return testing::errors_of(
       device, a, b, output,
       [&](const Tensor& d, const GemmOperand& of_a, const GemmOperand& of_b) {
@@ -73,8 +73,8 @@ std::vector<Output> outputs_of(GemmRole role) {
   return {{DType::f32, false}, {DType::f32, true}, {DType::bf16, false}, {DType::bf16, true}};
 }
 
-/// How a GPU of this compute capability is known to run a GEMM with the newest cuBLASLt: 8.9 and 9.0 from runs, 10.x from
-/// cuBLAS's documentation. None where it is not known.
+/// Returns how a GPU of this compute capability is known to run a GEMM with the newest cuBLASLt: 8.9 and 9.0
+/// from runs, 10.x from cuBLAS's documentation. None if unknown.
 std::optional<Execution> known_execution(const GemmRecipe& gemm, int compute_capability) {
   const QuantFormat &a = gemm.a, &b = gemm.b;
   if (!a.quantized() && !b.quantized()) return Execution::native;
@@ -121,7 +121,7 @@ TEST_CASE("matmul: every GEMM of every recipe is as exact as its precision", "[g
       }
 }
 
-TEST_CASE("matmul: FP32 output shows the accumulator of each FP8 mode", "[gpu][matmul]") {
+TEST_CASE("matmul: FP32 output has the accumulator error of each FP8 mode", "[gpu][matmul]") {
   const auto device = gpu_or_skip();
   if (!device) return;
   const QuantFormat e4m3 = fp8(DType::e4m3, Granularity::tensor),
@@ -136,7 +136,7 @@ TEST_CASE("matmul: FP32 output shows the accumulator of each FP8 mode", "[gpu][m
   for (const GemmRecipe& gemm : gemms) check_gemm(*device, gemm, GemmRole::fprop, {DType::f32, false});
 }
 
-TEST_CASE("matmul: what no GPU mode takes is emulated in BF16", "[gpu][matmul]") {
+TEST_CASE("matmul: formats without a GPU mode are emulated in BF16", "[gpu][matmul]") {
   const auto device = gpu_or_skip();
   if (!device) return;
   const QuantFormat odd = fp8(DType::e4m3, Granularity::block_1x32);
@@ -154,7 +154,7 @@ TEST_CASE("matmul: what no GPU mode takes is emulated in BF16", "[gpu][matmul]")
   }
 }
 
-TEST_CASE("matmul: the scratch of an emulated product is known before", "[gpu][matmul]") {
+TEST_CASE("matmul: scratch of an emulated GEMM is known in advance", "[gpu][matmul]") {
   if (!gpu_here()) return;
   const QuantFormat blocks = fp8(DType::e4m3, Granularity::block_1x32);
   for (const GemmRecipe& gemm : {GemmRecipe{}, GemmRecipe{blocks, blocks}, GemmRecipe{{}, blocks}}) {
@@ -169,7 +169,7 @@ TEST_CASE("matmul: the scratch of an emulated product is known before", "[gpu][m
   }
 }
 
-TEST_CASE("matmul: BF16 operands stored either way", "[gpu][matmul]") {
+TEST_CASE("matmul: BF16 operands work in either layout", "[gpu][matmul]") {
   const auto device = gpu_or_skip();
   if (!device) return;
   for (bool a_transposed : {false, true})
@@ -184,7 +184,7 @@ TEST_CASE("matmul: BF16 operands stored either way", "[gpu][matmul]") {
       }
 }
 
-TEST_CASE("matmul: BF16 views that are 16-byte aligned only", "[gpu][matmul]") {
+TEST_CASE("matmul: BF16 views with 16-byte alignment only work", "[gpu][matmul]") {
   const auto device = gpu_or_skip();
   if (!device) return;
   const HostOperand a = make_quantized_tensor({}, 40, 72, false, 1),
@@ -192,7 +192,7 @@ TEST_CASE("matmul: BF16 views that are 16-byte aligned only", "[gpu][matmul]") {
   const Errors errors = errors_of(*device, a, b, {DType::bf16, false}, {}, false);
   CHECK(errors.gpu <= 2 * errors.naive);
 
-  // The last 32 rows of A begin 8 * 72 * 2 bytes into it; their product is that part of the whole product.
+  // The last 32 rows of A begin 8 * 72 * 2 bytes into it; their GEMM must equal that part of the whole one.
   Buffers buffers(*device);
   const GemmOperand whole_a = buffers.copy_of(a.form), form_b = buffers.copy_of(b.form);
   GemmOperand part_a = whole_a;
@@ -213,7 +213,7 @@ TEST_CASE("matmul: BF16 views that are 16-byte aligned only", "[gpu][matmul]") {
   CHECK(std::sqrt(error / size) < 2 * 72 * std::ldexp(1.0, -24));
 }
 
-TEST_CASE("matmul: a NaN scale makes its own row NaN and no other", "[gpu][matmul]") {
+TEST_CASE("matmul: a NaN scale makes only its own row NaN", "[gpu][matmul]") {
   const auto device = gpu_or_skip();
   if (!device) return;
   const QuantFormat row = fp8(DType::e4m3, Granularity::row);
@@ -228,7 +228,7 @@ TEST_CASE("matmul: a NaN scale makes its own row NaN and no other", "[gpu][matmu
   for (std::int64_t i = 0; i < kM; ++i) CHECK(std::isnan(got[i * kN + 3]) == (i == 5));
 }
 
-TEST_CASE("matmul: repeated and replayed products have the same bits", "[gpu][matmul][graph]") {
+TEST_CASE("matmul: repeated and replayed GEMMs have the same bits", "[gpu][matmul][graph]") {
   const auto device = gpu_or_skip();
   if (!device) return;
   const QuantFormat row = fp8(DType::e4m3, Granularity::row), tensor = fp8(DType::e4m3, Granularity::tensor);
@@ -257,9 +257,9 @@ TEST_CASE("matmul: repeated and replayed products have the same bits", "[gpu][ma
   }
 }
 
-TEST_CASE("matmul: choosing an algorithm leaves the sum alone, with room for another D or without",
+TEST_CASE("matmul: choosing an algorithm preserves an accumulating D with and without memory for another",
           "[gpu][matmul]") {
-  // Small whole numbers, so that every algorithm's sum is exact.
+  // Small integers, so that every algorithm's sum is exact.
   const auto entry = [](std::int64_t i, std::int64_t period) { return static_cast<float>(i % period - 2); };
   const auto filled = [&](std::int64_t rows, std::int64_t period) {
     std::vector<std::uint16_t> bits(rows * kK);
@@ -277,7 +277,7 @@ TEST_CASE("matmul: choosing an algorithm leaves the sum alone, with room for ano
     const GemmOperand form_b{{}, buffers.copy_of(Tensor{b.data(), DType::bf16, kN, kK}), {}, false};
     const Tensor d = buffers.copy_of(Tensor{before.data(), DType::f32, kM, kN});
     device->matmul(
-        {buffers.tensor(DType::bf16, kM, kN), form_a, form_b, {}});  // makes the library's workspace
+        {buffers.tensor(DType::bf16, kM, kN), form_a, form_b, {}});  // allocates the library's workspace
     std::unique_ptr<DeviceBlock> filler;
     constexpr std::int64_t kLeft = std::int64_t{256} << 20;
     if (!room) filler = std::make_unique<DeviceBlock>(*device, gpu_memory(0).free_bytes - kLeft);
@@ -295,7 +295,7 @@ TEST_CASE("matmul: choosing an algorithm leaves the sum alone, with room for ano
   }
 }
 
-TEST_CASE("matmul: support names what a mode needs where it is not native", "[gpu][matmul]") {
+TEST_CASE("matmul: support names the requirement of a mode that is not native", "[gpu][matmul]") {
   const auto device = gpu_or_skip();
   if (!device) return;
   const GpuProperties gpu = gpu_properties(0);
@@ -309,7 +309,7 @@ TEST_CASE("matmul: support names what a mode needs where it is not native", "[gp
         CHECK((support.execution == Execution::native) == support.reason.empty());
         if (const auto known = known_execution(gemm, gpu.compute_capability))
           CHECK(support.execution == *known);
-        // Fewer mantissa bits are the same GEMM, and nobody multiplies e5m2 x e5m2.
+        // Fewer mantissa bits are the same GEMM, and no GPU multiplies e5m2 x e5m2.
         if (gemm.a.dtype == DType::e5m2 && gemm.b.dtype == DType::e5m2) {
           CHECK(support.execution == Execution::emulated);
           CHECK(support.reason.find("is no mode of cuBLASLt") != std::string::npos);
@@ -317,10 +317,10 @@ TEST_CASE("matmul: support names what a mode needs where it is not native", "[gp
       }
 }
 
-TEST_CASE("matmul: a shape without a kernel is emulated, its scratch known before, and named",
+TEST_CASE("matmul: a shape without a kernel is emulated and reported with its scratch known in advance",
           "[gpu][matmul]") {
   if (!gpu_here()) return;
-  // cuBLASLt takes FP8 where rows are multiples of 16 bytes; 8 columns of K are none.
+  // cuBLASLt requires FP8 rows of a multiple of 16 bytes; 8 columns of K are not.
   constexpr std::int64_t kOdd = 8 * 17;
   const QuantFormat tensor = fp8(DType::e4m3, Granularity::tensor);
   const GemmRecipe gemm{tensor, tensor, false};
@@ -343,13 +343,12 @@ TEST_CASE("matmul: a shape without a kernel is emulated, its scratch known befor
   };
   dry->matmul({{dry->allocate(1), DType::f32, kM, kN}, operand(kM), operand(kN), {}});
   CHECK(device->workspace_bytes() == dry->workspace_bytes());
-  // A shape that has one is native as before.
+  // A shape with a kernel is native as before.
   check_gemm(*device, gemm, GemmRole::fprop, {DType::bf16, false});
   CHECK(device->emulated_shapes(GemmRole::fprop) == "256 x 384 x 136");
 }
 
-TEST_CASE("matmul: scales that are expanded on the GPU are those of the host, padding and all",
-          "[gpu][matmul]") {
+TEST_CASE("matmul: scales expanded on the GPU equal the host's including padding", "[gpu][matmul]") {
   const auto device = gpu_or_skip();
   if (!device) return;
   auto& cuda = dynamic_cast<CudaDevice&>(*device);

@@ -1,5 +1,5 @@
-// What the tests of the CUDA matmul share: random operands on the host with their exact values, and how far a product of
-// the GPU is from the truth, beside the same product computed naively at the same precision on the host.
+// Helpers shared by tests of the CUDA matmul: random operands on the host with their exact values, and the
+// error of a GPU GEMM, next to that of a naive GEMM at the same precision on the host.
 #pragma once
 
 #include <algorithm>
@@ -17,13 +17,13 @@
 namespace precbench::testing {
 
 /// One operand on the host: random rows whose sizes and whose 128-blocks' sizes differ by up to 2^8, so that
-/// a scale in the wrong place shows.
+/// a misplaced scale shows.
 struct HostOperand {
   std::vector<std::uint16_t> bf16;
   std::vector<std::uint8_t> codes;
   std::vector<std::byte> scales;
-  std::vector<float> amax = {0.0f};  // of FP4 with e4m3 scales
-  std::vector<double> values;  // what the GPU is given, exactly: [rows, k]
+  std::vector<float> amax = {0.0f};  // for FP4 with e4m3 scales
+  std::vector<double> values;  // exact values of the GPU's input: [rows, k]
   std::vector<double> norms;   // of the rows
   GemmOperand form;
   std::int64_t rows, k;
@@ -97,17 +97,16 @@ inline double round_to(DType dtype, double x) {
   return dtype == DType::f32 ? f : bf16_decode(bf16_encode(f));
 }
 
-/// An accumulator as tensor cores have it: `group` products and the sum so far are cut to `bits` fraction
-/// bits of the largest of them, then added; every `promote` products (0: never) the sum moves into an FP32
-/// register.
+/// A tensor core accumulator: `group` products and the running sum are truncated to `bits` fraction bits of
+/// the largest of them, then added; every `promote` products (0: never) the sum moves into an FP32 register.
 struct Accumulator {
   int group, bits, promote;
 };
-/// Hopper's FP8: 32 products an instruction, 13 fraction bits kept (DeepSeek-V3 section 3.3.2 saw about 14
+/// Hopper's FP8: 32 products per instruction, 13 fraction bits kept (DeepSeek-V3 section 3.3.2 found about 14
 /// bits); promoted after 128 unless accumulation is fast. On H200 this model's error is within 15% of the
 /// hardware's.
 inline constexpr Accumulator kFp8Fast{32, 13, 0}, kFp8{32, 13, 128};
-/// BF16 and emulated products: FP32, truncated as tensor cores truncate.
+/// BF16 and emulated GEMMs: FP32, truncated like in tensor cores.
 inline constexpr Accumulator kFp32{1, 23, 0};
 
 inline double naive_dot(const double* a, const double* b, std::int64_t k, const Accumulator& with) {
@@ -138,7 +137,7 @@ struct Output {
   bool accumulate;
 };
 
-/// Root mean square of (x - exact) / (|a row| |b row|): every element counts alike, whatever its row's size.
+/// RMS of (x - exact) / (|a row| |b row|): every element has equal weight, whatever its row's size.
 struct Errors {
   double gpu, naive;
 };
@@ -146,7 +145,7 @@ struct Errors {
 /// Computes d = or += a b^T, in device memory.
 using Product = std::function<void(const Tensor& d, const GemmOperand& a, const GemmOperand& b)>;
 
-/// `accumulator`: of the naive product; `rounded`: its operands are BF16, rounded from what the GPU is given.
+/// `accumulator`: of the naive GEMM; `rounded`: its operands are rounded to BF16.
 inline Errors errors_of(Device& device, const HostOperand& a, const HostOperand& b, const Output& output,
                         const Product& product_of, const Accumulator& accumulator, bool rounded) {
   Buffers buffers(device);
@@ -159,7 +158,7 @@ inline Errors errors_of(Device& device, const HostOperand& a, const HostOperand&
   std::vector<std::uint16_t> d16(before.size());
   std::vector<float> d32(before.size());
   for (std::int64_t i = 0; i < M * N; ++i) {
-    // Where D is not accumulated into, what was there must not matter: it is NaN.
+    // Without accumulation D's previous contents must not matter: they are NaN.
     before[i] =
         output.accumulate ? round_to(output.dtype, normal(random) * a.norms[i / N] * b.norms[i % N]) : NAN;
     d32[i] = static_cast<float>(before[i]);
@@ -178,7 +177,7 @@ inline Errors errors_of(Device& device, const HostOperand& a, const HostOperand&
     return values;
   };
   const std::vector<double> naive_a = given(a), naive_b = given(b);
-  constexpr std::int64_t kNaiveRows = 32;  // enough to know its error; the GPU's is taken over every element
+  constexpr std::int64_t kNaiveRows = 32;  // enough for its error; the GPU's is taken over all elements
   std::vector<double> exact(before.size());
 #pragma omp parallel for
   for (std::int64_t i = 0; i < M; ++i)
@@ -192,7 +191,7 @@ inline Errors errors_of(Device& device, const HostOperand& a, const HostOperand&
   for (std::int64_t i = 0; i < M; ++i)
     for (std::int64_t j = 0; j < N; ++j) {
       const std::int64_t at = i * N + j;
-      // A row may be all zeros: of a row far smaller than others under the same FP4 scale nothing is left. Its products are 0.
+      // A row far smaller than others under the same FP4 scale may be all zeros; its products are then 0.
       const auto relative = [norm = a.norms[i] * b.norms[j]](double error) {
         return error == 0 ? 0 : error / norm;
       };

@@ -1,26 +1,26 @@
-// The GEMM for Hopper whose sums stay in the tensor cores from the first of k to the last: BF16, and FP8 with fast
-// accumulation. D[M,N] = A[M,k] B[N,k]^T; a BF16 operand may also be stored the other way round, k rows of M or N.
+// The GEMM for Hopper that accumulates all of k in the tensor cores: BF16, and FP8 with fast accumulation.
+// D[M,N] = A[M,k] B[N,k]^T; a BF16 operand may also be stored transposed, as k rows of M or N.
 //
-// A block of threads stays on its multiprocessor and makes one tile of D, 128 x 256, after another. Two blocks are a
-// cluster, whose tiles stand one below the other, and read the same rows of B, or side by side:
+// Blocks are persistent and compute one 128 x 256 tile of D after another. Two blocks form a cluster, whose
+// tiles are either one below the other and share the rows of B, or side by side and share those of A:
 //
 //                  global memory / L2
-//                         |  TMA: boxes of 64 rows of A and B, 128 bytes each. What the cluster's tiles share each block
-//                         |  loads one half of, for both ("multicast")
+//                         |  TMA: boxes of 64 rows of A and B, 128 bytes each. Of shared boxes each block
+//                         |  loads one half for both (multicast)
 //                         v
 //   producer   [ stage 0 ][ stage 1 ][ stage 2 ][ stage 3 ]   a ring in shared memory: 64 of k, FP8 128
-//   1 thread       |  full: bytes are there   ^  empty: both warpgroups of both blocks are done with the stage
-//                  v                          |
-//   warpgroup 1   wgmma: total += 64 x 256 x stage      one stage's products are queued behind the last one's, and a
-//   warpgroup 2       wgmma: total += 64 x 256 x stage      stage is given back when those of the next are queued
+//   1 thread       |  full: bytes have arrived  ^  empty: both warpgroups of both blocks have read the stage
+//                  v                            |
+//   warpgroup 1   wgmma: total += 64 x 256 x stage      one stage's wgmmas are queued behind the last's, and
+//   warpgroup 2       wgmma: total += 64 x 256 x stage  a stage is released when those of the next are queued
 //                  |
-//                  |    warpgroup 2 begins some stages later and stays behind, so that one has the tensor cores to itself
-//                  v    while the other is here:
-//   epilogue   total [* scale_a * scale_b] -> shared memory -> TMA -> D (stored, or added in FP32 by the copy engine)
+//                  |    warpgroup 2 starts some stages later and stays behind, so that one warpgroup has the
+//                  v    tensor cores to itself while the other is here:
+//   epilogue   total [* scale_a * scale_b] -> shared memory -> TMA -> D (stored, or added in FP32 by TMA)
 //              while the producer already fills the ring for the next tile
 //
-// Boxes of an operand that is read across k ("MN-major") hold 64 of k in rows of 64 columns; those of the other columns are
-// in the next box. The tensor cores read either.
+// Boxes of an MN-major operand hold 64 of k in rows of 64 columns; the next columns
+// are in the next box. The tensor cores read both layouts.
 #pragma once
 
 #include "kernels/cuda/gemm/epilogue_sm90a.cuh"
@@ -29,34 +29,34 @@
 
 namespace precbench::hopper {
 
-constexpr int kBoxRows = 64;  ///< of A and B in a box
+constexpr int kBoxRows = 64;  ///< rows of A and B per box
 constexpr int kBoxBytes = kBoxRows * kTileRowBytes;
-constexpr int kLagBarrier = 3;  ///< the named barrier at which warpgroup 2 waits once
+constexpr int kLagBarrier = 3;  ///< named barrier at which warpgroup 2 waits once
 
-/// A kernel's shape.
-template <class AType, class BType, bool kAAcrossK, bool kBAcrossK, bool kScaled, Store kStoreD,
+/// Compile-time shape of a kernel.
+template <class AType, class BType, bool kAMnMajorOf, bool kBMnMajorOf, bool kScaled, Store kStoreD,
           int kClusterOf, int kLagOf>
 struct PlainShape {
   using A = AType;
   using B = BType;
   static constexpr bool kIsBf16 = std::is_same_v<A, __nv_bfloat16>;
-  static constexpr bool kAAcross = kAAcrossK, kBAcross = kBAcrossK;
-  static constexpr bool kEnds = kScaled;  ///< with scales of rows or of the tensor
+  static constexpr bool kAMnMajor = kAMnMajorOf, kBMnMajor = kBMnMajorOf;
+  static constexpr bool kEpilogueScales = kScaled;  ///< with scales per row or per tensor
   static constexpr Store kStore = kStoreD;
   static constexpr bool kAdds = adds(kStore);
-  static constexpr int kRows = 128, kColumns = 256;  ///< of a tile
+  static constexpr int kRows = 128, kColumns = 256;  ///< per tile
   static constexpr int kHalves = 1, kSums = kColumns / 2;
-  static constexpr int kBlockK = kTileRowBytes / static_cast<int>(sizeof(A));  ///< of k in a stage
+  static constexpr int kBlockK = kTileRowBytes / static_cast<int>(sizeof(A));  ///< k per stage
   static constexpr int kStages = 4;
   static constexpr int kCluster = kClusterOf;  ///< blocks that share rows of A or B
-  static constexpr int kLag = kLagOf;          ///< stages that warpgroup 2 begins later
-  static constexpr int kDBoxes = 2;            ///< that a warpgroup has for the epilogue
-  using Ends = TileEnds<kEnds, kHalves, kColumns>;
-  static constexpr int kDColumns = kTileRowBytes / (is_f32(kStore) ? 4 : 2);  ///< of a box of D
+  static constexpr int kLag = kLagOf;          ///< stages by which warpgroup 2 starts later
+  static constexpr int kDBoxes = 2;            ///< per warpgroup, for the epilogue
+  using TileScales = TileEpilogueScales<kEpilogueScales, kHalves, kColumns>;
+  static constexpr int kDColumns = kTileRowBytes / (is_f32(kStore) ? 4 : 2);  ///< per box of D
   static constexpr int kStageBytes = (kRows + kColumns) * kTileRowBytes;
   static constexpr int kProducerRegisters = 40, kMathRegisters = 232;
   static_assert(kLag < kStages);
-  static_assert(sizeof(A) == sizeof(B) && (kIsBf16 || (!kAAcross && !kBAcross)));
+  static_assert(sizeof(A) == sizeof(B) && (kIsBf16 || (!kAMnMajor && !kBMnMajor)));
 };
 
 template <class S>
@@ -64,7 +64,7 @@ struct alignas(1024) PlainShared {
   std::uint8_t a[S::kStages][S::kRows * kTileRowBytes];
   std::uint8_t b[S::kStages][S::kColumns * kTileRowBytes];
   std::uint8_t d[kMathWarpgroups][S::kDBoxes][kDBytes];
-  typename S::Ends ends[kMathWarpgroups];
+  typename S::TileScales epilogue_scales[kMathWarpgroups];
   Barrier full[S::kStages], empty[S::kStages];
 };
 
@@ -72,8 +72,9 @@ struct PlainMaps {
   CUtensorMap a, b, d;
 };
 
-/// An operand's boxes of a stage. Those that the cluster shares are loaded for both blocks, one half by each.
-template <int kBoxes, bool kAcross, int kCluster>
+/// Loads an operand's boxes of a stage. Those shared by the cluster are loaded for both blocks, one half by
+/// each.
+template <int kBoxes, bool kMnMajor, int kCluster>
 __device__ inline void load_boxes(std::uint8_t* to, const CUtensorMap* map, int row, int k, bool shared,
                                   int rank, Barrier& full) {
   constexpr int kShare = kBoxes / kCluster;
@@ -81,127 +82,132 @@ __device__ inline void load_boxes(std::uint8_t* to, const CUtensorMap* map, int 
 #pragma unroll
     for (int i = 0; i < kShare; ++i) {
       const int box = rank * kShare + i, at = row + box * kBoxRows;
-      load_box_to((1 << kCluster) - 1, to + box * kBoxBytes, map, kAcross ? k : at, kAcross ? at : k, full);
+      tma_load_multicast_2d((1 << kCluster) - 1, to + box * kBoxBytes, map, kMnMajor ? k : at,
+                            kMnMajor ? at : k, full);
     }
   } else {
 #pragma unroll
     for (int box = 0; box < kBoxes; ++box) {
       const int at = row + box * kBoxRows;
-      load_box(to + box * kBoxBytes, map, kAcross ? k : at, kAcross ? at : k, full);
+      tma_load_2d(to + box * kBoxBytes, map, kMnMajor ? k : at, kMnMajor ? at : k, full);
     }
   }
 }
 
-/// The one thread that asks for copies.
+/// Producer thread: issues all TMA loads.
 template <class S, class Order>
 __device__ void produce_plain(PlainShared<S>& shared, const PlainMaps& maps, const Order& order, int rank,
                               int cluster, int clusters) {
-  Turn<S::kStages> turn;
+  PipelineState<S::kStages> state;
   typename Order::Cursor at;
   Tile tile;
   for (int index = cluster; order.template find<S>(index, rank, at, tile); index += clusters)
-    for (int i = 0; i < tile.k_blocks; ++i, turn.next()) {
-      const int k = (tile.k_block + i) * S::kBlockK, stage = turn.stage;
+    for (int i = 0; i < tile.k_blocks; ++i, state.next()) {
+      const int k = (tile.k_block + i) * S::kBlockK, stage = state.stage;
       Barrier& full = shared.full[stage];
-      shared.empty[stage].wait(turn.parity ^ 1);
-      full.arrive_and_expect(S::kStageBytes);
-      load_boxes<S::kRows / kBoxRows, S::kAAcross, S::kCluster>(shared.a[stage], &maps.a, tile.a_row, k,
-                                                                tile.beside, rank, full);
-      load_boxes<S::kColumns / kBoxRows, S::kBAcross, S::kCluster>(shared.b[stage], &maps.b, tile.b_row,
-                                                                   tile.b_k + k, !tile.beside, rank, full);
+      shared.empty[stage].wait(state.parity ^ 1);
+      full.arrive_expect_tx(S::kStageBytes);
+      load_boxes<S::kRows / kBoxRows, S::kAMnMajor, S::kCluster>(shared.a[stage], &maps.a, tile.a_row, k,
+                                                                 tile.beside, rank, full);
+      load_boxes<S::kColumns / kBoxRows, S::kBMnMajor, S::kCluster>(shared.b[stage], &maps.b, tile.b_row,
+                                                                    tile.b_k + k, !tile.beside, rank, full);
     }
 }
 
 /// total (+)= 64 rows of A by the tile's B over a stage.
 template <class S, bool kFirst>
 __device__ inline void multiply_stage_plain(float (&total)[S::kSums], std::uint64_t a, std::uint64_t b) {
-  begin_products();
+  wgmma_fence();
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     const bool add = k > 0 || !kFirst;
     if constexpr (S::kIsBf16)
-      multiply_bf16<S::kAAcross, S::kBAcross>(total, a + k * (S::kAAcross ? kAcrossK : kAlongK),
-                                              b + k * (S::kBAcross ? kAcrossK : kAlongK), add);
+      wgmma_bf16<S::kAMnMajor, S::kBMnMajor>(total, a + k * (S::kAMnMajor ? kMnMajorStep : kKMajorStep),
+                                             b + k * (S::kBMnMajor ? kMnMajorStep : kKMajorStep), add);
     else
-      multiply<typename S::A, typename S::B>(total, a + k * kNextK, b + k * kNextK, add);
+      wgmma_fp8<typename S::A, typename S::B>(total, a + k * kNextK, b + k * kNextK, add);
   }
-  end_products();
+  wgmma_commit_group();
 }
 
-/// One tile's totals, by one warpgroup. `lead`: warpgroup 1 in its first tile, which lets the other begin.
+/// Computes one warpgroup's totals of a tile. `lead`: warpgroup 1 in its first tile, which lets the other
+/// start.
 template <class S>
 __device__ inline void accumulate_plain(PlainShared<S>& shared, const Tile& tile, int warpgroup, int thread,
-                                        bool lead, Turn<S::kStages>& turn, float (&total)[S::kSums]) {
-  const bool idle = warpgroup * kUnitRows >= tile.rows;  // behind the end of a group
+                                        bool lead, PipelineState<S::kStages>& state,
+                                        float (&total)[S::kSums]) {
+  const bool idle = warpgroup * kUnitRows >= tile.rows;  // after the end of a group
   if (idle || tile.k_blocks == 0) {
 #pragma unroll
     for (int i = 0; i < S::kSums; ++i) total[i] = 0;
-    if (lead) arrive_at_some(kLagBarrier, kMathWarpgroups * kWarpgroup);
-    for (int i = 0; i < tile.k_blocks; ++i, turn.next()) {
-      shared.full[turn.stage].wait(turn.parity);
-      give_back<S::kCluster>(shared.empty[turn.stage], thread);
+    if (lead) named_barrier_arrive(kLagBarrier, kMathWarpgroups * kWarpgroup);
+    for (int i = 0; i < tile.k_blocks; ++i, state.next()) {
+      shared.full[state.stage].wait(state.parity);
+      release_stage<S::kCluster>(shared.empty[state.stage], thread);
     }
     return;
   }
-  const std::uint64_t first_a = descriptor_of(shared.a[0] + warpgroup * kBoxBytes),
-                      first_b = S::kBAcross ? across_k(shared.b[0], kBoxBytes) : descriptor_of(shared.b[0]);
-  int before = turn.stage;  // the stage before this one
-  shared.full[before].wait(turn.parity);
-  multiply_stage_plain<S, true>(total, below(first_a, before * S::kRows),
-                                below(first_b, before * S::kColumns));
-  turn.next();
-  for (int i = 1; i < tile.k_blocks; ++i, turn.next()) {
-    const int stage = turn.stage;
-    shared.full[stage].wait(turn.parity);
-    multiply_stage_plain<S, false>(total, below(first_a, stage * S::kRows),
-                                   below(first_b, stage * S::kColumns));
-    await_all_but<1>();
-    give_back<S::kCluster>(shared.empty[before], thread);
+  const std::uint64_t first_a = smem_descriptor(shared.a[0] + warpgroup * kBoxBytes),
+                      first_b = S::kBMnMajor ? mn_major_descriptor(shared.b[0], kBoxBytes)
+                                             : smem_descriptor(shared.b[0]);
+  int before = state.stage;  // the previous stage
+  shared.full[before].wait(state.parity);
+  multiply_stage_plain<S, true>(total, descriptor_at_row(first_a, before * S::kRows),
+                                descriptor_at_row(first_b, before * S::kColumns));
+  state.next();
+  for (int i = 1; i < tile.k_blocks; ++i, state.next()) {
+    const int stage = state.stage;
+    shared.full[stage].wait(state.parity);
+    multiply_stage_plain<S, false>(total, descriptor_at_row(first_a, stage * S::kRows),
+                                   descriptor_at_row(first_b, stage * S::kColumns));
+    wgmma_wait_group<1>();
+    release_stage<S::kCluster>(shared.empty[before], thread);
     before = stage;
-    if (lead && i == S::kLag) arrive_at_some(kLagBarrier, kMathWarpgroups * kWarpgroup);
+    if (lead && i == S::kLag) named_barrier_arrive(kLagBarrier, kMathWarpgroups * kWarpgroup);
   }
-  await_products(total);
-  give_back<S::kCluster>(shared.empty[before], thread);
-  if (lead && tile.k_blocks <= S::kLag) arrive_at_some(kLagBarrier, kMathWarpgroups * kWarpgroup);
+  wgmma_wait_group(total);
+  release_stage<S::kCluster>(shared.empty[before], thread);
+  if (lead && tile.k_blocks <= S::kLag) named_barrier_arrive(kLagBarrier, kMathWarpgroups * kWarpgroup);
 }
 
 template <class S, class Order>
 __global__ __launch_bounds__(kThreads, 1)
     __cluster_dims__(S::kCluster) void multiply_plain(const __grid_constant__ PlainMaps maps,
-                                                      const EndScales ends, const Before before,
-                                                      const Order order) {
+                                                      const EpilogueScales epilogue_scales,
+                                                      const Before before, const Order order) {
   wait_for_work_before();
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   static_assert(sizeof(PlainShared<S>) <= 227 * 1024, "all that a block may have");
   auto& shared = *reinterpret_cast<PlainShared<S>*>(shared_bytes);
-  const int rank = S::kCluster == 1 ? 0 : rank_in_cluster();
+  const int rank = S::kCluster == 1 ? 0 : cluster_ctarank();
   const int cluster = static_cast<int>(blockIdx.x) / S::kCluster;
   const int clusters = static_cast<int>(gridDim.x) / S::kCluster;
-  begin_ring<S::kCluster>(shared.full, shared.empty, S::kCluster * kMathWarpgroups * 4);
-  const int warpgroup = this_warpgroup() - 1;
+  init_pipeline<S::kCluster>(shared.full, shared.empty, S::kCluster * kMathWarpgroups * 4);
+  const int warpgroup = warpgroup_index() - 1;
   if (warpgroup < 0) {
-    keep_registers<S::kProducerRegisters>();
+    setmaxnreg_dec<S::kProducerRegisters>();
     if (threadIdx.x == 0) produce_plain<S>(shared, maps, order, rank, cluster, clusters);
   } else {
-    take_registers<S::kMathRegisters>();
+    setmaxnreg_inc<S::kMathRegisters>();
     const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
-    Turn<S::kStages> turn;
+    PipelineState<S::kStages> state;
     typename Order::Cursor at;
     Tile tile;
     for (int index = cluster; find_together<S>(order, index, rank, at, tile); index += clusters) {
-      fetch_ends<S, Order>(shared.ends[warpgroup], ends, tile, warpgroup, thread);
+      load_epilogue_scales<S, Order>(shared.epilogue_scales[warpgroup], epilogue_scales, tile, warpgroup,
+                                     thread);
       const bool first = S::kLag > 0 && index == cluster;
-      if (first && warpgroup == 1) synchronize_some(kLagBarrier, kMathWarpgroups * kWarpgroup);
+      if (first && warpgroup == 1) named_barrier_sync(kLagBarrier, kMathWarpgroups * kWarpgroup);
       float total[1][S::kSums];
-      accumulate_plain<S>(shared, tile, warpgroup, thread, first && warpgroup == 0, turn, total[0]);
-      store<S, Order>(shared.d[warpgroup], &maps.d, shared.ends[warpgroup], before, tile, warpgroup, thread,
-                      total);
+      accumulate_plain<S>(shared, tile, warpgroup, thread, first && warpgroup == 0, state, total[0]);
+      store<S, Order>(shared.d[warpgroup], &maps.d, shared.epilogue_scales[warpgroup], before, tile,
+                      warpgroup, thread, total);
     }
-    if (thread == 0) wait_until_read<0>();
+    if (thread == 0) tma_store_wait_group_read<0>();
   }
-  // No block leaves while another may still write to its shared memory or arrive at its barriers.
-  if constexpr (S::kCluster > 1) synchronize_cluster();
+  // No block may exit while another may still write to its shared memory or arrive at its barriers.
+  if constexpr (S::kCluster > 1) cluster_sync();
 #endif
 }
 

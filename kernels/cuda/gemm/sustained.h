@@ -1,4 +1,4 @@
-// For the benches of GEMMs: what an op takes when it runs for long, so that the GPU is at the clock its power limit leaves it.
+// Sustained timing for the GEMM benchmarks: the GPU runs at the clock of its power limit.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,8 @@
 
 namespace precbench {
 
-/// Milliseconds of one op, back to back for so many seconds, of which the last three quarters count.
+/// Returns the milliseconds of one op, run back to back for the given time, of which the last three quarters
+/// count.
 inline double sustained_ms(Device& device, double seconds, const std::function<void()>& op) {
   const auto clock = make_device_clock(device);
   constexpr int kTrial = 4;

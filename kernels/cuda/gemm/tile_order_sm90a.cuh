@@ -1,43 +1,42 @@
-// Which tile of D comes when in a GEMM for Hopper, and where its operands begin: of one product, or of a product for each
-// group of rows or of k. A kernel asks its order and knows nothing else of groups.
+// Sequence of D's tiles in a Hopper GEMM, and where their operands begin: for one GEMM, or for one GEMM per
+// group of rows or of k. The kernels know groups only through the tile order.
 //
 //   groups of rows (fprop, dgrad)               groups of k (wgrad)
 //
-//   A, D: rows         B: stacked               A: [rows, k of all]   B: [columns, k of all]   D: stacked
-//   +------------+ 0   +---------+ 0            +----+-------+---+    +----+-------+---+       +---------+ 0
-//   | group 0    |     | group 0 |              | 0  |   1   | 2 |    | 0  |   1   | 2 |       | group 0 |
-//   |. padding . |     +---------+ columns      +----+-------+---+    +----+-------+---+       +---------+ rows
-//   +------------+ o1  | group 1 |                   o1      o2            o1      o2          | group 1 |
-//   | group 1    |     +---------+              o1, o2: the groups' offsets, multiples of 128 on the device: tiles are
-//   +------------+ o2  | ...     |              counted as each is asked for, group behind group
+//   A, D: rows         B: stacked               A: [rows, all k]      B: [columns, all k]    D: stacked
+//   +------------+ 0   +---------+ 0            +----+-------+---+    +----+-------+---+     +---------+ 0
+//   | group 0    |     | group 0 |              | 0  |   1   | 2 |    | 0  |   1   | 2 |     | group 0 |
+//   |. padding . |     +---------+ columns      +----+-------+---+    +----+-------+---+     +---------+ rows
+//   +------------+ o1  | group 1 |                   o1      o2            o1      o2        | group 1 |
+//   | group 1    |     +---------+              o1, o2: the groups' offsets on the device, multiples of 128:
+//   +------------+ o2  | ...     |              tiles are counted on demand, group after group
 //
-// As groups begin at multiples of a tile's 128 rows, and each has its part of B or D at a fixed place, one matrix holds
-// all groups of an operand: its tensor map never changes, and no store needs a mask.
+// Groups begin at multiples of a tile's 128 rows, and each has its part of B or D at a fixed position. So one
+// matrix holds all groups of an operand: its tensor map never changes, and stores need no mask.
 #pragma once
 
 #include <cstdint>
 
 namespace precbench::hopper {
 
-/// Where a tile's operands and its place in D begin.
+/// Start of a tile's operands and its position in D.
 struct Tile {
-  int a_row, b_row;  ///< of a matrix that is read across k: a column
-  int b_k;           ///< where B's k begins: of a stack that is read across k the group's first row
+  int a_row, b_row;  ///< column, for an MN-major matrix
+  int b_k;           ///< start of B's k: for an MN-major stack the group's first row
   int k_block, k_blocks;
   int d_row, d_column;
-  int rows;     ///< of D from d_row on that are this group's; may be more than a tile has
-  int b_scale;  ///< where scales of B for D's columns begin
+  int rows;     ///< rows of D from d_row on in this group; may exceed a tile
+  int b_scale;  ///< start of B's scales for D's columns
   int group;
-  bool
-      beside;  ///< the cluster's tiles stand side by side in D and share A; else one below the other, sharing B
+  bool beside;  ///< the cluster's tiles are side by side in D and share A; else one below the other, share B
 };
 
 struct PlaceInBands {
   int row, column;  ///< in tiles
 };
 
-/// Bands of `band` tile rows; within a band column after column, so that the tiles which run at one time are about as high
-/// as wide and read few different rows of A and B.
+/// Returns the tile in bands of `band` tile rows, column after column within a band: concurrent tiles cover
+/// an about square area and read few different rows of A and B.
 __device__ inline PlaceInBands in_bands(int index, int row_tiles, int column_tiles, int band) {
   const int per_band = band * column_tiles;
   const int first = index / per_band * band, height = min(band, row_tiles - first);
@@ -45,7 +44,7 @@ __device__ inline PlaceInBands in_bands(int index, int row_tiles, int column_til
   return {first + within % height, within / height};
 }
 
-/// The tiles of one product; those of a cluster stand side by side.
+/// The tiles of one GEMM; those of a cluster are side by side.
 struct DenseOrder {
   static constexpr bool kReadsGroups = false;
   int row_tiles, column_tiles;  ///< in tiles of a cluster
@@ -53,7 +52,7 @@ struct DenseOrder {
 
   struct Cursor {};
 
-  /// The cluster's tile of this index; false behind the last one.
+  /// Finds the cluster's tile of this index; returns false after the last one.
   template <class S>
   __device__ bool find(int index, int rank, Cursor&, Tile& tile) const {
     if (index >= row_tiles * column_tiles) return false;
@@ -64,19 +63,19 @@ struct DenseOrder {
   }
 };
 
-/// The tiles of a product for each group, group behind group; of two blocks in a cluster one's tile is below the other's,
-/// but for the last tile row of an odd number: there they stand side by side.
+/// The tiles of one GEMM per group, group after group. In a cluster of two blocks one's tile is below the
+/// other's, except in the last tile row of an odd number: there they are side by side.
 struct GroupedOrder {
   static constexpr bool kReadsGroups = true;
   const int *offsets, *counts;  ///< as in Groups, in device memory
   int groups;
   bool over_k;             ///< groups are of k, else of rows
-  bool b_across;           ///< B is read across k
-  int rows, columns;       ///< of a group's D; rows only over_k
-  int depth;               ///< k, of groups of rows
+  bool b_mn_major;         ///< B is MN-major
+  int rows, columns;       ///< of a group's D; rows only with over_k
+  int depth;               ///< k, for groups of rows
   int column_tiles, band;  ///< band: tile rows
 
-  /// How far the search has come: indices only grow.
+  /// State of the search: indices only grow.
   struct Cursor {
     int group = 0, before = 0;  ///< before: tiles of earlier groups
   };
@@ -106,8 +105,8 @@ struct GroupedOrder {
     const int row = place.row * S::kRows, column = place.column * S::kColumns;
     const int first = __ldg(offsets + at.group);
     tile = {.a_row = over_k ? row : first + row,
-            .b_row = (over_k || b_across ? 0 : at.group * columns) + column,
-            .b_k = over_k || !b_across ? 0 : at.group * depth,
+            .b_row = (over_k || b_mn_major ? 0 : at.group * columns) + column,
+            .b_k = over_k || !b_mn_major ? 0 : at.group * depth,
             .k_block = over_k ? first / S::kBlockK : 0,
             .k_blocks = ((over_k ? count : depth) + S::kBlockK - 1) / S::kBlockK,
             .d_row = over_k ? at.group * rows + row : first + row,
@@ -131,8 +130,8 @@ struct GroupedOrder {
   }
 };
 
-/// As order.find, by all lanes of a warp: what a loop or a branch around products depends on comes from lane 0, so that the
-/// compiler knows it to be the same in all.
+/// Calls order.find in all lanes of a warp. Values that control loops or branches around wgmmas come from
+/// lane 0, so that the compiler knows them to be uniform.
 template <class S, class Order>
 __device__ inline bool find_together(const Order& order, int index, int rank, typename Order::Cursor& at,
                                      Tile& tile) {

@@ -1,7 +1,8 @@
-// Barriers in shared memory (mbarrier): how threads and the copy engine tell each other that a buffer is full or free.
+// Barriers in shared memory (mbarrier), by which threads and the copy engine signal that a buffer is full or
+// empty.
 //
-// A barrier counts arrivals of threads and bytes of copies. When both are complete its phase ends and the next one
-// begins by itself. A waiter names the phase by its parity: 0, 1, 0, ... Needs compute capability 9.0.
+// A barrier counts arrivals of threads and bytes of copies. When both are complete its phase ends and the
+// next one begins. A waiter names the phase by its parity: 0, 1, 0, ... Needs compute capability 9.0.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@ __device__ inline std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-/// One barrier; 8 bytes of shared memory.
+/// One mbarrier; 8 bytes of shared memory.
 struct Barrier {
   std::uint64_t word;
 
@@ -21,8 +22,8 @@ struct Barrier {
                  : "memory");
   }
 
-  /// One arrival, which also says how many bytes the copies of this phase bring.
-  __device__ void arrive_and_expect(int bytes) {
+  /// Arrives and adds the bytes that the copies of this phase will bring.
+  __device__ void arrive_expect_tx(int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(this)),
                  "r"(bytes)
                  : "memory");
@@ -32,8 +33,8 @@ struct Barrier {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(this)) : "memory");
   }
 
-  /// An arrival at the barrier that stands at this place in block `rank` of the cluster.
-  __device__ void arrive_at(int rank) {
+  /// Arrives at the barrier at the same address in block `rank` of the cluster.
+  __device__ void arrive_cluster(int rank) {
     asm volatile(
         "{\n"
         ".reg .b32 remote;\n"
@@ -44,8 +45,8 @@ struct Barrier {
         : "memory");
   }
 
-  /// Returns when the phase of this parity has ended. A barrier whose first phase has not ended answers for parity 1
-  /// at once: who fills buffers starts with that parity, as all of them are free.
+  /// Returns when the phase of this parity has ended. On a barrier in its first phase, waiting for parity 1
+  /// returns at once: a producer starts with that parity, since all buffers are empty.
   __device__ void wait(unsigned parity) {
     asm volatile(
         "{\n"
@@ -61,40 +62,41 @@ struct Barrier {
   }
 };
 
-/// Makes initialised barriers visible to the copy engine and to the other blocks of a cluster, who must still be
-/// synchronized with.
-__device__ inline void publish_barriers() {
+/// Makes initialized barriers visible to the copy engine and to the cluster's other blocks, which still need
+/// to synchronize.
+__device__ inline void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-/// Every thread of the cluster's blocks waits for all the others.
-__device__ inline void synchronize_cluster() {
+/// Synchronizes all threads of the cluster's blocks.
+__device__ inline void cluster_sync() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
-__device__ inline int rank_in_cluster() {
+__device__ inline int cluster_ctarank() {
   int rank;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
 
-/// The `threads` threads that name barrier `id` (1 to 15; 0 is __syncthreads) wait for each other.
-__device__ inline void synchronize_some(int id, int threads) {
+/// Synchronizes `threads` threads at named barrier `id` (1 to 15; 0 is __syncthreads).
+__device__ inline void named_barrier_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/// Counts as `threads` threads' arrival at barrier `id` without waiting: the calling warps count with all their lanes.
-__device__ inline void arrive_at_some(int id, int threads) {
+/// Arrives at named barrier `id` of `threads` threads without waiting; the calling warps count with all their
+/// lanes.
+__device__ inline void named_barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/// The registers of each thread of this warpgroup: all four warps call it.
+/// setmaxnreg: sets the registers of each thread of this warpgroup. All four warps must call it.
 template <int kCount>
-__device__ inline void keep_registers() {
+__device__ inline void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
 }
 template <int kCount>
-__device__ inline void take_registers() {
+__device__ inline void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
 }
 

@@ -1,4 +1,4 @@
-// Functions of the CUDA driver, asked for when needed: the program must start without a driver, so none is linked.
+// CUDA driver functions, looked up at run time: the program must start without a driver, so none is linked.
 #pragma once
 
 #include <cuda.h>
@@ -6,10 +6,11 @@
 
 namespace precbench::hopper {
 
-/// Null where the driver has none of that name. `since`: the CUDA version that brought the form wanted, as 12030.
+/// Returns null if the driver has no such function. `since`: CUDA version that introduced the wanted variant,
+/// as 12030.
 void* driver_function(const char* name, unsigned since);
 
-/// Likewise, with the type of the header's declaration, as in driver_function<decltype(&cuFuncGetName)>.
+/// Returns it with the type of the header's declaration, as in driver_function<decltype(&cuFuncGetName)>.
 template <class Function>
 Function driver_function(const char* name, unsigned since) {
   return reinterpret_cast<Function>(driver_function(name, since));

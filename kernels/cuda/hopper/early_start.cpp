@@ -1,4 +1,5 @@
-// Edges of a captured graph, rewritten: what a kernel of ours waited for as a whole it then waits for by itself.
+// Rewrites the edges of a captured graph: instead of starting after the previous kernel, our kernels start
+// early and wait for it themselves.
 #include "kernels/cuda/hopper/early_start.h"
 
 #include <cstring>
@@ -12,7 +13,7 @@
 namespace precbench::hopper {
 namespace {
 
-/// What the driver tells of a kernel in a graph.
+/// Driver functions that describe a graph's kernels.
 struct Driver {
   decltype(&cuGraphKernelNodeGetParams) params;
   decltype(&cuKernelGetFunction) function;
@@ -34,7 +35,7 @@ bool is_kernel(cudaGraphNode_t node) {
   return type == cudaGraphNodeTypeKernel;
 }
 
-/// A kernel that waits by itself: of this namespace, and compiled for 9.0 or later, as only those can.
+/// Returns true if a kernel waits by itself: it is in this namespace and compiled for 9.0 or later.
 bool waits(cudaGraphNode_t node) {
   CUDA_KERNEL_NODE_PARAMS params = {};
   if (driver().params(node, &params) != CUDA_SUCCESS) return false;
@@ -52,7 +53,7 @@ struct Edges {
   std::vector<cudaGraphEdgeData> data;
 };
 
-// From CUDA 13 on the names without a number have the data of edges.
+// From CUDA 13 on the unsuffixed names take edge data.
 #if CUDART_VERSION >= 13000
 constexpr auto get_edges = cudaGraphGetEdges;
 constexpr auto add_edges = cudaGraphAddDependencies;

@@ -1,4 +1,4 @@
-// Tensor maps are made by the driver. See tensor_map.h.
+// Creates tensor maps through the driver. See tensor_map.h.
 #include "kernels/cuda/hopper/tensor_map.h"
 
 #include <fmt/format.h>
@@ -17,9 +17,9 @@ Encode encoder() {
   return found;
 }
 
-/// Of `dimensions` (2 or 3); the third counts matrices.
+/// Encodes a map of 2 or 3 `dimensions`; the third counts matrices.
 CUtensorMap encode(const BoxedMatrix& matrix, int dimensions, std::int64_t count) {
-  // Its dimensions begin with the contiguous one.
+  // The driver's dimensions start with the contiguous one.
   const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(matrix.columns), static_cast<cuuint64_t>(matrix.rows),
                                static_cast<cuuint64_t>(count)};
   const auto pitch = static_cast<cuuint64_t>(matrix.pitch * matrix.element_bytes);

@@ -1,15 +1,15 @@
-// FP8 matrix products of a warpgroup (wgmma): 64 rows of A by 128 or 256 rows of B, both in shared memory, 32 of k at a time.
+// FP8 wgmma instructions of a warpgroup: 64 rows of A by 128 or 256 rows of B, both in shared memory, K = 32.
 //
-// A tile in shared memory has rows of 128 bytes of k, in the order in which TMA writes them with 128-byte swizzle: of each
-// 8 rows (1,024 bytes, so aligned) the 16-byte pieces of row r stand at piece ^ r. An instruction finds its operands
-// by a descriptor, and runs on while the warps do something else:
+// A tile in shared memory has rows of 128 bytes along k, as written by TMA with 128-byte swizzle: in each 8
+// rows (1,024 bytes, aligned to that) 16-byte piece p of row r is at p ^ r. An instruction addresses its
+// operands by a descriptor and runs asynchronously:
 //
-//   begin_products()                       the accumulators are the tensor cores' from here
-//   multiply<...>(sum, a, b, false)        the first of a sum: what was in it does not matter
-//   multiply<...>(sum, a + kStep, ...)     more of k
-//   end_products(); await_products(sum)    the accumulators are the threads' again
+//   wgmma_fence()                               accumulators belong to the tensor cores from here
+//   wgmma_fp8<...>(sum, a, b, false)            first of a sum: overwrites the accumulators
+//   wgmma_fp8<...>(sum, a + kNextK, ...)        more of k
+//   wgmma_commit_group(); wgmma_wait_group(sum) accumulators belong to the threads again
 //
-// Where an accumulator's element is: thread t of the warpgroup has of sum[4 g + i] row 16 (t / 32) + t % 32 / 4 + 8 (i / 2)
+// Accumulator layout: in thread t of the warpgroup, sum[4 g + i] is row 16 (t / 32) + t % 32 / 4 + 8 (i / 2)
 // and column 8 g + 2 (t % 4) + i % 2. Compiled for sm_90a only.
 #pragma once
 
@@ -23,48 +23,50 @@
 namespace precbench::hopper {
 
 constexpr int kTileRowBytes = 128;  ///< of a swizzled tile
-constexpr int kProductK = 32;       ///< of k in one instruction
-/// What a descriptor grows by for the next kProductK of k.
-constexpr std::uint64_t kNextK = kProductK / 16;
+constexpr int kWgmmaK = 32;         ///< K of one instruction
+/// Increment of a descriptor for the next kWgmmaK of k.
+constexpr std::uint64_t kNextK = kWgmmaK / 16;
 
-/// Of a swizzled tile at `tile`, aligned to 1,024 bytes, for the rows that begin there.
-__device__ inline std::uint64_t descriptor_of(const void* tile) {
+/// Returns the descriptor of a swizzled tile at `tile` (aligned to 1,024 bytes), for the rows that begin
+/// there.
+__device__ inline std::uint64_t smem_descriptor(const void* tile) {
   constexpr std::uint64_t kSwizzle128 = std::uint64_t{1} << 62;
   constexpr std::uint64_t kEightRows = std::uint64_t{8 * kTileRowBytes / 16} << 32;
   return kSwizzle128 | kEightRows | (shared_address(tile) & 0x3FFFF) >> 4;
 }
 
-/// The same, `rows` rows further down, a multiple of 8. Only the low word changes: addresses have 18 bits.
-__device__ inline std::uint64_t below(std::uint64_t descriptor, int rows) {
+/// Returns the descriptor `rows` rows further down, a multiple of 8. Only the low word changes: addresses
+/// have 18 bits.
+__device__ inline std::uint64_t descriptor_at_row(std::uint64_t descriptor, int rows) {
   const auto low =
       static_cast<std::uint32_t>(descriptor) + static_cast<std::uint32_t>(rows) * (kTileRowBytes / 16);
   return descriptor >> 32 << 32 | low;
 }
 
-__device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-/// Waits for all but the newest `kPending` groups of products.
+/// Waits for all but the newest `kPending` wgmma groups.
 template <int kPending>
-__device__ inline void await_all_but() {
+__device__ inline void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-/// What `values` get before is computed before, and what is read of them after, after: the compiler moves no work across.
+/// Compiler fence on `values`: computations that write them stay before it, reads stay after it.
 template <int kCount>
-__device__ inline void pin(float (&values)[kCount]) {
+__device__ inline void warpgroup_fence_operand(float (&values)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(values[i])::"memory");
 }
 
-/// Waits for all products but the newest `kPending` groups; the compiler must not read `sum` before.
+/// Waits for all but the newest `kPending` wgmma groups; the compiler must not read `sum` before.
 template <int kPending = 0, int kCount>
-__device__ inline void await_products(float (&sum)[kCount]) {
-  await_all_but<kPending>();
-  pin(sum);
+__device__ inline void wgmma_wait_group(float (&sum)[kCount]) {
+  wgmma_wait_group<kPending>();
+  warpgroup_fence_operand(sum);
 }
 
-// Operand lists of the instructions: eight accumulators a line.
+// Operand lists of the instructions: eight accumulators per line.
 #define PRECBENCH_SUM8(i)                                                                                 \
   "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3]), "+f"(sum[i + 4]), "+f"(sum[i + 5]), \
       "+f"(sum[i + 6]), "+f"(sum[i + 7])
@@ -83,9 +85,9 @@ __device__ inline void await_products(float (&sum)[kCount]) {
       : PRECBENCH_SUM32(0), PRECBENCH_SUM32(32)                                    \
       : "l"(a), "l"(b), "r"(static_cast<int>(add)))
 
-/// sum = (add ? sum : 0) + A B^T over 32 of k; A is __nv_fp8_e4m3 or __nv_fp8_e5m2, B too.
+/// sum = (add ? sum : 0) + A B^T over K = 32; A and B are __nv_fp8_e4m3 or __nv_fp8_e5m2.
 template <class A, class B>
-__device__ inline void multiply(float (&sum)[64], std::uint64_t a, std::uint64_t b, bool add) {
+__device__ inline void wgmma_fp8(float (&sum)[64], std::uint64_t a, std::uint64_t b, bool add) {
   constexpr bool kA4 = std::is_same_v<A, __nv_fp8_e4m3>, kB4 = std::is_same_v<B, __nv_fp8_e4m3>;
   if constexpr (kA4 && kB4)
     PRECBENCH_WGMMA("e4m3.e4m3");
@@ -110,9 +112,9 @@ __device__ inline void multiply(float (&sum)[64], std::uint64_t a, std::uint64_t
       : PRECBENCH_SUM32(0), PRECBENCH_SUM32(32), PRECBENCH_SUM32(64), PRECBENCH_SUM32(96) \
       : "l"(a), "l"(b), "r"(static_cast<int>(add)))
 
-/// The same by 256 rows of B, of which E4M3 alone is asked for.
+/// The same for 256 rows of B; only E4M3 is needed.
 template <class A, class B>
-__device__ inline void multiply(float (&sum)[128], std::uint64_t a, std::uint64_t b, bool add) {
+__device__ inline void wgmma_fp8(float (&sum)[128], std::uint64_t a, std::uint64_t b, bool add) {
   static_assert(std::is_same_v<A, __nv_fp8_e4m3> && std::is_same_v<B, __nv_fp8_e4m3>);
   PRECBENCH_WGMMA_256("e4m3.e4m3");
 }

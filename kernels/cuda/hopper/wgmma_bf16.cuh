@@ -1,15 +1,15 @@
-// BF16 matrix products of a warpgroup (wgmma): 64 rows of A by N columns of B, 16 of k at a time, sums in FP32.
+// BF16 wgmma instructions of a warpgroup: 64 rows of A by N columns of B, K = 16, FP32 accumulators.
 //
-// wgmma.cuh says how a product is begun and awaited and where an accumulator's element is. An operand in shared memory is
-// made of boxes as TMA writes them with 128-byte swizzle: rows of 64 numbers, 8 rows in 1,024 bytes. It is read in one
-// of two ways:
+// wgmma.cuh describes issue, waiting and accumulator layout. An operand in shared memory consists of boxes as
+// written by TMA with 128-byte swizzle: rows of 64 numbers, 8 rows in 1,024 bytes. It is read in one of two
+// ways:
 //
-//   along k   a row of the box is a row of A, or a column of B, and holds 64 of k: the next 16 of k are kAlongK further
-//             (descriptor_of of wgmma.cuh; beyond 64 of k comes the next box)
-//   across k  a row of the box is one of k, and holds 64 rows of A or columns of B: the next 16 of k are kAcrossK
-//             further; columns beyond 64 are in the next box (across_k)
+//   K-major   a box row is a row of A or a column of B, and holds 64 of k: the next 16 are kKMajorStep on
+//             (smem_descriptor of wgmma.cuh; the next 64 of k are in the next box)
+//   MN-major  a box row is one index k and holds 64 rows of A or columns of B: the next 16 of k are
+//             kMnMajorStep further; columns beyond 64 are in the next box (mn_major_descriptor)
 //
-// A may instead be in registers: those of 16 of k are the accumulators of 16 columns of an earlier product, rounded.
+// A may also be in registers: the accumulators of 16 columns of an earlier wgmma, rounded, are A for 16 of k.
 #pragma once
 
 #include "kernels/cuda/hopper/wgmma.cuh"
@@ -17,13 +17,13 @@
 namespace precbench::hopper {
 
 constexpr int kBoxColumns = kTileRowBytes / 2;  ///< BF16 numbers in a row of a box
-constexpr int kStepK = 16;                      ///< of k in one instruction
-/// What a descriptor grows by for the next kStepK of k.
-constexpr std::uint64_t kAlongK = kStepK * 2 / 16, kAcrossK = kStepK * kTileRowBytes / 16;
+constexpr int kWgmmaKBf16 = 16;                 ///< K of one instruction
+/// Increment of a descriptor for the next kWgmmaKBf16 of k.
+constexpr std::uint64_t kKMajorStep = kWgmmaKBf16 * 2 / 16, kMnMajorStep = kWgmmaKBf16 * kTileRowBytes / 16;
 
-/// Of boxes that are read across k, `box_bytes` apart.
-__device__ inline std::uint64_t across_k(const void* box, int box_bytes) {
-  return descriptor_of(box) | static_cast<std::uint64_t>(box_bytes / 16) << 16;
+/// Returns the descriptor of MN-major boxes that lie `box_bytes` apart.
+__device__ inline std::uint64_t mn_major_descriptor(const void* box, int box_bytes) {
+  return smem_descriptor(box) | static_cast<std::uint64_t>(box_bytes / 16) << 16;
 }
 
 // Operand lists of the instructions.
@@ -54,20 +54,20 @@ __device__ inline std::uint64_t across_k(const void* box, int box_bytes) {
   ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115," \
   "%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
-/// sum = (add ? sum : 0) + A B over 16 of k; A and B are in shared memory, and read across k where so asked.
-template <bool kAcrossA = false, bool kAcrossB = false, int kCount>
-__device__ inline void multiply_bf16(float (&sum)[kCount], std::uint64_t a, std::uint64_t b, bool add) {
+/// sum = (add ? sum : 0) + A B over K = 16; A and B are in shared memory, each K-major or MN-major.
+template <bool kMnMajorA = false, bool kMnMajorB = false, int kCount>
+__device__ inline void wgmma_bf16(float (&sum)[kCount], std::uint64_t a, std::uint64_t b, bool add) {
   static_assert(kCount == 16 || kCount == 32 || kCount == 48 || kCount == 64 || kCount == 80 ||
                 kCount == 96 || kCount == 128);
-#define PRECBENCH_PRODUCT(count, columns, a_at, b_at, add_at, across_a, across_b)                        \
+#define PRECBENCH_PRODUCT(count, columns, a_at, b_at, add_at, mn_major_a, mn_major_b)                    \
   if constexpr (kCount == count)                                                                         \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" add_at                                               \
                ", 0;\n"                                                                                  \
                "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32.bf16.bf16 {" PRECBENCH_NAMES_##count \
-               "}, %" a_at ", %" b_at ", p, 1, 1, %" across_a ", %" across_b ";\n}"                      \
+               "}, %" a_at ", %" b_at ", p, 1, 1, %" mn_major_a ", %" mn_major_b ";\n}"                  \
                : PRECBENCH_SUMS_##count                                                                  \
-               : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(static_cast<int>(kAcrossA)),            \
-                 "n"(static_cast<int>(kAcrossB)))
+               : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(static_cast<int>(kMnMajorA)),           \
+                 "n"(static_cast<int>(kMnMajorB)))
   PRECBENCH_PRODUCT(16, "32", "16", "17", "18", "19", "20");
   PRECBENCH_PRODUCT(32, "64", "32", "33", "34", "35", "36");
   PRECBENCH_PRODUCT(48, "96", "48", "49", "50", "51", "52");
@@ -78,16 +78,16 @@ __device__ inline void multiply_bf16(float (&sum)[kCount], std::uint64_t a, std:
 #undef PRECBENCH_PRODUCT
 }
 
-/// The same with A in registers, four words of two numbers each; always added.
-template <bool kAcrossB = false, int kCount>
-__device__ inline void multiply_bf16(float (&sum)[kCount], const std::uint32_t* a, std::uint64_t b) {
+/// The same with A in registers, four words of two numbers each; always accumulates.
+template <bool kMnMajorB = false, int kCount>
+__device__ inline void wgmma_bf16(float (&sum)[kCount], const std::uint32_t* a, std::uint64_t b) {
   static_assert(kCount == 32 || kCount == 64);
-#define PRECBENCH_PRODUCT(count, columns, a0, a1, a2, a3, b_at, across_b)                                \
+#define PRECBENCH_PRODUCT(count, columns, a0, a1, a2, a3, b_at, mn_major_b)                              \
   if constexpr (kCount == count)                                                                         \
   asm volatile("wgmma.mma_async.sync.aligned.m64n" columns "k16.f32.bf16.bf16 {" PRECBENCH_NAMES_##count \
-               "}, {%" a0 ",%" a1 ",%" a2 ",%" a3 "}, %" b_at ", 1, 1, 1, %" across_b ";"                \
+               "}, {%" a0 ",%" a1 ",%" a2 ",%" a3 "}, %" b_at ", 1, 1, 1, %" mn_major_b ";"              \
                : PRECBENCH_SUMS_##count                                                                  \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(static_cast<int>(kAcrossB)))
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(static_cast<int>(kMnMajorB)))
   PRECBENCH_PRODUCT(32, "64", "32", "33", "34", "35", "36", "37");
   PRECBENCH_PRODUCT(64, "128", "64", "65", "66", "67", "68", "69");
 #undef PRECBENCH_PRODUCT

@@ -1,8 +1,9 @@
 // The gradient of a bias, dbias[N] = or += sum over the rows of dy[M,N], in two stages without atomics.
 //
-// A block has 256 columns, eight to a lane, and a run of rows, of which each of its eight warps takes every eighth;
-// the warps are added in their order in shared memory. sum_rows then adds the runs. So the order of all additions
-// depends on the shape and the GPU alone. Bytes per element: 2 read; the runs' sums are small beside it.
+// A block processes 256 columns, eight per lane, of a run of rows. Each of its eight warps adds every eighth
+// row; the warps are added in order in shared memory. sum_rows then adds the runs. So the order of all
+// additions depends only on the shape and the GPU. Bytes per element: 2 read; the runs' sums are small by
+// comparison.
 #include <algorithm>
 
 #include "kernels/cuda/hopper/early_start.cuh"
@@ -13,7 +14,7 @@ namespace cuda {
 namespace {
 
 constexpr int kWarps = 8, kVector = 8, kColumns = kWarp * kVector;
-constexpr std::int64_t kFewestRows = 8 * kWarps;  // of a run: fewer do not pay for its own sums
+constexpr std::int64_t kFewestRows = 8 * kWarps;  // per run: fewer are not worth a partial sum
 
 __global__ void __launch_bounds__(kWarps* kWarp)
     bias_backward_kernel(float* partial, const std::uint16_t* dy, std::int64_t rows, std::int64_t cols,
@@ -53,7 +54,7 @@ void CudaDevice::do_bias_backward(const ops::BiasBackward& op) {
   const std::int64_t M = op.dy.rows, N = op.dy.cols;
   if (N % kVector != 0) throw Unsupported("a bias of a number of elements that is no multiple of 8");
   const std::int64_t across = (N + kColumns - 1) / kColumns;
-  // About four blocks for each multiprocessor.
+  // About four blocks per multiprocessor.
   const std::int64_t wanted = std::max<std::int64_t>(1, 4 * sm_count() / across);
   const std::int64_t rows_per_run = std::max(kFewestRows, (M + wanted - 1) / wanted);
   const std::int64_t runs = (M + rows_per_run - 1) / rows_per_run;

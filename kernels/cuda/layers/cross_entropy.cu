@@ -1,11 +1,11 @@
 // Softmax cross-entropy and its gradient, in place over BF16 logits [M, V], in FP32.
 //
 // A row is read once from device memory and written once, 4 bytes per element. A persistent block has one row
-// at a time in shared memory; every thread keeps to its own vectors of it, so that rows need no barriers but
-// those that join maxima and sums and guard the target's logit. The loop that writes a row's gradient loads
-// the next row into the places it frees and updates that row's running maximum and sum, so reads and writes
-// overlap all the time. Of rows longer than shared memory (114,688 elements on compute capability 9.0) the
-// rest is read twice, the second time from L2.
+// at a time in shared memory. Every thread keeps to its own vectors of the row, so barriers are needed only
+// to reduce maxima and sums and to protect the target's logit. The loop that writes a row's gradient loads
+// the next row into the freed places and updates its running maximum and sum, so reads and writes overlap all
+// the time. Rows longer than shared memory (114,688 elements on compute capability 9.0) are read twice beyond
+// that length, the second time from L2.
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/hopper/early_start.cuh"
@@ -30,7 +30,7 @@ struct Running {
     sum = sum * exp2_approx((max - largest) * kLog2E) + other_sum * exp2_approx((other_max - largest) * kLog2E);
     max = largest;
   }
-  /// `valid`: how many of the eight belong to the row.
+  /// `valid`: number of the eight elements that belong to the row.
   __device__ void add(const float (&x)[8], int valid) {
     float largest = max;
 #pragma unroll
@@ -47,7 +47,7 @@ struct Running {
   }
 };
 
-/// The block's, in every thread; in the order of lanes and warps. Two barriers.
+/// Returns the block's total in every thread, added in the order of lanes and warps. Two barriers.
 __device__ inline Running join_block(Running mine, float2* buffer /* [32] */) {
 #pragma unroll
   for (int step = kWarp / 2; step > 0; step /= 2)

@@ -1,8 +1,8 @@
-// Token embedding: a row copy per token; and backward, which adds each token's gradient rows to its table
+// Token embedding: a row copy per token, and backward, which adds each token's gradient rows to its table
 // row.
 //
 // Backward is deterministic: token positions are sorted by token with a stable radix sort, so that the
-// positions of one token are neighbours in token order, and one thread per 8 columns adds a token's rows in
+// positions of one token are consecutive and in order, and one thread per 8 columns adds a token's rows in
 // that order in FP32. Bytes per element: forward 2 read and 2 written; backward 2 read, and one read and
 // write of every touched row.
 #include <cub/device/device_radix_sort.cuh>
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kThreads) number_kernel(std::int32_t* position
 }
 
 /// Block (i, y): if sorted position i is the first of its token, adds that token's rows, in columns from 8
-/// kThreads y.
+/// kThreads y on.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     add_rows_kernel(T* dtable, const std::uint16_t* dx, const std::int32_t* tokens,

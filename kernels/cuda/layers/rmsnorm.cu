@@ -1,11 +1,11 @@
-// RMSNorm: h = x * rstd * weight with the residual addition before it, forward, again, and backward.
+// RMSNorm: h = x * rstd * weight with the residual addition before it: forward, recomputation, and backward.
 //
 // Forward and backward reduce over a row, so a block holds one row in registers (row.cuh) and its grid is
 // persistent: the gains are loaded once, and dweight is summed in shared memory over the block's rows, then
-// over blocks in their order. Forms that need more than a row (columns, the tensor's scale) are cast by
-// cast_tiles, from h where somebody reads it and it is written anyway, else from h made again from the kept
-// sum. Bytes per element: forward 4 read (2 without a branch) and 2 written for the sum, backward 6 read
-// and 2 written; plus the forms, 2 read per further pass.
+// over blocks in order. Quantized copies that need more than one row (columnwise, or a per-tensor scale) are
+// cast by cast_tiles: from h if it is written anyway, else from h recomputed from the kept sum. Bytes per
+// element: forward 4 read (2 without a branch) and 2 written for the sum, backward 6 read and 2 written; plus
+// the copies, and 2 read per further pass.
 #include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/cuda/quantize/produce.cuh"
 
@@ -14,7 +14,7 @@ namespace cuda {
 
 namespace {
 
-/// The one definition of h, so that it is the same in every pass.
+/// The only definition of h, so that it is the same in every pass.
 __device__ inline Bf16x8 normalize(const Bf16x8& x, float rstd, const Bf16x8& weight) {
   Bf16x8 h;
 #pragma unroll
@@ -54,7 +54,7 @@ struct NormSource {
 
 struct NormArgs {
   const std::uint16_t *x, *branch, *weight;  // branch may be null
-  std::uint16_t* sum;                        // written where there is a branch
+  std::uint16_t* sum;                        // written if there is a branch
   float* rstd;
   std::int64_t rows, cols;
   float eps;
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
   wait_for_work_before();
   __shared__ float dots[2][kWarp];
   __shared__ std::uint32_t maxima[kWarp];
-  // dweight's sums, which registers have no room for, [2 kVectors][threads] of 4 elements, each thread's own.
+  // dweight's sums, which do not fit in registers, [2 kVectors][threads] of 4 elements, each thread's own.
   extern __shared__ float4 shared[];
   float4* sums = shared + threadIdx.x;
   RowWriter<kVectors> writer(out, a.cols);

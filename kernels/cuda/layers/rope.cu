@@ -1,13 +1,13 @@
 // Rotary position embedding, with or without QK-norm, forward and backward, over rows [q heads | k heads | v
 // heads].
 //
-// The turning kernels give a thread the two vectors of 8 elements that turn together, i..i+7 and i + D/2.. of
-// one head, so they work in place, and D / 16 neighbouring lanes have a head, which reduce QK-norm's sums by
-// shuffles. A norm over all heads has kernels of its own (rope_over_heads.cuh).
-// Backward without QK-norm is also a Source of tile.cuh, so that forms are cast from registers;
-// there a thread loads its partner vector as well, from the same cache lines as its neighbours. cos and sin
-// come from a table made once in FP64 on the host, so that they are the CPU device's. Bytes per element: 2 read
-// and 2 written (v only if not in place, or with a bias), backward with QK-norm 4 read; the table stays in L2.
+// In the rotation kernels a thread has the two vectors of 8 elements that rotate together, i..i+7 and i +
+// D/2.. of one head, so they work in place. D / 16 consecutive lanes have a head and reduce QK-norm's sums by
+// shuffles. A norm over all heads has its own kernels (rope_over_heads.cuh). Backward without QK-norm is also
+// a Source of tile.cuh, so that copies are cast from registers; there a thread loads its partner vector as
+// well, from the same cache lines as its neighbours. cos and sin come from a table made once in FP64 on the
+// host, so they equal the CPU device's. Bytes per element: 2 read and 2 written (v only if not in place, or
+// with a bias), backward with QK-norm 4 read; the table stays in L2.
 #include <vector>
 
 #include "kernels/base/errors.h"
@@ -17,7 +17,7 @@
 
 namespace precbench {
 
-/// Tables on the device; they stay as long as the device, because captured graphs hold their addresses.
+/// Tables on the device; they live as long as the device, because captured graphs hold their addresses.
 struct RopeTables {
   struct Table {
     RopeAngles angles;
@@ -43,7 +43,7 @@ __device__ inline float sum_over_head(float x, int lanes) {
   return x;
 }
 
-/// 1 / rms of a head from one thread's 16 elements of it.
+/// Returns 1 / rms of a head from one thread's 16 elements of it.
 __device__ inline float head_rstd(const float (&a)[8], const float (&b)[8], const Pairs& pairs, float eps) {
   float squares = 0;
 #pragma unroll
@@ -51,7 +51,7 @@ __device__ inline float head_rstd(const float (&a)[8], const float (&b)[8], cons
   return 1.0f / sqrtf(sum_over_head(squares, pairs.per_head) / static_cast<float>(pairs.D) + eps);
 }
 
-/// a and b, the two vectors of a pair, plus theirs of a row.
+/// Adds a row's two vectors of the pair to a and b.
 __device__ inline void add_to_pair(float (&a)[8], float (&b)[8], const std::uint16_t* row, const Pair& pair,
                                    std::int64_t D) {
   float x[8], y[8];
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreads)
                 const NormAndBias before) {
   wait_for_work_before();
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  // With QK-norm every lane takes part in its head's sums, also lanes beyond the end.
+  // With QK-norm every lane takes part in its head's sums, even lanes beyond the end.
   const bool there = index < pairs.count;
   if (!kNorm && !there) return;
   const Pair pair(pairs, there ? index : 0);
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   if (!kNorm) return;
-  // Lanes of a warp with the same elements, then warps in their order.
+  // Lanes of a warp with the same elements, then warps in order.
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const std::int64_t D = pairs.D;
 #pragma unroll
@@ -175,8 +175,8 @@ __global__ void __launch_bounds__(kThreads)
 struct RopeBackwardSource {
   static constexpr int kOutputs = 1, kBatch = 4;
   struct Column {
-    std::int64_t partner;  // column of the vector that turns with this one
-    std::int64_t angles;   // place of the angles in a table row
+    std::int64_t partner;  // column of the vector that rotates with this one
+    std::int64_t angles;   // position of the angles in a table row
     float sign;            // of the sine
     bool turned;
   };

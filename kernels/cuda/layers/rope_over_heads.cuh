@@ -1,9 +1,9 @@
-// RoPE behind a norm over all heads of queries and of keys (OLMoE), forward and backward.
+// RoPE after a norm over all query heads and all key heads (OLMoE), forward and backward.
 //
-// Such a norm needs the whole row: a block has one row at a time, q's pairs in its first warps and k's in the next, each thread the
-// same pair of every row, with its gains in registers. Sums of a row are those of its warps, in their order. Backward adds up the
-// gains' gradients of a block's rows in shared memory. Bytes per element: 2 read and 2 written, backward 4 read; v only where it
-// is elsewhere than before.
+// Such a norm needs the whole row. A block processes one row at a time, q's pairs in its first warps and k's
+// in the next; each thread has the same pair of every row, with its gains in registers. A row's sums are
+// reduced over its warps in order. Backward adds up the gains' gradients of a block's rows in shared memory.
+// Bytes per element: 2 read and 2 written, backward 4 read; v only if not in place.
 #pragma once
 
 #include "kernels/cuda/hopper/early_start.cuh"
@@ -11,12 +11,13 @@
 
 namespace precbench::cuda {
 
-constexpr int kFewThreads = 512;  ///< for 8,192 elements of q and k; of more a thread has too few registers
+/// Enough for up to 8,192 elements of q and k; with more threads each has too few registers.
+constexpr int kFewThreads = 512;
 
-/// A thread's part of every row that its block turns: a pair of q, or one of k.
+/// A thread's part of every row that its block processes: a pair of q, or one of k.
 struct PartOfRow {
   bool is_q, there;
-  int of_row;             ///< its pair's place in the row
+  int of_row;             ///< index of its pair in the row
   int first_warp, warps;  ///< of the threads that have q, or k
   float width;            ///< of q, or k
 
@@ -32,7 +33,7 @@ struct PartOfRow {
     width = static_cast<float>(count * kPairOfVectors);
   }
 
-  /// Over q, or over k. One barrier; `sums` is free again behind the next one.
+  /// Sums over q, or over k. One barrier; `sums` may be reused after the next one.
   template <int kCount>
   __device__ void add_up(float (&x)[kCount], float (&sums)[kCount][kWarp]) const {
 #pragma unroll
@@ -49,7 +50,7 @@ struct PartOfRow {
   }
 };
 
-/// The gains of a thread's pair.
+/// Gains of a thread's pair.
 struct PairGains {
   Bf16x8 first = {}, second = {};
 
@@ -61,7 +62,7 @@ struct PairGains {
   }
 };
 
-/// v of a row, where it is elsewhere than before.
+/// Copies v of a row unless it is in place.
 __device__ inline void copy_v(std::uint16_t* out, const std::uint16_t* in, const Pairs& pairs,
                               std::int64_t row) {
   if (out == in) return;
@@ -108,8 +109,8 @@ __device__ inline float element(const Bf16x8& v, int i) {
   return i % 2 ? high(v.pair[i / 2]) : low(v.pair[i / 2]);
 }
 
-/// d, the gradient of eight normed elements x times their gains, becomes that of x; what the gains get is added to
-/// dgain[0] and dgain[blockDim.x].
+/// Turns d, the gradient of eight normed elements x times their gains, into that of x; adds the gains'
+/// gradients to dgain[0] and dgain[blockDim.x].
 __device__ inline void through_norm(float (&d)[8], const Bf16x8& x, const Bf16x8& gains, float rstd,
                                     float mean, float4* dgain) {
 #pragma unroll
@@ -128,8 +129,8 @@ __device__ inline void through_norm(float (&d)[8], const Bf16x8& x, const Bf16x8
   }
 }
 
-/// partial: [blocks, q's and k's width], the gains' gradients over a block's rows. They are summed in shared memory, each thread's
-/// own: registers have no room for them.
+/// partial: [blocks, q's and k's width], the gains' gradients over a block's rows. They are summed in shared
+/// memory, each thread's own: they do not fit in registers.
 template <int kMost>
 __global__ void __launch_bounds__(kMost)
     rope_over_heads_backward_kernel(std::uint16_t* dqkv, float* partial, const std::uint16_t* dout,
@@ -155,7 +156,7 @@ __global__ void __launch_bounds__(kMost)
       load_vector(b, dout + pair.at + pairs.D / 2);
       turn<true>(a, b, table, pair, pairs);
     }
-    float sums[2] = {};  // of squares; of the gradient times what was normed
+    float sums[2] = {};  // of squares; of the gradient times the normed elements
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       const float xj = element(x, j), yj = element(y, j);

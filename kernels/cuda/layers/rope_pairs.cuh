@@ -1,12 +1,12 @@
-// What every kernel of RoPE works on: pairs of vectors of 8 elements that turn together, i..i+7 and i + D/2.. of one head, of
-// rows [q heads | k heads | v heads]; and their turn.
+// Shared by all RoPE kernels: pairs of vectors of 8 elements that rotate together, i..i+7 and i + D/2.. of
+// one head, of rows [q heads | k heads | v heads]; and their rotation.
 #pragma once
 
 #include "kernels/cuda/quantize/produce.cuh"
 
 namespace precbench::cuda {
 
-/// cos and sin of eight neighbouring pairs.
+/// cos and sin of eight consecutive pairs.
 struct Angles {
   float cos[8], sin[8];
 
@@ -20,12 +20,12 @@ struct Angles {
   }
 };
 
-/// A thread's work in a turning kernel: one pair of vectors of one head of one row.
+/// Work of a thread in a rotation kernel: one pair of vectors of one head of one row.
 struct Pairs {
   std::int64_t count;  ///< in all rows
-  int per_row;         ///< of the heads that take part, D / 16 each
+  int per_row;         ///< of the heads processed, D / 16 each
   int per_head;
-  int turned_heads;  ///< q and k; heads behind them are copied
+  int turned_heads;  ///< q and k; later heads are copied
   int q_heads;
   std::int64_t T, D, width;
 };
@@ -45,14 +45,14 @@ struct Pair {
   }
 };
 
-/// What happens to a head before it turns.
+/// Operations before the rotation.
 struct NormAndBias {
   const std::uint16_t *q = nullptr, *k = nullptr;  // [D]; null: no QK-norm
   const std::uint16_t* bias = nullptr;             // [width]; null: none
   float eps = 0;
 };
 
-/// a and b, the two vectors of a pair, turned by their angles; kBack: turned back.
+/// Rotates a and b, the two vectors of a pair, by their angles; kBack: by the negative angles.
 template <bool kBack>
 __device__ inline void turn(float (&a)[8], float (&b)[8], const float* table, const Pair& pair,
                             const Pairs& pairs) {

@@ -1,10 +1,10 @@
-// SwiGLU: s = silu(gate) * up from gate_up [M, 2F] = [gate | up], and its backward, which makes s again.
+// SwiGLU: s = silu(gate) * up from gate_up [M, 2F] = [gate | up], and its backward, which recomputes s.
 //
-// Both are Sources of tile.cuh, so that forms are cast from registers. Backward has three outputs, dgate, dup
-// and s, from one read of gate, up and ds; dgate and dup lie side by side in one operand. Bytes per element
-// of s: forward 4 read, backward 6 read; plus what is written, and one more read where a scale needs an amax
-// pass. For backward that costs less than writing dgate_up in BF16 and casting it (12 + forms against 6 + 4 +
-// 4 + forms).
+// Both are Sources of tile.cuh, so that quantized copies are cast from registers. Backward has three outputs,
+// dgate, dup and s, from one read of gate, up and ds; dgate and dup are side by side in one operand. Bytes
+// per element of s: forward 4 read, backward 6 read; plus what is written, and one more read if a scale needs
+// an amax pass. For backward that costs less than writing dgate_up in BF16 and casting it (12 + copies
+// against 6 + 4 + 4 + copies).
 #include "kernels/cuda/layers/swiglu.cuh"
 
 namespace precbench {

@@ -1,29 +1,30 @@
-// What SwiGLU of all rows (swiglu.cu) and of experts' rows (../experts/grouped_swiglu.cu) share: the one definition of its
-// values and gradients, and the passes that make their forms.
+// Shared by SwiGLU of all rows (swiglu.cu) and of expert rows (../experts/grouped_swiglu.cu): the only
+// definition of values and gradients, and the passes that make their quantized copies.
 #pragma once
 
 #include "kernels/cuda/quantize/produce.cuh"
 
 namespace precbench::cuda {
 
-/// As __expf and __fdividef make it; flushing subnormals, which turns no bit here, saves a third of the instructions.
+/// Like __expf and __fdividef, but flushing subnormals: no result bit changes, and it saves a third of the
+/// instructions.
 __device__ inline float sigmoid(float x) {
   float result;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(1.0f + exp2_approx(-x * 1.4426950408889634f)));
   return result;
 }
 
-/// s, the same forward and backward.
+/// Returns s, the same in forward and backward.
 __device__ inline float gated(float gate, float sigma, float up) { return gate * sigma * up; }
 
-/// Of gate and up to their gradients, from s's.
+/// Turns gate and up into their gradients, given s's.
 __device__ inline void ungate(float& gate, float& up, float sigma, float ds) {
   const float dgate = ds * up * sigma * (1.0f + gate * (1.0f - sigma));
   up = ds * gate * sigma;
   gate = dgate;
 }
 
-/// Makes s of a Source of it.
+/// Writes s from a Source.
 template <class Source>
 void produce_swiglu(CudaDevice& device, const Source& source, const QuantizedTensor& s,
                     const Groups* groups = nullptr) {
@@ -33,12 +34,13 @@ void produce_swiglu(CudaDevice& device, const Source& source, const QuantizedTen
   quantize_from_value(device, s);
 }
 
-/// Makes dgate_up and s of a Source of dgate, dup and s, each F wide. `scratch`: amax_scratch_bytes of both.
+/// Writes dgate_up and s from a Source of dgate, dup and s, each F wide. `scratch`: amax_scratch_bytes of
+/// both.
 template <class Source>
 void produce_swiglu_backward(CudaDevice& device, const Source& source, const QuantizedTensor& dgate_up,
                              const QuantizedTensor& s, std::byte* scratch, const Groups* groups = nullptr) {
   const std::int64_t F = s.value.cols;
-  // Tiles of dup line up with the scopes of dgate_up's scales only if F is a multiple of a tile; elsewhere
+  // Tiles of dup line up with the scopes of dgate_up's scales only if F is a multiple of a tile; otherwise
   // the values are written first and cast from memory.
   const bool aligned = F % kTile == 0;
   const TileOutput both = tile_output(device, dgate_up, false, scratch, groups);

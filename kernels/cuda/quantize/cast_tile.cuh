@@ -1,5 +1,6 @@
-// The cast of one tile: from the squares that a block's threads hold to scales, row form and column form. Warps leave
-// their maxima, half of the threads make the scales of a form, then all multiply and convert.
+// The cast of one tile: from the squares that a block's threads hold to scales, rowwise and columnwise
+// copies. Warps share their maxima, half of the threads compute the scales of one copy, then all multiply and
+// convert.
 #pragma once
 
 #include <span>
@@ -9,9 +10,9 @@
 
 namespace precbench::cuda {
 
-/// Makes the scales of one form in this tile. `maxima`: [parts][kTile] partial amaxes, 128 / parts elements
-/// of the contraction each; row0 and k0: the tile's place in the form. Half of the block's threads work, from
-/// thread `turn` on, each for one row of the form.
+/// Computes the scales of one copy in this tile. `maxima`: [parts][kTile] partial amaxes of 128 / parts
+/// elements of the contraction each; row0 and k0: the tile's position in the copy. Half of the block's
+/// threads work, from thread `turn` on, each for one row of the copy.
 __device__ inline void tile_scales(float (&scale)[4][kTile], const FormArgs& form,
                                    const std::uint16_t (*maxima)[kTile], int parts,
                                    const std::uint32_t (&warp_maxima)[kTileWarps], std::uint32_t tensor_amax,
@@ -19,8 +20,8 @@ __device__ inline void tile_scales(float (&scale)[4][kTile], const FormArgs& for
   const int v = threadIdx.x % kTile;
   const std::int64_t row = row0 + v;
   if (form.in_blocks_of_32()) {
-    // The tile's scales lie together, the four of a row in one word, which saves three addresses of 64 bits; 0 where the
-    // form ends (scale_layout.h).
+    // The tile's scales are adjacent, the four of a row in one word, which saves three 64-bit address
+    // computations; 0 beyond the end of the copy (scale_layout.h).
     const std::int64_t kb = k0 / 32, kbs = row < form.rows ? scale_blocks(form.granularity, form.k) : 0;
     const int n = parts / 4;
     std::uint32_t word = 0;
@@ -28,7 +29,7 @@ __device__ inline void tile_scales(float (&scale)[4][kTile], const FormArgs& for
     for (int block = 0; block < 4; ++block) {
       std::uint32_t amax = maxima[block * n][v];
       for (int i = 1; i < n; ++i) amax = max(amax, static_cast<std::uint32_t>(maxima[block * n + i][v]));
-      // A warp has 32 rows that begin where a block does; those beyond the form are 0.
+      // A warp has 32 rows aligned with a block; those beyond the end are 0.
       if (form.granularity == Granularity::block_32x32) amax = __reduce_max_sync(kAllLanes, amax);
       const std::uint8_t byte =
           ue8m0_from_amax(__uint_as_float(amax << 16), form.dtype, form.rounding, form.dropped_bits);
@@ -69,7 +70,7 @@ __device__ inline void tile_scales(float (&scale)[4][kTile], const FormArgs& for
   scale[0][v] = make_scale(form, amax, index, store);
 }
 
-/// The first step of a cast: every warp leaves what the scales of its forms need.
+/// First step of a cast: every warp writes the maxima that the scales need to shared memory.
 __device__ __forceinline__ void leave_maxima(TileShared& shared, const Bf16x8 (&square)[kSquare],
                                              const TileOutput& out, const ThreadPlace& at) {
   if (out.tensor.parts) {
@@ -97,8 +98,8 @@ __device__ __forceinline__ void leave_maxima(TileShared& shared, const Bf16x8 (&
   }
 }
 
-/// Raises an amax that no scale of this pass comes from. After the first tiles hardly any is above it, and then a read is
-/// all that it costs.
+/// Raises an amax that does not determine scales in this pass. After the first tiles hardly any value exceeds
+/// it, and then it costs only a read.
 __device__ __forceinline__ void raise_amax(std::uint32_t* amax, const Bf16x8 (&square)[kSquare]) {
   std::uint32_t largest = 0;
 #pragma unroll
@@ -108,8 +109,9 @@ __device__ __forceinline__ void raise_amax(std::uint32_t* amax, const Bf16x8 (&s
     atomicMax(amax, largest);
 }
 
-/// The second: the scales of both forms, from the maxima of all warps. kParameter: `out` is the kernel's parameter. Of another
-/// a reference to one of its forms, chosen by thread, would keep it all in local memory.
+/// Second step: computes the scales of both copies from the maxima of all warps. kParameter: `out` is a
+/// kernel parameter. Otherwise a reference to one of its copies, selected by thread, would put all of it into
+/// local memory.
 template <bool kParameter>
 __device__ __forceinline__ void leave_scales(TileShared& shared, const TileOutput& out, std::int64_t row0,
                                              std::int64_t col0) {
@@ -119,7 +121,7 @@ __device__ __forceinline__ void leave_scales(TileShared& shared, const TileOutpu
     for (int w = 0; w < kTileWarps; ++w) tensor_amax = max(tensor_amax, shared.tensor_max[w]);
     if (out.tensor.result && row0 == 0 && col0 == 0 && threadIdx.x == 0) *out.tensor.result = tensor_amax;
   }
-  // Half of the threads each, and one copy of the code.
+  // Half of the threads each, with a single copy of the code.
   const bool cols = threadIdx.x >= kTile;
   const std::conditional_t<kParameter, const FormArgs&, const FormArgs> form =
       cols ? out.columnwise : out.rowwise;
@@ -128,7 +130,8 @@ __device__ __forceinline__ void leave_scales(TileShared& shared, const TileOutpu
                 cols ? kTileWarps : 4, shared.warp_max, tensor_amax, cols ? col0 : row0, cols ? row0 : col0);
 }
 
-/// Writes the row form: eight codes of each of the square's rows, row i times factor(i). kFull: as TileCase::full.
+/// Writes the rowwise copy: eight codes of each of the square's rows, row i times factor(i). kFull: see
+/// TileCase::full.
 template <bool kFull, class Factor>
 __device__ __forceinline__ void cast_rows(const Bf16x8 (&square)[kSquare], const FormArgs& form,
                                           std::int64_t row0, std::int64_t col0, const ThreadPlace& at,
@@ -151,7 +154,7 @@ __device__ __forceinline__ void cast_rows(const Bf16x8 (&square)[kSquare], const
   });
 }
 
-/// Writes the column form, through shared memory, column j times s[j].
+/// Writes the columnwise copy through shared memory, column j times s[j].
 template <bool kFull>
 __device__ __forceinline__ void cast_cols(const Bf16x8 (&square)[kSquare], const FormArgs& form,
                                           std::int64_t row0, std::int64_t col0, TileShared& shared,
@@ -186,12 +189,12 @@ __device__ __forceinline__ void cast_cols(const Bf16x8 (&square)[kSquare], const
   }
 }
 
-/// The forms of a tile by an amax that was known before: every thread makes the scales itself, and no warp waits for
-/// another's.
+/// Writes the copies of a tile with an amax known in advance: every thread computes the scales itself, so no
+/// warp waits for another.
 __device__ __forceinline__ void cast_by_known_amax(Bf16x8 (&square)[kSquare], const TileOutput& out,
                                                    std::int64_t row0, std::int64_t col0, TileShared& shared,
                                                    const ThreadPlace& at) {
-  if (!out.tensor.parts) return;  // neither a form nor the amax is wanted
+  if (!out.tensor.parts) return;  // neither copies nor the amax are requested
   const std::uint32_t amax = *out.tensor.parts;
   const bool first = row0 == 0 && col0 == 0 && threadIdx.x == 0;
   if (out.tensor.result && first) *out.tensor.result = amax;
@@ -204,11 +207,12 @@ __device__ __forceinline__ void cast_by_known_amax(Bf16x8 (&square)[kSquare], co
   if (!out.columnwise.data) return;
   const float factor = make_scale(out.columnwise, amax, 0, first);
   const float factors[8] = {factor, factor, factor, factor, factor, factor, factor, factor};
-  __syncthreads();  // the output before has been read
+  __syncthreads();  // the previous output has been read
   cast_cols<true>(square, out.columnwise, row0, col0, shared, at, factors);
 }
 
-/// Writes the forms of one tile from the threads' squares. Every thread of the block calls it. kParameter: as of leave_scales.
+/// Writes the copies of one tile from the threads' squares. Every thread of the block must call it.
+/// kParameter: see leave_scales.
 template <TileCase kCase, bool kParameter = true>
 __device__ inline void cast_tile(Bf16x8 (&square)[kSquare], const TileOutput& out, std::int64_t row0,
                                  std::int64_t col0, TileShared& shared) {
@@ -237,7 +241,8 @@ __device__ inline void cast_tile(Bf16x8 (&square)[kSquare], const TileOutput& ou
   }
 }
 
-/// The case of a cast into these outputs. `whole_tiles`: of vectors, on every side that is read or written.
+/// Returns the case of a cast to these outputs. `whole_tiles`: of vectors, for everything that is read or
+/// written.
 inline TileCase tile_case(std::span<const TileOutput> outputs, bool whole_tiles) {
   bool known = true;
   for (const TileOutput& out : outputs) {
@@ -252,7 +257,7 @@ inline TileCase tile_case(std::span<const TileOutput> outputs, bool whole_tiles)
   return known ? TileCase::known : TileCase::full;
 }
 
-/// body(std::integral_constant<TileCase, it>()).
+/// Calls body(std::integral_constant<TileCase, it>()).
 template <class Body>
 void with_tile_case(TileCase it, Body&& body) {
   switch (it) {

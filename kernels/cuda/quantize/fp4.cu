@@ -1,13 +1,15 @@
-// FP4 forms of a BF16 matrix: e2m1 codes, two a byte, their blocks' scales and, of e4m3 scales, the tensor's amax. The
-// arithmetic is that of numerics/nvfp4.h and fp4.h, so that codes are the CPU device's, bit for bit.
+// FP4 copies of a BF16 matrix: e2m1 codes, two per byte, their block scales and, for e4m3 scales, the
+// tensor's amax. The arithmetic is that of numerics/nvfp4.h and fp4.h, so that codes equal the CPU device's,
+// bit for bit.
 //
-// Two kernels for a form:
-//   prepare  reads the value; turns it to the form's order, does the Hadamard transform, writes what comes of that in
-//            BF16, and finds its amax. Where the form has the value's order and no transform, it finds the amax alone, and
-//            where nobody asks for that it does not run.
-//   cast     a thread takes a block: its scale and its codes.
-// Bytes per element: 4.5 of a plain row form, 6.5 else. A form that is cast in registers as FP8's are would need 2 less,
-// of 10 or so that an emulated product moves for an operand, with the transform and the tensor's amax in every producer.
+// Two kernels per copy:
+//   prepare  reads the value, converts it to the copy's order, applies the Hadamard transform, writes the
+//            result in BF16, and computes its amax. Without transposition and transform it computes only the
+//            amax, and is skipped if that is not needed.
+//   cast     one thread per block: its scale and its codes.
+// Bytes per element: 4.5 for a plain rowwise copy, 6.5 otherwise. Casting in registers, as for FP8, would
+// save 2 of about 10 that an emulated GEMM moves per operand, but would put the transform and the tensor's
+// amax into every producer.
 #include "kernels/cuda/quantize/fp4.h"
 
 #include <algorithm>
@@ -26,12 +28,12 @@ namespace {
 struct CastArgs {
   const std::uint16_t* x;  // [rows, k]
   std::uint8_t *codes, *scales;
-  std::uint32_t* amax;         // written: bits of FP32; null: not wanted
-  const std::uint32_t* parts;  // whose maximum it is
+  std::uint32_t* amax;         // output: FP32 bits; null: not requested
+  const std::uint32_t* parts;  // partial maxima
   int count;
   std::int64_t rows, k;
   QuantFormat format;
-  // The random numbers of elements, by their place in the value (RandomStream).
+  // Random numbers of elements, by their position in the value (RandomStream).
   const std::uint32_t* word;
   std::uint32_t stream;
   std::int64_t first_row, width;
@@ -43,8 +45,9 @@ struct CastArgs {
   }
 };
 
-/// The random bytes of a row's elements from k on, four to a word. The whole warp calls it; of columns four neighbouring lanes
-/// have neighbouring rows, the first of them a multiple of 4: their bytes are one word's, and each draws every fourth word.
+/// Draws the random bytes of a row's elements from k on, four per word. The whole warp must call it. For a
+/// columnwise copy, four adjacent lanes have consecutive rows, the first a multiple of 4: their bytes share
+/// words, and each lane draws every fourth word.
 template <int kBlock>
 __device__ inline void draw(std::uint32_t (&words)[kBlock / 4], const CastArgs& a, std::uint64_t seed,
                             std::int64_t row, std::int64_t k) {
@@ -67,7 +70,8 @@ __device__ inline void draw(std::uint32_t (&words)[kBlock / 4], const CastArgs& 
   }
 }
 
-/// The sum over so many neighbouring lanes, whose blocks share a correction, in their order. The whole warp calls it.
+/// Returns the sum over `lanes` adjacent lanes, whose blocks share a correction, in order. The whole warp
+/// must call it.
 __device__ inline EdenSums sum_of_group(const EdenSums& own, int lanes) {
   const int first = static_cast<int>(threadIdx.x) % kWarp / lanes * lanes;
   EdenSums all;
@@ -83,14 +87,14 @@ struct Block {
   static constexpr int kChunks = kBlock / kChunk;
 
   Chunk x[kChunks];
-  float amax;           // of its square, where it is part of one
+  float amax;           // of its square, if blocks are square
   std::int64_t row, k;  // of the first element
-  std::uint8_t scale;   // made
+  std::uint8_t scale;   // the resulting scale
   std::uint32_t words[2 * kChunks];
 };
 
-/// How the elements of a block of NVFP4 or MXFP4 become codes. Finite amax and factor give the codes of fp4.h without its cases.
-/// `random`: bytes for stochastic rounding.
+/// Computes the codes of an NVFP4 or MXFP4 block. With finite amax and factor these are fp4.h's without its
+/// special cases. `random`: bytes for stochastic rounding.
 template <bool kStochastic, int kBlock>
 __device__ inline void cast_plainly(Block<kBlock>& block, float factor,
                                     const std::uint32_t (&random)[kBlock / 4]) {
@@ -112,14 +116,15 @@ __device__ inline void cast_plainly(Block<kBlock>& block, float factor,
   }
 }
 
-/// Makes scale and codes of a block in fp4.h's order. The whole warp calls it, but where kScheme has a short way.
+/// Computes scale and codes of a block in fp4.h's order. The whole warp must call it, except if kScheme has a
+/// fast path.
 template <Scheme kScheme, bool kStochastic, int kBlock>
 __device__ inline void cast_block(Block<kBlock>& block, const CastArgs& a, const QuantFormat& format,
                                   float amax, std::uint64_t seed) {
   float x[kBlock];
 #pragma unroll
   for (int part = 0; part < Block<kBlock>::kChunks; ++part) unpack(x + part * kChunk, block.x[part]);
-  float of_block[1] = {block.amax};  // one block: lanes have the others
+  float of_block[1] = {block.amax};  // one block: other lanes have the others
   std::uint8_t scale[1], four[1] = {};
   fp4_scales_of_amax(scale, format, of_block, amax);
   if (of_quartet2(kScheme)) {
@@ -130,7 +135,7 @@ __device__ inline void cast_block(Block<kBlock>& block, const CastArgs& a, const
   fp4_blocks<kBlock>(made, format, x, scale, four, amax);
   if (of_quartet2(kScheme) && format.eden) {
     EdenSums sums[1];
-    float scaled[kBlock];  // here alone: kept for the codes below, it takes registers of every scheme
+    float scaled[kBlock];  // declared here: kept for the codes below, it would take registers in every scheme
 #pragma unroll
     for (int e = 0; e < kBlock; ++e) scaled[e] = made[0].scaled(x[e]);
     eden_sums<kBlock>(sums, scaled);
@@ -159,7 +164,7 @@ __device__ inline void cast_block(Block<kBlock>& block, const CastArgs& a, const
   }
 }
 
-/// The same the short way; false where that does not do.
+/// Fast path of the same; returns false if it does not apply.
 template <Scheme kScheme>
 __device__ inline bool cast_shortly(Block<kChunk>& block, const CastArgs& a, const Quartet2Tensor& tensor,
                                     std::uint64_t seed) {
@@ -177,7 +182,7 @@ __device__ inline bool cast_shortly(Block<kChunk>& block, const CastArgs& a, con
   return true;
 }
 
-/// The format, with what the scheme says of it as constants.
+/// Returns the format with the scheme's properties as constants.
 template <Scheme kScheme, bool kSquare>
 __device__ inline QuantFormat format_of(QuantFormat format) {
   format.granularity = kScheme == Scheme::mxfp4 ? Granularity::block_1x32
@@ -192,7 +197,7 @@ __device__ inline QuantFormat format_of(QuantFormat format) {
   return format;
 }
 
-/// A persistent grid over blocks. kSquare: 16 neighbouring lanes have the rows of a 16 x 16 block.
+/// A persistent grid over blocks. kSquare: 16 adjacent lanes have the rows of a 16 x 16 block.
 template <Scheme kScheme, bool kSquare, bool kStochastic>
 __global__ void __launch_bounds__(kFp4Threads, kFp4BlocksPerSm) cast_kernel(const CastArgs a) {
   wait_for_work_before();
@@ -212,7 +217,7 @@ __global__ void __launch_bounds__(kFp4Threads, kFp4BlocksPerSm) cast_kernel(cons
   const std::uint64_t seed = random ? stream_seed(a.word ? *a.word : 0, a.stream) : 0;
   const Quartet2Tensor tensor(format, amax);
 
-  // Neighbouring lanes have rows of one block, as a logarithm.
+  // log2 of the number of adjacent lanes that have rows of one block.
   const int together = kSquare ? 4 : kStochastic && a.columns ? 2 : 0;
   const auto blocks = static_cast<std::uint32_t>(a.k / kBlock);
   const auto padded_rows = static_cast<std::uint32_t>(kSquare ? (a.rows + 15) / 16 * 16 : a.rows);

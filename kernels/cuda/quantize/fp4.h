@@ -1,4 +1,4 @@
-// What FP4's codes are made of, for those who compare with it (fp4.cu).
+// The unquantized source of FP4 codes, for comparisons with them (fp4.cu).
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace precbench::cuda {
 
-/// The matrix whose elements a form's codes stand for, BF16 [rows, k]: `value` or its transpose, transformed as the format
-/// says, with signs of `random`; in `scratch` (prepared_bytes) where it is not the value itself.
+/// Returns the BF16 matrix [rows, k] that a copy's codes represent: `value` or its transpose with the
+/// format's transform and the signs of `random`; in `scratch` (prepared_bytes) unless it is the value itself.
 const std::uint16_t* prepared_fp4(CudaDevice& device, const QuantFormat& format, const Tensor& value,
                                   const RandomStream& random, bool columns, void* scratch);
 std::size_t prepared_bytes(const Tensor& value);

@@ -1,10 +1,11 @@
-// A block of an FP4 form in one thread: from its elements to its scale and its codes, bit for bit those of numerics/fp4.h.
+// A block of an FP4 copy in one thread: from elements to scale and codes, bit for bit as in numerics/fp4.h.
 //
 // fp4.h divides, and sums in FP64. Nearly every block gets the same bits for a third of the instructions:
 //   e2m1      FP32's adder rounds a magnitude to the step of its binade, and its low bits count the steps
-//   x / step  x has BF16's 8 bits, so that one Newton step behind a rounded reciprocal rounds as a division does
-//   sums      are of FP32; where their rounding could turn the decision that follows, the block is made the long way
-// The long way is fp4.h's, also taken by blocks that are not finite or that are too small for the arithmetic above.
+//   x / step  x has BF16's 8 bits, so one Newton step after a rounded reciprocal rounds like a division
+//   sums      are in FP32; if rounding could change the following decision, the block takes the slow path
+// The slow path is fp4.h's. Blocks that are not finite, or too small for the arithmetic above, take it as
+// well.
 #pragma once
 
 #include "kernels/cuda/quantize/hadamard.cuh"
@@ -12,26 +13,26 @@
 
 namespace precbench::cuda {
 
-/// The kinds of scales, known where a kernel is compiled; of Quartet II's the two that its recipe has, and all others.
+/// Kinds of scales, known at compile time; for Quartet II the two that its recipe uses, and all others.
 enum class Scheme { nvfp4, four_over_six, eden, quartet2, mxfp4 };
 
 constexpr bool of_quartet2(Scheme scheme) { return scheme != Scheme::nvfp4 && scheme != Scheme::mxfp4; }
 
 // ---- e2m1
 
-/// A magnitude rounded to e2m1. No NaN; beyond 6 is 6.
+/// A magnitude rounded to e2m1. Not for NaN; saturates at 6.
 struct E2m1Magnitude {
   float value;
   std::uint32_t code;
 
-  /// To nearest even.
+  /// Rounds to nearest even.
   __device__ explicit E2m1Magnitude(float x) {
     const Binade binade(x);
     const float sum = binade.clamped + binade.steps;
     *this = {binade, sum};
   }
-  /// Up with a probability equal to the discarded fraction, cut off to 8 bits; `random`: as many. What is added stays below a
-  /// step, and neither sum rounds up.
+  /// Rounds up with a probability equal to the discarded fraction, truncated to 8 bits; `random`: 8 bits. The
+  /// addend stays below one step, and neither sum rounds up.
   __device__ E2m1Magnitude(float x, std::uint32_t random) {
     const Binade binade(x);
     const float raised = __fmaf_rz(static_cast<float>(random), binade.steps * 0x1p-31f, binade.clamped);
@@ -41,8 +42,8 @@ struct E2m1Magnitude {
  private:
   struct Binade {
     float clamped;
-    std::uint32_t number;  // of FP32; that of 1 for what is smaller
-    float steps;           // 2^23 steps of e2m1, whose last bit FP32 has as its own there
+    std::uint32_t number;  // FP32 exponent; that of 1 for smaller values
+    float steps;           // 2^23 steps of e2m1, whose unit is FP32's last bit there
 
     __device__ explicit Binade(float x) {
       clamped = fminf(x, kE2m1Max);
@@ -57,7 +58,7 @@ struct E2m1Magnitude {
   }
 };
 
-/// Sixteen codes from those of magnitudes and the signs of their elements.
+/// Packs sixteen codes from magnitude codes and their elements' signs.
 struct SixteenCodes {
   std::uint32_t words[2] = {};
 
@@ -76,7 +77,7 @@ struct SixteenCodes {
   }
 };
 
-/// x without signs.
+/// Returns x without signs.
 __device__ inline Chunk magnitudes_of(Chunk x) {
 #pragma unroll
   for (int p = 0; p < kChunk / 2; ++p) x.half[p / 4].pair[p % 4] &= kNoSigns;
@@ -88,10 +89,10 @@ __device__ inline float element(const Chunk& x, int i) {
   return i % 2 ? high(pair) : low(pair);
 }
 
-/// Whether every element is 0 or at least 2^-60. Takes magnitudes.
+/// Returns true if every element is 0 or at least 2^-60. Takes magnitudes.
 __device__ inline bool none_is_tiny(const Chunk& x) {
   constexpr int kLeast = (127 - 60) << 7;
-  // 0 becomes the largest signed half, and the others the least ones, in their order.
+  // 0 becomes the largest signed half, and the others the smallest ones, in order.
   std::uint32_t least = 0x7FFF7FFFu;
 #pragma unroll
   for (int p = 0; p < kChunk / 2; ++p) least = __vmins2(least, x.half[p / 4].pair[p % 4] + 0x7FFF7FFFu);
@@ -100,18 +101,18 @@ __device__ inline bool none_is_tiny(const Chunk& x) {
 
 // ---- Quartet II
 
-/// x / step rounded to nearest, of a BF16 magnitude x that is 0 or at least 2^-60, a step from 2^-70 to 2^50 and a quotient
-/// that is no larger than 2^100; reciprocal = 1 / step, rounded to nearest. Every pair of mantissas has been tried, also with x of
-/// 10 bits.
+/// Returns x / step rounded to nearest, for a BF16 magnitude x that is 0 or at least 2^-60, a step from 2^-70
+/// to 2^50 and a quotient of at most 2^100; reciprocal = 1 / step, rounded to nearest. Tested exhaustively
+/// over pairs of mantissas, also with 10 bits for x.
 __device__ inline float quotient(float x, float step, float reciprocal) {
   const float near = x * reciprocal;
   return __fmaf_rn(__fmaf_rn(-near, step, x), reciprocal, near);
 }
 
-/// What blocks of a tensor have in common.
+/// Values shared by all blocks of a tensor.
 struct Quartet2Tensor {
   float step, largest, of_largest;  ///< of_largest = 1 / largest
-  bool plain;                       ///< the short way may be tried
+  bool plain;                       ///< the fast path may be tried
 
   __device__ Quartet2Tensor(const QuantFormat& format, float amax) {
     step = quartet2_tensor_step(amax, format);
@@ -120,7 +121,7 @@ struct Quartet2Tensor {
     plain = step >= 0x1p-60f && step <= 0x1p40f && largest >= 0x1p-3f && largest <= 0x1p6f;
   }
 
-  /// quartet2_block_scale of a BF16 amax, or of 1.5 of it, that is 0 or at least 2^-60.
+  /// quartet2_block_scale of a BF16 amax, or of 1.5 times it, that is 0 or at least 2^-60.
   __device__ std::uint8_t block_scale(float amax) const {
     const std::uint32_t code = fp8x4(quotient(amax, largest, of_largest) / step, 0, 0, 0, DType::e4m3);
     constexpr std::uint32_t kOne = 0x38;
@@ -128,16 +129,16 @@ struct Quartet2Tensor {
   }
 };
 
-/// A block as it is stored.
+/// A block as stored.
 struct MadeBlock {
   std::uint8_t scale;
   SixteenCodes codes;  ///< without signs
 };
 
-/// FP32 sums of 16 positive terms are within 2^-20 of the true ones.
+/// FP32 sums of 16 positive terms are within 2^-20 of the exact ones.
 inline constexpr float kSumMargin = 0x1p-18f;
 
-/// x: magnitudes. take(x, x / step, its e2m1 value) sees every element.
+/// x: magnitudes. Calls take(x, x / step, its e2m1 value) for every element.
 template <class Take>
 __device__ inline SixteenCodes cast_over(const Chunk& x, float step, Take&& take) {
   const float reciprocal = __frcp_rn(step);
@@ -162,7 +163,7 @@ __device__ inline MadeBlock cast_with_scale(float& errors, const Chunk& x, std::
           })};
 }
 
-/// four_over_six the short way: false where both scales are about as good.
+/// Fast path of four_over_six: returns false if both scales are about equally good.
 __device__ inline bool cast_four_over_six(MadeBlock& made, const Chunk& x, float amax,
                                           const Quartet2Tensor& tensor) {
   float errors, four_errors;
@@ -173,7 +174,8 @@ __device__ inline bool cast_four_over_six(MadeBlock& made, const Chunk& x, float
   return fabsf(four_errors - errors) > __fmaf_rn(kSumMargin, four_errors + errors, 0x1p-100f);
 }
 
-/// EDEN of one block the short way: false where the corrected scale lies too near to where its draw would round it elsewhere.
+/// Fast path of EDEN for one block: returns false if the corrected scale is too close to a point where the
+/// draw would round it differently.
 __device__ inline bool cast_eden(MadeBlock& made, const Chunk& x, float amax, const Quartet2Tensor& tensor,
                                  std::uint32_t random) {
   const float scale = e4m3_decode(tensor.block_scale(amax));

@@ -1,5 +1,5 @@
-// A matrix as an FP4 form's codes stand for it: in the form's order, turned by the form's Hadamard transform, in BF16; and its
-// amax.
+// Preparation of a matrix for FP4: converts it to the copy's order, applies the format's Hadamard transform
+// in BF16, and computes its amax.
 #pragma once
 
 #include <algorithm>
@@ -13,21 +13,22 @@ inline constexpr int kFp4Threads = 256;
 inline constexpr int kFp4TileRows = 64, kFp4TileK = 128;
 inline constexpr int kFp4TileChunks = kFp4TileK / kChunk;
 inline constexpr int kFp4BlocksPerSm = 4;
-// Of a tile's row in shared memory, in BF16: an odd number of words, so that columns spread over the banks.
+// Pitch of a tile's row in shared memory, in BF16: an odd number of words, so that columns spread over the
+// banks.
 inline constexpr int kFp4TilePitch = kFp4TileK + 2;
 
 struct PrepareArgs {
   const std::uint16_t* value;
-  std::uint16_t* out;    // [rows, k]; null: the amax alone
-  std::uint32_t* parts;  // maxima of the grid's blocks, bits of FP32; null: not wanted
-  std::int64_t rows, k;  // of the form
+  std::uint16_t* out;    // [rows, k]; null: compute only the amax
+  std::uint32_t* parts;  // maxima of the grid's blocks, FP32 bits; null: not requested
+  std::int64_t rows, k;  // of the copy
   Transform transform;
-  const std::uint32_t* word;  // of random signs; null: 0
+  const std::uint32_t* word;  // for random signs; null: 0
   std::uint32_t sign_stream;
 };
 
-/// Turns a tile around in shared memory: 64 columns of the value, 128 rows. A thread takes two rows at a time, which are
-/// neighbours in the form, and a warp 32 columns of 16 rows, whose words lie in banks of their own.
+/// Transposes a tile in shared memory: 64 columns of the value, 128 rows. A thread takes two rows at a time,
+/// which are adjacent in the copy, and a warp 32 columns of 16 rows, whose words are in different banks.
 __device__ inline void turn_tile(std::uint16_t (&tile)[kFp4TileRows][kFp4TilePitch], const PrepareArgs& a,
                                  std::int64_t row0, std::int64_t k0) {
   constexpr int kVectors = 4, kPairs = kFp4TileK / 2;
@@ -50,8 +51,8 @@ __device__ inline void turn_tile(std::uint16_t (&tile)[kFp4TileRows][kFp4TilePit
           __byte_perm(rows[n][0].pair[j / 2], rows[n][1].pair[j / 2], j % 2 ? 0x7632 : 0x5410);
 }
 
-/// A persistent grid over tiles of the form. rows and k are multiples of 16 where kColumns, else k is. kLength: the
-/// transform's; 0: none.
+/// A persistent grid over tiles of the copy. rows and k are multiples of 16 with kColumns, else only k is.
+/// kLength: the transform's; 0: none.
 template <bool kColumns, int kLength>
 __global__ void __launch_bounds__(kFp4Threads, kFp4BlocksPerSm)
     prepare_kernel(const PrepareArgs a, int k_tiles, int tiles) {
@@ -68,7 +69,7 @@ __global__ void __launch_bounds__(kFp4Threads, kFp4BlocksPerSm)
     const std::int64_t row0 = static_cast<std::int64_t>(t / k_tiles) * kFp4TileRows;
     const std::int64_t k0 = static_cast<std::int64_t>(t % k_tiles) * kFp4TileK;
     if constexpr (kColumns) {
-      __syncthreads();  // the tile before has been read
+      __syncthreads();  // the previous tile has been read
       turn_tile(tile, a, row0, k0);
       __syncthreads();
     }
@@ -91,7 +92,8 @@ __global__ void __launch_bounds__(kFp4Threads, kFp4BlocksPerSm)
     }
 #pragma unroll
     for (int n = 0; n < kRuns; ++n) {
-      // Whole warps come here, for a transform's exchange between lanes; what is outside is 0 and stays so.
+      // Whole warps reach this point, for the transform's exchange between lanes; elements outside are 0 and
+      // stay 0.
       if constexpr (kLength > 0) transform(x[n], kLength, chunk_of_signs, c);
       largest = max(largest, max_of(x[n]));
       if (!inside(n) || !a.out) continue;

@@ -1,10 +1,9 @@
-// Weights that ranks exchange in FP8: the amax of a shard, the cast of a shard with the scale of the whole
-// matrix, the transposition that makes dgrad's form of fprop's, and dgrad's own put together from shards.
+// FP8 weights exchanged between ranks: the amax of a shard, the cast of a shard with the whole matrix's
+// scale, the transposition that makes dgrad's copy from fprop's, and dgrad's copy assembled from shards.
 //
 // Bytes per element: amax reads the master's 4 (or BF16's 2), the cast reads them again and writes 1, the
-// transposition reads 1 and writes 1. A block of the transposition does a tile of 128 x 128 codes in two
-// trips through shared memory, four codes to a word, so that global memory is read and written in 16-byte
-// vectors.
+// transposition reads 1 and writes 1. A transposition block moves a tile of 128 x 128 codes twice through
+// shared memory, four codes per word, so that global memory is read and written in 16-byte vectors.
 #include <algorithm>
 
 #include "kernels/cuda/elementwise/elements.cuh"
@@ -17,8 +16,7 @@ namespace {
 
 constexpr int kAmaxBlocksPerSm = 8;
 
-/// Raises out, the bits of an FP32 that is not negative, from zero. Integers order like the magnitudes, with
-/// NaN last.
+/// Raises out, the bits of a non-negative FP32, from zero. Integers order like the magnitudes, with NaN last.
 template <class T>
 __global__ void __launch_bounds__(kElementThreads)
     amax_kernel(std::uint32_t* out, const T* x, std::int64_t size, bool vectors) {
@@ -63,7 +61,7 @@ constexpr int kSide = 128;         // codes along a tile's edge
 constexpr int kWords = kSide / 4;  // the same in words
 constexpr int kTransposeThreads = 256;
 
-/// Scales: one for the tensor, or one per tile.
+/// Scales: one per tensor, or one per tile.
 __global__ void __launch_bounds__(kTransposeThreads)
     transpose_kernel(std::uint8_t* dst, float* dst_scale, const std::uint8_t* src, const float* src_scale,
                      std::int64_t rows, std::int64_t k, bool blocks) {

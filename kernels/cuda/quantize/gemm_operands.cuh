@@ -1,4 +1,4 @@
-// A quantized form as a kernel takes it, and the scale of one of its scopes.
+// Kernel arguments of a quantized copy, and the scale of one of its scopes.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,11 +12,11 @@
 
 namespace precbench::cuda {
 
-/// `rows` vectors of length `k`, contiguous along k. For a col form these are the matrix's columns.
+/// `rows` vectors of length `k`, contiguous along k. For a columnwise copy these are the matrix's columns.
 struct FormArgs {
-  std::uint8_t* data = nullptr;  ///< null: the form is not wanted
+  std::uint8_t* data = nullptr;  ///< null: the copy is not requested
   void* scale = nullptr;
-  const float* amax = nullptr;  ///< row: [rows]; the tensor's is in TileOutput, blocks find theirs themselves
+  const float* amax = nullptr;  ///< row: [rows]; the tensor's is in TileOutput, blocks compute their own
   std::int64_t rows = 0, k = 0;
   DType dtype = DType::e4m3;
   Granularity granularity = Granularity::none;
@@ -24,10 +24,10 @@ struct FormArgs {
   ScaleRounding rounding = ScaleRounding::none;
   std::uint8_t dropped_bits = 0;
   bool delayed = false;
-  std::uint8_t margin = 0;  ///< of a delayed scale
-  // Of a columnwise form of experts' rows: a scale of `row` is one group's, at group * rows + row.
+  std::uint8_t margin = 0;  ///< of delayed scaling
+  // For a columnwise copy of expert rows: a scale of `row` belongs to one group, at group * rows + row.
   const std::int32_t* group_offsets =
-      nullptr;  ///< where along k the groups begin and the last one ends; null: no groups
+      nullptr;  ///< group starts along k, and the end of the last; null: no groups
   int groups = 0;
 
   __host__ __device__ QuantFormat format() const {
@@ -36,29 +36,29 @@ struct FormArgs {
   __host__ __device__ bool in_blocks_of_32() const {
     return granularity == Granularity::block_1x32 || granularity == Granularity::block_32x32;
   }
-  /// Scopes lie inside a tile of 128 x 128.
+  /// Returns true if scopes lie inside a tile of 128 x 128.
   __host__ __device__ bool in_blocks() const {
     return granularity != Granularity::tensor && granularity != Granularity::row;
   }
 };
 
-/// Whether a producer has to write this form: wanted, and not an alias of the BF16 value. Some are made after the value
-/// (from_value.h).
+/// Returns true if a producer must write this copy: requested, and not an alias of the BF16 value. Some are
+/// made after the value (from_value.h).
 inline bool wanted(const GemmOperand& form) { return !form.empty() && form.format.quantized(); }
 
-/// Whether the engines make it with one scale for each of its rows.
+/// Returns true if the engines make it with one scale per row.
 inline bool scaled_by_row(const GemmOperand& form) {
   return wanted(form) && !made_from_value(form) && form.format.granularity == Granularity::row;
 }
 
-/// Arguments of a quantized form. Throws Unsupported for FP4.
+/// Returns the arguments of a quantized copy. Throws Unsupported for FP4.
 FormArgs read_form(const GemmOperand& form);
 
-/// Arguments of a wanted form, or of none. Also clears the scale buffer where it has padding, which kernels
-/// do not write. Throws Unsupported for a format that is not made here.
+/// Returns the arguments of a requested copy, or of none. Also clears the scale buffer if it has padding,
+/// which kernels do not write. Throws Unsupported for a format that is not supported here.
 FormArgs form_args(const GemmOperand& form, cudaStream_t stream);
 
-/// The group that position k of the contraction is in; form.groups behind the last one.
+/// Returns the group that contains position k of the contraction; form.groups after the last one.
 __device__ inline int group_at(const FormArgs& form, std::int64_t k) {
   int first = 0, last = form.groups;
   if (k >= form.group_offsets[last]) return last;
@@ -69,8 +69,8 @@ __device__ inline int group_at(const FormArgs& form, std::int64_t k) {
   return first;
 }
 
-/// Stores the scale of a scope for the GEMM and returns the factor that multiplies its elements.
-/// amax_bits: of the amax as FP32.
+/// Stores the scale of a scope for the GEMM and returns the factor on its elements. amax_bits: of the amax as
+/// FP32.
 __device__ inline float make_scale(const FormArgs& form, std::uint32_t amax_bits, std::int64_t index,
                                    bool store) {
   const float amax = __uint_as_float(amax_bits);
@@ -87,7 +87,7 @@ __device__ inline float make_scale(const FormArgs& form, std::uint32_t amax_bits
   return multiply;
 }
 
-/// The factor that a GEMM multiplies the element (row, k) of a form with.
+/// Returns the factor that a GEMM applies to the element (row, k) of a copy.
 __device__ inline float dequantizing(const QuantFormat& format, const void* scales, std::int64_t rows,
                                      std::int64_t length, std::int64_t row, std::int64_t k) {
   const std::int64_t block = block_length(format.granularity);

@@ -1,4 +1,4 @@
-// Sixteen BF16 in a thread, and Hadamard transforms over them and the threads beside it.
+// Sixteen BF16 per thread, and Hadamard transforms over them and adjacent threads.
 #pragma once
 
 #include "kernels/cuda/vector.cuh"
@@ -6,16 +6,16 @@
 
 namespace precbench::cuda {
 
-inline constexpr int kChunk = 16;  ///< elements of a thread
+inline constexpr int kChunk = 16;  ///< elements per thread
 
-/// Sixteen neighbouring BF16.
+/// Sixteen consecutive BF16.
 struct Chunk {
   Bf16x8 half[2];
 };
 
 __device__ inline Chunk load_chunk(const std::uint16_t* p) { return {{load_vector(p), load_vector(p + 8)}}; }
 
-/// The larger of all magnitudes, as BF16 bits.
+/// Returns the largest magnitude, as BF16 bits.
 __device__ inline std::uint32_t max_of(const Chunk& x) {
   return max_half(max_of_pairs(max_of_pairs(x.half[0]), max_of_pairs(x.half[1])));
 }
@@ -28,15 +28,15 @@ __device__ inline void unpack(float* out, const Chunk& x) {
   }
 }
 
-/// The signs of a launch's transforms, made once a block. Every thread calls it; one barrier.
+/// Computes the signs of a launch's transforms, once per block. Every thread must call it; one barrier.
 __device__ inline void leave_signs(SignBits& signs, Signs kind, const std::uint32_t* word,
                                    std::uint32_t stream) {
   if (threadIdx.x == 0) signs = sign_bits(kind, word ? *word : 0, stream);
   __syncthreads();
 }
 
-/// hadamard_sums of `length` elements, of which each of length / 16 neighbouring lanes has a chunk; in the same order.
-/// `place`: of the chunk's first element, in its row. Every lane of the warp calls it.
+/// hadamard_sums of `length` elements, one chunk in each of length / 16 adjacent lanes; same order of
+/// additions. `place`: position of the chunk's first element in its row. Every lane of the warp must call it.
 __device__ inline void hadamard_sums(float (&x)[kChunk], int length, int place) {
 #pragma unroll
   for (int half = 1; half < kChunk; half *= 2)
@@ -56,13 +56,13 @@ __device__ inline void hadamard_sums(float (&x)[kChunk], int length, int place) 
   }
 }
 
-/// The signs of a chunk, a bit each.
+/// Returns the signs of a chunk, one bit each.
 __device__ inline std::uint32_t chunk_signs(const SignBits& signs, int length, int place) {
   const int first = place % length;
   return signs.words[first / 32] >> (first % 32);
 }
 
-/// The same, where they lie in a chunk.
+/// The same signs at their bit positions in a chunk.
 struct ChunkSigns {
   std::uint32_t of_pair[kChunk / 2];
 
@@ -73,7 +73,7 @@ struct ChunkSigns {
   }
 };
 
-/// hadamard_transform, in the same manner.
+/// hadamard_transform, distributed in the same way.
 __device__ inline void transform(Chunk& chunk, int length, const ChunkSigns& signs, int place) {
 #pragma unroll
   for (int p = 0; p < kChunk / 2; ++p) chunk.half[p / 4].pair[p % 4] ^= signs.of_pair[p];

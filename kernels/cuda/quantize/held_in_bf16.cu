@@ -1,8 +1,9 @@
-// Forms whose elements are held in BF16 (e5m3, e4m4, e3m4, e3m3), from their BF16 value: what cpu/quantize.cpp makes, bit for bit.
+// Quantized copies held in BF16 (e5m3, e4m4, e3m4, e3m3) from the BF16 value; equal to cpu/quantize.cpp bit
+// for bit.
 //
-// A block of threads has a scope: all that shares a scale, or a row where the tensor does. It reads it twice, for the amax
-// and for the cast, an element at a time and of a column form across the value's rows. No GPU multiplies these formats, so
-// nobody times it.
+// A thread block processes one scaling scope, or a row if the scope is the tensor. It reads the scope twice,
+// for the amax and for the cast, one element at a time and for a columnwise copy across the value's rows. No
+// GPU multiplies these formats, so speed does not matter.
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/cuda/quantize/gemm_operands.cuh"
@@ -14,11 +15,11 @@ constexpr int kMostThreads = 256;
 
 struct HeldArgs {
   const std::uint16_t* value;
-  bool columns;  // the form is the value's transpose
+  bool columns;  // the copy is the value's transpose
   std::uint16_t* out;
   FormArgs form;
-  const std::uint32_t* amax;  // of the tensor; null: scopes find theirs
-  std::int64_t tall, wide;    // of a scope, but where the form ends
+  const std::uint32_t* amax;  // of the tensor; null: scopes compute theirs
+  std::int64_t tall, wide;    // of a scope, clipped at the end of the copy
 
   __device__ float load(std::int64_t row, std::int64_t k) const {
     return bf16_decode(value[columns ? k * form.rows + row : row * form.k + k]);
@@ -39,7 +40,7 @@ __global__ void __launch_bounds__(kMostThreads) cast_held_kernel(const HeldArgs 
       amax = max(amax, static_cast<std::uint32_t>(abs_bits(a.load(row0 + i / wide, k0 + i % wide))));
     amax = block_max(amax, buffer);
   }
-  // Each row of a square of 32 has the scale; a square of 128 has it once, as a tensor has.
+  // A 32x32 block stores its scale for each row; a 128x128 block and a tensor store it once.
   const bool by_row = a.form.granularity == Granularity::block_32x32;
   const std::int64_t row = row0 + (by_row ? threadIdx.x : 0);
   const bool store = by_row ? row < row_end : threadIdx.x == 0 && (!a.amax || blockIdx.x == 0);

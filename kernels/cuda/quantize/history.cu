@@ -1,4 +1,4 @@
-// The end of a step with delayed scaling: amaxes move into the histories that the next scales come from.
+// End of a step with delayed scaling: amaxes move into the histories that give the next scales.
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/cuda/vector.cuh"
@@ -9,7 +9,8 @@ namespace {
 
 constexpr int kHistoryThreads = 256;
 
-/// A block has one slot. The history moves by a chunk of kHistoryThreads at a time, each read before it is written.
+/// One block per slot. The history moves by a chunk of kHistoryThreads at a time, each read before it is
+/// written.
 __global__ void __launch_bounds__(kHistoryThreads)
     update_history_kernel(float* known, float* history, float* staged, std::int64_t length,
                           bool most_recent) {
@@ -17,13 +18,12 @@ __global__ void __launch_bounds__(kHistoryThreads)
   __shared__ std::uint32_t buffer[kWarp];
   const std::int64_t slot = blockIdx.x;
   const float amax = staged[slot];
-  __syncthreads();  // all have read it
+  __syncthreads();  // all threads have read it
   if (threadIdx.x == 0) staged[slot] = 0;
   if (!(amax > 0) || __float_as_uint(amax) >= 0x7F800000u)
     return;  // 0 or not finite: the same in every thread
   float* mine = history + slot * length;
-  std::uint32_t largest =
-      __float_as_uint(amax);  // the bits of floats that are not negative order like the floats
+  std::uint32_t largest = __float_as_uint(amax);  // bits of non-negative floats order like the floats
   for (std::int64_t first = 0; first < length; first += kHistoryThreads) {
     const std::int64_t i = first + threadIdx.x;
     float moved = amax;

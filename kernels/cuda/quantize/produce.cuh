@@ -1,9 +1,10 @@
-// From an QuantizedTensor to the launches that make it: which passes are needed, and in what order.
+// From a QuantizedTensor to the launches that make it: the necessary passes and their order.
 //
-//   scales of blocks, or of a tensor whose amax is known before
+//   block scales, or a per-tensor scale with an amax known before
 //                               cast_tiles
-//   a row form alone, by rows   one row kernel, which reads its input once
-//   scales of the tensor, of rows or of columns
+//   only a rowwise copy with scales per row
+//                               one row kernel, which reads its input once
+//   scales per tensor, row or column
 //                               amax_tiles, then cast_tiles in the reverse order, whose first tiles are still
 //                               in L2
 #pragma once
@@ -15,23 +16,24 @@
 
 namespace precbench::cuda {
 
-/// Scratch for the amaxes on the way to an operand's scales. Here and below, `groups`: x is a grouped value.
+/// Returns the scratch bytes for the amaxes of an operand's scales. Here and below, `groups`: x is a grouped
+/// value.
 std::size_t amax_scratch_bytes(const CudaDevice& device, const QuantizedTensor& x,
                                const Groups* groups = nullptr);
 
-/// The output that makes all of an operand's wanted forms but those of from_value.h and amax_out, with its value if `write_value`.
-/// `scratch`: amax_scratch_bytes. Clears scale buffers that have padding. Throws Unsupported for groups that do not begin at
-/// tiles where columns have scales of their own in each.
+/// Returns the output that makes an operand's requested copies except those of from_value.h, and amax_out;
+/// with its value if `write_value`. `scratch`: amax_scratch_bytes. Clears scale buffers that have padding.
+/// Throws Unsupported for groups that do not begin at tiles if columns have separate scales per group.
 TileOutput tile_output(CudaDevice& device, const QuantizedTensor& x, bool write_value, void* scratch,
                        const Groups* groups = nullptr);
 
-/// Zeroes what an amax pass raises.
+/// Zeroes the amaxes that an amax pass raises.
 void zero_amaxes(const TileOutput& output, cudaStream_t stream);
 
-/// Runs the passes over a value as it stands in memory.
+/// Runs the passes over a value in memory.
 void cast_value(CudaDevice& device, const Tensor& value, const TileOutput& output);
 
-/// A row of the source at a time: makes value and row form.
+/// Processes one row of the source at a time: makes the value and the rowwise copy.
 template <class Source, int kVectors>
 __global__ void __launch_bounds__(kRowThreads, 2) produce_rows(const Source source, const TileOutput out) {
   wait_for_work_before();
@@ -66,7 +68,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) produce_rows(const Source sour
   }
 }
 
-/// Runs the passes that the outputs ask for.
+/// Runs the passes that the outputs require.
 template <class Source>
 void produce(CudaDevice& device, const Source& source, TileOutputs<Source::kOutputs> outputs) {
   constexpr int kOutputs = Source::kOutputs;
@@ -106,7 +108,7 @@ void produce(CudaDevice& device, const Source& source, TileOutputs<Source::kOutp
                           out.tensor.parts == outputs.of[o - 1].tensor.parts;
       if (!shared) zero_amaxes(out, device.stream());
       if (!out.tensor.result) continue;
-      // Behind the parts that a row kernel has left.
+      // After the parts written by a row kernel.
       out.tensor.first = shared ? outputs.of[o - 1].tensor.first + grid : out.tensor.count;
       for (int same = o; same >= 0 && outputs.of[same].tensor.parts == out.tensor.parts; --same)
         outputs.of[same].tensor.count = out.tensor.first + grid;
@@ -118,7 +120,7 @@ void produce(CudaDevice& device, const Source& source, TileOutputs<Source::kOutp
       const auto kernel = cast_tiles<Source, tile_case>;
       if (kStash > 0)
         PRECBENCH_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kStash));
-      // The first tile's block stores the tensor's amax; where nothing else is wanted, it runs alone.
+      // The first tile's block stores the tensor's amax; if nothing else is requested, it runs alone.
       kernel<<<cast ? tiles : 1, kTileThreads, kStash, device.stream()>>>(source, outputs, col_tiles, amax);
     });
   }

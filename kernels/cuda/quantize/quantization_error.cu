@@ -1,4 +1,4 @@
-// What a quantized form has lost of its value: sums over all elements, in FP64, of a tile or of a run of chunks at a time.
+// Quantization error of a copy: sums over all elements, in FP64, per tile or per run of chunks.
 #include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/cuda/quantize/fp4.h"
 #include "kernels/cuda/quantize/gemm_operands.cuh"
@@ -12,7 +12,7 @@ constexpr int kErrorTerms = 5;
 constexpr int kErrorTile = 32;
 constexpr int kErrorThreads = 256;
 
-/// Adds what one element, quantized from v to q, has to say. `at_end`: its code is the largest.
+/// Adds the terms of one element, quantized from v to q. `at_end`: its code is the largest.
 __device__ inline void add_error(double (&sums)[kErrorTerms], float v, float q, bool at_end,
                                  float half_steps) {
   const double difference = static_cast<double>(v) - q;
@@ -20,8 +20,8 @@ __device__ inline void add_error(double (&sums)[kErrorTerms], float v, float q, 
   sums[1] += difference * difference;
   sums[2] += v != 0;
   sums[3] += v != 0 && q == 0;
-  // Saturated: the cast hit the format's end and lost more than rounding would. Exact under a power-of-two scale, where q
-  // divides.
+  // Saturated: the cast hit the format's end and lost more than rounding would. Exact with a power-of-two
+  // scale, for which the division q is exact.
   const float magnitude = fabsf(q);
   sums[4] += at_end && fabsf(v) > magnitude + magnitude / half_steps;
 }
@@ -35,14 +35,14 @@ __device__ inline void leave_sums(double* partial, const double (&sums)[kErrorTe
   }
 }
 
-/// The element at `at` in the format's own units.
+/// Returns the element at `at` in the format's own units.
 __device__ inline float element(const FormArgs& form, std::int64_t at) {
   return held_in_bf16(form.dtype) ? bf16_decode(reinterpret_cast<const std::uint16_t*>(form.data)[at])
                                   : fp8_decode(form.data[at], form.dtype);
 }
 
 /// partial: [blocks, kErrorTerms]. Tiles of 32 x 32, the value through shared memory, so that both the value
-/// and a form in either order are read by rows.
+/// and a copy in either order are read by rows.
 __global__ void __launch_bounds__(kErrorThreads)
     quantization_error_kernel(double* partial, const Matrix value, const FormArgs form, bool columns) {
   wait_for_work_before();
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kErrorThreads)
   leave_sums(partial, sums, buffers);
 }
 
-/// The same of an FP4 form; x [rows, k] is what its codes stand for. A thread has 16 elements, of one block.
+/// The same for an FP4 copy; x [rows, k] is the source of its codes. A thread has 16 elements of one block.
 __global__ void __launch_bounds__(kErrorThreads)
     fp4_error_kernel(double* partial, const std::uint16_t* x, const std::uint8_t* codes, const void* scales,
                      const float* amax, const QuantFormat format, std::int64_t rows, std::int64_t k) {

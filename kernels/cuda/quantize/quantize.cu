@@ -1,7 +1,8 @@
-// Quantization of a BF16 matrix into its row and column forms; some are other files' (from_value.h).
+// Quantization of a BF16 matrix into its rowwise and columnwise copies; from_value.h lists formats made
+// elsewhere.
 //
-// The work is tile.cuh's: bytes per element are 2 read and 1 written per form where scales belong to blocks,
-// and 2 more read where they belong to rows or the tensor, whose amaxes need a pass of their own.
+// The work is done by tile.cuh. Bytes per element: 2 read and 1 written per copy for block scales, and 2 more
+// read for scales per row or tensor, whose amaxes need a separate pass.
 #include <algorithm>
 #include <string>
 
@@ -45,7 +46,7 @@ FormArgs form_args(const GemmOperand& form, cudaStream_t stream) {
 
 namespace {
 
-/// The value as it stands in memory.
+/// The value in memory.
 struct ValueSource {
   static constexpr int kOutputs = 1, kBatch = 8;
   struct Column {};
@@ -67,8 +68,8 @@ struct ValueSource {
   }
 };
 
-/// Blocks of an amax pass, of all outputs of an operand: 32 blocks fit a multiprocessor at most, and two
-/// outputs of one source share an operand at most.
+/// Blocks of an amax pass, over all outputs of an operand: at most 32 blocks fit a multiprocessor, and at
+/// most two outputs of one source share an operand.
 std::size_t parts_bytes(const CudaDevice& device) { return device.sm_count() * 64 * sizeof(std::uint32_t); }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What row kernels share on the host, and the second stage of their sums over rows.
+// Host side shared by row kernels, and the second stage of their sums over rows.
 #include "kernels/cuda/quantize/row.cuh"
 
 #include "kernels/cuda/hopper/early_start.cuh"
@@ -17,7 +17,7 @@ RowShape row_shape(std::int64_t cols) {
 
 namespace {
 
-/// A block sums 32 columns: warp w the rows w, w + 32, ..., then one warp the warps in their order.
+/// A block sums 32 columns: warp w the rows w, w + 32, ..., then one warp adds the warps in order.
 template <class T>
 __global__ void __launch_bounds__(kWarp* kWarp)
     sum_rows_kernel(T* out, const float* partial, int rows, std::int64_t cols, std::int64_t pitch,

@@ -1,19 +1,18 @@
-// The other engine: kernels that hold a whole row in registers, because they reduce over it. What such a
-// kernel can write of its QuantizedTensor on the spot, it does: the value, a row form whose scales belong to rows or
-// to blocks inside one, and the amax of the tensor. The rest, everything about columns, is left to amax_tiles
-// and cast_tiles (tile.cuh).
+// The second engine: kernels that hold a whole row in registers, because they reduce over it. Such a kernel
+// directly writes the value, a rowwise copy with scales per row or per block within a row, and the tensor's
+// amax. The rest, everything columnwise, is left to amax_tiles and cast_tiles (tile.cuh).
 //
-// A block has one row at a time, thread t the vectors t, t + blockDim, ... of 8 elements, kVectors at most:
+// A block has one row at a time, thread t the vectors t, t + blockDim, ... of 8 elements, at most kVectors:
 //
-//   row in global memory -> registers -> partial sums -> shared memory, barrier: the row's sum (of squares, of products)
+//   row in global memory -> registers -> partial sums -> shared memory, barrier: sum of the row
 //                               |                              |
 //                               v                              v
 //                          the op's result, still in registers, and its maximum
-//                               |                              |  barrier, where the scale is the row's
+//                               |                              |  barrier, if the scale is per row
 //                               v                              v
-//                          value, row form -> global memory    amax of the tensor, kept until the block's last row
+//                          value, rowwise copy -> global mem.  tensor amax, kept until the block's last row
 //
-// and then the row that lies one grid further.
+// and then continues with the row one grid further.
 #pragma once
 
 #include <algorithm>
@@ -26,19 +25,19 @@
 
 namespace precbench::cuda {
 
-inline constexpr int kRowThreads = 512;  ///< at most
+inline constexpr int kRowThreads = 512;  ///< maximum
 
-/// Block and vectors per thread for rows of `cols`.
+/// Block size and vectors per thread for rows of `cols`.
 struct RowShape {
   int threads = 0;
   int vectors = 0;  ///< 2 or 4: the kernels' template argument
 };
-/// Whether rows of this width fit a block.
+/// Returns true if rows of this width fit a block.
 bool fits_row(std::int64_t cols);
-/// Throws Unsupported where they do not.
+/// Throws Unsupported if rows of this width do not fit.
 RowShape row_shape(std::int64_t cols);
 
-/// The parts of an output that a row kernel makes and those that it leaves to cast_tiles.
+/// The parts of an output that a row kernel writes and those that it leaves to cast_tiles.
 struct SplitOutput {
   TileOutput now, later;
 };
@@ -61,11 +60,11 @@ inline SplitOutput split(const TileOutput& all) {
   return parts;
 }
 
-/// Blocks of a persistent grid: as many as fit, at most one per row, and at most `limit`.
+/// Returns the blocks of a persistent grid: as many as fit, at most one per row, and at most `limit`.
 template <class Kernel>
 int row_grid(const CudaDevice& device, Kernel kernel, int threads, std::size_t shared_bytes,
              std::int64_t limit) {
-  // A block may have 48 KiB unasked, but what the kernel itself declares counts, too.
+  // A block has 48 KiB by default, but the kernel's static shared memory counts too.
   if (shared_bytes > 0)
     PRECBENCH_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          static_cast<int>(shared_bytes)));
@@ -75,8 +74,9 @@ int row_grid(const CudaDevice& device, Kernel kernel, int threads, std::size_t s
   return static_cast<int>(blocks < limit ? blocks : limit);
 }
 
-/// Blocks that each leave a partial sum of their rows: 16 rows or more per block keep the sums below a tenth of the bytes. Where that
-/// leaves the GPU too few loads on their way, 4: the sums of so few rows stay in L2.
+/// Returns the number of blocks that each write a partial sum of their rows. With 16 rows or more per block,
+/// the sums are less than a tenth of the bytes. If that leaves too few loads in flight, 4: sums of so few
+/// rows stay in L2.
 inline std::int64_t most_blocks_that_sum(const CudaDevice& device, std::int64_t rows) {
   const std::int64_t blocks = (rows + 15) / 16;
   if (blocks >= 2 * device.sm_count()) return blocks;
@@ -95,7 +95,8 @@ class RowWriter {
 
   __device__ int col(int v) const { return static_cast<int>(v * blockDim.x + threadIdx.x) * 8; }
 
-  /// Every thread of the block calls it; vectors outside the row are 0. One barrier if scales belong to rows.
+  /// Every thread of the block must call it; vectors outside the row are 0. One barrier if scales are per
+  /// row.
   __device__ void write(std::int64_t row, const Bf16x8 (&x)[kVectors], std::uint32_t* buffer /* [32] */) {
     std::uint32_t largest[kVectors];
     std::uint32_t of_row = 0;
@@ -133,10 +134,10 @@ class RowWriter {
     }
   }
 
-  /// Leaves the amax of what the block has seen.
+  /// Writes the amax of the values that the block has seen.
   __device__ void finish(std::uint32_t* buffer /* [32] */) {
     if (!out_.tensor.result) return;
-    __syncthreads();  // the buffer may still be read by the last row
+    __syncthreads();  // the last row may still be reading the buffer
     const std::uint32_t all = block_max(tensor_max_, buffer);
     if (threadIdx.x == 0) out_.tensor.parts[out_.tensor.first + blockIdx.x] = all << 16;
   }

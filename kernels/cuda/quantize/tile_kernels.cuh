@@ -6,7 +6,7 @@
 
 namespace precbench::cuda {
 
-/// use(i, outputs of the square's row i) for all rows, loads in batches.
+/// Calls use(i, outputs of the square's row i) for all rows, with batched loads.
 template <bool kFull, class Source, class Use>
 __device__ inline void for_square(const Source& source, std::int64_t row, std::int64_t col, Use&& use) {
   const typename Source::Column column = source.template column<kFull>(col);
@@ -27,8 +27,9 @@ __device__ inline void for_square(const Source& source, std::int64_t row, std::i
   }
 }
 
-/// Where the tile of a number begins. Tiles follow each other along rows, or down a column where the Source says so: then
-/// those that run at one time read the same few columns, which matters where rows are read more than once.
+/// Computes the origin of a tile from its number. Tiles follow each other along rows, or down a column if the
+/// Source requests it: then concurrent tiles read the same few columns, which helps if rows are read more
+/// than once.
 template <class Source>
 __device__ inline void place_tile(unsigned tile, unsigned col_tiles, unsigned tiles, std::int64_t& row0,
                                   std::int64_t& col0) {
@@ -41,7 +42,7 @@ __device__ inline void place_tile(unsigned tile, unsigned col_tiles, unsigned ti
   col0 = static_cast<std::int64_t>(col) * kTile;
 }
 
-/// Whether nobody reads what a Source of groups has in this row and those behind it.
+/// Returns true if nobody reads this row of a grouped Source and those after it.
 template <class Source>
 __device__ inline bool behind_groups(const Source& source, std::int64_t row) {
   if constexpr (requires { source.end; })
@@ -131,9 +132,9 @@ __global__ void __launch_bounds__(kTileThreads, Source::kOutputs == 1 ? 4 : 2)
   }
 }
 
-/// Squares of the second and later outputs wait in dynamic shared memory, 16 bytes per thread and row: 64 KB for the three of
-/// swiglu_backward, so that two blocks fit a multiprocessor. With three blocks that make the third output again their
-/// inputs, 38 MB on an H200, would be more than L2 keeps.
+/// Squares of the second and later outputs wait in dynamic shared memory, 16 bytes per thread and row: 64 KB
+/// for the three of swiglu_backward, so that two blocks fit a multiprocessor. With three blocks that
+/// recompute the third output, their inputs, 38 MB on an H200, would exceed L2.
 template <int kOutputs>
 inline constexpr int kStashBytes = (kOutputs - 1) * kSquare* kTileThreads * 16;
 
@@ -150,7 +151,7 @@ __global__ void __launch_bounds__(kTileThreads, Source::kOutputs == 1 ? 3 : 2)
   const unsigned tile = reverse ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
   std::int64_t row0, col0;
   place_tile<Source>(tile, col_tiles, gridDim.x, row0, col0);
-  if (behind_groups(source, row0) && tile > 0) return;  // the first may have the tensor's amax to store
+  if (behind_groups(source, row0) && tile > 0) return;  // tile 0 may have to store the tensor's amax
   const std::int64_t row = row0 + at.row(), col = col0 + at.col();
 
   Bf16x8 square[kSquare];
@@ -164,7 +165,7 @@ __global__ void __launch_bounds__(kTileThreads, Source::kOutputs == 1 ? 3 : 2)
         store_vector(&stash[((o - 1) * kSquare + i) * kTileThreads + threadIdx.x], made[o]);
     }
   });
-#pragma unroll 1  // three casts side by side are more code than the instruction cache holds
+#pragma unroll 1  // three casts side by side exceed the instruction cache
   for (int o = 0; o < kOutputs; ++o) {
     const TileOutput& out = outputs.of[o];
     if (!out.rowwise.data && !out.columnwise.data && !out.tensor.result && !out.tensor.raised) continue;

@@ -1,11 +1,11 @@
-// Codes of rows into codes of columns under powers of two as scales: what is shifted and rounded instead of being quantized
-// twice.
+// Transposes codes with power-of-two scales: codes are shifted and rounded instead of being quantized twice.
 //
-// A code is read once and written once. A block does a tile of 128 x 128, whose 16 KB are on their way before the rows' scales
-// are there; blocks go down the rows, so that what lies together in memory is written at about the same time. A thread has
-// 16 codes of each of 4 rows: it casts them by their rows' factors, two at a time, turns squares of 4 x 4, and leaves words
-// of a column in shared memory, from which columns go out in vectors. Neither side meets a bank twice: a word's place is
-// shifted by four words for each 16 columns.
+// A code is read once and written once. A block processes a tile of 128 x 128, whose 16 KB of loads are
+// issued before the rows' scales arrive. Blocks go down the rows, so that adjacent memory is written at about
+// the same time. A thread has 16 codes of each of 4 rows: it casts them with their rows' factors, two at a
+// time, transposes squares of 4 x 4, and writes words of a column to shared memory, from which columns are
+// written as vectors. Neither side has bank conflicts: a word's position is shifted by four words for each 16
+// columns.
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/hopper/early_start.cuh"
@@ -21,8 +21,8 @@ constexpr int kRowsOfThread = 4, kWordsOfThread = 4;  // 16 codes of a row
 constexpr int kChunks = kCodeSide / (4 * kWordsOfThread);
 constexpr std::uint32_t kCodeOfNan = 0x7F7F7F7Fu;
 
-/// What multiplies the codes of a row, a power of two of at most 1, as FP16 if the processor casts that; NaN under a scale that
-/// is not finite. Below 2^-24 every product is rounded to 0, as it is at 2^-24.
+/// Returns the factor on the codes of a row, a power of two of at most 1, as FP16 if the hardware casts that;
+/// NaN for a non-finite scale. Below 2^-24 every result is rounded to 0, as it is at 2^-24.
 __device__ inline float factor_of(float scale, std::uint32_t largest) {
   const std::uint32_t bits = __float_as_uint(scale);
   if (bits >= static_cast<std::uint32_t>(detail::kInfBits)) return __uint_as_float(detail::kNanBits);
@@ -30,7 +30,7 @@ __device__ inline float factor_of(float scale, std::uint32_t largest) {
   return __uint_as_float(static_cast<std::uint32_t>(127 - min(down, 24)) << 23);
 }
 
-/// Four codes times a factor, cast again.
+/// Returns four codes times a factor, cast again.
 __device__ inline std::uint32_t scaled_codes(std::uint32_t codes, float factor) {
 #if __CUDA_ARCH__ >= 890
   const __half2 by = __float2half2_rn(factor);
@@ -47,7 +47,7 @@ __device__ inline std::uint32_t scaled_codes(std::uint32_t codes, float factor) 
 #endif
 }
 
-/// `end`: the row behind the last group; null: all rows are there.
+/// `end`: the row after the last group; null: all rows are used.
 __global__ void __launch_bounds__(kCodeThreads)
     transpose_codes_kernel(std::uint8_t* dst, float* dst_scale, const std::uint8_t* src,
                            const float* src_scale, std::int64_t rows, std::int64_t cols,

@@ -1,5 +1,6 @@
-// Gradients of a product whose operands were transformed, turned back: Quartet's dX and dW, 0 where fprop's cast clipped.
-// Bytes per element: the gradient's, read and written, and 2 of the operand, whose transform is made again.
+// Inverse Hadamard transform of the gradients of a GEMM with transformed operands: Quartet's dX and dW, 0
+// where fprop's cast clipped. Bytes per element: the gradient's, read and written, and 2 of the operand,
+// whose transform is recomputed.
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/cuda/quantize/hadamard.cuh"
@@ -12,14 +13,14 @@ namespace {
 constexpr int kTurnThreads = 256;
 
 struct TurnArgs {
-  const std::uint16_t* value;  // null: nothing is 0
+  const std::uint16_t* value;  // null: no mask
   const std::uint8_t* scales;
   QuantFormat format;
   std::int64_t rows, k;
   bool accumulate;
 };
 
-/// A thread has a chunk; rows are whole transforms long, so that neighbouring lanes have a transform's chunks.
+/// One chunk per thread; rows are whole transforms long, so that adjacent lanes have a transform's chunks.
 template <class To, class From>
 __global__ void __launch_bounds__(kTurnThreads) turn_back_kernel(To* dst, const From* src, const TurnArgs a) {
   wait_for_work_before();

@@ -1,4 +1,4 @@
-// What runs before and after the backward kernels of attention for Hopper: each query's row values, and the last sums.
+// Kernels before and after the Hopper attention backward: each query's row values, and the final sums.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -9,18 +9,20 @@
 
 namespace precbench::hopper {
 
-constexpr int kPrepareThreads = 256, kFinishThreads = kWarpgroup;
+constexpr int kPreprocessThreads = 256, kPostprocessThreads = kWarpgroup;
 
-/// values: lse for powers of two, infinite for a query that sees no key and behind the last, and delta, the row sum of
-/// dout * out. Clears as much of dq_sums, where there are such. A thread has eight columns of a query of a head.
+/// Computes `values`: lse for powers of two, infinite for a query that sees no key and beyond the last, and
+/// delta, the row sum of dout * out. Also clears its part of dq_sums, if present. A thread has eight columns
+/// of a query of a head.
 template <int kHead>
-__global__ void prepare_values(float* values, float* dq_sums, const float* lse, const __nv_bfloat16* dout,
+__global__ void bwd_preprocess(float* values, float* dq_sums, const float* lse, const __nv_bfloat16* dout,
                                const __nv_bfloat16* out, int queries, int padded, int heads,
                                std::int64_t count) {
   wait_for_work_before();
   constexpr int kLanes = kHead / 8;
-  const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * kPrepareThreads + threadIdx.x) / kLanes;
-  if (item >= count) return;  // whole warps: the padded queries are a multiple of their lanes
+  const std::int64_t item =
+      (static_cast<std::int64_t>(blockIdx.x) * kPreprocessThreads + threadIdx.x) / kLanes;
+  if (item >= count) return;  // uniform per warp: the padded queries are a multiple of its lanes
   const int head = static_cast<int>(item % heads), lane = static_cast<int>(threadIdx.x) % kLanes;
   const std::int64_t sequence = item / heads / padded;
   const int query = static_cast<int>(item / heads % padded);
@@ -39,7 +41,7 @@ __global__ void prepare_values(float* values, float* dq_sums, const float* lse, 
   }
   for (int step = kLanes / 2; step > 0; step /= 2) delta += __shfl_xor_sync(~0u, delta, step);
   if (lane == 0) {
-    float* to = values + (sequence * heads + head) * 2 * padded + value_place(query);
+    float* to = values + (sequence * heads + head) * 2 * padded + row_value_index(query);
     to[0] = shift;
     to[64] = delta;
   }
@@ -48,18 +50,19 @@ __global__ void prepare_values(float* values, float* dq_sums, const float* lse, 
   sums[lane] = sums[kLanes + lane] = {0, 0, 0, 0};
 }
 
-/// Where the results of finish() go. Rows of queries and of keys are a pitch apart.
+/// Destinations of finish(). Rows of queries and of keys are a pitch apart.
 struct Results {
   __nv_bfloat16 *dq, *dk, *dv;
   std::int64_t query_pitch, key_pitch;
   std::int64_t key_rows;
   int key_width;
-  int shares;  ///< of dq_sums, those of all sequences; a block of threads finishes one
+  int shares;  ///< shares of dq_sums of all sequences; one block each
 };
 
-/// dq = scale times the sums, of one share: 64 queries, kColumns columns of a head.
+/// dq = scale times the sums, for one share: 64 queries, kColumns columns of a head.
 template <int kHead, int kColumns>
-__device__ inline void finish_dq(const Results& to, const BackwardProblem& problem, int share, int thread) {
+__device__ inline void postprocess_dq(const Results& to, const BackwardProblem& problem, int share,
+                                      int thread) {
   constexpr int kShares = kHead / kColumns;
   const int block = share / kShares % problem.of_head, of_all = share / (kShares * problem.of_head);
   const int head = of_all % problem.heads, sequence = of_all / problem.heads;
@@ -67,11 +70,12 @@ __device__ inline void finish_dq(const Results& to, const BackwardProblem& probl
                      static_cast<std::int64_t>(share) * (kColumns * 16) + thread;
   float4 sums[kColumns / 8];
 #pragma unroll
-  for (int i = 0; i < kColumns / 8; ++i) sums[i] = from[i * kFinishThreads];
+  for (int i = 0; i < kColumns / 8; ++i) sums[i] = from[i * kPostprocessThreads];
   const int row = block * 64 + row_of(thread), odd = thread % 2;
   __nv_bfloat16* dq = to.dq + (static_cast<std::int64_t>(sequence) * problem.queries + row) * to.query_pitch +
                       head * kHead + share % kShares * kColumns + thread % 4 / 2 * 4;
-  // Two threads side by side have columns side by side: one takes four of a group of eight, the other of the next.
+  // Two adjacent threads have adjacent columns: one writes four of a group of eight, the other four of the
+  // next.
 #pragma unroll
   for (int i = 0; i < kColumns / 8; i += 2)
 #pragma unroll
@@ -88,7 +92,7 @@ __device__ inline void finish_dq(const Results& to, const BackwardProblem& probl
     }
 }
 
-/// Four elements, from `at` on, of dk and behind it dv: the sum of the parts' pieces, in their order.
+/// Writes four elements, from `at` on, of dk followed by dv: the sum of the parts' pieces, in order.
 __device__ inline void sum_pieces(const Results& to, const BackwardProblem& problem, std::int64_t at) {
   const std::int64_t count = to.key_rows * to.key_width;
   if (at >= 2 * count) return;
@@ -104,15 +108,16 @@ __device__ inline void sum_pieces(const Results& to, const BackwardProblem& prob
   *reinterpret_cast<uint2*>(place) = {bf16_pair(sum.x, sum.y), bf16_pair(sum.z, sum.w)};
 }
 
-/// A block of threads for each share of dq, and then, where there are several parts, for what it sums of dk and dv.
+/// One block per share of dq, followed by blocks that sum the parts of dk and dv, if there are several.
 template <int kHead, int kColumns>
-__global__ void finish(const Results to, const BackwardProblem problem) {
+__global__ void bwd_postprocess(const Results to, const BackwardProblem problem) {
   wait_for_work_before();
   const int block = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
   if (block < to.shares)
-    finish_dq<kHead, kColumns>(to, problem, block, thread);
+    postprocess_dq<kHead, kColumns>(to, problem, block, thread);
   else
-    sum_pieces(to, problem, 4 * (static_cast<std::int64_t>(block - to.shares) * kFinishThreads + thread));
+    sum_pieces(to, problem,
+               4 * (static_cast<std::int64_t>(block - to.shares) * kPostprocessThreads + thread));
 }
 
 }  // namespace precbench::hopper
