@@ -176,5 +176,5 @@ TEST_CASE("check_word: invalid layers and switches are refused by flag", "[case]
             .starts_with("--keep-bf16: \"middle:1\": \"middle:1\" is unknown or repeated; known: first:N"));
   CHECK(refused("switch_recipe", "bf16@8") == "");
   CHECK(refused("switch_recipe", "bf16")
-            .starts_with("--switch-recipe: \"bf16\" is not of the form RECIPE@STEP"));
+            .starts_with("--switch-recipe: \"bf16\" is not RECIPE@STEP"));
 }

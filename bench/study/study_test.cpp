@@ -86,8 +86,8 @@ TEST_CASE("read_study_file: invalid settings are refused with their line", "[stu
   CHECK(refusal("seq = 3\n").starts_with(":1: seq belongs in a section"));
   CHECK(refusal("[fork]\nstep = 3\n") == ":2: unknown key step in [fork]; did you mean steps?");
   CHECK(refusal("[work]\nsteps = 3\n").starts_with(":2: --steps: not available in a study"));
-  CHECK(refusal("[work]\nseed = 3\n").starts_with(":2: --seed: not of a study"));
-  CHECK(refusal("[work]\nlr = 1e-3\n").starts_with(":2: --lr: not of a study"));
+  CHECK(refusal("[work]\nseed = 3\n").starts_with(":2: --seed: not available in a study"));
+  CHECK(refusal("[work]\nlr = 1e-3\n").starts_with(":2: --lr: not available in a study"));
   CHECK(refusal("[fork]\nsteps = 3\n") == ":2: steps: 3 is not in [12, 1000000000]");
   CHECK(refusal("[trunk]\nages = []\n").starts_with(":2: ages: no age"));
   CHECK(refusal("[verdict]\nmargin = much\n") == ":2: margin: \"much\" is not a number");
@@ -173,7 +173,7 @@ TEST_CASE("read_study_file: sensitivity cells are read and invalid ones refused"
   CHECK(contains(refusal("[sensitivity]\ncells = [\"gems\"]\n"),
                  ":2: cells: --sensitivity: \"gems\" is none of"));
   CHECK(refusal("[sensitivity]\nbatches = 0\n") == ":2: batches: 0 is not in [1, 10000]");
-  CHECK(refusal("[work]\nsensitivity = \"gemms\"\n").starts_with(":2: --sensitivity: not of a study"));
+  CHECK(refusal("[work]\nsensitivity = \"gemms\"\n").starts_with(":2: --sensitivity: not available in a study"));
   StudyCommand command;
   command.axes = {{"recipe", {"rowwise"}}, {"device", {"cpu"}}};
   command.sensitivity_only = true;

@@ -302,7 +302,7 @@ TEST_CASE("recipe_from_json: a row may exclude layers and schedule another recip
   CHECK(error_with("rowwise", "/layers/keep_bf16", {"up"})
             .starts_with("layers.keep_bf16: \"up\": \"up\" is unknown or repeated; known: "));
   CHECK(error_with("rowwise", "/schedule", {"bf16"})
-            .starts_with("schedule: \"bf16\" is not of the form RECIPE@STEP"));
+            .starts_with("schedule: \"bf16\" is not RECIPE@STEP"));
   row["name"] = "rowwise";
   CHECK(error_of_row(row) == "name: rowwise is a built-in recipe with other values; choose another name");
 }
