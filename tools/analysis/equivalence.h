@@ -47,8 +47,8 @@ double prediction_half_width(int count, double tail);
 /// Returns true if `count` units with this mean and spread would be equivalent.
 bool would_be_equivalent(const MeanAndSpread& units, int count, double bound, double level);
 
-/// Returns true if the confidence interval of the mean of `count` units with this mean and spread would exclude
-/// zero, with probability `tail` beyond each end.
+/// Returns true if the confidence interval of the mean of `count` units with this mean and spread would
+/// exclude zero, with probability `tail` beyond each end.
 bool would_differ(const MeanAndSpread& units, int count, double tail);
 
 /// Returns the hypotheses that are rejected at family-wise error rate `level` (Holm, 1979).
