@@ -147,20 +147,15 @@ void summarize(RecipeConvergence& result, const std::vector<std::optional<double
   result.final_interval = interval_of(ends);
 }
 
-/// Returns the half-width of the 95% prediction interval around the mean of n values, in standard deviations.
-double prediction_half_width(int n) {
-  return student_t_quantile(1 - kIntervalLevel / 2, n - 1) * std::sqrt(1 + 1.0 / n);
-}
-
 /// Returns BF16's noise band; every curve must have at least `steps` steps.
 std::optional<NoiseBand> noise_band(const std::vector<const LossCurve*>& curves, std::size_t steps) {
   const int n = static_cast<int>(curves.size());
-  if (n < kFewestSeeds) return std::nullopt;
+  if (n < kFewestUnits) return std::nullopt;
   NoiseBand band;
   band.seeds = n;
   std::vector<Ema> emas(curves.size());
   std::vector<double> here(curves.size());
-  const double deviations = prediction_half_width(n);
+  const double deviations = prediction_half_width(n, kIntervalLevel / 2);
   for (std::size_t step = 0; step < steps; ++step) {
     for (std::size_t i = 0; i < curves.size(); ++i) here[i] = emas[i].add(curves[i]->loss[step]);
     const MeanAndSpread at_step = mean_and_spread(here);
@@ -172,42 +167,32 @@ std::optional<NoiseBand> noise_band(const std::vector<const LossCurve*>& curves,
   return band;
 }
 
-/// Both tests, evaluated for a hypothetical number of pairs with the same mean and spread.
-struct Tests {
-  MeanAndSpread deltas;
-  double margin, level;
-
-  bool different(int n) const { return std::abs(deltas.mean) > half_width(deltas, n, level / 2); }
-  bool settled(int n) const { return would_be_equivalent(deltas, n, margin, level) || different(n); }
-  std::optional<int> seeds_to_settle(int now) const {
-    return fewest_units([this](int n) { return settled(n); },
-                        static_cast<std::size_t>(std::max(now, kFewestSeeds - 1)));
-  }
-};
-
 void judge_delta(RecipeConvergence& result, const std::vector<double>& deltas, double level) {
   const int n = static_cast<int>(deltas.size());
-  const auto [delta, sd] = mean_and_spread(deltas);
+  const MeanAndSpread delta = mean_and_spread(deltas);
   if (n < 2) {
     result.verdict = ConvergenceVerdict::inconclusive;
-    result.seeds_to_settle = kFewestSeeds;
-    result.reason = fmt::format("one seed shows no noise; at least {} are needed", kFewestSeeds);
+    result.seeds_to_settle = kFewestUnits;
+    result.reason = fmt::format("one seed shows no noise; at least {} are needed", kFewestUnits);
     return;
   }
   result.delta_interval = interval_of(deltas);
   result.equivalence_p = equivalence_p(deltas, *result.margin);
-  const Tests tests{{delta, sd}, *result.margin, level};
-  if (n >= kFewestSeeds && *result.equivalence_p <= level) {
+  const auto differs = [&](int count) { return would_differ(delta, count, level / 2); };
+  if (is_equivalent(deltas, *result.margin, level)) {
     result.verdict = ConvergenceVerdict::equivalent;
     result.reason =
         fmt::format("within +-{:.4f} nats of BF16 (p = {:.2g})", *result.margin, *result.equivalence_p);
-  } else if (n >= kFewestSeeds && tests.different(n)) {
-    result.verdict = delta > 0 ? ConvergenceVerdict::worse : ConvergenceVerdict::better;
+  } else if (n >= kFewestUnits && differs(n)) {
+    result.verdict = delta.mean > 0 ? ConvergenceVerdict::worse : ConvergenceVerdict::better;
     result.reason = fmt::format("the interval of the difference excludes 0, and +-{:.4f} nats do not hold it",
                                 *result.margin);
   } else {
     result.verdict = ConvergenceVerdict::inconclusive;
-    result.seeds_to_settle = tests.seeds_to_settle(n);
+    const auto settles = [&](int count) {
+      return would_be_equivalent(delta, count, *result.margin, level) || differs(count);
+    };
+    result.seeds_to_settle = fewest_units(settles, static_cast<std::size_t>(std::max(n, kFewestUnits - 1)));
     result.reason = result.seeds_to_settle ? fmt::format("about {} more seeds would settle it, {} in all",
                                                          *result.seeds_to_settle - n, *result.seeds_to_settle)
                                            : "the seeds lie too far apart: not even 1000 would settle it";
@@ -273,7 +258,7 @@ RecipeConvergence assess_bf16(const std::vector<LossCurve>& bf16, std::optional<
   result.band = noise_band(sound, result.steps);
   if (!result.band)
     result.reason = fmt::format("no noise band of {}; at least {} are needed", plural(sound.size(), "seed"),
-                                kFewestSeeds);
+                                kFewestUnits);
   return result;
 }
 
@@ -320,8 +305,8 @@ RecipeConvergence compare_curves(const std::vector<LossCurve>& recipe, const std
     result.reason = unfit;
     return result;
   }
-  if (const int n = static_cast<int>(deltas.size()); n >= kFewestSeeds) {
-    result.noise_half_width = prediction_half_width(n) * baseline.sd;
+  if (const int n = static_cast<int>(deltas.size()); n >= kFewestUnits) {
+    result.noise_half_width = prediction_half_width(n, kIntervalLevel / 2) * baseline.sd;
     result.in_noise_band = std::abs(*result.final_loss - baseline.mean) <= *result.noise_half_width;
   }
   judge_delta(result, deltas, rules.level);

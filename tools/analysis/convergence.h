@@ -40,8 +40,6 @@ struct ConvergenceRules {
   double margin = kMatchedLoss;  ///< fraction of BF16's final loss below which a difference does not matter
   double level = 0.05;            ///< probability of a false "equivalent", and of a false "better" or "worse"
 };
-/// Minimum number of seeds for a noise band or a verdict.
-inline constexpr int kFewestSeeds = kFewestUnits;
 /// Minimum number of steps of a judged run. Early curves nearly coincide whatever the recipe, because initial
 /// weights and data are equal: in results/cpu/convergence-tiny.jsonl no EMA deviates from BF16's by more than
 /// 0.22% in the first 40 steps, but some deviate by 1.2% in the first 60.
@@ -82,7 +80,7 @@ struct Interval {
 };
 
 /// Spread of BF16's own seeds by step: the mean of their EMA(0.9) curves and the 95% prediction interval of a
-/// further seed. Needs kFewestSeeds seeds.
+/// further seed. Needs kFewestUnits seeds.
 struct NoiseBand {
   int seeds = 0;
   std::vector<double> ema_mean, ema_low, ema_high;  ///< nats
@@ -121,7 +119,7 @@ struct RecipeConvergence {
   /// False if the runs are too short or not equally long, so that agreement with BF16 proves nothing
   /// (`reason` says why). Then nothing is equivalent or within a criterion.
   bool fit_to_judge = true;
-  /// 95% of further BF16 seeds would end within this distance of BF16's mean, nats; null below kFewestSeeds
+  /// 95% of further BF16 seeds would end within this distance of BF16's mean, nats; null below kFewestUnits
   /// pairs. Always report it with in_noise_band: with few seeds the band is so wide that nearly every recipe
   /// ends inside (5.0 standard deviations to each side with 3 seeds, 2.5 with 8).
   std::optional<double> noise_half_width;

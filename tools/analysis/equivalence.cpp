@@ -20,12 +20,24 @@ double equivalence_p(const std::vector<double>& units, double bound) {
   return std::max(p_of_beyond(units, bound, +1), p_of_beyond(units, bound, -1));
 }
 
+bool is_equivalent(const std::vector<double>& units, double bound, double level) {
+  return units.size() >= std::size_t{kFewestUnits} && equivalence_p(units, bound) <= level;
+}
+
 double half_width(const MeanAndSpread& units, int count, double tail) {
   return student_t_quantile(1 - tail, count - 1) * units.sd / std::sqrt(count);
 }
 
+double prediction_half_width(int count, double tail) {
+  return student_t_quantile(1 - tail, count - 1) * std::sqrt(1 + 1.0 / count);
+}
+
 bool would_be_equivalent(const MeanAndSpread& units, int count, double bound, double level) {
   return std::abs(units.mean) + half_width(units, count, level) < bound;
+}
+
+bool would_differ(const MeanAndSpread& units, int count, double tail) {
+  return std::abs(units.mean) > half_width(units, count, tail);
 }
 
 std::vector<bool> holm(const std::vector<double>& p, double level) {

@@ -30,15 +30,26 @@ inline constexpr double kMatchedLoss = 0.0025;
 /// `units`: one mean difference per unit, at least two. Returns 1 if the values are not finite.
 double p_of_beyond(const std::vector<double>& units, double bound, int sign);
 
-/// Returns the larger p-value of both one-sided tests. Equivalent: at most `level`.
+/// Returns the larger p-value of both one-sided tests.
 double equivalence_p(const std::vector<double>& units, double bound);
+
+/// Returns true if the units are equivalent: enough of them, and both tests succeed at `level`.
+bool is_equivalent(const std::vector<double>& units, double bound, double level);
 
 /// Returns the half-width of the confidence interval of the mean of `count` units with this spread, with
 /// probability `tail` beyond each end.
 double half_width(const MeanAndSpread& units, int count, double tail);
 
+/// Returns the half-width of the prediction interval of a further unit, in standard deviations of `count`
+/// units, with probability `tail` beyond each end.
+double prediction_half_width(int count, double tail);
+
 /// Returns true if `count` units with this mean and spread would be equivalent.
 bool would_be_equivalent(const MeanAndSpread& units, int count, double bound, double level);
+
+/// Returns true if the confidence interval of the mean of `count` units with this mean and spread would
+/// exclude zero, with probability `tail` beyond each end.
+bool would_differ(const MeanAndSpread& units, int count, double tail);
 
 /// Returns the hypotheses that are rejected at family-wise error rate `level` (Holm, 1979).
 std::vector<bool> holm(const std::vector<double>& p, double level);

@@ -37,6 +37,31 @@ TEST_CASE("would_be_equivalent: at the actual number of units it agrees with the
   CHECK((both[0] > 50 && both[1] > 50));
 }
 
+TEST_CASE("is_equivalent: needs kFewestUnits units and both tests", "[equivalence]") {
+  CHECK(is_equivalent({0.1, 0.1, 0.1}, 0.5, 0.05));
+  CHECK_FALSE(is_equivalent({0.1, 0.1}, 0.5, 0.05));
+  CHECK_FALSE(is_equivalent({0.1, 0.2, 0.6}, 0.5, 0.05));
+}
+
+TEST_CASE("would_differ: agrees with the 95% interval of the mean", "[equivalence]") {
+  std::mt19937_64 random(5);
+  std::normal_distribution<double> normal(0.3, 0.2);
+  int both[2] = {0, 0};
+  for (int i = 0; i < 500; ++i) {
+    const std::vector<double> units = {normal(random), normal(random), normal(random)};
+    const MeanWithInterval interval = *mean_with_interval(units);
+    const bool differs = interval.low > 0 || interval.high < 0;
+    CHECK(would_differ(mean_and_spread(units), 3, 0.025) == differs);
+    ++both[differs];
+  }
+  CHECK((both[0] > 50 && both[1] > 50));
+}
+
+TEST_CASE("prediction_half_width: t(0.975) times the root of 1 + 1/n", "[equivalence]") {
+  CHECK(prediction_half_width(3, 0.025) == Approx(4.302652730 * std::sqrt(4.0 / 3)));
+  CHECK(prediction_half_width(8, 0.025) == Approx(2.364624252 * std::sqrt(9.0 / 8)));
+}
+
 TEST_CASE("equivalence: forks and runs from scratch agree for the same differences and bound",
           "[equivalence]") {
   constexpr double kLoss = 2, kBound = kLoss * kMatchedLoss;

@@ -49,10 +49,10 @@ double difference_p(const ForkEvidence& evidence, int sign) {
   return std::min(most_apart(evidence, sign).second * static_cast<double>(evidence.ages.size()), 1.0);
 }
 
-/// Returns the number of trunks at which a mean with this mean and spread would be equivalent.
-std::optional<int> trunks_to_settle(const std::vector<double>& means, double bound, double level) {
+/// Returns the number of trunks at which the interval of their mean would exclude zero.
+std::optional<int> trunks_to_differ(const std::vector<double>& means, double tail) {
   const MeanAndSpread m = mean_and_spread(means);
-  return fewest_units([&](int n) { return would_be_equivalent(m, n, bound, level); }, means.size());
+  return fewest_units([&](int n) { return would_differ(m, n, tail); }, means.size());
 }
 
 /// Returns a control minus its base recipe, as a single age: each trunk's differences at all
@@ -136,11 +136,10 @@ std::string what_would_settle(const std::vector<double>& means, std::size_t reci
                               const ForkRules& rules) {
   const MeanAndSpread m = mean_and_spread(means);
   const double level = rules.level / static_cast<double>(recipes);
-  if (const auto trunks = trunks_to_settle(means, rules.bound(), level))
+  const auto settles = [&](int n) { return would_be_equivalent(m, n, rules.bound(), level); };
+  if (const auto trunks = fewest_units(settles, means.size()))
     return fmt::format("about {} trunks would settle it", *trunks);
-  const double tail = level / 2 / static_cast<double>(ages);
-  const auto shown =
-      fewest_units([&](int n) { return std::abs(m.mean) > half_width(m, n, tail); }, means.size());
+  const auto shown = trunks_to_differ(means, level / 2 / static_cast<double>(ages));
   return shown ? fmt::format("about {} trunks would show that it is {}", *shown,
                              m.mean > 0 ? "worse" : "better")
                : std::string("no number of trunks would settle it at this mean; more tokens a step may");
@@ -151,7 +150,7 @@ std::string why_inconclusive(const ForkEvidence& evidence, const std::string& wh
   if (!why_blind.empty()) return why_blind;
   for (const AgeDifferences& age : evidence.ages) {
     const std::vector<double> means = trunk_means(age);
-    if (equivalence_p(means, rules.bound()) <= rules.level) continue;
+    if (is_equivalent(means, rules.bound(), rules.level)) continue;
     return fmt::format("at age {} {} is not inside +-{:.5f}; {}", age.age,
                        in_nats(*mean_with_interval(means)), rules.bound(),
                        what_would_settle(means, recipes, evidence.ages.size(), rules));
@@ -187,8 +186,7 @@ std::optional<int> trunks_to_tell_apart(const ForkEvidence& control, const ForkE
                                         double level) {
   const std::vector<double> means = trunk_means(apart(control, recipe).ages.front());
   if (means.size() < 2) return kFewestUnits;
-  const MeanAndSpread m = mean_and_spread(means);
-  return fewest_units([&](int n) { return std::abs(m.mean) > half_width(m, n, level / 2); }, means.size());
+  return trunks_to_differ(means, level / 2);
 }
 
 std::optional<int> trunks_to_pass_bound(const ForkEvidence& control, const ForkRules& rules) {

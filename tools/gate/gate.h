@@ -38,7 +38,7 @@
 // vary.
 //
 // Loss. The trailing mean (results/statistics.h) after the number of steps that both runs have done, relative
-// to the baseline's. With a stated tolerance, or with fewer than kFewestSeeds seeds of the case on both
+// to the baseline's. With a stated tolerance, or with fewer than kFewestUnits seeds of the case on both
 // sides, each case is judged separately: WORSE above the tolerance. With enough seeds their mean change and
 // its 99% interval (Student's t) count: WORSE if the mean is above the tolerance and the interval above zero;
 // NOISY if the mean is outside the tolerance or the interval outside twice the tolerance, on either side. A

@@ -8,14 +8,13 @@
 
 #include "kernels/base/plural.h"
 #include "results/statistics.h"
+#include "tools/analysis/equivalence.h"
 
 namespace precbench {
 namespace {
 
 /// Probability that the mean change of unchanged reruns is outside its interval, both sides combined.
 constexpr double kLossLevel = 0.01;
-
-constexpr std::size_t kFewestTogether = kFewestSeeds;
 
 const char* const kLower = ". Lower, but no repeat of the same computation; --accept it if it is meant";
 
@@ -49,18 +48,11 @@ std::optional<double> change_of(const Match& match) {
   return ends->second / ends->first - 1;
 }
 
-/// Returns the half-width of the 99% interval of the mean of n values with this spread; of one more
-/// value if `further`.
-double half_interval(double sd, std::size_t n, bool further) {
-  const double count = static_cast<double>(n);
-  return student_t_quantile(1 - kLossLevel / 2, count - 1) * sd * std::sqrt(1 / count + (further ? 1 : 0));
-}
-
 /// Returns the upper end of the 99% prediction interval from all `changes` except `own`, which they contain.
 double highest_of_further_seeds(std::vector<double> changes, double own) {
   changes.erase(std::find(changes.begin(), changes.end(), own));
   const auto [mean, sd] = mean_and_spread(changes);
-  return mean + half_interval(sd, changes.size(), true);
+  return mean + prediction_half_width(static_cast<int>(changes.size()), kLossLevel / 2) * sd;
 }
 
 void say(MetricResult& result, GateVerdict verdict, std::string reason) {
@@ -77,10 +69,10 @@ LossJudge::LossJudge(const std::vector<Match>& matches, const Workloads& workloa
   for (const Match& match : matches)
     if (const auto change = change_of(match)) seeds_[work_of(match)].changes.push_back(*change);
   for (auto& [work, seeds] : seeds_) {
-    if (seeds.changes.size() < kFewestTogether) continue;
-    const auto [mean, sd] = mean_and_spread(seeds.changes);
-    seeds.mean = mean;
-    seeds.half_interval = half_interval(sd, seeds.changes.size(), false);
+    if (seeds.changes.size() < std::size_t{kFewestUnits}) continue;
+    const MeanAndSpread change = mean_and_spread(seeds.changes);
+    seeds.mean = change.mean;
+    seeds.half_width = half_width(change, static_cast<int>(seeds.changes.size()), kLossLevel / 2);
   }
 }
 
@@ -109,7 +101,7 @@ std::optional<MetricResult> LossJudge::judge(const Match& match) const {
   }
   result.change = ends->second / ends->first - 1;
   const auto seeds = together_ ? seeds_.find(work_of(match)) : seeds_.end();
-  if (seeds != seeds_.end() && seeds->second.changes.size() >= kFewestTogether)
+  if (seeds != seeds_.end() && seeds->second.changes.size() >= std::size_t{kFewestUnits})
     judge_with(seeds->second, result);
   else
     judge_alone(result);
@@ -126,7 +118,7 @@ void LossJudge::judge_alone(MetricResult& result) const {
 }
 
 void LossJudge::judge_with(const Seeds& seeds, MetricResult& result) const {
-  const double own = *result.change, mean = seeds.mean, half = seeds.half_interval;
+  const double own = *result.change, mean = seeds.mean, half = seeds.half_width;
   const std::string of_all = fmt::format("{:+.3f}% +-{:.3f}%, the mean over {} seeds and its 99% interval",
                                          100 * mean, 100 * half, seeds.changes.size());
   const std::string allowed = fmt::format("; {:.3g}% are allowed", 100 * tolerance_);

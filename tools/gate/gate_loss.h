@@ -25,7 +25,7 @@ class LossJudge {
   /// Cases whose work differs at most in the seed.
   struct Seeds {
     std::vector<double> changes{};
-    double mean = 0, half_interval = 0;  ///< of the changes
+    double mean = 0, half_width = 0;  ///< of the changes; the 99% interval's
   };
   std::string work_of(const Match& match) const;
   void judge_alone(MetricResult& result) const;

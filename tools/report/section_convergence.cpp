@@ -370,7 +370,7 @@ Section convergence_section(const ReportInput& input, const MachineRecords& mach
       "magnitude, after the first tenth of the steps, of any run. {}{}{}"
       "Each verdict holds at its own level: among twenty recipes one may be called worse or "
       "better by chance.",
-      100 * ConvergenceRules{}.margin, kFewestSeeds,
+      100 * ConvergenceRules{}.margin, kFewestUnits,
       held_out
           ? "Held-out loss: of text that training did not see, after the last step, over the seeds; +- is the "
             "standard error over its sequences, which are the same in every run. "

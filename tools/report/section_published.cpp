@@ -220,11 +220,11 @@ std::string loss_text(const Claim& claim) {
 
 class PublishedTable {
  public:
-  explicit PublishedTable(const ReportInput& input)
+  PublishedTable(const ReportInput& input, const std::string& published)
       : cases_(input),
         runs_(judged_runs(input)),
         forks_(judged_forks(input)),
-        json_(Claim::parse(kPublishedText)) {
+        json_(Claim::parse(published)) {
     for (const char* title : {"published by", "figure", "recipe"}) table.columns.push_back({title, true});
     for (const char* title : {"published", "measured here", "our nearest case", "what differs"})
       table.columns.push_back({title, true, true});
@@ -371,13 +371,15 @@ class PublishedTable {
 
 }  // namespace
 
-Section published_section(const ReportInput& input) {
+Section published_section(const ReportInput& input) { return published_section(input, kPublishedText); }
+
+Section published_section(const ReportInput& input, const std::string& published) {
   Section section{"Published beside measured", {}, {}, {}};
-  PublishedTable published(input);
-  for (const ComparedFigure& figure : kFigures) published.add_figure(figure);
-  published.add_convergence();
-  published.add_statements();
-  if (published.table.rows.empty()) return section;
+  PublishedTable result(input, published);
+  for (const ComparedFigure& figure : kFigures) result.add_figure(figure);
+  result.add_convergence();
+  result.add_statements();
+  if (result.table.rows.empty()) return section;
   std::string rules;
   if (!input.machines.empty())
     rules =
@@ -386,7 +388,7 @@ Section published_section(const ReportInput& input) {
         "memory are shown only for models of about the same size, tokens/s of all GPUs for as many of them, FLOP/s also for "
         "the same model with fewer layers, speed-ups within ten times the size; our MFU is of the "
         "dense BF16 peak. No counterpart: no case here has the figure. ";
-  if (published.any_forks())
+  if (result.any_forks())
     rules +=
         "Loss of forks: a study's card of that recipe, of the model whose size is nearest, from a GPU before one from a CPU, "
         "at the age where it costs most or that shows its verdict best. Forks begin in a trained BF16 state and are short: "
@@ -395,12 +397,12 @@ Section published_section(const ReportInput& input) {
       "Not compared: it is of several cases, or of none. A number here neither confirms nor refutes one "
       "from other hardware.";
   section.notes = {std::move(rules)};
-  section.table = std::move(published.table);
-  section.notes.insert(section.notes.end(), published.sources.texts.begin(), published.sources.texts.end());
-  if (published.left_out > 0)
+  section.table = std::move(result.table);
+  section.notes.insert(section.notes.end(), result.sources.texts.begin(), result.sources.texts.end());
+  if (result.left_out > 0)
     section.notes.push_back(fmt::format("{} without such a case in these records (recipes: {}).",
-                                        plural(published.left_out, "published figure"),
-                                        published.missing.joined()));
+                                        plural(result.left_out, "published figure"),
+                                        result.missing.joined()));
   return section;
 }
 

@@ -70,6 +70,9 @@ Section ladders_section(const ReportInput& input);
 /// the layers whose BF16 computation recovers it.
 std::vector<Section> sensitivity_sections(const ReportInput& input);
 Section published_section(const ReportInput& input);
+/// Returns the section for other figures than the built-in ones. `published`: text of a file in the form of
+/// results/published/published.json.
+Section published_section(const ReportInput& input, const std::string& published);
 Section failures_section(const ReportInput& input);
 Section emulated_section(const ReportInput& input);
 Section warnings_section(const ReportInput& input);

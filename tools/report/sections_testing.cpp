@@ -11,11 +11,15 @@ Record with(Record record, const std::string& key, const nlohmann::ordered_json&
   return record;
 }
 
+std::string text_of_section(Section section) {
+  if (section.lines.empty() && !section.table) return "";
+  return std::regex_replace(render_term(Document{"", {std::move(section)}}), std::regex("\n    "), " ");
+}
+
 std::string section_of(const std::vector<Record>& records, const std::string& title) {
   const RecordSet set = samples::set_of(records);
   for (Section& section : make_report(set).sections)
-    if (section.title == title)
-      return std::regex_replace(render_term(Document{"", {std::move(section)}}), std::regex("\n    "), " ");
+    if (section.title == title) return text_of_section(std::move(section));
   return "";
 }
 

@@ -13,6 +13,9 @@ namespace precbench {
 
 Record with(Record record, const std::string& key, const nlohmann::ordered_json& value);
 
+/// Returns a section in terminal format with wrapped lines joined; empty for an empty section.
+std::string text_of_section(Section section);
+
 /// Returns the section of that title in terminal format, with wrapped lines joined; empty if
 /// the report lacks it.
 std::string section_of(const std::vector<Record>& records, const std::string& title);

@@ -7,12 +7,12 @@
 
 using namespace precbench;
 
-TEST_CASE("filters that only leave tests out let no hidden test in", "[testing]") {
+TEST_CASE("filters that only exclude tests include no hidden test", "[testing]") {
   const auto names = [](const std::string& filter) {
     return output_of(PRECBENCH_BINARY_DIR "/precbench_tests --list-test-names-only " + filter).text;
   };
   const std::string hidden = "at torchao's own shape too",
-                    shown = "filters that only leave tests out let no hidden test in";
+                    shown = "filters that only exclude tests include no hidden test";
   for (const char* filter : {"'~[sweep]'", "'~[sweep]~[endurance]'", "'~[sweep]' '~[endurance]'",
                              "'~[sweep],~[cli]'", "'~what is shown'", "'~\"what is shown\" ~[cli]'"}) {
     INFO(filter);
