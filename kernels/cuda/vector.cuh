@@ -215,7 +215,7 @@ __device__ inline float fp8_decode(std::uint8_t code, DType dtype) {
 }
 
 /// Transposes a 4x4 square of codes: each word holds one row before, one column after.
-__device__ inline void turn_square(std::uint32_t (&word)[4]) {
+__device__ inline void transpose_4x4(std::uint32_t (&word)[4]) {
   const std::uint32_t ab_low = __byte_perm(word[0], word[1], 0x5140);
   const std::uint32_t ab_high = __byte_perm(word[0], word[1], 0x7362);
   const std::uint32_t cd_low = __byte_perm(word[2], word[3], 0x5140);

@@ -4,14 +4,14 @@
 // Three kernels, each the only writer of its outputs, so that every sum has a fixed order and no atomics are
 // needed. The price is that both large ones compute p and ds: 7 GEMMs per tile pair instead of 5.
 //   delta   one warp per row and head
-//   dk, dv  flash_keys.cuh: a block owns 128 K and V rows and loops over the query blocks that see them
+//   dk, dv  flash_bwd_dkv.cuh: a block owns 128 K and V rows and loops over the query blocks that see them
 //   dq      flash_queries.cuh, like the forward kernel: a block owns 128 query rows of a head and loops over
 //           the K and V tiles
 // The tiles of the loop are double-buffered in shared memory. Rows beyond T are zeros there, and then p dout,
 // dp and delta are zero too: such rows add nothing, and are not written. 14 T^2 heads head_dim / 2 FLOPs per
 // sequence, of which 10 are counted as attention's.
 #include "kernels/cuda/attention/flash.h"
-#include "kernels/cuda/attention/flash_keys.cuh"
+#include "kernels/cuda/attention/flash_bwd_dkv.cuh"
 #include "kernels/cuda/attention/flash_queries.cuh"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/hopper/early_start.cuh"
@@ -111,7 +111,7 @@ __global__ __launch_bounds__(Block::kThreads, 2) void flash_query_side_kernel(Ba
     multiply_rows<Rows>(p, q_tile, 32 * block.warp, k_tile, 0);
     multiply_rows<Rows>(dp, dout_tile, 32 * block.warp, v_tile, 0);
     rows.exponentiate(p, shape.scale_log2);
-    if (block.masks(first_kv)) mask_later_keys<false>(p, block.warp_q, first_kv, 0);
+    if (block.masks(first_kv)) apply_causal_mask<false>(p, block.warp_q, first_kv, 0);
     rows.differentiate(p, dp);
     multiply_scores<Rows>(dq, p, k_tile);
   });
@@ -172,8 +172,8 @@ void flash_attention_backward(const Tensor& dqkv, const Tensor& dout, const Tens
   with_tile_width(s.head_dim, [&](auto width) {
     // Large tiles if a block may have the shared memory (163 KiB on 8.0, 227 on 9.0), small ones on 8.6, 8.9,
     // 12.x.
-    using Large = KeySide<width.value, 128, 64>;
-    using Small = KeySide<width.value, 64, 32>;
+    using Large = DkvTileShape<width.value, 128, 64>;
+    using Small = DkvTileShape<width.value, 64, 32>;
     if (shared_bytes_per_block() >= Large::kSharedBytes)
       launch_key_side<Large>(data, s, stream);
     else

@@ -128,7 +128,7 @@ __global__ __launch_bounds__(Queries<kHeadDim>::kThreads,
   block.walk(kv_tiles, fused, shape, [&](int first_kv, std::uint32_t k_tile, std::uint32_t v_tile) {
     float s[2][kBlockKV / 8][4] = {};
     multiply_rows<Rows>(s, q_tile, 32 * block.warp, k_tile, 0);
-    if (block.masks(first_kv)) mask_later_keys<false>(s, block.warp_q, first_kv, -INFINITY);
+    if (block.masks(first_kv)) apply_causal_mask<false>(s, block.warp_q, first_kv, -INFINITY);
     softmax.take(s, shape.scale_log2);
     multiply_scores<Rows>(softmax.o, s, v_tile);
   });

@@ -41,7 +41,7 @@ struct QueryBlock {
                                            const FlashShape& shape) const {
     flash::fetch_kv<Rows, kBlockKV, kThreads>(kv_tiles + tile % 2 * kStageBytes, fused, kv_head,
                                               tile * kBlockKV, shape);
-    commit_copies();
+    cp_async_commit_group();
   }
 
   /// Calls step(first_kv, k_tile, v_tile) for every tile that the warp's rows see, in order; the copy of tile
@@ -50,7 +50,7 @@ struct QueryBlock {
   __device__ __forceinline__ void walk(std::uint32_t kv_tiles, const __nv_bfloat16* fused,
                                        const FlashShape& shape, Step&& step) const {
     for (int tile = 0; tile < tiles; ++tile) {
-      wait_for_copies();
+      cp_async_wait_all();
       __syncthreads();  // the tile has arrived, and the other one is no longer read
       if (tile + 1 < tiles) fetch_kv(kv_tiles, fused, tile + 1, shape);
       const int first_kv = tile * kBlockKV;

@@ -30,32 +30,34 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
 }
 
 /// cp.async: copies 16 bytes from global to shared memory without registers; zeros if not `valid`.
-__device__ __forceinline__ void copy_async_16(std::uint32_t to, const void* from, bool valid) {
+__device__ __forceinline__ void cp_async_16(std::uint32_t to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0)
                : "memory");
 }
 
-__device__ __forceinline__ void copy_async_4(std::uint32_t to, const void* from, bool valid) {
+__device__ __forceinline__ void cp_async_4(std::uint32_t to, const void* from, bool valid) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(valid ? 4 : 0)
                : "memory");
 }
 
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
+__device__ __forceinline__ void cp_async_commit_group() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+__device__ __forceinline__ void cp_async_wait_all() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
 
 /// bar.sync of `threads` threads of the block at named barrier `id`; 0 is __syncthreads.
-__device__ __forceinline__ void named_barrier(int id, int threads) {
+__device__ __forceinline__ void named_barrier_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-__device__ __forceinline__ void load_matrices(std::uint32_t (&r)[4], std::uint32_t address) {
+__device__ __forceinline__ void ldmatrix_x4(std::uint32_t (&r)[4], std::uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(address)
                : "memory");
 }
 
-__device__ __forceinline__ void load_matrices_transposed(std::uint32_t (&r)[4], std::uint32_t address) {
+__device__ __forceinline__ void ldmatrix_x4_trans(std::uint32_t (&r)[4], std::uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(address)
@@ -63,7 +65,7 @@ __device__ __forceinline__ void load_matrices_transposed(std::uint32_t (&r)[4], 
 }
 
 /// c[16,8] += a[16,16] b[16,8], BF16 in, FP32 sums.
-__device__ __forceinline__ void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+__device__ __forceinline__ void mma_m16n8k16(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
                                              std::uint32_t b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
@@ -99,8 +101,8 @@ __device__ __forceinline__ float2 load_pair(std::uint32_t address) {
 
 /// Converts the accumulators of two adjacent 8-column blocks to the A operand of an MMA over those 16
 /// columns.
-__device__ __forceinline__ void accumulators_to_operand(std::uint32_t (&a)[4], const float (&left)[4],
-                                                        const float (&right)[4]) {
+__device__ __forceinline__ void accumulators_to_a_operand(std::uint32_t (&a)[4], const float (&left)[4],
+                                                          const float (&right)[4]) {
   a[0] = pack_bf16(left[0], left[1]);
   a[1] = pack_bf16(left[2], left[3]);
   a[2] = pack_bf16(right[0], right[1]);
@@ -121,15 +123,15 @@ struct Tile {
 
   __device__ static void load_a(std::uint32_t (&r)[4], std::uint32_t tile, int row, int block) {
     const int lane = threadIdx.x & 31;
-    load_matrices(r, block_address(tile, row, block, lane & 15, lane >> 4));
+    ldmatrix_x4(r, block_address(tile, row, block, lane & 15, lane >> 4));
   }
   __device__ static void load_b(std::uint32_t (&r)[4], std::uint32_t tile, int row, int block) {
     const int lane = threadIdx.x & 31;
-    load_matrices(r, block_address(tile, row, block, (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1));
+    ldmatrix_x4(r, block_address(tile, row, block, (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1));
   }
   __device__ static void load_b_transposed(std::uint32_t (&r)[4], std::uint32_t tile, int row, int block) {
     const int lane = threadIdx.x & 31;
-    load_matrices_transposed(r, block_address(tile, row, block, lane & 15, lane >> 4));
+    ldmatrix_x4_trans(r, block_address(tile, row, block, lane & 15, lane >> 4));
   }
 
   /// Returns the address of one chunk in the 16 x 16 block at row `row` (a multiple of 16), columns 16 *
@@ -154,7 +156,7 @@ struct Tile {
       const int row = index / kChunks, chunk = index % kChunks;
       const bool valid = first + row < limit && chunk * 8 < cols;
       const __nv_bfloat16* from = matrix + (valid ? (first + row) * stride + chunk * 8 : 0);
-      copy_async_16(tile + offset(row, chunk), from, valid);
+      cp_async_16(tile + offset(row, chunk), from, valid);
     }
   }
 };
@@ -179,8 +181,8 @@ __device__ __forceinline__ void multiply_rows(float (&c)[2][kBlocks][4], std::ui
       Rows::load_b(b, b_tile, first_b + 16 * n, d);
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
-        multiply_add(c[m][2 * n], a[m], b[0], b[1]);
-        multiply_add(c[m][2 * n + 1], a[m], b[2], b[3]);
+        mma_m16n8k16(c[m][2 * n], a[m], b[0], b[1]);
+        mma_m16n8k16(c[m][2 * n + 1], a[m], b[2], b[3]);
       }
     }
   }
@@ -196,8 +198,8 @@ __device__ __forceinline__ void multiply_columns(float (&c)[2][kBlocks][4], cons
     Rows::load_b_transposed(b, b_tile, 16 * k, first_b + d);
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
-      multiply_add(c[m][2 * d], a[m], b[0], b[1]);
-      multiply_add(c[m][2 * d + 1], a[m], b[2], b[3]);
+      mma_m16n8k16(c[m][2 * d], a[m], b[0], b[1]);
+      mma_m16n8k16(c[m][2 * d + 1], a[m], b[2], b[3]);
     }
   }
 }
@@ -210,17 +212,17 @@ __device__ __forceinline__ void multiply_scores(float (&c)[2][kBlocks][4], const
   for (int k = 0; k < kKeyBlocks / 2; ++k) {
     std::uint32_t a[2][4];
 #pragma unroll
-    for (int m = 0; m < 2; ++m) accumulators_to_operand(a[m], p[m][2 * k], p[m][2 * k + 1]);
+    for (int m = 0; m < 2; ++m) accumulators_to_a_operand(a[m], p[m][2 * k], p[m][2 * k + 1]);
     multiply_columns<Rows>(c, a, b_tile, k, 0);
   }
 }
 
 /// Return the row and column of element e of the accumulators c[m][n].
-__device__ __forceinline__ int row_in_product(int m, int e) {
+__device__ __forceinline__ int accumulator_row(int m, int e) {
   const int lane = threadIdx.x % 32;
   return 16 * m + lane / 4 + e / 2 * 8;
 }
-__device__ __forceinline__ int column_in_product(int n, int e) {
+__device__ __forceinline__ int accumulator_column(int n, int e) {
   const int lane = threadIdx.x % 32;
   return 8 * n + lane % 4 * 2 + e % 2;
 }
@@ -228,15 +230,15 @@ __device__ __forceinline__ int column_in_product(int n, int e) {
 /// Causal mask: sets the elements of keys after their query. first_row and first_column: position in the
 /// sequence of the GEMM's result; its rows are the queries, or the keys.
 template <bool kRowsAreKeys, int kBlocks>
-__device__ __forceinline__ void mask_later_keys(float (&x)[2][kBlocks][4], int first_row, int first_column,
-                                                float value) {
+__device__ __forceinline__ void apply_causal_mask(float (&x)[2][kBlocks][4], int first_row, int first_column,
+                                                  float value) {
 #pragma unroll
   for (int m = 0; m < 2; ++m)
 #pragma unroll
     for (int n = 0; n < kBlocks; ++n)
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const int row = first_row + row_in_product(m, e), column = first_column + column_in_product(n, e);
+        const int row = first_row + accumulator_row(m, e), column = first_column + accumulator_column(n, e);
         if (kRowsAreKeys ? row > column : column > row) x[m][n][e] = value;
       }
 }

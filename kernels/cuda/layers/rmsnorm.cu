@@ -71,8 +71,8 @@ __global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
 #pragma unroll
   for (int v = 0; v < kVectors; ++v)
     if (writer.col(v) < a.cols) weight[v] = load_vector(a.weight + writer.col(v));
-  int turn = 0;
-  for (std::int64_t row = blockIdx.x; row < a.rows; row += gridDim.x, turn ^= 1) {
+  int buffer = 0;
+  for (std::int64_t row = blockIdx.x; row < a.rows; row += gridDim.x, buffer ^= 1) {
     const std::int64_t first = row * a.cols;
     Bf16x8 x[kVectors] = {}, branch[kVectors] = {};
 #pragma unroll
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
       for (int p = 0; p < 4; ++p)
         squares += low(x[v].pair[p]) * low(x[v].pair[p]) + high(x[v].pair[p]) * high(x[v].pair[p]);
     }
-    const float mean = block_sum(squares, sums[turn]) / static_cast<float>(a.cols);
+    const float mean = block_sum(squares, sums[buffer]) / static_cast<float>(a.cols);
     const float rstd = 1.0f / sqrtf(mean + a.eps);
     if (threadIdx.x == 0) a.rstd[row] = rstd;
 #pragma unroll
@@ -130,8 +130,8 @@ __global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
     sums[2 * v * blockDim.x] = sums[(2 * v + 1) * blockDim.x] = make_float4(0, 0, 0, 0);
     if (writer.col(v) < a.cols) weight[v] = load_vector(a.weight + writer.col(v));
   }
-  int turn = 0;
-  for (std::int64_t row = blockIdx.x; row < a.rows; row += gridDim.x, turn ^= 1) {
+  int buffer = 0;
+  for (std::int64_t row = blockIdx.x; row < a.rows; row += gridDim.x, buffer ^= 1) {
     const std::int64_t first = row * a.cols;
     Bf16x8 dh[kVectors] = {}, x[kVectors] = {}, residual[kVectors] = {};
 #pragma unroll
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
       for (int p = 0; p < 4; ++p)
         dot += low(dh[v].pair[p]) * low(weight[v].pair[p]) * low(x[v].pair[p]) +
                high(dh[v].pair[p]) * high(weight[v].pair[p]) * high(x[v].pair[p]);
-    const float mean = block_sum(dot, dots[turn]) * rstd / static_cast<float>(a.cols);
+    const float mean = block_sum(dot, dots[buffer]) * rstd / static_cast<float>(a.cols);
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) stay_packed(x[v]), stay_packed(dh[v]), stay_packed(weight[v]);
 #pragma unroll

@@ -72,14 +72,14 @@ __global__ void __launch_bounds__(kThreads)
   if (!kNorm && !there) return;
   const Pair pair(pairs, there ? index : 0);
   const Bf16x8 first = load_vector(qkv + pair.at), second = load_vector(qkv + pair.at + pairs.D / 2);
-  const bool turned = pair.head < pairs.turned_heads;
+  const bool rotated = pair.head < pairs.rotated_heads;
   float a[8], b[8];
   unpack(a, first);
   unpack(b, second);
   if (before.bias) add_to_pair(a, b, before.bias, pair, pairs.D);
   if (kNorm) {
     const float rstd = head_rstd(a, b, pairs, before.eps);
-    if (turned) {
+    if (rotated) {
       const std::uint16_t* gain = (pair.head < pairs.q_heads ? before.q : before.k) + pair.i;
       float w[8];
       load_vector(w, gain);
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     if (!there) return;
   }
-  if (turned) turn<false>(a, b, table, pair, pairs);
+  if (rotated) apply_rope<false>(a, b, table, pair, pairs);
   store_vector(out + pair.at, a);
   store_vector(out + pair.at + pairs.D / 2, b);
 }
@@ -117,8 +117,8 @@ __global__ void __launch_bounds__(kThreads)
     float a[8], b[8];
     load_vector(a, dout + pair.at);
     load_vector(b, dout + pair.at + pairs.D / 2);
-    const bool turned = pair.head < pairs.turned_heads;
-    if (turned) turn<true>(a, b, table, pair, pairs);
+    const bool rotated = pair.head < pairs.rotated_heads;
+    if (rotated) apply_rope<true>(a, b, table, pair, pairs);
     if (kNorm) {
       float x[8], y[8], w[8], v[8];
       load_vector(x, qkv + pair.at);
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int j = 0; j < 8; ++j) dot += a[j] * w[j] * x[j] + b[j] * v[j] * y[j];
       const float mean = sum_over_head(dot, pairs.per_head) * rstd / static_cast<float>(pairs.D);
-      if (turned && there) {
+      if (rotated && there) {
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
           x[j] *= rstd;
@@ -178,34 +178,34 @@ struct RopeBackwardSource {
     std::int64_t partner;  // column of the vector that rotates with this one
     std::int64_t angles;   // position of the angles in a table row
     float sign;            // of the sine
-    bool turned;
+    bool rotated;
   };
   struct Raw {
     Bf16x8 x, partner;
   };
   Matrix dout;
   const float* table;
-  std::int64_t T, D, turned_cols;
+  std::int64_t T, D, rotated_cols;
   std::int64_t rows = dout.rows, cols = dout.cols;
 
   bool vectors() const { return dout.vectors; }
   template <bool kFull>
   __device__ Column column(std::int64_t col) const {
     const int i = static_cast<int>(col) % static_cast<int>(D), half = static_cast<int>(D) / 2;
-    if (col >= turned_cols) return {col, 0, 0.0f, false};
+    if (col >= rotated_cols) return {col, 0, 0.0f, false};
     return i < half ? Column{col + half, 2 * i, 1.0f, true} : Column{col - half, 2 * (i - half), -1.0f, true};
   }
   template <bool kFull>
   __device__ Raw fetch(std::int64_t row, std::int64_t col) const {
     const Column column = this->template column<kFull>(col);
     Raw raw{load<kFull>(dout, row, col), {}};
-    if (column.turned) raw.partner = load<kFull>(dout, row, column.partner);
+    if (column.rotated) raw.partner = load<kFull>(dout, row, column.partner);
     return raw;
   }
   __device__ void make(Bf16x8 (&out)[1], const Raw& raw, const Column& column, std::int64_t row,
                        std::int64_t) const {
     out[0] = raw.x;
-    if (!column.turned) return;
+    if (!column.rotated) return;
     const Angles angles(table + static_cast<int>(row) % static_cast<int>(T) * D + column.angles);
     float x[8], y[8];
     unpack(x, raw.x);
@@ -216,15 +216,15 @@ struct RopeBackwardSource {
   }
 };
 
-Pairs pairs_of(const RopeOptions& options, bool turned_only) {
+Pairs pairs_of(const RopeOptions& options, bool rotated_only) {
   const AttentionShape& s = options.shape;
   if (const std::string why = why_no_heads(s.head_dim, options.q_norm.size(), options.k_norm.size());
       !why.empty())
     throw Unsupported(why);
   Pairs pairs;
   pairs.per_head = static_cast<int>(s.head_dim / kPairOfVectors);
-  pairs.turned_heads = static_cast<int>(s.heads + s.kv_heads);
-  pairs.per_row = static_cast<int>(pairs.turned_heads + (turned_only ? 0 : s.kv_heads)) * pairs.per_head;
+  pairs.rotated_heads = static_cast<int>(s.heads + s.kv_heads);
+  pairs.per_row = static_cast<int>(pairs.rotated_heads + (rotated_only ? 0 : s.kv_heads)) * pairs.per_head;
   pairs.count = s.tokens() * pairs.per_row;
   pairs.q_heads = static_cast<int>(s.heads);
   pairs.T = s.T;
@@ -301,7 +301,7 @@ void CudaDevice::do_rope_backward(const ops::RopeBackward& op) {
   if (forms && !norm && !in_place) {
     void* amaxes = scratch(amax_scratch_bytes(*this, op.dqkv));
     const TileOutput output = tile_output(*this, op.dqkv, writes_value(op.dqkv), amaxes);
-    const RopeBackwardSource source{matrix(op.dout), table, pairs.T, D, pairs.turned_heads * D};
+    const RopeBackwardSource source{matrix(op.dout), table, pairs.T, D, pairs.rotated_heads * D};
     produce(*this, source, TileOutputs<1>{{output}});
     quantize_from_value(*this, op.dqkv);
     launched("rope_backward");

@@ -22,7 +22,7 @@ struct PartOfRow {
   float width;            ///< of q, or k
 
   __device__ explicit PartOfRow(const Pairs& pairs) {
-    const int q = pairs.q_heads * pairs.per_head, k = pairs.turned_heads * pairs.per_head - q;
+    const int q = pairs.q_heads * pairs.per_head, k = pairs.rotated_heads * pairs.per_head - q;
     const int q_warps = (q + kWarp - 1) / kWarp;
     is_q = threadIdx.x < q_warps * kWarp;
     const int place = static_cast<int>(threadIdx.x) - (is_q ? 0 : q_warps * kWarp), count = is_q ? q : k;
@@ -66,7 +66,7 @@ struct PairGains {
 __device__ inline void copy_v(std::uint16_t* out, const std::uint16_t* in, const Pairs& pairs,
                               std::int64_t row) {
   if (out == in) return;
-  for (std::int64_t col = pairs.turned_heads * pairs.D + threadIdx.x * 8; col < pairs.width;
+  for (std::int64_t col = pairs.rotated_heads * pairs.D + threadIdx.x * 8; col < pairs.width;
        col += blockDim.x * 8)
     store_vector(out + row * pairs.width + col, load_vector(in + row * pairs.width + col));
 }
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kMost)
       unpack(v, gains.second);
 #pragma unroll
       for (int j = 0; j < 8; ++j) a[j] *= rstd * w[j], b[j] *= rstd * v[j];
-      turn<false>(a, b, table, pair, pairs);
+      apply_rope<false>(a, b, table, pair, pairs);
       store_vector(out + pair.at, a);
       store_vector(out + pair.at + pairs.D / 2, b);
     }
@@ -111,8 +111,8 @@ __device__ inline float element(const Bf16x8& v, int i) {
 
 /// Turns d, the gradient of eight normed elements x times their gains, into that of x; adds the gains'
 /// gradients to dgain[0] and dgain[blockDim.x].
-__device__ inline void through_norm(float (&d)[8], const Bf16x8& x, const Bf16x8& gains, float rstd,
-                                    float mean, float4* dgain) {
+__device__ inline void norm_backward(float (&d)[8], const Bf16x8& x, const Bf16x8& gains, float rstd,
+                                     float mean, float4* dgain) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float4& shared = dgain[half * blockDim.x];
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(kMost)
       y = load_vector(qkv + pair.at + pairs.D / 2);
       load_vector(a, dout + pair.at);
       load_vector(b, dout + pair.at + pairs.D / 2);
-      turn<true>(a, b, table, pair, pairs);
+      apply_rope<true>(a, b, table, pair, pairs);
     }
     float sums[2] = {};  // of squares; of the gradient times the normed elements
 #pragma unroll
@@ -168,16 +168,16 @@ __global__ void __launch_bounds__(kMost)
     const float mean = sums[1] * rstd / part.width;
     stay_packed(x), stay_packed(y), stay_packed(gains.first), stay_packed(gains.second);
     if (part.there) {
-      through_norm(a, x, gains.first, rstd, mean, dgain);
+      norm_backward(a, x, gains.first, rstd, mean, dgain);
       store_vector(dqkv + pair.at, a);
-      through_norm(b, y, gains.second, rstd, mean, dgain + 2 * blockDim.x);
+      norm_backward(b, y, gains.second, rstd, mean, dgain + 2 * blockDim.x);
       store_vector(dqkv + pair.at + pairs.D / 2, b);
     }
     copy_v(dqkv, dout, pairs, row);
   }
   if (!part.there) return;
   const Pair pair(pairs, 0, part.of_row);
-  float* to = partial + blockIdx.x * pairs.turned_heads * pairs.D + pair.at;
+  float* to = partial + blockIdx.x * pairs.rotated_heads * pairs.D + pair.at;
 #pragma unroll
   for (int n = 0; n < 4; ++n)
     *reinterpret_cast<float4*>(to + n / 2 * (pairs.D / 2) + n % 2 * 4) = dgain[n * blockDim.x];

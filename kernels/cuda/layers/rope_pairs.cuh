@@ -25,7 +25,7 @@ struct Pairs {
   std::int64_t count;  ///< in all rows
   int per_row;         ///< of the heads processed, D / 16 each
   int per_head;
-  int turned_heads;  ///< q and k; later heads are copied
+  int rotated_heads;  ///< q and k; later heads are copied
   int q_heads;
   std::int64_t T, D, width;
 };
@@ -52,16 +52,16 @@ struct NormAndBias {
   float eps = 0;
 };
 
-/// Rotates a and b, the two vectors of a pair, by their angles; kBack: by the negative angles.
-template <bool kBack>
-__device__ inline void turn(float (&a)[8], float (&b)[8], const float* table, const Pair& pair,
-                            const Pairs& pairs) {
+/// Rotates a and b, the two vectors of a pair, by their angles; kInverse: by the negative angles.
+template <bool kInverse>
+__device__ inline void apply_rope(float (&a)[8], float (&b)[8], const float* table, const Pair& pair,
+                                  const Pairs& pairs) {
   const Angles angles(table + pair.row % pairs.T * pairs.D + 2 * pair.i);
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
     const float x = a[j], cos = angles.cos[j], sin = angles.sin[j];
-    a[j] = kBack ? x * cos + b[j] * sin : x * cos - b[j] * sin;
-    b[j] = kBack ? b[j] * cos - x * sin : b[j] * cos + x * sin;
+    a[j] = kInverse ? x * cos + b[j] * sin : x * cos - b[j] * sin;
+    b[j] = kInverse ? b[j] * cos - x * sin : b[j] * cos + x * sin;
   }
 }
 

@@ -11,8 +11,8 @@
 namespace precbench::cuda {
 
 /// Computes the scales of one copy in this tile. `maxima`: [parts][kTile] partial amaxes of 128 / parts
-/// elements of the contraction each; row0 and k0: the tile's position in the copy. Half of the block's
-/// threads work, from thread `turn` on, each for one row of the copy.
+/// elements of the contraction each; row0 and k0: the tile's position in the copy. Called by one
+/// half of the block's threads, each for one row of the copy.
 __device__ inline void tile_scales(float (&scale)[4][kTile], const FormArgs& form,
                                    const std::uint16_t (*maxima)[kTile], int parts,
                                    const std::uint32_t (&warp_maxima)[kTileWarps], std::uint32_t tensor_amax,
@@ -71,7 +71,7 @@ __device__ inline void tile_scales(float (&scale)[4][kTile], const FormArgs& for
 }
 
 /// First step of a cast: every warp writes the maxima that the scales need to shared memory.
-__device__ __forceinline__ void leave_maxima(TileShared& shared, const Bf16x8 (&square)[kSquare],
+__device__ __forceinline__ void store_maxima(TileShared& shared, const Bf16x8 (&square)[kSquare],
                                              const TileOutput& out, const ThreadPlace& at) {
   if (out.tensor.parts) {
     std::uint32_t amax = 0;
@@ -113,7 +113,7 @@ __device__ __forceinline__ void raise_amax(std::uint32_t* amax, const Bf16x8 (&s
 /// kernel parameter. Otherwise a reference to one of its copies, selected by thread, would put all of it into
 /// local memory.
 template <bool kParameter>
-__device__ __forceinline__ void leave_scales(TileShared& shared, const TileOutput& out, std::int64_t row0,
+__device__ __forceinline__ void store_scales(TileShared& shared, const TileOutput& out, std::int64_t row0,
                                              std::int64_t col0) {
   std::uint32_t tensor_amax = 0;
   if (out.tensor.parts) {
@@ -212,7 +212,7 @@ __device__ __forceinline__ void cast_by_known_amax(Bf16x8 (&square)[kSquare], co
 }
 
 /// Writes the copies of one tile from the threads' squares. Every thread of the block must call it.
-/// kParameter: see leave_scales.
+/// kParameter: see store_scales.
 template <TileCase kCase, bool kParameter = true>
 __device__ inline void cast_tile(Bf16x8 (&square)[kSquare], const TileOutput& out, std::int64_t row0,
                                  std::int64_t col0, TileShared& shared) {
@@ -222,9 +222,9 @@ __device__ inline void cast_tile(Bf16x8 (&square)[kSquare], const TileOutput& ou
     cast_by_known_amax(square, out, row0, col0, shared, at);
   } else {
     constexpr bool kFull = kCase == TileCase::full;
-    leave_maxima(shared, square, out, at);
+    store_maxima(shared, square, out, at);
     __syncthreads();
-    leave_scales<kParameter>(shared, out, row0, col0);
+    store_scales<kParameter>(shared, out, row0, col0);
     __syncthreads();
     if (out.rowwise.data) {
       const int block = out.rowwise.in_blocks_of_32() ? at.lane / 4 : 0;

@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kTransposeThreads)
   for (int i = threadIdx.x; i < kWords * kWords; i += kTransposeThreads) {
     const int rw = i / kWords, kw = i % kWords;
     std::uint32_t word[4] = {in[4 * rw][kw], in[4 * rw + 1][kw], in[4 * rw + 2][kw], in[4 * rw + 3][kw]};
-    turn_square(word);
+    transpose_4x4(word);
 #pragma unroll
     for (int c = 0; c < 4; ++c) out[4 * kw + c][rw] = word[c];
   }

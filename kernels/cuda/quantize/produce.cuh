@@ -44,9 +44,9 @@ __global__ void __launch_bounds__(kRowThreads, 2) produce_rows(const Source sour
 #pragma unroll
   for (int v = 0; v < kVectors; ++v)
     if (writer.col(v) < source.cols) columns[v] = source.template column<true>(writer.col(v));
-  int turn = 0;
+  int buffer = 0;
   for (std::int64_t row = blockIdx.x; row < source.rows && !behind_groups(source, row);
-       row += gridDim.x, turn ^= 1) {
+       row += gridDim.x, buffer ^= 1) {
     Bf16x8 x[kVectors] = {};
 #pragma unroll
     for (int first = 0; first < kVectors; first += kBatch) {
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) produce_rows(const Source sour
         stay_packed(x[first + v]);
       }
     }
-    writer.write(row, x, maxima[turn]);
+    writer.write(row, x, maxima[buffer]);
   }
 }
 

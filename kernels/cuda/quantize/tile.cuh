@@ -14,10 +14,10 @@
 //   registers: Source::make, an 8 x 8 square of BF16 for each thread
 //        |                 |
 //        |                 v
-//        |            maxima of rows, columns, blocks -> shared memory          leave_maxima
+//        |            maxima of rows, columns, blocks -> shared memory          store_maxima
 //        |                 |  barrier
 //        |                 v
-//        |            half of the threads: scales of the rowwise copy           leave_scales
+//        |            half of the threads: scales of the rowwise copy           store_scales
 //        |            the other half: scales of the columnwise copy
 //        |                 |  barrier
 //        v                 v

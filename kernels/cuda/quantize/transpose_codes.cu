@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kCodeThreads)
   std::uint32_t* columns = out + chunk * 16 * (kCodeSide / 4) + (quad ^ (chunk * 4));
 #pragma unroll
   for (int w = 0; w < kWordsOfThread; ++w) {
-    turn_square(word[w]);
+    transpose_4x4(word[w]);
 #pragma unroll
     for (int c = 0; c < 4; ++c) columns[(4 * w + c) * (kCodeSide / 4)] = word[w][c];
   }

@@ -20,7 +20,7 @@ struct BackwardData {
 
 /// Tile sizes of the dk, dv kernel: kBlockKV K and V rows per block, query tiles of kBlockQ.
 template <int kHeadDim_, int kBlockKV_, int kBlockQ_>
-struct KeySide {
+struct DkvTileShape {
   static constexpr int kHeadDim = kHeadDim_, kBlockKV = kBlockKV_, kBlockQ = kBlockQ_;
   static constexpr int kHalfQ = kBlockQ / 2, kHalfDim = kHeadDim / 2;  // per warp of a pair
   static constexpr int kThreads = 2 * kBlockKV;                        // two warps for 32 rows
@@ -42,7 +42,7 @@ inline constexpr bool kBlockBarriers = false;
 /// A block's position and its loop over steps: query tiles of one head from the first that sees this block to
 /// the last, then those of the group's next head.
 template <class Sizes>
-struct KeyBlock {
+struct DkvBlock {
   using Rows = typename Sizes::Rows;
   static constexpr int kBlockKV = Sizes::kBlockKV, kBlockQ = Sizes::kBlockQ, kThreads = Sizes::kThreads;
 
@@ -54,7 +54,7 @@ struct KeyBlock {
   const std::int64_t first_token;
   const int first_tile, tiles, steps;
 
-  __device__ __forceinline__ explicit KeyBlock(const FlashShape& shape)
+  __device__ __forceinline__ explicit DkvBlock(const FlashShape& shape)
       : batch(blockIdx.x / shape.kv_heads),
         kv_head(blockIdx.x % shape.kv_heads),
         first_kv(blockIdx.y * kBlockKV),
@@ -87,16 +87,16 @@ struct KeyBlock {
       const bool valid = first + row < shape.T;
       const float* from = (threadIdx.x < kBlockQ ? data.lse : data.delta) + first_token * shape.heads +
                           static_cast<std::int64_t>(head) * shape.T;
-      copy_async_4(row_values + threadIdx.x * 4, from + (valid ? first + row : 0), valid);
+      cp_async_4(row_values + threadIdx.x * 4, from + (valid ? first + row : 0), valid);
     }
-    commit_copies();
+    cp_async_commit_group();
   }
 };
 
 /// Replaces the scores of the warp's 32 keys with its half of the queries by probabilities.
 template <class Sizes>
 __device__ __forceinline__ void exponentiate(float (&s)[2][Sizes::kHalfQ / 8][4],
-                                             const KeyBlock<Sizes>& block, std::uint32_t lse_values,
+                                             const DkvBlock<Sizes>& block, std::uint32_t lse_values,
                                              float scale_log2) {
 #pragma unroll
   for (int n = 0; n < Sizes::kHalfQ / 8; ++n) {
@@ -114,7 +114,7 @@ template <class Sizes>
 __device__ __forceinline__ void store_probabilities(std::uint32_t p_tile, std::uint32_t ds_tile,
                                                     const float (&p)[2][Sizes::kHalfQ / 8][4],
                                                     const float (&dp)[2][Sizes::kHalfQ / 8][4],
-                                                    const KeyBlock<Sizes>& block,
+                                                    const DkvBlock<Sizes>& block,
                                                     std::uint32_t delta_values) {
 #pragma unroll
   for (int n = 0; n < Sizes::kHalfQ / 8; ++n) {
@@ -135,7 +135,7 @@ __device__ __forceinline__ void store_probabilities(std::uint32_t p_tile, std::u
 /// c += a b, [32 keys, half of the columns], over all queries of a step: a is p^T or ds^T, b dout or q.
 template <class Sizes, int kBlocks>
 __device__ __forceinline__ void accumulate(float (&c)[2][kBlocks][4], std::uint32_t scores,
-                                           std::uint32_t queries, const KeyBlock<Sizes>& block) {
+                                           std::uint32_t queries, const DkvBlock<Sizes>& block) {
 #pragma unroll
   for (int k = 0; k < Sizes::kBlockQ / 16; ++k) {
     std::uint32_t a[2][4];
@@ -149,7 +149,7 @@ __device__ __forceinline__ void accumulate(float (&c)[2][kBlocks][4], std::uint3
 template <class Sizes, int kBlocks>
 __device__ __forceinline__ void store_gradients(const float (&dk)[2][kBlocks][4],
                                                 const float (&dv)[2][kBlocks][4], std::uint32_t k_tile,
-                                                std::uint32_t v_tile, const KeyBlock<Sizes>& block,
+                                                std::uint32_t v_tile, const DkvBlock<Sizes>& block,
                                                 const BackwardData& data, const FlashShape& shape) {
   using Rows = typename Sizes::Rows;
   __syncthreads();
@@ -189,14 +189,14 @@ __global__ __launch_bounds__(Sizes::kThreads, 1) void flash_key_side_kernel(Back
   const std::uint32_t ds_tile = p_tile + Sizes::Scores::bytes(Sizes::kBlockKV);
   const std::uint32_t stages = ds_tile + Sizes::Scores::bytes(Sizes::kBlockKV);
 
-  const KeyBlock<Sizes> block(shape);
+  const DkvBlock<Sizes> block(shape);
   fetch_kv<Rows, Sizes::kBlockKV, Sizes::kThreads>(k_tile, data.qkv + block.first_token * shape.qkv_stride,
                                                    block.kv_head, block.first_kv, shape);
   block.fetch_queries(stages, 0, data, shape);
 
   float dk[2][Sizes::kHalfDim / 8][4] = {}, dv[2][Sizes::kHalfDim / 8][4] = {};
   for (int step = 0; step < block.steps; ++step) {
-    wait_for_copies();
+    cp_async_wait_all();
     __syncthreads();  // the stage has arrived; the other stage, p and ds of the last step are no longer read
     if (step + 1 < block.steps) block.fetch_queries(stages, step + 1, data, shape);
     const int first_q = block.first_q(step);
@@ -212,12 +212,12 @@ __global__ __launch_bounds__(Sizes::kThreads, 1) void flash_key_side_kernel(Back
     multiply_rows<Rows>(dp, v_tile, block.warp_kv, dout_tile, block.half * Sizes::kHalfQ);
     exponentiate(p, block, lse_values, shape.scale_log2);
     const int warp_kv = block.first_kv + block.warp_kv;
-    if (first_q < warp_kv + 31) mask_later_keys<true>(p, warp_kv, first_q + block.half * Sizes::kHalfQ, 0);
+    if (first_q < warp_kv + 31) apply_causal_mask<true>(p, warp_kv, first_q + block.half * Sizes::kHalfQ, 0);
     store_probabilities(p_tile, ds_tile, p, dp, block, lse_values + Sizes::kBlockQ * 4);
     if (kBlockBarriers)
       __syncthreads();
     else
-      named_barrier(1 + block.warp / 2, 64);  // the pair has both halves of p and ds
+      named_barrier_sync(1 + block.warp / 2, 64);  // the pair has both halves of p and ds
     accumulate(dv, p_tile, dout_tile, block);
     accumulate(dk, ds_tile, q_tile, block);
   }
