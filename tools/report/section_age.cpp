@@ -16,10 +16,6 @@ namespace {
 
 constexpr double kDecade = 10;
 
-std::string interval(const MeanWithInterval& value, int digits) {
-  return fmt::format("{0:+.{3}f} [{1:+.{3}f}, {2:+.{3}f}]", value.mean, value.low, value.high, digits);
-}
-
 bool has_law(const StudyCard& card) { return card.age_law.has_value(); }
 
 /// "15m: the price grows with the tokens per parameter for mxfp8 and nvfp4; for rowwise neither growth nor decline is shown."
@@ -49,7 +45,8 @@ std::string beside_words(const StudyCard& fitted, const StudyCard& other) {
   return fmt::format(
       "{}: the law of {}, extrapolated to {} tokens per parameter, gives {} nats; {} was measured there at {}.",
       fitted.verdict.recipe, fitted.model, ratio_words(*price.tokens_per_parameter),
-      interval(fitted.age_law->law.at(*price.tokens_per_parameter), 5), other.model, interval(*measured, 5));
+      interval_text(fitted.age_law->law.at(*price.tokens_per_parameter)), other.model,
+      interval_text(*measured));
 }
 
 void add_other_models(Section& section, const std::vector<StudyCard>& cards) {
@@ -116,10 +113,10 @@ std::vector<std::string> row_of(const StudyCard& card) {
   return {card.model,
           card.verdict.recipe,
           fmt::format("{} to {}", ratio_words(law.youngest), ratio_words(law.oldest)),
-          interval(law.law.exponent(), 2),
-          measured ? interval(*measured, 5) : "-",
-          law.forecast ? interval(*law.forecast, 5) : "-",
-          interval(law.law.at(kDecade * law.oldest), 5)};
+          interval_text(law.law.exponent(), 2),
+          measured ? interval_text(*measured) : "-",
+          law.forecast ? interval_text(*law.forecast) : "-",
+          interval_text(law.law.at(kDecade * law.oldest))};
 }
 
 }  // namespace

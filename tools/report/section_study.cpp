@@ -15,8 +15,8 @@
 namespace precbench {
 namespace {
 
-std::string interval(const std::optional<MeanWithInterval>& value) {
-  return value ? fmt::format("{:+.5f} [{:+.5f}, {:+.5f}]", value->mean, value->low, value->high) : "-";
+std::string interval_or_dash(const std::optional<MeanWithInterval>& value) {
+  return value ? interval_text(*value) : "-";
 }
 
 /// Returns a percentage at the oldest age, "6.40%".
@@ -212,9 +212,9 @@ Table verdict_table(StudyCards cards) {
     for (const std::int64_t age : ages) {
       const auto own = std::find_if(verdict.by_age.begin(), verdict.by_age.end(),
                                     [&](const AgeInterval& one) { return one.age == age; });
-      row.push_back(own == verdict.by_age.end() ? "-" : interval(own->difference));
+      row.push_back(own == verdict.by_age.end() ? "-" : interval_or_dash(own->difference));
     }
-    row.insert(row.end(), {interval(verdict.trend), percent(card, &CardFidelity::error),
+    row.insert(row.end(), {interval_or_dash(verdict.trend), percent(card, &CardFidelity::error),
                            percent(card, &CardFidelity::bias)});
     if (routed) row.push_back(percent(card, &CardFidelity::route_flips));
     table.rows.push_back(std::move(row));

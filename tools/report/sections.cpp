@@ -82,6 +82,10 @@ ReportInput make_input(const RecordSet& set) {
   return input;
 }
 
+std::string interval_text(const MeanWithInterval& value, int digits) {
+  return fmt::format("{0:+.{3}f} [{1:+.{3}f}, {2:+.{3}f}]", value.mean, value.low, value.high, digits);
+}
+
 std::optional<double> number_of(const Row& row, const std::string& key) {
   const Json value = row.fields.value(key, Json());
   return value.is_number() ? std::optional(value.get<double>()) : std::nullopt;
