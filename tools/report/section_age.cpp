@@ -45,8 +45,7 @@ std::string beside_words(const StudyCard& fitted, const StudyCard& other) {
   return fmt::format(
       "{}: the law of {}, extrapolated to {} tokens per parameter, gives {} nats; {} was measured there at {}.",
       fitted.verdict.recipe, fitted.model, ratio_words(*price.tokens_per_parameter),
-      interval_text(fitted.age_law->law.at(*price.tokens_per_parameter)), other.model,
-      interval_text(*measured));
+      mean_text(fitted.age_law->law.at(*price.tokens_per_parameter)), other.model, mean_text(*measured));
 }
 
 void add_other_models(Section& section, const std::vector<StudyCard>& cards) {
@@ -113,10 +112,10 @@ std::vector<std::string> row_of(const StudyCard& card) {
   return {card.model,
           card.verdict.recipe,
           fmt::format("{} to {}", ratio_words(law.youngest), ratio_words(law.oldest)),
-          interval_text(law.law.exponent(), 2),
-          measured ? interval_text(*measured) : "-",
-          law.forecast ? interval_text(*law.forecast) : "-",
-          interval_text(law.law.at(kDecade * law.oldest))};
+          mean_text(law.law.exponent(), 2),
+          measured ? mean_text(*measured) : "-",
+          law.forecast ? mean_text(*law.forecast) : "-",
+          mean_text(law.law.at(kDecade * law.oldest))};
 }
 
 }  // namespace

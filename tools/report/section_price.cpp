@@ -23,7 +23,7 @@ constexpr const ScalingLaw& kLaw = kBesiroglu2024;
 std::string switch_words(const std::optional<SwitchPrice>& price) {
   if (!price) return "-";
   if (!price->low || !price->high) return fmt::format("{:+.5f}", price->mean);
-  return interval_text({price->mean, *price->low, *price->high});
+  return mean_text({price->mean, *price->low, *price->high});
 }
 
 /// Returns "+0.01500 [+0.01460, +0.01540], above zero", or "none reached" if the course does not settle.
@@ -32,7 +32,7 @@ std::string plateau_words(const StudyCard& card, const CardPrice& price) {
   if (!price.course->plateau) return price.course->shape == CourseShape::unclear ? "unclear" : "none reached";
   // A plateau below the noise floor is not reported as a difference.
   const bool above = price.course->above_zero() && price.course->plateau->mean > card.floor.value_or(0);
-  return interval_text(*price.course->plateau) + (above ? ", above zero" : "");
+  return mean_text(*price.course->plateau) + (above ? ", above zero" : "");
 }
 
 /// Formats a factor: "1.03", "12.5", "1000 or more".
@@ -144,7 +144,7 @@ std::vector<std::string> row_of(const StudyCard& card, const CardPrice& price) {
       card.verdict.recipe,
       price.tokens_per_parameter ? ratio_words(*price.tokens_per_parameter) : "unknown",
       switch_words(price.at_switch),
-      gap ? interval_text(*gap) : "-",
+      gap ? mean_text(*gap) : "-",
       price.course ? name_of(price.course->shape) : "-",
       plateau_words(card, price)};
   for (const double tokens : kHorizons) row.push_back(tokens_words(gap, tokens));

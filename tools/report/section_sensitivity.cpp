@@ -20,7 +20,7 @@ std::string text_in(const DefinitionPart& part, const char* key) {
 std::string interval(const MeanInterval& value) {
   if (!value.mean) return "not finite";
   if (!value.low || !value.high) return fmt::format("{:+.5f}", *value.mean);
-  return interval_text({*value.mean, *value.low, *value.high});
+  return mean_text({*value.mean, *value.low, *value.high});
 }
 
 std::string percent(const std::optional<double>& share) {

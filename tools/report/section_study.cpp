@@ -16,7 +16,7 @@ namespace precbench {
 namespace {
 
 std::string interval_or_dash(const std::optional<MeanWithInterval>& value) {
-  return value ? interval_text(*value) : "-";
+  return value ? mean_text(*value) : "-";
 }
 
 /// Returns a percentage at the oldest age, "6.40%".

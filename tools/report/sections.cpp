@@ -82,7 +82,7 @@ ReportInput make_input(const RecordSet& set) {
   return input;
 }
 
-std::string interval_text(const MeanWithInterval& value, int digits) {
+std::string mean_text(const MeanWithInterval& value, int digits) {
   return fmt::format("{0:+.{3}f} [{1:+.{3}f}, {2:+.{3}f}]", value.mean, value.low, value.high, digits);
 }
 

@@ -86,7 +86,7 @@ Section environment_section(const ReportInput& input);
 std::vector<Study> studies_of(const MachineRecords& machine);
 
 /// Returns a mean with its interval, "+0.01500 [+0.01460, +0.01540]".
-std::string interval_text(const MeanWithInterval& value, int digits = 5);
+std::string mean_text(const MeanWithInterval& value, int digits = 5);
 
 /// Returns a numeric field of a row; null if it is missing or not a number.
 std::optional<double> number_of(const Row& row, const std::string& key);
