@@ -30,7 +30,7 @@ struct Plan : Definition {
   RoutingChoice routing;
   double capacity = 0;
   float balance = 0, z_loss = 0;
-  ExpertExchange exchange;
+  ExchangeOptions exchange;
   std::optional<StudyPlace>
       study;  ///< of a case that a study runs; it goes into the row and is no part of the id
 

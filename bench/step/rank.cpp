@@ -108,7 +108,7 @@ void Rank::forward_backward(Transformer& transformer) {
   for (int micro = 0; micro < plan_.accumulation; ++micro) {
     parameters_.begin_micro_step(micro);
     transformer.forward_backward(loss_sum, tokens_.slice_rows(micro * M, M),
-                                 targets_.slice_rows(micro * M, M), scale, micro == 0);
+                                 targets_.slice_rows(micro * M, M), scale, micro);
   }
 }
 
