@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/base/errors.h"
+#include "models/transformer/expected_load.h"
 
 namespace precbench {
 namespace {

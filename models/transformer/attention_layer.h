@@ -40,8 +40,8 @@ class AttentionLayer {
   RopeOptions rope_options(const BlockWeights& w) const;
   /// Computes attention's input `qkv` from raw_qkv: bias, QK-norm, RoPE. In place without QK-norm.
   void apply_rope(const Tensor& qkv, const Tensor& raw_qkv, const BlockWeights& w) const;
-  /// Computes dqkv, the gradient of raw_qkv with its quantized copies, and those of the QK-norm gains. `dout`:
-  /// gradient of RoPE's output.
+  /// Computes dqkv, the gradient of raw_qkv with its quantized copies, and those of the QK-norm gains.
+  /// `dout`: gradient of RoPE's output.
   void rope_backward(QuantizedTensor& dqkv, const Tensor& dout, const Tensor& raw_qkv, const BlockWeights& w,
                      const BlockTensors& g) const;
 

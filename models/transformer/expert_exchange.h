@@ -13,11 +13,14 @@
 // not depend on the routing, so the step can be captured as a CUDA graph. A rank sums its experts' rows of a
 // token in FP32 and rounds the sum for transport. The ranks' sums are added in FP32 and rounded again.
 //
-// Without expert parallelism nothing is sent: received tokens are this rank's own.
+// Three implementations: LocalExperts without expert parallelism (expert_exchange.cpp),
+// all_gather_exchange.cpp, and all_to_all_exchange.cpp for slots and sync. remote_experts.h has what the last
+// two share.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "models/transformer/step_context.h"
@@ -43,7 +46,7 @@ struct SavedRouting {
   std::vector<std::int64_t> sent, received;  ///< rows per rank
 };
 
-/// Whether received rows are needed in BF16 beside their quantized copy.
+/// Tells if received rows are needed in BF16 beside their quantized copy.
 enum class KeepValue : std::uint8_t { no, yes };
 constexpr KeepValue keep_value_if(bool keep) { return keep ? KeepValue::yes : KeepValue::no; }
 
@@ -55,67 +58,58 @@ class ExpertExchange {
   using OverlapResult = std::function<Tensor()>;
 
   explicit ExpertExchange(const StepContext& step) : step_(step) {}
+  virtual ~ExpertExchange() = default;
 
   /// Returns the number of ranks that share a block's experts.
   int ranks() const { return step_.parameters.expert_comm() ? step_.parameters.expert_comm()->size() : 1; }
   /// Number and first index of this rank's experts of a block.
   std::int64_t own_experts() const { return step_.config.moe.rule.experts / ranks(); }
-  std::int64_t first_expert() const {
-    return ranks() > 1 ? step_.parameters.expert_comm()->rank() * own_experts() : 0;
-  }
-  /// Returns the rows of the receive buffer: per source rank, and in all.
-  std::int64_t rows_per_rank() const {
-    return step_.options.exchange.mode == ExchangeOptions::Mode::slots ? step_.options.exchange.slots
-                                                                       : step_.M;
-  }
+  virtual std::int64_t first_expert() const = 0;
+  /// Returns the token rows that this rank can receive: from each rank, and in all.
+  virtual std::int64_t rows_per_rank() const { return step_.M; }
   std::int64_t max_rows() const { return rows_per_rank() * ranks(); }
   /// Returns true if rows in this format are sent as quantized data and scales.
-  bool sends_quantized(const QuantFormat& format) const {
-    return step_.options.exchange.codes && format.quantized() && bits_of(format.dtype) == 8;
-  }
+  virtual bool sends_quantized(const QuantFormat& format) const = 0;
 
   /// Allocates the groups of this rank's tokens by destination rank, if the exchange uses them.
-  void push_destinations(SavedRouting& routing) const;
+  virtual void push_destinations(SavedRouting&) const {}
   /// Returns the experts of all received tokens' slots (i32 [rows, top_k]) and sets routing.group_weights.
-  /// `own`: those of this rank's own tokens, returned unchanged without expert parallelism.
-  Tensor gather_routing(SavedRouting& routing, const Tensor& own) const;
+  /// `own`: those of this rank's own tokens.
+  virtual Tensor gather_routing(SavedRouting& routing, const Tensor& own) const = 0;
 
-  /// Allocates the receive buffer of tokens in a GEMM's format.
-  ReceivedTokens push_received(const QuantFormat& format) const;
+  /// Allocates the receive buffer of tokens in a GEMM's format; empty if nothing is received.
+  virtual ReceivedTokens push_received(const QuantFormat& format) const = 0;
   /// Allocates f32, one number for every received slot.
-  Tensor push_received_weights(const SavedRouting& routing) const;
+  Tensor push_received_weights(const SavedRouting& routing) const {
+    return step_.push(DType::f32, max_rows(), step_.config.moe.rule.top_k)
+        .slice_rows(0, received_rows(routing));
+  }
 
   /// Sends token rows to their experts. Returns the received rows in `format`, quantized here if they came in
-  /// BF16, and also in BF16 with KeepValue::yes.
-  QuantizedTensor dispatch(const SavedRouting& routing, const QuantizedTensor& x, const QuantFormat& format,
-                           const ReceivedTokens& to, KeepValue keep, const Overlap& overlap = {}) const;
+  /// BF16, and also in BF16 with KeepValue::yes. LocalExperts returns `x` as it is.
+  virtual QuantizedTensor dispatch(const SavedRouting& routing, const QuantizedTensor& x,
+                                   const QuantFormat& format, const ReceivedTokens& to, KeepValue keep,
+                                   const Overlap& overlap = {}) const = 0;
   /// Returns the rows received in `x` in the same way. `known`: amax for their scale; empty: their own.
-  QuantizedTensor received(const SavedRouting& routing, const ReceivedTokens& x, const QuantFormat& format,
-                           KeepValue keep, const Tensor& known = {}) const;
+  virtual QuantizedTensor received(const SavedRouting& routing, const ReceivedTokens& x,
+                                   const QuantFormat& format, KeepValue keep,
+                                   const Tensor& known = {}) const = 0;
 
   /// Sums the experts' rows per token, returns the sums to their ranks and adds the addend. In `op`, groups
   /// and rows belong to this rank's experts and everything else to its own tokens.
-  void combine(const SavedRouting& routing, ops::Unpermute op, const OverlapResult& addend) const;
+  virtual void combine(const SavedRouting& routing, ops::Unpermute op, const OverlapResult& addend) const = 0;
   /// own = sum of the ranks' partial results `all` for this rank's tokens + the addend.
-  void return_rows(const SavedRouting& routing, const Tensor& own, const Tensor& all,
-                   const OverlapResult& addend = {}) const;
+  virtual void return_rows(const SavedRouting& routing, const Tensor& own, const Tensor& all,
+                           const OverlapResult& addend = {}) const = 0;
 
- private:
-  bool gathers() const { return step_.options.exchange.mode == ExchangeOptions::Mode::gather; }
+ protected:
   /// Returns the number of received token rows.
-  std::int64_t received_rows(const SavedRouting& routing) const;
-  /// Reads on the host how many rows are sent to and received from every rank.
-  void count_rows(SavedRouting& routing) const;
-  void send_rows(const SavedRouting& routing, const Tensor& to, const Tensor& from,
-                 const Overlap& overlap) const;
-  void send_quantized(const SavedRouting& routing, const GemmOperand& to, const QuantizedTensor& x,
-                      const Overlap& overlap) const;
-  void send_scales(const GemmOperand& to, const GemmOperand& from, const Overlap& overlap) const;
-  /// Runs or starts collectives and adds the bytes they move to one part of the traffic.
-  template <class Body>
-  void counted(double ExpertTraffic::*part, Body&& body) const;
+  virtual std::int64_t received_rows(const SavedRouting& routing) const = 0;
 
   const StepContext& step_;
 };
+
+/// Returns the exchange for the step's expert-parallel ranks and TransformerOptions::exchange.
+std::unique_ptr<ExpertExchange> make_expert_exchange(const StepContext& step);
 
 }  // namespace precbench

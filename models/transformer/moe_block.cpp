@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "models/transformer/expected_load.h"
+
 namespace precbench {
 namespace {
 
@@ -22,26 +24,26 @@ Weight with_columns(const Weight& weight, const GemmOperand& columns) {
 
 MoeBlock::MoeBlock(const StepContext& step)
     : step_(step),
-      exchange_(step),
+      exchange_(make_expert_exchange(step)),
       shared_(step, LinearRole::shared_gate_up, LinearRole::shared_down, step.config.moe.shared_ffn) {}
 
 ExpertLinear MoeBlock::experts(std::int64_t layer, LinearRole role) const {
   LinearSlots slots = step_.linear(layer, role).slots();
-  const std::int64_t E = exchange_.own_experts();
+  const std::int64_t E = exchange_->own_experts();
   for (Tensor* amaxes : {&slots.w.known, &slots.w.staged})
-    if (!amaxes->empty()) *amaxes = amaxes->elements(exchange_.first_expert(), E);
+    if (!amaxes->empty()) *amaxes = amaxes->elements(exchange_->first_expert(), E);
   return {step_.device, step_.arena, step_.recipe(layer, role), E, slots};
 }
 
 std::int64_t MoeBlock::max_expert_rows() const {
-  return exchange_.ranks() *
-         std::min(exchange_.rows_per_rank(),
+  return exchange_->ranks() *
+         std::min(exchange_->rows_per_rank(),
                   most_rows_of_expert(step_.config.moe.rule, step_.M, step_.options.capacity));
 }
 
 std::int64_t MoeBlock::max_rows() const {
-  const std::int64_t E = exchange_.own_experts();
-  return std::min(exchange_.max_rows() * std::min(step_.config.moe.rule.top_k, E), max_expert_rows() * E);
+  const std::int64_t E = exchange_->own_experts();
+  return std::min(exchange_->max_rows() * std::min(step_.config.moe.rule.top_k, E), max_expert_rows() * E);
 }
 
 // ---- memory
@@ -55,14 +57,14 @@ void MoeBlock::push_saved(std::int64_t layer, MoeSaved& saved) const {
 void MoeBlock::push_inner(std::int64_t layer, MoeSaved& saved) const {
   const std::int64_t C = step_.config.width, F = step_.config.moe.expert_ffn;
   saved.gate_up = push_rows(saved.routing.groups, 2 * F);
-  saved.routing.x = exchange_.push_received(step_.recipe(layer, LinearRole::gate_up).fprop.a);
+  saved.routing.x = exchange_->push_received(step_.recipe(layer, LinearRole::gate_up).fprop.a);
   if (step_.options.reduce_amax && has_amax_of_x(step_.linear(layer, LinearRole::gate_up)))
     saved.routing.x_amax = step_.push(DType::f32, 1, 1);
   if (has_shared()) shared_.push_inner(saved.shared);
   leave_weight_columns(saved);
   // Weights gathered for one pass must leave memory after it, quantized copies included.
   if (!step_.parameters.keeps_experts(layer)) return;
-  const std::int64_t E = exchange_.own_experts();
+  const std::int64_t E = exchange_->own_experts();
   saved.gate_up_columns = experts(layer, LinearRole::gate_up).weight_columns(E * 2 * F, C);
   saved.down_columns = experts(layer, LinearRole::down).weight_columns(E * C, F);
 }
@@ -75,7 +77,7 @@ void MoeBlock::prepare_input(const MoeSaved& saved, QuantizedTensor& h) const {
 
 void MoeBlock::push_routing(std::int64_t layer, SavedRouting& saved) const {
   const RoutingRule& rule = step_.config.moe.rule;
-  const std::int64_t E = exchange_.own_experts(), K = rule.top_k, M = step_.M, rows = max_rows();
+  const std::int64_t E = exchange_->own_experts(), K = rule.top_k, M = step_.M, rows = max_rows();
   const std::int64_t pad =
       std::max({step_.options.group_rows, group_padding(step_.recipe(layer, LinearRole::gate_up)),
                 group_padding(step_.recipe(layer, LinearRole::down))});
@@ -84,15 +86,15 @@ void MoeBlock::push_routing(std::int64_t layer, SavedRouting& saved) const {
   saved.weights = step_.push(DType::f32, M, K);
   saved.report = step_.push(DType::f32, 1, step_.parameters.routers()->report_size());
   saved.group_weights =
-      exchange_.ranks() > 1 ? step_.push(DType::f32, exchange_.max_rows(), K) : saved.weights;
+      exchange_->ranks() > 1 ? step_.push(DType::f32, exchange_->max_rows(), K) : saved.weights;
   saved.groups = {.offsets = step_.push(DType::i32, 1, E + 1),
                   .counts = step_.push(DType::i32, 1, E),
-                  .row_of = step_.push(DType::i32, exchange_.max_rows(), K),
+                  .row_of = step_.push(DType::i32, exchange_->max_rows(), K),
                   .source = step_.push(DType::i32, 1, rows_capacity(rows, E, pad)),
                   .pad = pad,
-                  .rows_expected = rows_at_even_load(rule, M, step_.options.capacity, exchange_.ranks(),
+                  .rows_expected = rows_at_even_load(rule, M, step_.options.capacity, exchange_->ranks(),
                                                      step_.options.exchange.slots)};
-  exchange_.push_destinations(saved);
+  exchange_->push_destinations(saved);
 }
 
 // ---- routing
@@ -130,12 +132,12 @@ void MoeBlock::route(std::int64_t layer, SavedRouting& saved, const BlockWeights
                       .rule = rule});
   const Scope scope(step_.arena);
   const Tensor report = saved.report.elements(rule.experts + 2, 3);
-  const bool drops_first = exchange_.ranks() > 1 && step_.options.capacity > 0;
+  const bool drops_first = exchange_->ranks() > 1 && step_.options.capacity > 0;
   const Tensor own_report = drops_first ? step_.push(DType::f32, 1, 3) : Tensor{};
   // Routing of all tokens that this rank receives, which forms its groups from them.
-  const Tensor index = exchange_.gather_routing(
+  const Tensor index = exchange_->gather_routing(
       saved, drops_first ? drop_beyond_capacity(saved.index, own_report) : saved.index);
-  step_.device.group({saved.groups, report, index, max_expert_rows(), exchange_.first_expert()});
+  step_.device.group({saved.groups, report, index, max_expert_rows(), exchange_->first_expert()});
   // With --capacity each rank counts its own dropped slots. Of the received ones none is dropped.
   if (drops_first) step_.device.convert({report.elements(2, 1), own_report.elements(2, 1)});
   routers.note(layer, micro_step, saved.report);
@@ -211,7 +213,7 @@ QuantizedTensor MoeBlock::permute_quantized(std::int64_t layer, LinearRole role,
   step_.device.permute({rows, tokens, weights, groups});
   QuantizedTensor observed = rows;
   // The value was dequantized from FP8 data, so it is not the one that was cast.
-  if (exchange_.ranks() > 1 && exchange_.sends_quantized(rows.rowwise.format)) observed.value = {};
+  if (exchange_->sends_quantized(rows.rowwise.format)) observed.value = {};
   step_.observe_codes(layer, role, operand, observed, groups);
   return rows;
 }
@@ -233,8 +235,8 @@ void MoeBlock::forward_up(std::int64_t layer, const MoeSaved& saved, const Block
   const ExpertLinear linear = experts(layer, LinearRole::gate_up);
   const QuantFormat format = step_.recipe(layer, LinearRole::gate_up).fprop.a;
   const bool value = weights_input() || !format.quantized();
-  const QuantizedTensor tokens = exchange_.dispatch(
-      routing, with_shared_amax(h), value && !exchange_.sends_quantized(format) ? QuantFormat{} : format,
+  const QuantizedTensor tokens = exchange_->dispatch(
+      routing, with_shared_amax(h), value && !exchange_->sends_quantized(format) ? QuantFormat{} : format,
       routing.x, keep_value_if(value), [&] {
         if (has_shared()) shared_.forward_up(layer, saved.shared, w, h);
       });
@@ -258,7 +260,7 @@ void MoeBlock::forward_down(std::int64_t layer, const MoeSaved& saved, const Blo
   });
   const Tensor y = push_rows(groups, step_.config.width);
   linear.fprop(y, s, with_columns(w[LinearRole::down], saved.down_columns), groups);
-  exchange_.combine(routing, {.out = out, .rows = y, .addend = {}, .groups = groups}, [&] {
+  exchange_->combine(routing, {.out = out, .rows = y, .addend = {}, .groups = groups}, [&] {
     if (!has_shared()) return Tensor{};
     const Tensor of_shared = step_.push(step_.config.width);
     shared_.forward_down(layer, saved.shared, w, of_shared);
@@ -287,8 +289,8 @@ void MoeBlock::down_backward(std::int64_t layer, const MoeSaved& saved, const Bl
   const Recipe& recipe = step_.recipe(layer, LinearRole::down);
   const QuantFormat format = recipe.dgrad.a;
   const QuantizedTensor tokens =
-      exchange_.dispatch(routing, with_shared_amax(dy), format, exchange_.push_received(format),
-                         keep_value_if(!recipe.flow || step_.observer));
+      exchange_->dispatch(routing, with_shared_amax(dy), format, exchange_->push_received(format),
+                          keep_value_if(!recipe.flow || step_.observer));
   QuantizedTensor drows;
   if (recipe.flow) {
     drows = permute_quantized(layer, LinearRole::down, LinearOperand::dy, tokens, {}, groups);
@@ -318,8 +320,8 @@ void MoeBlock::gate_up_backward(std::int64_t layer, const MoeSaved& saved, const
   const Tensor weights = weights_input() ? routing.group_weights : Tensor{};
   QuantizedTensor tokens{.value = h.saved.value, .rowwise = recipe.flow ? h.saved.copy : GemmOperand{}};
   if (step_.parameters.layout().experts_apart(layer))
-    tokens = exchange_.received(routing, routing.x, recipe.flow ? recipe.fprop.a : QuantFormat{},
-                                keep_value_if(!recipe.flow || weights_input() || step_.observer));
+    tokens = exchange_->received(routing, routing.x, recipe.flow ? recipe.fprop.a : QuantFormat{},
+                                 keep_value_if(!recipe.flow || weights_input() || step_.observer));
   QuantizedTensor x;
   if (recipe.flow) {
     x = permute_quantized(layer, LinearRole::gate_up, LinearOperand::x, tokens, weights, groups);
@@ -338,11 +340,11 @@ void MoeBlock::experts_backward(std::int64_t layer, const MoeSaved& saved, const
   const SavedRouting& routing = saved.routing;
   const bool returns_dw = step_.parameters.layout().experts_apart(layer) && !weights_input();
   const Scope scope(step_.arena);
-  const Tensor received_dw = returns_dw ? exchange_.push_received_weights(routing) : dw;
+  const Tensor received_dw = returns_dw ? exchange_->push_received_weights(routing) : dw;
   QuantizedTensor dgate_up = experts(layer, LinearRole::gate_up)
                                  .gradient(push_rows(routing.groups, 2 * step_.config.moe.expert_ffn));
   down_backward(layer, saved, w, g, dy, dgate_up, received_dw);
-  if (returns_dw) exchange_.return_rows(routing, dw, received_dw);
+  if (returns_dw) exchange_->return_rows(routing, dw, received_dw);
   gate_up_backward(layer, saved, w, g, dgate_up, h, drows);
 }
 
@@ -384,11 +386,11 @@ Tensor MoeBlock::backward(std::int64_t layer, const MoeSaved& saved, const Block
   step_.parameters.commit(g[LinearRole::router]);
   if (weights_input()) {  // dw is computed from the rows' gradients
     const Tensor rows_sum = step_.push(DType::f32, M, C);
-    exchange_.combine(routing, {rows_sum, drows, {}, routing.weights, dw, h, groups}, of_shared);
+    exchange_->combine(routing, {rows_sum, drows, {}, routing.weights, dw, h, groups}, of_shared);
     route_backward(routing, w, g, sum, dw, h, rows_sum);
     step_.device.convert({dh, sum});
   } else {
-    exchange_.combine(routing, {.out = dh, .rows = drows, .addend = {}, .groups = groups}, [&] {
+    exchange_->combine(routing, {.out = dh, .rows = drows, .addend = {}, .groups = groups}, [&] {
       const Tensor addend = of_shared();
       route_backward(routing, w, g, sum, dw, h, addend);
       return sum;

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 
 #include "models/transformer/dense_ffn.h"
 #include "models/transformer/expert_exchange.h"
@@ -113,7 +114,7 @@ class MoeBlock {
                          const BlockTensors& g, const QuantizedTensor& dy, const NormOutput& norm) const;
 
   const StepContext& step_;
-  ExpertExchange exchange_;
+  std::unique_ptr<ExpertExchange> exchange_;
   DenseFfn shared_;
 };
 

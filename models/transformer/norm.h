@@ -8,8 +8,8 @@
 
 namespace precbench {
 
-/// What forward saves of a norm. At most one of `value` and `copy` is kept; if neither is, backward repeats
-/// the norm.
+/// Tensors that forward saves of a norm. At most one of `value` and `copy` is kept; if neither is, backward
+/// repeats the norm.
 struct NormSaved {
   Tensor value;      ///< output [M, width], if wgrad reads it in BF16
   GemmOperand copy;  ///< quantized output: columnwise, or rowwise if wgrad transposes it

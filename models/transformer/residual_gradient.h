@@ -18,8 +18,8 @@ class ResidualGradient {
   void push(const Tensor& dx0);
   /// Returns the current gradient with the copies that block `layer` reads.
   QuantizedTensor current(std::int64_t layer) const { return slot_for(slot_, layer); }
-  /// Returns the other buffer, to be written for the next block of backward, `layer` (-1: the embedding, which
-  /// reads no copies).
+  /// Returns the other buffer, to be written for the next block of backward, `layer` (-1: the embedding,
+  /// which reads no copies).
   QuantizedTensor next(std::int64_t layer) const { return slot_for(1 - slot_, layer); }
   /// Makes the other buffer the current one.
   void flip() { slot_ = 1 - slot_; }

@@ -46,7 +46,8 @@ class OperandBuilder {
   Arena& arena_;
 };
 
-/// A block's full forward pass, or its repetition in backward, which reuses the routing and ends before SwiGLU.
+/// A block's full forward pass, or its repetition in backward, which reuses the routing and ends before
+/// SwiGLU.
 enum class ForwardKind : std::uint8_t { full, recompute };
 
 /// Source of a per-tensor scale: the operand's own amax, or the amaxes of previous steps.

@@ -16,6 +16,7 @@
 #include "kernels/comm/comm.h"
 #include "kernels/device/devices.h"
 #include "kernels/numerics/random.h"
+#include "models/transformer/expected_load.h"
 #include "models/transformer/optimizer.h"
 #include "models/transformer/transformer.h"
 #include "tools/testing/catch.h"

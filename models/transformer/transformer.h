@@ -56,7 +56,7 @@ class Transformer {
     AttentionSaved attention;
     std::variant<FfnSaved, MoeSaved> ffn;
   };
-  /// What stays in memory after a block's forward.
+  /// Tensors that stay in memory after a block's forward.
   enum class Keep : std::uint8_t { all, block_input };
 
   /// Allocates what every block saves from forward to backward, also with recomputation.
