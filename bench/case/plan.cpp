@@ -154,9 +154,9 @@ std::string Plan::why_codes_unsupported() const {
     return "--dispatch fp8: history.reduce is false, but tokens of several ranks need a common scale";
   if (!later.empty())
     return "--dispatch fp8: the recipe changes during the run, and the format of tokens with it";
-  if (exchange.mode == ExpertExchange::Mode::sync)
+  if (exchange.mode == ExchangeOptions::Mode::sync)
     return "--dispatch fp8: GEMM scale layouts need a fixed number of rows; use --exchange gather or slots";
-  const bool slots = exchange.mode == ExpertExchange::Mode::slots;
+  const bool slots = exchange.mode == ExchangeOptions::Mode::slots;
   const std::int64_t rows = slots ? exchange.slots : tokens_per_micro_step();
   for (const QuantFormat& sent : {recipe.fprop.a, recipe.dgrad.a}) {
     const std::int64_t multiple = sent.granularity == Granularity::block_1x128  ? 4
@@ -171,11 +171,11 @@ std::string Plan::why_codes_unsupported() const {
 
 std::string Plan::why_experts_unsupported() const {
   const int ep = parameters.expert_ranks;
-  const bool gather = exchange.mode == ExpertExchange::Mode::gather;
+  const bool gather = exchange.mode == ExchangeOptions::Mode::gather;
   if (ep == 1 && (!gather || exchange.codes || fields.slots > 0))
     return "--exchange, --slots and --dispatch need expert parallelism: add --ep N";
   if (ep == 1) return "";
-  if (fields.slots > 0 && exchange.mode != ExpertExchange::Mode::slots)
+  if (fields.slots > 0 && exchange.mode != ExchangeOptions::Mode::slots)
     return fmt::format("--slots: --exchange {} has no slots", fields.exchange);
   if (fields.slots > tokens_per_micro_step())
     return fmt::format("--slots: {} exceeds the {} of a rank", fields.slots,

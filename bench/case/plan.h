@@ -30,7 +30,7 @@ struct Plan : Definition {
   RoutingChoice routing;
   double capacity = 0;
   float balance = 0, z_loss = 0;
-  ExpertExchange exchange;
+  ExchangeOptions exchange;
   std::optional<StudyPlace> study;  ///< of a case that a study runs; written into the row, not part of the id
 
   std::int64_t tokens_per_micro_step() const { return B * T; }

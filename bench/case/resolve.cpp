@@ -98,7 +98,7 @@ Plan resolve(const Case& c, Refusals refusals) {
   plan.capacity = c.capacity.value_or(0);
   plan.parameters.expert_ranks =
       static_cast<int>(std::min<std::int64_t>(c.ep, std::numeric_limits<int>::max()));
-  using Mode = ExpertExchange::Mode;
+  using Mode = ExchangeOptions::Mode;
   plan.exchange.mode = c.exchange == "gather"  ? Mode::gather
                        : c.exchange == "slots" ? Mode::slots
                                                : Mode::sync;

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "bench/measure/record_builder.h"
+#include "models/transformer/expected_load.h"
 #include "results/statistics.h"
 
 namespace precbench {

@@ -248,7 +248,7 @@ void Session::train(Rank& rank, std::int64_t begin) {
   options.steps = case_.steps == 0 ? 0 : case_.steps - begin;
   options.time_limit_s = case_.time_limit;
   Sampler sampler(options);
-  const bool by_host = plan_.exchange.mode == ExpertExchange::Mode::sync;  // needs counts on the host
+  const bool by_host = plan_.exchange.mode == ExchangeOptions::Mode::sync;  // needs counts on the host
   const bool early = case_.graph == "early";
   StepRunner runner(rank, *data_, case_.graph != "off" && !by_host, board_,
                     early ? KernelStart::early : KernelStart::in_turn);

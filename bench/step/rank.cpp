@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/base/errors.h"
+#include "models/transformer/expected_load.h"
 
 namespace precbench {
 namespace {
@@ -107,7 +108,7 @@ void Rank::forward_backward(Transformer& transformer) {
   for (int micro = 0; micro < plan_.accumulation; ++micro) {
     parameters_.begin_micro_step(micro);
     transformer.forward_backward(loss_sum, tokens_.slice_rows(micro * M, M),
-                                 targets_.slice_rows(micro * M, M), scale, micro == 0);
+                                 targets_.slice_rows(micro * M, M), scale, micro);
   }
 }
 

@@ -11,7 +11,7 @@ constexpr int kOperands = 3;
 
 /// Returns the number of linear layers of a block, one place each. The shared expert's two come last. With
 /// weighted rows they exist even without a shared expert, because the norm uses one
-/// (Transformer::normed_role).
+/// (MoeBlock::norm_role).
 std::int64_t linears_of_block(const ModelConfig& config) {
   const bool weighted = config.moe && config.moe.weight_at == WeightAt::input;
   return kLinearRoles - 1 + (config.moe.shared_ffn > 0 || weighted ? 2 : 0);

@@ -196,7 +196,7 @@ TEST_CASE("expert parallelism: every exchange drops the slots that ranks with al
       setup.expert_ranks = 1, setup.exchange = kGather;
       const Outcome whole = on_ranks(setup, ranks);
       setup.expert_ranks = ep;
-      for (const ExpertExchange& exchange : {kGather, slots_of(kSequences / ranks * kLength), kSync}) {
+      for (const ExchangeOptions& exchange : {kGather, slots_of(kSequences / ranks * kLength), kSync}) {
         INFO((at_input ? "weights at the input, " : "")
              << ranks << " ranks, ep " << ep << ", exchange " << static_cast<int>(exchange.mode));
         setup.exchange = exchange;
@@ -219,7 +219,7 @@ TEST_CASE("expert parallelism: dropped slots and their counts are the same under
     setup.expert_ranks = ranks;
     setup.exchange = kGather;
     const Outcome gathered = on_ranks(setup, ranks);
-    for (const ExpertExchange& exchange : {slots_of(kSequences / ranks * kLength), kSync}) {
+    for (const ExchangeOptions& exchange : {slots_of(kSequences / ranks * kLength), kSync}) {
       setup.exchange = exchange;
       const Outcome other = on_ranks(setup, ranks);
       CHECK((other.losses == gathered.losses));
@@ -230,7 +230,7 @@ TEST_CASE("expert parallelism: dropped slots and their counts are the same under
   setup.B = 1;
   setup.parallel = {.data = 2};
   setup.expert_ranks = 2;
-  for (const ExpertExchange& exchange : {kGather, slots_of(kLength), slots_of(kLength / 8), kSync}) {
+  for (const ExchangeOptions& exchange : {kGather, slots_of(kLength), slots_of(kLength / 8), kSync}) {
     setup.exchange = exchange;
     std::vector<std::vector<RouterLoad>> loads(2);
     on_cpu_ranks(2, [&](Device&, Comm& comm) {

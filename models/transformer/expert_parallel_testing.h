@@ -31,7 +31,7 @@ inline StepSetup setup_of(const char* model, const std::string& recipe = "bf16")
   return setup;
 }
 
-/// Returns a mixture like Llama 4's: one expert per token, whose input the routing weight multiplies.
+/// Returns an MoE model like Llama 4's: one expert per token, whose input the routing weight multiplies.
 inline ModelConfig weighted_input() {
   ModelConfig model = find_model("tiny-moe-shared");
   model.moe.rule = {.experts = 8, .top_k = 1, .score = RouterScore::sigmoid, .normalise = false};
@@ -94,10 +94,10 @@ inline Named experts_of(const Named& tensors) {
   return experts;
 }
 
-inline constexpr ExpertExchange kGather{}, kSync{.mode = ExpertExchange::Mode::sync};
+inline constexpr ExchangeOptions kGather{}, kSync{.mode = ExchangeOptions::Mode::sync};
 
-inline ExpertExchange slots_of(std::int64_t slots) {
-  return {.mode = ExpertExchange::Mode::slots, .slots = slots};
+inline ExchangeOptions slots_of(std::int64_t slots) {
+  return {.mode = ExchangeOptions::Mode::slots, .slots = slots};
 }
 
 }  // namespace precbench::testing

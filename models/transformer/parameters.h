@@ -7,7 +7,7 @@
 // gradients are summed (kernels/comm/parallel_dims.h).
 //
 // With expert parallelism, N consecutive ranks each have a part of every block's experts; ranks at the same
-// position in their groups are replicas of that part. Tokens are sent to the experts (mixture_exchange.cpp),
+// position in their groups are replicas of that part. Tokens are sent to the experts (expert_exchange.h),
 // whose weights and gradients stay in place.
 //
 // Communication overlaps compute. prefetch(unit) starts a gather, and a later gather(unit) only waits for it.

@@ -174,7 +174,7 @@ TEST_CASE("reduce_amax: a rank whose experts get no token takes part in every co
       if (name.find("experts.7.") != std::string::npos)
         CHECK(std::all_of(values.begin(), values.end(), [](float v) { return v == 0; }));
     setup.slots_come_back = false;
-    for (const ExpertExchange& exchange : {kGather, slots_of(kLength), kSync}) {
+    for (const ExchangeOptions& exchange : {kGather, slots_of(kLength), kSync}) {
       setup.exchange = exchange;
       for (const float loss : on_ranks(setup, 4, Routing::one).losses) CHECK(std::isfinite(loss));
     }

@@ -18,7 +18,7 @@ namespace precbench::testing {
 /// The last two come from a config.json, and three quarters of their positions lie beyond its original
 /// context length.
 inline constexpr const char* kGoldenSteps[] = {"llama", "tied", "qwen3", "llama3.2", "qwen2.5"};
-/// Golden steps of mixtures of experts.
+/// Golden steps of MoE models.
 inline constexpr const char* kGoldenMixtures[] = {"mixtral", "qwen3-moe", "olmoe", "llama4",
                                                   "deepseek-v3-like"};
 

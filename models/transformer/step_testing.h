@@ -16,6 +16,7 @@
 #include "kernels/comm/comm.h"
 #include "kernels/device/devices.h"
 #include "kernels/numerics/random.h"
+#include "models/transformer/expected_load.h"
 #include "models/transformer/optimizer.h"
 #include "models/transformer/transformer.h"
 #include "tools/testing/catch.h"
@@ -77,7 +78,7 @@ struct StepSetup {
   float balance = 0, z_loss = 0;  ///< coefficients of the router losses
   ParallelDims parallel = {};     ///< B sequences on each rank
   int expert_ranks = 1;
-  ExpertExchange exchange = {};
+  ExchangeOptions exchange = {};
   bool slots_come_back = false;  ///< TransformerOptions::slot_numbers
   bool reduce_amax = false;
   bool weight_amaxes = true;    ///< keep weight amaxes for a step if the recipe uses them
@@ -138,7 +139,7 @@ class TestStep {
     for (int micro = 0; micro < setup_.accumulation; ++micro) {
       parameters_.begin_micro_step(micro);
       transformer_.forward_backward(loss_sum_, tokens_.slice_rows(micro * M(), M()),
-                                    targets_.slice_rows(micro * M(), M()), scale, micro == 0);
+                                    targets_.slice_rows(micro * M(), M()), scale, micro);
     }
     return static_cast<double>(downloaded(loss_sum_)) / static_cast<double>(tokens_.size());
   }
@@ -180,7 +181,7 @@ class TestStep {
     options.accumulation = setup.accumulation;
     options.parallel = setup.parallel;
     options.expert_ranks = setup.expert_ranks;
-    options.expert_slots = setup.exchange.mode == ExpertExchange::Mode::slots;
+    options.expert_slots = setup.exchange.mode == ExchangeOptions::Mode::slots;
     options.optimizer = setup.optimizer;
     options.moments = setup.moments;
     options.weight_amaxes = setup.weight_amaxes && has_weight_amaxes(setup.recipe);

@@ -141,7 +141,7 @@ void check_steps(const std::vector<Recipe>& recipes, const std::vector<LinearRol
 }
 
 /// Returns a preset with two layers, to limit the memory of a test.
-ModelConfig mixture(const char* name) {
+ModelConfig moe_model(const char* name) {
   ModelConfig model = find_model(name);
   model.layers = 2;
   return model;
@@ -203,19 +203,19 @@ TEST_CASE("step on a GPU: recomputation gives the same bits", "[gpu]") {
 
 TEST_CASE("MoE step on a GPU: matches the CPU device in every recipe", "[gpu][moe]") {
   if (!gpu_here()) return;
-  check_steps(expert_recipes(), StepSetup{}.roles, mixture("tiny-moe-shared"));
-  check_steps({find_recipe("bf16"), find_recipe("blockwise")}, StepSetup{}.roles, mixture("tiny-moe"));
+  check_steps(expert_recipes(), StepSetup{}.roles, moe_model("tiny-moe-shared"));
+  check_steps({find_recipe("bf16"), find_recipe("blockwise")}, StepSetup{}.roles, moe_model("tiny-moe"));
 }
 
 TEST_CASE("MoE step on a GPU: recomputation gives the same bits", "[gpu][moe]") {
-  if (gpu_here()) check_recomputation(expert_recipes(), mixture("tiny-moe-shared"));
+  if (gpu_here()) check_recomputation(expert_recipes(), moe_model("tiny-moe-shared"));
 }
 
 TEST_CASE("delayed scaling on a GPU: unchanged amaxes give the same bits as current scaling", "[gpu][moe]") {
   if (!gpu_here()) return;
   for (const char* name : {"tiny", "tiny-moe", "tiny-moe-shared"}) {
     INFO(name);
-    StepSetup setup{.model = mixture(name), .B = 2, .T = 64, .recipe = find_recipe("tensorwise")};
+    StepSetup setup{.model = moe_model(name), .B = 2, .T = 64, .recipe = find_recipe("tensorwise")};
     const std::int64_t count = setup.B * setup.T;
     const std::vector<std::int32_t> tokens = random_tokens(1, count, setup.model.vocab),
                                     targets = random_tokens(2, count, setup.model.vocab);

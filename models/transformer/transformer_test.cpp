@@ -81,7 +81,7 @@ TEST_CASE("step: the head in chunks equals the head in one", "[transformer]") {
   setup.model.layers = 1;
   setup.model.width = 32;
   setup.model.ffn = 48;
-  static_assert(20 * 128 > kHeadRun && 4 * 128 < kHeadRun);
+  static_assert(20 * 128 > kHeadChunkTokens && 4 * 128 < kHeadChunkTokens);
   for (const bool tied : {false, true}) {
     setup.model.tied = tied;
     const Result runs = random_step(setup);

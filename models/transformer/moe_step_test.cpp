@@ -1,4 +1,4 @@
-// The training step of a mixture of experts: against Hugging Face's own modules
+// The training step of an MoE model: against Hugging Face's own modules
 // (tools/goldens/make_moe_goldens.py), against an equivalent dense model, and against itself where two
 // settings must agree.
 #include <functional>
@@ -17,7 +17,7 @@ namespace {
 constexpr double kRoundoff = 0x1p-24;  // of FP32
 const std::string kGoldenFolder = PRECBENCH_SOURCE_DIR "/models/transformer/golden";
 
-StepSetup mixture_setup(const char* model, const char* recipe = "bf16") {
+StepSetup moe_setup(const char* model, const char* recipe = "bf16") {
   StepSetup setup{.model = find_model(model), .B = 4, .T = 32, .recipe = find_recipe(recipe)};
   setup.model.layers = 3;
   return setup;
@@ -36,9 +36,9 @@ std::vector<Recipe> expert_recipes() {
   return all;
 }
 
-/// Returns `mixture` with the weights of the dense model in every expert; routers are unchanged.
-Named as_experts(const Named& dense, const Named& mixture) {
-  Named result = mixture;
+/// Returns `moe` with the weights of the dense model in every expert; routers are unchanged.
+Named as_experts(const Named& dense, const Named& moe) {
+  Named result = moe;
   for (auto& [name, values] : result) {
     if (name.ends_with("mlp.gate.weight")) continue;
     const std::size_t at = name.find("experts.");
@@ -58,23 +58,22 @@ ModelConfig tiny_with_experts(std::int64_t experts, std::int64_t top_k) {
 }
 
 struct Pair {
-  Result dense, mixture;
-  Named dense_weights, mixture_weights;  ///< after the update
+  Result dense, moe;
+  Named dense_weights, moe_weights;  ///< after the update
 };
 
 using MakeDevice = std::function<std::unique_ptr<Device>()>;
 
 /// Runs both models with the same weights and tokens.
 Pair run_pair(
-    StepSetup setup, const ModelConfig& mixture,
-    const MakeDevice& device = [] { return make_cpu_device(1); }) {
+    StepSetup setup, const ModelConfig& moe, const MakeDevice& device = [] { return make_cpu_device(1); }) {
   const std::int64_t n = setup.B * setup.T;
   const auto tokens = random_tokens(2, n, setup.model.vocab),
              targets = random_tokens(3, n, setup.model.vocab);
   TestStep dense(setup, device());
   dense.parameters().initialize(1, 0.05f);
   const Named weights = dense.weights();
-  setup.model = mixture;
+  setup.model = moe;
   TestStep with_experts(setup, device());
   with_experts.parameters().initialize(1, 0.05f);
   with_experts.load(as_experts(weights, with_experts.weights()));
@@ -86,22 +85,22 @@ Pair run_pair(
     after = step.weights();
   };
   run(dense, pair.dense, pair.dense_weights);
-  run(with_experts, pair.mixture, pair.mixture_weights);
+  run(with_experts, pair.moe, pair.moe_weights);
   return pair;
 }
 
-/// Compares the mixture of one expert with `tiny`.
+/// Compares the MoE model of one expert with `tiny`.
 void check_one_expert(
     const Recipe& recipe, const MakeDevice& device = [] { return make_cpu_device(1); }) {
   INFO(recipe.name << (recipe.flow ? " with flow" : ""));
   const StepSetup setup{.model = find_model("tiny"), .B = 4, .T = 32, .recipe = recipe};
   const Pair pair = run_pair(setup, tiny_with_experts(1, 1), device);
-  CHECK(pair.mixture.loss == pair.dense.loss);
-  Named expected = as_experts(pair.dense.gradients, pair.mixture.gradients);
+  CHECK(pair.moe.loss == pair.dense.loss);
+  Named expected = as_experts(pair.dense.gradients, pair.moe.gradients);
   for (auto& [name, values] : expected)  // a constant routing weight of 1 gives the router no gradient
     if (name.ends_with("mlp.gate.weight")) std::fill(values.begin(), values.end(), 0.0f);
-  CHECK(first_difference(pair.mixture.gradients, expected) == "");
-  CHECK(first_difference(pair.mixture_weights, as_experts(pair.dense_weights, pair.mixture_weights)) == "");
+  CHECK(first_difference(pair.moe.gradients, expected) == "");
+  CHECK(first_difference(pair.moe_weights, as_experts(pair.dense_weights, pair.moe_weights)) == "");
 }
 
 }  // namespace
@@ -147,12 +146,12 @@ TEST_CASE("MoE step on a GPU: one expert equals the dense model bit for bit", "[
 TEST_CASE("MoE step: identical experts equal the dense model and sum to its gradient", "[moe]") {
   StepSetup setup{.model = find_model("tiny"), .B = 4, .T = 32, .reference = true};
   setup.model.layers = 2;
-  ModelConfig mixture = tiny_with_experts(8, 3);
-  mixture.layers = 2;
-  const Pair pair = run_pair(setup, mixture);
-  CHECK(std::fabs(pair.mixture.loss / pair.dense.loss - 1) <= 4 * kRoundoff);
+  ModelConfig moe = tiny_with_experts(8, 3);
+  moe.layers = 2;
+  const Pair pair = run_pair(setup, moe);
+  CHECK(std::fabs(pair.moe.loss / pair.dense.loss - 1) <= 4 * kRoundoff);
   Named sums;
-  for (const auto& [name, values] : pair.mixture.gradients) {
+  for (const auto& [name, values] : pair.moe.gradients) {
     if (name.ends_with("mlp.gate.weight")) continue;
     std::string source = name;
     if (const std::size_t at = name.find("experts."); at != std::string::npos)
@@ -170,7 +169,7 @@ TEST_CASE("MoE step: recomputation gives the same bits", "[moe]") {
   for (const char* model : {"tiny-moe", "tiny-moe-shared"})
     for (const char* recipe : {"bf16", "tensorwise", "rowwise", "rowwise_gw_hp", "blockwise", "mxfp8"}) {
       INFO(model << " " << recipe);
-      StepSetup setup = mixture_setup(model, recipe);
+      StepSetup setup = moe_setup(model, recipe);
       const Result kept = random_step(setup);
       setup.recompute = true;
       const Result again = random_step(setup);
@@ -186,7 +185,7 @@ TEST_CASE("MoE step: expert weights are quantized once for both copies", "[moe]"
     void end(const OpCost&) override {}
   } counter;
   for (const bool recompute : {false, true}) {
-    StepSetup setup = mixture_setup("tiny-moe", "rowwise");
+    StepSetup setup = moe_setup("tiny-moe", "rowwise");
     setup.recompute = recompute;
     TestStep step(setup);
     step.parameters().initialize(1, 0.02f);
@@ -204,7 +203,7 @@ TEST_CASE("MoE step: expert weights are quantized once for both copies", "[moe]"
 
 TEST_CASE("MoE step: accumulated micro-steps equal one larger batch", "[moe]") {
   for (const char* model : {"tiny-moe", "tiny-moe-shared"}) {
-    StepSetup setup = mixture_setup(model);
+    StepSetup setup = moe_setup(model);
     setup.reference = true;
     const Result whole = random_step(setup);
     setup.B = 2;
@@ -216,7 +215,7 @@ TEST_CASE("MoE step: accumulated micro-steps equal one larger batch", "[moe]") {
 
 TEST_CASE("MoE step: gradients of every recipe are close to BF16", "[moe]") {
   for (const char* model : {"tiny-moe", "tiny-moe-shared"}) {
-    StepSetup setup = mixture_setup(model);
+    StepSetup setup = moe_setup(model);
     setup.T = 64;
     const std::int64_t n = setup.B * setup.T;
     const auto run = [&](const Recipe& recipe) {
@@ -285,7 +284,7 @@ namespace {
 /// Checks the routers' statistics. `causal`: the device's attention spreads NaN to later tokens only; else to
 /// the whole sequence.
 void check_books(std::unique_ptr<Device> device, bool causal) {
-  StepSetup setup = mixture_setup("tiny-moe-shared", "blockwise");
+  StepSetup setup = moe_setup("tiny-moe-shared", "blockwise");
   setup.accumulation = 2;
   setup.capacity = 0.75;
   const std::int64_t n = 2 * setup.B * setup.T, E = 8, K = 2;
@@ -345,7 +344,7 @@ void check_crowded_steps(const std::function<std::unique_ptr<Device>()>& make_de
   for (const char* recipe : {"bf16", "tensorwise", "rowwise", "blockwise_pow2", "mxfp8"})
     for (const auto& [B, T] : {std::pair<std::int64_t, std::int64_t>{1, 128}, {4, 96}}) {
       INFO(recipe << " " << B << " x " << T);
-      StepSetup setup = mixture_setup("tiny-moe", recipe);
+      StepSetup setup = moe_setup("tiny-moe", recipe);
       setup.B = B, setup.T = T;
       const std::int64_t n = B * T;
       TestStep step(setup, make_device());

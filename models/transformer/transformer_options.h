@@ -1,0 +1,45 @@
+// Options of the training step.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "kernels/numerics/linear_role.h"
+#include "kernels/numerics/recipe.h"
+#include "kernels/numerics/tensor.h"
+
+namespace precbench {
+
+/// Exchange of tokens with the ranks that have their experts (expert_exchange.h).
+struct ExchangeOptions {
+  enum class Mode : std::uint8_t { gather, slots, sync } mode = Mode::gather;
+  bool codes = false;      ///< sends the recipe's 8-bit data and scales if it has rowwise ones, else BF16
+  std::int64_t slots = 0;  ///< Mode::slots: rows per destination rank
+};
+
+struct TransformerOptions {
+  std::int64_t B = 1, T = 128;  ///< sequences and tokens per sequence of one micro-step on one rank
+  /// Returns the recipe of a linear layer, which must outlive the transformer. `layer`: the block, or
+  /// config.layers for lm_head; `role`: a role that selects a recipe (recipe_role). All quantized down layers
+  /// must share one recipe. If q, k or v is quantized, qkv is not, and the three run as separate GEMMs.
+  std::function<const Recipe&(std::int64_t layer, LinearRole role)> recipe_of;
+  bool recompute = false;           ///< per block: save only the block's input
+  bool recompute_norms = false;     ///< repeat a norm for wgrad instead of saving its BF16 output
+  bool reduce_amax = false;         ///< per-tensor scales use the amax over all ranks
+  DType activations = DType::bf16;  ///< f32: the FP32 reference model of the tests
+  Tensor random_word = {};          ///< random word of stochastic rounding (RandomStream); empty: 0
+  /// Index of this rank's first token among a micro-step's tokens on all ranks.
+  std::int64_t first_token = 0;
+  /// MoE capacity factor: an expert takes at most ceil(capacity * tokens * top_k / experts) of this rank's
+  /// slots; 0: no limit.
+  double capacity = 0;
+  std::int64_t group_rows = 1;    ///< alignment of an expert's first row: at least kGpuGroupRows on a GPU
+  float balance = 0, z_loss = 0;  ///< coefficients of the router losses, which the reported loss excludes
+  ExchangeOptions exchange = {};
+  /// For tests of expert parallelism by all-gather: i32 [tokens, top_k] holding 0, 1, 2, ... If set, every
+  /// slot's row is returned separately and a token's rows are summed as on one rank. If empty, each rank
+  /// returns its partial sum.
+  Tensor slot_numbers = {};
+};
+
+}  // namespace precbench
