@@ -97,6 +97,17 @@ std::vector<LinearRole> listed_roles(const ConvertedLayers& layers) {
 
 }  // namespace
 
+std::vector<LinearSpec> convertible_linears(const ModelConfig& model, std::int64_t layer) {
+  std::vector<LinearSpec> linears = block_of(model, layer).linears;
+  const auto qkv = std::find_if(linears.begin(), linears.end(),
+                                [](const LinearSpec& linear) { return linear.role == LinearRole::qkv; });
+  std::vector<LinearSpec> parts;
+  for (const LinearRole part : kQkvParts)
+    parts.push_back({part, qkv->in, {qkv->parts[static_cast<std::size_t>(place_in_qkv(part))]}});
+  linears.insert(linears.begin(), parts.begin(), parts.end());
+  return linears;
+}
+
 ConvertedLayers convert(const Case& c, const ModelConfig& model, const Recipe& recipe) {
   const KeepBf16 keep = c.keep_bf16.empty() ? recipe.keep_bf16 : parse_keep_bf16(c.keep_bf16);
   for (const KeptBlock& kept : keep.blocks)

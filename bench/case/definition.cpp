@@ -131,11 +131,11 @@ Definition define(const Case& c, Refusals refusals) {
       check();
     } catch (const InvalidInput& error) {
       if (refusals == Refusals::thrown) throw;
-      if (definition.refusal.empty()) definition.refusal = error.what();
+      if (!definition.refusal) definition.refusal = error.what();
     }
   };
   try_recipe([&] { choose_layers(c, definition); });
-  if (!definition.refusal.empty()) leave_in_bf16(definition);
+  if (definition.refusal) leave_in_bf16(definition);
   if (c.flow == "on") {
     definition.recipe.flow = true;
     for (LaterLayers& later : definition.later) later.recipe.flow = later.recipe.quantized();
@@ -188,7 +188,7 @@ std::string case_id(const Case& c, const Definition& definition) {
         state, fmt::format("held_out={} tokens={}\n", hex(definition.held_out).dump(), c.eval_tokens));
   for (const Stress& stress : definition.fidelity_stresses)
     add_to_fingerprint(state, fmt::format("fidelity_stress={}\n", to_text(stress)));
-  if (!definition.refusal.empty()) add_to_fingerprint(state, fmt::format("refusal={}\n", definition.refusal));
+  if (definition.refusal) add_to_fingerprint(state, fmt::format("refusal={}\n", *definition.refusal));
   return fmt::format("{:016x}", state);
 }
 

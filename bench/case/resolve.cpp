@@ -114,9 +114,9 @@ Plan resolve(const Case& c, Refusals refusals) {
 std::vector<Plan> resolve(const std::vector<Case>& cases) {
   std::vector<Plan> plans;
   for (const Case& c : cases) plans.push_back(resolve(c, Refusals::kept));
-  const auto is_refused = [](const Plan& plan) { return !plan.refusal.empty(); };
+  const auto is_refused = [](const Plan& plan) { return plan.refusal.has_value(); };
   if (!plans.empty() && std::all_of(plans.begin(), plans.end(), is_refused))
-    throw InvalidInput(plans.front().refusal);
+    throw InvalidInput(*plans.front().refusal);
   return plans;
 }
 

@@ -17,6 +17,7 @@
 #include <optional>
 #include <utility>
 
+#include "bench/case/supported.h"
 #include "bench/machine/environment.h"
 #include "bench/machine/host_memory.h"
 #include "bench/measure/metrics.h"
@@ -85,9 +86,9 @@ class Session {
   void save_checkpoint(Rank& rank, std::int64_t steps);
   void finish_training(Rank& rank, const Sampler& sampler);
   enum class Order : std::uint8_t { forward, backward };
-  static std::string first_not_finite(Rank& rank, Parameters::Kind kind, Order order);
-  std::string bad_first_weight(Rank& rank);
-  std::string bad_router(Rank& rank) const;
+  static std::optional<std::string> first_not_finite(Rank& rank, Parameters::Kind kind, Order order);
+  std::optional<std::string> bad_first_weight(Rank& rank);
+  std::optional<std::string> bad_router(Rank& rank) const;
   [[noreturn]] void throw_diverged(Rank& rank, std::int64_t step, const StepResult& result);
 
   Plan plan_;
@@ -160,7 +161,7 @@ void Session::run() {
   builder_.warn(plan_.warnings());
   {
     const std::unique_ptr<Device> device = make_device(share_.first);
-    if (const std::string lacks = device->fallback(); !lacks.empty()) builder_.warn({lacks});
+    if (const auto why = device->fallback_reason()) builder_.warn({*why});
     choose_reshard(*device);
     accounts_ = dry_run(plan_, device.get(), room_for_arena(plan_, share_));
     builder_.describe(*device, *data_, accounts_);
@@ -317,9 +318,9 @@ void Session::save_checkpoint(Rank& rank, std::int64_t steps) {
       const Training& training = *record_.training;
       curve = {training.loss, training.grad_norm, training.lr, training.evaluations};
     }
-    const std::string why = write_checkpoint(rank, plan_, steps, curve);
-    if (first_rank && !why.empty() && !std::exchange(told_of_checkpoint_, true))
-      builder_.warn({lost_file_warning(fmt::format("the checkpoint after step {}: {}", steps, why))});
+    const auto why = write_checkpoint(rank, plan_, steps, curve);
+    if (first_rank && why && !std::exchange(told_of_checkpoint_, true))
+      builder_.warn({lost_file_warning(fmt::format("the checkpoint after step {}: {}", steps, *why))});
   });
 }
 
@@ -341,29 +342,29 @@ void Session::finish_training(Rank& rank, const Sampler& sampler) {
   }
 }
 
-/// Returns the first parameter with a value that is not finite, in the order of the pass; empty if there is
+/// Returns the first parameter with a value that is not finite, in the order of the pass; null if there is
 /// none. A collective.
-std::string Session::first_not_finite(Rank& rank, Parameters::Kind kind, Order order) {
-  std::string found;
+std::optional<std::string> Session::first_not_finite(Rank& rank, Parameters::Kind kind, Order order) {
+  std::optional<std::string> found;
   rank.parameters().save(kind, [&](const Parameter& p, const float* values) {
-    if (order == Order::forward && !found.empty()) return;
+    if (order == Order::forward && found) return;
     if (!std::all_of(values, values + p.size(), [](float v) { return std::isfinite(v); })) found = p.name;
   });
   return found;
 }
 
-/// Describes the first token, on the lowest rank that has one, whose router logits are not finite. The text
-/// is the same on every rank; a collective.
-std::string Session::bad_router(Rank& rank) const {
+/// Describes the first token, on the lowest rank that has one, whose router logits are not finite; null if
+/// there is none. The text is the same on every rank; a collective.
+std::optional<std::string> Session::bad_router(Rank& rank) const {
   const Routers* routers = rank.parameters().routers();
-  if (!routers) return {};
+  if (!routers) return std::nullopt;
   const std::optional<BadToken> own = routers->bad_token();
   const auto of_rank = [&](int r, std::int64_t value) {
     return std::llround(rank.sum_over_ranks(rank.comm().rank() == r ? static_cast<double>(value) : 0));
   };
   int r = 0;
   while (r < share_.world && !of_rank(r, own.has_value())) ++r;
-  if (r == share_.world) return {};
+  if (r == share_.world) return std::nullopt;
   const BadToken mine = own.value_or(BadToken{});
   const std::int64_t token = of_rank(r, mine.token), micro_step = of_rank(r, mine.micro_step);
   return fmt::format(
@@ -371,10 +372,10 @@ std::string Session::bad_router(Rank& rank) const {
       share_.world > 1 ? fmt::format(" of rank {}", r) : "", token, micro_step, of_rank(r, mine.layer));
 }
 
-/// Returns the first of the run's first weights that is not finite, in the model's order; empty if all are
+/// Returns the first of the run's first weights that is not finite, in the model's order; null if all are
 /// finite. Loads them again, because an update with bad gradients has changed them all: call it only when the
 /// run ends. A collective.
-std::string Session::bad_first_weight(Rank& rank) {
+std::optional<std::string> Session::bad_first_weight(Rank& rank) {
   if (last_)
     go_on(rank);
   else
@@ -385,15 +386,14 @@ std::string Session::bad_first_weight(Rank& rank) {
 void Session::throw_diverged(Rank& rank, std::int64_t step, const StepResult& result) {
   // Backward runs from the last layer to the first and propagates what is not finite: it began in the last
   // layer that has it. The same on every rank.
-  const std::string gradient = first_not_finite(rank, Parameters::Kind::gradients, Order::backward);
-  const std::string router = bad_router(rank);
-  const std::string weight = step == begin_ ? bad_first_weight(rank) : "";
-  const std::string origin = !weight.empty()
-                                 ? "first weight that is not finite, before any step: " + weight
-                                 : "first bad gradient: " + (gradient.empty() ? "none" : gradient);
+  const auto gradient = first_not_finite(rank, Parameters::Kind::gradients, Order::backward);
+  const auto router = bad_router(rank);
+  const auto weight = step == begin_ ? bad_first_weight(rank) : std::nullopt;
+  const std::string origin = weight ? "first weight that is not finite, before any step: " + *weight
+                                    : "first bad gradient: " + gradient.value_or("none");
   throw Diverged(fmt::format("{} is not finite at step {}; {}{}",
                              std::isfinite(result.loss) ? "the gradient norm" : "the loss", step + 1, origin,
-                             router));
+                             router.value_or("")));
 }
 
 }  // namespace
@@ -402,8 +402,8 @@ Record run_case(const Plan& plan, const NodeShare& share_given, StepBoard* board
   const NodeShare share = share_given.world > 0 ? share_given : all_ranks(plan.ranks);
   Record record = start_record(plan);
   record.env = describe_environment(openmp_threads(), plan.on_gpu ? share.first_gpu : -1, share.local);
-  if (const std::string why = plan.why_unsupported(); !why.empty()) {
-    fail(record, Status::unsupported, why);
+  if (const auto why = unsupported_reason(plan)) {
+    fail(record, Status::unsupported, *why);
     return record;
   }
   try {

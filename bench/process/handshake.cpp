@@ -140,7 +140,7 @@ void Reception::refuse(Stranger& stranger, const std::string& why, const std::st
     ++unsaid_;
     return;
   }
-  tell(fmt::format("precbench: refused: {}{}", last_refusal_,
+  tell(fmt::format("precbench: refused: {}{}", *last_refusal_,
                    unsaid_ ? fmt::format(" (and {} before it)", unsaid_) : ""));
   unsaid_ = 0;
   quiet_until_ = Clock::now() + kBetweenRefusals;
@@ -171,7 +171,7 @@ Greeting greet(const Nodes& nodes, const Address& address, const std::string& se
                                 proof_of(secret, "coordinator", own, nonce, nodes.index, nodes.count)))
       return {Link(), "it does not know the secret (PRECBENCH_SECRET)"};
     link.trust();
-    return {std::move(link), ""};
+    return {std::move(link), std::nullopt};
   }
   return {Link(), "it did not let this process in"};
 }

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "bench/case/supported.h"
 #include "bench/step/checkpoint_files.h"
 #include "kernels/base/untrusted_input.h"
 #include "kernels/device/devices.h"
@@ -186,7 +187,7 @@ bool Checkpoint::has_scales(const std::string& kind, const std::string& name) co
 }
 
 void Checkpoint::check_tensors(const Plan& plan, bool continues) const {
-  if (!plan.why_unsupported().empty()) return;  // reported in the case's row
+  if (unsupported_reason(plan)) return;  // reported in the case's row
   for (const StateTensor& tensor : state_of(plan)) {
     const auto [kind, name] = kind_and_name(tensor.name);
     if (!continues && (kind == kScales || kind.ends_with(kScaleSuffix))) continue;

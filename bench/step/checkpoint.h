@@ -11,6 +11,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -97,9 +98,10 @@ std::string checkpoint_at(const Plan& plan, std::int64_t step);
 std::unique_ptr<Checkpoint> last_checkpoint(const Plan& plan, std::vector<std::string>& problems);
 
 /// Writes the state after `step` steps; a collective, rank 0 has the curve. Returns on every rank why it
-/// could not be written, empty on success. Older checkpoints are kept until this one is complete. Then
+/// could not be written, null on success. Older checkpoints are kept until this one is complete. Then
 /// --checkpoint-keep last removes them, but after the last step it keeps one: a run killed before its record
 /// is written resumes from there.
-std::string write_checkpoint(Rank& rank, const Plan& plan, std::int64_t step, const TrainingCurve& curve);
+std::optional<std::string> write_checkpoint(Rank& rank, const Plan& plan, std::int64_t step,
+                                            const TrainingCurve& curve);
 
 }  // namespace precbench

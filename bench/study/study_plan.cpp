@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "bench/case/stress.h"
+#include "bench/case/supported.h"
 #include "bench/step/checkpoint.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/fnv1a.h"
@@ -78,7 +79,7 @@ std::optional<Recipe> without_bits(const Recipe& recipe, StudyPart part, int bit
   const char* what = part == StudyPart::bits ? "mantissa" : "exponent";
   poorer.name = fmt::format("{}_minus{}{}", recipe.name, bits, part == StudyPart::bits ? "" : "_exponent");
   poorer.reference = fmt::format("{} without {} {} {}", recipe.name, bits, what, bits == 1 ? "bit" : "bits");
-  if (poorer.flow && !why_no_flow(poorer).empty()) possible = false;
+  if (poorer.flow && flow_unsupported_reason(poorer)) possible = false;
   return possible ? std::optional(poorer) : std::nullopt;
 }
 
@@ -90,7 +91,7 @@ bool differs_from_bf16(const Recipe& recipe) { return recipe.quantized() || !rec
 bool measures_sensitivity(Case c) {
   c.fork_from.clear();
   const Plan plan = resolve(c);
-  return plan.recipe.quantized() && plan.why_no_fidelity().empty();
+  return plan.recipe.quantized() && !fidelity_unsupported_reason(plan);
 }
 
 /// Returns the stresses of the outlier ladders.
@@ -226,7 +227,7 @@ bool StudyPlan::compares_gradients(const Variant& variant) const {
   c.recipe = variant.recipe;
   const Plan plan = resolve(c);
   // A recipe with BF16 GEMMs has BF16's gradient.
-  return settings_.fidelity_batches > 0 && plan.recipe.quantized() && plan.why_no_fidelity().empty();
+  return settings_.fidelity_batches > 0 && plan.recipe.quantized() && !fidelity_unsupported_reason(plan);
 }
 
 void StudyPlan::add_forks(const Plan& trunk, std::int64_t number, const ForkAges& ages,

@@ -11,6 +11,7 @@
 #include <array>
 #include <bitset>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <type_traits>
 
@@ -59,8 +60,9 @@ class Device {
   virtual std::string emulated_shapes(GemmRole) const { return {}; }
   /// Who ran the products of experts so far, where a device has a choice: "own", "loop" (expert by expert) or "own, loop".
   virtual std::string grouped_name() const { return {}; }
-  /// What it lacks of what such a device is made for, and does instead, in one line for the record; empty: nothing.
-  virtual std::string fallback() const { return {}; }
+  /// Returns the feature of such devices that this one lacks, and the replacement, in one line for the record; null if it
+  /// lacks none.
+  virtual std::optional<std::string> fallback_reason() const { return std::nullopt; }
   /// Whether a step as it ran so far may be captured as a graph: no op of it waited for the host.
   virtual bool capturable() const { return true; }
   /// The ops that have a body here. The others throw Unsupported before they do anything.

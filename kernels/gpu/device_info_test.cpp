@@ -23,25 +23,25 @@ TEST_CASE("the best device is a GPU where one can be used", "[gpu_names]") {
 }
 
 TEST_CASE("a GPU device refuses what its kernels do not take, another device nothing", "[gpu_names]") {
-  const auto holds = [](const std::string& text, const char* part) {
-    return text.find(part) != std::string::npos;
+  const auto holds = [](const std::optional<std::string>& text, const char* part) {
+    return text && text->find(part) != std::string::npos;
   };
-  CHECK(why_gpu_refuses("cuda", 4096, {128, 128, 128}) == "");
-  CHECK(holds(why_gpu_refuses("cuda", 16392, {128}), "at most 16384, not 16392"));
-  CHECK(holds(why_gpu_refuses("cuda", 4096, {24}), "multiple of 16, not 24"));
-  CHECK(holds(why_gpu_refuses("cuda", 4096, {48, 48, 48}), "power of two up to 512, not 48"));
+  CHECK(!gpu_unsupported_reason("cuda", 4096, {128, 128, 128}));
+  CHECK(holds(gpu_unsupported_reason("cuda", 16392, {128}), "at most 16384, not 16392"));
+  CHECK(holds(gpu_unsupported_reason("cuda", 4096, {24}), "multiple of 16, not 24"));
+  CHECK(holds(gpu_unsupported_reason("cuda", 4096, {48, 48, 48}), "power of two up to 512, not 48"));
   // Over all heads: any head size that turns, as many elements as a block's threads hold.
-  CHECK(why_gpu_refuses("cuda", 4096, {48, 48 * 16, 48 * 4}) == "");
-  CHECK(why_gpu_refuses("cuda", 4096, {128, 8192, 8192}) == "");
-  CHECK(holds(why_gpu_refuses("cuda", 4096, {128, 16384, 1024}), "at most 16384, not 16384 and 1024"));
-  CHECK(why_gpu_refuses("cpu", 16392, {24, 24, 24}) == "");
+  CHECK(!gpu_unsupported_reason("cuda", 4096, {48, 48 * 16, 48 * 4}));
+  CHECK(!gpu_unsupported_reason("cuda", 4096, {128, 8192, 8192}));
+  CHECK(holds(gpu_unsupported_reason("cuda", 4096, {128, 16384, 1024}), "at most 16384, not 16384 and 1024"));
+  CHECK(!gpu_unsupported_reason("cpu", 16392, {24, 24, 24}));
 }
 
 TEST_CASE("of a driver without tensor maps only a Hopper is warned", "[gpu_names]") {
-  CHECK(why_no_hopper_kernels(90, false).starts_with("driver: "));
-  CHECK(why_no_hopper_kernels(90, true) == "");
-  CHECK(why_no_hopper_kernels(89, false) == "");
-  CHECK(why_no_hopper_kernels(100, false) == "");
+  CHECK(hopper_fallback_reason(90, false).value().starts_with("driver: "));
+  CHECK(!hopper_fallback_reason(90, true));
+  CHECK(!hopper_fallback_reason(89, false));
+  CHECK(!hopper_fallback_reason(100, false));
 }
 
 TEST_CASE("the CPU has no graphs", "[gpu_names]") { CHECK_FALSE(has_graphs(*make_cpu_device(1))); }
