@@ -8,6 +8,7 @@
 #include <system_error>
 #include <tuple>
 
+#include "bench/case/case_words.h"
 #include "bench/case/sensitivity_groups.h"
 #include "bench/case/stress.h"
 #include "kernels/base/enum_names.h"
@@ -119,11 +120,11 @@ void check_combinations(const Case& c) {
   check_choice("attention", c.attention);
   check_choice("gemm", c.gemm);
   check_choice("grouped", c.grouped, "own");
-  if ((c.parallel == "hsdp") != (c.shard_group > 1))
+  if ((kParallelWords.find(c.parallel) == DataParallel::hsdp) != (c.shard_group > 1))
     throw InvalidInput("--shard-group: hsdp needs groups of 2 or more ranks, and only hsdp has groups");
-  if (c.schedule == "cosine" && c.steps == 0)
-    throw InvalidInput("--schedule cosine needs a number of steps: add --steps N");
-  if (c.schedule == "cosine" && c.warmup >= c.steps)
+  const bool cosine = kScheduleWords.find(c.schedule) == Schedule::cosine;
+  if (cosine && c.steps == 0) throw InvalidInput("--schedule cosine needs a number of steps: add --steps N");
+  if (cosine && c.warmup >= c.steps)
     throw InvalidInput(fmt::format("--warmup: {} steps leave no steps of --steps {} for the cosine schedule",
                                    c.warmup, c.steps));
   if (!c.init_from.empty() && !c.fork_from.empty())

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "bench/case/case_limits.h"
+#include "bench/case/case_words.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/plural.h"
 #include "models/config/block.h"
@@ -148,7 +149,7 @@ ConvertedLayers convert(const Case& c, const ModelConfig& model, const Recipe& r
           roles[static_cast<int>(part)] =
               converts_as(part, layer, linear.parts[place_in_qkv(part)].size, linear.in);
     }
-  layers.head_converted = c.head == "recipe" && converts(head_linear(model), 0);
+  layers.head_converted = kHeadInRecipeWords.find(c.head).value() && converts(head_linear(model), 0);
   return layers;
 }
 

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "bench/case/case_limits.h"
+#include "bench/case/case_words.h"
 #include "bench/case/choose_layers.h"
 #include "bench/case/fingerprint.h"
 #include "kernels/base/errors.h"
@@ -81,7 +82,7 @@ InitDefinition init_of(const Case& c) {
   init.forked = !c.fork_from.empty();
   init.drawn = c.init_from.empty() && !init.forked;
   init.seed = c.seed;
-  init.perturbed = c.perturb == "ulp";
+  init.perturbed = kPerturbWords.find(c.perturb).value();
   init.stress = parse_stress(c.stress);
   if (const auto content = content_of(init.forked ? c.fork_from : c.init_from, kCheckpointFiles))
     init.fingerprint = content->fingerprint;
@@ -101,7 +102,7 @@ Json init_record(const InitDefinition& init) {
                {"deviation", init.drawn ? Json(init.deviation) : Json()},
                {"seed", init.drawn ? Json(init.seed) : Json()}};
   if (init.stress) json["stress"] = to_text(*init.stress);
-  if (init.perturbed) json["perturb"] = "ulp";
+  if (init.perturbed) json["perturb"] = kPerturbWords.of(true);
   return json;
 }
 
@@ -136,7 +137,7 @@ Definition define(const Case& c, Refusals refusals) {
   };
   try_recipe([&] { choose_layers(c, definition); });
   if (definition.refusal) leave_in_bf16(definition);
-  if (c.flow == "on") {
+  if (kSwitchWords.find(c.flow).value()) {
     definition.recipe.flow = true;
     for (LaterLayers& later : definition.later) later.recipe.flow = later.recipe.quantized();
   }

@@ -8,6 +8,7 @@
 
 #include "bench/case/case.h"
 #include "bench/case/case_limits.h"
+#include "bench/case/case_words.h"
 #include "bench/case/definition.h"
 #include "kernels/numerics/recipe.h"
 #include "models/transformer/optimizer.h"
@@ -24,7 +25,12 @@ struct Plan : Definition {
   OptimizerOptions optimizer;
   std::int64_t B = 0, T = 0;
   int ranks = 1, accumulation = 1;
+  DataParallel data_parallel = DataParallel::ddp;
+  Reshard reshard = Reshard::on;  ///< `automatic` is decided by the session
   bool recompute = false, reduce_amax = false, fp8_gather = false, fp8_weights = false;
+  GraphMode graph = GraphMode::on;
+  bool deterministic = false;
+  CheckpointKeep checkpoint_keep = CheckpointKeep::last;
   bool on_gpu = false;
   std::uint64_t seed = 0;
   RoutingChoice routing;

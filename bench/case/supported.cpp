@@ -114,7 +114,7 @@ std::optional<std::string> state_unsupported_reason(const Plan& plan) {
 
 /// Checks weights and gradients stored in FP8.
 std::optional<std::string> fp8_storage_unsupported_reason(const Plan& plan) {
-  if (plan.parameters.gradients == DType::e4m3 && plan.fields.parallel == "hsdp")
+  if (plan.parameters.gradients == DType::e4m3 && plan.data_parallel == DataParallel::hsdp)
     return "--grads e4m3: hsdp reduces gradients twice and would round in between; use ddp or fsdp";
   if (!plan.fp8_weights) return std::nullopt;
   if (plan.model.moe) return "--weights e4m3: does not support blocks with experts";

@@ -61,9 +61,8 @@ class Session {
   }
   /// Deterministic runs need the same algorithms every time, which autotuning does not guarantee.
   GpuOptions gpu_options() const {
-    const bool deterministic = case_.deterministic == "on";
-    return {.autotune = !deterministic,
-            .deterministic = deterministic,
+    return {.autotune = !plan_.deterministic,
+            .deterministic = plan_.deterministic,
             .attention = case_.attention,
             .gemm = case_.gemm,
             .grouped = case_.grouped};
@@ -119,7 +118,7 @@ void Session::check_gpus() const {
 /// --reshard auto: weights stay gathered if that leaves a tenth of the memory free. Uses the GPUs' total
 /// memory, so that every process decides alike; the GPUs of all nodes must be of one kind.
 void Session::choose_reshard(const Device& device) {
-  if (case_.reshard != "auto" || plan_.parameters.parallel.shard == 1) return;
+  if (plan_.reshard != Reshard::automatic || plan_.parameters.parallel.shard == 1) return;
   std::optional<std::int64_t> room;
   if (plan_.on_gpu) {
     room = gpu_memory(share_.first_gpu).total_bytes;
@@ -250,9 +249,7 @@ void Session::train(Rank& rank, std::int64_t begin) {
   options.time_limit_s = case_.time_limit;
   Sampler sampler(options);
   const bool by_host = plan_.exchange.mode == ExpertExchange::Mode::sync;  // needs counts on the host
-  const bool early = case_.graph == "early";
-  StepRunner runner(rank, *data_, case_.graph != "off" && !by_host, board_,
-                    early ? KernelStart::early : KernelStart::in_turn);
+  StepRunner runner(rank, *data_, by_host ? GraphMode::off : plan_.graph, board_);
   const std::vector<std::uint64_t> before = rank.parameters().fingerprints();
   const std::int64_t typical = typical_step(plan_, begin, plan_.accumulation);
   std::vector<CollectiveCount> collectives;  // of one step; saving weights adds others
@@ -277,7 +274,7 @@ void Session::train(Rank& rank, std::int64_t begin) {
     if (std::binary_search(checkpoint_steps_.begin(), checkpoint_steps_.end(), step + 1))
       save_checkpoint(rank, step + 1);
     if (!last) continue;
-    if (early && first_rank && runner.early_kernels() == 0)
+    if (plan_.graph == GraphMode::early && first_rank && runner.early_kernels() == 0)
       builder_.warn(
           {"--graph early: no kernel started early; it takes a captured step, a GPU of compute capability 9.0 and a "
            "driver for CUDA 12.3"});

@@ -224,7 +224,7 @@ std::optional<std::string> write_checkpoint(Rank& rank, const Plan& plan, std::i
     if (first) fs::remove_all(partial, ignored);
     return why.value_or("another rank could not write its part");
   }
-  if (first && plan.fields.checkpoint_keep == "last" && step < plan.fields.steps)
+  if (first && plan.checkpoint_keep == CheckpointKeep::last && step < plan.fields.steps)
     for (const auto& [older, path] : checkpoints_in(folder))
       if (older < step) fs::remove_all(path, ignored);
   return std::nullopt;

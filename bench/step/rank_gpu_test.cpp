@@ -71,7 +71,7 @@ Trained train(const std::string& recipe, const Setting& setting) {
     const DeviceBlock block(device, bytes);
     Rank rank(device, comm, plan, block.data(), bytes);
     rank.parameters().initialize(plan.seed, kInitialDeviation);
-    StepRunner runner(rank, *data, setting.graph);
+    StepRunner runner(rank, *data, setting.graph ? GraphMode::on : GraphMode::off);
     for (int step = 0; step < 5; ++step) {
       const StepResult result = runner.run(step, 0).result;
       if (index == 0) trained.losses.push_back(result.loss);

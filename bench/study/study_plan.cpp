@@ -13,6 +13,7 @@
 #include <string_view>
 #include <utility>
 
+#include "bench/case/case_words.h"
 #include "bench/case/stress.h"
 #include "bench/case/supported.h"
 #include "bench/step/checkpoint.h"
@@ -136,7 +137,7 @@ StudyPlan::StudyPlan(const StudySettings& settings, const std::string& model, st
   trunk.steps = kept.back();
   trunk.checkpoint_every = kept.back();
   trunk.checkpoint_at = fmt::format("{}", fmt::join(kept.begin(), std::prev(kept.end()), ","));
-  trunk.checkpoint_keep = "all";
+  trunk.checkpoint_keep = kCheckpointKeepWords.of(CheckpointKeep::all);
   fork_base_ = base_;
   set_fields(fork_base_, settings.fork);
   fork_base_.init_from.clear();
@@ -214,7 +215,7 @@ StudyCase StudyPlan::fork(const std::string& checkpoint, StudyPart part, std::in
   constexpr std::int64_t kSeedsOfTrunk = 1000;  // no two forks share their data, nor with a trunk
   Case c = fork_base_;
   c.recipe = variant.recipe;
-  c.perturb = variant.perturbed ? "ulp" : "none";
+  c.perturb = kPerturbWords.of(variant.perturbed);
   c.fork_from = checkpoint;
   c.seed = kSeedsOfTrunk * trunk + seed;
   StudyPlace where = place(part, trunk, age, seed);
@@ -281,7 +282,7 @@ void StudyPlan::add_sensitivity(const Plan& trunk, std::int64_t number, const Fo
     StudyCase one = fork(checkpoint_at(trunk, age), StudyPart::sensitivity, number, age, 1, variant);
     one.fields.steps = 1;  // the measurement comes before the step
     one.fields.warmup = 0;
-    one.fields.schedule = "constant";
+    one.fields.schedule = kScheduleWords.of(Schedule::constant);
     one.fields.fidelity_batches = settings_.sensitivity_batches;
     one.fields.sensitivity = settings_.sensitivity;
     if (measures_sensitivity(one.fields)) cases.push_back(std::move(one));
