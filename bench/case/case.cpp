@@ -136,7 +136,8 @@ std::vector<Field> make_fields() {
            text("grads", kPrecision, "gradient dtype; e4m3: stored and reduced with a per-tensor scale",
                 &Case::grads, kAxis, always, {"fp32", "bf16", "e4m3"})),
       also("lm_head",
-           text("head", kPrecision, "lm_head GEMM format", &Case::head, kAxis, always, words_in(kHeadInRecipeWords))),
+           text("head", kPrecision, "lm_head GEMM format", &Case::head, kAxis, always,
+                words_in(kHeadInRecipeWords))),
       text("keep_bf16", kPrecision,
            "linear layers kept in BF16: first:N,last:N (blocks), block:N, block:N.ROLE, qkv, o, "
            "gate_up, down, head, q, k, v, qkv_apart, first_linear, last_linear, min_in:N, min_out:N, "

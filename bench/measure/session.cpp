@@ -268,7 +268,8 @@ void Session::train(Rank& rank, std::int64_t begin) {
     }
     if (first_rank) {
       if (sampler.add(timed.ms)) enough = 1;
-      watch_->after_step(static_cast<std::size_t>(step) + 1, sampler.warmed_up(), last);
+      watch_->after_step(
+          {.steps = static_cast<std::size_t>(step) + 1, .next_is_sample = sampler.warmed_up(), .last = last});
     }
     evaluate(rank, step + 1, last);
     if (std::binary_search(checkpoint_steps_.begin(), checkpoint_steps_.end(), step + 1))

@@ -73,8 +73,9 @@ class Checkpoint {
   /// Returns elements [first, first + n) of a tensor after verifying them.
   const std::byte* checked(const std::string& kind, const StoredTensor& stored, std::int64_t first,
                            std::int64_t n) const;
-  /// `continues`: requires the case's own dtypes and everything that a run keeps.
-  void check_tensors(const Plan& plan, bool continues) const;
+  /// `resume` requires the case's own dtypes and everything that a run keeps.
+  enum class Use : std::uint8_t { resume, fork };
+  void check_tensors(const Plan& plan, Use use) const;
   /// Returns true if the tensor is stored with scales that fit its FP8 or FP16 data.
   bool has_scales(const std::string& kind, const std::string& name) const;
 

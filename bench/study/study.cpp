@@ -62,7 +62,7 @@ StudySettings settings_of(const StudyCommand& command) {
     set_text(c, *find_field("device"), device->second.front());
   if (c.device == "auto") c.device = best_device();
   for (const auto& [name, words] : command.axes) given.work[name] = words;
-  StudySettings settings = default_study(is_gpu(c.device), given.starts_trained());
+  StudySettings settings = default_study({.on_gpu = is_gpu(c.device), .trained = given.starts_trained()});
   if (!command.config.empty()) read_study_file(command.config, settings);
   for (const auto& [name, words] : flags) settings.work[name] = words;
   settings.work["device"] = {c.device};

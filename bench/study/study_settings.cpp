@@ -214,7 +214,8 @@ std::optional<std::string> default_of_study(const Field& field) {
   if (field.name == std::string("sensitivity")) return "";
   if (set_by_study(field.name)) return std::nullopt;
   if (field.name == std::string("recipe")) return "";  // always given by the user
-  static const StudySettings kElsewhere = default_study(false), kOnGpu = default_study(true);
+  static const StudySettings kElsewhere = default_study({.on_gpu = false}),
+                             kOnGpu = default_study({.on_gpu = true});
   const auto value_in = [&](const StudySettings& settings) {
     const auto set = settings.work.find(field.name);
     return set == settings.work.end() ? get_text(Case{}, field) : set->second.front();
@@ -259,10 +260,11 @@ bool StudySettings::starts_trained() const {
   return names(work) || names(trunk);
 }
 
-StudySettings default_study(bool on_gpu, bool trained) {
+StudySettings default_study(const StudyKind& kind) {
+  const bool on_gpu = kind.on_gpu;
   StudySettings settings;
   read_study(on_gpu ? "gpu.toml" : "cpu.toml", on_gpu ? kGpuStudyText : kCpuStudyText, settings);
-  if (trained)
+  if (kind.trained)
     read_study(on_gpu ? "init_gpu.toml" : "init_cpu.toml", on_gpu ? kGpuInitStudyText : kCpuInitStudyText,
                settings);
   return settings;

@@ -64,12 +64,12 @@ std::string describe_outcome(const Record& record) {
   return text;
 }
 
-Progress::Progress(const std::vector<Plan>& grid, std::size_t finished, std::size_t half_finished, bool quiet)
+Progress::Progress(const std::vector<Plan>& grid, const Start& start)
     : labels_(grid),
       total_(grid.size()),
-      done_(finished),
-      left_(static_cast<double>(grid.size() - finished) - static_cast<double>(half_finished) / 2),
-      quiet_(quiet),
+      done_(start.finished),
+      left_(static_cast<double>(grid.size() - start.finished) - static_cast<double>(start.half_finished) / 2),
+      quiet_(start.quiet),
       terminal_(isatty(STDERR_FILENO)) {}
 
 std::string Progress::remaining() const {
