@@ -87,8 +87,7 @@ class Checkpoint {
   BlockSums sums_;                                // empty for checkpoints written before checksums existed
 };
 
-/// Returns the folder of a case's checkpoints, --checkpoint-dir/ID. Throws InvalidInput if there is no
-/// --checkpoint-dir.
+/// Returns the folder of a case's checkpoints, --checkpoint-dir/ID.
 std::string checkpoint_folder(const Plan& plan);
 /// Returns the folder of the state after `step` steps, step-000100 inside checkpoint_folder().
 std::string checkpoint_at(const Plan& plan, std::int64_t step);
