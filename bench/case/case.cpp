@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <iterator>
 #include <optional>
@@ -13,6 +12,7 @@
 
 #include "bench/case/case_words.h"
 #include "kernels/base/errors.h"
+#include "kernels/base/parse_number.h"
 #include "kernels/gpu/device_info.h"
 #include "kernels/numerics/recipe.h"
 #include "kernels/numerics/state_formats.h"
@@ -264,19 +264,10 @@ std::string kebab(std::string name) {
   return name;
 }
 
-/// Parses the whole of `word` as a number; null if it is not one.
-template <class T>
-std::optional<T> parse(const std::string& word) {
-  T value{};
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (word.empty() || error != std::errc() || end != word.data() + word.size()) return std::nullopt;
-  return value;
-}
-
 template <class T>
 T checked_number(const Field& field, const std::string& word) {
   if (*field.zero_word && word == field.zero_word) return 0;
-  const auto value = parse<T>(word);
+  const auto value = parse_number<T>(word);
   if (!value || !std::isfinite(static_cast<double>(*value)))
     throw InvalidInput(fmt::format("{}: \"{}\" is not {}{}", flag_of(field), word,
                                    field.is_integer() ? "a whole number" : "a number",
@@ -323,7 +314,7 @@ std::vector<std::int64_t> parse_checkpoint_at(const std::string& text) {
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
     const std::string word = text.substr(begin, end - begin);
-    const auto step = parse<std::int64_t>(word);
+    const auto step = parse_number<std::int64_t>(word);
     if (!step || *step < 1)
       throw InvalidInput(
           fmt::format("--checkpoint-at: \"{}\" is not a step: whole numbers above 0, N,N,...", word));

@@ -3,9 +3,7 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <string_view>
-#include <system_error>
 #include <tuple>
 
 #include "bench/case/case_words.h"
@@ -13,6 +11,7 @@
 #include "bench/case/stress.h"
 #include "kernels/base/enum_names.h"
 #include "kernels/base/errors.h"
+#include "kernels/base/parse_number.h"
 #include "kernels/numerics/selection.h"
 #include "kernels/numerics/state_formats.h"
 #include "models/transformer/optimizers.h"
@@ -164,11 +163,10 @@ RoutingChoice parse_routing(const std::string& text) {
   RoutingChoice choice{found.value_or(Routing::learned)};
   bool right = found && zipf == (colon != std::string::npos);
   if (right && zipf) {
-    const char* const stop = text.data() + text.size();
-    right = std::from_chars(text.data() + colon + 1, stop, choice.exponent) ==
-            std::from_chars_result{stop, std::errc()};
     constexpr double kMost = 16;
-    right = right && choice.exponent >= 0 && choice.exponent <= kMost;
+    const auto exponent = parse_number<double>(std::string_view(text).substr(colon + 1));
+    right = exponent && *exponent >= 0 && *exponent <= kMost;
+    choice.exponent = exponent.value_or(0);
   }
   if (!right)
     throw InvalidInput(

@@ -45,10 +45,10 @@ class Reception {
   Reception(const Nodes& nodes, const Address& address, const std::string& secret,
             std::chrono::seconds greeting_time = kGreetingTime);
 
-  /// Returns the processes admitted since the last call; waits at most `timeouts`. `taken`: true for
+  /// Returns the processes admitted since the last call; waits at most `timeout`. `taken`: true for
   /// processes already here.
-  std::vector<Guest> admit(std::chrono::milliseconds timeouts, const std::function<bool(int)>& taken);
-  /// Returns which client was refused last, and why; empty if none was.
+  std::vector<Guest> admit(std::chrono::milliseconds timeout, const std::function<bool(int)>& taken);
+  /// Returns which client was refused last, and why; null if none was.
   const std::optional<std::string>& last_refusal() const { return last_refusal_; }
 
  private:

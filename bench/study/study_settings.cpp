@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -17,6 +16,7 @@
 #include "bench/study/defaults_text.h"
 #include "bench/study/token_count.h"
 #include "kernels/base/errors.h"
+#include "kernels/base/parse_number.h"
 #include "kernels/numerics/recipe.h"
 
 namespace precbench {
@@ -29,13 +29,12 @@ constexpr std::int64_t kMost = 1'000'000'000;
 /// Parses a number. Throws InvalidInput unless it is in [low, high].
 template <class T>
 T number_in(const std::string& word, T low, T high) {
-  T value{};
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (word.empty() || error != std::errc() || end != word.data() + word.size())
+  const auto value = parse_number<T>(word);
+  if (!value)
     throw InvalidInput(fmt::format("\"{}\" is not a {}number", word, std::is_integral_v<T> ? "whole " : ""));
-  if (!(value >= low && value <= high))
+  if (!(*value >= low && *value <= high))
     throw InvalidInput(fmt::format("{} is not in [{}, {}]", word, low, high));
-  return value;
+  return *value;
 }
 
 /// Returns a setter for one number.
@@ -175,10 +174,6 @@ void read_study(const std::string& name, const std::string& text, StudySettings&
   };
   read_toml(name, text, handler);
 }
-
-}  // namespace
-
-namespace {
 
 bool set_by_study(const std::string& name) {
   static const std::set<std::string> kItsOwn = {"steps",

@@ -101,8 +101,6 @@ void tell_of_older_rows(const RecordSet& set, const std::vector<Plan>& grid) {
         count_cases(again.size())));
 }
 
-}  // namespace
-
 /// Gives rows their current place in the study: a newly requested recipe may already have rows as a control.
 /// Returns true if any has changed.
 bool move_places(RecordSet& set, const std::map<std::string, const Plan*>& cases) {
@@ -115,6 +113,8 @@ bool move_places(RecordSet& set, const std::map<std::string, const Plan*>& cases
   }
   return moved;
 }
+
+}  // namespace
 
 Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, bool retry_failed) {
   RecordSet set = read_records({path});
