@@ -63,7 +63,7 @@ int run_program(int argc, char** argv) {
   const bool studies = *study_sub && !study_command.dry_run;
   if (sweeps || studies || *run_sub) {
     survive_broken_pipes();
-    if (const auto why = why_too_many_threads(openmp_threads())) {
+    if (const auto why = thread_limit_reason(openmp_threads())) {
       tell("precbench: " + *why);
       return kBadInputExit;
     }

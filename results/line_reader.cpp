@@ -9,11 +9,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <string_view>
 
 #include "kernels/base/errors.h"
+#include "kernels/base/parse_number.h"
 #include "kernels/base/untrusted_input.h"
 
 namespace precbench {
@@ -60,10 +60,8 @@ std::optional<int> named_descriptor(const std::string& path) {
   if (path == "-" || path == "/dev/stdin") return STDIN_FILENO;
   for (const std::string_view folder : {"/dev/fd/", "/proc/self/fd/"}) {
     if (!path.starts_with(folder)) continue;
-    int number = 0;
-    const char* const end = path.data() + path.size();
-    const auto [stop, error] = std::from_chars(path.data() + folder.size(), end, number);
-    if (error == std::errc() && stop == end && number >= 0) return number;
+    const auto number = parse_number<int>(std::string_view(path).substr(folder.size()));
+    if (number && *number >= 0) return number;
   }
   return std::nullopt;
 }

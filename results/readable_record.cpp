@@ -76,7 +76,7 @@ std::vector<std::string> mend(Json& json) {
 Record readable_record(Record record) {
   Json json = record;
   const std::vector<std::string> mended = mend(json);
-  if (const std::string why = why_no_record(json); !why.empty()) cannot_be_read(why);
+  if (const auto why = not_a_record_reason(json)) cannot_be_read(*why);
   const auto read_back = json.get<Record>();
   if (!mended.empty()) record = read_back;
   const auto warn = [&](const std::string& line) {

@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 void parse(const std::string& line, ReduceRecord reduce, RecordLine& result) {
   if (const auto why = beyond(line, kRecordLimits)) return void(result.problem = *why);
   const Json json = Json::parse(line, nullptr, false);
-  result.problem = json.is_discarded() ? kNotJson : why_no_record(json);
+  result.problem = json.is_discarded() ? kNotJson : not_a_record_reason(json).value_or("");
   if (!result.problem.empty()) return;
   result.record = json.get<Record>();
   result.contradiction = contradiction(*result.record);
@@ -28,7 +28,7 @@ void parse(const std::string& line, ReduceRecord reduce, RecordLine& result) {
 
 }  // namespace
 
-std::string why_no_record(const Json& json) {
+std::optional<std::string> not_a_record_reason(const Json& json) {
   if (!json.is_object()) return "not a record but a JSON " + std::string(json.type_name());
   const auto schema = json.find("schema");
   if (schema == json.end() || !schema->is_number_integer()) return "not a record: it has no schema version";
@@ -40,7 +40,8 @@ std::string why_no_record(const Json& json) {
         violations.size() > 1 ? fmt::format(" (and {} more)", violations.size() - 1) : "";
     return "not a valid record: " + violations.front() + more;
   }
-  return *schema > 1 && !json.contains("definition") ? "not a valid record: /definition: missing" : "";
+  if (*schema > 1 && !json.contains("definition")) return "not a valid record: /definition: missing";
+  return std::nullopt;
 }
 
 RecordLine parse_record_line(const std::string& line, ReduceRecord reduce) noexcept {

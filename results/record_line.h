@@ -29,8 +29,8 @@ struct RecordLine {
 /// Removes parts of a record that its reader does not need. Called by several threads concurrently.
 using ReduceRecord = void (*)(Record&);
 
-/// Returns why the JSON is not a record; empty if it is one.
-std::string why_no_record(const nlohmann::ordered_json& json);
+/// Returns why the JSON is not a record; null if it is one.
+std::optional<std::string> not_a_record_reason(const nlohmann::ordered_json& json);
 
 /// Never throws; errors are in the result. `reduce` may be null and is called after all checks.
 RecordLine parse_record_line(const std::string& line, ReduceRecord reduce) noexcept;

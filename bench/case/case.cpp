@@ -4,13 +4,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
+#include <iterator>
 #include <optional>
 #include <string_view>
 #include <utility>
 
+#include "bench/case/case_words.h"
 #include "kernels/base/errors.h"
+#include "kernels/base/parse_number.h"
 #include "kernels/gpu/device_info.h"
 #include "kernels/numerics/recipe.h"
 #include "kernels/numerics/state_formats.h"
@@ -61,6 +63,11 @@ std::vector<std::string> optimizer_names() {
   return names;
 }
 
+template <class Enum, std::size_t kCount>
+std::vector<std::string> words_in(const EnumNames<Enum, kCount>& table) {
+  return {std::begin(table.names), std::end(table.names)};
+}
+
 Field text(const char* name, const char* group, const char* help, Text member, bool axis, Identity identity,
            std::vector<std::string> choices = {}) {
   return {name, group, "", help, member, std::move(choices), axis, identity, 0, ""};
@@ -98,15 +105,15 @@ std::vector<Field> make_fields() {
       number("gpus", kWork, "", "number of ranks; on the CPU device each rank is a thread", &Case::gpus,
              kAxis, 1),
       text("parallel", kWork, "data parallelism: replicated, sharded, or sharded within groups",
-           &Case::parallel, kAxis, always, {"ddp", "fsdp", "hsdp"}),
+           &Case::parallel, kAxis, always, words_in(kParallelWords)),
       number("shard_group", kWork, "ranks", "shard group size with --parallel hsdp", &Case::shard_group,
              kAxis, 1, "", when_set),
       text("gather", kWork, "dtype of the blocks' weights in the all-gather (fsdp, hsdp)", &Case::gather,
-           kAxis, when_set, {"bf16", "fp8"}),
+           kAxis, when_set, words_in(kSentInFp8Words)),
       text("reshard", kWork, "resharding of gathered weights after each use; auto: off where memory allows",
-           &Case::reshard, kAxis, when_set, {"on", "off", "auto"}),
+           &Case::reshard, kAxis, when_set, words_in(kReshardWords)),
       text("reduce_amax", kWork, "all-reduce of the amax behind per-tensor scales", &Case::reduce_amax,
-           kSingle, when_set, {"off", "on"}),
+           kSingle, when_set, words_in(kSwitchWords)),
       text("device", kWork, "compute device; auto: a GPU if one is visible, else the CPU", &Case::device, kAxis,
            always, device_choices()),
       number("steps", kWork, "", "optimizer steps; auto: until the step time has settled", &Case::steps,
@@ -115,7 +122,7 @@ std::vector<Field> make_fields() {
 
       also("master_dtype",
            text("master", kPrecision, "master weight dtype; sr: stochastic rounding; fp16: per-tensor scale",
-                &Case::master, kAxis, always, {"fp32", "bf16", "bf16_sr", "fp16"})),
+                &Case::master, kAxis, always, words_in(kMasterWords))),
       text("weights", kPrecision,
            "compute copy of the master weights in linear layers; e4m3: quantized by the recipe",
            &Case::weights, kAxis, when_set, {"bf16", "e4m3"}),
@@ -129,7 +136,8 @@ std::vector<Field> make_fields() {
            text("grads", kPrecision, "gradient dtype; e4m3: stored and reduced with a per-tensor scale",
                 &Case::grads, kAxis, always, {"fp32", "bf16", "e4m3"})),
       also("lm_head",
-           text("head", kPrecision, "lm_head GEMM format", &Case::head, kAxis, always, {"bf16", "recipe"})),
+           text("head", kPrecision, "lm_head GEMM format", &Case::head, kAxis, always,
+                words_in(kHeadInRecipeWords))),
       text("keep_bf16", kPrecision,
            "linear layers kept in BF16: first:N,last:N (blocks), block:N, block:N.ROLE, qkv, o, "
            "gate_up, down, head, q, k, v, qkv_apart, first_linear, last_linear, min_in:N, min_out:N, "
@@ -140,9 +148,9 @@ std::vector<Field> make_fields() {
            "even the recipe's own",
            &Case::switch_recipe, kSingle, when_set),
       text("recompute", kPrecision, "activation recomputation in the backward pass", &Case::recompute, kAxis,
-           always, {"none", "block"}),
+           always, words_in(kRecomputeWords)),
       text("flow", kPrecision, "FP8-Flow: transposed FP8 data of X and dY as wgrad operands (blockwise_pow2)",
-           &Case::flow, kAxis, when_used, {"off", "on"}),
+           &Case::flow, kAxis, when_used, words_in(kSwitchWords)),
 
       text("routing", kExperts, "MoE routing: learned, or forced for timing: balanced, zipf:A or one",
            &Case::routing, kAxis, when_used),
@@ -161,12 +169,12 @@ std::vector<Field> make_fields() {
       text("exchange", kExperts,
            "token exchange between expert-parallel ranks: all-gather, all-to-all in fixed slots, or "
            "all-to-all with exact counts",
-           &Case::exchange, kAxis, when_used, {"gather", "slots", "sync"}),
+           &Case::exchange, kAxis, when_used, words_in(kExchangeWords)),
       number("slots", kExperts, "tokens",
              "token slots per pair of ranks with --exchange slots; later tokens are dropped", &Case::slots,
              kAxis, 0, "all", when_used),
       text("dispatch", kExperts, "dtype of tokens sent to experts; fp8: quantized by the recipe",
-           &Case::dispatch, kAxis, when_used, {"bf16", "fp8"}),
+           &Case::dispatch, kAxis, when_used, words_in(kSentInFp8Words)),
 
       text("optimizer", kOptimizer, "optimizer; muon: AdamW for all but the blocks' matrices",
            &Case::optimizer, kAxis, when_set, optimizer_names()),
@@ -182,7 +190,7 @@ std::vector<Field> make_fields() {
              kAxis, 0, "", when_set),
       number("warmup", kOptimizer, "steps", "linear learning-rate warmup", &Case::warmup, kSingle, 0),
       text("schedule", kOptimizer, "learning-rate schedule after warmup", &Case::schedule, kSingle, always,
-           {"constant", "cosine"}),
+           words_in(kScheduleWords)),
       number("weight_decay", kOptimizer, "", "decoupled weight decay of matrices", &Case::weight_decay,
              kSingle, 0),
       also("grad_clip", number("clip", kOptimizer, "", "gradient clipping: largest global norm; 0: off",
@@ -203,7 +211,7 @@ std::vector<Field> make_fields() {
            &Case::init_from, kSingle, when_set),
       text("perturb", kData,
            "perturbation of the initial weights; ulp: one unit in the last place of one weight",
-           &Case::perturb, kAxis, when_set, {"none", "ulp"}),
+           &Case::perturb, kAxis, when_set, words_in(kPerturbWords)),
       text("stress", kData,
            "function-preserving outliers in the initial weights, of size 2^S: ffn:S, norm:S, "
            "vo:S[:CHANNELS]",
@@ -225,15 +233,15 @@ std::vector<Field> make_fields() {
       text("checkpoint_dir", kData, "checkpoint folder; with --out DIR: DIR/checkpoints",
            &Case::checkpoint_dir, kSingle, always),
       text("checkpoint_keep", kData, "checkpoints kept on disk", &Case::checkpoint_keep, kSingle, always,
-           {"last", "all"}),
+           words_in(kCheckpointKeepWords)),
 
       number("time_limit", kMeasurement, "s", "limit on sampling time with --steps auto", &Case::time_limit,
              kSingle, 0),
       also("cuda_graph", text("graph", kMeasurement,
                               "CUDA graph of the step; early: programmatic dependent launch of our kernels",
-                              &Case::graph, kAxis, when_set, {"on", "off", "early"})),
+                              &Case::graph, kAxis, when_set, words_in(kGraphWords))),
       text("deterministic", kMeasurement, "bitwise reproducible runs, at some cost in speed",
-           &Case::deterministic, kSingle, when_set, {"off", "on"}),
+           &Case::deterministic, kSingle, when_set, words_in(kSwitchWords)),
       text("attention", kMeasurement, "attention kernels; auto: the faster for the shape", &Case::attention,
            kAxis, when_set, {"auto", "cudnn", "own"}),
       text("gemm", kMeasurement, "GEMM kernels; auto: the fastest; own: ours wherever there is one",
@@ -256,19 +264,10 @@ std::string kebab(std::string name) {
   return name;
 }
 
-/// Parses the whole of `word` as a number; null if it is not one.
-template <class T>
-std::optional<T> parse(const std::string& word) {
-  T value{};
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (word.empty() || error != std::errc() || end != word.data() + word.size()) return std::nullopt;
-  return value;
-}
-
 template <class T>
 T checked_number(const Field& field, const std::string& word) {
   if (*field.zero_word && word == field.zero_word) return 0;
-  const auto value = parse<T>(word);
+  const auto value = parse_number<T>(word);
   if (!value || !std::isfinite(static_cast<double>(*value)))
     throw InvalidInput(fmt::format("{}: \"{}\" is not {}{}", flag_of(field), word,
                                    field.is_integer() ? "a whole number" : "a number",
@@ -315,7 +314,7 @@ std::vector<std::int64_t> parse_checkpoint_at(const std::string& text) {
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
     const std::string word = text.substr(begin, end - begin);
-    const auto step = parse<std::int64_t>(word);
+    const auto step = parse_number<std::int64_t>(word);
     if (!step || *step < 1)
       throw InvalidInput(
           fmt::format("--checkpoint-at: \"{}\" is not a step: whole numbers above 0, N,N,...", word));

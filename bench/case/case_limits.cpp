@@ -3,15 +3,15 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <string_view>
-#include <system_error>
 #include <tuple>
 
+#include "bench/case/case_words.h"
 #include "bench/case/sensitivity_groups.h"
 #include "bench/case/stress.h"
 #include "kernels/base/enum_names.h"
 #include "kernels/base/errors.h"
+#include "kernels/base/parse_number.h"
 #include "kernels/numerics/selection.h"
 #include "kernels/numerics/state_formats.h"
 #include "models/transformer/optimizers.h"
@@ -119,11 +119,11 @@ void check_combinations(const Case& c) {
   check_choice("attention", c.attention);
   check_choice("gemm", c.gemm);
   check_choice("grouped", c.grouped, "own");
-  if ((c.parallel == "hsdp") != (c.shard_group > 1))
+  if ((kParallelWords.find(c.parallel) == DataParallel::hsdp) != (c.shard_group > 1))
     throw InvalidInput("--shard-group: hsdp needs groups of 2 or more ranks, and only hsdp has groups");
-  if (c.schedule == "cosine" && c.steps == 0)
-    throw InvalidInput("--schedule cosine needs a number of steps: add --steps N");
-  if (c.schedule == "cosine" && c.warmup >= c.steps)
+  const bool cosine = kScheduleWords.find(c.schedule) == Schedule::cosine;
+  if (cosine && c.steps == 0) throw InvalidInput("--schedule cosine needs a number of steps: add --steps N");
+  if (cosine && c.warmup >= c.steps)
     throw InvalidInput(fmt::format("--warmup: {} steps leave no steps of --steps {} for the cosine schedule",
                                    c.warmup, c.steps));
   if (!c.init_from.empty() && !c.fork_from.empty())
@@ -134,6 +134,10 @@ void check_combinations(const Case& c) {
   for (const std::int64_t step : parse_checkpoint_at(c.checkpoint_at))
     if (step > c.steps)
       throw InvalidInput(fmt::format("--checkpoint-at: {} is beyond --steps {}", step, c.steps));
+  if (writes_checkpoints(c) && c.checkpoint_dir.empty())
+    throw InvalidInput("--checkpoint-every: no checkpoint folder: add --checkpoint-dir DIR or --out DIR");
+  if (c.eval_every > 0 && c.eval_data.empty())
+    throw InvalidInput("--eval-every: needs held-out text: add --eval-data FILE");
   if (!c.fidelity_stress.empty() && c.fidelity_batches == 0)
     throw InvalidInput("--fidelity-stress needs batches to compare gradients of: add --fidelity-batches K");
   if (!c.sensitivity.empty() && c.fidelity_batches == 0)
@@ -159,11 +163,10 @@ RoutingChoice parse_routing(const std::string& text) {
   RoutingChoice choice{found.value_or(Routing::learned)};
   bool right = found && zipf == (colon != std::string::npos);
   if (right && zipf) {
-    const char* const stop = text.data() + text.size();
-    right = std::from_chars(text.data() + colon + 1, stop, choice.exponent) ==
-            std::from_chars_result{stop, std::errc()};
     constexpr double kMost = 16;
-    right = right && choice.exponent >= 0 && choice.exponent <= kMost;
+    const auto exponent = parse_number<double>(std::string_view(text).substr(colon + 1));
+    right = exponent && *exponent >= 0 && *exponent <= kMost;
+    choice.exponent = exponent.value_or(0);
   }
   if (!right)
     throw InvalidInput(

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "bench/case/case_limits.h"
+#include "bench/case/case_words.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/plural.h"
 #include "models/config/block.h"
@@ -97,6 +98,17 @@ std::vector<LinearRole> listed_roles(const ConvertedLayers& layers) {
 
 }  // namespace
 
+std::vector<LinearSpec> convertible_linears(const ModelConfig& model, std::int64_t layer) {
+  std::vector<LinearSpec> linears = block_of(model, layer).linears;
+  const auto qkv = std::find_if(linears.begin(), linears.end(),
+                                [](const LinearSpec& linear) { return linear.role == LinearRole::qkv; });
+  std::vector<LinearSpec> parts;
+  for (const LinearRole part : kQkvParts)
+    parts.push_back({part, qkv->in, {qkv->parts[static_cast<std::size_t>(place_in_qkv(part))]}});
+  linears.insert(linears.begin(), parts.begin(), parts.end());
+  return linears;
+}
+
 ConvertedLayers convert(const Case& c, const ModelConfig& model, const Recipe& recipe) {
   const KeepBf16 keep = c.keep_bf16.empty() ? recipe.keep_bf16 : parse_keep_bf16(c.keep_bf16);
   for (const KeptBlock& kept : keep.blocks)
@@ -137,7 +149,7 @@ ConvertedLayers convert(const Case& c, const ModelConfig& model, const Recipe& r
           roles[static_cast<int>(part)] =
               converts_as(part, layer, linear.parts[place_in_qkv(part)].size, linear.in);
     }
-  layers.head_converted = c.head == "recipe" && converts(head_linear(model), 0);
+  layers.head_converted = kHeadInRecipeWords.find(c.head).value() && converts(head_linear(model), 0);
   return layers;
 }
 

@@ -6,6 +6,7 @@
 
 #include "bench/case/case.h"
 #include "bench/case/definition.h"
+#include "models/config/block.h"
 
 namespace precbench {
 
@@ -17,6 +18,10 @@ ConvertedLayers convert(const Case& c, const ModelConfig& model, const Recipe& r
 /// Fills in the recipes of a definition whose model is known and the layers that each converts, as set by the
 /// case or else by the recipe. Throws InvalidInput that names the flag.
 void choose_layers(const Case& c, Definition& definition);
+
+/// Returns all linear layers of a block that a recipe can convert: q, k and v separately, then qkv and the
+/// others.
+std::vector<LinearSpec> convertible_linears(const ModelConfig& model, std::int64_t layer);
 
 /// Returns the recipe with the layers under `blocks`, `linears` and `head`: part of a record's definition.
 /// `linears` is there only if some linear layers of a block are converted and some are not.

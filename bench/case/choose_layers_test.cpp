@@ -2,6 +2,7 @@
 #include "bench/case/choose_layers.h"
 
 #include "bench/case/plan.h"
+#include "bench/case/supported.h"
 #include "results/schema.h"
 #include "tools/testing/catch.h"
 #include "tools/testing/temp_directory.h"
@@ -175,13 +176,13 @@ TEST_CASE("resolve: an impossible schedule is refused", "[layers]") {
         "--switch-recipe: " + path + "@50: that recipe has its own schedule");
 }
 
-TEST_CASE("why_unsupported: a layer's shape matters if any recipe of the run converts it", "[layers]") {
+TEST_CASE("unsupported_reason: a layer's shape matters if any recipe of the run converts it", "[layers]") {
   Case c = tensorwise("", "blockwise@50");
   c.batch = 1;
   c.seq = 96;  // not a multiple of blockwise's 128
-  CHECK(resolve(c).why_unsupported() == "qkv: M=96 is not a multiple of 128 (wgrad.a 1x128)");
+  CHECK(unsupported_reason(resolve(c)) == "qkv: M=96 is not a multiple of 128 (wgrad.a 1x128)");
   c.switch_recipe = "rowwise@50";
-  CHECK(resolve(c).why_unsupported() == "");
+  CHECK(!unsupported_reason(resolve(c)));
   CHECK(resolve(c).warnings() == Lines{"rowwise from step 50 on: step times include both recipes"});
 }
 
@@ -201,12 +202,12 @@ TEST_CASE("resolve: blocks are gathered in FP8 if all their layers are converted
   c.parallel = "fsdp";
   c.gather = "fp8";
   CHECK(resolve(c).parameters.gather_fp8 == std::vector<bool>{false, true, true, true});
-  CHECK(resolve(c).why_unsupported() == "");
+  CHECK(!unsupported_reason(resolve(c)));
   c.keep_bf16 = "o";
-  CHECK(resolve(c).why_unsupported() == "FP8 gather: no block has all of its linear layers in the recipe");
+  CHECK(unsupported_reason(resolve(c)) == "FP8 gather: no block has all of its linear layers in the recipe");
   c.keep_bf16 = "";
   c.switch_recipe = "bf16@50";
-  CHECK(resolve(c).why_unsupported() ==
+  CHECK(unsupported_reason(resolve(c)) ==
         "FP8 gather: the recipe changes during the run, and the weight format with it");
 }
 

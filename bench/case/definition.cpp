@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "bench/case/case_limits.h"
+#include "bench/case/case_words.h"
 #include "bench/case/choose_layers.h"
 #include "bench/case/fingerprint.h"
 #include "kernels/base/errors.h"
@@ -81,7 +82,7 @@ InitDefinition init_of(const Case& c) {
   init.forked = !c.fork_from.empty();
   init.drawn = c.init_from.empty() && !init.forked;
   init.seed = c.seed;
-  init.perturbed = c.perturb == "ulp";
+  init.perturbed = kPerturbWords.find(c.perturb).value();
   init.stress = parse_stress(c.stress);
   if (const auto content = content_of(init.forked ? c.fork_from : c.init_from, kCheckpointFiles))
     init.fingerprint = content->fingerprint;
@@ -101,7 +102,7 @@ Json init_record(const InitDefinition& init) {
                {"deviation", init.drawn ? Json(init.deviation) : Json()},
                {"seed", init.drawn ? Json(init.seed) : Json()}};
   if (init.stress) json["stress"] = to_text(*init.stress);
-  if (init.perturbed) json["perturb"] = "ulp";
+  if (init.perturbed) json["perturb"] = kPerturbWords.of(true);
   return json;
 }
 
@@ -131,12 +132,12 @@ Definition define(const Case& c, Refusals refusals) {
       check();
     } catch (const InvalidInput& error) {
       if (refusals == Refusals::thrown) throw;
-      if (definition.refusal.empty()) definition.refusal = error.what();
+      if (!definition.refusal) definition.refusal = error.what();
     }
   };
   try_recipe([&] { choose_layers(c, definition); });
-  if (!definition.refusal.empty()) leave_in_bf16(definition);
-  if (c.flow == "on") {
+  if (definition.refusal) leave_in_bf16(definition);
+  if (kSwitchWords.find(c.flow).value()) {
     definition.recipe.flow = true;
     for (LaterLayers& later : definition.later) later.recipe.flow = later.recipe.quantized();
   }
@@ -188,7 +189,7 @@ std::string case_id(const Case& c, const Definition& definition) {
         state, fmt::format("held_out={} tokens={}\n", hex(definition.held_out).dump(), c.eval_tokens));
   for (const Stress& stress : definition.fidelity_stresses)
     add_to_fingerprint(state, fmt::format("fidelity_stress={}\n", to_text(stress)));
-  if (!definition.refusal.empty()) add_to_fingerprint(state, fmt::format("refusal={}\n", definition.refusal));
+  if (definition.refusal) add_to_fingerprint(state, fmt::format("refusal={}\n", *definition.refusal));
   return fmt::format("{:016x}", state);
 }
 

@@ -63,7 +63,7 @@ struct LaterLayers : ConvertedLayers {
 
 /// Everything that determines a run, with all names looked up.
 struct Definition : ConvertedLayers {
-  std::string refusal;  ///< reason why the recipe conflicts with the case; empty if it does not
+  std::optional<std::string> refusal;  ///< reason why the recipe conflicts with the case; null if it does not
   ModelConfig model;
   std::vector<LaterLayers> later;  ///< in ascending order of `from`
   DataDefinition data;

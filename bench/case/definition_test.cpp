@@ -5,6 +5,7 @@
 #include <set>
 
 #include "bench/case/plan.h"
+#include "bench/case/supported.h"
 #include "results/schema.h"
 #include "tools/testing/catch.h"
 #include "tools/testing/temp_directory.h"
@@ -125,14 +126,15 @@ TEST_CASE("case_to_json: MoE fields are absent from dense rows and refused for d
   CHECK(refusal_of([&] { resolve(cut); }) == "--layers: qwen3-30b-a3b has 48 layers, not 49");
 }
 
-TEST_CASE("why_unsupported: recipes and options that MoE models lack give the reason", "[definition][moe]") {
+TEST_CASE("unsupported_reason: recipes and options that MoE models lack give the reason",
+          "[definition][moe]") {
   const auto why = [](const char* recipe, const char* name = "seed", const char* text = "42") {
     Case c = with("recipe", recipe);
     c.model = "tiny-moe";
     set_text(c, *find_field(name), text);
     if (std::string(name) == "gather") c.parallel = "fsdp", c.gpus = 2;
     if (std::string(recipe).starts_with("nvfp4")) c.steps = 100;
-    return resolve(c).why_unsupported();
+    return unsupported_reason(resolve(c)).value_or("");
   };
   for (const char* recipe : {"bf16", "tensorwise", "rowwise", "blockwise", "blockwise_pow2", "mxfp8"}) {
     INFO(recipe);

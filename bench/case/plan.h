@@ -8,6 +8,7 @@
 
 #include "bench/case/case.h"
 #include "bench/case/case_limits.h"
+#include "bench/case/case_words.h"
 #include "bench/case/definition.h"
 #include "kernels/numerics/recipe.h"
 #include "models/transformer/optimizer.h"
@@ -24,7 +25,12 @@ struct Plan : Definition {
   OptimizerOptions optimizer;
   std::int64_t B = 0, T = 0;
   int ranks = 1, accumulation = 1;
+  DataParallel data_parallel = DataParallel::ddp;
+  Reshard reshard = Reshard::on;  ///< `automatic` is decided by the session
   bool recompute = false, reduce_amax = false, fp8_gather = false, fp8_weights = false;
+  GraphMode graph = GraphMode::on;
+  bool deterministic = false;
+  CheckpointKeep checkpoint_keep = CheckpointKeep::last;
   bool on_gpu = false;
   std::uint64_t seed = 0;
   RoutingChoice routing;
@@ -47,28 +53,12 @@ struct Plan : Definition {
   }
   /// Returns "layers.0-15.{qkv,o,gate_up,down}", "lm_head"; for a later recipe "from step 82 bf16: none".
   std::vector<std::string> converted_layers() const;
-  /// Returns why the ranks, the model's shapes or a (named) linear layer's shape are not supported; empty if
-  /// they are.
-  std::string why_unsupported() const;
-  /// Returns the first linear layer among these whose shape the recipe does not support, with the reason;
-  /// empty if none.
-  std::string why_layers_unsupported(const ConvertedLayers& layers) const;
-  /// Returns why gradients cannot be compared with BF16's (--fidelity-batches); empty if they can.
-  std::string why_no_fidelity() const;
-  /// Parts of why_unsupported: for expert parallelism (and its FP8 dispatch), for the optimizer's state, and
-  /// for weights and gradients that are kept in FP8.
-  std::string why_experts_unsupported() const;
-  std::string why_codes_unsupported() const;
-  std::string why_state_unsupported() const;
-  std::string why_fp8_unsupported() const;
-  /// Part of why_unsupported: for FP8 data that cannot be transposed.
-  std::string why_flow_unsupported() const;
   /// Returns warnings for the record, a line each: model_warnings() and those of the recipe.
   std::vector<std::string> warnings() const;
   /// Returns a line for each setting of the model's file that a step ignores.
   std::vector<std::string> model_warnings() const;
-  /// Returns a warning if the sequence is longer than the model's positions; empty otherwise.
-  std::string position_warning() const;
+  /// Returns a warning if the sequence is longer than the model's positions; null otherwise.
+  std::optional<std::string> position_warning() const;
 };
 
 /// Resolves a case; the only place that does. Everything downstream uses the plan. Throws InvalidInput like

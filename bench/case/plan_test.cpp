@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "bench/case/supported.h"
 #include "bench/measure/session.h"
 #include "tools/testing/catch.h"
 #include "tools/testing/temp_directory.h"
@@ -34,14 +35,14 @@ Case case_of(const TempDirectory& folder, const nlohmann::json& config, std::int
 
 }  // namespace
 
-TEST_CASE("why_unsupported: a sequence beyond the sliding window names both numbers", "[plan]") {
+TEST_CASE("unsupported_reason: a sequence beyond the sliding window names both numbers", "[plan]") {
   const TempDirectory folder;
   const nlohmann::json mistral = config_json("mistral", {{"sliding_window", 64}});
-  CHECK(resolve(case_of(folder, mistral, 64)).why_unsupported() == "");
+  CHECK(!unsupported_reason(resolve(case_of(folder, mistral, 64))));
   const Case longer = case_of(folder, mistral, 128);
   const std::string why =
       "seq: 128 is beyond the model's sliding window of 64, and only full attention is supported";
-  CHECK(resolve(longer).why_unsupported() == why);
+  CHECK(unsupported_reason(resolve(longer)) == why);
   const Record record = run_case(resolve(longer));
   CHECK(record.status == Status::unsupported);
   CHECK(record.error == why);
@@ -61,11 +62,11 @@ TEST_CASE("warnings: settings of a model file that are ignored are in the record
   CHECK(run_case(resolve(case_of(folder, stretched, 64))).warnings.empty());
 }
 
-TEST_CASE("why_unsupported: a sequence beyond the positions of a dynamic RoPE is refused", "[plan]") {
+TEST_CASE("unsupported_reason: a sequence beyond the positions of a dynamic RoPE is refused", "[plan]") {
   const TempDirectory folder;
   const nlohmann::json dynamic = config_json(
       "llama", {{"max_position_embeddings", 32}, {"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}}});
-  CHECK(resolve(case_of(folder, dynamic, 32)).why_unsupported() == "");
-  CHECK(resolve(case_of(folder, dynamic, 33)).why_unsupported() ==
+  CHECK(!unsupported_reason(resolve(case_of(folder, dynamic, 32))));
+  CHECK(unsupported_reason(resolve(case_of(folder, dynamic, 33))) ==
         "seq: 33 is beyond 32 positions, where the model's dynamic RoPE is no longer plain RoPE");
 }

@@ -14,11 +14,10 @@
 namespace precbench {
 namespace {
 
-Master master_of(const std::string& name) {
-  return name == "fp32"   ? Master::fp32
-         : name == "bf16" ? Master::bf16
-         : name == "fp16" ? Master::fp16
-                          : Master::bf16_sr;
+/// Returns the value of a word that define() has checked.
+template <class Enum, std::size_t kCount>
+Enum value_of(const EnumNames<Enum, kCount>& words, const std::string& word) {
+  return words.find(word).value();
 }
 
 OptimizerOptions optimizer_of(const Case& c) {
@@ -34,7 +33,7 @@ OptimizerOptions optimizer_of(const Case& c) {
   choose(c.momentum, own.momentum, o.momentum);
   o.lr = static_cast<float>(c.lr);
   o.warmup = c.warmup;
-  o.schedule = c.schedule == "cosine" ? Schedule::cosine : Schedule::constant;
+  o.schedule = value_of(kScheduleWords, c.schedule);
   o.total_steps = c.steps;
   o.weight_decay = static_cast<float>(c.weight_decay);
   o.max_norm = static_cast<float>(c.clip);
@@ -54,12 +53,13 @@ Plan resolve(const Case& c, Refusals refusals) {
   plan.fields = c;
   plan.id = case_id(c, plan);
   plan.bf16 = builtin_recipes().front();
-  const auto shards = static_cast<int>(c.parallel == "ddp"    ? 1
-                                       : c.parallel == "fsdp" ? c.gpus
-                                                              : c.shard_group);
+  plan.data_parallel = value_of(kParallelWords, c.parallel);
+  const auto shards = static_cast<int>(plan.data_parallel == DataParallel::ddp    ? 1
+                                       : plan.data_parallel == DataParallel::fsdp ? c.gpus
+                                                                                  : c.shard_group);
   plan.parameters.parallel = {.data = static_cast<int>(c.gpus) / shards, .shard = shards};
   const KeptWords kept = kept_words(c, plan.recipe);
-  plan.fp8_gather = c.gather == "fp8";
+  plan.fp8_gather = value_of(kSentInFp8Words, c.gather);
   plan.fp8_weights = kept.weights == "e4m3";
   if ((plan.fp8_gather || plan.fp8_weights) && plan.recipe.quantized()) {
     plan.parameters.gather_format = plan.recipe.fprop.b;
@@ -75,10 +75,11 @@ Plan resolve(const Case& c, Refusals refusals) {
       (has_weight_amaxes(plan.recipe) ||
        std::any_of(plan.later.begin(), plan.later.end(),
                    [](const LaterLayers& later) { return has_weight_amaxes(later.recipe); }));
-  plan.parameters.keep_gathered = shards > 1 && c.reshard == "off";  // auto: decided by the session
-  plan.reduce_amax = c.reduce_amax == "on";
+  plan.reshard = value_of(kReshardWords, c.reshard);
+  plan.parameters.keep_gathered = shards > 1 && plan.reshard == Reshard::off;
+  plan.reduce_amax = value_of(kSwitchWords, c.reduce_amax);
   plan.on_gpu = is_gpu(c.device);
-  plan.parameters.master = master_of(kept.master);
+  plan.parameters.master = value_of(kMasterWords, kept.master);
   plan.parameters.moments = {state_format_named(kept.m), state_format_named(kept.v)};
   plan.parameters.gradients = gradients_of(kept.gradients);
   plan.parameters.round_gradient_sums = !kept.gradient_sum.empty();
@@ -91,7 +92,10 @@ Plan resolve(const Case& c, Refusals refusals) {
   plan.T = c.seq;
   plan.ranks = static_cast<int>(c.gpus);
   plan.accumulation = static_cast<int>(c.accumulation);
-  plan.recompute = c.recompute == "block";
+  plan.recompute = value_of(kRecomputeWords, c.recompute);
+  plan.graph = value_of(kGraphWords, c.graph);
+  plan.deterministic = value_of(kSwitchWords, c.deterministic);
+  plan.checkpoint_keep = value_of(kCheckpointKeepWords, c.checkpoint_keep);
   plan.seed = static_cast<std::uint64_t>(c.seed);
   if (!plan.model.moe) return plan;
   plan.routing = parse_routing(c.routing);
@@ -99,10 +103,8 @@ Plan resolve(const Case& c, Refusals refusals) {
   plan.parameters.expert_ranks =
       static_cast<int>(std::min<std::int64_t>(c.ep, std::numeric_limits<int>::max()));
   using Mode = ExchangeOptions::Mode;
-  plan.exchange.mode = c.exchange == "gather"  ? Mode::gather
-                       : c.exchange == "slots" ? Mode::slots
-                                               : Mode::sync;
-  plan.exchange.codes = c.dispatch == "fp8";
+  plan.exchange.mode = value_of(kExchangeWords, c.exchange);
+  plan.exchange.codes = value_of(kSentInFp8Words, c.dispatch);
   if (plan.exchange.mode == Mode::slots)
     plan.exchange.slots = c.slots ? c.slots : plan.tokens_per_micro_step();
   plan.parameters.expert_slots = plan.exchange.mode == Mode::slots;
@@ -114,9 +116,9 @@ Plan resolve(const Case& c, Refusals refusals) {
 std::vector<Plan> resolve(const std::vector<Case>& cases) {
   std::vector<Plan> plans;
   for (const Case& c : cases) plans.push_back(resolve(c, Refusals::kept));
-  const auto is_refused = [](const Plan& plan) { return !plan.refusal.empty(); };
+  const auto is_refused = [](const Plan& plan) { return plan.refusal.has_value(); };
   if (!plans.empty() && std::all_of(plans.begin(), plans.end(), is_refused))
-    throw InvalidInput(plans.front().refusal);
+    throw InvalidInput(*plans.front().refusal);
   return plans;
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "bench/case/choose_layers.h"
+#include "bench/case/supported.h"
 #include "kernels/base/enum_names.h"
 #include "kernels/base/errors.h"
 #include "models/config/block.h"
@@ -41,9 +42,9 @@ bool is_fp4(const QuantFormat& format) { return format.dtype == DType::e2m1; }
 bool quantizes(const GemmRecipe& gemm) { return gemm.a.quantized() || gemm.b.quantized(); }
 
 /// Makes a changed recipe valid: operands that reuse fprop's FP8 data need fprop in the recipe, and
-/// transposed FP8 data needs equal formats. Returns what this changed, for the cell's note.
-std::string make_consistent(Recipe& recipe) {
-  std::string note;
+/// transposed FP8 data needs equal formats. Returns what this changed, for the cell's note; null if nothing.
+std::optional<std::string> make_consistent(Recipe& recipe) {
+  std::optional<std::string> note;
   for_each_operand(recipe, [&](GemmRole role, QuantFormat& operand, bool) {
     const bool weight = role == GemmRole::dgrad;  // dgrad.b reuses fprop's W, wgrad.b its X
     const bool source = weight ? recipe.fprop.b.quantized() : recipe.fprop.a.quantized();
@@ -52,7 +53,7 @@ std::string make_consistent(Recipe& recipe) {
   });
   const bool seen = recipe.dgrad.b.from_fprop || recipe.wgrad.b.from_fprop;
   if (!seen) recipe.mask_clipped = false;
-  if (recipe.flow && !why_no_flow(recipe).empty())
+  if (recipe.flow && flow_unsupported_reason(recipe))
     recipe.flow = false, note = "wgrad quantizes values, not transposed codes";
   return note;
 }
@@ -150,9 +151,9 @@ class CellMaker {
     return layers;
   }
 
-  void add(CellName name, ConvertedLayers layers, std::string note = "") {
-    const std::string why = plan_.why_layers_unsupported(layers);
-    if (!why.empty()) return skip(name.group, name.part, why);
+  void add(CellName name, ConvertedLayers layers, std::optional<std::string> note = std::nullopt) {
+    if (auto why = layers_unsupported_reason(plan_, layers))
+      return skip(name.group, name.part, *std::move(why));
     SensitivityCell cell{std::move(name), std::move(layers)};
     cell.kept_flops = kept_flops(cell.layers);
     cell.note = std::move(note);
@@ -162,15 +163,15 @@ class CellMaker {
   void add_kept(CellName name, const KeepBf16& keep) {
     std::optional<SensitivityCell> cell = kept_cell(name, keep);
     if (!cell) return;
-    if (const std::string why = plan_.why_layers_unsupported(cell->layers); !why.empty())
-      return skip(name.group, name.part, why);
+    if (auto why = layers_unsupported_reason(plan_, cell->layers))
+      return skip(name.group, name.part, *std::move(why));
     made_.cells.push_back(*std::move(cell));
   }
 
   /// Adds a cell with the same layers and another recipe.
-  void add_recipe(const char* group, CellKind kind, std::string part, Recipe recipe, std::string note = "") {
-    if (const std::string change = make_consistent(recipe); !change.empty())
-      note += (note.empty() ? "" : "; ") + change;
+  void add_recipe(const char* group, CellKind kind, std::string part, Recipe recipe,
+                  std::optional<std::string> note = std::nullopt) {
+    if (const auto change = make_consistent(recipe)) note = note ? *note + "; " + *change : *change;
     ConvertedLayers layers = plan_;
     layers.recipe = std::move(recipe);
     add({group, kind, std::move(part)}, std::move(layers), std::move(note));
@@ -228,9 +229,10 @@ class CellMaker {
         if (!keep || transformed) operand = {};
       });
       for (const GemmRole role : kGemmRoles) gemm_of(recipe, role).fast_accum = false;
+      std::optional<std::string> note;
+      if (left_out) note = "GEMMs with a transform are in BF16";
       if (recipe.quantized())
-        add_recipe("operands", CellKind::alone, kOperandNames.of(kind), std::move(recipe),
-                   left_out ? "GEMMs with a transform are in BF16" : "");
+        add_recipe("operands", CellKind::alone, kOperandNames.of(kind), std::move(recipe), std::move(note));
       else if (left_out)
         skip("operands", kOperandNames.of(kind), "its GEMMs have a transform, which needs both operands");
     }
@@ -401,7 +403,7 @@ std::vector<SensitivityCell> sets_together(const Plan& plan,
     const KeepBf16 more = both(keep, candidate->keep_bf16);
     auto set = maker.kept_cell({"best", CellKind::set, ""}, more);
     if (!set || !set->layers.any()) continue;
-    if (!plan.why_layers_unsupported(set->layers).empty() || *set->kept_flops <= kept_flops) continue;
+    if (layers_unsupported_reason(plan, set->layers) || *set->kept_flops <= kept_flops) continue;
     keep = more, kept_flops = *set->kept_flops;
     if (++taken < wanted) continue;
     set->name.part = fmt::format("{} by {}", taken, ranking);

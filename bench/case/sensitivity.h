@@ -20,7 +20,7 @@ struct SensitivityCell {
   /// Share of the recipe's GEMM FLOPs that the cell runs in BF16 instead; null if a GEMM mixes operand
   /// dtypes.
   std::optional<double> kept_flops{};
-  std::string note{};  ///< other changes in this cell; empty if none
+  std::optional<std::string> note{};  ///< other changes in this cell; null if none
 };
 
 struct SensitivityCells {

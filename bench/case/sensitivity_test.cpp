@@ -204,6 +204,7 @@ TEST_CASE("sensitivity: impossible cells are skipped or have a note", "[sensitiv
                    [](const SensitivityCell& cell) { return cell.name.part == "gradients"; });
   REQUIRE(gradients != nvfp4.cells.end());
   CHECK(gradients->note == "GEMMs with a transform are in BF16");
+  CHECK(!by_name(plan_of("rowwise", "operands")).at("operands alone weights").note);
   CHECK(!gradients->layers.recipe.wgrad.a.quantized());
   const auto quartet = by_name(plan_of("quartet", "gemms"));
   const Recipe& wgrad = quartet.at("gemms alone wgrad").layers.recipe;

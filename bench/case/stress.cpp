@@ -4,13 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <sstream>
 #include <string_view>
-#include <system_error>
 
 #include "kernels/base/enum_names.h"
 #include "kernels/base/errors.h"
+#include "kernels/base/parse_number.h"
 
 namespace precbench {
 namespace {
@@ -19,12 +18,6 @@ constexpr const char* kFidelityFlag = "--fidelity-stress";
 
 constexpr EnumNames<StressKind, 3> kKindNames{{"ffn", "norm", "vo"}};
 
-/// Parses the whole of `word` as a number. Returns false if it is not one.
-bool read_number(std::int64_t& value, std::string_view word) {
-  const char* const stop = word.data() + word.size();
-  return std::from_chars(word.data(), stop, value) == std::from_chars_result{stop, std::errc()};
-}
-
 }  // namespace
 
 std::optional<Stress> parse_stress(const std::string& text, const char* flag) {
@@ -32,17 +25,16 @@ std::optional<Stress> parse_stress(const std::string& text, const char* flag) {
   const std::size_t first = std::min(text.find(':'), text.size());
   const std::size_t second = std::min(text.find(':', first + 1), text.size());
   const std::string_view all = text;
-  std::int64_t exponent = 0, channels = Stress{}.channels;
-  const bool numbers = first < text.size() &&
-                       read_number(exponent, all.substr(first + 1, second - first - 1)) &&
-                       (second == text.size() || read_number(channels, all.substr(second + 1)));
+  std::optional<std::int64_t> exponent, channels = Stress{}.channels;
+  if (first < text.size()) exponent = parse_number<std::int64_t>(all.substr(first + 1, second - first - 1));
+  if (second < text.size()) channels = parse_number<std::int64_t>(all.substr(second + 1));
   const auto kind = kKindNames.find(all.substr(0, first));
-  if (!kind || !numbers || channels < 1)
+  if (!kind || !exponent || !channels || *channels < 1)
     throw InvalidInput(fmt::format(
         "{}: \"{}\" is not none, ffn:S, norm:S or vo:S, perhaps with :CHANNELS behind", flag, text));
-  if (exponent < -kMaxStress || exponent > kMaxStress)
+  if (*exponent < -kMaxStress || *exponent > kMaxStress)
     throw InvalidInput(fmt::format("{}: {}: S is from -{} to {}", flag, text, kMaxStress, kMaxStress));
-  return Stress{*kind, static_cast<int>(exponent), channels};
+  return Stress{*kind, static_cast<int>(*exponent), *channels};
 }
 
 std::vector<Stress> parse_fidelity_stress(const std::string& text) {

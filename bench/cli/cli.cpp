@@ -107,7 +107,7 @@ void run_at_once(const std::vector<Plan>& grid, const Nodes& nodes, SweepOptions
 void tell_refused(const std::vector<Plan>& grid) {
   std::map<std::string, std::size_t> cases;  // keyed by reason
   for (const Plan& plan : grid)
-    if (!plan.refusal.empty()) ++cases[plan.refusal];
+    if (plan.refusal) ++cases[*plan.refusal];
   for (const auto& [why, count] : cases)
     tell(fmt::format("precbench: {} of {} cannot run: {}", count, count_cases(grid.size()), why));
 }

@@ -3,11 +3,11 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cmath>
 
 #include "bench/cli/toml.h"
 #include "kernels/base/errors.h"
+#include "kernels/base/parse_number.h"
 #include "kernels/base/untrusted_input.h"
 
 namespace precbench {
@@ -83,12 +83,11 @@ SweepFile read_sweep_file(const std::string& path) {
 }
 
 double parse_timeout(const std::string& text) {
-  double seconds = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size() || !std::isfinite(seconds))
+  const auto seconds = parse_number<double>(text);
+  if (!seconds || !std::isfinite(*seconds))
     throw InvalidInput(fmt::format("--timeout: \"{}\" is not a number of seconds", text));
-  if (seconds < 0) throw InvalidInput("--timeout: must not be negative");
-  return seconds;
+  if (*seconds < 0) throw InvalidInput("--timeout: must not be negative");
+  return *seconds;
 }
 
 }  // namespace precbench

@@ -72,7 +72,7 @@ std::vector<Row> predict_all(const std::vector<Plan>& grid, const KnownGpu* gpu)
     Row& row = rows[i];
     try {
       row.prediction = predict(grid[i], grid[i].on_gpu ? gpu : nullptr);
-      if (!row.prediction.unsupported.empty()) row.failure = "unsupported: " + row.prediction.unsupported;
+      if (row.prediction.unsupported) row.failure = "unsupported: " + *row.prediction.unsupported;
     } catch (const Unsupported& error) {
       row.failure = fmt::format("unsupported: {}", error.what());
     } catch (const OutOfMemory& error) {

@@ -26,7 +26,7 @@ std::int64_t largest_peak(const std::vector<Plan>& grid) {
     const Case& c = plan.fields;
     INFO(c.model << " " << c.recipe << " seq " << c.seq << " gpus " << c.gpus << " gather " << c.gather);
     const Prediction prediction = predict(plan);
-    CHECK(prediction.unsupported == "");
+    CHECK(!prediction.unsupported);
     largest = std::max(largest, prediction.memory.peak);
   }
   return largest;

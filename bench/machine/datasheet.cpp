@@ -4,13 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <map>
 #include <string_view>
 
 #include "kernels/base/errors.h"
+#include "kernels/base/parse_number.h"
 
 namespace precbench {
 namespace {
@@ -22,10 +22,8 @@ struct Row {
 
 /// Parses a whole text as a positive number; null if it is not one.
 std::optional<double> positive_number(std::string_view text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool whole = error == std::errc() && end == text.data() + text.size();
-  return whole && std::isfinite(value) && value > 0 ? std::optional(value) : std::nullopt;
+  const auto value = parse_number<double>(text);
+  return value && std::isfinite(*value) && *value > 0 ? value : std::nullopt;
 }
 
 std::string peaks_in_environment() {

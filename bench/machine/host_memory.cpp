@@ -51,7 +51,7 @@ std::optional<std::int64_t> available_memory(const fs::path& root) {
   return least;
 }
 
-std::optional<std::string> why_too_many_threads(int threads) {
+std::optional<std::string> thread_limit_reason(int threads) {
   constexpr int kMostThreads = 4096;
   if (threads > kMostThreads)
     return fmt::format("OMP_NUM_THREADS: {} threads, at most {} are possible", threads, kMostThreads);

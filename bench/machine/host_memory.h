@@ -16,6 +16,6 @@ std::optional<std::int64_t> available_memory(const std::filesystem::path& root =
 /// Returns why no case can run with so many threads: more than any machine has, which overflows the stack of
 /// OpenMP's runtime, or more than fit into this process's limit of address space (ulimit -v). Null if a case
 /// can run.
-std::optional<std::string> why_too_many_threads(int threads);
+std::optional<std::string> thread_limit_reason(int threads);
 
 }  // namespace precbench

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "bench/case/supported.h"
 #include "bench/measure/checkpoint_testing.h"
 #include "bench/measure/predict.h"
 #include "bench/step/weights.h"
@@ -254,13 +255,13 @@ TEST_CASE("run_case: saved weights and states of expert-parallel ranks load on a
   }
 }
 
-TEST_CASE("why_unsupported: unsupported combinations with --ep are refused in one line",
+TEST_CASE("unsupported_reason: unsupported combinations with --ep are refused in one line",
           "[definition][moe][ep]") {
   const auto why = [](int ranks, int ep, const char* name = "seed", const char* text = "42",
                       const char* recipe = "bf16") {
     Case c = parallel_case(ranks, ep, recipe);
     set_text(c, *find_field(name), text);
-    return resolve(c).why_unsupported();
+    return unsupported_reason(resolve(c)).value_or("");
   };
   CHECK(why(4, 2) == "");
   CHECK(why(4, 3) == "--ep: 3 does not divide 4 ranks");
@@ -278,18 +279,18 @@ TEST_CASE("why_unsupported: unsupported combinations with --ep are refused in on
   CHECK(contains(why(2, 2, "fidelity_batches", "1"), "--ep: --fidelity-batches does not support"));
   Case c = parallel_case(2, 2, "mxfp8");
   c.dispatch = "fp8", c.batch = 1;
-  CHECK(resolve(c).why_unsupported() ==
+  CHECK(unsupported_reason(resolve(c)) ==
         "--dispatch fp8: 64 tokens per rank; the scale layout needs a multiple of 128");
   c.batch = 2, c.exchange = "sync";
-  CHECK(contains(resolve(c).why_unsupported(),
+  CHECK(contains(unsupported_reason(resolve(c)).value_or(""),
                  "--dispatch fp8: GEMM scale layouts need a fixed number of rows"));
   c = parallel_case(2, 2, "tensorwise");
   c.dispatch = "fp8", c.switch_recipe = "mxfp8@1";
-  CHECK(resolve(c).why_unsupported() ==
+  CHECK(unsupported_reason(resolve(c)) ==
         "--dispatch fp8: the recipe changes during the run, and the format of tokens with it");
   c = parallel_case(2, 2);
   c.exchange = "slots", c.slots = 129;
-  CHECK(resolve(c).why_unsupported() == "--slots: 129 exceeds the 128 tokens of a rank");
+  CHECK(unsupported_reason(resolve(c)) == "--slots: 129 exceeds the 128 tokens of a rank");
 }
 
 TEST_CASE("dry_run: predicts large MoE models for any number of expert-parallel ranks",
@@ -305,7 +306,7 @@ TEST_CASE("dry_run: predicts large MoE models for any number of expert-parallel 
     c.exchange = exchange;
     c.seq = 1024, c.batch = 1;
     const Plan plan = resolve(c);
-    CHECK(plan.why_unsupported() == "");
+    CHECK(!unsupported_reason(plan));
     return dry_run(plan, nullptr);
   };
   const auto weights = [](const DryRun& run) { return run.highest.bytes[static_cast<int>(Segment::master)]; };

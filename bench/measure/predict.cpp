@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "bench/case/supported.h"
 #include "bench/step/rank.h"
 #include "bench/step/sensitivity.h"
 #include "kernels/base/errors.h"
@@ -189,8 +190,8 @@ Prediction predict(const Plan& plan, const KnownGpu* gpu) {
   const double per_token = static_cast<double>(flops_per_token(plan.model, plan.T).total());
   p.flops_per_token = per_token;
   p.flops_per_step = per_token * static_cast<double>(plan.tokens_per_step());
-  p.unsupported = plan.why_unsupported();
-  if (!p.unsupported.empty()) return p;
+  p.unsupported = unsupported_reason(plan);
+  if (p.unsupported) return p;
   const DryRun accounts = dry_run(plan, nullptr);
   p.memory = memory_segments(accounts.highest, accounts.most());
   p.experts = accounts.experts;

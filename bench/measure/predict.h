@@ -62,7 +62,7 @@ struct Prediction {
   double flops_per_token = 0;              ///< model FLOPs, as in Flops
   double flops_per_step = 0;               ///< all ranks and accumulation steps together
   std::optional<double> seconds_per_step;  ///< lower bound: the speed of light, without collectives
-  std::string unsupported;                 ///< reason why the case cannot run; empty if it can
+  std::optional<std::string> unsupported;  ///< reason why the case cannot run; null if it can
 };
 
 /// GPU whose steps are predicted.

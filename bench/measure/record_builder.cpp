@@ -170,7 +170,7 @@ void RecordBuilder::add_quantization(std::vector<QuantizationStats> statistics) 
 }
 
 void RecordBuilder::add_flow(const StepProfiler::Result& profile, std::vector<Conversion> conversion) {
-  if (!why_no_flow(plan_.recipe).empty()) return;
+  if (flow_unsupported_reason(plan_.recipe)) return;
   FlowRecord flow;
   flow.on = plan_.recipe.flow;
   flow.conversion = std::move(conversion);

@@ -17,17 +17,17 @@ std::optional<std::int64_t> SamplingWatch::used_bytes() const {
   return gpus_ ? gpus_->used_bytes() : peak_resident_bytes();
 }
 
-void SamplingWatch::after_step(std::size_t steps, bool sampling, bool last) {
-  if (!watching_ && sampling) {
+void SamplingWatch::after_step(const StepState& state) {
+  if (!watching_ && state.next_is_sample) {
     if (gpus_) gpus_->start();
     watching_ = true;
-    from_ = steps;
+    from_ = state.steps;
     since_ = Clock::now();
     return;
   }
-  if (!watching_ || !last) return;
+  if (!watching_ || !state.last) return;
   const std::chrono::duration<double> watched_s = Clock::now() - since_;
-  const double count = static_cast<double>(steps - from_);
+  const double count = static_cast<double>(state.steps - from_);
   result_.wall_ms = watched_s.count() * 1e3 / count;
   if (!gpus_) return;
   const GpuWatch::Result watched = gpus_->stop();

@@ -25,9 +25,13 @@ class SamplingWatch {
   /// Returns the bytes in use as reported by the driver; on the CPU the process's peak resident set.
   std::optional<std::int64_t> used_bytes() const;
 
-  /// Call after every step: number of steps done, whether the next one is a sample, and whether this was the
-  /// last.
-  void after_step(std::size_t steps, bool sampling, bool last);
+  struct StepState {
+    std::size_t steps = 0;        ///< number of steps done
+    bool next_is_sample = false;  ///< true if the next step is a sample
+    bool last = false;            ///< true if this was the last step
+  };
+  /// Call after every step.
+  void after_step(const StepState& state);
   /// Runs work between two steps. Its time is excluded; its energy cannot be, so the record will have no
   /// energy.
   void leave_out(const std::function<void()>& work);

@@ -17,6 +17,7 @@
 #include <optional>
 #include <utility>
 
+#include "bench/case/supported.h"
 #include "bench/machine/environment.h"
 #include "bench/machine/host_memory.h"
 #include "bench/measure/metrics.h"
@@ -60,9 +61,8 @@ class Session {
   }
   /// Deterministic runs need the same algorithms every time, which autotuning does not guarantee.
   GpuOptions gpu_options() const {
-    const bool deterministic = case_.deterministic == "on";
-    return {.autotune = !deterministic,
-            .deterministic = deterministic,
+    return {.autotune = !plan_.deterministic,
+            .deterministic = plan_.deterministic,
             .attention = case_.attention,
             .gemm = case_.gemm,
             .grouped = case_.grouped};
@@ -85,9 +85,9 @@ class Session {
   void save_checkpoint(Rank& rank, std::int64_t steps);
   void finish_training(Rank& rank, const Sampler& sampler);
   enum class Order : std::uint8_t { forward, backward };
-  static std::string first_not_finite(Rank& rank, Parameters::Kind kind, Order order);
-  std::string bad_first_weight(Rank& rank);
-  std::string bad_router(Rank& rank) const;
+  static std::optional<std::string> first_not_finite(Rank& rank, Parameters::Kind kind, Order order);
+  std::optional<std::string> bad_first_weight(Rank& rank);
+  std::optional<std::string> bad_router(Rank& rank) const;
   [[noreturn]] void throw_diverged(Rank& rank, std::int64_t step, const StepResult& result);
 
   Plan plan_;
@@ -118,7 +118,7 @@ void Session::check_gpus() const {
 /// --reshard auto: weights stay gathered if that leaves a tenth of the memory free. Uses the GPUs' total
 /// memory, so that every process decides alike; the GPUs of all nodes must be of one kind.
 void Session::choose_reshard(const Device& device) {
-  if (case_.reshard != "auto" || plan_.parameters.parallel.shard == 1) return;
+  if (plan_.reshard != Reshard::automatic || plan_.parameters.parallel.shard == 1) return;
   std::optional<std::int64_t> room;
   if (plan_.on_gpu) {
     room = gpu_memory(share_.first_gpu).total_bytes;
@@ -160,7 +160,7 @@ void Session::run() {
   builder_.warn(plan_.warnings());
   {
     const std::unique_ptr<Device> device = make_device(share_.first);
-    if (const std::string lacks = device->fallback(); !lacks.empty()) builder_.warn({lacks});
+    if (const auto why = device->fallback_reason()) builder_.warn({*why});
     choose_reshard(*device);
     accounts_ = dry_run(plan_, device.get(), room_for_arena(plan_, share_));
     builder_.describe(*device, *data_, accounts_);
@@ -249,9 +249,7 @@ void Session::train(Rank& rank, std::int64_t begin) {
   options.time_limit_s = case_.time_limit;
   Sampler sampler(options);
   const bool by_host = plan_.exchange.mode == ExchangeOptions::Mode::sync;  // needs counts on the host
-  const bool early = case_.graph == "early";
-  StepRunner runner(rank, *data_, case_.graph != "off" && !by_host, board_,
-                    early ? KernelStart::early : KernelStart::in_turn);
+  StepRunner runner(rank, *data_, by_host ? GraphMode::off : plan_.graph, board_);
   const std::vector<std::uint64_t> before = rank.parameters().fingerprints();
   const std::int64_t typical = typical_step(plan_, begin, plan_.accumulation);
   std::vector<CollectiveCount> collectives;  // of one step; saving weights adds others
@@ -270,13 +268,14 @@ void Session::train(Rank& rank, std::int64_t begin) {
     }
     if (first_rank) {
       if (sampler.add(timed.ms)) enough = 1;
-      watch_->after_step(static_cast<std::size_t>(step) + 1, sampler.warmed_up(), last);
+      watch_->after_step(
+          {.steps = static_cast<std::size_t>(step) + 1, .next_is_sample = sampler.warmed_up(), .last = last});
     }
     evaluate(rank, step + 1, last);
     if (std::binary_search(checkpoint_steps_.begin(), checkpoint_steps_.end(), step + 1))
       save_checkpoint(rank, step + 1);
     if (!last) continue;
-    if (early && first_rank && runner.early_kernels() == 0)
+    if (plan_.graph == GraphMode::early && first_rank && runner.early_kernels() == 0)
       builder_.warn(
           {"--graph early: no kernel started early; it takes a captured step, a GPU of compute capability 9.0 and a "
            "driver for CUDA 12.3"});
@@ -317,9 +316,9 @@ void Session::save_checkpoint(Rank& rank, std::int64_t steps) {
       const Training& training = *record_.training;
       curve = {training.loss, training.grad_norm, training.lr, training.evaluations};
     }
-    const std::string why = write_checkpoint(rank, plan_, steps, curve);
-    if (first_rank && !why.empty() && !std::exchange(told_of_checkpoint_, true))
-      builder_.warn({lost_file_warning(fmt::format("the checkpoint after step {}: {}", steps, why))});
+    const auto why = write_checkpoint(rank, plan_, steps, curve);
+    if (first_rank && why && !std::exchange(told_of_checkpoint_, true))
+      builder_.warn({lost_file_warning(fmt::format("the checkpoint after step {}: {}", steps, *why))});
   });
 }
 
@@ -341,29 +340,29 @@ void Session::finish_training(Rank& rank, const Sampler& sampler) {
   }
 }
 
-/// Returns the first parameter with a value that is not finite, in the order of the pass; empty if there is
+/// Returns the first parameter with a value that is not finite, in the order of the pass; null if there is
 /// none. A collective.
-std::string Session::first_not_finite(Rank& rank, Parameters::Kind kind, Order order) {
-  std::string found;
+std::optional<std::string> Session::first_not_finite(Rank& rank, Parameters::Kind kind, Order order) {
+  std::optional<std::string> found;
   rank.parameters().save(kind, [&](const Parameter& p, const float* values) {
-    if (order == Order::forward && !found.empty()) return;
+    if (order == Order::forward && found) return;
     if (!std::all_of(values, values + p.size(), [](float v) { return std::isfinite(v); })) found = p.name;
   });
   return found;
 }
 
-/// Describes the first token, on the lowest rank that has one, whose router logits are not finite. The text
-/// is the same on every rank; a collective.
-std::string Session::bad_router(Rank& rank) const {
+/// Describes the first token, on the lowest rank that has one, whose router logits are not finite; null if
+/// there is none. The text is the same on every rank; a collective.
+std::optional<std::string> Session::bad_router(Rank& rank) const {
   const Routers* routers = rank.parameters().routers();
-  if (!routers) return {};
+  if (!routers) return std::nullopt;
   const std::optional<BadToken> own = routers->bad_token();
   const auto of_rank = [&](int r, std::int64_t value) {
     return std::llround(rank.sum_over_ranks(rank.comm().rank() == r ? static_cast<double>(value) : 0));
   };
   int r = 0;
   while (r < share_.world && !of_rank(r, own.has_value())) ++r;
-  if (r == share_.world) return {};
+  if (r == share_.world) return std::nullopt;
   const BadToken mine = own.value_or(BadToken{});
   const std::int64_t token = of_rank(r, mine.token), micro_step = of_rank(r, mine.micro_step);
   return fmt::format(
@@ -371,10 +370,10 @@ std::string Session::bad_router(Rank& rank) const {
       share_.world > 1 ? fmt::format(" of rank {}", r) : "", token, micro_step, of_rank(r, mine.layer));
 }
 
-/// Returns the first of the run's first weights that is not finite, in the model's order; empty if all are
+/// Returns the first of the run's first weights that is not finite, in the model's order; null if all are
 /// finite. Loads them again, because an update with bad gradients has changed them all: call it only when the
 /// run ends. A collective.
-std::string Session::bad_first_weight(Rank& rank) {
+std::optional<std::string> Session::bad_first_weight(Rank& rank) {
   if (last_)
     go_on(rank);
   else
@@ -385,15 +384,14 @@ std::string Session::bad_first_weight(Rank& rank) {
 void Session::throw_diverged(Rank& rank, std::int64_t step, const StepResult& result) {
   // Backward runs from the last layer to the first and propagates what is not finite: it began in the last
   // layer that has it. The same on every rank.
-  const std::string gradient = first_not_finite(rank, Parameters::Kind::gradients, Order::backward);
-  const std::string router = bad_router(rank);
-  const std::string weight = step == begin_ ? bad_first_weight(rank) : "";
-  const std::string origin = !weight.empty()
-                                 ? "first weight that is not finite, before any step: " + weight
-                                 : "first bad gradient: " + (gradient.empty() ? "none" : gradient);
+  const auto gradient = first_not_finite(rank, Parameters::Kind::gradients, Order::backward);
+  const auto router = bad_router(rank);
+  const auto weight = step == begin_ ? bad_first_weight(rank) : std::nullopt;
+  const std::string origin = weight ? "first weight that is not finite, before any step: " + *weight
+                                    : "first bad gradient: " + gradient.value_or("none");
   throw Diverged(fmt::format("{} is not finite at step {}; {}{}",
                              std::isfinite(result.loss) ? "the gradient norm" : "the loss", step + 1, origin,
-                             router));
+                             router.value_or("")));
 }
 
 }  // namespace
@@ -402,8 +400,8 @@ Record run_case(const Plan& plan, const NodeShare& share_given, StepBoard* board
   const NodeShare share = share_given.world > 0 ? share_given : all_ranks(plan.ranks);
   Record record = start_record(plan);
   record.env = describe_environment(openmp_threads(), plan.on_gpu ? share.first_gpu : -1, share.local);
-  if (const std::string why = plan.why_unsupported(); !why.empty()) {
-    fail(record, Status::unsupported, why);
+  if (const auto why = unsupported_reason(plan)) {
+    fail(record, Status::unsupported, *why);
     return record;
   }
   try {

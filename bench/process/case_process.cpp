@@ -229,7 +229,7 @@ int child_main(Record (*run)(const Case&, const NodeShare&, StepBoard&)) {
   signal(SIGTERM, [](int) { sem_post(&told_to_end); });
   std::thread([] {
     while (sem_wait(&told_to_end) != 0) continue;
-    if (const std::string words = board.describe(); !words.empty()) tell_raw(words + "\n");
+    if (const auto words = board.describe()) tell_raw(*words + "\n");
     _exit(kTerminated);
   }).detach();
   try {

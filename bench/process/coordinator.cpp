@@ -77,10 +77,10 @@ Coordinator::Coordinator(const Nodes& nodes, const Address& address, const std::
   };
   for (const auto end = Clock::now() + timeouts.meet; unmet() != workers_.end();) {
     if (Clock::now() > end)
-      throw InvalidInput(fmt::format(
-          "process {} of {} has not connected to {} within {} s{}{}", unmet()->process, nodes.count,
-          to_string(address), timeouts.meet / 1.0s,
-          reception.last_refusal().empty() ? "" : "; refused meanwhile: ", reception.last_refusal()));
+      throw InvalidInput(fmt::format("process {} of {} has not connected to {} within {} s{}{}",
+                                     unmet()->process, nodes.count, to_string(address), timeouts.meet / 1.0s,
+                                     reception.last_refusal() ? "; refused meanwhile: " : "",
+                                     reception.last_refusal().value_or("")));
     for (Guest& guest :
          reception.admit(kWorkerPoll, [&](int process) { return worker(process).link.open(); }))
       worker(guest.process) = {guest.process, guest.host, std::move(guest.link), true};

@@ -62,7 +62,7 @@ Reception::Reception(const Nodes& nodes, const Address& address, const std::stri
                      std::chrono::seconds greeting_time)
     : nodes_(nodes), secret_(secret), greeting_time_(greeting_time), listener_(address) {}
 
-std::vector<Guest> Reception::admit(std::chrono::milliseconds timeouts,
+std::vector<Guest> Reception::admit(std::chrono::milliseconds timeout,
                                     const std::function<bool(int)>& taken) {
   std::vector<Guest> guests;
   const auto here = [&](int process) {
@@ -71,7 +71,7 @@ std::vector<Guest> Reception::admit(std::chrono::milliseconds timeouts,
   };
   for (Stranger& stranger : strangers_) talk(stranger, guests, here);
   for (int i = 0; i < kMostAtOnce; ++i) {
-    Link link = listener_.accept(i == 0 ? timeouts : 0ms);
+    Link link = listener_.accept(i == 0 ? timeout : 0ms);
     if (!link.open()) break;
     const std::string address = link.peer();
     strangers_.push_back({std::move(link), address, Clock::now(), 0, "", "", ""});
@@ -140,7 +140,7 @@ void Reception::refuse(Stranger& stranger, const std::string& why, const std::st
     ++unsaid_;
     return;
   }
-  tell(fmt::format("precbench: refused: {}{}", last_refusal_,
+  tell(fmt::format("precbench: refused: {}{}", *last_refusal_,
                    unsaid_ ? fmt::format(" (and {} before it)", unsaid_) : ""));
   unsaid_ = 0;
   quiet_until_ = Clock::now() + kBetweenRefusals;
@@ -171,7 +171,7 @@ Greeting greet(const Nodes& nodes, const Address& address, const std::string& se
                                 proof_of(secret, "coordinator", own, nonce, nodes.index, nodes.count)))
       return {Link(), "it does not know the secret (PRECBENCH_SECRET)"};
     link.trust();
-    return {std::move(link), ""};
+    return {std::move(link), std::nullopt};
   }
   return {Link(), "it did not let this process in"};
 }

@@ -45,11 +45,11 @@ class Reception {
   Reception(const Nodes& nodes, const Address& address, const std::string& secret,
             std::chrono::seconds greeting_time = kGreetingTime);
 
-  /// Returns the processes admitted since the last call; waits at most `timeouts`. `taken`: true for
+  /// Returns the processes admitted since the last call; waits at most `timeout`. `taken`: true for
   /// processes already here.
-  std::vector<Guest> admit(std::chrono::milliseconds timeouts, const std::function<bool(int)>& taken);
-  /// Returns which client was refused last, and why; empty if none was.
-  const std::string& last_refusal() const { return last_refusal_; }
+  std::vector<Guest> admit(std::chrono::milliseconds timeout, const std::function<bool(int)>& taken);
+  /// Returns which client was refused last, and why; null if none was.
+  const std::optional<std::string>& last_refusal() const { return last_refusal_; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -71,7 +71,7 @@ class Reception {
   std::chrono::seconds greeting_time_;
   Listener listener_;
   std::deque<Stranger> strangers_;  // oldest first
-  std::string last_refusal_;
+  std::optional<std::string> last_refusal_;
   Clock::time_point quiet_until_;
   int unsaid_ = 0;  // refusals since the last message about one
 };
@@ -79,7 +79,7 @@ class Reception {
 /// Result of the worker's side, one attempt: an open link if it was admitted.
 struct Greeting {
   Link link;
-  std::string refusal;  ///< reason, if somebody answered and refused
+  std::optional<std::string> refusal;  ///< reason, if somebody answered and refused
 };
 Greeting greet(const Nodes& nodes, const Address& address, const std::string& secret,
                const std::function<bool()>& give_up, std::chrono::seconds greeting_time = kGreetingTime);

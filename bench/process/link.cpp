@@ -48,9 +48,9 @@ void set(int socket, int level, int option, int value) {
   setsockopt(socket, level, option, &value, sizeof value);
 }
 
-bool readable(int socket, std::chrono::milliseconds timeouts) {
+bool readable(int socket, std::chrono::milliseconds timeout) {
   pollfd polled = {socket, POLLIN, 0};
-  return poll(&polled, 1, static_cast<int>(timeouts.count())) > 0;
+  return poll(&polled, 1, static_cast<int>(timeout.count())) > 0;
 }
 
 /// True if the system has given the socket the very port that it connects to, on which nobody listens.
@@ -141,8 +141,8 @@ std::optional<nlohmann::ordered_json> Link::receive() {
   return std::nullopt;
 }
 
-void Link::wait(std::chrono::milliseconds timeouts) const {
-  if (open() && arrived_.find('\n') == std::string::npos) readable(socket_, timeouts);
+void Link::wait(std::chrono::milliseconds timeout) const {
+  if (open() && arrived_.find('\n') == std::string::npos) readable(socket_, timeout);
 }
 
 int integer_in(const nlohmann::ordered_json& message, const char* key, int otherwise) {
@@ -192,8 +192,8 @@ Listener::Listener(const Address& address) {
 
 Listener::~Listener() { ::close(socket_); }
 
-Link Listener::accept(std::chrono::milliseconds timeouts) {
-  if (!readable(socket_, timeouts)) return Link();
+Link Listener::accept(std::chrono::milliseconds timeout) {
+  if (!readable(socket_, timeout)) return Link();
   const int connected = accept4(socket_, nullptr, nullptr, SOCK_CLOEXEC);
   return connected < 0 ? Link() : Link(connected);
 }

@@ -37,8 +37,8 @@ class Link {
   void send(const nlohmann::ordered_json& message);
   /// Returns the next message that has arrived, without waiting; null if there is none.
   std::optional<nlohmann::ordered_json> receive();
-  /// Returns when data may have arrived, or after `timeouts`.
-  void wait(std::chrono::milliseconds timeouts) const;
+  /// Returns when data may have arrived, or after `timeout`.
+  void wait(std::chrono::milliseconds timeout) const;
 
  private:
   int socket_ = -1;
@@ -62,8 +62,8 @@ class Listener {
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
-  /// Returns a new connection; a closed link if none arrives within `timeouts`.
-  Link accept(std::chrono::milliseconds timeouts);
+  /// Returns a new connection; a closed link if none arrives within `timeout`.
+  Link accept(std::chrono::milliseconds timeout);
 
  private:
   int socket_ = -1;

@@ -4,10 +4,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <optional>
 
 #include "kernels/base/errors.h"
+#include "kernels/base/parse_number.h"
 #include "kernels/gpu/device_info.h"
 
 namespace precbench {
@@ -27,9 +27,8 @@ std::optional<int> number(const Variables& environment, const char* name) {
   const auto found = environment.find(name);
   if (found == environment.end()) return std::nullopt;
   const std::string& text = found->second;
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 0)
+  const auto value = parse_number<int>(text);
+  if (!value || *value < 0)
     throw InvalidInput(fmt::format("{}: \"{}\" is not a number of processes", name, text));
   return value;
 }
@@ -95,8 +94,7 @@ Address rendezvous_address(const Variables& environment, const Nodes& nodes) {
     address.host = text.substr(0, colon);
     if (address.host.size() > 2 && address.host.front() == '[' && address.host.back() == ']')
       address.host = address.host.substr(1, address.host.size() - 2);
-    const char* end = text.data() + text.size();
-    if (std::from_chars(text.data() + colon + 1, end, address.port).ptr != end) address.port = 0;
+    address.port = parse_number<int>(std::string_view(text).substr(colon + 1)).value_or(0);
   }
   constexpr int kLastPort = 65534;  // precbench uses the next port
   if (address.host.empty() || address.port < 1 || address.port > kLastPort)

@@ -47,10 +47,10 @@ std::string StepBoard::missing(const Progress& slowest) const {
   return fmt::format("{} step {}", kNames[slowest.stages % kStages], slowest.stages / kStages + 1);
 }
 
-std::string StepBoard::describe() const {
+std::optional<std::string> StepBoard::describe() const {
   const std::lock_guard lock(mutex_);
   if (!failure_.empty()) return failure_;
-  if (done_.empty()) return "";
+  if (done_.empty()) return std::nullopt;
   const Progress least = *std::min_element(done_.begin(), done_.end());
   std::vector<int> behind;
   for (std::size_t i = 0; i < done_.size(); ++i)

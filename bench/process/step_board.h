@@ -5,6 +5,7 @@
 #include <compare>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,8 +29,8 @@ class StepBoard {
 
   /// Returns, for example, "rank 3 has not finished step 7; the others have", with steps counted from 1;
   /// after the steps "rank 3 has not finished the profiled step"; the first failure, if the other ranks did
-  /// not end after it; empty before open().
-  std::string describe() const;
+  /// not end after it; null before open().
+  std::optional<std::string> describe() const;
 
  private:
   mutable std::mutex mutex_;

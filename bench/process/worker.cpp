@@ -25,19 +25,19 @@ constexpr std::chrono::milliseconds kRetry = 100ms, kRetryRefused = 1s;
 /// Connects to the coordinator. Returns a closed link after an interrupt.
 Link meet(const Nodes& nodes, const Address& address, const std::string& secret, const Timeouts& timeouts) {
   const auto end = std::chrono::steady_clock::now() + timeouts.meet;
-  for (std::string refusal; !interrupted();) {
+  for (std::optional<std::string> refusal; !interrupted();) {
     Greeting greeting = greet(nodes, address, secret, interrupted, timeouts.greeting);
     if (greeting.link.open()) return std::move(greeting.link);
-    if (!greeting.refusal.empty() && greeting.refusal != refusal) {
+    if (greeting.refusal && greeting.refusal != refusal) {
       refusal = greeting.refusal;
       tell(fmt::format("precbench: process {} of {} is still waiting for process 0 at {}: {}", nodes.index,
-                       nodes.count, to_string(address), refusal));
+                       nodes.count, to_string(address), *refusal));
     }
     if (std::chrono::steady_clock::now() > end)
       throw InvalidInput(fmt::format("process {} of {} found no process 0 at {} within {} s{}{}", nodes.index,
                                      nodes.count, to_string(address), timeouts.meet / 1.0s,
-                                     refusal.empty() ? "" : "; the program there: ", refusal));
-    std::this_thread::sleep_for(greeting.refusal.empty() ? kRetry : kRetryRefused);
+                                     refusal ? "; the program there: " : "", refusal.value_or("")));
+    std::this_thread::sleep_for(greeting.refusal ? kRetryRefused : kRetry);
   }
   return {};
 }

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "bench/case/supported.h"
 #include "bench/step/checkpoint_files.h"
 #include "kernels/base/untrusted_input.h"
 #include "kernels/device/devices.h"
@@ -185,11 +186,11 @@ bool Checkpoint::has_scales(const std::string& kind, const std::string& name) co
   return scale.dtype == "F32" && ((tensor && codes == "F16") || ((tensor || coat) && codes == "F8_E4M3"));
 }
 
-void Checkpoint::check_tensors(const Plan& plan, bool continues) const {
-  if (!plan.why_unsupported().empty()) return;  // reported in the case's row
+void Checkpoint::check_tensors(const Plan& plan, Use use) const {
+  if (unsupported_reason(plan)) return;  // reported in the case's row
   for (const StateTensor& tensor : state_of(plan)) {
     const auto [kind, name] = kind_and_name(tensor.name);
-    if (!continues && (kind == kScales || kind.ends_with(kScaleSuffix))) continue;
+    if (use == Use::fork && (kind == kScales || kind.ends_with(kScaleSuffix))) continue;
     const std::string path = file_of_kind(path_, kind);
     const auto file = files_.find(kind);
     if (file == files_.end())
@@ -198,7 +199,7 @@ void Checkpoint::check_tensors(const Plan& plan, bool continues) const {
     const StoredTensor& stored = file->second.at(name);
     const char* wanted = safetensors_name(tensor.values.dtype);
     const bool mapped = stored.dtype == "F32" || stored.dtype == "BF16" || has_scales(kind, name);
-    if (stored.shape != tensor.shape || (continues ? stored.dtype != wanted : !mapped))
+    if (stored.shape != tensor.shape || (use == Use::resume ? stored.dtype != wanted : !mapped))
       throw InvalidInput(fmt::format("{}: {} is {} [{}], the case expects {} [{}]", path, name, stored.dtype,
                                      fmt::join(stored.shape, ", "), wanted, fmt::join(tensor.shape, ", ")));
   }
@@ -207,7 +208,7 @@ void Checkpoint::check_tensors(const Plan& plan, bool continues) const {
 void Checkpoint::check_continues(const Plan& plan) const {
   if (id_ != plan.id)
     throw InvalidInput(fmt::format("{}: it is of the case {}, not of {}", path_, id_, plan.id));
-  check_tensors(plan, true);
+  check_tensors(plan, Use::resume);
 }
 
 void Checkpoint::check_forks(const Plan& plan) const {
@@ -226,7 +227,7 @@ void Checkpoint::check_forks(const Plan& plan) const {
   if (optimizer_ != plan.fields.optimizer)
     throw InvalidInput(
         fmt::format("{}: its optimizer is {}, the case's is {}", path_, optimizer_, plan.fields.optimizer));
-  check_tensors(plan, false);
+  check_tensors(plan, Use::fork);
 }
 
 const std::byte* Checkpoint::checked(const std::string& kind, const StoredTensor& stored, std::int64_t first,
@@ -264,8 +265,6 @@ StateReader Checkpoint::reader() const {
 }
 
 std::string checkpoint_folder(const Plan& plan) {
-  if (plan.fields.checkpoint_dir.empty())
-    throw InvalidInput("--checkpoint-every: no checkpoint folder: add --checkpoint-dir DIR or --out DIR");
   return (fs::path(plan.fields.checkpoint_dir) / plan.id).string();
 }
 

@@ -11,6 +11,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -72,8 +73,9 @@ class Checkpoint {
   /// Returns elements [first, first + n) of a tensor after verifying them.
   const std::byte* checked(const std::string& kind, const StoredTensor& stored, std::int64_t first,
                            std::int64_t n) const;
-  /// `continues`: requires the case's own dtypes and everything that a run keeps.
-  void check_tensors(const Plan& plan, bool continues) const;
+  /// `resume` requires the case's own dtypes and everything that a run keeps.
+  enum class Use : std::uint8_t { resume, fork };
+  void check_tensors(const Plan& plan, Use use) const;
   /// Returns true if the tensor is stored with scales that fit its FP8 or FP16 data.
   bool has_scales(const std::string& kind, const std::string& name) const;
 
@@ -85,8 +87,7 @@ class Checkpoint {
   BlockSums sums_;                                // empty for checkpoints written before checksums existed
 };
 
-/// Returns the folder of a case's checkpoints, --checkpoint-dir/ID. Throws InvalidInput if there is no
-/// --checkpoint-dir.
+/// Returns the folder of a case's checkpoints, --checkpoint-dir/ID.
 std::string checkpoint_folder(const Plan& plan);
 /// Returns the folder of the state after `step` steps, step-000100 inside checkpoint_folder().
 std::string checkpoint_at(const Plan& plan, std::int64_t step);
@@ -97,9 +98,10 @@ std::string checkpoint_at(const Plan& plan, std::int64_t step);
 std::unique_ptr<Checkpoint> last_checkpoint(const Plan& plan, std::vector<std::string>& problems);
 
 /// Writes the state after `step` steps; a collective, rank 0 has the curve. Returns on every rank why it
-/// could not be written, empty on success. Older checkpoints are kept until this one is complete. Then
+/// could not be written, null on success. Older checkpoints are kept until this one is complete. Then
 /// --checkpoint-keep last removes them, but after the last step it keeps one: a run killed before its record
 /// is written resumes from there.
-std::string write_checkpoint(Rank& rank, const Plan& plan, std::int64_t step, const TrainingCurve& curve);
+std::optional<std::string> write_checkpoint(Rank& rank, const Plan& plan, std::int64_t step,
+                                            const TrainingCurve& curve);
 
 }  // namespace precbench

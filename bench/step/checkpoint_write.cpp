@@ -186,7 +186,8 @@ void give_name(const std::string& partial, const std::string& name) {
 
 }  // namespace
 
-std::string write_checkpoint(Rank& rank, const Plan& plan, std::int64_t step, const TrainingCurve& curve) {
+std::optional<std::string> write_checkpoint(Rank& rank, const Plan& plan, std::int64_t step,
+                                            const TrainingCurve& curve) {
   const bool first = rank.comm().rank() == 0;
   const bool has_parts = rank.parameters().writes_state();
   const std::string folder = checkpoint_folder(plan);
@@ -195,7 +196,7 @@ std::string write_checkpoint(Rank& rank, const Plan& plan, std::int64_t step, co
   const RunPosition position = rank.position(step);
   const std::vector<StateTensor> state = rank.parameters().state();
   const Layouts layouts = layouts_of(state, position.optimizer_steps_before + position.step);
-  std::string why;
+  std::optional<std::string> why;
   // Runs the work on the ranks that have some. Returns true if it succeeded on every rank.
   const auto together = [&](bool mine, const auto& work) {
     try {
@@ -205,7 +206,7 @@ std::string write_checkpoint(Rank& rank, const Plan& plan, std::int64_t step, co
     } catch (const std::system_error& error) {  // the file system's, too
       why = error.what();
     }
-    return rank.sum_over_ranks(why.empty() ? 0 : 1) == 0;
+    return rank.sum_over_ranks(why ? 1 : 0) == 0;
   };
   const bool whole =
       together(first, [&] { make_files(partial, layouts); }) &&
@@ -221,12 +222,12 @@ std::string write_checkpoint(Rank& rank, const Plan& plan, std::int64_t step, co
   std::error_code ignored;
   if (!whole) {
     if (first) fs::remove_all(partial, ignored);
-    return why.empty() ? "another rank could not write its part" : why;
+    return why.value_or("another rank could not write its part");
   }
-  if (first && plan.fields.checkpoint_keep == "last" && step < plan.fields.steps)
+  if (first && plan.checkpoint_keep == CheckpointKeep::last && step < plan.fields.steps)
     for (const auto& [older, path] : checkpoints_in(folder))
       if (older < step) fs::remove_all(path, ignored);
-  return "";
+  return std::nullopt;
 }
 
 }  // namespace precbench

@@ -47,7 +47,7 @@ std::vector<double> curve(Device& device, const Plan& plan, std::uint64_t distur
   Rank rank(device, *comm, plan, block.data(), bytes);
   rank.parameters().initialize(plan.seed, kInitialDeviation);
   if (disturbed_by) disturb(rank.parameters(), disturbed_by);
-  StepRunner runner(rank, *data, true);
+  StepRunner runner(rank, *data, GraphMode::on);
   std::vector<double> losses;
   for (int step = 0; step < steps; ++step) losses.push_back(runner.run(step, 0).result.loss);
   return losses;

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <mutex>
 
+#include "bench/case/supported.h"
 #include "bench/step/delayed_testing.h"
 #include "tools/testing/text.h"
 
@@ -96,23 +97,23 @@ TEST_CASE("delayed scaling without reduction: a rank knows the amaxes of its own
   }
 }
 
-TEST_CASE("why_unsupported: without reduction FP8 gather and FP8 dispatch are refused by field name",
+TEST_CASE("unsupported_reason: without reduction FP8 gather and FP8 dispatch are refused by field name",
           "[delayed][ep]") {
   const TempDirectory directory;
   Case c;
   c.recipe = directory.write("mine.json", with_history("tensorwise_delayed", kApart).dump());
   c.gpus = 2;
   c.parallel = "fsdp";
-  CHECK(resolve(c).why_unsupported() == "");
+  CHECK(!unsupported_reason(resolve(c)));
   c.gather = "fp8";
-  CHECK(resolve(c).why_unsupported() ==
+  CHECK(unsupported_reason(resolve(c)) ==
         "FP8 gather: history.reduce is false, so ranks have no common scale for their weight shards");
   c.gather = "bf16";
   c.parallel = "ddp";
   c.model = "tiny-moe";
   c.ep = 2;
-  CHECK(resolve(c).why_unsupported() == "");
+  CHECK(!unsupported_reason(resolve(c)));
   c.dispatch = "fp8";
-  CHECK(resolve(c).why_unsupported() ==
+  CHECK(unsupported_reason(resolve(c)) ==
         "--dispatch fp8: history.reduce is false, but tokens of several ranks need a common scale");
 }

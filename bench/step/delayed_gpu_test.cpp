@@ -17,7 +17,7 @@ struct Trained {
   bool operator==(const Trained&) const = default;
 };
 
-Trained train(const Plan& plan, bool graph) {
+Trained train(const Plan& plan, GraphMode graph) {
   Trained trained;
   trained.scales.resize(plan.ranks);
   std::mutex mutex;
@@ -57,8 +57,8 @@ void check_graphs(int ranks) {
   for (const nlohmann::json& history : kHistories) {
     INFO(history << " on " << ranks << " ranks");
     const Plan plan = plan_with(history, ranks);
-    all.push_back(train(plan, true));
-    CHECK(all.back() == train(plan, false));
+    all.push_back(train(plan, GraphMode::on));
+    CHECK(all.back() == train(plan, GraphMode::off));
   }
   CHECK(all[0].losses != all[1].losses);
   CHECK((all[0].losses != all[4].losses) == (ranks > 1));

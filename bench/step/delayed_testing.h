@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/case/supported.h"
 #include "bench/measure/predict.h"
 #include "bench/step/rank_testing.h"
 #include "bench/step/weights.h"
@@ -77,7 +78,7 @@ inline Plan plan_of(const Setup& setup) {
   c.clip = 0;
   c.lr = 1e-3;
   Plan plan = resolve(c);
-  REQUIRE(plan.why_unsupported() == "");
+  REQUIRE(!unsupported_reason(plan));
   plan.optimizer.lr = setup.lr;
   return plan;
 }

@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 
+#include "bench/case/supported.h"
 #include "bench/measure/predict.h"
 #include "bench/step/change_weights.h"
 #include "bench/step/rank_testing.h"
@@ -160,11 +161,11 @@ TEST_CASE("measure_fidelity: decoded FP8 gradients are compared with BF16's befo
   }
   Case c = case_of("bf16", 2);
   c.grads = "e4m3";
-  CHECK(resolve(c).why_unsupported() ==
+  CHECK(unsupported_reason(resolve(c)) ==
         "fidelity: gradients in e4m3 need one rank and one micro-batch; use --grads bf16 or fp32");
   c = case_of("bf16");
   c.grads = "e4m3", c.accumulation = 2;
-  CHECK(resolve(c).why_unsupported().starts_with("fidelity: gradients in e4m3"));
+  CHECK(unsupported_reason(resolve(c)).value_or("").starts_with("fidelity: gradients in e4m3"));
 }
 
 TEST_CASE("measure_fidelity: probes the first recipe even if another follows within the batches",

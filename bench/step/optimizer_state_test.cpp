@@ -3,6 +3,7 @@
 #include <cmath>
 #include <map>
 
+#include "bench/case/supported.h"
 #include "bench/measure/predict.h"
 #include "bench/step/checkpoint.h"
 #include "bench/step/rank_testing.h"
@@ -74,25 +75,24 @@ Trained train(const Plan& plan, std::int64_t from = 0, bool write = false) {
     checkpoint->check_continues(plan);
   }
   // The arena holds exactly the predicted memory.
-  run_cpu_ranks(plan, dry_run(plan, nullptr).extent + watching_bytes(plan),
-                [&](Rank& rank, const DataSource& data) {
-                  Trained& mine = results[rank.comm().rank()];
-                  if (checkpoint)
-                    rank.continue_from(checkpoint->position(), checkpoint->reader());
-                  else
-                    rank.parameters().initialize(plan.seed, kInitialDeviation);
-                  for (std::int64_t step = from; step < 4; ++step) {
-                    rank.prepare(data, step, 0);
-                    rank.enqueue();
-                    mine.losses.push_back(rank.finish().loss);
-                    if (write && step == 1) {
-                      const std::string why =
-                          write_checkpoint(rank, plan, 2, {mine.losses, mine.losses, mine.losses, {}});
-                      if (!why.empty()) throw InvalidInput(why);
-                    }
-                  }
-                  mine.weights = saved(rank.parameters(), Parameters::Kind::weights);
-                });
+  run_cpu_ranks(
+      plan, dry_run(plan, nullptr).extent + watching_bytes(plan), [&](Rank& rank, const DataSource& data) {
+        Trained& mine = results[rank.comm().rank()];
+        if (checkpoint)
+          rank.continue_from(checkpoint->position(), checkpoint->reader());
+        else
+          rank.parameters().initialize(plan.seed, kInitialDeviation);
+        for (std::int64_t step = from; step < 4; ++step) {
+          rank.prepare(data, step, 0);
+          rank.enqueue();
+          mine.losses.push_back(rank.finish().loss);
+          if (write && step == 1) {
+            const auto why = write_checkpoint(rank, plan, 2, {mine.losses, mine.losses, mine.losses, {}});
+            if (why) throw InvalidInput(*why);
+          }
+        }
+        mine.weights = saved(rank.parameters(), Parameters::Kind::weights);
+      });
   for (const Trained& other : results) {
     CHECK(other.losses == results[0].losses);
     CHECK(first_difference(other.weights, results[0].weights) == "");
@@ -132,7 +132,7 @@ TEST_CASE("Rank: sharding changes no bit of any optimizer's steps", "[rank][opti
       const Trained whole = train(plan_of(setup));
       setup.parallel = "fsdp";
       const Plan plan = plan_of(setup);
-      REQUIRE(plan.why_unsupported() == "");
+      REQUIRE(!unsupported_reason(plan));
       const Trained sharded = train(plan);
       CHECK(sharded.losses.back() != sharded.losses.front());
       if (setup.optimizer == "adafactor") {
@@ -159,10 +159,10 @@ TEST_CASE("Checkpoint: a run of any optimizer resumes with the same bits", "[sta
       const TempDirectory directory;
       const Plan plan = plan_of(setup, directory.path().string());
       if (setup.parallel == "hsdp" && plan.parameters.gradients == DType::e4m3) {
-        CHECK(plan.why_unsupported().starts_with("--grads e4m3: hsdp"));
+        CHECK(unsupported_reason(plan).value_or("").starts_with("--grads e4m3: hsdp"));
         continue;
       }
-      REQUIRE(plan.why_unsupported() == "");
+      REQUIRE(!unsupported_reason(plan));
       const Trained straight = train(plan, 0, true), rest = train(plan, 2);
       CHECK(std::vector(straight.losses.begin() + 2, straight.losses.end()) == rest.losses);
       CHECK(first_difference(straight.weights, rest.weights) == "");
@@ -235,7 +235,7 @@ TEST_CASE("dry_run: state of MS-AMP's levels takes the bytes of its dtypes", "[m
       c.gpus = ranks;
       c.parallel = ranks == 1 ? "ddp" : "fsdp";
       const Plan plan = resolve(c);
-      REQUIRE(plan.why_unsupported() == "");
+      REQUIRE(!unsupported_reason(plan));
       const MemoryUse use = dry_run(plan, nullptr).highest;
       const auto bytes = [&](Segment segment) {
         return static_cast<double>(use.bytes[static_cast<int>(segment)]) * ranks;
@@ -295,7 +295,7 @@ TEST_CASE("resolve: formats that an optimizer does not support are refused in on
   CHECK(refusal({{"optimizer", "lion"}, {"recipe", "msamp_o1"}, {"master", "bf16"}}) ==
         "--grads e4m3: needs scales, which lion does not support; adamw does");
   const auto unsupported = [](const nlohmann::ordered_json& fields) {
-    return resolve(case_from_json(fields)).why_unsupported();
+    return unsupported_reason(resolve(case_from_json(fields))).value_or("");
   };
   CHECK(unsupported({{"grads", "e4m3"}, {"gpus", 4}, {"parallel", "hsdp"}, {"shard_group", 2}}) ==
         "--grads e4m3: hsdp reduces gradients twice and would round in between; use ddp or fsdp");
@@ -337,7 +337,7 @@ TEST_CASE("resolve: a recipe's master and weights and gradients apply unless the
   CHECK(!resolve(case_from_json({{"recipe", "msamp_o2"}})).fp8_weights);
 }
 
-TEST_CASE("why_unsupported: shards that would cut a COAT group are refused", "[case][optimizer]") {
+TEST_CASE("unsupported_reason: shards that would cut a COAT group are refused", "[case][optimizer]") {
   const TempDirectory directory;
   Case c;
   // No matrix has a whole number of groups, so that no shard after the first begins at a group boundary.
@@ -345,12 +345,12 @@ TEST_CASE("why_unsupported: shards that would cut a COAT group are refused", "[c
                                            "head_dim": 8, "vocab": 101})");
   c.moments = "coat";
   c.parallel = "fsdp";
-  CHECK(resolve(c).why_unsupported() == "");
+  CHECK(!unsupported_reason(resolve(c)));
   c.gpus = 2;
-  CHECK(resolve(c).why_unsupported() ==
+  CHECK(unsupported_reason(resolve(c)) ==
         "--moments coat: 2 shards would split a group of 128 elements of model.layers.0.mlp.up_proj.weight");
   c.moments = "e4m3";
-  CHECK(resolve(c).why_unsupported() == "");
+  CHECK(!unsupported_reason(resolve(c)));
 }
 
 TEST_CASE("resolve: a recipe's moment formats apply unless the case sets them", "[case][optimizer]") {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "bench/case/plan.h"
+#include "bench/case/supported.h"
 #include "bench/measure/predict.h"
 #include "bench/step/rank_testing.h"
 #include "bench/step/step_runner.h"
@@ -70,7 +71,7 @@ Trained train(const std::string& recipe, const Setting& setting) {
     const DeviceBlock block(device, bytes);
     Rank rank(device, comm, plan, block.data(), bytes);
     rank.parameters().initialize(plan.seed, kInitialDeviation);
-    StepRunner runner(rank, *data, setting.graph);
+    StepRunner runner(rank, *data, setting.graph ? GraphMode::on : GraphMode::off);
     for (int step = 0; step < 5; ++step) {
       const StepResult result = runner.run(step, 0).result;
       if (index == 0) trained.losses.push_back(result.loss);
@@ -309,7 +310,7 @@ TEST_CASE("Rank: GPUs train alike for any number of ranks and sharding", "[gpu][
   for (const char* recipe : {"bf16", "tensorwise", "blockwise", "mxfp8"})
     for (const char* gather : {"bf16", "fp8"}) {
       const bool fp8 = gather == std::string("fp8"), tensorwise = recipe == std::string("tensorwise");
-      if (fp8 && plan_of(recipe, {2, "fsdp", 1, "fp32", "fp8"}).why_unsupported() != "") continue;
+      if (fp8 && unsupported_reason(plan_of(recipe, {2, "fsdp", 1, "fp32", "fp8"}))) continue;
       // tensorwise casts an FP32 master to FP8 with one rounding instead of two, which gives other weights.
       const char* master = fp8 && tensorwise ? "bf16" : "fp32";
       const Trained one = train(recipe, {.master = master});

@@ -5,6 +5,7 @@
 
 #include <atomic>
 
+#include "bench/case/supported.h"
 #include "bench/measure/predict.h"
 #include "bench/step/rank_setup_testing.h"
 #include "bench/step/weights.h"
@@ -106,7 +107,7 @@ TEST_CASE("Rank: an FP8 gather equals casting gathered BF16 weights bit for bit"
       INFO(recipe << ", " << ranks << " ranks");
       setup.gather = "fp8";
       // Padding of this small model's shards exceeds what a case allows; the bits are the same.
-      const std::string why = plan_of(setup).why_unsupported();
+      const std::string why = unsupported_reason(plan_of(setup)).value_or("");
       REQUIRE((why.empty() || (!one_scale && why.find("would be padded") != std::string::npos)));
       setup.gather = "bf16";
       const Trained bf16 = train(setup);
@@ -185,27 +186,27 @@ TEST_CASE("Rank: an FP8 gather rounds an FP32 master once instead of twice", "[r
   CHECK(far == 0);
 }
 
-TEST_CASE("why_unsupported: recipes that cannot gather FP8 give the reason", "[rank]") {
+TEST_CASE("unsupported_reason: recipes that cannot gather FP8 give the reason", "[rank]") {
   for (const char* recipe : {"rowwise", "mxfp8"}) {
     const Plan plan = plan_of({.recipe = recipe, .ranks = 2, .parallel = "fsdp", .gather = "fp8"});
-    CHECK(plan.why_unsupported().find("FP8 gather: ") != std::string::npos);
+    CHECK(unsupported_reason(plan).value_or("").find("FP8 gather: ") != std::string::npos);
   }
   const auto why = [](bool recompute) {
-    return plan_of({.recipe = "mxfp8",
-                    .ranks = 2,
-                    .parallel = "fsdp",
-                    .gather = "fp8",
-                    .whole_blocks = true,
-                    .recompute = recompute})
-        .why_unsupported();
+    return unsupported_reason(plan_of({.recipe = "mxfp8",
+                                       .ranks = 2,
+                                       .parallel = "fsdp",
+                                       .gather = "fp8",
+                                       .whole_blocks = true,
+                                       .recompute = recompute}))
+        .value_or("");
   };
   CHECK(why(false) == "");
   CHECK(why(true).find("FP8 gather: with recompute") == 0);
-  CHECK(plan_of({.recipe = "bf16", .ranks = 2, .parallel = "fsdp", .gather = "fp8"}).why_unsupported() ==
+  CHECK(unsupported_reason(plan_of({.recipe = "bf16", .ranks = 2, .parallel = "fsdp", .gather = "fp8"})) ==
         "FP8 gather: the recipe has BF16 weights");
-  CHECK(plan_of({.recipe = "tensorwise", .ranks = 2, .gather = "fp8"}).why_unsupported() ==
+  CHECK(unsupported_reason(plan_of({.recipe = "tensorwise", .ranks = 2, .gather = "fp8"})) ==
         "FP8 gather: only sharded ranks (fsdp, hsdp) gather weights");
-  CHECK(plan_of({.ranks = 4, .parallel = "hsdp", .shard_group = 3}).why_unsupported() ==
+  CHECK(unsupported_reason(plan_of({.ranks = 4, .parallel = "hsdp", .shard_group = 3})) ==
         "--shard-group: 3 does not divide 4 ranks");
 }
 

@@ -80,7 +80,7 @@ void add(SensitivityRecord& record, const Layout& layout, const Cells& cells,
                    fidelity.whole,
                    cell.kept_flops,
                    cell.keep_bf16};
-    if (!cell.note.empty()) row.note = cell.note;
+    row.note = cell.note;
     record.cells.push_back(std::move(row));
   }
 }

@@ -3,19 +3,18 @@
 
 namespace precbench {
 
-StepRunner::StepRunner(Rank& rank, const DataSource& data, bool graph, StepBoard* board, KernelStart start)
+StepRunner::StepRunner(Rank& rank, const DataSource& data, GraphMode graph, StepBoard* board)
     : rank_(rank),
       data_(data),
-      graph_(graph && has_graphs(rank.device())),
+      graph_(has_graphs(rank.device()) ? graph : GraphMode::off),
       board_(board),
-      start_(start),
       clock_(make_device_clock(rank.device())) {}
 
 void StepRunner::note(std::int64_t step, StepBoard::Stage stage) {
   if (board_) board_->note(rank_.comm().rank(), step, stage);
 }
 
-bool StepRunner::captures() const { return graph_ && rank_.device().capturable(); }
+bool StepRunner::captures() const { return graph_ != GraphMode::off && rank_.device().capturable(); }
 
 StepRunner::Timed StepRunner::run(std::int64_t step, double signal) {
   note(step, StepBoard::Stage::begun);
@@ -25,7 +24,8 @@ StepRunner::Timed StepRunner::run(std::int64_t step, double signal) {
   }
   if (captures() && warm_ && !captured_)
     captured_ = capture_step(
-        rank_.device(), [&] { rank_.enqueue(); }, start_);
+        rank_.device(), [&] { rank_.enqueue(); },
+        graph_ == GraphMode::early ? KernelStart::early : KernelStart::in_turn);
   rank_.prepare(data_, step, signal);
   clock_->reset();
   const std::size_t start = clock_->mark();

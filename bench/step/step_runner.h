@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "bench/case/case_words.h"
 #include "bench/process/step_board.h"
 #include "bench/step/rank.h"
 #include "kernels/gpu/graph.h"
@@ -14,10 +15,8 @@ namespace precbench {
 
 class StepRunner {
  public:
-  /// `graph`: capture a graph if the device can; `start`: when its kernels start. `board`: where to note the
-  /// rank's progress, or null.
-  StepRunner(Rank& rank, const DataSource& data, bool graph, StepBoard* board = nullptr,
-             KernelStart start = KernelStart::in_turn);
+  /// `graph`: captures a graph only if the device can. `board`: where to note the rank's progress, or null.
+  StepRunner(Rank& rank, const DataSource& data, GraphMode graph, StepBoard* board = nullptr);
 
   struct Timed {
     StepResult result;
@@ -40,9 +39,8 @@ class StepRunner {
 
   Rank& rank_;
   const DataSource& data_;
-  bool graph_;
+  GraphMode graph_;
   StepBoard* board_;
-  KernelStart start_;
   bool warm_ = false;
   std::unique_ptr<DeviceClock> clock_;
   std::unique_ptr<StepGraph> captured_;

@@ -29,12 +29,15 @@ struct StoredPart {
   bool plain() const { return column_stride == 1 && head_dim == 0; }
 };
 
+/// Tensors of the experts in a file. `by_model`: fused if the model has Llama 4's names; `separate`: each
+/// parameter has its own tensor, whatever the names.
+enum class ExpertTensors : std::uint8_t { by_model, separate };
+
 /// Layout of a file's tensors.
 class StoredForm {
  public:
-  /// `apart`: each parameter has its own tensor, even if the model has Llama 4's names.
-  StoredForm(const ModelConfig& model, bool apart)
-      : fused_(!apart && model.moe && model.moe.names == ExpertNames::llama4),
+  StoredForm(const ModelConfig& model, ExpertTensors tensors)
+      : fused_(tensors == ExpertTensors::by_model && model.moe && model.moe.names == ExpertNames::llama4),
         experts_(model.moe.rule.experts),
         head_dim_(model.head_dim) {}
 

@@ -44,7 +44,8 @@ void refuse_scaled(const std::string& path) {
 }  // namespace
 
 InitialWeights::InitialWeights(const std::string& path, const ModelConfig& model)
-    : file_(path), form_(model, !has_fused_experts(file_)) {
+    : file_(path),
+      form_(model, has_fused_experts(file_) ? ExpertTensors::by_model : ExpertTensors::separate) {
   refuse_scaled(path);
   std::set<std::string> used;
   const Layout layout(model, 1);
@@ -100,7 +101,7 @@ void set_first_weights(Rank& rank, const Plan& plan, const Checkpoint* trunk, co
 
 void save_weights(const std::string& path, Rank& rank, Parameters::Kind kind, const ModelConfig& model) {
   const bool writes = rank.comm().rank() == 0;
-  const StoredForm form(model, false);
+  const StoredForm form(model, ExpertTensors::by_model);
   std::map<std::string, std::vector<float>> values;  // by name of the tensor
   std::vector<NamedTensor> tensors;
   rank.parameters().save(kind, [&](const Parameter& p, const float* source) {

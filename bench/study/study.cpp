@@ -10,6 +10,7 @@
 #include <map>
 #include <optional>
 
+#include "bench/case/supported.h"
 #include "bench/cli/cli.h"
 #include "bench/cli/config_file.h"
 #include "bench/cli/text_table.h"
@@ -61,7 +62,7 @@ StudySettings settings_of(const StudyCommand& command) {
     set_text(c, *find_field("device"), device->second.front());
   if (c.device == "auto") c.device = best_device();
   for (const auto& [name, words] : command.axes) given.work[name] = words;
-  StudySettings settings = default_study(is_gpu(c.device), given.starts_trained());
+  StudySettings settings = default_study({.on_gpu = is_gpu(c.device), .trained = given.starts_trained()});
   if (!command.config.empty()) read_study_file(command.config, settings);
   for (const auto& [name, words] : flags) settings.work[name] = words;
   settings.work["device"] = {c.device};
@@ -115,7 +116,7 @@ Room room_for(const std::vector<Plan>& plans, int wanted) {
   for (const Plan& plan : plans) {
     if (plan.ranks > 1 && wanted > 1)
       throw InvalidInput(fmt::format("--at-once: needs cases of one rank, but these have {}", plan.ranks));
-    if (plan.ranks > 1 || !plan.why_unsupported().empty()) return {};
+    if (plan.ranks > 1 || unsupported_reason(plan)) return {};
     largest = std::max(largest, predict(plan).memory.peak + kContext);
   }
   Room room;
@@ -205,19 +206,20 @@ std::string head_of(const StudySettings& settings, const std::vector<Plan>& trun
 }
 
 /// Returns a warning if a trunk reads its text several times, because verdicts would then concern
-/// memorization; else empty.
-std::string why_too_little_text(const Plan& trunk) {
+/// memorization; else null.
+std::optional<std::string> repeated_text_warning(const Plan& trunk) {
   const auto text = open_data(data_options(trunk.fields, trunk.model));
   const std::int64_t read = trunk.fields.steps * trunk.tokens_per_step() / trunk.T,
                      there = text->sequences(trunk.T);
-  if (read <= there) return "";
+  if (read <= there) return std::nullopt;
   return fmt::format("--data has {} of {} tokens, but a trunk reads {}: {:.1f} epochs; give more text",
                      plural(there, "sequence"), trunk.T, read,
                      static_cast<double>(read) / static_cast<double>(there));
 }
 
-/// Returns why the forks cannot begin: a trunk did not finish. Empty if all did.
-std::string why_no_forks(const std::string& records, const std::vector<Plan>& trunks) {
+/// Returns why the forks cannot begin: a trunk did not finish. Null if all did.
+std::optional<std::string> unfinished_trunk_reason(const std::string& records,
+                                                   const std::vector<Plan>& trunks) {
   std::map<std::string, const Record*> rows;
   const RecordSet set = read_records({records});
   for (const LocatedRecord& located : set.records) rows[located.record.id] = &located.record;
@@ -227,7 +229,7 @@ std::string why_no_forks(const std::string& records, const std::vector<Plan>& tr
       return fmt::format("trunk {} of {} has no states to fork: {}", trunk.study->trunk, trunk.fields.model,
                          row == rows.end() ? "its row is gone" : describe_outcome(*row->second));
   }
-  return "";
+  return std::nullopt;
 }
 
 /// Returns when the forks of one model begin: the ages of the settings, or the one from which the losses of
@@ -263,9 +265,9 @@ void check_forks(std::vector<StudyCase> cases, bool rungs) {
 }
 
 /// Returns a warning if there are too few trunks for a verdict, which is fine for a study made for its
-/// curves; else empty.
-std::string why_too_few_trunks(const StudySettings& settings) {
-  if (settings.trunks >= kFewestTrunks || settings.sensitivity_only) return "";
+/// curves; else null.
+std::optional<std::string> too_few_trunks_warning(const StudySettings& settings) {
+  if (settings.trunks >= kFewestTrunks || settings.sensitivity_only) return std::nullopt;
   return fmt::format("{}: every verdict will be inconclusive; a verdict needs at least {}",
                      plural(settings.trunks, "trunk"), kFewestTrunks);
 }
@@ -341,8 +343,8 @@ int study(const StudyCommand& command) {
   if (!trunks.front().on_gpu) share_threads(room.at_once);
 
   check_inputs(trunks);
-  if (const std::string why = why_too_little_text(trunks.front()); !why.empty()) tell("precbench: " + why);
-  if (const std::string why = why_too_few_trunks(settings); !why.empty()) tell("precbench: " + why);
+  if (const auto warning = repeated_text_warning(trunks.front())) tell("precbench: " + *warning);
+  if (const auto warning = too_few_trunks_warning(settings)) tell("precbench: " + *warning);
   if (command.dry_run)
     check_out(out);
   else
@@ -367,8 +369,8 @@ int study(const StudyCommand& command) {
   check_files(trunks);
   const int trunks_status = run_sweep(trunks, options);
   if (trunks_status == kSweepInterrupted) return trunks_status;
-  if (const std::string why = why_no_forks(out + "/records.jsonl", trunks); !why.empty()) {
-    tell("precbench: " + why);
+  if (const auto why = unfinished_trunk_reason(out + "/records.jsonl", trunks)) {
+    tell("precbench: " + *why);
     return kSweepFailures;
   }
   std::vector<Plan> forks;

@@ -13,7 +13,9 @@
 #include <string_view>
 #include <utility>
 
+#include "bench/case/case_words.h"
 #include "bench/case/stress.h"
+#include "bench/case/supported.h"
 #include "bench/step/checkpoint.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/fnv1a.h"
@@ -78,7 +80,7 @@ std::optional<Recipe> without_bits(const Recipe& recipe, StudyPart part, int bit
   const char* what = part == StudyPart::bits ? "mantissa" : "exponent";
   poorer.name = fmt::format("{}_minus{}{}", recipe.name, bits, part == StudyPart::bits ? "" : "_exponent");
   poorer.reference = fmt::format("{} without {} {} {}", recipe.name, bits, what, bits == 1 ? "bit" : "bits");
-  if (poorer.flow && !why_no_flow(poorer).empty()) possible = false;
+  if (poorer.flow && flow_unsupported_reason(poorer)) possible = false;
   return possible ? std::optional(poorer) : std::nullopt;
 }
 
@@ -90,7 +92,7 @@ bool differs_from_bf16(const Recipe& recipe) { return recipe.quantized() || !rec
 bool measures_sensitivity(Case c) {
   c.fork_from.clear();
   const Plan plan = resolve(c);
-  return plan.recipe.quantized() && plan.why_no_fidelity().empty();
+  return plan.recipe.quantized() && !fidelity_unsupported_reason(plan);
 }
 
 /// Returns the stresses of the outlier ladders.
@@ -135,14 +137,14 @@ StudyPlan::StudyPlan(const StudySettings& settings, const std::string& model, st
   trunk.steps = kept.back();
   trunk.checkpoint_every = kept.back();
   trunk.checkpoint_at = fmt::format("{}", fmt::join(kept.begin(), std::prev(kept.end()), ","));
-  trunk.checkpoint_keep = "all";
+  trunk.checkpoint_keep = kCheckpointKeepWords.of(CheckpointKeep::all);
+  trunk.checkpoint_dir = (fs::path(out_) / "checkpoints").string();
   fork_base_ = base_;
   set_fields(fork_base_, settings.fork);
   fork_base_.init_from.clear();
   fork_base_.steps = settings.fork_steps;
   study_ = study_id(trunk, fork_base_, settings);
   check_channels(settings, resolve(fork_base_).model);
-  trunk.checkpoint_dir = (fs::path(out_) / "checkpoints").string();
   for (std::int64_t number = 1; number <= settings.trunks; ++number) {
     trunk.seed = number;
     trunks_.push_back({trunk, place(StudyPart::trunk, number)});
@@ -213,7 +215,7 @@ StudyCase StudyPlan::fork(const std::string& checkpoint, StudyPart part, std::in
   constexpr std::int64_t kSeedsOfTrunk = 1000;  // no two forks share their data, nor with a trunk
   Case c = fork_base_;
   c.recipe = variant.recipe;
-  c.perturb = variant.perturbed ? "ulp" : "none";
+  c.perturb = kPerturbWords.of(variant.perturbed);
   c.fork_from = checkpoint;
   c.seed = kSeedsOfTrunk * trunk + seed;
   StudyPlace where = place(part, trunk, age, seed);
@@ -226,7 +228,7 @@ bool StudyPlan::compares_gradients(const Variant& variant) const {
   c.recipe = variant.recipe;
   const Plan plan = resolve(c);
   // A recipe with BF16 GEMMs has BF16's gradient.
-  return settings_.fidelity_batches > 0 && plan.recipe.quantized() && plan.why_no_fidelity().empty();
+  return settings_.fidelity_batches > 0 && plan.recipe.quantized() && !fidelity_unsupported_reason(plan);
 }
 
 void StudyPlan::add_forks(const Plan& trunk, std::int64_t number, const ForkAges& ages,
@@ -280,7 +282,7 @@ void StudyPlan::add_sensitivity(const Plan& trunk, std::int64_t number, const Fo
     StudyCase one = fork(checkpoint_at(trunk, age), StudyPart::sensitivity, number, age, 1, variant);
     one.fields.steps = 1;  // the measurement comes before the step
     one.fields.warmup = 0;
-    one.fields.schedule = "constant";
+    one.fields.schedule = kScheduleWords.of(Schedule::constant);
     one.fields.fidelity_batches = settings_.sensitivity_batches;
     one.fields.sensitivity = settings_.sensitivity;
     if (measures_sensitivity(one.fields)) cases.push_back(std::move(one));

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -17,6 +16,7 @@
 #include "bench/study/defaults_text.h"
 #include "bench/study/token_count.h"
 #include "kernels/base/errors.h"
+#include "kernels/base/parse_number.h"
 #include "kernels/numerics/recipe.h"
 
 namespace precbench {
@@ -29,13 +29,12 @@ constexpr std::int64_t kMost = 1'000'000'000;
 /// Parses a number. Throws InvalidInput unless it is in [low, high].
 template <class T>
 T number_in(const std::string& word, T low, T high) {
-  T value{};
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (word.empty() || error != std::errc() || end != word.data() + word.size())
+  const auto value = parse_number<T>(word);
+  if (!value)
     throw InvalidInput(fmt::format("\"{}\" is not a {}number", word, std::is_integral_v<T> ? "whole " : ""));
-  if (!(value >= low && value <= high))
+  if (!(*value >= low && *value <= high))
     throw InvalidInput(fmt::format("{} is not in [{}, {}]", word, low, high));
-  return value;
+  return *value;
 }
 
 /// Returns a setter for one number.
@@ -176,10 +175,6 @@ void read_study(const std::string& name, const std::string& text, StudySettings&
   read_toml(name, text, handler);
 }
 
-}  // namespace
-
-namespace {
-
 bool set_by_study(const std::string& name) {
   static const std::set<std::string> kItsOwn = {"steps",
                                                 "seed",
@@ -214,7 +209,8 @@ std::optional<std::string> default_of_study(const Field& field) {
   if (field.name == std::string("sensitivity")) return "";
   if (set_by_study(field.name)) return std::nullopt;
   if (field.name == std::string("recipe")) return "";  // always given by the user
-  static const StudySettings kElsewhere = default_study(false), kOnGpu = default_study(true);
+  static const StudySettings kElsewhere = default_study({.on_gpu = false}),
+                             kOnGpu = default_study({.on_gpu = true});
   const auto value_in = [&](const StudySettings& settings) {
     const auto set = settings.work.find(field.name);
     return set == settings.work.end() ? get_text(Case{}, field) : set->second.front();
@@ -259,10 +255,11 @@ bool StudySettings::starts_trained() const {
   return names(work) || names(trunk);
 }
 
-StudySettings default_study(bool on_gpu, bool trained) {
+StudySettings default_study(const StudyKind& kind) {
+  const bool on_gpu = kind.on_gpu;
   StudySettings settings;
   read_study(on_gpu ? "gpu.toml" : "cpu.toml", on_gpu ? kGpuStudyText : kCpuStudyText, settings);
-  if (trained)
+  if (kind.trained)
     read_study(on_gpu ? "init_gpu.toml" : "init_cpu.toml", on_gpu ? kGpuInitStudyText : kCpuInitStudyText,
                settings);
   return settings;

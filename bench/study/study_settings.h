@@ -48,8 +48,12 @@ struct StudySettings {
   bool starts_trained() const;
 };
 
-/// Returns the built-in settings for a CPU or a GPU; `trained`: those for a study with --init-from.
-StudySettings default_study(bool on_gpu, bool trained = false);
+struct StudyKind {
+  bool on_gpu = false;
+  bool trained = false;  ///< trunks start from weights given by --init-from
+};
+/// Returns the built-in settings.
+StudySettings default_study(const StudyKind& kind);
 
 /// Applies the file at `path`. Throws InvalidInput, "FILE:LINE: why", for errors of sweep files, for fields
 /// that a study sets itself, and for numbers outside their range.

@@ -29,7 +29,7 @@ constexpr const char* kRealCase = "one case of a study";
 
 StudySettings read(const std::string& text) {
   const TempDirectory directory;
-  StudySettings settings = default_study(false);
+  StudySettings settings = default_study({});
   read_study_file(directory.write("study.toml", text), settings);
   return settings;
 }
@@ -67,7 +67,7 @@ TEST_CASE("read_study_file: a file changes its keys and leaves the rest", "[stud
       "[work]\nmodel = \"15m\"\nseq = 64\n[trunk]\nages = [30, 65, 90]\nlr = 2e-3\n[fork]\nsteps = 40\n"
       "[ladder]\noutlier_ffn = []\nbits = 1\n[control]\nbreak = []\napart = [\"mxfp8_floor:mxfp8\"]\n"
       "[verdict]\nmargin = 0.01\n");
-  const StudySettings defaults = default_study(false);
+  const StudySettings defaults = default_study({});
   CHECK(settings.work.at("seq").front() == "64");
   CHECK(settings.work.at("batch") == defaults.work.at("batch"));
   CHECK(settings.ages == std::vector<std::int64_t>{30, 65, 90});
@@ -101,7 +101,7 @@ TEST_CASE("read_study_file: invalid settings are refused with their line", "[stu
 
 TEST_CASE("StudyPlan: trunks and for each state forks of every recipe and BF16 and the controls",
           "[study]") {
-  StudySettings settings = default_study(false);
+  StudySettings settings = default_study({});
   settings.trunks = 3, settings.ages = {10, 20}, settings.seeds = 2;
   settings.learning_rate = {1, 3, 10}, settings.bits = 2, settings.exponent_bits = 2,
   settings.ladder_trunks = 1;
@@ -140,7 +140,7 @@ TEST_CASE("StudyPlan: trunks and for each state forks of every recipe and BF16 a
 
 TEST_CASE("StudyPlan: sensitivity is measured at the oldest state for each requested recipe",
           "[study][sensitivity]") {
-  StudySettings settings = default_study(false);
+  StudySettings settings = default_study({});
   settings.trunks = 3, settings.ages = {10, 20}, settings.ladder_trunks = 2;
   const auto cases_of = [&] {
     const StudyPlan plan = plan_of(settings, "blockwise,mxfp8_floor,coat");
@@ -167,7 +167,7 @@ TEST_CASE("StudyPlan: sensitivity is measured at the oldest state for each reque
 
 TEST_CASE("read_study_file: sensitivity cells are read and invalid ones refused",
           "[study][sensitivity]") {
-  CHECK(default_study(false).sensitivity.empty());
+  CHECK(default_study({}).sensitivity.empty());
   CHECK(read("[sensitivity]\ncells = [\"gemms\", \"best\"]\nbatches = 5\n").sensitivity == "gemms,best");
   CHECK(read("[sensitivity]\ncells = []\n").sensitivity.empty());
   CHECK(contains(refusal("[sensitivity]\ncells = [\"gems\"]\n"),
@@ -224,7 +224,7 @@ TEST_CASE("study: --sensitivity-only measures cells and a full study continues f
 }
 
 TEST_CASE("StudyPlan: a recipe that only changes optimizer state is forked without a gradient probe", "[study]") {
-  StudySettings settings = default_study(false);
+  StudySettings settings = default_study({});
   const StudyPlan plan = plan_of(settings, "coat,mxfp8");
   int coats = 0;
   for (const auto& [fields, place] : plan.forks(resolve(plan.trunks())))
@@ -243,7 +243,7 @@ TEST_CASE("study_id: another model or text or margin gives another study", "[stu
         "model.json",
         fmt::format(R"({{"layers":1,"width":{},"ffn":64,"heads":2,"kv_heads":2,"vocab":256,"tied":true}})",
                     width));
-    StudySettings settings = default_study(false);
+    StudySettings settings = default_study({});
     settings.work["data"] = {text}, settings.work["recipe"] = {"rowwise"}, settings.work["device"] = {"cpu"};
     settings.margin = margin;
     return StudyPlan(settings, model, "out").trunks().front().place.study;
@@ -264,7 +264,7 @@ TEST_CASE("StudyPlan: ladders of bits step each format to the next narrower one"
   row["name"] = "wide";
   row["fprop"]["a"]["format"] = "e5m3";
   row["fprop"]["b"]["format"] = "e3m4";
-  StudySettings settings = default_study(false);
+  StudySettings settings = default_study({});
   settings.bits = 2, settings.exponent_bits = 2;
   settings.work["recipe"] = {directory.write("wide.json", row.dump())}, settings.work["device"] = {"cpu"};
   const StudyPlan plan(settings, "tiny", directory / "out");
@@ -287,7 +287,7 @@ TEST_CASE("StudyPlan: ladders of bits step each format to the next narrower one"
 }
 
 TEST_CASE("StudyPlan: FP8-Flow has no rungs of bits", "[study]") {
-  StudySettings settings = default_study(false);
+  StudySettings settings = default_study({});
   settings.bits = 2, settings.exponent_bits = 2;
   const TempDirectory directory;
   nlohmann::json flow = recipe_to_json(find_recipe("blockwise_pow2"));
@@ -318,7 +318,7 @@ TEST_CASE("study: impossible forks are refused before the trunks run", "[study]"
 }
 
 TEST_CASE("StudyPlan: channels of unused ladders are not limited", "[study]") {
-  StudySettings settings = default_study(false);
+  StudySettings settings = default_study({});
   settings.channels = 4000, settings.fidelity_batches = 0;
   CHECK(plan_of(settings, "rowwise").trunks().size() == 5);
 }
@@ -346,7 +346,7 @@ TEST_CASE("study: a dry run checks its folder and creates none", "[study]") {
 }
 
 TEST_CASE("StudyPlan: a control that is also requested is one row with both roles", "[study]") {
-  StudySettings settings = default_study(false);
+  StudySettings settings = default_study({});
   const StudyPlan plan = plan_of(settings, "mxfp8_floor");
   const auto forks = plan.forks(resolve(plan.trunks()));
   const auto floor = std::find_if(forks.begin(), forks.end(), [](const StudyCase& one) {
@@ -385,7 +385,8 @@ TEST_CASE("study: fewer trunks than a verdict needs are a warning", "[study]") {
 
 TEST_CASE("default_study: with --init-from trunks re-warm at a low rate until the loss is steady", "[study][init]") {
   for (const bool gpu : {false, true}) {
-    const StudySettings plain = default_study(gpu), trained = default_study(gpu, true);
+    const StudySettings plain = default_study({.on_gpu = gpu}),
+                        trained = default_study({.on_gpu = gpu, .trained = true});
     CHECK_FALSE(plain.steady);
     CHECK(trained.steady);
     for (const Axes* part : {&trained.trunk, &trained.fork}) {
@@ -499,7 +500,7 @@ TEST_CASE("study: a study that is interrupted and started again ends with the sa
 }
 
 TEST_CASE("study: steady ages and trained tokens need weights that were trained before", "[study][init]") {
-  StudySettings settings = default_study(false);
+  StudySettings settings = default_study({});
   settings.steady = true;
   CHECK(contains(refusal_of([&] { plan_of(settings, "rowwise"); }), "add --init-from, or give the ages"));
   const auto refused = [](const std::string& flags) {
@@ -514,7 +515,7 @@ TEST_CASE("study: steady ages and trained tokens need weights that were trained 
 }
 
 TEST_CASE("StudyPlan: forks begin at the chosen age and record that it is steady", "[study][init]") {
-  StudySettings settings = default_study(false, true);
+  StudySettings settings = default_study({.trained = true});
   settings.work["init_from"] = {"w.safetensors"};
   settings.trained_tokens = 2'000'000'000'000;
   const TempDirectory directory;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <set>
 
 #include "bench/machine/environment.h"
@@ -37,16 +38,16 @@ class Here {
   std::map<std::string, Environment> known_;
 };
 
-/// Returns the first missing output of the case; empty if there is none. Includes a trunk's checkpoints,
+/// Returns the first missing output of the case; null if there is none. Includes a trunk's checkpoints,
 /// because its study forks from them.
-std::string missing_output(const Plan& plan) {
+std::optional<std::string> missing_output(const Plan& plan) {
   const Case& c = plan.fields;
   std::vector<std::string> paths = {c.save_init, c.save_final, c.save_grads};
   if (plan.study && plan.study->part == StudyPart::trunk)
     for (const std::int64_t step : checkpoint_steps(c)) paths.push_back(checkpoint_at(plan, step));
   for (const std::string& path : paths)
     if (!path.empty() && !fs::exists(path)) return path;
-  return "";
+  return std::nullopt;
 }
 
 void rewrite_without(const std::set<std::size_t>& dropped, const std::vector<LocatedRecord>& records,
@@ -100,8 +101,6 @@ void tell_of_older_rows(const RecordSet& set, const std::vector<Plan>& grid) {
         count_cases(again.size())));
 }
 
-}  // namespace
-
 /// Gives rows their current place in the study: a newly requested recipe may already have rows as a control.
 /// Returns true if any has changed.
 bool move_places(RecordSet& set, const std::map<std::string, const Plan*>& cases) {
@@ -114,6 +113,8 @@ bool move_places(RecordSet& set, const std::map<std::string, const Plan*>& cases
   }
   return moved;
 }
+
+}  // namespace
 
 Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, bool retry_failed) {
   RecordSet set = read_records({path});
@@ -141,13 +142,13 @@ Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, 
       machines[record.id] = machine_of(env);
       continue;
     }
-    const std::string missing = record.status == Status::ok ? missing_output(*wanted->second) : "";
-    if (!missing.empty()) tell(missing + " is missing: its finished case is run again");
+    const auto missing = record.status == Status::ok ? missing_output(*wanted->second) : std::nullopt;
+    if (missing) tell(*missing + " is missing: its finished case is run again");
     // A file with the name of one that could not be written is from an older run.
     const bool lost = record.status == Status::ok && !wanted->second->fields.save_final.empty() &&
                       !lost_files(record).empty();
-    if (lost && missing.empty()) tell("a finished case could not write its files, and is run again");
-    if (lost || !missing.empty() || (retry_failed && is_failure(record.status))) {
+    if (lost && !missing) tell("a finished case could not write its files, and is run again");
+    if (lost || missing || (retry_failed && is_failure(record.status))) {
       dropped.insert(i);
       continue;
     }

@@ -12,6 +12,17 @@
 #include "results/printable.h"
 
 namespace precbench {
+namespace {
+
+/// Returns "trunk 2, age 100, seed 1, learning_rate 3".
+std::string words_of(const StudyPlace& place) {
+  std::string words = fmt::format("trunk {}", place.trunk);
+  if (place.part != StudyPart::trunk) words += fmt::format(", age {}, seed {}", place.age, place.seed);
+  if (place.rung > 0) words += fmt::format(", {} {:g}", name_of(place.part), place.rung);
+  return words;
+}
+
+}  // namespace
 
 CaseLabels::CaseLabels(const std::vector<Plan>& grid) : fields_{find_field("model"), find_field("recipe")} {
   for (const Field& field : case_fields()) {
@@ -23,14 +34,6 @@ CaseLabels::CaseLabels(const std::vector<Plan>& grid) : fields_{find_field("mode
     const bool cut = &field == find_field("layers") && !grid.empty() && grid.front().fields.layers != 0;
     if (!shown && (varies || cut)) fields_.push_back(&field);
   }
-}
-
-/// Returns "trunk 2, age 100, seed 1, learning_rate 3".
-std::string words_of(const StudyPlace& place) {
-  std::string words = fmt::format("trunk {}", place.trunk);
-  if (place.part != StudyPart::trunk) words += fmt::format(", age {}, seed {}", place.age, place.seed);
-  if (place.rung > 0) words += fmt::format(", {} {:g}", name_of(place.part), place.rung);
-  return words;
 }
 
 std::string CaseLabels::of(const Plan& plan) const {
@@ -64,12 +67,12 @@ std::string describe_outcome(const Record& record) {
   return text;
 }
 
-Progress::Progress(const std::vector<Plan>& grid, std::size_t finished, std::size_t half_finished, bool quiet)
+Progress::Progress(const std::vector<Plan>& grid, const Start& start)
     : labels_(grid),
       total_(grid.size()),
-      done_(finished),
-      left_(static_cast<double>(grid.size() - finished) - static_cast<double>(half_finished) / 2),
-      quiet_(quiet),
+      done_(start.finished),
+      left_(static_cast<double>(grid.size() - start.finished) - static_cast<double>(start.half_finished) / 2),
+      quiet_(start.quiet),
       terminal_(isatty(STDERR_FILENO)) {}
 
 std::string Progress::remaining() const {

@@ -36,9 +36,12 @@ std::string describe_outcome(const Record& record);
 
 class Progress {
  public:
-  /// `finished` cases of the grid have rows already and are not announced; `half_finished` ones have the
-  /// first of two runs.
-  Progress(const std::vector<Plan>& grid, std::size_t finished, std::size_t half_finished, bool quiet);
+  struct Start {
+    std::size_t finished = 0;       ///< cases of the grid that have rows already; they are not announced
+    std::size_t half_finished = 0;  ///< cases that have the first of two runs
+    bool quiet = false;
+  };
+  Progress(const std::vector<Plan>& grid, const Start& start);
   void start(const Plan& plan);
   void finish(const Plan& plan, const Record& record);
   /// Reports that the first of two runs has ended; the case is not done yet.

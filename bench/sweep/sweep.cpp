@@ -332,7 +332,7 @@ int run_sweep(const std::vector<Plan>& grid, const SweepOptions& options) {
               folder,
               std::move(rows),
               std::move(first_runs),
-              Progress(grid, finished, half_finished, options.quiet)};
+              Progress(grid, {.finished = finished, .half_finished = half_finished, .quiet = options.quiet})};
   if (finished)
     sweep.progress.note(fmt::format("{} of {} {} finished already", finished, count_cases(grid.size()),
                                     finished == 1 ? "is" : "are"));

@@ -33,11 +33,11 @@ std::vector<std::string> model_warnings(const std::vector<Plan>& grid) {
   std::map<std::string, const Plan*> longest;  // by the case's model name
   for (const Plan& plan : grid) {
     for (const std::string& line : plan.model_warnings()) add(line);
-    if (plan.position_warning().empty()) continue;
+    if (!plan.position_warning()) continue;
     const Plan*& other = longest.try_emplace(plan.fields.model, &plan).first->second;
     if (plan.T > other->T) other = &plan;
   }
-  for (const auto& [model, plan] : longest) add(plan->position_warning());
+  for (const auto& [model, plan] : longest) add(plan->position_warning().value());
   return lines;
 }
 

@@ -12,7 +12,7 @@ namespace {
 TEST_CASE("told_at_once: returns warnings that affect the whole sweep and each kind once", "[told_at_once]") {
   using Lines = std::vector<std::string>;
   const std::string overlap = "--eval-data: holds what --data holds",
-                    driver = why_no_hopper_kernels(90, false);
+                    driver = hopper_fallback_reason(90, false).value();
   Record record;
   record.warnings = {"--reshard auto: on"};
   CHECK(told_at_once(record).empty());

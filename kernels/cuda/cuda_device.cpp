@@ -229,8 +229,8 @@ void CudaDevice::synchronize() {
         "an op that ended with this one or before it (CUDA_LAUNCH_BLOCKING=1 tells)", last_op_);
 }
 
-std::string CudaDevice::fallback() const {
-  return why_no_hopper_kernels(compute_capability(), hopper::has_tensor_maps());
+std::optional<std::string> CudaDevice::fallback_reason() const {
+  return hopper_fallback_reason(compute_capability(), hopper::has_tensor_maps());
 }
 
 std::int64_t CudaDevice::workspace_bytes() const {

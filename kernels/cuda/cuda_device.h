@@ -42,7 +42,7 @@ class CudaDevice final : public Device {
   std::string gemm_names(GemmRole role) const override;
   std::string emulated_shapes(GemmRole role) const override;
   std::string grouped_name() const override;
-  std::string fallback() const override;
+  std::optional<std::string> fallback_reason() const override;
   bool capturable() const override { return !waited_for_host_; }
 
   void* allocate(std::int64_t bytes) override;

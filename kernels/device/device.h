@@ -12,6 +12,7 @@
 #include <array>
 #include <bitset>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <type_traits>
 
@@ -63,9 +64,8 @@ class Device {
   /// Returns how the experts' GEMMs have run so far, if there is a choice: "own", "loop" (expert by expert)
   /// or "own, loop".
   virtual std::string grouped_name() const { return {}; }
-  /// Returns in one line, for the record, which capability is missing and what replaces it; empty: none is
-  /// missing.
-  virtual std::string fallback() const { return {}; }
+  /// Returns in one line, for the record, which capability is missing and what replaces it; null if none is missing.
+  virtual std::optional<std::string> fallback_reason() const { return std::nullopt; }
   /// Returns true if the step as run so far can be captured as a CUDA graph: no op of it waited for the host.
   virtual bool capturable() const { return true; }
   /// Returns the ops implemented here. The others throw Unsupported before they do anything.

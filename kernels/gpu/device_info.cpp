@@ -12,10 +12,11 @@ namespace {
 /// A vendor's device: its name in cases and records, and the shapes that its kernels support.
 struct GpuKind {
   const char* name;
-  std::string (*why_no_width)(std::int64_t width);
-  std::string (*why_no_heads)(std::int64_t head_dim, std::int64_t q_normed, std::int64_t k_normed);
+  std::optional<std::string> (*width_unsupported_reason)(std::int64_t width);
+  std::optional<std::string> (*heads_unsupported_reason)(std::int64_t head_dim, std::int64_t q_normed,
+                                                         std::int64_t k_normed);
 };
-constexpr GpuKind kKinds[] = {{"cuda", cuda::why_no_width, cuda::why_no_heads}};
+constexpr GpuKind kKinds[] = {{"cuda", cuda::width_unsupported_reason, cuda::heads_unsupported_reason}};
 
 const GpuKind* find_kind(const std::string& device) {
   const auto* kind =
@@ -38,15 +39,16 @@ std::string best_device() {
   return gpus.count > 0 ? gpus.device : "cpu";
 }
 
-std::string why_gpu_refuses(const std::string& device, std::int64_t width, const HeadSizes& heads) {
+std::optional<std::string> gpu_unsupported_reason(const std::string& device, std::int64_t width,
+                                                  const HeadSizes& heads) {
   const GpuKind* kind = find_kind(device);
-  if (!kind) return "";
-  const std::string why = kind->why_no_width(width);
-  return why.empty() ? kind->why_no_heads(heads.head_dim, heads.q_normed, heads.k_normed) : why;
+  if (!kind) return std::nullopt;
+  if (auto why = kind->width_unsupported_reason(width)) return why;
+  return kind->heads_unsupported_reason(heads.head_dim, heads.q_normed, heads.k_normed);
 }
 
-std::string why_no_hopper_kernels(int compute_capability, bool tensor_maps) {
-  if (compute_capability != 90 || tensor_maps) return "";
+std::optional<std::string> hopper_fallback_reason(int compute_capability, bool tensor_maps) {
+  if (compute_capability != 90 || tensor_maps) return std::nullopt;
   return "driver: no TMA tensor maps, so library kernels replace our Hopper kernels; install a newer driver";
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,13 +25,14 @@ struct HeadSizes {
   std::int64_t q_normed = 0, k_normed = 0;  ///< elements that QK-norm normalizes together; 0: no norm
 };
 
-/// Returns why a GPU device does not support a model of these sizes; empty if it does, and for other devices.
-/// Needs no GPU. Attention's limits are known only at run time.
-std::string why_gpu_refuses(const std::string& device, std::int64_t width, const HeadSizes& heads);
+/// Returns why a GPU device does not support a model of these sizes; null if it does, and for other devices. Needs no GPU.
+/// The shapes that attention supports are known only where it runs.
+std::optional<std::string> gpu_unsupported_reason(const std::string& device, std::int64_t width,
+                                                  const HeadSizes& heads);
 
-/// Returns what a Hopper GPU lacks if its driver does not support tensor maps, which our Hopper kernels need;
-/// empty: nothing.
-std::string why_no_hopper_kernels(int compute_capability, bool tensor_maps);
+/// Returns why a Hopper GPU runs library kernels in place of ours, which need a driver with TMA tensor maps; null if it
+/// runs ours, and for other GPUs.
+std::optional<std::string> hopper_fallback_reason(int compute_capability, bool tensor_maps);
 
 /// One GPU and its libraries: fields of the record's environment. Unknown strings are empty.
 struct GpuProperties {

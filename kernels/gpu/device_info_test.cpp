@@ -21,27 +21,26 @@ TEST_CASE("best_device: a GPU if one can be used", "[gpu_names]") {
   CHECK(gpus.reason.empty() == (gpus.count > 0));
 }
 
-TEST_CASE("why_gpu_refuses: a GPU device rejects unsupported shapes and other devices accept all",
-          "[gpu_names]") {
-  const auto holds = [](const std::string& text, const char* part) {
-    return text.find(part) != std::string::npos;
+TEST_CASE("gpu_unsupported_reason: a GPU device rejects unsupported shapes and other devices accept all", "[gpu_names]") {
+  const auto holds = [](const std::optional<std::string>& text, const char* part) {
+    return text && text->find(part) != std::string::npos;
   };
-  CHECK(why_gpu_refuses("cuda", 4096, {128, 128, 128}) == "");
-  CHECK(holds(why_gpu_refuses("cuda", 16392, {128}), "at most 16384, not 16392"));
-  CHECK(holds(why_gpu_refuses("cuda", 4096, {24}), "multiple of 16, not 24"));
-  CHECK(holds(why_gpu_refuses("cuda", 4096, {48, 48, 48}), "power of two up to 512, not 48"));
+  CHECK(!gpu_unsupported_reason("cuda", 4096, {128, 128, 128}));
+  CHECK(holds(gpu_unsupported_reason("cuda", 16392, {128}), "at most 16384, not 16392"));
+  CHECK(holds(gpu_unsupported_reason("cuda", 4096, {24}), "multiple of 16, not 24"));
+  CHECK(holds(gpu_unsupported_reason("cuda", 4096, {48, 48, 48}), "power of two up to 512, not 48"));
   // QK-norm over all heads: any head size that RoPE supports, up to the elements that a block's threads hold.
-  CHECK(why_gpu_refuses("cuda", 4096, {48, 48 * 16, 48 * 4}) == "");
-  CHECK(why_gpu_refuses("cuda", 4096, {128, 8192, 8192}) == "");
-  CHECK(holds(why_gpu_refuses("cuda", 4096, {128, 16384, 1024}), "at most 16384, not 16384 and 1024"));
-  CHECK(why_gpu_refuses("cpu", 16392, {24, 24, 24}) == "");
+  CHECK(!gpu_unsupported_reason("cuda", 4096, {48, 48 * 16, 48 * 4}));
+  CHECK(!gpu_unsupported_reason("cuda", 4096, {128, 8192, 8192}));
+  CHECK(holds(gpu_unsupported_reason("cuda", 4096, {128, 16384, 1024}), "at most 16384, not 16384 and 1024"));
+  CHECK(!gpu_unsupported_reason("cpu", 16392, {24, 24, 24}));
 }
 
-TEST_CASE("why_no_hopper_kernels: without tensor maps only Hopper gives a warning", "[gpu_names]") {
-  CHECK(why_no_hopper_kernels(90, false).starts_with("driver: "));
-  CHECK(why_no_hopper_kernels(90, true) == "");
-  CHECK(why_no_hopper_kernels(89, false) == "");
-  CHECK(why_no_hopper_kernels(100, false) == "");
+TEST_CASE("hopper_fallback_reason: without tensor maps only Hopper gives a warning", "[gpu_names]") {
+  CHECK(hopper_fallback_reason(90, false).value().starts_with("driver: "));
+  CHECK(!hopper_fallback_reason(90, true));
+  CHECK(!hopper_fallback_reason(89, false));
+  CHECK(!hopper_fallback_reason(100, false));
 }
 
 TEST_CASE("has_graphs: false for the CPU device", "[gpu_names]") {

@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace precbench::cuda {
@@ -11,10 +12,9 @@ namespace precbench::cuda {
 inline constexpr std::int64_t kWidestRow = 16384;  ///< elements that a block holds in registers (row.cuh)
 inline constexpr int kMostThreads = 1024;          ///< of a block
 
-/// Returns why rows of `width` elements are unsupported in norms, embedding and addition; empty if they are
-/// supported.
-inline std::string why_no_width(std::int64_t width) {
-  if (width % 8 == 0 && width <= kWidestRow) return "";
+/// Returns why rows of `width` elements are unsupported in norms, embedding and addition; null if they are supported.
+inline std::optional<std::string> width_unsupported_reason(std::int64_t width) {
+  if (width % 8 == 0 && width <= kWidestRow) return std::nullopt;
   return "the CUDA device needs a width that is a multiple of 8 and at most " + std::to_string(kWidestRow) +
          ", not " + std::to_string(width);
 }
@@ -24,9 +24,10 @@ inline constexpr int kPairOfVectors = 16;  ///< elements of a head that a thread
 /// Returns the threads of a block that rotates a row of queries or keys, in whole warps.
 constexpr std::int64_t threads_to_turn(std::int64_t width) { return (width / kPairOfVectors + 31) / 32 * 32; }
 
-/// Returns why RoPE does not support heads of this size, with their norms if any; empty if it does.
+/// Returns why RoPE does not support heads of this size, with their norms if any; null if it does.
 /// `q_normed`, `k_normed`: elements that QK-norm normalizes together, of a head or of all heads; 0: no norm.
-inline std::string why_no_heads(std::int64_t head_dim, std::int64_t q_normed, std::int64_t k_normed) {
+inline std::optional<std::string> heads_unsupported_reason(std::int64_t head_dim, std::int64_t q_normed,
+                                                           std::int64_t k_normed) {
   if (head_dim % 16 != 0)
     return "the CUDA device needs head_dim to be a multiple of 16, not " + std::to_string(head_dim);
   if (q_normed > head_dim) {
@@ -34,12 +35,12 @@ inline std::string why_no_heads(std::int64_t head_dim, std::int64_t q_normed, st
       return "QK-norm over all heads on the CUDA device takes queries and keys of, together, at most " +
              std::to_string(kMostThreads * kPairOfVectors) + ", not " + std::to_string(q_normed) + " and " +
              std::to_string(k_normed);
-    return "";
+    return std::nullopt;
   }
   if (q_normed > 0 && (!std::has_single_bit(static_cast<std::uint64_t>(head_dim)) || head_dim > 512))
     return "QK-norm on the CUDA device needs head_dim to be a power of two up to 512, not " +
            std::to_string(head_dim);
-  return "";
+  return std::nullopt;
 }
 
 }  // namespace precbench::cuda

@@ -227,9 +227,9 @@ Recipe msamp(const char* name, const RecipeState& state, const char* reference) 
 /// Returns the first dimension that does not fit this GEMM. `contracted` must hold whole blocks, and cuBLASLt
 /// takes FP8 matrices only with M, N and K multiples of 16. Rows start at multiples of 16 bytes, which are 32
 /// elements of FP4.
-std::string why_gemm_unsupported(const GemmRecipe& gemm, GemmRole role, char contracted, std::int64_t M,
-                                 std::int64_t N, std::int64_t K) {
-  if (!gemm.a.quantized() && !gemm.b.quantized()) return "";
+std::optional<std::string> gemm_unsupported_reason(const GemmRecipe& gemm, GemmRole role, char contracted,
+                                                   std::int64_t M, std::int64_t N, std::int64_t K) {
+  if (!gemm.a.quantized() && !gemm.b.quantized()) return std::nullopt;
   const std::pair<char, std::int64_t> dimensions[] = {{'M', M}, {'N', N}, {'K', K}};
   for (const auto& [letter, size] : dimensions) {
     if (letter != contracted) continue;
@@ -250,7 +250,7 @@ std::string why_gemm_unsupported(const GemmRecipe& gemm, GemmRole role, char con
       return fmt::format("{}={} is not a multiple of {} ({} in {})", letter, size, multiple, name_of(role),
                          element_name(gemm.a));
   }
-  return "";
+  return std::nullopt;
 }
 
 std::vector<Recipe> all_of(const std::vector<RecipeGroup>& groups) {
@@ -375,7 +375,7 @@ std::string describe(const QuantFormat& format) {
   return text;
 }
 
-std::string why_no_flow(const Recipe& recipe) {
+std::optional<std::string> flow_unsupported_reason(const Recipe& recipe) {
   const QuantFormat codes = fp8(DType::e4m3, Granularity::block_1x128, ScaleType::f32_pow2);
   for (const GemmRole role : kGemmRoles)
     for (const auto& [side, operand] :
@@ -385,16 +385,16 @@ std::string why_no_flow(const Recipe& recipe) {
         return fmt::format("{} has no quantized data to transpose: {}.{} is {}, not {}", recipe.name,
                            name_of(role), side, describe(operand), describe(codes));
     }
-  return "";
+  return std::nullopt;
 }
 
-std::string why_shape_unsupported(const Recipe& recipe, std::int64_t M, std::int64_t N, std::int64_t K) {
+std::optional<std::string> shape_unsupported_reason(const Recipe& recipe, std::int64_t M, std::int64_t N,
+                                                    std::int64_t K) {
   for (GemmRole role : kGemmRoles) {
     const char contracted = role == GemmRole::fprop ? 'K' : role == GemmRole::dgrad ? 'N' : 'M';
-    const std::string why = why_gemm_unsupported(recipe.gemm(role), role, contracted, M, N, K);
-    if (!why.empty()) return why;
+    if (auto why = gemm_unsupported_reason(recipe.gemm(role), role, contracted, M, N, K)) return why;
   }
-  return "";
+  return std::nullopt;
 }
 
 }  // namespace precbench

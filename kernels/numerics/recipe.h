@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -240,13 +241,13 @@ const char* element_name(const QuantFormat& format);
 /// from_fprop.
 std::string describe(const QuantFormat& format);
 
-/// Returns why a recipe cannot have `flow`; empty if it can. wgrad must use the formats of fprop and dgrad,
+/// Returns why a recipe cannot have `flow`; null if it can. wgrad must use the formats of fprop and dgrad,
 /// and their codes must support transposition.
-std::string why_no_flow(const Recipe& recipe);
+std::optional<std::string> flow_unsupported_reason(const Recipe& recipe);
 
-/// Returns an empty string if a linear layer of this shape can use the recipe, else the reason with the
-/// dimension named: "K=96 is not a multiple of 128 (fprop.a 1x128)". M: tokens, N: out features, K: in
-/// features.
-std::string why_shape_unsupported(const Recipe& recipe, std::int64_t M, std::int64_t N, std::int64_t K);
+/// Returns why a linear layer of this shape does not support the recipe, with the dimension named: "K=96 is
+/// not a multiple of 128 (fprop.a 1x128)"; null if it does. M: tokens, N: out features, K: in features.
+std::optional<std::string> shape_unsupported_reason(const Recipe& recipe, std::int64_t M, std::int64_t N,
+                                                    std::int64_t K);
 
 }  // namespace precbench

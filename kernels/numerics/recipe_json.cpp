@@ -169,7 +169,8 @@ Recipe recipe_from_json(const json& object) {
     recipe.mask_clipped = read_bool(object.at("mask_clipped"), "mask_clipped");
   check_fp4_backward(recipe);
   if (object.contains("flow")) recipe.flow = read_bool(object.at("flow"), "flow");
-  if (const std::string why = why_no_flow(recipe); recipe.flow && !why.empty()) fail("flow", why);
+  if (recipe.flow)
+    if (const auto why = flow_unsupported_reason(recipe)) fail("flow", *why);
   read_layers_and_schedule(object, recipe);
   read_optimizer(object, recipe);
   for (const auto* table : {&builtin_recipes(), &control_recipes(), &fp4_recipes()})

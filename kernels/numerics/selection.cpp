@@ -4,14 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <optional>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include "kernels/base/errors.h"
+#include "kernels/base/parse_number.h"
 #include "kernels/numerics/recipe.h"
 
 namespace precbench {
@@ -25,21 +24,13 @@ constexpr const char* kKeepWords =
 /// Returns a role's name in a selection, where lm_head is "head".
 const char* word_of(LinearRole role) { return role == LinearRole::head ? "head" : name_of(role); }
 
-template <class T>
-std::optional<T> number_in(std::string_view text) {
-  T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
 /// Parses "3", or a number between 0 and 1 with a decimal point.
 std::optional<Share> share_in(std::string_view text) {
   if (text.find('.') == std::string_view::npos) {
-    const auto count = number_in<std::int64_t>(text);
+    const auto count = parse_number<std::int64_t>(text);
     return count && *count >= 0 ? std::optional(Share{*count, 0}) : std::nullopt;
   }
-  const auto part = number_in<double>(text);
+  const auto part = parse_number<double>(text);
   return part && *part > 0 && *part < 1 ? std::optional(Share{0, *part}) : std::nullopt;
 }
 
@@ -50,7 +41,7 @@ std::string to_text(const Share& share) {
 /// Parses "7" or "7.down".
 std::optional<KeptBlock> block_in(std::string_view text) {
   const std::size_t dot = std::min(text.find('.'), text.size());
-  const auto block = number_in<std::int64_t>(text.substr(0, dot));
+  const auto block = parse_number<std::int64_t>(text.substr(0, dot));
   if (!block || *block < 0) return std::nullopt;
   if (dot == text.size()) return KeptBlock{*block};
   for (const LinearRole role : kLinearsOfBlock)
@@ -99,7 +90,8 @@ bool add_word(KeepBf16& keep, const std::string& word) {
   for (const auto& [side, least] :
        {std::pair{"min_in:", &keep.min_in}, std::pair{"min_out:", &keep.min_out}}) {
     if (!word.starts_with(side)) continue;
-    const auto read = number_in<std::int64_t>(std::string_view(word).substr(std::string_view(side).size()));
+    const auto read =
+        parse_number<std::int64_t>(std::string_view(word).substr(std::string_view(side).size()));
     return read && *read > 0 && std::exchange(*least, *read) == 0;
   }
   return false;

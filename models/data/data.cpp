@@ -60,7 +60,7 @@ OpenFiles open_files(const DataOptions& options, bool directory, const std::stri
 /// Throws InvalidInput for the first file that is neither text nor tokens.
 void refuse_other_kinds(const OpenFiles& open, bool directory) {
   for (const MappedFile& file : open.files)
-    if (const auto why = why_no_corpus(file, token_width(file).has_value()))
+    if (const auto why = not_a_corpus_reason(file, token_width(file).has_value()))
       throw InvalidInput(
           fmt::format("{}: {}{}", file.path(), *why, directory ? "; or leave it out with --glob" : ""));
 }

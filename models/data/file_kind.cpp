@@ -94,7 +94,7 @@ std::string ending_of(const std::string& path) {
 
 }  // namespace
 
-std::optional<std::string> why_no_corpus(const MappedFile& file, bool tokens) {
+std::optional<std::string> not_a_corpus_reason(const MappedFile& file, bool tokens) {
   const std::string_view start = bytes_of(file, kLookedAt);
   const std::string ending = ending_of(file.path());
   for (const Kind& kind : kinds()) {

@@ -12,6 +12,6 @@ namespace precbench {
 /// first (gunzip)"; nullopt for a usable file. Detects compressed files, archives, arrays, tables, weights,
 /// text in UTF-16, and any other file with a zero byte among its first 8,000. For token files (`tokens`),
 /// which may begin with any bytes, only signatures of six bytes or more count.
-std::optional<std::string> why_no_corpus(const MappedFile& file, bool tokens);
+std::optional<std::string> not_a_corpus_reason(const MappedFile& file, bool tokens);
 
 }  // namespace precbench

@@ -16,7 +16,7 @@ GemmOperand push_form(Arena& arena, Segment segment, const QuantFormat& format, 
 
 }  // namespace
 
-std::string why_no_experts(const Recipe& recipe) {
+std::optional<std::string> experts_unsupported_reason(const Recipe& recipe) {
   const auto refuse = [&](const char* what) {
     return fmt::format("experts: {} is not grouped yet: {}", recipe.name, what);
   };
@@ -28,7 +28,7 @@ std::string why_no_experts(const Recipe& recipe) {
       if (f.granularity == Granularity::block_32x32) return refuse("scales of 32x32 blocks");
       if (f.element_rounding == ElementRounding::stochastic || f.transform) return refuse("random numbers");
     }
-  return "";
+  return std::nullopt;
 }
 
 std::int64_t group_padding(const Recipe& recipe) {

@@ -2,14 +2,15 @@
 // group. Weights are stacked, [E * N, K], and each expert's are quantized separately.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "models/transformer/linear.h"
 
 namespace precbench {
 
-/// Returns why experts cannot run in a recipe; empty if they can.
-std::string why_no_experts(const Recipe& recipe);
+/// Returns why experts cannot run in a recipe; null if they can.
+std::optional<std::string> experts_unsupported_reason(const Recipe& recipe);
 
 /// Rows of a GPU kernel's tile. A tile never spans two experts.
 inline constexpr std::int64_t kGpuGroupRows = 128;

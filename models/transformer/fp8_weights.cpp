@@ -8,7 +8,8 @@
 #include "kernels/numerics/scale_layout.h"
 
 namespace precbench {
-std::string why_not_fp8_weights(const Recipe& recipe, const ModelConfig& model, bool recompute) {
+std::optional<std::string> fp8_gather_unsupported_reason(const Recipe& recipe, const ModelConfig& model,
+                                                         bool recompute) {
   const QuantFormat& f = recipe.fprop.b;
   if (!f.quantized()) return "FP8 gather: the recipe has BF16 weights";
   if (model.moe) return "FP8 gather: experts' weights are not supported";
@@ -23,7 +24,7 @@ std::string why_not_fp8_weights(const Recipe& recipe, const ModelConfig& model, 
   if (f.granularity != Granularity::tensor && f.granularity != Granularity::block_128x128 &&
       f.granularity != Granularity::block_1x32)
     return "FP8 gather: the recipe's row and column scales of a weight span the shards of several ranks";
-  if (f.granularity != Granularity::block_1x32) return "";
+  if (f.granularity != Granularity::block_1x32) return std::nullopt;
   if (recompute)
     return "FP8 gather: recompute needs the quantized weights of both directions, more bytes than BF16";
   constexpr std::int64_t kTile = 128;  // scale tile in memory (scale_layout.h): 128 vectors x 4 blocks of 32
@@ -32,7 +33,7 @@ std::string why_not_fp8_weights(const Recipe& recipe, const ModelConfig& model, 
       if (dim % kTile != 0)
         return fmt::format("FP8 gather: weight dimension {} is not a multiple of {}, the tile of 1x32 scales",
                            dim, kTile);
-  return "";
+  return std::nullopt;
 }
 
 Fp8Weights::Fp8Weights(Device& device, Comm* comm, Arena& arena, const Layout& layout,

@@ -15,6 +15,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,9 +33,10 @@ using BlockWeights = BlockOf<Weight>;
 /// The half of a step for which a block's weights are gathered.
 enum class Pass : std::uint8_t { forward, backward };
 
-/// Returns why a model's weights cannot be exchanged in a recipe's FP8; empty if they can. recompute:
+/// Returns why a model's weights cannot be exchanged in a recipe's FP8; null if they can. recompute:
 /// backward runs fprop again.
-std::string why_not_fp8_weights(const Recipe& recipe, const ModelConfig& model, bool recompute);
+std::optional<std::string> fp8_gather_unsupported_reason(const Recipe& recipe, const ModelConfig& model,
+                                                         bool recompute);
 
 class Fp8Weights {
  public:

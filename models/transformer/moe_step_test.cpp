@@ -27,9 +27,9 @@ StepSetup moe_setup(const char* model, const char* recipe = "bf16") {
 std::vector<Recipe> expert_recipes() {
   std::vector<Recipe> all;
   for (const Recipe& recipe : builtin_recipes()) {
-    if (!why_no_experts(recipe).empty()) continue;
+    if (experts_unsupported_reason(recipe)) continue;
     all.push_back(recipe);
-    if (!why_no_flow(recipe).empty()) continue;
+    if (flow_unsupported_reason(recipe)) continue;
     all.push_back(recipe);
     all.back().flow = true;
   }
@@ -244,13 +244,13 @@ TEST_CASE("MoE step: gradients of every recipe are close to BF16", "[moe]") {
   }
 }
 
-TEST_CASE("why_no_experts: unsupported recipes are refused by name", "[moe]") {
-  CHECK(why_no_experts(find_recipe("nvfp4")) == "experts: nvfp4 is not grouped yet: FP4");
-  CHECK(why_no_experts(find_recipe("mxfp8_w2d")) ==
+TEST_CASE("experts_unsupported_reason: unsupported recipes are refused by name", "[moe]") {
+  CHECK(experts_unsupported_reason(find_recipe("nvfp4")) == "experts: nvfp4 is not grouped yet: FP4");
+  CHECK(experts_unsupported_reason(find_recipe("mxfp8_w2d")) ==
         "experts: mxfp8_w2d is not grouped yet: scales of 32x32 blocks");
   for (const char* name :
        {"bf16", "tensorwise", "tensorwise_delayed", "rowwise", "blockwise", "blockwise_pow2", "mxfp8"})
-    CHECK(why_no_experts(find_recipe(name)).empty());
+    CHECK(!experts_unsupported_reason(find_recipe(name)));
   CHECK(group_padding(find_recipe("bf16")) == 1);
   CHECK(group_padding(find_recipe("rowwise")) == 16);
   CHECK(group_padding(find_recipe("blockwise")) == 128);

@@ -149,7 +149,7 @@ ModelConfig moe_model(const char* name) {
 
 std::vector<Recipe> expert_recipes() {
   std::vector<Recipe> all = builtin_recipes();
-  std::erase_if(all, [](const Recipe& recipe) { return !why_no_experts(recipe).empty(); });
+  std::erase_if(all, [](const Recipe& recipe) { return experts_unsupported_reason(recipe).has_value(); });
   return all;
 }
 

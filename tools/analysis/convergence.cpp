@@ -82,9 +82,10 @@ std::vector<Pair> pair_up(const std::vector<LossCurve>& recipe, const std::vecto
   return pairs;
 }
 
-/// Returns why agreement with BF16 after `steps` steps proves nothing, in one line; empty if it does prove
+/// Returns why agreement with BF16 after `steps` steps proves nothing, in one line; null if it does prove
 /// something. `fallen`: decrease of BF16's loss, `margin`: both in nats.
-std::string why_unfit(const std::vector<Pair>& pairs, std::size_t steps, double fallen, double margin) {
+std::optional<std::string> unfit_reason(const std::vector<Pair>& pairs, std::size_t steps, double fallen,
+                                        double margin) {
   std::size_t longest = steps, warmup = 0;
   for (const auto& [mine, theirs] : pairs)
     for (const LossCurve* curve : {mine, theirs}) {
@@ -101,7 +102,7 @@ std::string why_unfit(const std::vector<Pair>& pairs, std::size_t steps, double 
   if (fallen < kFewestMarginsFallen * margin)
     return fmt::format("too short: bf16's loss has fallen by {:.4f} nats, less than {:g} times the margin",
                        fallen, kFewestMarginsFallen);
-  return "";
+  return std::nullopt;
 }
 
 /// Sets the verdicts that need no comparison: diverged and not learning. One broken seed is enough, whatever
@@ -296,13 +297,13 @@ RecipeConvergence compare_curves(const std::vector<LossCurve>& recipe, const std
   result.ema_errors = compare_emas(pairs, result.steps);
   result.ema_errors->runs += static_cast<int>(std::count_if(
       recipe.begin(), recipe.end(), [&](const LossCurve& c) { return diverged(c, uniform_loss); }));
-  const std::string unfit =
-      why_unfit(pairs, result.steps, mean_and_spread(starts).mean - baseline.mean, *result.margin);
-  result.fit_to_judge = unfit.empty();
+  const auto unfit =
+      unfit_reason(pairs, result.steps, mean_and_spread(starts).mean - baseline.mean, *result.margin);
+  result.fit_to_judge = !unfit;
   if (settled) return result;
-  if (!result.fit_to_judge) {
+  if (unfit) {
     result.verdict = ConvergenceVerdict::inconclusive;
-    result.reason = unfit;
+    result.reason = *unfit;
     return result;
   }
   if (const int n = static_cast<int>(deltas.size()); n >= kFewestUnits) {

@@ -110,9 +110,9 @@ ForkVerdict describe(const ForkEvidence& evidence) {
   return verdict;
 }
 
-/// Returns why a study cannot call anything equivalent, and the remedy; empty if it can.
-std::string blind(std::optional<double> floor, std::optional<int> quiet, int controls,
-                  const std::vector<std::string>& missed, const ForkRules& rules) {
+/// Returns why a study cannot call anything equivalent, and the remedy; null if it can.
+std::optional<std::string> blind_reason(std::optional<double> floor, std::optional<int> quiet, int controls,
+                                        const std::vector<std::string>& missed, const ForkRules& rules) {
   std::vector<std::string> reasons;
   if (controls == 0)
     reasons.push_back(
@@ -128,6 +128,7 @@ std::string blind(std::optional<double> floor, std::optional<int> quiet, int con
     reasons.push_back(
         fmt::format("the noise floor of {:.5f} nats is above a tenth of the margin of {:.5f} ({})", *floor,
                     rules.margin, remedy_words(quiet, "more tokens a step may")));
+  if (reasons.empty()) return std::nullopt;
   return fmt::format("{}", fmt::join(reasons, "; "));
 }
 
@@ -145,9 +146,9 @@ std::string what_would_settle(const std::vector<double>& means, std::size_t reci
                : std::string("no number of trunks would settle it at this mean; more tokens a step may");
 }
 
-std::string why_inconclusive(const ForkEvidence& evidence, const std::string& why_blind, std::size_t recipes,
-                             const ForkRules& rules) {
-  if (!why_blind.empty()) return why_blind;
+std::string inconclusive_reason(const ForkEvidence& evidence, const std::optional<std::string>& blind,
+                                std::size_t recipes, const ForkRules& rules) {
+  if (blind) return *blind;
   for (const AgeDifferences& age : evidence.ages) {
     const std::vector<double> means = trunk_means(age);
     if (is_equivalent(means, rules.bound(), rules.level)) continue;
@@ -244,7 +245,7 @@ std::vector<ForkVerdict> judge_forks(const std::vector<ForkEvidence>& recipes, s
     apart.push_back(difference_p(evidence, -1));
   }
   const std::vector<bool> is_same = holm(same, rules.level), is_apart = holm(apart, rules.level);
-  const std::string why_blind = blind(floor, quiet, controls, missed, rules);
+  const auto blind = blind_reason(floor, quiet, controls, missed, rules);
   for (std::size_t i = 0; i < recipes.size(); ++i) {
     ForkVerdict& verdict = verdicts[i];
     const auto place = std::find(judged.begin(), judged.end(), i);
@@ -263,7 +264,7 @@ std::vector<ForkVerdict> judge_forks(const std::vector<ForkEvidence>& recipes, s
     // Age with the smallest p, which need not have the largest mean.
     const AgeDifferences& shown = *most_apart(recipes[i], worse ? +1 : -1).first;
     const MeanWithInterval there = *mean_with_interval(trunk_means(shown));
-    if (is_same[k] && why_blind.empty()) {
+    if (is_same[k] && !blind) {
       verdict.outcome = ForkOutcome::equivalent;
       verdict.reason = fmt::format("{} at most, inside +-{:.5f} at every age", in_nats(*verdict.difference),
                                    rules.bound());
@@ -272,7 +273,7 @@ std::vector<ForkVerdict> judge_forks(const std::vector<ForkEvidence>& recipes, s
       verdict.difference = there, verdict.age = shown.age;
       verdict.reason = fmt::format("{} at age {}", in_nats(there), shown.age);
     } else {
-      verdict.reason = why_inconclusive(recipes[i], why_blind, judged.size(), rules);
+      verdict.reason = inconclusive_reason(recipes[i], blind, judged.size(), rules);
     }
   }
   return verdicts;

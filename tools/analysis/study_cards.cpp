@@ -49,7 +49,7 @@ ForkEvidence evidence_of(const StudyRows& rows, const std::string& recipe) {
 }
 
 /// Returns the error text if every fork of the recipe was unsupported; null if any could run.
-std::optional<std::string> why_unsupported(const StudyRows& rows, const std::string& recipe) {
+std::optional<std::string> fork_unsupported_reason(const StudyRows& rows, const std::string& recipe) {
   const StudyCells& cells = rows.of(StudyPart::fork, recipe);
   const auto unsupported = [](const auto& cell) { return cell.second->status == Status::unsupported; };
   if (!std::all_of(cells.begin(), cells.end(), unsupported)) return std::nullopt;
@@ -72,7 +72,7 @@ struct Controls {
 
 Controls controls_of(const StudyRows& rows, const ForkRules& rules) {
   Controls controls;
-  const auto did_run = [&](const std::string& recipe) { return !why_unsupported(rows, recipe); };
+  const auto did_run = [&](const std::string& recipe) { return !fork_unsupported_reason(rows, recipe); };
   // `trunks`: estimated number of trunks that would find a missed control.
   const auto add = [&](const std::string& name, std::optional<bool> found, std::optional<int> trunks = {}) {
     if (found) ++controls.run;
@@ -308,7 +308,7 @@ std::vector<StudyCard> cards_of(const StudyRows& rows) {
   for (ForkVerdict& verdict : judge_forks(asked, common.floor, controls.run, controls.missed, rules,
                                           trunks_to_quiet(neutral, rules))) {
     const std::string recipe = verdict.recipe;
-    if (const auto why = why_unsupported(rows, recipe)) verdict.reason = "it does not run here: " + *why;
+    if (const auto why = fork_unsupported_reason(rows, recipe)) verdict.reason = "it does not run here: " + *why;
     StudyCard& card = cards.emplace_back(common);
     card.verdict = std::move(verdict);
     const StudyCells& cells = rows.of(StudyPart::fork, recipe);

@@ -10,7 +10,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string path = scratch().write("recipe.json", std::string(text_of(data, size)));
   taken([&] {
     const Recipe recipe = find_recipe(path);
-    for (const std::int64_t tokens : {128, 96}) why_shape_unsupported(recipe, tokens, 256, 384);
+    for (const std::int64_t tokens : {128, 96}) shape_unsupported_reason(recipe, tokens, 256, 384);
     expect(recipe_from_json(recipe_to_json(recipe)) == recipe);
   });
   return 0;

@@ -2,7 +2,7 @@
 // target calls: targets read cases and run none, so kernels are not linked.
 #include <cstdlib>
 
-#include "bench/case/plan.h"
+#include "bench/case/supported.h"
 #include "models/transformer/flops.h"
 #include "models/transformer/update_rules.h"
 
@@ -14,7 +14,7 @@ void adafactor_update(const UpdateContext&, int) { std::abort(); }
 void muon_update(const UpdateContext&, int) { std::abort(); }
 void adafactor_scalars(const OptimizerOptions&, double, StepScalars&) { std::abort(); }
 
-std::string Plan::why_layers_unsupported(const ConvertedLayers&) const { std::abort(); }
+std::optional<std::string> layers_unsupported_reason(const Plan&, const ConvertedLayers&) { std::abort(); }
 FlopCount flops_per_token(const ModelConfig&, std::int64_t, FlopConvention) { std::abort(); }
 
 }  // namespace precbench

@@ -103,14 +103,15 @@ RecordSet read_baseline(const std::string& path) {
   return set;
 }
 
-/// Returns why a record cannot be part of a baseline; empty if it can.
-std::string why_no_baseline(const std::set<std::string>& undecided, const LocatedRecord& located) {
+/// Returns why a record cannot be part of a baseline; null if it can.
+std::optional<std::string> refusal_reason(const std::set<std::string>& undecided,
+                                          const LocatedRecord& located) {
   const Record& record = located.record;
   if (record.status != Status::ok) return name_of(record.status);
   if (const auto why = contradiction(record)) return "contradicts itself: " + *why;
   if (undecided.contains(record.id))
     return "one of several records of this case, whose times do not tell which is the newest";
-  return "";
+  return std::nullopt;
 }
 
 /// Returns the old baseline with accepted records in place of its own, followed by new ones.
@@ -131,9 +132,9 @@ std::vector<Record> merged(const RecordSet& old, const RecordSet& run) {
 int accept(const CheckOptions& options, RecordSet run) {
   const std::set<std::string> undecided(run.undecided.begin(), run.undecided.end());
   std::erase_if(run.records, [&](const LocatedRecord& located) {
-    const std::string why = why_no_baseline(undecided, located);
-    if (!why.empty()) fmt::print("{}: {}, not accepted\n", printable(located.origin.text()), printable(why));
-    return !why.empty();
+    const auto why = refusal_reason(undecided, located);
+    if (why) fmt::print("{}: {}, not accepted\n", printable(located.origin.text()), printable(*why));
+    return why.has_value();
   });
   const std::size_t measured = run.records.size();
   if (measured == 0) throw InvalidInput("nothing to accept: no case of this run was measured");

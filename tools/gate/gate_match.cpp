@@ -45,7 +45,7 @@ void refuse_other_path(const Match& match) {
 
 /// Explains a missing case by an unmatched record of the run that differs in a single field.
 /// Skipped for large runs.
-std::string why_missing(const LocatedRecord& baseline, const RecordSet& current, const Answers& found) {
+std::string missing_reason(const LocatedRecord& baseline, const RecordSet& current, const Answers& found) {
   constexpr std::size_t kMost = 1000;
   const std::string reason = "no record of this case";
   if (current.records.size() > kMost) return reason;
@@ -113,7 +113,7 @@ std::vector<Match> match_cases(const RecordSet& baseline, const RecordSet& curre
     }
     Match match{&located, current_one, std::nullopt};
     match.unfit = current_one ? what_is_unfit(match, undecided)
-                              : Match::whole(GateVerdict::missing, why_missing(located, current, found));
+                              : Match::whole(GateVerdict::missing, missing_reason(located, current, found));
     const bool only_by_name = current_one && current_one->record.id != located.record.id;
     if (current_one && !(only_by_name && match.unfit)) refuse_other_path(match);
     matches.push_back(std::move(match));

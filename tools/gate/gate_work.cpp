@@ -72,7 +72,7 @@ void compare_schema_1(WorkComparison& comparison, const LocatedRecord& baseline,
                       const LocatedRecord& current) {
   for (const auto& [old, other] : {std::pair{&baseline, &current}, std::pair{&current, &baseline}})
     if (!comparison.found && !old->record.definition && other->record.definition)
-      if (const auto why = why_other_model(old->record, *other->record.definition->model))
+      if (const auto why = other_model_reason(old->record, *other->record.definition->model))
         comparison.found = fmt::format("{} has {} at {}", old->origin.text(), *why, other->origin.text());
 }
 

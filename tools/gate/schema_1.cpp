@@ -49,7 +49,7 @@ std::string id_of(const Record& record, const Json& details) {
 
 }  // namespace
 
-std::optional<std::string> why_other_model(const Record& old, const Json& model) {
+std::optional<std::string> other_model_reason(const Record& old, const Json& model) {
   if (names_files(old.case_fields) || old.id == id_of(old, model)) return std::nullopt;
   if (old.id == id_of(old, Json::object()))
     return "a model without RoPE scaling or biases by its id, but definition.model has them";

@@ -12,6 +12,6 @@ namespace precbench {
 /// Returns in one line why `old` has another model than the definition's `model`. An id of schema 1 hashes
 /// the case fields, the content of named files, and the model's RoPE scaling and biases, which presets
 /// initially lacked. Null if the model matches, or if files are named and the id proves nothing.
-std::optional<std::string> why_other_model(const Record& old, const nlohmann::ordered_json& model);
+std::optional<std::string> other_model_reason(const Record& old, const nlohmann::ordered_json& model);
 
 }  // namespace precbench

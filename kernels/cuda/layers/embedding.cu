@@ -21,7 +21,7 @@ namespace {
 constexpr int kThreads = 256;
 
 void check_width(const Tensor& x) {
-  if (const std::string why = why_no_width(x.cols); !why.empty()) throw Unsupported(why);
+  if (const auto why = width_unsupported_reason(x.cols)) throw Unsupported(*why);
 }
 
 /// One thread copies one vector; vectors: per row.

@@ -218,9 +218,8 @@ struct RopeBackwardSource {
 
 Pairs pairs_of(const RopeOptions& options, bool rotated_only) {
   const AttentionShape& s = options.shape;
-  if (const std::string why = why_no_heads(s.head_dim, options.q_norm.size(), options.k_norm.size());
-      !why.empty())
-    throw Unsupported(why);
+  if (const auto why = heads_unsupported_reason(s.head_dim, options.q_norm.size(), options.k_norm.size()))
+    throw Unsupported(*why);
   Pairs pairs;
   pairs.per_head = static_cast<int>(s.head_dim / kPairOfVectors);
   pairs.rotated_heads = static_cast<int>(s.heads + s.kv_heads);

@@ -5,11 +5,11 @@
 
 namespace precbench::cuda {
 
-bool fits_row(std::int64_t cols) { return why_no_width(cols).empty(); }
+bool fits_row(std::int64_t cols) { return !width_unsupported_reason(cols); }
 
 RowShape row_shape(std::int64_t cols) {
   static_assert(kWidestRow == kRowThreads * 4 * 8);
-  if (const std::string why = why_no_width(cols); !why.empty()) throw Unsupported(why);
+  if (const auto why = width_unsupported_reason(cols)) throw Unsupported(*why);
   const int vectors = cols <= kRowThreads * 2 * 8 ? 2 : 4;
   const std::int64_t per_warp = kWarp * 8 * vectors;
   return {static_cast<int>((cols + per_warp - 1) / per_warp * kWarp), vectors};

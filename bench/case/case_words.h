@@ -1,0 +1,40 @@
+// Words of the text fields that select an enum value or a switch, in the order of the enum. The field table
+// takes its choices from here and resolve() its values, so that every word stands once.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/base/enum_names.h"
+#include "models/transformer/optimizer.h"
+#include "models/transformer/parameters.h"
+#include "models/transformer/transformer.h"
+
+namespace precbench {
+
+/// Data parallelism: replicated, sharded, or sharded within groups of ranks.
+enum class DataParallel : std::uint8_t { ddp, fsdp, hsdp };
+inline constexpr EnumNames<DataParallel, 3> kParallelWords{{"ddp", "fsdp", "hsdp"}};
+
+/// Resharding of gathered weights after each use; `automatic`: off where memory allows.
+enum class Reshard : std::uint8_t { on, off, automatic };
+inline constexpr EnumNames<Reshard, 3> kReshardWords{{"on", "off", "auto"}};
+
+/// CUDA graph of the step; `early`: captured, and our kernels start by programmatic dependent launch.
+enum class GraphMode : std::uint8_t { on, off, early };
+inline constexpr EnumNames<GraphMode, 3> kGraphWords{{"on", "off", "early"}};
+
+/// Checkpoints kept on disk.
+enum class CheckpointKeep : std::uint8_t { last, all };
+inline constexpr EnumNames<CheckpointKeep, 2> kCheckpointKeepWords{{"last", "all"}};
+
+inline constexpr EnumNames<Master, 4> kMasterWords{{"fp32", "bf16", "bf16_sr", "fp16"}};
+inline constexpr EnumNames<Schedule, 2> kScheduleWords{{"constant", "cosine"}};
+inline constexpr EnumNames<ExchangeOptions::Mode, 3> kExchangeWords{{"gather", "slots", "sync"}};
+
+inline constexpr EnumNames<bool, 2> kSwitchWords{{"off", "on"}};
+inline constexpr EnumNames<bool, 2> kRecomputeWords{{"none", "block"}};
+inline constexpr EnumNames<bool, 2> kSentInFp8Words{{"bf16", "fp8"}};  ///< --gather, --dispatch
+inline constexpr EnumNames<bool, 2> kHeadInRecipeWords{{"bf16", "recipe"}};
+inline constexpr EnumNames<bool, 2> kPerturbWords{{"none", "ulp"}};
+
+}  // namespace precbench

@@ -1,0 +1,212 @@
+// Checks that the ranks, shapes and formats of a plan are supported. See supported.h.
+#include "bench/case/supported.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "bench/case/choose_layers.h"
+#include "kernels/base/plural.h"
+#include "kernels/gpu/device_info.h"
+
+namespace precbench {
+namespace {
+
+/// True if a recipe with delayed scaling can continue with the other's amax history.
+bool same_scales(const Recipe& a, const Recipe& b) {
+  return a.fprop.a == b.fprop.a && a.fprop.b == b.fprop.b && a.dgrad.a == b.dgrad.a;
+}
+
+/// Returns the first converted layer whose shape does not fit its recipe, with the reason; null if all do.
+std::optional<std::string> shapes_unsupported_reason(const ConvertedLayers& layers, const ModelConfig& model,
+                                                     std::int64_t tokens) {
+  const auto linear_unsupported_reason = [&](const LinearSpec& linear,
+                                             bool experts) -> std::optional<std::string> {
+    // An expert's rows are padded to a multiple that its recipe supports.
+    const std::int64_t rows = experts ? group_padding(layers.recipe) : tokens;
+    const auto why = shape_unsupported_reason(layers.recipe, rows, linear.expert_out(), linear.in);
+    if (!why) return std::nullopt;
+    return fmt::format("{}: {}", name_of(linear.role), *why);
+  };
+  const std::int64_t last = model.layers - 1;
+  for (const std::int64_t example : model.has_experts(0) == model.has_experts(last)
+                                        ? std::vector<std::int64_t>{last}
+                                        : std::vector<std::int64_t>{0, last})
+    for (const LinearSpec& linear : convertible_linears(model, example)) {
+      bool converted = false;
+      for (std::int64_t layer = 0; layer < model.layers; ++layer)
+        if (model.has_experts(layer) == model.has_experts(example))
+          converted = converted || layers.converts(layer, linear.role);
+      if (!converted) continue;
+      const bool experts = is_stack(model, example, linear.role);
+      if (experts)
+        if (auto why = experts_unsupported_reason(layers.recipe)) return why;
+      if (auto why = linear_unsupported_reason(linear, experts)) return why;
+    }
+  if (!layers.head_converted) return std::nullopt;
+  return linear_unsupported_reason(head_linear(model), false);
+}
+
+/// Checks FP8 dispatch to experts on other ranks.
+std::optional<std::string> dispatch_unsupported_reason(const Plan& plan) {
+  const QuantFormat& format = plan.recipe.fprop.a;
+  if (!format.quantized() || bits_of(format.dtype) != 8)
+    return fmt::format("--dispatch fp8: {} does not quantize activations to 8 bits", plan.recipe.name);
+  if (format.delayed() && !format.history.reduce)
+    return "--dispatch fp8: history.reduce is false, but tokens of several ranks need a common scale";
+  if (!plan.later.empty())
+    return "--dispatch fp8: the recipe changes during the run, and the format of tokens with it";
+  if (plan.exchange.mode == ExchangeOptions::Mode::sync)
+    return "--dispatch fp8: GEMM scale layouts need a fixed number of rows; use --exchange gather or slots";
+  const bool slots = plan.exchange.mode == ExchangeOptions::Mode::slots;
+  const std::int64_t rows = slots ? plan.exchange.slots : plan.tokens_per_micro_step();
+  for (const QuantFormat& sent : {plan.recipe.fprop.a, plan.recipe.dgrad.a}) {
+    const std::int64_t multiple = sent.granularity == Granularity::block_1x128  ? 4
+                                  : sent.granularity == Granularity::block_1x32 ? 128
+                                                                                : 1;
+    if (rows % multiple != 0)
+      return fmt::format("--dispatch fp8: {} {} per rank; the scale layout needs a multiple of {}", rows,
+                         slots ? "slots" : "tokens", multiple);
+  }
+  return std::nullopt;
+}
+
+/// Checks expert parallelism.
+std::optional<std::string> expert_parallel_unsupported_reason(const Plan& plan) {
+  const int ep = plan.parameters.expert_ranks;
+  const bool gather = plan.exchange.mode == ExchangeOptions::Mode::gather;
+  if (ep == 1 && (!gather || plan.exchange.codes || plan.fields.slots > 0))
+    return "--exchange, --slots and --dispatch need expert parallelism: add --ep N";
+  if (ep == 1) return std::nullopt;
+  if (plan.fields.slots > 0 && plan.exchange.mode != ExchangeOptions::Mode::slots)
+    return fmt::format("--slots: --exchange {} has no slots", plan.fields.exchange);
+  if (plan.fields.slots > plan.tokens_per_micro_step())
+    return fmt::format("--slots: {} exceeds the {} of a rank", plan.fields.slots,
+                       plural(plan.tokens_per_micro_step(), "token"));
+  if (plan.ranks % ep != 0) return fmt::format("--ep: {} does not divide {}", ep, plural(plan.ranks, "rank"));
+  if (const std::int64_t experts = plan.model.moe.rule.experts; experts % ep != 0)
+    return fmt::format("--ep: {} does not divide {}", ep, plural(experts, "expert"));
+  const MomentFormats& moments = plan.parameters.moments;
+  if (const std::string name = plan.optimizer.optimizer->name; name != "adamw" && name != "lion")
+    return fmt::format("--ep: {} does not support expert parallelism; adamw and lion do", name);
+  if (scaled(moments.m) || scaled(moments.v))
+    return "--ep: expert parallelism supports optimizer state in fp32 or bf16 only";
+  if (plan.fp8_weights) return "--ep: --weights e4m3 does not support expert parallelism";
+  if (plan.exchange.codes)
+    if (auto why = dispatch_unsupported_reason(plan)) return why;
+  if (plan.fields.fidelity_batches > 0) return "--ep: --fidelity-batches does not support expert parallelism";
+  return std::nullopt;
+}
+
+/// Checks the formats of the optimizer's state.
+std::optional<std::string> state_unsupported_reason(const Plan& plan) {
+  const MomentFormats& formats = plan.parameters.moments;
+  if (formats.m != StateFormat::coat && formats.v != StateFormat::coat) return std::nullopt;
+  const Layout layout(plan.model, plan.parameters.parallel.shard, plan.parameters.whole_blocks());
+  for (int unit = 0; unit < layout.unit_count(); ++unit)
+    for (int shard = 0; shard < layout.shards(); ++shard)
+      for (const Piece& piece : layout.pieces(unit, shard))
+        if (piece.first % kCoatGroup != 0)
+          return fmt::format("--moments coat: {} shards would split a group of {} elements of {}",
+                             layout.shards(), kCoatGroup, piece.parameter->name);
+  return std::nullopt;
+}
+
+/// Checks weights and gradients stored in FP8.
+std::optional<std::string> fp8_storage_unsupported_reason(const Plan& plan) {
+  if (plan.parameters.gradients == DType::e4m3 && plan.data_parallel == DataParallel::hsdp)
+    return "--grads e4m3: hsdp reduces gradients twice and would round in between; use ddp or fsdp";
+  if (!plan.fp8_weights) return std::nullopt;
+  if (plan.model.moe) return "--weights e4m3: does not support blocks with experts";
+  const QuantFormat& format = plan.recipe.fprop.b;
+  if (!format.quantized()) return "--weights e4m3: the recipe has BF16 weights";
+  if (held_in_bf16(format.dtype))
+    return fmt::format("--weights e4m3: the recipe's weights are {}, not an 8-bit format",
+                       name_of(format.dtype));
+  if (format.granularity != Granularity::tensor || !(format == plan.recipe.dgrad.b))
+    return "--weights e4m3: the recipe has more than one scale per weight";
+  if (!plan.later.empty())
+    return "--weights e4m3: the recipe changes during the run, and the weight format with it";
+  if (std::count(plan.parameters.gather_fp8.begin(), plan.parameters.gather_fp8.end(), true) == 0)
+    return "--weights e4m3: no block has all of its linear layers in the recipe";
+  return std::nullopt;
+}
+
+/// Checks transposition of FP8 data.
+std::optional<std::string> transposed_unsupported_reason(const Plan& plan) {
+  std::vector<const Recipe*> recipes = {&plan.recipe};
+  for (const LaterLayers& next : plan.later) recipes.push_back(&next.recipe);
+  for (const Recipe* recipe : recipes)
+    if (recipe->flow)
+      if (const auto why = flow_unsupported_reason(*recipe)) return fmt::format("--flow on: {}", *why);
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::string> layers_unsupported_reason(const Plan& plan, const ConvertedLayers& layers) {
+  return shapes_unsupported_reason(layers, plan.model, plan.tokens_per_micro_step());
+}
+
+std::optional<std::string> fidelity_unsupported_reason(const Plan& plan) {
+  if (plan.fp8_gather) return "fidelity: weights gathered in FP8 leave no BF16 weights to compare with";
+  if (plan.fp8_weights) return "fidelity: weights stored in FP8 leave no BF16 weights to compare with";
+  // Gradients are summed over ranks and micro-steps in FP8, so the BF16 sum does not exist.
+  if (plan.parameters.gradients == DType::e4m3 && (plan.ranks > 1 || plan.accumulation > 1))
+    return "fidelity: gradients in e4m3 need one rank and one micro-batch; use --grads bf16 or fp32";
+  return std::nullopt;
+}
+
+std::optional<std::string> unsupported_reason(const Plan& plan) {
+  if (plan.refusal) return plan.refusal;
+  for (const auto& check : {expert_parallel_unsupported_reason, state_unsupported_reason,
+                            fp8_storage_unsupported_reason, transposed_unsupported_reason})
+    if (auto why = check(plan)) return why;
+  for (const LaterLayers& next : plan.later)
+    if (next.recipe.delayed() && !same_scales(next.recipe, plan.parameters.delayed))
+      return fmt::format("{} and {}: one run has one kind of delayed scaling", plan.parameters.delayed.name,
+                         next.recipe.name);
+  if (const int shards = plan.parameters.parallel.shard; plan.ranks % shards != 0)
+    return fmt::format("--shard-group: {} does not divide {}", shards, plural(plan.ranks, "rank"));
+  if (plan.fp8_gather) {
+    const int shards = plan.parameters.parallel.shard;
+    if (shards == 1) return "FP8 gather: only sharded ranks (fsdp, hsdp) gather weights";
+    if (auto why = fp8_gather_unsupported_reason(plan.recipe, plan.model, plan.recompute)) return why;
+    if (!plan.later.empty())
+      return "FP8 gather: the recipe changes during the run, and the weight format with it";
+    if (std::count(plan.parameters.gather_fp8.begin(), plan.parameters.gather_fp8.end(), true) == 0)
+      return "FP8 gather: no block has all of its linear layers in the recipe";
+    const Layout layout(plan.model, shards, plan.parameters.whole_blocks());
+    const int unit = layout.block_unit(0);
+    const double padded = static_cast<double>(layout.shard_size(unit) * shards) /
+                          static_cast<double>(layout.units()[unit].size);
+    // Padding is gathered, reduced and kept like weights: with much more of it FP8 saves nothing.
+    if (constexpr double kMostPadded = 1.25; plan.parameters.whole_blocks() && padded > kMostPadded)
+      return fmt::format(
+          "FP8 gather: for {} shards to end where 128 rows of a matrix end, a block would be padded to "
+          "{:.2f} times its size, more than the {} that pay",
+          shards, padded, kMostPadded);
+  }
+  if (plan.fields.fidelity_batches > 0)
+    if (auto why = fidelity_unsupported_reason(plan)) return why;
+  const ModelConfig& m = plan.model;
+  if (m.moe && (plan.parameters.master == Master::fp16 || bits_of(plan.parameters.gradients) == 8))
+    return "experts: FP16 master weights and FP8 gradients are not supported";
+  if (m.sliding_window > 0 && plan.T > m.sliding_window)
+    return fmt::format(
+        "seq: {} is beyond the model's sliding window of {}, and only full attention is supported", plan.T,
+        m.sliding_window);
+  if (m.dynamic_rope && plan.T > m.max_positions)
+    return fmt::format(
+        "seq: {} is beyond {} positions, where the model's dynamic RoPE is no longer plain RoPE", plan.T,
+        m.max_positions);
+  if (auto why =
+          gpu_unsupported_reason(plan.fields.device, m.width, {m.head_dim, m.q_normed(), m.k_normed()}))
+    return why;
+  if (auto why = layers_unsupported_reason(plan, plan)) return why;
+  for (const LaterLayers& next : plan.later)
+    if (auto why = layers_unsupported_reason(plan, next)) return why;
+  return std::nullopt;
+}
+
+}  // namespace precbench
