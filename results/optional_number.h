@@ -5,8 +5,6 @@
 #include <limits>
 #include <optional>
 
-#include "results/shared.h"
-
 namespace precbench {
 
 /// Used like std::optional<double>, with the size of a double: NaN means unknown.
@@ -36,8 +34,5 @@ class OptionalNumber {
 
   double value_ = kUnknown;
 };
-
-template <>
-inline constexpr bool kIsOptional<OptionalNumber> = true;
 
 }  // namespace precbench

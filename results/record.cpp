@@ -100,8 +100,8 @@ bool added_later(std::string_view key) {
   if constexpr (std::is_same_v<T, DeviceRates>) return left_out(key);
   if constexpr (std::is_same_v<T, GemmPath> || std::is_same_v<T, Breakdown> || std::is_same_v<T, MoeRecord> ||
                 std::is_same_v<T, ExchangeBytes> || std::is_same_v<T, Fidelity> ||
-                std::is_same_v<T, Environment> || std::is_same_v<T, Metrics> || std::is_same_v<T, CellRecord> ||
-                std::is_same_v<T, StudyPlace>)
+                std::is_same_v<T, Environment> || std::is_same_v<T, Metrics> ||
+                std::is_same_v<T, CellRecord> || std::is_same_v<T, StudyPlace>)
     return left_out(key);
   return std::is_same_v<T, Timing> && (key == "wall_ms" || key == "runs" || key == "between_runs");
 }
@@ -136,7 +136,6 @@ void read_value(const Json& json, const Place& where, T& value) {
       read_value(element, {&where, nullptr, value.size()}, item);
       value.push_back(std::move(item));
     }
-    if constexpr (std::is_same_v<T, PackedSeries>) value.pack();
   } else if constexpr (std::is_enum_v<T>) {
     if (!json.is_string()) wrong_type(where, "a name", json);
     const auto found = names_of<T>().find(json.template get_ref<const std::string&>());

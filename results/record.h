@@ -15,10 +15,7 @@
 #include "results/definition.h"
 #include "results/fidelity.h"
 #include "results/optional_number.h"
-#include "results/packed_series.h"
 #include "results/sensitivity.h"
-#include "results/shared.h"
-#include "results/shared_list.h"
 #include "results/study.h"
 
 namespace precbench {
@@ -54,19 +51,19 @@ struct GpuRecord {
 };
 
 struct Environment {
-  Shared<std::string> git;       ///< commit of the built source
-  std::optional<bool> dirty;     ///< built from a tree with uncommitted changes
-  Shared<std::string> build;     ///< build type and relevant flags
-  Shared<std::string> compiler;  ///< name and version
-  Shared<std::string> host;
-  Shared<std::string> cpu;                          ///< model name
-  std::optional<std::int64_t> threads;              ///< CPU threads of all ranks together
+  std::optional<std::string> git;  ///< commit of the built source
+  std::optional<bool> dirty;       ///< built from a tree with uncommitted changes
+  std::optional<std::string> build;     ///< build type and relevant flags
+  std::optional<std::string> compiler;  ///< name and version
+  std::optional<std::string> host;
+  std::optional<std::string> cpu;       ///< model name
+  std::optional<std::int64_t> threads;  ///< CPU threads of all ranks together
   /// CPUs of the process's affinity mask, and CPU seconds per second that its control groups allow (null: no
   /// limit). Both null in older records.
   std::optional<std::int64_t> cpus;
   OptionalNumber cpu_quota;
-  Shared<GpuRecord> gpu;                            ///< null on the CPU device
-  Shared<std::string> cuda, cublaslt, cudnn, nccl;  ///< versions at run time
+  std::optional<GpuRecord> gpu;                            ///< null on the CPU device
+  std::optional<std::string> cuda, cublaslt, cudnn, nccl;  ///< versions at run time
 };
 
 /// Execution of one GEMM of the linear layers; the reason tells why it was not native.
@@ -103,9 +100,9 @@ struct TimingRun {
 
 /// Time of one optimizer step.
 struct Timing {
-  PackedSeries samples_ms;            ///< every sample, in order
-  SharedList<std::int64_t> outliers;  ///< indices into samples_ms; flagged, not discarded
-  std::int64_t warmup = 0;            ///< steps before the first sample
+  std::vector<double> samples_ms;      ///< every sample, in order
+  std::vector<std::int64_t> outliers;  ///< indices into samples_ms; flagged, not discarded
+  std::int64_t warmup = 0;             ///< steps before the first sample
   StopReason stop_reason = StopReason::target;
   /// Over all samples; null without samples. The median of an interleaved case is the mean of its runs'
   /// medians.
@@ -114,7 +111,7 @@ struct Timing {
   /// reading back the loss), which the device clock of samples_ms excludes. Null in older records.
   OptionalNumber wall_ms;
   /// Interleaved case (A B B A): both runs, whose samples are consecutive above; else empty.
-  SharedList<TimingRun> runs;
+  std::vector<TimingRun> runs;
   OptionalNumber between_runs;  ///< difference of the runs' medians, as a fraction of median_ms
 };
 
@@ -123,7 +120,7 @@ struct DeviceRates {
   std::optional<double> bf16_tflops;  ///< dense peak, denominator of mfu_bf16; null for an unknown GPU
   std::optional<double> fp8_tflops;            ///< dense peak
   std::optional<double> memory_gb_per_s;       ///< data-sheet bandwidth
-  Shared<std::string> source;                  ///< source of the three above
+  std::optional<std::string> source;           ///< source of the three above
   std::optional<double> measured_bf16_tflops;  ///< GEMM rate measured on this GPU in this run
   std::optional<double> measured_fp8_tflops;
   std::optional<double> measured_copy_gb_per_s;
@@ -142,8 +139,8 @@ struct Metrics {
   OptionalNumber sol;                 ///< of the speed of light
   OptionalNumber mfu_measured;        ///< of the rates measured in this run
   OptionalNumber energy_j_per_token;  ///< all GPUs together; null if several processes drive them
-  Shared<DeviceRates> peaks;
-  Shared<std::string>
+  std::optional<DeviceRates> peaks;
+  std::optional<std::string>
       speed_from;  ///< "mean" if speeds are computed from the mean step; null: from the median step
 };
 
@@ -156,30 +153,20 @@ struct MemorySegments {
 };
 
 struct Memory {
-  Shared<MemorySegments> predicted;  ///< from the dry device
-  Shared<MemorySegments> measured;
+  std::optional<MemorySegments> predicted;  ///< from the dry device
+  std::optional<MemorySegments> measured;
   /// Bytes, as the driver reports (CPU: peak resident set of the process).
   std::optional<std::int64_t> driver;
 };
 
-/// Work of all calls of one op in the profiled step, the same in every run of a case.
-struct OpWork {
+/// All calls of one op in the profiled step.
+struct OpRecord {
   std::string name;      ///< "matmul wgrad"
   std::string op_class;  ///< "gemm", as in the keys of Breakdown
   std::int64_t calls = 0;
+  double ms = 0;
   double flops = 0;  ///< matrix multiply-adds, counted as 2
   double bytes = 0;  ///< each input read once, each output written once
-};
-
-/// All calls of one op in the profiled step.
-struct OpRecord {
-  OpRecord() = default;
-  OpRecord(std::string name, std::string op_class, std::int64_t calls, double time_ms, double flops,
-           double bytes)
-      : work(OpWork{std::move(name), std::move(op_class), calls, flops, bytes}), ms(time_ms) {}
-
-  Shared<OpWork> work = OpWork{};  ///< never null
-  double ms = 0;
 };
 
 /// One profiled step outside the timed samples, by op class.
@@ -216,7 +203,7 @@ struct Telemetry {
   OptionalNumber memory_clock_mhz;                                  ///< median
   OptionalNumber power_w, power_max_w;                              ///< per GPU: mean, highest
   OptionalNumber temperature_c;                                     ///< highest
-  SharedList<std::string> throttle_reasons;                         ///< seen at least once
+  std::vector<std::string> throttle_reasons;                        ///< seen at least once
   std::optional<std::int64_t> ecc_errors;                           ///< uncorrected, new during the run
 };
 
@@ -231,16 +218,16 @@ struct Evaluation {
 
 /// Series have one entry per optimizer step. A null in JSON is NaN here.
 struct Training {
-  PackedSeries loss;       ///< mean token cross-entropy, nats
-  PackedSeries grad_norm;  ///< global 2-norm before clipping
-  PackedSeries lr;
+  std::vector<double> loss;       ///< mean token cross-entropy, nats
+  std::vector<double> grad_norm;  ///< global 2-norm before clipping
+  std::vector<double> lr;
   std::optional<std::int64_t> tokens_per_step;  ///< all ranks and accumulation steps together
   std::optional<std::int64_t> params_changed;   ///< parameter tensors that the first step changed
   std::optional<std::int64_t> params_total;     ///< parameter tensors
-  SharedList<std::string> converted_layers;     ///< linear layers that run in the recipe's formats
+  std::vector<std::string> converted_layers;    ///< linear layers that run in the recipe's formats
   OptionalNumber entropy_floor;                 ///< nats per token, for a source of known entropy
   OptionalNumber uniform_loss;                  ///< ln V, the loss of an untrained model, nats
-  SharedList<Evaluation> evaluations;           ///< in order of steps; empty without --eval-data
+  std::vector<Evaluation> evaluations;          ///< in order of steps; empty without --eval-data
 };
 
 /// Quantization statistics of one tensor role over all layers that have it.
@@ -358,28 +345,28 @@ struct Record {
   std::string created;  ///< ISO 8601, UTC: "2025-01-31T12:00:00Z"
   /// The fields of the case under their command-line names. Scalars, so that readers need not know them.
   CaseFields case_fields;
-  Shared<DefinitionRecord> definition;  ///< null in records of schema 1
+  std::optional<DefinitionRecord> definition;  ///< null in records of schema 1
   Status status = Status::ok;
-  Shared<std::string> error;         ///< one line; not null unless status is ok
-  SharedList<std::string> warnings;  ///< one line each: what a reader must know before trusting the numbers
-  Shared<Environment> env = Environment{};  ///< never null
-  Shared<Support> support;
-  Shared<Flops> flops;
-  Shared<Timing> timing;
-  Shared<Metrics> metrics;
-  Shared<Memory> memory;
-  Shared<Breakdown> breakdown;
-  Shared<Communication> communication;  ///< null for one rank
-  Shared<Telemetry> telemetry;
-  Shared<Training> training;
-  SharedList<QuantizationStats> quantization;
-  SharedList<Fidelity>
+  std::optional<std::string> error;   ///< one line; not null unless status is ok
+  std::vector<std::string> warnings;  ///< one line each: what a reader must know before trusting the numbers
+  Environment env;
+  std::optional<Support> support;
+  std::optional<Flops> flops;
+  std::optional<Timing> timing;
+  std::optional<Metrics> metrics;
+  std::optional<Memory> memory;
+  std::optional<Breakdown> breakdown;
+  std::optional<Communication> communication;  ///< null for one rank
+  std::optional<Telemetry> telemetry;
+  std::optional<Training> training;
+  std::vector<QuantizationStats> quantization;
+  std::vector<Fidelity>
       fidelity;  ///< of the initial weights, then under each stress; empty without --fidelity-batches
-  Shared<SensitivityRecord> sensitivity;  ///< null without --sensitivity
-  Shared<StudyPlace> study;        ///< null unless a study made the row
-  Shared<ParameterCounts> params;  ///< null without experts, like moe
-  Shared<MoeRecord> moe;
-  Shared<FlowRecord> flow;  ///< null if no recipe of the case supports flow
+  std::optional<SensitivityRecord> sensitivity;  ///< null without --sensitivity
+  std::optional<StudyPlace> study;               ///< null unless a study made the row
+  std::optional<ParameterCounts> params;         ///< null without experts, like moe
+  std::optional<MoeRecord> moe;
+  std::optional<FlowRecord> flow;  ///< null if no recipe of the case supports flow
 };
 
 /// Returns true if a field of a case determines the measured work. The others control what is saved, how long

@@ -89,16 +89,10 @@ void each_field(S& s, F&& f) {
   f("predicted", s.predicted), f("measured", s.measured), f("driver", s.driver);
 }
 
-template <Is<OpWork> S, class F>
-void each_field(S& s, F&& f) {
-  f("name", s.name), f("op_class", s.op_class), f("calls", s.calls), f("flops", s.flops), f("bytes", s.bytes);
-}
-
 template <Is<OpRecord> S, class F>
 void each_field(S& s, F&& f) {
-  auto& work = *s.work;
-  f("name", work.name), f("op_class", work.op_class), f("calls", work.calls), f("ms", s.ms);
-  f("flops", work.flops), f("bytes", work.bytes);
+  f("name", s.name), f("op_class", s.op_class), f("calls", s.calls), f("ms", s.ms);
+  f("flops", s.flops), f("bytes", s.bytes);
 }
 
 template <Is<Breakdown> S, class F>
@@ -266,7 +260,7 @@ void each_field(S& s, F&& f) {
   f("schema", s.schema), f("method_version", s.method_version), f("id", s.id), f("created", s.created);
   f("case", s.case_fields), f("definition", s.definition), f("status", s.status), f("error", s.error);
   f("warnings", s.warnings);
-  f("env", *s.env), f("support", s.support), f("flops", s.flops), f("timing", s.timing);
+  f("env", s.env), f("support", s.support), f("flops", s.flops), f("timing", s.timing);
   f("metrics", s.metrics), f("memory", s.memory), f("breakdown", s.breakdown);
   f("communication", s.communication), f("telemetry", s.telemetry);
   f("training", s.training), f("quantization", s.quantization), f("fidelity", s.fidelity);
@@ -278,9 +272,10 @@ template <class T>
 struct IsVector : std::false_type {};
 template <class T>
 struct IsVector<std::vector<T>> : std::true_type {};
+
 template <class T>
-struct IsVector<SharedList<T>> : std::true_type {};
-template <>
-struct IsVector<PackedSeries> : std::true_type {};
+inline constexpr bool kIsOptional = std::is_same_v<T, OptionalNumber>;
+template <class T>
+inline constexpr bool kIsOptional<std::optional<T>> = true;
 
 }  // namespace precbench

@@ -15,6 +15,7 @@
 #include <set>
 #include <span>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "kernels/base/errors.h"
@@ -22,7 +23,6 @@
 #include "results/line_reader.h"
 #include "results/parallel.h"
 #include "results/readable_record.h"
-#include "results/record_pool.h"
 
 namespace precbench {
 namespace {
@@ -117,12 +117,13 @@ void place_failures(std::span<LocatedRecord> file) {
     return located.record.case_fields.value("device", Json())
         .dump(-1, ' ', false, Json::error_handler_t::replace);
   };
-  std::map<std::string, Shared<Environment>> near;  // by device, of the visited records
+  std::map<std::string, const Environment*> near;  // by device, of the visited records
   const auto visit = [&](LocatedRecord& located) {
     const Record& record = located.record;
-    if (knows_machine(*record.env)) return void(near[device(located)] = record.env);
+    if (knows_machine(record.env)) return void(near[device(located)] = &record.env);
     if (record.status == Status::ok || located.neighbour) return;
-    if (const auto found = near.find(device(located)); found != near.end()) located.neighbour = found->second;
+    if (const auto found = near.find(device(located)); found != near.end())
+      located.neighbour = std::make_shared<const Environment>(*found->second);
   };
   std::for_each(file.begin(), file.end(), visit);
   near.clear();
@@ -160,15 +161,17 @@ class Reader {
   /// `outcome`: appended to the problem; what was done about it.
   void add_problem(std::string text, const std::string& outcome = "");
   bool has_room_for(const CaseFields& fields);
-  void parse(const Shared<std::string>& path, const std::vector<Line>& lines);
-  void add(const Shared<std::string>& path, const Line& line, RecordLine parsed);
+  void share_parts(Record& record);
+  void parse(const std::string& path, const std::vector<Line>& lines);
+  void add(const std::string& path, const Line& line, RecordLine parsed);
   std::vector<std::uint32_t> newest_of_each() const;
   void drop_repeated();
   void drop_superseded();
   void keep(const std::vector<bool>& kept);
 
   ReduceRecord reduce_;
-  RecordPool pool_;
+  CaseFields like_;                                        ///< of a recent record, for others to share
+  std::unordered_map<std::string, DefinitionPart> parts_;  ///< by their text, for others to share
   std::set<std::string> case_fields_;
   std::vector<std::size_t> hashes_;  ///< of each record, before it was reduced
   std::size_t not_named_ = 0;
@@ -192,8 +195,17 @@ bool Reader::has_room_for(const CaseFields& fields) {
   return true;
 }
 
+/// Lets the record share case fields and equal parts of its definition with earlier records.
+void Reader::share_parts(Record& record) {
+  if (!record.case_fields.share_with(like_)) like_ = record.case_fields;
+  if (!record.definition) return;
+  auto& [model, recipe, data, init] = *record.definition;
+  for (DefinitionPart* part : {&model, &recipe, &data, &init})
+    *part = parts_.try_emplace((*part)->dump(), *part).first->second;
+}
+
 /// Adds the contents of a line to the set.
-void Reader::add(const Shared<std::string>& path, const Line& line, RecordLine parsed) {
+void Reader::add(const std::string& path, const Line& line, RecordLine parsed) {
   const Origin origin{path, line.number};
   if (parsed.failure) std::rethrow_exception(parsed.failure);
   if (parsed.record && !has_room_for(parsed.record->case_fields)) {
@@ -203,7 +215,7 @@ void Reader::add(const Shared<std::string>& path, const Line& line, RecordLine p
   if (parsed.record) {
     if (parsed.contradiction)
       add_problem(fmt::format("{}: contradicts itself: {}", origin.text(), *parsed.contradiction));
-    pool_.share(*parsed.record);
+    share_parts(*parsed.record);
     set.records.push_back({std::move(*parsed.record), origin});
     hashes_.push_back(parsed.hash);
   } else if (line.bytes > kRecordLimits.bytes) {
@@ -218,7 +230,7 @@ void Reader::add(const Shared<std::string>& path, const Line& line, RecordLine p
 }
 
 /// Parses the lines in parallel and adds their contents in order.
-void Reader::parse(const Shared<std::string>& path, const std::vector<Line>& lines) {
+void Reader::parse(const std::string& path, const std::vector<Line>& lines) {
   std::vector<RecordLine> parsed(lines.size());
   std::size_t bytes = 0;
   for (const Line& line : lines) bytes += line.text.size();
@@ -234,7 +246,7 @@ void Reader::parse(const Shared<std::string>& path, const std::vector<Line>& lin
 
 void Reader::read(const std::string& path) {
   const std::size_t first = set.records.size();
-  const Shared<std::string> file = input_name(path);
+  const std::string file = input_name(path);
   LineReader reader(path, kRecordLimits.bytes);
   std::vector<Line> round;
   std::size_t bytes = 0;
@@ -256,27 +268,14 @@ void Reader::read(const std::string& path) {
 std::vector<std::uint32_t> Reader::newest_of_each() const {
   const std::vector<LocatedRecord>& records = set.records;
   const auto key = [&](std::size_t i) { return records[i].record.id + '\n' + machine_of(records[i].env()); };
-  struct Hashed {
-    std::uint32_t hash, index;
-    auto operator<=>(const Hashed&) const = default;
-  };
-  std::vector<Hashed> order;  // a map of a million keys takes ten times as much memory
-  order.reserve(records.size());
-  for (std::size_t i = 0; i < records.size(); ++i)
-    order.push_back(
-        {static_cast<std::uint32_t>(std::hash<std::string>{}(key(i))), static_cast<std::uint32_t>(i)});
-  std::sort(order.begin(), order.end());
-  std::vector<std::uint32_t> newest(records.size());
-  for (auto begin = order.begin(); begin != order.end();) {
-    std::map<std::string, std::uint32_t> winners;  // of one hash; nearly always a single one
-    const auto end =
-        std::find_if(begin, order.end(), [&](const Hashed& other) { return other.hash != begin->hash; });
-    for (auto one = begin; one != end; ++one) {
-      std::uint32_t& winner = winners.try_emplace(key(one->index), one->index).first->second;
-      if (!is_older(records[one->index].record, records[winner].record)) winner = one->index;
-    }
-    for (; begin != end; ++begin) newest[begin->index] = winners.at(key(begin->index));
+  std::unordered_map<std::string, std::uint32_t> winners;
+  for (std::uint32_t i = 0; i < records.size(); ++i) {
+    std::uint32_t& winner = winners.try_emplace(key(i), i).first->second;
+    if (!is_older(records[i].record, records[winner].record)) winner = i;
   }
+  std::vector<std::uint32_t> newest;
+  newest.reserve(records.size());
+  for (std::size_t i = 0; i < records.size(); ++i) newest.push_back(winners.at(key(i)));
   return newest;
 }
 
@@ -391,7 +390,7 @@ std::optional<LastLine> last_line(const std::string& path) {
 
 }  // namespace
 
-std::string Origin::text() const { return fmt::format("{}:{}", *file, line); }
+std::string Origin::text() const { return fmt::format("{}:{}", file, line); }
 
 void append_record(const std::string& path, const Record& record) {
   const std::string line = Json(readable_record(record)).dump(-1, ' ', false, Json::error_handler_t::replace);

@@ -2,6 +2,7 @@
 // sweep.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,8 +33,8 @@ std::string spare_name(const std::string& path);
 
 /// File and line of a record.
 struct Origin {
-  Shared<std::string> file = std::string();  ///< never null; shared by the records of a file
-  std::size_t line = 0;                      ///< from 1
+  std::string file;
+  std::size_t line = 0;  ///< from 1
 
   std::string text() const;  ///< returns "out/records.jsonl:12"
 };
@@ -44,10 +45,10 @@ struct LocatedRecord {
   Origin origin;
   /// For a case that failed before its environment was known: that of the previous record in the file, or of
   /// the next, on the same kind of device. Null otherwise.
-  Shared<Environment> neighbour{};
+  std::shared_ptr<const Environment> neighbour{};
 
   /// Returns the environment of the case.
-  const Environment& env() const { return neighbour ? *neighbour : *record.env; }
+  const Environment& env() const { return neighbour ? *neighbour : record.env; }
 };
 
 struct RecordSet {

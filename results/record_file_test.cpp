@@ -243,7 +243,7 @@ TEST_CASE("read_records: one case on two GPU models is not a repetition", "[reco
   const TempDirectory scratch;
   append_record(scratch / "a.jsonl", samples::gpu_record("bf16", 250));
   Record other = samples::gpu_record("bf16", 175);
-  other.env->gpu->name = "NVIDIA B200";
+  other.env.gpu->name = "NVIDIA B200";
   append_record(scratch / "b.jsonl", other);
   const RecordSet set = read_records({scratch.path().string()});
   CHECK(set.records.size() == 2);
@@ -261,7 +261,7 @@ TEST_CASE("read_records: a case that failed without an environment takes its nei
   append_record(file, samples::cpu_record("bf16"));  // another device, so not a neighbour
   append_record(file, samples::gpu_record("bf16", 250));
   Record b200 = samples::gpu_record("bf16", 150);
-  b200.env->gpu->name = "NVIDIA B200";
+  b200.env.gpu->name = "NVIDIA B200";
   append_record(file, b200);
   append_record(file, lost(samples::failed_record("rowwise", Status::crashed, "gone")));
   Record vague = lost(samples::gpu_record("blockwise", 200));
@@ -271,7 +271,7 @@ TEST_CASE("read_records: a case that failed without an environment takes its nei
   CHECK(machine_of(set.records[0].env()) == "NVIDIA H200");
   CHECK(machine_of(set.records[4].env()) == "NVIDIA B200");
   CHECK(machine_of(set.records[5].env()) == "unknown CPU");
-  CHECK_FALSE(set.records[0].record.env->gpu);  // the record itself is unchanged
+  CHECK_FALSE(set.records[0].record.env.gpu);  // the record itself is unchanged
 }
 
 TEST_CASE("read_records: paths without a record are named", "[record_file]") {
@@ -309,7 +309,7 @@ TEST_CASE("read_records: a schema 1 record yields to a schema 2 record of the sa
   append_record(file, today);
   Record elsewhere = today;
   elsewhere.id = "elsewhere";
-  elsewhere.env->gpu->name = "NVIDIA B200";
+  elsewhere.env.gpu->name = "NVIDIA B200";
   append_record(file, elsewhere);
   const RecordSet set = read_records({file});
   REQUIRE(set.records.size() == 3);

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "results/contradiction.h"
-#include "results/record_bytes.h"
 #include "results/schema.h"
 
 namespace precbench {
@@ -22,7 +21,7 @@ void parse(const std::string& line, ReduceRecord reduce, RecordLine& result) {
   if (!result.problem.empty()) return;
   result.record = json.get<Record>();
   result.contradiction = contradiction(*result.record);
-  result.hash = std::hash<std::string>{}(bytes_of(*result.record));
+  result.hash = std::hash<Json>{}(json);
   if (reduce) reduce(*result.record);
 }
 

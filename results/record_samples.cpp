@@ -76,17 +76,17 @@ Record gpu_record(const std::string& recipe, double median_ms, double penalty, i
       {"parallel", "ddp"},      {"seed", seed},     {"device", "cuda"}, {"steps", 100}, {"master", "fp32"},
       {"moments", "fp32"}};
   r.definition = definition(recipe, seed);
-  r.env->git = "0123abc";
-  r.env->dirty = false;
-  r.env->build = "Release";
-  r.env->compiler = "GNU 12.2.0";
-  r.env->host = "node7";
-  r.env->cpu = "Xeon Platinum 8480C";
-  r.env->threads = 16;
-  r.env->gpu = GpuRecord{"NVIDIA H200", "9.0", 150754820096, "570.86", "GPU-1", true, 700.0, std::nullopt};
-  r.env->cuda = "12.9";
-  r.env->cublaslt = "12.9.1";
-  r.env->cudnn = "9.8";
+  r.env.git = "0123abc";
+  r.env.dirty = false;
+  r.env.build = "Release";
+  r.env.compiler = "GNU 12.2.0";
+  r.env.host = "node7";
+  r.env.cpu = "Xeon Platinum 8480C";
+  r.env.threads = 16;
+  r.env.gpu = GpuRecord{"NVIDIA H200", "9.0", 150754820096, "570.86", "GPU-1", true, 700.0, std::nullopt};
+  r.env.cuda = "12.9";
+  r.env.cublaslt = "12.9.1";
+  r.env.cudnn = "9.8";
   r.support = Support{};
   r.support->attention = "cudnn 9.8.0";
   r.flops = Flops{8.2e9, "causal attention halved"};
@@ -153,10 +153,10 @@ Record cpu_record(const std::string& recipe, double penalty, int seed) {
   r.case_fields["model"] = "tiny";
   r.case_fields["seq"] = 128;
   r.case_fields["device"] = "cpu";
-  r.env->gpu.reset();
-  r.env->cuda.reset();
-  r.env->cublaslt.reset();
-  r.env->cudnn.reset();
+  r.env.gpu.reset();
+  r.env.cuda.reset();
+  r.env.cublaslt.reset();
+  r.env.cudnn.reset();
   r.telemetry.reset();
   if (recipe == "bf16") {
     Metrics metrics;

@@ -168,8 +168,8 @@ TEST_CASE("Schema: scalar_fields lists every scalar with its unit", "[record]") 
   full.study = kPlace;
   for (GemmPath* path : {&full.support->fprop, &full.support->dgrad, &full.support->wgrad})
     path->kernels = "own", path->emulated_shapes = "8 x 16 x 24";
-  full.env->cpus = 8;
-  full.env->cpu_quota = 3.5;
+  full.env.cpus = 8;
+  full.env.cpu_quota = 3.5;
   full.metrics->speed_from = "mean";
   full.metrics->peaks->fp4_tflops = 9000, full.metrics->peaks->measured_fp4_tflops = 8000;
   full.breakdown->routing_ms = 0.5;

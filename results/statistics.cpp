@@ -83,7 +83,7 @@ std::vector<std::int64_t> outliers(const std::vector<double>& samples) {
 
 std::size_t trailing_window(std::size_t length) { return std::max(kFewestTrailing, length / 10); }
 
-std::optional<double> trailing_mean(const std::vector<double>& series) {
+std::optional<double> trailing_mean(std::span<const double> series) {
   if (series.size() < kFewestTrailing) return std::nullopt;
   const std::size_t count = trailing_window(series.size());
   double sum = 0;
@@ -92,11 +92,11 @@ std::optional<double> trailing_mean(const std::vector<double>& series) {
   return sum / static_cast<double>(count);
 }
 
-std::optional<std::pair<double, double>> trailing_means_at_equal_steps(const std::vector<double>& a,
-                                                                       const std::vector<double>& b) {
-  const auto steps = static_cast<std::ptrdiff_t>(std::min(a.size(), b.size()));
-  const auto x = trailing_mean({a.begin(), a.begin() + steps});
-  const auto y = trailing_mean({b.begin(), b.begin() + steps});
+std::optional<std::pair<double, double>> trailing_means_at_equal_steps(std::span<const double> a,
+                                                                       std::span<const double> b) {
+  const std::size_t steps = std::min(a.size(), b.size());
+  const auto x = trailing_mean(a.first(steps));
+  const auto y = trailing_mean(b.first(steps));
   return x && y ? std::optional(std::pair(*x, *y)) : std::nullopt;
 }
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -37,13 +38,13 @@ std::vector<std::int64_t> outliers(const std::vector<double>& samples);
 
 /// Returns the mean of the last tenth of a series, at least 5 entries, as a final loss that does not depend
 /// on one batch. Null for a series shorter than 5 or with a non-finite value in that window.
-std::optional<double> trailing_mean(const std::vector<double>& series);
+std::optional<double> trailing_mean(std::span<const double> series);
 /// Returns the number of entries in that mean for a series of `length`.
 std::size_t trailing_window(std::size_t length);
 /// Returns the trailing means of two runs at the number of steps that both have done, because a longer run
 /// has learned more. Null if either has none.
-std::optional<std::pair<double, double>> trailing_means_at_equal_steps(const std::vector<double>& a,
-                                                                       const std::vector<double>& b);
+std::optional<std::pair<double, double>> trailing_means_at_equal_steps(std::span<const double> a,
+                                                                       std::span<const double> b);
 
 struct MeanAndSpread {
   double mean = 0, sd = 0;  ///< sample standard deviation (n - 1); 0 for a single value

@@ -39,8 +39,8 @@ TEST_CASE("trailing_mean: averages the last tenth and at least five entries", "[
   std::vector<double> series(100, 9.0);
   for (std::size_t i = 90; i < 100; ++i) series[i] = 2.0;
   CHECK(trailing_mean(series) == 2.0);
-  CHECK(trailing_mean({100, 1, 2, 3, 4, 5}) == 3.0);
-  CHECK_FALSE(trailing_mean({1, 2, 3, 4}));
+  CHECK(trailing_mean(std::vector<double>{100, 1, 2, 3, 4, 5}) == 3.0);
+  CHECK_FALSE(trailing_mean(std::vector<double>{1, 2, 3, 4}));
   series[95] = std::numeric_limits<double>::quiet_NaN();
   CHECK_FALSE(trailing_mean(series));
   series[95] = 2.0;

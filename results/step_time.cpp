@@ -88,11 +88,10 @@ std::vector<std::string> speed_doubts(const Record& record) {
        {std::tuple{"mfu_bf16", metrics.mfu_bf16, kAboveSheet}, std::tuple{"sol", metrics.sol, kAboveSheet},
         std::tuple{"mfu_measured", metrics.mfu_measured, kAboveMeasured}})
     if (share && *share > 1) doubts.push_back(fmt::format("{} is {:.3f}, above 1: {}", name, *share, why));
-  if (const auto cpus = cpus_for_threads(*record.env);
-      cpus && *cpus < static_cast<double>(*record.env->threads))
+  if (const auto cpus = cpus_for_threads(record.env);
+      cpus && *cpus < static_cast<double>(*record.env.threads))
     doubts.push_back(fmt::format("{} had {:.3g} CPUs, by affinity mask or CPU quota",
-                                 plural(static_cast<std::size_t>(*record.env->threads), "CPU thread"),
-                                 *cpus));
+                                 plural(static_cast<std::size_t>(*record.env.threads), "CPU thread"), *cpus));
   return doubts;
 }
 

@@ -126,16 +126,16 @@ TEST_CASE("speed_doubts: a ratio above 1 is reported", "[step_time]") {
 
 TEST_CASE("speed_doubts: threads that share fewer CPUs are reported", "[step_time]") {
   Record record = samples::cpu_record("bf16");
-  record.env->threads = 2;
-  CHECK(!cpus_for_threads(*record.env));  // an older row
-  record.env->cpus = 8;
-  CHECK(cpus_for_threads(*record.env) == 2.0);
+  record.env.threads = 2;
+  CHECK(!cpus_for_threads(record.env));  // an older row
+  record.env.cpus = 8;
+  CHECK(cpus_for_threads(record.env) == 2.0);
   CHECK(speed_doubts(record).empty());
-  record.env->cpus = 1;
-  CHECK(cpus_for_threads(*record.env) == 1.0);
+  record.env.cpus = 1;
+  CHECK(cpus_for_threads(record.env) == 1.0);
   CHECK(warns(record, "2 CPU threads had 1 CPUs, by affinity mask or CPU quota"));
-  record.env->cpus = 8, record.env->cpu_quota = 0.5;
-  CHECK(cpus_for_threads(*record.env) == 0.5);
+  record.env.cpus = 8, record.env.cpu_quota = 0.5;
+  CHECK(cpus_for_threads(record.env) == 0.5);
   CHECK(warns(record, "2 CPU threads had 0.5 CPUs, by affinity mask or CPU quota"));
 }
 

@@ -133,7 +133,7 @@ TEST_CASE("resolve: runs longer than a record can hold are refused", "[case]") {
   Record record = samples::gpu_record("mxfp8", 250);
   constexpr double kLong = 1.2345678901234567e-4;
   Training& training = *record.training;
-  for (PackedSeries* series : {&training.loss, &training.grad_norm, &training.lr})
+  for (std::vector<double>* series : {&training.loss, &training.grad_norm, &training.lr})
     series->assign(kMaxSteps / 10, kLong);
   record.timing->samples_ms.assign(2 * kMaxSteps / 10, kLong);
   training.evaluations.assign(kMaxEvaluations / 10, {kMaxSteps, 1 << 20, kLong, kLong, kLong});

@@ -34,7 +34,7 @@ void fill_metrics(Record& record, const Plan& plan, const std::vector<OpCost>& o
   metrics.tokens_per_s = static_cast<double>(plan.tokens_per_step()) / seconds;
   metrics.tokens_per_s_per_gpu = *metrics.tokens_per_s / plan.ranks;
   metrics.tflops_per_gpu = *metrics.tokens_per_s_per_gpu * record.flops->per_token / 1e12;
-  if (!record.env->gpu) return;
+  if (!record.env.gpu) return;
   DeviceRates& peaks = metrics.peaks.emplace();
   if (measured) {
     peaks.measured_bf16_tflops = measured->bf16_flops / 1e12;
@@ -43,9 +43,9 @@ void fill_metrics(Record& record, const Plan& plan, const std::vector<OpCost>& o
     peaks.measured_copy_gb_per_s = measured->bytes / 1e9;
     metrics.mfu_measured = speed_of_light(ops, *measured) / seconds;
   }
-  const std::optional<DatasheetRates> peak = known_peaks(record.env->gpu->name);
+  const std::optional<DatasheetRates> peak = known_peaks(record.env.gpu->name);
   if (!peak) {
-    record.warnings.push_back(no_peaks_known(record.env->gpu->name));
+    record.warnings.push_back(no_peaks_known(record.env.gpu->name));
     return;
   }
   peaks.bf16_tflops = peak->bf16_tflops;

@@ -16,7 +16,7 @@ namespace {
 /// Returns a record as a session leaves it, on a GPU with a known peak: 989 BF16 TFLOP/s.
 Record measured_record(const Case& c, double median_ms) {
   Record record = start_record(resolve(c));
-  record.env->gpu.emplace().name = "NVIDIA H200";
+  record.env.gpu.emplace().name = "NVIDIA H200";
   record.support.emplace();
   record.flops = Flops{1e9, "causal"};
   record.timing.emplace().samples_ms = {median_ms};
@@ -124,7 +124,7 @@ TEST_CASE("fill_metrics: FP4 and FP8 and BF16 GEMMs are compared with their own 
   c.steps = 10;
   c.seq = 1024;
   Record record = measured_record(c, 400);
-  record.env->gpu->name = "NVIDIA B200";
+  record.env.gpu->name = "NVIDIA B200";
   // Each takes a tenth of the step at its own peak; FP4 at the FP8 rate would take twice as long.
   const std::vector<OpCost> ops = {{"matmul fprop", OpClass::gemm, 9000e12 * 0.04, 0, DType::e2m1},
                                    {"matmul dgrad", OpClass::gemm, 4500e12 * 0.04, 0, DType::e4m3},
@@ -152,7 +152,7 @@ TEST_CASE("op_rates: a recipe with FP4 GEMMs has no rates on a GPU without an FP
 TEST_CASE("fill_metrics: a GPU without known peaks has no MFU and a warning how to give them", "[metrics]") {
   const Case c = one_gpu();
   Record record = measured_record(c, 100);
-  record.env->gpu->name = "NVIDIA Unknown";
+  record.env.gpu->name = "NVIDIA Unknown";
   fill_metrics(record, resolve(c), {}, std::nullopt, std::nullopt);
   CHECK(record.metrics->tokens_per_s.has_value());
   CHECK_FALSE(record.metrics->mfu_bf16.has_value());
@@ -162,7 +162,7 @@ TEST_CASE("fill_metrics: a GPU without known peaks has no MFU and a warning how 
         "PRECBENCH_PEAKS=bf16=TFLOPS,fp8=TFLOPS,fp4=TFLOPS,memory=GB/s, the dense rates");
   setenv(kPeaksVariable, "bf16=100,memory=1000", 1);
   Record by_hand = measured_record(c, 100);
-  by_hand.env->gpu->name = "NVIDIA Unknown";
+  by_hand.env.gpu->name = "NVIDIA Unknown";
   fill_metrics(by_hand, resolve(c), {}, std::nullopt, std::nullopt);
   unsetenv(kPeaksVariable);
   CHECK(by_hand.warnings.size() == 0);

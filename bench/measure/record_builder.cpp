@@ -36,7 +36,7 @@ void RecordBuilder::describe(const Device& device, const DataSource& data, const
 
 void RecordBuilder::warn(const std::vector<std::string>& lines) {
   const std::lock_guard lock(mutex_);
-  record_.warnings.append(lines.begin(), lines.end());
+  record_.warnings.insert(record_.warnings.end(), lines.begin(), lines.end());
 }
 
 void RecordBuilder::add_step(double loss, double grad_norm, double learning_rate) {

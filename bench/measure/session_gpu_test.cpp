@@ -40,7 +40,7 @@ Record run_valid(const Case& c) {
   const Record record = run_case(resolve(c));
   INFO(record.error.value_or("no error"));
   CHECK(Schema::record().violations(nlohmann::ordered_json(record)) == std::vector<std::string>{});
-  CHECK(record.env->gpu.has_value());
+  CHECK(record.env.gpu.has_value());
   return record;
 }
 
@@ -252,7 +252,7 @@ TEST_CASE("run_case: a case that does not fit a GPU is oom and has its predictio
   CHECK(record.error.value_or("").find(" GiB do not fit: ") != std::string::npos);
   REQUIRE(record.memory.has_value());
   REQUIRE(record.memory->predicted.has_value());
-  CHECK(record.memory->predicted->peak > *record.env->gpu->memory);
+  CHECK(record.memory->predicted->peak > *record.env.gpu->memory);
   // A case that fits can run in the same process.
   run_ok(gpu_case());
 }
@@ -275,7 +275,7 @@ TEST_CASE("run_sweep: a kernel error is a crashed row with the op and CUDA's mes
   INFO(error);
   CHECK(error.find("embedding: ") != std::string::npos);
   CHECK(error.find("(CUDA error 700)") != std::string::npos);
-  CHECK(record.env->gpu.has_value());
+  CHECK(record.env.gpu.has_value());
   run_ok(gpu_case());  // only the child had the error
 }
 

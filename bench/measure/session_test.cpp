@@ -279,7 +279,7 @@ TEST_CASE("run_case: a shape that a recipe cannot run is unsupported and the err
   CHECK(record.status == Status::unsupported);
   INFO(record.error.value_or("no error"));
   CHECK(record.error.value_or("").find("qkv: M=100 is not a multiple of 16") != std::string::npos);
-  CHECK(record.env->host.has_value());
-  CHECK(record.env->threads.value_or(0) == 1);
+  CHECK(record.env.host.has_value());
+  CHECK(record.env.threads.value_or(0) == 1);
   CHECK(Schema::record().violations(nlohmann::ordered_json(record)) == std::vector<std::string>{});
 }

@@ -244,7 +244,7 @@ TEST_CASE("Coordinator: a part's status becomes the case's row and process 0's o
 TEST_CASE("Coordinator: the row of another process's failure has the environment", "[together]") {
   Together sweep(2, {kWorkerNeedsMore}, 2, 0);
   CHECK(sweep.exit_status(0) == kSweepFailures);  // no case is ok
-  const Environment env = *sweep.rows()[kWorkerNeedsMore].env;
+  const Environment env = sweep.rows()[kWorkerNeedsMore].env;
   CHECK(env.host == host_name());
   CHECK(env.build.has_value());
   CHECK((env.cpu == describe_environment(1, -1, 1).cpu));

@@ -30,7 +30,7 @@ Number higher(const Number& a, const Number& b) {
 }
 
 /// Appends the texts that are not there yet.
-void unite(SharedList<std::string>& all, const std::vector<std::string>& more) {
+void unite(std::vector<std::string>& all, const std::vector<std::string>& more) {
   for (const std::string& text : more)
     if (!std::count(all.begin(), all.end(), text)) all.push_back(text);
 }

@@ -48,7 +48,7 @@ Record fake_run(const Case& c, const NodeShare&, StepBoard&) {
   if (c.recipe == "rowwise" && (c.seed == kCrashes || (c.seed == kCrashesAtSecond && earlier > 0))) _exit(7);
   if (!c.save_final.empty()) wait_at_gate(c.save_final);
   Record record = start_record(resolve(c));
-  record.env->host = host_name();
+  record.env.host = host_name();
   const double ms = kFirstMs + kDriftMs * static_cast<double>(before.size());
   Timing& timing = record.timing.emplace();
   timing.samples_ms = {ms - 1, ms, ms + 1};
@@ -189,7 +189,7 @@ TEST_CASE("run_sweep: a first run from another machine is not pooled", "[interle
   Case c = f.grid({"bf16"}, {10})[0];
   StepBoard board;
   Record elsewhere = fake_run(c, {}, board);
-  elsewhere.env->host = "there";
+  elsewhere.env.host = "there";
   std::filesystem::create_directories(f.options.out);
   append_record(f.options.out + "/records.jsonl.first-runs", elsewhere);
   CHECK(run_sweep({c}, f.options) == kSweepDone);

@@ -166,10 +166,10 @@ TEST_CASE("run_sweep: each kind of failure is a row and the sweep continues", "[
   CHECK(rows[kOtherId].status == Status::crashed);
   CHECK(rows[kFine].status == Status::ok);
   // The environment is known however the case ended.
-  const auto machine = [](const Record& r) { return r.env->host.value_or("") + machine_of(*r.env); };
-  CHECK(!rows[kAbort].env->host.value_or("").empty());
+  const auto machine = [](const Record& r) { return r.env.host.value_or("") + machine_of(r.env); };
+  CHECK(!rows[kAbort].env.host.value_or("").empty());
   CHECK(machine(rows[kNoRecord]) == machine(rows[kAbort]));
-  CHECK(rows[kAbort].env->threads.value_or(0) > 0);
+  CHECK(rows[kAbort].env.threads.value_or(0) > 0);
 }
 
 TEST_CASE("run_sweep: a case with a lost file keeps its row and the status is not 0", "[sweep]") {
@@ -283,9 +283,9 @@ TEST_CASE("run_sweep: a row of another machine is kept and its case runs here to
   const auto grid = fine_cases(2);
   StepBoard board;
   Record machine = fake_run(grid[0], {}, board), host = fake_run(grid[1], {}, board);
-  machine.env->cpu = "another processor";
+  machine.env.cpu = "another processor";
   host.env = describe_environment(1, -1, 1);
-  host.env->host = "node-9";
+  host.env.host = "node-9";
   std::filesystem::create_directories(options.out);
   for (const Record& record : {machine, host}) append_record(options.out + "/records.jsonl", record);
   const auto start_says = [&](const std::string& file) {

@@ -103,9 +103,9 @@ TEST_CASE("analyze: different work or machine or method version gives different 
   Record other = samples::gpu_record("blockwise", 200);
   SECTION("sequence length") { other = with(other, "seq", 4096); }
   SECTION("a field that this program does not know") { other = with(other, "optimizer", "lion"); }
-  SECTION("GPU") { other.env->gpu->name = "NVIDIA B200"; }
-  SECTION("power limit") { other.env->gpu->power_limit = 400; }
-  SECTION("cuBLASLt") { other.env->cublaslt = "12.8"; }
+  SECTION("GPU") { other.env.gpu->name = "NVIDIA B200"; }
+  SECTION("power limit") { other.env.gpu->power_limit = 400; }
+  SECTION("cuBLASLt") { other.env.cublaslt = "12.8"; }
   SECTION("method version") { other.method_version = kMethodVersion + 1; }
   const auto records = set_of({bf16, other});
   const Analysis analysis = analyze(records);
@@ -117,12 +117,12 @@ TEST_CASE("analyze: different work or machine or method version gives different 
 
 TEST_CASE("analyze: CPU threads separate groups on the CPU device only", "[analysis]") {
   Record cpu = samples::cpu_record("bf16");
-  cpu.env->threads = 2;
+  cpu.env.threads = 2;
   cpu.id = "other";
   const auto on_cpu = set_of({samples::cpu_record("bf16"), cpu});
   CHECK(analyze(on_cpu).groups.size() == 2);
   Record gpu = samples::gpu_record("bf16", 250);
-  gpu.env->threads = 2;
+  gpu.env.threads = 2;
   const auto on_gpu = set_of({samples::gpu_record("blockwise", 200), gpu});
   CHECK(analyze(on_gpu).groups.size() == 1);
 }

@@ -15,7 +15,7 @@ namespace {
 constexpr std::array kGemms = {"matmul fprop", "matmul dgrad", "matmul wgrad"};
 constexpr unsigned kSets = 1u << (kGemms.size() + 1);
 
-bool in_set(unsigned set, const OpWork& op) {
+bool in_set(unsigned set, const OpRecord& op) {
   if (op.flops <= 0) return false;
   if (op.op_class == "head_loss") return set >> kGemms.size() & 1;
   const auto gemm = std::find(kGemms.begin(), kGemms.end(), op.name);
@@ -27,8 +27,7 @@ bool in_set(unsigned set, const OpWork& op) {
 /// bound.
 std::optional<double> seconds(const Breakdown& breakdown, const BestRates& rates, bool fp4, unsigned set) {
   double sum = 0;
-  for (const OpRecord& record : breakdown.ops) {
-    const OpWork& op = *record.work;
+  for (const OpRecord& op : breakdown.ops) {
     if (op.op_class == "communication") continue;
     const double narrow = fp4 ? rates.fp4_flops : rates.fp8_flops;
     const double flops = in_set(set, op) ? narrow : rates.bf16_flops;

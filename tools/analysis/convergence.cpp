@@ -237,7 +237,7 @@ const char* name_of(ConvergenceVerdict verdict) {
   return "?";
 }
 
-std::vector<double> ema(const std::vector<double>& loss) {
+std::vector<double> ema(std::span<const double> loss) {
   std::vector<double> smooth;
   Ema average;
   for (const double value : loss) smooth.push_back(average.add(value));

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -45,32 +46,10 @@ struct ConvergenceRules {
 /// 0.22% in the first 40 steps, but some deviate by 1.2% in the first 60.
 inline constexpr std::size_t kFewestJudgedSteps = 100;
 
-/// View of the leading values of a series, which must outlive it. Avoids copying a million curves.
-class SeriesView {
- public:
-  SeriesView(const PackedSeries& series) : SeriesView(series, series.size()) {}
-  SeriesView(PackedSeries&&) = delete;
-  operator std::vector<double>() const { return {begin(), end()}; }
-
-  /// Returns a view of the first `count` values, or of all if there are fewer.
-  SeriesView first(std::size_t count) const { return {*series_, std::min(count, size_)}; }
-  std::size_t size() const { return size_; }
-  double operator[](std::size_t i) const { return (*series_)[i]; }
-  double front() const { return (*series_)[0]; }
-  PackedSeries::const_iterator begin() const { return series_->begin(); }
-  PackedSeries::const_iterator end() const { return begin() + static_cast<std::ptrdiff_t>(size_); }
-
- private:
-  SeriesView(const PackedSeries& series, std::size_t count) : series_(&series), size_(count) {}
-
-  const PackedSeries* series_;
-  std::size_t size_;
-};
-
 /// Loss curve of one run. A non-finite loss ends the curve and makes the run diverged.
 struct LossCurve {
   std::string seed;        ///< runs with equal seeds are paired
-  SeriesView loss;         ///< nats, one value per step
+  std::span<const double> loss;  ///< nats, one value per step; its owner must outlive it
   bool diverged = false;   ///< according to the record's status
   std::size_t warmup = 0;  ///< steps until the learning rate first reaches its maximum
 };
@@ -150,6 +129,6 @@ std::vector<RecipeConvergence> study_convergence(const Group& group, const Conve
 
 /// Returns the exponential moving average with weight 0.9 on the past and bias correction, so that the first
 /// value is the first loss.
-std::vector<double> ema(const std::vector<double>& loss);
+std::vector<double> ema(std::span<const double> loss);
 
 }  // namespace precbench

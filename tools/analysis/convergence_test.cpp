@@ -17,7 +17,7 @@ constexpr double kLnV = 5.545;
 /// A LossCurve that owns its losses.
 struct Run {
   std::string seed;
-  PackedSeries loss;
+  std::vector<double> loss;
   bool diverged = false;
   std::size_t warmup = 0;
 };
@@ -63,7 +63,7 @@ RecipeConvergence compare(const std::vector<double>& deltas) {
 
 TEST_CASE("ema: the average starts at the first loss", "[convergence]") {
   CHECK(ema({}).empty());
-  const std::vector<double> smooth = ema({4, 2});
+  const std::vector<double> smooth = ema(std::vector<double>{4, 2});
   REQUIRE(smooth.size() == 2);
   CHECK(std::abs(smooth[0] - 4) < 1e-12);
   CHECK(std::abs(smooth[1] - (0.09 * 4 + 0.1 * 2) / 0.19) < 1e-12);

@@ -70,7 +70,7 @@ TEST_CASE("equivalence: forks and runs from scratch agree for the same differenc
   std::normal_distribution<double> normal(0.4 * kBound, 0.5 * kBound);
   int both[2] = {0, 0};
   for (int i = 0; i < 100; ++i) {
-    std::vector<PackedSeries> ours, theirs;
+    std::vector<std::vector<double>> ours, theirs;
     std::vector<LossCurve> recipe, bf16;
     ForkEvidence forks{"recipe", {{100, {}}}, {}, 0};
     ours.reserve(4), theirs.reserve(4);

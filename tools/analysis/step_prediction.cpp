@@ -12,7 +12,7 @@ namespace precbench {
 namespace {
 
 /// Returns the quantity that an op's time is proportional to.
-double amount_of(const OpWork& op) { return op.flops > 0 ? op.flops : op.bytes; }
+double amount_of(const OpRecord& op) { return op.flops > 0 ? op.flops : op.bytes; }
 
 }  // namespace
 
@@ -28,18 +28,18 @@ std::optional<double> predicted_on_one_gpu(const Record& record, const std::vect
     if (!other->breakdown) continue;
     idle_ms += other->breakdown->idle_ms;
     for (const OpRecord& op : other->breakdown->ops) {
-      calls += op.work->calls;
-      Total& total = totals[{op.work->name, op.work->op_class}];
-      total.amount += amount_of(*op.work);
+      calls += op.calls;
+      Total& total = totals[{op.name, op.op_class}];
+      total.amount += amount_of(op);
       total.ms += op.ms;
     }
   }
   double ms = 0;
   for (const OpRecord& op : record.breakdown->ops) {
-    const auto total = totals.find({op.work->name, op.work->op_class});
+    const auto total = totals.find({op.name, op.op_class});
     if (total == totals.end() || total->second.amount <= 0) return std::nullopt;
-    ms += amount_of(*op.work) * total->second.ms / total->second.amount;
-    ms += static_cast<double>(op.work->calls) * idle_ms / static_cast<double>(calls);
+    ms += amount_of(op) * total->second.ms / total->second.amount;
+    ms += static_cast<double>(op.calls) * idle_ms / static_cast<double>(calls);
   }
   return ms;
 }

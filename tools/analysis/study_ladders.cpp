@@ -42,7 +42,7 @@ std::optional<double> highest_rate(const Record& record) {
 bool no_higher_than_trunks(const StudyRows& rows, std::int64_t age, const Record& fork) {
   constexpr double kRounding = 1e-6;  // rates are FP32
   if (!rows.trunk || !rows.trunk->training || age < 1) return false;
-  const PackedSeries& rates = rows.trunk->training->lr;
+  const std::vector<double>& rates = rows.trunk->training->lr;
   const std::optional<double> rate = highest_rate(fork);
   return rate && rates.size() >= static_cast<std::size_t>(age) &&
          *rate <= rates[static_cast<std::size_t>(age) - 1] * (1 + kRounding);

@@ -154,7 +154,7 @@ void Workloads::tell_apart(const RecordRefs& by_time, const std::string& key) {
 
     const std::string name = name_in(fields, key);
     std::vector<Version>& versions = files[name];
-    auto [last, is_new] = latest.try_emplace({*located->origin.file, name}, versions.size());
+    auto [last, is_new] = latest.try_emplace({located->origin.file, name}, versions.size());
     const auto fits = [&](std::size_t i) {
       return i < versions.size() && !contradict(versions[i].traits, traits);
     };

@@ -72,7 +72,7 @@ TEST_CASE("CPU baseline: every recipe is measured", "[baseline]") {
   CHECK(baseline.records.size() == 8);
   for (const LocatedRecord& located : baseline.records) {
     CHECK(located.record.status == Status::ok);
-    CHECK(located.record.env->dirty == false);
+    CHECK(located.record.env.dirty == false);
   }
   CHECK(judge(baseline, baseline, rules()).exit_status() == 0);
 }

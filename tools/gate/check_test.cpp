@@ -136,7 +136,7 @@ TEST_CASE("check: bad input is refused with one line and exit status 2", "[check
   const std::string wrong = write_records(s.directory, "wrong.jsonl", {contradictory, kMxfp8});
   CHECK(contains(refused("--baseline " + wrong + " " + s.run), "wrong.jsonl:1: contradicts itself"));
   Record here = samples::cpu_record("bf16"), there = here;
-  there.env->cpu = "EPYC 9654";
+  there.env.cpu = "EPYC 9654";
   const std::string machines = write_records(s.directory, "machines.jsonl", {here, there});
   const std::string one_machine = write_records(s.directory, "machine.jsonl", {there});
   CHECK(contains(refused("--baseline " + machines + " " + one_machine), "one case on two machines"));
@@ -146,7 +146,7 @@ TEST_CASE("check: bad input is refused with one line and exit status 2", "[check
   CHECK(refused(with_baseline + s.run + " " + text) ==
         "precbench: " + text + ": no record in it (" + text + ":1: not JSON, left out)");
   Record other = kMxfp8;
-  other.env->gpu->name = "NVIDIA B200";
+  other.env.gpu->name = "NVIDIA B200";
   CHECK(contains(refused(with_baseline + write_records(s.directory, "b200.jsonl", {other})), "NVIDIA B200"));
   other = kMxfp8;
   other.method_version = 9;
@@ -369,7 +369,7 @@ TEST_CASE("check: --accept creates and updates a baseline", "[check]") {
   CHECK(kept.records[1].record.case_fields["recipe"] == "mxfp8");
   // A run on another GPU replaces the whole baseline.
   Record other = kMxfp8;
-  other.env->gpu->name = "NVIDIA B200";
+  other.env.gpu->name = "NVIDIA B200";
   const Answer replaced =
       check_says("--accept --baseline " + baseline + " " + write_records(directory, "b200.jsonl", {other}));
   CHECK(replaced.status == 0);
@@ -378,7 +378,7 @@ TEST_CASE("check: --accept creates and updates a baseline", "[check]") {
   CHECK(read_records({baseline}).records.size() == 1);
   CHECK(read_records({baseline + ".1"}).records.size() == 2);
   // The name of the other GPU cannot control the terminal.
-  other.env->gpu->name = "NVIDIA \x1b[2J\u009b31m";
+  other.env.gpu->name = "NVIDIA \x1b[2J\u009b31m";
   const std::string evil = directory / "evil.jsonl";
   CHECK(check_says("--accept --baseline " + evil + " " + write_records(directory, "other.jsonl", {other}))
             .status == 0);

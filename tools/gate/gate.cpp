@@ -63,7 +63,7 @@ SpeedSample speed_sample(const Record& record) {
     sample.throttle_reasons = record.telemetry->throttle_reasons;
   }
   sample.between_ms = between_steps_ms(*record.timing);
-  if (record.env->gpu) sample.power_limit_w = record.env->gpu->power_limit;
+  if (record.env.gpu) sample.power_limit_w = record.env.gpu->power_limit;
   return sample;
 }
 

@@ -18,7 +18,7 @@ constexpr double kLossLevel = 0.01;
 
 const char* const kLower = ". Lower, but no repeat of the same computation; --accept it if it is meant";
 
-using Curve = PackedSeries;
+using Curve = std::vector<double>;
 
 const Curve* curve_of(const LocatedRecord* located) {
   return located && located->record.training ? &located->record.training->loss : nullptr;

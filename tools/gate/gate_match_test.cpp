@@ -92,7 +92,7 @@ TEST_CASE("judge_updates: a first step that changes fewer parameters is WORSE", 
 TEST_CASE("judge: one case on two machines is refused on either side", "[gate]") {
   const Record here = samples::cpu_record("bf16");
   Record there = here;
-  there.env->cpu = "EPYC 9654";
+  there.env.cpu = "EPYC 9654";
   for (const auto& [baseline, run] :
        {std::pair{set_of({here, there}), set_of({there})}, std::pair{set_of({here}), set_of({here, there})}})
     CHECK(contains(refusal_of([&, &b = baseline, &r = run] { judge(b, r, {}); }),

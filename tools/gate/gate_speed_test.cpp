@@ -164,8 +164,8 @@ TEST_CASE("judge: a lower clock due to the power cap alone is reported as possib
     CHECK_FALSE(suspected(kBase, run_at(1.2, 1.2, reasons)));
   }
   Record run = run_at(1.2, 1.2, {"sw_power_cap"});
-  run.env->gpu->power_limit = 600;  // the baseline's is 700 W
+  run.env.gpu->power_limit = 600;  // the baseline's is 700 W
   CHECK_FALSE(suspected(kBase, run));
-  run.env->gpu->power_limit.reset();
+  run.env.gpu->power_limit.reset();
   CHECK_FALSE(suspected(kBase, run));
 }

@@ -182,35 +182,35 @@ TEST_CASE("judge: emulated cases have no speed verdict", "[gate]") {
 TEST_CASE("judge: on another CPU speed is not judged but the loss is", "[gate]") {
   Record there = samples::cpu_record("bf16"), here = samples::cpu_record("bf16", 0.02);
   CHECK(judged(judge_one(there, here), "tokens/s"));
-  here.env->cpu = "EPYC 9654";
+  here.env.cpu = "EPYC 9654";
   const GateResult result = judge_one(there, here);
   CHECK_FALSE(judged(result, "tokens/s"));
   CHECK(verdict_of(result, "final loss") == GateVerdict::worse);
   CHECK(result.notes.at(0) == "speed not judged: the baseline ran on Xeon Platinum 8480C, this on EPYC 9654");
-  here.env->cpu = there.env->cpu;
-  here.env->threads = 2;
+  here.env.cpu = there.env.cpu;
+  here.env.threads = 2;
   CHECK_FALSE(judged(judge_one(there, here), "tokens/s"));
 }
 
 TEST_CASE("judge: speed is not judged for as many threads on fewer CPUs", "[gate]") {
   Record there = samples::cpu_record("bf16"), here = there;
-  for (Record* record : {&there, &here}) record->env->threads = 2;
-  there.env->cpus = 8;
+  for (Record* record : {&there, &here}) record->env.threads = 2;
+  there.env.cpus = 8;
   CHECK(judged(judge_one(there, here), "tokens/s"));  // older records do not contain the CPUs
-  here.env->cpus = 2;
+  here.env.cpus = 2;
   CHECK(judged(judge_one(there, here), "tokens/s"));
-  here.env->cpus = 1;
+  here.env.cpus = 1;
   const GateResult pinned = judge_one(there, here);
   CHECK_FALSE(judged(pinned, "tokens/s"));
   CHECK(pinned.notes.at(0) == "speed not judged: the baseline's 2 CPU threads shared 2 CPUs, this run's 1");
-  here.env->cpus = 8, here.env->cpu_quota = 0.5;
+  here.env.cpus = 8, here.env.cpu_quota = 0.5;
   CHECK_FALSE(judged(judge_one(there, here), "tokens/s"));
   CHECK_FALSE(judged(judge_one(here, there), "tokens/s"));
 }
 
 TEST_CASE("judge: other GPU models and method versions and execution paths are refused", "[gate]") {
   Record other = kBase;
-  other.env->gpu->name = "NVIDIA B200";
+  other.env.gpu->name = "NVIDIA B200";
   CHECK(refusal({kBase}, {other}) ==
         "the baseline is of GPU model NVIDIA H200, this run of NVIDIA B200: they are not compared; "
         "--accept makes a baseline of this run");
@@ -291,8 +291,8 @@ TEST_CASE("judge_numerics: first loss and SQNR and formats must not change", "[g
 
 TEST_CASE("judge: changed software is noted", "[gate]") {
   Record other = kBase;
-  other.env->cublaslt = "13.1.0";
-  other.env->gpu->driver = "580.1";
+  other.env.cublaslt = "13.1.0";
+  other.env.gpu->driver = "580.1";
   const GateResult result = judge_one(kBase, other);
   REQUIRE(result.notes.size() == 2);
   CHECK(result.notes[0] == "driver 570.86 in the baseline, 580.1 here");

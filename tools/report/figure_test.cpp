@@ -34,7 +34,7 @@ std::vector<Record> study(std::size_t letters) {
     record.case_fields["master"] = seq == 8192 ? "bf16" : "fp32";
     if (long_names)
       record.case_fields["model"] = "/data/models/an-organisation/the-model-with-a-long-name-70b.json";
-    if (long_names) record.env->gpu->name = "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition";
+    if (long_names) record.env.gpu->name = "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition";
     // Seeds differ far more than recipes.
     for (double& loss : record.training->loss) loss += 0.3 * seed;
     records.push_back(record);

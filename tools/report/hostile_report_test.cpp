@@ -31,8 +31,8 @@ RecordSet evil_set() {
     Record r = samples::gpu_record(recipe, 200);
     r.case_fields["model"] = "model" + kEvil;
     r.case_fields["note" + kEvil] = recipe + kEvil;
-    r.env->host = "host" + kEvil;
-    r.env->gpu->name = "GPU" + kEvil;
+    r.env.host = "host" + kEvil;
+    r.env.gpu->name = "GPU" + kEvil;
     r.warnings = {"warning" + kEvil};
     records.push_back(r);
   }

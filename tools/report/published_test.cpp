@@ -36,10 +36,10 @@ Record mixture(const std::string& recipe, double ms, const std::string& model, d
   Record r = with(samples::gpu_record(recipe, ms), "model", model);
   MoeRecord moe;
   moe.routing = "balanced";
-  r.moe = Shared<MoeRecord>(moe);
+  r.moe = moe;
   ParameterCounts params;
   params.total = static_cast<std::int64_t>(billions * 1e9);
-  r.params = Shared<ParameterCounts>(params);
+  r.params = params;
   if (!cuts.empty()) r = samples::redefined(std::move(r), &DefinitionRecord::model, "/cuts", cuts);
   return r;
 }
@@ -181,7 +181,7 @@ TEST_CASE("published section: of several studies the nearest card is chosen and 
     return rows;
   };
   const auto on_a_cpu = [](std::vector<Record> rows) {
-    for (Record& row : rows) row = with(row, "device", "cpu"), row.env->gpu.reset();
+    for (Record& row : rows) row = with(row, "device", "cpu"), row.env.gpu.reset();
     return rows;
   };
   const std::vector<Record> good = study_of("tensorwise", 0.0012), bad = study_of("tensorwise", 0.02);
@@ -201,7 +201,7 @@ TEST_CASE("published section: an MoE card is shown next to MoE claims only", "[p
   std::vector<Record> rows = study_of("mxfp8", 0.0012);
   CHECK(contains(published(rows), "model llama3-70b, here llama3.2-1b"));
   CHECK_FALSE(contains(published(rows), "llama4-scout"));
-  for (Record& row : rows) row.moe = Shared<MoeRecord>(MoeRecord());
+  for (Record& row : rows) row.moe = MoeRecord();
   CHECK(contains(published(rows), "model llama4-scout, here llama3.2-1b"));
   CHECK_FALSE(contains(published(rows), "llama3-70b"));
 }
@@ -321,7 +321,7 @@ TEST_CASE("published section: other statements of a source are shown if one of i
 TEST_CASE("published section: an MoE figure is not compared with a dense model", "[published]") {
   std::vector<Record> records = {samples::gpu_record("bf16", 250), samples::gpu_record("mxfp8", 200)};
   CHECK_FALSE(contains(published(records), "llama4-scout, here"));
-  for (Record& record : records) record.moe = Shared<MoeRecord>(MoeRecord());
+  for (Record& record : records) record.moe = MoeRecord();
   const std::string text = published(records);
   INFO(text);
   CHECK(contains(text, "llama4-scout, here"));

@@ -38,14 +38,13 @@ void reduce_for_table(Record& record) {
   Training& training = *record.training;
   training.converted_layers.clear();
   // Reports show the last gradient norm, and use the learning rates only up to their maximum.
-  const PackedSeries norm = std::move(training.grad_norm);
-  training.grad_norm = norm.empty() ? PackedSeries{} : PackedSeries{norm.back()};
+  const std::vector<double> norm = std::move(training.grad_norm);
+  training.grad_norm = norm.empty() ? std::vector<double>{} : std::vector<double>{norm.back()};
   if (shows_rates(record)) return;
-  const PackedSeries rate = std::move(training.lr);
+  const std::vector<double> rate = std::move(training.lr);
   const auto highest = std::max_element(rate.begin(), rate.end());
   if (highest == rate.begin()) return;
   training.lr = std::vector<double>(rate.begin(), highest + 1);
-  training.lr.pack();
 }
 
 void reduce_for_report(Record& record) {

@@ -1,4 +1,4 @@
-// Drops the parts of a record that a report does not use, so that a million records fit into memory.
+// Drops the parts of a record that a report does not use, to limit the memory of large record files.
 #pragma once
 
 #include "results/record.h"

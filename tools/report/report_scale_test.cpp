@@ -52,8 +52,8 @@ struct Kind {
 const Kind kKinds[] = {
     {"seeds", [](Record&, int) {}},
     {"warnings", [](Record& r, int n) { r.warnings = {"warning " + std::to_string(n)}; }},
-    {"machines", [](Record& r, int n) { r.env->gpu->name = "GPU " + std::to_string(n / 2); }},
-    {"environments", [](Record& r, int n) { r.env->host = "host" + std::to_string(n); }},
+    {"machines", [](Record& r, int n) { r.env.gpu->name = "GPU " + std::to_string(n / 2); }},
+    {"environments", [](Record& r, int n) { r.env.host = "host" + std::to_string(n); }},
     {"sequence lengths", [](Record& r, int n) { r.case_fields["seq"] = 16 * (n / 2 + 1); }},
     {"models", [](Record& r, int n) { r.case_fields["model"] = "model-" + std::to_string(n / 2); }},
     {"recipes",

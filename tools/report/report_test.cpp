@@ -226,7 +226,7 @@ TEST_CASE("report: timing runs show paired seeds only if some row has several", 
 
 TEST_CASE("report: every machine has its own tables", "[report]") {
   Record b200 = samples::gpu_record("bf16", 150);
-  b200.env->gpu->name = "NVIDIA B200";
+  b200.env.gpu->name = "NVIDIA B200";
   b200.case_fields["seq"] = 4096;
   Record failed = samples::failed_record("mxfp8", Status::crashed, "illegal address");
   failed.env = b200.env;
@@ -240,7 +240,7 @@ TEST_CASE("report: every machine has its own tables", "[report]") {
 
 TEST_CASE("report: different builds on one machine are listed", "[report]") {
   Record other = samples::gpu_record("rowwise", 200);
-  other.env->git = "fedcba9";
+  other.env.git = "fedcba9";
   const std::string text = run_report({samples::gpu_record("bf16", 250), other}, "term");
   CHECK(contains(text, "precbench 0123abc"));
   CHECK(contains(text, "precbench fedcba9"));

@@ -24,11 +24,11 @@ constexpr std::size_t kMostPoints = 300;
 
 using Curve = std::vector<double>;
 
-const PackedSeries& loss_of(const LocatedRecord& located) { return located.record.training->loss; }
+const std::vector<double>& loss_of(const LocatedRecord& located) { return located.record.training->loss; }
 
 /// Returns the EMA of a run's first `steps` losses; empty if the run is shorter or a loss is not finite.
 Curve curve_of(const LocatedRecord& located, std::size_t steps) {
-  const PackedSeries& loss = loss_of(located);
+  const std::vector<double>& loss = loss_of(located);
   const auto end = loss.begin() + static_cast<std::ptrdiff_t>(std::min(steps, loss.size()));
   if (loss.size() < steps || !std::all_of(loss.begin(), end, [](double v) { return std::isfinite(v); }))
     return {};

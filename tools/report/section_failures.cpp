@@ -107,8 +107,8 @@ Section failures_section(const ReportInput& input) {
     if (row.status == Status::oom && record.memory && record.memory->predicted)
       line +=
           fmt::format("; predicted peak {}", bytes_text(static_cast<double>(record.memory->predicted->peak)));
-    if (row.status == Status::oom && record.env->gpu && record.env->gpu->memory)
-      line += fmt::format(", the GPU has {}", bytes_text(static_cast<double>(*record.env->gpu->memory)));
+    if (row.status == Status::oom && record.env.gpu && record.env.gpu->memory)
+      line += fmt::format(", the GPU has {}", bytes_text(static_cast<double>(*record.env.gpu->memory)));
     section.lines.push_back(line);
   };
   for (const MachineRecords& machine : input.machines)

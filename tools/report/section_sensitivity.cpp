@@ -100,7 +100,7 @@ std::string price_words(const Record& record, const CellRecord& whole) {
                          *s.loss_bf16);
   words += fmt::format("; measured on {} {}", s.batches, s.batches == 1 ? "batch" : "batches");
   if (tokens > 0) words += fmt::format(" of {} tokens", tokens);
-  words += fmt::format(", {}.", machine_of(*record.env));
+  words += fmt::format(", {}.", machine_of(record.env));
   if (const CellRecord* control = cell_of(s, CellKind::control))
     words += fmt::format(" Control, nothing quantized: {} nats.", interval(control->loss_difference));
   return words;

@@ -31,8 +31,7 @@ struct MachineRecords {
   const char* rank = "GPU";  ///< name of a rank: "GPU", or "rank" on the CPU device
   /// Distinct environments (hardware, host, software), and the index of each record's environment.
   std::vector<Environment> environments{};
-  std::unordered_map<const Environment*, std::size_t> places{};  ///< index into `environments`; records
-                                                                 ///< share environments
+  std::unordered_map<const Environment*, std::size_t> places{};  ///< index into `environments`
   std::vector<Study> studies{};                                  ///< empty if the runs only time the recipes
 
   std::size_t environment_of(const LocatedRecord* located) const { return places.at(&located->env()); }

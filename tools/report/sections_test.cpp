@@ -296,8 +296,8 @@ TEST_CASE("environment section: shows clocks and power and temperature and throt
 TEST_CASE("environment section: cases of several boards or builds are distinguished", "[sections]") {
   std::vector<Record> records = {samples::gpu_record("bf16", 250), samples::gpu_record("rowwise", 200),
                                  samples::gpu_record("blockwise", 210)};
-  records[1].env->gpu->uuid = "GPU-2";
-  records[2].env->gpu->uuid = "GPU-2";
+  records[1].env.gpu->uuid = "GPU-2";
+  records[2].env.gpu->uuid = "GPU-2";
   std::string text = section_of(records, "Environment");
   INFO(text);
   CHECK(contains(text, "A, 1 case: board GPU-1\n"));
