@@ -332,13 +332,8 @@ TEST_CASE("why_shape_unsupported: names the dimension that does not fit", "[reci
   CHECK(why("blockwise", 96, 128, 128) == "M=96 is not a multiple of 128 (wgrad.a 1x128)");
   CHECK(!why("mxfp8", 96, 96, 96));
   CHECK(why("mxfp8", 96, 96, 48) == "K=48 is not a multiple of 32 (fprop.a 1x32)");
-<<<<<<< ours
-  CHECK(why("nvfp4", 64, 96, 160).empty());
-  // 16 bytes are 32 elements of FP4; dimensions that are not contracted belong to BF16 or FP32 matrices.
-=======
   CHECK(!why("nvfp4", 64, 96, 160));
-  // 16 bytes are 32 elements of FP4; what is not contracted is BF16 or FP32.
->>>>>>> theirs
+  // 16 bytes are 32 elements of FP4; dimensions that are not contracted belong to BF16 or FP32 matrices.
   CHECK(why("nvfp4", 64, 96, 208) == "K=208 is not a multiple of 32 (fprop in e2m1)");
   CHECK(why("nvfp4", 64, 80, 160) == "N=80 is not a multiple of 32 (dgrad in e2m1)");
   CHECK(why("nvfp4", 48, 96, 160) == "M=48 is not a multiple of 32 (wgrad in e2m1)");
