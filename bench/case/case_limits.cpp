@@ -134,10 +134,6 @@ void check_combinations(const Case& c) {
   for (const std::int64_t step : parse_checkpoint_at(c.checkpoint_at))
     if (step > c.steps)
       throw InvalidInput(fmt::format("--checkpoint-at: {} is beyond --steps {}", step, c.steps));
-  if (writes_checkpoints(c) && c.checkpoint_dir.empty())
-    throw InvalidInput("--checkpoint-every: no checkpoint folder: add --checkpoint-dir DIR or --out DIR");
-  if (c.eval_every > 0 && c.eval_data.empty())
-    throw InvalidInput("--eval-every: needs held-out text: add --eval-data FILE");
   if (!c.fidelity_stress.empty() && c.fidelity_batches == 0)
     throw InvalidInput("--fidelity-stress needs batches to compare gradients of: add --fidelity-batches K");
   if (!c.sensitivity.empty() && c.fidelity_batches == 0)

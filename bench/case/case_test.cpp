@@ -125,7 +125,7 @@ TEST_CASE("resolve: runs longer than a record can hold are refused", "[case]") {
   CHECK(refused({{"steps", kMaxSteps}}) == "");
   CHECK(refused({{"steps", kMaxSteps + 1}}) ==
         "--steps: must be at most 1000000, not 1000001: a record lists every step of a run");
-  CHECK(refused({{"steps", kMaxSteps}, {"eval_every", 10}, {"eval_data", "held_out.txt"}}) == "");
+  CHECK(refused({{"steps", kMaxSteps}, {"eval_every", 10}}) == "");
   CHECK(refused({{"steps", kMaxSteps}, {"eval_every", 9}}) ==
         "--eval-every: 111111 evaluations in 1000000 steps; the limit is 100000");
 

@@ -265,6 +265,8 @@ StateReader Checkpoint::reader() const {
 }
 
 std::string checkpoint_folder(const Plan& plan) {
+  if (plan.fields.checkpoint_dir.empty())
+    throw InvalidInput("--checkpoint-every: no checkpoint folder: add --checkpoint-dir DIR or --out DIR");
   return (fs::path(plan.fields.checkpoint_dir) / plan.id).string();
 }
 

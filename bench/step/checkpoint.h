@@ -87,7 +87,8 @@ class Checkpoint {
   BlockSums sums_;                                // empty for checkpoints written before checksums existed
 };
 
-/// Returns the folder of a case's checkpoints, --checkpoint-dir/ID.
+/// Returns the folder of a case's checkpoints, --checkpoint-dir/ID. Throws InvalidInput if there is no
+/// --checkpoint-dir.
 std::string checkpoint_folder(const Plan& plan);
 /// Returns the folder of the state after `step` steps, step-000100 inside checkpoint_folder().
 std::string checkpoint_at(const Plan& plan, std::int64_t step);

@@ -138,13 +138,13 @@ StudyPlan::StudyPlan(const StudySettings& settings, const std::string& model, st
   trunk.checkpoint_every = kept.back();
   trunk.checkpoint_at = fmt::format("{}", fmt::join(kept.begin(), std::prev(kept.end()), ","));
   trunk.checkpoint_keep = kCheckpointKeepWords.of(CheckpointKeep::all);
-  trunk.checkpoint_dir = (fs::path(out_) / "checkpoints").string();
   fork_base_ = base_;
   set_fields(fork_base_, settings.fork);
   fork_base_.init_from.clear();
   fork_base_.steps = settings.fork_steps;
   study_ = study_id(trunk, fork_base_, settings);
   check_channels(settings, resolve(fork_base_).model);
+  trunk.checkpoint_dir = (fs::path(out_) / "checkpoints").string();
   for (std::int64_t number = 1; number <= settings.trunks; ++number) {
     trunk.seed = number;
     trunks_.push_back({trunk, place(StudyPart::trunk, number)});

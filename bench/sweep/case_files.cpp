@@ -138,6 +138,8 @@ void check_inputs(const std::vector<Plan>& cases) {
     DataOptions& longest =
         corpora.try_emplace({options.path, options.glob, options.vocab}, options).first->second;
     longest.T = std::max(longest.T, options.T);
+    if (c.eval_data.empty() && c.eval_every > 0)
+      throw InvalidInput("--eval-every: needs held-out text: add --eval-data FILE");
     if (!c.eval_data.empty() &&
         held_out.emplace(c.eval_data, c.glob, options.vocab, c.seq, c.eval_tokens).second)
       HeldOut checked(plan);
