@@ -201,7 +201,7 @@ TEST_CASE("unsupported_reason: recipes that cannot gather FP8 give the reason", 
         .value_or("");
   };
   CHECK(why(false) == "");
-  CHECK(why(true).find("FP8 gather: with recompute") == 0);
+  CHECK(why(true).find("FP8 gather: recompute needs") == 0);
   CHECK(unsupported_reason(plan_of({.recipe = "bf16", .ranks = 2, .parallel = "fsdp", .gather = "fp8"})) ==
         "FP8 gather: the recipe has BF16 weights");
   CHECK(unsupported_reason(plan_of({.recipe = "tensorwise", .ranks = 2, .gather = "fp8"})) ==

@@ -114,7 +114,7 @@ TEST_CASE("model_from_json: a wrong own key is refused by name", "[models]") {
   CHECK(contains(error_of("[1]"), "a model is a JSON object"));
   json both = small_with("qk_norm", true);
   both["qkv_bias"] = true;
-  CHECK(contains(error_of(both.dump().c_str()), "qkv_bias: no model has it beside qk_norm"));
+  CHECK(contains(error_of(both.dump().c_str()), "qkv_bias: not supported together with qk_norm"));
   CHECK(contains(error_with("qk_norm_over", "heads"), "qk_norm_over: the model has no qk_norm"));
   CHECK(contains(error_with("qk_norm_over", "all"), "qk_norm_over: \"all\" is neither head nor heads"));
   CHECK(contains(

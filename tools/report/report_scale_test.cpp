@@ -191,15 +191,17 @@ double bytes_a_row(ReduceRecord reduce, const Report& report) {
 
 }  // namespace
 
-TEST_CASE("make_report: each of many records takes its loss plus less than 2 kB of heap", "[report][scale]") {
+// Plain members of standard types: a hundred times the largest committed record file, 165,600 records of 2.7 GB, is reported in
+// 2.0 GiB.
+TEST_CASE("make_report: each of many records takes its loss plus less than 7 kB of heap", "[report][scale]") {
   if (!heap_is_counted()) return;
   const double bytes = bytes_a_row(
       reduce_for_report, [](const RecordSet& set) { CHECK(!render_term(make_report(set)).empty()); });
   INFO(bytes << " bytes a row");
-  CHECK(bytes < kSteps * sizeof(float) + 2000);
+  CHECK(bytes < kSteps * sizeof(double) + 7000);
 }
 
-TEST_CASE("make_csv: each of many records takes its loss plus less than 2.5 kB of heap", "[report][scale]") {
+TEST_CASE("make_csv: each of many records takes its loss plus less than 7.5 kB of heap", "[report][scale]") {
   if (!heap_is_counted()) return;
   const double bytes = bytes_a_row(reduce_for_table, [](const RecordSet& set) {
     std::size_t lines = 0;
@@ -207,5 +209,5 @@ TEST_CASE("make_csv: each of many records takes its loss plus less than 2.5 kB o
     CHECK(lines == set.records.size() + 1);
   });
   INFO(bytes << " bytes a row");
-  CHECK(bytes < kSteps * sizeof(float) + 2500);
+  CHECK(bytes < kSteps * sizeof(double) + 7500);
 }
