@@ -9,6 +9,7 @@
 #include "bench/case/supported.h"
 #include "bench/measure/predict.h"
 #include "bench/step/change_weights.h"
+#include "bench/step/fidelity_testing.h"
 #include "bench/step/rank_testing.h"
 #include "bench/step/route_flips.h"
 #include "bench/step/weights.h"
@@ -19,20 +20,8 @@ using namespace precbench::testing;
 
 namespace {
 
-/// Uses dimensions that every recipe can run. The tokens of a step are the same for any number of ranks.
 Case case_of(const std::string& recipe, int ranks = 1, const std::string& parallel = "ddp") {
-  static const TempDirectory directory;
-  Case c;
-  c.model = directory.write("small.json", R"({"layers": 2, "width": 128, "ffn": 256, "heads": 2,
-      "kv_heads": 1, "head_dim": 64, "vocab": 128, "qk_norm": true})");
-  c.recipe = recipe;
-  c.seq = 64;
-  c.batch = 4 / ranks;
-  c.gpus = ranks;
-  c.parallel = parallel;
-  c.shard_group = parallel == "hsdp" ? 2 : 1;
-  c.fidelity_batches = 2;
-  return c;
+  return fidelity_case(2, recipe, ranks, parallel);
 }
 
 /// Measures at the initial weights. Checks that memory is as predicted and that all ranks return the same.

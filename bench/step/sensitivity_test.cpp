@@ -9,28 +9,18 @@
 #include <cmath>
 
 #include "bench/measure/predict.h"
+#include "bench/step/fidelity_testing.h"
 #include "bench/step/rank_testing.h"
-#include "tools/testing/temp_directory.h"
 
 using namespace precbench;
 using namespace precbench::testing;
 
 namespace {
 
-/// Uses dimensions that every recipe can run, as in fidelity_test.cpp, in four blocks.
 Case case_of(const std::string& recipe, const std::string& groups, int ranks = 1,
              const std::string& parallel = "ddp") {
-  static const TempDirectory directory;
-  Case c;
-  c.model = directory.write("small.json", R"({"layers": 4, "width": 128, "ffn": 256, "heads": 2,
-      "kv_heads": 1, "head_dim": 64, "vocab": 128, "qk_norm": true})");
-  c.recipe = recipe;
-  c.seq = 64;
-  c.batch = 4 / ranks;
-  c.gpus = ranks;
-  c.parallel = parallel;
+  Case c = fidelity_case(4, recipe, ranks, parallel);
   c.lr = 3e-3;
-  c.fidelity_batches = 2;
   c.sensitivity = groups;
   return c;
 }

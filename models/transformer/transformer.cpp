@@ -116,6 +116,20 @@ void Transformer::forward_block(std::int64_t layer, Saved& saved, const Tensor& 
 
 // ---- backward
 
+void Transformer::norm_backward(QuantizedTensor& dx, const Tensor& dgain, const Tensor& dresidual,
+                                const Tensor& dh, const NormOutput& norm) {
+  step_.produce_quantized(dx, [&](QuantizedTensor& d) {
+    step_.device.rmsnorm_backward({.dx = d,
+                                   .dweight = dgain,
+                                   .accumulate = step_.parameters.accumulates(),
+                                   .dresidual = dresidual,
+                                   .dh = dh,
+                                   .x = norm.sum,
+                                   .rstd = norm.saved.rstd,
+                                   .weight = norm.gain});
+  });
+}
+
 void Transformer::ffn_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w,
                                const BlockTensors& g, QuantizedTensor& dmid) {
   const Scope scope(step_.arena);
@@ -124,16 +138,7 @@ void Transformer::ffn_backward(std::int64_t layer, const Saved& saved, const Blo
   const MoeSaved* moe = std::get_if<MoeSaved>(&saved.ffn);
   const Tensor dh = moe ? moe_.backward(layer, *moe, w, g, dx, norm)
                         : dense_ffn_.backward(layer, std::get<FfnSaved>(saved.ffn), w, g, dx, norm);
-  step_.produce_quantized(dmid, [&](QuantizedTensor& d) {
-    step_.device.rmsnorm_backward({.dx = d,
-                                   .dweight = g.norm2,
-                                   .accumulate = step_.parameters.accumulates(),
-                                   .dresidual = dx.value,
-                                   .dh = dh,
-                                   .x = saved.mid,
-                                   .rstd = saved.norm2.rstd,
-                                   .weight = w.norm2});
-  });
+  norm_backward(dmid, g.norm2, dx.value, dh, norm);
   step_.observe(layer, LinearRole::o, LinearOperand::dy, dmid);
   step_.observe_codes(layer, LinearRole::o, LinearOperand::dy, dmid);
 }
@@ -144,16 +149,7 @@ void Transformer::attention_backward(std::int64_t layer, const Saved& saved, con
   const NormOutput norm{saved.norm1, saved.x, w.norm1};
   const Tensor dh = attention_.backward(layer, saved.attention, w, g, dmid, norm);
   QuantizedTensor dx = residual_gradient_.next(layer - 1);
-  step_.produce_quantized(dx, [&](QuantizedTensor& d) {
-    step_.device.rmsnorm_backward({.dx = d,
-                                   .dweight = g.norm1,
-                                   .accumulate = step_.parameters.accumulates(),
-                                   .dresidual = dmid.value,
-                                   .dh = dh,
-                                   .x = saved.x,
-                                   .rstd = saved.norm1.rstd,
-                                   .weight = w.norm1});
-  });
+  norm_backward(dx, g.norm1, dmid.value, dh, norm);
   if (layer > 0) step_.observe(layer - 1, LinearRole::down, LinearOperand::dy, dx);
 }
 

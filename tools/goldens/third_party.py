@@ -50,7 +50,7 @@ class PlaceholderModule(types.ModuleType):
 
 
 def placeholders(*names, **attributes):
-    """Registers placeholder modules; `attributes` belong to the last one."""
+    """Registers empty modules under these names; `attributes` belong to the last one."""
     for name in names:
         for end in [i for i, c in enumerate(name) if c == "."] + [len(name)]:
             sys.modules.setdefault(name[:end], PlaceholderModule(name[:end]))
