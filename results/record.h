@@ -51,8 +51,8 @@ struct GpuRecord {
 };
 
 struct Environment {
-  std::optional<std::string> git;  ///< commit of the built source
-  std::optional<bool> dirty;       ///< built from a tree with uncommitted changes
+  std::optional<std::string> git;       ///< commit of the built source
+  std::optional<bool> dirty;            ///< built from a tree with uncommitted changes
   std::optional<std::string> build;     ///< build type and relevant flags
   std::optional<std::string> compiler;  ///< name and version
   std::optional<std::string> host;
@@ -70,8 +70,7 @@ struct Environment {
 struct GemmPath {
   ExecutionPath path = ExecutionPath::native;
   std::optional<std::string> reason;
-  std::optional<std::string> kernels =
-      {};  ///< "cuBLASLt", "own 256x128"; null without alternatives
+  std::optional<std::string> kernels = {};  ///< "cuBLASLt", "own 256x128"; null without alternatives
   /// Shapes "M x N x K, ..." that were emulated although the device runs the formats natively, for lack of a
   /// kernel; null if none. The path is then `emulated`.
   std::optional<std::string> emulated_shapes = {};
@@ -132,7 +131,7 @@ struct DeviceRates {
 struct Metrics {
   OptionalNumber tokens_per_s;  ///< all ranks together, from the median step unless speed_from is set
   OptionalNumber tokens_per_s_per_gpu;
-  OptionalNumber tflops_per_gpu;      ///< model FLOPs, without recomputation
+  OptionalNumber tflops_per_gpu;  ///< model FLOPs, without recomputation
   // Fractions. Above 1 if a GPU's clock exceeds its data sheet's or a step is faster than the GEMMs measured
   // after it.
   OptionalNumber mfu_bf16;            ///< of peaks.bf16_tflops
@@ -298,15 +297,14 @@ struct MoeRecord {
   std::string routing;                 ///< --routing
   /// Implementation of the experts' GEMMs on a GPU: "own", "loop" or both.
   std::optional<std::string> grouped;
-  std::optional<double> capacity;      ///< MoE capacity factor; null: unlimited
+  std::optional<double> capacity;  ///< MoE capacity factor; null: unlimited
   ExpertRows rows;
   double padding_fraction = 0;  ///< fraction of the padded rows
   ExpertLoad load;
   ExpertFlops flops;
   std::vector<double> aux_loss, z_loss;  ///< by layer, without their coefficients
   std::optional<double> bias_min, bias_max;
-  std::optional<std::int64_t>
-      ep;  ///< expert-parallel ranks; null: none, and the fields below are null
+  std::optional<std::int64_t> ep;  ///< expert-parallel ranks; null: none, and the fields below are null
   std::optional<std::string> exchange, dispatch;
   std::optional<std::int64_t> slots;  ///< exchange slots: rows per destination rank
   std::optional<std::string>

@@ -40,11 +40,13 @@ class AgeLaw {
   std::vector<Trunk> trunks_;
 };
 
-/// Smallest ratio of the oldest to the youngest age of a fit: over a narrower range, the exponent says nothing about other ages.
+/// Minimum ratio of the oldest to the youngest age of a fit. Over a narrower range, the exponent says nothing
+/// about other ages.
 inline constexpr double kSmallestAgeSpan = 10;
 
-/// Returns the fitted law. Null with fewer than two trunks that have prices at three or more ages spanning kSmallestAgeSpan, or
-/// if a trunk's best exponent is at the limit of the search range [-2, 2]: such prices do not follow a power law.
+/// Returns the fitted law. Null with fewer than two trunks that have prices at three or more ages spanning
+/// kSmallestAgeSpan, or if a trunk's best exponent is at the limit of the search range [-2, 2]: such prices do
+/// not follow a power law.
 std::optional<AgeLaw> fit_age_law(const std::vector<AgedPrice>& prices);
 
 }  // namespace precbench

@@ -39,7 +39,7 @@ inline constexpr double kEmaTolerance = kMatchedLoss;
 
 struct ConvergenceRules {
   double margin = kMatchedLoss;  ///< fraction of BF16's final loss below which a difference does not matter
-  double level = 0.05;            ///< probability of a false "equivalent", and of a false "better" or "worse"
+  double level = 0.05;           ///< probability of a false "equivalent", and of a false "better" or "worse"
 };
 /// Minimum number of steps of a judged run. Early curves nearly coincide whatever the recipe, because initial
 /// weights and data are equal: in results/cpu/convergence-tiny.jsonl no EMA deviates from BF16's by more than
@@ -48,10 +48,10 @@ inline constexpr std::size_t kFewestJudgedSteps = 100;
 
 /// Loss curve of one run. A non-finite loss ends the curve and makes the run diverged.
 struct LossCurve {
-  std::string seed;        ///< runs with equal seeds are paired
+  std::string seed;              ///< runs with equal seeds are paired
   std::span<const double> loss;  ///< nats, one value per step; its owner must outlive it
-  bool diverged = false;   ///< according to the record's status
-  std::size_t warmup = 0;  ///< steps until the learning rate first reaches its maximum
+  bool diverged = false;         ///< according to the record's status
+  std::size_t warmup = 0;        ///< steps until the learning rate first reaches its maximum
 };
 
 struct Interval {

@@ -197,7 +197,7 @@ std::optional<int> trunks_to_pass_bound(const ForkEvidence& control, const ForkR
   if (means.size() < 2) return kFewestUnits;
   const MeanAndSpread m = mean_and_spread(means);
   return fewest_units([&](int n) { return m.mean - half_width(m, n, rules.level) > rules.bound(); },
-                     means.size());
+                      means.size());
 }
 
 std::optional<int> trunks_to_quiet(const ForkEvidence& neutral, const ForkRules& rules) {

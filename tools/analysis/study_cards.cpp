@@ -204,8 +204,7 @@ std::optional<SwitchPrice> probed_switch(const std::vector<const Fidelity*>& pro
     means.push_back(*difference.mean);
     if (!difference.low || !difference.high || probe->batches < 2) continue;
     const double trunk_freedom = static_cast<double>(probe->batches - 1);
-    const double error =
-        (*difference.high - *difference.low) / 2 / student_t_quantile(0.975, trunk_freedom);
+    const double error = (*difference.high - *difference.low) / 2 / student_t_quantile(0.975, trunk_freedom);
     squares += error * error, freedom += trunk_freedom;
   }
   if (means.empty()) return std::nullopt;
@@ -246,7 +245,8 @@ std::vector<CardPrice> prices_of(const StudyRows& rows, const std::string& recip
     if (!trailing_loss(record) || !trailing_loss(reference)) continue;
     const std::vector<double>&ours = record.training->loss, &theirs = reference.training->loss;
     std::vector<double>& fork = forks[cell.age][cell.trunk].emplace_back();
-    for (std::size_t i = 0; i < std::min(ours.size(), theirs.size()); ++i) fork.push_back(ours[i] - theirs[i]);
+    for (std::size_t i = 0; i < std::min(ours.size(), theirs.size()); ++i)
+      fork.push_back(ours[i] - theirs[i]);
   }
   std::vector<CardPrice> prices;
   for (const auto& [age, trunks] : forks) {
@@ -255,7 +255,8 @@ std::vector<CardPrice> prices_of(const StudyRows& rows, const std::string& recip
     CardPrice& price = prices.emplace_back();
     price.age = age;
     price.tokens_per_parameter = rows.tokens_per_parameter(age);
-    if (const auto probe = probes.find(age); probe != probes.end()) price.at_switch = probed_switch(probe->second);
+    if (const auto probe = probes.find(age); probe != probes.end())
+      price.at_switch = probed_switch(probe->second);
     if (!price.at_switch) price.at_switch = first_step_switch(courses);
     price.course = fit_course(courses, small);
   }
@@ -308,7 +309,8 @@ std::vector<StudyCard> cards_of(const StudyRows& rows) {
   for (ForkVerdict& verdict : judge_forks(asked, common.floor, controls.run, controls.missed, rules,
                                           trunks_to_quiet(neutral, rules))) {
     const std::string recipe = verdict.recipe;
-    if (const auto why = fork_unsupported_reason(rows, recipe)) verdict.reason = "it does not run here: " + *why;
+    if (const auto why = fork_unsupported_reason(rows, recipe))
+      verdict.reason = "it does not run here: " + *why;
     StudyCard& card = cards.emplace_back(common);
     card.verdict = std::move(verdict);
     const StudyCells& cells = rows.of(StudyPart::fork, recipe);

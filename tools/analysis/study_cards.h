@@ -60,8 +60,8 @@ struct CardPrice {
 struct CardAgeLaw {
   AgeLaw law;
   double youngest = 0, oldest = 0;  ///< tokens per parameter, measured
-  /// Price at the oldest age as predicted by a law that was fitted without it; null for fewer than four ages. It tests the law:
-  /// the measured price should lie within.
+  /// Price at the oldest age as predicted by a law that was fitted without it; null for fewer than four ages.
+  /// It tests the law: the measured price should lie within the interval.
   std::optional<MeanWithInterval> forecast;
 };
 
@@ -73,15 +73,15 @@ struct ControlResult {
 struct StudyCard {
   std::string model, machine, study;  ///< study: as in StudyPlace
   ForkVerdict verdict;                ///< includes the recipe's name
-  const Record* fork = nullptr;  ///< one of the recipe's forks, for its settings; a successful
-                                 ///< one if there is any
-  std::optional<double> floor;   ///< noise floor, nats
+  const Record* fork = nullptr;       ///< one of the recipe's forks, for its settings; a successful
+                                      ///< one if there is any
+  std::optional<double> floor;        ///< noise floor, nats
   double margin = 0;             ///< nats
   double bf16_loss = 0;          ///< nats, mean over the BF16 forks
   std::int64_t fork_steps = 0;
   std::vector<CardFidelity> fidelity;
-  std::vector<CardPrice> prices;  ///< by age, youngest first
-  std::optional<CardAgeLaw> age_law;  ///< null where fit_age_law() finds none
+  std::vector<CardPrice> prices;               ///< by age, youngest first
+  std::optional<CardAgeLaw> age_law;           ///< null where fit_age_law() finds none
   std::optional<std::int64_t> trained_tokens;  ///< as in StudyPlace
   std::optional<bool> steady;                  ///< as in StudyPlace
   std::vector<CardLayer> layers;

@@ -56,13 +56,12 @@ Json tokens_json(const std::optional<MeanWithInterval>& gap) {
     const auto factor = [&](double MeanWithInterval::*member) {
       return gap ? json_of(std::optional(token_factor((*gap).*member, slope))) : Json();
     };
-    horizons.push_back(
-        {{"tokens", tokens},
-         {"slope", slope},
-         {"factor", factor(&MeanWithInterval::mean)},
-         {"low", factor(&MeanWithInterval::low)},
-         {"high", factor(&MeanWithInterval::high)},
-         {"exact_factor", gap ? json_of(law.exact_token_factor(gap->mean, tokens)) : Json()}});
+    horizons.push_back({{"tokens", tokens},
+                        {"slope", slope},
+                        {"factor", factor(&MeanWithInterval::mean)},
+                        {"low", factor(&MeanWithInterval::low)},
+                        {"high", factor(&MeanWithInterval::high)},
+                        {"exact_factor", gap ? json_of(law.exact_token_factor(gap->mean, tokens)) : Json()}});
   }
   return {{"law", law.name}, {"source", law.source}, {"horizons", horizons}};
 }
@@ -109,44 +108,45 @@ Json json_of(const StudyCard& card) {
     controls.push_back({{"name", one.name}, {"found", one.found ? Json(*one.found) : Json()}});
   Json learning_rate = json_of(card.learning_rate);
   learning_rate["bf16_holds"] = json_of(card.bf16_learning_rate.holds());
-  return {{"model", card.model},
-          {"recipe", verdict.recipe},
-          {"verdict", name_of(verdict.outcome)},
-          {"statement", verdict_words(card)},
-          {"reason", verdict.reason},
-          {"fork",
-           {{"difference", part(verdict.difference, &MeanWithInterval::mean)},
-            {"low", part(verdict.difference, &MeanWithInterval::low)},
-            {"high", part(verdict.difference, &MeanWithInterval::high)},
-            {"age", verdict.age},
-            {"ages", ages},
-            {"floor", json_of(card.floor)},
-            {"margin", card.margin},
-            {"bf16_loss", card.bf16_loss},
-            {"trunks", verdict.trunks},
-            {"seeds", verdict.seeds},
-            {"steps", card.fork_steps}}},
-          {"trend",
-           {{"slope", part(verdict.trend, &MeanWithInterval::mean)},
-            {"low", part(verdict.trend, &MeanWithInterval::low)},
-            {"high", part(verdict.trend, &MeanWithInterval::high)}}},
-          {"prices", prices_json(card)},
-          {"age_law", json_of(card.age_law)},
-          {"tokens", tokens_json(card.prices.empty() ? std::nullopt : settled_at(card, card.prices.back().age))},
-          {"trained_tokens", card.trained_tokens ? Json(*card.trained_tokens) : Json()},
-          {"steady", card.steady ? Json(*card.steady) : Json()},
-          {"fidelity", fidelity},
-          {"ladders",
-           {{"outlier_ffn", json_of(card.outlier_ffn)},
-            {"outlier_norm", json_of(card.outlier_norm)},
-            {"outlier_vo", json_of(card.outlier_vo)},
-            {"learning_rate", learning_rate},
-            {"bits", json_of(card.bits)},
-            {"exponent_bits", json_of(card.exponent_bits)},
-            {"batch", json_of(card.batch)}}},
-          {"controls", controls},
-          {"machine", card.machine},
-          {"study", card.study}};
+  return {
+      {"model", card.model},
+      {"recipe", verdict.recipe},
+      {"verdict", name_of(verdict.outcome)},
+      {"statement", verdict_words(card)},
+      {"reason", verdict.reason},
+      {"fork",
+       {{"difference", part(verdict.difference, &MeanWithInterval::mean)},
+        {"low", part(verdict.difference, &MeanWithInterval::low)},
+        {"high", part(verdict.difference, &MeanWithInterval::high)},
+        {"age", verdict.age},
+        {"ages", ages},
+        {"floor", json_of(card.floor)},
+        {"margin", card.margin},
+        {"bf16_loss", card.bf16_loss},
+        {"trunks", verdict.trunks},
+        {"seeds", verdict.seeds},
+        {"steps", card.fork_steps}}},
+      {"trend",
+       {{"slope", part(verdict.trend, &MeanWithInterval::mean)},
+        {"low", part(verdict.trend, &MeanWithInterval::low)},
+        {"high", part(verdict.trend, &MeanWithInterval::high)}}},
+      {"prices", prices_json(card)},
+      {"age_law", json_of(card.age_law)},
+      {"tokens", tokens_json(card.prices.empty() ? std::nullopt : settled_at(card, card.prices.back().age))},
+      {"trained_tokens", card.trained_tokens ? Json(*card.trained_tokens) : Json()},
+      {"steady", card.steady ? Json(*card.steady) : Json()},
+      {"fidelity", fidelity},
+      {"ladders",
+       {{"outlier_ffn", json_of(card.outlier_ffn)},
+        {"outlier_norm", json_of(card.outlier_norm)},
+        {"outlier_vo", json_of(card.outlier_vo)},
+        {"learning_rate", learning_rate},
+        {"bits", json_of(card.bits)},
+        {"exponent_bits", json_of(card.exponent_bits)},
+        {"batch", json_of(card.batch)}}},
+      {"controls", controls},
+      {"machine", card.machine},
+      {"study", card.study}};
 }
 
 }  // namespace

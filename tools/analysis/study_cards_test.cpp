@@ -246,7 +246,8 @@ TEST_CASE("cards_to_json: has the documented keys", "[study]") {
   CHECK(json[0]["controls"][0]["found"] == true);
 }
 
-TEST_CASE("study_cards: tokens per parameter include those before the study and those of the trunk", "[study][price]") {
+TEST_CASE("study_cards: tokens per parameter include those before the study and those of the trunk",
+          "[study][price]") {
   const auto card_of = [](const std::string& init_from, std::optional<std::int64_t> trained) {
     Rows rows;
     rows.add_trunks([&](Record& row) { row.case_fields["init_from"] = init_from; });
@@ -286,7 +287,8 @@ Fidelity probe(double difference, double half, std::int64_t batches = 4) {
 
 }  // namespace
 
-TEST_CASE("study_cards: the switch price is the probe's over three trunks or over the batches of fewer", "[study][price]") {
+TEST_CASE("study_cards: the switch price is the probe's over three trunks or over the batches of fewer",
+          "[study][price]") {
   const auto switch_of = [](int trunks, const std::function<void(Record&)>& change) {
     Rows rows;
     rows.add_frame();
@@ -295,7 +297,6 @@ TEST_CASE("study_cards: the switch price is the probe's over three trunks or ove
         Record& row = rows.add(recipe, StudyPart::fork, trunk, 300, 0.015 * (recipe[0] == 'm'));
         if (recipe[0] != 'm') continue;
         Rows::ask(row);
-        row.training->loss = std::vector<double>(row.training->loss);
         change(row);
       }
     return study_cards(rows.refs()).at(0).prices.at(0).at_switch;
@@ -317,9 +318,7 @@ TEST_CASE("study_cards: the switch price is the probe's over three trunks or ove
   // Without a probe the first step is used, whose loss precedes any update.
   const SwitchPrice first = switch_of(3, [](Record& row) {
                               row.fidelity.clear();
-                              std::vector<double> loss = row.training->loss;
-                              loss.front() += 0.007;
-                              row.training->loss = loss;
+                              row.training->loss.front() += 0.007;
                             }).value();
   CHECK(first.source == SwitchPrice::Source::first_step);
   CHECK(first.mean == Approx(0.022));

@@ -21,7 +21,8 @@ class Rows {
   Record& add(const std::string& recipe, StudyPart part, std::int64_t trunk, std::int64_t age,
               double difference, double rung = 0) {
     Record r = samples::gpu_record(recipe, 10);
-    r.study = StudyPlace{"0123456789abcdef", part, trunk, age, 1, rung, {}, false, {}, false, kMargin, 0.05, {}, {}};
+    r.study = StudyPlace{
+        "0123456789abcdef", part, trunk, age, 1, rung, {}, false, {}, false, kMargin, 0.05, {}, {}};
     r.training->loss.clear();
     // BF16's loss depends on trunk and step as well; only `difference` is the recipe's.
     for (int step = 0; step < kSteps; ++step)

@@ -57,7 +57,7 @@ def reachable(modules, start):
 
 def main():
     modules, folders = declared_modules()
-    faults = [f"{module}: leads back to itself" for module in modules if module in reachable(modules, module)]
+    faults = [f"{module}: depends on itself" for module in modules if module in reachable(modules, module)]
     files = [f for top in TOPS for f in sorted((ROOT / top).rglob("*")) if f.suffix in SOURCES]
     for module in sorted({str(f.parent.relative_to(ROOT)) for f in files} | set(TOPS)):
         if not (ROOT / module / "README.md").exists():
@@ -67,7 +67,7 @@ def main():
         if folder in OUTSIDE or str(name) == "bench/main.cpp":
             continue
         if folder not in folders:
-            faults.append(f"{name}: {folder} belongs to not a module")
+            faults.append(f"{name}: {folder} belongs to no module")
             continue
         module, own = folders[folder]
         allowed = own | reachable(modules, module)

@@ -14,10 +14,10 @@
 namespace precbench {
 
 /// Returns true if the input was accepted, false if it was refused properly.
-template <class Door>
-bool taken(Door&& door) {
+template <class EntryPoint>
+bool taken(EntryPoint&& entry_point) {
   try {
-    door();
+    entry_point();
     return true;
   } catch (const InvalidInput&) {
     return false;

@@ -299,9 +299,8 @@ CLI::App* add_check_command(CLI::App& app, CheckOptions& options) {
   text("--loss", options.loss,
        "tolerated growth of the loss; more is WORSE; auto: 0.25%, on the mean of three or more seeds",
        "X%|auto");
-  command->add_flag(
-      "--numerics", options.numerics,
-      "comparison of first loss and quantization noise too (CPU device)");
+  command->add_flag("--numerics", options.numerics,
+                    "comparison of first loss and quantization noise too (CPU device)");
   text("--markdown", options.markdown, "output file for the result as Markdown", "FILE");
   text("--junit", options.junit, "output file for the result as JUnit XML", "FILE");
   text("--json", options.json, "output file for the result as JSON", "FILE");

@@ -95,8 +95,8 @@ struct MetricResult {
   std::string unit;    ///< unit of the two values
   GateVerdict verdict = GateVerdict::pass;
   std::optional<double> baseline{}, current{};
-  /// current / baseline - 1, the basis of the verdict. For tokens/s of step times: > 0 is slower. The mean
-  /// over the seeds if they are judged together.
+  /// current / baseline - 1, the basis of the verdict. For tokens/s it is that of the step time, so > 0 is
+  /// slower. The mean over the seeds if they are judged together.
   std::optional<double> change{};
   std::optional<double> tolerance{};  ///< tolerance of the change; a fraction
   std::string reason{};               ///< one line; may be empty for PASS
@@ -134,8 +134,8 @@ std::optional<MetricResult> judge_updates(const Record& baseline, const Record& 
 /// computation changed.
 std::vector<MetricResult> judge_numerics(const Record& baseline, const Record& current);
 
-/// Returns in one line whether the two have different GPU models (or the CPU device) or method versions,
-/// which are never compared. Throws InvalidInput if either mixes several.
+/// Returns one line that names the difference if the two have different GPU models (or the CPU device) or
+/// method versions, which are never compared; null if they have the same. Throws InvalidInput if either mixes several.
 std::optional<std::string> difference_in_kind(const RecordSet& baseline, const RecordSet& current);
 
 /// Step times of one side, with SM clock and throttle reasons.

@@ -11,8 +11,8 @@ namespace precbench {
 /// Returns the command that runs a case again, from its fields.
 using RerunCommand = std::function<std::string(const nlohmann::ordered_json& fields)>;
 
-/// Returns "precbench run --model tiny ..." with every field as a flag, except names that no flag can have. A
-/// program that knows the defaults can omit those.
+/// Returns "precbench run --model tiny ..." with every field as a flag, except fields whose names cannot be
+/// flags. Includes fields at their defaults, which a command of the program itself can omit.
 std::string rerun_with_all_flags(const nlohmann::ordered_json& fields);
 
 /// Returns a summary, a table of all cases, the failed ones with reasons, and the notes; then the commands

@@ -2,8 +2,7 @@
 """Compares committed goldens with the code of the formulas' authors, run on this CPU from their source trees.
 
     tools/goldens/check_third_party.py --te DIR --torchao DIR --quartet DIR --quartet2 DIR --mx DIR
---mxfp4-llm DIR
-                                       --msamp DIR --coat DIR --lion DIR [--goldens ROOT]
+                                       --mxfp4-llm DIR --msamp DIR --coat DIR --lion DIR [--goldens ROOT]
 
 Needs numpy, ml_dtypes, torch with Triton, safetensors, scipy, g++, and for --torchao an installed torchao or
 what its tree imports. Omitted trees are not checked. Prints "name: N values, N equal" for each quantizer;

@@ -2,8 +2,9 @@
 """Makes models/transformer/golden/step_NAME.safetensors for MoE models, like make_step_goldens.py for dense
 ones.
 
-    python3 tools/goldens/make_moe_goldens.py [NAME...]  # needs torch (CPU), transformers 5, safetensors;
-only to regenerate
+    python3 tools/goldens/make_moe_goldens.py [NAME...]
+
+Needs torch (CPU), transformers 5 and safetensors, only to regenerate the files.
 
 The plain step uses Hugging Face's own modules: its Mixtral, Qwen3-MoE and OLMoE; its Llama 4 with RoPE in
 every layer, no q and k norm and full attention; and, since our attention is not latent, its DeepSeek-V3 MoE

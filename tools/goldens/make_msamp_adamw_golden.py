@@ -3,8 +3,8 @@
 kernels/device/msamp_adamw_test.cpp: first moment in e4m3, second in FP16, weights in FP32 or FP16; all but
 FP32 have a power-of-two scale per tensor.
 
-Needs numpy and ml_dtypes. Usage: tools/goldens/make_msamp_adamw_golden.py >
-kernels/device/golden/msamp_adamw.txt
+Needs numpy and ml_dtypes. Usage:
+  tools/goldens/make_msamp_adamw_golden.py > kernels/device/golden/msamp_adamw.txt
 
 The order of operations is that of MS-AMP (msamp/optim/adamw.py and adamw.cu), reimplemented: decay first,
 moments, the update by moments that are not yet rounded, then their codes. All arithmetic is FP32, one

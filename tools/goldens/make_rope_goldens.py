@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Makes models/transformer/golden/rope.json: RoPE of published models by Hugging Face's own rotary embedding.
 
-    python3 tools/goldens/make_rope_goldens.py            # needs torch (CPU) and transformers; only to
-regenerate the file
+    python3 tools/goldens/make_rope_goldens.py
+
+Needs torch (CPU) and transformers, only to regenerate the file.
 
 A list of {name, D, config, attention_factor, frequencies [D/2], positions, cos, sin [positions][D/2]}.
 `config` has the RoPE keys of the model's config.json; the numbers are float32, as the library computes them.

@@ -2,17 +2,18 @@
 """Makes models/transformer/golden/step_NAME.safetensors: one training step of small models, by PyTorch
 autograd.
 
-    python3 tools/goldens/make_step_goldens.py [NAME...]  # needs torch (CPU), transformers, safetensors; only
-to regenerate
+    python3 tools/goldens/make_step_goldens.py [NAME...]
+
+Needs torch (CPU), transformers and safetensors, only to regenerate the files.
 
 Each file holds the weights (BF16, under their Hugging Face names), `tokens` [B, T+1], and the step on them,
 twice:
   loss, grad.NAME, grad_norm, after.NAME                       plain autograd in float64, stored as float32;
-                                                               for llama3.2 and qwen2.5 by Hugging Face's own
-model
+                                                               for llama3.2 and qwen2.5 by Hugging Face's
+                                                               own model
   bf16.loss, bf16.grad.NAME, bf16.grad_norm, bf16.after.NAME   rounded to BF16 where precbench's `bf16` recipe
-                                                               rounds (kernels/device/device.h), forward and
-backward
+                                                               rounds (kernels/device/device.h), forward
+                                                               and backward
 The first is the exact answer; the second is what a correct implementation must match closely. `loss` is the
 mean cross-entropy in nats, `grad_norm` the global norm before clipping, `after` the weights after one clipped
 AdamW step in float32, whose constants are in the metadata with the model (`optimizer`, `config`). Tied models

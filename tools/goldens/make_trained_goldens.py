@@ -4,11 +4,11 @@
     pip install torch transformers accelerate gguf==0.19.0 && tools/goldens/make_trained_goldens.py
 
 For each file of tools/trained/tiny_gguf.py:
-  weights   SHA-256 of the FP32 tensors read by Transformers' own GGUF reader, under Hugging Face names
-  tokens    sampled from the model: windows of T + 1 that share their ends
-  loss      their mean cross-entropy in nats, in float64
-  unpermuted (llama) the loss if the rows of q and k stay in llama.cpp's order: the error of a wrong
-conversion
+  weights     SHA-256 of the FP32 tensors read by Transformers' own GGUF reader, under Hugging Face names
+  tokens      sampled from the model: windows of T + 1 that share their ends
+  loss        their mean cross-entropy in nats, in float64
+  unpermuted  (llama) the loss if the rows of q and k stay in llama.cpp's order, as after a wrong conversion
+
 Also writes golden/torch_save.bin, a dictionary of tensors by torch.save: F32, F16, BF16, transposed, a
 slice, tied, a parameter. Transformers reads neither RoPE scaling nor Qwen3's head dimension from GGUF;
 they are set here.

@@ -2,7 +2,7 @@
 and scripts that make goldens.
 
 - `placeholders` and `load`: one file of a package that cannot be imported as a whole. Unused imports become
-placeholders.
+  placeholders.
 - `interpreted`: a file of Triton kernels, with Triton's interpreter.
 
 third_party_cuda.py handles pieces of CUDA files.

@@ -165,7 +165,7 @@ TEST_CASE("read_records: records beyond 256 different case fields are rejected",
   CHECK(contains(set.problems.front(), ":5: more than 256 different case fields in these records, left out"));
 }
 
-TEST_CASE("read_records: pipes and devices and folders are rejected", "[record_file][hostile]") {
+TEST_CASE("read_records: named pipes and devices and folders are rejected", "[record_file][hostile]") {
   const TempDirectory scratch;
   REQUIRE(::mkfifo((scratch / "pipe.jsonl").c_str(), 0600) == 0);
   const std::string pipe = scratch / "pipe.jsonl";

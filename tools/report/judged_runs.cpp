@@ -78,10 +78,10 @@ std::string outcome_text(const JudgedRun& run) {
   if (!judged.delta) return fmt::format("{}: {}", name_of(*judged.verdict), judged.reason);
   const auto& interval = judged.delta_interval;
   const auto seen = tokens_seen(judged);
-  return fmt::format("{}, {:+.4f} nats{} ({}, {}, {} tokens per parameter)", name_of(*judged.verdict), *judged.delta,
-                     interval ? fmt::format(" [{:+.4f}, {:+.4f}]", interval->low, interval->high) : "",
-                     plural(judged.seeds, "seed"), plural(judged.steps, "step"),
-                     seen ? ratio_words(*seen) : "unknown");
+  return fmt::format(
+      "{}, {:+.4f} nats{} ({}, {}, {} tokens per parameter)", name_of(*judged.verdict), *judged.delta,
+      interval ? fmt::format(" [{:+.4f}, {:+.4f}]", interval->low, interval->high) : "",
+      plural(judged.seeds, "seed"), plural(judged.steps, "step"), seen ? ratio_words(*seen) : "unknown");
 }
 
 std::string held_out_difference_text(const RecipeConvergence& recipe, const RecipeConvergence& bf16) {

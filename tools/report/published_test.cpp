@@ -133,7 +133,8 @@ TEST_CASE("published section: a loss from a GPU is preferred to one from a CPU",
   CHECK(contains(lines.front(), "model llama3.1-8b, here own/config.json"));
 }
 
-TEST_CASE("published section: a study card is shown next to a claim about the loss with its differences", "[published][study]") {
+TEST_CASE("published section: a study card is shown next to a claim about the loss with its differences",
+          "[published][study]") {
   const auto line_of = [](const std::vector<Record>& records, const char* figure) {
     for (const std::string& line : lines_with(published(records), "11.5 over bf16's 5.0 nats"))
       if (contains(line, figure)) return line;
@@ -143,13 +144,15 @@ TEST_CASE("published section: a study card is shown next to a claim about the lo
   std::vector<Record> records = study_of("tensorwise", 0.0012);
   const std::string alone = line_of(records, "loss of forks");
   INFO(alone);
-  for (const char* what : {"equivalent for llama3.2-1b at an unknown number of tokens per parameter, +0.00120 nats [+0.00118, +0.00122]; margin 0.01051",
-                           "llama3.2-1b, forks of 48 steps from 3 BF16 trunks after 100 to 200 steps",
-                           "hardware 4x B200, here NVIDIA H200", "model llama3.1-8b, here llama3.2-1b",
-                           "batch 1, here 8", "weights kept in bf16, here fp32",
-                           "900 steps of training, here forks of 48 from trained BF16 states"})
+  for (
+      const char* what :
+      {"equivalent for llama3.2-1b at an unknown number of tokens per parameter, +0.00120 nats [+0.00118, +0.00122]; margin 0.01051",
+       "llama3.2-1b, forks of 48 steps from 3 BF16 trunks after 100 to 200 steps",
+       "hardware 4x B200, here NVIDIA H200", "model llama3.1-8b, here llama3.2-1b", "batch 1, here 8",
+       "weights kept in bf16, here fp32", "900 steps of training, here forks of 48 from trained BF16 states"})
     CHECK(contains(alone, what));
-  CHECK(contains(line_of(study_of("tensorwise", 0.02), "loss of forks"), "worse for llama3.2-1b at an unknown number of tokens per parameter, +0.02000 nats"));
+  CHECK(contains(line_of(study_of("tensorwise", 0.02), "loss of forks"),
+                 "worse for llama3.2-1b at an unknown number of tokens per parameter, +0.02000 nats"));
   const std::string section = published(records);
   CHECK(contains(section, "a whole run, here forks of 48"));  // for a claim without a number of steps
   CHECK(contains(section, "6.25%"));                          // another statement of that source about losses
@@ -159,11 +162,14 @@ TEST_CASE("published section: a study card is shown next to a claim about the lo
   const std::vector<Record> scratch = trained(on_gpu, "tensorwise", "llama3.2-1b");
   records.insert(records.end(), scratch.begin(), scratch.end());
   CHECK(contains(line_of(records, "final loss"), "2.50 over bf16's 2.50: "));
-  CHECK(contains(line_of(records, "loss of forks"), "equivalent for llama3.2-1b at an unknown number of tokens per parameter, +0.00120 nats"));
+  CHECK(contains(line_of(records, "loss of forks"),
+                 "equivalent for llama3.2-1b at an unknown number of tokens per parameter, +0.00120 nats"));
   CHECK_FALSE(contains(published(scratch), "forks"));
 }
 
-TEST_CASE("published section: of several studies the nearest card is chosen and a GPU preferred and ties go to more harm", "[published][study]") {
+TEST_CASE(
+    "published section: of several studies the nearest card is chosen and a GPU preferred and ties go to more harm",
+    "[published][study]") {
   const auto forks_of = [](std::vector<std::vector<Record>> studies) {
     std::vector<Record> records;
     for (std::size_t i = 0; i < studies.size(); ++i)
@@ -185,11 +191,15 @@ TEST_CASE("published section: of several studies the nearest card is chosen and 
     return rows;
   };
   const std::vector<Record> good = study_of("tensorwise", 0.0012), bad = study_of("tensorwise", 0.02);
-  CHECK(contains(forks_of({of_model(good, "36m"), bad, of_model(good, "tiny")}), "worse for llama3.2-1b at an unknown number of tokens per parameter, "));
-  CHECK(contains(forks_of({of_model(bad, "36m"), good, of_model(bad, "tiny")}), "equivalent for llama3.2-1b at an unknown number of tokens per parameter, "));
+  CHECK(contains(forks_of({of_model(good, "36m"), bad, of_model(good, "tiny")}),
+                 "worse for llama3.2-1b at an unknown number of tokens per parameter, "));
+  CHECK(contains(forks_of({of_model(bad, "36m"), good, of_model(bad, "tiny")}),
+                 "equivalent for llama3.2-1b at an unknown number of tokens per parameter, "));
   CHECK(contains(forks_of({on_a_cpu(good), of_model(bad, "36m")}), "here 36m"));
-  CHECK(contains(forks_of({good, bad}), "worse for llama3.2-1b at an unknown number of tokens per parameter, "));
-  CHECK(contains(forks_of({bad, good}), "worse for llama3.2-1b at an unknown number of tokens per parameter, "));
+  CHECK(contains(forks_of({good, bad}),
+                 "worse for llama3.2-1b at an unknown number of tokens per parameter, "));
+  CHECK(contains(forks_of({bad, good}),
+                 "worse for llama3.2-1b at an unknown number of tokens per parameter, "));
   // A recipe that could not run has no verdict.
   std::vector<Record> unsupported = study_of("tensorwise", 0);
   for (Record& row : unsupported)
@@ -235,7 +245,9 @@ TEST_CASE("published section: tokens/s have no counterpart at another model size
   CHECK(contains(without.front(), "no model of about that size"));
 }
 
-TEST_CASE("published section: partial steps and other orders of size and other GPU counts have no counterpart", "[published]") {
+TEST_CASE(
+    "published section: partial steps and other orders of size and other GPU counts have no counterpart",
+    "[published]") {
   std::vector<Record> records;
   for (const char* model : {"llama3.1-8b", "llama3.2-1b"})
     for (const char* recipe : {"bf16", "tensorwise"})
@@ -301,7 +313,9 @@ TEST_CASE("published section: memory and utilization and ranges are compared", "
   CHECK(contains(utilization.front(), "relative to a sparse peak"));
 }
 
-TEST_CASE("published section: other statements of a source are shown if one of its figures on the topic is compared", "[published]") {
+TEST_CASE(
+    "published section: other statements of a source are shown if one of its figures on the topic is compared",
+    "[published]") {
   const std::vector<Record> timed = {samples::gpu_record("bf16", 250),
                                      samples::gpu_record("tensorwise", 200)};
   std::vector<Record> short_runs = timed;
@@ -328,7 +342,8 @@ TEST_CASE("published section: an MoE figure is not compared with a dense model",
   CHECK_FALSE(contains(text, "llama3-8b, here"));
 }
 
-TEST_CASE("published section: an MoE model with fewer layers is compared in FLOP/s but not in tokens/s", "[published][moe]") {
+TEST_CASE("published section: an MoE model with fewer layers is compared in FLOP/s but not in tokens/s",
+          "[published][moe]") {
   std::vector<Record> records;
   for (const char* recipe : {"bf16", "tensorwise"})
     records.push_back(with(mixture(recipe, 200, "qwen3-30b-a3b", 4.4, "6 of 48 layers"), "layers", 6));
@@ -360,7 +375,9 @@ TEST_CASE("published section: an MoE model with fewer layers is compared in FLOP
   CHECK_FALSE(contains(published({with(dense, "layers", 2)}), "81,920"));
 }
 
-TEST_CASE("published section: blockwise_pow2_flow is compared by speedup and tokens/s and memory and expert ranks", "[published][moe]") {
+TEST_CASE(
+    "published section: blockwise_pow2_flow is compared by speedup and tokens/s and memory and expert ranks",
+    "[published][moe]") {
   const std::string cuts = "plain attention instead of latent attention (MLA), no YaRN";
   std::vector<Record> records;
   for (const char* recipe : {"bf16", "blockwise", "blockwise_pow2"})
@@ -392,7 +409,8 @@ TEST_CASE("published section: blockwise_pow2_flow is compared by speedup and tok
   CHECK_FALSE(contains(published(records), "blockwise_pow2_flow  "));
 }
 
-TEST_CASE("published section: MoE figures without counterpart share a line and are omitted for dense models", "[published][moe]") {
+TEST_CASE("published section: MoE figures without counterpart share a line and are omitted for dense models",
+          "[published][moe]") {
   const std::string text = published({mixture("bf16", 250, "moe-4b-a1b", 3.7)});
   INFO(text);
   const auto lines = lines_with(text, "1,109, 939.0");
@@ -402,7 +420,8 @@ TEST_CASE("published section: MoE figures without counterpart share a line and a
   CHECK_FALSE(contains(published({samples::gpu_record("bf16", 250)}), "1,109"));
 }
 
-TEST_CASE("published section: a two-layer Scout model is compared with ours and emulated MXFP8 with nothing", "[published][moe]") {
+TEST_CASE("published section: a two-layer Scout model is compared with ours and emulated MXFP8 with nothing",
+          "[published][moe]") {
   const std::string cuts = "text alone, no QK-norm; 2 of 48 layers";
   Record scout = mixture("bf16", 250, "llama4-scout-gqa", 6.5, cuts);
   scout = samples::redefined(with(scout, "layers", 2), &DefinitionRecord::model, "/layers", 2);
@@ -424,7 +443,8 @@ TEST_CASE("published section: a two-layer Scout model is compared with ours and 
   CHECK(lines_with(text, "70,747").size() == 1);
 }
 
-TEST_CASE("published.json: every source has name and title and hardware and every claim has a figure", "[published]") {
+TEST_CASE("published.json: every source has name and title and hardware and every claim has a figure",
+          "[published]") {
   std::ifstream file(PRECBENCH_SOURCE_DIR "/results/published/published.json");
   const Claim all = Claim::parse(file);
   const Claim& sources = all.at("sources");

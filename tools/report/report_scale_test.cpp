@@ -191,8 +191,8 @@ double bytes_a_row(ReduceRecord reduce, const Report& report) {
 
 }  // namespace
 
-// Plain members of standard types: a hundred times the largest committed record file, 165,600 records of 2.7 GB, is reported in
-// 2.0 GiB.
+// Records have plain members of standard types. A hundred copies of the largest committed record file (165,600
+// records, 2.7 GB) are reported in 2.0 GiB.
 TEST_CASE("make_report: each of many records takes its loss plus less than 7 kB of heap", "[report][scale]") {
   if (!heap_is_counted()) return;
   const double bytes = bytes_a_row(

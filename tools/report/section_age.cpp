@@ -1,5 +1,5 @@
-// Report section on how the price of precision grows with training: for each recipe of a study with several ages the power law in
-// tokens per parameter, a test of that law, and what it says of models that were trained for longer.
+// Age section: growth of a recipe's price with training. For each recipe of a study with several ages, shows
+// the power law in tokens per parameter, a test of that law, and its extrapolation to models trained for longer.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +18,8 @@ constexpr double kDecade = 10;
 
 bool has_law(const StudyCard& card) { return card.age_law.has_value(); }
 
-/// "15m: the price grows with the tokens per parameter for mxfp8 and nvfp4; for rowwise neither growth nor decline is shown."
+/// Returns "15m: the settled price grows with the tokens per parameter for mxfp8, nvfp4; no trend is shown for
+/// rowwise."
 std::string growth_words(StudyCards study) {
   std::vector<std::string> growing, falling, unclear;
   for (const StudyCard& card : study) {
@@ -32,12 +33,13 @@ std::string growth_words(StudyCards study) {
       words += fmt::format("{}{} for {}", words.empty() ? "" : "; ", what, fmt::join(recipes, ", "));
   };
   add(growing, "the settled price grows with the tokens per parameter");
-  add(falling, "it falls");
-  add(unclear, "neither is shown");
+  add(falling, "it falls with them");
+  add(unclear, "no trend is shown");
   return fmt::format("{}: {}.", study.front().model, words);
 }
 
-/// A model of one age beside what the law of another model says of that age.
+/// Returns a sentence that compares a model's measured price with the law of another model; empty if the price
+/// or the age is unknown.
 std::string beside_words(const StudyCard& fitted, const StudyCard& other) {
   const CardPrice& price = other.prices.back();
   const auto measured = settled_at(other, price.age);
@@ -77,7 +79,8 @@ std::vector<Point> law_points(const CardAgeLaw& card, double to) {
   return points;
 }
 
-/// One figure of all models, so that they stand beside each other. A second and third model have the looks of a modified recipe.
+/// Adds one figure of all models, so that they can be compared. The second and third model use the line types
+/// of a modified recipe.
 void add_figure(Section& section, const ReportInput& input) {
   std::vector<std::string> models;
   std::vector<Series> series;

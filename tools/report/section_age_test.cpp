@@ -1,4 +1,4 @@
-// The report's section on how the price grows with training, for studies whose law is known.
+// Tests the age section of a report on studies with a known law.
 #include <cmath>
 #include <cstdlib>
 
@@ -15,7 +15,8 @@ namespace {
 constexpr const char* kTitle = "How does the price grow with training?";
 constexpr std::int64_t kAges[] = {100, 300, 1200, 4000};
 
-/// Forks whose price is scale x age^exponent at every age but the oldest, where it is `oldest` times that.
+/// Adds forks whose price is scale x age^exponent at every age except the oldest, where it is `oldest` times
+/// that.
 void add_forks(Rows& rows, const std::string& recipe, double scale, double exponent, double oldest = 1) {
   for (std::int64_t trunk = 1; trunk <= 3; ++trunk)
     for (const std::int64_t age : kAges) {
@@ -45,7 +46,7 @@ std::vector<Record> aged_study() {
 
 }  // namespace
 
-TEST_CASE("age section: the exponent of each recipe, its forecast of the oldest age, and ten times that age",
+TEST_CASE("age section: shows exponent and forecast of the oldest age and the price at ten times that age",
           "[study][age]") {
   const std::string section = section_of(aged_study(), kTitle);
   INFO(section);
@@ -54,11 +55,12 @@ TEST_CASE("age section: the exponent of each recipe, its forecast of the oldest 
   REQUIRE(tensorwise.size() == 1);
   for (const char* cell : {"0.0013 to 0.053", "+0.30 [+0.29, +0.31]"})
     CHECK(contains(tensorwise.front(), cell));
-  // 0.001 x 4000^0.3 = 0.01204, the mean of three slightly different exponents 0.01205, measured and as forecast; 10^0.3 = 2.00 times that further on.
+  // 0.001 x 4000^0.3 = 0.01204; the mean over three slightly different exponents is 0.01205, measured and as
+  // forecast. At ten times the age it is 10^0.3 = 2.00 times that.
   CHECK(contains(tensorwise.front(), "+0.01205 ["));
   CHECK(contains(tensorwise.front(), "+0.0240"));
   CHECK(contains(section, "the settled price grows with the tokens per parameter for mxfp8, tensorwise"));
-  CHECK(contains(section, "neither is shown for blockwise"));
+  CHECK(contains(section, "no trend is shown for blockwise"));
 }
 
 TEST_CASE("age section: a price off the law lies outside the forecast", "[study][age]") {
@@ -77,7 +79,7 @@ TEST_CASE("age section: a price off the law lies outside the forecast", "[study]
   CHECK(laws == 3);
 }
 
-TEST_CASE("age section: a model of one age stands beside the law of another", "[study][age]") {
+TEST_CASE("age section: a model of one age is compared with the law of another", "[study][age]") {
   std::vector<Record> records = aged_study();
   Rows other;
   const auto trained = [](Record& row) {
@@ -127,7 +129,7 @@ TEST_CASE("age section: none where ages span less than a factor of ten", "[study
   CHECK(section_of(records_of(rows), kTitle) == "");
 }
 
-TEST_CASE("cards.json: the law of an age ladder, and null without one", "[study][age]") {
+TEST_CASE("cards_to_json: age_law has the trunks and exponent and forecast", "[study][age]") {
   const RecordSet set = samples::set_of(aged_study());
   for (const auto& card : cards_to_json(make_input(set).cards)) {
     const auto& law = card.at("age_law");

@@ -184,7 +184,8 @@ std::string of_seeds(const ReportInput& input, const Verdicts& verdicts) {
     recipes[{name.first, name_of(verdict), ages[name]}].add(name.second);
   Distinct texts;
   for (const auto& [key, names] : recipes)
-    texts.add(fmt::format("{} {} for {}{}", names.joined(), std::get<1>(key), std::get<0>(key), std::get<2>(key)));
+    texts.add(
+        fmt::format("{} {} for {}{}", names.joined(), std::get<1>(key), std::get<0>(key), std::get<2>(key)));
   return fmt::format("Loss beside bf16's: {}", fmt::join(texts.texts, "; "));
 }
 

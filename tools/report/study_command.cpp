@@ -22,7 +22,8 @@ void finish_study(const std::string& folder) {
   document.title = "precbench study: " + folder;
   // A study that only measures sensitivity has no cards.
   if (!input.cards.empty())
-    document.sections = {study_section(input), price_section(input), age_section(input), ladders_section(input)};
+    document.sections = {study_section(input), price_section(input), age_section(input),
+                         ladders_section(input)};
   for (Section& section : sensitivity_sections(input)) document.sections.push_back(std::move(section));
   document.notice = "cards: " + cards_file;
   write_standard_output(render_term(document));

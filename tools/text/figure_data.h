@@ -35,8 +35,8 @@ std::string plot_series(const std::vector<Series>& series);
 /// Returns a data block of rows of numbers. Omits rows with a non-finite value.
 std::string plot_block(const std::string& name, const std::vector<std::vector<double>>& rows);
 
-/// Returns a data block `name` of curves without titles or legend, one index per non-empty curve. Omits points with a non-finite
-/// value.
+/// Returns a data block `name` of curves without titles or legend, one index per non-empty curve. Omits points
+/// with a non-finite value.
 std::string plot_curves(const std::string& name, const std::vector<std::vector<Point>>& curves);
 
 /// Range of a vertical axis on which the series are distinguishable.
