@@ -32,8 +32,7 @@
 // k are other orders for the same kernel.
 #pragma once
 
-#include "kernels/cuda/gemm/epilogue_sm90a.cuh"
-#include "kernels/cuda/hopper/early_start.cuh"
+#include "kernels/cuda/gemm/persistent_sm90a.cuh"
 
 namespace precbench::hopper {
 
@@ -102,46 +101,6 @@ struct SquareScales {
   const float* data;
   int row_blocks, pitch;
 };
-
-/// Producer thread: issues all TMA loads.
-template <class S, class Order>
-__device__ void produce(Shared<S>& shared, const Maps& maps, const SquareScales& squares, const Order& order,
-                        int rank, int cluster, int clusters) {
-  constexpr int kBlockK = S::kBlockK;
-  PipelineState<S::kStages> state;
-  typename Order::Cursor at;
-  Tile tile;
-  for (int index = cluster; order.template find<S>(index, rank, at, tile); index += clusters) {
-    for (int i = 0; i < tile.k_blocks; ++i, state.next()) {
-      const int block = tile.k_block + i, stage = state.stage;
-      Barrier& full = shared.full[stage];
-      shared.empty[stage].wait(state.parity ^ 1);
-      full.arrive_expect_tx(S::kStageBytes);
-      if constexpr (S::kCluster == 1) {
-        tma_load_2d(shared.a[stage], &maps.a, tile.a_row, block * kBlockK, full);
-      } else {
-        constexpr int kShare = S::kRows / S::kCluster;
-        tma_load_multicast_2d((1 << S::kCluster) - 1, shared.a[stage] + rank * kShare * kBlockK, &maps.a,
-                              tile.a_row + rank * kShare, block * kBlockK, full);
-      }
-      tma_load_2d(shared.b[stage], &maps.b, tile.b_row, block * kBlockK, full);
-      if constexpr (!S::kEpilogueScales)
-        tma_load_2d(shared.a_scale[stage], &maps.a_scale, block, tile.a_row, full);
-      if constexpr (S::kSquare) {
-#pragma unroll
-        for (int square = 0; square < S::kSquares; ++square) {
-          const int row = min(tile.b_row / 128 + square, squares.row_blocks - 1);
-          tma_load_1d(&shared.b_scale[stage][square * 4],
-                      squares.data + static_cast<std::int64_t>(row) * squares.pitch + block / 4 * 4,
-                      4 * sizeof(float), full);
-        }
-      } else if constexpr (S::kBlocks) {
-        tma_load_2d(shared.b_scale[stage], &maps.b_scale, block, tile.b_row, full);
-      }
-      if constexpr (S::kPrefetchFrom > 0) prefetch_before<S>(&maps.d, tile, i);
-    }
-  }
-}
 
 /// B's scales that a thread needs for 128 of k: one per 64 columns of the tile with 128x128 scales, else
 /// those of its two columns in each 8.
@@ -230,48 +189,91 @@ __device__ inline void order_barrier_skip(int warpgroup) {
   }
 }
 
-/// Computes one warpgroup's totals of a tile.
-template <class S, class Order>
-__device__ inline void accumulate(Shared<S>& shared, const Tile& tile, int warpgroup, int thread,
-                                  PipelineState<S::kStages>& state, float (&total)[S::kHalves][S::kSums]) {
-#pragma unroll
-  for (int half = 0; half < S::kHalves; ++half)
-#pragma unroll
-    for (int i = 0; i < S::kSums; ++i) total[half][i] = 0;
+template <class S>
+struct BlockwiseMainloop {
+  Shared<S>& shared;
+  const Maps& maps;
+  const SquareScales& squares;
 
-  constexpr int kNextHalf = (unit_of<S, Order>(0, 1) - unit_of<S, Order>(0, 0)) * kUnitRows;
-  const int first_row = unit_of<S, Order>(warpgroup, 0) * kUnitRows;
-  const float* a_scale = shared.a_scale[0] + first_row + thread / 32 * 16 + thread % 32 / 4;
-  const std::uint64_t first_a = smem_descriptor(shared.a[0] + first_row * S::kBlockK),
-                      first_b = smem_descriptor(shared.b[0]);
-  for (int i = 0; i < tile.k_blocks; ++i, state.next()) {
-    const int stage = state.stage;
-    shared.full[stage].wait(state.parity);
-    const std::uint64_t a = descriptor_at_row(first_a, stage * S::kRows),
-                        b = descriptor_at_row(first_b, stage * S::kColumns);
-    ColumnScales<S> scales;
-#pragma unroll
-    for (int half = 0; half < S::kHalves; ++half) {
-      if (Order::kReadsGroups && half * kNextHalf + first_row >= tile.rows) {  // after the end of a group
-        order_barrier_skip<S>(warpgroup);
-        continue;
-      }
-      float part[S::kSums];
-      multiply_stage<S>(part, descriptor_at_row(a, half * kNextHalf), b, warpgroup);
-      float a0 = 1, a1 = 1;
-      if constexpr (!S::kEpilogueScales) {
-        a0 = a_scale[stage * S::kRows + half * kNextHalf];
-        a1 = a_scale[stage * S::kRows + half * kNextHalf + 8];
-      }
-      if (half == 0) scales.load(shared.b_scale[stage], tile.b_row, tile.k_block + i);
-      order_barrier_arrive<S>(warpgroup);
-      wgmma_wait_group(part);
-      promote<S>(total[half], part, a0, a1, scales);
+  __device__ void load(const Tile& tile, int i, int rank, int stage) const {
+    constexpr int kBlockK = S::kBlockK;
+    const int block = tile.k_block + i;
+    Barrier& full = shared.full[stage];
+    if constexpr (S::kCluster == 1) {
+      tma_load_2d(shared.a[stage], &maps.a, tile.a_row, block * kBlockK, full);
+    } else {
+      constexpr int kShare = S::kRows / S::kCluster;
+      tma_load_multicast_2d((1 << S::kCluster) - 1, shared.a[stage] + rank * kShare * kBlockK, &maps.a,
+                            tile.a_row + rank * kShare, block * kBlockK, full);
     }
-    __syncwarp();  // its lanes have read their scales
-    release_stage<S::kCluster>(shared.empty[stage], thread);
+    tma_load_2d(shared.b[stage], &maps.b, tile.b_row, block * kBlockK, full);
+    if constexpr (!S::kEpilogueScales)
+      tma_load_2d(shared.a_scale[stage], &maps.a_scale, block, tile.a_row, full);
+    if constexpr (S::kSquare) {
+#pragma unroll
+      for (int square = 0; square < S::kSquares; ++square) {
+        const int row = min(tile.b_row / 128 + square, squares.row_blocks - 1);
+        tma_load_1d(&shared.b_scale[stage][square * 4],
+                    squares.data + static_cast<std::int64_t>(row) * squares.pitch + block / 4 * 4,
+                    4 * sizeof(float), full);
+      }
+    } else if constexpr (S::kBlocks) {
+      tma_load_2d(shared.b_scale[stage], &maps.b_scale, block, tile.b_row, full);
+    }
+    if constexpr (S::kPrefetchFrom > 0) prefetch_before<S>(&maps.d, tile, i);
   }
-}
+
+  /// Gives warpgroup 0 the first turn.
+  __device__ void begin(int warpgroup) const {
+    if (S::kPingPong && warpgroup == 1) named_barrier_arrive(kOrderBarrier, kMathWarpgroups * kWarpgroup);
+  }
+  /// Takes the last turn, which nobody needs.
+  __device__ void end(int warpgroup) const {
+    if (S::kPingPong && warpgroup == 0) named_barrier_sync(kOrderBarrier, kMathWarpgroups * kWarpgroup);
+  }
+
+  template <class Order>
+  __device__ void accumulate(const Tile& tile, int warpgroup, int thread, bool,
+                             PipelineState<S::kStages>& state, float (&total)[S::kHalves][S::kSums]) const {
+#pragma unroll
+    for (int half = 0; half < S::kHalves; ++half)
+#pragma unroll
+      for (int i = 0; i < S::kSums; ++i) total[half][i] = 0;
+
+    constexpr int kNextHalf = (unit_of<S, Order>(0, 1) - unit_of<S, Order>(0, 0)) * kUnitRows;
+    const int first_row = unit_of<S, Order>(warpgroup, 0) * kUnitRows;
+    const float* a_scale = shared.a_scale[0] + first_row + thread / 32 * 16 + thread % 32 / 4;
+    const std::uint64_t first_a = smem_descriptor(shared.a[0] + first_row * S::kBlockK),
+                        first_b = smem_descriptor(shared.b[0]);
+    for (int i = 0; i < tile.k_blocks; ++i, state.next()) {
+      const int stage = state.stage;
+      shared.full[stage].wait(state.parity);
+      const std::uint64_t a = descriptor_at_row(first_a, stage * S::kRows),
+                          b = descriptor_at_row(first_b, stage * S::kColumns);
+      ColumnScales<S> scales;
+#pragma unroll
+      for (int half = 0; half < S::kHalves; ++half) {
+        if (Order::kReadsGroups && half * kNextHalf + first_row >= tile.rows) {  // after the end of a group
+          order_barrier_skip<S>(warpgroup);
+          continue;
+        }
+        float part[S::kSums];
+        multiply_stage<S>(part, descriptor_at_row(a, half * kNextHalf), b, warpgroup);
+        float a0 = 1, a1 = 1;
+        if constexpr (!S::kEpilogueScales) {
+          a0 = a_scale[stage * S::kRows + half * kNextHalf];
+          a1 = a_scale[stage * S::kRows + half * kNextHalf + 8];
+        }
+        if (half == 0) scales.load(shared.b_scale[stage], tile.b_row, tile.k_block + i);
+        order_barrier_arrive<S>(warpgroup);
+        wgmma_wait_group(part);
+        promote<S>(total[half], part, a0, a1, scales);
+      }
+      __syncwarp();  // its lanes have read their scales
+      release_stage<S::kCluster>(shared.empty[stage], thread);
+    }
+  }
+};
 
 template <class S, class Order>
 __global__ __launch_bounds__(kThreads, 1)
@@ -282,35 +284,8 @@ __global__ __launch_bounds__(kThreads, 1)
   wait_for_work_before();
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
-  auto& shared = *reinterpret_cast<Shared<S>*>(shared_bytes);
-  const int rank = S::kCluster == 1 ? 0 : cluster_ctarank();
-  const int cluster = static_cast<int>(blockIdx.x) / S::kCluster;
-  const int clusters = static_cast<int>(gridDim.x) / S::kCluster;
-  init_pipeline<S::kCluster>(shared.full, shared.empty, S::kCluster * kMathWarpgroups * 4);
-  const int warpgroup = warpgroup_index() - 1;
-  if (warpgroup < 0) {
-    setmaxnreg_dec<S::kProducerRegisters>();
-    if (threadIdx.x == 0) produce<S>(shared, maps, squares, order, rank, cluster, clusters);
-  } else {
-    setmaxnreg_inc<S::kMathRegisters>();
-    const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
-    PipelineState<S::kStages> state;
-    if (S::kPingPong && warpgroup == 1) named_barrier_arrive(kOrderBarrier, kMathWarpgroups * kWarpgroup);
-    typename Order::Cursor at;
-    Tile tile;
-    for (int index = cluster; find_together<S>(order, index, rank, at, tile); index += clusters) {
-      load_epilogue_scales<S, Order>(shared.epilogue_scales[warpgroup], epilogue_scales, tile, warpgroup,
-                                     thread);
-      float total[S::kHalves][S::kSums];
-      accumulate<S, Order>(shared, tile, warpgroup, thread, state, total);
-      store<S, Order>(shared.d[warpgroup], &maps.d, shared.epilogue_scales[warpgroup], before, tile,
-                      warpgroup, thread, total);
-    }
-    if (S::kPingPong && warpgroup == 0) named_barrier_sync(kOrderBarrier, kMathWarpgroups * kWarpgroup);
-    if (thread == 0) tma_store_wait_group_read<0>();
-  }
-  // No block may exit while another may still write to its shared memory or arrive at its barriers.
-  if constexpr (S::kCluster > 1) cluster_sync();
+  const BlockwiseMainloop<S> mainloop{*reinterpret_cast<Shared<S>*>(shared_bytes), maps, squares};
+  run_persistent<S>(mainloop, maps.d, epilogue_scales, before, order);
 #endif
 }
 

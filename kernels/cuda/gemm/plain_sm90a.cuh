@@ -23,8 +23,7 @@
 // are in the next box. The tensor cores read both layouts.
 #pragma once
 
-#include "kernels/cuda/gemm/epilogue_sm90a.cuh"
-#include "kernels/cuda/hopper/early_start.cuh"
+#include "kernels/cuda/gemm/persistent_sm90a.cuh"
 #include "kernels/cuda/hopper/wgmma_bf16.cuh"
 
 namespace precbench::hopper {
@@ -94,26 +93,6 @@ __device__ inline void load_boxes(std::uint8_t* to, const CUtensorMap* map, int 
   }
 }
 
-/// Producer thread: issues all TMA loads.
-template <class S, class Order>
-__device__ void produce_plain(PlainShared<S>& shared, const PlainMaps& maps, const Order& order, int rank,
-                              int cluster, int clusters) {
-  PipelineState<S::kStages> state;
-  typename Order::Cursor at;
-  Tile tile;
-  for (int index = cluster; order.template find<S>(index, rank, at, tile); index += clusters)
-    for (int i = 0; i < tile.k_blocks; ++i, state.next()) {
-      const int k = (tile.k_block + i) * S::kBlockK, stage = state.stage;
-      Barrier& full = shared.full[stage];
-      shared.empty[stage].wait(state.parity ^ 1);
-      full.arrive_expect_tx(S::kStageBytes);
-      load_boxes<S::kRows / kBoxRows, S::kAMnMajor, S::kCluster>(shared.a[stage], &maps.a, tile.a_row, k,
-                                                                 tile.beside, rank, full);
-      load_boxes<S::kColumns / kBoxRows, S::kBMnMajor, S::kCluster>(shared.b[stage], &maps.b, tile.b_row,
-                                                                    tile.b_k + k, !tile.beside, rank, full);
-    }
-}
-
 /// total (+)= 64 rows of A by the tile's B over a stage.
 template <class S, bool kFirst>
 __device__ inline void multiply_stage_plain(float (&total)[S::kSums], std::uint64_t a, std::uint64_t b) {
@@ -130,45 +109,65 @@ __device__ inline void multiply_stage_plain(float (&total)[S::kSums], std::uint6
   wgmma_commit_group();
 }
 
-/// Computes one warpgroup's totals of a tile. `lead`: warpgroup 1 in its first tile, which lets the other
-/// start.
 template <class S>
-__device__ inline void accumulate_plain(PlainShared<S>& shared, const Tile& tile, int warpgroup, int thread,
-                                        bool lead, PipelineState<S::kStages>& state,
-                                        float (&total)[S::kSums]) {
-  const bool idle = warpgroup * kUnitRows >= tile.rows;  // after the end of a group
-  if (idle || tile.k_blocks == 0) {
+struct PlainMainloop {
+  PlainShared<S>& shared;
+  const PlainMaps& maps;
+
+  __device__ void load(const Tile& tile, int i, int rank, int stage) const {
+    const int k = (tile.k_block + i) * S::kBlockK;
+    Barrier& full = shared.full[stage];
+    load_boxes<S::kRows / kBoxRows, S::kAMnMajor, S::kCluster>(shared.a[stage], &maps.a, tile.a_row, k,
+                                                               tile.beside, rank, full);
+    load_boxes<S::kColumns / kBoxRows, S::kBMnMajor, S::kCluster>(shared.b[stage], &maps.b, tile.b_row,
+                                                                  tile.b_k + k, !tile.beside, rank, full);
+  }
+
+  __device__ void begin(int) const {}
+  __device__ void end(int) const {}
+
+  /// In the first tile, warpgroup 1 waits until warpgroup 0 is some stages ahead.
+  template <class Order>
+  __device__ void accumulate(const Tile& tile, int warpgroup, int thread, bool first,
+                             PipelineState<S::kStages>& state, float (&total_of_tile)[1][S::kSums]) const {
+    auto& total = total_of_tile[0];
+    first = S::kLag > 0 && first;
+    if (first && warpgroup == 1) named_barrier_sync(kLagBarrier, kMathWarpgroups * kWarpgroup);
+    const bool lead = first && warpgroup == 0;
+    const bool idle = warpgroup * kUnitRows >= tile.rows;  // after the end of a group
+    if (idle || tile.k_blocks == 0) {
 #pragma unroll
-    for (int i = 0; i < S::kSums; ++i) total[i] = 0;
-    if (lead) named_barrier_arrive(kLagBarrier, kMathWarpgroups * kWarpgroup);
-    for (int i = 0; i < tile.k_blocks; ++i, state.next()) {
-      shared.full[state.stage].wait(state.parity);
-      release_stage<S::kCluster>(shared.empty[state.stage], thread);
+      for (int i = 0; i < S::kSums; ++i) total[i] = 0;
+      if (lead) named_barrier_arrive(kLagBarrier, kMathWarpgroups * kWarpgroup);
+      for (int i = 0; i < tile.k_blocks; ++i, state.next()) {
+        shared.full[state.stage].wait(state.parity);
+        release_stage<S::kCluster>(shared.empty[state.stage], thread);
+      }
+      return;
     }
-    return;
-  }
-  const std::uint64_t first_a = smem_descriptor(shared.a[0] + warpgroup * kBoxBytes),
-                      first_b = S::kBMnMajor ? mn_major_descriptor(shared.b[0], kBoxBytes)
-                                             : smem_descriptor(shared.b[0]);
-  int before = state.stage;  // the previous stage
-  shared.full[before].wait(state.parity);
-  multiply_stage_plain<S, true>(total, descriptor_at_row(first_a, before * S::kRows),
-                                descriptor_at_row(first_b, before * S::kColumns));
-  state.next();
-  for (int i = 1; i < tile.k_blocks; ++i, state.next()) {
-    const int stage = state.stage;
-    shared.full[stage].wait(state.parity);
-    multiply_stage_plain<S, false>(total, descriptor_at_row(first_a, stage * S::kRows),
-                                   descriptor_at_row(first_b, stage * S::kColumns));
-    wgmma_wait_group<1>();
+    const std::uint64_t first_a = smem_descriptor(shared.a[0] + warpgroup * kBoxBytes),
+                        first_b = S::kBMnMajor ? mn_major_descriptor(shared.b[0], kBoxBytes)
+                                               : smem_descriptor(shared.b[0]);
+    int before = state.stage;  // the previous stage
+    shared.full[before].wait(state.parity);
+    multiply_stage_plain<S, true>(total, descriptor_at_row(first_a, before * S::kRows),
+                                  descriptor_at_row(first_b, before * S::kColumns));
+    state.next();
+    for (int i = 1; i < tile.k_blocks; ++i, state.next()) {
+      const int stage = state.stage;
+      shared.full[stage].wait(state.parity);
+      multiply_stage_plain<S, false>(total, descriptor_at_row(first_a, stage * S::kRows),
+                                     descriptor_at_row(first_b, stage * S::kColumns));
+      wgmma_wait_group<1>();
+      release_stage<S::kCluster>(shared.empty[before], thread);
+      before = stage;
+      if (lead && i == S::kLag) named_barrier_arrive(kLagBarrier, kMathWarpgroups * kWarpgroup);
+    }
+    wgmma_wait_group(total);
     release_stage<S::kCluster>(shared.empty[before], thread);
-    before = stage;
-    if (lead && i == S::kLag) named_barrier_arrive(kLagBarrier, kMathWarpgroups * kWarpgroup);
+    if (lead && tile.k_blocks <= S::kLag) named_barrier_arrive(kLagBarrier, kMathWarpgroups * kWarpgroup);
   }
-  wgmma_wait_group(total);
-  release_stage<S::kCluster>(shared.empty[before], thread);
-  if (lead && tile.k_blocks <= S::kLag) named_barrier_arrive(kLagBarrier, kMathWarpgroups * kWarpgroup);
-}
+};
 
 template <class S, class Order>
 __global__ __launch_bounds__(kThreads, 1)
@@ -179,35 +178,8 @@ __global__ __launch_bounds__(kThreads, 1)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   static_assert(sizeof(PlainShared<S>) <= 227 * 1024, "all that a block may have");
-  auto& shared = *reinterpret_cast<PlainShared<S>*>(shared_bytes);
-  const int rank = S::kCluster == 1 ? 0 : cluster_ctarank();
-  const int cluster = static_cast<int>(blockIdx.x) / S::kCluster;
-  const int clusters = static_cast<int>(gridDim.x) / S::kCluster;
-  init_pipeline<S::kCluster>(shared.full, shared.empty, S::kCluster * kMathWarpgroups * 4);
-  const int warpgroup = warpgroup_index() - 1;
-  if (warpgroup < 0) {
-    setmaxnreg_dec<S::kProducerRegisters>();
-    if (threadIdx.x == 0) produce_plain<S>(shared, maps, order, rank, cluster, clusters);
-  } else {
-    setmaxnreg_inc<S::kMathRegisters>();
-    const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
-    PipelineState<S::kStages> state;
-    typename Order::Cursor at;
-    Tile tile;
-    for (int index = cluster; find_together<S>(order, index, rank, at, tile); index += clusters) {
-      load_epilogue_scales<S, Order>(shared.epilogue_scales[warpgroup], epilogue_scales, tile, warpgroup,
-                                     thread);
-      const bool first = S::kLag > 0 && index == cluster;
-      if (first && warpgroup == 1) named_barrier_sync(kLagBarrier, kMathWarpgroups * kWarpgroup);
-      float total[1][S::kSums];
-      accumulate_plain<S>(shared, tile, warpgroup, thread, first && warpgroup == 0, state, total[0]);
-      store<S, Order>(shared.d[warpgroup], &maps.d, shared.epilogue_scales[warpgroup], before, tile,
-                      warpgroup, thread, total);
-    }
-    if (thread == 0) tma_store_wait_group_read<0>();
-  }
-  // No block may exit while another may still write to its shared memory or arrive at its barriers.
-  if constexpr (S::kCluster > 1) cluster_sync();
+  const PlainMainloop<S> mainloop{*reinterpret_cast<PlainShared<S>*>(shared_bytes), maps};
+  run_persistent<S>(mainloop, maps.d, epilogue_scales, before, order);
 #endif
 }
 

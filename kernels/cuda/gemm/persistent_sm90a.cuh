@@ -1,0 +1,58 @@
+// A persistent block of a Hopper GEMM: which of its threads load and which compute, and its sequence of tiles.
+#pragma once
+
+#include "kernels/cuda/gemm/epilogue_sm90a.cuh"
+#include "kernels/cuda/hopper/early_start.cuh"
+
+namespace precbench::hopper {
+
+/// Computes all tiles of a block. Thread 0 loads their operands, a stage of k at a time, into the ring of
+/// mainloop.shared; the math warpgroups compute and store D. A Mainloop has:
+///   load(tile, i, rank, stage)     in thread 0: issues the loads of the tile's i-th k block
+///   begin(warpgroup), end(warpgroup)
+///                                  in the math warpgroups, before their first tile and after the last
+///   accumulate<Order>(tile, warpgroup, thread, first, state, total)
+///                                  computes one warpgroup's totals; `first`: of its first tile
+template <class S, class Mainloop, class Order>
+__device__ inline void run_persistent(const Mainloop& mainloop, const CUtensorMap& d,
+                                      const EpilogueScales& epilogue_scales, const Before& before,
+                                      const Order& order) {
+  auto& shared = mainloop.shared;
+  const int rank = S::kCluster == 1 ? 0 : cluster_ctarank();
+  const int cluster = static_cast<int>(blockIdx.x) / S::kCluster;
+  const int clusters = static_cast<int>(gridDim.x) / S::kCluster;
+  init_pipeline<S::kCluster>(shared.full, shared.empty, S::kCluster * kMathWarpgroups * 4);
+  const int warpgroup = warpgroup_index() - 1;
+  PipelineState<S::kStages> state;
+  typename Order::Cursor at;
+  Tile tile;
+  if (warpgroup < 0) {
+    setmaxnreg_dec<S::kProducerRegisters>();
+    if (threadIdx.x == 0) {
+      for (int index = cluster; order.template find<S>(index, rank, at, tile); index += clusters)
+        for (int i = 0; i < tile.k_blocks; ++i, state.next()) {
+          shared.empty[state.stage].wait(state.parity ^ 1);
+          shared.full[state.stage].arrive_expect_tx(S::kStageBytes);
+          mainloop.load(tile, i, rank, state.stage);
+        }
+    }
+  } else {
+    setmaxnreg_inc<S::kMathRegisters>();
+    const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
+    mainloop.begin(warpgroup);
+    for (int index = cluster; find_together<S>(order, index, rank, at, tile); index += clusters) {
+      load_epilogue_scales<S, Order>(shared.epilogue_scales[warpgroup], epilogue_scales, tile, warpgroup,
+                                     thread);
+      float total[S::kHalves][S::kSums];
+      mainloop.template accumulate<Order>(tile, warpgroup, thread, index == cluster, state, total);
+      store<S, Order>(shared.d[warpgroup], &d, shared.epilogue_scales[warpgroup], before, tile, warpgroup,
+                      thread, total);
+    }
+    mainloop.end(warpgroup);
+    if (thread == 0) tma_store_wait_group_read<0>();
+  }
+  // No block may exit while another may still write to its shared memory or arrive at its barriers.
+  if constexpr (S::kCluster > 1) cluster_sync();
+}
+
+}  // namespace precbench::hopper
