@@ -38,10 +38,9 @@ class Divisor {
 };
 
 /// Rows of the source in their groups; with weights, times their slots'.
-struct GatherSource {
+struct GatherSource : NoColumns {
   static constexpr int kOutputs = 1, kBatch = 8;
   using ColumnByColumn = void;  // a token's row is read for each of its experts
-  struct Column {};
   struct Raw {
     Bf16x8 x;
     float weight;
@@ -54,10 +53,6 @@ struct GatherSource {
   std::int64_t rows, cols = x.cols;
 
   bool vectors() const { return x.vectors; }
-  template <bool kFull>
-  __device__ Column column(std::int64_t) const {
-    return {};
-  }
   template <bool kFull>
   __device__ Raw fetch(std::int64_t row, std::int64_t col) const {
     const int slot = kFull || row < rows ? slots[row] : -1;
@@ -308,9 +303,13 @@ void CudaDevice::do_permute(const ops::Permute& op) {
   }
   void* amaxes = scratch(amax_scratch_bytes(*this, x, &groups));
   const TileOutput output = tile_output(*this, x, weighted && writes_value(x), amaxes, &groups);
-  const GatherSource source{matrix(op.src.value),   groups.source.as<std::int32_t>(),
-                            op.weights.as<float>(), Divisor(static_cast<int>(groups.top_k())),
-                            end_of(groups),         groups.rows_capacity()};
+  const GatherSource source{{},
+                            matrix(op.src.value),
+                            groups.source.as<std::int32_t>(),
+                            op.weights.as<float>(),
+                            Divisor(static_cast<int>(groups.top_k())),
+                            end_of(groups),
+                            groups.rows_capacity()};
   if (output.wants_amax() || output.wants_cast()) produce(*this, source, TileOutputs<1>{{output}});
   quantize_from_value(*this, x);
   launched("permute");

@@ -14,20 +14,13 @@ namespace cuda {
 namespace {
 
 /// [N, E * k] of a stack [E * N, k]; with one expert the matrix itself.
-struct StackSource {
-  static constexpr int kOutputs = 1, kBatch = 8;
-  struct Column {};
-  using Raw = Bf16x8;
+struct StackSource : PlainSource {
   Matrix stack;
   std::int64_t rows, width, cols;
 
   StackSource(const Tensor& value, std::int64_t experts)
       : stack(matrix(value)), rows(value.rows / experts), width(value.cols), cols(value.cols * experts) {}
   bool vectors() const { return stack.vectors; }
-  template <bool kFull>
-  __device__ Column column(std::int64_t) const {
-    return {};
-  }
   template <bool kFull>
   __device__ Raw fetch(std::int64_t row, std::int64_t col) const {
     const std::int64_t expert = col / width, within = col - expert * width;
@@ -42,9 +35,6 @@ struct StackSource {
       }
     }
     return raw;
-  }
-  __device__ void make(Bf16x8 (&out)[1], const Raw& raw, const Column&, std::int64_t, std::int64_t) const {
-    out[0] = raw;
   }
 };
 

@@ -1,5 +1,17 @@
-// Shared by SwiGLU of all rows (swiglu.cu) and of expert rows (../experts/grouped_swiglu.cu): the only
-// definition of values and gradients, and the passes that make their quantized copies.
+// SwiGLU: s = silu(gate) * up * weight from gate_up [M, 2F] = [gate | up], and its backward, which recomputes s;
+// of all rows (swiglu.cu) and of expert rows (../experts/grouped_swiglu.cu).
+//
+// Both are Sources of tile.cuh, so that quantized copies are cast from registers. Backward has three outputs,
+// dgate, dup and s, from one read of gate, up and ds; dgate and dup are side by side in one operand. Bytes
+// per element of s: forward 4 read, backward 6 read; plus what is written, and one more read if a scale needs
+// an amax pass. For backward that costs less than writing dgate_up in BF16 and casting it (12 + copies
+// against 6 + 4 + 4 + copies).
+//
+// Their parameter Rows says which rows are computed, and their weights:
+//   int slot<kFull>(row)                    negative for padding, which is not read; its results are zero
+//   float weight(slot)
+//   void store_product(sum, row, col, cols) receives, from every thread, the sum of ds times the unweighted s
+//                                           over 8 columns
 #pragma once
 
 #include "kernels/cuda/quantize/produce.cuh"
@@ -23,6 +35,97 @@ __device__ inline void ungate(float& gate, float& up, float sigma, float ds) {
   up = ds * gate * sigma;
   gate = dgate;
 }
+
+/// All rows, each with weight 1.
+struct AllRows {
+  template <bool kFull>
+  __device__ int slot(std::int64_t) const {
+    return 0;
+  }
+  __device__ float weight(int) const { return 1; }
+  __device__ void store_product(float, std::int64_t, std::int64_t, std::int64_t) const {}
+};
+
+template <class Rows>
+struct SwigluSource : NoColumns {
+  static constexpr int kOutputs = 1, kBatch = 4;
+  struct Raw {
+    Bf16x8 gate, up;
+    float weight;
+  };
+  Matrix gate, up;
+  std::int64_t rows, cols;
+  Rows which;
+
+  SwigluSource(const Tensor& gate_up, const Rows& which)
+      : gate(matrix(gate_up, 0, gate_up.cols / 2)),
+        up(matrix(gate_up, gate.cols, gate.cols)),
+        rows(gate.rows),
+        cols(gate.cols),
+        which(which) {}
+  bool vectors() const { return gate.vectors && up.vectors; }
+  template <bool kFull>
+  __device__ Raw fetch(std::int64_t row, std::int64_t col) const {
+    const int slot = which.template slot<kFull>(row);
+    if (slot < 0) return {};
+    return {load<kFull>(gate, row, col), load<kFull>(up, row, col), which.weight(slot)};
+  }
+  __device__ void make(Bf16x8 (&out)[1], const Raw& raw, const Column&, std::int64_t, std::int64_t) const {
+    float g[8], u[8];
+    unpack(g, raw.gate);
+    unpack(u, raw.up);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) g[j] = gated(g[j], sigmoid(g[j]), u[j]) * raw.weight;
+    out[0] = pack(g);
+  }
+};
+
+template <class Rows>
+struct SwigluBackwardSource : NoColumns {
+  static constexpr int kOutputs = 3, kBatch = 4;  // dgate, dup, s
+  struct Raw {
+    Bf16x8 gate, up, ds;
+    float weight;
+  };
+  Matrix gate, up, ds;
+  std::int64_t rows, cols;
+  Rows which;
+
+  SwigluBackwardSource(const Tensor& gate_up, const Tensor& ds, const Rows& which)
+      : gate(matrix(gate_up, 0, ds.cols)),
+        up(matrix(gate_up, ds.cols, ds.cols)),
+        ds(matrix(ds)),
+        rows(gate.rows),
+        cols(gate.cols),
+        which(which) {}
+  bool vectors() const { return gate.vectors && up.vectors && ds.vectors; }
+  template <bool kFull>
+  __device__ Raw fetch(std::int64_t row, std::int64_t col) const {
+    const int slot = which.template slot<kFull>(row);
+    if (slot < 0) return {};
+    return {load<kFull>(gate, row, col), load<kFull>(up, row, col), load<kFull>(ds, row, col),
+            which.weight(slot)};
+  }
+  __device__ void make(Bf16x8 (&out)[3], const Raw& raw, const Column&, std::int64_t row,
+                       std::int64_t col) const {
+    float g[8], u[8], d[8], s[8];
+    unpack(g, raw.gate);
+    unpack(u, raw.up);
+    unpack(d, raw.ds);
+    float product = 0;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float sigma = sigmoid(g[j]), value = gated(g[j], sigma, u[j]);
+      product += d[j] * value;
+      s[j] = value * raw.weight;
+      ungate(g[j], u[j], sigma, d[j] * raw.weight);
+    }
+    which.store_product(product, row, col, cols);
+    out[0] = pack(g);
+    out[1] = pack(u);
+    out[2] = pack(s);
+  }
+};
 
 /// Writes s from a Source.
 template <class Source>

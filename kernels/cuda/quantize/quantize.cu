@@ -47,24 +47,14 @@ FormArgs form_args(const GemmOperand& form, cudaStream_t stream) {
 namespace {
 
 /// The value in memory.
-struct ValueSource {
-  static constexpr int kOutputs = 1, kBatch = 8;
-  struct Column {};
-  using Raw = Bf16x8;
+struct ValueSource : PlainSource {
   Matrix x;
   std::int64_t rows = x.rows, cols = x.cols;
 
   bool vectors() const { return x.vectors; }
   template <bool kFull>
-  __device__ Column column(std::int64_t) const {
-    return {};
-  }
-  template <bool kFull>
   __device__ Raw fetch(std::int64_t row, std::int64_t col) const {
     return load<kFull>(x, row, col);
-  }
-  __device__ void make(Bf16x8 (&out)[1], const Raw& raw, const Column&, std::int64_t, std::int64_t) const {
-    out[0] = raw;
   }
 };
 
@@ -128,7 +118,7 @@ void zero_amaxes(const TileOutput& output, cudaStream_t stream) {
 }
 
 void cast_value(CudaDevice& device, const Tensor& value, const TileOutput& output) {
-  produce(device, ValueSource{matrix(value)}, TileOutputs<1>{{output}});
+  produce(device, ValueSource{{}, matrix(value)}, TileOutputs<1>{{output}});
 }
 
 }  // namespace cuda

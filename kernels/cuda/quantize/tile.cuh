@@ -91,6 +91,24 @@ struct TileOutput {
   bool wants_cast() const { return value.data || rowwise.data || columnwise.data || tensor.raised; }
 };
 
+/// Base of Sources without values that depend on the column.
+struct NoColumns {
+  struct Column {};
+  template <bool kFull>
+  __device__ Column column(std::int64_t) const {
+    return {};
+  }
+};
+
+/// Base of Sources whose single output is what they load.
+struct PlainSource : NoColumns {
+  static constexpr int kOutputs = 1, kBatch = 8;
+  using Raw = Bf16x8;
+  __device__ void make(Bf16x8 (&out)[1], const Raw& raw, const Column&, std::int64_t, std::int64_t) const {
+    out[0] = raw;
+  }
+};
+
 template <int kOutputs>
 struct TileOutputs {
   TileOutput of[kOutputs];
