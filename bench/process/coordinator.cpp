@@ -69,7 +69,7 @@ bool succeeded(const CaseProcessResult& result) {
 Coordinator::Coordinator(const Nodes& nodes, const Address& address, const std::string& secret,
                          const Timeouts& timeouts)
     : nodes_(nodes), timeouts_(timeouts), visible_gpus_(find_gpus().count), host_(host_name()) {
-  Reception reception(nodes, address, secret, timeouts.greeting);
+  HandshakeListener listener(nodes, address, secret, timeouts.handshake);
   for (int process = 1; process < nodes.count; ++process) workers_.push_back({process, "", Link(), true});
   const auto worker = [&](int process) -> Worker& { return workers_[static_cast<std::size_t>(process) - 1]; };
   const auto unmet = [&] {
@@ -79,11 +79,11 @@ Coordinator::Coordinator(const Nodes& nodes, const Address& address, const std::
     if (Clock::now() > end)
       throw InvalidInput(fmt::format("process {} of {} has not connected to {} within {} s{}{}",
                                      unmet()->process, nodes.count, to_string(address), timeouts.meet / 1.0s,
-                                     reception.last_refusal() ? "; refused meanwhile: " : "",
-                                     reception.last_refusal().value_or("")));
-    for (Guest& guest :
-         reception.admit(kWorkerPoll, [&](int process) { return worker(process).link.open(); }))
-      worker(guest.process) = {guest.process, guest.host, std::move(guest.link), true};
+                                     listener.last_refusal() ? "; refused meanwhile: " : "",
+                                     listener.last_refusal().value_or("")));
+    for (JoinedWorker& joined :
+         listener.admit(kWorkerPoll, [&](int process) { return worker(process).link.open(); }))
+      worker(joined.process) = {joined.process, joined.host, std::move(joined.link), true};
     // A worker that ends before the others have connected may be restarted; none has anything to send yet.
     for (Worker& f : workers_)
       if (f.link.receive()) f.link.close();

@@ -25,7 +25,7 @@ struct Timeouts {
   std::chrono::milliseconds meet = std::chrono::seconds(120);  ///< for all processes to connect at the start
   std::chrono::milliseconds stop = std::chrono::seconds(10);   ///< for the report of a process told to stop
   std::chrono::milliseconds row = std::chrono::seconds(5);  ///< for a row, after another process has failed
-  std::chrono::seconds greeting = kGreetingTime;            ///< from connecting to the end of the handshake
+  std::chrono::seconds handshake = kHandshakeTimeout;       ///< from connecting to the end of the handshake
 };
 
 class Coordinator {

@@ -103,11 +103,11 @@ constexpr const char* kSecret = "of these processes";
 /// Waits only a short time for a part that hangs after another has failed. `stop`: for a process that cannot
 /// be told to stop.
 Timeouts impatient(std::chrono::seconds stop = kHangGuard) {
-  return {.meet = kHangGuard, .stop = stop, .row = 4s, .greeting = kHangGuard};
+  return {.meet = kHangGuard, .stop = stop, .row = 4s, .handshake = kHangGuard};
 }
 /// For cases in which no part hangs: each may end as late as it likes.
 constexpr Timeouts kPatient = {
-    .meet = kHangGuard, .stop = kHangGuard, .row = kHangGuard, .greeting = kHangGuard};
+    .meet = kHangGuard, .stop = kHangGuard, .row = kHangGuard, .handshake = kHangGuard};
 
 /// The processes of one sweep; killed at the end unless the test has waited for them.
 class Together {

@@ -20,12 +20,12 @@ using namespace std::chrono_literals;
 using Message = nlohmann::ordered_json;
 
 constexpr int kProtocol = 3;
-constexpr auto kGreetingPoll = 50ms;
+constexpr auto kHandshakePoll = 50ms;
 // Large enough that a new client is polled several times before enough newer ones have come to make it the
 // oldest.
-constexpr std::size_t kMostStrangers = 256;
-constexpr int kMostAtOnce = 32;         ///< connections accepted before existing ones are polled again
-constexpr auto kBetweenRefusals = 10s;  ///< least interval between messages about refusals
+constexpr std::size_t kMaxPending = 256;
+constexpr int kMaxAcceptsAtOnce = 32;  ///< connections accepted before existing ones are polled again
+constexpr auto kBetweenReports = 10s;  ///< least interval between messages about refusals
 constexpr std::size_t kLongestHost = 255, kLongestWord = 80;
 constexpr std::size_t kNonceSize = 64;  ///< hex digits
 
@@ -58,108 +58,114 @@ std::string proof_of(const std::string& secret, const char* role, const std::str
 
 }  // namespace
 
-Reception::Reception(const Nodes& nodes, const Address& address, const std::string& secret,
-                     std::chrono::seconds greeting_time)
-    : nodes_(nodes), secret_(secret), greeting_time_(greeting_time), listener_(address) {}
+HandshakeListener::HandshakeListener(const Nodes& nodes, const Address& address, const std::string& secret,
+                                     std::chrono::seconds handshake_timeout)
+    : nodes_(nodes), secret_(secret), handshake_timeout_(handshake_timeout), listener_(address) {}
 
-std::vector<Guest> Reception::admit(std::chrono::milliseconds timeout,
-                                    const std::function<bool(int)>& taken) {
-  std::vector<Guest> guests;
+std::vector<JoinedWorker> HandshakeListener::admit(std::chrono::milliseconds timeout,
+                                                   const std::function<bool(int)>& taken) {
+  std::vector<JoinedWorker> joined_workers;
   const auto here = [&](int process) {
-    return taken(process) || std::any_of(guests.begin(), guests.end(),
-                                         [&](const Guest& guest) { return guest.process == process; });
+    return taken(process) ||
+           std::any_of(joined_workers.begin(), joined_workers.end(),
+                       [&](const JoinedWorker& joined) { return joined.process == process; });
   };
-  for (Stranger& stranger : strangers_) talk(stranger, guests, here);
-  for (int i = 0; i < kMostAtOnce; ++i) {
+  for (PendingConnection& connection : pending_) advance(connection, joined_workers, here);
+  for (int i = 0; i < kMaxAcceptsAtOnce; ++i) {
     Link link = listener_.accept(i == 0 ? timeout : 0ms);
     if (!link.open()) break;
     const std::string address = link.peer();
-    strangers_.push_back({std::move(link), address, Clock::now(), 0, "", "", ""});
-    talk(strangers_.back(), guests, here);
+    pending_.push_back({std::move(link), address, Clock::now(), 0, "", "", ""});
+    advance(pending_.back(), joined_workers, here);
   }
-  std::erase_if(strangers_, [](const Stranger& s) { return !s.link.open(); });
-  make_room();
-  return guests;
+  std::erase_if(pending_, [](const PendingConnection& s) { return !s.link.open(); });
+  drop_excess();
+  return joined_workers;
 }
 
-void Reception::make_room() {
+void HandshakeListener::drop_excess() {
   std::map<std::string, int> count;
-  for (const Stranger& stranger : strangers_) ++count[stranger.address];
-  while (strangers_.size() > kMostStrangers) {
+  for (const PendingConnection& connection : pending_) ++count[connection.address];
+  while (pending_.size() > kMaxPending) {
     const auto most = std::max_element(count.begin(), count.end(),
                                        [](const auto& x, const auto& y) { return x.second < y.second; });
-    const auto oldest = std::find_if(strangers_.begin(), strangers_.end(),
-                                     [&](const Stranger& s) { return count[s.address] == most->second; });
+    const auto oldest = std::find_if(pending_.begin(), pending_.end(), [&](const PendingConnection& s) {
+      return count[s.address] == most->second;
+    });
     --count[oldest->address];
-    strangers_.erase(oldest);
+    pending_.erase(oldest);
   }
 }
 
-void Reception::talk(Stranger& stranger, std::vector<Guest>& guests, const std::function<bool(int)>& taken) {
-  const auto message = stranger.link.receive();
+void HandshakeListener::advance(PendingConnection& connection, std::vector<JoinedWorker>& joined_workers,
+                                const std::function<bool(int)>& taken) {
+  const auto message = connection.link.receive();
   if (!message) {
-    if (stranger.link.open() && Clock::now() - stranger.since > greeting_time_)
-      refuse(stranger, fmt::format("has not come in within {} s", greeting_time_ / 1s));
-  } else if (stranger.process == 0) {
-    answer(stranger, *message, taken);
-  } else if (!equal_in_constant_time(text_in(*message, "proof", ""), stranger.its_proof)) {
-    refuse(stranger, "does not know the secret (PRECBENCH_SECRET)");
-  } else if (taken(stranger.process)) {
-    refuse(stranger, fmt::format("is the second that says it is process {}", stranger.process));
+    if (connection.link.open() && Clock::now() - connection.since > handshake_timeout_)
+      refuse(connection, fmt::format("has not completed the handshake within {} s", handshake_timeout_ / 1s));
+  } else if (connection.process == 0) {
+    answer_hello(connection, *message, taken);
+  } else if (!equal_in_constant_time(text_in(*message, "proof", ""), connection.its_proof)) {
+    refuse(connection, "does not know the secret (PRECBENCH_SECRET)");
+  } else if (taken(connection.process)) {
+    refuse(connection, fmt::format("is the second that says it is process {}", connection.process));
   } else {
-    stranger.link.send({{"proof", stranger.our_proof}});
-    stranger.link.trust();
-    guests.push_back({stranger.process, stranger.host, std::exchange(stranger.link, Link())});
+    connection.link.send({{"proof", connection.our_proof}});
+    connection.link.trust();
+    joined_workers.push_back({connection.process, connection.host, std::exchange(connection.link, Link())});
   }
 }
 
-void Reception::answer(Stranger& stranger, const Message& hello, const std::function<bool(int)>& taken) {
+void HandshakeListener::answer_hello(PendingConnection& connection, const Message& hello,
+                                     const std::function<bool(int)>& taken) {
   const std::string nonce = text_in(hello, "nonce", "");
   const int process = integer_in(hello, "process", -1), of = integer_in(hello, "of", -1);
   if (describe(hello) != describe(build()) || !is_nonce(nonce))
-    return refuse(stranger, fmt::format("is another version: {}", describe(hello)),
+    return refuse(connection, fmt::format("is another version: {}", describe(hello)),
                   fmt::format("; this one is {}", describe(build())));
   if (of != nodes_.count || process < 1 || process >= nodes_.count)
-    return refuse(stranger, fmt::format("says that it is process {} of {}", process, of),
+    return refuse(connection, fmt::format("says that it is process {} of {}", process, of),
                   fmt::format("; this one is 0 of {}", nodes_.count));
   if (taken(process))
-    return refuse(stranger, fmt::format("is the second that says it is process {}", process));
+    return refuse(connection, fmt::format("is the second that says it is process {}", process));
   const std::string own = random_hex();
-  stranger.host = text_in(hello, "host", stranger.address, kLongestHost);
-  stranger.its_proof = proof_of(secret_, "worker", nonce, own, process, of);
-  stranger.our_proof = proof_of(secret_, "coordinator", nonce, own, process, of);
-  stranger.process = process;
-  stranger.link.send({{"nonce", own}});
+  connection.host = text_in(hello, "host", connection.address, kLongestHost);
+  connection.its_proof = proof_of(secret_, "worker", nonce, own, process, of);
+  connection.our_proof = proof_of(secret_, "coordinator", nonce, own, process, of);
+  connection.process = process;
+  connection.link.send({{"nonce", own}});
 }
 
-void Reception::refuse(Stranger& stranger, const std::string& why, const std::string& here) {
-  last_refusal_ = fmt::format("a process at {} {}{}", stranger.address, why, here);
-  stranger.link.send({{"refused", why}});
-  stranger.link.close();
-  if (Clock::now() < quiet_until_) {
-    ++unsaid_;
+void HandshakeListener::refuse(PendingConnection& connection, const std::string& why,
+                               const std::string& here) {
+  last_refusal_ = fmt::format("a process at {} {}{}", connection.address, why, here);
+  connection.link.send({{"refused", why}});
+  connection.link.close();
+  if (Clock::now() < next_report_) {
+    ++unreported_;
     return;
   }
   tell(fmt::format("precbench: refused: {}{}", *last_refusal_,
-                   unsaid_ ? fmt::format(" (and {} before it)", unsaid_) : ""));
-  unsaid_ = 0;
-  quiet_until_ = Clock::now() + kBetweenRefusals;
+                   unreported_ ? fmt::format(" (and {} before it)", unreported_) : ""));
+  unreported_ = 0;
+  next_report_ = Clock::now() + kBetweenReports;
 }
 
-Greeting greet(const Nodes& nodes, const Address& address, const std::string& secret,
-               const std::function<bool()>& give_up, std::chrono::seconds greeting_time) {
+HandshakeResult try_handshake(const Nodes& nodes, const Address& address, const std::string& secret,
+                              const std::function<bool()>& give_up, std::chrono::seconds handshake_timeout) {
   Link link = connect_to(address);
   if (!link.open()) return {};
   const std::string own = random_hex();
   Message hello = build();
   hello.update({{"process", nodes.index}, {"of", nodes.count}, {"host", host_name()}, {"nonce", own}});
   link.send(hello);
-  const auto end = std::chrono::steady_clock::now() + greeting_time;
+  const auto end = std::chrono::steady_clock::now() + handshake_timeout;
   for (std::string nonce; link.open() && std::chrono::steady_clock::now() < end && !give_up();) {
-    link.wait(kGreetingPoll);
+    link.wait(kHandshakePoll);
     const auto message = link.receive();
     if (!message) continue;
-    if (const std::string why = text_in(*message, "refused", "", Link::kLongestGreeting); !why.empty())
+    if (const std::string why = text_in(*message, "refused", "", Link::kLongestHandshakeMessage);
+        !why.empty())
       return {Link(), "it refused this process, which " + why};
     if (nonce.empty()) {
       nonce = text_in(*message, "nonce", "");
@@ -173,7 +179,7 @@ Greeting greet(const Nodes& nodes, const Address& address, const std::string& se
     link.trust();
     return {std::move(link), std::nullopt};
   }
-  return {Link(), "it did not let this process in"};
+  return {Link(), "it did not admit this process"};
 }
 
 }  // namespace precbench

@@ -28,60 +28,64 @@
 namespace precbench {
 
 /// Time from connecting to the end of the handshake.
-inline constexpr std::chrono::seconds kGreetingTime{10};
+inline constexpr std::chrono::seconds kHandshakeTimeout{10};
 
-struct Guest {
+struct JoinedWorker {
   int process;
   std::string host;
   Link link;
 };
 
-/// The coordinator's side. Each client has a few seconds and a few kilobytes. If there are too many, the
+/// The coordinator's side: listens for workers and admits them. Each client has a few seconds and a few kilobytes. If there are too many, the
 /// oldest of the address with most connections are dropped: messages before the proof give no priority, and a
 /// new client needs a moment.
-class Reception {
+class HandshakeListener {
  public:
   /// Throws InvalidInput if it cannot listen.
-  Reception(const Nodes& nodes, const Address& address, const std::string& secret,
-            std::chrono::seconds greeting_time = kGreetingTime);
+  HandshakeListener(const Nodes& nodes, const Address& address, const std::string& secret,
+                    std::chrono::seconds handshake_timeout = kHandshakeTimeout);
 
   /// Returns the processes admitted since the last call; waits at most `timeout`. `taken`: true for
   /// processes already here.
-  std::vector<Guest> admit(std::chrono::milliseconds timeout, const std::function<bool(int)>& taken);
+  std::vector<JoinedWorker> admit(std::chrono::milliseconds timeout, const std::function<bool(int)>& taken);
   /// Returns which client was refused last, and why; null if none was.
   const std::optional<std::string>& last_refusal() const { return last_refusal_; }
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Stranger {
+  struct PendingConnection {
     Link link;
     std::string address;
     Clock::time_point since;
     int process = 0;  // from its hello; 0: none received yet
     std::string host, its_proof, our_proof;
   };
-  void talk(Stranger& stranger, std::vector<Guest>& guests, const std::function<bool(int)>& taken);
-  void answer(Stranger& stranger, const nlohmann::ordered_json& hello, const std::function<bool(int)>& taken);
+  void advance(PendingConnection& connection, std::vector<JoinedWorker>& joined_workers,
+               const std::function<bool(int)>& taken);
+  void answer_hello(PendingConnection& connection, const nlohmann::ordered_json& hello,
+                    const std::function<bool(int)>& taken);
   /// `here`: additional text for this side only.
-  void refuse(Stranger& stranger, const std::string& why, const std::string& here = "");
-  void make_room();  // drops clients if there are too many
+  void refuse(PendingConnection& connection, const std::string& why, const std::string& here = "");
+  void drop_excess();  // drops clients if there are too many
 
   Nodes nodes_;
   std::string secret_;
-  std::chrono::seconds greeting_time_;
+  std::chrono::seconds handshake_timeout_;
   Listener listener_;
-  std::deque<Stranger> strangers_;  // oldest first
+  std::deque<PendingConnection> pending_;  // oldest first
   std::optional<std::string> last_refusal_;
-  Clock::time_point quiet_until_;
-  int unsaid_ = 0;  // refusals since the last message about one
+  Clock::time_point next_report_;
+  int unreported_ = 0;  // refusals since the last message about one
 };
 
-/// Result of the worker's side, one attempt: an open link if it was admitted.
-struct Greeting {
+/// Result of a worker's attempt: an open link if it was admitted.
+struct HandshakeResult {
   Link link;
   std::optional<std::string> refusal;  ///< reason, if somebody answered and refused
 };
-Greeting greet(const Nodes& nodes, const Address& address, const std::string& secret,
-               const std::function<bool()>& give_up, std::chrono::seconds greeting_time = kGreetingTime);
+/// The worker's side: connects once and completes the handshake, unless give_up() returns true.
+HandshakeResult try_handshake(const Nodes& nodes, const Address& address, const std::string& secret,
+                              const std::function<bool()>& give_up,
+                              std::chrono::seconds handshake_timeout = kHandshakeTimeout);
 
 }  // namespace precbench

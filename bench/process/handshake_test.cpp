@@ -37,21 +37,22 @@ const Message kNotKnown = {{"refused", "does not know the secret (PRECBENCH_SECR
 bool never() { return false; }
 
 /// The coordinator's side, with the clients that it has admitted.
-struct Door {
-  explicit Door(const std::string& secret, std::chrono::seconds greeting_time = kHangGuard)
-      : reception(kFirst, address, secret, greeting_time) {}
+struct TestServer {
+  explicit TestServer(const std::string& secret, std::chrono::seconds handshake_timeout = kHangGuard)
+      : listener(kFirst, address, secret, handshake_timeout) {}
   void admit() {
     const auto here = [&](int process) {
-      return std::any_of(guests.begin(), guests.end(), [&](const Guest& g) { return g.process == process; });
+      return std::any_of(joined_workers.begin(), joined_workers.end(),
+                         [&](const JoinedWorker& g) { return g.process == process; });
     };
-    for (Guest& guest : reception.admit(10ms, here)) guests.push_back(std::move(guest));
+    for (JoinedWorker& joined : listener.admit(10ms, here)) joined_workers.push_back(std::move(joined));
   }
   /// Returns this worker's result of one attempt.
-  Greeting attempt(const Nodes& nodes, const std::string& secret) {
-    auto greeting =
-        std::async(std::launch::async, [&] { return greet(nodes, address, secret, never, kHangGuard); });
-    while (greeting.wait_for(0s) != std::future_status::ready) admit();
-    return greeting.get();
+  HandshakeResult attempt(const Nodes& nodes, const std::string& secret) {
+    auto result = std::async(std::launch::async,
+                             [&] { return try_handshake(nodes, address, secret, never, kHangGuard); });
+    while (result.wait_for(0s) != std::future_status::ready) admit();
+    return result.get();
   }
   /// Returns the next message on this link; an empty object if it is closed.
   Message next(Link& link) {
@@ -63,216 +64,218 @@ struct Door {
     return message.value_or(Message::object());
   }
   Address address = free_address();
-  Reception reception;
-  std::vector<Guest> guests;
+  HandshakeListener listener;
+  std::vector<JoinedWorker> joined_workers;
 };
 
 /// A man in the middle between a worker and the coordinator, who relays and records their messages.
-struct Between {
-  Between(Door& to, const Nodes& nodes, const std::string& secret)
-      : door(to), greeting(std::async(std::launch::async, [this, nodes, secret] {
-          return greet(nodes, address, secret, never, kHangGuard);
+struct ManInTheMiddle {
+  ManInTheMiddle(TestServer& to, const Nodes& nodes, const std::string& secret)
+      : server(to), result(std::async(std::launch::async, [this, nodes, secret] {
+          return try_handshake(nodes, address, secret, never, kHangGuard);
         })) {
     worker = listener.accept(kHangGuard);
-    hello = door.next(worker);
+    hello = server.next(worker);
   }
   /// Relays the hello with these changes, and the nonce back. Returns the link to the coordinator, which
   /// waits for the worker's proof.
   Link present(const Message& changes = Message::object()) {
-    Link coordinator = connect_to(door.address);
+    Link coordinator = connect_to(server.address);
     hello.update(changes);
     coordinator.send(hello);
-    worker.send(nonce = door.next(coordinator));
-    worker_proof = door.next(worker);
+    worker.send(nonce = server.next(coordinator));
+    worker_proof = server.next(worker);
     return coordinator;
   }
   void pass_on(const Message& changes = Message::object()) {
     Link coordinator = present(changes);
     coordinator.send(worker_proof);
-    worker.send(coordinator_proof = door.next(coordinator));
+    worker.send(coordinator_proof = server.next(coordinator));
   }
-  Door& door;
+  TestServer& server;
   Address address = free_address();
   Listener listener{address};
   Link worker;
   Message hello, nonce, worker_proof, coordinator_proof;
-  std::future<Greeting> greeting;
+  std::future<HandshakeResult> result;
 };
 
 /// Opens a connection from an address of this host, as some other program; -1 on failure.
 int connected(const Address& address, const char* from = "127.0.0.1") {
-  const int stranger = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+  const int client = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
   sockaddr_in here = {}, there = {};
   here.sin_family = there.sin_family = AF_INET;
   inet_pton(AF_INET, from, &here.sin_addr);
-  [[maybe_unused]] const int bound = bind(stranger, reinterpret_cast<sockaddr*>(&here), sizeof here);
+  [[maybe_unused]] const int bound = bind(client, reinterpret_cast<sockaddr*>(&here), sizeof here);
   there.sin_port = htons(static_cast<std::uint16_t>(address.port));
   there.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  [[maybe_unused]] const int pending = connect(stranger, reinterpret_cast<sockaddr*>(&there), sizeof there);
-  return stranger;
+  [[maybe_unused]] const int pending = connect(client, reinterpret_cast<sockaddr*>(&there), sizeof there);
+  return client;
 }
 
 /// Returns the first message of a process of this build.
 Message hello_of_this_build() {
   const Address address = free_address();
   Listener listener(address);
-  auto greeting =
-      std::async(std::launch::async, [&] { return greet(kSecond, address, "", never, kHangGuard); });
+  auto result =
+      std::async(std::launch::async, [&] { return try_handshake(kSecond, address, "", never, kHangGuard); });
   Link link = listener.accept(kHangGuard);
   std::optional<Message> hello;
   eventually([&] { return (hello = link.receive()).has_value(); });
   link.close();
-  greeting.get();
+  result.get();
   return hello.value_or(Message());
 }
 
 }  // namespace
 
-TEST_CASE("Reception: processes with one secret connect and may then send long messages", "[hello]") {
-  Door door("a secret");
+TEST_CASE("HandshakeListener: processes with one secret connect and may then send long messages", "[hello]") {
+  TestServer server("a secret");
   const std::string text(100'000, 'x');
-  auto greeting = std::async(std::launch::async,
-                             [&] { return greet(kThird, door.address, "a secret", never, kHangGuard); });
-  while (greeting.wait_for(0s) != std::future_status::ready) {
-    const std::size_t before = door.guests.size();
-    door.admit();
-    if (door.guests.size() > before)
-      door.guests.back().link.send({{"text", text}});  // right after the handshake
+  auto result = std::async(std::launch::async, [&] {
+    return try_handshake(kThird, server.address, "a secret", never, kHangGuard);
+  });
+  while (result.wait_for(0s) != std::future_status::ready) {
+    const std::size_t before = server.joined_workers.size();
+    server.admit();
+    if (server.joined_workers.size() > before)
+      server.joined_workers.back().link.send({{"text", text}});  // right after the handshake
   }
-  Link link = greeting.get().link;
+  Link link = result.get().link;
   REQUIRE(link.open());
-  REQUIRE(door.guests.size() == 1);
-  CHECK(door.guests[0].process == 2);
-  CHECK(door.guests[0].host == host_name());
-  CHECK(text_in(door.next(link), "text", "") == text);
+  REQUIRE(server.joined_workers.size() == 1);
+  CHECK(server.joined_workers[0].process == 2);
+  CHECK(server.joined_workers[0].host == host_name());
+  CHECK(text_in(server.next(link), "text", "") == text);
   link.send({{"text", text}});
-  CHECK(text_in(door.next(door.guests[0].link), "text", "") == text);
-  CHECK(!door.reception.last_refusal());
+  CHECK(text_in(server.next(server.joined_workers[0].link), "text", "") == text);
+  CHECK(!server.listener.last_refusal());
 }
 
-TEST_CASE("Reception: a client without the secret is refused and receives no proof", "[hello]") {
-  Door door("a secret");
+TEST_CASE("HandshakeListener: a client without the secret is refused and receives no proof", "[hello]") {
+  TestServer server("a secret");
   for (const char* other : {"another", ""}) {
-    const Greeting failed = door.attempt(kSecond, other);
+    const HandshakeResult failed = server.attempt(kSecond, other);
     CHECK(!failed.link.open());
     CHECK(failed.refusal == "it refused this process, which does not know the secret (PRECBENCH_SECRET)");
   }
   // A client that continues anyway.
-  Between stranger(door, kSecond, "another");
-  stranger.pass_on();
-  CHECK(stranger.nonce.size() == 1);
-  CHECK(stranger.coordinator_proof == kNotKnown);
-  CHECK(door.guests.empty());
-  CHECK(door.reception.last_refusal() ==
+  ManInTheMiddle client(server, kSecond, "another");
+  client.pass_on();
+  CHECK(client.nonce.size() == 1);
+  CHECK(client.coordinator_proof == kNotKnown);
+  CHECK(server.joined_workers.empty());
+  CHECK(server.listener.last_refusal() ==
         "a process at 127.0.0.1 does not know the secret (PRECBENCH_SECRET)");
 }
 
-TEST_CASE("Reception: a proof is valid for one connection and process and number of processes and role only",
-          "[hello]") {
-  Door door("a secret");
-  Between heard(door, kSecond, "a secret");
+TEST_CASE(
+    "HandshakeListener: a proof is valid for one connection and process and number of processes and role only",
+    "[hello]") {
+  TestServer server("a secret");
+  ManInTheMiddle heard(server, kSecond, "a secret");
   heard.pass_on();
-  REQUIRE(door.guests.size() == 1);
-  CHECK(heard.greeting.get().link.open());
-  door.guests.clear();
+  REQUIRE(server.joined_workers.size() == 1);
+  CHECK(heard.handshake.get().link.open());
+  server.joined_workers.clear();
 
-  Link replay = connect_to(door.address);
+  Link replay = connect_to(server.address);
   replay.send(heard.hello);
-  CHECK(door.next(replay) != heard.nonce);
+  CHECK(server.next(replay) != heard.nonce);
   replay.send(heard.worker_proof);
-  CHECK(door.next(replay) == kNotKnown);
+  CHECK(server.next(replay) == kNotKnown);
 
-  Between third(door, kThird, "a secret");
+  ManInTheMiddle third(server, kThird, "a secret");
   third.pass_on({{"process", 1}});
   CHECK(third.coordinator_proof == kNotKnown);
-  Between of_four(door, {1, 4, 0, "the test"}, "a secret");
+  ManInTheMiddle of_four(server, {1, 4, 0, "the test"}, "a secret");
   of_four.pass_on({{"of", 3}});
   CHECK(of_four.coordinator_proof == kNotKnown);
 
   // A worker rejects a recorded coordinator proof and its own proof sent back.
   for (const bool reflects : {false, true}) {
-    Between again(door, kSecond, "a secret");
+    ManInTheMiddle again(server, kSecond, "a secret");
     again.worker.send(heard.nonce);
-    const Message proof = door.next(again.worker);
+    const Message proof = server.next(again.worker);
     again.worker.send(reflects ? proof : heard.coordinator_proof);
-    CHECK(again.greeting.get().refusal == "it does not know the secret (PRECBENCH_SECRET)");
+    CHECK(again.handshake.get().refusal == "it does not know the secret (PRECBENCH_SECRET)");
   }
-  CHECK(door.guests.empty());
+  CHECK(server.joined_workers.empty());
 }
 
-TEST_CASE("Reception: another build and unexpected or duplicate process numbers are refused by name",
+TEST_CASE("HandshakeListener: another build and unexpected or duplicate process numbers are refused by name",
           "[hello]") {
-  Door door("");
-  const auto refusal = [&](const Nodes& nodes) { return door.attempt(nodes, "").refusal; };
+  TestServer server("");
+  const auto refusal = [&](const Nodes& nodes) { return server.attempt(nodes, "").refusal; };
   CHECK(refusal({5, 3, 0, ""}) == "it refused this process, which says that it is process 5 of 3");
-  CHECK(door.reception.last_refusal() ==
+  CHECK(server.listener.last_refusal() ==
         "a process at 127.0.0.1 says that it is process 5 of 3; this one is 0 of 3");
   CHECK(refusal({1, 2, 0, ""}) == "it refused this process, which says that it is process 1 of 2");
   CHECK(!refusal(kSecond));
   CHECK(refusal(kSecond) == "it refused this process, which is the second that says it is process 1");
-  CHECK(door.guests.size() == 1);
+  CHECK(server.joined_workers.size() == 1);
   for (const char* key : {"precbench", "schema", "method", "commit", "dirty"}) {
     INFO(key);
     Message hello = hello_of_this_build();
     REQUIRE(hello.contains(key));
     Message& value = hello[key];
     value = value.is_string() ? Message("0123") : value.is_boolean() ? Message(!value) : Message(77);
-    Link link = connect_to(door.address);
+    Link link = connect_to(server.address);
     link.send(hello);
-    const std::string why = text_in(door.next(link), "refused", "");
+    const std::string why = text_in(server.next(link), "refused", "");
     CHECK(why.starts_with("is another version: protocol "));
     CHECK(why.find("this one is") == std::string::npos);  // only for the coordinator's own error stream
-    CHECK(door.reception.last_refusal().value_or("").find("; this one is protocol ") != std::string::npos);
+    CHECK(server.listener.last_refusal().value_or("").find("; this one is protocol ") != std::string::npos);
   }
 }
 
-TEST_CASE("Reception: of two simultaneous clients with one number one is admitted", "[hello]") {
-  Door door("");
-  Between one(door, kSecond, ""), other(door, kSecond, "");
+TEST_CASE("HandshakeListener: of two simultaneous clients with one number one is admitted", "[hello]") {
+  TestServer server("");
+  ManInTheMiddle one(server, kSecond, ""), other(server, kSecond, "");
   // Both have sent their proofs before the coordinator reads either.
   Link links[] = {one.present(), other.present()};
   links[0].send(one.worker_proof);
   links[1].send(other.worker_proof);
-  one.worker.send(door.next(links[0]));
-  other.worker.send(door.next(links[1]));
-  CHECK(door.guests.size() == 1);
-  const Greeting first = one.greeting.get(), second = other.greeting.get();
+  one.worker.send(server.next(links[0]));
+  other.worker.send(server.next(links[1]));
+  CHECK(server.joined_workers.size() == 1);
+  const HandshakeResult first = one.handshake.get(), second = other.handshake.get();
   CHECK(first.link.open() != second.link.open());
   CHECK(first.refusal.value_or("") + second.refusal.value_or("") ==
         "it refused this process, which is the second that says it is process 1");
 }
 
-TEST_CASE("Reception: idle clients do not keep out a worker", "[hello]") {
+TEST_CASE("HandshakeListener: idle clients do not keep out a worker", "[hello]") {
   const Message hello = hello_of_this_build();  // valid, but without a proof
   for (const bool says_hello : {true, false}) {
-    Door door("a secret");
-    std::vector<Link> strangers;
+    TestServer server("a secret");
+    std::vector<Link> clients;
     for (int i = 0; i < 300; ++i) {
-      strangers.push_back(connect_to(door.address));
-      if (says_hello) strangers.back().send(hello);
-      door.admit();
+      clients.push_back(connect_to(server.address));
+      if (says_hello) clients.back().send(hello);
+      server.admit();
     }
-    Link slow = connect_to(door.address);
-    door.admit();  // before it has sent anything
+    Link slow = connect_to(server.address);
+    server.admit();  // before it has sent anything
     slow.send(hello);
-    CHECK(door.next(slow).contains("nonce"));
-    CHECK(door.attempt(kSecond, "a secret").link.open());
+    CHECK(server.next(slow).contains("nonce"));
+    CHECK(server.attempt(kSecond, "a secret").link.open());
   }
 }
 
-TEST_CASE("Reception: clients of one address do not displace those of another", "[hello]") {
-  Door door("a secret");
-  Link slow = connect_to(door.address);
-  door.admit();
-  std::vector<int> strangers;
+TEST_CASE("HandshakeListener: clients of one address do not displace those of another", "[hello]") {
+  TestServer server("a secret");
+  Link slow = connect_to(server.address);
+  server.admit();
+  std::vector<int> clients;
   for (int i = 0; i < 600; ++i) {
-    strangers.push_back(connected(door.address, "127.0.0.2"));
-    if (i % 20 == 0) door.admit();
+    clients.push_back(connected(server.address, "127.0.0.2"));
+    if (i % 20 == 0) server.admit();
   }
-  for (int i = 0; i < 20; ++i) door.admit();
+  for (int i = 0; i < 20; ++i) server.admit();
   slow.send(hello_of_this_build());
-  CHECK(door.next(slow).contains("nonce"));
-  for (const int stranger : strangers) close(stranger);
+  CHECK(server.next(slow).contains("nonce"));
+  for (const int client : clients) close(client);
 }
 
 TEST_CASE("Coordinator: unknown clients cost no waiting and at most one line", "[together]") {
@@ -281,7 +284,7 @@ TEST_CASE("Coordinator: unknown clients cost no waiting and at most one line", "
   const Nodes first = {0, 2, 0, "the test"}, second = {1, 2, 0, "the test"};
   const pid_t coordinator = in_background([&] {
     errors_to(directory / "stderr");
-    const Coordinator met(first, address, "a secret", {.meet = kHangGuard, .greeting = kHangGuard});
+    const Coordinator met(first, address, "a secret", {.meet = kHangGuard, .handshake = kHangGuard});
     return 0;
   });
   CHECK(eventually([&] { return connect_to(address).open(); }));
@@ -311,10 +314,10 @@ TEST_CASE("Coordinator: unknown clients cost no waiting and at most one line", "
     }
   // A coordinator that waited for one of the silent clients would do so until the test is killed.
   Link link;
-  CHECK(
-      eventually([&] { return (link = greet(second, address, "a secret", never, kHangGuard).link).open(); }));
+  CHECK(eventually(
+      [&] { return (link = try_handshake(second, address, "a secret", never, kHangGuard).link).open(); }));
   CHECK(exit_status(coordinator) == 0);
-  for (const int stranger : sockets) close(stranger);
+  for (const int client : sockets) close(client);
   const std::string said = file_text(directory / "stderr");
   INFO(said);
   CHECK(said.starts_with("precbench: refused: a process at 127.0.0.1 "));
@@ -327,16 +330,16 @@ TEST_CASE("Coordinator: if nobody joins the error names the last refused client"
     std::atomic<bool> gone = false;
     // Returns the answers to both clients; empty if the coordinator ends first.
     auto refused = std::async(std::launch::async, [&] {
-      Greeting greeting;
+      HandshakeResult result;
       eventually([&] {
-        greeting = greet({1, 2, 0, ""}, address, "another", never);
-        return greeting.refusal || gone;
+        result = try_handshake({1, 2, 0, ""}, address, "another", never);
+        return result.refusal || gone;
       });
       Link link = connect_to(address);
       link.send({{"process", 1}, {"of", 2}});
       std::optional<Message> answer;
       eventually([&] { return (answer = link.receive()) || !link.open(); });
-      return std::pair(greeting.refusal, answer.has_value());
+      return std::pair(result.refusal, answer.has_value());
     });
     std::string said;
     try {
@@ -357,8 +360,8 @@ TEST_CASE("Coordinator: if nobody joins the error names the last refused client"
   });
 }
 
-TEST_CASE("Reception: a silent client is dropped after the greeting time", "[hello]") {
-  Door door("a secret", std::chrono::seconds(0));
-  Link silent = connect_to(door.address);
-  CHECK(text_in(door.next(silent), "refused", "") == "has not come in within 0 s");
+TEST_CASE("HandshakeListener: a silent client is dropped after the timeout", "[hello]") {
+  TestServer server("a secret", std::chrono::seconds(0));
+  Link silent = connect_to(server.address);
+  CHECK(text_in(server.next(silent), "refused", "") == "has not completed the handshake within 0 s");
 }

@@ -29,9 +29,9 @@ class Link {
   void close();
   /// Returns the peer's numeric address, for messages.
   std::string peer() const;
-  /// Raises the limit of a message from kLongestGreeting to kLongestMessage bytes.
+  /// Raises the limit of a message from kLongestHandshakeMessage to kLongestMessage bytes.
   void trust() { longest_ = kLongestMessage; }
-  static constexpr std::size_t kLongestGreeting = 4096, kLongestMessage = std::size_t{1} << 20;
+  static constexpr std::size_t kLongestHandshakeMessage = 4096, kLongestMessage = std::size_t{1} << 20;
 
   /// Never blocks: closes the link if the peer has not read for so long that the system's buffer is full.
   void send(const nlohmann::ordered_json& message);
@@ -43,7 +43,7 @@ class Link {
  private:
   int socket_ = -1;
   std::string arrived_;
-  std::size_t longest_ = kLongestGreeting;
+  std::size_t longest_ = kLongestHandshakeMessage;
 };
 
 /// Return the value of a key of an untrusted message; `otherwise` if it is missing, of another type or out of

@@ -127,7 +127,7 @@ TEST_CASE("Link: messages that are too deep or broad or long before the handshak
 
 TEST_CASE("Link: a long message may directly follow the last of the handshake", "[link]") {
   Ends ends;
-  const std::string text(2 * Link::kLongestGreeting, 'x');
+  const std::string text(2 * Link::kLongestHandshakeMessage, 'x');
   ends.write("{\"last\": true}\n{\"text\": \"" + text + "\"}\n");
   CHECK(flag_in(ends.link.receive().value_or(nullptr), "last", false));
   ends.link.trust();

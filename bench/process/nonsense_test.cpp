@@ -21,7 +21,7 @@ namespace {
 using Message = nlohmann::ordered_json;
 
 constexpr const char* kSecret = "of these processes";
-constexpr Timeouts kShort = {.meet = kHangGuard, .stop = 1s, .row = 5s, .greeting = kHangGuard};
+constexpr Timeouts kShort = {.meet = kHangGuard, .stop = 1s, .row = 5s, .handshake = kHangGuard};
 const std::vector<std::string> kEndless = {"/bin/sleep", "3600"};  // a case
 
 Case case_of_two() {
@@ -35,7 +35,7 @@ Case case_of_two() {
 Link reach(const Address& address) {
   Link link;
   eventually([&] {
-    link = greet(
+    link = try_handshake(
                {1, 2, 0, "the test"}, address, kSecret, [] { return false; }, kHangGuard)
                .link;
     return link.open();
@@ -53,15 +53,15 @@ std::optional<Message> next(Link& link) {
 std::pair<int, std::string> answer_to(const Message& order) {
   const TempDirectory directory;
   const Address address = free_address();
-  Reception reception({0, 2, 0, "the test"}, address, kSecret, kHangGuard);
+  HandshakeListener listener({0, 2, 0, "the test"}, address, kSecret, kHangGuard);
   const pid_t pid = in_background([&] {
     errors_to(directory / "stderr");
     return run_worker({1, 2, 0, "the test"}, address, kSecret, {case_of_two()}, kEndless, kShort);
   });
-  std::vector<Guest> guests;
+  std::vector<JoinedWorker> joined_workers;
   const auto nobody = [](int) { return false; };
-  CHECK(eventually([&] { return !(guests = reception.admit(50ms, nobody)).empty(); }));
-  for (Guest& guest : guests) guest.link.send(order);
+  CHECK(eventually([&] { return !(joined_workers = listener.admit(50ms, nobody)).empty(); }));
+  for (JoinedWorker& joined : joined_workers) joined.link.send(order);
   return {exit_status(pid), file_text(directory / "stderr")};
 }
 
@@ -97,7 +97,7 @@ TEST_CASE("run_worker: disconnects from a coordinator that sends nonsense", "[to
     INFO(order.dump());
     const auto [status, said] = answer_to(order);
     CHECK(status == kCoordinatorGone);
-    CHECK(said == "precbench: process 1 of 2 ends: process 0 says what no process 0 of this version does\n");
+    CHECK(said == "precbench: process 1 of 2 ends: process 0 sent an unknown order\n");
   }
 }
 

@@ -26,10 +26,10 @@ constexpr std::chrono::milliseconds kRetry = 100ms, kRetryRefused = 1s;
 Link meet(const Nodes& nodes, const Address& address, const std::string& secret, const Timeouts& timeouts) {
   const auto end = std::chrono::steady_clock::now() + timeouts.meet;
   for (std::optional<std::string> refusal; !interrupted();) {
-    Greeting greeting = greet(nodes, address, secret, interrupted, timeouts.greeting);
-    if (greeting.link.open()) return std::move(greeting.link);
-    if (greeting.refusal && greeting.refusal != refusal) {
-      refusal = greeting.refusal;
+    HandshakeResult result = try_handshake(nodes, address, secret, interrupted, timeouts.handshake);
+    if (result.link.open()) return std::move(result.link);
+    if (result.refusal && result.refusal != refusal) {
+      refusal = result.refusal;
       tell(fmt::format("precbench: process {} of {} is still waiting for process 0 at {}: {}", nodes.index,
                        nodes.count, to_string(address), *refusal));
     }
@@ -37,7 +37,7 @@ Link meet(const Nodes& nodes, const Address& address, const std::string& secret,
       throw InvalidInput(fmt::format("process {} of {} found no process 0 at {} within {} s{}{}", nodes.index,
                                      nodes.count, to_string(address), timeouts.meet / 1.0s,
                                      refusal ? "; the program there: " : "", refusal.value_or("")));
-    std::this_thread::sleep_for(greeting.refusal ? kRetryRefused : kRetry);
+    std::this_thread::sleep_for(result.refusal ? kRetryRefused : kRetry);
   }
   return {};
 }
@@ -97,7 +97,7 @@ int run_worker(const Nodes& nodes, const Address& address, const std::string& se
     const int status = integer_in(*order, "status", kCoordinatorGone);
     if (what == "end" && (status == kSweepDone || status == kSweepInterrupted)) return status;
     if (what == "stop") continue;  // crossed the report of a case that has just ended
-    if (what != "run") return leave("says what no process 0 of this version does");
+    if (what != "run") return leave("sent an unknown order");
     const Case* c = ordered_case(*order, grid);
     if (!c) return leave("has a case that is not in this process's sweep: start all with the same command");
     run_part(coordinator, nodes, command, *c);

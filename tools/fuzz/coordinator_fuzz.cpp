@@ -1,4 +1,4 @@
-// Fuzzes the coordinator of a multi-process sweep. Bytes up to the first null come from a stranger during the
+// Fuzzes the coordinator of a multi-process sweep. Bytes up to the first null come from a client during the
 // rendezvous, the others from an admitted worker that runs a case.
 #include "bench/process/coordinator.h"
 
@@ -17,9 +17,10 @@ namespace {
 /// Joins as process 1 of 2 unless `over`, then sends `reports`.
 void follow_with(const Address& address, std::string_view reports, const std::atomic<bool>& over) {
   while (!over) {
-    Greeting greeting = greet({1, 2, 0, "the fuzzer"}, address, kSecret, [&] { return over.load(); });
-    greeting.link.wait(1s);  // wait for the case: earlier messages are rejected
-    if (greeting.link.open()) return speak_and_hang_up(greeting.link.release(), reports);
+    HandshakeResult result =
+        try_handshake({1, 2, 0, "the fuzzer"}, address, kSecret, [&] { return over.load(); });
+    result.link.wait(1s);  // wait for the case: earlier messages are rejected
+    if (result.link.open()) return speak_and_hang_up(result.link.release(), reports);
     std::this_thread::sleep_for(1ms);
   }
 }
@@ -30,10 +31,10 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const Address address = free_address();
   const std::string_view text = text_of(data, size);
   const std::size_t gap = text.find('\0');
-  const std::string_view to_stranger = text.substr(0, gap);
+  const std::string_view to_client = text.substr(0, gap);
   const std::string_view reports = gap == text.npos ? "" : text.substr(gap + 1);
-  std::thread stranger([&] {
-    if (const int fd = connected_to(address.port); fd >= 0) speak_and_hang_up(fd, to_stranger);
+  std::thread client([&] {
+    if (const int fd = connected_to(address.port); fd >= 0) speak_and_hang_up(fd, to_client);
   });
   std::atomic<bool> over = false;
   std::thread worker([&] { follow_with(address, reports, over); });
@@ -47,7 +48,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     coordinator.finish(0);
   });
   over = true;
-  stranger.join();
+  client.join();
   worker.join();
   return 0;
 }

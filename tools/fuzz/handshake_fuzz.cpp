@@ -32,9 +32,9 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     if (const int fd = accept4(port.fd, nullptr, nullptr, SOCK_CLOEXEC); fd >= 0)
       speak_and_hang_up(fd, text_of(data, size));
   });
-  const Greeting greeting =
-      greet({1, 2, 0, "the fuzzer"}, {"127.0.0.1", port.number}, kSecret, [] { return false; });
-  expect(!greeting.link.open());
+  const HandshakeResult result =
+      try_handshake({1, 2, 0, "the fuzzer"}, {"127.0.0.1", port.number}, kSecret, [] { return false; });
+  expect(!result.link.open());
   coordinator.join();
   return 0;
 }

@@ -27,12 +27,12 @@ std::vector<Case> grid() {
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const Address address = free_address();
   static const std::vector<Case> cases = grid();
-  Reception reception({0, 2, 0, "the fuzzer"}, address, kSecret);
+  HandshakeListener listener({0, 2, 0, "the fuzzer"}, address, kSecret);
   std::atomic<bool> over = false;
   std::thread coordinator([&] {
     while (!over)
-      for (Guest& guest : reception.admit(10ms, [](int) { return false; }))
-        return speak_and_hang_up(guest.link.release(), text_of(data, size));
+      for (JoinedWorker& joined : listener.admit(10ms, [](int) { return false; }))
+        return speak_and_hang_up(joined.link.release(), text_of(data, size));
   });
   taken([] {
     run_worker({1, 2, 0, "the fuzzer"}, address, kSecret, cases, {"/bin/true"},
