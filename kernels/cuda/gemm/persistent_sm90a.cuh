@@ -23,12 +23,12 @@ __device__ inline void run_persistent(const Mainloop& mainloop, const CUtensorMa
   const int clusters = static_cast<int>(gridDim.x) / S::kCluster;
   init_pipeline<S::kCluster>(shared.full, shared.empty, S::kCluster * kMathWarpgroups * 4);
   const int warpgroup = warpgroup_index() - 1;
+  PipelineState<S::kStages> state;
+  typename Order::Cursor at;
+  Tile tile;
   if (warpgroup < 0) {
     setmaxnreg_dec<S::kProducerRegisters>();
     if (threadIdx.x == 0) {
-      PipelineState<S::kStages> state;
-      typename Order::Cursor at;
-      Tile tile;
       for (int index = cluster; order.template find<S>(index, rank, at, tile); index += clusters)
         for (int i = 0; i < tile.k_blocks; ++i, state.next()) {
           shared.empty[state.stage].wait(state.parity ^ 1);
@@ -39,9 +39,6 @@ __device__ inline void run_persistent(const Mainloop& mainloop, const CUtensorMa
   } else {
     setmaxnreg_inc<S::kMathRegisters>();
     const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
-    PipelineState<S::kStages> state;
-    typename Order::Cursor at;
-    Tile tile;
     mainloop.begin(warpgroup);
     for (int index = cluster; find_together<S>(order, index, rank, at, tile); index += clusters) {
       load_epilogue_scales<S, Order>(shared.epilogue_scales[warpgroup], epilogue_scales, tile, warpgroup,
