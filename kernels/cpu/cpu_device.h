@@ -30,7 +30,7 @@ class CpuDevice final : public Device {
   using Device::scratch_of;
   ScratchSizes scratch_of(const ops::Quantize& op) const override;
   ScratchSizes scratch_of(const ops::Dequantize& op) const override;
-  ScratchSizes scratch_of(const ops::TurnBack& op) const override;
+  ScratchSizes scratch_of(const ops::InverseHadamard& op) const override;
   ScratchSizes scratch_of(const ops::Matmul& op) const override;
   ScratchSizes scratch_of(const ops::Amax& op) const override;
   ScratchSizes scratch_of(const ops::QuantizeWithAmax& op) const override;
@@ -61,7 +61,7 @@ class CpuDevice final : public Device {
   void do_correlate(const ops::Correlate& op) override;
   // fp4.cpp
   void do_dequantize(const ops::Dequantize& op) override;
-  void do_turn_back(const ops::TurnBack& op) override;
+  void do_inverse_hadamard(const ops::InverseHadamard& op) override;
   // quantize.cpp
   void do_quantize(const ops::Quantize& op) override;
   void do_quantization_error(const ops::QuantizationError& op) override;
@@ -133,23 +133,24 @@ class CpuDevice final : public Device {
   /// exceeds scratch_of().
   float* scratch(int slot, std::int64_t size);
   /// Returns an operand's matrix as FP32 in its storage order: in scratch(slot), or in place if it is FP32.
-  const float* widen(int slot, const GemmOperand& form);
-  void widen_fp8(float* out, const GemmOperand& form);
+  const float* widen(int slot, const GemmOperand& operand);
+  void widen_fp8(float* out, const GemmOperand& operand);
   // experts.cpp
   /// Makes the quantized copies of a grouped value; padding is zeros.
   void quantize_groups(const QuantizedTensor& x, const Groups& groups);
   /// Like widen(), for stacked weights and for the columnwise copy of a grouped value.
-  const float* widen_experts(int slot, const GemmOperand& form, std::int64_t experts);
-  const float* widen_columns(int slot, const GemmOperand& form, const Groups& groups);
+  const float* widen_experts(int slot, const GemmOperand& operand, std::int64_t experts);
+  const float* widen_columns(int slot, const GemmOperand& operand, const Groups& groups);
   // fp4.cpp
   /// Makes an FP4 copy of the matrix [rows, k]; `columns`: it is the value's transpose.
-  void quantize_fp4(const GemmOperand& form, const float* matrix, const RandomStream& random, bool columns);
+  void quantize_fp4(const GemmOperand& operand, const float* matrix, const RandomStream& random,
+                    bool columns);
   /// Returns the matrix [rows, k] with the FP4 format's transform applied, in scratch(slot), which may be the
   /// input.
   const float* transformed(int slot, const QuantFormat& format, const float* matrix, std::int64_t rows,
                            std::int64_t k, const RandomStream& random, bool columns);
   /// Writes codes times block scales; the tensor's factor is part of a GEMM's alpha.
-  void widen_fp4(float* out, const GemmOperand& form);
+  void widen_fp4(float* out, const GemmOperand& operand);
   /// Returns cos and sin of every position, cached until a call with other angles.
   const std::vector<float>& rope_table(const RopeOptions& options);
 

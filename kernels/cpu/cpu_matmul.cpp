@@ -68,7 +68,9 @@ void CpuDevice::do_matmul(const ops::Matmul& op) {
   const float* A = widen(0, op.a);
   const float* B = widen(1, op.b);
   // FP8 operands are already scaled; FP4 tensors leave a factor.
-  const auto amax = [](const GemmOperand& form) { return form.amax.empty() ? 0.0f : *form.amax.as<float>(); };
+  const auto amax = [](const GemmOperand& operand) {
+    return operand.amax.empty() ? 0.0f : *operand.amax.as<float>();
+  };
   const bool fp4 = op.a.format.dtype == DType::e2m1 || op.b.format.dtype == DType::e2m1;
   const float alpha = fp4 ? fp4_alpha(op.a.format, op.b.format, amax(op.a), amax(op.b)) : 1.0f;
   cpu::multiply(threads_, op.d, {A, op.a.data.cols, op.a.transposed}, {B, op.b.data.cols, op.b.transposed},

@@ -10,12 +10,12 @@
 namespace precbench {
 namespace {
 
-bool wanted(const GemmOperand& form) { return !form.empty() && form.format.quantized(); }
+bool wanted(const GemmOperand& operand) { return !operand.empty() && operand.format.quantized(); }
 
 /// Returns an expert's part of a stacked copy with one scale per expert.
-GemmOperand part_of(const GemmOperand& form, std::int64_t expert, std::int64_t experts) {
-  const std::int64_t rows = form.data.rows / experts;
-  return {form.format, form.data.slice_rows(expert * rows, rows), form.scale.elements(expert, 1)};
+GemmOperand part_of(const GemmOperand& operand, std::int64_t expert, std::int64_t experts) {
+  const std::int64_t rows = operand.data.rows / experts;
+  return {operand.format, operand.data.slice_rows(expert * rows, rows), operand.scale.elements(expert, 1)};
 }
 
 }  // namespace
@@ -48,8 +48,8 @@ void CpuDevice::do_quantize_experts(const ops::QuantizeExperts& op) {
   const std::int64_t E = op.experts, N = value.rows / E, k = value.cols;
   const float* source = widen(0, {{}, value, {}});
   const bool known = !op.w.amax_in.empty();
-  const auto of_tensor = [](const GemmOperand& form) {
-    return wanted(form) && form.format.granularity == Granularity::tensor;
+  const auto of_tensor = [](const GemmOperand& operand) {
+    return wanted(operand) && operand.format.granularity == Granularity::tensor;
   };
   const bool scaled = of_tensor(op.w.rowwise) || of_tensor(op.w.columnwise);
   std::vector<float> amaxes(E);
@@ -62,11 +62,11 @@ void CpuDevice::do_quantize_experts(const ops::QuantizeExperts& op) {
       left = cpu::amax_of(&amaxes[e], 1, known ? left : 0.0f);
     }
   const float* scaled_by = known ? op.w.amax_in.as<float>() : amaxes.data();
-  const auto quantize = [&](const GemmOperand& form, const float* stack, std::int64_t rows,
+  const auto quantize = [&](const GemmOperand& operand, const float* stack, std::int64_t rows,
                             std::int64_t length) {
-    if (!of_tensor(form)) return cpu::quantize_rows(threads_, form, {stack, E * rows, length}, 0.0f);
+    if (!of_tensor(operand)) return cpu::quantize_rows(threads_, operand, {stack, E * rows, length}, 0.0f);
     for (std::int64_t e = 0; e < E; ++e)
-      cpu::quantize_rows(threads_, part_of(form, e, E), {stack + e * rows * length, rows, length},
+      cpu::quantize_rows(threads_, part_of(operand, e, E), {stack + e * rows * length, rows, length},
                          scaled_by[e]);
   };
   if (wanted(op.w.rowwise)) quantize(op.w.rowwise, source, N, k);
@@ -77,24 +77,26 @@ void CpuDevice::do_quantize_experts(const ops::QuantizeExperts& op) {
   quantize(op.w.columnwise, transposed, k, N);
 }
 
-const float* CpuDevice::widen_experts(int slot, const GemmOperand& form, std::int64_t experts) {
-  if (!form.format.quantized() || form.format.granularity != Granularity::tensor) return widen(slot, form);
-  float* out = scratch(slot, form.data.size());
+const float* CpuDevice::widen_experts(int slot, const GemmOperand& operand, std::int64_t experts) {
+  if (!operand.format.quantized() || operand.format.granularity != Granularity::tensor)
+    return widen(slot, operand);
+  float* out = scratch(slot, operand.data.size());
   for (std::int64_t e = 0; e < experts; ++e)
-    widen_fp8(out + e * form.data.size() / experts, part_of(form, e, experts));
+    widen_fp8(out + e * operand.data.size() / experts, part_of(operand, e, experts));
   return out;
 }
 
-const float* CpuDevice::widen_columns(int slot, const GemmOperand& form, const Groups& groups) {
-  if (!form.format.quantized() || form.format.granularity != Granularity::row) return widen(slot, form);
-  const std::int64_t rows = form.data.rows, length = form.data.cols;
-  float* out = scratch(slot, form.data.size());
+const float* CpuDevice::widen_columns(int slot, const GemmOperand& operand, const Groups& groups) {
+  if (!operand.format.quantized() || operand.format.granularity != Granularity::row)
+    return widen(slot, operand);
+  const std::int64_t rows = operand.data.rows, length = operand.data.cols;
+  float* out = scratch(slot, operand.data.size());
   const std::int32_t* offsets = groups.offsets.as<std::int32_t>();
-  const bool e4m3 = form.format.dtype == DType::e4m3;
+  const bool e4m3 = operand.format.dtype == DType::e4m3;
   cpu::for_rows(threads_, rows, 0, [&](std::int64_t r, float*) {
-    const std::uint8_t* codes = form.data.as<std::uint8_t>() + r * length;
+    const std::uint8_t* codes = operand.data.as<std::uint8_t>() + r * length;
     for (std::int64_t e = 0; e < groups.experts(); ++e) {
-      const float scale = form.scale.as<float>()[e * rows + r];
+      const float scale = operand.scale.as<float>()[e * rows + r];
       for (std::int64_t i = offsets[e]; i < offsets[e + 1]; ++i)
         out[r * length + i] = (e4m3 ? e4m3_decode(codes[i]) : e5m2_decode(codes[i])) * scale;
     }

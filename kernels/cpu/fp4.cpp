@@ -70,13 +70,13 @@ constexpr auto kCodePairs = [] {
 
 /// A quantized copy being written from a matrix in its storage order.
 struct Fp4Form {
-  const GemmOperand& form;
+  const GemmOperand& operand;
   const float* x;  // [rows, k]
   float amax;      // of the tensor
   Draws draws;
 
-  std::int64_t rows() const { return form.data.rows; }
-  std::int64_t k() const { return form.data.cols; }
+  std::int64_t rows() const { return operand.data.rows; }
+  std::int64_t k() const { return operand.data.cols; }
 };
 
 /// Elements and blocks of a row processed together: as many as one correction may span. The counts are
@@ -92,7 +92,7 @@ void correct(Fp4Block (&made)[kBlocks<n>], const Fp4Form& a, const float (&scale
              std::int64_t k0) {
   EdenSums sums[kBlocks<n>];
   eden_sums<n>(sums, scaled);
-  const int share = a.form.format.eden / n;
+  const int share = a.operand.format.eden / n;
   for (int b = 0; share > 1 && b < kBlocks<n>; b += share) {
     EdenSums all;
     for (int i = b; i < b + share; ++i) all.add(sums[i]);
@@ -113,7 +113,7 @@ template <int n>
 void write_blocks(const Fp4Form& a, Fp4Block (&made)[kBlocks<n>], const float* x, std::int64_t r,
                   std::int64_t k0) {
   const int count = static_cast<int>(std::min<std::int64_t>(kBlocks<n>, (a.k() - k0) / n));
-  const QuantFormat& format = a.form.format;
+  const QuantFormat& format = a.operand.format;
   float scaled[kTogether];
   for (int b = 0; b < kBlocks<n>; ++b) {
     const float factor = made[b].factor;
@@ -132,9 +132,9 @@ void write_blocks(const Fp4Form& a, Fp4Block (&made)[kBlocks<n>], const float* x
     for (int i = 0; i < kTogether; ++i) codes[i] = e2m1_encode(scaled[i]);
   }
   pack(packed, codes);
-  std::memcpy(a.form.data.as<std::uint8_t>() + (r * a.k() + k0) / 2, packed, count * n / 2);
+  std::memcpy(a.operand.data.as<std::uint8_t>() + (r * a.k() + k0) / 2, packed, count * n / 2);
   for (int b = 0; b < count; ++b)
-    a.form.scale.as<std::uint8_t>()[scale_index(format.granularity, a.rows(), a.k(), r, k0 / n + b)] =
+    a.operand.scale.as<std::uint8_t>()[scale_index(format.granularity, a.rows(), a.k(), r, k0 / n + b)] =
         made[b].scale;
 }
 
@@ -149,7 +149,7 @@ const float* elements(const Fp4Form& a, std::int64_t r, std::int64_t k0, float (
 /// Quantizes rows [first, last) that share scales, in blocks of n.
 template <int n>
 void quantize_scope(const Fp4Form& a, std::int64_t first, std::int64_t last) {
-  const QuantFormat format = a.form.format;  // a copy, so that stores to codes and scales cannot alias it
+  const QuantFormat format = a.operand.format;  // a copy, so that stores to codes and scales cannot alias it
   const float amax = a.amax;
   float whole[kTogether];
   for (std::int64_t k0 = 0; k0 < a.k(); k0 += kTogether) {
@@ -177,16 +177,16 @@ void quantize_scope(const Fp4Form& a, std::int64_t first, std::int64_t last) {
 
 /// Dequantizes row r in blocks of n, without the tensor's factor.
 template <int n>
-void widen_row(float* out, const GemmOperand& form, std::int64_t r) {
-  const Granularity g = form.format.granularity;
-  const std::int64_t rows = form.data.rows, k = form.data.cols;
-  const bool e4m3 = form.format.scale == ScaleType::e4m3;
-  const std::uint8_t* codes = form.data.as<std::uint8_t>() + r * k / 2;
+void widen_row(float* out, const GemmOperand& operand, std::int64_t r) {
+  const Granularity g = operand.format.granularity;
+  const std::int64_t rows = operand.data.rows, k = operand.data.cols;
+  const bool e4m3 = operand.format.scale == ScaleType::e4m3;
+  const std::uint8_t* codes = operand.data.as<std::uint8_t>() + r * k / 2;
   for (std::int64_t k0 = 0; k0 < k; k0 += kTogether) {
     const int count = static_cast<int>(std::min<std::int64_t>(kBlocks<n>, (k - k0) / n));
     std::uint8_t bytes[kBlocks<n>] = {};
     for (int b = 0; b < count; ++b)
-      bytes[b] = form.scale.as<std::uint8_t>()[scale_index(g, rows, k, r, k0 / n + b)];
+      bytes[b] = operand.scale.as<std::uint8_t>()[scale_index(g, rows, k, r, k0 / n + b)];
     float scales[kBlocks<n>];
     for (int b = 0; b < kBlocks<n>; ++b) scales[b] = e4m3 ? e4m3_decode(bytes[b]) : ue8m0_decode(bytes[b]);
     for (int b = 0; b < count; ++b) {
@@ -218,21 +218,21 @@ const float* CpuDevice::transformed(int slot, const QuantFormat& format, const f
   return out;
 }
 
-void CpuDevice::quantize_fp4(const GemmOperand& form, const float* matrix, const RandomStream& random,
+void CpuDevice::quantize_fp4(const GemmOperand& operand, const float* matrix, const RandomStream& random,
                              bool columns) {
-  const std::int64_t rows = form.data.rows, k = form.data.cols;
-  const QuantFormat& format = form.format;
+  const std::int64_t rows = operand.data.rows, k = operand.data.cols;
+  const QuantFormat& format = operand.format;
   const float* x = transformed(1, format, matrix, rows, k, random, columns);
 
   float amax = 0;
-  if (!form.amax.empty()) {
+  if (!operand.amax.empty()) {
     std::vector<std::int32_t> by_row(static_cast<std::size_t>(rows));
     cpu::for_rows(threads_, rows, 0, [&](std::int64_t r, float*) { by_row[r] = amax_bits(x + r * k, k); });
-    *form.amax.as<float>() = amax = float_of(*std::max_element(by_row.begin(), by_row.end()));
+    *operand.amax.as<float>() = amax = float_of(*std::max_element(by_row.begin(), by_row.end()));
   }
   // Padding entries of the scale buffer are defined too, so that buffers compare and copy byte for byte.
-  std::memset(form.scale.data, 0, form.scale.bytes());
-  const Fp4Form a{form,
+  std::memset(operand.scale.data, 0, operand.scale.bytes());
+  const Fp4Form a{operand,
                   x,
                   amax,
                   {stream_seed(word_of(random), random.stream + (columns ? 1u : 0u)), random.first_row,
@@ -244,16 +244,16 @@ void CpuDevice::quantize_fp4(const GemmOperand& form, const float* matrix, const
   });
 }
 
-void CpuDevice::widen_fp4(float* out, const GemmOperand& form) {
-  const auto widen = block_length(form.format.granularity) == 32 ? widen_row<32> : widen_row<16>;
-  cpu::for_rows(threads_, form.data.rows, 0,
-                [&](std::int64_t r, float*) { widen(out + r * form.data.cols, form, r); });
+void CpuDevice::widen_fp4(float* out, const GemmOperand& operand) {
+  const auto widen = block_length(operand.format.granularity) == 32 ? widen_row<32> : widen_row<16>;
+  cpu::for_rows(threads_, operand.data.rows, 0,
+                [&](std::int64_t r, float*) { widen(out + r * operand.data.cols, operand, r); });
 }
 
 void CpuDevice::do_dequantize(const ops::Dequantize& op) {
-  const float* x = widen(0, op.form);
-  const QuantFormat& format = op.form.format;
-  const float amax = op.form.amax.empty() ? 0.0f : *op.form.amax.as<float>();
+  const float* x = widen(0, op.operand);
+  const QuantFormat& format = op.operand.format;
+  const float amax = op.operand.amax.empty() ? 0.0f : *op.operand.amax.as<float>();
   const float factor = format.dtype == DType::e2m1 ? fp4_tensor_factor(format, amax) : 1.0f;
   cpu::for_rows(threads_, op.dst.rows, op.dst.cols, [&](std::int64_t r, float* row) {
     for (std::int64_t c = 0; c < op.dst.cols; ++c) row[c] = x[r * op.dst.cols + c] * factor;
@@ -261,8 +261,8 @@ void CpuDevice::do_dequantize(const ops::Dequantize& op) {
   });
 }
 
-void CpuDevice::do_turn_back(const ops::TurnBack& op) {
-  const QuantFormat& format = op.form.format;
+void CpuDevice::do_inverse_hadamard(const ops::InverseHadamard& op) {
+  const QuantFormat& format = op.operand.format;
   const std::int64_t rows = op.dst.rows, k = op.dst.cols, block = block_length(format.granularity);
   const SignBits signs = sign_bits(format.transform.signs, 0, 0);
   const float* source = widen(0, {{}, op.src, {}, false});
@@ -273,7 +273,7 @@ void CpuDevice::do_turn_back(const ops::TurnBack& op) {
     std::copy_n(source + r * k, k, row);
     for (std::int64_t k0 = 0; clipped && k0 < k; k0 += block) {
       const std::int64_t at = scale_index(format.granularity, rows, k, r, k0 / block);
-      const std::uint8_t scale = op.form.scale.as<std::uint8_t>()[at];
+      const std::uint8_t scale = op.operand.scale.as<std::uint8_t>()[at];
       for (std::int64_t i = k0; i < k0 + block; ++i)
         row[i] = fp4_clips(clipped[r * k + i], scale) ? 0.0f : row[i];
     }

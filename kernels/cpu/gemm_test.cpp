@@ -173,20 +173,20 @@ TEST_CASE("matmul: a row's bits do not depend on other rows in any recipe", "[cp
           const Tensor x = b.host().random(DType::bf16, 3 * kBlock, kK, 1.0f);
           const Tensor w = b.host().random(DType::bf16, kN, kK, 0.1f);
           HostMemory::set(x, 5 * kK + 3, 7.0f);
-          const auto form_of = [&](const QuantFormat& format, const Tensor& value) {
+          const auto operand_of = [&](const QuantFormat& format, const Tensor& value) {
             if (!format.quantized()) return GemmOperand{format, value, {}, false};
             const QuantizedTensor made = b.host_operand({format, {}}, value);
             device->quantize({made});
             return made.rowwise;
           };
-          const GemmOperand weights = form_of(gemm.b, w);
+          const GemmOperand weights = operand_of(gemm.b, w);
           const auto product = [&](const std::vector<std::int64_t>& blocks) {
             const auto rows = static_cast<std::int64_t>(blocks.size()) * kBlock;
             const Tensor some = b.host().tensor(DType::bf16, rows, kK), d = b.host().tensor(out, rows, kN);
             for (std::size_t i = 0; i < blocks.size(); ++i)
               std::memcpy(some.slice_rows(static_cast<std::int64_t>(i) * kBlock, kBlock).data,
                           x.slice_rows(blocks[i] * kBlock, kBlock).data, x.slice_rows(0, kBlock).bytes());
-            device->matmul({d, form_of(gemm.a, some), weights, {}});
+            device->matmul({d, operand_of(gemm.a, some), weights, {}});
             return d;
           };
           const Tensor whole = product({0, 1, 2});

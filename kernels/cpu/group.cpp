@@ -12,7 +12,7 @@ namespace precbench {
 namespace {
 
 /// Gathers codes and scales row by row; padding gets quantized zeros.
-void gather_form(int threads, const GemmOperand& to, const GemmOperand& from, const Groups& groups) {
+void gather_copy(int threads, const GemmOperand& to, const GemmOperand& from, const Groups& groups) {
   const QuantFormat& format = from.format;
   const Granularity g = format.granularity;
   const std::int64_t k = from.data.cols, rows = to.data.rows, blocks = scale_blocks(g, k);
@@ -133,7 +133,7 @@ void CpuDevice::do_permute(const ops::Permute& op) {
   });
   QuantizedTensor x = op.x;
   if (!weighted && x.rowwise.format.quantized() && !x.rowwise.empty()) {
-    gather_form(threads_, x.rowwise, op.src.rowwise, op.groups);
+    gather_copy(threads_, x.rowwise, op.src.rowwise, op.groups);
     x.rowwise = {};
   }
   if (!weighted && !x.amax_out.empty()) {  // the amax of the tokens, as for the rowwise copy

@@ -20,9 +20,9 @@ namespace {
 bool is_fp4(const QuantFormat& format) { return format.dtype == DType::e2m1; }
 
 /// Returns the element at `at` in the format's own units.
-float code_value(const GemmOperand& form, std::int64_t at) {
-  const std::uint8_t* codes = form.data.as<std::uint8_t>();
-  switch (form.format.dtype) {
+float code_value(const GemmOperand& operand, std::int64_t at) {
+  const std::uint8_t* codes = operand.data.as<std::uint8_t>();
+  switch (operand.format.dtype) {
     case DType::e4m3:
       return e4m3_decode(codes[at]);
     case DType::e5m2:
@@ -31,7 +31,7 @@ float code_value(const GemmOperand& form, std::int64_t at) {
     case DType::e3m4:
     case DType::e3m3:
     case DType::e4m4:
-      return bf16_decode(form.data.as<std::uint16_t>()[at]);
+      return bf16_decode(operand.data.as<std::uint16_t>()[at]);
     default:
       return e2m1_decode(static_cast<std::uint8_t>(codes[at / 2] >> 4 * (at % 2)));
   }
@@ -44,10 +44,11 @@ void CpuDevice::do_amax(const ops::Amax& op) {
 }
 
 void CpuDevice::do_quantize_with_amax(const ops::QuantizeWithAmax& op) {
-  const Scale scale = scale_of(*op.amax.as<float>(), op.form.format);
-  store_scale(op.form.scale, 0, scale);
+  const Scale scale = scale_of(*op.amax.as<float>(), op.operand.format);
+  store_scale(op.operand.scale, 0, scale);
   if (op.value.empty()) return;
-  cast(op.form.data, 0, widen(0, {{}, op.value, {}, false}), op.value.size(), scale.multiply, op.form.format);
+  cast(op.operand.data, 0, widen(0, {{}, op.value, {}, false}), op.value.size(), scale.multiply,
+       op.operand.format);
 }
 
 void CpuDevice::do_update_history(const ops::UpdateHistory& op) {
@@ -114,41 +115,41 @@ void CpuDevice::do_quantize(const ops::Quantize& op) {
   }
 }
 
-const float* CpuDevice::widen(int slot, const GemmOperand& form) {
-  const Tensor& data = form.data;
+const float* CpuDevice::widen(int slot, const GemmOperand& operand) {
+  const Tensor& data = operand.data;
   if (data.dtype == DType::f32) return data.as<float>();
   float* out = scratch(slot, data.size());
-  if (!form.format.quantized()) {
+  if (!operand.format.quantized()) {
     cpu::for_rows(threads_, data.rows, 0, [&](std::int64_t r, float*) {
       cpu::load(data, r * data.cols, data.cols, out + r * data.cols);
     });
     return out;
   }
-  if (is_fp4(form.format)) {
-    widen_fp4(out, form);
+  if (is_fp4(operand.format)) {
+    widen_fp4(out, operand);
     return out;
   }
-  widen_fp8(out, form);
+  widen_fp8(out, operand);
   return out;
 }
 
-void CpuDevice::widen_fp8(float* out, const GemmOperand& form) {
-  const Tensor& data = form.data;
-  const Granularity g = form.format.granularity;
+void CpuDevice::widen_fp8(float* out, const GemmOperand& operand) {
+  const Tensor& data = operand.data;
+  const Granularity g = operand.format.granularity;
   const std::int64_t block = block_length(g) ? block_length(g) : data.cols;
   cpu::for_rows(threads_, data.rows, 0, [&](std::int64_t r, float*) {
     for (std::int64_t k0 = 0, kb = 0; k0 < data.cols; k0 += block, ++kb) {
       const std::int64_t n = std::min(block, data.cols - k0);
       const std::int64_t index = scale_index(g, data.rows, data.cols, r, kb);
-      const float scale = form.scale.dtype == DType::ue8m0
-                              ? ue8m0_decode(form.scale.as<std::uint8_t>()[index])
-                              : form.scale.as<float>()[index];
+      const float scale = operand.scale.dtype == DType::ue8m0
+                              ? ue8m0_decode(operand.scale.as<std::uint8_t>()[index])
+                              : operand.scale.as<float>()[index];
       const std::uint8_t* q = data.as<std::uint8_t>() + r * data.cols + k0;
       float* target = out + r * data.cols + k0;
       const std::uint16_t* wide = data.as<std::uint16_t>() + r * data.cols + k0;
-      if (held_in_bf16(form.format.dtype))
+      if (held_in_bf16(operand.format.dtype))
         for (std::int64_t i = 0; i < n; ++i) target[i] = bf16_decode(wide[i]) * scale;
-      else if (form.format.dtype == DType::e4m3)
+      else if (operand.format.dtype == DType::e4m3)
         for (std::int64_t i = 0; i < n; ++i) target[i] = e4m3_decode(q[i]) * scale;
       else
         for (std::int64_t i = 0; i < n; ++i) target[i] = e5m2_decode(q[i]) * scale;
@@ -158,13 +159,13 @@ void CpuDevice::widen_fp8(float* out, const GemmOperand& form) {
 
 void CpuDevice::do_quantization_error(const ops::QuantizationError& op) {
   const float* source = widen(0, {{}, op.value, {}, false});
-  const float* quantized = widen(1, op.form);
+  const float* quantized = widen(1, op.operand);
   std::int64_t rows = op.value.rows, cols = op.value.cols;
   bool columns = op.columns;
-  const QuantFormat& format = op.form.format;
+  const QuantFormat& format = op.operand.format;
   float factor = 1.0f;  // factor still missing in `quantized`
   if (is_fp4(format)) {
-    factor = fp4_tensor_factor(format, op.form.amax.empty() ? 0.0f : *op.form.amax.as<float>());
+    factor = fp4_tensor_factor(format, op.operand.amax.empty() ? 0.0f : *op.operand.amax.as<float>());
     if (columns) {
       float* transposed = scratch(2, rows * cols);
       transpose_matrix(threads_, transposed, source, rows, cols);
@@ -189,7 +190,7 @@ void CpuDevice::do_quantization_error(const ops::QuantizationError& op) {
       // scale, for which the division q is exact.
       const float magnitude = std::fabs(q);
       saturated +=
-          std::fabs(code_value(op.form, at)) == max && std::fabs(v) > magnitude + magnitude / half_steps;
+          std::fabs(code_value(op.operand, at)) == max && std::fabs(v) > magnitude + magnitude / half_steps;
     }
   const double values[] = {signal, noise, nonzero, underflow, saturated};
   for (int i = 0; i < 5; ++i) op.out.as<float>()[i] = static_cast<float>(values[i]);

@@ -74,14 +74,14 @@ inline ReferenceScale scale_of_scope(float amax, const QuantFormat& format) {
   return {static_cast<float>(std::ldexp(1.0, -exponent)), static_cast<float>(std::ldexp(1.0, exponent))};
 }
 
-struct ReferenceForm {
+struct ReferenceCopy {
   std::vector<float> scaled;      ///< of the element before the cast; NaN if its scope is not finite
   std::vector<double> cast;       ///< the quantized element, in the format's own units
   std::vector<float> dequantize;  ///< scale of the element
 };
 
 /// Returns the rowwise copy of a [rows, k] matrix.
-inline ReferenceForm quantize_reference(const std::vector<float>& x, std::int64_t rows, std::int64_t k,
+inline ReferenceCopy quantize_reference(const std::vector<float>& x, std::int64_t rows, std::int64_t k,
                                         const QuantFormat& format) {
   const Granularity g = format.granularity;
   const std::int64_t tall = g == Granularity::tensor          ? rows
@@ -89,7 +89,7 @@ inline ReferenceForm quantize_reference(const std::vector<float>& x, std::int64_
                             : g == Granularity::block_32x32   ? 32
                                                               : 1;
   const std::int64_t wide = block_length(g) ? block_length(g) : k;
-  ReferenceForm form{x, std::vector<double>(x.size()), x};
+  ReferenceCopy operand{x, std::vector<double>(x.size()), x};
   for (std::int64_t r0 = 0; r0 < rows; r0 += tall)
     for (std::int64_t k0 = 0; k0 < k; k0 += wide) {
       float amax = 0;
@@ -105,12 +105,12 @@ inline ReferenceForm quantize_reference(const std::vector<float>& x, std::int64_
       const ReferenceScale scale =
           finite ? scale_of_scope(amax, format) : ReferenceScale{std::nanf(""), std::nanf("")};
       each([&](std::int64_t i) {
-        form.scaled[i] = x[i] * scale.multiply;
-        form.cast[i] = cast_value(form.scaled[i], format);
-        form.dequantize[i] = scale.dequantize;
+        operand.scaled[i] = x[i] * scale.multiply;
+        operand.cast[i] = cast_value(operand.scaled[i], format);
+        operand.dequantize[i] = scale.dequantize;
       });
     }
-  return form;
+  return operand;
 }
 
 }  // namespace precbench::testing

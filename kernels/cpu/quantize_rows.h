@@ -84,13 +84,13 @@ struct Rows {
   const float* row(std::int64_t r) const { return data + r * k; }
 };
 
-inline void quantize_rows(int threads, const GemmOperand& form, const Rows& source, float tensor_amax) {
-  const QuantFormat& format = form.format;
+inline void quantize_rows(int threads, const GemmOperand& operand, const Rows& source, float tensor_amax) {
+  const QuantFormat& format = operand.format;
   const Granularity g = format.granularity;
   const std::int64_t block = block_length(g) ? block_length(g) : source.k;
   const std::int64_t scope_rows = block_rows(g);
   // Padding entries of the scale buffer are defined too, so that buffers compare and copy byte for byte.
-  std::memset(form.scale.data, 0, form.scale.bytes());
+  std::memset(operand.scale.data, 0, operand.scale.bytes());
   for_rows(threads, detail::blocks_of(source.rows, scope_rows), 0, [&](std::int64_t scope, float*) {
     const std::int64_t first = scope * scope_rows;
     const std::int64_t last = std::min(source.rows, first + scope_rows);
@@ -102,11 +102,11 @@ inline void quantize_rows(int threads, const GemmOperand& form, const Rows& sour
           amax = amax_of(source.row(r) + k0, n, r == first ? 0.0f : amax);
       const Scale scale = scale_of(amax, format);
       if (g != Granularity::tensor || (first == 0 && kb == 0))
-        store_scale(form.scale, scale_index(g, source.rows, source.k, first, kb), scale);
+        store_scale(operand.scale, scale_index(g, source.rows, source.k, first, kb), scale);
       for (std::int64_t r = first + 1; g == Granularity::block_32x32 && r < last; ++r)
-        store_scale(form.scale, scale_index(g, source.rows, source.k, r, kb), scale);
+        store_scale(operand.scale, scale_index(g, source.rows, source.k, r, kb), scale);
       for (std::int64_t r = first; r < last; ++r)
-        cast(form.data, r * source.k + k0, source.row(r) + k0, n, scale.multiply, format);
+        cast(operand.data, r * source.k + k0, source.row(r) + k0, n, scale.multiply, format);
     }
   });
 }

@@ -11,7 +11,7 @@ namespace {
 /// Returns the size of the copy of a matrix that widen() reads.
 std::int64_t widened(const Tensor& data) { return data.dtype == DType::f32 ? 0 : data.size(); }
 
-bool is_cast(const GemmOperand& form) { return !form.empty() && form.format.quantized(); }
+bool is_cast(const GemmOperand& operand) { return !operand.empty() && operand.format.quantized(); }
 
 /// Returns the scratch for the quantized copies of a value in do_quantize() and quantize_groups().
 ScratchSizes casting(const QuantizedTensor& x) {
@@ -39,8 +39,8 @@ float* CpuDevice::scratch(int slot, std::int64_t size) {
 }
 
 ScratchSizes CpuDevice::scratch_of(const ops::Quantize& op) const { return casting(op.x); }
-ScratchSizes CpuDevice::scratch_of(const ops::Dequantize& op) const { return {widened(op.form.data)}; }
-ScratchSizes CpuDevice::scratch_of(const ops::TurnBack& op) const {
+ScratchSizes CpuDevice::scratch_of(const ops::Dequantize& op) const { return {widened(op.operand.data)}; }
+ScratchSizes CpuDevice::scratch_of(const ops::InverseHadamard& op) const {
   return {widened(op.src), op.value.size()};
 }
 ScratchSizes CpuDevice::scratch_of(const ops::Matmul& op) const {
@@ -49,8 +49,8 @@ ScratchSizes CpuDevice::scratch_of(const ops::Matmul& op) const {
 ScratchSizes CpuDevice::scratch_of(const ops::Amax& op) const { return {widened(op.x)}; }
 ScratchSizes CpuDevice::scratch_of(const ops::QuantizeWithAmax& op) const { return {widened(op.value)}; }
 ScratchSizes CpuDevice::scratch_of(const ops::QuantizationError& op) const {
-  const bool copied = op.form.format.dtype == DType::e2m1 && (op.columns || op.form.format.transform);
-  return {widened(op.value), widened(op.form.data), copied ? op.value.size() : 0};
+  const bool copied = op.operand.format.dtype == DType::e2m1 && (op.columns || op.operand.format.transform);
+  return {widened(op.value), widened(op.operand.data), copied ? op.value.size() : 0};
 }
 ScratchSizes CpuDevice::scratch_of(const ops::AddRmsnorm& op) const { return casting(op.h); }
 ScratchSizes CpuDevice::scratch_of(const ops::RecomputeRmsnorm& op) const { return casting(op.h); }

@@ -90,7 +90,6 @@ class CudaDevice final : public Device {
   /// Enables timing of GEMM and attention candidates at first use; off: the first that supports the problem.
   /// On by default.
   void set_autotune(bool on);
-  bool autotunes() const { return autotune_; }
   /// Makes attention backward add in a fixed order. Off by default.
   void set_deterministic(bool on) { deterministic_ = on; }
   bool deterministic() const { return deterministic_; }
@@ -123,8 +122,8 @@ class CudaDevice final : public Device {
   void do_quantize(const ops::Quantize& op) override;
   // quantization_error.cu
   void do_quantization_error(const ops::QuantizationError& op) override;
-  // turn_back.cu
-  void do_turn_back(const ops::TurnBack& op) override;
+  // inverse_hadamard.cu
+  void do_inverse_hadamard(const ops::InverseHadamard& op) override;
   // fp8_weights.cu
   void do_amax(const ops::Amax& op) override;
   void do_quantize_with_amax(const ops::QuantizeWithAmax& op) override;

@@ -38,14 +38,18 @@ TEST_CASE("capture: unsupported calls throw and the device stays usable", "[gpu]
   if (!device) return;
   std::vector<std::uint16_t> ones(128 * 128, bf16_encode(1.0f));
   Buffers buffers(*device);
-  const GemmOperand form{{}, buffers.copy_of(Tensor{ones.data(), DType::bf16, 128, 128}), {}, false};
+  const GemmOperand operand{{}, buffers.copy_of(Tensor{ones.data(), DType::bf16, 128, 128}), {}, false};
   const Tensor d = buffers.tensor(DType::f32, 128, 128);
   std::vector<float> host(128 * 128);
-  CHECK_THROWS_AS(capture_step(*device, [&] { device->matmul({d, form, form, {}}); }), std::logic_error);
+  CHECK_THROWS_AS(capture_step(*device,
+                               [&] {
+                                 device->matmul({d, operand, operand, {}});
+                               }),
+                  std::logic_error);
   CHECK_THROWS_AS(capture_step(*device, [&] { device->upload(d, host.data()); }), std::logic_error);
   CHECK_THROWS_AS(capture_step(*device, [&] { device->download(host.data(), d); }), std::logic_error);
   CHECK_THROWS_AS(capture_step(*device, [&] { device->synchronize(); }), std::logic_error);
-  device->matmul({d, form, form, {}});
+  device->matmul({d, operand, operand, {}});
   device->download(host.data(), d);
   CHECK(host == std::vector<float>(128 * 128, 128.0f));
 }
@@ -58,13 +62,13 @@ TEST_CASE("capture_step: early kernels start before the previous one ends and gi
   const std::int64_t n = 1024;
   std::vector<std::uint16_t> ones(n * n, bf16_encode(1.0f));
   Buffers buffers(*device);
-  const GemmOperand form{{}, buffers.copy_of(Tensor{ones.data(), DType::bf16, n, n}), {}, false};
+  const GemmOperand operand{{}, buffers.copy_of(Tensor{ones.data(), DType::bf16, n, n}), {}, false};
   const Tensor product = buffers.tensor(DType::f32, n, n), sum = buffers.tensor(DType::f32, n, n);
   constexpr int kRounds = 20;
   const auto step = [&] {
     device->fill({sum, 0.0f});
     for (int round = 0; round < kRounds; ++round) {
-      device->matmul({product, form, form, {}});
+      device->matmul({product, operand, operand, {}});
       device->add({sum, product});
       device->fill({product, 1.0f});
       device->add({sum, product});

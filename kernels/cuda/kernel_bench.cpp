@@ -26,9 +26,9 @@ using testing::kBlock, testing::kBlockPow2, testing::kMx, testing::kRow, testing
     testing::kTensorE4m3, testing::kTensorE5m2;
 
 /// Returns the rowwise copy of a random matrix in any format.
-GemmOperand random_form(Buffers& buffers, Device& device, const QuantFormat& format, const Tensor& value) {
+GemmOperand random_operand(Buffers& buffers, Device& device, const QuantFormat& format, const Tensor& value) {
   if (!format.quantized()) return {format, value, {}, false};
-  QuantizedTensor operand{.value = value, .rowwise = buffers.form(format, value.rows, value.cols)};
+  QuantizedTensor operand{.value = value, .rowwise = buffers.operand(format, value.rows, value.cols)};
   if (format.granularity == Granularity::tensor) operand.amax_out = buffers.tensor(DType::f32, 1, 1);
   device.quantize({operand});
   return operand.rowwise;
@@ -88,8 +88,8 @@ void bench_matmul(Bench& bench) {
       {
         const Tensor x = random_bf16(buffers, bench.device, shape.tokens, shape.in, 1);
         const Tensor w = random_bf16(buffers, bench.device, shape.out, shape.in, 2);
-        a = random_form(buffers, bench.device, mode.gemm.a, x);
-        b = random_form(buffers, bench.device, mode.gemm.b, w);
+        a = random_operand(buffers, bench.device, mode.gemm.a, x);
+        b = random_operand(buffers, bench.device, mode.gemm.b, w);
       }
       const MatmulOptions options{.fast_accum = mode.gemm.fast_accum, .accumulate = accumulate};
       const double ms = bench.median_ms([&] { bench.device.matmul({d, a, b, options}); });
@@ -111,21 +111,21 @@ QuantFormat delayed(QuantFormat format) {
   return format;
 }
 
-struct FormSet {
+struct FormatSet {
   const char* name;
   QuantFormat rowwise, columnwise;
 };
 
 void bench_quantize(Bench& bench, double ceiling, std::int64_t M, std::int64_t C) {
   Device& device = bench.device;
-  const FormSet sets[] = {{"tensor row+col", kTensorE4m3, kTensorE4m3},
-                          {"delayed row+col", delayed(kTensorE4m3), delayed(kTensorE4m3)},
-                          {"row row+col", kRow, kRow},
-                          {"1x128 row+col", kBlock, kBlock},
-                          {"128x128 row+col", kSquare, kSquare},
-                          {"mx row+col", kMx, kMx},
-                          {"row row", kRow, {}},
-                          {"1x128 row", kBlock, {}}};
+  const FormatSet sets[] = {{"tensor row+col", kTensorE4m3, kTensorE4m3},
+                            {"delayed row+col", delayed(kTensorE4m3), delayed(kTensorE4m3)},
+                            {"row row+col", kRow, kRow},
+                            {"1x128 row+col", kBlock, kBlock},
+                            {"128x128 row+col", kSquare, kSquare},
+                            {"mx row+col", kMx, kMx},
+                            {"row row", kRow, {}},
+                            {"1x128 row", kBlock, {}}};
   Buffers buffers(bench.device);
   const Tensor x[2] = {random_bf16(buffers, bench.device, M, C, 1),
                        random_bf16(buffers, bench.device, M, C, 2)};
@@ -134,9 +134,9 @@ void bench_quantize(Bench& bench, double ceiling, std::int64_t M, std::int64_t C
   report(bench, ceiling, fmt::format("copy {}x{}", M, C), [&] {
     bench.device.convert({copy, x[turn ^= 1]});
   });
-  for (const FormSet& set : sets) {
-    Buffers forms(bench.device);
-    QuantizedTensor operand = wanted(device, forms, x[0], set.rowwise, set.columnwise);
+  for (const FormatSet& set : sets) {
+    Buffers copies(bench.device);
+    QuantizedTensor operand = wanted(device, copies, x[0], set.rowwise, set.columnwise);
     // Per-tensor and per-column amaxes must be known before the cast: the value is read twice.
     const bool twice = (set.columnwise.granularity == Granularity::tensor && !set.columnwise.delayed()) ||
                        set.columnwise.granularity == Granularity::row;
@@ -148,10 +148,10 @@ void bench_quantize(Bench& bench, double ceiling, std::int64_t M, std::int64_t C
         },
         twice ? static_cast<double>(x[0].bytes()) : 0.0);
   }
-  Buffers forms(bench.device);
-  const GemmOperand codes[2] = {random_form(forms, device, kBlockPow2, x[0]),
-                                random_form(forms, device, kBlockPow2, x[1])};
-  const GemmOperand turned = forms.form(kBlockPow2, C, M);
+  Buffers copies(bench.device);
+  const GemmOperand codes[2] = {random_operand(copies, device, kBlockPow2, x[0]),
+                                random_operand(copies, device, kBlockPow2, x[1])};
+  const GemmOperand turned = copies.operand(kBlockPow2, C, M);
   report(bench, ceiling, fmt::format("transpose_codes {}x{}", M, C), [&] {
     device.transpose_codes({turned, codes[turn ^= 1]});
   });
@@ -167,14 +167,14 @@ void bench_block_ops(Bench& bench, double ceiling) {
   const Tensor rstd = buffers.tensor(DType::f32, M, 1);
   const Tensor gate_up = random_bf16(buffers, device, M, 2 * F, 4), s = buffers.tensor(DType::bf16, M, F);
   const Tensor ds = random_bf16(buffers, device, M, F, 5), dgate_up = buffers.tensor(DType::bf16, M, 2 * F);
-  for (const FormSet& set : {FormSet{"bf16", {}, {}}, FormSet{"tensor", kTensorE4m3, kTensorE4m3},
-                             FormSet{"delayed", delayed(kTensorE4m3), delayed(kTensorE4m3)},
-                             FormSet{"row", kRow, kRow}, FormSet{"1x128", kBlock, kBlock}}) {
-    Buffers forms(device);
-    QuantizedTensor out = wanted(device, forms, h, set.rowwise, set.columnwise),
-                    dx = wanted(device, forms, h, set.rowwise, set.columnwise);
-    QuantizedTensor act = wanted(device, forms, s, set.rowwise, set.columnwise),
-                    dact = wanted(device, forms, dgate_up, set.rowwise, set.columnwise);
+  for (const FormatSet& set : {FormatSet{"bf16", {}, {}}, FormatSet{"tensor", kTensorE4m3, kTensorE4m3},
+                               FormatSet{"delayed", delayed(kTensorE4m3), delayed(kTensorE4m3)},
+                               FormatSet{"row", kRow, kRow}, FormatSet{"1x128", kBlock, kBlock}}) {
+    Buffers copies(device);
+    QuantizedTensor out = wanted(device, copies, h, set.rowwise, set.columnwise),
+                    dx = wanted(device, copies, h, set.rowwise, set.columnwise);
+    QuantizedTensor act = wanted(device, copies, s, set.rowwise, set.columnwise),
+                    dact = wanted(device, copies, dgate_up, set.rowwise, set.columnwise);
     // A recipe's consumers read only the quantized copies.
     out.keep_value = act.keep_value = dact.keep_value = !set.rowwise.quantized();
     report(bench, ceiling, fmt::format("add_rmsnorm -> {}", set.name), [&] {

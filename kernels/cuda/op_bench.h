@@ -109,8 +109,8 @@ inline void report(Bench& bench, double ceiling, const std::string& name, const 
 inline QuantizedTensor wanted(Device& device, Buffers& buffers, const Tensor& value, const QuantFormat& row,
                               const QuantFormat& col) {
   QuantizedTensor operand{.value = value};
-  if (row.quantized()) operand.rowwise = buffers.form(row, value.rows, value.cols);
-  if (col.quantized()) operand.columnwise = buffers.form(col, value.cols, value.rows);
+  if (row.quantized()) operand.rowwise = buffers.operand(row, value.rows, value.cols);
+  if (col.quantized()) operand.columnwise = buffers.operand(col, value.cols, value.rows);
   if (row.granularity == Granularity::tensor || col.granularity == Granularity::tensor)
     operand.amax_out = buffers.tensor(DType::f32, 1, 1);
   if (row.delayed() || col.delayed()) {

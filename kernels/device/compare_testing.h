@@ -187,7 +187,7 @@ class OpTest {
 
   /// Returns a device copy of a host tensor or quantized copy.
   Tensor put(const Tensor& t) { return t.empty() ? Tensor{} : buffers_->copy_of(t); }
-  GemmOperand put(const GemmOperand& form) { return buffers_->copy_of(form); }
+  GemmOperand put(const GemmOperand& operand) { return buffers_->copy_of(operand); }
   /// Returns a host copy of a device tensor.
   Tensor fetch(const Tensor& t) {
     const Tensor copy = host_->tensor(t.dtype, t.rows, t.cols);
@@ -199,22 +199,22 @@ class OpTest {
   Tensor output(DType dtype, std::int64_t rows, std::int64_t cols) {
     return put(host_->tensor(dtype, rows, cols));
   }
-  GemmOperand form(const QuantFormat& format, std::int64_t rows, std::int64_t k) {
-    const GemmOperand on_host = host_form(format, rows, k);
+  GemmOperand operand(const QuantFormat& format, std::int64_t rows, std::int64_t k) {
+    const GemmOperand on_host = host_operand(format, rows, k);
     return on_host.empty() ? on_host : put(on_host);
   }
   QuantizedTensor operand(const OutputFormats& formats, std::int64_t rows, std::int64_t cols) {
     QuantizedTensor x{.value = output(DType::bf16, rows, cols),
-                      .rowwise = form(formats.rowwise, rows, cols),
-                      .columnwise = form(formats.columnwise, cols, rows)};
+                      .rowwise = operand(formats.rowwise, rows, cols),
+                      .columnwise = operand(formats.columnwise, cols, rows)};
     if (formats.one_scale()) x.amax_out = output(DType::f32, 1, 1);
     return x;
   }
   /// Returns `value` on the CPU with memory for quantized copies of the same formats.
   QuantizedTensor host_operand(const OutputFormats& formats, const Tensor& value) {
     QuantizedTensor x{.value = value,
-                      .rowwise = host_form(formats.rowwise, value.rows, value.cols),
-                      .columnwise = host_form(formats.columnwise, value.cols, value.rows)};
+                      .rowwise = host_operand(formats.rowwise, value.rows, value.cols),
+                      .columnwise = host_operand(formats.columnwise, value.cols, value.rows)};
     if (formats.one_scale()) x.amax_out = host_->tensor(DType::f32, 1, 1);
     return x;
   }
@@ -226,17 +226,18 @@ class OpTest {
   }
 
   /// Checks that the device's quantized copies and amax_out equal, bit for bit, the CPU device's for `value`.
-  void check_forms(const std::string& what, const QuantizedTensor& result, const Tensor& value) {
+  void check_copies(const std::string& what, const QuantizedTensor& result, const Tensor& value) {
     INFO(what);
     QuantizedTensor expected = host_operand({result.rowwise.format, result.columnwise.format}, value);
     expected.random = result.random;
     if (!result.random.word.empty()) expected.random.word = fetch(result.random.word);
     cpu().quantize({expected});
-    for (const auto form : {&QuantizedTensor::rowwise, &QuantizedTensor::columnwise}) {
-      if ((result.*form).empty()) continue;
-      CHECK(same_bits(fetch((result.*form).data), (expected.*form).data));
-      CHECK(same_scales(fetch((result.*form).scale), (expected.*form).scale));
-      if (!(result.*form).amax.empty()) CHECK(same_scales(fetch((result.*form).amax), (expected.*form).amax));
+    for (const auto operand : {&QuantizedTensor::rowwise, &QuantizedTensor::columnwise}) {
+      if ((result.*operand).empty()) continue;
+      CHECK(same_bits(fetch((result.*operand).data), (expected.*operand).data));
+      CHECK(same_scales(fetch((result.*operand).scale), (expected.*operand).scale));
+      if (!(result.*operand).amax.empty())
+        CHECK(same_scales(fetch((result.*operand).amax), (expected.*operand).amax));
     }
     if (!result.amax_out.empty()) CHECK(same_bits(fetch(result.amax_out), expected.amax_out));
   }
@@ -248,11 +249,11 @@ class OpTest {
     QuantizedTensor x = host_operand(columns ? OutputFormats{{}, format} : OutputFormats{format, {}}, value);
     x.random = random;
     cpu().quantize({x});
-    const GemmOperand& form = columns ? x.columnwise : x.rowwise;
+    const GemmOperand& operand = columns ? x.columnwise : x.rowwise;
     const Tensor expected = host_->tensor(DType::f32, 1, 5), out = output(DType::f32, 1, 5);
-    cpu().quantization_error({expected, value, form, columns, random});
+    cpu().quantization_error({expected, value, operand, columns, random});
     random.word = put(random.word);
-    device_.quantization_error({out, put(value), put(form), columns, random});
+    device_.quantization_error({out, put(value), put(operand), columns, random});
     const Tensor result = fetch(out);
     for (int i = 0; i < 5; ++i) {
       INFO(i);
@@ -279,14 +280,14 @@ class OpTest {
           if (first.empty()) first = value;
           CHECK(same_bits(value, first));
         }
-        check_forms(what + ", row " + describe(formats.rowwise) + ", col " + describe(formats.columnwise), x,
-                    first);
+        check_copies(what + ", row " + describe(formats.rowwise) + ", col " + describe(formats.columnwise), x,
+                     first);
       }
     return first;
   }
 
  private:
-  GemmOperand host_form(const QuantFormat& format, std::int64_t rows, std::int64_t k) {
+  GemmOperand host_operand(const QuantFormat& format, std::int64_t rows, std::int64_t k) {
     if (!format.quantized()) return {};
     return {format, host_->tensor(format.dtype, rows, k),
             host_->tensor(scale_dtype(format), 1, scale_count(format.granularity, rows, k)), false,

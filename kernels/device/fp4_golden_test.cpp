@@ -83,7 +83,7 @@ PRECBENCH_OP_TEST(quartet_golden_on, "Quartet and Quartet II have the codes of t
   check_golden(b, "eden128", eden128_format());
 }
 
-PRECBENCH_OP_TEST(turn_back_on, "gradients are turned back, 0 where fprop clipped") {
+PRECBENCH_OP_TEST(inverse_hadamard_on, "inverse_hadamard: transforms gradients, 0 where fprop clipped") {
   const QuantFormat format = quest_format();
   const GoldenWords& clipped = fp4_goldens().at("quest.clipped");
   for (const DType dtype : {DType::bf16, DType::f32})
@@ -98,7 +98,7 @@ PRECBENCH_OP_TEST(turn_back_on, "gradients are turned back, 0 where fprop clippe
         x.value = b.put(value);
         b.device().quantize({x});
         const Tensor dst = b.put(before);
-        b.device().turn_back({dst, accumulate, b.put(src), masked ? x.value : Tensor{}, x.rowwise});
+        b.device().inverse_hadamard({dst, accumulate, b.put(src), masked ? x.value : Tensor{}, x.rowwise});
         std::vector<double> want;
         std::int64_t zeros = 0;
         for (std::int64_t i = 0; i < kRows * kCols; ++i) {

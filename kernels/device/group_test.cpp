@@ -13,9 +13,9 @@ namespace {
 
 /// Returns a copy's scales with those of rows from `end` on set to 0: they lie after the last group and are
 /// unspecified. Host tensors.
-Tensor scales_until(const Tensor& scales, const GemmOperand& form, std::int64_t end) {
-  const Granularity g = form.format.granularity;
-  const std::int64_t rows = form.data.rows, k = form.data.cols, bytes = bits_of(scales.dtype) / 8;
+Tensor scales_until(const Tensor& scales, const GemmOperand& operand, std::int64_t end) {
+  const Granularity g = operand.format.granularity;
+  const std::int64_t rows = operand.data.rows, k = operand.data.cols, bytes = bits_of(scales.dtype) / 8;
   for (std::int64_t r = end; r < rows && g != Granularity::tensor; ++r)
     for (std::int64_t kb = 0; kb < scale_blocks(g, k); ++kb)
       std::memset(scales.as<std::byte>() + scale_index(g, rows, k, r, kb) * bytes, 0, bytes);
@@ -94,7 +94,7 @@ PRECBENCH_OP_TEST(permute_on, "permute: codes gathered are codes of what was gat
         b.cpu().quantize({src});
         QuantizedTensor x = b.operand({formats.rowwise, {}}, rows, C);
         if (formats.columnwise.quantized()) {
-          x.columnwise = b.form(formats.columnwise, C, rows);
+          x.columnwise = b.operand(formats.columnwise, C, rows);
           if (formats.columnwise.granularity == Granularity::row)
             x.columnwise.scale = b.output(DType::f32, 1, E * C);
           if (formats.one_scale()) x.amax_out = b.output(DType::f32, 1, 1);

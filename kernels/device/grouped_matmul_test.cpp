@@ -27,7 +27,8 @@ float amax(const Tensor& t) {
 
 /// Returns a dense operand on the CPU: [rows, k] of `value`, or its transpose with `columns`. `known`: the
 /// tensor's amax.
-GemmOperand dense_form(OpTest& b, const QuantFormat& format, const Tensor& value, bool columns, float known) {
+GemmOperand dense_operand(OpTest& b, const QuantFormat& format, const Tensor& value, bool columns,
+                          float known) {
   if (!format.quantized()) return {format, value, {}, columns};
   QuantizedTensor x = b.host_operand(columns ? OutputFormats{{}, format} : OutputFormats{format, {}}, value);
   if (format.granularity == Granularity::tensor) {
@@ -48,13 +49,13 @@ QuantizedTensor grouped_operand(OpTest& b, const Groups& groups, const Tensor& t
   if (!format.quantized()) {
     (columns ? x.columnwise : x.rowwise) = {format, x.value, {}, columns};
   } else if (columns) {
-    x.columnwise = b.form(format, C, rows);
+    x.columnwise = b.operand(format, C, rows);
     x.columnwise.scale =
         b.output(scale_dtype(format), 1, grouped_scale_count(format.granularity, groups.experts(), C, rows));
     if (format.granularity == Granularity::tensor) x.amax_out = b.output(DType::f32, 1, 1);
   } else {
-    x.rowwise = b.form(format, rows, C);
-    src.rowwise = b.put(dense_form(b, format, tokens, false, amax(tokens)));
+    x.rowwise = b.operand(format, rows, C);
+    src.rowwise = b.put(dense_operand(b, format, tokens, false, amax(tokens)));
   }
   b.device().permute({x, src, {}, groups});
   return x;
@@ -65,12 +66,12 @@ GemmOperand stacked_weights(OpTest& b, const Tensor& value, std::int64_t E, cons
   const Tensor there = b.put(value);
   if (!format.quantized()) return {format, there, {}, columns};
   const std::int64_t N = value.rows / E, rows = columns ? value.cols : N, k = columns ? N : value.cols;
-  GemmOperand form = b.form(format, E * rows, k);
-  form.scale = b.output(scale_dtype(format), 1, stacked_scale_count(format.granularity, E, rows, k));
+  GemmOperand operand = b.operand(format, E * rows, k);
+  operand.scale = b.output(scale_dtype(format), 1, stacked_scale_count(format.granularity, E, rows, k));
   QuantizedTensor w{.value = there};
-  (columns ? w.columnwise : w.rowwise) = form;
+  (columns ? w.columnwise : w.rowwise) = operand;
   b.device().quantize_experts({w, E});
-  return form;
+  return operand;
 }
 
 /// Returns the relative error of a sum over K = 128 against the same sum in FP32. For each 32 FP8 products
@@ -157,8 +158,8 @@ PRECBENCH_OP_TEST(grouped_matmul_on, "grouped_matmul and quantize_experts") {
         const Tensor mine = p.rows_of(host, tokens, e), w = p.w.slice_rows(e * p.N, p.N);
         const Tensor expected = host.tensor(DType::f32, mine.rows, out);
         b.cpu().matmul({expected,
-                        dense_form(b, gemm.a, mine, false, amax(tokens)),
-                        dense_form(b, gemm.b, w, dgrad, amax(w)),
+                        dense_operand(b, gemm.a, mine, false, amax(tokens)),
+                        dense_operand(b, gemm.b, w, dgrad, amax(w)),
                         {}});
         check_product(b, gemm.a, all.slice_rows(offsets[e], mine.rows), expected);
       }
@@ -181,13 +182,13 @@ PRECBENCH_OP_TEST(grouped_matmul_on, "grouped_matmul and quantize_experts") {
         if (kCounts[e] > 0) {
           // BF16 GEMMs skip padding, FP8 blocks contain its zeros: the sums are the same numbers.
           const auto mine = [&](const Tensor& tokens) { return p.rows_of(host, tokens, e); };
-          const auto form = [&](const QuantFormat& f, const Tensor& tokens) {
+          const auto operand = [&](const QuantFormat& f, const Tensor& tokens) {
             const Tensor of_expert = mine(tokens);
-            GemmOperand whole = dense_form(b, f, f.quantized() ? padded_rows(host, of_expert) : of_expert,
-                                           true, amax(tokens));
+            GemmOperand whole = dense_operand(b, f, f.quantized() ? padded_rows(host, of_expert) : of_expert,
+                                              true, amax(tokens));
             return whole;
           };
-          b.cpu().matmul({expected, form(gemm.a, p.dy), form(gemm.b, p.x), {.accumulate = accumulate}});
+          b.cpu().matmul({expected, operand(gemm.a, p.dy), operand(gemm.b, p.x), {.accumulate = accumulate}});
         }
         const Tensor got = all.slice_rows(e * p.N, p.N);
         double error = 0, size = 1e-30;

@@ -37,8 +37,8 @@ PRECBENCH_OP_TEST(grouped_swiglu_on, "grouped_swiglu and grouped_swiglu_backward
           {dgate_up, again, dw, b.put(ds), b.put(gate_up), b.put(weights), groups.device});
       const Tensor got_s = b.fetch(s.value), got_d = b.fetch(dgate_up.value);
       CHECK(same_bits(b.fetch(again.value), got_s));
-      b.check_forms("s", s, got_s);
-      b.check_forms("dgate_up", dgate_up, got_d);
+      b.check_copies("s", s, got_s);
+      b.check_copies("dgate_up", dgate_up, got_d);
 
       const Tensor got_dw = weighted ? b.fetch(dw) : Tensor{};
       double error = 0, size = 0, d_error = 0, d_size = 0;
@@ -100,7 +100,7 @@ PRECBENCH_OP_TEST(grouped_columns_on, "grouped_swiglu_backward: columns are thos
       b.device().grouped_swiglu_backward({dgate_up, s, {}, b.put(ds), b.put(gate_up), {}, groups.device});
       const std::vector<std::int32_t> offsets = integers(groups.cpu.offsets);
       const Tensor got = b.fetch(dgate_up.value);
-      b.check_forms("rows", {.value = dgate_up.value, .rowwise = dgate_up.rowwise}, got);
+      b.check_copies("rows", {.value = dgate_up.value, .rowwise = dgate_up.rowwise}, got);
       check_columns(b, dgate_up, {{}, formats.columnwise}, got, offsets);
       check_columns(b, s, of_s, b.fetch(s.value), offsets);
     }

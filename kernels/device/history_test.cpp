@@ -40,7 +40,7 @@ struct Slots {
 TEST_CASE("update_history: scales and histories match TransformerEngine bit for bit", "[cpu][history]") {
   const auto sections = golden_sections(PRECBENCH_SOURCE_DIR "/kernels/device/golden/history.txt");
   const auto device = make_cpu_device(1);
-  int forms = 0, dumps = 0;
+  int copies = 0, dumps = 0;
   for (const auto& [name, runs] : sections) {
     if (name.starts_with("history.") || name.ends_with("amaxes")) continue;
     INFO(name);
@@ -75,9 +75,9 @@ TEST_CASE("update_history: scales and histories match TransformerEngine bit for 
       ++dumps;
     }
     CHECK(wrong == 0);
-    ++forms;
+    ++copies;
   }
-  CHECK(forms == 8);
+  CHECK(copies == 8);
   CHECK(dumps == 40);
 }
 

@@ -15,8 +15,8 @@ constexpr Problem kProblems[] = {{1, 1, 1},     {1, 9, 5},     {7, 1, 33},
                                  {129, 40, 17}, {1100, 31, 6}, {130, 2100, 3}};
 
 /// Returns a [rows, k] matrix as an operand, stored transposed on request, in the memory of `storage`.
-GemmOperand form_of(Owned& storage, DType dtype, const std::vector<float>& values, std::int64_t rows,
-                    std::int64_t k, bool transposed) {
+GemmOperand operand_of(Owned& storage, DType dtype, const std::vector<float>& values, std::int64_t rows,
+                       std::int64_t k, bool transposed) {
   if (!transposed) {
     storage = Owned(dtype, rows, k, values);
     return {{}, storage, {}, false};
@@ -61,8 +61,8 @@ TEST_CASE("matmul: exact on integers for every operand layout", "[cpu][matmul]")
           INFO("M " << p.M << " N " << p.N << " K " << p.K << " " << name_of(in) << " to " << name_of(out)
                     << " variant " << variant);
           Owned a_storage, b_storage;
-          const GemmOperand A = form_of(a_storage, in, a, p.M, p.K, turn_a);
-          const GemmOperand B = form_of(b_storage, in, b, p.N, p.K, turn_b);
+          const GemmOperand A = operand_of(a_storage, in, a, p.M, p.K, turn_a);
+          const GemmOperand B = operand_of(b_storage, in, b, p.N, p.K, turn_b);
           // Without accumulation D starts as NaN, which must not remain.
           const Owned d = accumulate ? Owned(out, p.M, p.N, before) : Owned(out, p.M, p.N);
           device->matmul({d, A, B, {.accumulate = accumulate}});
@@ -81,8 +81,8 @@ TEST_CASE("matmul: error against FP64 is at most twice that of a naive FP32 GEMM
       const std::vector<float> a = normal(1, p.M * p.K), b = normal(2, p.N * p.K);
       const std::vector<double> reference = naive<double>(p, a, b);
       Owned a_storage, b_storage;
-      const GemmOperand A = form_of(a_storage, DType::f32, a, p.M, p.K, variant & 1);
-      const GemmOperand B = form_of(b_storage, DType::f32, b, p.N, p.K, variant & 2);
+      const GemmOperand A = operand_of(a_storage, DType::f32, a, p.M, p.K, variant & 1);
+      const GemmOperand B = operand_of(b_storage, DType::f32, b, p.N, p.K, variant & 2);
       const Owned wide(DType::f32, p.M, p.N), narrow(DType::bf16, p.M, p.N);
       device->matmul({wide, A, B, {}});
       device->matmul({narrow, A, B, {}});
@@ -105,8 +105,8 @@ TEST_CASE("matmul: a NaN or Inf in a row of A reaches only that row of D", "[cpu
       std::vector<float> a = normal(1, p.M * p.K);
       a[531 * p.K + 30] = bad;
       Owned a_storage, b_storage;
-      const GemmOperand A = form_of(a_storage, DType::bf16, a, p.M, p.K, variant & 1);
-      const GemmOperand B = form_of(b_storage, DType::bf16, normal(2, p.N * p.K), p.N, p.K, variant & 2);
+      const GemmOperand A = operand_of(a_storage, DType::bf16, a, p.M, p.K, variant & 1);
+      const GemmOperand B = operand_of(b_storage, DType::bf16, normal(2, p.N * p.K), p.N, p.K, variant & 2);
       const Owned d(DType::f32, p.M, p.N);
       device->matmul({d, A, B, {}});
       const std::vector<float> values = d.floats();

@@ -19,11 +19,11 @@ using namespace precbench::testing;
 namespace {
 
 /// A quantized copy with its own memory.
-struct Form {
+struct OwnedOperand {
   Owned data, scale, amax;
   GemmOperand operand;
 
-  Form(const QuantFormat& format, std::int64_t rows, std::int64_t k)
+  OwnedOperand(const QuantFormat& format, std::int64_t rows, std::int64_t k)
       : data(format.dtype, rows, k),
         scale(scale_dtype(format), 1, scale_count(format.granularity, rows, k)),
         amax(DType::f32, 1, 1),
@@ -42,17 +42,17 @@ struct Form {
   }
 };
 
-Form quantized(Device& device, const Owned& value, const QuantFormat& format, bool columns = false,
-               const RandomStream& random = {}) {
+OwnedOperand quantized(Device& device, const Owned& value, const QuantFormat& format, bool columns = false,
+                       const RandomStream& random = {}) {
   const std::int64_t rows = value.tensor().rows, cols = value.tensor().cols;
-  Form form(format, columns ? cols : rows, columns ? rows : cols);
+  OwnedOperand copy(format, columns ? cols : rows, columns ? rows : cols);
   QuantizedTensor x{.value = value, .random = random};
-  (columns ? x.columnwise : x.rowwise) = form.operand;
+  (columns ? x.columnwise : x.rowwise) = copy.operand;
   device.quantize({x});
-  return form;
+  return copy;
 }
 
-bool same_codes(const Form& a, const Form& b) { return a.data.bytes() == b.data.bytes(); }
+bool same_codes(const OwnedOperand& a, const OwnedOperand& b) { return a.data.bytes() == b.data.bytes(); }
 
 }  // namespace
 
@@ -66,15 +66,15 @@ TEST_CASE("NVFP4: the CPU device's bytes equal torchao's", "[cpu][op]") {
   const auto device = make_cpu_device(2);
   const auto check = [&](const std::string& name, const QuantFormat& format, bool columns) {
     INFO(name);
-    const Form form = quantized(*device, value, format, columns);
-    const std::int64_t rows = form.operand.data.rows, k = form.operand.data.cols;
-    CHECK(float_to_bits(*form.amax.tensor().as<float>()) == sections.at(name + ".amax").at(0));
+    const OwnedOperand copy = quantized(*device, value, format, columns);
+    const std::int64_t rows = copy.operand.data.rows, k = copy.operand.data.cols;
+    CHECK(float_to_bits(*copy.amax.tensor().as<float>()) == sections.at(name + ".amax").at(0));
     const GoldenWords &codes = sections.at(name + ".codes"), &scales = sections.at(name + ".scales");
     std::int64_t wrong = 0, wrong_scales = 0;
     for (std::int64_t i = 0; i < rows * k / 2; ++i)
-      wrong += form.data.tensor().as<std::uint8_t>()[i] != codes.at(i);
+      wrong += copy.data.tensor().as<std::uint8_t>()[i] != codes.at(i);
     for (std::int64_t i = 0; i < rows * k; i += 16)
-      wrong_scales += form.scale_of(i / k, i % k) != scales.at(i / 16);
+      wrong_scales += copy.scale_of(i / k, i % k) != scales.at(i / 16);
     CHECK(wrong == 0);
     CHECK(wrong_scales == 0);
   };
@@ -84,8 +84,8 @@ TEST_CASE("NVFP4: the CPU device's bytes equal torchao's", "[cpu][op]") {
         true);
 
   // 16x16 blocks have the same codes in both directions.
-  const Form row = quantized(*device, value, nvfp4_format(Granularity::block_16x16));
-  const Form column = quantized(*device, value, nvfp4_format(Granularity::block_16x16), true);
+  const OwnedOperand row = quantized(*device, value, nvfp4_format(Granularity::block_16x16));
+  const OwnedOperand column = quantized(*device, value, nvfp4_format(Granularity::block_16x16), true);
   for (std::int64_t r = 0; r < kRows; ++r)
     for (std::int64_t c = 0; c < kCols; ++c) REQUIRE(row.code(r * kCols + c) == column.code(c * kRows + r));
 }
@@ -99,7 +99,7 @@ TEST_CASE(
   const Owned b(DType::bf16, kN, kK, rounded(normal(2, kN * kK, 0.02f)));
   for (const Transform transform : {Transform{}, Transform{16}, Transform{16, Signs::te}}) {
     const QuantFormat format = nvfp4_format(Granularity::block_1x16, ElementRounding::rne, transform);
-    const Form qa = quantized(*device, a, format), qb = quantized(*device, b, format);
+    const OwnedOperand qa = quantized(*device, a, format), qb = quantized(*device, b, format);
     std::vector<float> start(kM * kN, 0.5f);
     const Owned d(DType::f32, kM, kN), sum(DType::f32, kM, kN, start);
     device->matmul({d, qa.operand, qb.operand, {}});
@@ -152,8 +152,8 @@ TEST_CASE("NVFP4: stochastic rounding of gradients is unbiased", "[cpu][op]") {
     std::vector<double> mean(x.size());
     for (std::int32_t draw = 0; draw < kDraws; ++draw) {
       const Owned word(std::vector<std::int32_t>{draw});
-      const Form form = quantized(*device, source, format, columns, {.word = word, .stream = 6});
-      for (std::int64_t i = 0; i < kRows * kCols; ++i) mean[i] += form.value(i / kCols, i % kCols);
+      const OwnedOperand copy = quantized(*device, source, format, columns, {.word = word, .stream = 6});
+      for (std::int64_t i = 0; i < kRows * kCols; ++i) mean[i] += copy.value(i / kCols, i % kCols);
     }
     for (double& sum : mean) sum /= kDraws;
     double squares = 0, signed_sum = 0;
@@ -189,11 +189,11 @@ TEST_CASE("NVFP4: the mean of stochastic draws has a smaller error than rounding
     std::vector<double> mean(x.size());
     for (std::int32_t draw = 0; draw < draws; ++draw) {
       const Owned word(std::vector<std::int32_t>{draw});
-      const Form form =
+      const OwnedOperand copy =
           quantized(*device, value, nvfp4_format(Granularity::block_1x16, rounding), false, {.word = word});
       for (std::size_t i = 0; i < x.size(); ++i)
         mean[i] +=
-            form.value(static_cast<std::int64_t>(i) / kCols, static_cast<std::int64_t>(i) % kCols) / draws;
+            copy.value(static_cast<std::int64_t>(i) / kCols, static_cast<std::int64_t>(i) % kCols) / draws;
     }
     return relative_error(mean, {x.begin(), x.end()});
   };
@@ -215,13 +215,13 @@ TEST_CASE("NVFP4: random numbers depend on element and step and operand and not 
   const QuantFormat format = nvfp4_format(Granularity::block_1x16, ElementRounding::stochastic);
   for (const bool columns : {false, true}) {
     INFO((columns ? "columns" : "rows"));
-    const Form all = quantized(*device, whole, format, columns, {.word = word, .stream = 4});
+    const OwnedOperand all = quantized(*device, whole, format, columns, {.word = word, .stream = 4});
     CHECK(same_codes(all, quantized(*threads, whole, format, columns, {.word = word, .stream = 4})));
     CHECK_FALSE(same_codes(all, quantized(*device, whole, format, columns, {.word = next, .stream = 4})));
     CHECK_FALSE(same_codes(all, quantized(*device, whole, format, columns, {.word = word, .stream = 6})));
     for (int half = 0; half < 2; ++half) {
-      const Form part = quantized(*device, halves[half], format, columns,
-                                  {.word = word, .stream = 4, .first_row = half * kHalf});
+      const OwnedOperand part = quantized(*device, halves[half], format, columns,
+                                          {.word = word, .stream = 4, .first_row = half * kHalf});
       std::int64_t different = 0;
       for (std::int64_t r = 0; r < kHalf; ++r)
         for (std::int64_t c = 0; c < kCols; ++c) {

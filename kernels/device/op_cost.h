@@ -7,11 +7,11 @@ namespace precbench::ops {
 
 inline double bytes(const Tensor& t) { return t.empty() ? 0.0 : static_cast<double>(t.bytes()); }
 
-inline double quantized_bytes(const GemmOperand& form) {
-  return form.format.quantized() ? bytes(form.data) + bytes(form.scale) + bytes(form.amax) : 0.0;
+inline double quantized_bytes(const GemmOperand& operand) {
+  return operand.format.quantized() ? bytes(operand.data) + bytes(operand.scale) + bytes(operand.amax) : 0.0;
 }
 
-inline double form_bytes(const QuantizedTensor& x) {
+inline double copy_bytes(const QuantizedTensor& x) {
   return quantized_bytes(x.rowwise) + quantized_bytes(x.columnwise);
 }
 

@@ -64,17 +64,18 @@ OpCost InitNormal::cost() const { return of("init_normal", OpClass::other, bytes
 OpCost Fill::cost() const { return of("fill", OpClass::other, bytes(x)); }
 
 OpCost Quantize::cost() const {
-  const OpCost cost = of("quantize", OpClass::quantize, bytes(x.value) + form_bytes(x));
+  const OpCost cost = of("quantize", OpClass::quantize, bytes(x.value) + copy_bytes(x));
   return weight ? cost : casting(cost, x);
 }
 
-bool Quantize::idle() const { return form_bytes(x) == 0 && x.amax_out.empty(); }
+bool Quantize::idle() const { return copy_bytes(x) == 0 && x.amax_out.empty(); }
 
 OpCost Dequantize::cost() const {
-  return of("dequantize", OpClass::quantize, quantized_bytes(form) + bytes(dst));
+  return of("dequantize", OpClass::quantize, quantized_bytes(operand) + bytes(dst));
 }
 
-OpCost TurnBack::cost() const {
+OpCost InverseHadamard::cost() const {
+  // Its name in records.
   return of("turn_back", OpClass::quantize, updated_bytes(dst, accumulate) + bytes(src) + bytes(value));
 }
 
@@ -91,7 +92,7 @@ OpCost Matmul::cost() const {
 OpCost Amax::cost() const { return of("amax", OpClass::quantize, bytes(x)); }
 
 OpCost QuantizeWithAmax::cost() const {
-  return of("quantize_with_amax", OpClass::quantize, bytes(value) + bytes(form.data));
+  return of("quantize_with_amax", OpClass::quantize, bytes(value) + bytes(operand.data));
 }
 
 OpCost UpdateHistory::cost() const {
@@ -253,7 +254,7 @@ OpCost Fingerprint::cost() const { return of("fingerprint", OpClass::other, byte
 OpCost Correlate::cost() const { return of("correlate", OpClass::other, bytes(x) + bytes(y)); }
 
 OpCost QuantizationError::cost() const {
-  return of("quantization_error", OpClass::other, bytes(value) + bytes(form.data) + bytes(form.scale));
+  return of("quantization_error", OpClass::other, bytes(value) + bytes(operand.data) + bytes(operand.scale));
 }
 
 }  // namespace ops

@@ -82,19 +82,19 @@ struct Quantize {
 /// scales.
 struct Dequantize {
   Tensor dst;
-  GemmOperand form;
+  GemmOperand operand;
   OpCost cost() const;
 };
 
-/// dst = or += the inverse Hadamard transform of src, for the FP4 copy `form` with fixed signs. With `value`,
+/// dst = or += the inverse Hadamard transform of src, for the FP4 copy `operand` with fixed signs. With `value`,
 /// the source of a copy with quest scales, elements that the cast clipped are first set to 0. All [rows, k],
-/// in form's order.
-struct TurnBack {
+/// in operand's order.
+struct InverseHadamard {
   Tensor dst;  ///< bf16 or f32
   bool accumulate;
   Tensor src;    ///< bf16 or f32
   Tensor value;  ///< may be empty
-  GemmOperand form;
+  GemmOperand operand;
   OpCost cost() const;
 };
 
@@ -115,11 +115,11 @@ struct Amax {
   OpCost cost() const;
 };
 
-/// Quantizes one rank's part of a matrix with a per-tensor scale: form.data = value / scale, and form.scale.
-/// The scale depends on `amax`, f32 [1], only. value is f32 or bf16, with as many elements as form.data,
+/// Quantizes one rank's part of a matrix with a per-tensor scale: operand.data = value / scale, and operand.scale.
+/// The scale depends on `amax`, f32 [1], only. value is f32 or bf16, with as many elements as operand.data,
 /// possibly none.
 struct QuantizeWithAmax {
-  GemmOperand form;
+  GemmOperand operand;
   Tensor value, amax;
   OpCost cost() const;
 };
@@ -297,8 +297,8 @@ struct Correlate {
 /// copy of `value`.
 struct QuantizationError {
   Tensor out, value;
-  GemmOperand form;
-  bool columns;              ///< true: `form` is the columnwise copy
+  GemmOperand operand;
+  bool columns;              ///< true: `operand` is the columnwise copy
   RandomStream random = {};  ///< source of the transform's random signs
   OpCost cost() const;
 };
@@ -314,7 +314,7 @@ struct QuantizationError {
   OP(Fill, fill)                                     \
   OP(Quantize, quantize)                             \
   OP(Dequantize, dequantize)                         \
-  OP(TurnBack, turn_back)                            \
+  OP(InverseHadamard, inverse_hadamard)              \
   OP(Matmul, matmul)                                 \
   OP(Amax, amax)                                     \
   OP(QuantizeWithAmax, quantize_with_amax)           \

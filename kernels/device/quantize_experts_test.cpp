@@ -20,8 +20,8 @@ constexpr QuantFormat kFormats[] = {{},       kTensorE4m3, kTensorE5m2, kRow, kR
 
 /// Allocates one quantized copy with memory(dtype, rows, cols).
 template <class Memory>
-GemmOperand form_of(Memory&& memory, const QuantFormat& format, std::int64_t experts, std::int64_t rows,
-                    std::int64_t k) {
+GemmOperand operand_of(Memory&& memory, const QuantFormat& format, std::int64_t experts, std::int64_t rows,
+                       std::int64_t k) {
   if (!format.quantized()) return {};
   return {format, memory(format.dtype, experts * rows, k),
           memory(scale_dtype(format), 1, stacked_scale_count(format.granularity, experts, rows, k))};
@@ -34,8 +34,8 @@ void check_stack(OpTest& b, const OutputFormats& formats, const Stack& stack, co
   const auto quantized = [&](Device& device, const Tensor& of, auto&& memory) {
     const QuantizedTensor w{
         .value = of,
-        .rowwise = form_of(memory, formats.rowwise, stack.experts, stack.rows, stack.cols),
-        .columnwise = form_of(memory, formats.columnwise, stack.experts, stack.cols, stack.rows)};
+        .rowwise = operand_of(memory, formats.rowwise, stack.experts, stack.rows, stack.cols),
+        .columnwise = operand_of(memory, formats.columnwise, stack.experts, stack.cols, stack.rows)};
     device.quantize_experts({w, stack.experts});
     return w;
   };
@@ -43,10 +43,10 @@ void check_stack(OpTest& b, const OutputFormats& formats, const Stack& stack, co
       quantized(b.device(), value_there, [&](auto... shape) { return b.output(shape...); });
   const QuantizedTensor here =
       quantized(b.cpu(), value, [&](auto... shape) { return b.host().tensor(shape...); });
-  for (const auto form : {&QuantizedTensor::rowwise, &QuantizedTensor::columnwise}) {
-    if ((here.*form).empty()) continue;
-    CHECK(same_bits(b.fetch((there.*form).data), (here.*form).data));
-    CHECK(same_scales(b.fetch((there.*form).scale), (here.*form).scale));
+  for (const auto operand : {&QuantizedTensor::rowwise, &QuantizedTensor::columnwise}) {
+    if ((here.*operand).empty()) continue;
+    CHECK(same_bits(b.fetch((there.*operand).data), (here.*operand).data));
+    CHECK(same_scales(b.fetch((there.*operand).scale), (here.*operand).scale));
   }
 }
 
@@ -85,8 +85,8 @@ PRECBENCH_OP_TEST(amaxes_on, "quantize_experts leaves the experts' amaxes, and t
           const auto quantized = [&](Device& device, const Tensor& of, const Tensor& amax_in,
                                      const Tensor& amax_out, auto&& memory) {
             const QuantizedTensor w{.value = of,
-                                    .rowwise = form_of(memory, format, E, stack.rows, stack.cols),
-                                    .columnwise = form_of(memory, format, E, stack.cols, stack.rows),
+                                    .rowwise = operand_of(memory, format, E, stack.rows, stack.cols),
+                                    .columnwise = operand_of(memory, format, E, stack.cols, stack.rows),
                                     .amax_out = wanted ? amax_out : Tensor{},
                                     .amax_in = known ? amax_in : Tensor{}};
             device.quantize_experts({w, E});
@@ -105,20 +105,20 @@ PRECBENCH_OP_TEST(amaxes_on, "quantize_experts leaves the experts' amaxes, and t
             if (known) *amax.as<float>() = in.as<float>()[e];
             const auto memory = [&](auto... shape) { return b.host().tensor(shape...); };
             const QuantizedTensor w{.value = one,
-                                    .rowwise = form_of(memory, format, 1, stack.rows, stack.cols),
-                                    .columnwise = form_of(memory, format, 1, stack.cols, stack.rows),
+                                    .rowwise = operand_of(memory, format, 1, stack.rows, stack.cols),
+                                    .columnwise = operand_of(memory, format, 1, stack.cols, stack.rows),
                                     .amax_in = amax};
             b.cpu().quantize({w});
-            for (const auto form : {&QuantizedTensor::rowwise, &QuantizedTensor::columnwise}) {
-              const std::int64_t rows = (w.*form).data.rows;
-              CHECK(same_bits(b.fetch((there.*form).data).slice_rows(e * rows, rows), (w.*form).data));
-              CHECK(same_scales(b.fetch((there.*form).scale).elements(e, 1), (w.*form).scale));
+            for (const auto operand : {&QuantizedTensor::rowwise, &QuantizedTensor::columnwise}) {
+              const std::int64_t rows = (w.*operand).data.rows;
+              CHECK(same_bits(b.fetch((there.*operand).data).slice_rows(e * rows, rows), (w.*operand).data));
+              CHECK(same_scales(b.fetch((there.*operand).scale).elements(e, 1), (w.*operand).scale));
             }
           }
         }
 }
 
-PRECBENCH_OP_TEST(left_on, "quantize_experts leaves the experts' amaxes without any form") {
+PRECBENCH_OP_TEST(left_on, "quantize_experts leaves the experts' amaxes without any copy") {
   b.start();
   const Tensor value = make_input(b.host(), Input::imbalanced, 3 * 144, 208),
                out = b.host().tensor(DType::f32, 1, 3);

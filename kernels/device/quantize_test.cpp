@@ -80,44 +80,44 @@ struct Quantized {
 };
 
 /// Returns the element at `i` in the format's own units.
-float element(const GemmOperand& form, std::int64_t i) {
-  if (held_in_bf16(form.format.dtype)) return bf16_decode(form.data.as<std::uint16_t>()[i]);
-  const std::uint8_t code = form.data.as<std::uint8_t>()[i];
-  return form.format.dtype == DType::e4m3 ? e4m3_decode(code) : e5m2_decode(code);
+float element(const GemmOperand& operand, std::int64_t i) {
+  if (held_in_bf16(operand.format.dtype)) return bf16_decode(operand.data.as<std::uint16_t>()[i]);
+  const std::uint8_t code = operand.data.as<std::uint8_t>()[i];
+  return operand.format.dtype == DType::e4m3 ? e4m3_decode(code) : e5m2_decode(code);
 }
 
-float scale_at(const GemmOperand& form, std::int64_t r, std::int64_t i) {
-  const Granularity g = form.format.granularity;
-  const std::int64_t block = block_length(g) ? block_length(g) : form.data.cols;
-  const std::int64_t at = scale_index(g, form.data.rows, form.data.cols, r, i / block);
-  return form.scale.dtype == DType::ue8m0 ? ue8m0_decode(form.scale.as<std::uint8_t>()[at])
-                                          : form.scale.as<float>()[at];
+float scale_at(const GemmOperand& operand, std::int64_t r, std::int64_t i) {
+  const Granularity g = operand.format.granularity;
+  const std::int64_t block = block_length(g) ? block_length(g) : operand.data.cols;
+  const std::int64_t at = scale_index(g, operand.data.rows, operand.data.cols, r, i / block);
+  return operand.scale.dtype == DType::ue8m0 ? ue8m0_decode(operand.scale.as<std::uint8_t>()[at])
+                                             : operand.scale.as<float>()[at];
 }
 
-/// Counts the elements of `form` that differ from the reference in code or scale.
-std::int64_t mismatches(const GemmOperand& form, const ReferenceForm& want) {
+/// Counts the elements of `operand` that differ from the reference in code or scale.
+std::int64_t mismatches(const GemmOperand& operand, const ReferenceCopy& want) {
   std::int64_t count = 0;
-  const std::int64_t k = form.data.cols;
-  for (std::int64_t i = 0; i < form.data.size(); ++i) {
-    const float got = element(form, i);
+  const std::int64_t k = operand.data.cols;
+  for (std::int64_t i = 0; i < operand.data.size(); ++i) {
+    const float got = element(operand, i);
     const bool same_sign = std::signbit(got) == std::signbit(want.cast[i]);
-    count += got != want.cast[i] || !same_sign || scale_at(form, i / k, i % k) != want.dequantize[i];
+    count += got != want.cast[i] || !same_sign || scale_at(operand, i / k, i % k) != want.dequantize[i];
   }
   return count;
 }
 
 /// Counts nonzero entries of the scale buffer that belong to no element.
-std::int64_t dirty_padding(const GemmOperand& form) {
-  const Granularity g = form.format.granularity;
-  const std::int64_t rows = form.data.rows, k = form.data.cols;
-  const std::int64_t bytes = form.scale.bytes() / form.scale.size();
-  std::vector<bool> used(form.scale.size());
+std::int64_t dirty_padding(const GemmOperand& operand) {
+  const Granularity g = operand.format.granularity;
+  const std::int64_t rows = operand.data.rows, k = operand.data.cols;
+  const std::int64_t bytes = operand.scale.bytes() / operand.scale.size();
+  std::vector<bool> used(operand.scale.size());
   for (std::int64_t r = 0; r < rows; ++r)
     for (std::int64_t kb = 0; kb < scale_blocks(g, k); ++kb) used[scale_index(g, rows, k, r, kb)] = true;
   std::int64_t count = 0;
-  for (std::int64_t i = 0; i < form.scale.size(); ++i)
+  for (std::int64_t i = 0; i < operand.scale.size(); ++i)
     for (std::int64_t b = 0; b < bytes; ++b)
-      count += !used[i] && form.scale.as<std::uint8_t>()[i * bytes + b] != 0;
+      count += !used[i] && operand.scale.as<std::uint8_t>()[i * bytes + b] != 0;
   return count;
 }
 
@@ -137,8 +137,8 @@ TEST_CASE("quantize: both copies equal the reference in every format", "[cpu][qu
       for (Data data : {Data::normal, Data::imbalanced, Data::outlier, Data::adversarial}) {
         INFO(describe(format) << ", " << s.rows << " x " << s.cols << ", data " << static_cast<int>(data));
         const std::vector<float> x = values(data, s);
-        const ReferenceForm row = quantize_reference(x, s.rows, s.cols, format);
-        const ReferenceForm col = quantize_reference(transposed(x, s), s.cols, s.rows, format);
+        const ReferenceCopy row = quantize_reference(x, s.rows, s.cols, format);
+        const ReferenceCopy col = quantize_reference(transposed(x, s), s.cols, s.rows, format);
         for (DType dtype : {DType::bf16, DType::f32}) {
           Quantized q(dtype, x, s, format);
           device->quantize({q.operand});
@@ -290,13 +290,14 @@ TEST_CASE("matmul: a quantized copy times the identity gives the dequantized val
       Quantized q(DType::bf16, values(Data::imbalanced, s), s, format);
       device->quantize({q.operand});
       for (bool column : {false, true}) {
-        const GemmOperand& form = column ? q.operand.columnwise : q.operand.rowwise;
-        std::vector<float> identity(form.k() * form.k()), expected;
-        for (std::int64_t i = 0; i < form.k(); ++i) identity[i * form.k() + i] = 1;
-        for (std::int64_t i = 0; i < form.data.size(); ++i)
-          expected.push_back(element(form, i) * scale_at(form, i / form.k(), i % form.k()));
-        const Owned eye(DType::f32, form.k(), form.k(), identity), d(DType::f32, form.rows(), form.k());
-        device->matmul({d, form, {{}, eye, {}, false}, {}});
+        const GemmOperand& operand = column ? q.operand.columnwise : q.operand.rowwise;
+        std::vector<float> identity(operand.k() * operand.k()), expected;
+        for (std::int64_t i = 0; i < operand.k(); ++i) identity[i * operand.k() + i] = 1;
+        for (std::int64_t i = 0; i < operand.data.size(); ++i)
+          expected.push_back(element(operand, i) * scale_at(operand, i / operand.k(), i % operand.k()));
+        const Owned eye(DType::f32, operand.k(), operand.k(), identity),
+            d(DType::f32, operand.rows(), operand.k());
+        device->matmul({d, operand, {{}, eye, {}, false}, {}});
         CHECK(d.floats() == expected);
       }
     }
@@ -320,7 +321,7 @@ TEST_CASE("quantization_error: sums equal those of the dequantized copy", "[cpu]
               {out, q.value, column ? q.operand.columnwise : q.operand.rowwise, column});
 
           const std::vector<float> source = column ? transposed(x, s) : x;
-          const ReferenceForm want =
+          const ReferenceCopy want =
               quantize_reference(source, column ? s.cols : s.rows, column ? s.rows : s.cols, format);
           double signal = 0, noise = 0, nonzero = 0, underflow = 0, saturated = 0;
           // The GEMM sees the FP32 product of code and scale. Values more than half a step beyond the

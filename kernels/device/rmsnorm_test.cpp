@@ -350,9 +350,9 @@ PRECBENCH_OP_TEST(rmsnorm_many_rows_on, "the rmsnorms of more rows than a GPU ha
     for (const bool keep : {true, false}) {
       out.keep_value = keep;
       forward(out);
-      b.check_forms("h" + what, out, h);
+      b.check_copies("h" + what, out, h);
       backward(out);
-      b.check_forms("dx" + what, out, dx);
+      b.check_copies("dx" + what, out, dx);
     }
     CHECK(same_bits(b.fetch(dweight), plain_dweight));
   }
@@ -400,10 +400,10 @@ PRECBENCH_OP_TEST(rmsnorm_known_on, "the rmsnorms of many rows with scales that 
             QuantizedTensor expected = b.host_operand(formats, value);
             expected.amax_in = known, expected.amax_out = staged;
             b.cpu().quantize({expected});
-            for (const auto form : {&QuantizedTensor::rowwise, &QuantizedTensor::columnwise}) {
-              if ((out.*form).empty()) continue;
-              CHECK(same_bits(b.fetch((out.*form).data), (expected.*form).data));
-              CHECK(same_bits(b.fetch((out.*form).scale), (expected.*form).scale));
+            for (const auto operand : {&QuantizedTensor::rowwise, &QuantizedTensor::columnwise}) {
+              if ((out.*operand).empty()) continue;
+              CHECK(same_bits(b.fetch((out.*operand).data), (expected.*operand).data));
+              CHECK(same_bits(b.fetch((out.*operand).scale), (expected.*operand).scale));
             }
             CHECK(same_bits(b.fetch(dev_staged), staged));
             if (keep) CHECK(same_bits(b.fetch(out.value), value));

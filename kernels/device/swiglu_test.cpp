@@ -120,7 +120,7 @@ PRECBENCH_OP_TEST(swiglu_on, "swiglu and swiglu_backward") {
         b.device().synchronize();
         dev_s.amax_in = std::exchange(dev_s.amax_out, {});
         b.device().swiglu_backward({out, dev_s, dev_ds, dev_in});
-        b.check_forms("s again", dev_s, s);
+        b.check_copies("s again", dev_s, s);
         if (dev_s.keep_value) CHECK(same_bits(b.fetch(dev_s.value), s));
       });
       check_twice("dgate_up", d, naive_d, HostMemory::values(true_d));
@@ -178,8 +178,8 @@ PRECBENCH_OP_TEST(swiglu_many_tiles_on, "swiglu_backward of more tiles than a GP
        {OutputFormats{kTensorE4m3, kTensorE4m3}, {kRow, kRow}, {kBlock, kBlockPow2}, {kMx, {}}}) {
     QuantizedTensor d = b.operand(formats, M, 2 * F), s = b.operand({{}, kBlock}, M, F);
     b.device().swiglu_backward({d, s, ds, gate_up});
-    b.check_forms("dgate_up, row " + describe(formats.rowwise), d, value);
-    b.check_forms("s", s, s_value);
+    b.check_copies("dgate_up, row " + describe(formats.rowwise), d, value);
+    b.check_copies("s", s, s_value);
     CHECK(same_bits(b.fetch(d.value), value));
   }
 }

@@ -32,16 +32,16 @@ class Buffers {
 
   /// Returns memory for a quantized copy of `rows` vectors of length k: contents undefined, but scale padding
   /// zero.
-  GemmOperand form(const QuantFormat& format, std::int64_t rows, std::int64_t k) {
-    GemmOperand form{format, tensor(format.dtype, rows, k), {}, false};
-    if (!format.quantized()) return form;
+  GemmOperand operand(const QuantFormat& format, std::int64_t rows, std::int64_t k) {
+    GemmOperand operand{format, tensor(format.dtype, rows, k), {}, false};
+    if (!format.quantized()) return operand;
     const std::int64_t scales = scale_count(format.granularity, rows, k);
-    form.scale = tensor(scale_dtype(format), 1, scales);
-    if (format.scale == ScaleType::e4m3) form.amax = tensor(DType::f32, 1, 1);
-    const std::vector<std::byte> zeros(static_cast<std::size_t>(form.scale.bytes()));
-    device_.upload(form.scale, zeros.data());
+    operand.scale = tensor(scale_dtype(format), 1, scales);
+    if (format.scale == ScaleType::e4m3) operand.amax = tensor(DType::f32, 1, 1);
+    const std::vector<std::byte> zeros(static_cast<std::size_t>(operand.scale.bytes()));
+    device_.upload(operand.scale, zeros.data());
     device_.synchronize();
-    return form;
+    return operand;
   }
 
   GemmOperand copy_of(const GemmOperand& host) {

@@ -80,12 +80,12 @@ Differences differences(const GemmOperand& src, const GemmOperand& dst, std::int
 
 /// Returns the device's transpose of a host copy, fetched.
 GemmOperand transposed_on(OpTest& b, const GemmOperand& src, const Groups& groups = {}) {
-  const GemmOperand dst = b.form(src.format, src.data.cols, src.data.rows);
+  const GemmOperand dst = b.operand(src.format, src.data.cols, src.data.rows);
   b.device().transpose_codes({dst, b.put(src), groups});
   return {src.format, b.fetch(dst.data), b.fetch(dst.scale)};
 }
 
-GemmOperand rowwise_form(OpTest& b, const Tensor& value) {
+GemmOperand rowwise_copy(OpTest& b, const Tensor& value) {
   QuantizedTensor x = b.host_operand({kBlockPow2, {}}, value);
   b.cpu().quantize({x});
   return x.rowwise;
@@ -126,14 +126,14 @@ PRECBENCH_OP_TEST(tiles_on, "transpose_codes: tiles of any input are cast once")
     for (const Input input : kInputs) {
       INFO(static_cast<int>(input) << ", " << size.M << " x " << size.C);
       b.start();
-      const GemmOperand src = rowwise_form(b, make_input(b.host(), input, size.M, size.C));
+      const GemmOperand src = rowwise_copy(b, make_input(b.host(), input, size.M, size.C));
       const GemmOperand dst = transposed_on(b, src);
       const Differences wrong = differences(src, dst, 0, size.M);
       CHECK(wrong.codes == 0);
       CHECK(wrong.scales == 0);
     }
     b.start();
-    const GemmOperand src = rowwise_form(b, rows_of_sizes(b.host(), size.M, size.C));
+    const GemmOperand src = rowwise_copy(b, rows_of_sizes(b.host(), size.M, size.C));
     const Differences wrong = differences(src, transposed_on(b, src), 0, size.M);
     CHECK(wrong.codes == 0);
     CHECK(wrong.scales == 0);
@@ -149,7 +149,7 @@ PRECBENCH_OP_TEST(groups_on, "transpose_codes: a group's columns are those of it
   const Groups on_host = make_groups(
       b.cpu(), [&](DType t, std::int64_t r, std::int64_t c) { return host.tensor(t, r, c); },
       host_integers(host, index, 1), E, kSide, T, host.tensor(DType::f32, 1, 3));
-  const GemmOperand tokens = rowwise_form(b, rows_of_sizes(host, T, C));
+  const GemmOperand tokens = rowwise_copy(b, rows_of_sizes(host, T, C));
   QuantizedTensor rows =
       b.host_operand({kBlockPow2, {}}, host.tensor(DType::bf16, on_host.rows_capacity(), C));
   rows.value = {}, rows.keep_value = false;  // only codes are moved
@@ -181,7 +181,7 @@ PRECBENCH_OP_TEST(groups_on, "transpose_codes: a group's columns are those of it
 PRECBENCH_OP_TEST(nothing_lost_on, "transpose_codes loses nothing but what falls below the smallest normal") {
   const std::int64_t side = 256;
   b.start();
-  const GemmOperand src = rowwise_form(b, rows_of_sizes(b.host(), side, side));
+  const GemmOperand src = rowwise_copy(b, rows_of_sizes(b.host(), side, side));
   const GemmOperand dst = transposed_on(b, src);
   const Tensor out = b.output(DType::bf16, side, side);
   b.device().dequantize({out, b.put(src)});
@@ -215,9 +215,9 @@ PRECBENCH_OP_TEST(
     b.cpu().quantize({x});
     return x.columnwise;
   };
-  const auto values_of = [&](const GemmOperand& form) {
+  const auto values_of = [&](const GemmOperand& operand) {
     const Tensor values = b.host().tensor(DType::bf16, side, side);
-    b.cpu().dequantize({values, form});
+    b.cpu().dequantize({values, operand});
     return values;
   };
   const auto error = [&](const GemmOperand& columns) {
@@ -239,5 +239,5 @@ PRECBENCH_OP_TEST(
   CHECK((once > 0.025 && once < 0.029));
   CHECK((twice_over_once(kBlock) > 1.42 && twice_over_once(kBlock) < 1.44));
   CHECK(std::fabs(twice_over_once(kBlockPow2) - 1) < 0.01);
-  CHECK(std::fabs(error(transposed_on(b, rowwise_form(b, value))) / once - 1) < 0.01);
+  CHECK(std::fabs(error(transposed_on(b, rowwise_copy(b, value))) / once - 1) < 0.01);
 }

@@ -12,8 +12,8 @@
 
 namespace precbench {
 
-/// Longest block and longest transform.
-inline constexpr int kFp4LongestBlock = 32, kLongestTransform = 128;
+/// Longest transform.
+inline constexpr int kLongestTransform = 128;
 
 // ---- Hadamard transforms
 

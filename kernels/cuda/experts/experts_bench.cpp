@@ -32,13 +32,13 @@ constexpr Shape kShapes[] = {{"qwen3-30b-a3b", 8192, 2048, 128, 8, 768},
                              {"moe-4b-a1b", 8192, 2048, 32, 8, 1024},
                              {"mixtral-8x7b", 8192, 4096, 8, 2, 14336}};
 
-struct FormSet {
+struct FormatSet {
   const char* name;
   QuantFormat rowwise, columnwise;
 };
 
 /// Returns a grouped value with memory for its quantized copies; the value is kept if no copy is requested.
-QuantizedTensor grouped(Device& device, Buffers& buffers, const Tensor& value, const FormSet& set,
+QuantizedTensor grouped(Device& device, Buffers& buffers, const Tensor& value, const FormatSet& set,
                         std::int64_t experts) {
   QuantizedTensor x = wanted(device, buffers, value, set.rowwise, set.columnwise);
   if (set.columnwise.granularity == Granularity::row)
@@ -173,19 +173,19 @@ void bench_shape(OpTable& table, Device& device, const Shape& shape) {
   // Bytes of padding in a grouped value or in its quantized copies.
   const auto padding_of = [&](const QuantizedTensor& t) {
     std::int64_t bytes = t.keep_value ? t.value.bytes() : 0;
-    for (const GemmOperand* form : {&t.rowwise, &t.columnwise})
-      bytes += form->data.bytes() + form->scale.bytes();
+    for (const GemmOperand* operand : {&t.rowwise, &t.columnwise})
+      bytes += operand->data.bytes() + operand->scale.bytes();
     return static_cast<double>(bytes) * (counts[1] - counts[0]) / static_cast<double>(rows);
   };
   using testing::kBlock, testing::kMx, testing::kRow, testing::kTensorE4m3;
-  for (const FormSet& set :
-       {FormSet{"bf16", {}, {}}, FormSet{"tensor", kTensorE4m3, kTensorE4m3}, FormSet{"row", kRow, kRow},
-        FormSet{"1x128", kBlock, kBlock}, FormSet{"mx", kMx, kMx}}) {
-    Buffers forms(device);
+  for (const FormatSet& set :
+       {FormatSet{"bf16", {}, {}}, FormatSet{"tensor", kTensorE4m3, kTensorE4m3},
+        FormatSet{"row", kRow, kRow}, FormatSet{"1x128", kBlock, kBlock}, FormatSet{"mx", kMx, kMx}}) {
+    Buffers copies(device);
     const bool quantized = set.rowwise.quantized();
-    QuantizedTensor src = wanted(device, forms, x, set.rowwise, {});
+    QuantizedTensor src = wanted(device, copies, x, set.rowwise, {});
     if (quantized) device.quantize({src});
-    const QuantizedTensor codes = grouped(device, forms, gathered, {set.name, set.rowwise, {}}, E);
+    const QuantizedTensor codes = grouped(device, copies, gathered, {set.name, set.rowwise, {}}, E);
     const auto permute = [&](const QuantizedTensor& to, const char* what) {
       return table.report(
           fmt::format("permute -> {}{}", set.name, what),
@@ -195,10 +195,10 @@ void bench_shape(OpTable& table, Device& device, const Shape& shape) {
           padding_of(to));
     };
     permutes.push_back({set.name, permute(codes, "")});
-    if (quantized) permute(grouped(device, forms, gathered, {set.name, {}, set.columnwise}, E), " columns");
-    const QuantizedTensor act = grouped(device, forms, s, {set.name, set.rowwise, {}}, E),
-                          again = grouped(device, forms, s, {set.name, {}, set.columnwise}, E),
-                          dact = grouped(device, forms, dgate_up, set, E);
+    if (quantized) permute(grouped(device, copies, gathered, {set.name, {}, set.columnwise}, E), " columns");
+    const QuantizedTensor act = grouped(device, copies, s, {set.name, set.rowwise, {}}, E),
+                          again = grouped(device, copies, s, {set.name, {}, set.columnwise}, E),
+                          dact = grouped(device, copies, dgate_up, set, E);
     table.report(fmt::format("grouped_swiglu -> {}", set.name), [&] {
       device.grouped_swiglu({act, gate_up, weights, groups});
     });
@@ -211,9 +211,9 @@ void bench_shape(OpTable& table, Device& device, const Shape& shape) {
   });
   table.report("unpermute + f32 addend",
                [&] { device.unpermute({.out = out, .rows = gathered, .addend = sum, .groups = groups}); });
-  for (const auto& [form, permute] : permutes) {
+  for (const auto& [name, permute] : permutes) {
     if (routing.ms == 0 || permute.ms == 0) continue;
-    OpTable::print(fmt::format("routing there and back, {}", form), routing + permute);
+    OpTable::print(fmt::format("routing there and back, {}", name), routing + permute);
     fmt::print("\n");
   }
 }
@@ -224,20 +224,21 @@ void bench_weights(OpTable& table, Device& device, const Shape& shape) {
   Buffers buffers(device);
   const std::int64_t C = shape.C, E = shape.E, F = shape.F;
   const Tensor stack = random_bf16(buffers, device, E * 2 * F, C, 6);
-  for (const FormSet& set : {FormSet{"tensor", kTensorE4m3, kTensorE4m3}, FormSet{"row", kRow, kRow},
-                             FormSet{"128x128", testing::kSquare, testing::kSquare}, FormSet{"mx", kMx, kMx}})
+  for (const FormatSet& set :
+       {FormatSet{"tensor", kTensorE4m3, kTensorE4m3}, FormatSet{"row", kRow, kRow},
+        FormatSet{"128x128", testing::kSquare, testing::kSquare}, FormatSet{"mx", kMx, kMx}})
     for (const auto& [rows, columns, which] :
          {std::tuple{true, false, "rows"}, std::tuple{false, true, "columns"},
           std::tuple{true, true, "both"}}) {
-      Buffers forms(device);
-      const auto form = [&](const QuantFormat& format, std::int64_t N, std::int64_t k) {
-        GemmOperand of = forms.form(format, E * N, k);
-        of.scale = forms.tensor(scale_dtype(format), 1, stacked_scale_count(format.granularity, E, N, k));
+      Buffers copies(device);
+      const auto operand = [&](const QuantFormat& format, std::int64_t N, std::int64_t k) {
+        GemmOperand of = copies.operand(format, E * N, k);
+        of.scale = copies.tensor(scale_dtype(format), 1, stacked_scale_count(format.granularity, E, N, k));
         return of;
       };
       QuantizedTensor w{.value = stack};
-      if (rows) w.rowwise = form(set.rowwise, 2 * F, C);
-      if (columns) w.columnwise = form(set.columnwise, C, 2 * F);
+      if (rows) w.rowwise = operand(set.rowwise, 2 * F, C);
+      if (columns) w.columnwise = operand(set.columnwise, C, 2 * F);
       table.report(fmt::format("quantize_experts {}, {}", set.name, which), [&] {
         device.quantize_experts({w, E});
       });

@@ -43,7 +43,7 @@ struct Chain {
               .source = b.output(DType::i32, 1, capacity),
               .pad = 128,
               .rows_expected = kTokens * kSlots};
-    src = {.value = x, .rowwise = b.form(formats.rowwise, kTokens, kWidth)};
+    src = {.value = x, .rowwise = b.operand(formats.rowwise, kTokens, kWidth)};
     if (formats.one_scale()) src.amax_out = b.output(DType::f32, 1, 1);
     rows = grouped(formats.rowwise, {}, kWidth);
     columns = grouped({}, formats.columnwise, kWidth);
@@ -110,8 +110,8 @@ struct Chain {
                                drouter,
                                out};
     for (const QuantizedTensor* t : {&rows, &columns, &s, &dgate_up, &again})
-      for (const GemmOperand* form : {&t->rowwise, &t->columnwise})
-        if (!form->empty()) all.push_back(form->data), all.push_back(form->scale);
+      for (const GemmOperand* operand : {&t->rowwise, &t->columnwise})
+        if (!operand->empty()) all.push_back(operand->data), all.push_back(operand->scale);
     return all;
   }
 };

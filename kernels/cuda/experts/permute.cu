@@ -79,7 +79,7 @@ struct RowMove {
 
 struct PermuteArgs {
   RowMove value, codes;
-  FormArgs form;  // of the codes; data null: none
+  CopyArgs copy;  // of the codes; data null: none
   const void* scales;
   const std::int32_t *row_of, *source;
   const std::int32_t* end;  // the row after the last group
@@ -136,17 +136,17 @@ __device__ inline void zero_padding(const PermuteArgs& a, int first) {
   }
 }
 
-__host__ __device__ inline int scales_of_word(const FormArgs& form) { return form.in_blocks_of_32() ? 4 : 1; }
-__host__ __device__ inline int words_of_row(const FormArgs& form) {
-  const int step = scales_of_word(form);
-  return (static_cast<int>(scale_blocks(form.granularity, form.k)) + step - 1) / step;
+__host__ __device__ inline int scales_of_word(const CopyArgs& copy) { return copy.in_blocks_of_32() ? 4 : 1; }
+__host__ __device__ inline int words_of_row(const CopyArgs& copy) {
+  const int step = scales_of_word(copy);
+  return (static_cast<int>(scale_blocks(copy.granularity, copy.k)) + step - 1) / step;
 }
 
 /// Returns the rows in a copy's scale buffer, including padding.
-__host__ __device__ inline int padded_rows(const FormArgs& form) {
-  return static_cast<int>(form.in_blocks_of_32()                         ? detail::padded(form.rows, 128)
-                          : form.granularity == Granularity::block_1x128 ? detail::padded(form.rows, 4)
-                                                                         : form.rows);
+__host__ __device__ inline int padded_rows(const CopyArgs& copy) {
+  return static_cast<int>(copy.in_blocks_of_32()                         ? detail::padded(copy.rows, 128)
+                          : copy.granularity == Granularity::block_1x128 ? detail::padded(copy.rows, 4)
+                                                                         : copy.rows);
 }
 
 /// Returns true if the tokens have their own amax, not an earlier one.
@@ -159,9 +159,9 @@ const std::int32_t* end_of(const Groups& groups) {
 /// Writes a thread's part of a row of the scales: its token's, or those of quantized zeros. For 1x32 scales,
 /// four per word, threads have the rows in the order of their words (scale_layout.h).
 __device__ inline void move_scales(const PermuteArgs& a, int block) {
-  const Granularity g = a.form.granularity;
+  const Granularity g = a.copy.granularity;
   const auto* from = static_cast<const std::uint32_t*>(a.scales);
-  auto* const scales = static_cast<std::uint32_t*>(a.form.scale);
+  auto* const scales = static_cast<std::uint32_t*>(a.copy.scale);
   const int part = a.by_row_blocks.divide(block);
   const int thread = (block - part * a.row_blocks) * kThreads + static_cast<int>(threadIdx.x);
   if (block == 0 && thread == 0 && a.amax_out) *a.amax_out = *a.amax;
@@ -169,27 +169,27 @@ __device__ inline void move_scales(const PermuteArgs& a, int block) {
     if (thread == 0) *scales = *from;
     return;
   }
-  const int step = scales_of_word(a.form);
+  const int step = scales_of_word(a.copy);
   const int row = step == 4 ? thread / 128 * 128 + thread % 4 * 32 + thread % 128 / 4 : thread;
-  if (row >= padded_rows(a.form)) return;
-  const int blocks = static_cast<int>(scale_blocks(g, a.form.k));
-  const int begin = part * kScaleWords, words = min(kScaleWords, words_of_row(a.form) - begin);
+  if (row >= padded_rows(a.copy)) return;
+  const int blocks = static_cast<int>(scale_blocks(g, a.copy.k));
+  const int begin = part * kScaleWords, words = min(kScaleWords, words_of_row(a.copy) - begin);
   const int slot = row < a.rows ? a.source[row] : -1;
   // The thread's first word, and the distance between a row's words.
-  const std::int64_t first = scale_index(g, a.form.rows, a.form.k, row, begin * step) / step,
-                     pitch = scale_index(g, a.form.rows, a.form.k, 0, step) / step;
+  const std::int64_t first = scale_index(g, a.copy.rows, a.copy.k, row, begin * step) / step,
+                     pitch = scale_index(g, a.copy.rows, a.copy.k, 0, step) / step;
   if (slot < 0) {
     if (row >= *a.end && row < a.rows) return;
     for (int word = 0; word < words; ++word) {
       const std::int64_t at = first + word * pitch;
       scales[at] = 0;  // also for rows and blocks beyond the end
       for (int i = 0; row < a.rows && i < step && (begin + word) * step + i < blocks; ++i)
-        make_scale(a.form, 0, at * step + i, true);
+        make_scale(a.copy, 0, at * step + i, true);
     }
     return;
   }
-  from += scale_index(g, a.source_rows, a.form.k, a.by_top_k.divide(slot), begin * step) / step;
-  const std::int64_t from_pitch = scale_index(g, a.source_rows, a.form.k, 0, step) / step;
+  from += scale_index(g, a.source_rows, a.copy.k, a.by_top_k.divide(slot), begin * step) / step;
+  const std::int64_t from_pitch = scale_index(g, a.source_rows, a.copy.k, 0, step) / step;
   std::uint32_t v[kScaleWords];
 #pragma unroll
   for (int i = 0; i < kScaleWords; ++i)
@@ -250,7 +250,7 @@ bool move_rows(CudaDevice& device, const ops::Permute& op) {
   const int pieces = value.pieces + codes.pieces;
   PermuteArgs args{.value = value,
                    .codes = codes,
-                   .form = {},
+                   .copy = {},
                    .scales = nullptr,
                    .row_of = groups.row_of.as<std::int32_t>(),
                    .source = groups.source.as<std::int32_t>(),
@@ -268,11 +268,11 @@ bool move_rows(CudaDevice& device, const ops::Permute& op) {
                    .scale_blocks = 0,
                    .row_blocks = 1};
   if (codes.to) {
-    args.form = read_form(op.x.rowwise);
+    args.copy = copy_args(op.x.rowwise);
     args.scales = op.src.rowwise.scale.data;
-    args.row_blocks = args.form.granularity == Granularity::tensor ? 1 : blocks_for(padded_rows(args.form));
+    args.row_blocks = args.copy.granularity == Granularity::tensor ? 1 : blocks_for(padded_rows(args.copy));
     args.by_row_blocks = Divisor(args.row_blocks);
-    args.scale_blocks = args.row_blocks * ((words_of_row(args.form) + kScaleWords - 1) / kScaleWords);
+    args.scale_blocks = args.row_blocks * ((words_of_row(args.copy) + kScaleWords - 1) / kScaleWords);
     if (!op.x.amax_out.empty() && has_amax(op.src)) {
       args.amax = op.src.amax_out.as<float>();
       args.amax_out = op.x.amax_out.as<float>();

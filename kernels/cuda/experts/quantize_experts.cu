@@ -46,14 +46,14 @@ struct Stack {
   int col_tiles;
 };
 
-__device__ inline void shift(FormArgs& form, std::int32_t*& raised, int experts) {
-  if (!form.data) return;
-  form.data += experts * form.rows * form.k;
-  const std::int64_t scales = experts * scale_count(form.granularity, form.rows, form.k);
-  form.scale = static_cast<std::byte*>(form.scale) + scales * (form.scale_type == ScaleType::ue8m0 ? 1 : 4);
+__device__ inline void shift(CopyArgs& copy, std::int32_t*& raised, int experts) {
+  if (!copy.data) return;
+  copy.data += experts * copy.rows * copy.k;
+  const std::int64_t scales = experts * scale_count(copy.granularity, copy.rows, copy.k);
+  copy.scale = static_cast<std::byte*>(copy.scale) + scales * (copy.scale_type == ScaleType::ue8m0 ? 1 : 4);
   if (!raised) return;
-  raised += experts * form.rows;
-  form.amax += experts * form.rows;
+  raised += experts * copy.rows;
+  copy.amax += experts * copy.rows;
 }
 
 /// A block's tile of expert blockIdx.y; `number`: the tile's.
@@ -128,14 +128,14 @@ __global__ void __launch_bounds__(kTileThreads, 3) cast_experts(const __grid_con
 }
 
 /// Returns true if each expert's part of a copy and of its scales is contiguous.
-bool apart(const GemmOperand& form, std::int64_t experts) {
-  const bool tiles = form.data.rows / experts % kTile == 0;
-  switch (form.format.granularity) {
+bool apart(const GemmOperand& operand, std::int64_t experts) {
+  const bool tiles = operand.data.rows / experts % kTile == 0;
+  switch (operand.format.granularity) {
     case Granularity::tensor:
     case Granularity::row:
-      return scale_dtype(form.format) == DType::f32;
+      return scale_dtype(operand.format) == DType::f32;
     case Granularity::block_128x128:
-      return tiles && scale_dtype(form.format) == DType::f32;
+      return tiles && scale_dtype(operand.format) == DType::f32;
     case Granularity::block_1x32:
       return tiles;
     default:
@@ -143,7 +143,7 @@ bool apart(const GemmOperand& form, std::int64_t experts) {
   }
 }
 
-bool of_tensor(const FormArgs& form) { return form.data && form.granularity == Granularity::tensor; }
+bool of_tensor(const CopyArgs& copy) { return copy.data && copy.granularity == Granularity::tensor; }
 
 /// Makes the copies that are separate per expert, and the experts' amaxes.
 void quantize_stack(CudaDevice& device, const QuantizedTensor& w, std::int64_t E) {
@@ -154,10 +154,11 @@ void quantize_stack(CudaDevice& device, const QuantizedTensor& w, std::int64_t E
               .col_tiles = static_cast<int>((k + kTile - 1) / kTile)};
   stack.expert.rows = N;
   TileOutput& out = stack.output;
-  const auto arguments = [&](const GemmOperand& form) {
-    if (!wanted(form)) return FormArgs{};
-    FormArgs args =
-        form.format.granularity == Granularity::tensor ? read_form(form) : form_args(form, device.stream());
+  const auto arguments = [&](const GemmOperand& operand) {
+    if (!wanted(operand)) return CopyArgs{};
+    CopyArgs args = operand.format.granularity == Granularity::tensor
+                        ? copy_args(operand)
+                        : requested_copy(operand, device.stream());
     args.rows /= E;
     return args;
   };
@@ -200,15 +201,15 @@ void CudaDevice::do_quantize_experts(const ops::QuantizeExperts& op) {
   using namespace cuda;
   QuantizedTensor together = op.w;
   for (const bool columns : {false, true}) {
-    GemmOperand& form = columns ? together.columnwise : together.rowwise;
-    if (!wanted(form)) continue;
-    const bool rows_alone = !columns && scaled_by_row(form) && !wanted(op.w.columnwise);
-    if (apart(form, op.experts) && !rows_alone) continue;
+    GemmOperand& operand = columns ? together.columnwise : together.rowwise;
+    if (!wanted(operand)) continue;
+    const bool rows_alone = !columns && scaled_by_row(operand) && !wanted(op.w.columnwise);
+    if (apart(operand, op.experts) && !rows_alone) continue;
     const StackSource source(op.w.value, columns ? op.experts : 1);
     QuantizedTensor w = op.w;
     w.rowwise = w.columnwise = {};
     w.amax_in = w.amax_out = {};
-    (columns ? w.columnwise : w.rowwise) = std::exchange(form, {});
+    (columns ? w.columnwise : w.rowwise) = std::exchange(operand, {});
     void* amaxes = scratch(amax_scratch_bytes(*this, w));
     produce(*this, source, TileOutputs<1>{{tile_output(*this, w, false, amaxes)}});
   }

@@ -63,12 +63,12 @@ Product product_of(const GemmShape& shape, GemmRole role) {
   return {shape.tokens, shape.out, shape.in};
 }
 
-GemmOperand random_form(Buffers& buffers, Device& device, const QuantFormat& format, std::int64_t rows,
-                        std::int64_t k, std::uint64_t seed) {
+GemmOperand random_operand(Buffers& buffers, Device& device, const QuantFormat& format, std::int64_t rows,
+                           std::int64_t k, std::uint64_t seed) {
   Buffers temporary(device);
   const Tensor value = temporary.tensor(DType::bf16, rows, k);
   device.init_normal({value, 1.0f, seed, 0});
-  const QuantizedTensor operand{.value = value, .rowwise = buffers.form(format, rows, k)};
+  const QuantizedTensor operand{.value = value, .rowwise = buffers.operand(format, rows, k)};
   device.quantize({operand});
   device.synchronize();
   return operand.rowwise;
@@ -104,8 +104,8 @@ void bench(double seconds, int rounds) {
     for (const GemmShape& shape : kShapes) {
       const Product product = product_of(shape, mode.role);
       Buffers buffers(*own);
-      const GemmOperand a = random_form(buffers, *own, testing::kBlock, product.M, product.K, 1);
-      const GemmOperand b = random_form(buffers, *own, mode.b, product.N, product.K, 2);
+      const GemmOperand a = random_operand(buffers, *own, testing::kBlock, product.M, product.K, 1);
+      const GemmOperand b = random_operand(buffers, *own, mode.b, product.N, product.K, 2);
       const Tensor d = buffers.tensor(mode.d, product.M, product.N);
       own->zero({d});
       own->synchronize();

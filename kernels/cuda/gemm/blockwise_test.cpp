@@ -127,7 +127,7 @@ TEST_CASE("blockwise: nothing outside D is written and every tile size gives the
       Buffers buffers(device);
       const HostOperand a = testing::make_quantized_tensor(format_a(kernel), shape.M, shape.K, false, 1);
       const HostOperand b = testing::make_quantized_tensor(format_b(kernel), shape.N, shape.K, false, 2);
-      const GemmOperand device_a = buffers.copy_of(a.form), device_b = buffers.copy_of(b.form);
+      const GemmOperand device_a = buffers.copy_of(a.view), device_b = buffers.copy_of(b.view);
       constexpr int kFill = 0x3c;  // a small number in both dtypes
       const Bits bits = bits_of(device, kernel, device_a, device_b, kFill);
       INFO(words(kernel) << ", " << shape.M << " x " << shape.N << " x " << shape.K);
@@ -151,11 +151,11 @@ TEST_CASE("blockwise: a NaN reaches only its row and an infinite scale only its 
     HostOperand a = testing::make_quantized_tensor(format_a(kernel), kShape.M, kShape.K, false, 1);
     HostOperand b = testing::make_quantized_tensor(format_b(kernel), kShape.N, kShape.K, false, 2);
     const auto result = [&] {
-      return bits_of(device, kernel, buffers.copy_of(a.form), buffers.copy_of(b.form), 0);
+      return bits_of(device, kernel, buffers.copy_of(a.view), buffers.copy_of(b.view), 0);
     };
     const Bits clean = result();
     a.codes[kRow * kShape.K + kAt] = 0x7f;  // NaN in both formats
-    const Granularity granularity = b.form.format.granularity;
+    const Granularity granularity = b.view.format.granularity;
     const auto at = scale_index(granularity, kShape.N, kShape.K, kColumn, kAt / 128);
     const float infinite = std::numeric_limits<float>::infinity();
     std::memcpy(&b.scales[static_cast<std::size_t>(4 * at)], &infinite, 4);
@@ -199,8 +199,8 @@ TEST_CASE("blockwise: matmul uses the selected kernels and reports which ran", "
     const auto device = make_gpu_device(0, {.gemm = choice});
     const HostOperand a = testing::make_quantized_tensor(format, kSize, kSize, false, 1);
     Buffers buffers(*device);
-    const GemmOperand form = buffers.copy_of(a.form);
-    device->matmul({buffers.tensor(DType::f32, kSize, kSize), form, form, {.role = GemmRole::wgrad}});
+    const GemmOperand operand = buffers.copy_of(a.view);
+    device->matmul({buffers.tensor(DType::f32, kSize, kSize), operand, operand, {.role = GemmRole::wgrad}});
     device->synchronize();
     CHECK(device->gemm_names(GemmRole::fprop) == "");
     return device->gemm_names(GemmRole::wgrad);

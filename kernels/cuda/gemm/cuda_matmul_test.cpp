@@ -42,8 +42,8 @@ Errors errors_of(Device& device, const HostOperand& a, const HostOperand& b, con
                  const MatmulOptions& options, bool emulated) {
   // FP4 products are exact in fewer bits than the FP8 accumulator keeps. FP32 accumulation is assumed, not
   // measured.
-  const bool fp8 = a.form.format.quantized() && b.form.format.quantized() && !emulated &&
-                   a.form.format.dtype != DType::e2m1;
+  const bool fp8 = a.view.format.quantized() && b.view.format.quantized() && !emulated &&
+                   a.view.format.dtype != DType::e2m1;
   const testing::Accumulator& fp8_sum = options.fast_accum ? testing::kFp8Fast : testing::kFp8;
   // An emulated GEMM rounds FP32-scaled values to BF16 first.
   return testing::errors_of(
@@ -194,12 +194,12 @@ TEST_CASE("matmul: BF16 views with 16-byte alignment only work", "[gpu][matmul]"
 
   // The last 32 rows of A begin 8 * 72 * 2 bytes into it; their GEMM must equal that part of the whole one.
   Buffers buffers(*device);
-  const GemmOperand whole_a = buffers.copy_of(a.form), form_b = buffers.copy_of(b.form);
+  const GemmOperand whole_a = buffers.copy_of(a.view), operand_b = buffers.copy_of(b.view);
   GemmOperand part_a = whole_a;
   part_a.data = whole_a.data.slice_rows(8, 32);
   const Tensor whole = buffers.tensor(DType::f32, 40, 24), part = buffers.tensor(DType::f32, 32, 24);
-  device->matmul({whole, whole_a, form_b, {}});
-  device->matmul({part, part_a, form_b, {}});
+  device->matmul({whole, whole_a, operand_b, {}});
+  device->matmul({part, part_a, operand_b, {}});
   std::vector<float> expected(40 * 24), got(32 * 24);
   device->download(expected.data(), whole);
   device->download(got.data(), part);
@@ -219,10 +219,10 @@ TEST_CASE("matmul: a NaN scale makes only its own row NaN", "[gpu][matmul]") {
   const QuantFormat row = fp8(DType::e4m3, Granularity::row);
   HostOperand a = make_quantized_tensor(row, kM, kK, false, 1);
   const HostOperand b = make_quantized_tensor(row, kN, kK, false, 2);
-  a.form.scale.as<float>()[5] = NAN;
+  a.view.scale.as<float>()[5] = NAN;
   Buffers buffers(*device);
   const Tensor d = buffers.tensor(DType::f32, kM, kN);
-  device->matmul({d, buffers.copy_of(a.form), buffers.copy_of(b.form), {}});
+  device->matmul({d, buffers.copy_of(a.view), buffers.copy_of(b.view), {}});
   std::vector<float> got(kM * kN);
   device->download(got.data(), d);
   for (std::int64_t i = 0; i < kM; ++i) CHECK(std::isnan(got[i * kN + 3]) == (i == 5));
@@ -238,11 +238,11 @@ TEST_CASE("matmul: repeated and replayed GEMMs have the same bits", "[gpu][matmu
     const HostOperand a = make_quantized_tensor(gemm.a, kM, kK, false, 1),
                       b = make_quantized_tensor(gemm.b, kN, kK, false, 2);
     Buffers buffers(*device);
-    const GemmOperand form_a = buffers.copy_of(a.form), form_b = buffers.copy_of(b.form);
+    const GemmOperand operand_a = buffers.copy_of(a.view), operand_b = buffers.copy_of(b.view);
     const Tensor d = buffers.tensor(DType::f32, kM, kN);
     const std::vector<float> nothing(kM * kN, NAN);
     std::vector<float> once(kM * kN), again(kM * kN), replayed(kM * kN);
-    const auto step = [&] { device->matmul({d, form_a, form_b, {.fast_accum = gemm.fast_accum}}); };
+    const auto step = [&] { device->matmul({d, operand_a, operand_b, {.fast_accum = gemm.fast_accum}}); };
     step();
     device->download(once.data(), d);
     device->upload(d, nothing.data());
@@ -273,15 +273,17 @@ TEST_CASE("matmul: choosing an algorithm preserves an accumulating D with and wi
     const auto device = gpu_or_skip();
     if (!device) return;
     Buffers buffers(*device);
-    const GemmOperand form_a{{}, buffers.copy_of(Tensor{a.data(), DType::bf16, kM, kK}), {}, false};
-    const GemmOperand form_b{{}, buffers.copy_of(Tensor{b.data(), DType::bf16, kN, kK}), {}, false};
+    const GemmOperand operand_a{{}, buffers.copy_of(Tensor{a.data(), DType::bf16, kM, kK}), {}, false};
+    const GemmOperand operand_b{{}, buffers.copy_of(Tensor{b.data(), DType::bf16, kN, kK}), {}, false};
     const Tensor d = buffers.copy_of(Tensor{before.data(), DType::f32, kM, kN});
-    device->matmul(
-        {buffers.tensor(DType::bf16, kM, kN), form_a, form_b, {}});  // allocates the library's workspace
+    device->matmul({buffers.tensor(DType::bf16, kM, kN),
+                    operand_a,
+                    operand_b,
+                    {}});  // allocates the library's workspace
     std::unique_ptr<DeviceBlock> filler;
     constexpr std::int64_t kLeft = std::int64_t{256} << 20;
     if (!room) filler = std::make_unique<DeviceBlock>(*device, gpu_memory(0).free_bytes - kLeft);
-    device->matmul({d, form_a, form_b, {.accumulate = true}});
+    device->matmul({d, operand_a, operand_b, {.accumulate = true}});
     device->download(got.data(), d);
     std::int64_t wrong = 0;
     for (std::int64_t i = 0; i < kM; ++i)
@@ -362,10 +364,10 @@ TEST_CASE("matmul: scales expanded on the GPU equal the host's including padding
     for (std::int64_t r = 0; r < kRows; ++r)
       for (std::int64_t block = 0; block < kLength / 32; ++block)
         expected[scale_index(Granularity::block_1x32, kRows, kLength, r, block)] =
-            expanded_exponent(granularity, x.form.scale.as<float>(), kRows, kLength, r, block);
+            expanded_exponent(granularity, x.view.scale.as<float>(), kRows, kLength, r, block);
     Buffers buffers(*device);
     const Tensor out = buffers.copy_of(Tensor{got.data(), DType::ue8m0, 1, count});
-    launch_expand_scales(out.as<std::uint8_t>(), buffers.copy_of(x.form), cuda.stream());
+    launch_expand_scales(out.as<std::uint8_t>(), buffers.copy_of(x.view), cuda.stream());
     device->download(got.data(), out);
     INFO(name_of(granularity));
     CHECK(got == expected);

@@ -95,17 +95,17 @@ GemmOperand random_operand(Buffers& buffers, Device& device, const QuantFormat& 
                            std::int64_t k, std::int64_t scales, std::uint64_t seed) {
   Buffers temporary(device);
   const Tensor value = random_bf16(temporary, device, rows, k, seed);
-  const QuantizedTensor operand{.value = value,
-                                .rowwise = buffers.form(format, rows, k),
-                                .amax_out = temporary.tensor(DType::f32, 1, 1)};
-  device.quantize({operand});
-  GemmOperand form = operand.rowwise;
+  const QuantizedTensor quantized{.value = value,
+                                  .rowwise = buffers.operand(format, rows, k),
+                                  .amax_out = temporary.tensor(DType::f32, 1, 1)};
+  device.quantize({quantized});
+  GemmOperand operand = quantized.rowwise;
   if (format.granularity == Granularity::row || format.granularity == Granularity::tensor) {
-    form.scale = buffers.tensor(DType::f32, 1, scales);
-    device.fill({form.scale, 0.01f});
+    operand.scale = buffers.tensor(DType::f32, 1, scales);
+    device.fill({operand.scale, 0.01f});
   }
   device.synchronize();
-  return form;
+  return operand;
 }
 
 struct Tflops {

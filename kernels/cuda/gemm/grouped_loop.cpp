@@ -31,17 +31,17 @@ class PartCopier {
  public:
   PartCopier(std::byte* room, cudaStream_t stream) : room_(room), stream_(stream) {}
 
-  GemmOperand part(const GemmOperand& form, const Part& part) {
-    GemmOperand result = form;
-    const Tensor& data = form.data;
-    if (form.transposed)
+  GemmOperand part(const GemmOperand& operand, const Part& part) {
+    GemmOperand result = operand;
+    const Tensor& data = operand.data;
+    if (operand.transposed)
       result.data = data.slice_rows(part.first, part.k);
     else if (part.k == data.cols)
       result.data = data.slice_rows(part.row, part.rows);
     else
       result.data = together(data, data.cols, part.row * data.cols + part.first, part.k, part.rows)
                         .reshape(part.rows, part.k);
-    if (form.format.quantized()) result.scale = scales(form, part);
+    if (operand.format.quantized()) result.scale = scales(operand, part);
     return result;
   }
 
@@ -58,9 +58,9 @@ class PartCopier {
     return to;
   }
 
-  Tensor scales(const GemmOperand& form, const Part& part) {
-    const Granularity g = form.format.granularity;
-    const std::int64_t rows = form.data.rows, k = form.data.cols;
+  Tensor scales(const GemmOperand& operand, const Part& part) {
+    const Granularity g = operand.format.granularity;
+    const std::int64_t rows = operand.data.rows, k = operand.data.cols;
     const bool whole_k = part.k == k;
     if (g != Granularity::tensor && g != Granularity::row &&
         ((part.row % kScaleTile != 0 || part.first % kScaleTile != 0) || (part.rows != rows && part.k != k)))
@@ -68,30 +68,31 @@ class PartCopier {
           "the CUDA device multiplies groups and experts of multiples of 128 rows in this recipe");
     switch (g) {
       case Granularity::tensor:  // cuBLASLt needs 16-byte alignment, but experts' scales are 4 bytes apart
-        return together(form.scale, 1, 0, 1, 1);
+        return together(operand.scale, 1, 0, 1, 1);
       case Granularity::row:
-        return form.scale.elements(part.row, part.rows);
+        return operand.scale.elements(part.row, part.rows);
       case Granularity::block_1x128: {
         const std::int64_t pitch = detail::padded(rows, 4);
         if (part.rows == rows)
-          return form.scale.elements(part.first / 128 * pitch, scale_blocks(g, part.k) * pitch);
-        return together(form.scale, pitch, part.row, part.rows, scale_blocks(g, k));
+          return operand.scale.elements(part.first / 128 * pitch, scale_blocks(g, part.k) * pitch);
+        return together(operand.scale, pitch, part.row, part.rows, scale_blocks(g, k));
       }
       case Granularity::block_128x128: {
         const std::int64_t pitch = detail::padded(scale_blocks(g, k), 4);
-        if (whole_k) return form.scale.elements(part.row / 128 * pitch, part.rows / 128 * pitch);
+        if (whole_k) return operand.scale.elements(part.row / 128 * pitch, part.rows / 128 * pitch);
         break;
       }
       case Granularity::block_1x32: {  // tiles of 128 rows and four blocks
         const std::int64_t pitch = detail::padded(scale_blocks(g, k), 4) * 128;
         if (whole_k)
-          return form.scale.elements(part.row / 128 * pitch, detail::blocks_of(part.rows, 128) * pitch);
-        return together(form.scale, pitch, part.first * 4, part.k * 4, detail::blocks_of(rows, 128));
+          return operand.scale.elements(part.row / 128 * pitch, detail::blocks_of(part.rows, 128) * pitch);
+        return together(operand.scale, pitch, part.first * 4, part.k * 4, detail::blocks_of(rows, 128));
       }
       default:
         break;
     }
-    throw Unsupported(fmt::format("the CUDA device does not multiply experts in {}", describe(form.format)));
+    throw Unsupported(
+        fmt::format("the CUDA device does not multiply experts in {}", describe(operand.format)));
   }
 
   std::byte* room_;
@@ -99,18 +100,18 @@ class PartCopier {
 };
 
 /// Returns the bytes of a part of that many elements, in BF16 or FP8, with its scales.
-std::int64_t room_of(const GemmOperand& form, std::int64_t elements) {
-  return 2 * elements + form.scale.bytes() + 2 * MatmulPlans::kAlignment;
+std::int64_t room_of(const GemmOperand& operand, std::int64_t elements) {
+  return 2 * elements + operand.scale.bytes() + 2 * MatmulPlans::kAlignment;
 }
 
 /// Handles scales per expert, and per column within each expert.
-GemmOperand scaled_by_expert(GemmOperand form, std::int64_t expert, bool wgrad) {
-  const Granularity g = form.format.granularity;
-  if (form.format.quantized() && !wgrad && g == Granularity::tensor)
-    form.scale = form.scale.elements(expert, 1);
-  if (form.format.quantized() && wgrad && g == Granularity::row)
-    form.scale = form.scale.elements(expert * form.data.rows, form.data.rows);
-  return form;
+GemmOperand scaled_by_expert(GemmOperand operand, std::int64_t expert, bool wgrad) {
+  const Granularity g = operand.format.granularity;
+  if (operand.format.quantized() && !wgrad && g == Granularity::tensor)
+    operand.scale = operand.scale.elements(expert, 1);
+  if (operand.format.quantized() && wgrad && g == Granularity::row)
+    operand.scale = operand.scale.elements(expert * operand.data.rows, operand.data.rows);
+  return operand;
 }
 
 }  // namespace

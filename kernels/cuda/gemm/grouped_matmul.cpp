@@ -31,11 +31,11 @@ std::optional<ops::GroupedMatmul> in_bf16(const CudaDevice& device, const ops::G
   const GemmRecipe gemm{op.a.format, op.b.format, op.options.fast_accum};
   if (device.support(gemm, op.options.role).execution != Execution::emulated) return std::nullopt;
   ops::GroupedMatmul plain = op;
-  for (const auto operand : {&ops::GroupedMatmul::a, &ops::GroupedMatmul::b}) {
-    const GemmOperand& form = op.*operand;
-    if (!form.format.quantized()) continue;
-    plain.*operand = {.format = {}, .data = {room, DType::bf16, form.rows(), form.k()}, .scale = {}};
-    room += MatmulPlans::dequantized_bytes(form);
+  for (const auto member : {&ops::GroupedMatmul::a, &ops::GroupedMatmul::b}) {
+    const GemmOperand& operand = op.*member;
+    if (!operand.format.quantized()) continue;
+    plain.*member = {.format = {}, .data = {room, DType::bf16, operand.rows(), operand.k()}, .scale = {}};
+    room += MatmulPlans::dequantized_bytes(operand);
   }
   return plain;
 }

@@ -37,50 +37,51 @@ bool is_new_enough(int compute_capability) {
 
 /// Returns true if a group's scales must be gathered: the library needs them contiguous, and here they are in
 /// rows of the whole matrix along the tokens.
-bool is_gathered(const GemmOperand& form, bool is_a, bool over_k) {
-  const Granularity g = form.format.granularity;
-  return form.format.quantized() &&
+bool is_gathered(const GemmOperand& operand, bool is_a, bool over_k) {
+  const Granularity g = operand.format.granularity;
+  return operand.format.quantized() &&
          (over_k ? g == Granularity::block_1x32 : is_a && g == Granularity::block_1x128);
 }
 
 /// Returns the scale tiles per kGroupedPad tokens.
-std::int64_t scale_tiles(const GemmOperand& form, bool over_k) {
-  return over_k ? detail::blocks_of(form.data.rows, 128)
-                : scale_blocks(form.format.granularity, form.data.cols);
+std::int64_t scale_tiles(const GemmOperand& operand, bool over_k) {
+  return over_k ? detail::blocks_of(operand.data.rows, 128)
+                : scale_blocks(operand.format.granularity, operand.data.cols);
 }
 
-std::int64_t gathered_bytes(const GemmOperand& form, bool is_a, bool over_k) {
-  return is_gathered(form, is_a, over_k) ? detail::padded(form.scale.bytes(), MatmulPlans::kAlignment) : 0;
+std::int64_t gathered_bytes(const GemmOperand& operand, bool is_a, bool over_k) {
+  return is_gathered(operand, is_a, over_k) ? detail::padded(operand.scale.bytes(), MatmulPlans::kAlignment)
+                                            : 0;
 }
 
 /// Returns the start of a group's part of an operand. The groups divide its columns (over_k), its rows (A),
 /// or its stack (B).
-GroupAddress data_of(const GemmOperand& form, bool is_a, bool over_k, std::int64_t experts) {
-  const Tensor& data = form.data;
+GroupAddress data_of(const GemmOperand& operand, bool is_a, bool over_k, std::int64_t experts) {
+  const Tensor& data = operand.data;
   const std::int64_t tile = bytes_of(data.dtype, kGroupedPad);
   if (!over_k && !is_a) return {.base = data.data, .of_expert = data.bytes() / experts};
-  return {.base = data.data, .of_tile = over_k && !form.transposed ? tile : tile * data.cols};
+  return {.base = data.data, .of_tile = over_k && !operand.transposed ? tile : tile * data.cols};
 }
 
-GroupAddress scales_of(const GemmOperand& form, bool is_a, bool over_k, std::int64_t experts,
+GroupAddress scales_of(const GemmOperand& operand, bool is_a, bool over_k, std::int64_t experts,
                        void* gathered) {
-  if (!form.format.quantized()) return {};
-  const Granularity g = form.format.granularity;
-  const std::int64_t rows = form.data.rows, k = form.data.cols;
+  if (!operand.format.quantized()) return {};
+  const Granularity g = operand.format.granularity;
+  const std::int64_t rows = operand.data.rows, k = operand.data.cols;
   const bool stacked = !over_k && !is_a;
-  if (is_gathered(form, is_a, over_k))
-    return {.base = gathered, .of_tile = kScaleTileBytes * scale_tiles(form, over_k)};
+  if (is_gathered(operand, is_a, over_k))
+    return {.base = gathered, .of_tile = kScaleTileBytes * scale_tiles(operand, over_k)};
   switch (g) {
     case Granularity::tensor:
-      return {.base = form.scale.data, .of_expert = stacked ? std::int64_t{sizeof(float)} : 0};
+      return {.base = operand.scale.data, .of_expert = stacked ? std::int64_t{sizeof(float)} : 0};
     case Granularity::block_1x128:  // groups of k; those of A's rows are gathered
-      return {.base = form.scale.data, .of_tile = detail::padded(rows, 4) * std::int64_t{sizeof(float)}};
+      return {.base = operand.scale.data, .of_tile = detail::padded(rows, 4) * std::int64_t{sizeof(float)}};
     default:  // blocks of whole rows: 128 of a stack, in 128x128 or 1x32, and A's in 1x32
       const std::int64_t blocks = detail::padded(scale_blocks(g, k), 4);
       const std::int64_t tile =
           g == Granularity::block_1x32 ? blocks * 128 : blocks * std::int64_t{sizeof(float)};
-      return stacked ? GroupAddress{.base = form.scale.data, .of_expert = rows / experts / 128 * tile}
-                     : GroupAddress{.base = form.scale.data, .of_tile = tile};
+      return stacked ? GroupAddress{.base = operand.scale.data, .of_expert = rows / experts / 128 * tile}
+                     : GroupAddress{.base = operand.scale.data, .of_tile = tile};
   }
 }
 
@@ -226,15 +227,15 @@ bool GroupedPlans::run(const ops::GroupedMatmul& op) {
   room += GroupTable::bytes(E);
   const auto* offsets = op.groups.offsets.as<std::int32_t>();
 
-  const auto scales = [&](const GemmOperand& form, bool is_a) {
+  const auto scales = [&](const GemmOperand& operand, bool is_a) {
     void* gathered = room;
-    room += gathered_bytes(form, is_a, over_k);
-    if (is_gathered(form, is_a, over_k))
-      launch_gather_scales(gathered, form.scale.data, scale_tiles(form, over_k),
+    room += gathered_bytes(operand, is_a, over_k);
+    if (is_gathered(operand, is_a, over_k))
+      launch_gather_scales(gathered, operand.scale.data, scale_tiles(operand, over_k),
                            op.groups.rows_capacity() / kGroupedPad, offsets, E, device_.stream());
-    return scales_of(form, is_a, over_k, E, gathered);
+    return scales_of(operand, is_a, over_k, E, gathered);
   };
-  const auto pitch = [](const GemmOperand& form) { return static_cast<std::int32_t>(form.data.cols); };
+  const auto pitch = [](const GemmOperand& operand) { return static_cast<std::int32_t>(operand.data.cols); };
   launch_group_table(table,
                      {.a = data_of(op.a, true, over_k, E),
                       .b = data_of(op.b, false, over_k, E),

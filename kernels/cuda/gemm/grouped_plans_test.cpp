@@ -34,20 +34,21 @@ Counts offsets_of(const Counts& counts) {
 }
 
 /// Returns random BF16, quantized if a recipe requires it.
-GemmOperand random_form(CudaDevice& device, Buffers& memory, const QuantFormat& format, std::int64_t rows,
-                        std::int64_t k, std::int64_t scales, std::uint64_t seed) {
+GemmOperand random_operand(CudaDevice& device, Buffers& memory, const QuantFormat& format, std::int64_t rows,
+                           std::int64_t k, std::int64_t scales, std::uint64_t seed) {
   const Tensor value = memory.tensor(DType::bf16, rows, k);
   device.init_normal({value, 1.0f, seed, 0});
   if (!format.quantized()) return {{}, value, {}};
-  const QuantizedTensor x{
-      .value = value, .rowwise = memory.form(format, rows, k), .amax_out = memory.tensor(DType::f32, 1, 1)};
+  const QuantizedTensor x{.value = value,
+                          .rowwise = memory.operand(format, rows, k),
+                          .amax_out = memory.tensor(DType::f32, 1, 1)};
   device.quantize({x});
-  GemmOperand form = x.rowwise;
+  GemmOperand operand = x.rowwise;
   if (format.granularity == Granularity::tensor) {
-    form.scale = memory.tensor(DType::f32, 1, scales);
-    device.fill({form.scale, 0.01f});
+    operand.scale = memory.tensor(DType::f32, 1, scales);
+    device.fill({operand.scale, 0.01f});
   }
-  return form;
+  return operand;
 }
 
 }  // namespace
@@ -70,10 +71,10 @@ TEST_CASE("GroupedPlans: a captured call replays with another routing", "[gpu][m
       Buffers memory(device);
       const Tensor offsets = memory.tensor(DType::i32, 1, E + 1), counts = memory.tensor(DType::i32, 1, E);
       const ops::GroupedMatmul op{.d = memory.tensor(DType::bf16, wgrad ? E * N : capacity, wgrad ? K : N),
-                                  .a = wgrad ? random_form(device, memory, gemm.a, N, capacity, 1, 1)
-                                             : random_form(device, memory, gemm.a, capacity, K, 1, 1),
-                                  .b = wgrad ? random_form(device, memory, gemm.b, K, capacity, 1, 2)
-                                             : random_form(device, memory, gemm.b, E * N, K, E, 2),
+                                  .a = wgrad ? random_operand(device, memory, gemm.a, N, capacity, 1, 1)
+                                             : random_operand(device, memory, gemm.a, capacity, K, 1, 1),
+                                  .b = wgrad ? random_operand(device, memory, gemm.b, K, capacity, 1, 2)
+                                             : random_operand(device, memory, gemm.b, E * N, K, E, 2),
                                   .groups = {.offsets = offsets,
                                              .counts = counts,
                                              .row_of = {nullptr, DType::i32, capacity, 1},
@@ -125,13 +126,13 @@ TEST_CASE("GroupedPlans: pairs of scales unknown to the grouped call are not sup
   const auto taken = [&](const QuantFormat& a, const QuantFormat& b, GemmRole role) {
     const bool wgrad = role == GemmRole::wgrad;
     Buffers memory(device);
-    const auto form = [&](const QuantFormat& format, std::int64_t rows, std::int64_t k) {
-      return format.quantized() ? memory.form(format, rows, k)
+    const auto operand = [&](const QuantFormat& format, std::int64_t rows, std::int64_t k) {
+      return format.quantized() ? memory.operand(format, rows, k)
                                 : GemmOperand{{}, memory.tensor(DType::bf16, rows, k), {}};
     };
     return grouped.takes({.d = memory.tensor(DType::bf16, 512, 256),
-                          .a = form(a, wgrad ? 256 : 512, wgrad ? 512 : 256),
-                          .b = form(b, wgrad ? 256 : 512, wgrad ? 512 : 256),
+                          .a = operand(a, wgrad ? 256 : 512, wgrad ? 512 : 256),
+                          .b = operand(b, wgrad ? 256 : 512, wgrad ? 512 : 256),
                           .groups = {.offsets = memory.tensor(DType::i32, 1, 3),
                                      .counts = memory.tensor(DType::i32, 1, 2),
                                      .row_of = {nullptr, DType::i32, 512, 1},

@@ -49,8 +49,9 @@ constexpr std::int64_t kProbeSize = 2048;
 constexpr ScaleModes kMxModes{ScaleMode::block_1x32_ue8m0, ScaleMode::block_1x32_ue8m0};
 
 /// Returns the bytes of an operand's scales after expansion to MXFP8.
-std::int64_t expanded_bytes(const GemmOperand& form) {
-  return detail::padded(scale_count(Granularity::block_1x32, form.rows(), form.k()), MatmulPlans::kAlignment);
+std::int64_t expanded_bytes(const GemmOperand& operand) {
+  return detail::padded(scale_count(Granularity::block_1x32, operand.rows(), operand.k()),
+                        MatmulPlans::kAlignment);
 }
 
 std::uint8_t bit_of(GemmRole role) { return static_cast<std::uint8_t>(1u << static_cast<unsigned>(role)); }
@@ -328,9 +329,9 @@ std::string MatmulPlans::emulated_shapes(GemmRole role) const {
   return fmt::format("{}", fmt::join(shapes, ", "));
 }
 
-std::int64_t MatmulPlans::dequantized_bytes(const GemmOperand& form) {
-  if (!form.format.quantized()) return 0;
-  return (bytes_of(DType::bf16, form.data.size()) + kAlignment - 1) / kAlignment * kAlignment;
+std::int64_t MatmulPlans::dequantized_bytes(const GemmOperand& operand) {
+  if (!operand.format.quantized()) return 0;
+  return (bytes_of(DType::bf16, operand.data.size()) + kAlignment - 1) / kAlignment * kAlignment;
 }
 
 std::int64_t MatmulPlans::scratch_bytes(const ops::Matmul& op) {
@@ -354,17 +355,19 @@ void MatmulPlans::run_emulated(const Tensor& d, const GemmOperand& a, const Gemm
   const std::int64_t bytes = dequantized_bytes(a) + dequantized_bytes(b);
   const float* factors = make_factors(a, b, options.accumulate, bytes);
   std::byte* copies = behind_workspace(bytes);
-  const auto plain = [&](const GemmOperand& form, std::byte* to) {
-    if (!form.format.quantized()) return form;
-    launch_dequantize(to, form, device_.stream());
-    return GemmOperand{
-        .format = {}, .data = {to, DType::bf16, form.rows(), form.k()}, .scale = {}, .transposed = false};
+  const auto plain = [&](const GemmOperand& operand, std::byte* to) {
+    if (!operand.format.quantized()) return operand;
+    launch_dequantize(to, operand, device_.stream());
+    return GemmOperand{.format = {},
+                       .data = {to, DType::bf16, operand.rows(), operand.k()},
+                       .scale = {},
+                       .transposed = false};
   };
   run_plain(d, plain(a, copies), plain(b, copies + dequantized_bytes(a)), options, factors);
 }
 
 void CudaDevice::do_dequantize(const ops::Dequantize& op) {
-  launch_dequantize(op.dst.data, op.form, stream(), true);
+  launch_dequantize(op.dst.data, op.operand, stream(), true);
   launched("dequantize");
 }
 

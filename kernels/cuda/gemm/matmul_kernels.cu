@@ -102,7 +102,9 @@ __global__ void factors_kernel(float* out, QuantFormat a, QuantFormat b, const f
   out[1] = beta;
 }
 
-const float* amax_of(const GemmOperand& form) { return form.amax.empty() ? nullptr : form.amax.as<float>(); }
+const float* amax_of(const GemmOperand& operand) {
+  return operand.amax.empty() ? nullptr : operand.amax.as<float>();
+}
 
 unsigned blocks_for(std::int64_t threads) {
   return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
@@ -115,27 +117,28 @@ void launch_broadcast(float* out, const float* value, std::int64_t count, cudaSt
   PRECBENCH_CHECK(cudaGetLastError());
 }
 
-void launch_dequantize(void* out, const GemmOperand& form, cudaStream_t stream, bool whole) {
-  const std::int64_t chunks = (form.k() + kCodesPerThread - 1) / kCodesPerThread;
-  const unsigned blocks = blocks_for(form.rows() * chunks);
+void launch_dequantize(void* out, const GemmOperand& operand, cudaStream_t stream, bool whole) {
+  const std::int64_t chunks = (operand.k() + kCodesPerThread - 1) / kCodesPerThread;
+  const unsigned blocks = blocks_for(operand.rows() * chunks);
   auto* to = static_cast<__nv_bfloat16*>(out);
-  const auto* data = form.data.as<std::uint8_t>();
-  if (form.format.dtype == DType::e2m1)
-    dequantize_fp4_kernel<<<blocks, kThreads, 0, stream>>>(to, data, form.scale.data, amax_of(form), whole,
-                                                           form.format, form.rows(), form.k());
-  else if (held_in_bf16(form.format.dtype))
-    dequantize_kernel<<<blocks, kThreads, 0, stream>>>(to, form.data.as<std::uint16_t>(), form.scale.data,
-                                                       form.format, form.rows(), form.k());
+  const auto* data = operand.data.as<std::uint8_t>();
+  if (operand.format.dtype == DType::e2m1)
+    dequantize_fp4_kernel<<<blocks, kThreads, 0, stream>>>(
+        to, data, operand.scale.data, amax_of(operand), whole, operand.format, operand.rows(), operand.k());
+  else if (held_in_bf16(operand.format.dtype))
+    dequantize_kernel<<<blocks, kThreads, 0, stream>>>(to, operand.data.as<std::uint16_t>(),
+                                                       operand.scale.data, operand.format, operand.rows(),
+                                                       operand.k());
   else
-    dequantize_kernel<<<blocks, kThreads, 0, stream>>>(to, data, form.scale.data, form.format, form.rows(),
-                                                       form.k());
+    dequantize_kernel<<<blocks, kThreads, 0, stream>>>(to, data, operand.scale.data, operand.format,
+                                                       operand.rows(), operand.k());
   PRECBENCH_CHECK(cudaGetLastError());
 }
 
-void launch_expand_scales(std::uint8_t* out, const GemmOperand& form, cudaStream_t stream) {
-  const std::int64_t entries = scale_count(Granularity::block_1x32, form.rows(), form.k());
+void launch_expand_scales(std::uint8_t* out, const GemmOperand& operand, cudaStream_t stream) {
+  const std::int64_t entries = scale_count(Granularity::block_1x32, operand.rows(), operand.k());
   expand_scales_kernel<<<blocks_for(entries), kThreads, 0, stream>>>(
-      out, form.scale.as<float>(), form.format.granularity, form.rows(), form.k(), entries);
+      out, operand.scale.as<float>(), operand.format.granularity, operand.rows(), operand.k(), entries);
   PRECBENCH_CHECK(cudaGetLastError());
 }
 

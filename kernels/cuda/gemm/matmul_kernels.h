@@ -15,11 +15,11 @@ void launch_broadcast(float* out, const float* value, std::int64_t count, cudaSt
 /// out (BF16 [rows, k]) = data * scale of a quantized copy, in FP32 and rounded once; exact for power-of-two
 /// scales and for FP4, whose k is a multiple of 16. `whole`: times the factor of an FP4 tensor, which is
 /// otherwise in a GEMM's alpha.
-void launch_dequantize(void* out, const GemmOperand& form, cudaStream_t stream, bool whole = false);
+void launch_dequantize(void* out, const GemmOperand& operand, cudaStream_t stream, bool whole = false);
 
 /// Writes a copy's power-of-two scales as exponents of blocks of 32 in cuBLASLt's layout
 /// (numerics/mx_expansion.h), padding with zeros; `out` has scale_count(block_1x32, rows, k) bytes.
-void launch_expand_scales(std::uint8_t* out, const GemmOperand& form, cudaStream_t stream);
+void launch_expand_scales(std::uint8_t* out, const GemmOperand& operand, cudaStream_t stream);
 
 /// out[0] = alpha of a GEMM of FP4 tensors, out[1] = beta.
 void launch_factors(float* out, const GemmOperand& a, const GemmOperand& b, float beta, cudaStream_t stream);

@@ -150,7 +150,7 @@ class MatmulPlans {
   static constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
   static constexpr std::int64_t kAlignment = 256;  ///< of buffers in scratch
   /// Returns the scratch bytes of an operand dequantized to BF16; 0 for a BF16 operand.
-  static std::int64_t dequantized_bytes(const GemmOperand& form);
+  static std::int64_t dequantized_bytes(const GemmOperand& operand);
   /// Returns the total scratch bytes of a GEMM.
   std::int64_t scratch_bytes(const ops::Matmul& op);
 

@@ -23,29 +23,29 @@ struct HostOperand {
   std::vector<std::uint8_t> codes;
   std::vector<std::byte> scales;
   std::vector<float> amax = {0.0f};  // for FP4 with e4m3 scales
-  std::vector<double> values;  // exact values of the GPU's input: [rows, k]
-  std::vector<double> norms;   // of the rows
-  GemmOperand form;
+  std::vector<double> values;        // exact values of the GPU's input: [rows, k]
+  std::vector<double> norms;         // of the rows
+  GemmOperand view;
   std::int64_t rows, k;
 };
 
-inline double dequantized(const GemmOperand& form, std::int64_t rows, std::int64_t k, std::int64_t r,
+inline double dequantized(const GemmOperand& operand, std::int64_t rows, std::int64_t k, std::int64_t r,
                           std::int64_t c) {
-  const QuantFormat& format = form.format;
+  const QuantFormat& format = operand.format;
   const std::int64_t block = block_length(format.granularity);
   const std::int64_t at = scale_index(format.granularity, rows, k, r, block ? c / block : 0);
-  const auto byte = [&] { return form.scale.as<std::uint8_t>()[at]; };
+  const auto byte = [&] { return operand.scale.as<std::uint8_t>()[at]; };
   const double scale = format.scale == ScaleType::ue8m0  ? ue8m0_decode(byte())
                        : format.scale == ScaleType::e4m3 ? e4m3_decode(byte())
-                                                         : form.scale.as<float>()[at];
+                                                         : operand.scale.as<float>()[at];
   if (format.dtype == DType::e2m1) {
     const std::int64_t i = r * k + c;
-    const auto code = static_cast<std::uint8_t>(form.data.as<std::uint8_t>()[i / 2] >> 4 * (i % 2) & 0xF);
+    const auto code = static_cast<std::uint8_t>(operand.data.as<std::uint8_t>()[i / 2] >> 4 * (i % 2) & 0xF);
     return e2m1_decode(code) * scale *
-           fp4_tensor_factor(format, form.amax.empty() ? 0.0f : *form.amax.as<float>());
+           fp4_tensor_factor(format, operand.amax.empty() ? 0.0f : *operand.amax.as<float>());
   }
-  if (held_in_bf16(format.dtype)) return scale * bf16_decode(form.data.as<std::uint16_t>()[r * k + c]);
-  const std::uint8_t code = form.data.as<std::uint8_t>()[r * k + c];
+  if (held_in_bf16(format.dtype)) return scale * bf16_decode(operand.data.as<std::uint16_t>()[r * k + c]);
+  const std::uint8_t code = operand.data.as<std::uint8_t>()[r * k + c];
   return scale * (format.dtype == DType::e4m3 ? e4m3_decode(code) : e5m2_decode(code));
 }
 
@@ -67,23 +67,23 @@ inline HostOperand make_quantized_tensor(const QuantFormat& format, std::int64_t
     }
   }
   const Tensor value{operand.bf16.data(), DType::bf16, transposed ? k : rows, transposed ? rows : k};
-  operand.form = {format, value, {}, transposed};
+  operand.view = {format, value, {}, transposed};
   if (format.quantized()) {
     const std::int64_t scales = scale_count(format.granularity, rows, k);
     operand.codes.resize(static_cast<std::size_t>(bytes_of(format.dtype, rows * k)));
     operand.scales.resize(static_cast<std::size_t>(bytes_of(scale_dtype(format), scales)));
-    operand.form.data = {operand.codes.data(), format.dtype, rows, k};
-    operand.form.scale = {operand.scales.data(), scale_dtype(format), 1, scales};
-    if (format.scale == ScaleType::e4m3) operand.form.amax = {operand.amax.data(), DType::f32, 1, 1};
+    operand.view.data = {operand.codes.data(), format.dtype, rows, k};
+    operand.view.scale = {operand.scales.data(), scale_dtype(format), 1, scales};
+    if (format.scale == ScaleType::e4m3) operand.view.amax = {operand.amax.data(), DType::f32, 1, 1};
     float amax = 0;
     make_cpu_device(1)->quantize(
-        {{.value = value, .rowwise = operand.form, .amax_out = {&amax, DType::f32, 1, 1}}});
+        {{.value = value, .rowwise = operand.view, .amax_out = {&amax, DType::f32, 1, 1}}});
   }
   operand.values.resize(operand.bf16.size());
   operand.norms.resize(static_cast<std::size_t>(rows));
   for (std::int64_t r = 0; r < rows; ++r)
     for (std::int64_t c = 0; c < k; ++c) {
-      const double v = format.quantized() ? dequantized(operand.form, rows, k, r, c)
+      const double v = format.quantized() ? dequantized(operand.view, rows, k, r, c)
                                           : bf16_decode(operand.bf16[transposed ? c * rows + r : r * k + c]);
       operand.values[r * k + c] = v;
       operand.norms[r] += v * v;
@@ -149,7 +149,7 @@ using Product = std::function<void(const Tensor& d, const GemmOperand& a, const 
 inline Errors errors_of(Device& device, const HostOperand& a, const HostOperand& b, const Output& output,
                         const Product& product_of, const Accumulator& accumulator, bool rounded) {
   Buffers buffers(device);
-  const GemmOperand device_a = buffers.copy_of(a.form), device_b = buffers.copy_of(b.form);
+  const GemmOperand device_a = buffers.copy_of(a.view), device_b = buffers.copy_of(b.view);
   const std::int64_t M = a.rows, N = b.rows, K = a.k;
 
   std::vector<double> before(static_cast<std::size_t>(M * N));

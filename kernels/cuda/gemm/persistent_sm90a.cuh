@@ -6,6 +6,21 @@
 
 namespace precbench::hopper {
 
+/// Producer thread: issues the loads of all tiles.
+template <class S, class Mainloop, class Order>
+__device__ void load_tiles(const Mainloop& mainloop, const Order& order, int rank, int cluster,
+                           int clusters) {
+  PipelineState<S::kStages> state;
+  typename Order::Cursor at;
+  Tile tile;
+  for (int index = cluster; order.template find<S>(index, rank, at, tile); index += clusters)
+    for (int i = 0; i < tile.k_blocks; ++i, state.next()) {
+      mainloop.shared.empty[state.stage].wait(state.parity ^ 1);
+      mainloop.shared.full[state.stage].arrive_expect_tx(S::kStageBytes);
+      mainloop.load(tile, i, rank, state.stage);
+    }
+}
+
 /// Computes all tiles of a block. Thread 0 loads their operands, a stage of k at a time, into the ring of
 /// mainloop.shared; the math warpgroups compute and store D. A Mainloop has:
 ///   load(tile, i, rank, stage)     in thread 0: issues the loads of the tile's i-th k block
@@ -23,22 +38,15 @@ __device__ inline void run_persistent(const Mainloop& mainloop, const CUtensorMa
   const int clusters = static_cast<int>(gridDim.x) / S::kCluster;
   init_pipeline<S::kCluster>(shared.full, shared.empty, S::kCluster * kMathWarpgroups * 4);
   const int warpgroup = warpgroup_index() - 1;
-  PipelineState<S::kStages> state;
-  typename Order::Cursor at;
-  Tile tile;
   if (warpgroup < 0) {
     setmaxnreg_dec<S::kProducerRegisters>();
-    if (threadIdx.x == 0) {
-      for (int index = cluster; order.template find<S>(index, rank, at, tile); index += clusters)
-        for (int i = 0; i < tile.k_blocks; ++i, state.next()) {
-          shared.empty[state.stage].wait(state.parity ^ 1);
-          shared.full[state.stage].arrive_expect_tx(S::kStageBytes);
-          mainloop.load(tile, i, rank, state.stage);
-        }
-    }
+    if (threadIdx.x == 0) load_tiles<S>(mainloop, order, rank, cluster, clusters);
   } else {
     setmaxnreg_inc<S::kMathRegisters>();
     const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
+    PipelineState<S::kStages> state;
+    typename Order::Cursor at;
+    Tile tile;
     mainloop.begin(warpgroup);
     for (int index = cluster; find_together<S>(order, index, rank, at, tile); index += clusters) {
       load_epilogue_scales<S, Order>(shared.epilogue_scales[warpgroup], epilogue_scales, tile, warpgroup,

@@ -296,8 +296,8 @@ void CudaDevice::do_rope_backward(const ops::RopeBackward& op) {
   const Pairs pairs = pairs_of(op.options, in_place && !norm);
   const float* table = rope_table(op.options);
   const std::int64_t D = pairs.D;
-  const bool forms = wanted(op.dqkv.rowwise) || wanted(op.dqkv.columnwise);
-  if (forms && !norm && !in_place) {
+  const bool copies = wanted(op.dqkv.rowwise) || wanted(op.dqkv.columnwise);
+  if (copies && !norm && !in_place) {
     void* amaxes = scratch(amax_scratch_bytes(*this, op.dqkv));
     const TileOutput output = tile_output(*this, op.dqkv, writes_value(op.dqkv), amaxes);
     const RopeBackwardSource source{matrix(op.dout), table, pairs.T, D, pairs.rotated_heads * D};

@@ -13,16 +13,16 @@ namespace precbench::cuda {
 /// Computes the scales of one copy in this tile. `maxima`: [parts][kTile] partial amaxes of 128 / parts
 /// elements of the contraction each; row0 and k0: the tile's position in the copy. Called by one
 /// half of the block's threads, each for one row of the copy.
-__device__ inline void tile_scales(float (&scale)[4][kTile], const FormArgs& form,
+__device__ inline void tile_scales(float (&scale)[4][kTile], const CopyArgs& copy,
                                    const std::uint16_t (*maxima)[kTile], int parts,
                                    const std::uint32_t (&warp_maxima)[kTileWarps], std::uint32_t tensor_amax,
                                    std::int64_t row0, std::int64_t k0) {
   const int v = threadIdx.x % kTile;
   const std::int64_t row = row0 + v;
-  if (form.in_blocks_of_32()) {
+  if (copy.in_blocks_of_32()) {
     // The tile's scales are adjacent, the four of a row in one word, which saves three 64-bit address
     // computations; 0 beyond the end of the copy (scale_layout.h).
-    const std::int64_t kb = k0 / 32, kbs = row < form.rows ? scale_blocks(form.granularity, form.k) : 0;
+    const std::int64_t kb = k0 / 32, kbs = row < copy.rows ? scale_blocks(copy.granularity, copy.k) : 0;
     const int n = parts / 4;
     std::uint32_t word = 0;
 #pragma unroll
@@ -30,32 +30,32 @@ __device__ inline void tile_scales(float (&scale)[4][kTile], const FormArgs& for
       std::uint32_t amax = maxima[block * n][v];
       for (int i = 1; i < n; ++i) amax = max(amax, static_cast<std::uint32_t>(maxima[block * n + i][v]));
       // A warp has 32 rows aligned with a block; those beyond the end are 0.
-      if (form.granularity == Granularity::block_32x32) amax = __reduce_max_sync(kAllLanes, amax);
+      if (copy.granularity == Granularity::block_32x32) amax = __reduce_max_sync(kAllLanes, amax);
       const std::uint8_t byte =
-          ue8m0_from_amax(__uint_as_float(amax << 16), form.dtype, form.rounding, form.dropped_bits);
+          ue8m0_from_amax(__uint_as_float(amax << 16), copy.dtype, copy.rounding, copy.dropped_bits);
       if (kb + block < kbs) word |= static_cast<std::uint32_t>(byte) << (8 * block);
       scale[block][v] = ue8m0_multiplier(byte);
     }
-    auto* bytes = static_cast<std::uint8_t*>(form.scale);
+    auto* bytes = static_cast<std::uint8_t*>(copy.scale);
     *reinterpret_cast<std::uint32_t*>(
-        bytes + scale_index(Granularity::block_1x32, form.rows, form.k, row, kb)) = word;
+        bytes + scale_index(Granularity::block_1x32, copy.rows, copy.k, row, kb)) = word;
     return;
   }
   const std::int64_t kb = k0 / 128;
   std::uint32_t amax = 0;
-  bool store = row < form.rows;
-  std::int64_t index = scale_index(form.granularity, form.rows, form.k, row, kb);
-  switch (form.granularity) {
+  bool store = row < copy.rows;
+  std::int64_t index = scale_index(copy.granularity, copy.rows, copy.k, row, kb);
+  switch (copy.granularity) {
     case Granularity::tensor:
       amax = tensor_amax;
       store = row == 0 && k0 == 0;
       break;
     case Granularity::row: {
-      const int group = form.group_offsets ? group_at(form, k0) : 0;
-      if (form.group_offsets) store = store && group < form.groups;
-      index += group * form.rows;
-      if (store) amax = __float_as_uint(form.amax[index]);
-      store = store && k0 == (form.group_offsets ? form.group_offsets[group] : 0);
+      const int group = copy.group_offsets ? group_at(copy, k0) : 0;
+      if (copy.group_offsets) store = store && group < copy.groups;
+      index += group * copy.rows;
+      if (store) amax = __float_as_uint(copy.amax[index]);
+      store = store && k0 == (copy.group_offsets ? copy.group_offsets[group] : 0);
       break;
     }
     case Granularity::block_128x128:
@@ -67,7 +67,7 @@ __device__ inline void tile_scales(float (&scale)[4][kTile], const FormArgs& for
       for (int part = 0; part < parts; ++part)
         amax = max(amax, static_cast<std::uint32_t>(maxima[part][v]) << 16);
   }
-  scale[0][v] = make_scale(form, amax, index, store);
+  scale[0][v] = make_scale(copy, amax, index, store);
 }
 
 /// First step of a cast: every warp writes the maxima that the scales need to shared memory.
@@ -79,8 +79,8 @@ __device__ __forceinline__ void store_maxima(TileShared& shared, const Bf16x8 (&
     amax = __reduce_max_sync(kAllLanes, amax);
     if (threadIdx.x % kWarp == 0) shared.tensor_max[at.warp] = amax;
   }
-  const FormArgs &row_form = out.rowwise, &col_form = out.columnwise;
-  if ((row_form.data && row_form.in_blocks()) || (col_form.data && col_form.in_blocks())) {
+  const CopyArgs &row_copy = out.rowwise, &col_copy = out.columnwise;
+  if ((row_copy.data && row_copy.in_blocks()) || (col_copy.data && col_copy.in_blocks())) {
     std::uint32_t rows[4];
     row_maxima(rows, square);
 #pragma unroll
@@ -123,31 +123,31 @@ __device__ __forceinline__ void store_scales(TileShared& shared, const TileOutpu
   }
   // Half of the threads each, with a single copy of the code.
   const bool cols = threadIdx.x >= kTile;
-  const std::conditional_t<kParameter, const FormArgs&, const FormArgs> form =
+  const std::conditional_t<kParameter, const CopyArgs&, const CopyArgs> copy =
       cols ? out.columnwise : out.rowwise;
-  if (form.data)
-    tile_scales(cols ? shared.col_scale : shared.row_scale, form, cols ? shared.col_max : shared.row_max,
+  if (copy.data)
+    tile_scales(cols ? shared.col_scale : shared.row_scale, copy, cols ? shared.col_max : shared.row_max,
                 cols ? kTileWarps : 4, shared.warp_max, tensor_amax, cols ? col0 : row0, cols ? row0 : col0);
 }
 
 /// Writes the rowwise copy: eight codes of each of the square's rows, row i times factor(i). kFull: see
 /// TileCase::full.
 template <bool kFull, class Factor>
-__device__ __forceinline__ void cast_rows(const Bf16x8 (&square)[kSquare], const FormArgs& form,
+__device__ __forceinline__ void cast_rows(const Bf16x8 (&square)[kSquare], const CopyArgs& copy,
                                           std::int64_t row0, std::int64_t col0, const ThreadPlace& at,
                                           Factor&& factor) {
   const std::int64_t col = col0 + at.col();
-  with_fp8(form.dtype, kFull ? 0 : form.dropped_bits, [&](auto dtype) {
+  with_fp8(copy.dtype, kFull ? 0 : copy.dropped_bits, [&](auto dtype) {
 #pragma unroll
     for (int i = 0; i < kSquare; ++i) {
       const uint2 codes = fp8x8(square[i], factor(i), dtype);
       const std::int64_t row = row0 + at.row() + i;
-      std::uint8_t* p = form.data + row * form.k + col;
-      if (kFull || (row < form.rows && col + 8 <= form.k && form.k % 8 == 0)) {
+      std::uint8_t* p = copy.data + row * copy.k + col;
+      if (kFull || (row < copy.rows && col + 8 <= copy.k && copy.k % 8 == 0)) {
         *reinterpret_cast<uint2*>(p) = codes;
-      } else if (row < form.rows) {
+      } else if (row < copy.rows) {
         for (int j = 0; j < 8; ++j)
-          if (col + j < form.k)
+          if (col + j < copy.k)
             p[j] = static_cast<std::uint8_t>((j < 4 ? codes.x : codes.y) >> (8 * (j % 4)));
       }
     }
@@ -156,10 +156,10 @@ __device__ __forceinline__ void cast_rows(const Bf16x8 (&square)[kSquare], const
 
 /// Writes the columnwise copy through shared memory, column j times s[j].
 template <bool kFull>
-__device__ __forceinline__ void cast_cols(const Bf16x8 (&square)[kSquare], const FormArgs& form,
+__device__ __forceinline__ void cast_cols(const Bf16x8 (&square)[kSquare], const CopyArgs& copy,
                                           std::int64_t row0, std::int64_t col0, TileShared& shared,
                                           const ThreadPlace& at, const float (&s)[8]) {
-  with_fp8(form.dtype, kFull ? 0 : form.dropped_bits, [&](auto dtype) {
+  with_fp8(copy.dtype, kFull ? 0 : copy.dropped_bits, [&](auto dtype) {
 #pragma unroll
     for (int j = 0; j < kSquare; ++j) {
       float x[kSquare];
@@ -179,12 +179,12 @@ __device__ __forceinline__ void cast_cols(const Bf16x8 (&square)[kSquare], const
     const int c = e / 8, chunk = e % 8;
     const Bf16x8 codes = load_vector(shared.transposed + c * kTile + (chunk ^ (c / kSquare % 8)) * 16);
     const std::int64_t col = col0 + c, row = row0 + chunk * 16;
-    std::uint8_t* p = form.data + col * form.k + row;
-    if (kFull || (col < form.rows && row + 16 <= form.k && form.k % 16 == 0)) {
+    std::uint8_t* p = copy.data + col * copy.k + row;
+    if (kFull || (col < copy.rows && row + 16 <= copy.k && copy.k % 16 == 0)) {
       store_vector(p, codes);
-    } else if (col < form.rows) {
+    } else if (col < copy.rows) {
       for (int j = 0; j < 16; ++j)
-        if (row + j < form.k) p[j] = static_cast<std::uint8_t>(codes.pair[j / 4] >> (8 * (j % 4)));
+        if (row + j < copy.k) p[j] = static_cast<std::uint8_t>(codes.pair[j / 4] >> (8 * (j % 4)));
     }
   }
 }
@@ -246,10 +246,10 @@ __device__ inline void cast_tile(Bf16x8 (&square)[kSquare], const TileOutput& ou
 inline TileCase tile_case(std::span<const TileOutput> outputs, bool whole_tiles) {
   bool known = true;
   for (const TileOutput& out : outputs) {
-    for (const FormArgs* form : {&out.rowwise, &out.columnwise}) {
-      if (!form->data) continue;
-      if (!whole_tiles || form->dropped_bits > 0) return TileCase::any;
-      known = known && form->granularity == Granularity::tensor && out.tensor.count == 1;
+    for (const CopyArgs* copy : {&out.rowwise, &out.columnwise}) {
+      if (!copy->data) continue;
+      if (!whole_tiles || copy->dropped_bits > 0) return TileCase::any;
+      known = known && copy->granularity == Granularity::tensor && out.tensor.count == 1;
     }
     known = known && (!out.tensor.result || out.tensor.count == 1);
   }

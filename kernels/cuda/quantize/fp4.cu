@@ -323,23 +323,24 @@ CastKernel kernel_of(const QuantFormat& format) {
   return stochastic ? cast_kernel<Scheme::nvfp4, false, true> : cast_kernel<Scheme::nvfp4, false, false>;
 }
 
-void quantize_form(CudaDevice& device, const GemmOperand& form, const Tensor& value,
+void quantize_copy(CudaDevice& device, const GemmOperand& operand, const Tensor& value,
                    const RandomStream& random, bool columns) {
-  const QuantFormat& format = form.format;
+  const QuantFormat& format = operand.format;
   check_shape(format, value, columns);
-  const std::int64_t rows = form.data.rows, k = form.data.cols, block = block_length(format.granularity);
+  const std::int64_t rows = operand.data.rows, k = operand.data.cols,
+                     block = block_length(format.granularity);
   const std::size_t matrix_bytes = stands_ready(format, columns) ? 0 : prepared_bytes(value);
   auto* scratch = static_cast<std::byte*>(
       device.scratch(matrix_bytes + kFp4BlocksPerSm * device.sm_count() * sizeof(std::uint32_t)));
   auto* out = matrix_bytes ? reinterpret_cast<std::uint16_t*>(scratch) : nullptr;
-  auto* parts = form.amax.empty() ? nullptr : reinterpret_cast<std::uint32_t*>(scratch + matrix_bytes);
+  auto* parts = operand.amax.empty() ? nullptr : reinterpret_cast<std::uint32_t*>(scratch + matrix_bytes);
   const int count = out || parts ? launch_prepare(device, format, value, random, columns, out, parts) : 0;
-  if (form.scale.size() != rows * (k / block))  // its padding
-    PRECBENCH_CHECK(cudaMemsetAsync(form.scale.data, 0, form.scale.bytes(), device.stream()));
+  if (operand.scale.size() != rows * (k / block))  // its padding
+    PRECBENCH_CHECK(cudaMemsetAsync(operand.scale.data, 0, operand.scale.bytes(), device.stream()));
   const CastArgs args{out ? out : value.as<std::uint16_t>(),
-                      form.data.as<std::uint8_t>(),
-                      form.scale.as<std::uint8_t>(),
-                      form.amax.empty() ? nullptr : form.amax.as<std::uint32_t>(),
+                      operand.data.as<std::uint8_t>(),
+                      operand.scale.as<std::uint8_t>(),
+                      operand.amax.empty() ? nullptr : operand.amax.as<std::uint32_t>(),
                       parts,
                       count,
                       rows,
@@ -359,8 +360,8 @@ void quantize_form(CudaDevice& device, const GemmOperand& form, const Tensor& va
 }  // namespace
 
 void quantize_fp4(CudaDevice& device, const QuantizedTensor& x) {
-  if (is_fp4(x.rowwise)) quantize_form(device, x.rowwise, x.value, x.random, false);
-  if (is_fp4(x.columnwise)) quantize_form(device, x.columnwise, x.value, x.random, true);
+  if (is_fp4(x.rowwise)) quantize_copy(device, x.rowwise, x.value, x.random, false);
+  if (is_fp4(x.columnwise)) quantize_copy(device, x.columnwise, x.value, x.random, true);
 }
 
 std::size_t prepared_bytes(const Tensor& value) {

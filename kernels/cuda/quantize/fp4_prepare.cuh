@@ -29,8 +29,8 @@ struct PrepareArgs {
 
 /// Transposes a tile in shared memory: 64 columns of the value, 128 rows. A thread takes two rows at a time,
 /// which are adjacent in the copy, and a warp 32 columns of 16 rows, whose words are in different banks.
-__device__ inline void turn_tile(std::uint16_t (&tile)[kFp4TileRows][kFp4TilePitch], const PrepareArgs& a,
-                                 std::int64_t row0, std::int64_t k0) {
+__device__ inline void transform_tile(std::uint16_t (&tile)[kFp4TileRows][kFp4TilePitch],
+                                      const PrepareArgs& a, std::int64_t row0, std::int64_t k0) {
   constexpr int kVectors = 4, kPairs = kFp4TileK / 2;
   Bf16x8 rows[2][2] = {};
   const int pair = static_cast<int>(threadIdx.x) / kVectors % kPairs;
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kFp4Threads, kFp4BlocksPerSm)
     const std::int64_t k0 = static_cast<std::int64_t>(t % k_tiles) * kFp4TileK;
     if constexpr (kColumns) {
       __syncthreads();  // the previous tile has been read
-      turn_tile(tile, a, row0, k0);
+      transform_tile(tile, a, row0, k0);
       __syncthreads();
     }
     Chunk x[kRuns] = {};

@@ -33,10 +33,10 @@ __global__ void __launch_bounds__(kElementThreads)
 
 template <class T>
 __global__ void __launch_bounds__(kElementThreads)
-    quantize_with_amax_kernel(const FormArgs form, const T* value, const std::uint32_t* amax,
+    quantize_with_amax_kernel(const CopyArgs copy, const T* value, const std::uint32_t* amax,
                               std::int64_t size, bool vectors) {
   wait_for_work_before();
-  const float multiply = make_scale(form, *amax, 0, blockIdx.x == 0 && threadIdx.x == 0);
+  const float multiply = make_scale(copy, *amax, 0, blockIdx.x == 0 && threadIdx.x == 0);
   const std::int64_t i = first_element();
   if (i >= size) return;
   float v[8];
@@ -44,17 +44,17 @@ __global__ void __launch_bounds__(kElementThreads)
 #pragma unroll
   for (int j = 0; j < 8; ++j) v[j] *= multiply;
   std::uint32_t low = 0, high = 0;
-  with_fp8(form.dtype, form.dropped_bits, [&](auto dtype) {
+  with_fp8(copy.dtype, copy.dropped_bits, [&](auto dtype) {
     low = fp8x4(v[0], v[1], v[2], v[3], dtype);
     high = fp8x4(v[4], v[5], v[6], v[7], dtype);
   });
   if (vectors && i + 8 <= size) {
-    *reinterpret_cast<uint2*>(form.data + i) = make_uint2(low, high);
+    *reinterpret_cast<uint2*>(copy.data + i) = make_uint2(low, high);
     return;
   }
 #pragma unroll
   for (int j = 0; j < 8; ++j)
-    if (i + j < size) form.data[i + j] = static_cast<std::uint8_t>((j < 4 ? low : high) >> (8 * (j % 4)));
+    if (i + j < size) copy.data[i + j] = static_cast<std::uint8_t>((j < 4 ? low : high) >> (8 * (j % 4)));
 }
 
 constexpr int kSide = 128;         // codes along a tile's edge
@@ -117,16 +117,16 @@ void CudaDevice::do_amax(const ops::Amax& op) {
 
 void CudaDevice::do_quantize_with_amax(const ops::QuantizeWithAmax& op) {
   using namespace cuda;
-  FormArgs args;
-  args.data = op.form.data.as<std::uint8_t>();
-  args.scale = op.form.scale.data;
-  args.dtype = op.form.format.dtype;
-  args.scale_type = op.form.format.scale;
-  args.dropped_bits = op.form.format.dropped_bits;
-  args.delayed = op.form.format.delayed();
-  args.margin = op.form.format.history.margin;
+  CopyArgs args;
+  args.data = op.operand.data.as<std::uint8_t>();
+  args.scale = op.operand.scale.data;
+  args.dtype = op.operand.format.dtype;
+  args.scale_type = op.operand.format.scale;
+  args.dropped_bits = op.operand.format.dropped_bits;
+  args.delayed = op.operand.format.delayed();
+  args.margin = op.operand.format.history.margin;
   const std::int64_t size = op.value.size();
-  const bool vectors = aligned(op.value) && aligned(op.form.data);
+  const bool vectors = aligned(op.value) && aligned(op.operand.data);
   with_type(op.value.dtype, [&](auto type) {
     quantize_with_amax_kernel<<<std::max(1u, element_blocks(size)), kElementThreads, 0, stream()>>>(
         args, op.value.as<decltype(type)>(), op.amax.as<std::uint32_t>(), size, vectors);

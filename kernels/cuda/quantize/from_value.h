@@ -6,10 +6,12 @@
 
 namespace precbench::cuda {
 
-inline bool is_fp4(const GemmOperand& form) { return !form.empty() && form.format.dtype == DType::e2m1; }
+inline bool is_fp4(const GemmOperand& operand) {
+  return !operand.empty() && operand.format.dtype == DType::e2m1;
+}
 
-inline bool made_from_value(const GemmOperand& form) {
-  return is_fp4(form) || (!form.empty() && held_in_bf16(form.format.dtype));
+inline bool made_from_value(const GemmOperand& operand) {
+  return is_fp4(operand) || (!operand.empty() && held_in_bf16(operand.format.dtype));
 }
 
 /// Returns true if a producer must write its value: it is kept, or copies are made from it.

@@ -13,7 +13,7 @@
 namespace precbench::cuda {
 
 /// `rows` vectors of length `k`, contiguous along k. For a columnwise copy these are the matrix's columns.
-struct FormArgs {
+struct CopyArgs {
   std::uint8_t* data = nullptr;  ///< null: the copy is not requested
   void* scale = nullptr;
   const float* amax = nullptr;  ///< row: [rows]; the tensor's is in TileOutput, blocks compute their own
@@ -44,46 +44,46 @@ struct FormArgs {
 
 /// Returns true if a producer must write this copy: requested, and not an alias of the BF16 value. Some are
 /// made after the value (from_value.h).
-inline bool wanted(const GemmOperand& form) { return !form.empty() && form.format.quantized(); }
+inline bool wanted(const GemmOperand& operand) { return !operand.empty() && operand.format.quantized(); }
 
 /// Returns true if the engines make it with one scale per row.
-inline bool scaled_by_row(const GemmOperand& form) {
-  return wanted(form) && !made_from_value(form) && form.format.granularity == Granularity::row;
+inline bool scaled_by_row(const GemmOperand& operand) {
+  return wanted(operand) && !made_from_value(operand) && operand.format.granularity == Granularity::row;
 }
 
 /// Returns the arguments of a quantized copy. Throws Unsupported for FP4.
-FormArgs read_form(const GemmOperand& form);
+CopyArgs copy_args(const GemmOperand& operand);
 
 /// Returns the arguments of a requested copy, or of none. Also clears the scale buffer if it has padding,
 /// which kernels do not write. Throws Unsupported for a format that is not supported here.
-FormArgs form_args(const GemmOperand& form, cudaStream_t stream);
+CopyArgs requested_copy(const GemmOperand& operand, cudaStream_t stream);
 
-/// Returns the group that contains position k of the contraction; form.groups after the last one.
-__device__ inline int group_at(const FormArgs& form, std::int64_t k) {
-  int first = 0, last = form.groups;
-  if (k >= form.group_offsets[last]) return last;
+/// Returns the group that contains position k of the contraction; copy.groups after the last one.
+__device__ inline int group_at(const CopyArgs& copy, std::int64_t k) {
+  int first = 0, last = copy.groups;
+  if (k >= copy.group_offsets[last]) return last;
   while (last - first > 1) {
     const int middle = (first + last) / 2;
-    (form.group_offsets[middle] <= k ? first : last) = middle;
+    (copy.group_offsets[middle] <= k ? first : last) = middle;
   }
   return first;
 }
 
 /// Stores the scale of a scope for the GEMM and returns the factor on its elements. amax_bits: of the amax as
 /// FP32.
-__device__ inline float make_scale(const FormArgs& form, std::uint32_t amax_bits, std::int64_t index,
+__device__ inline float make_scale(const CopyArgs& copy, std::uint32_t amax_bits, std::int64_t index,
                                    bool store) {
   const float amax = __uint_as_float(amax_bits);
-  if (form.scale_type == ScaleType::ue8m0) {
-    const std::uint8_t byte = ue8m0_from_amax(amax, form.dtype, form.rounding, form.dropped_bits);
-    if (store) static_cast<std::uint8_t*>(form.scale)[index] = byte;
+  if (copy.scale_type == ScaleType::ue8m0) {
+    const std::uint8_t byte = ue8m0_from_amax(amax, copy.dtype, copy.rounding, copy.dropped_bits);
+    if (store) static_cast<std::uint8_t*>(copy.scale)[index] = byte;
     return ue8m0_multiplier(byte);
   }
   const float multiply =
-      form.delayed
-          ? delayed_scale(amax, format_max(form.dtype, form.dropped_bits), form.margin, form.scale_type)
-          : multiplying_scale(amax, form.dtype, form.scale_type, form.dropped_bits);
-  if (store) static_cast<float*>(form.scale)[index] = 1.0f / multiply;
+      copy.delayed
+          ? delayed_scale(amax, format_max(copy.dtype, copy.dropped_bits), copy.margin, copy.scale_type)
+          : multiplying_scale(amax, copy.dtype, copy.scale_type, copy.dropped_bits);
+  if (store) static_cast<float*>(copy.scale)[index] = 1.0f / multiply;
   return multiply;
 }
 

@@ -17,21 +17,21 @@ struct HeldArgs {
   const std::uint16_t* value;
   bool columns;  // the copy is the value's transpose
   std::uint16_t* out;
-  FormArgs form;
+  CopyArgs copy;
   const std::uint32_t* amax;  // of the tensor; null: scopes compute theirs
   std::int64_t tall, wide;    // of a scope, clipped at the end of the copy
 
   __device__ float load(std::int64_t row, std::int64_t k) const {
-    return bf16_decode(value[columns ? k * form.rows + row : row * form.k + k]);
+    return bf16_decode(value[columns ? k * copy.rows + row : row * copy.k + k]);
   }
 };
 
 __global__ void __launch_bounds__(kMostThreads) cast_held_kernel(const HeldArgs a) {
   wait_for_work_before();
   __shared__ std::uint32_t buffer[kWarp];
-  const std::int64_t across = detail::blocks_of(a.form.k, a.wide), kb = blockIdx.x % across;
-  const std::int64_t row0 = blockIdx.x / across * a.tall, row_end = min(row0 + a.tall, a.form.rows);
-  const std::int64_t k0 = kb * a.wide, wide = min(a.wide, a.form.k - k0), elements = (row_end - row0) * wide;
+  const std::int64_t across = detail::blocks_of(a.copy.k, a.wide), kb = blockIdx.x % across;
+  const std::int64_t row0 = blockIdx.x / across * a.tall, row_end = min(row0 + a.tall, a.copy.rows);
+  const std::int64_t k0 = kb * a.wide, wide = min(a.wide, a.copy.k - k0), elements = (row_end - row0) * wide;
   std::uint32_t amax = 0;
   if (a.amax) {
     amax = *a.amax;
@@ -41,38 +41,39 @@ __global__ void __launch_bounds__(kMostThreads) cast_held_kernel(const HeldArgs 
     amax = block_max(amax, buffer);
   }
   // A 32x32 block stores its scale for each row; a 128x128 block and a tensor store it once.
-  const bool by_row = a.form.granularity == Granularity::block_32x32;
+  const bool by_row = a.copy.granularity == Granularity::block_32x32;
   const std::int64_t row = row0 + (by_row ? threadIdx.x : 0);
   const bool store = by_row ? row < row_end : threadIdx.x == 0 && (!a.amax || blockIdx.x == 0);
   const std::int64_t at =
-      store ? scale_index(a.form.granularity, a.form.rows, a.form.k, row, kb) : std::int64_t{0};
-  const float scale = make_scale(a.form, amax, at, store);
+      store ? scale_index(a.copy.granularity, a.copy.rows, a.copy.k, row, kb) : std::int64_t{0};
+  const float scale = make_scale(a.copy, amax, at, store);
   for (std::int64_t i = threadIdx.x; i < elements; i += blockDim.x) {
     const std::int64_t r = row0 + i / wide, k = k0 + i % wide;
-    a.out[r * a.form.k + k] = encode_in_bf16(a.load(r, k) * scale, a.form.dtype);
+    a.out[r * a.copy.k + k] = encode_in_bf16(a.load(r, k) * scale, a.copy.dtype);
   }
 }
 
-void quantize_form(CudaDevice& device, const GemmOperand& form, const QuantizedTensor& x, bool columns) {
-  if (form.empty() || !held_in_bf16(form.format.dtype)) return;
-  const FormArgs args = read_form(form);
+void quantize_copy(CudaDevice& device, const GemmOperand& operand, const QuantizedTensor& x, bool columns) {
+  if (operand.empty() || !held_in_bf16(operand.format.dtype)) return;
+  const CopyArgs args = copy_args(operand);
   const std::int64_t block = block_length(args.granularity), tall = block_rows(args.granularity);
   const std::int64_t wide = block ? block : args.k;
   const Tensor& amax = x.amax_in.empty() ? x.amax_out : x.amax_in;
   const bool of_tensor = args.granularity == Granularity::tensor;
-  PRECBENCH_CHECK(cudaMemsetAsync(form.scale.data, 0, form.scale.bytes(), device.stream()));  // its padding
+  PRECBENCH_CHECK(
+      cudaMemsetAsync(operand.scale.data, 0, operand.scale.bytes(), device.stream()));  // its padding
   const auto scopes =
       static_cast<unsigned>(detail::blocks_of(args.rows, tall) * detail::blocks_of(args.k, wide));
   cast_held_kernel<<<scopes, tall * wide <= kWarp ? kWarp : kMostThreads, 0, device.stream()>>>(
-      {x.value.as<std::uint16_t>(), columns, form.data.as<std::uint16_t>(), args,
+      {x.value.as<std::uint16_t>(), columns, operand.data.as<std::uint16_t>(), args,
        of_tensor ? amax.as<std::uint32_t>() : nullptr, tall, wide});
 }
 
 }  // namespace
 
 void quantize_held_in_bf16(CudaDevice& device, const QuantizedTensor& x) {
-  quantize_form(device, x.rowwise, x, false);
-  quantize_form(device, x.columnwise, x, true);
+  quantize_copy(device, x.rowwise, x, false);
+  quantize_copy(device, x.columnwise, x, true);
 }
 
 }  // namespace precbench::cuda

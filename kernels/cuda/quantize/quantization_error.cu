@@ -36,21 +36,21 @@ __device__ inline void leave_sums(double* partial, const double (&sums)[kErrorTe
 }
 
 /// Returns the element at `at` in the format's own units.
-__device__ inline float element(const FormArgs& form, std::int64_t at) {
-  return held_in_bf16(form.dtype) ? bf16_decode(reinterpret_cast<const std::uint16_t*>(form.data)[at])
-                                  : fp8_decode(form.data[at], form.dtype);
+__device__ inline float element(const CopyArgs& copy, std::int64_t at) {
+  return held_in_bf16(copy.dtype) ? bf16_decode(reinterpret_cast<const std::uint16_t*>(copy.data)[at])
+                                  : fp8_decode(copy.data[at], copy.dtype);
 }
 
 /// partial: [blocks, kErrorTerms]. Tiles of 32 x 32, the value through shared memory, so that both the value
 /// and a copy in either order are read by rows.
 __global__ void __launch_bounds__(kErrorThreads)
-    quantization_error_kernel(double* partial, const Matrix value, const FormArgs form, bool columns) {
+    quantization_error_kernel(double* partial, const Matrix value, const CopyArgs copy, bool columns) {
   wait_for_work_before();
   __shared__ std::uint16_t tile[kErrorTile][kErrorTile + 2];
   __shared__ double buffers[kErrorTerms][kWarp];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const float max = format_max(form.dtype, form.dropped_bits);
-  const float half_steps = half_steps_of_max(form.dtype, form.dropped_bits);
+  const float max = format_max(copy.dtype, copy.dropped_bits);
+  const float half_steps = half_steps_of_max(copy.dtype, copy.dropped_bits);
   const std::int64_t col_tiles = (value.cols + kErrorTile - 1) / kErrorTile;
   const std::int64_t tiles = (value.rows + kErrorTile - 1) / kErrorTile * col_tiles;
   double sums[kErrorTerms] = {};
@@ -63,10 +63,10 @@ __global__ void __launch_bounds__(kErrorThreads)
     __syncthreads();
     for (int r = warp; r < kErrorTile; r += kErrorThreads / kWarp) {
       const std::int64_t row = (columns ? col0 : row0) + r, k = (columns ? row0 : col0) + lane;
-      if (row >= form.rows || k >= form.k) continue;
+      if (row >= copy.rows || k >= copy.k) continue;
       const float v = bf16_decode(columns ? tile[lane][r] : tile[r][lane]);
-      const float code = element(form, row * form.k + k);
-      const float q = code * dequantizing(form.format(), form.scale, form.rows, form.k, row, k);
+      const float code = element(copy, row * copy.k + k);
+      const float q = code * dequantizing(copy.format(), copy.scale, copy.rows, copy.k, row, k);
       add_error(sums, v, q, fabsf(code) == max, half_steps);
     }
   }
@@ -114,20 +114,20 @@ void CudaDevice::do_quantization_error(const ops::QuantizationError& op) {
   using namespace cuda;
   const int blocks = 4 * sm_count();
   const std::size_t partial_bytes = blocks * kErrorTerms * sizeof(double);
-  const bool fp4 = is_fp4(op.form);
+  const bool fp4 = is_fp4(op.operand);
   const std::size_t matrix_bytes = fp4 ? prepared_bytes(op.value) : 0;
   auto* matrix_scratch = static_cast<std::byte*>(scratch(matrix_bytes + partial_bytes));
   auto* partial = reinterpret_cast<double*>(matrix_scratch + matrix_bytes);
   if (fp4) {
     const std::uint16_t* x =
-        prepared_fp4(*this, op.form.format, op.value, op.random, op.columns, matrix_scratch);
+        prepared_fp4(*this, op.operand.format, op.value, op.random, op.columns, matrix_scratch);
     fp4_error_kernel<<<blocks, kErrorThreads, 0, stream()>>>(
-        partial, x, op.form.data.as<std::uint8_t>(), op.form.scale.data,
-        op.form.amax.empty() ? nullptr : op.form.amax.as<float>(), op.form.format, op.form.data.rows,
-        op.form.data.cols);
+        partial, x, op.operand.data.as<std::uint8_t>(), op.operand.scale.data,
+        op.operand.amax.empty() ? nullptr : op.operand.amax.as<float>(), op.operand.format,
+        op.operand.data.rows, op.operand.data.cols);
   } else {
     quantization_error_kernel<<<blocks, kErrorThreads, 0, stream()>>>(partial, matrix(op.value),
-                                                                      read_form(op.form), op.columns);
+                                                                      copy_args(op.operand), op.columns);
   }
   quantization_error_total<<<1, kErrorTerms * kWarp, 0, stream()>>>(op.out.as<float>(), partial, blocks);
   launched("quantization_error");

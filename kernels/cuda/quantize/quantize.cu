@@ -12,15 +12,15 @@
 namespace precbench {
 namespace cuda {
 
-FormArgs read_form(const GemmOperand& form) {
-  const QuantFormat& f = form.format;
+CopyArgs copy_args(const GemmOperand& operand) {
+  const QuantFormat& f = operand.format;
   if (f.dtype != DType::e4m3 && f.dtype != DType::e5m2 && !held_in_bf16(f.dtype))
     throw Unsupported(std::string("the CUDA device does not quantize to ") + name_of(f.dtype));
-  FormArgs args;
-  args.data = form.data.as<std::uint8_t>();
-  args.scale = form.scale.data;
-  args.rows = form.data.rows;
-  args.k = form.data.cols;
+  CopyArgs args;
+  args.data = operand.data.as<std::uint8_t>();
+  args.scale = operand.scale.data;
+  args.rows = operand.data.rows;
+  args.k = operand.data.cols;
   args.dtype = f.dtype;
   args.granularity = f.granularity;
   args.scale_type = f.scale;
@@ -31,16 +31,16 @@ FormArgs read_form(const GemmOperand& form) {
   return args;
 }
 
-FormArgs form_args(const GemmOperand& form, cudaStream_t stream) {
-  if (!wanted(form) || made_from_value(form)) return {};
-  const FormArgs args = read_form(form);
+CopyArgs requested_copy(const GemmOperand& operand, cudaStream_t stream) {
+  if (!wanted(operand) || made_from_value(operand)) return {};
+  const CopyArgs args = copy_args(operand);
   const Granularity g = args.granularity;
   const std::int64_t scope_rows = g == Granularity::tensor          ? args.rows
                                   : g == Granularity::block_128x128 ? kTile
                                                                     : 1;
   const std::int64_t scales = detail::blocks_of(args.rows, scope_rows) * scale_blocks(g, args.k);
-  if (form.scale.size() != scales)
-    PRECBENCH_CHECK(cudaMemsetAsync(form.scale.data, 0, form.scale.bytes(), stream));
+  if (operand.scale.size() != scales)
+    PRECBENCH_CHECK(cudaMemsetAsync(operand.scale.data, 0, operand.scale.bytes(), stream));
   return args;
 }
 
@@ -76,8 +76,8 @@ TileOutput tile_output(CudaDevice& device, const QuantizedTensor& x, bool write_
                        const Groups* groups) {
   TileOutput out;
   if (write_value) out.value = matrix(x.value);
-  out.rowwise = form_args(x.rowwise, device.stream());
-  out.columnwise = form_args(x.columnwise, device.stream());
+  out.rowwise = requested_copy(x.rowwise, device.stream());
+  out.columnwise = requested_copy(x.columnwise, device.stream());
   auto* free = static_cast<std::byte*>(scratch);
   if (!x.amax_out.empty() && x.amax_in.empty()) {
     out.tensor.parts = reinterpret_cast<std::uint32_t*>(free);

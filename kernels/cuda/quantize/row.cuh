@@ -108,26 +108,26 @@ class RowWriter {
         store_vector(out_.value.data + row * out_.value.pitch + col(v), x[v]);
     }
     tensor_max_ = max(tensor_max_, of_row);
-    const FormArgs& form = out_.rowwise;
-    if (!form.data) return;
+    const CopyArgs& copy = out_.rowwise;
+    if (!copy.data) return;
     float s = 0;
-    if (form.granularity == Granularity::row)
-      s = make_scale(form, block_max(of_row, buffer) << 16, row, threadIdx.x == 0);
-    const int lanes = form.granularity == Granularity::block_1x32 ? 4 : 16;
+    if (copy.granularity == Granularity::row)
+      s = make_scale(copy, block_max(of_row, buffer) << 16, row, threadIdx.x == 0);
+    const int lanes = copy.granularity == Granularity::block_1x32 ? 4 : 16;
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      if (form.granularity != Granularity::row) {
+      if (copy.granularity != Granularity::row) {
         std::uint32_t m = largest[v];
         for (int step = 1; step < lanes; step *= 2) m = max(m, __shfl_xor_sync(kAllLanes, m, step));
         const std::int64_t index =
-            scale_index(form.granularity, form.rows, form.k, row, col(v) / (lanes * 8));
-        s = make_scale(form, m << 16, index, threadIdx.x % lanes == 0 && col(v) < cols_);
+            scale_index(copy.granularity, copy.rows, copy.k, row, col(v) / (lanes * 8));
+        s = make_scale(copy, m << 16, index, threadIdx.x % lanes == 0 && col(v) < cols_);
       }
       if (col(v) >= cols_) continue;
       float f[8];
       unpack(f, x[v]);
-      with_fp8(form.dtype, form.dropped_bits, [&](auto dtype) {
-        *reinterpret_cast<uint2*>(form.data + row * form.k + col(v)) =
+      with_fp8(copy.dtype, copy.dropped_bits, [&](auto dtype) {
+        *reinterpret_cast<uint2*>(copy.data + row * copy.k + col(v)) =
             make_uint2(fp8x4(f[0] * s, f[1] * s, f[2] * s, f[3] * s, dtype),
                        fp8x4(f[4] * s, f[5] * s, f[6] * s, f[7] * s, dtype));
       });

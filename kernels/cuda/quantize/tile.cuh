@@ -79,7 +79,7 @@ struct TensorAmax {
 /// Destinations of one output of a Source.
 struct TileOutput {
   Matrix value;  ///< data null: not written
-  FormArgs rowwise, columnwise;
+  CopyArgs rowwise, columnwise;
   std::int64_t first_col = 0;  ///< of this output in the copies' matrix, a multiple of 128
   TensorAmax tensor;
   // FP32 bits of amaxes by row and column of the copies, which the amax pass raises from zero; null: not

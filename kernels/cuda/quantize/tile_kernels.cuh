@@ -114,10 +114,10 @@ __global__ void __launch_bounds__(kTileThreads, Source::kOutputs == 1 ? 4 : 2)
         std::uint32_t all = 0;
 #pragma unroll
         for (int w = 0; w < kTileWarps; ++w) all = max(all, static_cast<std::uint32_t>(col_max[o][w][t]));
-        const FormArgs& form = out.columnwise;
-        const int group = form.group_offsets ? group_at(form, row0) : 0;
-        if (!form.group_offsets || group < form.groups)
-          atomicMax(out.col_amax + group * form.rows + out.first_col + col0 + t,
+        const CopyArgs& copy = out.columnwise;
+        const int group = copy.group_offsets ? group_at(copy, row0) : 0;
+        if (!copy.group_offsets || group < copy.groups)
+          atomicMax(out.col_amax + group * copy.rows + out.first_col + col0 + t,
                     static_cast<std::int32_t>(all << 16));
       }
     }

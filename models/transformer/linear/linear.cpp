@@ -74,7 +74,7 @@ void Linear::dgrad(const Tensor& dx, const QuantizedTensor& dy, const Weight& we
   const Tensor out = turned ? arena_.push(Segment::activations, dx.dtype, dx.rows, dx.cols) : dx;
   device_.matmul(
       {out, dy.rowwise, w, {GemmRole::dgrad, recipe_.dgrad.fast_accum, accumulate && !turned, op_class_}});
-  if (turned) turn_back(dx, out, x, recipe_.fprop.a, accumulate);
+  if (turned) inverse_hadamard(dx, out, x, recipe_.fprop.a, accumulate);
 }
 
 QuantizedTensor Linear::quantized_weight(const Weight& weight, bool columns) const {
@@ -98,7 +98,7 @@ void Linear::wgrad(const Tensor& dweight, const QuantizedTensor& dy, const Quant
                   columns_of(device_, arena_, dy),
                   columns,
                   {GemmRole::wgrad, recipe_.wgrad.fast_accum, accumulate && !turned, op_class_}});
-  if (turned) turn_back(dweight, out, weight.value, recipe_.fprop.b, accumulate);
+  if (turned) inverse_hadamard(dweight, out, weight.value, recipe_.fprop.b, accumulate);
 }
 
 GemmOperand Linear::quantized_again(const Tensor& value, const QuantFormat& fprop_format,
@@ -116,16 +116,16 @@ GemmOperand Linear::quantized_again(const Tensor& value, const QuantFormat& fpro
   return again.columnwise;
 }
 
-void Linear::turn_back(const Tensor& gradient, const Tensor& turned, const Tensor& value,
-                       const QuantFormat& format, bool accumulate) const {
+void Linear::inverse_hadamard(const Tensor& gradient, const Tensor& turned, const Tensor& value,
+                              const QuantFormat& format, bool accumulate) const {
   const Scope scope(arena_);
-  ops::TurnBack op{gradient, accumulate, turned, {}, {format, {}, {}}};
+  ops::InverseHadamard op{gradient, accumulate, turned, {}, {format, {}, {}}};
   if (recipe_.mask_clipped) {
     op.value = value;
-    op.form = push_gemm_operand(arena_, Segment::workspace, format, value.rows, value.cols);
-    device_.quantize({{.value = value, .rowwise = op.form}});
+    op.operand = push_gemm_operand(arena_, Segment::workspace, format, value.rows, value.cols);
+    device_.quantize({{.value = value, .rowwise = op.operand}});
   }
-  device_.turn_back(op);
+  device_.inverse_hadamard(op);
 }
 
 }  // namespace precbench

@@ -111,8 +111,8 @@ class Linear {
                               const RandomStream& random) const;
   /// Applies the inverse of fprop's transform to a gradient, dX or dW. `value`: the operand that fprop
   /// quantized to `format`.
-  void turn_back(const Tensor& gradient, const Tensor& turned, const Tensor& value, const QuantFormat& format,
-                 bool accumulate) const;
+  void inverse_hadamard(const Tensor& gradient, const Tensor& turned, const Tensor& value,
+                        const QuantFormat& format, bool accumulate) const;
 
   Device& device_;
   Arena& arena_;

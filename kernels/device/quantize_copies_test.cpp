@@ -21,10 +21,10 @@ void check_quantize(OpTest& b, const OutputFormats& formats, Input input, Shape 
   QuantizedTensor x = b.operand(formats, shape.rows, shape.cols);
   x.value = b.put(value);
   b.device().quantize({x});
-  b.check_forms("row " + describe(formats.rowwise) + ", col " + describe(formats.columnwise) + ", input " +
-                    std::to_string(static_cast<int>(input)) + ", " + std::to_string(shape.rows) + " x " +
-                    std::to_string(shape.cols),
-                x, value);
+  b.check_copies("row " + describe(formats.rowwise) + ", col " + describe(formats.columnwise) + ", input " +
+                     std::to_string(static_cast<int>(input)) + ", " + std::to_string(shape.rows) + " x " +
+                     std::to_string(shape.cols),
+                 x, value);
   CHECK(same_bits(b.fetch(x.value), value));
 }
 
@@ -36,7 +36,7 @@ PRECBENCH_OP_TEST(every_format_on, "quantize is bit-exact in every format") {
       for (const Shape& shape : kShapes) check_quantize(b, {format, format}, input, shape);
 }
 
-PRECBENCH_OP_TEST(mixtures_on, "quantize writes only the forms that are wanted, in any mixture") {
+PRECBENCH_OP_TEST(mixtures_on, "quantize writes only the requested copies, in any combination") {
   const QuantFormat formats[] = {{},      kTensorE4m3, kTensorE5m2, kRow,        kRowExact, kBlock,
                                  kSquare, kMx,         kMxSquare,   kTensorE5m3, kRowE3m4,  kMxE3m3};
   for (const QuantFormat& row : formats)
@@ -63,21 +63,21 @@ PRECBENCH_OP_TEST(parts_on, "amax and the quantization of parts are bit-exact") 
           b.cpu().quantize_with_amax({expected, value, amax});
 
           const Tensor dev_value = b.put(value), dev_amax = b.output(DType::f32, 1, 1);
-          const GemmOperand form = b.form(format, 1, size);
+          const GemmOperand operand = b.operand(format, 1, size);
           b.device().amax({dev_amax, dev_value});
           // One element, so that the next part starts unaligned; none; and the rest.
           const std::int64_t ends[] = {0, 1, 1, size};
           for (int i = 0; i < 3; ++i)
             b.device().quantize_with_amax(
-                {{format, form.data.elements(ends[i], ends[i + 1] - ends[i]), form.scale, false},
+                {{format, operand.data.elements(ends[i], ends[i + 1] - ends[i]), operand.scale, false},
                  dev_value.elements(ends[i], ends[i + 1] - ends[i]),
                  dev_amax});
           CHECK(same_scales(b.fetch(dev_amax), amax));
-          CHECK(same_scales(b.fetch(form.scale), expected.scale));
-          CHECK(same_bits(b.fetch(form.data), expected.data));
+          CHECK(same_scales(b.fetch(operand.scale), expected.scale));
+          CHECK(same_bits(b.fetch(operand.data), expected.data));
           // Also in one piece, through the kernel's vectorized path.
-          b.device().quantize_with_amax({form, dev_value, dev_amax});
-          CHECK(same_bits(b.fetch(form.data), expected.data));
+          b.device().quantize_with_amax({operand, dev_value, dev_amax});
+          CHECK(same_bits(b.fetch(operand.data), expected.data));
         }
 }
 
@@ -123,7 +123,7 @@ PRECBENCH_OP_TEST(columns_apart_on, "parts are taken out of a matrix and put bac
   }
 }
 
-PRECBENCH_OP_TEST(transpose_on, "the transposition of forms is bit-exact") {
+PRECBENCH_OP_TEST(transpose_on, "the transpose of copies is bit-exact") {
   for (const QuantFormat& format : {kTensorE5m2, kSquare})
     for (const Shape& shape : {Shape{16, 16}, Shape{144, 400}, Shape{128, 256}, Shape{1040, 528}}) {
       INFO(describe(format) << ", " << shape.rows << " x " << shape.cols);
@@ -132,10 +132,10 @@ PRECBENCH_OP_TEST(transpose_on, "the transposition of forms is bit-exact") {
       const Tensor value = make_input(host, Input::imbalanced, shape.rows, shape.cols);
       QuantizedTensor x = b.host_operand({format, format}, value);
       b.cpu().quantize({x});
-      const GemmOperand form = b.form(format, shape.cols, shape.rows);
-      b.device().transpose({form, b.put(x.rowwise)});
-      CHECK(same_bits(b.fetch(form.data), x.columnwise.data));
-      CHECK(same_bits(b.fetch(form.scale), x.columnwise.scale));
+      const GemmOperand operand = b.operand(format, shape.cols, shape.rows);
+      b.device().transpose({operand, b.put(x.rowwise)});
+      CHECK(same_bits(b.fetch(operand.data), x.columnwise.data));
+      CHECK(same_bits(b.fetch(operand.scale), x.columnwise.scale));
     }
 }
 

@@ -18,9 +18,9 @@ PRECBENCH_OP_TEST(other_fp4_forms_on, "quantize is bit-exact in MXFP4 and in Qua
         x.value = b.put(value);
         x.random = {.word = b.put(word), .stream = 8, .first_row = 384, .row_signs = 14, .column_signs = 15};
         b.device().quantize({x});
-        b.check_forms(describe(format) + ", input " + std::to_string(static_cast<int>(input)) + ", " +
-                          std::to_string(size.M) + " x " + std::to_string(size.C),
-                      x, value);
+        b.check_copies(describe(format) + ", input " + std::to_string(static_cast<int>(input)) + ", " +
+                           std::to_string(size.M) + " x " + std::to_string(size.C),
+                       x, value);
       }
 }
 

@@ -10,9 +10,9 @@ namespace precbench {
 namespace cuda {
 namespace {
 
-constexpr int kTurnThreads = 256;
+constexpr int kInverseThreads = 256;
 
-struct TurnArgs {
+struct InverseArgs {
   const std::uint16_t* value;  // null: no mask
   const std::uint8_t* scales;
   QuantFormat format;
@@ -22,11 +22,12 @@ struct TurnArgs {
 
 /// One chunk per thread; rows are whole transforms long, so that adjacent lanes have a transform's chunks.
 template <class To, class From>
-__global__ void __launch_bounds__(kTurnThreads) turn_back_kernel(To* dst, const From* src, const TurnArgs a) {
+__global__ void __launch_bounds__(kInverseThreads)
+    inverse_hadamard_kernel(To* dst, const From* src, const InverseArgs a) {
   wait_for_work_before();
   __shared__ SignBits signs;
   leave_signs(signs, a.format.transform.signs, nullptr, 0);
-  const std::int64_t first = (std::int64_t{blockIdx.x} * kTurnThreads + threadIdx.x) * kChunk;
+  const std::int64_t first = (std::int64_t{blockIdx.x} * kInverseThreads + threadIdx.x) * kChunk;
   const bool inside = first < a.rows * a.k;
   const int length = a.format.transform.length, place = static_cast<int>(first % a.k);
   float x[kChunk] = {};
@@ -37,14 +38,14 @@ __global__ void __launch_bounds__(kTurnThreads) turn_back_kernel(To* dst, const 
     Chunk chunk = {};
     if (inside) chunk = load_chunk(a.value + first);
     transform(chunk, length, ChunkSigns(chunk_signs(signs, length, place)), place);
-    float turned[kChunk];
-    unpack(turned, chunk);
+    float transformed[kChunk];
+    unpack(transformed, chunk);
     if (inside) {
       const std::int64_t block = place / block_length(a.format.granularity);
       const std::uint8_t scale = a.scales[scale_index(a.format.granularity, a.rows, a.k, first / a.k, block)];
 #pragma unroll
       for (int i = 0; i < kChunk; ++i)
-        if (fp4_clips(turned[i], scale)) x[i] = 0;
+        if (fp4_clips(transformed[i], scale)) x[i] = 0;
     }
   }
   hadamard_sums(x, length, place);
@@ -64,23 +65,23 @@ __global__ void __launch_bounds__(kTurnThreads) turn_back_kernel(To* dst, const 
 }  // namespace
 }  // namespace cuda
 
-void CudaDevice::do_turn_back(const ops::TurnBack& op) {
+void CudaDevice::do_inverse_hadamard(const ops::InverseHadamard& op) {
   using namespace cuda;
-  const TurnArgs args{op.value.empty() ? nullptr : op.value.as<std::uint16_t>(),
-                      op.value.empty() ? nullptr : op.form.scale.as<std::uint8_t>(),
-                      op.form.format,
-                      op.dst.rows,
-                      op.dst.cols,
-                      op.accumulate};
+  const InverseArgs args{op.value.empty() ? nullptr : op.value.as<std::uint16_t>(),
+                         op.value.empty() ? nullptr : op.operand.scale.as<std::uint8_t>(),
+                         op.operand.format,
+                         op.dst.rows,
+                         op.dst.cols,
+                         op.accumulate};
   const std::int64_t chunks = op.dst.size() / kChunk;
-  const auto blocks = static_cast<unsigned>((chunks + kTurnThreads - 1) / kTurnThreads);
+  const auto blocks = static_cast<unsigned>((chunks + kInverseThreads - 1) / kInverseThreads);
   with_type(op.dst.dtype, [&](auto to) {
     with_type(op.src.dtype, [&](auto from) {
-      turn_back_kernel<<<blocks, kTurnThreads, 0, stream()>>>(op.dst.as<decltype(to)>(),
-                                                              op.src.as<decltype(from)>(), args);
+      inverse_hadamard_kernel<<<blocks, kInverseThreads, 0, stream()>>>(op.dst.as<decltype(to)>(),
+                                                                        op.src.as<decltype(from)>(), args);
     });
   });
-  launched("turn_back");
+  launched("inverse_hadamard");
 }
 
 }  // namespace precbench
