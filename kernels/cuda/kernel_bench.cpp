@@ -9,7 +9,6 @@
 // faster. Each figure is the median of kRuns samples timed by events, with operands larger than L2 or evicted
 // by what ran between. Exception: rope at T 2048 finds its 25 MB in L2, as in a step, where a GEMM has just
 // written them.
-#include <exception>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,9 +25,9 @@ using testing::kBlock, testing::kBlockPow2, testing::kMx, testing::kRow, testing
     testing::kTensorE4m3, testing::kTensorE5m2;
 
 /// Returns the rowwise copy of a random matrix in any format.
-GemmOperand random_operand(Buffers& buffers, Device& device, const QuantFormat& format, const Tensor& value) {
+GemmOperand rowwise_copy(Buffers& buffers, Device& device, const QuantFormat& format, const Tensor& value) {
   if (!format.quantized()) return {format, value, {}, false};
-  QuantizedTensor operand{.value = value, .rowwise = buffers.operand(format, value.rows, value.cols)};
+  QuantizedTensor operand{.value = value, .rowwise = buffers.quantized_copy(format, value.rows, value.cols)};
   if (format.granularity == Granularity::tensor) operand.amax_out = buffers.tensor(DType::f32, 1, 1);
   device.quantize({operand});
   return operand.rowwise;
@@ -88,8 +87,8 @@ void bench_matmul(Bench& bench) {
       {
         const Tensor x = random_bf16(buffers, bench.device, shape.tokens, shape.in, 1);
         const Tensor w = random_bf16(buffers, bench.device, shape.out, shape.in, 2);
-        a = random_operand(buffers, bench.device, mode.gemm.a, x);
-        b = random_operand(buffers, bench.device, mode.gemm.b, w);
+        a = rowwise_copy(buffers, bench.device, mode.gemm.a, x);
+        b = rowwise_copy(buffers, bench.device, mode.gemm.b, w);
       }
       const MatmulOptions options{.fast_accum = mode.gemm.fast_accum, .accumulate = accumulate};
       const double ms = bench.median_ms([&] { bench.device.matmul({d, a, b, options}); });
@@ -149,9 +148,9 @@ void bench_quantize(Bench& bench, double ceiling, std::int64_t M, std::int64_t C
         twice ? static_cast<double>(x[0].bytes()) : 0.0);
   }
   Buffers copies(bench.device);
-  const GemmOperand codes[2] = {random_operand(copies, device, kBlockPow2, x[0]),
-                                random_operand(copies, device, kBlockPow2, x[1])};
-  const GemmOperand turned = copies.operand(kBlockPow2, C, M);
+  const GemmOperand codes[2] = {rowwise_copy(copies, device, kBlockPow2, x[0]),
+                                rowwise_copy(copies, device, kBlockPow2, x[1])};
+  const GemmOperand turned = copies.quantized_copy(kBlockPow2, C, M);
   report(bench, ceiling, fmt::format("transpose_codes {}x{}", M, C), [&] {
     device.transpose_codes({turned, codes[turn ^= 1]});
   });
@@ -302,13 +301,5 @@ int run(const std::string& part) {
 }  // namespace precbench
 
 int main(int argc, char** argv) {
-  try {
-    return precbench::run(argc > 1 ? argv[1] : "");
-  } catch (const precbench::InvalidInput& error) {
-    fmt::print(stderr, "kernel_bench: {}\n", error.what());
-    return 2;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "kernel_bench: {}\n", error.what());
-    return 1;
-  }
+  return precbench::run_bench("kernel_bench", [&] { return precbench::run(argc > 1 ? argv[1] : ""); });
 }

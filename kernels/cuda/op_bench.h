@@ -4,14 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "kernels/base/errors.h"
-#include "kernels/device/test_buffers.h"
+#include "kernels/cuda/bench_program.h"
 #include "kernels/gpu/graph.h"
 
 namespace precbench {
@@ -80,13 +78,6 @@ class Bench {
   LastCost cost_;
 };
 
-inline Tensor random_bf16(Buffers& buffers, Device& device, std::int64_t rows, std::int64_t cols,
-                          std::uint64_t seed) {
-  const Tensor x = buffers.tensor(DType::bf16, rows, cols);
-  device.init_normal({x, 1.0f, seed, 0});
-  return x;
-}
-
 /// Prints an op's rate relative to the copy ceiling, or its error. `more_bytes`: necessary bytes beyond
 /// reading or writing each operand once.
 inline void report(Bench& bench, double ceiling, const std::string& name, const std::function<void()>& op,
@@ -109,8 +100,8 @@ inline void report(Bench& bench, double ceiling, const std::string& name, const 
 inline QuantizedTensor wanted(Device& device, Buffers& buffers, const Tensor& value, const QuantFormat& row,
                               const QuantFormat& col) {
   QuantizedTensor operand{.value = value};
-  if (row.quantized()) operand.rowwise = buffers.operand(row, value.rows, value.cols);
-  if (col.quantized()) operand.columnwise = buffers.operand(col, value.cols, value.rows);
+  if (row.quantized()) operand.rowwise = buffers.quantized_copy(row, value.rows, value.cols);
+  if (col.quantized()) operand.columnwise = buffers.quantized_copy(col, value.cols, value.rows);
   if (row.granularity == Granularity::tensor || col.granularity == Granularity::tensor)
     operand.amax_out = buffers.tensor(DType::f32, 1, 1);
   if (row.delayed() || col.delayed()) {

@@ -199,22 +199,22 @@ class OpTest {
   Tensor output(DType dtype, std::int64_t rows, std::int64_t cols) {
     return put(host_->tensor(dtype, rows, cols));
   }
-  GemmOperand operand(const QuantFormat& format, std::int64_t rows, std::int64_t k) {
-    const GemmOperand on_host = host_operand(format, rows, k);
+  GemmOperand quantized_copy(const QuantFormat& format, std::int64_t rows, std::int64_t k) {
+    const GemmOperand on_host = host_copy(format, rows, k);
     return on_host.empty() ? on_host : put(on_host);
   }
   QuantizedTensor operand(const OutputFormats& formats, std::int64_t rows, std::int64_t cols) {
     QuantizedTensor x{.value = output(DType::bf16, rows, cols),
-                      .rowwise = operand(formats.rowwise, rows, cols),
-                      .columnwise = operand(formats.columnwise, cols, rows)};
+                      .rowwise = quantized_copy(formats.rowwise, rows, cols),
+                      .columnwise = quantized_copy(formats.columnwise, cols, rows)};
     if (formats.one_scale()) x.amax_out = output(DType::f32, 1, 1);
     return x;
   }
   /// Returns `value` on the CPU with memory for quantized copies of the same formats.
   QuantizedTensor host_operand(const OutputFormats& formats, const Tensor& value) {
     QuantizedTensor x{.value = value,
-                      .rowwise = host_operand(formats.rowwise, value.rows, value.cols),
-                      .columnwise = host_operand(formats.columnwise, value.cols, value.rows)};
+                      .rowwise = host_copy(formats.rowwise, value.rows, value.cols),
+                      .columnwise = host_copy(formats.columnwise, value.cols, value.rows)};
     if (formats.one_scale()) x.amax_out = host_->tensor(DType::f32, 1, 1);
     return x;
   }
@@ -287,7 +287,7 @@ class OpTest {
   }
 
  private:
-  GemmOperand host_operand(const QuantFormat& format, std::int64_t rows, std::int64_t k) {
+  GemmOperand host_copy(const QuantFormat& format, std::int64_t rows, std::int64_t k) {
     if (!format.quantized()) return {};
     return {format, host_->tensor(format.dtype, rows, k),
             host_->tensor(scale_dtype(format), 1, scale_count(format.granularity, rows, k)), false,

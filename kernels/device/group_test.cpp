@@ -94,7 +94,7 @@ PRECBENCH_OP_TEST(permute_on, "permute: codes gathered are codes of what was gat
         b.cpu().quantize({src});
         QuantizedTensor x = b.operand({formats.rowwise, {}}, rows, C);
         if (formats.columnwise.quantized()) {
-          x.columnwise = b.operand(formats.columnwise, C, rows);
+          x.columnwise = b.quantized_copy(formats.columnwise, C, rows);
           if (formats.columnwise.granularity == Granularity::row)
             x.columnwise.scale = b.output(DType::f32, 1, E * C);
           if (formats.one_scale()) x.amax_out = b.output(DType::f32, 1, 1);

@@ -49,12 +49,12 @@ QuantizedTensor grouped_operand(OpTest& b, const Groups& groups, const Tensor& t
   if (!format.quantized()) {
     (columns ? x.columnwise : x.rowwise) = {format, x.value, {}, columns};
   } else if (columns) {
-    x.columnwise = b.operand(format, C, rows);
+    x.columnwise = b.quantized_copy(format, C, rows);
     x.columnwise.scale =
         b.output(scale_dtype(format), 1, grouped_scale_count(format.granularity, groups.experts(), C, rows));
     if (format.granularity == Granularity::tensor) x.amax_out = b.output(DType::f32, 1, 1);
   } else {
-    x.rowwise = b.operand(format, rows, C);
+    x.rowwise = b.quantized_copy(format, rows, C);
     src.rowwise = b.put(dense_operand(b, format, tokens, false, amax(tokens)));
   }
   b.device().permute({x, src, {}, groups});
@@ -66,7 +66,7 @@ GemmOperand stacked_weights(OpTest& b, const Tensor& value, std::int64_t E, cons
   const Tensor there = b.put(value);
   if (!format.quantized()) return {format, there, {}, columns};
   const std::int64_t N = value.rows / E, rows = columns ? value.cols : N, k = columns ? N : value.cols;
-  GemmOperand operand = b.operand(format, E * rows, k);
+  GemmOperand operand = b.quantized_copy(format, E * rows, k);
   operand.scale = b.output(scale_dtype(format), 1, stacked_scale_count(format.granularity, E, rows, k));
   QuantizedTensor w{.value = there};
   (columns ? w.columnwise : w.rowwise) = operand;

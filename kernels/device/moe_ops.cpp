@@ -83,11 +83,12 @@ OpCost GroupedMatmul::cost() const {
   static constexpr const char* kNames[] = {"grouped_matmul fprop", "grouped_matmul dgrad",
                                            "grouped_matmul wgrad"};
   const bool wgrad = options.role == GemmRole::wgrad;
-  const auto operand = [](const GemmOperand& x) { return bytes(x.data) + bytes(x.scale); };
+  const auto operand_bytes = [](const GemmOperand& x) { return bytes(x.data) + bytes(x.scale); };
   const double used = static_cast<double>(std::min(groups.experts(), groups.rows_expected)) /
                       static_cast<double>(groups.experts());  // experts that can have a row
-  const double moved = wgrad ? of_rows(operand(a) + operand(b), groups) + updated_bytes(d, options.accumulate)
-                             : of_rows(operand(a) + bytes(d), groups) + used * operand(b);
+  const double moved =
+      wgrad ? of_rows(operand_bytes(a) + operand_bytes(b), groups) + updated_bytes(d, options.accumulate)
+            : of_rows(operand_bytes(a) + bytes(d), groups) + used * operand_bytes(b);
   const double flops = wgrad ? product_flops(groups.rows_expected, d.rows / groups.experts(), d.cols)
                              : product_flops(groups.rows_expected, d.cols, a.k());
   return of(kNames[static_cast<int>(options.role)], options.op_class, moved, flops,

@@ -63,7 +63,7 @@ PRECBENCH_OP_TEST(parts_on, "amax and the quantization of parts are bit-exact") 
           b.cpu().quantize_with_amax({expected, value, amax});
 
           const Tensor dev_value = b.put(value), dev_amax = b.output(DType::f32, 1, 1);
-          const GemmOperand operand = b.operand(format, 1, size);
+          const GemmOperand operand = b.quantized_copy(format, 1, size);
           b.device().amax({dev_amax, dev_value});
           // One element, so that the next part starts unaligned; none; and the rest.
           const std::int64_t ends[] = {0, 1, 1, size};
@@ -132,7 +132,7 @@ PRECBENCH_OP_TEST(transpose_on, "the transpose of copies is bit-exact") {
       const Tensor value = make_input(host, Input::imbalanced, shape.rows, shape.cols);
       QuantizedTensor x = b.host_operand({format, format}, value);
       b.cpu().quantize({x});
-      const GemmOperand operand = b.operand(format, shape.cols, shape.rows);
+      const GemmOperand operand = b.quantized_copy(format, shape.cols, shape.rows);
       b.device().transpose({operand, b.put(x.rowwise)});
       CHECK(same_bits(b.fetch(operand.data), x.columnwise.data));
       CHECK(same_bits(b.fetch(operand.scale), x.columnwise.scale));

@@ -32,7 +32,7 @@ class Buffers {
 
   /// Returns memory for a quantized copy of `rows` vectors of length k: contents undefined, but scale padding
   /// zero.
-  GemmOperand operand(const QuantFormat& format, std::int64_t rows, std::int64_t k) {
+  GemmOperand quantized_copy(const QuantFormat& format, std::int64_t rows, std::int64_t k) {
     GemmOperand operand{format, tensor(format.dtype, rows, k), {}, false};
     if (!format.quantized()) return operand;
     const std::int64_t scales = scale_count(format.granularity, rows, k);

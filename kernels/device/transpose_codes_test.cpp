@@ -80,7 +80,7 @@ Differences differences(const GemmOperand& src, const GemmOperand& dst, std::int
 
 /// Returns the device's transpose of a host copy, fetched.
 GemmOperand transposed_on(OpTest& b, const GemmOperand& src, const Groups& groups = {}) {
-  const GemmOperand dst = b.operand(src.format, src.data.cols, src.data.rows);
+  const GemmOperand dst = b.quantized_copy(src.format, src.data.cols, src.data.rows);
   b.device().transpose_codes({dst, b.put(src), groups});
   return {src.format, b.fetch(dst.data), b.fetch(dst.scale)};
 }

@@ -34,7 +34,7 @@ profile() {
 ops='attend_|produce_|_tiles|tile_kernel|rmsnorm|swiglu|adamw'
 profile 8b-tensorwise "$ops" 80 --model llama3.1-8b --seq 8192 --recipe tensorwise
 profile 8b-rowwise-gw-hp 'produce_rows' 20 --model llama3.1-8b --seq 8192 --recipe rowwise_gw_hp
-profile 8b-blockwise 'multiply_blockwise.*ScalesE0' 40 --model llama3.1-8b --seq 8192 --recipe blockwise
-profile 8b-blockwise-wgrad 'multiply_blockwise.*ScalesE1' 40 --model llama3.1-8b --seq 8192 --recipe blockwise
+profile 8b-blockwise 'BlockwiseMainloop.*ScalesE0' 40 --model llama3.1-8b --seq 8192 --recipe blockwise
+profile 8b-blockwise-wgrad 'BlockwiseMainloop.*ScalesE1' 40 --model llama3.1-8b --seq 8192 --recipe blockwise
 profile 1b-bf16 'attend_' 40 --model llama3.2-1b --seq 2048 --recipe bf16
 tools/ci/profile_table.py "$out"/*.csv

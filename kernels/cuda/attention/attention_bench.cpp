@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/errors.h"
+#include "kernels/cuda/bench_program.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/gpu/graph.h"
 
@@ -111,7 +111,7 @@ int main(int argc, char** argv) {
       {1, 4096, 24, 8, 128},                                                // Llama-3.2-3B
       {1, 2048, 32, 8, 64},  {1, 8192, 32, 8, 64},  {8, 2048, 32, 8, 64},   // Llama-3.2-1B
   };
-  try {
+  return run_bench("attention_bench", [&] {
     CudaDevice device(0);
     for (const AttentionShape& s : shapes) {
       std::vector<Variant> variants;
@@ -123,8 +123,6 @@ int main(int argc, char** argv) {
                     [&](Variant& variant) { take_turn(device, s, variant); });
       for (const Variant& variant : variants) print(s, variant);
     }
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "attention_bench: {}\n", error.what());
-    return 1;
-  }
+    return 0;
+  });
 }

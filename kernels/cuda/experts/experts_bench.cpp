@@ -10,7 +10,6 @@
 // padding is printed too. Permute to columnwise reads a token's row once per expert, all but the first time
 // from L2, and counts it once. Random logits choose the experts.
 #include <algorithm>
-#include <exception>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -232,7 +231,7 @@ void bench_weights(OpTable& table, Device& device, const Shape& shape) {
           std::tuple{true, true, "both"}}) {
       Buffers copies(device);
       const auto operand = [&](const QuantFormat& format, std::int64_t N, std::int64_t k) {
-        GemmOperand of = copies.operand(format, E * N, k);
+        GemmOperand of = copies.quantized_copy(format, E * N, k);
         of.scale = copies.tensor(scale_dtype(format), 1, stacked_scale_count(format.granularity, E, N, k));
         return of;
       };
@@ -263,10 +262,5 @@ int run(std::vector<std::string> words) {
 }  // namespace precbench
 
 int main(int argc, char** argv) {
-  try {
-    return precbench::run({argv + 1, argv + argc});
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "experts_bench: {}\n", error.what());
-    return 1;
-  }
+  return precbench::run_bench("experts_bench", [&] { return precbench::run({argv + 1, argv + argc}); });
 }

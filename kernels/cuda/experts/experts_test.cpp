@@ -43,7 +43,7 @@ struct Chain {
               .source = b.output(DType::i32, 1, capacity),
               .pad = 128,
               .rows_expected = kTokens * kSlots};
-    src = {.value = x, .rowwise = b.operand(formats.rowwise, kTokens, kWidth)};
+    src = {.value = x, .rowwise = b.quantized_copy(formats.rowwise, kTokens, kWidth)};
     if (formats.one_scale()) src.amax_out = b.output(DType::f32, 1, 1);
     rows = grouped(formats.rowwise, {}, kWidth);
     columns = grouped({}, formats.columnwise, kWidth);

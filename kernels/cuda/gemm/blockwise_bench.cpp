@@ -10,15 +10,13 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <exception>
 #include <functional>
 #include <string>
 #include <vector>
 
-#include "kernels/base/errors.h"
+#include "kernels/cuda/bench_program.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/gemm/sustained.h"
-#include "kernels/device/test_buffers.h"
 #include "kernels/numerics/format_testing.h"
 
 namespace precbench {
@@ -61,17 +59,6 @@ Product product_of(const GemmShape& shape, GemmRole role) {
   if (role == GemmRole::wgrad) return {shape.out, shape.in, shape.tokens};
   if (role == GemmRole::dgrad) return {shape.tokens, shape.in, shape.out};
   return {shape.tokens, shape.out, shape.in};
-}
-
-GemmOperand random_operand(Buffers& buffers, Device& device, const QuantFormat& format, std::int64_t rows,
-                           std::int64_t k, std::uint64_t seed) {
-  Buffers temporary(device);
-  const Tensor value = temporary.tensor(DType::bf16, rows, k);
-  device.init_normal({value, 1.0f, seed, 0});
-  const QuantizedTensor operand{.value = value, .rowwise = buffers.operand(format, rows, k)};
-  device.quantize({operand});
-  device.synchronize();
-  return operand.rowwise;
 }
 
 /// Returns the mean milliseconds of one op with a copy before each.
@@ -142,13 +129,7 @@ int run(double seconds, int rounds) {
 }  // namespace precbench
 
 int main(int argc, char** argv) {
-  try {
+  return precbench::run_bench("blockwise_bench", [&] {
     return precbench::run(argc > 1 ? std::atof(argv[1]) : 0.5, argc > 2 ? std::atoi(argv[2]) : 2);
-  } catch (const precbench::InvalidInput& error) {
-    fmt::print(stderr, "blockwise_bench: {}\n", error.what());
-    return 2;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "blockwise_bench: {}\n", error.what());
-    return 1;
-  }
+  });
 }

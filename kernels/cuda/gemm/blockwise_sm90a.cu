@@ -18,24 +18,24 @@ template <class S>
 void launch(const BlockwiseGemm& gemm, const BlockwiseBuffers& on, cudaStream_t stream) {
   using D = std::conditional_t<is_f32(S::kStore), float, __nv_bfloat16>;
   const std::int64_t M = gemm.M, N = gemm.N, K = gemm.K;
-  Maps maps{.a = map_of<std::uint8_t>(on.a, M, K, S::kRows / S::kCluster, S::kBlockK, true),
-            .b = map_of<std::uint8_t>(on.b, N, K, S::kColumns, S::kBlockK, true),
-            .a_scale = map_of_scales(on.a_scale, M, K, S::kRows),
-            .b_scale = {},
-            .d = map_of<D>(on.d, M, N, kUnitRows, S::kDColumns, true)};
-  SquareScales squares{};
+  BlockwiseOperands operands{.a = map_of<std::uint8_t>(on.a, M, K, S::kRows / S::kCluster, S::kBlockK, true),
+                             .b = map_of<std::uint8_t>(on.b, N, K, S::kColumns, S::kBlockK, true),
+                             .a_scale = map_of_scales(on.a_scale, M, K, S::kRows),
+                             .b_scale = {},
+                             .d = map_of<D>(on.d, M, N, kUnitRows, S::kDColumns, true),
+                             .squares = {}};
   if constexpr (S::kSquare)
-    squares = {on.b_scale, tiles(N, 128),
-               static_cast<int>(scale_count(Granularity::block_128x128, N, K) / tiles(N, 128))};
+    operands.squares = {on.b_scale, tiles(N, 128),
+                        static_cast<int>(scale_count(Granularity::block_128x128, N, K) / tiles(N, 128))};
   else
-    maps.b_scale = map_of_scales(on.b_scale, N, K, S::kColumns);
+    operands.b_scale = map_of_scales(on.b_scale, N, K, S::kColumns);
   const Before before{static_cast<const __nv_bfloat16*>(on.d), static_cast<int>(M), static_cast<int>(N)};
   const DenseOrder order{tiles(M, S::kRows), tiles(N, S::kColumns * S::kCluster), kBandRows / S::kRows,
                          tiles(K, S::kBlockK)};
-  const auto kernel = multiply_blockwise<S, DenseOrder>;
-  const int clusters = resident_clusters(kernel, S::kCluster, kThreads, sizeof(Shared<S>));
+  const auto kernel = multiply<BlockwiseMainloop<S>, DenseOrder>;
+  const int clusters = resident_clusters(kernel, S::kCluster, kThreads, sizeof(BlockwiseShared<S>));
   const int blocks = std::min(clusters, order.row_tiles * order.column_tiles) * S::kCluster;
-  kernel<<<blocks, kThreads, sizeof(Shared<S>), stream>>>(maps, squares, EpilogueScales{}, before, order);
+  kernel<<<blocks, kThreads, sizeof(BlockwiseShared<S>), stream>>>(operands, EpilogueScales{}, before, order);
   PRECBENCH_CHECK(cudaGetLastError());
 }
 
@@ -51,8 +51,8 @@ constexpr BlockwiseKernel kernel_of(const char* name) {
           .d = is_f32(kStore) ? DType::f32 : DType::bf16,
           .square_b = kSquare,
           .accumulate = kStore == Store::f32_add || kStore == Store::bf16_add,
-          .launch = launch<Shape<A, E4m3, kSquare ? Scales::block_128x128 : Scales::block_1x128, kStore,
-                                 kRows, kColumns, kStages, kCluster, kDBoxes>>};
+          .launch = launch<BlockwiseShape<A, E4m3, kSquare ? Scales::block_128x128 : Scales::block_1x128,
+                                          kStore, kRows, kColumns, kStages, kCluster, kDBoxes>>};
 }
 
 // The large tile reads less per GEMM, and even less in pairs; the small one wastes less of a small problem.

@@ -44,7 +44,7 @@ enum class Scales { block_128x128, block_1x128, row_or_tensor };
 /// Compile-time shape of a kernel.
 template <class AType, class BType, Scales kScalesOf, Store kStoreD, int kRowsOf, int kColumnsOf,
           int kStagesOf, int kClusterOf, int kDBoxesOf, int kPrefetchFromOf = 0>
-struct Shape {
+struct BlockwiseShape {
   using A = AType;
   using B = BType;
   static constexpr bool kSquare = kScalesOf == Scales::block_128x128,
@@ -83,7 +83,7 @@ struct Shape {
 };
 
 template <class S>
-struct alignas(1024) Shared {
+struct alignas(1024) BlockwiseShared {
   std::uint8_t a[S::kStages][S::kRows * S::kBlockK];
   std::uint8_t b[S::kStages][S::kColumns * S::kBlockK];
   std::uint8_t d[kMathWarpgroups][S::kDBoxes][kDBytes];
@@ -93,13 +93,12 @@ struct alignas(1024) Shared {
   Barrier full[S::kStages], empty[S::kStages];
 };
 
-struct Maps {
+struct BlockwiseOperands {
   CUtensorMap a, b, a_scale, b_scale, d;
-};
-
-struct SquareScales {
-  const float* data;
-  int row_blocks, pitch;
+  struct SquareScales {
+    const float* data;
+    int row_blocks, pitch;
+  } squares;  ///< B's 128x128 scales
 };
 
 /// B's scales that a thread needs for 128 of k: one per 64 columns of the tile with 128x128 scales, else
@@ -191,36 +190,39 @@ __device__ inline void order_barrier_skip(int warpgroup) {
 
 template <class S>
 struct BlockwiseMainloop {
-  Shared<S>& shared;
-  const Maps& maps;
-  const SquareScales& squares;
+  using Shape = S;
+  using Shared = BlockwiseShared<S>;
+  using Operands = BlockwiseOperands;
+  Shared& shared;
+  const Operands& operands;
 
   __device__ void load(const Tile& tile, int i, int rank, int stage) const {
     constexpr int kBlockK = S::kBlockK;
     const int block = tile.k_block + i;
     Barrier& full = shared.full[stage];
     if constexpr (S::kCluster == 1) {
-      tma_load_2d(shared.a[stage], &maps.a, tile.a_row, block * kBlockK, full);
+      tma_load_2d(shared.a[stage], &operands.a, tile.a_row, block * kBlockK, full);
     } else {
       constexpr int kShare = S::kRows / S::kCluster;
-      tma_load_multicast_2d((1 << S::kCluster) - 1, shared.a[stage] + rank * kShare * kBlockK, &maps.a,
+      tma_load_multicast_2d((1 << S::kCluster) - 1, shared.a[stage] + rank * kShare * kBlockK, &operands.a,
                             tile.a_row + rank * kShare, block * kBlockK, full);
     }
-    tma_load_2d(shared.b[stage], &maps.b, tile.b_row, block * kBlockK, full);
+    tma_load_2d(shared.b[stage], &operands.b, tile.b_row, block * kBlockK, full);
     if constexpr (!S::kEpilogueScales)
-      tma_load_2d(shared.a_scale[stage], &maps.a_scale, block, tile.a_row, full);
+      tma_load_2d(shared.a_scale[stage], &operands.a_scale, block, tile.a_row, full);
     if constexpr (S::kSquare) {
 #pragma unroll
       for (int square = 0; square < S::kSquares; ++square) {
-        const int row = min(tile.b_row / 128 + square, squares.row_blocks - 1);
-        tma_load_1d(&shared.b_scale[stage][square * 4],
-                    squares.data + static_cast<std::int64_t>(row) * squares.pitch + block / 4 * 4,
-                    4 * sizeof(float), full);
+        const int row = min(tile.b_row / 128 + square, operands.squares.row_blocks - 1);
+        tma_load_1d(
+            &shared.b_scale[stage][square * 4],
+            operands.squares.data + static_cast<std::int64_t>(row) * operands.squares.pitch + block / 4 * 4,
+            4 * sizeof(float), full);
       }
     } else if constexpr (S::kBlocks) {
-      tma_load_2d(shared.b_scale[stage], &maps.b_scale, block, tile.b_row, full);
+      tma_load_2d(shared.b_scale[stage], &operands.b_scale, block, tile.b_row, full);
     }
-    if constexpr (S::kPrefetchFrom > 0) prefetch_before<S>(&maps.d, tile, i);
+    if constexpr (S::kPrefetchFrom > 0) prefetch_before<S>(&operands.d, tile, i);
   }
 
   /// Gives warpgroup 0 the first turn.
@@ -274,19 +276,5 @@ struct BlockwiseMainloop {
     }
   }
 };
-
-template <class S, class Order>
-__global__ __launch_bounds__(kThreads, 1)
-    __cluster_dims__(S::kCluster) void multiply_blockwise(const __grid_constant__ Maps maps,
-                                                          const SquareScales squares,
-                                                          const EpilogueScales epilogue_scales,
-                                                          const Before before, const Order order) {
-  wait_for_work_before();
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
-  const BlockwiseMainloop<S> mainloop{*reinterpret_cast<Shared<S>*>(shared_bytes), maps, squares};
-  run_persistent<S>(mainloop, maps.d, epilogue_scales, before, order);
-#endif
-}
 
 }  // namespace precbench::hopper

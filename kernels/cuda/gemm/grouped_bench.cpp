@@ -18,18 +18,16 @@
 
 #include <cmath>
 #include <cstdio>
-#include <exception>
 #include <iostream>
 #include <sstream>
 #include <string>
 #include <vector>
 
-#include "kernels/base/errors.h"
+#include "kernels/cuda/bench_program.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/gemm/grouped.h"
 #include "kernels/cuda/gemm/grouped_plans.h"
 #include "kernels/cuda/gemm/sustained.h"
-#include "kernels/device/test_buffers.h"
 
 namespace precbench {
 namespace {
@@ -82,32 +80,6 @@ std::vector<std::int64_t> rows_of_experts(std::int64_t experts, const RowShares&
   return counts;
 }
 
-Tensor random_bf16(Buffers& buffers, Device& device, std::int64_t rows, std::int64_t cols,
-                   std::uint64_t seed) {
-  const Tensor x = buffers.tensor(DType::bf16, rows, cols);
-  device.init_normal({x, 1.0f, seed, 0});
-  return x;
-}
-
-/// Returns a random operand of `rows` vectors of k; `scales`: their number if they are per row or per tensor,
-/// in groups.
-GemmOperand random_operand(Buffers& buffers, Device& device, const QuantFormat& format, std::int64_t rows,
-                           std::int64_t k, std::int64_t scales, std::uint64_t seed) {
-  Buffers temporary(device);
-  const Tensor value = random_bf16(temporary, device, rows, k, seed);
-  const QuantizedTensor quantized{.value = value,
-                                  .rowwise = buffers.operand(format, rows, k),
-                                  .amax_out = temporary.tensor(DType::f32, 1, 1)};
-  device.quantize({quantized});
-  GemmOperand operand = quantized.rowwise;
-  if (format.granularity == Granularity::row || format.granularity == Granularity::tensor) {
-    operand.scale = buffers.tensor(DType::f32, 1, scales);
-    device.fill({operand.scale, 0.01f});
-  }
-  device.synchronize();
-  return operand;
-}
-
 struct Tflops {
   double own = 0, cublaslt = 0;  ///< 0 if no kernel supports it
 };
@@ -137,11 +109,11 @@ class GroupedBench {
       op.a = {{}, random_bf16(buffers, device_, capacity, wgrad ? c.N : depth, 1), {}, wgrad};
       op.b = {{}, random_bf16(buffers, device_, wgrad ? capacity : E * c.N, c.K, 2), {}, wgrad || dgrad};
     } else if (wgrad) {
-      op.a = random_operand(buffers, device_, gemm.a, c.N, capacity, E * c.N, 1);
-      op.b = random_operand(buffers, device_, gemm.b, c.K, capacity, E * c.K, 2);
+      op.a = random_operand(buffers, device_, gemm.a, c.N, capacity, 1, E * c.N);
+      op.b = random_operand(buffers, device_, gemm.b, c.K, capacity, 2, E * c.K);
     } else {
-      op.a = random_operand(buffers, device_, gemm.a, capacity, depth, capacity, 1);
-      op.b = random_operand(buffers, device_, gemm.b, E * columns, depth, E * columns, 2);
+      op.a = random_operand(buffers, device_, gemm.a, capacity, depth, 1, capacity);
+      op.b = random_operand(buffers, device_, gemm.b, E * columns, depth, 2, E * columns);
     }
     device_.synchronize();
     const int capability = device_.compute_capability();
@@ -315,13 +287,6 @@ int run(const std::string& argument, const std::string& more) {
 }  // namespace precbench
 
 int main(int argc, char** argv) {
-  try {
-    return precbench::run(argc > 1 ? argv[1] : "0.04", argc > 2 ? argv[2] : "");
-  } catch (const precbench::InvalidInput& error) {
-    fmt::print(stderr, "grouped_bench: {}\n", error.what());
-    return 2;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "grouped_bench: {}\n", error.what());
-    return 1;
-  }
+  return precbench::run_bench(
+      "grouped_bench", [&] { return precbench::run(argc > 1 ? argv[1] : "0.04", argc > 2 ? argv[2] : ""); });
 }

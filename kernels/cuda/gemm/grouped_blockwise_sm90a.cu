@@ -15,23 +15,25 @@ void launch_blockwise(const GroupedGemm& gemm, const GroupedBuffers& on, cudaStr
   const std::int64_t a_rows = over_k ? gemm.rows : gemm.capacity,
                      b_rows = over_k ? gemm.columns : gemm.groups * gemm.columns,
                      k = over_k ? gemm.capacity : gemm.depth;
-  Maps maps{.a = map_of<std::uint8_t>(on.a, a_rows, k, S::kRows, S::kBlockK, true),
-            .b = map_of<std::uint8_t>(on.b, b_rows, k, S::kColumns, S::kBlockK, true),
-            .a_scale = {},
-            .b_scale = {},
-            .d = map_of<D>(on.d, rows_of_d(gemm), gemm.columns, kUnitRows, S::kDColumns, true)};
-  SquareScales squares{};
-  if constexpr (!S::kEpilogueScales) maps.a_scale = map_of_scales(on.a_scale, a_rows, k, S::kRows);
-  if constexpr (S::kBlocks) maps.b_scale = map_of_scales(on.b_scale, b_rows, k, S::kColumns);
+  BlockwiseOperands operands{
+      .a = map_of<std::uint8_t>(on.a, a_rows, k, S::kRows, S::kBlockK, true),
+      .b = map_of<std::uint8_t>(on.b, b_rows, k, S::kColumns, S::kBlockK, true),
+      .a_scale = {},
+      .b_scale = {},
+      .d = map_of<D>(on.d, rows_of_d(gemm), gemm.columns, kUnitRows, S::kDColumns, true),
+      .squares = {}};
+  if constexpr (!S::kEpilogueScales) operands.a_scale = map_of_scales(on.a_scale, a_rows, k, S::kRows);
+  if constexpr (S::kBlocks) operands.b_scale = map_of_scales(on.b_scale, b_rows, k, S::kColumns);
   if constexpr (S::kSquare)
-    squares = {on.b_scale, tiles(b_rows, 128),
-               static_cast<int>(scale_count(Granularity::block_128x128, b_rows, k) / tiles(b_rows, 128))};
-  const auto kernel = multiply_blockwise<S, GroupedOrder>;
-  const int multiprocessors = resident_clusters(kernel, 1, kThreads, sizeof(Shared<S>));
+    operands.squares = {
+        on.b_scale, tiles(b_rows, 128),
+        static_cast<int>(scale_count(Granularity::block_128x128, b_rows, k) / tiles(b_rows, 128))};
+  const auto kernel = multiply<BlockwiseMainloop<S>, GroupedOrder>;
+  const int multiprocessors = resident_clusters(kernel, 1, kThreads, sizeof(BlockwiseShared<S>));
   const auto blocks = static_cast<int>(std::min<std::int64_t>(multiprocessors, most_tiles<S>(gemm)));
-  kernel<<<blocks, kThreads, sizeof(Shared<S>), stream>>>(
-      maps, squares, S::kEpilogueScales ? epilogue_scales_of(gemm, on) : EpilogueScales{},
-      before_of(gemm, on), grouped_order<S>(gemm, on, false));
+  kernel<<<blocks, kThreads, sizeof(BlockwiseShared<S>), stream>>>(
+      operands, S::kEpilogueScales ? epilogue_scales_of(gemm, on) : EpilogueScales{}, before_of(gemm, on),
+      grouped_order<S>(gemm, on, false));
   PRECBENCH_CHECK(cudaGetLastError());
 }
 
@@ -43,9 +45,10 @@ constexpr int kPrefetchFrom = 16;  ///< blocks of k: with 8 it costs more than i
 /// For FP32 accumulation into D, the epilogue has four boxes per warpgroup instead of a fourth stage: it then
 /// does not wait for TMA's reads of D.
 template <class A, Scales kScales, Store kStore>
-using GroupedShape = std::conditional_t<kStore == Store::f32_add,
-                                        Shape<A, E4m3, kScales, kStore, 256, 128, 3, 1, 4, kPrefetchFrom>,
-                                        Shape<A, E4m3, kScales, kStore, 256, 128, 4, 1, 1>>;
+using GroupedShape =
+    std::conditional_t<kStore == Store::f32_add,
+                       BlockwiseShape<A, E4m3, kScales, kStore, 256, 128, 3, 1, 4, kPrefetchFrom>,
+                       BlockwiseShape<A, E4m3, kScales, kStore, 256, 128, 4, 1, 1>>;
 
 template <class A, Scales kScales, Store kStore>
 constexpr GroupedKernel blockwise(bool over_rows, bool over_k) {

@@ -40,7 +40,7 @@ GemmOperand random_operand(CudaDevice& device, Buffers& memory, const QuantForma
   device.init_normal({value, 1.0f, seed, 0});
   if (!format.quantized()) return {{}, value, {}};
   const QuantizedTensor x{.value = value,
-                          .rowwise = memory.operand(format, rows, k),
+                          .rowwise = memory.quantized_copy(format, rows, k),
                           .amax_out = memory.tensor(DType::f32, 1, 1)};
   device.quantize({x});
   GemmOperand operand = x.rowwise;
@@ -127,7 +127,7 @@ TEST_CASE("GroupedPlans: pairs of scales unknown to the grouped call are not sup
     const bool wgrad = role == GemmRole::wgrad;
     Buffers memory(device);
     const auto operand = [&](const QuantFormat& format, std::int64_t rows, std::int64_t k) {
-      return format.quantized() ? memory.operand(format, rows, k)
+      return format.quantized() ? memory.quantized_copy(format, rows, k)
                                 : GemmOperand{{}, memory.tensor(DType::bf16, rows, k), {}};
     };
     return grouped.takes({.d = memory.tensor(DType::bf16, 512, 256),

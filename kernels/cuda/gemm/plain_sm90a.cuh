@@ -67,7 +67,7 @@ struct alignas(1024) PlainShared {
   Barrier full[S::kStages], empty[S::kStages];
 };
 
-struct PlainMaps {
+struct PlainOperands {
   CUtensorMap a, b, d;
 };
 
@@ -111,15 +111,18 @@ __device__ inline void multiply_stage_plain(float (&total)[S::kSums], std::uint6
 
 template <class S>
 struct PlainMainloop {
-  PlainShared<S>& shared;
-  const PlainMaps& maps;
+  using Shape = S;
+  using Shared = PlainShared<S>;
+  using Operands = PlainOperands;
+  Shared& shared;
+  const Operands& operands;
 
   __device__ void load(const Tile& tile, int i, int rank, int stage) const {
     const int k = (tile.k_block + i) * S::kBlockK;
     Barrier& full = shared.full[stage];
-    load_boxes<S::kRows / kBoxRows, S::kAMnMajor, S::kCluster>(shared.a[stage], &maps.a, tile.a_row, k,
+    load_boxes<S::kRows / kBoxRows, S::kAMnMajor, S::kCluster>(shared.a[stage], &operands.a, tile.a_row, k,
                                                                tile.beside, rank, full);
-    load_boxes<S::kColumns / kBoxRows, S::kBMnMajor, S::kCluster>(shared.b[stage], &maps.b, tile.b_row,
+    load_boxes<S::kColumns / kBoxRows, S::kBMnMajor, S::kCluster>(shared.b[stage], &operands.b, tile.b_row,
                                                                   tile.b_k + k, !tile.beside, rank, full);
   }
 
@@ -168,19 +171,5 @@ struct PlainMainloop {
     if (lead && tile.k_blocks <= S::kLag) named_barrier_arrive(kLagBarrier, kMathWarpgroups * kWarpgroup);
   }
 };
-
-template <class S, class Order>
-__global__ __launch_bounds__(kThreads, 1)
-    __cluster_dims__(S::kCluster) void multiply_plain(const __grid_constant__ PlainMaps maps,
-                                                      const EpilogueScales epilogue_scales,
-                                                      const Before before, const Order order) {
-  wait_for_work_before();
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
-  static_assert(sizeof(PlainShared<S>) <= 227 * 1024, "all that a block may have");
-  const PlainMainloop<S> mainloop{*reinterpret_cast<PlainShared<S>*>(shared_bytes), maps};
-  run_persistent<S>(mainloop, maps.d, epilogue_scales, before, order);
-#endif
-}
 
 }  // namespace precbench::hopper
