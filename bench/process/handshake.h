@@ -36,9 +36,9 @@ struct JoinedWorker {
   Link link;
 };
 
-/// The coordinator's side: listens for workers and admits them. Each client has a few seconds and a few kilobytes. If there are too many, the
-/// oldest of the address with most connections are dropped: messages before the proof give no priority, and a
-/// new client needs a moment.
+/// The coordinator's side: listens for workers and admits them. Each client has a few seconds and a few
+/// kilobytes. If there are too many, the oldest of the address with most connections are dropped: messages
+/// before the proof give no priority, and a new client needs a moment.
 class HandshakeListener {
  public:
   /// Throws InvalidInput if it cannot listen.

@@ -176,7 +176,7 @@ TEST_CASE(
   ManInTheMiddle heard(server, kSecond, "a secret");
   heard.pass_on();
   REQUIRE(server.joined_workers.size() == 1);
-  CHECK(heard.handshake.get().link.open());
+  CHECK(heard.result.get().link.open());
   server.joined_workers.clear();
 
   Link replay = connect_to(server.address);
@@ -198,7 +198,7 @@ TEST_CASE(
     again.worker.send(heard.nonce);
     const Message proof = server.next(again.worker);
     again.worker.send(reflects ? proof : heard.coordinator_proof);
-    CHECK(again.handshake.get().refusal == "it does not know the secret (PRECBENCH_SECRET)");
+    CHECK(again.result.get().refusal == "it does not know the secret (PRECBENCH_SECRET)");
   }
   CHECK(server.joined_workers.empty());
 }
@@ -239,7 +239,7 @@ TEST_CASE("HandshakeListener: of two simultaneous clients with one number one is
   one.worker.send(server.next(links[0]));
   other.worker.send(server.next(links[1]));
   CHECK(server.joined_workers.size() == 1);
-  const HandshakeResult first = one.handshake.get(), second = other.handshake.get();
+  const HandshakeResult first = one.result.get(), second = other.result.get();
   CHECK(first.link.open() != second.link.open());
   CHECK(first.refusal.value_or("") + second.refusal.value_or("") ==
         "it refused this process, which is the second that says it is process 1");

@@ -86,9 +86,9 @@ struct Dequantize {
   OpCost cost() const;
 };
 
-/// dst = or += the inverse Hadamard transform of src, for the FP4 copy `operand` with fixed signs. With `value`,
-/// the source of a copy with quest scales, elements that the cast clipped are first set to 0. All [rows, k],
-/// in operand's order.
+/// dst = or += the inverse Hadamard transform of src, for the FP4 copy `operand` with fixed signs. With
+/// `value`, the source of a copy with quest scales, elements that the cast clipped are first set to 0. All
+/// [rows, k], in operand's order.
 struct InverseHadamard {
   Tensor dst;  ///< bf16 or f32
   bool accumulate;
@@ -115,9 +115,9 @@ struct Amax {
   OpCost cost() const;
 };
 
-/// Quantizes one rank's part of a matrix with a per-tensor scale: operand.data = value / scale, and operand.scale.
-/// The scale depends on `amax`, f32 [1], only. value is f32 or bf16, with as many elements as operand.data,
-/// possibly none.
+/// Quantizes one rank's part of a matrix with a per-tensor scale: operand.data = value / scale, and
+/// operand.scale. The scale depends on `amax`, f32 [1], only. value is f32 or bf16, with as many elements as
+/// operand.data, possibly none.
 struct QuantizeWithAmax {
   GemmOperand operand;
   Tensor value, amax;

@@ -1,5 +1,5 @@
-// SwiGLU of expert rows, times the weight of a row's slot. Backward also computes the weights' gradients: every
-// tile writes its part of a row's sum, and a second kernel adds the parts in order.
+// SwiGLU of expert rows, times the weight of a row's slot. Backward also computes the weights' gradients:
+// every tile writes its part of a row's sum, and a second kernel adds the parts in order.
 #include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/cuda/layers/swiglu.cuh"
 

@@ -18,24 +18,25 @@ template <class S>
 void launch(const BlockwiseGemm& gemm, const BlockwiseBuffers& on, cudaStream_t stream) {
   using D = std::conditional_t<is_f32(S::kStore), float, __nv_bfloat16>;
   const std::int64_t M = gemm.M, N = gemm.N, K = gemm.K;
-  BlockwiseOperands operands{.a = map_of<std::uint8_t>(on.a, M, K, S::kRows / S::kCluster, S::kBlockK, true),
-                             .b = map_of<std::uint8_t>(on.b, N, K, S::kColumns, S::kBlockK, true),
-                             .a_scale = map_of_scales(on.a_scale, M, K, S::kRows),
-                             .b_scale = {},
-                             .d = map_of<D>(on.d, M, N, kUnitRows, S::kDColumns, true),
-                             .squares = {}};
+  BlockwiseMaps maps{.a = map_of<std::uint8_t>(on.a, M, K, S::kRows / S::kCluster, S::kBlockK, true),
+                     .b = map_of<std::uint8_t>(on.b, N, K, S::kColumns, S::kBlockK, true),
+                     .a_scale = map_of_scales(on.a_scale, M, K, S::kRows),
+                     .b_scale = {},
+                     .d = map_of<D>(on.d, M, N, kUnitRows, S::kDColumns, true)};
+  SquareScales squares{};
   if constexpr (S::kSquare)
-    operands.squares = {on.b_scale, tiles(N, 128),
-                        static_cast<int>(scale_count(Granularity::block_128x128, N, K) / tiles(N, 128))};
+    squares = {on.b_scale, tiles(N, 128),
+               static_cast<int>(scale_count(Granularity::block_128x128, N, K) / tiles(N, 128))};
   else
-    operands.b_scale = map_of_scales(on.b_scale, N, K, S::kColumns);
+    maps.b_scale = map_of_scales(on.b_scale, N, K, S::kColumns);
   const Before before{static_cast<const __nv_bfloat16*>(on.d), static_cast<int>(M), static_cast<int>(N)};
   const DenseOrder order{tiles(M, S::kRows), tiles(N, S::kColumns * S::kCluster), kBandRows / S::kRows,
                          tiles(K, S::kBlockK)};
   const auto kernel = multiply<BlockwiseMainloop<S>, DenseOrder>;
   const int clusters = resident_clusters(kernel, S::kCluster, kThreads, sizeof(BlockwiseShared<S>));
   const int blocks = std::min(clusters, order.row_tiles * order.column_tiles) * S::kCluster;
-  kernel<<<blocks, kThreads, sizeof(BlockwiseShared<S>), stream>>>(operands, EpilogueScales{}, before, order);
+  kernel<<<blocks, kThreads, sizeof(BlockwiseShared<S>), stream>>>(maps, squares, EpilogueScales{}, before,
+                                                                   order);
   PRECBENCH_CHECK(cudaGetLastError());
 }
 

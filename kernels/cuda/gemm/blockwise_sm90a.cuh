@@ -93,12 +93,14 @@ struct alignas(1024) BlockwiseShared {
   Barrier full[S::kStages], empty[S::kStages];
 };
 
-struct BlockwiseOperands {
+struct BlockwiseMaps {
   CUtensorMap a, b, a_scale, b_scale, d;
-  struct SquareScales {
-    const float* data;
-    int row_blocks, pitch;
-  } squares;  ///< B's 128x128 scales
+};
+
+/// B's 128x128 scales.
+struct SquareScales {
+  const float* data;
+  int row_blocks, pitch;
 };
 
 /// B's scales that a thread needs for 128 of k: one per 64 columns of the tile with 128x128 scales, else
@@ -192,37 +194,38 @@ template <class S>
 struct BlockwiseMainloop {
   using Shape = S;
   using Shared = BlockwiseShared<S>;
-  using Operands = BlockwiseOperands;
+  using Maps = BlockwiseMaps;
+  using Parameters = SquareScales;
   Shared& shared;
-  const Operands& operands;
+  const Maps& maps;
+  const SquareScales& squares;
 
   __device__ void load(const Tile& tile, int i, int rank, int stage) const {
     constexpr int kBlockK = S::kBlockK;
     const int block = tile.k_block + i;
     Barrier& full = shared.full[stage];
     if constexpr (S::kCluster == 1) {
-      tma_load_2d(shared.a[stage], &operands.a, tile.a_row, block * kBlockK, full);
+      tma_load_2d(shared.a[stage], &maps.a, tile.a_row, block * kBlockK, full);
     } else {
       constexpr int kShare = S::kRows / S::kCluster;
-      tma_load_multicast_2d((1 << S::kCluster) - 1, shared.a[stage] + rank * kShare * kBlockK, &operands.a,
+      tma_load_multicast_2d((1 << S::kCluster) - 1, shared.a[stage] + rank * kShare * kBlockK, &maps.a,
                             tile.a_row + rank * kShare, block * kBlockK, full);
     }
-    tma_load_2d(shared.b[stage], &operands.b, tile.b_row, block * kBlockK, full);
+    tma_load_2d(shared.b[stage], &maps.b, tile.b_row, block * kBlockK, full);
     if constexpr (!S::kEpilogueScales)
-      tma_load_2d(shared.a_scale[stage], &operands.a_scale, block, tile.a_row, full);
+      tma_load_2d(shared.a_scale[stage], &maps.a_scale, block, tile.a_row, full);
     if constexpr (S::kSquare) {
 #pragma unroll
       for (int square = 0; square < S::kSquares; ++square) {
-        const int row = min(tile.b_row / 128 + square, operands.squares.row_blocks - 1);
-        tma_load_1d(
-            &shared.b_scale[stage][square * 4],
-            operands.squares.data + static_cast<std::int64_t>(row) * operands.squares.pitch + block / 4 * 4,
-            4 * sizeof(float), full);
+        const int row = min(tile.b_row / 128 + square, squares.row_blocks - 1);
+        tma_load_1d(&shared.b_scale[stage][square * 4],
+                    squares.data + static_cast<std::int64_t>(row) * squares.pitch + block / 4 * 4,
+                    4 * sizeof(float), full);
       }
     } else if constexpr (S::kBlocks) {
-      tma_load_2d(shared.b_scale[stage], &operands.b_scale, block, tile.b_row, full);
+      tma_load_2d(shared.b_scale[stage], &maps.b_scale, block, tile.b_row, full);
     }
-    if constexpr (S::kPrefetchFrom > 0) prefetch_before<S>(&operands.d, tile, i);
+    if constexpr (S::kPrefetchFrom > 0) prefetch_before<S>(&maps.d, tile, i);
   }
 
   /// Gives warpgroup 0 the first turn.

@@ -15,25 +15,23 @@ void launch_blockwise(const GroupedGemm& gemm, const GroupedBuffers& on, cudaStr
   const std::int64_t a_rows = over_k ? gemm.rows : gemm.capacity,
                      b_rows = over_k ? gemm.columns : gemm.groups * gemm.columns,
                      k = over_k ? gemm.capacity : gemm.depth;
-  BlockwiseOperands operands{
-      .a = map_of<std::uint8_t>(on.a, a_rows, k, S::kRows, S::kBlockK, true),
-      .b = map_of<std::uint8_t>(on.b, b_rows, k, S::kColumns, S::kBlockK, true),
-      .a_scale = {},
-      .b_scale = {},
-      .d = map_of<D>(on.d, rows_of_d(gemm), gemm.columns, kUnitRows, S::kDColumns, true),
-      .squares = {}};
-  if constexpr (!S::kEpilogueScales) operands.a_scale = map_of_scales(on.a_scale, a_rows, k, S::kRows);
-  if constexpr (S::kBlocks) operands.b_scale = map_of_scales(on.b_scale, b_rows, k, S::kColumns);
+  BlockwiseMaps maps{.a = map_of<std::uint8_t>(on.a, a_rows, k, S::kRows, S::kBlockK, true),
+                     .b = map_of<std::uint8_t>(on.b, b_rows, k, S::kColumns, S::kBlockK, true),
+                     .a_scale = {},
+                     .b_scale = {},
+                     .d = map_of<D>(on.d, rows_of_d(gemm), gemm.columns, kUnitRows, S::kDColumns, true)};
+  SquareScales squares{};
+  if constexpr (!S::kEpilogueScales) maps.a_scale = map_of_scales(on.a_scale, a_rows, k, S::kRows);
+  if constexpr (S::kBlocks) maps.b_scale = map_of_scales(on.b_scale, b_rows, k, S::kColumns);
   if constexpr (S::kSquare)
-    operands.squares = {
-        on.b_scale, tiles(b_rows, 128),
-        static_cast<int>(scale_count(Granularity::block_128x128, b_rows, k) / tiles(b_rows, 128))};
+    squares = {on.b_scale, tiles(b_rows, 128),
+               static_cast<int>(scale_count(Granularity::block_128x128, b_rows, k) / tiles(b_rows, 128))};
   const auto kernel = multiply<BlockwiseMainloop<S>, GroupedOrder>;
   const int multiprocessors = resident_clusters(kernel, 1, kThreads, sizeof(BlockwiseShared<S>));
   const auto blocks = static_cast<int>(std::min<std::int64_t>(multiprocessors, most_tiles<S>(gemm)));
   kernel<<<blocks, kThreads, sizeof(BlockwiseShared<S>), stream>>>(
-      operands, S::kEpilogueScales ? epilogue_scales_of(gemm, on) : EpilogueScales{}, before_of(gemm, on),
-      grouped_order<S>(gemm, on, false));
+      maps, squares, S::kEpilogueScales ? epilogue_scales_of(gemm, on) : EpilogueScales{},
+      before_of(gemm, on), grouped_order<S>(gemm, on, false));
   PRECBENCH_CHECK(cudaGetLastError());
 }
 

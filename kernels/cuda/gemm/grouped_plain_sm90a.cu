@@ -18,22 +18,22 @@ template <class S>
 void launch_plain(const GroupedGemm& gemm, const GroupedBuffers& on, cudaStream_t stream) {
   using D = std::conditional_t<is_f32(S::kStore), float, __nv_bfloat16>;
   const bool over_k = gemm.over_k;
-  PlainOperands operands{.a = boxes_of<typename S::A>(on.a, over_k ? gemm.rows : gemm.capacity,
-                                                      over_k ? gemm.capacity : gemm.depth, S::kAMnMajor),
-                         .b = {},
-                         .d = map_of<D>(on.d, rows_of_d(gemm), gemm.columns, kUnitRows, S::kDColumns, true)};
+  PlainMaps maps{.a = boxes_of<typename S::A>(on.a, over_k ? gemm.rows : gemm.capacity,
+                                              over_k ? gemm.capacity : gemm.depth, S::kAMnMajor),
+                 .b = {},
+                 .d = map_of<D>(on.d, rows_of_d(gemm), gemm.columns, kUnitRows, S::kDColumns, true)};
   // An MN-major stack is one matrix of all groups' k; otherwise of all groups' rows.
   if (over_k)
-    operands.b = boxes_of<typename S::B>(on.b, gemm.columns, gemm.capacity, S::kBMnMajor);
+    maps.b = boxes_of<typename S::B>(on.b, gemm.columns, gemm.capacity, S::kBMnMajor);
   else if (S::kBMnMajor)
-    operands.b = boxes_of<typename S::B>(on.b, gemm.columns, gemm.groups * gemm.depth, true);
+    maps.b = boxes_of<typename S::B>(on.b, gemm.columns, gemm.groups * gemm.depth, true);
   else
-    operands.b = boxes_of<typename S::B>(on.b, gemm.groups * gemm.columns, gemm.depth, false);
+    maps.b = boxes_of<typename S::B>(on.b, gemm.groups * gemm.columns, gemm.depth, false);
   const auto kernel = multiply<PlainMainloop<S>, GroupedOrder>;
   const int clusters = resident_clusters(kernel, S::kCluster, kThreads, sizeof(PlainShared<S>));
   const auto blocks = static_cast<int>(std::min<std::int64_t>(clusters, most_tiles<S>(gemm))) * S::kCluster;
   kernel<<<blocks, kThreads, sizeof(PlainShared<S>), stream>>>(
-      operands, epilogue_scales_of(gemm, on), before_of(gemm, on), grouped_order<S>(gemm, on, S::kBMnMajor));
+      maps, {}, epilogue_scales_of(gemm, on), before_of(gemm, on), grouped_order<S>(gemm, on, S::kBMnMajor));
   PRECBENCH_CHECK(cudaGetLastError());
 }
 

@@ -1,5 +1,5 @@
 // The kernel of our Hopper GEMMs: a persistent block, which of its threads load and which compute, and its
-// sequence of tiles. How a tile is loaded and computed is the Mainloop's (plain_sm90a.cuh, blockwise_sm90a.cuh).
+// sequence of tiles. A Mainloop loads and computes a tile (plain_sm90a.cuh, blockwise_sm90a.cuh).
 #pragma once
 
 #include "kernels/cuda/gemm/epilogue_sm90a.cuh"
@@ -23,9 +23,9 @@ __device__ void load_tiles(const Mainloop& mainloop, const Order& order, int ran
     }
 }
 
-/// Computes all tiles of a block. Thread 0 loads their operands, a stage of k at a time, into a ring in shared
-/// memory; the math warpgroups compute and store D. A Mainloop has the types Shape, Shared (with the ring) and
-/// Operands (with the tensor map d), members `shared` and `operands`, and
+/// Computes all tiles of a block. Thread 0 loads their operands, a stage of k at a time, into a ring in
+/// shared memory; the math warpgroups compute and store D. A Mainloop has the types Shape, Shared (with the
+/// ring), Maps (tensor maps, one of them d) and Parameters, a reference to each of the last three, and
 ///   load(tile, i, rank, stage)       in thread 0: issues the loads of the tile's i-th k block
 ///   begin(warpgroup), end(warpgroup)
 ///                                    in the math warpgroups, before their first tile and after the last
@@ -34,7 +34,8 @@ __device__ void load_tiles(const Mainloop& mainloop, const Order& order, int ran
 template <class Mainloop, class Order>
 __global__ __launch_bounds__(kThreads, 1)
     __cluster_dims__(Mainloop::Shape::kCluster) void multiply(const __grid_constant__
-                                                              typename Mainloop::Operands operands,
+                                                              typename Mainloop::Maps maps,
+                                                              const typename Mainloop::Parameters parameters,
                                                               const EpilogueScales epilogue_scales,
                                                               const Before before, const Order order) {
   wait_for_work_before();
@@ -43,7 +44,7 @@ __global__ __launch_bounds__(kThreads, 1)
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   static_assert(sizeof(typename Mainloop::Shared) <= 227 * 1024, "all that a block may have");
   auto& shared = *reinterpret_cast<typename Mainloop::Shared*>(shared_bytes);
-  const Mainloop mainloop{shared, operands};
+  const Mainloop mainloop{shared, maps, parameters};
   const int rank = S::kCluster == 1 ? 0 : cluster_ctarank();
   const int cluster = static_cast<int>(blockIdx.x) / S::kCluster;
   const int clusters = static_cast<int>(gridDim.x) / S::kCluster;
@@ -64,7 +65,7 @@ __global__ __launch_bounds__(kThreads, 1)
                                      thread);
       float total[S::kHalves][S::kSums];
       mainloop.template accumulate<Order>(tile, warpgroup, thread, index == cluster, state, total);
-      store<S, Order>(shared.d[warpgroup], &operands.d, shared.epilogue_scales[warpgroup], before, tile,
+      store<S, Order>(shared.d[warpgroup], &maps.d, shared.epilogue_scales[warpgroup], before, tile,
                       warpgroup, thread, total);
     }
     mainloop.end(warpgroup);

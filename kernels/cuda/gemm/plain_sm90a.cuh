@@ -67,7 +67,7 @@ struct alignas(1024) PlainShared {
   Barrier full[S::kStages], empty[S::kStages];
 };
 
-struct PlainOperands {
+struct PlainMaps {
   CUtensorMap a, b, d;
 };
 
@@ -113,16 +113,18 @@ template <class S>
 struct PlainMainloop {
   using Shape = S;
   using Shared = PlainShared<S>;
-  using Operands = PlainOperands;
+  using Maps = PlainMaps;
+  struct Parameters {};
   Shared& shared;
-  const Operands& operands;
+  const Maps& maps;
+  const Parameters& parameters;
 
   __device__ void load(const Tile& tile, int i, int rank, int stage) const {
     const int k = (tile.k_block + i) * S::kBlockK;
     Barrier& full = shared.full[stage];
-    load_boxes<S::kRows / kBoxRows, S::kAMnMajor, S::kCluster>(shared.a[stage], &operands.a, tile.a_row, k,
+    load_boxes<S::kRows / kBoxRows, S::kAMnMajor, S::kCluster>(shared.a[stage], &maps.a, tile.a_row, k,
                                                                tile.beside, rank, full);
-    load_boxes<S::kColumns / kBoxRows, S::kBMnMajor, S::kCluster>(shared.b[stage], &operands.b, tile.b_row,
+    load_boxes<S::kColumns / kBoxRows, S::kBMnMajor, S::kCluster>(shared.b[stage], &maps.b, tile.b_row,
                                                                   tile.b_k + k, !tile.beside, rank, full);
   }
 

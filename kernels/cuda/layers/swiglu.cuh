@@ -1,5 +1,5 @@
-// SwiGLU: s = silu(gate) * up * weight from gate_up [M, 2F] = [gate | up], and its backward, which recomputes s;
-// of all rows (swiglu.cu) and of expert rows (../experts/grouped_swiglu.cu).
+// SwiGLU: s = silu(gate) * up * weight from gate_up [M, 2F] = [gate | up], and its backward, which recomputes
+// s; of all rows (swiglu.cu) and of expert rows (../experts/grouped_swiglu.cu).
 //
 // Both are Sources of tile.cuh, so that quantized copies are cast from registers. Backward has three outputs,
 // dgate, dup and s, from one read of gate, up and ds; dgate and dup are side by side in one operand. Bytes
@@ -7,7 +7,7 @@
 // an amax pass. For backward that costs less than writing dgate_up in BF16 and casting it (12 + copies
 // against 6 + 4 + 4 + copies).
 //
-// Their parameter Rows says which rows are computed, and their weights:
+// The parameter Rows of both says which rows are computed, and with which weights:
 //   int slot<kFull>(row)                    negative for padding, which is not read; its results are zero
 //   float weight(slot)
 //   void store_product(sum, row, col, cols) receives, from every thread, the sum of ds times the unweighted s
