@@ -148,11 +148,11 @@ void bench_quantize(Bench& bench, double ceiling, std::int64_t M, std::int64_t C
         twice ? static_cast<double>(x[0].bytes()) : 0.0);
   }
   Buffers copies(bench.device);
-  const GemmOperand codes[2] = {rowwise_copy(copies, device, kBlockPow2, x[0]),
-                                rowwise_copy(copies, device, kBlockPow2, x[1])};
-  const GemmOperand turned = copies.quantized_copy(kBlockPow2, C, M);
+  const GemmOperand sources[2] = {rowwise_copy(copies, device, kBlockPow2, x[0]),
+                                  rowwise_copy(copies, device, kBlockPow2, x[1])};
+  const GemmOperand transposed = copies.quantized_copy(kBlockPow2, C, M);
   report(bench, ceiling, fmt::format("transpose_codes {}x{}", M, C), [&] {
-    device.transpose_codes({turned, codes[turn ^= 1]});
+    device.transpose_codes({transposed, sources[turn ^= 1]});
   });
 }
 

@@ -107,10 +107,10 @@ struct GroupPeers {
 };
 
 /// Gathers token rows into groups: x.value [rows_capacity, cols] and the requested copies. Granularities per
-/// token or per tensor gather the rowwise codes and scales from src.rowwise. The columnwise copy is made from
-/// src.value. x.value is only needed for that and may be empty if codes are gathered. With weights, a row is
-/// first multiplied by its slot's weight and rounded, and no code is gathered. Rows after the last group may
-/// be skipped. src may have more rows than there are tokens; the extra rows belong to no slot.
+/// token or per tensor gather data and scales from src.rowwise. The columnwise copy is made from src.value.
+/// x.value is only needed for that and may be empty if quantized data is gathered. With weights, a row is
+/// first multiplied by its slot's weight and rounded, and no quantized data is gathered. Rows after the last
+/// group may be skipped. src may have more rows than there are tokens; the extra rows belong to no slot.
 struct Permute {
   QuantizedTensor x, src;
   Tensor weights;  ///< f32 [T, K]; may be empty
@@ -118,7 +118,7 @@ struct Permute {
   OpCost cost() const;
 };
 
-/// Makes a columnwise copy from a rowwise copy's codes: dst[k, rows] = src[rows, k], both e4m3 with
+/// Makes a columnwise copy from a rowwise copy: dst[k, rows] = src[rows, k], both e4m3 with
 /// power-of-two 1x128 scales. 128 rows of a column get the largest finite scale S of those rows' blocks, and
 /// a code becomes cast(decode(code) * its scale / S): only results below the smallest normal are rounded.
 /// Codes with a non-finite scale become NaN. rows, k and pad are multiples of 128: no scale spans two groups.

@@ -184,7 +184,7 @@ void bench_shape(OpTable& table, Device& device, const Shape& shape) {
     const bool quantized = set.rowwise.quantized();
     QuantizedTensor src = wanted(device, copies, x, set.rowwise, {});
     if (quantized) device.quantize({src});
-    const QuantizedTensor codes = grouped(device, copies, gathered, {set.name, set.rowwise, {}}, E);
+    const QuantizedTensor rowwise = grouped(device, copies, gathered, {set.name, set.rowwise, {}}, E);
     const auto permute = [&](const QuantizedTensor& to, const char* what) {
       return table.report(
           fmt::format("permute -> {}{}", set.name, what),
@@ -193,7 +193,7 @@ void bench_shape(OpTable& table, Device& device, const Shape& shape) {
           },
           padding_of(to));
     };
-    permutes.push_back({set.name, permute(codes, "")});
+    permutes.push_back({set.name, permute(rowwise, "")});
     if (quantized) permute(grouped(device, copies, gathered, {set.name, {}, set.columnwise}, E), " columns");
     const QuantizedTensor act = grouped(device, copies, s, {set.name, set.rowwise, {}}, E),
                           again = grouped(device, copies, s, {set.name, {}, set.columnwise}, E),

@@ -1,8 +1,8 @@
-// Gathers token rows into groups. Data copied unchanged, BF16 or codes, is read once per token: a warp reads
-// one piece of a row and writes it to each destination. Other warps of the same launch write the padding, and
-// threads with one row each gather the scales. Rows after the last group are not written: nobody reads them.
-// Copies that depend on the groups (columnwise), and all copies with weights, are made by the quantization
-// engine from gathered rows.
+// Gathers token rows into groups. Data copied unchanged, BF16 or quantized, is read once per token: a warp
+// reads one piece of a row and writes it to each destination. Other warps of the same launch write the
+// padding, and threads with one row each gather the scales. Rows after the last group are not written: nobody
+// reads them. Copies that depend on the groups (columnwise), and all copies with weights, are made by the
+// quantization engine from gathered rows.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -78,15 +78,15 @@ struct RowMove {
 };
 
 struct PermuteArgs {
-  RowMove value, codes;
-  CopyArgs copy;  // of the codes; data null: none
+  RowMove value, quantized;
+  CopyArgs copy;  // of the quantized data; data null: none
   const void* scales;
   const std::int32_t *row_of, *source;
   const std::int32_t* end;  // the row after the last group
   const float* amax;        // of the tokens, if it is copied to amax_out
   float* amax_out;
   int tokens, rows, top_k;
-  int source_rows;                             // of the codes; may exceed the number of tokens
+  int source_rows;                             // of the quantized data; may exceed the number of tokens
   Divisor by_top_k, by_pieces, by_row_blocks;  // pieces: per token
   int padding_blocks, scale_blocks;            // of the grid; later blocks move rows
   int row_blocks;                              // with one thread per row of the scales
@@ -132,7 +132,7 @@ __device__ inline void zero_padding(const PermuteArgs& a, int first) {
   for (std::uint32_t rest = __ballot_sync(kAllLanes, padding); rest != 0; rest &= rest - 1) {
     const int row = first + __ffs(static_cast<int>(rest)) - 1;
     if (a.value.to) zero_row(a.value, row);
-    if (a.codes.to) zero_row(a.codes, row);
+    if (a.quantized.to) zero_row(a.quantized, row);
   }
 }
 
@@ -211,12 +211,12 @@ __global__ void __launch_bounds__(kThreads, 6) permute_kernel(const PermuteArgs 
   block -= a.scale_blocks;
   const int warp = block * kWarps + warp_of_block, token = a.by_pieces.divide(warp);
   if (token >= a.tokens) return;
-  const int piece = warp - token * (a.value.pieces + a.codes.pieces), lane = threadIdx.x % kWarp;
+  const int piece = warp - token * (a.value.pieces + a.quantized.pieces), lane = threadIdx.x % kWarp;
   const int row = lane < a.top_k ? a.row_of[token * a.top_k + lane] : -1;
   if (piece < a.value.pieces)
     move_piece(a.value, token, piece, row, a.top_k);
   else
-    move_piece(a.codes, token, piece - a.value.pieces, row, a.top_k);
+    move_piece(a.quantized, token, piece - a.value.pieces, row, a.top_k);
 }
 
 int blocks_for(std::int64_t threads) { return static_cast<int>((threads + kThreads - 1) / kThreads); }
@@ -242,14 +242,14 @@ void amax_of_tokens(CudaDevice& device, const Tensor& out, const QuantizedTensor
 bool move_rows(CudaDevice& device, const ops::Permute& op) {
   const Groups& groups = op.groups;
   const int top_k = static_cast<int>(groups.top_k());
-  RowMove value, codes;
+  RowMove value, quantized;
   if (writes_value(op.x)) value = row_move(op.x.value, op.src.value);
-  if (wanted(op.x.rowwise)) codes = row_move(op.x.rowwise.data, op.src.rowwise.data);
-  if (!value.to && !codes.to) return false;
+  if (wanted(op.x.rowwise)) quantized = row_move(op.x.rowwise.data, op.src.rowwise.data);
+  if (!value.to && !quantized.to) return false;
   const std::int64_t rows = groups.rows_capacity(), tokens = groups.row_of.rows;
-  const int pieces = value.pieces + codes.pieces;
+  const int pieces = value.pieces + quantized.pieces;
   PermuteArgs args{.value = value,
-                   .codes = codes,
+                   .quantized = quantized,
                    .copy = {},
                    .scales = nullptr,
                    .row_of = groups.row_of.as<std::int32_t>(),
@@ -260,14 +260,14 @@ bool move_rows(CudaDevice& device, const ops::Permute& op) {
                    .tokens = static_cast<int>(tokens),
                    .rows = static_cast<int>(rows),
                    .top_k = top_k,
-                   .source_rows = codes.to ? static_cast<int>(op.src.rowwise.rows()) : 0,
+                   .source_rows = quantized.to ? static_cast<int>(op.src.rowwise.rows()) : 0,
                    .by_top_k = Divisor(top_k),
                    .by_pieces = Divisor(pieces),
                    .by_row_blocks = Divisor(1),
                    .padding_blocks = blocks_for((rows + kRowsToZero - 1) / kRowsToZero * kWarp),
                    .scale_blocks = 0,
                    .row_blocks = 1};
-  if (codes.to) {
+  if (quantized.to) {
     args.copy = copy_args(op.x.rowwise);
     args.scales = op.src.rowwise.scale.data;
     args.row_blocks = args.copy.granularity == Granularity::tensor ? 1 : blocks_for(padded_rows(args.copy));

@@ -154,7 +154,7 @@ TEST_CASE("blockwise: a NaN reaches only its row and an infinite scale only its 
       return bits_of(device, kernel, buffers.copy_of(a.view), buffers.copy_of(b.view), 0);
     };
     const Bits clean = result();
-    a.codes[kRow * kShape.K + kAt] = 0x7f;  // NaN in both formats
+    a.data[kRow * kShape.K + kAt] = 0x7f;  // NaN in both formats
     const Granularity granularity = b.view.format.granularity;
     const auto at = scale_index(granularity, kShape.N, kShape.K, kColumn, kAt / 128);
     const float infinite = std::numeric_limits<float>::infinity();

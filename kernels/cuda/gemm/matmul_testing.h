@@ -20,7 +20,7 @@ namespace precbench::testing {
 /// a misplaced scale shows.
 struct HostOperand {
   std::vector<std::uint16_t> bf16;
-  std::vector<std::uint8_t> codes;
+  std::vector<std::uint8_t> data;
   std::vector<std::byte> scales;
   std::vector<float> amax = {0.0f};  // for FP4 with e4m3 scales
   std::vector<double> values;        // exact values of the GPU's input: [rows, k]
@@ -70,9 +70,9 @@ inline HostOperand make_quantized_tensor(const QuantFormat& format, std::int64_t
   operand.view = {format, value, {}, transposed};
   if (format.quantized()) {
     const std::int64_t scales = scale_count(format.granularity, rows, k);
-    operand.codes.resize(static_cast<std::size_t>(bytes_of(format.dtype, rows * k)));
+    operand.data.resize(static_cast<std::size_t>(bytes_of(format.dtype, rows * k)));
     operand.scales.resize(static_cast<std::size_t>(bytes_of(scale_dtype(format), scales)));
-    operand.view.data = {operand.codes.data(), format.dtype, rows, k};
+    operand.view.data = {operand.data.data(), format.dtype, rows, k};
     operand.view.scale = {operand.scales.data(), scale_dtype(format), 1, scales};
     if (format.scale == ScaleType::e4m3) operand.view.amax = {operand.amax.data(), DType::f32, 1, 1};
     float amax = 0;
