@@ -18,7 +18,7 @@
 #include "bench/sweep/progress.h"
 #include "kernels/base/errors.h"
 #include "kernels/gpu/device_info.h"
-#include "results/printable.h"
+#include "results/record/printable.h"
 
 namespace precbench {
 namespace {

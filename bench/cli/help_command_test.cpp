@@ -12,8 +12,8 @@
 #include "bench/cli/help_topics.h"
 #include "bench/cli/man_page.h"
 #include "bench/cli/recipe_sets.h"
-#include "tools/testing/temp_directory.h"
-#include "tools/testing/text.h"
+#include "kernels/testing/temp_directory.h"
+#include "kernels/testing/text_checks.h"
 
 using namespace precbench;
 using namespace precbench::testing;

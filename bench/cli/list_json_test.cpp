@@ -5,8 +5,8 @@
 #include "bench/cli/cli_testing.h"
 #include "bench/cli/recipe_sets.h"
 #include "models/config/config.h"
-#include "tools/testing/temp_directory.h"
-#include "tools/testing/text.h"
+#include "kernels/testing/temp_directory.h"
+#include "kernels/testing/text_checks.h"
 
 using namespace precbench;
 using namespace precbench::testing;

@@ -6,7 +6,7 @@
 
 #include "bench/cli/cli_testing.h"
 #include "kernels/device/devices.h"
-#include "tools/testing/text.h"
+#include "kernels/testing/text_checks.h"
 
 using namespace precbench;
 using namespace precbench::testing;

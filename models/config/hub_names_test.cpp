@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "models/config/config.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/text.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/text_checks.h"
 
 namespace precbench {
 namespace {
