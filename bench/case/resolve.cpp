@@ -10,6 +10,7 @@
 #include "bench/case/plan.h"
 #include "kernels/base/errors.h"
 #include "kernels/gpu/device_info.h"
+#include "models/config/hub_names.h"
 
 namespace precbench {
 namespace {
@@ -51,6 +52,7 @@ Plan resolve(const Case& c, Refusals refusals) {
   Plan plan;
   static_cast<Definition&>(plan) = define(c, refusals);
   plan.fields = c;
+  plan.fields.model = preset_name(c.model);
   plan.id = case_id(c, plan);
   plan.bf16 = builtin_recipes().front();
   plan.data_parallel = value_of(kParallelWords, c.parallel);

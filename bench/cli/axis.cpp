@@ -12,7 +12,9 @@
 #include <variant>
 
 #include "bench/case/definition.h"
+#include "bench/cli/recipe_sets.h"
 #include "kernels/base/errors.h"
+#include "models/config/hub_names.h"
 
 namespace precbench {
 namespace {
@@ -53,6 +55,20 @@ std::optional<Range> parse_range(std::string_view text) {
   return known && !range.step.empty() && text.empty() ? std::optional(range) : std::nullopt;
 }
 
+/// Throws InvalidInput for a range in another program's notation, such as "64..128" or "1..8x2".
+void refuse_dots(const Field& field, const std::string& text) {
+  std::string_view rest = text;
+  const std::string first(take_digits(rest));
+  if (first.empty() || !rest.starts_with("..")) return;
+  rest.remove_prefix(2);
+  if (rest.starts_with('.')) rest.remove_prefix(1);
+  const std::string last(take_digits(rest));
+  if (last.empty()) return;
+  throw InvalidInput(
+      fmt::format("{}: \"{}\" is not a range; ranges are {}-{}*2 to double and {}-{}+N in steps of N",
+                  flag_of(field), text, first, last, first, last));
+}
+
 void append_range(std::vector<std::string>& values, const Field& field, const std::string& text,
                   const Range& range) {
   const auto fail = [&](const std::string& why) {
@@ -68,6 +84,9 @@ void append_range(std::vector<std::string>& values, const Field& field, const st
                      step = range.step.empty() ? 1 : number(range.step);
   const bool geometric = range.operation == '*';
   if (first > last) fail("starts above its end");
+  if (range.step.empty() && last - first >= kMaxWithoutStep)
+    fail(fmt::format("has {} values; to mean them, write the step, {}+1; to double, {}*2",
+                     static_cast<std::uint64_t>(last - first) + 1, text, text));
   if (geometric ? step < 2 || first == 0 : step < 1) fail("never ends");
   const std::size_t size_before = values.size();
   for (std::int64_t value = first;;) {
@@ -77,6 +96,24 @@ void append_range(std::vector<std::string>& values, const Field& field, const st
     if (geometric ? value > last / step : value > last - step) break;
     value = geometric ? value * step : value + step;
   }
+}
+
+/// Appends the values that one element of a list stands for: a range, a set of recipes, a model by any of its names, or
+/// itself.
+void append_values(std::vector<std::string>& values, const Field& field, const std::string& value) {
+  const std::string_view name = field.name;
+  if (field.is_integer()) {
+    refuse_dots(field, value);
+    if (const std::optional<Range> range = parse_range(value))
+      return append_range(values, field, value, *range);
+  }
+  if (name == "recipe") {
+    if (const auto recipes = recipes_in(value)) {
+      values.insert(values.end(), recipes->begin(), recipes->end());
+      return;
+    }
+  }
+  values.push_back(name == "model" ? preset_name(value) : value);
 }
 
 }  // namespace
@@ -96,11 +133,7 @@ std::vector<std::string> expand_axis(const Field& field, const std::vector<std::
   for (const std::string& word : words) {
     for (const std::string& value : split(word, ',')) {
       if (value.empty()) throw InvalidInput(fmt::format("{}: empty value in \"{}\"", flag_of(field), word));
-      const std::optional<Range> range = field.is_integer() ? parse_range(value) : std::nullopt;
-      if (range)
-        append_range(values, field, value, *range);
-      else
-        values.push_back(value);
+      append_values(values, field, value);
     }
   }
   return values;
@@ -128,7 +161,8 @@ std::string comma_hint(const Field& field, const std::vector<std::string>& words
 
 void check_words(const Field& field, const std::vector<std::string>& words) {
   try {
-    for (const std::string& value : field.axis ? expand_axis(field, words) : words) check_value(field, value);
+    for (const std::string& value : field.axis ? expand_axis(field, words) : words)
+      if (!recipes_in(value) || field.name != std::string_view("recipe")) check_value(field, value);
   } catch (const InvalidInput& error) {
     const std::string hint = comma_hint(field, words);
     if (hint.empty()) throw;

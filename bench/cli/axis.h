@@ -3,7 +3,9 @@
 //   --recipe bf16,mxfp8          a list; repeating the flag appends to it
 //   --seq 1024-8192*2            geometric: 1024, 2048, 4096, 8192
 //   --seq 128-512+128            arithmetic: 128, 256, 384, 512
-//   --seed 1-3                   arithmetic with a step of 1
+//   --seed 1-3                   arithmetic with a step of 1, for at most 16 values
+//
+//   --recipe bf16,fp8            a set of recipes (recipe_sets.h)
 //
 // Only whole numbers have ranges, so names and paths may contain '-'.
 #pragma once
@@ -23,9 +25,11 @@ using Axes = std::map<std::string, std::vector<std::string>>;
 std::vector<std::string> split(const std::string& text, char separator);
 
 /// Returns the values of one axis in the order written. Throws InvalidInput, naming the flag, for an empty
-/// axis or value and for a range that never ends, starts above its end or has more than kMaxRange values.
+/// axis or value and for a range that never ends, starts above its end, has more than kMaxRange values, or
+/// has more than kMaxWithoutStep values and names no step.
 std::vector<std::string> expand_axis(const Field& field, const std::vector<std::string>& words);
 inline constexpr int kMaxRange = 10000;
+inline constexpr int kMaxWithoutStep = 16;
 
 /// Returns a hint if a word looks like one number with a comma: a decimal comma ("1,5e-4 is two values, 1 and
 /// 5e-4; with a decimal point it is 1.5e-4") or, in whole numbers, a thousands separator ("1,024"). Empty

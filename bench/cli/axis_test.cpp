@@ -46,9 +46,27 @@ TEST_CASE("expand_axis: an empty value or a bad range is refused by its flag", "
   CHECK(refusal("seq", {"128-1024+0"}) == "--seq: range 128-1024+0 never ends");
   CHECK(refusal("seed", {"0-8*2"}) == "--seed: range 0-8*2 never ends");
   CHECK(refusal("batch", {"8-2*2"}) == "--batch: range 8-2*2 starts above its end");
-  CHECK(refusal("seed", {"1-10001"}) == "--seed: range 1-10001 has more than 10000 values");
+  CHECK(refusal("seed", {"1-10001+1"}) == "--seed: range 1-10001+1 has more than 10000 values");
   CHECK(refusal("seed", {"1-99999999999999999999"}) ==
         "--seed: range 1-99999999999999999999 has a number that is too large");
+}
+
+TEST_CASE("expand_axis: a range of more than 16 values needs its step", "[axis]") {
+  CHECK(refusal("seq", {"64-128"}) ==
+        "--seq: range 64-128 has 65 values; to mean them, write the step, 64-128+1; to double, 64-128*2");
+  CHECK(refusal("seed", {"1-17"}) ==
+        "--seed: range 1-17 has 17 values; to mean them, write the step, 1-17+1; to double, 1-17*2");
+  CHECK(expanded("seed", {"1-16"}).size() == 16);
+  CHECK(expanded("seed", {"1-17+1"}).size() == 17);
+  CHECK(expanded("seq", {"64-128*2"}) == Words{"64", "128"});
+  CHECK(contains(refusal("seed", {"0-9223372036854775807"}), "has 9223372036854775808 values"));
+}
+
+TEST_CASE("expand_axis: ranges with dots are refused with the notation that works", "[axis]") {
+  CHECK(refusal("seq", {"64..128x2"}) ==
+        "--seq: \"64..128x2\" is not a range; ranges are 64-128*2 to double and 64-128+N in steps of N");
+  CHECK(contains(refusal("gpus", {"1...8"}), "ranges are 1-8*2 to double"));
+  CHECK(expanded("recipe", {"1..8.json"}) == Words{"1..8.json"});
 }
 
 TEST_CASE("expand_grid: fields vary in the table's order with recipes innermost", "[axis]") {

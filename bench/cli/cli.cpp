@@ -18,7 +18,10 @@
 
 #include "bench/cli/config_file.h"
 #include "bench/cli/dry_run.h"
+#include "bench/cli/help_parts.h"
 #include "bench/cli/list.h"
+#include "bench/cli/list_json.h"
+#include "bench/cli/recipe_sets.h"
 #include "bench/cli/text_table.h"
 #include "bench/cli/unused_options.h"
 #include "bench/machine/datasheet.h"
@@ -33,6 +36,7 @@
 #include "bench/sweep/sweep_folder.h"
 #include "bench/sweep/told_at_once.h"
 #include "kernels/base/errors.h"
+#include "kernels/base/standard_input.h"
 #include "kernels/gpu/device_info.h"
 
 namespace precbench {
@@ -112,6 +116,36 @@ void tell_refused(const std::vector<Plan>& grid) {
     tell(fmt::format("precbench: {} of {} cannot run: {}", count, count_cases(grid.size()), why));
 }
 
+/// Refuses models and recipes from standard input in cases that run in processes of their own.
+void refuse_standard_input(const std::vector<Plan>& grid) {
+  for (const Plan& plan : grid)
+    for (const auto& [flag, path] :
+         {std::pair("--model", plan.fields.model), std::pair("--recipe", plan.fields.recipe)})
+      if (path == kStandardInput)
+        throw InvalidInput(fmt::format(
+            "{} -: cases run in processes of their own, which cannot read standard input: use a file, or --dry-run or "
+            "run",
+            flag));
+}
+
+/// Warns of a sweep without bf16, in which nothing can be compared.
+void tell_without_baseline(const std::vector<Plan>& grid) {
+  const std::string& baseline = builtin_recipes().front().name;
+  const auto is_baseline = [&](const Plan& plan) { return plan.recipe.name == baseline; };
+  if (std::none_of(grid.begin(), grid.end(), is_baseline))
+    tell(fmt::format(
+        "precbench: no case has the recipe {0}, so the report will have no speed-up and no loss to "
+        "compare with; add {0} to --recipe",
+        baseline));
+}
+
+/// Prints what a sweep should say about its cases before they run.
+void tell_about(const std::vector<Plan>& grid) {
+  tell_refused(grid);
+  tell_without_baseline(grid);
+  tell_model_warnings(grid);
+}
+
 /// Runs this process's part of a sweep over several processes.
 int sweep_together(const std::vector<Plan>& grid, SweepOptions options, const Nodes& nodes,
                    const Variables& environment) {
@@ -129,8 +163,7 @@ int sweep_together(const std::vector<Plan>& grid, SweepOptions options, const No
   Coordinator coordinator(nodes, address, secret);
   options.coordinator = &coordinator;
   check_files(grid);
-  tell_refused(grid);
-  tell_model_warnings(grid);
+  tell_about(grid);
   const int status = run_sweep(grid, options);
   coordinator.finish(status == kSweepInterrupted ? kSweepInterrupted : kSweepDone);
   return status;
@@ -168,6 +201,19 @@ std::string unexpected(const CLI::App& app, const std::string& word) {
   return fmt::format("{} {}{}", kind, word, near.empty() ? "; see --help" : "; did you mean " + near + "?");
 }
 
+/// Returns the visible commands, "sweep, study, ...".
+std::string commands_of(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const HelpPage& page : pages_of(app)) names.push_back(page.name);
+  return fmt::format("{}", fmt::join(names.begin() + 1, names.end(), ", "));
+}
+
+/// Returns true for commands whose defaults alone are not worth running: a command typed to see what it does
+/// must not train for a minute.
+bool needs_arguments(const CLI::App& command) {
+  return command.get_name() == "sweep" || command.get_name() == "run";
+}
+
 /// Reads the command's sweep file. Without one, returns a single empty grid and no options.
 SweepFile sweep_file_of(const SweepCommand& command) {
   SweepFile file;
@@ -183,6 +229,7 @@ std::vector<Plan> cases_of(const SweepCommand& command, const SweepFile::Grid& g
   Axes axes = command.axes;
   axes.insert(grid.axes.begin(), grid.axes.end());  // does not overwrite flags
   try {
+    expand_native(axes);
     std::vector<Case> cases = expand(axes);
     for (Case& c : cases) choose_device(c);
     return resolve(cases);
@@ -278,11 +325,26 @@ void add_sweep_flags(CLI::App& app, SweepCommand& command, const SweepHelp& help
   named(app.add_option("--at-once,--jobs", command.options.at_once, help.at_once), "N")
       ->check(CLI::Range(1, kMostStopped).description(""));
   app.add_flag("--dry-run", command.dry_run, help.dry_run)->group(help.group);
-  app.add_flag("--fresh", command.options.fresh, "restart from the first case; old records are kept as records.jsonl.N")
+  app.add_flag("--fresh", command.options.fresh,
+               "restart from the first case; old records are kept as records.jsonl.N")
       ->group(help.group);
   app.add_flag("--retry-failed", command.options.retry_failed, "retry of crashed and timed-out cases")
       ->group(help.group);
   app.add_flag("--quiet", command.options.quiet, "no progress output")->group(help.group);
+}
+
+/// Plans for the device of a named GPU, also on a machine without one, unless --device is given.
+SweepCommand for_named_gpu(SweepCommand command) {
+  if (command.gpu.empty()) return command;
+  if (!command.dry_run)
+    throw InvalidInput("--gpu: names a GPU to plan for: add --dry-run; cases run on this machine's");
+  find_room(command.gpu);  // an unknown name is an error, whatever the cases are
+  const auto device = command.axes.find("device");
+  if (device == command.axes.end())
+    command.axes["device"] = {gpu_device_names().front()};
+  else if (std::none_of(device->second.begin(), device->second.end(), is_gpu))
+    throw InvalidInput(fmt::format("--gpu: --device {} is no GPU", device->second.front()));
+  return command;
 }
 
 CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command) {
@@ -305,16 +367,23 @@ CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command) {
       "  precbench sweep --model 15m --recipe bf16,tensorwise --master-dtype fp32,bf16 --steps 300\n"
       "  # four GPUs, weights gathered in BF16 or FP8\n"
       "  precbench sweep --model llama3.1-8b --recipe tensorwise --gpus 4 --parallel fsdp --gather bf16,fp8\n"
-      "  # memory of a run on 1024 GPUs, planned without a GPU\n"
-      "  precbench sweep --dry-run --model llama3.1-405b --recipe bf16,mxfp8 --gpus 1024 --parallel fsdp\n"
+      "  # does it fit eight H100, and what would? planned without a GPU\n"
+      "  precbench sweep --dry-run --model Qwen/Qwen3-8B --recipe bf16,mxfp8 --gpus 8 --parallel fsdp --gpu h100\n"
       "  # grid from a file\n"
       "  precbench sweep --config bench/sweeps/baseline-cpu.toml");
-  add_sweep_flags(*sub, command,
-                  {.group = "Sweep",
-                   .config = "sweep file (TOML); flags override it",
-                   .out = "output folder for records.jsonl (default out)",
-                   .dry_run = "table of the cases with predicted memory and FLOPs; no case runs",
-                   .at_once = "concurrent cases of one rank each; their rows have no speed (default 1)"});
+  add_sweep_flags(
+      *sub, command,
+      {.group = "Sweep",
+       .config = "sweep file (TOML), - for standard input; flags override it",
+       .out = "output folder for records.jsonl (default out)",
+       .dry_run = "table of the cases with predicted memory and FLOPs, whether they fit, and what would; no "
+                  "case runs",
+       .at_once = "concurrent cases of one rank each; their rows have no speed (default 1)"});
+  sub->add_option("--gpu", command.gpu,
+                  "GPU that a dry run plans for, by words of its name: h100, b200 (default this machine's)")
+      ->type_name("NAME")
+      ->check(not_empty)
+      ->group("Sweep");
   sub->add_flag("--interleave", command.options.interleave,
                 "order A B B A of the recipes of a setting, so that drift cancels in their ratios")
       ->group("Sweep");
@@ -323,7 +392,8 @@ CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command) {
 
 std::vector<Plan> grid_of(const SweepCommand& command) { return grid_of(command, sweep_file_of(command)); }
 
-int sweep(const SweepCommand& command) {
+int sweep(const SweepCommand& given) {
+  const SweepCommand command = for_named_gpu(given);
   SweepOptions options = command.options;
   const SweepFile file = sweep_file_of(command);
   options.out = command.out.value_or(file.out.value_or(options.out));
@@ -349,20 +419,33 @@ int sweep(const SweepCommand& command) {
     try_files(grid);
     if (nodes.index > 0) return kSweepDone;
     check_out(options.out);
+    tell_without_baseline(grid);
     tell_model_warnings(grid);
-    print_dry_run(grid);
+    const bool on_gpu = std::any_of(grid.begin(), grid.end(), [](const Plan& plan) { return plan.on_gpu; });
+    print_dry_run(grid, on_gpu ? find_room(command.gpu) : std::nullopt);
     return kSweepDone;
   }
+  refuse_standard_input(grid);
   if (nodes.count > 1) return sweep_together(grid, options, nodes, environment);
   check_files(grid);
-  tell_refused(grid);
-  tell_model_warnings(grid);
+  tell_about(grid);
   return run_sweep(grid, options);
 }
 
 CLI::App* add_run_command(CLI::App& app, RunCommand& command) {
   CLI::App* sub = app.add_subcommand("run", "single case in this process; its record on standard output");
-  sub->footer("Exit status: 0 the case is ok; 1 it is not, or an output file is lost; 2 bad input.");
+  sub->footer(
+      "Exit status: 0 the case is ok; 1 it is not, or an output file is lost; 2 bad input.\n"
+      "\n"
+      "Examples:\n"
+      "  # ten steps of the tiny model, on a GPU or the CPU\n"
+      "  precbench run --model tiny --recipe mxfp8 --steps 10\n"
+      "  # one case for a profiler\n"
+      "  precbench run --model llama3.2-1b --recipe tensorwise --seq 4096 --batch 1 --steps 8\n"
+      "  # the record into a folder that report reads\n"
+      "  precbench run --model tiny --steps 10 --out out/one\n"
+      "  # gradients compared with those of BF16\n"
+      "  precbench run --model tiny --recipe nvfp4_all --steps 1 --fidelity-batches 2");
   add_fields(*sub, command.axes, false);
   sub->add_option("--out", command.out, "folder whose records.jsonl also gets the record")
       ->type_name("DIR")
@@ -374,12 +457,14 @@ int run(const RunCommand& command) {
   Case c;
   for (const auto& [name, words] : command.axes) {
     const Field& field = *find_field(name);
-    if (field.axis && expand_axis(field, words).size() > 1) {
+    const std::vector<std::string> values = field.axis ? expand_axis(field, words) : words;
+    const bool set = name == "recipe" && recipes_in(words.front());
+    if (field.axis && (values.size() > 1 || set)) {
       const std::string hint = comma_hint(field, words);
       throw InvalidInput(fmt::format("{}: run takes one value, not {}; {}", flag_of(field), words.front(),
-                                     hint.empty() ? "sweep takes lists and ranges" : hint));
+                                     hint.empty() ? "sweep takes lists, ranges and sets" : hint));
     }
-    set_text(c, field, words.front());
+    set_text(c, field, values.front());
   }
   choose_device(c);
   place_checkpoints(c, command.out);
@@ -407,15 +492,35 @@ int run(const RunCommand& command) {
   return 1;
 }
 
+namespace {
+
+nlohmann::ordered_json json_of_list(const ListCommand& command) {
+  if (command.what == "recipes") return recipes_json(command.recipe);
+  return command.what == "models" ? models_json(command.model) : devices_json();
+}
+
+}  // namespace
+
 CLI::App* add_list_command(CLI::App& app, ListCommand& command) {
   CLI::App* sub = app.add_subcommand("list", "recipes, models or devices of this machine");
   sub->add_option("what", command.what, "recipes, models or devices")->type_name("");
-  sub->add_option("--recipe", command.recipe, "one recipe in full: built-in name or JSON file (list recipes)")
+  sub->add_option("--recipe", command.recipe,
+                  "one recipe in full: built-in name, JSON file or - (list recipes)")
       ->type_name("NAME")
       ->check(not_empty);
-  sub->add_option("--model", command.model, "one model with its warnings: preset or JSON file (list models)")
+  sub->add_option("--model", command.model,
+                  "one model with its warnings: preset, JSON file or - (list models)")
       ->type_name("NAME")
       ->check(not_empty);
+  sub->add_flag("--json", command.json, "JSON for scripts, in place of tables");
+  sub->footer(
+      "Examples:\n"
+      "  # a recipe file to start from\n"
+      "  precbench list recipes --recipe mxfp8 > my.json\n"
+      "  # the size of a model on the Hugging Face hub, from its config.json\n"
+      "  precbench list models --model Qwen/Qwen3-8B\n"
+      "  # what runs natively here\n"
+      "  precbench list devices --json");
   return sub;
 }
 
@@ -424,7 +529,12 @@ int list(const ListCommand& command) {
   if (!command.recipe.empty() && what != "recipes")
     throw InvalidInput("list: --recipe belongs to list recipes");
   if (!command.model.empty() && what != "models") throw InvalidInput("list: --model belongs to list models");
-  if (!command.recipe.empty())
+  if (command.json && (what == "recipes" || what == "models" || what == "devices"))
+    std::fputs(
+        (json_of_list(command).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n")
+            .c_str(),
+        stdout);
+  else if (!command.recipe.empty())
     list_recipe(command.recipe);
   else if (!command.model.empty())
     list_model(command.model);
@@ -468,12 +578,20 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv) {
     if (const auto extra = command->remaining(); !extra.empty())
       return fail(unexpected(*command, extra.front()));
   if (const auto extra = app.remaining(); !extra.empty()) return fail(unexpected(app, extra.front()));
+  for (const CLI::App* command : app.get_subcommands())
+    if (argc == 2 && needs_arguments(*command)) {
+      tell_raw(fmt::format(
+          "precbench {} needs at least one argument. Examples:\n{}\nprecbench {} --help lists all flags.\n",
+          command->get_name(), examples_of(*command), command->get_name()));
+      return 2;
+    }
   if (app.get_subcommands().size() != 1) {
     tell_raw(
         "precbench compares low-precision training recipes with BF16 on this machine. Start with:\n"
         "  precbench sweep --model tiny --recipe bf16,rowwise,mxfp8 --steps 40 --out out/first\n"
         "  precbench report out/first\n"
-        "Commands: sweep, study, run, list, report, check. precbench COMMAND --help explains one.\n");
+        "Commands: " +
+        commands_of(app) + ". precbench help COMMAND explains one.\n");
     return 2;
   }
   return std::nullopt;

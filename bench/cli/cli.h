@@ -32,6 +32,7 @@ struct SweepCommand {
   std::optional<std::string> out;
   std::optional<std::string> timeout;
   bool dry_run = false;
+  std::string gpu;  ///< GPU that a dry run plans for; empty: this machine's
   SweepOptions options;
 };
 /// Help texts that differ between sweep and study, for the flags that both have.
@@ -63,6 +64,7 @@ struct ListCommand {
   std::string what;    ///< "recipes", "models" or "devices"
   std::string recipe;  ///< the recipe to show in full; empty: all, as a table
   std::string model;   ///< the model to show with its warnings; empty: all, as a table
+  bool json = false;   ///< JSON in place of tables
 };
 CLI::App* add_list_command(CLI::App& app, ListCommand& command);
 int list(const ListCommand& command);

@@ -170,6 +170,19 @@ TEST_CASE("sweep: a recipe that cannot run is a row and costs the others nothing
   CHECK(file_text(directory / "out/records.jsonl") == rows);
 }
 
+TEST_CASE("sweep: without bf16 the start says that nothing can be compared", "[cli]") {
+  const TempDirectory directory;
+  const std::string line =
+      "precbench: no case has the recipe bf16, so the report will have no speed-up and no loss to compare with; "
+      "add bf16 to --recipe\n";
+  const std::string options = " --device cpu --batch 1 --seq 32 --steps 1 --out " + (directory / "out");
+  CHECK(contains(precbench_says("sweep --dry-run --recipe rowwise,mxfp8" + options).text, line));
+  const Answer sweep = precbench_says("sweep --recipe rowwise --quiet" + options);
+  CHECK(sweep.status == 0);
+  CHECK(sweep.text.starts_with(line));
+  CHECK(!contains(precbench_says("sweep --dry-run --recipe bf16,mxfp8" + options).text, line));
+}
+
 TEST_CASE("lists of two numbers that look like a decimal comma get a hint", "[cli]") {
   const std::string dry = "sweep --dry-run --device cpu ";
   const Answer two = precbench_says(dry + "--lr 1,5e-4");

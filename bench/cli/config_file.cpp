@@ -8,6 +8,7 @@
 #include "bench/cli/toml.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/parse_number.h"
+#include "kernels/base/standard_input.h"
 #include "kernels/base/untrusted_input.h"
 
 namespace precbench {
@@ -47,9 +48,10 @@ void set_option(SweepFile& file, const std::string& key, const std::string& word
 
 std::string config_text(const std::string& path) {
   try {
-    const std::string text = read_regular_file(path, kLongestFile);
-    if (is_utf16(text)) throw InvalidInput(fmt::format("{}: UTF-16; save it as UTF-8", path));
-    if (text.find('\0') != text.npos) throw InvalidInput(fmt::format("{}: a binary file, not TOML", path));
+    const std::string text = read_input(path, kLongestFile, "--config");
+    if (is_utf16(text)) throw InvalidInput(fmt::format("{}: UTF-16; save it as UTF-8", name_of_input(path)));
+    if (text.find('\0') != text.npos)
+      throw InvalidInput(fmt::format("{}: a binary file, not TOML", name_of_input(path)));
     return std::string(without_byte_order_mark(text));
   } catch (const InvalidInput& error) {
     throw InvalidInput(fmt::format("--config: {}", error.what()));
@@ -75,7 +77,7 @@ SweepFile read_sweep_file(const std::string& path) {
       set_option(file, key, words.front());
     }
   };
-  read_toml(path, config_text(path), handler);
+  read_toml(name_of_input(path), config_text(path), handler);
   if (file.grids.empty()) file.grids = {{"", {}}};
   for (SweepFile::Grid& grid : file.grids)
     grid.axes.insert(common.begin(), common.end());  // does not overwrite the section's keys

@@ -2,10 +2,12 @@
 #include "bench/cli/dry_run.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdio>
 #include <exception>
 #include <memory>
 #include <string>
@@ -16,14 +18,10 @@
 #include "bench/sweep/progress.h"
 #include "kernels/base/errors.h"
 #include "kernels/gpu/device_info.h"
+#include "results/record/printable.h"
 
 namespace precbench {
 namespace {
-
-std::string gib(std::int64_t bytes) {
-  const double value = static_cast<double>(bytes) / (1 << 30);
-  return fmt::format("{:.{}f}", value, value < 10 ? 3 : 1);
-}
 
 /// Returns the three largest segments in GiB: "weights 14.9, moments 29.9, activations 11.2".
 std::string largest_segments(const MemorySegments& memory) {
@@ -62,6 +60,62 @@ struct Row {
   std::string failure;  ///< "unsupported: ..." or "oom: ..."; empty: the case can run
 };
 
+/// Returns the plan of the same case in BF16; null if the grid has none.
+const Row* find_bf16(const std::vector<Plan>& grid, const std::vector<Row>& rows, const Plan& plan) {
+  Case wanted = plan.fields;
+  wanted.recipe = builtin_recipes().front().name;
+  for (std::size_t i = 0; i < grid.size(); ++i)
+    if (grid[i].fields == wanted && rows[i].failure.empty()) return &rows[i];
+  return nullptr;
+}
+
+/// Returns lines about the rows that need more memory than BF16.
+std::vector<std::string> lines_about_bf16(const std::vector<Plan>& grid, const std::vector<Row>& rows,
+                                          const CaseLabels& labels) {
+  std::vector<std::string> lines;
+  for (std::size_t i = 0; i < grid.size(); ++i) {
+    if (!rows[i].failure.empty() || !grid[i].recipe.quantized()) continue;
+    const Row* bf16 = find_bf16(grid, rows, grid[i]);
+    if (!bf16) continue;
+    if (const auto why = extra_memory(rows[i].prediction, bf16->prediction))
+      lines.push_back(fmt::format("{}: {}", labels.of(grid[i]), *why));
+  }
+  return lines;
+}
+
+/// Returns lines about the rows that do not fit, or that FP8 gathers keep from running, with the nearest change.
+std::vector<std::string> lines_about_changes(const std::vector<Plan>& grid, const std::vector<Row>& rows,
+                                             const CaseLabels& labels, const std::optional<GpuRoom>& room) {
+  std::vector<std::string> lines;
+  for (std::size_t i = 0; i < grid.size(); ++i) {
+    const std::string label = labels.of(grid[i]);
+    if (!rows[i].failure.empty()) {
+      std::vector<std::string> ways;
+      for (const Change& change : runnable_changes(grid[i])) ways.push_back(change.text());
+      if (!ways.empty())
+        lines.push_back(fmt::format("{}: would run with {}", label, fmt::join(ways, ", or with ")));
+    } else if (room && !fits(rows[i].prediction.memory.peak, *room)) {
+      const std::optional<Change> change = nearest_change(grid[i], *room);
+      lines.push_back(
+          change
+              ? fmt::format("{}: does not fit; the nearest change that does: {} ({} GiB)", label,
+                            change->text(), gib(change->peak))
+              : fmt::format("{}: does not fit, and neither with recomputation, BF16 state, a batch of 1 and "
+                            "{} ranks",
+                            label, kMostRanks));
+    }
+  }
+  return lines;
+}
+
+/// Prints lines wrapped to the terminal, at most kMostLines of them.
+void print_lines(const std::vector<std::string>& lines) {
+  constexpr std::size_t kMostLines = 40;
+  for (std::size_t i = 0; i < std::min(lines.size(), kMostLines); ++i)
+    fmt::print("{}\n", fmt::join(wrapped_lines(printable(lines[i]), kTerminalWidth - 2), "\n  "));
+  if (lines.size() > kMostLines) fmt::print("and {} more such lines\n", lines.size() - kMostLines);
+}
+
 /// Predicts every case; one that cannot run gets a row with the reason. If all are out of memory, throws
 /// OutOfMemory of the first.
 std::vector<Row> predict_all(const std::vector<Plan>& grid, const KnownGpu* gpu) {
@@ -86,7 +140,7 @@ std::vector<Row> predict_all(const std::vector<Plan>& grid, const KnownGpu* gpu)
 
 }  // namespace
 
-void print_dry_run(const std::vector<Plan>& grid) {
+void print_dry_run(const std::vector<Plan>& grid, const std::optional<GpuRoom>& room) {
   const CaseLabels labels(grid);
   const std::unique_ptr<Device> device = gpu_of(grid);
   const std::optional<KnownGpu> gpu =
@@ -98,7 +152,9 @@ void print_dry_run(const std::vector<Plan>& grid) {
   TextRows rows(1);
   for (const Field* field : labels.fields()) rows[0].push_back(field->name);
   std::string alignment(rows[0].size(), 'l');
-  rows[0].insert(rows[0].end(), {"GiB/GPU", "FLOPs/token", "FLOPs/step"});
+  rows[0].push_back("GiB/GPU");
+  if (room) rows[0].push_back("fits");
+  rows[0].insert(rows[0].end(), {"FLOPs/token", "FLOPs/step"});
   const bool apart = std::any_of(grid.begin(), grid.end(),
                                  [](const Plan& plan) { return plan.parameters.expert_ranks > 1; });
   if (apart) rows[0].insert(rows[0].end(), {"dispatch GiB", "combine GiB"});
@@ -110,8 +166,10 @@ void print_dry_run(const std::vector<Plan>& grid) {
     std::vector<std::string> row;
     for (const Field* field : labels.fields()) row.push_back(get_text(grid[i].fields, *field));
     if (cases[i].failure.empty()) {
-      row.insert(row.end(), {gib(p.memory.peak), fmt::format("{:.4e}", p.flops_per_token),
-                             fmt::format("{:.4e}", p.flops_per_step)});
+      row.push_back(gib(p.memory.peak));
+      if (room) row.push_back(fits(p.memory.peak, *room) ? "yes" : "no");
+      row.insert(row.end(),
+                 {fmt::format("{:.4e}", p.flops_per_token), fmt::format("{:.4e}", p.flops_per_step)});
       if (apart)
         for (const double bytes : {p.experts.dispatch, p.experts.combine})
           row.push_back(gib(static_cast<std::int64_t>(bytes)));
@@ -124,6 +182,12 @@ void print_dry_run(const std::vector<Plan>& grid) {
     rows.push_back(std::move(row));
   }
   fmt::print("{}", aligned(rows, alignment));
+  if (room)
+    fmt::print("fits: {}, {} GiB ({}), of which 1 GiB is left for the driver and libraries\n", room->name,
+               gib(room->bytes), room->source);
+  std::fflush(stdout);  // the search for changes takes a moment
+  print_lines(lines_about_bf16(grid, cases, labels));
+  print_lines(lines_about_changes(grid, cases, labels, room));
   fmt::print("{}; GiB/GPU is the largest peak of any GPU; model FLOPs, causal attention halved{}\n",
              count_cases(grid.size()),
              timed ? "; s/step at least: ops at the GPU's peak rates, without collectives" : "");

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::vector<std::string> kCommands = {"", "sweep", "study", "run", "list", "report", "check"};
+const std::vector<std::string> kCommands = {"", "sweep", "study", "run", "list", "report", "check", "help"};
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::istringstream stream(text);
@@ -92,19 +92,21 @@ TEST_CASE("help: descriptions begin with neither an article nor a question word"
   }
 }
 
-TEST_CASE("help: sweep and study and report and check end with examples that run", "[cli][help]") {
+TEST_CASE("help: commands that run something end with examples that run", "[cli][help]") {
   const TempDirectory directory;
   fs::create_directories(directory / "out/first");
   for (const char* file : {"out/first/records.jsonl", "baseline.jsonl"})
     fs::copy_file(PRECBENCH_SOURCE_DIR "/results/baseline/cpu-tiny.jsonl", directory / file);
   fs::create_directory_symlink(PRECBENCH_SOURCE_DIR "/bench", directory / "bench");
-  for (const auto& [command, fewest] :
-       std::map<std::string, std::size_t>{{"sweep", 4}, {"study", 2}, {"report", 2}, {"check", 2}}) {
+  for (const auto& [command, fewest] : std::map<std::string, std::size_t>{
+           {"sweep", 4}, {"run", 4}, {"study", 2}, {"report", 2}, {"check", 2}}) {
     const std::vector<std::string> examples = examples_in(precbench_says(command + " --help").text);
     CHECK((examples.size() >= fewest && examples.size() <= 6));
     for (std::string arguments : examples) {
       CHECK(arguments.starts_with(command + " "));
       const bool runs = command == "sweep" || command == "study";
+      if (command == "run")
+        arguments.replace(0, command.size(), "sweep --dry-run");  // checks it without running
       if (runs && !contains(arguments, "--dry-run")) arguments += " --dry-run";
       const Answer answer = output_of("cd " + directory.path().string() +
                                       " && " PRECBENCH_BINARY_DIR "/precbench " + arguments);
@@ -153,4 +155,18 @@ TEST_CASE("no arguments: an introduction on standard error and status 2", "[cli]
   CHECK(contains(answer.text, "\n  precbench sweep --model tiny --recipe "));
   CHECK(contains(answer.text, "\n  precbench report out/first\n"));
   CHECK(contains(answer.text, "--help"));
+}
+
+TEST_CASE("sweep and run without arguments: examples on standard error and status 2", "[cli][help]") {
+  for (const std::string command : {"sweep", "run"}) {
+    const Answer answer = precbench_says(command);
+    INFO(answer.text);
+    CHECK(answer.status == 2);
+    std::size_t examples = 0;
+    for (const std::string& line : lines_of(answer.text))
+      examples += line.starts_with("  precbench " + command);
+    CHECK(examples >= 4);
+    CHECK(contains(answer.text, "precbench " + command + " --help lists all flags.\n"));
+    CHECK(output_of("(" PRECBENCH_BINARY_DIR "/precbench " + command + " 2>/dev/null)").text == "");
+  }
 }

@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "bench/cli/local_devices.h"
+#include "bench/cli/recipe_sets.h"
 #include "bench/cli/text_table.h"
 #include "bench/process/tell.h"
 #include "kernels/device/devices.h"
@@ -24,28 +26,6 @@
 
 namespace precbench {
 namespace {
-
-struct Named {
-  std::string name;
-  std::unique_ptr<Device> device;
-};
-
-std::vector<Named> devices() {
-  std::vector<Named> all;
-  all.push_back({"cpu", make_cpu_device(1)});
-  if (find_gpus().count > 0) all.push_back({gpu_properties(0).name, make_gpu_device(0)});
-  return all;
-}
-
-/// Returns the weakest support among the three GEMMs, with the reason if it is not native.
-GemmSupport gemm_support_of(const Recipe& recipe, const Device& device) {
-  GemmSupport weakest;
-  for (const GemmRole role : kGemmRoles) {
-    const GemmSupport support = device.support(recipe.gemm(role), role);
-    if (support.execution > weakest.execution) weakest = support;
-  }
-  return weakest;
-}
 
 /// Maps the reason why recipes do not run natively to their names.
 using Notes = std::map<std::string, std::vector<std::string>>;
@@ -108,13 +88,13 @@ std::string other_than_products(const Recipe& recipe) {
 }
 
 /// Returns a recipe's row and adds a note for each device that does not run it natively.
-std::vector<std::string> row_of(const Recipe& recipe, const std::vector<Named>& all, Notes& notes) {
+std::vector<std::string> row_of(const Recipe& recipe, const std::vector<LocalDevice>& all, Notes& notes) {
   std::vector<std::string> row = products_of(recipe);
   row.insert(row.begin(), recipe.name);
   std::string fast;
   for (const GemmRole role : kGemmRoles) fast += recipe.gemm(role).fast_accum ? "+" : "-";
   row.push_back(fast);
-  for (const Named& d : all) {
+  for (const LocalDevice& d : all) {
     const GemmSupport support = gemm_support_of(recipe, *d.device);
     row.push_back(name_of(support.execution));
     if (!support.reason.empty())
@@ -122,6 +102,23 @@ std::vector<std::string> row_of(const Recipe& recipe, const std::vector<Named>& 
           recipe.name);
   }
   return row;
+}
+
+/// Returns the sets that --recipe takes, with their members; those of `native` on the last device.
+std::string sets_of(const std::vector<LocalDevice>& all) {
+  std::string text = "Sets for --recipe:\n";
+  for (const RecipeSet& set : recipe_sets()) {
+    std::vector<std::string> names;
+    for (const Recipe& recipe : listed_recipes())
+      if (set.has ? set.has(recipe)
+                  : gemm_support_of(recipe, *all.back().device).execution == Execution::native)
+        names.push_back(recipe.name);
+    const bool everything = names.size() == listed_recipes().size();
+    text += fmt::format("{}: {}{}\n", set.name, set.what,
+                        set.has ? "" : fmt::format(" (here {})", all.back().name));
+    if (!everything) text += wrapped(names);
+  }
+  return text;
 }
 
 /// Prints text that may exceed the stream's buffer. Throws system_error at once: errno is lost later.
@@ -147,12 +144,12 @@ std::string gigaflops_per_token(const ModelConfig& model, FlopConvention convent
 }  // namespace
 
 void list_recipes() {
-  const std::vector<Named> all = devices();
+  const std::vector<LocalDevice> all = local_devices();
   std::string text;
   Notes notes;
   const auto print_table = [&](const char* heading, const std::vector<Recipe>& recipes) {
     TextRows rows = {{"recipe", "fprop X, W", "dgrad dY, W", "wgrad dY, X", "fast"}};
-    for (const Named& d : all) rows[0].push_back("on " + d.name);
+    for (const LocalDevice& d : all) rows[0].push_back("on " + d.name);
     for (const Recipe& recipe : recipes) rows.push_back(row_of(recipe, all, notes));
     if (!std::all_of(recipes.begin(), recipes.end(),
                      [](const Recipe& recipe) { return other_than_products(recipe).empty(); })) {
@@ -169,6 +166,7 @@ void list_recipes() {
       "Emulated recipes: the loss is exact, speed is not reported.\n"
       "Recipe files also support e4m4, e5m3, e4m2, e4m1, e5m1, e3m4 and e3m3, emulated everywhere.\n"
       "list recipes --recipe NAME prints a recipe as such a file, with its source.\n";
+  text += sets_of(all);
   for (const auto& [why, which] : notes) text += fmt::format("{}:\n{}", why, wrapped(which));
   put(text);
 }
@@ -176,14 +174,14 @@ void list_recipes() {
 void list_recipe(const std::string& name) {
   const Recipe recipe = find_recipe(name);
   TextRows rows = {{"GEMM", "a", "b", "fast"}};
-  const std::vector<Named> all = devices();
-  for (const Named& d : all) rows[0].push_back("on " + d.name);
+  const std::vector<LocalDevice> all = local_devices();
+  for (const LocalDevice& d : all) rows[0].push_back("on " + d.name);
   std::vector<std::string> notes;
   for (const GemmRole role : kGemmRoles) {
     const GemmRecipe& gemm = recipe.gemm(role);
     std::vector<std::string> row = {name_of(role), describe(gemm.a), describe(gemm.b),
                                     gemm.fast_accum ? "yes" : "no"};
-    for (const Named& d : all) {
+    for (const LocalDevice& d : all) {
       const GemmSupport support = d.device->support(gemm, role);
       row.emplace_back(name_of(support.execution));
       if (!support.reason.empty())

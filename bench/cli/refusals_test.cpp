@@ -58,8 +58,10 @@ TEST_CASE("error messages: file names cannot inject GitHub Actions commands", "[
 
 TEST_CASE("run: a list or range is refused with a pointer to sweep", "[cli]") {
   CHECK(refused("run --recipe bf16,rowwise") ==
-        "precbench: --recipe: run takes one value, not bf16,rowwise; sweep takes lists and ranges");
+        "precbench: --recipe: run takes one value, not bf16,rowwise; sweep takes lists, ranges and sets");
   CHECK(refused("run --seq 64-256*2").find("run takes one value") != std::string::npos);
+  for (const char* set : {"fp8", "native"})
+    CHECK(refused("run --recipe " + std::string(set)).find("run takes one value") != std::string::npos);
 }
 
 TEST_CASE("bad input: empty or repeated or oversized values are refused", "[cli]") {
@@ -72,7 +74,7 @@ TEST_CASE("bad input: empty or repeated or oversized values are refused", "[cli]
   CHECK(refused("sweep --dry-run --seq 64 128") == "precbench: unexpected argument 128; see --help");
   CHECK(refused("sweep --dry-run --seq 64,,128") == "precbench: --seq: empty value in \"64,,128\"");
   CHECK(refused("sweep --dry-run --recipe bf16,") == "precbench: --recipe: empty value in \"bf16,\"");
-  CHECK(refused("sweep --dry-run --seed 1-10000 --batch 1-10000") ==
+  CHECK(refused("sweep --dry-run --seed 1-10000+1 --batch 1-10000+1") ==
         "precbench: more than 100000 cases, the limit of a sweep");
   const std::string digits(120'000, '1');
   for (const std::string& number : {digits, "1-" + digits}) {

@@ -3,6 +3,7 @@
 // step reaches.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -14,12 +15,27 @@ struct DatasheetRates {
   std::optional<double> fp4_tflops;  ///< dense; null before compute capability 10.0
   double memory_gb_per_s = 0;        ///< 10^9 bytes per second
   std::string source;
+  std::optional<double> memory_gb{};  ///< capacity as the data sheet says it; null if not known
 };
 
 /// Returns the peaks of a GPU by the exact name that its driver reports, e.g. "NVIDIA H100 80GB HBM3". Null
 /// for names that are not in the table, such as MIG slices: a guessed denominator would make every ratio a
 /// guess.
 std::optional<DatasheetRates> datasheet_rates(const std::string& gpu_name);
+
+/// A GPU of the table and the memory that a program can count on.
+struct DatasheetGpu {
+  std::string name;        ///< as the driver reports it
+  double memory_gb = 0;    ///< as the data sheet says it
+  std::int64_t bytes = 0;  ///< usable: kUsableMemory of as many GiB
+};
+/// Drivers report the data sheet's GB in GiB, less what firmware and driver keep: 79.2 GiB on an H100 of 80 GB, 139.8 GiB
+/// on an H200 of 141 GB.
+inline constexpr double kUsableMemory = 0.98;
+
+/// Finds a GPU by words of its name in any letter case: "h100", "H100 PCIe", "a100-40gb", "rtx4090". Of several the first
+/// of the table, which is the most common board. Throws InvalidInput with the known names.
+DatasheetGpu find_datasheet_gpu(const std::string& words);
 
 /// The environment variable with user-provided peaks: "bf16=503.8,fp8=1007.6,fp4=2015.2,memory=1792", in
 /// dense TFLOP/s and GB/s. bf16 and memory are required.

@@ -23,6 +23,31 @@ TEST_CASE("datasheet_rates: SXM parts of Hopper and Blackwell have dense peaks",
   CHECK(datasheet_rates("NVIDIA B200")->fp8_tflops == 4500.0);
 }
 
+TEST_CASE("find_datasheet_gpu: any words of a name find the most common board", "[bench]") {
+  const auto name_of = [](const char* words) { return find_datasheet_gpu(words).name; };
+  CHECK(name_of("h100") == "NVIDIA H100 80GB HBM3");
+  CHECK(name_of("NVIDIA H100 80GB HBM3") == "NVIDIA H100 80GB HBM3");
+  CHECK(name_of("H100 PCIe") == "NVIDIA H100 PCIe");
+  CHECK(name_of("h20") == "NVIDIA H20");
+  CHECK(name_of("b200") == "NVIDIA B200");
+  CHECK(name_of("a100") == "NVIDIA A100-SXM4-80GB");
+  CHECK(name_of("a100-40gb") == "NVIDIA A100-SXM4-40GB");
+  CHECK(name_of("rtx4090") == "NVIDIA GeForce RTX 4090");
+  CHECK(name_of("l4") == "NVIDIA L4");
+  for (const char* unknown : {"h1000", "", "-", "h100 nvlink"})
+    CHECK(contains(refusal_of([&] { find_datasheet_gpu(unknown); }), "--gpu: no data sheet of \""));
+}
+
+TEST_CASE("find_datasheet_gpu: less memory than the driver reports, by at most 2%", "[bench]") {
+  // Values of the committed records.
+  const std::int64_t h100 = 85'017'493'504, h200 = 150'109'880'320;
+  for (const auto& [name, reported] : {std::pair("h100", h100), std::pair("h200", h200)}) {
+    const DatasheetGpu gpu = find_datasheet_gpu(name);
+    CHECK(gpu.bytes <= reported);
+    CHECK(static_cast<double>(gpu.bytes) > 0.98 * static_cast<double>(reported));
+  }
+}
+
 TEST_CASE("datasheet_rates: PCIe and NVL cards differ from SXM parts", "[bench]") {
   REQUIRE(datasheet_rates("NVIDIA H200 NVL").has_value());
   CHECK(datasheet_rates("NVIDIA H200 NVL")->bf16_tflops == 835);

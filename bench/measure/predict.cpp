@@ -194,6 +194,7 @@ Prediction predict(const Plan& plan, const KnownGpu* gpu) {
   if (p.unsupported) return p;
   const DryRun accounts = dry_run(plan, nullptr);
   p.memory = memory_segments(accounts.highest, accounts.most());
+  p.at_peak = accounts.peak;
   p.experts = accounts.experts;
   if (!gpu || support_of(plan, gpu->device).path() != ExecutionPath::native) return p;
   if (const std::optional<DatasheetRates> peak = known_peaks(gpu->name))

@@ -57,10 +57,11 @@ Support support_of(const Plan& plan, const Device& device);
 
 /// Properties of a case that are known without running it: nothing is computed and no data is read.
 struct Prediction {
-  MemorySegments memory;                   ///< bytes on the rank that needs most
-  ExpertTraffic experts;                   ///< bytes of a rank to other ranks' experts in a step, and back
-  double flops_per_token = 0;              ///< model FLOPs, as in Flops
-  double flops_per_step = 0;               ///< all ranks and accumulation steps together
+  MemorySegments memory;       ///< bytes on the rank that needs most
+  MemoryUse at_peak;           ///< bytes by segment when a step needs most, without a fidelity probe
+  ExpertTraffic experts;       ///< bytes of a rank to other ranks' experts in a step, and back
+  double flops_per_token = 0;  ///< model FLOPs, as in Flops
+  double flops_per_step = 0;   ///< all ranks and accumulation steps together
   std::optional<double> seconds_per_step;  ///< lower bound: the speed of light, without collectives
   std::optional<std::string> unsupported;  ///< reason why the case cannot run; null if it can
 };

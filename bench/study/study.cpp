@@ -13,6 +13,7 @@
 #include "bench/case/supported.h"
 #include "bench/cli/cli.h"
 #include "bench/cli/config_file.h"
+#include "bench/cli/recipe_sets.h"
 #include "bench/cli/text_table.h"
 #include "bench/cli/unused_options.h"
 #include "bench/machine/datasheet.h"
@@ -34,6 +35,7 @@
 #include "bench/sweep/told_at_once.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/plural.h"
+#include "kernels/base/standard_input.h"
 #include "kernels/gpu/device_info.h"
 #include "models/config/config.h"
 #include "models/data/data.h"
@@ -66,6 +68,15 @@ StudySettings settings_of(const StudyCommand& command) {
   if (!command.config.empty()) read_study_file(command.config, settings);
   for (const auto& [name, words] : flags) settings.work[name] = words;
   settings.work["device"] = {c.device};
+  expand_native(settings.work);
+  for (const char* name : {"model", "recipe"})
+    if (const auto words = settings.work.find(name); words != settings.work.end())
+      for (const std::string& value : expand_axis(*find_field(name), words->second))
+        if (value == kStandardInput)
+          throw InvalidInput(
+              fmt::format("--{} -: a study runs in several processes, which cannot read standard input: use "
+                          "a file",
+                          name));
   if (!sensitivity.empty()) set_sensitivity(settings, sensitivity.mapped());
   settings.sensitivity_only = command.sensitivity_only;
   if (settings.sensitivity_only && settings.sensitivity.empty())
@@ -195,14 +206,13 @@ std::string head_of(const StudySettings& settings, const std::vector<Plan>& trun
   for (const Plan& trunk : trunks)
     bytes += 12.0 * static_cast<double>(parameter_count(trunk.model)) * static_cast<double>(ages.size());
   const std::string when =
-      settings.steady ? fmt::format("{} of BF16, the first from which its loss is steady",
-                                    words_with_or(ages))
-                      : fmt::format("{}", fmt::join(ages, ", "));
+      settings.steady
+          ? fmt::format("{} of BF16, the first from which its loss is steady", words_with_or(ages))
+          : fmt::format("{}", fmt::join(ages, ", "));
   return fmt::format(
       "study of {} on {}: {}, forks of {} steps after {}; {} at a time; checkpoints of {:.2g} GB and rows in {}",
       fmt::join(models_of(settings), ", "), trunks.front().fields.device, plural(settings.trunks, "trunk"),
-      settings.fork_steps, when,
-      count_cases(static_cast<std::size_t>(room.at_once)), bytes / 1e9, out);
+      settings.fork_steps, when, count_cases(static_cast<std::size_t>(room.at_once)), bytes / 1e9, out);
 }
 
 /// Returns a warning if a trunk reads its text several times, because verdicts would then concern
@@ -308,7 +318,7 @@ CLI::App* add_study_command(CLI::App& app, StudyCommand& command) {
       ->group("Study");
   add_sweep_flags(*sub, command,
                   {.group = "Study",
-                   .config = "study file (TOML); flags override it",
+                   .config = "study file (TOML), - for standard input; flags override it",
                    .out = "output folder for records.jsonl, cards.json and checkpoints (default out/study)",
                    .dry_run = "plan with an estimated duration, from a few timed steps; no case runs",
                    .at_once = "concurrent cases (default as many as fit)",
@@ -381,7 +391,7 @@ int study(const StudyCommand& command) {
     append(forks, resolve(models[i].forks(own, fork_ages(settings, out + "/records.jsonl", own))));
   }
   check_files(forks);
-  options.fresh = false;  // the trunks have started the folder
+  options.fresh = false;                                      // the trunks have started the folder
   return std::max(trunks_status, run_sweep(forks, options));  // the worst of done, failures and interrupted
 }
 

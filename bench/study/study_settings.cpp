@@ -17,6 +17,7 @@
 #include "bench/study/token_count.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/parse_number.h"
+#include "kernels/base/standard_input.h"
 #include "kernels/numerics/recipe.h"
 
 namespace precbench {
@@ -266,7 +267,7 @@ StudySettings default_study(const StudyKind& kind) {
 }
 
 void read_study_file(const std::string& path, StudySettings& settings) {
-  read_study(path, config_text(path), settings);
+  read_study(name_of_input(path), config_text(path), settings);
 }
 
 }  // namespace precbench

@@ -13,6 +13,7 @@
 // recipe.schema.json describes the same for editors.
 #include <cctype>
 
+#include "kernels/base/standard_input.h"
 #include "kernels/base/untrusted_input.h"
 #include "kernels/numerics/recipe_json_read.h"
 #include "kernels/numerics/state_formats.h"
@@ -141,11 +142,11 @@ void check_name(const std::string& name) {
 }
 
 Recipe read_file(const std::string& path) {
-  const std::string text = read_regular_file(path, kDescriptionLimits.bytes);
+  const std::string text = read_input(path, kDescriptionLimits.bytes, "--recipe");
   try {
     return recipe_from_json(parse_description<json>(text));
   } catch (const InvalidInput& error) {
-    throw InvalidInput(fmt::format("{}: {}", path, error.what()));
+    throw InvalidInput(fmt::format("{}: {}", name_of_input(path), error.what()));
   }
 }
 
@@ -203,7 +204,7 @@ json recipe_to_json(const Recipe& recipe) {
 }
 
 Recipe find_recipe(const std::string& name_or_path) {
-  if (name_or_path.ends_with(".json")) return read_file(name_or_path);
+  if (name_or_path.ends_with(".json") || name_or_path == kStandardInput) return read_file(name_or_path);
   std::vector<std::string> names;
   for (const auto* table : {&builtin_recipes(), &control_recipes(), &fp4_recipes()})
     for (const Recipe& recipe : *table) {

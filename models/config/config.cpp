@@ -12,9 +12,11 @@
 #include "kernels/base/enum_names.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/plural.h"
+#include "kernels/base/standard_input.h"
 #include "kernels/base/untrusted_input.h"
 #include "models/config/block.h"
 #include "models/config/config_keys.h"
+#include "models/config/hub_names.h"
 
 namespace precbench {
 namespace {
@@ -102,11 +104,11 @@ ModelConfig from_own_keys(const json& object) {
 }
 
 json parse_file(const std::string& path) {
-  const std::string text = read_regular_file(path, kDescriptionLimits.bytes);
+  const std::string text = read_input(path, kDescriptionLimits.bytes, "--model");
   try {
     return parse_description<json>(text);
   } catch (const InvalidInput& error) {
-    throw InvalidInput(fmt::format("{}: {}", path, error.what()));
+    throw InvalidInput(fmt::format("{}: {}", name_of_input(path), error.what()));
   }
 }
 
@@ -242,6 +244,7 @@ namespace {
 /// Returns a model's name from its path. Every checkpoint calls its file config.json, so the folder names the
 /// model. A Hugging Face cache stores it in models--OWNER--NAME/snapshots/COMMIT.
 std::string name_of_file(const std::string& file) {
+  if (file == kStandardInput) return "standard-input";
   const fs::path path = fs::absolute(file).lexically_normal();
   if (path.stem() != "config") return path.stem().string();
   const fs::path folder = path.parent_path(), snapshots = folder.parent_path();
@@ -262,7 +265,7 @@ std::string config_in(const fs::path& folder) {
   return {};
 }
 
-[[noreturn]] void refuse_unknown(const std::string& name_or_path, const std::vector<std::string>& presets) {
+[[noreturn]] void refuse_unknown(const std::string& name_or_path) {
   std::error_code error;
   if (fs::is_directory(name_or_path, error)) {
     const std::string config = config_in(name_or_path);
@@ -277,32 +280,26 @@ std::string config_in(const fs::path& folder) {
     throw InvalidInput(fmt::format("{}: the name of a model's file ends in .json{}", name_or_path,
                                    config.empty() ? "" : fmt::format("; did you mean {}?", config)));
   }
-  const std::string near = nearest(name_or_path, presets);
-  throw InvalidInput(fmt::format("unknown model \"{}\"{}", name_or_path,
-                                 near.empty()
-                                     ? fmt::format("; known: {}, or a .json file", fmt::join(presets, ", "))
-                                     : fmt::format("; did you mean {}?", near)));
+  throw InvalidInput(unknown_model(name_or_path));
 }
 
 }  // namespace
 
 ModelConfig find_model(const std::string& name_or_path) {
-  if (name_or_path.ends_with(".json")) {
+  if (name_or_path.ends_with(".json") || name_or_path == kStandardInput) {
     const json object = parse_file(name_or_path);
     try {
       ModelConfig config = model_from_json(object);
       if (config.name.empty()) config.name = name_of_file(name_or_path);
       return config;
     } catch (const InvalidInput& error) {
-      throw InvalidInput(fmt::format("{}: {}", name_or_path, error.what()));
+      throw InvalidInput(fmt::format("{}: {}", name_of_input(name_or_path), error.what()));
     }
   }
-  std::vector<std::string> names;
-  for (const ModelConfig& preset : model_presets()) {
-    if (preset.name == name_or_path) return preset;
-    names.push_back(preset.name);
-  }
-  refuse_unknown(name_or_path, names);
+  const std::string name = preset_name(name_or_path);
+  for (const ModelConfig& preset : model_presets())
+    if (preset.name == name) return preset;
+  refuse_unknown(name_or_path);
 }
 
 }  // namespace precbench

@@ -102,7 +102,7 @@ void validate(const ModelConfig& config);
 /// Returns the presets, smallest first within each family; `tiny` is the first.
 const std::vector<ModelConfig>& model_presets();
 
-/// Returns a preset by name, or the model of a JSON file (a path that ends in ".json"). A file without a name
+/// Returns a preset by one of its names (hub_names.h), or the model of a JSON file (a path that ends in ".json", or "-" for standard input). A file without a name
 /// inside is named after its path; a config.json after its folder, or after its repository in a Hugging Face
 /// cache. Throws InvalidInput that suggests the nearest preset or a folder's config.json, or names the file
 /// and its bad field.

@@ -33,11 +33,38 @@ std::string error_with(const char* key, const json& value) {
 }
 
 TEST_CASE("parameter_count: presets have the published number of parameters", "[models]") {
+  // Totals of the safetensors files on the Hugging Face hub; for models with tied weights num_parameters() of transformers,
+  // because some files hold the head a second time.
   const std::map<std::string, std::int64_t> published = {
-      {"llama3.2-1b", 1'235'814'400},  {"llama3.2-3b", 3'212'749'824},     {"llama3.1-8b", 8'030'261'248},
-      {"llama3-70b", 70'553'706'496},  {"llama3.1-405b", 405'853'388'800}, {"qwen2.5-0.5b", 494'032'768},
-      {"qwen2.5-1.5b", 1'543'714'304}, {"qwen2.5-7b", 7'615'616'512},      {"qwen3-4b", 4'022'468'096},
+      {"llama3.2-1b", 1'235'814'400},
+      {"llama3.2-3b", 3'212'749'824},
+      {"llama3.1-8b", 8'030'261'248},
+      {"llama3-70b", 70'553'706'496},
+      {"llama3.1-70b", 70'553'706'496},
+      {"llama3.3-70b", 70'553'706'496},
+      {"llama3.1-405b", 405'853'388'800},
+      {"tinyllama-1.1b", 1'100'048'384},
+      {"smollm2-135m", 134'515'008},
+      {"smollm2-360m", 361'821'120},
+      {"smollm2-1.7b", 1'711'376'384},
+      {"mistral-7b-v0.3", 7'248'023'552},
+      {"mistral-nemo-12b", 12'247'782'400},
+      {"mistral-small-24b", 23'572'403'200},
+      {"deepseek-llm-7b", 6'910'365'696},
+      {"qwen2.5-0.5b", 494'032'768},
+      {"qwen2.5-1.5b", 1'543'714'304},
+      {"qwen2.5-3b", 3'085'938'688},
+      {"qwen2.5-7b", 7'615'616'512},
+      {"qwen2.5-14b", 14'770'033'664},
+      {"qwen2.5-32b", 32'763'876'352},
+      {"qwen3-0.6b", 596'049'920},
+      {"qwen3-1.7b", 1'720'574'976},
+      {"qwen3-4b", 4'022'468'096},
+      {"qwen3-8b", 8'190'735'360},
       {"qwen3-14b", 14'768'307'200},
+      {"qwen3-32b", 32'762'123'264},
+      {"mixtral-8x22b", 140'620'634'112},
+      {"mixtral-8x22b-v0.3", 140'630'071'296},
   };
   for (const auto& [name, count] : published) {
     INFO(name);
@@ -78,10 +105,6 @@ TEST_CASE("model_to_json: every preset is valid and survives a round trip", "[mo
     CHECK_NOTHROW(validate(preset));
     CHECK(model_from_json(json::parse(model_to_json(preset).dump())) == preset);
   }
-}
-
-TEST_CASE("find_model: unknown name suggests the nearest preset", "[models]") {
-  CHECK(contains(refusal_of([] { find_model("lama3.1-8b"); }), "did you mean llama3.1-8b?"));
 }
 
 TEST_CASE("model_from_json: own keys have defaults", "[models]") {

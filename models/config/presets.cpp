@@ -18,7 +18,7 @@ ModelConfig llama(std::string name, std::int64_t layers, std::int64_t width, std
           .tied = tied};
 }
 
-/// Llama 3.1 and 3.2: trained on 8192 positions, then extended to 131072.
+/// Llama 3.1 to 3.3: trained on 8192 positions, then extended to 131072.
 ModelConfig stretched(ModelConfig config, double factor) {
   config.rope_scaling.kind = RopeScaling::Kind::llama3;
   config.rope_scaling.factor = factor;
@@ -35,6 +35,17 @@ ModelConfig qwen(std::string name, std::int64_t layers, std::int64_t width, std:
   config.qkv_bias = !qk_norm;  // Qwen3 replaced the biases by QK-norm
   config.rope_theta = 1e6;
   config.norm_eps = 1e-6;
+  return config;
+}
+
+ModelConfig with_rope(ModelConfig config, double theta, std::int64_t positions) {
+  config.rope_theta = theta;
+  config.max_positions = positions;
+  return config;
+}
+
+ModelConfig with_norm_eps(ModelConfig config, double eps) {
+  config.norm_eps = eps;
   return config;
 }
 
@@ -58,13 +69,12 @@ ModelConfig tiny_moe_shared() {
   return config;
 }
 
-ModelConfig mixtral() {
-  ModelConfig config =
-      with_experts(llama("mixtral-8x7b", 32, 4096, 14336, 32, 8, 128, 32000, false), softmax_of(8, 2), 14336);
+/// A Mixtral: 8 experts of the shape's ffn, of which a token uses 2.
+ModelConfig mixtral(ModelConfig shape, std::int64_t positions) {
+  const std::int64_t expert_ffn = shape.ffn;
+  ModelConfig config = with_experts(std::move(shape), softmax_of(8, 2), expert_ffn);
   config.moe.names = ExpertNames::mixtral;
-  config.rope_theta = 1e6;
-  config.max_positions = 32768;
-  return config;
+  return with_rope(std::move(config), 1e6, positions);
 }
 
 ModelConfig olmoe() {
@@ -130,6 +140,8 @@ const std::vector<ModelConfig>& model_presets() {
   // multiples of 128, so that every recipe supports them. 15m reads bytes and 36m the tokens made by
   // tools/data. 125m has GPT-2 small's shape with SwiGLU at 8/3 of the width, and GPT-2's vocabulary padded
   // to a multiple of 128, so that it reads llm.c's token files.
+  // Published models have the values of their config.json; hub_names.cpp names the repositories. The definitions of
+  // presets that have committed records stay as they are, also where they leave out `max_positions`.
   static const std::vector<ModelConfig> presets = {
       // clang-format off
       //                    layers  width    ffn  heads kv   D   vocab  tied
@@ -141,19 +153,42 @@ const std::vector<ModelConfig>& model_presets() {
       stretched(llama("llama3.2-3b",    28,  3072,  8192,  24,  8, 128, 128256, true), 32),
       stretched(llama("llama3.1-8b",    32,  4096, 14336,  32,  8, 128, 128256, false), 8),
       llama("llama3-70b",               80,  8192, 28672,  64,  8, 128, 128256, false),
+      stretched(llama("llama3.1-70b",   80,  8192, 28672,  64,  8, 128, 128256, false), 8),
+      stretched(llama("llama3.3-70b",   80,  8192, 28672,  64,  8, 128, 128256, false), 8),
       stretched(llama("llama3.1-405b", 126, 16384, 53248, 128,  8, 128, 128256, false), 8),
+      //                                                                                       theta   positions
+      with_rope(llama("tinyllama-1.1b",    22, 2048,  5632, 32,  4,  64,  32000, false), 1e4,    2048),
+      with_rope(llama("smollm2-135m",      30,  576,  1536,  9,  3,  64,  49152, true),  1e5,    8192),
+      with_rope(llama("smollm2-360m",      32,  960,  2560, 15,  5,  64,  49152, true),  1e5,    8192),
+      with_rope(llama("smollm2-1.7b",      24, 2048,  8192, 32, 32,  64,  49152, true),  1.3e5,  8192),
+      with_rope(llama("mistral-7b-v0.3",   32, 4096, 14336, 32,  8, 128,  32768, false), 1e6,   32768),
+      with_rope(llama("mistral-nemo-12b",  40, 5120, 14336, 32,  8, 128, 131072, false), 1e6,  128000),
+      with_rope(llama("mistral-small-24b", 40, 5120, 32768, 32,  8, 128, 131072, false), 1e8,   32768),
+      with_norm_eps(with_rope(
+                llama("deepseek-llm-7b",   30, 4096, 11008, 32, 32, 128, 102400, false), 1e4,    4096), 1e-6),
       //                                                                        QK-norm
       qwen("qwen2.5-0.5b",      24,   896,  4864,  14,  2,  64, 151936, true,   false),
       qwen("qwen2.5-1.5b",      28,  1536,  8960,  12,  2, 128, 151936, true,   false),
+      with_rope(qwen("qwen2.5-3b",  36, 2048, 11008, 16,  2, 128, 151936, true,  false), 1e6,  32768),
       qwen("qwen2.5-7b",        28,  3584, 18944,  28,  4, 128, 152064, false,  false),
+      with_norm_eps(with_rope(
+                qwen("qwen2.5-14b", 48, 5120, 13824, 40,  8, 128, 152064, false, false), 1e6, 131072), 1e-5),
+      with_norm_eps(with_rope(
+                qwen("qwen2.5-32b", 64, 5120, 27648, 40,  8, 128, 152064, false, false), 1e6, 131072), 1e-5),
+      with_rope(qwen("qwen3-0.6b",  28, 1024,  3072, 16,  8, 128, 151936, true,  true),  1e6,  40960),
+      with_rope(qwen("qwen3-1.7b",  28, 2048,  6144, 16,  8, 128, 151936, true,  true),  1e6,  40960),
       qwen("qwen3-4b",          36,  2560,  9728,  32,  8, 128, 151936, true,   true),
+      with_rope(qwen("qwen3-8b",    36, 4096, 12288, 32,  8, 128, 151936, false, true),  1e6,  40960),
       qwen("qwen3-14b",         40,  5120, 17408,  40,  8, 128, 151936, false,  true),
+      with_rope(qwen("qwen3-32b",   64, 5120, 25600, 64,  8, 128, 151936, false, true),  1e6,  40960),
       // MoE models; ffn is the width of dense blocks or, without any, of an expert.
       with_experts(llama("tiny-moe",        4,   128,   128,   4,  2,  32,    256, true), softmax_of(8, 2), 128),
       tiny_moe_shared(),
       with_experts(llama("moe-4b-a1b",     16,  2048,  1024,  32,  8,  64, 128256, true), softmax_of(32, 8), 1024),
       olmoe(),
-      mixtral(),
+      mixtral(llama("mixtral-8x7b",       32, 4096, 14336, 32, 8, 128, 32000, false), 32768),
+      mixtral(llama("mixtral-8x22b",      56, 6144, 16384, 48, 8, 128, 32000, false), 65536),
+      mixtral(llama("mixtral-8x22b-v0.3", 56, 6144, 16384, 48, 8, 128, 32768, false), 65536),
       with_experts(qwen("qwen3-30b-a3b",   48,  2048,   768,  32,  4, 128, 151936, false,  true), softmax_of(128, 8), 768),
       with_experts(qwen("qwen3-235b-a22b", 94,  4096,  1536,  64,  4, 128, 151936, false,  true), softmax_of(128, 8), 1536),
       deepseek_v2_lite(),

@@ -129,7 +129,32 @@ std::vector<Record> merged(const RecordSet& old, const RecordSet& run) {
   return records;
 }
 
-int accept(const CheckOptions& options, RecordSet run) {
+/// Returns what the check would do with noise.
+Inconclusive inconclusive_of(const CheckOptions& options) {
+  return options.inconclusive == "pass"   ? Inconclusive::pass
+         : options.inconclusive == "fail" ? Inconclusive::fail
+                                          : Inconclusive::separate;
+}
+
+/// Names the cases of a run that do not pass against themselves, with the reason.
+void print_unjudgeable(const GateResult& against_itself) {
+  std::size_t count = 0;
+  for (const CaseResult& one : against_itself.cases) {
+    if (exit_status(one.verdict()) == kCheckPassed) continue;
+    ++count;
+    for (const MetricResult& metric : one.metrics)
+      if (exit_status(metric.verdict) != kCheckPassed)
+        fmt::print("{}: {} cannot be judged against itself: {}\n", printable(one.label), metric.metric,
+                   printable(metric.reason));
+  }
+  if (count > 0)
+    fmt::print(
+        "{} of {} cannot be judged; a check against them will be inconclusive. Measure them again with more "
+        "steps on a quieter machine, or leave the metric out (--tokens-per-s off)\n",
+        count, plural(against_itself.cases.size(), "accepted case"));
+}
+
+int accept(const CheckOptions& options, const GateRules& rules, RecordSet run) {
   const std::set<std::string> undecided(run.undecided.begin(), run.undecided.end());
   std::erase_if(run.records, [&](const LocatedRecord& located) {
     const auto why = refusal_reason(undecided, located);
@@ -138,7 +163,8 @@ int accept(const CheckOptions& options, RecordSet run) {
   });
   const std::size_t measured = run.records.size();
   if (measured == 0) throw InvalidInput("nothing to accept: no case of this run was measured");
-  judge(run, run, GateRules{});  // throws if the cases of this run do not fit into one baseline
+  // Throws if the cases of this run do not fit into one baseline.
+  const GateResult against_itself = judge(run, run, rules);
   RecordSet old;
   if (fs::exists(options.baseline) && !fs::is_empty(options.baseline)) old = read_whole(options.baseline);
   if (!old.records.empty()) {
@@ -167,6 +193,7 @@ int accept(const CheckOptions& options, RecordSet run) {
   if (error) throw InvalidInput(fmt::format("cannot write {}: {}", options.baseline, error.message()));
   fmt::print("accepted {} into {}, which has {} now\n", plural(measured, "case"), printable(options.baseline),
              records.size());
+  print_unjudgeable(against_itself);
   return kCheckPassed;
 }
 
@@ -249,13 +276,19 @@ int check(const CheckOptions& options, const RerunCommand& command) {
   RecordSet run = read_run(options.paths);
   if (options.accept) {
     for (const std::string& problem : run.problems) fmt::print(stderr, "{}\n", printable(problem));
-    return accept(options, std::move(run));
+    return accept(options, rules, std::move(run));
   }
   for (const std::string& path : {options.markdown, options.junit, options.json})
     if (!path.empty()) check_writable(path);
   const RecordSet baseline = read_baseline(options.baseline);
   const std::string baseline_name = input_name(options.baseline);
   GateResult result = judge(baseline, run, rules);
+  result.inconclusive = inconclusive_of(options);
+  if (!options.inconclusive.empty())
+    result.notes.push_back(result.inconclusive == Inconclusive::pass
+                               ? "NOISY counts as passed (--inconclusive pass)"
+                               : "NOISY and MISSING count as failed "
+                                 "(--inconclusive fail)");
   result.notes.insert(result.notes.begin(), run.problems.begin(), run.problems.end());
   const int status = result.exit_status();
 
@@ -276,7 +309,7 @@ CLI::App* add_check_command(CLI::App& app, CheckOptions& options) {
       "Exit status: 0 no regression\n"
       "             1 a regression\n"
       "             2 bad input, or an output file that cannot be written\n"
-      "             3 missing or inconclusive\n"
+      "             3 missing or inconclusive (see --inconclusive)\n"
       "\n"
       "Examples:\n"
       "  # baseline from a run\n"
@@ -304,6 +337,11 @@ CLI::App* add_check_command(CLI::App& app, CheckOptions& options) {
   text("--markdown", options.markdown, "output file for the result as Markdown", "FILE");
   text("--junit", options.junit, "output file for the result as JUnit XML", "FILE");
   text("--json", options.json, "output file for the result as JSON", "FILE");
+  command
+      ->add_option("--inconclusive", options.inconclusive,
+                   "NOISY cases as passed or failed; MISSING never passes (default exit status 3)")
+      ->check(CLI::IsMember({"pass", "fail"}).description(""))
+      ->type_name("pass|fail");
   command->add_flag("--accept", options.accept, "update of the baseline with this run's measured cases");
   return command;
 }

@@ -21,6 +21,7 @@ struct CheckOptions {
   std::string tokens_per_s = "3%", memory = "2%", loss = "auto";
   bool numerics = false;              ///< also run judge_numerics
   std::string markdown, junit, json;  ///< additional output files; empty: none
+  std::string inconclusive;           ///< "pass" or "fail"; empty: exit status 3
   bool accept = false;                ///< update the baseline with the records of this run
 };
 
@@ -30,7 +31,8 @@ struct CheckOptions {
 ///
 /// With `accept`, measured cases of the run replace those of the baseline and new ones are added, except
 /// records that contradict themselves or whose age is ambiguous. A baseline of another kind
-/// (difference_in_kind) is replaced entirely and kept as FILE.1, FILE.2, ... The status is then 0.
+/// (difference_in_kind) is replaced entirely and kept as FILE.1, FILE.2, ... The status is then 0. Accepted cases that
+/// cannot be judged against themselves are named: a check against them stays inconclusive.
 ///
 /// Throws InvalidInput if a path holds no record, if the baseline is missing, empty or broken, if the two
 /// must not be compared, or if an output cannot be written.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <tuple>
 
 #include "kernels/testing/catch.h"
 #include "kernels/testing/processes.h"
@@ -73,6 +74,67 @@ TEST_CASE("check: the exit status reflects the gravest verdict", "[check]") {
   CHECK(status({kBf16}) == 3);                                // MISSING case
   CHECK(status({samples::gpu_record("rowwise", 250)}) == 3);  // no case matches
   CHECK(status({kMxfp8, samples::gpu_record("bf16", 330)}) == 1);
+  // Noise passes or fails as asked; what was not measured never passes.
+  for (const auto& [treatment, of_noise, of_missing] : {std::tuple("pass", 0, 3), std::tuple("fail", 1, 1)}) {
+    const std::string flag = std::string("--inconclusive ") + treatment;
+    INFO(flag);
+    CHECK(status({kBf16, noisy}, flag) == of_noise);
+    CHECK(status({kBf16, bare}, flag) == of_missing);
+    CHECK(status({kBf16}, flag) == of_missing);
+    CHECK(status({kBf16, kMxfp8}, flag) == 0);
+    CHECK(status({kBf16, big}, flag) == 1);
+  }
+  Record noisy_and_bare = noisy;
+  noisy_and_bare.memory->measured.reset();
+  CHECK(status({kBf16, noisy_and_bare}, "--inconclusive pass") == 3);
+  CHECK(check_says("--baseline " + baseline + " " + baseline + " --inconclusive maybe").status == 2);
+}
+
+TEST_CASE("check: --inconclusive decides how other formats show noise", "[check]") {
+  const TempDirectory directory;
+  Record noisy = samples::gpu_record("mxfp8", 270);
+  std::vector<double> some_as_before = noisy.timing->samples_ms;
+  std::fill_n(some_as_before.begin(), 5, 250);
+  samples::set_samples(noisy, some_as_before);
+  const std::string baseline = write_records(directory, "base.jsonl", {kBf16, kMxfp8}),
+                    run = write_records(directory, "run.jsonl", {kBf16, noisy}),
+                    xml = directory / "check.xml";
+  const auto junit = [&](const std::string& flags) {
+    const Answer answer = check_says("--baseline " + baseline + " " + run + " --junit " + xml + " " + flags,
+                                     "GITHUB_ACTIONS=true");
+    return std::pair(answer.text, file_text(xml));
+  };
+  const auto [plain_text, plain] = junit("");
+  CHECK(contains(plain, "failures=\"0\" errors=\"1\">"));
+  CHECK(contains(plain, "<error type=\"NOISY\""));
+  const auto [pass_text, passed] = junit("--inconclusive pass");
+  CHECK(contains(passed, "failures=\"0\" errors=\"0\" skipped=\"1\">"));
+  CHECK(contains(passed, "<skipped type=\"NOISY\""));
+  CHECK(contains(pass_text, "NOISY counts as passed (--inconclusive pass)"));
+  CHECK(contains(pass_text, "::warning title=NOISY"));
+  const auto [fail_text, failed] = junit("--inconclusive fail");
+  CHECK(contains(failed, "failures=\"1\" errors=\"0\">"));
+  CHECK(contains(failed, "<failure type=\"NOISY\""));
+  CHECK(contains(fail_text, "::error title=NOISY"));
+}
+
+TEST_CASE("check: --accept names cases that cannot be judged against themselves", "[check]") {
+  const TempDirectory directory;
+  Record few = kMxfp8;
+  samples::set_samples(few, {250, 251});
+  const std::string run = write_records(directory, "run.jsonl", {kBf16, few}),
+                    baseline = directory / "base.jsonl";
+  const Answer accepted = check_says("--accept --baseline " + baseline + " " + run);
+  INFO(accepted.text);
+  CHECK(accepted.status == 0);
+  CHECK(contains(accepted.text, "mxfp8: tokens/s cannot be judged against itself: "));
+  CHECK(contains(accepted.text,
+                 "1 of 2 accepted cases cannot be judged; a check against them will be inconclusive."));
+  CHECK(!contains(accepted.text, "bf16: tokens/s cannot"));
+  CHECK(check_says("--baseline " + baseline + " " + run).status == 3);
+  // A metric that is left out is not judged here either.
+  CHECK(!contains(check_says("--accept --tokens-per-s off --baseline " + baseline + " " + run).text,
+                  "cannot be judged"));
 }
 
 TEST_CASE("check: unreliable records do not pass", "[check]") {

@@ -71,8 +71,14 @@ const char* name_of(GateVerdict verdict);
 
 /// Exit statuses of the check, except 2 for bad input.
 inline constexpr int kCheckPassed = 0, kCheckRegression = 1, kCheckInconclusive = 3;
-/// Returns the exit status for a verdict: 1 for SLOWER, BIGGER and WORSE, 3 for NOISY and MISSING, else 0.
-int exit_status(GateVerdict verdict);
+/// Treatment of what could not be judged. A case that was not measured never passes.
+///   separate  status 3 for NOISY and MISSING
+///   pass      NOISY passes, MISSING keeps its status
+///   fail      NOISY and MISSING are as red as a regression
+enum class Inconclusive : std::uint8_t { separate, pass, fail };
+/// Returns the exit status for a verdict: 1 for SLOWER, BIGGER and WORSE, 3 for NOISY and MISSING unless `as` says otherwise,
+/// else 0.
+int exit_status(GateVerdict verdict, Inconclusive as = Inconclusive::separate);
 
 /// Minimum number of steps to compare curves of unequal length: the six steps of the shortest warm-up plus
 /// kFewestSamples samples.
@@ -115,7 +121,10 @@ struct GateResult {
   std::vector<CaseResult> cases;  ///< every measured case of the baseline, in its order
   /// one line each: what was not judged, cases without a baseline, changed software
   std::vector<std::string> notes;
+  Inconclusive inconclusive = Inconclusive::separate;
+
   int exit_status() const;  ///< kCheckInconclusive without a case
+  int exit_status(const CaseResult& one) const;
 };
 
 /// Judges a run. Throws InvalidInput with one line if the two must not be compared: different GPU models (or

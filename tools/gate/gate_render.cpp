@@ -140,18 +140,25 @@ std::string gate_markdown(const GateResult& result, const std::string& baseline,
 std::string gate_junit(const GateResult& result, const RerunCommand& rerun) {
   const auto count = [&](int status) {
     return std::count_if(result.cases.begin(), result.cases.end(),
-                         [&](const CaseResult& one) { return exit_status(one.verdict()) == status; });
+                         [&](const CaseResult& one) { return result.exit_status(one) == status; });
   };
+  const auto skipped = std::count_if(result.cases.begin(), result.cases.end(), [&](const CaseResult& one) {
+    return !passed(one) && result.exit_status(one) == kCheckPassed;
+  });
   std::string xml = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
-  xml += fmt::format("<testsuite name=\"precbench check\" tests=\"{}\" failures=\"{}\" errors=\"{}\">\n",
-                     result.cases.size(), count(kCheckRegression), count(kCheckInconclusive));
+  xml += fmt::format("<testsuite name=\"precbench check\" tests=\"{}\" failures=\"{}\" errors=\"{}\"{}>\n",
+                     result.cases.size(), count(kCheckRegression), count(kCheckInconclusive),
+                     skipped > 0 ? fmt::format(" skipped=\"{}\"", skipped) : "");
   for (const CaseResult& one : result.cases) {
     xml += fmt::format("  <testcase classname=\"precbench\" name=\"{}\"", xml_text(one.label));
     if (passed(one)) {
       xml += "/>\n";
       continue;
     }
-    const char* element = exit_status(one.verdict()) == kCheckRegression ? "failure" : "error";
+    const int status = result.exit_status(one);
+    const char* element = status == kCheckRegression ? "failure"
+                          : status == kCheckPassed   ? "skipped"
+                                                     : "error";
     xml += fmt::format(">\n    <{0} type=\"{1}\" message=\"{2}\">{3}</{0}>\n  </testcase>\n", element,
                        name_of(one.verdict()), xml_text(joined(complaints(one), "; ")),
                        xml_text(rerun(one.fields)));
@@ -165,10 +172,10 @@ std::string gate_annotations(const GateResult& result, const RerunCommand& rerun
     if (passed(one)) continue;
     std::vector<std::string> lines = complaints(one);
     lines.push_back("again: " + rerun(one.fields));
-    text += fmt::format("::{} title={}::{}\n",
-                        exit_status(one.verdict()) == kCheckRegression ? "error" : "warning",
-                        annotation_property(fmt::format("{}: {}", name_of(one.verdict()), one.label)),
-                        annotation_message(joined(lines, "\n")));
+    text +=
+        fmt::format("::{} title={}::{}\n", result.exit_status(one) == kCheckRegression ? "error" : "warning",
+                    annotation_property(fmt::format("{}: {}", name_of(one.verdict()), one.label)),
+                    annotation_message(joined(lines, "\n")));
   }
   // The older form of workflow commands is active anywhere in a line.
   const std::string_view old_form = "##[";

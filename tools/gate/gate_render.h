@@ -23,7 +23,8 @@ std::string gate_markdown(const GateResult& result, const std::string& baseline,
 /// Returns "2 of 8 cases: 1 SLOWER, 1 MISSING".
 std::string gate_summary(const GateResult& result);
 
-/// Returns JUnit XML with one test case per case; a regression is a failure, an inconclusive case an error.
+/// Returns JUnit XML with one test case per case; a regression is a failure, an inconclusive case an error,
+/// or as GateResult::inconclusive says: skipped or a failure.
 std::string gate_junit(const GateResult& result, const RerunCommand& rerun);
 
 /// Returns GitHub workflow commands, one line for each case that did not pass: ::error for a

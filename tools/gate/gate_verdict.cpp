@@ -39,7 +39,7 @@ const char* name_of(GateVerdict verdict) {
   return "?";
 }
 
-int exit_status(GateVerdict verdict) {
+int exit_status(GateVerdict verdict, Inconclusive as) {
   switch (verdict) {
     case GateVerdict::pass:
     case GateVerdict::faster:
@@ -49,8 +49,10 @@ int exit_status(GateVerdict verdict) {
     case GateVerdict::worse:
       return kCheckRegression;
     case GateVerdict::noisy:
+      if (as == Inconclusive::pass) return kCheckPassed;
+      [[fallthrough]];
     case GateVerdict::missing:
-      return kCheckInconclusive;
+      return as == Inconclusive::fail ? kCheckRegression : kCheckInconclusive;
   }
   return kCheckInconclusive;
 }
@@ -62,10 +64,21 @@ GateVerdict CaseResult::verdict() const {
   return gravest;
 }
 
+int GateResult::exit_status(const CaseResult& one) const {
+  // Of every metric, because NOISY may pass where MISSING beside it does not.
+  int status = kCheckPassed;
+  for (const MetricResult& metric : one.metrics) {
+    const int own = precbench::exit_status(metric.verdict, inconclusive);
+    if (own == kCheckRegression) return own;
+    status = std::max(status, own);
+  }
+  return status;
+}
+
 int GateResult::exit_status() const {
   int status = cases.empty() ? kCheckInconclusive : kCheckPassed;
   for (const CaseResult& result : cases) {
-    const int one = precbench::exit_status(result.verdict());
+    const int one = exit_status(result);
     if (one == kCheckRegression) return one;
     status = std::max(status, one);
   }

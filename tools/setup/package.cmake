@@ -1,4 +1,4 @@
-# Installation, and CPack's .deb: the program with embedded plot scripts and schema, sweep
+# Installation, and CPack's .deb: the program with embedded plot scripts and schema, its man page and completions, sweep
 # files, and baselines.
 #
 #   cmake --install build --prefix DIR        or, in the build folder: cpack -G DEB
@@ -8,6 +8,23 @@ file(GLOB sweep_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/bench/sweeps/*.toml 
 install(FILES ${sweep_files} DESTINATION ${CMAKE_INSTALL_DATADIR}/precbench/sweeps)
 file(GLOB baselines CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/results/baseline/*.jsonl)
 install(FILES ${baselines} DESTINATION ${CMAKE_INSTALL_DATADIR}/precbench/baseline)
+
+# The program writes its man page and completions itself, from the data of --help.
+set(help_folder ${CMAKE_BINARY_DIR}/help)
+file(MAKE_DIRECTORY ${help_folder})
+set(help_files ${help_folder}/precbench.1)
+set(help_commands COMMAND precbench help man > ${help_folder}/precbench.1)
+foreach(shell bash zsh fish)
+  list(APPEND help_files ${help_folder}/completion.${shell})
+  list(APPEND help_commands COMMAND precbench help completion ${shell} > ${help_folder}/completion.${shell})
+endforeach()
+add_custom_command(OUTPUT ${help_files} ${help_commands} DEPENDS precbench VERBATIM)
+add_custom_target(precbench_help ALL DEPENDS ${help_files})
+install(FILES ${help_folder}/precbench.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES ${help_folder}/completion.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME precbench)
+install(FILES ${help_folder}/completion.zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions RENAME _precbench)
+install(FILES ${help_folder}/completion.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d
+        RENAME precbench.fish)
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME precbench)

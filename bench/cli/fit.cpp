@@ -1,0 +1,248 @@
+// The candidates of a change, and the search among them. See fit.h.
+#include "bench/cli/fit.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "bench/machine/datasheet.h"
+#include "kernels/base/errors.h"
+#include "kernels/gpu/device_info.h"
+
+namespace precbench {
+namespace {
+
+/// Returns the predicted peak of a case; null if it cannot run.
+std::optional<std::int64_t> peak_of(const Case& c) {
+  try {
+    const Plan plan = resolve(c);
+    const Prediction prediction = predict(plan);
+    return prediction.unsupported ? std::nullopt : std::optional(prediction.memory.peak);
+  } catch (const InvalidInput&) {
+    return std::nullopt;
+  } catch (const Unsupported&) {
+    return std::nullopt;
+  } catch (const OutOfMemory&) {
+    return std::nullopt;
+  }
+}
+
+/// Returns the fields in which `to` differs from `from`.
+Change change_between(const Case& from, const Case& to, std::int64_t peak) {
+  Change change{{}, peak};
+  for (const Field& field : case_fields())
+    if (const std::string value = get_text(to, field); value != get_text(from, field))
+      change.flags.emplace_back(flag_of(field), value);
+  return change;
+}
+
+/// One kind of change. `levels`: from the smallest change to the largest; none if it does not apply to the case.
+struct Measure {
+  std::function<std::vector<Case>(const Case&)> levels;
+};
+
+/// A measure that sets a field to a value.
+Measure set_to(const char* name, const char* value) {
+  return {[name, value](const Case& c) {
+    Case changed = c;
+    set_text(changed, *find_field(name), value);
+    return changed == c ? std::vector<Case>{} : std::vector{changed};
+  }};
+}
+
+bool has_replicas(const Case& c) { return c.gpus > 1 && c.parallel == "ddp"; }
+
+std::vector<Case> sharded(const Case& c) {
+  if (!has_replicas(c)) return {};
+  Case changed = c;
+  changed.parallel = "fsdp";
+  return {changed};
+}
+
+/// Halves the micro-batch and doubles the accumulation, which leaves the tokens of a step as they are.
+std::vector<Case> smaller_batches(const Case& c) {
+  std::vector<Case> all;
+  for (Case changed = c; changed.batch % 2 == 0;) {
+    changed.batch /= 2;
+    changed.accumulation *= 2;
+    all.push_back(changed);
+  }
+  return all;
+}
+
+std::vector<Case> more_ranks(const Case& c) {
+  std::vector<Case> all;
+  for (std::int64_t factor = 2; factor <= kMostRanks && c.gpus * factor <= kMostRanks; factor *= 2) {
+    Case changed = c;
+    changed.gpus *= factor;
+    if (changed.parallel == "ddp") changed.parallel = "fsdp";
+    all.push_back(changed);
+  }
+  return all;
+}
+
+const std::vector<Measure>& measures() {
+  static const std::vector<Measure> all = {
+      set_to("recompute", "block"), {sharded},         set_to("gather", "fp8"),     set_to("moments", "bf16"),
+      set_to("grads", "bf16"),      {smaller_batches}, set_to("master", "bf16_sr"), {more_ranks}};
+  return all;
+}
+
+/// Returns the first level of one measure with which the case fits.
+std::optional<Change> single_change(const Case& c, const GpuRoom& room) {
+  for (const Measure& measure : measures())
+    for (const Case& changed : measure.levels(c))
+      if (const auto peak = peak_of(changed); peak && fits(*peak, room))
+        return change_between(c, changed, *peak);
+  return std::nullopt;
+}
+
+/// Returns the first two measures, each at one level, with which the case fits.
+std::optional<Change> pair_of_changes(const Case& c, const GpuRoom& room) {
+  const std::vector<Measure>& all = measures();
+  for (std::size_t first = 0; first < all.size(); ++first)
+    for (std::size_t second = first + 1; second < all.size(); ++second)
+      for (const Case& half : all[first].levels(c))
+        for (const Case& changed : all[second].levels(half))
+          if (const auto peak = peak_of(changed); peak && fits(*peak, room))
+            return change_between(c, changed, *peak);
+  return std::nullopt;
+}
+
+/// Applies measures one after the other, each at the level that suffices or saves most, until the case fits.
+std::optional<Case> with_all_measures(const Case& c, const GpuRoom& room) {
+  Case best = c;
+  std::optional<std::int64_t> least = peak_of(c);
+  for (const Measure& measure : measures())
+    for (const Case& changed : measure.levels(best)) {
+      const auto peak = peak_of(changed);
+      if (!peak || (least && *peak >= *least)) continue;
+      best = changed;
+      least = peak;
+      if (fits(*peak, room)) return best;
+    }
+  return std::nullopt;
+}
+
+/// Takes back every field that is not needed, from what a user would least like to change, and as much of the smaller batch
+/// as possible.
+Case without_needless(const Case& c, Case changed, const GpuRoom& room) {
+  static constexpr const char* kLeastWanted[] = {"master", "grads", "moments", "gather", "recompute"};
+  const auto keep_if_it_fits = [&](const Case& simpler) {
+    const auto peak = peak_of(simpler);
+    const bool good = peak && fits(*peak, room);
+    if (good) changed = simpler;
+    return good;
+  };
+  for (const char* name : kLeastWanted) {
+    Case simpler = changed;
+    const Field& field = *find_field(name);
+    set_text(simpler, field, get_text(c, field));
+    keep_if_it_fits(simpler);
+  }
+  while (changed.batch < c.batch) {
+    Case larger = changed;
+    larger.batch *= 2;
+    larger.accumulation /= 2;
+    if (!keep_if_it_fits(larger)) break;
+  }
+  return changed;
+}
+
+/// Returns the reason why a segment is larger in quantized recipes.
+const char* reason_of(Segment segment) {
+  switch (segment) {
+    case Segment::activations:
+      return "quantized copies of X and dY, rowwise for fprop and dgrad and columnwise for wgrad, beside BF16 values";
+    case Segment::quantized_weights:
+      return "quantized copy of a layer's weights beside the BF16 ones";
+    case Segment::communication:
+      return "gathered weights in both formats";
+    case Segment::workspace:
+      return "operands quantized again, and scratch of the GEMMs";
+    case Segment::moments:
+    case Segment::master:
+    case Segment::gradients:
+    case Segment::weights:
+      return "the recipe's own format of this state, with scales";
+    case Segment::other:
+      break;
+  }
+  return "scales and amax histories";
+}
+
+}  // namespace
+
+std::string gib(std::int64_t bytes) {
+  const double value = static_cast<double>(bytes) / (1 << 30);
+  return fmt::format("{:.{}f}", value, value < 10 ? 3 : 1);
+}
+
+std::optional<GpuRoom> find_room(const std::string& name) {
+  if (!name.empty()) {
+    const DatasheetGpu gpu = find_datasheet_gpu(name);
+    return GpuRoom{gpu.name, gpu.bytes,
+                   fmt::format("{:.0f}% of the data sheet's {:g} GB", 100 * kUsableMemory, gpu.memory_gb)};
+  }
+  std::optional<GpuRoom> smallest;
+  for (int ordinal = 0; ordinal < find_gpus().count; ++ordinal)
+    if (const std::int64_t bytes = gpu_memory(ordinal).total_bytes; !smallest || bytes < smallest->bytes)
+      smallest = GpuRoom{gpu_properties(ordinal).name, bytes, "of this machine"};
+  return smallest;
+}
+
+std::string Change::text() const {
+  std::vector<std::string> words;
+  for (const auto& [flag, value] : flags) words.push_back(flag + " " + value);
+  return fmt::format("{}", fmt::join(words, " "));
+}
+
+std::optional<Change> nearest_change(const Plan& plan, const GpuRoom& room) {
+  const Case& c = plan.fields;
+  if (auto change = single_change(c, room)) return change;
+  if (auto change = pair_of_changes(c, room)) return change;
+  const std::optional<Case> all = with_all_measures(c, room);
+  if (!all) return std::nullopt;
+  const Case needed = without_needless(c, *all, room);
+  return change_between(c, needed, peak_of(needed).value());
+}
+
+std::vector<Change> runnable_changes(const Plan& plan) {
+  if (!plan.fp8_gather) return {};
+  const Case& c = plan.fields;
+  std::vector<Change> changes;
+  for (const Case& changed : set_to("gather", "bf16").levels(c))
+    if (const auto peak = peak_of(changed)) changes.push_back(change_between(c, changed, *peak));
+  Case fewer = c;
+  for (fewer.gpus /= 2; fewer.gpus > 1 && c.parallel == "fsdp"; fewer.gpus /= 2)
+    if (const auto peak = peak_of(fewer)) {
+      changes.push_back(change_between(c, fewer, *peak));
+      break;
+    }
+  return changes;
+}
+
+std::optional<std::string> extra_memory(const Prediction& recipe, const Prediction& bf16) {
+  constexpr double kWorthTelling = 0.01;
+  const std::int64_t more = recipe.at_peak.total() - bf16.at_peak.total();
+  if (static_cast<double>(more) <= kWorthTelling * static_cast<double>(bf16.at_peak.total()))
+    return std::nullopt;
+  std::vector<std::pair<std::int64_t, Segment>> segments;
+  for (int i = 0; i < kSegments; ++i)
+    segments.emplace_back(recipe.at_peak.bytes[i] - bf16.at_peak.bytes[i], static_cast<Segment>(i));
+  std::sort(segments.begin(), segments.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<std::string> words;
+  std::int64_t explained = 0;
+  for (const auto& [bytes, segment] : segments) {
+    if (bytes <= 0 || explained * 10 >= more * 9) break;  // the rest is small
+    std::string name = name_of(segment);
+    std::replace(name.begin(), name.end(), '_', ' ');
+    words.push_back(fmt::format("{} +{} ({})", name, gib(bytes), reason_of(segment)));
+    explained += bytes;
+  }
+  return fmt::format("{} GiB more than bf16 at the peak: {}", gib(more), fmt::join(words, ", "));
+}
+
+}  // namespace precbench

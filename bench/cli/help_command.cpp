@@ -1,0 +1,83 @@
+// Finds and prints a topic. See help_command.h.
+#include "bench/cli/help_command.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "bench/cli/completion.h"
+#include "bench/cli/help_topics.h"
+#include "bench/cli/man_page.h"
+#include "bench/cli/text_table.h"
+#include "kernels/base/errors.h"
+
+namespace precbench {
+namespace {
+
+void put(const std::string& text) { std::fputs(text.c_str(), stdout); }
+
+void print_program(const CLI::App& program) {
+  put(program.get_formatter()->make_help(&program, program.get_name(), CLI::AppFormatMode::Normal));
+  TextRows rows = {
+      {"  man", "the manual page, for man -l -"},
+      {"  completion SHELL", fmt::format("completion script: {}", fmt::join(completion_shells(), ", "))}};
+  for (const HelpTopic& topic : help_topics()) rows.push_back({fmt::format("  {}", topic.name), topic.what});
+  put("\nprecbench help COMMAND explains a command. Other topics:\n" + aligned(rows));
+}
+
+const CLI::App* find_command(const CLI::App& program, const std::string& name) {
+  for (const CLI::App* command : program.get_subcommands([](const CLI::App*) { return true; }))
+    if (!command->get_group().empty() && command->get_name() == name) return command;
+  return nullptr;
+}
+
+}  // namespace
+
+CLI::App* add_help_command(CLI::App& app, HelpCommand& command) {
+  CLI::App* sub = app.add_subcommand("help", "help on a command or topic; man page and shell completions");
+  sub->footer(
+      "Examples:\n"
+      "  # lists, ranges, sets and names that flags take\n"
+      "  precbench help values\n"
+      "  # completion in this shell\n"
+      "  source <(precbench help completion bash)\n"
+      "  # the manual page\n"
+      "  precbench help man | man -l -");
+  sub->add_option("TOPIC", command.words, "command, values, status, environment, man, or completion SHELL")
+      ->type_name("");
+  return sub;
+}
+
+std::vector<std::string> help_words(const std::vector<HelpPage>& pages) {
+  std::vector<std::string> words;
+  for (std::size_t i = 1; i < pages.size(); ++i) words.push_back(pages[i].name);
+  for (const HelpTopic& topic : help_topics()) words.emplace_back(topic.name);
+  words.insert(words.end(), {"man", "completion"});
+  return words;
+}
+
+int help(const CLI::App& program, const HelpCommand& command, const std::string& version) {
+  const std::vector<HelpPage> pages = pages_of(program);
+  const std::vector<std::string>& words = command.words;
+  const std::string topic = words.empty() ? "" : words.front();
+  const std::size_t most = topic == "completion" ? 2 : 1;
+  if (words.size() > most) throw InvalidInput(fmt::format("help: unexpected argument {}", words[most]));
+  if (topic.empty()) {
+    print_program(program);
+    return 0;
+  }
+  if (topic == "man") return put(man_page(pages, version)), 0;
+  if (topic == "completion") return put(completion_script(pages, words.size() > 1 ? words[1] : "")), 0;
+  if (const CLI::App* found = find_command(program, topic)) return put(found->help(program.get_name())), 0;
+  for (const HelpTopic& one : help_topics())
+    if (topic == one.name) return put(one.text(pages) + "\n"), 0;
+  const std::string near = nearest(topic, help_words(pages));
+  throw InvalidInput(fmt::format("help: unknown topic {}; {}", topic,
+                                 near.empty()
+                                     ? fmt::format("it is one of {}", fmt::join(help_words(pages), ", "))
+                                     : fmt::format("did you mean {}?", near)));
+}
+
+}  // namespace precbench

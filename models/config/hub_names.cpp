@@ -1,0 +1,186 @@
+// The table of repositories, and suggestions for unknown names. See hub_names.h.
+#include "models/config/hub_names.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cctype>
+#include <string_view>
+
+#include "kernels/base/errors.h"
+#include "models/config/config.h"
+
+namespace precbench {
+namespace {
+
+std::string lower_case(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
+std::string without_owner(const std::string& repository) {
+  return repository.substr(repository.find('/') + 1);
+}
+
+bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
+
+/// Returns the numbers in a name, joined: "3 8" for qwen3-8b, "3.1 70" for llama3.1-70b.
+std::string numbers_in(const std::string& name) {
+  std::string numbers;
+  for (std::size_t i = 0; i < name.size(); ++i) {
+    const bool point =
+        name[i] == '.' && i > 0 && is_digit(name[i - 1]) && i + 1 < name.size() && is_digit(name[i + 1]);
+    if (is_digit(name[i]) || point)
+      numbers += name[i];
+    else if (!numbers.empty() && numbers.back() != ' ')
+      numbers += ' ';
+  }
+  if (!numbers.empty() && numbers.back() == ' ') numbers.pop_back();
+  return numbers;
+}
+
+/// Returns the letters that a name begins with, in lower case: "qwen" for Qwen/Qwen3-8B.
+std::string family_of(const std::string& name) {
+  const std::string bare = lower_case(without_owner(name));
+  const auto end =
+      std::find_if_not(bare.begin(), bare.end(), [](unsigned char c) { return std::isalpha(c) != 0; });
+  return {bare.begin(), end};
+}
+
+const ModelConfig* find_preset(const std::string& name) {
+  const auto found = std::find_if(model_presets().begin(), model_presets().end(),
+                                  [&](const ModelConfig& preset) { return preset.name == name; });
+  return found == model_presets().end() ? nullptr : &*found;
+}
+
+std::vector<std::string> names_of_presets() {
+  std::vector<std::string> names;
+  for (const ModelConfig& preset : model_presets()) names.push_back(preset.name);
+  return names;
+}
+
+/// Returns the known name nearest to `name` among those with the same numbers and nearly the same family; empty if there
+/// is none. So gemma3-4b does not lead to qwen3-4b, nor qwen3-9b to qwen3-8b.
+std::string near_model(const std::string& name) {
+  std::vector<std::string> known = names_of_presets();
+  for (const HubName& hub : hub_names())
+    if (find_preset(hub.preset)->cuts.empty())
+      known.push_back(name.find('/') == name.npos ? without_owner(hub.repository) : hub.repository);
+  const std::string numbers = numbers_in(name), family = family_of(name);
+  std::erase_if(known, [&](const std::string& candidate) {
+    return numbers_in(candidate) != numbers || nearest(family, {family_of(candidate)}).empty();
+  });
+  return nearest(name, known);
+}
+
+}  // namespace
+
+const std::vector<HubName>& hub_names() {
+  static const std::vector<HubName> names = {
+      // clang-format off
+      {"meta-llama/Llama-3.2-1B", "llama3.2-1b"},
+      {"meta-llama/Llama-3.2-1B-Instruct", "llama3.2-1b"},
+      {"meta-llama/Llama-3.2-3B", "llama3.2-3b"},
+      {"meta-llama/Llama-3.2-3B-Instruct", "llama3.2-3b"},
+      {"meta-llama/Llama-3.1-8B", "llama3.1-8b"},
+      {"meta-llama/Llama-3.1-8B-Instruct", "llama3.1-8b"},
+      {"meta-llama/Meta-Llama-3.1-8B", "llama3.1-8b"},
+      {"meta-llama/Meta-Llama-3.1-8B-Instruct", "llama3.1-8b"},
+      {"meta-llama/Meta-Llama-3-70B", "llama3-70b"},
+      {"meta-llama/Meta-Llama-3-70B-Instruct", "llama3-70b"},
+      {"meta-llama/Llama-3.1-70B", "llama3.1-70b"},
+      {"meta-llama/Llama-3.1-70B-Instruct", "llama3.1-70b"},
+      {"meta-llama/Meta-Llama-3.1-70B", "llama3.1-70b"},
+      {"meta-llama/Meta-Llama-3.1-70B-Instruct", "llama3.1-70b"},
+      {"meta-llama/Llama-3.3-70B-Instruct", "llama3.3-70b"},
+      {"meta-llama/Llama-3.1-405B", "llama3.1-405b"},
+      {"meta-llama/Llama-3.1-405B-Instruct", "llama3.1-405b"},
+      {"TinyLlama/TinyLlama-1.1B-intermediate-step-1431k-3T", "tinyllama-1.1b"},
+      {"TinyLlama/TinyLlama-1.1B-Chat-v1.0", "tinyllama-1.1b"},
+      {"HuggingFaceTB/SmolLM2-135M", "smollm2-135m"},
+      {"HuggingFaceTB/SmolLM2-135M-Instruct", "smollm2-135m"},
+      {"HuggingFaceTB/SmolLM2-360M", "smollm2-360m"},
+      {"HuggingFaceTB/SmolLM2-360M-Instruct", "smollm2-360m"},
+      {"HuggingFaceTB/SmolLM2-1.7B", "smollm2-1.7b"},
+      {"HuggingFaceTB/SmolLM2-1.7B-Instruct", "smollm2-1.7b"},
+      {"mistralai/Mistral-7B-v0.3", "mistral-7b-v0.3"},
+      {"mistralai/Mistral-7B-Instruct-v0.3", "mistral-7b-v0.3"},
+      {"mistralai/Mistral-Nemo-Base-2407", "mistral-nemo-12b"},
+      {"mistralai/Mistral-Nemo-Instruct-2407", "mistral-nemo-12b"},
+      {"mistralai/Mistral-Small-24B-Base-2501", "mistral-small-24b"},
+      {"mistralai/Mistral-Small-24B-Instruct-2501", "mistral-small-24b"},
+      {"deepseek-ai/deepseek-llm-7b-base", "deepseek-llm-7b"},
+      {"deepseek-ai/deepseek-llm-7b-chat", "deepseek-llm-7b"},
+      {"Qwen/Qwen2.5-0.5B", "qwen2.5-0.5b"},
+      {"Qwen/Qwen2.5-0.5B-Instruct", "qwen2.5-0.5b"},
+      {"Qwen/Qwen2.5-1.5B", "qwen2.5-1.5b"},
+      {"Qwen/Qwen2.5-1.5B-Instruct", "qwen2.5-1.5b"},
+      {"Qwen/Qwen2.5-3B", "qwen2.5-3b"},
+      {"Qwen/Qwen2.5-3B-Instruct", "qwen2.5-3b"},
+      {"Qwen/Qwen2.5-7B", "qwen2.5-7b"},
+      {"Qwen/Qwen2.5-7B-Instruct", "qwen2.5-7b"},
+      {"Qwen/Qwen2.5-14B", "qwen2.5-14b"},
+      {"Qwen/Qwen2.5-32B", "qwen2.5-32b"},
+      {"Qwen/Qwen3-0.6B", "qwen3-0.6b"},
+      {"Qwen/Qwen3-0.6B-Base", "qwen3-0.6b"},
+      {"Qwen/Qwen3-1.7B", "qwen3-1.7b"},
+      {"Qwen/Qwen3-1.7B-Base", "qwen3-1.7b"},
+      {"Qwen/Qwen3-4B", "qwen3-4b"},
+      {"Qwen/Qwen3-4B-Base", "qwen3-4b"},
+      {"Qwen/Qwen3-8B", "qwen3-8b"},
+      {"Qwen/Qwen3-8B-Base", "qwen3-8b"},
+      {"Qwen/Qwen3-14B", "qwen3-14b"},
+      {"Qwen/Qwen3-14B-Base", "qwen3-14b"},
+      {"Qwen/Qwen3-32B", "qwen3-32b"},
+      {"allenai/OLMoE-1B-7B-0924", "olmoe-1b-7b"},
+      {"allenai/OLMoE-1B-7B-0924-Instruct", "olmoe-1b-7b"},
+      {"mistralai/Mixtral-8x7B-v0.1", "mixtral-8x7b"},
+      {"mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b"},
+      {"mistralai/Mixtral-8x22B-v0.1", "mixtral-8x22b"},
+      {"mistral-community/Mixtral-8x22B-v0.1", "mixtral-8x22b"},
+      {"mistral-community/mixtral-8x22B-v0.3", "mixtral-8x22b-v0.3"},
+      {"mistralai/Mixtral-8x22B-Instruct-v0.1", "mixtral-8x22b-v0.3"},
+      {"Qwen/Qwen3-30B-A3B", "qwen3-30b-a3b"},
+      {"Qwen/Qwen3-30B-A3B-Base", "qwen3-30b-a3b"},
+      {"Qwen/Qwen3-235B-A22B", "qwen3-235b-a22b"},
+      {"deepseek-ai/DeepSeek-V2-Lite", "deepseek-v2-lite-gqa"},
+      {"deepseek-ai/DeepSeek-V3", "deepseek-v3-gqa"},
+      {"deepseek-ai/DeepSeek-V3-Base", "deepseek-v3-gqa"},
+      {"meta-llama/Llama-4-Scout-17B-16E", "llama4-scout-gqa"},
+      {"meta-llama/Llama-4-Scout-17B-16E-Instruct", "llama4-scout-gqa"},
+      // clang-format on
+  };
+  return names;
+}
+
+std::string preset_name(const std::string& name) {
+  const std::string word = lower_case(name);
+  if (find_preset(word)) return word;
+  for (const HubName& hub : hub_names()) {
+    if (word != lower_case(hub.repository) && word != lower_case(without_owner(hub.repository))) continue;
+    const ModelConfig& preset = *find_preset(hub.preset);
+    if (preset.cuts.empty()) return preset.name;
+    throw InvalidInput(fmt::format("{} is not supported as published; the preset {} is a variant: {}",
+                                   hub.repository, preset.name, preset.cuts));
+  }
+  return name;
+}
+
+std::string unknown_model(const std::string& name) {
+  const std::string what = fmt::format("unknown model \"{}\"", name);
+  if (const std::string near = near_model(name); !near.empty())
+    return fmt::format("{}; did you mean {}?", what, near);
+  std::vector<std::string> presets = names_of_presets();
+  const std::string family = family_of(name);
+  const bool known_family =
+      family.size() > 2 && std::any_of(presets.begin(), presets.end(), [&](const std::string& preset) {
+        return family_of(preset) == family;
+      });
+  if (known_family)
+    std::erase_if(presets, [&](const std::string& preset) { return family_of(preset) != family; });
+  return fmt::format("{}; known{}: {}, or the path of its config.json", what,
+                     known_family ? fmt::format(" of {}", family) : "", fmt::join(presets, ", "));
+}
+
+}  // namespace precbench

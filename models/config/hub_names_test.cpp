@@ -1,0 +1,104 @@
+// Names of presets on the Hugging Face hub, and suggestions for unknown names.
+#include "models/config/hub_names.h"
+
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "models/config/config.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/text_checks.h"
+
+namespace precbench {
+namespace {
+
+std::string refusal(const std::string& name) {
+  return refusal_of([&] { find_model(name); });
+}
+
+TEST_CASE("find_model: hub names and letter case do not matter", "[models]") {
+  const std::map<std::string, std::string> names = {
+      {"Qwen/Qwen3-8B", "qwen3-8b"},
+      {"qwen/qwen3-8b-BASE", "qwen3-8b"},
+      {"Qwen3-8B", "qwen3-8b"},
+      {"QWEN3-0.6B", "qwen3-0.6b"},
+      {"meta-llama/Llama-3.1-8B-Instruct", "llama3.1-8b"},
+      {"llama-3.1-8b", "llama3.1-8b"},
+      {"meta-llama/Llama-3.3-70B-Instruct", "llama3.3-70b"},
+      {"mistralai/Mistral-7B-v0.3", "mistral-7b-v0.3"},
+      {"HuggingFaceTB/SmolLM2-135M", "smollm2-135m"},
+      {"mistralai/Mixtral-8x22B-v0.1", "mixtral-8x22b"},
+      {"mistralai/Mixtral-8x22B-Instruct-v0.1", "mixtral-8x22b-v0.3"},
+      {"Tiny", "tiny"},
+  };
+  for (const auto& [given, preset] : names) {
+    INFO(given);
+    CHECK(find_model(given) == find_model(preset));
+    CHECK(preset_name(given) == preset);
+  }
+  CHECK(preset_name("my/model.json") == "my/model.json");
+}
+
+TEST_CASE("hub_names: every repository leads to one preset that exists", "[models]") {
+  std::map<std::string, int> seen;
+  for (const HubName& hub : hub_names()) {
+    INFO(hub.repository);
+    CHECK(++seen[hub.repository] == 1);
+    const ModelConfig preset = find_model(hub.preset);
+    if (preset.cuts.empty()) CHECK(find_model(hub.repository).name == hub.preset);
+  }
+}
+
+TEST_CASE("find_model: a repository whose preset is a variant is refused with the difference", "[models]") {
+  CHECK(
+      refusal("deepseek-ai/DeepSeek-V3") ==
+      "deepseek-ai/DeepSeek-V3 is not supported as published; the preset deepseek-v3-gqa is a variant: plain "
+      "attention instead of latent attention (MLA), no YaRN, no multi-token prediction");
+  CHECK(contains(refusal("llama-4-scout-17b-16e"), "the preset llama4-scout-gqa is a variant: text alone"));
+}
+
+TEST_CASE("find_model: a suggestion never has another size or family", "[models]") {
+  CHECK(refusal("lama3.1-8b") == "unknown model \"lama3.1-8b\"; did you mean llama3.1-8b?");
+  CHECK(refusal("Qwen/Qwen3-8b-Bas") ==
+        "unknown model \"Qwen/Qwen3-8b-Bas\"; did you mean Qwen/Qwen3-8B-Base?");
+  CHECK(contains(refusal("tinny"), "did you mean tiny?"));
+  const std::string of_family = refusal("qwen3-9b");
+  CHECK(of_family.starts_with("unknown model \"qwen3-9b\"; known of qwen: qwen2.5-0.5b, "));
+  CHECK(contains(of_family, "qwen3-8b, "));
+  CHECK(!contains(of_family, "llama"));
+  CHECK(of_family.ends_with(", or the path of its config.json"));
+  for (const char* other : {"gemma3-4b", "phi-4", "google/gemma-3-27b-pt", "olmo2-7b", "acme/Model-8B"}) {
+    INFO(other);
+    CHECK(!contains(refusal(other), "did you mean"));
+    CHECK(contains(refusal(other), "; known: tiny, 15m, "));
+  }
+}
+
+TEST_CASE("presets: values of the published config.json", "[models]") {
+  const auto same = [](const char* preset, const char* config) {
+    INFO(preset);
+    ModelConfig read = model_from_json(nlohmann::json::parse(config));
+    read.name = preset;
+    CHECK(read == find_model(preset));
+  };
+  same("qwen3-8b",
+       R"({"model_type": "qwen3", "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936,
+    "tie_word_embeddings": false, "rms_norm_eps": 1e-06, "rope_theta": 1000000, "max_position_embeddings": 40960})");
+  same("qwen2.5-3b", R"({"model_type": "qwen2", "hidden_size": 2048, "intermediate_size": 11008,
+    "num_hidden_layers": 36, "num_attention_heads": 16, "num_key_value_heads": 2, "vocab_size": 151936,
+    "tie_word_embeddings": true, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "max_position_embeddings": 32768})");
+  same("mistral-nemo-12b", R"({"model_type": "mistral", "hidden_size": 5120, "intermediate_size": 14336,
+    "num_hidden_layers": 40, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+    "vocab_size": 131072, "sliding_window": null, "rms_norm_eps": 1e-05, "rope_theta": 1000000.0,
+    "max_position_embeddings": 128000})");
+  same("smollm2-360m", R"({"model_type": "llama", "hidden_size": 960, "intermediate_size": 2560,
+    "num_hidden_layers": 32, "num_attention_heads": 15, "num_key_value_heads": 5, "vocab_size": 49152,
+    "tie_word_embeddings": true, "rms_norm_eps": 1e-05, "rope_theta": 100000, "max_position_embeddings": 8192})");
+  same("mixtral-8x22b-v0.3", R"({"model_type": "mixtral", "hidden_size": 6144, "intermediate_size": 16384,
+    "num_hidden_layers": 56, "num_attention_heads": 48, "num_key_value_heads": 8, "vocab_size": 32768,
+    "num_local_experts": 8, "num_experts_per_tok": 2, "rms_norm_eps": 1e-05, "rope_theta": 1000000.0,
+    "sliding_window": null, "max_position_embeddings": 65536})");
+}
+
+}  // namespace
+}  // namespace precbench
