@@ -1,4 +1,4 @@
-// Whether cases fit a GPU, and that the proposed changes are predicted, sufficient and needed.
+// Tests which cases fit a GPU, and that the proposed changes are predicted, sufficient and needed.
 #include "bench/cli/fit.h"
 
 #include <map>
