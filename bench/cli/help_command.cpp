@@ -16,15 +16,15 @@
 namespace precbench {
 namespace {
 
-void put(const std::string& text) { std::fputs(text.c_str(), stdout); }
+void print_text(const std::string& text) { std::fputs(text.c_str(), stdout); }
 
 void print_program(const CLI::App& program) {
-  put(program.get_formatter()->make_help(&program, program.get_name(), CLI::AppFormatMode::Normal));
+  print_text(program.get_formatter()->make_help(&program, program.get_name(), CLI::AppFormatMode::Normal));
   TextRows rows = {
       {"  man", "the manual page, for man -l -"},
       {"  completion SHELL", fmt::format("completion script: {}", fmt::join(completion_shells(), ", "))}};
   for (const HelpTopic& topic : help_topics()) rows.push_back({fmt::format("  {}", topic.name), topic.what});
-  put("\nprecbench help COMMAND explains a command. Other topics:\n" + aligned(rows));
+  print_text("\nprecbench help COMMAND explains a command. Other topics:\n" + aligned(rows));
 }
 
 const CLI::App* find_command(const CLI::App& program, const std::string& name) {
@@ -68,11 +68,11 @@ int help(const CLI::App& program, const HelpCommand& command, const std::string&
     print_program(program);
     return 0;
   }
-  if (topic == "man") return put(man_page(pages, version)), 0;
-  if (topic == "completion") return put(completion_script(pages, words.size() > 1 ? words[1] : "")), 0;
-  if (const CLI::App* found = find_command(program, topic)) return put(found->help(program.get_name())), 0;
+  if (topic == "man") return print_text(man_page(pages, version)), 0;
+  if (topic == "completion") return print_text(completion_script(pages, words.size() > 1 ? words[1] : "")), 0;
+  if (const CLI::App* found = find_command(program, topic)) return print_text(found->help(program.get_name())), 0;
   for (const HelpTopic& one : help_topics())
-    if (topic == one.name) return put(one.text(pages) + "\n"), 0;
+    if (topic == one.name) return print_text(one.text(pages) + "\n"), 0;
   const std::string near = nearest(topic, help_words(pages));
   throw InvalidInput(fmt::format("help: unknown topic {}; {}", topic,
                                  near.empty()
