@@ -98,8 +98,8 @@ void append_range(std::vector<std::string>& values, const Field& field, const st
   }
 }
 
-/// Appends the values that one element of a list stands for: a range, a set of recipes, a model by any of its names, or
-/// itself.
+/// Appends the values that one element of a list stands for: a range, a set of recipes, a model by any of its
+/// names, or itself.
 void append_values(std::vector<std::string>& values, const Field& field, const std::string& value) {
   const std::string_view name = field.name;
   if (field.is_integer()) {

@@ -14,6 +14,7 @@
 #include <new>
 #include <set>
 #include <stdexcept>
+#include <string_view>
 #include <system_error>
 
 #include "bench/cli/config_file.h"
@@ -565,8 +566,12 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv) {
     command->allow_extras();
     command->formatter(formatter);
   }
+  std::vector<const char*> words(argv, argv + argc);
+  // Topics of help are words, also those that are commands.
+  if (argc > 2 && words[1] == std::string_view("help") && *words[2] != '-')
+    words.insert(words.begin() + 2, "--");
   try {
-    app.parse(argc, argv);
+    app.parse(static_cast<int>(words.size()), words.data());
   } catch (const CLI::Success& done) {
     return exit_status_of([&] { return app.exit(done); });
   } catch (const CLI::ParseError& error) {

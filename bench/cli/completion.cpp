@@ -17,7 +17,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-/// Values that may follow a flag.
+/// Kinds of values that follow a flag.
 enum class Follows : std::uint8_t { nothing, words, words_or_file, file, folder, other };
 
 struct Value {

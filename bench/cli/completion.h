@@ -11,8 +11,8 @@ namespace precbench {
 /// Shells with a completion script: bash, zsh, fish.
 std::vector<std::string> completion_shells();
 
-/// Returns the script that completes commands, flags, and values: choices, recipes and their sets, presets, files and
-/// folders, each also behind a comma. Throws InvalidInput for another shell.
+/// Returns the script that completes commands, flags, and values: choices, recipes and their sets, presets,
+/// files and folders, each also behind a comma. Throws InvalidInput for another shell.
 std::string completion_script(const std::vector<HelpPage>& pages, const std::string& shell);
 
 }  // namespace precbench

@@ -83,7 +83,8 @@ std::vector<std::string> lines_about_bf16(const std::vector<Plan>& grid, const s
   return lines;
 }
 
-/// Returns lines about the rows that do not fit, or that FP8 gathers keep from running, with the nearest change.
+/// Returns lines about the rows that do not fit, or that FP8 gathers keep from running, with the nearest
+/// change.
 std::vector<std::string> lines_about_changes(const std::vector<Plan>& grid, const std::vector<Row>& rows,
                                              const CaseLabels& labels, const std::optional<GpuRoom>& room) {
   std::vector<std::string> lines;

@@ -38,7 +38,8 @@ Change change_between(const Case& from, const Case& to, std::int64_t peak) {
   return change;
 }
 
-/// One kind of change. `levels`: from the smallest change to the largest; none if it does not apply to the case.
+/// One kind of change. `levels`: from the smallest change to the largest; none if it does not apply to the
+/// case.
 struct Measure {
   std::function<std::vector<Case>(const Case&)> levels;
 };
@@ -126,8 +127,8 @@ std::optional<Case> with_all_measures(const Case& c, const GpuRoom& room) {
   return std::nullopt;
 }
 
-/// Takes back every field that is not needed, from what a user would least like to change, and as much of the smaller batch
-/// as possible.
+/// Takes back every field that is not needed, from what a user would least like to change, and as much of the
+/// smaller batch as possible.
 Case without_needless(const Case& c, Case changed, const GpuRoom& room) {
   static constexpr const char* kLeastWanted[] = {"master", "grads", "moments", "gather", "recompute"};
   const auto keep_if_it_fits = [&](const Case& simpler) {

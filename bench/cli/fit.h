@@ -22,8 +22,8 @@ struct GpuRoom {
   std::string source;  ///< "98% of the data sheet's 80 GB", "this machine"
 };
 
-/// Returns the room of the GPU that `name` names, in the table of data sheets; of this machine's smallest GPU if it is
-/// empty; null if there is none. Throws InvalidInput for an unknown name.
+/// Returns the room of the GPU that `name` names, in the table of data sheets; of this machine's smallest GPU
+/// if it is empty; null if there is none. Throws InvalidInput for an unknown name.
 std::optional<GpuRoom> find_room(const std::string& name);
 
 /// Bytes that a process holds on a GPU outside of what is predicted: context and libraries.
@@ -38,19 +38,19 @@ struct Change {
   std::string text() const;  ///< "--recompute block --batch 4"
 };
 
-/// Finds the nearest change with which a case runs and fits: one flag if one suffices, tried from what leaves training as
-/// it is (recomputation, sharding, FP8 gathers) over BF16 optimizer state and smaller batches with more accumulation to
-/// more ranks; else two of these; else as many as it takes, without those that are not needed. Every candidate is
-/// predicted. Null if none is found, up to kMostRanks ranks.
+/// Finds the nearest change with which a case runs and fits: one flag if one suffices, tried from what leaves
+/// training as it is (recomputation, sharding, FP8 gathers) over BF16 optimizer state and smaller batches
+/// with more accumulation to more ranks; else two of these; else as many as it takes, without those that are
+/// not needed. Every candidate is predicted. Null if none is found, up to kMostRanks ranks.
 std::optional<Change> nearest_change(const Plan& plan, const GpuRoom& room);
 inline constexpr std::int64_t kMostRanks = 1024;
 
-/// Returns changes with which an unsupported case with FP8 gathers would run: BF16 gathers, and the most ranks, fewer than
-/// its own, whose FP8 gathers are supported. Empty if its reason is another one.
+/// Returns changes with which an unsupported case with FP8 gathers would run: BF16 gathers, and the most
+/// ranks, fewer than its own, whose FP8 gathers are supported. Empty if its reason is another one.
 std::vector<Change> runnable_changes(const Plan& plan);
 
-/// Explains why a case needs more memory than the same case in BF16: "5.8 GiB more than bf16 at the peak: activations +4.4
-/// (...)". Null if it needs at most 1% more.
+/// Explains why a case needs more memory than the same case in BF16: "5.8 GiB more than bf16 at the peak:
+/// activations +4.4 (...)". Null if it needs at most 1% more.
 std::optional<std::string> extra_memory(const Prediction& recipe, const Prediction& bf16);
 
 }  // namespace precbench

@@ -1,4 +1,4 @@
-// Tests which cases fit a GPU, and that the proposed changes are predicted, sufficient and needed.
+// Tests that a dry run says what fits a GPU, and that proposed changes are predicted, sufficient and needed.
 #include "bench/cli/fit.h"
 
 #include <map>

@@ -16,8 +16,8 @@ CLI::App* add_help_command(CLI::App& app, HelpCommand& command);
 /// Returns every word that may follow `precbench help`.
 std::vector<std::string> help_words(const std::vector<HelpPage>& pages);
 
-/// Prints the help that the words ask for: without words that of the program, of a command what COMMAND --help prints.
-/// Throws InvalidInput for an unknown topic, with the nearest one.
+/// Prints the help that the words ask for: without words that of the program, of a command what COMMAND
+/// --help prints. Throws InvalidInput for an unknown topic, with the nearest one.
 int help(const CLI::App& program, const HelpCommand& command, const std::string& version);
 
 }  // namespace precbench

@@ -2,6 +2,7 @@
 #include "bench/cli/help_parts.h"
 
 #include <CLI/CLI.hpp>
+#include <cctype>
 #include <string_view>
 
 #include "bench/cli/axis.h"
@@ -30,7 +31,11 @@ std::string examples_of(const CLI::App& command) { return footer_of(command).exa
 std::vector<std::string> HelpFlag::choices() const {
   constexpr std::string_view kList = ",...";
   const std::string words = is_list() ? value.substr(0, value.size() - kList.size()) : value;
-  return words.find('|') == words.npos ? std::vector<std::string>{} : split(words, '|');
+  if (words.find('|') == words.npos) return {};
+  std::vector<std::string> known = split(words, '|');
+  std::erase_if(
+      known, [](const std::string& word) { return std::isupper(static_cast<unsigned char>(word[0])) != 0; });
+  return known;  // without placeholders such as X%
 }
 
 HelpPage page_of(const CLI::App& command) {

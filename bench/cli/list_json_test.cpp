@@ -4,9 +4,9 @@
 
 #include "bench/cli/cli_testing.h"
 #include "bench/cli/recipe_sets.h"
-#include "models/config/config.h"
 #include "kernels/testing/temp_directory.h"
 #include "kernels/testing/text_checks.h"
+#include "models/config/config.h"
 
 using namespace precbench;
 using namespace precbench::testing;
@@ -86,7 +86,7 @@ TEST_CASE("standard input: a model, a recipe or a sweep file", "[cli]") {
   CHECK(
       refusal_in(fed("{", "list models --model -")).starts_with("precbench: standard input: not valid JSON"));
   CHECK(refusal_in(fed(model, "sweep --dry-run --device cpu --recipe - --model -"))
-            .ends_with("--model -: standard input is read once, and --recipe has read it"));
+            .ends_with("--recipe -: standard input is read once, and --model has read it"));
   CHECK(
       refusal_in(fed(model, "sweep --device cpu --model -")) ==
       "precbench: --model -: cases run in processes of their own, which cannot read standard input: use a file, or "

@@ -13,7 +13,8 @@
 namespace precbench {
 namespace {
 
-/// Escapes text for troff: backslashes, hyphens (which would become dashes), and control characters at the start of a line.
+/// Escapes text for troff: backslashes, hyphens (which would become dashes), and control characters at the
+/// start of a line.
 std::string escaped(const std::string& text) {
   std::string out;
   bool line_start = true;

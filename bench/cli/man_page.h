@@ -8,8 +8,8 @@
 
 namespace precbench {
 
-/// Returns precbench(1) in man's macros. `pages`: those of pages_of(). It has no date, so that it changes with its content
-/// only.
+/// Returns precbench(1) in man's macros. `pages`: those of pages_of(). It has no date, so that it changes
+/// with its content only.
 std::string man_page(const std::vector<HelpPage>& pages, const std::string& version);
 
 }  // namespace precbench

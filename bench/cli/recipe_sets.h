@@ -25,16 +25,16 @@ const std::vector<RecipeSet>& recipe_sets();
 /// Returns the built-in recipes without controls: those of `list recipes`, BF16 first.
 std::vector<Recipe> listed_recipes();
 
-/// Returns the names of a set's recipes in the order of `list recipes`; null if `word` names no set. `native` stays a word,
-/// because this does not know the device.
+/// Returns the names of a set's recipes in the order of `list recipes`; null if `word` names no set. `native`
+/// stays a word, because this does not know the device.
 std::optional<std::vector<std::string>> recipes_in(const std::string& word);
 
-/// Returns the recipes whose GEMMs all run natively on a device, "cpu" or that of the first GPU. Throws InvalidInput if
-/// there is no such device.
+/// Returns the recipes whose GEMMs all run natively on a device, "cpu" or that of the first GPU. Throws
+/// InvalidInput if there is no such device.
 std::vector<std::string> native_recipes(const std::string& device);
 
-/// Replaces `native` among the words of the recipe axis by the recipes that the device named in `axes`, or the one that
-/// --device auto selects, runs natively. Throws InvalidInput if the axes name several devices.
+/// Replaces `native` among the words of the recipe axis by the recipes that the device named in `axes`, or
+/// the one that --device auto selects, runs natively. Throws InvalidInput if the axes name several devices.
 void expand_native(Axes& axes);
 
 }  // namespace precbench

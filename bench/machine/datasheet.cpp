@@ -59,8 +59,8 @@ const std::vector<Row>& table() {
   constexpr auto kNone = std::nullopt;
   static const std::vector<Row> rows = {
       // clang-format off
-      // Memory in GB. L40S and L4 keep a sixteenth of their 48 and 24 GB for ECC. A board of 8 B300 has 2.1 TB, a rack of
-      // 72 GB300 20 TB.
+      // Memory in GB. L40S and L4 keep a sixteenth of their 48 and 24 GB for ECC. A board of 8 B300 has 2.1
+      // TB, a rack of 72 GB300 20 TB.
       //                                                       BF16   FP8     FP4     GB/s  source   GB
       {"NVIDIA A100-SXM4-80GB",                               {312,   kNone,  kNone,  2039, kA100, 80}},
       {"NVIDIA A100-SXM4-40GB",                               {312,   kNone,  kNone,  1555, kA100, 40}},
@@ -104,7 +104,8 @@ std::vector<std::string> words_of(const std::string& name) {
   return words;
 }
 
-/// Returns true if every asked word is one of the name's, or, since people write "rtx4090", several of them in a row.
+/// Returns true if every asked word is one of the name's, or, since people write "rtx4090", several of them
+/// in a row.
 bool has_words(const std::string& name, const std::vector<std::string>& asked) {
   const std::vector<std::string> words = words_of(name);
   const auto found = [&](const std::string& word) {

@@ -29,12 +29,12 @@ struct DatasheetGpu {
   double memory_gb = 0;    ///< as the data sheet says it
   std::int64_t bytes = 0;  ///< usable: kUsableMemory of as many GiB
 };
-/// Drivers report the data sheet's GB in GiB, less what firmware and driver keep: 79.2 GiB on an H100 of 80 GB, 139.8 GiB
-/// on an H200 of 141 GB.
+/// Drivers report the data sheet's GB in GiB, less what firmware and driver keep: 79.2 GiB on an H100 of 80
+/// GB, 139.8 GiB on an H200 of 141 GB.
 inline constexpr double kUsableMemory = 0.98;
 
-/// Finds a GPU by words of its name in any letter case: "h100", "H100 PCIe", "a100-40gb", "rtx4090". Of several the first
-/// of the table, which is the most common board. Throws InvalidInput with the known names.
+/// Finds a GPU by words of its name in any letter case: "h100", "H100 PCIe", "a100-40gb", "rtx4090". Of
+/// several the first of the table, which is the most common board. Throws InvalidInput with the known names.
 DatasheetGpu find_datasheet_gpu(const std::string& words);
 
 /// The environment variable with user-provided peaks: "bf16=503.8,fp8=1007.6,fp4=2015.2,memory=1792", in

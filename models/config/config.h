@@ -102,10 +102,10 @@ void validate(const ModelConfig& config);
 /// Returns the presets, smallest first within each family; `tiny` is the first.
 const std::vector<ModelConfig>& model_presets();
 
-/// Returns a preset by one of its names (hub_names.h), or the model of a JSON file (a path that ends in ".json", or "-" for standard input). A file without a name
-/// inside is named after its path; a config.json after its folder, or after its repository in a Hugging Face
-/// cache. Throws InvalidInput that suggests the nearest preset or a folder's config.json, or names the file
-/// and its bad field.
+/// Returns a preset by one of its names (hub_names.h), or the model of a JSON file (a path that ends in
+/// ".json", or "-" for standard input). A file without a name inside is named after its path; a config.json
+/// after its folder, or after its repository in a Hugging Face cache. Throws InvalidInput that suggests the
+/// nearest preset or a folder's config.json, or names the file and its bad field.
 ModelConfig find_model(const std::string& name_or_path);
 
 /// Reads and validates a model: our own keys (those of model_to_json), or a Hugging Face config.json of

@@ -33,8 +33,8 @@ std::string error_with(const char* key, const json& value) {
 }
 
 TEST_CASE("parameter_count: presets have the published number of parameters", "[models]") {
-  // Totals of the safetensors files on the Hugging Face hub; for models with tied weights num_parameters() of transformers,
-  // because some files hold the head a second time.
+  // Totals of the safetensors files on the Hugging Face hub; for models with tied weights num_parameters() of
+  // transformers, because some files hold the head a second time.
   const std::map<std::string, std::int64_t> published = {
       {"llama3.2-1b", 1'235'814'400},
       {"llama3.2-3b", 3'212'749'824},

@@ -60,8 +60,8 @@ std::vector<std::string> names_of_presets() {
   return names;
 }
 
-/// Returns the known name nearest to `name` among those with the same numbers and nearly the same family; empty if there
-/// is none. So gemma3-4b does not lead to qwen3-4b, nor qwen3-9b to qwen3-8b.
+/// Returns the known name nearest to `name` among those with the same numbers and nearly the same family;
+/// empty if there is none. So gemma3-4b does not lead to qwen3-4b, nor qwen3-9b to qwen3-8b.
 std::string near_model(const std::string& name) {
   std::vector<std::string> known = names_of_presets();
   for (const HubName& hub : hub_names())

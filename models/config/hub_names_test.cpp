@@ -4,9 +4,9 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "models/config/config.h"
 #include "kernels/testing/catch.h"
 #include "kernels/testing/text_checks.h"
+#include "models/config/config.h"
 
 namespace precbench {
 namespace {

@@ -140,8 +140,9 @@ const std::vector<ModelConfig>& model_presets() {
   // multiples of 128, so that every recipe supports them. 15m reads bytes and 36m the tokens made by
   // tools/data. 125m has GPT-2 small's shape with SwiGLU at 8/3 of the width, and GPT-2's vocabulary padded
   // to a multiple of 128, so that it reads llm.c's token files.
-  // Published models have the values of their config.json; hub_names.cpp names the repositories. The definitions of
-  // presets that have committed records stay as they are, also where they leave out `max_positions`.
+  // Published models have the values of their config.json; hub_names.cpp names the repositories. The
+  // definitions of presets that have committed records stay as they are, also where they leave out
+  // `max_positions`.
   static const std::vector<ModelConfig> presets = {
       // clang-format off
       //                    layers  width    ffn  heads kv   D   vocab  tied

@@ -37,15 +37,15 @@
 // Memory. BIGGER if the measured peak exceeds the baseline's by more than the tolerance. Allocations do not
 // vary.
 //
-// Loss. The trailing mean (results/record/statistics.h) after the number of steps that both runs have done, relative
-// to the baseline's. With a stated tolerance, or with fewer than kFewestUnits seeds of the case on both
-// sides, each case is judged separately: WORSE above the tolerance. With enough seeds their mean change and
-// its 99% interval (Student's t) count: WORSE if the mean is above the tolerance and the interval above zero;
-// NOISY if the mean is outside the tolerance or the interval outside twice the tolerance, on either side. A
-// single seed beyond twice the tolerance does not pass either: it is WORSE if it is above the 99% prediction
-// interval of the other seeds, else NOISY. A loss as far below is not an improvement but a different
-// computation: NOISY, so that no change of the numerics goes unnoticed. Also NOISY are two curves of unequal
-// length if this run's has less than a quarter of the baseline's steps, or if one has fewer than
+// Loss. The trailing mean (results/record/statistics.h) after the number of steps that both runs have done,
+// relative to the baseline's. With a stated tolerance, or with fewer than kFewestUnits seeds of the case on
+// both sides, each case is judged separately: WORSE above the tolerance. With enough seeds their mean change
+// and its 99% interval (Student's t) count: WORSE if the mean is above the tolerance and the interval above
+// zero; NOISY if the mean is outside the tolerance or the interval outside twice the tolerance, on either
+// side. A single seed beyond twice the tolerance does not pass either: it is WORSE if it is above the 99%
+// prediction interval of the other seeds, else NOISY. A loss as far below is not an improvement but a
+// different computation: NOISY, so that no change of the numerics goes unnoticed. Also NOISY are two curves
+// of unequal length if this run's has less than a quarter of the baseline's steps, or if one has fewer than
 // kFewestComparedSteps.
 //
 // Formats and updates. A tensor quantized in another format than in the baseline is WORSE, and one that is no
@@ -76,8 +76,8 @@ inline constexpr int kCheckPassed = 0, kCheckRegression = 1, kCheckInconclusive 
 ///   pass      NOISY passes, MISSING keeps its status
 ///   fail      NOISY and MISSING are as red as a regression
 enum class Inconclusive : std::uint8_t { separate, pass, fail };
-/// Returns the exit status for a verdict: 1 for SLOWER, BIGGER and WORSE, 3 for NOISY and MISSING unless `as` says otherwise,
-/// else 0.
+/// Returns the exit status for a verdict: 1 for SLOWER, BIGGER and WORSE, 3 for NOISY and MISSING unless `as`
+/// says otherwise, else 0.
 int exit_status(GateVerdict verdict, Inconclusive as = Inconclusive::separate);
 
 /// Minimum number of steps to compare curves of unequal length: the six steps of the shortest warm-up plus
@@ -156,8 +156,8 @@ struct SpeedSample {
   std::optional<double> power_limit_w{};
   std::optional<double> between_ms{};  ///< between_steps_ms (results/record/host_time.h)
 };
-/// Judges speed. NOISY if a side has fewer than kFewestSamples (results/record/statistics.h). MISSING if the run
-/// lacks between_ms and the baseline has it, or if a step time is zero.
+/// Judges speed. NOISY if a side has fewer than kFewestSamples (results/record/statistics.h). MISSING if the
+/// run lacks between_ms and the baseline has it, or if a step time is zero.
 MetricResult judge_speed(const SpeedSample& baseline, const SpeedSample& current, double tolerance);
 
 }  // namespace precbench

@@ -65,7 +65,7 @@ GateVerdict CaseResult::verdict() const {
 }
 
 int GateResult::exit_status(const CaseResult& one) const {
-  // Judge every metric, because NOISY may pass where MISSING beside it does not.
+  // Looks at every metric, because NOISY may pass where MISSING beside it does not.
   int status = kCheckPassed;
   for (const MetricResult& metric : one.metrics) {
     const int own = precbench::exit_status(metric.verdict, inconclusive);
