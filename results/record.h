@@ -257,6 +257,7 @@ struct Fidelity {
   std::vector<GradientFidelity> roles;
   std::vector<GradientFidelity> layers;        ///< the blocks, first to last
   std::optional<RouteFlips> route_flips = {};  ///< null without experts
+  std::optional<OutputDistance> outputs = {};  ///< null under stress
 };
 
 /// Total and active (per token) parameters of a model with experts.

@@ -16,6 +16,7 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/gemm/matmul_kernels.h"
 #include "kernels/cuda/hopper/early_start.cuh"
+#include "kernels/cuda/quantize/custom_format.cuh"
 #include "kernels/cuda/quantize/gemm_operands.cuh"
 #include "kernels/numerics/fp4.h"
 #include "kernels/numerics/mx_expansion.h"
@@ -95,6 +96,16 @@ __global__ void dequantize_fp4_kernel(__nv_bfloat16* out, const std::uint8_t* da
   to[1] = reinterpret_cast<const uint4*>(pairs)[1];
 }
 
+/// Any format that no GPU multiplies: one element per thread, with the tensor's factor.
+__global__ void dequantize_custom_kernel(__nv_bfloat16* out, const cuda::CustomForm form,
+                                         const __grid_constant__ Grid grid) {
+  wait_for_work_before();
+  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= form.rows * form.k) return;
+  out[i] = __float2bfloat16_rn(form.element(grid, i) * form.scale(i / form.k, i % form.k) *
+                               form.tensor_factor());
+}
+
 __global__ void factors_kernel(float* out, QuantFormat a, QuantFormat b, const float* amax_a,
                                const float* amax_b, float beta) {
   wait_for_work_before();
@@ -123,6 +134,9 @@ void launch_dequantize(void* out, const GemmOperand& form, cudaStream_t stream, 
   if (form.format.dtype == DType::e2m1)
     dequantize_fp4_kernel<<<blocks, kThreads, 0, stream>>>(to, data, form.scale.data, amax_of(form), whole,
                                                            form.format, form.rows(), form.k());
+  else if (is_custom(form.format))
+    dequantize_custom_kernel<<<blocks_for(form.rows() * form.k()), kThreads, 0, stream>>>(
+        to, cuda::CustomForm(form), cuda::grid_argument(form.format));
   else if (held_in_bf16(form.format.dtype))
     dequantize_kernel<<<blocks, kThreads, 0, stream>>>(to, form.data.as<std::uint16_t>(), form.scale.data,
                                                        form.format, form.rows(), form.k());

@@ -1,5 +1,6 @@
 // Quantization error of a copy: sums over all elements, in FP64, per tile or per run of chunks.
 #include "kernels/cuda/hopper/early_start.cuh"
+#include "kernels/cuda/quantize/custom_format.cuh"
 #include "kernels/cuda/quantize/fp4.h"
 #include "kernels/cuda/quantize/gemm_operands.cuh"
 #include "kernels/numerics/fp4.h"
@@ -73,6 +74,24 @@ __global__ void __launch_bounds__(kErrorThreads)
   leave_sums(partial, sums, buffers);
 }
 
+/// The same for a custom format, element by element.
+__global__ void __launch_bounds__(kErrorThreads)
+    custom_error_kernel(double* partial, const std::uint16_t* value, const CustomForm form, bool columns,
+                        float half_steps, const __grid_constant__ Grid grid) {
+  wait_for_work_before();
+  __shared__ double buffers[kErrorTerms][kWarp];
+  const float factor = form.tensor_factor();
+  double sums[kErrorTerms] = {};
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kErrorThreads + threadIdx.x; i < form.rows * form.k;
+       i += std::int64_t{gridDim.x} * kErrorThreads) {
+    const std::int64_t row = i / form.k, k = i % form.k;
+    const float v = bf16_decode(value[columns ? k * form.rows + row : i]);
+    const float code = form.element(grid, i);
+    add_error(sums, v, code * form.scale(row, k) * factor, fabsf(code) >= form.rule.max, half_steps);
+  }
+  leave_sums(partial, sums, buffers);
+}
+
 /// The same for an FP4 copy; x [rows, k] is the source of its codes. A thread has 16 elements of one block.
 __global__ void __launch_bounds__(kErrorThreads)
     fp4_error_kernel(double* partial, const std::uint16_t* x, const std::uint8_t* codes, const void* scales,
@@ -125,6 +144,10 @@ void CudaDevice::do_quantization_error(const ops::QuantizationError& op) {
         partial, x, op.form.data.as<std::uint8_t>(), op.form.scale.data,
         op.form.amax.empty() ? nullptr : op.form.amax.as<float>(), op.form.format, op.form.data.rows,
         op.form.data.cols);
+  } else if (is_custom(op.form.format)) {
+    custom_error_kernel<<<blocks, kErrorThreads, 0, stream()>>>(
+        partial, op.value.as<std::uint16_t>(), CustomForm(op.form), op.columns,
+        half_steps_at_end(op.form.format), grid_argument(op.form.format));
   } else {
     quantization_error_kernel<<<blocks, kErrorThreads, 0, stream()>>>(partial, matrix(op.value),
                                                                       read_form(op.form), op.columns);
