@@ -22,7 +22,7 @@
 #include "kernels/numerics/formats.h"
 #include "kernels/numerics/grid_testing.h"
 #include "kernels/numerics/random.h"
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
 
 namespace precbench::testing {
 

@@ -9,8 +9,8 @@
 #include "kernels/numerics/custom_format.h"
 #include "kernels/numerics/grid_testing.h"
 #include "kernels/numerics/random.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/text.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/text_checks.h"
 
 using namespace precbench;
 using namespace precbench::testing;

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "kernels/base/errors.h"
-#include "results/statistics.h"
+#include "results/record/statistics.h"
 #include "tools/analysis/equivalence.h"
 #include "tools/analysis/model_age.h"
 #include "tools/analysis/study_evidence.h"

@@ -7,8 +7,8 @@
 
 #include "tools/analysis/study_cards.h"
 #include "tools/analysis/study_simulation.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/text.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/text_checks.h"
 
 using namespace precbench;
 using namespace precbench::study_simulation;

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "results/statistics.h"
+#include "results/record/statistics.h"
 
 namespace precbench {
 namespace {

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "tools/testing/catch.h"
-#include "tools/testing/temp_directory.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/temp_directory.h"
 
 using namespace precbench;
 using namespace precbench::study_simulation;
