@@ -114,8 +114,8 @@ std::vector<Field> make_fields() {
            &Case::reshard, kAxis, when_set, words_in(kReshardWords)),
       text("reduce_amax", kWork, "all-reduce of the amax behind per-tensor scales", &Case::reduce_amax,
            kSingle, when_set, words_in(kSwitchWords)),
-      text("device", kWork, "compute device; auto: a GPU if one is visible, else the CPU", &Case::device, kAxis,
-           always, device_choices()),
+      text("device", kWork, "compute device; auto: a GPU if one is visible, else the CPU", &Case::device,
+           kAxis, always, device_choices()),
       number("steps", kWork, "", "optimizer steps; auto: until the step time has settled", &Case::steps,
              kAxis, 0, "auto"),
       number("seed", kWork, "", "random seed of weights, data and data order", &Case::seed, kAxis, 0),
@@ -135,9 +135,8 @@ std::vector<Field> make_fields() {
       also("grad_dtype",
            text("grads", kPrecision, "gradient dtype; e4m3: stored and reduced with a per-tensor scale",
                 &Case::grads, kAxis, always, {"fp32", "bf16", "e4m3"})),
-      also("lm_head",
-           text("head", kPrecision, "lm_head GEMM format", &Case::head, kAxis, always,
-                words_in(kHeadInRecipeWords))),
+      also("lm_head", text("head", kPrecision, "lm_head GEMM format", &Case::head, kAxis, always,
+                           words_in(kHeadInRecipeWords))),
       text("keep_bf16", kPrecision,
            "linear layers kept in BF16: first:N,last:N (blocks), block:N, block:N.ROLE, qkv, o, "
            "gate_up, down, head, q, k, v, qkv_apart, first_linear, last_linear, min_in:N, min_out:N, "

@@ -26,8 +26,8 @@ std::vector<std::string> violations(const json& row) {
 
 /// Returns a recipe whose first operand has another value, based on a recipe whose other keys fit.
 json row_with(const char* key, const std::string& value) {
-  const bool mx =
-      value == "1x32" || value == "32x32" || value == "ue8m0" || value == "ue5m3" || std::string(key) == "scale_rounding";
+  const bool mx = value == "1x32" || value == "32x32" || value == "ue8m0" || value == "ue5m3" ||
+                  std::string(key) == "scale_rounding";
   const bool nv = value == "e2m1" || value == "1x16" || value == "16x16" ||
                   std::string(key) == "element_rounding" || (value == "e4m3" && std::string(key) == "scale");
   const char* base = value == "bf16"                          ? "bf16"
@@ -40,6 +40,7 @@ json row_with(const char* key, const std::string& value) {
   json row = recipe_to_json(find_recipe(base));
   row["name"] = "mine";
   row["fprop"]["a"][key] = value;
+  if (value == "ue5m3") row["fprop"]["a"].erase("scale_rounding");
   if (value == "128x128") row["fprop"]["b"]["granularity"] = "1x128";
   return row;
 }

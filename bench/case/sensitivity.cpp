@@ -301,19 +301,18 @@ class CellMaker {
   bool has_fp8() const {
     bool fp8 = false;
     Recipe recipe = plan_.recipe;
-    for_each_operand(recipe, [&](GemmRole, const QuantFormat& operand, bool) {
-      fp8 = fp8 || is_fp8(operand);
-    });
+    for_each_operand(recipe,
+                     [&](GemmRole, const QuantFormat& operand, bool) { fp8 = fp8 || is_fp8(operand); });
     return fp8;
   }
 
   void add_elements() {
-    if (!has_fp8()) return skip("elements", "all", "FP4 and grids have no formats with more or fewer bits here");
+    if (!has_fp8())
+      return skip("elements", "all", "FP4 and grids have no formats with more or fewer bits here");
     for (const QuantFormat& element : kElements) {
       Recipe recipe = plan_.recipe;
       for_each_operand(recipe, [&](GemmRole, QuantFormat& operand, bool) {
-        if (is_fp8(operand))
-          operand.dtype = element.dtype, operand.dropped_bits = element.dropped_bits;
+        if (is_fp8(operand)) operand.dtype = element.dtype, operand.dropped_bits = element.dropped_bits;
       });
       if (!(recipe == plan_.recipe))
         add_recipe("elements", CellKind::variant, element_name(element), std::move(recipe));

@@ -107,8 +107,8 @@ class GradientComparison::KeptGradient {
   struct Part {
     Tensor now, scale;  // the gradient itself, and its scale if it is FP8
     int unit;
-    std::int64_t first;  // first element, counted in the unit
-    Tensor copy;  // on the device, if it is kept there
+    std::int64_t first;    // first element, counted in the unit
+    Tensor copy;           // on the device, if it is kept there
     std::int64_t waiting;  // first byte of the copy on the host
   };
 
@@ -142,10 +142,10 @@ class GradientComparison::KeptGradient {
   Device& device_;
   Parameters& parameters_;
   bool cast_;
-  std::vector<Part> parts_;  // one per parameter
+  std::vector<Part> parts_;            // one per parameter
   std::unique_ptr<std::byte[]> host_;  // the whole copy, parameter after parameter
-  Tensor staging_;  // for uploads from the host
-  Tensor decoded_;  // f32: decoded FP8 gradients
+  Tensor staging_;                     // for uploads from the host
+  Tensor decoded_;                     // f32: decoded FP8 gradients
 };
 
 struct GradientComparison::State {
@@ -163,9 +163,8 @@ GradientComparison::GradientComparison(Rank& rank, const Plan& plan, ReferencePl
   std::optional<KeptGradient>& reference = state_->reference;
   if (KeptGradient::is_cast(parameters)) {
     reference.emplace(rank, place);
-    const WhileWatched watched(parameters, [&](int unit, const Tensor& gradient) {
-      reference->keep_staged(unit, gradient);
-    });
+    const WhileWatched watched(
+        parameters, [&](int unit, const Tensor& gradient) { reference->keep_staged(unit, gradient); });
     bf16_loss_ = gradient_by(rank, bf16);
   } else {
     bf16_loss_ = gradient_by(rank, bf16);
@@ -240,8 +239,7 @@ class HeldOutBatches {
     const std::int64_t B = plan_.B, ranks = rank.comm().size(), whole = data_->sequences(plan_.T);
     std::vector<std::uint64_t> sequences;
     for (std::int64_t b = 0; b < B; ++b)
-      sequences.push_back(
-          static_cast<std::uint64_t>(((batch * ranks + rank.comm().rank()) * B + b) % whole));
+      sequences.push_back(static_cast<std::uint64_t>(((batch * ranks + rank.comm().rank()) * B + b) % whole));
     rank.prepare_sequences(*data_, sequences);
   }
 

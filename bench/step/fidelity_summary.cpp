@@ -123,9 +123,12 @@ OutputDistance summarize(const std::vector<BatchOutputs>& batches, bool held_out
     log_probabilities.push_back(batch.log_probability / batch.tokens);
     divergences.push_back(batch.divergence / batch.tokens);
   }
-  return {static_cast<std::int64_t>(all.tokens), held_out,
-          interval_of(log_probabilities),        finite(all.largest_log_probability),
-          interval_of(divergences),              finite(all.largest_divergence)};
+  return {static_cast<std::int64_t>(all.tokens),
+          held_out,
+          interval_of(log_probabilities),
+          finite(all.largest_log_probability),
+          interval_of(divergences),
+          finite(all.largest_divergence)};
 }
 
 Fidelity summarize(const std::string& stress, const Layout& layout,

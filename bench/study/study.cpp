@@ -196,14 +196,13 @@ std::string head_of(const StudySettings& settings, const std::vector<Plan>& trun
   for (const Plan& trunk : trunks)
     bytes += 12.0 * static_cast<double>(parameter_count(trunk.model)) * static_cast<double>(ages.size());
   const std::string when =
-      settings.steady ? fmt::format("{} of BF16, the first from which its loss is steady",
-                                    words_with_or(ages))
-                      : fmt::format("{}", fmt::join(ages, ", "));
+      settings.steady
+          ? fmt::format("{} of BF16, the first from which its loss is steady", words_with_or(ages))
+          : fmt::format("{}", fmt::join(ages, ", "));
   return fmt::format(
       "study of {} on {}: {}, forks of {} steps after {}; {} at a time; checkpoints of {:.2g} GB and rows in {}",
       fmt::join(models_of(settings), ", "), trunks.front().fields.device, plural(settings.trunks, "trunk"),
-      settings.fork_steps, when,
-      count_cases(static_cast<std::size_t>(room.at_once)), bytes / 1e9, out);
+      settings.fork_steps, when, count_cases(static_cast<std::size_t>(room.at_once)), bytes / 1e9, out);
 }
 
 /// Returns a warning if a trunk reads its text several times, because verdicts would then concern
@@ -305,8 +304,9 @@ CLI::App* add_study_command(CLI::App& app, StudyCommand& command) {
       "  precbench study --model tiny --recipe tensorwise,mxfp8 --dry-run\n"
       "  # layers and GEMMs that the loss comes from\n"
       "  precbench study --model tiny --recipe mxfp8 --sensitivity standard --sensitivity-only --out out/cells");
-  sub->add_option("--against", command.against,
-                  "incumbent: recipe that the others are compared with, besides BF16; takes part if not in --recipe")
+  sub->add_option(
+         "--against", command.against,
+         "incumbent: recipe that the others are compared with, besides BF16; takes part if not in --recipe")
       ->type_name("RECIPE")
       ->group("Study");
   sub->add_option("--trained-tokens", command.trained_tokens,
@@ -388,7 +388,7 @@ int study(const StudyCommand& command) {
     append(forks, resolve(models[i].forks(own, fork_ages(settings, out + "/records.jsonl", own))));
   }
   check_files(forks);
-  options.fresh = false;  // the trunks have started the folder
+  options.fresh = false;                                      // the trunks have started the folder
   return std::max(trunks_status, run_sweep(forks, options));  // the worst of done, failures and interrupted
 }
 

@@ -256,8 +256,8 @@ void StudyPlan::add_forks(const Plan& trunk, std::int64_t number, const ForkAges
         StudyCase one = fork(checkpoint_at(trunk, age), StudyPart::fork, number, age, seed, variant);
         if (seed == 1 && compares_gradients(variant)) {
           one.fields.fidelity_batches = settings_.fidelity_batches;
-          const bool stressed = settings_.fidelity_batches > 0 && variant.asked &&
-                                age == ages.ages.back() && number <= settings_.ladder_trunks;
+          const bool stressed = settings_.fidelity_batches > 0 && variant.asked && age == ages.ages.back() &&
+                                number <= settings_.ladder_trunks;
           if (stressed) one.fields.fidelity_stress = stress_words(settings_);
         }
         cases.push_back(std::move(one));

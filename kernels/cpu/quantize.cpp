@@ -178,8 +178,8 @@ void CpuDevice::do_quantization_error(const ops::QuantizationError& op) {
       // Saturated: the cast hit the format's end and lost more than rounding would. Exact with a power-of-two
       // scale, for which the division q is exact.
       const float magnitude = std::fabs(q);
-      saturated +=
-          std::fabs(value_of_code(format, op.form.data.data, at)) >= max && std::fabs(v) > magnitude + magnitude / half_steps;
+      saturated += std::fabs(value_of_code(format, op.form.data.data, at)) >= max &&
+                   std::fabs(v) > magnitude + magnitude / half_steps;
     }
   const double values[] = {signal, noise, nonzero, underflow, saturated};
   for (int i = 0; i < 5; ++i) op.out.as<float>()[i] = static_cast<float>(values[i]);

@@ -59,16 +59,17 @@ PRECBENCH_OP_TEST(compare_logits_on, "compare_logits, against FP64") {
           CHECK_THAT(HostMemory::get(result, 2 * r),
                      Catch::Matchers::WithinAbs(expected.log_probability,
                                                 1e-12 + 1e-7 * std::fabs(expected.log_probability)));
-          CHECK_THAT(HostMemory::get(result, 2 * r + 1),
-                     Catch::Matchers::WithinAbs(expected.divergence,
-                                                1e-12 + 1e-7 * std::fabs(expected.divergence)));
+          CHECK_THAT(
+              HostMemory::get(result, 2 * r + 1),
+              Catch::Matchers::WithinAbs(expected.divergence, 1e-12 + 1e-7 * std::fabs(expected.divergence)));
         }
       }
 }
 
 PRECBENCH_OP_TEST(compare_equal_logits_on, "compare_logits, equal and invalid rows") {
   HostMemory& host = b.host();
-  const Tensor reference = host.random(DType::f32, 4, 100, 2.0f), logits = host.converted(reference, DType::f32);
+  const Tensor reference = host.random(DType::f32, 4, 100, 2.0f),
+               logits = host.converted(reference, DType::f32);
   HostMemory::set(logits, 130, std::nanf(""));
   HostMemory::set(logits, 230, INFINITY);
   for (int i = 0; i < 100; ++i)  // a constant that the softmax ignores

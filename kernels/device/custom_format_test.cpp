@@ -36,8 +36,7 @@ struct Copy {
         scale(scale_dtype(format), 1, scale_count(format.granularity, rows, k)),
         amax(DType::f32, 1, 1),
         tensor_amax(DType::f32, 1, 1),
-        operand{format, data, scale, false,
-                format.scale == ScaleType::e4m3 ? amax.tensor() : Tensor{}} {}
+        operand{format, data, scale, false, format.scale == ScaleType::e4m3 ? amax.tensor() : Tensor{}} {}
 };
 
 Copy quantized(Device& device, const Owned& value, const QuantFormat& format, bool columns = false,
@@ -65,9 +64,10 @@ std::vector<double> values_of(const QuantFormat& format) {
     return values;
   }
   const std::string name = element_name(format);
-  const int exponent_bits = name[1] - '0', mantissa_bits = name[3] - '0', bias = (1 << (exponent_bits - 1)) - 1;
-  for (const float value : minifloats(mantissa_bits, 1 - bias, bias + (exponent_bits < 5 ? 1 : 0),
-                                      exponent_bits < 5 ? 1 : 0)) {
+  const int exponent_bits = name[1] - '0', mantissa_bits = name[3] - '0',
+            bias = (1 << (exponent_bits - 1)) - 1;
+  for (const float value :
+       minifloats(mantissa_bits, 1 - bias, bias + (exponent_bits < 5 ? 1 : 0), exponent_bits < 5 ? 1 : 0)) {
     values.push_back(value);
     if (value != 0) values.insert(values.begin(), -static_cast<double>(value));
   }
@@ -88,9 +88,11 @@ double nearest(const std::vector<double>& values, double x) {
 /// Returns the scale of a block in FP64 from its definition, and as it multiplies elements.
 double reference_scale(const QuantFormat& format, double amax, double tensor_amax, double max) {
   std::vector<double> bytes;
-  const int least = format.scale == ScaleType::e4m3 ? -6 : -14, largest = format.scale == ScaleType::e4m3 ? 8 : 16;
+  const int least = format.scale == ScaleType::e4m3 ? -6 : -14,
+            largest = format.scale == ScaleType::e4m3 ? 8 : 16;
   for (const float value : minifloats(3, least, largest, 1)) bytes.push_back(value);
-  if (format.scale == ScaleType::ue5m3) return nearest(bytes, static_cast<float>(amax) * (1.0f / static_cast<float>(max)));
+  if (format.scale == ScaleType::ue5m3)
+    return nearest(bytes, static_cast<float>(amax) * (1.0f / static_cast<float>(max)));
   const float tensor_scale = 448.0f * static_cast<float>(max) / static_cast<float>(tensor_amax);
   return nearest(bytes, static_cast<float>(amax) * (tensor_scale * (1.0f / static_cast<float>(max))));
 }
@@ -154,7 +156,8 @@ TEST_CASE("custom formats: grids of e2m1 and e4m3 equal the built-in formats bit
     grid.dtype = DType::grid, grid.grid = make_grid(values);
     for (const bool columns : {false, true}) {
       INFO(describe(builtin) << (columns ? " columns" : " rows"));
-      const Copy a = quantized(*device, value, builtin, columns), b = quantized(*device, value, grid, columns);
+      const Copy a = quantized(*device, value, builtin, columns),
+                 b = quantized(*device, value, grid, columns);
       CHECK(a.scale.bytes() == b.scale.bytes());
       CHECK(dequantized(*device, a) == dequantized(*device, b));
     }
@@ -191,20 +194,25 @@ TEST_CASE("custom formats: stochastic rounding is unbiased and independent of th
   std::vector<double> mean(x.size());
   for (std::int32_t draw = 0; draw < kDraws; ++draw) {
     const Owned word(std::vector<std::int32_t>{draw});
-    const std::vector<float> once = dequantized(*device, quantized(*device, value, format, false, {.word = word}));
+    const std::vector<float> once =
+        dequantized(*device, quantized(*device, value, format, false, {.word = word}));
     for (std::size_t i = 0; i < x.size(); ++i) mean[i] += static_cast<double>(once[i]) / kDraws;
   }
   const std::vector<double> truth(x.begin(), x.end());
-  const double nearest_error = relative_error(dequantized(*device, quantized(*device, value, [&] {
-                                                QuantFormat nearest = format;
-                                                nearest.element_rounding = ElementRounding::rne;
-                                                return nearest;
-                                              }())),
+  const double nearest_error = relative_error(dequantized(*device, quantized(*device, value,
+                                                                             [&] {
+                                                                               QuantFormat nearest = format;
+                                                                               nearest.element_rounding =
+                                                                                   ElementRounding::rne;
+                                                                               return nearest;
+                                                                             }())),
                                               truth);
-  CHECK(relative_error(mean, truth) < nearest_error / 8);  // draws average out by a factor of 20, from 1.4 times
-  const Owned word(std::vector<std::int32_t>{77}), half(DType::bf16, kRows / 2, kCols,
-                                                        {x.begin() + kRows / 2 * kCols, x.end()});
-  const std::vector<float> whole = dequantized(*device, quantized(*device, value, format, false, {.word = word})),
+  CHECK(relative_error(mean, truth) <
+        nearest_error / 8);  // draws average out by a factor of 20, from 1.4 times
+  const Owned word(std::vector<std::int32_t>{77}),
+      half(DType::bf16, kRows / 2, kCols, {x.begin() + kRows / 2 * kCols, x.end()});
+  const std::vector<float> whole =
+                               dequantized(*device, quantized(*device, value, format, false, {.word = word})),
                            part = dequantized(*device, quantized(*device, half, format, false,
                                                                  {.word = word, .first_row = kRows / 2}));
   CHECK(std::equal(part.begin(), part.end(), whole.begin() + kRows / 2 * kCols));

@@ -186,7 +186,8 @@ OpCost CrossEntropy::cost() const {
 }
 
 OpCost CompareLogits::cost() const {
-  return of("compare_logits", OpClass::head_loss, bytes(reference) + bytes(logits) + bytes(targets) + bytes(out));
+  return of("compare_logits", OpClass::head_loss,
+            bytes(reference) + bytes(logits) + bytes(targets) + bytes(out));
 }
 
 OpCost Sum::cost() const { return of("sum", OpClass::head_loss, bytes(x)); }

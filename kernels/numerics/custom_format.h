@@ -32,15 +32,14 @@ PRECBENCH_HD constexpr std::uint8_t ue5m3_encode(float x) {
 PRECBENCH_HD constexpr float ue5m3_decode(std::uint8_t code) {
   const float ulp = 0x1p-17f;
   const std::uint32_t normal = (static_cast<std::uint32_t>(code) << 20) + ((127u - 15u) << 23);
-  const std::uint32_t bits =
-      detail::select(code < 8, float_to_bits(static_cast<float>(code) * ulp), normal);
+  const std::uint32_t bits = detail::select(code < 8, float_to_bits(static_cast<float>(code) * ulp), normal);
   return bits_to_float(detail::select(code == 0xFF, detail::kNanBits, bits));
 }
 
 /// Returns the place of a copy's element (row r, column k) in the value of all ranks, whose width this is: the
 /// index of its random number. `columns`: the copy is the value's transpose.
-PRECBENCH_HD constexpr std::uint64_t place_of_element(std::int64_t first_row, std::int64_t width, bool columns,
-                                                      std::int64_t r, std::int64_t k) {
+PRECBENCH_HD constexpr std::uint64_t place_of_element(std::int64_t first_row, std::int64_t width,
+                                                      bool columns, std::int64_t r, std::int64_t k) {
   return static_cast<std::uint64_t>(columns ? (first_row + k) * width + r : (first_row + r) * width + k);
 }
 

@@ -54,9 +54,9 @@ PRECBENCH_HD constexpr float format_max(DType dtype, int dropped_bits = 0) {
 /// Returns the number of mantissa bits of a quantized element format.
 PRECBENCH_HD constexpr int mantissa_bits_of(DType dtype, int dropped_bits = 0) {
   const int all = dtype == DType::e3m4 || dtype == DType::e4m4 ? 4
-                  : dtype == DType::e5m2                        ? 2
-                  : dtype == DType::e2m1                        ? 1
-                                                                : 3;
+                  : dtype == DType::e5m2                       ? 2
+                  : dtype == DType::e2m1                       ? 1
+                                                               : 3;
   return all - dropped_bits;
 }
 

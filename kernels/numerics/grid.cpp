@@ -16,7 +16,7 @@
 namespace precbench {
 namespace {
 
-constexpr double kLeastGap = 0x1p-24;                // of the largest magnitude
+constexpr double kLeastGap = 0x1p-24;  // of the largest magnitude
 constexpr float kSmallestMax = 0x1p-64f, kLargestMax = 0x1p64f;
 
 /// Checks the values as they are listed.
@@ -65,8 +65,8 @@ Grid grid_of(const std::vector<float>& values) {
   const int binade = std::ilogb(grid.max);
   unsigned in_binade = 0;
   for (const float value : values)
-    in_binade += std::signbit(value) == (grid.max != values.back()) && value != 0.0f &&
-                 std::ilogb(value) == binade;
+    in_binade +=
+        std::signbit(value) == (grid.max != values.back()) && value != 0.0f && std::ilogb(value) == binade;
   grid.mantissa_bits = static_cast<std::uint8_t>(std::bit_width(in_binade - 1));
   std::copy(values.begin(), values.end(), grid.values);
   for (std::size_t i = 0; i + 1 < values.size(); ++i)

@@ -18,9 +18,9 @@ inline constexpr int kMostGridValues = 256;
 /// The values of a grid and what a cast needs of them. Fits a kernel's parameters.
 struct Grid {
   std::uint16_t count = 0;
-  std::uint8_t zero = 0;           ///< place of 0
-  std::uint8_t mantissa_bits = 0;  ///< log2 of the number of values in the binade of `max`, rounded up
-  float max = 0;                   ///< what the amax is scaled to: the smaller of both ends' magnitudes
+  std::uint8_t zero = 0;               ///< place of 0
+  std::uint8_t mantissa_bits = 0;      ///< log2 of the number of values in the binade of `max`, rounded up
+  float max = 0;                       ///< what the amax is scaled to: the smaller of both ends' magnitudes
   float values[kMostGridValues] = {};  ///< ascending
   /// bounds[i]: the largest FP32 number that is rounded to values[i] rather than values[i + 1].
   float bounds[kMostGridValues - 1] = {};

@@ -136,7 +136,9 @@ TEST_CASE("grid_encode_stochastic: takes a neighbour with the right probability"
 }
 
 TEST_CASE("make_grid: impossible values are refused with their place", "[grid]") {
-  const auto why = [](std::vector<float> values) { return refusal_of([&] { make_grid(std::move(values)); }); };
+  const auto why = [](std::vector<float> values) {
+    return refusal_of([&] { make_grid(std::move(values)); });
+  };
   CHECK(why({}) == "has no values; list them in ascending order, with 0");
   CHECK(why({0, 1, 0.5f}) == "2: 0.5 is not above 1, the value before it; sort the list");
   CHECK(why({0, 1, 1}) == "2: 1 is not above 1, the value before it; sort the list");
@@ -147,7 +149,7 @@ TEST_CASE("make_grid: impossible values are refused with their place", "[grid]")
   CHECK(why({-1, 0}) == "needs a value above 0; without negative values it is mirrored");
   CHECK(why(integers(-128, 128)) == "has 257 values with their negatives; a byte numbers 256 at most");
   CHECK(why(integers(0, 128)) == "has 257 values with their negatives; a byte numbers 256 at most");
-  CHECK(why({0, 1e-9f, 1}) == "has 0 and 1e-09, which are less than 2^-24 of its largest value apart");
+  CHECK(why({0, 1e-9f, 1}) == "has -1e-09 and 0, which are less than 2^-24 of its largest value apart");
   CHECK(why({0, 1e30f}) == "must end between 2^-64 and 2^64 on both sides, not at -1e+30 and 1e+30");
   CHECK(why({-0.0f, 1}).empty());
 }
@@ -186,8 +188,7 @@ TEST_CASE("custom_scale: grids of known formats have the scales of these formats
     }
   for (const ScaleRounding rounding :
        {ScaleRounding::rceil, ScaleRounding::floor, ScaleRounding::ceil, ScaleRounding::even}) {
-    const QuantFormat grid =
-        grid_format(e4m3_values(), Granularity::block_1x32, ScaleType::ue8m0, rounding);
+    const QuantFormat grid = grid_format(e4m3_values(), Granularity::block_1x32, ScaleType::ue8m0, rounding);
     for (std::uint64_t i = 0; i < 200; ++i) {
       const float amax = std::ldexp(1 + std::fabs(irwin_hall_normal(5, i)) / 5, static_cast<int>(i) - 100);
       CHECK(custom_scale(scale_rule(grid), amax, 0).byte == ue8m0_from_amax(amax, DType::e4m3, rounding));

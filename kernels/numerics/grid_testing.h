@@ -65,8 +65,8 @@ inline QuantFormat grid_format(const std::vector<float>& values, Granularity gra
 inline std::vector<QuantFormat> custom_formats() {
   std::vector<QuantFormat> all;
   const std::vector<float> nf4 = nf4_values(), int4 = integers(-8, 7);
-  for (const Granularity g : {Granularity::tensor, Granularity::row, Granularity::block_1x128,
-                              Granularity::block_128x128})
+  for (const Granularity g :
+       {Granularity::tensor, Granularity::row, Granularity::block_1x128, Granularity::block_128x128})
     for (const ScaleType scale : {ScaleType::f32, ScaleType::f32_pow2})
       all.push_back(grid_format(nf4, g, scale));
   for (const Granularity g : {Granularity::block_1x32, Granularity::block_32x32}) {
@@ -74,8 +74,8 @@ inline std::vector<QuantFormat> custom_formats() {
          {ScaleRounding::rceil, ScaleRounding::floor, ScaleRounding::ceil, ScaleRounding::even})
       all.push_back(grid_format(int4, g, ScaleType::ue8m0, rounding));
   }
-  for (const Granularity g : {Granularity::block_1x16, Granularity::block_16x16, Granularity::block_1x32,
-                              Granularity::block_32x32})
+  for (const Granularity g :
+       {Granularity::block_1x16, Granularity::block_16x16, Granularity::block_1x32, Granularity::block_32x32})
     for (const ScaleType scale : {ScaleType::e4m3, ScaleType::ue5m3}) {
       all.push_back(grid_format(nf4, g, scale));
       all.push_back(grid_format(e3m0_values(), g, scale, ScaleRounding::none, ElementRounding::stochastic));

@@ -111,8 +111,7 @@ void read_fp4(const json& object, const std::string& path, QuantFormat& operand)
     } else {
       refuse_set(object, path, operand, {"global_scale"}, "only e4m3 scales have it; remove it");
     }
-    refuse_set(object, path, operand,
-               {"transform", "element_scale", "four_over_six", "correction", "source"},
+    refuse_set(object, path, operand, {"transform", "element_scale", "four_over_six", "correction", "source"},
                "only e2m1 has it; remove it");
     return;
   }

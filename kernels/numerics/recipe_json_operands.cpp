@@ -85,8 +85,7 @@ void read_elements(const json& format, const std::string& path, QuantFormat& ope
   if (!list.is_array()) fail(at, "expected an array of numbers, got " + list.dump());
   std::vector<float> values;
   for (std::size_t i = 0; i < list.size(); ++i) {
-    if (!list[i].is_number())
-      fail(fmt::format("{}.{}", at, i), "expected a number, got " + list[i].dump());
+    if (!list[i].is_number()) fail(fmt::format("{}.{}", at, i), "expected a number, got " + list[i].dump());
     values.push_back(list[i].get<float>());
   }
   operand.dtype = DType::grid;
@@ -159,7 +158,8 @@ QuantFormat read_operand(const json& object, const std::string& path) {
   if (object.contains("history")) {
     if (operand.granularity != Granularity::tensor)
       fail(child(path, "history"), "delayed scaling needs granularity tensor and an f32 scale; remove it");
-    if (operand.grid) fail(child(path, "history"), "a grid has no NaN, which delayed scaling needs; remove it");
+    if (operand.grid)
+      fail(child(path, "history"), "a grid has no NaN, which delayed scaling needs; remove it");
     operand.history = read_history(object.at("history"), child(path, "history"));
   }
   read_fp4(object, path, operand);

@@ -229,8 +229,8 @@ void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens,
   parameters.reduce(unit);
 }
 
-void Transformer::forward_to_head(
-    const Tensor& tokens, const std::function<void(const Tensor& mid, const Tensor& branch)>& head) {
+void Transformer::forward_to_head(const Tensor& tokens,
+                                  const std::function<void(const Tensor& mid, const Tensor& branch)>& head) {
   const std::int64_t C = step_.config.width;
   const Scope scope(step_.arena);
   const Evaluation evaluation(step_.parameters);

@@ -29,12 +29,12 @@ struct WholeFidelity {
 /// Distance of the recipe's next-token distributions from BF16's with the same weights and tokens, nats. Null
 /// if not finite.
 struct OutputDistance {
-  std::int64_t tokens = 0;                          ///< compared
-  bool held_out = false;                            ///< true: of --eval-data; false: of the fidelity batches
-  MeanInterval log_probability;                     ///< |difference| of the next token's, mean over batches
-  std::optional<double> largest_log_probability;    ///< of all tokens
-  MeanInterval divergence;                          ///< KL(BF16 || recipe), mean over batches
-  std::optional<double> largest_divergence;         ///< of all tokens
+  std::int64_t tokens = 0;                        ///< compared
+  bool held_out = false;                          ///< true: of --eval-data; false: of the fidelity batches
+  MeanInterval log_probability;                   ///< |difference| of the next token's, mean over batches
+  std::optional<double> largest_log_probability;  ///< of all tokens
+  MeanInterval divergence;                        ///< KL(BF16 || recipe), mean over batches
+  std::optional<double> largest_divergence;       ///< of all tokens
 };
 
 }  // namespace precbench

@@ -49,7 +49,7 @@ struct StudyPlace {
   std::optional<bool> steady;
   /// Incumbent: the recipe that the row's recipe is compared with, besides BF16. Null without --against, and
   /// for rows of parts and recipes that are not compared.
-  std::optional<std::string> against;
+  std::optional<std::string> against = std::nullopt;
 
   bool operator==(const StudyPlace&) const = default;
 };

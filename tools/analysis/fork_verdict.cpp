@@ -170,9 +170,10 @@ bool judge_divergence(const ForkEvidence& evidence, ForkVerdict& verdict) {
     return true;
   }
   verdict.outcome = diverged > 0 ? ForkOutcome::diverged : ForkOutcome::better;
-  verdict.reason = diverged > 0 ? fmt::format("{} of its forks diverged, and {}'s did not", diverged, reference)
-                                : fmt::format("{} of {}'s forks diverged, and its own did not",
-                                              reference_diverged, reference);
+  verdict.reason =
+      diverged > 0
+          ? fmt::format("{} of its forks diverged, and {}'s did not", diverged, reference)
+          : fmt::format("{} of {}'s forks diverged, and its own did not", reference_diverged, reference);
   return true;
 }
 

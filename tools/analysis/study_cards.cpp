@@ -351,11 +351,11 @@ void name_incumbent(std::vector<StudyRows>& studies, const std::string& recipe) 
   }
   if (compared) return;
   const std::vector<std::string> names(known.begin(), known.end());
-  throw InvalidInput(
-      known.empty()             ? std::string("--against: these records are of no study")
-      : known.contains(recipe) ? fmt::format("--against: no study here compares {} with another recipe", recipe)
-                               : fmt::format("--against: no study here judges \"{}\"; they judge {}", recipe,
-                                             fmt::join(names, ", ")));
+  throw InvalidInput(known.empty() ? std::string("--against: these records are of no study")
+                     : known.contains(recipe)
+                         ? fmt::format("--against: no study here compares {} with another recipe", recipe)
+                         : fmt::format("--against: no study here judges \"{}\"; they judge {}", recipe,
+                                       fmt::join(names, ", ")));
 }
 
 }  // namespace

@@ -92,8 +92,8 @@ struct StudyCard {
   const Record* fork = nullptr;       ///< one of the recipe's forks, for its settings; a successful
                                       ///< one if there is any
   std::optional<double> floor;        ///< noise floor, nats
-  double margin = 0;             ///< nats
-  double bf16_loss = 0;          ///< nats, mean over the BF16 forks
+  double margin = 0;                  ///< nats
+  double bf16_loss = 0;               ///< nats, mean over the BF16 forks
   std::int64_t fork_steps = 0;
   std::vector<CardFidelity> fidelity;
   std::vector<CardPrice> prices;               ///< by age, youngest first
@@ -103,8 +103,8 @@ struct StudyCard {
   std::vector<CardLayer> layers;
   std::vector<StepDifference> curve;
   Ladder outlier_ffn, outlier_norm, outlier_vo, learning_rate, bits, exponent_bits, batch;
-  Ladder bf16_learning_rate;            ///< factors of the learning rate at which BF16 itself is stable
-  std::vector<ControlResult> controls;  ///< of the whole study; the same in all its cards
+  Ladder bf16_learning_rate;             ///< factors of the learning rate at which BF16 itself is stable
+  std::vector<ControlResult> controls;   ///< of the whole study; the same in all its cards
   std::optional<CardContrast> contrast;  ///< null without an incumbent, and for the incumbent itself
 };
 

@@ -114,9 +114,12 @@ Json contrast_json(const StudyCard& card) {
   Json fork = json_of(verdict.difference, "difference");
   fork["age"] = verdict.age, fork["ages"] = ages_json(verdict);
   fork["trunks"] = verdict.trunks, fork["seeds"] = verdict.seeds;
-  return {{"recipe", card.contrast->incumbent}, {"verdict", name_of(verdict.outcome)},
-          {"statement", contrast_words(card)},  {"reason", verdict.reason},
-          {"fork", fork},                       {"trend", json_of(verdict.trend, "slope")}};
+  return {{"recipe", card.contrast->incumbent},
+          {"verdict", name_of(verdict.outcome)},
+          {"statement", contrast_words(card)},
+          {"reason", verdict.reason},
+          {"fork", fork},
+          {"trend", json_of(verdict.trend, "slope")}};
 }
 
 Json json_of(const StudyCard& card) {

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "tools/analysis/study_cards.h"
-#include "tools/analysis/study_simulation.h"
 #include "kernels/testing/catch.h"
 #include "kernels/testing/text_checks.h"
+#include "tools/analysis/study_cards.h"
+#include "tools/analysis/study_simulation.h"
 
 using namespace precbench;
 using namespace precbench::study_simulation;
@@ -72,7 +72,8 @@ TEST_CASE("study_cards: cards without an incumbent equal those with one but for 
   rows.add_frame();
   rows.add_forks("nvfp4", 0.02, 1e-5, Rows::ask);
   rows.add_forks("blockwise", 0.0012, 1e-5, Rows::ask);
-  auto with = cards_to_json(study_cards(rows.refs(), "nvfp4")), without = cards_to_json(study_cards(rows.refs()));
+  auto with = cards_to_json(study_cards(rows.refs(), "nvfp4")),
+       without = cards_to_json(study_cards(rows.refs()));
   for (auto& card : without) CHECK(card.at("against").is_null());
   const auto contrast = with.at(0).at("against");
   CHECK(contrast.at("recipe") == "nvfp4");
@@ -111,7 +112,8 @@ TEST_CASE("study_cards: rows name the incumbent and an argument replaces it", "[
   CHECK(refusal_of([&] { study_cards({}, "nvfp4"); }) == "--against: these records are of no study");
 }
 
-TEST_CASE("study_cards: a contrast pairs forks of the same trunk and age and seed and state only", "[study]") {
+TEST_CASE("study_cards: a contrast pairs forks of the same trunk and age and seed and state only",
+          "[study]") {
   const auto cards = cards_of(0.012, [](Rows& rows) {
     Rows::ask(rows.add("blockwise", StudyPart::fork, 4, 100, -3));  // the incumbent has no trunk 4
     Record& other_seed = rows.add("blockwise", StudyPart::fork, 1, 100, -3);
@@ -155,7 +157,8 @@ TEST_CASE("study simulation: a recipe as good as the incumbent is better or wors
     SimulatedStudies studies(scatter, trunks, 51);
     studies.set("mxfp8_floor", 0);
     // With an incumbent far from BF16, so that every verdict against BF16 is "worse".
-    for (const char* recipe : {"blockwise", "tensorwise", "rowwise", "mxfp8"}) studies.set(recipe, kMarginNats);
+    for (const char* recipe : {"blockwise", "tensorwise", "rowwise", "mxfp8"})
+      studies.set(recipe, kMarginNats);
     CHECK(share(studies, any_contrast({ForkOutcome::worse, ForkOutcome::better}), kStudies, "tensorwise") <=
           kNominal);
   }

@@ -54,8 +54,8 @@ ForkEvidence evidence_of(const StudyRows& rows, const std::string& recipe) {
 
 ForkEvidence evidence_against(const StudyRows& rows, const std::string& recipe,
                               const std::string& incumbent) {
-  ForkEvidence evidence = evidence_of(
-      recipe, pairs_of(rows.of(StudyPart::fork, recipe), rows.of(StudyPart::fork, incumbent)));
+  ForkEvidence evidence =
+      evidence_of(recipe, pairs_of(rows.of(StudyPart::fork, recipe), rows.of(StudyPart::fork, incumbent)));
   evidence.reference = incumbent;
   return evidence;
 }

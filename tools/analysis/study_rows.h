@@ -45,8 +45,8 @@ struct StudyRows {
   std::optional<std::string> against;        ///< incumbent of the study; null: none
   /// by part and recipe; of part bits, by the recipe that lost bits
   std::map<std::pair<StudyPart, std::string>, StudyCells> cells;
-  StudyCells perturbed;           ///< BF16 forks that give the noise floor
-  const Record* trunk = nullptr;  ///< a successful one; all have the same learning rates
+  StudyCells perturbed;                        ///< BF16 forks that give the noise floor
+  const Record* trunk = nullptr;               ///< a successful one; all have the same learning rates
   std::optional<std::int64_t> trained_tokens;  ///< as in StudyPlace
   std::optional<bool> steady;                  ///< as in StudyPlace
 

@@ -171,7 +171,8 @@ int report(const ReportOptions& options) {
   if (options.format != "md" && options.format != "term" && options.format != "html")
     throw InvalidInput("--format: unknown value \"" + options.format +
                        "\"; it is one of term, md, html, csv, json");
-  Document document = make_report(set, options.against.empty() ? std::nullopt : std::optional(options.against));
+  Document document =
+      make_report(set, options.against.empty() ? std::nullopt : std::optional(options.against));
   bool drawn = true;
   if (options.format == "html" || !options.plots.empty())
     drawn = draw_figures(document, options.plots, options.output);

@@ -9,8 +9,9 @@ namespace precbench {
 Section outputs_section(const ReportInput& input) {
   Section section{"How far are the outputs?", {}, {}, {}};
   Table table;
-  table.columns = {{"model", true},       {"recipe", true},   {"age"},        {"log-probability, nats"},
-                   {"largest, nats"},     {"KL, nats"},       {"largest KL, nats"}, {"tokens"}};
+  table.columns = {{"model", true},           {"recipe", true},  {"age"},
+                   {"log-probability, nats"}, {"largest, nats"}, {"KL, nats"},
+                   {"largest KL, nats"},      {"tokens"}};
   bool held_out = false, trained_on = false;
   for (const StudyCard& card : input.cards)
     for (const CardFidelity& one : card.fidelity) {

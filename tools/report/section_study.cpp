@@ -63,7 +63,8 @@ std::string trend_words(const ForkVerdict& verdict) {
 
 std::string sentence(const StudyCard& card) {
   const ForkVerdict& verdict = card.verdict;
-  return fmt::format("{}: {}: {}{}.", verdict.recipe, verdict_words(card), verdict.reason, trend_words(verdict));
+  return fmt::format("{}: {}: {}{}.", verdict.recipe, verdict_words(card), verdict.reason,
+                     trend_words(verdict));
 }
 
 /// Returns "rowwise_e5m2 apart from rowwise found, ...".

@@ -102,8 +102,8 @@ __global__ void dequantize_custom_kernel(__nv_bfloat16* out, const cuda::CustomF
   wait_for_work_before();
   const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= form.rows * form.k) return;
-  out[i] = __float2bfloat16_rn(form.element(grid, i) * form.scale(i / form.k, i % form.k) *
-                               form.tensor_factor());
+  out[i] =
+      __float2bfloat16_rn(form.element(grid, i) * form.scale(i / form.k, i % form.k) * form.tensor_factor());
 }
 
 __global__ void factors_kernel(float* out, QuantFormat a, QuantFormat b, const float* amax_a,

@@ -78,8 +78,8 @@ __global__ void __launch_bounds__(kThreads) compare_logits_kernel(const CompareA
 void CudaDevice::do_compare_logits(const ops::CompareLogits& op) {
   using namespace cuda;
   if (op.logits.rows == 0) return;
-  const CompareArgs args{op.out.as<float>(), op.reference.data, op.logits.data,
-                         op.targets.as<std::int32_t>(), op.logits.rows, op.logits.cols};
+  const CompareArgs args{op.out.as<float>(), op.reference.data, op.logits.data, op.targets.as<std::int32_t>(),
+                         op.logits.rows,     op.logits.cols};
   const auto grid = static_cast<unsigned>(std::min<std::int64_t>(op.logits.rows, 8 * sm_count()));
   if (op.logits.dtype == DType::f32)
     compare_logits_kernel<float><<<grid, kThreads, 0, stream()>>>(args);

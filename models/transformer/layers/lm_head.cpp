@@ -105,7 +105,8 @@ void LmHead::compare(const Input& input, const Tensor& features, const Tensor& d
                            {{}, features.slice_rows(first + at, count), {}, false},
                            {{}, pass.weight.value, {}, false},
                            {.op_class = OpClass::head_loss}});
-      step_.device.compare_logits({distances.slice_rows(first + at, count), bf16, logits.slice_rows(at, count),
+      step_.device.compare_logits({distances.slice_rows(first + at, count), bf16,
+                                   logits.slice_rows(at, count),
                                    input.targets.slice_rows(first + at, count)});
     }
   }
