@@ -59,7 +59,7 @@ inline float value_of_code(const QuantFormat& format, const void* data, std::int
   }
 }
 
-/// What a scale depends on, besides the amax. Trivially copyable, for kernel parameters.
+/// Inputs of a scale besides the amax. Trivially copyable, for kernel parameters.
 struct ScaleRule {
   ScaleType type = ScaleType::none;
   ScaleRounding rounding = ScaleRounding::none;
