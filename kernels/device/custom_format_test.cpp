@@ -76,13 +76,13 @@ std::vector<double> values_of(const QuantFormat& format) {
 
 /// Returns the nearest of ascending `values`; of two, the one an even number of places from 0.
 double nearest(const std::vector<double>& values, double x) {
-  const auto zero = std::find(values.begin(), values.end(), 0.0) - values.begin();
-  std::size_t best = 0;
-  for (std::size_t i = 1; i < values.size(); ++i) {
-    const double here = std::fabs(x - values[i]), there = std::fabs(x - values[best]);
-    if (here < there || (here == there && (static_cast<std::ptrdiff_t>(i) - zero) % 2 == 0)) best = i;
-  }
-  return values[best];
+  const auto above = std::lower_bound(values.begin(), values.end(), x);
+  if (above == values.begin()) return values.front();
+  if (above == values.end()) return values.back();
+  const double up = *above - x, down = x - *(above - 1);
+  if (up != down) return up < down ? *above : *(above - 1);
+  const auto zero = std::lower_bound(values.begin(), values.end(), 0.0);
+  return (above - zero) % 2 == 0 ? *above : *(above - 1);
 }
 
 /// Returns the scale of a block in FP64 from its definition, and as it multiplies elements.

@@ -79,7 +79,8 @@ inline std::vector<QuantFormat> custom_formats() {
     for (const ScaleType scale : {ScaleType::e4m3, ScaleType::ue5m3}) {
       all.push_back(grid_format(nf4, g, scale));
       all.push_back(grid_format(e3m0_values(), g, scale, ScaleRounding::none, ElementRounding::stochastic));
-      for (const auto& [dtype, dropped] : kElements)
+      // One FP8 format, a narrower one, and one that is held in BF16.
+      for (const auto& [dtype, dropped] : {ElementFormat{DType::e5m2, 0}, {DType::e4m3, 2}, {DType::e3m4, 0}})
         all.push_back({dtype, g, scale, ScaleRounding::none, dropped});
     }
   return all;
