@@ -248,7 +248,7 @@ std::vector<Field> make_fields() {
       text("gemm", kMeasurement, "GEMM kernels; auto: the fastest; own: ours wherever there is one",
            &Case::gemm, kAxis, when_set, {"auto", "cublaslt", "own"}),
       number("fidelity_batches", kMeasurement, "batches",
-             "batches for comparing the recipe's gradient with BF16's before the first step",
+             "batches for comparing the recipe's gradient and outputs with BF16's before the first step",
              &Case::fidelity_batches, kSingle, 0, "", when_set),
       text("fidelity_stress", kMeasurement,
            "--stress values for further gradient comparisons: \"ffn:8 ffn:16 norm:8\"",

@@ -26,8 +26,8 @@ std::vector<std::string> violations(const json& row) {
 
 /// Returns a recipe whose first operand has another value, based on a recipe whose other keys fit.
 json row_with(const char* key, const std::string& value) {
-  const bool mx =
-      value == "1x32" || value == "32x32" || value == "ue8m0" || std::string(key) == "scale_rounding";
+  const bool mx = value == "1x32" || value == "32x32" || value == "ue8m0" || value == "ue5m3" ||
+                  std::string(key) == "scale_rounding";
   const bool nv = value == "e2m1" || value == "1x16" || value == "16x16" ||
                   std::string(key) == "element_rounding" || (value == "e4m3" && std::string(key) == "scale");
   const char* base = value == "bf16"                          ? "bf16"
@@ -40,6 +40,7 @@ json row_with(const char* key, const std::string& value) {
   json row = recipe_to_json(find_recipe(base));
   row["name"] = "mine";
   row["fprop"]["a"][key] = value;
+  if (value == "ue5m3") row["fprop"]["a"].erase("scale_rounding");
   if (value == "128x128") row["fprop"]["b"]["granularity"] = "1x128";
   return row;
 }
@@ -95,6 +96,28 @@ TEST_CASE("recipe schema: lists exactly the values of history and gradients that
   };
   check(history, row_with_history);
   check(schema.at("properties").at("gradients").at("properties"), row_with_gradients);
+}
+
+TEST_CASE("recipe schema: names the element formats that are read and allows grids", "[recipe]") {
+  const json operand = json::parse(text_of_schema()).at("$defs").at("operand").at("properties");
+  const auto row_of = [](const json& format) {
+    json row = row_with("format", format.is_string() ? format.get<std::string>() : "e4m3");
+    row["fprop"]["a"]["format"] = format;
+    return row;
+  };
+  const std::string why = refusal_of([&] { recipe_from_json(row_of("zzzzzzzzzzzzzzzz")); });
+  const std::string names = why.substr(why.find("one of ") + 7);
+  CHECK(contains(operand.at("format").at("description").get<std::string>(), names));
+  for (const json& format : {json("e3m3"), json{{"grid", {0, 0.5, 1}}}, json{{"grid", {-8, 0, 7}}}}) {
+    INFO(format);
+    CHECK(refusal_of([&] { recipe_from_json(row_of(format)); }) == "");
+    CHECK(violations(row_of(format)).empty());
+  }
+  for (const json& format : {json(8), json{{"gird", {0, 1}}}, json{{"grid", {0, "1"}}}, json::object()}) {
+    INFO(format);
+    CHECK(refusal_of([&] { recipe_from_json(row_of(format)); }) != "");
+    CHECK_FALSE(violations(row_of(format)).empty());
+  }
 }
 
 TEST_CASE("recipe schema: lists exactly the operand values that are read", "[recipe]") {

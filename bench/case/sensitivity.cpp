@@ -37,7 +37,10 @@ GemmRecipe& gemm_of(Recipe& recipe, GemmRole role) {
   return role == GemmRole::fprop ? recipe.fprop : role == GemmRole::dgrad ? recipe.dgrad : recipe.wgrad;
 }
 
-bool is_fp4(const QuantFormat& format) { return format.dtype == DType::e2m1; }
+/// Returns true for operands whose elements and scales have finer and coarser variants.
+bool is_fp8(const QuantFormat& format) {
+  return format.quantized() && format.dtype != DType::e2m1 && !is_custom(format);
+}
 
 bool quantizes(const GemmRecipe& gemm) { return gemm.a.quantized() || gemm.b.quantized(); }
 
@@ -298,19 +301,18 @@ class CellMaker {
   bool has_fp8() const {
     bool fp8 = false;
     Recipe recipe = plan_.recipe;
-    for_each_operand(recipe, [&](GemmRole, const QuantFormat& operand, bool) {
-      fp8 = fp8 || (operand.quantized() && !is_fp4(operand));
-    });
+    for_each_operand(recipe,
+                     [&](GemmRole, const QuantFormat& operand, bool) { fp8 = fp8 || is_fp8(operand); });
     return fp8;
   }
 
   void add_elements() {
-    if (!has_fp8()) return skip("elements", "all", "FP4 has no formats with more or fewer bits here");
+    if (!has_fp8())
+      return skip("elements", "all", "FP4 and grids have no formats with more or fewer bits here");
     for (const QuantFormat& element : kElements) {
       Recipe recipe = plan_.recipe;
       for_each_operand(recipe, [&](GemmRole, QuantFormat& operand, bool) {
-        if (operand.quantized() && !is_fp4(operand))
-          operand.dtype = element.dtype, operand.dropped_bits = element.dropped_bits;
+        if (is_fp8(operand)) operand.dtype = element.dtype, operand.dropped_bits = element.dropped_bits;
       });
       if (!(recipe == plan_.recipe))
         add_recipe("elements", CellKind::variant, element_name(element), std::move(recipe));
@@ -318,11 +320,11 @@ class CellMaker {
   }
 
   void add_scales() {
-    if (!has_fp8()) return skip("scales", "all", "scales of FP4 are part of its formats");
+    if (!has_fp8()) return skip("scales", "all", "scales of FP4 and grids are part of their formats");
     for (const QuantFormat& scale : kScales) {
       Recipe recipe = plan_.recipe;
       for_each_operand(recipe, [&](GemmRole, QuantFormat& operand, bool) {
-        if (!operand.quantized() || is_fp4(operand)) return;
+        if (!is_fp8(operand)) return;
         operand.granularity = scale.granularity, operand.scale = scale.scale;
         operand.scale_rounding = scale.scale_rounding, operand.history = {};
       });

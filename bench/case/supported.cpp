@@ -120,9 +120,9 @@ std::optional<std::string> fp8_storage_unsupported_reason(const Plan& plan) {
   if (plan.model.moe) return "--weights e4m3: does not support blocks with experts";
   const QuantFormat& format = plan.recipe.fprop.b;
   if (!format.quantized()) return "--weights e4m3: the recipe has BF16 weights";
-  if (held_in_bf16(format.dtype))
-    return fmt::format("--weights e4m3: the recipe's weights are {}, not an 8-bit format",
-                       name_of(format.dtype));
+  if (always_emulated(format))
+    return fmt::format("--weights e4m3: the recipe's weights are {}, not an 8-bit floating-point format",
+                       element_name(format));
   if (format.granularity != Granularity::tensor || !(format == plan.recipe.dgrad.b))
     return "--weights e4m3: the recipe has more than one scale per weight";
   if (!plan.later.empty())

@@ -164,7 +164,8 @@ void list_recipes() {
   text +=
       "as fprop, as dgrad: the formats of that GEMM. fast: fast accumulation in fprop, dgrad, wgrad.\n"
       "Emulated recipes: the loss is exact, speed is not reported.\n"
-      "Recipe files also support e4m4, e5m3, e4m2, e4m1, e5m1, e3m4 and e3m3, emulated everywhere.\n"
+      "Recipe files also support e4m4, e5m3, e4m2, e4m1, e5m1, e3m4 and e3m3, lists of values (grid) and ue5m3\n"
+      "scales, emulated everywhere.\n"
       "list recipes --recipe NAME prints a recipe as such a file, with its source.\n";
   text += sets_of(all);
   for (const auto& [why, which] : notes) text += fmt::format("{}:\n{}", why, wrapped(which));

@@ -59,6 +59,7 @@ DryRun dry_run_with(const Plan& plan, const Device* device, ReferencePlace place
     if (plan.fields.fidelity_batches > 0) {
       arena.restart_accounts();
       compare_gradients(rank, plan, place);
+      compare_outputs(rank, plan);
       if (!plan.sensitivity.empty()) account_sensitivity(rank, plan, place);
       run.probe = arena.peak().total();
       run.reference = place;

@@ -107,8 +107,8 @@ class GradientComparison::KeptGradient {
   struct Part {
     Tensor now, scale;  // the gradient itself, and its scale if it is FP8
     int unit;
-    std::int64_t first;  // first element, counted in the unit
-    Tensor copy;  // on the device, if it is kept there
+    std::int64_t first;    // first element, counted in the unit
+    Tensor copy;           // on the device, if it is kept there
     std::int64_t waiting;  // first byte of the copy on the host
   };
 
@@ -142,10 +142,10 @@ class GradientComparison::KeptGradient {
   Device& device_;
   Parameters& parameters_;
   bool cast_;
-  std::vector<Part> parts_;  // one per parameter
+  std::vector<Part> parts_;            // one per parameter
   std::unique_ptr<std::byte[]> host_;  // the whole copy, parameter after parameter
-  Tensor staging_;  // for uploads from the host
-  Tensor decoded_;  // f32: decoded FP8 gradients
+  Tensor staging_;                     // for uploads from the host
+  Tensor decoded_;                     // f32: decoded FP8 gradients
 };
 
 struct GradientComparison::State {
@@ -163,9 +163,8 @@ GradientComparison::GradientComparison(Rank& rank, const Plan& plan, ReferencePl
   std::optional<KeptGradient>& reference = state_->reference;
   if (KeptGradient::is_cast(parameters)) {
     reference.emplace(rank, place);
-    const WhileWatched watched(parameters, [&](int unit, const Tensor& gradient) {
-      reference->keep_staged(unit, gradient);
-    });
+    const WhileWatched watched(
+        parameters, [&](int unit, const Tensor& gradient) { reference->keep_staged(unit, gradient); });
     bf16_loss_ = gradient_by(rank, bf16);
   } else {
     bf16_loss_ = gradient_by(rank, bf16);
@@ -203,6 +202,63 @@ BatchFidelity compare_gradients(Rank& rank, const Plan& plan, ReferencePlace pla
   return GradientComparison(rank, plan, place).with(rank.transformer());
 }
 
+namespace {
+
+/// Adds up the distances of all ranks. Every rank fills its own row of a matrix of zeros, so that a sum over
+/// the ranks is exact.
+BatchOutputs over_ranks(Rank& rank, const BatchOutputs& own) {
+  const int ranks = rank.comm().size();
+  if (ranks == 1) return own;
+  constexpr std::int64_t kNumbers = 5;
+  std::vector<float> rows(static_cast<std::size_t>(ranks * kNumbers));
+  const double numbers[kNumbers] = {own.tokens, own.log_probability, own.largest_log_probability,
+                                    own.divergence, own.largest_divergence};
+  std::copy(std::begin(numbers), std::end(numbers),
+            rows.begin() + static_cast<std::ptrdiff_t>(rank.comm().rank() * kNumbers));
+  const Scope scope(rank.arena());
+  const Tensor all = rank.arena().push_uncounted(DType::f32, ranks, kNumbers);
+  rank.device().upload(all, rows.data());
+  rank.comm().all_reduce(all);
+  rank.device().download(rows.data(), all);
+  BatchOutputs sum;
+  for (auto row = rows.begin(); row != rows.end(); row += kNumbers)
+    sum += {row[0], row[1], row[2], row[3], row[4]};
+  return sum;
+}
+
+/// Held-out text to compare outputs on; null without --eval-data.
+class HeldOutBatches {
+ public:
+  explicit HeldOutBatches(const Plan& plan) : plan_(plan) {
+    if (!plan.fields.eval_data.empty()) data_ = open_data(held_out_options(plan.fields, plan.model));
+  }
+  explicit operator bool() const { return data_ != nullptr; }
+
+  /// Uploads this rank's sequences of a batch. They start again at the end of the text.
+  void prepare(Rank& rank, std::int64_t batch) const {
+    const std::int64_t B = plan_.B, ranks = rank.comm().size(), whole = data_->sequences(plan_.T);
+    std::vector<std::uint64_t> sequences;
+    for (std::int64_t b = 0; b < B; ++b)
+      sequences.push_back(static_cast<std::uint64_t>(((batch * ranks + rank.comm().rank()) * B + b) % whole));
+    rank.prepare_sequences(*data_, sequences);
+  }
+
+ private:
+  const Plan& plan_;
+  std::unique_ptr<DataSource> data_;
+};
+
+}  // namespace
+
+BatchOutputs compare_outputs(Rank& rank, const Plan& plan) {
+  rank.parameters().begin_step();
+  Transformer bf16(rank.device(), rank.arena(), rank.parameters(), plan.model, plan.bf16_transformer());
+  const std::vector<float> distances = rank.compare_outputs(rank.transformer(), bf16);
+  BatchOutputs outputs;
+  for (std::size_t i = 0; i < distances.size(); i += 2) outputs.add(distances[i], distances[i + 1]);
+  return over_ranks(rank, outputs);
+}
+
 std::vector<Fidelity> measure_fidelity(Rank& rank, const Plan& plan, const DataSource& data,
                                        ReferencePlace place) {
   std::vector<Fidelity> results;
@@ -210,22 +266,29 @@ std::vector<Fidelity> measure_fidelity(Rank& rank, const Plan& plan, const DataS
   // All batches use the recipe that the run begins with: a later one would disappear in the mean.
   const std::int64_t last_step =
       plan.later.empty() ? plan.fields.fidelity_batches : plan.later.front().from - 1;
-  const auto measure = [&](const std::string& name) {
+  const HeldOutBatches held_out(plan);
+  const auto measure = [&](const std::string& name, bool with_outputs) {
     std::vector<BatchFidelity> batches;
+    std::vector<BatchOutputs> outputs;
     std::optional<DelayedScaling::Snapshot> before;
     if (delayed) before = delayed->snapshot();
     for (std::int64_t step = 0; step < plan.fields.fidelity_batches; ++step) {
       rank.prepare(data, step, 0);
       rank.use_layers_of(std::min(step, last_step));
       batches.push_back(compare_gradients(rank, plan, place));
+      if (with_outputs) {
+        if (held_out) held_out.prepare(rank, step);
+        outputs.push_back(compare_outputs(rank, plan));
+      }
       if (delayed) delayed->update();  // a batch's scales come from the batches before, as in training
     }
     if (delayed) delayed->restore(*before);
     results.push_back(summarize(name, rank.parameters().layout(), batches));
+    if (with_outputs) results.back().outputs = summarize(outputs, static_cast<bool>(held_out));
   };
-  measure("none");
+  measure("none", true);
   for (const Stress& stress : plan.fidelity_stresses)
-    under_stress(rank.parameters(), plan.model, stress, [&] { measure(to_text(stress)); });
+    under_stress(rank.parameters(), plan.model, stress, [&] { measure(to_text(stress), false); });
   return results;
 }
 

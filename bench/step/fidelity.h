@@ -41,8 +41,12 @@ class GradientComparison {
 /// gradients, but not its weights, moments or random numbers.
 BatchFidelity compare_gradients(Rank& rank, const Plan& plan, ReferencePlace place);
 
+/// Compares the outputs of a rank's prepared tokens in the recipe with BF16's, over all ranks; a collective.
+BatchOutputs compare_outputs(Rank& rank, const Plan& plan);
+
 /// Measures what the plan asks for on the tokens of the first --fidelity-batches steps: with the unchanged
-/// weights, then under each stress, which is undone afterwards. A collective; returns the same on every rank.
+/// weights, then under each stress, which is undone afterwards. Outputs are compared without stress only: on
+/// --eval-data if the plan has it, else on the same tokens. A collective; returns the same on every rank.
 std::vector<Fidelity> measure_fidelity(Rank& rank, const Plan& plan, const DataSource& data,
                                        ReferencePlace place);
 

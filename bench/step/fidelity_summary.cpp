@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -89,6 +90,45 @@ GradientSums& GradientSums::operator+=(const GradientSums& other) {
   gg += other.gg;
   difference += other.difference;
   return *this;
+}
+
+namespace {
+
+/// Returns the larger number, or NaN if one is NaN.
+double larger(double a, double b) { return std::isnan(a) || a > b ? a : b; }
+
+}  // namespace
+
+void BatchOutputs::add(double difference, double token_divergence) {
+  const bool finite = std::isfinite(difference) && std::isfinite(token_divergence);
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const double size = finite ? std::fabs(difference) : nan, kl = finite ? token_divergence : nan;
+  *this += {1, size, size, kl, kl};
+}
+
+BatchOutputs& BatchOutputs::operator+=(const BatchOutputs& other) {
+  tokens += other.tokens;
+  log_probability += other.log_probability;
+  largest_log_probability = larger(largest_log_probability, other.largest_log_probability);
+  divergence += other.divergence;
+  largest_divergence = larger(largest_divergence, other.largest_divergence);
+  return *this;
+}
+
+OutputDistance summarize(const std::vector<BatchOutputs>& batches, bool held_out) {
+  BatchOutputs all;
+  std::vector<double> log_probabilities, divergences;
+  for (const BatchOutputs& batch : batches) {
+    all += batch;
+    log_probabilities.push_back(batch.log_probability / batch.tokens);
+    divergences.push_back(batch.divergence / batch.tokens);
+  }
+  return {static_cast<std::int64_t>(all.tokens),
+          held_out,
+          interval_of(log_probabilities),
+          finite(all.largest_log_probability),
+          interval_of(divergences),
+          finite(all.largest_divergence)};
 }
 
 Fidelity summarize(const std::string& stress, const Layout& layout,

@@ -29,6 +29,20 @@ struct BatchFidelity {
 /// single value.
 MeanInterval interval_of(const std::vector<double>& values);
 
+/// Distances of the outputs over the tokens of one batch: sums and largest values, nats.
+struct BatchOutputs {
+  double tokens = 0;
+  double log_probability = 0, largest_log_probability = 0;  ///< magnitudes of differences
+  double divergence = 0, largest_divergence = 0;
+
+  /// Adds a token. A distance that is not finite makes sums and largest values NaN.
+  void add(double difference, double token_divergence);
+  BatchOutputs& operator+=(const BatchOutputs& other);
+};
+
+/// Summarizes the distances of `batches`, at least one.
+OutputDistance summarize(const std::vector<BatchOutputs>& batches, bool held_out);
+
 /// Summarizes `batches`, at least one, of one stress.
 Fidelity summarize(const std::string& stress, const Layout& layout,
                    const std::vector<BatchFidelity>& batches);

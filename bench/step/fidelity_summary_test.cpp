@@ -162,3 +162,23 @@ TEST_CASE("summarize: values that are not finite become null and affect nothing 
   CHECK(part(f.roles, "o").error == 0);
   CHECK(part(f.layers, "0").bias == 0);
 }
+
+TEST_CASE("summarize: outputs have means over tokens and batches and the largest of all", "[fidelity]") {
+  std::vector<BatchOutputs> batches(2);
+  for (const double difference : {0.1, -0.3}) batches[0].add(difference, 0.01);
+  for (const double difference : {-0.05, 0.0, 0.05, -0.02})
+    batches[1].add(difference, difference < 0 ? 0.04 : 0);
+  const OutputDistance outputs = summarize(batches, true);
+  CHECK((outputs.tokens == 6 && outputs.held_out));
+  CHECK(*outputs.log_probability.mean == Approx((0.2 + 0.03) / 2));
+  CHECK(*outputs.largest_log_probability == 0.3);
+  CHECK(*outputs.divergence.mean == Approx((0.01 + 0.02) / 2));
+  CHECK(*outputs.largest_divergence == 0.04);
+  CHECK(*outputs.log_probability.low < *outputs.log_probability.mean);
+  batches[1].add(std::numeric_limits<double>::quiet_NaN(), 0);
+  batches[1].add(0.5, 0);  // does not hide the NaN before it
+  const OutputDistance bad = summarize(batches, false);
+  CHECK((bad.tokens == 8 && !bad.held_out));
+  CHECK((!bad.log_probability.mean && !bad.largest_log_probability));
+  CHECK((!bad.divergence.mean && !bad.largest_divergence));
+}

@@ -305,7 +305,7 @@ TEST_CASE("resolve: formats that an optimizer does not support are refused in on
   narrow["name"] = "narrow";
   for (const char* gemm : {"fprop", "dgrad"}) narrow[gemm]["b"]["format"] = "e3m4";
   CHECK(unsupported({{"weights", "e4m3"}, {"recipe", directory.write("narrow.json", narrow.dump())}}) ==
-        "--weights e4m3: the recipe's weights are e3m4, not an 8-bit format");
+        "--weights e4m3: the recipe's weights are e3m4, not an 8-bit floating-point format");
   CHECK(unsupported({{"weights", "e4m3"}, {"recipe", "rowwise"}}) ==
         "--weights e4m3: the recipe has more than one scale per weight");
   CHECK(unsupported({{"weights", "e4m3"}, {"recipe", "tensorwise"}, {"keep_bf16", "o"}}) ==

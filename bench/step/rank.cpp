@@ -130,6 +130,19 @@ std::vector<float> Rank::token_losses(Transformer& transformer, const DataSource
   return values;
 }
 
+std::vector<float> Rank::compare_outputs(Transformer& transformer, Transformer& bf16) {
+  const std::int64_t M = plan_.tokens_per_micro_step();
+  const Tensor tokens = tokens_.slice_rows(0, M), targets = targets_.slice_rows(0, M);
+  const Scope scope(arena_);
+  const Tensor distances = arena_.push(Segment::activations, DType::f32, M, 2),
+               features = arena_.push(Segment::activations, DType::bf16, M, plan_.model.width);
+  bf16.forward_features(features, tokens);
+  transformer.compare_outputs(distances, features, tokens, targets);
+  std::vector<float> values(static_cast<std::size_t>(2 * M));
+  device_.download(values.data(), distances);
+  return values;
+}
+
 void Rank::enqueue() {
   forward_backward();  // reductions may still be running
   optimizer_step(device_, parameters_, scalars_, norm_squared_, plan_.optimizer);

@@ -64,6 +64,15 @@ class Rank {
   std::vector<float> token_losses(Transformer& transformer, const DataSource& data,
                                   const std::vector<std::uint64_t>& sequences);
 
+  /// Uploads B sequences for compare_outputs(), as token_losses() does.
+  void prepare_sequences(const DataSource& data, const std::vector<std::uint64_t>& sequences) {
+    upload(data, sequences);
+  }
+  /// Compares next-token distributions of two transformers of this rank's parameters on the first M prepared
+  /// tokens (Transformer::compare_outputs). Returns two numbers per token. A collective, after
+  /// parameters().begin_step().
+  std::vector<float> compare_outputs(Transformer& transformer, Transformer& bf16);
+
   /// Returns the options for another transformer of this rank's parameters whose layers use the recipes of
   /// `layers`, which must outlive it.
   TransformerOptions transformer_options(const ConvertedLayers& layers) const;

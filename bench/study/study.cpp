@@ -78,6 +78,7 @@ StudySettings settings_of(const StudyCommand& command) {
                           "a file",
                           name));
   if (!sensitivity.empty()) set_sensitivity(settings, sensitivity.mapped());
+  if (!command.against.empty()) settings.against = command.against;
   settings.sensitivity_only = command.sensitivity_only;
   if (settings.sensitivity_only && settings.sensitivity.empty())
     throw InvalidInput("--sensitivity-only: needs cells: add --sensitivity standard");
@@ -308,10 +309,17 @@ CLI::App* add_study_command(CLI::App& app, StudyCommand& command) {
       "Examples:\n"
       "  # does a recipe train? the smallest study\n"
       "  precbench study --model tiny --recipe blockwise,mxfp8_floor\n"
+      "  # is a recipe of your own better than nvfp4?\n"
+      "  precbench study --model tiny --recipe mine.json --against nvfp4\n"
       "  # plan and estimated duration\n"
       "  precbench study --model tiny --recipe tensorwise,mxfp8 --dry-run\n"
       "  # layers and GEMMs that the loss comes from\n"
       "  precbench study --model tiny --recipe mxfp8 --sensitivity standard --sensitivity-only --out out/cells");
+  sub->add_option(
+         "--against", command.against,
+         "incumbent: recipe that the others are compared with, besides BF16; takes part if not in --recipe")
+      ->type_name("RECIPE")
+      ->group("Study");
   sub->add_option("--trained-tokens", command.trained_tokens,
                   "tokens seen by the weights of --init-from: 2T, 300B, 1.5e9 (for tokens per parameter)")
       ->type_name("N")

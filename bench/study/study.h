@@ -13,7 +13,8 @@ namespace precbench {
 struct StudyCommand : SweepCommand {
   StudyCommand() { out = "out/study", options.at_once = 0; }
   bool sensitivity_only = false;  ///< runs trunks and --sensitivity only
-  std::string trained_tokens;  ///< tokens seen by the --init-from weights, as typed; empty: unknown
+  std::string against;            ///< incumbent, a recipe to compare the others with; empty: the settings'
+  std::string trained_tokens;     ///< tokens seen by the --init-from weights, as typed; empty: unknown
 };
 CLI::App* add_study_command(CLI::App& app, StudyCommand& command);
 

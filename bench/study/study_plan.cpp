@@ -175,11 +175,27 @@ void StudyPlan::choose_variants(const std::vector<std::string>& asked) {
     if (differs_from_bf16(find_recipe(recipe))) variant(recipe).asked = true;
   if (variants_.size() == 2)
     throw InvalidInput("--recipe: a study compares recipes with bf16: name at least one other");
+  if (!settings_.against.empty()) add_incumbent();
   for (const auto& [control, other] : settings_.apart) {
     variant(other);
     variant(control).apart_from = find_recipe(other).name;
   }
   for (const std::string& control : settings_.breaks) variant(control).breaks = true;
+}
+
+void StudyPlan::add_incumbent() {
+  const Recipe incumbent = find_recipe(settings_.against);
+  if (!differs_from_bf16(incumbent))
+    throw InvalidInput(fmt::format("--against: {}: every recipe is compared with bf16 anyway; name another",
+                                   settings_.against));
+  const auto is_incumbent = [&](const Variant& v) { return find_recipe(v.recipe).name == incumbent.name; };
+  bool compared = false;
+  for (Variant& v : variants_)
+    if (v.asked && !is_incumbent(v)) v.against = incumbent.name, compared = true;
+  if (!compared)
+    throw InvalidInput(fmt::format("--against: {} is the only recipe; name the ones to compare in --recipe",
+                                   settings_.against));
+  if (std::none_of(variants_.begin(), variants_.end(), is_incumbent)) variant(settings_.against).asked = true;
 }
 
 const std::string& StudyPlan::first_recipe() const {
@@ -220,6 +236,7 @@ StudyCase StudyPlan::fork(const std::string& checkpoint, StudyPart part, std::in
   c.seed = kSeedsOfTrunk * trunk + seed;
   StudyPlace where = place(part, trunk, age, seed);
   where.asked = variant.asked, where.apart_from = variant.apart_from, where.breaks = variant.breaks;
+  if (part == StudyPart::fork) where.against = variant.against;
   return {c, where};
 }
 
@@ -239,8 +256,8 @@ void StudyPlan::add_forks(const Plan& trunk, std::int64_t number, const ForkAges
         StudyCase one = fork(checkpoint_at(trunk, age), StudyPart::fork, number, age, seed, variant);
         if (seed == 1 && compares_gradients(variant)) {
           one.fields.fidelity_batches = settings_.fidelity_batches;
-          const bool stressed = settings_.fidelity_batches > 0 && variant.asked &&
-                                age == ages.ages.back() && number <= settings_.ladder_trunks;
+          const bool stressed = settings_.fidelity_batches > 0 && variant.asked && age == ages.ages.back() &&
+                                number <= settings_.ladder_trunks;
           if (stressed) one.fields.fidelity_stress = stress_words(settings_);
         }
         cases.push_back(std::move(one));

@@ -50,6 +50,7 @@ class StudyPlan {
     bool asked = false;
     std::optional<std::string> apart_from = std::nullopt;
     bool breaks = false;
+    std::optional<std::string> against = std::nullopt;  ///< name of the incumbent that it is compared with
   };
   /// A recipe with mantissa or exponent bits removed.
   struct Rung {
@@ -62,6 +63,8 @@ class StudyPlan {
   StudyPlace place(StudyPart part, std::int64_t trunk, std::int64_t age = 0, std::int64_t seed = 0) const;
   void choose_variants(const std::vector<std::string>& asked);
   Variant& variant(const std::string& recipe);
+  /// Compares all requested recipes with the incumbent, which becomes one of them.
+  void add_incumbent();
   void make_rungs();
   StudyCase fork(const std::string& checkpoint, StudyPart part, std::int64_t trunk, std::int64_t age,
                  std::int64_t seed, const Variant& variant) const;

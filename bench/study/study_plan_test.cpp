@@ -72,6 +72,36 @@ TEST_CASE("StudyPlan: trunks and for each state forks of every recipe and BF16 a
   for (const auto& [data, recipes] : by_data) CHECK(recipes.size() == 8);
 }
 
+TEST_CASE("StudyPlan: an incumbent takes part and the other recipes name it", "[study]") {
+  StudySettings settings = default_study({});
+  settings.trunks = 3, settings.ages = {10};
+  settings.against = "mxfp8";
+  const StudyPlan plan = plan_of(settings, "blockwise,tensorwise");
+  std::map<std::string, std::set<std::string>> asked;  // incumbents by recipe
+  for (const auto& [fields, place] : plan.forks(resolve(plan.trunks()))) {
+    if (place.asked && place.part == StudyPart::fork) asked[fields.recipe].insert(place.against.value_or(""));
+    if (!place.asked || place.part != StudyPart::fork) CHECK_FALSE(place.against);
+  }
+  CHECK(asked == std::map<std::string, std::set<std::string>>{
+                     {"blockwise", {"mxfp8"}}, {"tensorwise", {"mxfp8"}}, {"mxfp8", {""}}});
+  // Named in --recipe too, it is the same study.
+  const StudyPlan same = plan_of(settings, "blockwise,tensorwise,mxfp8");
+  CHECK(same.forks(resolve(same.trunks())).size() == plan.forks(resolve(plan.trunks())).size());
+  CHECK(same.trunks().front().place.study == plan.trunks().front().place.study);
+  settings.against = "";
+  CHECK(plan_of(settings, "blockwise").trunks().front().place.study == plan.trunks().front().place.study);
+
+  settings.against = "bf16";
+  CHECK(refusal_of([&] { plan_of(settings, "blockwise"); }) ==
+        "--against: bf16: every recipe is compared with bf16 anyway; name another");
+  settings.against = "blockwise";
+  CHECK(refusal_of([&] { plan_of(settings, "blockwise"); }) ==
+        "--against: blockwise is the only recipe; name the ones to compare in --recipe");
+  settings.against = "mxpf8";
+  CHECK(refusal_of([&] { plan_of(settings, "blockwise"); }) ==
+        "unknown recipe \"mxpf8\"; did you mean mxfp8?");
+}
+
 TEST_CASE("StudyPlan: sensitivity is measured at the oldest state for each requested recipe",
           "[study][sensitivity]") {
   StudySettings settings = default_study({});

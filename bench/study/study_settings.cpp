@@ -87,6 +87,12 @@ void set_breaks(StudySettings& settings, const Words& words) {
   settings.breaks = words;
 }
 
+void set_against(StudySettings& settings, const Words& words) {
+  if (words.size() > 1) throw InvalidInput("takes one recipe, or none");
+  for (const std::string& recipe : words) find_recipe(recipe);
+  settings.against = words.empty() ? "" : words.front();
+}
+
 using Setter = std::function<void(StudySettings&, const Words&)>;
 
 /// Returns the keys that are not case fields, by section.
@@ -118,7 +124,10 @@ const std::map<std::string, std::map<std::string, Setter>>& study_keys() {
         {"exponent_bits", one(&S::exponent_bits, kNone, std::int64_t{2})},
         {"batch", several(&S::batch, kOne, kMost)}}},
       {"control", {{"apart", set_apart}, {"break", set_breaks}}},
-      {"verdict", {{"margin", one(&S::margin, 1e-6, 1.0)}, {"level", one(&S::level, 1e-6, 0.5)}}},
+      {"verdict",
+       {{"margin", one(&S::margin, 1e-6, 1.0)},
+        {"level", one(&S::level, 1e-6, 0.5)},
+        {"against", set_against}}},
   };
   return keys;
 }

@@ -38,6 +38,7 @@ struct StudySettings {
   std::vector<std::pair<std::string, std::string>>
       apart;                        ///< control, and the recipe that it must differ from
   std::vector<std::string> breaks;  ///< controls that must be beyond half the margin
+  std::string against;              ///< recipe that the others are compared with too; empty: none
   double margin = 0;                ///< as a fraction of BF16's loss
   double level = 0;                 ///< probability of any wrong verdict
 

@@ -62,6 +62,16 @@ TEST_CASE("read_study_file: invalid settings are refused with their line", "[stu
   CHECK(refusal("[work]\nbatch = [1, 2]\n") == ":2: --batch: a study takes one value");
 }
 
+TEST_CASE("read_study_file: the incumbent is a single recipe or none", "[study]") {
+  CHECK(default_study({}).against.empty());
+  CHECK(read("[verdict]\nagainst = \"mxfp8\"\n").against == "mxfp8");
+  CHECK(read("[verdict]\nagainst = []\n").against.empty());
+  CHECK(refusal("[verdict]\nagainst = [\"mxfp8\", \"rowwise\"]\n") ==
+        ":2: against: takes one recipe, or none");
+  CHECK(refusal("[verdict]\nagainst = \"mxpf8\"\n") ==
+        ":2: against: unknown recipe \"mxpf8\"; did you mean mxfp8?");
+}
+
 TEST_CASE("read_study_file: sensitivity cells are read and invalid ones refused", "[study][sensitivity]") {
   CHECK(default_study({}).sensitivity.empty());
   CHECK(read("[sensitivity]\ncells = [\"gemms\", \"best\"]\nbatches = 5\n").sensitivity == "gemms,best");

@@ -26,6 +26,8 @@ GemmSupport CpuDevice::support(const GemmRecipe& gemm, GemmRole) const {
   if (!gemm.a.quantized() && !gemm.b.quantized()) return {};
   if (gemm.a.dtype == DType::e2m1)
     return {Execution::emulated, "a CPU has no FP4 units: operands are dequantized to FP32"};
+  if (gemm.a.grid || gemm.b.grid)
+    return {Execution::emulated, "no processor multiplies a grid: operands are dequantized to FP32"};
   return {Execution::emulated, "a CPU has no FP8 units: operands are dequantized to FP32"};
 }
 

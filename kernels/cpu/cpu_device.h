@@ -108,6 +108,8 @@ class CpuDevice final : public Device {
   void do_grouped_matmul(const ops::GroupedMatmul& op) override;
   // cross_entropy.cpp
   void do_cross_entropy(const ops::CrossEntropy& op) override;
+  // compare_logits.cpp
+  void do_compare_logits(const ops::CompareLogits& op) override;
   // adamw.cpp
   void do_adamw(const ops::Adamw& op) override;
   // scaled_values.cpp
@@ -141,6 +143,11 @@ class CpuDevice final : public Device {
   /// Like widen(), for stacked weights and for the columnwise copy of a grouped value.
   const float* widen_experts(int slot, const GemmOperand& operand, std::int64_t experts);
   const float* widen_columns(int slot, const GemmOperand& operand, const Groups& groups);
+  // custom_format.cpp
+  /// Makes a copy in a custom format of the matrix [rows, k]; `columns`: it is the value's transpose.
+  void quantize_custom(const GemmOperand& operand, const float* matrix, float tensor_amax,
+                       const RandomStream& random, bool columns);
+  void widen_custom(float* out, const GemmOperand& operand);
   // fp4.cpp
   /// Makes an FP4 copy of the matrix [rows, k]; `columns`: it is the value's transpose.
   void quantize_fp4(const GemmOperand& operand, const float* matrix, const RandomStream& random,

@@ -9,6 +9,7 @@
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/quantize_rows.h"
+#include "kernels/numerics/custom_format.h"
 #include "kernels/numerics/fp4.h"
 
 namespace precbench {
@@ -18,24 +19,6 @@ using namespace cpu;
 namespace {
 
 bool is_fp4(const QuantFormat& format) { return format.dtype == DType::e2m1; }
-
-/// Returns the element at `at` in the format's own units.
-float code_value(const GemmOperand& operand, std::int64_t at) {
-  const std::uint8_t* codes = operand.data.as<std::uint8_t>();
-  switch (operand.format.dtype) {
-    case DType::e4m3:
-      return e4m3_decode(codes[at]);
-    case DType::e5m2:
-      return e5m2_decode(codes[at]);
-    case DType::e5m3:
-    case DType::e3m4:
-    case DType::e3m3:
-    case DType::e4m4:
-      return bf16_decode(operand.data.as<std::uint16_t>()[at]);
-    default:
-      return e2m1_decode(static_cast<std::uint8_t>(codes[at / 2] >> 4 * (at % 2)));
-  }
-}
 
 }  // namespace
 
@@ -105,12 +88,16 @@ void CpuDevice::do_quantize(const ops::Quantize& op) {
   const float amax = scaled_by.empty() ? 0.0f : *scaled_by.as<float>();
   if (want_row && is_fp4(x.rowwise.format))
     quantize_fp4(x.rowwise, source, x.random, false);
+  else if (want_row && is_custom(x.rowwise.format))
+    quantize_custom(x.rowwise, source, amax, x.random, false);
   else if (want_row)
     quantize_rows(threads_, x.rowwise, {source, rows, cols}, amax);
   if (want_col) {
     float* transposed = scratch(1, rows * cols);
     transpose_matrix(threads_, transposed, source, rows, cols);
     if (is_fp4(x.columnwise.format)) return quantize_fp4(x.columnwise, transposed, x.random, true);
+    if (is_custom(x.columnwise.format))
+      return quantize_custom(x.columnwise, transposed, amax, x.random, true);
     quantize_rows(threads_, x.columnwise, {transposed, cols, rows}, amax);
   }
 }
@@ -129,7 +116,10 @@ const float* CpuDevice::widen(int slot, const GemmOperand& operand) {
     widen_fp4(out, operand);
     return out;
   }
-  widen_fp8(out, operand);
+  if (is_custom(operand.format))
+    widen_custom(out, operand);
+  else
+    widen_fp8(out, operand);
   return out;
 }
 
@@ -175,8 +165,8 @@ void CpuDevice::do_quantization_error(const ops::QuantizationError& op) {
     }
     source = transformed(2, format, source, rows, cols, op.random, op.columns);
   }
-  const float max = format_max(format.dtype, format.dropped_bits);
-  const float half_steps = half_steps_of_max(format.dtype, format.dropped_bits);
+  const float max = scale_rule(format).max;
+  const float half_steps = half_steps_at_end(format);
   double signal = 0, noise = 0, nonzero = 0, underflow = 0, saturated = 0;
   for (std::int64_t r = 0; r < rows; ++r)
     for (std::int64_t c = 0; c < cols; ++c) {
@@ -189,8 +179,8 @@ void CpuDevice::do_quantization_error(const ops::QuantizationError& op) {
       // Saturated: the cast hit the format's end and lost more than rounding would. Exact with a power-of-two
       // scale, for which the division q is exact.
       const float magnitude = std::fabs(q);
-      saturated +=
-          std::fabs(code_value(op.operand, at)) == max && std::fabs(v) > magnitude + magnitude / half_steps;
+      saturated += std::fabs(value_of_code(format, op.operand.data.data, at)) >= max &&
+                   std::fabs(v) > magnitude + magnitude / half_steps;
     }
   const double values[] = {signal, noise, nonzero, underflow, saturated};
   for (int i = 0; i < 5; ++i) op.out.as<float>()[i] = static_cast<float>(values[i]);

@@ -21,7 +21,7 @@ inline float amax_of(const float* x, std::int64_t n, float start = 0.0f) {
 struct Scale {
   float multiply;     // before the cast
   float dequantize;   // as passed to the GEMM, in FP32
-  std::uint8_t byte;  // the same as ue8m0
+  std::uint8_t byte;  // the same as ue8m0, e4m3 or ue5m3
 };
 
 inline Scale scale_of(float amax, const QuantFormat& format) {
@@ -37,7 +37,7 @@ inline Scale scale_of(float amax, const QuantFormat& format) {
 }
 
 inline void store_scale(const Tensor& scales, std::int64_t index, const Scale& scale) {
-  if (scales.dtype == DType::ue8m0)
+  if (scales.dtype != DType::f32)
     scales.as<std::uint8_t>()[index] = scale.byte;
   else
     scales.as<float>()[index] = scale.dequantize;
@@ -84,11 +84,15 @@ struct Rows {
   const float* row(std::int64_t r) const { return data + r * k; }
 };
 
-inline void quantize_rows(int threads, const GemmOperand& operand, const Rows& source, float tensor_amax) {
-  const QuantFormat& format = operand.format;
-  const Granularity g = format.granularity;
+/// Quantizes scope by scope. make_scale(amax): the scope's scale. cast_run(r, k0, n, scale): casts n elements
+/// of row r from k0 on. `tensor_amax`: for granularity tensor.
+template <class MakeScale, class CastRun>
+void quantize_scopes(int threads, const GemmOperand& operand, const Rows& source, float tensor_amax,
+                     const MakeScale& make_scale, const CastRun& cast_run) {
+  const Granularity g = operand.format.granularity;
   const std::int64_t block = block_length(g) ? block_length(g) : source.k;
   const std::int64_t scope_rows = block_rows(g);
+  const bool by_row = g == Granularity::block_32x32 || g == Granularity::block_16x16;  // of stored scales
   // Padding entries of the scale buffer are defined too, so that buffers compare and copy byte for byte.
   std::memset(operand.scale.data, 0, operand.scale.bytes());
   for_rows(threads, detail::blocks_of(source.rows, scope_rows), 0, [&](std::int64_t scope, float*) {
@@ -100,15 +104,23 @@ inline void quantize_rows(int threads, const GemmOperand& operand, const Rows& s
       if (g != Granularity::tensor)
         for (std::int64_t r = first; r < last; ++r)
           amax = amax_of(source.row(r) + k0, n, r == first ? 0.0f : amax);
-      const Scale scale = scale_of(amax, format);
+      const Scale scale = make_scale(amax);
       if (g != Granularity::tensor || (first == 0 && kb == 0))
         store_scale(operand.scale, scale_index(g, source.rows, source.k, first, kb), scale);
-      for (std::int64_t r = first + 1; g == Granularity::block_32x32 && r < last; ++r)
+      for (std::int64_t r = first + 1; by_row && r < last; ++r)
         store_scale(operand.scale, scale_index(g, source.rows, source.k, r, kb), scale);
-      for (std::int64_t r = first; r < last; ++r)
-        cast(operand.data, r * source.k + k0, source.row(r) + k0, n, scale.multiply, format);
+      for (std::int64_t r = first; r < last; ++r) cast_run(r, k0, n, scale);
     }
   });
+}
+
+inline void quantize_rows(int threads, const GemmOperand& operand, const Rows& source, float tensor_amax) {
+  const QuantFormat& format = operand.format;
+  quantize_scopes(
+      threads, operand, source, tensor_amax, [&](float amax) { return scale_of(amax, format); },
+      [&](std::int64_t r, std::int64_t k0, std::int64_t n, const Scale& scale) {
+        cast(operand.data, r * source.k + k0, source.row(r) + k0, n, scale.multiply, format);
+      });
 }
 
 template <class T>

@@ -155,6 +155,8 @@ class CudaDevice final : public Device {
   void do_swiglu_backward(const ops::SwigluBackward& op) override;
   // cross_entropy.cu
   void do_cross_entropy(const ops::CrossEntropy& op) override;
+  // compare_logits.cu
+  void do_compare_logits(const ops::CompareLogits& op) override;
   // adamw.cu
   void do_sum_of_squares(const ops::SumOfSquares& op) override;
   void do_adamw(const ops::Adamw& op) override;

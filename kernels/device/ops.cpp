@@ -186,6 +186,11 @@ OpCost CrossEntropy::cost() const {
   return of("cross_entropy", OpClass::head_loss, 2 * bytes(logits) + bytes(loss) + bytes(targets));
 }
 
+OpCost CompareLogits::cost() const {
+  return of("compare_logits", OpClass::head_loss,
+            bytes(reference) + bytes(logits) + bytes(targets) + bytes(out));
+}
+
 OpCost Sum::cost() const { return of("sum", OpClass::head_loss, bytes(x)); }
 
 OpCost SumOfSquares::cost() const { return of("sum_of_squares", OpClass::optimizer, bytes(x)); }

@@ -260,6 +260,14 @@ struct CrossEntropy {
   OpCost cost() const;
 };
 
+/// out f32 [M, 2]: for each row, how far the next-token distribution of `logits` is from that of `reference`,
+/// nats: the difference of the target's log-probability, and the divergence KL(reference || logits). Logits
+/// f32 or bf16 [M, V], of equal dtype; sums are FP64.
+struct CompareLogits {
+  Tensor out, reference, logits, targets;
+  OpCost cost() const;
+};
+
 /// out[0] = or += sum of x (f32), in a fixed order.
 struct Sum {
   Tensor out, x;
@@ -346,6 +354,7 @@ struct QuantizationError {
   OP(GroupedSwigluBackward, grouped_swiglu_backward) \
   OP(UpdateRoutingBias, update_routing_bias)         \
   OP(CrossEntropy, cross_entropy)                    \
+  OP(CompareLogits, compare_logits)                  \
   OP(Sum, sum)                                       \
   OP(SumOfSquares, sum_of_squares)                   \
   OP(Adamw, adamw)                                   \

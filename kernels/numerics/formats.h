@@ -54,9 +54,9 @@ PRECBENCH_HD constexpr float format_max(DType dtype, int dropped_bits = 0) {
 /// Returns the number of mantissa bits of a quantized element format.
 PRECBENCH_HD constexpr int mantissa_bits_of(DType dtype, int dropped_bits = 0) {
   const int all = dtype == DType::e3m4 || dtype == DType::e4m4 ? 4
-                  : dtype == DType::e5m2                        ? 2
-                  : dtype == DType::e2m1                        ? 1
-                                                                : 3;
+                  : dtype == DType::e5m2                       ? 2
+                  : dtype == DType::e2m1                       ? 1
+                                                               : 3;
   return all - dropped_bits;
 }
 
@@ -269,26 +269,29 @@ PRECBENCH_HD constexpr std::uint8_t ue8m0_round_up(float d) {
   return static_cast<std::uint8_t>(b < 0xFF ? b : 0xFF);
 }
 
-/// Returns the scale byte of a block with largest magnitude `amax`, for elements of a quantized element
-/// format. Non-finite amax gives 0xFF, zero gives 0.
+/// Returns the scale byte of a block with largest magnitude `amax`, for elements up to `max` with this many
+/// mantissa bits, or of a quantized element format. Non-finite amax gives 0xFF, zero gives 0.
 ///   rceil  round_up(amax * fp32(1/max)): scaled amax in (max/2, max], never saturates (NVIDIA's recipe)
 ///   floor  floor(log2 amax) - emax (OCP MX v1.0, section 6.3): scaled values above max saturate
 ///   ceil   ceil(log2 amax) - emax: scaled amax in (2^(emax-1), 2^emax]
 ///   even   floor, after rounding amax half up to the element's mantissa width
 /// emax is the exponent of the format's largest power of two: 8, 15, 2, for e4m4 8, for e3m4 4. The last
 /// three clamp at 2^-127.
-PRECBENCH_HD constexpr std::uint8_t ue8m0_from_amax(float amax, DType format, ScaleRounding rounding,
-                                                    int dropped_bits = 0) {
+PRECBENCH_HD constexpr std::uint8_t ue8m0_from_range(float amax, float max, int mantissa_bits,
+                                                     ScaleRounding rounding) {
   const std::int32_t bits = abs_bits(amax);
   if (bits >= detail::kInfBits) return 0xFF;
-  const float max = format_max(format, dropped_bits);
   if (rounding == ScaleRounding::rceil) return ue8m0_round_up(amax * (1.0f / max));
   const std::int32_t emax = (abs_bits(max) >> 23) - 127;
-  const int mantissa_bits = mantissa_bits_of(format, dropped_bits);
   const std::int32_t half_ulp = rounding == ScaleRounding::even ? 1 << (22 - mantissa_bits) : 0;
   const std::int32_t round_up = rounding == ScaleRounding::ceil && (bits & 0x007FFFFF) != 0 ? 1 : 0;
   const std::int32_t b = ((bits + half_ulp) >> 23) + round_up - emax;
-  return static_cast<std::uint8_t>(b > 0 ? b : 0);
+  return static_cast<std::uint8_t>(b > 0 ? b < 0xFF ? b : 0xFF : 0);
+}
+PRECBENCH_HD constexpr std::uint8_t ue8m0_from_amax(float amax, DType format, ScaleRounding rounding,
+                                                    int dropped_bits = 0) {
+  return ue8m0_from_range(amax, format_max(format, dropped_bits), mantissa_bits_of(format, dropped_bits),
+                          rounding);
 }
 
 // ---- random bits ----

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "kernels/base/enum_names.h"
+#include "kernels/numerics/grid.h"
 #include "kernels/numerics/state_formats.h"
 
 namespace precbench {
@@ -12,7 +13,7 @@ namespace {
 
 constexpr EnumNames<Granularity, 9> kGranularityNames{
     {"none", "tensor", "row", "1x128", "128x128", "1x32", "1x16", "32x32", "16x16"}};
-constexpr EnumNames<ScaleType, 5> kScaleNames{{"none", "f32", "f32_pow2", "ue8m0", "e4m3"}};
+constexpr EnumNames<ScaleType, 6> kScaleNames{{"none", "f32", "f32_pow2", "ue8m0", "e4m3", "ue5m3"}};
 constexpr EnumNames<ScaleRounding, 6> kScaleRoundingNames{
     {"none", "rceil", "floor", "ceil", "even", "quest"}};
 constexpr EnumNames<ElementRounding, 2> kElementRoundingNames{{"rne", "stochastic"}};
@@ -356,7 +357,8 @@ const char* element_name(const QuantFormat& format) {
 std::string describe(const QuantFormat& format) {
   if (!format.quantized()) return name_of(format.dtype);
   std::string text =
-      fmt::format("{} {} {}", element_name(format), name_of(format.granularity), name_of(format.scale));
+      fmt::format("{}{} {} {}", element_name(format), format.grid ? std::to_string(format.grid->count) : "",
+                  name_of(format.granularity), name_of(format.scale));
   if (format.scale_rounding != ScaleRounding::none)
     text += fmt::format("/{}", name_of(format.scale_rounding));
   if (format.delayed())

@@ -34,8 +34,9 @@ enum class Granularity : std::uint8_t {
 };
 
 /// f32: exact MAX / amax. f32_pow2: that scale rounded down to a power of two. ue8m0: an exponent byte. e4m3:
-/// a byte, with an additional FP32 scale per tensor (nvfp4.h).
-enum class ScaleType : std::uint8_t { none, f32, f32_pow2, ue8m0, e4m3 };
+/// a byte, with an additional FP32 scale per tensor (nvfp4.h). ue5m3: a byte without a sign, whose range needs
+/// no scale per tensor (custom_format.h).
+enum class ScaleType : std::uint8_t { none, f32, f32_pow2, ue8m0, e4m3, ue5m3 };
 
 /// Rounding of a ue8m0 scale from amax (kernels/numerics/formats.h gives the bits). quest: computed from the
 /// block's standard deviation instead, for e2m1 only (fp4.h).
@@ -86,6 +87,8 @@ struct History {
   bool operator==(const History&) const = default;
 };
 
+struct Grid;  // grid.h
+
 /// Number format of one operand of one GEMM. The default is plain BF16.
 struct QuantFormat {
   DType dtype = DType::bf16;  ///< of the stored codes; e5m3, e4m4, e3m4 and e3m3 are held in BF16
@@ -108,6 +111,9 @@ struct QuantFormat {
   /// Quantizes the values of fprop's codes of this operand. If fprop has a transform, the GEMM's output gets
   /// its inverse.
   bool from_fprop = false;
+
+  /// For grid only: its values, on the host. Equal values have one address (make_grid).
+  const Grid* grid = nullptr;
 
   bool quantized() const { return dtype != DType::bf16; }
   bool delayed() const { return history.length > 0; }
@@ -147,9 +153,22 @@ constexpr std::int64_t block_rows(Granularity g) {
 
 /// Returns the dtype of a format's stored scales.
 constexpr DType scale_dtype(const QuantFormat& format) {
-  return format.scale == ScaleType::ue8m0  ? DType::ue8m0
-         : format.scale == ScaleType::e4m3 ? DType::e4m3
-                                           : DType::f32;
+  return format.scale == ScaleType::ue8m0   ? DType::ue8m0
+         : format.scale == ScaleType::e4m3  ? DType::e4m3
+         : format.scale == ScaleType::ue5m3 ? DType::ue5m3
+                                            : DType::f32;
+}
+
+/// Returns true for the formats of custom_format.h: a grid's values, and FP8 elements (or similar ones) whose
+/// scales are bytes with a mantissa.
+constexpr bool is_custom(const QuantFormat& format) {
+  return format.dtype == DType::grid || (format.dtype != DType::e2m1 && (format.scale == ScaleType::e4m3 ||
+                                                                         format.scale == ScaleType::ue5m3));
+}
+
+/// Returns true if no device multiplies the format natively.
+constexpr bool always_emulated(const QuantFormat& format) {
+  return held_in_bf16(format.dtype) || is_custom(format);
 }
 
 /// One GEMM of a linear layer. fast_accum: FP8 partial sums stay in the tensor core's reduced accumulator.
@@ -232,13 +251,13 @@ const char* name_of(HistoryAlgorithm a);
 const char* name_of(FirstScale f);
 const char* name_of(HistoryUpdate u);
 const char* name_of(GemmRole role);
-/// Returns "bf16", "e4m3", "e4m2": the dtype's name, or that of the narrower format.
+/// Returns "bf16", "e4m3", "e4m2", "grid": the dtype's name, or that of the narrower format.
 const char* element_name(const QuantFormat& format);
 /// Returns a short form for tables: "bf16", "e4m3 1x128 f32", "e4m3 1x32 ue8m0/rceil", "e4m3 tensor f32 max
 /// of 1024" (micro: of micro-steps; by rank: scales per rank), "e2m1 1x16 e4m3 rht sr": Hadamard transform
 /// with TransformerEngine's signs (hn: length n without signs, rhn: with random ones), stochastic rounding.
 /// x0.75: element_scale; 4/6: four_over_six; eden: correction per 16 (eden128: per 128) elements; of fprop:
-/// from_fprop.
+/// from_fprop; "grid16 1x32 e4m3": a grid of 16 values.
 std::string describe(const QuantFormat& format);
 
 /// Returns why a recipe cannot have `flow`; null if it can. wgrad must use the formats of fprop and dgrad,

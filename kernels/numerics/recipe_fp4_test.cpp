@@ -44,18 +44,21 @@ TEST_CASE("recipe_from_json: invalid NVFP4 throws and names the field", "[recipe
   CHECK(error_with("nvfp4", "/fprop/a/global_scale", 300) ==
         "fprop.a.global_scale: expected one of 448, 256, 255.99, got 300");
   CHECK(error_with("nvfp4", "/fprop/a/scale", "f32") ==
-        "fprop.a.scale: granularity 1x16 takes e4m3, not f32");
+        "fprop.a.scale: granularity 1x16 takes e4m3 for e2m1, not f32");
   CHECK(error_with("rowwise", "/fprop/a/format", "e2m1") ==
         "fprop.a.granularity: e2m1 takes 1x16 or 16x16 with e4m3 scales or 1x32 with ue8m0, not row");
   CHECK(error_with("mxfp8", "/fprop/a/scale", "e4m3") ==
-        "fprop.a.scale: granularity 1x32 takes ue8m0, not e4m3");
+        "fprop.a.scale_rounding: only ue8m0 scales have a rounding, not e4m3; remove it");
+  CHECK(error_with("nvfp4", "/fprop/a/scale", "ue5m3") ==
+        "fprop.a.scale: granularity 1x16 takes e4m3 for e2m1, not ue5m3; "
+        "{\"grid\": [0, 0.5, 1, 1.5, 2, 3, 4, 6]} takes it");
   CHECK(error_with("nvfp4", "/fprop/a/format", "e4m3") ==
-        "fprop.a.format: e4m3 scales belong to e2m1, not e4m3");
+        "fprop: an FP4 operand needs another FP4 operand with scales of the same type");
   CHECK(error_with("mxfp8", "/dgrad/a/element_rounding", "stochastic") ==
-        "dgrad.a.element_rounding: only e2m1 is rounded stochastically");
+        "dgrad.a.element_rounding: only e2m1 and grids are rounded stochastically");
   CHECK(error_with("mxfp8", "/dgrad/a/element_rounding", "rne") == "");
   CHECK(error_with("mxfp8", "/dgrad/a/global_scale", 448) ==
-        "dgrad.a.global_scale: only e2m1 has it; remove it");
+        "dgrad.a.global_scale: only e4m3 scales have it; remove it");
   CHECK(error_with("mxfp8", "/wgrad/a/transform", {{"hadamard", 16}}) ==
         "wgrad.a.transform: only e2m1 has it; remove it");
   CHECK(error_with("mxfp8", "/wgrad/a/source", "fprop") == "wgrad.a.source: only e2m1 has it; remove it");
@@ -140,7 +143,7 @@ TEST_CASE("recipe_from_json: invalid MXFP4 and Quartet throw and name the field"
   CHECK(error_with("mxfp4_bwd", "/dgrad/a/element_scale", 3) ==
         "dgrad.a.element_scale: expected a number from 0.25 to 2, got 3");
   CHECK(error_with("mxfp4_bwd", "/dgrad/a/format", "e4m3") ==
-        "dgrad.a.element_rounding: only e2m1 is rounded stochastically");
+        "dgrad.a.element_rounding: only e2m1 and grids are rounded stochastically");
   CHECK(error_with("mxfp4_bwd", "/dgrad/b/source", "fprop") == "dgrad.b.source: fprop has no FP4 data");
   CHECK(error_with("quartet", "/dgrad/a/source", "fprop") ==
         "dgrad.a.source: only W in dgrad and X in wgrad are operands of fprop too");

@@ -96,25 +96,22 @@ void check_e4m3_scales(const std::string& path, const QuantFormat& operand) {
                      name_of(operand.granularity)));
 }
 
-/// Returns the shortest decimal number that reads back as this float; a whole number without a point.
-json short_number(float x) {
-  if (x == std::floor(x)) return static_cast<int>(x);
-  return json::parse(fmt::format("{}", x));
-}
-
 }  // namespace
 
 void read_fp4(const json& object, const std::string& path, QuantFormat& operand) {
   read_fp4_keys(object, path, operand);
   if (operand.dtype != DType::e2m1) {
-    if (operand.scale == ScaleType::e4m3)
-      fail(child(path, "format"), fmt::format("e4m3 scales belong to e2m1, not {}", element_name(operand)));
     if (operand.scale_rounding == ScaleRounding::quest)
       fail(child(path, "scale_rounding"), fmt::format("quest is for e2m1, not {}", element_name(operand)));
-    if (operand.element_rounding != ElementRounding::rne)
-      fail(child(path, "element_rounding"), "only e2m1 is rounded stochastically");
-    refuse_set(object, path, operand,
-               {"global_scale", "transform", "element_scale", "four_over_six", "correction", "source"},
+    if (operand.element_rounding != ElementRounding::rne && !operand.grid)
+      fail(child(path, "element_rounding"), "only e2m1 and grids are rounded stochastically");
+    if (operand.scale == ScaleType::e4m3 && object.contains("global_scale")) {
+      constexpr float kOnly[] = {448.0f};
+      read_number(object.at("global_scale"), child(path, "global_scale"), kOnly);
+    } else {
+      refuse_set(object, path, operand, {"global_scale"}, "only e4m3 scales have it; remove it");
+    }
+    refuse_set(object, path, operand, {"transform", "element_scale", "four_over_six", "correction", "source"},
                "only e2m1 has it; remove it");
     return;
   }

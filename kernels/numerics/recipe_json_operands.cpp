@@ -6,9 +6,12 @@
 //                "reduce": true}}
 //   {"format": "e2m1", "granularity": "1x16", "scale": "e4m3", "global_scale": 448,
 //    "element_rounding": "stochastic", "transform": {"hadamard": 16, "sign": "te"}}
+//   {"format": {"grid": [0, 0.5, 1, 1.5, 2, 3, 4, 6]}, "granularity": "1x32", "scale": "ue5m3",
+//    "element_rounding": "stochastic"}
 // FP4 also has "four_over_six": true, "correction": {"eden": 16}, "source": "fprop" (README.md explains
 // them). Defaults: scale_rounding rceil for a ue8m0 scale, element_rounding rne, transform none. {"like":
 // "x", "format": "e5m2"} copies the keys of "x" from the recipe's "operands" and replaces some.
+#include "kernels/numerics/grid.h"
 #include "kernels/numerics/recipe_json_read.h"
 
 namespace precbench::recipe_json {
@@ -26,11 +29,12 @@ constexpr Element kFormats[] = {{DType::bf16, 0}, {DType::e4m3, 0}, {DType::e5m2
                                 {DType::e4m3, 2}, {DType::e5m2, 1}, {DType::e5m3, 0}, {DType::e4m4, 0},
                                 {DType::e3m4, 0}, {DType::e3m3, 0}, {DType::e2m1, 0}};
 constexpr const char* kFormatNames =
-    "one of bf16, e4m3, e5m2, e4m2, e4m1, e5m1, e5m3, e4m4, e3m4, e3m3, e2m1";
+    "one of bf16, e4m3, e5m2, e4m2, e4m1, e5m1, e5m3, e4m4, e3m4, e3m3, e2m1, or {\"grid\": [VALUES]}";
 constexpr Granularity kGranularities[] = {
     Granularity::tensor,     Granularity::row,         Granularity::block_1x128, Granularity::block_128x128,
     Granularity::block_1x32, Granularity::block_32x32, Granularity::block_1x16,  Granularity::block_16x16};
-constexpr ScaleType kScales[] = {ScaleType::f32, ScaleType::f32_pow2, ScaleType::ue8m0, ScaleType::e4m3};
+constexpr ScaleType kScales[] = {ScaleType::f32, ScaleType::f32_pow2, ScaleType::ue8m0, ScaleType::e4m3,
+                                 ScaleType::ue5m3};
 constexpr ScaleRounding kRoundings[] = {ScaleRounding::rceil, ScaleRounding::floor, ScaleRounding::ceil,
                                         ScaleRounding::even, ScaleRounding::quest};
 constexpr HistoryAlgorithm kAlgorithms[] = {HistoryAlgorithm::max, HistoryAlgorithm::most_recent};
@@ -67,6 +71,62 @@ json history_to_json(const History& history) {
   return object;
 }
 
+/// Reads an element format: a name, or an object with a grid.
+void read_elements(const json& format, const std::string& path, QuantFormat& operand) {
+  if (!format.is_object()) {
+    const Element element = read_enum(format, path, kFormats);
+    operand.dtype = element.dtype;
+    operand.dropped_bits = element.dropped_bits;
+    return;
+  }
+  check_keys(format, path, {"grid"});
+  const json& list = require(format, path, "grid", "the values of the format, ascending");
+  const std::string at = child(path, "grid");
+  if (!list.is_array()) fail(at, "expected an array of numbers, got " + list.dump());
+  std::vector<float> values;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (!list[i].is_number()) fail(fmt::format("{}.{}", at, i), "expected a number, got " + list[i].dump());
+    values.push_back(list[i].get<float>());
+  }
+  operand.dtype = DType::grid;
+  try {
+    operand.grid = make_grid(std::move(values));
+  } catch (const InvalidInput& error) {
+    fail(at, error.what());
+  }
+}
+
+/// Returns the values as a file lists them, without the negative ones of a mirrored grid.
+json grid_to_json(const Grid& grid) {
+  json list = json::array();
+  for (int i = grid.mirrored() ? grid.zero : 0; i < grid.count; ++i)
+    list.push_back(short_number(grid.values[i]));
+  return {{"grid", list}};
+}
+
+/// Reads the type of the scale; a missing one follows from the granularity.
+void read_scale(const json& object, const std::string& path, QuantFormat& operand) {
+  const std::int64_t block = block_length(operand.granularity);
+  const bool of_32 = block == 32, of_16 = block == 16, fp4 = operand.dtype == DType::e2m1;
+  operand.scale = of_32 ? ScaleType::ue8m0 : of_16 ? ScaleType::e4m3 : ScaleType::f32;
+  if (!object.contains("scale")) return;
+  const ScaleType usual = operand.scale;
+  operand.scale = read_enum(object.at("scale"), child(path, "scale"), kScales);
+  const bool byte = operand.scale == ScaleType::e4m3 || operand.scale == ScaleType::ue5m3;
+  const bool takes = of_32   ? operand.scale == ScaleType::ue8m0 || (byte && !fp4)
+                     : of_16 ? operand.scale == ScaleType::e4m3 || (byte && !fp4)
+                             : operand.scale == ScaleType::f32 || operand.scale == ScaleType::f32_pow2;
+  if (takes) return;
+  const std::string valid = !of_32 && !of_16 ? "f32 or f32_pow2"
+                            : fp4            ? name_of(usual)
+                            : of_32          ? "ue8m0, e4m3 or ue5m3"
+                                             : "e4m3 or ue5m3";
+  fail(child(path, "scale"),
+       fmt::format("granularity {} takes {}{}, not {}{}", name_of(operand.granularity), valid,
+                   fp4 ? " for e2m1" : "", name_of(operand.scale),
+                   fp4 && byte ? "; {\"grid\": [0, 0.5, 1, 1.5, 2, 3, 4, 6]} takes it" : ""));
+}
+
 /// Reads an operand without `like`.
 QuantFormat read_operand(const json& object, const std::string& path) {
   if (object.is_object() && object.contains("rounding"))
@@ -75,10 +135,7 @@ QuantFormat read_operand(const json& object, const std::string& path) {
   keys.insert(keys.end(), std::begin(kFp4Keys), std::end(kFp4Keys));
   check_keys(object, path, keys);
   QuantFormat operand;
-  const Element element =
-      read_enum(require(object, path, "format", kFormatNames), child(path, "format"), kFormats);
-  operand.dtype = element.dtype;
-  operand.dropped_bits = element.dropped_bits;
+  read_elements(require(object, path, "format", kFormatNames), child(path, "format"), operand);
   if (!operand.quantized()) {
     keys.erase(keys.begin());
     for (const std::string& key : keys)
@@ -88,18 +145,11 @@ QuantFormat read_operand(const json& object, const std::string& path) {
   operand.granularity = read_enum(
       require(object, path, "granularity", "one of tensor, row, 1x128, 128x128, 1x32, 32x32, 1x16, 16x16"),
       child(path, "granularity"), kGranularities);
-  const bool mx = block_length(operand.granularity) == 32, nv = block_length(operand.granularity) == 16;
-  operand.scale = mx ? ScaleType::ue8m0 : nv ? ScaleType::e4m3 : ScaleType::f32;
-  if (object.contains("scale")) operand.scale = read_enum(object.at("scale"), child(path, "scale"), kScales);
-  if (mx != (operand.scale == ScaleType::ue8m0) || nv != (operand.scale == ScaleType::e4m3))
-    fail(child(path, "scale"), fmt::format("granularity {} takes {}, not {}", name_of(operand.granularity),
-                                           mx   ? "ue8m0"
-                                           : nv ? "e4m3"
-                                                : "f32 or f32_pow2",
-                                           name_of(operand.scale)));
-  if (mx) operand.scale_rounding = ScaleRounding::rceil;
+  read_scale(object, path, operand);
+  const bool exponent = operand.scale == ScaleType::ue8m0;
+  if (exponent) operand.scale_rounding = ScaleRounding::rceil;
   if (object.contains("scale_rounding")) {
-    if (!mx)
+    if (!exponent)
       fail(child(path, "scale_rounding"),
            fmt::format("only ue8m0 scales have a rounding, not {}; remove it", name_of(operand.scale)));
     operand.scale_rounding =
@@ -108,6 +158,8 @@ QuantFormat read_operand(const json& object, const std::string& path) {
   if (object.contains("history")) {
     if (operand.granularity != Granularity::tensor)
       fail(child(path, "history"), "delayed scaling needs granularity tensor and an f32 scale; remove it");
+    if (operand.grid)
+      fail(child(path, "history"), "a grid has no NaN, which delayed scaling needs; remove it");
     operand.history = read_history(object.at("history"), child(path, "history"));
   }
   read_fp4(object, path, operand);
@@ -161,7 +213,7 @@ void Operands::check_all_used() const {
 }
 
 json operand_to_json(const QuantFormat& operand) {
-  json object = {{"format", element_name(operand)}};
+  json object = {{"format", operand.grid ? grid_to_json(*operand.grid) : json(element_name(operand))}};
   if (!operand.quantized()) return object;
   object["granularity"] = name_of(operand.granularity);
   object["scale"] = name_of(operand.scale);
@@ -169,6 +221,8 @@ json operand_to_json(const QuantFormat& operand) {
     object["scale_rounding"] = name_of(operand.scale_rounding);
   if (operand.delayed()) object["history"] = history_to_json(operand.history);
   if (operand.dtype == DType::e2m1) fp4_to_json(operand, object);
+  if (operand.grid && operand.element_rounding != ElementRounding::rne)
+    object["element_rounding"] = name_of(operand.element_rounding);
   return object;
 }
 

@@ -80,6 +80,12 @@ Number read_number(const json& value, const std::string& path, const Number (&kn
   fail(path, fmt::format("expected one of {}, got {}", fmt::join(known, ", "), value.dump()));
 }
 
+/// Returns the shortest decimal number that reads back as this float; a whole number without a point.
+inline json short_number(float x) {
+  if (x == std::floor(x) && std::fabs(x) < 1e9f) return static_cast<int>(x);
+  return json::parse(fmt::format("{}", x));
+}
+
 inline bool read_bool(const json& value, const std::string& path) {
   if (!value.is_boolean()) fail(path, "expected true or false, got " + value.dump());
   return value.get<bool>();

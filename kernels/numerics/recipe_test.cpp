@@ -163,8 +163,10 @@ TEST_CASE("recipe_from_json: a bad row names its field and the nearest valid val
         "name: \"a,b\" must be made of letters, digits, '_', '-' and '.'");
   CHECK(error_without("mxfp8", "", "name") == "name: missing; the name it has in records");
   CHECK(error_without("mxfp8", "/wgrad", "b") == "wgrad.b: missing; a GEMM has operands a and b");
-  CHECK(error_without("mxfp8", "/wgrad/b", "format") ==
-        "wgrad.b.format: missing; one of bf16, e4m3, e5m2, e4m2, e4m1, e5m1, e5m3, e4m4, e3m4, e3m3, e2m1");
+  CHECK(
+      error_without("mxfp8", "/wgrad/b", "format") ==
+      "wgrad.b.format: missing; one of bf16, e4m3, e5m2, e4m2, e4m1, e5m1, e5m3, e4m4, e3m4, e3m3, e2m1, or "
+      "{\"grid\": [VALUES]}");
   CHECK(error_without("rowwise", "/wgrad/b", "granularity") ==
         "wgrad.b.granularity: missing; one of tensor, row, 1x128, 128x128, 1x32, 32x32, 1x16, 16x16");
 }
@@ -192,7 +194,7 @@ TEST_CASE("recipe_from_json: a row that nothing can compute throws", "[recipe]")
   CHECK(error_with("tensorwise", "/fprop/a/scale", "ue8m0") ==
         "fprop.a.scale: granularity tensor takes f32 or f32_pow2, not ue8m0");
   CHECK(error_with("mxfp8", "/fprop/a/scale", "f32") ==
-        "fprop.a.scale: granularity 1x32 takes ue8m0, not f32");
+        "fprop.a.scale: granularity 1x32 takes ue8m0, e4m3 or ue5m3, not f32");
   CHECK(error_with("rowwise", "/fprop/a/scale_rounding", "rceil") ==
         "fprop.a.scale_rounding: only ue8m0 scales have a rounding, not f32_pow2; remove it");
   CHECK(error_with("mxfp8", "/fprop/b", json{{"format", "bf16"}}) ==
@@ -301,8 +303,7 @@ TEST_CASE("recipe_from_json: a row may exclude layers and schedule another recip
   CHECK(error_with("rowwise", "/layers/keep_bf16", {1}) == "layers.keep_bf16.0: expected a string, got 1");
   CHECK(error_with("rowwise", "/layers/keep_bf16", {"up"})
             .starts_with("layers.keep_bf16: \"up\": \"up\" is unknown or repeated; known: "));
-  CHECK(error_with("rowwise", "/schedule", {"bf16"})
-            .starts_with("schedule: \"bf16\" is not RECIPE@STEP"));
+  CHECK(error_with("rowwise", "/schedule", {"bf16"}).starts_with("schedule: \"bf16\" is not RECIPE@STEP"));
   row["name"] = "rowwise";
   CHECK(error_of_row(row) == "name: rowwise is a built-in recipe with other values; choose another name");
 }

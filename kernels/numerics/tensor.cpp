@@ -29,6 +29,10 @@ const char* name_of(DType dtype) {
       return "e3m3";
     case DType::e4m4:
       return "e4m4";
+    case DType::grid:
+      return "grid";
+    case DType::ue5m3:
+      return "ue5m3";
   }
   return "?";
 }

@@ -9,8 +9,24 @@
 namespace precbench {
 
 /// f16 is a storage format only (state_formats.h). Elements of e5m3, e4m4, e3m4 and e3m3 are stored as BF16,
-/// which holds them exactly: no GPU multiplies them, and e5m3 and e4m4 have nine bits.
-enum class DType : std::uint8_t { f32, bf16, e4m3, e5m2, e2m1, ue8m0, i32, f16, e5m3, e3m4, e3m3, e4m4 };
+/// which holds them exactly: no GPU multiplies them, and e5m3 and e4m4 have nine bits. grid: a byte that
+/// numbers a value of the operand's own list (grid.h). ue5m3: an unsigned byte for scales (custom_format.h).
+enum class DType : std::uint8_t {
+  f32,
+  bf16,
+  e4m3,
+  e5m2,
+  e2m1,
+  ue8m0,
+  i32,
+  f16,
+  e5m3,
+  e3m4,
+  e3m3,
+  e4m4,
+  grid,
+  ue5m3
+};
 
 /// Returns true if elements are stored in a wider dtype, BF16.
 constexpr bool held_in_bf16(DType dtype) {

@@ -229,7 +229,8 @@ void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens,
   parameters.reduce(unit);
 }
 
-void Transformer::forward(const Tensor& losses, const Tensor& tokens, const Tensor& targets) {
+void Transformer::forward_to_head(const Tensor& tokens,
+                                  const std::function<void(const Tensor& mid, const Tensor& branch)>& head) {
   const std::int64_t C = step_.config.width;
   const Scope scope(step_.arena);
   const Evaluation evaluation(step_.parameters);
@@ -244,7 +245,26 @@ void Transformer::forward(const Tensor& losses, const Tensor& tokens, const Tens
     forward_block(layer, saved, x, Keep::block_input);
     x = saved.mid;
   }
-  head_.forward({x, branch_, targets}, losses);
+  head(x, branch_);
+}
+
+void Transformer::forward(const Tensor& losses, const Tensor& tokens, const Tensor& targets) {
+  forward_to_head(tokens, [&](const Tensor& mid, const Tensor& branch) {
+    head_.forward({mid, branch, targets}, losses);
+  });
+}
+
+void Transformer::forward_features(const Tensor& features, const Tensor& tokens) {
+  forward_to_head(tokens, [&](const Tensor& mid, const Tensor& branch) {
+    head_.write_features({mid, branch, {}}, features);
+  });
+}
+
+void Transformer::compare_outputs(const Tensor& distances, const Tensor& features, const Tensor& tokens,
+                                  const Tensor& targets) {
+  forward_to_head(tokens, [&](const Tensor& mid, const Tensor& branch) {
+    head_.compare({mid, branch, targets}, features, distances);
+  });
 }
 
 }  // namespace precbench

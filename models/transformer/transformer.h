@@ -15,6 +15,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <variant>
 #include <vector>
 
@@ -45,6 +46,13 @@ class Transformer {
   /// parameters().begin_step().
   void forward(const Tensor& losses, const Tensor& tokens, const Tensor& targets);
 
+  /// Run forward only, as forward() does. The first writes the input of lm_head to `features` [M, width]; the
+  /// second compares this transformer's outputs with those of BF16 `features` of the same weights and tokens
+  /// (LmHead::compare).
+  void forward_features(const Tensor& features, const Tensor& tokens);
+  void compare_outputs(const Tensor& distances, const Tensor& features, const Tensor& tokens,
+                       const Tensor& targets);
+
   void set_quantization_observer(QuantizationObserver* observer) { step_.observer = observer; }
 
  private:
@@ -63,6 +71,9 @@ class Transformer {
   void push_saved(std::int64_t layer, Saved& saved);
   /// Allocates what recomputation writes again.
   void push_inner(std::int64_t layer, Saved& saved);
+  /// Runs the forward pass up to the head, then head(residual stream, last block's output).
+  void forward_to_head(const Tensor& tokens,
+                       const std::function<void(const Tensor& mid, const Tensor& branch)>& head);
   /// x0_ = embedding rows of the tokens. Prefetches the first block's weights.
   void embed(const Tensor& tokens);
   /// Allocates a block's tensors and runs its forward. `x`: the residual stream at its input without the

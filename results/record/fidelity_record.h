@@ -1,6 +1,7 @@
 // Difference of a recipe's gradient from BF16's, as stored in records.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -23,6 +24,17 @@ struct GradientFidelity {
 
 struct WholeFidelity {
   MeanInterval error, cosine, bias;  ///< see GradientFidelity; over batches
+};
+
+/// Distance of the recipe's next-token distributions from BF16's with the same weights and tokens, nats. Null
+/// if not finite.
+struct OutputDistance {
+  std::int64_t tokens = 0;                        ///< compared
+  bool held_out = false;                          ///< true: of --eval-data; false: of the fidelity batches
+  MeanInterval log_probability;                   ///< |difference| of the next token's, mean over batches
+  std::optional<double> largest_log_probability;  ///< of all tokens
+  MeanInterval divergence;                        ///< KL(BF16 || recipe), mean over batches
+  std::optional<double> largest_divergence;       ///< of all tokens
 };
 
 }  // namespace precbench

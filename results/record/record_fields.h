@@ -148,7 +148,7 @@ void each_field(S& s, F&& f) {
   f("study", s.study), f("part", s.part), f("trunk", s.trunk), f("age", s.age), f("seed", s.seed);
   f("rung", s.rung), f("base", s.base), f("asked", s.asked), f("apart_from", s.apart_from);
   f("breaks", s.breaks), f("margin", s.margin), f("level", s.level);
-  f("trained_tokens", s.trained_tokens), f("steady", s.steady);
+  f("trained_tokens", s.trained_tokens), f("steady", s.steady), f("against", s.against);
 }
 
 template <Is<MeanInterval> S, class F>
@@ -171,11 +171,18 @@ void each_field(S& s, F&& f) {
   f("all", s.all), f("layers", s.layers);
 }
 
+template <Is<OutputDistance> S, class F>
+void each_field(S& s, F&& f) {
+  f("tokens", s.tokens), f("held_out", s.held_out), f("log_probability", s.log_probability);
+  f("largest_log_probability", s.largest_log_probability), f("kl", s.divergence);
+  f("largest_kl", s.largest_divergence);
+}
+
 template <Is<Fidelity> S, class F>
 void each_field(S& s, F&& f) {
   f("stress", s.stress), f("batches", s.batches), f("loss_bf16", s.loss_bf16);
   f("loss_difference", s.loss_difference), f("whole", s.whole), f("roles", s.roles), f("layers", s.layers);
-  f("route_flips", s.route_flips);
+  f("route_flips", s.route_flips), f("outputs", s.outputs);
 }
 
 template <Is<CellRecord> S, class F>

@@ -142,8 +142,15 @@ Record gpu_record(const std::string& recipe, double median_ms, double penalty, i
   const GradientFidelity part{"qkv", 0.07, 0.998, -0.001};
   const WholeFidelity whole{{0.07, 0.06, 0.08}, {0.998, 0.997, 0.999}, {-0.001, -0.002, 0.0}};
   if (recipe != "bf16")
-    r.fidelity = {
-        {"none", 2, 2.5, {0.001, 0.0, 0.002}, whole, {part}, {part}}};
+    r.fidelity = {{"none",
+                   2,
+                   2.5,
+                   {0.001, 0.0, 0.002},
+                   whole,
+                   {part},
+                   {part},
+                   {},
+                   OutputDistance{16384, false, {0.012, 0.011, 0.013}, 0.4, {2e-4, 1e-4, 3e-4}, 0.02}}};
   return r;
 }
 

@@ -15,9 +15,20 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-const StudyPlace kPlace = {
-    "0123456789abcdef", StudyPart::bits, 1, 100, 1, 2, "rowwise", true, "mxfp8", false, 0.0025, 0.05,
-    2'000'000'000'000, true};
+const StudyPlace kPlace = {"0123456789abcdef",
+                           StudyPart::bits,
+                           1,
+                           100,
+                           1,
+                           2,
+                           "rowwise",
+                           true,
+                           "mxfp8",
+                           false,
+                           0.0025,
+                           0.05,
+                           2'000'000'000'000,
+                           true};
 
 /// Collects pointers to every value in `json`, containers and array elements included.
 void pointers(const Json& json, const std::string& here, std::vector<std::string>& found) {
@@ -215,6 +226,26 @@ TEST_CASE("StudyPlace: trained_tokens and steady are written only if known", "[r
   CHECK(known["study"]["trained_tokens"] == 2'000'000'000'000);
   CHECK(known["study"]["steady"] == false);
   CHECK(*known.get<Record>().study == *record.study);
+}
+
+TEST_CASE("StudyPlace and Fidelity: incumbent and outputs are written only if known", "[record]") {
+  Record record = samples::gpu_record("mxfp8", 10);
+  record.study = StudyPlace{};
+  record.fidelity.front().outputs.reset();
+  const nlohmann::ordered_json plain = record;
+  CHECK_FALSE(plain["study"].contains("against"));
+  CHECK_FALSE(plain["fidelity"][0].contains("outputs"));
+  record.study->against = "nvfp4";
+  record.fidelity.front().outputs = OutputDistance{640, true, {0.01, 0.009, 0.011}, 0.3, {1e-4, {}, {}}, {}};
+  const nlohmann::ordered_json known = record;
+  CHECK(known["study"]["against"] == "nvfp4");
+  CHECK(known["fidelity"][0]["outputs"]["kl"]["mean"] == 1e-4);
+  CHECK(known["fidelity"][0]["outputs"]["largest_kl"].is_null());
+  CHECK(Schema::record().violations(known).empty());
+  const Record back = known.get<Record>();
+  CHECK(*back.study == *record.study);
+  CHECK(back.fidelity.front().outputs->tokens == 640);
+  CHECK(nlohmann::ordered_json(back) == known);
 }
 
 TEST_CASE("to_json: non-finite values become null and a non-finite loss becomes diverged", "[record]") {

@@ -47,6 +47,9 @@ struct StudyPlace {
   /// True if the study chose the fork's age and the trunks' loss was steady from there on. Null if the
   /// settings gave the ages, and for trunks.
   std::optional<bool> steady;
+  /// Incumbent: the recipe that the row's recipe is compared with, besides BF16. Null without --against, and
+  /// for rows of parts and recipes that are not compared.
+  std::optional<std::string> against = std::nullopt;
 
   bool operator==(const StudyPlace&) const = default;
 };

@@ -159,6 +159,24 @@ std::string inconclusive_reason(const ForkEvidence& evidence, const std::optiona
   return "inside the bound by itself, but not with the correction for several recipes: one more trunk may settle it";
 }
 
+/// Judges a recipe by forks that diverged, its own or the reference's. Returns false if there are none.
+bool judge_divergence(const ForkEvidence& evidence, ForkVerdict& verdict) {
+  const int diverged = evidence.diverged, reference_diverged = evidence.reference_diverged;
+  const std::string& reference = evidence.reference;
+  if (diverged == 0 && reference_diverged == 0) return false;
+  if (diverged > 0 && reference_diverged > 0) {
+    verdict.reason = fmt::format("{} of its forks and {} of {}'s diverged where the other's did not",
+                                 diverged, reference_diverged, reference);
+    return true;
+  }
+  verdict.outcome = diverged > 0 ? ForkOutcome::diverged : ForkOutcome::better;
+  verdict.reason =
+      diverged > 0
+          ? fmt::format("{} of its forks diverged, and {}'s did not", diverged, reference)
+          : fmt::format("{} of {}'s forks diverged, and its own did not", reference_diverged, reference);
+  return true;
+}
+
 }  // namespace
 
 const char* name_of(ForkOutcome outcome) {
@@ -238,7 +256,7 @@ std::vector<ForkVerdict> judge_forks(const std::vector<ForkEvidence>& recipes, s
   std::vector<double> same, apart;
   for (const ForkEvidence& evidence : recipes) {
     verdicts.push_back(describe(evidence));
-    if (evidence.diverged > 0 || !enough_trunks(evidence)) continue;
+    if (evidence.diverged > 0 || evidence.reference_diverged > 0 || !enough_trunks(evidence)) continue;
     judged.push_back(verdicts.size() - 1);
     same.push_back(p_at_every_age(evidence, rules.bound()));
     apart.push_back(difference_p(evidence, +1));
@@ -249,11 +267,7 @@ std::vector<ForkVerdict> judge_forks(const std::vector<ForkEvidence>& recipes, s
   for (std::size_t i = 0; i < recipes.size(); ++i) {
     ForkVerdict& verdict = verdicts[i];
     const auto place = std::find(judged.begin(), judged.end(), i);
-    if (recipes[i].diverged > 0) {
-      verdict.outcome = ForkOutcome::diverged;
-      verdict.reason = fmt::format("{} of its forks diverged, and BF16's did not", recipes[i].diverged);
-      continue;
-    }
+    if (judge_divergence(recipes[i], verdict)) continue;
     if (place == judged.end()) {
       verdict.reason = fmt::format("{}; {} are the fewest that settle anything",
                                    plural(verdict.trunks, "trunk"), kFewestUnits);

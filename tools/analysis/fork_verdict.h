@@ -17,8 +17,8 @@
 
 namespace precbench {
 
-/// Differences of one recipe's forks at one age: loss minus that of the BF16 fork of the same
-/// trunk and seed, nats.
+/// Differences of one recipe's forks at one age: loss minus that of the reference's fork (BF16's, or an
+/// incumbent's) of the same trunk and seed, nats.
 struct AgeDifferences {
   std::int64_t age = 0;  ///< steps of the trunk before the fork
   /// trunk number -> differences of its forks, one per data seed; none is empty
@@ -32,7 +32,9 @@ struct ForkEvidence {
   /// For each trunk, the differences over the first 1/4, 1/2 and all of the forks' steps (mean over its forks
   /// and ages). The trend is fitted over log2 of the steps.
   std::vector<std::vector<double>> by_length;
-  int diverged = 0;  ///< forks that diverged while BF16's of the same trunk and seed did not
+  int diverged = 0;  ///< forks that diverged while the reference's of the same trunk and seed did not
+  std::string reference = "BF16";  ///< name of the runs that the differences are from
+  int reference_diverged = 0;      ///< the other way round; only counted if the reference is an incumbent
 };
 
 struct ForkRules {

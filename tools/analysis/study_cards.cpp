@@ -2,6 +2,7 @@
 #include "tools/analysis/study_cards.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -10,51 +11,14 @@
 #include <set>
 #include <utility>
 
+#include "kernels/base/errors.h"
 #include "results/record/statistics.h"
 #include "tools/analysis/equivalence.h"
 #include "tools/analysis/model_age.h"
+#include "tools/analysis/study_evidence.h"
 
 namespace precbench {
 namespace {
-
-ForkEvidence evidence_of(const StudyRows& rows, const std::string& name, const StudyCells& cells) {
-  ForkEvidence evidence{name, {}, {}, 0};
-  std::map<std::int64_t, AgeDifferences> ages;
-  // by trunk and number of quarters of a fork
-  std::map<std::int64_t, std::map<std::size_t, std::vector<double>>> lengths;
-  for (const auto& [cell, record, reference] : rows.pairs(StudyPart::fork, cells)) {
-    const std::optional<double> bf16 = trailing_loss(reference), loss = trailing_loss(record);
-    if (bf16 && record.status == Status::diverged) ++evidence.diverged;
-    if (!bf16 || !loss) continue;
-    ages[cell.age].age = cell.age;
-    ages[cell.age].by_trunk[cell.trunk].push_back(*loss - *bf16);
-    const std::size_t steps = std::min(record.training->loss.size(), reference.training->loss.size());
-    for (const std::size_t quarters : {1u, 2u, 4u})
-      if (const auto ours = trailing_loss(record, steps * quarters / 4),
-          theirs = trailing_loss(reference, steps * quarters / 4);
-          ours && theirs)
-        lengths[cell.trunk][quarters].push_back(*ours - *theirs);
-  }
-  for (auto& [age, differences] : ages) evidence.ages.push_back(std::move(differences));
-  for (const auto& [trunk, by_quarters] : lengths) {
-    evidence.by_length.emplace_back();
-    for (const auto& [quarters, differences] : by_quarters)
-      evidence.by_length.back().push_back(mean_and_spread(differences).mean);
-  }
-  return evidence;
-}
-
-ForkEvidence evidence_of(const StudyRows& rows, const std::string& recipe) {
-  return evidence_of(rows, recipe, rows.of(StudyPart::fork, recipe));
-}
-
-/// Returns the error text if every fork of the recipe was unsupported; null if any could run.
-std::optional<std::string> fork_unsupported_reason(const StudyRows& rows, const std::string& recipe) {
-  const StudyCells& cells = rows.of(StudyPart::fork, recipe);
-  const auto unsupported = [](const auto& cell) { return cell.second->status == Status::unsupported; };
-  if (!std::all_of(cells.begin(), cells.end(), unsupported)) return std::nullopt;
-  return cells.empty() ? "" : cells.begin()->second->error.value_or("");
-}
 
 /// Returns a successful fork if there is one; `cells` must not be empty.
 const Record* typical_fork(const StudyCells& cells) {
@@ -112,6 +76,26 @@ Controls controls_of(const StudyRows& rows, const ForkRules& rules) {
   return controls;
 }
 
+/// Returns the distance of the outputs over the trunks; null if any trunk lacks it.
+std::optional<CardOutputs> outputs_of(const std::vector<const Fidelity*>& trunks) {
+  CardOutputs all;
+  all.held_out = true;
+  const auto count = static_cast<double>(trunks.size());
+  for (const Fidelity* trunk : trunks) {
+    const auto& one = trunk->outputs;
+    if (!one || !one->log_probability.mean || !one->divergence.mean || !one->largest_log_probability ||
+        !one->largest_divergence)
+      return std::nullopt;
+    all.log_probability += *one->log_probability.mean / count;
+    all.kl += *one->divergence.mean / count;
+    all.largest_log_probability = std::max(all.largest_log_probability, *one->largest_log_probability);
+    all.largest_kl = std::max(all.largest_kl, *one->largest_divergence);
+    all.tokens += static_cast<double>(one->tokens);
+    all.held_out = all.held_out && one->held_out;
+  }
+  return all;
+}
+
 /// Returns gradient fidelity by age: means over the trunks, without stress. Skips incomplete measurements.
 std::vector<CardFidelity> fidelity_of(const StudyCells& cells) {
   std::map<std::int64_t, std::vector<const Fidelity*>> by_age;
@@ -132,6 +116,7 @@ std::vector<CardFidelity> fidelity_of(const StudyCells& cells) {
       if (one->route_flips) flips.push_back(one->route_flips->all);
     }
     if (!flips.empty()) mean.route_flips = mean_and_spread(flips).mean;
+    mean.outputs = outputs_of(trunks);
     fidelity.push_back(mean);
   }
   return fidelity;
@@ -285,6 +270,28 @@ std::optional<CardAgeLaw> age_law_of(const StudyRows& rows, const ForkEvidence& 
   return result;
 }
 
+/// Compares every recipe with the incumbent, which must be one of the cards. `judge`: judge_forks with the
+/// study's controls and rules.
+template <class Judge>
+void add_contrasts(std::vector<StudyCard>& cards, const StudyRows& rows, const Judge& judge) {
+  const std::string& incumbent = *rows.against;
+  if (!rows.asked.contains(incumbent)) return;
+  std::vector<ForkEvidence> evidence;
+  std::vector<StudyCard*> compared;
+  for (StudyCard& card : cards) {
+    if (card.verdict.recipe == incumbent) continue;
+    evidence.push_back(evidence_against(rows, card.verdict.recipe, incumbent));
+    compared.push_back(&card);
+  }
+  std::vector<ForkVerdict> verdicts = judge(evidence);
+  for (std::size_t i = 0; i < compared.size(); ++i) {
+    for (const std::string& recipe : {verdicts[i].recipe, incumbent})
+      if (const auto why = fork_unsupported_reason(rows, recipe))
+        verdicts[i].reason = fmt::format("{} does not run here: {}", recipe, *why);
+    compared[i]->contrast = {incumbent, std::move(verdicts[i])};
+  }
+}
+
 std::vector<StudyCard> cards_of(const StudyRows& rows) {
   std::vector<double> losses;
   std::size_t steps = 0;
@@ -308,9 +315,12 @@ std::vector<StudyCard> cards_of(const StudyRows& rows) {
   common.controls = controls.results;
   std::vector<ForkEvidence> asked;
   for (const std::string& recipe : rows.asked) asked.push_back(evidence_of(rows, recipe));
+  const auto judge = [&](const std::vector<ForkEvidence>& evidence) {
+    return judge_forks(evidence, common.floor, controls.run, controls.missed, rules,
+                       trunks_to_quiet(neutral, rules));
+  };
   std::vector<StudyCard> cards;
-  for (ForkVerdict& verdict : judge_forks(asked, common.floor, controls.run, controls.missed, rules,
-                                          trunks_to_quiet(neutral, rules))) {
+  for (ForkVerdict& verdict : judge(asked)) {
     const std::string recipe = verdict.recipe;
     if (const auto why = fork_unsupported_reason(rows, recipe))
       verdict.reason = "it does not run here: " + *why;
@@ -329,7 +339,26 @@ std::vector<StudyCard> cards_of(const StudyRows& rows) {
     card.bits = loss_ladder(rows, StudyPart::bits, recipe, rules.margin);
     card.exponent_bits = loss_ladder(rows, StudyPart::exponent_bits, recipe, rules.margin);
   }
+  if (rows.against) add_contrasts(cards, rows, judge);
   return cards;
+}
+
+/// Makes `recipe` the incumbent of every study. Throws InvalidInput if none of them judges it beside others.
+void name_incumbent(std::vector<StudyRows>& studies, const std::string& recipe) {
+  std::set<std::string> known;
+  bool compared = false;
+  for (StudyRows& rows : studies) {
+    rows.against = recipe;
+    known.insert(rows.asked.begin(), rows.asked.end());
+    compared = compared || (rows.asked.contains(recipe) && rows.asked.size() > 1);
+  }
+  if (compared) return;
+  const std::vector<std::string> names(known.begin(), known.end());
+  throw InvalidInput(known.empty() ? std::string("--against: these records are of no study")
+                     : known.contains(recipe)
+                         ? fmt::format("--against: no study here compares {} with another recipe", recipe)
+                         : fmt::format("--against: no study here judges \"{}\"; they judge {}", recipe,
+                                       fmt::join(names, ", ")));
 }
 
 }  // namespace
@@ -355,9 +384,19 @@ std::string verdict_words(const StudyCard& card) {
   return fmt::format("{} for {} {}", name_of(card.verdict.outcome), card.model, age_words(card));
 }
 
-std::vector<StudyCard> study_cards(const RecordRefs& records) {
+std::string contrast_words(const StudyCard& card) {
+  static constexpr const char* kNames[] = {"equivalent to", "worse than", "better than", "diverged, unlike",
+                                           "inconclusive against"};
+  const auto& [incumbent, verdict] = *card.contrast;
+  return fmt::format("{} {} for {} {}", kNames[static_cast<int>(verdict.outcome)], incumbent, card.model,
+                     age_words(card));
+}
+
+std::vector<StudyCard> study_cards(const RecordRefs& records, const std::optional<std::string>& against) {
   std::vector<StudyCard> cards;
-  for (const StudyRows& rows : study_rows(records)) {
+  std::vector<StudyRows> studies = study_rows(records);
+  if (against) name_incumbent(studies, *against);
+  for (const StudyRows& rows : studies) {
     std::vector<StudyCard> more = cards_of(rows);
     cards.insert(cards.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
   }

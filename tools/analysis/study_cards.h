@@ -17,11 +17,20 @@
 
 namespace precbench {
 
-/// Gradient of a recipe compared with BF16's at one age: means over the trunks.
+/// Distance of a recipe's next-token distributions from BF16's: means over the trunks, largest over all.
+struct CardOutputs {
+  double log_probability = 0, largest_log_probability = 0;  ///< |difference| of the next token's, nats
+  double kl = 0, largest_kl = 0;                            ///< KL(BF16 || recipe), nats
+  double tokens = 0;                                        ///< compared, over all trunks
+  bool held_out = false;                                    ///< true: all of --eval-data
+};
+
+/// Gradient and outputs of a recipe compared with BF16's at one age: means over the trunks.
 struct CardFidelity {
   std::int64_t age = 0;
   double error = 0, cosine = 0, bias = 0;
-  std::optional<double> route_flips;  ///< fraction of expert slots; MoE models only
+  std::optional<double> route_flips;   ///< fraction of expert slots; MoE models only
+  std::optional<CardOutputs> outputs;  ///< null in older rows
 };
 
 /// The same for one block, at the oldest age.
@@ -70,14 +79,21 @@ struct ControlResult {
   std::optional<bool> found;  ///< null: it did not run
 };
 
+/// Comparison with the study's incumbent: the verdict of paired forks, as against BF16. All contrasts of a
+/// study share Holm's correction, apart from the verdicts against BF16, which a contrast does not change.
+struct CardContrast {
+  std::string incumbent;
+  ForkVerdict verdict;
+};
+
 struct StudyCard {
   std::string model, machine, study;  ///< study: as in StudyPlace
   ForkVerdict verdict;                ///< includes the recipe's name
   const Record* fork = nullptr;       ///< one of the recipe's forks, for its settings; a successful
                                       ///< one if there is any
   std::optional<double> floor;        ///< noise floor, nats
-  double margin = 0;             ///< nats
-  double bf16_loss = 0;          ///< nats, mean over the BF16 forks
+  double margin = 0;                  ///< nats
+  double bf16_loss = 0;               ///< nats, mean over the BF16 forks
   std::int64_t fork_steps = 0;
   std::vector<CardFidelity> fidelity;
   std::vector<CardPrice> prices;               ///< by age, youngest first
@@ -87,13 +103,16 @@ struct StudyCard {
   std::vector<CardLayer> layers;
   std::vector<StepDifference> curve;
   Ladder outlier_ffn, outlier_norm, outlier_vo, learning_rate, bits, exponent_bits, batch;
-  Ladder bf16_learning_rate;            ///< factors of the learning rate at which BF16 itself is stable
-  std::vector<ControlResult> controls;  ///< of the whole study; the same in all its cards
+  Ladder bf16_learning_rate;             ///< factors of the learning rate at which BF16 itself is stable
+  std::vector<ControlResult> controls;   ///< of the whole study; the same in all its cards
+  std::optional<CardContrast> contrast;  ///< null without an incumbent, and for the incumbent itself
 };
 
 /// Returns the cards by model and recipe name; empty if no record belongs to a study. The cards point to the
-/// records, which must outlive them.
-std::vector<StudyCard> study_cards(const RecordRefs& records);
+/// records, which must outlive them. `against`: the incumbent; null: the one that the records name.
+/// Throws InvalidInput if no study judges that recipe beside others.
+std::vector<StudyCard> study_cards(const RecordRefs& records,
+                                   const std::optional<std::string>& against = std::nullopt);
 
 /// Returns the settled price at an age: the mean difference over the last half of the forks' steps, nats.
 /// Null if the card has no interval at that age.
@@ -102,6 +121,8 @@ std::optional<MeanWithInterval> settled_at(const StudyCard& card, std::int64_t a
 std::string age_words(const StudyCard& card);
 /// Returns "equivalent for 36m at 0.18 to 0.73 tokens per parameter": a verdict holds for a model at an age.
 std::string verdict_words(const StudyCard& card);
+/// Returns "better than nvfp4 for 36m at 0.18 to 0.73 tokens per parameter". The card must have a contrast.
+std::string contrast_words(const StudyCard& card);
 
 /// Returns the content of cards.json.
 nlohmann::ordered_json cards_to_json(const std::vector<StudyCard>& cards);

@@ -89,20 +89,49 @@ Json json_of(const std::optional<CardAgeLaw>& card) {
           {"forecast_of_oldest", json_of(card->forecast, "difference")}};
 }
 
+Json outputs_json(const CardOutputs& outputs) {
+  return {{"tokens", outputs.tokens},
+          {"held_out", outputs.held_out},
+          {"log_probability", outputs.log_probability},
+          {"largest_log_probability", outputs.largest_log_probability},
+          {"kl", outputs.kl},
+          {"largest_kl", outputs.largest_kl}};
+}
+
+Json ages_json(const ForkVerdict& verdict) {
+  Json ages = Json::array();
+  for (const auto& [age, difference] : verdict.by_age) {
+    ages.push_back({{"age", age}});
+    ages.back().update(json_of(difference, "difference"));
+  }
+  return ages;
+}
+
+/// Returns the comparison with the incumbent; null if there is none.
+Json contrast_json(const StudyCard& card) {
+  if (!card.contrast) return Json();
+  const ForkVerdict& verdict = card.contrast->verdict;
+  Json fork = json_of(verdict.difference, "difference");
+  fork["age"] = verdict.age, fork["ages"] = ages_json(verdict);
+  fork["trunks"] = verdict.trunks, fork["seeds"] = verdict.seeds;
+  return {{"recipe", card.contrast->incumbent},
+          {"verdict", name_of(verdict.outcome)},
+          {"statement", contrast_words(card)},
+          {"reason", verdict.reason},
+          {"fork", fork},
+          {"trend", json_of(verdict.trend, "slope")}};
+}
+
 Json json_of(const StudyCard& card) {
   const ForkVerdict& verdict = card.verdict;
   const auto part = [](const std::optional<MeanWithInterval>& interval, double MeanWithInterval::*member) {
     return interval ? Json((*interval).*member) : Json();
   };
-  Json ages = Json::array(), fidelity = Json::array(), controls = Json::array();
-  for (const auto& [age, difference] : verdict.by_age)
-    ages.push_back({{"age", age},
-                    {"difference", part(difference, &MeanWithInterval::mean)},
-                    {"low", part(difference, &MeanWithInterval::low)},
-                    {"high", part(difference, &MeanWithInterval::high)}});
+  Json fidelity = Json::array(), controls = Json::array();
   for (const CardFidelity& one : card.fidelity) {
     fidelity.push_back({{"age", one.age}, {"error", one.error}, {"cosine", one.cosine}, {"bias", one.bias}});
     if (one.route_flips) fidelity.back()["route_flips"] = *one.route_flips;
+    if (one.outputs) fidelity.back()["outputs"] = outputs_json(*one.outputs);
   }
   for (const ControlResult& one : card.controls)
     controls.push_back({{"name", one.name}, {"found", one.found ? Json(*one.found) : Json()}});
@@ -119,7 +148,7 @@ Json json_of(const StudyCard& card) {
         {"low", part(verdict.difference, &MeanWithInterval::low)},
         {"high", part(verdict.difference, &MeanWithInterval::high)},
         {"age", verdict.age},
-        {"ages", ages},
+        {"ages", ages_json(verdict)},
         {"floor", json_of(card.floor)},
         {"margin", card.margin},
         {"bf16_loss", card.bf16_loss},
@@ -130,6 +159,7 @@ Json json_of(const StudyCard& card) {
        {{"slope", part(verdict.trend, &MeanWithInterval::mean)},
         {"low", part(verdict.trend, &MeanWithInterval::low)},
         {"high", part(verdict.trend, &MeanWithInterval::high)}}},
+      {"against", contrast_json(card)},
       {"prices", prices_json(card)},
       {"age_law", json_of(card.age_law)},
       {"tokens", tokens_json(card.prices.empty() ? std::nullopt : settled_at(card, card.prices.back().age))},

@@ -229,8 +229,8 @@ TEST_CASE("cards_to_json: has the documented keys", "[study]") {
   };
   using Keys = std::vector<std::string>;
   CHECK(keys_of(json[0]) == Keys{"model", "recipe", "verdict", "statement", "reason", "fork", "trend",
-                                 "prices", "age_law", "tokens", "trained_tokens", "steady", "fidelity",
-                                 "ladders", "controls", "machine", "study"});
+                                 "against", "prices", "age_law", "tokens", "trained_tokens", "steady",
+                                 "fidelity", "ladders", "controls", "machine", "study"});
   CHECK(keys_of(json[0]["prices"][0]) == Keys{"age", "tokens_per_parameter", "switch", "settled", "course"});
   CHECK(keys_of(json[0]["prices"][0]["switch"]) == Keys{"difference", "low", "high", "over"});
   CHECK(keys_of(json[0]["prices"][0]["course"]) == Keys{"shape", "change", "tau", "plateau"});

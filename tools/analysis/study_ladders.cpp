@@ -86,7 +86,7 @@ Ladder loss_ladder(const StudyRows& rows, StudyPart part, const std::string& rec
       part == StudyPart::learning_rate ? bf16_rates(rows, margin).holds() : std::nullopt;
   for (const StudyPair& pair : rows.pairs(part, recipe)) {
     if (part == StudyPart::learning_rate && !(stable && pair.cell.rung <= *stable)) continue;
-    const std::optional<double> bf16 = trailing_loss(pair.bf16);
+    const std::optional<double> bf16 = trailing_loss(pair.reference);
     const bool answered = pair.recipe.status == Status::ok || pair.recipe.status == Status::diverged;
     if (!bf16 || !answered) continue;
     rungs[pair.cell.rung].push_back(trailing_loss(pair.recipe).value_or(kNone) - *bf16);

@@ -38,6 +38,7 @@ void add(StudyRows& rows, const Record& record) {
   if (place.asked && place.part == StudyPart::fork) rows.asked.insert(recipe);
   if (place.apart_from) rows.apart[recipe] = *place.apart_from;
   if (place.breaks) rows.breaks.insert(recipe);
+  if (place.against) rows.against = place.against;
   StudyCells& cells = init && init->contains("perturb")
                           ? rows.perturbed
                           : rows.cells[{place.part, place.base.value_or(recipe)}];
@@ -61,13 +62,21 @@ const StudyCells& StudyRows::of(StudyPart part, const std::string& recipe) const
   return found == cells.end() ? kNone : found->second;
 }
 
+std::vector<StudyPair> pairs_of(const StudyCells& recipe, const StudyCells& reference) {
+  std::vector<StudyPair> pairs;
+  for (const auto& [cell, record] : recipe)
+    if (const auto other = reference.find(cell); other != reference.end())
+      pairs.push_back({cell, *record, *other->second});
+  return pairs;
+}
+
 std::vector<StudyPair> StudyRows::pairs(StudyPart part, const StudyCells& recipe) const {
-  const bool bits = takes_bits(part);
-  const StudyCells& bf16 = of(bits ? StudyPart::fork : part, "bf16");
+  if (!takes_bits(part)) return pairs_of(recipe, of(part, "bf16"));
+  const StudyCells& bf16 = of(StudyPart::fork, "bf16");
   std::vector<StudyPair> pairs;
   for (const auto& [cell, record] : recipe) {
     StudyCell same = cell;
-    if (bits) same.rung = 0;
+    same.rung = 0;
     if (const auto other = bf16.find(same); other != bf16.end())
       pairs.push_back({cell, *record, *other->second});
   }

@@ -26,11 +26,14 @@ struct StudyCell {
 };
 using StudyCells = std::map<StudyCell, const Record*>;
 
-/// A recipe's row and the BF16 row to compare it with.
+/// A recipe's row and the row to compare it with, BF16's or an incumbent's.
 struct StudyPair {
   const StudyCell& cell;
-  const Record &recipe, &bf16;
+  const Record &recipe, &reference;
 };
+
+/// Returns the rows that have a reference of the same cell.
+std::vector<StudyPair> pairs_of(const StudyCells& recipe, const StudyCells& reference);
 
 /// Rows of one study, model and machine. The records must outlive it.
 struct StudyRows {
@@ -39,10 +42,11 @@ struct StudyRows {
   std::set<std::string> asked;               ///< recipes that the study asks about
   std::map<std::string, std::string> apart;  ///< controls, and the recipe each must differ from
   std::set<std::string> breaks;              ///< controls that must be beyond half the margin
+  std::optional<std::string> against;        ///< incumbent of the study; null: none
   /// by part and recipe; of part bits, by the recipe that lost bits
   std::map<std::pair<StudyPart, std::string>, StudyCells> cells;
-  StudyCells perturbed;           ///< BF16 forks that give the noise floor
-  const Record* trunk = nullptr;  ///< a successful one; all have the same learning rates
+  StudyCells perturbed;                        ///< BF16 forks that give the noise floor
+  const Record* trunk = nullptr;               ///< a successful one; all have the same learning rates
   std::optional<std::int64_t> trained_tokens;  ///< as in StudyPlace
   std::optional<bool> steady;                  ///< as in StudyPlace
 

@@ -153,9 +153,12 @@ int report(const ReportOptions& options) {
   if (set.records.empty())
     throw InvalidInput(fmt::format("{}: no record in it{}", fmt::join(names, ", "),
                                    set.problems.empty() ? "" : " (" + set.problems.front() + ")"));
+  const bool of_rows = options.format == "csv" || options.format == "json";
+  if (of_rows && !options.against.empty())
+    throw InvalidInput("--against: --format " + options.format + " has no verdicts; use term, md or html");
   make_folder(std::filesystem::path(options.output).parent_path());
   Output output(options.output);
-  if (options.format == "csv" || options.format == "json") {
+  if (of_rows) {
     for (const std::string& problem : problems_of(set, Workloads(all_of(set))))
       fmt::print(stderr, "{}\n", printable(problem));
     if (options.format == "csv")
@@ -168,7 +171,8 @@ int report(const ReportOptions& options) {
   if (options.format != "md" && options.format != "term" && options.format != "html")
     throw InvalidInput("--format: unknown value \"" + options.format +
                        "\"; it is one of term, md, html, csv, json");
-  Document document = make_report(set);
+  Document document =
+      make_report(set, options.against.empty() ? std::nullopt : std::optional(options.against));
   bool drawn = true;
   if (options.format == "html" || !options.plots.empty())
     drawn = draw_figures(document, options.plots, options.output);

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@ struct ReportOptions {
   std::string format = "term";     ///< term, md, html, csv or json
   std::string output;              ///< output file, whose folder is created; empty: standard output
   std::string plots{};             ///< folder for figures; empty: only those inside an HTML page
+  std::string against{};           ///< incumbent of all studies; empty: the one that the records name
 };
 
 /// Writes the report. Returns the exit status: 0, or 1 if figures requested by --plots could not be drawn.
@@ -23,8 +25,8 @@ struct ReportOptions {
 /// of the input go to standard error, one line each.
 int report(const ReportOptions& options);
 
-/// Returns the human-readable report. `set` must not be empty.
-Document make_report(const RecordSet& set);
+/// Returns the human-readable report. `set` must not be empty. `against`: as in study_cards().
+Document make_report(const RecordSet& set, const std::optional<std::string>& against = std::nullopt);
 
 /// Writes a header with units and one row per record: every scalar of the record, then the derived columns.
 /// Writes line by line, since the whole text may be larger than the records.

@@ -14,6 +14,8 @@ CLI::App* add_report_command(CLI::App& app, ReportOptions& options) {
       "  precbench report out/first\n"
       "  # one HTML page with figures\n"
       "  precbench report out/first --format html -o report.html\n"
+      "  # is any recipe of a study better than nvfp4?\n"
+      "  precbench report out/study --against nvfp4\n"
       "  # one row per record, for a spreadsheet\n"
       "  precbench report out/first baseline.jsonl --format csv -o records.csv");
   command->add_option("PATH", options.paths, "record files, folders of *.jsonl, or - for standard input")
@@ -30,6 +32,10 @@ CLI::App* add_report_command(CLI::App& app, ReportOptions& options) {
   command
       ->add_option("--plots", options.plots, "output folder for the figures as SVG and PNG, with their data")
       ->type_name("DIR");
+  command
+      ->add_option("--against", options.against,
+                   "recipe to compare the others of a study with (default the one of the study's --against)")
+      ->type_name("RECIPE");
   return command;
 }
 

@@ -9,8 +9,8 @@
 
 namespace precbench {
 
-Document make_report(const RecordSet& set) {
-  const ReportInput input = make_input(set);
+Document make_report(const RecordSet& set, const std::optional<std::string>& against) {
+  const ReportInput input = make_input(set, against);
   const auto ok = static_cast<std::size_t>(
       std::count_if(set.records.begin(), set.records.end(),
                     [](const LocatedRecord& located) { return located.record.status == Status::ok; }));
@@ -33,6 +33,8 @@ Document make_report(const RecordSet& set) {
   add_for_each_machine(experts_section);
   add_for_each_machine(convergence_section);
   add(study_section(input));
+  add(contrast_section(input));
+  add(outputs_section(input));
   add(price_section(input));
   add(age_section(input));
   add(ladders_section(input));

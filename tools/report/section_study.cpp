@@ -51,8 +51,8 @@ std::string bf16_rate_words(const std::string& model, const Ladder& rates) {
 }
 
 /// Returns a clause on the trend of the difference with the fork's length.
-std::string trend_words(const StudyCard& card) {
-  const auto& trend = card.verdict.trend;
+std::string trend_words(const ForkVerdict& verdict) {
+  const auto& trend = verdict.trend;
   if (!trend) return "";
   if (trend->low > 0)
     return fmt::format("; it grows by {:.5f} with each doubling of the fork's length", trend->mean);
@@ -63,7 +63,8 @@ std::string trend_words(const StudyCard& card) {
 
 std::string sentence(const StudyCard& card) {
   const ForkVerdict& verdict = card.verdict;
-  return fmt::format("{}: {}: {}{}.", verdict.recipe, verdict_words(card), verdict.reason, trend_words(card));
+  return fmt::format("{}: {}: {}{}.", verdict.recipe, verdict_words(card), verdict.reason,
+                     trend_words(verdict));
 }
 
 /// Returns "rowwise_e5m2 apart from rowwise found, ...".
@@ -153,16 +154,32 @@ void add_ladder_figures(const StudyFigures& figures) {
               [](const StudyCard& card) { return rungs_of(card.learning_rate); });
 }
 
-/// Returns the ages at which any study forks; only the oldest ones, to limit the table's width.
-std::set<std::int64_t> ages_of(StudyCards cards) {
+/// Returns the ages of these verdicts; only the oldest ones, to limit the table's width.
+std::set<std::int64_t> ages_of(const std::vector<const ForkVerdict*>& verdicts) {
   constexpr std::size_t kMost = 12;
   std::set<std::int64_t> ages;
-  for (const StudyCard& card : cards)
-    for (const AgeInterval& one : card.verdict.by_age) {
+  for (const ForkVerdict* verdict : verdicts)
+    for (const AgeInterval& one : verdict->by_age) {
       ages.insert(one.age);
       if (ages.size() > kMost) ages.erase(ages.begin());
     }
   return ages;
+}
+
+/// Adds a column for every age, and one for the trend with the fork's length. There is one verdict per row.
+void add_differences(Table& table, const std::vector<const ForkVerdict*>& verdicts) {
+  const std::set<std::int64_t> ages = ages_of(verdicts);
+  for (const std::int64_t age : ages) table.columns.push_back({fmt::format("at age {} [95%], nats", age)});
+  table.columns.push_back({"per doubling [95%]"});
+  for (std::size_t i = 0; i < verdicts.size(); ++i) {
+    const ForkVerdict& verdict = *verdicts[i];
+    for (const std::int64_t age : ages) {
+      const auto own = std::find_if(verdict.by_age.begin(), verdict.by_age.end(),
+                                    [&](const AgeInterval& one) { return one.age == age; });
+      table.rows[i].push_back(own == verdict.by_age.end() ? "-" : interval_or_dash(own->difference));
+    }
+    table.rows[i].push_back(interval_or_dash(verdict.trend));
+  }
 }
 
 /// Adds two columns with the results of runs from scratch, and notes on their differences from the forks.
@@ -196,28 +213,24 @@ void add_long_runs(Section& section, StudyCards cards, const std::vector<JudgedR
 
 /// Returns a table with one row per card and one column per age.
 Table verdict_table(StudyCards cards) {
-  const std::set<std::int64_t> ages = ages_of(cards);
   Table table;
   table.columns = {{"model", true}, {"recipe", true}, {"verdict", true}};
-  for (const std::int64_t age : ages) table.columns.push_back({fmt::format("at age {} [95%], nats", age)});
-  for (const char* name : {"per doubling [95%]", "gradient error", "bias"}) table.columns.push_back({name});
+  std::vector<const ForkVerdict*> verdicts;
+  for (const StudyCard& card : cards) {
+    verdicts.push_back(&card.verdict);
+    table.rows.push_back({card.model, card.verdict.recipe,
+                          fmt::format("{} {}", name_of(card.verdict.outcome), age_words(card))});
+  }
+  add_differences(table, verdicts);
+  for (const char* name : {"gradient error", "bias"}) table.columns.push_back({name});
   const bool routed = std::any_of(cards.begin(), cards.end(), [](const StudyCard& card) {
     return !card.fidelity.empty() && card.fidelity.back().route_flips;
   });
   if (routed) table.columns.push_back({"route flips"});
-  for (const StudyCard& card : cards) {
-    const ForkVerdict& verdict = card.verdict;
-    std::vector<std::string> row = {card.model, verdict.recipe,
-                                    fmt::format("{} {}", name_of(verdict.outcome), age_words(card))};
-    for (const std::int64_t age : ages) {
-      const auto own = std::find_if(verdict.by_age.begin(), verdict.by_age.end(),
-                                    [&](const AgeInterval& one) { return one.age == age; });
-      row.push_back(own == verdict.by_age.end() ? "-" : interval_or_dash(own->difference));
-    }
-    row.insert(row.end(), {interval_or_dash(verdict.trend), percent(card, &CardFidelity::error),
-                           percent(card, &CardFidelity::bias)});
-    if (routed) row.push_back(percent(card, &CardFidelity::route_flips));
-    table.rows.push_back(std::move(row));
+  for (std::size_t i = 0; i < cards.size(); ++i) {
+    std::vector<std::string>& row = table.rows[i];
+    row.insert(row.end(), {percent(cards[i], &CardFidelity::error), percent(cards[i], &CardFidelity::bias)});
+    if (routed) row.push_back(percent(cards[i], &CardFidelity::route_flips));
   }
   return table;
 }
@@ -242,6 +255,29 @@ Section study_section(const ReportInput& input) {
     section.notes.push_back(
         "Route flips: slots that go to another expert than in BF16, of the same weights and tokens.");
   add_long_runs(section, cards, judged_runs(input));
+  return section;
+}
+
+Section contrast_section(const ReportInput& input) {
+  Section section{"Better than the incumbent?", {}, {}, {}};
+  Table table;
+  table.columns = {{"model", true}, {"recipe", true}, {"against", true}, {"verdict", true}};
+  std::vector<const ForkVerdict*> verdicts;
+  for (const StudyCard& card : input.cards) {
+    if (!card.contrast) continue;
+    const auto& [incumbent, verdict] = *card.contrast;
+    section.lines.push_back(fmt::format("{}: {}: {}{}.", verdict.recipe, contrast_words(card), verdict.reason,
+                                        trend_words(verdict)));
+    table.rows.push_back({card.model, verdict.recipe, incumbent, name_of(verdict.outcome)});
+    verdicts.push_back(&verdict);
+  }
+  if (verdicts.empty()) return section;
+  add_differences(table, verdicts);
+  section.table = std::move(table);
+  section.notes = {
+      "At age: loss of the recipe's forks minus the incumbent's of the same state and data. Margin, noise floor, controls "
+      "and level are those of the verdicts against BF16. Holm's correction covers the comparisons with the incumbent; "
+      "those with BF16 are corrected by themselves."};
   return section;
 }
 

@@ -285,3 +285,50 @@ TEST_CASE("report: study rows appear as cards and in no speed table", "[study]")
   CHECK(section_of(with_speeds(study_records()), "Results") == section_of(with_speeds({}), "Results"));
   CHECK(section_of(with_speeds({}), "Does it train?") == "");
 }
+
+TEST_CASE("contrast section: recipes are compared with the incumbent of the records or of the report",
+          "[study]") {
+  const std::string title = "Better than the incumbent?";
+  std::vector<Record> records = study_records();
+  CHECK(section_of(records, title).empty());
+  for (Record& record : records)
+    if (record.study->asked && record.case_fields["recipe"] == "tensorwise")
+      record.study->against = "blockwise";
+  const std::string text = section_of(records, title);
+  INFO(text);
+  CHECK(contains(text, "tensorwise: worse than blockwise for llama3.2-1b at "));
+  CHECK(contains(text, "+0.01880 [+0.01880, +0.01880]"));
+  CHECK_FALSE(contains(text, "blockwise: "));
+
+  const RecordSet set = samples::set_of(study_records());
+  bool found = false;
+  for (const Section& section : make_report(set, "tensorwise").sections)
+    if (section.title == title) {
+      REQUIRE(section.lines.size() == 1);
+      CHECK(contains(section.lines.front(), "blockwise: better than tensorwise for llama3.2-1b at "));
+      found = true;
+    }
+  CHECK(found);
+  CHECK(refusal_of([&] { make_report(set, "mxfp8"); }) ==
+        "--against: no study here judges \"mxfp8\"; they judge blockwise, tensorwise");
+}
+
+TEST_CASE("outputs section: distances of a study's recipes are shown by age", "[study]") {
+  const std::string title = "How far are the outputs?";
+  std::vector<Record> records = study_records();
+  for (Record& record : records)
+    for (Fidelity& one : record.fidelity) one.outputs.reset();
+  CHECK(section_of(records, title).empty());
+  for (Record& record : records)
+    for (Fidelity& one : record.fidelity) {
+      const double size = record.study->trunk == 1 ? 0.02 : 0.05;
+      one.outputs = OutputDistance{1000, true, {size, {}, {}}, 10 * size, {size / 100, {}, {}}, size};
+    }
+  const std::string text = section_of(records, title);
+  INFO(text);
+  CHECK(contains(text, "0.04000"));  // the mean of 0.02, 0.05 and 0.05
+  CHECK(contains(text, "0.5000"));   // the largest
+  CHECK(contains(text, "0.0004"));
+  CHECK(contains(text, "3000"));
+  CHECK(contains(text, "Tokens are those of --eval-data."));
+}

@@ -53,11 +53,11 @@ void add_environments(MachineRecords& machine) {
 
 }  // namespace
 
-ReportInput make_input(const RecordSet& set) {
+ReportInput make_input(const RecordSet& set, const std::optional<std::string>& against) {
   RecordRefs of_studies, others;
   for (const LocatedRecord& located : set.records)
     (located.record.study ? of_studies : others).push_back(&located);
-  ReportInput input{set, Workloads(others), {}, study_cards(of_studies), {}};
+  ReportInput input{set, Workloads(others), {}, study_cards(of_studies, against), {}};
   Styles styles;
   std::vector<RecordRefs> parts = by_machine(others);
   others = {};

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -51,8 +52,9 @@ struct ReportInput {
 /// kModifierStyles sets of modifiers. Line types repeat if there are more recipes or modifiers.
 inline constexpr int kRecipeStyles = 13, kModifierStyles = 3;
 
-/// Builds the input of all sections. It points into `set`, which must outlive it.
-ReportInput make_input(const RecordSet& set);
+/// Builds the input of all sections. It points into `set`, which must outlive it. `against`: as in
+/// study_cards().
+ReportInput make_input(const RecordSet& set, const std::optional<std::string>& against = std::nullopt);
 
 Section summary_section(const ReportInput& input);
 Section speed_section(const ReportInput& input, const MachineRecords& machine);
@@ -62,6 +64,8 @@ Section time_section(const ReportInput& input, const MachineRecords& machine);
 Section experts_section(const ReportInput& input, const MachineRecords& machine);
 Section convergence_section(const ReportInput& input, const MachineRecords& machine);
 Section study_section(const ReportInput& input);
+Section contrast_section(const ReportInput& input);
+Section outputs_section(const ReportInput& input);
 Section price_section(const ReportInput& input);
 Section age_section(const ReportInput& input);
 Section ladders_section(const ReportInput& input);

@@ -2,6 +2,7 @@
 #include "tools/report/study_command.h"
 
 #include <filesystem>
+#include <utility>
 
 #include "results/record/record_file.h"
 #include "tools/report/sections.h"
@@ -20,11 +21,13 @@ void finish_study(const std::string& folder) {
   std::filesystem::rename(next, cards_file);
   Document document;
   document.title = "precbench study: " + folder;
-  // A study that only measures sensitivity has no cards.
-  if (!input.cards.empty())
-    document.sections = {study_section(input), price_section(input), age_section(input),
-                         ladders_section(input)};
-  for (Section& section : sensitivity_sections(input)) document.sections.push_back(std::move(section));
+  const auto add = [&](Section section) {
+    if (!section.lines.empty() || section.table) document.sections.push_back(std::move(section));
+  };
+  for (const auto& section :
+       {study_section, contrast_section, outputs_section, price_section, age_section, ladders_section})
+    add(section(input));
+  for (Section& section : sensitivity_sections(input)) add(std::move(section));
   document.notice = "cards: " + cards_file;
   write_standard_output(render_term(document));
 }

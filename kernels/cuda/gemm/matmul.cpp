@@ -59,7 +59,7 @@ std::uint8_t bit_of(GemmRole role) { return static_cast<std::uint8_t>(1u << stat
 /// Returns the mode for a format; nullopt if cuBLASLt has none.
 std::optional<ScaleMode> scale_mode(const QuantFormat& format) {
   if (!format.quantized()) return ScaleMode::none;
-  if (held_in_bf16(format.dtype)) return std::nullopt;
+  if (always_emulated(format)) return std::nullopt;
   if (format.dtype == DType::e2m1)
     return format.scale == ScaleType::e4m3 ? std::optional(ScaleMode::block_1x16_ue4m3) : std::nullopt;
   const bool exponent = format.scale == ScaleType::ue8m0;

@@ -16,6 +16,7 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/gemm/matmul_kernels.h"
 #include "kernels/cuda/hopper/early_start.cuh"
+#include "kernels/cuda/quantize/custom_format.cuh"
 #include "kernels/cuda/quantize/gemm_operands.cuh"
 #include "kernels/numerics/fp4.h"
 #include "kernels/numerics/mx_expansion.h"
@@ -95,6 +96,16 @@ __global__ void dequantize_fp4_kernel(__nv_bfloat16* out, const std::uint8_t* da
   to[1] = reinterpret_cast<const uint4*>(pairs)[1];
 }
 
+/// Any format that no GPU multiplies: one element per thread, with the tensor's factor.
+__global__ void dequantize_custom_kernel(__nv_bfloat16* out, const cuda::CustomCopy operand,
+                                         const __grid_constant__ Grid grid) {
+  wait_for_work_before();
+  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= operand.rows * operand.k) return;
+  out[i] =
+      __float2bfloat16_rn(operand.element(grid, i) * operand.scale(i / operand.k, i % operand.k) * operand.tensor_factor());
+}
+
 __global__ void factors_kernel(float* out, QuantFormat a, QuantFormat b, const float* amax_a,
                                const float* amax_b, float beta) {
   wait_for_work_before();
@@ -123,12 +134,14 @@ void launch_dequantize(void* out, const GemmOperand& operand, cudaStream_t strea
   auto* to = static_cast<__nv_bfloat16*>(out);
   const auto* data = operand.data.as<std::uint8_t>();
   if (operand.format.dtype == DType::e2m1)
-    dequantize_fp4_kernel<<<blocks, kThreads, 0, stream>>>(
-        to, data, operand.scale.data, amax_of(operand), whole, operand.format, operand.rows(), operand.k());
+    dequantize_fp4_kernel<<<blocks, kThreads, 0, stream>>>(to, data, operand.scale.data, amax_of(operand), whole,
+                                                           operand.format, operand.rows(), operand.k());
+  else if (is_custom(operand.format))
+    dequantize_custom_kernel<<<blocks_for(operand.rows() * operand.k()), kThreads, 0, stream>>>(
+        to, cuda::CustomCopy(operand), cuda::grid_argument(operand.format));
   else if (held_in_bf16(operand.format.dtype))
-    dequantize_kernel<<<blocks, kThreads, 0, stream>>>(to, operand.data.as<std::uint16_t>(),
-                                                       operand.scale.data, operand.format, operand.rows(),
-                                                       operand.k());
+    dequantize_kernel<<<blocks, kThreads, 0, stream>>>(to, operand.data.as<std::uint16_t>(), operand.scale.data,
+                                                       operand.format, operand.rows(), operand.k());
   else
     dequantize_kernel<<<blocks, kThreads, 0, stream>>>(to, data, operand.scale.data, operand.format,
                                                        operand.rows(), operand.k());

@@ -1,5 +1,6 @@
 // Quantization error of a copy: sums over all elements, in FP64, per tile or per run of chunks.
 #include "kernels/cuda/hopper/early_start.cuh"
+#include "kernels/cuda/quantize/custom_format.cuh"
 #include "kernels/cuda/quantize/fp4_kernels.h"
 #include "kernels/cuda/quantize/gemm_operands.cuh"
 #include "kernels/numerics/fp4.h"
@@ -73,6 +74,24 @@ __global__ void __launch_bounds__(kErrorThreads)
   leave_sums(partial, sums, buffers);
 }
 
+/// The same for a custom format, element by element.
+__global__ void __launch_bounds__(kErrorThreads)
+    custom_error_kernel(double* partial, const std::uint16_t* value, const CustomCopy operand, bool columns,
+                        float half_steps, const __grid_constant__ Grid grid) {
+  wait_for_work_before();
+  __shared__ double buffers[kErrorTerms][kWarp];
+  const float factor = operand.tensor_factor();
+  double sums[kErrorTerms] = {};
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kErrorThreads + threadIdx.x; i < operand.rows * operand.k;
+       i += std::int64_t{gridDim.x} * kErrorThreads) {
+    const std::int64_t row = i / operand.k, k = i % operand.k;
+    const float v = bf16_decode(value[columns ? k * operand.rows + row : i]);
+    const float code = operand.element(grid, i);
+    add_error(sums, v, code * operand.scale(row, k) * factor, fabsf(code) >= operand.rule.max, half_steps);
+  }
+  leave_sums(partial, sums, buffers);
+}
+
 /// The same for an FP4 copy; x [rows, k] is the source of its codes. A thread has 16 elements of one block.
 __global__ void __launch_bounds__(kErrorThreads)
     fp4_error_kernel(double* partial, const std::uint16_t* x, const std::uint8_t* codes, const void* scales,
@@ -123,8 +142,12 @@ void CudaDevice::do_quantization_error(const ops::QuantizationError& op) {
         prepared_fp4(*this, op.operand.format, op.value, op.random, op.columns, matrix_scratch);
     fp4_error_kernel<<<blocks, kErrorThreads, 0, stream()>>>(
         partial, x, op.operand.data.as<std::uint8_t>(), op.operand.scale.data,
-        op.operand.amax.empty() ? nullptr : op.operand.amax.as<float>(), op.operand.format,
-        op.operand.data.rows, op.operand.data.cols);
+        op.operand.amax.empty() ? nullptr : op.operand.amax.as<float>(), op.operand.format, op.operand.data.rows,
+        op.operand.data.cols);
+  } else if (is_custom(op.operand.format)) {
+    custom_error_kernel<<<blocks, kErrorThreads, 0, stream()>>>(
+        partial, op.value.as<std::uint16_t>(), CustomCopy(op.operand), op.columns,
+        half_steps_at_end(op.operand.format), grid_argument(op.operand.format));
   } else {
     quantization_error_kernel<<<blocks, kErrorThreads, 0, stream()>>>(partial, matrix(op.value),
                                                                       copy_args(op.operand), op.columns);

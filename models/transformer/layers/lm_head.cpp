@@ -18,15 +18,22 @@ LmHead::Pass LmHead::begin(const Input& input) const {
   return pass;
 }
 
-QuantizedTensor LmHead::forward_chunk(const Pass& pass, std::int64_t first, const Tensor& losses,
-                                      const Tensor& targets, float loss_scale, QuantizedTensor& x) const {
+QuantizedTensor LmHead::quantize_chunk(const Pass& pass, std::int64_t first, std::int64_t rows) const {
   const Linear& linear = pass.linear;
-  const std::int64_t rows = std::min(chunk_tokens(pass), step_.M - first);
-  x = make_quantized_tensor(pass.normed.slice_rows(first, rows), linear.x_rowwise(), linear.x_columnwise());
+  QuantizedTensor x =
+      make_quantized_tensor(pass.normed.slice_rows(first, rows), linear.x_rowwise(), linear.x_columnwise());
   use_slot(x, linear.slots().x);
   step_.operands.push_rowwise(x, linear.x_rowwise());
   if (!linear.recipe().flow) step_.operands.push_columnwise(x, linear.x_columnwise());
   step_.produce_quantized(x, [&](QuantizedTensor& chunk) { step_.device.quantize({chunk}); });
+  return x;
+}
+
+QuantizedTensor LmHead::forward_chunk(const Pass& pass, std::int64_t first, const Tensor& losses,
+                                      const Tensor& targets, float loss_scale, QuantizedTensor& x) const {
+  const Linear& linear = pass.linear;
+  const std::int64_t rows = std::min(chunk_tokens(pass), step_.M - first);
+  x = quantize_chunk(pass, first, rows);
   QuantizedTensor logits =
       make_quantized_tensor(step_.push(step_.options.activations, rows, step_.config.vocab),
                             linear.dy_rowwise(), linear.dy_columnwise());
@@ -75,6 +82,34 @@ void LmHead::forward_backward(const Input& input, const Tensor& losses, const Te
   });
   step_.observe(step_.config.layers - 1, LinearRole::down, LinearOperand::dy, dx);
   if (!step_.config.tied) parameters.reduce(layout.head_unit());
+}
+
+void LmHead::write_features(const Input& input, const Tensor& features) const {
+  step_.device.convert({features, begin(input).normed});
+}
+
+void LmHead::compare(const Input& input, const Tensor& features, const Tensor& distances) const {
+  const Pass pass = begin(input);
+  const std::int64_t V = step_.config.vocab, most = std::min(step_.M, kCompareChunkTokens);
+  const std::int64_t chunk_rows = pass.linear.recipe().quantized() ? step_.M : most;
+  for (std::int64_t first = 0; first < step_.M; first += chunk_rows) {
+    const Scope chunk(step_.arena);
+    const std::int64_t rows = std::min(chunk_rows, step_.M - first);
+    const QuantizedTensor x = quantize_chunk(pass, first, rows);
+    const Tensor logits = step_.push(DType::f32, rows, V), reference = step_.push(DType::f32, most, V);
+    pass.linear.fprop(logits, x, pass.weight);
+    for (std::int64_t at = 0; at < rows; at += most) {
+      const std::int64_t count = std::min(most, rows - at);
+      const Tensor bf16 = reference.slice_rows(0, count);
+      step_.device.matmul({bf16,
+                           {{}, features.slice_rows(first + at, count), {}, false},
+                           {{}, pass.weight.value, {}, false},
+                           {.op_class = OpClass::head_loss}});
+      step_.device.compare_logits({distances.slice_rows(first + at, count), bf16,
+                                   logits.slice_rows(at, count),
+                                   input.targets.slice_rows(first + at, count)});
+    }
+  }
 }
 
 }  // namespace precbench

@@ -13,6 +13,9 @@ namespace precbench {
 /// all tokens.
 inline constexpr std::int64_t kHeadChunkTokens = 2048;
 
+/// Maximum tokens per chunk of a comparison of outputs, which has two sets of FP32 logits.
+inline constexpr std::int64_t kCompareChunkTokens = 512;
+
 class LmHead {
  public:
   explicit LmHead(const StepContext& step) : step_(step) {}
@@ -30,6 +33,13 @@ class LmHead {
   void forward_backward(const Input& input, const Tensor& losses, const Tensor& loss_sum,
                         QuantizedTensor dx) const;
 
+  /// Writes the normed input of lm_head to `features` [M, width]. Allocates in the caller's scope.
+  void write_features(const Input& input, const Tensor& features) const;
+  /// Compares the next-token distributions with those of `features` and a BF16 lm_head; writes `distances`
+  /// (f32 [M, 2], ops::CompareLogits). All logits are FP32, so that their rounding does not hide a small
+  /// distance.
+  void compare(const Input& input, const Tensor& features, const Tensor& distances) const;
+
  private:
   /// State shared by the chunks: lm_head, the residual stream at its input and its norm.
   struct Pass {
@@ -38,6 +48,8 @@ class LmHead {
     Tensor gain, x, rstd, normed;
   };
   Pass begin(const Input& input) const;
+  /// Quantizes the chunk from token `first` of `rows` tokens as lm_head's X.
+  QuantizedTensor quantize_chunk(const Pass& pass, std::int64_t first, std::int64_t rows) const;
   std::int64_t chunk_tokens(const Pass& pass) const {
     return pass.linear.recipe().quantized() ? step_.M : std::min(step_.M, kHeadChunkTokens);
   }

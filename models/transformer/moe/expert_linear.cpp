@@ -24,7 +24,7 @@ std::optional<std::string> experts_unsupported_reason(const Recipe& recipe) {
     for (const QuantFormat& f : {recipe.gemm(role).a, recipe.gemm(role).b}) {
       if (!f.quantized()) continue;
       if (f.dtype == DType::e2m1) return refuse("FP4");
-      if (held_in_bf16(f.dtype)) return refuse("FP8 formats that no processor multiplies");
+      if (always_emulated(f)) return refuse("formats that no processor multiplies");
       if (f.granularity == Granularity::block_32x32) return refuse("scales of 32x32 blocks");
       if (f.element_rounding == ElementRounding::stochastic || f.transform) return refuse("random numbers");
     }

@@ -17,8 +17,9 @@ std::optional<std::string> fp8_gather_unsupported_reason(const Recipe& recipe, c
   if (f.delayed() && !f.history.reduce)
     return "FP8 gather: history.reduce is false, so ranks have no common scale for their weight shards";
   if (f.dtype == DType::e2m1) return "FP8 gather: FP4 weights are not supported";
-  if (held_in_bf16(f.dtype))
-    return fmt::format("FP8 gather: the recipe's weights are {}, not an 8-bit format", name_of(f.dtype));
+  if (always_emulated(f))
+    return fmt::format("FP8 gather: the recipe's weights are {}, not an FP8 format with its usual scales",
+                       describe(f));
   if (f.granularity == Granularity::block_32x32)
     return "FP8 gather: weights in 32x32 blocks are not supported";
   if (f.granularity != Granularity::tensor && f.granularity != Granularity::block_128x128 &&

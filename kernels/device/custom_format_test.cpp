@@ -1,0 +1,258 @@
+// Custom formats through a device's ops: against a reference in FP64, against the built-in formats that a grid
+// can describe, and any device against the CPU device.
+#include "kernels/numerics/custom_format.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "kernels/device/compare_testing.h"
+#include "kernels/device/op_testing.h"
+#include "kernels/numerics/grid_testing.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+
+namespace {
+
+constexpr std::int64_t kRows = 64, kCols = 160;
+
+/// Values of many sizes, BF16, with a row and a block of zeros.
+std::vector<float> test_values() {
+  std::vector<float> x = normal(11, kRows * kCols);
+  for (std::int64_t i = 0; i < kRows * kCols; ++i)
+    x[i] *= std::ldexp(1.0f, static_cast<int>(i / kCols % 7) - 3);
+  std::fill_n(x.begin() + 5 * kCols, kCols, 0.0f);
+  return rounded(x);
+}
+
+/// A quantized copy with its own memory.
+struct Copy {
+  Owned data, scale, amax, tensor_amax;
+  GemmOperand operand;
+
+  Copy(const QuantFormat& format, std::int64_t rows, std::int64_t k)
+      : data(format.dtype, rows, k),
+        scale(scale_dtype(format), 1, scale_count(format.granularity, rows, k)),
+        amax(DType::f32, 1, 1),
+        tensor_amax(DType::f32, 1, 1),
+        operand{format, data, scale, false, format.scale == ScaleType::e4m3 ? amax.tensor() : Tensor{}} {}
+};
+
+Copy quantized(Device& device, const Owned& value, const QuantFormat& format, bool columns = false,
+               const RandomStream& random = {}) {
+  const std::int64_t rows = value.tensor().rows, cols = value.tensor().cols;
+  Copy copy(format, columns ? cols : rows, columns ? rows : cols);
+  QuantizedTensor x{.value = value, .random = random};
+  if (format.granularity == Granularity::tensor) x.amax_out = copy.tensor_amax;
+  (columns ? x.columnwise : x.rowwise) = copy.operand;
+  device.quantize({x});
+  return copy;
+}
+
+std::vector<float> dequantized(Device& device, const Copy& copy) {
+  const Owned out(DType::f32, copy.operand.data.rows, copy.operand.data.cols);
+  device.dequantize({out, copy.operand});
+  return out.floats();
+}
+
+/// Returns the elements of a format in its own units, ascending.
+std::vector<double> values_of(const QuantFormat& format) {
+  std::vector<double> values;
+  if (format.grid) {
+    values.assign(format.grid->values, format.grid->values + format.grid->count);
+    return values;
+  }
+  const std::string name = element_name(format);
+  const int exponent_bits = name[1] - '0', mantissa_bits = name[3] - '0',
+            bias = (1 << (exponent_bits - 1)) - 1;
+  for (const float value :
+       minifloats(mantissa_bits, 1 - bias, bias + (exponent_bits < 5 ? 1 : 0), exponent_bits < 5 ? 1 : 0)) {
+    values.push_back(value);
+    if (value != 0) values.insert(values.begin(), -static_cast<double>(value));
+  }
+  return values;
+}
+
+/// Returns the nearest of ascending `values`; of two, the one an even number of places from 0.
+double nearest(const std::vector<double>& values, double x) {
+  const auto above = std::lower_bound(values.begin(), values.end(), x);
+  if (above == values.begin()) return values.front();
+  if (above == values.end()) return values.back();
+  const double up = *above - x, down = x - *(above - 1);
+  if (up != down) return up < down ? *above : *(above - 1);
+  const auto zero = std::lower_bound(values.begin(), values.end(), 0.0);
+  return (above - zero) % 2 == 0 ? *above : *(above - 1);
+}
+
+/// Returns the scale of a block in FP64 from its definition, and as it multiplies elements.
+double reference_scale(const QuantFormat& format, double amax, double tensor_amax, double max) {
+  std::vector<double> bytes;
+  const int least = format.scale == ScaleType::e4m3 ? -6 : -14,
+            largest = format.scale == ScaleType::e4m3 ? 8 : 16;
+  for (const float value : minifloats(3, least, largest, 1)) bytes.push_back(value);
+  if (format.scale == ScaleType::ue5m3)
+    return nearest(bytes, static_cast<float>(amax) * (1.0f / static_cast<float>(max)));
+  const float tensor_scale = 448.0f * static_cast<float>(max) / static_cast<float>(tensor_amax);
+  return nearest(bytes, static_cast<float>(amax) * (tensor_scale * (1.0f / static_cast<float>(max))));
+}
+
+std::vector<float> transposed(const std::vector<float>& x) {
+  std::vector<float> turned(x.size());
+  for (std::int64_t r = 0; r < kRows; ++r)
+    for (std::int64_t c = 0; c < kCols; ++c) turned[c * kRows + r] = x[r * kCols + c];
+  return turned;
+}
+
+}  // namespace
+
+TEST_CASE("custom formats: scales with a mantissa and their elements equal an FP64 reference", "[cpu][op]") {
+  const auto device = make_cpu_device(2);
+  const std::vector<float> x = test_values();
+  const Owned value(DType::bf16, kRows, kCols, x);
+  double tensor_amax = 0;
+  for (const float v : x) tensor_amax = std::max(tensor_amax, std::fabs(static_cast<double>(v)));
+  for (const QuantFormat& format : custom_formats()) {
+    const bool byte = format.scale == ScaleType::e4m3 || format.scale == ScaleType::ue5m3;
+    if (!byte || format.element_rounding == ElementRounding::stochastic) continue;
+    const std::vector<double> values = values_of(format);
+    const double max = std::min(-values.front(), values.back());
+    const std::int64_t wide = block_length(format.granularity), tall = block_rows(format.granularity);
+    for (const bool columns : {false, true}) {
+      INFO(describe(format) << (columns ? " columns" : " rows"));
+      const std::int64_t rows = columns ? kCols : kRows, k = columns ? kRows : kCols;
+      const std::vector<float> source = columns ? transposed(x) : x;
+      const std::vector<float> got = dequantized(*device, quantized(*device, value, format, columns));
+      int wrong = 0;
+      for (std::int64_t r0 = 0; r0 < rows; r0 += tall)
+        for (std::int64_t k0 = 0; k0 < k; k0 += wide) {
+          double amax = 0;
+          for (std::int64_t r = r0; r < r0 + tall; ++r)
+            for (std::int64_t i = k0; i < k0 + wide; ++i)
+              amax = std::max(amax, std::fabs(static_cast<double>(source[r * k + i])));
+          const double scale = reference_scale(format, amax, tensor_amax, max);
+          const double factor = format.scale == ScaleType::e4m3 ? tensor_amax / (448 * max) : 1;
+          for (std::int64_t r = r0; r < r0 + tall; ++r)
+            for (std::int64_t i = k0; i < k0 + wide; ++i) {
+              const double v = source[r * k + i], step = scale * factor;
+              const double expected = step == 0 ? 0 : nearest(values, v / step) * step;
+              // An element within FP32's rounding of a midpoint may take either neighbour.
+              const bool same = std::fabs(got[r * k + i] - expected) <= 1e-6 * std::fabs(expected);
+              const double low = step == 0 ? 0 : nearest(values, v / step * (1 - 1e-6)) * step,
+                           high = step == 0 ? 0 : nearest(values, v / step * (1 + 1e-6)) * step;
+              wrong += !same && low == high;
+            }
+        }
+      CHECK(wrong == 0);
+    }
+  }
+}
+
+TEST_CASE("custom formats: grids of e2m1 and e4m3 equal the built-in formats bit for bit", "[cpu][op]") {
+  const auto device = make_cpu_device(3);
+  const Owned value(DType::bf16, kRows, kCols, test_values());
+  const auto check = [&](const QuantFormat& builtin, const std::vector<float>& values) {
+    QuantFormat grid = builtin;
+    grid.dtype = DType::grid, grid.grid = make_grid(values);
+    for (const bool columns : {false, true}) {
+      INFO(describe(builtin) << (columns ? " columns" : " rows"));
+      const Copy a = quantized(*device, value, builtin, columns),
+                 b = quantized(*device, value, grid, columns);
+      CHECK(a.scale.bytes() == b.scale.bytes());
+      CHECK(dequantized(*device, a) == dequantized(*device, b));
+    }
+  };
+  check(nvfp4_format(Granularity::block_1x16), e2m1_values());
+  check(nvfp4_format(Granularity::block_16x16), e2m1_values());
+  check(mxfp4_format(), e2m1_values());
+  for (const QuantFormat& format : quantized_formats())
+    if (format.dtype == DType::e4m3 && format.dropped_bits == 0) check(format, e4m3_values());
+}
+
+TEST_CASE("custom formats: one NaN or infinity makes the scope of its scale non-finite", "[cpu][op]") {
+  const auto device = make_cpu_device(2);
+  for (const QuantFormat& format : custom_formats())
+    for (const float poison : {std::nanf(""), INFINITY}) {
+      INFO(describe(format) << " " << poison);
+      std::vector<float> x = test_values();
+      x[70] = poison;
+      const Owned value(DType::bf16, kRows, kCols, x);
+      const std::vector<float> got = dequantized(*device, quantized(*device, value, format));
+      const std::int64_t wide = block_length(format.granularity) ? block_length(format.granularity) : kCols;
+      for (std::int64_t k = 70 / wide * wide; k < std::min(kCols, (70 / wide + 1) * wide); ++k)
+        CHECK_FALSE(std::isfinite(got[k]));
+    }
+}
+
+TEST_CASE("custom formats: stochastic rounding is unbiased and independent of the row split", "[cpu][op]") {
+  const auto device = make_cpu_device(2);
+  const std::vector<float> x = test_values();
+  const Owned value(DType::bf16, kRows, kCols, x);
+  const QuantFormat format = grid_format(integers(-7, 7), Granularity::block_1x32, ScaleType::ue8m0,
+                                         ScaleRounding::rceil, ElementRounding::stochastic);
+  constexpr int kDraws = 400;
+  std::vector<double> mean(x.size());
+  for (std::int32_t draw = 0; draw < kDraws; ++draw) {
+    const Owned word(std::vector<std::int32_t>{draw});
+    const std::vector<float> once =
+        dequantized(*device, quantized(*device, value, format, false, {.word = word}));
+    for (std::size_t i = 0; i < x.size(); ++i) mean[i] += static_cast<double>(once[i]) / kDraws;
+  }
+  const std::vector<double> truth(x.begin(), x.end());
+  const double nearest_error = relative_error(dequantized(*device, quantized(*device, value,
+                                                                             [&] {
+                                                                               QuantFormat nearest = format;
+                                                                               nearest.element_rounding =
+                                                                                   ElementRounding::rne;
+                                                                               return nearest;
+                                                                             }())),
+                                              truth);
+  CHECK(relative_error(mean, truth) <
+        nearest_error / 8);  // draws average out by a factor of 20, from 1.4 times
+  const Owned word(std::vector<std::int32_t>{77}),
+      half(DType::bf16, kRows / 2, kCols, {x.begin() + kRows / 2 * kCols, x.end()});
+  const std::vector<float> whole =
+                               dequantized(*device, quantized(*device, value, format, false, {.word = word})),
+                           part = dequantized(*device, quantized(*device, half, format, false,
+                                                                 {.word = word, .first_row = kRows / 2}));
+  CHECK(std::equal(part.begin(), part.end(), whole.begin() + kRows / 2 * kCols));
+}
+
+// ---- any device against the CPU device
+
+PRECBENCH_OP_TEST(custom_formats_on, "quantize and dequantize and matmul, custom formats") {
+  for (const QuantFormat& format : custom_formats()) {
+    INFO(describe(format));
+    b.start();
+    HostMemory& host = b.host();
+    const Tensor value = host.random(DType::bf16, 96, 160, 2.0f);
+    HostMemory::set(value, 17, 300.0f);
+    const Tensor word = host.tensor(DType::i32, 1, 1);
+    *word.as<std::int32_t>() = 1234;
+    QuantizedTensor x = b.operand({format, format}, 96, 160);
+    x.value = b.put(value);
+    x.random = {.word = b.put(word), .stream = 4, .first_row = 32};
+    b.device().quantize({x});
+    b.check_forms("quantize", x, value);
+
+    QuantizedTensor on_cpu = b.host_operand({format, format}, value);
+    on_cpu.random = {.word = word, .stream = 4, .first_row = 32};
+    b.cpu().quantize({on_cpu});
+    for (const bool columns : {false, true}) {
+      const GemmOperand &form = columns ? x.columnwise : x.rowwise,
+                        &expected = columns ? on_cpu.columnwise : on_cpu.rowwise;
+      const Tensor out = b.output(DType::bf16, form.data.rows, form.data.cols),
+                   same = host.tensor(DType::bf16, form.data.rows, form.data.cols);
+      b.device().dequantize({out, form});
+      b.cpu().dequantize({same, expected});
+      CHECK(same_bits(b.fetch(out), same));
+      b.check_error(format, value, columns, {.word = word, .stream = 4, .first_row = 32});
+    }
+    // D = X X^T of the dequantized values.
+    const Tensor d = b.output(DType::f32, 96, 96), on_host = host.tensor(DType::f32, 96, 96);
+    b.device().matmul({d, x.rowwise, x.rowwise, {}});
+    b.cpu().matmul({on_host, on_cpu.rowwise, on_cpu.rowwise, {}});
+    const std::vector<double> result = HostMemory::values(b.fetch(d)), exact = HostMemory::values(on_host);
+    CHECK(relative_error(result, exact) < 0x1p-8);  // a GPU multiplies values rounded to BF16
+  }
+}
