@@ -34,6 +34,7 @@ Document make_report(const RecordSet& set) {
   add_for_each_machine(convergence_section);
   add(study_section(input));
   add(price_section(input));
+  add(break_even_section(input));
   add(age_section(input));
   add(ladders_section(input));
   for (Section& section : sensitivity_sections(input)) add(std::move(section));
