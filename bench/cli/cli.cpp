@@ -473,7 +473,7 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv) {
         "precbench compares low-precision training recipes with BF16 on this machine. Start with:\n"
         "  precbench sweep --model tiny --recipe bf16,rowwise,mxfp8 --steps 40 --out out/first\n"
         "  precbench report out/first\n"
-        "Commands: sweep, study, run, list, report, check. precbench COMMAND --help explains one.\n");
+        "Commands: sweep, study, run, list, report, check, advise. precbench COMMAND --help explains one.\n");
     return 2;
   }
   return std::nullopt;

@@ -31,9 +31,8 @@ std::string peaks_in_environment() {
   return value ? value : "";
 }
 
-}  // namespace
-
-std::optional<DatasheetRates> datasheet_rates(const std::string& gpu_name) {
+/// Returns the table.
+const std::vector<Row>& rows_of_data_sheets() {
   // Names as reported by cudaGetDeviceProperties. Rates are the data sheets', halved if given for 2:4
   // sparsity. NVIDIA prints the FP4 rates of Blackwell Ultra as "sparse | dense", and they do not differ by a
   // factor of two. Values for a whole board or rack are divided by its number of GPUs.
@@ -56,7 +55,7 @@ std::optional<DatasheetRates> datasheet_rates(const std::string& gpu_name) {
   static const char* const kRtxPro =
       "NVIDIA RTX Blackwell PRO architecture whitepaper, dense, FP32 accumulation";
   constexpr auto kNone = std::nullopt;
-  static const Row rows[] = {
+  static const std::vector<Row> rows = {
       // clang-format off
       //                                                       BF16   FP8     FP4     GB/s
       {"NVIDIA A100-SXM4-40GB",                               {312,   kNone,  kNone,  1555, kA100}},
@@ -81,9 +80,21 @@ std::optional<DatasheetRates> datasheet_rates(const std::string& gpu_name) {
       {"NVIDIA RTX PRO 6000 Blackwell Workstation Edition",   {503.8, 1007.6, 2015.2, 1792, kRtxPro}},
       // clang-format on
   };
-  for (const Row& row : rows)
+  return rows;
+}
+
+}  // namespace
+
+std::optional<DatasheetRates> datasheet_rates(const std::string& gpu_name) {
+  for (const Row& row : rows_of_data_sheets())
     if (gpu_name == row.name) return row.peak;
   return std::nullopt;
+}
+
+std::vector<std::string> datasheet_names() {
+  std::vector<std::string> names;
+  for (const Row& row : rows_of_data_sheets()) names.emplace_back(row.name);
+  return names;
 }
 
 DatasheetRates parse_peaks(const std::string& text) {

@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace precbench {
 
@@ -20,6 +21,9 @@ struct DatasheetRates {
 /// for names that are not in the table, such as MIG slices: a guessed denominator would make every ratio a
 /// guess.
 std::optional<DatasheetRates> datasheet_rates(const std::string& gpu_name);
+
+/// Returns the names of all GPUs in the table.
+std::vector<std::string> datasheet_names();
 
 /// The environment variable with user-provided peaks: "bf16=503.8,fp8=1007.6,fp4=2015.2,memory=1792", in
 /// dense TFLOP/s and GB/s. bf16 and memory are required.
