@@ -22,9 +22,9 @@ constexpr const char* kFields[] = {
     "model",         "layers",      "recipe", "seq",       "batch",     "accumulation", "gpus",
     "parallel",      "shard_group", "gather", "reshard",   "recompute", "master",       "moments",
     "second_moment", "weights",     "grads",  "optimizer", "routing",   "ep",           "exchange"};
-/// Fields whose default is that of matching records.
-constexpr const char* kChosen[] = {"recipe",        "seq",     "batch", "parallel",  "master", "moments",
-                                   "second_moment", "weights", "grads", "optimizer", "gather"};
+/// Fields that have no default here: they must be given, or matching records decide.
+constexpr const char* kChosen[] = {"model",   "recipe",        "seq",     "batch", "parallel",  "master",
+                                   "moments", "second_moment", "weights", "grads", "optimizer", "gather"};
 
 template <std::size_t kCount>
 bool is_one_of(const char* const (&names)[kCount], const std::string& name) {
