@@ -134,10 +134,14 @@ DatasheetGpu find_datasheet_gpu(const std::string& words) {
     const double gb = row.peak.memory_gb.value();
     return {row.name, gb, static_cast<std::int64_t>(gb * kUsableMemory * (std::int64_t{1} << 30))};
   }
+  throw InvalidInput(fmt::format("--gpu: no data sheet of \"{}\"; known: {}, by any of their words", words,
+                                 fmt::join(datasheet_names(), ", ")));
+}
+
+std::vector<std::string> datasheet_names() {
   std::vector<std::string> names;
   for (const Row& row : table()) names.emplace_back(row.name);
-  throw InvalidInput(fmt::format("--gpu: no data sheet of \"{}\"; known: {}, by any of their words", words,
-                                 fmt::join(names, ", ")));
+  return names;
 }
 
 DatasheetRates parse_peaks(const std::string& text) {

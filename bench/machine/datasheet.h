@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace precbench {
 
@@ -36,6 +37,8 @@ inline constexpr double kUsableMemory = 0.98;
 /// Finds a GPU by words of its name in any letter case: "h100", "H100 PCIe", "a100-40gb", "rtx4090". Of
 /// several the first of the table, which is the most common board. Throws InvalidInput with the known names.
 DatasheetGpu find_datasheet_gpu(const std::string& words);
+/// Returns the names of all GPUs in the table.
+std::vector<std::string> datasheet_names();
 
 /// The environment variable with user-provided peaks: "bf16=503.8,fp8=1007.6,fp4=2015.2,memory=1792", in
 /// dense TFLOP/s and GB/s. bf16 and memory are required.

@@ -2,6 +2,9 @@
 #include "bench/machine/datasheet.h"
 
 #include <cstdlib>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "kernels/base/errors.h"
 #include "kernels/testing/catch.h"
@@ -9,6 +12,13 @@
 
 namespace precbench {
 namespace {
+
+TEST_CASE("datasheet_names: lists every GPU once, each with its rates", "[datasheet]") {
+  const std::vector<std::string> names = datasheet_names();
+  CHECK(std::set<std::string>(names.begin(), names.end()).size() == names.size());
+  CHECK(names.size() >= 20);
+  for (const std::string& name : names) CHECK(datasheet_rates(name));
+}
 
 TEST_CASE("datasheet_rates: SXM parts of Hopper and Blackwell have dense peaks", "[bench]") {
   for (const char* name : {"NVIDIA H100 80GB HBM3", "NVIDIA H200"}) {

@@ -2,9 +2,7 @@
 #include "tools/analysis/step_prediction.h"
 
 #include <algorithm>
-#include <cstdint>
-#include <map>
-#include <utility>
+#include <cmath>
 
 #include "results/record/step_time.h"
 
@@ -14,34 +12,73 @@ namespace {
 /// Returns the quantity that an op's time is proportional to.
 double amount_of(const OpRecord& op) { return op.flops > 0 ? op.flops : op.bytes; }
 
+/// Returns the amount of one call; null for an op that does nothing.
+std::optional<double> size_of(const OpRecord& op) {
+  const double amount = amount_of(op);
+  if (op.calls < 1 || !(amount > 0)) return std::nullopt;
+  return amount / static_cast<double>(op.calls);
+}
+
+constexpr const char* kCollectives = "communication";
+
 }  // namespace
 
-std::optional<double> predicted_on_one_gpu(const Record& record, const std::vector<const Record*>& others) {
-  if (!record.breakdown) return std::nullopt;
-  struct Total {
-    double amount = 0, ms = 0;
-  };
-  std::map<std::pair<std::string, std::string>, Total> totals;
-  double idle_ms = 0;
-  std::int64_t calls = 0;
-  for (const Record* other : others) {
-    if (!other->breakdown) continue;
-    idle_ms += other->breakdown->idle_ms;
-    for (const OpRecord& op : other->breakdown->ops) {
-      calls += op.calls;
-      Total& total = totals[{op.name, op.op_class}];
-      total.amount += amount_of(op);
-      total.ms += op.ms;
+OpRateTable::OpRateTable(const std::vector<const Record*>& steps) {
+  for (const Record* step : steps) {
+    if (!step->breakdown) continue;
+    idle_ms_ += step->breakdown->idle_ms;
+    for (const OpRecord& op : step->breakdown->ops) {
+      calls_ += static_cast<double>(op.calls);
+      const auto size = size_of(op);
+      if (!size || !(op.ms > 0) || op.op_class == kCollectives) continue;
+      ops_[{op.name, op.op_class}].push_back({*size, amount_of(op), op.ms});
+      if (op.flops > 0) continue;
+      memory_bound_.amount += op.bytes;
+      memory_bound_.ms += op.ms;
     }
   }
+}
+
+std::optional<double> OpRateTable::near_ms(const OpRecord& op) const {
+  const auto size = size_of(op);
+  if (!size) return 0;
+  const auto distance = [&](const Measured& one) { return std::fabs(std::log(one.size / *size)); };
+  std::vector<Measured> near;
+  if (const auto known = ops_.find({op.name, op.op_class}); known != ops_.end())
+    for (const Measured& one : known->second)
+      if (distance(one) <= std::log(kNearSize)) near.push_back(one);
+  std::stable_sort(near.begin(), near.end(),
+                   [&](const Measured& a, const Measured& b) { return distance(a) < distance(b); });
+  if (near.size() > kNearestOps) near.resize(kNearestOps);
+  if (near.empty()) return std::nullopt;
+  Measured total;
+  for (const Measured& one : near) {
+    total.amount += one.amount;
+    total.ms += one.ms;
+  }
+  return amount_of(op) * total.ms / total.amount;
+}
+
+std::optional<double> OpRateTable::ms(const OpRecord& op) const {
+  if (const auto near = near_ms(op)) return near;
+  if (op.flops > 0 || !(memory_bound_.ms > 0)) return std::nullopt;
+  return op.bytes * memory_bound_.ms / memory_bound_.amount;
+}
+
+std::optional<double> predicted_compute_ms(const Record& record, const OpRateTable& rates) {
+  if (!record.breakdown) return std::nullopt;
   double ms = 0;
   for (const OpRecord& op : record.breakdown->ops) {
-    const auto total = totals.find({op.name, op.op_class});
-    if (total == totals.end() || total->second.amount <= 0) return std::nullopt;
-    ms += amount_of(op) * total->second.ms / total->second.amount;
-    ms += static_cast<double>(op.calls) * idle_ms / static_cast<double>(calls);
+    if (op.op_class == kCollectives) continue;
+    const auto own = rates.ms(op);
+    if (!own) return std::nullopt;
+    ms += *own + static_cast<double>(op.calls) * rates.gap_ms();
   }
   return ms;
+}
+
+std::optional<double> predicted_on_one_gpu(const Record& record, const std::vector<const Record*>& others) {
+  return predicted_compute_ms(record, OpRateTable(others));
 }
 
 std::optional<ScaledStep> predicted_on_several_gpus(const Record& record, const Record& single,

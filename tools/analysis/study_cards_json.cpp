@@ -56,11 +56,15 @@ Json tokens_json(const std::optional<MeanWithInterval>& gap) {
     const auto factor = [&](double MeanWithInterval::*member) {
       return gap ? json_of(std::optional(token_factor((*gap).*member, slope))) : Json();
     };
+    Json break_even = Json::array();
+    for (const double speedup : kStatedSpeedups)
+      break_even.push_back({{"speedup", speedup}, {"gap", break_even_gap(slope, speedup)}});
     horizons.push_back({{"tokens", tokens},
                         {"slope", slope},
                         {"factor", factor(&MeanWithInterval::mean)},
                         {"low", factor(&MeanWithInterval::low)},
                         {"high", factor(&MeanWithInterval::high)},
+                        {"break_even", break_even},
                         {"exact_factor", gap ? json_of(law.exact_token_factor(gap->mean, tokens)) : Json()}});
   }
   return {{"law", law.name}, {"source", law.source}, {"horizons", horizons}};

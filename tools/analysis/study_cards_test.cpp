@@ -236,7 +236,7 @@ TEST_CASE("cards_to_json: has the documented keys", "[study]") {
   CHECK(keys_of(json[0]["prices"][0]["course"]) == Keys{"shape", "change", "tau", "plateau"});
   CHECK(keys_of(json[0]["tokens"]) == Keys{"law", "source", "horizons"});
   CHECK(keys_of(json[0]["tokens"]["horizons"][0]) ==
-        Keys{"tokens", "slope", "factor", "low", "high", "exact_factor"});
+        Keys{"tokens", "slope", "factor", "low", "high", "break_even", "exact_factor"});
   CHECK(json[0]["statement"] == "equivalent for llama3.2-1b at an unknown number of tokens per parameter");
   CHECK(keys_of(json[0]["fork"]) == Keys{"difference", "low", "high", "age", "ages", "floor", "margin",
                                          "bf16_loss", "trunks", "seeds", "steps"});

@@ -18,6 +18,7 @@
 #include "bench/study/study.h"
 #include "results/record/record.h"
 #include "tools/gate/check_command.h"
+#include "tools/program/advise_program.h"
 #include "tools/report/report_cli.h"
 #include "tools/report/study_command.h"
 
@@ -53,6 +54,7 @@ int run_program(int argc, char** argv) {
   CheckOptions check_options;
   ListCommand list_command;
   HelpCommand help_command;
+  AdviseCommand advise_command;
   CLI::App* sweep_sub = add_sweep_command(app, sweep_command);
   CLI::App* study_sub = add_study_command(app, study_command);
   CLI::App* run_sub = add_run_command(app, run_command);
@@ -60,6 +62,7 @@ int run_program(int argc, char** argv) {
   CLI::App* report_sub = add_report_command(app, report_options);
   CLI::App* check_sub = add_check_command(app, check_options);
   CLI::App* help_sub = add_help_command(app, help_command);
+  CLI::App* advise_sub = add_advise_command(app, advise_command);
   app.add_subcommand("run-case", "one case of a sweep, as bench/process/case_process.h describes")->group("");
   if (const auto status = parse_command_line(app, argc, argv)) return *status;
   const bool sweeps = *sweep_sub && !sweep_command.dry_run;
@@ -83,6 +86,7 @@ int run_program(int argc, char** argv) {
     if (*report_sub) return report(report_options);
     if (*help_sub) return help(app, help_command, PRECBENCH_VERSION);
     if (*check_sub) return check(check_options, rerun_command);
+    if (*advise_sub) return advise(advise_command);
     return child_main(  // run-case
         [](const Case& c, const NodeShare& share, StepBoard& board) {
           return run_case(resolve(c, Refusals::kept), share, &board);

@@ -36,6 +36,7 @@ Document make_report(const RecordSet& set, const std::optional<std::string>& aga
   add(contrast_section(input));
   add(outputs_section(input));
   add(price_section(input));
+  add(break_even_section(input));
   add(age_section(input));
   add(ladders_section(input));
   for (Section& section : sensitivity_sections(input)) add(std::move(section));

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -68,56 +67,12 @@ std::string margin_words(const StudyCard& card) {
 
 /// Returns the break-even gaps of two hypothetical speedups.
 std::string stated_speedups() {
-  constexpr double kStated[] = {1.2, 1.4};
   std::string words;
   for (const double tokens : kHorizons)
-    for (const double speedup : kStated)
+    for (const double speedup : kStatedSpeedups)
       words += fmt::format("{}{:.4f} nats ({:g}x, {})", words.empty() ? "" : ", ",
                            break_even_gap(kLaw.slope(tokens), speedup), speedup, token_words(tokens));
   return words;
-}
-
-struct Speedup {
-  std::string model;
-  double factor = 0;
-};
-
-/// Returns the highest speedup of each recipe (by label_of) in these records, over all models and machines.
-std::map<std::string, Speedup> speedups_of(const ReportInput& input) {
-  std::map<std::string, Speedup> best;
-  for (const MachineRecords& machine : input.machines)
-    for (const Group& group : machine.analysis.groups)
-      for (const Row& row : group.rows)
-        if (row.speedup && !row.is_bf16())
-          if (Speedup& known = best[label_of(row)]; *row.speedup > known.factor)
-            known = {text_of(row, "model"), *row.speedup};
-  return best;
-}
-
-/// Returns "tensorwise is 1.38x as fast as BF16 on llama3.1-8b here: it pays while its gap is below 0.0100
-/// nats at 1T tokens ...".
-std::string break_even_words(const StudyCard& card, const Speedup& speedup, const MeanWithInterval& gap) {
-  std::string words;
-  for (const double tokens : kHorizons)
-    words += fmt::format("{}{:.4f} nats at {} tokens", words.empty() ? "" : " and ",
-                         break_even_gap(kLaw.slope(tokens), speedup.factor), token_words(tokens));
-  return fmt::format(
-      "{} is {:.2f}x as fast as BF16 on {} here: it pays while its gap is below {}. On {} {} it is {:+.5f}.",
-      card.verdict.recipe, speedup.factor, speedup.model, words, card.model,
-      age_words(std::vector{card.prices.back().tokens_per_parameter}), gap.mean);
-}
-
-void add_break_even(Section& section, const ReportInput& input) {
-  const std::map<std::string, Speedup> speedups = speedups_of(input);
-  for (const StudyCard& card : input.cards) {
-    if (!card.fork || card.prices.empty()) continue;
-    Row row;
-    row.fields = card.fork->case_fields;
-    const auto known = speedups.find(label_of(row));
-    const auto gap = settled_at(card, card.prices.back().age);
-    if (known != speedups.end() && known->second.factor > 1 && gap)
-      section.lines.push_back(break_even_words(card, known->second, *gap));
-  }
 }
 
 void add_figure(const StudyFigures& figures) {
@@ -182,7 +137,6 @@ Section price_section(const ReportInput& input) {
     add_figure({input, study, section.figures});
   });
   section.lines = margins.texts;
-  add_break_even(section, input);
   Table table;
   table.columns = {{"model", true},        {"recipe", true},        {"tokens per parameter"},
                    {"switch [95%], nats"}, {"settled [95%], nats"}, {"course", true},

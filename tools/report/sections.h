@@ -67,6 +67,7 @@ Section study_section(const ReportInput& input);
 Section contrast_section(const ReportInput& input);
 Section outputs_section(const ReportInput& input);
 Section price_section(const ReportInput& input);
+Section break_even_section(const ReportInput& input);
 Section age_section(const ReportInput& input);
 Section ladders_section(const ReportInput& input);
 /// Returns two sections for each row with a sensitivity measurement: the sources of its recipe's loss, and

@@ -1,5 +1,5 @@
 # Installation, and CPack's .deb: the program with embedded plot scripts and schema, its man page and completions, sweep
-# files, and baselines.
+# files, baselines, and the records that `advise` reads.
 #
 #   cmake --install build --prefix DIR        or, in the build folder: cpack -G DEB
 include(GNUInstallDirs)
@@ -8,6 +8,31 @@ file(GLOB sweep_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/bench/sweeps/*.toml 
 install(FILES ${sweep_files} DESTINATION ${CMAKE_INSTALL_DATADIR}/precbench/sweeps)
 file(GLOB baselines CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/results/baseline/*.jsonl)
 install(FILES ${baselines} DESTINATION ${CMAKE_INSTALL_DATADIR}/precbench/baseline)
+# Speeds of current code and studies; `advise` finds them beside the program, in a build folder by links.
+file(GLOB advice_records CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}/results
+     ${CMAKE_SOURCE_DIR}/results/h*/single.jsonl ${CMAKE_SOURCE_DIR}/results/h*/scaling.jsonl
+     ${CMAKE_SOURCE_DIR}/results/h*/delayed-speed.jsonl ${CMAKE_SOURCE_DIR}/results/h*/moe-*.jsonl
+     ${CMAKE_SOURCE_DIR}/results/h*/study-*.jsonl ${CMAKE_SOURCE_DIR}/results/h*/trained-*.jsonl
+     ${CMAKE_SOURCE_DIR}/results/h*/age-*.jsonl.xz)
+list(FILTER advice_records EXCLUDE REGEX "-sensitivity")
+find_program(PRECBENCH_XZ xz)
+foreach(records ${advice_records})
+  get_filename_component(folder ${records} DIRECTORY)
+  set(beside ${CMAKE_BINARY_DIR}/share/precbench/records/${records})
+  file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/share/precbench/records/${folder})
+  if(NOT records MATCHES "\\.xz$")
+    file(CREATE_LINK ${CMAKE_SOURCE_DIR}/results/${records} ${beside} SYMBOLIC)
+    install(FILES ${CMAKE_SOURCE_DIR}/results/${records} DESTINATION ${CMAKE_INSTALL_DATADIR}/precbench/records/${folder})
+  elseif(PRECBENCH_XZ)
+    string(REGEX REPLACE "\\.xz$" "" beside ${beside})
+    if(${CMAKE_SOURCE_DIR}/results/${records} IS_NEWER_THAN ${beside})
+      execute_process(COMMAND ${PRECBENCH_XZ} -dc ${CMAKE_SOURCE_DIR}/results/${records} OUTPUT_FILE ${beside})
+    endif()
+    install(FILES ${beside} DESTINATION ${CMAKE_INSTALL_DATADIR}/precbench/records/${folder})
+  else()
+    message(STATUS "No xz: advise will not know the studies of results/${records}")
+  endif()
+endforeach()
 
 # The program writes its man page and completions itself, from the data of --help.
 set(help_folder ${CMAKE_BINARY_DIR}/help)

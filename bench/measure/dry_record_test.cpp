@@ -1,0 +1,81 @@
+// Tests the record of a case that did not run: its counts are those of records of cases that did.
+#include "bench/measure/dry_record.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "bench/measure/predict.h"
+#include "kernels/testing/catch.h"
+#include "results/record/record_file.h"
+
+using namespace precbench;
+
+namespace {
+
+Case case_of(const std::string& recipe, std::int64_t gpus = 1) {
+  Case c;
+  c.model = "llama3.1-8b";
+  c.recipe = recipe;
+  c.seq = 8192;
+  c.batch = 1;
+  c.gpus = gpus;
+  c.device = "cuda";
+  c.master = c.moments = c.grads = "bf16";
+  c.clip = 0;
+  if (gpus > 1) c.parallel = "fsdp";
+  return c;
+}
+
+const OpRecord* find_op(const Record& record, const OpRecord& like) {
+  for (const OpRecord& op : record.breakdown->ops)
+    if (op.name == like.name && op.op_class == like.op_class) return &op;
+  return nullptr;
+}
+
+}  // namespace
+
+TEST_CASE("dry_record: counts of GEMMs and attention are those of a measured step", "[predict]") {
+  const RecordSet set = read_records({PRECBENCH_SOURCE_DIR "/results/h200/single.jsonl"});
+  int compared = 0;
+  for (const LocatedRecord& located : set.records) {
+    const CaseFields& fields = located.record.case_fields;
+    if (fields.at("model") != "llama3.1-8b" || fields.at("seq") != 8192) continue;
+    const Record dry = dry_record(resolve(case_of(fields.at("recipe").get<std::string>())));
+    REQUIRE(dry.status == Status::ok);
+    for (const OpRecord& op : located.record.breakdown->ops) {
+      if (op.flops == 0) continue;
+      const OpRecord* own = find_op(dry, op);
+      INFO(fields.at("recipe") << " " << op.name << " " << op.op_class);
+      REQUIRE(own);
+      CHECK(own->calls == op.calls);
+      CHECK(own->flops == op.flops);
+      CHECK(own->ms == 0);
+      ++compared;
+    }
+  }
+  CHECK(compared > 40);
+}
+
+TEST_CASE("dry_record: memory, tokens and collectives are the dry run's", "[predict]") {
+  const Plan plan = resolve(case_of("tensorwise", 4));
+  const Record record = dry_record(plan);
+  CHECK(record.memory->predicted->peak == predict(plan).memory.peak);
+  CHECK(record.training->tokens_per_step == 4 * 8192);
+  REQUIRE(record.communication);
+  const auto& collectives = record.communication->collectives;
+  const auto gather = std::find_if(collectives.begin(), collectives.end(),
+                                   [](const CollectiveRecord& one) { return one.name == "all_gather"; });
+  REQUIRE(gather != collectives.end());
+  CHECK(gather->wire_bytes > 1e9);
+  CHECK_FALSE(dry_record(resolve(case_of("bf16"))).communication);
+}
+
+TEST_CASE("dry_record: a case that cannot run says why", "[predict]") {
+  Case c = case_of("rowwise", 4);
+  c.gather = "fp8";
+  const Record record = dry_record(resolve(c, Refusals::kept));
+  CHECK(record.status == Status::unsupported);
+  REQUIRE(record.error);
+  CHECK(record.error->find("FP8 gather") != std::string::npos);
+  CHECK_FALSE(record.breakdown);
+}

@@ -1,0 +1,99 @@
+// Reads records, asks for dry runs and prints the advice. See advise_command.h.
+#include "tools/advise/advise_command.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <cstdio>
+
+#include "kernels/base/errors.h"
+#include "results/record/record_file.h"
+#include "tools/advise/advice.h"
+#include "tools/advise/base_runs.h"
+#include "tools/advise/committed_records.h"
+#include "tools/analysis/model_age.h"
+#include "tools/text/text.h"
+
+namespace precbench {
+namespace {
+
+/// Drops what advise does not read. Forks keep their losses.
+void reduce_for_advice(Record& record) {
+  record.quantization.clear();
+  record.warnings.clear();
+  if (record.timing) record.timing->outliers.clear();
+  if (!record.training) return;
+  record.training->grad_norm.clear();
+  record.training->converted_layers.clear();
+  if (record.study) return;
+  record.training->loss.clear();
+  record.training->lr.clear();
+}
+
+std::vector<StudyCard> cards_of(const std::vector<SourceRecords>& sources) {
+  RecordRefs studies;
+  for (const SourceRecords& one : sources)
+    for (const LocatedRecord& located : one.set->records)
+      if (located.record.study) studies.push_back(&located);
+  return study_cards(studies);
+}
+
+}  // namespace
+
+int advise(const AdviseOptions& options, const AdviseHost& host) {
+  const RecordSet measured =
+      options.records.empty() ? RecordSet{} : read_records(options.records, reduce_for_advice);
+  if (!measured.without_record.empty()) throw InvalidInput(measured.without_record.front());
+  const std::vector<std::string> files = committed_record_files();
+  const RecordSet committed = files.empty() ? RecordSet{} : read_records(files, reduce_for_advice);
+  if (files.empty() && options.records.empty())
+    throw InvalidInput("--records: no records lie beside this program (share/precbench/records); name some");
+  const std::vector<SourceRecords> sources = {{SpeedSource::measured, &measured},
+                                              {SpeedSource::committed, &committed}};
+  std::optional<HorizonSlope> slope;
+  if (options.tokens)
+    slope = options.base.empty() ? slope_of_law(kBesiroglu2024, *options.tokens)
+                                 : slope_of_runs(read_base_runs(options.base), *options.tokens);
+  else if (!options.base.empty())
+    throw InvalidInput("--base: needs --tokens, the length of the planned run");
+  SpeedTable speeds = speed_table(options, host, sources);
+  const std::vector<StudyCard> cards = cards_of(sources);
+  const StudyPrices prices(cards);
+  const Record& counts = speeds.bf16_counts;
+  const PlannedRun run{parameters_of(counts).value_or(0), options.tokens, counts.params.has_value(), 0};
+  const Advice advice = make_advice(std::move(speeds), prices, run, std::move(slope), options.price);
+  const std::string text = options.json ? json_text(advice_json(advice)) : advice_text(advice);
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  return advice.status;
+}
+
+void add_advise_flags(CLI::App& command, AdviseOptions& options) {
+  const auto in_group = [](CLI::Option* option, const char* type) {
+    option->type_name(type)->group("Advice");
+    return option;
+  };
+  in_group(
+      command.add_option("--gpu", options.gpu, "GPU model, as in h100 (default the GPU of this machine)"),
+      "NAME");
+  in_group(command.add_option("--price", options.price, "price of a GPU hour [$]"), "X")
+      ->check([](const std::string& text) {
+        char* end = nullptr;
+        const double value = std::strtod(text.c_str(), &end);
+        const bool good = end != text.c_str() && *end == 0 && std::isfinite(value) && value > 0;
+        return good ? std::string() : "needs a number above 0, not " + text;
+      });
+  in_group(command.add_option(
+               "--base", options.base,
+               "BF16 runs of yours: record files, or tables with columns tokens, loss and lr; they give "
+               "the slope of the loss (default a published law)"),
+           "FILE");
+  in_group(command.add_option(
+               "--records", options.records,
+               "record files and folders of your own measurements, preferred to the ones that come with "
+               "the program"),
+           "PATH");
+  command.add_flag("--json", options.json, "output as JSON")->group("Advice");
+}
+
+}  // namespace precbench

@@ -1,0 +1,130 @@
+// Tests the command from end to end, on the records that come with the program.
+#include <nlohmann/json.hpp>
+
+#include "kernels/testing/catch.h"
+#include "kernels/testing/processes.h"
+#include "kernels/testing/temp_directory.h"
+#include "kernels/testing/text_checks.h"
+#include "results/record/record_file.h"
+
+using namespace precbench;
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Answer advise(const std::string& arguments) {
+  return output_of(PRECBENCH_BINARY_DIR "/precbench advise " + arguments);
+}
+
+Json advise_json(const std::string& arguments, int status = 0) {
+  const Answer answer = advise(arguments + " --json");
+  INFO(answer.text);
+  REQUIRE(answer.status == status);
+  return Json::parse(answer.text);
+}
+
+const Json* row_of(const Json& json, const std::string& recipe, const std::string& gather = "") {
+  for (const Json& row : json.at("rows"))
+    if (row.at("recipe") == recipe && (gather.empty() || row.at("gather") == gather)) return &row;
+  return nullptr;
+}
+
+}  // namespace
+
+TEST_CASE("advise: committed rows are the committed speeds", "[advise]") {
+  const Json json = advise_json("--model llama3.1-8b --gpus 4 --gpu h200 --seq 4096 --tokens 1T --price 2.5");
+  CHECK(json.at("gpu") == "NVIDIA H200");
+  const Json* row = row_of(json, "tensorwise", "fp8");
+  REQUIRE(row);
+  CHECK(row->at("source") == "committed");
+  CHECK(row->at("speedup").at("mean") > 1.3);
+  CHECK(row->at("dollars_per_billion_tokens") > 10);
+  CHECK(row->at("kwh_per_billion_tokens") > 5);
+  // A young study is not the price of a run of 125 tokens per parameter.
+  CHECK(row->at("price").at("tokens_per_parameter") > 12.5);
+  const Json* bf16 = row_of(json, "bf16");
+  REQUIRE(bf16);
+  CHECK(bf16->at("speedup").at("mean") == 1);
+  // Both sides of the speed-up are of one source.
+  CHECK(std::abs(row->at("tokens_per_s").get<double>() / bf16->at("tokens_per_s").get<double>() /
+                     row->at("speedup").at("mean").get<double>() -
+                 1) < 1e-9);
+}
+
+TEST_CASE("advise: a model and GPU without records of their own are predicted", "[advise]") {
+  const Json json = advise_json("--model qwen3-4b --gpus 8 --gpu h100");
+  CHECK(json.at("gpu") == "NVIDIA H100 80GB HBM3");
+  const Json* row = row_of(json, "tensorwise");
+  REQUIRE(row);
+  CHECK(row->at("source") == "predicted");
+  CHECK(row->at("speedup").at("mean") > 1.1);
+  CHECK(row->at("speedup").at("mean") < 1.6);
+  CHECK(row->at("fits") == true);
+  CHECK(json.at("notes").dump().find("scaled to NVIDIA H100 80GB HBM3") != std::string::npos);
+}
+
+TEST_CASE("advise: own records are preferred to committed ones", "[advise]") {
+  const TempDirectory folder;
+  const RecordSet set = read_records({PRECBENCH_SOURCE_DIR "/results/h200x4/scaling.jsonl"});
+  for (const LocatedRecord& located : set.records) {
+    Record record = located.record;
+    if (record.case_fields.at("gpus") != 4) continue;
+    append_record(folder / "records.jsonl", record);
+  }
+  const Json json = advise_json("--model llama3.1-8b --gpus 4 --gpu h200 --seq 4096 --records " +
+                                (folder / "records.jsonl"));
+  const Json* row = row_of(json, "tensorwise");
+  REQUIRE(row);
+  CHECK(row->at("source") == "measured");
+}
+
+TEST_CASE("advise: exit status says whether there is a recommendation", "[advise]") {
+  CHECK(advise("--model llama3.1-8b --gpus 4 --gpu h200 --tokens 1T").status == 0);
+  const Answer large = advise("--model llama3.1-405b --gpus 1 --gpu h200");
+  INFO(large.text);
+  CHECK(large.status == 1);
+  CHECK(large.text.starts_with("Nothing fits: BF16 needs "));
+  CHECK(contains(large.text, "It fits with --gpus "));
+  const Answer emulated = advise("--model llama3.1-8b --gpus 1 --gpu h200 --recipe mxfp8");
+  INFO(emulated.text);
+  CHECK(emulated.status == 3);
+  CHECK(contains(emulated.text, "No recommendation"));
+  const Answer unknown = advise("--model llama3.2-1b --gpu a100-sxm4-80gb");
+  INFO(unknown.text);
+  CHECK(unknown.status == 3);
+}
+
+TEST_CASE("advise: bad input is one line and status 2", "[advise]") {
+  const auto refusal = [](const std::string& arguments) { return refusal_in(advise(arguments)); };
+  CHECK(contains(refusal("--gpu h200"), "--model: advise needs a model"));
+  CHECK(contains(refusal("--model no-such-model --gpu h200"), "unknown model \"no-such-model\""));
+  CHECK(contains(refusal("--model llama3.1-8b --gpu h300"), "--gpu: unknown GPU \"h300\"; known are "));
+  CHECK(contains(refusal("--model llama3.1-8b --gpu h200 --price 0"),
+                 "--price: needs a number above 0, not 0"));
+  CHECK(contains(refusal("--model llama3.1-8b --gpu h200 --tokens lots"),
+                 "--tokens: \"lots\" is not a number of tokens"));
+  CHECK(contains(refusal("--model llama3.1-8b --gpu h200 --base nowhere.csv"), "--base: needs --tokens"));
+  CHECK(contains(refusal("--model llama3.1-8b --gpu h200 --tokens 1T --base nowhere.csv"),
+                 "nowhere.csv: no such file"));
+  CHECK(contains(refusal("--model llama3.1-8b --gpu h200 --seq 1024,2048"),
+                 "--seq: advise takes one value, not 1024,2048"));
+  CHECK(contains(refusal("--model llama3.1-8b --gpu h200 --lr 1"), "--lr: does not matter to advise"));
+  CHECK(contains(refusal("--model llama3.1-8b --gpu h200 --recipe nosuch"), "nosuch"));
+  CHECK(contains(refusal("--model llama3.1-8b --gpu h200 --records nowhere"), "nowhere"));
+}
+
+TEST_CASE("advise: text fits 80 columns", "[advise]") {
+  for (const char* arguments : {"--model llama3.1-8b --gpus 4 --gpu h200 --tokens 15T --price 2.5",
+                                "--model llama3.2-1b --gpu h100", "--model moe-4b-a1b --gpu h200 --tokens 1T",
+                                "--model llama3.1-405b --gpus 64 --gpu h200 --recompute block"}) {
+    const Answer answer = advise(arguments);
+    INFO(answer.text);
+    CHECK(answer.status != 2);
+    for (std::size_t begin = 0; begin < answer.text.size();) {
+      const std::size_t end = answer.text.find('\n', begin);
+      CHECK(end - begin <= 80);
+      begin = end + 1;
+    }
+  }
+}

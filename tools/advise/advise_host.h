@@ -1,0 +1,39 @@
+// Functions that `advise` needs from the half of the program that runs cases: plans, dry runs and data sheets. Modules
+// of tools/ read records and know nothing of bench/, so the program hands these functions over.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "results/record/record.h"
+
+namespace precbench {
+
+/// A GPU model. What is unknown here is taken from records of that GPU.
+struct GpuModel {
+  std::string name{};                                      ///< as the driver reports it
+  std::optional<std::string> cc{};                         ///< compute capability, "9.0"
+  std::optional<std::int64_t> memory{};                    ///< bytes
+  std::optional<double> bf16_tflops{}, memory_gb_per_s{};  ///< dense peak and bandwidth
+};
+
+struct AdviseHost {
+  using Words = std::map<std::string, std::string>;  ///< field name (snake_case) -> text as typed
+
+  /// Returns a whole case with the given fields, the others at their defaults; names are canonical. Throws
+  /// InvalidInput.
+  std::function<nlohmann::ordered_json(const Words&)> case_of;
+  /// Returns the record of a case that did not run: definition, FLOPs, predicted memory, counts of ops (without
+  /// times) and collectives. Status `unsupported` with the reason if the case cannot run. Throws InvalidInput.
+  std::function<Record(const nlohmann::ordered_json& case_fields)> dry_run;
+  /// GPUs whose data sheet is known.
+  std::vector<GpuModel> known_gpus;
+  std::optional<GpuModel> gpu_here;  ///< null without a GPU
+};
+
+}  // namespace precbench

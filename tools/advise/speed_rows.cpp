@@ -1,0 +1,447 @@
+// Looks up groups of records and predicts what they lack. See speed_rows.h.
+#include "tools/advise/speed_rows.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <tuple>
+
+#include "kernels/base/errors.h"
+#include "kernels/base/plural.h"
+#include "results/record/printable.h"
+#include "tools/advise/gpu_names.h"
+#include "tools/advise/numerics_label.h"
+#include "tools/analysis/columns.h"
+
+namespace precbench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kUsualSeq = "4096";
+constexpr double kTokensPerGpu = 16384;  ///< of a micro-step, beyond which GEMMs gain little
+constexpr double kMostGpusTried = 1024;
+
+std::string text_at(const Json& object, const char* key) { return field_text(object.value(key, Json())); }
+
+/// Collects what records and the data sheet know about a GPU.
+GpuModel completed(GpuModel gpu, const std::vector<SourceRecords>& sources) {
+  for (const SourceRecords& one : sources)
+    for (const LocatedRecord& located : one.set->records) {
+      const auto& known = located.env().gpu;
+      if (!known || known->name != gpu.name) continue;
+      if (!gpu.cc) gpu.cc = known->cc;
+      if (!gpu.memory) gpu.memory = known->memory;
+      const auto& metrics = located.record.metrics;
+      if (!metrics || !metrics->peaks) continue;
+      if (!gpu.bf16_tflops) gpu.bf16_tflops = metrics->peaks->bf16_tflops;
+      if (!gpu.memory_gb_per_s) gpu.memory_gb_per_s = metrics->peaks->memory_gb_per_s;
+    }
+  return gpu;
+}
+
+GpuModel target_gpu(const AdviseOptions& options, const AdviseHost& host,
+                    const std::vector<SourceRecords>& sources) {
+  std::vector<GpuModel> known;
+  std::set<std::string> with_records;
+  if (host.gpu_here) known.push_back(*host.gpu_here);
+  for (const SourceRecords& one : sources)
+    for (const LocatedRecord& located : one.set->records)
+      if (const auto& gpu = located.env().gpu; gpu && with_records.insert(gpu->name).second)
+        known.push_back(GpuModel{gpu->name});
+  known.insert(known.end(), host.known_gpus.begin(), host.known_gpus.end());
+  std::vector<std::string> names;
+  for (const GpuModel& gpu : known)
+    if (std::find(names.begin(), names.end(), gpu.name) == names.end()) names.push_back(gpu.name);
+  if (options.gpu.empty() && !host.gpu_here)
+    throw InvalidInput(fmt::format("--gpu: this machine has no GPU; name one of {}", fmt::join(names, ", ")));
+  const std::string name = options.gpu.empty() ? host.gpu_here->name : find_gpu_name(options.gpu, names);
+  // The data sheet's entry, if there is one, has the peaks.
+  for (auto gpu = known.rbegin(); gpu != known.rend(); ++gpu)
+    if (gpu->name == name) return completed(*gpu, sources);
+  return completed(GpuModel{name}, sources);
+}
+
+/// Returns the bytes that the driver held beyond what the program allocated, at most over the records.
+double bytes_outside(const std::vector<SourceRecords>& sources, bool several) {
+  double most = 0;
+  for (const SourceRecords& one : sources)
+    for (const LocatedRecord& located : one.set->records) {
+      const Record& record = located.record;
+      if (!record.env.gpu || record.study || !record.memory || !record.memory->measured ||
+          !record.memory->driver || (gpus_of(record) > 1) != several)
+        continue;
+      most = std::max(most, static_cast<double>(*record.memory->driver - record.memory->measured->peak));
+    }
+  return most;
+}
+
+/// A group of records on the target GPU that match the wanted case.
+struct Match {
+  std::vector<const Row*> rows;
+  const Row* bf16 = nullptr;
+};
+
+/// Analysed records of one source on the target GPU. The rows point into it.
+struct Source {
+  SpeedSource source;
+  std::unique_ptr<Workloads> workloads;
+  Analysis analysis;
+};
+
+Source analysed(const SourceRecords& records, const std::string& gpu) {
+  RecordRefs refs;
+  for (const LocatedRecord& located : records.set->records)
+    if (located.env().gpu && located.env().gpu->name == gpu && !located.record.study)
+      refs.push_back(&located);
+  Source source{records.source, std::make_unique<Workloads>(refs), {}};
+  source.analysis = analyze(refs, *source.workloads);
+  return source;
+}
+
+/// Fields that a setting of advise must share with a record: those that change the work or its speed, except the
+/// recipe, and what a recipe's modifiers are.
+bool belongs_to_setting(const std::string& field) {
+  static const std::set<std::string> kNot = {"recipe",     "gather",   "seed",        "steps",  "lr",
+                                             "time_limit", "data",     "glob",        "device", "clip",
+                                             "warmup",     "schedule", "weight_decay"};
+  return changes_work(field) && !kNot.contains(field);
+}
+
+/// Returns true if a row has these values; a field that it lacks has its default.
+bool equal_fields(const Row& row, const Json& wanted, const Json& defaults,
+                  const std::set<std::string>& keys) {
+  return std::all_of(keys.begin(), keys.end(), [&](const std::string& key) {
+    const Json value = row.fields.value(key, Json());
+    const std::string own = value.is_null() ? text_at(defaults, key.c_str()) : field_text(value);
+    return own == text_at(wanted, key.c_str());
+  });
+}
+
+/// Returns the best group whose rows have these values of these fields: most recipes, then most tokens per GPU.
+std::optional<Match> find_group(const Source& source, const Json& wanted, const Json& defaults,
+                                const std::set<std::string>& keys) {
+  std::optional<Match> best;
+  std::tuple<std::size_t, double> merit;
+  for (const Group& group : source.analysis.groups) {
+    Match match;
+    for (const Row& row : group.rows) {
+      const bool plain = numerics_label(row.fields) == text_at(Json(row.fields), "recipe");
+      if (!row.comparable() || !row.tokens_per_s || !plain || !equal_fields(row, wanted, defaults, keys))
+        continue;
+      match.rows.push_back(&row);
+      if (row.is_bf16() && !match.bf16) match.bf16 = &row;
+    }
+    if (!match.bf16) continue;
+    const Json fields(match.bf16->fields);
+    const std::tuple own(match.rows.size(), fields.value("seq", 0.0) * fields.value("batch", 0.0));
+    if (best && own <= merit) continue;
+    best = std::move(match);
+    merit = own;
+  }
+  return best;
+}
+
+/// Returns false for a recipe with modifiers or from a file.
+bool is_plain_name(const std::string& label) {
+  return label.find(' ') == std::string::npos && label.find('/') == std::string::npos &&
+         !label.ends_with(".json");
+}
+
+std::set<std::string> setting_keys(const Json& setting) {
+  std::set<std::string> keys;
+  for (const auto& [key, value] : setting.items())
+    if (belongs_to_setting(key)) keys.insert(key);
+  return keys;
+}
+
+std::optional<double> joules_of(const Row& row) {
+  for (const LocatedRecord* member : row.members)
+    if (member->record.metrics && member->record.metrics->energy_j_per_token)
+      return *member->record.metrics->energy_j_per_token;
+  return std::nullopt;
+}
+
+/// Builds the rows of one question.
+class TableBuilder {
+ public:
+  TableBuilder(const AdviseOptions& options, const AdviseHost& host,
+               const std::vector<SourceRecords>& sources)
+      : options_(options), host_(host), records_(sources) {
+    table_.gpu = target_gpu(options, host, sources);
+    for (const SourceRecords& one : sources) sources_.push_back(analysed(one, table_.gpu.name));
+    for (const SourceRecords& one : sources)
+      for (const LocatedRecord& located : one.set->records) all_.push_back(&located.record);
+    predictor_.emplace(all_, table_.gpu);
+  }
+
+  SpeedTable build() && {
+    table_.defaults = host_.case_of({});
+    choose_setting();
+    const bool shares = shares_weights();
+    for (const Source& source : sources_)
+      if (const auto match =
+              find_group(source, table_.setting, table_.defaults, setting_keys(table_.setting)))
+        add_rows(source.source, *match, shares);
+    predict_rows(shares);
+    std::stable_sort(table_.rows.begin(), table_.rows.end(), [](const SpeedRow& a, const SpeedRow& b) {
+      return a.tokens_per_s.value_or(-1) > b.tokens_per_s.value_or(-1);
+    });
+    find_emulated();
+    describe_predictions();
+    if (std::none_of(table_.rows.begin(), table_.rows.end(), [](const SpeedRow& row) { return row.fits; }))
+      table_.would_fit = nearest_that_fits();
+    return std::move(table_);
+  }
+
+ private:
+  /// Takes the setting of matching records, else the defaults with the largest batch that fits.
+  void choose_setting() {
+    AdviseHost::Words words = options_.given;
+    const Json given = host_.case_of(words);
+    outside_ = bytes_outside(records_, given.at("gpus").get<double>() > 1);
+    std::set<std::string> keys{"model", "gpus", "layers"};
+    for (const auto& [field, text] : words)
+      if (field != "gather") keys.insert(field);
+    for (const Source& source : sources_)
+      if (const auto match = find_group(source, given, table_.defaults, keys)) {
+        table_.setting = completed_case(Json(match->bf16->record().case_fields));
+        table_.bf16_counts = host_.dry_run(table_.setting);
+        return;
+      }
+    if (!words.contains("parallel") && text_at(given, "gpus") != "1") words["parallel"] = "fsdp";
+    if (!words.contains("seq")) words["seq"] = kUsualSeq;
+    if (!words.contains("device")) words["device"] = "cuda";
+    if (words.contains("batch")) return set_case(words);
+    const double seq = host_.case_of(words).at("seq").get<double>();
+    auto batch =
+        static_cast<std::int64_t>(std::exp2(std::floor(std::log2(std::max(1.0, kTokensPerGpu / seq)))));
+    for (;; batch /= 2) {
+      words["batch"] = std::to_string(batch);
+      set_case(words);
+      if (batch == 1 || fits(table_.bf16_counts)) return;
+    }
+  }
+
+  void set_case(const AdviseHost::Words& words) {
+    table_.setting = host_.case_of(words);
+    table_.bf16_counts = host_.dry_run(table_.setting);
+    if (table_.bf16_counts.status != Status::ok)
+      throw InvalidInput(table_.bf16_counts.error.value_or("the case cannot run"));
+  }
+
+  /// Returns a record's case with the fields that older records lack, without its files and schedule.
+  Json completed_case(const Json& fields) const {
+    Json whole = host_.case_of({});
+    for (const auto& [key, value] : fields.items())
+      if (belongs_to_setting(key) && whole.contains(key)) whole[key] = value;
+    whole["device"] = "cuda";
+    return whole;
+  }
+
+  bool shares_weights() const {
+    return text_at(table_.setting, "gpus") != "1" && text_at(table_.setting, "parallel") != "ddp";
+  }
+
+  bool fits(const Record& counts) const {
+    if (!table_.gpu.memory || !counts.memory || !counts.memory->predicted) return true;
+    return static_cast<double>(counts.memory->predicted->peak) + outside_ <=
+           static_cast<double>(*table_.gpu.memory);
+  }
+
+  bool wanted(const std::string& recipe) const {
+    return options_.recipes.empty() || recipe == "bf16" ||
+           std::find(options_.recipes.begin(), options_.recipes.end(), recipe) != options_.recipes.end();
+  }
+
+  SpeedRow* find(const std::string& recipe, const std::string& gather) {
+    for (SpeedRow& row : table_.rows)
+      if (row.recipe == recipe && row.gather == gather) return &row;
+    return nullptr;
+  }
+
+  void add_rows(SpeedSource source, const Match& match, bool shares) {
+    for (const Row* from : match.rows) {
+      const Json fields(from->fields);
+      SpeedRow row{text_at(fields, "recipe"), shares ? text_at(fields, "gather") : ""};
+      if (!wanted(row.recipe) || find(row.recipe, row.gather) || !from->speedup) continue;
+      if (options_.given.contains("gather") && !row.is_bf16() && row.gather != options_.given.at("gather"))
+        continue;
+      row.source = source;
+      row.tokens_per_s = from->tokens_per_s;
+      row.speedup = MeanWithInterval{*from->speedup, *from->speedup, *from->speedup};
+      row.joules_per_token = joules_of(*from);
+      row.peak_bytes = from->peak_memory;
+      table_.rows.push_back(row);
+    }
+  }
+
+  std::vector<std::string> recipes_to_predict() const {
+    std::vector<std::string> recipes = options_.recipes;
+    std::set<std::string> known;
+    for (const Record* record : all_)
+      if (record->support && record->support->path() == ExecutionPath::native && !record->study)
+        known.insert(numerics_label(record->case_fields));
+    if (recipes.empty())
+      for (const std::string& label : known)
+        if (is_plain_name(label)) recipes.push_back(label);
+    if (std::find(recipes.begin(), recipes.end(), "bf16") == recipes.end())
+      recipes.insert(recipes.begin(), "bf16");
+    return recipes;
+  }
+
+  void predict_rows(bool shares) {
+    const auto bf16_ms = predictor_->step_ms(table_.bf16_counts);
+    const auto accuracy = predictor_->speedup_accuracy(gpus_of(table_.bf16_counts) > 1);
+    for (const std::string& recipe : recipes_to_predict()) {
+      std::vector<std::string> gathers{shares ? "bf16" : ""};
+      if (shares && recipe != "bf16") gathers.emplace_back("fp8");
+      if (options_.given.contains("gather") && recipe != "bf16")
+        gathers = {shares ? options_.given.at("gather") : ""};
+      for (const std::string& gather : gathers) {
+        if (find(recipe, gather)) continue;
+        Json fields = table_.setting;
+        fields["recipe"] = recipe;
+        fields["gather"] = gather.empty() ? "bf16" : gather;
+        const Record counts = host_.dry_run(fields);
+        if (counts.status != Status::ok) {
+          // An FP8 gather that the recipe does not support is no row of its own.
+          if (gather != "fp8" || options_.given.contains("gather"))
+            table_.rows.push_back({recipe,
+                                   gather,
+                                   SpeedSource::predicted,
+                                   {},
+                                   {},
+                                   {},
+                                   {},
+                                   true,
+                                   counts.error.value_or("cannot run")});
+          continue;
+        }
+        table_.rows.push_back(predicted_row(counts, recipe, gather, bf16_ms, accuracy));
+      }
+    }
+  }
+
+  SpeedRow predicted_row(const Record& counts, const std::string& recipe, const std::string& gather,
+                         std::optional<double> bf16_ms,
+                         const std::optional<StepPredictor::Accuracy>& accuracy) const {
+    SpeedRow row{recipe, gather};
+    row.fits = fits(counts);
+    if (counts.memory && counts.memory->predicted)
+      row.peak_bytes = static_cast<double>(counts.memory->predicted->peak);
+    const auto ms = predictor_->step_ms(counts);
+    if (!ms || !counts.training || !counts.training->tokens_per_step) {
+      row.no_speed = "no records to predict it from";
+      return row;
+    }
+    row.tokens_per_s = static_cast<double>(*counts.training->tokens_per_step) / *ms * 1e3;
+    if (bf16_ms) {
+      const double ratio = *bf16_ms / *ms, error = row.is_bf16() || !accuracy ? 0 : accuracy->quantile_95;
+      row.speedup = MeanWithInterval{ratio, ratio * (1 - error), ratio * (1 + error)};
+    }
+    if (const auto power = predictor_->power_w(counts))
+      row.joules_per_token = *power * gpus_of(counts) / *row.tokens_per_s;
+    return row;
+  }
+
+  void find_emulated() {
+    std::set<std::string> emulated;
+    for (const Record* record : all_)
+      if (record->env.gpu && record->env.gpu->cc == table_.gpu.cc && table_.gpu.cc && record->support &&
+          record->support->path() == ExecutionPath::emulated && wanted(case_text(*record, "recipe")))
+        emulated.insert(case_text(*record, "recipe"));
+    for (const SpeedRow& row : table_.rows)
+      if (row.tokens_per_s) emulated.erase(row.recipe);
+    for (const std::string& recipe : emulated)
+      if (is_plain_name(recipe)) table_.emulated.push_back(recipe);
+    std::erase_if(table_.rows,
+                  [&](const SpeedRow& row) { return !row.tokens_per_s && emulated.contains(row.recipe); });
+  }
+
+  void describe_predictions() {
+    const bool any = std::any_of(table_.rows.begin(), table_.rows.end(), [](const SpeedRow& row) {
+      return row.source == SpeedSource::predicted && row.tokens_per_s;
+    });
+    if (!any) return;
+    const double gpus = gpus_of(table_.bf16_counts);
+    std::string note =
+        fmt::format("Predicted: the dry run's ops at the rates of records of {}", predictor_->source_gpu());
+    if (predictor_->is_other_gpu())
+      note += fmt::format(", scaled to {} by the data sheets' peak and bandwidth", table_.gpu.name);
+    table_.notes.push_back(note + ".");
+    const auto step = predictor_->step_accuracy(gpus > 1), speedup = predictor_->speedup_accuracy(gpus > 1);
+    if (step && speedup)
+      table_.notes.push_back(fmt::format(
+          "Records{} predicted from those of other models in this way: step times off by {:.1f}% in the median, {:.1f}% "
+          "at most ({}); speed-ups by {:.1f}% and {:.1f}% ({}).",
+          gpus > 1 ? " of several GPUs" : "", 100 * step->median, 100 * step->worst, step->count,
+          100 * speedup->median, 100 * speedup->worst, speedup->count));
+    if (gpus > predictor_->most_gpus() && gpus > 1)
+      table_.notes.push_back(
+          fmt::format("Bus bandwidths are those of {} GPUs of one host.", predictor_->most_gpus()));
+  }
+
+  std::optional<std::string> nearest_that_fits() {
+    Json fields = table_.setting;
+    const auto runs = [&] {
+      const Record counts = host_.dry_run(fields);
+      return counts.status == Status::ok && fits(counts);
+    };
+    const std::string recompute = text_at(fields, "recompute");
+    fields["recompute"] = "block";
+    if (recompute != "block" && runs()) return "--recompute block";
+    fields["parallel"] = "fsdp";
+    for (const bool keep : {true, false})
+      for (double gpus = 2 * gpus_of(table_.bf16_counts); gpus <= kMostGpusTried; gpus *= 2) {
+        fields["recompute"] = keep ? recompute : "block";
+        fields["gpus"] = static_cast<std::int64_t>(gpus);
+        if (runs()) return fmt::format("--gpus {:.0f}{}", gpus, keep ? "" : " --recompute block");
+      }
+    return std::nullopt;
+  }
+
+  const AdviseOptions& options_;
+  const AdviseHost& host_;
+  const std::vector<SourceRecords>& records_;
+  std::vector<Source> sources_;
+  std::vector<const Record*> all_;
+  std::optional<StepPredictor> predictor_;
+  double outside_ = 0;
+  SpeedTable table_;
+};
+
+}  // namespace
+
+const char* name_of(SpeedSource source) {
+  switch (source) {
+    case SpeedSource::measured:
+      return "measured";
+    case SpeedSource::committed:
+      return "committed";
+    case SpeedSource::predicted:
+      break;
+  }
+  return "predicted";
+}
+
+SpeedTable speed_table(const AdviseOptions& options, const AdviseHost& host,
+                       const std::vector<SourceRecords>& sources) {
+  return TableBuilder(options, host, sources).build();
+}
+
+std::string setting_words(const Json& setting) {
+  std::string words = fmt::format("seq {}, batch {}", text_at(setting, "seq"), text_at(setting, "batch"));
+  if (text_at(setting, "accumulation") != "1") words += " x " + text_at(setting, "accumulation");
+  if (text_at(setting, "gpus") != "1") words += ", " + text_at(setting, "parallel");
+  for (const auto& [key, usual] :
+       {std::pair("recompute", "none"), std::pair("layers", "all"), std::pair("ep", "1")})
+    if (const std::string value = text_at(setting, key); !value.empty() && value != usual && value != "0")
+      words += fmt::format(", {} {}", key, value);
+  return words + fmt::format(", master {}, moments {}, gradients {}", text_at(setting, "master"),
+                             text_at(setting, "moments"), text_at(setting, "grads"));
+}
+
+}  // namespace precbench

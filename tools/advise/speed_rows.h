@@ -1,0 +1,59 @@
+// Speed, memory and energy of each recipe in one setting: measured by the reader, committed, or predicted.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "results/record/statistics.h"
+#include "tools/advise/advise_command.h"
+#include "tools/advise/step_predictor.h"
+
+namespace precbench {
+
+enum class SpeedSource : std::uint8_t { measured, committed, predicted };
+const char* name_of(SpeedSource source);
+
+/// Records of one source.
+struct SourceRecords {
+  SpeedSource source;
+  const RecordSet* set;
+};
+
+struct SpeedRow {
+  std::string recipe;    ///< as the case names it
+  std::string gather{};  ///< "fp8", "bf16"; empty if ranks share no weights
+  SpeedSource source = SpeedSource::predicted;
+  std::optional<double> tokens_per_s{};  ///< all GPUs together
+  /// Over BF16 of the same source and setting; of a prediction with the interval of its errors.
+  std::optional<MeanWithInterval> speedup{};
+  std::optional<double> joules_per_token{};  ///< GPU boards, all GPUs together
+  std::optional<double> peak_bytes{};        ///< largest peak of any GPU
+  bool fits = true;                          ///< also if the GPU's memory is unknown
+  std::string no_speed{};                    ///< why tokens_per_s is unknown
+
+  bool is_bf16() const { return recipe == "bf16"; }
+};
+
+struct SpeedTable {
+  nlohmann::ordered_json setting;  ///< the whole case in BF16
+  Record bf16_counts;              ///< its dry run
+  GpuModel gpu;
+  std::vector<SpeedRow> rows;            ///< fastest first, those without a speed last
+  std::vector<std::string> emulated;     ///< recipes that such a GPU emulates, according to records
+  nlohmann::ordered_json defaults;       ///< of a case
+  std::vector<std::string> notes;        ///< how predictions were made, and how accurate they are
+  std::optional<std::string> would_fit;  ///< the nearest change with which BF16 fits, if nothing does
+};
+
+/// Builds the table. Sources come in order of preference. Throws InvalidInput.
+SpeedTable speed_table(const AdviseOptions& options, const AdviseHost& host,
+                       const std::vector<SourceRecords>& sources);
+
+/// Formats the setting: "seq 4096, batch 2, fsdp, master fp32, ...".
+std::string setting_words(const nlohmann::ordered_json& setting);
+
+}  // namespace precbench

@@ -1,0 +1,132 @@
+// Plans cases for advise. See advise_program.h.
+#include "tools/program/advise_program.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+#include "bench/case/plan.h"
+#include "bench/cli/cli.h"
+#include "bench/machine/datasheet.h"
+#include "bench/measure/dry_record.h"
+#include "bench/study/token_count.h"
+#include "kernels/base/errors.h"
+#include "kernels/gpu/device_info.h"
+
+namespace precbench {
+namespace {
+
+/// Fields whose value changes memory or speed and that a user may fix; without them, advise chooses.
+constexpr const char* kFields[] = {
+    "model",         "layers",      "recipe", "seq",       "batch",     "accumulation", "gpus",
+    "parallel",      "shard_group", "gather", "reshard",   "recompute", "master",       "moments",
+    "second_moment", "weights",     "grads",  "optimizer", "routing",   "ep",           "exchange"};
+/// Fields that have no default here: they must be given, or matching records decide.
+constexpr const char* kChosen[] = {"model",   "recipe",        "seq",     "batch", "parallel",  "master",
+                                   "moments", "second_moment", "weights", "grads", "optimizer", "gather"};
+
+template <std::size_t kCount>
+bool is_one_of(const char* const (&names)[kCount], const std::string& name) {
+  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
+
+/// Hides fields that do not matter here, and defaults that advise chooses.
+std::optional<std::string> default_of_advice(const Field& field) {
+  if (!is_one_of(kFields, field.name)) return std::nullopt;
+  return is_one_of(kChosen, field.name) ? "" : default_of_case(field);
+}
+
+std::string single_value(const Field& field, const std::vector<std::string>& words) {
+  const std::vector<std::string> values = field.axis ? expand_axis(field, words) : words;
+  if (values.size() > 1)
+    throw InvalidInput(
+        fmt::format("{}: advise takes one value, not {}", flag_of(field), fmt::join(values, ",")));
+  return values.front();
+}
+
+Case case_of_words(const AdviseHost::Words& words) {
+  Case c;
+  for (const auto& [name, text] : words) set_text(c, *find_field(name), text);
+  return c;
+}
+
+GpuModel gpu_model(const GpuProperties& gpu) {
+  return {gpu.name,
+          fmt::format("{}.{}", gpu.compute_capability / 10, gpu.compute_capability % 10),
+          gpu.memory_bytes,
+          {},
+          {}};
+}
+
+}  // namespace
+
+AdviseHost advise_host() {
+  AdviseHost host;
+  host.case_of = [](const AdviseHost::Words& words) {
+    const Case c = case_of_words(words);
+    return case_to_json(resolve(c, Refusals::kept).fields);
+  };
+  host.dry_run = [](const nlohmann::ordered_json& fields) {
+    return dry_record(resolve(case_from_json(fields), Refusals::kept));
+  };
+  for (const std::string& name : datasheet_names()) {
+    const DatasheetRates rates = datasheet_rates(name).value();
+    host.known_gpus.push_back({name, {}, {}, rates.bf16_tflops, rates.memory_gb_per_s});
+  }
+  if (find_gpus().count > 0) {
+    host.gpu_here = gpu_model(gpu_properties(0));
+    if (const auto rates = known_peaks(host.gpu_here->name)) {
+      host.gpu_here->bf16_tflops = rates->bf16_tflops;
+      host.gpu_here->memory_gb_per_s = rates->memory_gb_per_s;
+    }
+  }
+  return host;
+}
+
+CLI::App* add_advise_command(CLI::App& app, AdviseCommand& command) {
+  CLI::App* sub =
+      app.add_subcommand("advise", "which recipe for a model on given GPUs, and at what price in loss");
+  sub->footer(
+      "Answers from your records, the records that come with the program, and predictions; runs nothing.\n"
+      "\n"
+      "Exit status: 0 with a recommendation\n"
+      "             1 nothing fits\n"
+      "             2 bad input\n"
+      "             3 no recipe has both a speed on such a GPU and a study of its loss\n"
+      "\n"
+      "Examples:\n"
+      "  # a run of 1T tokens on four H200\n"
+      "  precbench advise --model llama3.1-8b --gpus 4 --gpu h200 --tokens 1T\n"
+      "  # with your own measurements, and the slope of your own runs\n"
+      "  precbench advise --model llama3.1-8b --gpus 4 --tokens 1T --records out/advise --base run.csv");
+  add_fields(*sub, command.axes, true, default_of_advice);
+  sub->add_option("--tokens", command.tokens, "length of the planned run, as in 300B or 15T")
+      ->type_name("N")
+      ->group("Advice");
+  add_advise_flags(*sub, command.options);
+  return sub;
+}
+
+int advise(const AdviseCommand& command) {
+  AdviseOptions options = command.options;
+  for (const auto& [name, words] : command.axes) {
+    const Field& field = *find_field(name);
+    if (!is_one_of(kFields, name))
+      throw InvalidInput(fmt::format("{}: does not matter to advise", flag_of(field)));
+    if (name == "recipe")
+      options.recipes = expand_axis(field, words);
+    else
+      options.given[name] = single_value(field, words);
+  }
+  if (!options.given.contains("model"))
+    throw InvalidInput("--model: advise needs a model; see precbench list models");
+  try {
+    if (!command.tokens.empty()) options.tokens = static_cast<double>(parse_token_count(command.tokens));
+  } catch (const InvalidInput& error) {
+    throw InvalidInput(fmt::format("--tokens: {}", error.what()));
+  }
+  return advise(options, advise_host());
+}
+
+}  // namespace precbench

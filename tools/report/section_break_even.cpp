@@ -1,0 +1,78 @@
+// Break-even section: each speed-up beside the loss gap that uses it up, and beside the gap that studies found.
+// Needs both speeds and studies among the records.
+#include <fmt/format.h>
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tools/analysis/equal_loss.h"
+#include "tools/analysis/model_age.h"
+#include "tools/analysis/token_cost.h"
+#include "tools/report/sections.h"
+
+namespace precbench {
+namespace {
+
+constexpr const ScalingLaw& kLaw = kBesiroglu2024;
+
+/// Returns the highest speedup of each recipe (by label_of) on each model, over all settings and machines.
+std::map<std::pair<std::string, std::string>, double> speedups_of(const ReportInput& input) {
+  std::map<std::pair<std::string, std::string>, double> best;
+  for (const MachineRecords& machine : input.machines)
+    for (const Group& group : machine.analysis.groups)
+      for (const Row& row : group.rows)
+        if (row.speedup && !row.is_bf16()) {
+          double& known = best[{label_of(row), text_of(row, "model")}];
+          known = std::max(known, *row.speedup);
+        }
+  return best;
+}
+
+std::vector<std::string> cells_of(const StudyCard& card, const std::string& model, double speedup,
+                                  const MeanWithInterval& gap) {
+  std::vector<std::string> cells = {card.verdict.recipe, model, fmt::format("{:.2f}x", speedup)};
+  for (const double tokens : kHorizons)
+    cells.push_back(fmt::format("{:.4f}", break_even_gap(kLaw.slope(tokens), speedup)));
+  cells.push_back(mean_text(gap, 4));
+  cells.push_back(fmt::format("{}, {}", card.model, ratio_words(*card.prices.back().tokens_per_parameter)));
+  for (const double tokens : kHorizons) {
+    const MeanWithInterval left = equal_loss_speedup(exactly(speedup), gap, exactly(kLaw.slope(tokens)));
+    cells.push_back(fmt::format("{:.2f}x [{:.2f}, {:.2f}]", left.mean, left.low, left.high));
+  }
+  return cells;
+}
+
+}  // namespace
+
+Section break_even_section(const ReportInput& input) {
+  Section section{"Does the speed-up pay?", {}, {}, {}};
+  const auto speedups = speedups_of(input);
+  Table table;
+  table.columns = {{"recipe", true}, {"faster on", true}, {"speed-up"}};
+  for (const double tokens : kHorizons)
+    table.columns.push_back({fmt::format("pays below, nats, {}", token_words(tokens))});
+  table.columns.push_back({"gap [95%], nats"});
+  table.columns.push_back({"studied on, tokens per parameter", true});
+  for (const double tokens : kHorizons)
+    table.columns.push_back({fmt::format("to equal loss, {}", token_words(tokens))});
+  for (const StudyCard& card : input.cards) {
+    if (!card.fork || card.prices.empty() || !card.prices.back().tokens_per_parameter) continue;
+    const auto gap = settled_at(card, card.prices.back().age);
+    if (!gap) continue;
+    Row row;
+    row.fields = card.fork->case_fields;
+    for (const auto& [key, speedup] : speedups)
+      if (key.first == label_of(row)) table.rows.push_back(cells_of(card, key.second, speedup, *gap));
+  }
+  if (table.rows.empty()) return section;
+  section.table = std::move(table);
+  section.notes = {fmt::format(
+      "Pays below: the break-even gap S ln(speed-up); S by {} ({}). To equal loss: speed-up / exp(gap / S). The gap is that of "
+      "the oldest age studied; prices grow with tokens per parameter.",
+      kLaw.name, kLaw.source)};
+  return section;
+}
+
+}  // namespace precbench
