@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 #include "kernels/base/errors.h"
 #include "results/line_reader.h"
@@ -15,6 +16,7 @@
 #include "tools/report/reduce_record.h"
 #include "tools/text/distinct.h"
 #include "tools/text/gnuplot.h"
+#include "tools/text/screen.h"
 #include "tools/text/text.h"
 #include "tools/text/write_file.h"
 
@@ -65,6 +67,32 @@ std::vector<std::string> problems_of(const RecordSet& set, const Workloads& work
   return problems;
 }
 
+/// Throws InvalidInput for flags that the format has no use for.
+void check_view(const ReportOptions& options) {
+  const std::set<std::string> formats = {"term", "md", "html", "csv", "json"};
+  if (!formats.contains(options.format))
+    throw InvalidInput("--format: unknown value \"" + options.format +
+                       "\"; it is one of term, md, html, csv, json");
+  const bool table = options.format == "csv" || options.format == "json";
+  if (table && (options.brief || !options.sections.empty()))
+    throw InvalidInput(fmt::format("{}: --format {} has no sections", options.brief ? "--brief" : "--section",
+                                   options.format));
+  if (options.brief && !options.sections.empty())
+    throw InvalidInput("--brief is --section headline: use one of them");
+  if (options.wide && options.format != "term") throw InvalidInput("--wide: only for --format term");
+}
+
+ReportView view_of(const ReportOptions& options) {
+  return {options.selection, options.brief ? "headline" : options.sections, options.format == "term"};
+}
+
+Screen screen_of(const ReportOptions& options) {
+  Screen screen = standard_screen(options.color);
+  screen.fitted = !options.wide;
+  if (!options.output.empty() && options.color == "auto") screen.color = false;
+  return screen;
+}
+
 /// Buffers output and writes it in large pieces.
 class Output {
  public:
@@ -88,7 +116,8 @@ class Output {
 
 }  // namespace
 
-void make_csv(const RecordSet& set, const std::function<void(const std::string& line)>& write) {
+void make_csv(const RecordSet& set, const Selection& selection,
+              const std::function<void(const std::string& line)>& write) {
   const std::vector<CsvField> fields = csv_fields(set);
   std::vector<std::string> titles;
   for (const CsvField& field : fields) titles.push_back(field.title);
@@ -104,6 +133,7 @@ void make_csv(const RecordSet& set, const std::function<void(const std::string& 
     for (const Row& row : group.rows) rows[row.members.front() - set.records.data()] = &row;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const LocatedRecord& located = set.records[i];
+    if (!selection.has(located.record)) continue;
     const Json json = located.record;
     std::vector<std::string> line;
     for (const CsvField& field : fields) line.push_back(field.text_of(json));
@@ -114,13 +144,14 @@ void make_csv(const RecordSet& set, const std::function<void(const std::string& 
   }
 }
 
-nlohmann::ordered_json make_json(const RecordSet& set) {
+nlohmann::ordered_json make_json(const RecordSet& set, const Selection& selection) {
   Json cases = Json::array();
   const Workloads workloads(all_of(set));
   for (const RecordRefs& records : by_machine(all_of(set))) {
     const Analysis analysis = analyze(records, workloads);
     for (const Group& group : analysis.groups)
       for (const Row& row : group.rows) {
+        if (!selection.has(row.record())) continue;
         Json one = {{"case", row.fields}};
         for (const Column& column : report_columns()) one[column.key] = column.value(row);
         for (const LocatedRecord* member : row.members) one["ids"].push_back(member->record.id);
@@ -134,7 +165,7 @@ nlohmann::ordered_json make_json(const RecordSet& set) {
   // Includes study rows, which are not cases of a report.
   for (const LocatedRecord& located : set.records) {
     const Record& record = located.record;
-    if (!record.sensitivity) continue;
+    if (!record.sensitivity || !selection.has(record)) continue;
     const Json whole = record;
     Json one = {{"id", record.id}, {"case", whole.at("case")}};
     if (record.study) one["study"] = whole.at("study");
@@ -146,6 +177,7 @@ nlohmann::ordered_json make_json(const RecordSet& set) {
 
 int report(const ReportOptions& options) {
   check_outputs({{"-o", options.output}}, options.paths);
+  check_view(options);
   const RecordSet set =
       read_records(options.paths, options.format == "csv" ? reduce_for_table : reduce_for_report);
   std::vector<std::string> names;
@@ -153,28 +185,32 @@ int report(const ReportOptions& options) {
   if (set.records.empty())
     throw InvalidInput(fmt::format("{}: no record in it{}", fmt::join(names, ", "),
                                    set.problems.empty() ? "" : " (" + set.problems.front() + ")"));
+  check_selection(options.selection, set);
   make_folder(std::filesystem::path(options.output).parent_path());
   Output output(options.output);
   if (options.format == "csv" || options.format == "json") {
     for (const std::string& problem : problems_of(set, Workloads(all_of(set))))
       fmt::print(stderr, "{}\n", printable(problem));
     if (options.format == "csv")
-      make_csv(set, [&](const std::string& line) { output.add(line); });
+      make_csv(set, options.selection, [&](const std::string& line) { output.add(line); });
     else
-      output.add(json_text(make_json(set)));
+      output.add(json_text(make_json(set, options.selection)));
     output.flush();
     return 0;
   }
-  if (options.format != "md" && options.format != "term" && options.format != "html")
-    throw InvalidInput("--format: unknown value \"" + options.format +
-                       "\"; it is one of term, md, html, csv, json");
-  Document document = make_report(set);
+  Document document = make_report(set, view_of(options));
   bool drawn = true;
   if (options.format == "html" || !options.plots.empty())
     drawn = draw_figures(document, options.plots, options.output);
-  output.add(options.format == "html" ? render_html(document)
-             : options.format == "md" ? render_markdown(document)
-                                      : render_term(document));
+  if (options.format == "term") {
+    const std::string text = render_term(document, screen_of(options));
+    if (options.output.empty())
+      page_text(text);
+    else
+      output.add(text);
+  } else {
+    output.add(options.format == "html" ? render_html(document) : render_markdown(document));
+  }
   output.flush();
   if (drawn || options.plots.empty()) return 0;
   fmt::print(stderr, "precbench: --plots: {}\n", printable(document.notice));

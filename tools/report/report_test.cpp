@@ -23,6 +23,8 @@ std::string run_report(const std::vector<Record>& records, const std::string& fo
   const TempDirectory folder;
   for (const Record& record : records) append_record(folder / "records.jsonl", record);
   ReportOptions options{{folder.path().string()}, format, folder / "report.txt"};
+  options.sections = format == "term" || format == "md" || format == "html" ? "all" : "";
+  options.wide = format == "term";
   REQUIRE(report(options) == 0);
   return file_text(options.output);
 }

@@ -188,8 +188,8 @@ Section keep_section(const Record& record, const CellRecord& whole) {
 
 std::vector<Section> sensitivity_sections(const ReportInput& input) {
   std::vector<Section> sections;
-  for (const LocatedRecord& located : input.set.records) {
-    const Record& record = located.record;
+  for (const LocatedRecord* located : input.records) {
+    const Record& record = located->record;
     if (!record.sensitivity || !record.definition) continue;
     const CellRecord* whole = cell_of(*record.sensitivity, CellKind::whole);
     if (!whole) continue;

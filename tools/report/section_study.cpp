@@ -198,8 +198,12 @@ void add_long_runs(Section& section, StudyCards cards, const std::vector<JudgedR
 Table verdict_table(StudyCards cards) {
   const std::set<std::int64_t> ages = ages_of(cards);
   Table table;
-  table.columns = {{"model", true}, {"recipe", true}, {"verdict", true}};
-  for (const std::int64_t age : ages) table.columns.push_back({fmt::format("at age {} [95%], nats", age)});
+  table.columns = {{"model", true, false, kKeyRank},
+                   {"recipe", true, false, kKeyRank},
+                   {"verdict", true, false, kKeyRank, tone_of_verdict}};
+  int rank = kOrdinaryRank;  // the oldest age says most
+  for (const std::int64_t age : ages)
+    table.columns.push_back({fmt::format("at age {} [95%], nats", age), false, false, ++rank});
   for (const char* name : {"per doubling [95%]", "gradient error", "bias"}) table.columns.push_back({name});
   const bool routed = std::any_of(cards.begin(), cards.end(), [](const StudyCard& card) {
     return !card.fidelity.empty() && card.fidelity.back().route_flips;

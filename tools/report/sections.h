@@ -33,12 +33,14 @@ struct MachineRecords {
   std::vector<Environment> environments{};
   std::unordered_map<const Environment*, std::size_t> places{};  ///< index into `environments`
   std::vector<Study> studies{};                                  ///< empty if the runs only time the recipes
+  std::vector<Row> left_out{};  ///< rows that are not selected, whose rates still serve predictions
 
   std::size_t environment_of(const LocatedRecord* located) const { return places.at(&located->env()); }
 };
 
 struct ReportInput {
   const RecordSet& set;
+  RecordRefs records;  ///< those that the report is about
   Workloads workloads;
   std::vector<MachineRecords> machines;
   std::vector<StudyCard> cards;       ///< cards of study records, which belong to no machine part
@@ -54,6 +56,7 @@ inline constexpr int kRecipeStyles = 13, kModifierStyles = 3;
 /// Builds the input of all sections. It points into `set`, which must outlive it.
 ReportInput make_input(const RecordSet& set);
 
+Section headline_section(const ReportInput& input);
 Section summary_section(const ReportInput& input);
 Section speed_section(const ReportInput& input, const MachineRecords& machine);
 Section scaling_section(const ReportInput& input, const MachineRecords& machine);
@@ -93,6 +96,11 @@ std::string text_of(const Row& row, const std::string& key);
 std::string recipe_of(const Row& row);
 /// Returns the recipe with its modifiers, "tensorwise + gather fp8"; the same in every section.
 std::string label_of(const Row& row);
+/// Returns the label that a timed row of the card's recipe has: the case's name of the recipe, as a recipe
+/// file's name differs from its content's, with modifiers.
+std::string label_of(const StudyCard& card);
+/// Returns the tone of a cell that begins with the name of a verdict.
+Tone tone_of_verdict(const std::string& cell);
 /// Returns a row with case fields only.
 Row row_of(const RecipeConvergence& recipe);
 

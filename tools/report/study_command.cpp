@@ -26,7 +26,7 @@ void finish_study(const std::string& folder) {
                          ladders_section(input)};
   for (Section& section : sensitivity_sections(input)) document.sections.push_back(std::move(section));
   document.notice = "cards: " + cards_file;
-  write_standard_output(render_term(document));
+  write_standard_output(render_term(document, standard_screen("auto")));
 }
 
 }  // namespace precbench
