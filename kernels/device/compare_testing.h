@@ -21,7 +21,7 @@
 #include "kernels/numerics/format_testing.h"
 #include "kernels/numerics/formats.h"
 #include "kernels/numerics/random.h"
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
 
 namespace precbench::testing {
 

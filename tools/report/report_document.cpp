@@ -5,7 +5,7 @@
 
 #include "kernels/base/errors.h"
 #include "kernels/base/plural.h"
-#include "results/printable.h"
+#include "results/record/printable.h"
 #include "tools/report/report.h"
 #include "tools/report/sections.h"
 #include "tools/text/distinct.h"

@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "kernels/base/errors.h"
-#include "results/printable.h"
+#include "results/record/printable.h"
 #include "tools/report/sections.h"
 #include "tools/text/distinct.h"
 

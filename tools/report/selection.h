@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "results/record_file.h"
+#include "results/record/record_file.h"
 
 namespace precbench {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "results/printable.h"
+#include "results/record/printable.h"
 #include "tools/text/screen.h"
 
 namespace precbench {
@@ -31,8 +31,8 @@ struct Table {
 };
 
 /// Return the table as text that ends with a newline. Titles and cells are made printable
-/// (results/printable.h), so that text from untrusted files cannot control the terminal.
-std::string render_term(const Table& table, const Screen& screen = {});
+#include "results/record/printable.h"
+#include "tools/text/screen.h"
 std::string render_markdown(const Table& table);
 /// Returns a line of CSV.
 std::string csv_line(const std::vector<std::string>& cells);

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <optional>
 
-#include "results/printable.h"
+#include "results/record/printable.h"
 #include "tools/text/document.h"
 #include "tools/text/table.h"
 

@@ -9,7 +9,7 @@
 #include "kernels/cuda/attention/hopper.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/numerics/random.h"
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
 
 namespace precbench {
 
