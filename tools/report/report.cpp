@@ -15,6 +15,7 @@
 #include "tools/analysis/columns.h"
 #include "tools/report/reduce_record.h"
 #include "tools/text/distinct.h"
+#include "tools/text/escape.h"
 #include "tools/text/gnuplot.h"
 #include "tools/text/screen.h"
 #include "tools/text/text.h"
@@ -79,11 +80,22 @@ void check_view(const ReportOptions& options) {
                                    options.format));
   if (options.brief && !options.sections.empty())
     throw InvalidInput("--brief is --section headline: use one of them");
+  const bool query = !options.query.columns.empty();
+  if (query && options.format != "term" && options.format != "md")
+    throw InvalidInput("--columns: only for --format term and md");
+  const ColumnQuery& rest = options.query;
+  const std::vector<std::pair<const char*, bool>> parts = {
+      {"--rows", !rest.rows.empty()}, {"--pivot", !rest.pivot.empty()}, {"--where", !rest.where.empty()}, {"--base", !options.base.empty()}};
+  for (const auto& [flag, given] : parts)
+    if (given && !query) throw InvalidInput(fmt::format("{}: needs --columns", flag));
+  if (!options.base.empty() && !options.sections.empty() && options.sections != "speed")
+    throw InvalidInput("--base: only for --section speed");
   if (options.wide && options.format != "term") throw InvalidInput("--wide: only for --format term");
 }
 
 ReportView view_of(const ReportOptions& options) {
-  return {options.selection, options.brief ? "headline" : options.sections, options.format == "term"};
+  return {options.selection, options.brief ? "headline" : options.sections, options.format == "term", options.query,
+          options.base};
 }
 
 Screen screen_of(const ReportOptions& options) {
@@ -91,6 +103,20 @@ Screen screen_of(const ReportOptions& options) {
   screen.fitted = !options.wide;
   if (!options.output.empty() && options.color == "auto") screen.color = false;
   return screen;
+}
+
+/// Returns the tables alone, with titles only if there are several.
+std::string tables_of(const Document& document, const ReportOptions& options) {
+  const bool term = options.format == "term";
+  const Screen screen = screen_of(options);
+  std::string text;
+  for (const Section& section : document.sections) {
+    if (document.sections.size() > 1)
+      text += fmt::format("{}{}{}\n\n", text.empty() ? "" : "\n", term ? "" : "## ",
+                          term ? printable(section.title) : markdown_text(section.title));
+    text += term ? render_term(*section.table, screen) : render_markdown(*section.table);
+  }
+  return text;
 }
 
 /// Buffers output and writes it in large pieces.
@@ -202,7 +228,9 @@ int report(const ReportOptions& options) {
   bool drawn = true;
   if (options.format == "html" || !options.plots.empty())
     drawn = draw_figures(document, options.plots, options.output);
-  if (options.format == "term") {
+  if (!options.query.columns.empty()) {
+    output.add(tables_of(document, options));
+  } else if (options.format == "term") {
     const std::string text = render_term(document, screen_of(options));
     if (options.output.empty())
       page_text(text);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "results/record/record_file.h"
+#include "tools/report/column_table.h"
 #include "tools/report/selection.h"
 #include "tools/text/document.h"
 
@@ -17,6 +18,8 @@ struct ReportView {
   Selection selection{};
   std::string sections{};  ///< names, separated by commas or bars, or "all"; empty: by `overview`
   bool overview = false;   ///< the sections that come first to a reader; otherwise all but the headline
+  ColumnQuery query{};     ///< with columns: instead of whole sections, by default that of speed
+  std::string base{};      ///< recipe of the ratios in section speed; empty: bf16
 };
 
 struct ReportOptions {
@@ -29,6 +32,8 @@ struct ReportOptions {
   bool wide = false;               ///< tables keep all columns on a terminal
   std::string color = "auto";      ///< as in standard_screen()
   Selection selection{};
+  ColumnQuery query{};
+  std::string base{};  ///< as ReportView::base
 };
 
 /// Writes the report. Returns the exit status: 0, or 1 if figures requested by --plots could not be drawn.

@@ -105,26 +105,32 @@ std::string more_words(const Distinct& left_out) {
 }  // namespace
 
 Document make_report(const RecordSet& set, const ReportView& view) {
-  const std::vector<std::string> names = asked_for(view.sections);
+  const bool query = !view.query.columns.empty();
+  const std::string sections = view.sections.empty() && query ? "speed" : view.sections;
+  const std::vector<std::string> names = asked_for(sections);
   ReportInput input = make_input(set);
+  if (!view.base.empty()) rebase(input, view.base);
   select(input, view.selection);
   Document document;
   document.title = title_of(input);
   Distinct left_out;
   const auto wanted = [&](const std::string& name) {
-    if (!view.sections.empty()) return std::find(names.begin(), names.end(), name) != names.end();
+    if (!sections.empty()) return std::find(names.begin(), names.end(), name) != names.end();
     return view.overview ? in_overview(name, input) : name != "headline";
   };
   for (Section& section : all_sections(input)) {
-    if (wanted(section.name))
+    if (query && wanted(section.name)) {
+      if (section.table)
+        document.sections.push_back({section.title, {}, query_table(*section.table, view.query), {}});
+    } else if (wanted(section.name))
       document.sections.push_back(std::move(section));
     else
       left_out.add(section.name);
   }
-  if (document.sections.empty() && !view.sections.empty())
+  if (document.sections.empty() && !sections.empty())
     throw InvalidInput(fmt::format("--section: these records have no {}; they have {}", fmt::join(names, ", "),
                                    fmt::join(left_out.texts, ", ")));
-  if (view.overview && view.sections.empty()) document.more = more_words(left_out);
+  if (view.overview && sections.empty()) document.more = more_words(left_out);
   return document;
 }
 

@@ -139,6 +139,14 @@ class HeadlineTable {
       }
   }
 
+  /// Adds a recipe whose loss was measured at equal weights alone.
+  void add(const Record& record, double price) {
+    const auto name = [&](const char* key) { return field_text(record.case_fields.value(key, nlohmann::ordered_json())); };
+    table.rows.push_back({name("model"), "-", "-", machine_of(record.env), "-", name("recipe"), "-", "-", "-",
+                          fmt::format("{:+.4f} nats before any update", price)});
+    rows_.push_back(nullptr);
+  }
+
   /// Returns the models whose studies judge the rows so far.
   std::set<std::string> judging_models() const {
     std::set<std::string> models;
@@ -204,6 +212,9 @@ Section headline_section(const ReportInput& input) {
   for (const StudyCard& card : input.cards) models.insert(card.model);
   for (const std::string& model : table.judging_models()) models.erase(model);
   for (const std::string& model : models) table.add(model, input.cards);
+  if (table.table.rows.empty())
+    for (const LocatedRecord* located : input.records)
+      if (const auto price = price_before_updates(located->record)) table.add(located->record, *price);
   if (table.table.rows.empty()) return section;
   table.finish(input.machines.empty() ? "GPU" : input.machines.front().rank);
   section.table = std::move(table.table);

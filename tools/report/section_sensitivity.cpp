@@ -186,6 +186,11 @@ Section keep_section(const Record& record, const CellRecord& whole) {
 
 }  // namespace
 
+std::optional<double> price_before_updates(const Record& record) {
+  const CellRecord* whole = record.sensitivity ? cell_of(*record.sensitivity, CellKind::whole) : nullptr;
+  return whole ? whole->loss_difference.mean : std::nullopt;
+}
+
 std::vector<Section> sensitivity_sections(const ReportInput& input) {
   std::vector<Section> sections;
   for (const LocatedRecord* located : input.records) {

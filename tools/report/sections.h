@@ -71,6 +71,9 @@ Section ladders_section(const ReportInput& input);
 /// Returns two sections for each row with a sensitivity measurement: the sources of its recipe's loss, and
 /// the layers whose BF16 computation recovers it.
 std::vector<Section> sensitivity_sections(const ReportInput& input);
+/// Returns what a record's recipe adds to BF16's loss of the same weights and tokens, nats; null without a
+/// sensitivity measurement.
+std::optional<double> price_before_updates(const Record& record);
 Section published_section(const ReportInput& input);
 /// Returns the section for other figures than the built-in ones. `published`: text of a file in the form of
 /// results/published/published.json.

@@ -28,13 +28,14 @@ std::string name_in(const Record& record, const char* key) {
   return field_text(record.case_fields.value(key, nlohmann::ordered_json()));
 }
 
-void check_names(const std::vector<std::string>& patterns, const RecordSet& set, const char* key) {
+void check_names(const std::vector<std::string>& patterns, const RecordSet& set, const char* key,
+                 const char* flag) {
   Distinct names;
   for (const LocatedRecord& located : set.records) names.add(name_in(located.record, key));
   for (const std::string& pattern : patterns)
     if (std::none_of(names.texts.begin(), names.texts.end(),
                      [&](const std::string& name) { return matches(pattern, name); }))
-      throw InvalidInput(fmt::format("--{}: no record of \"{}\"; the records have {}", key, printable(pattern),
+      throw InvalidInput(fmt::format("{}: no record of \"{}\"; the records have {}", flag, printable(pattern),
                                      printable(names.joined())));
 }
 
@@ -84,8 +85,26 @@ bool Selection::has(const Record& record) const {
 }
 
 void check_selection(const Selection& selection, const RecordSet& set) {
-  check_names(selection.models, set, "model");
-  check_names(selection.recipes, set, "recipe");
+  check_names(selection.models, set, "model", "--model");
+  check_names(selection.recipes, set, "recipe", "--recipe");
+}
+
+void rebase(ReportInput& input, const std::string& recipe) {
+  check_names({recipe}, input.set, "recipe", "--base");
+  const auto ratio = [](const std::optional<double>& own, const std::optional<double>& other) {
+    return own && other && *other > 0 ? std::optional(*own / *other) : std::nullopt;
+  };
+  for (MachineRecords& machine : input.machines)
+    for (Group& group : machine.analysis.groups) {
+      const auto base = std::find_if(group.rows.begin(), group.rows.end(), [&](const Row& row) {
+        return row.comparable() && recipe_of(row) == recipe;
+      });
+      for (Row& row : group.rows) {
+        const bool both = row.comparable() && base != group.rows.end();
+        row.speedup = both ? ratio(row.tokens_per_s, base->tokens_per_s) : std::nullopt;
+        row.memory_ratio = both ? ratio(row.peak_memory, base->peak_memory) : std::nullopt;
+      }
+    }
 }
 
 void select(ReportInput& input, const Selection& selection) {

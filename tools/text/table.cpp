@@ -8,8 +8,6 @@
 namespace precbench {
 namespace {
 
-bool starts_character(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; }
-
 /// Returns the widths of the columns, with titles and cells transformed by `shown`.
 std::vector<std::size_t> widths(const Table& table, std::string (*shown)(const std::string&)) {
   std::vector<std::size_t> result;
@@ -21,21 +19,9 @@ std::vector<std::size_t> widths(const Table& table, std::string (*shown)(const s
   return result;
 }
 
-/// Returns the first `count` UTF-8 characters.
-std::string first_characters(const std::string& text, std::size_t count) {
-  std::size_t end = 0;
-  for (; end < text.size(); ++end)
-    if (starts_character(text[end]) && count-- == 0) break;
-  return text.substr(0, end);
-}
-
 bool says(const std::string& cell) { return !cell.empty() && cell != "-"; }
 
 }  // namespace
-
-std::size_t width_of(const std::string& text) {
-  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), starts_character));
-}
 
 std::string padded(const std::string& text, std::size_t width, bool left) {
   const std::string space(width - std::min(width, width_of(text)), ' ');
@@ -87,6 +73,7 @@ std::string take_constants(Table& table, const std::vector<std::string>& kept) {
         std::all_of(rows.begin(), rows.end(), [&](const auto& row) { return row[c] == first; });
     const bool empty = !says(first);
     if (!constant || (rows.size() < 2 && !empty) || std::count(kept.begin(), kept.end(), title)) continue;
+    table.constants.insert(table.constants.begin(), {title, empty ? "-" : first});
     if (!empty) text = title + " " + first + (text.empty() ? "" : ", ") + text;
     const auto place = static_cast<std::ptrdiff_t>(c);
     table.columns.erase(table.columns.begin() + place);
@@ -101,11 +88,6 @@ bool says_something(const Table& table, const std::string& title) {
         std::any_of(table.rows.begin(), table.rows.end(), [&](const auto& row) { return says(row[c]); }))
       return true;
   return false;
-}
-
-std::string shorten(const std::string& text, std::size_t width) {
-  if (width_of(text) <= width) return text;
-  return first_characters(text, width - 3) + "...";
 }
 
 std::string wrap(const std::string& text, std::size_t width, const std::string& indent, bool everywhere) {

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "results/record/characters.h"
 #include "results/record/printable.h"
 #include "tools/text/screen.h"
 
@@ -28,11 +30,13 @@ struct Table {
   std::vector<TableColumn> columns;
   std::vector<std::vector<std::string>> rows;  ///< as many cells as columns
   std::vector<std::size_t> group_starts;       ///< rows preceded by a blank line on a terminal; never 0
+  /// Titles and values of the columns that take_constants() removed, leftmost first; "-" for an empty one.
+  std::vector<std::pair<std::string, std::string>> constants{};
 };
 
 /// Return the table as text that ends with a newline. Titles and cells are made printable
-#include "results/record/printable.h"
-#include "tools/text/screen.h"
+/// (results/record/printable.h), so that text from untrusted files cannot control the terminal.
+std::string render_term(const Table& table, const Screen& screen = {});
 std::string render_markdown(const Table& table);
 /// Returns a line of CSV.
 std::string csv_line(const std::vector<std::string>& cells);
@@ -55,14 +59,8 @@ std::string group_title(const Table& table, const std::vector<bool>& columns, st
 /// Returns the first row of each group, followed by the number of rows.
 std::vector<std::size_t> group_bounds(const Table& table);
 
-/// Returns the number of UTF-8 characters, assuming one column each.
-std::size_t width_of(const std::string& text);
-
 /// Appends spaces, or puts them in front of text that is not `left`-aligned, up to `width` characters.
 std::string padded(const std::string& text, std::size_t width, bool left);
-
-/// Shortens a text to `width` characters, ending with "..." if it was longer.
-std::string shorten(const std::string& text, std::size_t width);
 
 /// Breaks `text` at spaces into lines of at most `width` characters. Lines after the first
 /// start with `indent`. A longer word keeps a line of its own, unless `everywhere` allows to break it.
