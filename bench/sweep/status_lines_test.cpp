@@ -1,8 +1,10 @@
 // Status lines fit a terminal, and clearing removes as many as are shown.
 #include "bench/sweep/status_lines.h"
 
+#include <algorithm>
+
 #include "kernels/testing/catch.h"
-#include "kernels/testing/text.h"
+#include "kernels/testing/text_checks.h"
 #include "results/record/characters.h"
 
 namespace precbench {

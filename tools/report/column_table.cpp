@@ -30,18 +30,20 @@ Table whole_of(const Table& table) {
   return whole;
 }
 
-bool is_named(const std::string& title, const std::string& name) {
-  if (title.compare(0, name.size(), name) != 0) return false;
+/// Returns how well a name fits a title: 2 for all of it up to a comma or bracket, 1 for its first words, else 0.
+int fit(const std::string& title, const std::string& name) {
+  if (title.compare(0, name.size(), name) != 0) return 0;
   const std::string rest = title.substr(name.size());
-  return rest.empty() || rest.rfind(" (", 0) == 0 || rest.rfind(" [", 0) == 0 || rest[0] == ',';
+  if (rest.empty() || rest.rfind(" (", 0) == 0 || rest.rfind(" [", 0) == 0 || rest[0] == ',') return 2;
+  return rest[0] == ' ' ? 1 : 0;
 }
 
 std::size_t place_of(const Table& table, const std::string& name, const char* flag) {
+  for (const int wanted : {2, 1})
+    for (std::size_t c = 0; c < table.columns.size(); ++c)
+      if (fit(table.columns[c].title, name) == wanted) return c;
   Distinct titles;
-  for (std::size_t c = 0; c < table.columns.size(); ++c) {
-    if (is_named(table.columns[c].title, name)) return c;
-    titles.add(table.columns[c].title);
-  }
+  for (const TableColumn& column : table.columns) titles.add(column.title);
   throw InvalidInput(
       fmt::format("{}: no column \"{}\"; the table has {}", flag, printable(name), printable(titles.joined())));
 }
@@ -123,7 +125,7 @@ class Pivot {
       if (is_new) found.emplace_back(values_.texts.size(), nullptr);
       const auto value = std::find(values_.texts.begin(), values_.texts.end(), row[pivot_]) - values_.texts.begin();
       const Cells*& cell = found[place->second][static_cast<std::size_t>(value)];
-      if (cell) refuse(*cell, row);
+      if (cell && *cell != row) refuse(*cell, row);  // sections may repeat a row in several groups
       cell = &row;
     }
     Table result;
@@ -141,12 +143,18 @@ class Pivot {
  private:
   void add_titles(Table& result) const {
     for (const std::size_t place : rows_) result.columns.push_back(table_.columns[place]);
-    const std::string key = table_.columns[pivot_].title, name = key.substr(0, key.find(" ("));
+    const std::string name = short_title(pivot_);
     for (const std::string& value : values_.texts) {
       std::string title = name == "recipe" ? value : name + " " + value;
-      if (value == values_.texts.front()) title += ", " + table_.columns[columns_.front()].title;
+      if (value == values_.texts.front()) title += ", " + short_title(columns_.front());
       result.columns.push_back({title});
     }
+  }
+
+  /// Returns a title without unit and further words: "tokens/s" for "tokens/s, all GPUs".
+  std::string short_title(std::size_t place) const {
+    const std::string& title = table_.columns[place].title;
+    return title.substr(0, std::min(title.find(" ("), title.find(',')));
   }
 
   [[noreturn]] void refuse(const Cells& a, const Cells& b) const {
@@ -156,7 +164,7 @@ class Pivot {
     throw InvalidInput(fmt::format(
         "--pivot: two rows of {}, {} {}; {}", printable(fmt::format("{}", fmt::join(cells_at(a, rows_), ", "))),
         printable(table_.columns[pivot_].title), printable(a[pivot_]),
-        differing.texts.empty() ? "nothing tells them apart"
+        differing.texts.empty() ? "no text column tells them apart"
                                 : "add to --rows, or to --where: " + printable(differing.joined())));
   }
 

@@ -9,8 +9,8 @@
 
 namespace precbench {
 
-/// Columns are named by their titles, with or without what follows a comma, bracket or parenthesis: "seq" for
-/// "seq (tokens)", "at age 400" for "at age 400 [95%], nats".
+/// Columns are named by their titles, without what follows a comma, bracket or parenthesis, or by their first
+/// words: "seq" for "seq (tokens)", "at age 400" for "at age 400 [95%], nats".
 struct ColumnQuery {
   std::vector<std::string> columns{};  ///< shown, in this order; empty: no query
   std::vector<std::string> rows{};     ///< columns that identify a row, shown first; empty: all other text
@@ -19,7 +19,7 @@ struct ColumnQuery {
 };
 
 /// Returns the queried table. With a pivot, a cell has the first column's value, and the others' in parentheses.
-/// Throws InvalidInput for an unknown name, no rows, and rows of one cell that nothing tells apart.
+/// Throws InvalidInput for an unknown name, no rows, and differing rows of one cell.
 Table query_table(const Table& table, const ColumnQuery& query);
 
 }  // namespace precbench

@@ -3,7 +3,7 @@
 
 #include "kernels/testing/catch.h"
 #include "kernels/testing/temp_directory.h"
-#include "kernels/testing/text.h"
+#include "kernels/testing/text_checks.h"
 #include "results/record/record_samples.h"
 #include "tools/report/report.h"
 #include "tools/report/sections_testing.h"
@@ -12,7 +12,7 @@ namespace precbench {
 namespace {
 
 Table speeds() {
-  Table table{{{"model", true}, {"seq (tokens)", true}, {"recipe", true}, {"tokens/s"}, {"speed-up"}},
+  Table table{{{"model", true}, {"seq (tokens)", true}, {"recipe", true}, {"tokens/s"}, {"speed-up over bf16"}},
               {{"1b", "2048", "bf16", "100", "1.00x"},
                {"1b", "2048", "rowwise", "120", "1.20x"},
                {"1b", "4096", "bf16", "90", "1.00x"},
@@ -62,7 +62,7 @@ TEST_CASE("query_table: rows are kept in their order", "[column_table]") {
 
 TEST_CASE("query_table: what cannot be answered is refused with what could be", "[column_table]") {
   CHECK(refused({{"tokens"}, {}, "", {}}) ==
-        "--columns: no column \"tokens\"; the table has gpus, master, model, seq (tokens), recipe, tokens/s, speed-up");
+        "--columns: no column \"tokens\"; the table has gpus, master, model, seq (tokens), recipe, tokens/s, speed-up over bf16");
   CHECK(contains(refused({{"tokens/s"}, {"lr"}, "", {}}), "--rows: no column \"lr\""));
   CHECK(contains(refused({{"tokens/s"}, {}, "lr", {}}), "--pivot: no column \"lr\""));
   CHECK(contains(refused({{"tokens/s"}, {}, "", {"seq"}}), "--where: \"seq\" is not NAME=VALUE"));
@@ -88,6 +88,7 @@ TEST_CASE("report --columns: prints the table of a section alone with ratios ove
   const std::string over = printed();
   CHECK(contains(over, "| rowwise    |  163,840 |    2.00x |"));
   CHECK(contains(over, "| bf16       |   65,536 |    0.80x |"));
+  CHECK(over.find("| tensorwise") < over.find("| bf16"));
   const auto refusal = [&] { return refusal_of([&] { report(options); }); };
   options.base = "mxfp8";
   CHECK(contains(refusal(), "--base: no record of \"mxfp8\""));

@@ -13,7 +13,7 @@
 
 namespace precbench {
 
-/// What a report shows.
+/// Selection of rows and sections of a report.
 struct ReportView {
   Selection selection{};
   std::string sections{};  ///< names, separated by commas or bars, or "all"; empty: by `overview`

@@ -18,7 +18,8 @@ const std::vector<std::string> kNames = {
     "headline", "summary", "problems", "speed",       "scaling",   "memory",   "time",     "experts", "convergence", "study",
     "price",    "age",     "ladders",  "sensitivity", "published", "emulated", "failures", "warnings", "legend", "environment"};
 
-/// Those of an overview. The losses of runs that only time the recipes are no verdict and thus not among them.
+/// Returns whether an overview shows a section. The losses of runs that only time the recipes are no verdict, so
+/// they are left out.
 bool in_overview(const std::string& name, const ReportInput& input) {
   static const std::vector<std::string> names = {"headline", "summary", "problems", "study", "sensitivity", "failures", "warnings"};
   if (name == "convergence")

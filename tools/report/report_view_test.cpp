@@ -1,4 +1,4 @@
-// What a report shows: overview, sections, selections, and a terminal's width, pager and colors.
+// Overview, sections and selections of a report, and a terminal's width, pager and colors.
 #include <fmt/format.h>
 #include <pty.h>
 #include <sys/wait.h>
@@ -10,7 +10,7 @@
 
 #include "kernels/testing/catch.h"
 #include "kernels/testing/temp_directory.h"
-#include "kernels/testing/text.h"
+#include "kernels/testing/text_checks.h"
 #include "results/record/characters.h"
 #include "results/record/record_samples.h"
 #include "tools/report/reduce_record.h"
@@ -154,7 +154,10 @@ TEST_CASE("report: a selection keeps bf16 and changes no number", "[report]") {
   const std::string one = render_markdown(make_report(study, {{{}, {"mxfp8"}}, "study", false}));
   std::size_t rows = 0;
   for (const std::string& line : lines_of(one))
-    if (line.rfind("- mxfp8:", 0) == 0) ++rows, CHECK(contains(whole, line));
+    if (line.rfind("- mxfp8:", 0) == 0) {
+      ++rows;
+      CHECK(contains(whole, line));
+    }
   CHECK(rows == 1);
   CHECK(one.size() < whole.size());
 }
@@ -191,7 +194,7 @@ TEST_CASE("report: a terminal's width and pager are used and verdicts are colore
   CHECK(contains(paged, "\033[3"));
   const std::string wide = printed_on_terminal("PAGER= TERM=xterm " + report_command(kStudy + " --section study"), 60);
   for (const std::string& line : lines_of(wide)) CHECK(width_of(line) <= 60 + std::string("\033[32m\033[0m").size());
-  for (const std::string& environment : {"NO_COLOR=1 TERM=xterm", "NO_COLOR= TERM=dumb"})
+  for (const std::string environment : {"NO_COLOR=1 TERM=xterm", "NO_COLOR= TERM=dumb"})
     CHECK(!contains(printed_on_terminal("PAGER=cat " + environment + " " + brief, 72), "\033"));
   CHECK(!contains(printed_on_terminal("PAGER=cat TERM=xterm " + brief + " --color never", 72), "\033"));
   CHECK(contains(printed_on_terminal("PAGER=cat NO_COLOR=1 " + brief + " --color always | cat", 72), "\033["));

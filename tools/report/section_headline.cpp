@@ -142,7 +142,9 @@ class HeadlineTable {
   /// Adds a recipe whose loss was measured at equal weights alone.
   void add(const Record& record, double price) {
     const auto name = [&](const char* key) { return field_text(record.case_fields.value(key, nlohmann::ordered_json())); };
-    table.rows.push_back({name("model"), "-", "-", machine_of(record.env), "-", name("recipe"), "-", "-", "-",
+    // A file's name says less than the name in it.
+    const std::string model = record.definition ? text_in(record.definition->model, "name") : name("model");
+    table.rows.push_back({model, "-", "-", machine_of(record.env), "-", name("recipe"), "-", "-", "-",
                           fmt::format("{:+.4f} nats before any update", price)});
     rows_.push_back(nullptr);
   }

@@ -99,11 +99,13 @@ void rebase(ReportInput& input, const std::string& recipe) {
       const auto base = std::find_if(group.rows.begin(), group.rows.end(), [&](const Row& row) {
         return row.comparable() && recipe_of(row) == recipe;
       });
+      const Row none, known = base == group.rows.end() ? none : *base;
       for (Row& row : group.rows) {
-        const bool both = row.comparable() && base != group.rows.end();
-        row.speedup = both ? ratio(row.tokens_per_s, base->tokens_per_s) : std::nullopt;
-        row.memory_ratio = both ? ratio(row.peak_memory, base->peak_memory) : std::nullopt;
+        row.speedup = row.comparable() ? ratio(row.tokens_per_s, known.tokens_per_s) : std::nullopt;
+        row.memory_ratio = row.comparable() ? ratio(row.peak_memory, known.peak_memory) : std::nullopt;
       }
+      std::stable_partition(group.rows.begin(), group.rows.end(),
+                            [&](const Row& row) { return recipe_of(row) == recipe; });
     }
 }
 
