@@ -7,7 +7,7 @@
 namespace precbench {
 
 struct StatusLine {
-  std::string text;     ///< shortened if the line is too long
+  std::string text;    ///< shortened if the line is too long
   std::string tail{};  ///< kept
 };
 

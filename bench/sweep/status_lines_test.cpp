@@ -12,7 +12,8 @@ namespace {
 
 TEST_CASE("StatusLines: a long label is shortened and the time left is kept", "[status_lines]") {
   StatusLines lines;
-  const std::string label = "[3/8] llama3.1-8b tensorwise seq=8192 batch=16 gpus=8 parallel=fsdp gather=fp8 ...";
+  const std::string label =
+      "[3/8] llama3.1-8b tensorwise seq=8192 batch=16 gpus=8 parallel=fsdp gather=fp8 ...";
   const std::string text = lines.show({{label, ", about 2 h 05 m left"}}, 80);
   CHECK(width_of(text) == 79);
   CHECK(text.rfind("[3/8] llama3.1-8b tensorwise seq=8192", 0) == 0);

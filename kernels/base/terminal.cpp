@@ -13,7 +13,8 @@ std::size_t terminal_width(int descriptor) {
   winsize size{};
   long columns = 0;  // some terminals do not know their width and say 0
   if (ioctl(descriptor, TIOCGWINSZ, &size) == 0) columns = size.ws_col;
-  if (const char* text = std::getenv("COLUMNS"); columns == 0 && text) columns = std::strtol(text, nullptr, 10);
+  if (const char* text = std::getenv("COLUMNS"); columns == 0 && text)
+    columns = std::strtol(text, nullptr, 10);
   return static_cast<std::size_t>(columns <= 0 ? kDefault : std::clamp(columns, kLeast, kMost));
 }
 

@@ -44,8 +44,8 @@ std::size_t place_of(const Table& table, const std::string& name, const char* fl
       if (fit(table.columns[c].title, name) == wanted) return c;
   Distinct titles;
   for (const TableColumn& column : table.columns) titles.add(column.title);
-  throw InvalidInput(
-      fmt::format("{}: no column \"{}\"; the table has {}", flag, printable(name), printable(titles.joined())));
+  throw InvalidInput(fmt::format("{}: no column \"{}\"; the table has {}", flag, printable(name),
+                                 printable(titles.joined())));
 }
 
 Places places_of(const Table& table, const std::vector<std::string>& names, const char* flag) {
@@ -106,7 +106,8 @@ Table without_pivot(const Table& table, Places rows, const Places& columns) {
 std::string joined_cell(const Cells& values, bool base) {
   std::vector<std::string> others;
   for (std::size_t i = 1; i < values.size(); ++i)
-    if (values[i] != "-" && !(base && (values[i] == "1.00x" || values[i] == "100.0%"))) others.push_back(values[i]);
+    if (values[i] != "-" && !(base && (values[i] == "1.00x" || values[i] == "100.0%")))
+      others.push_back(values[i]);
   return others.empty() ? values.front() : fmt::format("{} ({})", values.front(), fmt::join(others, ", "));
 }
 
@@ -123,7 +124,8 @@ class Pivot {
     for (const Cells& row : table_.rows) {
       const auto [place, is_new] = known.try_emplace(cells_at(row, rows_), found.size());
       if (is_new) found.emplace_back(values_.texts.size(), nullptr);
-      const auto value = std::find(values_.texts.begin(), values_.texts.end(), row[pivot_]) - values_.texts.begin();
+      const auto value =
+          std::find(values_.texts.begin(), values_.texts.end(), row[pivot_]) - values_.texts.begin();
       const Cells*& cell = found[place->second][static_cast<std::size_t>(value)];
       if (cell && *cell != row) refuse(*cell, row);  // sections may repeat a row in several groups
       cell = &row;
@@ -161,11 +163,12 @@ class Pivot {
     Distinct differing;
     for (std::size_t c = 0; c < a.size(); ++c)
       if (table_.columns[c].left && a[c] != b[c]) differing.add(table_.columns[c].title);
-    throw InvalidInput(fmt::format(
-        "--pivot: two rows of {}, {} {}; {}", printable(fmt::format("{}", fmt::join(cells_at(a, rows_), ", "))),
-        printable(table_.columns[pivot_].title), printable(a[pivot_]),
-        differing.texts.empty() ? "no text column tells them apart"
-                                : "add to --rows, or to --where: " + printable(differing.joined())));
+    throw InvalidInput(fmt::format("--pivot: two rows of {}, {} {}; {}",
+                                   printable(fmt::format("{}", fmt::join(cells_at(a, rows_), ", "))),
+                                   printable(table_.columns[pivot_].title), printable(a[pivot_]),
+                                   differing.texts.empty()
+                                       ? "no text column tells them apart"
+                                       : "add to --rows, or to --where: " + printable(differing.joined())));
   }
 
   const Table& table_;
@@ -182,7 +185,8 @@ Table query_table(const Table& table, const ColumnQuery& query) {
   const Places columns = places_of(whole, query.columns, "--columns");
   Places used = columns;
   if (!query.pivot.empty()) used.push_back(place_of(whole, query.pivot, "--pivot"));
-  const Places rows = query.rows.empty() ? remaining_text(whole, used) : places_of(whole, query.rows, "--rows");
+  const Places rows =
+      query.rows.empty() ? remaining_text(whole, used) : places_of(whole, query.rows, "--rows");
   return query.pivot.empty() ? without_pivot(whole, rows, columns)
                              : Pivot(whole, rows, columns, used.back()).result();
 }

@@ -12,13 +12,14 @@ namespace precbench {
 namespace {
 
 Table speeds() {
-  Table table{{{"model", true}, {"seq (tokens)", true}, {"recipe", true}, {"tokens/s"}, {"speed-up over bf16"}},
-              {{"1b", "2048", "bf16", "100", "1.00x"},
-               {"1b", "2048", "rowwise", "120", "1.20x"},
-               {"1b", "4096", "bf16", "90", "1.00x"},
-               {"8b", "2048", "bf16", "10", "1.00x"},
-               {"8b", "2048", "rowwise", "13", "-"}},
-              {2, 3}};
+  Table table{
+      {{"model", true}, {"seq (tokens)", true}, {"recipe", true}, {"tokens/s"}, {"speed-up over bf16"}},
+      {{"1b", "2048", "bf16", "100", "1.00x"},
+       {"1b", "2048", "rowwise", "120", "1.20x"},
+       {"1b", "4096", "bf16", "90", "1.00x"},
+       {"8b", "2048", "bf16", "10", "1.00x"},
+       {"8b", "2048", "rowwise", "13", "-"}},
+      {2, 3}};
   table.constants = {{"gpus", "1"}, {"master", "bf16"}};
   return table;
 }
@@ -43,8 +44,10 @@ TEST_CASE("query_table: a pivot makes columns of a field and joins values in its
 }
 
 TEST_CASE("query_table: columns that were constant are known and rows can be chosen", "[column_table]") {
-  const Table table = query_table(speeds(), {{"speed-up"}, {"gpus", "recipe"}, "", {"model=1b,2b", "seq=2048"}});
-  CHECK(table.rows == std::vector<std::vector<std::string>>{{"1", "bf16", "1.00x"}, {"1", "rowwise", "1.20x"}});
+  const Table table =
+      query_table(speeds(), {{"speed-up"}, {"gpus", "recipe"}, "", {"model=1b,2b", "seq=2048"}});
+  CHECK(table.rows ==
+        std::vector<std::vector<std::string>>{{"1", "bf16", "1.00x"}, {"1", "rowwise", "1.20x"}});
   // Without --rows: the text columns that still vary.
   CHECK(query_table(speeds(), {{"tokens/s"}, {}, "", {"seq=4096"}}).columns.size() == 1);
   CHECK(query_table(speeds(), {{"tokens/s"}, {}, "", {"model=1b"}}).columns.size() == 3);
@@ -61,8 +64,9 @@ TEST_CASE("query_table: rows are kept in their order", "[column_table]") {
 }
 
 TEST_CASE("query_table: what cannot be answered is refused with what could be", "[column_table]") {
-  CHECK(refused({{"tokens"}, {}, "", {}}) ==
-        "--columns: no column \"tokens\"; the table has gpus, master, model, seq (tokens), recipe, tokens/s, speed-up over bf16");
+  CHECK(
+      refused({{"tokens"}, {}, "", {}}) ==
+      "--columns: no column \"tokens\"; the table has gpus, master, model, seq (tokens), recipe, tokens/s, speed-up over bf16");
   CHECK(contains(refused({{"tokens/s"}, {"lr"}, "", {}}), "--rows: no column \"lr\""));
   CHECK(contains(refused({{"tokens/s"}, {}, "lr", {}}), "--pivot: no column \"lr\""));
   CHECK(contains(refused({{"tokens/s"}, {}, "", {"seq"}}), "--where: \"seq\" is not NAME=VALUE"));
@@ -71,9 +75,11 @@ TEST_CASE("query_table: what cannot be answered is refused with what could be", 
         "--pivot: two rows of 1b, recipe bf16; add to --rows, or to --where: seq (tokens)");
 }
 
-TEST_CASE("report --columns: prints the table of a section alone with ratios over any recipe", "[column_table]") {
+TEST_CASE("report --columns: prints the table of a section alone with ratios over any recipe",
+          "[column_table]") {
   const TempDirectory folder;
-  for (const auto& [recipe, ms] : {std::pair("bf16", 250), std::pair("tensorwise", 200), std::pair("rowwise", 100)})
+  for (const auto& [recipe, ms] :
+       {std::pair("bf16", 250), std::pair("tensorwise", 200), std::pair("rowwise", 100)})
     append_record(folder / "records.jsonl", samples::gpu_record(recipe, ms));
   ReportOptions options{{folder / "records.jsonl"}, "md", folder / "table.md"};
   options.query = {{"tokens/s", "speed-up"}, {}, "", {}};
@@ -81,9 +87,10 @@ TEST_CASE("report --columns: prints the table of a section alone with ratios ove
     REQUIRE(report(options) == 0);
     return file_text(options.output);
   };
-  CHECK(printed() == "| recipe     | tokens/s | speed-up |\n| :--------- | -------: | -------: |\n"
-                     "| bf16       |   65,536 |    1.00x |\n| tensorwise |   81,920 |    1.25x |\n"
-                     "| rowwise    |  163,840 |    2.50x |\n");
+  CHECK(printed() ==
+        "| recipe     | tokens/s | speed-up |\n| :--------- | -------: | -------: |\n"
+        "| bf16       |   65,536 |    1.00x |\n| tensorwise |   81,920 |    1.25x |\n"
+        "| rowwise    |  163,840 |    2.50x |\n");
   options.base = "tensorwise";
   const std::string over = printed();
   CHECK(contains(over, "| rowwise    |  163,840 |    2.00x |"));

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "kernels/base/errors.h"
+#include "kernels/base/terminal.h"
 #include "results/record/line_reader.h"
 #include "results/record/printable.h"
 #include "results/record/schema.h"
@@ -84,8 +85,10 @@ void check_view(const ReportOptions& options) {
   if (query && options.format != "term" && options.format != "md")
     throw InvalidInput("--columns: only for --format term and md");
   const ColumnQuery& rest = options.query;
-  const std::vector<std::pair<const char*, bool>> parts = {
-      {"--rows", !rest.rows.empty()}, {"--pivot", !rest.pivot.empty()}, {"--where", !rest.where.empty()}, {"--base", !options.base.empty()}};
+  const std::vector<std::pair<const char*, bool>> parts = {{"--rows", !rest.rows.empty()},
+                                                           {"--pivot", !rest.pivot.empty()},
+                                                           {"--where", !rest.where.empty()},
+                                                           {"--base", !options.base.empty()}};
   for (const auto& [flag, given] : parts)
     if (given && !query) throw InvalidInput(fmt::format("{}: needs --columns", flag));
   if (!options.base.empty() && !options.sections.empty() && options.sections != "speed")
@@ -94,14 +97,17 @@ void check_view(const ReportOptions& options) {
 }
 
 ReportView view_of(const ReportOptions& options) {
-  return {options.selection, options.brief ? "headline" : options.sections, options.format == "term", options.query,
-          options.base};
+  return {options.selection, options.brief ? "headline" : options.sections, options.format == "term",
+          options.query, options.base};
 }
 
 Screen screen_of(const ReportOptions& options) {
   Screen screen = standard_screen(options.color);
   screen.fitted = !options.wide;
-  if (!options.output.empty() && options.color == "auto") screen.color = false;
+  if (options.output.empty()) return screen;
+  constexpr int kNoTerminal = -1;
+  screen.width = terminal_width(kNoTerminal);
+  screen.color = options.color == "always";
   return screen;
 }
 

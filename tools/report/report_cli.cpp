@@ -18,8 +18,10 @@ void add_query_options(CLI::App* command, ReportOptions& options) {
            "columns of a section's table (--section, default speed) by title, as one table and nothing else");
   add_list("--rows", options.query.rows, "columns that identify a row (default all text columns that vary)");
   add("--pivot", options.query.pivot,
-      "column whose values become columns; a cell has the first of --columns and the others in parentheses", "NAME");
-  add("--where", options.query.where, "rows kept by their value in a column; may be repeated", "NAME=VALUE[,VALUE]")
+      "column whose values become columns; a cell has the first of --columns and the others in parentheses",
+      "NAME");
+  add("--where", options.query.where, "rows kept by their value in a column; may be repeated",
+      "NAME=VALUE[,VALUE]")
       ->allow_extra_args(false);
   add("--base", options.base, "recipe that speed-up and memory ratio are over (default bf16)", "RECIPE");
 }
@@ -51,13 +53,15 @@ CLI::App* add_report_command(CLI::App& app, ReportOptions& options) {
   command->add_option("-o,--output", options.output, "output file (default standard output)")
       ->type_name("FILE");
   command
-      ->add_option("--section", options.sections,
-                   "sections by name, separated by commas, or all; the last line of a report names those that it "
-                   "has (default on a terminal: an overview; else all)")
+      ->add_option(
+          "--section", options.sections,
+          "sections by name, separated by commas, or all; the last line of a report names those that it "
+          "has (default on a terminal: an overview; else all)")
       ->type_name("NAME[,NAME]")
       ->excludes(command->add_flag("--brief", options.brief, "the headline table alone"));
   command
-      ->add_option("--model", options.selection.models, "models shown, by name; * stands for any text (default all)")
+      ->add_option("--model", options.selection.models,
+                   "models shown, by name; * stands for any text (default all)")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->type_name("NAME[,NAME]");
@@ -67,11 +71,11 @@ CLI::App* add_report_command(CLI::App& app, ReportOptions& options) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->type_name("NAME[,NAME]");
-  command->add_flag("--wide", options.wide,
-                    "all columns on the terminal, whatever its width (default: those of highest rank that fit)");
+  command->add_flag(
+      "--wide", options.wide,
+      "all columns on the terminal, whatever its width (default: those of highest rank that fit)");
   command
-      ->add_option("--color", options.color,
-                   "color of verdicts; auto: on a terminal, unless NO_COLOR is set")
+      ->add_option("--color", options.color, "color of verdicts; auto: on a terminal, unless NO_COLOR is set")
       ->check(CLI::IsMember({"auto", "always", "never"}).description(""))
       ->type_name("auto|always|never")
       ->capture_default_str();

@@ -14,14 +14,16 @@ namespace precbench {
 namespace {
 
 /// Names of the sections, in order.
-const std::vector<std::string> kNames = {
-    "headline", "summary", "problems", "speed",       "scaling",   "memory",   "time",     "experts", "convergence", "study",
-    "price",    "age",     "ladders",  "sensitivity", "published", "emulated", "failures", "warnings", "legend", "environment"};
+const std::vector<std::string> kNames = {"headline", "summary",  "problems", "speed",       "scaling",
+                                         "memory",   "time",     "experts",  "convergence", "study",
+                                         "price",    "age",      "ladders",  "sensitivity", "published",
+                                         "emulated", "failures", "warnings", "legend",      "environment"};
 
 /// Returns whether an overview shows a section. The losses of runs that only time the recipes are no verdict, so
 /// they are left out.
 bool in_overview(const std::string& name, const ReportInput& input) {
-  static const std::vector<std::string> names = {"headline", "summary", "problems", "study", "sensitivity", "failures", "warnings"};
+  static const std::vector<std::string> names = {"headline",    "summary",  "problems", "study",
+                                                 "sensitivity", "failures", "warnings"};
   if (name == "convergence")
     return std::any_of(input.machines.begin(), input.machines.end(),
                        [](const MachineRecords& machine) { return !machine.studies.empty(); });
@@ -44,8 +46,8 @@ std::vector<std::string> asked_for(const std::string& sections) {
   std::vector<std::string> names = split(sections);
   for (const std::string& name : names)
     if (std::find(kNames.begin(), kNames.end(), name) == kNames.end())
-      throw InvalidInput(fmt::format("--section: unknown name \"{}\"; it is all or some of {}", printable(name),
-                                     fmt::join(kNames, ", ")));
+      throw InvalidInput(fmt::format("--section: unknown name \"{}\"; it is all or some of {}",
+                                     printable(name), fmt::join(kNames, ", ")));
   return names;
 }
 
@@ -129,8 +131,8 @@ Document make_report(const RecordSet& set, const ReportView& view) {
       left_out.add(section.name);
   }
   if (document.sections.empty() && !sections.empty())
-    throw InvalidInput(fmt::format("--section: these records have no {}; they have {}", fmt::join(names, ", "),
-                                   fmt::join(left_out.texts, ", ")));
+    throw InvalidInput(fmt::format("--section: these records have no {}; they have {}",
+                                   fmt::join(names, ", "), fmt::join(left_out.texts, ", ")));
   if (view.overview && sections.empty()) document.more = more_words(left_out);
   return document;
 }

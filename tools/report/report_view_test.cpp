@@ -106,17 +106,20 @@ TEST_CASE("report: a page has all sections and an overview names those that it l
   CHECK(names_in(overview) == std::vector<std::string>{"headline", "summary", "warnings"});
   CHECK(page.more.empty());
   CHECK(overview.more.rfind("more: --section speed, memory, ", 0) == 0);
-  CHECK(names_in(make_report(set, {{}, "memory|speed", true})) == std::vector<std::string>{"speed", "memory"});
+  CHECK(names_in(make_report(set, {{}, "memory|speed", true})) ==
+        std::vector<std::string>{"speed", "memory"});
   CHECK(names_in(make_report(set, {{}, "scaling,headline", false})) == std::vector<std::string>{"headline"});
   CHECK(names_in(make_report(set, {{}, "all", false})).size() == names_in(page).size() + 1);
 }
 
-TEST_CASE("report: headline rows go from fastest to slowest with the verdict of the nearest study", "[report]") {
+TEST_CASE("report: headline rows go from fastest to slowest with the verdict of the nearest study",
+          "[report]") {
   const RecordSet set = timed();
   const std::string text = render_term(make_report(set, {{}, "headline", true}), {80, true});
   INFO(text);
   CHECK(contains(text, "model llama3.1-8b"));
-  const std::size_t rowwise = text.find("\nrowwise "), blockwise = text.find("\nblockwise "), bf16 = text.find("\nbf16 ");
+  const std::size_t rowwise = text.find("\nrowwise "), blockwise = text.find("\nblockwise "),
+                    bf16 = text.find("\nbf16 ");
   CHECK((rowwise < blockwise && blockwise < bf16));
   CHECK(contains(text, "1.25x"));
   CHECK(!contains(text, "trains"));
@@ -176,10 +179,13 @@ TEST_CASE("report: views that make no sense are refused", "[report]") {
                  "--section: these records have no scaling; they have headline,"));
   CHECK(refused([](ReportOptions& o) { o.brief = true, o.sections = "speed"; }) ==
         "--brief is --section headline: use one of them");
-  CHECK(refused([](ReportOptions& o) { o.brief = true, o.format = "csv"; }) == "--brief: --format csv has no sections");
-  CHECK(refused([](ReportOptions& o) { o.wide = true, o.format = "md"; }) == "--wide: only for --format term");
-  CHECK(refused([](ReportOptions& o) { o.selection.recipes = {"bf16", "mxfp9"}; }) ==
-        "--recipe: no record of \"mxfp9\"; the records have bf16");
+  CHECK(refused([](ReportOptions& o) { o.brief = true, o.format = "csv"; }) ==
+        "--brief: --format csv has no sections");
+  CHECK(refused([](ReportOptions& o) { o.wide = true, o.format = "md"; }) ==
+        "--wide: only for --format term");
+  CHECK(refused([](ReportOptions& o) {
+          o.selection.recipes = {"bf16", "mxfp9"};
+        }) == "--recipe: no record of \"mxfp9\"; the records have bf16");
   CHECK(refused([](ReportOptions& o) { o.selection.models = {"13b"}; }) ==
         "--model: no record of \"13b\"; the records have llama3.1-8b");
 }
@@ -192,17 +198,21 @@ TEST_CASE("report: a terminal's width and pager are used and verdicts are colore
   CHECK(lines.size() > 5);
   for (const std::string& line : lines) CHECK(line.rfind("paged:", 0) == 0);
   CHECK(contains(paged, "\033[3"));
-  const std::string wide = printed_on_terminal("PAGER= TERM=xterm " + report_command(kStudy + " --section study"), 60);
-  for (const std::string& line : lines_of(wide)) CHECK(width_of(line) <= 60 + std::string("\033[32m\033[0m").size());
+  const std::string wide =
+      printed_on_terminal("PAGER= TERM=xterm " + report_command(kStudy + " --section study"), 60);
+  for (const std::string& line : lines_of(wide))
+    CHECK(width_of(line) <= 60 + std::string("\033[32m\033[0m").size());
   for (const std::string environment : {"NO_COLOR=1 TERM=xterm", "NO_COLOR= TERM=dumb"})
     CHECK(!contains(printed_on_terminal("PAGER=cat " + environment + " " + brief, 72), "\033"));
   CHECK(!contains(printed_on_terminal("PAGER=cat TERM=xterm " + brief + " --color never", 72), "\033"));
-  CHECK(contains(printed_on_terminal("PAGER=cat NO_COLOR=1 " + brief + " --color always | cat", 72), "\033["));
+  CHECK(
+      contains(printed_on_terminal("PAGER=cat NO_COLOR=1 " + brief + " --color always | cat", 72), "\033["));
   CHECK(!contains(printed_on_terminal("TERM=xterm " + brief + " | cat", 72), "\033"));
   // A pager that does not exist shows nothing, so the report does.
   CHECK(contains(printed_on_terminal("PAGER=/no/such/pager " + brief, 72), "At a glance"));
   // A pager that ends early is no error.
-  CHECK(contains(printed_on_terminal("PAGER=true " + report_command(kStudy) + "; echo status $?", 72), "status 0"));
+  CHECK(contains(printed_on_terminal("PAGER=true " + report_command(kStudy) + "; echo status $?", 72),
+                 "status 0"));
 }
 
 }  // namespace

@@ -133,17 +133,22 @@ class HeadlineTable {
     begin_group();
     for (const StudyCard& card : cards)
       if (card.model == model) {
-        table.rows.push_back({model, "-", "-", card.machine, "-", label_of(card), "-", "-", "-",
-                              Judgements::words_of(card)});
+        table.rows.push_back(
+            {model, "-", "-", card.machine, "-", label_of(card), "-", "-", "-", Judgements::words_of(card)});
         rows_.push_back(nullptr);
       }
   }
 
   /// Adds a recipe whose loss was measured at equal weights alone.
   void add(const Record& record, double price) {
-    const auto name = [&](const char* key) { return field_text(record.case_fields.value(key, nlohmann::ordered_json())); };
-    // A file's name says less than the name in it.
-    const std::string model = record.definition ? text_in(record.definition->model, "name") : name("model");
+    const auto name = [&](const char* key) {
+      return field_text(record.case_fields.value(key, nlohmann::ordered_json()));
+    };
+    std::string model = name("model");  // a file's name, which says less than the name in it
+    if (record.definition && record.definition->model)
+      if (const auto known = record.definition->model->find("name");
+          known != record.definition->model->end() && known->is_string())
+        model = known->get<std::string>();
     table.rows.push_back({model, "-", "-", machine_of(record.env), "-", name("recipe"), "-", "-", "-",
                           fmt::format("{:+.4f} nats before any update", price)});
     rows_.push_back(nullptr);

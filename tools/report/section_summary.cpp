@@ -140,8 +140,8 @@ std::string coverage(const ReportInput& input) {
           emulated += row.members.size();
       }
   }
-  std::string text = fmt::format("{} of {} on {}", plural(input.records.size(), "case"), models.joined(),
-                                 names.joined());
+  std::string text =
+      fmt::format("{} of {} on {}", plural(input.records.size(), "case"), models.joined(), names.joined());
   if (emulated > 0) text += fmt::format(", {} of them emulated (losses only, no speed)", emulated);
   return text + (failed > 0 ? fmt::format(", {} failed.", failed) : ", none failed.");
 }

@@ -19,9 +19,8 @@ bool matches(const std::string& pattern, const std::string& name) {
 }
 
 bool any_matches(const std::vector<std::string>& patterns, const std::string& name) {
-  return patterns.empty() || std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) {
-           return matches(pattern, name);
-         });
+  return patterns.empty() || std::any_of(patterns.begin(), patterns.end(),
+                                         [&](const std::string& pattern) { return matches(pattern, name); });
 }
 
 std::string name_in(const Record& record, const char* key) {
@@ -52,8 +51,7 @@ void remove_empty_groups(MachineRecords& machine) {
     if (!groups[i].rows.empty()) kept.push_back(std::move(groups[i]));
   }
   groups = std::move(kept);
-  for (std::size_t i = 0; i < places.size(); ++i)
-    machine.studies[i].group = groups.data() + moved[places[i]];
+  for (std::size_t i = 0; i < places.size(); ++i) machine.studies[i].group = groups.data() + moved[places[i]];
 }
 
 void select(MachineRecords& machine, const Selection& selection) {

@@ -34,8 +34,8 @@ const char* cell_class(const TableColumn& column) {
 /// Returns a table with one body of rows per group, because the page's script sorts within groups.
 std::string table_html(const Table& table) {
   // Said once above each group, so that the numbers start near the left edge.
-  const std::vector<bool> said = table.group_starts.empty() ? std::vector<bool>(table.columns.size(), false)
-                                                            : constant_in_groups(table);
+  const std::vector<bool> said =
+      table.group_starts.empty() ? std::vector<bool>(table.columns.size(), false) : constant_in_groups(table);
   const auto shown = static_cast<std::size_t>(std::count(said.begin(), said.end(), false));
   const bool titles = shown < said.size();
   std::string text = "<div class=\"scroll\"><table>\n<thead><tr>";

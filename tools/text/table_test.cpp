@@ -36,7 +36,8 @@ TEST_CASE("render_term: aligns columns and separates groups", "[table]") {
         "größer           5\n");
 }
 
-TEST_CASE("render_term: a narrow screen stacks titles before it leaves out the columns of lowest rank", "[table]") {
+TEST_CASE("render_term: a narrow screen stacks titles before it leaves out the columns of lowest rank",
+          "[table]") {
   const Table table{{{"recipe", true, false, kKeyRank},
                      {"share of peak"},
                      {"detail one", false, false, kDetailRank},
@@ -67,8 +68,10 @@ TEST_CASE("render_term: a narrow screen stacks titles before it leaves out the c
 
 TEST_CASE("render_term: a narrow screen shows what is constant in each group once above it", "[table]") {
   const Table table{{{"model", true}, {"seq (tokens)", true}, {"recipe", true}, {"tokens/s"}},
-                    {{"1b", "2048", "bf16", "1"}, {"1b", "2048", "rowwise", "2"},
-                     {"8b", "4096", "bf16", "3"}, {"8b", "4096", "rowwise", "4"}},
+                    {{"1b", "2048", "bf16", "1"},
+                     {"1b", "2048", "rowwise", "2"},
+                     {"8b", "4096", "bf16", "3"},
+                     {"8b", "4096", "rowwise", "4"}},
                     {2}};
   CHECK(render_term(table, {30, true}) ==
         "recipe   tokens/s\n"
@@ -90,7 +93,8 @@ TEST_CASE("render_term: no line is longer than the screen whatever the table", "
         Table table;
         for (std::size_t c = 0; c < columns; ++c) table.columns.push_back({cell, left, false, kKeyRank});
         table.rows = {std::vector<std::string>(columns, cell), std::vector<std::string>(columns, "-")};
-        std::istringstream lines(render_term(Document{"", {{text, {text}, table, {text}}}, text, text}, {60, true}));
+        std::istringstream lines(
+            render_term(Document{"", {{text, {text}, table, {text}}}, text, text}, {60, true}));
         for (std::string line; std::getline(lines, line);) {
           INFO(columns << " " << cell << "\n" << line);
           CHECK(width_of(line) <= 60);
@@ -101,7 +105,8 @@ TEST_CASE("render_term: no line is longer than the screen whatever the table", "
 TEST_CASE("render_term: colors the text of cells with a tone and nothing else", "[table]") {
   const auto tone = [](const std::string& cell) { return cell == "worse" ? Tone::bad : Tone::good; };
   const Table table{{{"recipe", true}, {"verdict", true, false, kKeyRank, tone}, {"n"}},
-                    {{"a", "worse", "1"}, {"b", "fine", "2"}}, {}};
+                    {{"a", "worse", "1"}, {"b", "fine", "2"}},
+                    {}};
   CHECK(render_term(table, {80, true, true}) ==
         "recipe  verdict  n\n"
         "------  -------  -\n"

@@ -58,8 +58,8 @@ ColumnWidths widths_of(const Table& table, std::size_t c) {
 /// Columns that a table shows on a screen, and their widths.
 struct Layout {
   std::vector<std::size_t> columns;
-  Widths widths{};                 ///< of `columns`
-  std::vector<bool> above{};       ///< columns whose values stand above each group; empty if none does
+  Widths widths{};                  ///< of `columns`
+  std::vector<bool> above{};        ///< columns whose values stand above each group; empty if none does
   std::vector<std::string> gone{};  ///< titles of the columns left out
 };
 
@@ -200,7 +200,8 @@ class TermTable {
     for (std::size_t g = 0; g + 1 < bounds.size(); ++g) {
       if (g > 0) text_ += '\n';
       if (!layout_.above.empty() && bounds[g] < bounds[g + 1])
-        text_ += wrap(printable(group_title(table_, layout_.above, bounds[g])), screen_.width, "  ", true) + '\n';
+        text_ +=
+            wrap(printable(group_title(table_, layout_.above, bounds[g])), screen_.width, "  ", true) + '\n';
       for (std::size_t r = bounds[g]; r < bounds[g + 1]; ++r) {
         std::vector<std::string> cells;
         for (const std::size_t c : layout_.columns) cells.push_back(table_.rows[r][c]);
@@ -264,7 +265,8 @@ std::string render_term(const Document& document, const Screen& screen) {
     if (!section.notes.empty()) text += '\n';
     add_lines(text, section.notes, screen);
   }
-  if (!document.more.empty()) text += '\n' + wrap(printable(document.more), screen.width, "  ", screen.fitted) + '\n';
+  if (!document.more.empty())
+    text += '\n' + wrap(printable(document.more), screen.width, "  ", screen.fitted) + '\n';
   return text;
 }
 
