@@ -9,7 +9,7 @@
 
 #include "bench/process/tell.h"
 #include "kernels/base/plural.h"
-#include "results/record/printable.h"
+#include "kernels/base/terminal.h"
 
 namespace precbench {
 namespace {
@@ -87,37 +87,52 @@ double Progress::seconds_of_run(const Plan& plan) const {
 
 void Progress::start(const Plan& plan) {
   cases_began_[plan.id] = Clock::now();
-  if (quiet_ || !terminal_) return;
-  tell_raw(printable(fmt::format("[{}/{}] {} ...{}", done_ + 1, total_, labels_.of(plan), remaining())));
+  running_.push_back({plan.id, labels_.of(plan)});
+  show_status();
 }
 
 void Progress::first_run(const Plan& plan, const Record& record) {
   worked_ += 0.5;
+  end_of_run(plan);
   if (quiet_) return;
-  clear_status();
   tell(fmt::format("[{}/{}] {}: first of two runs: {} ({}{})", done_ + 1, total_, labels_.of(plan),
                    describe_outcome(record), describe_seconds(seconds_of_run(plan)),
                    terminal_ ? "" : remaining()));
+  show_status();
 }
 
 void Progress::finish(const Plan& plan, const Record& record) {
   ++done_;
   worked_ += record.timing && !record.timing->runs.empty() ? 0.5 : 1;
+  end_of_run(plan);
   if (quiet_) return;
-  clear_status();
   const bool last = done_ == total_;
   tell(fmt::format("[{}/{}] {}: {} ({}{})", done_, total_, labels_.of(plan), describe_outcome(record),
                    describe_seconds(seconds_of_run(plan)), terminal_ || last ? "" : remaining()));
+  show_status();
 }
 
 void Progress::note(const std::string& line) {
   if (quiet_) return;
   clear_status();
   tell(line);
+  show_status();
 }
 
-void Progress::clear_status() {
-  if (terminal_ && !quiet_) tell_raw("\r\033[K");
+void Progress::clear_status() { tell_raw(status_.clear()); }
+
+void Progress::end_of_run(const Plan& plan) {
+  std::erase_if(running_, [&](const Running& one) { return one.id == plan.id; });
+  clear_status();
+}
+
+void Progress::show_status() {
+  if (quiet_ || !terminal_) return;
+  std::vector<StatusLine> lines;
+  for (std::size_t i = 0; i < running_.size(); ++i)
+    lines.push_back({fmt::format("[{}/{}] {} ...", done_ + 1 + i, total_, running_[i].label)});
+  if (!lines.empty()) lines.back().tail = remaining();
+  tell_raw(status_.clear() + status_.show(lines, terminal_width(STDERR_FILENO)));
 }
 
 }  // namespace precbench

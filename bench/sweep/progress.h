@@ -1,5 +1,5 @@
-// Progress of a running sweep on standard error: one line per finished case, and on a terminal a status line
-// below them that is overwritten.
+// Progress of a running sweep on standard error: one line per finished case, and on a terminal, below them, one
+// line per running case that is overwritten.
 #pragma once
 
 #include <chrono>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bench/case/plan.h"
+#include "bench/sweep/status_lines.h"
 #include "results/record/record.h"
 
 namespace precbench {
@@ -53,7 +54,12 @@ class Progress {
 
  private:
   using Clock = std::chrono::steady_clock;
+  struct Running {
+    std::string id, label;
+  };
   std::string remaining() const;
+  void end_of_run(const Plan& plan);
+  void show_status();
   double seconds_of_run(const Plan& plan) const;
 
   CaseLabels labels_;
@@ -61,6 +67,8 @@ class Progress {
   double left_;        ///< cases left at the start; half-finished ones count half
   double worked_ = 0;  ///< cases done since the start; the first of two runs counts half
   bool quiet_, terminal_;
+  std::vector<Running> running_{};
+  StatusLines status_{};
   Clock::time_point began_ = Clock::now();
   std::map<std::string, Clock::time_point> cases_began_;  // by id
 };

@@ -7,7 +7,6 @@
 
 #include "results/record/printable.h"
 #include "results/record/schema.h"
-#include "tools/text/table.h"
 
 namespace precbench {
 namespace {
@@ -93,15 +92,17 @@ std::string title_of(const Column& column, const char* rank) {
 
 const std::vector<Column>& report_columns() {
   static const std::vector<Column> columns = {
-      {Topic::all, kStatusKey, false, "status", "", true, "", status_value, status_text},
+      {Topic::all, kStatusKey, false, "status", "", true, "", status_value, status_text, "", false, kKeyRank},
       {Topic::none, "execution", true, "", "", true, "", path_value, no_text},
       {Topic::speed, "tokens_per_s", false, "tokens/s", "tokens/s", false,
-       "all ranks together, from the median step", number<&Row::tokens_per_s>, tokens_text},
+       "all ranks together, from the median step", number<&Row::tokens_per_s>, tokens_text, "", false,
+       kKeyRank},
       {Topic::speed, "relative_iqr", true, "IQR", "", false,
        "interquartile range of the step time over its median", number<&Row::relative_iqr>,
        percent<&Row::relative_iqr>},
       {Topic::speed, "speedup_vs_bf16", true, "speed-up", "", false,
-       "against bf16, only where both ran natively", number<&Row::speedup>, ratio<&Row::speedup>, "", true},
+       "against bf16, only where both ran natively", number<&Row::speedup>, ratio<&Row::speedup>, "", true,
+       kKeyRank},
       {Topic::speed, "tflops_per_gpu", false, "TFLOP/s per GPU", "TFLOP/s", false,
        "model FLOPs, nothing recomputed", number<&Row::tflops_per_gpu>, tflops_text},
       {Topic::speed, "mfu_bf16", false, "MFU bf16", "", false, "against the dense BF16 peak",
@@ -112,12 +113,13 @@ const std::vector<Column>& report_columns() {
        number<&Row::sol>, percent<&Row::sol>},
       {Topic::speed, "sol_measured", true, "SOL measured", "", false,
        "as SOL, against the best rates that any case of these records measured on this machine",
-       number<&Row::sol_measured>, percent<&Row::sol_measured>},
+       number<&Row::sol_measured>, percent<&Row::sol_measured>, "", false, kDetailRank},
       {Topic::speed, "peak_memory", false, "peak memory", "bytes", false,
-       "measured, on the rank that needs most", number<&Row::peak_memory>, memory_text},
+       "measured, on the rank that needs most", number<&Row::peak_memory>, memory_text, "", false,
+       kOrdinaryRank + 1},
       {Topic::speed, "memory_vs_bf16", true, "memory ratio", "", false,
        "peak against bf16's, only where both ran natively", number<&Row::memory_ratio>,
-       ratio<&Row::memory_ratio>, "", true},
+       ratio<&Row::memory_ratio>, "", true, kDetailRank},
       {Topic::speed, "load", true, "load", "", false,
        "slots of the most loaded expert over the mean, in the worst layer", load_value, load_text},
       // Timing runs end after different numbers of steps, so their final losses are not comparable.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tools/analysis/analysis.h"
+#include "tools/text/table.h"
 
 namespace precbench {
 
@@ -26,6 +27,7 @@ struct Column {
   const char* trivial = "";                         ///< the column is omitted if it holds no other text
   bool relative = false;                            ///< relative to BF16, so BF16's own value carries no
                                                     ///< information
+  int rank = kOrdinaryRank;                         ///< as in TableColumn
 };
 
 inline constexpr const char* kStatusKey = "status";

@@ -13,31 +13,6 @@ def shown(model, layers):
     return model + (f", {layers} layers" if layers else "")
 
 
-def by_recipe(path, recipes, base="bf16", digits=2, routing=False):
-    """One row per model and shape: tokens/s of `base`, then tokens/s of each recipe with its speedup, then peak memory."""
-    rows = {}
-    for (model, layers, batch, seq, routed, recipe), record in measured(
-            path, "model", "layers", "batch", "seq", "routing", "recipe").items():
-        shape = (shown(model, layers), (routed or "learned") if routing else f"{batch} x {seq}")
-        rows.setdefault(shape, {}).setdefault(recipe, record)
-    def cells(found):
-        return [f"{rate(found[base]):,.0f}",
-                *(f"{rate(found[r]):,.0f} ({rate(found[r]) / rate(found[base]):.{digits}f}x)" for r in recipes),
-                f"{gib(found[base]):.1f} / {gib(found[recipes[0]]):.1f}"]
-    return table(["model", "routing" if routing else "batch x seq", f"{base} tokens/s", *recipes, f"peak GiB, {base} / {recipes[0]}"],
-                 [[*shape, *cells(found)] for shape, found in rows.items() if base in found])
-
-
-FRONT_SHAPES = [("llama3.1-8b", 1, 8192), ("llama3.1-8b", 1, 4096), ("llama3.2-3b", 1, 4096), ("llama3.2-1b", 8, 2048)]
-
-
-def front_single():
-    """Speedups alone, for the front page."""
-    cases, recipes = measured("h200/single.jsonl", "model", "batch", "seq", "recipe"), ["tensorwise", "rowwise", "blockwise"]
-    base = {shape: rate(cases[*shape, "bf16"]) for shape in FRONT_SHAPES}
-    return table(["model", "batch x seq", "bf16 tokens/s", *recipes],
-                 [[shape[0], f"{shape[1]} x {shape[2]}", f"{base[shape]:,.0f}",
-                   *(f"{rate(cases[*shape, recipe]) / base[shape]:.2f}x" for recipe in recipes)] for shape in FRONT_SHAPES])
 
 
 def peers(path):
@@ -103,18 +78,6 @@ def blocks_beside_peer(folder):
                      *([f"{peer:.2f}", f"{peer / ms:.2f}x"] if peer else "--")])
     return rows and table(["model", "batch x seq", "recipe", "precbench ms a block", "over bf16", "PyTorch ms a block",
                            "PyTorch / precbench"], rows)
-
-
-def scaling():
-    cases = measured("h200x4/scaling.jsonl", "model", "seq", "parallel", "recipe", "gather", "gpus")
-    one_gpu = {(model, seq, recipe): record for (model, seq, _, recipe, _, gpus), record in cases.items() if gpus == 1}
-    rows = []
-    for model, seq, parallel, recipe, gather in dict.fromkeys(key[:-1] for key in cases if key[-1] > 1):
-        one, many = one_gpu[model, seq, recipe], {n: cases[model, seq, parallel, recipe, gather, n] for n in (2, 4)}
-        rows.append([f"{model}, {seq}", parallel, recipe, gather, f"{rate(one):,.0f}",
-                     *(f"{rate(r):,.0f} ({100 * rate(r) / n / rate(one):.0f}%)" for n, r in many.items()),
-                     f"{rate(many[4]) / rate(cases[model, seq, parallel, 'bf16', 'bf16', 4]):.2f}x"])
-    return table(["model, seq", "parallel", "recipe", "gather", "1 GPU", "2 GPUs", "4 GPUs", "over bf16, 4 GPUs"], rows)
 
 
 def fsdp2():
@@ -210,40 +173,12 @@ def recipes():
     return table(["recipe", "at age 400 [95%], nats", "gradient error", "bias", "verdict over all its ages", "report"], rows.values())
 
 
-def front_study():
-    found = study_rows("h200/study-36m")
-    return table(["recipe", "at age 800, nats", "gradient error", "verdict"],
-                 [[f"`{recipe}`", short(costs(found[recipe])[-1]), found[recipe]["gradient error"], found[recipe]["verdict"]]
-                  for recipe in ("blockwise", "mxfp8", "mxfp8_floor", "rowwise", "tensorwise")])
-
-
-def study_experts():
-    return table(["recipe", "at age 400 [95%], nats", "gradient error", "route flips", "verdict"],
-                 [[f"`{recipe}`", costs(row)[-1], row["gradient error"], row["route flips"], row["verdict"]]
-                  for recipe, row in study_rows("h200/study-moe-118m").items()])
-
-
 def long_run():
     """Runs from scratch, beside forks of the same model and text."""
     forks, runs = study_rows("h200/study-15m"), report_rows("h200/long-run-15m.md", "recipe", "verdict")
     return table(["recipe", "forks, age 200", "forks, age 400", "from scratch", "verdict from scratch", "held-out [95%]"],
                  [[f"`{recipe}`", *map(short, costs(forks[recipe])), row["loss - bf16 (nats)"], row["verdict"],
                    row["held-out loss - bf16 [95%] (nats)"]] for recipe, row in runs.items() if recipe in forks])
-
-
-def plateau():
-    """Mean over the seeds of the mean of the last 30 losses."""
-    final, words = {}, {"fp32": "FP32", "bf16": "BF16", "bf16_sr": "BF16, stochastic rounding"}
-    for record in lines("h200/one-gpu-plateau.jsonl"):
-        case, loss = record["case"], record["training"]["loss"]
-        shape = case["model"], case["gpus"], case["batch"], case["master"]
-        final.setdefault(shape, {}).setdefault(case["recipe"], []).append(statistics.mean(loss[-30:]))
-    recipes = ["bf16", "tensorwise", "rowwise"]
-    return table(["model", "GPUs", "batch x seq", "seeds", "master dtype", *recipes],
-                 [[model, str(gpus), f"{batch} x 2048", str(len(found["bf16"])), words[master],
-                   *(f"{statistics.mean(found[recipe]):.3f}" if recipe in found else "-" for recipe in recipes)]
-                  for (model, gpus, batch, master), found in
-                  sorted(final.items(), key=lambda item: (item[0][0] == "llama3.1-8b", *item[0][1:3], list(words).index(item[0][3])))])
 
 
 def own_kernels():
@@ -263,20 +198,6 @@ def own_kernels():
                  + [line("rowwise_e4m1", "libraries, compared with `bf16`", "cublaslt", "none", "bf16")])
 
 
-def early_start():
-    ms = {key: record["timing"]["median_ms"] for key, record in
-          measured("h200/early-start.jsonl", "model", "batch", "seq", "recipe", "graph").items()}
-    return table(["model", "batch x seq", "recipe", "--graph on, ms", "--graph early, ms", "early / on"],
-                 [[model, f"{batch} x {seq}", recipe, f"{on:.2f}", f"{early:.2f}", f"{early / on:.3f}x"]
-                  for (model, batch, seq, recipe, graph), on in ms.items() if graph == "on"
-                  for early in [ms[model, batch, seq, recipe, "early"]]])
-
-
-TABLES = {"front-single": front_single, "front-experts": front_experts, "front-study": front_study,
-          "single": lambda: by_recipe("h200/single.jsonl", ["tensorwise", "rowwise", "rowwise_gw_hp", "blockwise"]),
-          "delayed-speed": lambda: by_recipe("h200/delayed-speed.jsonl", ["tensorwise_delayed"], base="tensorwise", digits=3),
-          "beside-peer": beside_peer, "scaling": scaling, "fsdp2": fsdp2,
-          "mixtures": lambda: by_recipe("h200/moe-h200.jsonl", ["tensorwise", "tensorwise_delayed", "rowwise", "blockwise"], routing=True),
+TABLES = {"front-experts": front_experts, "beside-peer": beside_peer, "fsdp2": fsdp2,
           "beside-peer-experts": lambda: beside_peer("h200/beside-peer-experts"), "experts-on-two": experts_on_two,
-          "study-experts": study_experts, "sizes": sizes, "recipes": recipes, "long-run": long_run, "plateau": plateau,
-          "own-kernels": own_kernels, "early-start": early_start}
+          "sizes": sizes, "recipes": recipes, "long-run": long_run, "own-kernels": own_kernels}

@@ -29,17 +29,18 @@ class Tables(unittest.TestCase):
 
     def test_a_changed_digit_is_found(self):
         text = SCALING.read_text()
-        self.assertIn("| 40,088 (97%) |", text)
-        wrong = text.replace("| 40,088 (97%) |", "| 40,088 (79%) |", 1)
-        self.assertEqual(faults_of(SCALING, wrong), ["results/scaling.md: table scaling"])
+        self.assertIn("| 40,088 (96.9%, 1.00x) |", text)
+        wrong = text.replace("| 40,088 (96.9%, 1.00x) |", "| 40,088 (69.9%, 1.00x) |", 1)
+        self.assertRegex("".join(faults_of(SCALING, wrong)), "^results/scaling.md: report h200x4/scaling.jsonl .* --pivot gpus$")
         self.assertEqual(filled(SCALING, wrong, set(), []), text)
 
     def test_code_blocks_are_not_filled(self):
-        self.assertEqual(faults_of(README, "```\n<!-- table single -->\n<!-- end -->\n```\n"), [])
+        self.assertEqual(faults_of(README, "```\n<!-- table fsdp2 -->\n<!-- end -->\n```\n"), [])
 
     def test_broken_marks_end_the_check(self):
-        for text in ("<!-- table single -->\n", "<!-- table nothing -->\n<!-- end -->\n",
-                     "<!-- table single -->\n<!-- table scaling -->\n<!-- end -->\n"):
+        for text in ("<!-- table fsdp2 -->\n", "<!-- table nothing -->\n<!-- end -->\n",
+                     "<!-- report nothing.jsonl --columns tokens/s -->\n<!-- end -->\n",
+                     "<!-- table fsdp2 -->\n<!-- report x -->\n<!-- end -->\n"):
             with self.assertRaises(SystemExit):
                 faults_of(README, text)
 

@@ -1,21 +1,34 @@
 #!/usr/bin/env python3
 """Fills the tables of measurements in the pages from the committed records, so that a page cannot contradict them. A page is any
-Markdown file that git tracks. Two lines mark the place of a table; each table must be on at least one page:
+Markdown file that git tracks. Two lines mark the place of a table, which is what `precbench report` prints for these arguments, from
+paths under results/, or one of those of page_tables.py and bench_tables.py, each of which must be on at least one page:
 
-  <!-- table single -->
+  <!-- report h200/single.jsonl --columns tokens/s,speed-up --pivot recipe -->
+  <!-- end -->
+  <!-- table fsdp2 -->
   <!-- end -->
 
-  tools/ci/readme_tables.py            # writes the tables into the pages
+  tools/ci/readme_tables.py            # writes the tables into the pages; needs build/precbench, or PRECBENCH=the program
   tools/ci/readme_tables.py --check    # exit status 1 and a list of the tables that differ from the records
   tools/ci/readme_tables.py --beside-peer out/beside-peer     # prints the tables for what tools/peer/bench_gpu_peer.sh left there
 """
-import pathlib, re, subprocess, sys
+import functools, os, pathlib, re, shlex, subprocess, sys
 
 import bench_tables, page_tables
-from committed import ROOT
+from committed import RESULTS, ROOT
 
 TABLES = {**page_tables.TABLES, **bench_tables.TABLES}
-MARK = re.compile(r"^<!-- table (\S+) -->\n(.*?)^<!-- end -->$", re.S | re.M)
+PROGRAM = os.environ.get("PRECBENCH", str(ROOT / "build/precbench"))
+MARK = re.compile(r"^<!-- (table|report) (\S[^\n]*) -->\n(.*?)^<!-- end -->$", re.S | re.M)
+
+
+@functools.cache
+def report(arguments):
+    """Returns what precbench report prints, without the spaces that align its columns."""
+    done = subprocess.run([PROGRAM, "report", *shlex.split(arguments), "--format", "md"], cwd=RESULTS, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"report {arguments}: {done.stderr.strip()}")
+    return re.sub(r"-{3,}", "---", re.sub(r" {2,}", " ", done.stdout)).rstrip("\n")
 
 
 def pages():
@@ -28,17 +41,17 @@ def pages():
 def filled(page, text, found, wrong):
     """Returns the page with its tables filled; adds the names of all tables to `found` and those that differed to `wrong`."""
     def fill(match):
-        name = match[1]
-        if name not in TABLES:
+        kind, name = match[1], match[2]
+        if kind == "table" and name not in TABLES:
             sys.exit(f"{page.relative_to(ROOT)}: no table is called {name}; one of {', '.join(TABLES)}")
         found.add(name)
-        new = f"<!-- table {name} -->\n{TABLES[name]()}\n<!-- end -->"
+        new = f"<!-- {kind} {name} -->\n{report(name) if kind == 'report' else TABLES[name]()}\n<!-- end -->"
         if new != match[0]:
-            wrong.append(f"{page.relative_to(ROOT)}: table {name}")
+            wrong.append(f"{page.relative_to(ROOT)}: {kind} {name}")
         return new
     parts = re.split(r"(^```.*?^```$)", text, flags=re.S | re.M)  # code blocks show marks without meaning them
     for i in range(0, len(parts), 2):
-        if parts[i].count("<!-- table ") != len(MARK.findall(parts[i])):
+        if len(re.findall("<!-- (?:table|report) ", parts[i])) != len(MARK.findall(parts[i])):
             sys.exit(f"{page.relative_to(ROOT)}: a table has no <!-- end --> on a line of its own")
         parts[i] = MARK.sub(fill, parts[i])
     return "".join(parts)
@@ -54,7 +67,7 @@ def main():
         new = filled(page, old, found, wrong)
         if new != old and "--check" not in sys.argv[1:]:
             page.write_text(new)
-    if unused := [name for name in [*page_tables.TABLES, *bench_tables.TABLES] if name not in found]:
+    if unused := [name for name in TABLES if name not in found]:
         sys.exit(f"on no page: {', '.join(unused)}")
     if wrong and "--check" in sys.argv[1:]:
         sys.exit("\n".join(wrong) + "\ndiffer from the records; tools/ci/readme_tables.py writes them")

@@ -12,7 +12,14 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const bool without_gnuplot = setenv("PATH", "", 1) == 0;
   expect(without_gnuplot);
   const std::string path = scratch().write("records.jsonl", std::string(text_of(data, size)));
-  for (const char* format : {"term", "md", "html", "csv", "json"})
-    if (!taken([&] { report({{path}, format, scratch() / "report"}); })) break;
+  ReportOptions options{{path}, "", scratch() / "report"};
+  for (const char* format : {"term", "md", "html", "csv", "json"}) {
+    options.format = format;
+    if (!taken([&] { report(options); })) return 0;
+  }
+  options.format = "term", options.sections = "all";
+  taken([&] { report(options); });
+  options.sections = "speed", options.query = {{"tokens/s", "speed-up"}, {}, "recipe", {}};
+  taken([&] { report(options); });
   return 0;
 }

@@ -34,6 +34,9 @@ std::string run_report(const TempDirectory& folder, const std::vector<Record>& r
                        const std::string& format, const std::string& plots = "") {
   for (const Record& record : records) append_record(folder / "records.jsonl", record);
   ReportOptions options{{folder / "records.jsonl"}, format, folder / "report", plots};
+  options.sections = format == "term" ? "all" : "";
+  options.wide = format == "term";
+  setenv("COLUMNS", "110", 1);
   REQUIRE(report(options) == 0);
   return file_text(options.output);
 }

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 #include "kernels/base/errors.h"
+#include "kernels/base/terminal.h"
 #include "results/record/line_reader.h"
 #include "results/record/printable.h"
 #include "results/record/schema.h"
@@ -14,7 +16,9 @@
 #include "tools/analysis/columns.h"
 #include "tools/report/reduce_record.h"
 #include "tools/text/distinct.h"
+#include "tools/text/escape.h"
 #include "tools/text/gnuplot.h"
+#include "tools/text/screen.h"
 #include "tools/text/text.h"
 #include "tools/text/write_file.h"
 
@@ -65,6 +69,62 @@ std::vector<std::string> problems_of(const RecordSet& set, const Workloads& work
   return problems;
 }
 
+/// Throws InvalidInput for flags that the format has no use for.
+void check_view(const ReportOptions& options) {
+  const std::set<std::string> formats = {"term", "md", "html", "csv", "json"};
+  if (!formats.contains(options.format))
+    throw InvalidInput("--format: unknown value \"" + options.format +
+                       "\"; it is one of term, md, html, csv, json");
+  const bool table = options.format == "csv" || options.format == "json";
+  if (table && (options.brief || !options.sections.empty()))
+    throw InvalidInput(fmt::format("{}: --format {} has no sections", options.brief ? "--brief" : "--section",
+                                   options.format));
+  if (options.brief && !options.sections.empty())
+    throw InvalidInput("--brief is --section headline: use one of them");
+  const bool query = !options.query.columns.empty();
+  if (query && options.format != "term" && options.format != "md")
+    throw InvalidInput("--columns: only for --format term and md");
+  const ColumnQuery& rest = options.query;
+  const std::vector<std::pair<const char*, bool>> parts = {{"--rows", !rest.rows.empty()},
+                                                           {"--pivot", !rest.pivot.empty()},
+                                                           {"--where", !rest.where.empty()},
+                                                           {"--base", !options.base.empty()}};
+  for (const auto& [flag, given] : parts)
+    if (given && !query) throw InvalidInput(fmt::format("{}: needs --columns", flag));
+  if (!options.base.empty() && !options.sections.empty() && options.sections != "speed")
+    throw InvalidInput("--base: only for --section speed");
+  if (options.wide && options.format != "term") throw InvalidInput("--wide: only for --format term");
+}
+
+ReportView view_of(const ReportOptions& options) {
+  return {options.selection, options.brief ? "headline" : options.sections, options.format == "term",
+          options.query, options.base, options.against};
+}
+
+Screen screen_of(const ReportOptions& options) {
+  Screen screen = standard_screen(options.color);
+  screen.fitted = !options.wide;
+  if (options.output.empty()) return screen;
+  constexpr int kNoTerminal = -1;
+  screen.width = terminal_width(kNoTerminal);
+  screen.color = options.color == "always";
+  return screen;
+}
+
+/// Returns the tables alone, with titles only if there are several.
+std::string tables_of(const Document& document, const ReportOptions& options) {
+  const bool term = options.format == "term";
+  const Screen screen = screen_of(options);
+  std::string text;
+  for (const Section& section : document.sections) {
+    if (document.sections.size() > 1)
+      text += fmt::format("{}{}{}\n\n", text.empty() ? "" : "\n", term ? "" : "## ",
+                          term ? printable(section.title) : markdown_text(section.title));
+    text += term ? render_term(*section.table, screen) : render_markdown(*section.table);
+  }
+  return text;
+}
+
 /// Buffers output and writes it in large pieces.
 class Output {
  public:
@@ -88,7 +148,8 @@ class Output {
 
 }  // namespace
 
-void make_csv(const RecordSet& set, const std::function<void(const std::string& line)>& write) {
+void make_csv(const RecordSet& set, const Selection& selection,
+              const std::function<void(const std::string& line)>& write) {
   const std::vector<CsvField> fields = csv_fields(set);
   std::vector<std::string> titles;
   for (const CsvField& field : fields) titles.push_back(field.title);
@@ -104,6 +165,7 @@ void make_csv(const RecordSet& set, const std::function<void(const std::string& 
     for (const Row& row : group.rows) rows[row.members.front() - set.records.data()] = &row;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const LocatedRecord& located = set.records[i];
+    if (!selection.has(located.record)) continue;
     const Json json = located.record;
     std::vector<std::string> line;
     for (const CsvField& field : fields) line.push_back(field.text_of(json));
@@ -114,13 +176,14 @@ void make_csv(const RecordSet& set, const std::function<void(const std::string& 
   }
 }
 
-nlohmann::ordered_json make_json(const RecordSet& set) {
+nlohmann::ordered_json make_json(const RecordSet& set, const Selection& selection) {
   Json cases = Json::array();
   const Workloads workloads(all_of(set));
   for (const RecordRefs& records : by_machine(all_of(set))) {
     const Analysis analysis = analyze(records, workloads);
     for (const Group& group : analysis.groups)
       for (const Row& row : group.rows) {
+        if (!selection.has(row.record())) continue;
         Json one = {{"case", row.fields}};
         for (const Column& column : report_columns()) one[column.key] = column.value(row);
         for (const LocatedRecord* member : row.members) one["ids"].push_back(member->record.id);
@@ -134,7 +197,7 @@ nlohmann::ordered_json make_json(const RecordSet& set) {
   // Includes study rows, which are not cases of a report.
   for (const LocatedRecord& located : set.records) {
     const Record& record = located.record;
-    if (!record.sensitivity) continue;
+    if (!record.sensitivity || !selection.has(record)) continue;
     const Json whole = record;
     Json one = {{"id", record.id}, {"case", whole.at("case")}};
     if (record.study) one["study"] = whole.at("study");
@@ -146,6 +209,7 @@ nlohmann::ordered_json make_json(const RecordSet& set) {
 
 int report(const ReportOptions& options) {
   check_outputs({{"-o", options.output}}, options.paths);
+  check_view(options);
   const RecordSet set =
       read_records(options.paths, options.format == "csv" ? reduce_for_table : reduce_for_report);
   std::vector<std::string> names;
@@ -153,6 +217,7 @@ int report(const ReportOptions& options) {
   if (set.records.empty())
     throw InvalidInput(fmt::format("{}: no record in it{}", fmt::join(names, ", "),
                                    set.problems.empty() ? "" : " (" + set.problems.front() + ")"));
+  check_selection(options.selection, set);
   const bool of_rows = options.format == "csv" || options.format == "json";
   if (of_rows && !options.against.empty())
     throw InvalidInput("--against: --format " + options.format + " has no verdicts; use term, md or html");
@@ -162,23 +227,27 @@ int report(const ReportOptions& options) {
     for (const std::string& problem : problems_of(set, Workloads(all_of(set))))
       fmt::print(stderr, "{}\n", printable(problem));
     if (options.format == "csv")
-      make_csv(set, [&](const std::string& line) { output.add(line); });
+      make_csv(set, options.selection, [&](const std::string& line) { output.add(line); });
     else
-      output.add(json_text(make_json(set)));
+      output.add(json_text(make_json(set, options.selection)));
     output.flush();
     return 0;
   }
-  if (options.format != "md" && options.format != "term" && options.format != "html")
-    throw InvalidInput("--format: unknown value \"" + options.format +
-                       "\"; it is one of term, md, html, csv, json");
-  Document document =
-      make_report(set, options.against.empty() ? std::nullopt : std::optional(options.against));
+  Document document = make_report(set, view_of(options));
   bool drawn = true;
   if (options.format == "html" || !options.plots.empty())
     drawn = draw_figures(document, options.plots, options.output);
-  output.add(options.format == "html" ? render_html(document)
-             : options.format == "md" ? render_markdown(document)
-                                      : render_term(document));
+  if (!options.query.columns.empty()) {
+    output.add(tables_of(document, options));
+  } else if (options.format == "term") {
+    const std::string text = render_term(document, screen_of(options));
+    if (options.output.empty())
+      page_text(text);
+    else
+      output.add(text);
+  } else {
+    output.add(options.format == "html" ? render_html(document) : render_markdown(document));
+  }
   output.flush();
   if (drawn || options.plots.empty()) return 0;
   fmt::print(stderr, "precbench: --plots: {}\n", printable(document.notice));

@@ -5,13 +5,38 @@
 
 namespace precbench {
 
+namespace {
+
+void add_query_options(CLI::App* command, ReportOptions& options) {
+  const auto add = [&](const char* flag, auto& value, const char* help, const char* type) {
+    return command->add_option(flag, value, help)->type_name(type)->group("A table of your own");
+  };
+  const auto add_list = [&](const char* flag, std::vector<std::string>& value, const char* help) {
+    add(flag, value, help, "NAME[,NAME]")->delimiter(',')->allow_extra_args(false);
+  };
+  add_list("--columns", options.query.columns,
+           "columns of a section's table (--section, default speed) by title, as one table and nothing else");
+  add_list("--rows", options.query.rows, "columns that identify a row (default all text columns that vary)");
+  add("--pivot", options.query.pivot,
+      "column whose values become columns; a cell has the first of --columns and the others in parentheses",
+      "NAME");
+  add("--where", options.query.where, "rows kept by their value in a column; may be repeated",
+      "NAME=VALUE[,VALUE]")
+      ->allow_extra_args(false);
+  add("--base", options.base, "recipe that speed-up and memory ratio are over (default bf16)", "RECIPE");
+}
+
+}  // namespace
+
 CLI::App* add_report_command(CLI::App& app, ReportOptions& options) {
   CLI::App* command =
       app.add_subcommand("report", "comparison of finished cases with BF16: speed, memory and loss");
   command->footer(
       "Examples:\n"
-      "  # tables on the terminal\n"
+      "  # the headline, verdicts and warnings on the terminal\n"
       "  precbench report out/first\n"
+      "  # one table: recipes side by side\n"
+      "  precbench report out/first --columns tokens/s,speed-up --pivot recipe --format md\n"
       "  # one HTML page with figures\n"
       "  precbench report out/first --format html -o report.html\n"
       "  # is any recipe of a study better than nvfp4?\n"
@@ -30,12 +55,40 @@ CLI::App* add_report_command(CLI::App& app, ReportOptions& options) {
   command->add_option("-o,--output", options.output, "output file (default standard output)")
       ->type_name("FILE");
   command
+      ->add_option(
+          "--section", options.sections,
+          "sections by name, separated by commas, or all; the last line of a report names those that it "
+          "has (default on a terminal: an overview; else all)")
+      ->type_name("NAME[,NAME]")
+      ->excludes(command->add_flag("--brief", options.brief, "the headline table alone"));
+  command
+      ->add_option("--model", options.selection.models,
+                   "models shown, by name; * stands for any text (default all)")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->type_name("NAME[,NAME]");
+  command
+      ->add_option("--recipe", options.selection.recipes,
+                   "recipes shown beside bf16, by name; * stands for any text (default all)")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->type_name("NAME[,NAME]");
+  command->add_flag(
+      "--wide", options.wide,
+      "all columns on the terminal, whatever its width (default: those of highest rank that fit)");
+  command
+      ->add_option("--color", options.color, "color of verdicts; auto: on a terminal, unless NO_COLOR is set")
+      ->check(CLI::IsMember({"auto", "always", "never"}).description(""))
+      ->type_name("auto|always|never")
+      ->capture_default_str();
+  command
       ->add_option("--plots", options.plots, "output folder for the figures as SVG and PNG, with their data")
       ->type_name("DIR");
   command
       ->add_option("--against", options.against,
                    "recipe to compare the others of a study with (default the one of the study's --against)")
       ->type_name("RECIPE");
+  add_query_options(command, options);
   return command;
 }
 

@@ -9,7 +9,7 @@ class App;
 
 namespace precbench {
 
-/// Adds the subcommand `report PATH... [--format F] [-o FILE] [--plots DIR]`. Parsing fills `options`, which
+/// Adds the subcommand `report PATH... [--format F] [-o FILE] ...`. Parsing fills `options`, which
 /// must outlive the app; the caller then runs report(options).
 CLI::App* add_report_command(CLI::App& app, ReportOptions& options);
 

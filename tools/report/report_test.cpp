@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <limits>
 #include <regex>
@@ -23,6 +24,9 @@ std::string run_report(const std::vector<Record>& records, const std::string& fo
   const TempDirectory folder;
   for (const Record& record : records) append_record(folder / "records.jsonl", record);
   ReportOptions options{{folder.path().string()}, format, folder / "report.txt"};
+  options.sections = format == "term" || format == "md" || format == "html" ? "all" : "";
+  options.wide = format == "term";
+  setenv("COLUMNS", "110", 1);
   REQUIRE(report(options) == 0);
   return file_text(options.output);
 }

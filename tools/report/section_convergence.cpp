@@ -280,7 +280,7 @@ std::string held_out_text(const RecipeConvergence& recipe, std::optional<double>
 
 RowTable verdicts_of(const MachineRecords& machine, const std::vector<Study>& studies) {
   RowTable result(machine);
-  result.table.columns.push_back({"verdict", true});
+  result.table.columns.push_back({"verdict", true, false, kKeyRank, tone_of_verdict});
   for (const char* title : {"final loss (nats)", "95% interval (nats)", "loss - bf16 (nats)",
                             "95% interval (nats)", "margin (nats)", "EMA error, last", "EMA error, largest"})
     result.table.columns.push_back({title});

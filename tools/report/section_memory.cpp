@@ -134,14 +134,14 @@ Section memory_section(const ReportInput& input, const MachineRecords& machine) 
         }))
       shown.push_back(&segment);
   RowTable result(machine);
-  const auto add_column = [&](const std::string& title) {
-    result.table.columns.push_back({fmt::format("{} ({})", title, unit.name)});
+  const auto add_column = [&](const std::string& title, int rank = kOrdinaryRank) {
+    result.table.columns.push_back({fmt::format("{} ({})", title, unit.name), false, false, rank});
   };
   for (const Segment* segment : shown) add_column(segment->title);
-  add_column("peak predicted");
-  add_column("peak measured");
+  add_column("peak predicted", kOrdinaryRank + 1);
+  add_column("peak measured", kKeyRank);
   result.table.columns.push_back({"measured - predicted"});
-  add_column("driver says");
+  add_column("driver says", kDetailRank);
   for (const Row* row : rows) {
     const Memory& memory = *memory_of(*row);
     std::vector<std::string>& line = result.begin(*row);

@@ -226,8 +226,9 @@ class PublishedTable {
         forks_(judged_forks(input)),
         json_(Claim::parse(published)) {
     for (const char* title : {"published by", "figure", "recipe"}) table.columns.push_back({title, true});
-    for (const char* title : {"published", "measured here", "our nearest case", "what differs"})
-      table.columns.push_back({title, true, true});
+    for (const char* title : {"published", "measured here"}) table.columns.push_back({title, true, true});
+    for (const char* title : {"our nearest case", "what differs"})
+      table.columns.push_back({title, true, true, kDetailRank});
   }
 
   void add_figure(const ComparedFigure& figure) {

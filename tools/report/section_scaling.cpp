@@ -85,9 +85,12 @@ std::optional<double> efficiency(const Line& line, const Row& row) {
 class SingleSteps {
  public:
   explicit SingleSteps(const MachineRecords& machine) : machine_(machine) {
+    const auto add = [&](const Row& row) {
+      if (row.comparable() && gpus_of(row) == 1) rows_[precision_of(row)].push_back(&row);
+    };
     for (const Group& group : machine.analysis.groups)
-      for (const Row& row : group.rows)
-        if (row.comparable() && gpus_of(row) == 1) rows_[precision_of(row)].push_back(&row);
+      for (const Row& row : group.rows) add(row);
+    for (const Row& row : machine.left_out) add(row);
   }
 
   /// Returns steps of the row's recipe and precision with other shapes. Stops at kEnough, since more

@@ -186,10 +186,15 @@ Section keep_section(const Record& record, const CellRecord& whole) {
 
 }  // namespace
 
+std::optional<double> price_before_updates(const Record& record) {
+  const CellRecord* whole = record.sensitivity ? cell_of(*record.sensitivity, CellKind::whole) : nullptr;
+  return whole ? whole->loss_difference.mean : std::nullopt;
+}
+
 std::vector<Section> sensitivity_sections(const ReportInput& input) {
   std::vector<Section> sections;
-  for (const LocatedRecord& located : input.set.records) {
-    const Record& record = located.record;
+  for (const LocatedRecord* located : input.records) {
+    const Record& record = located->record;
     if (!record.sensitivity || !record.definition) continue;
     const CellRecord* whole = cell_of(*record.sensitivity, CellKind::whole);
     if (!whole) continue;

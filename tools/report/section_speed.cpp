@@ -167,7 +167,7 @@ void add_table(Section& section, const MachineRecords& machine, Topic topic) {
   for (const Column& column : report_columns())
     if ((column.topic == topic || column.topic == Topic::all) && worth_showing(column, machine)) {
       columns.push_back(&column);
-      result.table.columns.push_back({title_of(column, machine.rank), column.left});
+      result.table.columns.push_back({title_of(column, machine.rank), column.left, false, column.rank});
     }
   const bool several = topic == Topic::speed && machine.environments.size() > 1;
   if (several) result.table.columns.push_back({"made in", true});

@@ -169,7 +169,9 @@ std::set<std::int64_t> ages_of(const std::vector<const ForkVerdict*>& verdicts) 
 /// Adds a column for every age, and one for the trend with the fork's length. There is one verdict per row.
 void add_differences(Table& table, const std::vector<const ForkVerdict*>& verdicts) {
   const std::set<std::int64_t> ages = ages_of(verdicts);
-  for (const std::int64_t age : ages) table.columns.push_back({fmt::format("at age {} [95%], nats", age)});
+  int rank = kOrdinaryRank;  // the oldest age says most
+  for (const std::int64_t age : ages)
+    table.columns.push_back({fmt::format("at age {} [95%], nats", age), false, false, ++rank});
   table.columns.push_back({"per doubling [95%]"});
   for (std::size_t i = 0; i < verdicts.size(); ++i) {
     const ForkVerdict& verdict = *verdicts[i];
@@ -214,7 +216,9 @@ void add_long_runs(Section& section, StudyCards cards, const std::vector<JudgedR
 /// Returns a table with one row per card and one column per age.
 Table verdict_table(StudyCards cards) {
   Table table;
-  table.columns = {{"model", true}, {"recipe", true}, {"verdict", true}};
+  table.columns = {{"model", true, false, kKeyRank},
+                   {"recipe", true, false, kKeyRank},
+                   {"verdict", true, false, kKeyRank, tone_of_verdict}};
   std::vector<const ForkVerdict*> verdicts;
   for (const StudyCard& card : cards) {
     verdicts.push_back(&card.verdict);

@@ -72,12 +72,9 @@ ConvergenceVerdict verdict_of(const StudyCard& card) {
   return ConvergenceVerdict::inconclusive;
 }
 
-/// Returns the name that timed rows would have: from the case fields, as a file's name differs from its
-/// content's, with modifiers.
+/// Returns the names that timed rows of the card's model and recipe have.
 Verdicts::key_type judged_name(const StudyCard& card) {
-  Row row;
-  row.fields = card.fork->case_fields;
-  return {text_of(row, "model"), label_of(row)};
+  return {field_text(card.fork->case_fields.value("model", nlohmann::ordered_json())), label_of(card)};
 }
 
 /// Returns the verdicts of studies, completed by those over seeds, which are weaker.
@@ -143,8 +140,8 @@ std::string coverage(const ReportInput& input) {
           emulated += row.members.size();
       }
   }
-  std::string text = fmt::format("{} of {} on {}", plural(input.set.records.size(), "case"), models.joined(),
-                                 names.joined());
+  std::string text =
+      fmt::format("{} of {} on {}", plural(input.records.size(), "case"), models.joined(), names.joined());
   if (emulated > 0) text += fmt::format(", {} of them emulated (losses only, no speed)", emulated);
   return text + (failed > 0 ? fmt::format(", {} failed.", failed) : ", none failed.");
 }

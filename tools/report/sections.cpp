@@ -57,7 +57,7 @@ ReportInput make_input(const RecordSet& set, const std::optional<std::string>& a
   RecordRefs of_studies, others;
   for (const LocatedRecord& located : set.records)
     (located.record.study ? of_studies : others).push_back(&located);
-  ReportInput input{set, Workloads(others), {}, study_cards(of_studies, against), {}};
+  ReportInput input{set, all_of(set), Workloads(others), {}, study_cards(of_studies, against), {}};
   Styles styles;
   std::vector<RecordRefs> parts = by_machine(others);
   others = {};
@@ -105,6 +105,18 @@ std::string label_of(const Row& row) {
   std::string label = recipe_of(row);
   for (const std::string& modifier : modifiers_of(row.fields)) label += " + " + modifier;
   return label;
+}
+
+std::string label_of(const StudyCard& card) {
+  Row row;
+  row.fields = card.fork->case_fields;
+  return label_of(row);
+}
+
+Tone tone_of_verdict(const std::string& cell) {
+  const auto begins = [&](const char* word) { return cell.rfind(word, 0) == 0; };
+  if (begins("worse") || begins("diverged") || begins("not learning")) return Tone::bad;
+  return begins("equivalent") || begins("better") ? Tone::good : Tone::plain;
 }
 
 std::string name_of_environment(std::size_t index) {
@@ -175,7 +187,9 @@ RowTable::RowTable(const MachineRecords& machine) : keys(machine.analysis.group_
   keys.insert(keys.end(), machine.analysis.row_keys.begin(), machine.analysis.row_keys.end());
   for (const std::string& key : keys) {
     const std::string unit = case_unit(key);
-    table.columns.push_back({unit.empty() ? key : fmt::format("{} ({})", key, unit), true});
+    const bool names = key == "model" || key == "recipe";
+    table.columns.push_back({unit.empty() ? key : fmt::format("{} ({})", key, unit), true, false,
+                             names ? kKeyRank : kOrdinaryRank + 10});
   }
 }
 

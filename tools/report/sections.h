@@ -34,12 +34,14 @@ struct MachineRecords {
   std::vector<Environment> environments{};
   std::unordered_map<const Environment*, std::size_t> places{};  ///< index into `environments`
   std::vector<Study> studies{};                                  ///< empty if the runs only time the recipes
+  std::vector<Row> left_out{};  ///< rows that are not selected, whose rates still serve predictions
 
   std::size_t environment_of(const LocatedRecord* located) const { return places.at(&located->env()); }
 };
 
 struct ReportInput {
   const RecordSet& set;
+  RecordRefs records;  ///< those that the report is about
   Workloads workloads;
   std::vector<MachineRecords> machines;
   std::vector<StudyCard> cards;       ///< cards of study records, which belong to no machine part
@@ -56,6 +58,7 @@ inline constexpr int kRecipeStyles = 13, kModifierStyles = 3;
 /// study_cards().
 ReportInput make_input(const RecordSet& set, const std::optional<std::string>& against = std::nullopt);
 
+Section headline_section(const ReportInput& input);
 Section summary_section(const ReportInput& input);
 Section speed_section(const ReportInput& input, const MachineRecords& machine);
 Section scaling_section(const ReportInput& input, const MachineRecords& machine);
@@ -73,6 +76,9 @@ Section ladders_section(const ReportInput& input);
 /// Returns two sections for each row with a sensitivity measurement: the sources of its recipe's loss, and
 /// the layers whose BF16 computation recovers it.
 std::vector<Section> sensitivity_sections(const ReportInput& input);
+/// Returns what a record's recipe adds to BF16's loss of the same weights and tokens, nats; null without a
+/// sensitivity measurement.
+std::optional<double> price_before_updates(const Record& record);
 Section published_section(const ReportInput& input);
 /// Returns the section for other figures than the built-in ones. `published`: text of a file in the form of
 /// results/published/published.json.
@@ -98,6 +104,11 @@ std::string text_of(const Row& row, const std::string& key);
 std::string recipe_of(const Row& row);
 /// Returns the recipe with its modifiers, "tensorwise + gather fp8"; the same in every section.
 std::string label_of(const Row& row);
+/// Returns the label that a timed row of the card's recipe has: the case's name of the recipe, as a recipe
+/// file's name differs from its content's, with modifiers.
+std::string label_of(const StudyCard& card);
+/// Returns the tone of a cell that begins with the name of a verdict.
+Tone tone_of_verdict(const std::string& cell);
 /// Returns a row with case fields only.
 Row row_of(const RecipeConvergence& recipe);
 

@@ -25,7 +25,7 @@ std::string section_of(const std::vector<Record>& records, const std::string& ti
 
 std::string csv_of(const RecordSet& set) {
   std::string text;
-  make_csv(set, [&](const std::string& line) { text += line; });
+  make_csv(set, {}, [&](const std::string& line) { text += line; });
   return text;
 }
 

@@ -29,7 +29,7 @@ void finish_study(const std::string& folder) {
     add(section(input));
   for (Section& section : sensitivity_sections(input)) add(std::move(section));
   document.notice = "cards: " + cards_file;
-  write_standard_output(render_term(document));
+  write_standard_output(render_term(document, standard_screen("auto")));
 }
 
 }  // namespace precbench

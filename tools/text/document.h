@@ -26,15 +26,17 @@ struct Section {
   std::vector<std::string> notes;  ///< below the table
   std::vector<Figure> figures{};   ///< above the table
   bool folded = false;             ///< long table that an HTML page shows on request
+  std::string name{};              ///< one word by which a user asks for it
 };
 
 struct Document {
   std::string title;
   std::vector<Section> sections;
   std::string notice{};  ///< one-line remark about the report itself
+  std::string more{};    ///< last line on a terminal: what else there is
 };
 
-std::string render_term(const Document& document);
+std::string render_term(const Document& document, const Screen& screen = {});
 std::string render_markdown(const Document& document);
 /// Returns a single file that contains style, script and drawn figures.
 std::string render_html(const Document& document);

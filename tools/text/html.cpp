@@ -31,49 +31,11 @@ const char* cell_class(const TableColumn& column) {
   return column.wrap ? " class=\"l wrap\"" : column.left ? " class=\"l\"" : "";
 }
 
-/// Returns the first row of each group, followed by the number of rows.
-std::vector<std::size_t> group_bounds(const Table& table) {
-  std::vector<std::size_t> bounds = {0};
-  bounds.insert(bounds.end(), table.group_starts.begin(), table.group_starts.end());
-  bounds.push_back(table.rows.size());
-  return bounds;
-}
-
-/// Returns the text columns that are constant within each group. A page shows their values once above the
-/// group, so that the numbers start near the left edge. Returns none if most groups have a single row.
-std::vector<bool> said_once(const Table& table) {
-  std::vector<bool> said(table.columns.size(), false);
-  const std::vector<std::size_t> bounds = group_bounds(table);
-  if (table.group_starts.empty() || table.rows.size() < 2 * (bounds.size() - 1)) return said;
-  for (std::size_t c = 0; c < said.size(); ++c) {
-    said[c] = table.columns[c].left && !table.columns[c].wrap;
-    for (std::size_t g = 0; g + 1 < bounds.size(); ++g)
-      for (std::size_t r = bounds[g]; r < bounds[g + 1]; ++r)
-        said[c] = said[c] && table.rows[r][c] == table.rows[bounds[g]][c];
-  }
-  return said;
-}
-
-/// Returns "model llama3.1-8b, seq 2048 tokens" from titles like "seq (tokens)".
-std::string group_title(const Table& table, const std::vector<bool>& said, std::size_t row) {
-  std::string text;
-  for (std::size_t c = 0; c < said.size(); ++c) {
-    const std::string& value = table.rows[row][c];
-    if (!said[c] || value.empty() || value == "-") continue;
-    const std::string& title = table.columns[c].title;
-    const std::size_t unit = title.find(" (");
-    text += (text.empty() ? "" : ", ") + title.substr(0, unit) + ' ' + value;
-    if (unit == std::string::npos) continue;
-    std::string word = title.substr(unit + 2, title.size() - unit - 3);
-    if (value == "1" && !word.empty() && word.back() == 's') word.pop_back();
-    text += ' ' + word;
-  }
-  return text;
-}
-
 /// Returns a table with one body of rows per group, because the page's script sorts within groups.
 std::string table_html(const Table& table) {
-  const std::vector<bool> said = said_once(table);
+  // Said once above each group, so that the numbers start near the left edge.
+  const std::vector<bool> said =
+      table.group_starts.empty() ? std::vector<bool>(table.columns.size(), false) : constant_in_groups(table);
   const auto shown = static_cast<std::size_t>(std::count(said.begin(), said.end(), false));
   const bool titles = shown < said.size();
   std::string text = "<div class=\"scroll\"><table>\n<thead><tr>";

@@ -8,18 +8,6 @@
 namespace precbench {
 namespace {
 
-bool starts_character(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; }
-
-/// Returns the number of UTF-8 characters, assuming one column each.
-std::size_t width_of(const std::string& text) {
-  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), starts_character));
-}
-
-std::string padded(const std::string& text, std::size_t width, bool left) {
-  const std::string space(width - std::min(width, width_of(text)), ' ');
-  return left ? text + space : space + text;
-}
-
 /// Returns the widths of the columns, with titles and cells transformed by `shown`.
 std::vector<std::size_t> widths(const Table& table, std::string (*shown)(const std::string&)) {
   std::vector<std::size_t> result;
@@ -35,6 +23,47 @@ bool says(const std::string& cell) { return !cell.empty() && cell != "-"; }
 
 }  // namespace
 
+std::string padded(const std::string& text, std::size_t width, bool left) {
+  const std::string space(width - std::min(width, width_of(text)), ' ');
+  return left ? text + space : space + text;
+}
+
+std::vector<std::size_t> group_bounds(const Table& table) {
+  std::vector<std::size_t> bounds = {0};
+  bounds.insert(bounds.end(), table.group_starts.begin(), table.group_starts.end());
+  bounds.push_back(table.rows.size());
+  return bounds;
+}
+
+std::vector<bool> constant_in_groups(const Table& table) {
+  std::vector<bool> constant(table.columns.size(), false);
+  const std::vector<std::size_t> bounds = group_bounds(table);
+  if (table.rows.size() < 2 * (bounds.size() - 1)) return constant;
+  for (std::size_t c = 0; c < constant.size(); ++c) {
+    constant[c] = table.columns[c].left && !table.columns[c].wrap;
+    for (std::size_t g = 0; g + 1 < bounds.size(); ++g)
+      for (std::size_t r = bounds[g]; r < bounds[g + 1]; ++r)
+        constant[c] = constant[c] && table.rows[r][c] == table.rows[bounds[g]][c];
+  }
+  return constant;
+}
+
+std::string group_title(const Table& table, const std::vector<bool>& columns, std::size_t row) {
+  std::string text;
+  for (std::size_t c = 0; c < columns.size(); ++c) {
+    const std::string& value = table.rows[row][c];
+    if (!columns[c] || value.empty() || value == "-") continue;
+    const std::string& title = table.columns[c].title;
+    const std::size_t unit = title.find(" (");
+    text += (text.empty() ? "" : ", ") + title.substr(0, unit) + ' ' + value;
+    if (unit == std::string::npos) continue;
+    std::string word = title.substr(unit + 2, title.size() - unit - 3);
+    if (value == "1" && !word.empty() && word.back() == 's') word.pop_back();
+    text += ' ' + word;
+  }
+  return text;
+}
+
 std::string take_constants(Table& table, const std::vector<std::string>& kept) {
   std::string text;
   const auto& rows = table.rows;
@@ -44,6 +73,7 @@ std::string take_constants(Table& table, const std::vector<std::string>& kept) {
         std::all_of(rows.begin(), rows.end(), [&](const auto& row) { return row[c] == first; });
     const bool empty = !says(first);
     if (!constant || (rows.size() < 2 && !empty) || std::count(kept.begin(), kept.end(), title)) continue;
+    table.constants.insert(table.constants.begin(), {title, empty ? "-" : first});
     if (!empty) text = title + " " + first + (text.empty() ? "" : ", ") + text;
     const auto place = static_cast<std::ptrdiff_t>(c);
     table.columns.erase(table.columns.begin() + place);
@@ -60,18 +90,7 @@ bool says_something(const Table& table, const std::string& title) {
   return false;
 }
 
-std::string shorten(const std::string& text, std::size_t width) {
-  if (width_of(text) <= width) return text;
-  std::string result;
-  std::size_t count = 0;
-  for (char c : text) {
-    if (starts_character(c) && ++count > width - 3) break;
-    result += c;
-  }
-  return result + "...";
-}
-
-std::string wrap(const std::string& text, std::size_t width, const std::string& indent) {
+std::string wrap(const std::string& text, std::size_t width, const std::string& indent, bool everywhere) {
   std::string result, line;
   const auto flush = [&] {
     result += (result.empty() ? "" : "\n" + indent) + line;
@@ -79,34 +98,19 @@ std::string wrap(const std::string& text, std::size_t width, const std::string& 
   };
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find(' ', begin), text.size());
-    const std::string word = text.substr(begin, end - begin);
-    const std::size_t room = width - (result.empty() ? 0 : indent.size());
-    if (!line.empty() && width_of(line) + 1 + width_of(word) > room) flush();
+    std::string word = text.substr(begin, end - begin);
+    const auto free = [&] { return width - (result.empty() ? 0 : indent.size()); };
+    if (!line.empty() && width_of(line) + 1 + width_of(word) > free()) flush();
+    while (everywhere && line.empty() && width_of(word) > free()) {
+      line = first_characters(word, free());
+      word.erase(0, line.size());
+      flush();
+    }
     line += (line.empty() ? "" : " ") + word;
     begin = end + 1;
   }
   flush();
   return result;
-}
-
-std::string render_term(const Table& table) {
-  const auto shown = [](const std::string& cell) { return printable(cell); };
-  const auto width = widths(table, shown);
-  std::string text;
-  const auto add_line = [&](auto&& cell) {
-    std::string line;
-    for (std::size_t c = 0; c < table.columns.size(); ++c)
-      line += (c ? "  " : "") + padded(cell(c), width[c], table.columns[c].left);
-    text += line.substr(0, line.find_last_not_of(' ') + 1) + '\n';
-  };
-  add_line([&](std::size_t c) { return shown(table.columns[c].title); });
-  add_line([&](std::size_t c) { return std::string(width[c], '-'); });
-  auto group = table.group_starts.begin();
-  for (std::size_t r = 0; r < table.rows.size(); ++r) {
-    if (group != table.group_starts.end() && *group == r) text += '\n', ++group;
-    add_line([&](std::size_t c) { return shown(table.rows[r][c]); });
-  }
-  return text;
 }
 
 std::string render_markdown(const Table& table) {

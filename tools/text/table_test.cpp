@@ -1,6 +1,8 @@
 // Tests tables as text, character by character.
 #include "tools/text/table.h"
 
+#include <sstream>
+
 #include "kernels/testing/catch.h"
 #include "kernels/testing/text_checks.h"
 #include "tools/text/document.h"
@@ -34,6 +36,85 @@ TEST_CASE("render_term: aligns columns and separates groups", "[table]") {
         "größer           5\n");
 }
 
+TEST_CASE("render_term: a narrow screen stacks titles before it leaves out the columns of lowest rank",
+          "[table]") {
+  const Table table{{{"recipe", true, false, kKeyRank},
+                     {"share of peak"},
+                     {"detail one", false, false, kDetailRank},
+                     {"tokens/s", false, false, kKeyRank}},
+                    {{"bf16", "58%", "1", "11,236"}, {"rowwise", "78%", "2", "15,029"}},
+                    {}};
+  CHECK(render_term(table, {44, true}) ==
+        "recipe   share of peak  detail one  tokens/s\n"
+        "-------  -------------  ----------  --------\n"
+        "bf16               58%           1    11,236\n"
+        "rowwise            78%           2    15,029\n");
+  CHECK(render_term(table, {35, true}) ==
+        "           share  detail\n"
+        "recipe   of peak     one  tokens/s\n"
+        "-------  -------  ------  --------\n"
+        "bf16         58%       1    11,236\n"
+        "rowwise      78%       2    15,029\n");
+  CHECK(render_term(table, {30, true}) ==
+        "           share\n"
+        "recipe   of peak  tokens/s\n"
+        "-------  -------  --------\n"
+        "bf16         58%    11,236\n"
+        "rowwise      78%    15,029\n"
+        "\n"
+        "  Too wide for this screen:\n"
+        "    detail one\n");
+}
+
+TEST_CASE("render_term: a narrow screen shows what is constant in each group once above it", "[table]") {
+  const Table table{{{"model", true}, {"seq (tokens)", true}, {"recipe", true}, {"tokens/s"}},
+                    {{"1b", "2048", "bf16", "1"},
+                     {"1b", "2048", "rowwise", "2"},
+                     {"8b", "4096", "bf16", "3"},
+                     {"8b", "4096", "rowwise", "4"}},
+                    {2}};
+  CHECK(render_term(table, {30, true}) ==
+        "recipe   tokens/s\n"
+        "-------  --------\n"
+        "model 1b, seq 2048 tokens\n"
+        "bf16            1\n"
+        "rowwise         2\n"
+        "\n"
+        "model 8b, seq 4096 tokens\n"
+        "bf16            3\n"
+        "rowwise         4\n");
+}
+
+TEST_CASE("render_term: no line is longer than the screen whatever the table", "[table]") {
+  const std::string word(150, 'w'), text = "many words of text that have no end and then some more " + word;
+  for (const std::size_t columns : {1, 2, 5, 40})
+    for (const bool left : {true, false})
+      for (const std::string& cell : {word, text, std::string("größer")}) {
+        Table table;
+        for (std::size_t c = 0; c < columns; ++c) table.columns.push_back({cell, left, false, kKeyRank});
+        table.rows = {std::vector<std::string>(columns, cell), std::vector<std::string>(columns, "-")};
+        std::istringstream lines(
+            render_term(Document{"", {{text, {text}, table, {text}}}, text, text}, {60, true}));
+        for (std::string line; std::getline(lines, line);) {
+          INFO(columns << " " << cell << "\n" << line);
+          CHECK(width_of(line) <= 60);
+        }
+      }
+}
+
+TEST_CASE("render_term: colors the text of cells with a tone and nothing else", "[table]") {
+  const auto tone = [](const std::string& cell) { return cell == "worse" ? Tone::bad : Tone::good; };
+  const Table table{{{"recipe", true}, {"verdict", true, false, kKeyRank, tone}, {"n"}},
+                    {{"a", "worse", "1"}, {"b", "fine", "2"}},
+                    {}};
+  CHECK(render_term(table, {80, true, true}) ==
+        "recipe  verdict  n\n"
+        "------  -------  -\n"
+        "a       \033[31mworse\033[0m    1\n"
+        "b       \033[32mfine\033[0m     2\n");
+  CHECK(!contains(render_term(table, {80, true, false}), "\033"));
+}
+
 TEST_CASE("render_markdown: escapes bars", "[table]") {
   CHECK(render_markdown(kTable) ==
         "| recipe    | tokens/s |\n"
@@ -62,6 +143,7 @@ TEST_CASE("shorten and wrap: count characters rather than bytes", "[table]") {
   CHECK(wrap("aa bb cc dd", 5, "  ") == "aa bb\n  cc\n  dd");
   CHECK(wrap("äö üß", 5, "") == "äö üß");
   CHECK(wrap("unbreakable", 5, "  ") == "unbreakable");
+  CHECK(wrap("an unbreakable", 5, "  ", true) == "an\n  unb\n  rea\n  kab\n  le");
   CHECK(wrap("", 5, "  ").empty());
 }
 

@@ -1,0 +1,234 @@
+// Headline section: one table that fits an issue, with speed, memory and verdict of each recipe in the largest
+// setting of each model.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "kernels/base/plural.h"
+#include "tools/analysis/columns.h"
+#include "tools/analysis/model_age.h"
+#include "tools/report/judged_runs.h"
+
+namespace precbench {
+namespace {
+
+constexpr std::size_t kMostGroups = 8;
+
+std::string rank_text(const MachineRecords& machine, const Row& row) {
+  return fmt::format("{:g} x {}", number_of(row, "gpus").value_or(1), machine.name);
+}
+
+std::string gib_text(double bytes) {
+  const double gib = bytes / static_cast<double>(1 << 30);
+  return fmt::format("{:.{}f}", gib, gib < 1 ? 3 : gib < 10 ? 2 : 1);
+}
+
+std::string speed_text(const Row& row) {
+  if (row.status != Status::ok) return name_of(row.status);
+  if (row.path == ExecutionPath::emulated) return "emulated";
+  return row.tokens_per_s ? rate_text(*row.tokens_per_s) : "-";
+}
+
+/// Verdicts on a recipe: of a study's card, which is stronger, else of runs from scratch.
+class Judgements {
+ public:
+  explicit Judgements(const ReportInput& input) : cards_(input.cards), runs_(judged_runs(input)) {}
+
+  bool empty() const { return cards_.empty() && runs_.empty(); }
+
+  /// Returns the card of the model whose size is nearest the row's; null if no study has the recipe.
+  const StudyCard* card_of(const Row& row) const {
+    const StudyCard* nearest = nullptr;
+    for (const StudyCard& card : cards_)
+      if (label_of(card) == label_of(row) && (!nearest || distance(card, row) < distance(*nearest, row)))
+        nearest = &card;
+    return nearest;
+  }
+
+  std::string text_of(const Row& row, bool with_model) const {
+    if (row.is_bf16()) return "-";
+    const StudyCard* card = card_of(row);
+    if (!card) return text_of_runs(row);
+    std::string text = words_of(*card);
+    if (with_model) text += fmt::format(" ({})", card->model);
+    // A recipe that fails another model is no safe choice for this one.
+    for (const StudyCard& other : cards_)
+      if (&other != card && label_of(other) == label_of(row) && other.model != card->model &&
+          (other.verdict.outcome == ForkOutcome::worse || other.verdict.outcome == ForkOutcome::diverged))
+        text += fmt::format("; {} for {}", name_of(other.verdict.outcome), other.model);
+    return text;
+  }
+
+  static std::string words_of(const StudyCard& card) {
+    std::string text = name_of(card.verdict.outcome);
+    if (card.verdict.difference) text += fmt::format(", {:+.4f} nats", card.verdict.difference->mean);
+    return text;
+  }
+
+ private:
+  /// Returns how many times one model is larger than the other, as a logarithm; 0 for the same model.
+  static double distance(const StudyCard& card, const Row& row) {
+    if (card.model == precbench::text_of(row, "model")) return 0;
+    const auto own = parameters_of(row.record()), other = parameters_of(*card.fork);
+    return own && other && *own > 0 && *other > 0 ? std::abs(std::log(*own / *other)) : HUGE_VAL;
+  }
+
+  std::string text_of_runs(const Row& row) const {
+    for (const JudgedRun& run : runs_)
+      if (label_of(run.row) == label_of(row) &&
+          precbench::text_of(run.row, "model") == precbench::text_of(row, "model"))
+        return name_of(*run.recipe->verdict);
+    return "-";
+  }
+
+  const std::vector<StudyCard>& cards_;
+  std::vector<JudgedRun> runs_;
+};
+
+Tone tone_of_words(const std::string& cell) {
+  // "equivalent, +0.0010 nats; worse for moe-118m"
+  return cell.find("; ") != std::string::npos ? Tone::bad : tone_of_verdict(cell);
+}
+
+struct Setting {
+  const MachineRecords* machine;
+  const Group* group;
+};
+
+/// Returns rows from fastest to slowest, then those without a speed.
+std::vector<const Row*> by_speed(const Group& group) {
+  std::vector<const Row*> rows;
+  for (const Row& row : group.rows) rows.push_back(&row);
+  std::stable_sort(rows.begin(), rows.end(), [](const Row* a, const Row* b) {
+    return a->tokens_per_s.value_or(0) > b->tokens_per_s.value_or(0);
+  });
+  return rows;
+}
+
+class HeadlineTable {
+ public:
+  explicit HeadlineTable(const ReportInput& input) : judgements_(input) {}
+
+  Table table;
+
+  void add(const Setting& setting) {
+    begin_group();
+    for (const Row* row : by_speed(*setting.group)) {
+      std::vector<std::string> cells;
+      for (const char* key : {"model", "seq", "batch"}) cells.push_back(text_of(*row, key));
+      cells.push_back(rank_text(*setting.machine, *row));
+      cells.push_back(setting_of(*setting.machine, *row, {"model", "seq", "batch", "gpus"}));
+      cells.insert(cells.end(), {label_of(*row), speed_text(*row),
+                                 row->speedup ? fmt::format("{:.2f}x", *row->speedup) : "-",
+                                 row->peak_memory ? gib_text(*row->peak_memory) : "-"});
+      for (std::string& cell : cells)
+        if (cell.empty()) cell = "-";
+      add_row(std::move(cells), row);
+    }
+  }
+
+  void add(const std::string& model, const std::vector<StudyCard>& cards) {
+    begin_group();
+    for (const StudyCard& card : cards)
+      if (card.model == model) {
+        table.rows.push_back(
+            {model, "-", "-", card.machine, "-", label_of(card), "-", "-", "-", Judgements::words_of(card)});
+        rows_.push_back(nullptr);
+      }
+  }
+
+  /// Adds a recipe whose loss was measured at equal weights alone.
+  void add(const Record& record, double price) {
+    const auto name = [&](const char* key) {
+      return field_text(record.case_fields.value(key, nlohmann::ordered_json()));
+    };
+    std::string model = name("model");  // a file's name, which says less than the name in it
+    if (record.definition && record.definition->model)
+      if (const auto known = record.definition->model->find("name");
+          known != record.definition->model->end() && known->is_string())
+        model = known->get<std::string>();
+    table.rows.push_back({model, "-", "-", machine_of(record.env), "-", name("recipe"), "-", "-", "-",
+                          fmt::format("{:+.4f} nats before any update", price)});
+    rows_.push_back(nullptr);
+  }
+
+  /// Returns the models whose studies judge the rows so far.
+  std::set<std::string> judging_models() const {
+    std::set<std::string> models;
+    for (const Row* row : rows_)
+      if (const StudyCard* card = row && !row->is_bf16() ? judgements_.card_of(*row) : nullptr)
+        models.insert(card->model);
+    return models;
+  }
+
+  /// Fills the verdicts, whose text depends on the other rows, and removes columns without content.
+  void finish(const char* rank) {
+    const std::set<std::string> models = judging_models();
+    const bool one = models.size() == 1;
+    for (std::size_t i = 0; i < rows_.size(); ++i)
+      if (rows_[i]) table.rows[i].push_back(judgements_.text_of(*rows_[i], models.size() > 1));
+    const std::string trains = one ? fmt::format("trains ({})", *models.begin()) : "trains";
+    table.columns = {{"model", true, false, kKeyRank},
+                     {"seq (tokens)", true},
+                     {"batch (sequences)", true},
+                     {fmt::format("{}s", rank), true},
+                     {"setting", true, false, kKeyRank},
+                     {"recipe", true, false, kKeyRank},
+                     {"tokens/s", false, false, kKeyRank},
+                     {"over bf16", false, false, kKeyRank},
+                     {fmt::format("GiB/{}", rank), false, false, kOrdinaryRank + 1},
+                     {trains, true, false, kKeyRank, tone_of_words}};
+    for (std::size_t c = table.columns.size(); c-- > 0;)
+      if (!says_something(table, table.columns[c].title)) erase(c);
+  }
+
+ private:
+  void begin_group() {
+    if (!table.rows.empty()) table.group_starts.push_back(table.rows.size());
+  }
+  void add_row(std::vector<std::string> cells, const Row* row) {
+    table.rows.push_back(std::move(cells));
+    rows_.push_back(row);
+  }
+  void erase(std::size_t c) {
+    const auto place = static_cast<std::ptrdiff_t>(c);
+    table.columns.erase(table.columns.begin() + place);
+    for (auto& row : table.rows) row.erase(row.begin() + place);
+  }
+
+  Judgements judgements_;
+  std::vector<const Row*> rows_;  ///< null for rows of a card
+};
+
+}  // namespace
+
+Section headline_section(const ReportInput& input) {
+  Section section{"At a glance", {}, {}, {}};
+  std::vector<Setting> settings;
+  std::size_t groups = 0;
+  for (const MachineRecords& machine : input.machines) {
+    groups += machine.analysis.groups.size();
+    for (const Group* group : typical_groups(machine)) settings.push_back({&machine, group});
+  }
+  HeadlineTable table(input);
+  const std::size_t shown = std::min(settings.size(), kMostGroups);
+  for (std::size_t i = 0; i < shown; ++i) table.add(settings[i]);
+  std::set<std::string> models;
+  for (const StudyCard& card : input.cards) models.insert(card.model);
+  for (const std::string& model : table.judging_models()) models.erase(model);
+  for (const std::string& model : models) table.add(model, input.cards);
+  if (table.table.rows.empty())
+    for (const LocatedRecord* located : input.records)
+      if (const auto price = price_before_updates(located->record)) table.add(located->record, *price);
+  if (table.table.rows.empty()) return section;
+  table.finish(input.machines.empty() ? "GPU" : input.machines.front().rank);
+  section.table = std::move(table.table);
+  if (shown < groups)
+    section.notes = {fmt::format("{} of {}, the one of each model with the most recipes, then tokens.", shown,
+                                 plural(groups, "setting"))};
+  return section;
+}
+
+}  // namespace precbench
