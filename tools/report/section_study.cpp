@@ -265,7 +265,10 @@ Section study_section(const ReportInput& input) {
 Section contrast_section(const ReportInput& input) {
   Section section{"Better than the incumbent?", {}, {}, {}};
   Table table;
-  table.columns = {{"model", true}, {"recipe", true}, {"against", true}, {"verdict", true}};
+  table.columns = {{"model", true, false, kKeyRank},
+                   {"recipe", true, false, kKeyRank},
+                   {"against", true, false, kKeyRank},
+                   {"verdict", true, false, kKeyRank, tone_of_verdict}};
   std::vector<const ForkVerdict*> verdicts;
   for (const StudyCard& card : input.cards) {
     if (!card.contrast) continue;
