@@ -7,6 +7,7 @@
 
 #include "bench/case/case.h"
 #include "bench/cli/cli.h"
+#include "bench/doctor/doctor.h"
 #include "bench/machine/cpu_level.h"
 #include "bench/machine/environment.h"
 #include "bench/machine/host_memory.h"
@@ -51,12 +52,14 @@ int run_program(int argc, char** argv) {
   ReportOptions report_options;
   CheckOptions check_options;
   ListCommand list_command;
+  DoctorCommand doctor_command;
   CLI::App* sweep_sub = add_sweep_command(app, sweep_command);
   CLI::App* study_sub = add_study_command(app, study_command);
   CLI::App* run_sub = add_run_command(app, run_command);
   CLI::App* list_sub = add_list_command(app, list_command);
   CLI::App* report_sub = add_report_command(app, report_options);
   CLI::App* check_sub = add_check_command(app, check_options);
+  CLI::App* doctor_sub = add_doctor_command(app, doctor_command);
   app.add_subcommand("run-case", "one case of a sweep, as bench/process/case_process.h describes")->group("");
   if (const auto status = parse_command_line(app, argc, argv)) return *status;
   const bool sweeps = *sweep_sub && !sweep_command.dry_run;
@@ -79,6 +82,7 @@ int run_program(int argc, char** argv) {
     if (*list_sub) return list(list_command);
     if (*report_sub) return report(report_options);
     if (*check_sub) return check(check_options, rerun_command);
+    if (*doctor_sub) return doctor(doctor_command);
     return child_main(  // run-case
         [](const Case& c, const NodeShare& share, StepBoard& board) {
           return run_case(resolve(c, Refusals::kept), share, &board);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bench/cli/text_table.h"
+#include "bench/machine/verification.h"
 #include "bench/process/tell.h"
 #include "kernels/device/devices.h"
 #include "kernels/gpu/device_info.h"
@@ -33,7 +34,7 @@ struct Named {
 std::vector<Named> devices() {
   std::vector<Named> all;
   all.push_back({"cpu", make_cpu_device(1)});
-  if (find_gpus().count > 0) all.push_back({gpu_properties(0).name, make_gpu_device(0)});
+  if (find_gpus().count > 0) all.push_back({gpu_properties(0).name, open_gpu(0)});
   return all;
 }
 
@@ -269,7 +270,7 @@ void list_devices() {
   const VisibleGpus gpus = find_gpus();
   for (int ordinal = 0; ordinal < gpus.count; ++ordinal) {
     add(fmt::format("{} {}", gpus.device, ordinal), gpu_properties(ordinal).description,
-        *make_gpu_device(ordinal));
+        *open_gpu(ordinal));
   }
   fmt::print("{}", fitted(rows));
   if (gpus.count == 0) fmt::print("\nno GPU: {}\n", gpus.reason);

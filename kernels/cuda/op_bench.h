@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "kernels/base/errors.h"
-#include "kernels/device/test_buffers.h"
+#include "kernels/device/buffers.h"
 #include "kernels/gpu/graph.h"
 
 namespace precbench {

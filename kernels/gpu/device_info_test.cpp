@@ -36,6 +36,24 @@ TEST_CASE("gpu_unsupported_reason: a GPU device rejects unsupported shapes and o
   CHECK(!gpu_unsupported_reason("cpu", 16392, {24, 24, 24}));
 }
 
+TEST_CASE("code_for: machine code within a generation and PTX for later ones", "[gpu_names]") {
+  const std::string all = "80 89-real 90a-real 100";
+  CHECK(code_for(80, all) == GpuCode::compiled);
+  CHECK(code_for(86, all) == GpuCode::compiled);
+  CHECK(code_for(89, all) == GpuCode::compiled);
+  CHECK(code_for(90, all) == GpuCode::compiled);
+  CHECK(code_for(103, all) == GpuCode::compiled);
+  CHECK(code_for(120, all) == GpuCode::jit);
+  CHECK(code_for(75, all) == GpuCode::none);
+  CHECK(code_for(90, "90a-real") == GpuCode::compiled);
+  CHECK(code_for(100, "90a-real") == GpuCode::none);
+  CHECK(code_for(100, "90-virtual") == GpuCode::jit);
+  CHECK(code_for(90, "90-virtual") == GpuCode::jit);
+  CHECK(code_for(90, "80") == GpuCode::jit);
+  CHECK(code_for(90, "80-real") == GpuCode::none);
+  CHECK(code_for(90, "") == GpuCode::none);
+}
+
 TEST_CASE("hopper_fallback_reason: without tensor maps only Hopper gives a warning", "[gpu_names]") {
   CHECK(hopper_fallback_reason(90, false).value().starts_with("driver: "));
   CHECK(!hopper_fallback_reason(90, true));

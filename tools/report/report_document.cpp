@@ -39,6 +39,7 @@ Document make_report(const RecordSet& set) {
   for (Section& section : sensitivity_sections(input)) add(std::move(section));
   add(published_section(input));
   add(emulated_section(input));
+  add(unverified_section(input));
   add(failures_section(input));
   add(warnings_section(input));
   add(legend_section(input));

@@ -18,7 +18,7 @@
 #include "kernels/base/errors.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/gemm/sustained.h"
-#include "kernels/device/test_buffers.h"
+#include "kernels/device/buffers.h"
 #include "kernels/numerics/format_testing.h"
 
 namespace precbench {

@@ -29,7 +29,7 @@
 #include "kernels/cuda/gemm/grouped.h"
 #include "kernels/cuda/gemm/grouped_plans.h"
 #include "kernels/cuda/gemm/sustained.h"
-#include "kernels/device/test_buffers.h"
+#include "kernels/device/buffers.h"
 
 namespace precbench {
 namespace {
