@@ -16,7 +16,7 @@
 #include "kernels/gpu/device_info.h"
 #include "kernels/numerics/recipe.h"
 #include "kernels/numerics/state_formats.h"
-#include "models/transformer/optimizers.h"
+#include "models/transformer/optimizer/optimizers.h"
 
 namespace precbench {
 namespace {

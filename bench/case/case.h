@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "results/record.h"
+#include "results/record/record.h"
 
 namespace precbench {
 

@@ -14,7 +14,7 @@
 #include "kernels/base/parse_number.h"
 #include "kernels/numerics/selection.h"
 #include "kernels/numerics/state_formats.h"
-#include "models/transformer/optimizers.h"
+#include "models/transformer/optimizer/optimizers.h"
 
 namespace precbench {
 

@@ -15,7 +15,7 @@ namespace precbench {
 inline constexpr std::int64_t kMaxTokensPerStep = (std::int64_t{1} << 31) - 1;
 inline constexpr std::int64_t kMaxAccumulation = 16384;
 /// Largest number of steps of a run and of held-out losses. A row lists each, and longer rows are not read
-/// (kRecordLimits of results/record_line.h). With --steps auto the stop rules end a run long before.
+/// (kRecordLimits of results/record/record_line.h). With --steps auto the stop rules end a run long before.
 inline constexpr std::int64_t kMaxSteps = 1'000'000;
 inline constexpr std::int64_t kMaxEvaluations = 100'000;
 

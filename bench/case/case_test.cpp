@@ -3,11 +3,11 @@
 
 #include "bench/case/case_limits.h"
 #include "bench/case/plan.h"
-#include "results/record_line.h"
-#include "results/record_samples.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/temp_directory.h"
-#include "tools/testing/text.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/temp_directory.h"
+#include "kernels/testing/text_checks.h"
+#include "results/record/record_line.h"
+#include "results/record/record_samples.h"
 
 using namespace precbench;
 

@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "kernels/base/enum_names.h"
-#include "models/transformer/optimizer.h"
-#include "models/transformer/parameters.h"
+#include "models/transformer/optimizer/optimizer.h"
+#include "models/transformer/parallel/parameters.h"
 #include "models/transformer/transformer.h"
 
 namespace precbench {

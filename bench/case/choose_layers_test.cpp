@@ -3,10 +3,10 @@
 
 #include "bench/case/plan.h"
 #include "bench/case/supported.h"
-#include "results/schema.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/temp_directory.h"
-#include "tools/testing/text.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/temp_directory.h"
+#include "kernels/testing/text_checks.h"
+#include "results/record/schema.h"
 
 using namespace precbench;
 

@@ -14,7 +14,7 @@
 #include "kernels/numerics/recipe.h"
 #include "models/config/config.h"
 #include "models/data/data.h"
-#include "results/definition.h"
+#include "results/record/definition_record.h"
 
 namespace precbench {
 

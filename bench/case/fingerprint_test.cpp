@@ -3,8 +3,8 @@
 
 #include <filesystem>
 
-#include "tools/testing/catch.h"
-#include "tools/testing/temp_directory.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/temp_directory.h"
 
 using namespace precbench;
 

@@ -11,7 +11,7 @@
 #include "bench/case/case_words.h"
 #include "bench/case/definition.h"
 #include "kernels/numerics/recipe.h"
-#include "models/transformer/optimizer.h"
+#include "models/transformer/optimizer/optimizer.h"
 #include "models/transformer/transformer.h"
 
 namespace precbench {

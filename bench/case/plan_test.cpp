@@ -5,9 +5,9 @@
 
 #include "bench/case/supported.h"
 #include "bench/measure/session.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/temp_directory.h"
-#include "tools/testing/text.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/temp_directory.h"
+#include "kernels/testing/text_checks.h"
 
 using namespace precbench;
 

@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/numerics/recipe.h"
-#include "results/schema.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/text.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/text_checks.h"
+#include "results/record/schema.h"
 
 using namespace precbench;
 using nlohmann::json;

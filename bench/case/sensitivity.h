@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "bench/case/plan.h"
-#include "results/sensitivity.h"
+#include "results/record/sensitivity_record.h"
 
 namespace precbench {
 

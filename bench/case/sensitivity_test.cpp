@@ -8,9 +8,9 @@
 #include <cmath>
 #include <map>
 
+#include "kernels/testing/catch.h"
+#include "kernels/testing/text_checks.h"
 #include "models/transformer/flops.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/text.h"
 
 using namespace precbench;
 

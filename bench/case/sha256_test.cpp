@@ -1,7 +1,7 @@
 // Test vectors of the standards: FIPS 180-4's examples, and RFC 4231's for HMAC.
 #include "bench/case/sha256.h"
 
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
 
 using namespace precbench;
 

@@ -2,8 +2,8 @@
 #include "bench/case/stress.h"
 
 #include "bench/case/plan.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/text.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/text_checks.h"
 
 using namespace precbench;
 

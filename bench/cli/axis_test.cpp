@@ -2,8 +2,8 @@
 #include "bench/cli/axis.h"
 
 #include "kernels/base/errors.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/text.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/text_checks.h"
 
 using namespace precbench;
 

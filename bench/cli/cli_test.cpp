@@ -16,9 +16,9 @@
 #include "bench/cli/text_table.h"
 #include "bench/process/link.h"
 #include "bench/process/rendezvous_testing.h"
-#include "tools/testing/processes.h"
-#include "tools/testing/temp_directory.h"
-#include "tools/testing/text.h"
+#include "kernels/testing/processes.h"
+#include "kernels/testing/temp_directory.h"
+#include "kernels/testing/text_checks.h"
 
 using namespace precbench;
 using namespace precbench::testing;

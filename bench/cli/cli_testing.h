@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "tools/testing/catch.h"
-#include "tools/testing/processes.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/processes.h"
 
 namespace precbench::testing {
 

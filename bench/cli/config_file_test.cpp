@@ -1,9 +1,9 @@
 // Sweep files: keys, sections, errors.
 #include "bench/cli/config_file.h"
 
-#include "tools/testing/catch.h"
-#include "tools/testing/temp_directory.h"
-#include "tools/testing/text.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/temp_directory.h"
+#include "kernels/testing/text_checks.h"
 
 using namespace precbench;
 

@@ -10,8 +10,8 @@
 #include "bench/cli/cli.h"
 #include "bench/cli/cli_testing.h"
 #include "bench/cli/text_table.h"
-#include "tools/testing/temp_directory.h"
-#include "tools/testing/text.h"
+#include "kernels/testing/temp_directory.h"
+#include "kernels/testing/text_checks.h"
 
 using namespace precbench;
 using namespace precbench::testing;

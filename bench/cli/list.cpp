@@ -21,7 +21,7 @@
 #include "kernels/numerics/recipe.h"
 #include "models/config/config.h"
 #include "models/transformer/flops.h"
-#include "results/printable.h"
+#include "results/record/printable.h"
 
 namespace precbench {
 namespace {

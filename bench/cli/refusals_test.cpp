@@ -9,7 +9,7 @@
 
 #include "bench/cli/cli_testing.h"
 #include "kernels/base/errors.h"
-#include "tools/testing/temp_directory.h"
+#include "kernels/testing/temp_directory.h"
 
 using namespace precbench;
 using namespace precbench::testing;

@@ -7,7 +7,7 @@
 
 #include "bench/cli/cli.h"
 #include "bench/measure/predict.h"
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
 
 using namespace precbench;
 

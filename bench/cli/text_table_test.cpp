@@ -1,7 +1,7 @@
 // Alignment and wrapping of tables.
 #include "bench/cli/text_table.h"
 
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
 
 using namespace precbench;
 

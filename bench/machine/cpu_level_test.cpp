@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
 
 using namespace precbench;
 

@@ -4,8 +4,8 @@
 #include <cstdlib>
 
 #include "kernels/base/errors.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/text.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/text_checks.h"
 
 namespace precbench {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "bench/case/plan.h"
-#include "results/record.h"
+#include "results/record/record.h"
 
 namespace precbench {
 

@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "tools/testing/catch.h"
-#include "tools/testing/one_cpu.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/one_cpu.h"
 
 using namespace precbench;
 

@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "kernels/gpu/device_info.h"
-#include "results/statistics.h"
+#include "results/record/statistics.h"
 
 namespace precbench {
 namespace {

@@ -1,7 +1,7 @@
 // Telemetry of several GPUs combined into one.
 #include "bench/machine/gpu_watch.h"
 
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
 
 using namespace precbench;
 

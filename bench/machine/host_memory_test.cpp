@@ -1,8 +1,8 @@
 // Available memory of a host, with simulated /proc and /sys.
 #include "bench/machine/host_memory.h"
 
-#include "tools/testing/catch.h"
-#include "tools/testing/temp_directory.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/temp_directory.h"
 
 using namespace precbench;
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "bench/step/rank_threads_testing.h"
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
 
 using namespace precbench;
 

@@ -9,8 +9,8 @@
 
 #include "bench/measure/session.h"
 #include "bench/step/checkpoint.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/temp_directory.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/temp_directory.h"
 
 namespace precbench {
 

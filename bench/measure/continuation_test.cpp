@@ -5,8 +5,8 @@
 #include "bench/measure/checkpoint_testing.h"
 #include "bench/process/case_process_testing.h"
 #include "bench/sweep/case_files.h"
-#include "results/schema.h"
-#include "tools/testing/text.h"
+#include "kernels/testing/text_checks.h"
+#include "results/record/schema.h"
 
 using namespace precbench;
 namespace fs = std::filesystem;

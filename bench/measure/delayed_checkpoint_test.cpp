@@ -3,7 +3,7 @@
 
 #include "bench/measure/checkpoint_testing.h"
 #include "bench/step/delayed_testing.h"
-#include "tools/testing/text.h"
+#include "kernels/testing/text_checks.h"
 
 using namespace precbench;
 using namespace precbench::testing;

@@ -9,10 +9,10 @@
 #include "bench/measure/checkpoint_testing.h"
 #include "bench/measure/predict.h"
 #include "bench/step/weights.h"
-#include "results/schema.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/temp_directory.h"
-#include "tools/testing/text.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/temp_directory.h"
+#include "kernels/testing/text_checks.h"
+#include "results/record/schema.h"
 
 using namespace precbench;
 

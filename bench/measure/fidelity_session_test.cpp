@@ -3,8 +3,8 @@
 #include <map>
 
 #include "bench/measure/checkpoint_testing.h"
-#include "results/schema.h"
-#include "tools/testing/text.h"
+#include "kernels/testing/text_checks.h"
+#include "results/record/schema.h"
 
 using namespace precbench;
 

@@ -10,9 +10,9 @@
 #include "bench/measure/checkpoint_testing.h"
 #include "bench/measure/predict.h"
 #include "kernels/base/errors.h"
-#include "results/schema.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/temp_directory.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/temp_directory.h"
+#include "results/record/schema.h"
 
 using namespace precbench;
 

@@ -7,7 +7,7 @@
 #include "kernels/device/memory.h"
 #include "kernels/gpu/graph.h"
 #include "kernels/numerics/without_draws.h"
-#include "models/transformer/linear.h"
+#include "models/transformer/linear/linear.h"
 
 namespace precbench {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "bench/measure/checkpoint_testing.h"
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
 
 using namespace precbench;
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "bench/machine/datasheet.h"
-#include "results/step_time.h"
+#include "results/record/step_time.h"
 
 namespace precbench {
 

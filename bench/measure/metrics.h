@@ -5,14 +5,14 @@
 #include <vector>
 
 #include "bench/measure/predict.h"
-#include "results/record.h"
+#include "results/record/record.h"
 
 namespace precbench {
 
 /// Fills `metrics` from timing, FLOPs, support and environment; all null for a recipe that does not run
 /// natively.
 /// `ops`: of one step on one rank. `measured`: rates of the GPU in this run, null if unknown. Speeds use the
-/// median step, or the mean where the two lie far apart (results/step_time.h). A ratio above 1 stays in the
+/// median step, or the mean where the two lie far apart (results/record/step_time.h). A ratio above 1 stays in the
 /// record; speed_doubts() warns of it. A ratio above 1.25 of the data sheet means that the measurement is
 /// wrong: the status becomes crashed and the metrics are dropped, but nothing else.
 void fill_metrics(Record& record, const Plan& plan, const std::vector<OpCost>& ops,

@@ -6,8 +6,8 @@
 
 #include "bench/machine/datasheet.h"
 #include "bench/measure/record_builder.h"
-#include "results/schema.h"
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
+#include "results/record/schema.h"
 
 using namespace precbench;
 

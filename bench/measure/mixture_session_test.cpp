@@ -12,12 +12,12 @@
 #include "bench/measure/checkpoint_testing.h"
 #include "bench/measure/predict.h"
 #include "bench/step/weights.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/temp_directory.h"
+#include "kernels/testing/text_checks.h"
 #include "models/checkpoint/safetensors.h"
 #include "models/data/data.h"
-#include "results/schema.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/temp_directory.h"
-#include "tools/testing/text.h"
+#include "results/record/schema.h"
 
 using namespace precbench;
 

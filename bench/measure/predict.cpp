@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "bench/case/supported.h"
+#include "bench/step/measure_sensitivity.h"
 #include "bench/step/rank.h"
-#include "bench/step/sensitivity.h"
 #include "kernels/base/errors.h"
 #include "kernels/device/devices.h"
 #include "kernels/numerics/scale_layout.h"

@@ -12,7 +12,7 @@
 #include "bench/step/fidelity.h"
 #include "kernels/device/device.h"
 #include "kernels/device/memory.h"
-#include "results/record.h"
+#include "results/record/record.h"
 
 namespace precbench {
 

@@ -10,7 +10,7 @@
 #include "bench/measure/bus_bandwidth.h"
 #include "bench/measure/measured_rates.h"
 #include "bench/measure/quantization.h"
-#include "bench/step/sensitivity.h"
+#include "bench/step/measure_sensitivity.h"
 #include "kernels/base/errors.h"
 #include "kernels/gpu/device_info.h"
 

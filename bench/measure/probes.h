@@ -11,7 +11,7 @@
 #include "bench/process/step_board.h"
 #include "bench/step/rank.h"
 #include "bench/step/step_runner.h"
-#include "results/record.h"
+#include "results/record/record.h"
 
 namespace precbench {
 

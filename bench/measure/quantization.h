@@ -7,7 +7,7 @@
 
 #include "bench/case/plan.h"
 #include "models/transformer/transformer.h"
-#include "results/record.h"
+#include "results/record/record.h"
 
 namespace precbench {
 

@@ -14,7 +14,7 @@
 #include "kernels/comm/comm.h"
 #include "kernels/gpu/profiler.h"
 #include "models/data/data.h"
-#include "results/record.h"
+#include "results/record/record.h"
 
 namespace precbench {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "bench/measure/session.h"
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
 
 using namespace precbench;
 

@@ -3,8 +3,8 @@
 #include <numeric>
 
 #include "bench/measure/record_builder.h"
-#include "models/transformer/expected_load.h"
-#include "results/statistics.h"
+#include "models/transformer/routing/expected_load.h"
+#include "results/record/statistics.h"
 
 namespace precbench {
 namespace {

@@ -19,8 +19,8 @@
 #include <string>
 #include <vector>
 
-#include "results/record.h"
-#include "results/statistics.h"
+#include "results/record/record.h"
+#include "results/record/statistics.h"
 
 namespace precbench {
 

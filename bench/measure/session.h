@@ -4,7 +4,7 @@
 #include "bench/case/plan.h"
 #include "bench/process/rendezvous.h"
 #include "bench/process/step_board.h"
-#include "results/record.h"
+#include "results/record/record.h"
 
 namespace precbench {
 

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "bench/measure/session_testing.h"
+#include "kernels/testing/temp_directory.h"
+#include "kernels/testing/text_checks.h"
 #include "models/checkpoint/safetensors.h"
-#include "tools/testing/temp_directory.h"
-#include "tools/testing/text.h"
 
 using namespace precbench;
 

@@ -13,10 +13,10 @@
 #include "kernels/device/buffers.h"
 #include "kernels/gpu/gpu_testing.h"
 #include "kernels/numerics/recipe.h"
-#include "results/record_file.h"
-#include "results/schema.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/temp_directory.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/temp_directory.h"
+#include "results/record/record_file.h"
+#include "results/record/schema.h"
 
 using namespace precbench;
 

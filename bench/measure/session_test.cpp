@@ -10,9 +10,9 @@
 #include "bench/measure/session_testing.h"
 #include "bench/step/delayed_testing.h"
 #include "kernels/numerics/recipe.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/temp_directory.h"
-#include "tools/testing/text.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/temp_directory.h"
+#include "kernels/testing/text_checks.h"
 
 using namespace precbench;
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "bench/measure/session.h"
-#include "results/schema.h"
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
+#include "results/record/schema.h"
 
 namespace precbench {
 

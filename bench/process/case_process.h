@@ -18,7 +18,7 @@
 #include "bench/process/rendezvous.h"
 #include "bench/process/signals.h"
 #include "bench/process/step_board.h"
-#include "results/record.h"
+#include "results/record/record.h"
 
 namespace precbench {
 

@@ -17,10 +17,10 @@
 
 #include "bench/process/case_process.h"
 #include "bench/sweep/sweep.h"
-#include "results/record_file.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/processes.h"
-#include "tools/testing/temp_directory.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/processes.h"
+#include "kernels/testing/temp_directory.h"
+#include "results/record/record_file.h"
 
 namespace precbench {
 

@@ -11,7 +11,7 @@
 #include "bench/machine/environment.h"
 #include "bench/process/tell.h"
 #include "build_info.h"
-#include "results/record.h"
+#include "results/record/record.h"
 
 namespace precbench {
 namespace {

@@ -18,9 +18,9 @@
 #include "bench/process/coordinator.h"
 #include "bench/process/rendezvous_testing.h"
 #include "kernels/base/errors.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/processes.h"
-#include "tools/testing/temp_directory.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/processes.h"
+#include "kernels/testing/temp_directory.h"
 
 using namespace precbench;
 using namespace std::chrono_literals;

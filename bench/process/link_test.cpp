@@ -14,8 +14,8 @@
 #include <thread>
 
 #include "bench/process/rendezvous_testing.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/processes.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/processes.h"
 
 using namespace precbench;
 using namespace std::chrono_literals;

@@ -2,7 +2,7 @@
 #include "bench/process/rendezvous.h"
 
 #include "kernels/base/errors.h"
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
 
 using namespace precbench;
 

@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "bench/step/rank_threads_testing.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/processes.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/processes.h"
 
 using namespace precbench;
 using Stage = StepBoard::Stage;

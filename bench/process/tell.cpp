@@ -12,7 +12,7 @@
 #include <chrono>
 #include <climits>
 
-#include "results/printable.h"
+#include "results/record/printable.h"
 
 namespace precbench {
 namespace {

@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "bench/case/definition.h"
-#include "models/transformer/parameters.h"
+#include "models/transformer/parallel/parameters.h"
 
 namespace precbench {
 

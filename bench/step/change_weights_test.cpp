@@ -13,8 +13,8 @@
 #include "bench/step/rank_testing.h"
 #include "bench/step/weights.h"
 #include "kernels/numerics/random.h"
-#include "tools/testing/temp_directory.h"
-#include "tools/testing/text.h"
+#include "kernels/testing/temp_directory.h"
+#include "kernels/testing/text_checks.h"
 
 using namespace precbench;
 using namespace precbench::testing;

@@ -14,7 +14,7 @@
 #include "kernels/base/untrusted_input.h"
 #include "kernels/device/devices.h"
 #include "kernels/numerics/state_formats.h"
-#include "results/record_file.h"
+#include "results/record/record_file.h"
 
 namespace precbench {
 namespace {

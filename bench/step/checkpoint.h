@@ -19,7 +19,7 @@
 #include "bench/step/rank.h"
 #include "kernels/base/errors.h"
 #include "models/checkpoint/safetensors.h"
-#include "results/record.h"
+#include "results/record/record.h"
 
 namespace precbench {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "bench/case/plan.h"
-#include "models/transformer/state.h"
+#include "models/transformer/state/state.h"
 
 namespace precbench {
 

@@ -5,7 +5,7 @@
 
 #include "bench/case/supported.h"
 #include "bench/step/delayed_testing.h"
-#include "tools/testing/text.h"
+#include "kernels/testing/text_checks.h"
 
 using namespace precbench;
 using namespace precbench::testing;

@@ -1,6 +1,6 @@
 // Delayed scaling in a run: it starts as current scaling; its state does not depend on ranks, accumulation or
 // recomputation; it is saved and restored; and only training changes it.
-#include "models/transformer/delayed_scaling.h"
+#include "models/transformer/linear/delayed_scaling.h"
 
 #include <algorithm>
 #include <cmath>

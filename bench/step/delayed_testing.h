@@ -11,8 +11,8 @@
 #include "bench/measure/predict.h"
 #include "bench/step/rank_testing.h"
 #include "bench/step/weights.h"
-#include "models/transformer/delayed_scaling.h"
-#include "tools/testing/temp_directory.h"
+#include "kernels/testing/temp_directory.h"
+#include "models/transformer/linear/delayed_scaling.h"
 
 namespace precbench::testing::delayed {
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "results/statistics.h"
+#include "results/record/statistics.h"
 
 namespace precbench {
 namespace {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "models/transformer/layout.h"
-#include "results/record.h"
+#include "models/transformer/state/layout.h"
+#include "results/record/record.h"
 
 namespace precbench {
 

@@ -8,8 +8,8 @@
 
 #include "kernels/device/devices.h"
 #include "kernels/numerics/random.h"
-#include "results/statistics.h"
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
+#include "results/record/statistics.h"
 
 using namespace precbench;
 

@@ -13,7 +13,7 @@
 #include "bench/step/rank_testing.h"
 #include "bench/step/route_flips.h"
 #include "bench/step/weights.h"
-#include "tools/testing/temp_directory.h"
+#include "kernels/testing/temp_directory.h"
 
 using namespace precbench;
 using namespace precbench::testing;

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "bench/case/case.h"
-#include "tools/testing/temp_directory.h"
+#include "kernels/testing/temp_directory.h"
 
 namespace precbench::testing {
 

@@ -1,8 +1,8 @@
 // E4M3 gradients whose sums over ranks are rounded to E4M3 as the recipe asks: in the case, its record and
 // its training.
 #include "bench/step/rank_setup_testing.h"
-#include "results/record.h"
-#include "tools/testing/text.h"
+#include "kernels/testing/text_checks.h"
+#include "results/record/record.h"
 
 using namespace precbench;
 using namespace precbench::testing;

@@ -11,7 +11,7 @@
 
 #include "kernels/base/errors.h"
 #include "kernels/base/plural.h"
-#include "results/statistics.h"
+#include "results/record/statistics.h"
 
 namespace precbench {
 namespace {

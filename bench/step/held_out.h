@@ -10,7 +10,7 @@
 #include "bench/case/plan.h"
 #include "bench/step/rank.h"
 #include "models/data/data.h"
-#include "results/record.h"
+#include "results/record/record.h"
 
 namespace precbench {
 

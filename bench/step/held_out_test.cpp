@@ -11,7 +11,7 @@
 #include "bench/measure/predict.h"
 #include "bench/step/rank_testing.h"
 #include "bench/step/weights.h"
-#include "tools/testing/temp_directory.h"
+#include "kernels/testing/temp_directory.h"
 
 using namespace precbench;
 using namespace precbench::testing;

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "results/record.h"
+#include "results/record/record.h"
 
 namespace precbench {
 

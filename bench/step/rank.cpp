@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "kernels/base/errors.h"
-#include "models/transformer/expected_load.h"
+#include "models/transformer/routing/expected_load.h"
 
 namespace precbench {
 namespace {

@@ -12,7 +12,7 @@
 #include "kernels/device/device.h"
 #include "kernels/device/memory.h"
 #include "models/data/data.h"
-#include "models/transformer/parameters.h"
+#include "models/transformer/parallel/parameters.h"
 #include "models/transformer/transformer.h"
 
 namespace precbench {

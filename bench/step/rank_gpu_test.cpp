@@ -16,7 +16,7 @@
 #include "bench/step/weights.h"
 #include "kernels/device/devices.h"
 #include "kernels/numerics/formats.h"
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
 
 using namespace precbench;
 using namespace precbench::testing;

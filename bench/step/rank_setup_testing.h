@@ -10,7 +10,7 @@
 #include "bench/step/rank.h"
 #include "bench/step/rank_testing.h"
 #include "bench/step/weights.h"
-#include "tools/testing/temp_directory.h"
+#include "kernels/testing/temp_directory.h"
 
 namespace precbench::testing {
 

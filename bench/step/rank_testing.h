@@ -10,8 +10,8 @@
 #include "bench/step/weights.h"
 #include "kernels/device/devices.h"
 #include "kernels/gpu/device_info.h"
+#include "kernels/testing/catch.h"
 #include "models/transformer/step_testing.h"
-#include "tools/testing/catch.h"
 
 namespace precbench {
 

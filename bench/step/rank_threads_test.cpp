@@ -13,8 +13,8 @@
 
 #include "bench/step/rank_threads_testing.h"
 #include "kernels/base/errors.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/processes.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/processes.h"
 
 using namespace precbench;
 

@@ -1,5 +1,5 @@
 // A run that is saved and resumed in new objects equals a run without interruption.
-#include "models/transformer/state.h"
+#include "models/transformer/state/state.h"
 
 #include <cstring>
 #include <map>
@@ -9,7 +9,7 @@
 #include "bench/step/rank_testing.h"
 #include "bench/step/weights.h"
 #include "kernels/base/errors.h"
-#include "tools/testing/temp_directory.h"
+#include "kernels/testing/temp_directory.h"
 
 using namespace precbench;
 using namespace precbench::testing;

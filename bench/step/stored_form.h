@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "models/config/config.h"
-#include "models/transformer/layout.h"
+#include "models/transformer/state/layout.h"
 
 namespace precbench {
 

@@ -5,9 +5,9 @@
 #include "bench/step/rank_testing.h"
 #include "bench/step/weights.h"
 #include "kernels/base/errors.h"
+#include "kernels/testing/temp_directory.h"
+#include "kernels/testing/text_checks.h"
 #include "models/transformer/step_golden.h"
-#include "tools/testing/temp_directory.h"
-#include "tools/testing/text.h"
 
 using namespace precbench;
 using namespace precbench::testing;

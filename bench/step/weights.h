@@ -9,7 +9,7 @@
 #include "bench/step/stored_form.h"
 #include "models/checkpoint/safetensors.h"
 #include "models/config/config.h"
-#include "models/transformer/parameters.h"
+#include "models/transformer/parallel/parameters.h"
 
 namespace precbench {
 

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "results/statistics.h"
+#include "results/record/statistics.h"
 
 namespace precbench {
 

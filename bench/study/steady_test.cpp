@@ -6,8 +6,8 @@
 #include <map>
 #include <random>
 
-#include "tools/testing/catch.h"
-#include "tools/testing/text.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/text_checks.h"
 
 using namespace precbench;
 

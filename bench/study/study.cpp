@@ -37,9 +37,9 @@
 #include "kernels/gpu/device_info.h"
 #include "models/config/config.h"
 #include "models/data/data.h"
-#include "results/printable.h"
-#include "results/record_file.h"
-#include "results/study.h"
+#include "results/record/printable.h"
+#include "results/record/record_file.h"
+#include "results/record/study_place.h"
 
 namespace precbench {
 namespace {

@@ -10,9 +10,9 @@
 #include "bench/process/case_process_testing.h"
 #include "bench/process/sweep_status.h"
 #include "kernels/gpu/device_info.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/processes.h"
-#include "tools/testing/text.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/processes.h"
+#include "kernels/testing/text_checks.h"
 
 using namespace precbench;
 

@@ -1,8 +1,8 @@
 // Steps timed for the estimate of a study's time.
 #include "bench/study/study_time.h"
 
-#include "tools/testing/catch.h"
-#include "tools/testing/text.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/text_checks.h"
 
 using namespace precbench;
 

@@ -1,8 +1,8 @@
 // Numbers of tokens as people write them.
 #include "bench/study/token_count.h"
 
-#include "tools/testing/catch.h"
-#include "tools/testing/text.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/text_checks.h"
 
 using namespace precbench;
 

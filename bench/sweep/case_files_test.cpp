@@ -11,11 +11,11 @@
 #include <string>
 #include <vector>
 
+#include "kernels/testing/catch.h"
+#include "kernels/testing/temp_directory.h"
+#include "kernels/testing/text_checks.h"
 #include "models/checkpoint/safetensors.h"
-#include "models/transformer/parameters.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/temp_directory.h"
-#include "tools/testing/text.h"
+#include "models/transformer/parallel/parameters.h"
 
 using namespace precbench;
 

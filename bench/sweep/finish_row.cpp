@@ -6,8 +6,8 @@
 
 #include "bench/machine/environment.h"
 #include "kernels/base/errors.h"
-#include "results/readable_record.h"
-#include "results/step_time.h"
+#include "results/record/readable_record.h"
+#include "results/record/step_time.h"
 
 namespace precbench {
 

@@ -2,12 +2,12 @@
 #pragma once
 
 #include "bench/case/plan.h"
-#include "results/record.h"
+#include "results/record/record.h"
 
 namespace precbench {
 
-/// Returns the record as a row: with a warning for each doubt about its speed (results/step_time.h), and
-/// without values that readers would refuse (results/readable_record.h). A record that cannot be read back at
+/// Returns the record as a row: with a warning for each doubt about its speed (results/record/step_time.h), and
+/// without values that readers would refuse (results/record/readable_record.h). A record that cannot be read back at
 /// all becomes a crashed row with the reason.
 Record finish_row(const Plan& plan, Record record);
 

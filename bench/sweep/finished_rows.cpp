@@ -17,8 +17,8 @@
 #include "bench/sweep/progress.h"
 #include "kernels/base/errors.h"
 #include "kernels/gpu/device_info.h"
-#include "results/field_index.h"
-#include "results/record_file.h"
+#include "results/record/field_index.h"
+#include "results/record/record_file.h"
 
 namespace precbench {
 namespace {

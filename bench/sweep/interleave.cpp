@@ -6,8 +6,8 @@
 #include <map>
 #include <string>
 
-#include "results/statistics.h"
-#include "results/step_time.h"
+#include "results/record/statistics.h"
+#include "results/record/step_time.h"
 
 namespace precbench {
 namespace {

@@ -17,12 +17,12 @@
 #include "bench/machine/environment.h"
 #include "bench/process/case_process_testing.h"
 #include "bench/sweep/sweep.h"
-#include "results/host_time.h"
-#include "results/record_file.h"
-#include "results/record_samples.h"
-#include "results/schema.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/temp_directory.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/temp_directory.h"
+#include "results/record/host_time.h"
+#include "results/record/record_file.h"
+#include "results/record/record_samples.h"
+#include "results/record/schema.h"
 
 using namespace precbench;
 using Words = std::vector<std::string>;

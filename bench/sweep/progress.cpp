@@ -9,7 +9,7 @@
 
 #include "bench/process/tell.h"
 #include "kernels/base/plural.h"
-#include "results/printable.h"
+#include "results/record/printable.h"
 
 namespace precbench {
 namespace {

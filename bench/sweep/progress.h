@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "bench/case/plan.h"
-#include "results/record.h"
+#include "results/record/record.h"
 
 namespace precbench {
 

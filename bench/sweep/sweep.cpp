@@ -31,9 +31,9 @@
 #include "bench/sweep/told_at_once.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/plural.h"
-#include "results/printable.h"
-#include "results/record_file.h"
-#include "results/shell.h"
+#include "results/record/printable.h"
+#include "results/record/record_file.h"
+#include "results/record/shell.h"
 
 namespace precbench {
 namespace {

@@ -17,7 +17,7 @@
 #include "bench/sweep/try_make.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/untrusted_input.h"
-#include "results/record_file.h"
+#include "results/record/record_file.h"
 
 namespace precbench {
 namespace {

@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "results/record.h"
+#include "results/record/record.h"
 
 namespace precbench {
 

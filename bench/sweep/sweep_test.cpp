@@ -21,10 +21,10 @@
 #include "bench/process/case_process_testing.h"
 #include "bench/step/lost_files.h"
 #include "kernels/base/errors.h"
-#include "results/record_file.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/processes.h"
-#include "tools/testing/temp_directory.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/processes.h"
+#include "kernels/testing/temp_directory.h"
+#include "results/record/record_file.h"
 
 using namespace precbench;
 using namespace std::chrono_literals;

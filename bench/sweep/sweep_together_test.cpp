@@ -13,7 +13,7 @@
 #include "bench/process/case_process_testing.h"
 #include "bench/sweep/sweep.h"
 #include "kernels/base/errors.h"
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
 
 using namespace precbench;
 using Clock = std::chrono::steady_clock;

@@ -3,8 +3,8 @@
 
 #include "bench/step/lost_files.h"
 #include "kernels/gpu/device_info.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/temp_directory.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/temp_directory.h"
 
 namespace precbench {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
 
 using namespace precbench;
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
 
 namespace precbench {
 namespace {

@@ -1,7 +1,7 @@
 // Counts of things in messages.
 #include "kernels/base/plural.h"
 
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
 
 using namespace precbench;
 

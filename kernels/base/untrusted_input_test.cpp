@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
-#include "tools/testing/catch.h"
-#include "tools/testing/temp_directory.h"
-#include "tools/testing/text.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/temp_directory.h"
+#include "kernels/testing/text_checks.h"
 
 using namespace precbench;
 

@@ -1,9 +1,9 @@
 // Affinity masks of this process, and quotas in a made-up /proc and /sys.
 #include "kernels/base/usable_cpus.h"
 
-#include "tools/testing/catch.h"
-#include "tools/testing/one_cpu.h"
-#include "tools/testing/temp_directory.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/one_cpu.h"
+#include "kernels/testing/temp_directory.h"
 
 using namespace precbench;
 

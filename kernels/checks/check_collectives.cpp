@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/checks/host_memory.h"
+#include "kernels/checks/host_tensors.h"
 #include "kernels/device/buffers.h"
 
 namespace precbench::checks {

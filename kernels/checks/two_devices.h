@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "kernels/checks/host_memory.h"
+#include "kernels/checks/host_tensors.h"
 #include "kernels/device/buffers.h"
 #include "kernels/device/device.h"
 

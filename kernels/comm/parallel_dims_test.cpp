@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/comm/comm_testing.h"
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
 
 using namespace precbench;
 using namespace precbench::testing;

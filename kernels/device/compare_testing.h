@@ -18,7 +18,7 @@
 #include "kernels/gpu/gpu_testing.h"
 #include "kernels/numerics/format_testing.h"
 #include "kernels/numerics/formats.h"
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
 
 namespace precbench::testing {
 

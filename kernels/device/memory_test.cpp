@@ -9,7 +9,7 @@
 
 #include "kernels/base/errors.h"
 #include "kernels/numerics/random.h"
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
 
 using namespace precbench;
 

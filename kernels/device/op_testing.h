@@ -15,7 +15,7 @@
 #include "kernels/device/devices.h"
 #include "kernels/numerics/formats.h"
 #include "kernels/numerics/random.h"
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
 
 namespace precbench::testing {
 

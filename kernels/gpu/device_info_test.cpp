@@ -3,7 +3,7 @@
 
 #include "kernels/device/devices.h"
 #include "kernels/gpu/graph.h"
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
 
 namespace precbench {
 namespace {

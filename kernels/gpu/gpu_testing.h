@@ -5,7 +5,7 @@
 
 #include "kernels/device/devices.h"
 #include "kernels/gpu/device_info.h"
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
 
 namespace precbench {
 

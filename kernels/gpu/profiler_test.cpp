@@ -10,7 +10,7 @@
 
 #include "kernels/device/devices.h"
 #include "kernels/gpu/telemetry.h"
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
 
 namespace precbench {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "kernels/numerics/recipe.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/text.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/text_checks.h"
 
 namespace precbench::testing {
 

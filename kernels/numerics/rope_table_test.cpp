@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
 
 namespace precbench {
 namespace {

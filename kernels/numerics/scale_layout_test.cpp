@@ -3,7 +3,7 @@
 
 #include <set>
 
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
 
 using namespace precbench;
 

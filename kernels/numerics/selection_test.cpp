@@ -7,8 +7,8 @@
 #include <limits>
 
 #include "kernels/numerics/recipe.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/text.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/text_checks.h"
 
 using namespace precbench;
 

@@ -11,7 +11,7 @@
 
 #include "kernels/numerics/golden_testing.h"
 #include "kernels/numerics/random.h"
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
 
 using namespace precbench;
 

@@ -15,11 +15,11 @@
 #include <vector>
 
 #include "kernels/base/errors.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/temp_directory.h"
+#include "kernels/testing/text_checks.h"
 #include "models/checkpoint/safetensors_parts.h"
-#include "models/data/random.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/temp_directory.h"
-#include "tools/testing/text.h"
+#include "models/data/counter_random.h"
 
 using namespace precbench;
 

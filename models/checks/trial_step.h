@@ -16,8 +16,8 @@
 #include "kernels/comm/comm.h"
 #include "kernels/device/devices.h"
 #include "kernels/numerics/random.h"
-#include "models/transformer/expected_load.h"
-#include "models/transformer/optimizer.h"
+#include "models/transformer/routing/expected_load.h"
+#include "models/transformer/optimizer/optimizer.h"
 #include "models/transformer/transformer.h"
 
 namespace precbench::checks {

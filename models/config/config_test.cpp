@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/errors.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/temp_directory.h"
-#include "tools/testing/text.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/temp_directory.h"
+#include "kernels/testing/text_checks.h"
 
 namespace precbench {
 namespace {

@@ -3,10 +3,10 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "kernels/testing/catch.h"
+#include "kernels/testing/text_checks.h"
 #include "models/config/block.h"
 #include "models/config/config.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/text.h"
 
 namespace precbench {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "models/data/random.h"
+#include "models/data/counter_random.h"
 
 namespace precbench {
 

@@ -14,11 +14,11 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/testing/catch.h"
+#include "kernels/testing/temp_directory.h"
+#include "kernels/testing/text_checks.h"
+#include "models/data/counter_random.h"
 #include "models/data/files.h"
-#include "models/data/random.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/temp_directory.h"
-#include "tools/testing/text.h"
 
 using namespace precbench;
 

@@ -12,7 +12,7 @@
 #include <limits>
 #include <vector>
 
-#include "models/data/random.h"
+#include "models/data/counter_random.h"
 
 namespace precbench {
 namespace {

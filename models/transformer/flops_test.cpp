@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "kernels/base/errors.h"
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
 
 namespace precbench {
 namespace {

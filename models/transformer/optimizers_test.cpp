@@ -1,6 +1,6 @@
 // Six steps of every optimizer against the goldens of tools/goldens/make_optimizer_goldens.py, on the CPU and
 // on a GPU.
-#include "models/transformer/optimizers.h"
+#include "models/transformer/optimizer/optimizers.h"
 
 #include <nlohmann/json.hpp>
 

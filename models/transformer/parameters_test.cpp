@@ -1,5 +1,5 @@
 // Parameters on one rank and under DDP, FSDP and HSDP: values and sums do not depend on the strategy.
-#include "models/transformer/parameters.h"
+#include "models/transformer/parallel/parameters.h"
 
 #include <algorithm>
 #include <atomic>
@@ -36,8 +36,9 @@ struct Rank {
 };
 
 /// Runs body on every rank of a group of CPU ranks, each with parameters in its own arena.
-void on_ranks(int ranks, const ModelConfig& config, const ParameterOptions& options,
+void on_ranks(int ranks, const ModelConfig& config, ParameterOptions options,
               const std::function<void(Rank&)>& body) {
+  options.optimizer = &optimizer_named("adamw");
   on_cpu_ranks(ranks, [&](Device& device, Comm& comm) {
     // NaN everywhere, so that reads of unwritten memory are noticed.
     std::vector<std::byte> memory(1 << 20, std::byte{0xFF});
@@ -440,7 +441,8 @@ TEST_CASE("Parameters: unsupported axes and mismatched rank counts are refused",
   const auto make = [&](int ranks, const ParallelDims& dims) {
     const auto comm = make_dry_comm(0, ranks);
     Arena arena(memory.data(), 1 << 20);
-    Parameters(*device, *comm, arena, awkward(false), {.parallel = dims});
+    Parameters(*device, *comm, arena, awkward(false),
+               {.parallel = dims, .optimizer = &optimizer_named("adamw")});
   };
   CHECK_NOTHROW(make(6, {.data = 3, .shard = 2}));
   CHECK_THROWS_WITH(make(6, {.data = 2, .shard = 2}), "parameters: 6 ranks, but the axes have 4");

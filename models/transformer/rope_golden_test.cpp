@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/numerics/rope_table.h"
+#include "kernels/testing/catch.h"
 #include "models/config/config.h"
-#include "tools/testing/catch.h"
 
 using namespace precbench;
 

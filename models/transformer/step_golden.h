@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "models/checkpoint/safetensors.h"
-#include "models/transformer/optimizer.h"
+#include "models/transformer/optimizer/optimizer.h"
 #include "models/transformer/step_testing.h"
 
 namespace precbench::testing {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "models/checks/trial_step.h"
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
 
 namespace precbench::testing {
 

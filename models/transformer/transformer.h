@@ -18,13 +18,13 @@
 #include <variant>
 #include <vector>
 
-#include "models/transformer/attention_layer.h"
-#include "models/transformer/dense_ffn.h"
-#include "models/transformer/lm_head.h"
-#include "models/transformer/moe_block.h"
-#include "models/transformer/norm.h"
-#include "models/transformer/residual_gradient.h"
-#include "models/transformer/step_context.h"
+#include "models/transformer/layers/attention_layer.h"
+#include "models/transformer/layers/dense_ffn.h"
+#include "models/transformer/layers/lm_head.h"
+#include "models/transformer/layers/norm.h"
+#include "models/transformer/layers/residual_gradient.h"
+#include "models/transformer/layers/step_context.h"
+#include "models/transformer/moe/moe_block.h"
 
 namespace precbench {
 

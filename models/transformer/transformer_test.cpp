@@ -7,7 +7,7 @@
 
 #include <set>
 
-#include "models/transformer/linear_testing.h"
+#include "models/transformer/linear/linear_testing.h"
 #include "models/transformer/step_compare.h"
 #include "models/transformer/step_golden.h"
 
@@ -256,7 +256,7 @@ TEST_CASE("Transformer: down layers in two recipes are refused", "[transformer]"
   const std::unique_ptr<Comm> comm = make_dry_comm(0, 1);
   Arena arena(device->allocate(1), std::int64_t{1} << 30);
   const ModelConfig model = model_presets().front();
-  Parameters parameters(*device, *comm, arena, model, {});
+  Parameters parameters(*device, *comm, arena, model, {.optimizer = &optimizer_named("adamw")});
   const Recipe one = find_recipe("tensorwise"), other = find_recipe("rowwise"), bf16 = find_recipe("bf16");
   TransformerOptions options;
   const auto make = [&] { Transformer(*device, arena, parameters, model, options); };

@@ -1,13 +1,13 @@
 // Weight amaxes recorded by a previous GEMM or by the optimizer: GEMMs give the same bits as when each
 // computes its own.
-#include "models/transformer/weight_amaxes.h"
+#include "models/transformer/linear/weight_amaxes.h"
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "kernels/device/op_testing.h"
-#include "models/transformer/linear.h"
+#include "models/transformer/linear/linear.h"
 #include "models/transformer/step_testing.h"
 
 using namespace precbench;

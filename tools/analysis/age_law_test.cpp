@@ -4,7 +4,7 @@
 #include <cmath>
 #include <random>
 
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
 
 using namespace precbench;
 

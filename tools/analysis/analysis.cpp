@@ -11,7 +11,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "results/statistics.h"
+#include "results/record/statistics.h"
 #include "tools/analysis/best_rates.h"
 
 namespace precbench {

@@ -14,7 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "results/record_file.h"
+#include "results/record/record_file.h"
 #include "tools/analysis/workloads.h"
 
 namespace precbench {

@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "results/record_samples.h"
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
+#include "results/record/record_samples.h"
 
 using namespace precbench;
 using samples::set_of;

@@ -8,7 +8,7 @@
 
 #include <optional>
 
-#include "results/record.h"
+#include "results/record/record.h"
 
 namespace precbench {
 

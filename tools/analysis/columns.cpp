@@ -5,8 +5,8 @@
 
 #include <cmath>
 
-#include "results/printable.h"
-#include "results/schema.h"
+#include "results/record/printable.h"
+#include "results/record/schema.h"
 #include "tools/text/table.h"
 
 namespace precbench {

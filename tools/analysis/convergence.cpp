@@ -8,7 +8,7 @@
 #include <unordered_map>
 
 #include "kernels/base/plural.h"
-#include "results/statistics.h"
+#include "results/record/statistics.h"
 
 namespace precbench {
 namespace {

@@ -5,8 +5,8 @@
 #include <limits>
 #include <random>
 
-#include "results/record_samples.h"
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
+#include "results/record/record_samples.h"
 
 using namespace precbench;
 

@@ -14,8 +14,8 @@
 #include <optional>
 #include <vector>
 
-#include "results/statistics.h"
-#include "results/study.h"
+#include "results/record/statistics.h"
+#include "results/record/study_place.h"
 
 namespace precbench {
 

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "kernels/testing/catch.h"
 #include "tools/analysis/convergence.h"
 #include "tools/analysis/fork_verdict.h"
-#include "tools/testing/catch.h"
 
 using namespace precbench;
 

@@ -20,7 +20,7 @@
 #include <optional>
 #include <vector>
 
-#include "results/statistics.h"
+#include "results/record/statistics.h"
 
 namespace precbench {
 

@@ -7,8 +7,8 @@
 #include <random>
 #include <vector>
 
+#include "kernels/testing/catch.h"
 #include "tools/analysis/trained_courses.h"
-#include "tools/testing/catch.h"
 
 using namespace precbench;
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "kernels/base/plural.h"
-#include "results/statistics.h"
+#include "results/record/statistics.h"
 #include "tools/analysis/equivalence.h"
 
 namespace precbench {

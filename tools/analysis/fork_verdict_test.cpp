@@ -4,8 +4,8 @@
 #include <cmath>
 #include <random>
 
-#include "tools/testing/catch.h"
-#include "tools/testing/text.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/text_checks.h"
 
 using namespace precbench;
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "results/record.h"
+#include "results/record/record.h"
 
 namespace precbench {
 

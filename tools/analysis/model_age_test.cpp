@@ -1,8 +1,8 @@
 // Tests tokens per parameter, as numbers and as text.
 #include "tools/analysis/model_age.h"
 
-#include "results/record_samples.h"
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
+#include "results/record/record_samples.h"
 
 using namespace precbench;
 

@@ -6,7 +6,7 @@
 #include <map>
 #include <utility>
 
-#include "results/step_time.h"
+#include "results/record/step_time.h"
 
 namespace precbench {
 namespace {

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "results/record_file.h"
-#include "results/record_samples.h"
+#include "kernels/testing/catch.h"
+#include "results/record/record_file.h"
+#include "results/record/record_samples.h"
 #include "tools/report/sections.h"
-#include "tools/testing/catch.h"
 
 using namespace precbench;
 

@@ -10,7 +10,7 @@
 #include <set>
 #include <utility>
 
-#include "results/statistics.h"
+#include "results/record/statistics.h"
 #include "tools/analysis/equivalence.h"
 #include "tools/analysis/model_age.h"
 

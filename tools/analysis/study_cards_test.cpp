@@ -4,9 +4,9 @@
 #include <cmath>
 #include <functional>
 
+#include "kernels/testing/catch.h"
+#include "kernels/testing/text_checks.h"
 #include "tools/analysis/study_samples.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/text.h"
 
 using namespace precbench;
 using namespace precbench::study_samples;

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <map>
 
-#include "results/statistics.h"
+#include "results/record/statistics.h"
 
 namespace precbench {
 namespace {

@@ -5,8 +5,8 @@
 #include <tuple>
 #include <utility>
 
+#include "kernels/testing/catch.h"
 #include "tools/analysis/study_samples.h"
-#include "tools/testing/catch.h"
 
 using namespace precbench;
 using namespace precbench::study_samples;

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <tuple>
 
-#include "results/statistics.h"
+#include "results/record/statistics.h"
 #include "tools/analysis/model_age.h"
 
 namespace precbench {

@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "results/record_samples.h"
+#include "results/record/record_samples.h"
 #include "tools/analysis/analysis.h"
 
 namespace precbench::study_samples {

@@ -15,10 +15,10 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/testing/catch.h"
+#include "kernels/testing/temp_directory.h"
 #include "tools/analysis/study_cards.h"
 #include "tools/analysis/study_samples.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/temp_directory.h"
 
 using namespace precbench;
 using study_samples::kMargin;

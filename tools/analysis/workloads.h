@@ -16,7 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "results/record_file.h"
+#include "results/record/record_file.h"
 
 namespace precbench {
 

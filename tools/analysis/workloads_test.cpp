@@ -1,10 +1,10 @@
 // Tests versions of edited files: how they are detected, and which record belongs to which.
 #include "tools/analysis/workloads.h"
 
-#include "results/record_samples.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/text_checks.h"
+#include "results/record/record_samples.h"
 #include "tools/analysis/analysis.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/text.h"
 
 using namespace precbench;
 using samples::set_of;

@@ -3,8 +3,8 @@
 
 A file may include its own module, the modules that its module LINKs, and theirs in turn. In a module with
 FOLDERS, a folder may include the module's own folder and the folders named before it; the own folder may
-include all of them. Tests and their helpers (*_testing.h) may also include the modules of TEST_LINK, and
-tools/testing. bench/main.cpp, above all modules, may include any. Every folder with sources must belong to a
+include all of them; with TOP, those folders must not include the module's own. Tests and their helpers (*_testing.h) may also include the modules of TEST_LINK, and
+kernels/testing. tools/program, above all modules, may include any. Every folder with sources must belong to a
 module and have a README.md, and modules must not depend on each other in cycles.
 
 Usage: tools/ci/check_dependencies.py     prints each violation; exit status 1 if there is one.
@@ -17,8 +17,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 TOPS = ("bench", "kernels", "models", "results", "tools")
 SOURCES = {".h", ".cpp", ".cu", ".cuh"}
 # Programs outside the modules: fuzz targets use every entry point, and setup belongs to the build itself.
-OUTSIDE = {"tools/fuzz", "tools/setup", "tools/testing"}
-TESTING = "tools/testing"
+OUTSIDE = {"tools/fuzz", "tools/program", "tools/setup", "kernels/testing"}
+TESTING = "kernels/testing"
 
 
 def declared_modules():
@@ -29,7 +29,7 @@ def declared_modules():
         text = re.sub(r"#.*", "", (ROOT / top / "CMakeLists.txt").read_text())
         for call in re.findall(r"precbench_module\(([^)]*)\)", text):
             name, *words = call.split()
-            lists = {"O2": [], "UNITY": [], "LINK": [], "TEST_LINK": [], "FOLDERS": [], "LIBRARIES": []}
+            lists = {"O2": [], "TOP": [], "UNITY": [], "LINK": [], "TEST_LINK": [], "FOLDERS": [], "LIBRARIES": []}
             for word in words:
                 if word in lists:
                     current = lists[word]
@@ -38,7 +38,8 @@ def declared_modules():
             modules[name] = lists["LINK"], lists["TEST_LINK"]
             parts = [name] + [f"{name}/{folder}" for folder in lists["FOLDERS"]]
             for place, part in enumerate(parts):
-                folders[part] = name, set(parts[:place + 1] if place else parts)
+                below = parts[1:place + 1] if "TOP" in words else parts[:place + 1]
+                folders[part] = name, set(below if place else parts)
     return modules, folders
 
 
@@ -64,17 +65,18 @@ def main():
             faults.append(f"{module}: has no README.md")
     for file in files:
         folder, name = str(file.parent.relative_to(ROOT)), file.relative_to(ROOT)
-        if folder in OUTSIDE or str(name) == "bench/main.cpp":
+        if folder in OUTSIDE:
             continue
         if folder not in folders:
             faults.append(f"{name}: {folder} belongs to no module")
             continue
         module, own = folders[folder]
-        allowed = own | reachable(modules, module)
+        linked = reachable(modules, module)
         if file.stem.endswith(("_test", "_testing", "_samples")):
             for extra in modules[module][1]:
-                allowed |= {extra} | reachable(modules, extra)
-            allowed.add(TESTING)
+                linked |= {extra} | reachable(modules, extra)
+            own = own | {TESTING}
+        allowed = own | {f for f, (owner, _) in folders.items() if owner in linked}
         for number, line in enumerate(file.read_text().splitlines(), 1):
             include = re.match(r'#include "(.+)/[^/]+"', line)
             if include and include[1] not in allowed:

@@ -61,8 +61,8 @@ class Links(unittest.TestCase):
 
     def test_bad_ones(self):
         for text, link in [("x", "bench/nothing.md"), ("x", "../elsewhere.md"), ("x", "#no-such-heading"),
-                           ("x", "results/scaling.md#no-such-heading"), ("x", "bench/main.cpp#part"),
-                           ("`run_sweeps`", "bench/sweep/sweep.cpp"), ("`no_such()`", "bench/main.cpp")]:
+                           ("x", "results/scaling.md#no-such-heading"), ("x", "tools/program/main.cpp#part"),
+                           ("`run_sweeps`", "bench/sweep/sweep.cpp"), ("`no_such()`", "tools/program/main.cpp")]:
             self.assertIsNotNone(fault(README, text, link), link)
 
 

@@ -1,7 +1,7 @@
 // Fuzzes a case as it appears in records and in messages of the coordinator.
 #include "bench/case/plan.h"
 #include "kernels/base/untrusted_input.h"
-#include "results/schema.h"
+#include "results/record/schema.h"
 #include "tools/fuzz/fuzz.h"
 
 using namespace precbench;

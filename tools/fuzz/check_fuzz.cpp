@@ -1,6 +1,6 @@
 // Fuzzes the regression check and its outputs with record files. An empty line separates the baseline from
 // the run; without one, both are the same.
-#include "tools/gate/check.h"
+#include "tools/gate/check_command.h"
 
 #include <cstdlib>
 

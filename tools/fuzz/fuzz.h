@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "kernels/base/errors.h"
-#include "tools/testing/temp_directory.h"
+#include "kernels/testing/temp_directory.h"
 
 namespace precbench {
 

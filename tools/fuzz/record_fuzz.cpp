@@ -2,8 +2,8 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/untrusted_input.h"
-#include "results/contradiction.h"
-#include "results/schema.h"
+#include "results/record/contradiction.h"
+#include "results/record/schema.h"
 #include "tools/fuzz/fuzz.h"
 
 using namespace precbench;

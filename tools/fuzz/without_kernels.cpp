@@ -4,7 +4,7 @@
 
 #include "bench/case/supported.h"
 #include "models/transformer/flops.h"
-#include "models/transformer/update_rules.h"
+#include "models/transformer/optimizer/update_rules.h"
 
 namespace precbench {
 

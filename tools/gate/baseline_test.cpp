@@ -3,9 +3,9 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "kernels/testing/catch.h"
+#include "kernels/testing/temp_directory.h"
 #include "tools/gate/gate.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/temp_directory.h"
 
 using namespace precbench;
 

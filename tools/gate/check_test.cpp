@@ -1,16 +1,16 @@
 // Tests precbench check as a program: exit status, output and files.
-#include "tools/gate/check.h"
+#include "tools/gate/check_command.h"
 
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <filesystem>
 
-#include "results/record_samples.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/processes.h"
-#include "tools/testing/temp_directory.h"
-#include "tools/testing/text.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/processes.h"
+#include "kernels/testing/temp_directory.h"
+#include "kernels/testing/text_checks.h"
+#include "results/record/record_samples.h"
 #include "tools/text/table.h"
 
 using namespace precbench;

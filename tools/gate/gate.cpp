@@ -7,8 +7,8 @@
 #include <cmath>
 
 #include "kernels/base/errors.h"
-#include "results/host_time.h"
-#include "results/step_time.h"
+#include "results/record/host_time.h"
+#include "results/record/step_time.h"
 #include "tools/analysis/analysis.h"
 #include "tools/gate/gate_loss.h"
 #include "tools/gate/gate_match.h"

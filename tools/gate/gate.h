@@ -10,7 +10,7 @@
 //            file), or another value of a case field, FLOPs per token, tokens per step, parameters,
 //            vocabulary, data entropy or converted layers, or a missing value that the baseline has. A metric
 //            that the baseline has and the run lacks is MISSING on its own;
-//   NOISY    if a record contradicts itself (results/contradiction.h), or if the case has several records and
+//   NOISY    if a record contradicts itself (results/record/contradiction.h), or if the case has several records and
 //            it is unknown which is the newest. The check refuses such a baseline.
 //
 // Speed. Three measures of the step time count: the median; the mean, with the slowest step replaced by the
@@ -37,7 +37,7 @@
 // Memory. BIGGER if the measured peak exceeds the baseline's by more than the tolerance. Allocations do not
 // vary.
 //
-// Loss. The trailing mean (results/statistics.h) after the number of steps that both runs have done, relative
+// Loss. The trailing mean (results/record/statistics.h) after the number of steps that both runs have done, relative
 // to the baseline's. With a stated tolerance, or with fewer than kFewestUnits seeds of the case on both
 // sides, each case is judged separately: WORSE above the tolerance. With enough seeds their mean change and
 // its 99% interval (Student's t) count: WORSE if the mean is above the tolerance and the interval above zero;
@@ -59,7 +59,7 @@
 #include <string>
 #include <vector>
 
-#include "results/record_file.h"
+#include "results/record/record_file.h"
 #include "tools/analysis/convergence.h"
 
 namespace precbench {
@@ -145,9 +145,9 @@ struct SpeedSample {
   StopReason stop_reason = StopReason::target;
   std::vector<std::string> throttle_reasons{};  ///< NVML's, seen at least once; empty: unknown or none
   std::optional<double> power_limit_w{};
-  std::optional<double> between_ms{};  ///< between_steps_ms (results/host_time.h)
+  std::optional<double> between_ms{};  ///< between_steps_ms (results/record/host_time.h)
 };
-/// Judges speed. NOISY if a side has fewer than kFewestSamples (results/statistics.h). MISSING if the run
+/// Judges speed. NOISY if a side has fewer than kFewestSamples (results/record/statistics.h). MISSING if the run
 /// lacks between_ms and the baseline has it, or if a step time is zero.
 MetricResult judge_speed(const SpeedSample& baseline, const SpeedSample& current, double tolerance);
 

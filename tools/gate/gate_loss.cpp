@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "kernels/base/plural.h"
-#include "results/statistics.h"
+#include "results/record/statistics.h"
 #include "tools/analysis/equivalence.h"
 
 namespace precbench {

@@ -8,7 +8,7 @@
 
 #include "kernels/base/errors.h"
 #include "kernels/base/plural.h"
-#include "results/contradiction.h"
+#include "results/record/contradiction.h"
 #include "tools/text/text.h"
 
 namespace precbench {

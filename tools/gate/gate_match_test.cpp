@@ -4,8 +4,8 @@
 
 #include <ctime>
 
+#include "kernels/testing/text_checks.h"
 #include "tools/gate/gate_testing.h"
-#include "tools/testing/text.h"
 
 using namespace precbench;
 using namespace precbench::gate_testing;

@@ -15,7 +15,7 @@
 #include <cmath>
 #include <map>
 
-#include "results/statistics.h"
+#include "results/record/statistics.h"
 #include "tools/gate/gate.h"
 
 namespace precbench {

@@ -7,8 +7,8 @@
 #include <map>
 
 #include "kernels/base/plural.h"
-#include "results/printable.h"
-#include "results/shell.h"
+#include "results/record/printable.h"
+#include "results/record/shell.h"
 #include "tools/analysis/analysis.h"
 #include "tools/analysis/columns.h"
 #include "tools/text/document.h"

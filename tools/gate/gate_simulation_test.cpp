@@ -2,7 +2,7 @@
 // reruns may fail in less than 1% of trials. The noise is that of committed records.
 #include <cmath>
 
-#include "results/statistics.h"
+#include "results/record/statistics.h"
 #include "tools/gate/gate_simulation.h"
 
 using namespace precbench;

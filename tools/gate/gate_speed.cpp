@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "kernels/base/plural.h"
-#include "results/statistics.h"
+#include "results/record/statistics.h"
 #include "tools/gate/gate.h"
 #include "tools/text/text.h"
 

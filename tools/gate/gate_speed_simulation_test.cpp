@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "results/host_time.h"
-#include "results/statistics.h"
+#include "results/record/host_time.h"
+#include "results/record/statistics.h"
 #include "tools/gate/gate_simulation.h"
 
 using namespace precbench;

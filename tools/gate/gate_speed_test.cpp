@@ -2,8 +2,8 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/testing/text_checks.h"
 #include "tools/gate/gate_testing.h"
-#include "tools/testing/text.h"
 
 using namespace precbench;
 using namespace precbench::gate_testing;

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <string>
 
-#include "results/record_samples.h"
+#include "kernels/testing/catch.h"
+#include "results/record/record_samples.h"
 #include "tools/gate/gate.h"
-#include "tools/testing/catch.h"
 
 namespace precbench::gate_testing {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/base/errors.h"
-#include "results/field_index.h"
+#include "results/record/field_index.h"
 #include "tools/analysis/analysis.h"
 #include "tools/gate/schema_1.h"
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "results/record_file.h"
+#include "results/record/record_file.h"
 
 namespace precbench {
 

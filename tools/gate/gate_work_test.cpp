@@ -2,10 +2,10 @@
 // differences of work.
 #include "tools/gate/gate_work.h"
 
-#include "tools/gate/check.h"
+#include "kernels/testing/temp_directory.h"
+#include "kernels/testing/text_checks.h"
+#include "tools/gate/check_command.h"
 #include "tools/gate/gate_testing.h"
-#include "tools/testing/temp_directory.h"
-#include "tools/testing/text.h"
 
 using namespace precbench;
 using namespace precbench::gate_testing;

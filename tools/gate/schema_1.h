@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "results/record.h"
+#include "results/record/record.h"
 
 namespace precbench {
 

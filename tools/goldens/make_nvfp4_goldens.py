@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-r"""Makes kernels/numerics/golden/nvfp4.txt, the reference for NVFP4 in kernels/numerics/nvfp4_test.cpp.
+r"""Makes kernels/numerics/golden/nvfp4.txt, the reference for NVFP4 in kernels/numerics/nvfp4_rounding_test.cpp.
 
 Needs torch, g++ and source trees of torchao, whose tests have TransformerEngine's arithmetic in PyTorch, and
 of TransformerEngine, whose stochastic rounding runs on the CPU (third_party_cuda.py), only to regenerate the

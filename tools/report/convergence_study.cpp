@@ -3,8 +3,8 @@
 #include <map>
 #include <unordered_map>
 
-#include "results/statistics.h"
-#include "results/step_time.h"
+#include "results/record/statistics.h"
+#include "results/record/step_time.h"
 #include "tools/analysis/convergence.h"
 
 namespace precbench {

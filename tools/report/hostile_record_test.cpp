@@ -6,16 +6,16 @@
 #include <fstream>
 
 #include "kernels/base/errors.h"
-#include "results/contradiction.h"
-#include "results/line_reader.h"
-#include "results/record_file.h"
-#include "results/record_samples.h"
-#include "results/schema.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/temp_directory.h"
+#include "kernels/testing/text_checks.h"
+#include "results/record/contradiction.h"
+#include "results/record/line_reader.h"
+#include "results/record/record_file.h"
+#include "results/record/record_samples.h"
+#include "results/record/schema.h"
 #include "tools/report/report.h"
 #include "tools/report/sections_testing.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/temp_directory.h"
-#include "tools/testing/text.h"
 
 using namespace precbench;
 using Json = nlohmann::ordered_json;

@@ -5,14 +5,14 @@
 #include <filesystem>
 #include <optional>
 
-#include "results/printable.h"
-#include "results/record_samples.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/temp_directory.h"
+#include "kernels/testing/text_checks.h"
+#include "results/record/printable.h"
+#include "results/record/record_samples.h"
 #include "tools/gate/gate_render.h"
 #include "tools/report/report.h"
 #include "tools/report/sections_testing.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/temp_directory.h"
-#include "tools/testing/text.h"
 #include "tools/text/gnuplot.h"
 #include "tools/text/write_file.h"
 

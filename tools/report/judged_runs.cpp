@@ -7,7 +7,7 @@
 
 #include "kernels/base/plural.h"
 #include "tools/analysis/columns.h"
-#include "tools/analysis/held_out.h"
+#include "tools/analysis/held_out_gap.h"
 #include "tools/analysis/model_age.h"
 #include "tools/text/distinct.h"
 

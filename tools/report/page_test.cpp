@@ -6,11 +6,11 @@
 #include <filesystem>
 #include <regex>
 
-#include "results/record_samples.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/temp_directory.h"
+#include "kernels/testing/text_checks.h"
+#include "results/record/record_samples.h"
 #include "tools/report/report.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/temp_directory.h"
-#include "tools/testing/text.h"
 #include "tools/text/figure_data.h"
 #include "tools/text/gnuplot.h"
 

@@ -3,11 +3,11 @@
 #include <map>
 #include <set>
 
+#include "kernels/testing/catch.h"
+#include "kernels/testing/temp_directory.h"
 #include "tools/analysis/study_samples.h"
 #include "tools/report/published_claims.h"
 #include "tools/report/sections_testing.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/temp_directory.h"
 
 using namespace precbench;
 

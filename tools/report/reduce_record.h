@@ -1,7 +1,7 @@
 // Drops the parts of a record that a report does not use, to limit the memory of large record files.
 #pragma once
 
-#include "results/record.h"
+#include "results/record/record.h"
 
 namespace precbench {
 

@@ -1,12 +1,12 @@
 // Tests that a report made from reduced records equals that of the complete ones.
 #include "tools/report/reduce_record.h"
 
-#include "results/record_file.h"
-#include "results/record_samples.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/temp_directory.h"
+#include "results/record/record_file.h"
+#include "results/record/record_samples.h"
 #include "tools/report/report.h"
 #include "tools/report/sections_testing.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/temp_directory.h"
 
 using namespace precbench;
 

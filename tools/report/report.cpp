@@ -7,9 +7,9 @@
 #include <filesystem>
 
 #include "kernels/base/errors.h"
-#include "results/line_reader.h"
-#include "results/printable.h"
-#include "results/schema.h"
+#include "results/record/line_reader.h"
+#include "results/record/printable.h"
+#include "results/record/schema.h"
 #include "tools/analysis/analysis.h"
 #include "tools/analysis/columns.h"
 #include "tools/report/reduce_record.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "results/record_file.h"
+#include "results/record/record_file.h"
 #include "tools/text/document.h"
 
 namespace precbench {

@@ -6,14 +6,14 @@
 #include <ctime>
 #include <functional>
 
-#include "results/record_samples.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/heap.h"
+#include "kernels/testing/temp_directory.h"
+#include "kernels/testing/text_checks.h"
+#include "results/record/record_samples.h"
 #include "tools/analysis/analysis.h"
 #include "tools/report/reduce_record.h"
 #include "tools/report/report.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/heap.h"
-#include "tools/testing/temp_directory.h"
-#include "tools/testing/text.h"
 
 using namespace precbench;
 

@@ -8,12 +8,12 @@
 #include <regex>
 #include <sstream>
 
-#include "results/record_samples.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/temp_directory.h"
+#include "kernels/testing/text_checks.h"
+#include "results/record/record_samples.h"
 #include "tools/report/report_cli.h"
 #include "tools/report/study_command.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/temp_directory.h"
-#include "tools/testing/text.h"
 
 using namespace precbench;
 

@@ -2,9 +2,9 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "kernels/testing/catch.h"
 #include "tools/analysis/study_samples.h"
 #include "tools/report/sections_testing.h"
-#include "tools/testing/catch.h"
 #include "tools/text/gnuplot.h"
 
 using namespace precbench;

@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "kernels/base/plural.h"
-#include "results/statistics.h"
+#include "results/record/statistics.h"
 #include "tools/analysis/columns.h"
 #include "tools/analysis/convergence.h"
-#include "tools/analysis/held_out.h"
+#include "tools/analysis/held_out_gap.h"
 #include "tools/report/judged_runs.h"
 #include "tools/text/figure_data.h"
 

@@ -8,7 +8,7 @@
 #include <unordered_map>
 
 #include "kernels/base/plural.h"
-#include "results/step_time.h"
+#include "results/record/step_time.h"
 #include "tools/analysis/columns.h"
 #include "tools/report/sections.h"
 #include "tools/text/distinct.h"

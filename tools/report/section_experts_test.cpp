@@ -1,6 +1,6 @@
 // Tests the MoE section of a report.
+#include "kernels/testing/catch.h"
 #include "tools/report/sections_testing.h"
-#include "tools/testing/catch.h"
 
 using namespace precbench;
 

@@ -6,7 +6,7 @@
 #include <unordered_map>
 
 #include "kernels/base/plural.h"
-#include "results/statistics.h"
+#include "results/record/statistics.h"
 #include "tools/analysis/columns.h"
 #include "tools/report/sections.h"
 #include "tools/text/distinct.h"

@@ -2,9 +2,9 @@
 #include <functional>
 #include <regex>
 
+#include "kernels/testing/catch.h"
 #include "tools/analysis/study_samples.h"
 #include "tools/report/sections_testing.h"
-#include "tools/testing/catch.h"
 
 using namespace precbench;
 using study_samples::Rows;

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "kernels/base/plural.h"
-#include "results/step_time.h"
+#include "results/record/step_time.h"
 #include "tools/analysis/columns.h"
 #include "tools/analysis/step_prediction.h"
 #include "tools/report/sections.h"

@@ -1,6 +1,6 @@
 // Tests the sensitivity sections: parts sorted by price, layers sorted by recovered price, and growing sets.
+#include "kernels/testing/catch.h"
 #include "tools/report/sections_testing.h"
-#include "tools/testing/catch.h"
 
 using namespace precbench;
 

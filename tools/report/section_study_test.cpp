@@ -3,9 +3,9 @@
 #include <initializer_list>
 #include <utility>
 
+#include "kernels/testing/catch.h"
 #include "tools/analysis/study_samples.h"
 #include "tools/report/sections_testing.h"
-#include "tools/testing/catch.h"
 
 using namespace precbench;
 using study_samples::Rows;

@@ -5,9 +5,9 @@
 #include <regex>
 #include <set>
 
+#include "kernels/testing/catch.h"
+#include "kernels/testing/text_checks.h"
 #include "tools/report/sections_testing.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/text.h"
 
 using namespace precbench;
 

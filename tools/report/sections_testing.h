@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "results/record_samples.h"
+#include "kernels/testing/text_checks.h"
+#include "results/record/record_samples.h"
 #include "tools/report/report.h"
 #include "tools/report/sections.h"
-#include "tools/testing/text.h"
 
 namespace precbench {
 

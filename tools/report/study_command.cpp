@@ -3,7 +3,7 @@
 
 #include <filesystem>
 
-#include "results/record_file.h"
+#include "results/record/record_file.h"
 #include "tools/report/sections.h"
 #include "tools/text/text.h"
 #include "tools/text/write_file.h"

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "results/printable.h"
+#include "results/record/printable.h"
 #include "tools/text/escape.h"
 
 namespace precbench {

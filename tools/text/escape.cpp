@@ -8,7 +8,7 @@
 #include <charconv>
 #include <string_view>
 
-#include "results/printable.h"
+#include "results/record/printable.h"
 
 namespace precbench {
 namespace {

@@ -1,5 +1,5 @@
 // Escapes untrusted text, with one function for each output language. Each removes unprintable characters
-// (results/printable.h) and everything that has a meaning in the language.
+// (results/record/printable.h) and everything that has a meaning in the language.
 #pragma once
 
 #include <string>

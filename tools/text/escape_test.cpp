@@ -1,8 +1,8 @@
 // Tests that malicious text is harmless in every output language of report and check.
 #include "tools/text/escape.h"
 
-#include "tools/testing/catch.h"
-#include "tools/testing/text.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/text_checks.h"
 #include "tools/text/table.h"
 
 using namespace precbench;

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "results/printable.h"
+#include "results/record/printable.h"
 
 namespace precbench {
 
@@ -21,7 +21,7 @@ struct Table {
 };
 
 /// Return the table as text that ends with a newline. Titles and cells are made printable
-/// (results/printable.h), so that text from untrusted files cannot control the terminal.
+/// (results/record/printable.h), so that text from untrusted files cannot control the terminal.
 std::string render_term(const Table& table);
 std::string render_markdown(const Table& table);
 /// Returns a line of CSV.

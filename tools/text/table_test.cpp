@@ -1,8 +1,8 @@
 // Tests tables as text, character by character.
 #include "tools/text/table.h"
 
-#include "tools/testing/catch.h"
-#include "tools/testing/text.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/text_checks.h"
 #include "tools/text/document.h"
 
 using namespace precbench;

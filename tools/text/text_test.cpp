@@ -1,7 +1,7 @@
 // Tests names derived from untrusted text.
 #include "tools/text/text.h"
 
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
 
 using namespace precbench;
 

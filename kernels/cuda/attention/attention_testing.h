@@ -4,7 +4,7 @@
 #include "kernels/checks/check_attention.h"
 #include "kernels/cuda/attention/hopper.h"
 #include "kernels/cuda/cuda_device.h"
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
 
 namespace precbench {
 

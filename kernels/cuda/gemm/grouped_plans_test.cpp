@@ -12,7 +12,7 @@
 #include "kernels/numerics/format_testing.h"
 #include "kernels/numerics/recipe.h"
 #include "kernels/numerics/scale_layout.h"
-#include "tools/testing/catch.h"
+#include "kernels/testing/catch.h"
 
 namespace precbench {
 namespace {

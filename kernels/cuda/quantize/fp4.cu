@@ -10,7 +10,7 @@
 // Bytes per element: 4.5 for a plain rowwise copy, 6.5 otherwise. Casting in registers, as for FP8, would
 // save 2 of about 10 that an emulated GEMM moves per operand, but would put the transform and the tensor's
 // amax into every producer.
-#include "kernels/cuda/quantize/fp4.h"
+#include "kernels/cuda/quantize/fp4_kernels.h"
 
 #include <algorithm>
 #include <string>

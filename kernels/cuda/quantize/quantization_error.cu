@@ -1,6 +1,6 @@
 // Quantization error of a copy: sums over all elements, in FP64, per tile or per run of chunks.
 #include "kernels/cuda/hopper/early_start.cuh"
-#include "kernels/cuda/quantize/fp4.h"
+#include "kernels/cuda/quantize/fp4_kernels.h"
 #include "kernels/cuda/quantize/gemm_operands.cuh"
 #include "kernels/numerics/fp4.h"
 

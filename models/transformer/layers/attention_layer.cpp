@@ -1,0 +1,131 @@
+// Attention with its linear layers, forward and backward. See attention_layer.h.
+#include "models/transformer/layers/attention_layer.h"
+
+namespace precbench {
+
+void AttentionLayer::push_saved(std::int64_t layer, AttentionSaved& saved) const {
+  const AttentionShape& shape = step_.attention_shape;
+  saved.raw_qkv = step_.push(shape.qkv_width());
+  saved.attention = step_.push(shape.q_width());
+  const Linear o = step_.linear(layer, LinearRole::o);
+  if (o.recipe().flow)
+    saved.copy = step_.operands.push(o.x_rowwise(), step_.M, shape.q_width());
+  else if (o.slots().x.known.empty() && has_tensor_scale(o.x_rowwise()) && has_tensor_scale(o.x_columnwise()))
+    saved.attention_amax = step_.push(DType::f32, 1, 1);
+  saved.lse = step_.push(DType::f32, step_.config.heads, step_.M);
+}
+
+void AttentionLayer::forward_qkv(std::int64_t layer, const AttentionSaved& saved, const BlockWeights& w,
+                                 const QuantizedTensor& h) const {
+  if (splits_qkv(layer))
+    split_qkv_forward(layer, saved.raw_qkv, h, w);
+  else
+    step_.fprop(layer, LinearRole::qkv, saved.raw_qkv, h, w);
+}
+
+void AttentionLayer::forward_output(std::int64_t layer, const AttentionSaved& saved, const BlockWeights& w,
+                                    const Tensor& out) const {
+  const Scope scope(step_.arena);
+  const AttentionShape& shape = step_.attention_shape;
+  // Without QK-norm, RoPE is undone by its inverse, so it runs in place.
+  const Tensor qkv = step_.config.qk_norm ? step_.push(shape.qkv_width()) : saved.raw_qkv;
+  apply_rope(qkv, saved.raw_qkv, w);
+  const Linear o = step_.linear(layer, LinearRole::o);
+  QuantizedTensor x = make_quantized_tensor(saved.attention, o.x_rowwise(), {});
+  x.amax_out = saved.attention_amax;
+  use_slot(x, o.slots().x);
+  if (saved.copy.empty())
+    step_.operands.push_rowwise(x, o.x_rowwise());
+  else
+    x.rowwise = saved.copy;
+  step_.produce_quantized(x, [&](QuantizedTensor& a) { step_.device.attention({a, saved.lse, qkv, shape}); });
+  step_.observe(layer, LinearRole::o, LinearOperand::x, x);
+  step_.observe_codes(layer, LinearRole::o, LinearOperand::x, x);
+  step_.fprop(layer, LinearRole::o, out, x, w);
+}
+
+void AttentionLayer::output_wgrad(std::int64_t layer, const AttentionSaved& saved, const BlockWeights& w,
+                                  const BlockTensors& g, const QuantizedTensor& dy) const {
+  const Scope scope(step_.arena);
+  const Linear o = step_.linear(layer, LinearRole::o);
+  const QuantFormat& format = o.x_columnwise();
+  QuantizedTensor x = make_quantized_tensor(saved.attention, {}, format);
+  if (saved.copy.empty()) {
+    x.amax_in = saved.attention_amax;
+    use_slot(x, o.slots().x);
+    step_.operands.push_columnwise(x, format);
+    step_.produce_quantized(x, [&](QuantizedTensor& a) { step_.device.quantize({a}); });
+    step_.observe(layer, LinearRole::o, LinearOperand::x, x);
+  } else {
+    x.rowwise = saved.copy;
+  }
+  step_.wgrad(layer, LinearRole::o, g, dy, x, w);
+}
+
+Tensor AttentionLayer::backward(std::int64_t layer, const AttentionSaved& saved, const BlockWeights& w,
+                                const BlockTensors& g, const QuantizedTensor& dy,
+                                const NormOutput& norm) const {
+  const AttentionShape& shape = step_.attention_shape;
+  const Linear lin = step_.linear(layer, LinearRole::qkv);
+  QuantizedTensor dqkv = step_.operands.push_gradient(step_.push(shape.qkv_width()), lin);
+  dqkv.keep_value = !lin.dy_rowwise().quantized() || !lin.dy_columnwise().quantized() ||
+                    step_.config.qkv_bias || step_.observer;
+  {
+    const Scope inner(step_.arena);
+    output_wgrad(layer, saved, w, g, dy);
+    const Tensor dout = step_.push(shape.q_width());
+    step_.dgrad(layer, LinearRole::o, dout, dy, w, saved.attention);
+    Tensor qkv = saved.raw_qkv;
+    if (step_.config.qk_norm) {
+      qkv = step_.push(shape.qkv_width());
+      apply_rope(qkv, saved.raw_qkv, w);
+    }
+    const Tensor drope = step_.push(shape.qkv_width());
+    step_.device.attention_backward({drope, dout, saved.attention, saved.lse, qkv, shape});
+    rope_backward(dqkv, drope, saved.raw_qkv, w, g);
+    if (step_.config.qkv_bias)
+      step_.device.bias_backward({g.qkv_bias, step_.parameters.accumulates(), dqkv.value});
+    step_.observe(layer, LinearRole::qkv, LinearOperand::dy, dqkv);
+    step_.observe_codes(layer, LinearRole::qkv, LinearOperand::dy, dqkv);
+  }
+  const Tensor dh = step_.push(step_.config.width);
+  if (splits_qkv(layer)) {
+    const Scope parts(step_.arena);
+    const Tensor& value = norm.saved.value;
+    split_qkv_backward(layer, dh, dqkv.value, w, g, value.empty() ? recompute_norm(step_, norm) : value);
+  } else {
+    norm_dgrad(step_, layer, LinearRole::qkv, dh, dqkv, w, norm);
+    norm_wgrad(step_, layer, LinearRole::qkv, g, dqkv, w, norm);
+  }
+  return dh;
+}
+
+RopeOptions AttentionLayer::rope_options(const BlockWeights& w) const {
+  const ModelConfig& config = step_.config;
+  return {.shape = step_.attention_shape,
+          .theta = static_cast<float>(config.rope_theta),
+          .norm_eps = static_cast<float>(config.norm_eps),
+          .q_norm = w.q_norm,
+          .k_norm = w.k_norm,
+          .bias = w.qkv_bias,
+          .scaling = config.rope_scaling};
+}
+
+void AttentionLayer::apply_rope(const Tensor& qkv, const Tensor& raw_qkv, const BlockWeights& w) const {
+  step_.device.rope({qkv, raw_qkv, rope_options(w)});
+}
+
+void AttentionLayer::rope_backward(QuantizedTensor& dqkv, const Tensor& dout, const Tensor& raw_qkv,
+                                   const BlockWeights& w, const BlockTensors& g) const {
+  step_.produce_quantized(dqkv, [&](QuantizedTensor& d) {
+    step_.device.rope_backward({.dqkv = d,
+                                .dq_norm = g.q_norm,
+                                .dk_norm = g.k_norm,
+                                .accumulate = step_.parameters.accumulates(),
+                                .dout = dout,
+                                .qkv = raw_qkv,
+                                .options = rope_options(w)});
+  });
+}
+
+}  // namespace precbench

@@ -1,0 +1,59 @@
+// The attention half of a block between its norm and the residual stream:
+//   qkv = h Wqkv^T (or q, k and v as three GEMMs);  bias, QK-norm, RoPE;  attention;  out = attention Wo^T
+#pragma once
+
+#include <cstdint>
+
+#include "models/transformer/layers/norm.h"
+#include "models/transformer/layers/step_context.h"
+
+namespace precbench {
+
+struct AttentionSaved {
+  Tensor raw_qkv;         ///< with QK-norm: qkv before norm and RoPE, which backward repeats; else after RoPE
+  Tensor attention;       ///< [M, heads * head_dim]
+  Tensor lse;             ///< f32 [heads, M]
+  GemmOperand copy;       ///< rowwise quantized output of attention, if wgrad transposes it
+  Tensor attention_amax;  ///< f32 [1], if both copies of attention's output have one scale per tensor
+};
+
+class AttentionLayer {
+ public:
+  explicit AttentionLayer(const StepContext& step) : step_(step) {}
+
+  void push_saved(std::int64_t layer, AttentionSaved& saved) const;
+  /// Computes saved.raw_qkv from h, the norm's output, which may then leave memory.
+  void forward_qkv(std::int64_t layer, const AttentionSaved& saved, const BlockWeights& w,
+                   const QuantizedTensor& h) const;
+  /// Computes the output [M, width] from saved.raw_qkv.
+  void forward_output(std::int64_t layer, const AttentionSaved& saved, const BlockWeights& w,
+                      const Tensor& out) const;
+  /// Returns the gradient of the norm's output. `dy`: gradient of the output. The result and further
+  /// temporaries are freed by the caller's scope.
+  Tensor backward(std::int64_t layer, const AttentionSaved& saved, const BlockWeights& w,
+                  const BlockTensors& g, const QuantizedTensor& dy, const NormOutput& norm) const;
+
+ private:
+  void output_wgrad(std::int64_t layer, const AttentionSaved& saved, const BlockWeights& w,
+                    const BlockTensors& g, const QuantizedTensor& dy) const;
+
+  RopeOptions rope_options(const BlockWeights& w) const;
+  /// Computes attention's input `qkv` from raw_qkv: bias, QK-norm, RoPE. In place without QK-norm.
+  void apply_rope(const Tensor& qkv, const Tensor& raw_qkv, const BlockWeights& w) const;
+  /// Computes dqkv, the gradient of raw_qkv with its quantized copies, and those of the QK-norm gains.
+  /// `dout`: gradient of RoPE's output.
+  void rope_backward(QuantizedTensor& dqkv, const Tensor& dout, const Tensor& raw_qkv, const BlockWeights& w,
+                     const BlockTensors& g) const;
+
+  // Separate q, k and v GEMMs (split_qkv.cpp); `x` and `dqkv` are BF16.
+  /// Returns true if a block uses them.
+  bool splits_qkv(std::int64_t layer) const;
+  void split_qkv_forward(std::int64_t layer, const Tensor& y, const QuantizedTensor& x,
+                         const BlockWeights& w) const;
+  void split_qkv_backward(std::int64_t layer, const Tensor& dx, const Tensor& dqkv, const BlockWeights& w,
+                          const BlockTensors& g, const Tensor& x) const;
+
+  const StepContext& step_;
+};
+
+}  // namespace precbench

@@ -1,0 +1,68 @@
+// SwiGLU over all tokens, forward and backward. See dense_ffn.h.
+#include "models/transformer/layers/dense_ffn.h"
+
+namespace precbench {
+
+void DenseFfn::push_saved(std::int64_t layer, FfnSaved& saved) const {
+  if (has_amax_of_x(step_.linear(layer, down_))) saved.swiglu_amax = step_.push(DType::f32, 1, 1);
+}
+
+void DenseFfn::forward_up(std::int64_t layer, const FfnSaved& saved, const BlockWeights& w,
+                          const QuantizedTensor& h) const {
+  step_.fprop(layer, gate_up_, saved.gate_up, h, w);
+}
+
+void DenseFfn::forward_down(std::int64_t layer, const FfnSaved& saved, const BlockWeights& w,
+                            const Tensor& out) const {
+  const Scope scope(step_.arena);
+  const Linear down = step_.linear(layer, down_);
+  QuantizedTensor s = make_quantized_tensor(step_.push(ffn_), down.x_rowwise(), {});
+  s.amax_out = saved.swiglu_amax;
+  use_slot(s, down.slots().x);
+  step_.operands.push_rowwise(s, down.x_rowwise());
+  s.keep_value = !down.x_rowwise().quantized() || step_.observer;
+  step_.produce_quantized(s, [&](QuantizedTensor& x) { step_.device.swiglu({x, saved.gate_up}); });
+  step_.observe(layer, down_, LinearOperand::x, s);
+  step_.fprop(layer, down_, out, s, w);
+}
+
+Tensor DenseFfn::backward(std::int64_t layer, const FfnSaved& saved, const BlockWeights& w,
+                          const BlockTensors& g, const QuantizedTensor& dy, const NormOutput& norm) const {
+  const Linear gate_up = step_.linear(layer, gate_up_), down = step_.linear(layer, down_);
+  QuantizedTensor dgate_up = step_.operands.push_gradient(step_.push(2 * ffn_), gate_up);
+  // Made from SwiGLU's FP32 gradient, so no transposition is needed.
+  if (gate_up.recipe().flow) step_.operands.push_columnwise(dgate_up, gate_up.dy_columnwise());
+  dgate_up.keep_value =
+      !gate_up.dy_rowwise().quantized() || !gate_up.dy_columnwise().quantized() || step_.observer;
+  {
+    const Scope inner(step_.arena);
+    const Tensor ds = step_.push(ffn_);
+    {
+      const Scope innermost(step_.arena);
+      Tensor x;
+      if (down.recipe().mask_clipped) {
+        x = step_.push(ffn_);
+        step_.device.swiglu({make_quantized_tensor(x, {}, {}), saved.gate_up});
+      }
+      step_.dgrad(layer, down_, ds, dy, w, x);
+    }
+    QuantizedTensor s = make_quantized_tensor(step_.push(ffn_), {}, down.x_columnwise());
+    s.amax_in = saved.swiglu_amax.empty() ? down.slots().x.known : saved.swiglu_amax;
+    s.random = down.slots().x.random;
+    step_.operands.push_columnwise(s, down.x_columnwise());
+    s.keep_value = !down.x_columnwise().quantized() || step_.observer;
+    step_.produce_quantized(dgate_up, [&](QuantizedTensor& d) {
+      step_.device.swiglu_backward({d, s, ds, saved.gate_up});
+    });
+    step_.observe(layer, gate_up_, LinearOperand::dy, dgate_up);
+    step_.observe(layer, down_, LinearOperand::x, s);
+    step_.observe_codes(layer, down_, LinearOperand::dy, dy);
+    step_.wgrad(layer, down_, g, dy, s, w);
+  }
+  const Tensor dh = step_.push(step_.config.width);
+  norm_dgrad(step_, layer, gate_up_, dh, dgate_up, w, norm);
+  norm_wgrad(step_, layer, gate_up_, g, dgate_up, w, norm);
+  return dh;
+}
+
+}  // namespace precbench

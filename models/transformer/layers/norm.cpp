@@ -1,0 +1,58 @@
+// Saved outputs of norms and the backward GEMMs that read them. See norm.h.
+#include "models/transformer/layers/norm.h"
+
+namespace precbench {
+
+void push_norm_saved(const StepContext& step, const Linear& layer, NormConsumer consumer, NormSaved& saved) {
+  const std::int64_t C = step.config.width;
+  if (layer.recipe().flow)
+    saved.copy = step.operands.push(layer.x_rowwise(), step.M, C);
+  else if (layer.x_columnwise().quantized() && consumer == NormConsumer::dense)
+    saved.copy = step.operands.push(layer.x_columnwise(), C, step.M);
+  else if (!layer.x_columnwise().quantized() && !step.options.recompute_norms)
+    saved.value = step.push(C);
+}
+
+QuantizedTensor push_norm_output(const StepContext& step, const Linear& layer, const NormSaved& saved) {
+  QuantizedTensor h = make_quantized_tensor(saved.value.empty() ? step.push(step.config.width) : saved.value,
+                                            layer.x_rowwise(), layer.x_columnwise());
+  use_slot(h, layer.slots().x);
+  if (layer.recipe().flow) {
+    h.rowwise = saved.copy;
+  } else {
+    step.operands.push_rowwise(h, layer.x_rowwise());
+    if (layer.x_columnwise().quantized()) h.columnwise = saved.copy;
+    step.operands.push_amax(h, layer.x_columnwise());
+  }
+  h.keep_value = !layer.x_rowwise().quantized() || !saved.value.empty() || step.observer;
+  return h;
+}
+
+Tensor recompute_norm(const StepContext& step, const NormOutput& norm) {
+  const QuantizedTensor h = make_quantized_tensor(step.push(step.config.width), {}, {});
+  step.device.recompute_rmsnorm({h, norm.sum, norm.saved.rstd, norm.gain});
+  return h.value;
+}
+
+void norm_dgrad(const StepContext& step, std::int64_t layer, LinearRole role, const Tensor& dx,
+                const QuantizedTensor& dy, const BlockWeights& w, const NormOutput& norm) {
+  const Scope scope(step.arena);
+  const Tensor& value = norm.saved.value;
+  Tensor x;
+  if (step.linear(layer, role).recipe().mask_clipped) x = value.empty() ? recompute_norm(step, norm) : value;
+  step.dgrad(layer, role, dx, dy, w, x);
+}
+
+void norm_wgrad(const StepContext& step, std::int64_t layer, LinearRole role, const BlockTensors& g,
+                const QuantizedTensor& dy, const BlockWeights& w, const NormOutput& norm) {
+  const Scope scope(step.arena);
+  const auto& [value, copy, rstd] = norm.saved;
+  const bool repeat = value.empty() && copy.empty();
+  QuantizedTensor h = make_quantized_tensor(repeat ? recompute_norm(step, norm) : value, {}, {});
+  const bool transposes = step.linear(layer, role).recipe().flow;
+  if (!copy.empty()) h.columnwise = transposes ? GemmOperand{} : copy;
+  if (transposes) h.rowwise = copy;
+  step.wgrad(layer, role, g, dy, h, w);
+}
+
+}  // namespace precbench

@@ -1,0 +1,42 @@
+// A block's norms as the linear layers after them see them: the output that forward saves for wgrad, and the
+// backward GEMMs that read it again. rmsnorm itself, which also adds to the residual stream, is the block's.
+#pragma once
+
+#include <cstdint>
+
+#include "models/transformer/layers/step_context.h"
+
+namespace precbench {
+
+/// Tensors that forward saves of a norm. At most one of `value` and `copy` is kept; if neither is, backward
+/// repeats the norm.
+struct NormSaved {
+  Tensor value;      ///< output [M, width], if wgrad reads it in BF16
+  GemmOperand copy;  ///< quantized output: columnwise, or rowwise if wgrad transposes it
+  Tensor rstd;       ///< f32 [M]
+};
+
+/// A norm's saved output, and the inputs to recompute it.
+struct NormOutput {
+  NormSaved saved;
+  Tensor sum, gain;  ///< residual stream at its input [M, width]; gain [width]
+};
+
+/// Users of a norm's output. Experts make the columnwise copy of their own rows in backward, so none of the
+/// output is saved for them.
+enum class NormConsumer : std::uint8_t { dense, experts };
+
+/// Allocates the value or copy that is saved for the wgrad of `layer`.
+void push_norm_saved(const StepContext& step, const Linear& layer, NormConsumer consumer, NormSaved& saved);
+/// Allocates a norm's output: transient operands for fprop; what is saved for wgrad is written as well.
+QuantizedTensor push_norm_output(const StepContext& step, const Linear& layer, const NormSaved& saved);
+/// Recomputes a norm's BF16 output into transient memory.
+Tensor recompute_norm(const StepContext& step, const NormOutput& norm);
+
+/// Run the backward GEMMs of the linear layer that follows a norm.
+void norm_dgrad(const StepContext& step, std::int64_t layer, LinearRole role, const Tensor& dx,
+                const QuantizedTensor& dy, const BlockWeights& w, const NormOutput& norm);
+void norm_wgrad(const StepContext& step, std::int64_t layer, LinearRole role, const BlockTensors& g,
+                const QuantizedTensor& dy, const BlockWeights& w, const NormOutput& norm);
+
+}  // namespace precbench

@@ -1,0 +1,158 @@
+// Operands and GEMMs of the training step's linear layers. See step_context.h.
+#include "models/transformer/layers/step_context.h"
+
+#include <utility>
+
+namespace precbench {
+
+bool has_amax_of_x(const Linear& linear) {
+  return linear.slots().x.known.empty() &&
+         (has_tensor_scale(linear.x_rowwise()) || has_tensor_scale(linear.x_columnwise()));
+}
+
+void use_slot(QuantizedTensor& operand, const OperandSlot& slot) {
+  operand.random = slot.random;
+  if (slot.known.empty()) return;
+  operand.amax_in = slot.known;
+  operand.amax_out = slot.staged;
+}
+
+void OperandBuilder::push_rowwise(QuantizedTensor& operand, const QuantFormat& format) const {
+  if (!format.quantized()) return;
+  operand.rowwise = push(format, operand.value.rows, operand.value.cols);
+  push_amax(operand, format);
+}
+
+void OperandBuilder::push_columnwise(QuantizedTensor& operand, const QuantFormat& format) const {
+  if (!format.quantized()) return;
+  operand.columnwise = push(format, operand.value.cols, operand.value.rows);
+  push_amax(operand, format);
+}
+
+void OperandBuilder::push_amax(QuantizedTensor& operand, const QuantFormat& format) const {
+  if (has_tensor_scale(format) && operand.amax_out.empty() && operand.amax_in.empty())
+    operand.amax_out = arena_.push(Segment::activations, DType::f32, 1, 1);
+}
+
+QuantizedTensor OperandBuilder::push_gradient(const Tensor& value, const Linear& consumer,
+                                              GradientCopies copies) const {
+  QuantizedTensor operand = make_quantized_tensor(value, consumer.dy_rowwise(), consumer.dy_columnwise());
+  use_slot(operand, consumer.slots().dy);
+  push_rowwise(operand, consumer.dy_rowwise());
+  if (copies == GradientCopies::all && !consumer.recipe().flow)
+    push_columnwise(operand, consumer.dy_columnwise());
+  return operand;
+}
+
+StepContext::StepContext(Device& device_, Arena& arena_, Parameters& parameters_, const ModelConfig& config_,
+                         const TransformerOptions& options_)
+    : device(device_),
+      arena(arena_),
+      parameters(parameters_),
+      config(config_),
+      options(options_),
+      attention_shape{options_.B, options_.T, config_.heads, config_.kv_heads, config_.head_dim},
+      M(options_.B * options_.T),
+      operands(arena_) {}
+
+Linear StepContext::linear(std::int64_t layer, LinearRole role) const {
+  const Recipe& of_role = recipe(layer, recipe_role(role));
+  const OpClass op_class = role == LinearRole::head ? OpClass::head_loss : OpClass::gemm;
+  const DelayedScaling* delayed = of_role.delayed() ? parameters.delayed() : nullptr;
+  LinearSlots slots = delayed ? delayed->slots(layer, role) : LinearSlots{};
+  if (WeightAmaxes* amaxes = parameters.weight_amaxes(); amaxes && has_weight_amaxes(of_role))
+    slots.w_amax = amaxes->slot(layer, role);
+  slots.x.random = random_of(layer, role, LinearOperand::x);
+  slots.w.random = random_of(layer, role, LinearOperand::w);
+  slots.dy.random = random_of(layer, role, LinearOperand::dy);
+  return {device, arena, of_role, op_class, slots};
+}
+
+RandomStream StepContext::random_of(std::int64_t layer, LinearRole role, LinearOperand operand) const {
+  // Four streams: x, dy, w, and the random signs of both backward GEMMs.
+  constexpr std::uint32_t kStreams = 4, kSigns = 3, kForms = 2;
+  const bool weight = operand == LinearOperand::w;  // the same for all tokens and micro-steps
+  const auto stream_of = [&](std::uint32_t at_micro_step, std::uint32_t which) {
+    std::uint32_t stream = at_micro_step * static_cast<std::uint32_t>(config.layers + 1);
+    const LinearRole whole = is_qkv_part(role) ? LinearRole::qkv : role;
+    stream = (stream + static_cast<std::uint32_t>(layer)) * kLinearRoles + static_cast<std::uint32_t>(whole);
+    stream = (stream * kStreams + which) * kForms;
+    // In the top bits, which no realistic number of micro-steps reaches.
+    return stream | static_cast<std::uint32_t>(is_qkv_part(role) ? place_in_qkv(role) + 1 : 0) << 30;
+  };
+  // Operands of one GEMM must share random signs: dY's rows and W's columns in dgrad, the columns of dY and X
+  // in wgrad.
+  const std::uint32_t dgrad_signs = stream_of(micro_step, kSigns), wgrad_signs = dgrad_signs + 1;
+  return {.word = options.random_word,
+          .stream = stream_of(weight ? 0 : micro_step, static_cast<std::uint32_t>(operand)),
+          .first_row = weight ? 0 : options.first_token,
+          .row_signs = dgrad_signs,
+          .column_signs = weight ? dgrad_signs : wgrad_signs};
+}
+
+void StepContext::share_amax(const Tensor& amax, ScaleSource source) const {
+  if (source == ScaleSource::delayed)
+    parameters.delayed()->share(amax);
+  else if (parameters.comm().size() > 1)
+    parameters.comm().all_reduce_max(amax);
+}
+
+void StepContext::produce_quantized(QuantizedTensor& x,
+                                    const std::function<void(QuantizedTensor&)>& op) const {
+  const bool delayed = !x.amax_in.empty() && !x.amax_out.empty();
+  const bool first = delayed && parameters.delayed()->current();
+  if (!first && (delayed || !options.reduce_amax || x.amax_out.empty())) return op(x);
+  QuantizedTensor plain = x;
+  if (delayed) plain.amax_out = std::exchange(plain.amax_in, {});
+  if (plain.rowwise.format.quantized()) plain.rowwise = {};
+  if (plain.columnwise.format.quantized()) plain.columnwise = {};
+  plain.keep_value = true;
+  op(plain);
+  share_amax(plain.amax_out, delayed ? ScaleSource::delayed : ScaleSource::current);
+  QuantizedTensor scaled = x;
+  if (!delayed) scaled.amax_in = std::exchange(scaled.amax_out, {});
+  device.quantize({scaled});
+}
+
+void StepContext::fprop(std::int64_t layer, LinearRole role, const Tensor& y, const QuantizedTensor& x,
+                        const BlockWeights& w) const {
+  linear(layer, role).fprop(y, x, w[role]);
+  observe_weight(layer, role, w[role], GemmRole::fprop);
+}
+
+void StepContext::dgrad(std::int64_t layer, LinearRole role, const Tensor& dx, const QuantizedTensor& dy,
+                        const BlockWeights& w, const Tensor& x) const {
+  linear(layer, role).dgrad(dx, dy, w[role], x);
+  observe_weight(layer, role, w[role], GemmRole::dgrad);
+}
+
+void StepContext::wgrad(std::int64_t layer, LinearRole role, const BlockTensors& g, const QuantizedTensor& dy,
+                        const QuantizedTensor& x, const BlockWeights& w) const {
+  parameters.commit(g[role]);
+  linear(layer, role).wgrad(g[role], dy, x, w[role], parameters.accumulates());
+}
+
+void StepContext::observe(std::int64_t layer, LinearRole role, LinearOperand operand,
+                          const QuantizedTensor& values) const {
+  if (observer) observer->observe(layer, role, operand, values);
+}
+
+void StepContext::observe_codes(std::int64_t layer, LinearRole role, LinearOperand operand,
+                                const QuantizedTensor& values, const Groups& groups) const {
+  if (observer && recipe(layer, recipe_role(role)).flow)
+    observer->observe_codes(role, operand, values, groups);
+}
+
+void StepContext::observe_weight(std::int64_t layer, LinearRole role, const Weight& weight,
+                                 GemmRole gemm) const {
+  const bool dgrad_copy = gemm == GemmRole::dgrad;
+  // Dequantized fprop data differs from the weight and may be in another basis, so it is not compared with
+  // it.
+  if (!observer || weight.value.empty() ||
+      (dgrad_copy && recipe(layer, recipe_role(role)).dgrad.b.from_fprop))
+    return;
+  const Scope scope(arena);
+  observe(layer, role, LinearOperand::w, linear(layer, role).quantized_weight(weight, dgrad_copy));
+}
+
+}  // namespace precbench

@@ -1,0 +1,115 @@
+// State and helpers that all parts of the training step share: device, arena, parameters, the model and its
+// options, the micro-step, and the GEMMs and quantized operands of a linear layer.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "models/transformer/layers/transformer_options.h"
+#include "models/transformer/linear/linear.h"
+#include "models/transformer/linear/quantization_observer.h"
+#include "models/transformer/parallel/parameters.h"
+
+namespace precbench {
+
+/// Returns true if the format has one scale per tensor, which is derived from the tensor's amax.
+inline bool has_tensor_scale(const QuantFormat& format) { return format.granularity == Granularity::tensor; }
+
+/// Returns true if a copy of the layer's X is scaled by X's own amax.
+bool has_amax_of_x(const Linear& linear);
+
+/// Binds the operand to its slot: random numbers and the amaxes of delayed scaling.
+void use_slot(QuantizedTensor& operand, const OperandSlot& slot);
+
+/// Copies of a gradient to allocate: those of dgrad and wgrad, or dgrad's alone.
+enum class GradientCopies : std::uint8_t { all, rowwise };
+
+/// Allocates operands' quantized copies in the arena's stack; BF16 formats need none.
+class OperandBuilder {
+ public:
+  explicit OperandBuilder(Arena& arena) : arena_(arena) {}
+
+  /// Allocate the rowwise or columnwise copy, and f32 [1] for the amax if its scale needs one.
+  void push_rowwise(QuantizedTensor& operand, const QuantFormat& format) const;
+  void push_columnwise(QuantizedTensor& operand, const QuantFormat& format) const;
+  void push_amax(QuantizedTensor& operand, const QuantFormat& format) const;
+  /// Returns a gradient with memory for the copies of dY, without the columnwise one if wgrad transposes
+  /// rowwise data.
+  QuantizedTensor push_gradient(const Tensor& value, const Linear& consumer,
+                                GradientCopies copies = GradientCopies::all) const;
+  /// Allocates one quantized copy of a [rows, k] matrix.
+  GemmOperand push(const QuantFormat& format, std::int64_t rows, std::int64_t k) const {
+    return push_gemm_operand(arena_, Segment::activations, format, rows, k);
+  }
+
+ private:
+  Arena& arena_;
+};
+
+/// A block's full forward pass, or its repetition in backward, which reuses the routing and ends before
+/// SwiGLU.
+enum class ForwardKind : std::uint8_t { full, recompute };
+
+/// Source of a per-tensor scale: the operand's own amax, or the amaxes of previous steps.
+enum class ScaleSource : std::uint8_t { current, delayed };
+
+struct StepContext {
+  StepContext(Device& device, Arena& arena, Parameters& parameters, const ModelConfig& config,
+              const TransformerOptions& options);
+  StepContext(const StepContext&) = delete;
+  StepContext& operator=(const StepContext&) = delete;
+
+  Device& device;
+  Arena& arena;
+  Parameters& parameters;
+  const ModelConfig config;
+  const TransformerOptions options;
+  const AttentionShape attention_shape;
+  const std::int64_t M;  ///< tokens of one micro-step on one rank
+  const OperandBuilder operands;
+  std::uint32_t micro_step = 0;
+  float loss_scale = 0;                      ///< of this micro-step
+  QuantizationObserver* observer = nullptr;  ///< null: nobody observes
+
+  /// Returns a linear layer with its recipe and slots. `layer`: config.layers for lm_head.
+  Linear linear(std::int64_t layer, LinearRole role) const;
+  const Recipe& recipe(std::int64_t layer, LinearRole role) const { return options.recipe_of(layer, role); }
+
+  /// Allocate activations: [M, cols] in the activations' dtype, or any matrix.
+  Tensor push(std::int64_t cols) const { return push(options.activations, M, cols); }
+  Tensor push(DType dtype, std::int64_t rows, std::int64_t cols) const {
+    return arena.push(Segment::activations, dtype, rows, cols);
+  }
+
+  /// Runs op(x), which writes x's value and quantized copies. If the scale needs an amax over all ranks or a
+  /// delayed scale has no history, runs it in two parts: first the amax, then, after share_amax(),
+  /// quantization.
+  void produce_quantized(QuantizedTensor& x, const std::function<void(QuantizedTensor&)>& op) const;
+  /// All-reduces (max) an amax over all ranks; the amax of a delayed scale only if its recipe shares them.
+  void share_amax(const Tensor& amax, ScaleSource source) const;
+
+  /// Run the GEMMs of a block's linear layer, selected by role.
+  void fprop(std::int64_t layer, LinearRole role, const Tensor& y, const QuantizedTensor& x,
+             const BlockWeights& w) const;
+  /// `x`: the layer's input in BF16, read if the recipe masks what fprop's cast has clipped.
+  void dgrad(std::int64_t layer, LinearRole role, const Tensor& dx, const QuantizedTensor& dy,
+             const BlockWeights& w, const Tensor& x) const;
+  /// Commits the gradient's memory, then adds to what earlier micro-steps left there.
+  void wgrad(std::int64_t layer, LinearRole role, const BlockTensors& g, const QuantizedTensor& dy,
+             const QuantizedTensor& x, const BlockWeights& w) const;
+
+  void observe(std::int64_t layer, LinearRole role, LinearOperand operand,
+               const QuantizedTensor& values) const;
+  /// Reports the data if the layer's recipe has wgrad transpose it.
+  void observe_codes(std::int64_t layer, LinearRole role, LinearOperand operand,
+                     const QuantizedTensor& values, const Groups& groups = {}) const;
+  /// Quantizes the weight again for the observer, in memory that the GEMM's own copy has just freed. `gemm`:
+  /// fprop or dgrad.
+  void observe_weight(std::int64_t layer, LinearRole role, const Weight& weight, GemmRole gemm) const;
+
+ private:
+  /// Returns an operand's random numbers in this micro-step. A recomputation draws the same ones.
+  RandomStream random_of(std::int64_t layer, LinearRole role, LinearOperand operand) const;
+};
+
+}  // namespace precbench

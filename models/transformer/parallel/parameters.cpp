@@ -1,0 +1,284 @@
+// Flat buffers, gathering and reducing. See parameters.h.
+#include "models/transformer/parallel/parameters.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "kernels/base/errors.h"
+
+namespace precbench {
+namespace {
+
+/// Returns the same ranks as data and expert axes.
+ParallelDims expert_dims(const ParameterOptions& options) {
+  return {.data = options.parallel.ranks() / options.expert_ranks, .expert = options.expert_ranks};
+}
+
+}  // namespace
+
+Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConfig& config,
+                       const ParameterOptions& options)
+    : device_(device),
+      comm_(comm),
+      arena_(arena),
+      config_(config),
+      options_(options),
+      layout_(config, options.parallel.shard, options.whole_blocks(), options.experts_of(comm.rank())) {
+  const ParallelDims& dims = options.parallel;
+  if (dims.ranks() != comm.size())
+    throw std::invalid_argument(
+        fmt::format("parameters: {} ranks, but the axes have {}", comm.size(), dims.ranks()));
+  if (dims.ranks() != dims.data * dims.shard)
+    throw Unsupported("parameters are shared along the data and shard axes only");
+  shard_comm_ = comm_along(comm, dims, {Axis::shard});
+  replica_comm_ = comm_along(comm, dims, {Axis::data});
+  if (options.expert_ranks > 1) {
+    expert_comm_ = comm_along(comm, expert_dims(options), {Axis::expert});
+    expert_replica_comm_ = comm_along(comm, expert_dims(options), {Axis::data});
+    expert_norm_ = arena.push(Segment::other, DType::f32, 1, 1);
+  }
+  if (options.delayed.delayed())
+    delayed_ = std::make_unique<DelayedScaling>(device, comm, arena, options.delayed, config);
+  if (options.weight_amaxes)
+    weight_amaxes_ =
+        std::make_unique<WeightAmaxes>(arena, config, config.moe.rule.experts / options.expert_ranks);
+  if (options.gather_format.quantized())
+    fp8_ = std::make_unique<Fp8Weights>(device, shard_comm_.comm, arena, layout_, options.gather_format,
+                                        options.gather_fp8);
+  if (config.moe)
+    routers_ = std::make_unique<Routers>(device, arena, config, options.accumulation, options.expert_slots);
+  shard_tickets_.resize(layout_.unit_count());
+  replica_tickets_.resize(layout_.unit_count());
+  const bool exchanges = sharded() && options.gradients != DType::e4m3;
+  const bool codes = options.master == Master::fp16;
+  if (sharded() || codes)
+    exchange_ =
+        std::make_unique<UnitExchange>(shard_comm_.comm, arena, layout_,
+                                       UnitExchange::Options{.weights = codes ? DType::f16 : options.weights,
+                                                             .gradients = options.gradients,
+                                                             .fp8 = fp8_.get(),
+                                                             .keep = sharded() && options.keep_gathered,
+                                                             .reduce = exchanges,
+                                                             .share = options.accumulation == 1});
+  allocate_state();
+  if (options.gradients == DType::e4m3)
+    fp8_gradients_ = std::make_unique<Fp8Gradients>(device, comm.size() > 1 ? &comm : nullptr, arena, config,
+                                                    layout_, options.round_gradient_sums);
+  allocate_gradients();
+  if (weight_amaxes_) keep_weight_amaxes();
+}
+
+void Parameters::keep_weight_amaxes() {
+  const bool one_pass = options_.optimizer->records_amaxes && !moments_->formats().scaled() &&
+                        !fp16_master() && !fp8_gradients_;
+  if (sharded() || !one_pass || options_.weights != DType::bf16) return;
+  for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
+    const Tensor unit = local_weights(layout_.block_unit(layer));
+    for (const LinearMatrix& m : layout_.block_linears(layer))
+      if (!unit.empty())
+        weight_amaxes_->keep(weight_amaxes_->slot(layer, m.role), unit,
+                             unit.elements(m.offset, m.size()).reshape(m.rows, m.cols));
+  }
+  if (const Tensor unit = local_weights(layout_.head_unit()); !unit.empty())
+    weight_amaxes_->keep(weight_amaxes_->slot(0, LinearRole::head), unit, layout_.lm_head(unit));
+}
+
+bool Parameters::stores_weights(int unit) const {
+  if (options_.master == Master::fp16) return false;
+  const bool from_fp32 = options_.master == Master::fp32;
+  if (!gathered(unit)) return !(in_fp8(unit) && fp8_->from_master() && from_fp32);
+  return !from_fp32 && (in_fp8(unit) || !options_.keep_gathered);
+}
+
+void Parameters::allocate_state() {
+  const std::int64_t size = layout_.local_size();
+  std::int64_t weights_size = 0;
+  for (int u = 0; u < layout_.unit_count(); ++u) {
+    weight_offsets_.push_back(stores_weights(u) ? weights_size : -1);
+    if (stores_weights(u)) weights_size += layout_.shard_offset(u + 1) - layout_.shard_offset(u);
+  }
+  if (weights_size > 0) weights_ = arena_.push(Segment::weights, options_.weights, 1, weights_size);
+  if (options_.master == Master::fp32) master_ = arena_.push(Segment::master, DType::f32, 1, size);
+  if (options_.master == Master::fp16) {
+    master_ = arena_.push(Segment::master, DType::f16, 1, size);
+    master_scales_ = std::make_unique<ParameterScales>(arena_, Segment::master, layout_, DType::f16);
+    std::int64_t vectors = 0;
+    for (const Unit& unit : layout_.units()) {
+      exact_offsets_.push_back(vectors);
+      vectors += unit.size - unit.vectors_offset();
+    }
+    exact_ = arena_.push(Segment::master, DType::f32, 1, vectors);
+  }
+  moments_ = std::make_unique<Moments>(arena_, layout_, *options_.optimizer, options_.moments, shard_rank());
+  hash_ = arena_.push(Segment::other, DType::i32, 1, 2);
+}
+
+void Parameters::allocate_gradients() {
+  const std::int64_t size = layout_.local_size();
+  gradient_ = arena_.overlay_gradients(options_.gradients, size).reshape(1, size);
+  overlays_ = options_.accumulation == 1;
+  if (overlays_) return;
+  arena_.commit_gradients(0);
+  if (!sharded() || fp8_gradients_) return;
+  std::int64_t largest = 0;
+  for (int u = 0; u < layout_.unit_count(); ++u)
+    if (gathered(u)) largest = std::max(largest, layout_.shard_size(u));
+  reduced_ = arena_.push(Segment::communication, options_.gradients, 1, largest);
+}
+
+Tensor Parameters::local(const Tensor& buffer, int unit) const {
+  return buffer.empty() ? Tensor{} : buffer.elements(layout_.shard_offset(unit), layout_.shard_size(unit));
+}
+
+void Parameters::forget_gathered() {
+  if (exchange_) exchange_->forget();
+  if (weight_amaxes_) weight_amaxes_->forget();
+}
+
+Tensor Parameters::local_weights(int unit) const {
+  if (weight_offsets_[unit] >= 0) return weights_.elements(weight_offsets_[unit], layout_.shard_size(unit));
+  if (sharded() && options_.keep_gathered && !in_fp8(unit) && !fp16_master())
+    return exchange_->own_part(unit, Pass::forward);
+  return {};
+}
+
+void Parameters::begin_step() {
+  forget_gathered();
+  release_gradients();  // before anything uses the stack's memory
+  if (fp8_) refresh_fp8_weights();
+  if (fp8_gradients_) fp8_gradients_->begin_step();
+}
+
+void Parameters::release_gradients() {
+  if (overlays_) arena_.release_gradients();
+}
+
+std::vector<Comm*> Parameters::comms() const {
+  std::vector<Comm*> all = {&comm_};
+  for (const AxisComm* axis : {&shard_comm_, &replica_comm_, &expert_comm_, &expert_replica_comm_})
+    if (axis->owned) all.push_back(axis->comm);
+  return all;
+}
+
+void Parameters::begin_micro_step(int micro_step) {
+  micro_step_ = micro_step;
+  if (delayed_) delayed_->begin_micro_step(micro_step);
+  if (routers_ && micro_step == 0) routers_->begin_step();
+}
+
+void Parameters::complete(int unit) {
+  if (layout_.is_experts(unit)) {
+    if (expert_replica_comm_.comm) expert_replica_comm_.comm->wait(replica_tickets_[unit]);
+    return;
+  }
+  if (adding_ == unit) add_reduced();
+  if (shard_comm_.comm) shard_comm_.comm->wait(shard_tickets_[unit]);
+  if (replica_comm_.comm) replica_comm_.comm->wait(replica_tickets_[unit]);
+}
+
+void Parameters::complete_all() {
+  for (const int unit : layout_.backward_order()) complete(unit);
+}
+
+void Parameters::prefetch(int unit, Pass pass) {
+  if (!gathered(unit) || exchange_->has(unit, pass)) return;
+  const Tensor place = exchange_->take_weights(unit, pass);
+  if (in_fp8(unit)) return exchange_->gather(unit, pass, fp8_->codes(unit, pass), fp8_->scales(unit, pass));
+  const Tensor kept = fp16_master() ? local(master_, unit) : local_weights(unit);
+  if (kept.empty()) device_.convert({place, local(master_, unit)});
+  exchange_->gather(unit, pass, kept.empty() ? place : kept, {});
+}
+
+Tensor Parameters::gather(int unit, Pass pass) {
+  if (!sharded() && in_fp8(unit)) return fp8_->codes(unit, pass);
+  if (!exchange_ || layout_.is_experts(unit)) return local_weights(unit);
+  prefetch(unit, pass);
+  const Tensor whole = exchange_->weights(unit, pass);
+  if (in_fp8(unit) || !fp16_master()) return whole;
+  Tensor rounded = whole;  // in place of the FP16 data
+  rounded.dtype = options_.weights;
+  if (exchange_->first_use(unit, pass))
+    decode_master(unit, rounded, sharded() ? whole : local(master_, unit), 0, layout_.units()[unit].size);
+  return rounded;
+}
+
+BlockWeights Parameters::gather_block(std::int64_t layer, Pass pass) {
+  const int unit = layout_.block_unit(layer);
+  const Tensor weights = gather(unit, pass);
+  if (in_fp8(unit))
+    return fp8_->block(unit, pass, weights, sharded() ? exchange_->scales(unit, pass) : Tensor{}, arena_);
+  const BlockTensors t = layout_.block(layer, weights);
+  BlockWeights block{t};
+  for (const LinearMatrix& m : layout_.block_linears(layer)) block[m.role].value = t[m.role];
+  if (layout_.experts_apart(layer))
+    for (const LinearRole role : kExpertRoles)
+      block[role].value = layout_.expert_stack(layout_.expert_unit(layer, role),
+                                               local_weights(layout_.expert_unit(layer, role)));
+  return block;
+}
+
+Tensor Parameters::gradients(int unit) {
+  if (fp8_gradients_) return fp8_gradients_->staging(unit);
+  return gathered(unit) ? exchange_->gradients(unit) : local(gradient_, unit);
+}
+
+BlockTensors Parameters::block_gradients(std::int64_t layer) {
+  BlockTensors g = layout_.block(layer, gradients(layout_.block_unit(layer)));
+  if (layout_.experts_apart(layer))
+    for (const LinearRole role : kExpertRoles)
+      g[role] =
+          layout_.expert_stack(layout_.expert_unit(layer, role), gradients(layout_.expert_unit(layer, role)));
+  return g;
+}
+
+void Parameters::commit(const Tensor& gradient) {
+  if (!overlays_ || gradient.dtype != gradient_.dtype) return;
+  const std::int64_t bytes = gradient.as<std::byte>() - gradient_.as<std::byte>();
+  if (bytes < 0 || bytes >= gradient_.bytes()) return;  // a whole gradient, which is reduced into shards
+  arena_.commit_gradients(bytes * 8 / bits_of(gradient_.dtype));
+}
+
+void Parameters::reduce(int unit) {
+  const bool last = micro_step_ == options_.accumulation - 1;
+  if (fp8_gradients_) {
+    const Tensor codes = local(gradient_, unit);
+    if (staged_watcher_) staged_watcher_(unit, fp8_gradients_->staging(unit));
+    commit(codes);
+    return fp8_gradients_->reduce(unit, codes, micro_step_ == 0, last);
+  }
+  if (layout_.is_experts(unit)) {
+    if (last && expert_replica_comm_.comm)
+      replica_tickets_[unit] = expert_replica_comm_.comm->start_all_reduce(local(gradient_, unit));
+    return;
+  }
+  if (sharded()) {
+    if (micro_step_ > 0) add_reduced();
+    if (overlays_) arena_.commit_gradients(layout_.shard_offset(unit));
+    const Tensor target =
+        micro_step_ == 0 ? local(gradient_, unit) : reduced_.elements(0, layout_.shard_size(unit));
+    shard_tickets_[unit] = exchange_->reduce(unit, target);
+    if (micro_step_ > 0) adding_ = unit;
+  }
+  if (!last || !replica_comm_.comm) return;
+  add_reduced();
+  replica_tickets_[unit] = replica_comm_.comm->start_all_reduce(local(gradient_, unit));
+}
+
+/// Adds the shard that was reduced last to the sum of earlier micro-steps. Runs one unit late, so that the
+/// reduction overlaps the next block's compute.
+void Parameters::add_reduced() {
+  if (adding_ < 0) return;
+  shard_comm_.comm->wait(shard_tickets_[adding_]);
+  const Tensor target = local(gradient_, adding_);
+  device_.add({target, reduced_.elements(0, target.size())});
+  adding_ = -1;
+}
+
+Parameters::Shard Parameters::shard(int unit) const {
+  return {local_weights(unit), local(master_, unit), local(gradient_, unit),
+          layout_.runs(unit, shard_rank())};
+}
+
+}  // namespace precbench

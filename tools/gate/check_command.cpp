@@ -1,0 +1,311 @@
+// Reads records, judges them, and writes the requested outputs. See check.h.
+#include "tools/gate/check_command.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <random>
+#include <set>
+
+#include "kernels/base/errors.h"
+#include "kernels/base/plural.h"
+#include "results/record/contradiction.h"
+#include "results/record/line_reader.h"
+#include "results/record/shell.h"
+#include "tools/gate/gate_match.h"
+#include "tools/text/table.h"
+#include "tools/text/text.h"
+#include "tools/text/write_file.h"
+
+namespace precbench {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string environment_variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+/// Disables GitHub workflow commands in printed text during its lifetime. Records may contain any text, and
+/// their authors cannot guess the random token that ends this mode.
+class WithoutWorkflowCommands {
+ public:
+  WithoutWorkflowCommands() { say("::stop-commands::" + word_); }
+  ~WithoutWorkflowCommands() { say("::" + word_ + "::"); }
+  WithoutWorkflowCommands(const WithoutWorkflowCommands&) = delete;
+  WithoutWorkflowCommands& operator=(const WithoutWorkflowCommands&) = delete;
+
+ private:
+  static void say(const std::string& line) {  // flush, since the following output may go to stderr
+    std::puts(line.c_str());
+    std::fflush(stdout);
+  }
+  static std::string random_word() {
+    std::random_device random;
+    return fmt::format("precbench-{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
+  }
+
+  const std::string word_ = random_word();
+};
+
+/// Parses "3%" as 0.03; null for "off".
+std::optional<double> tolerance(const char* flag, const std::string& word, const char* others) {
+  if (word == "off") return std::nullopt;
+  double percent = 0;
+  const char* end = word.data() + word.size();
+  const auto [stop, error] = std::from_chars(word.data(), end, percent);
+  const bool fits =
+      error == std::errc() && end - stop == 1 && *stop == '%' && std::isfinite(percent) && percent >= 0;
+  if (!fits)
+    throw InvalidInput(fmt::format("{}: \"{}\" is not a percentage such as 3%, nor {}", flag, word, others));
+  return percent / 100;
+}
+
+/// Reads the run. Every path must hold a record, so that a mistyped path is not reported as a missing case.
+RecordSet read_run(const std::vector<std::string>& paths) {
+  RecordSet run = read_records(paths);
+  if (!run.without_record.empty()) throw InvalidInput(run.without_record.front());
+  return run;
+}
+
+/// Reads a baseline file. It is written by this program and kept under version control, so any problem is an
+/// error: a skipped line would be a case that nobody checks.
+RecordSet read_whole(const std::string& path) {
+  if (fs::is_directory(path))
+    throw InvalidInput(fmt::format("--baseline {}: a folder; it takes one file", path));
+  RecordSet set = read_records({path});
+  if (!set.first_problem.empty())
+    throw InvalidInput(
+        fmt::format("--baseline: invalid; repair it or give another file: {}", set.first_problem));
+  return set;
+}
+
+/// Reads a baseline to compare with.
+RecordSet read_baseline(const std::string& path) {
+  if (!named_descriptor(path) && !fs::exists(path))
+    throw InvalidInput(fmt::format("--baseline {}: no such file; --accept makes it from this run", path));
+  RecordSet set = read_whole(path);
+  const bool measured = std::any_of(set.records.begin(), set.records.end(), [](const LocatedRecord& located) {
+    return located.record.status == Status::ok;
+  });
+  if (!measured)
+    throw InvalidInput(
+        fmt::format("--baseline {}: no measured case in it; --accept makes it from this run", path));
+  return set;
+}
+
+/// Returns why a record cannot be part of a baseline; null if it can.
+std::optional<std::string> refusal_reason(const std::set<std::string>& undecided,
+                                          const LocatedRecord& located) {
+  const Record& record = located.record;
+  if (record.status != Status::ok) return name_of(record.status);
+  if (const auto why = contradiction(record)) return "contradicts itself: " + *why;
+  if (undecided.contains(record.id))
+    return "one of several records of this case, whose times do not tell which is the newest";
+  return std::nullopt;
+}
+
+/// Returns the old baseline with accepted records in place of its own, followed by new ones.
+std::vector<Record> merged(const RecordSet& old, const RecordSet& run) {
+  const Answers found = answers(old, run);  // throws if records are ambiguous
+  std::set<const LocatedRecord*> placed;
+  std::vector<Record> records;
+  for (const LocatedRecord& located : old.records) {
+    const auto answer = found.find(&located);
+    records.push_back(answer == found.end() ? located.record : answer->second->record);
+    if (answer != found.end()) placed.insert(answer->second);
+  }
+  for (const LocatedRecord& located : run.records)
+    if (!placed.contains(&located)) records.push_back(located.record);
+  return records;
+}
+
+int accept(const CheckOptions& options, RecordSet run) {
+  const std::set<std::string> undecided(run.undecided.begin(), run.undecided.end());
+  std::erase_if(run.records, [&](const LocatedRecord& located) {
+    const auto why = refusal_reason(undecided, located);
+    if (why) fmt::print("{}: {}, not accepted\n", printable(located.origin.text()), printable(*why));
+    return why.has_value();
+  });
+  const std::size_t measured = run.records.size();
+  if (measured == 0) throw InvalidInput("nothing to accept: no case of this run was measured");
+  judge(run, run, GateRules{});  // throws if the cases of this run do not fit into one baseline
+  RecordSet old;
+  if (fs::exists(options.baseline) && !fs::is_empty(options.baseline)) old = read_whole(options.baseline);
+  if (!old.records.empty()) {
+    if (const auto difference = difference_in_kind(old, run)) {  // nothing of the old baseline can stay
+      const std::string kept = spare_name(options.baseline);
+      std::error_code error;
+      fs::copy_file(options.baseline, kept, error);
+      if (error) throw InvalidInput(fmt::format("cannot write {}: {}", kept, error.message()));
+      fmt::print("{}; the old one is replaced whole, and kept as {}\n", printable(*difference),
+                 printable(kept));
+      old = {};
+    }
+  }
+  const std::vector<Record> records = merged(old, run);
+  const std::string beside = options.baseline + ".new";
+  std::error_code ignored;
+  fs::remove(beside, ignored);
+  try {
+    for (const Record& record : records) append_record(beside, record);
+  } catch (...) {  // the baseline is unchanged and no partial file remains
+    fs::remove(beside, ignored);
+    throw;
+  }
+  std::error_code error;
+  fs::rename(beside, options.baseline, error);
+  if (error) throw InvalidInput(fmt::format("cannot write {}: {}", options.baseline, error.message()));
+  fmt::print("accepted {} into {}, which has {} now\n", plural(measured, "case"), printable(options.baseline),
+             records.size());
+  return kCheckPassed;
+}
+
+/// Throws InvalidInput if the baseline is a stream but must be written or is read as PATH as well.
+void check_stream(const CheckOptions& options) {
+  const auto stream = named_descriptor(options.baseline);
+  if (!stream) return;
+  const std::string name = input_name(options.baseline);
+  if (options.accept)
+    throw InvalidInput(fmt::format("--baseline {}: --accept writes it, so it must be a file", name));
+  for (const std::string& path : options.paths)
+    if (named_descriptor(path) == stream)
+      throw InvalidInput(fmt::format("--baseline and PATH are both {}, which is read once", name));
+}
+
+/// Writes all requested files, even if some fail; `baseline` is its displayed name. Throws InvalidInput
+/// with all failures.
+void write_results(const CheckOptions& options, const std::string& baseline, const GateResult& result,
+                   const RerunCommand& rerun) {
+  std::vector<std::string> problems;
+  const auto write = [&](const std::string& path, bool append, const auto& text) {
+    try {
+      if (!path.empty()) write_file(path, text(), append);
+    } catch (const InvalidInput& error) {
+      problems.push_back(error.what());
+    }
+  };
+  const auto markdown = [&] { return gate_markdown(result, baseline, rerun); };
+  write(environment_variable("GITHUB_STEP_SUMMARY"), true, markdown);
+  write(options.markdown, false, markdown);
+  write(options.junit, false, [&] { return gate_junit(result, rerun); });
+  write(options.json, false, [&] {
+    return gate_json(result, baseline, rerun)
+               .dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
+           "\n";
+  });
+  if (!problems.empty()) throw InvalidInput(fmt::format("{}", fmt::join(problems, "; ")));
+}
+
+/// Returns the folder for reruns, so that their newer records replace the checked ones.
+std::string folder_to_run_again(const std::vector<std::string>& paths) {
+  for (const std::string& path : paths) {
+    if (fs::is_directory(path)) return path;
+    const fs::path file = path;
+    if (file.filename() == "records.jsonl") return file.has_parent_path() ? file.parent_path().string() : ".";
+  }
+  return "out/again";
+}
+
+}  // namespace
+
+GateRules rules_of(const CheckOptions& options) {
+  GateRules rules;
+  rules.tokens_per_s = tolerance("--tokens-per-s", options.tokens_per_s, "off");
+  rules.memory = tolerance("--memory", options.memory, "off");
+  rules.loss = options.loss != "off";
+  if (rules.loss && options.loss != "auto")
+    rules.loss_tolerance = tolerance("--loss", options.loss, "off or auto");
+  rules.numerics = options.numerics;
+  if (!rules.tokens_per_s && !rules.memory && !rules.loss && !rules.numerics)
+    throw InvalidInput("--tokens-per-s, --memory and --loss are all off: nothing is left to check");
+  return rules;
+}
+
+int check(const CheckOptions& options, const RerunCommand& command) {
+  const GateRules rules = rules_of(options);
+  const RerunCommand rerun = [&](const nlohmann::ordered_json& fields) {
+    return command(fields) + " --out " + shell_path(folder_to_run_again(options.paths));
+  };
+  check_stream(options);
+  if (options.accept && is_among(options.paths, options.baseline))
+    throw InvalidInput(fmt::format("--accept: {} is a file of this run", options.baseline));
+  std::vector<std::string> inputs = options.paths;
+  inputs.push_back(options.baseline);
+  check_outputs({{"--markdown", options.markdown}, {"--junit", options.junit}, {"--json", options.json}},
+                inputs);
+  const bool on_github = environment_variable("GITHUB_ACTIONS") == "true";
+  std::optional<WithoutWorkflowCommands> quiet;
+  if (on_github) quiet.emplace();
+  RecordSet run = read_run(options.paths);
+  if (options.accept) {
+    for (const std::string& problem : run.problems) fmt::print(stderr, "{}\n", printable(problem));
+    return accept(options, std::move(run));
+  }
+  for (const std::string& path : {options.markdown, options.junit, options.json})
+    if (!path.empty()) check_writable(path);
+  const RecordSet baseline = read_baseline(options.baseline);
+  const std::string baseline_name = input_name(options.baseline);
+  GateResult result = judge(baseline, run, rules);
+  result.notes.insert(result.notes.begin(), run.problems.begin(), run.problems.end());
+  const int status = result.exit_status();
+
+  // Print the verdict first, so that a write failure does not lose it.
+  fmt::print("{}", gate_term(result, baseline_name, rerun));
+  quiet.reset();
+  if (on_github) fmt::print("{}", gate_annotations(result, rerun));
+  std::fflush(stdout);
+  write_results(options, baseline_name, result, rerun);
+  return status;
+}
+
+CLI::App* add_check_command(CLI::App& app, CheckOptions& options) {
+  CLI::App* command = app.add_subcommand("check", "regression check of a run against a baseline");
+  command->footer(
+      "Tolerances are percentages; \"off\" skips a metric.\n"
+      "\n"
+      "Exit status: 0 no regression\n"
+      "             1 a regression\n"
+      "             2 bad input, or an output file that cannot be written\n"
+      "             3 missing or inconclusive\n"
+      "\n"
+      "Examples:\n"
+      "  # baseline from a run\n"
+      "  precbench check --baseline baseline.jsonl out/first --accept\n"
+      "  # later run against the baseline\n"
+      "  precbench check --baseline baseline.jsonl out/first --tokens-per-s 5% --memory 1%\n"
+      "  # CPU run: any change of the arithmetic, whatever the speed\n"
+      "  precbench check --baseline baseline.jsonl out/first --tokens-per-s off --numerics --junit check.xml");
+  command
+      ->add_option("PATH", options.paths,
+                   "records of the run: files, folders of *.jsonl, or - for standard input")
+      ->required()
+      ->type_name("");
+  command->add_option("--baseline", options.baseline, "baseline record file")->required()->type_name("FILE");
+  const auto text = [&](const char* flag, std::string& value, const char* help, const char* type) {
+    command->add_option(flag, value, help)->type_name(type)->capture_default_str();
+  };
+  text("--tokens-per-s", options.tokens_per_s, "tolerated loss of speed; more is SLOWER", "X%");
+  text("--memory", options.memory, "tolerated growth of peak memory; more is BIGGER", "X%");
+  text("--loss", options.loss,
+       "tolerated growth of the loss; more is WORSE; auto: 0.25%, on the mean of three or more seeds",
+       "X%|auto");
+  command->add_flag("--numerics", options.numerics,
+                    "comparison of first loss and quantization noise too (CPU device)");
+  text("--markdown", options.markdown, "output file for the result as Markdown", "FILE");
+  text("--junit", options.junit, "output file for the result as JUnit XML", "FILE");
+  text("--json", options.json, "output file for the result as JSON", "FILE");
+  command->add_flag("--accept", options.accept, "update of the baseline with this run's measured cases");
+  return command;
+}
+
+}  // namespace precbench
