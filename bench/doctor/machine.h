@@ -1,5 +1,5 @@
-// What the doctor looks at without running a kernel: facts of the machine, and what they mean. Judging needs no
-// GPU, so that every line is tested with made-up facts.
+// Facts of the machine that need no kernel, and their judgement. Judging needs no GPU, so that every line is
+// tested with made-up facts.
 #pragma once
 
 #include <cstdint>

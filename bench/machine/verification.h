@@ -14,7 +14,7 @@
 
 namespace precbench {
 
-/// What a verification holds for. Another value of any field makes another verification.
+/// Properties for which a verification holds. Another value of any of them makes another verification.
 using VerifiedMachine = std::map<std::string, std::string>;
 VerifiedMachine verified_machine(const GpuProperties& gpu);
 /// Returns commit and flags of the build; of a build with uncommitted changes also the program's size and time.

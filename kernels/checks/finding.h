@@ -1,4 +1,4 @@
-// What a check of a native path found. Checks judge a device against the CPU device or an FP64 reference; tests
+// Result of a check of one native path. Checks judge a device against the CPU device or an FP64 reference; tests
 // assert on their findings, and `precbench doctor --run` prints them.
 #pragma once
 
