@@ -269,8 +269,7 @@ void list_devices() {
   add("cpu", "this machine's processor", *make_cpu_device(1));
   const VisibleGpus gpus = find_gpus();
   for (int ordinal = 0; ordinal < gpus.count; ++ordinal) {
-    add(fmt::format("{} {}", gpus.device, ordinal), gpu_properties(ordinal).description,
-        *open_gpu(ordinal));
+    add(fmt::format("{} {}", gpus.device, ordinal), gpu_properties(ordinal).description, *open_gpu(ordinal));
   }
   fmt::print("{}", fitted(rows));
   if (gpus.count == 0) fmt::print("\nno GPU: {}\n", gpus.reason);

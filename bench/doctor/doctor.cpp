@@ -21,7 +21,8 @@ namespace precbench {
 namespace {
 
 bool has_failure(const HealthLines& lines) {
-  return std::any_of(lines.begin(), lines.end(), [](const HealthLine& line) { return line.health == Health::fail; });
+  return std::any_of(lines.begin(), lines.end(),
+                     [](const HealthLine& line) { return line.health == Health::fail; });
 }
 
 void print(const std::string& text) {
@@ -34,7 +35,8 @@ std::vector<Verification> kept_verifications(const MachineFacts& facts) {
   std::vector<Verification> kept;
   for (const GpuFacts& gpu : facts.gpus) {
     const VerifiedMachine machine = verified_machine(gpu.properties);
-    if (std::any_of(kept.begin(), kept.end(), [&](const Verification& v) { return v.machine == machine; })) continue;
+    if (std::any_of(kept.begin(), kept.end(), [&](const Verification& v) { return v.machine == machine; }))
+      continue;
     if (auto found = read_verification(machine)) kept.push_back(std::move(*found));
   }
   return kept;
@@ -51,26 +53,30 @@ std::vector<std::string> disagreements(const Verification& verification) {
 HealthLine line_of(const Verification& verification) {
   const std::vector<std::string> wrong = disagreements(verification);
   const std::string paths = plural(verification.paths.size(), "path");
-  if (wrong.empty()) return {Health::ok, "verified", fmt::format("{}, {} agree", verification.created, paths)};
+  if (wrong.empty())
+    return {Health::ok, "verified", fmt::format("{}, {} agree", verification.created, paths)};
   return {Health::fail, "verified",
           fmt::format("{}, {} of {} disagree; {}", verification.created, wrong.size(), paths,
-                      verification.trusted ? "trusted: they run natively, and records say that they are not verified"
-                                           : "they are emulated; doctor --trust runs them natively")};
+                      verification.trusted
+                          ? "trusted: they run natively, and records say that they are not verified"
+                          : "they are emulated; doctor --trust runs them natively")};
 }
 
 HealthLines lines_of(const std::vector<Verification>& kept, const MachineFacts& facts) {
   HealthLines lines;
   for (const Verification& verification : kept) lines.push_back(line_of(verification));
   if (kept.empty() && !facts.gpus.empty())
-    lines.push_back({Health::unknown, "verified", "no native path yet; precbench doctor --run checks them all"});
+    lines.push_back(
+        {Health::unknown, "verified", "no native path yet; precbench doctor --run checks them all"});
   return lines;
 }
 
 std::vector<Patient> patients_of(const DoctorCommand& command, const MachineFacts& facts) {
   if (command.device == "cpu") return {{checked_cpu(), {}}};
   if (command.gpu >= std::ssize(facts.gpus))
-    throw InvalidInput(fmt::format("doctor: there is no GPU {}: {}", command.gpu,
-                                   facts.gpus.empty() ? facts.visible.reason : fmt::format("{} usable", facts.gpus.size())));
+    throw InvalidInput(
+        fmt::format("doctor: there is no GPU {}: {}", command.gpu,
+                    facts.gpus.empty() ? facts.visible.reason : fmt::format("{} usable", facts.gpus.size())));
   std::vector<Patient> patients;
   for (const GpuFacts& gpu : facts.gpus)
     if (command.gpu < 0 || command.gpu == gpu.properties.ordinal)
@@ -93,7 +99,8 @@ void check_links(const DoctorCommand& command, const MachineFacts& facts, Diagno
   try {
     const std::unique_ptr<CommGroup> group = on_cpu ? make_local_group(ranks) : make_gpu_group(ranks, ranks);
     result.findings = checks::check_collectives(
-        ranks, *group, [&](int rank) { return on_cpu ? make_cpu_device(1) : make_gpu_device(rank); }, ranks * kPerRank);
+        ranks, *group, [&](int rank) { return on_cpu ? make_cpu_device(1) : make_gpu_device(rank); },
+        ranks * kPerRank);
   } catch (const Unsupported& error) {
     diagnosis.lines.push_back({Health::warn, "collectives", error.what()});
   } catch (const std::runtime_error& error) {
@@ -105,19 +112,22 @@ void check_links(const DoctorCommand& command, const MachineFacts& facts, Diagno
 }
 
 void check_flags(const DoctorCommand& command) {
-  for (const auto& [given, flag] : {std::pair(command.quick, "--quick"), std::pair(command.verbose, "--verbose"),
-                                    std::pair(!command.model.empty(), "--model"), std::pair(command.gpu >= 0, "--gpu"),
-                                    std::pair(command.device != "auto", "--device")})
+  for (const auto& [given, flag] :
+       {std::pair(command.quick, "--quick"), std::pair(command.verbose, "--verbose"),
+        std::pair(!command.model.empty(), "--model"), std::pair(command.gpu >= 0, "--gpu"),
+        std::pair(command.device != "auto", "--device")})
     if (given && !command.run) throw InvalidInput(fmt::format("doctor: {} belongs to --run", flag));
   if (command.trust && command.run) throw InvalidInput("doctor: --trust after --run, not with it");
   if (command.device != "auto" && command.device != "cpu" && !is_gpu(command.device))
-    throw InvalidInput(fmt::format("doctor: --device: {} is none of auto, cpu, {}", command.device, fmt::join(gpu_device_names(), ", ")));
+    throw InvalidInput(fmt::format("doctor: --device: {} is none of auto, cpu, {}", command.device,
+                                   fmt::join(gpu_device_names(), ", ")));
   if (command.device == "cpu" && command.gpu >= 0) throw InvalidInput("doctor: --gpu: --device cpu has none");
 }
 
 void trust(const MachineFacts& facts, std::vector<Verification>& kept) {
   if (facts.gpus.empty()) throw InvalidInput("doctor: --trust: " + facts.visible.reason);
-  if (kept.empty()) throw InvalidInput("doctor: --trust: nothing has been verified here; run doctor --run first");
+  if (kept.empty())
+    throw InvalidInput("doctor: --trust: nothing has been verified here; run doctor --run first");
   for (Verification& verification : kept) {
     verification.trusted = true;
     write_verification(verification);
@@ -147,7 +157,8 @@ Diagnosis examine(const DoctorCommand& command, const MachineFacts& facts) {
 std::string text_of(const checks::Findings& findings) {
   std::string text;
   for (const checks::Finding& finding : findings)
-    text += fmt::format("{:<8} {}; {}: {}\n", finding.agrees ? "ok" : "FAIL", finding.path, finding.what, finding.measured);
+    text += fmt::format("{:<8} {}; {}: {}\n", finding.agrees ? "ok" : "FAIL", finding.path, finding.what,
+                        finding.measured);
   return text;
 }
 
@@ -176,7 +187,8 @@ Diagnosis diagnose(const std::vector<Patient>& patients, const PathCheckOptions&
     try {
       write_verification(verification);
     } catch (const std::runtime_error& error) {
-      diagnosis.lines.push_back({Health::warn, "verified", fmt::format("not kept, so records will not say so: {}", error.what())});
+      diagnosis.lines.push_back(
+          {Health::warn, "verified", fmt::format("not kept, so records will not say so: {}", error.what())});
     }
     diagnosis.verifications.push_back(std::move(verification));
   }
@@ -189,12 +201,16 @@ std::string share_text(const MachineFacts& facts, const HealthLines& lines,
   std::vector<std::string> all = {fmt::format("precbench doctor, build {}", build_identity())};
   for (const GpuFacts& gpu : facts.gpus) {
     const GpuProperties& p = gpu.properties;
-    all.push_back(fmt::format("GPU {}: {}; driver {}, CUDA {}, cuDNN {}, NCCL {}", p.ordinal, p.description, p.driver, p.cuda_runtime, p.cudnn.empty() ? "-" : p.cudnn, p.nccl.empty() ? "-" : p.nccl));
+    all.push_back(fmt::format("GPU {}: {}; driver {}, CUDA {}, cuDNN {}, NCCL {}", p.ordinal, p.description,
+                              p.driver, p.cuda_runtime, p.cudnn.empty() ? "-" : p.cudnn,
+                              p.nccl.empty() ? "-" : p.nccl));
   }
   for (const HealthLine& line : lines)
-    if (line.health != Health::ok) all.push_back(fmt::format("{} {}: {}", name_of(line.health), line.subject, line.text));
+    if (line.health != Health::ok)
+      all.push_back(fmt::format("{} {}: {}", name_of(line.health), line.subject, line.text));
   for (const Verification& verification : verifications) {
-    all.push_back(fmt::format("verified {}: {} native paths", verification.created, verification.paths.size()));
+    all.push_back(
+        fmt::format("verified {}: {} native paths", verification.created, verification.paths.size()));
     std::map<std::string, std::size_t> agree;  // paths by kind
     for (const auto& [path, verdict] : verification.paths)
       if (verdict.agrees) ++agree[path.substr(0, path.find(' '))];
@@ -213,15 +229,20 @@ std::string share_text(const MachineFacts& facts, const HealthLines& lines,
 }
 
 CLI::App* add_doctor_command(CLI::App& app, DoctorCommand& command) {
-  CLI::App* sub = app.add_subcommand("doctor", "what is wrong with this machine, and whether its native paths compute what the CPU does");
+  CLI::App* sub = app.add_subcommand(
+      "doctor", "what is wrong with this machine, and whether its native paths compute what the CPU does");
   sub->footer(
       "Without flags: driver, libraries, clocks and links, in a few seconds. Exit status: 0 nothing is wrong;\n"
       "1 a line says FAIL; 2 bad input; 3 not judged: interrupted, or no GPU.");
-  sub->add_flag("--run", command.run, "checks of every native quantizer, GEMM, attention and training step against the CPU");
+  sub->add_flag("--run", command.run,
+                "checks of every native quantizer, GEMM, attention and training step against the CPU");
   sub->add_flag("--quick", command.quick, "--run in about 10 seconds per GPU: fewer steps, no rates");
-  sub->add_option("--model", command.model, "--run at the shapes of this model, too: preset or JSON file")->type_name("NAME");
+  sub->add_option("--model", command.model, "--run at the shapes of this model, too: preset or JSON file")
+      ->type_name("NAME");
   sub->add_option("--device", command.device, "--run on auto, cpu or cuda (default auto)")->type_name("NAME");
-  sub->add_option("--gpu", command.gpu, "--run on this GPU alone (default all)")->type_name("N")->check(CLI::NonNegativeNumber);
+  sub->add_option("--gpu", command.gpu, "--run on this GPU alone (default all)")
+      ->type_name("N")
+      ->check(CLI::NonNegativeNumber);
   sub->add_flag("--verbose", command.verbose, "--run with a line for every check");
   sub->add_flag("--trust", command.trust, "native execution of paths that disagree, until the next --run");
   sub->add_flag("--share", command.share, "at most 2 kB of plain text for an issue, instead of lines");

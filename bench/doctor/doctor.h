@@ -15,9 +15,9 @@ namespace precbench {
 
 struct DoctorCommand {
   bool run = false, quick = false, verbose = false, share = false, trust = false;
-  std::string model;           ///< preset or file whose shapes are checked; empty: none
+  std::string model;            ///< preset or file whose shapes are checked; empty: none
   std::string device = "auto";  ///< "auto", "cpu" or a GPU device
-  int gpu = -1;                ///< the GPU to check; -1: all
+  int gpu = -1;                 ///< the GPU to check; -1: all
 };
 CLI::App* add_doctor_command(CLI::App& app, DoctorCommand& command);
 
@@ -39,12 +39,13 @@ struct Diagnosis {
   HealthLines lines;
   checks::Findings findings;
   std::vector<Verification> verifications;  ///< one for each kind of machine, as kept
-  bool complete = true;  ///< not interrupted
+  bool complete = true;                     ///< not interrupted
 };
 /// Checks every device in turn and keeps the verdicts. Verdicts on paths that were not judged this time stay.
 Diagnosis diagnose(const std::vector<Patient>& patients, const PathCheckOptions& options);
 
 /// Returns at most 2,000 bytes of plain text for an issue.
-std::string share_text(const MachineFacts& facts, const HealthLines& lines, const std::vector<Verification>& verifications);
+std::string share_text(const MachineFacts& facts, const HealthLines& lines,
+                       const std::vector<Verification>& verifications);
 
 }  // namespace precbench

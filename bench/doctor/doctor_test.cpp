@@ -33,6 +33,9 @@ std::vector<Patient> patient_with(std::optional<Fault> fault) {
   return {{{"GPU 0", open, {"cublaslt"}, {"own"}}, verified_machine(made_up_gpu())}};
 }
 
+/// Few paths of each kind: the checks themselves are tested in kernels/checks and models/checks.
+PathCheckOptions few() { return {.recipes = {find_recipe("bf16"), find_recipe("rowwise")}, .quick = true}; }
+
 std::set<std::string> wrong_paths(const Verification& verification) {
   std::set<std::string> wrong;
   for (const auto& [path, verdict] : verification.paths)
@@ -46,7 +49,7 @@ std::string text_of(const HealthLines& lines) { return to_text(lines); }
 
 TEST_CASE("diagnose: a device without a fault agrees in every path and is kept as verified", "[doctor]") {
   const CacheFolder cache;
-  const Diagnosis diagnosis = diagnose(patient_with({}), {.quick = true});
+  const Diagnosis diagnosis = diagnose(patient_with({}), few());
   INFO(text_of(diagnosis.lines));
   CHECK(diagnosis.complete);
   for (const HealthLine& line : diagnosis.lines) CHECK(line.health == Health::ok);
@@ -54,27 +57,28 @@ TEST_CASE("diagnose: a device without a fault agrees in every path and is kept a
   const auto kept = read_verification(verified_machine(made_up_gpu()));
   REQUIRE(kept);
   CHECK(wrong_paths(*kept).empty());
-  // Every GEMM of every recipe that has one is verified, with its quantizers.
-  for (const auto* table : {&builtin_recipes(), &fp4_recipes()})
-    for (const Recipe& recipe : *table)
-      for (const GemmRole role : kGemmRoles) {
-        INFO(recipe.name << " " << name_of(role));
-        CHECK(unverified_paths({{recipe.gemm(role), role}}, "own", &*kept).empty());
-      }
+  // Every GEMM is verified, with its quantizers.
+  for (const Recipe& recipe : few().recipes)
+    for (const GemmRole role : kGemmRoles) {
+      INFO(recipe.name << " " << name_of(role));
+      CHECK(unverified_paths({{recipe.gemm(role), role}}, "own", &*kept).empty());
+    }
   CHECK(demoted_paths(*kept).empty());
 }
 
-TEST_CASE("diagnose: a fault in one GEMM role is found and demotes that path until it is trusted", "[doctor]") {
+TEST_CASE("diagnose: a fault in one GEMM role is found and demotes that path until it is trusted",
+          "[doctor]") {
   const CacheFolder cache;
   Fault fault{OpKind::matmul};
   fault.role = GemmRole::wgrad;
-  const Diagnosis diagnosis = diagnose(patient_with(fault), {.quick = true});
+  const Diagnosis diagnosis = diagnose(patient_with(fault), few());
   INFO(text_of(diagnosis.lines));
   CHECK(std::any_of(diagnosis.lines.begin(), diagnosis.lines.end(), [](const HealthLine& line) {
-    return line.health == Health::fail && line.subject == "GPU 0 gemm" && line.text.find("wgrad") != std::string::npos;
+    return line.health == Health::fail && line.subject == "GPU 0 gemm" &&
+           line.text.find("wgrad") != std::string::npos;
   }));
   const Verification kept = read_verification(verified_machine(made_up_gpu())).value();
-  const GemmRecipe& wgrad = find_recipe("rowwise").wgrad;
+  const GemmRecipe wgrad = find_recipe("rowwise").wgrad;
   CHECK(wrong_paths(kept).contains(gemm_path(wgrad, GemmRole::wgrad)));
   CHECK_FALSE(wrong_paths(kept).contains(gemm_path(find_recipe("rowwise").fprop, GemmRole::fprop)));
   const GpuOptions options = without_demoted({}, &kept);
@@ -83,27 +87,27 @@ TEST_CASE("diagnose: a fault in one GEMM role is found and demotes that path unt
   trusted.trusted = true;
   CHECK(without_demoted({}, &trusted).demoted.empty());
   // A later run without the fault lifts it.
-  diagnose(patient_with({}), {.quick = true});
+  diagnose(patient_with({}), few());
   CHECK(wrong_paths(read_verification(kept.machine).value()).empty());
 }
 
-TEST_CASE("diagnose: a fault in a quantizer or in attention or in an op of the step demotes what uses it", "[doctor]") {
+TEST_CASE("diagnose: a fault in a quantizer or in attention or in an op of the step demotes what uses it",
+          "[doctor]") {
   const CacheFolder cache;
   const QuantFormat row = quantizer_format(find_recipe("rowwise").fprop.a);
   Fault of_row{OpKind::quantize, Place::row_code};
   of_row.format = row;
-  Verification kept = diagnose(patient_with(of_row), {.quick = true}).verifications.at(0);
+  Verification kept = diagnose(patient_with(of_row), few()).verifications.at(0);
   CHECK(wrong_paths(kept).contains(quantizer_path(row)));
   CHECK_FALSE(demoted_reason(demoted_paths(kept), find_recipe("rowwise").fprop, GemmRole::fprop).empty());
   CHECK(demoted_reason(demoted_paths(kept), find_recipe("mxfp8").fprop, GemmRole::fprop).empty());
 
-  kept = diagnose(patient_with(Fault{OpKind::attention}), {.quick = true}).verifications.at(0);
+  kept = diagnose(patient_with(Fault{OpKind::attention}), few()).verifications.at(0);
   CHECK(wrong_paths(kept).contains("attention own"));
   CHECK(demoted_paths(kept).contains(kEveryGemm));
 
   // RoPE has no check of its own: whole steps find it.
-  const Diagnosis diagnosis =
-      diagnose(patient_with(Fault{OpKind::rope, Place::value, Extent::row}), {.quick = true});
+  const Diagnosis diagnosis = diagnose(patient_with(Fault{OpKind::rope, Place::value, Extent::row}), few());
   kept = diagnosis.verifications.at(0);
   CHECK(wrong_paths(kept).contains("step bf16"));
   CHECK(wrong_paths(kept).contains(gemm_path({}, GemmRole::fprop)));
@@ -112,10 +116,11 @@ TEST_CASE("diagnose: a fault in a quantizer or in attention or in an op of the s
 
 TEST_CASE("diagnose: shapes of a model are checked too", "[doctor]") {
   const CacheFolder cache;
-  ModelConfig model = find_model("tiny");
+  const ModelConfig model = find_model("tiny");
   int checks = 0;
-  PathCheckOptions options{.quick = true, .model = model};
-  options.stop = [] { return false; };
+  PathCheckOptions options = few();
+  options.recipes = {find_recipe("bf16")};
+  options.model = model;
   const Diagnosis diagnosis = diagnose(patient_with({}), options);
   INFO(text_of(diagnosis.lines));
   for (const checks::Finding& finding : diagnosis.findings) {
@@ -128,7 +133,7 @@ TEST_CASE("diagnose: shapes of a model are checked too", "[doctor]") {
 TEST_CASE("diagnose: an interrupt ends with what has been judged so far", "[doctor]") {
   const CacheFolder cache;
   int left = 7;
-  PathCheckOptions options{.quick = true};
+  PathCheckOptions options = few();
   options.stop = [&] { return left-- <= 0; };
   const Diagnosis diagnosis = diagnose(patient_with({}), options);
   CHECK_FALSE(diagnosis.complete);
@@ -147,7 +152,7 @@ TEST_CASE("diagnose: an error of the device is a failure of the path that had it
     if (opened++ > 1) throw std::runtime_error("CUDA error 700");
     return std::make_unique<FaultyDevice>();
   };
-  const Diagnosis diagnosis = diagnose(patients, {.quick = true});
+  const Diagnosis diagnosis = diagnose(patients, few());
   const std::string text = text_of(diagnosis.lines);
   INFO(text);
   CHECK(text.find("CUDA error 700") != std::string::npos);
@@ -164,10 +169,12 @@ TEST_CASE("share_text: at most 2 kB with everything that is wrong first", "[doct
   verification.paths = {{"gemm a", {true, "3 checks"}}, {"gemm b", {false, "error 3, bound 2"}}};
   const HealthLines lines = {{Health::ok, "GPU 0", "fine"}, {Health::warn, "GPU 0 power limit", "500 W"}};
   const std::string text = share_text(facts, lines, {verification});
-  for (const char* part : {"Made-up GPU", "driver 1.2", "warn GPU 0 power limit: 500 W", "gemm: 1 agree", "disagrees: gemm b (error 3, bound 2)"})
+  for (const char* part : {"Made-up GPU", "driver 1.2", "warn GPU 0 power limit: 500 W", "gemm: 1 agree",
+                           "disagrees: gemm b (error 3, bound 2)"})
     CHECK(text.find(part) != std::string::npos);
   CHECK(text.find("fine") == std::string::npos);
-  for (int i = 0; i < 500; ++i) verification.paths["gemm " + std::to_string(i)] = {false, std::string(400, 'x')};
+  for (int i = 0; i < 500; ++i)
+    verification.paths["gemm " + std::to_string(i)] = {false, std::string(400, 'x')};
   const std::string longest = share_text(facts, lines, {verification});
   CHECK(longest.size() <= 2000);
   CHECK(longest.size() > 1500);
@@ -179,7 +186,8 @@ TEST_CASE("doctor: flags that do not go together are refused in one line", "[doc
   CHECK(refused("doctor --model tiny") == "precbench: doctor: --model belongs to --run");
   CHECK(refused("doctor --device cpu") == "precbench: doctor: --device belongs to --run");
   CHECK(refused("doctor --run --trust") == "precbench: doctor: --trust after --run, not with it");
-  CHECK(refused("doctor --run --device tpu") == "precbench: doctor: --device: tpu is none of auto, cpu, cuda");
+  CHECK(refused("doctor --run --device tpu") ==
+        "precbench: doctor: --device: tpu is none of auto, cpu, cuda");
   CHECK(refused("doctor --run --device cpu --gpu 0") == "precbench: doctor: --gpu: --device cpu has none");
   CHECK(refused("doctor --run --model qwen9").find("unknown model \"qwen9\"") != std::string::npos);
   if (find_gpus().count == 0) {
@@ -203,7 +211,8 @@ TEST_CASE("doctor: --run on the CPU judges its native paths and the collectives"
   const Answer run = precbench_says("doctor --run --quick --verbose --device cpu");
   INFO(run.text);
   CHECK(run.status == kDoctorAgrees);
-  for (const char* part : {"CPU gemm", "CPU attention", "CPU step", "ranks all-reduce", "ok       gemm bf16 x bf16 wgrad; 256 x 384 x 640 into f32, accumulated: error"})
+  for (const char* part : {"CPU gemm", "CPU attention", "CPU step", "ranks all-reduce",
+                           "ok       gemm bf16 x bf16 wgrad; 256 x 384 x 640 into f32, accumulated: error"})
     CHECK(run.text.find(part) != std::string::npos);
 }
 
@@ -214,9 +223,11 @@ TEST_CASE("doctor: SIGINT ends --run with status 3", "[doctor][cli]") {
   if (pid == 0) {
     errors_to(errors);
     freopen((folder / "out").c_str(), "w", stdout);
-    _exit(execl(PRECBENCH_BINARY_DIR "/precbench", "precbench", "doctor", "--run", "--device", "cpu", nullptr));
+    _exit(
+        execl(PRECBENCH_BINARY_DIR "/precbench", "precbench", "doctor", "--run", "--device", "cpu", nullptr));
   }
-  CHECK(eventually([&] { return file_text(errors).find("doctor: gemm") != std::string::npos || !alive(pid); }));
+  CHECK(
+      eventually([&] { return file_text(errors).find("doctor: gemm") != std::string::npos || !alive(pid); }));
   kill(pid, SIGINT);
   CHECK(exit_status(pid) == kDoctorUnjudged);
   CHECK(file_text(folder / "out").find("interrupted before") != std::string::npos);

@@ -26,7 +26,8 @@ struct GpuFacts {
   GpuProperties properties;
   std::optional<DatasheetRates> peaks;
   std::vector<RecipeFact> recipes;
-  bool nvml = false;  ///< NVML answers; the values below are unknown otherwise
+  std::string open_error;  ///< why the GPU cannot be used; empty if it can
+  bool nvml = false;       ///< NVML answers; the values below are unknown otherwise
   std::optional<double> default_power_limit_w, max_sm_clock_mhz;
   GpuReading reading;
   std::optional<std::int64_t> ecc_errors;
@@ -47,7 +48,7 @@ struct MachineFacts {
   std::string architectures;  ///< compiled_architectures()
   std::vector<GpuFacts> gpus;
   std::vector<PairFacts> pairs;
-  std::optional<std::int64_t> shared_memory_bytes;  ///< free in /dev/shm
+  std::optional<std::int64_t> shared_memory_bytes;   ///< free in /dev/shm
   std::optional<std::uint64_t> locked_memory_bytes;  ///< limit of locked memory; null: unlimited
 };
 

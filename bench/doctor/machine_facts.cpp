@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <stdexcept>
 
 #include "bench/doctor/machine.h"
 #include "kernels/numerics/mx_expansion.h"
@@ -15,7 +16,8 @@ namespace {
 std::optional<int> needed_by(const GemmRecipe& gemm, int compute_capability) {
   const QuantFormat &a = gemm.a, &b = gemm.b;
   if (!a.quantized() && !b.quantized()) return 0;
-  if (a.quantized() != b.quantized() || (a.dtype == DType::e5m2 && b.dtype == DType::e5m2)) return std::nullopt;
+  if (a.quantized() != b.quantized() || (a.dtype == DType::e5m2 && b.dtype == DType::e5m2))
+    return std::nullopt;
   if (held_in_bf16(a.dtype) || held_in_bf16(b.dtype)) return std::nullopt;
   constexpr int kMx = 120800, kRows = 120900;
   if (a.dtype == DType::e2m1)
@@ -57,7 +59,11 @@ GpuFacts gpu_facts(int ordinal) {
     facts.pcie = nvml->pcie_link();
   }
   // After NVML, which would count this process otherwise.
-  facts.recipes = recipe_facts(*make_gpu_device(ordinal), facts.properties.compute_capability);
+  try {
+    facts.recipes = recipe_facts(*make_gpu_device(ordinal), facts.properties.compute_capability);
+  } catch (const std::runtime_error& error) {
+    facts.open_error = error.what();
+  }
   return facts;
 }
 
@@ -98,7 +104,8 @@ MachineFacts machine_facts() {
   facts.pairs = pair_facts(facts.gpus);
   struct statvfs shared = {};
   if (statvfs("/dev/shm", &shared) == 0)
-    facts.shared_memory_bytes = static_cast<std::int64_t>(shared.f_bavail) * static_cast<std::int64_t>(shared.f_frsize);
+    facts.shared_memory_bytes =
+        static_cast<std::int64_t>(shared.f_bavail) * static_cast<std::int64_t>(shared.f_frsize);
   struct rlimit locked = {};
   if (getrlimit(RLIMIT_MEMLOCK, &locked) == 0 && locked.rlim_cur != RLIM_INFINITY)
     facts.locked_memory_bytes = locked.rlim_cur;

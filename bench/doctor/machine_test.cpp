@@ -31,7 +31,8 @@ MachineFacts healthy() {
   gpu.pcie = NvmlGpu::PcieLink{16, 16, 5};
   for (const char* name : {"bf16", "tensorwise", "rowwise", "mxfp8"}) {
     const std::optional<int> needed = cublaslt_needed(find_recipe(name), 90);
-    gpu.recipes.push_back({name, {needed ? Execution::native : Execution::emulated, needed ? "" : "no mode"}, needed});
+    gpu.recipes.push_back(
+        {name, {needed ? Execution::native : Execution::emulated, needed ? "" : "no mode"}, needed});
   }
   facts.gpus = {gpu};
   return facts;
@@ -103,8 +104,17 @@ TEST_CASE("judge_machine: an old cuBLASLt names the recipes that it costs", "[do
   CHECK(says(line_of(facts, "GPU 0 recipes"), Health::warn, "refused by cuBLASLt: rowwise (needs"));
 }
 
+TEST_CASE("judge_machine: a GPU that cannot be opened is a failure with the reason", "[doctor]") {
+  MachineFacts facts = healthy();
+  facts.gpus[0].recipes.clear();
+  facts.gpus[0].open_error = "all CUDA-capable devices are busy";
+  CHECK(says(line_of(facts, "GPU 0 recipes"), Health::fail, "devices are busy"));
+}
+
 TEST_CASE("cublaslt_needed: versions by recipe and compute capability", "[doctor]") {
-  const auto needed = [](const char* name, int cc) { return cublaslt_needed(find_recipe(name), cc).value_or(-1); };
+  const auto needed = [](const char* name, int cc) {
+    return cublaslt_needed(find_recipe(name), cc).value_or(-1);
+  };
   CHECK(needed("bf16", 80) == 0);
   CHECK(needed("tensorwise", 80) == -1);
   CHECK(needed("tensorwise", 89) == 110800);
@@ -135,7 +145,8 @@ TEST_CASE("judge_machine: power and clocks and memory errors", "[doctor]") {
   MachineFacts facts = healthy();
   GpuFacts& gpu = facts.gpus[0];
   gpu.properties.power_limit_w = 500;
-  CHECK(says(line_of(facts, "GPU 0 power limit"), Health::warn, "500 W, below the default of 700 W; sudo nvidia-smi -i 0 -pl 700"));
+  CHECK(says(line_of(facts, "GPU 0 power limit"), Health::warn,
+             "500 W, below the default of 700 W; sudo nvidia-smi -i 0 -pl 700"));
   gpu.default_power_limit_w.reset();
   CHECK(says(line_of(facts, "GPU 0 power limit"), Health::unknown, "not known"));
   gpu.reading.throttle_bits = 0x2;
@@ -170,7 +181,8 @@ TEST_CASE("judge_machine: pairs of GPUs and limits of the host", "[doctor]") {
   facts.pairs = {{0, 1, true, 18}};
   CHECK(says(line_of(facts, "GPUs 0 and 1"), Health::ok, "peer access, NVLink x18"));
   facts.pairs = {{0, 1, false, 0}};
-  CHECK(says(line_of(facts, "GPUs 0 and 1"), Health::warn, "no peer access, no NVLink: copies go through host memory"));
+  CHECK(says(line_of(facts, "GPUs 0 and 1"), Health::warn,
+             "no peer access, no NVLink: copies go through host memory"));
   facts.pairs = {{0, 1, {}, {}}};
   CHECK(says(line_of(facts, "GPUs 0 and 1"), Health::unknown, "not known"));
   facts.shared_memory_bytes = 64 << 20;

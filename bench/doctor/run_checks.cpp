@@ -22,12 +22,6 @@ namespace {
 
 using checks::Finding, checks::Findings;
 
-std::vector<Recipe> all_recipes() {
-  std::vector<Recipe> all;
-  for (const auto* table : {&builtin_recipes(), &fp4_recipes()}) all.insert(all.end(), table->begin(), table->end());
-  return all;
-}
-
 bool is_native(const Device& device, const GemmRecipe& gemm, GemmRole role) {
   return device.support(gemm, role).execution == Execution::native;
 }
@@ -43,21 +37,22 @@ struct Gemm {
 };
 
 /// Returns one GEMM for each native path.
-std::vector<Gemm> native_gemms(const Device& device) {
+std::vector<Gemm> native_gemms(const Device& device, const std::vector<Recipe>& recipes) {
   std::vector<Gemm> gemms;
   std::set<std::string> paths;
-  for (const Recipe& recipe : all_recipes())
+  for (const Recipe& recipe : recipes)
     for (const GemmRole role : kGemmRoles)
-      if (is_native(device, recipe.gemm(role), role) && paths.insert(gemm_path(recipe.gemm(role), role)).second)
+      if (is_native(device, recipe.gemm(role), role) &&
+          paths.insert(gemm_path(recipe.gemm(role), role)).second)
         gemms.push_back({recipe.gemm(role), role});
   return gemms;
 }
 
 /// Returns the formats of the operands of native GEMMs.
-std::vector<QuantFormat> native_formats(const Device& device) {
+std::vector<QuantFormat> native_formats(const Device& device, const std::vector<Recipe>& recipes) {
   std::vector<QuantFormat> formats;
   std::set<std::string> paths;
-  for (const Recipe& recipe : all_recipes())
+  for (const Recipe& recipe : recipes)
     for (const GemmRole role : kGemmRoles) {
       const GemmRecipe& gemm = recipe.gemm(role);
       if (!is_native(device, gemm, role)) continue;
@@ -68,10 +63,11 @@ std::vector<QuantFormat> native_formats(const Device& device) {
 }
 
 /// Returns native recipes to run a step in. Those with other optimizer state have the GEMMs of another recipe.
-std::vector<Recipe> step_recipes(const Device& device, bool quick) {
-  static const std::set<std::string> kFamilies = {"bf16", "tensorwise", "rowwise", "blockwise", "mxfp8", "nvfp4"};
+std::vector<Recipe> step_recipes(const Device& device, const std::vector<Recipe>& all, bool quick) {
+  static const std::set<std::string> kFamilies = {"bf16",      "tensorwise", "rowwise",
+                                                  "blockwise", "mxfp8",      "nvfp4"};
   std::vector<Recipe> recipes;
-  for (const Recipe& recipe : all_recipes())
+  for (const Recipe& recipe : all)
     if (recipe.optimizer.empty() && is_native(device, recipe) && (!quick || kFamilies.contains(recipe.name)))
       recipes.push_back(recipe);
   return recipes;
@@ -111,7 +107,8 @@ bool fits(const GemmRecipe& gemm, const checks::GemmShape& shape) {
 /// Runs the checks of one device.
 class Examination {
  public:
-  Examination(const CheckedDevice& device, const PathCheckOptions& options) : device_(device), options_(options) {}
+  Examination(const CheckedDevice& device, const PathCheckOptions& options)
+      : device_(device), options_(options) {}
 
   PathCheckResult run() {
     for (const auto part : {&Examination::quantizers, &Examination::gemms, &Examination::attention,
@@ -150,7 +147,7 @@ class Examination {
   void quantizers() {
     const std::unique_ptr<Device> device = open({});
     checks::TwoDevices devices(*device, openmp_threads());
-    for (const QuantFormat& format : native_formats(*device)) {
+    for (const QuantFormat& format : native_formats(*device, options_.recipes)) {
       check(quantizer_path(format), [&] { return Findings{check_quantizer(devices, format)}; });
       check(quantizer_path(format), [&] { return Findings{check_producers(devices, format)}; });
     }
@@ -159,11 +156,10 @@ class Examination {
   void gemms() {
     for (const std::string& choice : device_.gemm_choices) {
       const std::unique_ptr<Device> device = open({.gemm = choice});
-      for (const Gemm& gemm : native_gemms(*device))
+      for (const Gemm& gemm : native_gemms(*device, options_.recipes))
         for (const checks::Output& output : checks::outputs_of(gemm.role))
-          check(gemm_path(gemm.recipe, gemm.role), [&] {
-            return Findings{check_gemm(*device, gemm.recipe, gemm.role, output)};
-          });
+          check(gemm_path(gemm.recipe, gemm.role),
+                [&] { return Findings{check_gemm(*device, gemm.recipe, gemm.role, output)}; });
     }
   }
 
@@ -175,18 +171,20 @@ class Examination {
     }
     for (const std::string& choice : device_.attention_choices)
       for (const AttentionShape& shape : shapes)
-        check("attention " + choice, [&] { return checks::check_attention(*open({.attention = choice}), shape); });
+        check("attention " + choice,
+              [&] { return checks::check_attention(*open({.attention = choice}), shape); });
   }
 
   void steps() {
-    const std::vector<Recipe> recipes = step_recipes(*open({}), options_.quick);
+    const std::vector<Recipe> recipes = step_recipes(*open({}), options_.recipes, options_.quick);
     const auto make_device = [&] { return open({}); };
-    for (const char* name : {"tiny", "tiny-moe"}) {
+    for (const char* name : {"tiny", "tiny-moe-shared"}) {
       checks::StepSetup setup{.model = find_model(name), .B = 2, .T = 128};
       setup.model.layers = 2;
       std::vector<Recipe> fit = recipes;
       if (setup.model.moe)
-        std::erase_if(fit, [](const Recipe& recipe) { return experts_unsupported_reason(recipe).has_value(); });
+        std::erase_if(fit,
+                      [](const Recipe& recipe) { return experts_unsupported_reason(recipe).has_value(); });
       if (setup.model.moe && options_.quick) return;
       std::unique_ptr<checks::StepChecks> steps;
       for (const Recipe& recipe : fit)
@@ -201,7 +199,7 @@ class Examination {
   void model_shapes() {
     if (!options_.model) return;
     const std::unique_ptr<Device> device = device_.open({});
-    const std::vector<Gemm> gemms = native_gemms(*device);
+    const std::vector<Gemm> gemms = native_gemms(*device, options_.recipes);
     for (const ModelGemm& of_model : gemms_of(*options_.model)) {
       std::unique_ptr<checks::LargeGemm> large;
       const checks::Output output{of_model.role == GemmRole::wgrad ? DType::f32 : DType::bf16,
@@ -231,15 +229,18 @@ class Examination {
 
   void add_rates(const OpRates& rates) {
     const auto add = [&](const char* what, double rate, std::optional<double> sheet, const char* unit) {
-      if (rate <= 0 || std::any_of(result_.rates.begin(), result_.rates.end(), [&](const HealthLine& line) {
-            return line.subject == what;
-          }))
+      if (rate <= 0 || std::any_of(result_.rates.begin(), result_.rates.end(),
+                                   [&](const HealthLine& line) { return line.subject == what; }))
         return;
       constexpr double kLeast = 0.5;  // of the data sheet; healthy GPUs reach 65% and more
       result_.rates.push_back(
-          {!sheet ? Health::unknown : rate < kLeast * *sheet ? Health::warn : Health::ok, what,
-           fmt::format("{:.0f} {}{}", rate, unit,
-                       sheet ? fmt::format(", {:.0f}% of the data sheet's {:g}", 100 * rate / *sheet, *sheet) : "")});
+          {!sheet                   ? Health::unknown
+           : rate < kLeast * *sheet ? Health::warn
+                                    : Health::ok,
+           what,
+           fmt::format(
+               "{:.0f} {}{}", rate, unit,
+               sheet ? fmt::format(", {:.0f}% of the data sheet's {:g}", 100 * rate / *sheet, *sheet) : "")});
     };
     const std::optional<DatasheetRates> peaks = device_.peaks();
     const auto sheet = [&](auto member) -> std::optional<double> {
@@ -261,12 +262,19 @@ std::string kind_of(const std::string& path) { return path.substr(0, path.find('
 
 std::optional<Recipe> recipe_of_step(const std::string& path) {
   constexpr std::string_view kStep = "step ";
-  for (const Recipe& recipe : all_recipes())
+  for (const Recipe& recipe : every_recipe())
     if (path == std::string(kStep) + recipe.name) return recipe;
   return std::nullopt;
 }
 
 }  // namespace
+
+std::vector<Recipe> every_recipe() {
+  std::vector<Recipe> all;
+  for (const auto* table : {&builtin_recipes(), &fp4_recipes()})
+    all.insert(all.end(), table->begin(), table->end());
+  return all;
+}
 
 CheckedDevice checked_gpu(int ordinal) {
   return {fmt::format("GPU {}", ordinal),
@@ -320,21 +328,24 @@ HealthLines summary_of(const std::string& device, const PathCheckResult& result)
     kind->second.paths.insert(finding.path);
     ++kind->second.checks;
     if (!finding.agrees)
-      kind->second.failures.push_back({Health::fail, device + " " + name,
-                                       fmt::format("{}; {}: {}", finding.path, finding.what, finding.measured)});
+      kind->second.failures.push_back(
+          {Health::fail, device + " " + name,
+           fmt::format("{}; {}: {}", finding.path, finding.what, finding.measured)});
   }
   HealthLines lines;
   for (const auto& [name, kind] : kinds) {
     if (kind.failures.empty())
       lines.push_back({Health::ok, device + " " + name,
-                       fmt::format("{}, {}, all as on the CPU", plural(kind.paths.size(), "path"), plural(kind.checks, "check"))});
+                       fmt::format("{}, {}, all as on the CPU", plural(kind.paths.size(), "path"),
+                                   plural(kind.checks, "check"))});
     lines.insert(lines.end(), kind.failures.begin(), kind.failures.end());
   }
   for (HealthLine line : result.rates) {
     line.subject = device + " " + line.subject;
     lines.push_back(std::move(line));
   }
-  if (result.incomplete) lines.push_back({Health::unknown, device, *result.incomplete + ": the rest was not judged"});
+  if (result.incomplete)
+    lines.push_back({Health::unknown, device, *result.incomplete + ": the rest was not judged"});
   return lines;
 }
 

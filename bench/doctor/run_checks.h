@@ -23,15 +23,20 @@ struct CheckedDevice {
   std::function<std::unique_ptr<Device>(const GpuOptions&)> open;
   /// Implementations to check, as GpuOptions names them.
   std::vector<std::string> gemm_choices, attention_choices;
-  std::function<std::optional<DatasheetRates>()> peaks{};  ///< of the data sheet; null: its speed is not measured
+  std::function<std::optional<DatasheetRates>()>
+      peaks{};  ///< of the data sheet; null: its speed is not measured
 };
 CheckedDevice checked_gpu(int ordinal);
 /// The CPU device with another number of threads than the reference; its results must be the same.
 CheckedDevice checked_cpu();
 
+/// Returns the built-in recipes, FP4 included.
+std::vector<Recipe> every_recipe();
+
 struct PathCheckOptions {
-  bool quick = false;                  ///< fewer steps, no rates
-  std::optional<ModelConfig> model{};  ///< whose GEMM and attention shapes are checked, too
+  std::vector<Recipe> recipes = every_recipe();       ///< whose native paths are checked
+  bool quick = false;                                 ///< fewer steps, no rates
+  std::optional<ModelConfig> model{};                 ///< whose GEMM and attention shapes are checked, too
   std::function<bool()> stop = [] { return false; };  ///< asked between checks
   std::function<void(const std::string& what)> started = [](const std::string&) {};
 };

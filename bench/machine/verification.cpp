@@ -28,8 +28,9 @@ std::string absolute_variable(const char* name) {
 }
 
 std::string reason_of(const std::string& path, const PathVerdict& verdict) {
-  return fmt::format("demoted by doctor --run: {} disagrees with the CPU ({}); precbench doctor --trust runs it natively",
-                     path, verdict.detail);
+  return fmt::format(
+      "demoted by doctor --run: {} disagrees with the CPU ({}); precbench doctor --trust runs it natively",
+      path, verdict.detail);
 }
 
 Verification from_json(const Json& json) {
@@ -60,8 +61,9 @@ std::string build_identity() {
 }
 
 VerifiedMachine verified_machine(const GpuProperties& gpu) {
-  return {{"gpu", gpu.name},     {"driver", gpu.driver}, {"cuda", gpu.cuda_runtime}, {"cublaslt", gpu.cublaslt},
-          {"cudnn", gpu.cudnn},  {"nccl", gpu.nccl},     {"build", build_identity()}};
+  return {{"gpu", gpu.name},          {"driver", gpu.driver}, {"cuda", gpu.cuda_runtime},
+          {"cublaslt", gpu.cublaslt}, {"cudnn", gpu.cudnn},   {"nccl", gpu.nccl},
+          {"build", build_identity()}};
 }
 
 std::filesystem::path cache_folder() {

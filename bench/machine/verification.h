@@ -27,8 +27,8 @@ struct PathVerdict {
 
 struct Verification {
   VerifiedMachine machine;
-  std::string created;   ///< of the last change: "2025-01-31T12:00:00Z"
-  bool trusted = false;  ///< paths that disagree may run natively
+  std::string created;                       ///< of the last change: "2025-01-31T12:00:00Z"
+  bool trusted = false;                      ///< paths that disagree may run natively
   std::map<std::string, PathVerdict> paths;  ///< by name (native_path.h)
 };
 

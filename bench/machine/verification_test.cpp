@@ -54,9 +54,10 @@ TEST_CASE("read_verification: a file that is damaged or of another machine count
   write_verification(v);
   const std::string file = verification_file(v.machine);
   const std::string good = file_text(file);
-  for (const std::string& bad : {std::string(), std::string("{"), std::string("[]"), good.substr(0, good.size() / 2),
-                                 std::string("{\"machine\": {}, \"created\": \"\", \"trusted\": false, \"paths\": {}}"),
-                                 std::string("{\"machine\": 3}")}) {
+  for (const std::string& bad :
+       {std::string(), std::string("{"), std::string("[]"), good.substr(0, good.size() / 2),
+        std::string("{\"machine\": {}, \"created\": \"\", \"trusted\": false, \"paths\": {}}"),
+        std::string("{\"machine\": 3}")}) {
     std::ofstream(file) << bad;
     CHECK_FALSE(read_verification(v.machine));
   }
@@ -76,7 +77,8 @@ TEST_CASE("verification_file: XDG folder or home and nothing without both", "[do
   unsetenv("XDG_CACHE_HOME"), unsetenv("HOME");
   CHECK(verification_file(some_verification().machine).empty());
   CHECK_FALSE(read_verification(some_verification().machine));
-  CHECK_THROWS_WITH(write_verification(some_verification()), Catch::Contains("neither XDG_CACHE_HOME nor HOME"));
+  CHECK_THROWS_WITH(write_verification(some_verification()),
+                    Catch::Contains("neither XDG_CACHE_HOME nor HOME"));
   if (!home.empty()) setenv("HOME", home.c_str(), 1);
 }
 
@@ -107,7 +109,7 @@ TEST_CASE("without_demoted: the other attention implementation is chosen if it a
 }
 
 TEST_CASE("unverified_paths: GEMMs with their quantizers and the attention that ran", "[doctor]") {
-  const GemmRecipe& gemm = find_recipe("rowwise").fprop;
+  const GemmRecipe gemm = find_recipe("rowwise").fprop;
   const std::vector<NativeGemm> gemms = {{gemm, GemmRole::fprop}};
   CHECK(unverified_paths(gemms, "own", nullptr).size() == 3);
   Verification v = some_verification();
@@ -116,7 +118,8 @@ TEST_CASE("unverified_paths: GEMMs with their quantizers and the attention that 
              {quantizer_path(gemm.b), {true, ""}},
              {"attention own", {true, ""}}};
   CHECK(unverified_paths(gemms, "own 128x128", &v).empty());
-  CHECK(unverified_paths(gemms, "own forward, cudnn 9.14 backward", &v) == std::vector<std::string>{"attention cudnn"});
+  CHECK(unverified_paths(gemms, "own forward, cudnn 9.14 backward", &v) ==
+        std::vector<std::string>{"attention cudnn"});
   v.paths[quantizer_path(gemm.a)].agrees = false;
   CHECK(unverified_paths(gemms, "own", &v) == std::vector<std::string>{quantizer_path(gemm.a)});
 }

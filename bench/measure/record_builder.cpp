@@ -118,7 +118,8 @@ std::vector<NativeGemm> RecordBuilder::native_gemms(const Device& device) const 
   for (const LaterLayers& later : plan_.later) recipes.push_back(&later.recipe);
   for (const Recipe* recipe : recipes)
     for (const GemmRole role : kGemmRoles)
-      if (const GemmRecipe& gemm = recipe->gemm(role); device.support(gemm, role).execution == Execution::native)
+      if (const GemmRecipe& gemm = recipe->gemm(role);
+          device.support(gemm, role).execution == Execution::native)
         gemms.push_back({gemm, role});
   return gemms;
 }

@@ -9,7 +9,8 @@ namespace {
 std::vector<std::uint16_t> random_bf16(std::int64_t count, float deviation, std::uint64_t seed) {
   std::vector<std::uint16_t> x(static_cast<std::size_t>(count));
   for (std::int64_t i = 0; i < count; ++i)
-    x[static_cast<std::size_t>(i)] = bf16_encode(deviation * irwin_hall_normal(seed, static_cast<std::uint64_t>(i)));
+    x[static_cast<std::size_t>(i)] =
+        bf16_encode(deviation * irwin_hall_normal(seed, static_cast<std::uint64_t>(i)));
   return x;
 }
 

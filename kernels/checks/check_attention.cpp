@@ -76,10 +76,10 @@ Findings judge_attention(const AttentionShape& s, const AttentionResult& got, co
     const double bound = 2 * part.distance(naive, truth) + fp32_noise;
     // Few large values may dominate the roundings: the plain program's own largest error counts, too.
     const double worst_bound = std::max(16 * bound, 4 * part.largest(naive, truth));
-    findings.push_back({path, fmt::format("{}, {}", what, part.name),
-                        fmt::format("error {:.2e}, bound {:.2e}; worst {:.2e} of {:.2e}", error, bound, worst,
-                                    worst_bound),
-                        error <= bound && worst <= worst_bound});
+    findings.push_back(
+        {path, fmt::format("{}, {}", what, part.name),
+         fmt::format("error {:.2e}, bound {:.2e}; worst {:.2e} of {:.2e}", error, bound, worst, worst_bound),
+         error <= bound && worst <= worst_bound});
   }
   findings.push_back(judge_lse(got, truth, path, what));
   return findings;
@@ -88,7 +88,8 @@ Findings judge_attention(const AttentionShape& s, const AttentionResult& got, co
 Findings check_attention(Device& device, const AttentionShape& shape, float deviation) {
   AttentionProblem problem(device, shape, deviation);
   const auto reference = [&](auto zero) {
-    return attention_reference<decltype(zero)>(shape, problem.qkv_values, problem.dout_values, problem.kv_values);
+    return attention_reference<decltype(zero)>(shape, problem.qkv_values, problem.dout_values,
+                                               problem.kv_values);
   };
   problem.clear();
   problem.forward();

@@ -20,8 +20,9 @@ struct AttentionPart {
 std::vector<AttentionPart> parts_of(const AttentionShape& shape);
 
 /// Judges out, dq, dk, dv and lse of `got`. `path` and `what` begin the findings.
-Findings judge_attention(const AttentionShape& shape, const AttentionResult& got, const AttentionResult& truth,
-                         const AttentionResult& naive, const std::string& path, const std::string& what);
+Findings judge_attention(const AttentionShape& shape, const AttentionResult& got,
+                         const AttentionResult& truth, const AttentionResult& naive, const std::string& path,
+                         const std::string& what);
 
 /// Runs forward and backward on a device and judges them; the path is that of the device's implementation.
 Findings check_attention(Device& device, const AttentionShape& shape, float deviation = 1.5f);

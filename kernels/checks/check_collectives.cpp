@@ -17,7 +17,8 @@ namespace {
 
 /// Rank r's element i: an integer in [0, 8), so that the sum of 32 ranks is exact in BF16.
 float contribution(int rank, std::int64_t i) {
-  return static_cast<float>(random_bits(static_cast<std::uint64_t>(rank) + 1, static_cast<std::uint64_t>(i)) % 8);
+  return static_cast<float>(random_bits(static_cast<std::uint64_t>(rank) + 1, static_cast<std::uint64_t>(i)) %
+                            8);
 }
 
 float sum_of(int ranks, std::int64_t i) {
@@ -46,7 +47,8 @@ class RankCheck {
   }
   std::int64_t reduce_scatter(DType dtype) {
     const std::int64_t part = elements_ / comm_.size();
-    const Tensor full = given(dtype, elements_, [&](std::int64_t i) { return contribution(comm_.rank(), i); });
+    const Tensor full =
+        given(dtype, elements_, [&](std::int64_t i) { return contribution(comm_.rank(), i); });
     const Tensor shard = given(dtype, part, [](std::int64_t) { return -1.0f; });
     comm_.reduce_scatter(shard, full);
     return wrong(shard, [&](std::int64_t i) { return sum_of(comm_.size(), comm_.rank() * part + i); });
@@ -54,7 +56,8 @@ class RankCheck {
   std::int64_t all_to_all(DType dtype) {
     const std::int64_t part = elements_ / comm_.size();
     const std::vector<std::int64_t> counts(static_cast<std::size_t>(comm_.size()), part);
-    const Tensor send = given(dtype, elements_, [&](std::int64_t i) { return contribution(comm_.rank(), i); });
+    const Tensor send =
+        given(dtype, elements_, [&](std::int64_t i) { return contribution(comm_.rank(), i); });
     const Tensor recv = given(dtype, elements_, [](std::int64_t) { return -1.0f; });
     comm_.all_to_all(recv, counts, send, counts);
     return wrong(recv, [&](std::int64_t i) {
@@ -144,12 +147,13 @@ Findings check_collectives(int ranks, CommGroup& group, const MakeRankDevice& ma
   });
   Findings findings;
   for (const Check& check : checks)
-    findings.push_back(finding_of(check.name, fmt::format("{} ranks, {} elements, f32 and bf16", ranks, elements),
-                                  check.wrong));
+    findings.push_back(finding_of(
+        check.name, fmt::format("{} ranks, {} elements, f32 and bf16", ranks, elements), check.wrong));
   for (int from = 0; from < ranks; ++from)
     for (int to = 0; to < ranks; ++to)
       if (from != to)
-        findings.push_back(finding_of(fmt::format("copy {} to {}", from, to), fmt::format("{} elements", elements),
+        findings.push_back(finding_of(fmt::format("copy {} to {}", from, to),
+                                      fmt::format("{} elements", elements),
                                       pairs[static_cast<std::size_t>(from * ranks + to)]));
   return findings;
 }

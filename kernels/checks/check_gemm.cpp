@@ -58,7 +58,8 @@ Finding check_gemm(Device& device, const GemmRecipe& recipe, GemmRole role, cons
 /// Values of one side, on the device, and its copy in the format asked for last.
 class LargeGemm::Operand {
  public:
-  Operand(Device& device, std::int64_t rows, std::int64_t k, unsigned seed) : device_(device), buffers_(device) {
+  Operand(Device& device, std::int64_t rows, std::int64_t k, unsigned seed)
+      : device_(device), buffers_(device) {
     host_.rows = rows, host_.k = k;
     host_.bf16.resize(static_cast<std::size_t>(rows * k));
     fill_operand(host_.bf16.data(), rows, k, false, seed);
@@ -105,10 +106,10 @@ Finding LargeGemm::check(const GemmRecipe& recipe, GemmRole role, const Output& 
   const GemmRecipe gemm = without_draws(recipe);
   const bool emulated = device_.support(gemm, role).execution == Execution::emulated;
   const std::string shapes = device_.emulated_shapes(role);
-  const Errors errors = errors_of_matmul(
-      device_, a_->in(gemm.a), b_->in(gemm.b), output,
-      {.role = role, .fast_accum = gemm.fast_accum, .accumulate = output.accumulate}, emulated,
-      Elements::one_per_tile);
+  const Errors errors =
+      errors_of_matmul(device_, a_->in(gemm.a), b_->in(gemm.b), output,
+                       {.role = role, .fast_accum = gemm.fast_accum, .accumulate = output.accumulate},
+                       emulated, Elements::one_per_tile);
   Finding finding = finding_of(gemm, role, output, shape_, errors);
   // A shape without a kernel is multiplied in BF16, with that rounding: nothing native was judged.
   if (device_.emulated_shapes(role) != shapes) {

@@ -17,11 +17,12 @@ namespace {
 constexpr std::uint16_t kHostile[] = {0x0000, 0x8000, 0x0001, 0x8001, 0x007F, 0x0080, 0x8080, 0x006C, 0x0300,
                                       0x0D80, 0x7F7F, 0xFF7F, 0x3F80, 0xBF80, 0x43E0, 0x4760, 0x3E2B, 0xC2C8};
 
-/// Whole tiles, and none; FP4 kernels take multiples of 128, or of 16 with scales of 16 elements.
+/// Returns whole tiles, and none; FP4 kernels support multiples of 128, plain NVFP4 of 16.
 std::vector<MatrixShape> shapes_of(const QuantFormat& format) {
   if (format.dtype != DType::e2m1) return {{256, 384}, {133, 101}};
-  if (format.scale == ScaleType::e4m3 && format.transform.length <= 16 && format.eden == 0) return {{256, 384}, {144, 208}};
-  return {{256, 384}, {128, 2176}};
+  const bool plain_nvfp4 = format.scale == ScaleType::e4m3 && format.transform.length <= 16 &&
+                           format.eden == 0 && !format.four_over_six;
+  return {{256, 384}, plain_nvfp4 ? MatrixShape{144, 208} : MatrixShape{128, 2176}};
 }
 
 /// Gives a stochastic or transformed copy its random numbers, with a word on the host.
@@ -133,10 +134,18 @@ Finding check_producers(TwoDevices& devices, const QuantFormat& asked) {
     std::function<void(QuantizedTensor&)> run;
   };
   const Producer producers[] = {
-      {"add_rmsnorm", C, [&](QuantizedTensor& out) { device.add_rmsnorm({out, sum, rstd, x, branch, weight, 1e-5f}); }},
+      {"add_rmsnorm", C,
+       [&](QuantizedTensor& out) {
+         device.add_rmsnorm({out, sum, rstd, x, branch, weight, 1e-5f});
+       }},
       {"rmsnorm_backward", C,
-       [&](QuantizedTensor& out) { device.rmsnorm_backward({out, dweight, false, branch, dh, sum, rstd, weight}); }},
-      {"swiglu", C, [&](QuantizedTensor& out) { device.swiglu({out, gate_up}); }},
+       [&](QuantizedTensor& out) {
+         device.rmsnorm_backward({out, dweight, false, branch, dh, sum, rstd, weight});
+       }},
+      {"swiglu", C,
+       [&](QuantizedTensor& out) {
+         device.swiglu({out, gate_up});
+       }},
       {"swiglu_backward", 2 * C, [&](QuantizedTensor& out) {
          QuantizedTensor s{.value = devices.output(DType::bf16, M, C)};
          device.swiglu_backward({out, s, ds, gate_up});

@@ -74,7 +74,8 @@ TEST_CASE("check_quantizer: a wrong largest magnitude is found", "[checks]") {
   }
 }
 
-TEST_CASE("check_producers: one wrong code or scale is found in each op that quantizes its output", "[checks]") {
+TEST_CASE("check_producers: one wrong code or scale is found in each op that quantizes its output",
+          "[checks]") {
   for (const OpKind op :
        {OpKind::add_rmsnorm, OpKind::rmsnorm_backward, OpKind::swiglu, OpKind::swiglu_backward})
     for (const Place place : {Place::row_code, Place::row_scale, Place::column_code, Place::column_scale}) {
@@ -92,7 +93,7 @@ TEST_CASE("check_gemm: one wrong element is found in every mode, role and output
   for (const char* name : {"bf16", "tensorwise", "rowwise", "blockwise", "mxfp8", "nvfp4"})
     for (const GemmRole role : kGemmRoles)
       for (const checks::Output& output : checks::outputs_of(role)) {
-        const GemmRecipe& gemm = find_recipe(name).gemm(role);
+        const GemmRecipe gemm = find_recipe(name).gemm(role);
         INFO(name << " " << name_of(role) << " into " << name_of(output.dtype) << " " << output.accumulate);
         FaultyDevice right;
         const Finding good = check_gemm(right, gemm, role, output, shape);
@@ -121,10 +122,11 @@ TEST_CASE("LargeGemm: agrees with itself and a one wrong tile is found", "[check
   const checks::GemmShape shape{256, 384, 512};
   for (const char* name : {"bf16", "rowwise", "blockwise"}) {
     INFO(name);
-    const GemmRecipe& gemm = find_recipe(name).fprop;
+    const GemmRecipe gemm = find_recipe(name).fprop;
     FaultyDevice right;
     checks::LargeGemm large(right, shape);
-    for (const checks::Output& output : {checks::Output{DType::bf16, false}, checks::Output{DType::f32, true}}) {
+    for (const checks::Output& output :
+         {checks::Output{DType::bf16, false}, checks::Output{DType::f32, true}}) {
       const Finding good = large.check(gemm, GemmRole::fprop, output);
       INFO(good.measured);
       CHECK(good.agrees);
@@ -145,7 +147,8 @@ TEST_CASE("check_attention: one wrong element of out, lse or a gradient is found
     CHECK(finding.path == "attention own");
   }
   CHECK(good.size() == 5);
-  for (const Fault& fault : {Fault{OpKind::attention}, Fault{OpKind::attention, Place::second}, Fault{OpKind::attention_backward}}) {
+  for (const Fault& fault : {Fault{OpKind::attention}, Fault{OpKind::attention, Place::second},
+                             Fault{OpKind::attention_backward}}) {
     INFO(name_of(fault.op) << " " << static_cast<int>(fault.place));
     FaultyDevice wrong(fault);
     CHECK_FALSE(all_agree(checks::check_attention(wrong, shape)));
@@ -162,7 +165,9 @@ class FaultyComm final : public Comm {
   std::string name() const override { return "faulty"; }
 
  protected:
-  std::unique_ptr<Comm> do_subset(const std::vector<int>& members, int) override { return inner_->subset(members); }
+  std::unique_ptr<Comm> do_subset(const std::vector<int>& members, int) override {
+    return inner_->subset(members);
+  }
   void do_all_reduce(const Tensor& x) override { inner_->all_reduce(x), spoil("all-reduce", x); }
   void do_all_reduce_max(const Tensor& x) override { inner_->all_reduce_max(x); }
   void do_all_gather(const Tensor& full, const Tensor& shard) override {
@@ -206,7 +211,8 @@ class FaultyGroup final : public CommGroup {
 TEST_CASE("check_collectives: one wrong sum or copied element is found and named", "[checks]") {
   const auto findings_with = [](const std::string& spoiled) {
     FaultyGroup group(3, spoiled);
-    return checks::check_collectives(3, group, [](int) { return make_cpu_device(1); }, 300);
+    return checks::check_collectives(
+        3, group, [](int) { return make_cpu_device(1); }, 300);
   };
   const Findings good = findings_with("");
   CHECK(all_agree(good));
@@ -225,14 +231,19 @@ TEST_CASE("gemm_path: names formats, accumulation and role but not how codes wer
   drawn.a.element_rounding = ElementRounding::stochastic;
   drawn.a.transform = {16, Signs::te};
   CHECK(gemm_path(drawn, GemmRole::wgrad) == plain);
-  CHECK(gemm_path(find_recipe("mxfp8").fprop, GemmRole::fprop) == gemm_path(find_recipe("mxfp8_floor").fprop, GemmRole::fprop));
-  CHECK(gemm_path(find_recipe("tensorwise").fprop, GemmRole::fprop) == gemm_path(find_recipe("tensorwise_delayed").fprop, GemmRole::fprop));
-  CHECK(attention_paths("own 128x128 forward, cudnn 9.14.0 backward") == std::vector<std::string>{"attention own", "attention cudnn"});
+  CHECK(gemm_path(find_recipe("mxfp8").fprop, GemmRole::fprop) ==
+        gemm_path(find_recipe("mxfp8_floor").fprop, GemmRole::fprop));
+  CHECK(gemm_path(find_recipe("tensorwise").fprop, GemmRole::fprop) ==
+        gemm_path(find_recipe("tensorwise_delayed").fprop, GemmRole::fprop));
+  CHECK(attention_paths("own 128x128 forward, cudnn 9.14.0 backward") ==
+        std::vector<std::string>{"attention own", "attention cudnn"});
 }
 
 TEST_CASE("demoted_reason: a GEMM is demoted by itself, by a quantizer or with all", "[checks]") {
-  const GemmRecipe& gemm = find_recipe("rowwise").fprop;
-  const auto reason = [&](const std::string& path) { return demoted_reason({{path, "why"}}, gemm, GemmRole::fprop); };
+  const GemmRecipe gemm = find_recipe("rowwise").fprop;
+  const auto reason = [&](const std::string& path) {
+    return demoted_reason({{path, "why"}}, gemm, GemmRole::fprop);
+  };
   CHECK(reason(gemm_path(gemm, GemmRole::fprop)) == "why");
   CHECK(reason(quantizer_path(gemm.a)) == "why");
   CHECK(reason(kEveryGemm) == "why");

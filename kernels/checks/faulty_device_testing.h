@@ -50,9 +50,9 @@ class FaultyDevice final : public Device {
   int spoiled() const { return spoiled_; }
 
  private:
-#define PRECBENCH_FAULTY(Op, op_name)                                  \
-  void do_##op_name(const ops::Op& op) override {                      \
-    inner_->op_name(op);                                               \
+#define PRECBENCH_FAULTY(Op, op_name)                                               \
+  void do_##op_name(const ops::Op& op) override {                                   \
+    inner_->op_name(op);                                                            \
     if (fault_ && fault_->op == OpKind::op_name && meant(op)) spoil(output_of(op)); \
   }
   PRECBENCH_OPS(PRECBENCH_FAULTY)
@@ -114,7 +114,8 @@ class FaultyDevice final : public Device {
     using checks::HostMemory;
     if (fault_->extent == Extent::tile) {
       for (std::int64_t r = 64; r < 128; ++r)
-        for (std::int64_t i = r * x.cols + 64; i < r * x.cols + 128; ++i) HostMemory::set(x, i, -HostMemory::get(x, i));
+        for (std::int64_t i = r * x.cols + 64; i < r * x.cols + 128; ++i)
+          HostMemory::set(x, i, -HostMemory::get(x, i));
       return;
     }
     const std::int64_t first = x.rows / 2 * x.cols;

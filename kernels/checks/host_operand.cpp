@@ -15,7 +15,8 @@ namespace precbench::checks {
 double dequantized(const GemmOperand& form, std::int64_t rows, std::int64_t k, std::int64_t r,
                    std::int64_t c) {
   const QuantFormat& format = form.format;
-  if (!format.quantized()) return bf16_decode(form.data.as<std::uint16_t>()[form.transposed ? c * rows + r : r * k + c]);
+  if (!format.quantized())
+    return bf16_decode(form.data.as<std::uint16_t>()[form.transposed ? c * rows + r : r * k + c]);
   const std::int64_t block = block_length(format.granularity);
   const std::int64_t at = scale_index(format.granularity, rows, k, r, block ? c / block : 0);
   const auto byte = [&] { return form.scale.as<std::uint8_t>()[at]; };

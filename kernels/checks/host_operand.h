@@ -25,7 +25,8 @@ struct HostOperand {
 };
 
 /// Returns the exact value that a device reads at (r, c), in FP64.
-double dequantized(const GemmOperand& form, std::int64_t rows, std::int64_t k, std::int64_t r, std::int64_t c);
+double dequantized(const GemmOperand& form, std::int64_t rows, std::int64_t k, std::int64_t r,
+                   std::int64_t c);
 
 /// Fills `bf16` ([rows, k], or [k, rows] if transposed) with the values of an operand.
 void fill_operand(std::uint16_t* bf16, std::int64_t rows, std::int64_t k, bool transposed, unsigned seed);

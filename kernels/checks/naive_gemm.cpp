@@ -15,8 +15,8 @@ namespace {
 
 constexpr double kSigmas = 16;  // of the naive sum's error, allowed for one element
 constexpr std::int64_t kTile = 64;
-constexpr std::int64_t kNaiveRows = 32;        // enough for its error; the device's is taken over all elements
-constexpr std::int64_t kNaiveSamples = 4096;   // of one element per tile
+constexpr std::int64_t kNaiveRows = 32;       // enough for its error; the device's is taken over all elements
+constexpr std::int64_t kNaiveSamples = 4096;  // of one element per tile
 
 /// The elements of D whose error is taken.
 class Sample {
@@ -94,8 +94,7 @@ double naive_dot(const double* a, const double* b, std::int64_t k, const Accumul
 }
 
 Errors errors_of(Device& device, const HostOperand& a, const HostOperand& b, const Output& output,
-                 const Product& product_of, const Accumulator& accumulator, bool rounded,
-                 Elements elements) {
+                 const Product& product_of, const Accumulator& accumulator, bool rounded, Elements elements) {
   const std::int64_t M = a.rows, N = b.rows, K = a.k;
   const std::vector<double> norms_a = norms_of(a), norms_b = norms_of(b);
   const auto norm = [&](std::int64_t i, std::int64_t j) {
@@ -139,7 +138,9 @@ Errors errors_of(Device& device, const HostOperand& a, const HostOperand& b, con
     return static_cast<double>(wide ? d32[place] : bf16_decode(d16[place]));
   };
   // A row far smaller than others under the same FP4 scale may be all zeros; its products are then 0.
-  const auto relative = [&](double error, Sample::At at) { return error == 0 ? 0 : error / norm(at.i, at.j); };
+  const auto relative = [&](double error, Sample::At at) {
+    return error == 0 ? 0 : error / norm(at.i, at.j);
+  };
 #pragma omp parallel
   {
     std::vector<double> buffer_a, buffer_b, given_a, given_b;
@@ -170,7 +171,8 @@ Errors errors_of(Device& device, const HostOperand& a, const HostOperand& b, con
     }
   }
   const auto rms = [](double squares, std::int64_t n) { return std::sqrt(squares / static_cast<double>(n)); };
-  const double noise = kSigmas * std::max(rms(naive_sum, naives), 0x1p-24), last_place = wide ? 0x1p-23 : 0x1p-8;
+  const double noise = kSigmas * std::max(rms(naive_sum, naives), 0x1p-24),
+               last_place = wide ? 0x1p-23 : 0x1p-8;
   double worst = 0;
   for (std::int64_t n = 0; n < count; ++n) {
     const Sample::At at = sample.at(n);

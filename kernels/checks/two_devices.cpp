@@ -22,8 +22,8 @@ std::string elements_difference(const char* what, const Tensor& got, const Tenso
   for (std::int64_t i = 0; i < want.size(); ++i) {
     const std::uint32_t x = code(got, i), y = code(want, i);
     // A NaN made by arithmetic has other bits on a CPU than on a GPU.
-    const bool same = x == y || (got.dtype == DType::f32 && std::isnan(bits_to_float(x)) &&
-                                 std::isnan(bits_to_float(y)));
+    const bool same =
+        x == y || (got.dtype == DType::f32 && std::isnan(bits_to_float(x)) && std::isnan(bits_to_float(y)));
     if (!same && count++ == 0) first = i;
   }
   if (count == 0) return "";
@@ -32,8 +32,9 @@ std::string elements_difference(const char* what, const Tensor& got, const Tenso
 }
 
 std::string form_difference(const char* direction, const GemmOperand& got, const GemmOperand& want) {
-  for (const auto& [what, member] : {std::pair("codes", &GemmOperand::data), std::pair("scales", &GemmOperand::scale),
-                                     std::pair("amaxes", &GemmOperand::amax)}) {
+  for (const auto& [what, member] :
+       {std::pair("codes", &GemmOperand::data), std::pair("scales", &GemmOperand::scale),
+        std::pair("amaxes", &GemmOperand::amax)}) {
     if ((want.*member).empty()) continue;
     const std::string found =
         elements_difference(fmt::format("{} {}", direction, what).c_str(), got.*member, want.*member);

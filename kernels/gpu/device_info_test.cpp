@@ -21,7 +21,8 @@ TEST_CASE("best_device: a GPU if one can be used", "[gpu_names]") {
   CHECK(gpus.reason.empty() == (gpus.count > 0));
 }
 
-TEST_CASE("gpu_unsupported_reason: a GPU device rejects unsupported shapes and other devices accept all", "[gpu_names]") {
+TEST_CASE("gpu_unsupported_reason: a GPU device rejects unsupported shapes and other devices accept all",
+          "[gpu_names]") {
   const auto holds = [](const std::optional<std::string>& text, const char* part) {
     return text && text->find(part) != std::string::npos;
   };

@@ -118,8 +118,7 @@ Findings StepChecks::check(const Recipe& recipe, const MakeDevice& make_device, 
                         std::fabs(loss - loss_) <= loss_bound}};
   Farthest worst;  // relative to its bound
   for (const auto& [name, expected] : truth_) {
-    const double over =
-        distance(gradients.at(name), expected) / (2 * distance(of_cpu.at(name), expected));
+    const double over = distance(gradients.at(name), expected) / (2 * distance(of_cpu.at(name), expected));
     if (!(over <= worst.distance)) worst = {name, std::isnan(over) ? INFINITY : over};
   }
   findings.push_back({path, what + ", gradients",

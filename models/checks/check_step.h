@@ -39,6 +39,7 @@ class StepChecks {
 };
 
 /// Compares two runs of the same work. Returns a finding on `path` that fails if any bit differs.
-Finding check_repetition(const std::string& path, const std::string& what, const Named& first, const Named& again);
+Finding check_repetition(const std::string& path, const std::string& what, const Named& first,
+                         const Named& again);
 
 }  // namespace precbench::checks

@@ -31,7 +31,8 @@ TEST_CASE("StepChecks: the CPU device agrees with itself in native and quantized
   const std::vector<Recipe> recipes = {find_recipe("bf16"), find_recipe("rowwise"), find_recipe("nvfp4")};
   checks::StepChecks steps(small(), recipes, 1);
   for (const Recipe& recipe : recipes) {
-    const Findings findings = steps.check(recipe, [] { return std::make_unique<FaultyDevice>(std::nullopt, 2); }, "tiny");
+    const Findings findings = steps.check(
+        recipe, [] { return std::make_unique<FaultyDevice>(std::nullopt, 2); }, "tiny");
     CHECK(findings.size() == 4);  // no graphs on the CPU
     for (const Finding& finding : findings) {
       INFO(finding.path << " " << finding.what << ": " << finding.measured);
@@ -44,13 +45,16 @@ TEST_CASE("StepChecks: the CPU device agrees with itself in native and quantized
 TEST_CASE("StepChecks: a wrong row in the output of any op is found", "[checks]") {
   const Recipe bf16 = find_recipe("bf16");
   checks::StepChecks steps(small(), {bf16}, 1);
-  for (const OpKind op :
-       {OpKind::embedding, OpKind::add_rmsnorm, OpKind::rope, OpKind::attention, OpKind::matmul, OpKind::swiglu,
-        OpKind::cross_entropy, OpKind::swiglu_backward, OpKind::attention_backward, OpKind::rope_backward,
-        OpKind::rmsnorm_backward}) {
+  for (const OpKind op : {OpKind::embedding, OpKind::add_rmsnorm, OpKind::rope, OpKind::attention,
+                          OpKind::matmul, OpKind::swiglu, OpKind::cross_entropy, OpKind::swiglu_backward,
+                          OpKind::attention_backward, OpKind::rope_backward, OpKind::rmsnorm_backward}) {
     INFO(name_of(op));
     const Findings findings = steps.check(
-        bf16, [&] { return std::make_unique<FaultyDevice>(Fault{op, Place::value, Extent::row}); }, "tiny");
+        bf16,
+        [&] {
+          return std::make_unique<FaultyDevice>(Fault{op, Place::value, Extent::row});
+        },
+        "tiny");
     CHECK(found_in(findings, "gradients"));
     CHECK_FALSE(found_in(findings, "update"));
   }
@@ -60,7 +64,8 @@ TEST_CASE("StepChecks: a wrong loss and a wrong update are found", "[checks]") {
   const Recipe bf16 = find_recipe("bf16");
   checks::StepChecks steps(small(), {bf16}, 1);
   const auto with = [&](const Fault& fault) {
-    return steps.check(bf16, [&] { return std::make_unique<FaultyDevice>(fault); }, "tiny");
+    return steps.check(
+        bf16, [&] { return std::make_unique<FaultyDevice>(fault); }, "tiny");
   };
   CHECK(found_in(with({OpKind::sum}), "loss"));
   CHECK(found_in(with({OpKind::adamw}), "update"));
@@ -73,16 +78,18 @@ TEST_CASE("StepChecks: a wrong scale in a quantized recipe is found", "[checks]"
     INFO(name_of(role));
     Fault fault{OpKind::matmul, Place::value, Extent::row};
     fault.role = role;
-    CHECK(found_in(steps.check(recipe, [&] { return std::make_unique<FaultyDevice>(fault); }, "tiny"), "gradients"));
+    CHECK(found_in(steps.check(
+                       recipe, [&] { return std::make_unique<FaultyDevice>(fault); }, "tiny"),
+                   "gradients"));
   }
 }
 
 TEST_CASE("check_repetition: one bit that differs is found", "[checks]") {
   const checks::Named first = {{"a", {1, 2, 3}}, {"b", {4}}};
-  CHECK(check_repetition("step bf16", "replayed graph", first, first).agrees);
+  CHECK(checks::check_repetition("step bf16", "replayed graph", first, first).agrees);
   checks::Named again = first;
   again["b"][0] = std::nextafter(4.0f, 5.0f);
-  const Finding finding = check_repetition("step bf16", "replayed graph", first, again);
+  const Finding finding = checks::check_repetition("step bf16", "replayed graph", first, again);
   CHECK_FALSE(finding.agrees);
   CHECK(finding.measured == "b differs");
 }

@@ -16,8 +16,8 @@
 #include "kernels/comm/comm.h"
 #include "kernels/device/devices.h"
 #include "kernels/numerics/random.h"
-#include "models/transformer/routing/expected_load.h"
 #include "models/transformer/optimizer/optimizer.h"
+#include "models/transformer/routing/expected_load.h"
 #include "models/transformer/transformer.h"
 
 namespace precbench::checks {
@@ -76,7 +76,7 @@ struct StepSetup {
 class TrialStep {
  public:
   explicit TrialStep(const StepSetup& setup, std::unique_ptr<Device> device = make_cpu_device(1),
-                    Comm* comm = nullptr)
+                     Comm* comm = nullptr)
       : setup_(setup),
         device_(std::move(device)),
         own_comm_(comm ? nullptr : make_dry_comm(0, 1)),

@@ -1,8 +1,8 @@
 // Helpers for tests of a whole training step. The step itself is models/checks/trial_step.h.
 #pragma once
 
-#include "models/checks/trial_step.h"
 #include "kernels/testing/catch.h"
+#include "models/checks/trial_step.h"
 
 namespace precbench::testing {
 

@@ -52,8 +52,8 @@ void check_steps(const std::vector<Recipe>& recipes, const std::vector<LinearRol
     for (const Recipe& recipe : recipes)
       for (const char* attention : {"auto", "own"}) {
         if (!takes(*repeatable_gpu(attention), recipe)) continue;
-        for (const checks::Finding& finding :
-             steps.check(recipe, [&] { return repeatable_gpu(attention); }, norms.name)) {
+        for (const checks::Finding& finding : steps.check(
+                 recipe, [&] { return repeatable_gpu(attention); }, norms.name)) {
           INFO(finding.path << finding.what << ", attention " << attention << ": " << finding.measured);
           CHECK(finding.agrees);
         }

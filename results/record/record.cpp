@@ -46,7 +46,8 @@ bool left_out(std::string_view key) {
          key == "ep" || key == "exchange" || key == "dispatch" || key == "slots" || key == "columns" ||
          key == "bytes" || key == "predicted_dispatch" || key == "predicted_combine" || key == "flow" ||
          key == "route_flips" || key == "cpus" || key == "cpu_quota" || key == "speed_from" ||
-         key == "sensitivity" || key == "note" || key == "verified" || key == "trained_tokens" || key == "steady";
+         key == "sensitivity" || key == "note" || key == "verified" || key == "trained_tokens" ||
+         key == "steady";
 }
 
 template <class T>

@@ -119,10 +119,10 @@ struct Timing {
 
 /// The denominators of the metrics.
 struct DeviceRates {
-  std::optional<double> bf16_tflops;  ///< dense peak, denominator of mfu_bf16; null for an unknown GPU
-  std::optional<double> fp8_tflops;            ///< dense peak
-  std::optional<double> memory_gb_per_s;       ///< data-sheet bandwidth
-  std::optional<std::string> source;           ///< source of the three above
+  std::optional<double> bf16_tflops;      ///< dense peak, denominator of mfu_bf16; null for an unknown GPU
+  std::optional<double> fp8_tflops;       ///< dense peak
+  std::optional<double> memory_gb_per_s;  ///< data-sheet bandwidth
+  std::optional<std::string> source;      ///< source of the three above
   std::optional<double> measured_bf16_tflops;  ///< GEMM rate measured on this GPU in this run
   std::optional<double> measured_fp8_tflops;
   std::optional<double> measured_copy_gb_per_s;
@@ -296,8 +296,8 @@ struct ExchangeBytes {
 /// A mixture of experts in the last timed step, on one rank.
 struct MoeRecord {
   std::int64_t experts = 0, top_k = 0, expert_ffn = 0, shared_ffn = 0;
-  std::string score;                   ///< "softmax", "sigmoid"
-  std::string routing;                 ///< --routing
+  std::string score;    ///< "softmax", "sigmoid"
+  std::string routing;  ///< --routing
   /// Implementation of the experts' GEMMs on a GPU: "own", "loop" or both.
   std::optional<std::string> grouped;
   std::optional<double> capacity;  ///< MoE capacity factor; null: unlimited

@@ -15,9 +15,20 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-const StudyPlace kPlace = {
-    "0123456789abcdef", StudyPart::bits, 1, 100, 1, 2, "rowwise", true, "mxfp8", false, 0.0025, 0.05,
-    2'000'000'000'000, true};
+const StudyPlace kPlace = {"0123456789abcdef",
+                           StudyPart::bits,
+                           1,
+                           100,
+                           1,
+                           2,
+                           "rowwise",
+                           true,
+                           "mxfp8",
+                           false,
+                           0.0025,
+                           0.05,
+                           2'000'000'000'000,
+                           true};
 
 /// Collects pointers to every value in `json`, containers and array elements included.
 void pointers(const Json& json, const std::string& here, std::vector<std::string>& found) {

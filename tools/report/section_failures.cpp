@@ -152,7 +152,8 @@ Section unverified_section(const ReportInput& input) {
       for (const Row& row : group.rows) {
         if (row.status != Status::ok || row.path != ExecutionPath::native) continue;
         for (const LocatedRecord* member : row.members)
-          if (member->record.support && member->record.support->verified == false) recipes.add(recipe_of(row));
+          if (member->record.support && member->record.support->verified == false)
+            recipes.add(recipe_of(row));
       }
     if (!recipes.texts.empty())
       section.lines.push_back(recipes.joined() + (input.several_machines() ? " on " + machine.name : ""));

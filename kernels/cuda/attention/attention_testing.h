@@ -10,8 +10,8 @@ namespace precbench {
 
 using Problem = checks::AttentionProblem;
 using Part = checks::AttentionPart;
-using checks::parts_of;
 using checks::attention_reference, checks::AttentionResult, checks::rms_difference;
+using checks::parts_of;
 
 inline AttentionTensors tensors_of(const Problem& p) { return {p.out(), p.lse(), p.qkv(), p.kv()}; }
 inline AttentionGradients gradients_of(const Problem& p, void* workspace) {

@@ -14,8 +14,8 @@
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/gemm/matmul_kernels.h"
 #include "kernels/cuda/gemm/matmul_plans.h"
-#include "kernels/device/devices.h"
 #include "kernels/device/buffers.h"
+#include "kernels/device/devices.h"
 #include "kernels/gpu/gpu_testing.h"
 #include "kernels/gpu/graph.h"
 #include "kernels/numerics/formats.h"
@@ -150,7 +150,8 @@ TEST_CASE("matmul: BF16 operands work in either layout", "[gpu][matmul]") {
       for (const Output& output : outputs_of(GemmRole::wgrad)) {
         const HostOperand a = make_quantized_tensor({}, kM, kK, a_transposed, 1);
         const HostOperand b = make_quantized_tensor({}, kN, kK, b_transposed, 2);
-        const Errors errors = errors_of_matmul(*device, a, b, output, {.accumulate = output.accumulate}, false);
+        const Errors errors =
+            errors_of_matmul(*device, a, b, output, {.accumulate = output.accumulate}, false);
         INFO(a_transposed << b_transposed << " " << name_of(output.dtype) << " " << output.accumulate << ": "
                           << errors.gpu << ", naive " << errors.naive);
         CHECK(agrees(errors));
