@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "bench/cli/text_table.h"
+#include "bench/machine/verification.h"
 #include "bench/measure/predict.h"
 #include "bench/sweep/progress.h"
 #include "kernels/base/errors.h"
@@ -48,7 +49,7 @@ std::unique_ptr<Device> gpu_of(const std::vector<Plan>& grid) {
   const bool wanted = std::any_of(grid.begin(), grid.end(), [](const Plan& plan) { return plan.on_gpu; });
   if (!wanted || find_gpus().count == 0) return nullptr;
   try {
-    return make_gpu_device(0);
+    return open_gpu(0);
   } catch (const std::runtime_error&) {
     return nullptr;  // memory and FLOPs are predicted without a GPU, too
   }

@@ -16,6 +16,7 @@
 #include "bench/cli/local_devices.h"
 #include "bench/cli/recipe_sets.h"
 #include "bench/cli/text_table.h"
+#include "bench/machine/verification.h"
 #include "bench/process/tell.h"
 #include "kernels/device/devices.h"
 #include "kernels/gpu/device_info.h"
@@ -267,8 +268,7 @@ void list_devices() {
   add("cpu", "this machine's processor", *make_cpu_device(1));
   const VisibleGpus gpus = find_gpus();
   for (int ordinal = 0; ordinal < gpus.count; ++ordinal) {
-    add(fmt::format("{} {}", gpus.device, ordinal), gpu_properties(ordinal).description,
-        *make_gpu_device(ordinal));
+    add(fmt::format("{} {}", gpus.device, ordinal), gpu_properties(ordinal).description, *open_gpu(ordinal));
   }
   fmt::print("{}", fitted(rows));
   if (gpus.count == 0) fmt::print("\nno GPU: {}\n", gpus.reason);

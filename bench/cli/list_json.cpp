@@ -3,6 +3,7 @@
 
 #include "bench/cli/local_devices.h"
 #include "bench/cli/recipe_sets.h"
+#include "bench/machine/verification.h"
 #include "kernels/device/devices.h"
 #include "kernels/gpu/device_info.h"
 #include "models/config/config.h"
@@ -88,7 +89,7 @@ Json devices_json() {
   const VisibleGpus gpus = find_gpus();
   for (int ordinal = 0; ordinal < gpus.count; ++ordinal) {
     const GpuProperties properties = gpu_properties(ordinal);
-    Json gpu = device_json(gpus.device, *make_gpu_device(ordinal));
+    Json gpu = device_json(gpus.device, *open_gpu(ordinal));
     gpu["ordinal"] = ordinal;
     gpu["name"] = properties.name;
     gpu["description"] = properties.description;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "bench/machine/verification.h"
 #include "kernels/base/errors.h"
 #include "kernels/device/devices.h"
 #include "kernels/gpu/device_info.h"
@@ -33,7 +34,7 @@ std::unique_ptr<Device> open_device(const std::string& name) {
   if (const VisibleGpus gpus = find_gpus(); gpus.count == 0)
     throw InvalidInput(
         fmt::format("--recipe {}: asks the GPU which recipes it runs natively: {}", kNative, gpus.reason));
-  return make_gpu_device(0);
+  return open_gpu(0);
 }
 
 /// Returns the one device of the axes.

@@ -207,3 +207,51 @@ TEST_CASE("add_kernels: emulated shapes of a native recipe are named and remove 
   CHECK(Schema::record().violations(json) == std::vector<std::string>{});
   CHECK(json.get<Record>().support->dgrad.emulated_shapes == record.support->dgrad.emulated_shapes);
 }
+
+namespace {
+
+/// A GPU that runs everything natively.
+class NativeGpu final : public Device {
+ public:
+  std::string name() const override { return "cuda"; }
+  GemmSupport support(const GemmRecipe&, GemmRole) const override { return {}; }
+  std::string attention_name() const override { return "own 128x128"; }
+  OpSet supported_ops() const override { return {}; }
+  void* allocate(std::int64_t) override { return nullptr; }
+  void deallocate(void*) override {}
+  void upload(const Tensor&, const void*) override {}
+  void download(void*, const Tensor&) override {}
+  void synchronize() override {}
+};
+
+}  // namespace
+
+TEST_CASE("add_kernels: a GPU's record says whether its native paths are verified", "[metrics]") {
+  Case c = one_gpu();
+  c.recipe = "rowwise";
+  const Plan plan = resolve(c);
+  const auto recorded = [&](const Device& device, const Verification* verification) {
+    Record record = measured_record(c, 100);
+    RecordBuilder(plan, all_ranks(1), record).add_kernels(device, verification);
+    return record;
+  };
+  const NativeGpu gpu;
+  CHECK(recorded(gpu, nullptr).support->verified == false);
+  CHECK_FALSE(recorded(OddShapes(), nullptr).support->verified.has_value());  // no GPU
+  Verification verification;
+  for (const GemmRole role : kGemmRoles) {
+    const GemmRecipe& gemm = plan.recipe.gemm(role);
+    for (const std::string& path : {gemm_path(gemm, role), quantizer_path(gemm.a), quantizer_path(gemm.b)})
+      verification.paths[path] = {true, "1 check"};
+  }
+  CHECK(recorded(gpu, &verification).support->verified == false);  // attention is missing
+  verification.paths["attention own"] = {true, "1 check"};
+  CHECK(recorded(gpu, &verification).support->verified == true);
+  CHECK(recorded(gpu, &verification).warnings.empty());
+  verification.trusted = true;
+  verification.paths[gemm_path(plan.recipe.dgrad, GemmRole::dgrad)] = {false, "error 3, bound 2"};
+  const Record trusted = recorded(gpu, &verification);
+  CHECK(trusted.support->verified == false);
+  REQUIRE(trusted.warnings.size() == 1);
+  CHECK(trusted.warnings[0].find("error 3, bound 2") != std::string::npos);
+}

@@ -112,7 +112,19 @@ void RecordBuilder::add_memory(const MemorySegments& arena, std::int64_t workspa
   record_.memory->driver = driver;
 }
 
-void RecordBuilder::add_kernels(const Device& device) {
+std::vector<NativeGemm> RecordBuilder::native_gemms(const Device& device) const {
+  std::vector<NativeGemm> gemms;
+  std::vector<const Recipe*> recipes = {&plan_.recipe};
+  for (const LaterLayers& later : plan_.later) recipes.push_back(&later.recipe);
+  for (const Recipe* recipe : recipes)
+    for (const GemmRole role : kGemmRoles)
+      if (const GemmRecipe& gemm = recipe->gemm(role);
+          device.support(gemm, role).execution == Execution::native)
+        gemms.push_back({gemm, role});
+  return gemms;
+}
+
+void RecordBuilder::add_kernels(const Device& device, const Verification* verification) {
   const std::lock_guard lock(mutex_);
   Support& support = *record_.support;
   support.attention = device.attention_name();
@@ -128,6 +140,16 @@ void RecordBuilder::add_kernels(const Device& device) {
   add(support.fprop, GemmRole::fprop);
   add(support.dgrad, GemmRole::dgrad);
   add(support.wgrad, GemmRole::wgrad);
+  if (!is_gpu(device.name()) || support.path() != ExecutionPath::native) return;
+  const std::vector<std::string> missing =
+      unverified_paths(native_gemms(device), device.attention_name(), verification);
+  support.verified = missing.empty();
+  if (!verification) return;
+  // A path that disagrees runs natively only because the user trusts it.
+  for (const std::string& path : missing)
+    if (const auto found = verification->paths.find(path); found != verification->paths.end())
+      record_.warnings.push_back(
+          fmt::format("trusted: {} disagrees with the CPU: {}", path, found->second.detail));
 }
 
 void RecordBuilder::add_breakdown(const StepProfiler::Result& profile) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bench/case/plan.h"
+#include "bench/machine/verification.h"
 #include "bench/measure/predict.h"
 #include "bench/process/rendezvous.h"
 #include "bench/step/checkpoint.h"
@@ -51,8 +52,9 @@ class RecordBuilder {
   void add_timing(Timing timing, const SamplingMeasurement& sampling);
   /// `driver`: as Memory::driver. The device's workspace is outside the arena.
   void add_memory(const MemorySegments& arena, std::int64_t workspace, std::optional<std::int64_t> driver);
-  /// Records which kernels ran attention and the GEMMs of linear layers.
-  void add_kernels(const Device& device);
+  /// Records which kernels ran attention and the GEMMs of linear layers, and on a GPU whether `verification`, null if
+  /// there is none, has verified them.
+  void add_kernels(const Device& device, const Verification* verification = nullptr);
   /// Records what the routers of rank 0 did in its last step, and the predicted traffic.
   void add_routing(const Routers& routers, const Device& device, const ExpertTraffic& predicted);
   void add_breakdown(const StepProfiler::Result& profile);
@@ -67,6 +69,9 @@ class RecordBuilder {
   void finish(const DryRun& accounts, const std::optional<OpRates>& rates);
 
  private:
+  /// Returns the GEMMs of the case's recipes that the device runs natively.
+  std::vector<NativeGemm> native_gemms(const Device& device) const;
+
   const Plan& plan_;
   const NodeShare& share_;
   Record& record_;

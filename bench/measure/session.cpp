@@ -20,6 +20,7 @@
 #include "bench/case/supported.h"
 #include "bench/machine/environment.h"
 #include "bench/machine/host_memory.h"
+#include "bench/machine/verification.h"
 #include "bench/measure/metrics.h"
 #include "bench/measure/predict.h"
 #include "bench/measure/probes.h"
@@ -50,7 +51,8 @@ class Session {
         share_(share),
         board_(board),
         record_(record),
-        builder_(plan_, share, record) {}
+        builder_(plan_, share, record),
+        verification_(verification_of(plan_, share)) {}
 
   void run();
 
@@ -61,11 +63,18 @@ class Session {
   }
   /// Deterministic runs need the same algorithms every time, which autotuning does not guarantee.
   GpuOptions gpu_options() const {
-    return {.autotune = !plan_.deterministic,
-            .deterministic = plan_.deterministic,
-            .attention = case_.attention,
-            .gemm = case_.gemm,
-            .grouped = case_.grouped};
+    return without_demoted({.autotune = !plan_.deterministic,
+                            .deterministic = plan_.deterministic,
+                            .attention = case_.attention,
+                            .gemm = case_.gemm,
+                            .grouped = case_.grouped},
+                           verification());
+  }
+  const Verification* verification() const { return verification_ ? &*verification_ : nullptr; }
+  /// Returns the verification of this process's first GPU; null on the CPU.
+  static std::optional<Verification> verification_of(const Plan& plan, const NodeShare& share) {
+    if (!plan.on_gpu || find_gpus().count <= share.first_gpu) return std::nullopt;
+    return read_verification(verified_machine(gpu_properties(share.first_gpu)));
   }
   void check_gpus() const;
   void choose_reshard(const Device& device);
@@ -98,6 +107,7 @@ class Session {
   const Record& record_;
   RecordBuilder builder_;
   int threads_ = openmp_threads();
+  const std::optional<Verification> verification_;
   std::unique_ptr<DataSource> data_;
   std::optional<HeldOut> held_out_;
   std::unique_ptr<InitialWeights> initial_;
@@ -327,7 +337,7 @@ void Session::finish_training(Rank& rank, const Sampler& sampler) {
     builder_.add_timing(sampler.timing(), watch_->result());
     builder_.add_memory(memory_segments(rank.arena().highest(), rank.arena().peak().total()),
                         rank.device().workspace_bytes(), watch_->used_bytes());
-    builder_.add_kernels(rank.device());
+    builder_.add_kernels(rank.device(), verification());
     if (const Routers* routers = rank.parameters().routers())
       builder_.add_routing(*routers, rank.device(), accounts_.experts);
   }

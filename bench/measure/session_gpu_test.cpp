@@ -10,7 +10,7 @@
 #include "bench/process/case_process_testing.h"
 #include "bench/step/checkpoint.h"
 #include "bench/sweep/sweep.h"
-#include "kernels/device/test_buffers.h"
+#include "kernels/device/buffers.h"
 #include "kernels/gpu/gpu_testing.h"
 #include "kernels/numerics/recipe.h"
 #include "kernels/testing/catch.h"

@@ -7,7 +7,7 @@
 #include <exception>
 
 #include "kernels/base/errors.h"
-#include "kernels/device/test_buffers.h"
+#include "kernels/device/buffers.h"
 
 namespace precbench {
 

@@ -115,6 +115,8 @@ VisibleGpus find_gpus() {
   return {static_cast<int>(usable.ordinals.size()), usable.reason, "cuda"};
 }
 
+std::string compiled_architectures() { return PRECBENCH_GPU_ARCHITECTURES; }
+
 GpuProperties gpu_properties(int ordinal) {
   const int device = cuda_ordinal(ordinal);
   cudaDeviceProp prop;
@@ -164,6 +166,7 @@ std::unique_ptr<Device> make_gpu_device(int ordinal, const GpuOptions& options) 
   device->set_attention(options.attention);
   device->set_gemm(options.gemm);
   device->set_grouped(options.grouped);
+  device->set_demoted(options.demoted);
   return device;
 }
 

@@ -108,6 +108,10 @@ class CudaDevice final : public Device {
   /// expert by expert with the matmul plans. Throws InvalidInput for other words.
   void set_grouped(const std::string& which);
 
+  /// Emulates these GEMMs although the GPU has them. Call before support() and the first matmul.
+  void set_demoted(const DemotedPaths& demoted) { demoted_ = demoted; }
+  const DemotedPaths& demoted() const { return demoted_; }
+
   OpSet supported_ops() const override { return bodies_of<CudaDevice>(); }
   // elementwise.cu
   void do_zero(const ops::Zero& op) override;
@@ -225,6 +229,7 @@ class CudaDevice final : public Device {
   bool captured_ = false;  // a graph exists: its addresses must live as long as the device
   bool autotune_ = true;
   bool deterministic_ = false;
+  DemotedPaths demoted_;
   bool grouped_own_ = true;       // our grouped GEMM kernels may run
   bool grouped_cublaslt_ = true;  // cuBLASLt's grouped call may run
   bool ran_own_ = false;          // our kernels have run

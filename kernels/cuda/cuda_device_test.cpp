@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "kernels/base/errors.h"
-#include "kernels/device/test_buffers.h"
+#include "kernels/device/buffers.h"
 #include "kernels/gpu/gpu_testing.h"
 #include "kernels/gpu/graph.h"
 #include "kernels/numerics/formats.h"

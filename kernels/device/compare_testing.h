@@ -9,84 +9,21 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <list>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "kernels/checks/two_devices.h"
 #include "kernels/device/devices.h"
-#include "kernels/device/test_buffers.h"
 #include "kernels/gpu/gpu_testing.h"
 #include "kernels/numerics/format_testing.h"
 #include "kernels/numerics/formats.h"
 #include "kernels/numerics/grid_testing.h"
-#include "kernels/numerics/random.h"
 #include "kernels/testing/catch.h"
 
 namespace precbench::testing {
 
-/// Host memory for tensors. Every byte starts as 0xFF (NaN), so that unwritten elements show.
-class HostMemory {
- public:
-  Tensor tensor(DType dtype, std::int64_t rows, std::int64_t cols) {
-    blocks_.emplace_back((static_cast<std::size_t>(bytes_of(dtype, rows * cols)) + 3) / 4, 0xFFFFFFFFu);
-    return {blocks_.back().data(), dtype, rows, cols};
-  }
-  /// Returns normal values with the given deviation, from a fresh part of the random stream.
-  Tensor random(DType dtype, std::int64_t rows, std::int64_t cols, float deviation) {
-    const Tensor t = tensor(dtype, rows, cols);
-    for (std::int64_t i = 0; i < t.size(); ++i) set(t, i, deviation * irwin_hall_normal(7, drawn_++));
-    return t;
-  }
-  /// Returns random token ids in [0, limit).
-  Tensor tokens(std::int64_t count, std::int64_t limit) {
-    const Tensor t = tensor(DType::i32, count, 1);
-    for (std::int64_t i = 0; i < count; ++i)
-      t.as<std::int32_t>()[i] = static_cast<std::int32_t>(random_bits(8, drawn_++) % limit);
-    return t;
-  }
-  Tensor converted(const Tensor& from, DType dtype) {
-    if (from.empty()) return {};
-    const Tensor t = tensor(dtype, from.rows, from.cols);
-    for (std::int64_t i = 0; i < t.size(); ++i) set(t, i, get(from, i));
-    return t;
-  }
-
-  static float get(const Tensor& t, std::int64_t i) {
-    return t.dtype == DType::f32 ? t.as<float>()[i] : bf16_decode(t.as<std::uint16_t>()[i]);
-  }
-  static void set(const Tensor& t, std::int64_t i, float x) {
-    if (t.dtype == DType::f32)
-      t.as<float>()[i] = x;
-    else
-      t.as<std::uint16_t>()[i] = bf16_encode(x);
-  }
-  static std::vector<double> values(const Tensor& t) {
-    std::vector<double> x(t.size());
-    for (std::int64_t i = 0; i < t.size(); ++i) x[i] = get(t, i);
-    return x;
-  }
-
- private:
-  std::list<std::vector<std::uint32_t>> blocks_;
-  std::uint64_t drawn_ = 0;
-};
-
-inline bool same_bits(const Tensor& a, const Tensor& b) {
-  return a.bytes() == b.bytes() && std::memcmp(a.data, b.data, a.bytes()) == 0;
-}
-
-/// Returns true if bits are equal or both are NaN: a NaN made by arithmetic has other bits on a CPU than on a
-/// GPU.
-inline bool same_scales(const Tensor& a, const Tensor& b) {
-  if (a.dtype != DType::f32) return same_bits(a, b);
-  for (std::int64_t i = 0; i < a.size(); ++i) {
-    const float x = a.as<float>()[i], y = b.as<float>()[i];
-    if (float_to_bits(x) != float_to_bits(y) && !(std::isnan(x) && std::isnan(y))) return false;
-  }
-  return a.size() == b.size();
-}
+using checks::HostMemory, checks::OutputFormats, checks::same_bits, checks::same_scales;
 
 /// The 2x rule: RMS and largest error of `result` are at most twice those of `naive`, the CPU device at the
 /// same precision. If the truth rounded to the result's type has a larger error than `naive`, that error is
@@ -114,15 +51,6 @@ inline void check_twice(const std::string& what, const Tensor& result, const Ten
         2 * std::sqrt(std::max({sums[1], sums[2], last_place * last_place}) / truth.size()));
   CHECK(largest[0] <= 2 * std::max({largest[1], largest[2], last_place}));
 }
-
-/// Formats of an op's quantized outputs; formats that are not quantized are not requested.
-struct OutputFormats {
-  QuantFormat rowwise, columnwise;
-
-  bool one_scale() const {
-    return rowwise.granularity == Granularity::tensor || columnwise.granularity == Granularity::tensor;
-  }
-};
 
 /// Returns the recipes' output formats, two with fewer mantissa bits, none, and FP4 formats if the sizes
 /// allow them.
@@ -171,56 +99,10 @@ void check_reached(const std::string& what, const Tensor& poisoned, const Tensor
   CHECK(lost == 0);
 }
 
-/// The device under test, the CPU device, and the memory of one comparison. Memory starts as NaN, so that
-/// unwritten elements show.
-class OpTest {
+/// The device under test beside the CPU device, with assertions.
+class OpTest : public checks::TwoDevices {
  public:
-  explicit OpTest(Device& device) : device_(device) { start(); }
-
-  Device& device() { return device_; }
-  Device& cpu() { return *cpu_; }
-  HostMemory& host() { return *host_; }
-  bool on_cpu() const { return device_.name() == "cpu"; }
-
-  /// Frees all tensors.
-  void start() {
-    host_ = std::make_unique<HostMemory>();
-    buffers_ = std::make_unique<Buffers>(device_);
-  }
-
-  /// Returns a device copy of a host tensor or quantized copy.
-  Tensor put(const Tensor& t) { return t.empty() ? Tensor{} : buffers_->copy_of(t); }
-  GemmOperand put(const GemmOperand& operand) { return buffers_->copy_of(operand); }
-  /// Returns a host copy of a device tensor.
-  Tensor fetch(const Tensor& t) {
-    const Tensor copy = host_->tensor(t.dtype, t.rows, t.cols);
-    device_.download(copy.data, t);
-    return copy;
-  }
-
-  /// Returns an output tensor on the device, filled with NaN.
-  Tensor output(DType dtype, std::int64_t rows, std::int64_t cols) {
-    return put(host_->tensor(dtype, rows, cols));
-  }
-  GemmOperand quantized_copy(const QuantFormat& format, std::int64_t rows, std::int64_t k) {
-    const GemmOperand on_host = host_copy(format, rows, k);
-    return on_host.empty() ? on_host : put(on_host);
-  }
-  QuantizedTensor operand(const OutputFormats& formats, std::int64_t rows, std::int64_t cols) {
-    QuantizedTensor x{.value = output(DType::bf16, rows, cols),
-                      .rowwise = quantized_copy(formats.rowwise, rows, cols),
-                      .columnwise = quantized_copy(formats.columnwise, cols, rows)};
-    if (formats.one_scale()) x.amax_out = output(DType::f32, 1, 1);
-    return x;
-  }
-  /// Returns `value` on the CPU with memory for quantized copies of the same formats.
-  QuantizedTensor host_operand(const OutputFormats& formats, const Tensor& value) {
-    QuantizedTensor x{.value = value,
-                      .rowwise = host_copy(formats.rowwise, value.rows, value.cols),
-                      .columnwise = host_copy(formats.columnwise, value.cols, value.rows)};
-    if (formats.one_scale()) x.amax_out = host_->tensor(DType::f32, 1, 1);
-    return x;
-  }
+  using TwoDevices::TwoDevices;
 
   /// Checks a device output by the 2x rule against the CPU's outputs from BF16 (`naive`) and FP32 (`truth`)
   /// inputs.
@@ -231,18 +113,7 @@ class OpTest {
   /// Checks that the device's quantized copies and amax_out equal, bit for bit, the CPU device's for `value`.
   void check_copies(const std::string& what, const QuantizedTensor& result, const Tensor& value) {
     INFO(what);
-    QuantizedTensor expected = host_operand({result.rowwise.format, result.columnwise.format}, value);
-    expected.random = result.random;
-    if (!result.random.word.empty()) expected.random.word = fetch(result.random.word);
-    cpu().quantize({expected});
-    for (const auto operand : {&QuantizedTensor::rowwise, &QuantizedTensor::columnwise}) {
-      if ((result.*operand).empty()) continue;
-      CHECK(same_bits(fetch((result.*operand).data), (expected.*operand).data));
-      CHECK(same_scales(fetch((result.*operand).scale), (expected.*operand).scale));
-      if (!(result.*operand).amax.empty())
-        CHECK(same_scales(fetch((result.*operand).amax), (expected.*operand).amax));
-    }
-    if (!result.amax_out.empty()) CHECK(same_bits(fetch(result.amax_out), expected.amax_out));
+    CHECK(copies_difference(result, value) == "");
   }
 
   /// Checks that the quantization error of a copy of `value` equals the CPU's, and returns its five sums.
@@ -253,10 +124,10 @@ class OpTest {
     x.random = random;
     cpu().quantize({x});
     const GemmOperand& operand = columns ? x.columnwise : x.rowwise;
-    const Tensor expected = host_->tensor(DType::f32, 1, 5), out = output(DType::f32, 1, 5);
+    const Tensor expected = host().tensor(DType::f32, 1, 5), out = output(DType::f32, 1, 5);
     cpu().quantization_error({expected, value, operand, columns, random});
     random.word = put(random.word);
-    device_.quantization_error({out, put(value), put(operand), columns, random});
+    device().quantization_error({out, put(value), put(operand), columns, random});
     const Tensor result = fetch(out);
     for (int i = 0; i < 5; ++i) {
       INFO(i);
@@ -288,19 +159,6 @@ class OpTest {
       }
     return first;
   }
-
- private:
-  GemmOperand host_copy(const QuantFormat& format, std::int64_t rows, std::int64_t k) {
-    if (!format.quantized()) return {};
-    return {format, host_->tensor(format.dtype, rows, k),
-            host_->tensor(scale_dtype(format), 1, scale_count(format.granularity, rows, k)), false,
-            format.scale == ScaleType::e4m3 ? host_->tensor(DType::f32, 1, 1) : Tensor{}};
-  }
-
-  Device& device_;
-  std::unique_ptr<Device> cpu_ = make_cpu_device(2);
-  std::unique_ptr<HostMemory> host_;
-  std::unique_ptr<Buffers> buffers_;
 };
 
 }  // namespace precbench::testing

@@ -1,26 +1,24 @@
 // MXFP4, Quartet and Quartet II copies of any device against the CPU device: codes, scales and draws bit for
 // bit, and the quantization error.
-#include "kernels/device/input_testing.h"
+#include "kernels/checks/check_quantize.h"
+#include "kernels/device/compare_testing.h"
 #include "kernels/numerics/fp4.h"
 
 using namespace precbench;
 using namespace precbench::testing;
+using checks::Input, checks::kInputs;
 
 PRECBENCH_OP_TEST(other_fp4_forms_on, "quantize is bit-exact in MXFP4 and in Quartet's formats") {
   for (const QuantFormat& format : other_fp4_formats())
     for (const Input input : kInputs)
       for (const Size& size : {Size{256, 384}, Size{128, 128}, Size{128, 2176}, Size{2176, 128}}) {
+        INFO(describe(format) << ", input " << name_of(input) << ", " << size.M << " x " << size.C);
         b.start();
-        const Tensor value = make_input(b.host(), input, size.M, size.C),
-                     word = b.host().tensor(DType::i32, 1, 1);
+        const Tensor word = b.host().tensor(DType::i32, 1, 1);
         word.as<std::int32_t>()[0] = 1234567;
-        QuantizedTensor x = b.operand({format, format}, size.M, size.C);
-        x.value = b.put(value);
-        x.random = {.word = b.put(word), .stream = 8, .first_row = 384, .row_signs = 14, .column_signs = 15};
-        b.device().quantize({x});
-        b.check_copies(describe(format) + ", input " + std::to_string(static_cast<int>(input)) + ", " +
-                           std::to_string(size.M) + " x " + std::to_string(size.C),
-                       x, value);
+        CHECK(quantize_difference(
+                  b, {format, format}, input, {size.M, size.C},
+                  {.word = word, .stream = 8, .first_row = 384, .row_signs = 14, .column_signs = 15}) == "");
       }
 }
 

@@ -1,10 +1,12 @@
 // NVFP4 of any device against the CPU device: codes, scales, amaxes and random draws bit for bit, GEMMs by
 // the 2x rule.
-#include "kernels/device/input_testing.h"
+#include "kernels/checks/check_quantize.h"
+#include "kernels/device/compare_testing.h"
 #include "kernels/numerics/nvfp4.h"
 
 using namespace precbench;
 using namespace precbench::testing;
+using checks::Input, checks::kInputs;
 
 namespace {
 
@@ -56,18 +58,12 @@ PRECBENCH_OP_TEST(nvfp4_forms_on, "quantize is bit-exact in NVFP4") {
   for (const QuantFormat& format : nvfp4_formats())
     for (const Input input : kInputs)
       for (const Size& size : kNvfp4Sizes) {
+        INFO(describe(format) << ", input " << name_of(input) << ", " << size.M << " x " << size.C);
         b.start();
-        const Tensor value = make_input(b.host(), input, size.M, size.C),
-                     word = b.host().tensor(DType::i32, 1, 1);
+        const Tensor word = b.host().tensor(DType::i32, 1, 1);
         word.as<std::int32_t>()[0] = -7;
-        QuantizedTensor x = b.operand({format, format}, size.M, size.C);
-        x.value = b.put(value);
-        x.random = {.word = b.put(word), .stream = 6, .first_row = 96};
-        b.device().quantize({x});
-        b.check_copies(describe(format) + ", input " + std::to_string(static_cast<int>(input)) + ", " +
-                           std::to_string(size.M) + " x " + std::to_string(size.C),
-                       x, value);
-        CHECK(same_bits(b.fetch(x.value), value));
+        CHECK(quantize_difference(b, {format, format}, input, {size.M, size.C},
+                                  {.word = word, .stream = 6, .first_row = 96}) == "");
       }
 }
 

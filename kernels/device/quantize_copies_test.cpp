@@ -1,31 +1,24 @@
 // Quantizers of any device against the CPU device, bit for bit: every granularity, scale and rounding, in
 // both directions, on random and hostile inputs and on sizes that no tile divides.
+#include "kernels/checks/check_quantize.h"
 #include "kernels/device/compare_testing.h"
-#include "kernels/device/input_testing.h"
 #include "kernels/numerics/format_testing.h"
 
 using namespace precbench;
 using namespace precbench::testing;
+using checks::Input, checks::kInputs, checks::make_input;
 
 namespace {
 
-struct Shape {
-  std::int64_t rows, cols;
-};
+using Shape = checks::MatrixShape;
 // Whole tiles; whole vectors but not tiles; neither; smaller than a vector.
 constexpr Shape kShapes[] = {{256, 384}, {144, 208}, {133, 101}, {1, 16}, {40, 8}, {7, 3}};
 
 void check_quantize(OpTest& b, const OutputFormats& formats, Input input, Shape shape) {
+  INFO("row " << describe(formats.rowwise) << ", col " << describe(formats.columnwise) << ", input "
+              << name_of(input) << ", " << shape.rows << " x " << shape.cols);
   b.start();
-  const Tensor value = make_input(b.host(), input, shape.rows, shape.cols);
-  QuantizedTensor x = b.operand(formats, shape.rows, shape.cols);
-  x.value = b.put(value);
-  b.device().quantize({x});
-  b.check_copies("row " + describe(formats.rowwise) + ", col " + describe(formats.columnwise) + ", input " +
-                     std::to_string(static_cast<int>(input)) + ", " + std::to_string(shape.rows) + " x " +
-                     std::to_string(shape.cols),
-                 x, value);
-  CHECK(same_bits(b.fetch(x.value), value));
+  CHECK(quantize_difference(b, formats, input, shape) == "");
 }
 
 }  // namespace

@@ -2,12 +2,14 @@
 // granularities, stacks of one and of several runs of tiles, and sizes that no tile divides.
 #include <algorithm>
 
-#include "kernels/device/input_testing.h"
+#include "kernels/checks/check_quantize.h"
+#include "kernels/device/compare_testing.h"
 #include "kernels/device/moe_testing.h"
 #include "kernels/numerics/format_testing.h"
 
 using namespace precbench;
 using namespace precbench::testing;
+using checks::Input, checks::kInputs, checks::make_input;
 
 namespace {
 

@@ -2,12 +2,14 @@
 // exhaustive search.
 #include <cmath>
 
-#include "kernels/device/input_testing.h"
+#include "kernels/checks/check_quantize.h"
+#include "kernels/device/compare_testing.h"
 #include "kernels/device/moe_testing.h"
 #include "kernels/numerics/scale_layout.h"
 
 using namespace precbench;
 using namespace precbench::testing;
+using checks::Input, checks::kInputs, checks::make_input;
 
 namespace {
 

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <iterator>
+#include <sstream>
 
+#include "kernels/base/parse_number.h"
 #include "kernels/gpu/shape_limits.h"
 
 namespace precbench {
@@ -45,6 +47,24 @@ std::optional<std::string> gpu_unsupported_reason(const std::string& device, std
   if (!kind) return std::nullopt;
   if (auto why = kind->width_unsupported_reason(width)) return why;
   return kind->heads_unsupported_reason(heads.head_dim, heads.q_normed, heads.k_normed);
+}
+
+GpuCode code_for(int compute_capability, const std::string& architectures) {
+  GpuCode code = GpuCode::none;
+  std::istringstream list(architectures);
+  for (std::string entry; list >> entry;) {
+    const std::string number = entry.substr(0, entry.find_first_not_of("0123456789"));
+    const std::optional<int> arch = parse_number<int>(number);
+    if (!arch) continue;
+    // "90a" is for 9.0 alone. Machine code runs on later GPUs of the same generation, PTX on all later ones.
+    const bool one_gpu = entry.size() > number.size() && entry[number.size()] != '-';
+    const bool machine_code = !entry.ends_with("-virtual"), ptx = !one_gpu && !entry.ends_with("-real");
+    const bool runs = one_gpu ? *arch == compute_capability
+                              : *arch <= compute_capability && *arch / 10 == compute_capability / 10;
+    if (machine_code && runs) return GpuCode::compiled;
+    if (ptx && *arch <= compute_capability) code = GpuCode::jit;
+  }
+  return code;
 }
 
 std::optional<std::string> hopper_fallback_reason(int compute_capability, bool tensor_maps) {

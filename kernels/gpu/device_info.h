@@ -11,6 +11,7 @@
 
 #include "kernels/comm/comm.h"
 #include "kernels/device/device.h"
+#include "kernels/device/native_path.h"
 
 namespace precbench {
 
@@ -60,6 +61,15 @@ struct VisibleGpus {
 };
 VisibleGpus find_gpus();
 
+/// Returns the GPU architectures that this build has code for, as CMake names them: "80 89-real 90a-real 100".
+/// Empty in a build without GPU support.
+std::string compiled_architectures();
+
+/// Code that a GPU would run: compiled for it, made by the driver from an older GPU's PTX, or none.
+enum class GpuCode : std::uint8_t { compiled, jit, none };
+/// `architectures` as compiled_architectures() returns them; 90 is 9.0.
+GpuCode code_for(int compute_capability, const std::string& architectures);
+
 /// Free and total bytes of device memory as the driver reports them, other processes included.
 struct GpuMemory {
   std::int64_t free_bytes = 0, total_bytes = 0;
@@ -77,6 +87,7 @@ struct GpuOptions {
   std::string attention = "auto";  ///< "auto", "cudnn" or "own"; see CudaDevice::set_attention
   std::string gemm = "auto";       ///< "auto", "cublaslt" or "own"; see CudaDevice::set_gemm
   std::string grouped = "own";     ///< "own", "cublaslt" or "loop"; see CudaDevice::set_grouped
+  DemotedPaths demoted = {};       ///< GEMMs that are emulated although the GPU has them
 };
 /// Opens a GPU and makes it the calling thread's current device: a device must be used by the thread that
 /// made it. Throws Unsupported with find_gpus().reason, or if this build lacks the requested `attention`;

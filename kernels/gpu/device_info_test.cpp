@@ -21,7 +21,8 @@ TEST_CASE("best_device: a GPU if one can be used", "[gpu_names]") {
   CHECK(gpus.reason.empty() == (gpus.count > 0));
 }
 
-TEST_CASE("gpu_unsupported_reason: a GPU device rejects unsupported shapes and other devices accept all", "[gpu_names]") {
+TEST_CASE("gpu_unsupported_reason: a GPU device rejects unsupported shapes and other devices accept all",
+          "[gpu_names]") {
   const auto holds = [](const std::optional<std::string>& text, const char* part) {
     return text && text->find(part) != std::string::npos;
   };
@@ -34,6 +35,24 @@ TEST_CASE("gpu_unsupported_reason: a GPU device rejects unsupported shapes and o
   CHECK(!gpu_unsupported_reason("cuda", 4096, {128, 8192, 8192}));
   CHECK(holds(gpu_unsupported_reason("cuda", 4096, {128, 16384, 1024}), "at most 16384, not 16384 and 1024"));
   CHECK(!gpu_unsupported_reason("cpu", 16392, {24, 24, 24}));
+}
+
+TEST_CASE("code_for: machine code within a generation and PTX for later ones", "[gpu_names]") {
+  const std::string all = "80 89-real 90a-real 100";
+  CHECK(code_for(80, all) == GpuCode::compiled);
+  CHECK(code_for(86, all) == GpuCode::compiled);
+  CHECK(code_for(89, all) == GpuCode::compiled);
+  CHECK(code_for(90, all) == GpuCode::compiled);
+  CHECK(code_for(103, all) == GpuCode::compiled);
+  CHECK(code_for(120, all) == GpuCode::jit);
+  CHECK(code_for(75, all) == GpuCode::none);
+  CHECK(code_for(90, "90a-real") == GpuCode::compiled);
+  CHECK(code_for(100, "90a-real") == GpuCode::none);
+  CHECK(code_for(100, "90-virtual") == GpuCode::jit);
+  CHECK(code_for(90, "90-virtual") == GpuCode::jit);
+  CHECK(code_for(90, "80") == GpuCode::jit);
+  CHECK(code_for(90, "80-real") == GpuCode::none);
+  CHECK(code_for(90, "") == GpuCode::none);
 }
 
 TEST_CASE("hopper_fallback_reason: without tensor maps only Hopper gives a warning", "[gpu_names]") {

@@ -22,7 +22,7 @@ constexpr int kClockSm = 1, kClockMemory = 2;
 constexpr int kTemperatureGpu = 0;
 constexpr int kUncorrected = 1, kVolatileCounter = 0;
 constexpr unsigned kMaxNvlinks = 18;
-constexpr int kP2pNvlink = 2, kP2pOk = 0;
+constexpr int kP2pRead = 0, kP2pNvlink = 2, kP2pOk = 0;
 
 struct NvmlMemory {
   unsigned long long total, free, used;
@@ -77,7 +77,13 @@ struct NvmlGpu::Library {
   int (*driver_version)(char*, unsigned) = find("nvmlSystemGetDriverVersion");
   int (*power)(NvmlDevice, unsigned*) = find("nvmlDeviceGetPowerUsage");
   int (*power_limit)(NvmlDevice, unsigned*) = find("nvmlDeviceGetEnforcedPowerLimit");
+  int (*default_power_limit)(NvmlDevice, unsigned*) = find("nvmlDeviceGetPowerManagementDefaultLimit");
   int (*clock)(NvmlDevice, int, unsigned*) = find("nvmlDeviceGetClockInfo");
+  int (*max_clock)(NvmlDevice, int, unsigned*) = find("nvmlDeviceGetMaxClockInfo");
+  int (*mig_mode)(NvmlDevice, unsigned*, unsigned*) = find("nvmlDeviceGetMigMode");
+  int (*pcie_width)(NvmlDevice, unsigned*) = find("nvmlDeviceGetCurrPcieLinkWidth");
+  int (*max_pcie_width)(NvmlDevice, unsigned*) = find("nvmlDeviceGetMaxPcieLinkWidth");
+  int (*max_pcie_generation)(NvmlDevice, unsigned*) = find("nvmlDeviceGetMaxPcieLinkGeneration");
   int (*temperature)(NvmlDevice, int, unsigned*) = find("nvmlDeviceGetTemperature");
   int (*throttle)(NvmlDevice,
                   unsigned long long*) = find("nvmlDeviceGetCurrentClocksEventReasons",
@@ -174,6 +180,39 @@ int NvmlGpu::ecc_mode() const {
 double NvmlGpu::power_limit_w() const {
   unsigned milliwatts = 0;
   return Library::ask(library_->power_limit, device_, &milliwatts) ? milliwatts / 1e3 : 0;
+}
+
+std::optional<double> NvmlGpu::default_power_limit_w() const {
+  unsigned milliwatts = 0;
+  if (!Library::ask(library_->default_power_limit, device_, &milliwatts)) return std::nullopt;
+  return milliwatts / 1e3;
+}
+
+std::optional<double> NvmlGpu::max_sm_clock_mhz() const {
+  unsigned clock = 0;
+  if (!Library::ask(library_->max_clock, device_, kClockSm, &clock)) return std::nullopt;
+  return clock;
+}
+
+std::optional<bool> NvmlGpu::mig_mode() const {
+  unsigned current = 0, pending = 0;
+  if (!Library::ask(library_->mig_mode, device_, &current, &pending)) return std::nullopt;
+  return current != 0;
+}
+
+std::optional<NvmlGpu::PcieLink> NvmlGpu::pcie_link() const {
+  unsigned width = 0, max_width = 0, max_generation = 0;
+  if (!Library::ask(library_->pcie_width, device_, &width) ||
+      !Library::ask(library_->max_pcie_width, device_, &max_width))
+    return std::nullopt;
+  Library::ask(library_->max_pcie_generation, device_, &max_generation);
+  return PcieLink{static_cast<int>(width), static_cast<int>(max_width), static_cast<int>(max_generation)};
+}
+
+std::optional<bool> NvmlGpu::peer_access_to(const NvmlGpu& peer) const {
+  int status = 0;
+  if (!Library::ask(library_->p2p, device_, peer.device_, kP2pRead, &status)) return std::nullopt;
+  return status == kP2pOk;
 }
 
 bool NvmlGpu::nvlink_up(unsigned link) const {

@@ -40,7 +40,17 @@ class NvmlGpu {
   std::string driver_version() const;  ///< "580.159.04"; empty if unknown
   int ecc_mode() const;                ///< 1 on, 0 off, -1 unknown
   double power_limit_w() const;        ///< 0 if unknown
-  int active_nvlinks() const;          ///< active links; 18 on an H200 in an HGX board
+  std::optional<double> default_power_limit_w() const;
+  std::optional<double> max_sm_clock_mhz() const;
+  std::optional<bool> mig_mode() const;  ///< true: the GPU may be divided into instances
+  struct PcieLink {
+    int width = 0, max_width = 0;  ///< lanes now, and at most of the board and its slot
+    int max_generation = 0;        ///< the present one falls when the GPU is idle
+  };
+  std::optional<PcieLink> pcie_link() const;
+  /// Returns true if the GPUs can read each other's memory; empty if unknown.
+  std::optional<bool> peer_access_to(const NvmlGpu& peer) const;
+  int active_nvlinks() const;  ///< active links; 18 on an H200 in an HGX board
   /// Returns the NVLinks to another GPU, direct or through switches; 0: none; empty if unknown.
   std::optional<int> nvlinks_to(const NvmlGpu& peer) const;
   /// Returns the bytes in use on the GPU by all processes; empty if unknown.

@@ -9,6 +9,8 @@ VisibleGpus find_gpus() {
   return {0, "this build has no CUDA: configure with a CUDA toolkit on the PATH", ""};
 }
 
+std::string compiled_architectures() { return ""; }
+
 GpuProperties gpu_properties(int) { throw Unsupported(find_gpus().reason); }
 
 GpuMemory gpu_memory(int) { throw Unsupported(find_gpus().reason); }

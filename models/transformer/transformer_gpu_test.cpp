@@ -4,16 +4,17 @@
 #include <cmath>
 
 #include "kernels/gpu/gpu_testing.h"
+#include "models/checks/check_step.h"
 #include "models/transformer/step_golden.h"
 #include "models/transformer/step_testing.h"
 #include "models/transformer/transformer.h"
 
 using namespace precbench;
 using namespace precbench::testing;
+using checks::random_step;
 
 namespace {
 
-constexpr double kRoundoff = 0x1p-24;  // of FP32
 constexpr double kBf16Roundoff = 0x1p-9;
 
 /// Returns a device on which equal runs give equal bits: no autotuning, additions in a fixed order.
@@ -25,57 +26,6 @@ bool takes(const Device& device, const Recipe& recipe) {
   return device.support(recipe.fprop, GemmRole::fprop).execution != Execution::unsupported &&
          device.support(recipe.dgrad, GemmRole::dgrad).execution != Execution::unsupported &&
          device.support(recipe.wgrad, GemmRole::wgrad).execution != Execution::unsupported;
-}
-
-/// Runs forward and backward on fresh weights and random tokens, the same for every setup of one size.
-/// Experts are forced, because rounding could otherwise change the choice between nearly equal logits.
-double random_step(TestStep& step, const StepSetup& setup) {
-  step.parameters().initialize(1, 0.02f);
-  if (setup.model.moe && step.parameters().routers()->forced().empty()) step.force_experts(Routing::zipf, 1);
-  const std::int64_t n = setup.accumulation * setup.B * setup.T;
-  return step.forward_backward(random_tokens(2, n, setup.model.vocab),
-                               random_tokens(3, n, setup.model.vocab));
-}
-
-/// Returns the root mean square over the tensors of their relative distances.
-double mean_distance(const Named& x, const Named& reference) {
-  double squares = 0;
-  for (const auto& [name, values] : reference) squares += std::pow(distance(x.at(name), values), 2.0);
-  return std::sqrt(squares / static_cast<double>(reference.size()));
-}
-
-/// Copies the gradients of `from`, which has the same layout, to `to`.
-void copy_gradients(TestStep& to, TestStep& from) {
-  for (int unit = 0; unit < to.parameters().layout().unit_count(); ++unit) {
-    const Tensor target = to.parameters().shard(unit).gradient,
-                 source = from.parameters().shard(unit).gradient;
-    REQUIRE(target.bytes() == source.bytes());
-    std::vector<std::uint8_t> bytes(source.bytes());
-    from.device().download(bytes.data(), source);
-    to.device().upload(target, bytes.data());
-    to.device().synchronize();
-  }
-}
-
-/// Runs one AdamW step on both from the same gradients. Weights differ by at most a few FP32 roundings of the
-/// weight and of an update no larger than about lr.
-void check_update(TestStep& gpu, TestStep& cpu) {
-  copy_gradients(cpu, gpu);
-  OptimizerOptions options;
-  options.lr = 1e-3f;
-  options.max_norm = 0.1f;  // clips
-  const double gpu_norm = gpu.update(options), cpu_norm = cpu.update(options);
-  CHECK(cpu_norm > options.max_norm);
-  CHECK(std::fabs(gpu_norm / cpu_norm - 1) <= 16 * kRoundoff);
-  const Named weights = gpu.weights();
-  for (const auto& [name, expected] : cpu.weights()) {
-    double worst = 0;
-    for (std::size_t i = 0; i < expected.size(); ++i)
-      worst = std::max(worst, std::fabs(weights.at(name)[i] - expected[i]) /
-                                  (std::fabs(expected[i]) + static_cast<double>(options.lr)));
-    INFO(name);
-    CHECK(worst <= 8 * kRoundoff);
-  }
 }
 
 constexpr LinearRole kApart[] = {LinearRole::q, LinearRole::k,       LinearRole::v,
@@ -95,48 +45,19 @@ Recipe in_format(const char* name, DType dtype) {
 void check_steps(const std::vector<Recipe>& recipes, const std::vector<LinearRole>& roles = StepSetup{}.roles,
                  const ModelConfig& model = find_model("tiny")) {
   StepSetup setup{.model = model, .B = 2, .T = 128, .roles = roles};
-  const double rounding_of_loss = kBf16Roundoff / std::sqrt(static_cast<double>(setup.B * setup.T));
   for (const QkNorms& norms : kQkNorms) {
     if (norms.any && model.moe) continue;  // independent of the experts
     norms.set(setup.model);
-    setup.reference = true;
-    setup.recipe = find_recipe("bf16");
-    TestStep exact(setup);
-    const double true_loss = random_step(exact, setup);
-    const Named truth = exact.gradients();
-    setup.reference = false;
-    // The loss is a mean over M tokens with independent rounding errors, so it can be exact by chance for one
-    // recipe. The bound is therefore the largest error of all quantized recipes.
-    double quantized_error = 0, bf16_error = 0;
-    for (const Recipe& recipe : recipes) {
-      setup.recipe = recipe;
-      TestStep cpu(setup, make_cpu_device(2));
-      double& error = recipe.quantized() ? quantized_error : bf16_error;
-      error = std::max({error, std::fabs(random_step(cpu, setup) - true_loss), rounding_of_loss * true_loss});
-    }
-    for (const Recipe& recipe : recipes) {
-      setup.recipe = recipe;
-      TestStep cpu(setup, make_cpu_device(2));
-      random_step(cpu, setup);
-      const Named cpu_gradients = cpu.gradients();
+    checks::StepChecks steps(setup, recipes);
+    for (const Recipe& recipe : recipes)
       for (const char* attention : {"auto", "own"}) {
-        TestStep gpu(setup, repeatable_gpu(attention));
-        if (!takes(gpu.device(), recipe)) continue;
-        const double gpu_loss = random_step(gpu, setup);
-        const Named gradients = gpu.gradients();
-        INFO(recipe.name << norms.name << ", attention by " << gpu.device().attention_name());
-        CHECK(std::fabs(gpu_loss - true_loss) <= 2 * (recipe.quantized() ? quantized_error : bf16_error));
-        for (const auto& [name, expected] : truth) {
-          INFO(name);
-          CHECK(distance(gradients.at(name), expected) <= 2 * distance(cpu_gradients.at(name), expected));
+        if (!takes(*repeatable_gpu(attention), recipe)) continue;
+        for (const checks::Finding& finding : steps.check(
+                 recipe, [&] { return repeatable_gpu(attention); }, norms.name)) {
+          INFO(finding.path << finding.what << ", attention " << attention << ": " << finding.measured);
+          CHECK(finding.agrees);
         }
-        // Both devices make the same rounding errors except for values next to a rounding boundary.
-        // Independent errors would put the GPU sqrt(2) times as far from the CPU as from the truth.
-        CHECK(mean_distance(gradients, cpu_gradients) <= mean_distance(cpu_gradients, truth));
-        check_update(gpu, cpu);
-        random_step(cpu, setup);  // restores cpu's weights for the next one
       }
-    }
   }
 }
 

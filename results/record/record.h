@@ -79,6 +79,9 @@ struct GemmPath {
 struct Support {
   GemmPath fprop, dgrad, wgrad;
   std::optional<std::string> attention;  ///< attention kernels: "cpu", "cudnn 9.14.0", "own"
+  /// True if `precbench doctor --run` has shown on this machine that all native paths of the case compute what the
+  /// CPU computes; false if not. Null in older records, on the CPU and if no GEMM is native.
+  std::optional<bool> verified = {};
   /// Returns the weakest of the three: unsupported, else emulated, else native.
   ExecutionPath path() const;
 };

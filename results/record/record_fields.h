@@ -39,6 +39,7 @@ void each_field(S& s, F&& f) {
 template <Is<Support> S, class F>
 void each_field(S& s, F&& f) {
   f("fprop", s.fprop), f("dgrad", s.dgrad), f("wgrad", s.wgrad), f("attention", s.attention);
+  f("verified", s.verified);
 }
 
 template <Is<Flops> S, class F>

@@ -179,6 +179,7 @@ TEST_CASE("Schema: scalar_fields lists every scalar with its unit", "[record]") 
   full.study = kPlace;
   for (GemmPath* path : {&full.support->fprop, &full.support->dgrad, &full.support->wgrad})
     path->kernels = "own", path->emulated_shapes = "8 x 16 x 24";
+  full.support->verified = true;
   full.env.cpus = 8;
   full.env.cpu_quota = 3.5;
   full.metrics->speed_from = "mean";
@@ -210,6 +211,23 @@ TEST_CASE("Record: study survives a round trip and is absent otherwise", "[recor
   CHECK(json.get<Record>().study == kPlace);
   Json wrong = json;
   wrong["study"]["part"] = "spoon";
+  CHECK_THROWS_AS(wrong.get<Record>(), InvalidInput);
+}
+
+TEST_CASE("Support: verified is written only if known and older records lack it", "[record]") {
+  Record record = samples::gpu_record("blockwise", 200);
+  const Json older = record;
+  CHECK_FALSE(older["support"].contains("verified"));
+  CHECK_FALSE(older.get<Record>().support->verified);
+  for (const bool verified : {true, false}) {
+    record.support->verified = verified;
+    const Json json = record;
+    CHECK(json["support"]["verified"] == verified);
+    CHECK(Schema::record().violations(json) == std::vector<std::string>{});
+    CHECK(json.get<Record>().support->verified == verified);
+  }
+  Json wrong = record;
+  wrong["support"]["verified"] = "yes";
   CHECK_THROWS_AS(wrong.get<Record>(), InvalidInput);
 }
 

@@ -8,6 +8,7 @@
 #include "bench/case/case.h"
 #include "bench/cli/cli.h"
 #include "bench/cli/help_command.h"
+#include "bench/doctor/doctor.h"
 #include "bench/machine/cpu_level.h"
 #include "bench/machine/environment.h"
 #include "bench/machine/host_memory.h"
@@ -55,6 +56,7 @@ int run_program(int argc, char** argv) {
   ListCommand list_command;
   HelpCommand help_command;
   AdviseCommand advise_command;
+  DoctorCommand doctor_command;
   CLI::App* sweep_sub = add_sweep_command(app, sweep_command);
   CLI::App* study_sub = add_study_command(app, study_command);
   CLI::App* run_sub = add_run_command(app, run_command);
@@ -63,6 +65,7 @@ int run_program(int argc, char** argv) {
   CLI::App* check_sub = add_check_command(app, check_options);
   CLI::App* help_sub = add_help_command(app, help_command);
   CLI::App* advise_sub = add_advise_command(app, advise_command);
+  CLI::App* doctor_sub = add_doctor_command(app, doctor_command);
   app.add_subcommand("run-case", "one case of a sweep, as bench/process/case_process.h describes")->group("");
   if (const auto status = parse_command_line(app, argc, argv)) return *status;
   const bool sweeps = *sweep_sub && !sweep_command.dry_run;
@@ -87,6 +90,7 @@ int run_program(int argc, char** argv) {
     if (*help_sub) return help(app, help_command, PRECBENCH_VERSION);
     if (*check_sub) return check(check_options, rerun_command);
     if (*advise_sub) return advise(advise_command);
+    if (*doctor_sub) return doctor(doctor_command);
     return child_main(  // run-case
         [](const Case& c, const NodeShare& share, StepBoard& board) {
           return run_case(resolve(c, Refusals::kept), share, &board);

@@ -14,16 +14,16 @@ namespace precbench {
 namespace {
 
 /// Names of the sections, in order.
-const std::vector<std::string> kNames = {"headline", "summary",  "problems", "speed",       "scaling",
-                                         "memory",   "time",     "experts",  "convergence", "study",
-                                         "contrast", "outputs", "price", "pays", "age",      "ladders",  "sensitivity", "published",
-                                         "emulated", "failures", "warnings", "legend",      "environment"};
+const std::vector<std::string> kNames = {
+    "headline",    "summary",   "problems", "speed",      "scaling",  "memory",   "time",   "experts",
+    "convergence", "study",     "contrast", "outputs",    "price",    "pays",     "age",    "ladders",
+    "sensitivity", "published", "emulated", "unverified", "failures", "warnings", "legend", "environment"};
 
 /// Returns whether an overview shows a section. The losses of runs that only time the recipes are no verdict, so
 /// they are left out.
 bool in_overview(const std::string& name, const ReportInput& input) {
-  static const std::vector<std::string> names = {"headline",    "summary",  "problems", "study",
-                                                 "contrast",    "pays",     "sensitivity", "failures", "warnings"};
+  static const std::vector<std::string> names = {"headline", "summary",     "problems", "study",   "contrast",
+                                                 "pays",     "sensitivity", "failures", "warnings"};
   if (name == "convergence")
     return std::any_of(input.machines.begin(), input.machines.end(),
                        [](const MachineRecords& machine) { return !machine.studies.empty(); });
@@ -83,6 +83,7 @@ std::vector<Section> all_sections(const ReportInput& input) {
   next();
   next(published_section(input));
   next(emulated_section(input));
+  next(unverified_section(input));
   next(failures_section(input));
   next(warnings_section(input));
   next(legend_section(input));

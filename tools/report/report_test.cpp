@@ -208,6 +208,25 @@ TEST_CASE("report: a timing with few samples or a time limit gets a warning", "[
   CHECK_FALSE(contains(run_report({emulated}, "term"), "fewer than 5 samples"));
 }
 
+TEST_CASE("report: native recipes are called unverified only where a record says so", "[report]") {
+  const char* const title = "Native, unverified";
+  Record bf16 = samples::gpu_record("bf16", 250), rowwise = samples::gpu_record("rowwise", 200),
+         mxfp8 = samples::cpu_record("mxfp8");
+  CHECK_FALSE(contains(run_report({bf16, rowwise}, "term"), title));
+  bf16.support->verified = true;
+  rowwise.support->verified = false;
+  const std::string text = from_section(run_report({bf16, rowwise}, "term"), title);
+  CHECK(contains(text, "rowwise"));
+  CHECK(contains(text, "doctor --run"));
+  CHECK_FALSE(contains(line_with(text, "rowwise"), "bf16"));
+  CHECK(contains(run_report({bf16, rowwise}, "md"), title));
+  CHECK(contains(run_report({bf16, rowwise}, "html"), title));
+  rowwise.support->verified = true;
+  CHECK_FALSE(contains(run_report({bf16, rowwise}, "term"), title));
+  mxfp8.support->verified = false;  // emulated: nothing to verify
+  CHECK_FALSE(contains(run_report({mxfp8}, "term"), title));
+}
+
 TEST_CASE("report: timing runs show paired seeds only if some row has several", "[report]") {
   const auto timed = [](const char* recipe, double ms, int seed) {
     Record record = samples::gpu_record(recipe, ms, 0, seed);

@@ -143,6 +143,28 @@ Section emulated_section(const ReportInput& input) {
   return section;
 }
 
+/// Lists native recipes whose records say that their machine has not verified them.
+Section unverified_section(const ReportInput& input) {
+  Section section{"Native, unverified", {}, {}, {}};
+  for (const MachineRecords& machine : input.machines) {
+    Distinct recipes;
+    for (const Group& group : machine.analysis.groups)
+      for (const Row& row : group.rows) {
+        if (row.status != Status::ok || row.path != ExecutionPath::native) continue;
+        for (const LocatedRecord* member : row.members)
+          if (member->record.support && member->record.support->verified == false)
+            recipes.add(recipe_of(row));
+      }
+    if (!recipes.texts.empty())
+      section.lines.push_back(recipes.joined() + (input.several_machines() ? " on " + machine.name : ""));
+  }
+  if (!section.lines.empty())
+    section.notes.push_back(
+        "cuBLASLt accepts these formats, but nobody has compared their results with the CPU's on such a machine: "
+        "GPU, driver, libraries and build. `precbench doctor --run` does.");
+  return section;
+}
+
 /// Lists each warning with the settings of its cases, unless these cover all cases.
 Section warnings_section(const ReportInput& input) {
   Section section{"Warnings", input.workloads.notes(), {}, {}};

@@ -85,6 +85,7 @@ Section published_section(const ReportInput& input);
 Section published_section(const ReportInput& input, const std::string& published);
 Section failures_section(const ReportInput& input);
 Section emulated_section(const ReportInput& input);
+Section unverified_section(const ReportInput& input);
 Section warnings_section(const ReportInput& input);
 Section legend_section(const ReportInput& input);
 Section environment_section(const ReportInput& input);

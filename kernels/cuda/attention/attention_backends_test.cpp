@@ -49,7 +49,7 @@ std::vector<Case> cases() {
 
 void run_flash(CudaDevice& device, const Problem& problem, const AttentionShape& shape) {
   const DeviceBlock workspace(device, flash_attention_workspace(shape));
-  const AttentionGradients g = problem.gradients(workspace.data());
+  const AttentionGradients g = gradients_of(problem, workspace.data());
   const AttentionTensors& t = g.forward;
   flash_attention(t.out, t.lse, t.qkv, shape, device.stream());
   flash_attention_backward(g.dqkv, g.dout, t.out, t.lse, t.qkv, shape, g.workspace, device.stream());
@@ -172,11 +172,11 @@ TEST_CASE("attention: a NaN in one head's keys reaches only later rows of that h
     std::vector<std::uint16_t> values = problem.qkv_values;
     const std::int64_t poisoned = 100;
     values[poisoned * s.qkv_width() + (s.heads + 1) * s.head_dim] = 0x7FC0;  // key of head 1
-    device.upload(problem.tensors().qkv, values.data());
+    device.upload(tensors_of(problem).qkv, values.data());
     problem.clear();
     problem.forward();
     std::vector<std::uint16_t> got(s.tokens() * s.q_width());
-    device.download(got.data(), problem.tensors().out);
+    device.download(got.data(), tensors_of(problem).out);
     bool as_expected = true;
     for (std::int64_t t = 0; t < s.T; ++t)
       for (std::int64_t head = 0; head < s.heads; ++head) {

@@ -17,11 +17,11 @@ namespace {
 void run_kernels(CudaDevice& device, Problem& problem, const AttentionShape& shape,
                  const HopperForward& forward, const HopperBackward& backward) {
   problem.clear();
-  forward.launch(problem.tensors(), shape, device.stream());
+  forward.launch(tensors_of(problem), shape, device.stream());
   const DeviceBlock workspace(device, backward.workspace_bytes(shape));
   const std::vector<std::uint8_t> ones(backward.workspace_bytes(shape), 0xFF);
   device.upload({workspace.data(), DType::e4m3, 1, backward.workspace_bytes(shape)}, ones.data());
-  backward.launch(problem.gradients(workspace.data()), shape, device.stream());
+  backward.launch(gradients_of(problem, workspace.data()), shape, device.stream());
   device.synchronize();
 }
 
@@ -155,7 +155,7 @@ TEST_CASE("hopper attention: a NaN or Inf in a head's gradient stays in that hea
       Problem problem(device, s, 1.0f);
       std::vector<std::uint16_t> dout = problem.dout_values;
       dout[kPoisoned * s.q_width() + D] = poison;  // of head 1, sequence 0
-      device.upload(problem.gradients(nullptr).dout, dout.data());
+      device.upload(gradients_of(problem, nullptr).dout, dout.data());
       for_kernels(device, s, [&](const HopperForward& forward, const HopperBackward& backward) {
         run_kernels(device, problem, s, forward, backward);
         const std::vector<double> dqkv = problem.result().dqkv;
@@ -193,7 +193,7 @@ TEST_CASE("hopper attention: a NaN or Inf in a head's q or k or v stays in that 
         std::vector<std::uint16_t> values = problem.qkv_values;
         values[kToken * s.qkv_width() + (static_cast<int>(part) * s.heads + 1) * D] =
             poison;  // head 1, sequence 0
-        const AttentionTensors tensors = problem.tensors();
+        const AttentionTensors tensors = tensors_of(problem);
         for (const HopperForward* kernel : hopper_forward_kernels(s, device.compute_capability())) {
           const auto outputs = [&](const std::vector<std::uint16_t>& qkv) {
             device.upload(tensors.qkv, qkv.data());

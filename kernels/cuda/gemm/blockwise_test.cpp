@@ -10,14 +10,15 @@
 #include <vector>
 
 #include "kernels/base/errors.h"
+#include "kernels/checks/naive_gemm.h"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/gemm/matmul_testing.h"
+#include "kernels/device/buffers.h"
 #include "kernels/gpu/gpu_testing.h"
 
 namespace precbench {
 namespace {
 
-using testing::HostOperand;
+using checks::HostOperand;
 
 struct GemmShape {
   std::int64_t M, N, K;
@@ -105,14 +106,14 @@ TEST_CASE("blockwise: every own kernel is as exact as its precision", "[gpu][mat
   for (const BlockwiseKernel& kernel : kernels_here())
     for (const GemmShape& shape : kOddShapes) {
       CudaDevice device(0);
-      const HostOperand a = testing::make_quantized_tensor(format_a(kernel), shape.M, shape.K, false, 1);
-      const HostOperand b = testing::make_quantized_tensor(format_b(kernel), shape.N, shape.K, false, 2);
-      const testing::Errors errors = testing::errors_of(
+      const HostOperand a = checks::make_quantized_tensor(format_a(kernel), shape.M, shape.K, false, 1);
+      const HostOperand b = checks::make_quantized_tensor(format_b(kernel), shape.N, shape.K, false, 2);
+      const checks::Errors errors = checks::errors_of(
           device, a, b, {kernel.d, kernel.accumulate},
           [&](const Tensor& d, const GemmOperand& of_a, const GemmOperand& of_b) {
             run(device, kernel, d, of_a, of_b);
           },
-          testing::kFp8, false);
+          checks::kFp8, false);
       INFO(words(kernel) << ", " << shape.M << " x " << shape.N << " x " << shape.K << ": error "
                          << errors.gpu << ", naive " << errors.naive);
       CHECK(errors.gpu <= 2 * errors.naive);
@@ -125,8 +126,8 @@ TEST_CASE("blockwise: nothing outside D is written and every tile size gives the
     for (const GemmShape& shape : kOddShapes) {
       CudaDevice device(0);
       Buffers buffers(device);
-      const HostOperand a = testing::make_quantized_tensor(format_a(kernel), shape.M, shape.K, false, 1);
-      const HostOperand b = testing::make_quantized_tensor(format_b(kernel), shape.N, shape.K, false, 2);
+      const HostOperand a = checks::make_quantized_tensor(format_a(kernel), shape.M, shape.K, false, 1);
+      const HostOperand b = checks::make_quantized_tensor(format_b(kernel), shape.N, shape.K, false, 2);
       const GemmOperand device_a = buffers.copy_of(a.view), device_b = buffers.copy_of(b.view);
       constexpr int kFill = 0x3c;  // a small number in both dtypes
       const Bits bits = bits_of(device, kernel, device_a, device_b, kFill);
@@ -148,8 +149,8 @@ TEST_CASE("blockwise: a NaN reaches only its row and an infinite scale only its 
   for (const BlockwiseKernel& kernel : kernels_here()) {
     CudaDevice device(0);
     Buffers buffers(device);
-    HostOperand a = testing::make_quantized_tensor(format_a(kernel), kShape.M, kShape.K, false, 1);
-    HostOperand b = testing::make_quantized_tensor(format_b(kernel), kShape.N, kShape.K, false, 2);
+    HostOperand a = checks::make_quantized_tensor(format_a(kernel), kShape.M, kShape.K, false, 1);
+    HostOperand b = checks::make_quantized_tensor(format_b(kernel), kShape.N, kShape.K, false, 2);
     const auto result = [&] {
       return bits_of(device, kernel, buffers.copy_of(a.view), buffers.copy_of(b.view), 0);
     };
@@ -197,7 +198,7 @@ TEST_CASE("blockwise: matmul uses the selected kernels and reports which ran", "
   const QuantFormat tensor = blocks(DType::e4m3, Granularity::tensor);
   const auto names = [&](const char* choice, const QuantFormat& format) {
     const auto device = make_gpu_device(0, {.gemm = choice});
-    const HostOperand a = testing::make_quantized_tensor(format, kSize, kSize, false, 1);
+    const HostOperand a = checks::make_quantized_tensor(format, kSize, kSize, false, 1);
     Buffers buffers(*device);
     const GemmOperand operand = buffers.copy_of(a.view);
     device->matmul({buffers.tensor(DType::f32, kSize, kSize), operand, operand, {.role = GemmRole::wgrad}});

@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "kernels/base/errors.h"
+#include "kernels/checks/check_gemm.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/gemm/matmul_kernels.h"
 #include "kernels/cuda/gemm/matmul_plans.h"
-#include "kernels/cuda/gemm/matmul_testing.h"
+#include "kernels/device/buffers.h"
 #include "kernels/device/devices.h"
-#include "kernels/device/test_buffers.h"
 #include "kernels/gpu/gpu_testing.h"
 #include "kernels/gpu/graph.h"
 #include "kernels/numerics/formats.h"
@@ -35,42 +35,15 @@ static_assert(confuses_cached_scales(120800) && confuses_cached_scales(120803) &
 static_assert(takes_scales_as_mx(100) && takes_scales_as_mx(103) && takes_scales_as_mx(107));
 static_assert(!takes_scales_as_mx(90) && !takes_scales_as_mx(110) && !takes_scales_as_mx(120));
 
-using testing::Errors, testing::HostOperand, testing::make_quantized_tensor, testing::Output;
-
-/// Returns the errors of matmul itself.
-Errors errors_of(Device& device, const HostOperand& a, const HostOperand& b, const Output& output,
-                 const MatmulOptions& options, bool emulated) {
-  // FP4 products are exact in fewer bits than the FP8 accumulator keeps. FP32 accumulation is assumed, not
-  // measured.
-  const bool fp8 = a.view.format.quantized() && b.view.format.quantized() && !emulated &&
-                   a.view.format.dtype != DType::e2m1;
-  const testing::Accumulator& fp8_sum = options.fast_accum ? testing::kFp8Fast : testing::kFp8;
-  // An emulated GEMM rounds FP32-scaled values to BF16 first.
-  return testing::errors_of(
-      device, a, b, output,
-      [&](const Tensor& d, const GemmOperand& of_a, const GemmOperand& of_b) {
-        device.matmul({d, of_a, of_b, options});
-      },
-      fp8 ? fp8_sum : testing::kFp32, emulated);
-}
+using checks::agrees, checks::Errors, checks::errors_of_matmul, checks::HostOperand;
+using checks::make_quantized_tensor, checks::Output, checks::outputs_of;
 
 void check_gemm(Device& device, const GemmRecipe& gemm, GemmRole role, const Output& output) {
   const GemmSupport support = device.support(gemm, role);
-  const HostOperand a = make_quantized_tensor(gemm.a, kM, kK, false, 1),
-                    b = make_quantized_tensor(gemm.b, kN, kK, false, 2);
-  const Errors errors = errors_of(
-      device, a, b, output, {.role = role, .fast_accum = gemm.fast_accum, .accumulate = output.accumulate},
-      support.execution == Execution::emulated);
-  INFO(describe(gemm.a) << " x " << describe(gemm.b) << ", " << name_of(role) << " into "
-                        << name_of(output.dtype) << (output.accumulate ? " accumulated" : "") << ": "
-                        << name_of(support.execution) << " " << support.reason << "; error " << errors.gpu
-                        << ", naive " << errors.naive);
-  CHECK(errors.gpu <= 2 * errors.naive);
-}
-
-std::vector<Output> outputs_of(GemmRole role) {
-  if (role != GemmRole::wgrad) return {{DType::bf16, false}};
-  return {{DType::f32, false}, {DType::f32, true}, {DType::bf16, false}, {DType::bf16, true}};
+  const checks::Finding finding = checks::check_gemm(device, gemm, role, output, {kM, kN, kK});
+  INFO(finding.path << ", " << finding.what << ": " << name_of(support.execution) << " " << support.reason
+                    << "; " << finding.measured);
+  CHECK(finding.agrees);
 }
 
 /// Returns how a GPU of this compute capability is known to run a GEMM with the newest cuBLASLt: 8.9 and 9.0
@@ -177,10 +150,11 @@ TEST_CASE("matmul: BF16 operands work in either layout", "[gpu][matmul]") {
       for (const Output& output : outputs_of(GemmRole::wgrad)) {
         const HostOperand a = make_quantized_tensor({}, kM, kK, a_transposed, 1);
         const HostOperand b = make_quantized_tensor({}, kN, kK, b_transposed, 2);
-        const Errors errors = errors_of(*device, a, b, output, {.accumulate = output.accumulate}, false);
+        const Errors errors =
+            errors_of_matmul(*device, a, b, output, {.accumulate = output.accumulate}, false);
         INFO(a_transposed << b_transposed << " " << name_of(output.dtype) << " " << output.accumulate << ": "
                           << errors.gpu << ", naive " << errors.naive);
-        CHECK(errors.gpu <= 2 * errors.naive);
+        CHECK(agrees(errors));
       }
 }
 
@@ -189,8 +163,8 @@ TEST_CASE("matmul: BF16 views with 16-byte alignment only work", "[gpu][matmul]"
   if (!device) return;
   const HostOperand a = make_quantized_tensor({}, 40, 72, false, 1),
                     b = make_quantized_tensor({}, 24, 72, false, 2);
-  const Errors errors = errors_of(*device, a, b, {DType::bf16, false}, {}, false);
-  CHECK(errors.gpu <= 2 * errors.naive);
+  const Errors errors = errors_of_matmul(*device, a, b, {DType::bf16, false}, {}, false);
+  CHECK(agrees(errors));
 
   // The last 32 rows of A begin 8 * 72 * 2 bytes into it; their GEMM must equal that part of the whole one.
   Buffers buffers(*device);
@@ -333,9 +307,9 @@ TEST_CASE("matmul: a shape without a kernel is emulated and reported with its sc
   CHECK(device->emulated_shapes(GemmRole::fprop).empty());
   for (const Output& output :
        {Output{DType::f32, false}, Output{DType::f32, true}, Output{DType::bf16, false}}) {
-    const Errors errors = errors_of(*device, a, b, output, {.accumulate = output.accumulate}, true);
+    const Errors errors = errors_of_matmul(*device, a, b, output, {.accumulate = output.accumulate}, true);
     INFO(errors.gpu << ", naive " << errors.naive);
-    CHECK(errors.gpu <= 2 * errors.naive);
+    CHECK(agrees(errors));
   }
   CHECK(device->emulated_shapes(GemmRole::fprop) == "256 x 384 x 136");
   CHECK(device->emulated_shapes(GemmRole::wgrad).empty());

@@ -61,6 +61,10 @@ std::string CudaDevice::grouped_name() const {
 }
 
 CudaDevice::AtOnce CudaDevice::at_once(const ops::GroupedMatmul& op) const {
+  const bool quantized = op.a.format.quantized() || op.b.format.quantized();
+  if (quantized &&
+      !demoted_reason(demoted_, {op.a.format, op.b.format, op.options.fast_accum}, op.options.role).empty())
+    return AtOnce::none;
   if (grouped_own_ && takes_grouped(op, compute_capability())) return AtOnce::own;
   return grouped_cublaslt_ && grouped_plans_->takes(op) ? AtOnce::cublaslt : AtOnce::none;
 }

@@ -7,7 +7,7 @@
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/gemm/grouped.h"
 #include "kernels/cuda/gemm/grouped_plans.h"
-#include "kernels/device/test_buffers.h"
+#include "kernels/device/buffers.h"
 #include "kernels/gpu/gpu_testing.h"
 #include "kernels/numerics/format_testing.h"
 #include "kernels/numerics/recipe.h"

@@ -11,17 +11,19 @@
 #include <string>
 #include <vector>
 
+#include "kernels/checks/naive_gemm.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/gemm/grouped.h"
 #include "kernels/cuda/gemm/grouped_kernels.h"
-#include "kernels/cuda/gemm/matmul_testing.h"
 #include "kernels/gpu/gpu_testing.h"
 #include "kernels/numerics/format_testing.h"
 #include "kernels/numerics/scale_layout.h"
 #include "kernels/testing/catch.h"
 
 namespace precbench::testing {
+
+using checks::Accumulator, checks::kFp32, checks::kFp8, checks::kFp8Fast, checks::naive_dot, checks::round_to;
 
 inline constexpr std::int64_t kTail = 128;  ///< rows of the capacity outside all groups
 inline constexpr std::int64_t kGuard = 16;  ///< rows before and after D

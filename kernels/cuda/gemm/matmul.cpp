@@ -189,6 +189,8 @@ bool MatmulPlans::is_native(const GemmRecipe& gemm, GemmRole role, ScaleModes mo
 
 MatmulPlans::Answer MatmulPlans::probe(const GemmRecipe& gemm, GemmRole role) const {
   const int cc = device_.compute_capability();
+  if (std::string reason = demoted_reason(device_.demoted(), gemm, role); !reason.empty())
+    return {gemm, role, {Execution::emulated, std::move(reason)}};
   if (const auto modes = scale_modes(gemm.a, gemm.b); modes && is_native(gemm, role, *modes))
     return {gemm, role, {}};
   if (takes_scales_as_mx(cc) && expands_to_mx(gemm.a) && expands_to_mx(gemm.b) &&

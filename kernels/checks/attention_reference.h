@@ -1,4 +1,4 @@
-// Attention by its definition, on the host, for the tests: in FP64, and as a plain BF16 program would compute
+// Attention by its definition, on the host, for checks: in FP64, and as a plain BF16 program would compute
 // it (the whole score matrix in FP32; probabilities and their gradients rounded to BF16 before the second
 // GEMM). The GPU's error against FP64 may be at most twice that of the plain program.
 #pragma once
@@ -11,7 +11,7 @@
 #include "kernels/device/device.h"
 #include "kernels/numerics/formats.h"
 
-namespace precbench {
+namespace precbench::checks {
 
 /// All results of attention, in the layouts of ops::Attention and ops::AttentionBackward; dkv is empty
 /// without kv.
@@ -116,4 +116,4 @@ inline double rms_difference(const std::vector<double>& x, const std::vector<dou
   return std::sqrt(sum / (static_cast<double>(x.size() / width) * count));
 }
 
-}  // namespace precbench
+}  // namespace precbench::checks

@@ -1,4 +1,4 @@
-// Device memory for tests and the kernel benchmark: tensors and quantized copies that live as long as the
+// Device memory for checks, tests and the kernel benchmark: tensors and quantized copies that live as long as the
 // object.
 #pragma once
 
