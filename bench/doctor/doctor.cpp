@@ -219,7 +219,7 @@ std::string share_text(const MachineFacts& facts, const HealthLines& lines,
   }
   std::string text;
   for (std::size_t i = 0; i < all.size(); ++i) {
-    const std::string rest = fmt::format("... and {} more\n", plural(all.size() - i, "line"));
+    const std::string rest = fmt::format("... and {} more lines\n", all.size() - i);
     std::string line = all[i] + "\n";
     if (line.size() > 300) line = line.substr(0, 296) + "...\n";
     if (text.size() + line.size() + rest.size() > kMost) return text + rest;

@@ -109,7 +109,7 @@ Finding LargeGemm::check(const GemmRecipe& recipe, GemmRole role, const Output& 
   const Errors errors =
       errors_of_matmul(device_, a_->in(gemm.a), b_->in(gemm.b), output,
                        {.role = role, .fast_accum = gemm.fast_accum, .accumulate = output.accumulate},
-                       emulated, Elements::one_per_tile);
+                       emulated, Elements::each_tile);
   Finding finding = finding_of(gemm, role, output, shape_, errors);
   // A shape without a kernel is multiplied in BF16, with that rounding: nothing native was judged.
   if (device_.emulated_shapes(role) != shapes) {

@@ -32,8 +32,8 @@ inline bool agrees(const Errors& errors) { return errors.gpu <= 2 * errors.naive
 Finding check_gemm(Device& device, const GemmRecipe& gemm, GemmRole role, const Output& output,
                    const GemmShape& shape = kGemmShape);
 
-/// Judges GEMMs of one shape, too large for the CPU device: the device quantizes the operands, and one element
-/// in each tile of 64 x 64 is compared. Values are drawn once for all formats.
+/// Judges GEMMs of one shape, too large for the CPU device: the device quantizes the operands, and at least one
+/// element in each tile of 64 x 64 is compared. Values are drawn once for all formats.
 class LargeGemm {
  public:
   LargeGemm(Device& device, const GemmShape& shape);

@@ -15,36 +15,35 @@ namespace {
 
 constexpr double kSigmas = 16;  // of the naive sum's error, allowed for one element
 constexpr std::int64_t kTile = 64;
-constexpr std::int64_t kNaiveRows = 32;       // enough for its error; the device's is taken over all elements
-constexpr std::int64_t kNaiveSamples = 4096;  // of one element per tile
+constexpr std::int64_t kNaiveSamples = 4096;  // enough for its error; the device's is taken over all elements
 
 /// The elements of D whose error is taken.
 class Sample {
  public:
   Sample(std::int64_t M, std::int64_t N, Elements elements)
-      : M_(M), N_(N), tiles_(elements == Elements::one_per_tile), across_((N + kTile - 1) / kTile) {}
+      : M_(M), N_(N), across_((N + kTile - 1) / kTile), tiles_(across_ * ((M + kTile - 1) / kTile)) {
+    if (elements == Elements::each_tile) per_tile_ = (kNaiveSamples + tiles_ - 1) / tiles_;
+  }
 
-  std::int64_t count() const { return tiles_ ? across_ * ((M_ + kTile - 1) / kTile) : M_ * N_; }
+  std::int64_t count() const { return per_tile_ ? tiles_ * per_tile_ : M_ * N_; }
   struct At {
     std::int64_t i, j;
   };
   At at(std::int64_t n) const {
-    if (!tiles_) return {n / N_, n % N_};
+    if (!per_tile_) return {n / N_, n % N_};
     const auto within = [&](std::int64_t tile, std::int64_t size, std::uint64_t stream) {
       const std::int64_t first = tile * kTile, length = std::min(kTile, size - first);
       return first + static_cast<std::int64_t>(random_bits(stream, static_cast<std::uint64_t>(n)) %
                                                static_cast<std::uint64_t>(length));
     };
-    return {within(n / across_, M_, 11), within(n % across_, N_, 12)};
+    const std::int64_t tile = n / per_tile_;
+    return {within(tile / across_, M_, 11), within(tile % across_, N_, 12)};
   }
-  bool naive(std::int64_t n) const {
-    return tiles_ ? n % (count() / kNaiveSamples + 1) == 0 : n < kNaiveRows * N_;
-  }
+  bool naive(std::int64_t n) const { return n % (count() / kNaiveSamples + 1) == 0; }
 
  private:
-  std::int64_t M_, N_;
-  bool tiles_;
-  std::int64_t across_;
+  std::int64_t M_, N_, across_, tiles_;
+  std::int64_t per_tile_ = 0;  ///< 0: all elements
 };
 
 std::vector<double> norms_of(const HostOperand& x) {

@@ -29,8 +29,8 @@ struct Output {
   bool accumulate;
 };
 
-/// Elements of D whose error is taken: all, or one in each tile of 64 x 64.
-enum class Elements : std::uint8_t { all, one_per_tile };
+/// Elements of D whose error is taken: all, or random ones in each tile of 64 x 64, 4096 in all at least.
+enum class Elements : std::uint8_t { all, each_tile };
 
 struct Errors {
   /// RMS of (x - exact) / (|a row| |b row|): every element has equal weight, whatever its row's size.

@@ -38,7 +38,7 @@ static_assert(!takes_scales_as_mx(90) && !takes_scales_as_mx(110) && !takes_scal
 using checks::agrees, checks::Errors, checks::errors_of_matmul, checks::HostOperand;
 using checks::make_quantized_tensor, checks::Output, checks::outputs_of;
 
-void check_gemm(Device& device, const GemmRecipe& gemm, GemmRole role, const Output& output) {
+void expect_exact(Device& device, const GemmRecipe& gemm, GemmRole role, const Output& output) {
   const GemmSupport support = device.support(gemm, role);
   const checks::Finding finding = checks::check_gemm(device, gemm, role, output, {kM, kN, kK});
   INFO(finding.path << ", " << finding.what << ": " << name_of(support.execution) << " " << support.reason
@@ -90,7 +90,7 @@ TEST_CASE("matmul: every GEMM of every recipe is as exact as its precision", "[g
                         [&](const Done& d) { return d.gemm == gemm && d.wgrad == wgrad; }))
           continue;
         done.push_back({gemm, wgrad});
-        for (const Output& output : outputs_of(role)) check_gemm(*device, gemm, role, output);
+        for (const Output& output : outputs_of(role)) expect_exact(*device, gemm, role, output);
       }
 }
 
@@ -106,7 +106,7 @@ TEST_CASE("matmul: FP32 output has the accumulator error of each FP8 mode", "[gp
                               {e4m3, e5m2, false}, {row, row, true},    {row, row, false},
                               {row, e4m3, false},  {e4m3, row, false},  {vector, square},
                               {vector, vector},    {square, vector}};
-  for (const GemmRecipe& gemm : gemms) check_gemm(*device, gemm, GemmRole::fprop, {DType::f32, false});
+  for (const GemmRecipe& gemm : gemms) expect_exact(*device, gemm, GemmRole::fprop, {DType::f32, false});
 }
 
 TEST_CASE("matmul: formats without a GPU mode are emulated in BF16", "[gpu][matmul]") {
@@ -122,8 +122,8 @@ TEST_CASE("matmul: formats without a GPU mode are emulated in BF16", "[gpu][matm
         GemmRecipe{held, fp8(DType::e4m3, Granularity::row)}, GemmRecipe{{}, wide}}) {
     CHECK(device->support(gemm, GemmRole::fprop).execution == Execution::emulated);
     CHECK_FALSE(device->support(gemm, GemmRole::fprop).reason.empty());
-    check_gemm(*device, gemm, GemmRole::fprop, {DType::f32, false});
-    check_gemm(*device, gemm, GemmRole::fprop, {DType::bf16, true});
+    expect_exact(*device, gemm, GemmRole::fprop, {DType::f32, false});
+    expect_exact(*device, gemm, GemmRole::fprop, {DType::bf16, true});
   }
 }
 
@@ -132,7 +132,7 @@ TEST_CASE("matmul: scratch of an emulated GEMM is known in advance", "[gpu][matm
   const QuantFormat blocks = fp8(DType::e4m3, Granularity::block_1x32);
   for (const GemmRecipe& gemm : {GemmRecipe{}, GemmRecipe{blocks, blocks}, GemmRecipe{{}, blocks}}) {
     const auto device = make_gpu_device(0);
-    check_gemm(*device, gemm, GemmRole::fprop, {DType::f32, false});
+    expect_exact(*device, gemm, GemmRole::fprop, {DType::f32, false});
     const auto dry = make_dry_device(device.get());
     const auto operand = [&](const QuantFormat& format, std::int64_t rows) {
       return GemmOperand{.format = format, .data = {dry->allocate(1), format.dtype, rows, kK}, .scale = {}};
@@ -320,7 +320,7 @@ TEST_CASE("matmul: a shape without a kernel is emulated and reported with its sc
   dry->matmul({{dry->allocate(1), DType::f32, kM, kN}, operand(kM), operand(kN), {}});
   CHECK(device->workspace_bytes() == dry->workspace_bytes());
   // A shape with a kernel is native as before.
-  check_gemm(*device, gemm, GemmRole::fprop, {DType::bf16, false});
+  expect_exact(*device, gemm, GemmRole::fprop, {DType::bf16, false});
   CHECK(device->emulated_shapes(GemmRole::fprop) == "256 x 384 x 136");
 }
 

@@ -16,6 +16,7 @@
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/gemm/grouped.h"
 #include "kernels/cuda/gemm/grouped_kernels.h"
+#include "kernels/device/buffers.h"
 #include "kernels/gpu/gpu_testing.h"
 #include "kernels/numerics/format_testing.h"
 #include "kernels/numerics/scale_layout.h"
