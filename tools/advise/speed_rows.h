@@ -17,6 +17,9 @@ namespace precbench {
 enum class SpeedSource : std::uint8_t { measured, committed, predicted };
 const char* name_of(SpeedSource source);
 
+/// Returns the text of one field of a case or setting; empty if it has none.
+std::string text_at(const nlohmann::ordered_json& fields, const char* key);
+
 /// Records of one source.
 struct SourceRecords {
   SpeedSource source;
