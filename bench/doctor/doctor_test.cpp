@@ -221,6 +221,7 @@ TEST_CASE("doctor: SIGINT ends --run with status 3", "[doctor][cli]") {
   const std::string errors = folder / "errors";
   const pid_t pid = fork();
   if (pid == 0) {
+    signal(SIGINT, SIG_DFL);  // a shell in the background ignores it
     errors_to(errors);
     freopen((folder / "out").c_str(), "w", stdout);
     _exit(
