@@ -44,6 +44,10 @@ class AgeLaw {
 /// about other ages.
 inline constexpr double kSmallestAgeSpan = 10;
 
+/// Maximum length of a fork in a fit, as a fraction of the tokens that its model has seen before. The price of
+/// a longer fork belongs to no one age: the model changes too much along it.
+inline constexpr double kLongestFork = 1.0 / 3;
+
 /// Returns the fitted law. Null with fewer than two trunks that have prices at three or more ages spanning
 /// kSmallestAgeSpan, or if a trunk's best exponent is at the limit of the search range [-2, 2]: such prices do
 /// not follow a power law.

@@ -59,7 +59,7 @@ std::optional<double> tokens_per_parameter(const Record& run, double steps, doub
 }
 
 std::string ratio_words(double ratio) {
-  if (ratio < 100) return fmt::format("{:.2g}", ratio);
+  if (ratio < 99.5) return fmt::format("{:.2g}", ratio);  // "{:.2g}" of 99.7 is 1e+02
   if (ratio < 1000) return fmt::format("{:.0f}", ratio);
   const double unit = std::pow(10, std::floor(std::log10(ratio)) - 2);  // unit of the third digit
   return rate_text(std::round(ratio / unit) * unit);

@@ -41,6 +41,7 @@ TEST_CASE("age_words: formats one age and a range and an unknown age", "[age]") 
   CHECK(age_words({0.7351, 0.1838}) == "at 0.18 to 0.74 tokens per parameter");
   CHECK(age_words({0.7351, 0.7352}) == "at 0.74 tokens per parameter");
   CHECK(age_words({14868.2}) == "at 14,900 tokens per parameter");
+  CHECK(age_words({99.7}) == "at 100 tokens per parameter");
   CHECK(age_words({299.6}) == "at 300 tokens per parameter");
   CHECK(age_words({0.7351, std::nullopt}) == "at an unknown number of tokens per parameter");
   CHECK(age_words(std::vector<std::optional<double>>{}) == "at an unknown number of tokens per parameter");

@@ -263,13 +263,16 @@ std::vector<CardPrice> prices_of(const StudyRows& rows, const std::string& recip
   return prices;
 }
 
-/// Fits the settled prices of every trunk over the tokens per parameter that its model had seen.
-std::optional<CardAgeLaw> age_law_of(const StudyRows& rows, const ForkEvidence& evidence) {
+/// Fits the settled prices of every trunk over the tokens per parameter that its model had seen. Leaves out
+/// ages that forks of `fork_steps` steps change by more than kLongestFork.
+std::optional<CardAgeLaw> age_law_of(const StudyRows& rows, const ForkEvidence& evidence,
+                                     std::int64_t fork_steps) {
   std::vector<AgedPrice> prices;
   std::set<double> ages;
   for (const AgeDifferences& one : evidence.ages) {
     const auto age = rows.tokens_per_parameter(one.age);
     if (!age || *age <= 0) return std::nullopt;
+    if (*rows.tokens_per_parameter(one.age + fork_steps) > (1 + kLongestFork) * *age) continue;
     ages.insert(*age);
     for (const auto& [trunk, differences] : one.by_trunk)
       prices.push_back({trunk, *age, mean_and_spread(differences).mean});
@@ -316,7 +319,7 @@ std::vector<StudyCard> cards_of(const StudyRows& rows) {
     const StudyCells& cells = rows.of(StudyPart::fork, recipe);
     card.fork = typical_fork(cells);
     card.prices = prices_of(rows, recipe, rules.bound());
-    card.age_law = age_law_of(rows, evidence_of(rows, recipe));
+    card.age_law = age_law_of(rows, evidence_of(rows, recipe), common.fork_steps);
     card.fidelity = fidelity_of(cells), card.layers = layers_of(cells), card.curve = curve_of(rows, recipe);
     card.outlier_ffn = outlier_ladder(rows, recipe, "ffn");
     card.outlier_norm = outlier_ladder(rows, recipe, "norm");

@@ -101,6 +101,7 @@ class Data(unittest.TestCase):
         self.assertTrue(5 < len(held) < 60)  # a fifth of 120, by a hash
         self.assertEqual((manifest["training"]["documents"], manifest["held_out"]["documents"]), (len(trained), len(held)))
         self.assertEqual((manifest["training"]["tokens"], manifest["vocab"]), (len(training) // 2, 320))
+        self.assertEqual(manifest["training"]["bytes"], sum(len(text.encode()) for text in trained))
 
     def test_the_same_documents_however_they_come(self):
         def write(name, text):

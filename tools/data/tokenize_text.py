@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Converts text to token files for `precbench --data FILE`: PREFIX.u16 (vocabulary up to 65,536) or
 PREFIX.u32, raw and little-endian, with held-out documents in PREFIX.eval.u16 or .u32 for --eval-data.
-PREFIX.json describes them.
+PREFIX.json describes them; `bytes` over `tokens`, the mean length of a token of this text, makes losses of
+models with different tokenizers comparable (nats per byte).
 
   tools/data/tokenize_text.py --tokenizer TOKENIZER --out PREFIX INPUT...
 
@@ -191,9 +192,9 @@ class TokenFile:
     def __init__(self, path, typecode):
         self.path, self.typecode = path, typecode
         self.file = open(path + ".tmp", "wb")
-        self.hash, self.tokens, self.documents = hashlib.sha256(), 0, 0
+        self.hash, self.tokens, self.documents, self.bytes = hashlib.sha256(), 0, 0, 0
 
-    def add(self, tokens, separator):
+    def add(self, text, tokens, separator):
         for part in tokens, separator:
             values = array.array(self.typecode, part)
             if sys.byteorder == "big":
@@ -203,6 +204,7 @@ class TokenFile:
             self.hash.update(data)
         self.tokens += len(tokens) + 1
         self.documents += 1
+        self.bytes += len(text.encode("utf-8", "surrogatepass"))
 
     def discard(self):
         self.file.close()
@@ -214,7 +216,7 @@ class TokenFile:
         self.file.close()
         os.rename(self.path + ".tmp", self.path)
         return {"file": os.path.basename(self.path), "documents": self.documents, "tokens": self.tokens,
-                "sha256": self.hash.hexdigest()}
+                "bytes": self.bytes, "sha256": self.hash.hexdigest()}
 
 
 def main():
@@ -241,7 +243,7 @@ def main():
         for text, encoding in zip(batch, tokenizer.encode_batch(batch, add_special_tokens=False)):
             if arguments.tokens is None or training.tokens < arguments.tokens:
                 target = held_out if is_held_out(text, arguments.held_out) else training
-                target.add(encoding.ids, separator_ids)
+                target.add(text, encoding.ids, separator_ids)
         print(f"\r{training.tokens:,} tokens", end="", file=sys.stderr, flush=True)
         if arguments.tokens is not None and training.tokens >= arguments.tokens:
             break

@@ -104,7 +104,8 @@ void add_figure(Section& section, const ReportInput& input) {
   }
   section.figures.push_back(
       {"price-over-age", "price_over_age", fmt::format("{}", fmt::join(models, ", ")),
-       "Settled price by tokens per parameter: mean with its 95% interval over the trunks. Lines: the fitted power laws, which "
+       "Settled price by tokens per parameter: mean with its 95% interval over the trunks; prices not above zero are not "
+       "shown. Lines: the fitted power laws, which "
        "beyond the oldest measured age of their model are extrapolations.",
        plot_series(series) + plot_text("law_styles", law_styles) + plot_curves("laws", laws)});
 }
@@ -145,7 +146,8 @@ Section age_section(const ReportInput& input) {
   section.table = std::move(table);
   section.notes = {
       "Law: settled price = scale x (tokens per parameter)^exponent, fitted to each trunk by itself by least squares in nats; "
-      "means and intervals over the trunks. An exponent of 0.30 doubles the price with every tenfold of the tokens.",
+      "means and intervals over the trunks. An exponent of 0.30 doubles the price with every tenfold of the tokens. Ages that "
+      "a fork extends by more than a third are left out: its price belongs to no one age.",
       fmt::format(
           "Forecast: the price at the oldest age by the law of the younger ages alone. Where the measured price lies "
           "outside, the law does not hold, and what it says of longer training is not to be relied on. The last column "
