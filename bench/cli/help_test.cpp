@@ -20,7 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::vector<std::string> kCommands = {"", "sweep", "study", "run", "list", "report", "check", "help"};
+const std::vector<std::string> kCommands = {"",       "sweep", "study", "run",   "list",
+                                            "report", "check", "help",  "doctor"};
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::istringstream stream(text);

@@ -13,6 +13,7 @@
 #include "bench/process/signals.h"
 #include "bench/process/tell.h"
 #include "kernels/base/errors.h"
+#include "kernels/base/parse_number.h"
 #include "kernels/base/plural.h"
 #include "kernels/checks/check_collectives.h"
 #include "kernels/device/devices.h"
@@ -134,10 +135,10 @@ void trust(const MachineFacts& facts, std::vector<Verification>& kept) {
   }
 }
 
-Diagnosis examine(const DoctorCommand& command, const MachineFacts& facts) {
+Diagnosis examine(const DoctorCommand& command, const MachineFacts& facts,
+                  const std::vector<Patient>& patients) {
   PathCheckOptions options{.quick = command.quick};
   if (!command.model.empty()) options.model = find_model(command.model);
-  const std::vector<Patient> patients = patients_of(command, facts);
   const InterruptGuard guard;
   options.stop = interrupted;
   std::string kind;
@@ -229,11 +230,15 @@ std::string share_text(const MachineFacts& facts, const HealthLines& lines,
 }
 
 CLI::App* add_doctor_command(CLI::App& app, DoctorCommand& command) {
-  CLI::App* sub = app.add_subcommand(
-      "doctor", "what is wrong with this machine, and whether its native paths compute what the CPU does");
+  CLI::App* sub =
+      app.add_subcommand("doctor", "faults of this machine, and its native paths against the CPU");
   sub->footer(
       "Without flags: driver, libraries, clocks and links, in a few seconds. Exit status: 0 nothing is wrong;\n"
-      "1 a line says FAIL; 2 bad input; 3 not judged: interrupted, or no GPU.");
+      "1 a line says FAIL; 2 bad input; 3 not judged: interrupted, or no GPU.\n\n"
+      "Examples:\n"
+      "  precbench doctor\n"
+      "  precbench doctor --run --model llama3.1-8b\n"
+      "  precbench doctor --run --quick --share");
   sub->add_flag("--run", command.run,
                 "checks of every native quantizer, GEMM, attention and training step against the CPU");
   sub->add_flag("--quick", command.quick, "--run in about 10 seconds per GPU: fewer steps, no rates");
@@ -242,7 +247,10 @@ CLI::App* add_doctor_command(CLI::App& app, DoctorCommand& command) {
   sub->add_option("--device", command.device, "--run on auto, cpu or cuda (default auto)")->type_name("NAME");
   sub->add_option("--gpu", command.gpu, "--run on this GPU alone (default all)")
       ->type_name("N")
-      ->check(CLI::NonNegativeNumber);
+      ->check([](const std::string& text) {
+        const auto number = parse_number<int>(text);
+        return number && *number >= 0 ? std::string() : "not a GPU's number: " + text;
+      });
   sub->add_flag("--verbose", command.verbose, "--run with a line for every check");
   sub->add_flag("--trust", command.trust, "native execution of paths that disagree, until the next --run");
   sub->add_flag("--share", command.share, "at most 2 kB of plain text for an issue, instead of lines");
@@ -262,8 +270,9 @@ int doctor(const DoctorCommand& command) {
     print(command.share ? share_text(facts, lines, kept) : to_text(lines));
     return has_failure(lines) ? kDoctorDisagrees : kDoctorAgrees;
   }
+  const std::vector<Patient> patients = patients_of(command, facts);
   if (!command.share) print(to_text(lines));
-  const Diagnosis diagnosis = examine(command, facts);
+  const Diagnosis diagnosis = examine(command, facts, patients);
   if (command.verbose) print(text_of(diagnosis.findings));
   HealthLines judged = diagnosis.lines;
   for (const Verification& verification : diagnosis.verifications) judged.push_back(line_of(verification));

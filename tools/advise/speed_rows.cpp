@@ -413,7 +413,7 @@ class TableBuilder {
 
 }  // namespace
 
-std::string text_at(const Json& fields, const char* key) { return field_text(fields.value(key, Json())); }
+std::string text_at(const Json& object, const char* key) { return field_text(object.value(key, Json())); }
 
 const char* name_of(SpeedSource source) {
   switch (source) {

@@ -17,9 +17,6 @@ namespace precbench {
 enum class SpeedSource : std::uint8_t { measured, committed, predicted };
 const char* name_of(SpeedSource source);
 
-/// Returns the text of one field of a case or setting; empty if it has none.
-std::string text_at(const nlohmann::ordered_json& fields, const char* key);
-
 /// Records of one source.
 struct SourceRecords {
   SpeedSource source;
@@ -58,5 +55,8 @@ SpeedTable speed_table(const AdviseOptions& options, const AdviseHost& host,
 
 /// Formats the setting: "seq 4096, batch 2, fsdp, master fp32, ...".
 std::string setting_words(const nlohmann::ordered_json& setting);
+
+/// Returns the text of a case field; that of null if the object has no such key.
+std::string text_at(const nlohmann::ordered_json& object, const char* key);
 
 }  // namespace precbench

@@ -36,8 +36,7 @@ std::vector<std::string> cells_of(const StudyCard& card, const std::string& mode
   cells.push_back(mean_text(gap, 4));
   cells.push_back(fmt::format("{}, {}", card.model, ratio_words(*card.prices.back().tokens_per_parameter)));
   for (const double tokens : kHorizons) {
-    const MeanWithInterval left =
-        equal_loss_speedup(exactly(speedup), gap, exactly(kBesiroglu2024.slope(tokens)));
+    const MeanWithInterval left = equal_loss_speedup(exactly(speedup), gap, exactly(kBesiroglu2024.slope(tokens)));
     cells.push_back(fmt::format("{:.2f}x [{:.2f}, {:.2f}]", left.mean, left.low, left.high));
   }
   return cells;

@@ -56,18 +56,18 @@ std::string keep_words(const CellRecord& cell) {
   return fmt::format("{}", fmt::join(cell.keep_bf16, ","));
 }
 
-using CellPointers = std::vector<const CellRecord*>;
+using Cells = std::vector<const CellRecord*>;
 
 template <class Wanted>
-CellPointers cells_where(const SensitivityRecord& record, const Wanted& wanted) {
-  CellPointers cells;
+Cells cells_where(const SensitivityRecord& record, const Wanted& wanted) {
+  Cells cells;
   for (const CellRecord& cell : record.cells)
     if (wanted(cell)) cells.push_back(&cell);
   return cells;
 }
 
 /// Sorts in descending order; non-finite values first.
-void sort_by(CellPointers& cells, MeanInterval CellRecord::*member) {
+void sort_by(Cells& cells, MeanInterval CellRecord::*member) {
   std::stable_sort(cells.begin(), cells.end(), [&](const CellRecord* a, const CellRecord* b) {
     return (a->*member).mean.value_or(INFINITY) > (b->*member).mean.value_or(INFINITY);
   });
@@ -134,7 +134,7 @@ Section source_section(const Record& record, const CellRecord& whole) {
   };
   add(whole, "all of it");
   for (const char* group : {"gemms", "operands", "roles", "blocks", "elements", "scales"}) {
-    CellPointers cells = cells_where(s, [&](const CellRecord& cell) {
+    Cells cells = cells_where(s, [&](const CellRecord& cell) {
       return cell.group == group && (cell.kind == CellKind::alone || cell.kind == CellKind::variant);
     });
     sort_by(cells, &CellRecord::loss_difference);
@@ -163,7 +163,7 @@ Section keep_section(const Record& record, const CellRecord& whole) {
                    {"gradient error"},
                    {"--keep-bf16", true, true}};
   for (const CellKind kind : {CellKind::kept, CellKind::set}) {
-    CellPointers cells = cells_where(s, [&](const CellRecord& cell) { return cell.kind == kind; });
+    Cells cells = cells_where(s, [&](const CellRecord& cell) { return cell.kind == kind; });
     // Sets stay in order, smallest first: each extends the one before.
     if (kind == CellKind::kept) sort_by(cells, &CellRecord::bought_back);
     if (!cells.empty() && !table.rows.empty()) table.group_starts.push_back(table.rows.size());
