@@ -20,10 +20,6 @@ constexpr std::size_t kWidth = 80;
 constexpr std::size_t kLongestRecipe = 22;
 constexpr std::size_t kMostListed = 8;
 
-std::string text_at(const nlohmann::ordered_json& object, const char* key) {
-  return field_text(object.value(key, nlohmann::ordered_json()));
-}
-
 std::string gib(double bytes) { return fmt::format("{:.1f}", bytes / (1 << 30)); }
 
 std::string name_of_row(const SpeedRow& row) {

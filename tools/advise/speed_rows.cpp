@@ -24,8 +24,6 @@ constexpr const char* kUsualSeq = "4096";
 constexpr double kTokensPerGpu = 16384;  ///< of a micro-step, beyond which GEMMs gain little
 constexpr double kMostGpusTried = 1024;
 
-std::string text_at(const Json& object, const char* key) { return field_text(object.value(key, Json())); }
-
 /// Collects what records and the data sheet know about a GPU.
 GpuModel completed(GpuModel gpu, const std::vector<SourceRecords>& sources) {
   for (const SourceRecords& one : sources)
@@ -414,6 +412,8 @@ class TableBuilder {
 };
 
 }  // namespace
+
+std::string text_at(const Json& object, const char* key) { return field_text(object.value(key, Json())); }
 
 const char* name_of(SpeedSource source) {
   switch (source) {

@@ -15,15 +15,15 @@ namespace precbench {
 namespace {
 
 using Places = std::vector<std::size_t>;  // of columns
-using Cells = std::vector<std::string>;
+using CellTexts = std::vector<std::string>;
 
 /// Returns the table with the columns that were constant, first, and without groups.
 Table whole_of(const Table& table) {
   Table whole;
   for (const auto& [title, value] : table.constants) whole.columns.push_back({title, true});
   whole.columns.insert(whole.columns.end(), table.columns.begin(), table.columns.end());
-  for (const Cells& row : table.rows) {
-    Cells& cells = whole.rows.emplace_back();
+  for (const CellTexts& row : table.rows) {
+    CellTexts& cells = whole.rows.emplace_back();
     for (const auto& [title, value] : table.constants) cells.push_back(value);
     for (const std::string& cell : row) cells.push_back(cell.empty() ? "-" : cell);
   }
@@ -67,8 +67,8 @@ void keep_where(Table& table, const std::string& condition) {
     begin = end + 1;
   }
   Distinct had;
-  for (const Cells& row : table.rows) had.add(row[place]);
-  std::erase_if(table.rows, [&](const Cells& row) {
+  for (const CellTexts& row : table.rows) had.add(row[place]);
+  std::erase_if(table.rows, [&](const CellTexts& row) {
     return std::find(values.begin(), values.end(), row[place]) == values.end();
   });
   if (table.rows.empty())
@@ -81,15 +81,15 @@ Places remaining_text(const Table& table, const Places& used) {
   Places places;
   for (std::size_t c = 0; c < table.columns.size(); ++c) {
     const bool constant = std::all_of(table.rows.begin(), table.rows.end(),
-                                      [&](const Cells& row) { return row[c] == table.rows.front()[c]; });
+                                      [&](const CellTexts& row) { return row[c] == table.rows.front()[c]; });
     if (table.columns[c].left && !constant && std::find(used.begin(), used.end(), c) == used.end())
       places.push_back(c);
   }
   return places;
 }
 
-Cells cells_at(const Cells& row, const Places& places) {
-  Cells cells;
+CellTexts cells_at(const CellTexts& row, const Places& places) {
+  CellTexts cells;
   for (const std::size_t place : places) cells.push_back(row[place]);
   return cells;
 }
@@ -98,12 +98,12 @@ Table without_pivot(const Table& table, Places rows, const Places& columns) {
   rows.insert(rows.end(), columns.begin(), columns.end());
   Table result;
   for (const std::size_t place : rows) result.columns.push_back(table.columns[place]);
-  for (const Cells& row : table.rows) result.rows.push_back(cells_at(row, rows));
+  for (const CellTexts& row : table.rows) result.rows.push_back(cells_at(row, rows));
   return result;
 }
 
 /// Returns "15,466 (1.38x, 73.05 GiB)". In the base's own cell a ratio of one is left out.
-std::string joined_cell(const Cells& values, bool base) {
+std::string joined_cell(const CellTexts& values, bool base) {
   std::vector<std::string> others;
   for (std::size_t i = 1; i < values.size(); ++i)
     if (values[i] != "-" && !(base && (values[i] == "1.00x" || values[i] == "100.0%")))
@@ -115,18 +115,18 @@ class Pivot {
  public:
   Pivot(const Table& table, const Places& rows, const Places& columns, std::size_t pivot)
       : table_(table), rows_(rows), columns_(columns), pivot_(pivot) {
-    for (const Cells& row : table.rows) values_.add(row[pivot]);
+    for (const CellTexts& row : table.rows) values_.add(row[pivot]);
   }
 
   Table result() {
-    std::map<Cells, std::size_t> known;  // rows of the result by their identity
-    std::vector<std::vector<const Cells*>> found;
-    for (const Cells& row : table_.rows) {
+    std::map<CellTexts, std::size_t> known;  // rows of the result by their identity
+    std::vector<std::vector<const CellTexts*>> found;
+    for (const CellTexts& row : table_.rows) {
       const auto [place, is_new] = known.try_emplace(cells_at(row, rows_), found.size());
       if (is_new) found.emplace_back(values_.texts.size(), nullptr);
       const auto value =
           std::find(values_.texts.begin(), values_.texts.end(), row[pivot_]) - values_.texts.begin();
-      const Cells*& cell = found[place->second][static_cast<std::size_t>(value)];
+      const CellTexts*& cell = found[place->second][static_cast<std::size_t>(value)];
       if (cell && *cell != row) refuse(*cell, row);  // sections may repeat a row in several groups
       cell = &row;
     }
@@ -134,7 +134,7 @@ class Pivot {
     add_titles(result);
     result.rows.resize(found.size());
     for (const auto& [identity, place] : known) {
-      Cells& cells = result.rows[place];
+      CellTexts& cells = result.rows[place];
       cells = identity;
       for (std::size_t v = 0; v < found[place].size(); ++v)
         cells.push_back(found[place][v] ? joined_cell(cells_at(*found[place][v], columns_), v == 0) : "-");
@@ -159,7 +159,7 @@ class Pivot {
     return title.substr(0, std::min(title.find(" ("), title.find(',')));
   }
 
-  [[noreturn]] void refuse(const Cells& a, const Cells& b) const {
+  [[noreturn]] void refuse(const CellTexts& a, const CellTexts& b) const {
     Distinct differing;
     for (std::size_t c = 0; c < a.size(); ++c)
       if (table_.columns[c].left && a[c] != b[c]) differing.add(table_.columns[c].title);

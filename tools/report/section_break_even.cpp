@@ -15,8 +15,6 @@
 namespace precbench {
 namespace {
 
-constexpr const ScalingLaw& kLaw = kBesiroglu2024;
-
 /// Returns the highest speedup of each recipe (by label_of) on each model, over all settings and machines.
 std::map<std::pair<std::string, std::string>, double> speedups_of(const ReportInput& input) {
   std::map<std::pair<std::string, std::string>, double> best;
@@ -34,11 +32,11 @@ std::vector<std::string> cells_of(const StudyCard& card, const std::string& mode
                                   const MeanWithInterval& gap) {
   std::vector<std::string> cells = {card.verdict.recipe, model, fmt::format("{:.2f}x", speedup)};
   for (const double tokens : kHorizons)
-    cells.push_back(fmt::format("{:.4f}", break_even_gap(kLaw.slope(tokens), speedup)));
+    cells.push_back(fmt::format("{:.4f}", break_even_gap(kBesiroglu2024.slope(tokens), speedup)));
   cells.push_back(mean_text(gap, 4));
   cells.push_back(fmt::format("{}, {}", card.model, ratio_words(*card.prices.back().tokens_per_parameter)));
   for (const double tokens : kHorizons) {
-    const MeanWithInterval left = equal_loss_speedup(exactly(speedup), gap, exactly(kLaw.slope(tokens)));
+    const MeanWithInterval left = equal_loss_speedup(exactly(speedup), gap, exactly(kBesiroglu2024.slope(tokens)));
     cells.push_back(fmt::format("{:.2f}x [{:.2f}, {:.2f}]", left.mean, left.low, left.high));
   }
   return cells;
@@ -71,7 +69,7 @@ Section break_even_section(const ReportInput& input) {
   section.notes = {fmt::format(
       "Pays below: the break-even gap S ln(speed-up); S by {} ({}). To equal loss: speed-up / exp(gap / S). The gap is that of "
       "the oldest age studied; prices grow with tokens per parameter.",
-      kLaw.name, kLaw.source)};
+      kBesiroglu2024.name, kBesiroglu2024.source)};
   return section;
 }
 
