@@ -202,6 +202,13 @@ std::string unexpected(const CLI::App& app, const std::string& word) {
   return fmt::format("{} {}{}", kind, word, near.empty() ? "; see --help" : "; did you mean " + near + "?");
 }
 
+/// Returns the first word that the command does not know. CLI11 keeps the separator "--" among these words.
+std::optional<std::string> first_extra(const CLI::App& command) {
+  for (const std::string& word : command.remaining())
+    if (word != "--") return word;
+  return std::nullopt;
+}
+
 /// Returns the visible commands, "sweep, study, ...".
 std::string commands_of(const CLI::App& app) {
   std::vector<std::string> names;
@@ -580,9 +587,8 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv) {
   for (const CLI::App* command : app.get_subcommands())
     if (command->count() > 1) return fail("unexpected argument " + command->get_name() + ": given twice");
   for (const CLI::App* command : app.get_subcommands())
-    if (const auto extra = command->remaining(); !extra.empty())
-      return fail(unexpected(*command, extra.front()));
-  if (const auto extra = app.remaining(); !extra.empty()) return fail(unexpected(app, extra.front()));
+    if (const auto extra = first_extra(*command)) return fail(unexpected(*command, *extra));
+  if (const auto extra = first_extra(app)) return fail(unexpected(app, *extra));
   for (const CLI::App* command : app.get_subcommands())
     if (argc == 2 && needs_arguments(*command)) {
       tell_raw(fmt::format(
