@@ -1,4 +1,4 @@
-// Command lines generated from the field table. See cli.h.
+// The commands sweep, run and list, with flags generated from the field table. See cli.h.
 #include "bench/cli/cli.h"
 
 #include <fmt/format.h>
@@ -7,19 +7,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <map>
-#include <memory>
-#include <new>
 #include <set>
-#include <stdexcept>
 #include <string_view>
 #include <system_error>
 
 #include "bench/cli/config_file.h"
 #include "bench/cli/dry_run.h"
-#include "bench/cli/help_parts.h"
 #include "bench/cli/list.h"
 #include "bench/cli/list_json.h"
 #include "bench/cli/recipe_sets.h"
@@ -42,32 +37,6 @@
 
 namespace precbench {
 namespace {
-
-/// Formats --help: names of a flag separated by ", ", descriptions wrapped to the terminal's width.
-class HelpFormatter : public CLI::Formatter {
- public:
-  HelpFormatter() { column_width(kColumn); }
-
-  std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
-    return fmt::format("{}",
-                       fmt::join(split(CLI::Formatter::make_option_name(option, is_positional), ','), ", "));
-  }
-  std::string make_option_desc(const CLI::Option* option) const override {
-    constexpr std::size_t kWidth = kTerminalWidth - kColumn;
-    const std::string text = CLI::Formatter::make_option_desc(option);
-    const std::size_t end = std::min(text.rfind(" (default "), text.size());
-    const std::string default_value = text.substr(end);  // stays on one line
-    std::vector<std::string> lines = wrapped_lines(text.substr(0, end), kWidth);
-    if (lines.back().size() + default_value.size() <= kWidth)
-      lines.back() += default_value;
-    else
-      lines.push_back(default_value.substr(1));
-    return fmt::format("{}", fmt::join(lines, "\n"));
-  }
-
- private:
-  static constexpr std::size_t kColumn = 36;  ///< where descriptions begin
-};
 
 /// Validates the name of a file or folder. Returns an error message, empty if the name is valid.
 std::string not_empty(const std::string& name) { return name.empty() ? "empty name" : ""; }
@@ -186,35 +155,6 @@ std::string pretty(const nlohmann::ordered_json& json, int indent) {
   return text + "\n" + std::string(static_cast<std::size_t>(indent), ' ') + "}";
 }
 
-/// Returns the error message for an unknown flag or argument, with the nearest valid one.
-std::string unexpected(const CLI::App& app, const std::string& word) {
-  std::vector<std::string> valid;
-  const bool flag = word.starts_with("-");
-  if (flag) {
-    for (const CLI::Option* option : app.get_options())
-      for (const std::string& name : option->get_lnames()) valid.push_back("--" + name);
-  } else {
-    for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
-      if (!command->get_group().empty()) valid.push_back(command->get_name());
-  }
-  const std::string near = nearest(word.substr(0, word.find('=')), valid);
-  const char* kind = flag ? "unknown flag" : valid.empty() ? "unexpected argument" : "unknown command";
-  return fmt::format("{} {}{}", kind, word, near.empty() ? "; see --help" : "; did you mean " + near + "?");
-}
-
-/// Returns the visible commands, "sweep, study, ...".
-std::string commands_of(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const HelpPage& page : pages_of(app)) names.push_back(page.name);
-  return fmt::format("{}", fmt::join(names.begin() + 1, names.end(), ", "));
-}
-
-/// Returns true for commands whose defaults alone are not worth running: a command typed to see what it does
-/// must not train for a minute.
-bool needs_arguments(const CLI::App& command) {
-  return command.get_name() == "sweep" || command.get_name() == "run";
-}
-
 /// Reads the command's sweep file. Without one, returns a single empty grid and no options.
 SweepFile sweep_file_of(const SweepCommand& command) {
   SweepFile file;
@@ -267,21 +207,6 @@ void tell_commas(const SweepCommand& command, const SweepFile& file) {
   };
   tell_of(command.axes);
   for (const SweepFile::Grid& grid : file.grids) tell_of(grid.axes);
-}
-
-/// Flushes standard output. Returns an error message if anything could not be written.
-std::optional<std::string> unwritten() {
-  errno = 0;
-  if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return std::nullopt;
-  return fmt::format("cannot write standard output: {}", std::strerror(errno ? errno : EIO));
-}
-
-/// Prints one line; the middle of a very long message is cut.
-void print_error(const std::string& message) {
-  constexpr std::size_t kHead = 600, kTail = 300;
-  const bool fits = message.size() <= kHead + kTail;
-  tell("precbench: " +
-       (fits ? message : message.substr(0, kHead) + " ... " + message.substr(message.size() - kTail)));
 }
 
 }  // namespace
@@ -552,78 +477,6 @@ int list(const ListCommand& command) {
   else
     throw InvalidInput(fmt::format("list: unknown word {}; did you mean {}?", what, near));
   return 0;
-}
-
-std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv) {
-  const auto fail = [](const std::string& line) {
-    print_error(line);
-    return 2;
-  };
-  app.allow_extras();
-  const auto formatter = std::make_shared<HelpFormatter>();
-  app.formatter(formatter);
-  for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) {
-    command->allow_extras();
-    command->formatter(formatter);
-  }
-  std::vector<const char*> words(argv, argv + argc);
-  // Topics of help are words, also those that are commands.
-  if (argc > 2 && words[1] == std::string_view("help") && *words[2] != '-')
-    words.insert(words.begin() + 2, "--");
-  try {
-    app.parse(static_cast<int>(words.size()), words.data());
-  } catch (const CLI::Success& done) {
-    return exit_status_of([&] { return app.exit(done); });
-  } catch (const CLI::ParseError& error) {
-    return fail(error.what());
-  }
-  for (const CLI::App* command : app.get_subcommands())
-    if (command->count() > 1) return fail("unexpected argument " + command->get_name() + ": given twice");
-  for (const CLI::App* command : app.get_subcommands())
-    if (const auto extra = command->remaining(); !extra.empty())
-      return fail(unexpected(*command, extra.front()));
-  if (const auto extra = app.remaining(); !extra.empty()) return fail(unexpected(app, extra.front()));
-  for (const CLI::App* command : app.get_subcommands())
-    if (argc == 2 && needs_arguments(*command)) {
-      tell_raw(fmt::format(
-          "precbench {} needs at least one argument. Examples:\n{}\nprecbench {} --help lists all flags.\n",
-          command->get_name(), examples_of(*command), command->get_name()));
-      return 2;
-    }
-  if (app.get_subcommands().size() != 1) {
-    tell_raw(
-        "precbench compares low-precision training recipes with BF16 on this machine. Start with:\n"
-        "  precbench sweep --model tiny --recipe bf16,rowwise,mxfp8 --steps 40 --out out/first\n"
-        "  precbench report out/first\n"
-        "Commands: " +
-        commands_of(app) + ". precbench help COMMAND explains one.\n");
-    return 2;
-  }
-  return std::nullopt;
-}
-
-int exit_status_of(const std::function<int()>& command, Printed printed) {
-  const auto fail = [](const std::exception& error, int status) {
-    print_error(error.what());
-    return status;
-  };
-  try {
-    const int status = command();
-    const auto why = unwritten();
-    if (!why) return status;
-    print_error(*why);
-    return printed == Printed::result ? 2 : status;
-  } catch (const InvalidInput& error) {
-    return fail(error, 2);
-  } catch (const OutOfMemory& error) {  // outside of cases: a file that cannot be mapped
-    return fail(error, 2);
-  } catch (const std::system_error& error) {
-    return fail(error, 2);
-  } catch (const std::bad_alloc&) {
-    return fail(std::runtime_error("out of host memory"), 1);
-  } catch (const std::exception& error) {
-    return fail(error, 1);
-  }
 }
 
 }  // namespace precbench

@@ -213,8 +213,9 @@ std::string fish_quoted(const std::string& text) {
   return "'" + replaced(replaced(text, "\\", "\\\\"), "'", "\\'") + "'";
 }
 
-std::string fish_flag(const HelpPage& page, const HelpFlag& flag) {
-  std::string line = fmt::format("complete -c precbench -n '__fish_seen_subcommand_from {}'", page.name);
+/// `when`: fish's condition.
+std::string fish_flag(const std::string& when, const HelpFlag& flag) {
+  std::string line = fmt::format("complete -c precbench -n {}", when);
   for (const std::string& name : flag.names)
     line += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
   const Value value = value_of(flag);
@@ -243,16 +244,17 @@ std::string fish_flag(const HelpPage& page, const HelpFlag& flag) {
 
 std::string fish_script(const std::vector<HelpPage>& pages) {
   std::string script = "# fish completion of precbench: precbench help completion fish\n";
+  for (const HelpFlag& flag : pages.front().flags) script += fish_flag("__fish_use_subcommand", flag);
   for (std::size_t i = 1; i < pages.size(); ++i) {
     const HelpPage& page = pages[i];
+    const std::string inside = fmt::format("'__fish_seen_subcommand_from {}'", page.name);
     script += fmt::format("complete -c precbench -n __fish_use_subcommand -f -a {} -d {}\n", page.name,
                           fish_quoted(page.description));
-    for (const HelpFlag& flag : page.flags) script += fish_flag(page, flag);
+    for (const HelpFlag& flag : page.flags) script += fish_flag(inside, flag);
     if (const Words words = argument_words(page, pages); !words.empty())
-      script += fmt::format("complete -c precbench -n '__fish_seen_subcommand_from {}' -f -a {}\n", page.name,
-                            fish_quoted(joined(words)));
+      script += fmt::format("complete -c precbench -n {} -f -a {}\n", inside, fish_quoted(joined(words)));
     else if (!takes_files(page))
-      script += fmt::format("complete -c precbench -n '__fish_seen_subcommand_from {}' -f\n", page.name);
+      script += fmt::format("complete -c precbench -n {} -f\n", inside);
   }
   return script;
 }

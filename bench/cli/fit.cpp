@@ -211,7 +211,7 @@ std::optional<Change> nearest_change(const Plan& plan, const GpuRoom& room) {
 }
 
 std::vector<Change> runnable_changes(const Plan& plan) {
-  if (!plan.fp8_gather) return {};
+  if (!plan.fp8_gather || !plan.recipe.quantized()) return {};
   const Case& c = plan.fields;
   std::vector<Change> changes;
   for (const Case& changed : set_to("gather", "bf16").levels(c))

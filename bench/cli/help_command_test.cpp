@@ -162,8 +162,7 @@ TEST_CASE("help completion: scripts of all shells are valid and have every flag"
       for (const HelpFlag& flag : page.flags) {
         const std::string& name = flag.names.back();
         INFO(page.name << ' ' << name);
-        CHECK(contains(answer.text,
-                       shell == "fish" && page.name != "precbench" ? " -l " + name.substr(2) : name));
+        CHECK(contains(answer.text, shell == "fish" ? " -l " + name.substr(2) : name));
       }
   }
   CHECK(refused("help completion tcsh") == "precbench: help completion: tcsh is none of bash, zsh, fish");

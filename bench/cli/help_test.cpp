@@ -98,6 +98,7 @@ TEST_CASE("help: commands that run something end with examples that run", "[cli]
   fs::create_directories(directory / "out/first");
   for (const char* file : {"out/first/records.jsonl", "baseline.jsonl"})
     fs::copy_file(PRECBENCH_SOURCE_DIR "/results/baseline/cpu-tiny.jsonl", directory / file);
+  fs::copy_file(PRECBENCH_SOURCE_DIR "/results/cpu/study-tiny.jsonl", directory / "out/study.jsonl");
   fs::create_directory_symlink(PRECBENCH_SOURCE_DIR "/bench", directory / "bench");
   for (const auto& [command, fewest] : std::map<std::string, std::size_t>{
            {"sweep", 4}, {"run", 4}, {"study", 2}, {"report", 2}, {"check", 2}}) {
@@ -155,7 +156,7 @@ TEST_CASE("no arguments: an introduction on standard error and status 2", "[cli]
   CHECK(lines_of(answer.text).size() == 4);
   CHECK(contains(answer.text, "\n  precbench sweep --model tiny --recipe "));
   CHECK(contains(answer.text, "\n  precbench report out/first\n"));
-  CHECK(contains(answer.text, "--help"));
+  CHECK(contains(answer.text, "precbench help COMMAND"));
 }
 
 TEST_CASE("sweep and run without arguments: examples on standard error and status 2", "[cli][help]") {

@@ -310,7 +310,7 @@ CLI::App* add_study_command(CLI::App& app, StudyCommand& command) {
       "  # does a recipe train? the smallest study\n"
       "  precbench study --model tiny --recipe blockwise,mxfp8_floor\n"
       "  # is a recipe of your own better than nvfp4?\n"
-      "  precbench study --model tiny --recipe mine.json --against nvfp4\n"
+      "  precbench study --model tiny --recipe bench/sweeps/example-recipe.json --against nvfp4\n"
       "  # plan and estimated duration\n"
       "  precbench study --model tiny --recipe tensorwise,mxfp8 --dry-run\n"
       "  # layers and GEMMs that the loss comes from\n"

@@ -132,7 +132,7 @@ void Progress::show_status() {
   for (std::size_t i = 0; i < running_.size(); ++i)
     lines.push_back({fmt::format("[{}/{}] {} ...", done_ + 1 + i, total_, running_[i].label)});
   if (!lines.empty()) lines.back().tail = remaining();
-  tell_raw(status_.clear() + status_.show(lines, terminal_width(STDERR_FILENO)));
+  tell_raw(status_.show(lines, terminal_width(STDERR_FILENO)));
 }
 
 }  // namespace precbench

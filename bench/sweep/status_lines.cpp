@@ -35,9 +35,10 @@ std::string StatusLines::show(const std::vector<StatusLine>& lines, std::size_t 
     some.resize(kMostLines - 1);
     some.push_back({fmt::format("... and {} more", lines.size() - some.size()), lines.back().tail});
   }
-  std::string text;
+  std::string text = clear();
+  const std::size_t begin = text.size();
   // A character in the last column would let some terminals begin another line.
-  for (const StatusLine& line : some) text += (text.empty() ? "" : "\n") + fitted(line, width - 1);
+  for (const StatusLine& line : some) text += (text.size() == begin ? "" : "\n") + fitted(line, width - 1);
   shown_ = some.size();
   return text;
 }

@@ -15,8 +15,8 @@ class StatusLines {
  public:
   /// Returns what removes the lines shown and leaves the cursor where they began.
   std::string clear();
-  /// Returns what shows these lines, each shorter than `width`, and leaves the cursor behind the last; the
-  /// first few of many. Call after clear().
+  /// Returns what replaces the lines shown by these, each shorter than `width`, and leaves the cursor behind the
+  /// last; the first few of many.
   std::string show(const std::vector<StatusLine>& lines, std::size_t width);
 
  private:

@@ -18,8 +18,8 @@ TEST_CASE("StatusLines: a long label is shortened and the time left is kept", "[
   CHECK(width_of(text) == 79);
   CHECK(text.rfind("[3/8] llama3.1-8b tensorwise seq=8192", 0) == 0);
   CHECK(contains(text, "..., about 2 h 05 m left"));
-  CHECK(lines.show({{"short", ", tail"}}, 80) == "short, tail");
-  CHECK(lines.show({{"a\x1b[2Jb\n", ""}}, 80).find_first_of("\x1b\n") == std::string::npos);
+  CHECK(StatusLines().show({{"short", ", tail"}}, 80) == "short, tail");
+  CHECK(StatusLines().show({{"a\x1b[2Jb\n", ""}}, 80).find_first_of("\x1b\n") == std::string::npos);
 }
 
 TEST_CASE("StatusLines: clearing moves up over all lines but the first and happens once", "[status_lines]") {
@@ -28,7 +28,8 @@ TEST_CASE("StatusLines: clearing moves up over all lines but the first and happe
   CHECK(lines.show({{"a"}, {"b"}, {"c", "d"}}, 80) == "a\nb\ncd");
   CHECK(lines.clear() == "\r\033[K\033[A\033[K\033[A\033[K");
   CHECK(lines.clear().empty());
-  lines.show({{"a"}}, 80);
+  CHECK(lines.show({{"a"}, {"b"}}, 80) == "a\nb");
+  CHECK(lines.show({{"c"}}, 80) == "\r\033[K\033[A\033[Kc");  // replaces both
   CHECK(lines.clear() == "\r\033[K");
 }
 

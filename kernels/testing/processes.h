@@ -30,7 +30,7 @@ struct Answer {
 
 /// Runs a shell command to its end, with empty standard input.
 inline Answer output_of(const std::string& command) {
-  FILE* pipe = popen((command + " 2>&1 </dev/null").c_str(), "r");
+  FILE* pipe = popen(("{ " + command + "\n} 2>&1 </dev/null").c_str(), "r");
   if (!pipe) throw std::runtime_error("cannot start " + command);
   Answer answer{};
   char buffer[4096];

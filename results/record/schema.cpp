@@ -76,6 +76,7 @@ struct Schema::Node {
   std::vector<std::string> required;
   std::unordered_map<std::string, const Node*> properties;
   const Node *items = nullptr, *additional = nullptr;
+  std::optional<std::size_t> most;  ///< items
   bool closed = false;  ///< no keys besides the properties
 
   void check(const Json& json, const Place& place, std::vector<SchemaViolation>& found) const;
@@ -101,7 +102,7 @@ void Schema::check_keywords(const Json& schema, const std::string& where) const 
   static const std::set<std::string> known = {"$schema", "title",    "description", "unit",
                                               "$defs",   "type",     "enum",        "minimum",
                                               "maximum", "required", "properties",  "additionalProperties",
-                                              "items",   "$ref"};
+                                              "items",   "maxItems", "$ref"};
   if (!schema.is_object()) throw InvalidInput(where + ": not a schema object");
   for (const auto& [key, value] : schema.items()) {
     if (!known.count(key)) throw InvalidInput(where + ": schema keyword " + key + " is not supported");
@@ -176,6 +177,7 @@ const Schema::Node& Schema::compile(const Json& unresolved) {
     node.closed = *additional == false;
   }
   if (const auto items = schema.find("items"); items != schema.end()) node.items = &compile(*items);
+  if (const auto most = schema.find("maxItems"); most != schema.end()) node.most = most->get<std::size_t>();
   return node;
 }
 
@@ -190,6 +192,7 @@ void Schema::Node::check(const Json& json, const Place& place, std::vector<Schem
     if (low && number < *low) report(json.dump() + " is below " + fmt::format("{}", *low));
     if (high && number > *high) report(json.dump() + " is above " + fmt::format("{}", *high));
   }
+  if (most && json.is_array() && json.size() > *most) report(fmt::format("more than {} items", *most));
   if (json.is_object()) check_object(json, place, found);
   if (items && json.is_array())
     for (std::size_t i = 0; i < json.size(); ++i) items->check(json[i], {&place, nullptr, i}, found);

@@ -1,8 +1,10 @@
-// Stubs for functions that the optimizer table and the plan of a sensitivity probe reference but no fuzz
-// target calls: targets read cases and run none, so kernels are not linked.
+// Stubs: targets read cases and run none, so kernels are not linked. The optimizer table and the plan of a
+// sensitivity probe reference functions that no target calls; `--recipe native` asks for a device and is refused.
 #include <cstdlib>
 
 #include "bench/case/supported.h"
+#include "kernels/base/errors.h"
+#include "kernels/device/devices.h"
 #include "models/transformer/flops.h"
 #include "models/transformer/optimizer/update_rules.h"
 
@@ -15,6 +17,7 @@ void muon_update(const UpdateContext&, int) { std::abort(); }
 void adafactor_scalars(const OptimizerOptions&, double, StepScalars&) { std::abort(); }
 
 std::optional<std::string> layers_unsupported_reason(const Plan&, const ConvertedLayers&) { std::abort(); }
+std::unique_ptr<Device> make_cpu_device(int) { throw InvalidInput("fuzz targets have no device"); }
 FlopCount flops_per_token(const ModelConfig&, std::int64_t, FlopConvention) { std::abort(); }
 
 }  // namespace precbench

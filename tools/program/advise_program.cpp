@@ -72,7 +72,8 @@ AdviseHost advise_host() {
   };
   for (const std::string& name : datasheet_names()) {
     const DatasheetRates rates = datasheet_rates(name).value();
-    host.known_gpus.push_back({name, {}, {}, rates.bf16_tflops, rates.memory_gb_per_s});
+    host.known_gpus.push_back(
+        {name, {}, find_datasheet_gpu(name).bytes, rates.bf16_tflops, rates.memory_gb_per_s});
   }
   if (find_gpus().count > 0) {
     host.gpu_here = gpu_model(gpu_properties(0));

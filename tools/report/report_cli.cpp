@@ -36,11 +36,11 @@ CLI::App* add_report_command(CLI::App& app, ReportOptions& options) {
       "  # the headline, verdicts and warnings on the terminal\n"
       "  precbench report out/first\n"
       "  # one table: recipes side by side\n"
-      "  precbench report out/first --columns tokens/s,speed-up --pivot recipe --format md\n"
+      "  precbench report out/first --columns tokens/s,IQR --pivot recipe --format md\n"
       "  # one HTML page with figures\n"
       "  precbench report out/first --format html -o report.html\n"
-      "  # is any recipe of a study better than nvfp4?\n"
-      "  precbench report out/study --against nvfp4\n"
+      "  # is any recipe of a study better than mxfp8_floor?\n"
+      "  precbench report out/study.jsonl --against mxfp8_floor\n"
       "  # one row per record, for a spreadsheet\n"
       "  precbench report out/first baseline.jsonl --format csv -o records.csv");
   command->add_option("PATH", options.paths, "record files, folders of *.jsonl, or - for standard input")
@@ -60,7 +60,7 @@ CLI::App* add_report_command(CLI::App& app, ReportOptions& options) {
           "sections by name, separated by commas, or all; the last line of a report names those that it "
           "has (default on a terminal: an overview; else all)")
       ->type_name("NAME[,NAME]")
-      ->excludes(command->add_flag("--brief", options.brief, "the headline table alone"));
+      ->excludes(command->add_flag("--brief", options.brief, "headline table alone"));
   command
       ->add_option("--model", options.selection.models,
                    "models shown, by name; * stands for any text (default all)")

@@ -135,8 +135,8 @@ Document make_report(const RecordSet& set, const ReportView& view) {
       left_out.add(section.name);
   }
   if (document.sections.empty() && !sections.empty())
-    throw InvalidInput(fmt::format("--section: these records have no {}; they have {}",
-                                   fmt::join(names, ", "), fmt::join(left_out.texts, ", ")));
+    throw InvalidInput(fmt::format("--section: these records have no {}{}", fmt::join(names, ", "),
+                                   left_out.texts.empty() ? "" : "; they have " + left_out.joined()));
   if (view.overview && sections.empty()) document.more = more_words(left_out);
   return document;
 }

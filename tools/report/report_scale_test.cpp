@@ -35,6 +35,17 @@ double cpu_seconds(const std::function<void()>& action) {
   return least;
 }
 
+/// Checks that four times the work takes less than eight times the CPU time: linear work takes four times as much,
+/// quadratic work sixteen. Another load on the machine can disturb one comparison, so the best of three counts.
+void check_linear(const std::string& what, const std::function<void()>& few,
+                  const std::function<void()>& many) {
+  double ratio = 1e9;
+  for (int attempt = 0; attempt < 3 && ratio >= 8; ++attempt)
+    ratio = std::min(ratio, cpu_seconds(many) / cpu_seconds(few));
+  INFO(what);
+  CHECK(ratio < 8);
+}
+
 /// Returns a small record whose curve is long enough to be judged.
 Record small_record(const std::string& recipe, int number) {
   Record r = samples::gpu_record(recipe, 200, 1e-3 * (number % 7));
@@ -94,9 +105,7 @@ TEST_CASE("make_report: four times the records take less than eight times the CP
     const auto report = [](const RecordSet& set) {
       return [&set] { CHECK(!render_term(make_report(set)).empty()); };
     };
-    const double small = cpu_seconds(report(few)), large = cpu_seconds(report(many));
-    INFO(kind.name << ": " << 1e3 * small << " ms, then " << 1e3 * large << " ms");
-    CHECK(large < 8 * small);
+    check_linear(kind.name, report(few), report(many));
   }
 }
 
@@ -117,10 +126,10 @@ TEST_CASE("Workloads: four times the versions of a file take less than eight tim
   constexpr int kFew = 1000;
   for (const bool defined : {true, false}) {
     const RecordSet few = set_of(kFew, defined), many = set_of(4 * kFew, defined);
-    const double small = cpu_seconds([&] { CHECK(Workloads(all_of(few)).notes().size() == 1); });
-    const double large = cpu_seconds([&] { CHECK(Workloads(all_of(many)).notes().size() == 1); });
-    INFO("defined " << defined << ": " << 1e3 * small << " ms, then " << 1e3 * large << " ms");
-    CHECK(large < 8 * small);
+    const auto notes = [](const RecordSet& set) {
+      return [&set] { CHECK(Workloads(all_of(set)).notes().size() == 1); };
+    };
+    check_linear(defined ? "defined" : "not defined", notes(few), notes(many));
   }
 }
 
@@ -142,10 +151,8 @@ TEST_CASE("read_records: four times the lines take less than eight times the CPU
   constexpr int kFew = 1000;
   const auto check = [&](const char* name, const auto& line_of) {
     const std::string few = write("few", line_of, kFew), many = write("many", line_of, 4 * kFew);
-    const double small = cpu_seconds([&] { read_records({few}); });
-    const double large = cpu_seconds([&] { read_records({many}); });
-    INFO(name << ": " << 1e3 * small << " ms, then " << 1e3 * large << " ms");
-    CHECK(large < 8 * small);
+    check_linear(
+        name, [&] { read_records({few}); }, [&] { read_records({many}); });
   };
   check("failures", failed);
   check("repeated", repeated);
@@ -205,7 +212,7 @@ TEST_CASE("make_csv: each of many records takes its loss plus less than 7.5 kB o
   if (!heap_is_counted()) return;
   const double bytes = bytes_a_row(reduce_for_table, [](const RecordSet& set) {
     std::size_t lines = 0;
-    make_csv(set, [&](const std::string& line) { lines += !line.empty(); });
+    make_csv(set, {}, [&](const std::string& line) { lines += !line.empty(); });
     CHECK(lines == set.records.size() + 1);
   });
   INFO(bytes << " bytes a row");

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
+#include <string>
+#include <utility>
 
 #include "kernels/base/plural.h"
 #include "tools/analysis/columns.h"
@@ -34,16 +37,20 @@ std::string speed_text(const Row& row) {
 /// Verdicts on a recipe: of a study's card, which is stronger, else of runs from scratch.
 class Judgements {
  public:
-  explicit Judgements(const ReportInput& input) : cards_(input.cards), runs_(judged_runs(input)) {}
+  explicit Judgements(const ReportInput& input) {
+    for (const StudyCard& card : input.cards) cards_[label_of(card)].push_back(&card);
+    for (const JudgedRun& run : judged_runs(input))  // the first of several
+      runs_.try_emplace({label_of(run.row), precbench::text_of(run.row, "model")},
+                        name_of(*run.recipe->verdict));
+  }
 
   bool empty() const { return cards_.empty() && runs_.empty(); }
 
   /// Returns the card of the model whose size is nearest the row's; null if no study has the recipe.
   const StudyCard* card_of(const Row& row) const {
     const StudyCard* nearest = nullptr;
-    for (const StudyCard& card : cards_)
-      if (label_of(card) == label_of(row) && (!nearest || distance(card, row) < distance(*nearest, row)))
-        nearest = &card;
+    for (const StudyCard* card : cards_of(row))
+      if (!nearest || distance(*card, row) < distance(*nearest, row)) nearest = card;
     return nearest;
   }
 
@@ -54,10 +61,10 @@ class Judgements {
     std::string text = words_of(*card);
     if (with_model) text += fmt::format(" ({})", card->model);
     // A recipe that fails another model is no safe choice for this one.
-    for (const StudyCard& other : cards_)
-      if (&other != card && label_of(other) == label_of(row) && other.model != card->model &&
-          (other.verdict.outcome == ForkOutcome::worse || other.verdict.outcome == ForkOutcome::diverged))
-        text += fmt::format("; {} for {}", name_of(other.verdict.outcome), other.model);
+    for (const StudyCard* other : cards_of(row))
+      if (other->model != card->model &&
+          (other->verdict.outcome == ForkOutcome::worse || other->verdict.outcome == ForkOutcome::diverged))
+        text += fmt::format("; {} for {}", name_of(other->verdict.outcome), other->model);
     return text;
   }
 
@@ -75,16 +82,19 @@ class Judgements {
     return own && other && *own > 0 && *other > 0 ? std::abs(std::log(*own / *other)) : HUGE_VAL;
   }
 
-  std::string text_of_runs(const Row& row) const {
-    for (const JudgedRun& run : runs_)
-      if (label_of(run.row) == label_of(row) &&
-          precbench::text_of(run.row, "model") == precbench::text_of(row, "model"))
-        return name_of(*run.recipe->verdict);
-    return "-";
+  const std::vector<const StudyCard*>& cards_of(const Row& row) const {
+    static const std::vector<const StudyCard*> none;
+    const auto found = cards_.find(label_of(row));
+    return found == cards_.end() ? none : found->second;
   }
 
-  const std::vector<StudyCard>& cards_;
-  std::vector<JudgedRun> runs_;
+  std::string text_of_runs(const Row& row) const {
+    const auto found = runs_.find({label_of(row), precbench::text_of(row, "model")});
+    return found == runs_.end() ? "-" : found->second;
+  }
+
+  std::map<std::string, std::vector<const StudyCard*>> cards_;       ///< by label
+  std::map<std::pair<std::string, std::string>, std::string> runs_;  ///< verdict by label and model
 };
 
 Tone tone_of_words(const std::string& cell) {

@@ -302,14 +302,14 @@ TEST_CASE("contrast section: recipes are compared with the incumbent of the reco
 
   const RecordSet set = samples::set_of(study_records());
   bool found = false;
-  for (const Section& section : make_report(set, "tensorwise").sections)
+  for (const Section& section : make_report(set, {.against = "tensorwise"}).sections)
     if (section.title == title) {
       REQUIRE(section.lines.size() == 1);
       CHECK(contains(section.lines.front(), "blockwise: better than tensorwise for llama3.2-1b at "));
       found = true;
     }
   CHECK(found);
-  CHECK(refusal_of([&] { make_report(set, "mxfp8"); }) ==
+  CHECK(refusal_of([&] { make_report(set, {.against = "mxfp8"}); }) ==
         "--against: no study here judges \"mxfp8\"; they judge blockwise, tensorwise");
 }
 

@@ -50,17 +50,19 @@ TEST_CASE("render_term: a narrow screen stacks titles before it leaves out the c
         "bf16               58%           1    11,236\n"
         "rowwise            78%           2    15,029\n");
   CHECK(render_term(table, {35, true}) ==
-        "           share  detail\n"
-        "recipe   of peak     one  tokens/s\n"
-        "-------  -------  ------  --------\n"
-        "bf16         58%       1    11,236\n"
-        "rowwise      78%       2    15,029\n");
+        "         share\n"
+        "            of  detail\n"
+        "recipe    peak     one  tokens/s\n"
+        "-------  -----  ------  --------\n"
+        "bf16       58%       1    11,236\n"
+        "rowwise    78%       2    15,029\n");
   CHECK(render_term(table, {30, true}) ==
-        "           share\n"
-        "recipe   of peak  tokens/s\n"
-        "-------  -------  --------\n"
-        "bf16         58%    11,236\n"
-        "rowwise      78%    15,029\n"
+        "         share\n"
+        "            of\n"
+        "recipe    peak  tokens/s\n"
+        "-------  -----  --------\n"
+        "bf16       58%    11,236\n"
+        "rowwise    78%    15,029\n"
         "\n"
         "  Too wide for this screen:\n"
         "    detail one\n");

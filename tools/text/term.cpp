@@ -107,8 +107,8 @@ class Fitting {
       while (!fits(&ColumnWidths::hard) && drop(kKeyRank)) {
       }
     while (total() > width_) squeeze();
-    widen(&ColumnWidths::stacked);
-    widen(&ColumnWidths::full);
+    widen();
+    unstack();
   }
 
   void put_above() {
@@ -143,12 +143,20 @@ class Fitting {
     widths.pop_back();
   }
 
-  /// Distributes what is left of the screen evenly over the columns that need it.
-  void widen(WidthKind wanted) {
+  /// Gives a title one line if the screen has space for all of it.
+  void unstack() {
+    for (std::size_t i = 0; i < layout_.columns.size(); ++i) {
+      const std::size_t missing = widths_[layout_.columns[i]].full - layout_.widths[i];
+      if (total() + missing <= width_) layout_.widths[i] += missing;
+    }
+  }
+
+  /// Distributes what is left of the screen evenly over the columns whose cells need it.
+  void widen() {
     for (bool grown = true; grown && total() < width_;) {
       grown = false;
       for (std::size_t i = 0; i < layout_.columns.size() && total() < width_; ++i)
-        if (layout_.widths[i] < widths_[layout_.columns[i]].*wanted) ++layout_.widths[i], grown = true;
+        if (layout_.widths[i] < widths_[layout_.columns[i]].stacked) ++layout_.widths[i], grown = true;
     }
   }
 
@@ -195,7 +203,7 @@ class TermTable {
       dashes.push_back(std::string(layout_.widths[i], '-'));
     }
     add(titles, true);
-    add(dashes);
+    add(dashes, true);
     const std::vector<std::size_t> bounds = group_bounds(table_);
     for (std::size_t g = 0; g + 1 < bounds.size(); ++g) {
       if (g > 0) text_ += '\n';
