@@ -5,13 +5,13 @@
 
 #include "bench/case/supported.h"
 #include "bench/measure/predict.h"
+#include "bench/measure/record_builder.h"
 #include "kernels/base/errors.h"
-#include "models/transformer/flops.h"
 
 namespace precbench {
 namespace {
 
-/// Returns the record with `op` added to the entry of its name and class.
+/// Adds `op` to the entry of its name and class.
 void add_op(Breakdown& breakdown, const OpCost& op) {
   const std::string op_class = name_of(op.op_class);
   auto known = std::find_if(breakdown.ops.begin(), breakdown.ops.end(), [&](const OpRecord& one) {
@@ -47,10 +47,7 @@ Record dry_record(const Plan& plan) {
   };
   if (plan.refusal) return cannot_run(*plan.refusal);
   if (const auto why = unsupported_reason(plan)) return cannot_run(*why);
-  record.flops = Flops{static_cast<double>(flops_per_token(plan.model, plan.T).total()),
-                       name_of(FlopConvention::causal)};
-  if (plan.model.moe)
-    record.params = ParameterCounts{parameter_count(plan.model), active_parameter_count(plan.model)};
+  set_model_size(record, plan);
   record.training.emplace().tokens_per_step = plan.tokens_per_step();
   try {
     const DryRun accounts = dry_run(plan, nullptr);

@@ -6,8 +6,8 @@
 
 namespace precbench {
 
-/// Returns the definition, FLOPs, predicted memory, ops and collectives of a case; ops have counts and no times.
-/// Status `unsupported`, with the reason in `error`, if the case cannot run.
+/// Returns the definition, FLOPs, predicted memory, ops and collectives of a case; ops have counts and no
+/// times. Status `unsupported`, with the reason in `error`, if the case cannot run.
 Record dry_record(const Plan& plan);
 
 }  // namespace precbench

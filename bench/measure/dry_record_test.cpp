@@ -2,7 +2,6 @@
 #include "bench/measure/dry_record.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "bench/measure/predict.h"
 #include "kernels/testing/catch.h"

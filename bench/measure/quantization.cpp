@@ -34,9 +34,9 @@ void QuantizationStatistics::observe(std::int64_t layer, LinearRole role, Linear
                                      const QuantizedTensor& values) {
   if (!plan_.converts(layer, role)) return;
   const std::string name = operand_name(role, operand);
-  for (const auto& [form, columns] : {std::pair(&values.rowwise, false), std::pair(&values.columnwise, true)})
-    if (!form->empty() && form->format.quantized())
-      add(sums_[name + (columns ? " columns" : " rows")], values, *form, columns);
+  for (const auto& [copy, columns] : {std::pair(&values.rowwise, false), std::pair(&values.columnwise, true)})
+    if (!copy->empty() && copy->format.quantized())
+      add(sums_[name + (columns ? " columns" : " rows")], values, *copy, columns);
 }
 
 void QuantizationStatistics::observe_codes(LinearRole role, LinearOperand operand,
@@ -60,14 +60,14 @@ void QuantizationStatistics::observe_codes(LinearRole role, LinearOperand operan
   sums_[name + " columns"] = sums.total;
 }
 
-void QuantizationStatistics::add(Sums& sums, const QuantizedTensor& operand, const GemmOperand& form,
+void QuantizationStatistics::add(Sums& sums, const QuantizedTensor& operand, const GemmOperand& copy,
                                  bool columns) {
   const Scope scope(arena_);
   const Tensor out = arena_.push(Segment::other, DType::f32, 1, 5);
-  device_.quantization_error({out, operand.value, form, columns, operand.random});
+  device_.quantization_error({out, operand.value, copy, columns, operand.random});
   float values[5];
   device_.download(values, out);
-  sums.format = describe(form.format);
+  sums.format = describe(copy.format);
   sums.signal += values[0];
   sums.noise += values[1];
   sums.nonzero += values[2];

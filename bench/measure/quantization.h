@@ -39,7 +39,7 @@ class QuantizationStatistics final : public QuantizationObserver {
     std::optional<double> underflow_percent() const;  ///< of the nonzero values
     std::optional<double> saturation_percent() const;
   };
-  void add(Sums& sums, const QuantizedTensor& operand, const GemmOperand& form, bool columns);
+  void add(Sums& sums, const QuantizedTensor& operand, const GemmOperand& copy, bool columns);
 
   Device& device_;
   Arena& arena_;

@@ -15,6 +15,13 @@
 
 namespace precbench {
 
+void set_model_size(Record& record, const Plan& plan) {
+  record.flops = Flops{static_cast<double>(flops_per_token(plan.model, plan.T).total()),
+                       name_of(FlopConvention::causal)};
+  if (plan.model.moe)
+    record.params = ParameterCounts{parameter_count(plan.model), active_parameter_count(plan.model)};
+}
+
 void RecordBuilder::describe(const Device& device, const DataSource& data, const DryRun& accounts) {
   record_.support = support_of(plan_, device);
   Training& training = record_.training.emplace();
@@ -22,10 +29,7 @@ void RecordBuilder::describe(const Device& device, const DataSource& data, const
   training.converted_layers = plan_.converted_layers();
   training.entropy_floor = data.entropy_nats();
   training.uniform_loss = std::log(static_cast<double>(plan_.model.vocab));
-  record_.flops = Flops{static_cast<double>(flops_per_token(plan_.model, plan_.T).total()),
-                        name_of(FlopConvention::causal)};
-  if (plan_.model.moe)
-    record_.params = ParameterCounts{parameter_count(plan_.model), active_parameter_count(plan_.model)};
+  set_model_size(record_, plan_);
   record_.memory =
       Memory{memory_segments(accounts.highest, accounts.peak.total()), std::nullopt, std::nullopt};
   if (record_.support->path() == ExecutionPath::unsupported)

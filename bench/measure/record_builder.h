@@ -25,6 +25,9 @@ struct SamplingMeasurement {
   std::optional<double> energy_j_per_token;
 };
 
+/// Sets what follows from the model and the length of a sequence: FLOPs, and parameter counts with experts.
+void set_model_size(Record& record, const Plan& plan);
+
 class RecordBuilder {
  public:
   /// `share`: this process's part of the ranks. All three must outlive the builder.

@@ -8,8 +8,8 @@
 
 namespace precbench::testing {
 
-/// Returns a case of `layers` blocks with dimensions that every recipe can run, and two fidelity batches. The tokens of a step
-/// are the same for any number of ranks.
+/// Returns a case of `layers` blocks with dimensions that every recipe can run, and two fidelity batches. The
+/// tokens of a step are the same for any number of ranks.
 inline Case fidelity_case(int layers, const std::string& recipe, int ranks = 1,
                           const std::string& parallel = "ddp") {
   static const TempDirectory directory;
@@ -17,7 +17,8 @@ inline Case fidelity_case(int layers, const std::string& recipe, int ranks = 1,
   c.model = directory.write(
       "layers-" + std::to_string(layers) + "/small.json",
       R"({"layers": )" + std::to_string(layers) +
-          R"(, "width": 128, "ffn": 256, "heads": 2, "kv_heads": 1, "head_dim": 64, "vocab": 128, "qk_norm": true})");
+          R"(, "width": 128, "ffn": 256, "heads": 2, "kv_heads": 1, "head_dim": 64, "vocab": 128,
+      "qk_norm": true})");
   c.recipe = recipe;
   c.seq = 64;
   c.batch = 4 / ranks;

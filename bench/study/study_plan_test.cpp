@@ -229,7 +229,6 @@ TEST_CASE("StudyPlan: a control that is also requested is one row with both role
 
 TEST_CASE("StudyPlan: forks begin at the chosen age and record that it is steady", "[study][init]") {
   StudySettings settings = default_study({.trained = true});
-  settings.work["init_from"] = {"w.safetensors"};
   settings.trained_tokens = 2'000'000'000'000;
   const TempDirectory directory;
   directory.write("w.safetensors", "");

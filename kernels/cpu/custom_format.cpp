@@ -23,8 +23,7 @@ void CpuDevice::quantize_custom(const GemmOperand& operand, const float* matrix,
     *operand.amax.as<float>() = tensor_amax = amax_of(by_row.data(), rows);
   }
   const bool stochastic = format.element_rounding == ElementRounding::stochastic;
-  const std::uint64_t seed = stream_seed(random.word.empty() ? 0 : *random.word.as<std::uint32_t>(),
-                                         random.stream + (columns ? 1u : 0u));
+  const std::uint64_t seed = stream_seed(word_of(random), random.stream + (columns ? 1u : 0u));
   const auto make_scale = [&](float amax) {
     const CustomScale scale = custom_scale(rule, amax, tensor_amax);
     return Scale{scale.multiply, scale.dequantize, scale.byte};
@@ -56,7 +55,7 @@ void CpuDevice::widen_custom(float* out, const GemmOperand& operand) {
     for (std::int64_t k0 = 0, kb = 0; k0 < k; k0 += block, ++kb) {
       const float scale = stored_scale(format.scale, operand.scale.data, scale_index(g, rows, k, r, kb));
       for (std::int64_t at = r * k + k0; at < r * k + std::min(k, k0 + block); ++at)
-        out[at] = value_of_code(operand.format, operand.data.data, at) * scale * factor;
+        out[at] = value_of_code(format, operand.data.data, at) * scale * factor;
     }
   });
 }

@@ -7,8 +7,10 @@
 #include <cstring>
 
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/quantize_rows.h"
 #include "kernels/cpu/vector.h"
 #include "kernels/numerics/amax.h"
+#include "kernels/numerics/custom_format.h"
 #include "kernels/numerics/scale_layout.h"
 
 namespace precbench {
@@ -16,12 +18,8 @@ namespace {
 
 float float_of(std::int32_t bits) { return bits_to_float(static_cast<std::uint32_t>(bits)); }
 
-std::uint32_t word_of(const RandomStream& random) {
-  return random.word.empty() ? 0 : *random.word.as<std::uint32_t>();
-}
-
 SignBits signs_of(const Transform& transform, const RandomStream& random, bool columns) {
-  return sign_bits(transform.signs, word_of(random), random.sign_stream(transform.signs, columns));
+  return sign_bits(transform.signs, cpu::word_of(random), random.sign_stream(transform.signs, columns));
 }
 
 /// Random numbers of a copy's elements, indexed by their position in the value.
@@ -31,7 +29,7 @@ struct Draws {
   bool columns;                   // the copy is its transpose
 
   std::uint64_t place(std::int64_t r, std::int64_t k) const {
-    return static_cast<std::uint64_t>(columns ? (first_row + k) * width + r : (first_row + r) * width + k);
+    return place_of_element(first_row, width, columns, r, k);
   }
   /// Fills one byte per element for a block of row r from column k on.
   void fill(std::uint32_t* bytes, std::int64_t block, std::int64_t r, std::int64_t k) const {
@@ -69,7 +67,7 @@ constexpr auto kCodePairs = [] {
 }();
 
 /// A quantized copy being written from a matrix in its storage order.
-struct Fp4Form {
+struct Fp4Copy {
   const GemmOperand& operand;
   const float* x;  // [rows, k]
   float amax;      // of the tensor
@@ -88,7 +86,7 @@ inline constexpr int kBlocks = kTogether / n;
 /// Applies EDEN's correction to the scales of blocks of row r from column k0 on. scaled: divided by their
 /// steps.
 template <int n>
-void correct(Fp4Block (&made)[kBlocks<n>], const Fp4Form& a, const float (&scaled)[kTogether], std::int64_t r,
+void correct(Fp4Block (&made)[kBlocks<n>], const Fp4Copy& a, const float (&scaled)[kTogether], std::int64_t r,
              std::int64_t k0) {
   EdenSums sums[kBlocks<n>];
   eden_sums<n>(sums, scaled);
@@ -110,7 +108,7 @@ void correct(Fp4Block (&made)[kBlocks<n>], const Fp4Form& a, const float (&scale
 
 /// Writes the scales and codes of blocks of row r from column k0 on; x points to their elements.
 template <int n>
-void write_blocks(const Fp4Form& a, Fp4Block (&made)[kBlocks<n>], const float* x, std::int64_t r,
+void write_blocks(const Fp4Copy& a, Fp4Block (&made)[kBlocks<n>], const float* x, std::int64_t r,
                   std::int64_t k0) {
   const int count = static_cast<int>(std::min<std::int64_t>(kBlocks<n>, (a.k() - k0) / n));
   const QuantFormat& format = a.operand.format;
@@ -139,7 +137,7 @@ void write_blocks(const Fp4Form& a, Fp4Block (&made)[kBlocks<n>], const float* x
 }
 
 /// Returns kTogether elements of row r from column k0 on; at a row's end a zero-padded copy in `whole`.
-const float* elements(const Fp4Form& a, std::int64_t r, std::int64_t k0, float (&whole)[kTogether]) {
+const float* elements(const Fp4Copy& a, std::int64_t r, std::int64_t k0, float (&whole)[kTogether]) {
   const float* x = a.x + r * a.k() + k0;
   if (a.k() - k0 >= kTogether) return x;
   std::fill(std::copy_n(x, a.k() - k0, whole), std::end(whole), 0.0f);
@@ -148,7 +146,7 @@ const float* elements(const Fp4Form& a, std::int64_t r, std::int64_t k0, float (
 
 /// Quantizes rows [first, last) that share scales, in blocks of n.
 template <int n>
-void quantize_scope(const Fp4Form& a, std::int64_t first, std::int64_t last) {
+void quantize_scope(const Fp4Copy& a, std::int64_t first, std::int64_t last) {
   const QuantFormat format = a.operand.format;  // a copy, so that stores to codes and scales cannot alias it
   const float amax = a.amax;
   float whole[kTogether];
@@ -232,10 +230,10 @@ void CpuDevice::quantize_fp4(const GemmOperand& operand, const float* matrix, co
   }
   // Padding entries of the scale buffer are defined too, so that buffers compare and copy byte for byte.
   std::memset(operand.scale.data, 0, operand.scale.bytes());
-  const Fp4Form a{operand,
+  const Fp4Copy a{operand,
                   x,
                   amax,
-                  {stream_seed(word_of(random), random.stream + (columns ? 1u : 0u)), random.first_row,
+                  {stream_seed(cpu::word_of(random), random.stream + (columns ? 1u : 0u)), random.first_row,
                    columns ? rows : k, columns}};
   const std::int64_t tall = block_rows(format.granularity);
   const auto quantize = block_length(format.granularity) == 32 ? quantize_scope<32> : quantize_scope<16>;

@@ -112,11 +112,9 @@ const float* CpuDevice::widen(int slot, const GemmOperand& operand) {
     });
     return out;
   }
-  if (is_fp4(operand.format)) {
+  if (is_fp4(operand.format))
     widen_fp4(out, operand);
-    return out;
-  }
-  if (is_custom(operand.format))
+  else if (is_custom(operand.format))
     widen_custom(out, operand);
   else
     widen_fp8(out, operand);

@@ -89,7 +89,7 @@ inline ReferenceCopy quantize_reference(const std::vector<float>& x, std::int64_
                             : g == Granularity::block_32x32   ? 32
                                                               : 1;
   const std::int64_t wide = block_length(g) ? block_length(g) : k;
-  ReferenceCopy operand{x, std::vector<double>(x.size()), x};
+  ReferenceCopy copy{x, std::vector<double>(x.size()), x};
   for (std::int64_t r0 = 0; r0 < rows; r0 += tall)
     for (std::int64_t k0 = 0; k0 < k; k0 += wide) {
       float amax = 0;
@@ -105,12 +105,12 @@ inline ReferenceCopy quantize_reference(const std::vector<float>& x, std::int64_
       const ReferenceScale scale =
           finite ? scale_of_scope(amax, format) : ReferenceScale{std::nanf(""), std::nanf("")};
       each([&](std::int64_t i) {
-        operand.scaled[i] = x[i] * scale.multiply;
-        operand.cast[i] = cast_value(operand.scaled[i], format);
-        operand.dequantize[i] = scale.dequantize;
+        copy.scaled[i] = x[i] * scale.multiply;
+        copy.cast[i] = cast_value(copy.scaled[i], format);
+        copy.dequantize[i] = scale.dequantize;
       });
     }
-  return operand;
+  return copy;
 }
 
 }  // namespace precbench::testing

@@ -84,6 +84,11 @@ struct Rows {
   const float* row(std::int64_t r) const { return data + r * k; }
 };
 
+/// Returns the random word of a stream; 0 if it has none.
+inline std::uint32_t word_of(const RandomStream& random) {
+  return random.word.empty() ? 0 : *random.word.as<std::uint32_t>();
+}
+
 /// Quantizes scope by scope. make_scale(amax): the scope's scale. cast_run(r, k0, n, scale): casts n elements
 /// of row r from k0 on. `tensor_amax`: for granularity tensor.
 template <class MakeScale, class CastRun>

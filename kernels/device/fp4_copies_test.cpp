@@ -8,7 +8,7 @@ using namespace precbench;
 using namespace precbench::testing;
 using checks::Input, checks::kInputs;
 
-PRECBENCH_OP_TEST(other_fp4_forms_on, "quantize is bit-exact in MXFP4 and in Quartet's formats") {
+PRECBENCH_OP_TEST(other_fp4_copies_on, "quantize is bit-exact in MXFP4 and in Quartet's formats") {
   for (const QuantFormat& format : other_fp4_formats())
     for (const Input input : kInputs)
       for (const Size& size : {Size{256, 384}, Size{128, 128}, Size{128, 2176}, Size{2176, 128}}) {

@@ -54,7 +54,7 @@ void check_product(const Tensor& d, const Tensor& before, const GemmOperand& a, 
 
 }  // namespace
 
-PRECBENCH_OP_TEST(nvfp4_forms_on, "quantize is bit-exact in NVFP4") {
+PRECBENCH_OP_TEST(nvfp4_copies_on, "quantize is bit-exact in NVFP4") {
   for (const QuantFormat& format : nvfp4_formats())
     for (const Input input : kInputs)
       for (const Size& size : kNvfp4Sizes) {

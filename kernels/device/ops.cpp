@@ -75,7 +75,7 @@ OpCost Dequantize::cost() const {
 }
 
 OpCost InverseHadamard::cost() const {
-  // Its name in records.
+  // Records keep this op's former name.
   return of("turn_back", OpClass::quantize, updated_bytes(dst, accumulate) + bytes(src) + bytes(value));
 }
 

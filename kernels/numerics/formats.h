@@ -270,13 +270,13 @@ PRECBENCH_HD constexpr std::uint8_t ue8m0_round_up(float d) {
 }
 
 /// Returns the scale byte of a block with largest magnitude `amax`, for elements up to `max` with this many
-/// mantissa bits, or of a quantized element format. Non-finite amax gives 0xFF, zero gives 0.
+/// mantissa bits. Non-finite amax gives 0xFF, zero gives 0.
 ///   rceil  round_up(amax * fp32(1/max)): scaled amax in (max/2, max], never saturates (NVIDIA's recipe)
 ///   floor  floor(log2 amax) - emax (OCP MX v1.0, section 6.3): scaled values above max saturate
 ///   ceil   ceil(log2 amax) - emax: scaled amax in (2^(emax-1), 2^emax]
 ///   even   floor, after rounding amax half up to the element's mantissa width
-/// emax is the exponent of the format's largest power of two: 8, 15, 2, for e4m4 8, for e3m4 4. The last
-/// three clamp at 2^-127.
+/// emax is the exponent of the largest power of two up to `max`: 8 for e4m3 and e4m4, 15 for e5m2, 2 for e2m1,
+/// 4 for e3m4. The last three clamp at 2^-127 and give 0xFF above 2^127.
 PRECBENCH_HD constexpr std::uint8_t ue8m0_from_range(float amax, float max, int mantissa_bits,
                                                      ScaleRounding rounding) {
   const std::int32_t bits = abs_bits(amax);
@@ -286,8 +286,10 @@ PRECBENCH_HD constexpr std::uint8_t ue8m0_from_range(float amax, float max, int 
   const std::int32_t half_ulp = rounding == ScaleRounding::even ? 1 << (22 - mantissa_bits) : 0;
   const std::int32_t round_up = rounding == ScaleRounding::ceil && (bits & 0x007FFFFF) != 0 ? 1 : 0;
   const std::int32_t b = ((bits + half_ulp) >> 23) + round_up - emax;
-  return static_cast<std::uint8_t>(b > 0 ? b < 0xFF ? b : 0xFF : 0);
+  return static_cast<std::uint8_t>(b <= 0 ? 0 : b < 0xFF ? b : 0xFF);
 }
+
+/// The same for the elements of a quantized format.
 PRECBENCH_HD constexpr std::uint8_t ue8m0_from_amax(float amax, DType format, ScaleRounding rounding,
                                                     int dropped_bits = 0) {
   return ue8m0_from_range(amax, format_max(format, dropped_bits), mantissa_bits_of(format, dropped_bits),

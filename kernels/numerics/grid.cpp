@@ -84,7 +84,7 @@ bool Grid::mirrored() const {
 
 const Grid* make_grid(std::vector<float> values) {
   for (float& value : values)
-    if (value == 0.0f) value = 0.0f;  // -0
+    if (value == 0.0f) value = 0.0f;  // -0 becomes +0
   check_list(values);
   if (values.front() == 0.0f) {
     std::vector<float> mirrored;

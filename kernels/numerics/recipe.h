@@ -234,7 +234,8 @@ const std::vector<RecipeGroup>& fp4_groups();
 const std::vector<Recipe>& fp4_recipes();
 
 /// Finds a recipe by a name of one of these tables, or by the path of a JSON file (anything that ends in
-/// ".json", or "-" for standard input). Throws InvalidInput with the nearest valid name, or with the file's bad field.
+/// ".json", or "-" for standard input). Throws InvalidInput with the nearest valid name, or with the file's
+/// bad field.
 Recipe find_recipe(const std::string& name_or_path);
 
 /// Reads and checks a user's row. Every error names the field: `wgrad.b.granularity: unknown value "1x64"

@@ -1,11 +1,10 @@
 // Recipe files with grids and scales with a mantissa: round trips, defaults, examples and refusals.
-#include <fstream>
-#include <iterator>
-#include <map>
 #include <string>
+#include <vector>
 
 #include "kernels/numerics/grid_testing.h"
 #include "kernels/numerics/recipe_testing.h"
+#include "kernels/testing/temp_directory.h"
 
 using namespace precbench;
 using namespace precbench::testing;
@@ -106,8 +105,7 @@ TEST_CASE("recipe files: the grid example of the page and the committed file are
   CHECK(file.dgrad.a.element_rounding == ElementRounding::stochastic);
   CHECK(file.dgrad.a.scale == ScaleType::ue5m3);
 
-  std::ifstream page(PRECBENCH_SOURCE_DIR "/kernels/numerics/recipe-files.md");
-  const std::string text{std::istreambuf_iterator<char>(page), {}};
+  const std::string text = file_text(PRECBENCH_SOURCE_DIR "/kernels/numerics/recipe-files.md");
   const std::size_t heading = text.find("## A format of your own"), begin = text.find("```json\n", heading) + 8;
   REQUIRE(heading != std::string::npos);
   const Recipe shown = recipe_from_json(json::parse(text.substr(begin, text.find("```", begin) - begin)));

@@ -113,10 +113,8 @@ void read_scale(const json& object, const std::string& path, QuantFormat& operan
   const ScaleType usual = operand.scale;
   operand.scale = read_enum(object.at("scale"), child(path, "scale"), kScales);
   const bool byte = operand.scale == ScaleType::e4m3 || operand.scale == ScaleType::ue5m3;
-  const bool takes = of_32   ? operand.scale == ScaleType::ue8m0 || (byte && !fp4)
-                     : of_16 ? operand.scale == ScaleType::e4m3 || (byte && !fp4)
-                             : operand.scale == ScaleType::f32 || operand.scale == ScaleType::f32_pow2;
-  if (takes) return;
+  const bool takes_other = of_32 || of_16 ? byte && !fp4 : operand.scale == ScaleType::f32_pow2;
+  if (operand.scale == usual || takes_other) return;
   const std::string valid = !of_32 && !of_16 ? "f32 or f32_pow2"
                             : fp4            ? name_of(usual)
                             : of_32          ? "ue8m0, e4m3 or ue5m3"

@@ -83,8 +83,8 @@ class Transformer {
   void block_forward(std::int64_t layer, Saved& saved, const BlockWeights& w, const Tensor& x,
                      ForwardKind kind);
   void block_backward(std::int64_t layer, Saved& saved);
-  /// dx = the residual stream's gradient below a norm: `dresidual` plus the gradient through the norm of `dh`,
-  /// that of the norm's output.
+  /// dx = the residual stream's gradient at a norm's input: `dresidual` plus the norm's backward of `dh`, the
+  /// gradient of the norm's output.
   void norm_backward(QuantizedTensor& dx, const Tensor& dgain, const Tensor& dresidual, const Tensor& dh,
                      const NormOutput& norm);
   void ffn_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w, const BlockTensors& g,

@@ -175,8 +175,8 @@ TEST_CASE("step: recipe_of selects the recipe of each linear layer by role", "[t
    public:
     void observe(std::int64_t, LinearRole role, LinearOperand operand,
                  const QuantizedTensor& values) override {
-      for (const GemmOperand* form : {&values.rowwise, &values.columnwise})
-        if (!form->empty() && form->format.quantized())
+      for (const GemmOperand* copy : {&values.rowwise, &values.columnwise})
+        if (!copy->empty() && copy->format.quantized())
           names.insert(std::string(name_of(role)) + "." + name_of(operand));
     }
     std::set<std::string> names;

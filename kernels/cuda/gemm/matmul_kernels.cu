@@ -96,7 +96,7 @@ __global__ void dequantize_fp4_kernel(__nv_bfloat16* out, const std::uint8_t* da
   to[1] = reinterpret_cast<const uint4*>(pairs)[1];
 }
 
-/// Any format that no GPU multiplies: one element per thread, with the tensor's factor.
+/// A custom format (is_custom): one element per thread, always with the tensor's factor.
 __global__ void dequantize_custom_kernel(__nv_bfloat16* out, const cuda::CustomCopy operand,
                                          const __grid_constant__ Grid grid) {
   wait_for_work_before();

@@ -14,7 +14,7 @@ void launch_broadcast(float* out, const float* value, std::int64_t count, cudaSt
 
 /// out (BF16 [rows, k]) = data * scale of a quantized copy, in FP32 and rounded once; exact for power-of-two
 /// scales and for FP4, whose k is a multiple of 16. `whole`: times the factor of an FP4 tensor, which is
-/// otherwise in a GEMM's alpha.
+/// otherwise in a GEMM's alpha. A custom format always has its tensor's factor.
 void launch_dequantize(void* out, const GemmOperand& operand, cudaStream_t stream, bool whole = false);
 
 /// Writes a copy's power-of-two scales as exponents of blocks of 32 in cuBLASLt's layout

@@ -12,12 +12,12 @@ const char* name_of(LinearOperand operand) {
 
 GemmOperand push_gemm_operand(Arena& arena, Segment segment, const QuantFormat& format, std::int64_t rows,
                               std::int64_t k) {
-  GemmOperand form;
-  form.format = format;
-  form.data = arena.push(segment, format.dtype, rows, k);
-  form.scale = arena.push(segment, scale_dtype(format), 1, scale_count(format.granularity, rows, k));
-  if (format.scale == ScaleType::e4m3) form.amax = arena.push(segment, DType::f32, 1, 1);
-  return form;
+  GemmOperand copy;
+  copy.format = format;
+  copy.data = arena.push(segment, format.dtype, rows, k);
+  copy.scale = arena.push(segment, scale_dtype(format), 1, scale_count(format.granularity, rows, k));
+  if (format.scale == ScaleType::e4m3) copy.amax = arena.push(segment, DType::f32, 1, 1);
+  return copy;
 }
 
 QuantizedTensor make_quantized_tensor(const Tensor& value, const QuantFormat& row, const QuantFormat& col) {
@@ -43,21 +43,21 @@ GemmOperand Linear::quantized(const Weight& weight, const QuantFormat& format, b
   if (!columns && !weight.rowwise.empty()) return weight.rowwise;
   if (format.from_fprop) return quantized_again(weight.value, recipe_.fprop.b, format, slots_.w.random);
   const Tensor& shape = weight.rowwise.empty() ? weight.value : weight.rowwise.data;
-  const GemmOperand form =
+  const GemmOperand copy =
       push_gemm_operand(arena_, Segment::quantized_weights, format, columns ? shape.cols : shape.rows,
                         columns ? shape.rows : shape.cols);
   if (!weight.rowwise.empty()) {
-    device_.transpose({form, weight.rowwise});
-    return form;
+    device_.transpose({copy, weight.rowwise});
+    return copy;
   }
   QuantizedTensor w = make_quantized_tensor(weight.value, {}, {});
   w.random = slots_.w.random;
-  (columns ? w.columnwise : w.rowwise) = form;
+  (columns ? w.columnwise : w.rowwise) = copy;
   const auto quantize = [&](const QuantizedTensor& made) { device_.quantize({made, true}); };
   if (!take_amaxes(w, slots_, format, columns, quantize) && format.granularity == Granularity::tensor)
     w.amax_out = arena_.push(Segment::workspace, DType::f32, 1, 1);
   quantize(w);
-  return form;
+  return copy;
 }
 
 void Linear::fprop(const Tensor& y, const QuantizedTensor& x, const Weight& weight) const {

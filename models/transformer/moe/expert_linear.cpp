@@ -92,14 +92,14 @@ GemmOperand ExpertLinear::quantized(const Weight& weight, const QuantFormat& for
                                     const GemmOperand& also) const {
   const Tensor& value = weight.value;
   if (!format.quantized()) return {format, value, {}, columns};
-  const GemmOperand form = push_weight(format, value.rows, value.cols, columns);
+  const GemmOperand copy = push_weight(format, value.rows, value.cols, columns);
   QuantizedTensor w = make_quantized_tensor(value, {}, {});
   w.columnwise = also;
-  (columns ? w.columnwise : w.rowwise) = form;
+  (columns ? w.columnwise : w.rowwise) = copy;
   const auto quantize = [&](const QuantizedTensor& made) { device_.quantize_experts({made, experts_}); };
   take_amaxes(w, slots_, format, columns, quantize);
   quantize(w);
-  return form;
+  return copy;
 }
 
 void ExpertLinear::fprop(const Tensor& y, const QuantizedTensor& x, const Weight& weight,

@@ -77,20 +77,20 @@ Tensor Fp8Weights::scales(int unit, Pass pass) const {
 
 GemmOperand Fp8Weights::columns(int unit, const LinearMatrix& m, const Tensor& codes, const Tensor& scales,
                                 Arena& arena) const {
-  const GemmOperand form = push_gemm_operand(arena, Segment::quantized_weights, format_, m.cols, m.rows);
+  const GemmOperand copy = push_gemm_operand(arena, Segment::quantized_weights, format_, m.cols, m.rows);
   // A line of scale tiles covers 128 rows of the copy and takes 4 bytes per column (512 per 128 x 128 tile).
   const std::int64_t lines = m.cols / 128, per_row = 128 / kCodesPerScale;
-  const Tensor form_scale = form.scale.reshape(lines, m.rows * per_row);
+  const Tensor copy_scale = copy.scale.reshape(lines, m.rows * per_row);
   for (int shard_rank = 0; shard_rank < layout_.shards(); ++shard_rank) {
     const auto [first, last] = range(unit, shard_rank, m);
     if (first >= last) continue;
     const std::int64_t row = (first - m.offset) / m.cols, rows = (last - first) / m.cols;
-    device_.copy_columns({form.data, row, codes.elements(first, last - first).reshape(m.cols, rows)});
-    device_.copy_columns({form_scale, row * per_row,
+    device_.copy_columns({copy.data, row, codes.elements(first, last - first).reshape(m.cols, rows)});
+    device_.copy_columns({copy_scale, row * per_row,
                           scales.elements(first / kCodesPerScale, (last - first) / kCodesPerScale)
                               .reshape(lines, rows * per_row)});
   }
-  return form;
+  return copy;
 }
 
 Weight Fp8Weights::weight(int unit, std::size_t i, Pass pass, const Tensor& codes, const Tensor& scales,
@@ -170,17 +170,17 @@ void Fp8Weights::quantize_own_rows(const std::function<Tensor(int)>& shard_of) {
     if (part.count == 0) return;
     const LinearMatrix& m = part.matrix;
     const std::int64_t rows = part.count / m.cols;
-    const auto form = [&](Pass pass, std::int64_t form_rows, std::int64_t k) {
-      const std::int64_t count = scale_count(format_.granularity, form_rows, k);
+    const auto copy = [&](Pass pass, std::int64_t copy_rows, std::int64_t k) {
+      const std::int64_t count = scale_count(format_.granularity, copy_rows, k);
       const std::int64_t at = scale_index(format_.granularity, m.rows, m.cols, part.first / m.cols, 0);
       const Tensor scale = by_pass() ? part.of(scales(part.unit, pass), kCodesPerScale)
                                      : scales_.elements(first_scale(part.unit, part.linear) + at, count);
-      return GemmOperand{format_, part.of(codes(part.unit, pass)).reshape(form_rows, k), scale, false};
+      return GemmOperand{format_, part.of(codes(part.unit, pass)).reshape(copy_rows, k), scale, false};
     };
     QuantizedTensor operand;
     operand.value = part.of(shard_of(part.unit)).reshape(rows, m.cols);
-    operand.rowwise = form(Pass::forward, rows, m.cols);
-    if (by_pass()) operand.columnwise = form(Pass::backward, m.cols, rows);
+    operand.rowwise = copy(Pass::forward, rows, m.cols);
+    if (by_pass()) operand.columnwise = copy(Pass::backward, m.cols, rows);
     device_.quantize({operand});
   });
   if (!by_pass() && comm_) comm_->all_reduce(scales_);

@@ -1,5 +1,5 @@
-// Description of an optimizer: name, constants, persistent state and update function. The table of optimizers is
-// optimizer/optimizers.h.
+// Description of an optimizer: name, constants, persistent state and update function. The table of optimizers
+// is in optimizer/optimizers.h.
 #pragma once
 
 #include <optional>
