@@ -162,7 +162,7 @@ std::string comma_hint(const Field& field, const std::vector<std::string>& words
 void check_words(const Field& field, const std::vector<std::string>& words) {
   try {
     for (const std::string& value : field.axis ? expand_axis(field, words) : words)
-      if (!recipes_in(value) || field.name != std::string_view("recipe")) check_value(field, value);
+      if (field.name != std::string_view("recipe") || !recipes_in(value)) check_value(field, value);
   } catch (const InvalidInput& error) {
     const std::string hint = comma_hint(field, words);
     if (hint.empty()) throw;

@@ -109,7 +109,7 @@ void tell_without_baseline(const std::vector<Plan>& grid) {
         baseline));
 }
 
-/// Prints what a sweep should say about its cases before they run.
+/// Prints which cases cannot run, a missing baseline, and the warnings of the models.
 void tell_about(const std::vector<Plan>& grid) {
   tell_refused(grid);
   tell_without_baseline(grid);
@@ -209,6 +209,26 @@ void tell_commas(const SweepCommand& command, const SweepFile& file) {
   for (const SweepFile::Grid& grid : file.grids) tell_of(grid.axes);
 }
 
+/// Returns the command with the device of the GPU that --gpu names, unless --device is given. Throws
+/// InvalidInput for an unknown GPU, without --dry-run, and beside a --device that is no GPU.
+SweepCommand for_named_gpu(SweepCommand command) {
+  if (command.gpu.empty()) return command;
+  if (!command.dry_run)
+    throw InvalidInput("--gpu: names a GPU to plan for: add --dry-run; cases run on this machine's");
+  find_room(command.gpu);  // an unknown name is an error, whatever the cases are
+  const auto device = command.axes.find("device");
+  if (device == command.axes.end())
+    command.axes["device"] = {gpu_device_names().front()};
+  else if (std::none_of(device->second.begin(), device->second.end(), is_gpu))
+    throw InvalidInput(fmt::format("--gpu: --device {} is no GPU", device->second.front()));
+  return command;
+}
+
+nlohmann::ordered_json json_of_list(const ListCommand& command) {
+  if (command.what == "recipes") return recipes_json(command.recipe);
+  return command.what == "models" ? models_json(command.model) : devices_json();
+}
+
 }  // namespace
 
 std::optional<std::string> default_of_case(const Field& field) {
@@ -257,20 +277,6 @@ void add_sweep_flags(CLI::App& app, SweepCommand& command, const SweepHelp& help
   app.add_flag("--retry-failed", command.options.retry_failed, "retry of crashed and timed-out cases")
       ->group(help.group);
   app.add_flag("--quiet", command.options.quiet, "no progress output")->group(help.group);
-}
-
-/// Plans for the device of a named GPU, also on a machine without one, unless --device is given.
-SweepCommand for_named_gpu(SweepCommand command) {
-  if (command.gpu.empty()) return command;
-  if (!command.dry_run)
-    throw InvalidInput("--gpu: names a GPU to plan for: add --dry-run; cases run on this machine's");
-  find_room(command.gpu);  // an unknown name is an error, whatever the cases are
-  const auto device = command.axes.find("device");
-  if (device == command.axes.end())
-    command.axes["device"] = {gpu_device_names().front()};
-  else if (std::none_of(device->second.begin(), device->second.end(), is_gpu))
-    throw InvalidInput(fmt::format("--gpu: --device {} is no GPU", device->second.front()));
-  return command;
 }
 
 CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command) {
@@ -417,15 +423,6 @@ int run(const RunCommand& command) {
   tell("precbench: " + describe_outcome(record));
   return 1;
 }
-
-namespace {
-
-nlohmann::ordered_json json_of_list(const ListCommand& command) {
-  if (command.what == "recipes") return recipes_json(command.recipe);
-  return command.what == "models" ? models_json(command.model) : devices_json();
-}
-
-}  // namespace
 
 CLI::App* add_list_command(CLI::App& app, ListCommand& command) {
   CLI::App* sub = app.add_subcommand("list", "recipes, models or devices of this machine");

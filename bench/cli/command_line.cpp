@@ -1,5 +1,6 @@
 // Parsing of the command line, and exit statuses. See cli.h.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -55,8 +56,7 @@ std::string unexpected(const CLI::App& app, const std::string& word) {
     for (const CLI::Option* option : app.get_options())
       for (const std::string& name : option->get_lnames()) valid.push_back("--" + name);
   } else {
-    for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
-      if (!command->get_group().empty()) valid.push_back(command->get_name());
+    for (const CLI::App* command : visible_commands(app)) valid.push_back(command->get_name());
   }
   const std::string near = nearest(word.substr(0, word.find('=')), valid);
   const char* kind = flag ? "unknown flag" : valid.empty() ? "unexpected argument" : "unknown command";
@@ -73,8 +73,8 @@ std::optional<std::string> first_extra(const CLI::App& command) {
 /// Returns the visible commands, "sweep, study, ...".
 std::string commands_of(const CLI::App& app) {
   std::vector<std::string> names;
-  for (const HelpPage& page : pages_of(app)) names.push_back(page.name);
-  return fmt::format("{}", fmt::join(names.begin() + 1, names.end(), ", "));
+  for (const CLI::App* command : visible_commands(app)) names.push_back(command->get_name());
+  return fmt::format("{}", fmt::join(names, ", "));
 }
 
 /// Returns true for commands whose defaults alone are not worth running: a command typed to see what it does

@@ -44,6 +44,7 @@ Value value_of(const HelpFlag& flag) {
   if (name == "--recipe") return {Follows::words_or_file, recipe_words()};
   if (name == "--model") return {Follows::words_or_file, model_words()};
   if (const Words words = flag.choices(); !words.empty()) return {Follows::words, words};
+  // Free text of a case's field, such as that of --data, may name a file.
   if (flag.value == "FILE" || flag.value.starts_with("TEXT")) return {Follows::file, {}};
   if (flag.value == "DIR") return {Follows::folder, {}};
   return {Follows::other, {}};

@@ -11,6 +11,7 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <utility>
 
 #include "bench/cli/text_table.h"
@@ -61,31 +62,37 @@ struct Row {
   std::string failure;  ///< "unsupported: ..." or "oom: ..."; empty: the case can run
 };
 
-/// Returns the plan of the same case in BF16; null if the grid has none.
-const Row* find_bf16(const std::vector<Plan>& grid, const std::vector<Row>& rows, const Plan& plan) {
-  Case wanted = plan.fields;
-  wanted.recipe = builtin_recipes().front().name;
-  for (std::size_t i = 0; i < grid.size(); ++i)
-    if (grid[i].fields == wanted && rows[i].failure.empty()) return &rows[i];
-  return nullptr;
+constexpr std::size_t kMostLines = 40;  ///< printed of each kind
+
+/// Returns a case's fields as one text, with another recipe.
+std::string text_with_recipe(Case c, const std::string& recipe) {
+  c.recipe = recipe;
+  std::string text;
+  for (const Field& field : case_fields()) text += get_text(c, field) + '\n';
+  return text;
 }
 
 /// Returns lines about the rows that need more memory than BF16.
 std::vector<std::string> lines_about_bf16(const std::vector<Plan>& grid, const std::vector<Row>& rows,
                                           const CaseLabels& labels) {
+  const std::string& bf16 = builtin_recipes().front().name;
+  std::unordered_map<std::string, const Row*> in_bf16;  // by the case's fields
+  for (std::size_t i = 0; i < grid.size(); ++i)
+    if (grid[i].fields.recipe == bf16 && rows[i].failure.empty())
+      in_bf16.emplace(text_with_recipe(grid[i].fields, bf16), &rows[i]);
   std::vector<std::string> lines;
   for (std::size_t i = 0; i < grid.size(); ++i) {
     if (!rows[i].failure.empty() || !grid[i].recipe.quantized()) continue;
-    const Row* bf16 = find_bf16(grid, rows, grid[i]);
-    if (!bf16) continue;
-    if (const auto why = extra_memory(rows[i].prediction, bf16->prediction))
+    const auto same = in_bf16.find(text_with_recipe(grid[i].fields, bf16));
+    if (same == in_bf16.end()) continue;
+    if (const auto why = extra_memory(rows[i].prediction, same->second->prediction))
       lines.push_back(fmt::format("{}: {}", labels.of(grid[i]), *why));
   }
   return lines;
 }
 
 /// Returns lines about the rows that do not fit, or that FP8 gathers keep from running, with the nearest
-/// change.
+/// change. Lines beyond kMostLines are empty, because the search takes long and they are only counted.
 std::vector<std::string> lines_about_changes(const std::vector<Plan>& grid, const std::vector<Row>& rows,
                                              const CaseLabels& labels, const std::optional<GpuRoom>& room) {
   std::vector<std::string> lines;
@@ -97,6 +104,10 @@ std::vector<std::string> lines_about_changes(const std::vector<Plan>& grid, cons
       if (!ways.empty())
         lines.push_back(fmt::format("{}: would run with {}", label, fmt::join(ways, ", or with ")));
     } else if (room && !fits(rows[i].prediction.memory.peak, *room)) {
+      if (lines.size() >= kMostLines) {
+        lines.emplace_back();
+        continue;
+      }
       const std::optional<Change> change = nearest_change(grid[i], *room);
       lines.push_back(
           change
@@ -112,7 +123,6 @@ std::vector<std::string> lines_about_changes(const std::vector<Plan>& grid, cons
 
 /// Prints lines wrapped to the terminal, at most kMostLines of them.
 void print_lines(const std::vector<std::string>& lines) {
-  constexpr std::size_t kMostLines = 40;
   for (std::size_t i = 0; i < std::min(lines.size(), kMostLines); ++i)
     fmt::print("{}\n", fmt::join(wrapped_lines(printable(lines[i]), kTerminalWidth - 2), "\n  "));
   if (lines.size() > kMostLines) fmt::print("and {} more such lines\n", lines.size() - kMostLines);
@@ -185,8 +195,8 @@ void print_dry_run(const std::vector<Plan>& grid, const std::optional<GpuRoom>& 
   }
   fmt::print("{}", aligned(rows, alignment));
   if (room)
-    fmt::print("fits: {}, {} GiB ({}), of which 1 GiB is left for the driver and libraries\n", room->name,
-               gib(room->bytes), room->source);
+    fmt::print("fits: {}, {} GiB ({}), of which {} GiB is left for the driver and libraries\n", room->name,
+               gib(room->bytes), room->source, kContextBytes >> 30);
   std::fflush(stdout);  // the search for changes takes a moment
   print_lines(lines_about_bf16(grid, cases, labels));
   print_lines(lines_about_changes(grid, cases, labels, room));

@@ -38,25 +38,21 @@ Change change_between(const Case& from, const Case& to, std::int64_t peak) {
   return change;
 }
 
-/// One kind of change. `levels`: from the smallest change to the largest; none if it does not apply to the
-/// case.
-struct Measure {
-  std::function<std::vector<Case>(const Case&)> levels;
-};
+/// One kind of change. Returns the changed cases from the smallest change to the largest; none if it does not
+/// apply to the case.
+using Measure = std::function<std::vector<Case>(const Case&)>;
 
 /// A measure that sets a field to a value.
 Measure set_to(const char* name, const char* value) {
-  return {[name, value](const Case& c) {
+  return [name, value](const Case& c) {
     Case changed = c;
     set_text(changed, *find_field(name), value);
     return changed == c ? std::vector<Case>{} : std::vector{changed};
-  }};
+  };
 }
 
-bool has_replicas(const Case& c) { return c.gpus > 1 && c.parallel == "ddp"; }
-
 std::vector<Case> sharded(const Case& c) {
-  if (!has_replicas(c)) return {};
+  if (c.gpus == 1 || c.parallel != "ddp") return {};
   Case changed = c;
   changed.parallel = "fsdp";
   return {changed};
@@ -86,15 +82,15 @@ std::vector<Case> more_ranks(const Case& c) {
 
 const std::vector<Measure>& measures() {
   static const std::vector<Measure> all = {
-      set_to("recompute", "block"), {sharded},         set_to("gather", "fp8"),     set_to("moments", "bf16"),
-      set_to("grads", "bf16"),      {smaller_batches}, set_to("master", "bf16_sr"), {more_ranks}};
+      set_to("recompute", "block"), sharded,         set_to("gather", "fp8"),     set_to("moments", "bf16"),
+      set_to("grads", "bf16"),      smaller_batches, set_to("master", "bf16_sr"), more_ranks};
   return all;
 }
 
 /// Returns the first level of one measure with which the case fits.
 std::optional<Change> single_change(const Case& c, const GpuRoom& room) {
   for (const Measure& measure : measures())
-    for (const Case& changed : measure.levels(c))
+    for (const Case& changed : measure(c))
       if (const auto peak = peak_of(changed); peak && fits(*peak, room))
         return change_between(c, changed, *peak);
   return std::nullopt;
@@ -105,8 +101,8 @@ std::optional<Change> pair_of_changes(const Case& c, const GpuRoom& room) {
   const std::vector<Measure>& all = measures();
   for (std::size_t first = 0; first < all.size(); ++first)
     for (std::size_t second = first + 1; second < all.size(); ++second)
-      for (const Case& half : all[first].levels(c))
-        for (const Case& changed : all[second].levels(half))
+      for (const Case& half : all[first](c))
+        for (const Case& changed : all[second](half))
           if (const auto peak = peak_of(changed); peak && fits(*peak, room))
             return change_between(c, changed, *peak);
   return std::nullopt;
@@ -117,7 +113,7 @@ std::optional<Case> with_all_measures(const Case& c, const GpuRoom& room) {
   Case best = c;
   std::optional<std::int64_t> least = peak_of(c);
   for (const Measure& measure : measures())
-    for (const Case& changed : measure.levels(best)) {
+    for (const Case& changed : measure(best)) {
       const auto peak = peak_of(changed);
       if (!peak || (least && *peak >= *least)) continue;
       best = changed;
@@ -214,7 +210,7 @@ std::vector<Change> runnable_changes(const Plan& plan) {
   if (!plan.fp8_gather || !plan.recipe.quantized()) return {};
   const Case& c = plan.fields;
   std::vector<Change> changes;
-  for (const Case& changed : set_to("gather", "bf16").levels(c))
+  for (const Case& changed : set_to("gather", "bf16")(c))
     if (const auto peak = peak_of(changed)) changes.push_back(change_between(c, changed, *peak));
   Case fewer = c;
   for (fewer.gpus /= 2; fewer.gpus > 1 && c.parallel == "fsdp"; fewer.gpus /= 2)

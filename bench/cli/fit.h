@@ -19,7 +19,7 @@ std::string gib(std::int64_t bytes);
 struct GpuRoom {
   std::string name;  ///< as the driver reports it
   std::int64_t bytes = 0;
-  std::string source;  ///< "98% of the data sheet's 80 GB", "this machine"
+  std::string source;  ///< "98% of the data sheet's 80 GB", "of this machine"
 };
 
 /// Returns the room of the GPU that `name` names, in the table of data sheets; of this machine's smallest GPU

@@ -28,8 +28,8 @@ void print_program(const CLI::App& program) {
 }
 
 const CLI::App* find_command(const CLI::App& program, const std::string& name) {
-  for (const CLI::App* command : program.get_subcommands([](const CLI::App*) { return true; }))
-    if (!command->get_group().empty() && command->get_name() == name) return command;
+  for (const CLI::App* command : visible_commands(program))
+    if (command->get_name() == name) return command;
   return nullptr;
 }
 

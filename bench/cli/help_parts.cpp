@@ -38,6 +38,10 @@ std::vector<std::string> HelpFlag::choices() const {
   return known;  // without placeholders such as X%
 }
 
+std::vector<const CLI::App*> visible_commands(const CLI::App& program) {
+  return program.get_subcommands([](const CLI::App* command) { return !command->get_group().empty(); });
+}
+
 HelpPage page_of(const CLI::App& command) {
   HelpPage page{command.get_name(), command.get_description(), {}, {}, footer_of(command)};
   for (const CLI::Option* option : command.get_options()) {
@@ -57,8 +61,7 @@ HelpPage page_of(const CLI::App& command) {
 
 std::vector<HelpPage> pages_of(const CLI::App& program) {
   std::vector<HelpPage> pages = {page_of(program)};
-  for (const CLI::App* command : program.get_subcommands([](const CLI::App*) { return true; }))
-    if (!command->get_group().empty()) pages.push_back(page_of(*command));
+  for (const CLI::App* command : visible_commands(program)) pages.push_back(page_of(*command));
   return pages;
 }
 

@@ -33,6 +33,9 @@ struct HelpFlag {
   std::vector<std::string> choices() const;
 };
 
+/// Returns the program's commands that --help lists, in its order.
+std::vector<const CLI::App*> visible_commands(const CLI::App& program);
+
 /// A command, or the program itself.
 struct HelpPage {
   std::string name;         ///< "sweep"; of the program "precbench"

@@ -109,11 +109,8 @@ std::vector<std::string> row_of(const Recipe& recipe, const std::vector<LocalDev
 std::string sets_of(const std::vector<LocalDevice>& all) {
   std::string text = "Sets for --recipe:\n";
   for (const RecipeSet& set : recipe_sets()) {
-    std::vector<std::string> names;
-    for (const Recipe& recipe : listed_recipes())
-      if (set.has ? set.has(recipe)
-                  : gemm_support_of(recipe, *all.back().device).execution == Execution::native)
-        names.push_back(recipe.name);
+    const std::vector<std::string> names =
+        set.has ? recipes_in(set.name).value() : native_recipes(*all.back().device);
     const bool everything = names.size() == listed_recipes().size();
     text += fmt::format("{}: {}{}\n", set.name, set.what,
                         set.has ? "" : fmt::format(" (here {})", all.back().name));

@@ -70,7 +70,7 @@ Json recipes_json(const std::string& name) {
   for (const Recipe& recipe : listed_recipes()) json["recipes"].push_back(recipe_json(recipe, devices));
   for (const Recipe& recipe : control_recipes()) json["recipes"].push_back(recipe_json(recipe, devices));
   for (const RecipeSet& set : recipe_sets())
-    json["sets"][set.name] = set.has ? recipes_in(set.name).value() : native_recipes(best_device());
+    json["sets"][set.name] = set.has ? recipes_in(set.name).value() : native_recipes(*devices.back().device);
   return json;
 }
 

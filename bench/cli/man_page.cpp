@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cctype>
 
-#include "bench/cli/axis.h"
 #include "bench/cli/help_topics.h"
 
 namespace precbench {

@@ -25,10 +25,6 @@ bool is_mx(const QuantFormat& format) { return format.scale == ScaleType::ue8m0;
 bool is_fp4(const QuantFormat& format) { return format.dtype == DType::e2m1; }
 bool is_fp8(const QuantFormat& format) { return format.quantized() && !is_mx(format) && !is_fp4(format); }
 
-bool is_native(const Recipe& recipe, const Device& device) {
-  return gemm_support_of(recipe, device).execution == Execution::native;
-}
-
 std::unique_ptr<Device> open_device(const std::string& name) {
   if (!is_gpu(name)) return make_cpu_device(1);
   if (const VisibleGpus gpus = find_gpus(); gpus.count == 0)
@@ -89,12 +85,15 @@ std::optional<std::vector<std::string>> recipes_in(const std::string& word) {
   return names;
 }
 
-std::vector<std::string> native_recipes(const std::string& device) {
-  const std::unique_ptr<Device> opened = open_device(device);
+std::vector<std::string> native_recipes(const Device& device) {
   std::vector<std::string> names;
   for (const Recipe& recipe : listed_recipes())
-    if (is_native(recipe, *opened)) names.push_back(recipe.name);
+    if (gemm_support_of(recipe, device).execution == Execution::native) names.push_back(recipe.name);
   return names;
+}
+
+std::vector<std::string> native_recipes(const std::string& device) {
+  return native_recipes(*open_device(device));
 }
 
 void expand_native(Axes& axes) {

@@ -29,8 +29,9 @@ std::vector<Recipe> listed_recipes();
 /// stays a word, because this does not know the device.
 std::optional<std::vector<std::string>> recipes_in(const std::string& word);
 
-/// Returns the recipes whose GEMMs all run natively on a device, "cpu" or that of the first GPU. Throws
-/// InvalidInput if there is no such device.
+/// Returns the recipes whose GEMMs all run natively on a device.
+std::vector<std::string> native_recipes(const Device& device);
+/// The same of a device by name, "cpu" or that of the first GPU. Throws InvalidInput if there is no such device.
 std::vector<std::string> native_recipes(const std::string& device);
 
 /// Replaces `native` among the words of the recipe axis by the recipes that the device named in `axes`, or

@@ -3,9 +3,10 @@
 
 A file may include its own module, the modules that its module LINKs, and theirs in turn. In a module with
 FOLDERS, a folder may include the module's own folder and the folders named before it; the own folder may
-include all of them; with TOP, those folders must not include the module's own. Tests and their helpers (*_testing.h) may also include the modules of TEST_LINK, and
-kernels/testing. tools/program, above all modules, may include any. Every folder with sources must belong to a
-module and have a README.md, and modules must not depend on each other in cycles.
+include all of them; with TOP, those folders must not include the module's own. Tests and their helpers
+(*_testing.h) may also include the modules of TEST_LINK, and kernels/testing. tools/program, above all modules,
+may include any. Every folder with sources must belong to a module and have a README.md, and modules must not
+depend on each other in cycles.
 
 Usage: tools/ci/check_dependencies.py     prints each violation; exit status 1 if there is one.
 """

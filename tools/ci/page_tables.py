@@ -13,8 +13,6 @@ def shown(model, layers):
     return model + (f", {layers} layers" if layers else "")
 
 
-
-
 def peers(path):
     """Returns the lines of peer_torch.py by BESIDE: the faster of converting all linears and of torchao's own filter."""
     best = {}

@@ -287,8 +287,7 @@ int check(const CheckOptions& options, const RerunCommand& command) {
   if (!options.inconclusive.empty())
     result.notes.push_back(result.inconclusive == Inconclusive::pass
                                ? "NOISY counts as passed (--inconclusive pass)"
-                               : "NOISY and MISSING count as failed "
-                                 "(--inconclusive fail)");
+                               : "NOISY and MISSING count as failed (--inconclusive fail)");
   result.notes.insert(result.notes.begin(), run.problems.begin(), run.problems.end());
   const int status = result.exit_status();
 

@@ -32,7 +32,7 @@ std::string gate_junit(const GateResult& result, const RerunCommand& rerun);
 std::string gate_annotations(const GateResult& result, const RerunCommand& rerun);
 
 /// Returns {baseline, exit, summary, cases: [{id, case, label, verdict, rerun, metrics: [...]}],
-/// notes}. Null if unknown.
+/// notes}. Unknown values are null.
 nlohmann::ordered_json gate_json(const GateResult& result, const std::string& baseline,
                                  const RerunCommand& rerun);
 

@@ -17,6 +17,11 @@ int gravity(GateVerdict verdict) {
   }
 }
 
+/// Returns the exit status that decides: a regression, else what is inconclusive.
+int graver(int a, int b) {
+  return a == kCheckRegression || b == kCheckRegression ? kCheckRegression : std::max(a, b);
+}
+
 }  // namespace
 
 const char* name_of(GateVerdict verdict) {
@@ -67,21 +72,14 @@ GateVerdict CaseResult::verdict() const {
 int GateResult::exit_status(const CaseResult& one) const {
   // Looks at every metric, because NOISY may pass where MISSING beside it does not.
   int status = kCheckPassed;
-  for (const MetricResult& metric : one.metrics) {
-    const int own = precbench::exit_status(metric.verdict, inconclusive);
-    if (own == kCheckRegression) return own;
-    status = std::max(status, own);
-  }
+  for (const MetricResult& metric : one.metrics)
+    status = graver(status, precbench::exit_status(metric.verdict, inconclusive));
   return status;
 }
 
 int GateResult::exit_status() const {
   int status = cases.empty() ? kCheckInconclusive : kCheckPassed;
-  for (const CaseResult& result : cases) {
-    const int one = exit_status(result);
-    if (one == kCheckRegression) return one;
-    status = std::max(status, one);
-  }
+  for (const CaseResult& one : cases) status = graver(status, exit_status(one));
   return status;
 }
 

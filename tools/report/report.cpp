@@ -69,16 +69,21 @@ std::vector<std::string> problems_of(const RecordSet& set, const Workloads& work
   return problems;
 }
 
+/// Returns true for formats with one entry per record, in place of sections.
+bool is_of_rows(const std::string& format) { return format == "csv" || format == "json"; }
+
 /// Throws InvalidInput for flags that the format has no use for.
 void check_view(const ReportOptions& options) {
   const std::set<std::string> formats = {"term", "md", "html", "csv", "json"};
   if (!formats.contains(options.format))
     throw InvalidInput("--format: unknown value \"" + options.format +
                        "\"; it is one of term, md, html, csv, json");
-  const bool table = options.format == "csv" || options.format == "json";
-  if (table && (options.brief || !options.sections.empty()))
+  const bool of_rows = is_of_rows(options.format);
+  if (of_rows && (options.brief || !options.sections.empty()))
     throw InvalidInput(fmt::format("{}: --format {} has no sections", options.brief ? "--brief" : "--section",
                                    options.format));
+  if (of_rows && !options.against.empty())
+    throw InvalidInput("--against: --format " + options.format + " has no verdicts; use term, md or html");
   if (options.brief && !options.sections.empty())
     throw InvalidInput("--brief is --section headline: use one of them");
   const bool query = !options.query.columns.empty();
@@ -218,12 +223,9 @@ int report(const ReportOptions& options) {
     throw InvalidInput(fmt::format("{}: no record in it{}", fmt::join(names, ", "),
                                    set.problems.empty() ? "" : " (" + set.problems.front() + ")"));
   check_selection(options.selection, set);
-  const bool of_rows = options.format == "csv" || options.format == "json";
-  if (of_rows && !options.against.empty())
-    throw InvalidInput("--against: --format " + options.format + " has no verdicts; use term, md or html");
   make_folder(std::filesystem::path(options.output).parent_path());
   Output output(options.output);
-  if (of_rows) {
+  if (is_of_rows(options.format)) {
     for (const std::string& problem : problems_of(set, Workloads(all_of(set))))
       fmt::print(stderr, "{}\n", printable(problem));
     if (options.format == "csv")

@@ -23,7 +23,7 @@ void add_query_options(CLI::App* command, ReportOptions& options) {
   add("--where", options.query.where, "rows kept by their value in a column; may be repeated",
       "NAME=VALUE[,VALUE]")
       ->allow_extra_args(false);
-  add("--base", options.base, "recipe that speed-up and memory ratio are over (default bf16)", "RECIPE");
+  add("--base", options.base, "recipe that speed-up and memory ratio are relative to (default bf16)", "RECIPE");
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 
 #include "kernels/base/errors.h"
 #include "kernels/base/plural.h"
@@ -13,21 +14,74 @@
 namespace precbench {
 namespace {
 
-/// Names of the sections, in order.
-const std::vector<std::string> kNames = {
-    "headline",    "summary",   "problems", "speed",      "scaling",  "memory",   "time",   "experts",
-    "convergence", "study",     "contrast", "outputs",    "price",    "pays",     "age",    "ladders",
-    "sensitivity", "published", "emulated", "unverified", "failures", "warnings", "legend", "environment"};
+using Sections = std::vector<Section>;
 
-/// Returns whether an overview shows a section. The losses of runs that only time the recipes are no verdict, so
-/// they are left out.
-bool in_overview(const std::string& name, const ReportInput& input) {
-  static const std::vector<std::string> names = {"headline", "summary",     "problems", "study",   "contrast",
-                                                 "pays",     "sensitivity", "failures", "warnings"};
-  if (name == "convergence")
-    return std::any_of(input.machines.begin(), input.machines.end(),
-                       [](const MachineRecords& machine) { return !machine.studies.empty(); });
-  return std::find(names.begin(), names.end(), name) != names.end();
+template <Section (*section)(const ReportInput&)>
+Sections once(const ReportInput& input) {
+  return {section(input)};
+}
+
+template <Section (*section)(const ReportInput&, const MachineRecords&)>
+Sections of_each_machine(const ReportInput& input) {
+  Sections sections;
+  for (const MachineRecords& machine : input.machines) sections.push_back(section(input, machine));
+  return sections;
+}
+
+Section problems_section(const ReportInput& input) {
+  return {"Problems in the record files", input.set.problems, {}, {}};
+}
+
+bool always(const ReportInput&) { return true; }
+bool never(const ReportInput&) { return false; }
+
+/// Returns true if runs are long enough to be judged. The losses of runs that only time the recipes are no verdict.
+bool has_judged_runs(const ReportInput& input) {
+  return std::any_of(input.machines.begin(), input.machines.end(),
+                     [](const MachineRecords& machine) { return !machine.studies.empty(); });
+}
+
+/// One or more sections that a user asks for by one name.
+struct NamedSections {
+  const char* name;
+  bool (*in_overview)(const ReportInput& input);
+  Sections (*make)(const ReportInput& input);
+};
+
+/// All sections, in the order of a report.
+constexpr NamedSections kSections[] = {
+    {"headline", always, once<headline_section>},
+    {"summary", always, once<summary_section>},
+    {"problems", always, once<problems_section>},
+    {"speed", never, of_each_machine<speed_section>},
+    {"scaling", never, of_each_machine<scaling_section>},
+    {"memory", never, of_each_machine<memory_section>},
+    {"time", never, of_each_machine<time_section>},
+    {"experts", never, of_each_machine<experts_section>},
+    {"convergence", has_judged_runs, of_each_machine<convergence_section>},
+    {"study", always, once<study_section>},
+    {"contrast", always, once<contrast_section>},
+    {"outputs", never, once<outputs_section>},
+    {"price", never, once<price_section>},
+    {"pays", always, once<break_even_section>},
+    {"age", never, once<age_section>},
+    {"ladders", never, once<ladders_section>},
+    {"sensitivity", always, sensitivity_sections},
+    {"published", never, once<published_section>},
+    {"emulated", never, once<emulated_section>},
+    {"unverified", never, once<unverified_section>},
+    {"failures", always, once<failures_section>},
+    {"warnings", always, once<warnings_section>},
+    {"legend", never, once<legend_section>},
+    {"environment", never, once<environment_section>},
+};
+
+/// Makes sections of that name, without those that have no content.
+Sections make(const NamedSections& named, const ReportInput& input) {
+  Sections sections = named.make(input);
+  std::erase_if(sections, [](const Section& section) { return section.lines.empty() && !section.table; });
+  for (Section& section : sections) section.name = named.name;
+  return sections;
 }
 
 std::vector<std::string> split(const std::string& text) {
@@ -42,53 +96,15 @@ std::vector<std::string> split(const std::string& text) {
 
 /// Returns the names in `sections`. Throws InvalidInput if one is unknown.
 std::vector<std::string> asked_for(const std::string& sections) {
-  if (sections == "all") return kNames;
+  std::vector<std::string> known;
+  for (const NamedSections& named : kSections) known.emplace_back(named.name);
+  if (sections == "all") return known;
   std::vector<std::string> names = split(sections);
   for (const std::string& name : names)
-    if (std::find(kNames.begin(), kNames.end(), name) == kNames.end())
+    if (std::find(known.begin(), known.end(), name) == known.end())
       throw InvalidInput(fmt::format("--section: unknown name \"{}\"; it is all or some of {}",
-                                     printable(name), fmt::join(kNames, ", ")));
+                                     printable(name), fmt::join(known, ", ")));
   return names;
-}
-
-std::vector<Section> all_sections(const ReportInput& input) {
-  std::vector<Section> sections;
-  auto name = kNames.begin();
-  const auto add = [&](Section section) {
-    section.name = *name;
-    if (!section.lines.empty() || section.table) sections.push_back(std::move(section));
-  };
-  const auto next = [&](const auto&... some) { (add(some), ...), ++name; };
-  const auto of_each_machine = [&](Section (*section)(const ReportInput&, const MachineRecords&)) {
-    for (const MachineRecords& machine : input.machines) add(section(input, machine));
-    ++name;
-  };
-  next(headline_section(input));
-  next(summary_section(input));
-  next(Section{"Problems in the record files", input.set.problems, {}, {}});
-  of_each_machine(speed_section);
-  of_each_machine(scaling_section);
-  of_each_machine(memory_section);
-  of_each_machine(time_section);
-  of_each_machine(experts_section);
-  of_each_machine(convergence_section);
-  next(study_section(input));
-  next(contrast_section(input));
-  next(outputs_section(input));
-  next(price_section(input));
-  next(break_even_section(input));
-  next(age_section(input));
-  next(ladders_section(input));
-  for (Section& section : sensitivity_sections(input)) add(std::move(section));
-  next();
-  next(published_section(input));
-  next(emulated_section(input));
-  next(unverified_section(input));
-  next(failures_section(input));
-  next(warnings_section(input));
-  next(legend_section(input));
-  next(environment_section(input));
-  return sections;
 }
 
 std::string title_of(const ReportInput& input) {
@@ -102,11 +118,17 @@ std::string title_of(const ReportInput& input) {
   return ok == count ? title : title + fmt::format(", {} ok, {} failed", ok, count - ok);
 }
 
-/// Returns the last line of an overview; empty if it left nothing out.
-std::string more_words(const Distinct& left_out) {
-  if (left_out.texts.empty()) return "";
-  return fmt::format("more: --section {} or all; all columns: --wide; page: --format html -o report.html",
-                     left_out.joined());
+bool contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+/// Throws InvalidInput for sections that have no content, with the names of those that have.
+[[noreturn]] void refuse_empty(const std::vector<std::string>& names, const ReportInput& input) {
+  Distinct others;
+  for (const NamedSections& named : kSections)
+    if (!contains(names, named.name) && !make(named, input).empty()) others.add(named.name);
+  throw InvalidInput(fmt::format("--section: these records have no {}{}", fmt::join(names, ", "),
+                                 others.texts.empty() ? "" : "; they have " + others.joined()));
 }
 
 }  // namespace
@@ -120,24 +142,26 @@ Document make_report(const RecordSet& set, const ReportView& view) {
   select(input, view.selection);
   Document document;
   document.title = title_of(input);
-  Distinct left_out;
-  const auto wanted = [&](const std::string& name) {
-    if (!sections.empty()) return std::find(names.begin(), names.end(), name) != names.end();
-    return view.overview ? in_overview(name, input) : name != "headline";
-  };
-  for (Section& section : all_sections(input)) {
-    if (query && wanted(section.name)) {
-      if (section.table)
+  Distinct left_out;  // of an overview
+  for (const NamedSections& named : kSections) {
+    const bool wanted = !sections.empty() ? contains(names, named.name)
+                        : view.overview   ? named.in_overview(input)
+                                          : named.name != std::string_view("headline");
+    if (!wanted && !(view.overview && sections.empty())) continue;
+    for (Section& section : make(named, input)) {
+      if (!wanted)
+        left_out.add(section.name);
+      else if (!query)
+        document.sections.push_back(std::move(section));
+      else if (section.table)
         document.sections.push_back({section.title, {}, query_table(*section.table, view.query), {}});
-    } else if (wanted(section.name))
-      document.sections.push_back(std::move(section));
-    else
-      left_out.add(section.name);
+    }
   }
-  if (document.sections.empty() && !sections.empty())
-    throw InvalidInput(fmt::format("--section: these records have no {}{}", fmt::join(names, ", "),
-                                   left_out.texts.empty() ? "" : "; they have " + left_out.joined()));
-  if (view.overview && sections.empty()) document.more = more_words(left_out);
+  if (document.sections.empty() && !sections.empty()) refuse_empty(names, input);
+  if (!left_out.texts.empty())
+    document.more =
+        fmt::format("more: --section {} or all; all columns: --wide; page: --format html -o report.html",
+                    left_out.joined());
   return document;
 }
 

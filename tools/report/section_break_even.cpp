@@ -2,6 +2,7 @@
 // Needs both speeds and studies among the records.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
@@ -59,10 +60,9 @@ Section break_even_section(const ReportInput& input) {
     if (!card.fork || card.prices.empty() || !card.prices.back().tokens_per_parameter) continue;
     const auto gap = settled_at(card, card.prices.back().age);
     if (!gap) continue;
-    Row row;
-    row.fields = card.fork->case_fields;
+    const std::string label = label_of(card);
     for (const auto& [key, speedup] : speedups)
-      if (key.first == label_of(row)) table.rows.push_back(cells_of(card, key.second, speedup, *gap));
+      if (key.first == label) table.rows.push_back(cells_of(card, key.second, speedup, *gap));
   }
   if (table.rows.empty()) return section;
   section.table = std::move(table);

@@ -5,6 +5,7 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "kernels/base/errors.h"
 #include "results/record/printable.h"
@@ -55,12 +56,12 @@ void remove_empty_groups(MachineRecords& machine) {
 }
 
 void select(MachineRecords& machine, const Selection& selection) {
-  for (Group& group : machine.analysis.groups)
-    std::erase_if(group.rows, [&](Row& row) {
-      const bool left_out = !selection.has(row.record());
-      if (left_out) machine.left_out.push_back(std::move(row));
-      return left_out;
-    });
+  for (Group& group : machine.analysis.groups) {
+    const auto left_out = std::stable_partition(group.rows.begin(), group.rows.end(),
+                                                [&](const Row& row) { return selection.has(row.record()); });
+    std::move(left_out, group.rows.end(), std::back_inserter(machine.left_out));
+    group.rows.erase(left_out, group.rows.end());
+  }
   std::erase_if(machine.records, [&](const LocatedRecord* one) { return !selection.has(one->record); });
   for (Study& study : machine.studies)
     std::erase_if(study.recipes, [&](const RecipeConvergence& recipe) {

@@ -24,8 +24,8 @@ struct Selection {
 /// Throws InvalidInput, with the names that the records have, if a name selects none of them.
 void check_selection(const Selection& selection, const RecordSet& set);
 
-/// Replaces the ratios over BF16 by those over another recipe of the same group, whose rows come first. Throws InvalidInput if no
-/// record has the recipe.
+/// Replaces the ratios over BF16 by those over another recipe of the same group, whose rows come first. Throws
+/// InvalidInput if no record has the recipe.
 void rebase(ReportInput& input, const std::string& recipe);
 
 /// Leaves out the rows, records and cards that are not selected.

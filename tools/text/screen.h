@@ -8,8 +8,8 @@ namespace precbench {
 
 struct Screen {
   std::size_t width = 110;
-  bool fitted =
-      false;  ///< no line is longer than `width`: tables lose columns; otherwise only text is wrapped
+  /// No line is longer than `width`: tables lose columns. Otherwise only text is wrapped.
+  bool fitted = false;
   bool color = false;
 };
 

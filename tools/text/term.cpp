@@ -137,7 +137,10 @@ class Fitting {
     constexpr std::size_t kLeast = 4;
     Widths& widths = layout_.widths;
     const auto widest = std::max_element(widths.begin(), widths.end());
-    if (*widest > kLeast) return void(--*widest);
+    if (*widest > kLeast) {
+      --*widest;
+      return;
+    }
     layout_.gone.push_back(table_.columns[layout_.columns.back()].title);
     layout_.columns.pop_back();
     widths.pop_back();
