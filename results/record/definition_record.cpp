@@ -1,4 +1,4 @@
-// Definitions as lists of values. See definition.h.
+// Definitions as lists of values. See definition_record.h.
 #include "results/record/definition_record.h"
 
 #include <algorithm>

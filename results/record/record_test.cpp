@@ -15,20 +15,20 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-const StudyPlace kPlace = {"0123456789abcdef",
-                           StudyPart::bits,
-                           1,
-                           100,
-                           1,
-                           2,
-                           "rowwise",
-                           true,
-                           "mxfp8",
-                           false,
-                           0.0025,
-                           0.05,
-                           2'000'000'000'000,
-                           true};
+const StudyPlace kPlace = {.study = "0123456789abcdef",
+                           .part = StudyPart::bits,
+                           .trunk = 1,
+                           .age = 100,
+                           .seed = 1,
+                           .rung = 2,
+                           .base = "rowwise",
+                           .asked = true,
+                           .apart_from = "mxfp8",
+                           .breaks = false,
+                           .margin = 0.0025,
+                           .level = 0.05,
+                           .trained_tokens = 2'000'000'000'000,
+                           .steady = true};
 
 /// Collects pointers to every value in `json`, containers and array elements included.
 void pointers(const Json& json, const std::string& here, std::vector<std::string>& found) {

@@ -76,7 +76,7 @@ struct Schema::Node {
   std::vector<std::string> required;
   std::unordered_map<std::string, const Node*> properties;
   const Node *items = nullptr, *additional = nullptr;
-  std::optional<std::size_t> most;  ///< items
+  std::optional<std::size_t> max_items;
   bool closed = false;  ///< no keys besides the properties
 
   void check(const Json& json, const Place& place, std::vector<SchemaViolation>& found) const;
@@ -177,7 +177,8 @@ const Schema::Node& Schema::compile(const Json& unresolved) {
     node.closed = *additional == false;
   }
   if (const auto items = schema.find("items"); items != schema.end()) node.items = &compile(*items);
-  if (const auto most = schema.find("maxItems"); most != schema.end()) node.most = most->get<std::size_t>();
+  if (const auto limit = schema.find("maxItems"); limit != schema.end())
+    node.max_items = limit->get<std::size_t>();
   return node;
 }
 
@@ -192,7 +193,8 @@ void Schema::Node::check(const Json& json, const Place& place, std::vector<Schem
     if (low && number < *low) report(json.dump() + " is below " + fmt::format("{}", *low));
     if (high && number > *high) report(json.dump() + " is above " + fmt::format("{}", *high));
   }
-  if (most && json.is_array() && json.size() > *most) report(fmt::format("more than {} items", *most));
+  if (max_items && json.is_array() && json.size() > *max_items)
+    report(fmt::format("more than {} items", *max_items));
   if (json.is_object()) check_object(json, place, found);
   if (items && json.is_array())
     for (std::size_t i = 0; i < json.size(); ++i) items->check(json[i], {&place, nullptr, i}, found);

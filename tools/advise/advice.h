@@ -23,8 +23,8 @@ struct AdviceRow {
   const StudyPrice* price = nullptr;       ///< nearest study; null: unproven, or BF16
   const StudyPrice* other_side = nullptr;  ///< nearest study on the other side of the run's age
   bool diverged = false;                   ///< in a study
-  /// The price is of a model far younger than the study nearest to the run: other recipes were found to cost
-  /// more at that age, so this price cannot be compared with theirs.
+  /// The price is of a model far younger than that of Advice::reference. Prices grew with age where that was
+  /// studied, so it cannot be compared with the others.
   bool only_young = false;
   std::vector<BreakEven> break_even{};           ///< at the horizon, or at kHorizons if it is unknown
   std::optional<MeanWithInterval> equal_loss{};  ///< null without a horizon or a price
@@ -50,7 +50,7 @@ struct Advice {
   static std::optional<double> kilowatt_hours(const SpeedRow& row);
 };
 
-/// Combines the two. `prices` must outlive the result.
+/// Combines speeds and prices in loss. `prices` must outlive the result.
 Advice make_advice(SpeedTable speeds, const StudyPrices& prices, PlannedRun run,
                    std::optional<HorizonSlope> slope, std::optional<double> price);
 

@@ -199,18 +199,17 @@ std::string price_columns(const Advice& advice) {
 
 /// Returns the studies behind the price column, one line each.
 std::vector<std::string> studies(const Advice& advice) {
-  std::vector<std::string> texts;
-  std::vector<std::vector<std::string>> recipes;
+  std::vector<std::string> order;  // of first appearance
+  std::map<std::string, std::vector<std::string>> recipes;
   for (const AdviceRow& row : advice.rows) {
     if (!row.price) continue;
-    add_once(texts, study_words(*row.price));
-    const auto place = std::find(texts.begin(), texts.end(), study_words(*row.price)) - texts.begin();
-    recipes.resize(texts.size());
-    add_once(recipes[static_cast<std::size_t>(place)], row.speed.recipe);
+    const std::string study = study_words(*row.price);
+    add_once(order, study);
+    add_once(recipes[study], row.speed.recipe);
   }
   std::vector<std::string> lines;
-  for (std::size_t i = 0; i < texts.size(); ++i)
-    lines.push_back(fmt::format("Study of {}: {}.", texts[i], fmt::join(recipes[i], ", ")));
+  for (const std::string& study : order)
+    lines.push_back(fmt::format("Study of {}: {}.", study, fmt::join(recipes.at(study), ", ")));
   return lines;
 }
 

@@ -8,6 +8,7 @@
 #include <cstdio>
 
 #include "kernels/base/errors.h"
+#include "kernels/base/parse_number.h"
 #include "results/record/record_file.h"
 #include "tools/advise/advice.h"
 #include "tools/advise/base_runs.h"
@@ -78,10 +79,9 @@ void add_advise_flags(CLI::App& command, AdviseOptions& options) {
       "NAME");
   in_group(command.add_option("--price", options.price, "price of a GPU hour [$]"), "X")
       ->check([](const std::string& text) {
-        char* end = nullptr;
-        const double value = std::strtod(text.c_str(), &end);
-        const bool good = end != text.c_str() && *end == 0 && std::isfinite(value) && value > 0;
-        return good ? std::string() : "needs a number above 0, not " + text;
+        const auto value = parse_number<double>(text);
+        return value && std::isfinite(*value) && *value > 0 ? std::string()
+                                                            : "needs a number above 0, not " + text;
       });
   in_group(command.add_option(
                "--base", options.base,

@@ -76,7 +76,7 @@ BaseRun read_table(const std::string& path) {
 bool is_base(const Record& record) {
   const bool fork = record.study && record.study->part != StudyPart::trunk;
   return !fork && record.training && record.training->tokens_per_step && record.training->loss.size() > 1 &&
-         record.status == Status::ok && field_text(record.case_fields.value("recipe", nullptr)) == "bf16";
+         record.status == Status::ok && case_text(record, "recipe") == "bf16";
 }
 
 void add_records(std::vector<BaseRun>& runs, const std::string& path) {

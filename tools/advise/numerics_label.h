@@ -18,4 +18,9 @@ inline std::string numerics_label(const CaseFields& fields) {
   return label;
 }
 
+/// Returns true for a model or recipe that is given as a file instead of by its name.
+inline bool is_file_name(const std::string& text) {
+  return text.find('/') != std::string::npos || text.ends_with(".json");
+}
+
 }  // namespace precbench

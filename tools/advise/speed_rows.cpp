@@ -14,6 +14,7 @@
 #include "tools/advise/gpu_names.h"
 #include "tools/advise/numerics_label.h"
 #include "tools/analysis/columns.h"
+#include "tools/analysis/equal_loss.h"
 
 namespace precbench {
 namespace {
@@ -99,8 +100,8 @@ Source analysed(const SourceRecords& records, const std::string& gpu) {
   return source;
 }
 
-/// Fields that a setting of advise must share with a record: those that change the work or its speed, except the
-/// recipe, and what a recipe's modifiers are.
+/// Returns true for the fields in which a record must agree with the setting: those that change the work or its
+/// speed, except the recipe and the modifiers of a recipe.
 bool belongs_to_setting(const std::string& field) {
   static const std::set<std::string> kNot = {"recipe",     "gather",   "seed",        "steps",  "lr",
                                              "time_limit", "data",     "glob",        "device", "clip",
@@ -144,8 +145,7 @@ std::optional<Match> find_group(const Source& source, const Json& wanted, const 
 
 /// Returns false for a recipe with modifiers or from a file.
 bool is_plain_name(const std::string& label) {
-  return label.find(' ') == std::string::npos && label.find('/') == std::string::npos &&
-         !label.ends_with(".json");
+  return label.find(' ') == std::string::npos && !is_file_name(label);
 }
 
 std::set<std::string> setting_keys(const Json& setting) {
@@ -179,9 +179,9 @@ class TableBuilder {
     table_.defaults = host_.case_of({});
     choose_setting();
     const bool shares = shares_weights();
+    const std::set<std::string> keys = setting_keys(table_.setting);
     for (const Source& source : sources_)
-      if (const auto match =
-              find_group(source, table_.setting, table_.defaults, setting_keys(table_.setting)))
+      if (const auto match = find_group(source, table_.setting, table_.defaults, keys))
         add_rows(source.source, *match, shares);
     predict_rows(shares);
     std::stable_sort(table_.rows.begin(), table_.rows.end(), [](const SpeedRow& a, const SpeedRow& b) {
@@ -269,7 +269,7 @@ class TableBuilder {
         continue;
       row.source = source;
       row.tokens_per_s = from->tokens_per_s;
-      row.speedup = MeanWithInterval{*from->speedup, *from->speedup, *from->speedup};
+      row.speedup = exactly(*from->speedup);
       row.joules_per_token = joules_of(*from);
       row.peak_bytes = from->peak_memory;
       table_.rows.push_back(row);
@@ -292,7 +292,7 @@ class TableBuilder {
 
   void predict_rows(bool shares) {
     const auto bf16_ms = predictor_->step_ms(table_.bf16_counts);
-    const auto accuracy = predictor_->speedup_accuracy(gpus_of(table_.bf16_counts) > 1);
+    speedup_accuracy_ = predictor_->speedup_accuracy(gpus_of(table_.bf16_counts) > 1);
     for (const std::string& recipe : recipes_to_predict()) {
       std::vector<std::string> gathers{shares ? "bf16" : ""};
       if (shares && recipe != "bf16") gathers.emplace_back("fp8");
@@ -306,26 +306,18 @@ class TableBuilder {
         const Record counts = host_.dry_run(fields);
         if (counts.status != Status::ok) {
           // An FP8 gather that the recipe does not support is no row of its own.
-          if (gather != "fp8" || options_.given.contains("gather"))
-            table_.rows.push_back({recipe,
-                                   gather,
-                                   SpeedSource::predicted,
-                                   {},
-                                   {},
-                                   {},
-                                   {},
-                                   true,
-                                   counts.error.value_or("cannot run")});
+          if (gather == "fp8" && !options_.given.contains("gather")) continue;
+          SpeedRow& row = table_.rows.emplace_back(SpeedRow{recipe, gather});
+          row.no_speed = counts.error.value_or("cannot run");
           continue;
         }
-        table_.rows.push_back(predicted_row(counts, recipe, gather, bf16_ms, accuracy));
+        table_.rows.push_back(predicted_row(counts, recipe, gather, bf16_ms));
       }
     }
   }
 
   SpeedRow predicted_row(const Record& counts, const std::string& recipe, const std::string& gather,
-                         std::optional<double> bf16_ms,
-                         const std::optional<StepPredictor::Accuracy>& accuracy) const {
+                         std::optional<double> bf16_ms) const {
     SpeedRow row{recipe, gather};
     row.fits = fits(counts);
     if (counts.memory && counts.memory->predicted)
@@ -337,7 +329,8 @@ class TableBuilder {
     }
     row.tokens_per_s = static_cast<double>(*counts.training->tokens_per_step) / *ms * 1e3;
     if (bf16_ms) {
-      const double ratio = *bf16_ms / *ms, error = row.is_bf16() || !accuracy ? 0 : accuracy->quantile_95;
+      const double ratio = *bf16_ms / *ms,
+                   error = row.is_bf16() || !speedup_accuracy_ ? 0 : speedup_accuracy_->quantile_95;
       row.speedup = MeanWithInterval{ratio, ratio * (1 - error), ratio * (1 + error)};
     }
     if (const auto power = predictor_->power_w(counts))
@@ -370,7 +363,7 @@ class TableBuilder {
     if (predictor_->is_other_gpu())
       note += fmt::format(", scaled to {} by the data sheets' peak and bandwidth", table_.gpu.name);
     table_.notes.push_back(note + ".");
-    const auto step = predictor_->step_accuracy(gpus > 1), speedup = predictor_->speedup_accuracy(gpus > 1);
+    const auto step = predictor_->step_accuracy(gpus > 1), &speedup = speedup_accuracy_;
     if (step && speedup)
       table_.notes.push_back(fmt::format(
           "Records{} predicted from those of other models in this way: step times off by {:.1f}% in the median, {:.1f}% "
@@ -407,6 +400,7 @@ class TableBuilder {
   std::vector<Source> sources_;
   std::vector<const Record*> all_;
   std::optional<StepPredictor> predictor_;
+  std::optional<StepPredictor::Accuracy> speedup_accuracy_;
   double outside_ = 0;
   SpeedTable table_;
 };

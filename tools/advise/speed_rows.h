@@ -56,7 +56,7 @@ SpeedTable speed_table(const AdviseOptions& options, const AdviseHost& host,
 /// Formats the setting: "seq 4096, batch 2, fsdp, master fp32, ...".
 std::string setting_words(const nlohmann::ordered_json& setting);
 
-/// Returns the text of a case field; that of null if the object has no such key.
+/// Returns the text of a case field; empty if the object has no such key.
 std::string text_at(const nlohmann::ordered_json& object, const char* key);
 
 }  // namespace precbench

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 #include "results/record/statistics.h"
 #include "results/record/step_time.h"
@@ -56,10 +55,6 @@ std::optional<double> median_of(std::vector<double> values) {
 
 }  // namespace
 
-std::string case_text(const Record& record, const char* field) {
-  return field_text(record.case_fields.value(field, nullptr));
-}
-
 double gpus_of(const Record& record) {
   const auto gpus = record.case_fields.value("gpus", nullptr);
   return gpus.is_number() ? gpus.get<double>() : 1;
@@ -91,12 +86,6 @@ StepPredictor::StepPredictor(const std::vector<const Record*>& records, const Gp
     (gpus_of(*record) > 1 ? several_ : singles_).push_back(record);
     most_gpus_ = std::max(most_gpus_, gpus_of(*record));
   }
-}
-
-std::vector<std::string> StepPredictor::recipes() const {
-  std::set<std::string> labels;
-  for (const Record* record : singles_) labels.insert(numerics_label(record->case_fields));
-  return {labels.begin(), labels.end()};
 }
 
 const OpRateTable& StepPredictor::rates(const Key& key) const {

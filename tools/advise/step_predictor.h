@@ -34,8 +34,6 @@ class StepPredictor {
   bool is_other_gpu() const { return !source_gpu_.empty() && source_gpu_ != target_.name; }
   /// Largest number of GPUs of a record; 0 without records.
   double most_gpus() const { return most_gpus_; }
-  /// Numeric labels of the recipes that have one-GPU records.
-  std::vector<std::string> recipes() const;
 
   /// Errors of this method on the records themselves, each predicted from the records of other models.
   struct Accuracy {
@@ -49,8 +47,8 @@ class StepPredictor {
   std::optional<Accuracy> speedup_accuracy(bool several) const;
 
  private:
-  using Key = std::tuple<std::string, std::string,
-                         std::string>;  ///< recipe, state formats (or empty), excluded model
+  /// Recipe, state formats (empty: any) and excluded model (empty: none).
+  using Key = std::tuple<std::string, std::string, std::string>;
   const OpRateTable& rates(const Key& key) const;
   /// Factors of the times of ops: with FLOPs, and without.
   struct Scale {
@@ -72,8 +70,7 @@ class StepPredictor {
   mutable std::map<Key, OpRateTable> rates_;
 };
 
-/// Returns a case's field as text; empty if it has none.
-std::string case_text(const Record& record, const char* field);
+/// Returns the case's number of GPUs; 1 if it has no such field.
 double gpus_of(const Record& record);
 
 }  // namespace precbench

@@ -31,22 +31,25 @@ TEST_CASE("StepPredictor: accuracy on committed records of one and of several GP
   CHECK(predictor.source_gpu() == "NVIDIA H200");
   CHECK_FALSE(predictor.is_other_gpu());
   CHECK(predictor.most_gpus() == 4);
-  const auto step = predictor.step_accuracy(false), speedup = predictor.speedup_accuracy(false);
-  REQUIRE(step);
-  REQUIRE(speedup);
-  CHECK(step->count > 40);
-  CHECK(step->median < 0.05);
-  CHECK(step->worst < 0.20);
-  CHECK(speedup->median < 0.03);
-  CHECK(speedup->worst < 0.12);
-  const auto several = predictor.step_accuracy(true), several_speedup = predictor.speedup_accuracy(true);
-  REQUIRE(several);
-  REQUIRE(several_speedup);
-  CHECK(several->count > 20);
-  CHECK(several->median < 0.08);
-  CHECK(several->worst < 0.25);
-  CHECK(several_speedup->median < 0.05);
-  CHECK(several_speedup->quantile_95 <= several_speedup->worst);
+  struct Bounds {
+    bool several;
+    std::size_t fewest_steps;
+    double step_median, step_worst, speedup_median, speedup_worst;
+  };
+  for (const Bounds& bounds :
+       {Bounds{false, 41, 0.05, 0.20, 0.03, 0.12}, Bounds{true, 21, 0.08, 0.25, 0.05, 0.25}}) {
+    INFO((bounds.several ? "several GPUs" : "one GPU"));
+    const auto step = predictor.step_accuracy(bounds.several),
+               speedup = predictor.speedup_accuracy(bounds.several);
+    REQUIRE(step);
+    REQUIRE(speedup);
+    CHECK(step->count >= bounds.fewest_steps);
+    CHECK(step->median < bounds.step_median);
+    CHECK(step->worst < bounds.step_worst);
+    CHECK(speedup->median < bounds.speedup_median);
+    CHECK(speedup->worst < bounds.speedup_worst);
+    CHECK(speedup->quantile_95 <= speedup->worst);
+  }
 }
 
 TEST_CASE("StepPredictor: predicts what four H200 then measured, within its interval",
@@ -105,7 +108,7 @@ TEST_CASE("StepPredictor: does not use emulated, failed or study records", "[adv
   study.study = StudyPlace{
       "0123456789abcdef", StudyPart::fork, 1, 100, 1, 0, {}, false, {}, false, 0.0025, 0.05, {}, {}};
   const StepPredictor predictor({&emulated, &study, &failed, &good}, kH200);
-  CHECK(predictor.recipes() == std::vector<std::string>{"bf16"});
+  CHECK_FALSE(predictor.step_ms(samples::gpu_record("rowwise", 250)));
   CHECK_FALSE(predictor.step_ms(emulated));
   // The sample's one op, and its gaps.
   const auto ms = predictor.step_ms(good);

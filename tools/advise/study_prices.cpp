@@ -87,8 +87,8 @@ std::optional<double> between(const StudyPrice& a, const StudyPrice& b, const Pl
 
 std::string study_words(const StudyPrice& price) {
   const std::string size = token_words(price.parameters) + " parameters", &model = price.card->model;
-  const bool is_file = model.find('/') != std::string::npos || model.ends_with(".json");
-  return fmt::format("{} {}", is_file ? "a model of " + size : fmt::format("{} ({})", model, size),
+  return fmt::format("{} {}",
+                     is_file_name(model) ? "a model of " + size : fmt::format("{} ({})", model, size),
                      age_words({price.tokens_per_parameter}));
 }
 

@@ -18,8 +18,8 @@ struct StudyPrice {
   bool experts = false;             ///< the model is a mixture of experts
   MeanWithInterval gap;             ///< nats, loss of the recipe minus BF16's
 
-  /// Returns the gap for a run whose BF16 loss is `loss` nats: the same fraction of the loss, as the margin is
-  /// one. Texts and tokenizers differ; a token may be a byte or a word.
+  /// Returns the gap for a run whose BF16 loss is `loss` nats: the same fraction of that loss as in the study. The
+  /// margin is such a fraction, too. Nats cannot be compared directly: a token may be a byte or a word.
   MeanWithInterval gap_at(double loss) const;
   /// Returns the study's margin for such a run, nats.
   double margin_at(double loss) const { return card->margin / card->bf16_loss * loss; }
@@ -38,12 +38,12 @@ struct PlannedRun {
 
 class StudyPrices {
  public:
-  /// `cards` must outlive this. Uses prices with an interval over at least kFewestTrunks trunks.
+  /// `cards` must outlive this. Uses prices with an interval over at least kFewestUnits trunks.
   explicit StudyPrices(const std::vector<StudyCard>& cards);
 
-  /// Returns the price of the nearest study of a recipe (distance_to), of equals the one with the narrowest interval. With unknown tokens, the oldest one,
-  /// whose price is the highest where prices grow with age. Studies of the run's kind of model (dense, experts)
-  /// come first. Null: the recipe is unproven.
+  /// Returns the price of the nearest study of a recipe (distance_to). Of equally near ones, the one with the
+  /// narrowest interval; with unknown tokens, the oldest, whose price is the highest where prices grow with age.
+  /// Studies of the run's kind of model (dense, experts) come first. Null: the recipe is unproven.
   const StudyPrice* nearest(const std::string& recipe, const PlannedRun& run) const;
   /// Returns the nearest price from the other side of the run's age than `nearest`: older if that is younger,
   /// younger if that is older. Null without tokens or such a study.
@@ -66,7 +66,8 @@ double distance_to(const PlannedRun& run, const StudyPrice& price);
 /// one of them is not above zero.
 std::optional<double> between(const StudyPrice& a, const StudyPrice& b, const PlannedRun& run);
 
-/// Returns "36m (36M parameters) at 0.74 tokens per parameter"; a model from a file has no name here.
+/// Returns "36m (36M parameters) at 0.74 tokens per parameter", or for a model from a file "a model of 36M
+/// parameters at ...".
 std::string study_words(const StudyPrice& price);
 
 }  // namespace precbench

@@ -61,7 +61,7 @@ TEST_CASE("StudyPrices: a recipe without a study is unproven", "[advise]") {
   CHECK_FALSE(committed.prices.nearest("rowwise_gw_hp_unknown", {8e9, 15e12, false, 2}));
   // A head in FP8 is another recipe.
   for (const StudyPrice& price : committed.prices.all()) {
-    const bool head = field_text(price.card->fork->case_fields.value("head", nullptr)) == "recipe";
+    const bool head = case_text(*price.card->fork, "head") == "recipe";
     CHECK(contains(price.recipe, "head") == head);
   }
 }

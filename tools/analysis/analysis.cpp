@@ -264,6 +264,10 @@ std::string field_text(const Json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
+std::string case_text(const Record& record, const char* field) {
+  return field_text(record.case_fields.value(field, Json()));
+}
+
 bool Row::is_bf16() const { return fields.value("recipe", Json()) == "bf16"; }
 
 std::vector<std::string> modifiers_of(const CaseFields& fields) {
@@ -284,7 +288,7 @@ std::optional<std::size_t> Bf16Rows::of(const CaseFields& fields) const {
   return same == by_modifiers_.end() ? first_ : same->second;
 }
 
-std::string seed_of(const Record& record) { return field_text(record.case_fields.value("seed", Json())); }
+std::string seed_of(const Record& record) { return case_text(record, "seed"); }
 
 SeedPairs::SeedPairs(const RecordRefs& baseline) {
   for (const LocatedRecord* theirs : baseline)

@@ -106,5 +106,7 @@ std::vector<RecordRefs> by_machine(const RecordRefs& records);
 
 /// Returns a field's value as a user would type it; empty for null.
 std::string field_text(const nlohmann::ordered_json& value);
+/// Returns a field of the record's case as such text; empty if it has none.
+std::string case_text(const Record& record, const char* field);
 
 }  // namespace precbench

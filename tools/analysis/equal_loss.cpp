@@ -30,16 +30,4 @@ Pays pays(const MeanWithInterval& equal_loss) {
   return equal_loss.low > 1 ? Pays::yes : equal_loss.high < 1 ? Pays::no : Pays::open;
 }
 
-const char* name_of(Pays pays) {
-  switch (pays) {
-    case Pays::yes:
-      return "yes";
-    case Pays::no:
-      return "no";
-    case Pays::open:
-      break;
-  }
-  return "open";
-}
-
 }  // namespace precbench

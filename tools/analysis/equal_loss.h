@@ -31,6 +31,5 @@ MeanWithInterval break_even_interval(const MeanWithInterval& speedup, const Mean
 enum class Pays : std::uint8_t { yes, no, open };
 /// Returns yes if the equal-loss speed-up's whole interval is above 1, no if all of it is below, else open.
 Pays pays(const MeanWithInterval& equal_loss);
-const char* name_of(Pays pays);
 
 }  // namespace precbench

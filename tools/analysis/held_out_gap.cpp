@@ -1,4 +1,4 @@
-// Pairs and averages evaluations. See held_out.h.
+// Pairs and averages evaluations. See held_out_gap.h.
 #include "tools/analysis/held_out_gap.h"
 
 #include <map>

@@ -17,6 +17,8 @@ namespace {
 /// steps are not.
 constexpr std::size_t kBlocks = 20;
 constexpr std::size_t kFewestSteps = 2 * kBlocks;  ///< of a fitted stretch
+/// Minimum number of points whose scatter about the fit gives its error.
+constexpr std::size_t kFewestToScatter = 4;
 constexpr double kLevel = 0.05;
 /// Runs whose lengths differ by less count as equally long.
 constexpr double kSmallestRatio = 1.25;
@@ -50,9 +52,6 @@ std::vector<Point> block_means(const BaseRun& run, std::size_t begin, std::size_
   }
   return points;
 }
-
-/// Number of points from which their scatter about the fit tells its error.
-constexpr std::size_t kFewestToScatter = 4;
 
 /// Returns the least-squares fit of L = E + b D^-beta and its error: from the residuals, or for fewer than
 /// kFewestToScatter points from the errors of the points, whose degrees of freedom are `point_freedom`.
@@ -108,11 +107,10 @@ Stretch constant_part(const std::vector<double>& rate) {
   const double highest = *std::max_element(rate.begin(), rate.end());
   Stretch longest, now;
   for (std::size_t i = 0; i < rate.size(); ++i) {
-    if (rate[i] >= 0.99 * highest) {
-      if (now.end != i) now.begin = i;
-      now.end = i + 1;
-      if (now.end - now.begin > longest.end - longest.begin) longest = now;
-    }
+    if (rate[i] < 0.99 * highest) continue;
+    if (now.end != i) now.begin = i;
+    now.end = i + 1;
+    if (now.end - now.begin > longest.end - longest.begin) longest = now;
   }
   return longest;
 }
@@ -163,13 +161,14 @@ HorizonSlope slope_of_lengths(const std::vector<BaseRun>& runs, double beta, dou
 
 /// Averages the slopes and the ends of their intervals, which is wider than the interval of the average.
 HorizonSlope slope_of_equal_lengths(const std::vector<BaseRun>& runs, double beta, double horizon) {
-  HorizonSlope result = slope_of_one(runs.front(), beta, horizon);
-  if (runs.size() == 1) return result;
+  if (runs.size() == 1) return slope_of_one(runs.front(), beta, horizon);
   const double count = static_cast<double>(runs.size());
+  HorizonSlope result;
   MeanWithInterval sum;
   for (const BaseRun& run : runs) {
-    const MeanWithInterval one = slope_of_one(run, beta, horizon).slope;
-    sum = {sum.mean + one.mean, sum.low + one.low, sum.high + one.high};
+    const HorizonSlope one = slope_of_one(run, beta, horizon);
+    sum = {sum.mean + one.slope.mean, sum.low + one.slope.low, sum.high + one.slope.high};
+    result.warnings.insert(result.warnings.end(), one.warnings.begin(), one.warnings.end());
   }
   result.slope = {sum.mean / count, sum.low / count, sum.high / count};
   result.source = fmt::format("{} runs of {} tokens", runs.size(), token_words(runs.front().tokens.back()));

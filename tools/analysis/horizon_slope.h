@@ -25,12 +25,12 @@ struct BaseRun {
 };
 
 struct HorizonSlope {
-  MeanWithInterval slope;             ///< nats per factor e of tokens, with its 95% interval
-  std::string source;                 ///< "2 runs of 10B and 40B tokens", "Besiroglu et al. 2024 (...)"
+  MeanWithInterval slope;  ///< nats per factor e of tokens, with its 95% interval
+  std::string source;      ///< "2 runs of 10B and 40B tokens", "law of Besiroglu et al. 2024 (...)"
   std::vector<std::string> warnings;  ///< one sentence each
 };
 
-/// Returns the law's slope; its interval is the point itself.
+/// Returns the law's slope, as exactly known.
 HorizonSlope slope_of_law(const ScalingLaw& law, double horizon);
 
 /// Returns the slope at the horizon from one or more runs. Throws InvalidInput if the runs are too short to

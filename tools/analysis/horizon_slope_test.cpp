@@ -3,7 +3,6 @@
 
 #include <cmath>
 
-#include "kernels/base/errors.h"
 #include "kernels/testing/catch.h"
 #include "kernels/testing/text_checks.h"
 
@@ -27,12 +26,7 @@ BaseRun exact_run(double tokens, const std::string& name = "base") {
 bool near(double x, double y, double relative = 1e-3) { return std::fabs(x / y - 1) < relative; }
 
 std::string message_of(const std::vector<BaseRun>& runs) {
-  try {
-    slope_of_runs(runs, 1e12);
-  } catch (const InvalidInput& error) {
-    return error.what();
-  }
-  return "";
+  return refusal_of([&] { slope_of_runs(runs, 1e12); });
 }
 
 }  // namespace
@@ -83,6 +77,8 @@ TEST_CASE("slope_of_runs: warns of a run that decays all the time and of one wit
   cosine.rate.clear();
   REQUIRE(slope_of_runs({cosine}, 1e12).warnings.size() == 1);
   CHECK(contains(slope_of_runs({cosine}, 1e12).warnings[0], "does not say its learning rate"));
+  // Each of several runs is checked.
+  CHECK(slope_of_runs({exact_run(400e9), cosine}, 1e12).warnings.size() == 1);
 }
 
 TEST_CASE("slope_of_runs: refuses runs without a slope in one line", "[price]") {

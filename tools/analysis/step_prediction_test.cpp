@@ -124,16 +124,12 @@ std::vector<const Record*> single_steps(const RecordSet& set) {
   return steps;
 }
 
-std::string text_of(const Record& record, const char* field) {
-  return field_text(record.case_fields.value(field, nullptr));
-}
-
 /// Predicts a step from the records of other models in the same recipe.
 std::optional<double> from_other_models(const Record& record, const std::vector<const Record*>& steps) {
   std::vector<const Record*> others;
   for (const Record* step : steps)
-    if (text_of(*step, "recipe") == text_of(record, "recipe") &&
-        text_of(*step, "model") != text_of(record, "model"))
+    if (case_text(*step, "recipe") == case_text(record, "recipe") &&
+        case_text(*step, "model") != case_text(record, "model"))
       others.push_back(step);
   return predicted_on_one_gpu(record, others);
 }
@@ -152,8 +148,8 @@ TEST_CASE("predicted_on_one_gpu: accuracy across models of the committed records
     const double measured = step_ms_of_speed(*step).value(),
                  predicted = from_other_models(*step, steps).value();
     step_errors.push_back(std::fabs(predicted / measured - 1));
-    by_setting[{text_of(*step, "model"), text_of(*step, "seq"), text_of(*step, "batch")}]
-              [text_of(*step, "recipe")] = {predicted, measured};
+    by_setting[{case_text(*step, "model"), case_text(*step, "seq"), case_text(*step, "batch")}]
+              [case_text(*step, "recipe")] = {predicted, measured};
   }
   int right = 0;
   for (const auto& [setting, recipes] : by_setting) {
@@ -183,14 +179,14 @@ TEST_CASE("predicted_on_one_gpu: is within 25% for every committed step on one G
       read_records({PRECBENCH_SOURCE_DIR "/results/h200", PRECBENCH_SOURCE_DIR "/results/h200x4"});
   std::vector<const Record*> steps;
   for (const Record* step : single_steps(set))
-    if (step->support && step->support->path() == ExecutionPath::native && text_of(*step, "gpus") == "1")
+    if (step->support && step->support->path() == ExecutionPath::native && case_text(*step, "gpus") == "1")
       steps.push_back(step);
   int predictions = 0;
   for (const Record* step : steps) {
     const auto predicted = from_other_models(*step, steps);
     if (!predicted) continue;
     ++predictions;
-    INFO(step->id << " " << text_of(*step, "model") << " " << text_of(*step, "recipe"));
+    INFO(step->id << " " << case_text(*step, "model") << " " << case_text(*step, "recipe"));
     const double ratio = *predicted / step_ms_of_speed(*step).value();
     CHECK(ratio > 0.8);
     CHECK(ratio < 1.25);

@@ -320,7 +320,9 @@ std::vector<StudyCard> cards_of(const StudyRows& rows) {
                        trunks_to_quiet(neutral, rules));
   };
   std::vector<StudyCard> cards;
-  for (ForkVerdict& verdict : judge(asked)) {
+  std::vector<ForkVerdict> verdicts = judge(asked);
+  for (std::size_t i = 0; i < asked.size(); ++i) {
+    ForkVerdict& verdict = verdicts[i];
     const std::string recipe = verdict.recipe;
     if (const auto why = fork_unsupported_reason(rows, recipe))
       verdict.reason = "it does not run here: " + *why;
@@ -329,7 +331,7 @@ std::vector<StudyCard> cards_of(const StudyRows& rows) {
     const StudyCells& cells = rows.of(StudyPart::fork, recipe);
     card.fork = typical_fork(cells);
     card.prices = prices_of(rows, recipe, rules.bound());
-    card.age_law = age_law_of(rows, evidence_of(rows, recipe), common.fork_steps);
+    card.age_law = age_law_of(rows, asked[i], common.fork_steps);
     card.fidelity = fidelity_of(cells), card.layers = layers_of(cells), card.curve = curve_of(rows, recipe);
     card.outlier_ffn = outlier_ladder(rows, recipe, "ffn");
     card.outlier_norm = outlier_ladder(rows, recipe, "norm");

@@ -22,7 +22,7 @@ constexpr const char* kFields[] = {
     "model",         "layers",      "recipe", "seq",       "batch",     "accumulation", "gpus",
     "parallel",      "shard_group", "gather", "reshard",   "recompute", "master",       "moments",
     "second_moment", "weights",     "grads",  "optimizer", "routing",   "ep",           "exchange"};
-/// Fields that have no default here: they must be given, or matching records decide.
+/// Fields whose help shows no default: matching records or advise choose them. The model must be given.
 constexpr const char* kChosen[] = {"model",   "recipe",        "seq",     "batch", "parallel",  "master",
                                    "moments", "second_moment", "weights", "grads", "optimizer", "gather"};
 
