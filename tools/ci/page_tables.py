@@ -81,11 +81,11 @@ def blocks_beside_peer(folder):
 def fsdp2():
     """FSDP beside PyTorch FSDP2 on two and on four GPUs, one row per line of PyTorch's and setting of --reshard."""
     rows = []
-    for ours, theirs in (("h200/fsdp-two/records", "h200/fsdp-two/peer"), ("h200x4/scaling", "h200x4/peer")):
-        for line in lines(theirs + ".ndjson"):
+    for folder in ("h200/fsdp-two", "h200x4/fsdp-four"):
+        for line in lines(f"{folder}/peer.ndjson"):
             recipe, _, gathers = line["recipe"].partition("_")
             wanted = PEER_MODELS[line["model"]], line["seq"], "fsdp", recipe, "fp8" if gathers else "bf16", line["gpus"]
-            for record in lines(ours + ".jsonl"):
+            for record in lines(f"{folder}/records.jsonl"):
                 case = record["case"]
                 if tuple(case.get(name) for name in ("model", "seq", "parallel", "recipe", "gather", "gpus")) == wanted:
                     rows.append([str(line["gpus"]), f"{wanted[0]}, {wanted[1]}", recipe + (", FP8 gather" if gathers else ""),
@@ -197,5 +197,6 @@ def own_kernels():
 
 
 TABLES = {"front-experts": front_experts, "beside-peer": beside_peer, "fsdp2": fsdp2,
+          "beside-peer-h100": lambda: beside_peer("h100/beside-peer"),
           "beside-peer-experts": lambda: beside_peer("h200/beside-peer-experts"), "experts-on-two": experts_on_two,
           "sizes": sizes, "recipes": recipes, "long-run": long_run, "own-kernels": own_kernels}
