@@ -231,10 +231,13 @@ std::string share_text(const MachineFacts& facts, const HealthLines& lines,
 
 CLI::App* add_doctor_command(CLI::App& app, DoctorCommand& command) {
   CLI::App* sub =
-      app.add_subcommand("doctor", "faults of this machine, and its native paths against the CPU");
+      app.add_subcommand("doctor", "check of this machine, and of its native paths against the CPU");
   sub->footer(
-      "Without flags: driver, libraries, clocks and links, in a few seconds. Exit status: 0 nothing is wrong;\n"
-      "1 a line says FAIL; 2 bad input; 3 not judged: interrupted, or no GPU.\n\n"
+      "Without flags: driver, libraries, clocks and links, in a few seconds.\n\n"
+      "Exit status: 0 nothing is wrong\n"
+      "             1 a line says FAIL\n"
+      "             2 bad input\n"
+      "             3 not judged: interrupted, or no GPU\n\n"
       "Examples:\n"
       "  precbench doctor\n"
       "  precbench doctor --run --model llama3.1-8b\n"
@@ -252,8 +255,8 @@ CLI::App* add_doctor_command(CLI::App& app, DoctorCommand& command) {
         return number && *number >= 0 ? std::string() : "not a GPU's number: " + text;
       });
   sub->add_flag("--verbose", command.verbose, "--run with a line for every check");
-  sub->add_flag("--trust", command.trust, "native execution of paths that disagree, until the next --run");
-  sub->add_flag("--share", command.share, "at most 2 kB of plain text for an issue, instead of lines");
+  sub->add_flag("--trust", command.trust, "native execution of paths that failed, until the next --run");
+  sub->add_flag("--share", command.share, "summary for an issue: plain text of at most 2 kB");
   return sub;
 }
 

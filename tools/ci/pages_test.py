@@ -9,7 +9,6 @@ import unittest
 import profile_table
 from check_links import anchors, fault
 from readme_tables import ROOT, filled
-from page_tables import block_ms
 
 README = ROOT / "README.md"
 SCALING = ROOT / "results/scaling.md"
@@ -43,15 +42,6 @@ class Tables(unittest.TestCase):
                      "<!-- table fsdp2 -->\n<!-- report x -->\n<!-- end -->\n"):
             with self.assertRaises(SystemExit):
                 faults_of(README, text)
-
-
-class Blocks(unittest.TestCase):
-    def test_block_ms_is_the_slope_over_depth(self):
-        """Steps take 10 ms and 4 ms per block. A model at one depth, whole or cut, gives no time for a block."""
-        rate = lambda ms: 2 * 1024 * 3 / ms * 1e3
-        rates = {("moe", layers, 2, 1024, 3, "bf16"): rate(10 + 4 * layers) for layers in (1, 2, 5)}
-        rates |= {("moe", None, 2, 1024, 3, "bf16"): rate(500), ("other", 6, 2, 1024, 3, "bf16"): rate(7)}
-        self.assertEqual({case: round(ms, 9) for case, ms in block_ms(rates).items()}, {("moe", 2, 1024, 3, "bf16"): 4})
 
 
 class Links(unittest.TestCase):

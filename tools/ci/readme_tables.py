@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Fills the tables of measurements in the pages from the committed records, so that a page cannot contradict them. A page is any
 Markdown file that git tracks. Two lines mark the place of a table, which is what `precbench report` prints for these arguments, from
-paths under results/, or one of those of page_tables.py and bench_tables.py, each of which must be on at least one page:
+paths under results/, or one of the tables of page_tables.py, each of which must be on at least one page:
 
   <!-- report h200/single.jsonl --columns tokens/s,speed-up --pivot recipe -->
   <!-- end -->
@@ -10,22 +10,23 @@ paths under results/, or one of those of page_tables.py and bench_tables.py, eac
 
   tools/ci/readme_tables.py            # writes the tables into the pages; needs build/precbench, or PRECBENCH=the program
   tools/ci/readme_tables.py --check    # exit status 1 and a list of the tables that differ from the records
-  tools/ci/readme_tables.py --beside-peer out/beside-peer     # prints the tables for what tools/peer/bench_gpu_peer.sh left there
+  tools/ci/readme_tables.py --beside-peer out/beside-peer     # prints the table of what tools/peer/bench_gpu_peer.sh left there
 """
-import functools, os, pathlib, re, shlex, subprocess, sys
+import functools, lzma, os, pathlib, re, shlex, subprocess, sys
 
-import bench_tables, page_tables
-from committed import RESULTS, ROOT
+from page_tables import RESULTS, ROOT, TABLES, beside_peer
 
-TABLES = {**page_tables.TABLES, **bench_tables.TABLES}
 PROGRAM = os.environ.get("PRECBENCH", str(ROOT / "build/precbench"))
 MARK = re.compile(r"^<!-- (table|report) (\S[^\n]*) -->\n(.*?)^<!-- end -->$", re.S | re.M)
 
 
 @functools.cache
 def report(arguments):
-    """Returns what precbench report prints, without the spaces that align its columns."""
-    done = subprocess.run([PROGRAM, "report", *shlex.split(arguments), "--format", "md"], cwd=RESULTS, capture_output=True, text=True)
+    """Returns what precbench report prints, without the spaces that align its columns. A path to an .xz file is unpacked."""
+    words = shlex.split(arguments)
+    packed = "".join(lzma.open(RESULTS / word, "rt").read() for word in words if word.endswith(".xz"))
+    done = subprocess.run([PROGRAM, "report", *("-" if word.endswith(".xz") else word for word in words), "--format", "md"],
+                          cwd=RESULTS, input=packed, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"report {arguments}: {done.stderr.strip()}")
     return re.sub(r"-{3,}", "---", re.sub(r" {2,}", " ", done.stdout)).rstrip("\n")
@@ -59,8 +60,7 @@ def filled(page, text, found, wrong):
 
 def main():
     if sys.argv[1:2] == ["--beside-peer"]:
-        folder = pathlib.Path(sys.argv[2]).resolve()
-        return print("\n\n".join(filter(None, [page_tables.beside_peer(folder), page_tables.blocks_beside_peer(folder)])))
+        return print(beside_peer(pathlib.Path(sys.argv[2]).resolve()))
     found, wrong = set(), []
     for page in pages():
         old = page.read_text()

@@ -42,8 +42,8 @@ int run_program(int argc, char** argv) {
       "precbench");
   app.set_help_flag("-h,--help", "this help");
   app.footer(
-      "Exit status: 0 done; 1 done, but something failed; 2 bad input; 130 interrupted with cases left. See also\n"
-      "sweep --help and check --help.");
+      "Exit status: 0 done; 1 done, but something failed; 2 bad input; 3 undecided (check, advise, doctor);\n"
+      "130 interrupted with cases left. precbench help status has the details.");
   app.set_version_flag("--version",
                        fmt::format("precbench {} (record schema {}, method {})", PRECBENCH_VERSION,
                                    kSchemaVersion, kMethodVersion),
