@@ -21,13 +21,13 @@ Json interval(const std::optional<MeanWithInterval>& value) {
 Json study(const StudyPrice* price, const PlannedRun& run) {
   if (!price) return Json();
   return {{"gap_nats", interval(price->gap)},
-          {"bf16_loss_nats", price->card->bf16_loss},
+          {"bf16_loss_nats", price->bf16_loss},
           {"price_nats", interval(price->gap_at(run.loss))},
           {"model", price->card->model},
           {"parameters", price->parameters},
           {"tokens_per_parameter", price->tokens_per_parameter},
           {"verdict", name_of(price->card->verdict.outcome)},
-          {"margin_nats", price->card->margin},
+          {"margin_nats", price->margin_at(price->bf16_loss)},
           {"study", price->card->study}};
 }
 

@@ -86,7 +86,7 @@ TEST_CASE("make_advice: recommends the highest speed-up to equal loss", "[advise
   const AdviceRow& row = row_of(advice, "tensorwise");
   // 0.001 of the study's 4.2 nats, at the 2.24 nats of 1.2B parameters and 1T tokens.
   const double s = kBesiroglu2024.slope(1e12),
-               gap = row.price->gap.mean * kBesiroglu2024.loss(1.2e9, 1e12) / row.price->card->bf16_loss;
+               gap = row.price->gap.mean * kBesiroglu2024.loss(1.2e9, 1e12) / row.price->bf16_loss;
   CHECK(std::fabs(gap - 0.00053) < 2e-5);
   CHECK(std::fabs(row.equal_loss->mean - 1.39 / std::exp(gap / s)) < 1e-9);
   REQUIRE(row.break_even.size() == 1);

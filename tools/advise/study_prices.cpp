@@ -20,7 +20,7 @@ double ln_ratio(double a, double b) { return std::fabs(std::log(a / b)); }
 }  // namespace
 
 MeanWithInterval StudyPrice::gap_at(double loss) const {
-  const double scale = loss / card->bf16_loss;
+  const double scale = loss / bf16_loss;
   return {gap.mean * scale, gap.low * scale, gap.high * scale};
 }
 
@@ -30,13 +30,14 @@ StudyPrices::StudyPrices(const std::vector<StudyCard>& cards) {
     const std::string recipe = numerics_label(card.fork->case_fields);
     if (card.verdict.outcome == ForkOutcome::diverged) diverged_.push_back(recipe);
     const auto parameters = parameters_of(*card.fork);
-    if (!parameters || card.verdict.trunks < kFewestUnits || !(card.bf16_loss > 0)) continue;
+    if (!parameters || card.verdict.trunks < kFewestUnits) continue;
     for (const CardPrice& price : card.prices) {
       const auto gap = settled_at(card, price.age);
       const auto age = price.tokens_per_parameter;
-      if (gap && age && *age > 0 && std::isfinite(gap->mean) && std::isfinite(gap->low) &&
-          std::isfinite(gap->high))
-        prices_.push_back({&card, recipe, *parameters, *age, card.fork->moe.has_value(), *gap});
+      if (gap && age && *age > 0 && price.bf16_loss > 0 && std::isfinite(gap->mean) &&
+          std::isfinite(gap->low) && std::isfinite(gap->high))
+        prices_.push_back(
+            {&card, recipe, *parameters, *age, card.fork->moe.has_value(), *gap, price.bf16_loss});
     }
   }
 }

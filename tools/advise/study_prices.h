@@ -17,12 +17,13 @@ struct StudyPrice {
   double tokens_per_parameter = 0;  ///< seen when the forks began
   bool experts = false;             ///< the model is a mixture of experts
   MeanWithInterval gap;             ///< nats, loss of the recipe minus BF16's
+  double bf16_loss = 0;             ///< nats, BF16's loss at that age
 
   /// Returns the gap for a run whose BF16 loss is `loss` nats: the same fraction of that loss as in the study. The
   /// margin is such a fraction, too. Nats cannot be compared directly: a token may be a byte or a word.
   MeanWithInterval gap_at(double loss) const;
   /// Returns the study's margin for such a run, nats.
-  double margin_at(double loss) const { return card->margin / card->bf16_loss * loss; }
+  double margin_at(double loss) const { return card->margin_fraction * loss; }
 };
 
 /// Size and age of a planned run.

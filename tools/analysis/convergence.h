@@ -77,8 +77,8 @@ struct EmaErrors {
 
 /// Convergence of one recipe, or of BF16 itself.
 struct RecipeConvergence {
-  CaseFields fields;              ///< fields of the group's first row of this recipe
-  RecordRefs members;             ///< runs with a loss curve, all seeds
+  CaseFields fields;   ///< fields of the group's first row of this recipe
+  RecordRefs members;  ///< runs with a loss curve, all seeds
   bool is_bf16 = false;
   std::size_t baseline = 0;  ///< index of the BF16 entry compared with; its own index if there is none
 

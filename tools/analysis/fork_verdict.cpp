@@ -28,9 +28,10 @@ bool enough_trunks(const ForkEvidence& evidence) {
 }
 
 /// Returns the p-value of equivalence at every age: all must hold, so it is the largest p.
-double p_at_every_age(const ForkEvidence& evidence, double bound) {
+double p_at_every_age(const ForkEvidence& evidence, const ForkRules& rules) {
   double p = 0;
-  for (const AgeDifferences& age : evidence.ages) p = std::max(p, equivalence_p(trunk_means(age), bound));
+  for (const AgeDifferences& age : evidence.ages)
+    p = std::max(p, equivalence_p(trunk_means(age), rules.bound(age.age)));
   return p;
 }
 
@@ -127,17 +128,17 @@ std::optional<std::string> blind_reason(std::optional<double> floor, std::option
   else if (*floor > rules.largest_floor())
     reasons.push_back(
         fmt::format("the noise floor of {:.5f} nats is above a tenth of the margin of {:.5f} ({})", *floor,
-                    rules.margin, remedy_words(quiet, "more tokens a step may")));
+                    rules.strictest(), remedy_words(quiet, "more tokens a step may")));
   if (reasons.empty()) return std::nullopt;
   return fmt::format("{}", fmt::join(reasons, "; "));
 }
 
 /// Returns what would settle a recipe that is not inside the bound at an age with these trunk means.
 std::string what_would_settle(const std::vector<double>& means, std::size_t recipes, std::size_t ages,
-                              const ForkRules& rules) {
+                              double bound, double study_level) {
   const MeanAndSpread m = mean_and_spread(means);
-  const double level = rules.level / static_cast<double>(recipes);
-  const auto settles = [&](int n) { return would_be_equivalent(m, n, rules.bound(), level); };
+  const double level = study_level / static_cast<double>(recipes);
+  const auto settles = [&](int n) { return would_be_equivalent(m, n, bound, level); };
   if (const auto trunks = fewest_units(settles, means.size()))
     return fmt::format("about {} trunks would settle it", *trunks);
   const auto shown = trunks_to_differ(means, level / 2 / static_cast<double>(ages));
@@ -151,10 +152,11 @@ std::string inconclusive_reason(const ForkEvidence& evidence, const std::optiona
   if (blind) return *blind;
   for (const AgeDifferences& age : evidence.ages) {
     const std::vector<double> means = trunk_means(age);
-    if (is_equivalent(means, rules.bound(), rules.level)) continue;
+    const double bound = rules.bound(age.age);
+    if (is_equivalent(means, bound, rules.level)) continue;
     return fmt::format("at age {} {} is not inside +-{:.5f}; {}", age.age,
-                       in_nats(*mean_with_interval(means)), rules.bound(),
-                       what_would_settle(means, recipes, evidence.ages.size(), rules));
+                       in_nats(*mean_with_interval(means)), bound,
+                       what_would_settle(means, recipes, evidence.ages.size(), bound, rules.level));
   }
   return "inside the bound by itself, but not with the correction for several recipes: one more trunk may settle it";
 }
@@ -214,8 +216,8 @@ std::optional<int> trunks_to_pass_bound(const ForkEvidence& control, const ForkR
       oldest == control.ages.end() ? std::vector<double>{} : trunk_means(*oldest);
   if (means.size() < 2) return kFewestUnits;
   const MeanAndSpread m = mean_and_spread(means);
-  return fewest_units([&](int n) { return m.mean - half_width(m, n, rules.level) > rules.bound(); },
-                      means.size());
+  return fewest_units(
+      [&](int n) { return m.mean - half_width(m, n, rules.level) > rules.bound(oldest->age); }, means.size());
 }
 
 std::optional<int> trunks_to_quiet(const ForkEvidence& neutral, const ForkRules& rules) {
@@ -245,7 +247,7 @@ bool beyond_bound(const ForkEvidence& control, const ForkRules& rules) {
   if (control.diverged > 0) return true;
   const auto oldest = oldest_of(control);
   return oldest != control.ages.end() && oldest->by_trunk.size() >= std::size_t{kFewestUnits} &&
-         p_of_beyond(trunk_means(*oldest), -rules.bound(), -1) <= rules.level;
+         p_of_beyond(trunk_means(*oldest), -rules.bound(oldest->age), -1) <= rules.level;
 }
 
 std::vector<ForkVerdict> judge_forks(const std::vector<ForkEvidence>& recipes, std::optional<double> floor,
@@ -258,7 +260,7 @@ std::vector<ForkVerdict> judge_forks(const std::vector<ForkEvidence>& recipes, s
     verdicts.push_back(describe(evidence));
     if (evidence.diverged > 0 || evidence.reference_diverged > 0 || !enough_trunks(evidence)) continue;
     judged.push_back(verdicts.size() - 1);
-    same.push_back(p_at_every_age(evidence, rules.bound()));
+    same.push_back(p_at_every_age(evidence, rules));
     apart.push_back(difference_p(evidence, +1));
     apart.push_back(difference_p(evidence, -1));
   }
@@ -280,8 +282,8 @@ std::vector<ForkVerdict> judge_forks(const std::vector<ForkEvidence>& recipes, s
     const MeanWithInterval there = *mean_with_interval(trunk_means(shown));
     if (is_same[k] && !blind) {
       verdict.outcome = ForkOutcome::equivalent;
-      verdict.reason = fmt::format("{} at most, inside +-{:.5f} at every age", in_nats(*verdict.difference),
-                                   rules.bound());
+      verdict.reason =
+          fmt::format("{} at most, inside half of the margin at every age", in_nats(*verdict.difference));
     } else if (!is_same[k] && (worse || better) && std::abs(there.mean) > floor.value_or(0)) {
       verdict.outcome = worse ? ForkOutcome::worse : ForkOutcome::better;
       verdict.difference = there, verdict.age = shown.age;

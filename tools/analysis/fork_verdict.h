@@ -7,6 +7,7 @@
 // detect harm: its positive controls were found, and its noise floor is below a tenth of the margin.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -38,11 +39,24 @@ struct ForkEvidence {
 };
 
 struct ForkRules {
-  double margin = 0;  ///< nats; smallest difference that matters
+  double margin = 0;  ///< nats; smallest difference that matters at an age that `margins` does not name
   /// probability of any false "equivalent", and of any false "worse" or "better", in a study
   double level = 0.05;
-  double bound() const { return margin / 2; }
-  double largest_floor() const { return margin / 10; }
+  /// Margins by age, nats: a fraction of BF16's loss, which falls with age.
+  std::map<std::int64_t, double> margins = {};
+
+  double margin_at(std::int64_t age) const {
+    const auto own = margins.find(age);
+    return own == margins.end() ? margin : own->second;
+  }
+  double bound(std::int64_t age = -1) const { return margin_at(age) / 2; }
+  /// Returns the smallest margin of any age.
+  double strictest() const {
+    double least = margin;
+    for (const auto& [age, own] : margins) least = std::min(least, own);
+    return least;
+  }
+  double largest_floor() const { return strictest() / 10; }
 };
 
 enum class ForkOutcome : std::uint8_t { equivalent, worse, better, diverged, inconclusive };

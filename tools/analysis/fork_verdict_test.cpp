@@ -12,7 +12,7 @@ using namespace precbench;
 namespace {
 
 constexpr int kStudies = 2000;
-constexpr ForkRules kRules{.margin = 0.0073};
+const ForkRules kRules{.margin = 0.0073};
 /// Standard deviations in nats between forks of a trunk and between trunks. kRules.margin is
 /// 0.25% of a loss of 2.9.
 constexpr double kForkSpread = 0.0002, kTrunkSpread = 0.0002;

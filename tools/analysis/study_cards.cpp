@@ -218,8 +218,10 @@ std::optional<SwitchPrice> first_step_switch(const std::vector<std::vector<doubl
   return price;
 }
 
-/// Returns switch price and course by age. `small`: largest change along the fork that does not matter, nats.
-std::vector<CardPrice> prices_of(const StudyRows& rows, const std::string& recipe, double small) {
+/// Returns switch price and course by age. `bf16_losses`: mean loss of BF16's forks by age, nats. `small`: largest
+/// change along the fork that does not matter, as a fraction of that loss.
+std::vector<CardPrice> prices_of(const StudyRows& rows, const std::string& recipe,
+                                 const std::map<std::int64_t, double>& bf16_losses, double small) {
   std::map<std::int64_t, std::vector<const Fidelity*>> probes;
   // by age and trunk: one fork per data seed
   std::map<std::int64_t, std::map<std::int64_t, std::vector<std::vector<double>>>> forks;
@@ -240,10 +242,11 @@ std::vector<CardPrice> prices_of(const StudyRows& rows, const std::string& recip
     CardPrice& price = prices.emplace_back();
     price.age = age;
     price.tokens_per_parameter = rows.tokens_per_parameter(age);
+    price.bf16_loss = bf16_losses.at(age);
     if (const auto probe = probes.find(age); probe != probes.end())
       price.at_switch = probed_switch(probe->second);
     if (!price.at_switch) price.at_switch = first_step_switch(courses);
-    price.course = fit_course(courses, small);
+    price.course = fit_course(courses, small * price.bf16_loss);
   }
   return prices;
 }
@@ -293,11 +296,12 @@ void add_contrasts(std::vector<StudyCard>& cards, const StudyRows& rows, const J
 }
 
 std::vector<StudyCard> cards_of(const StudyRows& rows) {
+  std::map<std::int64_t, std::vector<double>> by_age;
   std::vector<double> losses;
   std::size_t steps = 0;
   for (const auto& [cell, record] : rows.of(StudyPart::fork, "bf16"))
     if (const auto loss = trailing_loss(*record)) {
-      losses.push_back(*loss);
+      losses.push_back(*loss), by_age[cell.age].push_back(*loss);
       steps = std::max(steps, record->training->loss.size());
     }
   if (losses.empty() || rows.asked.empty()) return {};
@@ -306,11 +310,21 @@ std::vector<StudyCard> cards_of(const StudyRows& rows) {
   common.bf16_loss = mean_and_spread(losses).mean;
   common.fork_steps = static_cast<std::int64_t>(steps);
   common.trained_tokens = rows.trained_tokens, common.steady = rows.steady;
-  const ForkRules rules{.margin = rows.margin * common.bf16_loss, .level = rows.level};
-  common.margin = rules.margin;
+  std::map<std::int64_t, double> bf16_losses;
+  ForkRules rules{.margin = rows.margin * common.bf16_loss, .level = rows.level};
+  for (const auto& [age, own] : by_age) {
+    bf16_losses[age] = mean_and_spread(own).mean;
+    rules.margins[age] = rows.margin * bf16_losses[age];
+  }
+  common.margin_fraction = rows.margin, common.margin = rules.strictest();
   const ForkEvidence neutral = evidence_of(rows, "bf16", rows.perturbed);
   common.floor = noise_floor(neutral);
-  common.bf16_learning_rate = bf16_rates(rows, rules.margin);
+  // All forks of a ladder have one age.
+  const auto ladder_margin = [&](StudyPart part, const std::string& recipe) {
+    const StudyCells& cells = rows.of(part, recipe);
+    return cells.empty() ? rules.margin : rules.margin_at(cells.begin()->first.age);
+  };
+  common.bf16_learning_rate = bf16_rates(rows, ladder_margin(StudyPart::learning_rate, "bf16"));
   const Controls controls = controls_of(rows, rules);
   common.controls = controls.results;
   std::vector<ForkEvidence> asked;
@@ -330,16 +344,17 @@ std::vector<StudyCard> cards_of(const StudyRows& rows) {
     card.verdict = std::move(verdict);
     const StudyCells& cells = rows.of(StudyPart::fork, recipe);
     card.fork = typical_fork(cells);
-    card.prices = prices_of(rows, recipe, rules.bound());
+    card.prices = prices_of(rows, recipe, bf16_losses, rows.margin / 2);
     card.age_law = age_law_of(rows, asked[i], common.fork_steps);
     card.fidelity = fidelity_of(cells), card.layers = layers_of(cells), card.curve = curve_of(rows, recipe);
     card.outlier_ffn = outlier_ladder(rows, recipe, "ffn");
     card.outlier_norm = outlier_ladder(rows, recipe, "norm");
     card.outlier_vo = outlier_ladder(rows, recipe, "vo");
-    card.learning_rate = loss_ladder(rows, StudyPart::learning_rate, recipe, rules.margin);
-    card.batch = loss_ladder(rows, StudyPart::batch, recipe, rules.margin);
-    card.bits = loss_ladder(rows, StudyPart::bits, recipe, rules.margin);
-    card.exponent_bits = loss_ladder(rows, StudyPart::exponent_bits, recipe, rules.margin);
+    const auto ladder = [&](StudyPart part) {
+      return loss_ladder(rows, part, recipe, ladder_margin(part, recipe));
+    };
+    card.learning_rate = ladder(StudyPart::learning_rate), card.batch = ladder(StudyPart::batch);
+    card.bits = ladder(StudyPart::bits), card.exponent_bits = ladder(StudyPart::exponent_bits);
   }
   if (rows.against) add_contrasts(cards, rows, judge);
   return cards;

@@ -61,6 +61,7 @@ const char* name_of(SwitchPrice::Source source);
 struct CardPrice {
   std::int64_t age = 0;
   std::optional<double> tokens_per_parameter;  ///< seen by the model; null if unknown
+  double bf16_loss = 0;                        ///< nats, mean over the BF16 forks of this age
   std::optional<SwitchPrice> at_switch;
   std::optional<ForkCourse> course;  ///< null for fewer than two trunks or too short forks
 };
@@ -92,8 +93,9 @@ struct StudyCard {
   const Record* fork = nullptr;       ///< one of the recipe's forks, for its settings; a successful
                                       ///< one if there is any
   std::optional<double> floor;        ///< noise floor, nats
-  double margin = 0;                  ///< nats
-  double bf16_loss = 0;               ///< nats, mean over the BF16 forks
+  double margin_fraction = 0;         ///< smallest difference that matters, as a fraction of BF16's loss
+  double margin = 0;                  ///< nats, smallest of any age: that of the lowest BF16 loss
+  double bf16_loss = 0;               ///< nats, mean over the BF16 forks of all ages
   std::int64_t fork_steps = 0;
   std::vector<CardFidelity> fidelity;
   std::vector<CardPrice> prices;               ///< by age, youngest first

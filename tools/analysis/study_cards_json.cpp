@@ -75,6 +75,7 @@ Json prices_json(const StudyCard& card) {
   for (const CardPrice& price : card.prices)
     prices.push_back({{"age", price.age},
                       {"tokens_per_parameter", json_of(price.tokens_per_parameter)},
+                      {"bf16_loss", price.bf16_loss},
                       {"switch", json_of(price.at_switch)},
                       {"settled", json_of(settled_at(card, price.age), "difference")},
                       {"course", json_of(price.course)}});

@@ -52,6 +52,39 @@ TEST_CASE("study_cards: a card has the difference of paired forks and its verdic
   CHECK(cards[1].verdict.outcome == ForkOutcome::worse);
 }
 
+TEST_CASE("study_cards: every age has a margin of its own, a fraction of its BF16 loss", "[study]") {
+  // At age 200 every loss is 3 nats lower: half the margin is 0.0053 nats at age 100 and 0.0015 at age 200. Of the
+  // mean loss it would be 0.0034.
+  const auto older = [](Record& row) {
+    if (row.study->age == 200)
+      for (double& loss : row.training->loss) loss -= 3;
+  };
+  Rows rows;
+  rows.add_forks("bf16", 0, 0, older);
+  rows.add_forks("bf16", 1e-6, 1e-6, [&](Record& row) { Rows::perturb(row), older(row); });
+  rows.add_forks("rowwise", 0.001, 1e-5, older);
+  rows.add_forks("rowwise_e5m2", 0.003, 1e-5,
+                 [&](Record& row) { row.study->apart_from = "rowwise", older(row); });
+  rows.add_forks("rowwise_e4m1", 0.1, 1e-5, [&](Record& row) { row.study->breaks = true, older(row); });
+  const auto add = [&](const std::string& recipe, double young, double old) {
+    rows.add_forks(recipe, 0, 1e-5, [&](Record& row) {
+      Rows::ask(row), older(row);
+      for (double& loss : row.training->loss) loss += row.study->age == 200 ? old : young;
+    });
+  };
+  add("blockwise", 0.0045, 0.0012);
+  add("tensorwise", 0.0012, 0.0025);
+  const auto cards = study_cards(rows.refs());
+  REQUIRE(cards.size() == 2);
+  CHECK_THAT(cards[0].bf16_loss, Catch::Matchers::WithinAbs(bf16_loss() - 1.5, 1e-12));
+  CHECK_THAT(cards[0].margin, Catch::Matchers::WithinRel(kMargin * (bf16_loss() - 3), 1e-9));
+  CHECK_THAT(cards[0].prices.at(0).bf16_loss, Catch::Matchers::WithinAbs(bf16_loss(), 1e-12));
+  CHECK_THAT(cards[0].prices.at(1).bf16_loss, Catch::Matchers::WithinAbs(bf16_loss() - 3, 1e-12));
+  CHECK(cards[0].verdict.recipe == "blockwise");
+  CHECK(cards[0].verdict.outcome == ForkOutcome::equivalent);
+  CHECK(cards[1].verdict.outcome == ForkOutcome::worse);
+}
+
 TEST_CASE("study_cards: nothing is equivalent unless both kinds of control are found", "[study]") {
   Rows rows;
   rows.add_forks("bf16", 0, 0);
@@ -231,7 +264,8 @@ TEST_CASE("cards_to_json: has the documented keys", "[study]") {
   CHECK(keys_of(json[0]) == Keys{"model", "recipe", "verdict", "statement", "reason", "fork", "trend",
                                  "against", "prices", "age_law", "tokens", "trained_tokens", "steady",
                                  "fidelity", "ladders", "controls", "machine", "study"});
-  CHECK(keys_of(json[0]["prices"][0]) == Keys{"age", "tokens_per_parameter", "switch", "settled", "course"});
+  CHECK(keys_of(json[0]["prices"][0]) ==
+        Keys{"age", "tokens_per_parameter", "bf16_loss", "switch", "settled", "course"});
   CHECK(keys_of(json[0]["prices"][0]["switch"]) == Keys{"difference", "low", "high", "over"});
   CHECK(keys_of(json[0]["prices"][0]["course"]) == Keys{"shape", "change", "tau", "plateau"});
   CHECK(keys_of(json[0]["tokens"]) == Keys{"law", "source", "horizons"});

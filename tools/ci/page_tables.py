@@ -115,7 +115,7 @@ def sizes():
     rows = []
     for model, name in STUDIES.items():
         found, text = study_rows(name), (RESULTS / f"{name}.md").read_text()
-        margin, floor = re.search(r"margin ([\d.]+) nats, noise floor (\d\.\d+)", text).groups()
+        margin, floor = re.search(r"margin ([\d. to]+) nats, noise floor (\d\.\d+)", text).groups()
         verdicts = {row["verdict"].split(" at ")[0] for recipe, row in found.items() if recipe in SIZES_RECIPES}
         tokens = {row["verdict"].split(" at ")[1].removesuffix(" tokens per parameter").split(" to ")[-1] for row in found.values()}
         rows.append([f"[{model}]({name}.md)", *tokens, margin, floor,

@@ -51,6 +51,7 @@ std::string beside_words(const StudyCard& fitted, const StudyCard& other) {
 }
 
 void add_other_models(Section& section, const std::vector<StudyCard>& cards) {
+  const std::size_t before = section.lines.size();
   for (const StudyCard& fitted : cards)
     for (const StudyCard& other : cards) {
       if (!has_law(fitted) || has_law(other) || other.prices.empty()) continue;
@@ -58,6 +59,9 @@ void add_other_models(Section& section, const std::vector<StudyCard>& cards) {
       if (std::string words = beside_words(fitted, other); !words.empty())
         section.lines.push_back(std::move(words));
     }
+  if (section.lines.size() > before)
+    section.lines.push_back(
+        "Nats are per token: prices of models with different tokenizers cannot be compared directly.");
 }
 
 std::vector<Point> measured_points(const StudyCard& card) {

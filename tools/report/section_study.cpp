@@ -88,13 +88,22 @@ std::string start_words(const StudyCard& card) {
   return words;
 }
 
+/// Returns "0.00497 to 0.00607": the margins of the ages.
+std::string margins_words(const StudyCard& card) {
+  double largest = card.margin;
+  for (const CardPrice& price : card.prices)
+    largest = std::max(largest, card.margin_fraction * price.bf16_loss);
+  const std::string low = fmt::format("{:.5f}", card.margin), high = fmt::format("{:.5f}", largest);
+  return low == high ? low : low + " to " + high;
+}
+
 std::string setting_words(const StudyCard& card) {
   return fmt::format(
-      "{} on {}: forks of {} steps from {}, BF16 at {:.4f} nats; margin {:.5f} nats, noise floor {}. Positive "
+      "{} on {}: forks of {} steps from {}, BF16 at {:.4f} nats; margin {} nats, noise floor {}. Positive "
       "controls: {}.{}",
       card.model, card.machine, card.fork_steps, plural(card.verdict.trunks, "trunk"), card.bf16_loss,
-      card.margin, card.floor ? fmt::format("{:.5f}", *card.floor) : "not measured", controls_words(card),
-      start_words(card));
+      margins_words(card), card.floor ? fmt::format("{:.5f}", *card.floor) : "not measured",
+      controls_words(card), start_words(card));
 }
 
 std::vector<Point> rungs_of(const Ladder& ladder) {
