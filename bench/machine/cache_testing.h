@@ -2,21 +2,26 @@
 #pragma once
 
 #include <cstdlib>
+#include <string>
 
 #include "kernels/testing/temp_directory.h"
 
 namespace precbench {
 
-/// Points the cache at a temporary folder.
+/// Points the cache at a temporary folder, until it goes out of scope.
 class CacheFolder {
  public:
-  CacheFolder() { setenv("XDG_CACHE_HOME", folder_.path().c_str(), 1); }
-  ~CacheFolder() { unsetenv("XDG_CACHE_HOME"); }
+  CacheFolder() {
+    if (const char* cache = std::getenv("XDG_CACHE_HOME")) before_ = cache;
+    setenv("XDG_CACHE_HOME", folder_.path().c_str(), 1);
+  }
+  ~CacheFolder() { setenv("XDG_CACHE_HOME", before_.c_str(), 1); }
   CacheFolder(const CacheFolder&) = delete;
   CacheFolder& operator=(const CacheFolder&) = delete;
 
  private:
   TempDirectory folder_;
+  std::string before_;
 };
 
 }  // namespace precbench

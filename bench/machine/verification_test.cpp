@@ -66,6 +66,7 @@ TEST_CASE("read_verification: a file that is damaged or of another machine count
 }
 
 TEST_CASE("verification_file: XDG folder or home and nothing without both", "[doctor]") {
+  const CacheFolder restores_the_variable;
   const std::string home = std::getenv("HOME") ? std::getenv("HOME") : "";
   unsetenv("XDG_CACHE_HOME");
   setenv("HOME", "/home/someone", 1);

@@ -35,8 +35,9 @@ enum class Elements : std::uint8_t { all, each_tile };
 struct Errors {
   /// RMS of (x - exact) / (|a row| |b row|): every element has equal weight, whatever its row's size.
   double gpu, naive;
-  /// Largest error of an element over its bound: one rounding of the output (a unit in the last place) plus 16
-  /// times the RMS error of the naive sum. Infinite for NaN.
+  /// Largest error of an element over its bound: one rounding of the output (a unit in the last place), with
+  /// accumulation another one of the product, plus the larger of 16 times the RMS error of the naive sum and
+  /// what truncation can change this element by. Infinite for NaN.
   double worst;
 };
 
