@@ -27,6 +27,7 @@ struct Case {
   std::int64_t shard_group = 1;
   std::string gather = "bf16";
   std::string reshard = "on";
+  std::string grad_sync = "every";
   std::string reduce_amax = "off";
   std::string device = "auto";
   std::int64_t steps = 0;  ///< 0: until the stop rule is satisfied; written "auto"

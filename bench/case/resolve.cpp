@@ -94,6 +94,8 @@ Plan resolve(const Case& c, Refusals refusals) {
   plan.T = c.seq;
   plan.ranks = static_cast<int>(c.gpus);
   plan.accumulation = static_cast<int>(c.accumulation);
+  plan.grad_sync = value_of(kGradSyncWords, c.grad_sync);
+  plan.parameters.sync_last = plan.has_grad_sync() && plan.grad_sync == GradSync::last;
   plan.recompute = value_of(kRecomputeWords, c.recompute);
   plan.graph = value_of(kGraphWords, c.graph);
   plan.deterministic = value_of(kSwitchWords, c.deterministic);

@@ -116,6 +116,9 @@ std::optional<std::string> state_unsupported_reason(const Plan& plan) {
 std::optional<std::string> fp8_storage_unsupported_reason(const Plan& plan) {
   if (plan.parameters.gradients == DType::e4m3 && plan.data_parallel == DataParallel::hsdp)
     return "--grads e4m3: hsdp reduces gradients twice and would round in between; use ddp or fsdp";
+  if (plan.parameters.gradients == DType::e4m3 && plan.parameters.sync_last)
+    return "--grad-sync last: gradients in e4m3 are summed over ranks in every micro-step; use --grads bf16 or "
+           "fp32";
   if (!plan.fp8_weights) return std::nullopt;
   if (plan.model.moe) return "--weights e4m3: does not support blocks with experts";
   const QuantFormat& format = plan.recipe.fprop.b;

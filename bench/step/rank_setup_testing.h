@@ -32,7 +32,7 @@ struct Setup {
   bool recompute = false;
   std::string keep_bf16 = "";
   int layers = 2;
-  std::string reshard = "on";
+  std::string reshard = "on", grad_sync = "every";
   std::string model = "";  ///< JSON of a model with experts to use instead
   std::string routing = "learned";
   double aux = Case{}.aux;
@@ -72,6 +72,7 @@ inline Plan plan_of(const Setup& setup) {
   c.moments = setup.moments;
   c.recompute = setup.recompute ? "block" : "none";
   c.reshard = setup.reshard;
+  c.grad_sync = setup.grad_sync;
   c.keep_bf16 = setup.keep_bf16;
   c.lr = 1e-3;
   return resolve(c);

@@ -92,8 +92,12 @@ TEST_CASE("Rank: hsdp trains like ddp up to rounding", "[rank]") {
       const Trained whole = train(setup);
       setup.parallel = "hsdp";
       setup.shard_group = shard_group;
-      // hsdp sums gradients within the groups first.
-      check_same_up_to_rounding(train(setup), whole);
+      for (const char* grad_sync : {"every", "last"}) {
+        INFO("reduced in the " << grad_sync << " micro-step");
+        setup.grad_sync = grad_sync;
+        // hsdp sums gradients within the groups first.
+        check_same_up_to_rounding(train(setup), whole);
+      }
     }
 }
 
