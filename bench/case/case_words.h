@@ -36,7 +36,6 @@ inline constexpr EnumNames<Schedule, 2> kScheduleWords{{"constant", "cosine"}};
 inline constexpr EnumNames<ExchangeOptions::Mode, 3> kExchangeWords{{"gather", "slots", "sync"}};
 
 inline constexpr EnumNames<bool, 2> kSwitchWords{{"off", "on"}};
-inline constexpr EnumNames<bool, 2> kRecomputeWords{{"none", "block"}};
 inline constexpr EnumNames<bool, 2> kSentInFp8Words{{"bf16", "fp8"}};  ///< --gather, --dispatch
 inline constexpr EnumNames<bool, 2> kHeadInRecipeWords{{"bf16", "recipe"}};
 inline constexpr EnumNames<bool, 2> kPerturbWords{{"none", "ulp"}};

@@ -28,7 +28,8 @@ struct Plan : Definition {
   DataParallel data_parallel = DataParallel::ddp;
   Reshard reshard = Reshard::on;         ///< `automatic` is decided by the session
   GradSync grad_sync = GradSync::every;  ///< likewise
-  bool recompute = false, reduce_amax = false, fp8_gather = false, fp8_weights = false;
+  Recompute recompute;
+  bool reduce_amax = false, fp8_gather = false, fp8_weights = false;
   GraphMode graph = GraphMode::on;
   bool deterministic = false;
   CheckpointKeep checkpoint_keep = CheckpointKeep::last;

@@ -83,9 +83,68 @@ TEST_CASE("dry_run: recomputation repeats a block's forward except for its last 
   CHECK(same_flops(dry_run(plan, nullptr).model_flops(), closed_form(plan) + again));
 }
 
+TEST_CASE("dry_run: recomputed parts repeat their GEMMs and no attention", "[predict]") {
+  Case c;
+  c.model = "llama3.2-1b";
+  for (const char* recipe : {"bf16", "tensorwise"}) {
+    c.recipe = recipe;
+    c.recompute = "none";
+    const Plan none = resolve(c);
+    const ModelConfig& m = none.model;
+    const double tokens = static_cast<double>(none.tokens_per_step()), layers = static_cast<double>(m.layers),
+                 qkv = 2 * layers * static_cast<double>(m.width * (m.q_width() + 2 * m.kv_width())) * tokens,
+                 gate_up = 2 * layers * static_cast<double>(m.width * 2 * m.ffn) * tokens,
+                 once = dry_run(none, nullptr).model_flops();
+    CHECK(same_flops(once, closed_form(none)));
+    const auto again = [&](const char* recompute) {
+      c.recompute = recompute;
+      return dry_run(resolve(c), nullptr).model_flops() - once;
+    };
+    const auto near = [&](double x, double y) { return std::fabs(x - y) <= 1e-9 * once; };
+    CHECK(near(again("norm"), 0));
+    CHECK(near(again("ffn"), gate_up));
+    CHECK(near(again("attention"), qkv));
+    CHECK(near(again("norm+ffn+attention"), gate_up + qkv));
+    CHECK(near(again("block:4"), again("block") * 4 / layers));
+    CHECK(again("block") > gate_up + 2 * qkv);
+  }
+}
+
+TEST_CASE("dry_run: recomputed parts take their bytes out of every block", "[predict]") {
+  // The bytes that one more block keeps from forward to backward.
+  const auto of_block = [](const char* recipe, const char* recompute) {
+    const auto activations = [&](std::int64_t layers) {
+      Case c;
+      c.device = "cuda";
+      c.model = "llama3.1-8b";
+      c.recipe = recipe, c.recompute = recompute, c.layers = layers;
+      c.seq = 2048, c.batch = 1;
+      return dry_run(resolve(c), nullptr).highest.bytes[static_cast<int>(Segment::activations)];
+    };
+    return (activations(12) - activations(8)) / 4;
+  };
+  const ModelConfig m = find_model("llama3.1-8b");
+  const std::int64_t M = 2048, h = 2 * M * m.width, qkv = 2 * M * (m.q_width() + 2 * m.kv_width()),
+                     gate_up = 2 * M * 2 * m.ffn, out = 2 * M * m.q_width(), scalars = M * (4 * m.heads + 8);
+  const std::int64_t none = 4 * h + qkv + gate_up + out + scalars;
+  CHECK(of_block("bf16", "none") == none);
+  CHECK(of_block("bf16", "norm") == none - 2 * h);
+  CHECK(of_block("bf16", "ffn") == none - gate_up);
+  CHECK(of_block("bf16", "attention") == none - qkv);
+  CHECK(of_block("bf16", "attention+ffn+norm") == 2 * h + out + scalars);
+  CHECK(of_block("bf16", "block") == h + 4 * M);
+  // In FP8 a norm's output is kept in one byte and its scale.
+  for (const char* recipe : {"tensorwise", "mxfp8"}) {
+    INFO(recipe);
+    const std::int64_t saved = of_block(recipe, "none") - of_block(recipe, "norm");
+    CHECK(saved >= h);
+    CHECK(saved < h + h / 16);
+  }
+}
+
 TEST_CASE("dry_run: a run uses the predicted memory to the byte", "[predict]") {
   for (const Recipe& recipe : builtin_recipes())
-    for (const char* recompute : {"none", "block"})
+    for (const char* recompute : {"none", "block", "attention+ffn+norm"})
       for (const char* parallel : {"ddp", "fsdp"})
         for (const char* master : {"fp32", "bf16"}) {
           INFO(recipe.name << " recompute " << recompute << " " << parallel << " master " << master);
@@ -133,6 +192,15 @@ TEST_CASE("dry_run: memory is predicted exactly for every other option", "[predi
         {"msamp_o2", "recompute=block", false, false},
         {"msamp_o2", "gather=fp8", true, false},
         {"msamp_o3", "accumulation=2", false, false},
+        {"bf16", "recompute=norm"},
+        {"tensorwise", "recompute=norm"},
+        {"mxfp8", "recompute=ffn"},
+        {"blockwise", "recompute=attention"},
+        {"tensorwise", "recompute=block:2"},
+        {"mxfp8", "recompute=norm gather=fp8", true},
+        {"blockwise_pow2", "recompute=ffn+norm flow=on"},
+        {"tensorwise", "model=tiny-moe-shared recompute=ffn"},
+        {"bf16", "model=tiny-moe recompute=attention+ffn+norm"},
         {"bf16", "accumulation=3 grad_sync=last", true},
         {"mxfp8", "accumulation=2 grad_sync=last grads=bf16", true},
         {"tensorwise", "accumulation=2 grad_sync=last reshard=off gather=fp8", true}})

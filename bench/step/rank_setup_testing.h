@@ -29,7 +29,7 @@ struct Setup {
   int accumulation = 1;
   double clip = 0;  ///< 0: the gradient norm is the one sum whose order depends on the sharding
   std::string grads = "fp32", master = "fp32", moments = "fp32";
-  bool recompute = false;
+  std::string recompute = "none";
   std::string keep_bf16 = "";
   int layers = 2;
   std::string reshard = "on", grad_sync = "every";
@@ -70,7 +70,7 @@ inline Plan plan_of(const Setup& setup) {
   c.grads = setup.grads;
   c.master = setup.master;
   c.moments = setup.moments;
-  c.recompute = setup.recompute ? "block" : "none";
+  c.recompute = setup.recompute;
   c.reshard = setup.reshard;
   c.grad_sync = setup.grad_sync;
   c.keep_bf16 = setup.keep_bf16;
