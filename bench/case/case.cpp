@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "bench/case/case_words.h"
+#include "bench/case/recompute.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/parse_number.h"
 #include "kernels/gpu/device_info.h"
@@ -90,6 +91,12 @@ Field also(const char* alias, Field field) {
   return field;
 }
 
+/// Lets a text combine its choices.
+Field combined(std::string (*stored)(const std::string&), Field field) {
+  field.stored = stored;
+  return field;
+}
+
 std::vector<Field> make_fields() {
   const auto always = Identity::always;
   const auto when_set = Identity::when_set, when_used = Identity::when_used;
@@ -114,6 +121,9 @@ std::vector<Field> make_fields() {
            kAxis, when_set, words_in(kSentInFp8Words)),
       text("reshard", kWork, "resharding of gathered weights after each use; auto: off where memory allows",
            &Case::reshard, kAxis, when_set, words_in(kReshardWords)),
+      text("grad_sync", kWork,
+           "micro-steps that reduce-scatter gradients (fsdp, hsdp); auto: the last where memory allows",
+           &Case::grad_sync, kAxis, when_set, words_in(kGradSyncWords)),
       text("reduce_amax", kWork, "all-reduce of the amax behind per-tensor scales", &Case::reduce_amax,
            kSingle, when_set, words_in(kSwitchWords)),
       text("device", kWork, "compute device; auto: a GPU if one is visible, else the CPU", &Case::device,
@@ -148,8 +158,12 @@ std::vector<Field> make_fields() {
            "recipe change during the run: NAME@STEP, or NAME@0.8 for a fraction of --steps; none: not "
            "even the recipe's own",
            &Case::switch_recipe, kSingle, when_set),
-      text("recompute", kPrecision, "activation recomputation in the backward pass", &Case::recompute, kAxis,
-           always, words_in(kRecomputeWords)),
+      combined(
+          [](const std::string& text) { return recompute_text(parse_recompute(text)); },
+          text("recompute", kPrecision,
+               "activations recomputed in the backward pass: of all blocks, of the first K (block:K), or "
+               "parts of every block joined by +",
+               &Case::recompute, kAxis, always, {"none", "block", "norm", "ffn", "attention"})),
       text("flow", kPrecision, "FP8-Flow: transposed FP8 data of X and dY as wgrad operands (blockwise_pow2)",
            &Case::flow, kAxis, when_used, words_in(kSwitchWords)),
 
@@ -355,8 +369,8 @@ std::string get_text(const Case& c, const Field& field) {
 void set_text(Case& c, const Field& field, const std::string& text) {
   if (const auto* member = std::get_if<Text>(&field.member)) {
     check_text(field, text);
-    check_choice(field, text);
-    c.** member = text;
+    if (!field.stored) check_choice(field, text);
+    c.** member = field.stored ? field.stored(text) : text;
     return;
   }
   const auto* optional = std::get_if<OptionalReal>(&field.member);

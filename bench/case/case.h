@@ -27,6 +27,7 @@ struct Case {
   std::int64_t shard_group = 1;
   std::string gather = "bf16";
   std::string reshard = "on";
+  std::string grad_sync = "every";
   std::string reduce_amax = "off";
   std::string device = "auto";
   std::int64_t steps = 0;  ///< 0: until the stop rule is satisfied; written "auto"
@@ -101,6 +102,8 @@ struct Field {
   const char* zero_word;   ///< word for 0; "" for "0"
   bool above = false;      ///< true if a number must exceed its minimum
   const char* alias = "";  ///< second snake_case name of the flag and TOML key; records use `name` only
+  /// Returns a text that may combine choices as records have it, or throws InvalidInput; null: one choice.
+  std::string (*stored)(const std::string& text) = nullptr;
 
   bool is_integer() const { return std::holds_alternative<std::int64_t Case::*>(member); }
 };

@@ -19,6 +19,10 @@ inline constexpr EnumNames<DataParallel, 3> kParallelWords{{"ddp", "fsdp", "hsdp
 enum class Reshard : std::uint8_t { on, off, automatic };
 inline constexpr EnumNames<Reshard, 3> kReshardWords{{"on", "off", "auto"}};
 
+/// Micro-steps in which sharded ranks reduce gradients; `automatic`: the last where memory allows.
+enum class GradSync : std::uint8_t { every, last, automatic };
+inline constexpr EnumNames<GradSync, 3> kGradSyncWords{{"every", "last", "auto"}};
+
 /// CUDA graph of the step; `early`: captured, and our kernels start by programmatic dependent launch.
 enum class GraphMode : std::uint8_t { on, off, early };
 inline constexpr EnumNames<GraphMode, 3> kGraphWords{{"on", "off", "early"}};
@@ -32,7 +36,6 @@ inline constexpr EnumNames<Schedule, 2> kScheduleWords{{"constant", "cosine"}};
 inline constexpr EnumNames<ExchangeOptions::Mode, 3> kExchangeWords{{"gather", "slots", "sync"}};
 
 inline constexpr EnumNames<bool, 2> kSwitchWords{{"off", "on"}};
-inline constexpr EnumNames<bool, 2> kRecomputeWords{{"none", "block"}};
 inline constexpr EnumNames<bool, 2> kSentInFp8Words{{"bf16", "fp8"}};  ///< --gather, --dispatch
 inline constexpr EnumNames<bool, 2> kHeadInRecipeWords{{"bf16", "recipe"}};
 inline constexpr EnumNames<bool, 2> kPerturbWords{{"none", "ulp"}};

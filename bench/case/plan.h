@@ -26,8 +26,10 @@ struct Plan : Definition {
   std::int64_t B = 0, T = 0;
   int ranks = 1, accumulation = 1;
   DataParallel data_parallel = DataParallel::ddp;
-  Reshard reshard = Reshard::on;  ///< `automatic` is decided by the session
-  bool recompute = false, reduce_amax = false, fp8_gather = false, fp8_weights = false;
+  Reshard reshard = Reshard::on;         ///< `automatic` is decided by the session
+  GradSync grad_sync = GradSync::every;  ///< likewise
+  Recompute recompute;
+  bool reduce_amax = false, fp8_gather = false, fp8_weights = false;
   GraphMode graph = GraphMode::on;
   bool deterministic = false;
   CheckpointKeep checkpoint_keep = CheckpointKeep::last;
@@ -39,6 +41,8 @@ struct Plan : Definition {
   ExchangeOptions exchange;
   std::optional<StudyPlace> study;  ///< of a case that a study runs; written into the row, not part of the id
 
+  /// Returns true if the micro-steps in which gradients are reduced make a difference.
+  bool has_grad_sync() const { return parameters.parallel.shard > 1 && accumulation > 1; }
   std::int64_t tokens_per_micro_step() const { return B * T; }
   std::int64_t tokens_per_step() const { return B * T * ranks * accumulation; }
   /// Returns options whose recipe_of uses the first step's recipes. It refers to this plan, which must

@@ -8,6 +8,7 @@
 
 #include "bench/case/case_limits.h"
 #include "bench/case/plan.h"
+#include "bench/case/recompute.h"
 #include "kernels/base/errors.h"
 #include "kernels/gpu/device_info.h"
 #include "models/config/hub_names.h"
@@ -53,7 +54,8 @@ Plan resolve(const Case& c, Refusals refusals) {
   static_cast<Definition&>(plan) = define(c, refusals);
   plan.fields = c;
   plan.fields.model = preset_name(c.model);
-  plan.id = case_id(c, plan);
+  plan.fields.recompute = recompute_text(parse_recompute(c.recompute));
+  plan.id = case_id(plan.fields, plan);
   plan.bf16 = builtin_recipes().front();
   plan.data_parallel = value_of(kParallelWords, c.parallel);
   const auto shards = static_cast<int>(plan.data_parallel == DataParallel::ddp    ? 1
@@ -94,7 +96,9 @@ Plan resolve(const Case& c, Refusals refusals) {
   plan.T = c.seq;
   plan.ranks = static_cast<int>(c.gpus);
   plan.accumulation = static_cast<int>(c.accumulation);
-  plan.recompute = value_of(kRecomputeWords, c.recompute);
+  plan.grad_sync = value_of(kGradSyncWords, c.grad_sync);
+  plan.parameters.sync_last = plan.has_grad_sync() && plan.grad_sync == GradSync::last;
+  plan.recompute = parse_recompute(c.recompute);
   plan.graph = value_of(kGraphWords, c.graph);
   plan.deterministic = value_of(kSwitchWords, c.deterministic);
   plan.checkpoint_keep = value_of(kCheckpointKeepWords, c.checkpoint_keep);

@@ -116,6 +116,9 @@ std::optional<std::string> state_unsupported_reason(const Plan& plan) {
 std::optional<std::string> fp8_storage_unsupported_reason(const Plan& plan) {
   if (plan.parameters.gradients == DType::e4m3 && plan.data_parallel == DataParallel::hsdp)
     return "--grads e4m3: hsdp reduces gradients twice and would round in between; use ddp or fsdp";
+  if (plan.parameters.gradients == DType::e4m3 && plan.parameters.sync_last)
+    return "--grad-sync last: gradients in e4m3 are summed over ranks in every micro-step; use --grads bf16 or "
+           "fp32";
   if (!plan.fp8_weights) return std::nullopt;
   if (plan.model.moe) return "--weights e4m3: does not support blocks with experts";
   const QuantFormat& format = plan.recipe.fprop.b;
@@ -166,12 +169,16 @@ std::optional<std::string> unsupported_reason(const Plan& plan) {
     if (next.recipe.delayed() && !same_scales(next.recipe, plan.parameters.delayed))
       return fmt::format("{} and {}: one run has one kind of delayed scaling", plan.parameters.delayed.name,
                          next.recipe.name);
+  if (plan.recompute != kRecomputeBlocks && plan.recompute.blocks > plan.model.layers)
+    return fmt::format("--recompute {}: {} has {}; to recompute all, use block", plan.fields.recompute,
+                       plan.model.name, plural(plan.model.layers, "block"));
   if (const int shards = plan.parameters.parallel.shard; plan.ranks % shards != 0)
     return fmt::format("--shard-group: {} does not divide {}", shards, plural(plan.ranks, "rank"));
   if (plan.fp8_gather) {
     const int shards = plan.parameters.parallel.shard;
     if (shards == 1) return "FP8 gather: only sharded ranks (fsdp, hsdp) gather weights";
-    if (auto why = fp8_gather_unsupported_reason(plan.recipe, plan.model, plan.recompute)) return why;
+    if (auto why = fp8_gather_unsupported_reason(plan.recipe, plan.model, plan.recompute.repeats_fprop()))
+      return why;
     if (!plan.later.empty())
       return "FP8 gather: the recipe changes during the run, and the weight format with it";
     if (std::count(plan.parameters.gather_fp8.begin(), plan.parameters.gather_fp8.end(), true) == 0)

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "bench/case/supported.h"
 #include "bench/machine/datasheet.h"
 #include "kernels/base/errors.h"
 #include "kernels/gpu/device_info.h"
@@ -29,6 +30,18 @@ std::optional<std::int64_t> peak_of(const Case& c) {
   }
 }
 
+/// Returns the FLOPs of a rank's step, with those that recomputation repeats; null if the case cannot run.
+std::optional<double> executed_flops(const Case& c) {
+  try {
+    const Plan plan = resolve(c);
+    return unsupported_reason(plan) ? std::nullopt : std::optional(dry_run(plan, nullptr).model_flops());
+  } catch (const InvalidInput&) {
+    return std::nullopt;
+  } catch (const OutOfMemory&) {
+    return std::nullopt;
+  }
+}
+
 /// Returns the fields in which `to` differs from `from`.
 Change change_between(const Case& from, const Case& to, std::int64_t peak) {
   Change change{{}, peak};
@@ -41,6 +54,47 @@ Change change_between(const Case& from, const Case& to, std::int64_t peak) {
 /// One kind of change. Returns the changed cases from the smallest change to the largest; none if it does not
 /// apply to the case.
 using Measure = std::function<std::vector<Case>(const Case&)>;
+
+Case with_recompute(Case c, const std::string& recompute) {
+  c.recompute = recompute;
+  return c;
+}
+
+/// Returns the case with every recomputation that repeats more work than its own, from the least to the most:
+/// parts of all blocks, or all of the first eighths of them.
+std::vector<Case> more_recompute(const Case& c) {
+  constexpr std::int64_t kSteps = 8;
+  const std::optional<double> own = executed_flops(c), none = executed_flops(with_recompute(c, "none"));
+  if (!own || !none) return {};
+  std::vector<std::pair<double, std::string>> levels;
+  for (const char* text : {"norm", "attention+norm", "ffn+norm", "attention+ffn+norm", "block"})
+    if (const auto flops = executed_flops(with_recompute(c, text))) levels.emplace_back(*flops, text);
+  if (!levels.empty() && levels.back().second == "block") {
+    const std::int64_t layers = resolve(c).model.layers;
+    const double block = levels.back().first - *none;
+    for (std::int64_t i = 1; i < kSteps && i < layers; ++i) {
+      const std::int64_t blocks = layers < kSteps ? i : layers * i / kSteps;
+      levels.emplace_back(*none + block * static_cast<double>(blocks) / static_cast<double>(layers),
+                          fmt::format("block:{}", blocks));
+    }
+  }
+  std::stable_sort(levels.begin(), levels.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<Case> cases;
+  for (const auto& [flops, text] : levels)
+    if (flops >= *own && text != c.recompute) cases.push_back(with_recompute(c, text));
+  return cases;
+}
+
+/// Returns the strongest of these, for searches that combine measures, and norms, which need no weights again.
+std::vector<Case> strong_recompute(const Case& c) {
+  std::vector<Case> cases;
+  if (c.recompute == "block") return cases;
+  if (c.recompute == "none") cases.push_back(with_recompute(c, "norm"));
+  for (const char* text : {"attention+ffn+norm", "block"})
+    if (c.recompute != text) cases.push_back(with_recompute(c, text));
+  return cases;
+}
 
 /// A measure that sets a field to a value.
 Measure set_to(const char* name, const char* value) {
@@ -81,18 +135,36 @@ std::vector<Case> more_ranks(const Case& c) {
 }
 
 const std::vector<Measure>& measures() {
-  static const std::vector<Measure> all = {
-      set_to("recompute", "block"), sharded,         set_to("gather", "fp8"),     set_to("moments", "bf16"),
-      set_to("grads", "bf16"),      smaller_batches, set_to("master", "bf16_sr"), more_ranks};
+  static const std::vector<Measure> all = {strong_recompute,
+                                           sharded,
+                                           set_to("grad_sync", "every"),
+                                           set_to("gather", "fp8"),
+                                           set_to("moments", "bf16"),
+                                           set_to("grads", "bf16"),
+                                           smaller_batches,
+                                           set_to("master", "bf16_sr"),
+                                           more_ranks};
   return all;
+}
+
+/// Returns the changed case with the recomputation that repeats least and still fits.
+Case with_least_recompute(const Case& c, const Case& changed, const GpuRoom& room) {
+  if (changed.recompute == c.recompute) return changed;
+  for (const Case& less : more_recompute(with_recompute(changed, c.recompute)))
+    if (const auto peak = peak_of(less); peak && fits(*peak, room)) return less;
+  return changed;
+}
+
+Change change_to(const Case& c, const Case& changed, const GpuRoom& room) {
+  const Case least = with_least_recompute(c, changed, room);
+  return change_between(c, least, peak_of(least).value());
 }
 
 /// Returns the first level of one measure with which the case fits.
 std::optional<Change> single_change(const Case& c, const GpuRoom& room) {
   for (const Measure& measure : measures())
     for (const Case& changed : measure(c))
-      if (const auto peak = peak_of(changed); peak && fits(*peak, room))
-        return change_between(c, changed, *peak);
+      if (const auto peak = peak_of(changed); peak && fits(*peak, room)) return change_to(c, changed, room);
   return std::nullopt;
 }
 
@@ -104,7 +176,7 @@ std::optional<Change> pair_of_changes(const Case& c, const GpuRoom& room) {
       for (const Case& half : all[first](c))
         for (const Case& changed : all[second](half))
           if (const auto peak = peak_of(changed); peak && fits(*peak, room))
-            return change_between(c, changed, *peak);
+            return change_to(c, changed, room);
   return std::nullopt;
 }
 
@@ -126,7 +198,8 @@ std::optional<Case> with_all_measures(const Case& c, const GpuRoom& room) {
 /// Takes back every field that is not needed, from what a user would least like to change, and as much of the
 /// smaller batch as possible.
 Case without_needless(const Case& c, Case changed, const GpuRoom& room) {
-  static constexpr const char* kLeastWanted[] = {"master", "grads", "moments", "gather", "recompute"};
+  static constexpr const char* kLeastWanted[] = {"master", "grads",     "moments",
+                                                 "gather", "grad_sync", "recompute"};
   const auto keep_if_it_fits = [&](const Case& simpler) {
     const auto peak = peak_of(simpler);
     const bool good = peak && fits(*peak, room);
@@ -202,8 +275,7 @@ std::optional<Change> nearest_change(const Plan& plan, const GpuRoom& room) {
   if (auto change = pair_of_changes(c, room)) return change;
   const std::optional<Case> all = with_all_measures(c, room);
   if (!all) return std::nullopt;
-  const Case needed = without_needless(c, *all, room);
-  return change_between(c, needed, peak_of(needed).value());
+  return change_to(c, without_needless(c, *all, room), room);
 }
 
 std::vector<Change> runnable_changes(const Plan& plan) {

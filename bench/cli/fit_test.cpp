@@ -2,6 +2,7 @@
 #include "bench/cli/fit.h"
 
 #include <map>
+#include <set>
 
 #include "bench/cli/cli_testing.h"
 #include "kernels/base/errors.h"
@@ -40,9 +41,43 @@ TEST_CASE("nearest_change: what leaves training as it is comes first", "[cli][fi
   const auto change = [&](const std::map<std::string, std::string>& fields) {
     return nearest_change(resolve(case_of(fields)), h100).value().text();
   };
-  CHECK(change({{"model", "llama3.1-8b"}, {"gpus", "8"}, {"parallel", "fsdp"}, {"seq", "8192"}}) ==
-        "--recompute block");
+  CHECK(change({{"model", "llama3.1-8b"}, {"gpus", "8"}, {"parallel", "fsdp"}, {"seq", "8192"}})
+            .starts_with("--recompute "));
   CHECK(change({{"model", "llama3.1-8b"}, {"gpus", "8"}, {"batch", "1"}}) == "--parallel fsdp");
+  // Norms alone are the cheapest recomputation, and whole gradients are given up before training changes.
+  CHECK(change({{"model", "llama3.1-8b"},
+                {"gpus", "8"},
+                {"parallel", "fsdp"},
+                {"seq", "4096"},
+                {"batch", "1"},
+                {"accumulation", "16"},
+                {"reshard", "off"},
+                {"grad_sync", "last"}}) == "--grad-sync every");
+}
+
+TEST_CASE("nearest_change: recomputation repeats as little as suffices", "[cli][fit]") {
+  const GpuRoom h100 = find_room("h100").value();
+  const auto flops = [](const Case& c) { return dry_run(resolve(c), nullptr).model_flops(); };
+  std::set<std::string> proposed;
+  for (const char* batch : {"3", "4", "6", "8", "12"}) {
+    const Case c = case_of(
+        {{"model", "llama3.1-8b"}, {"gpus", "8"}, {"parallel", "fsdp"}, {"seq", "8192"}, {"batch", batch}});
+    INFO("batch " << batch);
+    if (is_good(c, h100)) continue;
+    const Change change = nearest_change(resolve(c), h100).value();
+    REQUIRE(change.text().starts_with("--recompute "));
+    const Case good = changed(c, change);
+    proposed.insert(good.recompute);
+    CHECK(is_good(good, h100));
+    for (const char* other : {"norm", "attention", "attention+norm", "ffn", "ffn+norm", "attention+ffn+norm",
+                              "block:4", "block:8", "block:16", "block:24", "block"}) {
+      Case less = c;
+      less.recompute = other;
+      INFO(other);
+      if (flops(less) < flops(good)) CHECK(!is_good(less, h100));
+    }
+  }
+  CHECK(proposed.size() >= 3);
 }
 
 TEST_CASE("nearest_change: changes are sufficient and each is needed", "[cli][fit]") {
@@ -133,7 +168,7 @@ TEST_CASE("sweep --dry-run --gpu: every case fits or not, with what would", "[cl
   CHECK(contains(answer.text, "  fits  "));
   CHECK(contains(answer.text, "fits: NVIDIA H100 80GB HBM3, 78.4 GiB (98% of the data sheet's 80 GB)"));
   CHECK(contains(answer.text,
-                 "qwen3-8b bf16 batch=8: does not fit; the nearest change that does: --recompute block ("));
+                 "qwen3-8b bf16 batch=8: does not fit; the nearest change that does: --recompute "));
   CHECK(!contains(answer.text, "qwen3-8b bf16 batch=1: does not fit"));
   CHECK(contains(answer.text, "qwen3-8b mxfp8 batch=8: "));
   CHECK(contains(answer.text, "unsupported: nvfp4: schedule: needs a number of steps"));

@@ -272,6 +272,11 @@ TEST_CASE("unused options: an option without effect on any case is refused", "[c
       "precbench: --reshard: only sharded ranks gather weights: add --parallel fsdp and --gpus N";
   CHECK(refused(dry + "--reshard off --gpus 2") == sharded);
   CHECK(refused(dry + "--reshard off --parallel fsdp") == sharded);
+  const std::string micro_steps =
+      "precbench: --grad-sync: only sharded ranks with several micro-steps have a choice: add --parallel fsdp, "
+      "--gpus N and --accumulation M";
+  CHECK(refused(dry + "--grad-sync last --gpus 2 --accumulation 2") == micro_steps);
+  CHECK(refused(dry + "--grad-sync auto --gpus 2 --parallel fsdp") == micro_steps);
   CHECK(refused(dry + "--reduce-amax on") == "precbench: --reduce-amax: there is one rank: add --gpus N");
   CHECK(refused(dry + "--warmup 21 --steps 20") ==
         "precbench: --warmup: no run reaches its --lr; use a warmup of at most --steps");
@@ -300,6 +305,7 @@ TEST_CASE("unused options: defaults and options with effect on some case are acc
   };
   taken("--glob '*.c' --data " + (directory / "text"));
   taken("--reshard on,off --parallel ddp,fsdp --gpus 1,2");
+  taken("--grad-sync every,last --parallel ddp,fsdp --gpus 1,2 --accumulation 1,2");
   taken("--warmup 20 --steps 10,20");
   taken("--time-limit 5 --steps auto,20");
   taken("--glob '*' --eval-tokens 65536 --checkpoint-keep last --reshard on --reduce-amax off");

@@ -47,6 +47,11 @@ const std::vector<Rule>& rules() {
        {"parallel", "gpus"},
        [](const Case& c) { return c.parallel != "ddp" && c.gpus > 1; },
        "only sharded ranks gather weights: add --parallel fsdp and --gpus N"},
+      {"grad_sync",
+       {"parallel", "gpus", "accumulation"},
+       [](const Case& c) { return c.parallel != "ddp" && c.gpus > 1 && c.accumulation > 1; },
+       "only sharded ranks with several micro-steps have a choice: add --parallel fsdp, --gpus N and "
+       "--accumulation M"},
       {"reduce_amax", {"gpus"}, [](const Case& c) { return c.gpus > 1; }, "there is one rank: add --gpus N"},
       {"warmup",
        {"steps"},

@@ -119,7 +119,9 @@ TEST_CASE("run_case: reduce_amax adds one predicted exchange per tensor", "[sess
           {2, "fsdp", "gather", "fp8", "none"},
           {2, "ddp", "slots", "bf16", "block"},
           {2, "ddp", "slots", "fp8", "none"},
-          {2, "fsdp", "sync", "bf16", "none"}}) {
+          {2, "fsdp", "sync", "bf16", "none"},
+          {2, "ddp", "slots", "bf16", "ffn"},
+          {2, "fsdp", "gather", "bf16", "attention+norm"}}) {
       Case c = parallel_case(2, ep, "tensorwise", model.c_str());
       c.parallel = parallel, c.exchange = exchange, c.dispatch = dispatch, c.recompute = recompute;
       INFO(model << ", ep " << ep << ", " << parallel << ", " << exchange << ", " << dispatch << ", "
@@ -128,8 +130,13 @@ TEST_CASE("run_case: reduce_amax adds one predicted exchange per tensor", "[sess
       c.reduce_amax = "on";
       // X of qkv, o, gate_up and down, and their dY; the shared expert's SwiGLU output and its gradient.
       // Weighted rows are not the norm's output, whose columns the shared expert then quantizes again.
-      const bool rows = model == weighted, again = c.recompute == "block";
-      std::int64_t of_block = 8 + (model == "tiny-moe" ? 0 : 2) + (rows ? 2 : 0) + (again ? 3 + rows : 0);
+      const bool rows = model == weighted;
+      // Repeated: X of qkv, o and gate_up; of gate_up alone; of qkv, for fprop and for wgrad.
+      const int again = c.recompute == "block"            ? 3 + rows
+                        : c.recompute == "ffn"            ? 1 + rows
+                        : c.recompute == "attention+norm" ? 2
+                                                          : 0;
+      std::int64_t of_block = 8 + (model == "tiny-moe" ? 0 : 2) + (rows ? 2 : 0) + again;
       if (c.dispatch == "fp8") of_block -= 2;  // rows are sent with a common scale already
       CHECK(maxima(c) - own == static_cast<std::int64_t>(kLayers) * of_block);
     }

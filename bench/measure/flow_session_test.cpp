@@ -126,8 +126,10 @@ TEST_CASE("run_case: flow agrees on ranks and recomputed and in micro-steps and 
             return without;
           }()));
     Case recomputed = c;
-    recomputed.recompute = "block";
-    CHECK(losses_of(recomputed) == one);
+    for (const char* recompute : {"block", "norm", "attention+ffn+norm"}) {
+      recomputed.recompute = recompute;
+      CHECK(losses_of(recomputed) == one);
+    }
     Case split = c;
     split.batch = 2, split.gpus = 2;
     const std::vector<double> ddp = losses_of(split);

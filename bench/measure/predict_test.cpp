@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <sstream>
+
 #include "bench/case/supported.h"
 #include "bench/measure/session.h"
 #include "bench/step/rank_testing.h"
@@ -81,9 +83,68 @@ TEST_CASE("dry_run: recomputation repeats a block's forward except for its last 
   CHECK(same_flops(dry_run(plan, nullptr).model_flops(), closed_form(plan) + again));
 }
 
+TEST_CASE("dry_run: recomputed parts repeat their GEMMs and no attention", "[predict]") {
+  Case c;
+  c.model = "llama3.2-1b";
+  for (const char* recipe : {"bf16", "tensorwise"}) {
+    c.recipe = recipe;
+    c.recompute = "none";
+    const Plan none = resolve(c);
+    const ModelConfig& m = none.model;
+    const double tokens = static_cast<double>(none.tokens_per_step()), layers = static_cast<double>(m.layers),
+                 qkv = 2 * layers * static_cast<double>(m.width * (m.q_width() + 2 * m.kv_width())) * tokens,
+                 gate_up = 2 * layers * static_cast<double>(m.width * 2 * m.ffn) * tokens,
+                 once = dry_run(none, nullptr).model_flops();
+    CHECK(same_flops(once, closed_form(none)));
+    const auto again = [&](const char* recompute) {
+      c.recompute = recompute;
+      return dry_run(resolve(c), nullptr).model_flops() - once;
+    };
+    const auto near = [&](double x, double y) { return std::fabs(x - y) <= 1e-9 * once; };
+    CHECK(near(again("norm"), 0));
+    CHECK(near(again("ffn"), gate_up));
+    CHECK(near(again("attention"), qkv));
+    CHECK(near(again("norm+ffn+attention"), gate_up + qkv));
+    CHECK(near(again("block:4"), again("block") * 4 / layers));
+    CHECK(again("block") > gate_up + 2 * qkv);
+  }
+}
+
+TEST_CASE("dry_run: recomputed parts take their bytes out of every block", "[predict]") {
+  // The bytes that one more block keeps from forward to backward.
+  const auto of_block = [](const char* recipe, const char* recompute) {
+    const auto activations = [&](std::int64_t layers) {
+      Case c;
+      c.device = "cuda";
+      c.model = "llama3.1-8b";
+      c.recipe = recipe, c.recompute = recompute, c.layers = layers;
+      c.seq = 2048, c.batch = 1;
+      return dry_run(resolve(c), nullptr).highest.bytes[static_cast<int>(Segment::activations)];
+    };
+    return (activations(12) - activations(8)) / 4;
+  };
+  const ModelConfig m = find_model("llama3.1-8b");
+  const std::int64_t M = 2048, h = 2 * M * m.width, qkv = 2 * M * (m.q_width() + 2 * m.kv_width()),
+                     gate_up = 2 * M * 2 * m.ffn, out = 2 * M * m.q_width(), scalars = M * (4 * m.heads + 8);
+  const std::int64_t none = 4 * h + qkv + gate_up + out + scalars;
+  CHECK(of_block("bf16", "none") == none);
+  CHECK(of_block("bf16", "norm") == none - 2 * h);
+  CHECK(of_block("bf16", "ffn") == none - gate_up);
+  CHECK(of_block("bf16", "attention") == none - qkv);
+  CHECK(of_block("bf16", "attention+ffn+norm") == 2 * h + out + scalars);
+  CHECK(of_block("bf16", "block") == h + 4 * M);
+  // In FP8 a norm's output is kept in one byte and its scale.
+  for (const char* recipe : {"tensorwise", "mxfp8"}) {
+    INFO(recipe);
+    const std::int64_t saved = of_block(recipe, "none") - of_block(recipe, "norm");
+    CHECK(saved >= h);
+    CHECK(saved < h + h / 16);
+  }
+}
+
 TEST_CASE("dry_run: a run uses the predicted memory to the byte", "[predict]") {
   for (const Recipe& recipe : builtin_recipes())
-    for (const char* recompute : {"none", "block"})
+    for (const char* recompute : {"none", "block", "attention+ffn+norm"})
       for (const char* parallel : {"ddp", "fsdp"})
         for (const char* master : {"fp32", "bf16"}) {
           INFO(recipe.name << " recompute " << recompute << " " << parallel << " master " << master);
@@ -109,27 +170,40 @@ TEST_CASE("dry_run: memory is predicted exactly for every other option", "[predi
     bool sharded = false;  ///< requires sharded ranks
     bool hsdp = true;
   };
-  for (const auto& [recipe, changed, sharded, hsdp] : {Choice{"tensorwise", "accumulation=2"},
-                                                       {"tensorwise", "moments=bf16"},
-                                                       {"tensorwise", "grads=bf16"},
-                                                       {"tensorwise", "head=recipe"},
-                                                       {"tensorwise", "keep_bf16=first:1"},
-                                                       {"tensorwise", "master=bf16_sr"},
-                                                       {"tensorwise", "reduce_amax=on"},
-                                                       {"nvfp4_all", "accumulation=2"},
-                                                       {"nvfp4_all", "keep_bf16=first:1"},
-                                                       {"tensorwise", "gather=fp8", true},
-                                                       {"blockwise", "gather=fp8", true},
-                                                       {"mxfp8", "gather=fp8", true},
-                                                       {"tensorwise", "reshard=off", true},
-                                                       {"msamp_o2", "reshard=off", true, false},
-                                                       {"bf16", "master=fp16"},
-                                                       {"tensorwise", "weights=e4m3"},
-                                                       {"bf16", "grads=e4m3", false, false},
-                                                       {"msamp_o1", "accumulation=2", false, false},
-                                                       {"msamp_o2", "recompute=block", false, false},
-                                                       {"msamp_o2", "gather=fp8", true, false},
-                                                       {"msamp_o3", "accumulation=2", false, false}})
+  for (const auto& [recipe, changed, sharded, hsdp] :
+       {Choice{"tensorwise", "accumulation=2"},
+        {"tensorwise", "moments=bf16"},
+        {"tensorwise", "grads=bf16"},
+        {"tensorwise", "head=recipe"},
+        {"tensorwise", "keep_bf16=first:1"},
+        {"tensorwise", "master=bf16_sr"},
+        {"tensorwise", "reduce_amax=on"},
+        {"nvfp4_all", "accumulation=2"},
+        {"nvfp4_all", "keep_bf16=first:1"},
+        {"tensorwise", "gather=fp8", true},
+        {"blockwise", "gather=fp8", true},
+        {"mxfp8", "gather=fp8", true},
+        {"tensorwise", "reshard=off", true},
+        {"msamp_o2", "reshard=off", true, false},
+        {"bf16", "master=fp16"},
+        {"tensorwise", "weights=e4m3"},
+        {"bf16", "grads=e4m3", false, false},
+        {"msamp_o1", "accumulation=2", false, false},
+        {"msamp_o2", "recompute=block", false, false},
+        {"msamp_o2", "gather=fp8", true, false},
+        {"msamp_o3", "accumulation=2", false, false},
+        {"bf16", "recompute=norm"},
+        {"tensorwise", "recompute=norm"},
+        {"mxfp8", "recompute=ffn"},
+        {"blockwise", "recompute=attention"},
+        {"tensorwise", "recompute=block:2"},
+        {"mxfp8", "recompute=norm gather=fp8", true},
+        {"blockwise_pow2", "recompute=ffn+norm flow=on"},
+        {"tensorwise", "model=tiny-moe-shared recompute=ffn"},
+        {"bf16", "model=tiny-moe recompute=attention+ffn+norm"},
+        {"bf16", "accumulation=3 grad_sync=last", true},
+        {"mxfp8", "accumulation=2 grad_sync=last grads=bf16", true},
+        {"tensorwise", "accumulation=2 grad_sync=last reshard=off gather=fp8", true}})
     for (const char* parallel : {"ddp", "fsdp", "hsdp"}) {
       if (sharded && std::string(parallel) == "ddp") continue;
       if (!hsdp && std::string(parallel) == "hsdp") continue;
@@ -141,9 +215,11 @@ TEST_CASE("dry_run: memory is predicted exactly for every other option", "[predi
       c.parallel = parallel;
       c.gpus = c.parallel == "hsdp" ? 4 : 2;
       c.shard_group = c.parallel == "hsdp" ? 2 : 1;
-      const std::string text = changed;
-      const std::size_t equals = text.find('=');
-      set_text(c, *find_field(text.substr(0, equals)), text.substr(equals + 1));
+      std::istringstream words(changed);
+      for (std::string word; words >> word;) {
+        const std::size_t equals = word.find('=');
+        set_text(c, *find_field(word.substr(0, equals)), word.substr(equals + 1));
+      }
       const Plan plan = resolve(c);
       REQUIRE(!unsupported_reason(plan));
       const DryRun accounts = dry_run(plan, nullptr);
@@ -282,6 +358,42 @@ TEST_CASE("predict: sharded ranks reuse the buffers of whole units", "[predict]"
     CHECK(gathered(plan_of(model, "off", 4)) == gathered(off));
     CHECK(gathered(plan_of(model, "on", 4)) >
           3.4 * gathered(on));  // no buffers are shared then, and a tied edge stays gathered
+  }
+}
+
+TEST_CASE("predict: whole gradients cost memory and save all but one reduction of a step", "[predict]") {
+  Case c;
+  c.device = "cuda";
+  c.model = "llama3.1-8b";
+  c.recipe = "tensorwise";
+  c.seq = 2048;
+  c.batch = 1;
+  c.parallel = "fsdp";
+  c.gpus = 4;
+  c.accumulation = 16;
+  const auto bytes_of_ops = [](const Plan& plan, const std::string& name) {
+    double sum = 0;
+    for (const OpCost& op : dry_run(plan, nullptr).ops)
+      if (op.name == name) sum += op.bytes;
+    return sum;
+  };
+  for (const auto& [grads, name] : {std::pair{"fp32", "reduce_scatter"}, {"bf16", "reduce_scatter bf16"}}) {
+    c.grads = grads;
+    c.grad_sync = "every";
+    const Plan every = resolve(c);
+    c.grad_sync = "last";
+    const Plan last = resolve(c);
+    CHECK(bytes_of_ops(every, name) == 16 * bytes_of_ops(last, name));
+    CHECK(bytes_of_ops(every, "add") > 0);
+    CHECK(bytes_of_ops(last, "add") == 0);
+    CHECK(bytes_of_ops(every, "all_gather") == bytes_of_ops(last, "all_gather"));
+    const Layout layout(last.model, 4);
+    const std::int64_t whole = bytes_of(last.parameters.gradients, 4 * layout.local_size());
+    const MemorySegments m = predict(last).memory, before = predict(every).memory;
+    CHECK(m.gradients == whole);
+    CHECK(before.gradients == whole / 4);
+    CHECK(m.communication < before.communication);
+    CHECK(m.weights == before.weights);
   }
 }
 

@@ -77,7 +77,7 @@ class Session {
     return read_verification(verified_machine(gpu_properties(share.first_gpu)));
   }
   void check_gpus() const;
-  void choose_reshard(const Device& device);
+  void choose_by_memory(const Device& device);
   void check_host_memory() const;
   void open_checkpoints();
   std::vector<std::string> data_read_again(const DataSource& data, std::size_t steps) const;
@@ -125,10 +125,15 @@ void Session::check_gpus() const {
                   find_gpus().count ? fmt::format("{} visible", find_gpus().count) : find_gpus().reason));
 }
 
-/// --reshard auto: weights stay gathered if that leaves a tenth of the memory free. Uses the GPUs' total
-/// memory, so that every process decides alike; the GPUs of all nodes must be of one kind.
-void Session::choose_reshard(const Device& device) {
-  if (plan_.reshard != Reshard::automatic || plan_.parameters.parallel.shard == 1) return;
+/// --reshard auto and --grad-sync auto: weights stay gathered, then gradients stay whole, if that leaves a
+/// tenth of the memory free. Weights come first: a byte of them saves two gathers in every micro-step, a byte
+/// of gradients one reduction. Uses the GPUs' total memory, so that every process decides alike; the GPUs of
+/// all nodes must be of one kind.
+void Session::choose_by_memory(const Device& device) {
+  ParameterOptions& parameters = plan_.parameters;
+  const bool weights = plan_.reshard == Reshard::automatic && parameters.parallel.shard > 1;
+  const bool gradients = plan_.grad_sync == GradSync::automatic && plan_.has_grad_sync();
+  if (!weights && !gradients) return;
   std::optional<std::int64_t> room;
   if (plan_.on_gpu) {
     room = gpu_memory(share_.first_gpu).total_bytes;
@@ -137,10 +142,18 @@ void Session::choose_reshard(const Device& device) {
   } else if (const auto left = available_memory()) {
     room = *left / share_.local;
   }
-  plan_.parameters.keep_gathered = true;
-  const std::int64_t wanted = dry_run(plan_, &device).extent;
-  plan_.parameters.keep_gathered = !room || wanted <= *room / 10 * 9;
-  builder_.warn({fmt::format("--reshard auto: {}", plan_.parameters.keep_gathered ? "off" : "on")});
+  const auto choose = [&](bool& kept) {
+    kept = true;
+    kept = !unsupported_reason(plan_) && (!room || dry_run(plan_, &device).extent <= *room / 10 * 9);
+  };
+  if (weights) {
+    choose(parameters.keep_gathered);
+    builder_.warn({fmt::format("--reshard auto: {}", parameters.keep_gathered ? "off" : "on")});
+  }
+  if (gradients) {
+    choose(parameters.sync_last);
+    builder_.warn({fmt::format("--grad-sync auto: {}", parameters.sync_last ? "last" : "every")});
+  }
 }
 
 /// Checks the prediction against the available memory: a host overcommits, then kills a process that uses too
@@ -171,7 +184,7 @@ void Session::run() {
   {
     const std::unique_ptr<Device> device = make_device(share_.first);
     if (const auto why = device->fallback_reason()) builder_.warn({*why});
-    choose_reshard(*device);
+    choose_by_memory(*device);
     accounts_ = dry_run(plan_, device.get(), room_for_arena(plan_, share_));
     builder_.describe(*device, *data_, accounts_);
   }

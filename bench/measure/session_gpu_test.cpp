@@ -96,6 +96,50 @@ TEST_CASE("run_case: held-out losses between replayed steps change no bit of the
     }
 }
 
+TEST_CASE("run_case: recomputation in a graph changes no bit and takes the predicted memory on a GPU",
+          "[gpu][recompute]") {
+  if (!gpu_here()) return;
+  for (const char* model : {"tiny", "tiny-moe-shared"})
+    for (const char* recipe : {"bf16", "tensorwise", "blockwise", "mxfp8"}) {
+      Case c = gpu_case();
+      c.model = model, c.recipe = recipe;
+      c.accumulation = 2;
+      const Record plain = run_ok(c);
+      for (const char* recompute : {"norm", "attention", "ffn", "attention+ffn+norm", "block:1", "block"}) {
+        INFO(model << " " << recipe << ", recompute " << recompute);
+        c.recompute = recompute;
+        const Record record = run_ok(c);
+        CHECK(record.training->loss == plain.training->loss);
+        CHECK(record.training->grad_norm == plain.training->grad_norm);
+        CHECK(record.memory->measured->activations == record.memory->predicted->activations);
+        CHECK(record.memory->measured->peak == record.memory->predicted->peak);
+        if (!plain.moe) CHECK(record.memory->measured->activations < plain.memory->measured->activations);
+      }
+    }
+}
+
+TEST_CASE("run_case: two GPUs that reduce whole gradients once train like replicas in the predicted memory",
+          "[gpu][comm]") {
+  if (!gpu_here() || find_gpus().count < 2) return;
+  for (const char* recipe : {"bf16", "tensorwise"})
+    for (const char* recompute : {"none", "attention+ffn+norm"}) {
+      INFO(recipe << ", recompute " << recompute);
+      Case c = gpu_case();
+      c.recipe = recipe, c.recompute = recompute;
+      c.gpus = 2, c.accumulation = 3, c.clip = 0;
+      const Record ddp = run_ok(c);
+      c.parallel = "fsdp", c.grad_sync = "last";
+      const Record last = run_ok(c);
+      CHECK(last.training->loss == ddp.training->loss);
+      CHECK(last.communication->wire_bytes == last.communication->predicted_wire_bytes);
+      CHECK(last.memory->measured->gradients == last.memory->predicted->gradients);
+      CHECK(last.memory->measured->peak == last.memory->predicted->peak);
+      // Control: with sums over ranks in every micro-step the losses part.
+      c.grad_sync = "every";
+      CHECK(run_ok(c).training->loss != ddp.training->loss);
+    }
+}
+
 TEST_CASE("run_case: a fidelity probe on a GPU changes no bit of the training and agrees with the CPU",
           "[gpu][fidelity]") {
   if (!gpu_here()) return;
@@ -312,5 +356,7 @@ TEST_CASE("run_case: a case on GPUs resumes from its checkpoint with the same bi
         c.parallel = parallel;
         check(c);
       }
+      c.accumulation = 2, c.grad_sync = "last", c.recompute = "attention+ffn+norm";
+      check(c);
     }
 }

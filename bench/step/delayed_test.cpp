@@ -211,9 +211,13 @@ TEST_CASE("delayed scaling: expert-parallel ranks have the scales of ranks with 
 
 TEST_CASE("delayed scaling: recomputation uses the scales of its step", "[delayed]") {
   for (const Kind kind : kKinds) {
-    const Outcome plain = run({.kind = kind}, 3), again = run({.kind = kind, .recompute = "block"}, 3);
-    CHECK(plain.losses == again.losses);
-    CHECK(plain.scales == again.scales);
+    const Outcome plain = run({.kind = kind}, 3);
+    for (const char* recompute : {"block", "norm", "attention+ffn", "attention+ffn+norm"}) {
+      INFO(recompute);
+      const Outcome again = run({.kind = kind, .recompute = recompute}, 3);
+      CHECK(plain.losses == again.losses);
+      CHECK(plain.scales == again.scales);
+    }
   }
 }
 

@@ -82,7 +82,7 @@ Evaluation evaluated(const Plan& plan) {
 TEST_CASE("HeldOut: the loss equals that of a training step on the same sequences", "[held_out]") {
   HeldOutFiles files;
   for (const char* recipe : {"bf16", "tensorwise", "blockwise", "mxfp8"})
-    for (const char* recompute : {"none", "block"})
+    for (const char* recompute : {"none", "block", "block:1", "attention+ffn+norm"})
       for (const char* head : {"bf16", "recipe"}) {
         INFO(recipe << ", recompute " << recompute << ", head " << head);
         Case c = files.case_of(recipe, 1, "ddp");

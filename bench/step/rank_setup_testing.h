@@ -29,10 +29,10 @@ struct Setup {
   int accumulation = 1;
   double clip = 0;  ///< 0: the gradient norm is the one sum whose order depends on the sharding
   std::string grads = "fp32", master = "fp32", moments = "fp32";
-  bool recompute = false;
+  std::string recompute = "none";
   std::string keep_bf16 = "";
   int layers = 2;
-  std::string reshard = "on";
+  std::string reshard = "on", grad_sync = "every";
   std::string model = "";  ///< JSON of a model with experts to use instead
   std::string routing = "learned";
   double aux = Case{}.aux;
@@ -70,8 +70,9 @@ inline Plan plan_of(const Setup& setup) {
   c.grads = setup.grads;
   c.master = setup.master;
   c.moments = setup.moments;
-  c.recompute = setup.recompute ? "block" : "none";
+  c.recompute = setup.recompute;
   c.reshard = setup.reshard;
+  c.grad_sync = setup.grad_sync;
   c.keep_bf16 = setup.keep_bf16;
   c.lr = 1e-3;
   return resolve(c);

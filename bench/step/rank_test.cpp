@@ -65,21 +65,28 @@ TEST_CASE("Rank: sharding changes no bit", "[rank]") {
 }
 
 TEST_CASE("Rank: sharding changes no bit with any kind of optimizer state", "[rank]") {
-  std::vector<Setup> setups(8);
+  std::vector<Setup> setups(13);
+  setups[8].recompute = "norm", setups[8].recipe = "tensorwise";
+  setups[9].recompute = "attention+ffn", setups[9].accumulation = 2, setups[9].grad_sync = "last";
+  setups[10].recompute = "attention+ffn+norm", setups[10].recipe = "tensorwise", setups[10].master = "fp16";
+  setups[11].recompute = "attention+ffn+norm", setups[11].recipe = "mxfp8", setups[11].keep_bf16 = "k";
+  setups[12].recompute = "block:1", setups[12].recipe = "rowwise";
   setups[0].master = "bf16";
   setups[1].master = "bf16_sr";
   setups[2].moments = "bf16";
   setups[3].grads = "bf16";
-  setups[4].recompute = true;
-  setups[5].recompute = true, setups[5].recipe = "tensorwise";
-  setups[6].recompute = true, setups[6].recipe = "tensorwise", setups[6].keep_bf16 = "k";
+  setups[4].recompute = "block";
+  setups[5].recompute = "block", setups[5].recipe = "tensorwise";
+  setups[6].recompute = "block", setups[6].recipe = "tensorwise", setups[6].keep_bf16 = "k";
   setups[7].recipe = "rowwise", setups[7].keep_bf16 = "qkv_apart";
   for (Setup& setup : setups) {
     setup.ranks = 3;
     INFO("master " << setup.master << ", moments " << setup.moments << ", gradients " << setup.grads << ", "
-                   << setup.recipe << " but " << setup.keep_bf16);
+                   << setup.recipe << " but " << setup.keep_bf16 << ", recompute " << setup.recompute);
     const Trained whole = train(setup);
     setup.parallel = "fsdp";
+    check_same_bits(train(setup), whole);
+    setup.recompute = "none";
     check_same_bits(train(setup), whole);
   }
 }
@@ -92,8 +99,12 @@ TEST_CASE("Rank: hsdp trains like ddp up to rounding", "[rank]") {
       const Trained whole = train(setup);
       setup.parallel = "hsdp";
       setup.shard_group = shard_group;
-      // hsdp sums gradients within the groups first.
-      check_same_up_to_rounding(train(setup), whole);
+      for (const char* grad_sync : {"every", "last"}) {
+        INFO("reduced in the " << grad_sync << " micro-step");
+        setup.grad_sync = grad_sync;
+        // hsdp sums gradients within the groups first.
+        check_same_up_to_rounding(train(setup), whole);
+      }
     }
 }
 
@@ -191,7 +202,7 @@ TEST_CASE("unsupported_reason: recipes that cannot gather FP8 give the reason", 
     const Plan plan = plan_of({.recipe = recipe, .ranks = 2, .parallel = "fsdp", .gather = "fp8"});
     CHECK(unsupported_reason(plan).value_or("").find("FP8 gather: ") != std::string::npos);
   }
-  const auto why = [](bool recompute) {
+  const auto why = [](const char* recompute) {
     return unsupported_reason(plan_of({.recipe = "mxfp8",
                                        .ranks = 2,
                                        .parallel = "fsdp",
@@ -200,8 +211,10 @@ TEST_CASE("unsupported_reason: recipes that cannot gather FP8 give the reason", 
                                        .recompute = recompute}))
         .value_or("");
   };
-  CHECK(why(false) == "");
-  CHECK(why(true).find("FP8 gather: recompute needs") == 0);
+  CHECK(why("none") == "");
+  CHECK(why("norm") == "");
+  for (const char* recompute : {"block", "block:1", "ffn", "attention+norm"})
+    CHECK(why(recompute).find("FP8 gather: recompute needs") == 0);
   CHECK(unsupported_reason(plan_of({.recipe = "bf16", .ranks = 2, .parallel = "fsdp", .gather = "fp8"})) ==
         "FP8 gather: the recipe has BF16 weights");
   CHECK(unsupported_reason(plan_of({.recipe = "tensorwise", .ranks = 2, .gather = "fp8"})) ==

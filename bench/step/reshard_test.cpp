@@ -24,7 +24,7 @@ TEST_CASE("Rank: keeping gathered weights equals gathering them again", "[rank]"
   setups[0].master = "bf16";
   setups[1].master = "bf16_sr", setups[1].accumulation = 2;
   setups[2].accumulation = 3;
-  setups[3].recompute = true;
+  setups[3].recompute = "block";
   setups[4].recipe = "mxfp8";
   setups[5].recipe = "tensorwise", setups[5].gather = "fp8";
   setups[6].recipe = "tensorwise", setups[6].gather = "fp8", setups[6].master = "bf16";

@@ -49,7 +49,8 @@ class Comm {
   /// full = all ranks' shards in rank order, any dtype, size() * shard.size(); this rank's own may already be
   /// in place.
   [[nodiscard]] Ticket start_all_gather(const Tensor& full, const Tensor& shard);
-  /// shard = this rank's part of the sum over ranks of full; f32 or bf16.
+  /// shard = this rank's part of the sum over ranks of full; f32 or bf16. It may be this rank's part of full
+  /// itself, whose other parts are then undefined.
   [[nodiscard]] Ticket start_reduce_scatter(const Tensor& shard, const Tensor& full);
   /// Sends every rank's part for every other. `send` is size() consecutive runs of elements, send_counts[r]
   /// for rank r; `recv` takes recv_counts[r] from rank r likewise. Any dtype of whole bytes; the buffers must

@@ -185,6 +185,15 @@ TEST_CASE("reduce_scatter: gives each rank its part of the sum", "[comm]") {
           CHECK(shards[r].floats() == std::vector<float>(sum.begin() + r * n, sum.begin() + (r + 1) * n));
           CHECK(full[r].floats() == contribution(r, ranks * n));  // the source is unchanged
         }
+        // In place: the shard is this rank's part of the source.
+        on_ranks(ranks, [&](Comm& comm) {
+          const Tensor& mine = full[comm.rank()];
+          comm.reduce_scatter(mine.elements(comm.rank() * n, n), mine);
+        });
+        for (int r = 0; r < ranks; ++r) {
+          const std::vector<float> values = full[r].floats();
+          CHECK(std::equal(values.begin() + r * n, values.begin() + (r + 1) * n, sum.begin() + r * n));
+        }
       }
 }
 

@@ -56,7 +56,7 @@ struct StepSetup {
   /// Roles in the recipe; the other linear layers of the blocks are in BF16.
   std::vector<LinearRole> roles = {LinearRole::qkv, LinearRole::o, LinearRole::gate_up, LinearRole::down};
   Recipe head = find_recipe("bf16");  ///< the recipe of lm_head
-  bool recompute = false;
+  Recompute recompute = {};
   bool reference = false;  ///< FP32 weights and activations: nothing is rounded to BF16
   int accumulation = 1;
   const OptimizerSpec* optimizer = &optimizers().front();

@@ -84,7 +84,7 @@ TEST_CASE(
       if (at_input) setup.model = weighted_input();
       setup.model.layers = 3;
       setup.reference = true;
-      setup.recompute = recompute;
+      setup.recompute = recompute ? kRecomputeBlocks : Recompute{};
       setup.z_loss = 1e-3f;
       const Outcome one = on_one_rank(setup);
       for (const auto& [ep, parallel] : {std::pair{2, ParallelDims{.data = 2}},

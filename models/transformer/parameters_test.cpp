@@ -255,58 +255,123 @@ TEST_CASE("Parameters: gather returns a unit's whole BF16 weights", "[parameters
   }
 }
 
+namespace {
+
+/// Errors that a backward pass may make, for controls.
+enum class Fault : std::uint8_t { none, micro_step_lost, micro_step_twice };
+
+/// Small integers, so that every order of summation is exact, also in BF16.
+float contribution(int rank, int micro_step, int unit, std::int64_t i) {
+  return static_cast<float>((rank * 3 + micro_step * 5 + unit * 7 + i) % 11) - 5;
+}
+
+/// Writes one micro-step's gradient of a unit, as backward does.
+void write_gradient(Rank& rank, int unit, int micro_step, int times, bool accumulate) {
+  const Tensor g = rank.parameters.gradients(unit);
+  rank.parameters.commit(g);
+  for (std::int64_t i = 0; i < rank.parameters.layout().units()[unit].size; ++i) {
+    float value = static_cast<float>(times) * contribution(rank.comm.rank(), micro_step, unit, i);
+    if (g.dtype == DType::f32) {
+      if (accumulate) value += g.as<float>()[i];
+      g.as<float>()[i] = value;
+    } else {
+      if (accumulate) value += bf16_decode(g.as<std::uint16_t>()[i]);
+      g.as<std::uint16_t>()[i] = bf16_encode(value);
+    }
+  }
+}
+
+/// Runs the micro-steps of `steps` steps. A fault concerns rank 0, the last unit and the second micro-step.
+void write_gradients(Rank& rank, int steps, Fault fault) {
+  Parameters& parameters = rank.parameters;
+  for (int step = 0; step < steps; ++step) {
+    parameters.begin_step();
+    for (int micro_step = 0; micro_step < parameters.options().accumulation; ++micro_step) {
+      parameters.begin_micro_step(micro_step);
+      for (int u = parameters.layout().unit_count() - 1; u >= 0; --u) {
+        const bool here = rank.comm.rank() == 0 && micro_step == 1 && u == parameters.layout().head_unit();
+        const bool lost = here && fault == Fault::micro_step_lost,
+                   twice = here && fault == Fault::micro_step_twice;
+        write_gradient(rank, u, micro_step, lost ? 0 : twice ? 2 : 1, parameters.accumulates());
+        parameters.reduce(u);
+      }
+    }
+    parameters.complete_all();
+  }
+}
+
+/// Returns the sum of all ranks' and micro-steps' contributions to every parameter.
+Named expected_gradients(const ModelConfig& config, int ranks, int accumulation) {
+  Named expected;
+  const Layout layout(config, 1);
+  for (int u = 0; u < layout.unit_count(); ++u)
+    for (const Parameter& p : layout.units()[u].parameters) {
+      std::vector<float>& sum = expected[p.name];
+      sum.resize(p.size());
+      for (int r = 0; r < ranks; ++r)
+        for (int m = 0; m < accumulation; ++m)
+          for (std::int64_t i = 0; i < p.size(); ++i) sum[i] += contribution(r, m, u, p.offset + i);
+    }
+  return expected;
+}
+
+}  // namespace
+
 TEST_CASE("Parameters: gradients are summed over ranks and micro-steps under every strategy",
           "[parameters]") {
-  // Small integers, so that every order of summation is exact, also in BF16.
-  const auto contribution = [](int rank, int micro_step, int unit, std::int64_t i) {
-    return static_cast<float>((rank * 3 + micro_step * 5 + unit * 7 + i) % 11) - 5;
-  };
+  const ModelConfig config = awkward(false);
   for (DType dtype : {DType::f32, DType::bf16})
     for (int accumulation : {1, 2, 3})
       for (const Setting& s : kSettings)
-        for (int steps : {1, 2}) {  // the second step must not keep anything of the first
-          INFO(text(s) << " " << name_of(dtype) << " accumulation " << accumulation << " steps " << steps);
-          const ModelConfig config = awkward(false);
-          const auto backward = [&](Rank& rank) {
-            Parameters& parameters = rank.parameters;
-            for (int step = 0; step < steps; ++step) {
-              parameters.begin_step();
-              for (int micro_step = 0; micro_step < accumulation; ++micro_step) {
-                parameters.begin_micro_step(micro_step);
-                for (int u = parameters.layout().unit_count() - 1; u >= 0; --u) {
-                  const Tensor g = parameters.gradients(u);
-                  parameters.commit(g);
-                  for (std::int64_t i = 0; i < parameters.layout().units()[u].size; ++i) {
-                    float value = contribution(rank.comm.rank(), micro_step, u, i);
-                    if (dtype == DType::f32) {
-                      if (parameters.accumulates()) value += g.as<float>()[i];
-                      g.as<float>()[i] = value;
-                    } else {
-                      if (parameters.accumulates()) value += bf16_decode(g.as<std::uint16_t>()[i]);
-                      g.as<std::uint16_t>()[i] = bf16_encode(value);
-                    }
-                  }
-                  parameters.reduce(u);
-                }
-              }
-              parameters.complete_all();
-            }
-          };
-          const Named got = saved_by_all(
-              s.ranks, config, {.parallel = dims_of(s), .gradients = dtype, .accumulation = accumulation},
-              Parameters::Kind::gradients, backward);
-          const Layout layout(config, 1);
-          for (int u = 0; u < layout.unit_count(); ++u)
-            for (const Parameter& p : layout.units()[u].parameters) {
-              std::vector<float> expected(p.size());
-              for (int r = 0; r < s.ranks; ++r)
-                for (int m = 0; m < accumulation; ++m)
-                  for (std::int64_t i = 0; i < p.size(); ++i)
-                    expected[i] += contribution(r, m, u, p.offset + i);
-              INFO(p.name);
-              CHECK(got.at(p.name) == expected);
-            }
-        }
+        for (bool sync_last : {false, true})
+          for (int steps : {1, 2}) {  // the second step must not keep anything of the first
+            INFO(text(s) << " " << name_of(dtype) << " accumulation " << accumulation << " steps " << steps
+                         << (sync_last ? ", reduced last" : ""));
+            const ParameterOptions options{.parallel = dims_of(s),
+                                           .gradients = dtype,
+                                           .accumulation = accumulation,
+                                           .sync_last = sync_last};
+            const auto got_with = [&](Fault fault) {
+              return saved_by_all(s.ranks, config, options, Parameters::Kind::gradients,
+                                  [&](Rank& rank) { write_gradients(rank, steps, fault); });
+            };
+            const Named expected = expected_gradients(config, s.ranks, accumulation);
+            CHECK(first_difference(got_with(Fault::none), expected) == "");
+            if (accumulation == 1 || steps > 1) continue;
+            for (const Fault fault : {Fault::micro_step_lost, Fault::micro_step_twice})
+              CHECK(first_difference(got_with(fault), expected) != "");
+          }
+}
+
+TEST_CASE("Parameters: whole gradients of a sharded rank are reduced once a step and in place",
+          "[parameters]") {
+  const ModelConfig config = awkward(false);
+  constexpr int kMicroSteps = 3;
+  for (const bool sync_last : {false, true}) {
+    ParameterOptions options{.parallel = {.shard = 2}, .accumulation = kMicroSteps, .sync_last = sync_last};
+    std::atomic<int> wrong = 0;
+    on_ranks(2, config, options, [&](Rank& rank) {
+      const Layout& layout = rank.parameters.layout();
+      std::int64_t whole = 0;
+      for (int u = 0; u < layout.unit_count(); ++u) whole += 2 * layout.shard_size(u);
+      const auto bytes = [&](Segment segment) {
+        return rank.arena.current().bytes[static_cast<int>(segment)];
+      };
+      rank.comm.reset_counts();
+      write_gradients(rank, 1, Fault::none);
+      for (const CollectiveCount& c : rank.comm.counts())
+        wrong += c.name == "reduce_scatter" && c.calls != (sync_last ? 1 : kMicroSteps) * layout.unit_count();
+      wrong += bytes(Segment::gradients) != bytes_of(DType::f32, sync_last ? whole : whole / 2);
+      // The shard that the optimizer reads is a part of what backward wrote.
+      for (int u = 0; u < layout.unit_count() && sync_last; ++u)
+        wrong += rank.parameters.shard(u).gradient.as<float>() !=
+                 rank.parameters.gradients(u).as<float>() + rank.comm.rank() * layout.shard_size(u);
+    });
+    CHECK(wrong == 0);
+  }
+  ParameterOptions fp8{
+      .parallel = {.shard = 2}, .gradients = DType::e4m3, .accumulation = 2, .sync_last = true};
+  CHECK_THROWS_AS(on_ranks(2, config, fp8, [](Rank&) {}), Unsupported);
 }
 
 TEST_CASE("Parameters: gradient buffer overlays the stack until backward commits a tensor", "[parameters]") {

@@ -22,4 +22,28 @@ inline constexpr QkNorms kQkNorms[] = {{"", false, QkNormOver::head},
                                        {" with QK-norm", true, QkNormOver::head},
                                        {" with QK-norm over all heads", true, QkNormOver::heads}};
 
+/// Kinds of recomputation. Models of these tests have at least two blocks.
+struct RecomputeKind {
+  const char* name;
+  Recompute what;
+};
+inline constexpr RecomputeKind kRecomputeKinds[] = {
+    {"block", kRecomputeBlocks},
+    {"block:1", {.blocks = 1}},
+    {"norm", {.norm = true}},
+    {"ffn", {.ffn = true}},
+    {"attention", {.attention = true}},
+    {"ffn+norm", {.norm = true, .ffn = true}},
+    {"attention+ffn+norm", {.norm = true, .ffn = true, .attention = true}}};
+
+/// Calls check(kind) for every kind of recomputation, set in `setup`.
+template <class Check>
+void for_each_recompute(checks::StepSetup& setup, Check&& check) {
+  for (const RecomputeKind& kind : kRecomputeKinds) {
+    INFO("recompute " << kind.name);
+    setup.recompute = kind.what;
+    check(kind);
+  }
+}
+
 }  // namespace precbench::testing

@@ -44,18 +44,53 @@ void Transformer::push_saved(std::int64_t layer, Saved& saved) {
     dense_ffn_.push_saved(layer, saved.ffn.emplace<FfnSaved>());
 }
 
-void Transformer::push_inner(std::int64_t layer, Saved& saved) {
-  MoeSaved* moe = std::get_if<MoeSaved>(&saved.ffn);
+void Transformer::push_inner(std::int64_t layer, Saved& saved, const Tensor& mid) {
   attention_.push_saved(layer, saved.attention);
-  saved.mid = mid_.empty() ? step_.push(step_.config.width) : mid_;
+  saved.mid = mid.empty() ? step_.push(step_.config.width) : mid;
   saved.norm2.rstd = step_.push(DType::f32, step_.M, 1);
+}
+
+void Transformer::push_ffn(std::int64_t layer, Saved& saved) {
+  MoeSaved* moe = std::get_if<MoeSaved>(&saved.ffn);
   if (moe)
     moe_.push_inner(layer, *moe);
   else
     dense_ffn_.push_inner(std::get<FfnSaved>(saved.ffn));
+}
+
+void Transformer::push_norms(std::int64_t layer, Saved& saved) {
+  const bool moe = std::holds_alternative<MoeSaved>(saved.ffn);
   push_norm_saved(step_, step_.linear(layer, LinearRole::qkv), NormConsumer::dense, saved.norm1);
   push_norm_saved(step_, step_.linear(layer, LinearRole::gate_up),
                   moe ? NormConsumer::experts : NormConsumer::dense, saved.norm2);
+}
+
+void Transformer::push_whole(std::int64_t layer, Saved& saved) {
+  push_inner(layer, saved, mid_);
+  attention_.push_qkv(saved.attention);
+  push_ffn(layer, saved);
+  push_norms(layer, saved);
+}
+
+Arena::Mark Transformer::push_forward(std::int64_t layer, Saved& saved, Keep keep) {
+  if (keep == Keep::block_input || step_.options.recompute.whole_block(layer)) {
+    const Arena::Mark inner = step_.arena.mark();
+    push_whole(layer, saved);
+    if (MoeSaved* moe = std::get_if<MoeSaved>(&saved.ffn)) leave_weight_columns(*moe);
+    return inner;
+  }
+  const Recompute& again = step_.options.recompute;
+  push_inner(layer, saved, {});
+  if (!again.attention) attention_.push_qkv(saved.attention);
+  if (!again.ffn) push_ffn(layer, saved);
+  if (!again.norm) push_norms(layer, saved);
+  const Arena::Mark dropped = step_.arena.mark();
+  if (again.attention) attention_.push_qkv(saved.attention);
+  if (again.ffn) {
+    push_ffn(layer, saved);
+    if (MoeSaved* moe = std::get_if<MoeSaved>(&saved.ffn)) leave_weight_columns(*moe);
+  }
+  return dropped;
 }
 
 // ---- forward
@@ -106,12 +141,9 @@ void Transformer::forward_block(std::int64_t layer, Saved& saved, const Tensor& 
   push_saved(layer, saved);
   const BlockWeights w = parameters.gather_block(layer, Pass::forward);
   parameters.prefetch(layer + 1 < step_.config.layers ? layout.block_unit(layer + 1) : layout.head_unit());
-  const Arena::Mark inner = step_.arena.mark();
-  push_inner(layer, saved);
-  if (MoeSaved* moe = std::get_if<MoeSaved>(&saved.ffn); moe && keep == Keep::block_input)
-    leave_weight_columns(*moe);
+  const Arena::Mark dropped = push_forward(layer, saved, keep);
   block_forward(layer, saved, w, x, ForwardKind::full);
-  if (keep == Keep::block_input) step_.arena.release(inner);
+  step_.arena.release(dropped);
 }
 
 // ---- backward
@@ -130,9 +162,38 @@ void Transformer::norm_backward(QuantizedTensor& dx, const Tensor& dgain, const 
   });
 }
 
-void Transformer::ffn_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w,
-                               const BlockTensors& g, QuantizedTensor& dmid) {
+QuantizedTensor Transformer::repeat_norm(const Linear& linear, const NormOutput& norm, const MoeSaved* moe) {
+  if (!norm.saved.value.empty() && !linear.x_rowwise().quantized())
+    return make_quantized_tensor(norm.saved.value, {}, {});
+  return recompute_norm_output(step_, linear, norm, [&](QuantizedTensor& h) {
+    if (moe) moe_.prepare_input(*moe, h);
+  });
+}
+
+void Transformer::recompute_ffn(std::int64_t layer, Saved& saved, const BlockWeights& w) {
+  push_ffn(layer, saved);
   const Scope scope(step_.arena);
+  MoeSaved* moe = std::get_if<MoeSaved>(&saved.ffn);
+  const LinearRole role = moe ? moe_.norm_role() : LinearRole::gate_up;
+  const QuantizedTensor h = repeat_norm(step_.linear(layer, role), {saved.norm2, saved.mid, w.norm2}, moe);
+  if (!moe) return dense_ffn_.forward_up(layer, std::get<FfnSaved>(saved.ffn), w, h);
+  moe->down_columns = {};  // the repeated forward ends before the down layer
+  moe_.forward(layer, *moe, w, h, {}, ForwardKind::recompute);
+}
+
+void Transformer::recompute_qkv(std::int64_t layer, Saved& saved, const BlockWeights& w) {
+  attention_.push_qkv(saved.attention);
+  const Scope scope(step_.arena);
+  const QuantizedTensor h =
+      repeat_norm(step_.linear(layer, LinearRole::qkv), {saved.norm1, saved.x, w.norm1}, nullptr);
+  attention_.recompute_qkv(layer, saved.attention, w, h);
+}
+
+void Transformer::ffn_backward(std::int64_t layer, Saved& saved, const BlockWeights& w, const BlockTensors& g,
+                               QuantizedTensor& dmid) {
+  const Scope scope(step_.arena);
+  const Recompute& again = step_.options.recompute;
+  if (again.ffn && !again.whole_block(layer)) recompute_ffn(layer, saved, w);
   const QuantizedTensor dx = residual_gradient_.current(layer);
   const NormOutput norm{saved.norm2, saved.mid, w.norm2};
   const MoeSaved* moe = std::get_if<MoeSaved>(&saved.ffn);
@@ -143,9 +204,11 @@ void Transformer::ffn_backward(std::int64_t layer, const Saved& saved, const Blo
   step_.observe_codes(layer, LinearRole::o, LinearOperand::dy, dmid);
 }
 
-void Transformer::attention_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w,
+void Transformer::attention_backward(std::int64_t layer, Saved& saved, const BlockWeights& w,
                                      const BlockTensors& g, const QuantizedTensor& dmid) {
   const Scope scope(step_.arena);
+  const Recompute& again = step_.options.recompute;
+  if (again.attention && !again.whole_block(layer)) recompute_qkv(layer, saved, w);
   const NormOutput norm{saved.norm1, saved.x, w.norm1};
   const Tensor dh = attention_.backward(layer, saved.attention, w, g, dmid, norm);
   QuantizedTensor dx = residual_gradient_.next(layer - 1);
@@ -159,8 +222,8 @@ void Transformer::block_backward(std::int64_t layer, Saved& saved) {
   const Scope scope(step_.arena);
   const BlockWeights w = parameters.gather_block(layer, Pass::backward);
   if (layer > 0) parameters.prefetch(parameters.layout().block_unit(layer - 1), Pass::backward);
-  if (step_.options.recompute) {
-    push_inner(layer, saved);
+  if (step_.options.recompute.whole_block(layer)) {
+    push_whole(layer, saved);
     // The recomputed forward ends before the down layer.
     if (MoeSaved* moe = std::get_if<MoeSaved>(&saved.ffn)) moe->down_columns = {};
     block_forward(layer, saved, w, saved.x, ForwardKind::recompute);
@@ -199,16 +262,15 @@ void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens,
   losses_ = step_.push(DType::f32, step_.M, 1);
   x0_ = step_.push(C);
   branch_ = step_.push(C);
-  mid_ = step_.options.recompute ? step_.push(C) : Tensor{};
+  mid_ = step_.options.recompute.whole_block(0) ? step_.push(C) : Tensor{};
   residual_gradient_.push(dx0);
   embed(tokens);
 
-  const Keep keep = step_.options.recompute ? Keep::block_input : Keep::all;
   std::vector<Arena::Mark> marks;
   Tensor x = x0_;
   for (std::int64_t layer = 0; layer < layers; ++layer) {
     marks.push_back(arena.mark());
-    forward_block(layer, saved_[layer], x, keep);
+    forward_block(layer, saved_[layer], x, Keep::for_backward);
     x = saved_[layer].mid;
   }
   // No-op if those weights are still gathered.

@@ -10,7 +10,8 @@
 // Forward saves a norm's output in the representation that wgrad reads: the columnwise FP8 copy if wgrad is
 // quantized, the rowwise FP8 data that wgrad transposes (Recipe::flow), or the BF16 value. With
 // recompute_norms the BF16 value is not saved and backward repeats the norm. SwiGLU's output is never saved.
-// With recompute only the residual stream at each block's input is saved. A forward pass alone keeps only the
+// TransformerOptions::recompute drops parts of what a block saves, or all but the residual stream at its input;
+// backward makes them again, each in the half of the block that reads it. A forward pass alone keeps only the
 // residual stream from block to block.
 #pragma once
 
@@ -64,13 +65,19 @@ class Transformer {
     AttentionSaved attention;
     std::variant<FfnSaved, MoeSaved> ffn;
   };
-  /// Tensors that stay in memory after a block's forward.
-  enum class Keep : std::uint8_t { all, block_input };
+  /// Tensors that stay in memory after a block's forward: those for backward, or the block's input.
+  enum class Keep : std::uint8_t { for_backward, block_input };
 
   /// Allocates what every block saves from forward to backward, also with recomputation.
   void push_saved(std::int64_t layer, Saved& saved);
-  /// Allocates what recomputation writes again.
-  void push_inner(std::int64_t layer, Saved& saved);
+  /// Allocate what recomputation of a whole block writes again: all of it, with mid_; what only a whole block
+  /// drops, with `mid` unless that is empty; and the parts that can be dropped one by one.
+  void push_whole(std::int64_t layer, Saved& saved);
+  void push_inner(std::int64_t layer, Saved& saved, const Tensor& mid);
+  void push_norms(std::int64_t layer, Saved& saved);
+  void push_ffn(std::int64_t layer, Saved& saved);
+  /// Allocates what a block writes in forward, first what stays. Returns the mark behind that.
+  Arena::Mark push_forward(std::int64_t layer, Saved& saved, Keep keep);
   /// Runs the forward pass up to the head, then head(residual stream, last block's output).
   void forward_to_head(const Tensor& tokens,
                        const std::function<void(const Tensor& mid, const Tensor& branch)>& head);
@@ -83,14 +90,20 @@ class Transformer {
   void block_forward(std::int64_t layer, Saved& saved, const BlockWeights& w, const Tensor& x,
                      ForwardKind kind);
   void block_backward(std::int64_t layer, Saved& saved);
+  /// Repeat the GEMM that reads a norm's output, with RoPE behind qkv, in memory of the half block's scope.
+  void recompute_ffn(std::int64_t layer, Saved& saved, const BlockWeights& w);
+  void recompute_qkv(std::int64_t layer, Saved& saved, const BlockWeights& w);
+  /// Returns a norm's output as fprop reads it: the saved value, or that of repeating the norm. `moe`: experts
+  /// that read it; null for a dense layer.
+  QuantizedTensor repeat_norm(const Linear& linear, const NormOutput& norm, const MoeSaved* moe);
   /// dx = the residual stream's gradient at a norm's input: `dresidual` plus the norm's backward of `dh`, the
   /// gradient of the norm's output.
   void norm_backward(QuantizedTensor& dx, const Tensor& dgain, const Tensor& dresidual, const Tensor& dh,
                      const NormOutput& norm);
-  void ffn_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w, const BlockTensors& g,
+  void ffn_backward(std::int64_t layer, Saved& saved, const BlockWeights& w, const BlockTensors& g,
                     QuantizedTensor& dmid);
-  void attention_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w,
-                          const BlockTensors& g, const QuantizedTensor& dmid);
+  void attention_backward(std::int64_t layer, Saved& saved, const BlockWeights& w, const BlockTensors& g,
+                          const QuantizedTensor& dmid);
 
   StepContext step_;
   AttentionLayer attention_;

@@ -51,11 +51,30 @@ TEST_CASE("step: recomputation gives the same bits", "[transformer]") {
       setup.model.layers = 3;
       norms.set(setup.model);
       const Result kept = random_step(setup);
-      setup.recompute = true;
-      const Result again = random_step(setup);
-      CHECK(again.loss == kept.loss);
-      CHECK(first_difference(again.gradients, kept.gradients) == "");
+      for_each_recompute(setup, [&](const RecomputeKind&) {
+        const Result again = random_step(setup);
+        CHECK(again.loss == kept.loss);
+        CHECK(first_difference(again.gradients, kept.gradients) == "");
+      });
     }
+}
+
+TEST_CASE("step: recomputed micro-steps draw the random numbers of their own forward pass", "[transformer]") {
+  for (const char* recipe : {"nvfp4_sr_fwd", "tensorwise"}) {
+    INFO(recipe);
+    StepSetup setup{.model = find_model("tiny"), .B = 2, .T = 32, .recipe = find_recipe(recipe)};
+    setup.model.layers = 2;
+    setup.model.qkv_bias = true;
+    setup.accumulation = 3;
+    setup.reduce_amax = true;
+    const Result kept = random_step(setup);
+    for_each_recompute(setup, [&](const RecomputeKind&) {
+      CHECK(first_difference(random_step(setup).gradients, kept.gradients) == "");
+    });
+    // Control: two micro-steps less are another sum.
+    setup.recompute = {}, setup.accumulation = 1;
+    CHECK(first_difference(random_step(setup).gradients, kept.gradients) != "");
+  }
 }
 
 TEST_CASE("step: accumulated micro-steps equal one larger batch", "[transformer]") {
@@ -141,7 +160,7 @@ TEST_CASE("step: FP4 gradients have the predicted error and recomputation gives 
       INFO(recipe.name << (convert_head ? ", lm_head too" : ""));
       setup.recipe = recipe;
       setup.head = convert_head ? recipe : find_recipe("bf16");
-      setup.recompute = false;
+      setup.recompute = {};
       const Result result = random_step(setup);
       CHECK(std::fabs(result.loss / reference.loss - 1) <= 5e-3);
       double worst = 0, mean = 0;
@@ -162,10 +181,13 @@ TEST_CASE("step: FP4 gradients have the predicted error and recomputation gives 
       CHECK(mean <= predicted * (convert_head ? 1.7 : 1.2));
       CHECK(mean >= predicted * (convert_head ? 0.9 : 0.85));
       CHECK(worst <= 2.4 * mean);
-      setup.recompute = true;
-      const Result again = random_step(setup);
-      CHECK(again.loss == result.loss);
-      CHECK(first_difference(again.gradients, result.gradients) == "");
+      for (const Recompute& what :
+           {kRecomputeBlocks, Recompute{.norm = true, .ffn = true, .attention = true}}) {
+        setup.recompute = what;
+        const Result again = random_step(setup);
+        CHECK(again.loss == result.loss);
+        CHECK(first_difference(again.gradients, result.gradients) == "");
+      }
     }
 }
 
@@ -229,10 +251,11 @@ TEST_CASE("step: separate q k v GEMMs equal the fused one if no scale spans them
                rounded_by = farthest(whole.gradients, bf16.gradients).distance;
   INFO("apart by " << apart_by << ", rounded by " << rounded_by);
   CHECK(apart_by < rounded_by / 2);
-  setup.recompute = true;
-  const Result again = random_step(setup);
-  CHECK(again.loss == apart.loss);
-  CHECK(first_difference(again.gradients, apart.gradients) == "");
+  for_each_recompute(setup, [&](const RecomputeKind&) {
+    const Result again = random_step(setup);
+    CHECK(again.loss == apart.loss);
+    CHECK(first_difference(again.gradients, apart.gradients) == "");
+  });
 }
 
 TEST_CASE("step: q and k and v each take every recipe or BF16", "[transformer]") {

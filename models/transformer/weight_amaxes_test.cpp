@@ -85,7 +85,7 @@ TEST_CASE("WeightAmaxes: steps with kept amaxes give the same bits as without", 
   for (const bool recompute : {false, true}) {
     INFO(model << (recompute ? ", recomputing" : ", keeping activations"));
     setup.recipe = find_recipe("tensorwise");
-    setup.recompute = recompute;
+    setup.recompute = recompute ? kRecomputeBlocks : Recompute{};
     const auto train = [&](bool kept) {
       setup.weight_amaxes = kept;
       TestStep step(setup);

@@ -25,6 +25,15 @@ constexpr const char* kUsualSeq = "4096";
 constexpr double kTokensPerGpu = 16384;  ///< of a micro-step, beyond which GEMMs gain little
 constexpr double kMostGpusTried = 1024;
 
+/// Returns the values of --recompute that repeat more work than `recompute`, from the least to the most. Of a
+/// value that is not among these, returns the last.
+std::vector<const char*> more_recompute(const std::string& recompute) {
+  std::vector<const char*> all = {"none", "norm", "attention+norm", "ffn+norm", "attention+ffn+norm",
+                                  "block"};
+  const auto own = std::find(all.begin(), all.end(), recompute);
+  return {own == all.end() ? all.end() - 1 : own + 1, all.end()};
+}
+
 /// Collects what records and the data sheet know about a GPU.
 GpuModel completed(GpuModel gpu, const std::vector<SourceRecords>& sources) {
   for (const SourceRecords& one : sources)
@@ -382,8 +391,10 @@ class TableBuilder {
       return counts.status == Status::ok && fits(counts);
     };
     const std::string recompute = text_at(fields, "recompute");
-    fields["recompute"] = "block";
-    if (recompute != "block" && runs()) return "--recompute block";
+    for (const char* more : more_recompute(recompute)) {
+      fields["recompute"] = more;
+      if (runs()) return fmt::format("--recompute {}", more);
+    }
     fields["parallel"] = "fsdp";
     for (const bool keep : {true, false})
       for (double gpus = 2 * gpus_of(table_.bf16_counts); gpus <= kMostGpusTried; gpus *= 2) {

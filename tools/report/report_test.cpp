@@ -84,7 +84,7 @@ TEST_CASE("report: terminal format of a GPU sweep", "[report]") {
   CHECK(std::regex_search(line_with(text, "rowwise"), std::regex("oom( +-)+ +20 GiB for activations")));
   CHECK(contains(text,
                  "oom: rowwise: 20 GiB for activations; predicted peak 37.46 GiB, the GPU has 140.40 GiB"));
-  CHECK(contains(text, "against oom, try: --recompute block"));
+  CHECK(contains(text, "against oom, try: --recompute attention+ffn+norm or block"));
   CHECK(contains(text, "MFU bf16 of NVIDIA H200: 989 TFLOP/s (NVIDIA H200 data sheet, dense)"));
 }
 

@@ -78,8 +78,8 @@ const char* what_to_try(Status status) {
     case Status::ok:
       return "";
     case Status::oom:
-      return "--recompute block, a smaller --batch or --seq, --moments bf16, or --parallel fsdp on more "
-             "GPUs; --dry-run predicts the memory";
+      return "--recompute attention+ffn+norm or block, a smaller --batch or --seq, --moments bf16, or "
+             "--parallel fsdp on more GPUs; --dry-run predicts the memory";
     case Status::unsupported:
       return "another value of what the reason names; where it names a format or a device, `precbench list "
              "recipes` says which recipes run here";

@@ -31,7 +31,7 @@ using Work = std::pair<std::string, std::string>;  ///< recipe and setting
 /// Returns the key of a row's work on one GPU, which is independent of parallel strategy and gather.
 Work work_on_one_gpu(const MachineRecords& machine, const Row& row) {
   return {text_of(row, "recipe"),
-          setting_of(machine, row, {"gpus", "parallel", "shard_group", "gather", "reshard"})};
+          setting_of(machine, row, {"gpus", "parallel", "shard_group", "gather", "reshard", "grad_sync"})};
 }
 
 /// One-GPU rows of the same work: the first one, and the last one of each parallel strategy.
@@ -112,9 +112,9 @@ class SingleSteps {
 
  private:
   Work precision_of(const Row& row) const {
-    return {text_of(row, "recipe"),
-            setting_of(machine_, row,
-                       {"model", "seq", "batch", "gpus", "parallel", "shard_group", "gather", "reshard"})};
+    return {text_of(row, "recipe"), setting_of(machine_, row,
+                                               {"model", "seq", "batch", "gpus", "parallel", "shard_group",
+                                                "gather", "reshard", "grad_sync"})};
   }
 
   const MachineRecords& machine_;

@@ -5,7 +5,6 @@ namespace precbench {
 
 void AttentionLayer::push_saved(std::int64_t layer, AttentionSaved& saved) const {
   const AttentionShape& shape = step_.attention_shape;
-  saved.raw_qkv = step_.push(shape.qkv_width());
   saved.attention = step_.push(shape.q_width());
   const Linear o = step_.linear(layer, LinearRole::o);
   if (o.recipe().flow)
@@ -21,6 +20,12 @@ void AttentionLayer::forward_qkv(std::int64_t layer, const AttentionSaved& saved
     split_qkv_forward(layer, saved.raw_qkv, h, w);
   else
     step_.fprop(layer, LinearRole::qkv, saved.raw_qkv, h, w);
+}
+
+void AttentionLayer::recompute_qkv(std::int64_t layer, const AttentionSaved& saved, const BlockWeights& w,
+                                   const QuantizedTensor& h) const {
+  forward_qkv(layer, saved, w, h);
+  if (!step_.config.qk_norm) apply_rope(saved.raw_qkv, saved.raw_qkv, w);
 }
 
 void AttentionLayer::forward_output(std::int64_t layer, const AttentionSaved& saved, const BlockWeights& w,

@@ -21,10 +21,17 @@ class AttentionLayer {
  public:
   explicit AttentionLayer(const StepContext& step) : step_(step) {}
 
+  /// Allocate attention's output with what belongs to it, and raw_qkv.
   void push_saved(std::int64_t layer, AttentionSaved& saved) const;
+  void push_qkv(AttentionSaved& saved) const {
+    saved.raw_qkv = step_.push(step_.attention_shape.qkv_width());
+  }
   /// Computes saved.raw_qkv from h, the norm's output, which may then leave memory.
   void forward_qkv(std::int64_t layer, const AttentionSaved& saved, const BlockWeights& w,
                    const QuantizedTensor& h) const;
+  /// Computes saved.raw_qkv once more as it is after forward_output.
+  void recompute_qkv(std::int64_t layer, const AttentionSaved& saved, const BlockWeights& w,
+                     const QuantizedTensor& h) const;
   /// Computes the output [M, width] from saved.raw_qkv.
   void forward_output(std::int64_t layer, const AttentionSaved& saved, const BlockWeights& w,
                       const Tensor& out) const;

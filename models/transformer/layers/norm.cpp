@@ -13,11 +13,39 @@ void push_norm_saved(const StepContext& step, const Linear& layer, NormConsumer 
     saved.value = step.push(C);
 }
 
+namespace {
+
+void run_norm_again(const StepContext& step, QuantizedTensor& h, const NormOutput& norm) {
+  step.produce_quantized(h, [&](QuantizedTensor& x) {
+    step.device.recompute_rmsnorm({x, norm.sum, norm.saved.rstd, norm.gain});
+  });
+}
+
+/// Repeats a norm into transient memory: its BF16 value, or the quantized copy that wgrad reads.
+QuantizedTensor recompute_for_wgrad(const StepContext& step, std::int64_t layer, LinearRole role,
+                                    const NormOutput& norm) {
+  const Linear linear = step.linear(layer, role);
+  const QuantFormat& format = linear.x_columnwise();
+  if (!format.quantized()) return make_quantized_tensor(recompute_norm(step, norm), {}, {});
+  QuantizedTensor h = make_quantized_tensor(step.push(step.config.width), {}, {});
+  use_slot(h, linear.slots().x);
+  if (linear.recipe().flow)
+    step.operands.push_rowwise(h, linear.x_rowwise());
+  else
+    step.operands.push_columnwise(h, format);
+  h.keep_value = step.observer;
+  run_norm_again(step, h, norm);
+  if (!linear.recipe().flow) step.observe(layer, role, LinearOperand::x, h);
+  return h;
+}
+
+}  // namespace
+
 QuantizedTensor push_norm_output(const StepContext& step, const Linear& layer, const NormSaved& saved) {
   QuantizedTensor h = make_quantized_tensor(saved.value.empty() ? step.push(step.config.width) : saved.value,
                                             layer.x_rowwise(), layer.x_columnwise());
   use_slot(h, layer.slots().x);
-  if (layer.recipe().flow) {
+  if (layer.recipe().flow && !saved.copy.empty()) {
     h.rowwise = saved.copy;
   } else {
     step.operands.push_rowwise(h, layer.x_rowwise());
@@ -25,6 +53,14 @@ QuantizedTensor push_norm_output(const StepContext& step, const Linear& layer, c
     step.operands.push_amax(h, layer.x_columnwise());
   }
   h.keep_value = !layer.x_rowwise().quantized() || !saved.value.empty() || step.observer;
+  return h;
+}
+
+QuantizedTensor recompute_norm_output(const StepContext& step, const Linear& layer, const NormOutput& norm,
+                                      const std::function<void(QuantizedTensor&)>& prepare) {
+  QuantizedTensor h = push_norm_output(step, layer, {});
+  prepare(h);
+  run_norm_again(step, h, norm);
   return h;
 }
 
@@ -47,8 +83,9 @@ void norm_wgrad(const StepContext& step, std::int64_t layer, LinearRole role, co
                 const QuantizedTensor& dy, const BlockWeights& w, const NormOutput& norm) {
   const Scope scope(step.arena);
   const auto& [value, copy, rstd] = norm.saved;
-  const bool repeat = value.empty() && copy.empty();
-  QuantizedTensor h = make_quantized_tensor(repeat ? recompute_norm(step, norm) : value, {}, {});
+  if (value.empty() && copy.empty())
+    return step.wgrad(layer, role, g, dy, recompute_for_wgrad(step, layer, role, norm), w);
+  QuantizedTensor h = make_quantized_tensor(value, {}, {});
   const bool transposes = step.linear(layer, role).recipe().flow;
   if (!copy.empty()) h.columnwise = transposes ? GemmOperand{} : copy;
   if (transposes) h.rowwise = copy;

@@ -3,13 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "models/transformer/layers/step_context.h"
 
 namespace precbench {
 
 /// Tensors that forward saves of a norm. At most one of `value` and `copy` is kept; if neither is, backward
-/// repeats the norm.
+/// repeats the norm from its input and rstd.
 struct NormSaved {
   Tensor value;      ///< output [M, width], if wgrad reads it in BF16
   GemmOperand copy;  ///< quantized output: columnwise, or rowwise if wgrad transposes it
@@ -30,6 +31,10 @@ enum class NormConsumer : std::uint8_t { dense, experts };
 void push_norm_saved(const StepContext& step, const Linear& layer, NormConsumer consumer, NormSaved& saved);
 /// Allocates a norm's output: transient operands for fprop; what is saved for wgrad is written as well.
 QuantizedTensor push_norm_output(const StepContext& step, const Linear& layer, const NormSaved& saved);
+/// Repeats a norm for fprop: returns its output as forward made it, in transient memory and without a copy for
+/// wgrad. `prepare`: completes the allocated output before the norm writes it.
+QuantizedTensor recompute_norm_output(const StepContext& step, const Linear& layer, const NormOutput& norm,
+                                      const std::function<void(QuantizedTensor&)>& prepare);
 /// Recomputes a norm's BF16 output into transient memory.
 Tensor recompute_norm(const StepContext& step, const NormOutput& norm);
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 
 #include "kernels/numerics/linear_role.h"
 #include "kernels/numerics/recipe.h"
@@ -17,13 +18,28 @@ struct ExchangeOptions {
   std::int64_t slots = 0;  ///< Mode::slots: rows per destination rank
 };
 
+/// Activations that backward computes again, to the same bits, instead of reading them from memory.
+struct Recompute {
+  std::int64_t blocks = 0;  ///< of so many blocks, counted from the first, all but their input
+  // Parts of the other blocks:
+  bool norm = false;       ///< the norms' outputs
+  bool ffn = false;        ///< gate|up, and what experts of other ranks received
+  bool attention = false;  ///< q|k|v; attention's output stays, so attention itself never runs again
+
+  bool whole_block(std::int64_t layer) const { return layer < blocks; }
+  /// Returns true if backward runs GEMMs of the forward pass again.
+  bool repeats_fprop() const { return blocks > 0 || ffn || attention; }
+  bool operator==(const Recompute&) const = default;
+};
+inline constexpr Recompute kRecomputeBlocks{.blocks = std::numeric_limits<std::int64_t>::max()};
+
 struct TransformerOptions {
   std::int64_t B = 1, T = 128;  ///< sequences and tokens per sequence of one micro-step on one rank
   /// Returns the recipe of a linear layer, which must outlive the transformer. `layer`: the block, or
   /// config.layers for lm_head; `role`: a role that selects a recipe (recipe_role). All quantized down layers
   /// must share one recipe. If q, k or v is quantized, qkv is not, and the three run as separate GEMMs.
   std::function<const Recipe&(std::int64_t layer, LinearRole role)> recipe_of;
-  bool recompute = false;           ///< per block: save only the block's input
+  Recompute recompute = {};
   bool recompute_norms = false;     ///< repeat a norm for wgrad instead of saving its BF16 output
   bool reduce_amax = false;         ///< per-tensor scales use the amax over all ranks
   DType activations = DType::bf16;  ///< f32: the FP32 reference model of the tests

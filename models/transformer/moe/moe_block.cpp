@@ -374,6 +374,13 @@ Tensor MoeBlock::backward(std::int64_t layer, const MoeSaved& saved, const Block
   const std::int64_t M = step_.M, C = step_.config.width;
   const Tensor dh = step_.push(C);
   NormOutput known = norm;
+  if (const Linear consumer = step_.linear(layer, norm_role());
+      consumer.recipe().flow && known.saved.copy.empty()) {
+    const QuantizedTensor again =
+        recompute_norm_output(step_, consumer, norm, [](QuantizedTensor& x) { x.keep_value = true; });
+    known.saved.value = again.value;
+    known.saved.copy = again.rowwise;
+  }
   if (known.saved.value.empty()) known.saved.value = recompute_norm(step_, norm);
   const Tensor& h = known.saved.value;
   const Tensor dw = step_.push(DType::f32, M, step_.config.moe.rule.top_k);

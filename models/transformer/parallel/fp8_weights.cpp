@@ -9,7 +9,7 @@
 
 namespace precbench {
 std::optional<std::string> fp8_gather_unsupported_reason(const Recipe& recipe, const ModelConfig& model,
-                                                         bool recompute) {
+                                                         bool repeats_fprop) {
   const QuantFormat& f = recipe.fprop.b;
   if (!f.quantized()) return "FP8 gather: the recipe has BF16 weights";
   if (model.moe) return "FP8 gather: experts' weights are not supported";
@@ -26,7 +26,7 @@ std::optional<std::string> fp8_gather_unsupported_reason(const Recipe& recipe, c
       f.granularity != Granularity::block_1x32)
     return "FP8 gather: the recipe's row and column scales of a weight span the shards of several ranks";
   if (f.granularity != Granularity::block_1x32) return std::nullopt;
-  if (recompute)
+  if (repeats_fprop)
     return "FP8 gather: recompute needs the quantized weights of both directions, more bytes than BF16";
   constexpr std::int64_t kTile = 128;  // scale tile in memory (scale_layout.h): 128 vectors x 4 blocks of 32
   for (const LinearSpec& linear : block_of(model, 0).linears)

@@ -33,10 +33,10 @@ using BlockWeights = BlockOf<Weight>;
 /// The half of a step for which a block's weights are gathered.
 enum class Pass : std::uint8_t { forward, backward };
 
-/// Returns why a model's weights cannot be exchanged in a recipe's FP8; null if they can. recompute:
-/// backward runs fprop again.
+/// Returns why a model's weights cannot be exchanged in a recipe's FP8; null if they can. `repeats_fprop`:
+/// backward runs GEMMs of the forward pass again.
 std::optional<std::string> fp8_gather_unsupported_reason(const Recipe& recipe, const ModelConfig& model,
-                                                         bool recompute);
+                                                         bool repeats_fprop);
 
 class Fp8Weights {
  public:

@@ -51,7 +51,9 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
     routers_ = std::make_unique<Routers>(device, arena, config, options.accumulation, options.expert_slots);
   shard_tickets_.resize(layout_.unit_count());
   replica_tickets_.resize(layout_.unit_count());
-  const bool exchanges = sharded() && options.gradients != DType::e4m3;
+  if (keeps_gradients() && options.gradients == DType::e4m3)
+    throw Unsupported("gradients in e4m3 are reduced in every micro-step");
+  const bool exchanges = sharded() && options.gradients != DType::e4m3 && !keeps_gradients();
   const bool codes = options.master == Master::fp16;
   if (sharded() || codes)
     exchange_ =
@@ -116,12 +118,19 @@ void Parameters::allocate_state() {
 }
 
 void Parameters::allocate_gradients() {
-  const std::int64_t size = layout_.local_size();
+  std::int64_t size = layout_.local_size();
+  if (keeps_gradients()) {
+    size = 0;
+    for (int u = 0; u < layout_.unit_count(); ++u) {
+      gradient_offsets_.push_back(size);
+      size += (layout_.shard_offset(u + 1) - layout_.shard_offset(u)) * (gathered(u) ? layout_.shards() : 1);
+    }
+  }
   gradient_ = arena_.overlay_gradients(options_.gradients, size).reshape(1, size);
-  overlays_ = options_.accumulation == 1;
+  overlays_ = options_.accumulation == 1 && !keeps_gradients();
   if (overlays_) return;
   arena_.commit_gradients(0);
-  if (!sharded() || fp8_gradients_) return;
+  if (!sharded() || fp8_gradients_ || keeps_gradients()) return;
   std::int64_t largest = 0;
   for (int u = 0; u < layout_.unit_count(); ++u)
     if (gathered(u)) largest = std::max(largest, layout_.shard_size(u));
@@ -130,6 +139,18 @@ void Parameters::allocate_gradients() {
 
 Tensor Parameters::local(const Tensor& buffer, int unit) const {
   return buffer.empty() ? Tensor{} : buffer.elements(layout_.shard_offset(unit), layout_.shard_size(unit));
+}
+
+Tensor Parameters::whole_gradient(int unit) const {
+  return gradient_.elements(gradient_offsets_[unit],
+                            layout_.shard_size(unit) * (gathered(unit) ? layout_.shards() : 1));
+}
+
+Tensor Parameters::local_gradient(int unit) const {
+  if (!keeps_gradients()) return local(gradient_, unit);
+  const Tensor whole = whole_gradient(unit);
+  return gathered(unit) ? whole.elements(shard_rank() * layout_.shard_size(unit), layout_.shard_size(unit))
+                        : whole;
 }
 
 void Parameters::forget_gathered() {
@@ -221,7 +242,8 @@ BlockWeights Parameters::gather_block(std::int64_t layer, Pass pass) {
 
 Tensor Parameters::gradients(int unit) {
   if (fp8_gradients_) return fp8_gradients_->staging(unit);
-  return gathered(unit) ? exchange_->gradients(unit) : local(gradient_, unit);
+  if (keeps_gradients()) return whole_gradient(unit);
+  return gathered(unit) ? exchange_->gradients(unit) : local_gradient(unit);
 }
 
 BlockTensors Parameters::block_gradients(std::int64_t layer) {
@@ -243,27 +265,33 @@ void Parameters::commit(const Tensor& gradient) {
 void Parameters::reduce(int unit) {
   const bool last = micro_step_ == options_.accumulation - 1;
   if (fp8_gradients_) {
-    const Tensor codes = local(gradient_, unit);
+    const Tensor codes = local_gradient(unit);
     if (staged_watcher_) staged_watcher_(unit, fp8_gradients_->staging(unit));
     commit(codes);
     return fp8_gradients_->reduce(unit, codes, micro_step_ == 0, last);
   }
   if (layout_.is_experts(unit)) {
     if (last && expert_replica_comm_.comm)
-      replica_tickets_[unit] = expert_replica_comm_.comm->start_all_reduce(local(gradient_, unit));
+      replica_tickets_[unit] = expert_replica_comm_.comm->start_all_reduce(local_gradient(unit));
     return;
   }
-  if (sharded()) {
-    if (micro_step_ > 0) add_reduced();
-    if (overlays_) arena_.commit_gradients(layout_.shard_offset(unit));
-    const Tensor target =
-        micro_step_ == 0 ? local(gradient_, unit) : reduced_.elements(0, layout_.shard_size(unit));
-    shard_tickets_[unit] = exchange_->reduce(unit, target);
-    if (micro_step_ > 0) adding_ = unit;
-  }
+  if (sharded() && !keeps_gradients())
+    reduce_micro_step(unit);
+  else if (sharded() && last)
+    shard_tickets_[unit] = shard_comm_.comm->start_reduce_scatter(local_gradient(unit), whole_gradient(unit));
   if (!last || !replica_comm_.comm) return;
   add_reduced();
-  replica_tickets_[unit] = replica_comm_.comm->start_all_reduce(local(gradient_, unit));
+  replica_tickets_[unit] = replica_comm_.comm->start_all_reduce(local_gradient(unit));
+}
+
+/// Starts the reduction of one micro-step's gradient, to be added to those of earlier ones.
+void Parameters::reduce_micro_step(int unit) {
+  if (micro_step_ > 0) add_reduced();
+  if (overlays_) arena_.commit_gradients(layout_.shard_offset(unit));
+  const Tensor target =
+      micro_step_ == 0 ? local_gradient(unit) : reduced_.elements(0, layout_.shard_size(unit));
+  shard_tickets_[unit] = exchange_->reduce(unit, target);
+  if (micro_step_ > 0) adding_ = unit;
 }
 
 /// Adds the shard that was reduced last to the sum of earlier micro-steps. Runs one unit late, so that the
@@ -271,14 +299,13 @@ void Parameters::reduce(int unit) {
 void Parameters::add_reduced() {
   if (adding_ < 0) return;
   shard_comm_.comm->wait(shard_tickets_[adding_]);
-  const Tensor target = local(gradient_, adding_);
+  const Tensor target = local_gradient(adding_);
   device_.add({target, reduced_.elements(0, target.size())});
   adding_ = -1;
 }
 
 Parameters::Shard Parameters::shard(int unit) const {
-  return {local_weights(unit), local(master_, unit), local(gradient_, unit),
-          layout_.runs(unit, shard_rank())};
+  return {local_weights(unit), local(master_, unit), local_gradient(unit), layout_.runs(unit, shard_rank())};
 }
 
 }  // namespace precbench

@@ -14,6 +14,10 @@
 // reduce(unit) only starts the reduction, and complete(unit) waits for it. Buffers of whole units:
 // unit_exchange.h.
 //
+// With `sync_last` a sharded rank adds up whole gradients over the micro-steps, as a replica does, and starts
+// reduce-scatters in the last micro-step only, beside its backward. A reduced shard stays in its place within
+// the whole gradient.
+//
 // A sharded rank with FP32 master weights keeps no other weights: before a gather it rounds its part of a
 // unit directly into the gather buffer. With `keep_gathered` that buffer is persistent, and the optimizer
 // writes to it.
@@ -51,7 +55,7 @@ enum class Master : std::uint8_t { fp32, bf16, bf16_sr, fp16 };
 struct ParameterOptions {
   ParallelDims parallel = {};  ///< axes of all ranks; data and shard only
   Master master = Master::fp32;
-  DType weights = DType::bf16;  ///< f32: the FP32 reference model of the tests
+  DType weights = DType::bf16;               ///< f32: the FP32 reference model of the tests
   const OptimizerSpec* optimizer = nullptr;  ///< required
   MomentFormats moments = {};
   DType gradients = DType::f32;      ///< e4m3: with scales (fp8_gradients.h)
@@ -64,6 +68,7 @@ struct ParameterOptions {
   QuantFormat gather_format{};
   std::vector<bool> gather_fp8{};  ///< blocks exchanged or kept in that format
   bool keep_gathered = false;      ///< sharded: gather once per optimizer step and keep whole weights
+  bool sync_last = false;  ///< sharded: keep whole gradients and reduce them in the last micro-step; not e4m3
 
   /// The run's recipe with delayed scaling; default if no recipe has a history.
   Recipe delayed = {};
@@ -107,7 +112,7 @@ class Parameters {
   /// tensors in descending order of address.
   void commit(const Tensor& gradient);
   /// Returns true if backward must add to gradients(unit) instead of overwriting it.
-  bool accumulates() const { return !sharded() && !fp8_gradients_ && micro_step_ > 0; }
+  bool accumulates() const { return (!sharded() || keeps_gradients()) && !fp8_gradients_ && micro_step_ > 0; }
   /// Returns true if a block's experts stay in memory from its forward to its backward.
   bool keeps_experts(std::int64_t layer) const { return !sharded() || layout_.experts_apart(layer); }
   /// accumulates() for a block's experts.
@@ -218,11 +223,18 @@ class Parameters {
   bool stores_weights(int unit) const;
   void forget_gathered();
   void add_reduced();
+  /// Returns true if a sharded rank keeps whole gradients from micro-step to micro-step.
+  bool keeps_gradients() const { return sharded() && options_.sync_last; }
+  void reduce_micro_step(int unit);
   /// Returns true if a unit is shared along the shard axis.
   bool gathered(int unit) const { return sharded() && !layout_.is_experts(unit); }
   /// Returns true if this rank is the first replica of its experts or of everything else.
   bool writes(bool experts) const;
   Tensor local(const Tensor& flat, int unit) const;
+  /// Returns this rank's part of a unit's gradient.
+  Tensor local_gradient(int unit) const;
+  /// keeps_gradients(): returns the whole gradient of a unit.
+  Tensor whole_gradient(int unit) const;
   /// Returns this rank's part of the tensor that the optimizer updates: the master, or the weights
   /// themselves.
   Tensor local_leading(int unit) const {
@@ -290,7 +302,8 @@ class Parameters {
   Layout layout_;
   AxisComm shard_comm_, replica_comm_;
   AxisComm expert_comm_, expert_replica_comm_;  // null without expert parallelism
-  Tensor weights_, master_, gradient_;          // flat, one shard of every unit
+  Tensor weights_, master_, gradient_;          // flat, one shard of every unit; whole kept gradients
+  std::vector<std::int64_t> gradient_offsets_;  // keeps_gradients(): of a unit in gradient_
   std::vector<std::int64_t> weight_offsets_;    // of a unit's shard in weights_; -1: not stored
   std::unique_ptr<ParameterScales> master_scales_;
   Tensor exact_;                             // FP16 master: the vectors of all units, f32

@@ -75,7 +75,7 @@ std::vector<StateTensor> Parameters::weights_state() const {
 std::vector<StateTensor> Parameters::gradient_parts() const {
   std::vector<StateTensor> parts;
   append_state(parts, "gradients", [&](int u, const Piece& piece) {
-    return local(gradient_, u).elements(piece.offset, piece.count);
+    return local_gradient(u).elements(piece.offset, piece.count);
   });
   return parts;
 }
@@ -230,7 +230,7 @@ std::vector<float> Parameters::download_widened(const Tensor& source, const Tens
 
 void Parameters::save(Kind kind, const std::function<void(const Parameter&, const float*)>& write) {
   for (int u = 0; u < layout_.unit_count(); ++u) {
-    const Tensor mine = kind == Kind::gradients ? local(gradient_, u) : local_leading(u);
+    const Tensor mine = kind == Kind::gradients ? local_gradient(u) : local_leading(u);
     const Scope scope(arena_);
     Tensor full = mine;
     if (Comm* others = layout_.is_experts(u) ? expert_comm_.comm : shard_comm_.comm) {
