@@ -27,7 +27,8 @@ struct Plan : Definition {
   int ranks = 1, accumulation = 1;
   DataParallel data_parallel = DataParallel::ddp;
   Reshard reshard = Reshard::on;  ///< `automatic` is decided by the session
-  bool recompute = false, reduce_amax = false, fp8_gather = false, fp8_weights = false;
+  bool recompute = false, fp8_gather = false, fp8_weights = false;
+  ReduceAmax reduce_amax = ReduceAmax::off;
   GraphMode graph = GraphMode::on;
   bool deterministic = false;
   CheckpointKeep checkpoint_keep = CheckpointKeep::last;
@@ -39,8 +40,10 @@ struct Plan : Definition {
   ExchangeOptions exchange;
   std::optional<StudyPlace> study;  ///< of a case that a study runs; written into the row, not part of the id
 
-  std::int64_t tokens_per_micro_step() const { return B * T; }
-  std::int64_t tokens_per_step() const { return B * T * ranks * accumulation; }
+  /// Tokens of one rank in a micro-step.
+  std::int64_t tokens_per_micro_step() const { return B * T / parameters.parallel.context; }
+  /// Tokens of all ranks in an optimizer step; ranks that share a sequence count once.
+  std::int64_t tokens_per_step() const { return B * T * parameters.parallel.batch_ranks() * accumulation; }
   /// Returns options whose recipe_of uses the first step's recipes. It refers to this plan, which must
   /// outlive the transformer.
   TransformerOptions transformer() const;

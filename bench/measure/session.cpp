@@ -128,7 +128,7 @@ void Session::check_gpus() const {
 /// --reshard auto: weights stay gathered if that leaves a tenth of the memory free. Uses the GPUs' total
 /// memory, so that every process decides alike; the GPUs of all nodes must be of one kind.
 void Session::choose_reshard(const Device& device) {
-  if (plan_.reshard != Reshard::automatic || plan_.parameters.parallel.shard == 1) return;
+  if (plan_.reshard != Reshard::automatic || plan_.parameters.parallel.weight_shards() == 1) return;
   std::optional<std::int64_t> room;
   if (plan_.on_gpu) {
     room = gpu_memory(share_.first_gpu).total_bytes;

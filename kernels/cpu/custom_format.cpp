@@ -36,7 +36,7 @@ void CpuDevice::quantize_custom(const GemmOperand& operand, const float* matrix,
       const float scaled = x[i] * scale.multiply;
       codes[i] = stochastic ? grid_encode_stochastic(
                                   *format.grid, scaled,
-                                  random_bits(seed, place_of_element(random.first_row, columns ? rows : k,
+                                  random_bits(seed, place_of_element(random.rows, columns ? rows : k,
                                                                      columns, r, k0 + i)))
                             : grid_encode(*format.grid, scaled);
     }
