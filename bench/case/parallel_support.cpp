@@ -12,8 +12,8 @@
 namespace precbench {
 namespace {
 
-/// Number of consecutive tokens that share a scale or a transform in a recipe's GEMMs: a part of a sequence must
-/// hold whole ones.
+/// Number of consecutive tokens that share a scale or a transform in a recipe's GEMMs: a part of a sequence
+/// must hold whole ones.
 std::int64_t tokens_of_block(const Recipe& recipe) {
   std::int64_t tokens = 1;
   for (const QuantFormat* contracted : {&recipe.wgrad.a, &recipe.wgrad.b}) {
@@ -34,8 +34,8 @@ std::optional<std::string> ranks_unsupported_reason(const Plan& plan) {
   if (plan.ranks % group != 0)
     return fmt::format("--shard-group: {} does not divide {}", group, plural(plan.ranks, "rank"));
   if (group % context != 0)
-    return fmt::format("--shard-group: {} is not a multiple of --context {}, whose ranks share a shard group", group,
-                       context);
+    return fmt::format("--shard-group: {} is not a multiple of --context {}, whose ranks share a shard group",
+                       group, context);
   return std::nullopt;
 }
 
@@ -43,13 +43,13 @@ std::optional<std::string> ranks_unsupported_reason(const Plan& plan) {
 std::optional<std::string> parts_unsupported_reason(const Plan& plan) {
   const SequencePart part = plan.transformer().sequence();
   if (plan.T % (2 * part.parts) != 0)
-    return fmt::format("--context {}: seq {} is not a multiple of {}, two chunks per rank", part.parts, plan.T,
-                       2 * part.parts);
+    return fmt::format("--context {}: seq {} is not a multiple of {}, two chunks per rank", part.parts,
+                       plan.T, 2 * part.parts);
   const auto check = [&](const Recipe& recipe) -> std::optional<std::string> {
     const std::int64_t block = tokens_of_block(recipe);
     if (part.chunk() % block == 0) return std::nullopt;
-    return fmt::format("--context {}: {} needs chunks of a multiple of {} tokens, but seq / {} is {}", part.parts,
-                       recipe.name, block, 2 * part.parts, part.chunk());
+    return fmt::format("--context {}: {} needs chunks of a multiple of {} tokens, but seq / {} is {}",
+                       part.parts, recipe.name, block, 2 * part.parts, part.chunk());
   };
   if (auto why = check(plan.recipe)) return why;
   for (const LaterLayers& later : plan.later)
@@ -59,7 +59,8 @@ std::optional<std::string> parts_unsupported_reason(const Plan& plan) {
 
 std::optional<std::string> attention_unsupported_reason(const Plan& plan) {
   if (!plan.on_gpu) return std::nullopt;
-  if (plan.fields.attention == "cudnn") return "--context: cuDNN attention takes whole sequences; use auto or own";
+  if (plan.fields.attention == "cudnn")
+    return "--context: cuDNN attention takes whole sequences; use auto or own";
   if (auto why = shared_sequences_unsupported_reason(plan.fields.device, plan.model.head_dim))
     return fmt::format("--context: {}", *why);
   return std::nullopt;

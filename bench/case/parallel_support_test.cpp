@@ -1,4 +1,5 @@
-// Reasons why ranks, lengths and formats do not fit each other. parallel_pairs_test.cpp walks all pairs of axes.
+// Reasons why ranks, lengths and formats do not fit each other. parallel_pairs_test.cpp walks all pairs of
+// axes.
 #include "bench/case/parallel_support.h"
 
 #include <string>
@@ -65,7 +66,8 @@ TEST_CASE("parallel_unsupported_reason: amaxes of a group need context ranks, an
   c.context = 2;
   CHECK(reason_of(c) == "");
   c.model = "tiny-moe", c.ep = 2;
-  CHECK(reason_of(c) == "--reduce-amax group: an expert's rows are tokens of all of --ep's ranks; use on or off");
+  CHECK(reason_of(c) ==
+        "--reduce-amax group: an expert's rows are tokens of all of --ep's ranks; use on or off");
 }
 
 TEST_CASE("parallel_unsupported_reason: GPUs share sequences of heads of 64 or 128 with own attention",

@@ -46,7 +46,8 @@ DType gradients_of(const std::string& name) {
   return name == "fp32" ? DType::f32 : name == "bf16" ? DType::bf16 : DType::e4m3;
 }
 
-/// Returns the axes of a case's ranks. Where they do not divide each other parallel_unsupported_reason() says so.
+/// Returns the axes of a case's ranks. Where they do not divide each other parallel_unsupported_reason() says
+/// so.
 ParallelDims dims_of(const Case& c, DataParallel parallel) {
   const std::int64_t batch_ranks = std::max<std::int64_t>(1, c.gpus / c.context);
   const std::int64_t shards = parallel == DataParallel::ddp ? 1
@@ -88,7 +89,8 @@ Plan resolve(const Case& c, Refusals refusals) {
        std::any_of(plan.later.begin(), plan.later.end(),
                    [](const LaterLayers& later) { return has_weight_amaxes(later.recipe); }));
   plan.reshard = value_of(kReshardWords, c.reshard);
-  plan.parameters.keep_gathered = plan.parameters.parallel.weight_shards() > 1 && plan.reshard == Reshard::off;
+  plan.parameters.keep_gathered =
+      plan.parameters.parallel.weight_shards() > 1 && plan.reshard == Reshard::off;
   plan.reduce_amax = value_of(kReduceAmaxWords, c.reduce_amax);
   plan.on_gpu = is_gpu(c.device);
   plan.parameters.master = value_of(kMasterWords, kept.master);

@@ -1,5 +1,5 @@
-// Context ranks on GPUs over NCCL: they train like one GPU with whole sequences, in a CUDA graph or not. Skipped with
-// fewer than two GPUs.
+// Context ranks on GPUs over NCCL: they train like one GPU with whole sequences, in a CUDA graph or not.
+// Skipped with fewer than two GPUs.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -81,8 +81,8 @@ bool supported() {
 }
 
 void check_alike(const Trained& x, const Trained& one, bool quantized) {
-  // Gradients of keys and values are rounded to BF16 on each rank and in their sum; a quantized gradient may then have
-  // another code. The difference of the first step grows with each step.
+  // Gradients of keys and values are rounded to BF16 on each rank and in their sum; a quantized gradient may
+  // then have another code. The difference of the first step grows with each step.
   CHECK(std::fabs(x.losses[0] / one.losses[0] - 1) <= 1e-5);
   CHECK(std::fabs(x.norms[0] / one.norms[0] - 1) <= (quantized ? 1e-2 : 2e-3));
   const Farthest gradient = farthest(x.gradients, one.gradients);
@@ -105,8 +105,13 @@ TEST_CASE("NCCL: two context ranks train like one GPU", "[gpu][comm][context]") 
       for (const bool graph : {false, true}) {
         INFO(recipe << ", heads of " << head_dim << ", batch " << batch << ", " << parallel
                     << (graph ? " in a graph" : ""));
-        const Trained two = train({.recipe = recipe, .parallel = parallel, .ranks = 2, .context = 2,
-                                   .head_dim = head_dim, .batch = batch, .graph = graph});
+        const Trained two = train({.recipe = recipe,
+                                   .parallel = parallel,
+                                   .ranks = 2,
+                                   .context = 2,
+                                   .head_dim = head_dim,
+                                   .batch = batch,
+                                   .graph = graph});
         check_alike(two, one, quantized);
         if (graph) CHECK(two.losses == losses);
         losses = two.losses;
@@ -115,10 +120,15 @@ TEST_CASE("NCCL: two context ranks train like one GPU", "[gpu][comm][context]") 
   }
 }
 
-TEST_CASE("NCCL: context ranks recompute, accumulate and divide experts like one GPU", "[gpu][comm][context]") {
+TEST_CASE("NCCL: context ranks recompute, accumulate and divide experts like one GPU",
+          "[gpu][comm][context]") {
   if (!gpus_or_skip() || !supported()) return;
   const Trained one = train({.accumulation = 2});
-  check_alike(train({.parallel = "fsdp", .ranks = 2, .context = 2, .accumulation = 2, .graph = true,
+  check_alike(train({.parallel = "fsdp",
+                     .ranks = 2,
+                     .context = 2,
+                     .accumulation = 2,
+                     .graph = true,
                      .recompute = "block"}),
               one, false);
   const Trained experts = train({.experts = true});
@@ -128,7 +138,8 @@ TEST_CASE("NCCL: context ranks recompute, accumulate and divide experts like one
   CHECK(std::fabs(apart.norms[0] / experts.norms[0] - 1) <= 1e-2);
 }
 
-TEST_CASE("NCCL: context ranks and data ranks train like ranks with whole sequences", "[gpu][comm][context]") {
+TEST_CASE("NCCL: context ranks and data ranks train like ranks with whole sequences",
+          "[gpu][comm][context]") {
   if (gpus_or_skip() < 4 || !supported()) return;
   const Trained one = train({.batch = 2});
   for (const char* parallel : {"ddp", "fsdp"}) {

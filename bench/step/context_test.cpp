@@ -15,7 +15,8 @@ namespace {
 
 /// Largest relative difference of losses, gradients and weights.
 double difference(const Trained& x, const Trained& y) {
-  double most = std::max(farthest(x.gradients, y.gradients).distance, farthest(x.weights, y.weights).distance);
+  double most =
+      std::max(farthest(x.gradients, y.gradients).distance, farthest(x.weights, y.weights).distance);
   for (int i = 0; i < kSteps; ++i) most = std::max(most, std::fabs(x.losses[i] / y.losses[i] - 1));
   return most;
 }
@@ -45,12 +46,16 @@ class Breaks final : public OpObserver {
 }  // namespace
 
 TEST_CASE("Rank: context ranks train like one rank, in every layout", "[rank][context]") {
-  for (const auto& [ranks, context, parallel, group] :
-       {std::tuple{2, 2, "ddp", 1}, {2, 2, "fsdp", 1}, {4, 4, "fsdp", 1}, {4, 2, "ddp", 1}, {4, 2, "fsdp", 1},
-        {4, 2, "hsdp", 2}, {8, 2, "hsdp", 4}})
+  for (const auto& [ranks, context, parallel, group] : {std::tuple{2, 2, "ddp", 1},
+                                                        {2, 2, "fsdp", 1},
+                                                        {4, 4, "fsdp", 1},
+                                                        {4, 2, "ddp", 1},
+                                                        {4, 2, "fsdp", 1},
+                                                        {4, 2, "hsdp", 2},
+                                                        {8, 2, "hsdp", 4}})
     for (const int batch : {1, 3}) {
-      const Setup setup{.ranks = ranks, .parallel = parallel, .shard_group = group, .batch = batch,
-                        .context = context};
+      const Setup setup{
+          .ranks = ranks, .parallel = parallel, .shard_group = group, .batch = batch, .context = context};
       INFO(ranks << " ranks " << parallel << ", context " << context << ", batch " << batch);
       // BF16 gradients of keys and values of two or four ranks: measured up to 3e-3.
       CHECK(difference(train(setup), train(on_one(setup))) <= 1e-2);
@@ -69,7 +74,8 @@ TEST_CASE("Rank: sharding over context ranks changes no bit", "[rank][context]")
 }
 
 TEST_CASE("Rank: an FP8 gather over context ranks changes no bit of BF16 masters", "[rank][context]") {
-  Setup setup{.recipe = "tensorwise", .ranks = 4, .parallel = "fsdp", .batch = 1, .master = "bf16", .context = 2};
+  Setup setup{
+      .recipe = "tensorwise", .ranks = 4, .parallel = "fsdp", .batch = 1, .master = "bf16", .context = 2};
   const Trained bf16 = train(setup);
   setup.gather = "fp8";
   REQUIRE(unsupported_reason(plan_of(setup)).value_or("") == "");
@@ -78,7 +84,8 @@ TEST_CASE("Rank: an FP8 gather over context ranks changes no bit of BF16 masters
 
 TEST_CASE("Rank: stochastic rounding over context ranks draws one rank's numbers", "[rank][context]") {
   // Scales and draws are those of one rank, so only sums differ.
-  const Setup setup{.recipe = "nvfp4", .ranks = 2, .whole_blocks = true, .batch = 2, .layers = 1, .context = 2};
+  const Setup setup{
+      .recipe = "nvfp4", .ranks = 2, .whole_blocks = true, .batch = 2, .layers = 1, .context = 2};
   const Trained context = train(setup), one = train(on_one(setup));
   Setup other = on_one(setup);
   other.batch = 1, other.ranks = 2;
@@ -101,8 +108,13 @@ TEST_CASE("Rank: amaxes over context ranks alone are those of their sequences", 
 TEST_CASE("Rank: predicted memory of context ranks holds to the byte on every rank", "[rank][context]") {
   for (const auto& [recipe, parallel, recompute] :
        {std::tuple{"bf16", "ddp", false}, {"tensorwise", "fsdp", true}, {"mxfp8", "fsdp", false}}) {
-    const Plan plan = plan_of({.recipe = recipe, .ranks = 4, .parallel = parallel, .batch = 2,
-                               .recompute = recompute, .context = 2, .seq = 128});
+    const Plan plan = plan_of({.recipe = recipe,
+                               .ranks = 4,
+                               .parallel = parallel,
+                               .batch = 2,
+                               .recompute = recompute,
+                               .context = 2,
+                               .seq = 128});
     const DryRun accounts = dry_run(plan, nullptr);
     std::vector<std::int64_t> peaks(plan.ranks);
     with_ranks(plan, [&](Rank& rank, const DataSource& data) {

@@ -13,9 +13,11 @@ using namespace precbench::testing;
 
 namespace {
 
-constexpr const char* kDense = R"({"layers": 2, "width": 64, "ffn": 128, "heads": 2, "kv_heads": 1, "head_dim": 32,
+constexpr const char* kDense =
+    R"({"layers": 2, "width": 64, "ffn": 128, "heads": 2, "kv_heads": 1, "head_dim": 32,
   "vocab": 128})";
-constexpr const char* kExperts = R"({"layers": 2, "width": 64, "ffn": 128, "heads": 2, "kv_heads": 1, "head_dim": 32,
+constexpr const char* kExperts =
+    R"({"layers": 2, "width": 64, "ffn": 128, "heads": 2, "kv_heads": 1, "head_dim": 32,
   "vocab": 128, "experts": 4, "top_k": 2, "expert_ffn": 64})";
 
 /// A use of ranks, as flags of a case on four of them.
@@ -84,7 +86,8 @@ double loss_of(const Plan& plan) {
 
 }  // namespace
 
-TEST_CASE("unsupported_reason: every pair of uses of ranks trains like one rank or is refused", "[rank][context]") {
+TEST_CASE("unsupported_reason: every pair of uses of ranks trains like one rank or is refused",
+          "[rank][context]") {
   const TempDirectory directory;
   int runs = 0, refusals = 0;
   for (std::size_t i = 0; i < uses().size(); ++i)

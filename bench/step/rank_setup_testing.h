@@ -38,7 +38,7 @@ struct Setup {
   double aux = Case{}.aux;
   int ep = 1;
   int context = 1;
-  std::int64_t seq = 0;  ///< tokens per sequence; 0: the model's
+  std::int64_t seq = 0;   ///< tokens per sequence; 0: the model's
   std::string amax = "";  ///< --reduce-amax; empty: as reduce_amax says
 };
 

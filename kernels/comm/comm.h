@@ -30,8 +30,9 @@ struct CollectiveCount {
   double wire_bytes = 0;
 };
 
-/// Order of a subset's collectives: with those of the Comm that it comes from, or among themselves only, so that
-/// they need not wait for a long one of the others. All ranks start the collectives of all lanes in one order.
+/// Order of a subset's collectives: with those of the Comm that it comes from, or among themselves only, so
+/// that they need not wait for a long one of the others. All ranks start the collectives of all lanes in one
+/// order.
 enum class Lane : std::uint8_t { shared, own };
 
 class Comm {

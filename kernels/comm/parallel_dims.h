@@ -6,10 +6,10 @@
 //   context  parts of a sequence
 //   tensor   rows or columns of a matrix
 //
-// The last axis varies fastest: rank = ((d S + s) C + c) T + t. So ddp uses data only, fsdp shard only, and hsdp both,
-// with groups of consecutive ranks. To weights, ranks along the context axis are like ranks with other
-// sequences: with fsdp and hsdp they have further shards, with ddp they are replicas. Experts are divided by
-// another folding of all ranks, in groups of consecutive ones.
+// The last axis varies fastest: rank = ((d S + s) C + c) T + t. So ddp uses data only, fsdp shard only, and
+// hsdp both, with groups of consecutive ranks. To weights, ranks along the context axis are like ranks with
+// other sequences: with fsdp and hsdp they have further shards, with ddp they are replicas. Experts are
+// divided by another folding of all ranks, in groups of consecutive ones.
 #pragma once
 
 #include <array>

@@ -18,7 +18,8 @@ GroupComm group_of(Comm& all, const std::vector<int>& members, Lane lane) {
   return {comm, std::move(owned)};
 }
 
-GroupComm along(Comm& all, const ParallelDims& dims, const std::vector<Axis>& axes, Lane lane = Lane::shared) {
+GroupComm along(Comm& all, const ParallelDims& dims, const std::vector<Axis>& axes,
+                Lane lane = Lane::shared) {
   return group_of(all, dims.group_of(all.rank(), axes), lane);
 }
 
@@ -39,7 +40,8 @@ std::vector<int> ranks_from(int first, int stride, int count) {
 
 Comm& checked(Comm& all, const ParallelDims& dims, int expert_ranks) {
   if (dims.ranks() != all.size())
-    throw std::invalid_argument(fmt::format("parallel groups: {} ranks, but the axes have {}", all.size(), dims.ranks()));
+    throw std::invalid_argument(
+        fmt::format("parallel groups: {} ranks, but the axes have {}", all.size(), dims.ranks()));
   if (expert_ranks < 1 || all.size() % expert_ranks != 0)
     throw std::invalid_argument(
         fmt::format("parallel groups: {} expert ranks do not divide {} ranks", expert_ranks, all.size()));

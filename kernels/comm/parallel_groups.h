@@ -1,5 +1,5 @@
-// The communicators of a run, by what their ranks share. Created once, in one order on every rank; nothing else
-// lists axes.
+// The communicators of a run, by what their ranks share. Created once, in one order on every rank; nothing
+// else lists axes.
 //
 //   weights          one copy of the weights                  fsdp, hsdp: shard and context; ddp: none
 //   replicas         the same part of the weights             ddp: data and context; hsdp: data

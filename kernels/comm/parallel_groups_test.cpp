@@ -27,12 +27,10 @@ std::vector<Members> members_of(const ParallelDims& dims, int expert_ranks = 1) 
       if (group) group->all_reduce({&value, DType::f32, 1, 1});
       return static_cast<int>(value);
     };
-    all[comm.rank()] = {{"tokens", sum(&groups.tokens)},
-                        {"weights", sum(groups.weights.comm)},
-                        {"replicas", sum(groups.replicas.comm)},
-                        {"context", sum(groups.context.comm)},
-                        {"experts", sum(groups.experts.comm)},
-                        {"expert_replicas", sum(groups.expert_replicas.comm)}};
+    all[comm.rank()] = {
+        {"tokens", sum(&groups.tokens)},         {"weights", sum(groups.weights.comm)},
+        {"replicas", sum(groups.replicas.comm)}, {"context", sum(groups.context.comm)},
+        {"experts", sum(groups.experts.comm)},   {"expert_replicas", sum(groups.expert_replicas.comm)}};
     const std::vector<Comm*> comms = groups.comms();
     repeated[comm.rank()] = std::ssize(comms) - std::ssize(std::set<Comm*>(comms.begin(), comms.end()));
   });

@@ -110,8 +110,8 @@ class Registry {
   bool aborted_ = false;
 };
 
-/// Stream of a lane of a rank's collectives: those of its communicator and of the subsets that share the lane are
-/// ordered.
+/// Stream of a lane of a rank's collectives: those of its communicator and of the subsets that share the lane
+/// are ordered.
 class CommStream {
  public:
   explicit CommStream(CudaDevice& device) : device_(device) {
@@ -197,7 +197,8 @@ class NcclComm final : public Comm {
     const Registry::Call call(*registry_);
     PRECBENCH_CHECK(ncclCommSplit(comm_, members.front(), self, &part, nullptr));
     auto stream = lane == Lane::own ? std::make_shared<CommStream>(stream_->device()) : stream_;
-    return std::make_unique<NcclComm>(self, static_cast<int>(members.size()), part, std::move(stream), registry_);
+    return std::make_unique<NcclComm>(self, static_cast<int>(members.size()), part, std::move(stream),
+                                      registry_);
   }
 
   void do_wait(Ticket ticket) override { stream_->hold_device(moments_[ticket % moments_.size()]); }

@@ -93,16 +93,18 @@ PRECBENCH_OP_TEST(nvfp4_parts_draw_on, "a rank's part of sequences draws the num
   constexpr std::int64_t kCols = 48;
   const SequencePart first{128, 2, 0};
   const std::int64_t B = 2, rows = B * first.T, mine = B * first.tokens();
-  for (const ElementRounding rounding : {ElementRounding::stochastic, ElementRounding::nearest})
+  for (const ElementRounding rounding : {ElementRounding::stochastic, ElementRounding::rne})
     for (const bool columns : {false, true})
       for (const int index : {0, 1}) {
         INFO((columns ? "columns" : "rows") << " of part " << index);
         b.start();
         const QuantFormat format = nvfp4_format(Granularity::block_1x16, rounding);
         const Tensor whole = b.host().random(DType::bf16, rows, kCols, 1.0f),
-                     word = b.host().tensor(DType::i32, 1, 1), part = b.host().tensor(DType::bf16, mine, kCols);
+                     word = b.host().tensor(DType::i32, 1, 1),
+                     part = b.host().tensor(DType::bf16, mine, kCols);
         word.as<std::int32_t>()[0] = 77;
-        for (const std::int64_t row : {0L, 64L, 128L, 192L})  // every rank has the tensor's amax and so its scales
+        for (const std::int64_t row :
+             {0L, 64L, 128L, 192L})  // every rank has the tensor's amax and so its scales
           for (const std::int64_t at : {row, row + 32}) HostMemory::set(whole, at * kCols, 8.0f);
         const RowMap map = SequencePart{128, 2, index}.rows(B);
         for (std::int64_t row = 0; row < mine; ++row)
@@ -127,7 +129,7 @@ PRECBENCH_OP_TEST(nvfp4_parts_draw_on, "a rank's part of sequences draws the num
             wrong += code(got, row) != code(all, map.of(row));
           }
         CHECK(wrong == 0);
-        CHECK(same_bits(elsewhere, got) == (rounding == ElementRounding::nearest));
+        CHECK(same_bits(elsewhere, got) == (rounding == ElementRounding::rne));
       }
 }
 

@@ -31,9 +31,9 @@ struct GemmOperand {
 /// Source of stochastic rounding's random numbers: a word in device memory, renewed every step, and a stream
 /// number for each operand of a step. The columnwise copy uses other numbers than the rowwise one.
 struct RandomStream {
-  Tensor word = {};            ///< 32 bits; empty: 0
-  std::uint32_t stream = 0;    ///< even; the columnwise copy uses the next number
-  RowMap rows = {};            ///< the value's rows in the matrix of all ranks
+  Tensor word = {};          ///< 32 bits; empty: 0
+  std::uint32_t stream = 0;  ///< even; the columnwise copy uses the next number
+  RowMap rows = {};          ///< the value's rows in the matrix of all ranks
   /// Random sign numbers of the copies' transforms, shared with the other operand of the GEMM: dgrad's is
   /// even, wgrad's the next.
   std::uint32_t row_signs = 0, column_signs = 0;

@@ -151,9 +151,9 @@ struct CopyColumns {
   OpCost cost() const;
 };
 
-/// Orders the rows of sequences of T tokens that `parts` ranks share: dst [B][T] = src, gathered in rank order,
-/// [parts][half][B][chunk] (sequence_part.h). `to_ranks`: the inverse, from [B][T] to rank order. One dtype, with
-/// rows of whole bytes (on a GPU of 16); the buffers must not overlap.
+/// Orders the rows of sequences of T tokens that `parts` ranks share: dst [B][T] = src, gathered in rank
+/// order, [parts][half][B][chunk] (sequence_part.h). `to_ranks`: the inverse, from [B][T] to rank order. One
+/// dtype, with rows of whole bytes (on a GPU of 16); the buffers must not overlap.
 struct PlaceRows {
   Tensor dst, src;
   std::int64_t T;

@@ -17,7 +17,8 @@ struct GpuKind {
   std::optional<std::string> (*width_unsupported_reason)(std::int64_t width);
   std::optional<std::string> (*heads_unsupported_reason)(std::int64_t head_dim, std::int64_t q_normed,
                                                          std::int64_t k_normed);
-  std::optional<std::string> (*shared_sequences_unsupported_reason)(std::int64_t head_dim, int compute_capability);
+  std::optional<std::string> (*shared_sequences_unsupported_reason)(std::int64_t head_dim,
+                                                                    int compute_capability);
 };
 constexpr GpuKind kKinds[] = {{"cuda", cuda::width_unsupported_reason, cuda::heads_unsupported_reason,
                                cuda::shared_sequences_unsupported_reason}};

@@ -1,7 +1,7 @@
 // Parts of sequences that several ranks share (context parallelism). A sequence of T tokens is cut into 2 N
-// chunks, and rank r of N has chunks r and 2 N - 1 - r: with a causal mask every rank then has the same number
-// of visible pairs of queries and keys. A rank's rows are half-major, [early, late][B][chunk]. A single rank
-// has whole sequences, [B][T]. Nothing else computes positions.
+// chunks, and rank r of N has chunks r and 2 N - 1 - r: with a causal mask every rank then has the same
+// number of visible pairs of queries and keys. A rank's rows are half-major, [early, late][B][chunk]. A
+// single rank has whole sequences, [B][T]. Nothing else computes positions.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace precbench {
 
-/// Maps local rows to rows of the matrix of all ranks. Converts from the number of the first row, for rows that
-/// are consecutive there.
+/// Maps local rows to rows of the matrix of all ranks. Converts from the number of the first row, for rows
+/// that are consecutive there.
 struct RowMap {
   std::int64_t first = 0;  ///< row of the first sequence's first token
   std::int64_t half = 0;   ///< rows of a half; 0: all rows are consecutive

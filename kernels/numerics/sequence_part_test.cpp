@@ -18,7 +18,8 @@ TEST_CASE("SequencePart: the ranks have every position once, in two ascending ch
       for (std::int64_t row = 0; row < B * part.tokens(); ++row) {
         CHECK(seen.insert(map.of(row)).second);
         if (parts == 1) continue;
-        const std::int64_t half = row / (B * part.chunk()), b = row / part.chunk() % B, t = row % part.chunk();
+        const std::int64_t half = row / (B * part.chunk()), b = row / part.chunk() % B,
+                           t = row % part.chunk();
         CHECK(map.of(row) == b * T + part.start(static_cast<int>(half)) + t);
       }
     }

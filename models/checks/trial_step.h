@@ -1,5 +1,5 @@
-// A whole training step for checks and tests: a model on a device that takes weights and tokens and returns its
-// loss, gradients and updated weights by name, and the distance between two such results.
+// A whole training step for checks and tests: a model on a device that takes weights and tokens and returns
+// its loss, gradients and updated weights by name, and the distance between two such results.
 #pragma once
 
 #include <algorithm>

@@ -112,10 +112,9 @@ class SingleSteps {
 
  private:
   Work precision_of(const Row& row) const {
-    return {text_of(row, "recipe"),
-            setting_of(machine_, row,
-                       {"model", "seq", "batch", "gpus", "parallel", "shard_group", "context", "gather",
-                        "reshard"})};
+    return {text_of(row, "recipe"), setting_of(machine_, row,
+                                               {"model", "seq", "batch", "gpus", "parallel", "shard_group",
+                                                "context", "gather", "reshard"})};
   }
 
   const MachineRecords& machine_;

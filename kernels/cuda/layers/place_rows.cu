@@ -1,5 +1,5 @@
-// Orders rows gathered from the ranks that share sequences, and back (ops::PlaceRows). A block copies one row in
-// vectors of 16 bytes: each byte is read and written once.
+// Orders rows gathered from the ranks that share sequences, and back (ops::PlaceRows). A block copies one row
+// in vectors of 16 bytes: each byte is read and written once.
 #include <algorithm>
 
 #include "kernels/base/errors.h"
@@ -33,8 +33,9 @@ void CudaDevice::do_place_rows(const ops::PlaceRows& op) {
   if (row_bytes % kVector != 0) throw Unsupported("place_rows: rows must be multiples of 16 bytes");
   if (op.src.rows == 0) return;
   const auto vectors = static_cast<int>(row_bytes / kVector);
-  place_rows_kernel<<<static_cast<unsigned>(op.src.rows), std::min(vectors, kMostThreadsOfRow), 0, stream()>>>(
-      op.dst.as<uint4>(), op.src.as<uint4>(), vectors, op.T, op.parts, op.sequences(), op.to_ranks);
+  place_rows_kernel<<<static_cast<unsigned>(op.src.rows), std::min(vectors, kMostThreadsOfRow), 0,
+                      stream()>>>(op.dst.as<uint4>(), op.src.as<uint4>(), vectors, op.T, op.parts,
+                                  op.sequences(), op.to_ranks);
   launched("place_rows");
 }
 

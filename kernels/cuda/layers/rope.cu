@@ -206,8 +206,7 @@ struct RopeBackwardSource {
                        std::int64_t) const {
     out[0] = raw.x;
     if (!column.rotated) return;
-    const std::int64_t table_row =
-        static_cast<int>(row) % static_cast<int>(T) + (row < early_rows ? 0 : T);
+    const std::int64_t table_row = static_cast<int>(row) % static_cast<int>(T) + (row < early_rows ? 0 : T);
     const Angles angles(table + table_row * D + column.angles);
     float x[8], y[8];
     unpack(x, raw.x);
@@ -303,8 +302,8 @@ void CudaDevice::do_rope_backward(const ops::RopeBackward& op) {
   if (copies && !norm && !in_place) {
     void* amaxes = scratch(amax_scratch_bytes(*this, op.dqkv));
     const TileOutput output = tile_output(*this, op.dqkv, writes_value(op.dqkv), amaxes);
-    const RopeBackwardSource source{matrix(op.dout), table, pairs.T, D, pairs.rotated_heads * D,
-                                    pairs.early_rows};
+    const RopeBackwardSource source{matrix(op.dout),         table,           pairs.T, D,
+                                    pairs.rotated_heads * D, pairs.early_rows};
     produce(*this, source, TileOutputs<1>{{output}});
     quantize_from_value(*this, op.dqkv);
     launched("rope_backward");

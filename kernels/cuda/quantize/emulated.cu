@@ -69,7 +69,8 @@ struct EmulatedArgs {
       codes[at] = grid_code(grid, x, seed, row, k);
       return;
     }
-    const float rounded = operand.dropped_bits ? round_to_narrower(x, operand.dtype, operand.dropped_bits) : x;
+    const float rounded =
+        operand.dropped_bits ? round_to_narrower(x, operand.dtype, operand.dropped_bits) : x;
     codes[at] = operand.dtype == DType::e4m3 ? e4m3_encode(rounded) : e5m2_encode(rounded);
   }
 };

@@ -1,7 +1,7 @@
-// Attention over sequences that several ranks share (context parallelism). A rank has the queries of two chunks of
-// every sequence, an early and a late one (sequence_part.h). It gathers the keys and values of all ranks and runs
-// one attention for either half; keys behind the diagonal are skipped. Backward gathers again, and the ranks'
-// gradients of keys and values are added up where the keys are.
+// Attention over sequences that several ranks share (context parallelism). A rank has the queries of two
+// chunks of every sequence, an early and a late one (sequence_part.h). It gathers the keys and values of all
+// ranks and runs one attention for either half; keys behind the diagonal are skipped. Backward gathers again,
+// and the ranks' gradients of keys and values are added up where the keys are.
 #include "models/transformer/layers/attention_layer.h"
 
 namespace precbench {

@@ -52,12 +52,8 @@ StepContext::StepContext(Device& device_, Arena& arena_, Parameters& parameters_
       config(config_),
       options(options_),
       sequence(options_.sequence()),
-      attention_shape{options_.B,
-                      sequence.chunk(),
-                      config_.heads,
-                      config_.kv_heads,
-                      config_.head_dim,
-                      sequence.whole() ? 0 : options_.T},
+      attention_shape{options_.B,       sequence.chunk(), config_.heads,
+                      config_.kv_heads, config_.head_dim, sequence.whole() ? 0 : options_.T},
       M(options_.B * sequence.tokens()),
       operands(arena_) {}
 

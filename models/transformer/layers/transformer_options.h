@@ -23,17 +23,18 @@ enum class AmaxGroup : std::uint8_t { own, context, all };
 
 struct TransformerOptions {
   std::int64_t B = 1, T = 128;  ///< sequences of one micro-step on one rank; tokens of a whole sequence
-  int context_ranks = 1, context_rank = 0;  ///< ranks that share these sequences; this one's number among them
+  int context_ranks = 1,
+      context_rank = 0;  ///< ranks that share these sequences; this one's number among them
   /// Returns the recipe of a linear layer, which must outlive the transformer. `layer`: the block, or
   /// config.layers for lm_head; `role`: a role that selects a recipe (recipe_role). All quantized down layers
   /// must share one recipe. If q, k or v is quantized, qkv is not, and the three run as separate GEMMs.
   std::function<const Recipe&(std::int64_t layer, LinearRole role)> recipe_of;
-  bool recompute = false;           ///< per block: save only the block's input
-  bool recompute_norms = false;     ///< repeat a norm for wgrad instead of saving its BF16 output
+  bool recompute = false;                  ///< per block: save only the block's input
+  bool recompute_norms = false;            ///< repeat a norm for wgrad instead of saving its BF16 output
   AmaxGroup reduce_amax = AmaxGroup::own;  ///< ranks whose amax a per-tensor scale uses
-  DType activations = DType::bf16;  ///< f32: the FP32 reference model of the tests
-  Tensor random_word = {};          ///< random word of stochastic rounding (RandomStream); empty: 0
-  std::int64_t first_sequence = 0;  ///< this rank's first among a micro-step's sequences on all ranks
+  DType activations = DType::bf16;         ///< f32: the FP32 reference model of the tests
+  Tensor random_word = {};                 ///< random word of stochastic rounding (RandomStream); empty: 0
+  std::int64_t first_sequence = 0;         ///< this rank's first among a micro-step's sequences on all ranks
   /// MoE capacity factor: an expert takes at most ceil(capacity * tokens * top_k / experts) of this rank's
   /// slots; 0: no limit.
   double capacity = 0;

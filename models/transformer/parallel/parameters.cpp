@@ -17,7 +17,8 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
       layout_(config, options.parallel.weight_shards(), options.whole_blocks(),
               options.experts_of(comm.rank())),
       groups_(comm, options.parallel, options.expert_ranks) {
-  if (options.parallel.tensor > 1) throw Unsupported("parameters: no matrix is divided along the tensor axis");
+  if (options.parallel.tensor > 1)
+    throw Unsupported("parameters: no matrix is divided along the tensor axis");
   if (options.expert_ranks > 1) expert_norm_ = arena.push(Segment::other, DType::f32, 1, 1);
   if (options.delayed.delayed())
     delayed_ = std::make_unique<DelayedScaling>(device, comm, arena, options.delayed, config);

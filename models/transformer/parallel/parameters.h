@@ -3,8 +3,8 @@
 //   gather(unit)     returns the unit's whole BF16 weights  unsharded: a view       sharded: an all-gather
 //   gradients(unit)  returns where backward writes the unit's gradient
 //   reduce(unit)     the gradient is complete               unsharded: all-reduce   sharded: reduce-scatter
-// The ranks of the group `weights` share one copy of everything; those of `replicas` have the same part of it and
-// sum its gradients (kernels/comm/parallel_groups.h).
+// The ranks of the group `weights` share one copy of everything; those of `replicas` have the same part of it
+// and sum its gradients (kernels/comm/parallel_groups.h).
 //
 // With expert parallelism, N consecutive ranks each have a part of every block's experts; ranks at the same
 // position in their groups are replicas of that part. Tokens are sent to the experts (expert_exchange.h),
@@ -51,7 +51,7 @@ enum class Master : std::uint8_t { fp32, bf16, bf16_sr, fp16 };
 struct ParameterOptions {
   ParallelDims parallel = {};  ///< axes of all ranks
   Master master = Master::fp32;
-  DType weights = DType::bf16;  ///< f32: the FP32 reference model of the tests
+  DType weights = DType::bf16;               ///< f32: the FP32 reference model of the tests
   const OptimizerSpec* optimizer = nullptr;  ///< required
   MomentFormats moments = {};
   DType gradients = DType::f32;      ///< e4m3: with scales (fp8_gradients.h)
@@ -82,8 +82,8 @@ struct ParameterOptions {
 
 class Parameters {
  public:
-  /// comm: all ranks. Throws Unsupported for the tensor axis, std::invalid_argument if the number of ranks does
-  /// not match the dims.
+  /// comm: all ranks. Throws Unsupported for the tensor axis, std::invalid_argument if the number of ranks
+  /// does not match the dims.
   Parameters(Device& device, Comm& comm, Arena& arena, const ModelConfig& config,
              const ParameterOptions& options);
 
@@ -291,8 +291,8 @@ class Parameters {
   ParallelGroups groups_;
   const GroupComm &shard_comm_ = groups_.weights, &replica_comm_ = groups_.replicas;
   const GroupComm &expert_comm_ = groups_.experts, &expert_replica_comm_ = groups_.expert_replicas;
-  Tensor weights_, master_, gradient_;          // flat, one shard of every unit
-  std::vector<std::int64_t> weight_offsets_;    // of a unit's shard in weights_; -1: not stored
+  Tensor weights_, master_, gradient_;        // flat, one shard of every unit
+  std::vector<std::int64_t> weight_offsets_;  // of a unit's shard in weights_; -1: not stored
   std::unique_ptr<ParameterScales> master_scales_;
   Tensor exact_;                             // FP16 master: the vectors of all units, f32
   std::vector<std::int64_t> exact_offsets_;  // of a unit's vectors in exact_
