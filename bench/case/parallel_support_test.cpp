@@ -44,7 +44,7 @@ TEST_CASE("parallel_unsupported_reason: ranks and lengths that do not divide nam
 TEST_CASE("parallel_unsupported_reason: chunks hold whole blocks of tokens", "[context]") {
   for (const auto& [recipe, block] : {std::pair{"blockwise", 128}, {"mxfp8", 32}, {"nvfp4", 16}}) {
     Case c = context_case(2, 2);
-    c.recipe = recipe;
+    c.recipe = recipe, c.steps = 4;
     c.seq = 4 * block;
     CHECK(reason_of(c) == "");
     c.seq += 4 * 8;
