@@ -25,6 +25,7 @@ struct Case {
   std::int64_t gpus = 1;
   std::string parallel = "ddp";
   std::int64_t shard_group = 1;
+  std::int64_t context = 1;
   std::string gather = "bf16";
   std::string reshard = "on";
   std::string grad_sync = "every";

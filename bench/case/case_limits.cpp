@@ -5,6 +5,7 @@
 
 #include <string_view>
 #include <tuple>
+#include <utility>
 
 #include "bench/case/case_words.h"
 #include "bench/case/sensitivity_groups.h"
@@ -39,12 +40,14 @@ void check_size(const Case& c) {
   if (c.accumulation > kMaxAccumulation)
     throw InvalidInput(
         fmt::format("--accumulation: must be at most {}, not {}", kMaxAccumulation, c.accumulation));
-  if (c.shard_group > kMaxTokensPerStep)
-    throw InvalidInput(
-        fmt::format("--shard-group: must be at most {}, not {}", kMaxTokensPerStep, c.shard_group));
+  for (const auto& [flag, ranks] :
+       {std::pair{"--gpus", c.gpus}, {"--shard-group", c.shard_group}, {"--context", c.context}})
+    if (ranks > kMaxTokensPerStep)
+      throw InvalidInput(fmt::format("{}: must be at most {}, not {}", flag, kMaxTokensPerStep, ranks));
   double tokens = 1;  // floating point, because the product may overflow
   for (const std::int64_t factor : {c.batch, c.seq, c.accumulation, c.gpus})
     tokens *= static_cast<double>(factor);
+  tokens /= static_cast<double>(c.context);  // ranks that share a sequence count once
   if (tokens > static_cast<double>(kMaxTokensPerStep))
     throw InvalidInput(
         fmt::format("--batch, --seq, --accumulation, --gpus: {:.3g} tokens per step; the limit is {}", tokens,

@@ -23,6 +23,10 @@ inline constexpr EnumNames<Reshard, 3> kReshardWords{{"on", "off", "auto"}};
 enum class GradSync : std::uint8_t { every, last, automatic };
 inline constexpr EnumNames<GradSync, 3> kGradSyncWords{{"every", "last", "auto"}};
 
+/// Ranks over which amaxes of per-tensor scales are reduced: none, all, or those that share a sequence.
+enum class ReduceAmax : std::uint8_t { off, on, group };
+inline constexpr EnumNames<ReduceAmax, 3> kReduceAmaxWords{{"off", "on", "group"}};
+
 /// CUDA graph of the step; `early`: captured, and our kernels start by programmatic dependent launch.
 enum class GraphMode : std::uint8_t { on, off, early };
 inline constexpr EnumNames<GraphMode, 3> kGraphWords{{"on", "off", "early"}};

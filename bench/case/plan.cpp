@@ -37,13 +37,15 @@ TransformerOptions Plan::transformer() const {
   TransformerOptions options;
   options.B = B;
   options.T = T;
+  options.context_ranks = parameters.parallel.context;
   options.recipe_of = [this](std::int64_t layer, LinearRole role) -> const Recipe& {
     return recipe_of(*this, layer, role);
   };
   options.recompute = recompute;
   // Ranks shard because memory is short, and recomputing a norm costs two passes over the residual stream.
-  options.recompute_norms = parameters.parallel.shard > 1;
-  options.reduce_amax = reduce_amax && ranks > 1;
+  options.recompute_norms = parameters.parallel.weight_shards() > 1;
+  if (reduce_amax == ReduceAmax::on && ranks > 1) options.reduce_amax = AmaxGroup::all;
+  if (reduce_amax == ReduceAmax::group) options.reduce_amax = AmaxGroup::context;
   options.capacity = capacity;
   options.exchange = exchange;
   if (on_gpu) options.group_rows = kGpuGroupRows;

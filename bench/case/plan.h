@@ -29,7 +29,8 @@ struct Plan : Definition {
   Reshard reshard = Reshard::on;         ///< `automatic` is decided by the session
   GradSync grad_sync = GradSync::every;  ///< likewise
   Recompute recompute;
-  bool reduce_amax = false, fp8_gather = false, fp8_weights = false;
+  bool fp8_gather = false, fp8_weights = false;
+  ReduceAmax reduce_amax = ReduceAmax::off;
   GraphMode graph = GraphMode::on;
   bool deterministic = false;
   CheckpointKeep checkpoint_keep = CheckpointKeep::last;
@@ -42,9 +43,11 @@ struct Plan : Definition {
   std::optional<StudyPlace> study;  ///< of a case that a study runs; written into the row, not part of the id
 
   /// Returns true if the micro-steps in which gradients are reduced make a difference.
-  bool has_grad_sync() const { return parameters.parallel.shard > 1 && accumulation > 1; }
-  std::int64_t tokens_per_micro_step() const { return B * T; }
-  std::int64_t tokens_per_step() const { return B * T * ranks * accumulation; }
+  bool has_grad_sync() const { return parameters.parallel.weight_shards() > 1 && accumulation > 1; }
+  /// Tokens of one rank in a micro-step.
+  std::int64_t tokens_per_micro_step() const { return B * T / parameters.parallel.context; }
+  /// Tokens of all ranks in an optimizer step; ranks that share a sequence count once.
+  std::int64_t tokens_per_step() const { return B * T * parameters.parallel.batch_ranks() * accumulation; }
   /// Returns options whose recipe_of uses the first step's recipes. It refers to this plan, which must
   /// outlive the transformer.
   TransformerOptions transformer() const;

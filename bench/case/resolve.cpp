@@ -47,6 +47,20 @@ DType gradients_of(const std::string& name) {
   return name == "fp32" ? DType::f32 : name == "bf16" ? DType::bf16 : DType::e4m3;
 }
 
+/// Returns the axes of a case's ranks. Where they do not divide each other parallel_unsupported_reason() says
+/// so.
+ParallelDims dims_of(const Case& c, DataParallel parallel) {
+  const std::int64_t batch_ranks = std::max<std::int64_t>(1, c.gpus / c.context);
+  const std::int64_t shards = parallel == DataParallel::ddp ? 1
+                              : parallel == DataParallel::fsdp
+                                  ? batch_ranks
+                                  : std::clamp<std::int64_t>(c.shard_group / c.context, 1, batch_ranks);
+  return {.data = static_cast<int>(batch_ranks / shards),
+          .shard = static_cast<int>(shards),
+          .context = static_cast<int>(std::min(c.context, c.gpus)),
+          .context_shards = parallel != DataParallel::ddp};
+}
+
 }  // namespace
 
 Plan resolve(const Case& c, Refusals refusals) {
@@ -58,10 +72,7 @@ Plan resolve(const Case& c, Refusals refusals) {
   plan.id = case_id(plan.fields, plan);
   plan.bf16 = builtin_recipes().front();
   plan.data_parallel = value_of(kParallelWords, c.parallel);
-  const auto shards = static_cast<int>(plan.data_parallel == DataParallel::ddp    ? 1
-                                       : plan.data_parallel == DataParallel::fsdp ? c.gpus
-                                                                                  : c.shard_group);
-  plan.parameters.parallel = {.data = static_cast<int>(c.gpus) / shards, .shard = shards};
+  plan.parameters.parallel = dims_of(c, plan.data_parallel);
   const KeptWords kept = kept_words(c, plan.recipe);
   plan.fp8_gather = value_of(kSentInFp8Words, c.gather);
   plan.fp8_weights = kept.weights == "e4m3";
@@ -80,8 +91,9 @@ Plan resolve(const Case& c, Refusals refusals) {
        std::any_of(plan.later.begin(), plan.later.end(),
                    [](const LaterLayers& later) { return has_weight_amaxes(later.recipe); }));
   plan.reshard = value_of(kReshardWords, c.reshard);
-  plan.parameters.keep_gathered = shards > 1 && plan.reshard == Reshard::off;
-  plan.reduce_amax = value_of(kSwitchWords, c.reduce_amax);
+  plan.parameters.keep_gathered =
+      plan.parameters.parallel.weight_shards() > 1 && plan.reshard == Reshard::off;
+  plan.reduce_amax = value_of(kReduceAmaxWords, c.reduce_amax);
   plan.on_gpu = is_gpu(c.device);
   plan.parameters.master = value_of(kMasterWords, kept.master);
   plan.parameters.moments = {state_format_named(kept.m), state_format_named(kept.v)};

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "bench/case/choose_layers.h"
+#include "bench/case/parallel_support.h"
 #include "kernels/base/plural.h"
 #include "kernels/gpu/device_info.h"
 
@@ -102,7 +103,7 @@ std::optional<std::string> expert_parallel_unsupported_reason(const Plan& plan) 
 std::optional<std::string> state_unsupported_reason(const Plan& plan) {
   const MomentFormats& formats = plan.parameters.moments;
   if (formats.m != StateFormat::coat && formats.v != StateFormat::coat) return std::nullopt;
-  const Layout layout(plan.model, plan.parameters.parallel.shard, plan.parameters.whole_blocks());
+  const Layout layout(plan.model, plan.parameters.parallel.weight_shards(), plan.parameters.whole_blocks());
   for (int unit = 0; unit < layout.unit_count(); ++unit)
     for (int shard = 0; shard < layout.shards(); ++shard)
       for (const Piece& piece : layout.pieces(unit, shard))
@@ -162,8 +163,9 @@ std::optional<std::string> fidelity_unsupported_reason(const Plan& plan) {
 
 std::optional<std::string> unsupported_reason(const Plan& plan) {
   if (plan.refusal) return plan.refusal;
-  for (const auto& check : {expert_parallel_unsupported_reason, state_unsupported_reason,
-                            fp8_storage_unsupported_reason, transposed_unsupported_reason})
+  for (const auto& check :
+       {parallel_unsupported_reason, expert_parallel_unsupported_reason, state_unsupported_reason,
+        fp8_storage_unsupported_reason, transposed_unsupported_reason})
     if (auto why = check(plan)) return why;
   for (const LaterLayers& next : plan.later)
     if (next.recipe.delayed() && !same_scales(next.recipe, plan.parameters.delayed))
@@ -172,10 +174,8 @@ std::optional<std::string> unsupported_reason(const Plan& plan) {
   if (plan.recompute != kRecomputeBlocks && plan.recompute.blocks > plan.model.layers)
     return fmt::format("--recompute {}: {} has {}; to recompute all, use block", plan.fields.recompute,
                        plan.model.name, plural(plan.model.layers, "block"));
-  if (const int shards = plan.parameters.parallel.shard; plan.ranks % shards != 0)
-    return fmt::format("--shard-group: {} does not divide {}", shards, plural(plan.ranks, "rank"));
   if (plan.fp8_gather) {
-    const int shards = plan.parameters.parallel.shard;
+    const int shards = plan.parameters.parallel.weight_shards();
     if (shards == 1) return "FP8 gather: only sharded ranks (fsdp, hsdp) gather weights";
     if (auto why = fp8_gather_unsupported_reason(plan.recipe, plan.model, plan.recompute.repeats_fprop()))
       return why;

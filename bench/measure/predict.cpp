@@ -127,7 +127,7 @@ DryRun dry_run(const Plan& plan, const Device* device, std::optional<std::int64_
 std::int64_t watching_bytes(const Plan& plan) {
   // Saving gathers one unit at a time; statistics and fingerprints need a few words.
   std::int64_t largest = 0;
-  const Layout layout(plan.model, plan.parameters.parallel.shard, plan.parameters.whole_blocks(),
+  const Layout layout(plan.model, plan.parameters.parallel.weight_shards(), plan.parameters.whole_blocks(),
                       plan.parameters.experts_of(0));
   for (int u = 0; u < layout.unit_count(); ++u)
     if (const int parts = layout.is_experts(u) ? layout.expert_share().ranks : layout.shards(); parts > 1)

@@ -212,7 +212,7 @@ void RecordBuilder::finish(const DryRun& accounts, const std::optional<OpRates>&
   Training& training = *record_.training;
   training.params_total = static_cast<std::int64_t>(changed_.size());
   // Unknown if some shards are in other processes only, or if an earlier start ran the first step.
-  const int parts = std::max(plan_.parameters.parallel.shard, plan_.parameters.expert_ranks);
+  const int parts = std::max(plan_.parameters.parallel.weight_shards(), plan_.parameters.expert_ranks);
   if (!continued_ && parts <= share_.local)
     training.params_changed = std::count(changed_.begin(), changed_.end(), true);
   if (training.params_changed && training.params_changed != training.params_total)

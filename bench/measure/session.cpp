@@ -131,7 +131,7 @@ void Session::check_gpus() const {
 /// all nodes must be of one kind.
 void Session::choose_by_memory(const Device& device) {
   ParameterOptions& parameters = plan_.parameters;
-  const bool weights = plan_.reshard == Reshard::automatic && parameters.parallel.shard > 1;
+  const bool weights = plan_.reshard == Reshard::automatic && parameters.parallel.weight_shards() > 1;
   const bool gradients = plan_.grad_sync == GradSync::automatic && plan_.has_grad_sync();
   if (!weights && !gradients) return;
   std::optional<std::int64_t> room;

@@ -236,10 +236,12 @@ class HeldOutBatches {
 
   /// Uploads this rank's sequences of a batch. They start again at the end of the text.
   void prepare(Rank& rank, std::int64_t batch) const {
-    const std::int64_t B = plan_.B, ranks = rank.comm().size(), whole = data_->sequences(plan_.T);
+    const ParallelDims& dims = plan_.parameters.parallel;
+    const std::int64_t B = plan_.B, ranks = dims.batch_ranks(), whole = data_->sequences(plan_.T);
+    const std::int64_t mine = dims.batch_rank(rank.comm().rank());
     std::vector<std::uint64_t> sequences;
     for (std::int64_t b = 0; b < B; ++b)
-      sequences.push_back(static_cast<std::uint64_t>(((batch * ranks + rank.comm().rank()) * B + b) % whole));
+      sequences.push_back(static_cast<std::uint64_t>(((batch * ranks + mine) * B + b) % whole));
     rank.prepare_sequences(*data_, sequences);
   }
 

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <unordered_set>
 #include <utility>
 
@@ -32,10 +31,6 @@ class RollingHash {
   std::uint64_t value_ = 0, leaving_ = 1;
 };
 
-double mean_of(const float* losses, std::int64_t count) {
-  return std::accumulate(losses, losses + count, 0.0) / static_cast<double>(count);
-}
-
 }  // namespace
 
 HeldOut::HeldOut(const Plan& plan) : plan_(plan), sequences_((plan.fields.eval_tokens - 1) / plan.T + 1) {
@@ -51,19 +46,25 @@ HeldOut::HeldOut(const Plan& plan) : plan_(plan), sequences_((plan.fields.eval_t
 }
 
 std::vector<double> HeldOut::sequence_losses(Rank& rank, Transformer& transformer) const {
-  const std::int64_t B = plan_.B, ranks = rank.comm().size(), round = B * ranks;
+  const ParallelDims& dims = plan_.parameters.parallel;
+  const std::int64_t B = plan_.B, T = plan_.T, ranks = rank.comm().size(), round = B * dims.batch_ranks();
+  const RowMap rows = rank.rows();
   std::vector<double> losses;
   while (static_cast<std::int64_t>(losses.size()) < sequences_) {
-    const std::int64_t begin = rank.comm().rank() * B;  // of this rank's batch in the round
+    const std::int64_t begin = dims.batch_rank(rank.comm().rank()) * B;  // of this rank's batch in the round
     std::vector<std::uint64_t> batch;  // wraps around at the end; surplus sequences are dropped below
     for (std::int64_t b = 0; b < B; ++b)
       batch.push_back((losses.size() + static_cast<std::uint64_t>(begin + b)) %
                       static_cast<std::uint64_t>(sequences_));
     const std::vector<float> tokens = rank.token_losses(transformer, *data_, batch);
+    std::vector<double> sums(B, 0.0);
+    for (std::size_t row = 0; row < tokens.size(); ++row)
+      sums[rows.of(static_cast<std::int64_t>(row)) / T] += tokens[row];
     std::vector<float> means(round, 0.0f);
     for (std::int64_t b = 0; b < B; ++b)
-      means[begin + b] = static_cast<float>(mean_of(tokens.data() + b * plan_.T, plan_.T));
-    if (ranks > 1) {  // each mean is nonzero on one rank only, so the sum is exact in any order
+      means[begin + b] = static_cast<float>(sums[b] / static_cast<double>(T));
+    // Each mean is nonzero only on the ranks that share its sequence: one, unless there are context ranks.
+    if (ranks > 1) {
       const Scope scope(rank.arena());
       const Tensor all = rank.arena().push_uncounted(DType::f32, 1, round);
       rank.device().upload(all, means.data());

@@ -21,7 +21,8 @@ class HeldOut {
   explicit HeldOut(const Plan& plan);
 
   /// Evaluates the weights as they are after `step` steps; a collective that changes nothing of the training.
-  /// Batches are distributed whole and round-robin over the ranks, so their number changes no batch.
+  /// Batches are distributed whole and round-robin over the ranks, or over the groups of ranks that share
+  /// sequences, so their number changes no batch.
   Evaluation evaluate(Rank& rank, std::int64_t step) const;
 
   /// Returns a warning if `steps` training steps have trained on this text or on passages of it.

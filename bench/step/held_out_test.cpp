@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <tuple>
 
 #include "bench/measure/predict.h"
 #include "bench/step/rank_testing.h"
@@ -122,6 +123,26 @@ TEST_CASE("HeldOut: neither the number of ranks nor the sharding changes a bit o
       CHECK(many.loss == one.loss);
       CHECK(many.loss_error == one.loss_error);
       CHECK(many.bf16_loss == one.bf16_loss);
+    }
+  }
+}
+
+TEST_CASE("HeldOut: ranks that share sequences evaluate the same ones", "[held_out][context]") {
+  HeldOutFiles files;
+  for (const char* recipe : {"bf16", "tensorwise"}) {
+    Case c = files.case_of(recipe, 1, "ddp");
+    const Evaluation one = evaluated(resolve(c));
+    for (const auto& [ranks, context, parallel] :
+         {std::tuple{2, 2, "ddp"}, {2, 2, "fsdp"}, {4, 4, "fsdp"}, {4, 2, "ddp"}, {8, 2, "hsdp"}}) {
+      INFO(recipe << ", " << ranks << " ranks, " << parallel << ", context " << context);
+      c = files.case_of(recipe, ranks, parallel);
+      c.context = context;
+      const Evaluation many = evaluated(resolve(c));
+      CHECK(many.tokens == one.tokens);
+      // Tensors are scaled by the amax of a rank's own tokens.
+      const double bound = std::string(recipe) == "bf16" ? 1e-6 : 1e-3;
+      CHECK(std::fabs(*many.loss - *one.loss) <= bound);
+      CHECK(std::fabs(*many.bf16_loss - *one.bf16_loss) <= 1e-6);
     }
   }
 }

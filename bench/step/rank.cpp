@@ -56,7 +56,9 @@ TransformerOptions Rank::transformer_options() const {
     return plan_.recipe_of(*layers_, layer, role);
   };
   options.random_word = scalars_.elements(3, 1);  // StepScalars.seed
-  options.first_token = plan_.parameters.parallel.batch_rank(comm_.rank()) * plan_.tokens_per_micro_step();
+  const ParallelDims& dims = plan_.parameters.parallel;
+  options.context_rank = dims.place_of(comm_.rank()).context;
+  options.first_sequence = dims.batch_rank(comm_.rank()) * plan_.B;
   return options;
 }
 
@@ -72,14 +74,20 @@ bool Rank::use_layers_of(std::int64_t step) {
 }
 
 std::int64_t Rank::upload(const DataSource& data, const std::vector<std::uint64_t>& sequences) {
-  const std::int64_t T = plan_.T;
-  std::vector<std::int32_t> tokens, targets, sequence(T + 1);
-  for (const std::uint64_t index : sequences) {
-    data.sequence(index, T, sequence.data());
-    tokens.insert(tokens.end(), sequence.begin(), sequence.end() - 1);
-    targets.insert(targets.end(), sequence.begin() + 1, sequence.end());
+  const std::int64_t T = plan_.T, M = plan_.tokens_per_micro_step();
+  const std::int64_t passes = std::ssize(sequences) / plan_.B, count = passes * M;
+  std::vector<std::int32_t> tokens(count), targets(count), sequence(plan_.B * (T + 1));
+  const RowMap map = rows();
+  for (std::int64_t pass = 0; pass < passes; ++pass) {
+    for (std::int64_t b = 0; b < plan_.B; ++b)
+      data.sequence(sequences[pass * plan_.B + b], T, sequence.data() + b * (T + 1));
+    for (std::int64_t row = 0; row < M; ++row) {
+      const std::int64_t whole = map.of(row),
+                         at = whole + whole / T;  // a sequence has a target more than tokens
+      tokens[pass * M + row] = sequence[at];
+      targets[pass * M + row] = sequence[at + 1];
+    }
   }
-  const auto count = static_cast<std::int64_t>(tokens.size());
   device_.upload(tokens_.slice_rows(0, count), tokens.data());
   device_.upload(targets_.slice_rows(0, count), targets.data());
   return count;

@@ -58,11 +58,14 @@ class Rank {
   /// Returns the sum of `value` over all ranks; a collective between steps.
   double sum_over_ranks(double value);
 
-  /// Runs the forward pass alone on B sequences of the data. Returns the loss of every token, nats, [B, T].
-  /// `transformer` must use this rank's parameters and the plan's shapes. A collective, after
-  /// parameters().begin_step(). Overwrites the prepared tokens.
+  /// Runs the forward pass alone on B sequences of the data. Returns the loss of every token of this rank,
+  /// nats; rows() tells whose they are. `transformer` must use this rank's parameters and the plan's shapes.
+  /// A collective, after parameters().begin_step(). Overwrites the prepared tokens.
   std::vector<float> token_losses(Transformer& transformer, const DataSource& data,
                                   const std::vector<std::uint64_t>& sequences);
+
+  /// Maps this rank's rows of a micro-step to rows of its B whole sequences, [B][T].
+  RowMap rows() const { return transformer_options().sequence().rows(plan_.B); }
 
   /// Uploads B sequences for compare_outputs(), as token_losses() does.
   void prepare_sequences(const DataSource& data, const std::vector<std::uint64_t>& sequences) {
@@ -87,7 +90,8 @@ class Rank {
   double loss();
 
  private:
-  /// Uploads the sequences to the front of tokens_ and targets_. Returns the number of tokens.
+  /// Uploads this rank's part of the sequences, a multiple of B, to the front of tokens_ and targets_.
+  /// Returns the number of tokens.
   std::int64_t upload(const DataSource& data, const std::vector<std::uint64_t>& sequences);
   /// Returns the plan's options with the recipes of the current step.
   TransformerOptions transformer_options() const;

@@ -37,6 +37,9 @@ struct Setup {
   std::string routing = "learned";
   double aux = Case{}.aux;
   int ep = 1;
+  int context = 1;
+  std::int64_t seq = 0;   ///< tokens per sequence; 0: the model's
+  std::string amax = "";  ///< --reduce-amax; empty: as reduce_amax says
 };
 
 /// Returns the plan of a setup. Units have 12,384 (a block) and 3,200 or 3,232 (embedding and head) elements,
@@ -58,10 +61,11 @@ inline Plan plan_of(const Setup& setup) {
   c.routing = setup.routing;
   c.aux = setup.aux;
   c.ep = setup.ep;
-  c.seq = setup.whole_blocks ? 64 : 32;
+  c.context = setup.context;
+  c.seq = setup.seq ? setup.seq : setup.whole_blocks ? 64 : 32;
   c.batch = setup.batch;
   c.gather = setup.gather;
-  c.reduce_amax = setup.reduce_amax ? "on" : "off";
+  c.reduce_amax = !setup.amax.empty() ? setup.amax : setup.reduce_amax ? "on" : "off";
   c.gpus = setup.ranks;
   c.parallel = setup.parallel;
   c.shard_group = setup.shard_group;

@@ -1,6 +1,7 @@
 // A run that is saved and resumed in new objects equals a run without interruption.
 #include "models/transformer/state/state.h"
 
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -24,6 +25,7 @@ struct Setup {
   std::string gather = "bf16";
   std::int64_t seed = 7, batch = 1;
   std::string keep_bf16 = "", switch_recipe = "";
+  int context = 1;
 };
 
 /// No unit is divisible into two or three shards without padding.
@@ -38,6 +40,7 @@ Plan plan_of(const Setup& setup) {
   c.gpus = setup.ranks;
   c.parallel = setup.parallel;
   c.shard_group = setup.shard_group;
+  c.context = setup.context;
   c.master = setup.master;
   c.moments = setup.moments;
   c.gather = setup.gather;
@@ -66,9 +69,10 @@ std::int64_t whole_size(const StateTensor& tensor) {
 }
 
 void save(Rank& rank, std::int64_t step, Checkpoint& checkpoint, std::mutex& mutex) {
-  // Replicas are identical, so those at one place on the data axis are enough.
+  // Replicas are identical, so one of them is enough.
   const int me = rank.comm().rank();
-  if (rank.parameters().options().parallel.place_of(me).data != 0) return;
+  const Comm* replicas = rank.parameters().groups().replicas.comm;
+  if (replicas && replicas->rank() != 0) return;
   rank.parameters().save_state([&](const StateTensor& tensor, const std::vector<std::byte>& bytes) {
     const std::lock_guard lock(mutex);
     std::vector<std::byte>& whole = checkpoint.tensors[tensor.name];
@@ -152,6 +156,22 @@ TEST_CASE("state: a state saved in one sharding resumes in another", "[state]") 
     CHECK(first_difference(rest.end, whole.end) == "");
     const Trained back = run(ddp, 2);
     CHECK(first_difference(run(fsdp, 3, &back.end).end, whole.end) == "");
+  }
+}
+
+TEST_CASE("state: a run over context ranks resumes in every layout of the same batch", "[state][context]") {
+  const Setup one{.recipe = "bf16", .batch = 2}, ddp{.ranks = 2, .recipe = "bf16", .batch = 2, .context = 2},
+      fsdp{.ranks = 2, .parallel = "fsdp", .recipe = "bf16", .batch = 2, .context = 2},
+      hsdp{.ranks = 4, .parallel = "hsdp", .shard_group = 2, .recipe = "bf16", .batch = 1, .context = 2};
+  const Trained straight = run(ddp, 3), half = run(fsdp, 2);
+  CHECK(first_difference(run(fsdp, 3).end, straight.end) == "");
+  CHECK(first_difference(run(ddp, 3, &half.end).end, straight.end) == "");
+  // Other numbers of ranks sum in another order, and the gradients of keys and values are rounded in between.
+  for (const Setup& other : {one, hsdp}) {
+    INFO(other.ranks << " ranks");
+    CHECK(std::fabs(run(other, 3, &half.end).losses[0] / straight.losses[2] - 1) <= 1e-5);
+    const Trained theirs = run(other, 2);
+    CHECK(std::fabs(run(fsdp, 3, &theirs.end).losses[0] / straight.losses[2] - 1) <= 1e-5);
   }
 }
 

@@ -29,7 +29,7 @@ std::vector<MatrixShape> shapes_of(const QuantFormat& format) {
 RandomStream random_numbers(TwoDevices& devices) {
   const Tensor word = devices.host().tensor(DType::i32, 1, 1);
   word.as<std::int32_t>()[0] = 1234567;
-  return {.word = word, .stream = 8, .first_row = 384, .row_signs = 14, .column_signs = 15};
+  return {.word = word, .stream = 8, .rows = 384, .row_signs = 14, .column_signs = 15};
 }
 
 std::string text_of(MatrixShape shape) { return fmt::format("{} x {}", shape.rows, shape.cols); }

@@ -165,8 +165,8 @@ class FaultyComm final : public Comm {
   std::string name() const override { return "faulty"; }
 
  protected:
-  std::unique_ptr<Comm> do_subset(const std::vector<int>& members, int) override {
-    return inner_->subset(members);
+  std::unique_ptr<Comm> do_subset(const std::vector<int>& members, int, Lane lane) override {
+    return inner_->subset(members, lane);
   }
   void do_all_reduce(const Tensor& x) override { inner_->all_reduce(x), spoil("all-reduce", x); }
   void do_all_reduce_max(const Tensor& x) override { inner_->all_reduce_max(x); }

@@ -22,9 +22,9 @@ void Comm::count(const OpCost& cost, double buffer_bytes) {
   entry->wire_bytes += cost.bytes;
 }
 
-std::unique_ptr<Comm> Comm::subset(const std::vector<int>& members) {
+std::unique_ptr<Comm> Comm::subset(const std::vector<int>& members, Lane lane) {
   const auto self = std::find(members.begin(), members.end(), rank_) - members.begin();
-  std::unique_ptr<Comm> comm = do_subset(members, static_cast<int>(self));
+  std::unique_ptr<Comm> comm = do_subset(members, static_cast<int>(self), lane);
   comm->books_ = books_;
   comm->number_ = ++books_->subsets;
   return comm;
@@ -146,7 +146,7 @@ class DryComm final : public Comm {
   std::string name() const override { return "dry"; }
 
  protected:
-  std::unique_ptr<Comm> do_subset(const std::vector<int>& members, int self) override {
+  std::unique_ptr<Comm> do_subset(const std::vector<int>& members, int self, Lane) override {
     return std::make_unique<DryComm>(self, static_cast<int>(members.size()));
   }
   void do_all_reduce(const Tensor&) override {}

@@ -30,6 +30,11 @@ struct CollectiveCount {
   double wire_bytes = 0;
 };
 
+/// Order of a subset's collectives: with those of the Comm that it comes from, or among themselves only, so
+/// that they need not wait for a long one of the others. All ranks start the collectives of all lanes in one
+/// order.
+enum class Lane : std::uint8_t { shared, own };
+
 class Comm {
  public:
   virtual ~Comm() = default;
@@ -85,9 +90,8 @@ class Comm {
   virtual void replay(const std::function<void()>& launch) { launch(); }
 
   /// Returns a Comm of the ranks `members`, numbered in that order. Every rank of this Comm calls it at the
-  /// same point with its own set; the sets are disjoint. Its collectives are ordered with this Comm's, and it
-  /// shares the counts and the observer.
-  std::unique_ptr<Comm> subset(const std::vector<int>& members);
+  /// same point with its own set; the sets are disjoint. It shares the counts and the observer.
+  std::unique_ptr<Comm> subset(const std::vector<int>& members, Lane lane = Lane::shared);
 
   /// Returns the bytes sent since the last reset, by kind.
   const std::vector<CollectiveCount>& counts() const { return books_->counts; }
@@ -103,7 +107,7 @@ class Comm {
   /// do_ function returns.
   virtual bool asynchronous() const { return false; }
   virtual void do_wait(Ticket) {}
-  virtual std::unique_ptr<Comm> do_subset(const std::vector<int>& members, int self) = 0;
+  virtual std::unique_ptr<Comm> do_subset(const std::vector<int>& members, int self, Lane lane) = 0;
   virtual void do_all_reduce(const Tensor& x) = 0;
   virtual void do_all_reduce_max(const Tensor& x) = 0;
   virtual void do_all_gather(const Tensor& full, const Tensor& shard) = 0;

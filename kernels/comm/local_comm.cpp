@@ -141,7 +141,7 @@ class LocalComm final : public Comm {
   std::string name() const override { return "local"; }
 
  protected:
-  std::unique_ptr<Comm> do_subset(const std::vector<int>& members, int self) override {
+  std::unique_ptr<Comm> do_subset(const std::vector<int>& members, int self, Lane) override {
     return std::make_unique<LocalComm>(shared_.subset(members), self);
   }
   void do_all_reduce(const Tensor& x) override {

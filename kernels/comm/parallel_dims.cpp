@@ -12,7 +12,7 @@ ParallelDims ParallelDims::place_of(int rank) const {
     place[axis] = rank % sizes[axis];
     rank /= sizes[axis];
   }
-  return {place[0], place[1], place[2], place[3], place[4]};
+  return {place[0], place[1], place[2], place[3]};
 }
 
 int ParallelDims::rank_at(const ParallelDims& place) const {
@@ -42,16 +42,6 @@ std::vector<int> ParallelDims::group_of(int rank, const std::vector<Axis>& axes)
 int ParallelDims::batch_rank(int rank) const {
   const ParallelDims place = place_of(rank);
   return place.data * shard + place.shard;
-}
-
-AxisComm comm_along(Comm& all, const ParallelDims& dims, const std::vector<Axis>& axes) {
-  const std::vector<int> members = dims.group_of(all.rank(), axes);
-  const int size = static_cast<int>(members.size());
-  if (size == 1) return {};
-  if (size == all.size()) return {&all, nullptr};
-  std::unique_ptr<Comm> owned = all.subset(members);
-  Comm* comm = owned.get();
-  return {comm, std::move(owned)};
 }
 
 }  // namespace precbench

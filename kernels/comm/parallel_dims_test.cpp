@@ -5,31 +5,27 @@
 #include <set>
 #include <vector>
 
-#include "kernels/comm/comm_testing.h"
 #include "kernels/testing/catch.h"
 
 using namespace precbench;
-using namespace precbench::testing;
 
 TEST_CASE("ParallelDims: ranks and coordinates map one to one", "[comm]") {
-  const ParallelDims dims{.data = 2, .shard = 3, .context = 2, .expert = 2, .tensor = 4};
-  REQUIRE(dims.ranks() == 96);
+  const ParallelDims dims{.data = 2, .shard = 3, .context = 2, .tensor = 4};
+  REQUIRE(dims.ranks() == 48);
   for (int rank = 0; rank < dims.ranks(); ++rank) {
     const ParallelDims place = dims.place_of(rank);
     CHECK(dims.rank_at(place) == rank);
-    CHECK(rank ==
-          (((place.data * 3 + place.shard) * 2 + place.context) * 2 + place.expert) * 4 + place.tensor);
-    for (const Axis axis : {Axis::data, Axis::shard, Axis::context, Axis::expert, Axis::tensor})
+    CHECK(rank == ((place.data * 3 + place.shard) * 2 + place.context) * 4 + place.tensor);
+    for (const Axis axis : {Axis::data, Axis::shard, Axis::context, Axis::tensor})
       CHECK((place.along(axis) >= 0 && place.along(axis) < dims.along(axis)));
   }
 }
 
 TEST_CASE("group_of: groups along axes partition the ranks", "[comm]") {
-  const ParallelDims dims{.data = 2, .shard = 3, .context = 1, .expert = 2, .tensor = 2};
+  const ParallelDims dims{.data = 2, .shard = 3, .context = 2, .tensor = 2};
   const std::vector<std::vector<Axis>> choices = {{Axis::data},
                                                   {Axis::shard},
                                                   {Axis::context},
-                                                  {Axis::expert},
                                                   {Axis::tensor},
                                                   {Axis::data, Axis::shard},
                                                   {Axis::tensor, Axis::shard},
@@ -47,7 +43,7 @@ TEST_CASE("group_of: groups along axes partition the ranks", "[comm]") {
       groups.insert(group);
       seen.insert(group.begin(), group.end());
       for (const int member : group)
-        for (const Axis axis : {Axis::data, Axis::shard, Axis::context, Axis::expert, Axis::tensor})
+        for (const Axis axis : {Axis::data, Axis::shard, Axis::context, Axis::tensor})
           if (std::find(axes.begin(), axes.end(), axis) == axes.end())
             CHECK(dims.place_of(member).along(axis) == dims.place_of(rank).along(axis));
     }
@@ -68,33 +64,7 @@ TEST_CASE("ParallelDims: ddp and fsdp and hsdp groups are consecutive ranks", "[
   for (int rank = 0; rank < 16; ++rank) CHECK(mixed.batch_rank(rank) == rank / 4);
 }
 
-TEST_CASE("AxisComm: communicators along axes join the groups", "[comm]") {
-  const ParallelDims dims{.data = 2, .shard = 2, .tensor = 2};
-  std::vector<std::vector<float>> sums(dims.ranks());
-  std::vector<int> odd(dims.ranks());
-  on_cpu_ranks(dims.ranks(), [&](Device&, Comm& comm) {
-    const int rank = comm.rank();
-    for (const std::vector<Axis>& axes :
-         {std::vector{Axis::data}, {Axis::shard}, {Axis::tensor}, {Axis::data, Axis::tensor}}) {
-      const AxisComm along = comm_along(comm, dims, axes);
-      float value = static_cast<float>(1 << rank);
-      along.comm->all_reduce({&value, DType::f32, 1, 1});
-      sums[rank].push_back(value);
-      odd[rank] += along.comm != along.owned.get();
-    }
-    odd[rank] += comm_along(comm, dims, {Axis::context}).comm != nullptr;
-    const AxisComm all = comm_along(comm, dims, {Axis::tensor, Axis::shard, Axis::data});
-    odd[rank] += all.comm != &comm || all.owned;
-  });
-  for (int rank = 0; rank < dims.ranks(); ++rank) {
-    CHECK(odd[rank] == 0);
-    std::vector<float> expected;
-    for (const std::vector<Axis>& axes :
-         {std::vector{Axis::data}, {Axis::shard}, {Axis::tensor}, {Axis::data, Axis::tensor}}) {
-      float sum = 0;
-      for (const int member : dims.group_of(rank, axes)) sum += static_cast<float>(1 << member);
-      expected.push_back(sum);
-    }
-    CHECK(sums[rank] == expected);
-  }
+TEST_CASE("ParallelDims: context ranks have further shards of the weights or are replicas", "[comm]") {
+  CHECK(ParallelDims{.data = 2, .shard = 3, .context = 4, .context_shards = true}.weight_shards() == 12);
+  CHECK(ParallelDims{.data = 2, .shard = 3, .context = 4}.weight_shards() == 3);
 }

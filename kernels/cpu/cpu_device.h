@@ -70,6 +70,7 @@ class CpuDevice final : public Device {
   void do_update_history(const ops::UpdateHistory& op) override;
   void do_transpose(const ops::Transpose& op) override;
   void do_copy_columns(const ops::CopyColumns& op) override;
+  void do_place_rows(const ops::PlaceRows& op) override;
   // matmul.cpp
   void do_matmul(const ops::Matmul& op) override;
   // embedding.cpp

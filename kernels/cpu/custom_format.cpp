@@ -34,11 +34,12 @@ void CpuDevice::quantize_custom(const GemmOperand& operand, const float* matrix,
     std::uint8_t* codes = operand.data.as<std::uint8_t>() + r * k + k0;
     for (std::int64_t i = 0; i < n; ++i) {
       const float scaled = x[i] * scale.multiply;
-      codes[i] = stochastic ? grid_encode_stochastic(
-                                  *format.grid, scaled,
-                                  random_bits(seed, place_of_element(random.first_row, columns ? rows : k,
-                                                                     columns, r, k0 + i)))
-                            : grid_encode(*format.grid, scaled);
+      codes[i] =
+          stochastic
+              ? grid_encode_stochastic(
+                    *format.grid, scaled,
+                    random_bits(seed, place_of_element(random.rows, columns ? rows : k, columns, r, k0 + i)))
+              : grid_encode(*format.grid, scaled);
     }
   };
   quantize_scopes(threads_, operand, {matrix, rows, k}, tensor_amax, make_scale, cast_run);

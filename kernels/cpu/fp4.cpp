@@ -25,11 +25,12 @@ SignBits signs_of(const Transform& transform, const RandomStream& random, bool c
 /// Random numbers of a copy's elements, indexed by their position in the value.
 struct Draws {
   std::uint64_t seed;
-  std::int64_t first_row, width;  // of the value: first row in the matrix of all ranks, columns
-  bool columns;                   // the copy is its transpose
+  RowMap rows;         // of the value, in the matrix of all ranks
+  std::int64_t width;  // of the value
+  bool columns;        // the copy is its transpose
 
   std::uint64_t place(std::int64_t r, std::int64_t k) const {
-    return place_of_element(first_row, width, columns, r, k);
+    return place_of_element(rows, width, columns, r, k);
   }
   /// Fills one byte per element for a block of row r from column k on.
   void fill(std::uint32_t* bytes, std::int64_t block, std::int64_t r, std::int64_t k) const {
@@ -233,7 +234,7 @@ void CpuDevice::quantize_fp4(const GemmOperand& operand, const float* matrix, co
   const Fp4Copy a{operand,
                   x,
                   amax,
-                  {stream_seed(cpu::word_of(random), random.stream + (columns ? 1u : 0u)), random.first_row,
+                  {stream_seed(cpu::word_of(random), random.stream + (columns ? 1u : 0u)), random.rows,
                    columns ? rows : k, columns}};
   const std::int64_t tall = block_rows(format.granularity);
   const auto quantize = block_length(format.granularity) == 32 ? quantize_scope<32> : quantize_scope<16>;

@@ -69,6 +69,19 @@ void CpuDevice::do_copy_columns(const ops::CopyColumns& op) {
                 static_cast<std::size_t>(bytes_of(op.src.dtype, cols)));
 }
 
+void CpuDevice::do_place_rows(const ops::PlaceRows& op) {
+  const std::int64_t rows = op.src.rows / op.parts;
+  for (int rank = 0; rank < op.parts; ++rank) {
+    const RowMap map = SequencePart{op.T, op.parts, rank}.rows(op.sequences());
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const std::int64_t by_rank = rank * rows + row, by_position = map.of(row);
+      const Tensor source = op.src.slice_rows(op.to_ranks ? by_position : by_rank, 1);
+      std::memcpy(op.dst.slice_rows(op.to_ranks ? by_rank : by_position, 1).data, source.data,
+                  static_cast<std::size_t>(source.bytes()));
+    }
+  }
+}
+
 void CpuDevice::do_quantize(const ops::Quantize& op) {
   const QuantizedTensor& x = op.x;
   const std::int64_t rows = x.value.rows, cols = x.value.cols;

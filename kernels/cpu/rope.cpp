@@ -83,7 +83,8 @@ void CpuDevice::do_rope(const ops::Rope& op) {
         const float scale = rstd_of(x, norm.size, op.options.norm_eps);
         for (std::int64_t i = 0; i < norm.size; ++i) x[i] *= scale * norm.gains[i];
       }
-    for (std::int64_t h = 0; h < turned; ++h) turn(values + h * D, table.data() + row % s.T * D, D, 1.0f);
+    for (std::int64_t h = 0; h < turned; ++h)
+      turn(values + h * D, table.data() + op.options.table_row(row) * D, D, 1.0f);
     cpu::store(op.out, row * W, copies_v ? W : turned * D, values);
   });
 }
@@ -102,7 +103,8 @@ void CpuDevice::do_rope_backward(const ops::RopeBackward& op) {
       const float* in = cpu::load(op.dout, row * W, W, buffer);
       float* grad = buffer + W;
       std::copy(in, in + W, grad);
-      for (std::int64_t h = 0; h < turned; ++h) turn(grad + h * D, table.data() + row % s.T * D, D, -1.0f);
+      for (std::int64_t h = 0; h < turned; ++h)
+        turn(grad + h * D, table.data() + op.options.table_row(row) * D, D, -1.0f);
       const float* before = norms.empty() ? nullptr : cpu::load(op.qkv, row * W, W, buffer + 2 * W);
       float* dgain = partial.data() + run * gains;
       for (const PartNorm& norm : norms) {

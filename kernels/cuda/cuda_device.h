@@ -134,6 +134,7 @@ class CudaDevice final : public Device {
   void do_update_history(const ops::UpdateHistory& op) override;
   void do_transpose(const ops::Transpose& op) override;
   void do_copy_columns(const ops::CopyColumns& op) override;
+  void do_place_rows(const ops::PlaceRows& op) override;
   // transpose_codes.cu
   void do_transpose_codes(const ops::TransposeCodes& op) override;
   // matmul.cpp

@@ -110,7 +110,8 @@ class Registry {
   bool aborted_ = false;
 };
 
-/// Stream of a rank's collectives, shared by its communicator and its subsets, so that all are ordered.
+/// Stream of a lane of a rank's collectives: those of its communicator and of the subsets that share the lane
+/// are ordered.
 class CommStream {
  public:
   explicit CommStream(CudaDevice& device) : device_(device) {
@@ -190,12 +191,14 @@ class NcclComm final : public Comm {
  protected:
   bool asynchronous() const override { return true; }
 
-  std::unique_ptr<Comm> do_subset(const std::vector<int>& members, int self) override {
+  std::unique_ptr<Comm> do_subset(const std::vector<int>& members, int self, Lane lane) override {
     // Disjoint sets differ in their first member.
     ncclComm_t part = nullptr;
     const Registry::Call call(*registry_);
     PRECBENCH_CHECK(ncclCommSplit(comm_, members.front(), self, &part, nullptr));
-    return std::make_unique<NcclComm>(self, static_cast<int>(members.size()), part, stream_, registry_);
+    auto stream = lane == Lane::own ? std::make_shared<CommStream>(stream_->device()) : stream_;
+    return std::make_unique<NcclComm>(self, static_cast<int>(members.size()), part, std::move(stream),
+                                      registry_);
   }
 
   void do_wait(Ticket ticket) override { stream_->hold_device(moments_[ticket % moments_.size()]); }

@@ -210,7 +210,7 @@ TEST_CASE("custom formats: stochastic rounding is unbiased and independent of th
   const std::vector<float> whole =
                                dequantized(*device, quantized(*device, value, format, false, {.word = word})),
                            part = dequantized(*device, quantized(*device, half, format, false,
-                                                                 {.word = word, .first_row = kRows / 2}));
+                                                                 {.word = word, .rows = kRows / 2}));
   CHECK(std::equal(part.begin(), part.end(), whole.begin() + kRows / 2 * kCols));
 }
 
@@ -227,12 +227,12 @@ PRECBENCH_OP_TEST(custom_formats_on, "quantize and dequantize and matmul, custom
     *word.as<std::int32_t>() = 1234;
     QuantizedTensor x = b.operand({format, format}, 96, 160);
     x.value = b.put(value);
-    x.random = {.word = b.put(word), .stream = 4, .first_row = 32};
+    x.random = {.word = b.put(word), .stream = 4, .rows = 32};
     b.device().quantize({x});
     b.check_copies("quantize", x, value);
 
     QuantizedTensor on_cpu = b.host_operand({format, format}, value);
-    on_cpu.random = {.word = word, .stream = 4, .first_row = 32};
+    on_cpu.random = {.word = word, .stream = 4, .rows = 32};
     b.cpu().quantize({on_cpu});
     for (const bool columns : {false, true}) {
       const GemmOperand &copy = columns ? x.columnwise : x.rowwise,
@@ -242,7 +242,7 @@ PRECBENCH_OP_TEST(custom_formats_on, "quantize and dequantize and matmul, custom
       b.device().dequantize({out, copy});
       b.cpu().dequantize({same, expected});
       CHECK(same_bits(b.fetch(out), same));
-      b.check_error(format, value, columns, {.word = word, .stream = 4, .first_row = 32});
+      b.check_error(format, value, columns, {.word = word, .stream = 4, .rows = 32});
     }
     // D = X X^T of the dequantized values.
     const Tensor d = b.output(DType::f32, 96, 96), on_host = host.tensor(DType::f32, 96, 96);

@@ -18,7 +18,7 @@ PRECBENCH_OP_TEST(other_fp4_copies_on, "quantize is bit-exact in MXFP4 and in Qu
         word.as<std::int32_t>()[0] = 1234567;
         CHECK(quantize_difference(
                   b, {format, format}, input, {size.M, size.C},
-                  {.word = word, .stream = 8, .first_row = 384, .row_signs = 14, .column_signs = 15}) == "");
+                  {.word = word, .stream = 8, .rows = 384, .row_signs = 14, .column_signs = 15}) == "");
       }
 }
 

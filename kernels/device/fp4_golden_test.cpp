@@ -33,7 +33,7 @@ RandomStream golden_random(OpTest& b) {
   word.as<std::int32_t>()[0] = static_cast<std::int32_t>(words.at(0));
   return {.word = b.put(word),
           .stream = static_cast<std::uint32_t>(words.at(1)),
-          .first_row = static_cast<std::int64_t>(words.at(2)),
+          .rows = static_cast<std::int64_t>(words.at(2)),
           .row_signs = static_cast<std::uint32_t>(words.at(3))};
 }
 

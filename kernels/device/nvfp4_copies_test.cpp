@@ -63,7 +63,7 @@ PRECBENCH_OP_TEST(nvfp4_copies_on, "quantize is bit-exact in NVFP4") {
         const Tensor word = b.host().tensor(DType::i32, 1, 1);
         word.as<std::int32_t>()[0] = -7;
         CHECK(quantize_difference(b, {format, format}, input, {size.M, size.C},
-                                  {.word = word, .stream = 6, .first_row = 96}) == "");
+                                  {.word = word, .stream = 6, .rows = 96}) == "");
       }
 }
 
@@ -76,7 +76,7 @@ PRECBENCH_OP_TEST(nvfp4_draws_on, "another word, stream or first row draws other
     word.as<std::int32_t>()[0] = number;
     QuantizedTensor x = columns ? b.operand({{}, format}, 64, 48) : b.operand({format, {}}, 64, 48);
     x.value = value;
-    x.random = {.word = b.put(word), .stream = stream, .first_row = first_row};
+    x.random = {.word = b.put(word), .stream = stream, .rows = first_row};
     b.device().quantize({x});
     return b.fetch(columns ? x.columnwise.data : x.rowwise.data);
   };
@@ -87,6 +87,50 @@ PRECBENCH_OP_TEST(nvfp4_draws_on, "another word, stream or first row draws other
     CHECK_FALSE(same_bits(first, codes(1, 4, 0, columns)));
     CHECK_FALSE(same_bits(first, codes(1, 2, 64, columns)));
   }
+}
+
+PRECBENCH_OP_TEST(nvfp4_parts_draw_on, "a rank's part of sequences draws the numbers of its rows of all") {
+  constexpr std::int64_t kCols = 48;
+  const SequencePart first{128, 2, 0};
+  const std::int64_t B = 2, rows = B * first.T, mine = B * first.tokens();
+  for (const ElementRounding rounding : {ElementRounding::stochastic, ElementRounding::rne})
+    for (const bool columns : {false, true})
+      for (const int index : {0, 1}) {
+        INFO((columns ? "columns" : "rows") << " of part " << index);
+        b.start();
+        const QuantFormat format = nvfp4_format(Granularity::block_1x16, rounding);
+        const Tensor whole = b.host().random(DType::bf16, rows, kCols, 1.0f),
+                     word = b.host().tensor(DType::i32, 1, 1),
+                     part = b.host().tensor(DType::bf16, mine, kCols);
+        word.as<std::int32_t>()[0] = 77;
+        for (const std::int64_t row :
+             {0L, 64L, 128L, 192L})  // every rank has the tensor's amax and so its scales
+          for (const std::int64_t at : {row, row + 32}) HostMemory::set(whole, at * kCols, 8.0f);
+        const RowMap map = SequencePart{128, 2, index}.rows(B);
+        for (std::int64_t row = 0; row < mine; ++row)
+          for (std::int64_t c = 0; c < kCols; ++c)
+            HostMemory::set(part, row * kCols + c, HostMemory::get(whole, map.of(row) * kCols + c));
+        const auto codes = [&](const Tensor& value, const RowMap& placed) {
+          QuantizedTensor x = columns ? b.operand({{}, format}, value.rows, kCols)
+                                      : b.operand({format, {}}, value.rows, kCols);
+          x.value = b.put(value);
+          x.random = {.word = b.put(word), .stream = 4, .rows = placed};
+          b.device().quantize({x});
+          return b.fetch(columns ? x.columnwise.data : x.rowwise.data);
+        };
+        const Tensor all = codes(whole, {}), got = codes(part, map), elsewhere = codes(part, {});
+        std::int64_t wrong = 0;
+        for (std::int64_t row = 0; row < mine; ++row)
+          for (std::int64_t c = 0; c < kCols; ++c) {
+            const auto code = [&](const Tensor& of, std::int64_t r) {
+              const std::int64_t at = columns ? c * (of.size() / kCols) + r : r * kCols + c;
+              return of.as<std::uint8_t>()[at / 2] >> 4 * (at % 2) & 15;
+            };
+            wrong += code(got, row) != code(all, map.of(row));
+          }
+        CHECK(wrong == 0);
+        CHECK(same_bits(elsewhere, got) == (rounding == ElementRounding::rne));
+      }
 }
 
 PRECBENCH_OP_TEST(nvfp4_product_on, "products of NVFP4 tensors") {

@@ -221,7 +221,7 @@ TEST_CASE("NVFP4: random numbers depend on element and step and operand and not 
     CHECK_FALSE(same_codes(all, quantized(*device, whole, format, columns, {.word = word, .stream = 6})));
     for (int half = 0; half < 2; ++half) {
       const OwnedOperand part = quantized(*device, halves[half], format, columns,
-                                          {.word = word, .stream = 4, .first_row = half * kHalf});
+                                          {.word = word, .stream = 4, .rows = half * kHalf});
       std::int64_t different = 0;
       for (std::int64_t r = 0; r < kHalf; ++r)
         for (std::int64_t c = 0; c < kCols; ++c) {

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "kernels/numerics/recipe.h"
 #include "kernels/numerics/rope_table.h"
+#include "kernels/numerics/sequence_part.h"
 #include "kernels/numerics/tensor.h"
 
 namespace precbench {
@@ -29,9 +31,9 @@ struct GemmOperand {
 /// Source of stochastic rounding's random numbers: a word in device memory, renewed every step, and a stream
 /// number for each operand of a step. The columnwise copy uses other numbers than the rowwise one.
 struct RandomStream {
-  Tensor word = {};            ///< 32 bits; empty: 0
-  std::uint32_t stream = 0;    ///< even; the columnwise copy uses the next number
-  std::int64_t first_row = 0;  ///< first row of the value in the matrix of all ranks
+  Tensor word = {};          ///< 32 bits; empty: 0
+  std::uint32_t stream = 0;  ///< even; the columnwise copy uses the next number
+  RowMap rows = {};          ///< the value's rows in the matrix of all ranks
   /// Random sign numbers of the copies' transforms, shared with the other operand of the GEMM: dgrad's is
   /// even, wgrad's the next.
   std::uint32_t row_signs = 0, column_signs = 0;
@@ -72,7 +74,8 @@ struct AttentionShape {
   std::int64_t qkv_width() const { return q_width() + kv_width(); }
 };
 
-/// Rotary position embedding, rotate-half, position = offset + row % T. With QK-norm q and k are first
+/// Rotary position embedding, rotate-half, position = offset + row % T; with `late_offset` that of the second
+/// half of the rows is late_offset + row % T. With QK-norm q and k are first
 /// RMS-normed, per head (Qwen3) or over all heads of a row (OLMoE). A bias is added to q, k and v before
 /// anything else.
 struct RopeOptions {
@@ -85,8 +88,15 @@ struct RopeOptions {
   Tensor bias = {};    ///< BF16 [1, qkv_width]; empty: none. Not together with QK-norm
   RopeScaling scaling = {};
   std::int64_t offset = 0;  ///< position of each sequence's first row
+  std::optional<std::int64_t> late_offset = {};
 
-  RopeAngles angles() const { return {shape.T, shape.head_dim, theta, scaling, offset}; }
+  RopeAngles angles() const { return {shape.T, shape.head_dim, theta, scaling, offset, late_offset}; }
+  /// Number of rows before the late ones.
+  std::int64_t early_rows() const { return late_offset ? shape.tokens() / 2 : shape.tokens(); }
+  /// Returns the row of the table of angles for a row of the matrix.
+  std::int64_t table_row(std::int64_t row) const {
+    return row % shape.T + (row < early_rows() ? 0 : shape.T);
+  }
   bool norms_all_heads() const { return q_norm.size() > shape.head_dim; }
 };
 

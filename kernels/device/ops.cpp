@@ -107,6 +107,8 @@ OpCost CopyColumns::cost() const {
   return of("copy_columns", OpClass::quantize, 2 * std::min(bytes(dst), bytes(src)));
 }
 
+OpCost PlaceRows::cost() const { return of("place_rows", OpClass::attention, bytes(dst) + bytes(src)); }
+
 OpCost Embedding::cost() const {
   // Repeated tokens find their row in a cache.
   const double rows = bytes_of(table.dtype, std::min(x.rows, table.rows) * x.cols);

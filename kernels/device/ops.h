@@ -151,6 +151,19 @@ struct CopyColumns {
   OpCost cost() const;
 };
 
+/// Orders the rows of sequences of T tokens that `parts` ranks share: dst [B][T] = src, gathered in rank
+/// order, [parts][half][B][chunk] (sequence_part.h). `to_ranks`: the inverse, from [B][T] to rank order. One
+/// dtype, with rows of whole bytes (on a GPU of 16); the buffers must not overlap.
+struct PlaceRows {
+  Tensor dst, src;
+  std::int64_t T;
+  int parts;
+  bool to_ranks = false;
+  OpCost cost() const;
+
+  std::int64_t sequences() const { return dst.rows / T; }
+};
+
 // ---- the model
 
 /// x[M,C] = table[tokens[M]]; tokens i32.
@@ -329,6 +342,7 @@ struct QuantizationError {
   OP(UpdateHistory, update_history)                  \
   OP(Transpose, transpose)                           \
   OP(CopyColumns, copy_columns)                      \
+  OP(PlaceRows, place_rows)                          \
   OP(Embedding, embedding)                           \
   OP(EmbeddingBackward, embedding_backward)          \
   OP(AddRmsnorm, add_rmsnorm)                        \

@@ -88,6 +88,30 @@ PRECBENCH_OP_TEST(columns_on, "parts are placed as the CPU places them") {
   }
 }
 
+PRECBENCH_OP_TEST(rows_placed_on, "rows gathered from ranks are placed by position, and back") {
+  constexpr std::int64_t kCols = 48, kT = 48;
+  for (const DType dtype : {DType::bf16, DType::f32})
+    for (const int parts : {1, 2, 3, 4})
+      for (const std::int64_t B : {1, 3}) {
+        INFO(name_of(dtype) << " of " << parts << " ranks, " << B << " sequences");
+        b.start();
+        const std::int64_t rows = B * kT, mine = rows / parts;
+        const Tensor by_rank = b.host().random(dtype, rows, kCols, 1.0f);
+        const Tensor placed = b.output(dtype, rows, kCols), back = b.output(dtype, rows, kCols);
+        b.device().place_rows({placed, b.put(by_rank), kT, parts});
+        b.device().place_rows({back, placed, kT, parts, true});
+        const Tensor got = b.fetch(placed);
+        std::int64_t wrong = 0;
+        for (int rank = 0; rank < parts; ++rank) {
+          const RowMap map = SequencePart{kT, parts, rank}.rows(B);
+          for (std::int64_t row = 0; row < mine; ++row)
+            wrong += !same_bits(got.slice_rows(map.of(row), 1), by_rank.slice_rows(rank * mine + row, 1));
+        }
+        CHECK(wrong == 0);
+        CHECK(same_bits(b.fetch(back), by_rank));
+      }
+}
+
 PRECBENCH_OP_TEST(columns_apart_on, "parts are taken out of a matrix and put back") {
   for (const DType dtype : {DType::e4m3, DType::bf16, DType::f32}) {
     INFO(name_of(dtype));

@@ -384,3 +384,45 @@ PRECBENCH_OP_TEST(rope_offset_on, "rope at an offset is the later rows of rope")
     CHECK_FALSE(same_bits(turned(qkv.slice_rows(kBefore, kRows), {.shape = part}, backward), later));
   }
 }
+
+PRECBENCH_OP_TEST(rope_halves_on, "rope with a late offset is rope of each half at its offset") {
+  for (const bool with_norm : {false, true})
+    for (const bool backward : {false, true}) {
+      INFO((with_norm ? "with QK-norm" : "without") << (backward ? ", backward" : ""));
+      b.start();
+      constexpr std::int64_t kEarly = 19, kLate = 70;
+      const AttentionShape all{6, 5, 4, 2, 16}, half{3, 5, 4, 2, 16};
+      const std::int64_t W = all.qkv_width(), rows = half.tokens();
+      const Tensor qkv = b.put(b.host().random(DType::bf16, all.tokens(), W, 1.0f)),
+                   dout = b.put(b.host().random(DType::bf16, all.tokens(), W, 1.0f));
+      const Tensor gain = with_norm ? b.put(b.host().random(DType::bf16, 1, 16, 1.0f)) : Tensor{};
+      const auto turned = [&](std::int64_t first, std::int64_t count, RopeOptions options) {
+        options.q_norm = options.k_norm = gain;
+        const Tensor out = b.output(DType::bf16, count, W), in = qkv.slice_rows(first, count);
+        const Tensor dgain = with_norm ? b.output(DType::f32, 1, 16) : Tensor{},
+                     dgain_k = with_norm ? b.output(DType::f32, 1, 16) : Tensor{};
+        if (backward)
+          b.device().rope_backward(
+              {operand(out), dgain, dgain_k, false, dout.slice_rows(first, count), in, options});
+        else
+          b.device().rope({out, in, options});
+        return b.fetch(out);
+      };
+      const Tensor both = turned(0, 2 * rows, {.shape = all, .offset = kEarly, .late_offset = kLate});
+      const Tensor early = turned(0, rows, {.shape = half, .offset = kEarly}),
+                   late = turned(rows, rows, {.shape = half, .offset = kLate});
+      CHECK(same_bits(both.slice_rows(0, rows), early));
+      CHECK(same_bits(both.slice_rows(rows, rows), late));
+      CHECK_FALSE(same_bits(turned(0, 2 * rows, {.shape = all, .offset = kEarly}), both));
+    }
+}
+
+PRECBENCH_OP_TEST(rope_halves_copies_on, "rope's gradient with a late offset has one value in all formats") {
+  b.start();
+  const AttentionShape s{4, 32, 4, 2, 64};
+  const std::int64_t W = s.qkv_width();
+  const Tensor dout = b.put(b.host().random(DType::bf16, s.tokens(), W, 1.0f));
+  b.check_operand("rope_backward", s.tokens(), W, [&](QuantizedTensor& d) {
+    b.device().rope_backward({d, {}, {}, false, dout, {}, {.shape = s, .offset = 64, .late_offset = 448}});
+  });
+}

@@ -12,7 +12,8 @@ namespace precbench::cuda {
 inline constexpr std::int64_t kWidestRow = 16384;  ///< elements that a block holds in registers (row.cuh)
 inline constexpr int kMostThreads = 1024;          ///< of a block
 
-/// Returns why rows of `width` elements are unsupported in norms, embedding and addition; null if they are supported.
+/// Returns why rows of `width` elements are unsupported in norms, embedding and addition; null if they are
+/// supported.
 inline std::optional<std::string> width_unsupported_reason(std::int64_t width) {
   if (width % 8 == 0 && width <= kWidestRow) return std::nullopt;
   return "the CUDA device needs a width that is a multiple of 8 and at most " + std::to_string(kWidestRow) +
@@ -39,6 +40,18 @@ inline std::optional<std::string> heads_unsupported_reason(std::int64_t head_dim
   }
   if (q_normed > 0 && (!std::has_single_bit(static_cast<std::uint64_t>(head_dim)) || head_dim > 512))
     return "QK-norm on the CUDA device needs head_dim to be a power of two up to 512, not " +
+           std::to_string(head_dim);
+  return std::nullopt;
+}
+
+/// Returns why attention does not take a part of a sequence's queries and keys of other ranks; null if it
+/// does. `compute_capability`: of the GPU; 0: not known yet.
+inline std::optional<std::string> shared_sequences_unsupported_reason(std::int64_t head_dim,
+                                                                      int compute_capability) {
+  if (compute_capability != 0 && compute_capability != 90)
+    return "attention over keys of other ranks needs a Hopper GPU";
+  if (head_dim != 64 && head_dim != 128)
+    return "attention over keys of other ranks needs a head_dim of 64 or 128, not " +
            std::to_string(head_dim);
   return std::nullopt;
 }

@@ -18,6 +18,7 @@
 
 #include "kernels/numerics/grid.h"
 #include "kernels/numerics/nvfp4.h"
+#include "kernels/numerics/sequence_part.h"
 
 namespace precbench {
 
@@ -38,9 +39,9 @@ PRECBENCH_HD constexpr float ue5m3_decode(std::uint8_t code) {
 
 /// Returns the place of a copy's element (row r, column k) in the value of all ranks, whose width this is: the
 /// index of its random number. `columns`: the copy is the value's transpose.
-PRECBENCH_HD constexpr std::uint64_t place_of_element(std::int64_t first_row, std::int64_t width,
-                                                      bool columns, std::int64_t r, std::int64_t k) {
-  return static_cast<std::uint64_t>(columns ? (first_row + k) * width + r : (first_row + r) * width + k);
+PRECBENCH_HD constexpr std::uint64_t place_of_element(const RowMap& rows, std::int64_t width, bool columns,
+                                                      std::int64_t r, std::int64_t k) {
+  return static_cast<std::uint64_t>(columns ? rows.of(k) * width + r : rows.of(r) * width + k);
 }
 
 /// Returns the element at `at` of quantized data, in the format's own units. On the host.

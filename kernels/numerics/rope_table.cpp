@@ -63,10 +63,10 @@ std::vector<double> rope_frequencies(const RopeAngles& a) {
 
 std::vector<float> make_rope_table(const RopeAngles& a) {
   const std::vector<double> frequencies = rope_frequencies(a);
-  std::vector<float> table(static_cast<std::size_t>(a.T * a.D));
+  std::vector<float> table(static_cast<std::size_t>(a.rows() * a.D));
   for (std::int64_t i = 0; i < a.D / 2; ++i)
-    for (std::int64_t t = 0; t < a.T; ++t) {
-      const double angle = static_cast<double>(a.first + t) * frequencies[static_cast<std::size_t>(i)];
+    for (std::int64_t t = 0; t < a.rows(); ++t) {
+      const double angle = static_cast<double>(a.position(t)) * frequencies[static_cast<std::size_t>(i)];
       float* pair = table.data() + t * a.D + 2 * i;
       pair[0] = static_cast<float>(std::cos(angle) * a.scaling.attention_factor);
       pair[1] = static_cast<float>(std::sin(angle) * a.scaling.attention_factor);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace precbench {
@@ -29,10 +30,14 @@ struct RopeScaling {
 
 /// Inputs of a table of angles.
 struct RopeAngles {
-  std::int64_t T = 0, D = 0;  ///< positions; elements of a head, even
+  std::int64_t T = 0, D = 0;  ///< consecutive positions; elements of a head, even
   float theta = 500000.0f;
   RopeScaling scaling = {};
-  std::int64_t first = 0;  ///< position of row 0
+  std::int64_t first = 0;                   ///< position of row 0
+  std::optional<std::int64_t> second = {};  ///< position of row T, from which on there are T more rows
+
+  std::int64_t rows() const { return second ? 2 * T : T; }
+  std::int64_t position(std::int64_t row) const { return row < T ? first + row : *second + row - T; }
 
   bool operator==(const RopeAngles&) const = default;
 };
@@ -40,8 +45,8 @@ struct RopeAngles {
 /// Returns the [D / 2] rotation angles per position of the pairs (i, i + D/2) of a head, in FP64.
 std::vector<double> rope_frequencies(const RopeAngles& angles);
 
-/// Returns [T, D / 2] pairs (cos, sin) of position times frequency, times attention_factor: in FP64, rounded
-/// once.
+/// Returns [rows(), D / 2] pairs (cos, sin) of position times frequency, times attention_factor: in FP64,
+/// rounded once.
 std::vector<float> make_rope_table(const RopeAngles& angles);
 
 }  // namespace precbench

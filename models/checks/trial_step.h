@@ -1,5 +1,5 @@
-// A whole training step for checks and tests: a model on a device that takes weights and tokens and returns its
-// loss, gradients and updated weights by name, and the distance between two such results.
+// A whole training step for checks and tests: a model on a device that takes weights and tokens and returns
+// its loss, gradients and updated weights by name, and the distance between two such results.
 #pragma once
 
 #include <algorithm>
@@ -63,7 +63,7 @@ struct StepSetup {
   MomentFormats moments = {};
   double capacity = 0;            ///< MoE capacity factor
   float balance = 0, z_loss = 0;  ///< coefficients of the router losses
-  ParallelDims parallel = {};     ///< B sequences on each rank
+  ParallelDims parallel = {};     ///< B sequences on each rank, or on each group of context ranks
   int expert_ranks = 1;
   ExchangeOptions exchange = {};
   bool slots_come_back = false;  ///< TransformerOptions::slot_numbers
@@ -90,7 +90,7 @@ class TrialStep {
         slot_numbers_(count_slots()),
         transformer_(*device_, arena_, parameters_, setup.model, transformer_options()) {}
 
-  std::int64_t M() const { return setup_.B * setup_.T; }
+  std::int64_t M() const { return setup_.B * setup_.T / setup_.parallel.context; }
   Device& device() { return *device_; }
   Comm& comm() { return *comm_; }
   Parameters& parameters() { return parameters_; }
@@ -115,8 +115,14 @@ class TrialStep {
     parameters_.routers()->force(forced, std::move(index));
   }
 
+  /// Maps this rank's rows of a micro-step to rows of the sequences of all ranks.
+  RowMap rows() const {
+    const TransformerOptions options = transformer_options();
+    return options.sequence().rows(options.B, options.first_sequence);
+  }
+
   /// Runs forward and backward of all micro-steps; tokens and targets [accumulation * M]. Returns the mean
-  /// loss in nats.
+  /// loss of this rank's tokens in nats.
   double forward_backward(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets) {
     if (static_cast<std::int64_t>(tokens.size()) != tokens_.size() || tokens.size() != targets.size())
       throw std::invalid_argument("trial step: another number of tokens");
@@ -189,6 +195,9 @@ class TrialStep {
     TransformerOptions options;
     options.B = setup_.B;
     options.T = setup_.T;
+    options.context_ranks = setup_.parallel.context;
+    options.context_rank = setup_.parallel.place_of(comm_->rank()).context;
+    options.first_sequence = setup_.parallel.batch_rank(comm_->rank()) * setup_.B;
     options.recipe_of = [this](std::int64_t, LinearRole role) -> const Recipe& {
       if (role == LinearRole::head) return setup_.head;
       const bool in_recipe = std::find(setup_.roles.begin(), setup_.roles.end(), role) != setup_.roles.end();
@@ -201,7 +210,7 @@ class TrialStep {
     options.z_loss = setup_.z_loss;
     options.exchange = setup_.exchange;
     options.slot_numbers = slot_numbers_;
-    options.reduce_amax = setup_.reduce_amax;
+    options.reduce_amax = setup_.reduce_amax ? AmaxGroup::all : AmaxGroup::own;
     if (setup_.reference) options.activations = DType::f32;
     return options;
   }

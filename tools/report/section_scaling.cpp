@@ -31,7 +31,8 @@ using Work = std::pair<std::string, std::string>;  ///< recipe and setting
 /// Returns the key of a row's work on one GPU, which is independent of parallel strategy and gather.
 Work work_on_one_gpu(const MachineRecords& machine, const Row& row) {
   return {text_of(row, "recipe"),
-          setting_of(machine, row, {"gpus", "parallel", "shard_group", "gather", "reshard", "grad_sync"})};
+          setting_of(machine, row,
+                     {"gpus", "parallel", "shard_group", "context", "gather", "reshard", "grad_sync"})};
 }
 
 /// One-GPU rows of the same work: the first one, and the last one of each parallel strategy.
@@ -114,7 +115,7 @@ class SingleSteps {
   Work precision_of(const Row& row) const {
     return {text_of(row, "recipe"), setting_of(machine_, row,
                                                {"model", "seq", "batch", "gpus", "parallel", "shard_group",
-                                                "gather", "reshard", "grad_sync"})};
+                                                "context", "gather", "reshard", "grad_sync"})};
   }
 
   const MachineRecords& machine_;
@@ -126,7 +127,8 @@ std::optional<ScaledStep> predicted_step(const SingleSteps& steps, const Line& l
     const auto ms = predicted_on_one_gpu(row.record(), steps.of_other_shapes(row));
     return ms ? std::optional(ScaledStep{*ms, 0}) : std::nullopt;
   }
-  if (!line.single) return std::nullopt;
+  // A rank of several that share a sequence has another step than one with whole sequences.
+  if (!line.single || number_of(row, "context").value_or(1) > 1) return std::nullopt;
   const std::string parallel = text_of(row, "parallel");
   const double shards = parallel == "fsdp"   ? gpus_of(row)
                         : parallel == "hsdp" ? number_of(row, "shard_group").value_or(1)

@@ -18,10 +18,11 @@ template <class Kernel>
 std::vector<const Kernel*> those_for(std::span<const Kernel> all, const AttentionShape& s,
                                      int compute_capability) {
   std::vector<const Kernel*> kernels;
-  constexpr std::int64_t kMost =
-      std::numeric_limits<std::int32_t>::max() / 256;  // row and tile indices are 32 bits
+  // Rows of all heads, padded to whole tiles, are counted in 32 bits; their elements in 64.
+  constexpr std::int64_t kTile = 256, kMost = std::numeric_limits<std::int32_t>::max();
+  const auto padded = [](std::int64_t rows) { return (rows + kTile - 1) / kTile * kTile; };
   if (compute_capability != 90 || all.empty() || !hopper::has_tensor_maps()) return kernels;
-  if (s.tokens() * s.heads > kMost || s.B * s.keys() * s.heads > kMost) return kernels;
+  if (s.B * padded(s.T) * s.heads > kMost || s.B * padded(s.keys()) * s.heads > kMost) return kernels;
   for (const Kernel& kernel : all)
     if (kernel.head_dim == s.head_dim) kernels.push_back(&kernel);
   return kernels;

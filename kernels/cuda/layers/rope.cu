@@ -21,7 +21,7 @@ namespace precbench {
 struct RopeTables {
   struct Table {
     RopeAngles angles;
-    float* data;  // [T, D / 2] pairs of cos, sin
+    float* data;  // [rows, D / 2] pairs of cos, sin
   };
   std::vector<Table> tables;
 
@@ -185,7 +185,7 @@ struct RopeBackwardSource {
   };
   Matrix dout;
   const float* table;
-  std::int64_t T, D, rotated_cols;
+  std::int64_t T, D, rotated_cols, early_rows;
   std::int64_t rows = dout.rows, cols = dout.cols;
 
   bool vectors() const { return dout.vectors; }
@@ -206,7 +206,8 @@ struct RopeBackwardSource {
                        std::int64_t) const {
     out[0] = raw.x;
     if (!column.rotated) return;
-    const Angles angles(table + static_cast<int>(row) % static_cast<int>(T) * D + column.angles);
+    const std::int64_t table_row = static_cast<int>(row) % static_cast<int>(T) + (row < early_rows ? 0 : T);
+    const Angles angles(table + table_row * D + column.angles);
     float x[8], y[8];
     unpack(x, raw.x);
     unpack(y, raw.partner);
@@ -227,6 +228,7 @@ Pairs pairs_of(const RopeOptions& options, bool rotated_only) {
   pairs.count = s.tokens() * pairs.per_row;
   pairs.q_heads = static_cast<int>(s.heads);
   pairs.T = s.T;
+  pairs.early_rows = options.early_rows();
   pairs.D = s.head_dim;
   pairs.width = s.qkv_width();
   return pairs;
@@ -256,17 +258,17 @@ const float* CudaDevice::rope_table(const RopeOptions& options) {
   if (capturing_)
     throw std::logic_error("rope: angles of another length, head size or model inside a captured step");
   const std::vector<float> table = make_rope_table(angles);
-  const std::int64_t bytes = angles.T * angles.D * static_cast<std::int64_t>(sizeof(float));
+  const std::int64_t bytes = angles.rows() * angles.D * static_cast<std::int64_t>(sizeof(float));
   auto* data = static_cast<float*>(allocate(bytes));
   rope_tables_->tables.push_back({angles, data});
   rope_table_bytes_ += bytes;
-  upload({data, DType::f32, angles.T, angles.D}, table.data());
+  upload({data, DType::f32, angles.rows(), angles.D}, table.data());
   return data;
 }
 
 ScratchSizes CudaDevice::scratch_of(const ops::Rope& op) const {
   const RopeAngles angles = op.options.angles();
-  return {0, angles.T * angles.D};
+  return {0, angles.rows() * angles.D};
 }
 
 void CudaDevice::do_rope(const ops::Rope& op) {
@@ -300,7 +302,8 @@ void CudaDevice::do_rope_backward(const ops::RopeBackward& op) {
   if (copies && !norm && !in_place) {
     void* amaxes = scratch(amax_scratch_bytes(*this, op.dqkv));
     const TileOutput output = tile_output(*this, op.dqkv, writes_value(op.dqkv), amaxes);
-    const RopeBackwardSource source{matrix(op.dout), table, pairs.T, D, pairs.rotated_heads * D};
+    const RopeBackwardSource source{matrix(op.dout),         table,           pairs.T, D,
+                                    pairs.rotated_heads * D, pairs.early_rows};
     produce(*this, source, TileOutputs<1>{{output}});
     quantize_from_value(*this, op.dqkv);
     launched("rope_backward");

@@ -28,6 +28,9 @@ struct Pairs {
   int rotated_heads;  ///< q and k; later heads are copied
   int q_heads;
   std::int64_t T, D, width;
+  std::int64_t early_rows;  ///< later rows have the angles of the table's second half
+
+  __device__ std::int64_t table_row(std::int64_t row) const { return row % T + (row < early_rows ? 0 : T); }
 };
 
 struct Pair {
@@ -56,7 +59,7 @@ struct NormAndBias {
 template <bool kInverse>
 __device__ inline void apply_rope(float (&a)[8], float (&b)[8], const float* table, const Pair& pair,
                                   const Pairs& pairs) {
-  const Angles angles(table + pair.row % pairs.T * pairs.D + 2 * pair.i);
+  const Angles angles(table + pairs.table_row(pair.row) * pairs.D + 2 * pair.i);
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
     const float x = a[j], cos = angles.cos[j], sin = angles.sin[j];

@@ -28,7 +28,7 @@ struct EmulatedArgs {
   bool stochastic;
   const std::uint32_t* word;  // null: 0
   std::uint32_t stream;
-  std::int64_t first_row;
+  RowMap rows;
 
   __device__ float load(std::int64_t row, std::int64_t k) const {
     return bf16_decode(value[columns ? k * operand.rows + row : row * operand.k + k]);
@@ -52,7 +52,7 @@ struct EmulatedArgs {
   __device__ std::uint8_t grid_code(const Grid& grid, float x, std::uint64_t seed, std::int64_t row,
                                     std::int64_t k) const {
     if (!stochastic) return grid_encode(grid, x);
-    const std::uint64_t place = place_of_element(first_row, columns ? operand.rows : operand.k, columns, row, k);
+    const std::uint64_t place = place_of_element(rows, columns ? operand.rows : operand.k, columns, row, k);
     return grid_encode_stochastic(grid, x, random_bits(seed, place));
   }
 
@@ -69,7 +69,8 @@ struct EmulatedArgs {
       codes[at] = grid_code(grid, x, seed, row, k);
       return;
     }
-    const float rounded = operand.dropped_bits ? round_to_narrower(x, operand.dtype, operand.dropped_bits) : x;
+    const float rounded =
+        operand.dropped_bits ? round_to_narrower(x, operand.dtype, operand.dropped_bits) : x;
     codes[at] = operand.dtype == DType::e4m3 ? e4m3_encode(rounded) : e5m2_encode(rounded);
   }
 };
@@ -138,7 +139,7 @@ void quantize_copy(CudaDevice& device, const GemmOperand& operand, const Quantiz
        format.granularity == Granularity::tensor ? amax.as<std::uint32_t>() : nullptr, tall, wide,
        format.delayed(), format.history.margin, format.element_rounding == ElementRounding::stochastic,
        x.random.word.empty() ? nullptr : x.random.word.as<std::uint32_t>(),
-       x.random.stream + (columns ? 1u : 0u), x.random.first_row},
+       x.random.stream + (columns ? 1u : 0u), x.random.rows},
       grid_argument(format));
 }
 

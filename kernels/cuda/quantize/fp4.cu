@@ -20,6 +20,7 @@
 #include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/cuda/quantize/fp4_block.cuh"
 #include "kernels/cuda/quantize/fp4_prepare.cuh"
+#include "kernels/numerics/custom_format.h"
 #include "kernels/numerics/scale_layout.h"
 
 namespace precbench::cuda {
@@ -36,12 +37,12 @@ struct CastArgs {
   // Random numbers of elements, by their position in the value (RandomStream).
   const std::uint32_t* word;
   std::uint32_t stream;
-  std::int64_t first_row, width;
+  RowMap value_rows;  // in the matrix of all ranks
+  std::int64_t width;
   bool columns;
 
   __device__ std::uint64_t place(std::int64_t row, std::int64_t k_index) const {
-    return static_cast<std::uint64_t>(columns ? (first_row + k_index) * width + row
-                                              : (first_row + row) * width + k_index);
+    return place_of_element(value_rows, width, columns, row, k_index);
   }
 };
 
@@ -348,7 +349,7 @@ void quantize_copy(CudaDevice& device, const GemmOperand& operand, const Tensor&
                       format,
                       word_of(random),
                       random.stream + (columns ? 1u : 0u),
-                      random.first_row,
+                      random.rows,
                       value.cols,
                       columns};
   const std::int64_t blocks = detail::padded(rows, block_rows(format.granularity)) * (k / block);

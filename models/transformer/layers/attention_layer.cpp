@@ -1,6 +1,8 @@
 // Attention with its linear layers, forward and backward. See attention_layer.h.
 #include "models/transformer/layers/attention_layer.h"
 
+#include <optional>
+
 namespace precbench {
 
 void AttentionLayer::push_saved(std::int64_t layer, AttentionSaved& saved) const {
@@ -31,9 +33,8 @@ void AttentionLayer::recompute_qkv(std::int64_t layer, const AttentionSaved& sav
 void AttentionLayer::forward_output(std::int64_t layer, const AttentionSaved& saved, const BlockWeights& w,
                                     const Tensor& out) const {
   const Scope scope(step_.arena);
-  const AttentionShape& shape = step_.attention_shape;
   // Without QK-norm, RoPE is undone by its inverse, so it runs in place.
-  const Tensor qkv = step_.config.qk_norm ? step_.push(shape.qkv_width()) : saved.raw_qkv;
+  const Tensor qkv = step_.config.qk_norm ? step_.push(step_.attention_shape.qkv_width()) : saved.raw_qkv;
   apply_rope(qkv, saved.raw_qkv, w);
   const Linear o = step_.linear(layer, LinearRole::o);
   QuantizedTensor x = make_quantized_tensor(saved.attention, o.x_rowwise(), {});
@@ -43,7 +44,7 @@ void AttentionLayer::forward_output(std::int64_t layer, const AttentionSaved& sa
     step_.operands.push_rowwise(x, o.x_rowwise());
   else
     x.rowwise = saved.copy;
-  step_.produce_quantized(x, [&](QuantizedTensor& a) { step_.device.attention({a, saved.lse, qkv, shape}); });
+  step_.produce_quantized(x, [&](QuantizedTensor& a) { attend(a, saved.lse, qkv); });
   step_.observe(layer, LinearRole::o, LinearOperand::x, x);
   step_.observe_codes(layer, LinearRole::o, LinearOperand::x, x);
   step_.fprop(layer, LinearRole::o, out, x, w);
@@ -86,7 +87,7 @@ Tensor AttentionLayer::backward(std::int64_t layer, const AttentionSaved& saved,
       apply_rope(qkv, saved.raw_qkv, w);
     }
     const Tensor drope = step_.push(shape.qkv_width());
-    step_.device.attention_backward({drope, dout, saved.attention, saved.lse, qkv, shape});
+    attend_backward(drope, dout, saved, qkv);
     rope_backward(dqkv, drope, saved.raw_qkv, w, g);
     if (step_.config.qkv_bias)
       step_.device.bias_backward({g.qkv_bias, step_.parameters.accumulates(), dqkv.value});
@@ -107,13 +108,18 @@ Tensor AttentionLayer::backward(std::int64_t layer, const AttentionSaved& saved,
 
 RopeOptions AttentionLayer::rope_options(const BlockWeights& w) const {
   const ModelConfig& config = step_.config;
-  return {.shape = step_.attention_shape,
+  const SequencePart& sequence = step_.sequence;
+  AttentionShape rows = step_.attention_shape;
+  rows.B *= sequence.halves();
+  return {.shape = rows,
           .theta = static_cast<float>(config.rope_theta),
           .norm_eps = static_cast<float>(config.norm_eps),
           .q_norm = w.q_norm,
           .k_norm = w.k_norm,
           .bias = w.qkv_bias,
-          .scaling = config.rope_scaling};
+          .scaling = config.rope_scaling,
+          .offset = sequence.start(0),
+          .late_offset = sequence.whole() ? std::nullopt : std::optional(sequence.start(1))};
 }
 
 void AttentionLayer::apply_rope(const Tensor& qkv, const Tensor& raw_qkv, const BlockWeights& w) const {

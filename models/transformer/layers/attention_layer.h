@@ -44,6 +44,17 @@ class AttentionLayer {
   void output_wgrad(std::int64_t layer, const AttentionSaved& saved, const BlockWeights& w,
                     const BlockTensors& g, const QuantizedTensor& dy) const;
 
+  /// Attention of this rank's queries, forward and backward. If ranks share the sequences, with the keys and
+  /// values of all of them (context_attention.cpp).
+  void attend(QuantizedTensor& out, const Tensor& lse, const Tensor& qkv) const;
+  void attend_backward(const Tensor& dqkv, const Tensor& dout, const AttentionSaved& saved,
+                       const Tensor& qkv) const;
+  /// Returns the keys and values of whole sequences, [B * T, kv_width], from this rank's rows.
+  Tensor gather_keys(const Tensor& qkv) const;
+  /// Adds up the ranks' gradients of keys and values, [B * T, kv_width], and puts this rank's rows into dqkv.
+  /// `dkv` is left undefined, and `scratch`, as large, too.
+  void scatter_keys(const Tensor& dqkv, const Tensor& dkv, const Tensor& scratch) const;
+
   RopeOptions rope_options(const BlockWeights& w) const;
   /// Computes attention's input `qkv` from raw_qkv: bias, QK-norm, RoPE. In place without QK-norm.
   void apply_rope(const Tensor& qkv, const Tensor& raw_qkv, const BlockWeights& w) const;

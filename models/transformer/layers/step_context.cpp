@@ -51,8 +51,10 @@ StepContext::StepContext(Device& device_, Arena& arena_, Parameters& parameters_
       parameters(parameters_),
       config(config_),
       options(options_),
-      attention_shape{options_.B, options_.T, config_.heads, config_.kv_heads, config_.head_dim},
-      M(options_.B * options_.T),
+      sequence(options_.sequence()),
+      attention_shape{options_.B,       sequence.chunk(), config_.heads,
+                      config_.kv_heads, config_.head_dim, sequence.whole() ? 0 : options_.T},
+      M(options_.B * sequence.tokens()),
       operands(arena_) {}
 
 Linear StepContext::linear(std::int64_t layer, LinearRole role) const {
@@ -85,23 +87,23 @@ RandomStream StepContext::random_of(std::int64_t layer, LinearRole role, LinearO
   const std::uint32_t dgrad_signs = stream_of(micro_step, kSigns), wgrad_signs = dgrad_signs + 1;
   return {.word = options.random_word,
           .stream = stream_of(weight ? 0 : micro_step, static_cast<std::uint32_t>(operand)),
-          .first_row = weight ? 0 : options.first_token,
+          .rows = weight ? RowMap{} : sequence.rows(options.B, options.first_sequence),
           .row_signs = dgrad_signs,
           .column_signs = weight ? dgrad_signs : wgrad_signs};
 }
 
 void StepContext::share_amax(const Tensor& amax, ScaleSource source) const {
-  if (source == ScaleSource::delayed)
-    parameters.delayed()->share(amax);
-  else if (parameters.comm().size() > 1)
-    parameters.comm().all_reduce_max(amax);
+  if (source == ScaleSource::delayed) return parameters.delayed()->share(amax);
+  const ParallelGroups& groups = parameters.groups();
+  Comm* ranks = options.reduce_amax == AmaxGroup::all ? &groups.tokens : groups.context.comm;
+  if (ranks && ranks->size() > 1) ranks->all_reduce_max(amax);
 }
 
 void StepContext::produce_quantized(QuantizedTensor& x,
                                     const std::function<void(QuantizedTensor&)>& op) const {
   const bool delayed = !x.amax_in.empty() && !x.amax_out.empty();
   const bool first = delayed && parameters.delayed()->current();
-  if (!first && (delayed || !options.reduce_amax || x.amax_out.empty())) return op(x);
+  if (!first && (delayed || options.reduce_amax == AmaxGroup::own || x.amax_out.empty())) return op(x);
   QuantizedTensor plain = x;
   if (delayed) plain.amax_out = std::exchange(plain.amax_in, {});
   if (plain.rowwise.format.quantized()) plain.rowwise = {};

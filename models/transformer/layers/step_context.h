@@ -64,7 +64,9 @@ struct StepContext {
   Parameters& parameters;
   const ModelConfig config;
   const TransformerOptions options;
-  const AttentionShape attention_shape;
+  const SequencePart sequence;  ///< this rank's part of each sequence
+  const AttentionShape
+      attention_shape;   ///< of the queries of one half of the rows (all without context ranks)
   const std::int64_t M;  ///< tokens of one micro-step on one rank
   const OperandBuilder operands;
   std::uint32_t micro_step = 0;
@@ -85,7 +87,8 @@ struct StepContext {
   /// delayed scale has no history, runs it in two parts: first the amax, then, after share_amax(),
   /// quantization.
   void produce_quantized(QuantizedTensor& x, const std::function<void(QuantizedTensor&)>& op) const;
-  /// All-reduces (max) an amax over all ranks; the amax of a delayed scale only if its recipe shares them.
+  /// All-reduces (max) an amax over the ranks that share it; that of a delayed scale over all, and only if
+  /// its recipe shares them.
   void share_amax(const Tensor& amax, ScaleSource source) const;
 
   /// Run the GEMMs of a block's linear layer, selected by role.

@@ -7,6 +7,7 @@
 
 #include "kernels/numerics/linear_role.h"
 #include "kernels/numerics/recipe.h"
+#include "kernels/numerics/sequence_part.h"
 #include "kernels/numerics/tensor.h"
 
 namespace precbench {
@@ -32,20 +33,23 @@ struct Recompute {
   bool operator==(const Recompute&) const = default;
 };
 inline constexpr Recompute kRecomputeBlocks{.blocks = std::numeric_limits<std::int64_t>::max()};
+/// Ranks over which the amax of a per-tensor scale is reduced: none, those that share its sequences, or all.
+enum class AmaxGroup : std::uint8_t { own, context, all };
 
 struct TransformerOptions {
-  std::int64_t B = 1, T = 128;  ///< sequences and tokens per sequence of one micro-step on one rank
+  std::int64_t B = 1, T = 128;  ///< sequences of one micro-step on one rank; tokens of a whole sequence
+  int context_ranks = 1,
+      context_rank = 0;  ///< ranks that share these sequences; this one's number among them
   /// Returns the recipe of a linear layer, which must outlive the transformer. `layer`: the block, or
   /// config.layers for lm_head; `role`: a role that selects a recipe (recipe_role). All quantized down layers
   /// must share one recipe. If q, k or v is quantized, qkv is not, and the three run as separate GEMMs.
   std::function<const Recipe&(std::int64_t layer, LinearRole role)> recipe_of;
   Recompute recompute = {};
-  bool recompute_norms = false;     ///< repeat a norm for wgrad instead of saving its BF16 output
-  bool reduce_amax = false;         ///< per-tensor scales use the amax over all ranks
-  DType activations = DType::bf16;  ///< f32: the FP32 reference model of the tests
-  Tensor random_word = {};          ///< random word of stochastic rounding (RandomStream); empty: 0
-  /// Index of this rank's first token among a micro-step's tokens on all ranks.
-  std::int64_t first_token = 0;
+  bool recompute_norms = false;            ///< repeat a norm for wgrad instead of saving its BF16 output
+  AmaxGroup reduce_amax = AmaxGroup::own;  ///< ranks whose amax a per-tensor scale uses
+  DType activations = DType::bf16;         ///< f32: the FP32 reference model of the tests
+  Tensor random_word = {};                 ///< random word of stochastic rounding (RandomStream); empty: 0
+  std::int64_t first_sequence = 0;         ///< this rank's first among a micro-step's sequences on all ranks
   /// MoE capacity factor: an expert takes at most ceil(capacity * tokens * top_k / experts) of this rank's
   /// slots; 0: no limit.
   double capacity = 0;
@@ -56,6 +60,9 @@ struct TransformerOptions {
   /// slot's row is returned separately and a token's rows are summed as on one rank. If empty, each rank
   /// returns its partial sum.
   Tensor slot_numbers = {};
+
+  /// Returns this rank's part of each sequence.
+  SequencePart sequence() const { return {T, context_ranks, context_rank}; }
 };
 
 }  // namespace precbench

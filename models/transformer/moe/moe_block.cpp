@@ -58,7 +58,7 @@ void MoeBlock::push_inner(std::int64_t layer, MoeSaved& saved) const {
   const std::int64_t C = step_.config.width, F = step_.config.moe.expert_ffn;
   saved.gate_up = push_rows(saved.routing.groups, 2 * F);
   saved.routing.x = exchange_->push_received(step_.recipe(layer, LinearRole::gate_up).fprop.a);
-  if (step_.options.reduce_amax && has_amax_of_x(step_.linear(layer, LinearRole::gate_up)))
+  if (shares_amaxes() && has_amax_of_x(step_.linear(layer, LinearRole::gate_up)))
     saved.routing.x_amax = step_.push(DType::f32, 1, 1);
   if (has_shared()) shared_.push_inner(saved.shared);
   leave_weight_columns(saved);
@@ -167,7 +167,7 @@ void MoeBlock::route_backward(const SavedRouting& routing, const BlockWeights& w
 
 void MoeBlock::produce_grouped(QuantizedTensor& x, const std::function<void(QuantizedTensor&)>& op) const {
   const bool delayed = !x.amax_in.empty();
-  if (x.amax_out.empty() || !(delayed ? step_.parameters.delayed()->current() : step_.options.reduce_amax))
+  if (x.amax_out.empty() || !(delayed ? step_.parameters.delayed()->current() : shares_amaxes()))
     return op(x);
   QuantizedTensor first = x, scaled = x;
   if (delayed) {
@@ -185,7 +185,7 @@ void MoeBlock::produce_grouped(QuantizedTensor& x, const std::function<void(Quan
 }
 
 QuantizedTensor MoeBlock::with_shared_amax(QuantizedTensor x) const {
-  if (step_.options.reduce_amax && x.amax_in.empty()) x.amax_in = std::exchange(x.amax_out, {});
+  if (shares_amaxes() && x.amax_in.empty()) x.amax_in = std::exchange(x.amax_out, {});
   return x;
 }
 

@@ -77,6 +77,7 @@ class MoeBlock {
                       const Tensor& dx, const Tensor& dw, const Tensor& h, const Tensor& addend) const;
 
   // Grouped rows
+  bool shares_amaxes() const { return step_.options.reduce_amax != AmaxGroup::own; }
   /// produce_quantized() for grouped rows. Runs op(x) twice if an amax must be exchanged: amax, then
   /// quantization.
   void produce_grouped(QuantizedTensor& x, const std::function<void(QuantizedTensor&)>& op) const;

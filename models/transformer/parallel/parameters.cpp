@@ -1,22 +1,11 @@
 // Flat buffers, gathering and reducing. See parameters.h.
 #include "models/transformer/parallel/parameters.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <stdexcept>
 
 #include "kernels/base/errors.h"
 
 namespace precbench {
-namespace {
-
-/// Returns the same ranks as data and expert axes.
-ParallelDims expert_dims(const ParameterOptions& options) {
-  return {.data = options.parallel.ranks() / options.expert_ranks, .expert = options.expert_ranks};
-}
-
-}  // namespace
 
 Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConfig& config,
                        const ParameterOptions& options)
@@ -25,20 +14,12 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
       arena_(arena),
       config_(config),
       options_(options),
-      layout_(config, options.parallel.shard, options.whole_blocks(), options.experts_of(comm.rank())) {
-  const ParallelDims& dims = options.parallel;
-  if (dims.ranks() != comm.size())
-    throw std::invalid_argument(
-        fmt::format("parameters: {} ranks, but the axes have {}", comm.size(), dims.ranks()));
-  if (dims.ranks() != dims.data * dims.shard)
-    throw Unsupported("parameters are shared along the data and shard axes only");
-  shard_comm_ = comm_along(comm, dims, {Axis::shard});
-  replica_comm_ = comm_along(comm, dims, {Axis::data});
-  if (options.expert_ranks > 1) {
-    expert_comm_ = comm_along(comm, expert_dims(options), {Axis::expert});
-    expert_replica_comm_ = comm_along(comm, expert_dims(options), {Axis::data});
-    expert_norm_ = arena.push(Segment::other, DType::f32, 1, 1);
-  }
+      layout_(config, options.parallel.weight_shards(), options.whole_blocks(),
+              options.experts_of(comm.rank())),
+      groups_(comm, options.parallel, options.expert_ranks) {
+  if (options.parallel.tensor > 1)
+    throw Unsupported("parameters: no matrix is divided along the tensor axis");
+  if (options.expert_ranks > 1) expert_norm_ = arena.push(Segment::other, DType::f32, 1, 1);
   if (options.delayed.delayed())
     delayed_ = std::make_unique<DelayedScaling>(device, comm, arena, options.delayed, config);
   if (options.weight_amaxes)
@@ -174,13 +155,6 @@ void Parameters::begin_step() {
 
 void Parameters::release_gradients() {
   if (overlays_) arena_.release_gradients();
-}
-
-std::vector<Comm*> Parameters::comms() const {
-  std::vector<Comm*> all = {&comm_};
-  for (const AxisComm* axis : {&shard_comm_, &replica_comm_, &expert_comm_, &expert_replica_comm_})
-    if (axis->owned) all.push_back(axis->comm);
-  return all;
 }
 
 void Parameters::begin_micro_step(int micro_step) {

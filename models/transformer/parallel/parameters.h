@@ -3,8 +3,8 @@
 //   gather(unit)     returns the unit's whole BF16 weights  unsharded: a view       sharded: an all-gather
 //   gradients(unit)  returns where backward writes the unit's gradient
 //   reduce(unit)     the gradient is complete               unsharded: all-reduce   sharded: reduce-scatter
-// Ranks along the shard axis share one copy of everything. Ranks along the data axis are replicas, whose
-// gradients are summed (kernels/comm/parallel_dims.h).
+// The ranks of the group `weights` share one copy of everything; those of `replicas` have the same part of it
+// and sum its gradients (kernels/comm/parallel_groups.h).
 //
 // With expert parallelism, N consecutive ranks each have a part of every block's experts; ranks at the same
 // position in their groups are replicas of that part. Tokens are sent to the experts (expert_exchange.h),
@@ -30,7 +30,7 @@
 #include <vector>
 
 #include "kernels/comm/comm.h"
-#include "kernels/comm/parallel_dims.h"
+#include "kernels/comm/parallel_groups.h"
 #include "kernels/device/device.h"
 #include "kernels/device/memory.h"
 #include "models/transformer/linear/delayed_scaling.h"
@@ -53,7 +53,7 @@ namespace precbench {
 enum class Master : std::uint8_t { fp32, bf16, bf16_sr, fp16 };
 
 struct ParameterOptions {
-  ParallelDims parallel = {};  ///< axes of all ranks; data and shard only
+  ParallelDims parallel = {};  ///< axes of all ranks
   Master master = Master::fp32;
   DType weights = DType::bf16;               ///< f32: the FP32 reference model of the tests
   const OptimizerSpec* optimizer = nullptr;  ///< required
@@ -87,8 +87,8 @@ struct ParameterOptions {
 
 class Parameters {
  public:
-  /// comm: all ranks. Throws Unsupported for axes other than data and shard, std::invalid_argument if the
-  /// number of ranks does not match the dims.
+  /// comm: all ranks. Throws Unsupported for the tensor axis, std::invalid_argument if the number of ranks
+  /// does not match the dims.
   Parameters(Device& device, Comm& comm, Arena& arena, const ModelConfig& config,
              const ParameterOptions& options);
 
@@ -164,8 +164,8 @@ class Parameters {
   Comm* expert_comm() const { return expert_comm_.comm; }
   /// f32 [1]: sum of squares of the gradients of this rank's experts, with expert parallelism.
   const Tensor& expert_norm() const { return expert_norm_; }
-  /// Returns the communicators of a step's collectives: all ranks, and those of each smaller axis.
-  std::vector<Comm*> comms() const;
+  const ParallelGroups& groups() const { return groups_; }
+  std::vector<Comm*> comms() const { return groups_.comms(); }
 
   /// Amaxes of delayed scaling; null if no recipe of the run has it.
   DelayedScaling* delayed() { return delayed_.get(); }
@@ -300,8 +300,9 @@ class Parameters {
   ModelConfig config_;
   ParameterOptions options_;
   Layout layout_;
-  AxisComm shard_comm_, replica_comm_;
-  AxisComm expert_comm_, expert_replica_comm_;  // null without expert parallelism
+  ParallelGroups groups_;
+  const GroupComm &shard_comm_ = groups_.weights, &replica_comm_ = groups_.replicas;
+  const GroupComm &expert_comm_ = groups_.experts, &expert_replica_comm_ = groups_.expert_replicas;
   Tensor weights_, master_, gradient_;          // flat, one shard of every unit; whole kept gradients
   std::vector<std::int64_t> gradient_offsets_;  // keeps_gradients(): of a unit in gradient_
   std::vector<std::int64_t> weight_offsets_;    // of a unit's shard in weights_; -1: not stored

@@ -1,0 +1,181 @@
+// Context ranks on GPUs over NCCL: they train like one GPU with whole sequences, in a CUDA graph or not.
+// Skipped with fewer than two GPUs.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <string>
+#include <tuple>
+
+#include "bench/case/supported.h"
+#include "bench/step/rank_testing.h"
+#include "bench/step/step_runner.h"
+#include "kernels/testing/temp_directory.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+
+namespace {
+
+constexpr int kSteps = 4;
+
+struct Setting {
+  std::string recipe = "bf16", parallel = "ddp";
+  int ranks = 1, context = 1, head_dim = 128;
+  std::int64_t batch = 1, accumulation = 1;
+  bool graph = false, experts = false;
+  std::string recompute = "none";
+};
+
+Plan plan_of(const Setting& setting) {
+  const TempDirectory directory;
+  Case c;
+  c.model = directory.write(
+      "gqa.json", fmt::format(R"({{"layers": 2, "width": 256, "ffn": 512, "heads": 4, "kv_heads": 2,
+                                  "head_dim": {}, "vocab": 512, "qk_norm": true{}}})",
+                              setting.head_dim,
+                              setting.experts ? R"(, "experts": 4, "top_k": 2, "expert_ffn": 256)" : ""));
+  c.device = best_device();
+  c.recipe = setting.recipe;
+  c.seq = 1024;
+  c.batch = setting.batch;
+  c.accumulation = setting.accumulation;
+  c.gpus = setting.ranks;
+  c.context = setting.context;
+  if (setting.experts) c.ep = setting.ranks;
+  c.parallel = setting.parallel;
+  c.recompute = setting.recompute;
+  c.reduce_amax = setting.ranks > 1 && setting.recipe != "bf16" ? "on" : "off";
+  c.lr = 1e-3;
+  return resolve(c);
+}
+
+struct Trained {
+  std::vector<double> losses, norms;
+  Named gradients;  ///< of the first step
+};
+
+Trained train(const Setting& setting) {
+  const Plan plan = plan_of(setting);
+  INFO(unsupported_reason(plan).value_or(""));
+  REQUIRE(!unsupported_reason(plan));
+  Trained trained;
+  run_gpu_ranks(plan, [&](Rank& rank, const DataSource& data) {
+    const bool first = rank.comm().rank() == 0;
+    StepRunner runner(rank, data, setting.graph ? GraphMode::on : GraphMode::off);
+    for (int step = 0; step < kSteps; ++step) {
+      const StepResult result = runner.run(step, 0).result;
+      if (first) trained.losses.push_back(result.loss), trained.norms.push_back(result.grad_norm);
+      if (step > 0) continue;
+      Named gradients = saved(rank.parameters(), Parameters::Kind::gradients);  // a collective
+      if (first) trained.gradients = std::move(gradients);
+    }
+  });
+  return trained;
+}
+
+/// Returns false, with a warning, where attention over keys of other ranks is not supported.
+bool supported() {
+  const auto why = unsupported_reason(plan_of({.ranks = 2, .context = 2}));
+  if (why) WARN("skipped: " << *why);
+  return !why;
+}
+
+void check_alike(const Trained& x, const Trained& one, bool quantized) {
+  // Gradients of keys and values are rounded to BF16 on each rank and in their sum; a quantized gradient may
+  // then have another code. The difference of the first step grows with each step.
+  CHECK(std::fabs(x.losses[0] / one.losses[0] - 1) <= 1e-5);
+  CHECK(std::fabs(x.norms[0] / one.norms[0] - 1) <= (quantized ? 1e-2 : 2e-3));
+  const Farthest gradient = farthest(x.gradients, one.gradients);
+  INFO(gradient.name << ": " << gradient.distance);
+  CHECK(gradient.distance <= (quantized ? 0.1 : 2e-2));
+  for (std::size_t step = 1; step < one.losses.size(); ++step)
+    CHECK(std::fabs(x.losses[step] / one.losses[step] - 1) <= 1e-3);
+}
+
+}  // namespace
+
+TEST_CASE("NCCL: two context ranks train like one GPU", "[gpu][comm][context]") {
+  if (!gpus_or_skip() || !supported()) return;
+  for (const auto& [recipe, head_dim, batch] :
+       {std::tuple{"bf16", 128, 1}, {"bf16", 64, 3}, {"tensorwise", 128, 1}, {"blockwise", 128, 2}}) {
+    const bool quantized = std::string(recipe) != "bf16";
+    const Trained one = train({.recipe = recipe, .head_dim = head_dim, .batch = batch});
+    for (const char* parallel : {"ddp", "fsdp"}) {
+      std::vector<double> losses;
+      for (const bool graph : {false, true}) {
+        INFO(recipe << ", heads of " << head_dim << ", batch " << batch << ", " << parallel
+                    << (graph ? " in a graph" : ""));
+        const Trained two = train({.recipe = recipe,
+                                   .parallel = parallel,
+                                   .ranks = 2,
+                                   .context = 2,
+                                   .head_dim = head_dim,
+                                   .batch = batch,
+                                   .graph = graph});
+        check_alike(two, one, quantized);
+        if (graph) CHECK(two.losses == losses);
+        losses = two.losses;
+      }
+    }
+  }
+}
+
+TEST_CASE("NCCL: context ranks recompute, accumulate and divide experts like one GPU",
+          "[gpu][comm][context]") {
+  if (!gpus_or_skip() || !supported()) return;
+  const Trained one = train({.accumulation = 2});
+  check_alike(train({.parallel = "fsdp",
+                     .ranks = 2,
+                     .context = 2,
+                     .accumulation = 2,
+                     .graph = true,
+                     .recompute = "block"}),
+              one, false);
+  const Trained experts = train({.experts = true});
+  const Trained apart = train({.ranks = 2, .context = 2, .graph = true, .experts = true});
+  // A token close to a tie may switch experts.
+  CHECK(std::fabs(apart.losses[0] / experts.losses[0] - 1) <= 1e-4);
+  CHECK(std::fabs(apart.norms[0] / experts.norms[0] - 1) <= 1e-2);
+}
+
+TEST_CASE("NCCL: context ranks and data ranks train like ranks with whole sequences",
+          "[gpu][comm][context]") {
+  if (gpus_or_skip() < 4 || !supported()) return;
+  const Trained one = train({.batch = 2});
+  for (const char* parallel : {"ddp", "fsdp"}) {
+    INFO(parallel);
+    check_alike(train({.parallel = parallel, .ranks = 4, .context = 2, .graph = true}), one, false);
+    Trained all = train({.batch = 1});
+    check_alike(train({.parallel = parallel, .ranks = 4, .context = 4, .graph = true}), all, false);
+  }
+}
+
+TEST_CASE("NCCL: a collective in a lane of its own does not wait for a long one", "[gpu][comm][context]") {
+  const int ranks = gpus_or_skip();
+  if (!ranks) return;
+  constexpr std::int64_t kLong = std::int64_t{1} << 24, kShort = 1024;
+  std::vector<std::int64_t> wrong(ranks);
+  on_gpus(ranks, [&](int r, Device& device, Comm& comm) {
+    const std::int64_t bytes = std::int64_t{1} << 30;
+    const DeviceBlock block(device, bytes);
+    Arena arena(block.data(), bytes);
+    std::vector<int> everyone(ranks);
+    for (int i = 0; i < ranks; ++i) everyone[i] = i;
+    const std::unique_ptr<Comm> lane = comm.subset(everyone, Lane::own);
+    const Tensor large = arena.push(Segment::other, DType::f32, 1, kLong),
+                 small = arena.push(Segment::other, DType::f32, 1, kShort);
+    std::vector<float> got(kShort), all(kLong);
+    for (int round = 0; round < 100; ++round) {
+      device.fill({large, static_cast<float>(round)});
+      device.fill({small, static_cast<float>(r + round)});
+      const Comm::Ticket ticket = comm.start_all_reduce(large);
+      lane->all_reduce(small);
+      device.download(got.data(), small);
+      for (const float x : got) wrong[r] += x != static_cast<float>(ranks * (ranks - 1) / 2 + ranks * round);
+      comm.wait(ticket);
+    }
+    device.download(all.data(), large);
+    for (const float x : all) wrong[r] += x != 99.0f * static_cast<float>(ranks);
+  });
+  CHECK(wrong == std::vector<std::int64_t>(ranks));
+}

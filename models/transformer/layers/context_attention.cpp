@@ -1,0 +1,92 @@
+// Attention over sequences that several ranks share (context parallelism). A rank has the queries of two
+// chunks of every sequence, an early and a late one (sequence_part.h). It gathers the keys and values of all
+// ranks and runs one attention for either half; keys behind the diagonal are skipped. Backward gathers again,
+// and the ranks' gradients of keys and values are added up where the keys are.
+#include "models/transformer/layers/attention_layer.h"
+
+namespace precbench {
+namespace {
+
+/// The rows of one half of a rank's queries.
+struct Half {
+  const AttentionShape& shape;  // of any half
+  int number;
+  std::int64_t start;  // position of its first query
+
+  Tensor rows_of(const Tensor& x) const { return x.slice_rows(number * shape.tokens(), shape.tokens()); }
+  Tensor lse_of(const Tensor& lse) const {
+    const std::int64_t size = shape.heads * shape.tokens();
+    return lse.elements(number * size, size).reshape(shape.heads, shape.tokens());
+  }
+  AttentionShape attention() const {
+    AttentionShape placed = shape;
+    placed.offset = start;
+    return placed;
+  }
+};
+
+Half half_of(const StepContext& step, int number) {
+  return {step.attention_shape, number, step.sequence.start(number)};
+}
+
+}  // namespace
+
+Tensor AttentionLayer::gather_keys(const Tensor& qkv) const {
+  const AttentionShape& shape = step_.attention_shape;
+  const std::int64_t ranks = step_.sequence.parts, width = shape.kv_width();
+  const Tensor kv = step_.push(qkv.dtype, ranks * step_.M, width);
+  const Scope scope(step_.arena);
+  const Tensor by_rank = step_.push(qkv.dtype, ranks * step_.M, width), own = step_.push(width);
+  step_.device.copy_columns({own, shape.q_width(), qkv});
+  step_.parameters.groups().context.comm->all_gather(by_rank, own);
+  step_.device.place_rows({kv, by_rank, step_.sequence.T, step_.sequence.parts});
+  return kv;
+}
+
+void AttentionLayer::scatter_keys(const Tensor& dqkv, const Tensor& dkv, const Tensor& scratch) const {
+  const AttentionShape& shape = step_.attention_shape;
+  step_.device.place_rows({scratch, dkv, step_.sequence.T, step_.sequence.parts, true});
+  const Tensor own = dkv.slice_rows(0, step_.M);
+  step_.parameters.groups().context.comm->reduce_scatter(own, scratch);
+  step_.device.copy_columns({dqkv, shape.q_width(), own});
+}
+
+void AttentionLayer::attend(QuantizedTensor& out, const Tensor& lse, const Tensor& qkv) const {
+  if (step_.sequence.whole()) return step_.device.attention({out, lse, qkv, step_.attention_shape});
+  const Scope scope(step_.arena);
+  const Tensor kv = gather_keys(qkv);
+  for (int number = 0; number < step_.sequence.halves(); ++number) {
+    const Half half = half_of(step_, number);
+    step_.device.attention({.out = {.value = half.rows_of(out.value)},
+                            .lse = half.lse_of(lse),
+                            .qkv = half.rows_of(qkv),
+                            .shape = half.attention(),
+                            .kv = kv});
+  }
+  step_.device.quantize({out});
+}
+
+void AttentionLayer::attend_backward(const Tensor& dqkv, const Tensor& dout, const AttentionSaved& saved,
+                                     const Tensor& qkv) const {
+  if (step_.sequence.whole())
+    return step_.device.attention_backward(
+        {dqkv, dout, saved.attention, saved.lse, qkv, step_.attention_shape});
+  const Scope scope(step_.arena);
+  const Tensor kv = gather_keys(qkv);
+  const Tensor dkv = step_.push(kv.dtype, kv.rows, kv.cols), early = step_.push(kv.dtype, kv.rows, kv.cols);
+  for (int number = 0; number < step_.sequence.halves(); ++number) {
+    const Half half = half_of(step_, number);
+    step_.device.attention_backward({.dqkv = half.rows_of(dqkv),
+                                     .dout = half.rows_of(dout),
+                                     .out = half.rows_of(saved.attention),
+                                     .lse = half.lse_of(saved.lse),
+                                     .qkv = half.rows_of(qkv),
+                                     .shape = half.attention(),
+                                     .kv = kv,
+                                     .dkv = number == 0 ? early : dkv});
+  }
+  step_.device.add({dkv, early});
+  scatter_keys(dqkv, dkv, early);
+}
+
+}  // namespace precbench
