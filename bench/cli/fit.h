@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "bench/case/plan.h"
-#include "bench/measure/predict.h"
+#include "bench/predict/predict.h"
 
 namespace precbench {
 

@@ -8,7 +8,7 @@
 
 #include "bench/case/plan.h"
 #include "bench/machine/verification.h"
-#include "bench/measure/predict.h"
+#include "bench/predict/predict.h"
 #include "bench/process/rendezvous.h"
 #include "bench/step/checkpoint.h"
 #include "kernels/comm/comm.h"

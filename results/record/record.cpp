@@ -47,7 +47,7 @@ bool left_out(std::string_view key) {
          key == "bytes" || key == "predicted_dispatch" || key == "predicted_combine" || key == "flow" ||
          key == "route_flips" || key == "cpus" || key == "cpu_quota" || key == "speed_from" ||
          key == "sensitivity" || key == "note" || key == "verified" || key == "trained_tokens" ||
-         key == "steady" || key == "against" || key == "outputs";
+         key == "steady" || key == "against" || key == "outputs" || key == "shape" || key == "formats";
 }
 
 template <class T>
@@ -102,7 +102,8 @@ bool added_later(std::string_view key) {
   if constexpr (std::is_same_v<T, GemmPath> || std::is_same_v<T, Breakdown> || std::is_same_v<T, MoeRecord> ||
                 std::is_same_v<T, ExchangeBytes> || std::is_same_v<T, Fidelity> ||
                 std::is_same_v<T, Environment> || std::is_same_v<T, Metrics> ||
-                std::is_same_v<T, CellRecord> || std::is_same_v<T, StudyPlace> || std::is_same_v<T, Support>)
+                std::is_same_v<T, CellRecord> || std::is_same_v<T, StudyPlace> ||
+                std::is_same_v<T, Support> || std::is_same_v<T, OpRecord>)
     return left_out(key);
   return std::is_same_v<T, Timing> && (key == "wall_ms" || key == "runs" || key == "between_runs");
 }

@@ -93,7 +93,7 @@ void each_field(S& s, F&& f) {
 template <Is<OpRecord> S, class F>
 void each_field(S& s, F&& f) {
   f("name", s.name), f("op_class", s.op_class), f("calls", s.calls), f("ms", s.ms);
-  f("flops", s.flops), f("bytes", s.bytes);
+  f("flops", s.flops), f("bytes", s.bytes), f("shape", s.shape), f("formats", s.formats);
 }
 
 template <Is<Breakdown> S, class F>
