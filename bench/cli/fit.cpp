@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "bench/machine/datasheet.h"
+#include "bench/machine/machine.h"
 #include "kernels/base/errors.h"
 #include "kernels/gpu/device_info.h"
 
