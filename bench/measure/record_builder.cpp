@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "bench/measure/metrics.h"
+#include "bench/predict/cost_model.h"
 #include "bench/predict/op_record.h"
 #include "kernels/base/errors.h"
 #include "models/transformer/flops.h"
@@ -33,6 +34,8 @@ void RecordBuilder::describe(const Device& device, const DataSource& data, const
   set_model_size(record_, plan_);
   record_.memory =
       Memory{memory_segments(accounts.highest, accounts.peak.total()), std::nullopt, std::nullopt};
+  if (record_.env.gpu && record_.support->path() == ExecutionPath::native)
+    record_.predicted = predicted_step(record_.env.gpu->name, accounts.trace, plan_.ranks);
   if (record_.support->path() == ExecutionPath::unsupported)
     for (const GemmPath* path : {&record_.support->fprop, &record_.support->dgrad, &record_.support->wgrad})
       if (path->path == ExecutionPath::unsupported)

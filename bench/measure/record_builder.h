@@ -34,7 +34,7 @@ class RecordBuilder {
   RecordBuilder(const Plan& plan, const NodeShare& share, Record& record)
       : plan_(plan), share_(share), record_(record) {}
 
-  /// Records what is known before anything runs. Throws Unsupported if the device cannot run the recipe.
+  /// Records what is known before anything runs, and the predicted step. Throws Unsupported if the device cannot run the recipe.
   void describe(const Device& device, const DataSource& data, const DryRun& accounts);
 
   // The functions below may be called by several ranks at once. Steps, timing, memory and what follows them

@@ -347,6 +347,14 @@ struct FlowRecord {
   std::vector<Conversion> conversion;  ///< empty if flow is off
 };
 
+/// The step as the cost model of this version predicts it from the case and the GPU's name alone.
+struct PredictedStep {
+  double step_ms = 0;
+  double low_ms = 0, high_ms = 0;  ///< 80% interval
+  double borrowed = 0;             ///< share of the ops' time with rates of other GPUs or formats
+  std::string rates;               ///< machine on which the rates were measured: "h200"
+};
+
 struct Record {
   int schema = kSchemaVersion;
   int method_version = kMethodVersion;
@@ -363,6 +371,7 @@ struct Record {
   std::optional<Flops> flops;
   std::optional<Timing> timing;
   std::optional<Metrics> metrics;
+  std::optional<PredictedStep> predicted;  ///< null in older records and without rates for the machine
   std::optional<Memory> memory;
   std::optional<Breakdown> breakdown;
   std::optional<Communication> communication;  ///< null for one rank
