@@ -311,12 +311,12 @@ Plan local_plan(Case c, const ModelConfig& model, const ParallelLayout& layout) 
         fmt::format("{} context ranks do not divide a sequence of {} tokens in two chunks each", n, c.seq));
   c.seq /= n;
   c.gpus = layout.traced_ranks();
-  Plan plan = resolve(c);
-  plan.model.heads = model.heads / t;
-  plan.model.kv_heads = std::max<std::int64_t>(1, model.kv_heads / t);
-  plan.model.ffn = model.ffn / t;
-  plan.model.vocab = (model.vocab + t - 1) / t;
-  return plan;
+  ModelConfig local = model;
+  local.heads = model.heads / t;
+  local.kv_heads = std::max<std::int64_t>(1, model.kv_heads / t);
+  local.ffn = model.ffn / t;
+  local.vocab = (model.vocab + t - 1) / t;
+  return resolve(c, Refusals::thrown, &local);
 }
 
 Trace parallel_trace(const Trace& local, const Plan& plan, const ParallelLayout& layout,
