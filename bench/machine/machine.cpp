@@ -21,12 +21,10 @@
 namespace precbench {
 namespace {
 
-using Json = nlohmann::json;
-
 /// An object of a machine file, its place in the file for messages, and the keys that it may have.
 class Keys {
  public:
-  Keys(const Json& json, std::string where, std::initializer_list<const char*> known)
+  Keys(const nlohmann::json& json, std::string where, std::initializer_list<const char*> known)
       : json_(json), where_(std::move(where)) {
     if (!json.is_object()) throw InvalidInput(fmt::format("{}: not an object", where_));
     for (const auto& [key, value] : json.items())
@@ -36,13 +34,13 @@ class Keys {
   }
 
   bool has(const char* key) const { return json_.contains(key); }
-  const Json& at(const char* key) const { return json_.at(key); }
+  const nlohmann::json& at(const char* key) const { return json_.at(key); }
   std::string place(const char* key) const { return fmt::format("{}: {}", where_, key); }
 
   /// Returns a positive number; null if the key is absent.
   std::optional<double> number(const char* key) const {
     if (!has(key)) return std::nullopt;
-    const Json& value = at(key);
+    const nlohmann::json& value = at(key);
     if (!value.is_number() || !std::isfinite(value.get<double>()) || value.get<double>() <= 0)
       throw InvalidInput(fmt::format("{}: {} is not a positive number", place(key), value.dump()));
     return value.get<double>();
@@ -59,19 +57,19 @@ class Keys {
   std::vector<std::string> texts(const char* key) const {
     std::vector<std::string> values;
     if (!has(key)) return values;
-    for (const Json& value : array(key)) {
+    for (const nlohmann::json& value : array(key)) {
       if (!value.is_string()) throw InvalidInput(fmt::format("{}: not a list of texts", place(key)));
       values.push_back(value.get<std::string>());
     }
     return values;
   }
-  const Json& array(const char* key) const {
+  const nlohmann::json& array(const char* key) const {
     if (!at(key).is_array()) throw InvalidInput(fmt::format("{}: not a list", place(key)));
     return at(key);
   }
 
  private:
-  const Json& json_;
+  const nlohmann::json& json_;
   std::string where_;
 };
 
@@ -107,14 +105,14 @@ NativeFormats parse_native(const Keys& keys, int capability) {
   return formats;
 }
 
-double parse_fraction(const Json& json, const std::string& where) {
+double parse_fraction(const nlohmann::json& json, const std::string& where) {
   if (!json.is_number() || !(json.get<double>() > 0) || json.get<double>() > 1)
     throw InvalidInput(fmt::format("{}: {} is not a fraction above 0 and at most 1", where, json.dump()));
   return json.get<double>();
 }
 
 /// Parses a fraction, or an object of fractions by number of ranks.
-AchievedByRanks parse_by_ranks(const Json& json, const std::string& where) {
+AchievedByRanks parse_by_ranks(const nlohmann::json& json, const std::string& where) {
   if (json.is_number()) return {{1, parse_fraction(json, where)}};
   AchievedByRanks achieved;
   if (json.is_object())
@@ -131,8 +129,9 @@ AchievedByRanks parse_by_ranks(const Json& json, const std::string& where) {
 
 std::map<std::string, AchievedByRanks> parse_achieved(const Keys& keys) {
   if (!keys.has("achieved")) return {{"", {{1, 1.0}}}};
-  const Json& json = keys.at("achieved");
-  const bool by_ranks = json.is_object() && !json.empty() && parse_number<int>(json.begin().key()).has_value();
+  const nlohmann::json& json = keys.at("achieved");
+  const bool by_ranks =
+      json.is_object() && !json.empty() && parse_number<int>(json.begin().key()).has_value();
   if (!json.is_object() || by_ranks) return {{"", parse_by_ranks(json, keys.place("achieved"))}};
   const Keys collectives(json, keys.place("achieved"),
                          {"all_gather", "reduce_scatter", "all_reduce", "all_to_all", "send_recv", "other"});
@@ -144,13 +143,13 @@ std::map<std::string, AchievedByRanks> parse_achieved(const Keys& keys) {
   return achieved;
 }
 
-NetworkLevel parse_level(const Json& json, const std::string& where) {
+NetworkLevel parse_level(const nlohmann::json& json, const std::string& where) {
   const Keys keys(json, where, {"name", "gpus", "gb_per_s", "achieved", "alpha_us", "source"});
   NetworkLevel level;
   level.name = keys.text("name");
   if (level.name.empty()) throw InvalidInput(fmt::format("{}: \"name\" is missing", where));
   if (!keys.has("gpus")) throw InvalidInput(fmt::format("{}: \"gpus\" is missing", where));
-  const Json& gpus = keys.at("gpus");
+  const nlohmann::json& gpus = keys.at("gpus");
   if (gpus != "all") {
     if (!gpus.is_number_integer() || gpus.get<std::int64_t>() < 1)
       throw InvalidInput(
@@ -167,7 +166,7 @@ NetworkLevel parse_level(const Json& json, const std::string& where) {
 std::vector<NetworkLevel> parse_levels(const Keys& keys) {
   std::vector<NetworkLevel> levels;
   if (!keys.has("levels")) return levels;
-  for (const Json& json : keys.array("levels")) {
+  for (const nlohmann::json& json : keys.array("levels")) {
     const std::string where = fmt::format("{}[{}]", keys.place("levels"), levels.size());
     NetworkLevel level = parse_level(json, where);
     if (!levels.empty()) {
@@ -228,7 +227,7 @@ Machine machine_of_file(const std::string& path, const std::string& flag) {
   std::ifstream file(path);
   if (!file) throw InvalidInput(fmt::format("{}: {}: cannot be read", flag, path));
   const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  const Json json = Json::parse(text, nullptr, false);
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
   if (json.is_discarded()) throw InvalidInput(fmt::format("{}: {}: not JSON", flag, path));
   const std::size_t slash = path.rfind('/') + 1;  // 0 if there is none
   return machine_from_json(json, path.substr(slash, path.size() - slash - std::string_view(".json").size()),
@@ -241,7 +240,7 @@ std::int64_t usable_bytes(const Machine& machine) {
   return static_cast<std::int64_t>(machine.memory_gb * kUsableMemory * (std::int64_t{1} << 30));
 }
 
-Machine machine_from_json(const Json& json, const std::string& name, const std::string& where) {
+Machine machine_from_json(const nlohmann::json& json, const std::string& name, const std::string& where) {
   const Keys keys(json, where,
                   {"driver_name", "also", "compute_capability", "native", "bf16_tflops", "fp8_tflops",
                    "fp4_tflops", "memory_gb_per_s", "memory_gb", "sustained", "levels", "rates", "source"});
@@ -268,8 +267,8 @@ const std::vector<Machine>& machine_presets() {
   static const std::vector<Machine> presets = [] {
     std::vector<Machine> machines;
     for (const auto& [name, text] : kMachineFiles)
-      machines.push_back(
-          machine_from_json(Json::parse(text), name, fmt::format("results/machines/{}.json", name)));
+      machines.push_back(machine_from_json(nlohmann::json::parse(text), name,
+                                           fmt::format("results/machines/{}.json", name)));
     return machines;
   }();
   return presets;

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/case/resolve_model.h"
 #include "kernels/base/errors.h"
 #include "kernels/numerics/scale_layout.h"
 
@@ -316,7 +317,7 @@ Plan local_plan(Case c, const ModelConfig& model, const ParallelLayout& layout) 
   local.kv_heads = std::max<std::int64_t>(1, model.kv_heads / t);
   local.ffn = model.ffn / t;
   local.vocab = (model.vocab + t - 1) / t;
-  return resolve(c, Refusals::thrown, &local);
+  return resolve_model(c, local);
 }
 
 Trace parallel_trace(const Trace& local, const Plan& plan, const ParallelLayout& layout,

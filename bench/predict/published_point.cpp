@@ -21,8 +21,6 @@
 namespace precbench {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr const char* kJudgedNames[] = {"absolute_native", "absolute_stack", "speedup", "scaling", "shown"};
 
 JudgedAs judged_as_named(const std::string& name, const std::string& where) {
@@ -35,7 +33,7 @@ JudgedAs judged_as_named(const std::string& name, const std::string& where) {
 /// Reads the keys of one point; unread() names those that nothing has asked for.
 class PointReader {
  public:
-  PointReader(const Json& json, std::string where) : json_(json), where_(std::move(where)) {}
+  PointReader(const nlohmann::json& json, std::string where) : json_(json), where_(std::move(where)) {}
 
   template <class T>
   void read(const char* key, T& value) {
@@ -43,7 +41,7 @@ class PointReader {
     if (!json_.contains(key) || json_.at(key).is_null()) return;
     try {
       json_.at(key).get_to(value);
-    } catch (const Json::exception&) {
+    } catch (const nlohmann::json::exception&) {
       throw InvalidInput(fmt::format("{}: {}: unexpected {}", where_, key, json_.at(key).dump()));
     }
   }
@@ -63,12 +61,12 @@ class PointReader {
   }
 
  private:
-  const Json& json_;
+  const nlohmann::json& json_;
   std::string where_;
   std::set<std::string> read_;
 };
 
-PublishedPoint point_from_json(const Json& json, const std::string& where) {
+PublishedPoint point_from_json(const nlohmann::json& json, const std::string& where) {
   if (!json.is_object() || !json.contains("id") || !json.at("id").is_string())
     throw InvalidInput(fmt::format("{}: a point without an id", where));
   PublishedPoint p;
@@ -147,7 +145,7 @@ void check_partner(const std::vector<PublishedPoint>& points, const PublishedPoi
 const std::map<std::string, ModelConfig>& published_models() {
   static const std::map<std::string, ModelConfig> models = [] {
     std::map<std::string, ModelConfig> found;
-    for (const auto& [name, json] : Json::parse(kPublishedModels).at("models").items()) {
+    for (const auto& [name, json] : nlohmann::json::parse(kPublishedModels).at("models").items()) {
       ModelConfig config = model_from_json(json);
       config.name = name;
       found[name] = std::move(config);
@@ -197,12 +195,12 @@ const PublishedPoint* find_point(const std::vector<PublishedPoint>& points, cons
   return found == points.end() ? nullptr : &*found;
 }
 
-std::vector<PublishedPoint> points_from_json(const Json& json, const std::string& where) {
+std::vector<PublishedPoint> points_from_json(const nlohmann::json& json, const std::string& where) {
   if (!json.is_object() || !json.contains("points") || !json.at("points").is_array())
     throw InvalidInput(fmt::format("{}: no list \"points\"", where));
   std::vector<PublishedPoint> points;
   std::set<std::string> ids;
-  for (const Json& row : json.at("points")) {
+  for (const nlohmann::json& row : json.at("points")) {
     points.push_back(point_from_json(row, where));
     if (!ids.insert(points.back().id).second)
       throw InvalidInput(fmt::format("{}: {}: the id occurs twice", where, points.back().id));
@@ -221,7 +219,7 @@ std::vector<PublishedPoint> read_points(const std::string& path) {
   if (!file) throw InvalidInput(fmt::format("--published: {}: cannot be read", path));
   std::ostringstream text;
   text << file.rdbuf();
-  const Json json = Json::parse(text.str(), nullptr, false);
+  const nlohmann::json json = nlohmann::json::parse(text.str(), nullptr, false);
   if (json.is_discarded()) throw InvalidInput(fmt::format("--published: {}: not JSON", path));
   return points_from_json(json, fmt::format("--published: {}", path));
 }

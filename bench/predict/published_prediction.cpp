@@ -12,8 +12,6 @@
 namespace precbench {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 struct Floor {
   const char* name;
   double median;
@@ -68,10 +66,7 @@ Judgement judged_ratio(const PublishedPoint& point, JudgedAs as, double publishe
                        const PointPrediction& over) {
   Judgement j{point.id, as, architecture_of(published_machine(point).capability), published, 0, 0, 0};
   j.predicted = of.tokens_per_s_per_gpu / over.tokens_per_s_per_gpu;
-  const auto own = [](const PointPrediction& p) {
-    return std::max(0.0, p.log_error * p.log_error - p.common_log_error * p.common_log_error);
-  };
-  const double error = std::sqrt(own(of) + own(over));
+  const double error = speedup_log_error(*of.step, *over.step);
   j.low = j.predicted * std::exp(-kInterval80 * error);
   j.high = j.predicted * std::exp(kInterval80 * error);
   return j;
@@ -141,8 +136,7 @@ PointPrediction predict_point(const PublishedPoint& point) {
     p.exposed_share = e.step.time.exposed_seconds() / e.step.time.seconds;
     p.contention_share = e.step.time.contention / e.step.time.seconds;
     p.borrowed_share = e.step.borrowed_share();
-    p.log_error = e.step.log_error;
-    p.common_log_error = e.step.common_log_error;
+    p.step = e.step;
     p.memory_gb = static_cast<double>(e.peak_bytes) / 1e9;
     p.fits = e.peak_bytes <= usable_bytes(setting.machine);
   } catch (const InvalidInput& error) {
@@ -216,10 +210,10 @@ std::vector<GroupResult> group_results(const std::vector<Judgement>& judgements)
   return results;
 }
 
-Json prediction_json(const PublishedPoint& point, const PointPrediction& p,
-                     const std::vector<Judgement>& judgements) {
+nlohmann::ordered_json prediction_json(const PublishedPoint& point, const PointPrediction& p,
+                                       const std::vector<Judgement>& judgements) {
   constexpr int kDigits = 4;
-  Json json = {{"id", point.id}};
+  nlohmann::ordered_json json = {{"id", point.id}};
   if (point.tokens_per_s_per_gpu) json["published_tokens_per_s_per_gpu"] = *point.tokens_per_s_per_gpu;
   if (!p.reason.empty()) {
     json["not_predicted"] = p.reason;

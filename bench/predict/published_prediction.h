@@ -44,7 +44,7 @@ struct PointPrediction {
   std::optional<double> peer_factor;                   ///< included in tokens/s
   double tokens_per_s_per_gpu = 0, low = 0, high = 0;  ///< with the ends of the 80% interval
   double step_s = 0, bubble_share = 0, exposed_share = 0, contention_share = 0, borrowed_share = 0;
-  double log_error = 0, common_log_error = 0;
+  std::optional<StepEstimate> step;
   double memory_gb = 0;  ///< 10^9 bytes
   bool fits = true;
 };

@@ -15,8 +15,6 @@
 namespace precbench {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 bool is_attention(std::string_view op) { return op.starts_with("attention"); }
 
 /// Returns the coordinates between which points are near: logarithms, weighted by how much a rate depends on
@@ -181,8 +179,8 @@ OpTimer::Time OpTimer::time_at_bf16(const OpCost& op) const {
           true};
 }
 
-Json rates_to_json(const Rates& rates) {
-  Json json;
+nlohmann::ordered_json rates_to_json(const Rates& rates) {
+  nlohmann::ordered_json json;
   json["machine"] = rates.machine;
   json["errors"] = {{"step", rates.errors.step}};
   for (int i = 0; i < kRateClasses; ++i) {
