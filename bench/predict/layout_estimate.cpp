@@ -43,9 +43,13 @@ Traced traced(Case c, const ModelConfig& model, const ParallelLayout& layout, co
   t.trace = parallel_trace(run.trace, plan, layout, recompute);
   t.step = estimate_step(cost_model, t.trace, layout.ranks());
   t.rates = cost_model.rates_of(t.trace);
-  // Tensor ranks hold the rows between linear layers once together.
-  t.activations = run.peak.bytes[static_cast<int>(Segment::activations)];
+  const auto bytes = [&](Segment segment) { return run.peak.bytes[static_cast<int>(segment)]; };
+  t.activations = bytes(Segment::activations);
   t.others = run.most() - t.activations;
+  if (layout.sharded_optimizer) {
+    const std::int64_t states = bytes(Segment::master) + bytes(Segment::moments);
+    t.others -= states - states / layout.traced_ranks();
+  }
   return t;
 }
 

@@ -38,19 +38,17 @@ class Rewriter {
            const RecomputeShare& recompute)
       : local_(local), plan_(plan), layout_(layout), recompute_(recompute) {
     out_.comms = local.comms;
-    const int stride = layout.tensor * layout.context;
     // Traced ranks are those of data and context; tensor ranks lie between them.
     for (std::vector<int>& ranks : out_.comms)
       for (int& rank : ranks) rank *= layout.tensor;
     if (layout.tensor > 1) tensor_comm_ = add_comm(layout.tensor, 1);
     if (layout.context > 1) context_comm_ = add_comm(layout.context, layout.tensor);
-    if (layout.sharded_optimizer && layout.data > 1) data_comm_ = add_comm(layout.data, stride);
     out_.repeats = local.repeats;
   }
 
   Trace run() {
     // Weights that the last step's optimizer has updated arrive while the first micro-step runs.
-    if (data_comm_) gather_weights();
+    if (layout_.sharded_optimizer) gather_weights();
     std::size_t micro_step = 0;
     for (std::size_t i = 0; i <= local_.events.size(); ++i) {
       if (micro_step < local_.micro_steps.size() && i == local_.micro_steps[micro_step]) {
@@ -88,7 +86,7 @@ class Rewriter {
 
   void start(const char* name, int comm, double bytes) {
     const auto n = static_cast<double>(out_.comms[static_cast<std::size_t>(comm)].size());
-    const int lane = comm == data_comm_.value_or(-1) ? 0 : 1;
+    const int lane = comm == tensor_comm_ || comm == context_comm_ ? 1 : 0;
     TraceCollective one{name, bytes, (n - 1) / n * bytes, comm, lane};
     auto known = std::find(out_.collectives.begin(), out_.collectives.end(), one);
     if (known == out_.collectives.end()) known = out_.collectives.insert(known, std::move(one));
@@ -138,8 +136,7 @@ class Rewriter {
   }
 
   void rewrite_start(const TraceCollective& collective) {
-    const bool gradients = data_comm_ && collective.name.starts_with("all_reduce") &&
-                           collective.name != "all_reduce_max" && collective.buffer_bytes > kScalars;
+    const bool gradients = layout_.sharded_optimizer && is_of_gradients(collective);
     TraceCollective one = collective;
     if (gradients) {
       one.name = "reduce_scatter" + collective.name.substr(std::strlen("all_reduce"));
@@ -150,21 +147,25 @@ class Rewriter {
     out_.events.push_back({Kind::start, static_cast<std::int32_t>(known - out_.collectives.begin()), 0});
   }
 
+  static bool is_of_gradients(const TraceCollective& one) {
+    constexpr double kScalars = 1024;  // bytes of the largest buffer of scalars
+    return one.name.starts_with("all_reduce") && one.name != "all_reduce_max" && one.buffer_bytes > kScalars;
+  }
+
   void gather_weights() {
     // In BF16, whatever the gradients' format.
     const double of_gradients = plan_.parameters.gradients == DType::f32 ? 0.5 : 1;
     for (auto event = local_.events.rbegin(); event != local_.events.rend(); ++event) {
       if (event->kind != Kind::start) continue;
       const TraceCollective& one = local_.collectives[static_cast<std::size_t>(event->index)];
-      if (one.name.starts_with("all_reduce") && one.name != "all_reduce_max" && one.buffer_bytes > kScalars)
-        start("all_gather", *data_comm_, one.buffer_bytes * of_gradients);
+      if (is_of_gradients(one)) start("all_gather", one.comm, one.buffer_bytes * of_gradients);
     }
   }
 
   /// Returns an optimizer op on this rank's share.
   OpCost shared(OpCost op) const {
-    op.flops /= layout_.data;
-    op.bytes /= layout_.data;
+    op.flops /= layout_.traced_ranks();
+    op.bytes /= layout_.traced_ranks();
     return op;
   }
 
@@ -289,14 +290,12 @@ class Rewriter {
     wait(*context_comm_);
   }
 
-  static constexpr double kScalars = 1024;  ///< bytes of the largest buffer of scalars
-
   const Trace& local_;
   const Plan& plan_;
   const ParallelLayout& layout_;
   const RecomputeShare& recompute_;
   Trace out_;
-  std::optional<int> tensor_comm_, context_comm_, data_comm_;
+  std::optional<int> tensor_comm_, context_comm_;
   bool backward_ = false, last_gemm_was_head_ = false, pending_wait_ = false;
 };
 

@@ -242,4 +242,18 @@ nlohmann::ordered_json prediction_json(const PublishedPoint& point, const PointP
   return json;
 }
 
+nlohmann::ordered_json groups_json(const std::vector<GroupResult>& results) {
+  nlohmann::ordered_json json = {{"groups", nlohmann::ordered_json::array()}};
+  for (const GroupResult& r : results)
+    json["groups"].push_back({{"group", name_of(r.group)},
+                              {"points", r.points},
+                              {"median_error", rounded(r.median, 3)},
+                              {"floor", floor_of(r.group)},
+                              {"met", r.met()},
+                              {"worst_error", rounded(r.worst, 3)},
+                              {"covered", r.covered},
+                              {"half_width", rounded(r.half_width, 2)}});
+  return json;
+}
+
 }  // namespace precbench

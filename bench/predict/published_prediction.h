@@ -82,4 +82,7 @@ std::vector<GroupResult> group_results(const std::vector<Judgement>& judgements)
 nlohmann::ordered_json prediction_json(const PublishedPoint& point, const PointPrediction& prediction,
                                        const std::vector<Judgement>& judgements);
 
+/// Returns the last line: {"groups": [...]}, with floors, coverage and widths.
+nlohmann::ordered_json groups_json(const std::vector<GroupResult>& results);
+
 }  // namespace precbench

@@ -59,10 +59,7 @@ class Translator {
     layout.context_overlap = is_megatron();
     const std::int64_t shards = p_.fsdp.value_or(1) * layout.context;
     if (p_.hsdp) {
-      // Not stated: the domain of the fast network, at least as many as the context ranks.
-      const std::int64_t group = std::min<std::int64_t>(
-          *p_.gpus, std::max<std::int64_t>(s_.machine.levels.empty() ? 1 : s_.machine.levels.front().gpus,
-                                           layout.context));
+      const std::int64_t group = likely_shard_group();
       assume(fmt::format("shard group: {}", group));
       s_.c.parallel = "hsdp";
       s_.c.shard_group = group;
@@ -78,6 +75,16 @@ class Translator {
     s_.c.ep = p_.ep.value_or(1);
     if (s_.layout.pipeline > 1 && s_.c.parallel != "ddp")
       throw InvalidInput("pipeline ranks with sharded weights are not predicted");
+  }
+
+  /// Returns the smallest number of domains' GPUs, doubled, among which FP32 states take at most half of the memory.
+  std::int64_t likely_shard_group() const {
+    constexpr double kStateBytes = 16, kShare = 0.5;  // weights, gradients, two moments
+    std::int64_t group = s_.machine.levels.empty() ? 1 : s_.machine.levels.front().gpus;
+    const double bytes = kStateBytes * static_cast<double>(parameter_count(s_.model));
+    while (2 * group <= *p_.gpus && bytes / static_cast<double>(group) > kShare * 1e9 * s_.machine.memory_gb)
+      group *= 2;
+    return std::min<std::int64_t>(group, *p_.gpus);
   }
 
   void translate_batch() {
