@@ -130,7 +130,9 @@ AchievedByRanks parse_by_ranks(const nlohmann::json& json, const std::string& wh
 std::map<std::string, AchievedByRanks> parse_achieved(const Keys& keys) {
   if (!keys.has("achieved")) return {{"", {{1, 1.0}}}};
   const nlohmann::json& json = keys.at("achieved");
-  if (!json.is_object()) return {{"", parse_by_ranks(json, keys.place("achieved"))}};
+  const bool by_ranks =
+      json.is_object() && !json.empty() && parse_number<int>(json.begin().key()).has_value();
+  if (!json.is_object() || by_ranks) return {{"", parse_by_ranks(json, keys.place("achieved"))}};
   const Keys collectives(json, keys.place("achieved"),
                          {"all_gather", "reduce_scatter", "all_reduce", "all_to_all", "send_recv", "other"});
   std::map<std::string, AchievedByRanks> achieved;
