@@ -21,7 +21,8 @@ Communication communication_of(const Breakdown& breakdown) {
     if (op.op_class != name_of(OpClass::communication)) continue;
     auto known = std::find_if(collectives.begin(), collectives.end(),
                               [&](const CollectiveRecord& one) { return one.name == op.name; });
-    if (known == collectives.end()) known = collectives.insert(known, CollectiveRecord{.name = op.name});
+    if (known == collectives.end())
+      known = collectives.insert(known, CollectiveRecord{op.name, 0, 0, 0, std::nullopt});
     known->calls += op.calls;
     known->wire_bytes += op.bytes;
     communication.wire_bytes += op.bytes;

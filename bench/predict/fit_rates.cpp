@@ -43,6 +43,7 @@ std::optional<std::string> unusable_reason(const Record& record, const Machine& 
   if (record.case_fields.value("gpus", 1) != 1) return "several GPUs";
   if (!record.support || record.support->path() != ExecutionPath::native) return "not native";
   if (record.study) return "of a study";
+  if (record.moe && record.moe->routing != "balanced") return "experts of unequal load";
   if (step_ms_of_speed(record).value_or(0) <= 0) return "no step time";
   return std::nullopt;
 }
