@@ -311,6 +311,7 @@ Plan local_plan(Case c, const ModelConfig& model, const ParallelLayout& layout) 
         fmt::format("{} context ranks do not divide a sequence of {} tokens in two chunks each", n, c.seq));
   c.seq /= n;
   c.gpus = layout.traced_ranks();
+  c.model = Case{}.model;  // only its shape matters, which `model` gives
   ModelConfig local = model;
   local.heads = model.heads / t;
   local.kv_heads = std::max<std::int64_t>(1, model.kv_heads / t);

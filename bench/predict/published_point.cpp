@@ -145,7 +145,8 @@ void check_partner(const std::vector<PublishedPoint>& points, const PublishedPoi
 const std::map<std::string, ModelConfig>& published_models() {
   static const std::map<std::string, ModelConfig> models = [] {
     std::map<std::string, ModelConfig> found;
-    for (const auto& [name, json] : nlohmann::json::parse(kPublishedModels).at("models").items()) {
+    const nlohmann::json file = nlohmann::json::parse(kPublishedModels);
+    for (const auto& [name, json] : file.at("models").items()) {
       ModelConfig config = model_from_json(json);
       config.name = name;
       found[name] = std::move(config);

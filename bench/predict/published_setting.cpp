@@ -25,7 +25,6 @@ class Translator {
     s_.model = published_model(p_.model);
     if (s_.model.moe && (p_.pp.value_or(1) > 1 || p_.tp.value_or(1) > 1))
       throw InvalidInput("experts with tensor or pipeline ranks are not predicted");
-    s_.c.model = s_.model.name;
     s_.c.device = "cuda";
     s_.c.recipe = recipe_of_precision(p_.precision);
     if (s_.c.recipe.empty()) throw InvalidInput(fmt::format("no recipe like {}", p_.precision));
