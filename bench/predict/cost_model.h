@@ -49,9 +49,6 @@ class CostModel {
   OpTimer timer_;
 };
 
-/// Interval that holds with a probability of 80% if errors are normal in the logarithm.
-inline constexpr double kInterval80 = 1.2816;
-
 /// Predicted time of one step.
 struct StepEstimate {
   StepTime time;                                    ///< of one rank, without stragglers

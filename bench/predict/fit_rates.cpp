@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <utility>
 
 #include "bench/case/plan.h"
+#include "bench/predict/network.h"
 #include "bench/predict/op_record.h"
 #include "bench/predict/predict.h"
 #include "kernels/base/errors.h"
@@ -29,11 +31,19 @@ double expected_seconds(const OpRecord& op, const OpPeaks& peaks) {
   return ideal > 0 ? static_cast<double>(op.calls) * ideal / expected_fraction(one, peaks) : 0;
 }
 
-std::vector<OpRecord> counted_ops(const Record& record) {
+std::vector<OpRecord> counted_ops(const Plan& plan) {
   std::vector<OpRecord> ops;
-  const DryRun run = dry_run(resolve(case_from_json(record.case_fields)), nullptr);
-  for (const auto& [cost, calls] : run.trace.counted()) ops.push_back(op_record(cost, calls, 0));
+  for (const auto& [cost, calls] : dry_run(plan, nullptr).trace.counted())
+    ops.push_back(op_record(cost, calls, 0));
   return ops;
+}
+
+/// Returns true if the recipe's casts drop mantissa bits, for which the formats of an op do not tell.
+bool drops_bits(const Recipe& recipe) {
+  return std::any_of(std::begin(kGemmRoles), std::end(kGemmRoles), [&](GemmRole role) {
+    const GemmRecipe& gemm = recipe.gemm(role);
+    return gemm.a.dropped_bits > 0 || gemm.b.dropped_bits > 0;
+  });
 }
 
 /// Returns why a record gives no rates; null if it does.
@@ -61,40 +71,49 @@ struct Step {
   std::vector<std::int64_t> calls;
 };
 
-double mean_square(const std::vector<double>& values) {
-  double sum = 0;
-  for (const double value : values) sum += value * value;
-  return values.empty() ? 0 : sum / static_cast<double>(values.size());
-}
-
-/// Sums of measured and predicted times by class.
+/// Logarithms of predicted over measured times, by class.
 class ClassErrors {
  public:
   void add(RateClass rate_class, double measured, double predicted) {
     measured_[static_cast<std::size_t>(rate_class)] += measured;
     predicted_[static_cast<std::size_t>(rate_class)] += predicted;
   }
-  /// Ends a step of this family.
   void end_step(const std::string& family) {
+    const double step = std::accumulate(measured_.begin(), measured_.end(), 0.0);
     for (std::size_t i = 0; i < kRateClasses; ++i)
       if (measured_[i] > 0 && predicted_[i] > 0)
-        errors_[i][family].push_back(std::log(predicted_[i] / measured_[i]));
+        errors_[i].push_back(
+            {std::fabs(std::log(predicted_[i] / measured_[i])), measured_[i] / step, family});
+    ++steps_[family];
     measured_ = predicted_ = {};
   }
-  /// Returns the root of the mean over families of their mean squares.
-  std::array<double, kRateClasses> deviations() const {
+  /// Returns the standard deviations of normal errors of which as many are within the 80% interval. Families count
+  /// alike, and an error as much as the class's share of its step: that is what it does to the step.
+  std::array<double, kRateClasses> deviations() {
     std::array<double, kRateClasses> result{};
     for (std::size_t i = 0; i < kRateClasses; ++i) {
-      double sum = 0;
-      for (const auto& [family, errors] : errors_[i]) sum += mean_square(errors);
-      if (!errors_[i].empty()) result[i] = std::sqrt(sum / static_cast<double>(errors_[i].size()));
+      std::sort(errors_[i].begin(), errors_[i].end(),
+                [](const Error& a, const Error& b) { return a.size < b.size; });
+      const auto weight = [&](const Error& error) { return error.share / steps_.at(error.family); };
+      double total = 0, sum = 0;
+      for (const Error& error : errors_[i]) total += weight(error);
+      for (const Error& error : errors_[i]) {
+        sum += weight(error);
+        result[i] = error.size / kInterval80;
+        if (sum >= 0.8 * total) break;
+      }
     }
     return result;
   }
 
  private:
+  struct Error {
+    double size = 0, share = 0;
+    std::string family;
+  };
   std::array<double, kRateClasses> measured_{}, predicted_{};
-  std::array<std::map<std::string, std::vector<double>>, kRateClasses> errors_;
+  std::array<std::vector<Error>, kRateClasses> errors_;
+  std::map<std::string, double> steps_;  // by family
 };
 
 RateErrors estimate_errors(const Rates& rates, const std::vector<Step>& steps, const OpPeaks& peaks) {
@@ -115,9 +134,9 @@ RateErrors estimate_errors(const Rates& rates, const std::vector<Step>& steps, c
       const auto calls = static_cast<double>(step.calls[i - step.begin]);
       const double measured =
           calls * peaks.ideal_seconds(cost.flops, cost.bytes, cost.math) / rates.points[i].fraction;
-      own.add(rate_class_of(cost), measured, calls * timer.time(cost).seconds);
+      own.add(rate_class_of(cost), measured, calls * timer.time(rates.points[i]).seconds);
       if (cost.math != DType::bf16)
-        borrowed.add(rate_class_of(cost), measured, calls * timer.time_at_bf16(cost).seconds);
+        borrowed.add(rate_class_of(cost), measured, calls * timer.time_at_bf16(rates.points[i]).seconds);
     }
     own.end_step(source.family());
     borrowed.end_step(source.family());
@@ -128,7 +147,8 @@ RateErrors estimate_errors(const Rates& rates, const std::vector<Step>& steps, c
   return errors;
 }
 
-/// Returns the spread of the step times of equal cases, as a standard deviation of the logarithm.
+/// Returns the spread of the step times of equal cases, as a standard deviation of the logarithm; that of our H200
+/// records without equal cases.
 double repeat_error(const std::vector<const Record*>& records) {
   std::map<std::string, std::vector<double>> by_case;
   for (const Record* record : records)
@@ -140,7 +160,7 @@ double repeat_error(const std::vector<const Record*>& records) {
     for (const double one : logs) squares += (one - mean) * (one - mean);
     degrees += static_cast<double>(logs.size()) - 1;
   }
-  return degrees > 0 ? std::sqrt(squares / degrees) : 0;
+  return degrees > 0 ? std::sqrt(squares / degrees) : kBoardSpread;
 }
 
 RateSource source_of(const Record& record) {
@@ -215,9 +235,11 @@ FittedRates fit_rates(const Machine& machine, const std::vector<const Record*>& 
     if (latest.at(record->id) != record) continue;
     std::vector<OpRecord> ops;
     try {
+      const Plan plan = resolve(case_from_json(record->case_fields));
+      if (drops_bits(plan.recipe)) throw Unsupported("casts that drop mantissa bits");
       const bool shaped = std::any_of(record->breakdown->ops.begin(), record->breakdown->ops.end(),
                                       [](const OpRecord& op) { return op.shape.has_value(); });
-      ops = ops_with_shapes(record->breakdown->ops, shaped ? std::vector<OpRecord>{} : counted_ops(*record),
+      ops = ops_with_shapes(record->breakdown->ops, shaped ? std::vector<OpRecord>{} : counted_ops(plan),
                             peaks);
     } catch (const std::exception& error) {
       fitted.skipped.push_back(fmt::format("{}: {}", record->id, error.what()));

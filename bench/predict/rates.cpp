@@ -153,11 +153,11 @@ double correction_at(const Points& points, const std::vector<double>& place) {
 
 }  // namespace
 
-OpTimer::Time OpTimer::time(const OpCost& op) const {
+OpTimer::Time OpTimer::time(const OpCost& op, const std::string& formats) const {
   const double ideal = peaks_.ideal_seconds(op.flops, op.bytes, op.math);
   if (!(ideal > 0)) return {};
   Time result;
-  const Points* points = points_of(op.name, formats_text(op), result.other_formats);
+  const Points* points = points_of(op.name, formats, result.other_formats);
   if (!points) {
     result.other_formats = true;
     points = &memory_;
@@ -168,15 +168,9 @@ OpTimer::Time OpTimer::time(const OpCost& op) const {
   return result;
 }
 
-OpTimer::Time OpTimer::time_at_bf16(const OpCost& op) const {
-  if (rate_class_of(op) != RateClass::gemm || op.math == DType::bf16) return time(op);
-  const double ideal = peaks_.ideal_seconds(op.flops, op.bytes, op.math);
-  const auto known = points_.find(op.name);
-  if (known == points_.end()) return time(op);
-  const auto bf16 = known->second.find("");
-  if (bf16 == known->second.end()) return time(op);
-  return {ideal / (expected_fraction(op, peaks_) * std::exp(correction_at(bf16->second, place_of(op)))),
-          true};
+OpTimer::Time OpTimer::time_at_bf16(const RatePoint& point) const {
+  const OpCost cost = op_cost(point);
+  return rate_class_of(cost) == RateClass::gemm ? time(cost, "") : time(point);
 }
 
 nlohmann::ordered_json rates_to_json(const Rates& rates) {

@@ -40,6 +40,12 @@ struct RatePoint {
   int source = 0;  ///< index in Rates::sources
 };
 
+/// Standard deviations of a normal distribution within which 80% of it lies.
+inline constexpr double kInterval80 = 1.2816;
+
+/// Returns the cost of one call of a point's op, without its formats. Its name lives as long as the point.
+OpCost op_cost(const RatePoint& point);
+
 /// Groups of ops whose errors are estimated together.
 enum class RateClass : std::uint8_t { gemm, attention, memory };
 inline constexpr int kRateClasses = 3;
@@ -90,9 +96,11 @@ class OpTimer {
     bool other_formats = false;  ///< no point has the op's formats
   };
   /// Returns the time of one call, from the nearest points in the logarithm of the shape.
-  Time time(const OpCost& op) const;
+  Time time(const OpCost& op) const { return time(op, formats_text(op)); }
+  /// Returns the time of one call of a point's op.
+  Time time(const RatePoint& point) const { return time(op_cost(point), point.formats); }
   /// As above, but GEMMs with the fractions of BF16 GEMMs: how wrong borrowing is.
-  Time time_at_bf16(const OpCost& op) const;
+  Time time_at_bf16(const RatePoint& point) const;
 
  private:
   struct Point {
@@ -100,6 +108,7 @@ class OpTimer {
     double correction = 0;      ///< logarithm of the fraction over what expected_fraction() says
   };
   using Points = std::vector<Point>;
+  Time time(const OpCost& op, const std::string& formats) const;
   const Points* points_of(const std::string& op, const std::string& formats, bool& other_formats) const;
 
   OpPeaks peaks_;
@@ -107,8 +116,6 @@ class OpTimer {
   Points memory_;                                                // all ops without FLOPs
 };
 
-/// Returns the cost of one call of a point's op.
-OpCost op_cost(const RatePoint& point);
 /// Returns the precision of the formats of a GEMM's operands.
 DType math_of_formats(const std::string& formats);
 

@@ -38,7 +38,7 @@ TEST_CASE("OpTimer: an op of a known shape takes its measured time", "[rates]") 
     const OpTimer timer(rates, kPeaks);
     const OpCost cost = op_cost(point);
     const double ideal = kPeaks.ideal_seconds(cost.flops, cost.bytes, cost.math);
-    CHECK(timer.time(cost).seconds == Approx(ideal / point.fraction));
+    CHECK(timer.time(point).seconds == Approx(ideal / point.fraction));
   }
 }
 
@@ -62,8 +62,8 @@ TEST_CASE("OpTimer: formats without points take those of the most similar format
   const std::string fp8 = "e4m3 1x128 f32, e4m3 128x128 f32";
   const Rates rates = rates_of({gemm(4096, 4096, 4096, 0.7), gemm(4096, 4096, 4096, 0.5, fp8)});
   const OpTimer timer(rates, kPeaks);
-  const OpCost own = op_cost(gemm(4096, 4096, 4096, 1, fp8)),
-               pow2 = op_cost(gemm(4096, 4096, 4096, 1, "e4m3 1x128 f32_pow2, e4m3 128x128 f32_pow2"));
+  const RatePoint own = gemm(4096, 4096, 4096, 1, fp8),
+                  pow2 = gemm(4096, 4096, 4096, 1, "e4m3 1x128 f32_pow2, e4m3 128x128 f32_pow2");
   CHECK_FALSE(timer.time(own).other_formats);
   CHECK(timer.time(pow2).other_formats);
   CHECK(timer.time(pow2).seconds == Approx(timer.time(own).seconds));
