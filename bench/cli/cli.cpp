@@ -17,6 +17,7 @@
 #include "bench/cli/dry_run.h"
 #include "bench/cli/list.h"
 #include "bench/cli/list_json.h"
+#include "bench/cli/predictions.h"
 #include "bench/cli/recipe_sets.h"
 #include "bench/cli/text_table.h"
 #include "bench/cli/unused_options.h"
@@ -209,18 +210,26 @@ void tell_commas(const SweepCommand& command, const SweepFile& file) {
   for (const SweepFile::Grid& grid : file.grids) tell_of(grid.axes);
 }
 
-/// Returns the command with the device of the GPU that --gpu names, unless --device is given. Throws
-/// InvalidInput for an unknown GPU, without --dry-run, and beside a --device that is no GPU.
+/// Returns the command with the device of the GPU that --gpu or --on names, unless --device is given. Throws
+/// InvalidInput for an unknown GPU or machine, without --dry-run, and beside a --device that is no GPU.
 SweepCommand for_named_gpu(SweepCommand command) {
-  if (command.gpu.empty()) return command;
+  if (command.json && command.on.empty()) throw InvalidInput("--json: needs --dry-run --on MACHINE");
+  if (command.gpu.empty() && command.on.empty()) return command;
+  if (!command.gpu.empty() && !command.on.empty())
+    throw InvalidInput("--gpu: --on names the GPU already; give one of them");
+  const char* flag = command.on.empty() ? "--gpu" : "--on";
   if (!command.dry_run)
-    throw InvalidInput("--gpu: names a GPU to plan for: add --dry-run; cases run on this machine's");
-  find_room(command.gpu);  // an unknown name is an error, whatever the cases are
+    throw InvalidInput(
+        fmt::format("{}: {}: add --dry-run; cases run on this machine's", flag,
+                    command.on.empty() ? "names a GPU to plan for" : "names a machine to predict"));
+  // An unknown name is an error, whatever the cases are.
+  command.on.empty() ? static_cast<void>(find_room(command.gpu))
+                     : static_cast<void>(find_machine(command.on));
   const auto device = command.axes.find("device");
   if (device == command.axes.end())
     command.axes["device"] = {gpu_device_names().front()};
   else if (std::none_of(device->second.begin(), device->second.end(), is_gpu))
-    throw InvalidInput(fmt::format("--gpu: --device {} is no GPU", device->second.front()));
+    throw InvalidInput(fmt::format("{}: --device {} is no GPU", flag, device->second.front()));
   return command;
 }
 
@@ -301,6 +310,8 @@ CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command) {
       "  precbench sweep --model llama3.1-8b --recipe tensorwise --gpus 4 --parallel fsdp --gather bf16,fp8\n"
       "  # does it fit eight H100, and what would? planned without a GPU\n"
       "  precbench sweep --dry-run --model Qwen/Qwen3-8B --recipe bf16,mxfp8 --gpus 8 --parallel fsdp --gpu h100\n"
+      "  # speed of two recipes on 256 GPUs of a GB200 cluster, predicted\n"
+      "  precbench sweep --dry-run --on gb200-nvl72 --model llama3.1-70b --recipe bf16,mxfp8 --gpus 256 --parallel fsdp\n"
       "  # grid from a file\n"
       "  precbench sweep --config bench/sweeps/baseline-cpu.toml");
   add_sweep_flags(
@@ -316,6 +327,12 @@ CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command) {
       ->type_name("NAME")
       ->check(not_empty)
       ->group("Sweep");
+  sub->add_option("--on", command.on,
+                  "machine of a dry run that predicts speeds: h100-sxm, gb200-nvl72, ... or a machine file")
+      ->type_name("NAME|FILE.json")
+      ->check(not_empty)
+      ->group("Sweep");
+  sub->add_flag("--json", command.json, "predictions of --dry-run --on as JSON")->group("Sweep");
   sub->add_flag("--interleave", command.options.interleave,
                 "order A B B A of the recipes of a setting, so that drift cancels in their ratios")
       ->group("Sweep");
@@ -353,6 +370,10 @@ int sweep(const SweepCommand& given) {
     check_out(options.out);
     tell_without_baseline(grid);
     tell_model_warnings(grid);
+    if (!command.on.empty()) {
+      print_predictions(grid, CostModel(find_machine(command.on)), command.json);
+      return kSweepDone;
+    }
     const bool on_gpu = std::any_of(grid.begin(), grid.end(), [](const Plan& plan) { return plan.on_gpu; });
     print_dry_run(grid, on_gpu ? find_room(command.gpu) : std::nullopt);
     return kSweepDone;

@@ -32,7 +32,9 @@ struct SweepCommand {
   std::optional<std::string> out;
   std::optional<std::string> timeout;
   bool dry_run = false;
-  std::string gpu;  ///< GPU that a dry run plans for; empty: this machine's
+  std::string gpu;    ///< GPU that a dry run plans for; empty: this machine's
+  std::string on;     ///< machine whose steps a dry run predicts: a preset or a file; empty: none
+  bool json = false;  ///< predictions as JSON
   SweepOptions options;
 };
 /// Help texts that differ between sweep and study, for the flags that both have.

@@ -16,7 +16,7 @@
 
 #include "bench/cli/text_table.h"
 #include "bench/machine/verification.h"
-#include "bench/measure/predict.h"
+#include "bench/predict/predict.h"
 #include "bench/sweep/progress.h"
 #include "kernels/base/errors.h"
 #include "kernels/gpu/device_info.h"

@@ -9,11 +9,16 @@
 
 #include "bench/case/supported.h"
 #include "bench/machine/datasheet.h"
+#include "bench/machine/machine.h"
 #include "kernels/base/errors.h"
 #include "kernels/gpu/device_info.h"
 
 namespace precbench {
 namespace {
+
+std::string source_of_room(double gb) {
+  return fmt::format("{:.0f}% of the data sheet's {:g} GB", 100 * kUsableMemory, gb);
+}
 
 /// Returns the predicted peak of a case; null if it cannot run.
 std::optional<std::int64_t> peak_of(const Case& c) {
@@ -250,11 +255,15 @@ std::string gib(std::int64_t bytes) {
   return fmt::format("{:.{}f}", value, value < 10 ? 3 : 1);
 }
 
+GpuRoom room_of(const Machine& machine) {
+  return {machine.driver_name.empty() ? machine.name : machine.driver_name, usable_bytes(machine),
+          source_of_room(machine.memory_gb)};
+}
+
 std::optional<GpuRoom> find_room(const std::string& name) {
   if (!name.empty()) {
     const DatasheetGpu gpu = find_datasheet_gpu(name);
-    return GpuRoom{gpu.name, gpu.bytes,
-                   fmt::format("{:.0f}% of the data sheet's {:g} GB", 100 * kUsableMemory, gpu.memory_gb)};
+    return GpuRoom{gpu.name, gpu.bytes, source_of_room(gpu.memory_gb)};
   }
   std::optional<GpuRoom> smallest;
   for (int ordinal = 0; ordinal < find_gpus().count; ++ordinal)

@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "bench/case/plan.h"
-#include "bench/measure/predict.h"
+#include "bench/machine/machine.h"
+#include "bench/predict/predict.h"
 
 namespace precbench {
 
@@ -21,6 +22,9 @@ struct GpuRoom {
   std::int64_t bytes = 0;
   std::string source;  ///< "98% of the data sheet's 80 GB", "of this machine"
 };
+
+/// Returns the room of one GPU of a machine.
+GpuRoom room_of(const Machine& machine);
 
 /// Returns the room of the GPU that `name` names, in the table of data sheets; of this machine's smallest GPU
 /// if it is empty; null if there is none. Throws InvalidInput for an unknown name.

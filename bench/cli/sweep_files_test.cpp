@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "bench/cli/cli.h"
-#include "bench/measure/predict.h"
+#include "bench/predict/predict.h"
 #include "kernels/testing/catch.h"
 
 using namespace precbench;

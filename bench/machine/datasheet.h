@@ -1,6 +1,6 @@
 // Dense peak rates and memory bandwidth of known GPUs, the denominators of MFU and of the speed of light.
 // Data sheets print the rate for 2:4 sparsity, which is twice as high for most formats and which no training
-// step reaches.
+// step reaches. The numbers are those of the machine files (machine.h).
 #pragma once
 
 #include <cstdint>
@@ -20,24 +20,21 @@ struct DatasheetRates {
 };
 
 /// Returns the peaks of a GPU by the exact name that its driver reports, e.g. "NVIDIA H100 80GB HBM3". Null
-/// for names that are not in the table, such as MIG slices: a guessed denominator would make every ratio a
+/// for names of no machine file, such as MIG slices: a guessed denominator would make every ratio a
 /// guess.
 std::optional<DatasheetRates> datasheet_rates(const std::string& gpu_name);
 
-/// A GPU of the table and the memory that a program can count on.
+/// A GPU of a machine file and the memory that a program can count on.
 struct DatasheetGpu {
   std::string name;        ///< as the driver reports it
   double memory_gb = 0;    ///< as the data sheet says it
-  std::int64_t bytes = 0;  ///< usable: kUsableMemory of as many GiB
+  std::int64_t bytes = 0;  ///< usable_bytes() of the machine
 };
-/// Drivers report the data sheet's GB in GiB, less what firmware and driver keep: 79.2 GiB on an H100 of 80
-/// GB, 139.8 GiB on an H200 of 141 GB.
-inline constexpr double kUsableMemory = 0.98;
 
 /// Finds a GPU by words of its name in any letter case: "h100", "H100 PCIe", "a100-40gb", "rtx4090". Of
-/// several the first of the table, which is the most common board. Throws InvalidInput with the known names.
+/// several the first, which is the most common board. Throws InvalidInput with the known names.
 DatasheetGpu find_datasheet_gpu(const std::string& words);
-/// Returns the names of all GPUs in the table.
+/// Returns the names of all GPUs that have a machine file.
 std::vector<std::string> datasheet_names();
 
 /// The environment variable with user-provided peaks: "bf16=503.8,fp8=1007.6,fp4=2015.2,memory=1792", in

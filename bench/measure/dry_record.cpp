@@ -2,34 +2,29 @@
 #include "bench/measure/dry_record.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "bench/case/supported.h"
-#include "bench/measure/predict.h"
 #include "bench/measure/record_builder.h"
+#include "bench/predict/op_record.h"
+#include "bench/predict/predict.h"
 #include "kernels/base/errors.h"
 
 namespace precbench {
 namespace {
 
-/// Adds `op` to the entry of its name and class.
-void add_op(Breakdown& breakdown, const OpCost& op) {
-  const std::string op_class = name_of(op.op_class);
-  auto known = std::find_if(breakdown.ops.begin(), breakdown.ops.end(), [&](const OpRecord& one) {
-    return one.name == op.name && one.op_class == op_class;
-  });
-  if (known == breakdown.ops.end())
-    known = breakdown.ops.insert(known, OpRecord{.name = op.name, .op_class = op_class});
-  ++known->calls;
-  known->flops += op.flops;
-  known->bytes += op.bytes;
-}
-
 Communication communication_of(const Breakdown& breakdown) {
   Communication communication;
   communication.backend = "dry";
+  std::vector<CollectiveRecord>& collectives = communication.collectives;
   for (const OpRecord& op : breakdown.ops) {
     if (op.op_class != name_of(OpClass::communication)) continue;
-    communication.collectives.push_back({op.name, op.calls, 0, op.bytes, std::nullopt});
+    auto known = std::find_if(collectives.begin(), collectives.end(),
+                              [&](const CollectiveRecord& one) { return one.name == op.name; });
+    if (known == collectives.end())
+      known = collectives.insert(known, CollectiveRecord{op.name, 0, 0, 0, std::nullopt});
+    known->calls += op.calls;
+    known->wire_bytes += op.bytes;
     communication.wire_bytes += op.bytes;
   }
   communication.predicted_wire_bytes = communication.wire_bytes;
@@ -53,7 +48,8 @@ Record dry_record(const Plan& plan) {
     const DryRun accounts = dry_run(plan, nullptr);
     record.memory = Memory{memory_segments(accounts.highest, accounts.most()), std::nullopt, std::nullopt};
     Breakdown& breakdown = record.breakdown.emplace();
-    for (const OpCost& op : accounts.ops) add_op(breakdown, op);
+    for (const CountedOp& op : accounts.trace.counted())
+      breakdown.ops.push_back(op_record(op.cost, op.calls, 0));
     if (plan.ranks > 1) record.communication = communication_of(breakdown);
   } catch (const Unsupported& error) {
     return cannot_run(error.what());

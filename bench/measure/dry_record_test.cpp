@@ -2,8 +2,11 @@
 #include "bench/measure/dry_record.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
 
-#include "bench/measure/predict.h"
+#include "bench/predict/predict.h"
 #include "kernels/testing/catch.h"
 #include "results/record/record_file.h"
 
@@ -25,10 +28,16 @@ Case case_of(const std::string& recipe, std::int64_t gpus = 1) {
   return c;
 }
 
-const OpRecord* find_op(const Record& record, const OpRecord& like) {
-  for (const OpRecord& op : record.breakdown->ops)
-    if (op.name == like.name && op.op_class == like.op_class) return &op;
-  return nullptr;
+/// Returns the sums over the shapes of an op.
+OpRecord sum_of_op(const Record& record, const OpRecord& like) {
+  OpRecord sum{.name = like.name, .op_class = like.op_class};
+  for (const OpRecord& op : record.breakdown->ops) {
+    if (op.name != like.name || op.op_class != like.op_class) continue;
+    sum.calls += op.calls;
+    sum.flops += op.flops;
+    sum.ms += op.ms;
+  }
+  return sum;
 }
 
 }  // namespace
@@ -43,16 +52,37 @@ TEST_CASE("dry_record: counts of GEMMs and attention are those of a measured ste
     REQUIRE(dry.status == Status::ok);
     for (const OpRecord& op : located.record.breakdown->ops) {
       if (op.flops == 0) continue;
-      const OpRecord* own = find_op(dry, op);
+      const OpRecord own = sum_of_op(dry, op);
       INFO(fields.at("recipe") << " " << op.name << " " << op.op_class);
-      REQUIRE(own);
-      CHECK(own->calls == op.calls);
-      CHECK(own->flops == op.flops);
-      CHECK(own->ms == 0);
+      CHECK(own.calls == op.calls);
+      CHECK(own.flops == op.flops);
+      CHECK(own.ms == 0);
       ++compared;
     }
   }
   CHECK(compared > 40);
+}
+
+TEST_CASE("dry_record: ops are apart by shape, with the formats of their operands", "[predict]") {
+  const Record record = dry_record(resolve(case_of("blockwise")));
+  std::map<std::vector<std::int64_t>, const OpRecord*> products;
+  for (const OpRecord& op : record.breakdown->ops)
+    if (op.name == "matmul wgrad" && op.op_class == "gemm") products[op.shape.value()] = &op;
+  REQUIRE(products.size() == 4);
+  const std::int64_t k = 8192;
+  for (const auto& [m, n] :
+       {std::pair<std::int64_t, std::int64_t>(6144, 4096), {4096, 4096}, {28672, 4096}, {4096, 14336}}) {
+    INFO(m << " x " << n);
+    const OpRecord* op = products[{m, n, k}];
+    REQUIRE(op);
+    CHECK(op->calls == 32);
+    CHECK(op->flops == 32 * 2.0 * static_cast<double>(m * n * k));
+    CHECK(op->formats == "e4m3 1x128 f32, e4m3 1x128 f32");
+  }
+  const auto attention = std::find_if(record.breakdown->ops.begin(), record.breakdown->ops.end(),
+                                      [](const OpRecord& op) { return op.name == "attention"; });
+  REQUIRE(attention != record.breakdown->ops.end());
+  CHECK(attention->shape == std::vector<std::int64_t>{1, 8192, 8192, 0, 32, 8, 128});
 }
 
 TEST_CASE("dry_record: memory, tokens and collectives are the dry run's", "[predict]") {

@@ -8,7 +8,7 @@
 #include <set>
 
 #include "bench/measure/checkpoint_testing.h"
-#include "bench/measure/predict.h"
+#include "bench/predict/predict.h"
 #include "kernels/base/errors.h"
 #include "kernels/testing/catch.h"
 #include "kernels/testing/temp_directory.h"

@@ -4,7 +4,7 @@
 
 #include <functional>
 
-#include "bench/measure/predict.h"
+#include "bench/predict/predict.h"
 #include "kernels/device/device.h"
 #include "kernels/numerics/recipe.h"
 

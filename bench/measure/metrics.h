@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "bench/measure/predict.h"
+#include "bench/predict/predict.h"
 #include "results/record/record.h"
 
 namespace precbench {

@@ -10,7 +10,7 @@
 
 #include "bench/case/definition.h"
 #include "bench/measure/checkpoint_testing.h"
-#include "bench/measure/predict.h"
+#include "bench/predict/predict.h"
 #include "bench/step/weights.h"
 #include "kernels/testing/catch.h"
 #include "kernels/testing/temp_directory.h"

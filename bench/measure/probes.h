@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "bench/measure/predict.h"
+#include "bench/predict/predict.h"
 #include "bench/measure/record_builder.h"
 #include "bench/process/rendezvous.h"
 #include "bench/process/step_board.h"

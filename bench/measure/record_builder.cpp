@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "bench/measure/metrics.h"
+#include "bench/predict/cost_model.h"
+#include "bench/predict/op_record.h"
 #include "kernels/base/errors.h"
 #include "models/transformer/flops.h"
 
@@ -32,6 +34,8 @@ void RecordBuilder::describe(const Device& device, const DataSource& data, const
   set_model_size(record_, plan_);
   record_.memory =
       Memory{memory_segments(accounts.highest, accounts.peak.total()), std::nullopt, std::nullopt};
+  if (record_.env.gpu && record_.support->path() == ExecutionPath::native)
+    record_.predicted = predicted_step(record_.env.gpu->name, accounts.trace, plan_.ranks);
   if (record_.support->path() == ExecutionPath::unsupported)
     for (const GemmPath* path : {&record_.support->fprop, &record_.support->dgrad, &record_.support->wgrad})
       if (path->path == ExecutionPath::unsupported)
@@ -83,7 +87,7 @@ void RecordBuilder::add_communication(const Comm& comm, const DryRun& accounts) 
     record.collectives.push_back({c.name, c.calls, c.buffer_bytes, c.wire_bytes, std::nullopt});
     record.wire_bytes += c.wire_bytes;
   }
-  for (const OpCost& op : accounts.ops)
+  for (const OpCost& op : accounts.ops())
     if (op.op_class == OpClass::communication) record.predicted_wire_bytes += op.bytes;
   for (char** variable = environ; *variable; ++variable)
     if (std::string_view(*variable).starts_with("NCCL_")) record.environment.emplace_back(*variable);
@@ -171,7 +175,7 @@ void RecordBuilder::add_breakdown(const StepProfiler::Result& profile) {
                                 {}};
   if (plan_.model.moe) record_.breakdown->routing_ms = of(OpClass::routing);
   for (const StepProfiler::OpTime& op : profile.ops)
-    record_.breakdown->ops.push_back({op.name, name_of(op.op_class), op.calls, op.ms, op.flops, op.bytes});
+    record_.breakdown->ops.push_back(op_record(op.cost, op.calls, op.ms));
 }
 
 void RecordBuilder::add_bus_rates(const std::vector<std::optional<double>>& rates) {
@@ -201,8 +205,9 @@ void RecordBuilder::add_flow(const StepProfiler::Result& profile, std::vector<Co
   flow.on = plan_.recipe.flow;
   flow.conversion = std::move(conversion);
   for (const StepProfiler::OpTime& op : profile.ops) {
-    (op.op_class == OpClass::quantize ? flow.casts.standalone : flow.casts.fused) += op.casts;
-    if (op.name == name_of(OpKind::transpose_codes)) flow.transposes += op.calls;
+    std::int64_t& casts = op.cost.op_class == OpClass::quantize ? flow.casts.standalone : flow.casts.fused;
+    casts += std::int64_t{op.calls} * op.cost.casts;
+    if (op.cost.name == std::string_view(name_of(OpKind::transpose_codes))) flow.transposes += op.calls;
   }
   const std::lock_guard lock(mutex_);
   record_.flow = std::move(flow);
@@ -218,7 +223,7 @@ void RecordBuilder::finish(const DryRun& accounts, const std::optional<OpRates>&
   if (training.params_changed && training.params_changed != training.params_total)
     warn({fmt::format("{} of {} parameter tensors did not change in the first step",
                       *training.params_total - *training.params_changed, *training.params_total)});
-  fill_metrics(record_, plan_, accounts.ops, rates, energy_j_per_token_);
+  fill_metrics(record_, plan_, accounts.ops(), rates, energy_j_per_token_);
 }
 
 }  // namespace precbench

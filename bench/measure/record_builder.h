@@ -8,7 +8,7 @@
 
 #include "bench/case/plan.h"
 #include "bench/machine/verification.h"
-#include "bench/measure/predict.h"
+#include "bench/predict/predict.h"
 #include "bench/process/rendezvous.h"
 #include "bench/step/checkpoint.h"
 #include "kernels/comm/comm.h"
@@ -34,7 +34,7 @@ class RecordBuilder {
   RecordBuilder(const Plan& plan, const NodeShare& share, Record& record)
       : plan_(plan), share_(share), record_(record) {}
 
-  /// Records what is known before anything runs. Throws Unsupported if the device cannot run the recipe.
+  /// Records what is known before anything runs, and the predicted step. Throws Unsupported if the device cannot run the recipe.
   void describe(const Device& device, const DataSource& data, const DryRun& accounts);
 
   // The functions below may be called by several ranks at once. Steps, timing, memory and what follows them

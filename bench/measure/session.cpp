@@ -22,7 +22,7 @@
 #include "bench/machine/host_memory.h"
 #include "bench/machine/verification.h"
 #include "bench/measure/metrics.h"
-#include "bench/measure/predict.h"
+#include "bench/predict/predict.h"
 #include "bench/measure/probes.h"
 #include "bench/measure/record_builder.h"
 #include "bench/measure/sampler.h"

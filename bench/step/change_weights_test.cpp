@@ -9,7 +9,7 @@
 #include <functional>
 #include <set>
 
-#include "bench/measure/predict.h"
+#include "bench/predict/predict.h"
 #include "bench/step/rank_testing.h"
 #include "bench/step/weights.h"
 #include "kernels/numerics/random.h"

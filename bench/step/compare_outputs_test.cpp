@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/measure/predict.h"
+#include "bench/predict/predict.h"
 #include "bench/step/fidelity.h"
 #include "bench/step/fidelity_testing.h"
 #include "bench/step/rank_testing.h"

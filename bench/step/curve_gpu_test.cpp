@@ -6,7 +6,7 @@
 #include <cmath>
 #include <thread>
 
-#include "bench/measure/predict.h"
+#include "bench/predict/predict.h"
 #include "bench/step/rank_testing.h"
 #include "bench/step/step_runner.h"
 #include "bench/step/weights.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "bench/case/supported.h"
-#include "bench/measure/predict.h"
+#include "bench/predict/predict.h"
 #include "bench/step/rank_testing.h"
 #include "bench/step/weights.h"
 #include "kernels/testing/temp_directory.h"

@@ -7,7 +7,7 @@
 #include <map>
 
 #include "bench/case/supported.h"
-#include "bench/measure/predict.h"
+#include "bench/predict/predict.h"
 #include "bench/step/change_weights.h"
 #include "bench/step/fidelity_testing.h"
 #include "bench/step/rank_testing.h"

@@ -2,7 +2,7 @@
 // tokens. Covers RoPE beyond the original context and sharded biases.
 #include <algorithm>
 
-#include "bench/measure/predict.h"
+#include "bench/predict/predict.h"
 #include "bench/step/rank_testing.h"
 #include "models/transformer/step_golden.h"
 

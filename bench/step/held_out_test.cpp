@@ -9,7 +9,7 @@
 #include <optional>
 #include <tuple>
 
-#include "bench/measure/predict.h"
+#include "bench/predict/predict.h"
 #include "bench/step/rank_testing.h"
 #include "bench/step/weights.h"
 #include "kernels/testing/temp_directory.h"

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "bench/measure/predict.h"
+#include "bench/predict/predict.h"
 #include "bench/step/fidelity_testing.h"
 #include "bench/step/rank_testing.h"
 

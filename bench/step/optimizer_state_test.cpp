@@ -4,7 +4,7 @@
 #include <map>
 
 #include "bench/case/supported.h"
-#include "bench/measure/predict.h"
+#include "bench/predict/predict.h"
 #include "bench/step/checkpoint.h"
 #include "bench/step/rank_testing.h"
 #include "bench/step/weights.h"

@@ -114,6 +114,7 @@ void Rank::forward_backward(Transformer& transformer) {
   const Tensor loss_sum = {report_.data, DType::f32, 1, 1};
   parameters_.begin_step();
   for (int micro = 0; micro < plan_.accumulation; ++micro) {
+    if (runs_micro_step_ && !runs_micro_step_(micro)) continue;
     parameters_.begin_micro_step(micro);
     transformer.forward_backward(loss_sum, tokens_.slice_rows(micro * M, M),
                                  targets_.slice_rows(micro * M, M), scale, micro);

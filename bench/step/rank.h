@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/case/plan.h"
@@ -83,6 +85,8 @@ class Rank {
   /// Runs forward and backward on the prepared tokens, without an update; the caller calls
   /// parameters().complete().
   void forward_backward() { forward_backward(transformer_); }
+  /// Runs only the micro-steps for which `runs` returns true, in dry runs: the others would be alike.
+  void set_micro_step_filter(std::function<bool(int micro)> runs) { runs_micro_step_ = std::move(runs); }
   /// The same with another transformer of this rank's parameters and the plan's shapes.
   void forward_backward(Transformer& transformer);
   /// Returns the loss of that pass, mean over all tokens of all ranks; a collective, call it once after each
@@ -107,6 +111,7 @@ class Rank {
   Tensor scalars_, norm_squared_;
   std::int64_t optimizer_steps_before_ = 0;
   Transformer transformer_;
+  std::function<bool(int)> runs_micro_step_;  // empty: all
 };
 
 }  // namespace precbench

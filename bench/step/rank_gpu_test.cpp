@@ -10,7 +10,7 @@
 
 #include "bench/case/plan.h"
 #include "bench/case/supported.h"
-#include "bench/measure/predict.h"
+#include "bench/predict/predict.h"
 #include "bench/step/rank_testing.h"
 #include "bench/step/step_runner.h"
 #include "bench/step/weights.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/measure/predict.h"
+#include "bench/predict/predict.h"
 #include "bench/step/rank.h"
 #include "bench/step/rank_testing.h"
 #include "bench/step/weights.h"

@@ -6,7 +6,7 @@
 #include <atomic>
 
 #include "bench/case/supported.h"
-#include "bench/measure/predict.h"
+#include "bench/predict/predict.h"
 #include "bench/step/rank_setup_testing.h"
 #include "bench/step/weights.h"
 #include "kernels/testing/temp_directory.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "bench/measure/predict.h"
+#include "bench/predict/predict.h"
 #include "bench/step/rank.h"
 #include "bench/step/rank_threads_testing.h"
 #include "bench/step/weights.h"

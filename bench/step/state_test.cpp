@@ -6,7 +6,7 @@
 #include <map>
 #include <mutex>
 
-#include "bench/measure/predict.h"
+#include "bench/predict/predict.h"
 #include "bench/step/rank_testing.h"
 #include "bench/step/weights.h"
 #include "kernels/base/errors.h"

@@ -1,7 +1,7 @@
 // Llama 4 weights in Hugging Face's layout, read and written, against the library's own tensors.
 #include "bench/step/stored_form.h"
 
-#include "bench/measure/predict.h"
+#include "bench/predict/predict.h"
 #include "bench/step/rank_testing.h"
 #include "bench/step/weights.h"
 #include "kernels/base/errors.h"

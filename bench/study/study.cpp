@@ -19,7 +19,7 @@
 #include "bench/machine/datasheet.h"
 #include "bench/machine/environment.h"
 #include "bench/machine/host_memory.h"
-#include "bench/measure/predict.h"
+#include "bench/predict/predict.h"
 #include "bench/process/rendezvous.h"
 #include "bench/process/signals.h"
 #include "bench/process/sweep_status.h"

@@ -9,6 +9,10 @@
 
 namespace precbench {
 
+Comm::Comm(int rank, int size) : rank_(rank), size_(size), members_(size) {
+  std::iota(members_.begin(), members_.end(), 0);
+}
+
 void Comm::count(const OpCost& cost, double buffer_bytes) {
   std::vector<CollectiveCount>& counts = books_->counts;
   auto entry = std::find_if(counts.begin(), counts.end(), [&](const auto& c) { return c.name == cost.name; });
@@ -27,6 +31,7 @@ std::unique_ptr<Comm> Comm::subset(const std::vector<int>& members, Lane lane) {
   std::unique_ptr<Comm> comm = do_subset(members, static_cast<int>(self), lane);
   comm->books_ = books_;
   comm->number_ = ++books_->subsets;
+  std::transform(members.begin(), members.end(), comm->members_.begin(), [&](int m) { return members_[m]; });
   return comm;
 }
 
@@ -35,6 +40,8 @@ Comm::Ticket Comm::start(const char* name, std::int64_t buffer_bytes, std::int64
   const OpCost cost{name, OpClass::communication, 0, static_cast<double>(wire_bytes), DType::bf16};
   count(cost, static_cast<double>(buffer_bytes));
   ++started_;
+  if (books_->comm_observer)
+    books_->comm_observer->started(*this, started_, cost, static_cast<double>(buffer_bytes));
   if (asynchronous()) {
     in_flight_.push_back(cost);
     body();
@@ -56,6 +63,8 @@ Comm::Ticket Comm::start_ring(const char* name, const Tensor& buffer, int passes
 }
 
 void Comm::wait(Ticket ticket) {
+  if (books_->comm_observer && ticket > told_) books_->comm_observer->waited(*this, ticket);
+  told_ = std::max(told_, ticket);
   if (ticket <= waited_) return;
   // Several collectives completed by one wait are reported as the last of them, with the bytes of all.
   const auto end = in_flight_.begin() + static_cast<std::ptrdiff_t>(ticket - waited_);

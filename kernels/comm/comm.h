@@ -35,6 +35,18 @@ struct CollectiveCount {
 /// order.
 enum class Lane : std::uint8_t { shared, own };
 
+class Comm;
+
+/// Sees when collectives start and when the device's later ops wait for them: what a model of their overlap
+/// with compute needs.
+class CommObserver {
+ public:
+  virtual ~CommObserver() = default;
+  /// `cost`: name and bytes that this rank sends; `buffer_bytes`: of the full buffer, the larger of two.
+  virtual void started(const Comm& comm, std::uint64_t ticket, const OpCost& cost, double buffer_bytes) = 0;
+  virtual void waited(const Comm& comm, std::uint64_t ticket) = 0;
+};
+
 class Comm {
  public:
   virtual ~Comm() = default;
@@ -43,6 +55,8 @@ class Comm {
   int size() const { return size_; }
   /// Returns 0 for the whole Comm, or n for its n-th subset in order of creation.
   int number() const { return number_; }
+  /// Returns the members as ranks of the whole Comm.
+  const std::vector<int>& members() const { return members_; }
 
   /// Handle of a started collective of this Comm; 0 has always completed.
   using Ticket = std::uint64_t;
@@ -100,9 +114,11 @@ class Comm {
   /// Sets the observer, which sees communication as ops of its class; use that of the rank's device. An
   /// overlapped collective is reported where the device waits for it: only exposed time shows.
   void set_observer(OpObserver* observer) { books_->observer = observer; }
+  /// Sets the observer of starts and waits, of this Comm and its subsets; null for none.
+  void set_comm_observer(CommObserver* observer) { books_->comm_observer = observer; }
 
  protected:
-  Comm(int rank, int size) : rank_(rank), size_(size) {}
+  Comm(int rank, int size);
   /// Returns true if do_wait is needed. Otherwise a collective is complete, in the device's order, when its
   /// do_ function returns.
   virtual bool asynchronous() const { return false; }
@@ -130,11 +146,13 @@ class Comm {
   void count(const OpCost& cost, double buffer_bytes);
 
   int rank_, size_, number_ = 0;
-  Ticket started_ = 0, waited_ = 0;
+  std::vector<int> members_;
+  Ticket started_ = 0, waited_ = 0, told_ = 0;  // told_: to the CommObserver
   std::vector<OpCost> in_flight_;  // for tickets waited_ + 1 to started_
   struct Books {
     std::vector<CollectiveCount> counts;
     OpObserver* observer = nullptr;
+    CommObserver* comm_observer = nullptr;
     int subsets = 0;
   };
   std::shared_ptr<Books> books_ = std::make_shared<Books>();

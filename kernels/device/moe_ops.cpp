@@ -32,16 +32,18 @@ double product_flops(std::int64_t m, std::int64_t n, std::int64_t k) {
 }  // namespace
 
 OpCost Route::cost() const {
-  return of("route", OpClass::routing,
-            bytes(x) + bytes(router) + bytes(bias) + bytes(z) + bytes(index) + bytes(weights),
-            product_flops(z.rows, z.cols, x.cols));
+  return shaped(of("route", OpClass::routing,
+                   bytes(x) + bytes(router) + bytes(bias) + bytes(z) + bytes(index) + bytes(weights),
+                   product_flops(z.rows, z.cols, x.cols)),
+                {z.rows, z.cols, x.cols});
 }
 
 OpCost RouteBackward::cost() const {
-  return of("route_backward", OpClass::routing,
-            bytes(x) + 2 * bytes(router) + bytes(addend) + bytes(dw) + bytes(z) + bytes(index) + bytes(dx) +
-                updated_bytes(drouter, accumulate),
-            2 * product_flops(z.rows, z.cols, x.cols));
+  return shaped(of("route_backward", OpClass::routing,
+                   bytes(x) + 2 * bytes(router) + bytes(addend) + bytes(dw) + bytes(z) + bytes(index) +
+                       bytes(dx) + updated_bytes(drouter, accumulate),
+                   2 * product_flops(z.rows, z.cols, x.cols)),
+                {z.rows, z.cols, x.cols});
 }
 
 OpCost Group::cost() const {
@@ -61,22 +63,28 @@ OpCost Permute::cost() const {
                              bytes(weights) + slot_bytes(groups) + of_rows(written_bytes(x), groups));
   QuantizedTensor made = x;
   if (codes) made.rowwise = {};
-  return casting(cost, made);
+  return casting(shaped(cost, {groups.rows_expected, std::max(x.value.cols, src.value.cols), groups.top_k()}),
+                 made);
 }
 
 OpCost TransposeCodes::cost() const {
   const double moved = quantized_bytes(src) + quantized_bytes(dst);
-  return of("transpose_codes", OpClass::quantize, groups.counts.empty() ? moved : of_rows(moved, groups));
+  return shaped(
+      of("transpose_codes", OpClass::quantize, groups.counts.empty() ? moved : of_rows(moved, groups)),
+      {groups.counts.empty() ? src.rows() : groups.rows_expected, src.k()});
 }
 
 OpCost Unpermute::cost() const {
-  return of("unpermute", OpClass::routing,
-            of_rows(bytes(rows), groups) + bytes(addend) + bytes(weights) + bytes(dw) + bytes(x) +
-                bytes(out) + bytes(groups.row_of));
+  return shaped(of("unpermute", OpClass::routing,
+                   of_rows(bytes(rows), groups) + bytes(addend) + bytes(weights) + bytes(dw) + bytes(x) +
+                       bytes(out) + bytes(groups.row_of)),
+                {out.rows, out.cols, groups.top_k()});
 }
 
 OpCost QuantizeExperts::cost() const {
-  return of("quantize_experts", OpClass::quantize, bytes(w.value) + copy_bytes(w));
+  OpCost cost = casting(of("quantize_experts", OpClass::quantize, bytes(w.value) + copy_bytes(w)), w);
+  cost.casts = 0;  // a weight's casts are not counted
+  return shaped(cost, {w.value.rows / experts, w.value.cols, experts});
 }
 
 OpCost GroupedMatmul::cost() const {
@@ -91,23 +99,28 @@ OpCost GroupedMatmul::cost() const {
             : of_rows(operand_bytes(a) + bytes(d), groups) + used * operand_bytes(b);
   const double flops = wgrad ? product_flops(groups.rows_expected, d.rows / groups.experts(), d.cols)
                              : product_flops(groups.rows_expected, d.cols, a.k());
-  return of(kNames[static_cast<int>(options.role)], options.op_class, moved, flops,
-            math_of(a.format, b.format));
+  const std::int64_t rows = groups.rows_expected, count = groups.experts();
+  return shaped(multiplying(of(kNames[static_cast<int>(options.role)], options.op_class, moved, flops), a, b),
+                wgrad ? std::array<std::int64_t, 7>{d.rows / count, d.cols, rows, count}
+                      : std::array<std::int64_t, 7>{rows, d.cols, a.k(), count});
 }
 
 OpCost GroupedSwiglu::cost() const {
   return casting(
-      of("grouped_swiglu", OpClass::norm_elementwise,
-         of_rows(bytes(gate_up) + written_bytes(s), groups) + bytes(weights) + bytes(groups.source)),
+      shaped(of("grouped_swiglu", OpClass::norm_elementwise,
+                of_rows(bytes(gate_up) + written_bytes(s), groups) + bytes(weights) + bytes(groups.source)),
+             {groups.rows_expected, gate_up.cols / 2}),
       s);
 }
 
 OpCost GroupedSwigluBackward::cost() const {
   return casting(
-      casting(of("grouped_swiglu_backward", OpClass::norm_elementwise,
-                 of_rows(bytes(ds) + bytes(gate_up) + written_bytes(dgate_up) + written_bytes(s), groups) +
-                     bytes(weights) + bytes(dw) + bytes(groups.source)),
-              dgate_up),
+      casting(
+          shaped(of("grouped_swiglu_backward", OpClass::norm_elementwise,
+                    of_rows(bytes(ds) + bytes(gate_up) + written_bytes(dgate_up) + written_bytes(s), groups) +
+                        bytes(weights) + bytes(dw) + bytes(groups.source)),
+                 {groups.rows_expected, ds.cols}),
+          dgate_up),
       s);
 }
 

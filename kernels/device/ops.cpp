@@ -1,6 +1,7 @@
 // Minimum cost of each op, and the name that observers see. bytes counts every input read once and every
 // output written once; flops counts a multiply-add as 2.
 #include <algorithm>
+#include <cstring>
 
 #include "kernels/device/op_cost.h"
 
@@ -20,6 +21,28 @@ const char* name_of(OpKind kind) {
 #undef PRECBENCH_NAME
   };
   return kNames[static_cast<int>(kind)];
+}
+
+bool same_call(const OpCost& a, const OpCost& b) {
+  return a.op_class == b.op_class && a.flops == b.flops && a.bytes == b.bytes && a.math == b.math &&
+         a.casts == b.casts && a.shape == b.shape && a.formats == b.formats && !std::strcmp(a.name, b.name);
+}
+
+std::vector<std::int64_t> used_entries(const std::array<std::int64_t, 7>& shape) {
+  const auto last = std::find_if(shape.rbegin(), shape.rend(), [](std::int64_t n) { return n != 0; });
+  return {shape.begin(), last.base()};
+}
+
+std::string formats_text(const OpCost& cost) {
+  if (cost.formats == std::array<OpFormat, 2>{}) return {};
+  std::string text;
+  for (const OpFormat& format : cost.formats) {
+    if (!text.empty()) text += ", ";
+    text += name_of(format.dtype);
+    if (format.dtype == DType::bf16) continue;
+    text += std::string(" ") + name_of(format.granularity) + " " + name_of(format.scale);
+  }
+  return text;
 }
 
 namespace ops {
@@ -64,14 +87,16 @@ OpCost InitNormal::cost() const { return of("init_normal", OpClass::other, bytes
 OpCost Fill::cost() const { return of("fill", OpClass::other, bytes(x)); }
 
 OpCost Quantize::cost() const {
-  const OpCost cost = of("quantize", OpClass::quantize, bytes(x.value) + copy_bytes(x));
-  return weight ? cost : casting(cost, x);
+  OpCost cost =
+      casting(shaped_as(of("quantize", OpClass::quantize, bytes(x.value) + copy_bytes(x)), x.value), x);
+  if (weight) cost.casts = 0;
+  return cost;
 }
 
 bool Quantize::idle() const { return copy_bytes(x) == 0 && x.amax_out.empty(); }
 
 OpCost Dequantize::cost() const {
-  return of("dequantize", OpClass::quantize, quantized_bytes(operand) + bytes(dst));
+  return shaped_as(of("dequantize", OpClass::quantize, quantized_bytes(operand) + bytes(dst)), dst);
 }
 
 OpCost InverseHadamard::cost() const {
@@ -85,8 +110,9 @@ OpCost Matmul::cost() const {
       bytes(a.data) + bytes(a.scale) + bytes(b.data) + bytes(b.scale) + updated_bytes(d, options.accumulate);
   const double flops =
       2.0 * static_cast<double>(d.rows) * static_cast<double>(d.cols) * static_cast<double>(a.k());
-  return of(kNames[static_cast<int>(options.role)], options.op_class, byte_count, flops,
-            math_of(a.format, b.format));
+  return shaped(
+      multiplying(of(kNames[static_cast<int>(options.role)], options.op_class, byte_count, flops), a, b),
+      {d.rows, d.cols, a.k()});
 }
 
 OpCost Amax::cost() const { return of("amax", OpClass::quantize, bytes(x)); }
@@ -100,11 +126,11 @@ OpCost UpdateHistory::cost() const {
 }
 
 OpCost Transpose::cost() const {
-  return of("transpose", OpClass::quantize, bytes(src.data) + bytes(dst.data));
+  return shaped_as(of("transpose", OpClass::quantize, bytes(src.data) + bytes(dst.data)), dst.data);
 }
 
 OpCost CopyColumns::cost() const {
-  return of("copy_columns", OpClass::quantize, 2 * std::min(bytes(dst), bytes(src)));
+  return shaped_as(of("copy_columns", OpClass::quantize, 2 * std::min(bytes(dst), bytes(src))), dst);
 }
 
 OpCost PlaceRows::cost() const { return of("place_rows", OpClass::attention, bytes(dst) + bytes(src)); }
@@ -112,31 +138,35 @@ OpCost PlaceRows::cost() const { return of("place_rows", OpClass::attention, byt
 OpCost Embedding::cost() const {
   // Repeated tokens find their row in a cache.
   const double rows = bytes_of(table.dtype, std::min(x.rows, table.rows) * x.cols);
-  return of("embedding", OpClass::norm_elementwise, rows + bytes(x) + bytes(tokens));
+  return shaped_as(of("embedding", OpClass::norm_elementwise, rows + bytes(x) + bytes(tokens)), x);
 }
 
 OpCost EmbeddingBackward::cost() const {
   const double touched = 2.0 * bytes_of(dtable.dtype, std::min(dx.rows, dtable.rows) * dx.cols);
-  return of("embedding_backward", OpClass::norm_elementwise, touched + bytes(dx) + bytes(tokens));
+  return shaped_as(of("embedding_backward", OpClass::norm_elementwise, touched + bytes(dx) + bytes(tokens)),
+                   dx);
 }
 
 OpCost AddRmsnorm::cost() const {
-  return casting(of("add_rmsnorm", OpClass::norm_elementwise,
-                    bytes(x) + (branch.empty() ? 0.0 : bytes(branch) + bytes(sum)) + bytes(rstd) +
-                        bytes(weight) + written_bytes(h)),
+  return casting(shaped_as(of("add_rmsnorm", OpClass::norm_elementwise,
+                              bytes(x) + (branch.empty() ? 0.0 : bytes(branch) + bytes(sum)) + bytes(rstd) +
+                                  bytes(weight) + written_bytes(h)),
+                           x),
                  h);
 }
 
 OpCost RecomputeRmsnorm::cost() const {
-  return casting(of("recompute_rmsnorm", OpClass::norm_elementwise,
-                    bytes(sum) + bytes(rstd) + bytes(weight) + written_bytes(h)),
+  return casting(shaped_as(of("recompute_rmsnorm", OpClass::norm_elementwise,
+                              bytes(sum) + bytes(rstd) + bytes(weight) + written_bytes(h)),
+                           sum),
                  h);
 }
 
 OpCost RmsnormBackward::cost() const {
-  return casting(of("rmsnorm_backward", OpClass::norm_elementwise,
-                    bytes(dresidual) + bytes(dh) + bytes(x) + bytes(rstd) + bytes(weight) +
-                        updated_bytes(dweight, accumulate) + written_bytes(dx)),
+  return casting(shaped_as(of("rmsnorm_backward", OpClass::norm_elementwise,
+                              bytes(dresidual) + bytes(dh) + bytes(x) + bytes(rstd) + bytes(weight) +
+                                  updated_bytes(dweight, accumulate) + written_bytes(dx)),
+                           dh),
                  dx);
 }
 
@@ -146,46 +176,57 @@ OpCost Rope::cost() const {
   const double share = out.data == qkv.data && options.bias.empty()
                            ? static_cast<double>(s.heads + s.kv_heads) / (s.heads + 2 * s.kv_heads)
                            : 1.0;
-  return of("rope", OpClass::norm_elementwise, share * (bytes(out) + bytes(qkv)));
+  return shaped_as(of("rope", OpClass::norm_elementwise, share * (bytes(out) + bytes(qkv))), out);
 }
 
 OpCost RopeBackward::cost() const {
-  return casting(of("rope_backward", OpClass::norm_elementwise,
-                    bytes(dout) + (options.q_norm.empty() ? 0.0 : bytes(qkv)) + written_bytes(dqkv)),
-                 dqkv);
+  return casting(
+      shaped_as(of("rope_backward", OpClass::norm_elementwise,
+                   bytes(dout) + (options.q_norm.empty() ? 0.0 : bytes(qkv)) + written_bytes(dqkv)),
+                dout),
+      dqkv);
 }
 
 OpCost BiasBackward::cost() const {
-  return of("bias_backward", OpClass::norm_elementwise, bytes(dy) + updated_bytes(dbias, accumulate));
+  return shaped_as(
+      of("bias_backward", OpClass::norm_elementwise, bytes(dy) + updated_bytes(dbias, accumulate)), dy);
 }
 
 OpCost Attention::cost() const {
-  return casting(of("attention", OpClass::attention,
-                    qkv_bytes(qkv, kv, shape) + bytes(lse) + written_bytes(out), attention_flops(shape, 2)),
-                 out);
+  return casting(
+      shaped_as(of("attention", OpClass::attention,
+                   qkv_bytes(qkv, kv, shape) + bytes(lse) + written_bytes(out), attention_flops(shape, 2)),
+                shape),
+      out);
 }
 
 OpCost AttentionBackward::cost() const {
   // dV, dP, dQ, dK: the model's FLOPs. The recomputed scores, which every fused implementation needs, are not
   // counted.
-  return of("attention_backward", OpClass::attention,
-            qkv_bytes(qkv, kv, shape) + qkv_bytes(dqkv, dkv, shape) + bytes(dout) + bytes(out) + bytes(lse),
-            attention_flops(shape, 4));
+  return shaped_as(
+      of("attention_backward", OpClass::attention,
+         qkv_bytes(qkv, kv, shape) + qkv_bytes(dqkv, dkv, shape) + bytes(dout) + bytes(out) + bytes(lse),
+         attention_flops(shape, 4)),
+      shape);
 }
 
 OpCost Swiglu::cost() const {
-  return casting(of("swiglu", OpClass::norm_elementwise, bytes(gate_up) + written_bytes(s)), s);
+  return casting(
+      shaped_as(of("swiglu", OpClass::norm_elementwise, bytes(gate_up) + written_bytes(s)), s.value), s);
 }
 
 OpCost SwigluBackward::cost() const {
-  return casting(casting(of("swiglu_backward", OpClass::norm_elementwise,
-                            bytes(ds) + bytes(gate_up) + written_bytes(dgate_up) + written_bytes(s)),
-                         dgate_up),
-                 s);
+  return casting(
+      casting(shaped_as(of("swiglu_backward", OpClass::norm_elementwise,
+                           bytes(ds) + bytes(gate_up) + written_bytes(dgate_up) + written_bytes(s)),
+                        ds),
+              dgate_up),
+      s);
 }
 
 OpCost CrossEntropy::cost() const {
-  return of("cross_entropy", OpClass::head_loss, 2 * bytes(logits) + bytes(loss) + bytes(targets));
+  return shaped_as(of("cross_entropy", OpClass::head_loss, 2 * bytes(logits) + bytes(loss) + bytes(targets)),
+                   logits);
 }
 
 OpCost CompareLogits::cost() const {

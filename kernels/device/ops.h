@@ -11,7 +11,10 @@
 // rounds once to BF16.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "kernels/device/moe_ops.h"
 #include "kernels/device/operands.h"
@@ -19,7 +22,17 @@
 
 namespace precbench {
 
-/// Minimum work of one op call: the speed-of-light time of a step is the sum over its ops.
+/// Format of one operand of a GEMM, or of one quantized copy that an op writes; BF16 if there is none.
+struct OpFormat {
+  DType dtype = DType::bf16;
+  Granularity granularity = Granularity::none;
+  ScaleType scale = ScaleType::none;
+
+  bool operator==(const OpFormat&) const = default;
+};
+
+/// Minimum work of one op call: the speed-of-light time of a step is the sum over its ops. Beside it, what
+/// the op's rate depends on.
 struct OpCost {
   const char* name = "";
   OpClass op_class = OpClass::other;
@@ -27,7 +40,20 @@ struct OpCost {
   double bytes = 0;          ///< each input read once, each output written once
   DType math = DType::bf16;  ///< dtype whose peak applies: e4m3 for FP8 GEMMs, e2m1 for FP4
   int casts = 0;             ///< number of quantized copies of activations and gradients made from values
+  /// GEMM: m, n, k of D[m,n] = A[m,k] B[n,k]^T; with experts the rows of all m (wgrad: k) and their number.
+  /// Attention: B, T, keys, offset, heads, kv_heads, head_dim. Other ops: rows and columns of what they write,
+  /// if they go by rows. Unused entries are 0. A GEMM's role is part of the name.
+  std::array<std::int64_t, 7> shape{};
+  /// GEMM: operands A and B. Other ops: the rowwise and columnwise copies that they write.
+  std::array<OpFormat, 2> formats{};
 };
+
+/// Returns true if two calls are equal in everything that their rate depends on.
+bool same_call(const OpCost& a, const OpCost& b);
+/// Returns the entries of a shape up to the last that is not 0.
+std::vector<std::int64_t> used_entries(const std::array<std::int64_t, 7>& shape);
+/// Returns "e4m3 1x128 f32, e4m3 128x128 f32"; empty if both are BF16.
+std::string formats_text(const OpCost& cost);
 
 }  // namespace precbench
 

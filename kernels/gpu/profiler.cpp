@@ -71,16 +71,11 @@ StepProfiler::Result StepProfiler::result() {
   result.idle_ms = result.total_ms;
   for (const Span& span : spans_) {
     const double ms = clock_->milliseconds(span.begin, span.end);
-    auto op = std::find_if(result.ops.begin(), result.ops.end(), [&](const OpTime& o) {
-      return o.op_class == span.cost.op_class && o.name == span.cost.name;
-    });
-    if (op == result.ops.end())
-      op = result.ops.insert(op, OpTime{.name = span.cost.name, .op_class = span.cost.op_class});
+    auto op = std::find_if(result.ops.begin(), result.ops.end(),
+                           [&](const OpTime& o) { return same_call(o.cost, span.cost); });
+    if (op == result.ops.end()) op = result.ops.insert(op, OpTime{.cost = span.cost});
     ++op->calls;
     op->ms += ms;
-    op->flops += span.cost.flops;
-    op->bytes += span.cost.bytes;
-    op->casts += span.cost.casts;
     result.class_ms[static_cast<int>(span.cost.op_class)] += ms;
     result.idle_ms -= ms;
   }

@@ -29,19 +29,17 @@ class StepProfiler final : public OpObserver {
   void begin(const OpCost& cost) override;
   void end(const OpCost& cost) override;
 
+  /// All calls of one op with equal costs.
   struct OpTime {
-    std::string name;
-    OpClass op_class = OpClass::other;
+    OpCost cost;  ///< of one call
     int calls = 0;
-    double ms = 0;
-    double flops = 0, bytes = 0;  ///< of all calls, as accounted
-    int casts = 0;                ///< likewise
+    double ms = 0;  ///< of all calls
   };
   struct Result {
     double total_ms = 0;  ///< start() to stop()
     double idle_ms = 0;   ///< part of it outside all ops
     std::array<double, kOpClasses> class_ms{};
-    std::vector<OpTime> ops;  ///< by name and class, longest first
+    std::vector<OpTime> ops;  ///< longest first
   };
   Result result();
 

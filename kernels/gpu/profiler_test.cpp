@@ -6,6 +6,7 @@
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "kernels/device/devices.h"
@@ -41,11 +42,11 @@ TEST_CASE("StepProfiler: counts every op by class and name and the rest is idle"
   CHECK(counter.begun == 5);
   CHECK(counter.ended == 5);
   REQUIRE(result.ops.size() == 3);
-  const auto add =
-      std::find_if(result.ops.begin(), result.ops.end(), [](const auto& op) { return op.name == "add"; });
+  const auto add = std::find_if(result.ops.begin(), result.ops.end(),
+                                [](const auto& op) { return std::string(op.cost.name) == "add"; });
   REQUIRE(add != result.ops.end());
   CHECK(add->calls == 2);
-  CHECK(add->bytes == 2 * 3 * 4000.0);
+  CHECK(add->cost.bytes == 3 * 4000.0);
   CHECK(std::is_sorted(result.ops.begin(), result.ops.end(),
                        [](const auto& a, const auto& b) { return a.ms > b.ms; }));
   const double busy = std::accumulate(result.class_ms.begin(), result.class_ms.end(), 0.0);
@@ -57,6 +58,32 @@ TEST_CASE("StepProfiler: counts every op by class and name and the rest is idle"
   profiler.start();  // a second step starts from zero
   profiler.stop();
   CHECK(profiler.result().ops.empty());
+}
+
+TEST_CASE("StepProfiler: calls of one op are apart by shape and by formats", "[profiler]") {
+  const auto device = make_cpu_device(1);
+  std::vector<float> values(4096);
+  const auto at = [&](DType dtype, std::int64_t rows, std::int64_t cols) {
+    return Tensor{values.data(), dtype, rows, cols};
+  };
+  const auto product = [&](std::int64_t m, std::int64_t n, std::int64_t k) {
+    device->matmul({at(DType::bf16, m, n), {{}, at(DType::bf16, m, k), {}}, {{}, at(DType::bf16, n, k), {}}});
+  };
+  StepProfiler profiler(*device);
+  profiler.start();
+  product(16, 32, 16);
+  product(32, 16, 16);  // as many FLOPs and bytes
+  product(16, 32, 16);
+  profiler.stop();
+  const StepProfiler::Result result = profiler.result();
+  REQUIRE(result.ops.size() == 2);
+  for (const StepProfiler::OpTime& op : result.ops) {
+    const bool wide = op.cost.shape[1] == 32;
+    CHECK(op.calls == (wide ? 2 : 1));
+    CHECK(used_entries(op.cost.shape) ==
+          (wide ? std::vector<std::int64_t>{16, 32, 16} : std::vector<std::int64_t>{32, 16, 16}));
+    CHECK(formats_text(op.cost).empty());
+  }
 }
 
 TEST_CASE("StepProfiler: ops that round to more than the step leave an idle time of 0", "[profiler]") {

@@ -47,7 +47,13 @@ bool left_out(std::string_view key) {
          key == "bytes" || key == "predicted_dispatch" || key == "predicted_combine" || key == "flow" ||
          key == "route_flips" || key == "cpus" || key == "cpu_quota" || key == "speed_from" ||
          key == "sensitivity" || key == "note" || key == "verified" || key == "trained_tokens" ||
-         key == "steady" || key == "against" || key == "outputs";
+         key == "steady" || key == "against" || key == "outputs" || key == "shape" || key == "formats";
+}
+
+/// Returns true for keys of a T that are omitted if null. Memory has a `predicted` that is not.
+template <class T>
+bool omitted_if_null(std::string_view key) {
+  return left_out(key) || (std::is_same_v<T, Record> && key == "predicted");
 }
 
 template <class T>
@@ -71,7 +77,7 @@ Json write_value(const T& value) {
     Json object = Json::object();
     each_field(value, [&](const char* key, const auto& field) {
       Json member = write_value(field);
-      if (!member.is_null() || !left_out(key)) object[key] = std::move(member);
+      if (!member.is_null() || !omitted_if_null<T>(key)) object[key] = std::move(member);
     });
     return object;
   }
@@ -96,13 +102,14 @@ struct Place {
 template <class T>
 bool added_later(std::string_view key) {
   if constexpr (std::is_same_v<T, Record>)
-    return key == "definition" || key == "fidelity" || key == "study" || left_out(key);
+    return key == "definition" || key == "fidelity" || key == "study" || omitted_if_null<T>(key);
   if constexpr (std::is_same_v<T, Training>) return key == "evaluations";
   if constexpr (std::is_same_v<T, DeviceRates>) return left_out(key);
   if constexpr (std::is_same_v<T, GemmPath> || std::is_same_v<T, Breakdown> || std::is_same_v<T, MoeRecord> ||
                 std::is_same_v<T, ExchangeBytes> || std::is_same_v<T, Fidelity> ||
                 std::is_same_v<T, Environment> || std::is_same_v<T, Metrics> ||
-                std::is_same_v<T, CellRecord> || std::is_same_v<T, StudyPlace> || std::is_same_v<T, Support>)
+                std::is_same_v<T, CellRecord> || std::is_same_v<T, StudyPlace> ||
+                std::is_same_v<T, Support> || std::is_same_v<T, OpRecord>)
     return left_out(key);
   return std::is_same_v<T, Timing> && (key == "wall_ms" || key == "runs" || key == "between_runs");
 }

@@ -161,7 +161,8 @@ struct Memory {
   std::optional<std::int64_t> driver;
 };
 
-/// All calls of one op in the profiled step.
+/// All calls of one op with one shape in the profiled step. In older records: with any shape, without the
+/// shape.
 struct OpRecord {
   std::string name;      ///< "matmul wgrad"
   std::string op_class;  ///< "gemm", as in the keys of Breakdown
@@ -169,6 +170,12 @@ struct OpRecord {
   double ms = 0;
   double flops = 0;  ///< matrix multiply-adds, counted as 2
   double bytes = 0;  ///< each input read once, each output written once
+  /// GEMM: m, n, k of D[m,n] = A[m,k] B[n,k]^T, and the number of experts; attention: B, T, keys, offset,
+  /// heads, kv_heads, head_dim; others: rows and columns. Null for an op without rows.
+  std::optional<std::vector<std::int64_t>> shape = {};
+  /// GEMM: formats of A and B; others: of the rowwise and the columnwise copy that they write. "e4m3 1x128
+  /// f32, e4m3 128x128 f32"; null if both are BF16.
+  std::optional<std::string> formats = {};
 };
 
 /// One profiled step outside the timed samples, by op class.
@@ -340,6 +347,14 @@ struct FlowRecord {
   std::vector<Conversion> conversion;  ///< empty if flow is off
 };
 
+/// The step as the cost model of this version predicts it from the case and the GPU's name alone.
+struct PredictedStep {
+  double step_ms = 0;
+  double low_ms = 0, high_ms = 0;  ///< 80% interval
+  double borrowed = 0;             ///< share of the ops' time with rates of other GPUs or formats
+  std::string rates;               ///< machine on which the rates were measured: "h200"
+};
+
 struct Record {
   int schema = kSchemaVersion;
   int method_version = kMethodVersion;
@@ -356,6 +371,7 @@ struct Record {
   std::optional<Flops> flops;
   std::optional<Timing> timing;
   std::optional<Metrics> metrics;
+  std::optional<PredictedStep> predicted;  ///< null in older records and without rates for the machine
   std::optional<Memory> memory;
   std::optional<Breakdown> breakdown;
   std::optional<Communication> communication;  ///< null for one rank

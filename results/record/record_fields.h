@@ -77,6 +77,12 @@ void each_field(S& s, F&& f) {
   f("speed_from", s.speed_from);
 }
 
+template <Is<PredictedStep> S, class F>
+void each_field(S& s, F&& f) {
+  f("step_ms", s.step_ms), f("low_ms", s.low_ms), f("high_ms", s.high_ms), f("borrowed", s.borrowed);
+  f("rates", s.rates);
+}
+
 template <Is<MemorySegments> S, class F>
 void each_field(S& s, F&& f) {
   f("weights", s.weights), f("quantized_weights", s.quantized_weights), f("master", s.master);
@@ -93,7 +99,7 @@ void each_field(S& s, F&& f) {
 template <Is<OpRecord> S, class F>
 void each_field(S& s, F&& f) {
   f("name", s.name), f("op_class", s.op_class), f("calls", s.calls), f("ms", s.ms);
-  f("flops", s.flops), f("bytes", s.bytes);
+  f("flops", s.flops), f("bytes", s.bytes), f("shape", s.shape), f("formats", s.formats);
 }
 
 template <Is<Breakdown> S, class F>
@@ -269,7 +275,7 @@ void each_field(S& s, F&& f) {
   f("case", s.case_fields), f("definition", s.definition), f("status", s.status), f("error", s.error);
   f("warnings", s.warnings);
   f("env", s.env), f("support", s.support), f("flops", s.flops), f("timing", s.timing);
-  f("metrics", s.metrics), f("memory", s.memory), f("breakdown", s.breakdown);
+  f("metrics", s.metrics), f("predicted", s.predicted), f("memory", s.memory), f("breakdown", s.breakdown);
   f("communication", s.communication), f("telemetry", s.telemetry);
   f("training", s.training), f("quantization", s.quantization), f("fidelity", s.fidelity);
   f("sensitivity", s.sensitivity), f("study", s.study), f("params", s.params), f("moe", s.moe),

@@ -107,7 +107,7 @@ std::optional<double> StepPredictor::compute_ms(const Record& counts, const std:
   const OpRateTable &alike = rates({recipe, state_formats(counts), without_model}),
                     &any = rates({recipe, "", without_model});
   double ms = 0;
-  for (const OpRecord& op : counts.breakdown->ops) {
+  for (const OpRecord& op : ops_of_all_shapes(*counts.breakdown)) {
     if (op.op_class == "communication") continue;
     auto own = alike.near_ms(op);
     if (!own) own = any.ms(op);

@@ -23,7 +23,7 @@ bool in_set(unsigned set, const OpRecord& op) {
 }
 
 /// Returns the time of the ops in seconds, with the GEMMs in `set` at the FP8 (or FP4) rate; null if a needed
-/// rate is unknown. Same sum as speed_of_light in bench/measure/predict.h: all calls of an op share one
+/// rate is unknown. Same sum as speed_of_light in bench/predict/predict.h: all calls of an op share one
 /// bound.
 std::optional<double> seconds(const Breakdown& breakdown, const BestRates& rates, bool fp4, unsigned set) {
   double sum = 0;

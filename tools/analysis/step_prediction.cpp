@@ -23,11 +23,26 @@ constexpr const char* kCollectives = "communication";
 
 }  // namespace
 
+std::vector<OpRecord> ops_of_all_shapes(const Breakdown& breakdown) {
+  std::vector<OpRecord> sums;
+  for (const OpRecord& op : breakdown.ops) {
+    auto known = std::find_if(sums.begin(), sums.end(), [&](const OpRecord& one) {
+      return one.name == op.name && one.op_class == op.op_class;
+    });
+    if (known == sums.end()) known = sums.insert(known, OpRecord{.name = op.name, .op_class = op.op_class});
+    known->calls += op.calls;
+    known->ms += op.ms;
+    known->flops += op.flops;
+    known->bytes += op.bytes;
+  }
+  return sums;
+}
+
 OpRateTable::OpRateTable(const std::vector<const Record*>& steps) {
   for (const Record* step : steps) {
     if (!step->breakdown) continue;
     idle_ms_ += step->breakdown->idle_ms;
-    for (const OpRecord& op : step->breakdown->ops) {
+    for (const OpRecord& op : ops_of_all_shapes(*step->breakdown)) {
       calls_ += static_cast<double>(op.calls);
       const auto size = size_of(op);
       if (!size || !(op.ms > 0) || op.op_class == kCollectives) continue;
@@ -68,7 +83,7 @@ std::optional<double> OpRateTable::ms(const OpRecord& op) const {
 std::optional<double> predicted_compute_ms(const Record& record, const OpRateTable& rates) {
   if (!record.breakdown) return std::nullopt;
   double ms = 0;
-  for (const OpRecord& op : record.breakdown->ops) {
+  for (const OpRecord& op : ops_of_all_shapes(*record.breakdown)) {
     if (op.op_class == kCollectives) continue;
     const auto own = rates.ms(op);
     if (!own) return std::nullopt;

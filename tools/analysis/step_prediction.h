@@ -19,6 +19,10 @@ inline constexpr double kNearSize = 8;
 /// Number of the measured ops nearest in size whose rate is used.
 inline constexpr std::size_t kNearestOps = 2;
 
+/// Returns the ops of a step by name and class, each with the calls of all its shapes, as older records have
+/// them.
+std::vector<OpRecord> ops_of_all_shapes(const Breakdown& breakdown);
+
 /// Rates of the ops of measured steps, all on one GPU model and in one recipe.
 class OpRateTable {
  public:

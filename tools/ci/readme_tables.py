@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Fills the tables of measurements in the pages from the committed records, so that a page cannot contradict them. A page is any
 Markdown file that git tracks. Two lines mark the place of a table, which is what `precbench report` prints for these arguments, from
-paths under results/, or one of the tables of page_tables.py, each of which must be on at least one page:
+paths under results/, or one of the tables of page_tables.py and prediction_tables.py, each of which must be on at least one page:
 
   <!-- report h200/single.jsonl --columns tokens/s,speed-up --pivot recipe -->
   <!-- end -->
@@ -14,8 +14,10 @@ paths under results/, or one of the tables of page_tables.py, each of which must
 """
 import functools, lzma, os, pathlib, re, shlex, subprocess, sys
 
-from page_tables import RESULTS, ROOT, TABLES, beside_peer
+import prediction_tables
+from page_tables import RESULTS, ROOT, TABLES as PAGE_TABLES, beside_peer
 
+TABLES = {**PAGE_TABLES, **prediction_tables.TABLES}
 PROGRAM = os.environ.get("PRECBENCH", str(ROOT / "build/precbench"))
 MARK = re.compile(r"^<!-- (table|report) (\S[^\n]*) -->\n(.*?)^<!-- end -->$", re.S | re.M)
 

@@ -55,6 +55,7 @@ constexpr NamedSections kSections[] = {
     {"problems", always, once<problems_section>},
     {"speed", never, of_each_machine<speed_section>},
     {"scaling", never, of_each_machine<scaling_section>},
+    {"predicted", never, of_each_machine<predicted_section>},
     {"memory", never, of_each_machine<memory_section>},
     {"time", never, of_each_machine<time_section>},
     {"experts", never, of_each_machine<experts_section>},

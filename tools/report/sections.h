@@ -62,6 +62,7 @@ Section headline_section(const ReportInput& input);
 Section summary_section(const ReportInput& input);
 Section speed_section(const ReportInput& input, const MachineRecords& machine);
 Section scaling_section(const ReportInput& input, const MachineRecords& machine);
+Section predicted_section(const ReportInput& input, const MachineRecords& machine);
 Section memory_section(const ReportInput& input, const MachineRecords& machine);
 Section time_section(const ReportInput& input, const MachineRecords& machine);
 Section experts_section(const ReportInput& input, const MachineRecords& machine);

@@ -1,5 +1,5 @@
 // Runs dry steps and reads predictions off their accounts. See predict.h.
-#include "bench/measure/predict.h"
+#include "bench/predict/predict.h"
 
 #include <fmt/format.h>
 
@@ -16,13 +16,6 @@
 namespace precbench {
 namespace {
 
-class StepAccounts final : public OpObserver {
- public:
-  void begin(const OpCost& cost) override { ops.push_back(cost); }
-  void end(const OpCost&) override {}
-  std::vector<OpCost> ops;
-};
-
 GemmPath path_of(const GemmSupport& support) {
   static constexpr ExecutionPath kPaths[] = {ExecutionPath::native, ExecutionPath::emulated,
                                              ExecutionPath::unsupported};
@@ -38,17 +31,35 @@ DryRun dry_run_with(const Plan& plan, const Device* device, ReferencePlace place
   try {
     Rank rank(*dry, *comm, plan, dry->allocate(kUnlimited), kUnlimited);
     Arena& arena = rank.arena();
-    StepAccounts accounts;
-    dry->set_observer(&accounts);
-    comm->set_observer(&accounts);
+    TraceWriter writer;
+    dry->set_observer(&writer);
+    comm->set_comm_observer(&writer);
+    // Micro-steps between the first and the last are alike: the second stands for them.
+    const std::int64_t repeats = plan.accumulation - 2;
+    const Routers* routers = rank.parameters().routers();
+    ExpertTraffic first, second;
+    rank.set_micro_step_filter([&](int micro) {
+      if (micro > 1 && micro < plan.accumulation - 1) return false;
+      writer.begin_micro_step();
+      if (routers && micro > 0) (micro == 1 ? first : second) = routers->traffic();
+      return true;
+    });
     // Accounts for a typical step of the record, unless the recipe has changed by then.
     std::int64_t step = typical_step(plan, 0, plan.accumulation);
     if (plan.fields.steps > 0) step = std::min(step, plan.fields.steps - 1);
     rank.use_layers_of(&layers_at(plan, step) == &layers_at(plan, 0) ? step : 0);
     rank.enqueue();
     DryRun run;
-    run.ops = accounts.ops;
-    if (const Routers* routers = rank.parameters().routers()) run.experts = routers->traffic();
+    run.trace = writer.take(repeats);
+    dry->set_observer(nullptr);
+    comm->set_comm_observer(nullptr);
+    rank.set_micro_step_filter(nullptr);
+    if (routers) run.experts = routers->traffic();
+    if (repeats > 1) {
+      const auto others = static_cast<double>(repeats - 1);
+      run.experts.dispatch += others * (second.dispatch - first.dispatch);
+      run.experts.combine += others * (second.combine - first.combine);
+    }
     for (const LaterLayers& later : plan.later) {  // memory must suffice for all recipes of the run
       rank.use_layers_of(later.from);
       rank.enqueue();
@@ -113,8 +124,9 @@ bool has_gemm(const Recipe& recipe, bool fp4) {
 
 double DryRun::model_flops() const {
   double total = 0;
-  for (const OpCost& op : ops)  // excludes Muon's GEMMs and routers, which are not model FLOPs
-    if (op.op_class != OpClass::optimizer && op.op_class != OpClass::routing) total += op.flops;
+  for (const auto& [op, calls] : trace.counted())  // excludes Muon's GEMMs and routers: not model FLOPs
+    if (op.op_class != OpClass::optimizer && op.op_class != OpClass::routing)
+      total += op.flops * static_cast<double>(calls);
   return total;
 }
 
@@ -200,7 +212,7 @@ Prediction predict(const Plan& plan, const KnownGpu* gpu) {
   if (!gpu || support_of(plan, gpu->device).path() != ExecutionPath::native) return p;
   if (const std::optional<DatasheetRates> peak = known_peaks(gpu->name))
     if (const std::optional<OpRates> peaks = op_rates(*peak, plan.recipe))
-      p.seconds_per_step = speed_of_light(accounts.ops, *peaks);
+      p.seconds_per_step = speed_of_light(accounts.ops(), *peaks);
   return p;
 }
 

@@ -9,6 +9,7 @@
 
 #include "bench/case/plan.h"
 #include "bench/machine/datasheet.h"
+#include "bench/predict/trace.h"
 #include "bench/step/fidelity.h"
 #include "kernels/device/device.h"
 #include "kernels/device/memory.h"
@@ -20,13 +21,15 @@ namespace precbench {
 struct DryRun {
   MemoryUse peak, highest;  ///< bytes by segment: at the peak of total use, and each at its own peak
   std::int64_t extent = 0;  ///< bytes that the arena of a real run needs, including a fidelity probe
-  std::vector<OpCost> ops;  ///< every op in order, including collectives
+  Trace trace;              ///< ops and collectives of the step
   std::int64_t probe = 0;   ///< bytes at the peak of the fidelity probe; 0 without one
   ReferencePlace reference = ReferencePlace::device;  ///< place of the fidelity probe's BF16 gradient
   ExpertTraffic experts;                              ///< bytes to other ranks' experts and back
   /// Returns the peak over step and probe, bytes.
   std::int64_t most() const { return std::max(peak.total(), probe); }
   double model_flops() const;  ///< GEMMs and attention
+  /// Returns every op in order, including collectives.
+  std::vector<OpCost> ops() const { return trace.calls(); }
 };
 
 /// `device`: device whose run is predicted; null for one on which everything is native. `room`: bytes

@@ -1,5 +1,5 @@
 // Compares the dry run with the closed form of the FLOPs and with the memory of a real run.
-#include "bench/measure/predict.h"
+#include "bench/predict/predict.h"
 
 #include <fmt/format.h>
 
@@ -287,7 +287,7 @@ TEST_CASE("unsupported_reason: an FP8 gather either sends less than a BF16 gathe
   };
   const auto wire_bytes = [](const Plan& plan) {
     double sum = 0;
-    for (const OpCost& op : dry_run(plan, nullptr).ops)
+    for (const OpCost& op : dry_run(plan, nullptr).ops())
       if (op.op_class == OpClass::communication) sum += op.bytes;
     return sum;
   };
@@ -330,7 +330,7 @@ TEST_CASE("predict: sharded ranks reuse the buffers of whole units", "[predict]"
   };
   const auto gathered = [](const Plan& plan) {
     double sum = 0;
-    for (const OpCost& op : dry_run(plan, nullptr).ops)
+    for (const OpCost& op : dry_run(plan, nullptr).ops())
       if (op.name == std::string("all_gather")) sum += op.bytes;
     return sum;
   };
@@ -403,7 +403,7 @@ TEST_CASE("dry_run: a repeated token does not read or write its embedding row ag
     c.batch = batch;
     c.seq = 256;
     const Plan plan = resolve(c);
-    for (const OpCost& op : dry_run(plan, nullptr).ops)
+    for (const OpCost& op : dry_run(plan, nullptr).ops())
       if (op.name == name) return op.bytes;
     return 0.0;
   };

@@ -1,0 +1,280 @@
+// Predicts a grid on a machine and prints it. See predictions.h.
+#include "bench/cli/predictions.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "bench/case/supported.h"
+#include "bench/cli/fit.h"
+#include "bench/cli/text_table.h"
+#include "bench/sweep/progress.h"
+#include "kernels/base/errors.h"
+#include "kernels/comm/parallel_dims.h"
+#include "kernels/numerics/native_formats.h"
+#include "models/transformer/flops.h"
+
+namespace precbench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Returns a case's work without its recipe: what a speed-up keeps equal.
+std::string setting_of(Case c) {
+  c.recipe = builtin_recipes().front().name;
+  c.gather = Case{}.gather;
+  c.flow = Case{}.flow;
+  return case_to_json(c).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+bool runs_natively(const Plan& plan, const Machine& machine) {
+  const auto native = [&](const Recipe& recipe) { return is_native(machine.native, recipe); };
+  return native(plan.recipe) && std::all_of(plan.later.begin(), plan.later.end(),
+                                            [&](const LaterLayers& later) { return native(later.recipe); });
+}
+
+/// Returns the name of the axis that a group of ranks spans: "shard", "data", "experts", "all ranks".
+std::string axis_of(const std::vector<int>& ranks, const Plan& plan) {
+  const ParallelDims& dims = plan.parameters.parallel;
+  if (static_cast<int>(ranks.size()) == plan.ranks)
+    return dims.shard == plan.ranks ? "shard" : dims.data == plan.ranks ? "data" : "all ranks";
+  if (ranks == dims.group_of(ranks.front(), {Axis::shard})) return "shard";
+  if (ranks == dims.group_of(ranks.front(), {Axis::data})) return "data";
+  return static_cast<int>(ranks.size()) == plan.parameters.expert_ranks ? "experts" : "replicas";
+}
+
+CasePrediction predict_case(const Plan& plan, const CostModel& model) {
+  CasePrediction p;
+  try {
+    if (plan.refusal) throw Unsupported(*plan.refusal);
+    if (const auto why = unsupported_reason(plan)) throw Unsupported(*why);
+    const DryRun run = dry_run(plan, nullptr);
+    p.memory = memory_segments(run.highest, run.most());
+    p.fit = fit_of(p.memory.peak, model.machine());
+    p.emulated = !runs_natively(plan, model.machine());
+    if (p.emulated) return p;
+    p.step = estimate_step(model, run.trace, plan.ranks);
+    for (const std::vector<int>& ranks : run.trace.comms) p.comm_names.push_back(axis_of(ranks, plan));
+    p.tokens_per_s = static_cast<double>(plan.tokens_per_step()) / p.step->seconds;
+    p.tflops_per_gpu =
+        p.tokens_per_s * static_cast<double>(flops_per_token(plan.model, plan.T).total()) / plan.ranks / 1e12;
+  } catch (const Unsupported& error) {
+    p.failure = fmt::format("unsupported: {}", error.what());
+  } catch (const OutOfMemory& error) {
+    p.failure = fmt::format("oom: {}", error.what());
+  }
+  return p;
+}
+
+/// Returns the milliseconds that waits for the collectives of each axis take.
+std::map<std::string, double> exposed_ms(const CasePrediction& p) {
+  std::map<std::string, double> sums;
+  for (std::size_t i = 0; i < p.comm_names.size(); ++i)
+    sums[p.comm_names[i]] += 1e3 * p.step->time.exposed[i];
+  return sums;
+}
+
+double straggler_ms(const StepEstimate& step) { return 1e3 * (step.seconds - step.time.seconds); }
+
+/// Returns the milliseconds of each class of ops, without empty ones, in the record's order.
+std::vector<std::pair<std::string, double>> class_ms(const StepTime& time) {
+  std::vector<std::pair<std::string, double>> classes;
+  for (int i = 0; i < kOpClasses; ++i)
+    if (const double seconds = time.class_seconds[static_cast<std::size_t>(i)]; seconds > 0)
+      classes.emplace_back(name_of(static_cast<OpClass>(i)), 1e3 * seconds);
+  return classes;
+}
+
+Json case_json(const Plan& plan, const CasePrediction& p, const CaseLabels& labels) {
+  Json json = {{"id", plan.id}};
+  for (const Field* field : labels.fields())
+    json["case"][field->name] = case_to_json(plan.fields)[field->name];
+  if (!p.failure.empty()) {
+    json["failure"] = p.failure;
+    return json;
+  }
+  json["memory_bytes"] = p.memory.peak;
+  json["fits"] = name_of(p.fit);
+  json["native"] = !p.emulated;
+  if (!p.step) return json;
+  const StepEstimate& step = *p.step;
+  json["step_ms"] = 1e3 * step.seconds;
+  json["step_ms_80"] = {1e3 * step.low(), 1e3 * step.high()};
+  json["tokens_per_s"] = p.tokens_per_s;
+  json["tokens_per_s_80"] = {p.tokens_per_s * step.seconds / step.high(),
+                             p.tokens_per_s * step.seconds / step.low()};
+  json["tflops_per_gpu"] = p.tflops_per_gpu;
+  json["over_bf16"] = p.over_bf16 ? Json(p.over_bf16->ratio) : Json();
+  json["over_bf16_80"] = p.over_bf16 ? Json{p.over_bf16->low, p.over_bf16->high} : Json();
+  for (const auto& [name, ms] : class_ms(step.time)) json["class_ms"][name] = ms;
+  json["contention_ms"] = 1e3 * step.time.contention;
+  json["exposed_ms"] = exposed_ms(p);
+  json["stragglers_ms"] = straggler_ms(step);
+  json["borrowed_share"] = step.borrowed_share();
+  return json;
+}
+
+/// Returns a number with three or more digits.
+std::string short_number(double value) {
+  return value >= 100  ? fmt::format("{:.0f}", value)
+         : value >= 10 ? fmt::format("{:.1f}", value)
+                       : fmt::format("{:.2f}", value);
+}
+
+std::string with_commas(double value) {
+  std::string text = fmt::format("{:.0f}", value);
+  for (auto at = static_cast<std::ptrdiff_t>(text.size()) - 3; at > 0; at -= 3)
+    text.insert(static_cast<std::size_t>(at), ",");
+  return text;
+}
+
+std::vector<std::string> labels_of(const Plan& plan, const CaseLabels& labels) {
+  std::vector<std::string> row;
+  for (const Field* field : labels.fields()) row.push_back(get_text(plan.fields, *field));
+  return row;
+}
+
+void print_speeds(const std::vector<Plan>& grid, const std::vector<CasePrediction>& predictions,
+                  const CaseLabels& labels) {
+  TextRows rows(1);
+  for (const Field* field : labels.fields()) rows[0].push_back(field->name);
+  std::string alignment(rows[0].size(), 'l');
+  for (const char* title :
+       {"GiB/GPU", "fits", "ms/step", "tokens/s", "TFLOP/s/GPU", "over bf16", "80% interval"})
+    rows[0].emplace_back(title);
+  alignment.append(rows[0].size() - alignment.size(), 'r');
+  for (std::size_t i = 0; i < grid.size(); ++i) {
+    const CasePrediction& p = predictions[i];
+    std::vector<std::string> row = labels_of(grid[i], labels);
+    if (!p.failure.empty()) {
+      row.resize(rows[0].size() - 1, "-");
+      row.push_back(p.failure);
+      rows.push_back(std::move(row));
+      continue;
+    }
+    row.insert(row.end(), {gib(p.memory.peak), name_of(p.fit)});
+    if (!p.step) {
+      row.insert(row.end(), {"-", "emulated", "-", "-", "-"});
+    } else {
+      row.insert(row.end(), {short_number(1e3 * p.step->seconds), with_commas(p.tokens_per_s),
+                             fmt::format("{:.0f}", p.tflops_per_gpu),
+                             p.over_bf16 ? fmt::format("{:.2f}x", p.over_bf16->ratio) : "-",
+                             fmt::format("{}-{} ms", short_number(1e3 * p.step->low()),
+                                         short_number(1e3 * p.step->high()))});
+    }
+    rows.push_back(std::move(row));
+  }
+  fmt::print("{}", aligned(rows, alignment));
+}
+
+/// Prints where the time of a step goes, a column for each class and axis that any case has.
+void print_times(const std::vector<Plan>& grid, const std::vector<CasePrediction>& predictions,
+                 const CaseLabels& labels) {
+  std::vector<std::string> columns;
+  std::vector<std::map<std::string, double>> cells(grid.size());
+  const auto add = [&](std::size_t i, const std::string& column, double ms) {
+    if (!(ms > 0)) return;
+    if (std::find(columns.begin(), columns.end(), column) == columns.end()) columns.push_back(column);
+    cells[i][column] += ms;
+  };
+  for (std::size_t i = 0; i < grid.size(); ++i) {
+    if (!predictions[i].step) continue;
+    const StepEstimate& step = *predictions[i].step;
+    for (const auto& [name, ms] : class_ms(step.time)) add(i, name, ms);
+    add(i, "slowed", 1e3 * step.time.contention);
+    for (const auto& [axis, ms] : exposed_ms(predictions[i])) add(i, "exposed " + axis, ms);
+    add(i, "stragglers", straggler_ms(step));
+    add(i, "borrowed", 100 * step.borrowed_share());
+  }
+  if (columns.empty()) return;
+  // The share comes last, whichever case has it first.
+  std::stable_partition(columns.begin(), columns.end(),
+                        [](const std::string& one) { return one != "borrowed"; });
+  TextRows rows(1);
+  for (const Field* field : labels.fields()) rows[0].push_back(field->name);
+  std::string alignment(rows[0].size(), 'l');
+  for (std::string column : columns) {
+    std::replace(column.begin(), column.end(), '_', ' ');
+    rows[0].push_back(std::move(column));
+  }
+  alignment.append(columns.size(), 'r');
+  for (std::size_t i = 0; i < grid.size(); ++i) {
+    if (!predictions[i].step) continue;
+    std::vector<std::string> row = labels_of(grid[i], labels);
+    for (const std::string& column : columns) {
+      const auto cell = cells[i].find(column);
+      row.push_back(cell == cells[i].end() ? "-"
+                    : column == "borrowed" ? fmt::format("{:.0f}%", cell->second)
+                                           : short_number(cell->second));
+    }
+    rows.push_back(std::move(row));
+  }
+  fmt::print("\nms of a step, by class of operation\n{}", aligned(rows, alignment));
+}
+
+}  // namespace
+
+const char* name_of(Fit fit) {
+  static constexpr const char* kNames[] = {"yes", "tight", "no"};
+  return kNames[static_cast<int>(fit)];
+}
+
+Fit fit_of(std::int64_t peak, const Machine& machine) {
+  const GpuRoom room = room_of(machine);
+  if (!fits(peak, room)) return Fit::no;
+  return static_cast<double>(peak + kContextBytes) > kTight * static_cast<double>(room.bytes) ? Fit::tight
+                                                                                              : Fit::yes;
+}
+
+std::vector<CasePrediction> predict_grid(const std::vector<Plan>& grid, const CostModel& model) {
+  std::vector<CasePrediction> predictions;
+  std::map<std::string, std::size_t> bf16;
+  for (std::size_t i = 0; i < grid.size(); ++i) {
+    predictions.push_back(predict_case(grid[i], model));
+    if (!grid[i].recipe.quantized() && predictions[i].step) bf16.emplace(setting_of(grid[i].fields), i);
+  }
+  for (std::size_t i = 0; i < grid.size(); ++i) {
+    const auto base = bf16.find(setting_of(grid[i].fields));
+    if (!predictions[i].step || base == bf16.end()) continue;
+    const StepEstimate &own = *predictions[i].step, &other = *predictions[base->second].step;
+    const double ratio = other.seconds / own.seconds;
+    const double error = base->second == i ? 0 : speedup_log_error(own, other);
+    predictions[i].over_bf16 = {ratio, ratio * std::exp(-kInterval80 * error),
+                                ratio * std::exp(kInterval80 * error)};
+  }
+  return predictions;
+}
+
+Json predictions_json(const std::vector<Plan>& grid, const std::vector<CasePrediction>& predictions,
+                      const CostModel& model) {
+  const CaseLabels labels(grid);
+  Json json = {{"machine", model.machine().name}, {"rates", model.rates().machine}, {"cases", Json::array()}};
+  for (std::size_t i = 0; i < grid.size(); ++i)
+    json["cases"].push_back(case_json(grid[i], predictions[i], labels));
+  return json;
+}
+
+void print_predictions(const std::vector<Plan>& grid, const CostModel& model, bool json) {
+  const std::vector<CasePrediction> predictions = predict_grid(grid, model);
+  if (json) {
+    fmt::print(
+        "{}\n",
+        predictions_json(grid, predictions, model).dump(2, ' ', false, Json::error_handler_t::replace));
+    return;
+  }
+  const CaseLabels labels(grid);
+  print_speeds(grid, predictions, labels);
+  print_times(grid, predictions, labels);
+  const GpuRoom room = room_of(model.machine());
+  fmt::print(
+      "{}; predicted for {}, {} GiB ({}), of which {} GiB is left for the driver and libraries; rates {} {}\n",
+      count_cases(grid.size()), room.name, gib(room.bytes), room.source, kContextBytes >> 30,
+      model.borrowed() ? "borrowed from" : "measured on", model.rates().machine);
+}
+
+}  // namespace precbench

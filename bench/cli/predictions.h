@@ -1,0 +1,50 @@
+// `precbench sweep --dry-run --on MACHINE`: step times, speeds and memory of every case on a machine that need not
+// be present.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/case/plan.h"
+#include "bench/predict/cost_model.h"
+#include "bench/predict/predict.h"
+
+namespace precbench {
+
+/// Whether a case's memory fits a GPU: `tight` above kTight of what is usable.
+enum class Fit : std::uint8_t { yes, tight, no };
+inline constexpr double kTight = 0.95;
+const char* name_of(Fit fit);
+Fit fit_of(std::int64_t peak, const Machine& machine);
+
+/// Prediction of one case on a machine.
+struct CasePrediction {
+  std::string failure;  ///< why the case cannot run: "unsupported: ...", "oom: ..."; empty: it can
+  MemorySegments memory;
+  Fit fit = Fit::yes;
+  bool emulated = false;                ///< formats that the machine does not multiply natively: no speed
+  std::optional<StepEstimate> step;     ///< null for a failure or an emulated recipe
+  std::vector<std::string> comm_names;  ///< of StepTime::exposed: axes of the groups
+  double tokens_per_s = 0;              ///< all GPUs together
+  double tflops_per_gpu = 0;            ///< model FLOPs
+  /// Over BF16 in the same setting, with its 80% interval; null without such a case in the grid.
+  struct SpeedUp {
+    double ratio = 0, low = 0, high = 0;
+  };
+  std::optional<SpeedUp> over_bf16;
+};
+
+/// Predicts every case of a grid.
+std::vector<CasePrediction> predict_grid(const std::vector<Plan>& grid, const CostModel& model);
+
+/// Returns the prediction as --json prints it: one object per case.
+nlohmann::ordered_json predictions_json(const std::vector<Plan>& grid,
+                                        const std::vector<CasePrediction>& predictions,
+                                        const CostModel& model);
+
+/// Prints the predictions as two tables, speeds and where the time goes, or as JSON.
+void print_predictions(const std::vector<Plan>& grid, const CostModel& model, bool json);
+
+}  // namespace precbench

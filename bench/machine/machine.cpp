@@ -1,0 +1,303 @@
+// Reads machine files. See machine.h.
+#include "bench/machine/machine.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <fstream>
+#include <initializer_list>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+
+#include "bench/machine/machine_files_text.h"
+#include "kernels/base/errors.h"
+#include "kernels/base/parse_number.h"
+
+namespace precbench {
+namespace {
+
+/// An object of a machine file, its place in the file for messages, and the keys that it may have.
+class Keys {
+ public:
+  Keys(const nlohmann::json& json, std::string where, std::initializer_list<const char*> known)
+      : json_(json), where_(std::move(where)) {
+    if (!json.is_object()) throw InvalidInput(fmt::format("{}: not an object", where_));
+    for (const auto& [key, value] : json.items())
+      if (std::none_of(known.begin(), known.end(), [&](const char* name) { return key == name; }))
+        throw InvalidInput(
+            fmt::format("{}: unknown key \"{}\"; known: {}", where_, key, fmt::join(known, ", ")));
+  }
+
+  bool has(const char* key) const { return json_.contains(key); }
+  const nlohmann::json& at(const char* key) const { return json_.at(key); }
+  std::string place(const char* key) const { return fmt::format("{}: {}", where_, key); }
+
+  /// Returns a positive number; null if the key is absent.
+  std::optional<double> number(const char* key) const {
+    if (!has(key)) return std::nullopt;
+    const nlohmann::json& value = at(key);
+    if (!value.is_number() || !std::isfinite(value.get<double>()) || value.get<double>() <= 0)
+      throw InvalidInput(fmt::format("{}: {} is not a positive number", place(key), value.dump()));
+    return value.get<double>();
+  }
+  double required(const char* key) const {
+    if (const auto value = number(key)) return *value;
+    throw InvalidInput(fmt::format("{}: \"{}\" is missing", where_, key));
+  }
+  std::string text(const char* key) const {
+    if (!has(key)) return {};
+    if (!at(key).is_string()) throw InvalidInput(fmt::format("{}: not a text", place(key)));
+    return at(key).get<std::string>();
+  }
+  std::vector<std::string> texts(const char* key) const {
+    std::vector<std::string> values;
+    if (!has(key)) return values;
+    for (const nlohmann::json& value : array(key)) {
+      if (!value.is_string()) throw InvalidInput(fmt::format("{}: not a list of texts", place(key)));
+      values.push_back(value.get<std::string>());
+    }
+    return values;
+  }
+  const nlohmann::json& array(const char* key) const {
+    if (!at(key).is_array()) throw InvalidInput(fmt::format("{}: not a list", place(key)));
+    return at(key);
+  }
+
+ private:
+  const nlohmann::json& json_;
+  std::string where_;
+};
+
+int parse_capability(const Keys& keys) {
+  const std::string text = keys.text("compute_capability");
+  if (text.empty()) return 0;
+  const auto value = parse_number<double>(text);
+  if (!value || *value < 1 || *value > 99)
+    throw InvalidInput(
+        fmt::format("{}: \"{}\" is not of the form \"9.0\"", keys.place("compute_capability"), text));
+  return static_cast<int>(std::lround(*value * 10));
+}
+
+NativeFormats parse_native(const Keys& keys, int capability) {
+  if (!keys.has("native")) {
+    const NativeFormats formats = native_formats(capability);
+    if (formats.none())
+      throw InvalidInput(
+          fmt::format("{}: \"native\" is missing, and no formats are known of this compute_capability",
+                      keys.place("native")));
+    return formats;
+  }
+  NativeFormats formats;
+  for (const std::string& name : keys.texts("native")) {
+    std::vector<std::string> known;
+    for (int i = 0; i < kNativeFormats; ++i) known.emplace_back(name_of(static_cast<NativeFormat>(i)));
+    const auto found = std::find(known.begin(), known.end(), name);
+    if (found == known.end())
+      throw InvalidInput(fmt::format("{}: unknown format \"{}\"; known: {}", keys.place("native"), name,
+                                     fmt::join(known, ", ")));
+    formats.set(static_cast<std::size_t>(found - known.begin()));
+  }
+  return formats;
+}
+
+double parse_fraction(const nlohmann::json& json, const std::string& where) {
+  if (!json.is_number() || !(json.get<double>() > 0) || json.get<double>() > 1)
+    throw InvalidInput(fmt::format("{}: {} is not a fraction above 0 and at most 1", where, json.dump()));
+  return json.get<double>();
+}
+
+/// Parses a fraction, or an object of fractions by number of ranks.
+AchievedByRanks parse_by_ranks(const nlohmann::json& json, const std::string& where) {
+  if (json.is_number()) return {{1, parse_fraction(json, where)}};
+  AchievedByRanks achieved;
+  if (json.is_object())
+    for (const auto& [key, value] : json.items()) {
+      const auto ranks = parse_number<int>(key);
+      if (!ranks || *ranks < 1)
+        throw InvalidInput(fmt::format("{}: \"{}\" is no number of ranks", where, key));
+      achieved[*ranks] = parse_fraction(value, where);
+    }
+  if (achieved.empty())
+    throw InvalidInput(fmt::format("{}: neither a fraction nor fractions by number of ranks", where));
+  return achieved;
+}
+
+std::map<std::string, AchievedByRanks> parse_achieved(const Keys& keys) {
+  if (!keys.has("achieved")) return {{"", {{1, 1.0}}}};
+  const nlohmann::json& json = keys.at("achieved");
+  const bool by_ranks =
+      json.is_object() && !json.empty() && parse_number<int>(json.begin().key()).has_value();
+  if (!json.is_object() || by_ranks) return {{"", parse_by_ranks(json, keys.place("achieved"))}};
+  const Keys collectives(json, keys.place("achieved"),
+                         {"all_gather", "reduce_scatter", "all_reduce", "all_to_all", "send_recv", "other"});
+  std::map<std::string, AchievedByRanks> achieved;
+  for (const auto& [key, value] : json.items())
+    achieved[key == "other" ? "" : key] = parse_by_ranks(value, collectives.place(key.c_str()));
+  if (!achieved.contains(""))
+    throw InvalidInput(fmt::format("{}: \"other\" is missing", keys.place("achieved")));
+  return achieved;
+}
+
+NetworkLevel parse_level(const nlohmann::json& json, const std::string& where) {
+  const Keys keys(json, where, {"name", "gpus", "gb_per_s", "achieved", "alpha_us", "source"});
+  NetworkLevel level;
+  level.name = keys.text("name");
+  if (level.name.empty()) throw InvalidInput(fmt::format("{}: \"name\" is missing", where));
+  if (!keys.has("gpus")) throw InvalidInput(fmt::format("{}: \"gpus\" is missing", where));
+  const nlohmann::json& gpus = keys.at("gpus");
+  if (gpus != "all") {
+    if (!gpus.is_number_integer() || gpus.get<std::int64_t>() < 1)
+      throw InvalidInput(
+          fmt::format("{}: {} is neither a number of GPUs nor \"all\"", keys.place("gpus"), gpus.dump()));
+    level.gpus = gpus.get<std::int64_t>();
+  }
+  level.gb_per_s = keys.required("gb_per_s");
+  level.alpha_us = keys.required("alpha_us");
+  level.achieved = parse_achieved(keys);
+  level.source = keys.text("source");
+  return level;
+}
+
+std::vector<NetworkLevel> parse_levels(const Keys& keys) {
+  std::vector<NetworkLevel> levels;
+  if (!keys.has("levels")) return levels;
+  for (const nlohmann::json& json : keys.array("levels")) {
+    const std::string where = fmt::format("{}[{}]", keys.place("levels"), levels.size());
+    NetworkLevel level = parse_level(json, where);
+    if (!levels.empty()) {
+      const std::int64_t inner = levels.back().gpus;
+      if (inner == 0 || (level.gpus != 0 && (level.gpus <= inner || level.gpus % inner != 0)))
+        throw InvalidInput(fmt::format("{}: \"gpus\" is no multiple of the inner level's {}", where,
+                                       inner == 0 ? "\"all\"" : std::to_string(inner)));
+    }
+    levels.push_back(std::move(level));
+  }
+  return levels;
+}
+
+ClassRates parse_sustained(const Keys& keys) {
+  if (!keys.has("sustained")) return {};
+  const Keys rates(keys.at("sustained"), keys.place("sustained"), {"bf16", "fp8", "fp4", "source"});
+  return {rates.number("bf16"), rates.number("fp8"), rates.number("fp4")};
+}
+
+std::string parse_rates_from(const Keys& keys) {
+  if (!keys.has("rates")) return {};
+  return Keys(keys.at("rates"), keys.place("rates"), {"from", "source"}).text("from");
+}
+
+/// Refuses a machine that multiplies a format natively at an unknown rate.
+void check_peaks(const Machine& machine, const std::string& where) {
+  const NativeFormats fp4 = NativeFormats().set(static_cast<std::size_t>(NativeFormat::fp4));
+  const NativeFormats bf16 = NativeFormats().set(static_cast<std::size_t>(NativeFormat::bf16));
+  if ((machine.native & fp4).any() && !machine.fp4_tflops)
+    throw InvalidInput(fmt::format("{}: \"fp4_tflops\" is missing, and fp4 is native", where));
+  if ((machine.native & ~(fp4 | bf16)).any() && !machine.fp8_tflops)
+    throw InvalidInput(fmt::format("{}: \"fp8_tflops\" is missing, and FP8 is native", where));
+}
+
+/// Returns the words of a name in lower case: letters and digits between anything else.
+std::vector<std::string> words_of(const std::string& name) {
+  std::vector<std::string> words;
+  bool inside = false;
+  for (const char c : name) {
+    const auto u = static_cast<unsigned char>(c);
+    if (std::isalnum(u) == 0) {
+      inside = false;
+      continue;
+    }
+    if (!inside) words.emplace_back();
+    words.back() += static_cast<char>(std::tolower(u));
+    inside = true;
+  }
+  return words;
+}
+
+bool is_called(const Machine& machine, const std::string& name) {
+  return machine.name == name ||
+         std::find(machine.also.begin(), machine.also.end(), name) != machine.also.end();
+}
+
+Machine machine_of_file(const std::string& path, const std::string& flag) {
+  std::ifstream file(path);
+  if (!file) throw InvalidInput(fmt::format("{}: {}: cannot be read", flag, path));
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  if (json.is_discarded()) throw InvalidInput(fmt::format("{}: {}: not JSON", flag, path));
+  const std::size_t slash = path.rfind('/') + 1;  // 0 if there is none
+  return machine_from_json(json, path.substr(slash, path.size() - slash - std::string_view(".json").size()),
+                           fmt::format("{}: {}", flag, path));
+}
+
+}  // namespace
+
+std::int64_t usable_bytes(const Machine& machine) {
+  return static_cast<std::int64_t>(machine.memory_gb * kUsableMemory * (std::int64_t{1} << 30));
+}
+
+Machine machine_from_json(const nlohmann::json& json, const std::string& name, const std::string& where) {
+  const Keys keys(json, where,
+                  {"driver_name", "also", "compute_capability", "native", "bf16_tflops", "fp8_tflops",
+                   "fp4_tflops", "memory_gb_per_s", "memory_gb", "sustained", "levels", "rates", "source"});
+  Machine machine;
+  machine.name = name;
+  machine.driver_name = keys.text("driver_name");
+  machine.also = keys.texts("also");
+  machine.capability = parse_capability(keys);
+  machine.native = parse_native(keys, machine.capability);
+  machine.bf16_tflops = keys.required("bf16_tflops");
+  machine.fp8_tflops = keys.number("fp8_tflops");
+  machine.fp4_tflops = keys.number("fp4_tflops");
+  machine.memory_gb_per_s = keys.required("memory_gb_per_s");
+  machine.memory_gb = keys.required("memory_gb");
+  machine.sustained = parse_sustained(keys);
+  machine.levels = parse_levels(keys);
+  machine.rates_from = parse_rates_from(keys);
+  machine.source = keys.text("source");
+  check_peaks(machine, where);
+  return machine;
+}
+
+const std::vector<Machine>& machine_presets() {
+  static const std::vector<Machine> presets = [] {
+    std::vector<Machine> machines;
+    for (const auto& [name, text] : kMachineFiles)
+      machines.push_back(machine_from_json(nlohmann::json::parse(text), name,
+                                           fmt::format("results/machines/{}.json", name)));
+    return machines;
+  }();
+  return presets;
+}
+
+Machine find_machine(const std::string& name_or_path, const std::string& flag) {
+  if (name_or_path.ends_with(".json")) return machine_of_file(name_or_path, flag);
+  std::vector<std::string> names;
+  for (const Machine& machine : machine_presets()) {
+    if (is_called(machine, name_or_path)) return machine;
+    names.push_back(machine.name);
+  }
+  for (const Machine& machine : machine_presets())
+    if (has_words(machine.driver_name, name_or_path)) return machine;
+  throw InvalidInput(fmt::format("{}: no machine \"{}\"; known: {}, or a file.json", flag, name_or_path,
+                                 fmt::join(names, ", ")));
+}
+
+bool has_words(const std::string& name, const std::string& asked) {
+  const std::vector<std::string> words = words_of(name), wanted = words_of(asked);
+  const auto found = [&](const std::string& word) {
+    for (std::size_t first = 0; first < words.size(); ++first) {
+      std::string joined;
+      for (std::size_t i = first; i < words.size() && joined.size() < word.size(); ++i) joined += words[i];
+      if (joined == word) return true;
+    }
+    return false;
+  };
+  return !wanted.empty() && std::all_of(wanted.begin(), wanted.end(), found);
+}
+
+}  // namespace precbench

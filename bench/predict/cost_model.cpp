@@ -1,0 +1,161 @@
+// Times a trace and estimates its error. See cost_model.h.
+#include "bench/predict/cost_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "kernels/base/errors.h"
+
+namespace precbench {
+namespace {
+
+/// Rates of the machine that a model borrows from: its own, those that it names, or those of an H200.
+const Rates& rates_for(const Machine& machine) {
+  constexpr const char* kMostMeasured = "h200";
+  if (!machine.rates_from.empty()) {
+    if (const Rates* named = embedded_rates(machine.rates_from)) return *named;
+    throw InvalidInput(fmt::format("{}: rates: no rates of \"{}\"", machine.name, machine.rates_from));
+  }
+  if (const Rates* own = embedded_rates(machine.name)) return *own;
+  if (const Rates* most = embedded_rates(kMostMeasured)) return *most;
+  throw InvalidInput(fmt::format("{}: this program has no measured rates", machine.name));
+}
+
+/// Returns peaks of a machine on which fractions of the source's peaks are reached: where both sustain a known
+/// rate under their power limits, the fractions are of that.
+OpPeaks scaled_peaks(const Machine& machine, const Machine& source) {
+  OpPeaks peaks = peaks_of(machine);
+  const OpPeaks reference = peaks_of(source);
+  const auto scale = [](double& peak, const std::optional<double>& sustained, double source_peak,
+                        const std::optional<double>& source_sustained) {
+    if (sustained && source_sustained) peak = 1e12 * *sustained * source_peak / (1e12 * *source_sustained);
+  };
+  scale(peaks.bf16_flops, machine.sustained.bf16, reference.bf16_flops, source.sustained.bf16);
+  scale(peaks.fp8_flops, machine.sustained.fp8, reference.fp8_flops, source.sustained.fp8);
+  scale(peaks.fp4_flops, machine.sustained.fp4, reference.fp4_flops, source.sustained.fp8);
+  return peaks;
+}
+
+bool same_gpu(const Machine& machine, const Rates& rates) {
+  return machine.name == rates.machine ||
+         (!machine.driver_name.empty() && machine.driver_name == find_machine(rates.machine).driver_name);
+}
+
+double square(double x) { return x * x; }
+
+/// Relative error of the time that collectives cost: exposed, and taken from ops beside them.
+constexpr double kCommunicationError = 0.25;
+
+}  // namespace
+
+CostModel::CostModel(Machine machine)
+    : machine_(std::move(machine)),
+      network_(machine_),
+      rates_(&rates_for(machine_)),
+      borrowed_(!same_gpu(machine_, *rates_)),
+      timer_(*rates_,
+             borrowed_ ? scaled_peaks(machine_, find_machine(rates_->machine)) : peaks_of(machine_)) {}
+
+CostModel::CostModel(Machine machine, const Rates& rates, const OpTimer& timer)
+    : machine_(std::move(machine)), network_(machine_), rates_(&rates), borrowed_(false), timer_(timer) {}
+
+double CostModel::contention(const TraceCollective&, const RankGroup& group) const {
+  // Over a slower level the kernels wait more than they move: memory traffic falls with the link's rate, the
+  // multiprocessors stay occupied.
+  constexpr double kProcessors = 16.0 / 132;  // of NCCL's channels; assumed, not measured
+  const std::vector<NetworkLevel>& levels = network_.levels();
+  const int level = network_.level(group);
+  if (level == 0 || levels.empty()) return kNvlinkContention;
+  const double share = levels[static_cast<std::size_t>(level)].gb_per_s / levels.front().gb_per_s;
+  return std::min(kNvlinkContention, kNvlinkContention * share + kProcessors);
+}
+
+TimelineRates CostModel::rates_of(const Trace& trace) const {
+  TimelineRates rates;
+  rates.op_seconds.reserve(trace.ops.size());
+  for (const OpCost& op : trace.ops) rates.op_seconds.push_back(timer_.time(op).seconds);
+  std::vector<RankGroup> groups;
+  for (const std::vector<int>& ranks : trace.comms) groups.push_back(group_of_ranks(ranks));
+  for (const TraceCollective& one : trace.collectives) {
+    const RankGroup& group = groups[static_cast<std::size_t>(one.comm)];
+    rates.collective_seconds.push_back(network_.seconds(collective_of(one.name), group, one.buffer_bytes));
+    rates.contention.push_back(contention(one, group));
+  }
+  return rates;
+}
+
+double StepEstimate::low() const { return seconds * std::exp(-kInterval80 * log_error); }
+double StepEstimate::high() const { return seconds * std::exp(kInterval80 * log_error); }
+
+double StepEstimate::borrowed_share() const {
+  double ops = 0;
+  for (const double one : rate_seconds) ops += one;
+  return ops > 0 ? borrowed_seconds / ops : 0;
+}
+
+StepEstimate estimate_step(const CostModel& model, const Trace& trace, std::int64_t ranks) {
+  const TimelineRates rates = model.rates_of(trace);
+  StepEstimate estimate;
+  estimate.time = step_time(trace, rates);
+  estimate.straggler_factor = straggler_factor(ranks);
+  estimate.seconds = estimate.time.seconds * estimate.straggler_factor;
+  std::array<double, kRateClasses> borrowed{};
+  const std::vector<CountedOp> counts = trace.counted();
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    const auto calls = static_cast<double>(counts[i].calls);
+    if (i >= trace.ops.size()) {
+      estimate.communication_seconds += calls * rates.collective_seconds[i - trace.ops.size()];
+      continue;
+    }
+    const auto at = static_cast<std::size_t>(rate_class_of(trace.ops[i]));
+    const double seconds = calls * rates.op_seconds[i];
+    estimate.rate_seconds[at] += seconds;
+    if (model.borrowed() || model.timer().time(trace.ops[i]).other_formats) borrowed[at] += seconds;
+  }
+  const RateErrors& errors = model.rates().errors;
+  double variance = square(errors.step);
+  for (std::size_t i = 0; i < kRateClasses; ++i) {
+    estimate.borrowed_seconds += borrowed[i];
+    estimate.class_errors[i] =
+        ((estimate.rate_seconds[i] - borrowed[i]) * errors.by_class[i] + borrowed[i] * errors.borrowed[i]) /
+        estimate.time.seconds;
+    variance += square(estimate.class_errors[i]);
+  }
+  estimate.communication_error = kCommunicationError *
+                                 (estimate.time.exposed_seconds() + estimate.time.contention) /
+                                 estimate.time.seconds;
+  estimate.log_error = std::sqrt(variance + square(estimate.communication_error));
+  return estimate;
+}
+
+std::optional<PredictedStep> predicted_step(const std::string& gpu_name, const Trace& trace,
+                                            std::int64_t ranks) {
+  const std::vector<Machine>& presets = machine_presets();
+  const auto machine = std::find_if(presets.begin(), presets.end(),
+                                    [&](const Machine& one) { return one.driver_name == gpu_name; });
+  if (machine == presets.end()) return std::nullopt;
+  try {
+    const CostModel model(*machine);
+    const StepEstimate step = estimate_step(model, trace, ranks);
+    return PredictedStep{1e3 * step.seconds, 1e3 * step.low(), 1e3 * step.high(), step.borrowed_share(),
+                         model.rates().machine};
+  } catch (const InvalidInput&) {
+    return std::nullopt;  // no rates, or more GPUs than the network joins
+  }
+}
+
+double speedup_log_error(const StepEstimate& a, const StepEstimate& b) {
+  double variance = square(a.communication_error - b.communication_error);
+  // GEMMs of two recipes have rates of their own; what is left of a class is common to both.
+  for (std::size_t i = 0; i < kRateClasses; ++i) {
+    const double x = a.class_errors[i], y = b.class_errors[i];
+    variance +=
+        i == static_cast<std::size_t>(RateClass::gemm) ? square(x) + square(y) - x * y : square(x - y);
+  }
+  return std::sqrt(variance);
+}
+
+}  // namespace precbench

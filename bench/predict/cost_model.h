@@ -1,0 +1,81 @@
+// Step time of a plan on a machine that need not be present: the trace of a dry run, op times from measured
+// rates (rates.h), collectives from the machine's network (network.h), their overlap (timeline.h), and an interval.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "bench/case/plan.h"
+#include "bench/machine/machine.h"
+#include "bench/predict/network.h"
+#include "bench/predict/rates.h"
+#include "bench/predict/timeline.h"
+#include "bench/predict/trace.h"
+#include "results/record/record.h"
+
+namespace precbench {
+
+/// Share of an op's rate that is lost beside a collective over NVLink: its kernels occupy multiprocessors and
+/// memory bandwidth. From our runs on two and four H200 (results/h200x4).
+inline constexpr double kNvlinkContention = 0.45;
+
+/// A machine with the rates that predictions for it use.
+class CostModel {
+ public:
+  /// Throws InvalidInput if the machine names rates that the program does not have.
+  explicit CostModel(Machine machine);
+  /// Uses these rates, which must outlive the model, as if they had been measured on the machine.
+  CostModel(Machine machine, const Rates& rates, const OpTimer& timer);
+
+  const Machine& machine() const { return machine_; }
+  const Network& network() const { return network_; }
+  const Rates& rates() const { return *rates_; }
+  /// Returns true if the rates were measured on another GPU model.
+  bool borrowed() const { return borrowed_; }
+  const OpTimer& timer() const { return timer_; }
+
+  /// Returns the times of a trace's ops and collectives.
+  TimelineRates rates_of(const Trace& trace) const;
+
+ private:
+  double contention(const TraceCollective& collective, const RankGroup& group) const;
+
+  Machine machine_;
+  Network network_;
+  const Rates* rates_;
+  bool borrowed_;
+  OpTimer timer_;
+};
+
+/// Predicted time of one step.
+struct StepEstimate {
+  StepTime time;                                    ///< of one rank, without stragglers
+  double straggler_factor = 1;                      ///< of the slowest rank
+  double seconds = 0;                               ///< with stragglers
+  std::array<double, kRateClasses> rate_seconds{};  ///< ops by class of their rates
+  double communication_seconds = 0;                 ///< all collectives alone, one after the other
+  double borrowed_seconds = 0;                      ///< ops with rates of another GPU or of other formats
+  double log_error = 0;                             ///< standard deviation of the logarithm of `seconds`
+  /// Standard deviations of the logarithm, by class of rates: share of the time times its error.
+  std::array<double, kRateClasses> class_errors{};
+  double communication_error = 0;  ///< likewise, of what collectives cost
+
+  double low() const;   ///< seconds, end of the 80% interval
+  double high() const;  ///< likewise
+  double borrowed_share() const;
+};
+
+/// Returns the prediction of a step on GPUs of that name, as a record has it; null if no machine file has the name or no
+/// rates exist for it.
+std::optional<PredictedStep> predicted_step(const std::string& gpu_name, const Trace& trace,
+                                            std::int64_t ranks);
+
+/// Returns the standard deviation of the logarithm of the ratio of two step times on one machine. Errors of a class
+/// that both have cancel, as do errors of the machine.
+double speedup_log_error(const StepEstimate& a, const StepEstimate& b);
+
+StepEstimate estimate_step(const CostModel& model, const Trace& trace, std::int64_t ranks);
+
+}  // namespace precbench

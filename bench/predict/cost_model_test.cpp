@@ -1,0 +1,178 @@
+// Predicted steps of committed records, whose own families are left out, and properties of every prediction.
+#include "bench/predict/cost_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "bench/predict/predict.h"
+#include "kernels/base/errors.h"
+#include "kernels/testing/catch.h"
+#include "results/record/record_file.h"
+#include "results/record/statistics.h"
+#include "results/record/step_time.h"
+
+namespace precbench {
+namespace {
+
+Plan plan_of(const char* model, const char* recipe, std::int64_t gpus, const char* parallel,
+             std::int64_t accumulation = 1) {
+  Case c;
+  c.device = "cuda";
+  c.model = model;
+  c.recipe = recipe;
+  c.seq = 8192;
+  c.batch = 1;
+  c.gpus = gpus;
+  c.parallel = parallel;
+  c.accumulation = accumulation;
+  if (c.parallel == "hsdp") c.shard_group = 8;
+  c.recompute = "block";
+  return resolve(c);
+}
+
+StepEstimate estimate(const CostModel& model, const Plan& plan) {
+  return estimate_step(model, dry_run(plan, nullptr).trace, plan.ranks);
+}
+
+/// Absolute logarithms of predicted over measured step times.
+struct Errors {
+  std::vector<double> all;
+  std::size_t inside = 0;
+
+  double at(double share) const {
+    std::vector<double> sorted = all;
+    std::sort(sorted.begin(), sorted.end());
+    return quantile(sorted, share);
+  }
+};
+
+/// Predicts the native records of a file with rates of other models and recipes, by GPU count.
+std::map<int, Errors> errors_of(const char* file, const char* machine) {
+  const Rates& rates = *embedded_rates(machine);
+  const Machine preset = find_machine(machine);
+  std::map<int, Errors> errors;
+  for (const LocatedRecord& located : read_records({PRECBENCH_SOURCE_DIR + std::string(file)}).records) {
+    const Record& record = located.record;
+    const double measured = step_ms_of_speed(record).value_or(0) / 1e3;
+    if (record.status != Status::ok || record.support->path() != ExecutionPath::native || measured <= 0)
+      continue;
+    const Plan plan = resolve(case_from_json(record.case_fields));
+    const std::string family = plan.fields.model + "/" + plan.fields.recipe;
+    const OpTimer timer(rates, peaks_of(preset), [&](const RatePoint& point) {
+      return rates.sources[static_cast<std::size_t>(point.source)].family() != family;
+    });
+    const StepEstimate step = estimate(CostModel(preset, rates, timer), plan);
+    Errors& own = errors[plan.ranks];
+    own.all.push_back(std::fabs(std::log(step.seconds / measured)));
+    own.inside += step.low() <= measured && measured <= step.high();
+  }
+  return errors;
+}
+
+TEST_CASE("estimate_step: committed steps on one H200 from rates of other models and recipes",
+          "[cost-model]") {
+  const Errors one = errors_of("/results/h200/single.jsonl", "h200").at(1);
+  REQUIRE(one.all.size() > 35);
+  CHECK(one.at(0.5) < 0.03);
+  CHECK(one.at(0.95) < 0.07);
+  CHECK(one.at(1) < 0.12);
+}
+
+TEST_CASE("estimate_step: committed steps on two and four H200", "[cost-model]") {
+  for (const auto& [gpus, errors] : errors_of("/results/h200x4/scaling.jsonl", "h200")) {
+    INFO(gpus << " GPUs");
+    CHECK(errors.all.size() > 10);
+    CHECK(errors.at(0.5) < 0.03);
+    CHECK(errors.at(0.95) < 0.07);
+    CHECK(errors.at(1) < 0.12);
+  }
+}
+
+TEST_CASE("estimate_step: the parts add up, and the interval holds the estimate", "[cost-model]") {
+  for (const char* machine : {"h200", "h100-sxm", "b200", "rtx-4090"})
+    for (const char* recipe : {"bf16", "tensorwise"}) {
+      INFO(machine << " " << recipe);
+      const StepEstimate step =
+          estimate(CostModel(find_machine(machine)), plan_of("llama3.2-1b", recipe, 1, "ddp"));
+      double ops = 0;
+      for (const double one : step.rate_seconds) ops += one;
+      CHECK(ops == Approx(step.seconds));
+      CHECK((step.low() < step.seconds && step.seconds < step.high()));
+      CHECK((step.borrowed_share() >= 0 && step.borrowed_share() <= 1));
+      if (machine == std::string("rtx-4090") || machine == std::string("b200"))
+        CHECK(step.borrowed_share() == 1);
+    }
+}
+
+TEST_CASE("estimate_step: a faster network, memory or GPU never makes a step slower", "[cost-model]") {
+  const Plan plan = plan_of("llama3.1-8b", "bf16", 16, "fsdp");
+  const Trace trace = dry_run(plan, nullptr).trace;
+  const Machine base = find_machine("gb200-nvl72");
+  const auto seconds = [&](auto&& change) {
+    Machine machine = base;
+    change(machine);
+    return estimate_step(CostModel(machine), trace, plan.ranks).seconds;
+  };
+  const double now = seconds([](Machine&) {});
+  CHECK(seconds([](Machine& m) { m.levels.front().gb_per_s *= 2; }) <= now);
+  CHECK(seconds([](Machine& m) { m.levels.front().gb_per_s /= 10; }) > now);
+  CHECK(seconds([](Machine& m) { m.memory_gb_per_s *= 2; }) < now);
+  CHECK(seconds([](Machine& m) { m.bf16_tflops *= 2; }) < now);
+}
+
+TEST_CASE("estimate_step: more GPUs across nodes cost efficiency, and stragglers grow", "[cost-model]") {
+  const CostModel model(find_machine("h100-sxm"));
+  double last = 0, factor = 0;
+  for (const std::int64_t gpus : {1, 8, 64, 512}) {
+    const Plan plan = plan_of("llama3.1-8b", "bf16", gpus,
+                              gpus == 1   ? "ddp"
+                              : gpus == 8 ? "fsdp"
+                                          : "hsdp",
+                              4);
+    const StepEstimate step = estimate(model, plan);
+    INFO(gpus);
+    CHECK(step.straggler_factor > factor);
+    if (gpus >= 8) CHECK(step.seconds > last);
+    factor = step.straggler_factor;
+    last = step.seconds;
+  }
+}
+
+TEST_CASE("estimate_step: speed-ups over BF16 are more certain than step times", "[cost-model]") {
+  const CostModel model(find_machine("h200"));
+  const StepEstimate bf16 = estimate(model, plan_of("llama3.1-8b", "bf16", 1, "ddp")),
+                     fp8 = estimate(model, plan_of("llama3.1-8b", "tensorwise", 1, "ddp"));
+  CHECK(bf16.seconds / fp8.seconds > 1.15);
+  CHECK(speedup_log_error(bf16, fp8) < std::hypot(bf16.log_error, fp8.log_error));
+  CHECK(speedup_log_error(bf16, bf16) < speedup_log_error(bf16, fp8));
+}
+
+TEST_CASE("dry_run: 192 micro-steps of 405B on 2048 ranks are three in the trace", "[cost-model]") {
+  const Plan plan = plan_of("llama3.1-405b", "mxfp8", 2048, "fsdp", 192);
+  const Trace trace = dry_run(plan, nullptr).trace;
+  CHECK(trace.repeats == 190);
+  CHECK(trace.events.size() < 60000);
+  CHECK(trace.ops.size() < 200);
+  CHECK(estimate_step(CostModel(find_machine("b200")), trace, plan.ranks).seconds > 10);
+}
+
+TEST_CASE("predicted_step: of a known GPU, from its name alone", "[cost-model]") {
+  const Plan plan = plan_of("llama3.2-1b", "bf16", 1, "ddp");
+  const Trace trace = dry_run(plan, nullptr).trace;
+  const auto h200 = predicted_step("NVIDIA H200", trace, 1);
+  REQUIRE(h200);
+  CHECK(h200->rates == "h200");
+  CHECK(h200->step_ms == Approx(1e3 * estimate(CostModel(find_machine("h200")), plan).seconds));
+  CHECK((h200->low_ms < h200->step_ms && h200->step_ms < h200->high_ms));
+  CHECK_FALSE(predicted_step("NVIDIA H200 MIG 1g.18gb", trace, 1));
+}
+
+TEST_CASE("CostModel: a machine that names rates which do not exist is refused", "[cost-model]") {
+  Machine machine = find_machine("b200");
+  machine.rates_from = "mi300x";
+  CHECK_THROWS_WITH(CostModel(machine), Catch::Contains("no rates of \"mi300x\""));
+}
+
+}  // namespace
+}  // namespace precbench

@@ -1,0 +1,273 @@
+// Collects points and estimates their errors. See fit_rates.h.
+#include "bench/predict/fit_rates.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "bench/case/plan.h"
+#include "bench/predict/network.h"
+#include "bench/predict/op_record.h"
+#include "bench/predict/predict.h"
+#include "kernels/base/errors.h"
+#include "results/record/case_fields.h"
+#include "results/record/step_time.h"
+
+namespace precbench {
+namespace {
+
+bool alike(const OpRecord& a, const OpRecord& b) { return a.name == b.name && a.op_class == b.op_class; }
+
+/// Returns the seconds that all calls of an op take by what holds on every GPU.
+double expected_seconds(const OpRecord& op, const OpPeaks& peaks) {
+  const OpCost one = op_cost(op);
+  const double ideal = peaks.ideal_seconds(one.flops, one.bytes, one.math);
+  return ideal > 0 ? static_cast<double>(op.calls) * ideal / expected_fraction(one, peaks) : 0;
+}
+
+std::vector<OpRecord> counted_ops(const Plan& plan) {
+  std::vector<OpRecord> ops;
+  for (const auto& [cost, calls] : dry_run(plan, nullptr).trace.counted())
+    ops.push_back(op_record(cost, calls, 0));
+  return ops;
+}
+
+/// Returns true if the recipe's casts drop mantissa bits, for which the formats of an op do not tell.
+bool drops_bits(const Recipe& recipe) {
+  return std::any_of(std::begin(kGemmRoles), std::end(kGemmRoles), [&](GemmRole role) {
+    const GemmRecipe& gemm = recipe.gemm(role);
+    return gemm.a.dropped_bits > 0 || gemm.b.dropped_bits > 0;
+  });
+}
+
+/// Returns why a record gives no rates; null if it does.
+std::optional<std::string> unusable_reason(const Record& record, const Machine& machine) {
+  if (record.status != Status::ok || !record.breakdown) return "no profiled step";
+  if (!record.env.gpu || record.env.gpu->name != machine.driver_name) return "another GPU";
+  if (record.case_fields.value("gpus", 1) != 1) return "several GPUs";
+  if (!record.support || record.support->path() != ExecutionPath::native) return "not native";
+  if (record.study) return "of a study";
+  if (record.moe && record.moe->routing != "balanced") return "experts of unequal load";
+  if (step_ms_of_speed(record).value_or(0) <= 0) return "no step time";
+  return std::nullopt;
+}
+
+double profiled_total(const Breakdown& b) {
+  double sum = b.idle_ms;
+  for (const OpRecord& op : b.ops) sum += op.ms;
+  return sum;
+}
+
+/// A record with its points: indices of Rates::points.
+struct Step {
+  const Record* record = nullptr;
+  std::size_t begin = 0, end = 0;
+  std::vector<std::int64_t> calls;
+};
+
+/// Logarithms of predicted over measured times, by class.
+class ClassErrors {
+ public:
+  void add(RateClass rate_class, double measured, double predicted) {
+    measured_[static_cast<std::size_t>(rate_class)] += measured;
+    predicted_[static_cast<std::size_t>(rate_class)] += predicted;
+  }
+  void end_step(const std::string& family) {
+    const double step = std::accumulate(measured_.begin(), measured_.end(), 0.0);
+    for (std::size_t i = 0; i < kRateClasses; ++i)
+      if (measured_[i] > 0 && predicted_[i] > 0)
+        errors_[i].push_back(
+            {std::fabs(std::log(predicted_[i] / measured_[i])), measured_[i] / step, family});
+    ++steps_[family];
+    measured_ = predicted_ = {};
+  }
+  /// Returns the standard deviations of normal errors of which as many are within the 80% interval. Families count
+  /// alike, and an error as much as the class's share of its step: that is what it does to the step.
+  std::array<double, kRateClasses> deviations() {
+    std::array<double, kRateClasses> result{};
+    for (std::size_t i = 0; i < kRateClasses; ++i) {
+      std::sort(errors_[i].begin(), errors_[i].end(),
+                [](const Error& a, const Error& b) { return a.size < b.size; });
+      const auto weight = [&](const Error& error) { return error.share / steps_.at(error.family); };
+      double total = 0, sum = 0;
+      for (const Error& error : errors_[i]) total += weight(error);
+      for (const Error& error : errors_[i]) {
+        sum += weight(error);
+        result[i] = error.size / kInterval80;
+        if (sum >= 0.8 * total) break;
+      }
+    }
+    return result;
+  }
+
+ private:
+  struct Error {
+    double size = 0, share = 0;
+    std::string family;
+  };
+  std::array<double, kRateClasses> measured_{}, predicted_{};
+  std::array<std::vector<Error>, kRateClasses> errors_;
+  std::map<std::string, double> steps_;  // by family
+};
+
+RateErrors estimate_errors(const Rates& rates, const std::vector<Step>& steps, const OpPeaks& peaks) {
+  ClassErrors own, borrowed;
+  std::map<std::string, OpTimer> timers;
+  for (const Step& step : steps) {
+    const RateSource& source = rates.sources[static_cast<std::size_t>(rates.points[step.begin].source)];
+    const OpTimer& timer =
+        timers
+            .try_emplace(source.family(), rates, peaks,
+                         [&](const RatePoint& point) {
+                           return rates.sources[static_cast<std::size_t>(point.source)].family() !=
+                                  source.family();
+                         })
+            .first->second;
+    for (std::size_t i = step.begin; i < step.end; ++i) {
+      const OpCost cost = op_cost(rates.points[i]);
+      const auto calls = static_cast<double>(step.calls[i - step.begin]);
+      const double measured =
+          calls * peaks.ideal_seconds(cost.flops, cost.bytes, cost.math) / rates.points[i].fraction;
+      own.add(rate_class_of(cost), measured, calls * timer.time(rates.points[i]).seconds);
+      if (cost.math != DType::bf16)
+        borrowed.add(rate_class_of(cost), measured, calls * timer.time_at_bf16(rates.points[i]).seconds);
+    }
+    own.end_step(source.family());
+    borrowed.end_step(source.family());
+  }
+  RateErrors errors{own.deviations(), borrowed.deviations(), 0};
+  for (std::size_t i = 0; i < kRateClasses; ++i)
+    errors.borrowed[i] = std::max(errors.borrowed[i], errors.by_class[i]);
+  return errors;
+}
+
+/// Returns the spread of the step times of equal cases, as a standard deviation of the logarithm; that of our H200
+/// records without equal cases.
+double repeat_error(const std::vector<const Record*>& records) {
+  std::map<std::string, std::vector<double>> by_case;
+  for (const Record* record : records)
+    by_case[record->id].push_back(std::log(step_ms_of_speed(*record).value()));
+  double squares = 0, degrees = 0;
+  for (const auto& [id, logs] : by_case) {
+    double mean = 0;
+    for (const double one : logs) mean += one / static_cast<double>(logs.size());
+    for (const double one : logs) squares += (one - mean) * (one - mean);
+    degrees += static_cast<double>(logs.size()) - 1;
+  }
+  return degrees > 0 ? std::sqrt(squares / degrees) : kBoardSpread;
+}
+
+RateSource source_of(const Record& record) {
+  RateSource source{record.id,
+                    record.case_fields.value("model", ""),
+                    record.case_fields.value("recipe", ""),
+                    record.env.git.value_or("").substr(0, 7),
+                    0,
+                    0};
+  if (record.telemetry) {
+    source.clock_mhz = record.telemetry->sm_clock_mhz.value_or(0);
+    source.power_w = std::round(record.telemetry->power_w.value_or(0));
+  }
+  return source;
+}
+
+/// Returns a number with four significant digits, so that files are short.
+double rounded(double value) {
+  if (!(value > 0)) return 0;
+  const double unit = std::pow(10.0, std::floor(std::log10(value)) - 3);
+  return std::round(value / unit) * unit;
+}
+
+}  // namespace
+
+std::vector<OpRecord> ops_with_shapes(const std::vector<OpRecord>& measured,
+                                      const std::vector<OpRecord>& counted, const OpPeaks& peaks) {
+  std::vector<OpRecord> ops;
+  for (const OpRecord& op : measured) {
+    const bool older =
+        std::none_of(measured.begin(), measured.end(), [](const OpRecord& one) { return one.shape; });
+    if (!older) {
+      ops.push_back(op);
+      continue;
+    }
+    std::int64_t calls = 0;
+    double expected = 0;
+    for (const OpRecord& one : counted) {
+      if (!alike(one, op)) continue;
+      calls += one.calls;
+      expected += expected_seconds(one, peaks);
+    }
+    if (calls != op.calls || !(expected > 0)) continue;
+    for (const OpRecord& one : counted) {
+      if (!alike(one, op)) continue;
+      OpRecord part = one;
+      part.ms = op.ms * expected_seconds(one, peaks) / expected;
+      ops.push_back(std::move(part));
+    }
+  }
+  return ops;
+}
+
+FittedRates fit_rates(const Machine& machine, const std::vector<const Record*>& records) {
+  FittedRates fitted;
+  Rates& rates = fitted.rates;
+  rates.machine = machine.name;
+  const OpPeaks peaks = peaks_of(machine);
+  std::map<std::string, const Record*> latest;  // by case
+  std::vector<const Record*> usable;
+  for (const Record* record : records) {
+    if (const auto why = unusable_reason(*record, machine)) {
+      fitted.skipped.push_back(fmt::format("{}: {}", record->id, *why));
+      continue;
+    }
+    usable.push_back(record);
+    const Record*& known = latest[record->id];
+    if (!known || known->created < record->created) known = record;
+  }
+  std::vector<Step> steps;
+  for (const Record* record : usable) {
+    if (latest.at(record->id) != record) continue;
+    std::vector<OpRecord> ops;
+    try {
+      const Plan plan = resolve(case_from_json(record->case_fields));
+      if (drops_bits(plan.recipe)) throw Unsupported("casts that drop mantissa bits");
+      const bool shaped = std::any_of(record->breakdown->ops.begin(), record->breakdown->ops.end(),
+                                      [](const OpRecord& op) { return op.shape.has_value(); });
+      ops = ops_with_shapes(record->breakdown->ops, shaped ? std::vector<OpRecord>{} : counted_ops(plan),
+                            peaks);
+    } catch (const std::exception& error) {
+      fitted.skipped.push_back(fmt::format("{}: {}", record->id, error.what()));
+      continue;
+    }
+    const double scale = step_ms_of_speed(*record).value() / profiled_total(*record->breakdown);
+    Step step{record, rates.points.size(), 0, {}};
+    for (const OpRecord& op : ops) {
+      const OpCost cost = op_cost(op);
+      const double ideal = peaks.ideal_seconds(cost.flops, cost.bytes, cost.math);
+      if (op.op_class == name_of(OpClass::communication) || !(op.ms > 0) || !(ideal > 0)) continue;
+      const double seconds = scale * op.ms / 1e3 / static_cast<double>(op.calls);
+      rates.points.push_back({op.name, op.shape.value_or(std::vector<std::int64_t>{}),
+                              op.formats.value_or(""), cost.flops, cost.bytes, rounded(ideal / seconds),
+                              static_cast<int>(rates.sources.size())});
+      step.calls.push_back(op.calls);
+    }
+    step.end = rates.points.size();
+    if (step.end == step.begin) {
+      fitted.skipped.push_back(fmt::format("{}: none of its ops is the dry run's", record->id));
+      continue;
+    }
+    rates.sources.push_back(source_of(*record));
+    steps.push_back(std::move(step));
+  }
+  rates.errors = estimate_errors(rates, steps, peaks);
+  rates.errors.step = repeat_error(usable);
+  return fitted;
+}
+
+}  // namespace precbench

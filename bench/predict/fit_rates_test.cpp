@@ -1,0 +1,101 @@
+// Rates from records: shapes of older records, scaling to the median step, and what gives none.
+#include "bench/predict/fit_rates.h"
+
+#include <algorithm>
+#include <map>
+
+#include "kernels/testing/catch.h"
+#include "results/record/record_file.h"
+#include "results/record/step_time.h"
+
+namespace precbench {
+namespace {
+
+const OpPeaks kPeaks{1000e12, 2000e12, 2000e12, 4e12};
+
+OpRecord product(std::int64_t calls, std::int64_t m, std::int64_t n, std::int64_t k, double ms) {
+  OpRecord op{"matmul fprop", "gemm", calls, ms, 2.0 * static_cast<double>(calls * m * n * k), 1e6};
+  op.shape = std::vector<std::int64_t>{m, n, k};
+  return op;
+}
+
+OpRecord of_all_shapes(const std::vector<OpRecord>& ops, double ms) {
+  OpRecord sum{.name = ops.front().name, .op_class = ops.front().op_class};
+  for (const OpRecord& op : ops) sum.calls += op.calls, sum.flops += op.flops, sum.bytes += op.bytes;
+  sum.ms = ms;
+  return sum;
+}
+
+TEST_CASE("ops_with_shapes: an older record's time is divided by expected times", "[rates]") {
+  const std::vector<OpRecord> counted = {product(2, 4096, 4096, 4096, 0), product(2, 4096, 8192, 4096, 0)};
+  const std::vector<OpRecord> ops = ops_with_shapes({of_all_shapes(counted, 12)}, counted, kPeaks);
+  REQUIRE(ops.size() == 2);
+  CHECK(ops[0].shape == counted[0].shape);
+  CHECK(ops[0].ms + ops[1].ms == Approx(12));
+  CHECK(ops[1].ms / ops[0].ms == Approx(2).epsilon(0.1));
+}
+
+TEST_CASE("ops_with_shapes: keeps shapes, and leaves out ops that the program runs differently now",
+          "[rates]") {
+  const OpRecord own = product(2, 4096, 4096, 4096, 3);
+  const auto kept = ops_with_shapes({own}, {product(9, 1, 1, 1, 0)}, kPeaks);
+  REQUIRE(kept.size() == 1);
+  CHECK(kept[0].ms == 3);
+  CHECK(ops_with_shapes({of_all_shapes({own}, 3)}, {product(3, 4096, 4096, 4096, 0)}, kPeaks).empty());
+}
+
+TEST_CASE("fit_rates: the points of a step take as long as the median step", "[rates]") {
+  const RecordSet set = read_records({PRECBENCH_SOURCE_DIR "/results/h200/single.jsonl"});
+  std::vector<const Record*> records;
+  for (const LocatedRecord& located : set.records)
+    if (located.record.case_fields.at("model") == "llama3.1-8b") records.push_back(&located.record);
+  const Machine machine = find_machine("h200");
+  const Rates rates = fit_rates(machine, records).rates;
+  CHECK(rates.sources.size() == 18);
+  std::map<int, double> seconds;  // by source, of GEMMs and attention
+  for (const RatePoint& point : rates.points) {
+    if (point.flops <= 0) continue;
+    const OpCost cost = op_cost(point);
+    const double calls = point.shape.size() == 3 && point.shape[1] == 128256 ? 1 : 32;
+    seconds[point.source] +=
+        calls * peaks_of(machine).ideal_seconds(cost.flops, cost.bytes, cost.math) / point.fraction;
+  }
+  for (const Record* record : records) {
+    const auto source = std::find_if(rates.sources.begin(), rates.sources.end(),
+                                     [&](const RateSource& one) { return one.record == record->id; });
+    REQUIRE(source != rates.sources.end());
+    CHECK(source->clock_mhz > 1000);
+    const double step = step_ms_of_speed(*record).value() / 1e3;
+    const double share = seconds[static_cast<int>(source - rates.sources.begin())] / step;
+    CHECK((share > 0.5 && share < 1));
+  }
+}
+
+TEST_CASE("fit_rates: emulated, failed and foreign records give no rates, with the reason", "[rates]") {
+  const RecordSet set = read_records({PRECBENCH_SOURCE_DIR "/results/h200/single.jsonl"});
+  const Record& good = set.records.front().record;
+  Record failed = good, foreign = good, several = good, emulated = good;
+  failed.status = Status::crashed;
+  foreign.env.gpu->name = "NVIDIA B200";
+  several.case_fields["gpus"] = 4;
+  emulated.support->wgrad.path = ExecutionPath::emulated;
+  const FittedRates fitted = fit_rates(find_machine("h200"), {&failed, &foreign, &several, &emulated});
+  CHECK(fitted.rates.points.empty());
+  REQUIRE(fitted.skipped.size() == 4);
+  CHECK(fitted.skipped[1].find("another GPU") != std::string::npos);
+  CHECK(fitted.skipped[2].find("several GPUs") != std::string::npos);
+  CHECK(fitted.skipped[3].find("not native") != std::string::npos);
+}
+
+TEST_CASE("fit_rates: of two records of a case the latest counts", "[rates]") {
+  const RecordSet set = read_records({PRECBENCH_SOURCE_DIR "/results/h200/single.jsonl"});
+  Record first = set.records.front().record, second = first;
+  second.created = "2099-01-01T00:00:00Z";
+  second.env.git = "fffffff";
+  const Rates rates = fit_rates(find_machine("h200"), {&second, &first}).rates;
+  REQUIRE(rates.sources.size() == 1);
+  CHECK(rates.sources[0].commit == "fffffff");
+}
+
+}  // namespace
+}  // namespace precbench

@@ -1,0 +1,66 @@
+// Time of a collective on a machine's network, from the levels that its group crosses.
+//
+// A group is `ranks` GPUs, `stride` apart in the machine's order of GPUs, starting at a multiple of their
+// span, so that a domain of G GPUs holds min(ranks, max(1, G / stride)) members. At every level that the
+// group crosses, a ring moves (n - 1) / n of the buffer through the links of a domain's members; the slowest level
+// counts. A ring has one hop per rank: those between domains cost the outer level's latency, the others the
+// inner one's.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "bench/machine/machine.h"
+
+namespace precbench {
+
+/// Ranks of a communicator and their distance in the machine's order of GPUs.
+struct RankGroup {
+  std::int64_t ranks = 1, stride = 1;
+  bool operator==(const RankGroup&) const = default;
+};
+
+/// Returns the group of these ranks, ascending: their number and the smallest distance between two.
+RankGroup group_of_ranks(const std::vector<int>& ranks);
+
+enum class Collective : std::uint8_t { all_gather, reduce_scatter, all_reduce, all_to_all, send_recv };
+/// Returns the collective of a Comm's name ("all_gather", "reduce_scatter bf16", "all_reduce_max"). Throws
+/// std::invalid_argument for an unknown one.
+Collective collective_of(std::string_view name);
+const char* name_of(Collective collective);
+
+/// Seconds that any collective takes at least: launch and synchronization (20 us in our H200 records).
+inline constexpr double kShortCollectiveSeconds = 20e-6;
+
+class Network {
+ public:
+  explicit Network(std::vector<NetworkLevel> levels) : levels_(std::move(levels)) {}
+  explicit Network(const Machine& machine) : Network(machine.levels) {}
+
+  /// Returns the seconds of one collective of a full buffer of `bytes`, alone on its links; 0 for one rank.
+  /// all_to_all: bytes that a rank sends, its own part included. send_recv: bytes of the message, between
+  /// ranks `stride` apart. Throws InvalidInput if the group exceeds the outermost level.
+  double seconds(Collective collective, const RankGroup& group, double bytes) const;
+  /// Returns the index of the outermost level that the group crosses; 0 for one rank.
+  int level(const RankGroup& group) const;
+  /// Returns the bytes per second of one rank at a level for large buffers: link rate times the fraction achieved.
+  double rate(Collective collective, int level, std::int64_t ranks) const;
+  const std::vector<NetworkLevel>& levels() const { return levels_; }
+
+ private:
+  /// Returns how many members of the group one domain of a level holds.
+  std::int64_t members(const RankGroup& group, int level) const;
+  double ring_seconds(Collective collective, const RankGroup& group, double bytes) const;
+  double latency(const RankGroup& group) const;
+
+  std::vector<NetworkLevel> levels_;
+};
+
+/// Spread of step times between equal boards: 1.4 to 1.8% in our H200 records.
+inline constexpr double kBoardSpread = 0.016;
+
+/// Returns by how much the slowest of `ranks` ranks exceeds the mean: 1 + sigma sqrt(2 ln ranks).
+double straggler_factor(std::int64_t ranks, double sigma = kBoardSpread);
+
+}  // namespace precbench

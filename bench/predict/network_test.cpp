@@ -1,0 +1,126 @@
+// Times of collectives with known answers: one level, two levels, strided groups, short messages, hops.
+#include "bench/predict/network.h"
+
+#include <cmath>
+
+#include "kernels/base/errors.h"
+#include "kernels/testing/catch.h"
+#include "kernels/testing/text_checks.h"
+
+namespace precbench {
+namespace {
+
+constexpr double kBytes = 8e9;
+
+/// Eight GPUs with 400 GB/s, of which half is achieved, and 40 GB/s a GPU between domains of eight.
+Network two_levels(double alpha_inside = 0, double alpha_between = 0, double gb_between = 40) {
+  const std::map<std::string, AchievedByRanks> half{{"", {{1, 0.5}}}}, all{{"", {{1, 1.0}}}};
+  return Network(std::vector<NetworkLevel>{{"NVLink", 8, 400, alpha_inside, half, {}},
+                                           {"NIC", 0, gb_between, alpha_between, all, {}}});
+}
+
+double gather_seconds(const Network& network, const RankGroup& group) {
+  return network.seconds(Collective::all_gather, group, kBytes);
+}
+
+TEST_CASE("Network: a group inside one domain moves (n - 1) / n at the rate achieved", "[network]") {
+  const Network network = two_levels();
+  CHECK(gather_seconds(network, {8, 1}) == Approx(7.0 / 8 * 8e9 / 200e9));
+  CHECK(gather_seconds(network, {4, 2}) == Approx(3.0 / 4 * 8e9 / 200e9));
+  CHECK(network.seconds(Collective::reduce_scatter, {8, 1}, kBytes) == gather_seconds(network, {8, 1}));
+  CHECK(network.seconds(Collective::all_reduce, {8, 1}, kBytes) ==
+        Approx(2 * gather_seconds(network, {8, 1})));
+  CHECK(gather_seconds(network, {1, 1}) == 0);
+}
+
+TEST_CASE("Network: ranks of a domain share its NICs, and strided groups have fewer of them", "[network]") {
+  const Network network = two_levels();
+  // 16 ranks on two domains: all eight NICs of a domain carry 15 / 16 of the buffer together.
+  CHECK(gather_seconds(two_levels(0, 0, 10), {16, 1}) == Approx(15.0 / 16 * 8e9 / (8 * 10e9)));
+  // Every eighth GPU: one member a domain, and one NIC.
+  CHECK(gather_seconds(network, {16, 8}) == Approx(15.0 / 16 * 8e9 / 40e9));
+  // Every second GPU of four domains.
+  CHECK(gather_seconds(network, {16, 2}) == Approx(15.0 / 16 * 8e9 / (4 * 40e9)));
+  // The inner level counts where it is slower: eight NICs of 40 GB/s exceed what one GPU achieves inside.
+  CHECK(gather_seconds(network, {16, 1}) == Approx(15.0 / 16 * 8e9 / 200e9));
+}
+
+TEST_CASE("Network: a ring has a hop of the outer level per domain and of the inner one for the rest",
+          "[network]") {
+  const double moved = gather_seconds(two_levels(), {32, 1});
+  CHECK(gather_seconds(two_levels(2, 0), {32, 1}) == Approx(moved + (32 - 4) * 2e-6));
+  CHECK(gather_seconds(two_levels(0, 5), {32, 1}) == Approx(moved + 4 * 5e-6));
+  CHECK(gather_seconds(two_levels(2, 5), {4, 8}) == Approx(gather_seconds(two_levels(), {4, 8}) + 4 * 5e-6));
+}
+
+TEST_CASE("Network: short messages take the time of a launch", "[network]") {
+  const Network network = two_levels();
+  for (const Collective collective :
+       {Collective::all_gather, Collective::all_reduce, Collective::all_to_all, Collective::send_recv})
+    CHECK(network.seconds(collective, {8, 1}, 16) == kShortCollectiveSeconds);
+}
+
+TEST_CASE("Network: an all-to-all is bounded by what leaves a GPU and a domain", "[network]") {
+  const Network network = two_levels();
+  CHECK(network.seconds(Collective::all_to_all, {8, 1}, kBytes) == Approx(7.0 / 8 * 8e9 / 200e9));
+  CHECK(network.seconds(Collective::all_to_all, {16, 1}, kBytes) == Approx(8.0 / 16 * 8e9 / 40e9));
+}
+
+TEST_CASE("Network: a message crosses the level between its two ranks", "[network]") {
+  const Network network = two_levels();
+  CHECK(network.seconds(Collective::send_recv, {4, 1}, kBytes) == Approx(8e9 / 200e9));
+  CHECK(network.seconds(Collective::send_recv, {4, 8}, kBytes) == Approx(8e9 / 40e9));
+}
+
+TEST_CASE("Network: faster links are never slower", "[network]") {
+  for (const RankGroup group : {RankGroup{2, 1}, {8, 1}, {16, 1}, {16, 8}, {64, 4}, {512, 1}})
+    for (const Collective collective :
+         {Collective::all_gather, Collective::all_reduce, Collective::all_to_all, Collective::send_recv}) {
+      double before = INFINITY;
+      for (const double rate : {10, 20, 40, 80, 160, 1600}) {
+        const double now = two_levels(2, 5, rate).seconds(collective, group, 1e8);
+        CHECK(now <= before);
+        before = now;
+      }
+    }
+}
+
+TEST_CASE("Network: achieved fractions hold from their number of ranks on", "[network]") {
+  const Network network(std::vector<NetworkLevel>{
+      {"NVLink", 8, 100, 0, {{"", {{2, 0.5}, {4, 0.8}}}, {"all_reduce", {{2, 0.6}}}}, {}}});
+  CHECK(network.rate(Collective::all_gather, 0, 2) == Approx(50e9));
+  CHECK(network.rate(Collective::all_gather, 0, 3) == Approx(50e9));
+  CHECK(network.rate(Collective::all_gather, 0, 8) == Approx(80e9));
+  CHECK(network.rate(Collective::all_reduce, 0, 8) == Approx(60e9));
+}
+
+TEST_CASE("Network: refuses groups beyond its outermost level", "[network]") {
+  const Network network(std::vector<NetworkLevel>{{"PCIe", 8, 30, 0, {{"", {{1, 1.0}}}}, {}}});
+  CHECK_NOTHROW(gather_seconds(network, {8, 1}));
+  CHECK(contains(refusal_of([&] {
+                   gather_seconds(network, {16, 1});
+                 }),
+                 "joins 8 GPUs; 16 ranks 1 apart need more"));
+  CHECK(contains(refusal_of([] {
+                   gather_seconds(Network(std::vector<NetworkLevel>{}), {2, 1});
+                 }),
+                 "joins 1 GPUs"));
+}
+
+TEST_CASE("group_of_ranks and collective_of: read a communicator", "[network]") {
+  CHECK(group_of_ranks({3}) == RankGroup{1, 1});
+  CHECK(group_of_ranks({0, 8, 16, 24}) == RankGroup{4, 8});
+  CHECK(group_of_ranks({0, 1, 8, 9}) == RankGroup{4, 1});
+  CHECK(collective_of("reduce_scatter bf16") == Collective::reduce_scatter);
+  CHECK(collective_of("all_reduce_max") == Collective::all_reduce);
+  CHECK_THROWS_AS(collective_of("broadcast"), std::invalid_argument);
+}
+
+TEST_CASE("straggler_factor: grows with the number of ranks from 1", "[network]") {
+  CHECK(straggler_factor(1) == 1);
+  CHECK(straggler_factor(512, 0.016) == Approx(1 + 0.016 * std::sqrt(2 * std::log(512.0))));
+  CHECK(straggler_factor(512) > straggler_factor(8));
+}
+
+}  // namespace
+}  // namespace precbench

@@ -1,0 +1,238 @@
+// Reads rates and looks them up. See rates.h.
+#include "bench/predict/rates.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+
+#include "bench/predict/rates_text.h"
+#include "kernels/base/errors.h"
+
+namespace precbench {
+namespace {
+
+bool is_attention(std::string_view op) { return op.starts_with("attention"); }
+
+/// Returns the coordinates between which points are near: logarithms, weighted by how much a rate depends on
+/// them.
+std::vector<double> place_of(const OpCost& op) {
+  const auto ln = [](double n) { return std::log(std::max(n, 1.0)); };
+  const auto at = [&](int i) { return static_cast<double>(op.shape[static_cast<std::size_t>(i)]); };
+  if (is_attention(op.name))  // parallel work, queries, keys, head width, sharing of keys
+    return {0.3 * ln(at(0) * at(4)), ln(at(1)), ln(at(2)), 4 * ln(at(6)),
+            0.3 * ln(at(4) / std::max(at(5), 1.0))};
+  if (op.flops > 0) return {ln(at(0)), ln(at(1)), ln(at(2)), ln(at(3))};
+  return {ln(op.bytes), 0.5 * ln(at(1))};
+}
+
+double squared_distance(const std::vector<double>& a, const std::vector<double>& b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) sum += (a[i] - b[i]) * (a[i] - b[i]);
+  return sum;
+}
+
+}  // namespace
+
+DType math_of_formats(const std::string& formats) {
+  // "e4m3 1x128 f32, e4m3 128x128 f32": the wider operand decides.
+  const auto comma = formats.find(", ");
+  if (comma == std::string::npos) return DType::bf16;
+  const std::string a = formats.substr(0, comma), b = formats.substr(comma + 2);
+  if (a.starts_with("bf16") || b.starts_with("bf16")) return DType::bf16;
+  return a.starts_with("e2m1") && b.starts_with("e2m1") ? DType::e2m1 : DType::e4m3;
+}
+
+OpCost op_cost(const RatePoint& point) {
+  OpCost cost{.name = point.op.c_str(), .flops = point.flops, .bytes = point.bytes};
+  std::copy_n(point.shape.begin(), std::min(point.shape.size(), cost.shape.size()), cost.shape.begin());
+  if (is_attention(point.op))
+    cost.op_class = OpClass::attention;
+  else if (point.flops > 0)
+    cost.op_class = OpClass::gemm, cost.math = math_of_formats(point.formats);
+  return cost;
+}
+
+const char* name_of(RateClass rate_class) {
+  static constexpr const char* kNames[kRateClasses] = {"gemm", "attention", "memory"};
+  return kNames[static_cast<int>(rate_class)];
+}
+
+RateClass rate_class_of(const OpCost& op) {
+  return op.op_class == OpClass::attention ? RateClass::attention
+         : op.flops > 0                    ? RateClass::gemm
+                                           : RateClass::memory;
+}
+
+double OpPeaks::ideal_seconds(double flops, double bytes_moved, DType math) const {
+  const double rate = math == DType::bf16 ? bf16_flops : math == DType::e2m1 ? fp4_flops : fp8_flops;
+  return std::max(flops / rate, bytes_moved / bytes);
+}
+
+OpPeaks peaks_of(const Machine& machine) {
+  const double bf16 = machine.bf16_tflops, fp8 = machine.fp8_tflops.value_or(bf16);
+  return {1e12 * bf16, 1e12 * fp8, 1e12 * machine.fp4_tflops.value_or(fp8), 1e9 * machine.memory_gb_per_s};
+}
+
+double expected_fraction(const OpCost& op, const OpPeaks& peaks) {
+  const auto at = [&](int i) { return static_cast<double>(op.shape[static_cast<std::size_t>(i)]); };
+  constexpr double kLaunch = 2.5e-6;  // s: what no kernel is shorter than
+  const double ideal = peaks.ideal_seconds(op.flops, op.bytes, op.math);
+  double fraction = ideal / (ideal + kLaunch);
+  if (is_attention(op.name)) {
+    constexpr double kRamp = 400;  // keys per query before tiles off the diagonal dominate
+    return fraction * at(2) / (at(2) + kRamp);
+  }
+  if (op.flops <= 0) return fraction;
+  constexpr double kProcessors = 132, kTiles[][3] = {{128, 256, 1}, {128, 192, 0.97}, {128, 128, 0.92}};
+  const double groups = std::max(at(3), 1.0);
+  double waves = 0;
+  for (const auto& [rows, cols, quality] : kTiles) {
+    const double tiles = std::ceil(at(0) / rows) * std::ceil(at(1) / cols);
+    const double covered = at(0) * at(1) / (rows * cols) / kProcessors;
+    waves = std::max(waves, quality * covered / std::ceil(tiles / kProcessors));
+  }
+  if (groups > 1) waves = 1;      // tiles of all experts share the waves
+  constexpr double kDepth = 250;  // of the contraction: prologue and epilogue of a tile
+  return fraction * waves * at(2) / (at(2) + kDepth);
+}
+
+OpTimer::OpTimer(const Rates& rates, const OpPeaks& peaks, const std::function<bool(const RatePoint&)>& used)
+    : peaks_(peaks) {
+  for (const RatePoint& point : rates.points) {
+    if (used && !used(point)) continue;
+    const OpCost cost = op_cost(point);
+    Point known{place_of(cost), std::log(point.fraction / expected_fraction(cost, peaks))};
+    if (rate_class_of(cost) == RateClass::memory) memory_.push_back(known);
+    points_[point.op][point.formats].push_back(std::move(known));
+  }
+}
+
+const OpTimer::Points* OpTimer::points_of(const std::string& op, const std::string& formats,
+                                          bool& other_formats) const {
+  const auto known = points_.find(op);
+  if (known == points_.end()) return nullptr;
+  if (const auto own = known->second.find(formats); own != known->second.end()) return &own->second;
+  other_formats = true;
+  // The formats most like these: equal in as many of their first letters as possible.
+  const Points* best = nullptr;
+  std::size_t most = 0;
+  for (const auto& [name, points] : known->second) {
+    const auto [end, other] = std::mismatch(name.begin(), name.end(), formats.begin(), formats.end());
+    const auto alike = static_cast<std::size_t>(end - name.begin()) + 1;
+    if (alike <= most) continue;
+    most = alike;
+    best = &points;
+  }
+  return best;
+}
+
+namespace {
+
+/// Returns the mean correction of the nearest points, nearer ones with more weight.
+template <class Points>
+double correction_at(const Points& points, const std::vector<double>& place) {
+  constexpr double kNear = 0.06;  // squared distance within which points count alike
+  constexpr std::size_t kMost = 12;
+  std::vector<std::pair<double, double>> near;  // squared distance, correction
+  near.reserve(points.size());
+  for (const auto& point : points) near.emplace_back(squared_distance(point.place, place), point.correction);
+  const auto count = std::min(near.size(), kMost);
+  std::partial_sort(near.begin(), near.begin() + static_cast<std::ptrdiff_t>(count), near.end());
+  double sum = 0, weights = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const double weight = 1 / ((kNear + near[i].first) * (kNear + near[i].first));
+    sum += weight * near[i].second;
+    weights += weight;
+  }
+  return sum / weights;
+}
+
+}  // namespace
+
+OpTimer::Time OpTimer::time(const OpCost& op, const std::string& formats) const {
+  const double ideal = peaks_.ideal_seconds(op.flops, op.bytes, op.math);
+  if (!(ideal > 0)) return {};
+  Time result;
+  const Points* points = points_of(op.name, formats, result.other_formats);
+  if (!points) {
+    result.other_formats = true;
+    points = &memory_;
+  }
+  if (points->empty()) throw InvalidInput(fmt::format("rates: no point like {}", op.name));
+  const double correction = correction_at(*points, place_of(op));
+  result.seconds = ideal / (expected_fraction(op, peaks_) * std::exp(correction));
+  return result;
+}
+
+OpTimer::Time OpTimer::time_at_bf16(const RatePoint& point) const {
+  const OpCost cost = op_cost(point);
+  return rate_class_of(cost) == RateClass::gemm ? time(cost, "") : time(point);
+}
+
+nlohmann::ordered_json rates_to_json(const Rates& rates) {
+  nlohmann::ordered_json json;
+  json["machine"] = rates.machine;
+  json["errors"] = {{"step", rates.errors.step}};
+  for (int i = 0; i < kRateClasses; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    json["errors"][name_of(static_cast<RateClass>(i))] = rates.errors.by_class[at];
+    json["errors"][std::string("borrowed_") + name_of(static_cast<RateClass>(i))] = rates.errors.borrowed[at];
+  }
+  for (const RateSource& s : rates.sources)
+    json["sources"].push_back({{"record", s.record},
+                               {"model", s.model},
+                               {"recipe", s.recipe},
+                               {"commit", s.commit},
+                               {"clock_mhz", s.clock_mhz},
+                               {"power_w", s.power_w}});
+  json["columns"] = {"op", "shape", "formats", "flops", "bytes", "fraction", "source"};
+  for (const RatePoint& p : rates.points)
+    json["points"].push_back({p.op, p.shape, p.formats, p.flops, p.bytes, p.fraction, p.source});
+  return json;
+}
+
+Rates rates_from_json(const nlohmann::json& json, const std::string& where) {
+  try {
+    Rates rates;
+    rates.machine = json.at("machine");
+    const auto& errors = json.at("errors");
+    rates.errors.step = errors.at("step");
+    for (int i = 0; i < kRateClasses; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      rates.errors.by_class[at] = errors.at(name_of(static_cast<RateClass>(i)));
+      rates.errors.borrowed[at] = errors.at(std::string("borrowed_") + name_of(static_cast<RateClass>(i)));
+    }
+    for (const auto& s : json.at("sources"))
+      rates.sources.push_back({s.at("record"), s.at("model"), s.at("recipe"), s.at("commit"),
+                               s.at("clock_mhz"), s.at("power_w")});
+    for (const auto& p : json.at("points")) {
+      RatePoint point{p.at(0), p.at(1), p.at(2), p.at(3), p.at(4), p.at(5), p.at(6)};
+      if (point.source < 0 || point.source >= static_cast<int>(rates.sources.size()) || !(point.fraction > 0))
+        throw InvalidInput(fmt::format("{}: a point of {} without a source or a rate", where, point.op));
+      rates.points.push_back(std::move(point));
+    }
+    return rates;
+  } catch (const nlohmann::json::exception& error) {
+    throw InvalidInput(fmt::format("{}: {}", where, error.what()));
+  }
+}
+
+const Rates* embedded_rates(const std::string& machine) {
+  static const std::map<std::string, Rates> all = [] {
+    std::map<std::string, Rates> known;
+    for (const auto& [name, text] : kRatesFiles) {
+      Rates rates = rates_from_json(nlohmann::json::parse(text), "results/rates/" + name);
+      const std::string of = rates.machine;
+      known.emplace(of, std::move(rates));
+    }
+    return known;
+  }();
+  const auto found = all.find(machine);
+  return found == all.end() ? nullptr : &found->second;
+}
+
+}  // namespace precbench

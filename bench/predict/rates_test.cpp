@@ -1,0 +1,143 @@
+// Op times from rates with known answers, and the files of results/rates.
+#include "bench/predict/rates.h"
+
+#include <nlohmann/json.hpp>
+
+#include "bench/predict/op_record.h"
+#include "kernels/base/errors.h"
+#include "kernels/testing/catch.h"
+
+namespace precbench {
+namespace {
+
+const OpPeaks kPeaks{1000e12, 2000e12, 2000e12, 4e12};
+
+/// Returns a point of a GEMM in BF16 that reaches this fraction of peak.
+RatePoint gemm(std::int64_t m, std::int64_t n, std::int64_t k, double fraction,
+               const std::string& formats = "", int source = 0) {
+  const auto product = static_cast<double>(m * n * k);
+  return {"matmul fprop", {m, n, k}, formats, 2 * product, 2.0 * static_cast<double>(m * k + n * k + m * n),
+          fraction,       source};
+}
+
+Rates rates_of(std::vector<RatePoint> points) {
+  Rates rates;
+  rates.machine = "h200";
+  rates.sources = {{"id0", "small", "bf16", "abc", 1500, 690}, {"id1", "large", "bf16", "abc", 1400, 690}};
+  rates.points = std::move(points);
+  return rates;
+}
+
+TEST_CASE("OpTimer: an op of a known shape takes its measured time", "[rates]") {
+  for (const RatePoint& point :
+       {gemm(4096, 4096, 4096, 0.7), gemm(8192, 28672, 4096, 0.6, "e4m3 1x128 f32, e4m3 128x128 f32"),
+        RatePoint{"swiglu", {4096, 14336}, "", 0, 3e8, 0.8, 0},
+        RatePoint{"attention", {1, 8192, 8192, 0, 32, 8, 128}, "", 1.1e12, 1e8, 0.55, 0}}) {
+    INFO(point.op);
+    const Rates rates = rates_of({point});
+    const OpTimer timer(rates, kPeaks);
+    const OpCost cost = op_cost(point);
+    const double ideal = kPeaks.ideal_seconds(cost.flops, cost.bytes, cost.math);
+    CHECK(timer.time(point).seconds == Approx(ideal / point.fraction));
+  }
+}
+
+TEST_CASE("OpTimer: near shapes count more than far ones", "[rates]") {
+  const Rates rates = rates_of({gemm(1024, 4096, 4096, 0.4), gemm(16384, 4096, 4096, 0.8)});
+  const OpTimer timer(rates, kPeaks);
+  const auto fraction = [&](std::int64_t m) {
+    const OpCost cost = op_cost(gemm(m, 4096, 4096, 1));
+    return kPeaks.ideal_seconds(cost.flops, cost.bytes, cost.math) / timer.time(cost).seconds;
+  };
+  CHECK(fraction(1024) == Approx(0.4).epsilon(0.03));
+  CHECK(fraction(16384) == Approx(0.8).epsilon(0.03));
+  double last = 0;
+  for (const std::int64_t m : {1024, 2048, 4096, 8192, 16384}) {
+    CHECK(fraction(m) > last);
+    last = fraction(m);
+  }
+}
+
+TEST_CASE("OpTimer: formats without points take those of the most similar formats", "[rates]") {
+  const std::string fp8 = "e4m3 1x128 f32, e4m3 128x128 f32";
+  const Rates rates = rates_of({gemm(4096, 4096, 4096, 0.7), gemm(4096, 4096, 4096, 0.5, fp8)});
+  const OpTimer timer(rates, kPeaks);
+  const RatePoint own = gemm(4096, 4096, 4096, 1, fp8),
+                  pow2 = gemm(4096, 4096, 4096, 1, "e4m3 1x128 f32_pow2, e4m3 128x128 f32_pow2");
+  CHECK_FALSE(timer.time(own).other_formats);
+  CHECK(timer.time(pow2).other_formats);
+  CHECK(timer.time(pow2).seconds == Approx(timer.time(own).seconds));
+  CHECK(timer.time_at_bf16(own).seconds == Approx(timer.time(own).seconds * 0.5 / 0.7));
+}
+
+TEST_CASE("OpTimer: leaves out points on request, and an unknown op moves bytes like all others", "[rates]") {
+  const Rates rates = rates_of({gemm(4096, 4096, 4096, 0.7, "", 0),
+                                gemm(4096, 4096, 4096, 0.5, "", 1),
+                                {"swiglu", {4096, 4096}, "", 0, 1e8, 0.8, 0}});
+  const OpTimer timer(rates, kPeaks, [](const RatePoint& point) { return point.source == 0; });
+  const OpCost cost = op_cost(gemm(4096, 4096, 4096, 1));
+  CHECK(kPeaks.ideal_seconds(cost.flops, cost.bytes, cost.math) / timer.time(cost).seconds == Approx(0.7));
+  const OpCost unknown{.name = "new_op", .bytes = 1e8, .shape = {4096, 4096}};
+  CHECK(timer.time(unknown).seconds == Approx(1e8 / 4e12 / 0.8));
+  CHECK(timer.time(unknown).other_formats);
+}
+
+TEST_CASE("expected_fraction: waves, contractions, sequences and launches lower it", "[rates]") {
+  const auto of_gemm = [](std::int64_t m, std::int64_t n, std::int64_t k) {
+    return expected_fraction(op_cost(gemm(m, n, k, 1)), kPeaks);
+  };
+  CHECK(of_gemm(8192, 8192, 8192) > of_gemm(8192, 8192, 256));
+  CHECK(of_gemm(8192, 8192, 4096) > of_gemm(256, 256, 4096));  // two tiles on all multiprocessors
+  const auto of_attention = [](std::int64_t keys) {
+    return expected_fraction({.name = "attention",
+                              .op_class = OpClass::attention,
+                              .flops = 1e12,
+                              .bytes = 1e8,
+                              .shape = {1, keys, keys, 0, 32, 8, 128}},
+                             kPeaks);
+  };
+  CHECK(of_attention(8192) > of_attention(512));
+  CHECK(expected_fraction({.name = "zero", .bytes = 16}, kPeaks) < 1e-3);
+}
+
+TEST_CASE("Rates: JSON and back, and what is refused", "[rates]") {
+  Rates rates = rates_of(
+      {gemm(4096, 4096, 4096, 0.7), gemm(4096, 4096, 512, 0.5, "e4m3 1x32 ue8m0, e4m3 1x32 ue8m0", 1)});
+  rates.errors = {{0.03, 0.04, 0.05}, {0.1, 0.2, 0.05}, 0.016};
+  const auto json = nlohmann::json::parse(rates_to_json(rates).dump());
+  const Rates read = rates_from_json(json, "file");
+  CHECK(read.sources == rates.sources);
+  REQUIRE(read.points.size() == 2);
+  CHECK(read.points[1].shape == rates.points[1].shape);
+  CHECK(read.points[1].formats == rates.points[1].formats);
+  CHECK(read.errors.by_class == rates.errors.by_class);
+  CHECK(read.errors.borrowed == rates.errors.borrowed);
+  nlohmann::json bad = json;
+  bad["points"][0][6] = 2;
+  CHECK_THROWS_AS(rates_from_json(bad, "file"), InvalidInput);
+  bad = json;
+  bad.erase("errors");
+  CHECK_THROWS_WITH(rates_from_json(bad, "file"), Catch::StartsWith("file: "));
+}
+
+TEST_CASE("results/rates: every file is of a known machine and plausible", "[rates]") {
+  int files = 0;
+  for (const Machine& machine : machine_presets()) {
+    const Rates* rates = embedded_rates(machine.name);
+    if (!rates) continue;
+    INFO(machine.name);
+    ++files;
+    CHECK(rates->points.size() > 100);
+    for (const RatePoint& point : rates->points) {
+      INFO(point.op << " " << point.formats << " " << point.flops << " " << point.bytes);
+      CHECK(point.fraction > 0);
+      CHECK(point.fraction <
+            2);  // small data stay in the cache: the bytes of such ops are faster than memory
+    }
+    for (const double error : rates->errors.by_class) CHECK((error > 0 && error < 0.5));
+  }
+  CHECK(files >= 1);
+}
+
+}  // namespace
+}  // namespace precbench
