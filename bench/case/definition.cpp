@@ -15,6 +15,7 @@
 #include "bench/case/case_words.h"
 #include "bench/case/choose_layers.h"
 #include "bench/case/fingerprint.h"
+#include "bench/case/resolve_model.h"
 #include "kernels/base/errors.h"
 #include "models/data/files.h"
 
@@ -119,9 +120,13 @@ DefinitionPart part_of(Json json) { return std::make_shared<const Json>(std::mov
 
 Definition define(const Case& c, Refusals refusals) {
   for (const Field& field : case_fields()) check_word(field, get_text(c, field));  // also those from JSON
+  return define_model(c, model_of(c.model), refusals);
+}
+
+Definition define_model(const Case& c, const ModelConfig& model, Refusals refusals) {
   Definition definition;
   try {
-    definition.model = cut_to(model_of(c.model), c.layers);
+    definition.model = cut_to(model, c.layers);
   } catch (const InvalidInput& error) {
     throw InvalidInput(c.layers > 0 ? fmt::format("--layers: {}", error.what()) : error.what());
   }

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <ctime>
 #include <limits>
+#include <utility>
 
 #include "bench/case/case_limits.h"
 #include "bench/case/plan.h"
+#include "bench/case/resolve_model.h"
 #include "kernels/base/errors.h"
 #include "kernels/gpu/device_info.h"
 #include "models/config/hub_names.h"
@@ -46,11 +48,10 @@ DType gradients_of(const std::string& name) {
   return name == "fp32" ? DType::f32 : name == "bf16" ? DType::bf16 : DType::e4m3;
 }
 
-}  // namespace
-
-Plan resolve(const Case& c, Refusals refusals) {
+/// Returns the plan of a case with its definition.
+Plan plan_of(const Case& c, Definition definition) {
   Plan plan;
-  static_cast<Definition&>(plan) = define(c, refusals);
+  static_cast<Definition&>(plan) = std::move(definition);
   plan.fields = c;
   plan.fields.model = preset_name(c.model);
   plan.id = case_id(c, plan);
@@ -113,6 +114,14 @@ Plan resolve(const Case& c, Refusals refusals) {
   plan.balance = static_cast<float>(c.aux);
   plan.z_loss = static_cast<float>(c.z_loss);
   return plan;
+}
+
+}  // namespace
+
+Plan resolve(const Case& c, Refusals refusals) { return plan_of(c, define(c, refusals)); }
+
+Plan resolve_model(const Case& c, const ModelConfig& model) {
+  return plan_of(c, define_model(c, model, Refusals::thrown));
 }
 
 std::vector<Plan> resolve(const std::vector<Case>& cases) {

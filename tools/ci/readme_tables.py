@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Fills the tables of measurements in the pages from the committed records, so that a page cannot contradict them. A page is any
 Markdown file that git tracks. Two lines mark the place of a table, which is what `precbench report` prints for these arguments, from
-paths under results/, or one of those of page_tables.py and bench_tables.py, each of which must be on at least one page:
+paths under results/, or one of those of page_tables.py, bench_tables.py and prediction_tables.py, each of which must be on at least one page:
 
   <!-- report h200/single.jsonl --columns tokens/s,speed-up --pivot recipe -->
   <!-- end -->
@@ -14,10 +14,10 @@ paths under results/, or one of those of page_tables.py and bench_tables.py, eac
 """
 import functools, os, pathlib, re, shlex, subprocess, sys
 
-import bench_tables, page_tables
+import bench_tables, page_tables, prediction_tables
 from committed import RESULTS, ROOT
 
-TABLES = {**page_tables.TABLES, **bench_tables.TABLES}
+TABLES = {**page_tables.TABLES, **bench_tables.TABLES, **prediction_tables.TABLES}
 PROGRAM = os.environ.get("PRECBENCH", str(ROOT / "build/precbench"))
 MARK = re.compile(r"^<!-- (table|report) (\S[^\n]*) -->\n(.*?)^<!-- end -->$", re.S | re.M)
 

@@ -8,6 +8,7 @@
 #include "bench/case/case.h"
 #include "bench/cli/cli.h"
 #include "bench/cli/help_command.h"
+#include "bench/cli/predict_command.h"
 #include "bench/doctor/doctor.h"
 #include "bench/machine/cpu_level.h"
 #include "bench/machine/environment.h"
@@ -58,6 +59,7 @@ int run_program(int argc, char** argv) {
   HelpCommand help_command;
   AdviseCommand advise_command;
   DoctorCommand doctor_command;
+  PredictCommand predict_command;
   RatesCommand rates_command;
   CLI::App* sweep_sub = add_sweep_command(app, sweep_command);
   CLI::App* study_sub = add_study_command(app, study_command);
@@ -68,6 +70,7 @@ int run_program(int argc, char** argv) {
   CLI::App* help_sub = add_help_command(app, help_command);
   CLI::App* advise_sub = add_advise_command(app, advise_command);
   CLI::App* doctor_sub = add_doctor_command(app, doctor_command);
+  CLI::App* predict_sub = add_predict_command(app, predict_command);
   CLI::App* rates_sub = add_rates_command(app, rates_command);
   app.add_subcommand("run-case", "one case of a sweep, as bench/process/case_process.h describes")->group("");
   if (const auto status = parse_command_line(app, argc, argv)) return *status;
@@ -94,6 +97,7 @@ int run_program(int argc, char** argv) {
     if (*check_sub) return check(check_options, rerun_command);
     if (*advise_sub) return advise(advise_command);
     if (*doctor_sub) return doctor(doctor_command);
+    if (*predict_sub) return predict_published(predict_command);
     if (*rates_sub) return rates(rates_command);
     return child_main(  // run-case
         [](const Case& c, const NodeShare& share, StepBoard& board) {

@@ -1,0 +1,209 @@
+// Times layouts. See layout_estimate.h.
+#include "bench/predict/layout_estimate.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "bench/predict/pipeline.h"
+#include "bench/predict/predict.h"
+
+namespace precbench {
+namespace {
+
+/// Linear function of a number of layers.
+struct PerLayer {
+  double one = 0, rest = 0;
+  double at(double layers) const { return rest + one * layers; }
+};
+
+/// Returns the line through the values at few and at many layers.
+PerLayer line_through(std::int64_t few, double at_few, std::int64_t many, double at_many) {
+  const double one = (at_many - at_few) / static_cast<double>(many - few);
+  return {one, at_few - one * static_cast<double>(few)};
+}
+
+PerLayer mixed(const PerLayer& a, double share, const PerLayer& b) {
+  return {a.one * share + b.one * (1 - share), a.rest * share + b.rest * (1 - share)};
+}
+
+/// Trace and memory of one rank with a number of layers.
+struct Traced {
+  Trace trace;
+  StepEstimate step;
+  TimelineRates rates;
+  std::int64_t activations = 0, others = 0;  ///< bytes at their peaks
+};
+
+Traced traced(Case c, const ModelConfig& model, const ParallelLayout& layout, const RecomputeShare& recompute,
+              const CostModel& cost_model) {
+  const Plan plan = local_plan(std::move(c), model, layout);
+  const DryRun run = dry_run(plan, nullptr);
+  Traced t;
+  t.trace = parallel_trace(run.trace, plan, layout, recompute);
+  t.step = estimate_step(cost_model, t.trace, layout.ranks());
+  t.rates = cost_model.rates_of(t.trace);
+  const auto bytes = [&](Segment segment) { return run.peak.bytes[static_cast<int>(segment)]; };
+  t.activations = bytes(Segment::activations);
+  t.others = run.most() - t.activations;
+  if (layout.sharded_optimizer) {
+    const std::int64_t states = bytes(Segment::master) + bytes(Segment::moments);
+    t.others -= states - states / layout.traced_ranks();
+  }
+  return t;
+}
+
+/// Times of one micro-batch and of what surrounds all of them, as functions of a stage's layers.
+struct StageTimes {
+  PerLayer forward, backward, around, activations, others;
+  double embedding_forward = 0, embedding_backward = 0;
+  StepEstimate step;
+  double micro_seconds = 0;
+};
+
+double seconds_of(const Traced& t, const char* name) {
+  for (std::size_t i = 0; i < t.trace.ops.size(); ++i)
+    if (std::strcmp(t.trace.ops[i].name, name) == 0) return t.rates.op_seconds[i];
+  return 0;
+}
+
+/// Returns the first event of class head_loss in [begin, end).
+std::size_t head_begin(const Trace& trace, std::size_t begin, std::size_t end) {
+  for (std::size_t i = begin; i < end; ++i)
+    if (trace.events[i].kind == TraceEvent::Kind::op &&
+        trace.ops[static_cast<std::size_t>(trace.events[i].index)].op_class == OpClass::head_loss)
+      return i;
+  return end;
+}
+
+/// Forward and backward of a middle micro-step, and what the first and the last one and the update take beside.
+struct MicroStep {
+  double forward = 0, backward = 0, around = 0;
+};
+
+MicroStep micro_step_of(const Traced& t) {
+  // Three micro-steps are traced: the second has no traffic between data ranks.
+  const Trace& trace = t.trace;
+  const std::size_t begin = trace.micro_steps.at(1), end = trace.micro_steps.at(2);
+  const std::size_t head = head_begin(trace, begin, end);
+  MicroStep m;
+  m.forward = time_of_events(trace, t.rates, begin, head).seconds;
+  m.backward = time_of_events(trace, t.rates, head, end).seconds;
+  m.around = std::max(0.0, t.step.time.seconds - 3 * (m.forward + m.backward));
+  return m;
+}
+
+StageTimes stage_times(Case c, const ModelConfig& model, const ParallelLayout& layout,
+                       const RecomputeShare& recompute, const CostModel& cost_model) {
+  constexpr std::int64_t kFew = 1, kMany = 3;
+  c.accumulation = 3;
+  std::array<Traced, 2> at;
+  std::array<MicroStep, 2> micro;
+  for (const std::size_t i : {0, 1}) {
+    c.layers = i == 0 ? kFew : kMany;
+    at[i] = traced(c, model, layout, recompute, cost_model);
+    micro[i] = micro_step_of(at[i]);
+  }
+  const auto line = [&](double few, double many) { return line_through(kFew, few, kMany, many); };
+  StageTimes times;
+  times.forward = line(micro[0].forward, micro[1].forward);
+  times.backward = line(micro[0].backward, micro[1].backward);
+  times.around = line(micro[0].around, micro[1].around);
+  times.activations = line(static_cast<double>(at[0].activations), static_cast<double>(at[1].activations));
+  times.others = line(static_cast<double>(at[0].others), static_cast<double>(at[1].others));
+  times.embedding_forward = seconds_of(at[0], "embedding");
+  times.embedding_backward = seconds_of(at[0], "embedding_backward");
+  times.step = at[1].step;
+  return times;
+}
+
+StageTimes stage_times_mixed(const Case& c, const ModelConfig& model, const ParallelLayout& layout,
+                             const RecomputeShare& recompute, const CostModel& cost_model) {
+  if (recompute.blocks <= 0 || recompute.blocks >= 1)
+    return stage_times(c, model, layout, recompute, cost_model);
+  const StageTimes all = stage_times(c, model, layout, recompute, cost_model);
+  Case without = c;
+  without.recompute = "none";
+  StageTimes times = stage_times(without, model, layout, {}, cost_model);
+  const double share = recompute.blocks;
+  times.backward = mixed(all.backward, share, times.backward);
+  times.activations = mixed(all.activations, share, times.activations);
+  return times;
+}
+
+/// Returns the network's seconds for a micro-batch's activations between two stages.
+double transfer_seconds(const Case& c, const ModelConfig& model, const ParallelLayout& layout,
+                        const CostModel& cost_model) {
+  const std::int64_t tokens = c.batch * c.seq / layout.context / layout.tensor;
+  const std::int64_t stride = std::int64_t{layout.tensor} * layout.context * layout.data;
+  return cost_model.network().seconds(Collective::send_recv, {layout.pipeline, stride},
+                                      static_cast<double>(tokens * model.width) * 2);
+}
+
+LayoutEstimate estimate_pipeline(const Case& c, const ModelConfig& model, const ParallelLayout& layout,
+                                 const RecomputeShare& recompute, const CostModel& cost_model) {
+  const StageTimes times = stage_times_mixed(c, model, layout, recompute, cost_model);
+  const auto groups = layers_by_group(model.layers, layout.pipeline, layout.interleave);
+  PipelineTimes pipeline;
+  double around = 0, peak = 0;
+  const int last = layout.pipeline - 1;
+  for (int stage = 0; stage <= last; ++stage) {
+    std::vector<ChunkSeconds> chunks;
+    double layers = 0;
+    for (const std::int64_t own : groups[static_cast<std::size_t>(stage)]) {
+      layers += static_cast<double>(own);
+      chunks.push_back(
+          {times.forward.one * static_cast<double>(own), times.backward.one * static_cast<double>(own)});
+    }
+    if (stage == 0) {
+      chunks.front().forward += times.embedding_forward;
+      chunks.front().backward += times.embedding_backward;
+    }
+    if (stage == last) {
+      chunks.back().forward += std::max(0.0, times.forward.rest - times.embedding_forward);
+      chunks.back().backward += std::max(0.0, times.backward.rest - times.embedding_backward);
+    }
+    pipeline.chunks.push_back(std::move(chunks));
+    const bool ends = stage == 0 || stage == last;
+    around = std::max(around, times.around.one * layers + (ends ? times.around.rest / 2 : 0));
+    const double in_flight =
+        micro_batches_in_flight(layout.pipeline, layout.interleave, stage, c.accumulation);
+    const double rest = ends ? 0.5 : 0;
+    peak = std::max(peak, times.others.one * layers + times.others.rest * rest +
+                              times.activations.one * layers * in_flight + times.activations.rest * rest);
+  }
+  pipeline.transfer = transfer_seconds(c, model, layout, cost_model);
+  const double busy = busiest_stage_seconds(pipeline, c.accumulation);
+  const double all = pipeline_seconds(pipeline, c.accumulation);
+  LayoutEstimate estimate{times.step, all - busy, static_cast<std::int64_t>(peak)};
+  estimate.step.time.seconds = all + around;
+  estimate.step.seconds = estimate.step.time.seconds * estimate.step.straggler_factor;
+  return estimate;
+}
+
+LayoutEstimate estimate_whole(const Case& c, const ModelConfig& model, const ParallelLayout& layout,
+                              const RecomputeShare& recompute, const CostModel& cost_model) {
+  const Traced all = traced(c, model, layout, recompute, cost_model);
+  LayoutEstimate estimate{all.step, 0, all.activations + all.others};
+  if (recompute.blocks <= 0 || recompute.blocks >= 1) return estimate;
+  Case without = c;
+  without.recompute = "none";
+  const Traced none = traced(without, model, layout, {}, cost_model);
+  const double share = recompute.blocks;
+  const auto mix = [&](double a, double b) { return a * share + b * (1 - share); };
+  estimate.step.seconds = mix(all.step.seconds, none.step.seconds);
+  estimate.step.time.seconds = mix(all.step.time.seconds, none.step.time.seconds);
+  estimate.peak_bytes = static_cast<std::int64_t>(
+      mix(static_cast<double>(estimate.peak_bytes), static_cast<double>(none.activations + none.others)));
+  return estimate;
+}
+
+}  // namespace
+
+LayoutEstimate estimate_layout(const Case& c, const ModelConfig& model, const ParallelLayout& layout,
+                               const RecomputeShare& recompute, const CostModel& cost_model) {
+  return layout.pipeline > 1 ? estimate_pipeline(c, model, layout, recompute, cost_model)
+                             : estimate_whole(c, model, layout, recompute, cost_model);
+}
+
+}  // namespace precbench

@@ -1,0 +1,328 @@
+// Rewrites traces. See parallel_trace.h.
+#include "bench/predict/parallel_trace.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bench/case/resolve_model.h"
+#include "kernels/base/errors.h"
+#include "kernels/numerics/scale_layout.h"
+
+namespace precbench {
+namespace {
+
+using Kind = TraceEvent::Kind;
+
+bool is_called(const OpCost& op, const char* name) { return std::strcmp(op.name, name) == 0; }
+
+/// Returns the bytes of a quantized copy [rows, cols] with its scales.
+double copy_bytes(const OpFormat& format, std::int64_t rows, std::int64_t cols) {
+  if (format.dtype == DType::bf16) return 0;
+  const DType scale = format.scale == ScaleType::ue8m0  ? DType::ue8m0
+                      : format.scale == ScaleType::e4m3 ? DType::e4m3
+                                                        : DType::f32;
+  return static_cast<double>(bytes_of(format.dtype, rows * cols) +
+                             bytes_of(scale, scale_count(format.granularity, rows, cols)));
+}
+
+/// Writes the new trace event by event.
+class Rewriter {
+ public:
+  Rewriter(const Trace& local, const Plan& plan, const ParallelLayout& layout,
+           const RecomputeShare& recompute)
+      : local_(local), plan_(plan), layout_(layout), recompute_(recompute) {
+    out_.comms = local.comms;
+    // Traced ranks are those of data and context; tensor ranks lie between them.
+    for (std::vector<int>& ranks : out_.comms)
+      for (int& rank : ranks) rank *= layout.tensor;
+    if (layout.tensor > 1) tensor_comm_ = add_comm(layout.tensor, 1);
+    if (layout.context > 1) context_comm_ = add_comm(layout.context, layout.tensor);
+    out_.repeats = local.repeats;
+  }
+
+  Trace run() {
+    // Weights that the last step's optimizer has updated arrive while the first micro-step runs.
+    if (layout_.sharded_optimizer) gather_weights();
+    std::size_t micro_step = 0;
+    for (std::size_t i = 0; i <= local_.events.size(); ++i) {
+      if (micro_step < local_.micro_steps.size() && i == local_.micro_steps[micro_step]) {
+        out_.micro_steps.push_back(micro_step == 0 ? 0 : out_.events.size());
+        backward_ = last_gemm_was_head_ = false;
+        ++micro_step;
+      }
+      if (i == local_.repeat_begin) out_.repeat_begin = out_.events.size();
+      if (i == local_.repeat_end) out_.repeat_end = out_.events.size();
+      if (i == local_.update_begin) out_.update_begin = out_.events.size();
+      if (i < local_.events.size()) rewrite(local_.events[i]);
+    }
+    if (local_.repeats == 1 && local_.repeat_end == 0) out_.repeat_begin = out_.repeat_end = 0;
+    return std::move(out_);
+  }
+
+ private:
+  int add_comm(int ranks, int stride) {
+    std::vector<int> members;
+    for (int i = 0; i < ranks; ++i) members.push_back(i * stride);
+    out_.comms.push_back(std::move(members));
+    return static_cast<int>(out_.comms.size()) - 1;
+  }
+
+  // ---- events
+
+  std::int32_t op_index(const OpCost& op) {
+    for (std::size_t i = 0; i < out_.ops.size(); ++i)
+      if (same_call(out_.ops[i], op) && out_.ops[i].op_class == op.op_class)
+        return static_cast<std::int32_t>(i);
+    out_.ops.push_back(op);
+    return static_cast<std::int32_t>(out_.ops.size() - 1);
+  }
+  void emit(const OpCost& op) { out_.events.push_back({Kind::op, op_index(op), 0}); }
+
+  void start(const char* name, int comm, double bytes) {
+    const auto n = static_cast<double>(out_.comms[static_cast<std::size_t>(comm)].size());
+    const int lane = comm == tensor_comm_ || comm == context_comm_ ? 1 : 0;
+    TraceCollective one{name, bytes, (n - 1) / n * bytes, comm, lane};
+    auto known = std::find(out_.collectives.begin(), out_.collectives.end(), one);
+    if (known == out_.collectives.end()) known = out_.collectives.insert(known, std::move(one));
+    out_.events.push_back({Kind::start, static_cast<std::int32_t>(known - out_.collectives.begin()), 0});
+  }
+  void wait(int comm) { out_.events.push_back({Kind::wait, comm, 0}); }
+
+  /// Starts a collective; its wait comes at once, or after the next GEMM where they overlap.
+  void tensor_collective(const char* name, double bytes) {
+    start(name, *tensor_comm_, bytes);
+    if (layout_.tensor_overlap)
+      pending_wait_ = true;
+    else
+      wait(*tensor_comm_);
+  }
+  void finish_pending() {
+    if (!pending_wait_) return;
+    wait(*tensor_comm_);
+    pending_wait_ = false;
+  }
+
+  // ---- ops
+
+  double activation_bytes() const {
+    return static_cast<double>(plan_.tokens_per_micro_step() * plan_.model.width) * 2;
+  }
+
+  void rewrite(const TraceEvent& event) {
+    if (event.kind == Kind::wait) {
+      out_.events.push_back(event);
+      return;
+    }
+    if (event.kind == Kind::start) {
+      rewrite_start(local_.collectives[static_cast<std::size_t>(event.index)]);
+      return;
+    }
+    const OpCost& op = local_.ops[static_cast<std::size_t>(event.index)];
+    if (op.op_class == OpClass::head_loss) backward_ = true;
+    if (layout_.tensor > 1 && is_row_op(op)) return rewrite_row_op(op);
+    if (layout_.tensor > 1 && is_gemm(op)) return rewrite_gemm(op);
+    if (layout_.tensor > 1 && is_called(op, "embedding_backward"))
+      tensor_collective("all_gather", activation_bytes());
+    if (layout_.context > 1 && op.op_class == OpClass::attention) return rewrite_attention(op);
+    emit(layout_.sharded_optimizer && op.op_class == OpClass::optimizer ? shared(op) : rerun(op));
+    if (layout_.tensor > 1 && is_called(op, "embedding"))
+      tensor_collective("reduce_scatter", activation_bytes());
+  }
+
+  void rewrite_start(const TraceCollective& collective) {
+    const bool gradients = layout_.sharded_optimizer && is_of_gradients(collective);
+    TraceCollective one = collective;
+    if (gradients) {
+      one.name = "reduce_scatter" + collective.name.substr(std::strlen("all_reduce"));
+      one.wire_bytes /= 2;
+    }
+    auto known = std::find(out_.collectives.begin(), out_.collectives.end(), one);
+    if (known == out_.collectives.end()) known = out_.collectives.insert(known, std::move(one));
+    out_.events.push_back({Kind::start, static_cast<std::int32_t>(known - out_.collectives.begin()), 0});
+  }
+
+  static bool is_of_gradients(const TraceCollective& one) {
+    constexpr double kScalars = 1024;  // bytes of the largest buffer of scalars
+    return one.name.starts_with("all_reduce") && one.name != "all_reduce_max" && one.buffer_bytes > kScalars;
+  }
+
+  void gather_weights() {
+    // In BF16, whatever the gradients' format.
+    const double of_gradients = plan_.parameters.gradients == DType::f32 ? 0.5 : 1;
+    for (auto event = local_.events.rbegin(); event != local_.events.rend(); ++event) {
+      if (event->kind != Kind::start) continue;
+      const TraceCollective& one = local_.collectives[static_cast<std::size_t>(event->index)];
+      if (is_of_gradients(one)) start("all_gather", one.comm, one.buffer_bytes * of_gradients);
+    }
+  }
+
+  /// Returns an optimizer op on this rank's share.
+  OpCost shared(OpCost op) const {
+    op.flops /= layout_.traced_ranks();
+    op.bytes /= layout_.traced_ranks();
+    return op;
+  }
+
+  /// Returns an op of the forward pass that runs again in backward, as far as it does.
+  OpCost rerun(OpCost op) const {
+    const double share = !backward_                                                      ? 1
+                         : is_called(op, "matmul fprop") && op.op_class == OpClass::gemm ? recompute_.gemms
+                         : is_called(op, "attention") ? recompute_.attention
+                                                      : 1;
+    op.flops *= share;
+    op.bytes *= share;
+    return op;
+  }
+
+  static bool is_row_op(const OpCost& op) {
+    return is_called(op, "add_rmsnorm") || is_called(op, "recompute_rmsnorm") ||
+           is_called(op, "rmsnorm_backward");
+  }
+  static bool is_gemm(const OpCost& op) { return std::strncmp(op.name, "matmul ", 7) == 0; }
+
+  /// A norm works on M/t rows; the rows that follow need all of them.
+  void rewrite_row_op(const OpCost& op) {
+    if (last_gemm_was_head_ && is_called(op, "rmsnorm_backward")) {
+      finish_pending();
+      tensor_collective("reduce_scatter", activation_bytes());
+      finish_pending();
+    }
+    last_gemm_was_head_ = false;
+    finish_pending();
+    const std::int64_t rows = plan_.tokens_per_micro_step(), cols = plan_.model.width;
+    const double copies = copy_bytes(op.formats[0], rows, cols) + copy_bytes(op.formats[1], cols, rows);
+    OpCost norm = op;
+    norm.formats = {};
+    norm.casts = 0;
+    norm.bytes = (op.bytes - copies + (copies > 0 ? activation_bytes() : 0)) / layout_.tensor;
+    norm.shape[0] = rows / layout_.tensor;
+    emit(norm);
+    // Made again for a weight's gradient: the gather ran beside the GEMM before.
+    if (is_called(op, "recompute_rmsnorm") && !plan_.recompute) return;
+    if (op.casts == 0) return tensor_collective("all_gather", activation_bytes());
+    const bool in_fp8 = op.formats[0].granularity == Granularity::tensor;
+    OpCost cast{.name = "quantize",
+                .op_class = OpClass::quantize,
+                .bytes = activation_bytes() + copies,
+                .casts = op.casts,
+                .shape = {rows, cols},
+                .formats = op.formats};
+    if (!in_fp8) {
+      // Made of all rows: the GEMM cannot start before.
+      tensor_collective("all_gather", activation_bytes());
+      finish_pending();
+      return emit(cast);
+    }
+    cast.bytes = (activation_bytes() + copy_bytes(op.formats[0], rows, cols)) / layout_.tensor;
+    cast.shape[0] = rows / layout_.tensor;
+    cast.formats[1] = {};
+    cast.casts = 1;
+    emit(cast);
+    tensor_collective("all_gather", activation_bytes() / 2);
+    if (op.formats[1].dtype == DType::bf16) return;
+    finish_pending();
+    emit({.name = "transpose",
+          .op_class = OpClass::quantize,
+          .bytes = activation_bytes(),
+          .shape = {cols, rows}});
+  }
+
+  /// Column-parallel GEMMs contract over the width, row-parallel ones produce it.
+  void rewrite_gemm(const OpCost& op) {
+    if (op.op_class == OpClass::head_loss) {
+      emit(op);
+      finish_pending();
+      last_gemm_was_head_ = true;
+      return;
+    }
+    const std::int64_t n = op.shape[1], k = op.shape[2], width = plan_.model.width;
+    const bool fprop = is_called(op, "matmul fprop"), dgrad = is_called(op, "matmul dgrad");
+    const bool scattered = (fprop || dgrad) && n == width && k != width;
+    if (dgrad && scattered) {
+      // The norm's output is gathered again for the weight's gradient, beside this GEMM.
+      finish_pending();
+      start("all_gather", *tensor_comm_, activation_bytes() * (op.math == DType::bf16 ? 1 : 0.5));
+      pending_wait_ = true;
+    }
+    if (fprop && scattered && layout_.tensor_overlap) {
+      start("reduce_scatter", *tensor_comm_, activation_bytes());
+      pending_wait_ = true;
+    }
+    emit(rerun(op));
+    finish_pending();
+    // Beside the weight gradient's GEMM where they overlap.
+    if (dgrad && scattered) tensor_collective("reduce_scatter", activation_bytes());
+    if (fprop && scattered && !layout_.tensor_overlap)
+      tensor_collective("reduce_scatter", activation_bytes());
+  }
+
+  /// Two chunks of rows, the first and the last of 2N, attend to all keys before them.
+  void rewrite_attention(const OpCost& op) {
+    const ModelConfig& model = plan_.model;
+    const int n = layout_.context;
+    const double keys_bytes =
+        static_cast<double>(plan_.tokens_per_micro_step() * n * model.kv_width()) * 2 * 2;
+    const bool backward = is_called(op, "attention_backward");
+    start("all_gather", *context_comm_, keys_bytes);
+    if (!layout_.context_overlap) wait(*context_comm_);
+    const std::int64_t local = op.shape[1], rows = local / 2, all = local * n;
+    for (const std::int64_t offset : {std::int64_t{0}, all - rows}) {
+      OpCost chunk = rerun(op);
+      // Pairs of queries and keys, of those of the local sequence alone.
+      const auto r = static_cast<double>(rows), t = static_cast<double>(local);
+      const double pairs = r * (static_cast<double>(offset) + r / 2) / (t * t / 2);
+      chunk.flops *= pairs;
+      chunk.bytes = chunk.bytes / 2 + (offset > 0 ? keys_bytes * (backward ? 2 : 1) : 0);
+      chunk.shape[1] = rows;
+      chunk.shape[2] = offset + rows;
+      chunk.shape[3] = offset;
+      emit(chunk);
+    }
+    if (layout_.context_overlap) wait(*context_comm_);
+    if (!backward) return;
+    start("reduce_scatter", *context_comm_, keys_bytes);
+    wait(*context_comm_);
+  }
+
+  const Trace& local_;
+  const Plan& plan_;
+  const ParallelLayout& layout_;
+  const RecomputeShare& recompute_;
+  Trace out_;
+  std::optional<int> tensor_comm_, context_comm_;
+  bool backward_ = false, last_gemm_was_head_ = false, pending_wait_ = false;
+};
+
+}  // namespace
+
+Plan local_plan(Case c, const ModelConfig& model, const ParallelLayout& layout) {
+  const int t = layout.tensor, n = layout.context;
+  if (model.heads % t != 0 || model.ffn % t != 0)
+    throw InvalidInput(fmt::format("{} tensor ranks do not divide {} heads and {} columns of the FFN", t,
+                                   model.heads, model.ffn));
+  if (c.seq % (2 * n) != 0 && n > 1)
+    throw InvalidInput(
+        fmt::format("{} context ranks do not divide a sequence of {} tokens in two chunks each", n, c.seq));
+  c.seq /= n;
+  c.gpus = layout.traced_ranks();
+  c.model = Case{}.model;  // only its shape matters, which `model` gives
+  ModelConfig local = model;
+  local.heads = model.heads / t;
+  local.kv_heads = std::max<std::int64_t>(1, model.kv_heads / t);
+  local.ffn = model.ffn / t;
+  local.vocab = (model.vocab + t - 1) / t;
+  return resolve_model(c, local);
+}
+
+Trace parallel_trace(const Trace& local, const Plan& plan, const ParallelLayout& layout,
+                     const RecomputeShare& recompute) {
+  return Rewriter(local, plan, layout, recompute).run();
+}
+
+}  // namespace precbench

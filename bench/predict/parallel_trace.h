@@ -1,0 +1,54 @@
+// Traces of parallelism that this program predicts and does not run: tensor parallelism with sequence parallelism,
+// context parallelism and a sharded optimizer, applied to the trace of one rank.
+//
+// The dry run traces one rank of the data ranks, of a model with its share of the heads, of the FFN and of the
+// vocabulary, and with its part of each sequence. Here the trace gets what it lacks:
+//
+//   norm [M/t] -> all-gather -> qkv, gate_up [columns / t] -> ... -> o, down [rows / t] -> reduce-scatter
+//
+// forward 4 collectives of a block, backward 6 (gradients gathered and scattered twice each, the norm's output
+// gathered twice for weight gradients); norms work on M/t rows; quantized copies are made of gathered rows, or,
+// with one scale per tensor, before the gather, which then moves FP8. Under context parallelism a rank attends
+// with two chunks of T/(2N) rows each, an early and a late one, to the keys before them.
+#pragma once
+
+#include <cstdint>
+
+#include "bench/case/plan.h"
+#include "bench/predict/trace.h"
+
+namespace precbench {
+
+/// Ranks of each axis, innermost first in the order of GPUs: tensor, context, data, pipeline.
+struct ParallelLayout {
+  int tensor = 1, context = 1, data = 1, pipeline = 1;
+  int interleave = 1;  ///< groups of layers per pipeline stage
+  /// Tensor collectives run beside the GEMM that needs or makes their data; false: between the two.
+  bool tensor_overlap = false;
+  /// Keys and values arrive beside the attention; false: before it.
+  bool context_overlap = false;
+  /// Data ranks share the optimizer: gradients are reduce-scattered, updated weights gathered in BF16.
+  bool sharded_optimizer = false;
+
+  int ranks() const { return tensor * context * data * pipeline; }
+  /// Number of ranks that the dry run of one stage has.
+  int traced_ranks() const { return context * data; }
+};
+
+/// How much of a block's forward pass runs again in backward, as fractions.
+struct RecomputeShare {
+  double blocks = 0;     ///< of all blocks
+  double gemms = 1;      ///< of the GEMM work of such a block
+  double attention = 1;  ///< of its attention
+};
+
+/// Returns the plan of one traced rank: `c` has the model, global sequence length and micro-batch; `gpus` becomes
+/// the traced ranks. Throws InvalidInput if tensor ranks do not divide the heads, or context ranks the sequence.
+Plan local_plan(Case c, const ModelConfig& model, const ParallelLayout& layout);
+
+/// Adds tensor and context parallelism and the sharded optimizer to the trace of local_plan(), and scales what runs
+/// again in backward.
+Trace parallel_trace(const Trace& local, const Plan& plan, const ParallelLayout& layout,
+                     const RecomputeShare& recompute = {});
+
+}  // namespace precbench

@@ -1,0 +1,88 @@
+// Predictions beside published points, judged by floors that are fixed here before any result.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/predict/layout_estimate.h"
+#include "bench/predict/published_setting.h"
+
+namespace precbench {
+
+/// Throughput of PyTorch stacks (FSDP2, torch.compile, torchao) over that of our step, from the records of
+/// Llama 3.1 8B at 4096 tokens on four H200 (results/h200x4/peer.ndjson over scaling.jsonl).
+struct PeerFactor {
+  const char* recipe;
+  double factor;
+};
+inline constexpr PeerFactor kPeerFactors[] = {{"bf16", 0.89}, {"tensorwise", 0.79}};
+
+/// Groups with floors of their own.
+enum class ErrorGroup : std::uint8_t {
+  hopper_native,
+  blackwell_native,
+  ada_native,
+  stack,
+  all_absolute,
+  speedup,
+  scaling
+};
+inline constexpr int kErrorGroups = 7;
+const char* name_of(ErrorGroup group);
+/// Returns the largest median error that the group may have: relative for absolute ones, of the ratio otherwise.
+double floor_of(ErrorGroup group);
+/// 80% intervals cover this share of the judged points, and are no wider than this to either side.
+inline constexpr double kLeastCoverage = 0.70, kMostCoverage = 0.92;
+inline constexpr double kHopperHalfWidth = 0.15, kHalfWidth = 0.35;
+
+struct PointPrediction {
+  std::string id;
+  std::string reason;  ///< why there is no prediction; empty: there is one
+  std::vector<std::string> assumed;
+  std::optional<double> peer_factor;                   ///< included in tokens/s
+  double tokens_per_s_per_gpu = 0, low = 0, high = 0;  ///< with the ends of the 80% interval
+  double step_s = 0, bubble_share = 0, exposed_share = 0, contention_share = 0, borrowed_share = 0;
+  std::optional<StepEstimate> step;
+  double memory_gb = 0;  ///< 10^9 bytes
+  bool fits = true;
+};
+
+/// One comparison of a point with a prediction.
+struct Judgement {
+  std::string id;
+  JudgedAs as = JudgedAs::shown;
+  std::string architecture;  ///< "Hopper", "Blackwell", "Ada", "Ampere", ""
+  double published = 0, predicted = 0, low = 0, high = 0;
+
+  /// Relative for absolutes, a difference for ratios.
+  double error() const;
+  bool covered() const { return low <= published && published <= high; }
+};
+
+struct GroupResult {
+  ErrorGroup group;
+  int points = 0;
+  double median = 0, worst = 0;
+  int covered = 0;
+  double half_width = 0;  ///< median of the intervals, relative
+  bool met() const { return points == 0 || median <= floor_of(group); }
+};
+
+PointPrediction predict_point(const PublishedPoint& point);
+std::vector<PointPrediction> predict_points(const std::vector<PublishedPoint>& points);
+
+/// Returns the comparisons of all judged points that are predicted.
+std::vector<Judgement> judge(const std::vector<PublishedPoint>& points,
+                             const std::vector<PointPrediction>& predictions);
+std::vector<GroupResult> group_results(const std::vector<Judgement>& judgements);
+
+/// Returns a line of results/predicted/published.jsonl: published and predicted values of one point.
+nlohmann::ordered_json prediction_json(const PublishedPoint& point, const PointPrediction& prediction,
+                                       const std::vector<Judgement>& judgements);
+
+/// Returns the last line: {"groups": [...]}, with floors, coverage and widths.
+nlohmann::ordered_json groups_json(const std::vector<GroupResult>& results);
+
+}  // namespace precbench

@@ -1,0 +1,176 @@
+// Translates published settings. See published_setting.h.
+#include "bench/predict/published_setting.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "kernels/base/errors.h"
+
+namespace precbench {
+namespace {
+
+bool says(const std::string& text, const char* words) { return text.find(words) != std::string::npos; }
+
+/// Builds a setting and notes what it assumes.
+class Translator {
+ public:
+  explicit Translator(const PublishedPoint& point) : p_(point) {}
+
+  PublishedSetting run() {
+    if (!p_.gpus) throw InvalidInput("the number of GPUs is not stated");
+    s_.machine = published_machine(p_);
+    s_.model = published_model(p_.model);
+    if (s_.model.moe && (p_.pp.value_or(1) > 1 || p_.tp.value_or(1) > 1))
+      throw InvalidInput("experts with tensor or pipeline ranks are not predicted");
+    s_.c.device = "cuda";
+    s_.c.recipe = recipe_of_precision(p_.precision);
+    if (s_.c.recipe.empty()) throw InvalidInput(fmt::format("no recipe like {}", p_.precision));
+    translate_layout();
+    translate_batch();
+    translate_states();
+    translate_recompute();
+    return std::move(s_);
+  }
+
+ private:
+  void assume(std::string what) { s_.assumed.push_back(std::move(what)); }
+  std::int64_t stated(const std::optional<std::int64_t>& value, std::int64_t otherwise, const char* what) {
+    if (!value) assume(fmt::format("{}: {}", what, otherwise));
+    return value.value_or(otherwise);
+  }
+  bool is_megatron() const { return p_.framework.starts_with("megatron"); }
+
+  void translate_layout() {
+    ParallelLayout& layout = s_.layout;
+    layout.tensor = static_cast<int>(p_.tp.value_or(1));
+    layout.context = static_cast<int>(p_.cp.value_or(1));
+    layout.pipeline = static_cast<int>(p_.pp.value_or(1));
+    layout.interleave = static_cast<int>(p_.vp.value_or(1));
+    const std::int64_t model_ranks = std::int64_t{layout.tensor} * layout.context * layout.pipeline;
+    if (*p_.gpus % model_ranks != 0)
+      throw InvalidInput(fmt::format("{} ranks of a replica do not divide {} GPUs", model_ranks, *p_.gpus));
+    layout.data = static_cast<int>(stated(p_.dp, *p_.gpus / model_ranks, "data ranks"));
+    // Megatron's recipes overlap tensor and context traffic with GEMMs and attention; torchtitan does with async TP.
+    layout.tensor_overlap = is_megatron() || says(p_.caveat, "async TP");
+    layout.context_overlap = is_megatron();
+    const std::int64_t shards = p_.fsdp.value_or(1) * layout.context;
+    if (p_.hsdp) {
+      const std::int64_t group = likely_shard_group();
+      assume(fmt::format("shard group: {}", group));
+      s_.c.parallel = "hsdp";
+      s_.c.shard_group = group;
+    } else if (p_.fsdp && *p_.fsdp < layout.data) {
+      s_.c.parallel = "hsdp";
+      s_.c.shard_group = shards;
+    } else if (p_.fsdp) {
+      s_.c.parallel = "fsdp";
+    } else {
+      s_.c.parallel = "ddp";
+      layout.sharded_optimizer = layout.traced_ranks() > 1;
+    }
+    s_.c.ep = p_.ep.value_or(1);
+    if (s_.layout.pipeline > 1 && s_.c.parallel != "ddp")
+      throw InvalidInput("pipeline ranks with sharded weights are not predicted");
+  }
+
+  /// Returns the smallest number of domains' GPUs, doubled, among which FP32 states take at most half of the memory.
+  std::int64_t likely_shard_group() const {
+    constexpr double kStateBytes = 16, kShare = 0.5;  // weights, gradients, two moments
+    std::int64_t group = s_.machine.levels.empty() ? 1 : s_.machine.levels.front().gpus;
+    const double bytes = kStateBytes * static_cast<double>(parameter_count(s_.model));
+    while (2 * group <= *p_.gpus && bytes / static_cast<double>(group) > kShare * 1e9 * s_.machine.memory_gb)
+      group *= 2;
+    return std::min<std::int64_t>(group, *p_.gpus);
+  }
+
+  void translate_batch() {
+    s_.c.seq = stated(p_.seq, 8192, "sequence length");
+    s_.c.batch = stated(p_.micro_batch, 1, "micro-batch");
+    const std::int64_t per_micro_step = s_.c.batch * s_.layout.data;
+    const std::int64_t global = stated(p_.global_batch, per_micro_step, "global batch");
+    if (global % per_micro_step != 0)
+      throw InvalidInput(
+          fmt::format("{} sequences a step are no multiple of {} a micro-step", global, per_micro_step));
+    s_.c.accumulation = global / per_micro_step;
+  }
+
+  void translate_states() {
+    if (p_.framework == "llm.q") {
+      s_.c.master = s_.c.moments = s_.c.grads = "bf16";
+    } else if (is_megatron()) {
+      s_.c.grads = "bf16";  // its performance recipes reduce gradients in BF16
+    }
+    const bool tensorwise = s_.c.recipe == "tensorwise";
+    if (s_.c.parallel != "ddp" && tensorwise && !says(p_.caveat, "BF16 all-gather")) s_.c.gather = "fp8";
+  }
+
+  void translate_recompute() {
+    const std::string& text = p_.recompute;
+    RecomputeShare& share = s_.recompute;
+    if (text.empty() || says(text, "not said")) {
+      const bool none = is_megatron() || text.empty();
+      assume(none ? "recompute: none" : "recompute: block");
+      share.blocks = none ? 0 : 1;
+    } else if (text.starts_with("block, 5 of 32")) {
+      share.blocks = 5.0 / 32;
+    } else if (text.starts_with("block") || text == "recompute-block") {
+      share.blocks = 1;
+    } else if (says(text, "second layer") || says(text, "n-th block")) {
+      share.blocks = 0.5;
+    } else if (text.starts_with("selective") || text.starts_with("recompute-")) {
+      share = partial_share(text);
+    } else if (!text.starts_with("none")) {
+      throw InvalidInput(fmt::format("recompute \"{}\" is not predicted", text));
+    }
+    if (share.blocks > 0) s_.c.recompute = "block";
+  }
+
+  /// Returns the share of a block's GEMMs that parts of it need.
+  RecomputeShare partial_share(const std::string& text) const {
+    const ModelConfig& m = s_.model;
+    const auto width = static_cast<double>(m.width);
+    const double q = width * static_cast<double>(m.q_width()), kv = width * static_cast<double>(m.kv_width()),
+                 ffn = width * static_cast<double>(m.ffn);
+    // The forward pass that runs again never includes the down layer.
+    const double all = 2 * q + 2 * kv + 2 * ffn;
+    double again = 0;
+    if (text.starts_with("selective")) {
+      again =
+          kv + q + ffn;  // torchtitan keeps every second of q, k, v, o, gate, up, down: k, o and up run again
+    } else {
+      if (says(text, "ffn")) again += 2 * ffn;
+      if (says(text, "att") || says(text, "qkv")) again += q + 2 * kv;
+    }
+    return {1, again / all, 0};
+  }
+
+  const PublishedPoint& p_;
+  PublishedSetting s_;
+};
+
+}  // namespace
+
+std::string recipe_of_precision(const std::string& precision) {
+  static const std::map<std::string, std::string> known = {{"bf16", "bf16"},
+                                                           {"fp8_tensorwise", "tensorwise"},
+                                                           {"tensorwise", "tensorwise"},
+                                                           {"fp8_current_tensorwise", "tensorwise"},
+                                                           {"fp8_delayed_tensorwise", "tensorwise_delayed"},
+                                                           {"fp8_rowwise", "rowwise"},
+                                                           {"fp8_rowwise_gw_hp", "rowwise_gw_hp"},
+                                                           {"fp8_blockwise", "blockwise"},
+                                                           {"blockwise", "blockwise"},
+                                                           {"blockwise_pow2_flow", "blockwise_pow2"},
+                                                           {"mxfp8", "mxfp8"},
+                                                           {"mxfp8_rceil", "mxfp8"},
+                                                           {"nvfp4", "nvfp4"}};
+  const auto found = known.find(precision);
+  return found == known.end() ? "" : found->second;
+}
+
+PublishedSetting published_setting(const PublishedPoint& point) { return Translator(point).run(); }
+
+}  // namespace precbench
