@@ -65,14 +65,13 @@ CostModel::CostModel(Machine machine)
 CostModel::CostModel(Machine machine, const Rates& rates, const OpTimer& timer)
     : machine_(std::move(machine)), network_(machine_), rates_(&rates), borrowed_(false), timer_(timer) {}
 
-double CostModel::contention(const TraceCollective&, const RankGroup& group) const {
-  // Over a slower level the kernels wait more than they move: memory traffic falls with the link's rate, the
-  // multiprocessors stay occupied.
+double CostModel::contention(const TraceCollective& collective, const RankGroup& group) const {
+  // Over a slower network the kernels wait more than they move: memory traffic falls with the rate of the ring, in
+  // which all members of a domain take part, and the multiprocessors stay occupied.
   constexpr double kProcessors = 16.0 / 132;  // of NCCL's channels; assumed, not measured
-  const std::vector<NetworkLevel>& levels = network_.levels();
-  const int level = network_.level(group);
-  if (level == 0 || levels.empty()) return kNvlinkContention;
-  const double share = levels[static_cast<std::size_t>(level)].gb_per_s / levels.front().gb_per_s;
+  if (network_.level(group) == 0 || network_.levels().empty()) return kNvlinkContention;
+  const Collective kind = collective_of(collective.name);
+  const double share = network_.bus_rate(kind, group) / network_.rate(kind, 0, group.ranks);
   return std::min(kNvlinkContention, kNvlinkContention * share + kProcessors);
 }
 
