@@ -75,18 +75,20 @@ double Network::latency(const RankGroup& group) const {
   return seconds;
 }
 
-double Network::ring_seconds(Collective collective, const RankGroup& group, double bytes) const {
-  const auto n = static_cast<double>(group.ranks);
-  double slowest = 0;
+double Network::bus_rate(Collective collective, const RankGroup& group) const {
+  double slowest = std::numeric_limits<double>::infinity();
   for (int level = 0; level <= this->level(group); ++level) {
     // Links of one domain of the level below share what enters and leaves it.
     const std::int64_t sharing = level == 0 ? 1 : members(group, level - 1);
     const std::int64_t ranks = level == 0 ? members(group, 0) : group.ranks;
-    if (ranks <= 1) continue;
-    const double rate = this->rate(collective, level, ranks) * static_cast<double>(sharing);
-    slowest = std::max(slowest, (n - 1) / n * bytes / rate);
+    if (ranks > 1) slowest = std::min(slowest, rate(collective, level, ranks) * static_cast<double>(sharing));
   }
-  return slowest + latency(group);
+  return slowest;
+}
+
+double Network::ring_seconds(Collective collective, const RankGroup& group, double bytes) const {
+  const auto n = static_cast<double>(group.ranks);
+  return (n - 1) / n * bytes / bus_rate(collective, group) + latency(group);
 }
 
 double Network::seconds(Collective collective, const RankGroup& group, double bytes) const {

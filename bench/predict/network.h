@@ -46,6 +46,9 @@ class Network {
   int level(const RankGroup& group) const;
   /// Returns the bytes per second of one rank at a level for large buffers: link rate times the fraction achieved.
   double rate(Collective collective, int level, std::int64_t ranks) const;
+  /// Returns the bytes per second that a ring of the group passes from rank to rank: that of the slowest level, whose
+  /// links a domain's members share.
+  double bus_rate(Collective collective, const RankGroup& group) const;
   const std::vector<NetworkLevel>& levels() const { return levels_; }
 
  private:

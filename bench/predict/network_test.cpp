@@ -45,6 +45,14 @@ TEST_CASE("Network: ranks of a domain share its NICs, and strided groups have fe
   CHECK(gather_seconds(network, {16, 1}) == Approx(15.0 / 16 * 8e9 / 200e9));
 }
 
+TEST_CASE("Network: bus_rate is that of the slowest level", "[network]") {
+  const Network network = two_levels(0, 0, 10);
+  CHECK(network.bus_rate(Collective::all_gather, {8, 1}) == Approx(200e9));
+  CHECK(network.bus_rate(Collective::all_gather, {16, 1}) == Approx(80e9));
+  CHECK(network.bus_rate(Collective::all_gather, {16, 8}) == Approx(10e9));
+  CHECK(two_levels(0, 0, 40).bus_rate(Collective::all_gather, {16, 1}) == Approx(200e9));
+}
+
 TEST_CASE("Network: a ring has a hop of the outer level per domain and of the inner one for the rest",
           "[network]") {
   const double moved = gather_seconds(two_levels(), {32, 1});

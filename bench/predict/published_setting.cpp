@@ -86,9 +86,17 @@ class Translator {
     return std::min<std::int64_t>(group, *p_.gpus);
   }
 
+  // What a source that uses TorchTitan does not say is as in TorchTitan's presets: 8B with one sequence and
+  // recomputation per op, 70B with eight and 405B with two, both with recomputation of blocks.
+  bool is_large() const { return parameter_count(s_.model) > 30e9; }
+  std::int64_t preset_batch() const {
+    const bool titan = p_.framework == "torchtitan";
+    return titan && is_large() ? (parameter_count(s_.model) > 200e9 ? 2 : 8) : 1;
+  }
+
   void translate_batch() {
     s_.c.seq = stated(p_.seq, 8192, "sequence length");
-    s_.c.batch = stated(p_.micro_batch, 1, "micro-batch");
+    s_.c.batch = stated(p_.micro_batch, preset_batch(), "micro-batch");
     const std::int64_t per_micro_step = s_.c.batch * s_.layout.data;
     const std::int64_t global = stated(p_.global_batch, per_micro_step, "global batch");
     if (global % per_micro_step != 0)
@@ -111,9 +119,9 @@ class Translator {
     const std::string& text = p_.recompute;
     RecomputeShare& share = s_.recompute;
     if (text.empty() || says(text, "not said")) {
-      const bool none = is_megatron() || text.empty();
-      assume(none ? "recompute: none" : "recompute: block");
-      share.blocks = none ? 0 : 1;
+      const bool titan = p_.framework == "torchtitan";
+      assume(!titan ? "recompute: none" : is_large() ? "recompute: block" : "recompute: selective (per op)");
+      if (titan) share = is_large() ? RecomputeShare{.blocks = 1} : partial_share("selective (per op)");
     } else if (text.starts_with("block, 5 of 32")) {
       share.blocks = 5.0 / 32;
     } else if (text.starts_with("block") || text == "recompute-block") {
