@@ -204,7 +204,7 @@ class Rewriter {
     norm.shape[0] = rows / layout_.tensor;
     emit(norm);
     // Made again for a weight's gradient: the gather ran beside the GEMM before.
-    if (is_called(op, "recompute_rmsnorm") && !plan_.recompute) return;
+    if (is_called(op, "recompute_rmsnorm") && !plan_.recompute.repeats_fprop()) return;
     if (op.casts == 0) return tensor_collective("all_gather", activation_bytes());
     const bool in_fp8 = op.formats[0].granularity == Granularity::tensor;
     OpCost cast{.name = "quantize",
