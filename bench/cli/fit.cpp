@@ -140,9 +140,9 @@ std::vector<Case> more_ranks(const Case& c) {
 }
 
 const std::vector<Measure>& measures() {
-  static const std::vector<Measure> all = {strong_recompute,
+  static const std::vector<Measure> all = {set_to("grad_sync", "every"),
+                                           strong_recompute,
                                            sharded,
-                                           set_to("grad_sync", "every"),
                                            set_to("gather", "fp8"),
                                            set_to("moments", "bf16"),
                                            set_to("grads", "bf16"),

@@ -43,9 +43,10 @@ struct Change {
 };
 
 /// Finds the nearest change with which a case runs and fits: one flag if one suffices, tried from what leaves
-/// training as it is (recomputation, of which the least that suffices, sharding, FP8 gathers) over BF16 optimizer state and smaller batches
-/// with more accumulation to more ranks; else two of these; else as many as it takes, without those that are
-/// not needed. Every candidate is predicted. Null if none is found, up to kMostRanks ranks.
+/// training as it is (gradients reduced in every micro-step, recomputation, of which the least that suffices,
+/// sharding, FP8 gathers) over BF16 optimizer state and smaller batches with more accumulation to more ranks;
+/// else two of these; else as many as it takes, without those that are not needed. Every candidate is
+/// predicted. Null if none is found, up to kMostRanks ranks.
 std::optional<Change> nearest_change(const Plan& plan, const GpuRoom& room);
 inline constexpr std::int64_t kMostRanks = 1024;
 

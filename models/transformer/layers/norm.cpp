@@ -29,10 +29,12 @@ QuantizedTensor recompute_for_wgrad(const StepContext& step, std::int64_t layer,
   if (!format.quantized()) return make_quantized_tensor(recompute_norm(step, norm), {}, {});
   QuantizedTensor h = make_quantized_tensor(step.push(step.config.width), {}, {});
   use_slot(h, linear.slots().x);
-  if (linear.recipe().flow)
+  if (linear.recipe().flow) {
     step.operands.push_rowwise(h, linear.x_rowwise());
-  else
+    h.columnwise = {};  // wgrad transposes the rowwise data instead of reading the value
+  } else {
     step.operands.push_columnwise(h, format);
+  }
   h.keep_value = step.observer;
   run_norm_again(step, h, norm);
   if (!linear.recipe().flow) step.observe(layer, role, LinearOperand::x, h);
