@@ -41,7 +41,7 @@ std::optional<std::string> ranks_unsupported_reason(const Plan& plan) {
 
 /// Checks the parts of a sequence.
 std::optional<std::string> parts_unsupported_reason(const Plan& plan) {
-  const SequencePart part = plan.transformer().sequence();
+  const SequencePart part = plan.transformer(0).sequence();
   if (plan.T % (2 * part.parts) != 0)
     return fmt::format("--context {}: seq {} is not a multiple of {}, two chunks per rank", part.parts,
                        plan.T, 2 * part.parts);

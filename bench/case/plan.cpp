@@ -33,11 +33,14 @@ std::vector<std::string> names_of(const ConvertedLayers& layers, const ModelConf
 
 }  // namespace
 
-TransformerOptions Plan::transformer() const {
+TransformerOptions Plan::transformer(int rank) const {
   TransformerOptions options;
   options.B = B;
   options.T = T;
-  options.context_ranks = parameters.parallel.context;
+  const ParallelDims& dims = parameters.parallel;
+  options.context_ranks = dims.context;
+  options.context_rank = dims.place_of(rank).context;
+  options.first_sequence = dims.batch_rank(rank) * B;
   options.recipe_of = [this](std::int64_t layer, LinearRole role) -> const Recipe& {
     return recipe_of(*this, layer, role);
   };
@@ -54,8 +57,8 @@ TransformerOptions Plan::transformer() const {
   return options;
 }
 
-TransformerOptions Plan::bf16_transformer() const {
-  TransformerOptions options = transformer();
+TransformerOptions Plan::bf16_transformer(int rank) const {
+  TransformerOptions options = transformer(rank);
   options.recipe_of = [this](std::int64_t, LinearRole) -> const Recipe& { return bf16; };
   options.recompute_norms = true;  // the same bits without keeping norms
   options.exchange.codes = false;

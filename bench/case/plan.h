@@ -48,12 +48,12 @@ struct Plan : Definition {
   std::int64_t tokens_per_micro_step() const { return B * T / parameters.parallel.context; }
   /// Tokens of all ranks in an optimizer step; ranks that share a sequence count once.
   std::int64_t tokens_per_step() const { return B * T * parameters.parallel.batch_ranks() * accumulation; }
-  /// Returns options whose recipe_of uses the first step's recipes. It refers to this plan, which must
-  /// outlive the transformer.
-  TransformerOptions transformer() const;
+  /// Returns a rank's options, whose recipe_of uses the first step's recipes. It refers to this plan, which
+  /// must outlive the transformer.
+  TransformerOptions transformer(int rank) const;
   /// Returns options of the same model in BF16, for evaluations. Needs no more memory than a training step in
   /// BF16.
-  TransformerOptions bf16_transformer() const;
+  TransformerOptions bf16_transformer(int rank) const;
   /// Returns the recipe of a linear layer, given the converted layers.
   const Recipe& recipe_of(const ConvertedLayers& layers, std::int64_t layer, LinearRole role) const {
     return layers.converts(layer, role) ? layers.recipe : bf16;

@@ -107,7 +107,7 @@ std::int64_t converting_bytes(const Plan& plan) {
   const RoutingRule& rule = model.moe.rule;
   const std::int64_t ranks = plan.parameters.expert_ranks, experts = rule.experts / ranks;
   const std::int64_t tokens = ranks * (plan.exchange.slots > 0 ? plan.exchange.slots : own);
-  const std::int64_t pad = std::max(plan.transformer().group_rows, group_padding(plan.recipe));
+  const std::int64_t pad = std::max(plan.transformer(0).group_rows, group_padding(plan.recipe));
   const std::int64_t rows = rows_capacity(tokens * std::min(rule.top_k, experts), experts, pad);
   return std::max(most, bytes(rows, model.width) + bytes_of(DType::bf16, rows * model.width));
 }

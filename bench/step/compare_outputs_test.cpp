@@ -21,8 +21,7 @@ OutputDistance outputs_of(const Case& c) {
   std::vector<OutputDistance> results(plan.ranks);
   run_cpu_ranks(plan, dry_run(plan, nullptr).extent, [&](Rank& rank, const DataSource& data) {
     rank.parameters().initialize(plan.seed, kInitialDeviation);
-    results[rank.comm().rank()] =
-        *measure_fidelity(rank, plan, data, ReferencePlace::device).front().outputs;
+    results[rank.comm().rank()] = *measure_fidelity(rank, plan, data, ReferencePlace::device).front().outputs;
   });
   for (const OutputDistance& other : results) CHECK(other.divergence.mean == results[0].divergence.mean);
   return results[0];
@@ -37,8 +36,8 @@ std::vector<double> log_probabilities(const std::vector<float>& features, const 
     double largest = -INFINITY, total = 0;
     for (std::int64_t v = 0; v < vocab; ++v) {
       for (std::int64_t i = 0; i < width; ++i)
-        row[v] += static_cast<double>(features[t * width + i]) *
-                  bf16_decode(bf16_encode(weights[v * width + i]));
+        row[v] +=
+            static_cast<double>(features[t * width + i]) * bf16_decode(bf16_encode(weights[v * width + i]));
       largest = std::max(largest, row[v]);
     }
     for (std::int64_t v = 0; v < vocab; ++v) total += std::exp(row[v] - largest);
@@ -75,16 +74,17 @@ TEST_CASE("compare_outputs: equals distances in FP64 from both models' hidden st
       }
       rank.prepare_sequences(data, sequences);
       rank.parameters().begin_step();
-      Transformer bf16(rank.device(), rank.arena(), rank.parameters(), plan.model, plan.bf16_transformer());
+      Transformer bf16(rank.device(), rank.arena(), rank.parameters(), plan.model,
+                       plan.bf16_transformer(rank.comm().rank()));
       const std::vector<float> distances = rank.compare_outputs(rank.transformer(), bf16);
 
       const Tensor ids{tokens.data(), DType::i32, M, 1};
       const std::vector<float> weights =
           saved(rank.parameters(), Parameters::Kind::weights).at("lm_head.weight");
-      const std::vector<double>
-          p = log_probabilities(features_of(rank, bf16, plan, ids), weights, M, plan.model.width, V),
-          q = log_probabilities(features_of(rank, rank.transformer(), plan, ids), weights, M,
-                                plan.model.width, V);
+      const std::vector<double> p = log_probabilities(features_of(rank, bf16, plan, ids), weights, M,
+                                                      plan.model.width, V),
+                                q = log_probabilities(features_of(rank, rank.transformer(), plan, ids),
+                                                      weights, M, plan.model.width, V);
       double largest = 0, error = 0, divergence_error = 0, divergence_sum = 0;
       for (std::int64_t t = 0; t < M; ++t) {
         const double difference = q[t * V + targets[t]] - p[t * V + targets[t]];
@@ -103,7 +103,8 @@ TEST_CASE("compare_outputs: equals distances in FP64 from both models' hidden st
   }
 }
 
-TEST_CASE("measure_fidelity: outputs of BF16 are at no distance and coarser formats are farther", "[fidelity]") {
+TEST_CASE("measure_fidelity: outputs of BF16 are at no distance and coarser formats are farther",
+          "[fidelity]") {
   const OutputDistance bf16 = outputs_of(fidelity_case(2, "bf16"));
   CHECK(bf16.tokens == 2 * 4 * 64);
   CHECK((bf16.log_probability.mean == 0 && bf16.largest_log_probability == 0));
@@ -126,6 +127,24 @@ TEST_CASE("measure_fidelity: several ranks return the outputs' distance of one",
     CHECK(*many.log_probability.mean == Approx(*one.log_probability.mean).epsilon(1e-6));
     CHECK(*many.divergence.mean == Approx(*one.divergence.mean).epsilon(1e-5));
     CHECK(*many.largest_log_probability == Approx(*one.largest_log_probability).epsilon(1e-6));
+  }
+}
+
+TEST_CASE("measure_fidelity: ranks that share sequences return the outputs' distance of one",
+          "[fidelity][context]") {
+  const TempDirectory directory;
+  std::string bytes;
+  for (int i = 0; i < 40 * 64; ++i) bytes += {static_cast<char>(i * i % 101), '\0'};
+  for (const bool held_out : {false, true}) {
+    Case c = fidelity_case(2, "rowwise");
+    if (held_out) c.eval_data = directory.write("held.u16", bytes), c.eval_tokens = 64;
+    const OutputDistance one = outputs_of(c);
+    c.gpus = c.context = 2;
+    const OutputDistance two = outputs_of(c);
+    CHECK(two.tokens == one.tokens);
+    CHECK(*two.log_probability.mean == Approx(*one.log_probability.mean).epsilon(1e-5));
+    CHECK(*two.divergence.mean == Approx(*one.divergence.mean).epsilon(1e-5));
+    CHECK(*two.largest_log_probability == Approx(*one.largest_log_probability).epsilon(1e-5));
   }
 }
 

@@ -86,9 +86,14 @@ TEST_CASE("Rank: an FP8 gather over context ranks changes no bit of BF16 masters
 }
 
 TEST_CASE("Rank: stochastic rounding over context ranks draws one rank's numbers", "[rank][context]") {
-  // Scales and draws are those of one rank, so only sums differ.
-  const Setup setup{
-      .recipe = "nvfp4", .ranks = 2, .whole_blocks = true, .batch = 2, .layers = 1, .context = 2};
+  // Each rank scales a tensor by its own amax, as ranks with whole sequences do.
+  const Setup setup{.recipe = "nvfp4",
+                    .ranks = 2,
+                    .whole_blocks = true,
+                    .batch = 2,
+                    .keep_bf16 = "none",
+                    .context = 2,
+                    .steps = 100};
   const Trained context = train(setup), one = train(on_one(setup));
   Setup other = on_one(setup);
   other.batch = 1, other.ranks = 2;

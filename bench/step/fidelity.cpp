@@ -159,7 +159,8 @@ struct GradientComparison::State {
 GradientComparison::GradientComparison(Rank& rank, const Plan& plan, ReferencePlace place)
     : rank_(rank), state_(std::make_unique<State>(rank, plan)) {
   Parameters& parameters = rank.parameters();
-  Transformer bf16(rank.device(), rank.arena(), parameters, plan.model, plan.bf16_transformer());
+  Transformer bf16(rank.device(), rank.arena(), parameters, plan.model,
+                   plan.bf16_transformer(rank.comm().rank()));
   std::optional<KeptGradient>& reference = state_->reference;
   if (KeptGradient::is_cast(parameters)) {
     reference.emplace(rank, place);
@@ -254,7 +255,8 @@ class HeldOutBatches {
 
 BatchOutputs compare_outputs(Rank& rank, const Plan& plan) {
   rank.parameters().begin_step();
-  Transformer bf16(rank.device(), rank.arena(), rank.parameters(), plan.model, plan.bf16_transformer());
+  Transformer bf16(rank.device(), rank.arena(), rank.parameters(), plan.model,
+                   plan.bf16_transformer(rank.comm().rank()));
   const std::vector<float> distances = rank.compare_outputs(rank.transformer(), bf16);
   BatchOutputs outputs;
   for (std::size_t i = 0; i < distances.size(); i += 2) outputs.add(distances[i], distances[i + 1]);

@@ -51,14 +51,11 @@ TransformerOptions Rank::transformer_options(const ConvertedLayers& layers) cons
 }
 
 TransformerOptions Rank::transformer_options() const {
-  TransformerOptions options = plan_.transformer();
+  TransformerOptions options = plan_.transformer(comm_.rank());
   options.recipe_of = [this](std::int64_t layer, LinearRole role) -> const Recipe& {
     return plan_.recipe_of(*layers_, layer, role);
   };
   options.random_word = scalars_.elements(3, 1);  // StepScalars.seed
-  const ParallelDims& dims = plan_.parameters.parallel;
-  options.context_rank = dims.place_of(comm_.rank()).context;
-  options.first_sequence = dims.batch_rank(comm_.rank()) * plan_.B;
   return options;
 }
 

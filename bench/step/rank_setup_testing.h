@@ -38,8 +38,9 @@ struct Setup {
   double aux = Case{}.aux;
   int ep = 1;
   int context = 1;
-  std::int64_t seq = 0;   ///< tokens per sequence; 0: the model's
-  std::string amax = "";  ///< --reduce-amax; empty: as reduce_amax says
+  std::int64_t seq = 0;    ///< tokens per sequence; 0: the model's
+  std::int64_t steps = 0;  ///< --steps; 0: auto
+  std::string amax = "";   ///< --reduce-amax; empty: as reduce_amax says
 };
 
 /// Returns the plan of a setup. Units have 12,384 (a block) and 3,200 or 3,232 (embedding and head) elements,
@@ -62,6 +63,7 @@ inline Plan plan_of(const Setup& setup) {
   c.aux = setup.aux;
   c.ep = setup.ep;
   c.context = setup.context;
+  c.steps = setup.steps;
   c.seq = setup.seq ? setup.seq : setup.whole_blocks ? 64 : 32;
   c.batch = setup.batch;
   c.gather = setup.gather;

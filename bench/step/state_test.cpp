@@ -169,9 +169,9 @@ TEST_CASE("state: a run over context ranks resumes in every layout of the same b
   // Other numbers of ranks sum in another order, and the gradients of keys and values are rounded in between.
   for (const Setup& other : {one, hsdp}) {
     INFO(other.ranks << " ranks");
-    CHECK(std::fabs(run(other, 3, &half.end).losses[0] / straight.losses[2] - 1) <= 1e-5);
+    CHECK(std::fabs(run(other, 3, &half.end).losses[0] / straight.losses[2] - 1) <= 1e-4);
     const Trained theirs = run(other, 2);
-    CHECK(std::fabs(run(fsdp, 3, &theirs.end).losses[0] / straight.losses[2] - 1) <= 1e-5);
+    CHECK(std::fabs(run(fsdp, 3, &theirs.end).losses[0] / straight.losses[2] - 1) <= 1e-4);
   }
 }
 

@@ -1,13 +1,16 @@
 // Our Hopper attention kernels, each separately: the bound of attention_test.cpp for every supported shape,
 // and an error of at most 1.1 times cuDNN's.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <vector>
 
 #include "kernels/base/errors.h"
+#include "kernels/checks/host_tensors.h"
 #include "kernels/cuda/attention/attention_testing.h"
 #include "kernels/cuda/attention/flash.h"
+#include "kernels/device/buffers.h"
 #include "kernels/gpu/gpu_testing.h"
 
 namespace precbench {
@@ -129,6 +132,66 @@ TEST_CASE("hopper attention: a deterministic request selects a deterministic ker
     const HopperBackward* kernel = hopper_backward(shape, device.compute_capability(), true);
     CHECK((!kernel || kernel->deterministic));
   }
+}
+
+TEST_CASE("hopper attention: keys beyond those that are seen change nothing, up to 2^24 rows of all heads",
+          "[gpu][attention]") {
+  if (!gpu_here()) return;
+  CudaDevice device(0);
+  constexpr std::int64_t kB = 2, kT = 128, kHeads = 64, kSeen = 200, kFew = 256, kMany = 131072, D = 64;
+  const AttentionShape few{kB, kT, kHeads, 1, D, kFew, kSeen - kT},
+      many{kB, kT, kHeads, 1, D, kMany, kSeen - kT};
+  const int capability = device.compute_capability();
+  if (hopper_forward_kernels(few, capability).empty()) return;
+  REQUIRE(hopper_forward(many, capability));
+  REQUIRE(hopper_backward(many, capability, true));
+  checks::HostMemory host;
+  Buffers buffers(device);
+  const Tensor qkv = buffers.copy_of(host.random(DType::bf16, kB * kT, few.qkv_width(), 1.0f)),
+               dout = buffers.copy_of(host.random(DType::bf16, kB * kT, few.q_width(), 1.0f));
+  const Tensor few_keys = host.random(DType::bf16, kB * kFew, few.kv_width(), 1.0f),
+               many_keys = host.tensor(DType::bf16, kB * kMany, few.kv_width());
+  std::fill_n(many_keys.as<std::uint16_t>(), many_keys.size(), std::uint16_t{0});
+  for (std::int64_t b = 0; b < kB; ++b) {
+    const Tensor rows = few_keys.slice_rows(b * kFew, kFew);
+    std::copy_n(rows.as<std::uint16_t>(), rows.size(),
+                many_keys.slice_rows(b * kMany, kFew).as<std::uint16_t>());
+  }
+  const auto run = [&](const AttentionShape& shape, const Tensor& keys) {
+    const AttentionTensors tensors{buffers.tensor(DType::bf16, kB * kT, shape.q_width()),
+                                   buffers.tensor(DType::f32, kHeads, kB * kT), qkv, buffers.copy_of(keys)};
+    const Tensor dqkv = buffers.copy_of(host.tensor(DType::bf16, kB * kT, shape.qkv_width())),
+                 dkv = buffers.tensor(DType::bf16, keys.rows, keys.cols);
+    hopper_forward(shape, capability)->launch(tensors, shape, device.stream());
+    const HopperBackward& backward = *hopper_backward(shape, capability, true);
+    const DeviceBlock workspace(device, backward.workspace_bytes(shape));
+    backward.launch({dqkv, dkv, dout, tensors, workspace.data()}, shape, device.stream());
+    device.synchronize();
+    std::vector<Tensor> results;
+    for (const Tensor& on_device : {tensors.out, tensors.lse, dqkv, dkv}) {
+      const Tensor result = host.tensor(on_device.dtype, on_device.rows, on_device.cols);
+      device.download(result.data, on_device);
+      results.push_back(result);
+    }
+    return results;
+  };
+  const std::vector<Tensor> expected = run(few, few_keys), got = run(many, many_keys);
+  for (int i = 0; i < 3; ++i) CHECK(checks::same_bits(got[i], expected[i]));
+  double error = 0, scale = 0, beyond = 0;
+  for (std::int64_t b = 0; b < kB; ++b)
+    for (std::int64_t i = 0; i < kMany * few.kv_width(); ++i) {
+      const double value = checks::HostMemory::get(got[3], b * kMany * few.kv_width() + i);
+      if (i >= kFew * few.kv_width()) {
+        beyond += std::fabs(value);
+        continue;
+      }
+      const double wanted = checks::HostMemory::get(expected[3], b * kFew * few.kv_width() + i);
+      error += (value - wanted) * (value - wanted);
+      scale += wanted * wanted;
+    }
+  CHECK(beyond == 0);
+  CHECK(std::sqrt(error / scale) <=
+        1e-2);  // the heads of a group are added in other parts, then rounded to BF16
 }
 
 TEST_CASE("hopper attention: there are no kernels for other GPUs", "[gpu][attention]") {
