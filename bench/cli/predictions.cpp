@@ -16,7 +16,6 @@
 #include "bench/sweep/progress.h"
 #include "kernels/base/errors.h"
 #include "kernels/comm/parallel_dims.h"
-#include "kernels/numerics/native_formats.h"
 #include "models/transformer/flops.h"
 
 namespace precbench {
@@ -30,12 +29,6 @@ std::string setting_of(Case c) {
   c.gather = Case{}.gather;
   c.flow = Case{}.flow;
   return case_to_json(c).dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
-bool runs_natively(const Plan& plan, const Machine& machine) {
-  const auto native = [&](const Recipe& recipe) { return is_native(machine.native, recipe); };
-  return native(plan.recipe) && std::all_of(plan.later.begin(), plan.later.end(),
-                                            [&](const LaterLayers& later) { return native(later.recipe); });
 }
 
 /// Returns the name of the axis that a group of ranks spans: "shard", "data", "experts", "all ranks".

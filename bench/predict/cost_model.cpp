@@ -7,7 +7,10 @@
 #include <cmath>
 #include <utility>
 
+#include "bench/case/supported.h"
+#include "bench/predict/predict.h"
 #include "kernels/base/errors.h"
+#include "kernels/numerics/native_formats.h"
 
 namespace precbench {
 namespace {
@@ -130,12 +133,22 @@ StepEstimate estimate_step(const CostModel& model, const Trace& trace, std::int6
   return estimate;
 }
 
-std::optional<PredictedStep> predicted_step(const std::string& gpu_name, const Trace& trace,
-                                            std::int64_t ranks) {
+namespace {
+
+/// Returns the preset of a GPU's name as the driver reports it; null if there is none.
+const Machine* preset_of(const std::string& gpu_name) {
   const std::vector<Machine>& presets = machine_presets();
   const auto machine = std::find_if(presets.begin(), presets.end(),
                                     [&](const Machine& one) { return one.driver_name == gpu_name; });
-  if (machine == presets.end()) return std::nullopt;
+  return machine == presets.end() ? nullptr : &*machine;
+}
+
+}  // namespace
+
+std::optional<PredictedStep> predicted_step(const std::string& gpu_name, const Trace& trace,
+                                            std::int64_t ranks) {
+  const Machine* machine = preset_of(gpu_name);
+  if (!machine) return std::nullopt;
   try {
     const CostModel model(*machine);
     const StepEstimate step = estimate_step(model, trace, ranks);
@@ -144,6 +157,25 @@ std::optional<PredictedStep> predicted_step(const std::string& gpu_name, const T
   } catch (const InvalidInput&) {
     return std::nullopt;  // no rates, or more GPUs than the network joins
   }
+}
+
+std::optional<PredictedStep> predicted_step(const std::string& gpu_name, const Plan& plan) {
+  const Machine* machine = preset_of(gpu_name);
+  if (!machine || plan.refusal || unsupported_reason(plan) || !runs_natively(plan, *machine))
+    return std::nullopt;
+  try {
+    return predicted_step(gpu_name, dry_run(plan, nullptr).trace, plan.ranks);
+  } catch (const OutOfMemory&) {
+    return std::nullopt;
+  } catch (const Unsupported&) {
+    return std::nullopt;
+  }
+}
+
+bool runs_natively(const Plan& plan, const Machine& machine) {
+  const auto native = [&](const Recipe& recipe) { return is_native(machine.native, recipe); };
+  return native(plan.recipe) && std::all_of(plan.later.begin(), plan.later.end(),
+                                            [&](const LaterLayers& later) { return native(later.recipe); });
 }
 
 double speedup_log_error(const StepEstimate& a, const StepEstimate& b) {

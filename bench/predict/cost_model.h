@@ -71,6 +71,11 @@ struct StepEstimate {
 /// rates exist for it.
 std::optional<PredictedStep> predicted_step(const std::string& gpu_name, const Trace& trace,
                                             std::int64_t ranks);
+/// The same of a case; null also if it cannot run or its formats are not native on the GPU.
+std::optional<PredictedStep> predicted_step(const std::string& gpu_name, const Plan& plan);
+
+/// Returns true if all recipes of a case are native on a machine.
+bool runs_natively(const Plan& plan, const Machine& machine);
 
 /// Returns the standard deviation of the logarithm of the ratio of two step times on one machine. Errors of a class
 /// that both have cancel, as do errors of the machine.

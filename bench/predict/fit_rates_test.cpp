@@ -2,7 +2,6 @@
 #include "bench/predict/fit_rates.h"
 
 #include <algorithm>
-#include <map>
 
 #include "kernels/testing/catch.h"
 #include "results/record/record_file.h"
@@ -52,22 +51,26 @@ TEST_CASE("fit_rates: the points of a step take as long as the median step", "[r
   const Machine machine = find_machine("h200");
   const Rates rates = fit_rates(machine, records).rates;
   CHECK(rates.sources.size() == 18);
-  std::map<int, double> seconds;  // by source, of GEMMs and attention
-  for (const RatePoint& point : rates.points) {
-    if (point.flops <= 0) continue;
-    const OpCost cost = op_cost(point);
-    const double calls = point.shape.size() == 3 && point.shape[1] == 128256 ? 1 : 32;
-    seconds[point.source] +=
-        calls * peaks_of(machine).ideal_seconds(cost.flops, cost.bytes, cost.math) / point.fraction;
-  }
   for (const Record* record : records) {
     const auto source = std::find_if(rates.sources.begin(), rates.sources.end(),
                                      [&](const RateSource& one) { return one.record == record->id; });
     REQUIRE(source != rates.sources.end());
     CHECK(source->clock_mhz > 1000);
-    const double step = step_ms_of_speed(*record).value() / 1e3;
-    const double share = seconds[static_cast<int>(source - rates.sources.begin())] / step;
-    CHECK((share > 0.5 && share < 1));
+    // All 32 blocks have the same attention.
+    const auto index = static_cast<int>(source - rates.sources.begin());
+    const auto point = std::find_if(rates.points.begin(), rates.points.end(), [&](const RatePoint& one) {
+      return one.source == index && one.op == "attention";
+    });
+    REQUIRE(point != rates.points.end());
+    const OpCost cost = op_cost(*point);
+    const double seconds =
+        32 * peaks_of(machine).ideal_seconds(cost.flops, cost.bytes, cost.math) / point->fraction;
+    double profiled = record->breakdown->idle_ms, attention = 0;
+    for (const OpRecord& op : record->breakdown->ops) {
+      profiled += op.ms;
+      if (op.name == "attention") attention += op.ms;
+    }
+    CHECK(1e3 * seconds == Approx(attention * step_ms_of_speed(*record).value() / profiled).epsilon(0.001));
   }
 }
 

@@ -106,14 +106,16 @@ OpTimer::OpTimer(const Rates& rates, const OpPeaks& peaks, const std::function<b
     if (used && !used(point)) continue;
     const OpCost cost = op_cost(point);
     Point known{place_of(cost), std::log(point.fraction / expected_fraction(cost, peaks))};
-    if (rate_class_of(cost) == RateClass::memory) memory_.push_back(known);
+    by_class_[static_cast<std::size_t>(rate_class_of(cost))].push_back(known);
     points_[point.op][point.formats].push_back(std::move(known));
   }
 }
 
 const OpTimer::Points* OpTimer::points_of(const std::string& op, const std::string& formats,
                                           bool& other_formats) const {
-  const auto known = points_.find(op);
+  auto known = points_.find(op);
+  constexpr std::string_view kGrouped = "grouped_";  // experts' GEMMs are most like those of linear layers
+  if (known == points_.end() && op.starts_with(kGrouped)) known = points_.find(op.substr(kGrouped.size()));
   if (known == points_.end()) return nullptr;
   if (const auto own = known->second.find(formats); own != known->second.end()) return &own->second;
   other_formats = true;
@@ -160,7 +162,7 @@ OpTimer::Time OpTimer::time(const OpCost& op, const std::string& formats) const 
   const Points* points = points_of(op.name, formats, result.other_formats);
   if (!points) {
     result.other_formats = true;
-    points = &memory_;
+    points = &by_class_[static_cast<std::size_t>(rate_class_of(op))];
   }
   if (points->empty()) throw InvalidInput(fmt::format("rates: no point like {}", op.name));
   const double correction = correction_at(*points, place_of(op));

@@ -99,6 +99,8 @@ class OpTimer {
   Time time(const OpCost& op) const { return time(op, formats_text(op)); }
   /// Returns the time of one call of a point's op.
   Time time(const RatePoint& point) const { return time(op_cost(point), point.formats); }
+  /// Returns true if there are points of ops of this class.
+  bool knows(RateClass rate_class) const { return !by_class_[static_cast<std::size_t>(rate_class)].empty(); }
   /// As above, but GEMMs with the fractions of BF16 GEMMs: how wrong borrowing is.
   Time time_at_bf16(const RatePoint& point) const;
 
@@ -113,7 +115,7 @@ class OpTimer {
 
   OpPeaks peaks_;
   std::map<std::string, std::map<std::string, Points>> points_;  // by op and formats
-  Points memory_;                                                // all ops without FLOPs
+  std::array<Points, kRateClasses> by_class_;                    // all ops of a class
 };
 
 /// Returns the precision of the formats of a GEMM's operands.

@@ -31,6 +31,11 @@ struct AdviseHost {
   /// Returns the record of a case that did not run: definition, FLOPs, predicted memory, counts of ops (without
   /// times) and collectives. Status `unsupported` with the reason if the case cannot run. Throws InvalidInput.
   std::function<Record(const nlohmann::ordered_json& case_fields)> dry_run;
+  /// Returns the step that the cost model predicts on GPUs of that name; null if it knows none, if the case cannot run
+  /// or if its formats are not native there. May be empty.
+  std::function<std::optional<PredictedStep>(const nlohmann::ordered_json& case_fields,
+                                             const std::string& gpu)>
+      predict = {};
   /// GPUs whose data sheet is known.
   std::vector<GpuModel> known_gpus;
   std::optional<GpuModel> gpu_here;  ///< null without a GPU

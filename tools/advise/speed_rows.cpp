@@ -291,8 +291,11 @@ class TableBuilder {
   }
 
   void predict_rows(bool shares) {
-    const auto bf16_ms = predictor_->step_ms(table_.bf16_counts);
     speedup_accuracy_ = predictor_->speedup_accuracy(gpus_of(table_.bf16_counts) > 1);
+    // Records of the GPU itself, on as many GPUs, say more than the cost model; it says more than scaled records.
+    model_ = host_.predict && (predictor_->source_gpu().empty() || predictor_->is_other_gpu() ||
+                               gpus_of(table_.bf16_counts) > std::max(predictor_->most_gpus(), 1.0));
+    const auto bf16 = predicted_time(table_.bf16_counts, table_.setting);
     for (const std::string& recipe : recipes_to_predict()) {
       std::vector<std::string> gathers{shares ? "bf16" : ""};
       if (shares && recipe != "bf16") gathers.emplace_back("fp8");
@@ -311,26 +314,40 @@ class TableBuilder {
           row.no_speed = counts.error.value_or("cannot run");
           continue;
         }
-        table_.rows.push_back(predicted_row(counts, recipe, gather, bf16_ms));
+        table_.rows.push_back(predicted_row(counts, fields, recipe, gather, bf16));
       }
     }
   }
 
-  SpeedRow predicted_row(const Record& counts, const std::string& recipe, const std::string& gather,
-                         std::optional<double> bf16_ms) const {
+  /// Step time with the relative half-width of its interval; null without a prediction.
+  struct Predicted {
+    double ms = 0, error = 0;
+  };
+  std::optional<Predicted> predicted_time(const Record& counts, const Json& fields) const {
+    if (model_) {
+      const auto step = host_.predict(fields, table_.gpu.name);
+      if (step) return Predicted{step->step_ms, step->high_ms / step->step_ms - 1};
+      if (predictor_->source_gpu().empty()) return std::nullopt;
+    }
+    const auto ms = predictor_->step_ms(counts);
+    return ms ? std::optional(Predicted{*ms, speedup_accuracy_ ? speedup_accuracy_->quantile_95 : 0})
+              : std::nullopt;
+  }
+
+  SpeedRow predicted_row(const Record& counts, const Json& fields, const std::string& recipe,
+                         const std::string& gather, const std::optional<Predicted>& bf16) const {
     SpeedRow row{recipe, gather};
     row.fits = fits(counts);
     if (counts.memory && counts.memory->predicted)
       row.peak_bytes = static_cast<double>(counts.memory->predicted->peak);
-    const auto ms = predictor_->step_ms(counts);
-    if (!ms || !counts.training || !counts.training->tokens_per_step) {
+    const auto own = predicted_time(counts, fields);
+    if (!own || !counts.training || !counts.training->tokens_per_step) {
       row.no_speed = "no records to predict it from";
       return row;
     }
-    row.tokens_per_s = static_cast<double>(*counts.training->tokens_per_step) / *ms * 1e3;
-    if (bf16_ms) {
-      const double ratio = *bf16_ms / *ms,
-                   error = row.is_bf16() || !speedup_accuracy_ ? 0 : speedup_accuracy_->quantile_95;
+    row.tokens_per_s = static_cast<double>(*counts.training->tokens_per_step) / own->ms * 1e3;
+    if (bf16) {
+      const double ratio = bf16->ms / own->ms, error = row.is_bf16() ? 0 : own->error;
       row.speedup = MeanWithInterval{ratio, ratio * (1 - error), ratio * (1 + error)};
     }
     if (const auto power = predictor_->power_w(counts))
@@ -358,6 +375,13 @@ class TableBuilder {
     });
     if (!any) return;
     const double gpus = gpus_of(table_.bf16_counts);
+    if (model_) {
+      table_.notes.push_back(fmt::format(
+          "Predicted by the cost model for {} from its peaks, its network and measured rates of ops, "
+          "as sweep --dry-run --on does; intervals hold in 80% of cases.",
+          table_.gpu.name));
+      return;
+    }
     std::string note =
         fmt::format("Predicted: the dry run's ops at the rates of records of {}", predictor_->source_gpu());
     if (predictor_->is_other_gpu())
@@ -400,6 +424,7 @@ class TableBuilder {
   std::vector<Source> sources_;
   std::vector<const Record*> all_;
   std::optional<StepPredictor> predictor_;
+  bool model_ = false;  ///< predictions are the cost model's where it has any
   std::optional<StepPredictor::Accuracy> speedup_accuracy_;
   double outside_ = 0;
   SpeedTable table_;

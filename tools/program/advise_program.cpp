@@ -10,6 +10,7 @@
 #include "bench/cli/cli.h"
 #include "bench/machine/datasheet.h"
 #include "bench/measure/dry_record.h"
+#include "bench/predict/cost_model.h"
 #include "bench/study/token_count.h"
 #include "kernels/base/errors.h"
 #include "kernels/gpu/device_info.h"
@@ -69,6 +70,9 @@ AdviseHost advise_host() {
   };
   host.dry_run = [](const nlohmann::ordered_json& fields) {
     return dry_record(resolve(case_from_json(fields), Refusals::kept));
+  };
+  host.predict = [](const nlohmann::ordered_json& fields, const std::string& gpu) {
+    return predicted_step(gpu, resolve(case_from_json(fields), Refusals::kept));
   };
   for (const std::string& name : datasheet_names()) {
     const DatasheetRates rates = datasheet_rates(name).value();
