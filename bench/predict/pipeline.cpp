@@ -43,9 +43,9 @@ std::vector<Task> tasks_of_stage(int stage, int stages, int groups, std::int64_t
 }
 
 /// The clock of all stages, which learns when each pass has ended.
-class Schedule {
+class PipelineSchedule {
  public:
-  Schedule(const PipelineTimes& times, std::int64_t micro_batches)
+  PipelineSchedule(const PipelineTimes& times, std::int64_t micro_batches)
       : times_(times),
         stages_(static_cast<int>(times.chunks.size())),
         groups_(static_cast<int>(times.chunks.front().size())),
@@ -125,7 +125,7 @@ std::int64_t full_rounds(const PipelineTimes& times, std::int64_t micro_batches)
 }  // namespace
 
 double pipeline_seconds(const PipelineTimes& times, std::int64_t micro_batches) {
-  return Schedule(times, full_rounds(times, micro_batches)).run();
+  return PipelineSchedule(times, full_rounds(times, micro_batches)).run();
 }
 
 double busiest_stage_seconds(const PipelineTimes& times, std::int64_t micro_batches) {
