@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "bench/case/supported.h"
@@ -112,18 +113,23 @@ Json case_json(const Plan& plan, const CasePrediction& p, const CaseLabels& labe
   return json;
 }
 
-/// Returns a number with three or more digits.
-std::string short_number(double value) {
-  return value >= 100  ? fmt::format("{:.0f}", value)
-         : value >= 10 ? fmt::format("{:.1f}", value)
-                       : fmt::format("{:.2f}", value);
-}
-
+/// Returns a whole number with commas: "2,462,512".
 std::string with_commas(double value) {
   std::string text = fmt::format("{:.0f}", value);
   for (auto at = static_cast<std::ptrdiff_t>(text.size()) - 3; at > 0; at -= 3)
     text.insert(static_cast<std::size_t>(at), ",");
   return text;
+}
+
+/// Returns milliseconds with three or more digits.
+std::string ms_text(double ms) {
+  return ms >= 100 ? with_commas(ms) : fmt::format("{:.{}f}", ms, ms >= 10 ? 1 : 2);
+}
+
+/// Returns "1.30x (1.24-1.36)", of BF16 itself "1.00x".
+std::string speedup_text(const CasePrediction::SpeedUp& speedup) {
+  if (speedup.low == speedup.high) return fmt::format("{:.2f}x", speedup.ratio);
+  return fmt::format("{:.2f}x ({:.2f}-{:.2f})", speedup.ratio, speedup.low, speedup.high);
 }
 
 std::vector<std::string> labels_of(const Plan& plan, const CaseLabels& labels) {
@@ -138,7 +144,7 @@ void print_speeds(const std::vector<Plan>& grid, const std::vector<CasePredictio
   for (const Field* field : labels.fields()) rows[0].push_back(field->name);
   std::string alignment(rows[0].size(), 'l');
   for (const char* title :
-       {"GiB/GPU", "fits", "ms/step", "tokens/s", "TFLOP/s/GPU", "over bf16", "80% interval"})
+       {"GiB/GPU", "fits", "ms/step", "80% interval", "tokens/s", "TFLOP/s/GPU", "over bf16 (80%)"})
     rows[0].emplace_back(title);
   alignment.append(rows[0].size() - alignment.size(), 'r');
   for (std::size_t i = 0; i < grid.size(); ++i) {
@@ -152,42 +158,45 @@ void print_speeds(const std::vector<Plan>& grid, const std::vector<CasePredictio
     }
     row.insert(row.end(), {gib(p.memory.peak), name_of(p.fit)});
     if (!p.step) {
-      row.insert(row.end(), {"-", "emulated", "-", "-", "-"});
+      row.insert(row.end(), {"emulated", "-", "-", "-", "-"});
     } else {
-      row.insert(row.end(), {short_number(1e3 * p.step->seconds), with_commas(p.tokens_per_s),
-                             fmt::format("{:.0f}", p.tflops_per_gpu),
-                             p.over_bf16 ? fmt::format("{:.2f}x", p.over_bf16->ratio) : "-",
-                             fmt::format("{}-{} ms", short_number(1e3 * p.step->low()),
-                                         short_number(1e3 * p.step->high()))});
+      const StepEstimate& step = *p.step;
+      row.insert(row.end(), {ms_text(1e3 * step.seconds),
+                             fmt::format("{}-{}", ms_text(1e3 * step.low()), ms_text(1e3 * step.high())),
+                             with_commas(p.tokens_per_s), fmt::format("{:.0f}", p.tflops_per_gpu),
+                             p.over_bf16 ? speedup_text(*p.over_bf16) : "-"});
     }
     rows.push_back(std::move(row));
   }
   fmt::print("{}", aligned(rows, alignment));
 }
 
+constexpr const char* kBorrowed = "borrowed";
+
 /// Prints where the time of a step goes, a column for each class and axis that any case has.
 void print_times(const std::vector<Plan>& grid, const std::vector<CasePrediction>& predictions,
                  const CaseLabels& labels) {
-  std::vector<std::string> columns;
+  std::set<std::pair<int, std::string>> known;  // by place, which is the order of the parts of a step
   std::vector<std::map<std::string, double>> cells(grid.size());
-  const auto add = [&](std::size_t i, const std::string& column, double ms) {
-    if (!(ms > 0)) return;
-    if (std::find(columns.begin(), columns.end(), column) == columns.end()) columns.push_back(column);
-    cells[i][column] += ms;
+  const auto add = [&](std::size_t i, int place, const std::string& column, double value) {
+    if (!(value > 0)) return;
+    known.emplace(place, column);
+    cells[i][column] += value;
   };
   for (std::size_t i = 0; i < grid.size(); ++i) {
     if (!predictions[i].step) continue;
     const StepEstimate& step = *predictions[i].step;
-    for (const auto& [name, ms] : class_ms(step.time)) add(i, name, ms);
-    add(i, "slowed", 1e3 * step.time.contention);
-    for (const auto& [axis, ms] : exposed_ms(predictions[i])) add(i, "exposed " + axis, ms);
-    add(i, "stragglers", straggler_ms(step));
-    add(i, "borrowed", 100 * step.borrowed_share());
+    for (int c = 0; c < kOpClasses; ++c)
+      add(i, c, name_of(static_cast<OpClass>(c)), 1e3 * step.time.class_seconds[static_cast<std::size_t>(c)]);
+    int place = kOpClasses;
+    add(i, place++, "slowed", 1e3 * step.time.contention);
+    for (const auto& [axis, ms] : exposed_ms(predictions[i])) add(i, place, "exposed " + axis, ms);
+    add(i, ++place, "stragglers", straggler_ms(step));
+    add(i, ++place, kBorrowed, 100 * step.borrowed_share());
   }
+  std::vector<std::string> columns;
+  for (const auto& [place, column] : known) columns.push_back(column);
   if (columns.empty()) return;
-  // The share comes last, whichever case has it first.
-  std::stable_partition(columns.begin(), columns.end(),
-                        [](const std::string& one) { return one != "borrowed"; });
   TextRows rows(1);
   for (const Field* field : labels.fields()) rows[0].push_back(field->name);
   std::string alignment(rows[0].size(), 'l');
@@ -202,8 +211,8 @@ void print_times(const std::vector<Plan>& grid, const std::vector<CasePrediction
     for (const std::string& column : columns) {
       const auto cell = cells[i].find(column);
       row.push_back(cell == cells[i].end() ? "-"
-                    : column == "borrowed" ? fmt::format("{:.0f}%", cell->second)
-                                           : short_number(cell->second));
+                    : column == kBorrowed  ? fmt::format("{:.0f}%", cell->second)
+                                           : ms_text(cell->second));
     }
     rows.push_back(std::move(row));
   }

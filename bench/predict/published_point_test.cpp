@@ -14,10 +14,11 @@ namespace precbench {
 namespace {
 
 nlohmann::json one_point() {
-  return nlohmann::json::parse(R"({"id": "a", "model": "llama3-8b", "gpu": "h100-sxm", "gpus": 8, "nodes": 1, "dp": 8,
+  return nlohmann::json::parse(
+      R"json({"id": "a", "model": "llama3-8b", "gpu": "h100-sxm", "gpus": 8, "nodes": 1, "dp": 8,
       "fsdp": 8, "tp": 1, "pp": 1, "cp": 1, "micro_batch": 1, "global_batch": 128, "seq": 8192, "precision": "bf16",
       "framework": "megatron", "tokens_per_s_per_gpu": 14451, "tflops_per_gpu": 744, "judged_as": ["absolute_native"],
-      "flop_convention": "megatron-bridge (causal attention halved for Llama)"})");
+      "flop_convention": "megatron-bridge (causal attention halved for Llama)"})json");
 }
 
 std::string refusal_with(const std::string& change) {

@@ -28,6 +28,11 @@ class Translator {
     s_.c.device = "cuda";
     s_.c.recipe = recipe_of_precision(p_.precision);
     if (s_.c.recipe.empty()) throw InvalidInput(fmt::format("no recipe like {}", p_.precision));
+    // Stages have no first and last block of the model, and one step no earlier or later ones.
+    if (const Recipe recipe = find_recipe(s_.c.recipe);
+        recipe.keep_bf16 != KeepBf16{} || !recipe.schedule.empty())
+      throw InvalidInput(
+          fmt::format("{} leaves some layers or steps in BF16, which is not predicted", recipe.name));
     translate_layout();
     translate_batch();
     translate_states();
@@ -86,7 +91,7 @@ class Translator {
     return std::min<std::int64_t>(group, *p_.gpus);
   }
 
-  // What a source that uses TorchTitan does not say is as in TorchTitan's presets: 8B with one sequence and
+  // Settings that a source with TorchTitan leaves unsaid are as in TorchTitan's presets: 8B with one sequence and
   // recomputation per op, 70B with eight and 405B with two, both with recomputation of blocks.
   bool is_large() const { return parameter_count(s_.model) > 30e9; }
   std::int64_t preset_batch() const {

@@ -216,6 +216,25 @@ TEST_CASE("Record: study survives a round trip and is absent otherwise", "[recor
   CHECK_THROWS_AS(wrong.get<Record>(), InvalidInput);
 }
 
+TEST_CASE("Record: predicted, and shape and formats of ops, are written only if known", "[record]") {
+  Record record = samples::gpu_record("mxfp8", 250);
+  nlohmann::ordered_json json = record;
+  CHECK_FALSE(json.contains("predicted"));
+  CHECK(json.at("memory").contains("predicted"));
+  CHECK_FALSE(json.at("breakdown").at("ops").at(0).contains("shape"));
+  record.predicted = PredictedStep{251, 240, 262, 0.1, "h200"};
+  OpRecord& op = record.breakdown->ops.front();
+  op.shape = std::vector<std::int64_t>{4096, 4096, 1024};
+  op.formats = "e4m3 1x32 ue8m0, e4m3 1x32 ue8m0";
+  json = record;
+  CHECK(Schema::record().violations(json) == std::vector<std::string>{});
+  const Record read = json.get<Record>();
+  CHECK(read.predicted->high_ms == 262);
+  CHECK(read.predicted->rates == "h200");
+  CHECK(read.breakdown->ops.front().shape == op.shape);
+  CHECK(read.breakdown->ops.front().formats == op.formats);
+}
+
 TEST_CASE("Support: verified is written only if known and older records lack it", "[record]") {
   Record record = samples::gpu_record("blockwise", 200);
   const Json older = record;
