@@ -62,7 +62,7 @@ double Network::rate(Collective collective, int level, std::int64_t ranks) const
 }
 
 double Network::latency(const RankGroup& group) const {
-  // Of the hops of a ring, as many cross domains of a level as there are domains.
+  // As many hops of a ring cross domains of a level as there are domains.
   double seconds = 0;
   std::int64_t left = group.ranks;
   for (int level = this->level(group); level >= 0; --level) {

@@ -86,7 +86,7 @@ class Translator {
     return std::min<std::int64_t>(group, *p_.gpus);
   }
 
-  // What a source that uses TorchTitan does not say is as in TorchTitan's presets: 8B with one sequence and
+  // Settings that a source with TorchTitan does not state are as in TorchTitan's presets: 8B with one sequence and
   // recomputation per op, 70B with eight and 405B with two, both with recomputation of blocks.
   bool is_large() const { return parameter_count(s_.model) > 30e9; }
   std::int64_t preset_batch() const {
