@@ -99,12 +99,15 @@ int predict_published(const PredictCommand& command) {
   print_reasons(predictions);
   fmt::print("\n");
   print_groups(group_results(judgements));
+  const double covered = coverage(judgements);
+  fmt::print("{:.0f}% of the judged values are inside their 80% intervals{}\n\n", 100 * covered,
+             covered < kLeastCoverage || covered > kMostCoverage ? ": missed" : "");
   print_worst(judgements);
   if (command.out.empty()) return 0;
   std::ofstream file(command.out);
   for (std::size_t i = 0; i < points.size(); ++i)
     file << prediction_json(points[i], predictions[i], judgements).dump() << '\n';
-  file << groups_json(group_results(judgements)).dump() << '\n';
+  file << groups_json(judgements).dump() << '\n';
   if (file.flush()) return 0;
   fmt::print(stderr, "precbench: --out: cannot write {}\n", command.out);
   return 1;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -231,11 +232,21 @@ ModelConfig published_model(const std::string& name) {
   if (const auto shape = shape_in(name)) return *shape;
   if (name.ends_with(".json") || name == "-")
     throw InvalidInput(fmt::format("no published model \"{}\"", name));
-  return find_model(name);
+  try {
+    return find_model(name);
+  } catch (const InvalidInput& error) {  // without the list of known models
+    throw InvalidInput(std::string(error.what(), std::strcspn(error.what(), ";")));
+  }
 }
 
 Machine published_machine(const PublishedPoint& point) {
-  Machine machine = find_machine(point.gpu, "gpu");
+  Machine machine = [&] {
+    try {
+      return find_machine(point.gpu);
+    } catch (const InvalidInput&) {
+      throw InvalidInput(fmt::format("no machine file of the GPU {}", point.gpu));
+    }
+  }();
   if (!point.nodes || !point.gpus || *point.nodes < 2 || machine.levels.size() < 2) return machine;
   // GPUs of one node are an NVLink domain, unless the domain is a rack.
   const std::int64_t per_node = *point.gpus / *point.nodes;

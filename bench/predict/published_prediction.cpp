@@ -67,8 +67,8 @@ Judgement judged_ratio(const PublishedPoint& point, JudgedAs as, double publishe
   Judgement j{point.id, as, architecture_of(published_machine(point).capability), published, 0, 0, 0};
   j.predicted = of.tokens_per_s_per_gpu / over.tokens_per_s_per_gpu;
   const double error = speedup_log_error(*of.step, *over.step);
-  j.low = j.predicted * std::exp(-kInterval80 * error);
-  j.high = j.predicted * std::exp(kInterval80 * error);
+  j.low = j.predicted * std::exp(-kWidening * kInterval80 * error);
+  j.high = j.predicted * std::exp(kWidening * kInterval80 * error);
   return j;
 }
 
@@ -130,8 +130,9 @@ PointPrediction predict_point(const PublishedPoint& point) {
                           setting.layout.data / setting.layout.ranks() * p.peer_factor.value_or(1);
     p.step_s = e.step.seconds / p.peer_factor.value_or(1);
     p.tokens_per_s_per_gpu = tokens / e.step.seconds;
-    p.low = tokens / e.step.high();
-    p.high = tokens / e.step.low();
+    const double width = std::exp(kWidening * kInterval80 * e.step.log_error);
+    p.low = p.tokens_per_s_per_gpu / width;
+    p.high = p.tokens_per_s_per_gpu * width;
     p.bubble_share = e.bubble_seconds / e.step.time.seconds;
     p.exposed_share = e.step.time.exposed_seconds() / e.step.time.seconds;
     p.contention_share = e.step.time.contention / e.step.time.seconds;
@@ -242,9 +243,15 @@ nlohmann::ordered_json prediction_json(const PublishedPoint& point, const PointP
   return json;
 }
 
-nlohmann::ordered_json groups_json(const std::vector<GroupResult>& results) {
+double coverage(const std::vector<Judgement>& judgements) {
+  const auto covered =
+      std::count_if(judgements.begin(), judgements.end(), [](const Judgement& j) { return j.covered(); });
+  return judgements.empty() ? 0 : static_cast<double>(covered) / static_cast<double>(judgements.size());
+}
+
+nlohmann::ordered_json groups_json(const std::vector<Judgement>& judgements) {
   nlohmann::ordered_json json = {{"groups", nlohmann::ordered_json::array()}};
-  for (const GroupResult& r : results)
+  for (const GroupResult& r : group_results(judgements))
     json["groups"].push_back({{"group", name_of(r.group)},
                               {"points", r.points},
                               {"median_error", rounded(r.median, 3)},
@@ -253,6 +260,7 @@ nlohmann::ordered_json groups_json(const std::vector<GroupResult>& results) {
                               {"worst_error", rounded(r.worst, 3)},
                               {"covered", r.covered},
                               {"half_width", rounded(r.half_width, 2)}});
+  json["coverage"] = rounded(coverage(judgements), 2);
   return json;
 }
 

@@ -19,7 +19,7 @@
 #include "kernels/gpu/gpu_testing.h"
 #include "kernels/gpu/graph.h"
 #include "kernels/numerics/formats.h"
-#include "kernels/numerics/mx_expansion.h"
+#include "kernels/numerics/native_formats.h"
 #include "kernels/numerics/scale_layout.h"
 #include "kernels/numerics/without_draws.h"
 #include "kernels/testing/catch.h"
@@ -47,26 +47,11 @@ void expect_exact(Device& device, const GemmRecipe& gemm, GemmRole role, const O
 }
 
 /// Returns how a GPU of this compute capability is known to run a GEMM with the newest cuBLASLt: 8.9 and 9.0
-/// from runs, 10.x from cuBLAS's documentation. None if unknown.
+/// from runs, others from cuBLAS's documentation. None if unknown.
 std::optional<Execution> known_execution(const GemmRecipe& gemm, int compute_capability) {
-  const QuantFormat &a = gemm.a, &b = gemm.b;
-  if (!a.quantized() && !b.quantized()) return Execution::native;
-  const bool e5m2_twice = a.dtype == DType::e5m2 && b.dtype == DType::e5m2;
-  if (e5m2_twice) return Execution::emulated;
-  const bool fp4 = a.dtype == DType::e2m1, exponents = a.scale == ScaleType::ue8m0;
-  const auto native_if = [](bool native) { return native ? Execution::native : Execution::emulated; };
-  switch (compute_capability) {
-    case 90:
-      return native_if(!exponents && !fp4);
-    case 100:
-    case 103: {
-      const bool of_tensors = a.granularity == Granularity::tensor && b.granularity == Granularity::tensor;
-      if (fp4) return native_if(a.scale == ScaleType::e4m3);
-      return native_if(exponents || of_tensors || (expands_to_mx(a) && expands_to_mx(b)));
-    }
-    default:
-      return std::nullopt;
-  }
+  const NativeFormats known = native_formats(compute_capability);
+  if (known.none()) return std::nullopt;
+  return is_native(known, gemm) ? Execution::native : Execution::emulated;
 }
 
 QuantFormat fp8(DType dtype, Granularity granularity, ScaleType scale = ScaleType::f32) {

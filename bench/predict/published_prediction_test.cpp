@@ -1,0 +1,113 @@
+// Judging: errors, coverage and floors of hand-made predictions, and what a prediction must do whatever the rates are.
+#include "bench/predict/published_prediction.h"
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "kernels/testing/catch.h"
+
+namespace precbench {
+namespace {
+
+Judgement absolute(const std::string& architecture, double published, double predicted, double width) {
+  return {"x",       JudgedAs::absolute_native, architecture,     published,
+          predicted, predicted / width,         predicted * width};
+}
+
+const GroupResult& result_of(const std::vector<GroupResult>& results, ErrorGroup group) {
+  return results.at(static_cast<std::size_t>(group));
+}
+
+TEST_CASE("group_results: medians, coverage and floors by group", "[published]") {
+  const std::vector<Judgement> judgements = {
+      absolute("Hopper", 100, 101, 1.05), absolute("Hopper", 100, 104, 1.05),
+      absolute("Hopper", 100, 110, 1.05), absolute("Blackwell", 100, 140, 1.1),
+      Judgement{"y", JudgedAs::scaling, "Hopper", 0.95, 0.99, 0.9, 1.1}};
+  const std::vector<GroupResult> results = group_results(judgements);
+  const GroupResult& hopper = result_of(results, ErrorGroup::hopper_native);
+  CHECK(hopper.points == 3);
+  CHECK(hopper.median == Approx(0.04));
+  CHECK(hopper.worst == Approx(0.10));
+  CHECK(hopper.covered == 2);
+  CHECK(hopper.met());
+  CHECK_FALSE(result_of(results, ErrorGroup::blackwell_native).met());
+  CHECK(result_of(results, ErrorGroup::all_absolute).points == 4);
+  CHECK(result_of(results, ErrorGroup::all_absolute).median == Approx(0.07));
+  CHECK(result_of(results, ErrorGroup::scaling).median == Approx(0.04));  // a difference of ratios
+  CHECK_FALSE(result_of(results, ErrorGroup::scaling).met());
+  CHECK(coverage(judgements) == Approx(3.0 / 5));
+  CHECK(result_of(results, ErrorGroup::ada_native).points == 0);
+  CHECK(result_of(results, ErrorGroup::ada_native).met());
+}
+
+PublishedPoint some_point(const std::string& gpu, std::int64_t gpus) {
+  PublishedPoint p;
+  p.id = gpu + std::to_string(gpus);
+  p.framework = "megatron";
+  p.model = "llama3.1-8b";
+  p.gpu = gpu;
+  p.gpus = p.dp = gpus;
+  p.micro_batch = 1;
+  p.global_batch = 4 * gpus;
+  p.seq = 4096;
+  p.precision = "bf16";
+  p.tokens_per_s_per_gpu = 1e4;
+  p.judged_as = {JudgedAs::absolute_native};
+  return p;
+}
+
+TEST_CASE("predict_point: intervals contain the prediction, and stacks take the peer factor", "[published]") {
+  PublishedPoint point = some_point("h200", 8);
+  const PointPrediction native = predict_point(point);
+  REQUIRE(native.reason.empty());
+  CHECK(native.low < native.tokens_per_s_per_gpu);
+  CHECK(native.tokens_per_s_per_gpu < native.high);
+  CHECK_FALSE(native.peer_factor);
+  point.framework = "torchtitan";
+  const PointPrediction stack = predict_point(point);
+  CHECK(stack.peer_factor == kPeerFactors[0].factor);
+}
+
+TEST_CASE("predict_point: pipeline stages cost a bubble, and more micro-batches a smaller one",
+          "[published]") {
+  PublishedPoint point = some_point("h200", 8);
+  point.dp = 2;
+  point.pp = 4;
+  point.global_batch = 16;
+  const PointPrediction few = predict_point(point);
+  REQUIRE(few.reason.empty());
+  point.global_batch = 128;
+  const PointPrediction many = predict_point(point);
+  CHECK(few.bubble_share > many.bubble_share);
+  CHECK(many.tokens_per_s_per_gpu > few.tokens_per_s_per_gpu);
+}
+
+TEST_CASE("predict_point: says why it cannot predict", "[published]") {
+  CHECK(predict_point(some_point("abacus", 8)).reason == "no machine file of the GPU abacus");
+  PublishedPoint point = some_point("h200", 8);
+  point.precision = "mxfp8";
+  CHECK(predict_point(point).reason == "mxfp8 is emulated on h200");
+  point = some_point("h200", 8);
+  point.gpus = std::nullopt;
+  CHECK(predict_point(point).reason == "the number of GPUs is not stated");
+}
+
+TEST_CASE("judge: ratios compare two predictions of one source", "[published]") {
+  PublishedPoint base = some_point("h200", 8), more = some_point("h200", 64);
+  more.judged_as = {JudgedAs::scaling};
+  more.scaling_from_id = base.id;
+  more.tokens_per_s_per_gpu = 0.95e4;
+  const std::vector<PublishedPoint> points = {base, more};
+  const std::vector<Judgement> judgements = judge(points, predict_points(points));
+  REQUIRE(judgements.size() == 2);
+  CHECK(judgements[0].as == JudgedAs::absolute_native);
+  CHECK(judgements[1].published == Approx(0.95));
+  CHECK(judgements[1].predicted < 1);
+  CHECK(judgements[1].predicted > 0.8);
+  const nlohmann::ordered_json line = prediction_json(more, predict_points(points)[1], judgements);
+  CHECK(line["judged"][0]["as"] == "scaling");
+}
+
+}  // namespace
+}  // namespace precbench
