@@ -13,7 +13,7 @@
 
 namespace precbench {
 
-/// Whether a case's memory fits a GPU: `tight` above kTight of what is usable.
+/// Answer to whether a case fits a GPU: `tight` above kTight of the usable memory.
 enum class Fit : std::uint8_t { yes, tight, no };
 inline constexpr double kTight = 0.95;
 const char* name_of(Fit fit);
