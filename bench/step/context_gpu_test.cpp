@@ -83,11 +83,11 @@ bool supported() {
 void check_alike(const Trained& x, const Trained& one, bool quantized) {
   // Gradients of keys and values are rounded to BF16 on each rank and in their sum; a quantized gradient may
   // then have another code. The difference of the first step grows with each step.
-  CHECK(std::fabs(x.losses[0] / one.losses[0] - 1) <= 1e-5);
-  CHECK(std::fabs(x.norms[0] / one.norms[0] - 1) <= (quantized ? 1e-2 : 2e-3));
+  CHECK(std::fabs(x.losses[0] / one.losses[0] - 1) <= 1e-4);
+  CHECK(std::fabs(x.norms[0] / one.norms[0] - 1) <= (quantized ? 2e-2 : 5e-3));
   const Farthest gradient = farthest(x.gradients, one.gradients);
   INFO(gradient.name << ": " << gradient.distance);
-  CHECK(gradient.distance <= (quantized ? 0.1 : 2e-2));
+  CHECK(gradient.distance <= (quantized ? 0.25 : 4e-2));
   for (std::size_t step = 1; step < one.losses.size(); ++step)
     CHECK(std::fabs(x.losses[step] / one.losses[step] - 1) <= 1e-3);
 }

@@ -118,6 +118,17 @@ TEST_CASE("scaling section: small traffic keeps its digits and only existing col
   CHECK(wire_text(1500) == "1.5 kB");
 }
 
+TEST_CASE("scaling section: ranks that share sequences are compared with one GPU but not predicted from it",
+          "[sections][context]") {
+  std::vector<Record> records = two_gathers("tensorwise");
+  for (Record& record : records) record.case_fields["context"] = record.case_fields["gpus"];
+  const std::string text = section_of(records, "Scaling over GPUs");
+  INFO(text);
+  CHECK(contains(text, "context (ranks)"));
+  CHECK(contains(text, "Efficiency: "));
+  CHECK_FALSE(contains(text, "Predicted on several"));
+}
+
 TEST_CASE("speed section: SOL measured uses the best rates of all cases", "[sections]") {
   const auto measured = [](const char* recipe, double bf16, double fp8) {
     Record record = samples::gpu_record(recipe, 100);
