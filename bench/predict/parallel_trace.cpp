@@ -125,10 +125,9 @@ class Rewriter {
     }
     const OpCost& op = local_.ops[static_cast<std::size_t>(event.index)];
     if (op.op_class == OpClass::head_loss) backward_ = true;
+    if (is_between_linears(op)) inner_ = true;
     if (layout_.tensor > 1 && is_row_op(op)) return rewrite_row_op(op);
     if (layout_.tensor > 1 && is_gemm(op)) return rewrite_gemm(op);
-    if (layout_.tensor > 1 && is_called(op, "embedding_backward"))
-      tensor_collective("all_gather", activation_bytes());
     if (layout_.context > 1 && op.op_class == OpClass::attention) return rewrite_attention(op);
     emit(layout_.sharded_optimizer && op.op_class == OpClass::optimizer ? shared(op) : rerun(op));
     if (layout_.tensor > 1 && is_called(op, "embedding"))
@@ -184,6 +183,11 @@ class Rewriter {
     return is_called(op, "add_rmsnorm") || is_called(op, "recompute_rmsnorm") ||
            is_called(op, "rmsnorm_backward");
   }
+  /// Returns true for ops between a column-parallel GEMM and a row-parallel one, forward and backward.
+  static bool is_between_linears(const OpCost& op) {
+    return is_called(op, "attention") || is_called(op, "swiglu") || is_called(op, "rope_backward") ||
+           is_called(op, "swiglu_backward");
+  }
   static bool is_gemm(const OpCost& op) { return std::strncmp(op.name, "matmul ", 7) == 0; }
 
   /// A norm works on M/t rows; the rows that follow need all of them.
@@ -193,7 +197,7 @@ class Rewriter {
       tensor_collective("reduce_scatter", activation_bytes());
       finish_pending();
     }
-    last_gemm_was_head_ = false;
+    last_gemm_was_head_ = inner_ = false;
     finish_pending();
     const std::int64_t rows = plan_.tokens_per_micro_step(), cols = plan_.model.width;
     const double copies = copy_bytes(op.formats[0], rows, cols) + copy_bytes(op.formats[1], cols, rows);
@@ -233,7 +237,7 @@ class Rewriter {
           .shape = {cols, rows}});
   }
 
-  /// Column-parallel GEMMs contract over the width, row-parallel ones produce it.
+  /// GEMMs after attention and SwiGLU, forward and backward, leave partial sums of whole rows.
   void rewrite_gemm(const OpCost& op) {
     if (op.op_class == OpClass::head_loss) {
       emit(op);
@@ -241,9 +245,8 @@ class Rewriter {
       last_gemm_was_head_ = true;
       return;
     }
-    const std::int64_t n = op.shape[1], k = op.shape[2], width = plan_.model.width;
     const bool fprop = is_called(op, "matmul fprop"), dgrad = is_called(op, "matmul dgrad");
-    const bool scattered = (fprop || dgrad) && n == width && k != width;
+    const bool scattered = (fprop || dgrad) && inner_;
     if (dgrad && scattered) {
       // The norm's output is gathered again for the weight's gradient, beside this GEMM.
       finish_pending();
@@ -296,7 +299,7 @@ class Rewriter {
   const RecomputeShare& recompute_;
   Trace out_;
   std::optional<int> tensor_comm_, context_comm_;
-  bool backward_ = false, last_gemm_was_head_ = false, pending_wait_ = false;
+  bool backward_ = false, last_gemm_was_head_ = false, pending_wait_ = false, inner_ = false;
 };
 
 }  // namespace
