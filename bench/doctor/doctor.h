@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/doctor/machine.h"
+#include "bench/doctor/machine_state.h"
 #include "bench/doctor/run_checks.h"
 
 namespace CLI {

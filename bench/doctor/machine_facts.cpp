@@ -1,4 +1,4 @@
-// Reads the facts of the machine. See machine.h.
+// Reads the facts of the machine. See machine_state.h.
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 
@@ -6,7 +6,7 @@
 #include <memory>
 #include <stdexcept>
 
-#include "bench/doctor/machine.h"
+#include "bench/doctor/machine_state.h"
 #include "kernels/numerics/mx_expansion.h"
 
 namespace precbench {

@@ -373,7 +373,7 @@ TEST_CASE("predict: whole gradients cost memory and save all but one reduction o
   c.accumulation = 16;
   const auto bytes_of_ops = [](const Plan& plan, const std::string& name) {
     double sum = 0;
-    for (const OpCost& op : dry_run(plan, nullptr).ops)
+    for (const OpCost& op : dry_run(plan, nullptr).ops())
       if (op.name == name) sum += op.bytes;
     return sum;
   };

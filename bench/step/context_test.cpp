@@ -114,8 +114,10 @@ TEST_CASE("Rank: amaxes over context ranks alone are those of their sequences", 
 }
 
 TEST_CASE("Rank: predicted memory of context ranks holds to the byte on every rank", "[rank][context]") {
-  for (const auto& [recipe, parallel, recompute] :
-       {std::tuple{"bf16", "ddp", false}, {"tensorwise", "fsdp", true}, {"mxfp8", "fsdp", false}}) {
+  for (const auto& [recipe, parallel, recompute] : {std::tuple{"bf16", "ddp", "none"},
+                                                    {"tensorwise", "fsdp", "block"},
+                                                    {"rowwise", "fsdp", "attention+ffn+norm"},
+                                                    {"mxfp8", "fsdp", "none"}}) {
     const Plan plan = plan_of({.recipe = recipe,
                                .ranks = 4,
                                .parallel = parallel,

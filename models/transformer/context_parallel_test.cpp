@@ -214,8 +214,11 @@ TEST_CASE("context: model variants and recomputation train like on one rank", "[
     check(norms.name);
   }
   setup.model = small_model();
-  setup.recompute = true;
-  check("recomputed");
+  for (const Recompute& recompute :
+       {kRecomputeBlocks, Recompute{.norm = true, .ffn = true, .attention = true}}) {
+    setup.recompute = recompute;
+    check("recomputed");
+  }
   setup.model = small_model();
   setup.model.rope_scaling = {.kind = RopeScaling::Kind::yarn, .factor = 4, .original_context = 8};
   check("YaRN");

@@ -1,5 +1,5 @@
-// Judges the facts of the machine, one function per line. See machine.h.
-#include "bench/doctor/machine.h"
+// Judges the facts of the machine, one function per line. See machine_state.h.
+#include "bench/doctor/machine_state.h"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 // Judgement of made-up machines: every line of the doctor in its good and bad states, with the remedy.
-#include "bench/doctor/machine.h"
+#include "bench/doctor/machine_state.h"
 
 #include "kernels/testing/catch.h"
 
