@@ -78,5 +78,35 @@ def predicted_reasons():
                  [[str(number), reason] for reason, number in sorted(count.items(), key=lambda one: (-one[1], one[0]))])
 
 
-TABLES = {"predicted-groups": predicted_groups, "predicted-worst": predicted_worst, "predicted-all": predicted_all,
+# Cases of h200x4/head by record id, with the prediction that was committed before they ran. An id contains the number of steps,
+# so it differs where a prediction was made without one.
+PREDICTED_AS = {
+    "ed121875fea38e5f": "7c59b117328f1a05", "b4d59e150e0a8a8c": "417069fe81ea020c", "4a1e02c94da2a802": "0a63fb3da7578d8b",
+    "463765a5abec0a7e": "de1c853326c24427", "0012b9d4fc49dc79": "1646e856630816a8", "aaac41b53512d842": "eda1d83a4297e457",
+    "595da285e7b54c7e": "b9bdb7e5ee0076fb", "236ae785f8770dd0": "9d783a12b22b102f", "71e7825dbc476d33": "1a7fb911b2ced2da"}
+
+
+def before_measurement():
+    """The predictions of context-grad-sync-h200.json beside what four H200 then took."""
+    documents = json.loads((RESULTS / "predicted/context-grad-sync-h200.json").read_text())
+    predicted = {case["id"]: case for document in documents for case in document["cases"]}
+    rows = []
+    for record in lines("h200x4/head/records.jsonl"):
+        case, ms = record["case"], record["timing"]["median_ms"]
+        guess = predicted[PREDICTED_AS.get(record["id"], record["id"])]
+        low, high = guess["step_ms_80"]
+        settings = [f"{case['gpus']} GPUs" if case["gpus"] > 1 else "1 GPU", f"{case['batch']} x {case['seq']}"]
+        settings += [f"{case['accumulation']} micro-steps, grad-sync {case['grad_sync']}, reshard {case.get('reshard', 'on')}"
+                     ] if case["accumulation"] > 1 else []
+        settings += [f"context {case['context']}"] if case.get("context", 1) > 1 else []
+        settings += [f"ep {case['ep']}"] if case.get("ep", 1) > 1 else []
+        settings += ["FP8 gather"] if case.get("gather") == "fp8" else []
+        settings += [f"recompute {case['recompute']}"] if case["recompute"] != "none" else []
+        settings += [f"{case['master']} state"]
+        rows.append([case["model"], case["recipe"], ", ".join(settings), f"{guess['step_ms']:,.0f}", f"{low:,.0f} to {high:,.0f}",
+                     f"{ms:,.0f}", f"{100 * (guess['step_ms'] / ms - 1):+.1f}%"])
+    return table(["model", "recipe", "settings", "predicted ms", "80% interval", "measured ms", "error"], rows)
+
+
+TABLES = {"before-measurement": before_measurement, "predicted-groups": predicted_groups, "predicted-worst": predicted_worst, "predicted-all": predicted_all,
           "predicted-reasons": predicted_reasons}

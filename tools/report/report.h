@@ -9,7 +9,7 @@
 
 #include "results/record/record_file.h"
 #include "tools/report/column_table.h"
-#include "tools/report/selection.h"
+#include "tools/report/report_selection.h"
 #include "tools/text/document.h"
 
 namespace precbench {

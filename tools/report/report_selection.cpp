@@ -1,5 +1,5 @@
-// Leaves out what a selection does not name. See selection.h.
-#include "tools/report/selection.h"
+// Leaves out what a selection does not name. See report_selection.h.
+#include "tools/report/report_selection.h"
 
 #include <fmt/format.h>
 #include <fnmatch.h>
