@@ -33,7 +33,7 @@ TEST_CASE("Network: a group inside one domain moves (n - 1) / n at the rate achi
   CHECK(gather_seconds(network, {1, 1}) == 0);
 }
 
-TEST_CASE("Network: ranks of a domain share its NICs, and strided groups have fewer of them", "[network]") {
+TEST_CASE("Network: ranks of a domain share its NICs and strided groups have fewer of them", "[network]") {
   const Network network = two_levels();
   // 16 ranks on two domains: all eight NICs of a domain carry 15 / 16 of the buffer together.
   CHECK(gather_seconds(two_levels(0, 0, 10), {16, 1}) == Approx(15.0 / 16 * 8e9 / (8 * 10e9)));

@@ -64,7 +64,7 @@ TEST_CASE("parallel_trace: one rank of everything is the trace of the dry run", 
     CHECK(flops_of(same, op_class) == flops_of(local, op_class));
 }
 
-TEST_CASE("parallel_trace: tensor ranks divide FLOPs and norms, and gather and scatter rows", "[predict]") {
+TEST_CASE("parallel_trace: tensor ranks divide FLOPs and norms and gather and scatter rows", "[predict]") {
   for (const char* recipe : {"bf16", "tensorwise", "mxfp8"}) {
     INFO(recipe);
     const Trace one = trace_of(small_case(recipe), {});
@@ -140,7 +140,7 @@ TEST_CASE("parallel_trace: data ranks lie a tensor and a context group apart", "
   CHECK(calls_of(trace, 2, 4).contains("all_gather"));
 }
 
-TEST_CASE("parallel_trace: a sharded optimizer scatters gradients, gathers weights and updates its share",
+TEST_CASE("parallel_trace: a sharded optimizer scatters gradients and gathers weights and updates its share",
           "[predict]") {
   const Trace replicated = trace_of(small_case(), {.data = 4});
   const Trace sharded = trace_of(small_case(), {.data = 4, .sharded_optimizer = true});

@@ -37,7 +37,7 @@ TEST_CASE("pipeline_seconds: a slow last stage sets the pace", "[pipeline]") {
   CHECK(pipeline_seconds(times, m) == Approx(3 * 1 + 6 * static_cast<double>(m) + 3 * 2));
 }
 
-TEST_CASE("pipeline_seconds: transfers lengthen filling and draining, and 1F1B's turns", "[pipeline]") {
+TEST_CASE("pipeline_seconds: transfers lengthen filling and draining and 1F1B's turns", "[pipeline]") {
   const double without = pipeline_seconds(equal_stages(4, 1, 1, 2), 1);
   CHECK(pipeline_seconds(equal_stages(4, 1, 1, 2, 0.25), 1) == Approx(without + 2 * 3 * 0.25));
   double before = 0;
@@ -49,7 +49,7 @@ TEST_CASE("pipeline_seconds: transfers lengthen filling and draining, and 1F1B's
 }
 
 TEST_CASE(
-    "micro_batches_in_flight: the first stage of 1F1B holds p, interleaved 1 + (p - 1) / (p v) times as many",
+    "micro_batches_in_flight: the first stage of 1F1B holds p and interleaved 1 + (p - 1) / (p v) times as many",
     "[pipeline]") {
   CHECK(micro_batches_in_flight(4, 1, 0, 64) == 4);
   CHECK(micro_batches_in_flight(4, 1, 3, 64) == 1);
@@ -62,7 +62,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "layers_by_group: divides layers in order, and counts embedding and head where that makes them even",
+    "layers_by_group: divides layers in order and counts embedding and head where that makes them even",
     "[pipeline]") {
   using Groups = std::vector<std::vector<std::int64_t>>;
   CHECK(layers_by_group(8, 2, 2) == Groups{{2, 2}, {2, 2}});

@@ -49,7 +49,7 @@ TEST_CASE("points_from_json: refuses inconsistent points by id", "[published]") 
       contains(refusal_of([] { points_from_json(nlohmann::json::array(), "x"); }), "x: no list \"points\""));
 }
 
-TEST_CASE("published_model: finds presets, embedded shapes and shapes in names", "[published]") {
+TEST_CASE("published_model: finds presets and embedded shapes and shapes in names", "[published]") {
   CHECK(published_model("llama3-8b").layers == 32);
   CHECK(published_model("mpt-70b").layers == 80);
   const ModelConfig shape = published_model("llama-13b-shape C5120 L40 H40/8 F17920 V128256");

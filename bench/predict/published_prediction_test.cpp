@@ -19,7 +19,7 @@ const GroupResult& result_of(const std::vector<GroupResult>& results, ErrorGroup
   return results.at(static_cast<std::size_t>(group));
 }
 
-TEST_CASE("group_results: medians, coverage and floors by group", "[published]") {
+TEST_CASE("group_results: medians and coverage and floors by group", "[published]") {
   const std::vector<Judgement> judgements = {
       absolute("Hopper", 100, 101, 1.05), absolute("Hopper", 100, 104, 1.05),
       absolute("Hopper", 100, 110, 1.05), absolute("Blackwell", 100, 140, 1.1),
@@ -57,7 +57,7 @@ PublishedPoint some_point(const std::string& gpu, std::int64_t gpus) {
   return p;
 }
 
-TEST_CASE("predict_point: intervals contain the prediction, and stacks take the peer factor", "[published]") {
+TEST_CASE("predict_point: intervals contain the prediction and stacks take the peer factor", "[published]") {
   PublishedPoint point = some_point("h200", 8);
   const PointPrediction native = predict_point(point);
   REQUIRE(native.reason.empty());
@@ -69,7 +69,7 @@ TEST_CASE("predict_point: intervals contain the prediction, and stacks take the 
   CHECK(stack.peer_factor == kPeerFactors[0].factor);
 }
 
-TEST_CASE("predict_point: pipeline stages cost a bubble, and more micro-batches a smaller one",
+TEST_CASE("predict_point: pipeline stages cost a bubble and more micro-batches a smaller one",
           "[published]") {
   PublishedPoint point = some_point("h200", 8);
   point.dp = 2;
