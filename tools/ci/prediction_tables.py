@@ -78,7 +78,7 @@ def predicted_reasons():
                  [[str(number), reason] for reason, number in sorted(count.items(), key=lambda one: (-one[1], one[0]))])
 
 
-# Cases of h200x4/head by record id, with the prediction that was committed before they ran. An id contains the number of steps,
+# Cases of h200x4/predicted-first by record id, with the prediction that was committed before they ran. An id contains the number of steps,
 # so it differs where a prediction was made without one.
 PREDICTED_AS = {
     "ed121875fea38e5f": "7c59b117328f1a05", "b4d59e150e0a8a8c": "417069fe81ea020c", "4a1e02c94da2a802": "0a63fb3da7578d8b",
@@ -91,7 +91,7 @@ def before_measurement():
     documents = json.loads((RESULTS / "predicted/context-grad-sync-h200.json").read_text())
     predicted = {case["id"]: case for document in documents for case in document["cases"]}
     rows = []
-    for record in lines("h200x4/head/records.jsonl"):
+    for record in lines("h200x4/predicted-first/records.jsonl"):
         case, ms = record["case"], record["timing"]["median_ms"]
         guess = predicted[PREDICTED_AS.get(record["id"], record["id"])]
         low, high = guess["step_ms_80"]
