@@ -110,7 +110,10 @@ TEST_CASE("resolve: a step of absurd size is refused", "[case]") {
   const std::string most = " tokens per step; the limit is 2147483647";
   CHECK(refused({{"batch", 1}, {"seq", 2147483647}}) == "");
   CHECK(refused({{"batch", 1}, {"seq", 2147483648}}).ends_with(most));
-  CHECK(refused({{"gpus", std::int64_t{1} << 62}, {"batch", 8}}).ends_with(most));  // 2^72 overflows
+  CHECK(refused({{"gpus", std::int64_t{1} << 62}}) ==
+        "--gpus: must be at most 2147483647, not 4611686018427387904");
+  CHECK(refused({{"gpus", std::int64_t{1} << 30}, {"batch", std::int64_t{1} << 40}})
+            .ends_with(most));  // 2^77 overflows
   CHECK(refused({{"parallel", "hsdp"}, {"shard_group", (std::int64_t{1} << 32) + 2}}) ==
         "--shard-group: must be at most 2147483647, not 4294967298");
   CHECK(refused({{"accumulation", 16384}}) == "");
@@ -175,6 +178,5 @@ TEST_CASE("check_word: invalid layers and switches are refused by flag", "[case]
   CHECK(refused("keep_bf16", "middle:1")
             .starts_with("--keep-bf16: \"middle:1\": \"middle:1\" is unknown or repeated; known: first:N"));
   CHECK(refused("switch_recipe", "bf16@8") == "");
-  CHECK(refused("switch_recipe", "bf16")
-            .starts_with("--switch-recipe: \"bf16\" is not RECIPE@STEP"));
+  CHECK(refused("switch_recipe", "bf16").starts_with("--switch-recipe: \"bf16\" is not RECIPE@STEP"));
 }

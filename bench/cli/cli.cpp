@@ -304,8 +304,6 @@ CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command) {
       "  precbench sweep --model tiny --recipe bf16,rowwise,mxfp8 --steps 40 --out out/first\n"
       "  # speed of three recipes at three sequence lengths\n"
       "  precbench sweep --model llama3.2-1b --recipe bf16,tensorwise,blockwise --seq 2048-8192*2 --batch 1\n"
-      "  # BF16 or FP32 master weights, each with and without FP8\n"
-      "  precbench sweep --model 15m --recipe bf16,tensorwise --master-dtype fp32,bf16 --steps 300\n"
       "  # four GPUs, weights gathered in BF16 or FP8\n"
       "  precbench sweep --model llama3.1-8b --recipe tensorwise --gpus 4 --parallel fsdp --gather bf16,fp8\n"
       "  # does it fit eight H100, and what would? planned without a GPU\n"

@@ -1,7 +1,11 @@
 """Tables of results/predicted, from results/predicted/published.jsonl, for readme_tables.py. .ci/run recomputes that file."""
 import json
 
+<<<<<<< HEAD
 from page_tables import RESULTS, lines, table
+=======
+from committed import RESULTS, lines, measured, rate, table
+>>>>>>> w-points
 
 RATIOS = "speedup", "scaling"
 NAMES = {"absolute_native": "native", "absolute_stack": "stack", "speedup": "speed-up", "scaling": "scaling"}
@@ -45,6 +49,7 @@ def predicted_groups():
         rows.append([name, str(group["points"]), error(group["median_error"], ratio), error(group["floor"], ratio),
                      "yes" if group["met"] else "**no**", error(group["worst_error"], ratio),
                      f"{100 * group['covered'] / group['points']:.0f}%", f"{100 * group['half_width']:.0f}%"])
+    rows.append(["all judged", str(len(judged())), *"----", f"{100 * lines('predicted/published.jsonl')[-1]['coverage']:.0f}%", "-"])
     return table(["group", "points", "median error", "floor", "met", "worst", "inside 80% intervals", "half-width"], rows)
 
 
@@ -78,6 +83,7 @@ def predicted_reasons():
                  [[str(number), reason] for reason, number in sorted(count.items(), key=lambda one: (-one[1], one[0]))])
 
 
+<<<<<<< HEAD
 # Cases of h200x4/predicted-first by record id, with the prediction that was committed before they ran. An id contains the number of steps,
 # so it differs where a prediction was made without one.
 PREDICTED_AS = {
@@ -109,4 +115,20 @@ def before_measurement():
 
 
 TABLES = {"before-measurement": before_measurement, "predicted-groups": predicted_groups, "predicted-worst": predicted_worst, "predicted-all": predicted_all,
+=======
+def predicted_peer():
+    """The factor of PyTorch stacks, kPeerFactors of bench/predict/published_prediction.h."""
+    ours = measured("h200x4/scaling.jsonl", "model", "recipe", "gpus", "seq", "parallel", "gather")
+    rows = []
+    for line in lines("h200x4/peer.ndjson"):
+        if line["model"] != "8b":
+            continue
+        recipe, gather = ("tensorwise", "fp8") if line["recipe"] == "tensorwise_ag" else (line["recipe"], "bf16")
+        own = rate(ours["llama3.1-8b", recipe, line["gpus"], line["seq"], "fsdp", gather])
+        rows.append([recipe, f"{own:,.0f}", f"{line['tokens_per_s']:,.0f}", f"{line['tokens_per_s'] / own:.2f}"])
+    return table(["Llama 3.1 8B, 4 x H200, 4096 tokens", "precbench tokens/s", "PyTorch tokens/s", "peer factor"], rows)
+
+
+TABLES = {"predicted-peer": predicted_peer, "predicted-groups": predicted_groups, "predicted-worst": predicted_worst, "predicted-all": predicted_all,
+>>>>>>> w-points
           "predicted-reasons": predicted_reasons}

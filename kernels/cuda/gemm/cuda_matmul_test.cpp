@@ -19,6 +19,7 @@
 #include "kernels/gpu/gpu_testing.h"
 #include "kernels/gpu/graph.h"
 #include "kernels/numerics/formats.h"
+#include "kernels/numerics/mx_expansion.h"
 #include "kernels/numerics/native_formats.h"
 #include "kernels/numerics/scale_layout.h"
 #include "kernels/numerics/without_draws.h"
