@@ -5,8 +5,8 @@
 #include <optional>
 #include <vector>
 
-#include "bench/predict/predict.h"
 #include "bench/measure/record_builder.h"
+#include "bench/predict/predict.h"
 #include "bench/process/rendezvous.h"
 #include "bench/process/step_board.h"
 #include "bench/step/rank.h"

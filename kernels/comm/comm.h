@@ -148,7 +148,7 @@ class Comm {
   int rank_, size_, number_ = 0;
   std::vector<int> members_;
   Ticket started_ = 0, waited_ = 0, told_ = 0;  // told_: to the CommObserver
-  std::vector<OpCost> in_flight_;  // for tickets waited_ + 1 to started_
+  std::vector<OpCost> in_flight_;               // for tickets waited_ + 1 to started_
   struct Books {
     std::vector<CollectiveCount> counts;
     OpObserver* observer = nullptr;
