@@ -54,7 +54,8 @@ TEST_CASE("machine files: every number of a preset has a source", "[machine]") {
   CHECK(found == std::vector<std::string>{"x.levels.0", "x"});
 }
 
-TEST_CASE("machine_presets: have unique names and ascending levels and peaks of what is native", "[machine]") {
+TEST_CASE("machine_presets: have unique names and ascending levels and peaks of what is native",
+          "[machine]") {
   std::set<std::string> names;
   for (const Machine& machine : machine_presets()) {
     INFO(machine.name);
@@ -66,8 +67,7 @@ TEST_CASE("machine_presets: have unique names and ascending levels and peaks of 
   }
 }
 
-TEST_CASE("find_machine: finds presets by their names and by words of the driver's name",
-          "[machine]") {
+TEST_CASE("find_machine: finds presets by their names and by words of the driver's name", "[machine]") {
   CHECK(find_machine("h200").driver_name == "NVIDIA H200");
   CHECK(find_machine("gb200").name == "gb200-nvl72");
   CHECK(find_machine("gb200").levels.at(0).gpus == 72);
