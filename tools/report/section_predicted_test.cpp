@@ -10,10 +10,10 @@
 namespace precbench {
 namespace {
 
-Record predicted(const std::string& recipe, double measured_ms, double step_ms, double low_ms,
-                 double high_ms) {
+Record predicted(const std::string& recipe, double measured_ms, double step_ms, double low_ms, double high_ms,
+                 double borrowed = 0) {
   Record record = samples::gpu_record(recipe, measured_ms);
-  record.predicted = PredictedStep{step_ms, low_ms, high_ms, 0.25, "h200"};
+  record.predicted = PredictedStep{step_ms, low_ms, high_ms, borrowed, "h200"};
   return record;
 }
 
@@ -25,7 +25,7 @@ Section section_of(const std::vector<Record>& records) {
 
 TEST_CASE("predicted_section: error and interval of every record with a prediction", "[report][predicted]") {
   const Section section =
-      section_of({predicted("bf16", 250, 260, 240, 280), predicted("mxfp8", 200, 180, 170, 190)});
+      section_of({predicted("bf16", 250, 260, 240, 280, 0.25), predicted("mxfp8", 200, 180, 170, 190)});
   REQUIRE(section.table);
   REQUIRE(section.table->rows.size() == 2);
   const auto has = [&](std::size_t row, const std::string& text) {
