@@ -42,7 +42,7 @@ struct Plan : Definition {
   ExchangeOptions exchange;
   std::optional<StudyPlace> study;  ///< of a case that a study runs; written into the row, not part of the id
 
-  /// Returns true if the micro-steps in which gradients are reduced make a difference.
+  /// Returns true if --grad-sync makes a difference: sharded ranks with several micro-steps.
   bool has_grad_sync() const { return parameters.parallel.weight_shards() > 1 && accumulation > 1; }
   /// Tokens of one rank in a micro-step.
   std::int64_t tokens_per_micro_step() const { return B * T / parameters.parallel.context; }

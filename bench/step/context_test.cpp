@@ -85,7 +85,7 @@ TEST_CASE("Rank: an FP8 gather over context ranks changes no bit of BF16 masters
   check_same_bits(train(setup), bf16);
 }
 
-TEST_CASE("Rank: stochastic rounding over context ranks draws one rank's numbers", "[rank][context]") {
+TEST_CASE("Rank: NVFP4 over context ranks is as far from one rank as over data ranks", "[rank][context]") {
   // Each rank scales a tensor by its own amax, as ranks with whole sequences do.
   const Setup setup{.recipe = "nvfp4",
                     .ranks = 2,

@@ -63,7 +63,7 @@ std::vector<double> HeldOut::sequence_losses(Rank& rank, Transformer& transforme
     std::vector<float> means(round, 0.0f);
     for (std::int64_t b = 0; b < B; ++b)
       means[begin + b] = static_cast<float>(sums[b] / static_cast<double>(T));
-    // Each mean is nonzero only on the ranks that share its sequence: one, unless there are context ranks.
+    // A mean is nonzero only on the ranks that share its sequence; without context ranks the sum is exact.
     if (ranks > 1) {
       const Scope scope(rank.arena());
       const Tensor all = rank.arena().push_uncounted(DType::f32, 1, round);

@@ -108,7 +108,7 @@ TEST_CASE("unsupported_reason: every pair of uses of ranks trains like one rank 
         continue;
       }
       ++runs;
-      CHECK(std::fabs(loss_of(resolve(c)) / loss_of(resolve(on_one(c))) - 1) <= 2e-3);
+      CHECK(std::fabs(loss_of(resolve(c)) / loss_of(resolve(on_one(c))) - 1) <= 5e-4);  // measured: 1.3e-4
     }
   CHECK(runs > 60);
   CHECK(refusals > 5);

@@ -79,8 +79,8 @@ std::int64_t Rank::upload(const DataSource& data, const std::vector<std::uint64_
     for (std::int64_t b = 0; b < plan_.B; ++b)
       data.sequence(sequences[pass * plan_.B + b], T, sequence.data() + b * (T + 1));
     for (std::int64_t row = 0; row < M; ++row) {
-      const std::int64_t whole = map.of(row),
-                         at = whole + whole / T;  // a sequence has a target more than tokens
+      const std::int64_t whole = map.of(row);
+      const std::int64_t at = whole + whole / T;  // each sequence has T + 1 entries
       tokens[pass * M + row] = sequence[at];
       targets[pass * M + row] = sequence[at + 1];
     }

@@ -65,24 +65,36 @@ TEST_CASE("Rank: sharding changes no bit", "[rank]") {
 }
 
 TEST_CASE("Rank: sharding changes no bit with any kind of optimizer state", "[rank]") {
-  std::vector<Setup> setups(13);
-  setups[8].recompute = "norm", setups[8].recipe = "tensorwise";
-  setups[9].recompute = "attention+ffn", setups[9].accumulation = 2, setups[9].grad_sync = "last";
-  setups[10].recompute = "attention+ffn+norm", setups[10].recipe = "tensorwise", setups[10].master = "fp16";
-  setups[11].recompute = "attention+ffn+norm", setups[11].recipe = "mxfp8", setups[11].keep_bf16 = "k";
-  setups[12].recompute = "block:1", setups[12].recipe = "rowwise";
+  std::vector<Setup> setups(5);
   setups[0].master = "bf16";
   setups[1].master = "bf16_sr";
   setups[2].moments = "bf16";
   setups[3].grads = "bf16";
-  setups[4].recompute = "block";
-  setups[5].recompute = "block", setups[5].recipe = "tensorwise";
-  setups[6].recompute = "block", setups[6].recipe = "tensorwise", setups[6].keep_bf16 = "k";
-  setups[7].recipe = "rowwise", setups[7].keep_bf16 = "qkv_apart";
+  setups[4].recipe = "rowwise", setups[4].keep_bf16 = "qkv_apart";
   for (Setup& setup : setups) {
     setup.ranks = 3;
     INFO("master " << setup.master << ", moments " << setup.moments << ", gradients " << setup.grads << ", "
-                   << setup.recipe << " but " << setup.keep_bf16 << ", recompute " << setup.recompute);
+                   << setup.recipe << " but " << setup.keep_bf16);
+    const Trained whole = train(setup);
+    setup.parallel = "fsdp";
+    check_same_bits(train(setup), whole);
+  }
+}
+
+TEST_CASE("Rank: neither sharding nor recomputation changes a bit", "[rank]") {
+  std::vector<Setup> setups(8);
+  setups[0].recompute = "block";
+  setups[1].recompute = "block", setups[1].recipe = "tensorwise";
+  setups[2].recompute = "block", setups[2].recipe = "tensorwise", setups[2].keep_bf16 = "k";
+  setups[3].recompute = "norm", setups[3].recipe = "tensorwise";
+  setups[4].recompute = "attention+ffn", setups[4].accumulation = 2, setups[4].grad_sync = "last";
+  setups[5].recompute = "attention+ffn+norm", setups[5].recipe = "tensorwise", setups[5].master = "fp16";
+  setups[6].recompute = "attention+ffn+norm", setups[6].recipe = "mxfp8", setups[6].keep_bf16 = "k";
+  setups[7].recompute = "block:1", setups[7].recipe = "rowwise";
+  for (Setup& setup : setups) {
+    setup.ranks = 3;
+    INFO("recompute " << setup.recompute << ", master " << setup.master << ", " << setup.recipe << " but "
+                      << setup.keep_bf16);
     const Trained whole = train(setup);
     setup.parallel = "fsdp";
     check_same_bits(train(setup), whole);
@@ -100,6 +112,7 @@ TEST_CASE("Rank: hsdp trains like ddp up to rounding", "[rank]") {
       setup.parallel = "hsdp";
       setup.shard_group = shard_group;
       for (const char* grad_sync : {"every", "last"}) {
+        if (accumulation == 1 && std::string(grad_sync) == "last") continue;  // the same case
         INFO("reduced in the " << grad_sync << " micro-step");
         setup.grad_sync = grad_sync;
         // hsdp sums gradients within the groups first.

@@ -74,10 +74,10 @@ struct AttentionShape {
   std::int64_t qkv_width() const { return q_width() + kv_width(); }
 };
 
-/// Rotary position embedding, rotate-half, position = offset + row % T; with `late_offset` that of the second
-/// half of the rows is late_offset + row % T. With QK-norm q and k are first
-/// RMS-normed, per head (Qwen3) or over all heads of a row (OLMoE). A bias is added to q, k and v before
-/// anything else.
+/// Rotary position embedding, rotate-half, position = offset + row % T. With a late_offset the second half of
+/// the rows is at position late_offset + row % T.
+/// With QK-norm q and k are first RMS-normed, per head (Qwen3) or over all heads of a row (OLMoE). A bias is
+/// added to q, k and v before anything else.
 struct RopeOptions {
   AttentionShape shape;
   float theta = 500000.0f;
@@ -88,7 +88,7 @@ struct RopeOptions {
   Tensor bias = {};    ///< BF16 [1, qkv_width]; empty: none. Not together with QK-norm
   RopeScaling scaling = {};
   std::int64_t offset = 0;  ///< position of each sequence's first row
-  std::optional<std::int64_t> late_offset = {};
+  std::optional<std::int64_t> late_offset = {};  ///< the same in the second half of the rows; null: as offset
 
   RopeAngles angles() const { return {shape.T, shape.head_dim, theta, scaling, offset, late_offset}; }
   /// Number of rows before the late ones.

@@ -197,7 +197,7 @@ TEST_CASE("context: an FP32 model trains like on one rank in every layout", "[co
     }
 }
 
-TEST_CASE("context: model variants and recomputation train like on one rank", "[context]") {
+TEST_CASE("context: model variants train like on one rank", "[context]") {
   StepSetup setup = reference_setup({.context = 2, .context_shards = true}, 2);
   const auto check = [&](const char* what) {
     INFO(what);
@@ -214,14 +214,34 @@ TEST_CASE("context: model variants and recomputation train like on one rank", "[
     check(norms.name);
   }
   setup.model = small_model();
-  for (const Recompute& recompute :
-       {kRecomputeBlocks, Recompute{.norm = true, .ffn = true, .attention = true}}) {
-    setup.recompute = recompute;
-    check("recomputed");
-  }
-  setup.model = small_model();
   setup.model.rope_scaling = {.kind = RopeScaling::Kind::yarn, .factor = 4, .original_context = 8};
   check("YaRN");
+}
+
+TEST_CASE("context: recomputation changes no bit", "[context][moe][ep]") {
+  const auto check = [](StepSetup setup) {
+    const Trained kept = train(setup);
+    for_each_recompute(setup, kFullRecomputeKinds, [&] {
+      const Trained again = train(setup);
+      CHECK(again.losses == kept.losses);
+      CHECK(first_difference(again.weights, kept.weights) == "");
+    });
+  };
+  for (const char* recipe : {"bf16", "tensorwise"})
+    for (const QkNorms& norms : kQkNorms) {
+      INFO(recipe << norms.name);
+      StepSetup setup = recipe_setup(recipe, false);
+      norms.set(setup.model);
+      check(setup);
+    }
+  for (const int expert_ranks : {1, 2}) {
+    INFO("experts, ep " << expert_ranks);
+    StepSetup setup = recipe_setup("tensorwise", false);
+    setup.model = find_model("tiny-moe-shared");
+    setup.model.layers = 2;
+    setup.expert_ranks = expert_ranks;
+    check(setup);
+  }
 }
 
 TEST_CASE("context: biases of queries, keys and values get one rank's gradients", "[context]") {
@@ -291,6 +311,16 @@ TEST_CASE("context: recipes train like on one rank", "[context]") {
       INFO(recipe << (fp32 ? " of FP32: " : " of BF16: ") << most << " of its bounds");
       CHECK(most <= 1);
     }
+}
+
+TEST_CASE("context: stochastic rounding draws one rank's numbers", "[context]") {
+  // MXFP4 has no scale of a whole tensor, so codes differ only by the numbers drawn, or where a value differs
+  // in its last place.
+  const StepSetup setup = recipe_setup("mxfp4_bwd_norht", true);
+  const Trained one = train(on_one(setup));
+  CHECK(farthest(train(setup).first_gradients, one.first_gradients).distance <= 1e-2);
+  const StepSetup nearest = recipe_setup("mxfp4_bwd_plain", true);  // control: other codes are seen
+  CHECK(farthest(train(on_one(nearest)).first_gradients, one.first_gradients).distance > 0.1);
 }
 
 TEST_CASE("context: NVFP4 differs from one rank as between data ranks", "[context]") {

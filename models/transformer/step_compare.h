@@ -34,6 +34,16 @@ inline Result random_step(const StepSetup& setup) {
   return {loss, step.gradients()};
 }
 
+/// Checks that a step with each kind of recomputation has the bits of `kept`, the step without any.
+inline void check_recomputed(StepSetup setup, const Result& kept,
+                             std::span<const RecomputeKind> kinds = kRecomputeKinds) {
+  for_each_recompute(setup, kinds, [&] {
+    const Result again = random_step(setup);
+    CHECK(again.loss == kept.loss);
+    CHECK(first_difference(again.gradients, kept.gradients) == "");
+  });
+}
+
 /// Checks relative differences; `of_gradient` applies to every tensor.
 inline void check_close(const Result& x, const Result& reference, double of_loss, double of_gradient) {
   CHECK(std::fabs(x.loss / reference.loss - 1) <= of_loss);

@@ -1,6 +1,8 @@
 // Helpers for tests of a whole training step. The step itself is models/checks/trial_step.h.
 #pragma once
 
+#include <span>
+
 #include "kernels/testing/catch.h"
 #include "models/checks/trial_step.h"
 
@@ -35,15 +37,19 @@ inline constexpr RecomputeKind kRecomputeKinds[] = {
     {"attention", {.attention = true}},
     {"ffn+norm", {.norm = true, .ffn = true}},
     {"attention+ffn+norm", {.norm = true, .ffn = true, .attention = true}}};
+/// Kinds that repeat most: whole blocks, and all parts of every block.
+inline constexpr RecomputeKind kFullRecomputeKinds[] = {std::span(kRecomputeKinds).front(),
+                                                        std::span(kRecomputeKinds).back()};
 
-/// Calls check(kind) for every kind of recomputation, set in `setup`.
+/// Calls check() with each kind of recomputation set in `setup`, which is without any afterwards.
 template <class Check>
-void for_each_recompute(checks::StepSetup& setup, Check&& check) {
-  for (const RecomputeKind& kind : kRecomputeKinds) {
+void for_each_recompute(checks::StepSetup& setup, std::span<const RecomputeKind> kinds, Check&& check) {
+  for (const RecomputeKind& kind : kinds) {
     INFO("recompute " << kind.name);
     setup.recompute = kind.what;
-    check(kind);
+    check();
   }
+  setup.recompute = {};
 }
 
 }  // namespace precbench::testing

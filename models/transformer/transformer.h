@@ -70,13 +70,14 @@ class Transformer {
 
   /// Allocates what every block saves from forward to backward, also with recomputation.
   void push_saved(std::int64_t layer, Saved& saved);
-  /// Allocate what recomputation of a whole block writes again: all of it, with mid_; what only a whole block
-  /// drops, with `mid` unless that is empty; and the parts that can be dropped one by one.
+  /// Allocates all that recomputation of a whole block writes again; saved.mid is mid_ if there is one.
   void push_whole(std::int64_t layer, Saved& saved);
+  /// Allocates what only recomputation of a whole block drops; `mid` is used if it is not empty.
   void push_inner(std::int64_t layer, Saved& saved, const Tensor& mid);
+  /// Allocate parts that --recompute norm and ffn drop; attention's is AttentionLayer::push_qkv().
   void push_norms(std::int64_t layer, Saved& saved);
   void push_ffn(std::int64_t layer, Saved& saved);
-  /// Allocates what a block writes in forward, first what stays. Returns the mark behind that.
+  /// Allocates what a block writes in forward. Returns the mark at which what backward repeats begins.
   Arena::Mark push_forward(std::int64_t layer, Saved& saved, Keep keep);
   /// Runs the forward pass up to the head, then head(residual stream, last block's output).
   void forward_to_head(const Tensor& tokens,

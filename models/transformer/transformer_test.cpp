@@ -46,16 +46,13 @@ TEST_CASE("step: recomputation gives the same bits", "[transformer]") {
   recipes.back().fprop = recipes.back().dgrad = {};
   for (const Recipe& recipe : recipes)
     for (const QkNorms& norms : kQkNorms) {
+      // QK-norm changes how q, k, v are repeated, which does not depend on the formats of a recipe.
+      if (norms.any && recipe.name != "bf16" && recipe.name != "tensorwise") continue;
       INFO(recipe.name << norms.name);
       StepSetup setup{.model = find_model("tiny"), .B = 4, .T = 32, .recipe = recipe};
       setup.model.layers = 3;
       norms.set(setup.model);
-      const Result kept = random_step(setup);
-      for_each_recompute(setup, [&](const RecomputeKind&) {
-        const Result again = random_step(setup);
-        CHECK(again.loss == kept.loss);
-        CHECK(first_difference(again.gradients, kept.gradients) == "");
-      });
+      check_recomputed(setup, random_step(setup));
     }
 }
 
@@ -67,13 +64,7 @@ TEST_CASE("step: recomputed micro-steps draw the random numbers of their own for
     setup.model.qkv_bias = true;
     setup.accumulation = 3;
     setup.reduce_amax = true;
-    const Result kept = random_step(setup);
-    for_each_recompute(setup, [&](const RecomputeKind&) {
-      CHECK(first_difference(random_step(setup).gradients, kept.gradients) == "");
-    });
-    // Control: two micro-steps less are another sum.
-    setup.recompute = {}, setup.accumulation = 1;
-    CHECK(first_difference(random_step(setup).gradients, kept.gradients) != "");
+    check_recomputed(setup, random_step(setup));
   }
 }
 
@@ -160,7 +151,6 @@ TEST_CASE("step: FP4 gradients have the predicted error and recomputation gives 
       INFO(recipe.name << (convert_head ? ", lm_head too" : ""));
       setup.recipe = recipe;
       setup.head = convert_head ? recipe : find_recipe("bf16");
-      setup.recompute = {};
       const Result result = random_step(setup);
       CHECK(std::fabs(result.loss / reference.loss - 1) <= 5e-3);
       double worst = 0, mean = 0;
@@ -181,13 +171,7 @@ TEST_CASE("step: FP4 gradients have the predicted error and recomputation gives 
       CHECK(mean <= predicted * (convert_head ? 1.7 : 1.2));
       CHECK(mean >= predicted * (convert_head ? 0.9 : 0.85));
       CHECK(worst <= 2.4 * mean);
-      for (const Recompute& what :
-           {kRecomputeBlocks, Recompute{.norm = true, .ffn = true, .attention = true}}) {
-        setup.recompute = what;
-        const Result again = random_step(setup);
-        CHECK(again.loss == result.loss);
-        CHECK(first_difference(again.gradients, result.gradients) == "");
-      }
+      check_recomputed(setup, result, kFullRecomputeKinds);
     }
 }
 
@@ -251,11 +235,7 @@ TEST_CASE("step: separate q k v GEMMs equal the fused one if no scale spans them
                rounded_by = farthest(whole.gradients, bf16.gradients).distance;
   INFO("apart by " << apart_by << ", rounded by " << rounded_by);
   CHECK(apart_by < rounded_by / 2);
-  for_each_recompute(setup, [&](const RecomputeKind&) {
-    const Result again = random_step(setup);
-    CHECK(again.loss == apart.loss);
-    CHECK(first_difference(again.gradients, apart.gradients) == "");
-  });
+  check_recomputed(setup, apart);
 }
 
 TEST_CASE("step: q and k and v each take every recipe or BF16", "[transformer]") {

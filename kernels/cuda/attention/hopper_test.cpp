@@ -190,8 +190,8 @@ TEST_CASE("hopper attention: keys beyond those that are seen change nothing, up 
       scale += wanted * wanted;
     }
   CHECK(beyond == 0);
-  CHECK(std::sqrt(error / scale) <=
-        1e-2);  // the heads of a group are added in other parts, then rounded to BF16
+  // The heads of a group are added in other parts, then rounded to BF16.
+  CHECK(std::sqrt(error / scale) <= 1e-2);
 }
 
 TEST_CASE("hopper attention: there are no kernels for other GPUs", "[gpu][attention]") {

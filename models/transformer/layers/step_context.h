@@ -65,8 +65,8 @@ struct StepContext {
   const ModelConfig config;
   const TransformerOptions options;
   const SequencePart sequence;  ///< this rank's part of each sequence
-  const AttentionShape
-      attention_shape;   ///< of the queries of one half of the rows (all without context ranks)
+  /// Shape of one attention call: all rows, or with context ranks those of one half (sequence_part.h).
+  const AttentionShape attention_shape;
   const std::int64_t M;  ///< tokens of one micro-step on one rank
   const OperandBuilder operands;
   std::uint32_t micro_step = 0;
@@ -83,7 +83,7 @@ struct StepContext {
     return arena.push(Segment::activations, dtype, rows, cols);
   }
 
-  /// Runs op(x), which writes x's value and quantized copies. If the scale needs an amax over all ranks or a
+  /// Runs op(x), which writes x's value and quantized copies. If the scale needs an amax of other ranks or a
   /// delayed scale has no history, runs it in two parts: first the amax, then, after share_amax(),
   /// quantization.
   void produce_quantized(QuantizedTensor& x, const std::function<void(QuantizedTensor&)>& op) const;

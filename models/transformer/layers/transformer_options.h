@@ -21,7 +21,7 @@ struct ExchangeOptions {
 
 /// Activations that backward computes again, to the same bits, instead of reading them from memory.
 struct Recompute {
-  std::int64_t blocks = 0;  ///< of so many blocks, counted from the first, all but their input
+  std::int64_t blocks = 0;  ///< number of first blocks of which only the input stays
   // Parts of the other blocks:
   bool norm = false;       ///< the norms' outputs
   bool ffn = false;        ///< gate|up, and what experts of other ranks received
@@ -38,8 +38,8 @@ enum class AmaxGroup : std::uint8_t { own, context, all };
 
 struct TransformerOptions {
   std::int64_t B = 1, T = 128;  ///< sequences of one micro-step on one rank; tokens of a whole sequence
-  int context_ranks = 1,
-      context_rank = 0;  ///< ranks that share these sequences; this one's number among them
+  int context_ranks = 1;        ///< ranks that share these sequences
+  int context_rank = 0;         ///< this rank's number among them
   /// Returns the recipe of a linear layer, which must outlive the transformer. `layer`: the block, or
   /// config.layers for lm_head; `role`: a role that selects a recipe (recipe_role). All quantized down layers
   /// must share one recipe. If q, k or v is quantized, qkv is not, and the three run as separate GEMMs.

@@ -36,7 +36,7 @@ struct ExpertTraffic {
 /// ops::Attention), and a shared scale spreads them to all of its values.
 struct BadToken {
   std::int64_t layer = 0, micro_step = 0;
-  std::int64_t token = 0;  ///< 0 to B * T - 1, within the rank's micro-step
+  std::int64_t token = 0;  ///< row of the rank's micro-step
 };
 
 class Routers {
