@@ -61,9 +61,8 @@ TEST_CASE(
     }
 }
 
-TEST_CASE(
-    "layers_by_group: divides layers in order and counts embedding and head where that makes them even",
-    "[pipeline]") {
+TEST_CASE("layers_by_group: divides layers in order and counts embedding and head where that makes them even",
+          "[pipeline]") {
   using Groups = std::vector<std::vector<std::int64_t>>;
   CHECK(layers_by_group(8, 2, 2) == Groups{{2, 2}, {2, 2}});
   CHECK(layers_by_group(80, 8, 5).front() == std::vector<std::int64_t>{2, 2, 2, 2, 2});

@@ -510,6 +510,6 @@ TEST_CASE("Parameters: unsupported axes and mismatched rank counts are refused",
                {.parallel = dims, .optimizer = &optimizer_named("adamw")});
   };
   CHECK_NOTHROW(make(6, {.data = 3, .shard = 2}));
-  CHECK_THROWS_WITH(make(6, {.data = 2, .shard = 2}), "parameters: 6 ranks, but the axes have 4");
+  CHECK_THROWS_WITH(make(6, {.data = 2, .shard = 2}), "parallel groups: 6 ranks, but the axes have 4");
   CHECK_THROWS_AS(make(4, {.data = 2, .tensor = 2}), Unsupported);
 }

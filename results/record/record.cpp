@@ -108,9 +108,9 @@ bool added_later(std::string_view key) {
   if constexpr (std::is_same_v<T, GemmPath> || std::is_same_v<T, Breakdown> || std::is_same_v<T, MoeRecord> ||
                 std::is_same_v<T, ExchangeBytes> || std::is_same_v<T, Fidelity> ||
                 std::is_same_v<T, Environment> || std::is_same_v<T, Metrics> ||
-                std::is_same_v<T, CellRecord> || std::is_same_v<T, StudyPlace> ||
-                std::is_same_v<T, Support> || std::is_same_v<T, OpRecord>)
+                std::is_same_v<T, CellRecord> || std::is_same_v<T, StudyPlace> || std::is_same_v<T, Support>)
     return left_out(key);
+  if constexpr (std::is_same_v<T, OpRecord>) return key == "shape" || key == "formats";
   return std::is_same_v<T, Timing> && (key == "wall_ms" || key == "runs" || key == "between_runs");
 }
 

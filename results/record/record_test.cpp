@@ -189,6 +189,7 @@ TEST_CASE("Schema: scalar_fields lists every scalar with its unit", "[record]") 
   full.flow = FlowRecord{};
   full.sensitivity = SensitivityRecord{};
   full.params = ParameterCounts{30, 3};
+  full.predicted = PredictedStep{};
   full.moe = MoeRecord{};
   full.moe->ep = 2;
   full.moe->exchange = "slots", full.moe->dispatch = "fp8";

@@ -61,7 +61,8 @@ TEST_CASE("advise: a model and GPU without records of their own are predicted", 
   CHECK(row->at("speedup").at("mean") > 1.1);
   CHECK(row->at("speedup").at("mean") < 1.6);
   CHECK(row->at("fits") == true);
-  CHECK(json.at("notes").dump().find("scaled to NVIDIA H100 80GB HBM3") != std::string::npos);
+  CHECK(json.at("notes").dump().find("Predicted by the cost model for NVIDIA H100 80GB HBM3") !=
+        std::string::npos);
 }
 
 TEST_CASE("advise: own records are preferred to committed ones", "[advise]") {

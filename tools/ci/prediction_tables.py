@@ -1,11 +1,7 @@
 """Tables of results/predicted, from results/predicted/published.jsonl, for readme_tables.py. .ci/run recomputes that file."""
 import json
 
-<<<<<<< HEAD
-from page_tables import RESULTS, lines, table
-=======
-from committed import RESULTS, lines, measured, rate, table
->>>>>>> w-points
+from page_tables import RESULTS, lines, rate, table
 
 RATIOS = "speedup", "scaling"
 NAMES = {"absolute_native": "native", "absolute_stack": "stack", "speedup": "speed-up", "scaling": "scaling"}
@@ -83,7 +79,6 @@ def predicted_reasons():
                  [[str(number), reason] for reason, number in sorted(count.items(), key=lambda one: (-one[1], one[0]))])
 
 
-<<<<<<< HEAD
 # Cases of h200x4/predicted-first by record id, with the prediction that was committed before they ran. An id contains the number of steps,
 # so it differs where a prediction was made without one.
 PREDICTED_AS = {
@@ -114,11 +109,10 @@ def before_measurement():
     return table(["model", "recipe", "settings", "predicted ms", "80% interval", "measured ms", "error"], rows)
 
 
-TABLES = {"before-measurement": before_measurement, "predicted-groups": predicted_groups, "predicted-worst": predicted_worst, "predicted-all": predicted_all,
-=======
 def predicted_peer():
     """The factor of PyTorch stacks, kPeerFactors of bench/predict/published_prediction.h."""
-    ours = measured("h200x4/scaling.jsonl", "model", "recipe", "gpus", "seq", "parallel", "gather")
+    ours = {tuple(record["case"].get(name) for name in ("model", "recipe", "gpus", "seq", "parallel", "gather")): record
+            for record in lines("h200x4/scaling.jsonl")}
     rows = []
     for line in lines("h200x4/peer.ndjson"):
         if line["model"] != "8b":
@@ -129,6 +123,5 @@ def predicted_peer():
     return table(["Llama 3.1 8B, 4 x H200, 4096 tokens", "precbench tokens/s", "PyTorch tokens/s", "peer factor"], rows)
 
 
-TABLES = {"predicted-peer": predicted_peer, "predicted-groups": predicted_groups, "predicted-worst": predicted_worst, "predicted-all": predicted_all,
->>>>>>> w-points
-          "predicted-reasons": predicted_reasons}
+TABLES = {"before-measurement": before_measurement, "predicted-peer": predicted_peer, "predicted-groups": predicted_groups,
+          "predicted-worst": predicted_worst, "predicted-all": predicted_all, "predicted-reasons": predicted_reasons}

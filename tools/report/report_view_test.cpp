@@ -76,7 +76,8 @@ const std::string kStudy = PRECBENCH_SOURCE_DIR "/results/cpu/study-flow.jsonl";
 TEST_CASE("report: every committed record file fits 80 columns with its headline on top", "[report]") {
   std::size_t files = 0;
   for (const auto& entry : fs::recursive_directory_iterator(PRECBENCH_SOURCE_DIR "/results")) {
-    if (entry.path().extension() != ".jsonl") continue;
+    // results/predicted has predictions, not records.
+    if (entry.path().extension() != ".jsonl" || entry.path().parent_path().filename() == "predicted") continue;
     ++files;
     const RecordSet set = read_records({entry.path().string()}, reduce_for_report);
     for (const char* sections : {"", "all"}) {
