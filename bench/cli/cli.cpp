@@ -223,8 +223,10 @@ SweepCommand for_named_gpu(SweepCommand command) {
         fmt::format("{}: {}: add --dry-run; cases run on this machine's", flag,
                     command.on.empty() ? "names a GPU to plan for" : "names a machine to predict"));
   // An unknown name is an error, whatever the cases are.
-  command.on.empty() ? static_cast<void>(find_room(command.gpu))
-                     : static_cast<void>(find_machine(command.on));
+  if (command.on.empty())
+    find_room(command.gpu);
+  else
+    find_machine(command.on);
   const auto device = command.axes.find("device");
   if (device == command.axes.end())
     command.axes["device"] = {gpu_device_names().front()};

@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <map>
@@ -16,9 +17,6 @@
 
 namespace precbench {
 namespace {
-
-bool is_ratio(ErrorGroup group) { return group == ErrorGroup::speedup || group == ErrorGroup::scaling; }
-bool is_ratio(JudgedAs as) { return as == JudgedAs::speedup || as == JudgedAs::scaling; }
 
 /// Returns "4.2%" for a relative error, "0.042" for one of a ratio.
 std::string error_text(double error, bool ratio) {
@@ -39,7 +37,7 @@ void print_groups(const std::vector<GroupResult>& results) {
                     error_text(floor_of(r.group), ratio) + (r.met() ? "" : " missed"),
                     error_text(r.worst, ratio),
                     fmt::format("{} ({:.0f}%)", r.covered, 100.0 * r.covered / r.points),
-                    fmt::format("{:.0f}%", 100 * r.half_width)});
+                    fmt::format("{:.0f}%{}", 100 * r.half_width, r.narrow() ? "" : " missed")});
   }
   fmt::print("{}\n", aligned(rows, "lrrrrrr"));
 }
@@ -78,8 +76,8 @@ void print_reasons(const std::vector<PointPrediction>& predictions) {
 CLI::App* add_predict_command(CLI::App& app, PredictCommand& command) {
   CLI::App* sub = app.add_subcommand("predict", "predicted throughput beside published throughput");
   sub->footer(
-      "Predicts each point's step on its machine with the cost model of sweep --dry-run --on, from rates measured on\n"
-      "other machines; nothing is fitted to the points. No GPU is needed.\n"
+      "Predicts each point's step on its machine with the cost model of sweep --dry-run --on, from rates of our own\n"
+      "records. The points set how wide the intervals are, and no other number. No GPU is needed.\n"
       "\n"
       "Example:\n"
       "  precbench predict --published results/published/points.json");

@@ -40,7 +40,7 @@ TEST_CASE("predict_published: refuses a file that cannot be read", "[published]"
   CHECK(contains(refusal_of([] {
                    predict_published({"absent.json", ""});
                  }),
-                 "--published: absent.json: cannot be read"));
+                 "--published: absent.json: no such file"));
 }
 
 }  // namespace

@@ -45,9 +45,8 @@ std::vector<const Machine*> named_machines() {
 }  // namespace
 
 std::optional<DatasheetRates> datasheet_rates(const std::string& gpu_name) {
-  for (const Machine* machine : named_machines())
-    if (gpu_name == machine->driver_name) return rates_of(*machine);
-  return std::nullopt;
+  const Machine* machine = find_machine_of_gpu(gpu_name);
+  return machine ? std::optional(rates_of(*machine)) : std::nullopt;
 }
 
 DatasheetGpu find_datasheet_gpu(const std::string& words) {

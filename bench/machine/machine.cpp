@@ -7,9 +7,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
-#include <fstream>
 #include <initializer_list>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
@@ -17,6 +15,7 @@
 #include "bench/machine/machine_files_text.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/parse_number.h"
+#include "kernels/base/untrusted_input.h"
 
 namespace precbench {
 namespace {
@@ -47,18 +46,24 @@ class Keys {
   }
   double required(const char* key) const {
     if (const auto value = number(key)) return *value;
-    throw InvalidInput(fmt::format("{}: \"{}\" is missing", where_, key));
+    throw InvalidInput(missing(key));
+  }
+  /// Returns the message that a key is missing.
+  std::string missing(const char* key, const char* reason = "") const {
+    return fmt::format("{}: \"{}\" is missing{}", where_, key, reason);
   }
   std::string text(const char* key) const {
     if (!has(key)) return {};
-    if (!at(key).is_string()) throw InvalidInput(fmt::format("{}: not a text", place(key)));
+    if (!at(key).is_string())
+      throw InvalidInput(fmt::format("{}: {} is not a string", place(key), at(key).dump()));
     return at(key).get<std::string>();
   }
   std::vector<std::string> texts(const char* key) const {
     std::vector<std::string> values;
     if (!has(key)) return values;
     for (const nlohmann::json& value : array(key)) {
-      if (!value.is_string()) throw InvalidInput(fmt::format("{}: not a list of texts", place(key)));
+      if (!value.is_string())
+        throw InvalidInput(fmt::format("{}: {} is not a string", place(key), value.dump()));
       values.push_back(value.get<std::string>());
     }
     return values;
@@ -87,9 +92,9 @@ NativeFormats parse_native(const Keys& keys, int capability) {
   if (!keys.has("native")) {
     const NativeFormats formats = native_formats(capability);
     if (formats.none())
-      throw InvalidInput(
-          fmt::format("{}: \"native\" is missing, and no formats are known of this compute_capability",
-                      keys.place("native")));
+      throw InvalidInput(keys.missing(
+          "native", capability == 0 ? ", and there is no \"compute_capability\""
+                                    : ", and this compute_capability is unknown: its formats must be named"));
     return formats;
   }
   NativeFormats formats;
@@ -138,8 +143,7 @@ std::map<std::string, AchievedByRanks> parse_achieved(const Keys& keys) {
   std::map<std::string, AchievedByRanks> achieved;
   for (const auto& [key, value] : json.items())
     achieved[key == "other" ? "" : key] = parse_by_ranks(value, collectives.place(key.c_str()));
-  if (!achieved.contains(""))
-    throw InvalidInput(fmt::format("{}: \"other\" is missing", keys.place("achieved")));
+  if (!achieved.contains("")) throw InvalidInput(collectives.missing("other"));
   return achieved;
 }
 
@@ -147,8 +151,8 @@ NetworkLevel parse_level(const nlohmann::json& json, const std::string& where) {
   const Keys keys(json, where, {"name", "gpus", "gb_per_s", "achieved", "alpha_us", "source"});
   NetworkLevel level;
   level.name = keys.text("name");
-  if (level.name.empty()) throw InvalidInput(fmt::format("{}: \"name\" is missing", where));
-  if (!keys.has("gpus")) throw InvalidInput(fmt::format("{}: \"gpus\" is missing", where));
+  if (level.name.empty()) throw InvalidInput(keys.missing("name"));
+  if (!keys.has("gpus")) throw InvalidInput(keys.missing("gpus"));
   const nlohmann::json& gpus = keys.at("gpus");
   if (gpus != "all") {
     if (!gpus.is_number_integer() || gpus.get<std::int64_t>() < 1)
@@ -188,7 +192,10 @@ ClassRates parse_sustained(const Keys& keys) {
 
 std::string parse_rates_from(const Keys& keys) {
   if (!keys.has("rates")) return {};
-  return Keys(keys.at("rates"), keys.place("rates"), {"from", "source"}).text("from");
+  const Keys rates(keys.at("rates"), keys.place("rates"), {"from", "source"});
+  std::string from = rates.text("from");
+  if (from.empty()) throw InvalidInput(rates.missing("from"));
+  return from;
 }
 
 /// Refuses a machine that multiplies a format natively at an unknown rate.
@@ -224,13 +231,9 @@ bool is_called(const Machine& machine, const std::string& name) {
 }
 
 Machine machine_of_file(const std::string& path, const std::string& flag) {
-  std::ifstream file(path);
-  if (!file) throw InvalidInput(fmt::format("{}: {}: cannot be read", flag, path));
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
-  if (json.is_discarded()) throw InvalidInput(fmt::format("{}: {}: not JSON", flag, path));
   const std::size_t slash = path.rfind('/') + 1;  // 0 if there is none
-  return machine_from_json(json, path.substr(slash, path.size() - slash - std::string_view(".json").size()),
+  return machine_from_json(read_description(path, flag),
+                           path.substr(slash, path.size() - slash - std::string_view(".json").size()),
                            fmt::format("{}: {}", flag, path));
 }
 
@@ -285,6 +288,28 @@ Machine find_machine(const std::string& name_or_path, const std::string& flag) {
     if (has_words(machine.driver_name, name_or_path)) return machine;
   throw InvalidInput(fmt::format("{}: no machine \"{}\"; known: {}, or a file.json", flag, name_or_path,
                                  fmt::join(names, ", ")));
+}
+
+const Machine* find_machine_of_gpu(const std::string& driver_name) {
+  if (driver_name.empty()) return nullptr;  // of presets whose driver name is unknown
+  const std::vector<Machine>& presets = machine_presets();
+  const auto machine = std::find_if(presets.begin(), presets.end(),
+                                    [&](const Machine& one) { return one.driver_name == driver_name; });
+  return machine == presets.end() ? nullptr : &*machine;
+}
+
+nlohmann::json read_description(const std::string& path, const std::string& flag) {
+  std::string text;
+  try {
+    text = read_regular_file(path, kDescriptionLimits.bytes);
+  } catch (const InvalidInput& error) {  // names the file
+    throw InvalidInput(fmt::format("{}: {}", flag, error.what()));
+  }
+  try {
+    return parse_description<nlohmann::json>(text);
+  } catch (const InvalidInput& error) {
+    throw InvalidInput(fmt::format("{}: {}: {}", flag, path, error.what()));
+  }
 }
 
 bool has_words(const std::string& name, const std::string& asked) {

@@ -56,7 +56,7 @@ struct Machine {
   double memory_gb = 0;  ///< capacity as the data sheet says it
   ClassRates sustained;  ///< null: only the peak is known
   std::vector<NetworkLevel> levels;
-  std::string rates_from;  ///< preset with measured rates; empty: the machine's own or the nearest
+  std::string rates_from;  ///< preset whose measured rates are used; empty: the machine's own or an H200's
   std::string source;      ///< of peaks and memory
 };
 
@@ -75,9 +75,16 @@ const std::vector<Machine>& machine_presets();
 /// that starts with `flag` and names the known presets, or the file and its bad key.
 Machine find_machine(const std::string& name_or_path, const std::string& flag = "--on");
 
+/// Returns the preset of a GPU by the exact name that its driver reports; null if there is none.
+const Machine* find_machine_of_gpu(const std::string& driver_name);
+
 /// Parses a machine file. Throws InvalidInput that starts with `where` and names an unknown key, a missing
 /// peak or a number out of range.
 Machine machine_from_json(const nlohmann::json& json, const std::string& name, const std::string& where);
+
+/// Reads a JSON file that a user wrote. Throws InvalidInput that starts with `flag` and names the file, and the
+/// line and column of a mistake.
+nlohmann::json read_description(const std::string& path, const std::string& flag);
 
 /// Returns true if every word of `asked` is one of `name`'s, or several of them in a row: "rtx4090" finds
 /// "GeForce RTX 4090". False for an empty `asked`.

@@ -11,6 +11,7 @@
 #include "bench/machine/datasheet.h"
 #include "kernels/base/errors.h"
 #include "kernels/testing/catch.h"
+#include "kernels/testing/temp_directory.h"
 #include "kernels/testing/text_checks.h"
 
 namespace precbench {
@@ -18,7 +19,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// Returns the smallest file that is accepted, with `change` applied.
+/// Returns why the smallest accepted file is refused with `change` applied; empty if it is not.
 std::string refusal_of_file(const std::string& change) {
   Json json =
       Json::parse(R"({"compute_capability": "8.0", "bf16_tflops": 1, "memory_gb_per_s": 1, "memory_gb": 1,
@@ -76,7 +77,24 @@ TEST_CASE("find_machine: finds presets by their names and by words of the driver
   CHECK(find_machine("h200").capability == 90);
   const std::string refusal = refusal_of([] { find_machine("h2000"); });
   CHECK(contains(refusal, "--on: no machine \"h2000\"; known: a100-sxm-80gb, "));
-  CHECK(contains(refusal_of([] { find_machine("absent.json"); }), "--on: absent.json: cannot be read"));
+  CHECK(contains(refusal_of([] { find_machine("absent.json"); }), "--on: absent.json: no such file"));
+}
+
+TEST_CASE("find_machine: says where a user's file is no JSON", "[machine]") {
+  const TempDirectory folder;
+  const std::string path = folder.write("mine.json", "{\"bf16_tflops\": 989,}");
+  CHECK(refusal_of([&] { find_machine(path); }) == "--on: " + path + ": not valid JSON in line 1, column 21");
+  const std::string nested = folder.write("nested.json", std::string(150'000, '['));
+  CHECK(contains(refusal_of([&] { find_machine(nested); }), "nested deeper than"));
+  std::filesystem::create_directory(folder.path() / "folder.json");
+  CHECK(contains(refusal_of([&] { find_machine((folder.path() / "folder.json").string()); }),
+                 "folder.json: a folder, not a file"));
+}
+
+TEST_CASE("find_machine_of_gpu: an unknown name has no preset, and neither has an empty one", "[machine]") {
+  CHECK(find_machine_of_gpu("NVIDIA H200")->name == "h200");
+  CHECK_FALSE(find_machine_of_gpu("NVIDIA H200 MIG 1g.18gb"));
+  CHECK_FALSE(find_machine_of_gpu(""));
 }
 
 TEST_CASE("find_machine: reads a user's file", "[machine]") {
@@ -111,7 +129,11 @@ TEST_CASE("machine_from_json: refuses unknown keys and missing peaks by name", "
            std::pair(R"({"compute_capability": "9.0"})", "\"fp8_tflops\" is missing, and FP8 is native"),
            std::pair(R"({"compute_capability": "10.0", "fp8_tflops": 1})", "\"fp4_tflops\" is missing"),
            std::pair(R"({"compute_capability": "ninety"})", "is not of the form \"9.0\""),
-           std::pair(R"({"compute_capability": null})", "\"native\" is missing"),
+           std::pair(R"({"compute_capability": 9.0})", "compute_capability: 9.0 is not a string"),
+           std::pair(R"({"compute_capability": null})",
+                     "--on: mine.json: \"native\" is missing, and there is no \"compute_capability\""),
+           std::pair(R"({"compute_capability": "90"})", "\"native\" is missing, and this compute_capability"),
+           std::pair(R"({"rates": {}})", "--on: mine.json: rates: \"from\" is missing"),
            std::pair(R"({"native": ["int8"]})", "native: unknown format \"int8\"; known: bf16, "),
            std::pair(R"({"sustained": {"fp16": 1}})", "sustained: unknown key \"fp16\""),
            std::pair(R"({"rates": {"of": "h200"}})", "rates: unknown key \"of\""),

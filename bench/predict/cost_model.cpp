@@ -2,6 +2,7 @@
 #include "bench/predict/cost_model.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -20,7 +21,11 @@ const Rates& rates_for(const Machine& machine) {
   constexpr const char* kMostMeasured = "h200";
   if (!machine.rates_from.empty()) {
     if (const Rates* named = embedded_rates(machine.rates_from)) return *named;
-    throw InvalidInput(fmt::format("{}: rates: no rates of \"{}\"", machine.name, machine.rates_from));
+    std::vector<std::string> known;
+    for (const Machine& preset : machine_presets())
+      if (embedded_rates(preset.name)) known.push_back(preset.name);
+    throw InvalidInput(fmt::format("machine {}: rates: from: no rates of \"{}\"; known: {}", machine.name,
+                                   machine.rates_from, fmt::join(known, ", ")));
   }
   if (const Rates* own = embedded_rates(machine.name)) return *own;
   if (const Rates* most = embedded_rates(kMostMeasured)) return *most;
@@ -34,10 +39,11 @@ OpPeaks scaled_peaks(const Machine& machine, const Machine& source) {
   const OpPeaks reference = peaks_of(source);
   const auto scale = [](double& peak, const std::optional<double>& sustained, double source_peak,
                         const std::optional<double>& source_sustained) {
-    if (sustained && source_sustained) peak = 1e12 * *sustained * source_peak / (1e12 * *source_sustained);
+    if (sustained && source_sustained) peak = source_peak * *sustained / *source_sustained;
   };
   scale(peaks.bf16_flops, machine.sustained.bf16, reference.bf16_flops, source.sustained.bf16);
   scale(peaks.fp8_flops, machine.sustained.fp8, reference.fp8_flops, source.sustained.fp8);
+  // No source multiplies FP4: peaks_of() gives it the FP8 peak, so the FP8 rate is what it sustains.
   scale(peaks.fp4_flops, machine.sustained.fp4, reference.fp4_flops, source.sustained.fp8);
   return peaks;
 }
@@ -49,7 +55,7 @@ bool same_gpu(const Machine& machine, const Rates& rates) {
 
 double square(double x) { return x * x; }
 
-/// Relative error of the time that collectives cost: exposed, and taken from ops beside them.
+/// Relative error of the time that collectives cost: exposed, and taken from ops beside them. Assumed, not measured.
 constexpr double kCommunicationError = 0.25;
 
 }  // namespace
@@ -78,7 +84,11 @@ double CostModel::contention(const TraceCollective& collective, const RankGroup&
 TimelineRates CostModel::rates_of(const Trace& trace) const {
   TimelineRates rates;
   rates.op_seconds.reserve(trace.ops.size());
-  for (const OpCost& op : trace.ops) rates.op_seconds.push_back(timer_.time(op).seconds);
+  for (const OpCost& op : trace.ops) {
+    const OpTimer::Time time = timer_.time(op);
+    rates.op_seconds.push_back(time.seconds);
+    rates.other_formats.push_back(time.other_formats);
+  }
   std::vector<RankGroup> groups;
   for (const std::vector<int>& ranks : trace.comms) groups.push_back(group_of_ranks(ranks));
   for (const TraceCollective& one : trace.collectives) {
@@ -99,7 +109,11 @@ double StepEstimate::borrowed_share() const {
 }
 
 StepEstimate estimate_step(const CostModel& model, const Trace& trace, std::int64_t ranks) {
-  const TimelineRates rates = model.rates_of(trace);
+  return estimate_step(model, trace, model.rates_of(trace), ranks);
+}
+
+StepEstimate estimate_step(const CostModel& model, const Trace& trace, const TimelineRates& rates,
+                           std::int64_t ranks) {
   StepEstimate estimate;
   estimate.time = step_time(trace, rates);
   estimate.straggler_factor = straggler_factor(ranks);
@@ -115,7 +129,7 @@ StepEstimate estimate_step(const CostModel& model, const Trace& trace, std::int6
     const auto at = static_cast<std::size_t>(rate_class_of(trace.ops[i]));
     const double seconds = calls * rates.op_seconds[i];
     estimate.rate_seconds[at] += seconds;
-    if (model.borrowed() || model.timer().time(trace.ops[i]).other_formats) borrowed[at] += seconds;
+    if (model.borrowed() || rates.other_formats[i]) borrowed[at] += seconds;
   }
   const RateErrors& errors = model.rates().errors;
   double variance = square(errors.step);
@@ -133,21 +147,9 @@ StepEstimate estimate_step(const CostModel& model, const Trace& trace, std::int6
   return estimate;
 }
 
-namespace {
-
-/// Returns the preset of a GPU's name as the driver reports it; null if there is none.
-const Machine* preset_of(const std::string& gpu_name) {
-  const std::vector<Machine>& presets = machine_presets();
-  const auto machine = std::find_if(presets.begin(), presets.end(),
-                                    [&](const Machine& one) { return one.driver_name == gpu_name; });
-  return machine == presets.end() ? nullptr : &*machine;
-}
-
-}  // namespace
-
 std::optional<PredictedStep> predicted_step(const std::string& gpu_name, const Trace& trace,
                                             std::int64_t ranks) {
-  const Machine* machine = preset_of(gpu_name);
+  const Machine* machine = find_machine_of_gpu(gpu_name);
   if (!machine) return std::nullopt;
   try {
     const CostModel model(*machine);
@@ -160,7 +162,7 @@ std::optional<PredictedStep> predicted_step(const std::string& gpu_name, const T
 }
 
 std::optional<PredictedStep> predicted_step(const std::string& gpu_name, const Plan& plan) {
-  const Machine* machine = preset_of(gpu_name);
+  const Machine* machine = find_machine_of_gpu(gpu_name);
   if (!machine || plan.refusal || unsupported_reason(plan) || !runs_natively(plan, *machine))
     return std::nullopt;
   try {

@@ -18,7 +18,8 @@
 namespace precbench {
 
 /// Share of an op's rate that is lost beside a collective over NVLink: its kernels occupy multiprocessors and
-/// memory bandwidth. From our runs on two and four H200 (results/h200x4).
+/// memory bandwidth. The same quantity as kHiddenCost of tools/analysis/step_prediction.h, which was fitted to steps
+/// on two and four H200.
 inline constexpr double kNvlinkContention = 0.45;
 
 /// A machine with the rates that predictions for it use.
@@ -82,5 +83,8 @@ bool runs_natively(const Plan& plan, const Machine& machine);
 double speedup_log_error(const StepEstimate& a, const StepEstimate& b);
 
 StepEstimate estimate_step(const CostModel& model, const Trace& trace, std::int64_t ranks);
+/// The same with rates_of() the trace.
+StepEstimate estimate_step(const CostModel& model, const Trace& trace, const TimelineRates& rates,
+                           std::int64_t ranks);
 
 }  // namespace precbench

@@ -8,7 +8,6 @@
 #include <map>
 #include <numeric>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "bench/case/plan.h"
@@ -33,9 +32,14 @@ double expected_seconds(const OpRecord& op, const OpPeaks& peaks) {
 
 std::vector<OpRecord> counted_ops(const Plan& plan) {
   std::vector<OpRecord> ops;
-  for (const auto& [cost, calls] : dry_run(plan, nullptr).trace.counted())
-    ops.push_back(op_record(cost, calls, 0));
+  const Trace trace = dry_run(plan, nullptr).trace;  // has the names of collectives
+  for (const auto& [cost, calls] : trace.counted()) ops.push_back(op_record(cost, calls, 0));
   return ops;
+}
+
+/// Returns true for the ops of a record that has shapes.
+bool have_shapes(const std::vector<OpRecord>& ops) {
+  return std::any_of(ops.begin(), ops.end(), [](const OpRecord& op) { return op.shape.has_value(); });
 }
 
 /// Returns true if the recipe's casts drop mantissa bits, for which the formats of an op do not tell.
@@ -66,7 +70,6 @@ double profiled_total(const Breakdown& b) {
 
 /// A record with its points: indices of Rates::points.
 struct Step {
-  const Record* record = nullptr;
   std::size_t begin = 0, end = 0;
   std::vector<std::int64_t> calls;
 };
@@ -192,14 +195,9 @@ double rounded(double value) {
 
 std::vector<OpRecord> ops_with_shapes(const std::vector<OpRecord>& measured,
                                       const std::vector<OpRecord>& counted, const OpPeaks& peaks) {
+  if (have_shapes(measured)) return measured;
   std::vector<OpRecord> ops;
   for (const OpRecord& op : measured) {
-    const bool older =
-        std::none_of(measured.begin(), measured.end(), [](const OpRecord& one) { return one.shape; });
-    if (!older) {
-      ops.push_back(op);
-      continue;
-    }
     std::int64_t calls = 0;
     double expected = 0;
     for (const OpRecord& one : counted) {
@@ -241,16 +239,14 @@ FittedRates fit_rates(const Machine& machine, const std::vector<const Record*>& 
     try {
       const Plan plan = resolve(case_from_json(record->case_fields));
       if (drops_bits(plan.recipe)) throw Unsupported("casts that drop mantissa bits");
-      const bool shaped = std::any_of(record->breakdown->ops.begin(), record->breakdown->ops.end(),
-                                      [](const OpRecord& op) { return op.shape.has_value(); });
-      ops = ops_with_shapes(record->breakdown->ops, shaped ? std::vector<OpRecord>{} : counted_ops(plan),
-                            peaks);
+      const std::vector<OpRecord>& measured = record->breakdown->ops;
+      ops = have_shapes(measured) ? measured : ops_with_shapes(measured, counted_ops(plan), peaks);
     } catch (const std::exception& error) {
       fitted.skipped.push_back(fmt::format("{}: {}", record->id, error.what()));
       continue;
     }
     const double scale = step_ms_of_speed(*record).value() / profiled_total(*record->breakdown);
-    Step step{record, rates.points.size(), 0, {}};
+    Step step{rates.points.size(), 0, {}};
     for (const OpRecord& op : ops) {
       const OpCost cost = op_cost(op);
       const double ideal = peaks.ideal_seconds(cost.flops, cost.bytes, cost.math);

@@ -41,8 +41,8 @@ Traced traced(Case c, const ModelConfig& model, const ParallelLayout& layout, co
   const DryRun run = dry_run(plan, nullptr);
   Traced t;
   t.trace = parallel_trace(run.trace, plan, layout, recompute);
-  t.step = estimate_step(cost_model, t.trace, layout.ranks());
   t.rates = cost_model.rates_of(t.trace);
+  t.step = estimate_step(cost_model, t.trace, t.rates, layout.ranks());
   const auto bytes = [&](Segment segment) { return run.peak.bytes[static_cast<int>(segment)]; };
   t.activations = bytes(Segment::activations);
   t.others = run.most() - t.activations;
@@ -58,7 +58,6 @@ struct StageTimes {
   PerLayer forward, backward, around, activations, others;
   double embedding_forward = 0, embedding_backward = 0;
   StepEstimate step;
-  double micro_seconds = 0;
 };
 
 double seconds_of(const Traced& t, const char* name) {

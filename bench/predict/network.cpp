@@ -51,8 +51,11 @@ int Network::level(const RankGroup& group) const {
   if (group.ranks <= 1) return 0;
   for (int level = 0; level < static_cast<int>(levels_.size()); ++level)
     if (members(group, level) == group.ranks) return level;
+  if (levels_.empty())
+    throw InvalidInput(fmt::format(
+        "the machine has one GPU: its file has no \"levels\", and {} ranks need a network", group.ranks));
   throw InvalidInput(fmt::format("the machine's network joins {} GPUs; {} ranks {} apart need more",
-                                 levels_.empty() ? 1 : levels_.back().gpus, group.ranks, group.stride));
+                                 levels_.back().gpus, group.ranks, group.stride));
 }
 
 double Network::rate(Collective collective, int level, std::int64_t ranks) const {

@@ -112,7 +112,7 @@ TEST_CASE("Network: refuses groups beyond its outermost level", "[network]") {
   CHECK(contains(refusal_of([] {
                    gather_seconds(Network(std::vector<NetworkLevel>{}), {2, 1});
                  }),
-                 "joins 1 GPUs"));
+                 "the machine has one GPU: its file has no \"levels\""));
 }
 
 TEST_CASE("group_of_ranks and collective_of: read a communicator", "[network]") {

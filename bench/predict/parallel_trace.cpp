@@ -77,8 +77,7 @@ class Rewriter {
 
   std::int32_t op_index(const OpCost& op) {
     for (std::size_t i = 0; i < out_.ops.size(); ++i)
-      if (same_call(out_.ops[i], op) && out_.ops[i].op_class == op.op_class)
-        return static_cast<std::int32_t>(i);
+      if (same_call(out_.ops[i], op)) return static_cast<std::int32_t>(i);
     out_.ops.push_back(op);
     return static_cast<std::int32_t>(out_.ops.size() - 1);
   }
@@ -87,10 +86,7 @@ class Rewriter {
   void start(const char* name, int comm, double bytes) {
     const auto n = static_cast<double>(out_.comms[static_cast<std::size_t>(comm)].size());
     const int lane = comm == tensor_comm_ || comm == context_comm_ ? 1 : 0;
-    TraceCollective one{name, bytes, (n - 1) / n * bytes, comm, lane};
-    auto known = std::find(out_.collectives.begin(), out_.collectives.end(), one);
-    if (known == out_.collectives.end()) known = out_.collectives.insert(known, std::move(one));
-    out_.events.push_back({Kind::start, static_cast<std::int32_t>(known - out_.collectives.begin()), 0});
+    out_.start({name, bytes, (n - 1) / n * bytes, comm, lane});
   }
   void wait(int comm) { out_.events.push_back({Kind::wait, comm, 0}); }
 
@@ -135,15 +131,12 @@ class Rewriter {
   }
 
   void rewrite_start(const TraceCollective& collective) {
-    const bool gradients = layout_.sharded_optimizer && is_of_gradients(collective);
     TraceCollective one = collective;
-    if (gradients) {
+    if (layout_.sharded_optimizer && is_of_gradients(collective)) {
       one.name = "reduce_scatter" + collective.name.substr(std::strlen("all_reduce"));
       one.wire_bytes /= 2;
     }
-    auto known = std::find(out_.collectives.begin(), out_.collectives.end(), one);
-    if (known == out_.collectives.end()) known = out_.collectives.insert(known, std::move(one));
-    out_.events.push_back({Kind::start, static_cast<std::int32_t>(known - out_.collectives.begin()), 0});
+    out_.start(std::move(one));
   }
 
   static bool is_of_gradients(const TraceCollective& one) {

@@ -6,13 +6,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <fstream>
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include "bench/predict/published_models_text.h"
@@ -217,13 +215,8 @@ std::vector<PublishedPoint> points_from_json(const nlohmann::json& json, const s
 }
 
 std::vector<PublishedPoint> read_points(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) throw InvalidInput(fmt::format("--published: {}: cannot be read", path));
-  std::ostringstream text;
-  text << file.rdbuf();
-  const nlohmann::json json = nlohmann::json::parse(text.str(), nullptr, false);
-  if (json.is_discarded()) throw InvalidInput(fmt::format("--published: {}: not JSON", path));
-  return points_from_json(json, fmt::format("--published: {}", path));
+  constexpr const char* kFlag = "--published";
+  return points_from_json(read_description(path, kFlag), fmt::format("{}: {}", kFlag, path));
 }
 
 ModelConfig published_model(const std::string& name) {

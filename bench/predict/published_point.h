@@ -1,5 +1,5 @@
 // Published training throughput with its setting: results/published/points.json. Points are compared with
-// predictions (published_prediction.h); nothing is fitted to them.
+// predictions (published_prediction.h), which use none of them.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,8 @@ enum class JudgedAs : std::uint8_t {
 };
 inline constexpr int kJudgedAs = 5;
 const char* name_of(JudgedAs judged);
+/// Returns true for ratios of two points, whose errors are differences; others are relative.
+inline bool is_ratio(JudgedAs judged) { return judged == JudgedAs::speedup || judged == JudgedAs::scaling; }
 
 /// A row of the file; null or empty: not stated by the source.
 struct PublishedPoint {

@@ -5,9 +5,11 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "kernels/base/errors.h"
 #include "kernels/numerics/native_formats.h"
+#include "results/record/statistics.h"
 
 namespace precbench {
 namespace {
@@ -55,10 +57,8 @@ const CostModel& cost_model_of(const Machine& machine) {
 }
 
 double median_of(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 ? values[half] : (values[half - 1] + values[half]) / 2;
+  const auto statistics = sample_statistics(std::move(values));
+  return statistics ? statistics->median : 0;
 }
 
 /// Comparison of two predictions of one source, whose common errors cancel.
@@ -111,8 +111,7 @@ const char* name_of(ErrorGroup group) { return kFloors[static_cast<int>(group)].
 double floor_of(ErrorGroup group) { return kFloors[static_cast<int>(group)].median; }
 
 double Judgement::error() const {
-  const bool ratio = as == JudgedAs::speedup || as == JudgedAs::scaling;
-  return ratio ? std::abs(predicted - published) : std::abs(predicted / published - 1);
+  return is_ratio(as) ? std::abs(predicted - published) : std::abs(predicted / published - 1);
 }
 
 PointPrediction predict_point(const PublishedPoint& point) {

@@ -39,6 +39,11 @@ TEST_CASE("group_results: medians and coverage and floors by group", "[published
   CHECK(coverage(judgements) == Approx(3.0 / 5));
   CHECK(result_of(results, ErrorGroup::ada_native).points == 0);
   CHECK(result_of(results, ErrorGroup::ada_native).met());
+  CHECK(hopper.half_width == Approx((1.05 - 1 / 1.05) / 2));
+  CHECK(hopper.narrow());
+  CHECK_FALSE(
+      result_of(group_results({absolute("Hopper", 100, 101, 1.2)}), ErrorGroup::hopper_native).narrow());
+  CHECK(result_of(group_results({absolute("Ada", 100, 101, 1.2)}), ErrorGroup::ada_native).narrow());
 }
 
 PublishedPoint some_point(const std::string& gpu, std::int64_t gpus) {

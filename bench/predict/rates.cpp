@@ -87,6 +87,7 @@ double expected_fraction(const OpCost& op, const OpPeaks& peaks) {
     return fraction * at(2) / (at(2) + kRamp);
   }
   if (op.flops <= 0) return fraction;
+  // The multiprocessors of H100 and H200, where all points come from; other GPUs are taken to have as many.
   constexpr double kProcessors = 132, kTiles[][3] = {{128, 256, 1}, {128, 192, 0.97}, {128, 128, 0.92}};
   const double groups = std::max(at(3), 1.0);
   double waves = 0;
@@ -227,7 +228,7 @@ const Rates* embedded_rates(const std::string& machine) {
   static const std::map<std::string, Rates> all = [] {
     std::map<std::string, Rates> known;
     for (const auto& [name, text] : kRatesFiles) {
-      Rates rates = rates_from_json(nlohmann::json::parse(text), "results/rates/" + name);
+      Rates rates = rates_from_json(nlohmann::json::parse(text), "results/rates/" + name + ".json");
       const std::string of = rates.machine;
       known.emplace(of, std::move(rates));
     }

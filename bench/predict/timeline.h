@@ -17,6 +17,8 @@ struct TimelineRates {
   std::vector<double> op_seconds;
   std::vector<double> collective_seconds;  ///< alone on the machine
   std::vector<double> contention;          ///< fraction of their rate that ops lose beside a collective
+  /// By op: no measured op has its formats. The timeline does not need it; the interval does.
+  std::vector<bool> other_formats = {};
 };
 
 /// Where the time of a step goes. The parts add up to `seconds`.

@@ -47,11 +47,7 @@ int TraceWriter::comm_index(const Comm& comm) {
 void TraceWriter::started(const Comm& comm, std::uint64_t ticket, const OpCost& cost, double buffer_bytes) {
   const int index = comm_index(comm);
   tickets_[static_cast<std::size_t>(index)] = ticket;
-  TraceCollective one{cost.name, buffer_bytes, cost.bytes, index, 0};
-  auto known = std::find(trace_.collectives.begin(), trace_.collectives.end(), one);
-  if (known == trace_.collectives.end()) known = trace_.collectives.insert(known, std::move(one));
-  trace_.events.push_back(
-      {TraceEvent::Kind::start, static_cast<std::int32_t>(known - trace_.collectives.begin()), 0});
+  trace_.start({cost.name, buffer_bytes, cost.bytes, index, 0});
 }
 
 void TraceWriter::waited(const Comm& comm, std::uint64_t ticket) {
@@ -79,6 +75,12 @@ Trace TraceWriter::take(std::int64_t repeats) {
   tickets_.clear();
   known_.clear();
   return std::exchange(trace_, {});
+}
+
+void Trace::start(TraceCollective collective) {
+  auto known = std::find(collectives.begin(), collectives.end(), collective);
+  if (known == collectives.end()) known = collectives.insert(known, std::move(collective));
+  events.push_back({TraceEvent::Kind::start, static_cast<std::int32_t>(known - collectives.begin()), 0});
 }
 
 std::vector<CountedOp> Trace::counted() const {

@@ -52,6 +52,8 @@ struct Trace {
   std::size_t repeat_begin = 0, repeat_end = 0;
   std::int64_t repeats = 1;
 
+  /// Appends the start of a collective.
+  void start(TraceCollective collective);
   /// Returns how often an event happens.
   std::int64_t times(std::size_t event) const {
     return event >= repeat_begin && event < repeat_end ? repeats : 1;

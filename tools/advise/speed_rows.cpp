@@ -387,7 +387,7 @@ class TableBuilder {
     if (model_) {
       table_.notes.push_back(fmt::format(
           "Predicted by the cost model for {} from its peaks, its network and measured rates of ops, "
-          "as sweep --dry-run --on does; intervals hold in 80% of cases.",
+          "as sweep --dry-run --on does; a speed-up's interval is as wide as the step's 80% interval.",
           table_.gpu.name));
       return;
     }

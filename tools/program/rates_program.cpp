@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cctype>
 #include <filesystem>
 #include <fstream>
@@ -77,11 +76,8 @@ int rates(const RatesCommand& command) {
     if (located.record.env.gpu) by_gpu[located.record.env.gpu->name].push_back(&located.record);
   bool written = false;
   for (const auto& [gpu, records] : by_gpu) {
-    const auto& presets = machine_presets();
-    const auto machine = std::find_if(presets.begin(), presets.end(), [&, name = gpu](const Machine& one) {
-      return one.driver_name == name;
-    });
-    if (machine == presets.end()) {
+    const Machine* machine = find_machine_of_gpu(gpu);
+    if (!machine) {
       fmt::print("{}: no machine file, so no peaks\n", gpu);
       continue;
     }
