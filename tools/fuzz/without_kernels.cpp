@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "bench/case/supported.h"
+#include "bench/machine/verification.h"
 #include "kernels/base/errors.h"
 #include "kernels/device/devices.h"
 #include "models/transformer/flops.h"
@@ -18,6 +19,9 @@ void adafactor_scalars(const OptimizerOptions&, double, StepScalars&) { std::abo
 
 std::optional<std::string> layers_unsupported_reason(const Plan&, const ConvertedLayers&) { std::abort(); }
 std::unique_ptr<Device> make_cpu_device(int) { throw InvalidInput("fuzz targets have no device"); }
+std::unique_ptr<Device> open_gpu(int, const GpuOptions&) {
+  throw InvalidInput("fuzz targets have no device");
+}
 FlopCount flops_per_token(const ModelConfig&, std::int64_t, FlopConvention) { std::abort(); }
 
 }  // namespace precbench
