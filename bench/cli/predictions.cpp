@@ -127,7 +127,7 @@ std::string ms_text(double ms) {
 }
 
 /// Returns "1.30x (1.24-1.36)", of BF16 itself "1.00x".
-std::string speedup_text(const CasePrediction::SpeedUp& speedup) {
+std::string speedup_text(const SpeedUp& speedup) {
   if (speedup.low == speedup.high) return fmt::format("{:.2f}x", speedup.ratio);
   return fmt::format("{:.2f}x ({:.2f}-{:.2f})", speedup.ratio, speedup.low, speedup.high);
 }
@@ -243,11 +243,7 @@ std::vector<CasePrediction> predict_grid(const std::vector<Plan>& grid, const Co
   for (std::size_t i = 0; i < grid.size(); ++i) {
     const auto base = bf16.find(setting_of(grid[i].fields));
     if (!predictions[i].step || base == bf16.end()) continue;
-    const StepEstimate &own = *predictions[i].step, &other = *predictions[base->second].step;
-    const double ratio = other.seconds / own.seconds;
-    const double error = base->second == i ? 0 : speedup_log_error(own, other);
-    predictions[i].over_bf16 = {ratio, ratio * std::exp(-kInterval80 * error),
-                                ratio * std::exp(kInterval80 * error)};
+    predictions[i].over_bf16 = speedup_of(*predictions[i].step, *predictions[base->second].step);
   }
   return predictions;
 }

@@ -29,11 +29,7 @@ struct CasePrediction {
   std::vector<std::string> comm_names;  ///< of StepTime::exposed: axes of the groups
   double tokens_per_s = 0;              ///< all GPUs together
   double tflops_per_gpu = 0;            ///< model FLOPs
-  /// Over BF16 in the same setting, with its 80% interval; null without such a case in the grid.
-  struct SpeedUp {
-    double ratio = 0, low = 0, high = 0;
-  };
-  std::optional<SpeedUp> over_bf16;
+  std::optional<SpeedUp> over_bf16;     ///< in the same setting; null without such a case in the grid
 };
 
 /// Predicts every case of a grid.

@@ -161,12 +161,14 @@ std::optional<PredictedStep> predicted_step(const std::string& gpu_name, const T
   }
 }
 
-std::optional<PredictedStep> predicted_step(const std::string& gpu_name, const Plan& plan) {
+std::optional<StepEstimate> estimated_step(const std::string& gpu_name, const Plan& plan) {
   const Machine* machine = find_machine_of_gpu(gpu_name);
   if (!machine || plan.refusal || unsupported_reason(plan) || !runs_natively(plan, *machine))
     return std::nullopt;
   try {
-    return predicted_step(gpu_name, dry_run(plan, nullptr).trace, plan.ranks);
+    return estimate_step(CostModel(*machine), dry_run(plan, nullptr).trace, plan.ranks);
+  } catch (const InvalidInput&) {
+    return std::nullopt;  // as above
   } catch (const OutOfMemory&) {
     return std::nullopt;
   } catch (const Unsupported&) {
@@ -189,6 +191,12 @@ double speedup_log_error(const StepEstimate& a, const StepEstimate& b) {
         i == static_cast<std::size_t>(RateClass::gemm) ? square(x) + square(y) - x * y : square(x - y);
   }
   return std::sqrt(variance);
+}
+
+SpeedUp speedup_of(const StepEstimate& own, const StepEstimate& base) {
+  const double ratio = base.seconds / own.seconds;
+  const double width = std::exp(&own == &base ? 0 : kInterval80 * speedup_log_error(own, base));
+  return {ratio, ratio / width, ratio * width};
 }
 
 }  // namespace precbench

@@ -72,8 +72,8 @@ struct StepEstimate {
 /// rates exist for it.
 std::optional<PredictedStep> predicted_step(const std::string& gpu_name, const Trace& trace,
                                             std::int64_t ranks);
-/// The same of a case; null also if it cannot run or its formats are not native on the GPU.
-std::optional<PredictedStep> predicted_step(const std::string& gpu_name, const Plan& plan);
+/// Returns the estimate of a case's step on such GPUs; null also if it cannot run or its formats are not native there.
+std::optional<StepEstimate> estimated_step(const std::string& gpu_name, const Plan& plan);
 
 /// Returns true if all recipes of a case are native on a machine.
 bool runs_natively(const Plan& plan, const Machine& machine);
@@ -81,6 +81,13 @@ bool runs_natively(const Plan& plan, const Machine& machine);
 /// Returns the standard deviation of the logarithm of the ratio of two step times on one machine. Errors of a class
 /// that both have cancel, as do errors of the machine.
 double speedup_log_error(const StepEstimate& a, const StepEstimate& b);
+
+/// Speed of a step over that of another one of as many tokens, with its 80% interval.
+struct SpeedUp {
+  double ratio = 0, low = 0, high = 0;
+};
+/// Returns exactly 1 for a step over itself (the same object).
+SpeedUp speedup_of(const StepEstimate& own, const StepEstimate& base);
 
 StepEstimate estimate_step(const CostModel& model, const Trace& trace, std::int64_t ranks);
 /// The same with rates_of() the trace.

@@ -96,6 +96,38 @@ TEST_CASE("advise: exit status says whether there is a recommendation", "[advise
   CHECK(unknown.status == 3);
 }
 
+TEST_CASE("advise: with the change that it names a case fits", "[advise]") {
+  const std::string tight = "--model llama3.1-8b --seq 8192 --batch 8 --gpus 2 --gpu h100";
+  const std::string change = advise_json(tight, 1).at("would_fit");
+  INFO(change);
+  CHECK(change.starts_with("--"));
+  CHECK(change.find("--gpus") == std::string::npos);
+  const Answer changed = advise(tight + " " + change);
+  INFO(changed.text);
+  CHECK(changed.status != 1);
+}
+
+TEST_CASE("advise: predicted speed-ups are those of one predictor, with its interval", "[advise]") {
+  // A step of a dry run on the same machine is the reference.
+  const std::string work = "--model qwen3-4b --gpus 8 --seq 4096 --batch 4 --parallel fsdp";
+  const Json dry =
+      Json::parse(output_of(PRECBENCH_BINARY_DIR "/precbench sweep --dry-run --on h100-sxm --json "
+                                                 "--recipe bf16,tensorwise,blockwise " +
+                            work + " 2> /dev/null")
+                      .text);
+  const Json json = advise_json(work + " --gpu h100");
+  for (const Json& wanted : dry.at("cases")) {
+    const std::string recipe = wanted.at("case").at("recipe");
+    INFO(recipe);
+    const Json* row = row_of(json, recipe, "bf16");
+    REQUIRE(row);
+    CHECK(row->at("speedup").at("mean").get<double>() == Approx(wanted.at("over_bf16").get<double>()));
+    CHECK(row->at("speedup").at("low").get<double>() ==
+          Approx(wanted.at("over_bf16_80").at(0).get<double>()));
+    CHECK(row->at("tokens_per_s").get<double>() == Approx(wanted.at("tokens_per_s").get<double>()));
+  }
+}
+
 TEST_CASE("advise: bad input is one line and status 2", "[advise]") {
   const auto refusal = [](const std::string& arguments) { return refusal_in(advise(arguments)); };
   CHECK(contains(refusal("--gpu h200"), "--model: advise needs a model"));

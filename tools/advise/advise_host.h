@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "results/record/record.h"
+#include "results/record/statistics.h"
 
 namespace precbench {
 
@@ -22,6 +23,12 @@ struct GpuModel {
   std::optional<double> bf16_tflops{}, memory_gb_per_s{};  ///< dense peak and bandwidth
 };
 
+/// A predicted step, and its speed over BF16's with the 80% interval.
+struct PredictedSpeed {
+  double step_ms = 0;
+  MeanWithInterval over_bf16;
+};
+
 struct AdviseHost {
   using Words = std::map<std::string, std::string>;  ///< field name (snake_case) -> text as typed
 
@@ -31,11 +38,16 @@ struct AdviseHost {
   /// Returns the record of a case that did not run: definition, FLOPs, predicted memory, counts of ops (without
   /// times) and collectives. Status `unsupported` with the reason if the case cannot run. Throws InvalidInput.
   std::function<Record(const nlohmann::ordered_json& case_fields)> dry_run;
-  /// Returns the step that the cost model predicts on GPUs of that name; null if it knows none, if the case cannot run
-  /// or if its formats are not native there. May be empty.
-  std::function<std::optional<PredictedStep>(const nlohmann::ordered_json& case_fields,
-                                             const std::string& gpu)>
+  /// Returns what the cost model predicts for a case on GPUs of that name; null if it knows none, if the case cannot
+  /// run or if its formats are not native there. May be empty.
+  std::function<std::optional<PredictedSpeed>(const nlohmann::ordered_json& case_fields,
+                                              const nlohmann::ordered_json& bf16_fields,
+                                              const std::string& gpu)>
       predict = {};
+  /// Returns the flags of the smallest change with which a case runs on GPUs that leave `bytes` to it, "--recompute
+  /// block"; null if there is none. May be empty.
+  std::function<std::optional<std::string>(const nlohmann::ordered_json& case_fields, std::int64_t bytes)>
+      nearest_change = {};
   /// GPUs whose data sheet is known.
   std::vector<GpuModel> known_gpus;
   std::optional<GpuModel> gpu_here;  ///< null without a GPU

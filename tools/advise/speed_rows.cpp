@@ -23,16 +23,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kUsualSeq = "4096";
 constexpr double kTokensPerGpu = 16384;  ///< of a micro-step, beyond which GEMMs gain little
-constexpr double kMostGpusTried = 1024;
-
-/// Returns the values of --recompute that repeat more work than `recompute`, from the least to the most. Of a
-/// value that is not among these, returns the last.
-std::vector<const char*> more_recompute(const std::string& recompute) {
-  std::vector<const char*> all = {"none", "norm", "attention+norm", "ffn+norm", "attention+ffn+norm",
-                                  "block"};
-  const auto own = std::find(all.begin(), all.end(), recompute);
-  return {own == all.end() ? all.end() - 1 : own + 1, all.end()};
-}
 
 /// Collects what records and the data sheet know about a GPU.
 GpuModel completed(GpuModel gpu, const std::vector<SourceRecords>& sources) {
@@ -304,7 +294,9 @@ class TableBuilder {
     // Records of the GPU itself, on as many GPUs, say more than the cost model; it says more than scaled records.
     model_ = host_.predict && (predictor_->source_gpu().empty() || predictor_->is_other_gpu() ||
                                gpus_of(table_.bf16_counts) > std::max(predictor_->most_gpus(), 1.0));
-    const auto bf16 = predicted_time(table_.bf16_counts, table_.setting);
+    // One predictor for all rows, so that ratios are those of one.
+    model_ = model_ && (predictor_->source_gpu().empty() || model_speed(table_.setting));
+    const auto bf16_ms = model_ ? std::nullopt : predictor_->step_ms(table_.bf16_counts);
     for (const std::string& recipe : recipes_to_predict()) {
       std::vector<std::string> gathers{shares ? "bf16" : ""};
       if (shares && recipe != "bf16") gathers.emplace_back("fp8");
@@ -323,42 +315,39 @@ class TableBuilder {
           row.no_speed = counts.error.value_or("cannot run");
           continue;
         }
-        table_.rows.push_back(predicted_row(counts, fields, recipe, gather, bf16));
+        table_.rows.push_back(predicted_row(counts, fields, recipe, gather, bf16_ms));
       }
     }
   }
 
-  /// Step time with the relative half-width of its interval; null without a prediction.
-  struct Predicted {
-    double ms = 0, error = 0;
-  };
-  std::optional<Predicted> predicted_time(const Record& counts, const Json& fields) const {
-    if (model_) {
-      const auto step = host_.predict(fields, table_.gpu.name);
-      if (step) return Predicted{step->step_ms, step->high_ms / step->step_ms - 1};
-      if (predictor_->source_gpu().empty()) return std::nullopt;
-    }
+  /// Returns the cost model's prediction; null if it has none or is not used here.
+  std::optional<PredictedSpeed> model_speed(const Json& fields) const {
+    return model_ ? host_.predict(fields, table_.setting, table_.gpu.name) : std::nullopt;
+  }
+
+  /// Returns the prediction from records; `bf16_ms`: BF16's step.
+  std::optional<PredictedSpeed> speed_from_records(const Record& counts, std::optional<double> bf16_ms,
+                                                   bool is_bf16) const {
     const auto ms = predictor_->step_ms(counts);
-    return ms ? std::optional(Predicted{*ms, speedup_accuracy_ ? speedup_accuracy_->quantile_95 : 0})
-              : std::nullopt;
+    if (!ms) return std::nullopt;
+    const double ratio = bf16_ms ? *bf16_ms / *ms : 0;
+    const double error = speedup_accuracy_ && !is_bf16 ? speedup_accuracy_->quantile_95 : 0;
+    return PredictedSpeed{*ms, {ratio, ratio * (1 - error), ratio * (1 + error)}};
   }
 
   SpeedRow predicted_row(const Record& counts, const Json& fields, const std::string& recipe,
-                         const std::string& gather, const std::optional<Predicted>& bf16) const {
+                         const std::string& gather, std::optional<double> bf16_ms) const {
     SpeedRow row{recipe, gather};
     row.fits = fits(counts);
     if (counts.memory && counts.memory->predicted)
       row.peak_bytes = static_cast<double>(counts.memory->predicted->peak);
-    const auto own = predicted_time(counts, fields);
+    const auto own = model_ ? model_speed(fields) : speed_from_records(counts, bf16_ms, row.is_bf16());
     if (!own || !counts.training || !counts.training->tokens_per_step) {
-      row.no_speed = "no records to predict it from";
+      row.no_speed = model_ ? "no native formats or rates on such a GPU" : "no records to predict it from";
       return row;
     }
-    row.tokens_per_s = static_cast<double>(*counts.training->tokens_per_step) / own->ms * 1e3;
-    if (bf16) {
-      const double ratio = bf16->ms / own->ms, error = row.is_bf16() ? 0 : own->error;
-      row.speedup = MeanWithInterval{ratio, ratio * (1 - error), ratio * (1 + error)};
-    }
+    row.tokens_per_s = static_cast<double>(*counts.training->tokens_per_step) / own->step_ms * 1e3;
+    if (own->over_bf16.mean > 0) row.speedup = own->over_bf16;
     if (const auto power = predictor_->power_w(counts))
       row.joules_per_token = *power * gpus_of(counts) / *row.tokens_per_s;
     return row;
@@ -387,7 +376,7 @@ class TableBuilder {
     if (model_) {
       table_.notes.push_back(fmt::format(
           "Predicted by the cost model for {} from its peaks, its network and measured rates of ops, "
-          "as sweep --dry-run --on does; a speed-up's interval is as wide as the step's 80% interval.",
+          "as sweep --dry-run --on does; intervals hold in 80% of cases.",
           table_.gpu.name));
       return;
     }
@@ -408,25 +397,10 @@ class TableBuilder {
           fmt::format("Bus bandwidths are those of {} GPUs of one host.", predictor_->most_gpus()));
   }
 
-  std::optional<std::string> nearest_that_fits() {
-    Json fields = table_.setting;
-    const auto runs = [&] {
-      const Record counts = host_.dry_run(fields);
-      return counts.status == Status::ok && fits(counts);
-    };
-    const std::string recompute = text_at(fields, "recompute");
-    for (const char* more : more_recompute(recompute)) {
-      fields["recompute"] = more;
-      if (runs()) return fmt::format("--recompute {}", more);
-    }
-    fields["parallel"] = "fsdp";
-    for (const bool keep : {true, false})
-      for (double gpus = 2 * gpus_of(table_.bf16_counts); gpus <= kMostGpusTried; gpus *= 2) {
-        fields["recompute"] = keep ? recompute : "block";
-        fields["gpus"] = static_cast<std::int64_t>(gpus);
-        if (runs()) return fmt::format("--gpus {:.0f}{}", gpus, keep ? "" : " --recompute block");
-      }
-    return std::nullopt;
+  std::optional<std::string> nearest_that_fits() const {
+    if (!host_.nearest_change || !table_.gpu.memory) return std::nullopt;
+    return host_.nearest_change(table_.setting,
+                                *table_.gpu.memory - static_cast<std::int64_t>(std::ceil(outside_)));
   }
 
   const AdviseOptions& options_;
@@ -435,7 +409,7 @@ class TableBuilder {
   std::vector<Source> sources_;
   std::vector<const Record*> all_;
   std::optional<StepPredictor> predictor_;
-  bool model_ = false;  ///< predictions are the cost model's where it has any
+  bool model_ = false;  ///< predictions are the cost model's, else those from records
   std::optional<StepPredictor::Accuracy> speedup_accuracy_;
   double outside_ = 0;
   SpeedTable table_;

@@ -8,6 +8,7 @@
 
 #include "bench/case/plan.h"
 #include "bench/cli/cli.h"
+#include "bench/cli/fit.h"
 #include "bench/machine/datasheet.h"
 #include "bench/measure/dry_record.h"
 #include "bench/predict/cost_model.h"
@@ -17,6 +18,8 @@
 
 namespace precbench {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 /// Fields whose value changes memory or speed and that a user may fix; without them, advise chooses.
 constexpr const char* kFields[] = {
@@ -61,6 +64,18 @@ GpuModel gpu_model(const GpuProperties& gpu) {
           {}};
 }
 
+Plan plan_of(const Json& fields) { return resolve(case_from_json(fields), Refusals::kept); }
+
+std::optional<PredictedSpeed> predicted_speed(const Plan& plan, const Plan& bf16, const std::string& gpu) {
+  const auto base = estimated_step(gpu, bf16);
+  if (!base) return std::nullopt;
+  if (plan.id == bf16.id) return PredictedSpeed{1e3 * base->seconds, {1, 1, 1}};
+  const auto own = estimated_step(gpu, plan);
+  if (!own) return std::nullopt;
+  const SpeedUp over = speedup_of(*own, *base);
+  return PredictedSpeed{1e3 * own->seconds, {over.ratio, over.low, over.high}};
+}
+
 }  // namespace
 
 AdviseHost advise_host() {
@@ -69,11 +84,14 @@ AdviseHost advise_host() {
     const Case c = case_of_words(words);
     return case_to_json(resolve(c, Refusals::kept).fields);
   };
-  host.dry_run = [](const nlohmann::ordered_json& fields) {
-    return dry_record(resolve(case_from_json(fields), Refusals::kept));
+  host.dry_run = [](const Json& fields) { return dry_record(plan_of(fields)); };
+  host.predict = [](const Json& fields, const Json& bf16_fields, const std::string& gpu) {
+    return predicted_speed(plan_of(fields), plan_of(bf16_fields), gpu);
   };
-  host.predict = [](const nlohmann::ordered_json& fields, const std::string& gpu) {
-    return predicted_step(gpu, resolve(case_from_json(fields), Refusals::kept));
+  host.nearest_change = [](const Json& fields, std::int64_t bytes) -> std::optional<std::string> {
+    const auto change =
+        nearest_change(plan_of(fields), {.name = {}, .bytes = bytes + kContextBytes, .source = {}});
+    return change ? std::optional(change->text()) : std::nullopt;
   };
   for (const std::string& name : datasheet_names()) {
     const DatasheetRates rates = datasheet_rates(name).value();
