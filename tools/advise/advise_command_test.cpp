@@ -109,22 +109,24 @@ TEST_CASE("advise: with the change that it names a case fits", "[advise]") {
 
 TEST_CASE("advise: predicted speed-ups are those of one predictor, with its interval", "[advise]") {
   // A step of a dry run on the same machine is the reference.
-  const std::string work = "--model qwen3-4b --gpus 8 --seq 4096 --batch 4 --parallel fsdp";
-  const Json dry =
-      Json::parse(output_of(PRECBENCH_BINARY_DIR "/precbench sweep --dry-run --on h100-sxm --json "
-                                                 "--recipe bf16,tensorwise,blockwise " +
-                            work + " 2> /dev/null")
-                      .text);
-  const Json json = advise_json(work + " --gpu h100");
-  for (const Json& wanted : dry.at("cases")) {
-    const std::string recipe = wanted.at("case").at("recipe");
-    INFO(recipe);
-    const Json* row = row_of(json, recipe, "bf16");
-    REQUIRE(row);
-    CHECK(row->at("speedup").at("mean").get<double>() == Approx(wanted.at("over_bf16").get<double>()));
-    CHECK(row->at("speedup").at("low").get<double>() ==
-          Approx(wanted.at("over_bf16_80").at(0).get<double>()));
-    CHECK(row->at("tokens_per_s").get<double>() == Approx(wanted.at("tokens_per_s").get<double>()));
+  for (const char* work : {"--model qwen3-4b --gpus 8 --seq 4096 --batch 4 --parallel fsdp",
+                           "--model llama3.1-8b --gpus 8 --seq 32768 --batch 1 --parallel fsdp --context 2 "
+                           "--recompute block"}) {
+    const Json dry =
+        Json::parse(output_of(std::string(PRECBENCH_BINARY_DIR "/precbench sweep --dry-run --json ") +
+                              "--on h100-sxm --recipe bf16,tensorwise,blockwise " + work + " 2> /dev/null")
+                        .text);
+    const Json json = advise_json(std::string(work) + " --gpu h100");
+    for (const Json& wanted : dry.at("cases")) {
+      const std::string recipe = wanted.at("case").at("recipe");
+      INFO(work << ": " << recipe);
+      const Json* row = row_of(json, recipe, "bf16");
+      REQUIRE(row);
+      const Json& speedup = row->at("speedup");
+      CHECK(speedup.at("mean").get<double>() == Approx(wanted.at("over_bf16").get<double>()));
+      CHECK(speedup.at("low").get<double>() == Approx(wanted.at("over_bf16_80").at(0).get<double>()));
+      CHECK(row->at("tokens_per_s").get<double>() == Approx(wanted.at("tokens_per_s").get<double>()));
+    }
   }
 }
 

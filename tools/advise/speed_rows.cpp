@@ -440,8 +440,8 @@ std::string setting_words(const Json& setting) {
   std::string words = fmt::format("seq {}, batch {}", text_at(setting, "seq"), text_at(setting, "batch"));
   if (text_at(setting, "accumulation") != "1") words += " x " + text_at(setting, "accumulation");
   if (text_at(setting, "gpus") != "1") words += ", " + text_at(setting, "parallel");
-  for (const auto& [key, usual] :
-       {std::pair("recompute", "none"), std::pair("layers", "all"), std::pair("ep", "1")})
+  for (const auto& [key, usual] : {std::pair("recompute", "none"), std::pair("layers", "all"),
+                                   std::pair("ep", "1"), std::pair("context", "1")})
     if (const std::string value = text_at(setting, key); !value.empty() && value != usual && value != "0")
       words += fmt::format(", {} {}", key, value);
   return words + fmt::format(", master {}, moments {}, gradients {}", text_at(setting, "master"),

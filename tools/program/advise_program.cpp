@@ -23,10 +23,9 @@ using Json = nlohmann::ordered_json;
 
 /// Fields whose value changes memory or speed and that a user may fix; without them, advise chooses.
 constexpr const char* kFields[] = {
-    "model",     "layers",   "recipe",      "seq",           "batch",   "accumulation",
-    "gpus",      "parallel", "shard_group", "gather",        "reshard", "grad_sync",
-    "recompute", "master",   "moments",     "second_moment", "weights", "grads",
-    "optimizer", "routing",  "ep",          "exchange"};
+    "model",         "layers",  "recipe", "seq",       "batch",     "accumulation", "gpus",    "parallel",
+    "shard_group",   "context", "gather", "reshard",   "grad_sync", "recompute",    "master",  "moments",
+    "second_moment", "weights", "grads",  "optimizer", "routing",   "ep",           "exchange"};
 /// Fields whose help shows no default: matching records or advise choose them. The model must be given.
 constexpr const char* kChosen[] = {"model",   "recipe",        "seq",     "batch", "parallel",  "master",
                                    "moments", "second_moment", "weights", "grads", "optimizer", "gather"};

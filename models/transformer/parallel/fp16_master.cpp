@@ -53,7 +53,7 @@ Tensor Parameters::whole_vectors(int unit) {
   if (!sharded() || exact(unit).size() == 0) return exact(unit);
   const Tensor whole = arena_.push_uncounted(DType::f32, 1, exact(unit).size());
   device_.convert({whole, exact(unit)});
-  shard_comm_.comm->all_reduce(whole);
+  groups_.weights.comm->all_reduce(whole);
   return whole;
 }
 
@@ -84,7 +84,7 @@ void Parameters::encode_master(int unit, std::size_t parameter,
                       .accumulate = false,
                       .measure = measure});
     }
-    if (measure && sharded()) shard_comm_.comm->all_reduce_max(scale.amax);
+    if (measure && sharded()) groups_.weights.comm->all_reduce_max(scale.amax);
   }
   master_scales_->commit(device_, unit);
 }

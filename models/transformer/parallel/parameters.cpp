@@ -26,7 +26,7 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
     weight_amaxes_ =
         std::make_unique<WeightAmaxes>(arena, config, config.moe.rule.experts / options.expert_ranks);
   if (options.gather_format.quantized())
-    fp8_ = std::make_unique<Fp8Weights>(device, shard_comm_.comm, arena, layout_, options.gather_format,
+    fp8_ = std::make_unique<Fp8Weights>(device, groups_.weights.comm, arena, layout_, options.gather_format,
                                         options.gather_fp8);
   if (config.moe)
     routers_ = std::make_unique<Routers>(device, arena, config, options.accumulation, options.expert_slots);
@@ -38,7 +38,7 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
   const bool codes = options.master == Master::fp16;
   if (sharded() || codes)
     exchange_ =
-        std::make_unique<UnitExchange>(shard_comm_.comm, arena, layout_,
+        std::make_unique<UnitExchange>(groups_.weights.comm, arena, layout_,
                                        UnitExchange::Options{.weights = codes ? DType::f16 : options.weights,
                                                              .gradients = options.gradients,
                                                              .fp8 = fp8_.get(),
@@ -165,12 +165,12 @@ void Parameters::begin_micro_step(int micro_step) {
 
 void Parameters::complete(int unit) {
   if (layout_.is_experts(unit)) {
-    if (expert_replica_comm_.comm) expert_replica_comm_.comm->wait(replica_tickets_[unit]);
+    if (groups_.expert_replicas.comm) groups_.expert_replicas.comm->wait(replica_tickets_[unit]);
     return;
   }
   if (adding_ == unit) add_reduced();
-  if (shard_comm_.comm) shard_comm_.comm->wait(shard_tickets_[unit]);
-  if (replica_comm_.comm) replica_comm_.comm->wait(replica_tickets_[unit]);
+  if (groups_.weights.comm) groups_.weights.comm->wait(shard_tickets_[unit]);
+  if (groups_.replicas.comm) groups_.replicas.comm->wait(replica_tickets_[unit]);
 }
 
 void Parameters::complete_all() {
@@ -245,17 +245,18 @@ void Parameters::reduce(int unit) {
     return fp8_gradients_->reduce(unit, codes, micro_step_ == 0, last);
   }
   if (layout_.is_experts(unit)) {
-    if (last && expert_replica_comm_.comm)
-      replica_tickets_[unit] = expert_replica_comm_.comm->start_all_reduce(local_gradient(unit));
+    if (last && groups_.expert_replicas.comm)
+      replica_tickets_[unit] = groups_.expert_replicas.comm->start_all_reduce(local_gradient(unit));
     return;
   }
   if (sharded() && !keeps_gradients())
     reduce_micro_step(unit);
   else if (sharded() && last)
-    shard_tickets_[unit] = shard_comm_.comm->start_reduce_scatter(local_gradient(unit), whole_gradient(unit));
-  if (!last || !replica_comm_.comm) return;
+    shard_tickets_[unit] =
+        groups_.weights.comm->start_reduce_scatter(local_gradient(unit), whole_gradient(unit));
+  if (!last || !groups_.replicas.comm) return;
   add_reduced();
-  replica_tickets_[unit] = replica_comm_.comm->start_all_reduce(local_gradient(unit));
+  replica_tickets_[unit] = groups_.replicas.comm->start_all_reduce(local_gradient(unit));
 }
 
 /// Starts the reduction of one micro-step's gradient, to be added to those of earlier ones.
@@ -272,7 +273,7 @@ void Parameters::reduce_micro_step(int unit) {
 /// reduction overlaps the next block's compute.
 void Parameters::add_reduced() {
   if (adding_ < 0) return;
-  shard_comm_.comm->wait(shard_tickets_[adding_]);
+  groups_.weights.comm->wait(shard_tickets_[adding_]);
   const Tensor target = local_gradient(adding_);
   device_.add({target, reduced_.elements(0, target.size())});
   adding_ = -1;

@@ -156,12 +156,12 @@ class Parameters {
   /// Arena for an update's temporaries.
   Arena& arena() { return arena_; }
   bool sharded() const { return layout_.shards() > 1; }
-  int shard_rank() const { return sharded() ? shard_comm_.comm->rank() : 0; }
+  int shard_rank() const { return sharded() ? groups_.weights.comm->rank() : 0; }
   /// All ranks; ranks along the shard axis.
   Comm& comm() { return comm_; }
-  Comm& shard_comm() { return *shard_comm_.comm; }
+  Comm& shard_comm() { return *groups_.weights.comm; }
   /// Ranks that share a block's experts; null without expert parallelism.
-  Comm* expert_comm() const { return expert_comm_.comm; }
+  Comm* expert_comm() const { return groups_.experts.comm; }
   /// f32 [1]: sum of squares of the gradients of this rank's experts, with expert parallelism.
   const Tensor& expert_norm() const { return expert_norm_; }
   const ParallelGroups& groups() const { return groups_; }
@@ -301,8 +301,6 @@ class Parameters {
   ParameterOptions options_;
   Layout layout_;
   ParallelGroups groups_;
-  const GroupComm &shard_comm_ = groups_.weights, &replica_comm_ = groups_.replicas;
-  const GroupComm &expert_comm_ = groups_.experts, &expert_replica_comm_ = groups_.expert_replicas;
   Tensor weights_, master_, gradient_;          // flat, one shard of every unit; whole kept gradients
   std::vector<std::int64_t> gradient_offsets_;  // keeps_gradients(): of a unit in gradient_
   std::vector<std::int64_t> weight_offsets_;    // of a unit's shard in weights_; -1: not stored

@@ -113,7 +113,8 @@ std::vector<StateTensor> Parameters::state() const {
 }
 
 bool Parameters::writes(bool experts) const {
-  const Comm* replicas = experts && expert_comm_.comm ? expert_replica_comm_.comm : replica_comm_.comm;
+  const Comm* replicas =
+      experts && groups_.experts.comm ? groups_.expert_replicas.comm : groups_.replicas.comm;
   return !replicas || replicas->rank() == 0;
 }
 
@@ -233,7 +234,7 @@ void Parameters::save(Kind kind, const std::function<void(const Parameter&, cons
     const Tensor mine = kind == Kind::gradients ? local_gradient(u) : local_leading(u);
     const Scope scope(arena_);
     Tensor full = mine;
-    if (Comm* others = layout_.is_experts(u) ? expert_comm_.comm : shard_comm_.comm) {
+    if (Comm* others = layout_.is_experts(u) ? groups_.experts.comm : groups_.weights.comm) {
       full = arena_.push_uncounted(mine.dtype, 1, mine.size() * others->size());
       others->all_gather(full, mine);
     }
