@@ -111,8 +111,8 @@ TEST_CASE("run_case: recomputation in a graph changes no bit and takes the predi
         const Record record = run_ok(c);
         CHECK(record.training->loss == plain.training->loss);
         CHECK(record.training->grad_norm == plain.training->grad_norm);
-        CHECK(record.memory->measured->activations == record.memory->predicted->activations);
-        CHECK(record.memory->measured->peak == record.memory->predicted->peak);
+        const nlohmann::ordered_json memory = nlohmann::ordered_json(record).at("memory");
+        CHECK(memory.at("measured") == memory.at("predicted"));
         if (!plain.moe) CHECK(record.memory->measured->activations < plain.memory->measured->activations);
       }
     }

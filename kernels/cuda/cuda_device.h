@@ -54,10 +54,14 @@ class CudaDevice final : public Device {
   void synchronize() override;
   std::int64_t workspace_bytes() const override;
 
-  /// Slot 0: scratch() requests; slot 1: RoPE's table. GEMMs, which need the most, are known in advance.
+  /// Slot 0: scratch() requests; slot 1: RoPE's table. Known in advance are those of ops that may need more than
+  /// the workspace of a GEMM, 32 MiB.
   using Device::scratch_of;
   ScratchSizes scratch_of(const ops::Matmul& op) const override;
   ScratchSizes scratch_of(const ops::GroupedMatmul& op) const override;
+  ScratchSizes scratch_of(const ops::RouteBackward& op) const override;
+  ScratchSizes scratch_of(const ops::Attention& op) const override;
+  ScratchSizes scratch_of(const ops::AttentionBackward& op) const override;
   ScratchSizes scratch_of(const ops::Rope& op) const override;
 
   // ---- for the ops and the step graph
@@ -200,7 +204,7 @@ class CudaDevice final : public Device {
 
  private:
   void scaled_adamw(const ops::Adamw& op);  // scaled_adamw.cu
-  AttentionState& attention_state();
+  AttentionState& attention_state() const;
   /// Implementation that would run one grouped GEMM for all experts.
   enum class AtOnce : std::uint8_t { none, own, cublaslt };
   AtOnce at_once(const ops::GroupedMatmul& op) const;
@@ -219,7 +223,8 @@ class CudaDevice final : public Device {
   CUstream_st* stream_ = nullptr;
   std::unique_ptr<MatmulPlans> plans_;
   std::unique_ptr<GroupedPlans> grouped_plans_;
-  std::shared_ptr<AttentionState> attention_;  // shared_ptr: its deleter is made where the type is complete
+  mutable std::shared_ptr<AttentionState>
+      attention_;  // made at first use; shared_ptr: its deleter is made where the type is complete
   std::shared_ptr<RopeTables> rope_tables_;
   std::int64_t rope_table_bytes_ = 0;
   void* scratch_ = nullptr;

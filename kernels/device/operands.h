@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 
 #include "kernels/numerics/recipe.h"
@@ -87,12 +88,15 @@ struct RopeOptions {
                        ///< [1, kv_heads * head_dim]; empty: no QK-norm
   Tensor bias = {};    ///< BF16 [1, qkv_width]; empty: none. Not together with QK-norm
   RopeScaling scaling = {};
-  std::int64_t offset = 0;  ///< position of each sequence's first row
+  std::int64_t offset = 0;                       ///< position of each sequence's first row
   std::optional<std::int64_t> late_offset = {};  ///< the same in the second half of the rows; null: as offset
 
   RopeAngles angles() const { return {shape.T, shape.head_dim, theta, scaling, offset, late_offset}; }
-  /// Number of rows before the late ones.
-  std::int64_t early_rows() const { return late_offset ? shape.tokens() / 2 : shape.tokens(); }
+  /// Number of rows before the late ones. Without late rows no row number reaches it, not even one of a tile that ends
+  /// beyond the matrix.
+  std::int64_t early_rows() const {
+    return late_offset ? shape.tokens() / 2 : std::numeric_limits<std::int64_t>::max();
+  }
   /// Returns the row of the table of angles for a row of the matrix.
   std::int64_t table_row(std::int64_t row) const {
     return row % shape.T + (row < early_rows() ? 0 : shape.T);

@@ -131,9 +131,46 @@ const Runner& known_runner(const CudaDevice& device, std::map<AttentionKey, Runn
   return found->second;
 }
 
+/// Return the implementation of an op, selected at its first call. Throw Unsupported if there is none.
+const AttentionRunner<HopperForward>& runner_for(const CudaDevice& device, AttentionState& state,
+                                                 const ops::Attention& op) {
+  const bool own_rows = !op.kv.empty();
+  return known_runner(device, state.forward, key_of(op.shape, own_rows, false),
+                      [&] { return forward_runner(state, op.shape, own_rows, device.compute_capability()); });
+}
+
+const AttentionRunner<HopperBackward>& runner_for(const CudaDevice& device, AttentionState& state,
+                                                  const ops::AttentionBackward& op) {
+  const bool own_rows = !op.kv.empty(), deterministic = device.deterministic();
+  return known_runner(device, state.backward, key_of(op.shape, own_rows, deterministic), [&] {
+    return backward_runner(state, op.shape, own_rows, deterministic, device.compute_capability());
+  });
+}
+
+/// Return the bytes of scratch of one call.
+std::int64_t scratch_bytes(const AttentionRunner<HopperForward>& runner, const AttentionShape&) {
+  return runner.cudnn ? runner.cudnn->workspace_bytes : 0;
+}
+
+std::int64_t scratch_bytes(const AttentionRunner<HopperBackward>& runner, const AttentionShape& shape) {
+  if (runner.cudnn) return runner.cudnn->workspace_bytes;
+  return runner.hopper ? runner.hopper->workspace_bytes(shape) : flash_attention_workspace(shape);
+}
+
+/// Returns an op's scratch; none if the op has no implementation, which running it says.
+template <class Op>
+ScratchSizes scratch_sizes_of(const CudaDevice& device, AttentionState& state, const Op& op) {
+  try {
+    const std::int64_t bytes = scratch_bytes(runner_for(device, state, op), op.shape);
+    return {(bytes + 3) / std::int64_t{sizeof(float)}};
+  } catch (const Unsupported&) {
+    return {};
+  }
+}
+
 }  // namespace
 
-AttentionState& CudaDevice::attention_state() {
+AttentionState& CudaDevice::attention_state() const {
   if (!attention_) {
     attention_ = std::make_shared<AttentionState>();
     attention_->cudnn = CudnnAttention::open(stream(), attention_->no_cudnn);
@@ -178,14 +215,20 @@ std::string CudaDevice::attention_refusal(const AttentionShape& shape) {
   return {};
 }
 
+ScratchSizes CudaDevice::scratch_of(const ops::Attention& op) const {
+  return scratch_sizes_of(*this, attention_state(), op);
+}
+
+ScratchSizes CudaDevice::scratch_of(const ops::AttentionBackward& op) const {
+  return scratch_sizes_of(*this, attention_state(), op);
+}
+
 void CudaDevice::do_attention(const ops::Attention& op) {
   AttentionState& state = attention_state();
-  const bool own_rows = !op.kv.empty();
-  const AttentionRunner<HopperForward>& runner =
-      known_runner(*this, state.forward, key_of(op.shape, own_rows, false),
-                   [&] { return forward_runner(state, op.shape, own_rows, compute_capability()); });
+  const AttentionRunner<HopperForward>& runner = runner_for(*this, state, op);
+  void* workspace = scratch(scratch_bytes(runner, op.shape));
   if (runner.cudnn)
-    state.cudnn->forward(op.out.value, op.lse, op.qkv, op.shape, scratch(runner.cudnn->workspace_bytes));
+    state.cudnn->forward(op.out.value, op.lse, op.qkv, op.shape, workspace);
   else if (runner.hopper)
     runner.hopper->launch({op.out.value, op.lse, op.qkv, op.kv}, op.shape, stream());
   else
@@ -197,23 +240,19 @@ void CudaDevice::do_attention(const ops::Attention& op) {
 
 void CudaDevice::do_attention_backward(const ops::AttentionBackward& op) {
   AttentionState& state = attention_state();
-  const bool own_rows = !op.kv.empty();
-  const AttentionRunner<HopperBackward>& runner = known_runner(
-      *this, state.backward, key_of(op.shape, own_rows, deterministic()),
-      [&] { return backward_runner(state, op.shape, own_rows, deterministic(), compute_capability()); });
+  const AttentionRunner<HopperBackward>& runner = runner_for(*this, state, op);
+  void* workspace = scratch(scratch_bytes(runner, op.shape));
   if (runner.cudnn)
-    state.cudnn->backward(op.dqkv, op.dout, op.out, op.lse, op.qkv, op.shape, deterministic(),
-                          scratch(runner.cudnn->workspace_bytes));
+    state.cudnn->backward(op.dqkv, op.dout, op.out, op.lse, op.qkv, op.shape, deterministic(), workspace);
   else if (runner.hopper)
     runner.hopper->launch({.dqkv = op.dqkv,
                            .dkv = op.dkv,
                            .dout = op.dout,
                            .forward = {op.out, op.lse, op.qkv, op.kv},
-                           .workspace = scratch(runner.hopper->workspace_bytes(op.shape))},
+                           .workspace = workspace},
                           op.shape, stream());
   else
-    flash_attention_backward(op.dqkv, op.dout, op.out, op.lse, op.qkv, op.shape,
-                             scratch(flash_attention_workspace(op.shape)), stream());
+    flash_attention_backward(op.dqkv, op.dout, op.out, op.lse, op.qkv, op.shape, workspace, stream());
   state.backward_name = state.name(runner);
   launched("attention_backward");
 }

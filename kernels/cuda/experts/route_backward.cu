@@ -122,19 +122,41 @@ unsigned single_blocks(std::int64_t count) {
   return static_cast<unsigned>((count + kElementThreads - 1) / kElementThreads);
 }
 
+/// Matrices behind the workspace of the GEMMs.
+struct Intermediates {
+  Tensor parts, router, sums;  // [T, pitch], [pitch, C], f32 [pitch, C]
+  std::int64_t bytes;
+
+  /// `start` may be null, to learn the bytes.
+  Intermediates(const ops::RouteBackward& op, std::byte* start) {
+    const std::int64_t T = op.z.rows, C = op.x.cols, pitch = detail::padded(kParts * op.rule.experts, 8);
+    std::int64_t used = 0;
+    const auto place = [&](DType dtype, std::int64_t rows, std::int64_t cols) {
+      const Tensor tensor{start ? start + used : nullptr, dtype, rows, cols};
+      used += detail::padded(tensor.bytes(), MatmulPlans::kAlignment);
+      return tensor;
+    };
+    parts = place(DType::bf16, T, pitch);
+    router = place(DType::bf16, pitch, C);
+    sums = place(DType::f32, pitch, C);
+    bytes = used;
+  }
+};
+
 }  // namespace
 }  // namespace cuda
+
+ScratchSizes CudaDevice::scratch_of(const ops::RouteBackward& op) const {
+  const std::int64_t bytes = MatmulPlans::kWorkspaceBytes + cuda::Intermediates(op, nullptr).bytes;
+  return {bytes / std::int64_t{sizeof(float)}};
+}
 
 void CudaDevice::do_route_backward(const ops::RouteBackward& op) {
   using namespace cuda;
   check_rule(op.rule);
   const std::int64_t T = op.z.rows, E = op.rule.experts, C = op.x.cols;
-  const std::int64_t pitch = detail::padded(kParts * E, 8);
-  const auto room = [](std::int64_t bytes) { return detail::padded(bytes, MatmulPlans::kAlignment); };
-  const std::int64_t parts_bytes = room(T * pitch * 2), router_bytes = room(pitch * C * 2);
-  std::byte* free = plans_->behind_workspace(parts_bytes + router_bytes + pitch * C * 4);
-  const Tensor parts{free, DType::bf16, T, pitch}, router{free + parts_bytes, DType::bf16, pitch, C};
-  const Tensor sums{free + parts_bytes + router_bytes, DType::f32, pitch, C};
+  const Intermediates made(op, plans_->behind_workspace(Intermediates(op, nullptr).bytes));
+  const Tensor &parts = made.parts, &router = made.router, &sums = made.sums;
 
   const RouteBackwardArgs args{
       op.z.as<float>(),
@@ -143,7 +165,7 @@ void CudaDevice::do_route_backward(const ops::RouteBackward& op) {
       op.index.as<std::int32_t>(),
       parts.as<std::uint16_t>(),
       static_cast<int>(T),
-      static_cast<int>(pitch),
+      static_cast<int>(parts.cols),
       op.rule,
       op.balance * op.loss_scale * static_cast<float>(E) / static_cast<float>(op.index.size()),
       op.z_loss,
