@@ -98,8 +98,10 @@ ForkVerdict describe(const ForkEvidence& evidence) {
   for (const AgeDifferences& age : evidence.ages) {
     trunks = std::min(trunks, age.by_trunk.size());
     for (const auto& [trunk, forks] : age.by_trunk) seeds = std::min(seeds, forks.size());
-    const auto interval = mean_with_interval(trunk_means(age));
-    verdict.by_age.push_back({age.age, interval});
+    const std::vector<double> means = trunk_means(age);
+    const auto interval = mean_with_interval(means);
+    verdict.by_age.push_back({age.age, std::nullopt, interval});
+    if (!means.empty()) verdict.by_age.back().mean = mean_and_spread(means).mean;
     if (!interval || (verdict.difference && std::abs(interval->mean) <= std::abs(verdict.difference->mean)))
       continue;
     verdict.difference = interval;

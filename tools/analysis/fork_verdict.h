@@ -65,6 +65,7 @@ const char* name_of(ForkOutcome outcome);
 /// Mean final difference of a recipe's forks from BF16's at one age.
 struct AgeInterval {
   std::int64_t age = 0;
+  std::optional<double> mean;                  ///< nats, over the trunks, be it one
   std::optional<MeanWithInterval> difference;  ///< nats, over the trunks; null below 2 trunks
 };
 

@@ -105,9 +105,10 @@ Json outputs_json(const CardOutputs& outputs) {
 
 Json ages_json(const ForkVerdict& verdict) {
   Json ages = Json::array();
-  for (const auto& [age, difference] : verdict.by_age) {
+  for (const auto& [age, mean, difference] : verdict.by_age) {
     ages.push_back({{"age", age}});
     ages.back().update(json_of(difference, "difference"));
+    if (mean) ages.back()["difference"] = *mean;
   }
   return ages;
 }

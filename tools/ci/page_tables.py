@@ -71,14 +71,14 @@ def beside_peer(folder="h200/beside-peer"):
 def fsdp2():
     """FSDP beside PyTorch FSDP2 on two and on four GPUs, one row per line of PyTorch's and setting of --reshard."""
     rows = []
-    for folder in ("h200/fsdp-two", "h200x4/fsdp-four"):
+    for folder in ("h200/fsdp-two", "h200x4/fsdp-four", "h100x4/fsdp-four"):
         for line in lines(f"{folder}/peer.ndjson"):
             recipe, _, gathers = line["recipe"].partition("_")
             wanted = PEER_MODELS[line["model"]], line["seq"], "fsdp", recipe, "fp8" if gathers else "bf16", line["gpus"]
             for record in lines(f"{folder}/records.jsonl"):
                 case = record["case"]
                 if tuple(case.get(name) for name in ("model", "seq", "parallel", "recipe", "gather", "gpus")) == wanted:
-                    rows.append([str(line["gpus"]), f"{wanted[0]}, {wanted[1]}", recipe + (", FP8 gather" if gathers else ""),
+                    rows.append([f"{line['gpus']} {line['gpu'].split()[1]}", f"{wanted[0]}, {wanted[1]}", recipe + (", FP8 gather" if gathers else ""),
                                  case.get("reshard", "on"), f"{rate(record):,.0f}", f"{line['tokens_per_s']:,.0f}",
                                  f"{rate(record) / line['tokens_per_s']:.2f}x", f"{gib(record):.1f}", f"{line['peak_gib']:.1f}",
                                  record["env"]["git"][:7]])

@@ -67,12 +67,19 @@ std::string sentence(const StudyCard& card) {
                      trend_words(verdict));
 }
 
+/// Returns "found", or why not: fewer trunks than a verdict takes can find nothing.
+std::string control_words(const ControlResult& control, int trunks) {
+  if (!control.found) return "did not run";
+  if (*control.found) return "found";
+  return trunks < kFewestUnits ? fmt::format("not judged ({})", plural(trunks, "trunk")) : "NOT FOUND";
+}
+
 /// Returns "rowwise_e5m2 apart from rowwise found, ...".
 std::string controls_words(const StudyCard& card) {
   std::string words;
   for (const ControlResult& control : card.controls)
     words += fmt::format("{}{} {}", words.empty() ? "" : ", ", control.name,
-                         control.found ? *control.found ? "found" : "NOT FOUND" : "did not run");
+                         control_words(control, card.verdict.trunks));
   return words.empty() ? "none" : words;
 }
 
@@ -187,7 +194,7 @@ void add_differences(Table& table, const std::vector<const ForkVerdict*>& verdic
     for (const std::int64_t age : ages) {
       const auto own = std::find_if(verdict.by_age.begin(), verdict.by_age.end(),
                                     [&](const AgeInterval& one) { return one.age == age; });
-      table.rows[i].push_back(own == verdict.by_age.end() ? "-" : interval_or_dash(own->difference));
+      table.rows[i].push_back(own == verdict.by_age.end() ? "-" : difference_text(*own));
     }
     table.rows[i].push_back(interval_or_dash(verdict.trend));
   }

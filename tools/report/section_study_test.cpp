@@ -180,6 +180,21 @@ TEST_CASE("summary section: of several studies of a model the worst verdict and 
   }
 }
 
+TEST_CASE("study section: one trunk shows its difference without an interval and judges no control",
+          "[study]") {
+  std::vector<Record> records = study_records();
+  std::erase_if(records, [](const Record& record) { return record.study->trunk > 1; });
+  const std::string section = section_of(records, "Does it train?");
+  INFO(section);
+  // All three trunks give +0.02000; the first is one step of the spread below.
+  CHECK(contains(section, "+0.01999 [one trunk]"));
+  CHECK(contains(section, "rowwise_e5m2 apart from rowwise not judged (1 trunk)"));
+  CHECK_FALSE(contains(section, "NOT FOUND"));
+  CHECK(contains(section_of(records, "What does the precision cost?"), "+0.01999 [one trunk]"));
+  // Three trunks find the controls.
+  CHECK(contains(section_of(study_records(), "Does it train?"), "rowwise_e5m2 apart from rowwise found"));
+}
+
 TEST_CASE("study section: recipes are compared at equal age", "[study]") {
   Rows rows;
   rows.add_frame();

@@ -86,6 +86,11 @@ std::string mean_text(const MeanWithInterval& value, int digits) {
   return fmt::format("{0:+.{3}f} [{1:+.{3}f}, {2:+.{3}f}]", value.mean, value.low, value.high, digits);
 }
 
+std::string difference_text(const AgeInterval& age) {
+  if (age.difference) return mean_text(*age.difference);
+  return age.mean ? fmt::format("{:+.5f} [one trunk]", *age.mean) : "-";
+}
+
 std::optional<double> number_of(const Row& row, const std::string& key) {
   const Json value = row.fields.value(key, Json());
   return value.is_number() ? std::optional(value.get<double>()) : std::nullopt;
