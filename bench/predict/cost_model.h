@@ -18,8 +18,7 @@
 namespace precbench {
 
 /// Share of an op's rate that is lost beside a collective over NVLink: its kernels occupy multiprocessors and
-/// memory bandwidth. The same quantity as kHiddenCost of tools/analysis/step_prediction.h, which was fitted to steps
-/// on two and four H200.
+/// memory bandwidth. Fitted to steps on two and four H200, an earlier sweep of the cases in results/h200x4.
 inline constexpr double kNvlinkContention = 0.45;
 
 /// A machine with the rates that predictions for it use.

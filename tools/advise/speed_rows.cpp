@@ -171,7 +171,6 @@ class TableBuilder {
     for (const SourceRecords& one : sources) sources_.push_back(analysed(one, table_.gpu.name));
     for (const SourceRecords& one : sources)
       for (const LocatedRecord& located : one.set->records) all_.push_back(&located.record);
-    predictor_.emplace(all_, table_.gpu);
   }
 
   SpeedTable build() && {
@@ -290,13 +289,6 @@ class TableBuilder {
   }
 
   void predict_rows(bool shares) {
-    speedup_accuracy_ = predictor_->speedup_accuracy(gpus_of(table_.bf16_counts) > 1);
-    // Records of the GPU itself, on as many GPUs, say more than the cost model; it says more than scaled records.
-    model_ = host_.predict && (predictor_->source_gpu().empty() || predictor_->is_other_gpu() ||
-                               gpus_of(table_.bf16_counts) > std::max(predictor_->most_gpus(), 1.0));
-    // One predictor for all rows, so that ratios are those of one.
-    model_ = model_ && (predictor_->source_gpu().empty() || model_speed(table_.setting));
-    const auto bf16_ms = model_ ? std::nullopt : predictor_->step_ms(table_.bf16_counts);
     for (const std::string& recipe : recipes_to_predict()) {
       std::vector<std::string> gathers{shares ? "bf16" : ""};
       if (shares && recipe != "bf16") gathers.emplace_back("fp8");
@@ -315,40 +307,40 @@ class TableBuilder {
           row.no_speed = counts.error.value_or("cannot run");
           continue;
         }
-        table_.rows.push_back(predicted_row(counts, fields, recipe, gather, bf16_ms));
+        table_.rows.push_back(predicted_row(counts, fields, recipe, gather));
       }
     }
   }
 
-  /// Returns the cost model's prediction; null if it has none or is not used here.
-  std::optional<PredictedSpeed> model_speed(const Json& fields) const {
-    return model_ ? host_.predict(fields, table_.setting, table_.gpu.name) : std::nullopt;
-  }
-
-  /// Returns the prediction from records; `bf16_ms`: BF16's step.
-  std::optional<PredictedSpeed> speed_from_records(const Record& counts, std::optional<double> bf16_ms,
-                                                   bool is_bf16) const {
-    const auto ms = predictor_->step_ms(counts);
-    if (!ms) return std::nullopt;
-    const double ratio = bf16_ms ? *bf16_ms / *ms : 0;
-    const double error = speedup_accuracy_ && !is_bf16 ? speedup_accuracy_->quantile_95 : 0;
-    return PredictedSpeed{*ms, {ratio, ratio * (1 - error), ratio * (1 + error)}};
+  /// Returns the median power of a GPU in W over timed native records of the case's recipe on one such GPU; null
+  /// without any.
+  std::optional<double> usual_power_w(const Record& counts) const {
+    std::vector<double> powers;
+    for (const Record* record : all_)
+      if (record->status == Status::ok && !record->study && record->support && record->env.gpu &&
+          record->env.gpu->name == table_.gpu.name && gpus_of(*record) == 1 &&
+          record->support->path() == ExecutionPath::native && record->telemetry &&
+          record->telemetry->power_w &&
+          numerics_label(record->case_fields) == numerics_label(counts.case_fields))
+        powers.push_back(*record->telemetry->power_w);
+    const auto statistics = sample_statistics(std::move(powers));
+    return statistics ? std::optional(statistics->median) : std::nullopt;
   }
 
   SpeedRow predicted_row(const Record& counts, const Json& fields, const std::string& recipe,
-                         const std::string& gather, std::optional<double> bf16_ms) const {
+                         const std::string& gather) const {
     SpeedRow row{recipe, gather};
     row.fits = fits(counts);
     if (counts.memory && counts.memory->predicted)
       row.peak_bytes = static_cast<double>(counts.memory->predicted->peak);
-    const auto own = model_ ? model_speed(fields) : speed_from_records(counts, bf16_ms, row.is_bf16());
+    const auto own = host_.predict ? host_.predict(fields, table_.setting, table_.gpu.name) : std::nullopt;
     if (!own || !counts.training || !counts.training->tokens_per_step) {
-      row.no_speed = model_ ? "no native formats or rates on such a GPU" : "no records to predict it from";
+      row.no_speed = "no native formats or rates on such a GPU";
       return row;
     }
     row.tokens_per_s = static_cast<double>(*counts.training->tokens_per_step) / own->step_ms * 1e3;
     if (own->over_bf16.mean > 0) row.speedup = own->over_bf16;
-    if (const auto power = predictor_->power_w(counts))
+    if (const auto power = usual_power_w(counts))
       row.joules_per_token = *power * gpus_of(counts) / *row.tokens_per_s;
     return row;
   }
@@ -372,29 +364,10 @@ class TableBuilder {
       return row.source == SpeedSource::predicted && row.tokens_per_s;
     });
     if (!any) return;
-    const double gpus = gpus_of(table_.bf16_counts);
-    if (model_) {
-      table_.notes.push_back(fmt::format(
-          "Predicted by the cost model for {} from its peaks, its network and measured rates of ops, "
-          "as sweep --dry-run --on does; intervals hold in 80% of cases.",
-          table_.gpu.name));
-      return;
-    }
-    std::string note =
-        fmt::format("Predicted: the dry run's ops at the rates of records of {}", predictor_->source_gpu());
-    if (predictor_->is_other_gpu())
-      note += fmt::format(", scaled to {} by the data sheets' peak and bandwidth", table_.gpu.name);
-    table_.notes.push_back(note + ".");
-    const auto step = predictor_->step_accuracy(gpus > 1), &speedup = speedup_accuracy_;
-    if (step && speedup)
-      table_.notes.push_back(fmt::format(
-          "Records{} predicted from those of other models in this way: step times off by {:.1f}% in the median, {:.1f}% "
-          "at most ({}); speed-ups by {:.1f}% and {:.1f}% ({}).",
-          gpus > 1 ? " of several GPUs" : "", 100 * step->median, 100 * step->worst, step->count,
-          100 * speedup->median, 100 * speedup->worst, speedup->count));
-    if (gpus > predictor_->most_gpus() && gpus > 1)
-      table_.notes.push_back(
-          fmt::format("Bus bandwidths are those of {} GPUs of one host.", predictor_->most_gpus()));
+    table_.notes.push_back(fmt::format(
+        "Predicted by the cost model for {} from its peaks, its network and measured rates of ops, "
+        "as sweep --dry-run --on does; intervals hold in 80% of cases.",
+        table_.gpu.name));
   }
 
   std::optional<std::string> nearest_that_fits() const {
@@ -408,14 +381,16 @@ class TableBuilder {
   const std::vector<SourceRecords>& records_;
   std::vector<Source> sources_;
   std::vector<const Record*> all_;
-  std::optional<StepPredictor> predictor_;
-  bool model_ = false;  ///< predictions are the cost model's, else those from records
-  std::optional<StepPredictor::Accuracy> speedup_accuracy_;
   double outside_ = 0;
   SpeedTable table_;
 };
 
 }  // namespace
+
+double gpus_of(const Record& record) {
+  const auto gpus = record.case_fields.value("gpus", nullptr);
+  return gpus.is_number() ? gpus.get<double>() : 1;
+}
 
 std::string text_at(const Json& object, const char* key) { return field_text(object.value(key, Json())); }
 

@@ -8,9 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "results/record/record_file.h"
 #include "results/record/statistics.h"
 #include "tools/advise/advise_command.h"
-#include "tools/advise/step_predictor.h"
+#include "tools/advise/advise_host.h"
 
 namespace precbench {
 
@@ -22,6 +23,9 @@ struct SourceRecords {
   SpeedSource source;
   const RecordSet* set;
 };
+
+/// Returns the case's number of GPUs; 1 if it has no such field.
+double gpus_of(const Record& record);
 
 struct SpeedRow {
   std::string recipe;    ///< as the case names it

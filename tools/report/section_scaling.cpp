@@ -8,7 +8,6 @@
 #include "kernels/base/plural.h"
 #include "results/record/step_time.h"
 #include "tools/analysis/columns.h"
-#include "tools/analysis/step_prediction.h"
 #include "tools/report/sections.h"
 #include "tools/text/distinct.h"
 #include "tools/text/figure_data.h"
@@ -82,74 +81,17 @@ std::optional<double> efficiency(const Line& line, const Row& row) {
   return *row.tokens_per_s / gpus_of(row) / *line.single->tokens_per_s;
 }
 
-/// Measured one-GPU steps of a machine, by recipe and precision.
-class SingleSteps {
- public:
-  explicit SingleSteps(const MachineRecords& machine) : machine_(machine) {
-    const auto add = [&](const Row& row) {
-      if (row.comparable() && gpus_of(row) == 1) rows_[precision_of(row)].push_back(&row);
-    };
-    for (const Group& group : machine.analysis.groups)
-      for (const Row& row : group.rows) add(row);
-    for (const Row& row : machine.left_out) add(row);
-  }
-
-  /// Returns steps of the row's recipe and precision with other shapes. Stops at kEnough, since more
-  /// add no information.
-  std::vector<const Record*> of_other_shapes(const Row& row) const {
-    constexpr std::size_t kEnough = 200;
-    std::vector<const Record*> others;
-    const auto some = rows_.find(precision_of(row));
-    if (some == rows_.end()) return others;
-    for (const Row* other : some->second) {
-      const bool same_shape = text_of(*other, "model") == text_of(row, "model") &&
-                              text_of(*other, "seq") == text_of(row, "seq") &&
-                              text_of(*other, "batch") == text_of(row, "batch");
-      if (!same_shape) others.push_back(&other->record());
-      if (others.size() == kEnough) break;
-    }
-    return others;
-  }
-
- private:
-  Work precision_of(const Row& row) const {
-    return {text_of(row, "recipe"), setting_of(machine_, row,
-                                               {"model", "seq", "batch", "gpus", "parallel", "shard_group",
-                                                "context", "gather", "reshard", "grad_sync"})};
-  }
-
-  const MachineRecords& machine_;
-  std::map<Work, std::vector<const Row*>> rows_;
-};
-
-std::optional<ScaledStep> predicted_step(const SingleSteps& steps, const Line& line, const Row& row) {
-  if (gpus_of(row) == 1) {
-    const auto ms = predicted_on_one_gpu(row.record(), steps.of_other_shapes(row));
-    return ms ? std::optional(ScaledStep{*ms, 0}) : std::nullopt;
-  }
-  // A rank of several that share a sequence has another step than one with whole sequences.
-  if (!line.single || number_of(row, "context").value_or(1) > 1) return std::nullopt;
-  const std::string parallel = text_of(row, "parallel");
-  const double shards = parallel == "fsdp"   ? gpus_of(row)
-                        : parallel == "hsdp" ? number_of(row, "shard_group").value_or(1)
-                                             : 1;
-  return predicted_on_several_gpus(row.record(), line.single->record(), std::max(shards, 1.0));
-}
-
-/// Appends step times and communication, which one GPU lacks.
-void add_step(std::vector<std::string>& cells, const SingleSteps& steps, const Line& line, const Row& row) {
-  const auto& communication = row.record().communication;
-  const double measured = step_ms_of_speed(row.record()).value_or(0);
-  const auto prediction = predicted_step(steps, line, row);
+/// Appends the step time, measured and as the record predicts it, and communication, which one GPU lacks.
+void add_step(std::vector<std::string>& cells, const Record& record) {
+  const double measured = step_ms_of_speed(record).value_or(0);
   cells.push_back(measured > 0 ? fmt::format("{:.1f}", measured) : "-");
-  std::string predicted = prediction ? fmt::format("{:.1f}", prediction->ms) : "-";
-  if (prediction && measured > 0)
-    predicted += fmt::format(" ({:+.1f}%)", 100 * (prediction->ms / measured - 1));
+  std::string predicted = record.predicted ? fmt::format("{:.1f}", record.predicted->step_ms) : "-";
+  if (record.predicted && measured > 0)
+    predicted += fmt::format(" ({:+.1f}%)", 100 * (record.predicted->step_ms / measured - 1));
   cells.push_back(predicted);
-  cells.push_back(communication ? wire_text(communication->wire_bytes) : "-");
-  cells.push_back(prediction && communication ? fmt::format("{:.1f}", prediction->communication_ms) : "-");
-  cells.push_back(communication && row.record().breakdown
-                      ? fmt::format("{:.1f}", row.record().breakdown->communication_ms)
+  cells.push_back(record.communication ? wire_text(record.communication->wire_bytes) : "-");
+  cells.push_back(record.communication && record.breakdown
+                      ? fmt::format("{:.1f}", record.breakdown->communication_ms)
                       : "-");
 }
 
@@ -262,10 +204,8 @@ Section scaling_section(const ReportInput& input, const MachineRecords& machine)
                     speedup = "speed-up over bf16", exposed = "exposed communication (ms)";
   for (const std::string& title :
        {fmt::format("tokens/s, all {}s", machine.rank), "tokens/s" + per_rank, std::string("efficiency"),
-        speedup, "peak memory" + per_rank, std::string("step (ms)"), predicted, "sent" + per_rank,
-        std::string("communication alone (ms)"), exposed})
+        speedup, "peak memory" + per_rank, std::string("step (ms)"), predicted, "sent" + per_rank, exposed})
     result.table.columns.push_back({title});
-  const SingleSteps steps(machine);
   for (const Line& line : lines) {
     if (!result.table.rows.empty()) result.table.group_starts.push_back(result.table.rows.size());
     for (const Row* row : line.rows) {
@@ -278,7 +218,7 @@ Section scaling_section(const ReportInput& input, const MachineRecords& machine)
       cells.push_back(share ? fmt::format("{:.1f}%", 100 * *share) : "-");
       cells.push_back(row->speedup ? fmt::format("{:.2f}x", *row->speedup) : "-");
       cells.push_back(row->peak_memory ? bytes_text(*row->peak_memory) : "-");
-      add_step(cells, steps, line, *row);
+      add_step(cells, row->record());
     }
   }
   section.figures = scaling_figures(input, machine, lines);
@@ -293,18 +233,9 @@ Section scaling_section(const ReportInput& input, const MachineRecords& machine)
   explain(speedup, fmt::format("Speed-up: over bf16 on the same number of {}s.", machine.rank));
   explain(
       predicted,
-      fmt::format(
-          "Predicted on one {}: the FLOPs and bytes of the step's ops, as the dry run counts them, "
-          "at the rates that these ops reach in the recipe's other cases on one, and the gap that those have "
-          "between two ops.",
-          machine.rank));
-  explain(
-      predicted,
-      fmt::format("Predicted on several: the measured step of one, its optimizer shared by the ranks of a "
-                  "group, plus {} of the time that the step's collectives take alone (bytes sent over each "
-                  "one's measured bus bandwidth).",
-                  kHiddenCost));
-  explain(exposed, "Exposed communication: the part of it that no compute hides, in the profiled step.");
+      "Predicted step: what the cost model gave for the case before it ran, as its record has it; in parentheses, "
+      "how far that is from the measured step.");
+  explain(exposed, "Exposed communication: the part that no compute hides, in the profiled step.");
   result.move_to(section);
   for (const std::string& bandwidth : bus_bandwidths_of(machine, lines)) section.notes.push_back(bandwidth);
   return section;
