@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Runs the CUDA ops' tests under compute-sanitizer, at the small sizes of the op tests; needs a GPU and a
-# build.
+# build. Each test is a process of its own, JOBS (default 4) at a time, spread over the GPUs that are visible.
 #   memcheck   invalid addresses
 #   synccheck  barriers that not all threads reach
 #   initcheck  reads of uninitialized memory
 #   racecheck  shared-memory races between threads of a block
-# Ends with a line per tool; exit status 1 if one found something or did not finish.
+# Prints a line per test, then one per tool; exit status 1 if one found something or did not finish.
 #
 # Only our own kernels are watched, not those of cuBLASLt and cuDNN. initcheck must see all writes, so it
 # watches all kernels; it skips the tests of cuDNN's attention, one of whose kernels reads uninitialized
@@ -43,11 +43,28 @@ if why=$("$tests" "fill*" | grep -m 1 -E 'skipped: |No test'); then
   exit 2
 fi
 
+# Runs one test: watch_test OPTIONS "NUMBER NAME". Leaves NUMBER.done, and NUMBER.failed with its output.
+watch_test() {
+  local options number=${2%% *} name=${2#* } begun=$SECONDS status=0 left=$((deadline - $(date +%s)))
+  eval "options=($1)"
+  [ "$left" -gt 0 ] || return 0
+  [ "$gpus" -le 1 ] || export CUDA_VISIBLE_DEVICES=$((number % gpus))
+  timeout "$left" "$sanitizer" "${options[@]}" --error-exitcode 42 "$tests" \
+    "$(sed 's/[\\,[]/\\&/g' <<<"$name")" >"$logs/$number.log" 2>&1 || status=$?
+  [ $status -ne 124 ] || return 0
+  [ $status -eq 0 ] || mv "$logs/$number.log" "$logs/$number.failed"
+  touch "$logs/$number.done"
+  echo "$((SECONDS - begun)) s: $name"
+}
+export -f watch_test
+jobs=${JOBS:-4} gpus=$(nvidia-smi --list-gpus 2>/dev/null | grep -c . || true)
+[ -z "${CUDA_VISIBLE_DEVICES:-}" ] || gpus=1  # the caller has chosen
+
 failed=0
 [ $# -gt 0 ] || set -- memcheck synccheck initcheck racecheck
 for tool in "$@"; do
-  log=$(mktemp)
-  start=$SECONDS status=0
+  logs=$(mktemp -d)
+  start=$SECONDS
   options=(--tool "$tool" --report-api-errors no) ops="[gpu][op]"
   [ "$tool" != initcheck ] || options+=(--kernel-name-exclude kernel_substring=sum_parts)
   [ "$tool" = initcheck ] || options+=(--kernel-name kernel_substring=precbench)
@@ -57,15 +74,26 @@ for tool in "$@"; do
   [ "$tool" = racecheck ] || watched+=("grouped:*" "blockwise:*")
   [ "$tool" != racecheck ] || options+=(--kernel-name-exclude kernel_substring=attend_)
   [ "$tool" != racecheck ] || [ -n "${BLOCK_BARRIERS:-}" ] || options+=(--kernel-name-exclude kernel_substring=flash_key_side)
-  timeout "$limit" "$sanitizer" "${options[@]}" \
-    --error-exitcode 42 "$tests" --durations yes "$(IFS=,; echo "${watched[*]}")" >"$log" 2>&1 || status=$?
-  grep -E '^ *[0-9.]+ s: ' "$log" || true
-  case $status in
-    0) echo "$tool: clean after $((SECONDS - start)) s" ;;
-    124) echo "$tool: not finished after $limit s (LIMIT)" ;;
-    *) grep -oE 'FAILED.*|Race reported between [^(]*|Invalid [^(]*|Uninitialized .* on access by [a-zA-Z ]*|Uninitialized .* memory read' "$log" | sort | uniq -c | sort -rn | head -n 30 || true
-       echo "$tool: failed (exit status $status); all of it: $log" ;;
-  esac
-  [ $status -eq 0 ] || failed=1
+  "$tests" --list-test-names-only "$(IFS=,; echo "${watched[*]}")" >"$logs/names" || true  # its status is their number
+  count=$(grep -c . "$logs/names") || { echo "$0: $tests has no such tests" >&2; exit 2; }
+  deadline=$(($(date +%s) + limit))
+  export logs deadline tests sanitizer gpus
+  status=0
+  grep . "$logs/names" | awk '{print NR " " $0}' |
+    xargs -d '\n' -P "$jobs" -n 1 bash -c 'watch_test "$@"' watch_test "$(printf '%q ' "${options[@]}")" || status=1
+  failures=$(ls "$logs" | grep -c '\.failed$' || true) missed=$((count - $(ls "$logs" | grep -c '\.done$' || true)))
+  cat "$logs"/*.failed 2>/dev/null |
+    grep -oE 'FAILED.*|Race reported between [^(]*|Invalid [^(]*|Uninitialized .* on access by [a-zA-Z ]*|Uninitialized .* memory read' |
+    sort | uniq -c | sort -rn | head -n 30 || true
+  if [ "$failures" -gt 0 ]; then
+    echo "$tool: $failures of $count tests failed after $((SECONDS - start)) s; their output: $logs/*.failed"
+  elif [ "$missed" -gt 0 ]; then
+    echo "$tool: $missed of $count tests not finished after $limit s (LIMIT)"
+  elif [ $status -ne 0 ]; then
+    echo "$tool: could not run"
+  else
+    echo "$tool: clean after $((SECONDS - start)) s, $count tests"
+  fi
+  [ $((failures + missed + status)) -eq 0 ] || failed=1
 done
 exit $failed
