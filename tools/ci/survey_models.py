@@ -4,13 +4,11 @@
     python3 tools/ci/survey_models.py PRECBENCH FOLDER [--names]
 
 Runs a dry run of every FOLDER/*.json and prints one line per reason of a refusal, most frequent first, with
-the number of files it refuses. `--names` also lists each reason's files and, of accepted ones, the count of
-parameters.
+the number of files it refuses. `--names` also lists the files.
 """
 import argparse
 import collections
 import concurrent.futures
-import json
 import pathlib
 import re
 import subprocess
@@ -19,14 +17,14 @@ REASON_WIDTH = 150
 
 
 def try_model(program, path):
-    """Returns (accepted, parameters or the error)."""
+    """Returns None if the file is accepted, else the error."""
     command = [program, "sweep", "--dry-run", "--model", str(path), "--recipe", "bf16", "--seq", "512",
                "--batch", "1", "--device", "cpu"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
-    lines = (result.stdout if result.returncode == 0 else result.stderr).splitlines()
     if result.returncode == 0:
-        return True, next((line.strip() for line in lines if "param" in line), "")
-    return False, next((line for line in lines if line.startswith("error")), lines[-1] if lines else "no message")
+        return None
+    lines = result.stderr.splitlines()
+    return next((line for line in lines if line.startswith("error")), lines[-1] if lines else "no message")
 
 
 def reason_of(error, path):
@@ -47,15 +45,14 @@ def main():
         outcomes = list(pool.map(lambda path: try_model(options.precbench, path), paths))
     reasons = collections.defaultdict(list)
     accepted = []
-    for path, (good, text) in zip(paths, outcomes):
-        if good:
-            accepted.append((path, text))
+    for path, error in zip(paths, outcomes):
+        if error is None:
+            accepted.append(path.name)
         else:
-            reasons[reason_of(text, path)].append(path.name)
+            reasons[reason_of(error, path)].append(path.name)
     print(f"{len(accepted)} of {len(paths)} accepted")
     if options.names:
-        for path, text in accepted:
-            print(f"    {path.name}  {text}")
+        print("      " + " ".join(accepted))
     for reason, names in sorted(reasons.items(), key=lambda item: -len(item[1])):
         print(f"{len(names):4}  {reason}")
         if options.names:
