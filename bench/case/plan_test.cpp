@@ -48,6 +48,19 @@ TEST_CASE("unsupported_reason: a sequence beyond the sliding window names both n
   CHECK(record.error == why);
 }
 
+TEST_CASE("unsupported_reason: a sequence beyond the original context whose attention changes", "[plan]") {
+  const TempDirectory folder;
+  const nlohmann::json ministral = config_json("ministral3", {{"rope_parameters",
+                                                               {{"rope_type", "yarn"},
+                                                                {"factor", 4.0},
+                                                                {"original_max_position_embeddings", 64},
+                                                                {"llama_4_scaling_beta", 0.1}}}});
+  CHECK(!unsupported_reason(resolve(case_of(folder, ministral, 64))));
+  CHECK(unsupported_reason(resolve(case_of(folder, ministral, 128))) ==
+        "seq: 128 is beyond the model's original context of 64 positions, where its attention changes "
+        "(rope_scaling), which is not supported");
+}
+
 TEST_CASE("warnings: settings of a model file that are ignored are in the record", "[plan]") {
   const TempDirectory folder;
   const nlohmann::json config =

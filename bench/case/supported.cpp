@@ -207,6 +207,11 @@ std::optional<std::string> unsupported_reason(const Plan& plan) {
     return fmt::format(
         "seq: {} is beyond {} positions, where the model's dynamic RoPE is no longer plain RoPE", plan.T,
         m.max_positions);
+  if (m.original_context_only && static_cast<double>(plan.T) > m.rope_scaling.original_context)
+    return fmt::format(
+        "seq: {} is beyond the model's original context of {:.0f} positions, where its attention changes "
+        "(rope_scaling), which is not supported",
+        plan.T, m.rope_scaling.original_context);
   if (auto why =
           gpu_unsupported_reason(plan.fields.device, m.width, {m.head_dim, m.q_normed(), m.k_normed()}))
     return why;

@@ -1,11 +1,14 @@
-// Llama 4's layout as Hugging Face stores it. See stored_form.h.
+// Layouts as Hugging Face stores them. See stored_form.h.
 //
+// Llama 4:
 //   experts.gate_up_proj [E, C, 2F], down_proj [E, F, C]: each expert's matrices transposed, gate before up
 //   q_proj, k_proj: RoPE pairs rows 2i and 2i + 1 of a head; here row i is paired with row head_dim/2 + i
+// Phi-3: qkv_proj has the rows of q, k and v; gate_up_proj those of gate and up
 #include "bench/step/stored_form.h"
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
 namespace precbench {
 namespace {
@@ -44,8 +47,25 @@ void StoredPart::scatter(float* run, const float* values, const Parameter& p) co
   each_element(*this, p, [&](std::int64_t i, std::int64_t at) { run[at] = values[i]; });
 }
 
+StoredPart StoredForm::part_of_phi3(const Parameter& p, StoredPart part) const {
+  const auto inside = [&](std::string_view own, const char* whole, std::int64_t rows, std::int64_t before) {
+    if (!p.name.ends_with(own)) return;
+    part.name = p.name.substr(0, p.name.size() - own.size()) + whole;
+    part.shape = {rows, p.cols};
+    part.first = before * p.cols;
+  };
+  const std::int64_t qkv_rows = q_rows_ + 2 * kv_rows_;
+  inside("q_proj.weight", "qkv_proj.weight", qkv_rows, 0);
+  inside("k_proj.weight", "qkv_proj.weight", qkv_rows, q_rows_);
+  inside("v_proj.weight", "qkv_proj.weight", qkv_rows, q_rows_ + kv_rows_);
+  inside("gate_proj.weight", "gate_up_proj.weight", 2 * p.rows, 0);
+  inside("up_proj.weight", "gate_up_proj.weight", 2 * p.rows, p.rows);
+  return part;
+}
+
 StoredPart StoredForm::part_of(const Parameter& p) const {
   StoredPart part{p.name, p.shape(), 0, p.size(), 0, p.cols, 1, 0};
+  if (phi3_) return part_of_phi3(p, std::move(part));
   if (!fused_) return part;
   if (p.name.ends_with("self_attn.q_proj.weight") || p.name.ends_with("self_attn.k_proj.weight"))
     part.head_dim = head_dim_;

@@ -1,5 +1,5 @@
-// Mapping of a model's parameters to the tensors of a weights file. Either each has a tensor of its own, or,
-// as in Llama 4's checkpoints, all experts of a layer share two tensors.
+// Mapping of a model's parameters to the tensors of a weights file. Either each has a tensor of its own, or
+// some share one: all experts of a layer in Llama 4's checkpoints; q, k and v, gate and up in Phi-3's.
 #pragma once
 
 #include <cstdint>
@@ -29,25 +29,31 @@ struct StoredPart {
   bool plain() const { return column_stride == 1 && head_dim == 0; }
 };
 
-/// Tensors of the experts in a file. `by_model`: fused if the model has Llama 4's names; `separate`: each
-/// parameter has its own tensor, whatever the names.
-enum class ExpertTensors : std::uint8_t { by_model, separate };
+/// Tensors of a file. `by_model`: fused as in the model's own checkpoints; `separate`: each parameter has its
+/// own tensor, whatever the model.
+enum class StoredTensors : std::uint8_t { by_model, separate };
 
 /// Layout of a file's tensors.
 class StoredForm {
  public:
-  StoredForm(const ModelConfig& model, ExpertTensors tensors)
-      : fused_(tensors == ExpertTensors::by_model && model.moe && model.moe.names == ExpertNames::llama4),
+  StoredForm(const ModelConfig& model, StoredTensors tensors)
+      : fused_(tensors == StoredTensors::by_model && model.moe && model.moe.names == ExpertNames::llama4),
+        phi3_(tensors == StoredTensors::by_model && model.block.fusion == TensorFusion::qkv_and_gate_up),
         experts_(model.moe.rule.experts),
-        head_dim_(model.head_dim) {}
+        head_dim_(model.head_dim),
+        q_rows_(model.q_width()),
+        kv_rows_(model.kv_width()) {}
 
   /// True for Llama 4's own layout.
   bool fused() const { return fused_; }
   StoredPart part_of(const Parameter& p) const;
 
  private:
-  bool fused_;
-  std::int64_t experts_, head_dim_;
+  /// Returns the place of q, k, v, gate or up in a tensor of Phi-3's.
+  StoredPart part_of_phi3(const Parameter& p, StoredPart part) const;
+
+  bool fused_, phi3_;
+  std::int64_t experts_, head_dim_, q_rows_, kv_rows_;
 };
 
 }  // namespace precbench

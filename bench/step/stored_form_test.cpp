@@ -1,4 +1,4 @@
-// Llama 4 weights in Hugging Face's layout, read and written, against the library's own tensors.
+// Weights of Llama 4 and Phi-3 in Hugging Face's layout, read and written, against the library's own tensors.
 #include "bench/step/stored_form.h"
 
 #include "bench/predict/predict.h"
@@ -79,6 +79,23 @@ TEST_CASE("save_weights: Llama 4's weights are written as in Hugging Face and ca
     CHECK((values_of(ours) == values_of(expected)));
   }
   CHECK(first_difference(weights_from(path, model, 1, 1).front(), llama4().all("")) == "");
+}
+
+TEST_CASE("InitialWeights, save_weights: Phi-3's joined tensors are those of Hugging Face", "[checkpoint]") {
+  const TempDirectory directory;
+  const Golden golden(PRECBENCH_SOURCE_DIR "/models/transformer/golden", "phi3");
+  const std::string library_path = PRECBENCH_SOURCE_DIR "/bench/step/golden/phi3.safetensors",
+                    path = directory / "written.safetensors";
+  for (const Named& weights : weights_from(library_path, golden.model, 2, 1, path))
+    CHECK(first_difference(weights, golden.all("")) == "");
+  const SafetensorsFile written(path), library(library_path);
+  REQUIRE(written.tensors().size() == library.tensors().size());
+  for (const StoredTensor& expected : library.tensors()) {
+    INFO(expected.name);
+    const StoredTensor& ours = written.at(expected.name);
+    CHECK(ours.shape == expected.shape);
+    CHECK((values_of(ours) == values_of(expected)));
+  }
 }
 
 TEST_CASE("InitialWeights: Llama 4 with a tensor per expert loads and missing tensors are named",

@@ -18,9 +18,10 @@
 namespace precbench {
 namespace {
 
-bool has_fused_experts(const SafetensorsFile& file) {
+bool has_fused_tensors(const SafetensorsFile& file) {
   return std::any_of(file.tensors().begin(), file.tensors().end(), [](const StoredTensor& stored) {
-    return stored.name.ends_with("experts.gate_up_proj");
+    return stored.name.ends_with("experts.gate_up_proj") ||
+           stored.name.ends_with("self_attn.qkv_proj.weight");
   });
 }
 
@@ -45,7 +46,7 @@ void refuse_scaled(const std::string& path) {
 
 InitialWeights::InitialWeights(const std::string& path, const ModelConfig& model)
     : file_(path),
-      form_(model, has_fused_experts(file_) ? ExpertTensors::by_model : ExpertTensors::separate) {
+      form_(model, has_fused_tensors(file_) ? StoredTensors::by_model : StoredTensors::separate) {
   refuse_scaled(path);
   std::set<std::string> used;
   const Layout layout(model, 1);
@@ -82,7 +83,7 @@ void InitialWeights::load_into(Parameters& parameters) const {
   parameters.load([&](const Parameter& p, float* values) {
     const StoredPart part = form_.part_of(p);
     const StoredTensor& stored = file_.at(part.name);
-    if (part.plain()) return copy_to_f32(values, stored);
+    if (part.plain()) return copy_to_f32(values, run_of(stored, part.first, part.size));
     run.resize(static_cast<std::size_t>(part.size));
     copy_to_f32(run.data(), run_of(stored, part.first, part.size));
     part.gather(values, run.data(), p);
@@ -101,7 +102,7 @@ void set_first_weights(Rank& rank, const Plan& plan, const Checkpoint* trunk, co
 
 void save_weights(const std::string& path, Rank& rank, Parameters::Kind kind, const ModelConfig& model) {
   const bool writes = rank.comm().rank() == 0;
-  const StoredForm form(model, ExpertTensors::by_model);
+  const StoredForm form(model, StoredTensors::by_model);
   std::map<std::string, std::vector<float>> values;  // by name of the tensor
   std::vector<NamedTensor> tensors;
   rank.parameters().save(kind, [&](const Parameter& p, const float* source) {

@@ -278,7 +278,7 @@ OpCost Momentum::cost() const {
 
 OpCost ToUnitNorm::cost() const { return of("to_unit_norm", OpClass::optimizer, 2 * bytes(x)); }
 
-OpCost Combine::cost() const { return of("combine", OpClass::optimizer, bytes(dst) + bytes(x) + bytes(y)); }
+OpCost Combine::cost() const { return of("combine", op_class, bytes(dst) + bytes(x) + bytes(y)); }
 
 OpCost FactoredSums::cost() const {
   return of("factored_sums", OpClass::optimizer, bytes(rows) + bytes(cols) + bytes(gradient));

@@ -129,6 +129,7 @@ struct Combine {
   Tensor x;
   float beta;
   Tensor y;
+  OpClass op_class = OpClass::optimizer;
   OpCost cost() const;
 };
 

@@ -56,6 +56,7 @@ std::vector<double> rope_frequencies(const RopeAngles& a) {
           std::clamp((static_cast<double>(i) - ramp.first) / (ramp.last - ramp.first), 0.0, 1.0);
       frequency *= std::lerp(1.0, 1 / s.factor, slowed);
     }
+    if (s.kind == RopeScaling::Kind::longrope) frequency /= s.pair_factors.at(static_cast<std::size_t>(i));
     frequencies[static_cast<std::size_t>(i)] = frequency;
   }
   return frequencies;

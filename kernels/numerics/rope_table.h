@@ -16,14 +16,16 @@ struct RopeScaling {
     linear,  ///< every pair is slowed by `factor` (position interpolation, Chen et al. 2023)
     llama3,  ///< by wavelength: fully beyond original / low_freq, not below original / high_freq (Llama 3.1)
     yarn,    ///< by turns in the original context, on a ramp from beta_fast to beta_slow (Peng et al. 2023)
+    longrope,  ///< pair i is slowed by pair_factors[i] up to the original context (Ding et al. 2024, Phi-3)
   };
   Kind kind = Kind::none;
   double factor = 1;
-  double original_context = 0;                       ///< positions; llama3 and yarn
+  double original_context = 0;                       ///< positions; llama3, yarn and longrope
   double low_freq_factor = 1, high_freq_factor = 4;  ///< llama3
   double beta_fast = 32, beta_slow = 1;              ///< yarn
   bool truncate = true;                              ///< yarn: the ramp starts and ends at whole pairs
-  double attention_factor = 1;                       ///< yarn: factor on cos and sin
+  double attention_factor = 1;                       ///< factor on cos and sin
+  std::vector<double> pair_factors = {};             ///< longrope, [D / 2]; of longer contexts: not modelled
 
   bool operator==(const RopeScaling&) const = default;
 };

@@ -71,10 +71,16 @@ BlockSpec block_of(const ModelConfig& c, std::int64_t layer) {
   else
     add_swiglu(block, "mlp", c.width, c.ffn, LinearRole::gate_up, LinearRole::down);
   const ParameterKind gain = ParameterKind::gain;
-  block.vectors = {
-      {&BlockVectors::norm1, gain, {{"input_layernorm.weight", c.width}}},
-      {&BlockVectors::norm2, gain, {{"post_attention_layernorm.weight", c.width}}},
-  };
+  if (c.block.norms == NormPlace::before)
+    block.vectors = {
+        {&BlockVectors::norm1, gain, {{"input_layernorm.weight", c.width}}},
+        {&BlockVectors::norm2, gain, {{"post_attention_layernorm.weight", c.width}}},
+    };
+  else
+    block.vectors = {
+        {&BlockVectors::post_norm1, gain, {{"post_attention_layernorm.weight", c.width}}},
+        {&BlockVectors::post_norm2, gain, {{"post_feedforward_layernorm.weight", c.width}}},
+    };
   if (c.qk_norm) {
     block.vectors.push_back({&BlockVectors::q_norm, gain, {{"self_attn.q_norm.weight", c.q_normed()}}});
     block.vectors.push_back({&BlockVectors::k_norm, gain, {{"self_attn.k_norm.weight", c.k_normed()}}});

@@ -43,7 +43,8 @@ struct LinearSpec {
 
 /// A block's gains and biases, as views of weights or of gradients.
 struct BlockVectors {
-  Tensor norm1, norm2;  ///< [1, C]: input_layernorm, post_attention_layernorm
+  /// [1, C]: gains on the inputs of the halves, and on their outputs; empty where the block has no norm.
+  Tensor norm1, norm2, post_norm1, post_norm2;
   /// [1, D]; with a norm over all heads [1, H D] and [1, KV D]; empty without QK-norm.
   Tensor q_norm, k_norm;
   Tensor qkv_bias;  ///< [1, (H + 2 KV) D], empty without biases
@@ -67,8 +68,8 @@ struct BlockSpec {
   std::int64_t vector_parameters() const;
 };
 
-/// Returns Llama's block: attention, then SwiGLU or a mixture of experts, each after a norm. All blocks with
-/// experts are alike, and so are all without.
+/// Returns a block: attention, then SwiGLU or a mixture of experts, each with a norm. All blocks with experts
+/// have the same parameters, and so have all without.
 BlockSpec block_of(const ModelConfig& config, std::int64_t layer);
 
 /// Returns true if a linear layer's matrix is a stack of experts.

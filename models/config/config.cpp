@@ -70,6 +70,7 @@ void fill_defaults(ModelConfig& config, const KeyNames& names) {
 ModelConfig from_own_keys(const json& object) {
   std::vector<std::string> known = {"name", "rope_scaling", "cuts", "qk_norm_over"};
   for (const char* key : moe_key_names()) known.emplace_back(key);
+  for (const char* key : block_key_names()) known.emplace_back(key);
   for (const auto& entry : kDimensions) known.push_back(entry.key);
   for (const auto& entry : kFlags) known.push_back(entry.key);
   for (const auto& entry : kReals) known.push_back(entry.key);
@@ -94,12 +95,15 @@ ModelConfig from_own_keys(const json& object) {
   for (const auto& entry : kLengths) read(object, entry.key, config.*entry.member);
   if (given(object, "rope_scaling")) {
     const ReadRopeScaling found = rope_scaling_from_json(object.at("rope_scaling"), config.max_positions);
-    if (!found.scaling) throw InvalidInput("rope_scaling: rope_type is default, linear, llama3 or yarn");
+    if (!found.scaling)
+      throw InvalidInput("rope_scaling: rope_type is default, linear, llama3, yarn or longrope");
     if (!found.unknown.empty())
       throw InvalidInput(fmt::format("rope_scaling: {}: unknown key", found.unknown.front()));
     config.rope_scaling = *found.scaling;
   }
   read_moe(object, config);
+  read_block(object, config);
+  config.original_context_only |= config.rope_scaling.kind == RopeScaling::Kind::longrope;
   return config;
 }
 
@@ -113,6 +117,11 @@ json parse_file(const std::string& path) {
 }
 
 }  // namespace
+
+bool ModelConfig::has_rope(std::int64_t layer) const {
+  const std::vector<std::int64_t>& without = block.layers_without_rope;
+  return !std::binary_search(without.begin(), without.end(), layer);
+}
 
 namespace {
 
@@ -166,6 +175,7 @@ ModelConfig cut_to(ModelConfig config, std::int64_t layers) {
   config.name += fmt::format("-{}-layers", layers);
   config.cuts += fmt::format("{}{} of {} layers", config.cuts.empty() ? "" : "; ", layers, config.layers);
   config.layers = layers;
+  std::erase_if(config.block.layers_without_rope, [&](std::int64_t layer) { return layer >= layers; });
   return config;
 }
 
@@ -192,6 +202,7 @@ void validate(const ModelConfig& config, const KeyNames& names) {
       throw InvalidInput(fmt::format("{}: must be a positive number, got {}", names(entry.key), value));
   }
   validate_moe(config, names);
+  validate_block(config, names);
   // In floating point, because the integer product could overflow.
   const double width = static_cast<double>(config.width),
                experts = static_cast<double>(config.moe.rule.experts);
@@ -214,9 +225,12 @@ void validate(const ModelConfig& config) { validate(config, KeyNames()); }
 
 ModelConfig model_from_json(const json& object) {
   if (!object.is_object()) throw InvalidInput(fmt::format("a model is a JSON object, got {}", shown(object)));
-  const bool hugging_face = object.contains("model_type") || object.contains("hidden_size");
-  ModelConfig config = hugging_face ? from_hugging_face(object) : from_own_keys(object);
-  const KeyNames names = hugging_face ? KeyNames::of_hugging_face(object) : KeyNames();
+  const bool hugging_face =
+      object.contains("model_type") || object.contains("hidden_size") || object.contains("text_config");
+  const TextConfig text = hugging_face ? text_config_of(object) : TextConfig{};
+  ModelConfig config = hugging_face ? from_hugging_face(text.object) : from_own_keys(object);
+  if (!text.warning.empty()) config.not_modelled.push_back(text.warning);
+  const KeyNames names = hugging_face ? KeyNames::of_hugging_face(text.object) : KeyNames();
   fill_defaults(config, names);
   validate_moe(config, names);  // first, because a missing ffn may be due to wrong MoE keys
   require(config, names);
@@ -235,6 +249,7 @@ json model_to_json(const ModelConfig& config) {
   if (config.rope_scaling.kind != RopeScaling::Kind::none)
     object["rope_scaling"] = rope_scaling_to_json(config.rope_scaling);
   if (config.moe) object.update(moe_to_json(config.moe));
+  object.update(block_to_json(config));
   if (!config.cuts.empty()) object["cuts"] = config.cuts;
   return object;
 }

@@ -44,6 +44,22 @@ struct MoeConfig {
 /// Scope of the QK-norm: the D elements of one head, or all H D of queries and KV D of keys.
 enum class QkNormOver : std::uint8_t { head, heads };
 
+/// Position of the norms of a block's halves: on the input of each (Llama), or on its output (OLMo 2).
+enum class NormPlace : std::uint8_t { before, after };
+/// Tensors of a checkpoint: one for each of q, k, v, gate and up, or qkv_proj and gate_up_proj (Phi-3).
+enum class TensorFusion : std::uint8_t { none, qkv_and_gate_up };
+
+/// Differences of a block from Llama's.
+struct BlockForm {
+  NormPlace norms = NormPlace::before;
+  double residual_scale = 1;                           ///< factor of each half's output (Granite)
+  double attention_scale = 0;                          ///< factor of the scores; 0: 1 / sqrt(head_dim)
+  std::vector<std::int64_t> layers_without_rope = {};  ///< ascending (SmolLM3)
+  TensorFusion fusion = TensorFusion::none;
+
+  bool operator==(const BlockForm&) const = default;
+};
+
 struct ModelConfig {
   std::string name;
   std::int64_t layers = 0;    ///< L
@@ -60,6 +76,9 @@ struct ModelConfig {
   /// RoPE changes its angles in sequences longer than max_positions, which are unsupported. Not written by
   /// model_to_json, because shorter sequences are computed as without it.
   bool dynamic_rope = false;
+  /// Beyond rope_scaling.original_context the model computes something else, which is unsupported. Always so
+  /// with LongRoPE.
+  bool original_context_only = false;
   double rope_theta = 500000;
   double norm_eps = 1e-5;
   RopeScaling rope_scaling = {};
@@ -68,10 +87,15 @@ struct ModelConfig {
   std::int64_t max_positions = 0;              ///< positions that the checkpoint supports; 0: unknown
   std::vector<std::string> not_modelled = {};  ///< settings of its file that a step omits, a line each
   MoeConfig moe = {};
-  std::string cuts = {};  ///< differences from the model it is named after; empty: none
+  BlockForm block = {};
+  double embedding_scale = 1;  ///< factor of the embedded tokens
+  double logit_scale = 1;      ///< factor of the logits
+  std::string cuts = {};       ///< differences from the model it is named after; empty: none
 
   /// Returns true if a block has experts.
   bool has_experts(std::int64_t layer) const { return moe && layer >= moe.dense_layers; }
+  /// Returns true if a block rotates its queries and keys.
+  bool has_rope(std::int64_t layer) const;
   bool norms_all_heads() const { return qk_norm && qk_norm_over == QkNormOver::heads; }
 
   std::int64_t q_width() const { return heads * head_dim; }
@@ -96,7 +120,8 @@ std::int64_t active_matrix_parameters(const ModelConfig& config);
 ModelConfig cut_to(ModelConfig config, std::int64_t layers);
 
 /// Throws InvalidInput that names the field: a dimension below 1, heads not divisible by kv_heads, an odd
-/// head_dim, bad eps or theta, biases with QK-norm, a QK-norm scope without QK-norm, or an impossible router.
+/// head_dim, bad eps, theta or scale, biases with QK-norm, a QK-norm scope without QK-norm, layers without
+/// RoPE that the model lacks, experts with another form of block, or an impossible router.
 void validate(const ModelConfig& config);
 
 /// Returns the presets, smallest first within each family; `tiny` is the first.
@@ -109,8 +134,8 @@ const std::vector<ModelConfig>& model_presets();
 ModelConfig find_model(const std::string& name_or_path);
 
 /// Reads and validates a model: our own keys (those of model_to_json), or a Hugging Face config.json of
-/// model_type llama, mistral, qwen2, qwen3, mixtral, qwen3_moe, olmoe, deepseek_v2, deepseek_v3 or
-/// llama4_text.
+/// model_type llama, mistral, ministral3, qwen2, qwen3, smollm3, granite, olmo2, phi3, mixtral, qwen3_moe, olmoe,
+/// deepseek_v2, deepseek_v3 or llama4_text; of a multimodal model its text_config.
 ///   own keys      layers, width, ffn, heads and vocab are required; kv_heads defaults to heads, head_dim to
 ///                 width / heads, the rest as in ModelConfig
 ///   config.json   absent keys have the model_type's defaults; aliases that transformers accepts are read

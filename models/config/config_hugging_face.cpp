@@ -13,13 +13,15 @@ namespace {
 
 using nlohmann::json;
 
+constexpr std::int64_t kAsGiven = -1;
+
 /// Defaults of absent keys, by model_type.
 struct Family {
   const char* model_type;
   std::int64_t kv_heads;  ///< 0: as many as heads
   std::int64_t head_dim;  ///< 0: width / heads
   std::int64_t max_positions;
-  std::int64_t sliding_window;  ///< 0: none unless use_sliding_window
+  std::int64_t sliding_window;  ///< 0: none unless use_sliding_window; kAsGiven: none unless it is given
   bool qkv_bias, qk_norm;
   double rope_theta = 10000, norm_eps = 1e-6;
   QkNormOver qk_norm_over = QkNormOver::head;
@@ -31,7 +33,12 @@ const std::vector<Family>& families() {
       {"mistral", 8, 0, 131072, 4096, false, false},
       {"qwen2", 32, 0, 32768, 0, true, false},
       {"qwen3", 32, 128, 32768, 0, false, true},
-      {"mixtral", 8, 0, 131072, 0, false, false, 1e6, 1e-5},
+      {"smollm3", 4, 0, 32768, 0, false, false, 2e6, 1e-6},
+      {"granite", 0, 0, 2048, 0, false, false, 10000, 1e-6},
+      {"olmo2", 0, 0, 2048, 0, false, true, 10000, 1e-5, QkNormOver::heads},
+      {"ministral3", 8, 128, 262144, kAsGiven, false, false, 1e6, 1e-5},
+      {"phi3", 0, 0, 4096, kAsGiven, false, false, 10000, 1e-5},
+      {"mixtral", 8, 0, 131072, kAsGiven, false, false, 1e6, 1e-5},
       {"qwen3_moe", 4, 0, 32768, 0, false, true},
       {"olmoe", 0, 0, 4096, 0, false, true, 10000, 1e-5, QkNormOver::heads},
       {"deepseek_v2", 0, 0, 2048, 0, false, false},
@@ -48,8 +55,7 @@ const Family& family_of(const json& object) {
   read(object, "model_type", model_type);
   for (const auto& [type, why] :
        {std::pair{"gpt_oss", "its biases, attention sinks and clamped SwiGLU are not"},
-        std::pair{"qwen2_moe", "its gated shared expert is not"},
-        std::pair{"llama4", "its images are not; its text_config, in a file of its own, is a model that is"}})
+        std::pair{"qwen2_moe", "its gated shared expert is not"}})
     if (model_type == type)
       throw InvalidInput(fmt::format("model_type: \"{}\" is not supported: {}", model_type, why));
   std::vector<const char*> names;
@@ -66,6 +72,11 @@ const Family& family_of(const json& object) {
 /// Returns the window of the layers that have one; 0 if none has.
 std::int64_t sliding_window(const json& object, const Family& family, std::int64_t layers) {
   std::int64_t window = family.sliding_window;
+  if (window == kAsGiven) {
+    window = 0;
+    read(object, "sliding_window", window);
+    return window;
+  }
   if (window != 0) {  // every layer of the family has a window; null disables it
     read(object, "sliding_window", window);
     return object.contains("sliding_window") && !given(object, "sliding_window") ? 0 : window;
@@ -77,8 +88,10 @@ std::int64_t sliding_window(const json& object, const Family& family, std::int64
   read(object, "sliding_window", window);
   if (const auto types = object.find("layer_types"); types != object.end() && types->is_array())
     return std::count(types->begin(), types->end(), "sliding_attention") ? window : 0;
-  // Qwen3-MoE has no key for layers without the window: all of them have it.
-  if (std::string_view(family.model_type) == "qwen3_moe") return window;
+  // Qwen3-MoE has no key for layers without the window: all of them have it. SmolLM3's have it without RoPE.
+  const std::string_view model_type = family.model_type;
+  if (model_type == "smollm3" && !given(object, "sliding_window")) return 0;
+  if (model_type == "qwen3_moe" || model_type == "smollm3") return window;
   std::int64_t full_layers = kQwenFullLayers;
   if (object.value("max_window_layers", json()) == 0)
     full_layers = 0;
@@ -93,7 +106,7 @@ struct RopeKeys {
   const char* key = nullptr;  ///< null: neither
   json values = json::object();
 
-  explicit RopeKeys(const json& object) {
+  RopeKeys(const json& object, std::string_view model_type) {
     for (const char* name : {"rope_parameters", "rope_scaling"})
       if (given(object, name) && !object.at(name).empty()) key = name;
     if (!key) return;
@@ -102,8 +115,16 @@ struct RopeKeys {
       throw InvalidInput(fmt::format("{}: expected an object, got {}", key, shown(values)));
     if (given(object, "original_max_position_embeddings"))
       values["original_max_position_embeddings"] = object.at("original_max_position_embeddings");
+    if (model_type == "phi3") read_phi3();
   }
 
+  /// Phi-3's older files have other names of LongRoPE, and all may omit its original context.
+  void read_phi3() {
+    for (const char* name : {"type", "rope_type"})
+      if (values.value(name, json()) == "su" || values.value(name, json()) == "yarn")
+        values[name] = "longrope";
+    if (!given(values, "original_max_position_embeddings")) values["original_max_position_embeddings"] = 4096;
+  }
   const char* type_key() const { return given(values, "rope_type") ? "rope_type" : "type"; }
   /// Returns true if the angles change only beyond max_position_embeddings.
   bool dynamic() const { return values.value(type_key(), json()) == "dynamic"; }
@@ -143,9 +164,13 @@ void read_rope(const json& object, const RopeKeys& rope, std::string_view model_
   }
   const ReadRopeScaling found = rope_scaling_from_json(rope.values, config.max_positions);
   config.rope_scaling = *found.scaling;
+  config.original_context_only = config.rope_scaling.kind == RopeScaling::Kind::longrope;
   for (const std::string& unknown : found.unknown)
-    config.not_modelled.push_back(
-        fmt::format("{}: {} is not known here and was left out", rope.key, unknown));
+    if (unknown == "llama_4_scaling_beta" && config.rope_scaling.original_context > 0)
+      config.original_context_only = true;  // a scale of the queries from there on
+    else
+      config.not_modelled.push_back(
+          fmt::format("{}: {} is not known here and was left out", rope.key, unknown));
   note_attention_scale(rope, model_type, config);
 }
 
@@ -183,7 +208,7 @@ ModelConfig from_hugging_face(const json& object) {
   read(object, "tie_word_embeddings", config.tied);
   read(object, "rms_norm_eps", config.norm_eps);
   read(object, "max_position_embeddings", config.max_positions);
-  const RopeKeys rope(object);
+  const RopeKeys rope(object, model_type);
   Refusals refused;
   refuse_other_models(object, model_type, config, refused);
   refuse_rope(object, rope, config.max_positions, refused);
@@ -191,6 +216,7 @@ ModelConfig from_hugging_face(const json& object) {
   config.sliding_window = sliding_window(object, family, config.layers);
   read_rope(object, rope, model_type, config);
   if (hugging_face_has_experts(model_type)) read_hugging_face_moe(object, model_type, config);
+  read_hugging_face_block(object, model_type, config);
   note_what_is_left_out(object, model_type, config);
   return config;
 }

@@ -31,7 +31,10 @@ const std::vector<KindName>& kinds() {
       {Kind::yarn,
        "yarn",
        {"factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "truncate", "mscale",
-        "mscale_all_dim", "attention_factor"}}};
+        "mscale_all_dim", "attention_factor"}},
+      {Kind::longrope,
+       "longrope",
+       {"factor", "original_max_position_embeddings", "short_factor", "long_factor", "attention_factor"}}};
   return all;
 }
 
@@ -82,6 +85,18 @@ void read_yarn(const json& object, RopeScaling& s) {
   s.attention_factor = positive(object, "attention_factor", s.attention_factor);
 }
 
+/// Reads the factors of contexts up to the original one. Those of longer contexts are not modelled.
+void read_longrope(const json& object, RopeScaling& s) {
+  const json factors = object.value("short_factor", json());
+  const auto is_factor = [](const json& factor) { return factor.is_number() && factor > 0; };
+  if (!factors.is_array() || !std::all_of(factors.begin(), factors.end(), is_factor))
+    refuse_scaling("short_factor",
+                   fmt::format("expected a list of positive numbers, got {}", shown(factors)));
+  s.pair_factors = factors.get<std::vector<double>>();
+  s.attention_factor = s.factor <= 1 ? 1 : std::sqrt(1 + std::log(s.factor) / std::log(s.original_context));
+  s.attention_factor = positive(object, "attention_factor", s.attention_factor);
+}
+
 }  // namespace
 
 KeyNames KeyNames::of_hugging_face(const json& object) {
@@ -89,6 +104,10 @@ KeyNames KeyNames::of_hugging_face(const json& object) {
   names.theirs_ = hugging_face_moe_names(object, object.at("model_type").get<std::string>());
   for (const DimensionKey& dimension : kDimensions) names.theirs_[dimension.key] = dimension.hugging_face;
   names.theirs_["norm_eps"] = "rms_norm_eps";
+  names.theirs_["residual_scale"] = "residual_multiplier";
+  names.theirs_["attention_scale"] = "attention_multiplier";
+  names.theirs_["embedding_scale"] = "embedding_multiplier";
+  names.theirs_["logit_scale"] = "logits_scaling";
   return names;
 }
 
@@ -167,14 +186,15 @@ ReadRopeScaling rope_scaling_from_json(const json& object, std::int64_t max_posi
       max_positions ? std::optional(static_cast<double>(max_positions)) : std::nullopt;
   if (s.kind != Kind::linear)
     s.original_context = positive(object, "original_max_position_embeddings", positions);
-  // A YaRN file may omit its factor; the ratio of the two lengths gives it.
-  const bool by_lengths =
-      s.kind == Kind::yarn && positions && object.contains("factor") && !given(object, "factor");
+  // A file of YaRN may have null as its factor, and one of LongRoPE omits it; the ratio of the two lengths gives it.
+  const bool by_lengths = positions && !given(object, "factor") &&
+                          (s.kind == Kind::longrope || (s.kind == Kind::yarn && object.contains("factor")));
   s.factor =
       positive(object, "factor", by_lengths ? std::optional(*positions / s.original_context) : std::nullopt);
   if (s.factor < 1) refuse_scaling("factor", fmt::format("must be 1 or more, got {}", s.factor));
   if (s.kind == Kind::llama3) read_llama3(object, s);
   if (s.kind == Kind::yarn) read_yarn(object, s);
+  if (s.kind == Kind::longrope) read_longrope(object, s);
   return result;
 }
 
@@ -191,6 +211,10 @@ json rope_scaling_to_json(const RopeScaling& s) {
     object["beta_fast"] = s.beta_fast;
     object["beta_slow"] = s.beta_slow;
     object["truncate"] = s.truncate;
+    object["attention_factor"] = s.attention_factor;
+  }
+  if (s.kind == Kind::longrope) {
+    object["short_factor"] = s.pair_factors;
     object["attention_factor"] = s.attention_factor;
   }
   return object;

@@ -34,7 +34,7 @@ inline constexpr DimensionKey kDimensions[] = {
 /// Maps our keys to the names used in errors: unchanged, or as in the file that is read.
 class KeyNames {
  public:
-  KeyNames() = default;  ///< unchanged
+  KeyNames() = default;                                           ///< unchanged
   static KeyNames of_hugging_face(const nlohmann::json& object);  ///< `object`: of a known model_type
 
   std::string operator()(const char* key) const;
@@ -73,6 +73,26 @@ void read_moe(const nlohmann::json& object, ModelConfig& config);  ///< reads no
 nlohmann::json moe_to_json(const MoeConfig& moe);
 /// Throws InvalidInput for an impossible router, or for other MoE keys without experts.
 void validate_moe(const ModelConfig& config, const KeyNames& names);
+
+// Keys of our own dialect for the form of a block (block_keys.cpp): "norms", "residual_scale" and the rest of
+// BlockForm, and the factors of embedding and logits.
+std::vector<const char*> block_key_names();
+void read_block(const nlohmann::json& object, ModelConfig& config);
+nlohmann::json block_to_json(const ModelConfig& config);  ///< without defaults
+/// Throws InvalidInput for an impossible form.
+void validate_block(const ModelConfig& config, const KeyNames& names);
+/// Sets the form of a model_type's block from a config.json (hugging_face_block.cpp). `config` must have the
+/// dimensions. Throws InvalidInput that names the key.
+void read_hugging_face_block(const nlohmann::json& object, const std::string& model_type,
+                             ModelConfig& config);
+
+/// The language model of a config.json.
+struct TextConfig {
+  nlohmann::json object;  ///< with a model_type that is known here, if the file's is
+  std::string warning;    ///< what is left out; empty: nothing
+};
+/// Returns a multimodal file's text_config, or the file (hugging_face_text.cpp). Throws InvalidInput.
+TextConfig text_config_of(const nlohmann::json& file);
 
 // MoE keys of a config.json (hugging_face_moe.cpp).
 bool hugging_face_has_experts(const std::string& model_type);

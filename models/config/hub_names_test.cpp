@@ -66,7 +66,7 @@ TEST_CASE("find_model: a suggestion never has another size or family", "[models]
   CHECK(contains(of_family, "qwen3-8b, "));
   CHECK(!contains(of_family, "llama"));
   CHECK(of_family.ends_with(", or the path of its config.json"));
-  for (const char* other : {"gemma3-4b", "phi-4", "google/gemma-3-27b-pt", "olmo2-7b", "acme/Model-8B"}) {
+  for (const char* other : {"gemma3-4b", "yi-6b", "google/gemma-3-27b-pt", "falcon3-7b", "acme/Model-8B"}) {
     INFO(other);
     CHECK(!contains(refusal(other), "did you mean"));
     CHECK(contains(refusal(other), "; known: tiny, 15m, "));
@@ -94,6 +94,23 @@ TEST_CASE("presets: values of the published config.json", "[models]") {
   same("smollm2-360m", R"({"model_type": "llama", "hidden_size": 960, "intermediate_size": 2560,
     "num_hidden_layers": 32, "num_attention_heads": 15, "num_key_value_heads": 5, "vocab_size": 49152,
     "tie_word_embeddings": true, "rms_norm_eps": 1e-05, "rope_theta": 100000, "max_position_embeddings": 8192})");
+  same("smollm3-3b", R"({"model_type": "smollm3", "hidden_size": 2048, "intermediate_size": 11008,
+    "num_hidden_layers": 36, "num_attention_heads": 16, "num_key_value_heads": 4, "vocab_size": 128256,
+    "tie_word_embeddings": true, "rms_norm_eps": 1e-06, "rope_theta": 5000000.0, "rope_scaling": null,
+    "no_rope_layer_interval": 4, "use_sliding_window": false, "sliding_window": null,
+    "max_position_embeddings": 65536})");
+  same("granite-3.1-8b", R"({"model_type": "granite", "hidden_size": 4096, "intermediate_size": 12800,
+    "num_hidden_layers": 40, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 49155,
+    "tie_word_embeddings": true, "rms_norm_eps": 1e-05, "rope_theta": 5000000.0, "embedding_multiplier": 12.0,
+    "residual_multiplier": 0.22, "attention_multiplier": 0.0078125, "logits_scaling": 16.0,
+    "max_position_embeddings": 131072})");
+  same("olmo2-7b", R"({"model_type": "olmo2", "hidden_size": 4096, "intermediate_size": 11008,
+    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 100352,
+    "tie_word_embeddings": false, "rms_norm_eps": 1e-06, "rope_theta": 500000, "max_position_embeddings": 4096})");
+  same("phi-3-mini", R"({"model_type": "phi3", "hidden_size": 3072, "intermediate_size": 8192,
+    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 32064,
+    "tie_word_embeddings": false, "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "sliding_window": 2047,
+    "rope_scaling": null, "original_max_position_embeddings": 4096, "max_position_embeddings": 4096})");
   same("mixtral-8x22b-v0.3", R"({"model_type": "mixtral", "hidden_size": 6144, "intermediate_size": 16384,
     "num_hidden_layers": 56, "num_attention_heads": 48, "num_key_value_heads": 8, "vocab_size": 32768,
     "num_local_experts": 8, "num_experts_per_tok": 2, "rms_norm_eps": 1e-05, "rope_theta": 1000000.0,

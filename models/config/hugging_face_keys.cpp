@@ -66,6 +66,17 @@ const std::vector<FamilyKeys>& family_keys() {
       {"qwen3",
        {"attention_bias", "layer_types", "max_window_layers", "sliding_window", "use_qk_norm",
         "use_sliding_window"}},
+      {"smollm3",
+       {"attention_bias", "layer_types", "max_window_layers", "mlp_bias", "no_rope_layer_interval",
+        "no_rope_layers", "pretraining_tp", "sliding_window", "use_sliding_window"}},
+      {"granite",
+       {"attention_bias", "attention_multiplier", "embedding_multiplier", "logits_scaling", "mlp_bias",
+        "residual_multiplier"}},
+      {"olmo2", {"attention_bias"}},
+      {"ministral3", {"sliding_window"}},
+      {"phi3",
+       {"attention_bias", "embd_pdrop", "full_attn_mod", "interpolate_factor", "lm_head_bias", "resid_pdrop",
+        "sliding_window"}},
       {"mixtral",
        {"norm_topk_prob", "num_experts_per_tok", "num_local_experts", "output_router_logits",
         "router_aux_loss_coef", "router_jitter_noise", "sliding_window"}},
@@ -210,7 +221,14 @@ const std::vector<Refusal>& refusals() {
       {"llama", "mlp_bias", {false}, true, "a bias in the MLP"},
       {"qwen3", "attention_bias", {false}, true, bias},
       {"qwen3", "use_qk_norm", {true}, true, "a model of this type without a QK-norm"},
-      {"mixtral", "sliding_window", {nullptr}, true, "a sliding window"},
+      {"smollm3", "attention_bias", {false}, true, bias},
+      {"smollm3", "mlp_bias", {false}, true, "a bias in the MLP"},
+      {"granite", "attention_bias", {false}, true, bias},
+      {"granite", "mlp_bias", {false}, true, "a bias in the MLP"},
+      {"olmo2", "attention_bias", {false}, true, bias},
+      {"phi3", "attention_bias", {false}, true, bias},
+      {"phi3", "embd_pdrop", {0.0}, true, "dropout"},
+      {"phi3", "resid_pdrop", {0.0}, true, "dropout"},
       {"mixtral", "router_jitter_noise", {0.0}, true, "noise on the router's input"},
       {"mixtral", "norm_topk_prob", {true}, true, "a router of this model_type that does not normalise"},
       {"qwen3_moe", "attention_bias", {false}, true, bias},
@@ -381,7 +399,7 @@ void refuse_foreign_keys(const json& object, const ModelConfig& config, const st
   }
   for (const ShapeKey& shape : kShapeKeys) {
     const auto found = object.find(shape.key);
-    if (found == object.end() || found->is_null()) continue;
+    if (found == object.end() || found->is_null() || reads(model_type, shape.key)) continue;
     const double neutral = shape.neutral(config);
     if (!found->is_number() || std::abs(found->get<double>() - neutral) > 1e-6 * neutral)
       refused.add(shape.key, shape.what, "null");
@@ -390,7 +408,7 @@ void refuse_foreign_keys(const json& object, const ModelConfig& config, const st
 
 /// Refuses layers with attention that is neither full nor sliding, if the model_type reads the list.
 void refuse_layer_types(const json& object, std::string_view model_type, Refusals& refused) {
-  if (model_type != "qwen2" && model_type != "qwen3") return;
+  if (model_type != "qwen2" && model_type != "qwen3" && model_type != "smollm3") return;
   const auto types = object.find("layer_types");
   if (types == object.end() || !types->is_array()) return;
   for (const json& type : *types)

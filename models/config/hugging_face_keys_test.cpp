@@ -44,7 +44,8 @@ std::string error_of(const json& object) {
 
 Lines warnings_of(const json& object) { return model_from_json(object).not_modelled; }
 
-constexpr const char* kFamilies[] = {"llama",     "mistral", "qwen2",       "qwen3",       "mixtral",
+constexpr const char* kFamilies[] = {"llama",     "mistral", "qwen2",       "qwen3",       "smollm3",
+                                     "granite",   "olmo2",   "ministral3",  "phi3",        "mixtral",
                                      "qwen3_moe", "olmoe",   "deepseek_v2", "deepseek_v3", "llama4_text"};
 
 TEST_CASE("config.json: complete files of published models equal the presets", "[models]") {
@@ -155,15 +156,17 @@ TEST_CASE("config.json: keys of other model_types are never ignored silently", "
   const Families moe = {"mixtral", "qwen3_moe", "olmoe", "deepseek_v2", "deepseek_v3", "llama4_text"};
   const Families deepseek = {"deepseek_v2", "deepseek_v3"}, llama4 = {"llama4_text"},
                  qwen3_moe = {"qwen3_moe"};
-  const Families windows = {"qwen2", "qwen3", "qwen3_moe"};
+  const Families windows = {"qwen2", "qwen3", "smollm3", "qwen3_moe"};
   const std::map<std::string, Key> keys = {
       {"attention_bias",
        {true,
-        {"llama", "qwen2", "qwen3", "qwen3_moe", "olmoe", "deepseek_v2", "deepseek_v3", "llama4_text"}}},
-      {"mlp_bias", {true, {"llama", "deepseek_v2"}}},
-      {"pretraining_tp", {2, {"llama", "deepseek_v2", "deepseek_v3"}}},
-      {"sliding_window", {64, {"mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe"}}},
-      {"layer_types", {{"sliding_attention"}, {"qwen2", "qwen3", "llama4_text"}}},
+        {"llama", "qwen2", "qwen3", "smollm3", "granite", "olmo2", "phi3", "qwen3_moe", "olmoe",
+         "deepseek_v2", "deepseek_v3", "llama4_text"}}},
+      {"mlp_bias", {true, {"llama", "smollm3", "granite", "deepseek_v2"}}},
+      {"pretraining_tp", {2, {"llama", "smollm3", "deepseek_v2", "deepseek_v3"}}},
+      {"sliding_window",
+       {64, {"mistral", "qwen2", "qwen3", "smollm3", "ministral3", "phi3", "mixtral", "qwen3_moe"}}},
+      {"layer_types", {{"sliding_attention"}, {"qwen2", "qwen3", "smollm3", "llama4_text"}}},
       {"max_window_layers", {2, windows}},
       {"use_sliding_window", {true, windows}},
       {"num_experts_per_tok", {2, moe}},
@@ -205,8 +208,8 @@ TEST_CASE("config.json: keys of other model_types are never ignored silently", "
       {"interleave_moe_layer_step", {2, llama4}},
       {"intermediate_size_mlp", {192, llama4}},
       {"moe_layers", {{1, 3}, llama4}},
-      {"no_rope_layers", {{1, 1, 1, 0}, llama4}},
-      {"no_rope_layer_interval", {4, llama4}},
+      {"no_rope_layers", {{1, 1, 1, 0}, {"smollm3", "llama4_text"}}},
+      {"no_rope_layer_interval", {4, {"smollm3", "llama4_text"}}},
       {"use_qk_norm", {true, {"qwen3", "qwen3_moe", "olmoe", "llama4_text"}}}};
   for (const char* model_type : kFamilies)
     for (const auto& [key, one] : keys) {
@@ -400,9 +403,8 @@ TEST_CASE("config.json: advice on DeepSeek's latent attention gives the model's 
 }
 
 TEST_CASE("config.json: unsupported RoPE types are refused and dynamic RoPE limits the length", "[models]") {
-  CHECK(
-      error_of(with(accepted("llama"), {{"rope_scaling", {{"type", "longrope"}, {"factor", 2.0}}}})) ==
-      "type: RoPE of type \"longrope\" is not supported; set it to \"default\" to measure the model without");
+  CHECK(error_of(with(accepted("llama"), {{"rope_scaling", {{"type", "ntk"}, {"factor", 2.0}}}})) ==
+        "type: RoPE of type \"ntk\" is not supported; set it to \"default\" to measure the model without");
   CHECK(contains(error_of(with(accepted("llama"), {{"rope_parameters", {{"rope_type", "proportional"}}}})),
                  "rope_type: RoPE of type \"proportional\""));
   const json dynamic = with(accepted("llama"), {{"max_position_embeddings", 4096},

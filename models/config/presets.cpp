@@ -49,6 +49,59 @@ ModelConfig with_norm_eps(ModelConfig config, double eps) {
   return config;
 }
 
+/// SmolLM3: every fourth layer has no RoPE.
+ModelConfig smollm3() {
+  ModelConfig config = with_norm_eps(
+      with_rope(llama("smollm3-3b", 36, 2048, 11008, 16, 4, 128, 128256, true), 5e6, 65536), 1e-6);
+  for (std::int64_t layer = 3; layer < config.layers; layer += 4)
+    config.block.layers_without_rope.push_back(layer);
+  return config;
+}
+
+/// Granite 3: factors of embedding, scores, residual branches and logits.
+ModelConfig granite(ModelConfig config, double attention_scale, double logits_scaling) {
+  config.rope_theta = 5e6;
+  config.max_positions = 131072;
+  config.embedding_scale = 12;
+  config.block.residual_scale = 0.22;
+  config.block.attention_scale = attention_scale;
+  config.logit_scale = 1 / logits_scaling;
+  return config;
+}
+
+/// OLMo 2: norms on the outputs of a block's halves, and a QK-norm over all heads.
+ModelConfig olmo2(ModelConfig shape) {
+  ModelConfig config = with_norm_eps(with_rope(std::move(shape), 500000, 4096), 1e-6);
+  config.qk_norm = true;
+  config.qk_norm_over = QkNormOver::heads;
+  config.block.norms = NormPlace::after;
+  return config;
+}
+
+/// Phi-3 and Phi-4: a Llama whose checkpoints join q, k and v, and gate and up.
+ModelConfig phi(ModelConfig config) {
+  config.block.fusion = TensorFusion::qkv_and_gate_up;
+  return config;
+}
+
+ModelConfig phi3_mini() {
+  ModelConfig config =
+      phi(with_rope(llama("phi-3-mini", 32, 3072, 8192, 32, 32, 96, 32064, false), 1e4, 4096));
+  config.sliding_window = 2047;
+  return config;
+}
+
+/// The language model of Ministral 3, whose scores grow beyond the original context.
+ModelConfig ministral3() {
+  ModelConfig config =
+      with_rope(llama("ministral3-3b", 26, 3072, 9216, 32, 8, 128, 131072, true), 1e6, 262144);
+  config.rope_scaling.kind = RopeScaling::Kind::yarn;
+  config.rope_scaling.factor = 16;
+  config.rope_scaling.original_context = 16384;
+  config.original_context_only = true;
+  return config;
+}
+
 RoutingRule softmax_of(std::int64_t experts, std::int64_t top_k) {
   return {.experts = experts, .top_k = top_k};
 }
@@ -167,6 +220,14 @@ const std::vector<ModelConfig>& model_presets() {
       with_rope(llama("mistral-small-24b", 40, 5120, 32768, 32,  8, 128, 131072, false), 1e8,   32768),
       with_norm_eps(with_rope(
                 llama("deepseek-llm-7b",   30, 4096, 11008, 32, 32, 128, 102400, false), 1e4,    4096), 1e-6),
+      ministral3(),
+      smollm3(),
+      granite(llama("granite-3.1-2b",     40, 2048,  8192, 32,  8,  64,  49155, true), 1.0 / 64, 8),
+      granite(llama("granite-3.1-8b",     40, 4096, 12800, 32,  8, 128,  49155, true), 1.0 / 128, 16),
+      olmo2(llama("olmo2-1b",             16, 2048,  8192, 16, 16, 128, 100352, false)),
+      olmo2(llama("olmo2-7b",             32, 4096, 11008, 32, 32, 128, 100352, false)),
+      phi3_mini(),
+      phi(with_rope(llama("phi-4",        40, 5120, 17920, 40, 10, 128, 100352, false), 2.5e5, 16384)),
       //                                                                        QK-norm
       qwen("qwen2.5-0.5b",      24,   896,  4864,  14,  2,  64, 151936, true,   false),
       qwen("qwen2.5-1.5b",      28,  1536,  8960,  12,  2, 128, 151936, true,   false),

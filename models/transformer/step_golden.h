@@ -15,9 +15,10 @@
 
 namespace precbench::testing {
 
-/// The last two come from a config.json, and three quarters of their positions lie beyond its original
-/// context length.
-inline constexpr const char* kGoldenSteps[] = {"llama", "tied", "qwen3", "llama3.2", "qwen2.5"};
+/// From llama3.2 on they come from a config.json. In llama3.2 and qwen2.5 three quarters of the positions lie beyond
+/// the original context length.
+inline constexpr const char* kGoldenSteps[] = {"llama",      "tied",    "qwen3",   "llama3.2", "qwen2.5",
+                                               "ministral3", "smollm3", "granite", "olmo2",    "phi3"};
 /// Golden steps of MoE models.
 inline constexpr const char* kGoldenMixtures[] = {"mixtral", "qwen3-moe", "olmoe", "llama4",
                                                   "deepseek-v3-like"};

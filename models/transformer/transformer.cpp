@@ -27,6 +27,7 @@ Transformer::Transformer(Device& device, Arena& arena, Parameters& parameters, c
     : step_(device, arena, parameters, config, options),
       attention_(step_),
       dense_ffn_(step_, LinearRole::gate_up, LinearRole::down, config.ffn),
+      branch_output_(step_),
       moe_(step_),
       head_(step_),
       residual_gradient_(step_),
@@ -38,6 +39,8 @@ void Transformer::push_saved(std::int64_t layer, Saved& saved) {
   saved = {};  // the recipe may have changed since the previous step
   saved.x = layer == 0 ? x0_ : step_.push(step_.config.width);
   saved.norm1.rstd = step_.push(DType::f32, step_.M, 1);
+  branch_output_.push_saved(saved.branch1);
+  branch_output_.push_saved(saved.branch2);
   if (step_.config.has_experts(layer))
     moe_.push_saved(layer, saved.ffn.emplace<MoeSaved>());
   else
@@ -97,42 +100,36 @@ Arena::Mark Transformer::push_forward(std::int64_t layer, Saved& saved, Keep kee
 
 void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockWeights& w, const Tensor& x,
                                 ForwardKind kind) {
-  const float eps = static_cast<float>(step_.config.norm_eps);
   {
     const Scope scope(step_.arena);
     QuantizedTensor h1 = push_norm_output(step_, step_.linear(layer, LinearRole::qkv), saved.norm1);
-    step_.produce_quantized(h1, [&](QuantizedTensor& h) {
-      if (kind == ForwardKind::recompute)
-        step_.device.recompute_rmsnorm({h, saved.x, saved.norm1.rstd, w.norm1});
-      else
-        step_.device.add_rmsnorm({.h = h,
-                                  .sum = saved.x,
-                                  .rstd = saved.norm1.rstd,
-                                  .x = x,
-                                  .branch = layer == 0 ? Tensor{} : branch_,
-                                  .weight = w.norm1,
-                                  .eps = eps});
-    });
+    const NormOutput norm{saved.norm1, saved.x, w.norm1};
+    if (kind == ForwardKind::recompute)
+      repeat_norm(step_, h1, norm);
+    else
+      add_norm(step_, h1, norm, x, layer == 0 ? Tensor{} : branch_);
     step_.observe(layer, LinearRole::qkv, LinearOperand::x, h1);
     step_.observe_codes(layer, LinearRole::qkv, LinearOperand::x, h1);
     attention_.forward_qkv(layer, saved.attention, w, h1);
   }
-  attention_.forward_output(layer, saved.attention, w, branch_);
+  attention_.forward_output(layer, saved.attention, w, branch_output_.target(saved.branch1, branch_));
+  branch_output_.forward(saved.branch1, w.post_norm1, branch_);
   MoeSaved* moe = std::get_if<MoeSaved>(&saved.ffn);
   {
     const Scope scope(step_.arena);
     const LinearRole role = moe ? moe_.norm_role() : LinearRole::gate_up;
     QuantizedTensor h2 = push_norm_output(step_, step_.linear(layer, role), saved.norm2);
     if (moe) moe_.prepare_input(*moe, h2);
-    step_.produce_quantized(h2, [&](QuantizedTensor& h) {
-      step_.device.add_rmsnorm({h, saved.mid, saved.norm2.rstd, saved.x, branch_, w.norm2, eps});
-    });
+    add_norm(step_, h2, {saved.norm2, saved.mid, w.norm2}, saved.x, branch_);
     step_.observe(layer, LinearRole::gate_up, LinearOperand::x, h2);
     if (moe) return moe_.forward(layer, *moe, w, h2, branch_, kind);
     step_.observe_codes(layer, LinearRole::gate_up, LinearOperand::x, h2);
     dense_ffn_.forward_up(layer, std::get<FfnSaved>(saved.ffn), w, h2);
   }
-  if (kind == ForwardKind::full) dense_ffn_.forward_down(layer, std::get<FfnSaved>(saved.ffn), w, branch_);
+  if (kind != ForwardKind::full) return;
+  dense_ffn_.forward_down(layer, std::get<FfnSaved>(saved.ffn), w,
+                          branch_output_.target(saved.branch2, branch_));
+  branch_output_.forward(saved.branch2, w.post_norm2, branch_);
 }
 
 void Transformer::forward_block(std::int64_t layer, Saved& saved, const Tensor& x, Keep keep) {
@@ -148,21 +145,7 @@ void Transformer::forward_block(std::int64_t layer, Saved& saved, const Tensor& 
 
 // ---- backward
 
-void Transformer::norm_backward(QuantizedTensor& dx, const Tensor& dgain, const Tensor& dresidual,
-                                const Tensor& dh, const NormOutput& norm) {
-  step_.produce_quantized(dx, [&](QuantizedTensor& d) {
-    step_.device.rmsnorm_backward({.dx = d,
-                                   .dweight = dgain,
-                                   .accumulate = step_.parameters.accumulates(),
-                                   .dresidual = dresidual,
-                                   .dh = dh,
-                                   .x = norm.sum,
-                                   .rstd = norm.saved.rstd,
-                                   .weight = norm.gain});
-  });
-}
-
-QuantizedTensor Transformer::repeat_norm(const Linear& linear, const NormOutput& norm, const MoeSaved* moe) {
+QuantizedTensor Transformer::norm_output(const Linear& linear, const NormOutput& norm, const MoeSaved* moe) {
   if (!norm.saved.value.empty() && !linear.x_rowwise().quantized())
     return make_quantized_tensor(norm.saved.value, {}, {});
   return recompute_norm_output(step_, linear, norm, [&](QuantizedTensor& h) {
@@ -175,7 +158,7 @@ void Transformer::recompute_ffn(std::int64_t layer, Saved& saved, const BlockWei
   const Scope scope(step_.arena);
   MoeSaved* moe = std::get_if<MoeSaved>(&saved.ffn);
   const LinearRole role = moe ? moe_.norm_role() : LinearRole::gate_up;
-  const QuantizedTensor h = repeat_norm(step_.linear(layer, role), {saved.norm2, saved.mid, w.norm2}, moe);
+  const QuantizedTensor h = norm_output(step_.linear(layer, role), {saved.norm2, saved.mid, w.norm2}, moe);
   if (!moe) return dense_ffn_.forward_up(layer, std::get<FfnSaved>(saved.ffn), w, h);
   moe->down_columns = {};  // the repeated forward ends before the down layer
   moe_.forward(layer, *moe, w, h, {}, ForwardKind::recompute);
@@ -185,7 +168,7 @@ void Transformer::recompute_qkv(std::int64_t layer, Saved& saved, const BlockWei
   attention_.push_qkv(saved.attention);
   const Scope scope(step_.arena);
   const QuantizedTensor h =
-      repeat_norm(step_.linear(layer, LinearRole::qkv), {saved.norm1, saved.x, w.norm1}, nullptr);
+      norm_output(step_.linear(layer, LinearRole::qkv), {saved.norm1, saved.x, w.norm1}, nullptr);
   attention_.recompute_qkv(layer, saved.attention, w, h);
 }
 
@@ -195,11 +178,14 @@ void Transformer::ffn_backward(std::int64_t layer, Saved& saved, const BlockWeig
   const Recompute& again = step_.options.recompute;
   if (again.ffn && !again.whole_block(layer)) recompute_ffn(layer, saved, w);
   const QuantizedTensor dx = residual_gradient_.current(layer);
+  const QuantizedTensor dy =
+      branch_output_.backward(layer, LinearRole::down, saved.branch2, w.post_norm2, g.post_norm2, dx);
   const NormOutput norm{saved.norm2, saved.mid, w.norm2};
   const MoeSaved* moe = std::get_if<MoeSaved>(&saved.ffn);
-  const Tensor dh = moe ? moe_.backward(layer, *moe, w, g, dx, norm)
-                        : dense_ffn_.backward(layer, std::get<FfnSaved>(saved.ffn), w, g, dx, norm);
-  norm_backward(dmid, g.norm2, dx.value, dh, norm);
+  const Tensor dh = moe ? moe_.backward(layer, *moe, w, g, dy, norm)
+                        : dense_ffn_.backward(layer, std::get<FfnSaved>(saved.ffn), w, g, dy, norm);
+  norm_backward(step_, dmid, g.norm2, dx.value, dh, norm);
+  if (!BranchOutput::plain(step_.config)) return;
   step_.observe(layer, LinearRole::o, LinearOperand::dy, dmid);
   step_.observe_codes(layer, LinearRole::o, LinearOperand::dy, dmid);
 }
@@ -210,10 +196,19 @@ void Transformer::attention_backward(std::int64_t layer, Saved& saved, const Blo
   const Recompute& again = step_.options.recompute;
   if (again.attention && !again.whole_block(layer)) recompute_qkv(layer, saved, w);
   const NormOutput norm{saved.norm1, saved.x, w.norm1};
-  const Tensor dh = attention_.backward(layer, saved.attention, w, g, dmid, norm);
+  const QuantizedTensor dy =
+      branch_output_.backward(layer, LinearRole::o, saved.branch1, w.post_norm1, g.post_norm1, dmid);
+  const Tensor dh = attention_.backward(layer, saved.attention, w, g, dy, norm);
   QuantizedTensor dx = residual_gradient_.next(layer - 1);
-  norm_backward(dx, g.norm1, dmid.value, dh, norm);
-  if (layer > 0) step_.observe(layer - 1, LinearRole::down, LinearOperand::dy, dx);
+  norm_backward(step_, dx, g.norm1, dmid.value, dh, norm);
+  if (layer > 0 && BranchOutput::plain(step_.config))
+    step_.observe(layer - 1, LinearRole::down, LinearOperand::dy, dx);
+}
+
+QuantizedTensor Transformer::push_dmid(std::int64_t layer) {
+  return BranchOutput::plain(step_.config)
+             ? step_.operands.push_gradient(branch_, step_.linear(layer, LinearRole::o))
+             : make_quantized_tensor(branch_, {}, {});
 }
 
 void Transformer::block_backward(std::int64_t layer, Saved& saved) {
@@ -229,7 +224,7 @@ void Transformer::block_backward(std::int64_t layer, Saved& saved) {
     block_forward(layer, saved, w, saved.x, ForwardKind::recompute);
   }
   const BlockTensors g = parameters.block_gradients(layer);
-  QuantizedTensor dmid = step_.operands.push_gradient(branch_, step_.linear(layer, LinearRole::o));
+  QuantizedTensor dmid = push_dmid(layer);
   ffn_backward(layer, saved, w, g, dmid);
   attention_backward(layer, saved, w, g, dmid);
   residual_gradient_.flip();
@@ -244,6 +239,7 @@ void Transformer::embed(const Tensor& tokens) {
   const Tensor table = layout.embedding(parameters.gather(layout.embedding_unit()));
   parameters.prefetch(layout.block_unit(0));
   step_.device.embedding({x0_, tokens, table});
+  step_.scale(x0_, step_.config.embedding_scale);
 }
 
 void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens, const Tensor& targets,
@@ -287,6 +283,7 @@ void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens,
   const Tensor dtable = layout.embedding(parameters.gradients(unit));
   parameters.commit(dtable);
   if (!step_.config.tied && !parameters.accumulates()) step_.device.zero({dtable});
+  step_.scale(dx0, step_.config.embedding_scale);
   step_.device.embedding_backward({dtable, dx0, tokens});
   parameters.reduce(unit);
 }

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "models/transformer/layers/attention_layer.h"
+#include "models/transformer/layers/branch_output.h"
 #include "models/transformer/layers/dense_ffn.h"
 #include "models/transformer/layers/lm_head.h"
 #include "models/transformer/layers/norm.h"
@@ -62,6 +63,7 @@ class Transformer {
     Tensor x;    // residual stream at the block's input [M, width]
     Tensor mid;  // residual stream after attention [M, width]
     NormSaved norm1, norm2;
+    BranchSaved branch1, branch2;
     AttentionSaved attention;
     std::variant<FfnSaved, MoeSaved> ffn;
   };
@@ -96,19 +98,18 @@ class Transformer {
   void recompute_qkv(std::int64_t layer, Saved& saved, const BlockWeights& w);
   /// Returns a norm's output as fprop reads it: the saved value, or that of repeating the norm. `moe`: experts
   /// that read it; null for a dense layer.
-  QuantizedTensor repeat_norm(const Linear& linear, const NormOutput& norm, const MoeSaved* moe);
-  /// dx = the residual stream's gradient at a norm's input: `dresidual` plus the norm's backward of `dh`, the
-  /// gradient of the norm's output.
-  void norm_backward(QuantizedTensor& dx, const Tensor& dgain, const Tensor& dresidual, const Tensor& dh,
-                     const NormOutput& norm);
+  QuantizedTensor norm_output(const Linear& linear, const NormOutput& norm, const MoeSaved* moe);
   void ffn_backward(std::int64_t layer, Saved& saved, const BlockWeights& w, const BlockTensors& g,
                     QuantizedTensor& dmid);
   void attention_backward(std::int64_t layer, Saved& saved, const BlockWeights& w, const BlockTensors& g,
                           const QuantizedTensor& dmid);
+  /// Returns the buffer of the gradient between a block's halves.
+  QuantizedTensor push_dmid(std::int64_t layer);
 
   StepContext step_;
   AttentionLayer attention_;
   DenseFfn dense_ffn_;
+  BranchOutput branch_output_;
   MoeBlock moe_;
   LmHead head_;
   ResidualGradient residual_gradient_;

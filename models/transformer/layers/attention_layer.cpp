@@ -1,6 +1,8 @@
 // Attention with its linear layers, forward and backward. See attention_layer.h.
 #include "models/transformer/layers/attention_layer.h"
 
+#include <cmath>
+#include <limits>
 #include <optional>
 
 namespace precbench {
@@ -27,7 +29,7 @@ void AttentionLayer::forward_qkv(std::int64_t layer, const AttentionSaved& saved
 void AttentionLayer::recompute_qkv(std::int64_t layer, const AttentionSaved& saved, const BlockWeights& w,
                                    const QuantizedTensor& h) const {
   forward_qkv(layer, saved, w, h);
-  if (!step_.config.qk_norm) apply_rope(saved.raw_qkv, saved.raw_qkv, w);
+  if (!step_.config.qk_norm) apply_rope(layer, saved.raw_qkv, saved.raw_qkv, w);
 }
 
 void AttentionLayer::forward_output(std::int64_t layer, const AttentionSaved& saved, const BlockWeights& w,
@@ -35,7 +37,7 @@ void AttentionLayer::forward_output(std::int64_t layer, const AttentionSaved& sa
   const Scope scope(step_.arena);
   // Without QK-norm, RoPE is undone by its inverse, so it runs in place.
   const Tensor qkv = step_.config.qk_norm ? step_.push(step_.attention_shape.qkv_width()) : saved.raw_qkv;
-  apply_rope(qkv, saved.raw_qkv, w);
+  apply_rope(layer, qkv, saved.raw_qkv, w);
   const Linear o = step_.linear(layer, LinearRole::o);
   QuantizedTensor x = make_quantized_tensor(saved.attention, o.x_rowwise(), {});
   x.amax_out = saved.attention_amax;
@@ -84,11 +86,11 @@ Tensor AttentionLayer::backward(std::int64_t layer, const AttentionSaved& saved,
     Tensor qkv = saved.raw_qkv;
     if (step_.config.qk_norm) {
       qkv = step_.push(shape.qkv_width());
-      apply_rope(qkv, saved.raw_qkv, w);
+      apply_rope(layer, qkv, saved.raw_qkv, w);
     }
     const Tensor drope = step_.push(shape.qkv_width());
     attend_backward(drope, dout, saved, qkv);
-    rope_backward(dqkv, drope, saved.raw_qkv, w, g);
+    rope_backward(layer, dqkv, drope, saved.raw_qkv, w, g);
     if (step_.config.qkv_bias)
       step_.device.bias_backward({g.qkv_bias, step_.parameters.accumulates(), dqkv.value});
     step_.observe(layer, LinearRole::qkv, LinearOperand::dy, dqkv);
@@ -106,7 +108,23 @@ Tensor AttentionLayer::backward(std::int64_t layer, const AttentionSaved& saved,
   return dh;
 }
 
-RopeOptions AttentionLayer::rope_options(const BlockWeights& w) const {
+namespace {
+
+/// Returns the angles of a layer. Without RoPE, all are 0. The scale of attention's scores, if it is not
+/// 1 / sqrt(head_dim), is a factor on queries and keys.
+RopeScaling scaling_of(const ModelConfig& config, std::int64_t layer) {
+  RopeScaling scaling = config.rope_scaling;
+  if (!config.has_rope(layer))
+    scaling = {.kind = RopeScaling::Kind::linear, .factor = std::numeric_limits<double>::infinity()};
+  if (config.block.attention_scale != 0)
+    scaling.attention_factor *=
+        std::sqrt(config.block.attention_scale * std::sqrt(static_cast<double>(config.head_dim)));
+  return scaling;
+}
+
+}  // namespace
+
+RopeOptions AttentionLayer::rope_options(std::int64_t layer, const BlockWeights& w) const {
   const ModelConfig& config = step_.config;
   const SequencePart& sequence = step_.sequence;
   AttentionShape rows = step_.attention_shape;
@@ -117,17 +135,19 @@ RopeOptions AttentionLayer::rope_options(const BlockWeights& w) const {
           .q_norm = w.q_norm,
           .k_norm = w.k_norm,
           .bias = w.qkv_bias,
-          .scaling = config.rope_scaling,
+          .scaling = scaling_of(config, layer),
           .offset = sequence.start(0),
           .late_offset = sequence.whole() ? std::nullopt : std::optional(sequence.start(1))};
 }
 
-void AttentionLayer::apply_rope(const Tensor& qkv, const Tensor& raw_qkv, const BlockWeights& w) const {
-  step_.device.rope({qkv, raw_qkv, rope_options(w)});
+void AttentionLayer::apply_rope(std::int64_t layer, const Tensor& qkv, const Tensor& raw_qkv,
+                                const BlockWeights& w) const {
+  step_.device.rope({qkv, raw_qkv, rope_options(layer, w)});
 }
 
-void AttentionLayer::rope_backward(QuantizedTensor& dqkv, const Tensor& dout, const Tensor& raw_qkv,
-                                   const BlockWeights& w, const BlockTensors& g) const {
+void AttentionLayer::rope_backward(std::int64_t layer, QuantizedTensor& dqkv, const Tensor& dout,
+                                   const Tensor& raw_qkv, const BlockWeights& w,
+                                   const BlockTensors& g) const {
   step_.produce_quantized(dqkv, [&](QuantizedTensor& d) {
     step_.device.rope_backward({.dqkv = d,
                                 .dq_norm = g.q_norm,
@@ -135,7 +155,7 @@ void AttentionLayer::rope_backward(QuantizedTensor& dqkv, const Tensor& dout, co
                                 .accumulate = step_.parameters.accumulates(),
                                 .dout = dout,
                                 .qkv = raw_qkv,
-                                .options = rope_options(w)});
+                                .options = rope_options(layer, w)});
   });
 }
 

@@ -55,13 +55,13 @@ class AttentionLayer {
   /// `dkv` is left undefined, and `scratch`, as large, too.
   void scatter_keys(const Tensor& dqkv, const Tensor& dkv, const Tensor& scratch) const;
 
-  RopeOptions rope_options(const BlockWeights& w) const;
+  RopeOptions rope_options(std::int64_t layer, const BlockWeights& w) const;
   /// Computes attention's input `qkv` from raw_qkv: bias, QK-norm, RoPE. In place without QK-norm.
-  void apply_rope(const Tensor& qkv, const Tensor& raw_qkv, const BlockWeights& w) const;
+  void apply_rope(std::int64_t layer, const Tensor& qkv, const Tensor& raw_qkv, const BlockWeights& w) const;
   /// Computes dqkv, the gradient of raw_qkv with its quantized copies, and those of the QK-norm gains.
   /// `dout`: gradient of RoPE's output.
-  void rope_backward(QuantizedTensor& dqkv, const Tensor& dout, const Tensor& raw_qkv, const BlockWeights& w,
-                     const BlockTensors& g) const;
+  void rope_backward(std::int64_t layer, QuantizedTensor& dqkv, const Tensor& dout, const Tensor& raw_qkv,
+                     const BlockWeights& w, const BlockTensors& g) const;
 
   // Separate q, k and v GEMMs (split_qkv.cpp); `x` and `dqkv` are BF16.
   /// Returns true if a block uses them.

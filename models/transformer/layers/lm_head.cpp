@@ -1,6 +1,8 @@
 // Final norm, lm_head and loss. See lm_head.h.
 #include "models/transformer/layers/lm_head.h"
 
+#include "models/transformer/layers/branch_output.h"
+
 namespace precbench {
 
 LmHead::Pass LmHead::begin(const Input& input) const {
@@ -38,8 +40,11 @@ QuantizedTensor LmHead::forward_chunk(const Pass& pass, std::int64_t first, cons
       make_quantized_tensor(step_.push(step_.options.activations, rows, step_.config.vocab),
                             linear.dy_rowwise(), linear.dy_columnwise());
   linear.fprop(logits.value, x, pass.weight);
+  step_.scale(logits.value, step_.config.logit_scale);
+  // The gradient of lm_head's output has the factor once more.
+  const float gradient_scale = loss_scale * static_cast<float>(step_.config.logit_scale);
   step_.device.cross_entropy(
-      {losses.slice_rows(first, rows), logits.value, targets.slice_rows(first, rows), loss_scale});
+      {losses.slice_rows(first, rows), logits.value, targets.slice_rows(first, rows), gradient_scale});
   return logits;
 }
 
@@ -80,7 +85,8 @@ void LmHead::forward_backward(const Input& input, const Tensor& losses, const Te
     step_.device.rmsnorm_backward(
         {d, layout.final_norm(gradient), parameters.accumulates(), {}, dh, pass.x, pass.rstd, pass.gain});
   });
-  step_.observe(step_.config.layers - 1, LinearRole::down, LinearOperand::dy, dx);
+  if (BranchOutput::plain(step_.config))
+    step_.observe(step_.config.layers - 1, LinearRole::down, LinearOperand::dy, dx);
   if (!step_.config.tied) parameters.reduce(layout.head_unit());
 }
 
@@ -98,6 +104,7 @@ void LmHead::compare(const Input& input, const Tensor& features, const Tensor& d
     const QuantizedTensor x = quantize_chunk(pass, first, rows);
     const Tensor logits = step_.push(DType::f32, rows, V), reference = step_.push(DType::f32, most, V);
     pass.linear.fprop(logits, x, pass.weight);
+    step_.scale(logits, step_.config.logit_scale);
     for (std::int64_t at = 0; at < rows; at += most) {
       const std::int64_t count = std::min(most, rows - at);
       const Tensor bf16 = reference.slice_rows(0, count);
@@ -105,6 +112,7 @@ void LmHead::compare(const Input& input, const Tensor& features, const Tensor& d
                            {{}, features.slice_rows(first + at, count), {}, false},
                            {{}, pass.weight.value, {}, false},
                            {.op_class = OpClass::head_loss}});
+      step_.scale(bf16, step_.config.logit_scale);
       step_.device.compare_logits({distances.slice_rows(first + at, count), bf16,
                                    logits.slice_rows(at, count),
                                    input.targets.slice_rows(first + at, count)});

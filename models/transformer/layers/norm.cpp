@@ -15,11 +15,55 @@ void push_norm_saved(const StepContext& step, const Linear& layer, NormConsumer 
 
 namespace {
 
-void run_norm_again(const StepContext& step, QuantizedTensor& h, const NormOutput& norm) {
+/// h = the residual stream, for a block without a norm here.
+void copy_stream(const StepContext& step, QuantizedTensor& h, const Tensor& stream) {
+  step.device.convert({h.value, stream});
+  step.produce_quantized(h, [&](QuantizedTensor& x) { step.device.quantize({x}); });
+}
+
+}  // namespace
+
+void add_norm(const StepContext& step, QuantizedTensor& h, const NormOutput& norm, const Tensor& x,
+              const Tensor& branch) {
+  if (norm.gain.empty()) {
+    if (!branch.empty()) step.device.combine({norm.sum, 1.0f, x, 1.0f, branch, OpClass::norm_elementwise});
+    return copy_stream(step, h, norm.sum);
+  }
+  step.produce_quantized(h, [&](QuantizedTensor& out) {
+    step.device.add_rmsnorm({.h = out,
+                             .sum = norm.sum,
+                             .rstd = norm.saved.rstd,
+                             .x = x,
+                             .branch = branch,
+                             .weight = norm.gain,
+                             .eps = static_cast<float>(step.config.norm_eps)});
+  });
+}
+
+void repeat_norm(const StepContext& step, QuantizedTensor& h, const NormOutput& norm) {
+  if (norm.gain.empty()) return copy_stream(step, h, norm.sum);
   step.produce_quantized(h, [&](QuantizedTensor& x) {
     step.device.recompute_rmsnorm({x, norm.sum, norm.saved.rstd, norm.gain});
   });
 }
+
+void norm_backward(const StepContext& step, QuantizedTensor& dx, const Tensor& dgain, const Tensor& dresidual,
+                   const Tensor& dh, const NormOutput& norm) {
+  if (norm.gain.empty())
+    return step.device.combine({dx.value, 1.0f, dresidual, 1.0f, dh, OpClass::norm_elementwise});
+  step.produce_quantized(dx, [&](QuantizedTensor& d) {
+    step.device.rmsnorm_backward({.dx = d,
+                                  .dweight = dgain,
+                                  .accumulate = step.parameters.accumulates(),
+                                  .dresidual = dresidual,
+                                  .dh = dh,
+                                  .x = norm.sum,
+                                  .rstd = norm.saved.rstd,
+                                  .weight = norm.gain});
+  });
+}
+
+namespace {
 
 /// Repeats a norm into transient memory: its BF16 value, or the quantized copy that wgrad reads.
 QuantizedTensor recompute_for_wgrad(const StepContext& step, std::int64_t layer, LinearRole role,
@@ -36,7 +80,7 @@ QuantizedTensor recompute_for_wgrad(const StepContext& step, std::int64_t layer,
     step.operands.push_columnwise(h, format);
   }
   h.keep_value = step.observer;
-  run_norm_again(step, h, norm);
+  repeat_norm(step, h, norm);
   if (!linear.recipe().flow) step.observe(layer, role, LinearOperand::x, h);
   return h;
 }
@@ -62,13 +106,13 @@ QuantizedTensor recompute_norm_output(const StepContext& step, const Linear& lay
                                       const std::function<void(QuantizedTensor&)>& prepare) {
   QuantizedTensor h = push_norm_output(step, layer, {});
   prepare(h);
-  run_norm_again(step, h, norm);
+  repeat_norm(step, h, norm);
   return h;
 }
 
 Tensor recompute_norm(const StepContext& step, const NormOutput& norm) {
-  const QuantizedTensor h = make_quantized_tensor(step.push(step.config.width), {}, {});
-  step.device.recompute_rmsnorm({h, norm.sum, norm.saved.rstd, norm.gain});
+  QuantizedTensor h = make_quantized_tensor(step.push(step.config.width), {}, {});
+  repeat_norm(step, h, norm);
   return h.value;
 }
 

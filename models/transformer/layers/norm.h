@@ -1,5 +1,6 @@
 // A block's norms as the linear layers after them see them: the output that forward saves for wgrad, and the
-// backward GEMMs that read it again. rmsnorm itself, which also adds to the residual stream, is the block's.
+// backward GEMMs that read it again. A block with norms on its outputs has none here: the linear layers read the
+// residual stream itself, as if through a norm that changes nothing.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@ struct NormSaved {
 /// A norm's saved output, and the inputs to recompute it.
 struct NormOutput {
   NormSaved saved;
-  Tensor sum, gain;  ///< residual stream at its input [M, width]; gain [width]
+  Tensor sum, gain;  ///< residual stream at its input [M, width]; gain [width], empty without a norm
 };
 
 /// Users of a norm's output. Experts make the columnwise copy of their own rows in backward, so none of the
@@ -31,6 +32,15 @@ enum class NormConsumer : std::uint8_t { dense, experts };
 void push_norm_saved(const StepContext& step, const Linear& layer, NormConsumer consumer, NormSaved& saved);
 /// Allocates a norm's output: transient operands for fprop; what is saved for wgrad is written as well.
 QuantizedTensor push_norm_output(const StepContext& step, const Linear& layer, const NormSaved& saved);
+/// norm.sum = x + branch, and its norm `h`. `branch`: may be empty, then norm.sum is x.
+void add_norm(const StepContext& step, QuantizedTensor& h, const NormOutput& norm, const Tensor& x,
+              const Tensor& branch);
+/// Repeats add_norm from norm.sum.
+void repeat_norm(const StepContext& step, QuantizedTensor& h, const NormOutput& norm);
+/// dx = `dresidual` plus the gradient of norm.sum through the norm, from `dh`, that of its output. `dgain`: the
+/// gain's gradient.
+void norm_backward(const StepContext& step, QuantizedTensor& dx, const Tensor& dgain, const Tensor& dresidual,
+                   const Tensor& dh, const NormOutput& norm);
 /// Repeats a norm for fprop: returns its output as forward made it, in transient memory and without a copy for
 /// wgrad. `prepare`: completes the allocated output before the norm writes it.
 QuantizedTensor recompute_norm_output(const StepContext& step, const Linear& layer, const NormOutput& norm,

@@ -5,6 +5,8 @@
 
 #include <stdexcept>
 
+#include "models/transformer/layers/branch_output.h"
+
 namespace precbench {
 
 ResidualGradient::ResidualGradient(const StepContext& step) : step_(step) {
@@ -28,6 +30,11 @@ void ResidualGradient::push(const Tensor& dx0) {
   const GradientCopies copies =
       reads_columnwise(0) || reads_columnwise(layers - 1) ? GradientCopies::all : GradientCopies::rowwise;
   slot_ = 0;
+  if (!BranchOutput::plain(step_.config)) {
+    slots_[layers % 2] = make_quantized_tensor(dx0, {}, {});
+    slots_[1 - layers % 2] = make_quantized_tensor(step_.push(step_.config.width), {}, {});
+    return;
+  }
   slots_[layers % 2] = step_.operands.push_gradient(dx0, consumer, copies);
   slots_[1 - layers % 2] = step_.operands.push_gradient(step_.push(step_.config.width), consumer, copies);
 }
@@ -38,7 +45,7 @@ bool ResidualGradient::reads_columnwise(std::int64_t layer) const {
 
 QuantizedTensor ResidualGradient::slot_for(int slot, std::int64_t layer) const {
   const QuantizedTensor& memory = slots_[slot];
-  if (layer < 0) return make_quantized_tensor(memory.value, {}, {});
+  if (layer < 0 || !BranchOutput::plain(step_.config)) return make_quantized_tensor(memory.value, {}, {});
   const Linear consumer = step_.linear(layer, LinearRole::down);
   if (!consumer.recipe().quantized()) return make_quantized_tensor(memory.value, {}, {});
   QuantizedTensor gradient = memory;

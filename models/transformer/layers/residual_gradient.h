@@ -1,5 +1,5 @@
 // Gradient of the residual stream during backward: two buffers with the quantized copies that the blocks'
-// down layers read. Each block reads one and writes the other.
+// down layers read, if it is their dY (BranchOutput::plain). Each block reads one and writes the other.
 #pragma once
 
 #include <cstdint>

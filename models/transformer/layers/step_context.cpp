@@ -57,6 +57,10 @@ StepContext::StepContext(Device& device_, Arena& arena_, Parameters& parameters_
       M(options_.B * sequence.tokens()),
       operands(arena_) {}
 
+void StepContext::scale(const Tensor& x, double factor) const {
+  if (factor != 1) device.combine({x, static_cast<float>(factor), x, 0.0f, x, OpClass::norm_elementwise});
+}
+
 Linear StepContext::linear(std::int64_t layer, LinearRole role) const {
   const Recipe& of_role = recipe(layer, recipe_role(role));
   const OpClass op_class = role == LinearRole::head ? OpClass::head_loss : OpClass::gemm;

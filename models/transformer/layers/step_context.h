@@ -83,6 +83,8 @@ struct StepContext {
     return arena.push(Segment::activations, dtype, rows, cols);
   }
 
+  /// x *= factor, unless it is 1.
+  void scale(const Tensor& x, double factor) const;
   /// Runs op(x), which writes x's value and quantized copies. If the scale needs an amax of other ranks or a
   /// delayed scale has no history, runs it in two parts: first the amax, then, after share_amax(),
   /// quantization.

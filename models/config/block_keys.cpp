@@ -1,0 +1,117 @@
+// Keys of our own JSON for what a block and its surroundings have besides Llama's. See config_keys.h.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/base/enum_names.h"
+#include "kernels/base/errors.h"
+#include "models/config/config_keys.h"
+
+namespace precbench::config_keys {
+namespace {
+
+using nlohmann::json;
+
+constexpr EnumNames<NormPlace, 2> kNormPlaceNames{{"before", "after"}};
+constexpr EnumNames<TensorFusion, 2> kTensorFusionNames{{"none", "qkv_and_gate_up"}};
+
+/// Calls visit(key, member) for every key.
+template <class Config, class Visit>
+void each_block_key(Config& config, Visit&& visit) {
+  visit("norms", config.block.norms);
+  visit("residual_scale", config.block.residual_scale);
+  visit("attention_scale", config.block.attention_scale);
+  visit("layers_without_rope", config.block.layers_without_rope);
+  visit("fused_tensors", config.block.fusion);
+  visit("embedding_scale", config.embedding_scale);
+  visit("logit_scale", config.logit_scale);
+  visit("original_context_only", config.original_context_only);
+}
+
+const auto& block_names_of(NormPlace) { return kNormPlaceNames; }
+const auto& block_names_of(TensorFusion) { return kTensorFusionNames; }
+
+template <class Value>
+void read_block_member(const json& object, const char* key, Value& to) {
+  if constexpr (std::is_enum_v<Value>) {
+    std::string word = block_names_of(to).of(to);
+    read(object, key, word);
+    const auto found = block_names_of(to).find(word);
+    if (!found)
+      throw InvalidInput(fmt::format("{}: \"{}\" is neither {} nor {}", key, word,
+                                     block_names_of(to).names[0], block_names_of(to).names[1]));
+    to = *found;
+  } else if constexpr (std::is_same_v<Value, double> || std::is_same_v<Value, bool>) {
+    read(object, key, to);
+  } else {
+    if (!given(object, key)) return;
+    const json& list = object.at(key);
+    const auto is_layer = [](const json& layer) {
+      return layer.is_number_integer() && layer >= 0 && layer < kMaxDimension;
+    };
+    if (!list.is_array() || !std::all_of(list.begin(), list.end(), is_layer))
+      throw InvalidInput(fmt::format("{}: expected a list of layers from 0 on, got {}", key, shown(list)));
+    to = list.get<std::vector<std::int64_t>>();
+  }
+}
+
+}  // namespace
+
+std::vector<const char*> block_key_names() {
+  std::vector<const char*> names;
+  const ModelConfig config;
+  each_block_key(config, [&](const char* key, const auto&) { names.push_back(key); });
+  return names;
+}
+
+void read_block(const json& object, ModelConfig& config) {
+  each_block_key(config, [&](const char* key, auto& member) { read_block_member(object, key, member); });
+}
+
+json block_to_json(const ModelConfig& config) {
+  const auto written = [](const ModelConfig& of) {
+    json object = json::object();
+    each_block_key(of, [&](const char* key, const auto& member) {
+      if constexpr (std::is_enum_v<std::decay_t<decltype(member)>>)
+        object[key] = block_names_of(member).of(member);
+      else
+        object[key] = member;
+    });
+    return object;
+  };
+  json object = written(config);
+  const json defaults = written({});
+  for (const auto& [key, value] : defaults.items())
+    if (object[key] == value) object.erase(key);
+  return object;
+}
+
+void validate_block(const ModelConfig& config, const KeyNames& names) {
+  const BlockForm& block = config.block;
+  const auto positive = [&](const char* key, double value) {
+    if (!std::isfinite(value) || value <= 0)
+      throw InvalidInput(fmt::format("{}: must be a positive number, got {}", names(key), value));
+  };
+  positive("residual_scale", block.residual_scale);
+  positive("embedding_scale", config.embedding_scale);
+  positive("logit_scale", config.logit_scale);
+  if (block.attention_scale != 0) positive("attention_scale", block.attention_scale);
+  std::int64_t before = -1;
+  for (const std::int64_t layer : block.layers_without_rope) {
+    if (layer <= before || layer >= config.layers)
+      throw InvalidInput(fmt::format("{}: {} is not a layer after {} of {}", names("layers_without_rope"),
+                                     layer, before, config.layers));
+    before = layer;
+  }
+  if (config.moe && (block.norms != NormPlace::before || block.residual_scale != 1))
+    throw InvalidInput(fmt::format("{}: not supported together with experts",
+                                   names(block.norms != NormPlace::before ? "norms" : "residual_scale")));
+  const std::size_t factors = config.rope_scaling.pair_factors.size();
+  if (config.rope_scaling.kind == RopeScaling::Kind::longrope &&
+      static_cast<std::int64_t>(factors) != config.head_dim / 2)
+    throw InvalidInput(fmt::format("rope_scaling: short_factor: has {} numbers, a head of {} has {} pairs",
+                                   factors, config.head_dim, config.head_dim / 2));
+}
+
+}  // namespace precbench::config_keys

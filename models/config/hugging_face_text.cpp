@@ -1,0 +1,85 @@
+// The language model of a multimodal config.json, and model_types that are another's on text alone.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "kernels/base/errors.h"
+#include "models/config/config_keys.h"
+
+namespace precbench::config_keys {
+namespace {
+
+using nlohmann::json;
+
+/// A model_type whose language model is one of `same_as`. On text alone, the positions of time, height and
+/// width are equal, and so are the angles of multimodal RoPE (mrope) and of RoPE.
+struct TextModel {
+  const char *model_type, *same_as;
+  bool multimodal_rope;
+};
+constexpr TextModel kTextModels[] = {
+    {"qwen2_vl", "qwen2", true},         {"qwen2_vl_text", "qwen2", true},
+    {"qwen2_5_vl", "qwen2", true},       {"qwen2_5_vl_text", "qwen2", true},
+    {"qwen3_vl", "qwen3", true},         {"qwen3_vl_text", "qwen3", true},
+    {"qwen3_vl_moe", "qwen3_moe", true}, {"qwen3_vl_moe_text", "qwen3_moe", true},
+    {"mistral3", "mistral", false},
+};
+
+/// model_type of a file that names only its class.
+constexpr std::pair<const char*, const char*> kArchitectures[] = {
+    {"LlamaForCausalLM", "llama"},     {"MistralForCausalLM", "mistral"},
+    {"Qwen2ForCausalLM", "qwen2"},     {"Qwen3ForCausalLM", "qwen3"},
+    {"MixtralForCausalLM", "mixtral"}, {"Qwen3MoeForCausalLM", "qwen3_moe"},
+    {"OlmoeForCausalLM", "olmoe"},     {"Olmo2ForCausalLM", "olmo2"},
+    {"SmolLM3ForCausalLM", "smollm3"}, {"GraniteForCausalLM", "granite"},
+    {"Phi3ForCausalLM", "phi3"},       {"Ministral3ForCausalLM", "ministral3"},
+};
+
+std::string type_of(const json& object) {
+  std::string model_type;
+  read(object, "model_type", model_type);
+  if (!model_type.empty() || !given(object, "architectures")) return model_type;
+  for (const auto& [architecture, type] : kArchitectures)
+    if (object.at("architectures") == json::array({architecture})) return type;
+  return model_type;
+}
+
+/// Turns multimodal RoPE into RoPE.
+void replace_rope(json& object) {
+  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+    if (!given(object, key) || !object.at(key).is_object()) continue;
+    json& rope = object.at(key);
+    for (const char* type : {"type", "rope_type"})
+      if (rope.value(type, json()) == "mrope") rope[type] = "default";
+    rope.erase("mrope_section");
+    rope.erase("mrope_interleaved");
+  }
+}
+
+}  // namespace
+
+TextConfig text_config_of(const json& file) {
+  TextConfig text{file, {}};
+  std::string model_type = type_of(file);
+  if (given(file, "text_config")) {
+    if (!file.at("text_config").is_object())
+      throw InvalidInput(
+          fmt::format("text_config: expected an object, got {}", shown(file.at("text_config"))));
+    text.object = file.at("text_config");
+    const std::string own = type_of(text.object);
+    if (!own.empty()) model_type = own;
+    if (given(file, "tie_word_embeddings"))
+      text.object["tie_word_embeddings"] = file.at("tie_word_embeddings");
+    text.warning = "text_config alone is read: the model without images, sound and video";
+  }
+  const auto found = std::find_if(std::begin(kTextModels), std::end(kTextModels),
+                                  [&](const TextModel& known) { return known.model_type == model_type; });
+  if (found != std::end(kTextModels)) {
+    model_type = found->same_as;
+    if (found->multimodal_rope) replace_rope(text.object);
+  }
+  if (!model_type.empty()) text.object["model_type"] = model_type;
+  return text;
+}
+
+}  // namespace precbench::config_keys

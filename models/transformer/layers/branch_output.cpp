@@ -1,0 +1,48 @@
+// Factors and norms on the outputs of a block's halves. See branch_output.h.
+#include "models/transformer/layers/branch_output.h"
+
+namespace precbench {
+
+void BranchOutput::push_saved(BranchSaved& saved) const {
+  if (!normed()) return;
+  saved.raw = step_.push(step_.config.width);
+  saved.rstd = step_.push(DType::f32, step_.M, 1);
+}
+
+const Tensor& BranchOutput::target(const BranchSaved& saved, const Tensor& branch) const {
+  return normed() ? saved.raw : branch;
+}
+
+void BranchOutput::forward(const BranchSaved& saved, const Tensor& gain, const Tensor& branch) const {
+  step_.scale(branch, step_.config.block.residual_scale);
+  if (!normed()) return;
+  step_.device.add_rmsnorm({make_quantized_tensor(branch, {}, {}),
+                            saved.raw,
+                            saved.rstd,
+                            saved.raw,
+                            {},
+                            gain,
+                            static_cast<float>(step_.config.norm_eps)});
+}
+
+QuantizedTensor BranchOutput::backward(std::int64_t layer, LinearRole role, const BranchSaved& saved,
+                                       const Tensor& gain, const Tensor& dgain,
+                                       const QuantizedTensor& dresidual) const {
+  if (plain(step_.config)) return dresidual;
+  QuantizedTensor dy =
+      step_.operands.push_gradient(step_.push(step_.config.width), step_.linear(layer, role));
+  if (normed()) {
+    step_.produce_quantized(dy, [&](QuantizedTensor& d) {
+      step_.device.rmsnorm_backward(
+          {d, dgain, step_.parameters.accumulates(), {}, dresidual.value, saved.raw, saved.rstd, gain});
+    });
+  } else {
+    step_.device.convert({dy.value, dresidual.value});
+    step_.scale(dy.value, step_.config.block.residual_scale);
+    step_.produce_quantized(dy, [&](QuantizedTensor& d) { step_.device.quantize({d}); });
+  }
+  step_.observe(layer, role, LinearOperand::dy, dy);
+  return dy;
+}
+
+}  // namespace precbench
