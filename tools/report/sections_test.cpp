@@ -7,6 +7,7 @@
 
 #include "kernels/testing/catch.h"
 #include "kernels/testing/text_checks.h"
+#include "results/record/step_time.h"
 #include "tools/report/sections_testing.h"
 
 using namespace precbench;
@@ -104,11 +105,16 @@ TEST_CASE("scaling section: shows the one-GPU row once and constants above and t
 TEST_CASE("scaling section: small traffic keeps its digits and only existing columns are explained",
           "[sections]") {
   std::vector<Record> records = two_gathers("tensorwise");
+  // Every record's prediction is 2% above its own step.
+  for (Record& record : records)
+    if (record.timing)
+      record.predicted = PredictedStep{1.02 * step_ms_of_speed(record).value(), 0, 0, 0, "h200"};
   const std::string text = section_of(records, "Scaling over GPUs");
   INFO(text);
   CHECK(contains(text, "sent per GPU 3 MB"));
-  CHECK(contains(text, "Predicted on several"));
-  for (Record& record : records) record.breakdown.reset();
+  CHECK(contains(text, "(+2.0%)"));
+  CHECK(contains(text, "Predicted step: what the cost model gave"));
+  for (Record& record : records) record.breakdown.reset(), record.predicted.reset();
   const std::string bare = section_of(records, "Scaling over GPUs");
   INFO(bare);
   CHECK_FALSE(contains(bare, "Predicted"));
@@ -118,15 +124,13 @@ TEST_CASE("scaling section: small traffic keeps its digits and only existing col
   CHECK(wire_text(1500) == "1.5 kB");
 }
 
-TEST_CASE("scaling section: ranks that share sequences are compared with one GPU but not predicted from it",
-          "[sections][context]") {
+TEST_CASE("scaling section: ranks that share sequences are compared with one GPU", "[sections][context]") {
   std::vector<Record> records = two_gathers("tensorwise");
   for (Record& record : records) record.case_fields["context"] = record.case_fields["gpus"];
   const std::string text = section_of(records, "Scaling over GPUs");
   INFO(text);
   CHECK(contains(text, "gpus  context  "));
   CHECK(contains(text, "Efficiency: "));
-  CHECK_FALSE(contains(text, "Predicted on several"));
 }
 
 TEST_CASE("speed section: SOL measured uses the best rates of all cases", "[sections]") {
