@@ -35,6 +35,16 @@ std::vector<float> values_of(const StoredTensor& stored) {
   return values;
 }
 
+void check_equal(const SafetensorsFile& written, const SafetensorsFile& library) {
+  REQUIRE(written.tensors().size() == library.tensors().size());
+  for (const StoredTensor& expected : library.tensors()) {
+    INFO(expected.name);
+    const StoredTensor& ours = written.at(expected.name);
+    CHECK(ours.shape == expected.shape);
+    CHECK((values_of(ours) == values_of(expected)));
+  }
+}
+
 /// Returns each rank's weights after loading a file. Writes them to `copy` unless it is empty.
 std::vector<Named> weights_from(const std::string& path, const ModelConfig& model, int ranks, int ep,
                                 const std::string& copy = "") {
@@ -71,13 +81,7 @@ TEST_CASE("save_weights: Llama 4's weights are written as in Hugging Face and ca
   const std::string path = directory / "written.safetensors";
   weights_from(kLibrarys, model, 2, 2, path);
   const SafetensorsFile written(path), library(kLibrarys);
-  REQUIRE(written.tensors().size() == library.tensors().size());
-  for (const StoredTensor& expected : library.tensors()) {
-    INFO(expected.name);
-    const StoredTensor& ours = written.at(expected.name);
-    CHECK(ours.shape == expected.shape);
-    CHECK((values_of(ours) == values_of(expected)));
-  }
+  check_equal(written, library);
   CHECK(first_difference(weights_from(path, model, 1, 1).front(), llama4().all("")) == "");
 }
 
@@ -89,13 +93,7 @@ TEST_CASE("InitialWeights, save_weights: Phi-3's joined tensors are those of Hug
   for (const Named& weights : weights_from(library_path, golden.model, 2, 1, path))
     CHECK(first_difference(weights, golden.all("")) == "");
   const SafetensorsFile written(path), library(library_path);
-  REQUIRE(written.tensors().size() == library.tensors().size());
-  for (const StoredTensor& expected : library.tensors()) {
-    INFO(expected.name);
-    const StoredTensor& ours = written.at(expected.name);
-    CHECK(ours.shape == expected.shape);
-    CHECK((values_of(ours) == values_of(expected)));
-  }
+  check_equal(written, library);
 }
 
 TEST_CASE("InitialWeights: Llama 4 with a tensor per expert loads and missing tensors are named",

@@ -35,13 +35,7 @@ const auto& block_names_of(TensorFusion) { return kTensorFusionNames; }
 template <class Value>
 void read_block_member(const json& object, const char* key, Value& to) {
   if constexpr (std::is_enum_v<Value>) {
-    std::string word = block_names_of(to).of(to);
-    read(object, key, word);
-    const auto found = block_names_of(to).find(word);
-    if (!found)
-      throw InvalidInput(fmt::format("{}: \"{}\" is neither {} nor {}", key, word,
-                                     block_names_of(to).names[0], block_names_of(to).names[1]));
-    to = *found;
+    read(object, key, to, block_names_of(to));
   } else if constexpr (std::is_same_v<Value, double> || std::is_same_v<Value, bool>) {
     read(object, key, to);
   } else {

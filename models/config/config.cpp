@@ -86,11 +86,7 @@ ModelConfig from_own_keys(const json& object) {
   read(object, "cuts", config.cuts);
   for (const auto& entry : kDimensions) read(object, entry.key, config.*entry.member);
   for (const auto& entry : kFlags) read(object, entry.key, config.*entry.member);
-  std::string over = kQkNormOverNames.of(config.qk_norm_over);
-  read(object, "qk_norm_over", over);
-  if (!kQkNormOverNames.find(over))
-    throw InvalidInput(fmt::format("qk_norm_over: \"{}\" is neither head nor heads", over));
-  config.qk_norm_over = *kQkNormOverNames.find(over);
+  read(object, "qk_norm_over", config.qk_norm_over, kQkNormOverNames);
   for (const auto& entry : kReals) read(object, entry.key, config.*entry.member);
   for (const auto& entry : kLengths) read(object, entry.key, config.*entry.member);
   if (given(object, "rope_scaling")) {

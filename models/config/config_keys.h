@@ -1,6 +1,9 @@
 // Internal to models/: reading the keys of a model's JSON, in our own dialect and in Hugging Face's.
 #pragma once
 
+#include <fmt/format.h>
+
+#include <cstddef>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -8,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/base/enum_names.h"
+#include "kernels/base/errors.h"
 #include "models/config/config.h"
 
 namespace precbench::config_keys {
@@ -54,6 +59,18 @@ void read(const nlohmann::json& object, const char* key, std::int64_t& to);  ///
 void read(const nlohmann::json& object, const char* key, double& to);
 void read(const nlohmann::json& object, const char* key, bool& to);
 void read(const nlohmann::json& object, const char* key, std::string& to);
+
+/// Reads a value of an enum by its name.
+template <class Enum, std::size_t kCount>
+void read(const nlohmann::json& object, const char* key, Enum& to, const EnumNames<Enum, kCount>& names) {
+  std::string word = names.of(to);
+  read(object, key, word);
+  const auto found = names.find(word);
+  if (!found)
+    throw InvalidInput(fmt::format("{}: \"{}\" is {} {}", key, word, kCount == 2 ? "neither" : "none of",
+                                   fmt::join(names.names, kCount == 2 ? " nor " : ", ")));
+  to = *found;
+}
 
 /// Contents of a `rope_scaling` object: nullopt for a type that is not modelled; keys that the type does not
 /// know.

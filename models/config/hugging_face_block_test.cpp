@@ -42,6 +42,7 @@ TEST_CASE("config.json: SmolLM3 lists its layers without RoPE, or every fourth h
                  "no_rope_layers: expected 0 or 1 for each of 8 layers"));
   CHECK(contains(error_with("smollm3", {{"no_rope_layers", {1, 0, 2, 1, 1, 1, 1, 1}}}),
                  "no_rope_layers: 2 is neither 0 nor 1"));
+  CHECK(contains(error_with("smollm3", {{"no_rope_layer_interval", 0}}), "no_rope_layer_interval: "));
   CHECK(contains(error_with("smollm3", {{"attention_bias", true}}), "attention_bias: "));
 }
 

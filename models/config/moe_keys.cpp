@@ -39,13 +39,7 @@ const auto& names_of(ExpertNames) { return kExpertNames; }
 template <class Value>
 void read_member(const json& object, const char* key, Value& to) {
   if constexpr (std::is_enum_v<Value>) {
-    std::string word = names_of(to).of(to);
-    read(object, key, word);
-    const auto found = names_of(to).find(word);
-    if (!found)
-      throw InvalidInput(fmt::format("{}: \"{}\" is neither {} nor {}", key, word, names_of(to).names[0],
-                                     names_of(to).names[1]));
-    to = *found;
+    read(object, key, to, names_of(to));
   } else if constexpr (std::is_same_v<Value, std::int64_t>) {
     if (const auto found = object.find(key); found != object.end() && *found == 0)
       to = 0;  // none; validation refuses a 0 that is not allowed

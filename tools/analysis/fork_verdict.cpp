@@ -198,6 +198,12 @@ std::optional<double> noise_floor(const ForkEvidence& neutral) {
   return floor;
 }
 
+std::optional<double> oldest_difference(const ForkEvidence& evidence) {
+  const auto oldest = oldest_of(evidence);
+  if (oldest == evidence.ages.end() || oldest->by_trunk.empty()) return std::nullopt;
+  return mean_and_spread(trunk_means(*oldest)).mean;
+}
+
 bool told_apart(const ForkEvidence& control, const ForkEvidence& recipe, double level) {
   if (control.diverged > 0 && recipe.diverged == 0) return true;
   const ForkEvidence difference = apart(control, recipe);

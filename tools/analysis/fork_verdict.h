@@ -65,7 +65,7 @@ const char* name_of(ForkOutcome outcome);
 /// Mean final difference of a recipe's forks from BF16's at one age.
 struct AgeInterval {
   std::int64_t age = 0;
-  std::optional<double> mean;                  ///< nats, over the trunks, be it one
+  std::optional<double> mean;                  ///< nats, over the trunks; also of a single one
   std::optional<MeanWithInterval> difference;  ///< nats, over the trunks; null below 2 trunks
 };
 
@@ -85,6 +85,9 @@ struct ForkVerdict {
 /// Returns the noise floor: the largest magnitude within the interval of any age, for forks that differ only
 /// by a negligible perturbation. Null if an age has fewer than two trunks.
 std::optional<double> noise_floor(const ForkEvidence& neutral);
+
+/// Returns the mean difference over the trunks at the oldest age; null without forks.
+std::optional<double> oldest_difference(const ForkEvidence& evidence);
 
 /// Returns true if a control differs from its base recipe, averaged over the ages that both have (both
 /// one-sided tests at level / 2).

@@ -38,12 +38,13 @@ Controls controls_of(const StudyRows& rows, const ForkRules& rules) {
   Controls controls;
   const auto did_run = [&](const std::string& recipe) { return !fork_unsupported_reason(rows, recipe); };
   // `trunks`: estimated number of trunks that would find a missed control.
-  const auto add = [&](const std::string& name, std::optional<bool> found, std::optional<int> trunks = {}) {
+  const auto add = [&](const std::string& name, std::optional<bool> found, std::optional<int> trunks = {},
+                       std::optional<double> difference = {}) {
     if (found) ++controls.run;
     if (found && !*found)
       controls.missed.push_back(
           fmt::format("{} ({})", name, remedy_words(trunks, "more tokens a step or longer forks may")));
-    controls.results.push_back({name, found});
+    controls.results.push_back({name, found, difference});
   };
   bool any_apart = false, any_beyond = false;
   for (const auto& [control, other] : rows.apart) {
@@ -56,7 +57,8 @@ Controls controls_of(const StudyRows& rows, const ForkRules& rules) {
     }
     const ForkEvidence worse = evidence_of(rows, control), better = evidence_of(rows, other);
     const bool found = told_apart(worse, better, rules.level);
-    add(name, found, found ? std::nullopt : trunks_to_tell_apart(worse, better, rules.level));
+    add(name, found, found ? std::nullopt : trunks_to_tell_apart(worse, better, rules.level),
+        oldest_difference(worse));
   }
   for (const std::string& control : rows.breaks) {
     const bool ran = did_run(control);
@@ -68,7 +70,7 @@ Controls controls_of(const StudyRows& rows, const ForkRules& rules) {
     }
     const ForkEvidence worse = evidence_of(rows, control);
     const bool found = beyond_bound(worse, rules);
-    add(name, found, found ? std::nullopt : trunks_to_pass_bound(worse, rules));
+    add(name, found, found ? std::nullopt : trunks_to_pass_bound(worse, rules), oldest_difference(worse));
   }
   const char* none = "(none could run: [control] in the study's settings names others)";
   if (!any_apart) controls.missed.push_back(fmt::format("that must be told apart {}", none));
@@ -386,9 +388,14 @@ const char* name_of(SwitchPrice::Source source) {
 }
 
 std::optional<MeanWithInterval> settled_at(const StudyCard& card, std::int64_t age) {
-  for (const AgeInterval& one : card.verdict.by_age)
-    if (one.age == age) return one.difference;
-  return std::nullopt;
+  const AgeInterval* found = find_age(card.verdict, age);
+  return found ? found->difference : std::nullopt;
+}
+
+const AgeInterval* find_age(const ForkVerdict& verdict, std::int64_t age) {
+  const auto found = std::find_if(verdict.by_age.begin(), verdict.by_age.end(),
+                                  [&](const AgeInterval& one) { return one.age == age; });
+  return found == verdict.by_age.end() ? nullptr : &*found;
 }
 
 std::string age_words(const StudyCard& card) {

@@ -76,8 +76,9 @@ struct CardAgeLaw {
 };
 
 struct ControlResult {
-  std::string name;           ///< "rowwise_e5m2 apart from rowwise"
-  std::optional<bool> found;  ///< null: it did not run
+  std::string name;                    ///< "rowwise_e5m2 apart from rowwise"
+  std::optional<bool> found;           ///< null: it did not run
+  std::optional<double> difference{};  ///< nats over BF16 at the oldest age, mean over the trunks
 };
 
 /// Comparison with the study's incumbent: the verdict of paired forks, as against BF16. All contrasts of a
@@ -119,6 +120,8 @@ std::vector<StudyCard> study_cards(const RecordRefs& records,
 /// Returns the settled price at an age: the mean difference over the last half of the forks' steps, nats.
 /// Null if the card has no interval at that age.
 std::optional<MeanWithInterval> settled_at(const StudyCard& card, std::int64_t age);
+/// Returns a verdict's differences at an age; null if it has none there.
+const AgeInterval* find_age(const ForkVerdict& verdict, std::int64_t age);
 /// Returns "at 0.18 to 0.73 tokens per parameter", over all ages of a card.
 std::string age_words(const StudyCard& card);
 /// Returns "equivalent for 36m at 0.18 to 0.73 tokens per parameter": a verdict holds for a model at an age.

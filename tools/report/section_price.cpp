@@ -92,13 +92,6 @@ void add_figure(const StudyFigures& figures) {
       });
 }
 
-/// Returns "+0.01500 [+0.01460, +0.01540]".
-std::string settled_words(const StudyCard& card, std::int64_t age) {
-  for (const AgeInterval& one : card.verdict.by_age)
-    if (one.age == age) return difference_text(one);
-  return "-";
-}
-
 std::vector<std::string> row_of(const StudyCard& card, const CardPrice& price) {
   const auto gap = settled_at(card, price.age);
   std::vector<std::string> row = {
@@ -106,7 +99,7 @@ std::vector<std::string> row_of(const StudyCard& card, const CardPrice& price) {
       card.verdict.recipe,
       price.tokens_per_parameter ? ratio_words(*price.tokens_per_parameter) : "unknown",
       switch_words(price.at_switch),
-      settled_words(card, price.age),
+      difference_text(find_age(card.verdict, price.age)),
       price.course ? name_of(price.course->shape) : "-",
       plateau_words(card, price)};
   for (const double tokens : kHorizons) row.push_back(tokens_words(gap, tokens));

@@ -27,6 +27,15 @@ std::string percent(const StudyCard& card, Share CardFidelity::*member) {
   return share ? fmt::format("{:.2f}%", 100 * *share) : "-";
 }
 
+/// Returns the loss of each rung minus BF16's, " (x0.1: +0.01653, x3: +0.01314)".
+std::string rung_losses(const Ladder& ladder, const char* before) {
+  std::string losses;
+  for (const LadderRung& rung : ladder.rungs)
+    if (rung.value)
+      losses += fmt::format("{}{}{:g}: {:+.5f}", losses.empty() ? "" : ", ", before, rung.at, *rung.value);
+  return losses.empty() ? "" : " (" + losses + ")";
+}
+
 /// Returns "holds 12, breaks 16", limited to the rungs that were run. Rung 0 of an outlier
 /// ladder has no outliers.
 std::string ladder_words(const Ladder& ladder, const char* before) {
@@ -67,14 +76,17 @@ std::string sentence(const StudyCard& card) {
                      trend_words(verdict));
 }
 
-/// Returns "found", or why not: fewer trunks than a verdict takes can find nothing.
+/// Returns "found (+0.04560)", with the control's loss minus BF16's, or why it was not: fewer trunks than a verdict
+/// takes can find nothing.
 std::string control_words(const ControlResult& control, int trunks) {
   if (!control.found) return "did not run";
-  if (*control.found) return "found";
-  return trunks < kFewestUnits ? fmt::format("not judged ({})", plural(trunks, "trunk")) : "NOT FOUND";
+  std::string words = "found";
+  if (!*control.found)
+    words = trunks < kFewestUnits ? fmt::format("not judged with {}", plural(trunks, "trunk")) : "NOT FOUND";
+  return control.difference ? fmt::format("{} ({:+.5f})", words, *control.difference) : words;
 }
 
-/// Returns "rowwise_e5m2 apart from rowwise found, ...".
+/// Returns "rowwise_e5m2 apart from rowwise found (+0.04560), ...".
 std::string controls_words(const StudyCard& card) {
   std::string words;
   for (const ControlResult& control : card.controls)
@@ -191,11 +203,7 @@ void add_differences(Table& table, const std::vector<const ForkVerdict*>& verdic
   table.columns.push_back({"per doubling [95%]"});
   for (std::size_t i = 0; i < verdicts.size(); ++i) {
     const ForkVerdict& verdict = *verdicts[i];
-    for (const std::int64_t age : ages) {
-      const auto own = std::find_if(verdict.by_age.begin(), verdict.by_age.end(),
-                                    [&](const AgeInterval& one) { return one.age == age; });
-      table.rows[i].push_back(own == verdict.by_age.end() ? "-" : difference_text(*own));
-    }
+    for (const std::int64_t age : ages) table.rows[i].push_back(difference_text(find_age(verdict, age)));
     table.rows[i].push_back(interval_or_dash(verdict.trend));
   }
 }
@@ -270,7 +278,7 @@ Section study_section(const ReportInput& input) {
   section.notes = {
       "At age: loss of the recipe's forks minus BF16's of the same state and data, by the trunk's steps before the fork; "
       "recipes compare within a column. The trunk is the unit of the interval. Gradient error and bias: against BF16's "
-      "gradient of the same weights and tokens, at the oldest age."};
+      "gradient of the same weights and tokens, at the oldest age. Behind a control: its loss minus BF16's at that age."};
   if (section.table->columns.back().title == "route flips")
     section.notes.push_back(
         "Route flips: slots that go to another expert than in BF16, of the same weights and tokens.");
@@ -308,14 +316,15 @@ Section ladders_section(const ReportInput& input) {
   struct Shown {
     const char *title, *before;
     Ladder StudyCard::*ladder;
+    bool of_losses = false;  ///< rungs are judged by their loss, not by the gradient's error
   };
   static constexpr Shown kShown[] = {{"outliers in FFN", "2^", &StudyCard::outlier_ffn},
                                      {"outliers in norms", "2^", &StudyCard::outlier_norm},
                                      {"outliers in V", "2^", &StudyCard::outlier_vo},
-                                     {"learning rate", "x", &StudyCard::learning_rate},
+                                     {"learning rate", "x", &StudyCard::learning_rate, true},
                                      {"bits fewer", "-", &StudyCard::bits},
                                      {"exponent bits fewer", "-", &StudyCard::exponent_bits},
-                                     {"sequences", "", &StudyCard::batch}};
+                                     {"sequences", "", &StudyCard::batch, true}};
   Section section{"How far from breaking?", {}, {}, {}};
   const std::vector<StudyCard>& cards = input.cards;
   Table table;
@@ -325,8 +334,11 @@ Section ladders_section(const ReportInput& input) {
     const auto climbs = [&](const StudyCard& card) { return !(card.*column.ladder).rungs.empty(); };
     if (std::none_of(cards.begin(), cards.end(), climbs)) continue;
     table.columns.push_back({column.title, true});
-    for (std::size_t i = 0; i < cards.size(); ++i)
-      table.rows[i].push_back(ladder_words(cards[i].*column.ladder, column.before));
+    for (std::size_t i = 0; i < cards.size(); ++i) {
+      const Ladder& ladder = cards[i].*column.ladder;
+      table.rows[i].push_back(ladder_words(ladder, column.before) +
+                              (column.of_losses ? rung_losses(ladder, column.before) : ""));
+    }
   }
   const bool climbed = table.columns.size() > 2;
   if (climbed)
@@ -334,7 +346,7 @@ Section ladders_section(const ReportInput& input) {
         "The highest rung at which a recipe holds, and the first at which it breaks: an outlier, when its gradient "
         "error is above {0:g}%, whatever it is without (of some it is above without any, on the trunks that climb); a learning rate or "
         "batch, when its loss is beyond the margin of BF16's at the same; a bit taken away, when its loss is beyond "
-        "the margin.",
+        "the margin. In parentheses: losses minus BF16's, nats.",
         100 * kLargestGradientError));
   for_each_study(cards, [&](StudyCards study) {
     if (const Ladder& rates = study.front().bf16_learning_rate; !rates.rungs.empty())

@@ -86,9 +86,9 @@ std::string mean_text(const MeanWithInterval& value, int digits) {
   return fmt::format("{0:+.{3}f} [{1:+.{3}f}, {2:+.{3}f}]", value.mean, value.low, value.high, digits);
 }
 
-std::string difference_text(const AgeInterval& age) {
-  if (age.difference) return mean_text(*age.difference);
-  return age.mean ? fmt::format("{:+.5f} [one trunk]", *age.mean) : "-";
+std::string difference_text(const AgeInterval* age) {
+  if (age && age->difference) return mean_text(*age->difference);
+  return age && age->mean ? fmt::format("{:+.5f} [one trunk]", *age->mean) : "-";
 }
 
 std::optional<double> number_of(const Row& row, const std::string& key) {

@@ -99,8 +99,8 @@ std::vector<Study> studies_of(const MachineRecords& machine);
 
 /// Returns a mean with its interval, "+0.01500 [+0.01460, +0.01540]".
 std::string mean_text(const MeanWithInterval& value, int digits = 5);
-/// Returns the same of an age's difference, "+0.01500 [one trunk]" if there is no interval.
-std::string difference_text(const AgeInterval& age);
+/// Returns the same of an age's difference, "+0.01500 [one trunk]" without an interval, "-" for null.
+std::string difference_text(const AgeInterval* age);
 
 /// Returns a numeric field of a row; null if it is missing or not a number.
 std::optional<double> number_of(const Row& row, const std::string& key);
