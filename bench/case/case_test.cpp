@@ -2,6 +2,7 @@
 #include "bench/case/case.h"
 
 #include "bench/case/case_limits.h"
+#include "bench/case/case_testing.h"
 #include "bench/case/plan.h"
 #include "kernels/testing/catch.h"
 #include "kernels/testing/temp_directory.h"
@@ -10,6 +11,7 @@
 #include "results/record/record_samples.h"
 
 using namespace precbench;
+using precbench::testing::case_with;
 
 namespace {
 
@@ -18,24 +20,18 @@ std::string refused_text(const std::string& name, const std::string& text) {
   return refusal_of([&] { set_text(c, *find_field(name), text); });
 }
 
-Case with(const std::string& name, const std::string& text) {
-  Case c;
-  set_text(c, *find_field(name), text);
-  return c;
-}
-
 }  // namespace
 
 TEST_CASE("case_fields: every field converts to text and JSON and back", "[case]") {
   for (const Field& field : case_fields()) {
     INFO(field.name);
     const bool number = !std::holds_alternative<std::string Case::*>(field.member);
-    const Case c = with(field.name, number                  ? "37"
-                                    : field.choices.empty() ? "some,text"
-                                                            : field.choices.back());
+    const Case c = case_with(field.name, number                  ? "37"
+                                         : field.choices.empty() ? "some,text"
+                                                                 : field.choices.back());
     CHECK(!(c == Case{} && get_text(c, field) != get_text(Case{}, field)));
     CHECK(case_from_json(case_to_json(c)) == c);
-    CHECK(with(field.name, get_text(c, field)) == c);
+    CHECK(case_with(field.name, get_text(c, field)) == c);
     CHECK(case_to_json(c).contains(field.name));
     CHECK(find_field(flag_of(field).substr(2)) == &field);
   }
@@ -55,15 +51,15 @@ TEST_CASE("get_text: numbers keep their bits as text", "[case]") {
   for (const double value : {1e-5, 0.1, 3e-4, 1.0 / 3, 5e-324}) {
     Case c;
     c.lr = value;
-    CHECK(with("lr", get_text(c, lr)).lr == value);
+    CHECK(case_with("lr", get_text(c, lr)).lr == value);
     CHECK(case_from_json(nlohmann::ordered_json::parse(case_to_json(c).dump())).lr == value);
   }
 }
 
 TEST_CASE("set_text: auto is a word for the number of steps", "[case]") {
-  CHECK(with("steps", "auto").steps == 0);
+  CHECK(case_with("steps", "auto").steps == 0);
   CHECK(case_to_json(Case{})["steps"] == "auto");
-  CHECK(case_to_json(with("steps", "30"))["steps"] == 30);
+  CHECK(case_to_json(case_with("steps", "30"))["steps"] == 30);
   CHECK(refused_text("steps", "0") == "--steps: must be at least 1, or auto, not 0");
   CHECK(refused_text("steps", "many") == "--steps: \"many\" is not a whole number or auto");
 }
@@ -89,13 +85,14 @@ TEST_CASE("set_text: bad values are refused by flag", "[case]") {
 
 TEST_CASE("resolve: impossible cases are refused", "[case]") {
   CHECK(refusal_of([] { resolve(Case{}); }) == "");
-  CHECK(refusal_of([] { resolve(with("model", "llama3.2-1c")); }).find("llama3.2-1b") != std::string::npos);
-  CHECK(refusal_of([] { resolve(with("recipe", "mxfp9")); }).find("mxfp8") != std::string::npos);
-  CHECK(refusal_of([] { resolve(with("lr", "0")); }) == "--lr: must be above 0, not 0");
-  CHECK(refusal_of([] { resolve(with("schedule", "cosine")); }) ==
+  CHECK(refusal_of([] { resolve(case_with("model", "llama3.2-1c")); }).find("llama3.2-1b") !=
+        std::string::npos);
+  CHECK(refusal_of([] { resolve(case_with("recipe", "mxfp9")); }).find("mxfp8") != std::string::npos);
+  CHECK(refusal_of([] { resolve(case_with("lr", "0")); }) == "--lr: must be above 0, not 0");
+  CHECK(refusal_of([] { resolve(case_with("schedule", "cosine")); }) ==
         "--schedule cosine needs a number of steps: add --steps N");
   CHECK(refusal_of([] {
-          Case c = with("schedule", "cosine");
+          Case c = case_with("schedule", "cosine");
           c.steps = 10;
           c.warmup = 10;
           resolve(c);
@@ -161,7 +158,7 @@ TEST_CASE("resolve: a recipe without any layer is refused unless it converts the
 
 TEST_CASE("resolve: the CPU has no choice of attention or GEMM kernels", "[case]") {
   for (const char* field : {"attention", "gemm"}) {
-    Case c = with(field, "own");
+    Case c = case_with(field, "own");
     c.device = "cuda";
     CHECK(refusal_of([&] { resolve(c); }) == "");
     c.device = "cpu";

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "bench/case/case_testing.h"
 #include "bench/case/plan.h"
 #include "bench/case/supported.h"
 #include "kernels/testing/catch.h"
@@ -12,14 +13,9 @@
 #include "results/record/schema.h"
 
 using namespace precbench;
+using precbench::testing::case_with;
 
 namespace {
-
-Case with(const std::string& name, const std::string& text) {
-  Case c;
-  set_text(c, *find_field(name), text);
-  return c;
-}
 
 std::string id_of(const Case& c) { return resolve(c).id; }
 
@@ -36,8 +32,8 @@ std::string id_after(const Case& c, Change&& change) {
 TEST_CASE("case_id: ids of three cases are pinned", "[definition]") {
   // A change here orphans every existing record and baseline. It needs a new method version.
   CHECK(id_of(Case{}) == "be6f8a161ea79863");
-  CHECK(id_of(with("recipe", "mxfp8")) == "e35a33c739bcf1fa");
-  CHECK(id_of(with("model", "llama3.1-8b")) == "444475be6547b74e");
+  CHECK(id_of(case_with("recipe", "mxfp8")) == "e35a33c739bcf1fa");
+  CHECK(id_of(case_with("model", "llama3.1-8b")) == "444475be6547b74e");
 }
 
 TEST_CASE("case_id: changes with the work and with nothing else", "[definition]") {
@@ -62,7 +58,7 @@ TEST_CASE("case_id: changes with the work and with nothing else", "[definition]"
       {"checkpoint_at", "5"},
       {"sensitivity", "gemms"},
       {"glob", "*.c"}};
-  Case base = with("recipe", "rowwise");  // bf16 keeps no blocks and converts no head
+  Case base = case_with("recipe", "rowwise");  // bf16 keeps no blocks and converts no head
   Case ten_steps = base;
   ten_steps.steps = 10;
   Case experts = base;
@@ -112,10 +108,12 @@ TEST_CASE("case_to_json: MoE fields are absent from dense rows and refused for d
   Case nothing = c;
   nothing.capacity = 0;
   CHECK(refusal_of([&] { resolve(nothing); }) == "--capacity: must be above 0, or auto, not 0");
-  const auto routing = [&](const char* word) { return refusal_of([&] { resolve(with("routing", word)); }); };
+  const auto routing = [&](const char* word) {
+    return refusal_of([&] { resolve(case_with("routing", word)); });
+  };
   for (const char* word : {"", "zipf", "zipf:", "zipf:x", "zipf:-1", "zipf:17", "balanced:1", "some"})
     CHECK(contains(routing(word), "is not learned, balanced, zipf:A with A from 0 to 16, or one"));
-  Case cut = with("model", "qwen3-30b-a3b");
+  Case cut = case_with("model", "qwen3-30b-a3b");
   cut.layers = 6;
   const Plan plan = resolve(cut);
   CHECK(plan.model.layers == 6);
@@ -129,7 +127,7 @@ TEST_CASE("case_to_json: MoE fields are absent from dense rows and refused for d
 TEST_CASE("unsupported_reason: recipes and options that MoE models lack give the reason",
           "[definition][moe]") {
   const auto why = [](const char* recipe, const char* name = "seed", const char* text = "42") {
-    Case c = with("recipe", recipe);
+    Case c = case_with("recipe", recipe);
     c.model = "tiny-moe";
     set_text(c, *find_field(name), text);
     if (std::string(name) == "gather") c.parallel = "fsdp", c.gpus = 2;
@@ -149,7 +147,7 @@ TEST_CASE("unsupported_reason: recipes and options that MoE models lack give the
 }
 
 TEST_CASE("case_id: an edited model preset gives another id", "[definition]") {
-  const Case c = with("model", "llama3.1-8b");
+  const Case c = case_with("model", "llama3.1-8b");
   const std::string id = id_of(c);
   CHECK(id_after(c, [](Definition&) {}) == id);
   std::set<std::string> ids = {id};
@@ -167,7 +165,7 @@ TEST_CASE("case_id: an edited model preset gives another id", "[definition]") {
 }
 
 TEST_CASE("case_id: an edited recipe gives another id but not an edited reference", "[definition]") {
-  const Case c = with("recipe", "mxfp8");
+  const Case c = case_with("recipe", "mxfp8");
   std::set<std::string> ids = {id_of(c)};
   const auto other = [&](auto&& change) { return ids.insert(id_after(c, change)).second; };
   CHECK(other([](Definition& d) { d.recipe.fprop.a.scale_rounding = ScaleRounding::floor; }));
@@ -200,26 +198,27 @@ TEST_CASE("case_id: a model or recipe file counts by its content and not its lay
 
 TEST_CASE("case_id: data counts by kind and content and not by path", "[definition]") {
   const TempDirectory a, b;
-  const auto data_of = [](const std::string& path) { return define(with("data", path)).data; };
+  const auto data_of = [](const std::string& path) { return define(case_with("data", path)).data; };
   const DataDefinition text = data_of(a.write("one.txt", "some text"));
   CHECK(text.kind == "text");
   CHECK(text.fingerprint.has_value());
-  CHECK(id_of(with("data", a / "one.txt")) == id_of(with("data", b.write("two.txt", "some text"))));
-  CHECK(id_of(with("data", a / "one.txt")) != id_of(with("data", b.write("three.txt", "other text"))));
+  CHECK(id_of(case_with("data", a / "one.txt")) == id_of(case_with("data", b.write("two.txt", "some text"))));
+  CHECK(id_of(case_with("data", a / "one.txt")) !=
+        id_of(case_with("data", b.write("three.txt", "other text"))));
   const DataDefinition tokens = data_of(b.write("one.u16", "some text"));
   CHECK((tokens.kind == "u16" && tokens.fingerprint == text.fingerprint));
-  CHECK(id_of(with("data", b / "one.u16")) != id_of(with("data", a / "one.txt")));
+  CHECK(id_of(case_with("data", b / "one.u16")) != id_of(case_with("data", a / "one.txt")));
   CHECK((data_of("synthetic").kind == "synthetic" && !data_of("synthetic").fingerprint));
 }
 
 TEST_CASE("case_id: held-out text and its length count but not the interval", "[definition]") {
   const TempDirectory directory;
-  Case c = with("eval_data", directory.write("held.txt", "some text"));
+  Case c = case_with("eval_data", directory.write("held.txt", "some text"));
   const std::string id = id_of(c);
   CHECK(id != id_of(Case{}));
   CHECK(define(c).held_out.has_value());
-  CHECK(id_of(with("eval_data", directory.write("copy.txt", "some text"))) == id);
-  CHECK(id_of(with("eval_data", directory.write("other.txt", "other text"))) != id);
+  CHECK(id_of(case_with("eval_data", directory.write("copy.txt", "some text"))) == id);
+  CHECK(id_of(case_with("eval_data", directory.write("other.txt", "other text"))) != id);
   c.eval_every = 10;
   CHECK(id_of(c) == id);
   c.eval_tokens = 128;
@@ -227,7 +226,7 @@ TEST_CASE("case_id: held-out text and its length count but not the interval", "[
 }
 
 TEST_CASE("definition_record: contains the whole model and recipe", "[definition]") {
-  Case c = with("recipe", "mxfp8_floor");
+  Case c = case_with("recipe", "mxfp8_floor");
   c.keep_bf16 = "first:1,last:1";
   Record record = start_record(resolve(c));
   record.status = Status::crashed;
@@ -248,7 +247,7 @@ TEST_CASE("definition_record: contains every key of each recipe", "[definition]"
   for (const auto* rows : {&builtin_recipes(), &control_recipes(), &fp4_recipes()})
     for (const Recipe& recipe : *rows) {
       INFO(recipe.name);
-      Case c = with("recipe", recipe.name);
+      Case c = case_with("recipe", recipe.name);
       c.steps = 100;  // for schedules
       const nlohmann::ordered_json written = *definition_record(resolve(c)).recipe,
                                    row = recipe_to_json(recipe);
@@ -263,7 +262,7 @@ TEST_CASE("resolve: every preset and recipe resolves to a plan of its case with 
   std::set<std::string> ids;
   for (const ModelConfig& model : model_presets())
     for (const Recipe& recipe : builtin_recipes()) {
-      Case c = with("model", model.name);
+      Case c = case_with("model", model.name);
       c.recipe = recipe.name;
       const Plan plan = resolve(c);
       CHECK((plan.model == model && plan.recipe == recipe && plan.fields == c));

@@ -105,7 +105,7 @@ struct Unread {
   pid_t sweep;
 };
 
-std::size_t lines_of(const std::string& path) {
+std::size_t number_of_lines(const std::string& path) {
   const std::string text = file_text(path);
   return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
 }
@@ -152,7 +152,7 @@ TEST_CASE("sweep: SIGINT while progress output blocks interrupts it", "[enduranc
   auto grid = slow_cases(3, 0);
   grid[1].save_final = directory / "never opened";  // in case the sweep gets here before the signal
   const Unread unread(grid);
-  CHECK(eventually([&] { return lines_of(unread.options.out + "/records.jsonl") == 1; }));
+  CHECK(eventually([&] { return number_of_lines(unread.options.out + "/records.jsonl") == 1; }));
   std::this_thread::sleep_for(200ms);  // within the second that the sweep waits for the reader
   kill(unread.sweep, SIGINT);
   CHECK(exit_status(unread.sweep) == kSweepInterrupted);
@@ -165,7 +165,7 @@ TEST_CASE("closed standard streams: their descriptors are not reused for files",
                     one = "sweep --device cpu --batch 1 --seq 32 --steps 1 --out " + out;
   CHECK(output_of("(" + program + one + " <&- >/dev/null 2>&-)").status == 0);
   CHECK(file_text(out + "/.lock").empty());
-  CHECK(lines_of(out + "/records.jsonl") == 1);
+  CHECK(number_of_lines(out + "/records.jsonl") == 1);
   // A closed standard output is reported. The program fails only if its result goes there; a sweep's is in
   // its records.
   CHECK(refusal_in(output_of("(" + program + one + " --dry-run >&-)")) ==
@@ -173,7 +173,7 @@ TEST_CASE("closed standard streams: their descriptors are not reused for files",
   const Answer full = output_of("(" + program + one + " --seed 7 >/dev/full)");
   CHECK(full.status == 0);
   CHECK(full.text.ends_with("precbench: cannot write standard output: No space left on device\n"));
-  CHECK(lines_of(out + "/records.jsonl") == 2);
+  CHECK(number_of_lines(out + "/records.jsonl") == 2);
   CHECK(output_of("(" + program + "run --device cpu --batch 1 --seq 32 --steps 1 >/dev/full)").status == 2);
 }
 

@@ -44,7 +44,7 @@ Record run_valid(const Case& c) {
   return record;
 }
 
-Record run_ok(const Case& c) {
+Record run_gpu(const Case& c) {
   const Record record = run_valid(c);
   INFO(record.error.value_or("no error"));
   REQUIRE(record.status == Status::ok);
@@ -81,11 +81,11 @@ TEST_CASE("run_case: held-out losses between replayed steps change no bit of the
       Case c = gpu_case();
       c.recipe = recipe;
       c.graph = graph;
-      const Record plain = run_ok(c);
+      const Record plain = run_gpu(c);
       c.eval_data = directory.write("held.txt", text);
       c.eval_tokens = 1280;
       c.eval_every = 3;
-      const Record record = run_ok(c);
+      const Record record = run_gpu(c);
       CHECK(record.training->loss == plain.training->loss);
       CHECK(record.training->grad_norm == plain.training->grad_norm);
       CHECK(record.memory->measured->activations == plain.memory->measured->activations);
@@ -104,11 +104,11 @@ TEST_CASE("run_case: recomputation in a graph changes no bit and takes the predi
       Case c = gpu_case();
       c.model = model, c.recipe = recipe;
       c.accumulation = 2;
-      const Record plain = run_ok(c);
+      const Record plain = run_gpu(c);
       for (const char* recompute : {"norm", "attention", "ffn", "attention+ffn+norm", "block:1", "block"}) {
         INFO(model << " " << recipe << ", recompute " << recompute);
         c.recompute = recompute;
-        const Record record = run_ok(c);
+        const Record record = run_gpu(c);
         CHECK(record.training->loss == plain.training->loss);
         CHECK(record.training->grad_norm == plain.training->grad_norm);
         const nlohmann::ordered_json memory = nlohmann::ordered_json(record).at("memory");
@@ -127,16 +127,16 @@ TEST_CASE("run_case: two GPUs that reduce whole gradients once train like replic
       Case c = gpu_case();
       c.recipe = recipe, c.recompute = recompute;
       c.gpus = 2, c.accumulation = 3, c.clip = 0;
-      const Record ddp = run_ok(c);
+      const Record ddp = run_gpu(c);
       c.parallel = "fsdp", c.grad_sync = "last";
-      const Record last = run_ok(c);
+      const Record last = run_gpu(c);
       CHECK(last.training->loss == ddp.training->loss);
       CHECK(last.communication->wire_bytes == last.communication->predicted_wire_bytes);
       CHECK(last.memory->measured->gradients == last.memory->predicted->gradients);
       CHECK(last.memory->measured->peak == last.memory->predicted->peak);
       // Control: with sums over ranks in every micro-step the losses part.
       c.grad_sync = "every";
-      CHECK(run_ok(c).training->loss != ddp.training->loss);
+      CHECK(run_gpu(c).training->loss != ddp.training->loss);
     }
 }
 
@@ -147,10 +147,10 @@ TEST_CASE("run_case: a fidelity probe on a GPU changes no bit of the training an
     INFO(recipe);
     Case c = gpu_case();
     c.recipe = recipe;
-    const Record plain = run_ok(c);
+    const Record plain = run_gpu(c);
     c.fidelity_batches = 2;
     c.fidelity_stress = "ffn:16";
-    const Record record = run_ok(c);
+    const Record record = run_gpu(c);
     CHECK(record.training->loss == plain.training->loss);
     CHECK(record.training->grad_norm == plain.training->grad_norm);
     CHECK(record.memory->measured->activations == plain.memory->measured->activations);
@@ -177,9 +177,9 @@ TEST_CASE("run_case: sensitivity cells on a GPU change no bit of the training an
     Case c = gpu_case();
     c.recipe = recipe;
     c.seq = 128;
-    const Record plain = run_ok(c);
+    const Record plain = run_gpu(c);
     c.fidelity_batches = 2, c.sensitivity = "gemms,operands,roles,blocks,elements,scales";
-    const Record record = run_ok(c);
+    const Record record = run_gpu(c);
     CHECK(record.training->loss == plain.training->loss);
     CHECK(record.training->grad_norm == plain.training->grad_norm);
     c.device = "cpu", c.deterministic = "off", c.steps = 1;
@@ -208,9 +208,9 @@ namespace {
 
 /// Runs a case with its step captured in a graph and op by op, and checks that both train alike.
 std::pair<Record, Record> captured_and_eager(Case c) {
-  const Record captured = run_ok(c);
+  const Record captured = run_gpu(c);
   c.graph = "off";
-  const Record eager = run_ok(c);
+  const Record eager = run_gpu(c);
   CHECK(captured.training->loss == eager.training->loss);
   CHECK(captured.training->grad_norm == eager.training->grad_norm);
   CHECK(captured.training->loss.back() < captured.training->loss.front());
@@ -246,7 +246,7 @@ TEST_CASE("run_case: a mixture's captured step equals the eager step although it
     CHECK(captured.moe->grouped == eager.moe->grouped);
     // One GEMM per expert sums in another order, so that some values round the other way.
     c.grouped = "loop";
-    const Record loop = run_ok(c);
+    const Record loop = run_gpu(c);
     CHECK(loop.moe->grouped == "loop");
     CHECK(loop.id != eager.id);
     CHECK(std::fabs(loop.training->loss.front() - eager.training->loss.front()) <= 1e-3);
@@ -261,7 +261,7 @@ TEST_CASE("run_case: a deterministic case repeats itself with every attention im
     // Several blocks of keys for each query, so that backward has sums whose order could change.
     c.batch = 2;
     c.seq = 512;
-    const Record first = run_ok(c), second = run_ok(c);
+    const Record first = run_gpu(c), second = run_gpu(c);
     INFO(first.support->attention.value_or("?"));
     CHECK(first.training->loss == second.training->loss);
     CHECK(first.training->grad_norm == second.training->grad_norm);
@@ -298,7 +298,7 @@ TEST_CASE("run_case: a case that does not fit a GPU is oom and has its predictio
   REQUIRE(record.memory->predicted.has_value());
   CHECK(record.memory->predicted->peak > *record.env.gpu->memory);
   // A case that fits can run in the same process.
-  run_ok(gpu_case());
+  run_gpu(gpu_case());
 }
 
 TEST_CASE("a case whose kernel reads where nothing is", "[.]") {
@@ -320,7 +320,7 @@ TEST_CASE("run_sweep: a kernel error is a crashed row with the op and CUDA's mes
   CHECK(error.find("embedding: ") != std::string::npos);
   CHECK(error.find("(CUDA error 700)") != std::string::npos);
   CHECK(record.env.gpu.has_value());
-  run_ok(gpu_case());  // only the child had the error
+  run_gpu(gpu_case());  // only the child had the error
 }
 
 TEST_CASE("run_case: a case on GPUs resumes from its checkpoint with the same bits", "[checkpoint][gpu]") {
@@ -328,15 +328,15 @@ TEST_CASE("run_case: a case on GPUs resumes from its checkpoint with the same bi
   const auto check = [](Case c) {
     INFO(c.gpus << " GPUs " << c.parallel << ", master " << c.master << ", moments " << c.moments);
     const TempDirectory directory;
-    const Record straight = run_ok(c);
+    const Record straight = run_gpu(c);
     c.checkpoint_every = kSteps / 2;
     c.checkpoint_dir = directory / "checkpoints";
     const std::string end = checkpoint_folder(resolve(c)) + "/step-000010";
-    CHECK(run_ok(c).training->loss == straight.training->loss);
+    CHECK(run_gpu(c).training->loss == straight.training->loss);
     std::map<std::string, std::string> files;
     for (const char* kind : {"weights", "m", "v"}) files[kind] = file_text(end + "/" + kind + ".safetensors");
     std::filesystem::remove_all(end);  // as if it had been killed in the last step
-    const Record rest = run_ok(c);
+    const Record rest = run_gpu(c);
     CHECK(rest.training->loss == straight.training->loss);
     CHECK(rest.warnings.size() == straight.warnings.size() + 1);
     for (const auto& [kind, bytes] : files) {

@@ -10,7 +10,7 @@
 namespace precbench {
 namespace {
 
-const OpPeaks kPeaks{1000e12, 2000e12, 2000e12, 4e12};
+const OpPeaks kRoundPeaks{1000e12, 2000e12, 2000e12, 4e12};
 
 /// Returns a point of a GEMM in BF16 that reaches this fraction of peak.
 RatePoint gemm(std::int64_t m, std::int64_t n, std::int64_t k, double fraction,
@@ -35,19 +35,19 @@ TEST_CASE("OpTimer: an op of a known shape takes its measured time", "[rates]") 
         RatePoint{"attention", {1, 8192, 8192, 0, 32, 8, 128}, "", 1.1e12, 1e8, 0.55, 0}}) {
     INFO(point.op);
     const Rates rates = rates_of({point});
-    const OpTimer timer(rates, kPeaks);
+    const OpTimer timer(rates, kRoundPeaks);
     const OpCost cost = op_cost(point);
-    const double ideal = kPeaks.ideal_seconds(cost.flops, cost.bytes, cost.math);
+    const double ideal = kRoundPeaks.ideal_seconds(cost.flops, cost.bytes, cost.math);
     CHECK(timer.time(point).seconds == Approx(ideal / point.fraction));
   }
 }
 
 TEST_CASE("OpTimer: near shapes count more than far ones", "[rates]") {
   const Rates rates = rates_of({gemm(1024, 4096, 4096, 0.4), gemm(16384, 4096, 4096, 0.8)});
-  const OpTimer timer(rates, kPeaks);
+  const OpTimer timer(rates, kRoundPeaks);
   const auto fraction = [&](std::int64_t m) {
     const OpCost cost = op_cost(gemm(m, 4096, 4096, 1));
-    return kPeaks.ideal_seconds(cost.flops, cost.bytes, cost.math) / timer.time(cost).seconds;
+    return kRoundPeaks.ideal_seconds(cost.flops, cost.bytes, cost.math) / timer.time(cost).seconds;
   };
   CHECK(fraction(1024) == Approx(0.4).epsilon(0.03));
   CHECK(fraction(16384) == Approx(0.8).epsilon(0.03));
@@ -61,7 +61,7 @@ TEST_CASE("OpTimer: near shapes count more than far ones", "[rates]") {
 TEST_CASE("OpTimer: formats without points take those of the most similar formats", "[rates]") {
   const std::string fp8 = "e4m3 1x128 f32, e4m3 128x128 f32";
   const Rates rates = rates_of({gemm(4096, 4096, 4096, 0.7), gemm(4096, 4096, 4096, 0.5, fp8)});
-  const OpTimer timer(rates, kPeaks);
+  const OpTimer timer(rates, kRoundPeaks);
   const RatePoint own = gemm(4096, 4096, 4096, 1, fp8),
                   pow2 = gemm(4096, 4096, 4096, 1, "e4m3 1x128 f32_pow2, e4m3 128x128 f32_pow2");
   CHECK_FALSE(timer.time(own).other_formats);
@@ -74,9 +74,10 @@ TEST_CASE("OpTimer: leaves out points on request, and an unknown op moves bytes 
   const Rates rates = rates_of({gemm(4096, 4096, 4096, 0.7, "", 0),
                                 gemm(4096, 4096, 4096, 0.5, "", 1),
                                 {"swiglu", {4096, 4096}, "", 0, 1e8, 0.8, 0}});
-  const OpTimer timer(rates, kPeaks, [](const RatePoint& point) { return point.source == 0; });
+  const OpTimer timer(rates, kRoundPeaks, [](const RatePoint& point) { return point.source == 0; });
   const OpCost cost = op_cost(gemm(4096, 4096, 4096, 1));
-  CHECK(kPeaks.ideal_seconds(cost.flops, cost.bytes, cost.math) / timer.time(cost).seconds == Approx(0.7));
+  CHECK(kRoundPeaks.ideal_seconds(cost.flops, cost.bytes, cost.math) / timer.time(cost).seconds ==
+        Approx(0.7));
   const OpCost unknown{.name = "new_op", .bytes = 1e8, .shape = {4096, 4096}};
   CHECK(timer.time(unknown).seconds == Approx(1e8 / 4e12 / 0.8));
   CHECK(timer.time(unknown).other_formats);
@@ -84,7 +85,7 @@ TEST_CASE("OpTimer: leaves out points on request, and an unknown op moves bytes 
 
 TEST_CASE("expected_fraction: waves, contractions, sequences and launches lower it", "[rates]") {
   const auto of_gemm = [](std::int64_t m, std::int64_t n, std::int64_t k) {
-    return expected_fraction(op_cost(gemm(m, n, k, 1)), kPeaks);
+    return expected_fraction(op_cost(gemm(m, n, k, 1)), kRoundPeaks);
   };
   CHECK(of_gemm(8192, 8192, 8192) > of_gemm(8192, 8192, 256));
   CHECK(of_gemm(8192, 8192, 4096) > of_gemm(256, 256, 4096));  // two tiles on all multiprocessors
@@ -94,10 +95,10 @@ TEST_CASE("expected_fraction: waves, contractions, sequences and launches lower 
                               .flops = 1e12,
                               .bytes = 1e8,
                               .shape = {1, keys, keys, 0, 32, 8, 128}},
-                             kPeaks);
+                             kRoundPeaks);
   };
   CHECK(of_attention(8192) > of_attention(512));
-  CHECK(expected_fraction({.name = "zero", .bytes = 16}, kPeaks) < 1e-3);
+  CHECK(expected_fraction({.name = "zero", .bytes = 16}, kRoundPeaks) < 1e-3);
 }
 
 TEST_CASE("Rates: JSON and back, and what is refused", "[rates]") {

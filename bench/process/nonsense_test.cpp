@@ -20,7 +20,7 @@ namespace {
 
 using Message = nlohmann::ordered_json;
 
-constexpr const char* kSecret = "of these processes";
+constexpr const char* kSharedSecret = "of these processes";
 constexpr Timeouts kShort = {.meet = kHangGuard, .stop = 1s, .row = 5s, .handshake = kHangGuard};
 const std::vector<std::string> kEndless = {"/bin/sleep", "3600"};  // a case
 
@@ -36,7 +36,7 @@ Link reach(const Address& address) {
   Link link;
   eventually([&] {
     link = try_handshake(
-               {1, 2, 0, "the test"}, address, kSecret, [] { return false; }, kHangGuard)
+               {1, 2, 0, "the test"}, address, kSharedSecret, [] { return false; }, kHangGuard)
                .link;
     return link.open();
   });
@@ -53,10 +53,10 @@ std::optional<Message> next(Link& link) {
 std::pair<int, std::string> answer_to(const Message& order) {
   const TempDirectory directory;
   const Address address = free_address();
-  HandshakeListener listener({0, 2, 0, "the test"}, address, kSecret, kHangGuard);
+  HandshakeListener listener({0, 2, 0, "the test"}, address, kSharedSecret, kHangGuard);
   const pid_t pid = in_background([&] {
     errors_to(directory / "stderr");
-    return run_worker({1, 2, 0, "the test"}, address, kSecret, {case_of_two()}, kEndless, kShort);
+    return run_worker({1, 2, 0, "the test"}, address, kSharedSecret, {case_of_two()}, kEndless, kShort);
   });
   std::vector<JoinedWorker> joined_workers;
   const auto nobody = [](int) { return false; };
@@ -75,7 +75,7 @@ TEST_CASE("Coordinator: a worker that sends nonsense is lost and named", "[toget
     const Address address = free_address();
     const pid_t pid = in_background([&] {
       errors_to(directory / "stderr");
-      Coordinator coordinator({0, 2, 0, "the test"}, address, kSecret, kShort);
+      Coordinator coordinator({0, 2, 0, "the test"}, address, kSharedSecret, kShort);
       const CaseProcessResult result = coordinator.run(kEndless, resolve(case_of_two()), 0);
       fmt::print(stderr, "{}\n{}\n", result.where, fmt::join(coordinator.lost(), ", "));
       return static_cast<int>(result.end);

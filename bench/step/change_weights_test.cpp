@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::int64_t kLayers = 2, kWidth = 64, kFfn = 160;
 
-struct Setup {
+struct PathSetup {
   std::string recipe = "bf16", stress = "none", perturb = "none";
   int ranks = 1;
   std::string parallel = "ddp", master = "fp32";
@@ -35,14 +35,14 @@ struct Setup {
 
 /// MoE models in the three naming schemes: Mixtral's with experts in every layer; one with a dense first
 /// layer, a shared expert and a different width of each; Llama 4's, which names the router differently.
-constexpr const char* kMixtures[] = {
+constexpr const char* kNamedMixtures[] = {
     R"("experts": 4, "top_k": 2, "expert_ffn": 32, "expert_names": "mixtral")",
     R"("experts": 4, "top_k": 2, "expert_ffn": 32, "shared_ffn": 64, "dense_layers": 1, "score": "sigmoid", "normalise": true)",
     R"("experts": 4, "top_k": 1, "expert_ffn": 64, "shared_ffn": 32, "weight_at": "input", "score": "sigmoid",
        "expert_names": "llama4")"};
 
 /// Query heads form groups of two, so that O has two columns for each channel of V.
-Plan plan_of(const Setup& setup) {
+Plan path_plan(const PathSetup& setup) {
   const TempDirectory directory;
   Case c;
   c.model = directory.write(
@@ -63,15 +63,15 @@ Plan plan_of(const Setup& setup) {
   return resolve(c);
 }
 
-struct Outcome {
+struct PathOutcome {
   Named first, gradients;  ///< weights before the first step; gradients of the last one
   std::vector<double> losses;
 };
 
 /// Trains from weights and biases that are far from equal.
-Outcome outcome_of(const Setup& setup, int steps = 1) {
-  const Plan plan = plan_of(setup);
-  Outcome outcome;
+PathOutcome outcome_of(const PathSetup& setup, int steps = 1) {
+  const Plan plan = path_plan(setup);
+  PathOutcome outcome;
   run_cpu_ranks(
       plan, dry_run(plan, nullptr).extent + watching_bytes(plan), [&](Rank& rank, const DataSource& data) {
         Parameters& parameters = rank.parameters();
@@ -96,7 +96,7 @@ Outcome outcome_of(const Setup& setup, int steps = 1) {
 }
 
 /// Returns |a - b| / |b| over the tensors that are unscaled in both runs.
-double distance(const Named& a, const Named& b, const Named& like_a, const Named& like_b) {
+double distance_of_changes(const Named& a, const Named& b, const Named& like_a, const Named& like_b) {
   double difference = 0, size = 0;
   for (const auto& [name, values] : a) {
     if (like_a.at(name) != like_b.at(name)) continue;
@@ -161,21 +161,21 @@ TEST_CASE("change_weights: a stress scales its channels by exact powers of two",
 }
 
 TEST_CASE("change_weights: BF16 losses are the same bit for bit under every stress", "[stress]") {
-  std::vector<Setup> setups = {{}, {.biases = true}};
-  for (const char* experts : kMixtures) setups.push_back({.experts = experts, .qk_norm = false});
-  for (const Setup& setup : setups) {
-    const Outcome plain = outcome_of(setup);
+  std::vector<PathSetup> setups = {{}, {.biases = true}};
+  for (const char* experts : kNamedMixtures) setups.push_back({.experts = experts, .qk_norm = false});
+  for (const PathSetup& setup : setups) {
+    const PathOutcome plain = outcome_of(setup);
     for (const char* kind : {"ffn", "norm", "vo"})
       for (int exponent = -16; exponent <= 16; exponent += exponent < 0 || !setup.experts.empty() ? 8 : 1) {
-        Setup stressed = setup;
+        PathSetup stressed = setup;
         stressed.stress = fmt::format("{}:{}:7", kind, exponent);
-        const Outcome hard = outcome_of(stressed);
+        const PathOutcome hard = outcome_of(stressed);
         INFO(kind << ":" << exponent << (setup.biases ? " with biases " : " ") << setup.experts);
         CHECK(hard.losses == plain.losses);
         CHECK((hard.first == plain.first) == (exponent == 0));
         // Unstressed tensors keep their gradients; gradients of stressed ones are scaled by the inverse
         // factor.
-        CHECK(distance(hard.gradients, plain.gradients, hard.first, plain.first) == 0);
+        CHECK(distance_of_changes(hard.gradients, plain.gradients, hard.first, plain.first) == 0);
         const std::set<float> powers = {std::ldexp(1.0f, exponent), std::ldexp(1.0f, -exponent)};
         for (const auto& [name, part] : scaled_parts(hard.gradients, plain.gradients)) {
           INFO(name);
@@ -187,7 +187,7 @@ TEST_CASE("change_weights: BF16 losses are the same bit for bit under every stre
 
 TEST_CASE("change_weights: a stress reaches every expert and the shared expert and the router",
           "[stress][moe]") {
-  for (const char* experts : kMixtures) {
+  for (const char* experts : kNamedMixtures) {
     INFO(experts);
     const auto changed = [&](const char* stress) {
       const Named before = outcome_of({.experts = experts, .qk_norm = false}, 0).first;
@@ -217,12 +217,13 @@ TEST_CASE("change_weights: a stress reaches every expert and the shared expert a
 }
 
 TEST_CASE("change_weights: recipes with little range have larger gradient errors under stress", "[stress]") {
-  const Outcome exact = outcome_of({});
+  const PathOutcome exact = outcome_of({});
   for (const char* recipe : {"tensorwise", "rowwise", "mxfp8"})
     for (const char* kind : {"ffn", "norm"}) {
       const auto error = [&](int exponent) {
-        const Outcome got = outcome_of({.recipe = recipe, .stress = fmt::format("{}:{}", kind, exponent)});
-        return distance(got.gradients, exact.gradients, got.first, exact.first);
+        const PathOutcome got =
+            outcome_of({.recipe = recipe, .stress = fmt::format("{}:{}", kind, exponent)});
+        return distance_of_changes(got.gradients, exact.gradients, got.first, exact.first);
       };
       const double calm = error(0), hard = error(16);
       INFO(recipe << " under " << kind << ": " << calm << ", then " << hard);
@@ -237,8 +238,8 @@ TEST_CASE("change_weights: a perturbation is one BF16 unit in one weight of the 
   for (const bool tied : {false, true})
     for (const char* master : {"fp32", "bf16"}) {
       INFO("master " << master << (tied ? ", tied" : ""));
-      const Outcome plain = outcome_of({.master = master, .tied = tied}, 4);
-      const Outcome moved = outcome_of({.perturb = "ulp", .master = master, .tied = tied}, 4);
+      const PathOutcome plain = outcome_of({.master = master, .tied = tied}, 4);
+      const PathOutcome moved = outcome_of({.perturb = "ulp", .master = master, .tied = tied}, 4);
       CHECK(plain.losses == outcome_of({.master = master, .tied = tied}, 4).losses);
       CHECK(moved.losses != plain.losses);
       CHECK(std::fabs(moved.losses[0] - plain.losses[0]) < 1e-4);

@@ -16,9 +16,9 @@ using namespace precbench::testing;
 
 namespace {
 
-constexpr int kSteps = 4;
+constexpr int kContextSteps = 4;
 
-struct Setting {
+struct ContextSetting {
   std::string recipe = "bf16", parallel = "ddp";
   int ranks = 1, context = 1, head_dim = 128;
   std::int64_t batch = 1, accumulation = 1;
@@ -26,7 +26,7 @@ struct Setting {
   std::string recompute = "none";
 };
 
-Plan plan_of(const Setting& setting) {
+Plan context_plan(const ContextSetting& setting) {
   const TempDirectory directory;
   Case c;
   c.model = directory.write(
@@ -49,20 +49,20 @@ Plan plan_of(const Setting& setting) {
   return resolve(c);
 }
 
-struct Trained {
+struct ContextTrained {
   std::vector<double> losses, norms;
   Named gradients;  ///< of the first step
 };
 
-Trained train(const Setting& setting) {
-  const Plan plan = plan_of(setting);
+ContextTrained train_over_context(const ContextSetting& setting) {
+  const Plan plan = context_plan(setting);
   INFO(unsupported_reason(plan).value_or(""));
   REQUIRE(!unsupported_reason(plan));
-  Trained trained;
+  ContextTrained trained;
   run_gpu_ranks(plan, [&](Rank& rank, const DataSource& data) {
     const bool first = rank.comm().rank() == 0;
     StepRunner runner(rank, data, setting.graph ? GraphMode::on : GraphMode::off);
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < kContextSteps; ++step) {
       const StepResult result = runner.run(step, 0).result;
       if (first) trained.losses.push_back(result.loss), trained.norms.push_back(result.grad_norm);
       if (step > 0) continue;
@@ -75,12 +75,12 @@ Trained train(const Setting& setting) {
 
 /// Returns false, with a warning, where attention over keys of other ranks is not supported.
 bool supported() {
-  const auto why = unsupported_reason(plan_of({.ranks = 2, .context = 2}));
+  const auto why = unsupported_reason(context_plan({.ranks = 2, .context = 2}));
   if (why) WARN("skipped: " << *why);
   return !why;
 }
 
-void check_alike(const Trained& x, const Trained& one, bool quantized) {
+void check_alike(const ContextTrained& x, const ContextTrained& one, bool quantized) {
   // Gradients of keys and values are rounded to BF16 on each rank and in their sum; a quantized gradient may
   // then have another code. The difference of the first step grows with each step.
   CHECK(std::fabs(x.losses[0] / one.losses[0] - 1) <= 1e-4);
@@ -99,19 +99,19 @@ TEST_CASE("NCCL: two context ranks train like one GPU", "[gpu][comm][context]") 
   for (const auto& [recipe, head_dim, batch] :
        {std::tuple{"bf16", 128, 1}, {"bf16", 64, 3}, {"tensorwise", 128, 1}, {"blockwise", 128, 2}}) {
     const bool quantized = std::string(recipe) != "bf16";
-    const Trained one = train({.recipe = recipe, .head_dim = head_dim, .batch = batch});
+    const ContextTrained one = train_over_context({.recipe = recipe, .head_dim = head_dim, .batch = batch});
     for (const char* parallel : {"ddp", "fsdp"}) {
       std::vector<double> losses;
       for (const bool graph : {false, true}) {
         INFO(recipe << ", heads of " << head_dim << ", batch " << batch << ", " << parallel
                     << (graph ? " in a graph" : ""));
-        const Trained two = train({.recipe = recipe,
-                                   .parallel = parallel,
-                                   .ranks = 2,
-                                   .context = 2,
-                                   .head_dim = head_dim,
-                                   .batch = batch,
-                                   .graph = graph});
+        const ContextTrained two = train_over_context({.recipe = recipe,
+                                                       .parallel = parallel,
+                                                       .ranks = 2,
+                                                       .context = 2,
+                                                       .head_dim = head_dim,
+                                                       .batch = batch,
+                                                       .graph = graph});
         check_alike(two, one, quantized);
         if (graph) CHECK(two.losses == losses);
         losses = two.losses;
@@ -123,16 +123,16 @@ TEST_CASE("NCCL: two context ranks train like one GPU", "[gpu][comm][context]") 
 TEST_CASE("NCCL: context ranks recompute, accumulate and divide experts like one GPU",
           "[gpu][comm][context]") {
   if (!gpus_or_skip() || !supported()) return;
-  const Trained one = train({.accumulation = 2});
-  check_alike(train({.parallel = "fsdp",
-                     .ranks = 2,
-                     .context = 2,
-                     .accumulation = 2,
-                     .graph = true,
-                     .recompute = "block"}),
+  const ContextTrained one = train_over_context({.accumulation = 2});
+  check_alike(train_over_context({.parallel = "fsdp",
+                                  .ranks = 2,
+                                  .context = 2,
+                                  .accumulation = 2,
+                                  .graph = true,
+                                  .recompute = "block"}),
               one, false);
-  const Trained experts = train({.experts = true});
-  const Trained apart = train({.ranks = 2, .context = 2, .graph = true, .experts = true});
+  const ContextTrained experts = train_over_context({.experts = true});
+  const ContextTrained apart = train_over_context({.ranks = 2, .context = 2, .graph = true, .experts = true});
   // A token close to a tie may switch experts.
   CHECK(std::fabs(apart.losses[0] / experts.losses[0] - 1) <= 1e-4);
   CHECK(std::fabs(apart.norms[0] / experts.norms[0] - 1) <= 1e-2);
@@ -141,12 +141,14 @@ TEST_CASE("NCCL: context ranks recompute, accumulate and divide experts like one
 TEST_CASE("NCCL: context ranks and data ranks train like ranks with whole sequences",
           "[gpu][comm][context]") {
   if (gpus_or_skip() < 4 || !supported()) return;
-  const Trained one = train({.batch = 2});
+  const ContextTrained one = train_over_context({.batch = 2});
   for (const char* parallel : {"ddp", "fsdp"}) {
     INFO(parallel);
-    check_alike(train({.parallel = parallel, .ranks = 4, .context = 2, .graph = true}), one, false);
-    Trained all = train({.batch = 1});
-    check_alike(train({.parallel = parallel, .ranks = 4, .context = 4, .graph = true}), all, false);
+    check_alike(train_over_context({.parallel = parallel, .ranks = 4, .context = 2, .graph = true}), one,
+                false);
+    ContextTrained all = train_over_context({.batch = 1});
+    check_alike(train_over_context({.parallel = parallel, .ranks = 4, .context = 4, .graph = true}), all,
+                false);
   }
 }
 

@@ -17,7 +17,7 @@ using namespace precbench::testing;
 
 namespace {
 
-constexpr int kSteps = 200;
+constexpr int kCurveSteps = 200;
 constexpr double kBf16Roundoff = 0x1p-9;
 
 std::unique_ptr<Device> repeatable_gpu() {
@@ -71,7 +71,7 @@ double mean(std::vector<double>::const_iterator from, std::size_t count) {
 void check_curves(const Case& c, int cpu_threads, int cpu_steps) {
   const Plan plan = resolve(c);
   INFO(c.model << " " << c.recipe);
-  const std::vector<double> gpu = curve(*repeatable_gpu(), plan, 0, kSteps);
+  const std::vector<double> gpu = curve(*repeatable_gpu(), plan, 0, kCurveSteps);
   const std::vector<double> cpu = curve(*make_cpu_device(cpu_threads), plan, 0, cpu_steps);
   double band = 0;
   for (const std::uint64_t way : {11, 12, 13}) {
@@ -98,7 +98,7 @@ TEST_CASE("200 steps of tiny on a GPU follow the CPU within twice the drift of d
     c.seq = 64;
     c.lr = 1e-3;
     c.warmup = 10;
-    check_curves(c, 4, kSteps);
+    check_curves(c, 4, kCurveSteps);
   }
 }
 

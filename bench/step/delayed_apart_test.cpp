@@ -16,10 +16,10 @@ namespace {
 const nlohmann::json kApart = {{"reduce", false}};
 
 /// Returns the scales of every rank after `steps` steps.
-std::vector<State> scales_of_ranks(const Setup& setup, int steps) {
+std::vector<State> scales_of_ranks(const DelayedSetup& setup, int steps) {
   std::mutex mutex;
   std::vector<State> all(setup.ranks);
-  run(plan_of(setup), steps, [&](Rank& rank, const DataSource&, int) {
+  run(delayed_plan(setup), steps, [&](Rank& rank, const DataSource&, int) {
     State scales = scales_of(rank);
     const std::lock_guard lock(mutex);
     all[rank.comm().rank()] = std::move(scales);
@@ -39,7 +39,7 @@ constexpr std::size_t kDenseLinears = 2 * 4 + 1;
 }  // namespace
 
 TEST_CASE("delayed scaling: on one rank `reduce` makes no difference", "[delayed]") {
-  const Outcome plain = run(Setup{}, 3), apart = run({.history = kApart}, 3);
+  const DelayedOutcome plain = run(DelayedSetup{}, 3), apart = run({.history = kApart}, 3);
   CHECK(plain.losses == apart.losses);
   CHECK(plain.scales == apart.scales);
 }
@@ -50,8 +50,8 @@ TEST_CASE("delayed scaling without reduction: current steps have tensorwise loss
   for (const Kind kind : kKinds)
     for (const char* parallel : {"ddp", "fsdp"}) {
       INFO(parallel << " of kind " << static_cast<int>(kind));
-      Setup setup{.kind = kind, .recipe = "tensorwise", .ranks = 2, .parallel = parallel};
-      const Outcome current = run(setup, 3);
+      DelayedSetup setup{.kind = kind, .recipe = "tensorwise", .ranks = 2, .parallel = parallel};
+      const DelayedOutcome current = run(setup, 3);
       setup.recipe = "tensorwise_delayed";
       setup.history = window;
       CHECK(run(setup, 3).losses == current.losses);
@@ -64,7 +64,7 @@ TEST_CASE("delayed scaling without reduction: ranks differ in the amaxes of X an
           "[delayed]") {
   for (const auto& [parallel, accumulation] : {std::pair{"ddp", 1}, {"fsdp", 1}, {"ddp", 2}}) {
     INFO(parallel << " " << accumulation);
-    Setup setup{.history = kApart, .ranks = 2, .accumulation = accumulation, .parallel = parallel};
+    DelayedSetup setup{.history = kApart, .ranks = 2, .accumulation = accumulation, .parallel = parallel};
     if (accumulation > 1) setup.history["update"] = "micro";
     const std::vector<State> ranks = scales_of_ranks(setup, 3);
     for (const LinearOperand operand : {LinearOperand::x, LinearOperand::dy})
@@ -76,7 +76,7 @@ TEST_CASE("delayed scaling without reduction: ranks differ in the amaxes of X an
 
 TEST_CASE("delayed scaling without reduction: a rank knows the amaxes of its own experts only",
           "[delayed][ep]") {
-  Setup setup{.kind = Kind::mixture, .history = kApart, .ranks = 2, .ep = 2};
+  DelayedSetup setup{.kind = Kind::mixture, .history = kApart, .ranks = 2, .ep = 2};
   const std::vector<State> ranks = scales_of_ranks(setup, 2);
   setup.history = {};
   const std::vector<State> common = scales_of_ranks(setup, 2);

@@ -11,14 +11,14 @@ using namespace precbench::testing;
 
 namespace {
 
-struct Trained {
+struct ScalesAndLosses {
   std::vector<double> losses;
   std::vector<delayed::State> scales;  ///< by rank
-  bool operator==(const Trained&) const = default;
+  bool operator==(const ScalesAndLosses&) const = default;
 };
 
-Trained train(const Plan& plan, GraphMode graph) {
-  Trained trained;
+ScalesAndLosses train(const Plan& plan, GraphMode graph) {
+  ScalesAndLosses trained;
   trained.scales.resize(plan.ranks);
   std::mutex mutex;
   run_gpu_ranks(plan, [&](Rank& rank, const DataSource& data) {
@@ -53,7 +53,7 @@ const nlohmann::json kHistories[] = {
 };
 
 void check_graphs(int ranks) {
-  std::vector<Trained> all;
+  std::vector<ScalesAndLosses> all;
   for (const nlohmann::json& history : kHistories) {
     INFO(history << " on " << ranks << " ranks");
     const Plan plan = plan_with(history, ranks);

@@ -36,9 +36,9 @@ class Repeated final : public DataSource {
 
 TEST_CASE("delayed scaling: equals current scaling when nothing changes between steps", "[delayed]") {
   const auto repeated = [](const char* recipe, const char* gather, Kind kind = Kind::dense) {
-    Setup setup{.kind = kind, .recipe = recipe, .lr = 0};
+    DelayedSetup setup{.kind = kind, .recipe = recipe, .lr = 0};
     if (gather == std::string("fp8")) setup.ranks = 2, setup.parallel = "fsdp", setup.gather = gather;
-    const Plan plan = plan_of(setup);
+    const Plan plan = delayed_plan(setup);
     std::vector<double> results;
     run_cpu_ranks(plan, dry_run(plan, nullptr).extent, [&](Rank& rank, const DataSource& data) {
       rank.parameters().initialize(plan.seed, kInitialDeviation);
@@ -71,14 +71,15 @@ TEST_CASE("delayed scaling: equals current scaling when nothing changes between 
 
 TEST_CASE("delayed scaling: the first step equals tensorwise and the second does not", "[delayed]") {
   for (const Kind kind : kKinds) {
-    const Outcome current = run({.kind = kind, .recipe = "tensorwise"}, 2), delayed = run({.kind = kind}, 2);
+    const DelayedOutcome current = run({.kind = kind, .recipe = "tensorwise"}, 2),
+                         delayed = run({.kind = kind}, 2);
     CHECK(current.losses[0] == delayed.losses[0]);
     CHECK(current.losses[1] != delayed.losses[1]);
   }
 }
 
 TEST_CASE("delayed scaling: each expert's weights have a scale of their own", "[delayed]") {
-  const Plan plan = plan_of({.kind = Kind::mixture});
+  const Plan plan = delayed_plan({.kind = Kind::mixture});
   const std::int64_t products = 2 * 4 + 1,
                      stacks = 2 * 2 * 4;  // both layers' gate_up and down, of four experts
   REQUIRE(DelayedScaling::slots_of(plan.model) == 3 * products + stacks);
@@ -111,7 +112,7 @@ TEST_CASE("delayed scaling: each expert's weights have a scale of their own", "[
 
 TEST_CASE("delayed scaling: experts' GEMMs use the known scales and record amaxes", "[delayed]") {
   for (const Kind kind : kMixtures) {
-    const Plan plan = plan_of({.kind = kind});
+    const Plan plan = delayed_plan({.kind = kind});
     // Losses of three steps. With `change`, the known amax of a slot (an expert stack's first) becomes huge
     // after step 0.
     const auto losses = [&](LinearRole role, LinearOperand operand, bool change) {
@@ -139,18 +140,19 @@ TEST_CASE("delayed scaling: experts' GEMMs use the known scales and record amaxe
 }
 
 TEST_CASE("delayed scaling: amaxes do not depend on the split into ranks and micro-steps", "[delayed]") {
-  const Outcome one = run(Setup{.batch = 4}, 1);
+  const DelayedOutcome one = run(DelayedSetup{.batch = 4}, 1);
   REQUIRE(one.scales.at("scales/known").size() ==
-          static_cast<std::size_t>(DelayedScaling::slots_of(plan_of({}).model)));
-  for (const Setup& other : {Setup{.ranks = 2, .batch = 2},
-                             {.ranks = 4, .batch = 1},
-                             {.ranks = 2, .batch = 2, .parallel = "fsdp"}}) {
+          static_cast<std::size_t>(DelayedScaling::slots_of(delayed_plan({}).model)));
+  for (const DelayedSetup& other : {DelayedSetup{.ranks = 2, .batch = 2},
+                                    {.ranks = 4, .batch = 1},
+                                    {.ranks = 2, .batch = 2, .parallel = "fsdp"}}) {
     INFO(other.ranks << " ranks, " << other.parallel);
     CHECK(run(other, 1).scales == one.scales);
   }
   // In the first step each micro-step has its own current scales, so that amaxes differ by rounding, except
   // those of the first layer's input and of the weights.
-  const std::vector<float> parts = run(Setup{.batch = 2, .accumulation = 2}, 1).scales.at("scales/known"),
+  const std::vector<float> parts =
+                               run(DelayedSetup{.batch = 2, .accumulation = 2}, 1).scales.at("scales/known"),
                            &whole = one.scales.at("scales/known");
   const std::size_t linears = whole.size() / 3;
   CHECK(parts[0] == whole[0]);
@@ -159,23 +161,24 @@ TEST_CASE("delayed scaling: amaxes do not depend on the split into ranks and mic
     CHECK(std::fabs(parts[slot] / whole[slot] - 1) < 0.1);
   }
   for (const Kind kind : kMixtures)
-    CHECK(run(Setup{.kind = kind, .ranks = 2, .batch = 2}, 1).scales ==
-          run(Setup{.kind = kind, .batch = 4}, 1).scales);
+    CHECK(run(DelayedSetup{.kind = kind, .ranks = 2, .batch = 2}, 1).scales ==
+          run(DelayedSetup{.kind = kind, .batch = 4}, 1).scales);
 }
 
 TEST_CASE("delayed scaling: every rank has the same amaxes in every step", "[delayed]") {
-  for (const Setup& setup : {Setup{.ranks = 2, .batch = 1},
-                             {.ranks = 2, .parallel = "fsdp"},
-                             {.ranks = 2, .parallel = "fsdp", .gather = "fp8"},
-                             {.kind = Kind::mixture, .ranks = 2},
-                             {.kind = Kind::weighted_rows, .ranks = 2, .parallel = "fsdp"},
-                             {.kind = Kind::mixture, .ranks = 2, .ep = 2},
-                             {.kind = Kind::weighted_rows, .ranks = 2, .ep = 2, .dispatch = "fp8"},
-                             {.kind = Kind::mixture, .ranks = 4, .batch = 1, .ep = 2, .exchange = "sync"}}) {
+  for (const DelayedSetup& setup :
+       {DelayedSetup{.ranks = 2, .batch = 1},
+        {.ranks = 2, .parallel = "fsdp"},
+        {.ranks = 2, .parallel = "fsdp", .gather = "fp8"},
+        {.kind = Kind::mixture, .ranks = 2},
+        {.kind = Kind::weighted_rows, .ranks = 2, .parallel = "fsdp"},
+        {.kind = Kind::mixture, .ranks = 2, .ep = 2},
+        {.kind = Kind::weighted_rows, .ranks = 2, .ep = 2, .dispatch = "fp8"},
+        {.kind = Kind::mixture, .ranks = 4, .batch = 1, .ep = 2, .exchange = "sync"}}) {
     INFO(setup.parallel << " " << setup.gather);
     std::mutex mutex;
     std::map<int, std::vector<State>> seen;
-    run(plan_of(setup), 3, [&](Rank& rank, const DataSource&, int step) {
+    run(delayed_plan(setup), 3, [&](Rank& rank, const DataSource&, int step) {
       State scales = scales_of(rank);
       const std::lock_guard lock(mutex);
       seen[step].push_back(std::move(scales));
@@ -188,12 +191,12 @@ TEST_CASE("delayed scaling: every rank has the same amaxes in every step", "[del
 TEST_CASE("delayed scaling: expert-parallel ranks have the scales of ranks with all experts",
           "[delayed][ep]") {
   for (const Kind kind : kMixtures) {
-    const Outcome one = run({.kind = kind, .ranks = 2}, 3);
+    const DelayedOutcome one = run({.kind = kind, .ranks = 2}, 3);
     for (const char* exchange : {"gather", "slots", "sync"})
       for (const char* dispatch : {"bf16", "fp8"}) {
         if (std::string(exchange) == "sync" && std::string(dispatch) == "fp8") continue;  // not supported
         INFO(exchange << " " << dispatch << " of kind " << static_cast<int>(kind));
-        const Outcome apart =
+        const DelayedOutcome apart =
             run({.kind = kind, .ranks = 2, .ep = 2, .exchange = exchange, .dispatch = dispatch}, 3);
         // Sums over experts are rounded in a different order.
         for (std::size_t step = 0; step < 3; ++step)
@@ -211,10 +214,10 @@ TEST_CASE("delayed scaling: expert-parallel ranks have the scales of ranks with 
 
 TEST_CASE("delayed scaling: recomputation uses the scales of its step", "[delayed]") {
   for (const Kind kind : kKinds) {
-    const Outcome plain = run({.kind = kind}, 3);
+    const DelayedOutcome plain = run({.kind = kind}, 3);
     for (const char* recompute : {"block", "norm", "attention+ffn", "attention+ffn+norm"}) {
       INFO(recompute);
-      const Outcome again = run({.kind = kind, .recompute = recompute}, 3);
+      const DelayedOutcome again = run({.kind = kind, .recompute = recompute}, 3);
       CHECK(plain.losses == again.losses);
       CHECK(plain.scales == again.scales);
     }
@@ -223,9 +226,9 @@ TEST_CASE("delayed scaling: recomputation uses the scales of its step", "[delaye
 
 TEST_CASE("delayed scaling: held-out evaluation changes no amax", "[delayed]") {
   for (const Kind kind : kKinds) {
-    const Plan plan = plan_of({.kind = kind});
-    const Outcome plain = run({.kind = kind}, 4);
-    const Outcome watched = run(plan, 4, [](Rank& rank, const DataSource& data, int) {
+    const Plan plan = delayed_plan({.kind = kind});
+    const DelayedOutcome plain = run({.kind = kind}, 4);
+    const DelayedOutcome watched = run(plan, 4, [](Rank& rank, const DataSource& data, int) {
       rank.parameters().begin_step();
       rank.token_losses(rank.transformer(), data, {100, 101});
     });
@@ -237,10 +240,10 @@ TEST_CASE("delayed scaling: held-out evaluation changes no amax", "[delayed]") {
 TEST_CASE("delayed scaling: most_recent knows the last amax and max the largest of the history",
           "[delayed]") {
   std::vector<State> recent, largest;
-  run(plan_of({.recipe = "tensorwise_delayed_recent"}), 3,
+  run(delayed_plan({.recipe = "tensorwise_delayed_recent"}), 3,
       [&](Rank& rank, const DataSource&, int) { recent.push_back(scales_of(rank)); });
   CHECK(recent[0].count("scales/history") == 0);
-  run(plan_of({}), 3, [&](Rank& rank, const DataSource&, int) { largest.push_back(scales_of(rank)); });
+  run(delayed_plan({}), 3, [&](Rank& rank, const DataSource&, int) { largest.push_back(scales_of(rank)); });
   const std::vector<float>& known = largest[2].at("scales/known");
   const std::vector<float>& history = largest[2].at("scales/history");
   const std::size_t kept = history.size() / known.size();

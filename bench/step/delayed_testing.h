@@ -42,7 +42,7 @@ inline nlohmann::json with_history(const std::string& recipe, const nlohmann::js
   return row;
 }
 
-struct Setup {
+struct DelayedSetup {
   Kind kind = Kind::dense;
   std::string recipe = "tensorwise_delayed";
   nlohmann::json history = {};  ///< keys that differ from the recipe's history
@@ -54,7 +54,7 @@ struct Setup {
   float lr = 1e-3f;
 };
 
-inline Plan plan_of(const Setup& setup) {
+inline Plan delayed_plan(const DelayedSetup& setup) {
   const TempDirectory directory;
   Case c;
   c.model = directory.write("small.json", std::string(R"({"layers": 2, "width": 32, "ffn": 96, "heads": 2,
@@ -96,15 +96,15 @@ inline State scales_of(Rank& rank) {
   return state;
 }
 
-struct Outcome {
+struct DelayedOutcome {
   std::vector<double> losses;
   State scales;  ///< of rank 0 after the last step
 };
 
 /// Trains for `steps` steps and calls body(rank, data, step) after each.
 template <class Body>
-Outcome run(const Plan& plan, int steps, Body&& body) {
-  Outcome outcome;
+DelayedOutcome run(const Plan& plan, int steps, Body&& body) {
+  DelayedOutcome outcome;
   run_cpu_ranks(plan, dry_run(plan, nullptr).extent, [&](Rank& rank, const DataSource& data) {
     rank.parameters().initialize(plan.seed, kInitialDeviation);
     for (int step = 0; step < steps; ++step) {
@@ -119,8 +119,8 @@ Outcome run(const Plan& plan, int steps, Body&& body) {
   return outcome;
 }
 
-inline Outcome run(const Setup& setup, int steps) {
-  return run(plan_of(setup), steps, [](Rank&, const DataSource&, int) {});
+inline DelayedOutcome run(const DelayedSetup& setup, int steps) {
+  return run(delayed_plan(setup), steps, [](Rank&, const DataSource&, int) {});
 }
 
 }  // namespace precbench::testing::delayed

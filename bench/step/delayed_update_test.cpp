@@ -77,7 +77,7 @@ std::vector<Slot> expected(const History& history, int ranks, int mine) {
 /// Runs the script. Returns the number of known amaxes and of histories that differ from `want` (by rank,
 /// then operand).
 int differences(const History& history, int ranks, const std::vector<std::vector<Slot>>& want) {
-  const Plan plan = plan_of({});
+  const Plan plan = delayed_plan({});
   Recipe recipe = find_recipe("tensorwise_delayed");
   recipe.fprop.a.history = history;
   std::mutex mutex;
@@ -163,14 +163,14 @@ TEST_CASE("DelayedScaling: without reduction every rank has the history of its o
 
 TEST_CASE("delayed scaling: updates by step and by micro-step agree with one micro-step", "[delayed]") {
   for (const Kind kind : kKinds) {
-    const Outcome step = run({.kind = kind}, 3), micro = run({.kind = kind, .history = kMicro}, 3);
+    const DelayedOutcome step = run({.kind = kind}, 3), micro = run({.kind = kind, .history = kMicro}, 3);
     CHECK(step.losses == micro.losses);
     CHECK(step.scales == micro.scales);
   }
-  const Setup two{.batch = 1, .accumulation = 2};
-  Setup two_micro = two;
+  const DelayedSetup two{.batch = 1, .accumulation = 2};
+  DelayedSetup two_micro = two;
   two_micro.history = kMicro;
-  const Outcome step = run(two, 3), micro = run(two_micro, 3);
+  const DelayedOutcome step = run(two, 3), micro = run(two_micro, 3);
   CHECK(step.losses[0] != micro.losses[0]);  // the second micro-step already has a history
   CHECK(step.scales != micro.scales);
 }
@@ -181,12 +181,12 @@ TEST_CASE("delayed scaling: micro-step updates equal the steps of a run with con
       INFO(recipe << ", first " << first);
       nlohmann::json history = {{"first", first}};
       if (std::string(recipe) == "tensorwise_delayed") history["length"] = 5;
-      Setup setup{.recipe = recipe, .history = history, .lr = 0};
-      const Outcome steps = run(setup, 8);
+      DelayedSetup setup{.recipe = recipe, .history = history, .lr = 0};
+      const DelayedOutcome steps = run(setup, 8);
       setup.accumulation = 2;
-      const Outcome by_step = run(setup, 4);
+      const DelayedOutcome by_step = run(setup, 4);
       setup.history["update"] = "micro";
-      const Outcome micro = run(setup, 4);
+      const DelayedOutcome micro = run(setup, 4);
       for (const LinearOperand operand : {LinearOperand::x, LinearOperand::w})
         CHECK(of_operand(micro.scales, operand) == of_operand(steps.scales, operand));
       // The gradient is of the mean loss over a step's tokens, and there are twice as many of them.
@@ -203,7 +203,7 @@ TEST_CASE("delayed scaling: micro-step updates equal the steps of a run with con
 TEST_CASE("current_micro_steps: with micro-step updates a window ends inside a step", "[delayed]") {
   const auto plan_with = [](std::int64_t accumulation, nlohmann::json history) {
     history["length"] = 5;
-    return plan_of({.history = history, .accumulation = accumulation});
+    return delayed_plan({.history = history, .accumulation = accumulation});
   };
   const auto current = [](const Plan& plan) {
     std::vector<int> all;
@@ -224,26 +224,26 @@ TEST_CASE("current_micro_steps: with micro-step updates a window ends inside a s
 
 TEST_CASE("delayed scaling: recomputation uses the scales of its micro-step", "[delayed]") {
   for (const Kind kind : kKinds) {
-    Setup setup{.kind = kind, .history = kMicro, .batch = 1, .accumulation = 3};
-    const Outcome plain = run(setup, 3);
+    DelayedSetup setup{.kind = kind, .history = kMicro, .batch = 1, .accumulation = 3};
+    const DelayedOutcome plain = run(setup, 3);
     setup.recompute = "block";
-    const Outcome again = run(setup, 3);
+    const DelayedOutcome again = run(setup, 3);
     CHECK(plain.losses == again.losses);
     CHECK(plain.scales == again.scales);
   }
 }
 
 TEST_CASE("delayed scaling: micro-step updates give the same amaxes on all ranks", "[delayed]") {
-  const Outcome one = run(Setup{.history = kMicro, .batch = 4, .accumulation = 2}, 1);
-  for (const Setup& other :
-       {Setup{.history = kMicro, .ranks = 2, .batch = 2, .accumulation = 2},
+  const DelayedOutcome one = run(DelayedSetup{.history = kMicro, .batch = 4, .accumulation = 2}, 1);
+  for (const DelayedSetup& other :
+       {DelayedSetup{.history = kMicro, .ranks = 2, .batch = 2, .accumulation = 2},
         {.history = kMicro, .ranks = 4, .batch = 1, .accumulation = 2},
         {.history = kMicro, .ranks = 2, .batch = 2, .accumulation = 2, .parallel = "fsdp"}}) {
     INFO(other.ranks << " ranks, " << other.parallel);
     CHECK(run(other, 1).scales == one.scales);
   }
-  for (const Setup& setup :
-       {Setup{.history = kMicro, .ranks = 2, .accumulation = 2, .parallel = "fsdp", .gather = "fp8"},
+  for (const DelayedSetup& setup :
+       {DelayedSetup{.history = kMicro, .ranks = 2, .accumulation = 2, .parallel = "fsdp", .gather = "fp8"},
         {.kind = Kind::mixture, .history = kMicro, .ranks = 2, .accumulation = 2, .ep = 2},
         {.kind = Kind::weighted_rows,
         .history = kMicro,
@@ -253,7 +253,7 @@ TEST_CASE("delayed scaling: micro-step updates give the same amaxes on all ranks
         .dispatch = "fp8"}}) {
     std::mutex mutex;
     std::vector<State> seen;
-    run(plan_of(setup), 3, [&](Rank& rank, const DataSource&, int step) {
+    run(delayed_plan(setup), 3, [&](Rank& rank, const DataSource&, int step) {
       State scales = scales_of(rank);
       const std::lock_guard lock(mutex);
       if (step == 2) seen.push_back(std::move(scales));
@@ -263,7 +263,7 @@ TEST_CASE("delayed scaling: micro-step updates give the same amaxes on all ranks
 }
 
 TEST_CASE("delayed scaling: a weight cast once per step enters the history once", "[delayed]") {
-  const auto moved = [](const Setup& setup, LinearOperand operand) {
+  const auto moved = [](const DelayedSetup& setup, LinearOperand operand) {
     const State scales = run(setup, 3).scales;
     const std::size_t slots = scales.at("scales/known").size(),
                       kept = scales.at("scales/history").size() / slots;
@@ -271,7 +271,7 @@ TEST_CASE("delayed scaling: a weight cast once per step enters the history once"
         scales.at("scales/history").data() + static_cast<std::size_t>(operand) * (slots / 3) * kept;
     return kept - static_cast<std::size_t>(std::count(history, history + kept, 0.0f));  // of layer 0's qkv
   };
-  Setup setup{.history = kMicro, .ranks = 2, .batch = 1, .accumulation = 2, .parallel = "fsdp"};
+  DelayedSetup setup{.history = kMicro, .ranks = 2, .batch = 1, .accumulation = 2, .parallel = "fsdp"};
   CHECK(moved(setup, LinearOperand::x) == 6);
   CHECK(moved(setup, LinearOperand::w) == 6);
   setup.gather = "fp8";

@@ -57,11 +57,11 @@ StepOutcome step_of(Rank& rank, const Golden& golden) {
           saved(rank.parameters(), Parameters::Kind::weights)};
 }
 
-struct Setting {
+struct RankSetting {
   int ranks;
   const char* parallel;
 };
-constexpr Setting kSettings[] = {{1, "ddp"}, {2, "ddp"}, {2, "fsdp"}};
+constexpr RankSetting kSettings[] = {{1, "ddp"}, {2, "ddp"}, {2, "fsdp"}};
 
 /// Concatenates all tensors of a set.
 std::vector<float> joined(const Named& tensors) {

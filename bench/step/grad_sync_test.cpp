@@ -6,7 +6,7 @@ using namespace precbench::testing;
 
 namespace {
 
-std::string text(const Setup& s) {
+std::string grad_sync_words(const Setup& s) {
   return fmt::format(
       "{} {} ranks {}, accumulation {}, gather {}, reshard {}, master {}, moments {}, grads {}{}", s.recipe,
       s.ranks, s.parallel, s.accumulation, s.gather, s.reshard, s.master, s.moments, s.grads,
@@ -15,7 +15,7 @@ std::string text(const Setup& s) {
 
 /// Returns ddp's training and checks that fsdp with --grad-sync last has its bits.
 Trained check_equals_ddp(Setup setup) {
-  INFO(text(setup));
+  INFO(grad_sync_words(setup));
   Setup replicas = setup;
   replicas.parallel = "ddp", replicas.gather = "bf16", replicas.reshard = "on";
   Trained ddp = train(replicas);

@@ -17,7 +17,7 @@ using namespace precbench::testing;
 
 namespace {
 
-struct Setup {
+struct OptimizerSetup {
   std::string optimizer = "adamw", moments = "fp32", second = "same";
   int ranks = 1;
   std::string parallel = "ddp";
@@ -29,7 +29,7 @@ struct Setup {
 
 /// Units have 12,320 (a block) and 3,200 or 3,232 elements, not divisible into two or three shards without
 /// padding.
-Plan plan_of(const Setup& setup, const std::string& checkpoints = "") {
+Plan optimizer_plan(const OptimizerSetup& setup, const std::string& checkpoints = "") {
   const TempDirectory directory;
   Case c;
   c.model = directory.write("uneven.json", R"({"layers": 2, "width": 32, "ffn": 96, "heads": 2, "kv_heads": 1,
@@ -54,21 +54,21 @@ Plan plan_of(const Setup& setup, const std::string& checkpoints = "") {
   return resolve(c);
 }
 
-std::string words(const Setup& s) {
+std::string words_of(const OptimizerSetup& s) {
   return s.optimizer + ", moments " + s.moments + " and " + s.second + ", " + std::to_string(s.ranks) +
          " ranks " + s.parallel + ", master " + s.master + ", gradients " + s.grads + ", weights " +
          s.weights + ", " + s.recipe;
 }
 
-struct Trained {
+struct OptimizerOutcome {
   std::vector<double> losses;
   Named weights;
 };
 
 /// Runs steps [from, 4), from the checkpoint after step `from` if that is above 0. `write`: writes one after
 /// step 2.
-Trained train(const Plan& plan, std::int64_t from = 0, bool write = false) {
-  std::vector<Trained> results(plan.ranks);
+OptimizerOutcome train(const Plan& plan, std::int64_t from = 0, bool write = false) {
+  std::vector<OptimizerOutcome> results(plan.ranks);
   std::unique_ptr<Checkpoint> checkpoint;
   if (from > 0) {
     checkpoint = std::make_unique<Checkpoint>(checkpoint_at(plan, from));
@@ -77,7 +77,7 @@ Trained train(const Plan& plan, std::int64_t from = 0, bool write = false) {
   // The arena holds exactly the predicted memory.
   run_cpu_ranks(
       plan, dry_run(plan, nullptr).extent + watching_bytes(plan), [&](Rank& rank, const DataSource& data) {
-        Trained& mine = results[rank.comm().rank()];
+        OptimizerOutcome& mine = results[rank.comm().rank()];
         if (checkpoint)
           rank.continue_from(checkpoint->position(), checkpoint->reader());
         else
@@ -93,14 +93,14 @@ Trained train(const Plan& plan, std::int64_t from = 0, bool write = false) {
         }
         mine.weights = saved(rank.parameters(), Parameters::Kind::weights);
       });
-  for (const Trained& other : results) {
+  for (const OptimizerOutcome& other : results) {
     CHECK(other.losses == results[0].losses);
     CHECK(first_difference(other.weights, results[0].weights) == "");
   }
   return results[0];
 }
 
-std::vector<Setup> kinds() {
+std::vector<OptimizerSetup> kinds() {
   return {{.optimizer = "lion"},
           {.optimizer = "lion", .moments = "bf16"},
           {.optimizer = "adafactor"},
@@ -124,16 +124,16 @@ std::vector<Setup> kinds() {
 }  // namespace
 
 TEST_CASE("Rank: sharding changes no bit of any optimizer's steps", "[rank][optimizer]") {
-  for (Setup setup : kinds())
+  for (OptimizerSetup setup : kinds())
     for (const int ranks : {2, 3}) {
       setup.ranks = ranks;
       if (setup.master == "fp32" && setup.weights == "bf16" && ranks == 3) setup.master = "bf16_sr";
-      INFO(words(setup));
-      const Trained whole = train(plan_of(setup));
+      INFO(words_of(setup));
+      const OptimizerOutcome whole = train(optimizer_plan(setup));
       setup.parallel = "fsdp";
-      const Plan plan = plan_of(setup);
+      const Plan plan = optimizer_plan(setup);
       REQUIRE(!unsupported_reason(plan));
-      const Trained sharded = train(plan);
+      const OptimizerOutcome sharded = train(plan);
       CHECK(sharded.losses.back() != sharded.losses.front());
       if (setup.optimizer == "adafactor") {
         // Two ranks add Adafactor's sums over rows and columns in another order, which also changes
@@ -149,21 +149,21 @@ TEST_CASE("Rank: sharding changes no bit of any optimizer's steps", "[rank][opti
 }
 
 TEST_CASE("Checkpoint: a run of any optimizer resumes with the same bits", "[state][optimizer]") {
-  for (Setup setup : kinds())
+  for (OptimizerSetup setup : kinds())
     for (const char* parallel : {"ddp", "fsdp", "hsdp"}) {
       setup.parallel = parallel;
       setup.ranks = setup.parallel == "ddp" ? 1 : setup.parallel == "fsdp" ? 2 : 4;
       setup.shard_group = setup.parallel == "hsdp" ? 2 : 1;
       setup.clip = 1;
-      INFO(words(setup));
+      INFO(words_of(setup));
       const TempDirectory directory;
-      const Plan plan = plan_of(setup, directory.path().string());
+      const Plan plan = optimizer_plan(setup, directory.path().string());
       if (setup.parallel == "hsdp" && plan.parameters.gradients == DType::e4m3) {
         CHECK(unsupported_reason(plan).value_or("").starts_with("--grads e4m3: hsdp"));
         continue;
       }
       REQUIRE(!unsupported_reason(plan));
-      const Trained straight = train(plan, 0, true), rest = train(plan, 2);
+      const OptimizerOutcome straight = train(plan, 0, true), rest = train(plan, 2);
       CHECK(std::vector(straight.losses.begin() + 2, straight.losses.end()) == rest.losses);
       CHECK(first_difference(straight.weights, rest.weights) == "");
     }
@@ -172,9 +172,9 @@ TEST_CASE("Checkpoint: a run of any optimizer resumes with the same bits", "[sta
 TEST_CASE("optimizer: norm gains beside an FP16 master keep updates that FP16 would lose", "[optimizer]") {
   // AdamW moves a gain by about the learning rate. FP16's neighbors of 1 are 0.0005 below and 0.001 above it.
   for (const char* recipe : {"msamp_o1", "msamp_o2", "msamp_o3"}) {
-    const Setup setup{.recipe = recipe, .lr = 1e-5};
-    INFO(words(setup));
-    for (const auto& [name, values] : train(plan_of(setup)).weights) {
+    const OptimizerSetup setup{.recipe = recipe, .lr = 1e-5};
+    INFO(words_of(setup));
+    for (const auto& [name, values] : train(optimizer_plan(setup)).weights) {
       if (name.find("norm") == std::string::npos) continue;
       INFO(name);
       std::int64_t moved = 0;
@@ -188,18 +188,18 @@ TEST_CASE("optimizer: norm gains beside an FP16 master keep updates that FP16 wo
 }
 
 TEST_CASE("dry_run: optimizer state takes the bytes of its dtypes", "[memory][optimizer]") {
-  const auto bytes = [](Setup setup, int ranks) {
+  const auto bytes = [](OptimizerSetup setup, int ranks) {
     setup.ranks = ranks;
     setup.parallel = ranks == 1 ? "ddp" : "fsdp";
-    Case c = plan_of(setup).fields;
+    Case c = optimizer_plan(setup).fields;
     c.model = "tiny";
     const Plan plan = resolve(c);
     const std::int64_t moments = dry_run(plan, nullptr).highest.bytes[static_cast<int>(Segment::moments)];
     return static_cast<double>(moments) * ranks / static_cast<double>(parameter_count(plan.model));
   };
   for (const int ranks : {1, 4}) {
-    const auto is = [&](const Setup& setup, double want) {
-      INFO(words(setup) << ", " << ranks << " ranks");
+    const auto is = [&](const OptimizerSetup& setup, double want) {
+      INFO(words_of(setup) << ", " << ranks << " ranks");
       const double got = bytes(setup, ranks);
       CHECK(got >= want);
       CHECK(got <= want * 1.03);

@@ -23,12 +23,12 @@ using namespace precbench::testing;
 
 namespace {
 
-struct Trained {
+struct GpuTrained {
   std::vector<double> losses, norms;
   Named gradients;  ///< of the first step
 };
 
-struct Setting {
+struct GpuSetting {
   int ranks = 1;
   std::string parallel = "ddp";
   int shard_group = 1;
@@ -43,7 +43,7 @@ struct Setting {
 
 /// Four micro-batches in total over ranks and accumulation steps, so that every setting runs the same GEMMs
 /// on the same tokens with the same scales.
-Plan plan_of(const std::string& recipe, const Setting& setting) {
+Plan gpu_plan(const std::string& recipe, const GpuSetting& setting) {
   Case c;
   c.model = setting.model;
   c.recipe = recipe;
@@ -63,10 +63,10 @@ Plan plan_of(const std::string& recipe, const Setting& setting) {
   return resolve(c);
 }
 
-Trained train(const std::string& recipe, const Setting& setting) {
-  const Plan plan = plan_of(recipe, setting);
+GpuTrained train(const std::string& recipe, const GpuSetting& setting) {
+  const Plan plan = gpu_plan(recipe, setting);
   const std::unique_ptr<DataSource> data = synthetic_data(plan);
-  Trained trained;
+  GpuTrained trained;
   on_gpus(setting.ranks, [&](int index, Device& device, Comm& comm) {
     const std::int64_t bytes = dry_run(plan, &device).extent + (std::int64_t{1} << 24);
     const DeviceBlock block(device, bytes);
@@ -222,10 +222,10 @@ TEST_CASE("NCCL: all_to_all and send_recv deliver every run of elements and refu
 TEST_CASE("Rank: expert-parallel GPUs train like GPUs with all experts", "[gpu][comm][moe][ep]") {
   if (!gpus_or_skip()) return;
   for (const char* recipe : {"bf16", "blockwise", "tensorwise_delayed", "tensorwise"}) {
-    Setting setting{.ranks = 2, .model = "tiny-moe-shared"};
+    GpuSetting setting{.ranks = 2, .model = "tiny-moe-shared"};
     // Without it, ranks with different experts would compute their own amaxes over different rows.
     setting.reduce_amax = std::string(recipe) == "tensorwise";
-    const Trained all = train(recipe, setting);
+    const GpuTrained all = train(recipe, setting);
     setting.ep = 2;
     std::map<std::string, std::vector<double>> seen;
     for (const char* parallel : {"ddp", "fsdp"})
@@ -239,7 +239,7 @@ TEST_CASE("Rank: expert-parallel GPUs train like GPUs with all experts", "[gpu][
         setting.parallel = parallel, setting.exchange = exchange, setting.dispatch = dispatch;
         setting.graph = graph;
         INFO(recipe << " " << parallel << " " << exchange << " " << dispatch << (graph ? " in a graph" : ""));
-        const Trained apart = train(recipe, setting);
+        const GpuTrained apart = train(recipe, setting);
         // Sums over ranks are rounded to BF16, and a token close to a tie may switch experts. The difference
         // of the first step grows with each step, faster in FP8.
         CHECK(std::fabs(apart.losses[0] / all.losses[0] - 1) <= 1e-4);
@@ -308,16 +308,16 @@ TEST_CASE("Comm: a collective in flight does not disturb other work on the devic
 TEST_CASE("Rank: GPUs train alike for any number of ranks and sharding", "[gpu][rank]") {
   const int gpus = gpus_or_skip();
   if (!gpus) return;
-  std::vector<Setting> settings = {{2, "ddp"}, {2, "fsdp"}};
+  std::vector<GpuSetting> settings = {{2, "ddp"}, {2, "fsdp"}};
   if (gpus == 4) settings.insert(settings.end(), {{4, "ddp"}, {4, "fsdp"}, {4, "hsdp", 2}});
   for (const char* recipe : {"bf16", "tensorwise", "blockwise", "mxfp8"})
     for (const char* gather : {"bf16", "fp8"}) {
       const bool fp8 = gather == std::string("fp8"), tensorwise = recipe == std::string("tensorwise");
-      if (fp8 && unsupported_reason(plan_of(recipe, {2, "fsdp", 1, "fp32", "fp8"}))) continue;
+      if (fp8 && unsupported_reason(gpu_plan(recipe, {2, "fsdp", 1, "fp32", "fp8"}))) continue;
       // tensorwise casts an FP32 master to FP8 with one rounding instead of two, which gives other weights.
       const char* master = fp8 && tensorwise ? "bf16" : "fp32";
-      const Trained one = train(recipe, {.master = master});
-      for (Setting s : settings)
+      const GpuTrained one = train(recipe, {.master = master});
+      for (GpuSetting s : settings)
         for (const bool graph : {false, true}) {
           if (fp8 && s.parallel == "ddp") continue;
           s.master = master;
@@ -325,7 +325,7 @@ TEST_CASE("Rank: GPUs train alike for any number of ranks and sharding", "[gpu][
           s.graph = graph;
           INFO(recipe << " " << s.ranks << " GPUs " << s.parallel << " gather " << gather
                       << (graph ? " graph" : ""));
-          const Trained many = train(recipe, s);
+          const GpuTrained many = train(recipe, s);
           REQUIRE(many.losses.size() == one.losses.size());
           const Farthest far = farthest(many.gradients, one.gradients);
           INFO(far.name);
@@ -345,16 +345,16 @@ TEST_CASE("Rank: GPUs that reduce gradients in the last micro-step train like re
   if (!gpus_or_skip()) return;
   for (const char* recipe : {"bf16", "tensorwise", "mxfp8"})
     for (const bool graph : {false, true}) {
-      const Trained ddp = train(recipe, {.ranks = 2, .graph = graph});
+      const GpuTrained ddp = train(recipe, {.ranks = 2, .graph = graph});
       for (const char* gather : {"bf16", "fp8"}) {
-        Setting setting{
+        GpuSetting setting{
             .ranks = 2, .parallel = "fsdp", .gather = gather, .grad_sync = "last", .graph = graph};
         // tensorwise casts an FP32 master to FP8 with one rounding instead of two, which gives other weights.
         if (std::string(gather) == "fp8" &&
-            (std::string(recipe) != "mxfp8" || unsupported_reason(plan_of(recipe, setting))))
+            (std::string(recipe) != "mxfp8" || unsupported_reason(gpu_plan(recipe, setting))))
           continue;
         INFO(recipe << " gather " << gather << (graph ? " graph" : ""));
-        const Trained last = train(recipe, setting);
+        const GpuTrained last = train(recipe, setting);
         // One addition per element on two ranks: the first step has ddp's gradients to the bit. The gradient
         // norm is summed in another order, and clipping carries that on.
         CHECK(first_difference(last.gradients, ddp.gradients) == "");
@@ -371,7 +371,7 @@ TEST_CASE("Rank: GPUs gather the same FP8 weights as CPU ranks bit for bit", "[g
   const int gpus = gpus_or_skip();
   if (!gpus) return;
   for (const char* recipe : {"tensorwise", "blockwise"}) {
-    const Plan plan = plan_of(recipe, {.ranks = gpus, .parallel = "fsdp", .gather = "fp8"});
+    const Plan plan = gpu_plan(recipe, {.ranks = gpus, .parallel = "fsdp", .gather = "fp8"});
     // FP8 data and scales of every block's matrices on rank 0.
     const auto gathered = [&](Rank& rank) {
       rank.parameters().initialize(plan.seed, kInitialDeviation);

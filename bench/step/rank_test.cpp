@@ -16,8 +16,6 @@ using namespace precbench::testing;
 
 namespace {
 
-constexpr double kRoundoff = 0x1p-24;  // unit roundoff of FP32
-
 /// Largest relative differences between two runs.
 struct Distances {
   double loss = 0, norm = 0;

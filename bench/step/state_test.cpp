@@ -17,7 +17,7 @@ using namespace precbench::testing;
 
 namespace {
 
-struct Setup {
+struct StateSetup {
   int ranks = 1;
   std::string parallel = "ddp";
   int shard_group = 1;
@@ -29,7 +29,7 @@ struct Setup {
 };
 
 /// No unit is divisible into two or three shards without padding.
-Plan plan_of(const Setup& setup) {
+Plan state_plan(const StateSetup& setup) {
   const TempDirectory directory;
   Case c;
   c.model = directory.write("uneven.json", R"({"layers": 2, "width": 32, "ffn": 96, "heads": 2, "kv_heads": 1,
@@ -91,15 +91,15 @@ std::int64_t load(Rank& rank, const Checkpoint& checkpoint) {
       });
 }
 
-struct Trained {
+struct StateOutcome {
   std::vector<double> losses;
   Checkpoint end;
 };
 
 /// Runs the steps up to `last`, from the initial weights or from a checkpoint.
-Trained run(const Setup& setup, std::int64_t last, const Checkpoint* from = nullptr) {
-  const Plan plan = plan_of(setup);
-  Trained result;
+StateOutcome run_until(const StateSetup& setup, std::int64_t last, const Checkpoint* from = nullptr) {
+  const Plan plan = state_plan(setup);
+  StateOutcome result;
   std::mutex mutex;
   run_cpu_ranks(plan, dry_run(plan, nullptr).extent, [&](Rank& rank, const DataSource& data) {
     std::int64_t step = 0;
@@ -128,16 +128,16 @@ std::string first_difference(const Checkpoint& x, const Checkpoint& y) {
 }  // namespace
 
 TEST_CASE("state: a saved and loaded run continues with the same bits", "[state]") {
-  const Setup layouts[] = {
+  const StateSetup layouts[] = {
       {}, {.ranks = 2}, {.ranks = 2, .parallel = "fsdp"}, {.ranks = 4, .parallel = "hsdp", .shard_group = 2}};
-  for (Setup setup : layouts)
+  for (StateSetup setup : layouts)
     for (const char* master : {"fp32", "bf16", "bf16_sr"})
       for (const char* moments : {"fp32", "bf16"}) {
         if (setup.ranks == 4 && moments == std::string("bf16")) continue;
         setup.master = master, setup.moments = moments;
         INFO(setup.ranks << " ranks " << setup.parallel << ", master " << master << ", moments " << moments);
-        const Trained straight = run(setup, 3), half = run(setup, 2);
-        const Trained rest = run(setup, 3, &half.end);
+        const StateOutcome straight = run_until(setup, 3), half = run_until(setup, 2);
+        const StateOutcome rest = run_until(setup, 3, &half.end);
         REQUIRE(rest.losses.size() == 1);
         CHECK(rest.losses[0] == straight.losses[2]);
         CHECK(first_difference(rest.end, straight.end) == "");
@@ -148,65 +148,68 @@ TEST_CASE("state: a saved and loaded run continues with the same bits", "[state]
 
 TEST_CASE("state: a state saved in one sharding resumes in another", "[state]") {
   for (const char* master : {"fp32", "bf16_sr"}) {
-    const Setup ddp{.ranks = 2, .master = master}, fsdp{.ranks = 2, .parallel = "fsdp", .master = master};
-    const Trained whole = run(ddp, 3);
-    const Trained sharded = run(fsdp, 2);
-    const Trained rest = run(ddp, 3, &sharded.end);
+    const StateSetup ddp{.ranks = 2, .master = master},
+        fsdp{.ranks = 2, .parallel = "fsdp", .master = master};
+    const StateOutcome whole = run_until(ddp, 3);
+    const StateOutcome sharded = run_until(fsdp, 2);
+    const StateOutcome rest = run_until(ddp, 3, &sharded.end);
     CHECK(rest.losses[0] == whole.losses[2]);
     CHECK(first_difference(rest.end, whole.end) == "");
-    const Trained back = run(ddp, 2);
-    CHECK(first_difference(run(fsdp, 3, &back.end).end, whole.end) == "");
+    const StateOutcome back = run_until(ddp, 2);
+    CHECK(first_difference(run_until(fsdp, 3, &back.end).end, whole.end) == "");
   }
 }
 
 TEST_CASE("state: a run over context ranks resumes in every layout of the same batch", "[state][context]") {
-  const Setup one{.recipe = "bf16", .batch = 2}, ddp{.ranks = 2, .recipe = "bf16", .batch = 2, .context = 2},
+  const StateSetup one{.recipe = "bf16", .batch = 2},
+      ddp{.ranks = 2, .recipe = "bf16", .batch = 2, .context = 2},
       fsdp{.ranks = 2, .parallel = "fsdp", .recipe = "bf16", .batch = 2, .context = 2},
       hsdp{.ranks = 4, .parallel = "hsdp", .shard_group = 2, .recipe = "bf16", .batch = 1, .context = 2};
-  const Trained straight = run(ddp, 3), half = run(fsdp, 2);
-  CHECK(first_difference(run(fsdp, 3).end, straight.end) == "");
-  CHECK(first_difference(run(ddp, 3, &half.end).end, straight.end) == "");
+  const StateOutcome straight = run_until(ddp, 3), half = run_until(fsdp, 2);
+  CHECK(first_difference(run_until(fsdp, 3).end, straight.end) == "");
+  CHECK(first_difference(run_until(ddp, 3, &half.end).end, straight.end) == "");
   // Other numbers of ranks sum in another order, and the gradients of keys and values are rounded in between.
-  for (const Setup& other : {one, hsdp}) {
+  for (const StateSetup& other : {one, hsdp}) {
     INFO(other.ranks << " ranks");
-    CHECK(std::fabs(run(other, 3, &half.end).losses[0] / straight.losses[2] - 1) <= 1e-4);
-    const Trained theirs = run(other, 2);
-    CHECK(std::fabs(run(fsdp, 3, &theirs.end).losses[0] / straight.losses[2] - 1) <= 1e-4);
+    CHECK(std::fabs(run_until(other, 3, &half.end).losses[0] / straight.losses[2] - 1) <= 1e-4);
+    const StateOutcome theirs = run_until(other, 2);
+    CHECK(std::fabs(run_until(fsdp, 3, &theirs.end).losses[0] / straight.losses[2] - 1) <= 1e-4);
   }
 }
 
 TEST_CASE("state: a run that switches recipes equals a second run resumed with the next recipe", "[state]") {
-  for (Setup setup : {Setup{}, {.ranks = 2, .parallel = "fsdp"}})
+  for (StateSetup setup : {StateSetup{}, {.ranks = 2, .parallel = "fsdp"}})
     for (const char* next : {"rowwise", "bf16"}) {
       INFO(setup.ranks << " ranks, tensorwise then " << next);
       setup.keep_bf16 = "first_linear,down";
-      Setup switching = setup, second = setup;
+      StateSetup switching = setup, second = setup;
       switching.switch_recipe = next + std::string("@2");
       second.recipe = next;
-      const Trained whole = run(switching, 4), first = run(setup, 2), rest = run(second, 4, &first.end);
+      const StateOutcome whole = run_until(switching, 4), first = run_until(setup, 2),
+                         rest = run_until(second, 4, &first.end);
       REQUIRE(whole.losses.size() == 4);
       CHECK(std::vector(whole.losses.begin(), whole.losses.begin() + 2) == first.losses);
       CHECK(std::vector(whole.losses.begin() + 2, whole.losses.end()) == rest.losses);
       CHECK(first_difference(whole.end, rest.end) == "");
-      CHECK(first_difference(whole.end, run(setup, 4).end) != "");
+      CHECK(first_difference(whole.end, run_until(setup, 4).end) != "");
       // Resumes at the switch and after it.
       for (const std::int64_t at : {2, 3}) {
-        const Trained half = run(switching, at);
-        CHECK(first_difference(run(switching, 4, &half.end).end, whole.end) == "");
+        const StateOutcome half = run_until(switching, at);
+        CHECK(first_difference(run_until(switching, 4, &half.end).end, whole.end) == "");
       }
     }
 }
 
 TEST_CASE("state: the amaxes of delayed scaling are saved and resumed", "[state]") {
   for (const char* recipe : {"tensorwise_delayed", "tensorwise_delayed_recent"})
-    for (Setup setup : {Setup{},
-                        {.ranks = 2},
-                        {.ranks = 2, .parallel = "fsdp"},
-                        {.ranks = 2, .parallel = "fsdp", .gather = "fp8"}}) {
+    for (StateSetup setup : {StateSetup{},
+                             {.ranks = 2},
+                             {.ranks = 2, .parallel = "fsdp"},
+                             {.ranks = 2, .parallel = "fsdp", .gather = "fp8"}}) {
       setup.recipe = recipe;
       INFO(recipe << ", " << setup.ranks << " ranks " << setup.parallel << " " << setup.gather);
-      const Trained straight = run(setup, 4), half = run(setup, 2);
-      const Trained rest = run(setup, 4, &half.end);
+      const StateOutcome straight = run_until(setup, 4), half = run_until(setup, 2);
+      const StateOutcome rest = run_until(setup, 4, &half.end);
       CHECK(rest.losses[1] == straight.losses[3]);
       CHECK(first_difference(rest.end, straight.end) == "");
       CHECK(half.end.tensors.contains("scales/known"));
@@ -214,19 +217,19 @@ TEST_CASE("state: the amaxes of delayed scaling are saved and resumed", "[state]
 }
 
 TEST_CASE("state: delayed scaling starts at the step where its recipe starts", "[state]") {
-  Setup setup{.recipe = "bf16"};
+  StateSetup setup{.recipe = "bf16"};
   setup.switch_recipe = "tensorwise_delayed@2";
-  const Trained delayed = run(setup, 4), first = run(setup, 2);
-  const Trained rest = run(setup, 4, &first.end);
+  const StateOutcome delayed = run_until(setup, 4), first = run_until(setup, 2);
+  const StateOutcome rest = run_until(setup, 4, &first.end);
   CHECK(first_difference(rest.end, delayed.end) == "");
   setup.switch_recipe = "tensorwise@2";
-  const Trained current = run(setup, 4);
+  const StateOutcome current = run_until(setup, 4);
   CHECK(current.losses[2] == delayed.losses[2]);  // current scaling in the first step, which has no history
   CHECK(current.losses[3] != delayed.losses[3]);
 }
 
 TEST_CASE("state: save and load work with staging buffers of any size", "[state]") {
-  const Plan plan = plan_of({});
+  const Plan plan = state_plan({});
   run_cpu_ranks(plan, dry_run(plan, nullptr).extent, [&](Rank& rank, const DataSource&) {
     rank.parameters().initialize(plan.seed, kInitialDeviation);
     const std::vector<StateTensor> state = rank.parameters().state();
@@ -255,17 +258,17 @@ TEST_CASE("state: save and load work with staging buffers of any size", "[state]
 }
 
 TEST_CASE("state: runs that gather weights in FP8 resume with the same bits", "[state]") {
-  const Setup setup{.ranks = 2, .parallel = "fsdp", .gather = "fp8"};
-  const Trained straight = run(setup, 3), half = run(setup, 2);
-  const Trained rest = run(setup, 3, &half.end);
+  const StateSetup setup{.ranks = 2, .parallel = "fsdp", .gather = "fp8"};
+  const StateOutcome straight = run_until(setup, 3), half = run_until(setup, 2);
+  const StateOutcome rest = run_until(setup, 3, &half.end);
   CHECK(rest.losses[0] == straight.losses[2]);
   CHECK(first_difference(rest.end, straight.end) == "");
 }
 
 TEST_CASE("state: holds every parameter's weight and moments once over the shards", "[state]") {
-  for (const Setup& setup : {Setup{}, {.ranks = 3, .parallel = "fsdp"}}) {
-    const Plan plan = plan_of(setup);
-    const Trained one = run(setup, 1);
+  for (const StateSetup& setup : {StateSetup{}, {.ranks = 3, .parallel = "fsdp"}}) {
+    const Plan plan = state_plan(setup);
+    const StateOutcome one = run_until(setup, 1);
     std::int64_t elements = 0, bytes = 0;
     for (const auto& [name, values] : one.end.tensors) {
       bytes += static_cast<std::int64_t>(values.size());
@@ -286,10 +289,10 @@ TEST_CASE("state: holds every parameter's weight and moments once over the shard
 }
 
 TEST_CASE("state: continue_from refuses another seed and another number of ranks", "[state]") {
-  const Trained half = run({}, 2);
-  const auto refusal = [&](const Setup& setup) -> std::string {
+  const StateOutcome half = run_until({}, 2);
+  const auto refusal = [&](const StateSetup& setup) -> std::string {
     try {
-      run(setup, 3, &half.end);
+      run_until(setup, 3, &half.end);
     } catch (const InvalidInput& error) {
       return error.what();
     }

@@ -25,24 +25,23 @@
 #include "results/record/schema.h"
 
 using namespace precbench;
-using Words = std::vector<std::string>;
 
 namespace {
 
-constexpr const char* kFakeCase = "one case of an interleaved sweep";
+constexpr const char* kTimedCase = "one case of an interleaved sweep";
 constexpr std::int64_t kCrashes = 1, kCrashesAtSecond = 2;
 constexpr double kFirstMs = 100, kDriftMs = 2;
 
-Words lines_of(const std::string& path) {
+std::vector<std::string> lines_of(const std::string& path) {
   std::ifstream file(path);
-  Words lines;
+  std::vector<std::string> lines;
   for (std::string line; std::getline(file, line);) lines.push_back(line);
   return lines;
 }
 
 /// Plays one case; the log is the case's save_init.
-Record fake_run(const Case& c, const NodeShare&, StepBoard&) {
-  const Words before = lines_of(c.save_init);
+Record timed_run(const Case& c, const NodeShare&, StepBoard&) {
+  const std::vector<std::string> before = lines_of(c.save_init);
   std::ofstream(c.save_init, std::ios::app) << c.recipe << "\n";
   const auto earlier = std::count(before.begin(), before.end(), c.recipe);
   if (c.recipe == "rowwise" && (c.seed == kCrashes || (c.seed == kCrashesAtSecond && earlier > 0))) _exit(7);
@@ -61,11 +60,12 @@ Record fake_run(const Case& c, const NodeShare&, StepBoard&) {
 
 struct Fixture {
   TempDirectory directory;
-  SweepOptions options = sweep_into(directory, kFakeCase);
+  SweepOptions options = sweep_into(directory, kTimedCase);
   std::string log = directory / "log";
 
   Fixture() { options.interleave = true; }
-  std::vector<Case> grid(const Words& recipes, const std::vector<std::int64_t>& seeds) const {
+  std::vector<Case> grid(const std::vector<std::string>& recipes,
+                         const std::vector<std::int64_t>& seeds) const {
     std::vector<Case> cases;
     for (const std::string& recipe : recipes)
       for (const std::int64_t seed : seeds) {
@@ -82,10 +82,10 @@ struct Fixture {
   std::map<std::pair<std::string, std::int64_t>, Record> rows() const {
     std::map<std::pair<std::string, std::int64_t>, Record> found;
     const RecordSet set = read_records({options.out});
-    CHECK(set.problems == Words{});
+    CHECK(set.problems == std::vector<std::string>{});
     for (const LocatedRecord& located : set.records) {
       const Record& r = located.record;
-      CHECK(Schema::record().violations(nlohmann::ordered_json(r)) == Words{});
+      CHECK(Schema::record().violations(nlohmann::ordered_json(r)) == std::vector<std::string>{});
       found[{r.case_fields["recipe"].get<std::string>(), r.case_fields["seed"].get<std::int64_t>()}] = r;
     }
     return found;
@@ -97,15 +97,15 @@ struct Fixture {
 
 }  // namespace
 
-TEST_CASE("one case of an interleaved sweep", "[.]") { be_child(kFakeCase, fake_run); }
+TEST_CASE("one case of an interleaved sweep", "[.]") { be_child(kTimedCase, timed_run); }
 
 TEST_CASE("run_sweep: interleaved recipes run there and back per setting and a steady drift cancels",
           "[interleave]") {
   const Fixture f;
   const auto grid = f.grid({"bf16", "rowwise", "mxfp8"}, {10, 11});
   CHECK(run_sweep(grid, f.options) == kSweepDone);
-  const Words there_and_back = {"bf16", "rowwise", "mxfp8", "mxfp8", "rowwise", "bf16"};
-  Words twice = there_and_back;
+  const std::vector<std::string> there_and_back = {"bf16", "rowwise", "mxfp8", "mxfp8", "rowwise", "bf16"};
+  std::vector<std::string> twice = there_and_back;
   twice.insert(twice.end(), there_and_back.begin(), there_and_back.end());
   CHECK(lines_of(f.log) == twice);
   CHECK(!f.leaves_first_runs());
@@ -141,7 +141,7 @@ TEST_CASE("run_sweep: finished cases are left out of the interleaving", "[interl
   plain.interleave = false;
   run_sweep(f.grid({"rowwise"}, {10}), plain);
   CHECK(run_sweep(f.grid({"bf16", "rowwise", "mxfp8"}, {10}), f.options) == kSweepDone);
-  CHECK(lines_of(f.log) == Words{"rowwise", "bf16", "mxfp8", "mxfp8", "bf16"});
+  CHECK(lines_of(f.log) == std::vector<std::string>{"rowwise", "bf16", "mxfp8", "mxfp8", "bf16"});
   CHECK(f.rows().at({"rowwise", 10}).timing->runs.empty());
   CHECK(f.rows().at({"bf16", 10}).timing->runs.size() == 2);
 }
@@ -151,8 +151,8 @@ TEST_CASE("run_sweep: an interleaved case that fails in either run is a row and 
   for (const std::int64_t seed : {kCrashes, kCrashesAtSecond}) {
     const Fixture f;
     CHECK(run_sweep(f.grid({"bf16", "rowwise", "mxfp8"}, {seed}), f.options) == kSweepFailures);
-    const Words all = {"bf16", "rowwise", "mxfp8", "mxfp8", "rowwise", "bf16"};
-    const Words once = {"bf16", "rowwise", "mxfp8", "mxfp8", "bf16"};
+    const std::vector<std::string> all = {"bf16", "rowwise", "mxfp8", "mxfp8", "rowwise", "bf16"};
+    const std::vector<std::string> once = {"bf16", "rowwise", "mxfp8", "mxfp8", "bf16"};
     CHECK(lines_of(f.log) == (seed == kCrashes ? once : all));
     CHECK(f.rows().at({"rowwise", seed}).status == Status::crashed);
     CHECK(f.rows().at({"mxfp8", seed}).status == Status::ok);
@@ -188,12 +188,12 @@ TEST_CASE("run_sweep: a first run from another machine is not pooled", "[interle
   const Fixture f;
   Case c = f.grid({"bf16"}, {10})[0];
   StepBoard board;
-  Record elsewhere = fake_run(c, {}, board);
+  Record elsewhere = timed_run(c, {}, board);
   elsewhere.env.host = "there";
   std::filesystem::create_directories(f.options.out);
   append_record(f.options.out + "/records.jsonl.first-runs", elsewhere);
   CHECK(run_sweep({c}, f.options) == kSweepDone);
-  CHECK(lines_of(f.log) == Words{"bf16", "bf16", "bf16"});
+  CHECK(lines_of(f.log) == std::vector<std::string>{"bf16", "bf16", "bf16"});
   CHECK(f.rows().at({"bf16", 10}).timing->runs[0].median_ms == kFirstMs + kDriftMs);
 }
 
@@ -225,7 +225,7 @@ TEST_CASE("pool_runs: two runs become one record with equal weights", "[interlea
   second.metrics->energy_j_per_token = 0.016;
   second.warnings = {"a neighbour"};
   const Record pooled = pool_runs(first, second);
-  CHECK(Schema::record().violations(nlohmann::ordered_json(pooled)) == Words{});
+  CHECK(Schema::record().violations(nlohmann::ordered_json(pooled)) == std::vector<std::string>{});
   CHECK(pooled.timing->samples_ms.size() == 16);
   CHECK(pooled.timing->outliers == std::vector<std::int64_t>{15});
   CHECK(pooled.timing->median_ms == 250);  // each run counts the same
@@ -238,8 +238,8 @@ TEST_CASE("pool_runs: two runs become one record with equal weights", "[interlea
   CHECK(std::fabs(*pooled.metrics->energy_j_per_token - 0.014) < 1e-12);
   CHECK(pooled.telemetry->power_w == 620);
   CHECK(pooled.telemetry->temperature_c == 70);
-  CHECK(pooled.telemetry->throttle_reasons == Words{"sw_power_cap", "hw_slowdown"});
-  CHECK(pooled.warnings == Words{"a neighbour"});
+  CHECK(pooled.telemetry->throttle_reasons == std::vector<std::string>{"sw_power_cap", "hw_slowdown"});
+  CHECK(pooled.warnings == std::vector<std::string>{"a neighbour"});
   CHECK(pooled.training->loss == first.training->loss);
 
   // An emulated recipe has no speed in its runs and none in the pooled record.

@@ -25,10 +25,6 @@ using namespace precbench::testing;
 
 namespace {
 
-void on_ranks(int ranks, const std::function<void(Comm&)>& body) {
-  on_cpu_ranks(ranks, [&](Device&, Comm& comm) { body(comm); });
-}
-
 // Sizes that no number of ranks divides, and one smaller than the number of ranks.
 constexpr std::int64_t kSizes[] = {1, 2, 7, 1000, 1021};
 

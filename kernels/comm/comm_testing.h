@@ -34,4 +34,9 @@ inline void on_cpu_ranks(int ranks, const std::function<void(Device&, Comm&)>& b
     if (error) std::rethrow_exception(error);
 }
 
+/// Does so for a body that needs no device.
+inline void on_ranks(int ranks, const std::function<void(Comm&)>& body) {
+  on_cpu_ranks(ranks, [&](Device&, Comm& comm) { body(comm); });
+}
+
 }  // namespace precbench::testing

@@ -17,10 +17,6 @@ namespace {
 
 using Counts = std::vector<std::int64_t>;
 
-void on_ranks(int ranks, const std::function<void(Comm&)>& body) {
-  on_cpu_ranks(ranks, [&](Device&, Comm& comm) { body(comm); });
-}
-
 /// Returns the number of elements that rank `from` sends to rank `to`; some pairs have none.
 std::int64_t share(int from, int to) { return (3 * from + 5 * to) % 7; }
 

@@ -9,7 +9,7 @@
 using namespace precbench;
 using namespace precbench::testing;
 
-PRECBENCH_OP_TEST(parts_on, "adamw leaves the amaxes of the equal parts of a span") {
+PRECBENCH_OP_TEST(span_parts_on, "adamw leaves the amaxes of the equal parts of a span") {
   // Parts of which a thread block handles one or two and parts of which it handles many, next to gaps and
   // undivided spans.
   struct Span {

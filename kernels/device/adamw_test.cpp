@@ -34,8 +34,8 @@ State state(bool with_master, DType moments, DType gradients) {
 }
 
 /// Runs one AdamW step and returns norm_squared as the op leaves it.
-float step(Device& device, const State& s, const StepScalars& scalars, float norm,
-           const UpdateOptions& options) {
+float adamw_step(Device& device, const State& s, const StepScalars& scalars, float norm,
+                 const UpdateOptions& options) {
   Owned words(DType::f32, 1, 4);
   std::memcpy(words.tensor().data, &scalars, sizeof scalars);
   const Owned squared(DType::f32, 1, 1, {norm * norm});
@@ -84,7 +84,7 @@ TEST_CASE("adamw: FP32 step equals the FP64 formula with and without clipping an
           const State s = state(true, DType::f32, gradients);
           const std::vector<double> before = s.master.doubles();
           const Reference want = adamw(before, s, norm, options);
-          step(*device, s, kScalars, norm, options);
+          adamw_step(*device, s, kScalars, norm, options);
           CHECK(relative_error(s.m.floats(), want.m) < kFp32Error);
           CHECK(relative_error(s.v.floats(), want.v) < kFp32Error);
           // The master rounds relative to its own size, which is about 10 times the step's.
@@ -103,9 +103,9 @@ TEST_CASE("adamw: adds the gradient's squares to the norm without clipping and l
     for (double g : s.gradient.doubles()) squares += g * g;
     // Sixteen lanes of at most 256 additions, 4 to join them, one to round and one to add.
     constexpr double kBound = (256 + 4 + 1 + 1) * 0x1p-24;
-    CHECK(std::fabs(step(*device, s, kScalars, 2.0f, {.max_norm = 0}) - (4 + squares)) <=
+    CHECK(std::fabs(adamw_step(*device, s, kScalars, 2.0f, {.max_norm = 0}) - (4 + squares)) <=
           kBound * (4 + squares));
-    CHECK(step(*device, s, kScalars, 2.0f, {.max_norm = 1}) == 4.0f);
+    CHECK(adamw_step(*device, s, kScalars, 2.0f, {.max_norm = 1}) == 4.0f);
   }
 }
 
@@ -115,7 +115,7 @@ TEST_CASE("adamw: BF16 moments and weights equal the FP32 step rounded once", "[
   State bare = state(false, DType::f32, DType::f32), own = state(true, DType::f32, DType::f32);
   // initial values of the weights without a master
   own.master = {DType::f32, 1, kSize, own.weights.floats()};
-  for (State* s : {&wide, &narrow, &bare, &own}) step(*device, *s, kScalars, 2.0f, {});
+  for (State* s : {&wide, &narrow, &bare, &own}) adamw_step(*device, *s, kScalars, 2.0f, {});
   CHECK(narrow.m.floats() == rounded(wide.m.floats()));
   CHECK(narrow.v.floats() == rounded(wide.v.floats()));
   CHECK(narrow.master.bytes() == wide.master.bytes());
@@ -128,7 +128,7 @@ TEST_CASE("adamw: stochastic rounding picks an adjacent BF16 value and is unbias
   State start = state(true, DType::f32, DType::f32);
   start.master = {DType::f32, 1, kSize, start.weights.floats()};
   const State before = start;
-  step(*device, start, kScalars, 2.0f, {});
+  adamw_step(*device, start, kScalars, 2.0f, {});
   const std::vector<float> target = start.master.floats();
 
   std::vector<double> mean(kSize);
@@ -138,7 +138,7 @@ TEST_CASE("adamw: stochastic rounding picks an adjacent BF16 value and is unbias
     s.master = {};
     StepScalars scalars = kScalars;
     scalars.seed = seed;
-    step(*device, s, scalars, 2.0f, {.stochastic_rounding = true});
+    adamw_step(*device, s, scalars, 2.0f, {.stochastic_rounding = true});
     const std::vector<float> got = s.weights.floats();
     double deviation = 0, variance = 0;  // this seed's sum over elements, in units of the gap
     for (std::int64_t i = 0; i < kSize; ++i) {
@@ -175,7 +175,7 @@ TEST_CASE("adamw: stochastic rounding depends on the element's index in the mode
   const auto device = make_cpu_device(2);
   const UpdateOptions options{.stochastic_rounding = true, .first_index = 1000};
   const State whole = state(false, DType::bf16, DType::bf16), parts = whole, elsewhere = whole;
-  step(*device, whole, kScalars, 2.0f, options);
+  adamw_step(*device, whole, kScalars, 2.0f, options);
   constexpr std::int64_t kCut = 123;
   for (const auto& [first, count] : {std::pair<std::int64_t, std::int64_t>{0, kCut}, {kCut, kSize - kCut}}) {
     Owned words(DType::f32, 1, 4);
@@ -196,7 +196,7 @@ TEST_CASE("adamw: stochastic rounding depends on the element's index in the mode
   }
   CHECK(parts.weights.bytes() == whole.weights.bytes());
   CHECK(parts.m.bytes() == whole.m.bytes());
-  step(*device, elsewhere, kScalars, 2.0f, {.stochastic_rounding = true, .first_index = 1001});
+  adamw_step(*device, elsewhere, kScalars, 2.0f, {.stochastic_rounding = true, .first_index = 1001});
   CHECK(elsewhere.weights.bytes() != whole.weights.bytes());
 }
 
@@ -205,7 +205,7 @@ TEST_CASE("adamw: zero learning rate changes no weight with stochastic rounding 
   const State s = state(false, DType::f32, DType::f32), before = s;
   StepScalars scalars = kScalars;
   scalars.lr = 0;
-  step(*device, s, scalars, 2.0f, {.stochastic_rounding = true});
+  adamw_step(*device, s, scalars, 2.0f, {.stochastic_rounding = true});
   CHECK(s.weights.bytes() == before.weights.bytes());
 }
 
@@ -213,12 +213,12 @@ TEST_CASE("adamw: zero learning rate changes no weight with stochastic rounding 
 
 namespace {
 
-constexpr std::int64_t kFlatSizes[] = {1, 7, 4096, 100003};
+constexpr std::int64_t kSpanSizes[] = {1, 7, 4096, 100003};
 
 }  // namespace
 
 PRECBENCH_OP_TEST(adamw_on, "adamw in every combination of types") {
-  for (const std::int64_t size : kFlatSizes)
+  for (const std::int64_t size : kSpanSizes)
     for (const bool with_master : {false, true})
       for (const DType moments : {DType::f32, DType::bf16})
         for (const DType grads : {DType::f32, DType::bf16})

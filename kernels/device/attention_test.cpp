@@ -14,17 +14,18 @@ using namespace precbench::testing;
 
 namespace {
 
-struct Reference {
+struct AttentionReference {
   std::vector<double> out, lse;
 };
 
 /// FP64 reference. `kv` [B * keys, kv_width]: separate keys and values; empty: those of qkv.
-Reference attention(const AttentionShape& s, const std::vector<double>& qkv,
-                    const std::vector<double>& kv = {}) {
+AttentionReference attention(const AttentionShape& s, const std::vector<double>& qkv,
+                             const std::vector<double>& kv = {}) {
   const std::int64_t D = s.head_dim, W = s.qkv_width(), group = s.heads / s.kv_heads, K = s.keys();
   const std::int64_t pitch = kv.empty() ? W : s.kv_width();
   const double* keys = kv.empty() ? qkv.data() + s.heads * D : kv.data();
-  Reference r{std::vector<double>(s.tokens() * s.q_width()), std::vector<double>(s.heads * s.tokens())};
+  AttentionReference r{std::vector<double>(s.tokens() * s.q_width()),
+                       std::vector<double>(s.heads * s.tokens())};
   std::vector<double> p(K);
   for (std::int64_t b = 0; b < s.B; ++b)
     for (std::int64_t h = 0; h < s.heads; ++h)
@@ -59,16 +60,16 @@ std::vector<AttentionShape> shapes() {
   return all;
 }
 
-struct Run {
+struct AttentionRun {
   Owned out, lse, dqkv;
 };
 
 /// Runs forward and backward. The backward's `out` may be given, so that both dtypes see the same one.
-Run run(Device& device, const AttentionShape& s, const Tensor& qkv, const Tensor& dout,
-        const Tensor& saved_out = {}) {
-  Run r{{qkv.dtype, s.tokens(), s.q_width()},
-        {DType::f32, s.heads, s.tokens()},
-        {qkv.dtype, s.tokens(), s.qkv_width()}};
+AttentionRun run(Device& device, const AttentionShape& s, const Tensor& qkv, const Tensor& dout,
+                 const Tensor& saved_out = {}) {
+  AttentionRun r{{qkv.dtype, s.tokens(), s.q_width()},
+                 {DType::f32, s.heads, s.tokens()},
+                 {qkv.dtype, s.tokens(), s.qkv_width()}};
   QuantizedTensor out = operand(r.out);
   device.attention({out, r.lse, qkv, s});
   device.attention_backward({r.dqkv, dout, saved_out.empty() ? r.out.tensor() : saved_out, r.lse, qkv, s});
@@ -83,8 +84,8 @@ TEST_CASE("attention: equals FP64 causal softmax over the keys of the head's gro
     INFO("T " << s.T << " heads " << s.heads << "/" << s.kv_heads);
     const Owned qkv(DType::f32, s.tokens(), s.qkv_width(), normal(1, s.tokens() * s.qkv_width()));
     const Owned dout(DType::f32, s.tokens(), s.q_width(), normal(2, s.tokens() * s.q_width()));
-    const Run got = run(*device, s, qkv, dout);
-    const Reference want = attention(s, qkv.doubles());
+    const AttentionRun got = run(*device, s, qkv, dout);
+    const AttentionReference want = attention(s, qkv.doubles());
     CHECK(relative_error(got.out.floats(), want.out) < kFp32Error);
     CHECK(relative_error(got.lse.floats(), want.lse) < kFp32Error);
 
@@ -101,10 +102,10 @@ TEST_CASE("attention: later keys and values do not change earlier outputs", "[cp
   const AttentionShape s{1, 130, 4, 2, 8};
   std::vector<float> values = normal(1, s.tokens() * s.qkv_width());
   const Owned dout(DType::f32, s.tokens(), s.q_width(), normal(2, s.tokens() * s.q_width()));
-  const Run before = run(*device, s, Owned(DType::f32, s.tokens(), s.qkv_width(), values), dout);
+  const AttentionRun before = run(*device, s, Owned(DType::f32, s.tokens(), s.qkv_width(), values), dout);
   const std::int64_t changed = 100;
   for (std::size_t i = changed * s.qkv_width(); i < values.size(); ++i) values[i] += 3.0f;
-  const Run after = run(*device, s, Owned(DType::f32, s.tokens(), s.qkv_width(), values), dout);
+  const AttentionRun after = run(*device, s, Owned(DType::f32, s.tokens(), s.qkv_width(), values), dout);
   const std::vector<float> a = before.out.floats(), b = after.out.floats();
   const auto first = changed * s.q_width();
   CHECK(std::equal(a.begin(), a.begin() + first, b.begin()));
@@ -116,8 +117,8 @@ TEST_CASE("attention: scores far beyond the range of exp stay finite", "[cpu][at
   const AttentionShape s{1, 70, 2, 1, 8};
   const Owned qkv(DType::f32, s.tokens(), s.qkv_width(), normal(1, s.tokens() * s.qkv_width(), 100.0f));
   const Owned dout(DType::f32, s.tokens(), s.q_width(), normal(2, s.tokens() * s.q_width()));
-  const Run got = run(*device, s, qkv, dout);
-  const Reference want = attention(s, qkv.doubles());
+  const AttentionRun got = run(*device, s, qkv, dout);
+  const AttentionReference want = attention(s, qkv.doubles());
   CHECK(*std::max_element(want.lse.begin(), want.lse.end()) > 1e4);
   // A score of 1e4 has an absolute error of 1e4 roundoffs, which becomes the relative error of its
   // exponential.
@@ -135,9 +136,9 @@ TEST_CASE("attention: BF16 equals FP32 rounded once", "[cpu][attention]") {
       dout16(DType::bf16, s.tokens(), s.q_width(), grads);
   const Owned qkv32(DType::f32, s.tokens(), s.qkv_width(), values),
       dout32(DType::f32, s.tokens(), s.q_width(), grads);
-  const Run narrow = run(*device, s, qkv16, dout16);
+  const AttentionRun narrow = run(*device, s, qkv16, dout16);
   const Owned kept(DType::f32, s.tokens(), s.q_width(), narrow.out.floats());
-  const Run wide = run(*device, s, qkv32, dout32, kept);
+  const AttentionRun wide = run(*device, s, qkv32, dout32, kept);
   CHECK(narrow.out.floats() == rounded(wide.out.floats()));
   CHECK(narrow.lse.bytes() == wide.lse.bytes());
   CHECK(narrow.dqkv.floats() == rounded(wide.dqkv.floats()));
@@ -184,7 +185,7 @@ TEST_CASE("attention: separate keys and values at any count and offset match FP6
     device->attention({operand(out), lse, qkv, s, kv});
     device->attention_backward({dqkv, dout, out, lse, qkv, s, kv, dkv});
 
-    const Reference want = attention(s, qkv.doubles(), kv.doubles());
+    const AttentionReference want = attention(s, qkv.doubles(), kv.doubles());
     CHECK(relative_error(out.floats(), want.out) < kFp32Error);
     const std::vector<float> got_lse = lse.floats();
     for (std::size_t i = 0; i < got_lse.size(); ++i)
@@ -213,7 +214,7 @@ TEST_CASE("attention: a copy of the fused keys and values gives the same bits", 
       keys.insert(keys.end(), all.begin() + m * W + C, all.begin() + (m + 1) * W);
     return keys;
   };
-  const Run fused = run(*device, s, qkv, dout);
+  const AttentionRun fused = run(*device, s, qkv, dout);
   const Owned kv(DType::bf16, M, width, keys_of(qkv)), out(DType::bf16, M, C), lse(DType::f32, s.heads, M);
   const Owned dqkv(DType::bf16, M, W), dkv(DType::bf16, M, width);
   device->attention({operand(out), lse, qkv, s, kv});

@@ -15,14 +15,14 @@ using namespace precbench::testing;
 
 namespace {
 
-constexpr std::int64_t kRows = 64, kCols = 160;
+constexpr std::int64_t kFormatRows = 64, kFormatCols = 160;
 
 /// Values of many sizes, BF16, with a row and a block of zeros.
 std::vector<float> test_values() {
-  std::vector<float> x = normal(11, kRows * kCols);
-  for (std::int64_t i = 0; i < kRows * kCols; ++i)
-    x[i] *= std::ldexp(1.0f, static_cast<int>(i / kCols % 7) - 3);
-  std::fill_n(x.begin() + 5 * kCols, kCols, 0.0f);
+  std::vector<float> x = normal(11, kFormatRows * kFormatCols);
+  for (std::int64_t i = 0; i < kFormatRows * kFormatCols; ++i)
+    x[i] *= std::ldexp(1.0f, static_cast<int>(i / kFormatCols % 7) - 3);
+  std::fill_n(x.begin() + 5 * kFormatCols, kFormatCols, 0.0f);
   return rounded(x);
 }
 
@@ -39,8 +39,8 @@ struct Copy {
         operand{format, data, scale, false, format.scale == ScaleType::e4m3 ? amax.tensor() : Tensor{}} {}
 };
 
-Copy quantized(Device& device, const Owned& value, const QuantFormat& format, bool columns = false,
-               const RandomStream& random = {}) {
+Copy quantized_copy(Device& device, const Owned& value, const QuantFormat& format, bool columns = false,
+                    const RandomStream& random = {}) {
   const std::int64_t rows = value.tensor().rows, cols = value.tensor().cols;
   Copy copy(format, columns ? cols : rows, columns ? rows : cols);
   QuantizedTensor x{.value = value, .random = random};
@@ -99,8 +99,8 @@ double reference_scale(const QuantFormat& format, double amax, double tensor_ama
 
 std::vector<float> transposed(const std::vector<float>& x) {
   std::vector<float> turned(x.size());
-  for (std::int64_t r = 0; r < kRows; ++r)
-    for (std::int64_t c = 0; c < kCols; ++c) turned[c * kRows + r] = x[r * kCols + c];
+  for (std::int64_t r = 0; r < kFormatRows; ++r)
+    for (std::int64_t c = 0; c < kFormatCols; ++c) turned[c * kFormatRows + r] = x[r * kFormatCols + c];
   return turned;
 }
 
@@ -109,7 +109,7 @@ std::vector<float> transposed(const std::vector<float>& x) {
 TEST_CASE("custom formats: scales with a mantissa and their elements equal an FP64 reference", "[cpu][op]") {
   const auto device = make_cpu_device(2);
   const std::vector<float> x = test_values();
-  const Owned value(DType::bf16, kRows, kCols, x);
+  const Owned value(DType::bf16, kFormatRows, kFormatCols, x);
   double tensor_amax = 0;
   for (const float v : x) tensor_amax = std::max(tensor_amax, std::fabs(static_cast<double>(v)));
   for (const QuantFormat& format : custom_formats()) {
@@ -120,9 +120,9 @@ TEST_CASE("custom formats: scales with a mantissa and their elements equal an FP
     const std::int64_t wide = block_length(format.granularity), tall = block_rows(format.granularity);
     for (const bool columns : {false, true}) {
       INFO(describe(format) << (columns ? " columns" : " rows"));
-      const std::int64_t rows = columns ? kCols : kRows, k = columns ? kRows : kCols;
+      const std::int64_t rows = columns ? kFormatCols : kFormatRows, k = columns ? kFormatRows : kFormatCols;
       const std::vector<float> source = columns ? transposed(x) : x;
-      const std::vector<float> got = dequantized(*device, quantized(*device, value, format, columns));
+      const std::vector<float> got = dequantized(*device, quantized_copy(*device, value, format, columns));
       int wrong = 0;
       for (std::int64_t r0 = 0; r0 < rows; r0 += tall)
         for (std::int64_t k0 = 0; k0 < k; k0 += wide) {
@@ -150,14 +150,14 @@ TEST_CASE("custom formats: scales with a mantissa and their elements equal an FP
 
 TEST_CASE("custom formats: grids of e2m1 and e4m3 equal the built-in formats bit for bit", "[cpu][op]") {
   const auto device = make_cpu_device(3);
-  const Owned value(DType::bf16, kRows, kCols, test_values());
+  const Owned value(DType::bf16, kFormatRows, kFormatCols, test_values());
   const auto check = [&](const QuantFormat& builtin, const std::vector<float>& values) {
     QuantFormat grid = builtin;
     grid.dtype = DType::grid, grid.grid = make_grid(values);
     for (const bool columns : {false, true}) {
       INFO(describe(builtin) << (columns ? " columns" : " rows"));
-      const Copy a = quantized(*device, value, builtin, columns),
-                 b = quantized(*device, value, grid, columns);
+      const Copy a = quantized_copy(*device, value, builtin, columns),
+                 b = quantized_copy(*device, value, grid, columns);
       CHECK(a.scale.bytes() == b.scale.bytes());
       CHECK(dequantized(*device, a) == dequantized(*device, b));
     }
@@ -176,10 +176,11 @@ TEST_CASE("custom formats: one NaN or infinity makes the scope of its scale non-
       INFO(describe(format) << " " << poison);
       std::vector<float> x = test_values();
       x[70] = poison;
-      const Owned value(DType::bf16, kRows, kCols, x);
-      const std::vector<float> got = dequantized(*device, quantized(*device, value, format));
-      const std::int64_t wide = block_length(format.granularity) ? block_length(format.granularity) : kCols;
-      for (std::int64_t k = 70 / wide * wide; k < std::min(kCols, (70 / wide + 1) * wide); ++k)
+      const Owned value(DType::bf16, kFormatRows, kFormatCols, x);
+      const std::vector<float> got = dequantized(*device, quantized_copy(*device, value, format));
+      const std::int64_t wide =
+          block_length(format.granularity) ? block_length(format.granularity) : kFormatCols;
+      for (std::int64_t k = 70 / wide * wide; k < std::min(kFormatCols, (70 / wide + 1) * wide); ++k)
         CHECK_FALSE(std::isfinite(got[k]));
     }
 }
@@ -187,7 +188,7 @@ TEST_CASE("custom formats: one NaN or infinity makes the scope of its scale non-
 TEST_CASE("custom formats: stochastic rounding is unbiased and independent of the row split", "[cpu][op]") {
   const auto device = make_cpu_device(2);
   const std::vector<float> x = test_values();
-  const Owned value(DType::bf16, kRows, kCols, x);
+  const Owned value(DType::bf16, kFormatRows, kFormatCols, x);
   const QuantFormat format = grid_format(integers(-7, 7), Granularity::block_1x32, ScaleType::ue8m0,
                                          ScaleRounding::rceil, ElementRounding::stochastic);
   constexpr int kDraws = 400;
@@ -195,23 +196,24 @@ TEST_CASE("custom formats: stochastic rounding is unbiased and independent of th
   for (std::int32_t draw = 0; draw < kDraws; ++draw) {
     const Owned word(std::vector<std::int32_t>{draw});
     const std::vector<float> once =
-        dequantized(*device, quantized(*device, value, format, false, {.word = word}));
+        dequantized(*device, quantized_copy(*device, value, format, false, {.word = word}));
     for (std::size_t i = 0; i < x.size(); ++i) mean[i] += static_cast<double>(once[i]) / kDraws;
   }
   const std::vector<double> truth(x.begin(), x.end());
   QuantFormat to_nearest = format;
   to_nearest.element_rounding = ElementRounding::rne;
   const double nearest_error =
-      relative_error(dequantized(*device, quantized(*device, value, to_nearest)), truth);
+      relative_error(dequantized(*device, quantized_copy(*device, value, to_nearest)), truth);
   // One draw has 1.4 times that error, and the mean of 400 draws a twentieth of a draw's.
   CHECK(relative_error(mean, truth) < nearest_error / 8);
   const Owned word(std::vector<std::int32_t>{77}),
-      half(DType::bf16, kRows / 2, kCols, {x.begin() + kRows / 2 * kCols, x.end()});
-  const std::vector<float> whole =
-                               dequantized(*device, quantized(*device, value, format, false, {.word = word})),
-                           part = dequantized(*device, quantized(*device, half, format, false,
-                                                                 {.word = word, .rows = kRows / 2}));
-  CHECK(std::equal(part.begin(), part.end(), whole.begin() + kRows / 2 * kCols));
+      half(DType::bf16, kFormatRows / 2, kFormatCols, {x.begin() + kFormatRows / 2 * kFormatCols, x.end()});
+  const std::vector<float> whole = dequantized(*device,
+                                               quantized_copy(*device, value, format, false, {.word = word})),
+                           part =
+                               dequantized(*device, quantized_copy(*device, half, format, false,
+                                                                   {.word = word, .rows = kFormatRows / 2}));
+  CHECK(std::equal(part.begin(), part.end(), whole.begin() + kFormatRows / 2 * kFormatCols));
 }
 
 // ---- any device against the CPU device

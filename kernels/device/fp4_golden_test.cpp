@@ -10,7 +10,7 @@ using namespace precbench::testing;
 
 namespace {
 
-constexpr std::int64_t kRows = 32, kCols = 256;
+constexpr std::int64_t kFp4Rows = 32, kFp4Cols = 256;
 
 const std::map<std::string, GoldenWords>& fp4_goldens() {
   static const auto sections = golden_sections(PRECBENCH_SOURCE_DIR "/kernels/device/golden/fp4.txt");
@@ -19,7 +19,7 @@ const std::map<std::string, GoldenWords>& fp4_goldens() {
 
 /// Returns a BF16 matrix of the file.
 Tensor golden_matrix(HostMemory& host, const std::string& name) {
-  const Tensor t = host.tensor(DType::bf16, kRows, kCols);
+  const Tensor t = host.tensor(DType::bf16, kFp4Rows, kFp4Cols);
   for (std::int64_t i = 0; i < t.size(); ++i)
     t.as<std::uint16_t>()[i] =
         static_cast<std::uint16_t>(fp4_goldens().at(name).at(static_cast<std::size_t>(i)));
@@ -46,7 +46,7 @@ std::uint64_t without_signs_of_zeros(std::uint64_t byte) {
 void check_golden(OpTest& b, const std::string& name, const QuantFormat& format) {
   INFO(name);
   b.start();
-  QuantizedTensor x = b.operand({format, {}}, kRows, kCols);
+  QuantizedTensor x = b.operand({format, {}}, kFp4Rows, kFp4Cols);
   x.value = b.put(golden_matrix(b.host(), "input"));
   x.random = golden_random(b);
   b.device().quantize({x});
@@ -54,8 +54,9 @@ void check_golden(OpTest& b, const std::string& name, const QuantFormat& format)
   const Tensor got_scales = b.fetch(x.rowwise.scale), got = b.fetch(x.rowwise.data);
   const std::int64_t block = block_length(format.granularity);
   std::int64_t wrong = 0, wrong_scales = 0;
-  for (std::int64_t i = 0; i < kRows * kCols; i += block) {
-    const std::int64_t at = scale_index(format.granularity, kRows, kCols, i / kCols, i % kCols / block);
+  for (std::int64_t i = 0; i < kFp4Rows * kFp4Cols; i += block) {
+    const std::int64_t at =
+        scale_index(format.granularity, kFp4Rows, kFp4Cols, i / kFp4Cols, i % kFp4Cols / block);
     wrong_scales += got_scales.as<std::uint8_t>()[at] != scales.at(static_cast<std::size_t>(i / block));
     for (std::int64_t byte = i / 2; byte < (i + block) / 2; ++byte)
       wrong += without_signs_of_zeros(got.as<std::uint8_t>()[byte]) !=
@@ -92,16 +93,16 @@ PRECBENCH_OP_TEST(inverse_hadamard_on, "inverse_hadamard: transforms gradients, 
         INFO(name_of(dtype) << (masked ? ", masked" : "") << (accumulate ? ", accumulated" : ""));
         b.start();
         HostMemory& host = b.host();
-        const Tensor value = golden_matrix(host, "input"), src = host.random(dtype, kRows, kCols, 1.0f),
-                     before = host.random(dtype, kRows, kCols, 1.0f);
-        QuantizedTensor x = b.operand({format, {}}, kRows, kCols);
+        const Tensor value = golden_matrix(host, "input"), src = host.random(dtype, kFp4Rows, kFp4Cols, 1.0f),
+                     before = host.random(dtype, kFp4Rows, kFp4Cols, 1.0f);
+        QuantizedTensor x = b.operand({format, {}}, kFp4Rows, kFp4Cols);
         x.value = b.put(value);
         b.device().quantize({x});
         const Tensor dst = b.put(before);
         b.device().inverse_hadamard({dst, accumulate, b.put(src), masked ? x.value : Tensor{}, x.rowwise});
         std::vector<double> want;
         std::int64_t zeros = 0;
-        for (std::int64_t i = 0; i < kRows * kCols; ++i) {
+        for (std::int64_t i = 0; i < kFp4Rows * kFp4Cols; ++i) {
           const std::int64_t first = i / 32 * 32;
           double sum = 0;
           for (std::int64_t j = 0; j < 32; ++j) {
@@ -115,7 +116,7 @@ PRECBENCH_OP_TEST(inverse_hadamard_on, "inverse_hadamard: transforms gradients, 
         CHECK((!masked || zeros > 20));
         const Tensor got = b.fetch(dst);
         double worst = 0;
-        for (std::int64_t i = 0; i < kRows * kCols; ++i) {
+        for (std::int64_t i = 0; i < kFp4Rows * kFp4Cols; ++i) {
           const double error = std::fabs(HostMemory::get(got, i) - want[static_cast<std::size_t>(i)]);
           // One rounding to BF16, or a few FP32 roundings in sums of 32 values near 1.
           worst = std::max(worst,
@@ -132,7 +133,7 @@ PRECBENCH_OP_TEST(dequantize_on, "what codes stand for, in BF16") {
                                     nvfp4_format(Granularity::block_16x16)}) {
     INFO(describe(format));
     b.start();
-    const Tensor value = golden_matrix(b.host(), "input"), out = b.output(DType::bf16, kRows, kCols);
+    const Tensor value = golden_matrix(b.host(), "input"), out = b.output(DType::bf16, kFp4Rows, kFp4Cols);
     QuantizedTensor x = b.host_operand({format, {}}, value);
     b.cpu().quantize({x});
     b.device().dequantize({out, b.put(x.rowwise)});
@@ -141,7 +142,8 @@ PRECBENCH_OP_TEST(dequantize_on, "what codes stand for, in BF16") {
     std::int64_t wrong = 0;
     for (std::int64_t i = 0; i < value.size(); ++i) {
       const std::int64_t block = block_length(format.granularity);
-      const std::int64_t at = scale_index(format.granularity, kRows, kCols, i / kCols, i % kCols / block);
+      const std::int64_t at =
+          scale_index(format.granularity, kFp4Rows, kFp4Cols, i / kFp4Cols, i % kFp4Cols / block);
       const std::uint8_t byte = x.rowwise.scale.as<std::uint8_t>()[at];
       const float scale = format.scale == ScaleType::ue8m0 ? ue8m0_decode(byte) : e4m3_decode(byte);
       const auto code = static_cast<std::uint8_t>(x.rowwise.data.as<std::uint8_t>()[i / 2] >> 4 * (i % 2));

@@ -7,12 +7,12 @@ using namespace precbench::testing;
 
 namespace {
 
-struct Problem {
+struct MatmulProblem {
   std::int64_t M, N, K;
 };
 // Vectors, odd sizes, and more rows and columns than a tile of D has (192 x 512).
-constexpr Problem kProblems[] = {{1, 1, 1},     {1, 9, 5},     {7, 1, 33},
-                                 {129, 40, 17}, {1100, 31, 6}, {130, 2100, 3}};
+constexpr MatmulProblem kProblems[] = {{1, 1, 1},     {1, 9, 5},     {7, 1, 33},
+                                       {129, 40, 17}, {1100, 31, 6}, {130, 2100, 3}};
 
 /// Returns a [rows, k] matrix as an operand, stored transposed on request, in the memory of `storage`.
 GemmOperand operand_of(Owned& storage, DType dtype, const std::vector<float>& values, std::int64_t rows,
@@ -29,7 +29,7 @@ GemmOperand operand_of(Owned& storage, DType dtype, const std::vector<float>& va
 }
 
 template <class Real>
-std::vector<Real> naive(const Problem& p, const std::vector<float>& a, const std::vector<float>& b) {
+std::vector<Real> naive(const MatmulProblem& p, const std::vector<float>& a, const std::vector<float>& b) {
   std::vector<Real> d(p.M * p.N);
   for (std::int64_t m = 0; m < p.M; ++m)
     for (std::int64_t n = 0; n < p.N; ++n) {
@@ -50,7 +50,7 @@ std::vector<float> small_integers(std::uint64_t seed, std::int64_t n) {
 
 TEST_CASE("matmul: exact on integers for every operand layout", "[cpu][matmul]") {
   const auto device = make_cpu_device(2);
-  for (const Problem& p : kProblems) {
+  for (const MatmulProblem& p : kProblems) {
     const std::vector<float> a = small_integers(1, p.M * p.K), b = small_integers(2, p.N * p.K);
     const std::vector<float> before = small_integers(3, p.M * p.N);
     const std::vector<double> product = naive<double>(p, a, b);
@@ -75,7 +75,7 @@ TEST_CASE("matmul: exact on integers for every operand layout", "[cpu][matmul]")
 
 TEST_CASE("matmul: error against FP64 is at most twice that of a naive FP32 GEMM", "[cpu][matmul]") {
   const auto device = make_cpu_device(2);
-  for (const Problem& p : {Problem{65, 40, 96}, {40, 65, 1000}, {140, 20, 333}})
+  for (const MatmulProblem& p : {MatmulProblem{65, 40, 96}, {40, 65, 1000}, {140, 20, 333}})
     for (int variant = 0; variant < 4; ++variant) {
       INFO("M " << p.M << " N " << p.N << " K " << p.K << " variant " << variant);
       const std::vector<float> a = normal(1, p.M * p.K), b = normal(2, p.N * p.K);
@@ -99,7 +99,7 @@ TEST_CASE("matmul: error against FP64 is at most twice that of a naive FP32 GEMM
 
 TEST_CASE("matmul: a NaN or Inf in a row of A reaches only that row of D", "[cpu][matmul]") {
   const auto device = make_cpu_device(2);
-  const Problem p{600, 9, 37};
+  const MatmulProblem p{600, 9, 37};
   for (float bad : {std::nanf(""), HUGE_VALF, -HUGE_VALF})
     for (int variant = 0; variant < 4; ++variant) {
       std::vector<float> a = normal(1, p.M * p.K);

@@ -34,7 +34,7 @@ std::int64_t offset(Block& block, const Tensor& t) { return t.as<std::byte>() - 
 
 /// A miniature training step: weights, a gradient buffer over the stack, activations pushed in forward and
 /// popped in backward while the gradients are committed from the end. Sizes are random and never whole units.
-void step(Arena& arena, std::uint64_t seed, DType gradient_type) {
+void arena_step(Arena& arena, std::uint64_t seed, DType gradient_type) {
   constexpr int kLayers = 5;
   const auto size = [&](int i) { return 50 + random_bits(seed, i) % 3000; };
   arena.push(Segment::weights, DType::bf16, 1, size(100));
@@ -138,17 +138,17 @@ TEST_CASE("Arena: a repetition fits into the peak extent and not into one byte l
       INFO("seed " << seed << " " << name_of(gradient_type));
       Arena dry(reinterpret_cast<void*>(std::uintptr_t{1} << 20),
                 std::int64_t{1} << 40);  // like the dry device's
-      step(dry, seed, gradient_type);
+      arena_step(dry, seed, gradient_type);
       Block block(dry.peak_extent());
       Arena exact(block.base(), dry.peak_extent());
-      step(exact, seed, gradient_type);
+      arena_step(exact, seed, gradient_type);
       CHECK(exact.peak_extent() == dry.peak_extent());
       CHECK(exact.peak().bytes == dry.peak().bytes);
       // The block is never larger than the bytes in use at once: at the peak nothing lies between the stack
       // and the committed gradients.
       CHECK(dry.peak_extent() == dry.peak().total());
       Arena small(block.base(), dry.peak_extent() - 1);
-      CHECK_THROWS_AS(step(small, seed, gradient_type), OutOfMemory);
+      CHECK_THROWS_AS(arena_step(small, seed, gradient_type), OutOfMemory);
     }
 }
 

@@ -16,11 +16,11 @@ using namespace precbench::testing;
 namespace {
 
 /// A quantized copy with its own memory.
-struct OwnedOperand {
+struct ExpandedOperand {
   Owned data, scale;
   GemmOperand operand;
 
-  OwnedOperand(const QuantFormat& format, std::int64_t rows, std::int64_t k)
+  ExpandedOperand(const QuantFormat& format, std::int64_t rows, std::int64_t k)
       : data(format.dtype, rows, k),
         scale(scale_dtype(format), 1, scale_count(format.granularity, rows, k)),
         operand{format, data, scale} {}
@@ -39,19 +39,19 @@ std::vector<float> uneven(std::uint64_t seed, std::int64_t rows, std::int64_t k)
   return values;
 }
 
-OwnedOperand quantized(Device& device, const QuantFormat& format, std::int64_t rows, std::int64_t k,
-                       std::uint64_t seed) {
+ExpandedOperand quantized(Device& device, const QuantFormat& format, std::int64_t rows, std::int64_t k,
+                          std::uint64_t seed) {
   const Owned value(DType::bf16, rows, k, uneven(seed, rows, k)), amax(DType::f32, 1, 1);
-  OwnedOperand copy(format, rows, k);
+  ExpandedOperand copy(format, rows, k);
   device.quantize({{.value = value, .rowwise = copy.operand, .amax_out = amax}});
   return copy;
 }
 
 /// Returns the same codes with expanded scales.
-OwnedOperand expanded(const OwnedOperand& copy) {
+ExpandedOperand expanded(const ExpandedOperand& copy) {
   const GemmOperand& from = copy.operand;
   const std::int64_t rows = from.rows(), k = from.k();
-  OwnedOperand to(expanded_to_mx(from.format), rows, k);
+  ExpandedOperand to(expanded_to_mx(from.format), rows, k);
   std::memcpy(to.data.tensor().data, from.data.data, static_cast<std::size_t>(from.data.bytes()));
   for (std::int64_t i = 0; i < to.scale.tensor().size(); ++i)
     to.scale.tensor().as<std::uint8_t>()[i] =
@@ -73,8 +73,9 @@ TEST_CASE("mx expansion: GEMMs of blockwise_pow2 and rowwise keep every bit", "[
       const GemmRecipe gemm = find_recipe(name).gemm(role);
       if (!gemm.a.quantized()) continue;
       REQUIRE((expands_to_mx(gemm.a) && expands_to_mx(gemm.b)));
-      const OwnedOperand a = quantized(*device, gemm.a, kM, kK, 1), b = quantized(*device, gemm.b, kN, kK, 2);
-      const OwnedOperand mx_a = expanded(a), mx_b = expanded(b);
+      const ExpandedOperand a = quantized(*device, gemm.a, kM, kK, 1),
+                            b = quantized(*device, gemm.b, kN, kK, 2);
+      const ExpandedOperand mx_a = expanded(a), mx_b = expanded(b);
       for (const DType dtype : {DType::bf16, DType::f32})
         for (const bool accumulate : {false, true}) {
           INFO(name << " " << name_of(role) << " into " << name_of(dtype)
@@ -95,8 +96,8 @@ TEST_CASE("mx expansion: every value keeps its bits for every granularity", "[cp
        {Granularity::tensor, Granularity::row, Granularity::block_1x128, Granularity::block_128x128})
     for (const DType dtype : {DType::e4m3, DType::e5m2}) {
       INFO(name_of(granularity) << " " << name_of(dtype));
-      const OwnedOperand copy = quantized(*device, pow2(granularity, dtype), kRows, kK, 5),
-                         mx = expanded(copy);
+      const ExpandedOperand copy = quantized(*device, pow2(granularity, dtype), kRows, kK, 5),
+                            mx = expanded(copy);
       const Owned values(DType::f32, kRows, kK), mx_values(DType::f32, kRows, kK);
       device->dequantize({values, copy.operand});
       device->dequantize({mx_values, mx.operand});
@@ -113,7 +114,7 @@ TEST_CASE("mx expansion: every scale is at its layout position and padding is ze
       for (const Granularity granularity :
            {Granularity::tensor, Granularity::row, Granularity::block_1x128, Granularity::block_128x128}) {
         INFO(name_of(granularity) << " " << rows << " x " << k);
-        const OwnedOperand copy = quantized(*device, pow2(granularity), rows, k, 6), mx = expanded(copy);
+        const ExpandedOperand copy = quantized(*device, pow2(granularity), rows, k, 6), mx = expanded(copy);
         std::vector<std::uint8_t> expected(static_cast<std::size_t>(mx.scale.tensor().size()), 0);
         for (std::int64_t r = 0; r < rows; ++r)
           for (std::int64_t block = 0; block < k / 32; ++block)

@@ -9,7 +9,7 @@ using namespace precbench::testing;
 
 namespace {
 
-constexpr std::int64_t kRows = 32, kCols = 64, kLength = 32;
+constexpr std::int64_t kMxRows = 32, kMxCols = 64, kLength = 32;
 
 }  // namespace
 
@@ -23,22 +23,22 @@ PRECBENCH_OP_TEST(torchao_on, "MX blocks are torchao's, byte for byte") {
       INFO(name);
       const QuantFormat format{dtype, Granularity::block_1x32, ScaleType::ue8m0, rounding};
       b.start();
-      const Tensor value = b.host().tensor(DType::bf16, kRows, kCols);
+      const Tensor value = b.host().tensor(DType::bf16, kMxRows, kMxCols);
       const GoldenWords& input = sections.at("input");
       for (std::int64_t i = 0; i < value.size(); ++i)
         value.as<std::uint16_t>()[i] = static_cast<std::uint16_t>(input.at(i));
-      QuantizedTensor x = b.operand({format, {}}, kRows, kCols);
+      QuantizedTensor x = b.operand({format, {}}, kMxRows, kMxCols);
       x.value = b.put(value);
       b.device().quantize({x});
       const Tensor codes = b.fetch(x.rowwise.data), scales = b.fetch(x.rowwise.scale);
       const GoldenWords &want = sections.at(name + ".codes"), &bytes = sections.at(name + ".scales");
       std::int64_t wrong = 0, wrong_scales = 0;
-      for (std::int64_t r = 0; r < kRows; ++r)
-        for (std::int64_t c = 0; c < kCols; ++c) {
-          wrong += codes.as<std::uint8_t>()[r * kCols + c] != want.at(r * kCols + c);
+      for (std::int64_t r = 0; r < kMxRows; ++r)
+        for (std::int64_t c = 0; c < kMxCols; ++c) {
+          wrong += codes.as<std::uint8_t>()[r * kMxCols + c] != want.at(r * kMxCols + c);
           if (c % kLength != 0) continue;
-          const std::int64_t at = scale_index(format.granularity, kRows, kCols, r, c / kLength);
-          wrong_scales += scales.as<std::uint8_t>()[at] != bytes.at(r * kCols / kLength + c / kLength);
+          const std::int64_t at = scale_index(format.granularity, kMxRows, kMxCols, r, c / kLength);
+          wrong_scales += scales.as<std::uint8_t>()[at] != bytes.at(r * kMxCols / kLength + c / kLength);
         }
       CHECK(wrong_scales == 0);
       CHECK(wrong == 0);

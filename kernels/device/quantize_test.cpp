@@ -14,16 +14,16 @@ using namespace precbench::testing;
 
 namespace {
 
-struct Shape {
+struct QuantizeShape {
   std::int64_t rows, cols;
 };
 // Whole blocks in both directions, and ragged ones: the specification also covers sizes that a GPU does not
 // support.
-constexpr Shape kShapes[] = {{256, 128}, {130, 200}, {5, 48}};
+constexpr QuantizeShape kQuantizeShapes[] = {{256, 128}, {130, 200}, {5, 48}};
 
 enum class Data { normal, imbalanced, outlier, adversarial };
 
-std::vector<float> values(Data data, const Shape& s) {
+std::vector<float> values(Data data, const QuantizeShape& s) {
   std::vector<float> x = normal(1, s.rows * s.cols);
   const auto size = static_cast<std::int64_t>(x.size());
   switch (data) {
@@ -59,7 +59,7 @@ struct Quantized {
   Owned value, row_data, row_scale, col_data, col_scale, amax;
   QuantizedTensor operand;
 
-  Quantized(DType dtype, const std::vector<float>& x, const Shape& s, const QuantFormat& format)
+  Quantized(DType dtype, const std::vector<float>& x, const QuantizeShape& s, const QuantFormat& format)
       : value(dtype, s.rows, s.cols, x),
         row_data(format.dtype, s.rows, s.cols),
         row_scale(scale_type(format), 1, scale_count(format.granularity, s.rows, s.cols)),
@@ -121,7 +121,7 @@ std::int64_t dirty_padding(const GemmOperand& operand) {
   return count;
 }
 
-std::vector<float> transposed(const std::vector<float>& x, const Shape& s) {
+std::vector<float> transposed(const std::vector<float>& x, const QuantizeShape& s) {
   std::vector<float> t(x.size());
   for (std::int64_t r = 0; r < s.rows; ++r)
     for (std::int64_t c = 0; c < s.cols; ++c) t[c * s.rows + r] = x[r * s.cols + c];
@@ -133,7 +133,7 @@ std::vector<float> transposed(const std::vector<float>& x, const Shape& s) {
 TEST_CASE("quantize: both copies equal the reference in every format", "[cpu][quantize]") {
   const auto device = make_cpu_device(1);
   for (const QuantFormat& format : quantized_formats())
-    for (const Shape& s : kShapes)
+    for (const QuantizeShape& s : kQuantizeShapes)
       for (Data data : {Data::normal, Data::imbalanced, Data::outlier, Data::adversarial}) {
         INFO(describe(format) << ", " << s.rows << " x " << s.cols << ", data " << static_cast<int>(data));
         const std::vector<float> x = values(data, s);
@@ -157,7 +157,7 @@ TEST_CASE("quantize: both copies equal the reference in every format", "[cpu][qu
 TEST_CASE("quantize: a copy that is not requested is not written and changes nothing else",
           "[cpu][quantize]") {
   const auto device = make_cpu_device(1);
-  const Shape s{130, 200};
+  const QuantizeShape s{130, 200};
   const QuantFormat format{DType::e4m3, Granularity::row, ScaleType::f32};
   const std::vector<float> x = values(Data::normal, s);
   Quantized both(DType::bf16, x, s, format), row_only(DType::bf16, x, s, format),
@@ -226,7 +226,7 @@ TEST_CASE("amax: largest magnitude and 0 without elements and NaN if a value is 
 
 TEST_CASE("quantize_with_amax: parts quantized separately equal the whole matrix", "[cpu][quantize]") {
   const auto device = make_cpu_device(2);
-  const Shape s{37, 130};
+  const QuantizeShape s{37, 130};
   for (const QuantFormat& format : quantized_formats()) {
     if (format.granularity != Granularity::tensor) continue;
     for (Data data : {Data::normal, Data::imbalanced, Data::outlier, Data::adversarial})
@@ -254,7 +254,7 @@ TEST_CASE("transpose: equals the quantized copy of the transposed matrix", "[cpu
     const Granularity g = format.granularity;
     const bool exchanged = g == Granularity::tensor || g == Granularity::block_128x128;
     if (!exchanged || held_in_bf16(format.dtype)) continue;
-    for (const Shape& s : {Shape{16, 16}, Shape{144, 400}, Shape{256, 128}}) {
+    for (const QuantizeShape& s : {QuantizeShape{16, 16}, QuantizeShape{144, 400}, QuantizeShape{256, 128}}) {
       INFO(describe(format) << ", " << s.rows << " x " << s.cols);
       Quantized q(DType::bf16, values(Data::imbalanced, s), s, format);
       device->quantize({q.operand});
@@ -285,7 +285,7 @@ TEST_CASE("matmul: a quantized copy times the identity gives the dequantized val
           "[cpu][quantize][matmul]") {
   const auto device = make_cpu_device(1);
   for (const QuantFormat& format : quantized_formats())
-    for (const Shape& s : kShapes) {
+    for (const QuantizeShape& s : kQuantizeShapes) {
       INFO(describe(format) << ", " << s.rows << " x " << s.cols);
       Quantized q(DType::bf16, values(Data::imbalanced, s), s, format);
       device->quantize({q.operand});
@@ -307,7 +307,7 @@ TEST_CASE("quantization_error: sums equal those of the dequantized copy", "[cpu]
   const auto device = make_cpu_device(1);
   double saturations = 0, underflows = 0;
   for (const QuantFormat& format : quantized_formats())
-    for (const Shape& s : kShapes)
+    for (const QuantizeShape& s : kQuantizeShapes)
       for (Data data : {Data::normal, Data::imbalanced, Data::outlier, Data::adversarial})
         for (bool column : {false, true}) {
           INFO(describe(format) << ", " << s.rows << " x " << s.cols << ", data " << static_cast<int>(data));

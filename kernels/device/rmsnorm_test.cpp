@@ -12,19 +12,19 @@ namespace {
 
 constexpr float kEps = 1e-5f;
 
-struct Shape {
+struct NormShape {
   std::int64_t M, C;
 };
 // Rows below, at and above the 64 of a weight gradient's partial sum; columns that fill no vector register.
-constexpr Shape kShapes[] = {{1, 16}, {3, 7}, {64, 20}, {65, 33}, {130, 5}};
+constexpr NormShape kNormShapes[] = {{1, 16}, {3, 7}, {64, 20}, {65, 33}, {130, 5}};
 
-struct Reference {
+struct NormReference {
   std::vector<double> sum, rstd, h;
 };
 
-Reference rmsnorm(const Shape& s, const std::vector<double>& x, const std::vector<double>& branch,
-                  const std::vector<double>& weight) {
-  Reference r{x, std::vector<double>(s.M), x};
+NormReference rmsnorm(const NormShape& s, const std::vector<double>& x, const std::vector<double>& branch,
+                      const std::vector<double>& weight) {
+  NormReference r{x, std::vector<double>(s.M), x};
   for (std::int64_t m = 0; m < s.M; ++m) {
     double squares = 0;
     for (std::int64_t c = 0; c < s.C; ++c) {
@@ -38,7 +38,7 @@ Reference rmsnorm(const Shape& s, const std::vector<double>& x, const std::vecto
 }
 
 /// Returns rows of normal size, and some so small that eps dominates their norm.
-std::vector<float> stream(std::uint64_t seed, const Shape& s) {
+std::vector<float> stream(std::uint64_t seed, const NormShape& s) {
   std::vector<float> x = normal(seed, s.M * s.C);
   for (std::int64_t m = 0; m < s.M; m += 3)
     for (std::int64_t c = 0; c < s.C; ++c) x[m * s.C + c] *= 0x1p-9f;
@@ -49,7 +49,7 @@ struct Inputs {
   Owned x, branch, weight;
 };
 
-Inputs inputs(DType dtype, const Shape& s, bool with_branch) {
+Inputs inputs(DType dtype, const NormShape& s, bool with_branch) {
   Inputs in{{dtype, s.M, s.C, rounded(stream(1, s))}, {}, {dtype, 1, s.C, rounded(normal(3, s.C))}};
   if (with_branch) in.branch = {dtype, s.M, s.C, rounded(stream(2, s))};
   return in;
@@ -59,7 +59,7 @@ Inputs inputs(DType dtype, const Shape& s, bool with_branch) {
 
 TEST_CASE("add_rmsnorm: sum and norm and rstd match FP64", "[cpu][rmsnorm]") {
   const auto device = make_cpu_device(2);
-  for (const Shape& s : kShapes)
+  for (const NormShape& s : kNormShapes)
     for (bool with_branch : {false, true}) {
       INFO("M " << s.M << " C " << s.C << " branch " << with_branch);
       const Inputs in = inputs(DType::f32, s, with_branch);
@@ -67,7 +67,7 @@ TEST_CASE("add_rmsnorm: sum and norm and rstd match FP64", "[cpu][rmsnorm]") {
       QuantizedTensor out = operand(h);
       device->add_rmsnorm({out, sum, rstd, in.x, in.branch, in.weight, kEps});
 
-      const Reference want = rmsnorm(s, in.x.doubles(), in.branch.doubles(), in.weight.doubles());
+      const NormReference want = rmsnorm(s, in.x.doubles(), in.branch.doubles(), in.weight.doubles());
       CHECK(relative_error(h.floats(), want.h) < kFp32Error);
       CHECK(relative_error(rstd.floats(), want.rstd) < kFp32Error);
       if (with_branch)
@@ -84,7 +84,7 @@ TEST_CASE("add_rmsnorm: sum and norm and rstd match FP64", "[cpu][rmsnorm]") {
 
 TEST_CASE("rmsnorm_backward: is the derivative of add_rmsnorm", "[cpu][rmsnorm]") {
   const auto device = make_cpu_device(2);
-  for (const Shape& s : kShapes)
+  for (const NormShape& s : kNormShapes)
     for (bool with_residual : {false, true}) {
       INFO("M " << s.M << " C " << s.C << " residual " << with_residual);
       const Inputs in = inputs(DType::f32, s, false);
@@ -100,7 +100,7 @@ TEST_CASE("rmsnorm_backward: is the derivative of add_rmsnorm", "[cpu][rmsnorm]"
       device->rmsnorm_backward({gradient, dweight, false, residual, dh, in.x, rstd, in.weight});
 
       const auto loss = [&](const std::vector<double>& x, const std::vector<double>& weight) {
-        const Reference r = rmsnorm(s, x, {}, weight);
+        const NormReference r = rmsnorm(s, x, {}, weight);
         return dot(r.h, dh.floats()) + (with_residual ? dot(r.sum, dresidual.floats()) : 0);
       };
       const std::vector<double> x = in.x.doubles(), weight = in.weight.doubles();
@@ -134,7 +134,7 @@ TEST_CASE("rmsnorm_backward: is the derivative of add_rmsnorm", "[cpu][rmsnorm]"
 
 TEST_CASE("add_rmsnorm: BF16 equals FP32 rounded once", "[cpu][rmsnorm]") {
   const auto device = make_cpu_device(2);
-  const Shape s{65, 33};
+  const NormShape s{65, 33};
   const Inputs wide = inputs(DType::f32, s, true), narrow = inputs(DType::bf16, s, true);
   const Owned sum32(DType::f32, s.M, s.C), sum16(DType::bf16, s.M, s.C);
   const Owned rstd32(DType::f32, s.M, 1), rstd16(DType::f32, s.M, 1);

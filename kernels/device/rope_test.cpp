@@ -13,7 +13,8 @@ using namespace precbench::testing;
 namespace {
 
 // 66 and more tokens cross the 64 rows of a gain gradient's partial sum; B = 2 restarts the positions.
-constexpr AttentionShape kShapes[] = {{1, 1, 1, 1, 2}, {2, 5, 4, 2, 6}, {2, 33, 4, 1, 10}, {1, 130, 2, 2, 4}};
+constexpr AttentionShape kRopeShapes[] = {
+    {1, 1, 1, 1, 2}, {2, 5, 4, 2, 6}, {2, 33, 4, 1, 10}, {1, 130, 2, 2, 4}};
 
 /// Elements that QK-norm normalizes together: none, one head, or all heads of a row.
 enum class Norm : std::uint8_t { none, head, heads };
@@ -66,7 +67,7 @@ RopeOptions options_of(const AttentionShape& s, const Tensor& q_norm, const Tens
 
 TEST_CASE("rope: rotates q and k by position and leaves v", "[cpu][rope]") {
   const auto device = make_cpu_device(2);
-  for (const AttentionShape& s : kShapes)
+  for (const AttentionShape& s : kRopeShapes)
     for (const Norm norm : kNorms) {
       INFO("B " << s.B << " T " << s.T << " heads " << s.heads << ", " << name_of(norm));
       const bool with_norm = norm != Norm::none;
@@ -96,7 +97,7 @@ TEST_CASE("rope: rotates q and k by position and leaves v", "[cpu][rope]") {
 
 TEST_CASE("rope_backward: is the derivative of rope", "[cpu][rope]") {
   const auto device = make_cpu_device(2);
-  for (const AttentionShape& s : kShapes)
+  for (const AttentionShape& s : kRopeShapes)
     for (const Norm norm : kNorms) {
       INFO("B " << s.B << " T " << s.T << " heads " << s.heads << ", " << name_of(norm));
       const bool with_norm = norm != Norm::none;

@@ -23,14 +23,14 @@ std::vector<double> swiglu(std::int64_t M, std::int64_t F, const std::vector<dou
   return s;
 }
 
-struct Run {
+struct SwigluRun {
   Owned s, again, dgate_up;
 };
 
-Run run(Device& device, DType dtype, std::int64_t M, std::int64_t F, const std::vector<float>& gate_up,
-        const std::vector<float>& ds) {
+SwigluRun run(Device& device, DType dtype, std::int64_t M, std::int64_t F, const std::vector<float>& gate_up,
+              const std::vector<float>& ds) {
   const Owned in(dtype, M, 2 * F, gate_up), gradient(dtype, M, F, ds);
-  Run r{{dtype, M, F}, {dtype, M, F}, {dtype, M, 2 * F}};
+  SwigluRun r{{dtype, M, F}, {dtype, M, F}, {dtype, M, 2 * F}};
   QuantizedTensor s = operand(r.s), again = operand(r.again), dgate_up = operand(r.dgate_up);
   device.swiglu({s, in});
   device.swiglu_backward({dgate_up, again, gradient, in});
@@ -45,7 +45,7 @@ TEST_CASE("swiglu: forward and derivative match FP64 and backward recomputes the
     const std::int64_t M = shape.first, F = shape.second;
     INFO("M " << M << " F " << F);
     const std::vector<float> gate_up = normal(1, M * 2 * F, 3.0f), ds = normal(2, M * F);
-    const Run got = run(*device, DType::f32, M, F, gate_up, ds);
+    const SwigluRun got = run(*device, DType::f32, M, F, gate_up, ds);
     const std::vector<double> x(gate_up.begin(), gate_up.end());
     CHECK(relative_error(got.s.floats(), swiglu(M, F, x)) < kFp32Error);
     CHECK(got.again.bytes() == got.s.bytes());
@@ -56,7 +56,8 @@ TEST_CASE("swiglu: forward and derivative match FP64 and backward recomputes the
 
 TEST_CASE("swiglu: reaches its limits where exp overflows", "[cpu][swiglu]") {
   const auto device = make_cpu_device(1);
-  const Run got = run(*device, DType::f32, 2, 2, {-100, -0x1p99f, 2, 3, 100, 0x1p99f, 2, 3}, {1, 1, 1, 1});
+  const SwigluRun got =
+      run(*device, DType::f32, 2, 2, {-100, -0x1p99f, 2, 3, 100, 0x1p99f, 2, 3}, {1, 1, 1, 1});
   CHECK(got.s.floats() == std::vector<float>{0, 0, 200, 3 * 0x1p99f});
   CHECK(got.dgate_up.floats() == std::vector<float>{0, 0, 0, 0, 2, 3, 100, 0x1p99f});
 }
@@ -64,8 +65,8 @@ TEST_CASE("swiglu: reaches its limits where exp overflows", "[cpu][swiglu]") {
 TEST_CASE("swiglu: BF16 equals FP32 rounded once", "[cpu][swiglu]") {
   const auto device = make_cpu_device(2);
   const std::vector<float> gate_up = rounded(normal(1, 40 * 30)), ds = rounded(normal(2, 40 * 15));
-  const Run wide = run(*device, DType::f32, 40, 15, gate_up, ds);
-  const Run narrow = run(*device, DType::bf16, 40, 15, gate_up, ds);
+  const SwigluRun wide = run(*device, DType::f32, 40, 15, gate_up, ds);
+  const SwigluRun narrow = run(*device, DType::bf16, 40, 15, gate_up, ds);
   CHECK(narrow.s.floats() == rounded(wide.s.floats()));
   CHECK(narrow.again.floats() == narrow.s.floats());
   CHECK(narrow.dgate_up.floats() == rounded(wide.dgate_up.floats()));

@@ -9,7 +9,7 @@ using namespace precbench::testing;
 
 namespace {
 
-constexpr std::int64_t kRows = 37, kCols = 301, kMatrix = kRows * kCols;
+constexpr std::int64_t kMatrixRows = 37, kMatrixCols = 301, kMatrix = kMatrixRows * kMatrixCols;
 constexpr StepScalars kStep{.lr = 0.01f, .bias_correction1 = 0.008f, .bias_correction2 = 0.3f, .seed = 5};
 constexpr float kNorm = 3.0f;
 constexpr double kClip = 1.0 / (3.0 + 1e-6);
@@ -168,7 +168,7 @@ PRECBENCH_OP_TEST(adafactor_on, "adafactor's four passes, of matrices and vector
              << (with_master ? ", master" : "") << ", gradients " << name_of(grads));
         b.start();
         HostMemory& host = b.host();
-        const std::int64_t R = matrix ? kRows : 1, size = R * kCols;
+        const std::int64_t R = matrix ? kMatrixRows : 1, size = R * kMatrixCols;
         const UpdateOptions o{.eps = 0x1p-23f};
         const Tensor g = host.random(grads, size, 1, 0.1f), w = host.random(DType::bf16, size, 1, 0.1f);
         const Tensor master = with_master ? host.converted(w, DType::f32) : Tensor{};
@@ -178,10 +178,10 @@ PRECBENCH_OP_TEST(adafactor_on, "adafactor's four passes, of matrices and vector
           return t;
         };
         const Tensor none{}, norm = norm_of(host), scalars = scalars_of(host);
-        const FactoredMoment moment{matrix ? squares(R) : none, squares(kCols),
+        const FactoredMoment moment{matrix ? squares(R) : none, squares(kMatrixCols),
                                     host.converted(norm, DType::f32)};
         const Tensor row_sums = matrix ? host.tensor(DType::f32, 1, R) : none,
-                     col_sums = host.tensor(DType::f32, 1, kCols);
+                     col_sums = host.tensor(DType::f32, 1, kMatrixCols);
         const Tensor weight_squares = host.tensor(DType::f32, 1, 1),
                      update_squares = host.tensor(DType::f32, 1, 1);
         b.cpu().sum_of_squares({weight_squares, w, false});
@@ -222,8 +222,8 @@ PRECBENCH_OP_TEST(adafactor_parts_on, "what ranks have of a matrix adds up to it
   b.start();
   HostMemory& host = b.host();
   const Tensor g = host.random(DType::f32, kMatrix, 1, 0.1f);
-  const FactoredMoment moment{b.put(host.random(DType::f32, 1, kRows, 0.1f)),
-                              b.put(host.random(DType::f32, 1, kCols, 0.1f)), b.put(norm_of(host))};
+  const FactoredMoment moment{b.put(host.random(DType::f32, 1, kMatrixRows, 0.1f)),
+                              b.put(host.random(DType::f32, 1, kMatrixCols, 0.1f)), b.put(norm_of(host))};
   const Tensor dev_g = b.put(g), norm = b.put(norm_of(host));
   // Weights without a master, rounded by their index in the model, which starts at kPlace.
   constexpr std::int64_t kPlace = (std::int64_t{1} << 34) + 3;
@@ -242,23 +242,23 @@ PRECBENCH_OP_TEST(adafactor_parts_on, "what ranks have of a matrix adds up to it
                                 norm,
                                 o});
   };
-  std::vector<double> rows(kRows), cols(kCols), norms(1);
+  std::vector<double> rows(kMatrixRows), cols(kMatrixCols), norms(1);
   // The second part begins and ends within a row, the third is empty.
-  const std::int64_t cuts[] = {0, 128, 5 * kCols + 17, 5 * kCols + 17, kMatrix};
+  const std::int64_t cuts[] = {0, 128, 5 * kMatrixCols + 17, 5 * kMatrixCols + 17, kMatrix};
   for (int part = 0; part < 4; ++part) {
     const std::int64_t first = cuts[part], count = cuts[part + 1] - first;
-    const Tensor row_sums = b.put(host.tensor(DType::f32, 1, kRows)),
-                 col_sums = b.put(host.tensor(DType::f32, 1, kCols)), out = b.put(norm_of(host));
+    const Tensor row_sums = b.put(host.tensor(DType::f32, 1, kMatrixRows)),
+                 col_sums = b.put(host.tensor(DType::f32, 1, kMatrixCols)), out = b.put(norm_of(host));
     b.device().factored_sums({row_sums, col_sums, dev_g.elements(first, count), first});
     b.device().factored_norm({out, moment, dev_g.elements(first, count), first, norm, {}});
     update(in_parts, first, count);
     const Tensor got_rows = b.fetch(row_sums), got_cols = b.fetch(col_sums), got_norm = b.fetch(out);
-    for (std::int64_t r = 0; r < kRows; ++r) rows[r] += got_rows.as<float>()[r];
-    for (std::int64_t c = 0; c < kCols; ++c) cols[c] += got_cols.as<float>()[c];
+    for (std::int64_t r = 0; r < kMatrixRows; ++r) rows[r] += got_rows.as<float>()[r];
+    for (std::int64_t c = 0; c < kMatrixCols; ++c) cols[c] += got_cols.as<float>()[c];
     norms[0] += got_norm.as<float>()[0];
   }
-  const Tensor row_sums = b.put(host.tensor(DType::f32, 1, kRows)),
-               col_sums = b.put(host.tensor(DType::f32, 1, kCols)), out = b.put(norm_of(host));
+  const Tensor row_sums = b.put(host.tensor(DType::f32, 1, kMatrixRows)),
+               col_sums = b.put(host.tensor(DType::f32, 1, kMatrixCols)), out = b.put(norm_of(host));
   b.device().factored_sums({row_sums, col_sums, dev_g, 0});
   b.device().factored_norm({out, moment, dev_g, 0, norm, {}});
   update(at_once, 0, kMatrix);

@@ -17,7 +17,7 @@ using namespace precbench::testing;
 
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kInfiniteBits = std::numeric_limits<float>::infinity();
 
 /// Returns the nearest value by a search over all of them; of two, the one an even number of places from 0.
 float nearest_value(const std::vector<float>& values, float x) {
@@ -42,13 +42,14 @@ std::vector<float> mirrored(const std::vector<float>& values) {
 
 /// Returns the grid's values, midpoints and their neighbours, and random numbers.
 std::vector<float> inputs_for(const std::vector<float>& values) {
-  std::vector<float> inputs = {0.0f, -0.0f, 1e-30f, -1e-30f, 1e30f, -1e30f, kInf, -kInf};
+  std::vector<float> inputs = {0.0f, -0.0f, 1e-30f, -1e-30f, 1e30f, -1e30f, kInfiniteBits, -kInfiniteBits};
   for (std::size_t i = 0; i < values.size(); ++i) {
     inputs.push_back(values[i]);
     if (i + 1 == values.size()) continue;
     const float middle =
         static_cast<float>((static_cast<double>(values[i]) + static_cast<double>(values[i + 1])) / 2);
-    inputs.insert(inputs.end(), {middle, std::nextafter(middle, kInf), std::nextafter(middle, -kInf)});
+    inputs.insert(inputs.end(),
+                  {middle, std::nextafter(middle, kInfiniteBits), std::nextafter(middle, -kInfiniteBits)});
   }
   for (std::uint64_t i = 0; i < 4000; ++i)
     inputs.push_back(0.7f * std::fabs(values.back()) * irwin_hall_normal(3, i));
@@ -115,8 +116,8 @@ TEST_CASE("grid_encode_stochastic: takes a neighbour with the right probability"
   for (const float value : values)
     for (const std::uint32_t random : {0u, 0x80000000u, 0xFFFFFFFFu})
       CHECK(grid_decode(grid, grid_encode_stochastic(grid, value, random)) == value);
-  CHECK(grid_decode(grid, grid_encode_stochastic(grid, kInf, 0)) == 1.0f);
-  CHECK(grid_decode(grid, grid_encode_stochastic(grid, -kInf, 0)) == -1.0f);
+  CHECK(grid_decode(grid, grid_encode_stochastic(grid, kInfiniteBits, 0)) == 1.0f);
+  CHECK(grid_decode(grid, grid_encode_stochastic(grid, -kInfiniteBits, 0)) == -1.0f);
   CHECK(grid_decode(grid, grid_encode_stochastic(grid, std::nanf(""), 0)) == 0.0f);
   constexpr int kDraws = 20000;
   for (const float x : {0.9f, 0.3f, 0.01f, -0.05f, -0.99f}) {
@@ -143,7 +144,7 @@ TEST_CASE("make_grid: impossible values are refused with their place", "[grid]")
   CHECK(why({0, 1, 0.5f}) == "2: 0.5 is not above 1, the value before it; sort the list");
   CHECK(why({0, 1, 1}) == "2: 1 is not above 1, the value before it; sort the list");
   CHECK(why({0, std::nanf("")}) == "1: nan is not a finite FP32 number");
-  CHECK(why({0, 1, kInf}) == "2: inf is not a finite FP32 number");
+  CHECK(why({0, 1, kInfiniteBits}) == "2: inf is not a finite FP32 number");
   CHECK(why({-1, 1}) == "has no 0, which padding and an all-zero block need");
   CHECK(why({0}) == "needs a value above 0; without negative values it is mirrored");
   CHECK(why({-1, 0}) == "needs a value above 0; without negative values it is mirrored");
@@ -164,14 +165,14 @@ TEST_CASE("ue5m3: values follow the formula and casts take the nearest", "[grid]
   }
   CHECK(values.back() == 114688);
   CHECK(std::isnan(ue5m3_decode(0xFF)));
-  CHECK((ue5m3_encode(std::nanf("")) == 0xFF && ue5m3_encode(kInf) == 0xFF));
+  CHECK((ue5m3_encode(std::nanf("")) == 0xFF && ue5m3_encode(kInfiniteBits) == 0xFF));
   CHECK((ue5m3_encode(1e30f) == 0xFE && ue5m3_encode(1e-30f) == 0));
   int wrong = 0;
   for (int code = 0; code + 1 < 255; ++code) {
     const auto middle = static_cast<float>((values[code] + values[code + 1]) / 2);
     wrong += ue5m3_encode(middle) != code + code % 2;  // ties to even
     wrong += ue5m3_encode(std::nextafter(middle, 0.0f)) != code;
-    wrong += ue5m3_encode(std::nextafter(middle, kInf)) != code + 1;
+    wrong += ue5m3_encode(std::nextafter(middle, kInfiniteBits)) != code + 1;
   }
   CHECK(wrong == 0);
 }
@@ -195,8 +196,8 @@ TEST_CASE("custom_scale: grids of known formats have the scales of these formats
     }
   }
   const ScaleRule rule = scale_rule(grid_format({0, 1, 2}, Granularity::block_1x32, ScaleType::ue5m3));
-  CHECK(custom_scale(rule, kInf, 0).byte == 0xFF);
-  CHECK(std::isnan(custom_scale(rule, kInf, 0).dequantize));
+  CHECK(custom_scale(rule, kInfiniteBits, 0).byte == 0xFF);
+  CHECK(std::isnan(custom_scale(rule, kInfiniteBits, 0).dequantize));
   CHECK(custom_scale(rule, 0, 0).byte == 0);
   CHECK(std::isfinite(custom_scale(rule, 0, 0).multiply));
   CHECK(custom_scale(rule, 3, 0).dequantize == 1.5f);

@@ -16,7 +16,7 @@ using namespace precbench::testing;
 
 namespace {
 
-constexpr std::int64_t kRows = 64, kCols = 48, kBlock = 16;
+constexpr std::int64_t kRows = 64, kCols = 48, kBlockSize = 16;
 
 std::vector<float> values_of(const GoldenWords& words) {
   std::vector<float> values;
@@ -38,16 +38,16 @@ void check_quantized(const std::string& name, const std::vector<float>& x, std::
   const GoldenWords &scales = sections.at(name + ".scales"), &codes = sections.at(name + ".codes");
   int zero_scales = 0, wrong_scales = 0, wrong_codes = 0;
   for (std::int64_t r0 = 0; r0 < rows; r0 += tall)
-    for (std::int64_t k0 = 0; k0 < k; k0 += kBlock) {
+    for (std::int64_t k0 = 0; k0 < k; k0 += kBlockSize) {
       float block_amax = 0;
-      for (std::int64_t i = 0; i < tall * kBlock; ++i)
-        block_amax = std::max(block_amax, std::fabs(x[(r0 + i / kBlock) * k + k0 + i % kBlock]));
+      for (std::int64_t i = 0; i < tall * kBlockSize; ++i)
+        block_amax = std::max(block_amax, std::fabs(x[(r0 + i / kBlockSize) * k + k0 + i % kBlockSize]));
       const std::uint8_t scale = nvfp4_block_scale(block_amax, tensor_scale);
       const float multiplier = nvfp4_multiplier(scale, tensor_scale);
       zero_scales += scale == 0;
       for (std::int64_t r = r0; r < r0 + tall; ++r) {
-        wrong_scales += scale != scales.at((r * k + k0) / kBlock);
-        for (std::int64_t c = k0; c < k0 + kBlock; c += 2) {
+        wrong_scales += scale != scales.at((r * k + k0) / kBlockSize);
+        for (std::int64_t c = k0; c < k0 + kBlockSize; c += 2) {
           const std::uint8_t pair = static_cast<std::uint8_t>(
               e2m1_encode(x[r * k + c] * multiplier) | e2m1_encode(x[r * k + c + 1] * multiplier) << 4);
           wrong_codes += pair != codes.at((r * k + c) / 2);
@@ -66,13 +66,13 @@ TEST_CASE("NVFP4: scales and codes equal torchao's for rows and squares and afte
   const std::vector<float> x = values_of(sections.at("input"));
   REQUIRE(x.size() == static_cast<std::size_t>(kRows * kCols));
   check_quantized("1x16", x, kCols, 1);
-  check_quantized("16x16", x, kCols, kBlock);
+  check_quantized("16x16", x, kCols, kBlockSize);
 
   std::vector<float> turned(x.size());
   for (std::int64_t r = 0; r < kRows; ++r)
     for (std::int64_t c = 0; c < kCols; ++c) turned[c * kRows + r] = x[r * kCols + c];
-  for (std::size_t i = 0; i < turned.size(); i += kBlock)
-    hadamard_transform<kBlock>(&turned[i], sign_bits(Signs::te, 0, 0));
+  for (std::size_t i = 0; i < turned.size(); i += kBlockSize)
+    hadamard_transform<kBlockSize>(&turned[i], sign_bits(Signs::te, 0, 0));
   CHECK(turned == values_of(sections.at("rht")));
   check_quantized("rht.1x16", turned, kRows, 1);
 }
@@ -88,7 +88,7 @@ TEST_CASE("NVFP4: stochastic codes equal TransformerEngine's for the same random
   int wrong = 0, moved = 0;
   for (std::size_t i = 0; i < x.size(); ++i) {
     const float scaled =
-        x[i] * nvfp4_multiplier(static_cast<std::uint8_t>(scales.at(i / kBlock)), tensor_scale);
+        x[i] * nvfp4_multiplier(static_cast<std::uint8_t>(scales.at(i / kBlockSize)), tensor_scale);
     const std::uint8_t got = e2m1_encode_stochastic(scaled, static_cast<std::uint32_t>(bytes[i]));
     wrong += got != (codes.at(i / 2) >> 4 * (i % 2) & 0xF);
     moved += got != e2m1_encode(scaled);

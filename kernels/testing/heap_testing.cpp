@@ -20,7 +20,7 @@
 
 namespace {
 
-std::atomic<std::ptrdiff_t> alive{0}, peak{0}, start{0};
+std::atomic<std::ptrdiff_t> allocated{0}, peak{0}, start{0};
 
 }  // namespace
 
@@ -31,8 +31,8 @@ bool heap_is_counted() { return PRECBENCH_COUNTS_HEAP == 1; }
 std::size_t heap_peak() { return static_cast<std::size_t>(peak - start); }
 
 void reset_heap_peak() {
-  start = alive.load();
-  peak = alive.load();
+  start = allocated.load();
+  peak = allocated.load();
 }
 
 }  // namespace precbench
@@ -43,7 +43,7 @@ void* operator new(std::size_t size) {
   void* const block = std::malloc(size == 0 ? 1 : size);
   if (!block) throw std::bad_alloc();
   const auto bytes = static_cast<std::ptrdiff_t>(malloc_usable_size(block));
-  const std::ptrdiff_t now = alive.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  const std::ptrdiff_t now = allocated.fetch_add(bytes, std::memory_order_relaxed) + bytes;
   std::ptrdiff_t most = peak.load(std::memory_order_relaxed);
   while (now > most && !peak.compare_exchange_weak(most, now, std::memory_order_relaxed)) {
   }
@@ -52,7 +52,7 @@ void* operator new(std::size_t size) {
 
 void operator delete(void* block) noexcept {
   if (!block) return;
-  alive.fetch_sub(static_cast<std::ptrdiff_t>(malloc_usable_size(block)), std::memory_order_relaxed);
+  allocated.fetch_sub(static_cast<std::ptrdiff_t>(malloc_usable_size(block)), std::memory_order_relaxed);
   std::free(block);
 }
 

@@ -10,7 +10,6 @@
 
 namespace precbench::testing {
 
-inline constexpr double kRoundoff = 0x1p-24;  // of FP32
 inline constexpr std::int64_t kSequences = 4, kLength = 128;
 
 struct Outcome {

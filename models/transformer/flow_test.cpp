@@ -13,7 +13,7 @@ Recipe flowing() {
   return recipe;
 }
 
-StepSetup setup_of(const char* model, const Recipe& recipe) {
+StepSetup flow_setup(const char* model, const Recipe& recipe) {
   StepSetup setup{.model = find_model(model), .B = 4, .T = 64, .recipe = recipe};
   setup.model.layers = 2;
   return setup;
@@ -28,7 +28,7 @@ TEST_CASE("flow: changes only gradients of linear layers and by at most 4%", "[f
        {std::pair("tiny", WeightAt::swiglu), std::pair("tiny-moe", WeightAt::swiglu),
         std::pair("tiny-moe-shared", WeightAt::swiglu), std::pair("tiny-moe-shared", WeightAt::input)}) {
     INFO(model << (at == WeightAt::input ? ", weights at the input" : ""));
-    StepSetup setup = setup_of(model, flowing());
+    StepSetup setup = flow_setup(model, flowing());
     setup.model.moe.weight_at = at;
     const Result with = random_step(setup);
     setup.recipe = find_recipe("blockwise_pow2");
@@ -50,14 +50,14 @@ TEST_CASE("flow: changes only gradients of linear layers and by at most 4%", "[f
 TEST_CASE("flow: recomputation gives the same bits", "[flow]") {
   for (const char* model : {"tiny", "tiny-moe-shared"}) {
     INFO(model);
-    StepSetup setup = setup_of(model, flowing());
+    StepSetup setup = flow_setup(model, flowing());
     setup.accumulation = 2;
     check_recomputed(setup, random_step(setup));
   }
 }
 
 TEST_CASE("flow: lm_head and separate q k v GEMMs stay within 4% of requantized gradients", "[flow]") {
-  StepSetup setup = setup_of("tiny", flowing());
+  StepSetup setup = flow_setup("tiny", flowing());
   setup.head = flowing();
   setup.roles = {LinearRole::q, LinearRole::down};  // v is narrower than a block
   const Result with = random_step(setup);

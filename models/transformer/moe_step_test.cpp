@@ -14,8 +14,7 @@ using namespace precbench::testing;
 
 namespace {
 
-constexpr double kRoundoff = 0x1p-24;  // of FP32
-const std::string kGoldenFolder = PRECBENCH_SOURCE_DIR "/models/transformer/golden";
+const std::string kMixtureGoldens = PRECBENCH_SOURCE_DIR "/models/transformer/golden";
 
 StepSetup moe_setup(const char* model, const char* recipe = "bf16") {
   StepSetup setup{.model = find_model(model), .B = 4, .T = 32, .recipe = find_recipe(recipe)};
@@ -24,7 +23,7 @@ StepSetup moe_setup(const char* model, const char* recipe = "bf16") {
 }
 
 /// Returns all recipes that experts support, with and without flow where possible.
-std::vector<Recipe> expert_recipes() {
+std::vector<Recipe> expert_recipes_and_flows() {
   std::vector<Recipe> all;
   for (const Recipe& recipe : builtin_recipes()) {
     if (experts_unsupported_reason(recipe)) continue;
@@ -108,7 +107,7 @@ void check_one_expert(
 TEST_CASE("MoE step: FP32 matches Hugging Face", "[moe]") {
   for (const char* name : kGoldenMixtures) {
     INFO(name);
-    const Golden golden(kGoldenFolder, name);
+    const Golden golden(kMixtureGoldens, name);
     check_fp32_step(golden, run_step(golden, true));
   }
 }
@@ -116,13 +115,13 @@ TEST_CASE("MoE step: FP32 matches Hugging Face", "[moe]") {
 TEST_CASE("MoE step: BF16 matches PyTorch with the same roundings", "[moe]") {
   for (const char* name : kGoldenMixtures) {
     INFO(name);
-    const Golden golden(kGoldenFolder, name);
+    const Golden golden(kMixtureGoldens, name);
     check_bf16_step(golden, run_step(golden, false));
   }
 }
 
 TEST_CASE("MoE step: one expert equals the dense model bit for bit in every recipe", "[moe]") {
-  for (const Recipe& recipe : expert_recipes()) check_one_expert(recipe);
+  for (const Recipe& recipe : expert_recipes_and_flows()) check_one_expert(recipe);
 }
 
 TEST_CASE("MoE step on a GPU: one expert equals the dense model bit for bit", "[gpu][moe]") {
@@ -130,7 +129,7 @@ TEST_CASE("MoE step on a GPU: one expert equals the dense model bit for bit", "[
   // "loop" runs the dense model's GEMMs expert by expert; "own" runs grouped kernels, for which the dense
   // model needs the same kernels.
   for (const char* grouped : {"loop", "own"})
-    for (const Recipe& recipe : expert_recipes()) {
+    for (const Recipe& recipe : expert_recipes_and_flows()) {
       if (grouped == std::string("own") && recipe.fprop.b.granularity != Granularity::block_128x128) continue;
       INFO(grouped);
       check_one_expert(recipe, [&] {
@@ -224,7 +223,7 @@ TEST_CASE("MoE step: gradients of every recipe are close to BF16", "[moe]") {
       return Result{loss, step.gradients()};
     };
     const Result reference = run(find_recipe("bf16"));
-    for (const Recipe& recipe : expert_recipes()) {
+    for (const Recipe& recipe : expert_recipes_and_flows()) {
       if (!recipe.quantized()) continue;
       INFO(model << " " << recipe.name << (recipe.flow ? " with flow" : ""));
       const Result result = run(recipe);

@@ -12,7 +12,7 @@ using namespace precbench;
 
 namespace {
 
-constexpr double kRoundoff = 0x1p-24;  // of FP32, in which the library computes
+constexpr double kFp32Roundoff = 0x1p-24;  // of FP32, in which the library computes
 
 }  // namespace
 
@@ -31,7 +31,7 @@ TEST_CASE("RoPE: frequencies and angles match Hugging Face at near and far posit
     // A power, a division and a few operations of the scaling, each rounded to FP32.
     for (std::size_t i = 0; i < frequencies.size(); ++i) {
       INFO("pair " << i);
-      CHECK(std::fabs(frequencies[i] / golden.at("frequencies")[i].get<double>() - 1) <= 8 * kRoundoff);
+      CHECK(std::fabs(frequencies[i] / golden.at("frequencies")[i].get<double>() - 1) <= 8 * kFp32Roundoff);
     }
     const std::vector<std::int64_t> positions = golden.at("positions");
     angles.T = positions.back() + 1;
@@ -41,7 +41,8 @@ TEST_CASE("RoPE: frequencies and angles match Hugging Face at near and far posit
         INFO("position " << positions[p] << ", pair " << i);
         // The library rounds the frequency and the angle to FP32; its cosine inherits the error of the angle.
         const double angle = static_cast<double>(positions[p]) * frequencies[i];
-        const double bound = model.rope_scaling.attention_factor * (10 * kRoundoff * angle + 2 * kRoundoff);
+        const double bound =
+            model.rope_scaling.attention_factor * (10 * kFp32Roundoff * angle + 2 * kFp32Roundoff);
         const float* pair = table.data() + positions[p] * angles.D + 2 * static_cast<std::int64_t>(i);
         CHECK(std::fabs(pair[0] - golden.at("cos")[p][i].get<double>()) <= bound);
         CHECK(std::fabs(pair[1] - golden.at("sin")[p][i].get<double>()) <= bound);

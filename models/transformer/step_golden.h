@@ -135,7 +135,6 @@ inline Errors errors_of(const Golden& golden, const std::string& prefix, const S
 
 /// Compares an FP32 step with PyTorch's in FP64.
 inline void check_fp32_step(const Golden& golden, const StepOutcome& outcome) {
-  constexpr double kRoundoff = 0x1p-24;  // of FP32
   const Errors errors = errors_of(golden, "", outcome);
   // Sums over many elements. Measured 1.3 unit roundoffs for the loss; for the norm 2.9 (Llama 4), and 5.1 in
   // the AddressSanitizer build, which adds in another order.

@@ -12,6 +12,8 @@ using TestStep = checks::TrialStep;
 using checks::distance, checks::Farthest, checks::farthest, checks::first_difference, checks::Named;
 using checks::NanBlock, checks::random_tokens, checks::saved, checks::StepSetup;
 
+inline constexpr double kRoundoff = 0x1p-24;  // of FP32
+
 /// Variants of QK-norm.
 struct QkNorms {
   const char* name;

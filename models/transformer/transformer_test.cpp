@@ -16,7 +16,6 @@ using namespace precbench::testing;
 
 namespace {
 
-constexpr double kRoundoff = 0x1p-24;  // of FP32
 const std::string kGoldenFolder = PRECBENCH_SOURCE_DIR "/models/transformer/golden";
 
 /// Returns blocks of OLMo 2, Granite and SmolLM3.

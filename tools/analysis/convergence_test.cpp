@@ -283,7 +283,7 @@ TEST_CASE("assess_bf16: three seeds make the noise band and two do not", "[conve
 
 namespace {
 
-constexpr int kStudies = 2000;
+constexpr int kSimulatedRuns = 2000;
 
 /// Counts the verdicts of 2,000 simulated studies with `seeds` seeds, true difference `delta` and noise `sd`
 /// per pair. Simulates final losses only, because the tests use nothing else of a curve.
@@ -296,7 +296,7 @@ std::vector<int> simulate(int seeds, double delta, double sd) {
     loss[0] = 5, loss[1] = 4, loss[2] = 3;
     return loss;
   };
-  for (int study = 0; study < kStudies; ++study) {
+  for (int study = 0; study < kSimulatedRuns; ++study) {
     std::vector<Run> recipe, bf16;
     for (int seed = 0; seed < seeds; ++seed) {
       const double base = 2.5 + 0.05 * noise(engine);

@@ -11,7 +11,7 @@ using namespace precbench;
 
 namespace {
 
-constexpr int kStudies = 2000;
+constexpr int kForkStudies = 2000;
 const ForkRules kRules{.margin = 0.0073};
 /// Standard deviations in nats between forks of a trunk and between trunks. kRules.margin is
 /// 0.25% of a loss of 2.9.
@@ -52,7 +52,7 @@ double share(ForkOutcome outcome, unsigned seed, int count, const std::vector<do
              double trunk_spread = kTrunkSpread, int trunks = 3, int seeds = 1) {
   Studies studies(seed, trunk_spread);
   int found = 0;
-  for (int i = 0; i < kStudies; ++i) {
+  for (int i = 0; i < kForkStudies; ++i) {
     std::vector<ForkEvidence> recipes;
     for (int r = 0; r < count; ++r) recipes.push_back(studies.recipe(truth, trunks, seeds));
     bool any = false;
@@ -60,25 +60,25 @@ double share(ForkOutcome outcome, unsigned seed, int count, const std::vector<do
       any = any || verdict.outcome == outcome;
     found += any;
   }
-  return static_cast<double>(found) / kStudies;
+  return static_cast<double>(found) / kForkStudies;
 }
 
 /// Three standard errors above the nominal level.
-const double kNominal = 0.05 + 3 * std::sqrt(0.05 * 0.95 / kStudies);
+const double kNominalShare = 0.05 + 3 * std::sqrt(0.05 * 0.95 / kForkStudies);
 
 }  // namespace
 
 TEST_CASE("judge_forks: a true harm of half the margin is equivalent in at most 5% of studies",
           "[fork_verdict]") {
-  CHECK(share(ForkOutcome::equivalent, 1, 1, {kRules.bound()}) <= kNominal);
+  CHECK(share(ForkOutcome::equivalent, 1, 1, {kRules.bound()}) <= kNominalShare);
   // At one age of three, and for any of five recipes.
-  CHECK(share(ForkOutcome::equivalent, 2, 1, {0, kRules.bound(), 0}) <= kNominal);
-  CHECK(share(ForkOutcome::equivalent, 3, 5, {kRules.bound()}) <= kNominal);
-  CHECK(share(ForkOutcome::equivalent, 4, 5, {0, -kRules.bound(), 0}) <= kNominal);
+  CHECK(share(ForkOutcome::equivalent, 2, 1, {0, kRules.bound(), 0}) <= kNominalShare);
+  CHECK(share(ForkOutcome::equivalent, 3, 5, {kRules.bound()}) <= kNominalShare);
+  CHECK(share(ForkOutcome::equivalent, 4, 5, {0, -kRules.bound(), 0}) <= kNominalShare);
   CHECK(share(ForkOutcome::equivalent, 5, 5, {kRules.margin}) == 0);
   // If trunks scatter widely, three trunks must not count as twelve forks.
   for (const int seeds : {1, 4})
-    CHECK(share(ForkOutcome::equivalent, 6, 1, {kRules.bound()}, 0.002, 3, seeds) <= kNominal);
+    CHECK(share(ForkOutcome::equivalent, 6, 1, {kRules.bound()}, 0.002, 3, seeds) <= kNominalShare);
 }
 
 TEST_CASE("judge_forks: counting forks as trunks would raise the error rate above 20%", "[fork_verdict]") {
@@ -86,7 +86,7 @@ TEST_CASE("judge_forks: counting forks as trunks would raise the error rate abov
   // trunk deviations come in groups of four.
   Studies studies(7, 0.002);
   int wrong = 0;
-  for (int i = 0; i < kStudies; ++i) {
+  for (int i = 0; i < kForkStudies; ++i) {
     ForkEvidence evidence = studies.recipe({kRules.bound()}, 3, 4);
     std::map<std::int64_t, std::vector<double>> each;
     for (const auto& [trunk, forks] : evidence.ages[0].by_trunk)
@@ -94,7 +94,7 @@ TEST_CASE("judge_forks: counting forks as trunks would raise the error rate abov
     evidence.ages[0].by_trunk = each;
     wrong += judge_forks({evidence}, 2e-5, 3, {}, kRules)[0].outcome == ForkOutcome::equivalent;
   }
-  CHECK(wrong > 4 * 0.05 * kStudies);
+  CHECK(wrong > 4 * 0.05 * kForkStudies);
 }
 
 TEST_CASE("judge_forks: a true difference of zero is worse or better in at most 5% of studies",
@@ -103,7 +103,7 @@ TEST_CASE("judge_forks: a true difference of zero is worse or better in at most 
   for (const int recipes : {1, 5}) {
     const double worse = share(ForkOutcome::worse, 8, recipes, {0, 0, 0}, 0.02),
                  better = share(ForkOutcome::better, 8, recipes, {0, 0, 0}, 0.02);
-    CHECK(worse + better <= kNominal);
+    CHECK(worse + better <= kNominalShare);
   }
 }
 
@@ -124,15 +124,15 @@ TEST_CASE("judge_forks: 95% intervals of difference and trend cover the truth in
   Studies studies(12);
   int covered = 0, trend_covered = 0;
   constexpr double kTruth = 0.0012, kGrowth = 0.0004;
-  for (int i = 0; i < kStudies; ++i) {
+  for (int i = 0; i < kForkStudies; ++i) {
     const ForkVerdict verdict =
         judge_forks({studies.recipe({kTruth}, 3, 1, kGrowth)}, 2e-5, 3, {}, kRules)[0];
     covered += verdict.difference->low <= kTruth && kTruth <= verdict.difference->high;
     trend_covered += verdict.trend->low <= kGrowth && kGrowth <= verdict.trend->high;
   }
-  const double slack = 3 * std::sqrt(0.05 * 0.95 / kStudies);
-  CHECK(std::abs(covered / double{kStudies} - 0.95) < slack);
-  CHECK(std::abs(trend_covered / double{kStudies} - 0.95) < slack);
+  const double slack = 3 * std::sqrt(0.05 * 0.95 / kForkStudies);
+  CHECK(std::abs(covered / double{kForkStudies} - 0.95) < slack);
+  CHECK(std::abs(trend_covered / double{kForkStudies} - 0.95) < slack);
 }
 
 TEST_CASE("judge_forks: nothing is equivalent without controls or with a high noise floor",
@@ -249,7 +249,7 @@ TEST_CASE(
     "[fork_verdict]") {
   Studies studies(15);
   int found = 0, false_alarms = 0;
-  for (int i = 0; i < kStudies; ++i) {
+  for (int i = 0; i < kForkStudies; ++i) {
     // The control is 0.0008 nats from its recipe, over the same trunks.
     ForkEvidence rceil = studies.recipe({0.0012, 0.0012}), floor = rceil, same = rceil;
     const ForkEvidence noise = studies.recipe({0, 0});
@@ -261,8 +261,8 @@ TEST_CASE(
     found += told_apart(floor, rceil);
     false_alarms += told_apart(same, rceil);
   }
-  CHECK(found > 0.99 * kStudies);
-  CHECK(false_alarms <= kNominal * kStudies);
+  CHECK(found > 0.99 * kForkStudies);
+  CHECK(false_alarms <= kNominalShare * kForkStudies);
 }
 
 TEST_CASE("beyond_bound: a control at half the margin is beyond it in at most 5% of studies",
@@ -270,15 +270,15 @@ TEST_CASE("beyond_bound: a control at half the margin is beyond it in at most 5%
   const auto share_beyond = [](unsigned seed, const std::vector<double>& truth, double trunk_spread) {
     Studies studies(seed, trunk_spread);
     int beyond = 0;
-    for (int i = 0; i < kStudies; ++i) beyond += beyond_bound(studies.recipe(truth), kRules);
-    return static_cast<double>(beyond) / kStudies;
+    for (int i = 0; i < kForkStudies; ++i) beyond += beyond_bound(studies.recipe(truth), kRules);
+    return static_cast<double>(beyond) / kForkStudies;
   };
-  const double half = kRules.bound(), slack = kNominal - 0.05;
+  const double half = kRules.bound(), slack = kNominalShare - 0.05;
   // At any trunk spread the error rate equals the level: the test is not conservative.
   for (const double trunk_spread : {kTrunkSpread, 0.002, 0.02})
     CHECK(std::abs(share_beyond(16, {half, half, half}, trunk_spread) - 0.05) <= slack);
   // A younger age is ignored whatever it shows.
-  CHECK(share_beyond(17, {10 * half, 10 * half, half}, 0.002) <= kNominal);
+  CHECK(share_beyond(17, {10 * half, 10 * half, half}, 0.002) <= kNominalShare);
   CHECK(share_beyond(18, {0, 4 * half}, kTrunkSpread) > 0.99);
   Studies studies(19);
   CHECK_FALSE(beyond_bound(studies.recipe({4 * half}, 2), kRules));  // two trunks

@@ -10,14 +10,12 @@ using namespace precbench;
 
 namespace {
 
-constexpr const ScalingLaw& kLaw = kBesiroglu2024;
-
 /// Run of 1,000 steps whose loss is exactly the law's.
 BaseRun exact_run(double tokens, const std::string& name = "base") {
   BaseRun run{name, {}, {}, {}};
   for (int i = 1; i <= 1000; ++i) {
     run.tokens.push_back(tokens * i / 1000);
-    run.loss.push_back(kLaw.loss(1e9, run.tokens.back()));
+    run.loss.push_back(kBesiroglu2024.loss(1e9, run.tokens.back()));
     run.rate.push_back(i <= 50 ? 3e-4 * i / 50 : 3e-4);
   }
   return run;
@@ -33,12 +31,12 @@ std::string message_of(const std::vector<BaseRun>& runs) {
 
 TEST_CASE("slope_of_runs: returns the law's slope at the horizon for runs that follow the law", "[price]") {
   const HorizonSlope two = slope_of_runs({exact_run(10e9), exact_run(40e9)}, 1e12);
-  CHECK(near(two.slope.mean, kLaw.slope(1e12)));
+  CHECK(near(two.slope.mean, kBesiroglu2024.slope(1e12)));
   CHECK(two.source == "2 runs of 10B and 40B tokens");
   REQUIRE(two.warnings.size() == 2);  // seeds, extrapolation
   CHECK(contains(two.warnings.back(), "extrapolated from 40B to 1T tokens"));
   const HorizonSlope one = slope_of_runs({exact_run(400e9)}, 1e12);
-  CHECK(near(one.slope.mean, kLaw.slope(1e12)));
+  CHECK(near(one.slope.mean, kBesiroglu2024.slope(1e12)));
   CHECK(one.source == "run base, its part at a constant learning rate");
   CHECK(one.warnings.empty());
   CHECK(
@@ -46,14 +44,14 @@ TEST_CASE("slope_of_runs: returns the law's slope at the horizon for runs that f
 }
 
 TEST_CASE("slope_of_runs: is not the slope of the young run itself", "[price]") {
-  const double young = kLaw.slope(50e6), late = slope_of_runs({exact_run(50e6)}, 1e12).slope.mean;
+  const double young = kBesiroglu2024.slope(50e6), late = slope_of_runs({exact_run(50e6)}, 1e12).slope.mean;
   CHECK(young > 30 * late);
-  CHECK(near(late, kLaw.slope(1e12)));
+  CHECK(near(late, kBesiroglu2024.slope(1e12)));
 }
 
 TEST_CASE("slope_of_runs: averages runs of equal length", "[price]") {
   const HorizonSlope slope = slope_of_runs({exact_run(400e9), exact_run(400e9), exact_run(400e9)}, 1e12);
-  CHECK(near(slope.slope.mean, kLaw.slope(1e12)));
+  CHECK(near(slope.slope.mean, kBesiroglu2024.slope(1e12)));
   CHECK(slope.source == "3 runs of 400B tokens");
 }
 
@@ -64,7 +62,7 @@ TEST_CASE("slope_of_runs: uses only the part before the decay", "[price]") {
     run.rate[i] = 3e-4 * left;
     run.loss[i] -= 0.2 * (1 - left);
   }
-  CHECK(near(slope_of_runs({run}, 1e12).slope.mean, kLaw.slope(1e12)));
+  CHECK(near(slope_of_runs({run}, 1e12).slope.mean, kBesiroglu2024.slope(1e12)));
 }
 
 TEST_CASE("slope_of_runs: warns of a run that decays all the time and of one without a rate", "[price]") {
@@ -97,7 +95,7 @@ TEST_CASE("slope_of_runs: refuses runs without a slope in one line", "[price]") 
 }
 
 TEST_CASE("slope_of_law: names the law", "[price]") {
-  const HorizonSlope slope = slope_of_law(kLaw, 15e12);
+  const HorizonSlope slope = slope_of_law(kBesiroglu2024, 15e12);
   CHECK(near(slope.slope.mean, 0.0116, 0.01));
   CHECK(slope.slope.low == slope.slope.high);
   CHECK(slope.source == "law of Besiroglu et al. 2024 (arXiv 2404.10102)");

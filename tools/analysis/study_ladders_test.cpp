@@ -13,7 +13,7 @@ using namespace precbench::study_samples;
 
 namespace {
 
-constexpr double kMarginNats = 0.01;
+constexpr double kLadderMargin = 0.01;
 
 StudyRows study_of(const Rows& rows) { return study_rows(rows.refs()).at(0); }
 
@@ -40,7 +40,9 @@ Record& add_trunk(Rows& rows, double last_rate) {
 }
 
 /// Returns the highest factor at which BF16 is stable.
-std::optional<double> stable_in(const Rows& rows) { return bf16_rates(study_of(rows), kMarginNats).holds(); }
+std::optional<double> stable_in(const Rows& rows) {
+  return bf16_rates(study_of(rows), kLadderMargin).holds();
+}
 
 }  // namespace
 
@@ -92,15 +94,15 @@ TEST_CASE("loss_ladder: learning rates count only where BF16 is stable", "[study
     add_rate(rows, "bf16", factor, cost);
     add_rate(rows, "blockwise", factor, cost + (factor == 10 ? 0.02 : 0.001));
   }
-  const Ladder ladder = loss_ladder(study_of(rows), StudyPart::learning_rate, "blockwise", kMarginNats);
+  const Ladder ladder = loss_ladder(study_of(rows), StudyPart::learning_rate, "blockwise", kLadderMargin);
   CHECK((ladder.rungs.size() == 2 && ladder.holds() == 3 && ladder.breaks() == 10));
-  const Ladder bf16 = bf16_rates(study_of(rows), kMarginNats);
+  const Ladder bf16 = bf16_rates(study_of(rows), kLadderMargin);
   CHECK((bf16.holds() == 10 && bf16.breaks() == 30));
   CHECK(*bf16.rungs[0].value == Approx(0.009));
   // Nothing counts beyond a rung at which BF16 is unstable.
   add_rate(rows, "bf16", 40, 0);
   add_rate(rows, "blockwise", 40, 0.001);
-  CHECK(loss_ladder(study_of(rows), StudyPart::learning_rate, "blockwise", kMarginNats).rungs.size() == 2);
+  CHECK(loss_ladder(study_of(rows), StudyPart::learning_rate, "blockwise", kLadderMargin).rungs.size() == 2);
 }
 
 TEST_CASE("bf16_rates: BF16 is stable at the trunk's rate even if a lower rate ends lower", "[study]") {
@@ -132,7 +134,7 @@ TEST_CASE("bf16_rates: above the trunk's rate BF16 is not stable without a fork 
           "[study]") {
   Rows rows;
   add_rate(rows, "bf16", 3, 0);
-  const Ladder bf16 = bf16_rates(study_of(rows), kMarginNats);
+  const Ladder bf16 = bf16_rates(study_of(rows), kLadderMargin);
   CHECK((bf16.rungs.size() == 1 && !bf16.rungs[0].value && !bf16.holds()));
 }
 
@@ -154,7 +156,7 @@ TEST_CASE("loss_ladder: a diverged run breaks its rung and a crashed or unpaired
   row("blockwise", 20).status = Status::crashed;
   row("bf16", 30).status = Status::crashed;
   row("bf16", 30).training.reset();
-  const Ladder ladder = loss_ladder(study_of(rows), StudyPart::learning_rate, "blockwise", kMarginNats);
+  const Ladder ladder = loss_ladder(study_of(rows), StudyPart::learning_rate, "blockwise", kLadderMargin);
   REQUIRE(ladder.rungs.size() == 2);
   CHECK((ladder.holds() == 3 && ladder.breaks() == 10));
   CHECK(!ladder.rungs[1].value);
@@ -168,10 +170,10 @@ TEST_CASE("loss_ladder: a recipe with fewer bits is compared with the plain BF16
     rows.add("blockwise_minus", StudyPart::bits, 1, 200, bits == 1 ? 0.004 : 0.03, bits).study->base =
         "blockwise";
   rows.add("blockwise_minus_exponent", StudyPart::exponent_bits, 1, 200, 0.02, 1).study->base = "blockwise";
-  const Ladder ladder = loss_ladder(study_of(rows), StudyPart::bits, "blockwise", kMarginNats);
+  const Ladder ladder = loss_ladder(study_of(rows), StudyPart::bits, "blockwise", kLadderMargin);
   CHECK((ladder.holds() == 1 && ladder.breaks() == 2));
   CHECK(*ladder.rungs[0].value == Approx(0.004));
-  const Ladder exponents = loss_ladder(study_of(rows), StudyPart::exponent_bits, "blockwise", kMarginNats);
+  const Ladder exponents = loss_ladder(study_of(rows), StudyPart::exponent_bits, "blockwise", kLadderMargin);
   REQUIRE(exponents.rungs.size() == 1);
   CHECK((!exponents.holds() && exponents.breaks() == 1));
   CHECK(*exponents.rungs[0].value == Approx(0.02));
@@ -183,7 +185,7 @@ TEST_CASE("loss_ladder: equal rungs of batch and learning rate are kept separate
   add_rate(rows, "bf16", 2, 1);  // not stable
   rows.add("bf16", StudyPart::batch, 1, 200, 0, 2);
   rows.add("blockwise", StudyPart::batch, 1, 200, 0.001, 2);
-  CHECK(loss_ladder(study_of(rows), StudyPart::batch, "blockwise", kMarginNats).holds() == 2);
+  CHECK(loss_ladder(study_of(rows), StudyPart::batch, "blockwise", kLadderMargin).holds() == 2);
 }
 
 TEST_CASE("loss_ladder: a small batch with harder last batches is compared with BF16 on the same batches",
@@ -193,5 +195,5 @@ TEST_CASE("loss_ladder: a small batch with harder last batches is compared with 
     Record& row = rows.add(recipe, StudyPart::batch, 1, 200, difference, 1);
     for (int step = 0; step < kSteps; ++step) row.training->loss[step] += 0.5 * step / kSteps;
   }
-  CHECK(loss_ladder(study_of(rows), StudyPart::batch, "blockwise", kMarginNats).holds() == 1);
+  CHECK(loss_ladder(study_of(rows), StudyPart::batch, "blockwise", kLadderMargin).holds() == 1);
 }

@@ -12,7 +12,7 @@ using namespace precbench::gate_testing;
 
 namespace {
 
-const std::string kResults = PRECBENCH_SOURCE_DIR "/results/";
+const std::string kSpeedResults = PRECBENCH_SOURCE_DIR "/results/";
 constexpr double kTolerance = 0.03;
 
 SpeedSample sample_of(const Record& record) {
@@ -52,7 +52,7 @@ SpeedPair repeated_speed(const std::vector<std::pair<Record, Record>>& repeats, 
 
 std::vector<SpeedSample> committed_samples(const std::string& file, const std::string& device) {
   std::vector<SpeedSample> samples;
-  for (const LocatedRecord& located : read_records({kResults + file}).records)
+  for (const LocatedRecord& located : read_records({kSpeedResults + file}).records)
     if (located.record.status == Status::ok && located.record.case_fields["device"] == device &&
         located.record.support->path() == ExecutionPath::native &&
         located.record.timing->samples_ms.size() >= kFewestSamples)
@@ -79,7 +79,7 @@ TEST_CASE(
     "gate simulation: none of 1000 injected slowdowns above twice the tolerance passes whether in median or tail or between steps",
     "[gate][simulation]") {
   Dice dice(3);
-  const auto repeats = committed_repeats(kResults);
+  const auto repeats = committed_repeats(kSpeedResults);
   const auto cpu = committed_samples("cpu/convergence-tiny.jsonl", "cpu");
   REQUIRE(cpu.size() == 3);
   int median_missed = 0, tail_missed = 0, between_missed = 0;
@@ -113,7 +113,7 @@ TEST_CASE(
   // Relative deviations of the noisiest committed records' step times. Each record has five; dividing by
   // their own mean removes a fifth of the variance.
   SpeedSample tiny{{}, {}};
-  const RecordSet baseline = read_records({kResults + "baseline/cpu-tiny.jsonl"});
+  const RecordSet baseline = read_records({kSpeedResults + "baseline/cpu-tiny.jsonl"});
   for (const LocatedRecord& located : baseline.records) {
     const std::vector<double>& steps = located.record.timing->samples_ms;
     const double mean = mean_and_spread(steps).mean;
@@ -126,7 +126,7 @@ TEST_CASE(
     for (double& step : quieter.back().step_ms) step = 100 + part * (step - 100);
   }
   const auto cpu = committed_samples("cpu/convergence-tiny.jsonl", "cpu");
-  const auto repeats = committed_repeats(kResults);
+  const auto repeats = committed_repeats(kSpeedResults);
   const auto few = [&](const SpeedSample& a, const SpeedSample& b) {
     return SpeedPair{drawn(a, count, dice), drawn(b, count, dice)};
   };
@@ -172,7 +172,7 @@ TEST_CASE("gate simulation: more than 99% of 1000 reruns pass", "[gate][simulati
       return SpeedPair{resampled(sample, dice), resampled(sample, dice)};
     });
   };
-  const auto repeats = committed_repeats(kResults);
+  const auto repeats = committed_repeats(kSpeedResults);
   CHECK(alarms([&] { return repeated_speed(repeats, dice); }) * 100 < kTrials);
   for (const char* file : {"h200/single.jsonl", "h200x4/scaling.jsonl", "baseline/nvidia-h200.jsonl"})
     CHECK(within(committed_samples(file, "cuda")) * 100 < kTrials);

@@ -11,7 +11,7 @@ using Reasons = std::vector<std::string>;
 
 namespace {
 
-const Record kBase = samples::gpu_record("mxfp8", 250);  // at 1980 MHz, under the power cap
+const Record kSpeedBase = samples::gpu_record("mxfp8", 250);  // at 1980 MHz, under the power cap
 
 /// Returns a run whose step takes `longer` times the baseline's, at a clock divided by `slower_clock` for
 /// these throttle reasons.
@@ -127,16 +127,16 @@ TEST_CASE("judge_speed: zero step time is MISSING and a huge one does not pass",
 
 TEST_CASE("judge: a longer step with equal clock cycles is NOISY", "[gate]") {
   Record throttled = run_at(1.05, 1.05, {"sw_thermal_slowdown"});
-  const MetricResult result = speed_of(kBase, throttled);
+  const MetricResult result = speed_of(kSpeedBase, throttled);
   CHECK(result.verdict == GateVerdict::noisy);
   CHECK(contains(result.reason, "SM clock was 1886 MHz against 1980"));
   throttled.telemetry.reset();  // without a clock there is no excuse
-  CHECK(speed_of(kBase, throttled).verdict == GateVerdict::slower);
+  CHECK(speed_of(kSpeedBase, throttled).verdict == GateVerdict::slower);
 }
 
 TEST_CASE("judge: a longer step that a lower clock explains up to the tolerance is NOISY", "[gate]") {
   const auto verdict = [](double longer, double slower_clock) {
-    return speed_of(kBase, run_at(longer, slower_clock, {"hw_thermal_slowdown"})).verdict;
+    return speed_of(kSpeedBase, run_at(longer, slower_clock, {"hw_thermal_slowdown"})).verdict;
   };
   // The quartiles of the samples are 0.2% apart, so step times in cycles are disjoint as well.
   CHECK(verdict(1.05, 1.03) == GateVerdict::noisy);
@@ -152,20 +152,20 @@ TEST_CASE("judge: a lower clock due to the power cap alone is reported as possib
     CHECK(contains(result.reason, "SM clock was 1650 MHz against 1980"));
     return contains(result.reason, "only the power cap held the clock down");
   };
-  CHECK(suspected(kBase, run_at(1.2, 1.2, {"sw_power_cap"})));
+  CHECK(suspected(kSpeedBase, run_at(1.2, 1.2, {"sw_power_cap"})));
   // Also if only the new run reaches the cap.
-  Record uncapped = kBase;
+  Record uncapped = kSpeedBase;
   uncapped.telemetry->throttle_reasons.clear();
   CHECK(suspected(uncapped, run_at(1.2, 1.2, {"sw_power_cap"})));
   for (const Reasons& reasons :
        {Reasons{}, Reasons{"hw_slowdown"}, Reasons{"applications_clocks_setting", "sw_power_cap"},
         Reasons{"sw_power_cap", "hw_power_brake_slowdown"}}) {
     INFO(reasons.size());
-    CHECK_FALSE(suspected(kBase, run_at(1.2, 1.2, reasons)));
+    CHECK_FALSE(suspected(kSpeedBase, run_at(1.2, 1.2, reasons)));
   }
   Record run = run_at(1.2, 1.2, {"sw_power_cap"});
   run.env.gpu->power_limit = 600;  // the baseline's is 700 W
-  CHECK_FALSE(suspected(kBase, run));
+  CHECK_FALSE(suspected(kSpeedBase, run));
   run.env.gpu->power_limit.reset();
-  CHECK_FALSE(suspected(kBase, run));
+  CHECK_FALSE(suspected(kSpeedBase, run));
 }

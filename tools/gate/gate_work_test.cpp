@@ -14,7 +14,7 @@ using samples::set_of;
 
 namespace {
 
-const Record kBase = samples::gpu_record("mxfp8", 250);
+const Record kWorkBase = samples::gpu_record("mxfp8", 250);
 
 /// Returns a record with another id, as after an edit of its definition.
 Record edited(Record record) {
@@ -71,40 +71,42 @@ GateRules memory_only() {
 }  // namespace
 
 TEST_CASE("judge: an edited definition is MISSING and the field named", "[gate]") {
-  const Record floor = redefined(kBase, &DefinitionRecord::recipe, "/fprop/a/scale_rounding", "floor");
+  const Record floor = redefined(kWorkBase, &DefinitionRecord::recipe, "/fprop/a/scale_rounding", "floor");
   const std::string difference =
       "definition.recipe.fprop.a.scale_rounding: rceil here, floor in the baseline";
-  const MetricResult by_fields = metric_of(judge_one(edited(floor), kBase), "run");
+  const MetricResult by_fields = metric_of(judge_one(edited(floor), kWorkBase), "run");
   CHECK(by_fields.verdict == GateVerdict::missing);
   CHECK(by_fields.reason == "other work under the same names: " + difference);
-  CHECK(metric_of(judge_one(floor, kBase), "run").reason == "other work under the same id: " + difference);
-  CHECK(metric_of(judge_one(edited(redefined(kBase, &DefinitionRecord::model, "/layers", 17)), kBase), "run")
+  CHECK(metric_of(judge_one(floor, kWorkBase), "run").reason ==
+        "other work under the same id: " + difference);
+  CHECK(metric_of(judge_one(edited(redefined(kWorkBase, &DefinitionRecord::model, "/layers", 17)), kWorkBase),
+                  "run")
             .reason ==
         "other work under the same names: definition.model.layers: 16 here, 17 in the baseline");
 }
 
 TEST_CASE("judge: an edited case that is emulated now is MISSING", "[gate]") {
-  Record run = edited(redefined(kBase, &DefinitionRecord::recipe, "/fprop/a/scale_rounding", "floor"));
+  Record run = edited(redefined(kWorkBase, &DefinitionRecord::recipe, "/fprop/a/scale_rounding", "floor"));
   run.support->fprop.path = ExecutionPath::emulated;
   run.metrics = Metrics{};
-  CHECK(verdict_of(judge_one(kBase, run), "run") == GateVerdict::missing);
-  run.id = kBase.id, run.definition = kBase.definition;
-  CHECK(contains(refusal_of([&] { judge_one(kBase, run); }), "they are not compared"));
+  CHECK(verdict_of(judge_one(kWorkBase, run), "run") == GateVerdict::missing);
+  run.id = kWorkBase.id, run.definition = kWorkBase.definition;
+  CHECK(contains(refusal_of([&] { judge_one(kWorkBase, run); }), "they are not compared"));
 }
 
 TEST_CASE("judge: the same definition under another name is the same case", "[gate]") {
-  Record run = kBase;
+  Record run = kWorkBase;
   run.case_fields["model"] = "copies/llama.json";
-  CHECK(judge_one(kBase, run).exit_status() == 0);
+  CHECK(judge_one(kWorkBase, run).exit_status() == 0);
   run.case_fields["seq"] = 4096;
-  CHECK(judge_one(kBase, run).exit_status() == 3);
+  CHECK(judge_one(kWorkBase, run).exit_status() == 3);
 }
 
 TEST_CASE("answers: fields shared by several records match none of them", "[gate]") {
-  const RecordSet two = set_of({edited(kBase), edited(edited(kBase))});
-  CHECK(answers(set_of({kBase}), two).empty());
-  CHECK(answers(two, set_of({kBase})).empty());
-  CHECK(answers(set_of({kBase}), set_of({edited(kBase)})).size() == 1);
+  const RecordSet two = set_of({edited(kWorkBase), edited(edited(kWorkBase))});
+  CHECK(answers(set_of({kWorkBase}), two).empty());
+  CHECK(answers(two, set_of({kWorkBase})).empty());
+  CHECK(answers(set_of({kWorkBase}), set_of({edited(kWorkBase)})).size() == 1);
 }
 
 TEST_CASE("answers: schema 1 baselines are matched by their fields", "[gate]") {

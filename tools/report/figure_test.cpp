@@ -9,6 +9,7 @@
 #include "kernels/testing/text_checks.h"
 #include "results/record/record_samples.h"
 #include "tools/report/report.h"
+#include "tools/report/sections_testing.h"
 #include "tools/text/figure_data.h"
 #include "tools/text/gnuplot.h"
 
@@ -58,8 +59,6 @@ const Figure* figure_of(const Document& document, const std::string& script) {
       if (figure.script == script) return &figure;
   return nullptr;
 }
-
-bool gnuplot_is_there() { return std::system("command -v gnuplot >/dev/null 2>&1") == 0; }
 
 /// Text of a drawing and its bounding box. Assumes letters 0.56 font sizes wide, the width of a digit and
 /// more than Helvetica's average, and 0.8 font sizes high.

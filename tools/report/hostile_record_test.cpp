@@ -23,7 +23,7 @@ using Json = nlohmann::ordered_json;
 namespace {
 
 /// Returns a valid record with the value at `place` replaced by JSON text, which may exceed every C++ type.
-std::string line_with(const std::string& place, const std::string& value) {
+std::string record_line_with(const std::string& place, const std::string& value) {
   Json json = samples::gpu_record("blockwise", 200);
   json[Json::json_pointer(place)] = "@";
   std::string line = json.dump();
@@ -71,7 +71,7 @@ TEST_CASE("read_records: every integer out of range is rejected", "[record][host
         line = json.dump();
         line.replace(line.find("\"@\""), 3, value);
       } else {
-        line = line_with(place, value);
+        line = record_line_with(place, value);
       }
       INFO(place << " " << value);
       const RecordSet set = read_text(line + "\n");
@@ -79,7 +79,7 @@ TEST_CASE("read_records: every integer out of range is rejected", "[record][host
       REQUIRE(set.problems.size() == 1);
       CHECK(contains(set.problems.front(), "not a valid record: " + place + ": "));
     }
-  CHECK(contains(problems_of(line_with("/method_version", "4294967298") + "\n"),
+  CHECK(contains(problems_of(record_line_with("/method_version", "4294967298") + "\n"),
                  "/method_version: 4294967298 is above"));
 }
 
@@ -93,11 +93,13 @@ TEST_CASE("Record: an integer that does not fit its field is rejected even witho
                                                         {"/timing/runs/0/samples", "18446744073709551615"}}) {
     const std::string place = pointer, value = number;
     INFO(place << " " << value);
-    const std::string message = refusal_of([&] { Json::parse(line_with(place, value)).get<Record>(); });
+    const std::string message =
+        refusal_of([&] { Json::parse(record_line_with(place, value)).get<Record>(); });
     CHECK(contains(message, place + ": "));
     CHECK(contains(message, " is out of range"));
   }
-  CHECK(Json::parse(line_with("/memory/measured/peak", "3.0")).get<Record>().memory->measured->peak == 3);
+  CHECK(Json::parse(record_line_with("/memory/measured/peak", "3.0")).get<Record>().memory->measured->peak ==
+        3);
 }
 
 TEST_CASE("contradiction: sample counts with an overflowing sum are detected", "[contradiction][hostile]") {

@@ -11,6 +11,7 @@
 #include "kernels/testing/text_checks.h"
 #include "results/record/record_samples.h"
 #include "tools/report/report.h"
+#include "tools/report/sections_testing.h"
 #include "tools/text/figure_data.h"
 #include "tools/text/gnuplot.h"
 
@@ -81,8 +82,6 @@ std::string in_browser(const TempDirectory& folder, std::string page, const std:
   REQUIRE(std::regex_search(dom, result, std::regex("<pre>([\\s\\S]*)</pre>")));
   return result[1];
 }
-
-bool gnuplot_is_there() { return std::system("command -v gnuplot >/dev/null 2>&1") == 0; }
 
 /// Sets PATH to a single folder for the lifetime of the object.
 class OnlyPath {

@@ -79,7 +79,8 @@ TEST_CASE("age section: a price off the law lies outside the forecast", "[study]
   CHECK(laws == 3);
 }
 
-TEST_CASE("age section: an age that its forks extend by more than a third is not part of the law", "[study][age]") {
+TEST_CASE("age section: an age that its forks extend by more than a third is not part of the law",
+          "[study][age]") {
   Rows rows;
   rows.add_trunks();
   for (const char* recipe : {"bf16", "tensorwise"}) {
@@ -134,7 +135,7 @@ TEST_CASE("age section: the figure has a point for every age and a line for ever
   int gaps = 0;
   for (std::size_t at = laws; (at = figure->data.find("\n\n\n", at)) != std::string::npos; ++at) ++gaps;
   CHECK(gaps == 3);
-  if (std::system("command -v gnuplot >/dev/null 2>&1") != 0) return;
+  if (!gnuplot_is_there()) return;
   CHECK(document.notice.empty());
   CHECK(contains(figure->svg, "tensorwise, llama3.2-1b"));
 }

@@ -13,7 +13,7 @@ namespace {
 
 /// Returns a study in which blockwise settles 0.0012 and tensorwise 0.02 nats above BF16; calls
 /// `change` for every row.
-std::vector<Record> study_records(const std::function<void(Record&)>& change = {}) {
+std::vector<Record> price_records(const std::function<void(Record&)>& change = {}) {
   Rows rows;
   rows.add_trunks();
   rows.add_frame();
@@ -27,19 +27,12 @@ std::vector<Record> study_records(const std::function<void(Record&)>& change = {
   return records;
 }
 
-std::vector<Record> with_speeds(std::vector<Record> records) {
-  for (const auto& [recipe, ms] :
-       {std::pair("bf16", 250.0), std::pair("blockwise", 200.0), std::pair("tensorwise", 180.0)})
-    records.push_back(samples::gpu_record(recipe, ms));
-  return records;
-}
-
-constexpr const char* kTitle = "What does the precision cost?";
+constexpr const char* kPriceTitle = "What does the precision cost?";
 
 }  // namespace
 
 TEST_CASE("price section: shows both prices of a recipe with course and tokens", "[study][price]") {
-  const std::string section = section_of(study_records(), kTitle);
+  const std::string section = section_of(price_records(), kPriceTitle);
   INFO(section);
   const auto lines = lines_with(section, "llama3.2-1b  tensorwise");
   REQUIRE(lines.size() == 1);
@@ -56,13 +49,13 @@ TEST_CASE("price section: shows both prices of a recipe with course and tokens",
        {"before any update", "when training goes on in the recipe", "runs from scratch",
         "Besiroglu et al. 2024 (arXiv 2404.10102)", "0.0311 nats at 1T and 0.0116 at 15T tokens"})
     CHECK(contains(section, words));
-  CHECK(section_of(with_speeds({}), kTitle) == "");
+  CHECK(section_of(with_speeds({}), kPriceTitle) == "");
 }
 
 TEST_CASE("price section: warns if the margin exceeds the break-even gap", "[study][price]") {
   // The margin of 0.01051 nats corresponds to exp(0.01051 / 0.0311) and exp(0.01051 / 0.0116).
   CHECK(contains(
-      section_of(study_records(), kTitle),
+      section_of(price_records(), kPriceTitle),
       "the margin of 0.01051 nats exceeds the break-even gap of any speed-up below 1.40x at 1T tokens and 2.48x at "
       "15T tokens."));
 }
@@ -70,7 +63,7 @@ TEST_CASE("price section: warns if the margin exceeds the break-even gap", "[stu
 TEST_CASE("break-even section: sets the break-even gap beside a measured speed-up and the studied gap",
           "[study][price]") {
   const char* const kPays = "Does the speed-up pay?";
-  const std::string section = section_of(with_speeds(study_records()), kPays);
+  const std::string section = section_of(with_speeds(price_records()), kPays);
   INFO(section);
   // S ln 1.25 and S ln 1.389 at 1T and 15T tokens, and what 0.0012 and 0.02 nats leave of them.
   const auto blockwise = lines_with(section, "blockwise"), tensorwise = lines_with(section, "tensorwise");
@@ -82,12 +75,12 @@ TEST_CASE("break-even section: sets the break-even gap beside a measured speed-u
   for (const char* cell : {"1.39x", "0.0102", "0.0038", "+0.0200", "0.73x", "0.25x"})
     CHECK(contains(tensorwise.front(), cell));
   CHECK(contains(section, "Besiroglu et al. 2024"));
-  CHECK(section_of(study_records(), kPays) == "");
+  CHECK(section_of(price_records(), kPays) == "");
   CHECK(section_of(with_speeds({}), kPays) == "");
 }
 
 TEST_CASE("report: equivalent is always followed by the model and its age", "[study][price]") {
-  for (const auto& records : {study_records(), with_speeds(study_records())}) {
+  for (const auto& records : {price_records(), with_speeds(price_records())}) {
     const RecordSet set = samples::set_of(records);
     const Document document = make_report(set);
     for (const std::string& text :
@@ -115,7 +108,7 @@ TEST_CASE("report: equivalent is always followed by the model and its age", "[st
 TEST_CASE("study section: reports the tokens seen by pretrained weights and whether the loss was steady",
           "[study][price]") {
   const auto says = [](std::optional<bool> steady) {
-    return section_of(study_records([&](Record& row) {
+    return section_of(price_records([&](Record& row) {
                         row.study->trained_tokens = 2'000'000'000'000;
                         if (row.study->part != StudyPart::trunk) row.study->steady = steady;
                       }),

@@ -23,13 +23,6 @@ std::vector<Record> study_records() {
   return records;
 }
 
-std::vector<Record> with_speeds(std::vector<Record> records) {
-  for (const auto& [recipe, ms] :
-       {std::pair("bf16", 250.0), std::pair("blockwise", 200.0), std::pair("tensorwise", 180.0)})
-    records.push_back(samples::gpu_record(recipe, ms));
-  return records;
-}
-
 }  // namespace
 
 TEST_CASE("summary section: the fastest recipe is one that its study shows to train", "[study]") {

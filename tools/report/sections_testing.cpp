@@ -1,6 +1,7 @@
 // See sections_testing.h.
 #include "tools/report/sections_testing.h"
 
+#include <cstdlib>
 #include <regex>
 #include <sstream>
 
@@ -49,5 +50,14 @@ std::vector<Record> two_gathers(const std::string& recipe) {
   }
   return records;
 }
+
+std::vector<Record> with_speeds(std::vector<Record> records) {
+  for (const auto& [recipe, ms] :
+       {std::pair("bf16", 250.0), std::pair("blockwise", 200.0), std::pair("tensorwise", 180.0)})
+    records.push_back(samples::gpu_record(recipe, ms));
+  return records;
+}
+
+bool gnuplot_is_there() { return std::system("command -v gnuplot >/dev/null 2>&1") == 0; }
 
 }  // namespace precbench

@@ -29,4 +29,10 @@ std::vector<std::string> lines_with(const std::string& text, const std::string& 
 /// Returns records of BF16 and a recipe with both gather formats, on one and two GPUs.
 std::vector<Record> two_gathers(const std::string& recipe);
 
+/// Returns the records with BF16 and two faster recipes, blockwise and tensorwise, timed on a GPU.
+std::vector<Record> with_speeds(std::vector<Record> records);
+
+/// Returns true if figures can be drawn on this machine.
+bool gnuplot_is_there();
+
 }  // namespace precbench

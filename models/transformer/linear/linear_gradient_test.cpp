@@ -13,7 +13,7 @@ using namespace precbench::testing;
 
 namespace {
 
-constexpr std::int64_t kM = 128, kN = 256, kK = 128;  // tokens, out and in features
+constexpr std::int64_t kRows = 128, kOutputs = 256, kInputs = 128;  // tokens, out and in features
 
 /// A matrix, and the step of each element in both directions for which forward's casts stay exact.
 struct Points {
@@ -47,32 +47,32 @@ Points sparse(std::uint64_t seed, std::int64_t rows, std::int64_t cols, std::int
 Points quartet_operand(int which, std::int64_t rows, const SignBits& signs) {
   constexpr int kLength = 32;
   constexpr float kStep = 0.5f;  // of each transformed element: 1 becomes 0.5 and 1.5
-  Points p{std::vector<float>(rows * kK), std::vector<float>(rows * kK)};
-  for (std::int64_t c = 0; c < kK; ++c)
+  Points p{std::vector<float>(rows * kInputs), std::vector<float>(rows * kInputs)};
+  for (std::int64_t c = 0; c < kInputs; ++c)
     for (std::int64_t first = 0; first < rows; first += kLength) {
-      const std::int64_t square = first / kLength * (kK / kLength) + c / kLength;
+      const std::int64_t square = first / kLength * (kInputs / kLength) + c / kLength;
       const bool clips = square % 2 == 0 && c % kLength == (5 * square + 3 * which) % kLength;
       float column[kLength] = {};
       column[(5 * c + 7 * square) % kLength] =
-          sign_of(static_cast<std::uint64_t>(which), square * kK + c) * (clips ? 8.0f : 1.0f);
+          sign_of(static_cast<std::uint64_t>(which), square * kInputs + c) * (clips ? 8.0f : 1.0f);
       hadamard_sums<kLength>(column);
       signs.apply_to<kLength>(column, kLength);
       for (std::int64_t i = 0; i < kLength; ++i) {
         const float size = static_cast<float>(1 << first / kLength % 2);
-        p.values[(first + i) * kK + c] = column[i] * size;
-        p.steps[(first + i) * kK + c] = kStep * size / hadamard_factor(kLength);
+        p.values[(first + i) * kInputs + c] = column[i] * size;
+        p.steps[(first + i) * kInputs + c] = kStep * size / hadamard_factor(kLength);
       }
     }
-  hadamard_sums<kLength>(p.values.data(), rows * kK);
+  hadamard_sums<kLength>(p.values.data(), rows * kInputs);
   for (float& value : p.values) value *= hadamard_factor(kLength);
   return p;
 }
 
 /// The layer with the random numbers that the transformer would assign: one set of signs for dgrad and one
 /// for wgrad.
-class Layer {
+class GradientLayer {
  public:
-  explicit Layer(const Recipe& recipe) : recipe_(recipe) {
+  explicit GradientLayer(const Recipe& recipe) : recipe_(recipe) {
     slots_.x.random = {word_, 0, 0, kDgrad, kWgrad};
     slots_.dy.random = {word_, 2, 0, kDgrad, kWgrad};
     slots_.w.random = {word_, 4, 0, kDgrad, kDgrad};
@@ -87,7 +87,8 @@ class Layer {
   std::vector<float> forward(const std::vector<float>& x, const std::vector<float>& w) const {
     Bench bench;
     const Linear linear(*bench.device, bench.arena, recipe_, OpClass::gemm, slots_);
-    const Owned X(DType::f32, kM, kK, x), W(DType::f32, kN, kK, w), y(DType::f32, kM, kN);
+    const Owned X(DType::f32, kRows, kInputs, x), W(DType::f32, kOutputs, kInputs, w),
+        y(DType::f32, kRows, kOutputs);
     linear.fprop(y, bench.prepare(X, linear.x_rowwise(), {}, slots_.x.random), {W, {}});
     return y.floats();
   }
@@ -98,8 +99,9 @@ class Layer {
                      const std::vector<float>& dy) const {
     Bench bench;
     const Linear linear(*bench.device, bench.arena, recipe_, OpClass::gemm, slots_);
-    const Owned X(DType::f32, kM, kK, x), W(DType::f32, kN, kK, w), dY(DType::f32, kM, kN, dy);
-    const Owned dx(DType::f32, kM, kK), dw(DType::f32, kN, kK);
+    const Owned X(DType::f32, kRows, kInputs, x), W(DType::f32, kOutputs, kInputs, w),
+        dY(DType::f32, kRows, kOutputs, dy);
+    const Owned dx(DType::f32, kRows, kInputs), dw(DType::f32, kOutputs, kInputs);
     const QuantizedTensor gradient =
         bench.prepare(dY, linear.dy_rowwise(), linear.dy_columnwise(), slots_.dy.random);
     linear.dgrad(dx, gradient, {W, {}}, X);
@@ -120,15 +122,15 @@ class Layer {
 std::vector<double> central_differences(
     const Points& p, const std::function<std::vector<double>(const std::vector<float>&)>& parts) {
   std::vector<double> slopes(p.values.size());
-  for (std::int64_t k = 0; k < kK; ++k) {
+  for (std::int64_t k = 0; k < kInputs; ++k) {
     std::vector<float> above = p.values, below = p.values;
-    for (std::size_t i = k; i < above.size(); i += kK) {
+    for (std::size_t i = k; i < above.size(); i += kInputs) {
       above[i] += p.steps[i];
       below[i] -= p.steps[i];
     }
     const std::vector<double> high = parts(above), low = parts(below);
     for (std::size_t row = 0; row < high.size(); ++row) {
-      const std::size_t i = row * kK + k;
+      const std::size_t i = row * kInputs + k;
       slopes[i] = (high[row] - low[row]) / (2.0 * static_cast<double>(p.steps[i]));
     }
   }
@@ -155,16 +157,17 @@ Compared compare(const std::vector<float>& gradient, const std::vector<double>& 
 
 /// Checks dX and dW of L = sum(Y o dY).
 void check_slopes(const Recipe& recipe, const Points& x, const Points& w, const std::vector<float>& dy) {
-  const Layer layer(recipe);
+  const GradientLayer layer(recipe);
   /// Returns L by rows of X (tokens) or of W (out features).
   const auto parts = [&](const std::vector<float>& y, bool by_token) {
-    std::vector<double> sums(by_token ? kM : kN);
-    for (std::int64_t m = 0; m < kM; ++m)
-      for (std::int64_t n = 0; n < kN; ++n)
-        sums[by_token ? m : n] += static_cast<double>(y[m * kN + n]) * static_cast<double>(dy[m * kN + n]);
+    std::vector<double> sums(by_token ? kRows : kOutputs);
+    for (std::int64_t m = 0; m < kRows; ++m)
+      for (std::int64_t n = 0; n < kOutputs; ++n)
+        sums[by_token ? m : n] +=
+            static_cast<double>(y[m * kOutputs + n]) * static_cast<double>(dy[m * kOutputs + n]);
     return sums;
   };
-  const Layer::Gradients got = layer.backward(x.values, w.values, dy);
+  const GradientLayer::Gradients got = layer.backward(x.values, w.values, dy);
   const auto of_x = [&](const std::vector<float>& moved) {
     return parts(layer.forward(moved, w.values), true);
   };
@@ -177,8 +180,8 @@ void check_slopes(const Recipe& recipe, const Points& x, const Points& w, const 
                    << " not 0; dW " << dw.wrong << ", " << dw.farthest << ", " << dw.not_zero);
   CHECK(dx.wrong == 0);
   CHECK(dw.wrong == 0);
-  CHECK(dx.not_zero > kM * kK / 32);
-  CHECK(dw.not_zero > kN * kK / 32);
+  CHECK(dx.not_zero > kRows * kInputs / 32);
+  CHECK(dw.not_zero > kOutputs * kInputs / 32);
 }
 
 }  // namespace
@@ -186,8 +189,8 @@ void check_slopes(const Recipe& recipe, const Points& x, const Points& w, const 
 TEST_CASE("Linear: gradients through Hadamard transforms equal central differences of forward", "[linear]") {
   const auto check_sparse = [](const Recipe& recipe, std::int64_t length, float unit) {
     REQUIRE(recipe.wgrad.b.transform.length == length);
-    check_slopes(recipe, sparse(1, kM, kK, length, unit), sparse(2, kN, kK, length, unit),
-                 sparse(3, kM, kN, length, unit).values);
+    check_slopes(recipe, sparse(1, kRows, kInputs, length, unit), sparse(2, kOutputs, kInputs, length, unit),
+                 sparse(3, kRows, kOutputs, length, unit).values);
   };
   for (const char* name : {"nvfp4", "nvfp4_rne"}) check_sparse(find_recipe(name), 16, 1);
   for (const char* name : {"mxfp4_bwd", "mxfp4_bwd_rne"}) check_sparse(find_recipe(name), 64, 1);
@@ -207,8 +210,8 @@ TEST_CASE("Linear: Quartet's gradients equal central differences and are 0 where
   // fprop's data is rational and a transform of 32 is not: sqrt(1/2) instead of 3/4 makes it exact again.
   Recipe quartet = find_recipe("quartet");
   quartet.dgrad.b.element_scale = quartet.wgrad.b.element_scale = std::sqrt(0.5f);
-  const Layer layer(quartet);
-  check_slopes(quartet, quartet_operand(1, kM, layer.signs(GemmRole::wgrad)),
-               quartet_operand(2, kN, layer.signs(GemmRole::dgrad)),
-               sparse(3, kM, kN, 32, std::sqrt(2.0f)).values);
+  const GradientLayer layer(quartet);
+  check_slopes(quartet, quartet_operand(1, kRows, layer.signs(GemmRole::wgrad)),
+               quartet_operand(2, kOutputs, layer.signs(GemmRole::dgrad)),
+               sparse(3, kRows, kOutputs, 32, std::sqrt(2.0f)).values);
 }
