@@ -215,7 +215,8 @@ std::vector<Field> make_fields() {
                                &Case::clip, kSingle, 0)),
 
       text("data", kData,
-           "training data: synthetic, a text file, a folder, or a token file (.bin, .u16, .u32)", &Case::data,
+           "training data: synthetic, a text file, a folder, a token file (.bin, .u16, .u32), or documents of "
+           "prompt and answer (.jsonl)", &Case::data,
            kSingle, always),
       text("glob", kData, "file name pattern in a folder of --data or --eval-data", &Case::glob, kSingle,
            when_set),

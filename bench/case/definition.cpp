@@ -43,9 +43,9 @@ Recipe recipe_of(const std::string& name) {
   return find_recipe(name);
 }
 
-/// Returns "text", or the extension of a token file.
+/// Returns "text", or the extension of a file of tokens or documents.
 std::string kind_of(const std::string& file) {
-  for (const std::string_view ending : {".bin", ".u16", ".u32"})
+  for (const std::string_view ending : {".bin", ".u16", ".u32", ".jsonl"})
     if (file.ends_with(ending)) return std::string(ending.substr(1));
   return "text";
 }
@@ -66,7 +66,9 @@ std::optional<Content> content_of(const std::string& path, const std::string& gl
   if (added) {
     const bool folder = std::filesystem::is_directory(path, error);
     const auto files = folder ? find_files(path, glob).paths : std::vector<std::string>{path};
-    content->second = {fingerprint_of(path, glob), files.empty() ? "text" : kind_of(files.front())};
+    std::string kind = files.empty() ? "text" : kind_of(files.front());
+    if (folder && kind == "jsonl") kind = "text";  // documents are one file; in a folder JSON Lines are text
+    content->second = {fingerprint_of(path, glob), std::move(kind)};
   }
   return content->second;
 }

@@ -38,6 +38,7 @@
 #include "kernels/base/plural.h"
 #include "kernels/device/devices.h"
 #include "kernels/gpu/device_info.h"
+#include "models/data/documents.h"
 
 namespace precbench {
 namespace {
@@ -177,6 +178,8 @@ void Session::run() {
   data_ = open_data(data_options(case_, plan_.model));
   if (data_->skipped() > 0)
     builder_.warn({fmt::format("not all of the data was read: {}", data_->describe())});
+  if (is_documents(case_.data))
+    builder_.warn({fmt::format("tokens/s counts padding: {}", data_->describe())});
   if (!case_.eval_data.empty()) held_out_.emplace(plan_);
   if (!case_.init_from.empty()) initial_ = std::make_unique<InitialWeights>(case_.init_from, plan_.model);
   open_checkpoints();

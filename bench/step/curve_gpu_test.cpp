@@ -39,7 +39,7 @@ void disturb(Parameters& parameters, std::uint64_t seed) {
 
 /// Returns the losses of `steps` steps. `disturbed_by`: seed of the disturbance, 0 for none.
 std::vector<double> curve(Device& device, const Plan& plan, std::uint64_t disturbed_by, int steps) {
-  const std::unique_ptr<DataSource> data = synthetic_data(plan);
+  const std::unique_ptr<DataSource> data = tokens_of(plan);
   const std::unique_ptr<CommGroup> group = make_local_group(1);
   const std::unique_ptr<Comm> comm = group->join(0, device);
   const std::int64_t bytes = dry_run(plan, &device).extent + watching_bytes(plan);

@@ -259,7 +259,8 @@ BatchOutputs compare_outputs(Rank& rank, const Plan& plan) {
                    plan.bf16_transformer(rank.comm().rank()));
   const std::vector<float> distances = rank.compare_outputs(rank.transformer(), bf16);
   BatchOutputs outputs;
-  for (std::size_t i = 0; i < distances.size(); i += 2) outputs.add(distances[i], distances[i + 1]);
+  for (std::size_t i = 0; i < distances.size(); i += 2)
+    if (rank.counted()[i / 2]) outputs.add(distances[i], distances[i + 1]);
   return over_ranks(rank, outputs);
 }
 

@@ -10,6 +10,7 @@
 
 #include "kernels/base/errors.h"
 #include "kernels/base/plural.h"
+#include "models/data/documents.h"
 #include "results/record/statistics.h"
 
 namespace precbench {
@@ -59,10 +60,11 @@ std::vector<double> HeldOut::sequence_losses(Rank& rank, Transformer& transforme
     const std::vector<float> tokens = rank.token_losses(transformer, *data_, batch);
     std::vector<double> sums(B, 0.0);
     for (std::size_t row = 0; row < tokens.size(); ++row)
-      sums[rows.of(static_cast<std::int64_t>(row)) / T] += tokens[row];
+      if (rank.counted()[row]) sums[rows.of(static_cast<std::int64_t>(row)) / T] += tokens[row];
     std::vector<float> means(round, 0.0f);
     for (std::int64_t b = 0; b < B; ++b)
-      means[begin + b] = static_cast<float>(sums[b] / static_cast<double>(T));
+      means[begin + b] =
+          static_cast<float>(sums[b] / static_cast<double>(data_->counted_targets(batch[b], T)));
     // A mean is nonzero only on the ranks that share its sequence; without context ranks the sum is exact.
     if (ranks > 1) {
       const Scope scope(rank.arena());
@@ -74,14 +76,32 @@ std::vector<double> HeldOut::sequence_losses(Rank& rank, Transformer& transforme
     losses.insert(losses.end(), means.begin(), means.end());
   }
   losses.resize(sequences_);
+  if (is_documents(plan_.fields.eval_data)) weigh_documents(losses);
   return losses;
+}
+
+std::int64_t HeldOut::targets() const {
+  std::int64_t sum = 0;
+  for (std::int64_t i = 0; i < sequences_; ++i)
+    sum += data_->counted_targets(static_cast<std::uint64_t>(i), plan_.T);
+  return sum;
+}
+
+void HeldOut::weigh_documents(std::vector<double>& losses) const {
+  const auto share = [this, all = static_cast<double>(targets())](std::size_t i) {
+    return static_cast<double>(data_->counted_targets(i, plan_.T)) / all;
+  };
+  double mean = 0;
+  for (std::size_t i = 0; i < losses.size(); ++i) mean += share(i) * losses[i];
+  const auto n = static_cast<double>(losses.size());
+  for (std::size_t i = 0; i < losses.size(); ++i) losses[i] = mean + n * share(i) * (losses[i] - mean);
 }
 
 Evaluation HeldOut::evaluate(Rank& rank, std::int64_t step) const {
   rank.parameters().begin_step();
   const std::vector<double> losses = sequence_losses(rank, rank.transformer());
   const auto [mean, sd] = mean_and_spread(losses);
-  Evaluation result{step, sequences_ * plan_.T, finite(mean), std::nullopt, std::nullopt};
+  Evaluation result{step, targets(), finite(mean), std::nullopt, std::nullopt};
   if (sequences_ > 1) result.loss_error = finite(sd / std::sqrt(static_cast<double>(sequences_)));
   if (!plan_.recipe.quantized()) {
     result.bf16_loss = result.loss;

@@ -29,8 +29,14 @@ class HeldOut {
   std::vector<std::string> overlap(const DataSource& training, std::size_t steps) const;
 
  private:
-  /// Returns the mean loss of each sequence, nats per token; the same on every rank.
+  /// Returns the mean loss of each sequence, nats per token; the same on every rank. Of documents, which have unequal
+  /// numbers of targets, returns values whose mean is the mean loss of all targets.
   std::vector<double> sequence_losses(Rank& rank, Transformer& transformer) const;
+  /// Returns the number of held-out targets.
+  std::int64_t targets() const;
+  /// Replaces mean losses of documents by values whose mean is the mean loss of all targets and whose spread is that of
+  /// the documents' contributions to it (the linearized ratio of two sums).
+  void weigh_documents(std::vector<double>& losses) const;
   /// Returns the number of held-out sequences whose first `passage` tokens occur in a row in a training
   /// sequence.
   std::size_t seen(const DataSource& training, std::size_t steps, std::int64_t passage) const;

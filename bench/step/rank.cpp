@@ -3,10 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "kernels/base/errors.h"
+#include "models/data/documents.h"
 #include "models/transformer/routing/expected_load.h"
 
 namespace precbench {
@@ -27,6 +29,7 @@ Rank::Rank(Device& device, Comm& comm, const Plan& plan, void* block, std::int64
       parameters_(device, comm, arena_, plan.model, plan.parameters),
       tokens_(push_other(arena_, DType::i32, plan.accumulation * plan.tokens_per_micro_step(), 1)),
       targets_(push_other(arena_, DType::i32, plan.accumulation * plan.tokens_per_micro_step(), 1)),
+      weights_(is_documents(plan.fields.data) ? push_other(arena_, DType::f32, tokens_.rows, 1) : Tensor{}),
       report_(push_other(arena_, DType::f32, 1, 2)),
       scalars_(push_other(arena_, DType::f32, 1, 4)),
       norm_squared_(push_other(arena_, DType::f32, 1, 1)),
@@ -74,15 +77,20 @@ std::int64_t Rank::upload(const DataSource& data, const std::vector<std::uint64_
   const std::int64_t T = plan_.T, M = plan_.tokens_per_micro_step();
   const std::int64_t passes = std::ssize(sequences) / plan_.B, count = passes * M;
   std::vector<std::int32_t> tokens(count), targets(count), sequence(plan_.B * (T + 1));
+  std::vector<std::uint8_t> marks(plan_.B * T);
+  counted_.resize(count);
   const RowMap map = rows();
   for (std::int64_t pass = 0; pass < passes; ++pass) {
-    for (std::int64_t b = 0; b < plan_.B; ++b)
+    for (std::int64_t b = 0; b < plan_.B; ++b) {
       data.sequence(sequences[pass * plan_.B + b], T, sequence.data() + b * (T + 1));
+      data.mark_counted(sequences[pass * plan_.B + b], T, marks.data() + b * T);
+    }
     for (std::int64_t row = 0; row < M; ++row) {
       const std::int64_t whole = map.of(row);
       const std::int64_t at = whole + whole / T;  // each sequence has T + 1 entries
       tokens[pass * M + row] = sequence[at];
       targets[pass * M + row] = sequence[at + 1];
+      counted_[pass * M + row] = marks[whole];
     }
   }
   device_.upload(tokens_.slice_rows(0, count), tokens.data());
@@ -99,10 +107,23 @@ void Rank::prepare(const DataSource& data, std::int64_t step, double signal) {
       sequences.push_back(sequence_index(step, micro, plan_.accumulation, dims.batch_rank(comm_.rank()),
                                          dims.batch_ranks(), plan_.B, b));
   upload(data, sequences);
+  if (!weights_.empty()) weigh(data, step);
   const StepScalars scalars = step_scalars(plan_.optimizer, step, optimizer_steps_before_);
   device_.upload(scalars_, &scalars);
   const float report[2] = {0.0f, static_cast<float>(signal)};
   device_.upload(report_, report);
+}
+
+void Rank::weigh(const DataSource& data, std::int64_t step) {
+  const std::int64_t sequences = plan_.tokens_per_step() / plan_.T;
+  std::int64_t counted = 0;
+  for (std::int64_t i = 0; i < sequences; ++i)
+    counted += data.counted_targets(static_cast<std::uint64_t>(step * sequences + i), plan_.T);
+  const float weight = static_cast<float>(plan_.tokens_per_step()) / static_cast<float>(counted);
+  std::vector<float> weights(counted_.size());
+  std::transform(counted_.begin(), counted_.end(), weights.begin(),
+                 [&](std::uint8_t has_loss) { return has_loss ? weight : 0.0f; });
+  device_.upload(weights_, weights.data());
 }
 
 void Rank::forward_backward(Transformer& transformer) {
@@ -114,7 +135,7 @@ void Rank::forward_backward(Transformer& transformer) {
     if (runs_micro_step_ && !runs_micro_step_(micro)) continue;
     parameters_.begin_micro_step(micro);
     transformer.forward_backward(loss_sum, tokens_.slice_rows(micro * M, M),
-                                 targets_.slice_rows(micro * M, M), scale, micro);
+                                 Targets{targets_, weights_}.slice_rows(micro * M, M), scale, micro);
   }
 }
 
@@ -130,7 +151,7 @@ std::vector<float> Rank::token_losses(Transformer& transformer, const DataSource
   const std::int64_t count = upload(data, sequences);
   const Scope scope(arena_);
   const Tensor losses = arena_.push(Segment::activations, DType::f32, count, 1);
-  transformer.forward(losses, tokens_.slice_rows(0, count), targets_.slice_rows(0, count));
+  transformer.forward(losses, tokens_.slice_rows(0, count), {targets_.slice_rows(0, count)});
   std::vector<float> values(count);
   device_.download(values.data(), losses);
   return values;
@@ -143,7 +164,7 @@ std::vector<float> Rank::compare_outputs(Transformer& transformer, Transformer& 
   const Tensor distances = arena_.push(Segment::activations, DType::f32, M, 2),
                features = arena_.push(Segment::activations, DType::bf16, M, plan_.model.width);
   bf16.forward_features(features, tokens);
-  transformer.compare_outputs(distances, features, tokens, targets);
+  transformer.compare_outputs(distances, features, tokens, {targets});
   std::vector<float> values(static_cast<std::size_t>(2 * M));
   device_.download(values.data(), distances);
   return values;

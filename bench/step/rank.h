@@ -21,7 +21,7 @@ namespace precbench {
 
 /// Results of a step that the host reads.
 struct StepResult {
-  double loss = 0;       ///< mean over all tokens of all ranks, nats
+  double loss = 0;       ///< mean over all targets of all ranks that have one, nats
   double grad_norm = 0;  ///< before clipping
   double signal = 0;     ///< sum over ranks of prepare()'s `signal`
 };
@@ -66,6 +66,9 @@ class Rank {
   std::vector<float> token_losses(Transformer& transformer, const DataSource& data,
                                   const std::vector<std::uint64_t>& sequences);
 
+  /// Returns which of this rank's last uploaded rows have a loss: 1 or 0 each.
+  const std::vector<std::uint8_t>& counted() const { return counted_; }
+
   /// Maps this rank's rows of a micro-step to rows of its B whole sequences, [B][T].
   RowMap rows() const { return transformer_options().sequence().rows(plan_.B); }
 
@@ -97,6 +100,9 @@ class Rank {
   /// Uploads this rank's part of the sequences, a multiple of B, to the front of tokens_ and targets_.
   /// Returns the number of tokens.
   std::int64_t upload(const DataSource& data, const std::vector<std::uint64_t>& sequences);
+  /// Uploads the weights of the uploaded targets, so that the step's loss is the mean over all targets of all ranks
+  /// that have one.
+  void weigh(const DataSource& data, std::int64_t step);
   /// Returns the plan's options with the recipes of the current step.
   TransformerOptions transformer_options() const;
 
@@ -107,7 +113,9 @@ class Rank {
   Arena arena_;
   Parameters parameters_;
   Tensor tokens_, targets_;  // i32 [accumulation, M]
-  Tensor report_;            // f32 [2]: sum of losses, signal
+  Tensor weights_;           // f32 [accumulation, M] if some targets have no loss, else empty
+  std::vector<std::uint8_t> counted_;
+  Tensor report_;  // f32 [2]: sum of losses, signal
   Tensor scalars_, norm_squared_;
   std::int64_t optimizer_steps_before_ = 0;
   Transformer transformer_;

@@ -65,7 +65,7 @@ Plan gpu_plan(const std::string& recipe, const GpuSetting& setting) {
 
 GpuTrained train(const std::string& recipe, const GpuSetting& setting) {
   const Plan plan = gpu_plan(recipe, setting);
-  const std::unique_ptr<DataSource> data = synthetic_data(plan);
+  const std::unique_ptr<DataSource> data = tokens_of(plan);
   GpuTrained trained;
   on_gpus(setting.ranks, [&](int index, Device& device, Comm& comm) {
     const std::int64_t bytes = dry_run(plan, &device).extent + (std::int64_t{1} << 24);

@@ -15,15 +15,16 @@
 
 namespace precbench {
 
-/// Returns the tokens of a case without --data.
-inline std::unique_ptr<DataSource> synthetic_data(const Plan& plan) {
-  return open_data({.path = "", .glob = "", .seed = 1, .vocab = plan.model.vocab, .T = plan.T});
+/// Returns the tokens of a case.
+inline std::unique_ptr<DataSource> tokens_of(const Plan& plan) {
+  const std::string path = plan.fields.data == "synthetic" ? "" : plan.fields.data;
+  return open_data({.path = path, .glob = "", .seed = 1, .vocab = plan.model.vocab, .T = plan.T});
 }
 
 /// Runs body(rank, data) on every rank of the plan, each in `bytes` of memory filled with NaN.
 template <class Body>
 void run_cpu_ranks(const Plan& plan, std::int64_t bytes, Body&& body) {
-  const std::unique_ptr<DataSource> data = synthetic_data(plan);
+  const std::unique_ptr<DataSource> data = tokens_of(plan);
   run_cpu_rank_threads(all_ranks(plan.ranks), [&](int, Device& device, Comm& comm) {
     const testing::NanBlock block(device, bytes);
     Rank rank(device, comm, plan, block.data(), bytes);
@@ -61,7 +62,7 @@ void on_gpus(int ranks, Body&& body) {
 template <class Body>
 void run_gpu_ranks(const Plan& plan, Body&& body) {
   on_gpus(plan.ranks, [&](int, Device& device, Comm& comm) {
-    const std::unique_ptr<DataSource> data = synthetic_data(plan);
+    const std::unique_ptr<DataSource> data = tokens_of(plan);
     const std::int64_t bytes = dry_run(plan, &device).extent + watching_bytes(plan);
     const testing::NanBlock block(device, bytes);
     Rank rank(device, comm, plan, block.data(), bytes);

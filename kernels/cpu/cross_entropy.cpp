@@ -17,10 +17,12 @@ void CpuDevice::do_cross_entropy(const ops::CrossEntropy& op) {
     for (std::int64_t v = 0; v < V; ++v) e[v] = cpu::exp(row[v] - largest);
     const float total = cpu::lane_sum(V, [&](std::int64_t v) { return e[v]; });
     const std::int32_t target = op.targets.as<std::int32_t>()[r];
-    op.loss.as<float>()[r] = std::log(total) + largest - row[target];
-    const float factor = op.scale / total;
+    const float weight = op.weights.empty() ? 1.0f : op.weights.as<float>()[r];
+    const float scale = op.scale * weight;
+    op.loss.as<float>()[r] = (std::log(total) + largest - row[target]) * weight;
+    const float factor = scale / total;
     for (std::int64_t v = 0; v < V; ++v) e[v] *= factor;
-    e[target] -= op.scale;
+    e[target] -= scale;
     cpu::store(op.logits, r * V, V, e);
   });
 }

@@ -83,6 +83,23 @@ TEST_CASE("cross_entropy: BF16 equals FP32 rounded once", "[cpu][cross_entropy]"
   CHECK(narrow.floats() == rounded(wide.floats()));
 }
 
+TEST_CASE("cross_entropy: a weight multiplies the loss and the gradient of its row", "[cpu][cross_entropy]") {
+  const auto device = make_cpu_device(2);
+  const std::vector<float> values = normal(1, 4 * 77);
+  const std::vector<float> weights = {1, 0, 2, 0.5f};
+  const Owned plain(DType::f32, 4, 77, values), weighted(DType::f32, 4, 77, values);
+  const Owned loss(DType::f32, 4, 1), weighted_loss(DType::f32, 4, 1), targets(targets_of(4, 77));
+  device->cross_entropy({loss, plain, targets, 0.25f});
+  device->cross_entropy({weighted_loss, weighted, targets, 0.25f, Owned(DType::f32, 4, 1, weights)});
+  for (std::int64_t m = 0; m < 4; ++m) {
+    INFO("row " << m);
+    // Powers of two, and a product with 0, are exact.
+    CHECK(weighted_loss.floats()[m] == weights[m] * loss.floats()[m]);
+    for (std::int64_t v = 0; v < 77; ++v)
+      CHECK(weighted.floats()[m * 77 + v] == weights[m] * plain.floats()[m * 77 + v]);
+  }
+}
+
 // ---- any device against the CPU device
 
 PRECBENCH_OP_TEST(cross_entropy_on, "cross_entropy, loss and gradient") {
@@ -112,6 +129,38 @@ PRECBENCH_OP_TEST(cross_entropy_on, "cross_entropy, loss and gradient") {
     const Tensor dev_logits = b.put(logits);
     b.device().cross_entropy({dev_loss, dev_logits, b.put(targets), kScale});
     b.cpu().cross_entropy({loss, logits, targets, kScale});
+    check_twice("loss", b.fetch(dev_loss), loss, true_loss);
+    check_twice("dlogits", b.fetch(dev_logits), logits, true_gradient);
+  }
+}
+
+PRECBENCH_OP_TEST(weighted_cross_entropy_on, "cross_entropy with weights of rows") {
+  for (const Size& size : {Size{300, 256}, Size{17, 1001}, Size{2, 121001}}) {
+    b.start();
+    HostMemory& host = b.host();
+    const auto [M, V] = size;
+    INFO(M << " x " << V);
+    const Tensor logits = host.random(DType::bf16, M, V, 3.0f), targets = host.tokens(M, V);
+    const Tensor weights = host.tensor(DType::f32, M, 1);
+    for (std::int64_t r = 0; r < M; ++r) HostMemory::set(weights, r, r % 3 == 1 ? 0.0f : 0.25f * (r % 3 + 1));
+    std::vector<double> true_loss(M), true_gradient(M * V);
+    constexpr float kScale = 1.0f / 1024;
+    for (std::int64_t r = 0; r < M; ++r) {
+      double largest = -INFINITY, sum = 0;
+      for (std::int64_t v = 0; v < V; ++v)
+        largest = std::max<double>(largest, HostMemory::get(logits, r * V + v));
+      for (std::int64_t v = 0; v < V; ++v) sum += std::exp(HostMemory::get(logits, r * V + v) - largest);
+      const std::int32_t target = targets.as<std::int32_t>()[r];
+      const double weight = HostMemory::get(weights, r);
+      true_loss[r] = weight * (std::log(sum) + largest - HostMemory::get(logits, r * V + target));
+      for (std::int64_t v = 0; v < V; ++v)
+        true_gradient[r * V + v] =
+            weight * (std::exp(HostMemory::get(logits, r * V + v) - largest) / sum - (v == target)) * kScale;
+    }
+    const Tensor loss = host.tensor(DType::f32, M, 1), dev_loss = b.output(DType::f32, M, 1);
+    const Tensor dev_logits = b.put(logits);
+    b.device().cross_entropy({dev_loss, dev_logits, b.put(targets), kScale, b.put(weights)});
+    b.cpu().cross_entropy({loss, logits, targets, kScale, weights});
     check_twice("loss", b.fetch(dev_loss), loss, true_loss);
     check_twice("dlogits", b.fetch(dev_logits), logits, true_gradient);
   }

@@ -292,10 +292,12 @@ struct SwigluBackward {
   OpCost cost() const;
 };
 
-/// loss[M] f32 = -log softmax(logits)[target] in nats; logits become dlogits = (softmax - onehot) * scale.
+/// loss[M] f32 = -log softmax(logits)[target] in nats; logits become dlogits = (softmax - onehot) * scale. With
+/// `weights`, f32 [M], a row's loss and gradient are multiplied by its weight.
 struct CrossEntropy {
   Tensor loss, logits, targets;
   float scale;
+  Tensor weights = {};
   OpCost cost() const;
 };
 

@@ -121,11 +121,16 @@ class TrialStep {
     return options.sequence().rows(options.B, options.first_sequence);
   }
 
-  /// Runs forward and backward of all micro-steps; tokens and targets [accumulation * M]. Returns the mean
-  /// loss of this rank's tokens in nats.
-  double forward_backward(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets) {
-    if (static_cast<std::int64_t>(tokens.size()) != tokens_.size() || tokens.size() != targets.size())
+  /// Runs forward and backward of all micro-steps; tokens, targets and weights of their losses (empty: 1
+  /// each) [accumulation * M]. Returns the mean loss of this rank's tokens in nats.
+  double forward_backward(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets,
+                          const std::vector<float>& weights = {}) {
+    if (static_cast<std::int64_t>(tokens.size()) != tokens_.size() || tokens.size() != targets.size() ||
+        (!weights.empty() && weights.size() != tokens.size()))
       throw std::invalid_argument("trial step: another number of tokens");
+    if (weights_.empty() && !weights.empty())
+      weights_ = arena_.push(Segment::other, DType::f32, tokens_.size(), 1);
+    if (!weights.empty()) device_->upload(weights_, weights.data());
     device_->upload(tokens_, tokens.data());
     device_->upload(targets_, targets.data());
     enqueue();
@@ -139,7 +144,7 @@ class TrialStep {
     for (int micro = 0; micro < setup_.accumulation; ++micro) {
       parameters_.begin_micro_step(micro);
       transformer_.forward_backward(loss_sum_, tokens_.slice_rows(micro * M(), M()),
-                                    targets_.slice_rows(micro * M(), M()), scale, micro);
+                                    Targets{targets_, weights_}.slice_rows(micro * M(), M()), scale, micro);
     }
   }
 
@@ -163,7 +168,7 @@ class TrialStep {
     parameters_.begin_step();
     const Scope scope(arena_);
     const Tensor losses = arena_.push(Segment::activations, DType::f32, M(), 1);
-    transformer_.forward(losses, tokens_.slice_rows(0, M()), targets_.slice_rows(0, M()));
+    transformer_.forward(losses, tokens_.slice_rows(0, M()), {targets_.slice_rows(0, M())});
     std::vector<float> values(M());
     device_->download(values.data(), losses);
     return values;
@@ -237,7 +242,7 @@ class TrialStep {
   NanBlock block_;
   Arena arena_;
   Parameters parameters_;
-  Tensor tokens_, targets_, loss_sum_, slot_numbers_;
+  Tensor tokens_, targets_, weights_, loss_sum_, slot_numbers_;
   Transformer transformer_;
 };
 

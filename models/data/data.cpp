@@ -11,6 +11,7 @@
 #include "kernels/base/errors.h"
 #include "kernels/base/plural.h"
 #include "models/data/corpus.h"
+#include "models/data/documents.h"
 #include "models/data/file_kind.h"
 #include "models/data/files.h"
 #include "models/data/synthetic.h"
@@ -81,6 +82,9 @@ std::unique_ptr<DataSource> open_data(const DataOptions& options) {
   refuse_other_kinds(open, directory);
 
   const MappedFile& first = open.files.front();
+  if (!directory && is_documents(options.path))
+    return std::make_unique<Documents>(options, std::string_view(reinterpret_cast<const char*>(first.data()),
+                                                                 static_cast<std::size_t>(first.size())));
   const std::optional<TokenWidth> width = token_width(first);
   for (const MappedFile& file : open.files) {
     const std::optional<TokenWidth> other = token_width(file);

@@ -1,7 +1,8 @@
-// Sources of training tokens: synthetic data, text as bytes, or token files. Sequence i is a pure function of
-// (data, seed, i): the same for every recipe, device and rank count.
+// Sources of training tokens: synthetic data, text as bytes, token files, or documents of prompt and answer. Sequence i
+// is a pure function of (data, seed, i): the same for every recipe, device and rank count.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -20,6 +21,13 @@ class DataSource {
   /// Writes sequence `index` as T + 1 tokens: inputs are tokens [0, T), targets are tokens [1, T + 1).
   virtual void sequence(std::uint64_t index, std::int64_t T, std::int32_t* tokens) const = 0;
 
+  /// Writes 1 for every target of sequence `index` that has a loss and 0 for every other, [T].
+  virtual void mark_counted(std::uint64_t, std::int64_t T, std::uint8_t* counted) const {
+    std::fill_n(counted, T, std::uint8_t{1});
+  }
+  /// Returns the number of targets of sequence `index` that have a loss, at least 1.
+  virtual std::int64_t counted_targets(std::uint64_t, std::int64_t T) const { return T; }
+
   /// Returns the number of different sequences of T + 1 tokens; the first so many indexes are all different.
   virtual std::int64_t sequences(std::int64_t T) const = 0;
 
@@ -35,8 +43,8 @@ class DataSource {
 };
 
 struct DataOptions {
-  /// Empty: synthetic. A file: tokens if it ends in .bin (llm.c), .u16 or .u32 (raw little-endian), else
-  /// text. A directory: every file below it whose name matches `glob`, all of one kind, in sorted order.
+  /// Empty: synthetic. A file: tokens if it ends in .bin (llm.c), .u16 or .u32 (raw little-endian), documents
+  /// of prompt and answer if in .jsonl, else text. A directory: every file below it whose name matches `glob`, all of one kind, in sorted order.
   std::string path;
   std::string glob;        ///< fnmatch pattern on file names in a directory, e.g. "*.h"; empty: every file
   std::uint64_t seed = 0;  ///< order of the windows, or the synthetic language itself

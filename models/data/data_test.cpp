@@ -1,6 +1,7 @@
 // Token sources: order and sharding, entropy of the synthetic language, text, token files, and refusals.
 #include "models/data/data.h"
 
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -417,7 +418,7 @@ TEST_CASE("open_data: text that resembles a signature and tokens of any bytes ar
   const std::string text(600, 'a');
   for (const std::string start :
        {"BZh of text", "PAR1 ", "PK", "Rar", "\xef\xbb\xbf text", "{\"text\": 1}\n"})
-    for (const char* name : {"a.txt", "a.jsonl", "a.md", "a"})
+    for (const char* name : {"a.txt", "a.json", "a.md", "a"})
       CHECK(refusal({directory.write(name, start + text), "", 0, 256, 4}).empty());
   CHECK(refusal({directory.write("a.u16", "\x1f\x8b" + text), "", 0, 65536, 4}).empty());
   CHECK(contains(refusal({directory.write("b.u16", "\x93NUMPY" + text), "", 0, 65536, 4}), "a NumPy array"));
@@ -445,4 +446,87 @@ TEST_CASE("open_data: a binary file in a folder is named with a hint at --glob",
   CHECK(contains(refusal({directory / "d", "", 0, 256, 4}), "b.png: a binary file, not text"));
   CHECK(contains(refusal({directory / "d", "", 0, 256, 4}), "; or leave it out with --glob"));
   CHECK(refusal({directory / "d", "*.txt", 0, 256, 4}).empty());
+}
+
+// ---- documents
+
+namespace {
+
+/// Returns the targets with a loss of a sequence.
+std::vector<std::uint8_t> counted(const DataSource& data, std::uint64_t index, std::int64_t T) {
+  std::vector<std::uint8_t> marks(static_cast<std::size_t>(T), 9);
+  data.mark_counted(index, T, marks.data());
+  return marks;
+}
+
+}  // namespace
+
+TEST_CASE("documents: text and token ids, padded, with a loss on the answer", "[data][documents]") {
+  const TempDirectory directory;
+  const std::string path = directory.write("chat.jsonl", R"({"prompt": "ab", "answer": "c"}
+{"prompt": [5, 6, 7], "answer": [8, 9], "source": "ignored"}
+
+{"answer": [1, 2], "prompt": []}
+)");
+  const auto data = open_data({path, "", 3, 256, 6});
+  CHECK(data->sequences(6) == 3);
+  CHECK(data->describe() ==
+        "documents: " + path + ", 3 of 11 tokens, 6 of them in answers; 56% of positions are padding");
+  std::map<std::vector<std::int32_t>, std::vector<std::uint8_t>> found;
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    found[sequence_of(*data, i, 6)] = counted(*data, i, 6);
+    const auto marks = counted(*data, i, 6);
+    CHECK(data->counted_targets(i, 6) == std::count(marks.begin(), marks.end(), 1));
+  }
+  const std::map<std::vector<std::int32_t>, std::vector<std::uint8_t>> expected = {
+      {{'a', 'b', 'c', 0, 0, 0, 0}, {0, 1, 1, 0, 0, 0}},
+      {{5, 6, 7, 8, 9, 9, 9}, {0, 0, 1, 1, 0, 0}},
+      {{1, 2, 2, 2, 2, 2, 2}, {1, 0, 0, 0, 0, 0}}};  // the first token has nothing before it
+  CHECK(found == expected);
+}
+
+TEST_CASE("documents: every epoch visits each once, in its own order", "[data][documents]") {
+  const TempDirectory directory;
+  std::string text;
+  for (int i = 0; i < 50; ++i) text += fmt::format("{{\"prompt\": [{}], \"answer\": [60]}}\n", i);
+  const auto data = open_data({directory.write("many.jsonl", text), "", 1, 64, 4});
+  std::vector<std::vector<std::int32_t>> epochs(2);
+  for (std::uint64_t i = 0; i < 100; ++i) epochs[i / 50].push_back(sequence_of(*data, i, 4).front());
+  CHECK(epochs[0] != epochs[1]);
+  for (std::vector<std::int32_t>& epoch : epochs) {
+    std::sort(epoch.begin(), epoch.end());
+    for (int i = 0; i < 50; ++i) CHECK(epoch[i] == i);
+  }
+}
+
+TEST_CASE("documents: what cannot be trained on is refused by line", "[data][documents]") {
+  const TempDirectory directory;
+  const auto refusal_for = [&](const std::string& line, std::int64_t vocab = 256) {
+    const std::string path =
+        directory.write("bad.jsonl", "{\"prompt\": [1], \"answer\": [2]}\n" + line + "\n");
+    const std::string message = refusal({path, "", 1, vocab, 4});
+    CHECK(message.starts_with(path + ": line 2: "));
+    return message.substr(std::min(message.size(), path.size() + 10));
+  };
+  CHECK(refusal_for("prompt,answer") == "is not JSON");
+  CHECK(refusal_for("[1, 2]") == "is not an object with prompt and answer");
+  CHECK(refusal_for(R"({"prompt": "a"})") == "has no answer");
+  CHECK(refusal_for(R"({"text": "a"})") == "has no prompt");
+  CHECK(refusal_for(R"({"prompt": "a", "answer": ""})") == "its answer is empty");
+  CHECK(refusal_for(R"({"prompt": [], "answer": [1]})") ==
+        "a single token, with nothing before it, cannot be predicted");
+  CHECK(refusal_for(R"({"prompt": "a", "answer": 3})") == "answer: expected text or a list of token ids");
+  CHECK(refusal_for(R"({"prompt": [1.5], "answer": [3]})") == "prompt: 1.5 is not a token id");
+  CHECK(refusal_for(R"({"prompt": [256], "answer": [3]})") ==
+        "prompt: token 256 is beyond the vocabulary of 256");
+  CHECK(refusal_for(R"({"prompt": [3], "answer": [-1]})") ==
+        "answer: token -1 is beyond the vocabulary of 256");
+  CHECK(refusal_for(R"({"prompt": [1, 1, 1], "answer": [1, 1, 1]})") ==
+        "6 tokens are more than a sequence of length 4 holds (5)");
+  CHECK(refusal_for(R"({"prompt": "a", "answer": "b"})", 100) ==
+        "prompt: text needs a vocabulary of at least 256 (one token per byte), not 100");
+  CHECK(refusal_for(R"({"messages": []})") ==
+        "has messages; tools/data/tokenize_chats.py makes prompts and answers of them");
+  const std::string empty = directory.write("none.jsonl", "\n");
+  CHECK(refusal({empty, "", 1, 256, 4}) == empty + ": holds no documents");
 }

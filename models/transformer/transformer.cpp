@@ -242,7 +242,7 @@ void Transformer::embed(const Tensor& tokens) {
   step_.scale(x0_, step_.config.embedding_scale);
 }
 
-void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens, const Tensor& targets,
+void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens, const Targets& targets,
                                    float loss_scale, int micro_step) {
   Parameters& parameters = step_.parameters;
   Arena& arena = step_.arena;
@@ -307,7 +307,7 @@ void Transformer::forward_to_head(const Tensor& tokens,
   head(x, branch_);
 }
 
-void Transformer::forward(const Tensor& losses, const Tensor& tokens, const Tensor& targets) {
+void Transformer::forward(const Tensor& losses, const Tensor& tokens, const Targets& targets) {
   forward_to_head(tokens, [&](const Tensor& mid, const Tensor& branch) {
     head_.forward({mid, branch, targets}, losses);
   });
@@ -320,7 +320,7 @@ void Transformer::forward_features(const Tensor& features, const Tensor& tokens)
 }
 
 void Transformer::compare_outputs(const Tensor& distances, const Tensor& features, const Tensor& tokens,
-                                  const Tensor& targets) {
+                                  const Targets& targets) {
   forward_to_head(tokens, [&](const Tensor& mid, const Tensor& branch) {
     head_.compare({mid, branch, targets}, features, distances);
   });

@@ -36,24 +36,24 @@ class Transformer {
   Transformer(Device& device, Arena& arena, Parameters& parameters, const ModelConfig& config,
               const TransformerOptions& options);
 
-  /// Runs forward and backward of one micro-step over tokens and targets (i32 [M]). `loss_scale` weights each
+  /// Runs forward and backward of one micro-step over tokens (i32 [M]) and their targets. `loss_scale` weights each
   /// token's loss (1 / all tokens of the optimizer step). Writes the sum of the tokens' losses in nats to
   /// loss_sum (f32 [1]); micro-step 0 overwrites it, later ones add. Gradient reductions over ranks are
   /// started but not finished: call parameters().complete(unit) before reading a gradient.
-  void forward_backward(const Tensor& loss_sum, const Tensor& tokens, const Tensor& targets, float loss_scale,
-                        int micro_step);
+  void forward_backward(const Tensor& loss_sum, const Tensor& tokens, const Targets& targets,
+                        float loss_scale, int micro_step);
 
   /// Runs forward only, with the training step's arithmetic. Writes every token's loss in nats to `losses`
   /// (f32 [M]). Needs no more memory than a training step with these or coarser formats. Call after
   /// parameters().begin_step().
-  void forward(const Tensor& losses, const Tensor& tokens, const Tensor& targets);
+  void forward(const Tensor& losses, const Tensor& tokens, const Targets& targets);
 
   /// Run forward only, as forward() does. The first writes the input of lm_head to `features` [M, width]; the
   /// second compares this transformer's outputs with those of BF16 `features` of the same weights and tokens
   /// (LmHead::compare).
   void forward_features(const Tensor& features, const Tensor& tokens);
   void compare_outputs(const Tensor& distances, const Tensor& features, const Tensor& tokens,
-                       const Tensor& targets);
+                       const Targets& targets);
 
   void set_quantization_observer(QuantizationObserver* observer) { step_.observer = observer; }
 

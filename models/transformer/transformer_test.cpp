@@ -43,6 +43,43 @@ TEST_CASE("step: BF16 matches PyTorch with the same roundings", "[transformer]")
   }
 }
 
+TEST_CASE("step: documents with losses on their answers match Hugging Face, whatever their padding",
+          "[transformer][documents]") {
+  const Golden golden(kGoldenFolder, "documents");
+  const StoredTensor& answers = golden.file.at("answers");
+  const auto* has_loss = reinterpret_cast<const std::uint8_t*>(answers.data);
+  const auto count = std::count(has_loss, has_loss + answers.size(), 1);
+  std::vector<float> weights;
+  for (std::int64_t i = 0; i < answers.size(); ++i)
+    weights.push_back(has_loss[i] ? static_cast<float>(answers.size()) / static_cast<float>(count) : 0.0f);
+  const auto outcome_of = [&](const std::vector<std::int32_t>& tokens) {
+    TestStep step({.model = golden.model, .B = golden.B, .T = golden.T, .reference = true},
+                  make_cpu_device(1));
+    step.load(golden.weights());
+    StepOutcome outcome;
+    outcome.loss = step.forward_backward(tokens, golden.targets, weights);
+    outcome.gradients = step.gradients();
+    outcome.grad_norm = step.update(golden.optimizer);
+    outcome.weights = step.weights();
+    return outcome;
+  };
+  const StepOutcome outcome = outcome_of(golden.tokens);
+  check_fp32_step(golden, outcome);
+  // Inputs behind a sequence's last target with a loss.
+  std::vector<std::int32_t> repadded = golden.tokens;
+  std::int64_t changed = 0;
+  for (std::int64_t b = 0; b < golden.B; ++b)
+    for (std::int64_t t = golden.T - 1; !has_loss[b * golden.T + t]; --t, ++changed)
+      repadded[b * golden.T + t] = 3;
+  REQUIRE(changed == 5 + 16);
+  const StepOutcome other = outcome_of(repadded);
+  CHECK(other.loss == outcome.loss);
+  CHECK(farthest(other.gradients, outcome.gradients).distance <= 4 * kRoundoff);
+  // Positive control: without weights the step is another.
+  const StepOutcome unweighted = run_step(golden, true);
+  CHECK(farthest(unweighted.gradients, golden.all("grad.")).distance > 0.1);
+}
+
 TEST_CASE("step: recomputation gives the same bits", "[transformer]") {
   std::vector<Recipe> recipes;
   for (const char* name : {"bf16", "tensorwise", "rowwise_gw_hp", "blockwise", "mxfp8", "nvfp4_sr_fwd"})

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Tests of the scripts that make token files, with a tokenizer trained here on synthetic text.
+"""Tests of the scripts that make token files and documents, with a tokenizer trained here on synthetic text.
 
 Usage: tools/data/data_test.py [PRECBENCH, default build/precbench, which must read the scripts' output]
 
-Skipped without the Python package tokenizers, as the program itself needs none.
+Skipped without the Python packages tokenizers, transformers and jinja2, as the program itself needs none.
 """
 import array
 import json
@@ -15,9 +15,11 @@ import tempfile
 import unittest
 
 try:
+    import jinja2  # noqa: F401: transformers' chat templates need it
     import tokenizers
-except ImportError:
-    print("tools/data/data_test.py: skipped: Python has no package tokenizers (pip install tokenizers)")
+    import transformers  # noqa: F401
+except ImportError as error:
+    print(f"tools/data/data_test.py: skipped: {error} (pip install tokenizers transformers jinja2)")
     sys.exit(0)
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -166,6 +168,94 @@ class Data(unittest.TestCase):
         self.assertEqual((evaluation["step"], evaluation["tokens"]), (3, 128))
         self.assertTrue(5 < evaluation["loss"] < 6.5)  # ln 320 = 5.77
         self.assertEqual(records[0]["definition"]["data"]["kind"], "u16")
+
+
+CHAT_TEMPLATE = ("{% for message in messages %}{{ '<|' + message.role + '|>' + message.content + '<|endoftext|>' }}{% endfor %}"
+                 "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}")
+
+
+class Chats(unittest.TestCase):
+    """Documents of conversations, with the same tokenizer and a chat template."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = pathlib.Path(folder.name)
+        (self.path / "text.txt").write_text(" ".join(documents(120)))
+        (self.path / "list").write_text(f"{self.path}/text.txt")
+        self.model = self.path / "model"
+        self.model.mkdir()
+        trained = run("train_bpe.py", "--vocab", 320, "--out", self.model / "tokenizer.json", f"@{self.path}/list")
+        self.assertEqual(trained.returncode, 0, trained.stderr)
+        self.write_template(CHAT_TEMPLATE)
+
+    def write_template(self, template):
+        (self.model / "tokenizer_config.json").write_text(json.dumps(
+            {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": SEPARATOR, "chat_template": template}))
+
+    def convert(self, rows, *arguments):
+        (self.path / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return run("tokenize_chats.py", "--tokenizer", self.model, "--out", self.path / "out/chats", *arguments,
+                   self.path / "chats.jsonl")
+
+    def read(self, name):
+        return [json.loads(line) for line in (self.path / "out" / name).read_text().splitlines()]
+
+    def test_the_answer_is_the_last_message(self):
+        turns = [{"role": "user", "content": "lock the page"}, {"role": "assistant", "content": "wait"},
+                 {"role": "user", "content": "why"}, {"role": "assistant", "content": "kernel frees"}]
+        done = self.convert([{"messages": turns}, {"prompt": "the page", "answer": "a lock"}], "--held-out", 0)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        tokenizer = tokenizers.Tokenizer.from_file(str(self.model / "tokenizer.json"))
+        texts = [tuple(tokenizer.decode(document[part], skip_special_tokens=False) for part in ("prompt", "answer"))
+                 for document in self.read("chats.jsonl")]
+        self.assertEqual(texts, [("<|user|>lock the page<|endoftext|><|assistant|>wait<|endoftext|><|user|>why<|endoftext|>"
+                                  "<|assistant|>", "kernel frees<|endoftext|>"),
+                                 ("<|user|>the page<|endoftext|><|assistant|>", "a lock<|endoftext|>")])
+
+    def test_documents_are_held_out_by_a_hash_and_long_ones_left_out(self):
+        rows = [{"prompt": f"page {i}", "answer": "lock " * (i % 10)} for i in range(200)]
+        done = self.convert(rows, "--held-out", 0.2, "--most", 40)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        manifest = json.loads((self.path / "out/chats.json").read_text())
+        trained, held = self.read("chats.jsonl"), self.read("chats.eval.jsonl")
+        self.assertTrue(10 < len(held) < 80)
+        self.assertTrue(manifest["left_out"] > 0 and manifest["longest"] <= 40)
+        self.assertEqual(len(trained) + len(held) + manifest["left_out"], 200)
+        self.assertEqual(manifest["training"]["answer_tokens"], sum(len(document["answer"]) for document in trained))
+
+    def test_bad_input_is_one_line_and_leaves_no_file(self):
+        def refused(word, rows):
+            done = self.convert(rows)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(word, done.stderr.strip().splitlines()[-1])
+            self.assertNotIn("Traceback", done.stderr)
+            self.assertEqual([path.name for path in (self.path / "out").iterdir()], [])
+        good = {"prompt": "the page", "answer": "a lock"}
+        refused("chats.jsonl:2: neither messages nor texts", [good, {"text": "lock"}])
+        refused("chats.jsonl:1: the last message is not the assistant's", [{"messages": [{"role": "user", "content": "a"}]}])
+        refused("no document to train on", [])
+        self.write_template("{% for message in messages %}{{ message.content }}{% endfor %}"
+                            "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}")
+        refused("the answer does not follow the prompt", [good])
+        self.write_template("")
+        refused("has no chat template", [good])
+
+    def test_precbench_trains_on_the_documents(self):
+        if not PRECBENCH.exists():
+            self.skipTest(f"{PRECBENCH} is not built")
+        done = self.convert([{"prompt": f"page {i}", "answer": "lock"} for i in range(100)], "--held-out", 0.2)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        model = self.path / "model.json"
+        model.write_text(json.dumps({"layers": 1, "width": 64, "ffn": 128, "heads": 2, "vocab": 320}))
+        done = subprocess.run([PRECBENCH, "sweep", "--model", model, "--device", "cpu", "--seq", "32", "--batch", "2",
+                               "--steps", "3", "--data", self.path / "out/chats.jsonl", "--eval-data",
+                               self.path / "out/chats.eval.jsonl", "--eval-tokens", "128", "--out", self.path / "records"],
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        record, = (json.loads(line) for line in (self.path / "records/records.jsonl").read_text().splitlines())
+        self.assertEqual((record["status"], record["definition"]["data"]["kind"]), ("ok", "jsonl"))
+        self.assertTrue(any("padding" in warning for warning in record["warnings"]), record["warnings"])
 
 
 if len(sys.argv) > 1:

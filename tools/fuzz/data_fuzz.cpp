@@ -1,4 +1,6 @@
 // Fuzzes training data. The first bytes select kind, vocabulary and sequence length, the others are the file.
+#include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "models/data/data.h"
@@ -8,10 +10,11 @@ using namespace precbench;
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   constexpr std::size_t kChoices = 3;
-  constexpr const char* kNames[] = {"text.txt", "tokens.bin", "tokens.u16", "tokens.u32"};
+  constexpr const char* kNames[] = {"text.txt", "tokens.bin", "tokens.u16", "tokens.u32", "documents.jsonl"};
   if (size < kChoices) return 0;
   DataOptions options;
-  options.path = scratch().write(kNames[data[0] % 4], std::string(text_of(data + kChoices, size - kChoices)));
+  options.path = scratch().write(kNames[data[0] % std::size(kNames)],
+                                 std::string(text_of(data + kChoices, size - kChoices)));
   options.seed = data[0];
   options.vocab = std::int64_t{1} << data[1] % 33;
   options.T = data[2];
@@ -21,6 +24,10 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     for (const std::uint64_t index : {std::uint64_t{0}, std::uint64_t{1}, ~std::uint64_t{0}}) {
       source->sequence(index, options.T, tokens.data());
       for (const std::int32_t token : tokens) expect(token >= 0 && token < options.vocab);
+      std::vector<std::uint8_t> counted(static_cast<std::size_t>(options.T));
+      source->mark_counted(index, options.T, counted.data());
+      const auto marked = std::count(counted.begin(), counted.end(), 1);
+      expect(marked > 0 && marked == source->counted_targets(index, options.T));
     }
   });
   return 0;

@@ -64,6 +64,7 @@ struct Args {
   float* loss;
   std::uint16_t* logits;
   const std::int32_t* targets;
+  const float* weights;  // null: 1 each
   std::int64_t rows;
   int cols;
   int slots;  // vectors per thread and row
@@ -115,10 +116,13 @@ __global__ void __launch_bounds__(kMaxThreads, 1) cross_entropy_kernel(const Arg
   for (std::int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
     const Running all = join_block(next, buffer);
     const int target = a.targets[row];
-    if (threadIdx.x == 0) a.loss[row] = logf(all.sum) + all.max - low(a.logits[row * a.cols + target]);
+    const float weight = a.weights == nullptr ? 1.0f : a.weights[row];
+    if (threadIdx.x == 0)
+      a.loss[row] = (logf(all.sum) + all.max - low(a.logits[row * a.cols + target])) * weight;
     __syncthreads();  // the target's logit is read before its thread overwrites it
     const float offset = all.max * kLog2E;
-    const float factor = a.scale / all.sum;
+    const float scale = a.scale * weight;
+    const float factor = scale / all.sum;
     const std::int64_t next_row = row + gridDim.x;
     next = {};
     for (int slot = 0; slot < a.slots; slot += kBatch) {
@@ -141,7 +145,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) cross_entropy_kernel(const Arg
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
           x[j] = exp2_approx(x[j] * kLog2E - offset) * factor;
-          if (col + j == target) x[j] -= a.scale;
+          if (col + j == target) x[j] -= scale;
         }
         const Bf16x8 out = pack(x);
         std::uint16_t* p = a.logits + row * a.cols + col;
@@ -185,6 +189,7 @@ void CudaDevice::do_cross_entropy(const ops::CrossEntropy& op) {
   const Args args{op.loss.as<float>(),
                   op.logits.as<std::uint16_t>(),
                   op.targets.as<std::int32_t>(),
+                  op.weights.empty() ? nullptr : op.weights.as<float>(),
                   op.logits.rows,
                   cols,
                   slots,

@@ -32,7 +32,7 @@ QuantizedTensor LmHead::quantize_chunk(const Pass& pass, std::int64_t first, std
 }
 
 QuantizedTensor LmHead::forward_chunk(const Pass& pass, std::int64_t first, const Tensor& losses,
-                                      const Tensor& targets, float loss_scale, QuantizedTensor& x) const {
+                                      const Targets& targets, float loss_scale, QuantizedTensor& x) const {
   const Linear& linear = pass.linear;
   const std::int64_t rows = std::min(chunk_tokens(pass), step_.M - first);
   x = quantize_chunk(pass, first, rows);
@@ -43,8 +43,9 @@ QuantizedTensor LmHead::forward_chunk(const Pass& pass, std::int64_t first, cons
   step_.scale(logits.value, step_.config.logit_scale);
   // The gradient of lm_head's output has the factor once more.
   const float gradient_scale = loss_scale * static_cast<float>(step_.config.logit_scale);
+  const Targets chunk = targets.slice_rows(first, rows);
   step_.device.cross_entropy(
-      {losses.slice_rows(first, rows), logits.value, targets.slice_rows(first, rows), gradient_scale});
+      {losses.slice_rows(first, rows), logits.value, chunk.tokens, gradient_scale, chunk.weights});
   return logits;
 }
 
@@ -115,7 +116,7 @@ void LmHead::compare(const Input& input, const Tensor& features, const Tensor& d
       step_.scale(bf16, step_.config.logit_scale);
       step_.device.compare_logits({distances.slice_rows(first + at, count), bf16,
                                    logits.slice_rows(at, count),
-                                   input.targets.slice_rows(first + at, count)});
+                                   input.targets.tokens.slice_rows(first + at, count)});
     }
   }
 }

@@ -16,16 +16,26 @@ inline constexpr std::int64_t kHeadChunkTokens = 2048;
 /// Maximum tokens per chunk of a comparison of outputs, which has two sets of FP32 logits.
 inline constexpr std::int64_t kCompareChunkTokens = 512;
 
+/// Tokens that M positions are to predict.
+struct Targets {
+  Tensor tokens;        ///< i32 [M]
+  Tensor weights = {};  ///< f32 [M]: factor of each position's loss; empty: 1 each
+
+  Targets slice_rows(std::int64_t first, std::int64_t rows) const {
+    return {tokens.slice_rows(first, rows), weights.empty() ? Tensor{} : weights.slice_rows(first, rows)};
+  }
+};
+
 class LmHead {
  public:
   explicit LmHead(const StepContext& step) : step_(step) {}
 
   struct Input {
     Tensor mid, branch;  ///< residual stream [M, width] before the last block's output, and that output
-    Tensor targets;      ///< i32 [M]
+    Targets targets;
   };
 
-  /// Writes every token's loss in nats to `losses` (f32 [M]). Allocates in the caller's scope.
+  /// Writes every token's loss in nats, times its weight, to `losses` (f32 [M]). Allocates in the caller's scope.
   void forward(const Input& input, const Tensor& losses) const;
   /// Runs forward and backward of one micro-step. Writes `losses` as forward() does, and their sum to
   /// loss_sum (f32 [1]), to which later micro-steps add. Writes the residual stream's gradient to `dx`.
@@ -56,7 +66,7 @@ class LmHead {
   /// Runs the chunk from token `first`: fills its losses and overwrites the logits with their gradient, which
   /// it returns. `x` receives the chunk's input.
   QuantizedTensor forward_chunk(const Pass& pass, std::int64_t first, const Tensor& losses,
-                                const Tensor& targets, float loss_scale, QuantizedTensor& x) const;
+                                const Targets& targets, float loss_scale, QuantizedTensor& x) const;
 
   const StepContext& step_;
 };

@@ -1,0 +1,132 @@
+// Reads documents of prompt and answer. See documents.h.
+#include "models/data/documents.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "kernels/base/errors.h"
+#include "kernels/base/plural.h"
+#include "models/data/counter_random.h"
+
+namespace precbench {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::int64_t kByteValues = 256;
+constexpr std::int32_t kEndOfAnswer = 0;
+
+/// One line of the file, for messages.
+struct Line {
+  const std::string& path;
+  std::int64_t number;
+  std::int64_t vocab;
+
+  [[noreturn]] void refuse(const std::string& why) const {
+    throw InvalidInput(fmt::format("{}: line {}: {}", path, number, why));
+  }
+};
+
+/// Appends a prompt or an answer. Returns the number of its tokens.
+std::int64_t append(std::vector<std::int32_t>& tokens, const Line& line, const char* key, const json& part) {
+  const auto before = std::ssize(tokens);
+  if (part.is_string()) {
+    if (line.vocab < kByteValues)
+      line.refuse(fmt::format("{}: text needs a vocabulary of at least {} (one token per byte), not {}", key,
+                              kByteValues, line.vocab));
+    for (const char c : part.get_ref<const std::string&>()) tokens.push_back(static_cast<unsigned char>(c));
+    return std::ssize(tokens) - before;
+  }
+  if (!part.is_array()) line.refuse(fmt::format("{}: expected text or a list of token ids", key));
+  for (const json& id : part) {
+    if (!id.is_number_integer())
+      line.refuse(fmt::format("{}: {} is not a token id", key, id.dump(-1, ' ', true)));
+    if (id < 0 || id >= line.vocab)
+      line.refuse(fmt::format("{}: token {} is beyond the vocabulary of {}", key, id.dump(), line.vocab));
+    tokens.push_back(id.get<std::int32_t>());
+  }
+  return std::ssize(tokens) - before;
+}
+
+json parsed(const Line& line, std::string_view text) {
+  json object = json::parse(text, nullptr, false);
+  if (object.is_discarded()) line.refuse("is not JSON");
+  if (!object.is_object()) line.refuse("is not an object with prompt and answer");
+  if (object.contains("messages"))
+    line.refuse("has messages; tools/data/tokenize_chats.py makes prompts and answers of them");
+  for (const char* key : {"prompt", "answer"})
+    if (!object.contains(key)) line.refuse(fmt::format("has no {}", key));
+  return object;
+}
+
+}  // namespace
+
+bool is_documents(const std::string& path) { return std::filesystem::path(path).extension() == ".jsonl"; }
+
+Documents::Documents(const DataOptions& options, std::string_view text)
+    : seed_(options.seed), vocab_(options.vocab) {
+  Line line{options.path, 0, vocab_};
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view row = text.substr(begin, end - begin);
+    begin = end + 1;
+    ++line.number;
+    if (row.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    const json object = parsed(line, row);
+    Document& document = documents_.emplace_back();
+    document.first = std::ssize(tokens_);
+    document.prompt = append(tokens_, line, "prompt", object["prompt"]);
+    document.answer = append(tokens_, line, "answer", object["answer"]);
+    if (document.answer == 0) line.refuse("its answer is empty");
+    if (object["answer"].is_string()) {
+      tokens_.push_back(kEndOfAnswer);
+      ++document.answer;
+    }
+    if (document.size() < 2) line.refuse("a single token, with nothing before it, cannot be predicted");
+    // A sequence of length T has T + 1 tokens.
+    if (document.size() > options.T + 1)
+      line.refuse(fmt::format("{} are more than a sequence of length {} holds ({})",
+                              plural(document.size(), "token"), options.T, options.T + 1));
+  }
+  if (documents_.empty()) throw InvalidInput(options.path + ": holds no documents");
+  const std::int64_t answers =
+      std::accumulate(documents_.begin(), documents_.end(), std::int64_t{0},
+                      [](std::int64_t sum, const Document& document) { return sum + document.answer; });
+  const auto count = std::ssize(documents_);
+  description_ = fmt::format(
+      "documents: {}, {} of {} tokens, {} of them in answers; {:.0f}% of positions are padding", options.path,
+      count, std::ssize(tokens_), answers,
+      100.0 *
+          (1.0 - static_cast<double>(std::ssize(tokens_) - count) / static_cast<double>(count * options.T)));
+}
+
+const Documents::Document& Documents::at(std::uint64_t index) const {
+  const std::uint64_t count = documents_.size();
+  return documents_[permute(index % count, count, mix64(seed_, index / count))];
+}
+
+void Documents::sequence(std::uint64_t index, std::int64_t T, std::int32_t* tokens) const {
+  const Document& document = at(index);
+  const auto first = tokens_.begin() + document.first;
+  const std::int64_t size = std::min(document.size(), T + 1);
+  std::copy_n(first, size, tokens);
+  std::fill_n(tokens + size, T + 1 - size, first[size - 1]);
+}
+
+void Documents::mark_counted(std::uint64_t index, std::int64_t T, std::uint8_t* counted) const {
+  const Document& document = at(index);
+  for (std::int64_t t = 0; t < T; ++t)  // position t predicts token t + 1
+    counted[t] = t + 1 >= document.prompt && t + 1 < document.size() ? 1 : 0;
+}
+
+std::int64_t Documents::counted_targets(std::uint64_t index, std::int64_t T) const {
+  const Document& document = at(index);
+  return std::max<std::int64_t>(
+      0, std::min(document.size(), T + 1) - std::max<std::int64_t>(1, document.prompt));
+}
+
+}  // namespace precbench

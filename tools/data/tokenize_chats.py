@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+"""Converts conversations to documents of prompt and answer for `precbench --data FILE.jsonl`: token ids, by the chat
+template of the model's own tokenizer. PREFIX.jsonl has those to train on, PREFIX.eval.jsonl held-out ones for --eval-data,
+PREFIX.json describes both.
+
+  tools/data/tokenize_chats.py --tokenizer FOLDER --out PREFIX INPUT.jsonl...
+
+A row of INPUT has `messages`, a list of objects with `role` and `content`, as chat templates take them. The last message
+must be the assistant's: it is the answer, and what precedes it is the prompt. A row with `prompt` and `answer`, two texts,
+stands for a message of the user and one of the assistant. FOLDER is that of a Hugging Face model or tokenizer, or a name on
+the hub if there is a network. With --most N, documents of more than N tokens are left out and counted; for --seq T, N is
+T + 1. A hash of the conversation decides whether it is held out. Equal input gives equal bytes.
+
+Needs: pip install transformers jinja2.
+"""
+import argparse
+import hashlib
+import json
+import os
+import pathlib
+import sys
+
+
+def fail(message):
+    print(f"{sys.argv[0]}: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("inputs", nargs="+", metavar="INPUT")
+    parser.add_argument("--tokenizer", required=True)
+    parser.add_argument("--out", required=True, metavar="PREFIX")
+    parser.add_argument("--held-out", type=float, default=0.01, metavar="FRACTION",
+                        help="fraction of documents to hold out, chosen by a hash of their text (default: 0.01)")
+    parser.add_argument("--most", type=int, metavar="N", help="leave out documents of more than N tokens")
+    arguments = parser.parse_args()
+    if not 0 <= arguments.held_out < 1:
+        fail(f"--held-out {arguments.held_out}: not a fraction from 0 to below 1")
+    return arguments
+
+
+def load_tokenizer(name):
+    try:
+        from transformers import AutoTokenizer
+    except ImportError:
+        fail("needs the Python packages transformers and jinja2: pip install transformers jinja2")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name)
+    except Exception as error:  # the library raises many kinds
+        fail(f"--tokenizer {name}: {str(error).splitlines()[0]}")
+    if not tokenizer.chat_template:
+        fail(f"--tokenizer {name}: has no chat template")
+    return tokenizer
+
+
+def messages_of(row):
+    """Returns a row's messages, or a string that says what is wrong with it."""
+    if not isinstance(row, dict):
+        return "not a JSON object"
+    messages = row.get("messages")
+    if messages is None and isinstance(row.get("prompt"), str) and isinstance(row.get("answer"), str):
+        messages = [{"role": "user", "content": row["prompt"]}, {"role": "assistant", "content": row["answer"]}]
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        return "neither messages nor texts named prompt and answer"
+    if not messages or messages[-1].get("role") != "assistant":
+        return "the last message is not the assistant's"
+    return messages
+
+
+def rows_of(inputs):
+    """Yields where a row stands and its messages."""
+    for path in inputs:
+        try:
+            with open(path, encoding="utf-8") as lines:
+                for number, line in enumerate(lines, 1):
+                    if not line.strip():
+                        continue
+                    try:
+                        messages = messages_of(json.loads(line))
+                    except ValueError:
+                        messages = "not JSON"
+                    if isinstance(messages, str):
+                        fail(f"{path}:{number}: {messages}")
+                    yield f"{path}:{number}", messages
+        except OSError as error:
+            fail(f"{path}: {error.strerror}")
+
+
+def document_of(tokenizer, place, messages):
+    """Returns the ids of prompt and answer."""
+    try:
+        prompt = tokenizer.apply_chat_template(messages[:-1], add_generation_prompt=True, return_dict=False)
+        whole = tokenizer.apply_chat_template(messages, return_dict=False)
+    except Exception as error:  # templates raise errors of their own
+        fail(f"{place}: the chat template refuses it: {error}")
+    if whole[:len(prompt)] != prompt or len(whole) == len(prompt):
+        fail(f"{place}: in the chat template's text the answer does not follow the prompt")
+    return prompt, whole[len(prompt):]
+
+
+def is_held_out(messages, fraction):
+    text = json.dumps(messages, sort_keys=True)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") < fraction * 2**64
+
+
+class DocumentFile:
+    """Written under a temporary name, and renamed when complete."""
+
+    def __init__(self, path):
+        self.path = path
+        self.file = open(path + ".tmp", "w")
+        self.hash, self.documents, self.tokens, self.answers = hashlib.sha256(), 0, 0, 0
+
+    def add(self, prompt, answer):
+        line = json.dumps({"prompt": prompt, "answer": answer}, separators=(",", ":")) + "\n"
+        self.file.write(line)
+        self.hash.update(line.encode())
+        self.documents += 1
+        self.tokens += len(prompt) + len(answer)
+        self.answers += len(answer)
+
+    def discard(self):
+        self.file.close()
+        os.remove(self.path + ".tmp")
+
+    def finish(self):
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        self.file.close()
+        os.rename(self.path + ".tmp", self.path)
+        return {"file": os.path.basename(self.path), "documents": self.documents, "tokens": self.tokens,
+                "answer_tokens": self.answers, "sha256": self.hash.hexdigest()}
+
+
+def main():
+    arguments = parse_arguments()
+    tokenizer = load_tokenizer(arguments.tokenizer)
+    rows = rows_of(arguments.inputs)
+    try:
+        pathlib.Path(arguments.out).parent.mkdir(parents=True, exist_ok=True)
+        training, held_out = DocumentFile(arguments.out + ".jsonl"), DocumentFile(arguments.out + ".eval.jsonl")
+    except OSError as error:
+        fail(f"--out {arguments.out}: {error.strerror}")
+    longest, left_out = 0, 0
+    try:
+        for place, messages in rows:
+            prompt, answer = document_of(tokenizer, place, messages)
+            size = len(prompt) + len(answer)
+            if arguments.most is not None and size > arguments.most:
+                left_out += 1
+                continue
+            longest = max(longest, size)
+            (held_out if is_held_out(messages, arguments.held_out) else training).add(prompt, answer)
+        if training.documents == 0:
+            fail("the input has no document to train on")
+    except SystemExit:
+        training.discard(), held_out.discard()
+        raise
+    manifest = {"tokenizer": os.path.basename(os.path.normpath(arguments.tokenizer)), "vocab": len(tokenizer),
+                "longest": longest, "left_out": left_out, "training": training.finish(), "held_out": held_out.finish()}
+    text = json.dumps(manifest, indent=2) + "\n"
+    pathlib.Path(arguments.out + ".json").write_text(text)
+    print(text, end="")
+
+
+main()
