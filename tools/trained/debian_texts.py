@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""Extracts English texts from Debian packages, for tools/data/tokenize_text.py.
+"""Extracts English texts from Debian packages, for tools/data/tokenize_text.py and tokenize_chats.py.
 
   tools/trained/debian_texts.py documentation linux-source-6.1_*.deb --out FOLDER    # documentation of Linux, 26 MB
   tools/trained/debian_texts.py prose anarchism_*.deb r-cran-janeaustenr_*.deb --out FOLDER
                                                       # essays ("An Anarchist FAQ", GPL-2) and Jane Austen's novels, 16 MB
+  tools/trained/debian_texts.py definitions wordnet-base_*.deb --out FILE            # FILE.jsonl: definitions of 117,659 words
 
-FOLDER gets one file per text, and FOLDER.list their paths in an order that depends only on the names and mixes the
+Definitions are questions and answers (WordNet's license), one per line. Of the others FOLDER gets one file per text, and FOLDER.list their paths in an order that depends only on the names and mixes the
 subjects. Needs dpkg-deb.
 """
 import argparse
 import gzip
 import hashlib
+import json
 import lzma
 import pathlib
 import re
@@ -96,27 +98,63 @@ def strings_of(data):
     return lines
 
 
+def definitions(packages):
+    """Yields (question, answer) for the first word of each of WordNet's sets of synonyms."""
+    kinds = {"noun": "noun", "verb": "verb", "adj": "adjective", "adv": "adverb"}
+    for package in packages:
+        for path, file in members(package):
+            kind = kinds.get(path.rpartition("/data.")[2])
+            if not kind:
+                continue
+            for line in file.read().decode().splitlines():
+                if line.startswith("  "):  # the license
+                    continue
+                fields, _, gloss = line.partition(" | ")
+                word = fields.split(" ")[4].partition("(")[0].replace("_", " ")
+                yield f'What does the {kind} "{word}" mean?', gloss.strip()
+
+
+def write_definitions(rows, out):
+    """Writes OUT.jsonl. Returns the number of definitions."""
+    lines = [json.dumps({"prompt": question, "answer": answer}) + "\n" for question, answer in rows]
+    lines.sort(key=lambda line: hashlib.sha256(line.encode()).digest())
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.with_name(out.name + ".jsonl").write_text("".join(lines))
+    return len(lines)
+
+
+def write_texts(texts, out):
+    """Writes a file per text and OUT.list. Returns their number."""
+    names = []
+    for name, text in texts:
+        path = out / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", newline="")
+        names.append(name)
+    names.sort(key=lambda name: hashlib.sha256(name.encode()).digest())
+    out.with_name(out.name + ".list").write_text("".join(f"{out / name}\n" for name in names))
+    return len(names)
+
+
+KINDS = {"documentation": (documentation, write_texts), "prose": (prose, write_texts),
+         "definitions": (definitions, write_definitions)}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=["documentation", "prose"])
+    parser.add_argument("kind", choices=KINDS)
     parser.add_argument("packages", nargs="+", metavar="PACKAGE.deb")
-    parser.add_argument("--out", required=True, metavar="FOLDER", type=pathlib.Path)
+    parser.add_argument("--out", required=True, metavar="PATH", type=pathlib.Path)
     arguments = parser.parse_args()
-    names = []
+    read, write = KINDS[arguments.kind]
     try:
-        for name, text in {"documentation": documentation, "prose": prose}[arguments.kind](arguments.packages):
-            path = arguments.out / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8", newline="")
-            names.append(name)
+        count = write(read(arguments.packages), arguments.out)
     except OSError as error:
         fail(f"{error.filename or arguments.packages[0]}: {error.strerror or error}")
     except (tarfile.TarError, lzma.LZMAError, zlib.error, struct.error) as error:
         fail(f"{' '.join(arguments.packages)}: {error}")
-    if not names:
+    if not count:
         fail(f"{' '.join(arguments.packages)}: no {arguments.kind} in it")
-    names.sort(key=lambda name: hashlib.sha256(name.encode()).digest())
-    arguments.out.with_name(arguments.out.name + ".list").write_text("".join(f"{arguments.out / name}\n" for name in names))
 
 
 main()

@@ -4,7 +4,8 @@
   tools/trained/gguf_checkpoint.py MODEL.gguf --out FOLDER
   build/precbench sweep --model FOLDER/config.json --init-from FOLDER/model.safetensors ...
 
-FOLDER gets config.json, model.safetensors and, for byte-level BPE, tokenizer.json, which tools/data/tokenize_text.py reads.
+FOLDER gets config.json, model.safetensors and, for byte-level BPE, tokenizer.json, which tools/data/tokenize_text.py reads,
+and tokenizer_config.json with the chat template, if there is one, for tools/data/tokenize_chats.py.
 F32, F16 and BF16 tensors keep their dtype; quantized tensors are dequantized to F32. Both are exact. llama.cpp's order of
 the rows of q and k is undone. Each file is written under a temporary name and renamed when complete.
 
@@ -30,6 +31,8 @@ def convert(source, folder, with_tokenizer):
     write_safetensors(folder / "model.safetensors", tensors)
     if tokenizer:
         write_json(folder / "tokenizer.json", tokenizer)
+        if chat := gguf_tokenizer.chat_config(model.fields):
+            write_json(folder / "tokenizer_config.json", chat)
     write_json(folder / "config.json", config)
     parameters = sum(tensor.elements for tensor in tensors)
     print(f"{folder}: {config['model_type']}, {parameters:,} parameters in {len(tensors)} tensors, from {model.types()}")

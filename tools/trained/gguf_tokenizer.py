@@ -39,6 +39,19 @@ PRE_TOKENIZERS = {
 HINT = "with --no-tokenizer the weights are converted alone; then tokenize with the tokenizer.json of the model's authors"
 
 
+def chat_config(fields):
+    """Returns tokenizer_config.json with the file's chat template, or none if it has no template."""
+    template, tokens = fields.get("tokenizer.chat_template"), fields.get("tokenizer.ggml.tokens") or []
+    if not template:
+        return None
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": template}
+    for key, name in (("bos", "bos_token"), ("eos", "eos_token")):
+        number = fields.get(f"tokenizer.ggml.{key}_token_id")
+        if isinstance(number, int) and 0 <= number < len(tokens):
+            config[name] = tokens[number]
+    return config
+
+
 def from_fields(fields, vocabulary):
     """Returns tokenizer.json as a dictionary; `vocabulary` is the number of rows of the model's embedding."""
     kind, pre = fields.get("tokenizer.ggml.model"), fields.get("tokenizer.ggml.pre")

