@@ -25,6 +25,7 @@ struct Family {
   bool qkv_bias, qk_norm;
   double rope_theta = 10000, norm_eps = 1e-6;
   QkNormOver qk_norm_over = QkNormOver::head;
+  bool tied = false;
 };
 
 const std::vector<Family>& families() {
@@ -38,6 +39,9 @@ const std::vector<Family>& families() {
       {"olmo2", 0, 0, 2048, 0, false, true, 10000, 1e-5, QkNormOver::heads},
       {"ministral3", 8, 128, 262144, kAsGiven, false, false, 1e6, 1e-5},
       {"phi3", 0, 0, 4096, kAsGiven, false, false, 10000, 1e-5},
+      {"gemma", 16, 256, 8192, 0, false, false, 10000, 1e-6, QkNormOver::head, true},
+      {"gemma2", 4, 256, 8192, 4096, false, false, 10000, 1e-6, QkNormOver::head, true},
+      {"gemma3_text", 4, 256, 131072, 4096, false, true, 1e6, 1e-6, QkNormOver::head, true},
       {"mixtral", 8, 0, 131072, kAsGiven, false, false, 1e6, 1e-5},
       {"qwen3_moe", 4, 0, 32768, 0, false, true},
       {"olmoe", 0, 0, 4096, 0, false, true, 10000, 1e-5, QkNormOver::heads},
@@ -116,6 +120,20 @@ struct RopeKeys {
     if (given(object, "original_max_position_embeddings"))
       values["original_max_position_embeddings"] = object.at("original_max_position_embeddings");
     if (model_type == "phi3") read_phi3();
+    if (const json parameters = object.value("rope_parameters", json());
+        parameters.is_object() && model_type == "gemma3_text")
+      read_by_layer_type(parameters);
+  }
+
+  /// Takes the angles of layers with full attention from an object for each type; rope_scaling adds to them.
+  void read_by_layer_type(const json& parameters) {
+    if (!parameters.contains(kFullAttention) && !parameters.contains(kSlidingAttention)) return;
+    json full = parameters.value(kFullAttention, json::object());
+    if (!full.is_object())
+      throw InvalidInput(
+          fmt::format("rope_parameters: {}: expected an object, got {}", kFullAttention, shown(full)));
+    if (std::string_view(key) == "rope_scaling") full.update(values);
+    values = full;
   }
 
   /// Phi-3's older files have other names of LongRoPE, and all may omit its original context.
@@ -202,6 +220,8 @@ ModelConfig from_hugging_face(const json& object) {
   config.qkv_bias = family.qkv_bias;
   config.qk_norm = family.qk_norm;
   config.qk_norm_over = family.qk_norm_over;
+  config.tied = family.tied;
+  set_default_dimensions(model_type, config);
   for (const DimensionKey& entry : kDimensions) read(object, entry.hugging_face, config.*entry.member);
   if (!object.contains("num_key_value_heads")) config.kv_heads = family.kv_heads;
   if (!object.contains("head_dim")) config.head_dim = family.head_dim;

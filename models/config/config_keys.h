@@ -102,6 +102,11 @@ void validate_block(const ModelConfig& config, const KeyNames& names);
 /// dimensions. Throws InvalidInput that names the key.
 void read_hugging_face_block(const nlohmann::json& object, const std::string& model_type,
                              ModelConfig& config);
+/// Sets the dimensions that a model_type's file may leave out.
+void set_default_dimensions(const std::string& model_type, ModelConfig& config);
+/// Types of layers, in layer_types and in rope_parameters.
+inline constexpr const char* kFullAttention = "full_attention";
+inline constexpr const char* kSlidingAttention = "sliding_attention";
 
 /// The language model of a config.json.
 struct TextConfig {

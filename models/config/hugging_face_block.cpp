@@ -1,6 +1,10 @@
-// Forms of a block in a Hugging Face config.json: factors of Granite, layers without RoPE of SmolLM3. Source of
-// the defaults: the configuration classes of transformers 5.
+// Forms of a block in a Hugging Face config.json: factors of Granite, layers without RoPE of SmolLM3, all of Gemma.
+// Source of the defaults: the configuration classes of transformers 5.
 #include <fmt/format.h>
+
+#include <cmath>
+#include <tuple>
+#include <utility>
 
 #include "kernels/base/errors.h"
 #include "models/config/config_keys.h"
@@ -10,7 +14,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::int64_t kSmolLm3Interval = 4;  // every fourth layer has no RoPE
+constexpr std::int64_t kSmolLm3Interval = 4;                 // every fourth layer has no RoPE
+constexpr std::int64_t kGemma2Pattern = 2, kGemma3Pattern = 6;  // every n-th layer has no window
+constexpr double kGemmaLocalTheta = 10000;
 
 void read_granite(const json& object, ModelConfig& config) {
   double logit_divisor = 1;
@@ -40,13 +46,117 @@ void read_smollm3(const json& object, ModelConfig& config) {
   }
 }
 
+/// Reads a number that null switches off.
+void read_or_off(const json& object, const char* key, double& to) {
+  if (object.contains(key) && !given(object, key)) to = 0;
+  read(object, key, to);
+}
+
+Activation activation_of(const json& object, const char* key) {
+  std::string name = "gelu_pytorch_tanh";
+  read(object, key, name);
+  for (const auto& [theirs, ours] : {std::pair{"gelu_pytorch_tanh", Activation::gelu_tanh},
+                                     std::pair{"gelu", Activation::gelu},
+                                     std::pair{"silu", Activation::silu}})
+    if (name == theirs) return ours;
+  throw InvalidInput(
+      fmt::format("{}: \"{}\" is not supported; gelu_pytorch_tanh, gelu and silu are", key, name));
+}
+
+/// Returns the layers with a window: those of layer_types, or all but every n-th.
+std::vector<std::int64_t> local_layers(const json& object, std::int64_t layers, std::int64_t pattern) {
+  std::vector<std::int64_t> local;
+  const bool listed = given(object, "layer_types");
+  const json list = listed ? object.at("layer_types") : json::array();
+  if (listed && (!list.is_array() || static_cast<std::int64_t>(list.size()) < layers))
+    throw InvalidInput(
+        fmt::format("layer_types: expected the type of each of {} layers, got {}", layers, shown(list)));
+  for (std::int64_t layer = 0; layer < layers; ++layer) {
+    const json type = listed ? list.at(static_cast<std::size_t>(layer))
+                             : json((layer + 1) % pattern != 0 ? kSlidingAttention : kFullAttention);
+    if (type != kSlidingAttention && type != kFullAttention)
+      throw InvalidInput(fmt::format("layer_types: {} is neither {} nor {}", shown(type), kSlidingAttention,
+                                     kFullAttention));
+    if (type == kSlidingAttention) local.push_back(layer);
+  }
+  return local;
+}
+
+void read_local_layers(const json& object, std::int64_t pattern, ModelConfig& config) {
+  config.block.local_layers = local_layers(object, config.layers, pattern);
+  if (config.sliding_window == 0) config.block.local_layers.clear();
+  if (config.block.local_layers.empty()) config.sliding_window = 0;
+}
+
+/// Reads what all Gemmas have.
+void read_gemma(const json& object, const char* activation, ModelConfig& config) {
+  config.block.activation = activation_of(object, activation);
+  config.block.gains_minus_one = true;
+  config.embedding_scale = std::sqrt(static_cast<double>(config.width));
+  config.embedding_scale_rounded = true;
+  // Older files of the first Gemma call the approximation by tanh "gelu".
+  const bool first = std::string_view(activation) == "hidden_act";
+  if (first && config.block.activation == Activation::gelu) config.block.activation = Activation::gelu_tanh;
+}
+
+/// Reads what Gemma 2 and 3 have. `softcaps`: defaults, of the scores of attention and of the logits.
+void read_later_gemma(const json& object, std::pair<double, double> softcaps, std::int64_t pattern,
+                      ModelConfig& config) {
+  read_gemma(object, "hidden_activation", config);
+  config.block.norms = NormPlace::both;
+  std::tie(config.block.attention_softcap, config.logit_softcap) = softcaps;
+  read_or_off(object, "attn_logit_softcapping", config.block.attention_softcap);
+  read_or_off(object, "final_logit_softcapping", config.logit_softcap);
+  double scalar = 256;
+  read(object, "query_pre_attn_scalar", scalar);
+  if (!std::isfinite(scalar) || scalar <= 0)
+    throw InvalidInput(fmt::format("query_pre_attn_scalar: must be a positive number, got {}", scalar));
+  if (scalar != static_cast<double>(config.head_dim)) config.block.attention_scale = 1 / std::sqrt(scalar);
+  read_local_layers(object, pattern, config);
+}
+
+/// Reads the angles of Gemma 3's local layers.
+void read_local_rope(const json& object, ModelConfig& config) {
+  double theta = kGemmaLocalTheta;
+  read(object, "rope_local_base_freq", theta);
+  const json parameters = object.value("rope_parameters", json());
+  if (const json local = parameters.is_object() ? parameters.value(kSlidingAttention, json()) : json();
+      local.is_object()) {
+    read(local, "rope_theta", theta);
+    if (const json type = local.value("rope_type", json("default")); type != "default")
+      throw InvalidInput(fmt::format("rope_parameters: {}: rope_type {} is not supported; \"default\" is",
+                                     kSlidingAttention, shown(type)));
+  }
+  if (!config.block.local_layers.empty()) config.block.local_rope_theta = theta;
+}
+
+void read_gemma3(const json& object, ModelConfig& config) {
+  std::int64_t pattern = kGemma3Pattern;
+  read(object, "sliding_window_pattern", pattern);
+  read_later_gemma(object, {0, 0}, pattern, config);
+  read_local_rope(object, config);
+}
+
 }  // namespace
+
+void set_default_dimensions(const std::string& model_type, ModelConfig& config) {
+  if (!model_type.starts_with("gemma")) return;
+  const bool first = model_type == "gemma";
+  config.layers = first ? 28 : 26;
+  config.width = first ? 3072 : 2304;
+  config.ffn = first ? 24576 : 9216;
+  config.heads = first ? 16 : 8;
+  config.vocab = model_type == "gemma3_text" ? 262208 : 256000;
+}
 
 void read_hugging_face_block(const json& object, const std::string& model_type, ModelConfig& config) {
   if (model_type == "granite") read_granite(object, config);
   if (model_type == "smollm3") read_smollm3(object, config);
   if (model_type == "olmo2") config.block.norms = NormPlace::after;
   if (model_type == "phi3") config.block.fusion = TensorFusion::qkv_and_gate_up;
+  if (model_type == "gemma") read_gemma(object, "hidden_act", config);
+  if (model_type == "gemma2") read_later_gemma(object, {50, 30}, kGemma2Pattern, config);
+  if (model_type == "gemma3_text") read_gemma3(object, config);
 }
 
 }  // namespace precbench::config_keys
