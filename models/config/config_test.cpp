@@ -59,6 +59,16 @@ TEST_CASE("parameter_count: presets have the published number of parameters", "[
       {"olmo2-7b", 7'298'617'344},
       {"phi-3-mini", 3'821'079'552},
       {"phi-4", 14'659'507'200},
+      {"gemma-2b", 2'506'172'416},
+      {"gemma-7b", 8'537'680'896},
+      {"gemma-2-2b", 2'614'341'888},
+      {"gemma-2-9b", 9'241'705'984},
+      {"gemma-2-27b", 27'227'128'320},
+      {"gemma-3-270m", 268'098'176},
+      {"gemma-3-1b", 999'885'952},
+      {"gemma-3-4b", 3'880'263'168},  // this and the next two of the language model
+      {"gemma-3-12b", 11'766'034'176},
+      {"gemma-3-27b", 27'009'346'304},
       {"qwen2.5-0.5b", 494'032'768},
       {"qwen2.5-1.5b", 1'543'714'304},
       {"qwen2.5-3b", 3'085'938'688},
@@ -178,7 +188,7 @@ TEST_CASE("model_from_json: config.json of an unsupported model is refused", "[m
     object[key] = value;
     return error_of(object.dump().c_str());
   };
-  CHECK(contains(error_if("model_type", "gemma2"), "model_type: \"gemma2\" is not supported"));
+  CHECK(contains(error_if("model_type", "gemma4"), "model_type: \"gemma4\" is not supported"));
   CHECK(contains(error_if("hidden_act", "gelu"), "hidden_act: \"gelu\" is not supported"));
   CHECK(error_if("attention_bias", true) ==
         "attention_bias: a bias in attention is not supported; set it to false to measure the model without");
