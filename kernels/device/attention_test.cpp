@@ -167,7 +167,7 @@ std::vector<AttentionShape> uneven_shapes() {
 std::vector<AttentionShape> uneven_shapes_and_windows() {
   std::vector<AttentionShape> all = uneven_shapes();
   for (AttentionShape s : uneven_shapes())
-    for (const std::int64_t window : {1, 5, 80}) {
+    for (const std::int64_t window : {2, 5, 80}) {
       s.window = window;
       all.push_back(s);
     }
