@@ -123,8 +123,9 @@ void validate_block(const ModelConfig& config, const KeyNames& names) {
   check_layers(config, "local_layers", block.local_layers, names);
   if (!block.local_layers.empty() && config.sliding_window == 0)
     throw InvalidInput(fmt::format("{}: the model has no {}", names("local_layers"), names("sliding_window")));
-  if (block.local_rope_theta != 0 && block.local_layers.empty())
-    throw InvalidInput(fmt::format("{}: the model has no {}", names("local_rope_theta"), names("local_layers")));
+  if (block.local_rope_theta != 0 && config.sliding_window == 0)
+    throw InvalidInput(
+        fmt::format("{}: the model has no {}", names("local_rope_theta"), names("sliding_window")));
   for (const auto& [key, given] : {std::pair{"norms", block.norms != NormPlace::before},
                                    std::pair{"residual_scale", block.residual_scale != 1},
                                    std::pair{"activation", block.activation != Activation::silu}})

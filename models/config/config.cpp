@@ -120,7 +120,8 @@ bool ModelConfig::has_rope(std::int64_t layer) const {
 }
 
 std::int64_t ModelConfig::window(std::int64_t layer) const {
-  return std::binary_search(block.local_layers.begin(), block.local_layers.end(), layer) ? sliding_window : 0;
+  const std::vector<std::int64_t>& local = block.local_layers;
+  return local.empty() || std::binary_search(local.begin(), local.end(), layer) ? sliding_window : 0;
 }
 
 namespace {

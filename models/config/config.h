@@ -2,9 +2,8 @@
 //
 // Covers one family: Llama (RMSNorm, RoPE with optional scaling, grouped-query attention, SwiGLU),
 // optionally with Qwen2's biases on q, k and v, or RMSNorm on queries and keys per head (Qwen3) or over all
-// heads (OLMoE), and with what BlockForm has (Granite, SmolLM3, OLMo 2, Phi-3, Gemma). Mistral is included as long
-// as a sequence fits its sliding window. A mixture of experts may replace SwiGLU: Mixtral's, Qwen3's or OLMoE's, or
-// the routers of DeepSeek and Llama 4 with plain attention.
+// heads (OLMoE), and with what BlockForm has (Granite, SmolLM3, OLMo 2 and 3, Phi-3, Gemma). A mixture of experts
+// may replace SwiGLU: Mixtral's, Qwen3's or OLMoE's, or the routers of DeepSeek and Llama 4 with plain attention.
 #pragma once
 
 #include <cstdint>
@@ -62,8 +61,7 @@ struct BlockForm {
   Activation activation = Activation::silu;  ///< of SwiGLU's gate
   bool gains_minus_one = false;              ///< weights of norms are the gains minus 1 (Gemma)
   double attention_softcap = 0;              ///< scores become c tanh(score / c) (Gemma 2); 0: they stay
-  /// Ascending: layers whose queries see ModelConfig::sliding_window keys, their own and those before it. All
-  /// others see all keys before them (Gemma 2 and 3).
+  /// Ascending: layers with the window, if some have none (Gemma 2 and 3, OLMo 3).
   std::vector<std::int64_t> local_layers = {};
   double local_rope_theta = 0;  ///< of local layers, which are then not scaled (Gemma 3); 0: as the others
 
@@ -92,8 +90,8 @@ struct ModelConfig {
   double rope_theta = 500000;
   double norm_eps = 1e-5;
   RopeScaling rope_scaling = {};
-  /// Attention window in tokens, of BlockForm::local_layers; 0: none. Without local layers it is not modelled:
-  /// longer sequences are unsupported.
+  /// Number of keys that a query sees, its own and those before it, in BlockForm::local_layers, or without these
+  /// in all layers; 0: all.
   std::int64_t sliding_window = 0;
   std::int64_t max_positions = 0;              ///< positions that the checkpoint supports; 0: unknown
   std::vector<std::string> not_modelled = {};  ///< settings of its file that a step omits, a line each
@@ -149,8 +147,8 @@ const std::vector<ModelConfig>& model_presets();
 ModelConfig find_model(const std::string& name_or_path);
 
 /// Reads and validates a model: our own keys (those of model_to_json), or a Hugging Face config.json of
-/// model_type llama, mistral, ministral3, qwen2, qwen3, smollm3, granite, olmo2, phi3, gemma, gemma2, gemma3_text,
-/// mixtral, qwen3_moe, olmoe, deepseek_v2, deepseek_v3 or llama4_text; of a multimodal model its text_config.
+/// model_type llama, mistral, ministral3, qwen2, qwen3, smollm3, granite, olmo2, olmo3, phi3, gemma, gemma2,
+/// gemma3_text, mixtral, qwen3_moe, olmoe, deepseek_v2, deepseek_v3 or llama4_text; of a multimodal model its text_config.
 ///   own keys      layers, width, ffn, heads and vocab are required; kv_heads defaults to heads, head_dim to
 ///                 width / heads, the rest as in ModelConfig
 ///   config.json   absent keys have the model_type's defaults; aliases that transformers accepts are read

@@ -37,6 +37,7 @@ const std::vector<Family>& families() {
       {"smollm3", 4, 0, 32768, 0, false, false, 2e6, 1e-6},
       {"granite", 0, 0, 2048, 0, false, false, 10000, 1e-6},
       {"olmo2", 0, 0, 2048, 0, false, true, 10000, 1e-5, QkNormOver::heads},
+      {"olmo3", 0, 0, 2048, 4096, false, true, 500000, 1e-5, QkNormOver::heads},
       {"ministral3", 8, 128, 262144, kAsGiven, false, false, 1e6, 1e-5},
       {"phi3", 0, 0, 4096, kAsGiven, false, false, 10000, 1e-5},
       {"gemma", 16, 256, 8192, 0, false, false, 10000, 1e-6, QkNormOver::head, true},
@@ -73,35 +74,27 @@ const Family& family_of(const json& object) {
       fmt::format("model_type: \"{}\" is not supported; known: {}", model_type, fmt::join(names, ", ")));
 }
 
-/// Returns the window of the layers that have one; 0 if none has.
-std::int64_t sliding_window(const json& object, const Family& family, std::int64_t layers) {
-  std::int64_t window = family.sliding_window;
-  if (window == kAsGiven) {
-    window = 0;
-    read(object, "sliding_window", window);
-    return window;
-  }
-  if (window != 0) {  // every layer of the family has a window; null disables it
-    read(object, "sliding_window", window);
-    return object.contains("sliding_window") && !given(object, "sliding_window") ? 0 : window;
+/// Reads the window, and of Qwen the layers that have it. SmolLM3, OLMo 3 and Gemma read their layers later.
+void read_window(const json& object, const Family& family, ModelConfig& config) {
+  std::int64_t& window = config.sliding_window;
+  const bool off = object.contains("sliding_window") && !given(object, "sliding_window");
+  if (family.sliding_window != 0) {
+    if (family.sliding_window != kAsGiven && !off) window = family.sliding_window;
+    return read(object, "sliding_window", window);
   }
   bool used = false;
   read(object, "use_sliding_window", used);
-  if (!used || (object.contains("sliding_window") && !given(object, "sliding_window"))) return 0;
+  const std::string_view model_type = family.model_type;
+  if (!used || off || (model_type == "smollm3" && !given(object, "sliding_window"))) return;
   window = kQwenWindow;
   read(object, "sliding_window", window);
-  if (const auto types = object.find("layer_types"); types != object.end() && types->is_array())
-    return std::count(types->begin(), types->end(), "sliding_attention") ? window : 0;
-  // Qwen3-MoE has no key for layers without the window: all of them have it. SmolLM3's have it without RoPE.
-  const std::string_view model_type = family.model_type;
-  if (model_type == "smollm3" && !given(object, "sliding_window")) return 0;
-  if (model_type == "qwen3_moe" || model_type == "smollm3") return window;
+  if (model_type != "qwen2" && model_type != "qwen3") return;  // Qwen3-MoE has no key for layers without it
   std::int64_t full_layers = kQwenFullLayers;
   if (object.value("max_window_layers", json()) == 0)
     full_layers = 0;
   else
     read(object, "max_window_layers", full_layers);
-  return full_layers < layers ? window : 0;
+  read_local_layers(object, [=](std::int64_t layer) { return layer >= full_layers; }, config);
 }
 
 /// RoPE settings of a file: in rope_scaling or, since transformers 5, in rope_parameters together with theta.
@@ -121,7 +114,7 @@ struct RopeKeys {
       values["original_max_position_embeddings"] = object.at("original_max_position_embeddings");
     if (model_type == "phi3") read_phi3();
     if (const json parameters = object.value("rope_parameters", json());
-        parameters.is_object() && model_type == "gemma3_text")
+        parameters.is_object() && (model_type == "gemma3_text" || model_type == "olmo3"))
       read_by_layer_type(parameters);
   }
 
@@ -233,7 +226,7 @@ ModelConfig from_hugging_face(const json& object) {
   refuse_other_models(object, model_type, config, refused);
   refuse_rope(object, rope, config.max_positions, refused);
   refused.throw_if_any();
-  config.sliding_window = sliding_window(object, family, config.layers);
+  read_window(object, family, config);
   read_rope(object, rope, model_type, config);
   if (hugging_face_has_experts(model_type)) read_hugging_face_moe(object, model_type, config);
   read_hugging_face_block(object, model_type, config);

@@ -57,6 +57,7 @@ TEST_CASE("parameter_count: presets have the published number of parameters", "[
       {"granite-3.1-8b", 8'170'848'256},
       {"olmo2-1b", 1'484'916'736},
       {"olmo2-7b", 7'298'617'344},
+      {"olmo3-7b", 7'298'011'136},
       {"phi-3-mini", 3'821'079'552},
       {"phi-4", 14'659'507'200},
       {"gemma-2b", 2'506'172'416},
@@ -239,9 +240,18 @@ TEST_CASE("model_from_json: sliding_window is read if a layer uses it", "[models
         1024);  // layers 28 and 29
   CHECK(window("qwen2", {{"use_sliding_window", true}, {"max_window_layers", 30}}) == 0);
   CHECK(window("qwen2", {{"use_sliding_window", true}, {"max_window_layers", 0}}) == 4096);
-  CHECK(window("qwen3", {{"use_sliding_window", true}, {"layer_types", {"full_attention"}}}) == 0);
-  CHECK(window("qwen3", {{"use_sliding_window", true}, {"layer_types", {"sliding_attention"}}}) == 4096);
+  const std::vector<std::string> full(30, "full_attention"), sliding(30, "sliding_attention");
+  CHECK(window("qwen3", {{"use_sliding_window", true}, {"layer_types", full}}) == 0);
+  CHECK(window("qwen3", {{"use_sliding_window", true}, {"layer_types", sliding}}) == 4096);
   CHECK(window("llama", {{"sliding_window", 64}}) == 0);
+  // Layers that have it; without a list all.
+  using Layers = std::vector<std::int64_t>;
+  const ModelConfig some = read_hugging_face("qwen2", {{"use_sliding_window", true}});
+  CHECK(some.block.local_layers == Layers{28, 29});
+  CHECK((some.window(27) == 0 && some.window(28) == 4096));
+  const ModelConfig all = read_hugging_face("mistral");
+  CHECK(all.block.local_layers.empty());
+  CHECK((all.window(0) == 4096 && all.window(29) == 4096));
 }
 
 TEST_CASE("model_from_json: config.json settings without effect are listed in not_modelled", "[models]") {

@@ -147,6 +147,7 @@ const std::vector<HubName>& hub_names() {
       {"Qwen/Qwen3-14B", "qwen3-14b"},
       {"Qwen/Qwen3-14B-Base", "qwen3-14b"},
       {"Qwen/Qwen3-32B", "qwen3-32b"},
+      {"allenai/Olmo-3-1025-7B", "olmo3-7b"},
       {"google/gemma-2b", "gemma-2b"},
       {"google/gemma-2b-it", "gemma-2b"},
       {"google/gemma-7b", "gemma-7b"},

@@ -1,8 +1,10 @@
-// Forms of a block in a Hugging Face config.json: factors of Granite, layers without RoPE of SmolLM3, all of Gemma.
+// Forms of a block in a Hugging Face config.json: factors of Granite, layers without RoPE of SmolLM3,
+// windows by layer, all of Gemma.
 // Source of the defaults: the configuration classes of transformers 5.
 #include <fmt/format.h>
 
 #include <cmath>
+#include <functional>
 #include <tuple>
 #include <utility>
 
@@ -16,6 +18,7 @@ using nlohmann::json;
 
 constexpr std::int64_t kSmolLm3Interval = 4;                 // every fourth layer has no RoPE
 constexpr std::int64_t kGemma2Pattern = 2, kGemma3Pattern = 6;  // every n-th layer has no window
+constexpr std::int64_t kOlmo3Pattern = 4;
 constexpr double kGemmaLocalTheta = 10000;
 
 void read_granite(const json& object, ModelConfig& config) {
@@ -44,6 +47,13 @@ void read_smollm3(const json& object, ModelConfig& config) {
       throw InvalidInput(fmt::format("no_rope_layers: {} is neither 0 nor 1", shown(with_rope)));
     if (with_rope == 0) config.block.layers_without_rope.push_back(layer);
   }
+  if (config.sliding_window > 0)
+    read_local_layers(object, [&](std::int64_t layer) { return !config.has_rope(layer); }, config);
+}
+
+/// Returns a test for all layers but every n-th.
+std::function<bool(std::int64_t layer)> every_but(std::int64_t n) {
+  return [n](std::int64_t layer) { return (layer + 1) % n != 0; };
 }
 
 /// Reads a number that null switches off.
@@ -61,31 +71,6 @@ Activation activation_of(const json& object, const char* key) {
     if (name == theirs) return ours;
   throw InvalidInput(
       fmt::format("{}: \"{}\" is not supported; gelu_pytorch_tanh, gelu and silu are", key, name));
-}
-
-/// Returns the layers with a window: those of layer_types, or all but every n-th.
-std::vector<std::int64_t> local_layers(const json& object, std::int64_t layers, std::int64_t pattern) {
-  std::vector<std::int64_t> local;
-  const bool listed = given(object, "layer_types");
-  const json list = listed ? object.at("layer_types") : json::array();
-  if (listed && (!list.is_array() || static_cast<std::int64_t>(list.size()) < layers))
-    throw InvalidInput(
-        fmt::format("layer_types: expected the type of each of {} layers, got {}", layers, shown(list)));
-  for (std::int64_t layer = 0; layer < layers; ++layer) {
-    const json type = listed ? list.at(static_cast<std::size_t>(layer))
-                             : json((layer + 1) % pattern != 0 ? kSlidingAttention : kFullAttention);
-    if (type != kSlidingAttention && type != kFullAttention)
-      throw InvalidInput(fmt::format("layer_types: {} is neither {} nor {}", shown(type), kSlidingAttention,
-                                     kFullAttention));
-    if (type == kSlidingAttention) local.push_back(layer);
-  }
-  return local;
-}
-
-void read_local_layers(const json& object, std::int64_t pattern, ModelConfig& config) {
-  config.block.local_layers = local_layers(object, config.layers, pattern);
-  if (config.sliding_window == 0) config.block.local_layers.clear();
-  if (config.block.local_layers.empty()) config.sliding_window = 0;
 }
 
 /// Reads what all Gemmas have.
@@ -112,12 +97,11 @@ void read_later_gemma(const json& object, std::pair<double, double> softcaps, st
   if (!std::isfinite(scalar) || scalar <= 0)
     throw InvalidInput(fmt::format("query_pre_attn_scalar: must be a positive number, got {}", scalar));
   if (scalar != static_cast<double>(config.head_dim)) config.block.attention_scale = 1 / std::sqrt(scalar);
-  read_local_layers(object, pattern, config);
+  read_local_layers(object, every_but(pattern), config);
 }
 
-/// Reads the angles of Gemma 3's local layers.
-void read_local_rope(const json& object, ModelConfig& config) {
-  double theta = kGemmaLocalTheta;
+/// Reads the angles of local layers, whose base is `theta` by default.
+void read_local_rope(const json& object, double theta, ModelConfig& config) {
   read(object, "rope_local_base_freq", theta);
   const json parameters = object.value("rope_parameters", json());
   if (const json local = parameters.is_object() ? parameters.value(kSlidingAttention, json()) : json();
@@ -127,17 +111,46 @@ void read_local_rope(const json& object, ModelConfig& config) {
       throw InvalidInput(fmt::format("rope_parameters: {}: rope_type {} is not supported; \"default\" is",
                                      kSlidingAttention, shown(type)));
   }
-  if (!config.block.local_layers.empty()) config.block.local_rope_theta = theta;
+  if (config.sliding_window > 0) config.block.local_rope_theta = theta;
 }
 
 void read_gemma3(const json& object, ModelConfig& config) {
   std::int64_t pattern = kGemma3Pattern;
   read(object, "sliding_window_pattern", pattern);
   read_later_gemma(object, {0, 0}, pattern, config);
-  read_local_rope(object, config);
+  read_local_rope(object, kGemmaLocalTheta, config);
+}
+
+/// OLMo 3 is an OLMo 2 with windows. Its local layers have the same base, but are never scaled.
+void read_olmo3(const json& object, ModelConfig& config) {
+  config.block.norms = NormPlace::after;
+  read_local_layers(object, every_but(kOlmo3Pattern), config);
+  read_local_rope(object, config.rope_theta, config);
+  if (config.rope_scaling == RopeScaling{} && config.block.local_rope_theta == config.rope_theta)
+    config.block.local_rope_theta = 0;
 }
 
 }  // namespace
+
+void read_local_layers(const json& object, const std::function<bool(std::int64_t layer)>& is_local,
+                       ModelConfig& config) {
+  const bool listed = given(object, "layer_types");
+  const json list = listed ? object.at("layer_types") : json::array();
+  if (listed && (!list.is_array() || static_cast<std::int64_t>(list.size()) < config.layers))
+    throw InvalidInput(fmt::format("layer_types: expected the type of each of {} layers, got {}",
+                                   config.layers, shown(list)));
+  std::vector<std::int64_t>& local = config.block.local_layers;
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+    const json type = listed ? list.at(static_cast<std::size_t>(layer))
+                             : json(is_local(layer) ? kSlidingAttention : kFullAttention);
+    if (type != kSlidingAttention && type != kFullAttention)
+      throw InvalidInput(fmt::format("layer_types: {} is neither {} nor {}", shown(type), kSlidingAttention,
+                                     kFullAttention));
+    if (type == kSlidingAttention && config.sliding_window > 0) local.push_back(layer);
+  }
+  if (local.empty()) config.sliding_window = 0;
+  if (static_cast<std::int64_t>(local.size()) == config.layers) local.clear();
+}
 
 void set_default_dimensions(const std::string& model_type, ModelConfig& config) {
   if (!model_type.starts_with("gemma")) return;
@@ -153,6 +166,7 @@ void read_hugging_face_block(const json& object, const std::string& model_type, 
   if (model_type == "granite") read_granite(object, config);
   if (model_type == "smollm3") read_smollm3(object, config);
   if (model_type == "olmo2") config.block.norms = NormPlace::after;
+  if (model_type == "olmo3") read_olmo3(object, config);
   if (model_type == "phi3") config.block.fusion = TensorFusion::qkv_and_gate_up;
   if (model_type == "gemma") read_gemma(object, "hidden_act", config);
   if (model_type == "gemma2") read_later_gemma(object, {50, 30}, kGemma2Pattern, config);

@@ -34,7 +34,7 @@ constexpr std::pair<const char*, const char*> kArchitectures[] = {
     {"SmolLM3ForCausalLM", "smollm3"}, {"GraniteForCausalLM", "granite"},
     {"Phi3ForCausalLM", "phi3"},       {"Ministral3ForCausalLM", "ministral3"},
     {"GemmaForCausalLM", "gemma"},     {"Gemma2ForCausalLM", "gemma2"},
-    {"Gemma3ForCausalLM", "gemma3_text"},
+    {"Gemma3ForCausalLM", "gemma3_text"}, {"Olmo3ForCausalLM", "olmo3"},
 };
 
 std::string type_of(const json& object) {

@@ -80,6 +80,19 @@ ModelConfig olmo2(ModelConfig shape) {
   return config;
 }
 
+/// OLMo 3: windows in all layers but every fourth, the only ones that were extended by YaRN.
+ModelConfig olmo3(ModelConfig shape) {
+  ModelConfig config = olmo2(std::move(shape));
+  config.max_positions = 65536;
+  config.rope_scaling = {.kind = RopeScaling::Kind::yarn, .factor = 8, .original_context = 8192};
+  config.rope_scaling.attention_factor = 0.1 * std::log(8.0) + 1;
+  config.sliding_window = 4096;
+  for (std::int64_t layer = 0; layer < config.layers; ++layer)
+    if ((layer + 1) % 4 != 0) config.block.local_layers.push_back(layer);
+  config.block.local_rope_theta = config.rope_theta;
+  return config;
+}
+
 /// Phi-3 and Phi-4: a Llama whose checkpoints join q, k and v, and gate and up.
 ModelConfig phi(ModelConfig config) {
   config.block.fusion = TensorFusion::qkv_and_gate_up;
@@ -271,6 +284,7 @@ const std::vector<ModelConfig>& model_presets() {
       granite(llama("granite-3.1-8b",     40, 4096, 12800, 32,  8, 128,  49155, true), 1.0 / 128, 16),
       olmo2(llama("olmo2-1b",             16, 2048,  8192, 16, 16, 128, 100352, false)),
       olmo2(llama("olmo2-7b",             32, 4096, 11008, 32, 32, 128, 100352, false)),
+      olmo3(llama("olmo3-7b",             32, 4096, 11008, 32, 32, 128, 100278, false)),
       phi3_mini(),
       phi(with_rope(llama("phi-4",        40, 5120, 17920, 40, 10, 128, 100352, false), 2.5e5, 16384)),
       //                    layers  width    ffn  heads kv   D   vocab  tied

@@ -76,11 +76,20 @@ HUGGING_FACE = {
     "gemma3": dict(GEMMA_SHAPE, model_type="gemma3_text", num_hidden_layers=3, query_pre_attn_scalar=20, sliding_window=7,
                    layer_types=["sliding_attention", "full_attention", "sliding_attention"], rope_theta=1000000.0,
                    rope_local_base_freq=10000.0, rope_scaling=dict(rope_type="linear", factor=8.0)),
+    "mistral": dict(HUGGING_FACE_SHAPE, model_type="mistral", head_dim=16, tie_word_embeddings=False, rms_norm_eps=1e-5,
+                    max_position_embeddings=96, sliding_window=9, rope_theta=10000.0, pad_token_id=None, bos_token_id=None,
+                    eos_token_id=None),
+    "qwen2": dict(HUGGING_FACE_SHAPE, model_type="qwen2", tie_word_embeddings=True, rms_norm_eps=1e-6, rope_theta=1000000.0,
+                  max_position_embeddings=96, use_sliding_window=True, sliding_window=5, max_window_layers=1),
+    "olmo3": dict(HUGGING_FACE_SHAPE, model_type="olmo3", tie_word_embeddings=False, rms_norm_eps=1e-6, rope_theta=500000.0,
+                  max_position_embeddings=96, sliding_window=7, layer_types=["sliding_attention", "full_attention"],
+                  attention_bias=False, pad_token_id=None, eos_token_id=None,
+                  rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=6)),
 }
 # Models whose files also hold bounds of the rounded step, which the test then uses: SPREAD times the largest
 # difference between our step in float32 and in float64, both rounded to BF16 at the same places, over weights and
 # tokens of SPREAD_SEEDS. Sums in another precision or order round some values to different neighbours.
-WITH_SPREAD, SPREAD, SPREAD_SEEDS = ("gemma", "gemma2", "gemma3"), 1.5, range(1000, 1064)
+WITH_SPREAD, SPREAD, SPREAD_SEEDS = ("gemma", "gemma2", "gemma3", "mistral", "qwen2", "olmo3"), 1.5, range(1000, 1064)
 
 
 class RoundBoth(torch.autograd.Function):
@@ -344,10 +353,10 @@ class HuggingFace:
         self.ours = dict(layers=c.num_hidden_layers, width=c.hidden_size, ffn=c.intermediate_size,
                          heads=c.num_attention_heads, kv_heads=c.num_key_value_heads, head_dim=2 * half,
                          vocab=c.vocab_size, tied=c.tie_word_embeddings,
-                         qk_norm=description["model_type"] in ("olmo2", "gemma3_text"),
+                         qk_norm=description["model_type"] in ("olmo2", "olmo3", "gemma3_text"),
                          qkv_bias=description["model_type"] == "qwen2", norm_eps=c.rms_norm_eps, rotary=rotary)
         self.fused = description["model_type"] == "phi3"
-        if description["model_type"] == "olmo2":
+        if description["model_type"] in ("olmo2", "olmo3"):
             self.ours.update(norms="after", qk_norm_over="heads")
         if description["model_type"] == "smollm3":
             self.ours.update(layers_without_rope=[i for i, with_rope in enumerate(c.no_rope_layers) if not with_rope])
@@ -359,17 +368,19 @@ class HuggingFace:
                              activation=lambda x: F.gelu(x, approximate="tanh"))
         if description["model_type"] in ("gemma2", "gemma3_text"):
             self.ours.update(norms="both", attention_scale=c.query_pre_attn_scalar**-0.5,
-                             attention_softcap=c.attn_logit_softcapping, logit_softcap=c.final_logit_softcapping,
-                             windows={i: c.sliding_window for i, kind in enumerate(c.layer_types) if kind.startswith("sliding")})
+                             attention_softcap=c.attn_logit_softcapping, logit_softcap=c.final_logit_softcapping)
+        if description["model_type"] in ("gemma2", "gemma3_text", "mistral", "qwen2", "olmo3"):
+            types = getattr(c, "layer_types", None) or ["sliding_attention"] * c.num_hidden_layers
+            self.ours.update(windows={i: c.sliding_window for i, kind in enumerate(types) if kind == "sliding_attention"})
 
     def rotary(self, c, model_type):
-        """Returns cosines and sines [T, half of a head], of Gemma 3 for every layer."""
+        """Returns cosines and sines [T, half of a head], for every layer if its type decides."""
         def tables(*more):
             cos, sin = self.model.model.rotary_emb(torch.zeros(1, dtype=torch.float64), torch.arange(T)[None], *more)
             half = cos.shape[-1] // 2
             return cos[0, :, :half], sin[0, :, :half]
 
-        return [tables(kind) for kind in c.layer_types] if model_type == "gemma3_text" else tables()
+        return [tables(kind) for kind in c.layer_types] if model_type in ("gemma3_text", "olmo3") else tables()
 
     def fuse(self, weights):
         """Returns the weights as in the library's checkpoints."""
