@@ -57,22 +57,24 @@ AttentionResult attention_reference(const AttentionShape& s, const std::vector<s
         std::vector<T> p(keys), o(D), dq(D);
         for (std::int64_t i = 0; i < s.T; ++i) {
           const std::int64_t seen = std::clamp<std::int64_t>(i + s.offset + 1, 0, keys);
-          if (seen == 0) {  // out and dq are 0
+          const std::int64_t begin =
+              s.window ? std::clamp<std::int64_t>(i + s.offset + 1 - s.window, 0, seen) : 0;
+          if (seen == begin) {  // out and dq are 0
             result.lse[(b * s.heads + head) * s.T + i] = -INFINITY;
             continue;
           }
           T top = -INFINITY, sum = 0, delta = 0;
-          for (std::int64_t j = 0; j < seen; ++j) {
+          for (std::int64_t j = begin; j < seen; ++j) {
             p[j] = 0;
             for (std::int64_t d = 0; d < D; ++d) p[j] += q(i, d) * k(j, d);
             p[j] *= scale;
             top = std::fmax(top, p[j]);
           }
-          for (std::int64_t j = 0; j < seen; ++j) sum += p[j] = std::exp(p[j] - top);
-          for (std::int64_t j = 0; j < seen; ++j) p[j] /= sum;
+          for (std::int64_t j = begin; j < seen; ++j) sum += p[j] = std::exp(p[j] - top);
+          for (std::int64_t j = begin; j < seen; ++j) p[j] /= sum;
           result.lse[(b * s.heads + head) * s.T + i] = top + std::log(sum);
           o.assign(D, 0);
-          for (std::int64_t j = 0; j < seen; ++j)
+          for (std::int64_t j = begin; j < seen; ++j)
             for (std::int64_t d = 0; d < D; ++d) o[d] += rounded(p[j]) * v(j, d);
           const std::int64_t row = (b * s.T + i) * C + head * D;
           const auto g = [&](std::int64_t d) { return static_cast<T>(bf16_decode(dout[row + d])); };
@@ -82,7 +84,7 @@ AttentionResult attention_reference(const AttentionShape& s, const std::vector<s
             delta += g(d) * o[d];
           }
           dq.assign(D, 0);
-          for (std::int64_t j = 0; j < seen; ++j) {
+          for (std::int64_t j = begin; j < seen; ++j) {
             T dp = 0;
             for (std::int64_t d = 0; d < D; ++d) dp += g(d) * v(j, d);
             const T ds = rounded(p[j] * (dp - delta)), weight = rounded(p[j]);

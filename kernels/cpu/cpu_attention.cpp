@@ -3,7 +3,7 @@
 // log-sum-exp (Dao et al. 2022, without tiling over keys). Everything is FP32 between the BF16 inputs and
 // outputs. A thread processes whole KV heads, so that dK and dV are summed over the group's heads in one
 // order. Queries and keys may be in different tensors, with different lengths and an offset between their
-// positions.
+// positions. A query may see a window of keys alone, and scores may be soft-capped (Gemma 2).
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -53,25 +53,38 @@ KeyRows key_rows(const Tensor& fused, const Tensor& own, const AttentionShape& s
   return {own, 0};
 }
 
-/// A run of queries and the keys visible to it.
+/// A run of queries and the keys visible to it, numbered from the first that any of its queries sees.
 struct QueryBlock {
   const AttentionShape& shape;
   std::int64_t first, n;
-  std::int64_t keys;  ///< visible to the last query
+  std::int64_t begin;  ///< number of keys before
+  std::int64_t keys;   ///< up to the last that the last query sees
 
   QueryBlock(const AttentionShape& s, std::int64_t first_query)
-      : shape(s), first(first_query), n(std::min(kBlock, s.T - first)), keys(visible(n - 1)) {}
+      : shape(s), first(first_query), n(std::min(kBlock, s.T - first)), begin(start_of(0)), keys(end(n - 1)) {}
 
-  /// Returns the number of keys visible to query i: the first ones.
-  std::int64_t visible(std::int64_t i) const {
+  /// Query i sees the keys from start(i) up to, but without, end(i).
+  std::int64_t start(std::int64_t i) const { return start_of(i) - begin; }
+  std::int64_t end(std::int64_t i) const { return end_of(i) - begin; }
+
+ private:
+  std::int64_t end_of(std::int64_t i) const {
     return std::clamp<std::int64_t>(first + i + shape.offset + 1, 0, shape.keys());
+  }
+  std::int64_t start_of(std::int64_t i) const {
+    if (shape.window == 0) return 0;
+    return std::clamp<std::int64_t>(first + i + shape.offset + 1 - shape.window, 0, end_of(i));
   }
 };
 
-/// Computes scores[n, keys] of a block's queries.
+/// Computes scores[n, keys] of a block's queries. Here and below `k`, `v` and their gradients begin with the
+/// block's first key.
 void block_scores(float* scores, const float* q, const float* k, const QueryBlock& block, std::int64_t D) {
   gemm(false, true, block.n, block.keys, D, 1.0f / std::sqrt(static_cast<float>(D)), q + block.first * D, k,
        0.0f, scores);
+  const float cap = block.shape.softcap;
+  for (std::int64_t i = 0; cap != 0 && i < block.n * block.keys; ++i)
+    scores[i] = cpu::soft_capped(scores[i], cap);
 }
 
 /// Rows for a GEMM with weights that are 0 for keys a query does not see. 0 times Inf or NaN is NaN, so
@@ -105,11 +118,12 @@ void add_row(float* to, float weight, const float* row, std::int64_t D) {
 /// out[n, D] = scale * weights[n, keys] * rows[keys, D], over the keys that each query sees.
 void sum_over_keys(float* out, float scale, const float* weights, const float* rows, const QueryBlock& block,
                    std::int64_t D) {
-  const FiniteRows finite(rows, block.visible(0), block.keys, D);
+  const std::int64_t seen_by_all = block.start(block.n - 1) == 0 ? block.end(0) : 0;
+  const FiniteRows finite(rows, seen_by_all, block.keys, D);
   gemm(false, false, block.n, D, block.keys, scale, weights, finite.data(), 0.0f, out);
   for (const std::int64_t key : finite.left_out())
     for (std::int64_t i = 0; i < block.n; ++i)
-      if (key < block.visible(i))
+      if (block.start(i) <= key && key < block.end(i))
         add_row(out + i * D, scale * weights[i * block.keys + key], rows + key * D, D);
 }
 
@@ -119,22 +133,26 @@ void add_over_queries(float* out, float scale, const float* weights, const float
   const FiniteRows finite(rows, 0, block.n, D);
   gemm(true, false, block.keys, D, block.n, scale, weights, finite.data(), 1.0f, out);
   for (const std::int64_t i : finite.left_out())
-    for (std::int64_t key = 0; key < block.visible(i); ++key)
+    for (std::int64_t key = block.start(i); key < block.end(i); ++key)
       add_row(out + key * D, scale * weights[i * block.keys + key], rows + i * D, D);
 }
 
-/// Converts scores to probabilities over the first `visible` of `keys`, zeros after them. Returns log sum
-/// exp.
-float softmax(float* row, std::int64_t visible, std::int64_t keys) {
+/// Sets a row's elements of keys that query i does not see to 0.
+void clear_hidden(float* row, const QueryBlock& block, std::int64_t i) {
+  std::fill(row, row + block.start(i), 0.0f);
+  std::fill(row + block.end(i), row + block.keys, 0.0f);
+}
+
+/// Converts a row of n scores to probabilities. Returns log sum exp.
+float softmax(float* row, std::int64_t n) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   float largest = -kInf;
-  for (std::int64_t j = 0; j < visible; ++j) largest = std::max(largest, row[j]);
-  for (std::int64_t j = 0; j < visible; ++j) row[j] = cpu::exp(row[j] - largest);
-  const float total = cpu::lane_sum(visible, [&](std::int64_t j) { return row[j]; });
+  for (std::int64_t j = 0; j < n; ++j) largest = std::max(largest, row[j]);
+  for (std::int64_t j = 0; j < n; ++j) row[j] = cpu::exp(row[j] - largest);
+  const float total = cpu::lane_sum(n, [&](std::int64_t j) { return row[j]; });
   const float inverse = 1.0f / total;
-  for (std::int64_t j = 0; j < visible; ++j) row[j] *= inverse;
-  std::fill(row + visible, row + keys, 0.0f);
-  return visible ? largest + std::log(total) : -kInf;
+  for (std::int64_t j = 0; j < n; ++j) row[j] *= inverse;
+  return n ? largest + std::log(total) : -kInf;
 }
 
 }  // namespace
@@ -155,10 +173,13 @@ void CpuDevice::do_attention(const ops::Attention& op) {
       for (std::int64_t first = 0; first < T; first += kBlock) {
         const QueryBlock block(s, first);
         if (block.keys == 0) std::fill_n(o + first * D, block.n * D, 0.0f);
-        block_scores(p, q, k, block, D);
-        for (std::int64_t i = 0; i < block.n; ++i)
-          lse_row[first + i] = softmax(p + i * block.keys, block.visible(i), block.keys);
-        sum_over_keys(o + first * D, 1.0f, p, v, block, D);
+        block_scores(p, q, k + block.begin * D, block, D);
+        for (std::int64_t i = 0; i < block.n; ++i) {
+          float* row = p + i * block.keys;
+          lse_row[first + i] = softmax(row + block.start(i), block.end(i) - block.start(i));
+          clear_hidden(row, block, i);
+        }
+        sum_over_keys(o + first * D, 1.0f, p, v + block.begin * D, block, D);
       }
       store_head(op.out.value, b, T, h, D, o);
     }
@@ -187,26 +208,32 @@ void CpuDevice::do_attention_backward(const ops::AttentionBackward& op) {
       const float* lse_row = op.lse.as<float>() + (b * s.heads + h) * T;
       for (std::int64_t first = 0; first < T; first += kBlock) {
         const QueryBlock block(s, first);
-        const std::int64_t n = block.n, keys = block.keys;
+        const std::int64_t n = block.n, keys = block.keys, at = block.begin * D;
         if (keys == 0) std::fill_n(dq + first * D, n * D, 0.0f);
-        block_scores(p, q, k, block, D);
-        gemm(false, true, n, keys, D, 1.0f, grad + first * D, v, 0.0f, dp);
+        block_scores(p, q, k + at, block, D);
+        gemm(false, true, n, keys, D, 1.0f, grad + first * D, v + at, 0.0f, dp);
         for (std::int64_t i = 0; i < n; ++i) {
           float *row = p + i * keys, *drow = dp + i * keys;
           const float *o_row = o + (first + i) * D, *grad_row = grad + (first + i) * D;
-          const std::int64_t visible = block.visible(i);
           const float delta = cpu::lane_sum(D, [&](std::int64_t c) { return o_row[c] * grad_row[c]; });
           const float log_total = lse_row[first + i];
-          for (std::int64_t j = 0; j < visible; ++j) {
-            row[j] = cpu::exp(row[j] - log_total);
-            drow[j] = row[j] * (drow[j] - delta);
-          }
-          std::fill(row + visible, row + keys, 0.0f);
-          std::fill(drow + visible, drow + keys, 0.0f);
+          const auto differentiate = [&](auto slope_of) {
+            for (std::int64_t j = block.start(i); j < block.end(i); ++j) {
+              const float slope = slope_of(row[j]);
+              row[j] = cpu::exp(row[j] - log_total);
+              drow[j] = row[j] * (drow[j] - delta) * slope;
+            }
+          };
+          if (s.softcap == 0)
+            differentiate([](float) { return 1.0f; });
+          else
+            differentiate([&](float score) { return cpu::soft_cap_slope(score, s.softcap); });
+          clear_hidden(row, block, i);
+          clear_hidden(drow, block, i);
         }
-        add_over_queries(dv, 1.0f, p, grad + first * D, block, D);
-        sum_over_keys(dq + first * D, scale, dp, k, block, D);
-        add_over_queries(dk, scale, dp, q + first * D, block, D);
+        add_over_queries(dv + at, 1.0f, p, grad + first * D, block, D);
+        sum_over_keys(dq + first * D, scale, dp, k + at, block, D);
+        add_over_queries(dk + at, scale, dp, q + first * D, block, D);
       }
       store_head(op.dqkv, b, T, h, D, dq);
     }

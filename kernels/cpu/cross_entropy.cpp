@@ -1,4 +1,4 @@
-// Softmax cross-entropy and its gradient in one pass over a row of logits, in FP32.
+// Softmax cross-entropy and its gradient in one pass over a row of logits, which may be soft-capped, in FP32.
 #include <algorithm>
 #include <cmath>
 
@@ -12,6 +12,10 @@ void CpuDevice::do_cross_entropy(const ops::CrossEntropy& op) {
   cpu::for_rows(threads_, op.logits.rows, 2 * V, [&](std::int64_t r, float* buffer) {
     const float* row = cpu::load(op.logits, r * V, V, buffer);
     float* e = buffer + V;
+    if (op.softcap != 0) {
+      for (std::int64_t v = 0; v < V; ++v) buffer[v] = cpu::soft_capped(row[v], op.softcap);
+      row = buffer;
+    }
     float largest = row[0];
     for (std::int64_t v = 1; v < V; ++v) largest = std::max(largest, row[v]);
     for (std::int64_t v = 0; v < V; ++v) e[v] = cpu::exp(row[v] - largest);
@@ -23,6 +27,7 @@ void CpuDevice::do_cross_entropy(const ops::CrossEntropy& op) {
     const float factor = scale / total;
     for (std::int64_t v = 0; v < V; ++v) e[v] *= factor;
     e[target] -= scale;
+    for (std::int64_t v = 0; op.softcap != 0 && v < V; ++v) e[v] *= cpu::soft_cap_slope(row[v], op.softcap);
     cpu::store(op.logits, r * V, V, e);
   });
 }

@@ -9,6 +9,17 @@
 #include "kernels/cpu/vector.h"
 
 namespace precbench {
+namespace {
+
+/// Returns the elements of a vector, plus an offset.
+std::vector<float> loaded(const Tensor& vector, float offset) {
+  std::vector<float> values(vector.size());
+  std::copy_n(cpu::load(vector, 0, vector.size(), values.data()), vector.size(), values.begin());
+  for (float& value : values) value += offset;
+  return values;
+}
+
+}  // namespace
 
 void CpuDevice::do_add_rmsnorm(const ops::AddRmsnorm& op) {
   const std::int64_t C = op.x.cols;
@@ -24,13 +35,12 @@ void CpuDevice::do_add_rmsnorm(const ops::AddRmsnorm& op) {
         cpu::lane_sum(C, [&](std::int64_t c) { return row[c] * row[c]; }) / static_cast<float>(C);
     op.rstd.as<float>()[r] = 1.0f / std::sqrt(mean + op.eps);
   });
-  do_recompute_rmsnorm({op.h, op.branch.empty() ? op.x : op.sum, op.rstd, op.weight});
+  do_recompute_rmsnorm({op.h, op.branch.empty() ? op.x : op.sum, op.rstd, op.weight, op.gain_offset});
 }
 
 void CpuDevice::do_recompute_rmsnorm(const ops::RecomputeRmsnorm& op) {
   const std::int64_t C = op.sum.cols;
-  std::vector<float> gain_buffer(C);
-  const float* gain = cpu::load(op.weight, 0, C, gain_buffer.data());
+  const std::vector<float> gain = loaded(op.weight, op.gain_offset);
   cpu::for_rows(threads_, op.sum.rows, 2 * C, [&](std::int64_t r, float* buffer) {
     const float* row = cpu::load(op.sum, r * C, C, buffer);
     const float scale = op.rstd.as<float>()[r];
@@ -45,8 +55,8 @@ void CpuDevice::do_rmsnorm_backward(const ops::RmsnormBackward& op) {
   const std::int64_t C = op.x.cols, M = op.x.rows;
   constexpr std::int64_t kRun = 64;
   const std::int64_t runs = (M + kRun - 1) / kRun;
-  std::vector<float> gain_buffer(C), partial(runs * C);
-  const float* gain = cpu::load(op.weight, 0, C, gain_buffer.data());
+  const std::vector<float> gain = loaded(op.weight, op.gain_offset);
+  std::vector<float> partial(runs * C);
   cpu::for_rows(threads_, runs, 4 * C, [&](std::int64_t run, float* buffer) {
     float* dgain = partial.data() + run * C;
     for (std::int64_t r = run * kRun; r < std::min(M, (run + 1) * kRun); ++r) {
@@ -69,10 +79,7 @@ void CpuDevice::do_rmsnorm_backward(const ops::RmsnormBackward& op) {
     }
   });
   std::vector<float> total(C);
-  if (op.accumulate) {
-    const float* before = cpu::load(op.dweight, 0, C, gain_buffer.data());
-    total.assign(before, before + C);
-  }
+  if (op.accumulate) total = loaded(op.dweight, 0);
   for (std::int64_t run = 0; run < runs; ++run)
     for (std::int64_t c = 0; c < C; ++c) total[c] += partial[run * C + c];
   cpu::store(op.dweight, 0, C, total.data());

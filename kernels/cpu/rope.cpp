@@ -41,6 +41,7 @@ std::vector<PartNorm> norms_of(const RopeOptions& options) {
     PartNorm norm{first, heads * s.head_dim / size, size, std::vector<float>(static_cast<std::size_t>(size))};
     std::vector<float> buffer(norm.gains.size());
     std::copy_n(cpu::load(gains, 0, size, buffer.data()), size, norm.gains.begin());
+    for (float& gain : norm.gains) gain += options.gain_offset;
     norms.push_back(std::move(norm));
   };
   add(0, s.heads, options.q_norm);

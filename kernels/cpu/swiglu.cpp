@@ -1,8 +1,8 @@
-// SwiGLU (Shazeer 2020): s = silu(gate) * up, silu(g) = g / (1 + e^-g). Backward: ds/dup = silu(g), ds/dgate
-// = sigma(g) (1 + g (1 - sigma(g))) * up. It also recomputes s for wgrad: that costs one write, while keeping
-// s would cost memory throughout forward. Over expert rows, s is also multiplied by the weight of the row's
-// slot, so that the experts' outputs only need to be added up.
+// SwiGLU (Shazeer 2020): s = act(gate) * up, where act is SiLU or GELU. Backward also recomputes s for wgrad: that
+// costs one write, while keeping s would cost memory throughout forward. Over expert rows, s is also multiplied by
+// the weight of the row's slot, so that the experts' outputs only need to be added up.
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/vector.h"
@@ -11,37 +11,75 @@ namespace precbench {
 
 using cpu::sigmoid;
 
+namespace {
+
+// Activations: act(g) = g sigma(g). slope returns x act'(g).
+
+struct Silu {
+  static float sigma(float g) { return sigmoid(g); }
+  static float slope(float x, float g, float sigma) { return x * sigma * (1.0f + g * (1.0f - sigma)); }
+};
+
+struct GeluTanh {
+  static float sigma(float g) { return sigmoid(2.0f * kGeluSlope * g * (1.0f + kGeluCube * g * g)); }
+  static float slope(float x, float g, float sigma) {
+    const float inner = 2.0f * kGeluSlope * (1.0f + 3.0f * kGeluCube * g * g);  // derivative of sigmoid's argument
+    return x * sigma * (1.0f + g * (1.0f - sigma) * inner);
+  }
+};
+
+struct Gelu {
+  static constexpr float kRootHalf = 0.70710678f, kDensity = 0.39894228f;  // 1 / sqrt(2), 1 / sqrt(2 pi)
+  static float sigma(float g) { return 0.5f * std::erfc(-g * kRootHalf); }
+  static float slope(float x, float g, float sigma) {
+    return x * (sigma + g * kDensity * std::exp(-0.5f * g * g));
+  }
+};
+
+template <class Body>
+void with_activation(Activation activation, Body&& body) {
+  if (activation == Activation::gelu_tanh) return body(GeluTanh());
+  if (activation == Activation::gelu) return body(Gelu());
+  body(Silu());
+}
+
+}  // namespace
+
 void CpuDevice::do_swiglu(const ops::Swiglu& op) {
   const std::int64_t F = op.s.value.cols;
-  cpu::for_rows(threads_, op.s.value.rows, 3 * F, [&](std::int64_t r, float* buffer) {
-    const float* gate = cpu::load(op.gate_up, r * 2 * F, 2 * F, buffer);
-    const float* up = gate + F;
-    float* out = buffer + 2 * F;
+  with_activation(op.activation, [&](auto act) {
+    cpu::for_rows(threads_, op.s.value.rows, 3 * F, [&](std::int64_t r, float* buffer) {
+      const float* gate = cpu::load(op.gate_up, r * 2 * F, 2 * F, buffer);
+      const float* up = gate + F;
+      float* out = buffer + 2 * F;
 #pragma omp simd
-    for (std::int64_t i = 0; i < F; ++i) out[i] = gate[i] * sigmoid(gate[i]) * up[i];
-    cpu::store(op.s.value, r * F, F, out);
+      for (std::int64_t i = 0; i < F; ++i) out[i] = gate[i] * act.sigma(gate[i]) * up[i];
+      cpu::store(op.s.value, r * F, F, out);
+    });
   });
   do_quantize({op.s});
 }
 
 void CpuDevice::do_swiglu_backward(const ops::SwigluBackward& op) {
   const std::int64_t F = op.ds.cols;
-  cpu::for_rows(threads_, op.ds.rows, 6 * F, [&](std::int64_t r, float* buffer) {
-    const float* gate = cpu::load(op.gate_up, r * 2 * F, 2 * F, buffer);
-    const float* up = gate + F;
-    const float* grad = cpu::load(op.ds, r * F, F, buffer + 2 * F);
-    float* dgate = buffer + 3 * F;
-    float* dup = buffer + 4 * F;
-    float* again = buffer + 5 * F;
+  with_activation(op.activation, [&](auto act) {
+    cpu::for_rows(threads_, op.ds.rows, 6 * F, [&](std::int64_t r, float* buffer) {
+      const float* gate = cpu::load(op.gate_up, r * 2 * F, 2 * F, buffer);
+      const float* up = gate + F;
+      const float* grad = cpu::load(op.ds, r * F, F, buffer + 2 * F);
+      float* dgate = buffer + 3 * F;
+      float* dup = buffer + 4 * F;
+      float* again = buffer + 5 * F;
 #pragma omp simd
-    for (std::int64_t i = 0; i < F; ++i) {
-      const float sigma = sigmoid(gate[i]);
-      again[i] = gate[i] * sigma * up[i];
-      dup[i] = grad[i] * gate[i] * sigma;
-      dgate[i] = grad[i] * up[i] * sigma * (1.0f + gate[i] * (1.0f - sigma));
-    }
-    cpu::store(op.dgate_up.value, r * 2 * F, 2 * F, dgate);
-    cpu::store(op.s.value, r * F, F, again);
+      for (std::int64_t i = 0; i < F; ++i) {
+        const float sigma = act.sigma(gate[i]);
+        again[i] = gate[i] * sigma * up[i];
+        dup[i] = grad[i] * gate[i] * sigma;
+        dgate[i] = act.slope(grad[i] * up[i], gate[i], sigma);
+      }
+      cpu::store(op.dgate_up.value, r * 2 * F, 2 * F, dgate);
+      cpu::store(op.s.value, r * F, F, again);
+    });
   });
   do_quantize({op.dgate_up});
   do_quantize({op.s});

@@ -34,17 +34,20 @@ AttentionReference attention(const AttentionShape& s, const std::vector<double>&
         const double* k = keys + b * K * pitch + h / group * D;
         const double* v = k + s.kv_heads * D;
         const std::int64_t visible = std::clamp<std::int64_t>(t + s.offset + 1, 0, K);
+        const std::int64_t begin =
+            s.window ? std::clamp<std::int64_t>(t + s.offset + 1 - s.window, 0, visible) : 0;
         double largest = -std::numeric_limits<double>::infinity(), total = 0;
-        for (std::int64_t j = 0; j < visible; ++j) {
+        for (std::int64_t j = begin; j < visible; ++j) {
           p[j] = 0;
           for (std::int64_t c = 0; c < D; ++c) p[j] += q[c] * k[j * pitch + c];
           p[j] /= std::sqrt(static_cast<double>(D));
+          if (s.softcap != 0) p[j] = s.softcap * std::tanh(p[j] / s.softcap);
           largest = std::max(largest, p[j]);
         }
-        for (std::int64_t j = 0; j < visible; ++j) total += p[j] = std::exp(p[j] - largest);
+        for (std::int64_t j = begin; j < visible; ++j) total += p[j] = std::exp(p[j] - largest);
         r.lse[(b * s.heads + h) * s.T + t] = largest + std::log(total);
         double* out = r.out.data() + (b * s.T + t) * s.q_width() + h * D;
-        for (std::int64_t j = 0; j < visible; ++j)
+        for (std::int64_t j = begin; j < visible; ++j)
           for (std::int64_t c = 0; c < D; ++c) out[c] += p[j] / total * v[j * pitch + c];
       }
   return r;
@@ -56,6 +59,11 @@ std::vector<AttentionShape> shapes() {
     all.push_back({2, T, 2, 2, 6});  // groups of 1, 2 and 4
     all.push_back({2, T, 4, 2, 4});
     all.push_back({2, T, 4, 1, 4});
+    // Windows of one key, inside a block of queries, of a block, and of more than all keys; soft-capped scores.
+    for (const std::int64_t window : {1, 7, 64, 100, 131})
+      all.push_back({.B = 1, .T = T, .heads = 4, .kv_heads = 2, .head_dim = 4, .window = window});
+    all.push_back({.B = 1, .T = T, .heads = 2, .kv_heads = 1, .head_dim = 4, .softcap = 0.7f});
+    all.push_back({.B = 1, .T = T, .heads = 2, .kv_heads = 1, .head_dim = 4, .window = 9, .softcap = 0.7f});
   }
   return all;
 }
@@ -81,7 +89,8 @@ AttentionRun run(Device& device, const AttentionShape& s, const Tensor& qkv, con
 TEST_CASE("attention: equals FP64 causal softmax over the keys of the head's group", "[cpu][attention]") {
   const auto device = make_cpu_device(2);
   for (const AttentionShape& s : shapes()) {
-    INFO("T " << s.T << " heads " << s.heads << "/" << s.kv_heads);
+    INFO("T " << s.T << " heads " << s.heads << "/" << s.kv_heads << " window " << s.window << " softcap "
+              << s.softcap);
     const Owned qkv(DType::f32, s.tokens(), s.qkv_width(), normal(1, s.tokens() * s.qkv_width()));
     const Owned dout(DType::f32, s.tokens(), s.q_width(), normal(2, s.tokens() * s.q_width()));
     const AttentionRun got = run(*device, s, qkv, dout);
@@ -155,9 +164,20 @@ std::vector<AttentionShape> uneven_shapes() {
           {8, 3, 2, 1, 4, 66, 100},   {1, 4, 2, 1, 4, 5, -4}};
 }
 
+/// The same, and with windows, some of which have passed all keys.
+std::vector<AttentionShape> uneven_shapes_and_windows() {
+  std::vector<AttentionShape> all = uneven_shapes();
+  for (AttentionShape s : uneven_shapes())
+    for (const std::int64_t window : {2, 5, 80}) {
+      s.window = window;
+      all.push_back(s);
+    }
+  return all;
+}
+
 std::string text(const AttentionShape& s) {
   return std::to_string(s.T) + " queries, " + std::to_string(s.keys()) + " keys, offset " +
-         std::to_string(s.offset);
+         std::to_string(s.offset) + ", window " + std::to_string(s.window);
 }
 
 /// Returns qkv's gradient with zeros in the key and value columns, which must be untouched.
@@ -175,7 +195,7 @@ std::vector<float> query_gradient(const AttentionShape& s, const Owned& dqkv) {
 
 TEST_CASE("attention: separate keys and values at any count and offset match FP64", "[cpu][attention]") {
   const auto device = make_cpu_device(2);
-  for (const AttentionShape& s : uneven_shapes()) {
+  for (const AttentionShape& s : uneven_shapes_and_windows()) {
     INFO(text(s));
     const std::int64_t M = s.tokens(), W = s.qkv_width(), rows = s.B * s.keys(), width = s.kv_width();
     const Owned qkv(DType::f32, M, W, normal(1, M * W)), kv(DType::f32, rows, width, normal(2, rows * width));
@@ -272,7 +292,8 @@ TEST_CASE("attention: a NaN or Inf reaches only the rows that depend on it", "[c
   // Two KV heads with two query heads each. One element of sequence 0 is poisoned: in query head 2 or in KV
   // head 1.
   for (const AttentionShape& s : {AttentionShape{2, 130, 4, 2, 8}, AttentionShape{2, 70, 4, 2, 24, 200, 130},
-                                  AttentionShape{2, 130, 4, 2, 8, 130, -3}})
+                                  AttentionShape{2, 130, 4, 2, 8, 130, -3},
+                                  AttentionShape{2, 130, 4, 2, 8, 130, 0, 30}})
     for (const Poisoned part : {Poisoned::query, Poisoned::key, Poisoned::value, Poisoned::gradient})
       for (const std::int64_t query : {0, 1, 20, 63, 64, 69})
         for (const float poison : {NAN, INFINITY}) {
@@ -297,8 +318,13 @@ TEST_CASE("attention: a NaN or Inf reaches only the rows that depend on it", "[c
             if (row >= (of_keys ? s.keys() : s.T)) return false;  // the other sequence
             if (part == Poisoned::gradient && i == 0) return false;
             if (part == Poisoned::value && i == 3) return false;  // dv does not depend on v
-            if (!of_keys) return of_query ? row == query : row >= query;
-            return of_query ? row <= key : row <= s.T - 1 + s.offset;
+            // Queries from first to last see the key; the query sees keys from begin on.
+            const std::int64_t begin = s.window ? key + 1 - s.window : 0;
+            const std::int64_t last = s.window ? query + s.window - 1 : s.T - 1;
+            if (!of_keys) return of_query ? row == query : query <= row && row <= last;
+            if (of_query) return begin <= row && row <= key;
+            // Gradients of all keys that those queries see.
+            return begin <= row && row <= last + s.offset && row <= s.T - 1 + s.offset;
           };
           std::int64_t spread = 0, lost = 0;
           for (int i = 0; i < 4; ++i) {

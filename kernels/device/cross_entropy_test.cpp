@@ -90,7 +90,7 @@ TEST_CASE("cross_entropy: a weight multiplies the loss and the gradient of its r
   const Owned plain(DType::f32, 4, 77, values), weighted(DType::f32, 4, 77, values);
   const Owned loss(DType::f32, 4, 1), weighted_loss(DType::f32, 4, 1), targets(targets_of(4, 77));
   device->cross_entropy({loss, plain, targets, 0.25f});
-  device->cross_entropy({weighted_loss, weighted, targets, 0.25f, Owned(DType::f32, 4, 1, weights)});
+  device->cross_entropy({weighted_loss, weighted, targets, 0.25f, 0.0f, Owned(DType::f32, 4, 1, weights)});
   for (std::int64_t m = 0; m < 4; ++m) {
     INFO("row " << m);
     // Powers of two, and a product with 0, are exact.
@@ -159,8 +159,8 @@ PRECBENCH_OP_TEST(weighted_cross_entropy_on, "cross_entropy with weights of rows
     }
     const Tensor loss = host.tensor(DType::f32, M, 1), dev_loss = b.output(DType::f32, M, 1);
     const Tensor dev_logits = b.put(logits);
-    b.device().cross_entropy({dev_loss, dev_logits, b.put(targets), kScale, b.put(weights)});
-    b.cpu().cross_entropy({loss, logits, targets, kScale, weights});
+    b.device().cross_entropy({dev_loss, dev_logits, b.put(targets), kScale, 0.0f, b.put(weights)});
+    b.cpu().cross_entropy({loss, logits, targets, kScale, 0.0f, weights});
     check_twice("loss", b.fetch(dev_loss), loss, true_loss);
     check_twice("dlogits", b.fetch(dev_logits), logits, true_gradient);
   }

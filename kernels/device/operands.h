@@ -5,6 +5,7 @@
 #include <limits>
 #include <optional>
 
+#include "kernels/numerics/activation.h"
 #include "kernels/numerics/recipe.h"
 #include "kernels/numerics/rope_table.h"
 #include "kernels/numerics/sequence_part.h"
@@ -65,10 +66,14 @@ struct AttentionShape {
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
   std::int64_t T_k = 0;     ///< keys per sequence; 0: T
   std::int64_t offset = 0;  ///< query t sees keys up to t + offset
+  std::int64_t window = 0;  ///< a query sees as many keys, its own and those before it; 0: all
+  float softcap = 0;        ///< scores become softcap tanh(score / softcap); 0: they stay
 
   std::int64_t keys() const { return T_k ? T_k : T; }
   /// Returns true if there are as many keys as queries and every query sees the keys up to its own.
   bool square() const { return keys() == T && offset == 0; }
+  /// Returns true if queries see all keys up to their own, with plain scores.
+  bool plain() const { return window == 0 && softcap == 0; }
   std::int64_t tokens() const { return B * T; }
   std::int64_t q_width() const { return heads * head_dim; }
   std::int64_t kv_width() const { return 2 * kv_heads * head_dim; }
@@ -86,6 +91,7 @@ struct RopeOptions {
   Tensor q_norm = {},
          k_norm = {};  ///< BF16 gains: [1, head_dim], or over all heads [1, heads * head_dim] and
                        ///< [1, kv_heads * head_dim]; empty: no QK-norm
+  float gain_offset = 0;  ///< added to the gains
   Tensor bias = {};    ///< BF16 [1, qkv_width]; empty: none. Not together with QK-norm
   RopeScaling scaling = {};
   std::int64_t offset = 0;                       ///< position of each sequence's first row

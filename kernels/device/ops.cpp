@@ -59,8 +59,10 @@ double doubled_area(const AttentionShape& s) {
   const auto below = [keys](double t) {  // twice the area of the rows before t
     return t <= 0 ? 0.0 : t <= keys ? t * t : keys * (2 * t - keys);
   };
-  const double offset = static_cast<double>(s.offset);
-  return below(static_cast<double>(s.T) + offset) - below(offset);
+  const auto area = [&](std::int64_t offset) {  // of query t and the keys up to t + offset
+    return below(static_cast<double>(s.T + offset)) - below(static_cast<double>(offset));
+  };
+  return area(s.offset) - (s.window > 0 ? area(s.offset - s.window) : 0.0);
 }
 
 /// FLOPs of `products` GEMMs over the visible scores, head_dim multiply-adds each.

@@ -204,7 +204,7 @@ struct EmbeddingBackward {
   OpCost cost() const;
 };
 
-/// sum = x + branch, rstd = 1 / rms(sum), h = sum * rstd * weight.
+/// sum = x + branch, rstd = 1 / rms(sum), h = sum * rstd * (weight + gain_offset).
 struct AddRmsnorm {
   QuantizedTensor h;
   Tensor sum;   ///< [M, C]; without a branch it is x, and is not written
@@ -212,6 +212,7 @@ struct AddRmsnorm {
   Tensor x, branch;
   Tensor weight;  ///< [C]
   float eps;
+  float gain_offset = 0;  ///< 1: Gemma's weights are the gains minus 1
   OpCost cost() const;
 };
 
@@ -219,6 +220,7 @@ struct AddRmsnorm {
 struct RecomputeRmsnorm {
   QuantizedTensor h;
   Tensor sum, rstd, weight;
+  float gain_offset = 0;
   OpCost cost() const;
 };
 
@@ -229,6 +231,7 @@ struct RmsnormBackward {
   bool accumulate;   ///< dweight += instead of =
   Tensor dresidual;  ///< may be empty
   Tensor dh, x, rstd, weight;
+  float gain_offset = 0;
   OpCost cost() const;
 };
 
@@ -257,7 +260,7 @@ struct BiasBackward {
   OpCost cost() const;
 };
 
-/// Causal softmax(q k^T / sqrt(head_dim)) v. A query that sees no key gives 0, with lse -inf. On the CPU,
+/// Causal softmax(q k^T / sqrt(head_dim)) v, in a window and with soft-capped scores if the shape says so. A query that sees no key gives 0, with lse -inf. On the CPU,
 /// keys that a query does not see never affect it, nor does it affect their gradients. On a GPU, NaN and Inf
 /// do within a tile: such a key gets weight 0 in a whole-tile GEMM, and 0 * NaN or 0 * Inf is NaN.
 struct Attention {
@@ -278,10 +281,11 @@ struct AttentionBackward {
   OpCost cost() const;
 };
 
-/// s[M,F] = silu(gate) * up, gate_up[M, 2F] = [gate | up].
+/// s[M,F] = activation(gate) * up, gate_up[M, 2F] = [gate | up].
 struct Swiglu {
   QuantizedTensor s;
   Tensor gate_up;
+  Activation activation = Activation::silu;
   OpCost cost() const;
 };
 
@@ -289,14 +293,17 @@ struct Swiglu {
 struct SwigluBackward {
   QuantizedTensor dgate_up, s;
   Tensor ds, gate_up;
+  Activation activation = Activation::silu;
   OpCost cost() const;
 };
 
-/// loss[M] f32 = -log softmax(logits)[target] in nats; logits become dlogits = (softmax - onehot) * scale. With
-/// `weights`, f32 [M], a row's loss and gradient are multiplied by its weight.
+/// loss[M] f32 = -log softmax(logits)[target] in nats; logits become dlogits = (softmax - onehot) * scale. With a
+/// softcap the softmax is that of softcap tanh(logits / softcap). With `weights`, f32 [M], a row's loss and gradient
+/// are multiplied by its weight.
 struct CrossEntropy {
   Tensor loss, logits, targets;
   float scale;
+  float softcap = 0;  ///< 0: none
   Tensor weights = {};
   OpCost cost() const;
 };
@@ -306,6 +313,7 @@ struct CrossEntropy {
 /// f32 or bf16 [M, V], of equal dtype; sums are FP64.
 struct CompareLogits {
   Tensor out, reference, logits, targets;
+  float softcap = 0;  ///< of both, as in CrossEntropy
   OpCost cost() const;
 };
 

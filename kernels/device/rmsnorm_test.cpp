@@ -10,7 +10,7 @@ using namespace precbench::testing;
 
 namespace {
 
-constexpr float kEps = 1e-5f;
+constexpr float kNormEps = 1e-5f;
 
 struct NormShape {
   std::int64_t M, C;
@@ -31,7 +31,7 @@ NormReference rmsnorm(const NormShape& s, const std::vector<double>& x, const st
       if (!branch.empty()) r.sum[m * s.C + c] += branch[m * s.C + c];
       squares += r.sum[m * s.C + c] * r.sum[m * s.C + c];
     }
-    r.rstd[m] = 1 / std::sqrt(squares / static_cast<double>(s.C) + kEps);
+    r.rstd[m] = 1 / std::sqrt(squares / static_cast<double>(s.C) + kNormEps);
     for (std::int64_t c = 0; c < s.C; ++c) r.h[m * s.C + c] = r.sum[m * s.C + c] * r.rstd[m] * weight[c];
   }
   return r;
@@ -65,7 +65,7 @@ TEST_CASE("add_rmsnorm: sum and norm and rstd match FP64", "[cpu][rmsnorm]") {
       const Inputs in = inputs(DType::f32, s, with_branch);
       const Owned sum(DType::f32, s.M, s.C), rstd(DType::f32, s.M, 1), h(DType::f32, s.M, s.C);
       QuantizedTensor out = operand(h);
-      device->add_rmsnorm({out, sum, rstd, in.x, in.branch, in.weight, kEps});
+      device->add_rmsnorm({out, sum, rstd, in.x, in.branch, in.weight, kNormEps});
 
       const NormReference want = rmsnorm(s, in.x.doubles(), in.branch.doubles(), in.weight.doubles());
       CHECK(relative_error(h.floats(), want.h) < kFp32Error);
@@ -90,7 +90,7 @@ TEST_CASE("rmsnorm_backward: is the derivative of add_rmsnorm", "[cpu][rmsnorm]"
       const Inputs in = inputs(DType::f32, s, false);
       const Owned rstd(DType::f32, s.M, 1), h(DType::f32, s.M, s.C);
       QuantizedTensor out = operand(h);
-      device->add_rmsnorm({out, {}, rstd, in.x, {}, in.weight, kEps});
+      device->add_rmsnorm({out, {}, rstd, in.x, {}, in.weight, kNormEps});
 
       const Owned dh(DType::f32, s.M, s.C, normal(4, s.M * s.C));
       const Owned dresidual(DType::f32, s.M, s.C, normal(5, s.M * s.C));
@@ -140,13 +140,13 @@ TEST_CASE("add_rmsnorm: BF16 equals FP32 rounded once", "[cpu][rmsnorm]") {
   const Owned rstd32(DType::f32, s.M, 1), rstd16(DType::f32, s.M, 1);
   const Owned h32(DType::f32, s.M, s.C), h16(DType::bf16, s.M, s.C);
   QuantizedTensor out32 = operand(h32), out16 = operand(h16);
-  device->add_rmsnorm({out16, sum16, rstd16, narrow.x, narrow.branch, narrow.weight, kEps});
-  device->add_rmsnorm({out32, sum32, rstd32, wide.x, wide.branch, wide.weight, kEps});
+  device->add_rmsnorm({out16, sum16, rstd16, narrow.x, narrow.branch, narrow.weight, kNormEps});
+  device->add_rmsnorm({out32, sum32, rstd32, wide.x, wide.branch, wide.weight, kNormEps});
   CHECK(sum16.floats() == rounded(sum32.floats()));
 
   // The norm reads the stored sum, which is rounded.
   const Owned kept(DType::f32, s.M, s.C, sum16.floats());
-  device->add_rmsnorm({out32, {}, rstd32, kept, {}, wide.weight, kEps});
+  device->add_rmsnorm({out32, {}, rstd32, kept, {}, wide.weight, kNormEps});
   CHECK(rstd16.bytes() == rstd32.bytes());
   CHECK(h16.floats() == rounded(h32.floats()));
 
@@ -205,7 +205,7 @@ PRECBENCH_OP_TEST(rmsnorm_on, "add_rmsnorm, recompute_rmsnorm and rmsnorm_backwa
         sum = branched ? host.tensor(dtype, M, C) : host.converted(x, dtype);
         rstd = host.tensor(DType::f32, M, 1);
         b.cpu().add_rmsnorm({h, sum, rstd, host.converted(x, dtype), host.converted(branch, dtype),
-                             host.converted(weight, dtype), kEps});
+                             host.converted(weight, dtype), kNormEps});
         return h.value;
       };
       Tensor cpu_sum, cpu_rstd, true_sum, true_rstd;
@@ -216,11 +216,11 @@ PRECBENCH_OP_TEST(rmsnorm_on, "add_rmsnorm, recompute_rmsnorm and rmsnorm_backwa
       const Tensor sum = branched ? b.output(DType::bf16, M, C) : dev_x;
       const Tensor rstd = b.output(DType::f32, M, 1);
       const Tensor h = b.check_operand("h", M, C, [&](QuantizedTensor& out) {
-        b.device().add_rmsnorm({out, sum, rstd, dev_x, dev_branch, dev_weight, kEps});
+        b.device().add_rmsnorm({out, sum, rstd, dev_x, dev_branch, dev_weight, kNormEps});
       });
       CHECK(same_bits(b.fetch(sum), cpu_sum));
       check_twice("h", h, naive, HostMemory::values(truth));
-      check_twice("rstd", b.fetch(rstd), cpu_rstd, exact_rstd(cpu_sum, kEps));  // of the stored BF16 sum
+      check_twice("rstd", b.fetch(rstd), cpu_rstd, exact_rstd(cpu_sum, kNormEps));  // of the stored BF16 sum
 
       const Tensor again = b.check_operand("h again", M, C, [&](QuantizedTensor& out) {
         b.device().recompute_rmsnorm({out, sum, rstd, dev_weight});
@@ -279,7 +279,7 @@ PRECBENCH_OP_TEST(rmsnorm_poison_on,
       QuantizedTensor h{.value = b.output(DType::bf16, M, C)}, dx{.value = b.output(DType::bf16, M, C)};
       const Tensor sum = b.output(DType::bf16, M, C), rstd = b.output(DType::f32, M, 1),
                    dweight = b.output(DType::f32, 1, C);
-      b.device().add_rmsnorm({h, sum, rstd, b.put(x), b.put(branch), weight, kEps});
+      b.device().add_rmsnorm({h, sum, rstd, b.put(x), b.put(branch), weight, kNormEps});
       b.device().rmsnorm_backward({dx, dweight, false, {}, b.put(dh), sum, rstd, weight});
       return Out{b.fetch(h.value), b.fetch(sum), b.fetch(dx.value), b.fetch(dweight)};
     };
@@ -330,7 +330,7 @@ PRECBENCH_OP_TEST(rmsnorm_many_rows_on, "the rmsnorms of more rows than a GPU ha
   const Tensor sum = b.output(DType::bf16, M, C), rstd = b.output(DType::f32, M, 1);
   const Tensor dweight = b.output(DType::f32, 1, C);
   const auto forward = [&](const QuantizedTensor& h) {
-    b.device().add_rmsnorm({h, sum, rstd, x, branch, weight, kEps});
+    b.device().add_rmsnorm({h, sum, rstd, x, branch, weight, kNormEps});
   };
   const auto backward = [&](const QuantizedTensor& dx) {
     b.device().rmsnorm_backward({dx, dweight, false, dresidual, dh, sum, rstd, weight});
@@ -372,7 +372,7 @@ PRECBENCH_OP_TEST(rmsnorm_known_on, "the rmsnorms of many rows with scales that 
     const Tensor sum = b.output(DType::bf16, M, C), rstd = b.output(DType::f32, M, 1);
     const Tensor dweight = b.output(DType::f32, 1, C);
     const auto forward = [&](const QuantizedTensor& h) {
-      b.device().add_rmsnorm({h, sum, rstd, in, branch, weight, kEps});
+      b.device().add_rmsnorm({h, sum, rstd, in, branch, weight, kNormEps});
     };
     const auto backward = [&](const QuantizedTensor& dx) {
       b.device().rmsnorm_backward({dx, dweight, false, dresidual, dh, sum, rstd, weight});

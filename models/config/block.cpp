@@ -70,17 +70,17 @@ BlockSpec block_of(const ModelConfig& c, std::int64_t layer) {
     add_experts(block, c);
   else
     add_swiglu(block, "mlp", c.width, c.ffn, LinearRole::gate_up, LinearRole::down);
-  const ParameterKind gain = ParameterKind::gain;
-  if (c.block.norms == NormPlace::before)
-    block.vectors = {
-        {&BlockVectors::norm1, gain, {{"input_layernorm.weight", c.width}}},
-        {&BlockVectors::norm2, gain, {{"post_attention_layernorm.weight", c.width}}},
-    };
-  else
-    block.vectors = {
-        {&BlockVectors::post_norm1, gain, {{"post_attention_layernorm.weight", c.width}}},
-        {&BlockVectors::post_norm2, gain, {{"post_feedforward_layernorm.weight", c.width}}},
-    };
+  const ParameterKind gain = gain_kind(c);
+  const auto add_norm = [&](Tensor BlockVectors::*tensor, const char* name) {
+    block.vectors.push_back({tensor, gain, {{name, c.width}}});
+  };
+  const NormPlace norms = c.block.norms;
+  if (norms != NormPlace::after) add_norm(&BlockVectors::norm1, "input_layernorm.weight");
+  if (norms != NormPlace::before) add_norm(&BlockVectors::post_norm1, "post_attention_layernorm.weight");
+  if (norms != NormPlace::after)
+    add_norm(&BlockVectors::norm2, norms == NormPlace::both ? "pre_feedforward_layernorm.weight"
+                                                            : "post_attention_layernorm.weight");
+  if (norms != NormPlace::before) add_norm(&BlockVectors::post_norm2, "post_feedforward_layernorm.weight");
   if (c.qk_norm) {
     block.vectors.push_back({&BlockVectors::q_norm, gain, {{"self_attn.q_norm.weight", c.q_normed()}}});
     block.vectors.push_back({&BlockVectors::k_norm, gain, {{"self_attn.k_norm.weight", c.k_normed()}}});

@@ -19,7 +19,13 @@ enum class ParameterKind : std::uint8_t {
   matrix,  ///< starts random; decayed
   gain,    ///< norm gain; starts at 1
   bias,    ///< starts at 0
+  gain_minus_one,  ///< norm gain minus 1; starts at 0
 };
+
+/// Returns the kind of a model's norm weights.
+inline ParameterKind gain_kind(const ModelConfig& config) {
+  return config.block.gains_minus_one ? ParameterKind::gain_minus_one : ParameterKind::gain;
+}
 
 /// A named parameter of a block: rows of a linear layer's matrix, or elements of a vector.
 struct ParameterPart {

@@ -13,7 +13,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr EnumNames<NormPlace, 2> kNormPlaceNames{{"before", "after"}};
+constexpr EnumNames<NormPlace, 3> kNormPlaceNames{{"before", "after", "both"}};
+constexpr EnumNames<Activation, 3> kActivationNames{{"silu", "gelu_tanh", "gelu"}};
 constexpr EnumNames<TensorFusion, 2> kTensorFusionNames{{"none", "qkv_and_gate_up"}};
 
 /// Calls visit(key, member) for every key.
@@ -24,13 +25,21 @@ void each_block_key(Config& config, Visit&& visit) {
   visit("attention_scale", config.block.attention_scale);
   visit("layers_without_rope", config.block.layers_without_rope);
   visit("fused_tensors", config.block.fusion);
+  visit("activation", config.block.activation);
+  visit("gains_minus_one", config.block.gains_minus_one);
+  visit("attention_softcap", config.block.attention_softcap);
+  visit("local_layers", config.block.local_layers);
+  visit("local_rope_theta", config.block.local_rope_theta);
   visit("embedding_scale", config.embedding_scale);
+  visit("embedding_scale_rounded", config.embedding_scale_rounded);
   visit("logit_scale", config.logit_scale);
+  visit("logit_softcap", config.logit_softcap);
   visit("original_context_only", config.original_context_only);
 }
 
 const auto& block_names_of(NormPlace) { return kNormPlaceNames; }
 const auto& block_names_of(TensorFusion) { return kTensorFusionNames; }
+const auto& block_names_of(Activation) { return kActivationNames; }
 
 template <class Value>
 void read_block_member(const json& object, const char* key, Value& to) {
@@ -81,6 +90,21 @@ json block_to_json(const ModelConfig& config) {
   return object;
 }
 
+namespace {
+
+void check_layers(const ModelConfig& config, const char* key, const std::vector<std::int64_t>& layers,
+                  const KeyNames& names) {
+  std::int64_t before = -1;
+  for (const std::int64_t layer : layers) {
+    if (layer <= before || layer >= config.layers)
+      throw InvalidInput(
+          fmt::format("{}: {} is not a layer after {} of {}", names(key), layer, before, config.layers));
+    before = layer;
+  }
+}
+
+}  // namespace
+
 void validate_block(const ModelConfig& config, const KeyNames& names) {
   const BlockForm& block = config.block;
   const auto positive = [&](const char* key, double value) {
@@ -90,17 +114,23 @@ void validate_block(const ModelConfig& config, const KeyNames& names) {
   positive("residual_scale", block.residual_scale);
   positive("embedding_scale", config.embedding_scale);
   positive("logit_scale", config.logit_scale);
-  if (block.attention_scale != 0) positive("attention_scale", block.attention_scale);
-  std::int64_t before = -1;
-  for (const std::int64_t layer : block.layers_without_rope) {
-    if (layer <= before || layer >= config.layers)
-      throw InvalidInput(fmt::format("{}: {} is not a layer after {} of {}", names("layers_without_rope"),
-                                     layer, before, config.layers));
-    before = layer;
-  }
-  if (config.moe && (block.norms != NormPlace::before || block.residual_scale != 1))
-    throw InvalidInput(fmt::format("{}: not supported together with experts",
-                                   names(block.norms != NormPlace::before ? "norms" : "residual_scale")));
+  for (const auto& [key, value] : {std::pair{"attention_scale", block.attention_scale},
+                                   std::pair{"attention_softcap", block.attention_softcap},
+                                   std::pair{"local_rope_theta", block.local_rope_theta},
+                                   std::pair{"logit_softcap", config.logit_softcap}})
+    if (value != 0) positive(key, value);
+  check_layers(config, "layers_without_rope", block.layers_without_rope, names);
+  check_layers(config, "local_layers", block.local_layers, names);
+  if (!block.local_layers.empty() && config.sliding_window == 0)
+    throw InvalidInput(fmt::format("{}: the model has no {}", names("local_layers"), names("sliding_window")));
+  if (block.local_rope_theta != 0 && config.sliding_window == 0)
+    throw InvalidInput(
+        fmt::format("{}: the model has no {}", names("local_rope_theta"), names("sliding_window")));
+  for (const auto& [key, given] : {std::pair{"norms", block.norms != NormPlace::before},
+                                   std::pair{"residual_scale", block.residual_scale != 1},
+                                   std::pair{"activation", block.activation != Activation::silu}})
+    if (config.moe && given)
+      throw InvalidInput(fmt::format("{}: not supported together with experts", names(key)));
   const std::size_t factors = config.rope_scaling.pair_factors.size();
   if (config.rope_scaling.kind == RopeScaling::Kind::longrope &&
       static_cast<std::int64_t>(factors) != config.head_dim / 2)

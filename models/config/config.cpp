@@ -119,6 +119,11 @@ bool ModelConfig::has_rope(std::int64_t layer) const {
   return !std::binary_search(without.begin(), without.end(), layer);
 }
 
+std::int64_t ModelConfig::window(std::int64_t layer) const {
+  const std::vector<std::int64_t>& local = block.local_layers;
+  return local.empty() || std::binary_search(local.begin(), local.end(), layer) ? sliding_window : 0;
+}
+
 namespace {
 
 /// Sums count(block) over the blocks; all of one kind are alike.
@@ -171,7 +176,11 @@ ModelConfig cut_to(ModelConfig config, std::int64_t layers) {
   config.name += fmt::format("-{}-layers", layers);
   config.cuts += fmt::format("{}{} of {} layers", config.cuts.empty() ? "" : "; ", layers, config.layers);
   config.layers = layers;
-  std::erase_if(config.block.layers_without_rope, [&](std::int64_t layer) { return layer >= layers; });
+  const bool had_local_layers = !config.block.local_layers.empty();
+  for (std::vector<std::int64_t>* some : {&config.block.layers_without_rope, &config.block.local_layers})
+    std::erase_if(*some, [&](std::int64_t layer) { return layer >= layers; });
+  if (had_local_layers && config.block.local_layers.empty()) config.sliding_window = 0;
+  if (config.block.local_layers.empty()) config.block.local_rope_theta = 0;
   return config;
 }
 

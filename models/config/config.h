@@ -2,8 +2,8 @@
 //
 // Covers one family: Llama (RMSNorm, RoPE with optional scaling, grouped-query attention, SwiGLU),
 // optionally with Qwen2's biases on q, k and v, or RMSNorm on queries and keys per head (Qwen3) or over all
-// heads (OLMoE). Mistral is included as long as a sequence fits its sliding window. A mixture of experts may
-// replace SwiGLU: Mixtral's, Qwen3's or OLMoE's, or the routers of DeepSeek and Llama 4 with plain attention.
+// heads (OLMoE), and with what BlockForm has (Granite, SmolLM3, OLMo 2 and 3, Phi-3, Gemma). A mixture of experts
+// may replace SwiGLU: Mixtral's, Qwen3's or OLMoE's, or the routers of DeepSeek and Llama 4 with plain attention.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/numerics/activation.h"
 #include "kernels/numerics/rope_table.h"
 #include "kernels/numerics/routing_rule.h"
 
@@ -44,8 +45,9 @@ struct MoeConfig {
 /// Scope of the QK-norm: the D elements of one head, or all H D of queries and KV D of keys.
 enum class QkNormOver : std::uint8_t { head, heads };
 
-/// Position of the norms of a block's halves: on the input of each (Llama), or on its output (OLMo 2).
-enum class NormPlace : std::uint8_t { before, after };
+/// Position of the norms of a block's halves: on the input of each (Llama), on its output (OLMo 2), or on both
+/// (Gemma 2).
+enum class NormPlace : std::uint8_t { before, after, both };
 /// Tensors of a checkpoint: one for each of q, k, v, gate and up, or qkv_proj and gate_up_proj (Phi-3).
 enum class TensorFusion : std::uint8_t { none, qkv_and_gate_up };
 
@@ -56,6 +58,12 @@ struct BlockForm {
   double attention_scale = 0;                          ///< factor of the scores; 0: 1 / sqrt(head_dim)
   std::vector<std::int64_t> layers_without_rope = {};  ///< ascending (SmolLM3)
   TensorFusion fusion = TensorFusion::none;
+  Activation activation = Activation::silu;  ///< of SwiGLU's gate
+  bool gains_minus_one = false;              ///< weights of norms are the gains minus 1 (Gemma)
+  double attention_softcap = 0;              ///< scores become c tanh(score / c) (Gemma 2); 0: they stay
+  /// Ascending: layers with the window, if some have none (Gemma 2 and 3, OLMo 3).
+  std::vector<std::int64_t> local_layers = {};
+  double local_rope_theta = 0;  ///< of local layers, which are then not scaled (Gemma 3); 0: as the others
 
   bool operator==(const BlockForm&) const = default;
 };
@@ -82,20 +90,25 @@ struct ModelConfig {
   double rope_theta = 500000;
   double norm_eps = 1e-5;
   RopeScaling rope_scaling = {};
-  /// Attention window in tokens; 0: none. Not modelled: longer sequences are unsupported.
+  /// Number of keys that a query sees, its own and those before it, in BlockForm::local_layers, or without these
+  /// in all layers; 0: all.
   std::int64_t sliding_window = 0;
   std::int64_t max_positions = 0;              ///< positions that the checkpoint supports; 0: unknown
   std::vector<std::string> not_modelled = {};  ///< settings of its file that a step omits, a line each
   MoeConfig moe = {};
   BlockForm block = {};
-  double embedding_scale = 1;  ///< factor of the embedded tokens
-  double logit_scale = 1;      ///< factor of the logits
+  double embedding_scale = 1;            ///< factor of the embedded tokens
+  bool embedding_scale_rounded = false;  ///< to the dtype of the activations (Gemma)
+  double logit_scale = 1;                ///< factor of the logits
+  double logit_softcap = 0;              ///< logits become c tanh(logit / c) (Gemma 2); 0: they stay
   std::string cuts = {};       ///< differences from the model it is named after; empty: none
 
   /// Returns true if a block has experts.
   bool has_experts(std::int64_t layer) const { return moe && layer >= moe.dense_layers; }
   /// Returns true if a block rotates its queries and keys.
   bool has_rope(std::int64_t layer) const;
+  /// Returns the number of keys that a query of the layer sees; 0: all before it.
+  std::int64_t window(std::int64_t layer) const;
   bool norms_all_heads() const { return qk_norm && qk_norm_over == QkNormOver::heads; }
 
   std::int64_t q_width() const { return heads * head_dim; }
@@ -121,7 +134,7 @@ ModelConfig cut_to(ModelConfig config, std::int64_t layers);
 
 /// Throws InvalidInput that names the field: a dimension below 1, heads not divisible by kv_heads, an odd
 /// head_dim, bad eps, theta or scale, biases with QK-norm, a QK-norm scope without QK-norm, layers without
-/// RoPE that the model lacks, experts with another form of block, or an impossible router.
+/// RoPE or with a window that the model lacks, experts with another form of block, or an impossible router.
 void validate(const ModelConfig& config);
 
 /// Returns the presets, smallest first within each family; `tiny` is the first.
@@ -134,13 +147,13 @@ const std::vector<ModelConfig>& model_presets();
 ModelConfig find_model(const std::string& name_or_path);
 
 /// Reads and validates a model: our own keys (those of model_to_json), or a Hugging Face config.json of
-/// model_type llama, mistral, ministral3, qwen2, qwen3, smollm3, granite, olmo2, phi3, mixtral, qwen3_moe, olmoe,
-/// deepseek_v2, deepseek_v3 or llama4_text; of a multimodal model its text_config.
+/// model_type llama, mistral, ministral3, qwen2, qwen3, smollm3, granite, olmo2, olmo3, phi3, gemma, gemma2,
+/// gemma3_text, mixtral, qwen3_moe, olmoe, deepseek_v2, deepseek_v3 or llama4_text; of a multimodal model its text_config.
 ///   own keys      layers, width, ffn, heads and vocab are required; kv_heads defaults to heads, head_dim to
 ///                 width / heads, the rest as in ModelConfig
 ///   config.json   absent keys have the model_type's defaults; aliases that transformers accepts are read
 /// Throws InvalidInput for an unknown own key (with the nearest valid one) and for config.json keys that ask
-/// for another model, all in one error: other model_types or activations, biases, softcapping, multipliers,
+/// for another model, all in one error: other model_types, their activations, biases, softcapping, multipliers,
 /// parallel residuals, partial rotary factors, other kinds of RoPE or attention. Other keys that are not read
 /// are listed in not_modelled.
 ModelConfig model_from_json(const nlohmann::json& json);

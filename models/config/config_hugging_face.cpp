@@ -25,6 +25,7 @@ struct Family {
   bool qkv_bias, qk_norm;
   double rope_theta = 10000, norm_eps = 1e-6;
   QkNormOver qk_norm_over = QkNormOver::head;
+  bool tied = false;
 };
 
 const std::vector<Family>& families() {
@@ -36,8 +37,12 @@ const std::vector<Family>& families() {
       {"smollm3", 4, 0, 32768, 0, false, false, 2e6, 1e-6},
       {"granite", 0, 0, 2048, 0, false, false, 10000, 1e-6},
       {"olmo2", 0, 0, 2048, 0, false, true, 10000, 1e-5, QkNormOver::heads},
+      {"olmo3", 0, 0, 2048, 4096, false, true, 500000, 1e-5, QkNormOver::heads},
       {"ministral3", 8, 128, 262144, kAsGiven, false, false, 1e6, 1e-5},
       {"phi3", 0, 0, 4096, kAsGiven, false, false, 10000, 1e-5},
+      {"gemma", 16, 256, 8192, 0, false, false, 10000, 1e-6, QkNormOver::head, true},
+      {"gemma2", 4, 256, 8192, 4096, false, false, 10000, 1e-6, QkNormOver::head, true},
+      {"gemma3_text", 4, 256, 131072, 4096, false, true, 1e6, 1e-6, QkNormOver::head, true},
       {"mixtral", 8, 0, 131072, kAsGiven, false, false, 1e6, 1e-5},
       {"qwen3_moe", 4, 0, 32768, 0, false, true},
       {"olmoe", 0, 0, 4096, 0, false, true, 10000, 1e-5, QkNormOver::heads},
@@ -69,35 +74,27 @@ const Family& family_of(const json& object) {
       fmt::format("model_type: \"{}\" is not supported; known: {}", model_type, fmt::join(names, ", ")));
 }
 
-/// Returns the window of the layers that have one; 0 if none has.
-std::int64_t sliding_window(const json& object, const Family& family, std::int64_t layers) {
-  std::int64_t window = family.sliding_window;
-  if (window == kAsGiven) {
-    window = 0;
-    read(object, "sliding_window", window);
-    return window;
-  }
-  if (window != 0) {  // every layer of the family has a window; null disables it
-    read(object, "sliding_window", window);
-    return object.contains("sliding_window") && !given(object, "sliding_window") ? 0 : window;
+/// Reads the window, and of Qwen the layers that have it. SmolLM3, OLMo 3 and Gemma read their layers later.
+void read_window(const json& object, const Family& family, ModelConfig& config) {
+  std::int64_t& window = config.sliding_window;
+  const bool off = object.contains("sliding_window") && !given(object, "sliding_window");
+  if (family.sliding_window != 0) {
+    if (family.sliding_window != kAsGiven && !off) window = family.sliding_window;
+    return read(object, "sliding_window", window);
   }
   bool used = false;
   read(object, "use_sliding_window", used);
-  if (!used || (object.contains("sliding_window") && !given(object, "sliding_window"))) return 0;
+  const std::string_view model_type = family.model_type;
+  if (!used || off || (model_type == "smollm3" && !given(object, "sliding_window"))) return;
   window = kQwenWindow;
   read(object, "sliding_window", window);
-  if (const auto types = object.find("layer_types"); types != object.end() && types->is_array())
-    return std::count(types->begin(), types->end(), "sliding_attention") ? window : 0;
-  // Qwen3-MoE has no key for layers without the window: all of them have it. SmolLM3's have it without RoPE.
-  const std::string_view model_type = family.model_type;
-  if (model_type == "smollm3" && !given(object, "sliding_window")) return 0;
-  if (model_type == "qwen3_moe" || model_type == "smollm3") return window;
+  if (model_type != "qwen2" && model_type != "qwen3") return;  // Qwen3-MoE has no key for layers without it
   std::int64_t full_layers = kQwenFullLayers;
   if (object.value("max_window_layers", json()) == 0)
     full_layers = 0;
   else
     read(object, "max_window_layers", full_layers);
-  return full_layers < layers ? window : 0;
+  read_local_layers(object, [=](std::int64_t layer) { return layer >= full_layers; }, config);
 }
 
 /// RoPE settings of a file: in rope_scaling or, since transformers 5, in rope_parameters together with theta.
@@ -116,6 +113,20 @@ struct RopeKeys {
     if (given(object, "original_max_position_embeddings"))
       values["original_max_position_embeddings"] = object.at("original_max_position_embeddings");
     if (model_type == "phi3") read_phi3();
+    if (const json parameters = object.value("rope_parameters", json());
+        parameters.is_object() && (model_type == "gemma3_text" || model_type == "olmo3"))
+      read_by_layer_type(parameters);
+  }
+
+  /// Takes the angles of layers with full attention from an object for each type; rope_scaling adds to them.
+  void read_by_layer_type(const json& parameters) {
+    if (!parameters.contains(kFullAttention) && !parameters.contains(kSlidingAttention)) return;
+    json full = parameters.value(kFullAttention, json::object());
+    if (!full.is_object())
+      throw InvalidInput(
+          fmt::format("rope_parameters: {}: expected an object, got {}", kFullAttention, shown(full)));
+    if (std::string_view(key) == "rope_scaling") full.update(values);
+    values = full;
   }
 
   /// Phi-3's older files have other names of LongRoPE, and all may omit its original context.
@@ -202,6 +213,8 @@ ModelConfig from_hugging_face(const json& object) {
   config.qkv_bias = family.qkv_bias;
   config.qk_norm = family.qk_norm;
   config.qk_norm_over = family.qk_norm_over;
+  config.tied = family.tied;
+  set_default_dimensions(model_type, config);
   for (const DimensionKey& entry : kDimensions) read(object, entry.hugging_face, config.*entry.member);
   if (!object.contains("num_key_value_heads")) config.kv_heads = family.kv_heads;
   if (!object.contains("head_dim")) config.head_dim = family.head_dim;
@@ -213,7 +226,7 @@ ModelConfig from_hugging_face(const json& object) {
   refuse_other_models(object, model_type, config, refused);
   refuse_rope(object, rope, config.max_positions, refused);
   refused.throw_if_any();
-  config.sliding_window = sliding_window(object, family, config.layers);
+  read_window(object, family, config);
   read_rope(object, rope, model_type, config);
   if (hugging_face_has_experts(model_type)) read_hugging_face_moe(object, model_type, config);
   read_hugging_face_block(object, model_type, config);

@@ -108,6 +108,10 @@ KeyNames KeyNames::of_hugging_face(const json& object) {
   names.theirs_["attention_scale"] = "attention_multiplier";
   names.theirs_["embedding_scale"] = "embedding_multiplier";
   names.theirs_["logit_scale"] = "logits_scaling";
+  names.theirs_["attention_softcap"] = "attn_logit_softcapping";
+  names.theirs_["logit_softcap"] = "final_logit_softcapping";
+  names.theirs_["local_rope_theta"] = "rope_local_base_freq";
+  names.theirs_["local_layers"] = "layer_types";
   return names;
 }
 

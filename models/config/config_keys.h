@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -102,6 +103,15 @@ void validate_block(const ModelConfig& config, const KeyNames& names);
 /// dimensions. Throws InvalidInput that names the key.
 void read_hugging_face_block(const nlohmann::json& object, const std::string& model_type,
                              ModelConfig& config);
+/// Sets config.block.local_layers from layer_types or, without the list, by `is_local`. Without local layers there
+/// is no window; if all are local, the list stays empty. `config` must have the layers and the window.
+void read_local_layers(const nlohmann::json& object, const std::function<bool(std::int64_t layer)>& is_local,
+                       ModelConfig& config);
+/// Sets the dimensions that a model_type's file may leave out.
+void set_default_dimensions(const std::string& model_type, ModelConfig& config);
+/// Types of layers, in layer_types and in rope_parameters.
+inline constexpr const char* kFullAttention = "full_attention";
+inline constexpr const char* kSlidingAttention = "sliding_attention";
 
 /// The language model of a config.json.
 struct TextConfig {

@@ -57,8 +57,19 @@ TEST_CASE("parameter_count: presets have the published number of parameters", "[
       {"granite-3.1-8b", 8'170'848'256},
       {"olmo2-1b", 1'484'916'736},
       {"olmo2-7b", 7'298'617'344},
+      {"olmo3-7b", 7'298'011'136},
       {"phi-3-mini", 3'821'079'552},
       {"phi-4", 14'659'507'200},
+      {"gemma-2b", 2'506'172'416},
+      {"gemma-7b", 8'537'680'896},
+      {"gemma-2-2b", 2'614'341'888},
+      {"gemma-2-9b", 9'241'705'984},
+      {"gemma-2-27b", 27'227'128'320},
+      {"gemma-3-270m", 268'098'176},
+      {"gemma-3-1b", 999'885'952},
+      {"gemma-3-4b", 3'880'263'168},  // this and the next two of the language model
+      {"gemma-3-12b", 11'766'034'176},
+      {"gemma-3-27b", 27'009'346'304},
       {"qwen2.5-0.5b", 494'032'768},
       {"qwen2.5-1.5b", 1'543'714'304},
       {"qwen2.5-3b", 3'085'938'688},
@@ -178,7 +189,7 @@ TEST_CASE("model_from_json: config.json of an unsupported model is refused", "[m
     object[key] = value;
     return error_of(object.dump().c_str());
   };
-  CHECK(contains(error_if("model_type", "gemma2"), "model_type: \"gemma2\" is not supported"));
+  CHECK(contains(error_if("model_type", "gemma4"), "model_type: \"gemma4\" is not supported"));
   CHECK(contains(error_if("hidden_act", "gelu"), "hidden_act: \"gelu\" is not supported"));
   CHECK(error_if("attention_bias", true) ==
         "attention_bias: a bias in attention is not supported; set it to false to measure the model without");
@@ -229,9 +240,18 @@ TEST_CASE("model_from_json: sliding_window is read if a layer uses it", "[models
         1024);  // layers 28 and 29
   CHECK(window("qwen2", {{"use_sliding_window", true}, {"max_window_layers", 30}}) == 0);
   CHECK(window("qwen2", {{"use_sliding_window", true}, {"max_window_layers", 0}}) == 4096);
-  CHECK(window("qwen3", {{"use_sliding_window", true}, {"layer_types", {"full_attention"}}}) == 0);
-  CHECK(window("qwen3", {{"use_sliding_window", true}, {"layer_types", {"sliding_attention"}}}) == 4096);
+  const std::vector<std::string> full(30, "full_attention"), sliding(30, "sliding_attention");
+  CHECK(window("qwen3", {{"use_sliding_window", true}, {"layer_types", full}}) == 0);
+  CHECK(window("qwen3", {{"use_sliding_window", true}, {"layer_types", sliding}}) == 4096);
   CHECK(window("llama", {{"sliding_window", 64}}) == 0);
+  // Layers that have it; without a list all.
+  using Layers = std::vector<std::int64_t>;
+  const ModelConfig some = read_hugging_face("qwen2", {{"use_sliding_window", true}});
+  CHECK(some.block.local_layers == Layers{28, 29});
+  CHECK((some.window(27) == 0 && some.window(28) == 4096));
+  const ModelConfig all = read_hugging_face("mistral");
+  CHECK(all.block.local_layers.empty());
+  CHECK((all.window(0) == 4096 && all.window(29) == 4096));
 }
 
 TEST_CASE("model_from_json: config.json settings without effect are listed in not_modelled", "[models]") {

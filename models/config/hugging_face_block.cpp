@@ -1,6 +1,12 @@
-// Forms of a block in a Hugging Face config.json: factors of Granite, layers without RoPE of SmolLM3. Source of
-// the defaults: the configuration classes of transformers 5.
+// Forms of a block in a Hugging Face config.json: factors of Granite, layers without RoPE of SmolLM3,
+// windows by layer, all of Gemma.
+// Source of the defaults: the configuration classes of transformers 5.
 #include <fmt/format.h>
+
+#include <cmath>
+#include <functional>
+#include <tuple>
+#include <utility>
 
 #include "kernels/base/errors.h"
 #include "models/config/config_keys.h"
@@ -10,7 +16,10 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::int64_t kSmolLm3Interval = 4;  // every fourth layer has no RoPE
+constexpr std::int64_t kSmolLm3Interval = 4;                 // every fourth layer has no RoPE
+constexpr std::int64_t kGemma2Pattern = 2, kGemma3Pattern = 6;  // every n-th layer has no window
+constexpr std::int64_t kOlmo3Pattern = 4;
+constexpr double kGemmaLocalTheta = 10000;
 
 void read_granite(const json& object, ModelConfig& config) {
   double logit_divisor = 1;
@@ -38,15 +47,130 @@ void read_smollm3(const json& object, ModelConfig& config) {
       throw InvalidInput(fmt::format("no_rope_layers: {} is neither 0 nor 1", shown(with_rope)));
     if (with_rope == 0) config.block.layers_without_rope.push_back(layer);
   }
+  if (config.sliding_window > 0)
+    read_local_layers(object, [&](std::int64_t layer) { return !config.has_rope(layer); }, config);
+}
+
+/// Returns a test for all layers but every n-th.
+std::function<bool(std::int64_t layer)> every_but(std::int64_t n) {
+  return [n](std::int64_t layer) { return (layer + 1) % n != 0; };
+}
+
+/// Reads a number that null switches off.
+void read_or_off(const json& object, const char* key, double& to) {
+  if (object.contains(key) && !given(object, key)) to = 0;
+  read(object, key, to);
+}
+
+Activation activation_of(const json& object, const char* key) {
+  std::string name = "gelu_pytorch_tanh";
+  read(object, key, name);
+  for (const auto& [theirs, ours] : {std::pair{"gelu_pytorch_tanh", Activation::gelu_tanh},
+                                     std::pair{"gelu", Activation::gelu},
+                                     std::pair{"silu", Activation::silu}})
+    if (name == theirs) return ours;
+  throw InvalidInput(
+      fmt::format("{}: \"{}\" is not supported; gelu_pytorch_tanh, gelu and silu are", key, name));
+}
+
+/// Reads what all Gemmas have.
+void read_gemma(const json& object, const char* activation, ModelConfig& config) {
+  config.block.activation = activation_of(object, activation);
+  config.block.gains_minus_one = true;
+  config.embedding_scale = std::sqrt(static_cast<double>(config.width));
+  config.embedding_scale_rounded = true;
+  // Older files of the first Gemma call the approximation by tanh "gelu".
+  const bool first = std::string_view(activation) == "hidden_act";
+  if (first && config.block.activation == Activation::gelu) config.block.activation = Activation::gelu_tanh;
+}
+
+/// Reads what Gemma 2 and 3 have. `softcaps`: defaults, of the scores of attention and of the logits.
+void read_later_gemma(const json& object, std::pair<double, double> softcaps, std::int64_t pattern,
+                      ModelConfig& config) {
+  read_gemma(object, "hidden_activation", config);
+  config.block.norms = NormPlace::both;
+  std::tie(config.block.attention_softcap, config.logit_softcap) = softcaps;
+  read_or_off(object, "attn_logit_softcapping", config.block.attention_softcap);
+  read_or_off(object, "final_logit_softcapping", config.logit_softcap);
+  double scalar = 256;
+  read(object, "query_pre_attn_scalar", scalar);
+  if (!std::isfinite(scalar) || scalar <= 0)
+    throw InvalidInput(fmt::format("query_pre_attn_scalar: must be a positive number, got {}", scalar));
+  if (scalar != static_cast<double>(config.head_dim)) config.block.attention_scale = 1 / std::sqrt(scalar);
+  read_local_layers(object, every_but(pattern), config);
+}
+
+/// Reads the angles of local layers, whose base is `theta` by default.
+void read_local_rope(const json& object, double theta, ModelConfig& config) {
+  read(object, "rope_local_base_freq", theta);
+  const json parameters = object.value("rope_parameters", json());
+  if (const json local = parameters.is_object() ? parameters.value(kSlidingAttention, json()) : json();
+      local.is_object()) {
+    read(local, "rope_theta", theta);
+    if (const json type = local.value("rope_type", json("default")); type != "default")
+      throw InvalidInput(fmt::format("rope_parameters: {}: rope_type {} is not supported; \"default\" is",
+                                     kSlidingAttention, shown(type)));
+  }
+  if (config.sliding_window > 0) config.block.local_rope_theta = theta;
+}
+
+void read_gemma3(const json& object, ModelConfig& config) {
+  std::int64_t pattern = kGemma3Pattern;
+  read(object, "sliding_window_pattern", pattern);
+  read_later_gemma(object, {0, 0}, pattern, config);
+  read_local_rope(object, kGemmaLocalTheta, config);
+}
+
+/// OLMo 3 is an OLMo 2 with windows. Its local layers have the same base, but are never scaled.
+void read_olmo3(const json& object, ModelConfig& config) {
+  config.block.norms = NormPlace::after;
+  read_local_layers(object, every_but(kOlmo3Pattern), config);
+  read_local_rope(object, config.rope_theta, config);
+  if (config.rope_scaling == RopeScaling{} && config.block.local_rope_theta == config.rope_theta)
+    config.block.local_rope_theta = 0;
 }
 
 }  // namespace
+
+void read_local_layers(const json& object, const std::function<bool(std::int64_t layer)>& is_local,
+                       ModelConfig& config) {
+  const bool listed = given(object, "layer_types");
+  const json list = listed ? object.at("layer_types") : json::array();
+  if (listed && (!list.is_array() || static_cast<std::int64_t>(list.size()) < config.layers))
+    throw InvalidInput(fmt::format("layer_types: expected the type of each of {} layers, got {}",
+                                   config.layers, shown(list)));
+  std::vector<std::int64_t>& local = config.block.local_layers;
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+    const json type = listed ? list.at(static_cast<std::size_t>(layer))
+                             : json(is_local(layer) ? kSlidingAttention : kFullAttention);
+    if (type != kSlidingAttention && type != kFullAttention)
+      throw InvalidInput(fmt::format("layer_types: {} is neither {} nor {}", shown(type), kSlidingAttention,
+                                     kFullAttention));
+    if (type == kSlidingAttention && config.sliding_window > 0) local.push_back(layer);
+  }
+  if (local.empty()) config.sliding_window = 0;
+  if (static_cast<std::int64_t>(local.size()) == config.layers) local.clear();
+}
+
+void set_default_dimensions(const std::string& model_type, ModelConfig& config) {
+  if (!model_type.starts_with("gemma")) return;
+  const bool first = model_type == "gemma";
+  config.layers = first ? 28 : 26;
+  config.width = first ? 3072 : 2304;
+  config.ffn = first ? 24576 : 9216;
+  config.heads = first ? 16 : 8;
+  config.vocab = model_type == "gemma3_text" ? 262208 : 256000;
+}
 
 void read_hugging_face_block(const json& object, const std::string& model_type, ModelConfig& config) {
   if (model_type == "granite") read_granite(object, config);
   if (model_type == "smollm3") read_smollm3(object, config);
   if (model_type == "olmo2") config.block.norms = NormPlace::after;
+  if (model_type == "olmo3") read_olmo3(object, config);
   if (model_type == "phi3") config.block.fusion = TensorFusion::qkv_and_gate_up;
+  if (model_type == "gemma") read_gemma(object, "hidden_act", config);
+  if (model_type == "gemma2") read_later_gemma(object, {50, 30}, kGemma2Pattern, config);
+  if (model_type == "gemma3_text") read_gemma3(object, config);
 }
 
 }  // namespace precbench::config_keys

@@ -136,8 +136,8 @@ TEST_CASE("config.json: a multimodal file is read as its language model", "[mode
 
   CHECK(contains(error_of_file({{"model_type", "qwen3_vl"}, {"text_config", 3}}),
                  "text_config: expected an object, got 3"));
-  CHECK(contains(error_of_file({{"model_type", "gemma3"}, {"text_config", config_of("gemma3_text")}}),
-                 "model_type: \"gemma3_text\" is not supported"));
+  CHECK(contains(error_of_file({{"model_type", "gemma4"}, {"text_config", config_of("gemma4_text")}}),
+                 "model_type: \"gemma4_text\" is not supported"));
 }
 
 TEST_CASE("config.json: a file without model_type is read by its architecture", "[models]") {
@@ -149,7 +149,8 @@ TEST_CASE("config.json: a file without model_type is read by its architecture", 
 }
 
 TEST_CASE("model_to_json: every form of a block can be read again", "[models]") {
-  for (const char* name : {"ministral3-3b", "smollm3-3b", "granite-3.1-2b", "olmo2-1b", "phi-3-mini"}) {
+  for (const char* name : {"ministral3-3b", "smollm3-3b", "granite-3.1-2b", "olmo2-1b", "phi-3-mini", "gemma-2b",
+                           "gemma-2-27b", "gemma-3-27b"}) {
     INFO(name);
     const ModelConfig model = find_model(name);
     CHECK(model_from_json(model_to_json(model)) == model);
@@ -164,7 +165,7 @@ TEST_CASE("validate: an impossible form of a block is named", "[models]") {
     changed[key] = value;
     return error_of_file(changed);
   };
-  CHECK(error_own("norms", "around") == "norms: \"around\" is neither before nor after");
+  CHECK(error_own("norms", "around") == "norms: \"around\" is none of before, after, both");
   CHECK(error_own("residual_scale", -1) == "residual_scale: must be a positive number, got -1");
   CHECK(error_own("layers_without_rope", {2}) == "layers_without_rope: 2 is not a layer after -1 of 2");
   CHECK(error_own("layers_without_rope", {1, 0}) == "layers_without_rope: 0 is not a layer after 1 of 2");

@@ -73,10 +73,19 @@ const std::vector<FamilyKeys>& family_keys() {
        {"attention_bias", "attention_multiplier", "embedding_multiplier", "logits_scaling", "mlp_bias",
         "residual_multiplier"}},
       {"olmo2", {"attention_bias"}},
+      {"olmo3", {"attention_bias", "layer_types", "sliding_window"}},
       {"ministral3", {"sliding_window"}},
       {"phi3",
        {"attention_bias", "embd_pdrop", "full_attn_mod", "interpolate_factor", "lm_head_bias", "resid_pdrop",
         "sliding_window"}},
+      {"gemma", {"attention_bias", "hidden_activation", "use_bidirectional_attention"}},
+      {"gemma2",
+       {"attention_bias", "attn_logit_softcapping", "final_logit_softcapping", "hidden_activation",
+        "layer_types", "query_pre_attn_scalar", "sliding_window", "use_bidirectional_attention"}},
+      {"gemma3_text",
+       {"_sliding_window_pattern", "attention_bias", "attn_logit_softcapping", "final_logit_softcapping",
+        "hidden_activation", "layer_types", "query_pre_attn_scalar", "rope_local_base_freq", "sliding_window",
+        "sliding_window_pattern", "use_bidirectional_attention"}},
       {"mixtral",
        {"norm_topk_prob", "num_experts_per_tok", "num_local_experts", "output_router_logits",
         "router_aux_loss_coef", "router_jitter_noise", "sliding_window"}},
@@ -216,6 +225,7 @@ struct Refusal {
 const std::vector<Refusal>& refusals() {
   const char* bias = "a bias in attention";
   const char* dense = "a block without experts between others";
+  const char* both_ways = "attention to later tokens";
   static const std::vector<Refusal> all = {
       {"llama", "attention_bias", {false}, true, bias},
       {"llama", "mlp_bias", {false}, true, "a bias in the MLP"},
@@ -226,9 +236,17 @@ const std::vector<Refusal>& refusals() {
       {"granite", "attention_bias", {false}, true, bias},
       {"granite", "mlp_bias", {false}, true, "a bias in the MLP"},
       {"olmo2", "attention_bias", {false}, true, bias},
+      {"olmo3", "attention_bias", {false}, true, bias},
       {"phi3", "attention_bias", {false}, true, bias},
       {"phi3", "embd_pdrop", {0.0}, true, "dropout"},
       {"phi3", "resid_pdrop", {0.0}, true, "dropout"},
+      {"gemma", "attention_bias", {false}, true, bias},
+      {"gemma", "use_bidirectional_attention", {false}, true, both_ways},
+      {"gemma", "hidden_activation", {"gelu_pytorch_tanh"}, true, "another activation"},
+      {"gemma2", "attention_bias", {false}, true, bias},
+      {"gemma2", "use_bidirectional_attention", {false}, true, both_ways},
+      {"gemma3_text", "attention_bias", {false}, true, bias},
+      {"gemma3_text", "use_bidirectional_attention", {false}, true, both_ways},
       {"mixtral", "router_jitter_noise", {0.0}, true, "noise on the router's input"},
       {"mixtral", "norm_topk_prob", {true}, true, "a router of this model_type that does not normalise"},
       {"qwen3_moe", "attention_bias", {false}, true, bias},
@@ -388,7 +406,8 @@ void refuse_foreign_keys(const json& object, const ModelConfig& config, const st
                          Refusals& refused) {
   std::string activation = "silu";
   read(object, "hidden_act", activation);
-  if (activation != "silu") refused.add("hidden_act", shown(activation), "\"silu\"");
+  if (activation != "silu" && !reads(model_type, "hidden_activation"))
+    refused.add("hidden_act", shown(activation), "\"silu\"");
   for (const ForeignKey& foreign : foreign_keys()) {
     const auto found = object.find(foreign.key);
     if (found == object.end() || found->is_null() || *found == foreign.neutral ||

@@ -22,7 +22,7 @@ constexpr TextModel kTextModels[] = {
     {"qwen2_5_vl", "qwen2", true},       {"qwen2_5_vl_text", "qwen2", true},
     {"qwen3_vl", "qwen3", true},         {"qwen3_vl_text", "qwen3", true},
     {"qwen3_vl_moe", "qwen3_moe", true}, {"qwen3_vl_moe_text", "qwen3_moe", true},
-    {"mistral3", "mistral", false},
+    {"mistral3", "mistral", false},      {"gemma3", "gemma3_text", false},
 };
 
 /// model_type of a file that names only its class.
@@ -33,6 +33,8 @@ constexpr std::pair<const char*, const char*> kArchitectures[] = {
     {"OlmoeForCausalLM", "olmoe"},     {"Olmo2ForCausalLM", "olmo2"},
     {"SmolLM3ForCausalLM", "smollm3"}, {"GraniteForCausalLM", "granite"},
     {"Phi3ForCausalLM", "phi3"},       {"Ministral3ForCausalLM", "ministral3"},
+    {"GemmaForCausalLM", "gemma"},     {"Gemma2ForCausalLM", "gemma2"},
+    {"Gemma3ForCausalLM", "gemma3_text"}, {"Olmo3ForCausalLM", "olmo3"},
 };
 
 std::string type_of(const json& object) {

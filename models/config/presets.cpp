@@ -1,4 +1,6 @@
 // The presets: published shapes and our own small ones.
+#include <cmath>
+
 #include "models/config/config.h"
 
 namespace precbench {
@@ -78,6 +80,19 @@ ModelConfig olmo2(ModelConfig shape) {
   return config;
 }
 
+/// OLMo 3: windows in all layers but every fourth, the only ones that were extended by YaRN.
+ModelConfig olmo3(ModelConfig shape) {
+  ModelConfig config = olmo2(std::move(shape));
+  config.max_positions = 65536;
+  config.rope_scaling = {.kind = RopeScaling::Kind::yarn, .factor = 8, .original_context = 8192};
+  config.rope_scaling.attention_factor = 0.1 * std::log(8.0) + 1;
+  config.sliding_window = 4096;
+  for (std::int64_t layer = 0; layer < config.layers; ++layer)
+    if ((layer + 1) % 4 != 0) config.block.local_layers.push_back(layer);
+  config.block.local_rope_theta = config.rope_theta;
+  return config;
+}
+
 /// Phi-3 and Phi-4: a Llama whose checkpoints join q, k and v, and gate and up.
 ModelConfig phi(ModelConfig config) {
   config.block.fusion = TensorFusion::qkv_and_gate_up;
@@ -99,6 +114,49 @@ ModelConfig ministral3() {
   config.rope_scaling.factor = 16;
   config.rope_scaling.original_context = 16384;
   config.original_context_only = true;
+  return config;
+}
+
+/// Gemma: gains minus 1, GELU, and embeddings times the root of the width.
+ModelConfig gemma(ModelConfig shape, std::int64_t positions) {
+  ModelConfig config = with_norm_eps(with_rope(std::move(shape), 1e4, positions), 1e-6);
+  config.block.activation = Activation::gelu_tanh;
+  config.block.gains_minus_one = true;
+  config.embedding_scale = std::sqrt(static_cast<double>(config.width));
+  config.embedding_scale_rounded = true;
+  return config;
+}
+
+/// Gemma 2 and 3: four norms, and windows in all layers but every n-th. `scalar`: scores are divided by its root.
+ModelConfig later_gemma(ModelConfig config, double scalar, std::int64_t window, std::int64_t every) {
+  config.block.norms = NormPlace::both;
+  if (scalar != static_cast<double>(config.head_dim)) config.block.attention_scale = 1 / std::sqrt(scalar);
+  config.sliding_window = window;
+  for (std::int64_t layer = 0; layer < config.layers; ++layer)
+    if ((layer + 1) % every != 0) config.block.local_layers.push_back(layer);
+  return config;
+}
+
+ModelConfig gemma2(const ModelConfig& shape, double scalar) {
+  ModelConfig config = later_gemma(gemma(shape, 8192), scalar, 4096, 2);
+  config.block.attention_softcap = 50;
+  config.logit_softcap = 30;
+  return config;
+}
+
+ModelConfig gemma3(const ModelConfig& shape, double scalar, std::int64_t window, std::int64_t positions) {
+  ModelConfig config = later_gemma(gemma(shape, positions), scalar, window, 6);
+  config.rope_theta = 1e6;
+  config.block.local_rope_theta = 1e4;
+  config.qk_norm = true;
+  return config;
+}
+
+/// The language models of the larger Gemma 3: their context was extended.
+ModelConfig large_gemma3(const ModelConfig& shape, double scalar) {
+  ModelConfig config = gemma3(shape, scalar, 1024, 131072);
+  config.rope_scaling.kind = RopeScaling::Kind::linear;
+  config.rope_scaling.factor = 8;
   return config;
 }
 
@@ -226,8 +284,20 @@ const std::vector<ModelConfig>& model_presets() {
       granite(llama("granite-3.1-8b",     40, 4096, 12800, 32,  8, 128,  49155, true), 1.0 / 128, 16),
       olmo2(llama("olmo2-1b",             16, 2048,  8192, 16, 16, 128, 100352, false)),
       olmo2(llama("olmo2-7b",             32, 4096, 11008, 32, 32, 128, 100352, false)),
+      olmo3(llama("olmo3-7b",             32, 4096, 11008, 32, 32, 128, 100278, false)),
       phi3_mini(),
       phi(with_rope(llama("phi-4",        40, 5120, 17920, 40, 10, 128, 100352, false), 2.5e5, 16384)),
+      //                    layers  width    ffn  heads kv   D   vocab  tied
+      gemma(llama("gemma-2b",         18, 2048, 16384,  8,  1, 256, 256000, true), 8192),
+      gemma(llama("gemma-7b",         28, 3072, 24576, 16, 16, 256, 256000, true), 8192),
+      gemma2(llama("gemma-2-2b",      26, 2304,  9216,  8,  4, 256, 256000, true), 256),
+      gemma2(llama("gemma-2-9b",      42, 3584, 14336, 16,  8, 256, 256000, true), 256),
+      gemma2(llama("gemma-2-27b",     46, 4608, 36864, 32, 16, 128, 256000, true), 144),
+      gemma3(llama("gemma-3-270m",    18,  640,  2048,  4,  1, 256, 262144, true), 256, 512, 32768),
+      gemma3(llama("gemma-3-1b",      26, 1152,  6912,  4,  1, 256, 262144, true), 256, 512, 32768),
+      large_gemma3(llama("gemma-3-4b",  34, 2560, 10240,  8,  4, 256, 262208, true), 256),
+      large_gemma3(llama("gemma-3-12b", 48, 3840, 15360, 16,  8, 256, 262208, true), 256),
+      large_gemma3(llama("gemma-3-27b", 62, 5376, 21504, 32, 16, 128, 262208, true), 168),
       //                                                                        QK-norm
       qwen("qwen2.5-0.5b",      24,   896,  4864,  14,  2,  64, 151936, true,   false),
       qwen("qwen2.5-1.5b",      28,  1536,  8960,  12,  2, 128, 151936, true,   false),

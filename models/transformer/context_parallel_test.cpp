@@ -216,6 +216,10 @@ TEST_CASE("context: model variants train like on one rank", "[context]") {
   setup.model = small_model();
   setup.model.rope_scaling = {.kind = RopeScaling::Kind::yarn, .factor = 4, .original_context = 8};
   check("YaRN");
+  setup.model = small_model();
+  setup.model.sliding_window = 11;  // over the edges of chunks of 8
+  setup.model.block.local_layers = {0};
+  check("window");
 }
 
 TEST_CASE("context: recomputation changes no bit", "[context][moe][ep]") {

@@ -22,9 +22,14 @@ FlopCount flops_per_token(const ModelConfig& config, std::int64_t seq, FlopConve
   // Per token and block, QK^T and PV are a seq x D product for each head: 2 seq D weights' worth per head,
   // unmasked.
   const std::int64_t full_attention = kFlopsPerWeight * config.layers * 2 * seq * config.q_width();
+  // In a window of w tokens the seq - w later queries miss (seq - w)^2 / 2 pairs more.
+  std::int64_t outside = 0;
+  for (std::int64_t layer = 0; layer < config.layers; ++layer)
+    if (const std::int64_t window = config.window(layer); window > 0 && window < seq)
+      outside += kFlopsPerWeight * (seq - window) * (seq - window) * config.q_width() / seq;
   if (convention == FlopConvention::causal) {
     count.gemm = kFlopsPerWeight * active_matrix_parameters(config);
-    count.attention = full_attention / 2;
+    count.attention = full_attention / 2 - outside;
   } else {
     // torchtitan uses 6 N, with N all parameters minus the embedding, unless that is also the head.
     const std::int64_t vocabulary_weights = (config.tied ? 1 : 2) * head_weights;

@@ -6,7 +6,8 @@
 // 6 is two FLOPs per multiply-add times three GEMMs (forward, dX, dW). P_layer is the number of linear
 // weights of a block; of experts only the activated ones, without the router, which published counts omit
 // too. V C is the head, tied or not; the embedding is a lookup. Full attention (QK^T and PV) takes
-// 12 L s H D, of which a causal mask needs half. Norms, RoPE, SwiGLU, softmax and the optimizer are not
+// 12 L s H D, of which a causal mask needs half. A layer with a window of w < s tokens needs 6 (s - w)^2 H D / s
+// less. Norms, RoPE, SwiGLU, softmax and the optimizer are not
 // counted, as is customary.
 #pragma once
 
@@ -19,7 +20,7 @@ namespace precbench {
 /// Convention of a FLOP count. A rate must name it: at s = 8192 the conventions differ by 12%.
 enum class FlopConvention : std::uint8_t {
   causal,      ///< the formula above, as in NVIDIA's published Llama numbers
-  torchtitan,  ///< full attention, and norm weights counted like linear weights
+  torchtitan,  ///< full attention without masks or windows, and norm weights counted like linear weights
 };
 const char* name_of(FlopConvention convention);
 

@@ -72,6 +72,17 @@ TEST_CASE("flops_per_token: attention uses heads times head_dim instead of the w
   CHECK(flops_per_token(config, 4096).attention == 6LL * 36 * 4096 * 32 * 128);
 }
 
+TEST_CASE("flops_per_token: attention counts the pairs inside a layer's window", "[models]") {
+  ModelConfig config = find_model("tiny");  // 4 layers, q_width 128
+  config.sliding_window = 100;
+  config.block.local_layers = {0, 2};
+  // Half of T^2 pairs in a full layer; w T - w^2 / 2 in a local one. Six GEMMs' worth of 2 FLOPs a pair.
+  const std::int64_t T = 1000, w = 100, full = T * T / 2, local = w * T - w * w / 2;
+  CHECK(flops_per_token(config, T).attention == 12 * 128 * (2 * full + 2 * local) / T);
+  CHECK(flops_per_token(config, w).attention == 6 * 4 * w * 128);  // the window has no effect
+  CHECK(flops_per_token(config, T, FlopConvention::torchtitan).attention == 12 * 4 * T * 128);
+}
+
 TEST_CASE("flops_per_token: largest preset at a million tokens does not overflow", "[models]") {
   const FlopCount count = flops_per_token(find_model("llama3.1-405b"), 1 << 20, FlopConvention::torchtitan);
   CHECK(count.attention == 12LL * 126 * (1 << 20) * 16384);

@@ -18,7 +18,9 @@ namespace precbench::testing {
 /// From llama3.2 on they come from a config.json. In llama3.2 and qwen2.5 three quarters of the positions lie beyond
 /// the original context length.
 inline constexpr const char* kGoldenSteps[] = {"llama",      "tied",    "qwen3",   "llama3.2", "qwen2.5",
-                                               "ministral3", "smollm3", "granite", "olmo2",    "phi3"};
+                                               "ministral3", "smollm3", "granite", "olmo2",    "phi3",
+                                               "gemma",      "gemma2",  "gemma3",  "mistral", "qwen2",
+                                               "olmo3"};
 /// Golden steps of MoE models.
 inline constexpr const char* kGoldenMixtures[] = {"mixtral", "qwen3-moe", "olmoe", "llama4",
                                                   "deepseek-v3-like"};
@@ -36,6 +38,8 @@ struct Golden {
     optimizer.eps = adamw.at("eps");
     optimizer.weight_decay = adamw.at("weight_decay");
     optimizer.max_norm = adamw.at("max_norm");
+    if (const auto bounds = file.metadata().find("bf16_bounds"); bounds != file.metadata().end())
+      bf16_bounds = nlohmann::json::parse(bounds->second).get<std::map<std::string, double>>();
     const StoredTensor& stored = file.at("tokens");
     B = stored.shape.at(0), T = stored.shape.at(1) - 1;
     std::vector<std::int32_t> all(stored.size());
@@ -75,6 +79,7 @@ struct Golden {
   OptimizerOptions optimizer;
   std::int64_t B = 0, T = 0;
   std::vector<std::int32_t> tokens, targets;
+  std::map<std::string, double> bf16_bounds;  ///< empty in files without them
 };
 
 /// Relative errors of a step against a golden one. `update`: error of the weight change.
@@ -153,21 +158,26 @@ inline void check_fp32_step(const Golden& golden, const StepOutcome& outcome) {
 /// the other neighbour, because our FP32 sums differ from FP64 sums; each is an error of 2^-8 that
 /// propagates. Measured: 1e-6 in tied and llama3.2, which have none; at most 1.2e-5 (loss), 4.7e-5 (norm),
 /// 2.7e-3 (gradients) in the others. For scale: rounding itself moves the gradients by 1.2e-2 and the norm by
-/// 1e-3, and a bias of k, whose gradient nearly cancels, by 2.6e-2 (our error there: 6.5e-3).
+/// 1e-3, and a bias of k, whose gradient nearly cancels, by 2.6e-2 (our error there: 6.5e-3). The files of Gemma
+/// have their own bounds, from such errors of PyTorch itself over many seeds.
 inline void check_bf16_step(const Golden& golden, const StepOutcome& outcome) {
   const Errors errors = errors_of(golden, "bf16.", outcome);
-  CHECK(errors.loss <= 3e-5);
-  CHECK(errors.grad_norm <= 1e-4);
+  const auto bound = [&](const std::string& name, double otherwise) {
+    return golden.bf16_bounds.empty() ? otherwise : golden.bf16_bounds.at(name);
+  };
+  CHECK(errors.loss <= bound("loss", 3e-5));
+  CHECK(errors.grad_norm <= bound("grad_norm", 1e-4));
   const Named rounded = golden.all("bf16.grad."), plain = golden.all("grad.");
+  const Named changes = update(golden, "bf16.", outcome.weights),
+              expected_changes = update(golden, "bf16.", golden.all("bf16.after."));
   for (const auto& [name, expected] : rounded) {
     INFO(name);
     CHECK(distance(outcome.gradients.at(name), expected) <=
-          std::max(5e-3, 0.3 * distance(expected, plain.at(name))));
+          bound("grad." + name, std::max(5e-3, 0.3 * distance(expected, plain.at(name)))));
+    // A gradient near 0 that changes sign moves its weight by 2 lr in the other direction: n of N elements give
+    // 2 sqrt(n / N). Measured 0.032, 1 of 4096.
+    CHECK(distance(changes.at(name), expected_changes.at(name)) <= bound("update." + name, 0.05));
   }
-  // A gradient near 0 that changes sign moves its weight by 2 lr in the other direction: n of N elements give
-  // 2 sqrt(n / N). Measured 0.032, 1 of 4096.
-  INFO(errors.update.name);
-  CHECK(errors.update.distance <= 0.05);
 }
 
 }  // namespace precbench::testing

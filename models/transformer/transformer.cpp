@@ -1,6 +1,8 @@
 // The training step, top to bottom: a block's memory, forward and backward, then the step. See transformer.h.
 #include "models/transformer/transformer.h"
 
+#include "kernels/numerics/formats.h"
+
 namespace precbench {
 namespace {
 
@@ -233,13 +235,19 @@ void Transformer::block_backward(std::int64_t layer, Saved& saved) {
 
 // ---- the step
 
+double Transformer::embedding_scale() const {
+  const double scale = step_.config.embedding_scale;
+  const bool rounded = step_.config.embedding_scale_rounded && step_.options.activations == DType::bf16;
+  return rounded ? bf16_decode(bf16_encode(static_cast<float>(scale))) : scale;
+}
+
 void Transformer::embed(const Tensor& tokens) {
   Parameters& parameters = step_.parameters;
   const Layout& layout = parameters.layout();
   const Tensor table = layout.embedding(parameters.gather(layout.embedding_unit()));
   parameters.prefetch(layout.block_unit(0));
   step_.device.embedding({x0_, tokens, table});
-  step_.scale(x0_, step_.config.embedding_scale);
+  step_.scale(x0_, embedding_scale());
 }
 
 void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens, const Targets& targets,
@@ -283,7 +291,7 @@ void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens,
   const Tensor dtable = layout.embedding(parameters.gradients(unit));
   parameters.commit(dtable);
   if (!step_.config.tied && !parameters.accumulates()) step_.device.zero({dtable});
-  step_.scale(dx0, step_.config.embedding_scale);
+  step_.scale(dx0, embedding_scale());
   step_.device.embedding_backward({dtable, dx0, tokens});
   parameters.reduce(unit);
 }

@@ -84,6 +84,8 @@ class Transformer {
   /// Runs the forward pass up to the head, then head(residual stream, last block's output).
   void forward_to_head(const Tensor& tokens,
                        const std::function<void(const Tensor& mid, const Tensor& branch)>& head);
+  /// Returns the factor of the embedded tokens, and of their gradient.
+  double embedding_scale() const;
   /// x0_ = embedding rows of the tokens. Prefetches the first block's weights.
   void embed(const Tensor& tokens);
   /// Allocates a block's tensors and runs its forward. `x`: the residual stream at its input without the

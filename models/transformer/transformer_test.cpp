@@ -18,11 +18,31 @@ namespace {
 
 const std::string kGoldenFolder = PRECBENCH_SOURCE_DIR "/models/transformer/golden";
 
-/// Returns blocks of OLMo 2, Granite and SmolLM3.
+/// Returns blocks of OLMo 2, Granite, SmolLM3 and Gemma.
 std::vector<BlockForm> block_forms() {
   return {{.norms = NormPlace::after},
           {.residual_scale = 0.22, .attention_scale = 0.1},
-          {.layers_without_rope = {1}}};
+          {.layers_without_rope = {1}},
+          {.norms = NormPlace::both,
+           .activation = Activation::gelu_tanh,
+           .gains_minus_one = true,
+           .attention_softcap = 2,
+           .local_layers = {0, 2},
+           .local_rope_theta = 1e4}};
+}
+
+constexpr std::int64_t kWindow = 10;  // of the local layers
+
+std::string name_of_form(const BlockForm& form) {
+  return form.norms == NormPlace::after  ? "norms after"
+         : form.norms == NormPlace::both ? "norms on both sides, windows"
+         : form.residual_scale != 1      ? "factors"
+                                         : "no RoPE";
+}
+
+void set_form(ModelConfig& model, const BlockForm& form) {
+  model.block = form;
+  model.sliding_window = form.local_layers.empty() ? 0 : kWindow;
 }
 
 }  // namespace
@@ -99,31 +119,25 @@ TEST_CASE("step: recomputation gives the same bits", "[transformer]") {
     }
 }
 
-TEST_CASE("step: blocks with norms on their outputs, factors or no RoPE: recomputation gives the same bits",
+TEST_CASE("step: blocks of other forms than Llama's: recomputation gives the same bits",
           "[transformer]") {
   for (const char* recipe : {"bf16", "tensorwise", "blockwise", "mxfp8", "nvfp4_sr_fwd"})
     for (const BlockForm& form : block_forms()) {
-      INFO(recipe << ", "
-                  << (form.norms == NormPlace::after ? "norms after"
-                      : form.residual_scale != 1     ? "factors"
-                                                     : "no RoPE"));
+      INFO(recipe << ", " << name_of_form(form));
       StepSetup setup{.model = find_model("tiny"), .B = 2, .T = 32, .recipe = find_recipe(recipe)};
       setup.model.layers = 3;
-      setup.model.block = form;
+      set_form(setup.model, form);
       setup.accumulation = 2;
       check_recomputed(setup, random_step(setup));
     }
 }
 
-TEST_CASE("step: blocks with norms on their outputs or factors in FP8 are close to BF16", "[transformer]") {
+TEST_CASE("step: blocks of other forms than Llama's in FP8 are close to BF16", "[transformer]") {
   for (const BlockForm& form : block_forms())
     for (const char* recipe : {"tensorwise", "rowwise", "blockwise", "mxfp8"}) {
-      INFO(recipe << ", "
-                  << (form.norms == NormPlace::after ? "norms after"
-                      : form.residual_scale != 1     ? "factors"
-                                                     : "no RoPE"));
+      INFO(recipe << ", " << name_of_form(form));
       StepSetup setup{.model = find_model("tiny"), .B = 4, .T = 64};
-      setup.model.block = form;
+      set_form(setup.model, form);
       const Result reference = random_step(setup);
       setup.recipe = find_recipe(recipe);
       const Result result = random_step(setup);
@@ -136,6 +150,29 @@ TEST_CASE("step: blocks with norms on their outputs or factors in FP8 are close 
         CHECK(1 - compare(result.gradients.at(name), expected).cosine <= most);
       }
     }
+}
+
+TEST_CASE("step: a rounded factor of the embedding is that of the activations", "[transformer]") {
+  // sqrt(48) = 6.928 rounds to 6.9375 in BF16.
+  for (const bool fp32 : {false, true}) {
+    StepSetup setup{.model = find_model("tiny"), .B = 2, .T = 16, .reference = fp32};
+    setup.model.embedding_scale = std::sqrt(48.0);
+    setup.model.embedding_scale_rounded = true;
+    const Result rounded = random_step(setup);
+    setup.model.embedding_scale_rounded = false;
+    setup.model.embedding_scale = fp32 ? std::sqrt(48.0) : 6.9375;
+    check_close(rounded, random_step(setup), 0, 0);
+  }
+}
+
+TEST_CASE("step: a window of the whole sequence changes nothing, a shorter one does", "[transformer]") {
+  StepSetup setup{.model = find_model("tiny"), .B = 2, .T = 32};
+  const Result full = random_step(setup);
+  setup.model.block.local_layers = {1, 3};
+  setup.model.sliding_window = 32;
+  check_close(random_step(setup), full, 0, 0);
+  setup.model.sliding_window = 31;
+  CHECK(random_step(setup).loss != full.loss);
 }
 
 TEST_CASE("step: recomputed micro-steps draw the random numbers of their own forward pass", "[transformer]") {

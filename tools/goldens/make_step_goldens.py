@@ -16,8 +16,8 @@ twice:
                                                                and backward
 The first is the exact answer; the second is what a correct implementation must match closely. `loss` is the
 mean cross-entropy in nats, `grad_norm` the global norm before clipping, `after` the weights after one clipped
-AdamW step in float32, whose constants are in the metadata with the model (`optimizer`, `config`). Tied models
-have no lm_head. Phi-3's weights are also written as in its checkpoints, with q, k and v in one tensor, and gate
+AdamW step in float32, whose constants are in the metadata with the model (`optimizer`, `config`). Some have
+bounds of the rounded step there as well (`bf16_bounds`, WITH_SPREAD). Tied models have no lm_head. Phi-3's weights are also written as in its checkpoints, with q, k and v in one tensor, and gate
 and up, to bench/step/golden/phi3.safetensors.
 """
 import json
@@ -41,6 +41,9 @@ MODELS = {
 # Keys of their config.json. Three quarters of the positions are beyond the original context.
 HUGGING_FACE_SHAPE = dict(num_hidden_layers=2, hidden_size=64, intermediate_size=96, num_attention_heads=4,
                           num_key_value_heads=2, vocab_size=96, hidden_act="silu")
+# A width whose root is not exact in BF16.
+GEMMA_SHAPE = dict(HUGGING_FACE_SHAPE, hidden_size=48, head_dim=16, rms_norm_eps=1e-6, max_position_embeddings=96,
+                   attention_bias=False, pad_token_id=None, bos_token_id=None, eos_token_id=None)
 HUGGING_FACE = {
     "llama3.2": dict(HUGGING_FACE_SHAPE, model_type="llama", head_dim=16, tie_word_embeddings=True, rms_norm_eps=1e-5,
                      rope_theta=500000.0, max_position_embeddings=96, attention_bias=False, mlp_bias=False,
@@ -67,7 +70,26 @@ HUGGING_FACE = {
                  embd_pdrop=0.0, resid_pdrop=0.0, pad_token_id=None, bos_token_id=None, eos_token_id=None,
                  rope_scaling=dict(type="longrope", short_factor=[1.0, 1.05, 1.1, 1.3, 1.6, 2.0, 2.5, 3.0],
                                    long_factor=[1.0, 1.2, 2.0, 4.0, 8.0, 12.0, 20.0, 30.0])),
+    "gemma": dict(GEMMA_SHAPE, model_type="gemma", hidden_act="gelu"),
+    "gemma2": dict(GEMMA_SHAPE, model_type="gemma2", query_pre_attn_scalar=20, sliding_window=9, attn_logit_softcapping=2.0,
+                   final_logit_softcapping=3.0),
+    "gemma3": dict(GEMMA_SHAPE, model_type="gemma3_text", num_hidden_layers=3, query_pre_attn_scalar=20, sliding_window=7,
+                   layer_types=["sliding_attention", "full_attention", "sliding_attention"], rope_theta=1000000.0,
+                   rope_local_base_freq=10000.0, rope_scaling=dict(rope_type="linear", factor=8.0)),
+    "mistral": dict(HUGGING_FACE_SHAPE, model_type="mistral", head_dim=16, tie_word_embeddings=False, rms_norm_eps=1e-5,
+                    max_position_embeddings=96, sliding_window=9, rope_theta=10000.0, pad_token_id=None, bos_token_id=None,
+                    eos_token_id=None),
+    "qwen2": dict(HUGGING_FACE_SHAPE, model_type="qwen2", tie_word_embeddings=True, rms_norm_eps=1e-6, rope_theta=1000000.0,
+                  max_position_embeddings=96, use_sliding_window=True, sliding_window=5, max_window_layers=1),
+    "olmo3": dict(HUGGING_FACE_SHAPE, model_type="olmo3", tie_word_embeddings=False, rms_norm_eps=1e-6, rope_theta=500000.0,
+                  max_position_embeddings=96, sliding_window=7, layer_types=["sliding_attention", "full_attention"],
+                  attention_bias=False, pad_token_id=None, eos_token_id=None,
+                  rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=6)),
 }
+# Models whose files also hold bounds of the rounded step, which the test then uses: SPREAD times the largest
+# difference between our step in float32 and in float64, both rounded to BF16 at the same places, over weights and
+# tokens of SPREAD_SEEDS. Sums in another precision or order round some values to different neighbours.
+WITH_SPREAD, SPREAD, SPREAD_SEEDS = ("gemma", "gemma2", "gemma3", "mistral", "qwen2", "olmo3"), 1.5, range(1000, 1064)
 
 
 class RoundBoth(torch.autograd.Function):
@@ -82,24 +104,41 @@ class RoundBoth(torch.autograd.Function):
         return bf16(dx)
 
 
+def hidden_keys(tokens, window):
+    """Returns the mask of the keys that a query does not see: later ones, and those before its window."""
+    everything = torch.ones(tokens, tokens, dtype=torch.bool)
+    return everything.triu(1) | everything.tril(-window) if window else everything.triu(1)
+
+
+def soft_capped(x, cap):
+    return cap * torch.tanh(x / cap) if cap else x
+
+
 class Attention(torch.autograd.Function):
     """Causal attention whose backward uses the stored output: delta = rowsum(dout * rounded out)."""
 
     @staticmethod
-    def forward(ctx, q, k, v, rounding):
-        scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
-        future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
-        p = scores.masked_fill(future, -torch.inf).softmax(-1)
+    def forward(ctx, q, k, v, window, cap, rounding):
+        scores = soft_capped(q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]), cap)
+        slope = 1 - (scores / cap) ** 2 if cap else torch.ones_like(scores)
+        p = scores.masked_fill(hidden_keys(q.shape[-2], window), -torch.inf).softmax(-1)
         out = rounding(p @ v)
-        ctx.save_for_backward(q, k, v, p, out)
+        ctx.save_for_backward(q, k, v, p, slope, out)
         return out
 
     @staticmethod
     def backward(ctx, dout):
-        q, k, v, p, out = ctx.saved_tensors
+        q, k, v, p, slope, out = ctx.saved_tensors
         delta = (dout * out).sum(-1, keepdim=True)
-        dscores = p * (dout @ v.transpose(-1, -2) - delta) / math.sqrt(q.shape[-1])
-        return dscores @ k, dscores.transpose(-1, -2) @ q, p.transpose(-1, -2) @ dout, None
+        dscores = p * (dout @ v.transpose(-1, -2) - delta) * slope / math.sqrt(q.shape[-1])
+        return dscores @ k, dscores.transpose(-1, -2) @ q, p.transpose(-1, -2) @ dout, None, None, None
+
+
+def plain_attention(q, k, v, window, cap):
+    if not window and not cap:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    scores = soft_capped(q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]), cap)
+    return scores.masked_fill(hidden_keys(q.shape[-2], window), -torch.inf).softmax(-1) @ v
 
 
 def bf16(x):
@@ -110,21 +149,24 @@ class Plain:
     """PyTorch's own ops without rounding."""
 
     stored = staticmethod(lambda x: x)
-    attention = staticmethod(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True))
+    factor = staticmethod(lambda x: x)
+    attention = staticmethod(plain_attention)
 
 
 class Bf16:
     """Rounds what precbench's bf16 recipe stores between ops."""
 
     stored = RoundBoth.apply
-    attention = staticmethod(lambda q, k, v: RoundBoth.apply(Attention.apply(q, k, v, bf16)))
+    factor = staticmethod(lambda x: bf16(torch.tensor(x)).item())
+    attention = staticmethod(lambda *args: RoundBoth.apply(Attention.apply(*args, bf16)))
 
 
 class Unrounded:
     """Our attention without rounding, to show that its backward equals PyTorch's."""
 
     stored = staticmethod(lambda x: x)
-    attention = staticmethod(lambda q, k, v: Attention.apply(q, k, v, lambda x: x))
+    factor = staticmethod(lambda x: x)
+    attention = staticmethod(lambda *args: Attention.apply(*args, lambda x: x))
 
 
 def rope(x, config, layer):
@@ -134,7 +176,8 @@ def rope(x, config, layer):
     if layer in config.get("layers_without_rope", ()):
         return x * scale
     if "rotary" in config:
-        cos, sin = (table.to(x.dtype) for table in config["rotary"])
+        rotary = config["rotary"]
+        cos, sin = (table.to(x.dtype) for table in (rotary[layer] if isinstance(rotary, list) else rotary))
     else:
         frequency = config["rope_theta"] ** (-torch.arange(half, dtype=x.dtype) / half)
         angle = torch.outer(torch.arange(x.shape[-2], dtype=x.dtype), frequency)
@@ -147,7 +190,7 @@ def swiglu(config, w, h, layer, mode, linear):
     """Computes a block's second half, between its norm and the residual stream."""
     at = f"model.layers.{layer}.mlp."
     gate, up = linear(h, at + "gate_proj.weight", at + "up_proj.weight")
-    (branch,) = linear(mode.stored(F.silu(gate) * up), at + "down_proj.weight")
+    (branch,) = linear(mode.stored(config.get("activation", F.silu)(gate) * up), at + "down_proj.weight")
     return branch
 
 
@@ -162,7 +205,8 @@ def loss_of(config, w, tokens, mode):
     """Returns the loss of the step. Linears that share an input form one GEMM, so that its input gradient
     is rounded once."""
     stored, D = mode.stored, config["head_dim"]
-    norm = lambda x, name: F.rms_norm(x, (x.shape[-1],), w[name], config["norm_eps"])
+    gain = lambda name: w[name] + 1 if config.get("gains_minus_one") else w[name]
+    norm = lambda x, name: F.rms_norm(x, (x.shape[-1],), gain(name), config["norm_eps"])
     heads = lambda x: x.unflatten(-1, (-1, D)).transpose(1, 2)
 
     def linear(x, *names):
@@ -174,11 +218,13 @@ def loss_of(config, w, tokens, mode):
 
     def branch_output(branch, name):
         branch = scaled(branch, config.get("residual_scale", 1))
-        return stored(norm(branch, name)) if norms_after else branch
+        return stored(norm(branch, name)) if norms in ("after", "both") else branch
 
-    norms_after = config.get("norms") == "after"
+    norms = config.get("norms", "before")
+    norms_after = norms == "after"
     x = stored(F.embedding(tokens[:, :-1].long(), w["model.embed_tokens.weight"]))
-    x = scaled(x, config.get("embedding_scale", 1))
+    embedding_scale = config.get("embedding_scale", 1)
+    x = scaled(x, mode.factor(embedding_scale) if config.get("embedding_scale_rounded") else embedding_scale)
     for layer in range(config["layers"]):
         at = f"model.layers.{layer}."
         h = stored(x if norms_after else norm(x, at + "input_layernorm.weight"))
@@ -194,37 +240,43 @@ def loss_of(config, w, tokens, mode):
             q, k = norm(q, at + "self_attn.q_norm.weight"), norm(k, at + "self_attn.k_norm.weight")
         q, k = (stored(rope(head, config, layer)) for head in (q, k))
         group = config["heads"] // config["kv_heads"]
-        out = mode.attention(q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1))
+        out = mode.attention(q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1),
+                             config.get("windows", {}).get(layer), config.get("attention_softcap"))
         (branch,) = linear(out.transpose(1, 2).flatten(2), at + "self_attn.o_proj.weight")
         x = stored(x + branch_output(branch, at + "post_attention_layernorm.weight"))
-        h = stored(x if norms_after else norm(x, at + "post_attention_layernorm.weight"))
+        second = "pre_feedforward" if norms == "both" else "post_attention"
+        h = stored(x if norms_after else norm(x, f"{at}{second}_layernorm.weight"))
         branch = config.get("second_half", swiglu)(config, w, h, layer, mode, linear)
         x = stored(x + branch_output(branch, at + "post_feedforward_layernorm.weight"))
     h = stored(norm(x, "model.norm.weight"))
     (logits,) = linear(h, "model.embed_tokens.weight" if config["tied"] else "lm_head.weight")
-    logits = scaled(logits, config.get("logit_scale", 1))
+    logits = soft_capped(scaled(logits, config.get("logit_scale", 1)), config.get("logit_softcap"))
     return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten().long())
 
 
 def random_weights(config, generator):
     """Returns weights that are exact in BF16; gains differ from 1, so that a missing gain shows."""
+    norms, gain_start = config.get("norms", "before"), 0 if config.get("gains_minus_one") else 1
     weights = {}
 
     def matrix(name, rows, cols, std):
         weights[name] = (torch.randn(rows, cols, generator=generator) * std).to(torch.bfloat16)
 
     def gain(name, size):
-        weights[name] = (1 + 0.1 * torch.randn(size, generator=generator)).to(torch.bfloat16)
+        weights[name] = (gain_start + 0.1 * torch.randn(size, generator=generator)).to(torch.bfloat16)
 
     C = config["width"]
     q_width, kv_width = (config[h] * config["head_dim"] for h in ("heads", "kv_heads"))
-    matrix("model.embed_tokens.weight", config["vocab"], C, 0.25)
+    scale = config["embedding_scale"] if config.get("embedding_scale_rounded") else 1  # Gemma's embeddings are small
+    matrix("model.embed_tokens.weight", config["vocab"], C, 0.25 / scale)
     for layer in range(config["layers"]):
         at = f"model.layers.{layer}."
-        if config.get("norms") == "after":
+        if norms != "before":
             gain(at + "post_feedforward_layernorm.weight", C)
-        else:
+        if norms != "after":
             gain(at + "input_layernorm.weight", C)
+        if norms == "both":
+            gain(at + "pre_feedforward_layernorm.weight", C)
         for name, rows in (("q", q_width), ("k", kv_width), ("v", kv_width)):
             matrix(f"{at}self_attn.{name}_proj.weight", rows, C, C**-0.5)
         matrix(at + "self_attn.o_proj.weight", C, q_width, q_width**-0.5)
@@ -255,7 +307,7 @@ def adamw_step(weights, grads):
     """Returns the weights after one step, and the gradient norm before clipping."""
     params = {name: torch.nn.Parameter(weight.float()) for name, weight in weights.items()}
     for name, param in params.items():
-        param.grad = grads[name].float()
+        param.grad = grads[name].float().clone()  # clipping changes it
     norm = torch.nn.utils.clip_grad_norm_(params.values(), OPTIMIZER["max_norm"])
     groups = [
         dict(params=[p for p in params.values() if p.ndim == 2], weight_decay=OPTIMIZER["weight_decay"]),
@@ -296,21 +348,39 @@ class HuggingFace:
 
         c = AutoConfig.for_model(**json.loads(json.dumps(description)))  # a copy, since it modifies its input
         self.model = AutoModelForCausalLM.from_config(c, attn_implementation="eager", dtype=torch.float64)
-        cos, sin = self.model.model.rotary_emb(torch.zeros(1, dtype=torch.float64), torch.arange(T)[None])
-        half = cos.shape[-1] // 2
+        rotary = self.rotary(c, description["model_type"])
+        half = (rotary[0] if isinstance(rotary, list) else rotary)[0].shape[-1]
         self.ours = dict(layers=c.num_hidden_layers, width=c.hidden_size, ffn=c.intermediate_size,
                          heads=c.num_attention_heads, kv_heads=c.num_key_value_heads, head_dim=2 * half,
-                         vocab=c.vocab_size, tied=c.tie_word_embeddings, qk_norm=description["model_type"] == "olmo2",
-                         qkv_bias=description["model_type"] == "qwen2", norm_eps=c.rms_norm_eps,
-                         rotary=(cos[0, :, :half], sin[0, :, :half]))
+                         vocab=c.vocab_size, tied=c.tie_word_embeddings,
+                         qk_norm=description["model_type"] in ("olmo2", "olmo3", "gemma3_text"),
+                         qkv_bias=description["model_type"] == "qwen2", norm_eps=c.rms_norm_eps, rotary=rotary)
         self.fused = description["model_type"] == "phi3"
-        if description["model_type"] == "olmo2":
+        if description["model_type"] in ("olmo2", "olmo3"):
             self.ours.update(norms="after", qk_norm_over="heads")
         if description["model_type"] == "smollm3":
             self.ours.update(layers_without_rope=[i for i, with_rope in enumerate(c.no_rope_layers) if not with_rope])
         if description["model_type"] == "granite":
             self.ours.update(embedding_scale=c.embedding_multiplier, residual_scale=c.residual_multiplier,
                              attention_scale=c.attention_multiplier, logit_scale=1 / c.logits_scaling)
+        if description["model_type"].startswith("gemma"):
+            self.ours.update(gains_minus_one=True, embedding_scale=math.sqrt(c.hidden_size), embedding_scale_rounded=True,
+                             activation=lambda x: F.gelu(x, approximate="tanh"))
+        if description["model_type"] in ("gemma2", "gemma3_text"):
+            self.ours.update(norms="both", attention_scale=c.query_pre_attn_scalar**-0.5,
+                             attention_softcap=c.attn_logit_softcapping, logit_softcap=c.final_logit_softcapping)
+        if description["model_type"] in ("gemma2", "gemma3_text", "mistral", "qwen2", "olmo3"):
+            types = getattr(c, "layer_types", None) or ["sliding_attention"] * c.num_hidden_layers
+            self.ours.update(windows={i: c.sliding_window for i, kind in enumerate(types) if kind == "sliding_attention"})
+
+    def rotary(self, c, model_type):
+        """Returns cosines and sines [T, half of a head], for every layer if its type decides."""
+        def tables(*more):
+            cos, sin = self.model.model.rotary_emb(torch.zeros(1, dtype=torch.float64), torch.arange(T)[None], *more)
+            half = cos.shape[-1] // 2
+            return cos[0, :, :half], sin[0, :, :half]
+
+        return [tables(kind) for kind in c.layer_types] if model_type in ("gemma3_text", "olmo3") else tables()
 
     def fuse(self, weights):
         """Returns the weights as in the library's checkpoints."""
@@ -346,6 +416,36 @@ class HuggingFace:
         return loss.detach(), self.split({name: p.grad for name, p in self.model.named_parameters()}, plain)
 
 
+def distance(x, reference):
+    return ((x - reference).norm() / reference.norm()).item()
+
+
+def decided(grads, plain, changes):
+    """Returns the weight changes that the test compares (update() in step_golden.h)."""
+    keep = {name: (grads[name].abs() > 200 * OPTIMIZER["eps"]) & ((grads[name] - plain[name]).abs() < grads[name].abs() / 2)
+            for name in grads}
+    return {name: changes[name][keep[name]] for name in grads}
+
+
+def spread_of(config):
+    """Returns bounds of the rounded step's errors (WITH_SPREAD), of gradients and updates for each tensor."""
+    most = {}
+    for seed in SPREAD_SEEDS:
+        generator = torch.Generator().manual_seed(seed)
+        weights = random_weights(config, generator)
+        tokens = torch.randint(0, config["vocab"], (B, T + 1), generator=generator, dtype=torch.int32)
+        plain = gradients(config, weights, tokens, Plain)[1]
+        exact, rough = (gradients(config, weights, tokens, Bf16, dtype) for dtype in (torch.float64, torch.float32))
+        (after, norm), (after_rough, norm_rough) = (adamw_step(weights, grads) for _, grads in (exact, rough))
+        changes, rough_changes = (decided(exact[1], plain, {name: to[name] - weights[name].float() for name in to})
+                                  for to in (after, after_rough))
+        errors = dict(loss=distance(rough[0], exact[0]), grad_norm=distance(norm_rough, norm),
+                      **{"grad." + name: distance(rough[1][name], exact[1][name]) for name in plain},
+                      **{"update." + name: distance(rough_changes[name], changes[name]) for name in plain})
+        most = {key: max(most.get(key, 0), SPREAD * error) for key, error in errors.items()}
+    return {key: float(f"{bound:.3g}") for key, bound in most.items()}
+
+
 def make_golden(path, seed, config, description, library):
     """Writes the file of one model; `library` provides the gradients of the plain step, or is None."""
     generator = torch.Generator().manual_seed(seed)
@@ -371,6 +471,8 @@ def make_golden(path, seed, config, description, library):
         whole = path.parents[3] / "bench" / "step" / "golden" / path.name.removeprefix("step_")
         save_file({name: weight.contiguous() for name, weight in library.fuse(weights).items()}, whole)
     metadata = dict(config=json.dumps(description), optimizer=json.dumps(OPTIMIZER))
+    if path.stem.removeprefix("step_") in WITH_SPREAD:
+        metadata["bf16_bounds"] = json.dumps(spread_of(config))
     save_file({key: value.contiguous() for key, value in tensors.items()}, path, metadata=metadata)
     plain, rounded = tensors["loss"].item(), tensors["bf16.loss"].item()
     print(f"{path.name}: {path.stat().st_size} bytes, loss {plain:.6f} (bf16 {rounded:.6f}), "

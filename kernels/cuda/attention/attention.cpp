@@ -25,10 +25,10 @@ namespace {
 
 /// Key of a problem: the shape, whether keys are in separate rows, and whether a fixed order is requested.
 using AttentionKey = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
-                                std::int64_t, std::int64_t, bool, bool>;
+                                std::int64_t, std::int64_t, std::int64_t, float, bool, bool>;
 
 AttentionKey key_of(const AttentionShape& s, bool own_rows, bool deterministic) {
-  return {s.B, s.T, s.heads, s.kv_heads, s.head_dim, s.keys(), s.offset, own_rows, deterministic};
+  return {s.B, s.T, s.heads, s.kv_heads, s.head_dim, s.keys(), s.offset, s.window, s.softcap, own_rows, deterministic};
 }
 
 /// Implementation of one direction; neither: our kernels for any GPU.
@@ -62,6 +62,16 @@ namespace {
 constexpr std::int64_t kDeterministicWorkspace = std::int64_t{1} << 30;
 constexpr std::int64_t kNoLimit = INT64_MAX;
 
+/// Returns why no implementation supports the scores of an op; empty: one may.
+std::string refusal_of_scores(const AttentionShape& shape) {
+  if (shape.softcap != 0)
+    return fmt::format("attention: the cuda device has no kernel that soft-caps scores (at {})", shape.softcap);
+  if (shape.window != 0 && !shape.square())
+    return fmt::format("attention: the cuda device has no window ({} keys) over sequences shared by ranks",
+                       shape.window);
+  return {};
+}
+
 /// Returns why implementations that need fused rows and square attention do not support an op; empty: they
 /// may.
 std::string refusal_of_others(const AttentionShape& shape, bool own_rows) {
@@ -80,6 +90,8 @@ AttentionRunner<Kernel> runner_of(const AttentionState& state, const AttentionSh
                                   const Kernel* hopper, bool hopper_is_faster, std::int64_t workspace_limit,
                                   MakePlan&& make_plan) {
   using Choice = AttentionState::Choice;
+  if (const std::string why = refusal_of_scores(shape); !why.empty()) throw Unsupported(why);
+  if (!shape.plain()) hopper = nullptr;
   const std::string others = refusal_of_others(shape, own_rows);
   if (!others.empty() && (!hopper || state.choice == Choice::cudnn))
     throw Unsupported(others + ", but on Hopper at head widths 64 and 128 (attention own)");

@@ -93,6 +93,41 @@ TEST_CASE("attention: forward and backward errors are at most twice those of pla
   if (cudnn) CHECK(by_cudnn >= cases().size() / 2);
 }
 
+TEST_CASE("attention: windows of cuDNN, which no other kernel has", "[gpu][attention]") {
+  if (!gpu_here()) return;
+  CudaDevice device(0);
+  const bool cudnn = use(device, "cudnn");
+  std::size_t ran = 0;
+  for (const std::int64_t D : {64, 128, 256})
+    for (const std::int64_t T : {77, 256, 300})
+      for (const std::int64_t window : {1, 40, 64, 129, 255}) {
+        const AttentionShape shape{.B = 2, .T = T, .heads = 4, .kv_heads = 2, .head_dim = D, .window = window};
+        Problem problem(device, shape, 1.5f);
+        device.set_attention("own");
+        CHECK_THROWS_AS(problem.forward(), Unsupported);
+        if (!cudnn) continue;
+        device.set_attention("cudnn");
+        const auto truth = attention_reference<double>(shape, problem.qkv_values, problem.dout_values);
+        const auto naive = attention_reference<float>(shape, problem.qkv_values, problem.dout_values);
+        problem.clear();
+        try {
+          problem.forward();
+          problem.backward();
+        } catch (const Unsupported& refusal) {
+          WARN(refusal.what());
+          continue;
+        }
+        INFO("window " << window);
+        check_close(shape, problem.result(), truth, naive);
+        ++ran;
+      }
+  if (cudnn) CHECK(ran > 0);
+  AttentionShape capped{1, 64, 2, 1, 64};
+  capped.softcap = 50;
+  CHECK(device.attention_refusal(capped) ==
+        "attention: the cuda device has no kernel that soft-caps scores (at 50)");
+}
+
 TEST_CASE("attention: lse of each implementation works in the backward of the other", "[gpu][attention]") {
   if (!gpu_here()) return;
   CudaDevice device(0);

@@ -1,5 +1,5 @@
 // Attention through cuDNN's graph API (cudnn-frontend, header only): one SDPA node forward, one backward,
-// BF16 with FP32 arithmetic inside, causal.
+// BF16 with FP32 arithmetic inside, causal, with a window if the shape has one.
 //
 // Q, K, V are strided views of the fused rows [q heads | k heads | v heads], and dQ, dK, dV of the fused
 // gradient, so nothing is split, transposed or repeated: cuDNN takes dimensions [B, heads, T, head_dim] with
@@ -84,17 +84,24 @@ void set_types(fe::graph::Graph& graph) {
 
 float score_scale(const AttentionShape& s) { return 1.0f / std::sqrt(static_cast<float>(s.head_dim)); }
 
+/// A query sees the keys with key + left bound > query.
+template <class Attributes>
+void set_window(Attributes& attributes, const AttentionShape& s) {
+  if (s.window > 0) attributes.set_diagonal_band_left_bound(static_cast<int>(s.window));
+}
+
 void build_forward(fe::graph::Graph& graph, const AttentionShape& s) {
   set_types(graph);
   auto q = head_view(graph, kQ, s.heads, s.qkv_width(), s);
   auto k = head_view(graph, kK, s.kv_heads, s.qkv_width(), s);
   auto v = head_view(graph, kV, s.kv_heads, s.qkv_width(), s);
-  auto [out, lse] = graph.sdpa(q, k, v,
-                               fe::graph::SDPA_attributes()
-                                   .set_name("attention")
-                                   .set_generate_stats(true)
-                                   .set_causal_mask(true)
-                                   .set_attn_scale(score_scale(s)));
+  auto options = fe::graph::SDPA_attributes()
+                     .set_name("attention")
+                     .set_generate_stats(true)
+                     .set_causal_mask(true)
+                     .set_attn_scale(score_scale(s));
+  set_window(options, s);
+  auto [out, lse] = graph.sdpa(q, k, v, options);
   make_output(out, kOut, s.heads, s.q_width(), s);
   lse->set_output(true)
       .set_uid(kLse)
@@ -115,12 +122,13 @@ void build_backward(fe::graph::Graph& graph, const AttentionShape& s, bool deter
                               .set_data_type(fe::DataType_t::FLOAT)
                               .set_dim({s.B, s.heads, s.T, 1})
                               .set_stride({s.heads * s.T, s.T, 1, 1}));
-  auto [dq, dk, dv] = graph.sdpa_backward(q, k, v, out, dout, lse,
-                                          fe::graph::SDPA_backward_attributes()
-                                              .set_name("attention_backward")
-                                              .set_causal_mask(true)
-                                              .set_attn_scale(score_scale(s))
-                                              .set_deterministic_algorithm(deterministic));
+  auto options = fe::graph::SDPA_backward_attributes()
+                     .set_name("attention_backward")
+                     .set_causal_mask(true)
+                     .set_attn_scale(score_scale(s))
+                     .set_deterministic_algorithm(deterministic);
+  set_window(options, s);
+  auto [dq, dk, dv] = graph.sdpa_backward(q, k, v, out, dout, lse, options);
   make_output(dq, kDQ, s.heads, s.qkv_width(), s);
   make_output(dk, kDK, s.kv_heads, s.qkv_width(), s);
   make_output(dv, kDV, s.kv_heads, s.qkv_width(), s);
@@ -186,7 +194,7 @@ class Implementation final : public CudnnAttention {
   };
 
   Entry& find(const AttentionShape& s, Kind kind) {
-    const auto key = std::make_tuple(s.B, s.T, s.heads, s.kv_heads, s.head_dim, kind);
+    const auto key = std::make_tuple(s.B, s.T, s.heads, s.kv_heads, s.head_dim, s.window, kind);
     if (const auto known = entries_.find(key); known != entries_.end()) return known->second;
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     PRECBENCH_CHECK(cudaStreamIsCapturing(stream_, &capture));
@@ -217,7 +225,8 @@ class Implementation final : public CudnnAttention {
 
   cudaStream_t stream_;
   cudnnHandle_t handle_ = nullptr;
-  std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, Kind>, Entry>
+  std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, Kind>,
+           Entry>
       entries_;
 };
 

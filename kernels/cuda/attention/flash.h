@@ -14,7 +14,7 @@ struct CUstream_st;
 namespace precbench {
 
 /// Returns why these kernels do not support a shape, in one line; empty: they do (head_dim a multiple of 8 up
-/// to 128).
+/// to 128, no window, no softcap).
 std::string flash_attention_refusal(const AttentionShape& shape);
 
 void flash_attention(const Tensor& out, const Tensor& lse, const Tensor& qkv, const AttentionShape& shape,

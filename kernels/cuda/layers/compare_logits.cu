@@ -19,18 +19,24 @@ struct CompareArgs {
   const void *reference, *logits;
   const std::int32_t* targets;
   std::int64_t rows, cols;
+  float softcap;
 };
 
-__device__ inline float logit(const float* x, std::int64_t at) { return x[at]; }
-__device__ inline float logit(const std::uint16_t* x, std::int64_t at) { return bf16_decode(x[at]); }
+__device__ inline float element(const float* x, std::int64_t at) { return x[at]; }
+__device__ inline float element(const std::uint16_t* x, std::int64_t at) { return bf16_decode(x[at]); }
+template <class Element>
+__device__ inline float logit(const Element* x, std::int64_t at, float softcap) {
+  return soft_capped(element(x, at), softcap);
+}
 
 /// Returns the largest number of the row in every thread; NaN if there is one.
 template <class Element>
-__device__ inline float row_max(const Element* x, std::int64_t cols, std::uint32_t* buffer /* [32] */) {
+__device__ inline float row_max(const Element* x, std::int64_t cols, float softcap,
+                                std::uint32_t* buffer /* [32] */) {
   // Keys are ordered as the numbers are, NaN above all.
   std::uint32_t largest = 0;
   for (std::int64_t i = threadIdx.x; i < cols; i += kThreads) {
-    const float value = logit(x, i);
+    const float value = logit(x, i, softcap);
     const std::uint32_t bits = __float_as_uint(value);
     const std::uint32_t key = isnan(value) ? 0xFFFFFFFFu : bits >> 31 ? ~bits : bits | 0x80000000u;
     largest = max(largest, key);
@@ -49,10 +55,11 @@ __global__ void __launch_bounds__(kThreads) compare_logits_kernel(const CompareA
   for (std::int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
     const Element* p = static_cast<const Element*>(a.reference) + row * a.cols;
     const Element* q = static_cast<const Element*>(a.logits) + row * a.cols;
-    const double p_max = row_max(p, a.cols, maxima[0]), q_max = row_max(q, a.cols, maxima[1]);
+    const float cap = a.softcap;
+    const double p_max = row_max(p, a.cols, cap, maxima[0]), q_max = row_max(q, a.cols, cap, maxima[1]);
     double p_sum = 0, q_sum = 0, weighted = 0;  // weighted: of the differences, by the reference
     for (std::int64_t i = threadIdx.x; i < a.cols; i += kThreads) {
-      const double p_logit = logit(p, i) - p_max, q_logit = logit(q, i) - q_max;
+      const double p_logit = logit(p, i, cap) - p_max, q_logit = logit(q, i, cap) - q_max;
       const double weight = exp(p_logit);
       p_sum += weight;
       q_sum += exp(q_logit);
@@ -64,7 +71,7 @@ __global__ void __launch_bounds__(kThreads) compare_logits_kernel(const CompareA
     if (threadIdx.x == 0) {
       const double normalizers = log(q_sum) - log(p_sum);
       const std::int32_t target = a.targets[row];
-      const double p_target = logit(p, target) - p_max, q_target = logit(q, target) - q_max;
+      const double p_target = logit(p, target, cap) - p_max, q_target = logit(q, target, cap) - q_max;
       a.out[2 * row] = static_cast<float>(q_target - p_target - normalizers);
       a.out[2 * row + 1] = static_cast<float>(weighted / p_sum + normalizers);
     }
@@ -79,7 +86,7 @@ void CudaDevice::do_compare_logits(const ops::CompareLogits& op) {
   using namespace cuda;
   if (op.logits.rows == 0) return;
   const CompareArgs args{op.out.as<float>(), op.reference.data, op.logits.data, op.targets.as<std::int32_t>(),
-                         op.logits.rows,     op.logits.cols};
+                         op.logits.rows,     op.logits.cols,    op.softcap};
   const auto grid = static_cast<unsigned>(std::min<std::int64_t>(op.logits.rows, 8 * sm_count()));
   if (op.logits.dtype == DType::f32)
     compare_logits_kernel<float><<<grid, kThreads, 0, stream()>>>(args);

@@ -6,6 +6,8 @@
 // the next row into the freed places and updates its running maximum and sum, so reads and writes overlap all
 // the time. Rows longer than shared memory (114,688 elements on compute capability 9.0) are read twice beyond
 // that length, the second time from L2.
+#include <type_traits>
+
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/hopper/early_start.cuh"
@@ -70,7 +72,16 @@ struct Args {
   int slots;  // vectors per thread and row
   int kept;   // of them in shared memory
   float scale;
+  float softcap;  // 0: none
 };
+
+/// Replaces eight logits by soft-capped ones.
+template <bool kCapped>
+__device__ inline void cap(float (&x)[8], float softcap) {
+  if constexpr (kCapped)
+#pragma unroll
+    for (int j = 0; j < 8; ++j) x[j] = soft_capped(x[j], softcap);
+}
 
 template <bool kVectors>
 __device__ inline Bf16x8 load_logits(const Args& a, std::int64_t row, int col) {
@@ -86,7 +97,7 @@ __device__ inline Bf16x8 load_logits(const Args& a, std::int64_t row, int col) {
   return v;
 }
 
-template <bool kVectors>
+template <bool kVectors, bool kCapped>
 __global__ void __launch_bounds__(kMaxThreads, 1) cross_entropy_kernel(const Args a) {
   wait_for_work_before();
   extern __shared__ uint4 kept[];  // [slot][thread]
@@ -109,6 +120,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) cross_entropy_kernel(const Arg
       if (slot + k < a.kept) store_vector(&kept[(slot + k) * blockDim.x + threadIdx.x], v[k]);
       float x[8];
       unpack(x, v[k]);
+      cap<kCapped>(x, a.softcap);
       next.add(x, valid(col));
     }
   }
@@ -117,8 +129,10 @@ __global__ void __launch_bounds__(kMaxThreads, 1) cross_entropy_kernel(const Arg
     const Running all = join_block(next, buffer);
     const int target = a.targets[row];
     const float weight = a.weights == nullptr ? 1.0f : a.weights[row];
-    if (threadIdx.x == 0)
-      a.loss[row] = (logf(all.sum) + all.max - low(a.logits[row * a.cols + target])) * weight;
+    if (threadIdx.x == 0) {
+      const float logit = low(a.logits[row * a.cols + target]);
+      a.loss[row] = (logf(all.sum) + all.max - (kCapped ? soft_capped(logit, a.softcap) : logit)) * weight;
+    }
     __syncthreads();  // the target's logit is read before its thread overwrites it
     const float offset = all.max * kLog2E;
     const float scale = a.scale * weight;
@@ -142,10 +156,13 @@ __global__ void __launch_bounds__(kMaxThreads, 1) cross_entropy_kernel(const Arg
         if (slot + k >= a.slots || col >= a.cols) continue;
         float x[8];
         unpack(x, mine[k]);
+        cap<kCapped>(x, a.softcap);
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
+          const float slope = kCapped ? soft_cap_slope(x[j], a.softcap) : 1.0f;
           x[j] = exp2_approx(x[j] * kLog2E - offset) * factor;
           if (col + j == target) x[j] -= scale;
+          if (kCapped) x[j] *= slope;
         }
         const Bf16x8 out = pack(x);
         std::uint16_t* p = a.logits + row * a.cols + col;
@@ -158,6 +175,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) cross_entropy_kernel(const Arg
         if (next_row >= a.rows) continue;
         if (slot + k < a.kept) store_vector(&kept[(slot + k) * blockDim.x + threadIdx.x], ahead[k]);
         unpack(x, ahead[k]);
+        cap<kCapped>(x, a.softcap);
         next.add(x, valid(col));
       }
     }
@@ -180,7 +198,10 @@ void CudaDevice::do_cross_entropy(const ops::CrossEntropy& op) {
   const int slot_bytes = threads * 16;
   const int kept = std::min(slots, (shared_limit - static_cast<int>(kWarp * sizeof(float2))) / slot_bytes);
   const bool aligned = cols % 8 == 0;
-  const auto kernel = aligned ? cross_entropy_kernel<true> : cross_entropy_kernel<false>;
+  const auto kernel_of = [&](auto capped) {
+    return aligned ? cross_entropy_kernel<true, capped.value> : cross_entropy_kernel<false, capped.value>;
+  };
+  const auto kernel = op.softcap == 0 ? kernel_of(std::false_type()) : kernel_of(std::true_type());
   PRECBENCH_CHECK(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kept * slot_bytes));
   int per_sm = 0;
@@ -194,7 +215,8 @@ void CudaDevice::do_cross_entropy(const ops::CrossEntropy& op) {
                   cols,
                   slots,
                   kept,
-                  op.scale};
+                  op.scale,
+                  op.softcap};
   kernel<<<grid, threads, kept * slot_bytes, stream()>>>(args);
   launched("cross_entropy");
 }

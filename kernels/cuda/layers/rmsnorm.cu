@@ -1,4 +1,4 @@
-// RMSNorm: h = x * rstd * weight with the residual addition before it: forward, recomputation, and backward.
+// RMSNorm: h = x * rstd * (weight + gain_offset) with the residual addition before it: forward, recomputation, and backward.
 //
 // Forward and backward reduce over a row, so a block holds one row in registers (row.cuh) and its grid is
 // persistent: the gains are loaded once, and dweight is summed in shared memory over the block's rows, then
@@ -15,12 +15,12 @@ namespace cuda {
 namespace {
 
 /// The only definition of h, so that it is the same in every pass.
-__device__ inline Bf16x8 normalize(const Bf16x8& x, float rstd, const Bf16x8& weight) {
+__device__ inline Bf16x8 normalize(const Bf16x8& x, float rstd, const Bf16x8& weight, float offset) {
   Bf16x8 h;
 #pragma unroll
   for (int p = 0; p < 4; ++p)
-    h.pair[p] =
-        pack(low(x.pair[p]) * rstd * low(weight.pair[p]), high(x.pair[p]) * rstd * high(weight.pair[p]));
+    h.pair[p] = pack(low(x.pair[p]) * rstd * (low(weight.pair[p]) + offset),
+                     high(x.pair[p]) * rstd * (high(weight.pair[p]) + offset));
   return h;
 }
 
@@ -35,6 +35,7 @@ struct NormSource {
   };
   Matrix sum, weight;
   const float* rstd;
+  float offset;
   std::int64_t rows = sum.rows, cols = sum.cols;
 
   bool vectors() const { return sum.vectors && weight.vectors; }
@@ -48,7 +49,7 @@ struct NormSource {
   }
   __device__ void make(Bf16x8 (&out)[1], const Raw& raw, const Column& column, std::int64_t,
                        std::int64_t) const {
-    out[0] = normalize(raw.x, raw.rstd, column.weight);
+    out[0] = normalize(raw.x, raw.rstd, column.weight, offset);
   }
 };
 
@@ -57,7 +58,7 @@ struct NormArgs {
   std::uint16_t* sum;                        // written if there is a branch
   float* rstd;
   std::int64_t rows, cols;
-  float eps;
+  float eps, offset;
 };
 
 template <int kVectors>
@@ -101,7 +102,7 @@ __global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) stay_packed(x[v]), stay_packed(weight[v]);
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v) x[v] = normalize(x[v], rstd, weight[v]);
+    for (int v = 0; v < kVectors; ++v) x[v] = normalize(x[v], rstd, weight[v], a.offset);
     writer.write(row, x, maxima);
   }
   writer.finish(maxima);
@@ -112,6 +113,7 @@ struct NormBackwardArgs {
   const float* rstd;
   float* dweight;  // [blocks, cols] partial sums
   std::int64_t rows, cols;
+  float offset;
 };
 
 template <int kVectors>
@@ -147,8 +149,8 @@ __global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
     for (int v = 0; v < kVectors; ++v)
 #pragma unroll
       for (int p = 0; p < 4; ++p)
-        dot += low(dh[v].pair[p]) * low(weight[v].pair[p]) * low(x[v].pair[p]) +
-               high(dh[v].pair[p]) * high(weight[v].pair[p]) * high(x[v].pair[p]);
+        dot += low(dh[v].pair[p]) * (low(weight[v].pair[p]) + a.offset) * low(x[v].pair[p]) +
+               high(dh[v].pair[p]) * (high(weight[v].pair[p]) + a.offset) * high(x[v].pair[p]);
     const float mean = block_sum(dot, dots[buffer]) * rstd / static_cast<float>(a.cols);
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) stay_packed(x[v]), stay_packed(dh[v]), stay_packed(weight[v]);
@@ -164,8 +166,9 @@ __global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
           const float g0 = low(dh[v].pair[p]), g1 = high(dh[v].pair[p]);
           (p % 2 ? total.z : total.x) += g0 * n0;
           (p % 2 ? total.w : total.y) += g1 * n1;
-          x[v].pair[p] = pack(low(residual[v].pair[p]) + rstd * (g0 * low(weight[v].pair[p]) - n0 * mean),
-                              high(residual[v].pair[p]) + rstd * (g1 * high(weight[v].pair[p]) - n1 * mean));
+          const float w0 = low(weight[v].pair[p]) + a.offset, w1 = high(weight[v].pair[p]) + a.offset;
+          x[v].pair[p] = pack(low(residual[v].pair[p]) + rstd * (g0 * w0 - n0 * mean),
+                              high(residual[v].pair[p]) + rstd * (g1 * w1 - n1 * mean));
         }
         sum = total;
       }
@@ -195,7 +198,8 @@ void CudaDevice::do_add_rmsnorm(const ops::AddRmsnorm& op) {
                       op.rstd.as<float>(),
                       op.x.rows,
                       op.x.cols,
-                      op.eps};
+                      op.eps,
+                      op.gain_offset};
   const RowShape shape = row_shape(op.x.cols);
   with_vectors(shape, [&](auto vectors) {
     const auto kernel = add_rmsnorm_kernel<vectors>;
@@ -203,7 +207,8 @@ void CudaDevice::do_add_rmsnorm(const ops::AddRmsnorm& op) {
     if (output.later.tensor.result) output.later.tensor.count = grid;
     kernel<<<grid, shape.threads, 0, stream()>>>(args, output.now);
   });
-  const NormSource source{matrix(op.branch.empty() ? op.x : op.sum), matrix(op.weight), op.rstd.as<float>()};
+  const NormSource source{matrix(op.branch.empty() ? op.x : op.sum), matrix(op.weight), op.rstd.as<float>(),
+                          op.gain_offset};
   if (writes_value(op.h))
     cast_value(*this, op.h.value, output.later);
   else
@@ -216,7 +221,7 @@ void CudaDevice::do_recompute_rmsnorm(const ops::RecomputeRmsnorm& op) {
   using namespace cuda;
   void* amaxes = scratch(amax_scratch_bytes(*this, op.h));
   const TileOutput output = tile_output(*this, op.h, writes_value(op.h), amaxes);
-  produce(*this, NormSource{matrix(op.sum), matrix(op.weight), op.rstd.as<float>()},
+  produce(*this, NormSource{matrix(op.sum), matrix(op.weight), op.rstd.as<float>(), op.gain_offset},
           TileOutputs<1>{{output}});
   quantize_from_value(*this, op.h);
   launched("recompute_rmsnorm");
@@ -242,7 +247,8 @@ void CudaDevice::do_rmsnorm_backward(const ops::RmsnormBackward& op) {
                                 op.rstd.as<float>(),
                                 partial,
                                 op.x.rows,
-                                op.x.cols};
+                                op.x.cols,
+                                op.gain_offset};
     kernel<<<grid, shape.threads, shared_bytes, stream()>>>(args, output.now);
     sum_rows(op.dweight, partial, grid, op.x.cols, op.accumulate, stream());
     cast_value(*this, op.dx.value, output.later);

@@ -84,10 +84,10 @@ __global__ void __launch_bounds__(kThreads)
       float w[8];
       load_vector(w, gain);
 #pragma unroll
-      for (int j = 0; j < 8; ++j) a[j] *= rstd * w[j];
+      for (int j = 0; j < 8; ++j) a[j] *= rstd * (w[j] + before.offset);
       load_vector(w, gain + pairs.D / 2);
 #pragma unroll
-      for (int j = 0; j < 8; ++j) b[j] *= rstd * w[j];
+      for (int j = 0; j < 8; ++j) b[j] *= rstd * (w[j] + before.offset);
     }
     if (!there) return;
   }
@@ -127,6 +127,8 @@ __global__ void __launch_bounds__(kThreads)
       const std::uint16_t* gain = (is_q ? before.q : before.k) + pair.i;
       load_vector(w, gain);
       load_vector(v, gain + pairs.D / 2);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) w[j] += before.offset, v[j] += before.offset;
       const float rstd = head_rstd(x, y, pairs, before.eps);
       float dot = 0;
 #pragma unroll
@@ -236,7 +238,7 @@ Pairs pairs_of(const RopeOptions& options, bool rotated_only) {
 
 NormAndBias norm_and_bias_of(const RopeOptions& options) {
   return {options.q_norm.as<std::uint16_t>(), options.k_norm.as<std::uint16_t>(),
-          options.bias.as<std::uint16_t>(), options.norm_eps};
+          options.bias.as<std::uint16_t>(), options.norm_eps, options.gain_offset};
 }
 
 int threads_over_heads(const RopeOptions& options) {

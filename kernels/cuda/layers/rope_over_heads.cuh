@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kMost)
       unpack(w, gains.first);
       unpack(v, gains.second);
 #pragma unroll
-      for (int j = 0; j < 8; ++j) a[j] *= rstd * w[j], b[j] *= rstd * v[j];
+      for (int j = 0; j < 8; ++j) a[j] *= rstd * (w[j] + before.offset), b[j] *= rstd * (v[j] + before.offset);
       apply_rope<false>(a, b, table, pair, pairs);
       store_vector(out + pair.at, a);
       store_vector(out + pair.at + pairs.D / 2, b);
@@ -111,8 +111,8 @@ __device__ inline float element(const Bf16x8& v, int i) {
 
 /// Turns d, the gradient of eight normed elements x times their gains, into that of x; adds the gains'
 /// gradients to dgain[0] and dgain[blockDim.x].
-__device__ inline void norm_backward(float (&d)[8], const Bf16x8& x, const Bf16x8& gains, float rstd,
-                                     float mean, float4* dgain) {
+__device__ inline void norm_backward(float (&d)[8], const Bf16x8& x, const Bf16x8& gains, float offset,
+                                     float rstd, float mean, float4* dgain) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float4& shared = dgain[half * blockDim.x];
@@ -123,7 +123,7 @@ __device__ inline void norm_backward(float (&d)[8], const Bf16x8& x, const Bf16x
       const int j = half * 4 + e;
       const float normed = element(x, j) * rstd;
       *totals[e] += d[j] * normed;
-      d[j] = rstd * (d[j] * element(gains, j) - normed * mean);
+      d[j] = rstd * (d[j] * (element(gains, j) + offset) - normed * mean);
     }
     shared = total;
   }
@@ -161,16 +161,17 @@ __global__ void __launch_bounds__(kMost)
     for (int j = 0; j < 8; ++j) {
       const float xj = element(x, j), yj = element(y, j);
       sums[0] += xj * xj + yj * yj;
-      sums[1] += a[j] * element(gains.first, j) * xj + b[j] * element(gains.second, j) * yj;
+      sums[1] += a[j] * (element(gains.first, j) + before.offset) * xj +
+                 b[j] * (element(gains.second, j) + before.offset) * yj;
     }
     part.add_up(sums, reduced[phase]);
     const float rstd = 1.0f / sqrtf(sums[0] / part.width + before.eps);
     const float mean = sums[1] * rstd / part.width;
     stay_packed(x), stay_packed(y), stay_packed(gains.first), stay_packed(gains.second);
     if (part.there) {
-      norm_backward(a, x, gains.first, rstd, mean, dgain);
+      norm_backward(a, x, gains.first, before.offset, rstd, mean, dgain);
       store_vector(dqkv + pair.at, a);
-      norm_backward(b, y, gains.second, rstd, mean, dgain + 2 * blockDim.x);
+      norm_backward(b, y, gains.second, before.offset, rstd, mean, dgain + 2 * blockDim.x);
       store_vector(dqkv + pair.at + pairs.D / 2, b);
     }
     copy_v(dqkv, dout, pairs, row);

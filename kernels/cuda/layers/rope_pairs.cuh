@@ -53,6 +53,7 @@ struct NormAndBias {
   const std::uint16_t *q = nullptr, *k = nullptr;  // [D]; null: no QK-norm
   const std::uint16_t* bias = nullptr;             // [width]; null: none
   float eps = 0;
+  float offset = 0;  // added to the gains
 };
 
 /// Rotates a and b, the two vectors of a pair, by their angles; kInverse: by the negative angles.

@@ -5,7 +5,9 @@ namespace precbench {
 
 void CudaDevice::do_swiglu(const ops::Swiglu& op) {
   using namespace cuda;
-  produce_swiglu(*this, SwigluSource<AllRows>(op.gate_up, {}), op.s);
+  with_activation(op.activation, [&](auto act) {
+    produce_swiglu(*this, SwigluSource<AllRows, decltype(act)>(op.gate_up, {}), op.s);
+  });
   launched("swiglu");
 }
 
@@ -13,8 +15,10 @@ void CudaDevice::do_swiglu_backward(const ops::SwigluBackward& op) {
   using namespace cuda;
   auto* amaxes = static_cast<std::byte*>(
       scratch(amax_scratch_bytes(*this, op.dgate_up) + amax_scratch_bytes(*this, op.s)));
-  const SwigluBackwardSource<AllRows> source(op.gate_up, op.ds, {});
-  produce_swiglu_backward(*this, source, op.dgate_up, op.s, amaxes);
+  with_activation(op.activation, [&](auto act) {
+    const SwigluBackwardSource<AllRows, decltype(act)> source(op.gate_up, op.ds, {});
+    produce_swiglu_backward(*this, source, op.dgate_up, op.s, amaxes);
+  });
   launched("swiglu_backward");
 }
 

@@ -1,4 +1,4 @@
-// SwiGLU: s = silu(gate) * up * weight from gate_up [M, 2F] = [gate | up], and its backward, which recomputes
+// SwiGLU: s = act(gate) * up * weight, where act is SiLU or GELU, from gate_up [M, 2F] = [gate | up], and its backward, which recomputes
 // s; of all rows (swiglu.cu) and of expert rows (../experts/grouped_swiglu.cu).
 //
 // Both are Sources of tile.cuh, so that quantized copies are cast from registers. Backward has three outputs,
@@ -26,12 +26,48 @@ __device__ inline float sigmoid(float x) {
   return result;
 }
 
+// Activations, as in kernels/cpu/swiglu.cpp: act(g) = g sigma(g). slope returns x act'(g).
+
+struct Silu {
+  __device__ static float sigma(float g) { return sigmoid(g); }
+  __device__ static float slope(float x, float g, float sigma) {
+    return x * sigma * (1.0f + g * (1.0f - sigma));
+  }
+};
+
+struct GeluTanh {
+  __device__ static float sigma(float g) {
+    return sigmoid(2.0f * kGeluSlope * g * (1.0f + kGeluCube * g * g));
+  }
+  __device__ static float slope(float x, float g, float sigma) {
+    const float inner = 2.0f * kGeluSlope * (1.0f + 3.0f * kGeluCube * g * g);
+    return x * sigma * (1.0f + g * (1.0f - sigma) * inner);
+  }
+};
+
+struct Gelu {
+  static constexpr float kRootHalf = 0.70710678f, kDensity = 0.39894228f;
+  __device__ static float sigma(float g) { return 0.5f * erfcf(-g * kRootHalf); }
+  __device__ static float slope(float x, float g, float sigma) {
+    return x * (sigma + g * kDensity * expf(-0.5f * g * g));
+  }
+};
+
+/// Calls body with the functions of an activation.
+template <class Body>
+void with_activation(Activation activation, Body&& body) {
+  if (activation == Activation::gelu_tanh) return body(GeluTanh());
+  if (activation == Activation::gelu) return body(Gelu());
+  body(Silu());
+}
+
 /// Returns s, the same in forward and backward.
 __device__ inline float gated(float gate, float sigma, float up) { return gate * sigma * up; }
 
 /// Turns gate and up into their gradients, given s's.
+template <class Act>
 __device__ inline void ungate(float& gate, float& up, float sigma, float ds) {
-  const float dgate = ds * up * sigma * (1.0f + gate * (1.0f - sigma));
+  const float dgate = Act::slope(ds * up, gate, sigma);
   up = ds * gate * sigma;
   gate = dgate;
 }
@@ -46,7 +82,7 @@ struct AllRows {
   __device__ void store_product(float, std::int64_t, std::int64_t, std::int64_t) const {}
 };
 
-template <class Rows>
+template <class Rows, class Act = Silu>
 struct SwigluSource : NoColumns {
   static constexpr int kOutputs = 1, kBatch = 4;
   struct Raw {
@@ -75,12 +111,12 @@ struct SwigluSource : NoColumns {
     unpack(g, raw.gate);
     unpack(u, raw.up);
 #pragma unroll
-    for (int j = 0; j < 8; ++j) g[j] = gated(g[j], sigmoid(g[j]), u[j]) * raw.weight;
+    for (int j = 0; j < 8; ++j) g[j] = gated(g[j], Act::sigma(g[j]), u[j]) * raw.weight;
     out[0] = pack(g);
   }
 };
 
-template <class Rows>
+template <class Rows, class Act = Silu>
 struct SwigluBackwardSource : NoColumns {
   static constexpr int kOutputs = 3, kBatch = 4;  // dgate, dup, s
   struct Raw {
@@ -115,10 +151,10 @@ struct SwigluBackwardSource : NoColumns {
     float product = 0;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      const float sigma = sigmoid(g[j]), value = gated(g[j], sigma, u[j]);
+      const float sigma = Act::sigma(g[j]), value = gated(g[j], sigma, u[j]);
       product += d[j] * value;
       s[j] = value * raw.weight;
-      ungate(g[j], u[j], sigma, d[j] * raw.weight);
+      ungate<Act>(g[j], u[j], sigma, d[j] * raw.weight);
     }
     which.store_product(product, row, col, cols);
     out[0] = pack(g);

@@ -46,7 +46,7 @@ void AttentionLayer::forward_output(std::int64_t layer, const AttentionSaved& sa
     step_.operands.push_rowwise(x, o.x_rowwise());
   else
     x.rowwise = saved.copy;
-  step_.produce_quantized(x, [&](QuantizedTensor& a) { attend(a, saved.lse, qkv); });
+  step_.produce_quantized(x, [&](QuantizedTensor& a) { attend(layer, a, saved.lse, qkv); });
   step_.observe(layer, LinearRole::o, LinearOperand::x, x);
   step_.observe_codes(layer, LinearRole::o, LinearOperand::x, x);
   step_.fprop(layer, LinearRole::o, out, x, w);
@@ -89,7 +89,7 @@ Tensor AttentionLayer::backward(std::int64_t layer, const AttentionSaved& saved,
       apply_rope(layer, qkv, saved.raw_qkv, w);
     }
     const Tensor drope = step_.push(shape.qkv_width());
-    attend_backward(drope, dout, saved, qkv);
+    attend_backward(layer, drope, dout, saved, qkv);
     rope_backward(layer, dqkv, drope, saved.raw_qkv, w, g);
     if (step_.config.qkv_bias)
       step_.device.bias_backward({g.qkv_bias, step_.parameters.accumulates(), dqkv.value});
@@ -110,10 +110,14 @@ Tensor AttentionLayer::backward(std::int64_t layer, const AttentionSaved& saved,
 
 namespace {
 
+bool has_local_rope(const ModelConfig& config, std::int64_t layer) {
+  return config.block.local_rope_theta != 0 && config.window(layer) != 0;
+}
+
 /// Returns the angles of a layer. Without RoPE, all are 0. The scale of attention's scores, if it is not
 /// 1 / sqrt(head_dim), is a factor on queries and keys.
 RopeScaling scaling_of(const ModelConfig& config, std::int64_t layer) {
-  RopeScaling scaling = config.rope_scaling;
+  RopeScaling scaling = has_local_rope(config, layer) ? RopeScaling{} : config.rope_scaling;
   if (!config.has_rope(layer))
     scaling = {.kind = RopeScaling::Kind::linear, .factor = std::numeric_limits<double>::infinity()};
   if (config.block.attention_scale != 0)
@@ -130,10 +134,12 @@ RopeOptions AttentionLayer::rope_options(std::int64_t layer, const BlockWeights&
   AttentionShape rows = step_.attention_shape;
   rows.B *= sequence.halves();
   return {.shape = rows,
-          .theta = static_cast<float>(config.rope_theta),
+          .theta = static_cast<float>(has_local_rope(config, layer) ? config.block.local_rope_theta
+                                                                    : config.rope_theta),
           .norm_eps = static_cast<float>(config.norm_eps),
           .q_norm = w.q_norm,
           .k_norm = w.k_norm,
+          .gain_offset = step_.gain_offset(),
           .bias = w.qkv_bias,
           .scaling = scaling_of(config, layer),
           .offset = sequence.start(0),

@@ -22,7 +22,8 @@ void BranchOutput::forward(const BranchSaved& saved, const Tensor& gain, const T
                             saved.raw,
                             {},
                             gain,
-                            static_cast<float>(step_.config.norm_eps)});
+                            static_cast<float>(step_.config.norm_eps),
+                            step_.gain_offset()});
 }
 
 QuantizedTensor BranchOutput::backward(std::int64_t layer, LinearRole role, const BranchSaved& saved,
@@ -34,7 +35,8 @@ QuantizedTensor BranchOutput::backward(std::int64_t layer, LinearRole role, cons
   if (normed()) {
     step_.produce_quantized(dy, [&](QuantizedTensor& d) {
       step_.device.rmsnorm_backward(
-          {d, dgain, step_.parameters.accumulates(), {}, dresidual.value, saved.raw, saved.rstd, gain});
+          {d, dgain, step_.parameters.accumulates(), {}, dresidual.value, saved.raw, saved.rstd, gain,
+           step_.gain_offset()});
     });
   } else {
     step_.device.convert({dy.value, dresidual.value});

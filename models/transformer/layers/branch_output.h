@@ -1,5 +1,5 @@
 // Output of a block's half on its way into the residual stream: as it is (Llama), times a factor (Granite), or
-// normed (OLMo 2).
+// normed (OLMo 2, Gemma).
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ class BranchOutput {
                            const Tensor& dgain, const QuantizedTensor& dresidual) const;
 
  private:
-  bool normed() const { return step_.config.block.norms == NormPlace::after; }
+  bool normed() const { return step_.config.block.norms != NormPlace::before; }
 
   const StepContext& step_;
 };

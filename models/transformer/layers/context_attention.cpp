@@ -9,7 +9,7 @@ namespace {
 
 /// The rows of one half of a rank's queries.
 struct Half {
-  const AttentionShape& shape;  // of any half
+  AttentionShape shape;  // of any half
   int number;
   std::int64_t start;  // position of its first query
 
@@ -25,8 +25,8 @@ struct Half {
   }
 };
 
-Half half_of(const StepContext& step, int number) {
-  return {step.attention_shape, number, step.sequence.start(number)};
+Half half_of(const StepContext& step, std::int64_t layer, int number) {
+  return {step.attention_shape_of(layer), number, step.sequence.start(number)};
 }
 
 }  // namespace
@@ -51,12 +51,14 @@ void AttentionLayer::scatter_keys(const Tensor& dqkv, const Tensor& dkv, const T
   step_.device.copy_columns({dqkv, shape.q_width(), own});
 }
 
-void AttentionLayer::attend(QuantizedTensor& out, const Tensor& lse, const Tensor& qkv) const {
-  if (step_.sequence.whole()) return step_.device.attention({out, lse, qkv, step_.attention_shape});
+void AttentionLayer::attend(std::int64_t layer, QuantizedTensor& out, const Tensor& lse,
+                            const Tensor& qkv) const {
+  if (step_.sequence.whole())
+    return step_.device.attention({out, lse, qkv, step_.attention_shape_of(layer)});
   const Scope scope(step_.arena);
   const Tensor kv = gather_keys(qkv);
   for (int number = 0; number < step_.sequence.halves(); ++number) {
-    const Half half = half_of(step_, number);
+    const Half half = half_of(step_, layer, number);
     step_.device.attention({.out = {.value = half.rows_of(out.value)},
                             .lse = half.lse_of(lse),
                             .qkv = half.rows_of(qkv),
@@ -66,16 +68,16 @@ void AttentionLayer::attend(QuantizedTensor& out, const Tensor& lse, const Tenso
   step_.device.quantize({out});
 }
 
-void AttentionLayer::attend_backward(const Tensor& dqkv, const Tensor& dout, const AttentionSaved& saved,
-                                     const Tensor& qkv) const {
+void AttentionLayer::attend_backward(std::int64_t layer, const Tensor& dqkv, const Tensor& dout,
+                                     const AttentionSaved& saved, const Tensor& qkv) const {
   if (step_.sequence.whole())
     return step_.device.attention_backward(
-        {dqkv, dout, saved.attention, saved.lse, qkv, step_.attention_shape});
+        {dqkv, dout, saved.attention, saved.lse, qkv, step_.attention_shape_of(layer)});
   const Scope scope(step_.arena);
   const Tensor kv = gather_keys(qkv);
   const Tensor dkv = step_.push(kv.dtype, kv.rows, kv.cols), early = step_.push(kv.dtype, kv.rows, kv.cols);
   for (int number = 0; number < step_.sequence.halves(); ++number) {
-    const Half half = half_of(step_, number);
+    const Half half = half_of(step_, layer, number);
     step_.device.attention_backward({.dqkv = half.rows_of(dqkv),
                                      .dout = half.rows_of(dout),
                                      .out = half.rows_of(saved.attention),

@@ -21,7 +21,7 @@ void DenseFfn::forward_down(std::int64_t layer, const FfnSaved& saved, const Blo
   use_slot(s, down.slots().x);
   step_.operands.push_rowwise(s, down.x_rowwise());
   s.keep_value = !down.x_rowwise().quantized() || step_.observer;
-  step_.produce_quantized(s, [&](QuantizedTensor& x) { step_.device.swiglu({x, saved.gate_up}); });
+  step_.produce_quantized(s, [&](QuantizedTensor& x) { step_.device.swiglu({x, saved.gate_up, activation()}); });
   step_.observe(layer, down_, LinearOperand::x, s);
   step_.fprop(layer, down_, out, s, w);
 }
@@ -42,7 +42,7 @@ Tensor DenseFfn::backward(std::int64_t layer, const FfnSaved& saved, const Block
       Tensor x;
       if (down.recipe().mask_clipped) {
         x = step_.push(ffn_);
-        step_.device.swiglu({make_quantized_tensor(x, {}, {}), saved.gate_up});
+        step_.device.swiglu({make_quantized_tensor(x, {}, {}), saved.gate_up, activation()});
       }
       step_.dgrad(layer, down_, ds, dy, w, x);
     }
@@ -52,7 +52,7 @@ Tensor DenseFfn::backward(std::int64_t layer, const FfnSaved& saved, const Block
     step_.operands.push_columnwise(s, down.x_columnwise());
     s.keep_value = !down.x_columnwise().quantized() || step_.observer;
     step_.produce_quantized(dgate_up, [&](QuantizedTensor& d) {
-      step_.device.swiglu_backward({d, s, ds, saved.gate_up});
+      step_.device.swiglu_backward({d, s, ds, saved.gate_up, activation()});
     });
     step_.observe(layer, gate_up_, LinearOperand::dy, dgate_up);
     step_.observe(layer, down_, LinearOperand::x, s);

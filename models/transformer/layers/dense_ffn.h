@@ -37,6 +37,8 @@ class DenseFfn {
                   const QuantizedTensor& dy, const NormOutput& norm) const;
 
  private:
+  Activation activation() const { return step_.config.block.activation; }
+
   const StepContext& step_;
   LinearRole gate_up_, down_;
   std::int64_t ffn_;

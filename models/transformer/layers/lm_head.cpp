@@ -15,8 +15,8 @@ LmHead::Pass LmHead::begin(const Input& input) const {
                   step_.push(DType::f32, step_.M, 1),
                   step_.push(step_.config.width)};
   QuantizedTensor h = make_quantized_tensor(pass.normed, {}, {});
-  step_.device.add_rmsnorm(
-      {h, pass.x, pass.rstd, input.mid, input.branch, pass.gain, static_cast<float>(step_.config.norm_eps)});
+  step_.device.add_rmsnorm({h, pass.x, pass.rstd, input.mid, input.branch, pass.gain,
+                            static_cast<float>(step_.config.norm_eps), step_.gain_offset()});
   return pass;
 }
 
@@ -44,8 +44,8 @@ QuantizedTensor LmHead::forward_chunk(const Pass& pass, std::int64_t first, cons
   // The gradient of lm_head's output has the factor once more.
   const float gradient_scale = loss_scale * static_cast<float>(step_.config.logit_scale);
   const Targets chunk = targets.slice_rows(first, rows);
-  step_.device.cross_entropy(
-      {losses.slice_rows(first, rows), logits.value, chunk.tokens, gradient_scale, chunk.weights});
+  step_.device.cross_entropy({losses.slice_rows(first, rows), logits.value, chunk.tokens, gradient_scale,
+                              static_cast<float>(step_.config.logit_softcap), chunk.weights});
   return logits;
 }
 
@@ -84,7 +84,8 @@ void LmHead::forward_backward(const Input& input, const Tensor& losses, const Te
   step_.device.sum({loss_sum, losses, step_.micro_step > 0});
   step_.produce_quantized(dx, [&](QuantizedTensor& d) {
     step_.device.rmsnorm_backward(
-        {d, layout.final_norm(gradient), parameters.accumulates(), {}, dh, pass.x, pass.rstd, pass.gain});
+        {d, layout.final_norm(gradient), parameters.accumulates(), {}, dh, pass.x, pass.rstd, pass.gain,
+         step_.gain_offset()});
   });
   if (BranchOutput::plain(step_.config))
     step_.observe(step_.config.layers - 1, LinearRole::down, LinearOperand::dy, dx);
@@ -116,7 +117,8 @@ void LmHead::compare(const Input& input, const Tensor& features, const Tensor& d
       step_.scale(bf16, step_.config.logit_scale);
       step_.device.compare_logits({distances.slice_rows(first + at, count), bf16,
                                    logits.slice_rows(at, count),
-                                   input.targets.tokens.slice_rows(first + at, count)});
+                                   input.targets.tokens.slice_rows(first + at, count),
+                                   static_cast<float>(step_.config.logit_softcap)});
     }
   }
 }

@@ -36,14 +36,15 @@ void add_norm(const StepContext& step, QuantizedTensor& h, const NormOutput& nor
                              .x = x,
                              .branch = branch,
                              .weight = norm.gain,
-                             .eps = static_cast<float>(step.config.norm_eps)});
+                             .eps = static_cast<float>(step.config.norm_eps),
+                             .gain_offset = step.gain_offset()});
   });
 }
 
 void repeat_norm(const StepContext& step, QuantizedTensor& h, const NormOutput& norm) {
   if (norm.gain.empty()) return copy_stream(step, h, norm.sum);
   step.produce_quantized(h, [&](QuantizedTensor& x) {
-    step.device.recompute_rmsnorm({x, norm.sum, norm.saved.rstd, norm.gain});
+    step.device.recompute_rmsnorm({x, norm.sum, norm.saved.rstd, norm.gain, step.gain_offset()});
   });
 }
 
@@ -59,7 +60,8 @@ void norm_backward(const StepContext& step, QuantizedTensor& dx, const Tensor& d
                                   .dh = dh,
                                   .x = norm.sum,
                                   .rstd = norm.saved.rstd,
-                                  .weight = norm.gain});
+                                  .weight = norm.gain,
+                                  .gain_offset = step.gain_offset()});
   });
 }
 

@@ -57,6 +57,13 @@ StepContext::StepContext(Device& device_, Arena& arena_, Parameters& parameters_
       M(options_.B * sequence.tokens()),
       operands(arena_) {}
 
+AttentionShape StepContext::attention_shape_of(std::int64_t layer) const {
+  AttentionShape shape = attention_shape;
+  if (const std::int64_t window = config.window(layer); window < options.T) shape.window = window;
+  shape.softcap = static_cast<float>(config.block.attention_softcap);
+  return shape;
+}
+
 void StepContext::scale(const Tensor& x, double factor) const {
   if (factor != 1) device.combine({x, static_cast<float>(factor), x, 0.0f, x, OpClass::norm_elementwise});
 }

@@ -83,6 +83,11 @@ struct StepContext {
     return arena.push(Segment::activations, dtype, rows, cols);
   }
 
+  /// Returns what a norm adds to its weights.
+  float gain_offset() const { return config.block.gains_minus_one ? 1.0f : 0.0f; }
+  /// Returns attention_shape with the window and the softcap of a layer. A window of all keys is none.
+  AttentionShape attention_shape_of(std::int64_t layer) const;
+
   /// x *= factor, unless it is 1.
   void scale(const Tensor& x, double factor) const;
   /// Runs op(x), which writes x's value and quantized copies. If the scale needs an amax of other ranks or a

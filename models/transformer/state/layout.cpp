@@ -119,7 +119,7 @@ Layout::Layout(const ModelConfig& config, int shards, bool whole_blocks, const E
   }
   Unit head = config.tied ? std::move(embedding) : Unit{};
   if (!config.tied) append(head, "", head_linear(config).parts, ParameterKind::matrix, config.width);
-  append(head, "", {{"model.norm.weight", config.width}}, ParameterKind::gain);
+  append(head, "", {{"model.norm.weight", config.width}}, gain_kind(config));
   final_norm_offset_ = head.parameters.back().offset;
   place(head);
   units_.push_back(std::move(head));
