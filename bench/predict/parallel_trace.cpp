@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,18 +32,107 @@ double copy_bytes(const OpFormat& format, std::int64_t rows, std::int64_t cols) 
                              bytes_of(scale, scale_count(format.granularity, rows, cols)));
 }
 
+bool is_row_op(const OpCost& op) {
+  return is_called(op, "add_rmsnorm") || is_called(op, "recompute_rmsnorm") ||
+         is_called(op, "rmsnorm_backward");
+}
+bool is_gemm(const OpCost& op) { return std::strncmp(op.name, "matmul ", 7) == 0; }
+
+/// The parts of a trace that experts take: routing, exchange of rows and the experts' layers. Each lies between two
+/// norms or GEMMs of other layers.
+class ExpertParts {
+ public:
+  explicit ExpertParts(const Trace& trace) : trace_(trace) {
+    for (const TraceCollective& one : trace.collectives)
+      if (one.name.starts_with("all_to_all")) comm_ = one.comm;
+    std::size_t begin = 0, micro_step = 0;
+    bool found = false;
+    const auto end_part = [&](std::size_t end) {
+      if (found) parts_.push_back({begin, end});
+      begin = end;
+      found = false;
+    };
+    for (std::size_t i = 0; i < trace.events.size(); ++i) {
+      const bool starts =
+          micro_step < trace.micro_steps.size() && trace.micro_steps[micro_step] == i && ++micro_step;
+      if (starts || is_outside(trace.events[i])) end_part(i);
+      if (is_outside(trace.events[i])) begin = i + 1;
+      found = found || is_of_experts(trace.events[i]);
+    }
+    end_part(trace.events.size());
+  }
+
+  struct Part {
+    std::size_t begin, end;
+  };
+  const std::vector<Part>& all() const { return parts_; }
+  /// Returns the number of the part that holds the event; null if none does.
+  std::optional<std::size_t> part_of(std::size_t event) const {
+    const auto after = std::upper_bound(parts_.begin(), parts_.end(), event,
+                                        [](std::size_t at, const Part& part) { return at < part.begin; });
+    if (after == parts_.begin() || event >= std::prev(after)->end) return std::nullopt;
+    return static_cast<std::size_t>(std::prev(after) - parts_.begin());
+  }
+  /// Returns true if a part begins right after the event.
+  bool follows(std::size_t event) const {
+    const auto part = part_of(event + 1);
+    return part && parts_[*part].begin == event + 1;
+  }
+  /// Returns true for collectives of other communicators than the experts', and waits for them.
+  bool is_other_traffic(const TraceEvent& event) const {
+    return event.kind != Kind::op && comm_of(event) != comm_;
+  }
+
+ private:
+  int comm_of(const TraceEvent& event) const {
+    return event.kind == Kind::wait ? event.index
+                                    : trace_.collectives[static_cast<std::size_t>(event.index)].comm;
+  }
+  const OpCost& op_of(const TraceEvent& event) const {
+    return trace_.ops[static_cast<std::size_t>(event.index)];
+  }
+  bool is_outside(const TraceEvent& event) const {
+    if (event.kind != Kind::op) return false;
+    const OpCost& op = op_of(event);
+    return is_row_op(op) || is_gemm(op) || is_called(op, "embedding") ||
+           op.op_class == OpClass::attention || op.op_class == OpClass::head_loss ||
+           op.op_class == OpClass::optimizer;
+  }
+  bool is_of_experts(const TraceEvent& event) const {
+    if (event.kind != Kind::op) return comm_of(event) == comm_;
+    const OpCost& op = op_of(event);
+    return op.op_class == OpClass::routing || std::strncmp(op.name, "grouped_", 8) == 0;
+  }
+
+  const Trace& trace_;
+  std::vector<Part> parts_;
+  std::optional<int> comm_;
+};
+
 /// Writes the new trace event by event.
 class Rewriter {
  public:
   Rewriter(const Trace& local, const Plan& plan, const ParallelLayout& layout,
-           const RecomputeShare& recompute)
-      : local_(local), plan_(plan), layout_(layout), recompute_(recompute) {
+           const RecomputeShare& recompute, const Trace* experts)
+      : local_(local),
+        plan_(plan),
+        layout_(layout),
+        recompute_(recompute),
+        experts_(experts),
+        optimizer_shards_(optimizer_shards(plan, layout)) {
+    if (experts) {
+      own_parts_.emplace(local);
+      parts_.emplace(*experts);
+      if (own_parts_->all().size() != parts_->all().size())
+        throw std::logic_error("two traces of one model have other parts of experts");
+    }
     out_.comms = local.comms;
     // Traced ranks are those of data and context; tensor ranks lie between them.
     for (std::vector<int>& ranks : out_.comms)
       for (int& rank : ranks) rank *= layout.tensor;
     if (layout.tensor > 1) tensor_comm_ = add_comm(layout.tensor, 1);
     if (layout.context > 1) context_comm_ = add_comm(layout.context, layout.tensor);
+    if (experts) expert_comm_ = add_comm(layout.experts, 1);
     out_.repeats = local.repeats;
   }
 
@@ -59,7 +149,7 @@ class Rewriter {
       if (i == local_.repeat_begin) out_.repeat_begin = out_.events.size();
       if (i == local_.repeat_end) out_.repeat_end = out_.events.size();
       if (i == local_.update_begin) out_.update_begin = out_.events.size();
-      if (i < local_.events.size()) rewrite(local_.events[i]);
+      if (i < local_.events.size()) rewrite(i);
     }
     if (local_.repeats == 1 && local_.repeat_end == 0) out_.repeat_begin = out_.repeat_end = 0;
     return std::move(out_);
@@ -110,7 +200,12 @@ class Rewriter {
     return static_cast<double>(plan_.tokens_per_micro_step() * plan_.model.width) * 2;
   }
 
-  void rewrite(const TraceEvent& event) {
+  void rewrite(std::size_t at) {
+    const TraceEvent& event = local_.events[at];
+    if (const auto part = own_parts_ ? own_parts_->part_of(at) : std::nullopt) {
+      if (own_parts_->all()[*part].begin == at) copy_experts(parts_->all()[*part]);
+      if (!own_parts_->is_other_traffic(event)) return;
+    }
     if (event.kind == Kind::wait) {
       out_.events.push_back(event);
       return;
@@ -122,7 +217,8 @@ class Rewriter {
     const OpCost& op = local_.ops[static_cast<std::size_t>(event.index)];
     if (op.op_class == OpClass::head_loss) backward_ = true;
     if (is_between_linears(op)) inner_ = true;
-    if (layout_.tensor > 1 && is_row_op(op)) return rewrite_row_op(op);
+    if (layout_.tensor > 1 && is_row_op(op))
+      return rewrite_row_op(op, own_parts_ && own_parts_->follows(at));
     if (layout_.tensor > 1 && is_gemm(op)) return rewrite_gemm(op);
     if (layout_.context > 1 && op.op_class == OpClass::attention) return rewrite_attention(op);
     emit(layout_.sharded_optimizer && op.op_class == OpClass::optimizer ? shared(op) : rerun(op));
@@ -154,10 +250,28 @@ class Rewriter {
     }
   }
 
+  /// Copies a part of the experts' trace. Its collectives of weights and gradients are those of another layout.
+  void copy_experts(const ExpertParts::Part& part) {
+    finish_pending();
+    for (std::size_t i = part.begin; i < part.end; ++i) {
+      const TraceEvent& event = experts_->events[i];
+      if (parts_->is_other_traffic(event)) continue;
+      if (event.kind == Kind::op) {
+        emit(experts_->ops[static_cast<std::size_t>(event.index)]);
+      } else if (event.kind == Kind::start) {
+        TraceCollective one = experts_->collectives[static_cast<std::size_t>(event.index)];
+        one.comm = *expert_comm_;
+        out_.start(std::move(one));
+      } else {
+        out_.events.push_back({Kind::wait, *expert_comm_, event.later});
+      }
+    }
+  }
+
   /// Returns an optimizer op on this rank's share.
   OpCost shared(OpCost op) const {
-    op.flops /= layout_.traced_ranks();
-    op.bytes /= layout_.traced_ranks();
+    op.flops /= optimizer_shards_;
+    op.bytes /= optimizer_shards_;
     return op;
   }
 
@@ -172,19 +286,14 @@ class Rewriter {
     return op;
   }
 
-  static bool is_row_op(const OpCost& op) {
-    return is_called(op, "add_rmsnorm") || is_called(op, "recompute_rmsnorm") ||
-           is_called(op, "rmsnorm_backward");
-  }
   /// Returns true for ops between a column-parallel GEMM and a row-parallel one, forward and backward.
   static bool is_between_linears(const OpCost& op) {
     return is_called(op, "attention") || is_called(op, "swiglu") || is_called(op, "rope_backward") ||
            is_called(op, "swiglu_backward");
   }
-  static bool is_gemm(const OpCost& op) { return std::strncmp(op.name, "matmul ", 7) == 0; }
 
-  /// A norm works on M/t rows; the rows that follow need all of them.
-  void rewrite_row_op(const OpCost& op) {
+  /// A norm works on M/t rows; what follows needs all of them, unless it is a router.
+  void rewrite_row_op(const OpCost& op, bool experts_follow) {
     if (last_gemm_was_head_ && is_called(op, "rmsnorm_backward")) {
       finish_pending();
       tensor_collective("reduce_scatter", activation_bytes());
@@ -193,6 +302,12 @@ class Rewriter {
     last_gemm_was_head_ = inner_ = false;
     finish_pending();
     const std::int64_t rows = plan_.tokens_per_micro_step(), cols = plan_.model.width;
+    if (experts_follow) {
+      OpCost norm = op;
+      norm.bytes /= layout_.tensor;
+      norm.shape[0] = rows / layout_.tensor;
+      return emit(norm);
+    }
     const double copies = copy_bytes(op.formats[0], rows, cols) + copy_bytes(op.formats[1], cols, rows);
     OpCost norm = op;
     norm.formats = {};
@@ -290,10 +405,30 @@ class Rewriter {
   const Plan& plan_;
   const ParallelLayout& layout_;
   const RecomputeShare& recompute_;
+  const Trace* experts_;
+  std::optional<ExpertParts> own_parts_, parts_;  // of local_ and experts_, where those are others
+  double optimizer_shards_;
   Trace out_;
-  std::optional<int> tensor_comm_, context_comm_;
+  std::optional<int> tensor_comm_, context_comm_, expert_comm_;
   bool backward_ = false, last_gemm_was_head_ = false, pending_wait_ = false, inner_ = false;
 };
+
+/// Makes the ranks of `layout` share the experts of a traced rank's model. A rank of t tensor ranks accounts for a t-th
+/// of the experts and of a token's slots, which are its weights and its rows.
+void divide_experts(Case& c, MoeConfig& moe, const ParallelLayout& layout) {
+  const int t = layout.tensor;
+  const std::int64_t ranks = std::int64_t{t} * layout.traced_ranks();
+  if (layout.experts % t != 0 || ranks % layout.experts != 0 || moe.rule.experts % layout.experts != 0)
+    throw InvalidInput(fmt::format(
+        "{} expert ranks do not divide {} experts, or {} ranks of a stage in groups of whole tensor groups",
+        layout.experts, moe.rule.experts, ranks));
+  if (moe.shared_ffn > 0 || moe.dense_layers > 0)
+    throw InvalidInput("shared experts and dense blocks beside experts are not divided");
+  c.ep = layout.experts / t;
+  c.exchange = c.ep > 1 ? "sync" : Case{}.exchange;
+  moe.rule.experts /= t;
+  moe.rule.top_k = std::max<std::int64_t>(1, moe.rule.top_k / t);
+}
 
 }  // namespace
 
@@ -313,12 +448,40 @@ Plan local_plan(Case c, const ModelConfig& model, const ParallelLayout& layout) 
   local.kv_heads = std::max<std::int64_t>(1, model.kv_heads / t);
   local.ffn = model.ffn / t;
   local.vocab = (model.vocab + t - 1) / t;
+  if (layout.experts > 1) divide_experts(c, local.moe, layout);
   return resolve_model(c, local);
 }
 
+Plan expert_plan(Case c, const ModelConfig& model, const ParallelLayout& layout) {
+  const int t = layout.tensor;
+  if (c.seq % (layout.context * t) != 0)
+    throw InvalidInput(fmt::format("{} context and {} tensor ranks do not divide a sequence of {} tokens",
+                                   layout.context, t, c.seq));
+  c.seq /= layout.context * t;
+  c.gpus = std::int64_t{t} * layout.traced_ranks();
+  c.model = Case{}.model;
+  c.ep = layout.experts;
+  c.exchange = "sync";
+  return resolve_model(c, model);
+}
+
+double optimizer_shards(const Plan& plan, const ParallelLayout& layout) {
+  const double ranks = layout.traced_ranks();
+  if (layout.experts == 1) return ranks;
+  const ModelConfig& model = plan.model;
+  const auto of_all_experts = static_cast<double>(model.layers * model.moe.rule.experts * 3 * model.width *
+                                                  model.moe.expert_ffn);
+  const double others = static_cast<double>(parameter_count(model)) - of_all_experts;
+  const double expert_ranks = plan.parameters.expert_ranks;
+  const double own = of_all_experts / expert_ranks;
+  return (others + own) / (others / ranks + own / (ranks / expert_ranks));
+}
+
 Trace parallel_trace(const Trace& local, const Plan& plan, const ParallelLayout& layout,
-                     const RecomputeShare& recompute) {
-  return Rewriter(local, plan, layout, recompute).run();
+                     const RecomputeShare& recompute, const Trace* experts) {
+  if (layout.divides_expert_rows() && !experts)
+    throw std::invalid_argument("the experts' rows are another dry run's");
+  return Rewriter(local, plan, layout, recompute, layout.divides_expert_rows() ? experts : nullptr).run();
 }
 
 }  // namespace precbench
