@@ -36,14 +36,13 @@ struct Traced {
   std::int64_t activations = 0, others = 0;  ///< bytes at their peaks
 };
 
-Traced traced(const Case& c, const ModelConfig& model, const ParallelLayout& layout, const RecomputeShare& recompute,
-              const CostModel& cost_model) {
+Traced traced(const Case& c, const ModelConfig& model, const ParallelLayout& layout,
+              const RecomputeShare& recompute, const CostModel& cost_model) {
   const Plan plan = local_plan(c, model, layout);
   const DryRun run = dry_run(plan, nullptr);
   const std::optional<Trace> experts =
-      layout.divides_expert_rows()
-          ? std::optional(dry_run(expert_plan(c, model, layout), nullptr).trace)
-          : std::nullopt;
+      layout.divides_expert_rows() ? std::optional(dry_run(expert_plan(c, model, layout), nullptr).trace)
+                                   : std::nullopt;
   Traced t;
   t.trace = parallel_trace(run.trace, plan, layout, recompute, experts ? &*experts : nullptr);
   t.rates = cost_model.rates_of(t.trace);

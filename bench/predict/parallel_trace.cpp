@@ -94,9 +94,8 @@ class ExpertParts {
   bool is_outside(const TraceEvent& event) const {
     if (event.kind != Kind::op) return false;
     const OpCost& op = op_of(event);
-    return is_row_op(op) || is_gemm(op) || is_called(op, "embedding") ||
-           op.op_class == OpClass::attention || op.op_class == OpClass::head_loss ||
-           op.op_class == OpClass::optimizer;
+    return is_row_op(op) || is_gemm(op) || is_called(op, "embedding") || op.op_class == OpClass::attention ||
+           op.op_class == OpClass::head_loss || op.op_class == OpClass::optimizer;
   }
   bool is_of_experts(const TraceEvent& event) const {
     if (event.kind != Kind::op) return comm_of(event) == comm_;
@@ -217,8 +216,7 @@ class Rewriter {
     const OpCost& op = local_.ops[static_cast<std::size_t>(event.index)];
     if (op.op_class == OpClass::head_loss) backward_ = true;
     if (is_between_linears(op)) inner_ = true;
-    if (layout_.tensor > 1 && is_row_op(op))
-      return rewrite_row_op(op, own_parts_ && own_parts_->follows(at));
+    if (layout_.tensor > 1 && is_row_op(op)) return rewrite_row_op(op, own_parts_ && own_parts_->follows(at));
     if (layout_.tensor > 1 && is_gemm(op)) return rewrite_gemm(op);
     if (layout_.context > 1 && op.op_class == OpClass::attention) return rewrite_attention(op);
     emit(layout_.sharded_optimizer && op.op_class == OpClass::optimizer ? shared(op) : rerun(op));
@@ -469,8 +467,8 @@ double optimizer_shards(const Plan& plan, const ParallelLayout& layout) {
   const double ranks = layout.traced_ranks();
   if (layout.experts == 1) return ranks;
   const ModelConfig& model = plan.model;
-  const auto of_all_experts = static_cast<double>(model.layers * model.moe.rule.experts * 3 * model.width *
-                                                  model.moe.expert_ffn);
+  const auto of_all_experts =
+      static_cast<double>(model.layers * model.moe.rule.experts * 3 * model.width * model.moe.expert_ffn);
   const double others = static_cast<double>(parameter_count(model)) - of_all_experts;
   const double expert_ranks = plan.parameters.expert_ranks;
   const double own = of_all_experts / expert_ranks;

@@ -87,12 +87,14 @@ class Translator {
     assume("weights of a stage: gathered once a step");
   }
 
-  /// Experts of layouts that this program runs have its own exchange; others share them by all-to-all.
+  /// Rows travel to experts by all-to-all. Megatron's layouts of data ranks alone keep the exchange that they were first
+  /// predicted with, this program's default.
   void translate_experts() {
     const std::int64_t ranks = p_.ep.value_or(1);
-    const bool runs = s_.layout.tensor == 1 && s_.layout.pipeline == 1;
-    if (runs || !s_.model.moe) {
+    const bool data_alone = s_.layout.tensor == 1 && s_.layout.pipeline == 1;
+    if (data_alone || !s_.model.moe) {
       s_.c.ep = ranks;
+      if (ranks > 1 && p_.framework == "torchtitan") s_.c.exchange = "sync";
       return;
     }
     if (ranks == 1 && s_.layout.tensor > 1)
@@ -112,11 +114,11 @@ class Translator {
   std::int64_t likely_shard_group() const {
     constexpr double kStateBytes = 16, kShare = 0.5;  // weights, gradients, two moments
     std::int64_t group = s_.machine.levels.empty() ? 1 : s_.machine.levels.front().gpus;
-    const double bytes =
-        kStateBytes * static_cast<double>(parameter_count(s_.model)) / s_.layout.pipeline;
-    while (2 * group <= *p_.gpus && bytes / static_cast<double>(group) > kShare * 1e9 * s_.machine.memory_gb)
+    const double bytes = kStateBytes * static_cast<double>(parameter_count(s_.model)) / s_.layout.pipeline;
+    while (2 * group <= s_.layout.traced_ranks() &&
+           bytes / static_cast<double>(group) > kShare * 1e9 * s_.machine.memory_gb)
       group *= 2;
-    return std::min<std::int64_t>(group, *p_.gpus);
+    return std::min<std::int64_t>(group, s_.layout.traced_ranks());
   }
 
   // Settings that a source with TorchTitan leaves unsaid are as in TorchTitan's presets: 8B with one sequence and
