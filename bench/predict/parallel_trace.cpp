@@ -14,6 +14,7 @@
 #include "bench/case/resolve_model.h"
 #include "kernels/base/errors.h"
 #include "kernels/numerics/scale_layout.h"
+#include "models/transformer/routing/expected_load.h"
 
 namespace precbench {
 namespace {
@@ -411,6 +412,14 @@ class Rewriter {
   bool backward_ = false, last_gemm_was_head_ = false, pending_wait_ = false, inner_ = false;
 };
 
+/// Makes `ranks` share the experts, and exchange as many rows by all-to-all as go to each on average.
+void share_experts(Case& c, const RoutingRule& rule, std::int64_t ranks) {
+  c.ep = ranks;
+  if (ranks == 1) return;
+  c.exchange = "slots";
+  c.slots = tokens_to_rank(rule, rule.experts / ranks, c.batch * c.seq, 0);
+}
+
 /// Makes the ranks of `layout` share the experts of a traced rank's model. A rank of t tensor ranks accounts for a t-th
 /// of the experts and of a token's slots, which are its weights and its rows.
 void divide_experts(Case& c, MoeConfig& moe, const ParallelLayout& layout) {
@@ -420,12 +429,12 @@ void divide_experts(Case& c, MoeConfig& moe, const ParallelLayout& layout) {
     throw InvalidInput(fmt::format(
         "{} expert ranks do not divide {} experts, or {} ranks of a stage in groups of whole tensor groups",
         layout.experts, moe.rule.experts, ranks));
-  if (moe.shared_ffn > 0 || moe.dense_layers > 0)
-    throw InvalidInput("shared experts and dense blocks beside experts are not divided");
-  c.ep = layout.experts / t;
-  c.exchange = c.ep > 1 ? "sync" : Case{}.exchange;
+  if (t > 1 && moe.shared_ffn > 0) throw InvalidInput("shared experts with tensor ranks are not predicted");
+  if (layout.pipeline > 1 && moe.dense_layers > 0)
+    throw InvalidInput("pipelines of blocks with and without experts are not predicted");
   moe.rule.experts /= t;
   moe.rule.top_k = std::max<std::int64_t>(1, moe.rule.top_k / t);
+  share_experts(c, moe.rule, layout.experts / t);
 }
 
 }  // namespace
@@ -458,8 +467,7 @@ Plan expert_plan(Case c, const ModelConfig& model, const ParallelLayout& layout)
   c.seq /= layout.context * t;
   c.gpus = std::int64_t{t} * layout.traced_ranks();
   c.model = Case{}.model;
-  c.ep = layout.experts;
-  c.exchange = "sync";
+  share_experts(c, model.moe.rule, layout.experts);
   return resolve_model(c, model);
 }
 

@@ -87,14 +87,13 @@ class Translator {
     assume("weights of a stage: gathered once a step");
   }
 
-  /// Rows travel to experts by all-to-all. Megatron's layouts of data ranks alone keep the exchange that they were first
-  /// predicted with, this program's default.
+  /// Rows travel to experts by all-to-all. Layouts of data ranks alone keep the exchange that they were first predicted
+  /// with, this program's default; none of TorchTitan's was.
   void translate_experts() {
     const std::int64_t ranks = p_.ep.value_or(1);
     const bool data_alone = s_.layout.tensor == 1 && s_.layout.pipeline == 1;
-    if (data_alone || !s_.model.moe) {
+    if (!s_.model.moe || (data_alone && p_.framework != "torchtitan")) {
       s_.c.ep = ranks;
-      if (ranks > 1 && p_.framework == "torchtitan") s_.c.exchange = "sync";
       return;
     }
     if (ranks == 1 && s_.layout.tensor > 1)
