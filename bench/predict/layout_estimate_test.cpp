@@ -1,6 +1,7 @@
 // Layouts: what a step costs beyond its ops, from bytes and rates.
 #include "bench/predict/layout_estimate.h"
 
+#include "bench/predict/predict.h"
 #include "kernels/testing/catch.h"
 
 namespace precbench {

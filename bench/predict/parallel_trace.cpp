@@ -44,8 +44,7 @@ bool is_gemm(const OpCost& op) { return std::strncmp(op.name, "matmul ", 7) == 0
 class ExpertParts {
  public:
   explicit ExpertParts(const Trace& trace) : trace_(trace) {
-    for (const TraceCollective& one : trace.collectives)
-      if (one.name.starts_with("all_to_all")) comm_ = one.comm;
+    find_traffic();
     std::size_t begin = 0, micro_step = 0;
     bool found = false;
     const auto end_part = [&](std::size_t end) {
@@ -74,20 +73,45 @@ class ExpertParts {
     if (after == parts_.begin() || event >= std::prev(after)->end) return std::nullopt;
     return static_cast<std::size_t>(std::prev(after) - parts_.begin());
   }
-  /// Returns true if a part begins right after the event.
+  /// Returns true if the event's result goes to experts: a part follows, or other norms and a part.
   bool follows(std::size_t event) const {
-    const auto part = part_of(event + 1);
-    return part && parts_[*part].begin == event + 1;
+    std::size_t next = event + 1;
+    while (next < trace_.events.size() && is_passed_by(next)) ++next;
+    return part_of(next).has_value();
   }
-  /// Returns true for collectives of other communicators than the experts', and waits for them.
-  bool is_other_traffic(const TraceEvent& event) const {
-    return event.kind != Kind::op && comm_of(event) != comm_;
-  }
+  /// Returns true for starts of exchanges of rows and waits for them.
+  bool is_exchange(std::size_t event) const { return traffic_[event].exchange; }
+  /// Returns TraceEvent::later of a wait, counting exchanges alone, or all other collectives alone.
+  std::int32_t later(std::size_t event) const { return traffic_[event].later; }
 
  private:
-  int comm_of(const TraceEvent& event) const {
-    return event.kind == Kind::wait ? event.index
-                                    : trace_.collectives[static_cast<std::size_t>(event.index)].comm;
+  struct Traffic {
+    bool exchange = false;
+    std::int32_t later = 0;
+  };
+  /// Exchanges and other collectives may share a communicator; here they are told apart.
+  void find_traffic() {
+    traffic_.resize(trace_.events.size());
+    std::vector<std::vector<bool>> started(trace_.comms.size());  // by communicator: an exchange?
+    for (std::size_t i = 0; i < trace_.events.size(); ++i) {
+      const TraceEvent& event = trace_.events[i];
+      if (event.kind == Kind::start) {
+        const TraceCollective& one = trace_.collectives[static_cast<std::size_t>(event.index)];
+        traffic_[i].exchange = one.name.starts_with("all_to_all");
+        started[static_cast<std::size_t>(one.comm)].push_back(traffic_[i].exchange);
+      } else if (event.kind == Kind::wait) {
+        const std::vector<bool>& of_comm = started[static_cast<std::size_t>(event.index)];
+        const auto awaited = static_cast<std::ptrdiff_t>(of_comm.size()) - 1 - event.later;
+        if (awaited < 0) continue;
+        const bool exchange = of_comm[static_cast<std::size_t>(awaited)];
+        const auto after = std::count(of_comm.begin() + awaited + 1, of_comm.end(), exchange);
+        traffic_[i] = {exchange, static_cast<std::int32_t>(after)};
+      }
+    }
+  }
+  bool is_passed_by(std::size_t at) const {
+    const TraceEvent& event = trace_.events[at];
+    return event.kind == Kind::op ? is_row_op(op_of(event)) : !is_exchange(at);
   }
   const OpCost& op_of(const TraceEvent& event) const {
     return trace_.ops[static_cast<std::size_t>(event.index)];
@@ -99,14 +123,14 @@ class ExpertParts {
            op.op_class == OpClass::head_loss || op.op_class == OpClass::optimizer;
   }
   bool is_of_experts(const TraceEvent& event) const {
-    if (event.kind != Kind::op) return comm_of(event) == comm_;
+    if (event.kind != Kind::op) return false;
     const OpCost& op = op_of(event);
     return op.op_class == OpClass::routing || std::strncmp(op.name, "grouped_", 8) == 0;
   }
 
   const Trace& trace_;
   std::vector<Part> parts_;
-  std::optional<int> comm_;
+  std::vector<Traffic> traffic_;  // by event
 };
 
 /// Writes the new trace event by event.
@@ -204,10 +228,10 @@ class Rewriter {
     const TraceEvent& event = local_.events[at];
     if (const auto part = own_parts_ ? own_parts_->part_of(at) : std::nullopt) {
       if (own_parts_->all()[*part].begin == at) copy_experts(parts_->all()[*part]);
-      if (!own_parts_->is_other_traffic(event)) return;
+      if (event.kind == Kind::op || own_parts_->is_exchange(at)) return;
     }
     if (event.kind == Kind::wait) {
-      out_.events.push_back(event);
+      out_.events.push_back({Kind::wait, event.index, own_parts_ ? own_parts_->later(at) : event.later});
       return;
     }
     if (event.kind == Kind::start) {
@@ -254,7 +278,7 @@ class Rewriter {
     finish_pending();
     for (std::size_t i = part.begin; i < part.end; ++i) {
       const TraceEvent& event = experts_->events[i];
-      if (parts_->is_other_traffic(event)) continue;
+      if (event.kind != Kind::op && !parts_->is_exchange(i)) continue;
       if (event.kind == Kind::op) {
         emit(experts_->ops[static_cast<std::size_t>(event.index)]);
       } else if (event.kind == Kind::start) {
@@ -262,7 +286,7 @@ class Rewriter {
         one.comm = *expert_comm_;
         out_.start(std::move(one));
       } else {
-        out_.events.push_back({Kind::wait, *expert_comm_, event.later});
+        out_.events.push_back({Kind::wait, *expert_comm_, parts_->later(i)});
       }
     }
   }

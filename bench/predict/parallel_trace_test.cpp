@@ -186,6 +186,18 @@ TEST_CASE("parallel_trace: experts of tensor ranks work on the rows of a rank's 
     CHECK(calls.at("all_gather") == 2 * 3 + 2);
     CHECK(calls.at("reduce_scatter") == 2 * 2 + 2);
   }
+  // Gradients of what all ranks have are reduced in FP32, half of a matrix each; those of experts have no replicas.
+  const ParallelLayout layout{.tensor = 2, .data = 4, .experts = 8};
+  const Plan plan = local_plan(small_mixture(), find_model("moe-4b-a1b"), layout);
+  const double shared = static_cast<double>(parameter_count(plan.model) - 2 * 16 * 3 * 2048 * 1024) * 4;
+  double reduced = 0;
+  const Trace trace = trace_of(small_mixture(), layout);
+  for (const TraceEvent& event : trace.events)
+    if (event.kind == TraceEvent::Kind::start)
+      if (const TraceCollective& one = trace.collectives[static_cast<std::size_t>(event.index)];
+          one.name == "all_reduce" && one.buffer_bytes > 1024)
+        reduced += one.buffer_bytes;
+  CHECK(reduced == Approx(shared).epsilon(0.001));
   // Half of the heads, whole rows.
   const Trace one = trace_of(small_mixture(), {}),
               two = trace_of(small_mixture(), {.tensor = 2, .data = 4, .experts = 8});
@@ -222,7 +234,7 @@ TEST_CASE("parallel_trace: rows cost what the network moves of them", "[predict]
 
 TEST_CASE("optimizer_shards: experts have as many replicas as ranks beyond those that share them",
           "[predict]") {
-  const ParallelLayout layout{.tensor = 2, .data = 8, .sharded_optimizer = true, .experts = 8};
+  const ParallelLayout layout{.tensor = 2, .data = 8, .experts = 8, .sharded_optimizer = true};
   Case c = small_mixture();
   const Plan plan = local_plan(c, find_model(c.model), layout);
   // A rank has 4 of 32 experts in each of two blocks, which 2 of 16 ranks share; the rest is shared by 8 data ranks.
