@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bench/case/resolve_model.h"
+#include "bench/predict/expert_parts.h"
 #include "kernels/base/errors.h"
 #include "kernels/numerics/scale_layout.h"
 #include "models/transformer/routing/expected_load.h"
@@ -20,8 +21,6 @@ namespace precbench {
 namespace {
 
 using Kind = TraceEvent::Kind;
-
-bool is_called(const OpCost& op, const char* name) { return std::strcmp(op.name, name) == 0; }
 
 /// Returns the bytes of a quantized copy [rows, cols] with its scales.
 double copy_bytes(const OpFormat& format, std::int64_t rows, std::int64_t cols) {
@@ -32,106 +31,6 @@ double copy_bytes(const OpFormat& format, std::int64_t rows, std::int64_t cols) 
   return static_cast<double>(bytes_of(format.dtype, rows * cols) +
                              bytes_of(scale, scale_count(format.granularity, rows, cols)));
 }
-
-bool is_row_op(const OpCost& op) {
-  return is_called(op, "add_rmsnorm") || is_called(op, "recompute_rmsnorm") ||
-         is_called(op, "rmsnorm_backward");
-}
-bool is_gemm(const OpCost& op) { return std::strncmp(op.name, "matmul ", 7) == 0; }
-
-/// The parts of a trace that experts take: routing, exchange of rows and the experts' layers. Each lies between two
-/// norms or GEMMs of other layers.
-class ExpertParts {
- public:
-  explicit ExpertParts(const Trace& trace) : trace_(trace) {
-    find_traffic();
-    std::size_t begin = 0, micro_step = 0;
-    bool found = false;
-    const auto end_part = [&](std::size_t end) {
-      if (found) parts_.push_back({begin, end});
-      begin = end;
-      found = false;
-    };
-    for (std::size_t i = 0; i < trace.events.size(); ++i) {
-      const bool starts =
-          micro_step < trace.micro_steps.size() && trace.micro_steps[micro_step] == i && ++micro_step;
-      if (starts || is_outside(trace.events[i])) end_part(i);
-      if (is_outside(trace.events[i])) begin = i + 1;
-      found = found || is_of_experts(trace.events[i]);
-    }
-    end_part(trace.events.size());
-  }
-
-  struct Part {
-    std::size_t begin, end;
-  };
-  const std::vector<Part>& all() const { return parts_; }
-  /// Returns the number of the part that holds the event; null if none does.
-  std::optional<std::size_t> part_of(std::size_t event) const {
-    const auto after = std::upper_bound(parts_.begin(), parts_.end(), event,
-                                        [](std::size_t at, const Part& part) { return at < part.begin; });
-    if (after == parts_.begin() || event >= std::prev(after)->end) return std::nullopt;
-    return static_cast<std::size_t>(std::prev(after) - parts_.begin());
-  }
-  /// Returns true if the event's result goes to experts: a part follows, or other norms and a part.
-  bool follows(std::size_t event) const {
-    std::size_t next = event + 1;
-    while (next < trace_.events.size() && is_passed_by(next)) ++next;
-    return part_of(next).has_value();
-  }
-  /// Returns true for starts of exchanges of rows and waits for them.
-  bool is_exchange(std::size_t event) const { return traffic_[event].exchange; }
-  /// Returns TraceEvent::later of a wait, counting exchanges alone, or all other collectives alone.
-  std::int32_t later(std::size_t event) const { return traffic_[event].later; }
-
- private:
-  struct Traffic {
-    bool exchange = false;
-    std::int32_t later = 0;
-  };
-  /// Exchanges and other collectives may share a communicator; here they are told apart.
-  void find_traffic() {
-    traffic_.resize(trace_.events.size());
-    std::vector<std::vector<bool>> started(trace_.comms.size());  // by communicator: an exchange?
-    for (std::size_t i = 0; i < trace_.events.size(); ++i) {
-      const TraceEvent& event = trace_.events[i];
-      if (event.kind == Kind::start) {
-        const TraceCollective& one = trace_.collectives[static_cast<std::size_t>(event.index)];
-        traffic_[i].exchange = one.name.starts_with("all_to_all");
-        started[static_cast<std::size_t>(one.comm)].push_back(traffic_[i].exchange);
-      } else if (event.kind == Kind::wait) {
-        const std::vector<bool>& of_comm = started[static_cast<std::size_t>(event.index)];
-        const auto awaited = static_cast<std::ptrdiff_t>(of_comm.size()) - 1 - event.later;
-        if (awaited < 0) continue;
-        const bool exchange = of_comm[static_cast<std::size_t>(awaited)];
-        const auto after = std::count(of_comm.begin() + awaited + 1, of_comm.end(), exchange);
-        traffic_[i] = {exchange, static_cast<std::int32_t>(after)};
-      }
-    }
-  }
-  bool is_passed_by(std::size_t at) const {
-    const TraceEvent& event = trace_.events[at];
-    return event.kind == Kind::op ? is_row_op(op_of(event)) : !is_exchange(at);
-  }
-  const OpCost& op_of(const TraceEvent& event) const {
-    return trace_.ops[static_cast<std::size_t>(event.index)];
-  }
-  bool is_outside(const TraceEvent& event) const {
-    if (event.kind != Kind::op) return false;
-    const OpCost& op = op_of(event);
-    return is_row_op(op) || is_gemm(op) || is_called(op, "embedding") || op.op_class == OpClass::attention ||
-           op.op_class == OpClass::head_loss || op.op_class == OpClass::optimizer;
-  }
-  bool is_of_experts(const TraceEvent& event) const {
-    if (event.kind != Kind::op) return false;
-    const OpCost& op = op_of(event);
-    return op.op_class == OpClass::routing || std::strncmp(op.name, "grouped_", 8) == 0;
-  }
-
-  const Trace& trace_;
-  std::vector<Part> parts_;
-  std::vector<Traffic> traffic_;  // by event
-};
 
 /// Writes the new trace event by event.
 class Rewriter {
