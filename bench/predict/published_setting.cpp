@@ -152,7 +152,7 @@ class Translator {
     } else if (is_megatron()) {
       s_.c.grads = "bf16";  // its performance recipes reduce gradients in BF16
     }
-    const bool tensorwise = s_.c.recipe == "tensorwise";
+    const bool tensorwise = s_.c.recipe == "tensorwise" && !s_.model.moe;  // experts are gathered in BF16
     if (s_.c.parallel != "ddp" && tensorwise && !says(p_.caveat, "BF16 all-gather")) s_.c.gather = "fp8";
   }
 
