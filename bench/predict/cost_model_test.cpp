@@ -180,5 +180,28 @@ TEST_CASE("CostModel: a machine that names rates which do not exist is refused",
   CHECK_THROWS_WITH(CostModel(machine), Catch::Contains("no rates of \"mi300x\""));
 }
 
+TEST_CASE("CostModel: an FP4 GEMM reaches the fraction of the FP4 peak that one in FP8 reaches of its own",
+          "[predict]") {
+  const Machine machine = find_machine("gb300");
+  REQUIRE_FALSE(machine.sustained.fp4);
+  const CostModel model(machine);
+  const auto seconds = [&](const char* recipe) {
+    const GemmRecipe& gemm = find_recipe(recipe).fprop;
+    const auto format = [](const QuantFormat& f) { return OpFormat{f.dtype, f.granularity, f.scale}; };
+    OpCost op{
+        .name = "matmul fprop", .op_class = OpClass::gemm, .flops = 2.0 * 8192 * 28672 * 8192, .bytes = 1};
+    op.math = gemm.a.dtype == DType::e2m1 ? DType::e2m1 : DType::e4m3;
+    op.shape = {8192, 28672, 8192};
+    op.formats = {format(gemm.a), format(gemm.b)};
+    return model.timer().time(op).seconds;
+  };
+  // FP8 sustains 3726 where an H200, whose peak is 1979, sustains 1453.4.
+  const double faster = 15000 / (1979 * 3726 / 1453.4);
+  bool any = false;
+  for (const char* fp8 : {"tensorwise", "rowwise", "blockwise"})
+    any = any || std::abs(seconds(fp8) / seconds("nvfp4_all") / faster - 1) < 0.02;
+  CHECK(any);
+}
+
 }  // namespace
 }  // namespace precbench

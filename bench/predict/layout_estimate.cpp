@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <optional>
 
 #include "bench/predict/pipeline.h"
 #include "bench/predict/predict.h"
@@ -35,12 +36,15 @@ struct Traced {
   std::int64_t activations = 0, others = 0;  ///< bytes at their peaks
 };
 
-Traced traced(Case c, const ModelConfig& model, const ParallelLayout& layout, const RecomputeShare& recompute,
-              const CostModel& cost_model) {
-  const Plan plan = local_plan(std::move(c), model, layout);
+Traced traced(const Case& c, const ModelConfig& model, const ParallelLayout& layout,
+              const RecomputeShare& recompute, const CostModel& cost_model) {
+  const Plan plan = local_plan(c, model, layout);
   const DryRun run = dry_run(plan, nullptr);
+  const std::optional<Trace> experts =
+      layout.divides_expert_rows() ? std::optional(dry_run(expert_plan(c, model, layout), nullptr).trace)
+                                   : std::nullopt;
   Traced t;
-  t.trace = parallel_trace(run.trace, plan, layout, recompute);
+  t.trace = parallel_trace(run.trace, plan, layout, recompute, experts ? &*experts : nullptr);
   t.rates = cost_model.rates_of(t.trace);
   t.step = estimate_step(cost_model, t.trace, t.rates, layout.ranks());
   const auto bytes = [&](Segment segment) { return run.peak.bytes[static_cast<int>(segment)]; };
@@ -48,7 +52,8 @@ Traced traced(Case c, const ModelConfig& model, const ParallelLayout& layout, co
   t.others = run.most() - t.activations;
   if (layout.sharded_optimizer) {
     const std::int64_t states = bytes(Segment::master) + bytes(Segment::moments);
-    t.others -= states - states / layout.traced_ranks();
+    t.others -=
+        states - static_cast<std::int64_t>(static_cast<double>(states) / optimizer_shards(plan, layout));
   }
   return t;
 }

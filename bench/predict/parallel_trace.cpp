@@ -6,20 +6,21 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "bench/case/resolve_model.h"
+#include "bench/predict/expert_parts.h"
 #include "kernels/base/errors.h"
 #include "kernels/numerics/scale_layout.h"
+#include "models/transformer/routing/expected_load.h"
 
 namespace precbench {
 namespace {
 
 using Kind = TraceEvent::Kind;
-
-bool is_called(const OpCost& op, const char* name) { return std::strcmp(op.name, name) == 0; }
 
 /// Returns the bytes of a quantized copy [rows, cols] with its scales.
 double copy_bytes(const OpFormat& format, std::int64_t rows, std::int64_t cols) {
@@ -35,14 +36,26 @@ double copy_bytes(const OpFormat& format, std::int64_t rows, std::int64_t cols) 
 class Rewriter {
  public:
   Rewriter(const Trace& local, const Plan& plan, const ParallelLayout& layout,
-           const RecomputeShare& recompute)
-      : local_(local), plan_(plan), layout_(layout), recompute_(recompute) {
+           const RecomputeShare& recompute, const Trace* experts)
+      : local_(local),
+        plan_(plan),
+        layout_(layout),
+        recompute_(recompute),
+        experts_(experts),
+        optimizer_shards_(optimizer_shards(plan, layout)) {
+    if (experts) {
+      own_parts_.emplace(local);
+      parts_.emplace(*experts);
+      if (own_parts_->all().size() != parts_->all().size())
+        throw std::logic_error("two traces of one model have other parts of experts");
+    }
     out_.comms = local.comms;
     // Traced ranks are those of data and context; tensor ranks lie between them.
     for (std::vector<int>& ranks : out_.comms)
       for (int& rank : ranks) rank *= layout.tensor;
     if (layout.tensor > 1) tensor_comm_ = add_comm(layout.tensor, 1);
     if (layout.context > 1) context_comm_ = add_comm(layout.context, layout.tensor);
+    if (experts) expert_comm_ = add_comm(layout.experts, 1);
     out_.repeats = local.repeats;
   }
 
@@ -59,7 +72,7 @@ class Rewriter {
       if (i == local_.repeat_begin) out_.repeat_begin = out_.events.size();
       if (i == local_.repeat_end) out_.repeat_end = out_.events.size();
       if (i == local_.update_begin) out_.update_begin = out_.events.size();
-      if (i < local_.events.size()) rewrite(local_.events[i]);
+      if (i < local_.events.size()) rewrite(i);
     }
     if (local_.repeats == 1 && local_.repeat_end == 0) out_.repeat_begin = out_.repeat_end = 0;
     return std::move(out_);
@@ -110,9 +123,14 @@ class Rewriter {
     return static_cast<double>(plan_.tokens_per_micro_step() * plan_.model.width) * 2;
   }
 
-  void rewrite(const TraceEvent& event) {
+  void rewrite(std::size_t at) {
+    const TraceEvent& event = local_.events[at];
+    if (const auto part = own_parts_ ? own_parts_->part_of(at) : std::nullopt) {
+      if (own_parts_->all()[*part].begin == at) copy_experts(parts_->all()[*part]);
+      if (event.kind == Kind::op || own_parts_->is_exchange(at)) return;
+    }
     if (event.kind == Kind::wait) {
-      out_.events.push_back(event);
+      out_.events.push_back({Kind::wait, event.index, own_parts_ ? own_parts_->later(at) : event.later});
       return;
     }
     if (event.kind == Kind::start) {
@@ -122,7 +140,7 @@ class Rewriter {
     const OpCost& op = local_.ops[static_cast<std::size_t>(event.index)];
     if (op.op_class == OpClass::head_loss) backward_ = true;
     if (is_between_linears(op)) inner_ = true;
-    if (layout_.tensor > 1 && is_row_op(op)) return rewrite_row_op(op);
+    if (layout_.tensor > 1 && is_row_op(op)) return rewrite_row_op(op, own_parts_ && own_parts_->follows(at));
     if (layout_.tensor > 1 && is_gemm(op)) return rewrite_gemm(op);
     if (layout_.context > 1 && op.op_class == OpClass::attention) return rewrite_attention(op);
     emit(layout_.sharded_optimizer && op.op_class == OpClass::optimizer ? shared(op) : rerun(op));
@@ -154,10 +172,28 @@ class Rewriter {
     }
   }
 
+  /// Copies a part of the experts' trace. Its collectives of weights and gradients are those of another layout.
+  void copy_experts(const ExpertParts::Part& part) {
+    finish_pending();
+    for (std::size_t i = part.begin; i < part.end; ++i) {
+      const TraceEvent& event = experts_->events[i];
+      if (event.kind != Kind::op && !parts_->is_exchange(i)) continue;
+      if (event.kind == Kind::op) {
+        emit(experts_->ops[static_cast<std::size_t>(event.index)]);
+      } else if (event.kind == Kind::start) {
+        TraceCollective one = experts_->collectives[static_cast<std::size_t>(event.index)];
+        one.comm = *expert_comm_;
+        out_.start(std::move(one));
+      } else {
+        out_.events.push_back({Kind::wait, *expert_comm_, parts_->later(i)});
+      }
+    }
+  }
+
   /// Returns an optimizer op on this rank's share.
   OpCost shared(OpCost op) const {
-    op.flops /= layout_.traced_ranks();
-    op.bytes /= layout_.traced_ranks();
+    op.flops /= optimizer_shards_;
+    op.bytes /= optimizer_shards_;
     return op;
   }
 
@@ -172,19 +208,14 @@ class Rewriter {
     return op;
   }
 
-  static bool is_row_op(const OpCost& op) {
-    return is_called(op, "add_rmsnorm") || is_called(op, "recompute_rmsnorm") ||
-           is_called(op, "rmsnorm_backward");
-  }
   /// Returns true for ops between a column-parallel GEMM and a row-parallel one, forward and backward.
   static bool is_between_linears(const OpCost& op) {
     return is_called(op, "attention") || is_called(op, "swiglu") || is_called(op, "rope_backward") ||
            is_called(op, "swiglu_backward");
   }
-  static bool is_gemm(const OpCost& op) { return std::strncmp(op.name, "matmul ", 7) == 0; }
 
-  /// A norm works on M/t rows; the rows that follow need all of them.
-  void rewrite_row_op(const OpCost& op) {
+  /// A norm works on M/t rows; what follows needs all of them, unless it is a router.
+  void rewrite_row_op(const OpCost& op, bool experts_follow) {
     if (last_gemm_was_head_ && is_called(op, "rmsnorm_backward")) {
       finish_pending();
       tensor_collective("reduce_scatter", activation_bytes());
@@ -193,6 +224,12 @@ class Rewriter {
     last_gemm_was_head_ = inner_ = false;
     finish_pending();
     const std::int64_t rows = plan_.tokens_per_micro_step(), cols = plan_.model.width;
+    if (experts_follow) {
+      OpCost norm = op;
+      norm.bytes /= layout_.tensor;
+      norm.shape[0] = rows / layout_.tensor;
+      return emit(norm);
+    }
     const double copies = copy_bytes(op.formats[0], rows, cols) + copy_bytes(op.formats[1], cols, rows);
     OpCost norm = op;
     norm.formats = {};
@@ -290,10 +327,38 @@ class Rewriter {
   const Plan& plan_;
   const ParallelLayout& layout_;
   const RecomputeShare& recompute_;
+  const Trace* experts_;
+  std::optional<ExpertParts> own_parts_, parts_;  // of local_ and experts_, where those are others
+  double optimizer_shards_;
   Trace out_;
-  std::optional<int> tensor_comm_, context_comm_;
+  std::optional<int> tensor_comm_, context_comm_, expert_comm_;
   bool backward_ = false, last_gemm_was_head_ = false, pending_wait_ = false, inner_ = false;
 };
+
+/// Makes `ranks` share the experts, and exchange as many rows by all-to-all as go to each on average.
+void share_experts(Case& c, const RoutingRule& rule, std::int64_t ranks) {
+  c.ep = ranks;
+  if (ranks == 1) return;
+  c.exchange = "slots";
+  c.slots = tokens_to_rank(rule, rule.experts / ranks, c.batch * c.seq, 0);
+}
+
+/// Makes the ranks of `layout` share the experts of a traced rank's model. A rank of t tensor ranks accounts for a t-th
+/// of the experts and of a token's slots, which are its weights and its rows.
+void divide_experts(Case& c, MoeConfig& moe, const ParallelLayout& layout) {
+  const int t = layout.tensor;
+  const std::int64_t ranks = std::int64_t{t} * layout.traced_ranks();
+  if (layout.experts % t != 0 || ranks % layout.experts != 0 || moe.rule.experts % layout.experts != 0)
+    throw InvalidInput(fmt::format(
+        "{} expert ranks do not divide {} experts, or {} ranks of a stage in groups of whole tensor groups",
+        layout.experts, moe.rule.experts, ranks));
+  if (t > 1 && moe.shared_ffn > 0) throw InvalidInput("shared experts with tensor ranks are not predicted");
+  if (layout.pipeline > 1 && moe.dense_layers > 0)
+    throw InvalidInput("pipelines of blocks with and without experts are not predicted");
+  moe.rule.experts /= t;
+  moe.rule.top_k = std::max<std::int64_t>(1, moe.rule.top_k / t);
+  share_experts(c, moe.rule, layout.experts / t);
+}
 
 }  // namespace
 
@@ -313,12 +378,39 @@ Plan local_plan(Case c, const ModelConfig& model, const ParallelLayout& layout) 
   local.kv_heads = std::max<std::int64_t>(1, model.kv_heads / t);
   local.ffn = model.ffn / t;
   local.vocab = (model.vocab + t - 1) / t;
+  if (layout.experts > 1) divide_experts(c, local.moe, layout);
   return resolve_model(c, local);
 }
 
+Plan expert_plan(Case c, const ModelConfig& model, const ParallelLayout& layout) {
+  const int t = layout.tensor;
+  if (c.seq % (layout.context * t) != 0)
+    throw InvalidInput(fmt::format("{} context and {} tensor ranks do not divide a sequence of {} tokens",
+                                   layout.context, t, c.seq));
+  c.seq /= layout.context * t;
+  c.gpus = std::int64_t{t} * layout.traced_ranks();
+  c.model = Case{}.model;
+  share_experts(c, model.moe.rule, layout.experts);
+  return resolve_model(c, model);
+}
+
+double optimizer_shards(const Plan& plan, const ParallelLayout& layout) {
+  const double ranks = layout.traced_ranks();
+  if (layout.experts == 1) return ranks;
+  const ModelConfig& model = plan.model;
+  const auto of_all_experts =
+      static_cast<double>(model.layers * model.moe.rule.experts * 3 * model.width * model.moe.expert_ffn);
+  const double others = static_cast<double>(parameter_count(model)) - of_all_experts;
+  const double expert_ranks = plan.parameters.expert_ranks;
+  const double own = of_all_experts / expert_ranks;
+  return (others + own) / (others / ranks + own / (ranks / expert_ranks));
+}
+
 Trace parallel_trace(const Trace& local, const Plan& plan, const ParallelLayout& layout,
-                     const RecomputeShare& recompute) {
-  return Rewriter(local, plan, layout, recompute).run();
+                     const RecomputeShare& recompute, const Trace* experts) {
+  if (layout.divides_expert_rows() && !experts)
+    throw std::invalid_argument("the experts' rows are another dry run's");
+  return Rewriter(local, plan, layout, recompute, layout.divides_expert_rows() ? experts : nullptr).run();
 }
 
 }  // namespace precbench

@@ -10,6 +10,11 @@
 // gathered twice for weight gradients); norms work on M/t rows; quantized copies are made of gathered rows, or,
 // with one scale per tensor, before the gather, which then moves FP8. Under context parallelism a rank attends
 // with two chunks of T/(2N) rows each, an early and a late one, to the keys before them.
+//
+// Experts are divided among consecutive ranks of tensor, context and data together. A rank routes the M/t rows that
+// its norm leaves it: there is no gather before the router and no scatter after the experts, but an all-to-all with
+// the ranks that share the experts. Their part of the trace comes from a second dry run, of ranks with M/t rows and
+// all heads.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +28,9 @@ namespace precbench {
 struct ParallelLayout {
   int tensor = 1, context = 1, data = 1, pipeline = 1;
   int interleave = 1;  ///< groups of layers per pipeline stage
+  /// Consecutive ranks of tensor, context and data that share a block's experts and exchange rows by all-to-all; 1: as
+  /// the case says.
+  int experts = 1;
   /// Tensor collectives run beside the GEMM that needs or makes their data; false: between the two.
   bool tensor_overlap = false;
   /// Keys and values arrive beside the attention; false: before it.
@@ -33,6 +41,8 @@ struct ParallelLayout {
   int ranks() const { return tensor * context * data * pipeline; }
   /// Number of ranks that the dry run of one stage has.
   int traced_ranks() const { return context * data; }
+  /// Returns true if tensor ranks share experts, so that a rank's rows differ inside and outside of them.
+  bool divides_expert_rows() const { return tensor > 1 && experts > 1; }
 };
 
 /// How much of a block's forward pass runs again in backward, as fractions.
@@ -43,12 +53,19 @@ struct RecomputeShare {
 };
 
 /// Returns the plan of one traced rank: `c` has the model, global sequence length and micro-batch; `gpus` becomes
-/// the traced ranks. Throws InvalidInput if tensor ranks do not divide the heads, or context ranks the sequence.
+/// the traced ranks. Throws InvalidInput if tensor ranks do not divide the heads, context ranks the sequence, or the
+/// ranks that share experts the experts.
 Plan local_plan(Case c, const ModelConfig& model, const ParallelLayout& layout);
+/// Returns the plan whose trace has the experts' part for divides_expert_rows().
+Plan expert_plan(Case c, const ModelConfig& model, const ParallelLayout& layout);
 
 /// Adds tensor and context parallelism and the sharded optimizer to the trace of local_plan(), and scales what runs
-/// again in backward.
+/// again in backward. `experts`: the trace of expert_plan(), required for divides_expert_rows().
 Trace parallel_trace(const Trace& local, const Plan& plan, const ParallelLayout& layout,
-                     const RecomputeShare& recompute = {});
+                     const RecomputeShare& recompute = {}, const Trace* experts = nullptr);
+
+/// Returns among how many ranks a sharded optimizer divides a traced rank's state: the mean over its parameters.
+/// Experts have fewer replicas than other weights.
+double optimizer_shards(const Plan& plan, const ParallelLayout& layout);
 
 }  // namespace precbench

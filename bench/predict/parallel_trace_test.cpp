@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 
+#include "bench/predict/cost_model.h"
 #include "bench/predict/predict.h"
 #include "kernels/base/errors.h"
 #include "kernels/testing/catch.h"
@@ -23,9 +24,41 @@ Case small_case(const std::string& recipe = "bf16") {
 }
 
 Trace trace_of(const Case& c, const ParallelLayout& layout, const RecomputeShare& recompute = {}) {
-  const Plan plan = local_plan(c, find_model(c.model), layout);
-  return parallel_trace(dry_run(plan, nullptr).trace, plan, layout, recompute);
+  const ModelConfig model = find_model(c.model);
+  const Plan plan = local_plan(c, model, layout);
+  const Trace local = dry_run(plan, nullptr).trace;
+  if (!layout.divides_expert_rows()) return parallel_trace(local, plan, layout, recompute);
+  const Trace experts = dry_run(expert_plan(c, model, layout), nullptr).trace;
+  return parallel_trace(local, plan, layout, recompute, &experts);
 }
+
+/// Two blocks of 32 experts of width 1024, of which a token takes 8.
+Case small_mixture(const std::string& recipe = "bf16") {
+  Case c = small_case(recipe);
+  c.model = "moe-4b-a1b";
+  return c;
+}
+
+/// Returns the FLOPs of the GEMMs of experts in a step.
+double expert_flops_of(const Trace& trace) {
+  double flops = 0;
+  for (const CountedOp& op : trace.counted())
+    if (std::string(op.cost.name).starts_with("grouped_matmul"))
+      flops += op.cost.flops * static_cast<double>(op.calls);
+  return flops;
+}
+
+/// Returns the bytes of the largest buffer that is exchanged.
+double largest_exchange(const Trace& trace) {
+  double bytes = 0;
+  for (const TraceCollective& one : trace.collectives)
+    if (one.name == "all_to_all") bytes = std::max(bytes, one.buffer_bytes);
+  return bytes;
+}
+
+// Tokens of 1024 that go to a rank with 4 of 32 experts, if 8 are drawn without repetition: all but those whose 8 are
+// among the other 28.
+constexpr double kSentShare = 1 - 3108105.0 / 10518300;  // 1 - C(28, 8) / C(32, 8)
 
 /// Returns the FLOPs of the ops of a class in a step.
 double flops_of(const Trace& trace, OpClass op_class) {
@@ -131,6 +164,96 @@ TEST_CASE("parallel_trace: context ranks divide the attention of the whole seque
   const auto calls = calls_of(trace_of(small_case(), {.tensor = 2, .context = 2}), 2, 2);
   CHECK(calls.at("all_gather") >= 2 * 2);
   CHECK(calls.at("reduce_scatter") >= 2);
+}
+
+TEST_CASE("parallel_trace: experts of tensor ranks work on the rows of a rank's norm", "[predict]") {
+  for (const char* recipe : {"bf16", "tensorwise", "mxfp8"}) {
+    INFO(recipe);
+    const ParallelLayout layout{.tensor = 2, .data = 4, .experts = 8};
+    const Trace trace = trace_of(small_mixture(recipe), layout);
+    // 512 of 1024 rows are routed by each tensor rank, to 8 experts each; as many come back from 8 ranks. Three matrices
+    // of 2048 x 1024, each multiplied once forward and twice backward, in two blocks.
+    const double rows = 512 * 8;
+    CHECK(expert_flops_of(trace) == Approx(2 * 3 * 3 * 2 * rows * 2048 * 1024));
+    // A row goes once to each of 8 ranks that has one of its experts.
+    const double sent = 8 * 512 * kSentShare * 2048 * 2;
+    CHECK(largest_exchange(trace) == Approx(sent).epsilon(0.005));
+    const auto exchanges = calls_of(trace, 8, 1);
+    CHECK(exchanges.contains("all_to_all"));
+    // Tensor ranks gather before attention forward, for its first GEMM's weight gradient and before its last one's
+    // backward, and scatter once each way; embedding and head gather and scatter once each.
+    const auto calls = calls_of(trace, 2, 1);
+    CHECK(calls.at("all_gather") == 2 * 3 + 2);
+    CHECK(calls.at("reduce_scatter") == 2 * 2 + 2);
+  }
+  // Gradients of what all ranks have are reduced in FP32, half of a matrix each; those of experts have no replicas.
+  const ParallelLayout layout{.tensor = 2, .data = 4, .experts = 8};
+  const Plan plan = local_plan(small_mixture(), find_model("moe-4b-a1b"), layout);
+  const double shared = static_cast<double>(parameter_count(plan.model) - 2 * 16 * 3 * 2048 * 1024) * 4;
+  double reduced = 0;
+  const Trace trace = trace_of(small_mixture(), layout);
+  for (const TraceEvent& event : trace.events)
+    if (event.kind == TraceEvent::Kind::start)
+      if (const TraceCollective& one = trace.collectives[static_cast<std::size_t>(event.index)];
+          one.name == "all_reduce" && one.buffer_bytes > 1024)
+        reduced += one.buffer_bytes;
+  CHECK(reduced == Approx(shared).epsilon(0.001));
+  // Half of the heads, whole rows.
+  const Trace one = trace_of(small_mixture(), {}),
+              two = trace_of(small_mixture(), {.tensor = 2, .data = 4, .experts = 8});
+  CHECK(flops_of(two, OpClass::attention) == Approx(flops_of(one, OpClass::attention) / 2));
+  CHECK(bytes_of_op(two, "add_rmsnorm") == Approx(bytes_of_op(one, "add_rmsnorm") / 2).epsilon(0.01));
+}
+
+TEST_CASE("parallel_trace: experts without tensor ranks exchange whole rows", "[predict]") {
+  const Trace trace = trace_of(small_mixture(), {.data = 8, .experts = 8});
+  CHECK(expert_flops_of(trace) == Approx(2 * 3 * 3 * 2 * 1024.0 * 8 * 2048 * 1024));
+  CHECK(largest_exchange(trace) == Approx(8 * 1024 * kSentShare * 2048 * 2).epsilon(0.005));
+}
+
+TEST_CASE("parallel_trace: rows cost what the network moves of them", "[predict]") {
+  // On a network so slow that nothing else counts, a micro-step is as much longer as its exchanges are: rows sent and
+  // returned, forward and backward, in two blocks. 7 of 8 parts leave the rank.
+  const auto seconds = [](double gb_per_s) {
+    Machine machine = find_machine("h200");
+    machine.levels.front().gb_per_s = gb_per_s;
+    machine.levels.front().achieved = {{"", {{2, 1.0}}}};
+    const CostModel model(machine);
+    const Trace trace = trace_of(small_mixture(), {.data = 8, .experts = 8});
+    return time_of_events(trace, model.rates_of(trace), 0, trace.update_begin).seconds;
+  };
+  const double rows = 8 * 1024 * kSentShare * 2048 * 2, indices = 8 * 1024 * kSentShare * 8 * 4;
+  // Experts of a slot and their weights go out forward, the weights' gradients come back; counts of rows are few.
+  const double bytes = 2 * (4 * rows + 3 * indices) * 7 / 8;
+  // Gradients of what all ranks have are reduced beside: those of attention, router and embedding.
+  const ModelConfig model = cut_to(find_model("moe-4b-a1b"), 2);
+  const double shared = static_cast<double>(parameter_count(model) - 2 * 32 * 3 * 2048 * 1024) * 4;
+  const double slower = (bytes + 2 * shared * 7 / 8) * (1 / 0.5e9 - 1 / 1e9);
+  CHECK(seconds(0.5) - seconds(1) == Approx(slower).epsilon(0.02));
+}
+
+TEST_CASE("optimizer_shards: experts have as many replicas as ranks beyond those that share them",
+          "[predict]") {
+  const ParallelLayout layout{.tensor = 2, .data = 8, .experts = 8, .sharded_optimizer = true};
+  Case c = small_mixture();
+  const Plan plan = local_plan(c, find_model(c.model), layout);
+  // A rank has 4 of 32 experts in each of two blocks, which 2 of 16 ranks share; the rest is shared by 8 data ranks.
+  const double experts = 2 * 4 * 3 * 2048 * 1024;
+  CHECK(plan.parameters.expert_ranks == 4);
+  const auto others = static_cast<double>(parameter_count(plan.model)) - 4 * experts;
+  CHECK(optimizer_shards(plan, layout) == Approx((others + experts) / (others / 8 + experts / 2)));
+  CHECK(optimizer_shards(local_plan(small_case(), find_model("llama3.2-1b"), {.data = 8}), {.data = 8}) == 8);
+}
+
+TEST_CASE("local_plan: refuses experts that do not divide", "[predict]") {
+  const ModelConfig model = find_model("moe-4b-a1b");
+  const auto refusal = [&](const ParallelLayout& layout) {
+    return refusal_of([&] { local_plan(small_mixture(), model, layout); });
+  };
+  CHECK(contains(refusal({.data = 64, .experts = 64}), "64 expert ranks do not divide 32 experts"));
+  CHECK(contains(refusal({.data = 4, .experts = 8}), "or 4 ranks of a stage"));
+  CHECK(contains(refusal({.tensor = 4, .data = 2, .experts = 2}), "2 expert ranks do not divide"));
+  CHECK(refusal({.tensor = 2, .data = 4, .experts = 8}).empty());
 }
 
 TEST_CASE("parallel_trace: data ranks lie a tensor and a context group apart", "[predict]") {

@@ -104,7 +104,8 @@ PublishedPoint point_from_json(const nlohmann::json& json, const std::string& wh
                                     {"tokens_per_s_per_gpu", &p.tokens_per_s_per_gpu},
                                     {"tflops_per_gpu", &p.tflops_per_gpu},
                                     {"step_s", &p.step_s},
-                                    {"speedup_over_bf16", &p.speedup_over_bf16}})
+                                    {"speedup_over_bf16", &p.speedup_over_bf16},
+                                    {"peak_gb", &p.peak_gb}})
     reader.read(key, *number);
   reader.read("hsdp", p.hsdp);
   std::vector<std::string> judged;

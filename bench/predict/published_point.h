@@ -36,6 +36,7 @@ struct PublishedPoint {
   bool hsdp = false;
   std::optional<std::int64_t> micro_batch, global_batch, seq;
   std::optional<double> tokens_per_s_per_gpu, tflops_per_gpu, step_s, speedup_over_bf16;
+  std::optional<double> peak_gb;  ///< memory of a GPU, 10^9 bytes
   std::vector<JudgedAs> judged_as;
   std::string speedup_over_id, scaling_from_id;
 

@@ -96,5 +96,56 @@ TEST_CASE("published_setting: translates a point and names what it assumes", "[p
   CHECK(contains(refusal_of([&] { published_setting(other); }), "no recipe like fp6"));
 }
 
+PublishedPoint with(const char* change) {
+  nlohmann::json point = one_point();
+  point.merge_patch(nlohmann::json::parse(change));
+  return points_from_json({{"points", {point}}}, "x").front();
+}
+
+TEST_CASE("published_setting: NVFP4 converts all layers and does not overlap tensor traffic", "[published]") {
+  const PublishedSetting fp4 =
+      published_setting(with(R"({"precision": "nvfp4", "dp": 4, "tp": 2, "fsdp": null})"));
+  CHECK(fp4.c.recipe == "nvfp4_all");
+  CHECK_FALSE(fp4.layout.tensor_overlap);
+  CHECK(fp4.assumed.front() == "layers in BF16: none");
+  CHECK(published_setting(with(R"({"dp": 4, "tp": 2, "fsdp": null})")).layout.tensor_overlap);
+}
+
+TEST_CASE("published_setting: a sharded pipeline keeps its weights", "[published]") {
+  const PublishedSetting setting = published_setting(
+      with(R"({"framework": "torchtitan", "gpus": 512, "nodes": 64, "dp": 8, "fsdp": 8, "tp": 8, "pp": 8,
+               "micro_batch": null, "global_batch": 256, "caveat": "interleaved 1F1B"})"));
+  CHECK(setting.c.parallel == "fsdp");
+  CHECK(setting.c.reshard == "off");
+  CHECK(setting.c.grad_sync == "last");
+  // 256 sequences of 8 data ranks, in as many micro-batches as there are stages.
+  CHECK(setting.c.batch == 4);
+  CHECK(setting.c.accumulation == 8);
+  CHECK(setting.layout.interleave == 2);
+  const PublishedSetting replicas =
+      published_setting(with(R"({"gpus": 64, "nodes": 8, "dp": 16, "fsdp": 4, "pp": 4})"));
+  CHECK(replicas.c.parallel == "hsdp");
+  CHECK(replicas.c.shard_group == 4);
+  CHECK(replicas.c.reshard == "off");
+  CHECK(published_setting(with("{}")).c.reshard == "on");
+}
+
+TEST_CASE(
+    "published_setting: experts are divided among all ranks of a stage only beside tensor or pipeline ranks",
+    "[published]") {
+  const auto mixture = [](const std::string& axes) {
+    return published_setting(
+        with((R"({"model": "qwen3-30b-a3b", "tflops_per_gpu": null, "fsdp": null, )" + axes + "}").c_str()));
+  };
+  const PublishedSetting data = mixture(R"("ep": 8)");
+  CHECK(data.c.ep == 8);
+  CHECK(data.layout.experts == 1);
+  const PublishedSetting staged = mixture(R"("dp": 4, "pp": 2, "ep": 4)");
+  CHECK(staged.layout.experts == 4);
+  CHECK(staged.c.ep == 1);
+  CHECK(mixture(R"("dp": 4, "tp": 2, "ep": 8)").layout.experts == 8);
+  CHECK(contains(refusal_of([&] { mixture(R"("dp": 4, "tp": 2)"); }), "without expert ranks"));
+}
+
 }  // namespace
 }  // namespace precbench

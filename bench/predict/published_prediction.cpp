@@ -227,6 +227,7 @@ nlohmann::ordered_json prediction_json(const PublishedPoint& point, const PointP
   if (p.exposed_share > 0) json["exposed_share"] = rounded(p.exposed_share, 2);
   if (p.contention_share > 0) json["contention_share"] = rounded(p.contention_share, 2);
   json["borrowed_share"] = rounded(p.borrowed_share, 2);
+  if (point.peak_gb) json["published_memory_gb"] = *point.peak_gb;
   json["memory_gb"] = rounded(p.memory_gb, 3);
   if (!p.fits) json["fits"] = false;
   if (!p.assumed.empty()) json["assumed"] = p.assumed;

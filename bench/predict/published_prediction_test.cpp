@@ -98,6 +98,35 @@ TEST_CASE("predict_point: says why it cannot predict", "[published]") {
   CHECK(predict_point(point).reason == "the number of GPUs is not stated");
 }
 
+TEST_CASE("predict_point: NVFP4 and sharded pipelines and divided experts are predicted", "[published]") {
+  PublishedPoint fp4 = some_point("gb300", 8);
+  fp4.precision = "nvfp4";
+  const PointPrediction quantized = predict_point(fp4), bf16 = predict_point(some_point("gb300", 8));
+  REQUIRE(quantized.reason.empty());
+  CHECK(quantized.tokens_per_s_per_gpu > bf16.tokens_per_s_per_gpu);
+  PublishedPoint sharded = some_point("h200", 16);
+  sharded.dp = 4;
+  sharded.fsdp = 4;
+  sharded.pp = 4;
+  sharded.global_batch = 64;
+  PublishedPoint replicated = sharded;
+  replicated.fsdp = std::nullopt;
+  const PointPrediction kept = predict_point(sharded);
+  REQUIRE(kept.reason.empty());
+  CHECK(kept.bubble_share > 0);
+  CHECK(kept.tokens_per_s_per_gpu == Approx(predict_point(replicated).tokens_per_s_per_gpu).epsilon(0.05));
+  PublishedPoint mixture = some_point("h200", 16);
+  mixture.model = "qwen3-30b-a3b";
+  mixture.dp = 4;
+  mixture.tp = 2;
+  mixture.pp = 2;
+  mixture.ep = 8;
+  mixture.global_batch = 64;
+  const PointPrediction divided = predict_point(mixture);
+  CHECK(divided.reason.empty());
+  CHECK(divided.exposed_share > 0);
+}
+
 TEST_CASE("judge: ratios compare two predictions of one source", "[published]") {
   PublishedPoint base = some_point("h200", 8), more = some_point("h200", 64);
   more.judged_as = {JudgedAs::scaling};

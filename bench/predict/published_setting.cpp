@@ -23,10 +23,9 @@ class Translator {
     if (!p_.gpus) throw InvalidInput("the number of GPUs is not stated");
     s_.machine = published_machine(p_);
     s_.model = published_model(p_.model);
-    if (s_.model.moe && (p_.pp.value_or(1) > 1 || p_.tp.value_or(1) > 1))
-      throw InvalidInput("experts with tensor or pipeline ranks are not predicted");
     s_.c.device = "cuda";
     s_.c.recipe = recipe_of_precision(p_.precision);
+    if (p_.precision == "nvfp4") assume("layers in BF16: none");
     if (s_.c.recipe.empty()) throw InvalidInput(fmt::format("no recipe like {}", p_.precision));
     // Stages have no first and last block of the model, and one step no earlier or later ones.
     if (const Recipe recipe = find_recipe(s_.c.recipe);
@@ -53,13 +52,14 @@ class Translator {
     layout.tensor = static_cast<int>(p_.tp.value_or(1));
     layout.context = static_cast<int>(p_.cp.value_or(1));
     layout.pipeline = static_cast<int>(p_.pp.value_or(1));
-    layout.interleave = static_cast<int>(p_.vp.value_or(1));
+    layout.interleave = static_cast<int>(p_.vp ? *p_.vp : unsaid_interleave());
     const std::int64_t model_ranks = std::int64_t{layout.tensor} * layout.context * layout.pipeline;
     if (*p_.gpus % model_ranks != 0)
       throw InvalidInput(fmt::format("{} ranks of a replica do not divide {} GPUs", model_ranks, *p_.gpus));
     layout.data = static_cast<int>(stated(p_.dp, *p_.gpus / model_ranks, "data ranks"));
-    // Megatron's recipes overlap tensor and context traffic with GEMMs and attention; torchtitan does with async TP.
-    layout.tensor_overlap = is_megatron() || says(p_.caveat, "async TP");
+    // Megatron's recipes overlap tensor and context traffic with GEMMs and attention, but tensor traffic not in NVFP4;
+    // torchtitan does with async TP.
+    layout.tensor_overlap = (is_megatron() && p_.precision != "nvfp4") || says(p_.caveat, "async TP");
     layout.context_overlap = is_megatron();
     const std::int64_t shards = p_.fsdp.value_or(1) * layout.context;
     if (p_.hsdp) {
@@ -76,19 +76,48 @@ class Translator {
       s_.c.parallel = "ddp";
       layout.sharded_optimizer = layout.traced_ranks() > 1;
     }
-    s_.c.ep = p_.ep.value_or(1);
-    if (s_.layout.pipeline > 1 && s_.c.parallel != "ddp")
-      throw InvalidInput("pipeline ranks with sharded weights are not predicted");
+    if (layout.pipeline > 1 && s_.c.parallel != "ddp") keep_stage_weights();
+    translate_experts();
+  }
+
+  /// A stage gathers its weights in its first micro-batch, keeps them, and reduces gradients in its last one.
+  void keep_stage_weights() {
+    s_.c.reshard = "off";
+    s_.c.grad_sync = "last";
+    assume("weights of a stage: gathered once a step");
+  }
+
+  /// Rows travel to experts by all-to-all. Layouts of data ranks alone keep the exchange that they were first predicted
+  /// with, this program's default; none of TorchTitan's was.
+  void translate_experts() {
+    const std::int64_t ranks = p_.ep.value_or(1);
+    const bool data_alone = s_.layout.tensor == 1 && s_.layout.pipeline == 1;
+    if (!s_.model.moe || (data_alone && p_.framework != "torchtitan")) {
+      s_.c.ep = ranks;
+      return;
+    }
+    if (ranks == 1 && s_.layout.tensor > 1)
+      throw InvalidInput("experts with tensor ranks but without expert ranks are not predicted");
+    s_.layout.experts = static_cast<int>(ranks);
+  }
+
+  /// TorchTitan's default depth of a schedule with several groups of layers a stage.
+  std::int64_t unsaid_interleave() {
+    constexpr std::int64_t kDefault = 2;
+    if (!says(p_.caveat, "interleaved")) return 1;
+    assume(fmt::format("groups of layers a stage: {}", kDefault));
+    return kDefault;
   }
 
   /// Returns the smallest number of domains' GPUs, doubled, among which FP32 states take at most half of the memory.
   std::int64_t likely_shard_group() const {
     constexpr double kStateBytes = 16, kShare = 0.5;  // weights, gradients, two moments
     std::int64_t group = s_.machine.levels.empty() ? 1 : s_.machine.levels.front().gpus;
-    const double bytes = kStateBytes * static_cast<double>(parameter_count(s_.model));
-    while (2 * group <= *p_.gpus && bytes / static_cast<double>(group) > kShare * 1e9 * s_.machine.memory_gb)
+    const double bytes = kStateBytes * static_cast<double>(parameter_count(s_.model)) / s_.layout.pipeline;
+    while (2 * group <= s_.layout.traced_ranks() &&
+           bytes / static_cast<double>(group) > kShare * 1e9 * s_.machine.memory_gb)
       group *= 2;
-    return std::min<std::int64_t>(group, *p_.gpus);
+    return std::min<std::int64_t>(group, s_.layout.traced_ranks());
   }
 
   // Settings that a source with TorchTitan leaves unsaid are as in TorchTitan's presets: 8B with one sequence and
@@ -98,10 +127,17 @@ class Translator {
     const bool titan = p_.framework == "torchtitan";
     return titan && is_large() ? (parameter_count(s_.model) > 200e9 ? 2 : 8) : 1;
   }
+  /// TorchTitan divides the sequences of a data rank into as many micro-batches as there are stages.
+  std::int64_t unsaid_batch() const {
+    const std::int64_t micro_batches = std::int64_t{s_.layout.data} * s_.layout.pipeline;
+    const bool divides = p_.framework == "torchtitan" && s_.layout.pipeline > 1 && p_.global_batch &&
+                         *p_.global_batch % micro_batches == 0;
+    return divides ? *p_.global_batch / micro_batches : preset_batch();
+  }
 
   void translate_batch() {
     s_.c.seq = stated(p_.seq, 8192, "sequence length");
-    s_.c.batch = stated(p_.micro_batch, preset_batch(), "micro-batch");
+    s_.c.batch = stated(p_.micro_batch, unsaid_batch(), "micro-batch");
     const std::int64_t per_micro_step = s_.c.batch * s_.layout.data;
     const std::int64_t global = stated(p_.global_batch, per_micro_step, "global batch");
     if (global % per_micro_step != 0)
@@ -116,7 +152,7 @@ class Translator {
     } else if (is_megatron()) {
       s_.c.grads = "bf16";  // its performance recipes reduce gradients in BF16
     }
-    const bool tensorwise = s_.c.recipe == "tensorwise";
+    const bool tensorwise = s_.c.recipe == "tensorwise" && !s_.model.moe;  // experts are gathered in BF16
     if (s_.c.parallel != "ddp" && tensorwise && !says(p_.caveat, "BF16 all-gather")) s_.c.gather = "fp8";
   }
 
@@ -179,7 +215,9 @@ std::string recipe_of_precision(const std::string& precision) {
                                                            {"blockwise_pow2_flow", "blockwise_pow2"},
                                                            {"mxfp8", "mxfp8"},
                                                            {"mxfp8_rceil", "mxfp8"},
-                                                           {"nvfp4", "nvfp4"}};
+                                                           // Megatron-Bridge's configurations
+                                                           // leave no block in BF16.
+                                                           {"nvfp4", "nvfp4_all"}};
   const auto found = known.find(precision);
   return found == known.end() ? "" : found->second;
 }

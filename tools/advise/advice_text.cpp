@@ -329,8 +329,9 @@ std::string measuring_command(const Advice& advice) {
       fmt::format("precbench sweep --model {} --recipe {}", shell_quoted(text_at(setting, "model")),
                   shell_quoted(fmt::format("{}", fmt::join(recipes, ","))));
   for (const char* field :
-       {"layers", "seq", "batch", "accumulation", "gpus", "parallel", "shard_group", "grad_sync", "recompute",
-        "ep", "master", "moments", "second_moment", "weights", "grads", "optimizer"}) {
+       {"layers",  "seq",     "batch",         "accumulation", "gpus",    "parallel", "shard_group",
+        "context", "reshard", "grad_sync",     "recompute",    "routing", "ep",       "exchange",
+        "master",  "moments", "second_moment", "weights",      "grads",   "optimizer"}) {
     const std::string value = text_at(setting, field);
     std::string flag = field;
     std::replace(flag.begin(), flag.end(), '_', '-');

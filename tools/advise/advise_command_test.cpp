@@ -130,6 +130,24 @@ TEST_CASE("advise: predicted speed-ups are those of one predictor, with its inte
   }
 }
 
+TEST_CASE("advise: ranks that share sequences have more of them and the sweep that measures has their flags",
+          "[advise]") {
+  const std::string work =
+      "--model llama3.1-8b --gpus 8 --gpu h100 --seq 32768 --recompute block --reshard off";
+  const auto measured_by = [&](const char* context) {
+    const std::string text = advise(work + context).text;
+    return text.substr(std::min(text.size(), text.find("precbench sweep")));
+  };
+  // 16,384 tokens of a GPU are half a sequence, or four eighths of one.
+  const std::string alone = measured_by(""), shared = measured_by(" --context 8");
+  INFO(alone << shared);
+  CHECK(contains(alone, "--batch 1 "));
+  CHECK_FALSE(contains(alone, "--context"));
+  CHECK(contains(shared, "--batch 4 "));
+  CHECK(contains(shared, "--context 8"));
+  CHECK(contains(shared, "--reshard off"));
+}
+
 TEST_CASE("advise: bad input is one line and status 2", "[advise]") {
   const auto refusal = [](const std::string& arguments) { return refusal_in(advise(arguments)); };
   CHECK(contains(refusal("--gpu h200"), "--model: advise needs a model"));

@@ -211,9 +211,10 @@ class TableBuilder {
     if (!words.contains("seq")) words["seq"] = kUsualSeq;
     if (!words.contains("device")) words["device"] = "cuda";
     if (words.contains("batch")) return set_case(words);
-    const double seq = host_.case_of(words).at("seq").get<double>();
+    const Json usual = host_.case_of(words);
+    const double own = usual.at("seq").get<double>() / usual.at("context").get<double>();  // of a sequence
     auto batch =
-        static_cast<std::int64_t>(std::exp2(std::floor(std::log2(std::max(1.0, kTokensPerGpu / seq)))));
+        static_cast<std::int64_t>(std::exp2(std::floor(std::log2(std::max(1.0, kTokensPerGpu / own)))));
     for (;; batch /= 2) {
       words["batch"] = std::to_string(batch);
       set_case(words);

@@ -1,5 +1,5 @@
 """Tables of results/predicted, from results/predicted/published.jsonl, for readme_tables.py. .ci/run recomputes that file."""
-import json
+import json, statistics
 
 from page_tables import RESULTS, lines, rate, table
 
@@ -70,6 +70,46 @@ def predicted_all():
     return table(HEADER, rows_of(sorted(judged(), key=lambda one: (list(NAMES).index(one[1]["as"]), one[0]))))
 
 
+def rule_of(point):
+    """The rule that predicts a shown point, of those that the page writes down; none for other points."""
+    pipeline, tensor, experts = (point.get(axis, 1) > 1 for axis in ("pp", "tp", "ep"))
+    if point["precision"] == "nvfp4":
+        return "NVFP4"
+    if pipeline and point.get("fsdp"):
+        return "sharded pipeline"
+    if experts and (pipeline or tensor or point["framework"] == "torchtitan"):
+        return "experts"
+    return None
+
+
+RULES = "NVFP4", "sharded pipeline", "experts"
+
+
+def predicted_by_rule():
+    settings, rows = points(), []
+    for rule in RULES:
+        for line in predictions():
+            if rule_of(settings[line["id"]]) != rule or "tokens_per_s_per_gpu" not in line:
+                continue
+            published, guess = line["published_tokens_per_s_per_gpu"], line["tokens_per_s_per_gpu"]
+            low, high = line["tokens_per_s_per_gpu_80"]
+            rows.append([rule, f"`{line['id']}`", f"{published:,.0f}", f"{guess:,.0f}", f"{low:,.0f} to {high:,.0f}",
+                         f"{100 * (guess / published - 1):+.0f}%"])
+    return table(["rule", "point", "published", "predicted", "80% interval", "error"], rows)
+
+
+def predicted_rules():
+    settings, rows = points(), []
+    for rule in RULES:
+        found = [line for line in predictions() if rule_of(settings[line["id"]]) == rule and "tokens_per_s_per_gpu" in line]
+        errors = sorted(abs(line["tokens_per_s_per_gpu"] / line["published_tokens_per_s_per_gpu"] - 1) for line in found)
+        inside = [line for line in found
+                  if line["tokens_per_s_per_gpu_80"][0] <= line["published_tokens_per_s_per_gpu"] <= line["tokens_per_s_per_gpu_80"][1]]
+        rows.append([rule, str(len(found)), error(statistics.median(errors), False), error(errors[-1], False),
+                     f"{100 * len(inside) / len(found):.0f}%"])
+    return table(["rule", "points", "median error", "worst", "inside 80% intervals"], rows)
+
+
 def predicted_reasons():
     count = {}
     for line in predictions():
@@ -124,4 +164,5 @@ def predicted_peer():
 
 
 TABLES = {"before-measurement": before_measurement, "predicted-peer": predicted_peer, "predicted-groups": predicted_groups,
-          "predicted-worst": predicted_worst, "predicted-all": predicted_all, "predicted-reasons": predicted_reasons}
+          "predicted-worst": predicted_worst, "predicted-all": predicted_all, "predicted-reasons": predicted_reasons,
+          "predicted-rules": predicted_rules, "predicted-by-rule": predicted_by_rule}

@@ -443,6 +443,16 @@ TEST_CASE("published section: a two-layer Scout model is compared with ours and 
   CHECK(lines_with(text, "70,747").size() == 1);
 }
 
+TEST_CASE("published.json: throughput with a known setting is in points.json", "[published]") {
+  std::ifstream file(PRECBENCH_SOURCE_DIR "/results/published/published.json");
+  for (const Claim& claim : Claim::parse(file).at("throughput")) {
+    INFO(claim.dump());
+    const bool said = number_in(claim, "tokens_per_s") || number_in(claim, "tokens_per_s_per_gpu");
+    const bool set = number_in(claim, "gpus") && number_in(claim, "seq") && number_in(claim, "batch");
+    CHECK_FALSE((said && set && recipes_in(claim).size() == 1));
+  }
+}
+
 TEST_CASE("published.json: every source has name and title and hardware and every claim has a figure",
           "[published]") {
   std::ifstream file(PRECBENCH_SOURCE_DIR "/results/published/published.json");

@@ -1,0 +1,66 @@
+// Layouts: what a step costs beyond its ops, from bytes and rates.
+#include "bench/predict/layout_estimate.h"
+
+#include "bench/predict/predict.h"
+#include "kernels/testing/catch.h"
+
+namespace precbench {
+namespace {
+
+/// An H200 whose data ranks, four to a domain, are joined at this rate; stages are joined by its NICs.
+CostModel model_with(double gb_per_s) {
+  Machine machine = find_machine("h200");
+  NetworkLevel& domain = machine.levels.front();
+  domain.gpus = 4;
+  domain.gb_per_s = gb_per_s;
+  domain.achieved = {{"", {{2, 1.0}}}};
+  return CostModel(machine);
+}
+
+Case sharded_case(std::int64_t accumulation) {
+  Case c;
+  c.device = "cuda";
+  c.model = "llama3.2-1b";
+  c.parallel = "fsdp";
+  c.reshard = "off";
+  c.grad_sync = "last";
+  c.seq = 1024;
+  c.batch = 1;
+  c.accumulation = accumulation;
+  return c;
+}
+
+double seconds_of(double gb_per_s, std::int64_t accumulation) {
+  const ModelConfig model = cut_to(find_model("llama3.2-1b"), 4);
+  const ParallelLayout layout{.data = 4, .pipeline = 2};
+  return estimate_layout(sharded_case(accumulation), model, layout, {}, model_with(gb_per_s))
+      .step.time.seconds;
+}
+
+TEST_CASE("estimate_layout: a sharded stage moves its weights and its gradients once a step", "[predict]") {
+  // Two of four blocks and half of the rest: BF16 weights gathered and FP32 gradients reduced over four ranks, three
+  // quarters of which a ring moves. At such rates nothing hides them.
+  const double blocks = 2 * (2048.0 * (2048 + 2 * 512) + 2048.0 * 2048 + 3 * 2048.0 * 8192 + 2 * 2048);
+  const double rest = (128256.0 * 2048 + 2048) / 2;
+  const double bytes = (blocks + rest) * (2 + 4) * 3 / 4;
+  const double expected = bytes * (1 / 0.5e9 - 1 / 1e9);
+  for (const std::int64_t micro_batches : {8, 64})
+    CHECK(seconds_of(0.5, micro_batches) - seconds_of(1, micro_batches) == Approx(expected).epsilon(0.01));
+}
+
+TEST_CASE("estimate_layout: between the first and the last micro-batch a sharded stage moves nothing",
+          "[predict]") {
+  Case c = sharded_case(3);
+  c.layers = 2;
+  const ParallelLayout layout{.data = 4, .pipeline = 2};
+  const Plan plan = local_plan(c, find_model("llama3.2-1b"), layout);
+  const Trace trace = dry_run(plan, nullptr).trace;
+  int first = 0, middle = 0;
+  for (std::size_t i = 0; i < trace.micro_steps.at(2); ++i)
+    if (trace.events[i].kind == TraceEvent::Kind::start) ++(i < trace.micro_steps.at(1) ? first : middle);
+  CHECK(first > 0);
+  CHECK(middle == 0);
+}
+
+}  // namespace
+}  // namespace precbench
