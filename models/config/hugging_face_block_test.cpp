@@ -149,8 +149,8 @@ TEST_CASE("config.json: a file without model_type is read by its architecture", 
 }
 
 TEST_CASE("model_to_json: every form of a block can be read again", "[models]") {
-  for (const char* name : {"ministral3-3b", "smollm3-3b", "granite-3.1-2b", "olmo2-1b", "phi-3-mini", "gemma-2b",
-                           "gemma-2-27b", "gemma-3-27b"}) {
+  for (const char* name : {"ministral3-3b", "smollm3-3b", "granite-3.1-2b", "olmo2-1b", "phi-3-mini",
+                           "gemma-2b", "gemma-2-27b", "gemma-3-27b"}) {
     INFO(name);
     const ModelConfig model = find_model(name);
     CHECK(model_from_json(model_to_json(model)) == model);

@@ -27,13 +27,13 @@ constexpr TextModel kTextModels[] = {
 
 /// model_type of a file that names only its class.
 constexpr std::pair<const char*, const char*> kArchitectures[] = {
-    {"LlamaForCausalLM", "llama"},     {"MistralForCausalLM", "mistral"},
-    {"Qwen2ForCausalLM", "qwen2"},     {"Qwen3ForCausalLM", "qwen3"},
-    {"MixtralForCausalLM", "mixtral"}, {"Qwen3MoeForCausalLM", "qwen3_moe"},
-    {"OlmoeForCausalLM", "olmoe"},     {"Olmo2ForCausalLM", "olmo2"},
-    {"SmolLM3ForCausalLM", "smollm3"}, {"GraniteForCausalLM", "granite"},
-    {"Phi3ForCausalLM", "phi3"},       {"Ministral3ForCausalLM", "ministral3"},
-    {"GemmaForCausalLM", "gemma"},     {"Gemma2ForCausalLM", "gemma2"},
+    {"LlamaForCausalLM", "llama"},        {"MistralForCausalLM", "mistral"},
+    {"Qwen2ForCausalLM", "qwen2"},        {"Qwen3ForCausalLM", "qwen3"},
+    {"MixtralForCausalLM", "mixtral"},    {"Qwen3MoeForCausalLM", "qwen3_moe"},
+    {"OlmoeForCausalLM", "olmoe"},        {"Olmo2ForCausalLM", "olmo2"},
+    {"SmolLM3ForCausalLM", "smollm3"},    {"GraniteForCausalLM", "granite"},
+    {"Phi3ForCausalLM", "phi3"},          {"Ministral3ForCausalLM", "ministral3"},
+    {"GemmaForCausalLM", "gemma"},        {"Gemma2ForCausalLM", "gemma2"},
     {"Gemma3ForCausalLM", "gemma3_text"}, {"Olmo3ForCausalLM", "olmo3"},
 };
 

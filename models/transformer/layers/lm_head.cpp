@@ -82,9 +82,15 @@ void LmHead::forward_backward(const Input& input, const Tensor& losses, const Te
   }
   step_.device.sum({loss_sum, losses, step_.micro_step > 0});
   step_.produce_quantized(dx, [&](QuantizedTensor& d) {
-    step_.device.rmsnorm_backward(
-        {d, layout.final_norm(gradient), parameters.accumulates(), {}, dh, pass.x, pass.rstd, pass.gain,
-         step_.gain_offset()});
+    step_.device.rmsnorm_backward({d,
+                                   layout.final_norm(gradient),
+                                   parameters.accumulates(),
+                                   {},
+                                   dh,
+                                   pass.x,
+                                   pass.rstd,
+                                   pass.gain,
+                                   step_.gain_offset()});
   });
   if (BranchOutput::plain(step_.config))
     step_.observe(step_.config.layers - 1, LinearRole::down, LinearOperand::dy, dx);
@@ -115,8 +121,7 @@ void LmHead::compare(const Input& input, const Tensor& features, const Tensor& d
                            {.op_class = OpClass::head_loss}});
       step_.scale(bf16, step_.config.logit_scale);
       step_.device.compare_logits({distances.slice_rows(first + at, count), bf16,
-                                   logits.slice_rows(at, count),
-                                   input.targets.slice_rows(first + at, count),
+                                   logits.slice_rows(at, count), input.targets.slice_rows(first + at, count),
                                    static_cast<float>(step_.config.logit_softcap)});
     }
   }
