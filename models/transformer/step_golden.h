@@ -2,6 +2,7 @@
 // and tokens, and the results of PyTorch or of Hugging Face's own model.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -172,11 +173,14 @@ inline void check_bf16_step(const Golden& golden, const StepOutcome& outcome) {
               expected_changes = update(golden, "bf16.", golden.all("bf16.after."));
   for (const auto& [name, expected] : rounded) {
     INFO(name);
-    CHECK(distance(outcome.gradients.at(name), expected) <=
-          bound("grad." + name, std::max(5e-3, 0.3 * distance(expected, plain.at(name)))));
+    const double apart = golden.bf16_bounds.empty() ? 0.3 * distance(expected, plain.at(name))
+                                                    : golden.bf16_bounds.at("grad." + name);
+    CHECK(distance(outcome.gradients.at(name), expected) <= std::max(5e-3, apart));
     // A gradient near 0 that changes sign moves its weight by 2 lr in the other direction: n of N elements give
-    // 2 sqrt(n / N). Measured 0.032, 1 of 4096.
-    CHECK(distance(changes.at(name), expected_changes.at(name)) <= bound("update." + name, 0.05));
+    // 2 sqrt(n / N). Measured 0.032, 1 of 4096. Where bounds were measured, one element may flip that never did.
+    const double one = golden.bf16_bounds.empty() ? 0 : 2.1 / std::sqrt(changes.at(name).size());
+    CHECK(distance(changes.at(name), expected_changes.at(name)) <=
+          std::max({0.05, one, bound("update." + name, 0.05)}));
   }
 }
 
