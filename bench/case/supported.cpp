@@ -200,8 +200,9 @@ std::optional<std::string> unsupported_reason(const Plan& plan) {
   if (m.moe && (plan.parameters.master == Master::fp16 || bits_of(plan.parameters.gradients) == 8))
     return "experts: FP16 master weights and FP8 gradients are not supported";
   if (m.block.attention_softcap != 0 && plan.fields.device == "cuda")
-    return fmt::format("the model soft-caps the scores of attention at {}, for which the cuda device has no kernel",
-                       m.block.attention_softcap);
+    return fmt::format(
+        "the model soft-caps the scores of attention at {}, for which the cuda device has no kernel",
+        m.block.attention_softcap);
   if (m.dynamic_rope && plan.T > m.max_positions)
     return fmt::format(
         "seq: {} is beyond {} positions, where the model's dynamic RoPE is no longer plain RoPE", plan.T,

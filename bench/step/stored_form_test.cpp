@@ -96,6 +96,33 @@ TEST_CASE("InitialWeights, save_weights: Phi-3's joined tensors are those of Hug
   check_equal(written, library);
 }
 
+TEST_CASE("InitialWeights: the language model of a multimodal file is read", "[checkpoint]") {
+  const TempDirectory directory;
+  const Golden golden(PRECBENCH_SOURCE_DIR "/models/transformer/golden", "gemma3");
+  const Named weights = golden.all("");
+  const std::string path = directory / "multimodal.safetensors";
+  const std::vector<float> vision(4);
+  for (const char* prefix : {"language_model.model.", "model.language_model."}) {
+    INFO(prefix);
+    std::vector<NamedTensor> tensors = {{"vision_tower.weight", "F32", {4}, vision.data()}};
+    const Layout layout(golden.model, 1);
+    for (const Unit& unit : layout.units())
+      for (const Parameter& p : unit.parameters)
+        tensors.push_back({prefix + p.name.substr(std::string("model.").size()), "F32", p.shape(),
+                           weights.at(p.name).data()});
+    write_safetensors(path, tensors);
+    const InitialWeights file(path, golden.model);
+    REQUIRE(file.warnings().size() == 1);
+    CHECK(contains(file.warnings().front(), "vision_tower.weight first"));
+    const Plan plan = plan_of(golden.model, 1, 1);
+    run_cpu_ranks(
+        plan, dry_run(plan, nullptr).extent + watching_bytes(plan), [&](Rank& rank, const DataSource&) {
+          file.load_into(rank.parameters());
+          CHECK(first_difference(saved(rank.parameters(), Parameters::Kind::weights), weights) == "");
+        });
+  }
+}
+
 TEST_CASE("InitialWeights: Llama 4 with a tensor per expert loads and missing tensors are named",
           "[checkpoint][moe]") {
   const TempDirectory directory;

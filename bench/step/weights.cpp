@@ -9,6 +9,7 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <string_view>
 
 #include "bench/step/change_weights.h"
 #include "bench/step/checkpoint.h"
@@ -23,6 +24,22 @@ bool has_fused_tensors(const SafetensorsFile& file) {
     return stored.name.ends_with("experts.gate_up_proj") ||
            stored.name.ends_with("self_attn.qkv_proj.weight");
   });
+}
+
+/// Prefixes of a language model's tensors in the files of multimodal models: for "model." and for lm_head.
+struct LanguageModel {
+  const char *model, *head;
+};
+constexpr LanguageModel kLanguageModels[] = {{"language_model.model.", "language_model."},
+                                             {"model.language_model.", ""}};
+
+/// Returns the file's name of one of the language model's tensors.
+std::string name_in(const SafetensorsFile& file, const std::string& name) {
+  constexpr std::string_view kModel = "model.";
+  for (const LanguageModel& known : kLanguageModels)
+    if (file.find(std::string(known.model) + "embed_tokens.weight"))
+      return name.starts_with(kModel) ? known.model + name.substr(kModel.size()) : known.head + name;
+  return name;
 }
 
 /// Returns a view of `size` elements of a tensor from `first` on.
@@ -58,7 +75,8 @@ InitialWeights::InitialWeights(const std::string& path, const ModelConfig& model
       throw InvalidInput(fmt::format(
           "{}: {} holds all experts in one tensor; one tensor per expert is expected", path, stored.name));
   for (const Parameter& p : wanted) {
-    const StoredPart part = form_.part_of(p);
+    StoredPart part = form_.part_of(p);
+    part.name = name_in(file_, part.name);
     if (!used.insert(part.name).second) continue;
     const StoredTensor& stored = file_.at(part.name);
     if (stored.shape != part.shape)
@@ -82,7 +100,7 @@ void InitialWeights::load_into(Parameters& parameters) const {
   std::vector<float> run;
   parameters.load([&](const Parameter& p, float* values) {
     const StoredPart part = form_.part_of(p);
-    const StoredTensor& stored = file_.at(part.name);
+    const StoredTensor& stored = file_.at(name_in(file_, part.name));
     if (part.plain()) return copy_to_f32(values, run_of(stored, part.first, part.size));
     run.resize(static_cast<std::size_t>(part.size));
     copy_to_f32(run.data(), run_of(stored, part.first, part.size));

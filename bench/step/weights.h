@@ -18,7 +18,8 @@ inline constexpr auto kInitialDeviation = static_cast<float>(kInitializerRange);
 
 /// Weights from a file to start with. Every parameter of the model must be there with its shape; tensors that
 /// the model does not use (a tied lm_head) cause a warning. A file with the experts of a layer in one tensor
-/// is read as Hugging Face's Llama 4 layout, which also orders the rows of queries and keys differently.
+/// is read as Hugging Face's Llama 4 layout, which also orders the rows of queries and keys differently. Of a
+/// multimodal model's file the language model is read.
 class InitialWeights {
  public:
   /// Throws InvalidInput naming the missing or misshapen tensor.

@@ -14,7 +14,8 @@ void CpuDevice::do_compare_logits(const ops::CompareLogits& op) {
     const float* q = cpu::load(op.logits, r * V, V, buffer + V);
     if (op.softcap != 0)
       for (std::int64_t v = 0; v < V; ++v) {
-        const float reference = cpu::soft_capped(p[v], op.softcap), logit = cpu::soft_capped(q[v], op.softcap);
+        const float reference = cpu::soft_capped(p[v], op.softcap),
+                    logit = cpu::soft_capped(q[v], op.softcap);
         buffer[v] = reference;
         buffer[V + v] = logit;
       }

@@ -61,7 +61,11 @@ struct QueryBlock {
   std::int64_t keys;   ///< up to the last that the last query sees
 
   QueryBlock(const AttentionShape& s, std::int64_t first_query)
-      : shape(s), first(first_query), n(std::min(kBlock, s.T - first)), begin(start_of(0)), keys(end(n - 1)) {}
+      : shape(s),
+        first(first_query),
+        n(std::min(kBlock, s.T - first)),
+        begin(start_of(0)),
+        keys(end(n - 1)) {}
 
   /// Query i sees the keys from start(i) up to, but without, end(i).
   std::int64_t start(std::int64_t i) const { return start_of(i) - begin; }

@@ -23,7 +23,8 @@ struct Silu {
 struct GeluTanh {
   static float sigma(float g) { return sigmoid(2.0f * kGeluSlope * g * (1.0f + kGeluCube * g * g)); }
   static float slope(float x, float g, float sigma) {
-    const float inner = 2.0f * kGeluSlope * (1.0f + 3.0f * kGeluCube * g * g);  // derivative of sigmoid's argument
+    const float inner =
+        2.0f * kGeluSlope * (1.0f + 3.0f * kGeluCube * g * g);  // derivative of sigmoid's argument
     return x * sigma * (1.0f + g * (1.0f - sigma) * inner);
   }
 };

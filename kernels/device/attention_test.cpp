@@ -291,9 +291,9 @@ TEST_CASE("attention: a NaN or Inf reaches only the rows that depend on it", "[c
   const auto device = make_cpu_device(2);
   // Two KV heads with two query heads each. One element of sequence 0 is poisoned: in query head 2 or in KV
   // head 1.
-  for (const AttentionShape& s : {AttentionShape{2, 130, 4, 2, 8}, AttentionShape{2, 70, 4, 2, 24, 200, 130},
-                                  AttentionShape{2, 130, 4, 2, 8, 130, -3},
-                                  AttentionShape{2, 130, 4, 2, 8, 130, 0, 30}})
+  for (const AttentionShape& s :
+       {AttentionShape{2, 130, 4, 2, 8}, AttentionShape{2, 70, 4, 2, 24, 200, 130},
+        AttentionShape{2, 130, 4, 2, 8, 130, -3}, AttentionShape{2, 130, 4, 2, 8, 130, 0, 30}})
     for (const Poisoned part : {Poisoned::query, Poisoned::key, Poisoned::value, Poisoned::gradient})
       for (const std::int64_t query : {0, 1, 20, 63, 64, 69})
         for (const float poison : {NAN, INFINITY}) {

@@ -81,7 +81,8 @@ TEST_CASE("rmsnorm and rope: gains minus 1 give the bits of the gains", "[cpu][r
   };
   const auto run = [&](const std::vector<float>& weight, float offset) {
     const Owned w(DType::f32, 1, C, weight);
-    Norm n{{DType::f32, M, 1}, {DType::f32, M, C}, {DType::f32, M, C}, {DType::f32, M, C}, {DType::f32, 1, C}};
+    Norm n{
+        {DType::f32, M, 1}, {DType::f32, M, C}, {DType::f32, M, C}, {DType::f32, M, C}, {DType::f32, 1, C}};
     QuantizedTensor h = operand(n.h), again = operand(n.again), dx = operand(n.dx);
     device->add_rmsnorm({h, {}, n.rstd, x, {}, w, kEps, offset});
     device->recompute_rmsnorm({again, x, n.rstd, w, offset});
@@ -133,9 +134,8 @@ TEST_CASE("cross_entropy: soft-capped loss and gradient match FP64", "[cpu][cros
   for (std::int64_t m = 0; m < M; ++m) {
     const std::vector<double> row(values.begin() + m * V, values.begin() + (m + 1) * V);
     CHECK(std::fabs(loss.floats()[m] - capped_loss(row, targets[m], kCap)) < 8 * kFp32Error);
-    check_gradient(
-        [&](const std::vector<double>& x) { return kScale * capped_loss(x, targets[m], kCap); }, row,
-        {gradient.begin() + m * V, gradient.begin() + (m + 1) * V});
+    check_gradient([&](const std::vector<double>& x) { return kScale * capped_loss(x, targets[m], kCap); },
+                   row, {gradient.begin() + m * V, gradient.begin() + (m + 1) * V});
   }
 }
 
@@ -148,7 +148,8 @@ PRECBENCH_OP_TEST(activations_on, "swiglu and swiglu_backward with every activat
       HostMemory& host = b.host();
       const std::int64_t M = size.M, F = size.C;
       INFO(M << " x " << F << ", activation " << static_cast<int>(activation));
-      const Tensor gate_up = host.random(DType::bf16, M, 2 * F, 3.0f), ds = host.random(DType::bf16, M, F, 1.0f);
+      const Tensor gate_up = host.random(DType::bf16, M, 2 * F, 3.0f),
+                   ds = host.random(DType::bf16, M, F, 1.0f);
       HostMemory::set(gate_up, 0, -1000.0f);
       HostMemory::set(gate_up, 1, 1000.0f);
       const auto cpu_run = [&](DType dtype, Tensor& dgate_up) {
@@ -220,8 +221,8 @@ PRECBENCH_OP_TEST(rope_gains_minus_one_on, "rope with QK-norm whose weights are 
     AttentionShape shape;
     bool over_heads;
   };
-  for (const Form& form : {Form{{2, 33, 4, 2, 64}, false}, Form{{1, 20, 3, 1, 256}, false},
-                           Form{{1, 20, 12, 4, 48}, true}}) {
+  for (const Form& form :
+       {Form{{2, 33, 4, 2, 64}, false}, Form{{1, 20, 3, 1, 256}, false}, Form{{1, 20, 12, 4, 48}, true}}) {
     b.start();
     HostMemory& host = b.host();
     const AttentionShape& s = form.shape;
@@ -229,7 +230,8 @@ PRECBENCH_OP_TEST(rope_gains_minus_one_on, "rope with QK-norm whose weights are 
     INFO("D " << D << (form.over_heads ? " over heads" : ""));
     const std::int64_t sizes[2] = {form.over_heads ? s.heads * D : D, form.over_heads ? s.kv_heads * D : D};
     const Tensor qkv = host.random(DType::bf16, M, W, 1.0f), dout = host.random(DType::bf16, M, W, 1.0f);
-    const Tensor q = host.random(DType::bf16, 1, sizes[0], 0.3f), k = host.random(DType::bf16, 1, sizes[1], 0.3f);
+    const Tensor q = host.random(DType::bf16, 1, sizes[0], 0.3f),
+                 k = host.random(DType::bf16, 1, sizes[1], 0.3f);
     struct Results {
       Tensor out, dqkv, dq, dk;
     };
@@ -281,8 +283,8 @@ PRECBENCH_OP_TEST(softcap_on, "cross_entropy and compare_logits with soft-capped
       const std::int32_t target = targets.as<std::int32_t>()[r];
       true_loss[r] = std::log(sum) - capped(target);
       for (std::int64_t v = 0; v < V; ++v)
-        true_gradient[r * V + v] = (std::exp(capped(v)) / sum - (v == target)) * kScale *
-                                   (1 - std::pow(capped(v) / kCap, 2));
+        true_gradient[r * V + v] =
+            (std::exp(capped(v)) / sum - (v == target)) * kScale * (1 - std::pow(capped(v) / kCap, 2));
     }
     const Tensor compared = b.output(DType::f32, M, 2), cpu_compared = host.tensor(DType::f32, M, 2);
     const Tensor loss = host.tensor(DType::f32, M, 1), dev_loss = b.output(DType::f32, M, 1);

@@ -89,10 +89,10 @@ struct RopeOptions {
   float theta = 500000.0f;
   float norm_eps = 1e-5f;
   Tensor q_norm = {},
-         k_norm = {};  ///< BF16 gains: [1, head_dim], or over all heads [1, heads * head_dim] and
-                       ///< [1, kv_heads * head_dim]; empty: no QK-norm
+         k_norm = {};     ///< BF16 gains: [1, head_dim], or over all heads [1, heads * head_dim] and
+                          ///< [1, kv_heads * head_dim]; empty: no QK-norm
   float gain_offset = 0;  ///< added to the gains
-  Tensor bias = {};    ///< BF16 [1, qkv_width]; empty: none. Not together with QK-norm
+  Tensor bias = {};       ///< BF16 [1, qkv_width]; empty: none. Not together with QK-norm
   RopeScaling scaling = {};
   std::int64_t offset = 0;                       ///< position of each sequence's first row
   std::optional<std::int64_t> late_offset = {};  ///< the same in the second half of the rows; null: as offset

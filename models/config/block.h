@@ -16,9 +16,9 @@ namespace precbench {
 
 /// Initialization and weight decay of a parameter.
 enum class ParameterKind : std::uint8_t {
-  matrix,  ///< starts random; decayed
-  gain,    ///< norm gain; starts at 1
-  bias,    ///< starts at 0
+  matrix,          ///< starts random; decayed
+  gain,            ///< norm gain; starts at 1
+  bias,            ///< starts at 0
   gain_minus_one,  ///< norm gain minus 1; starts at 0
 };
 

@@ -122,7 +122,8 @@ void validate_block(const ModelConfig& config, const KeyNames& names) {
   check_layers(config, "layers_without_rope", block.layers_without_rope, names);
   check_layers(config, "local_layers", block.local_layers, names);
   if (!block.local_layers.empty() && config.sliding_window == 0)
-    throw InvalidInput(fmt::format("{}: the model has no {}", names("local_layers"), names("sliding_window")));
+    throw InvalidInput(
+        fmt::format("{}: the model has no {}", names("local_layers"), names("sliding_window")));
   if (block.local_rope_theta != 0 && config.sliding_window == 0)
     throw InvalidInput(
         fmt::format("{}: the model has no {}", names("local_rope_theta"), names("sliding_window")));

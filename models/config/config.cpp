@@ -230,8 +230,9 @@ void validate(const ModelConfig& config) { validate(config, KeyNames()); }
 
 ModelConfig model_from_json(const json& object) {
   if (!object.is_object()) throw InvalidInput(fmt::format("a model is a JSON object, got {}", shown(object)));
-  const bool hugging_face =
-      object.contains("model_type") || object.contains("hidden_size") || object.contains("text_config");
+  const auto contains = [&](const char* key) { return object.contains(key); };
+  const bool hugging_face = contains("model_type") || contains("architectures") || contains("hidden_size") ||
+                            contains("text_config");
   const TextConfig text = hugging_face ? text_config_of(object) : TextConfig{};
   ModelConfig config = hugging_face ? from_hugging_face(text.object) : from_own_keys(object);
   if (!text.warning.empty()) config.not_modelled.push_back(text.warning);

@@ -101,7 +101,7 @@ struct ModelConfig {
   bool embedding_scale_rounded = false;  ///< to the dtype of the activations (Gemma)
   double logit_scale = 1;                ///< factor of the logits
   double logit_softcap = 0;              ///< logits become c tanh(logit / c) (Gemma 2); 0: they stay
-  std::string cuts = {};       ///< differences from the model it is named after; empty: none
+  std::string cuts = {};                 ///< differences from the model it is named after; empty: none
 
   /// Returns true if a block has experts.
   bool has_experts(std::int64_t layer) const { return moe && layer >= moe.dense_layers; }

@@ -94,7 +94,8 @@ void read_window(const json& object, const Family& family, ModelConfig& config) 
     full_layers = 0;
   else
     read(object, "max_window_layers", full_layers);
-  read_local_layers(object, [=](std::int64_t layer) { return layer >= full_layers; }, config);
+  read_local_layers(
+      object, [=](std::int64_t layer) { return layer >= full_layers; }, config);
 }
 
 /// RoPE settings of a file: in rope_scaling or, since transformers 5, in rope_parameters together with theta.

@@ -66,7 +66,8 @@ TEST_CASE("find_model: a suggestion never has another size or family", "[models]
   CHECK(contains(of_family, "qwen3-8b, "));
   CHECK(!contains(of_family, "llama"));
   CHECK(of_family.ends_with(", or the path of its config.json"));
-  for (const char* other : {"bloom-7b1", "yi-6b", "google/recurrentgemma-9b", "falcon3-7b", "acme/Model-8B"}) {
+  for (const char* other :
+       {"bloom-7b1", "yi-6b", "google/recurrentgemma-9b", "falcon3-7b", "acme/Model-8B"}) {
     INFO(other);
     CHECK(!contains(refusal(other), "did you mean"));
     CHECK(contains(refusal(other), "; known: tiny, 15m, "));

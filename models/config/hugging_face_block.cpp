@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::int64_t kSmolLm3Interval = 4;                 // every fourth layer has no RoPE
+constexpr std::int64_t kSmolLm3Interval = 4;                    // every fourth layer has no RoPE
 constexpr std::int64_t kGemma2Pattern = 2, kGemma3Pattern = 6;  // every n-th layer has no window
 constexpr std::int64_t kOlmo3Pattern = 4;
 constexpr double kGemmaLocalTheta = 10000;
@@ -48,7 +48,8 @@ void read_smollm3(const json& object, ModelConfig& config) {
     if (with_rope == 0) config.block.layers_without_rope.push_back(layer);
   }
   if (config.sliding_window > 0)
-    read_local_layers(object, [&](std::int64_t layer) { return !config.has_rope(layer); }, config);
+    read_local_layers(
+        object, [&](std::int64_t layer) { return !config.has_rope(layer); }, config);
 }
 
 /// Returns a test for all layers but every n-th.
@@ -65,9 +66,9 @@ void read_or_off(const json& object, const char* key, double& to) {
 Activation activation_of(const json& object, const char* key) {
   std::string name = "gelu_pytorch_tanh";
   read(object, key, name);
-  for (const auto& [theirs, ours] : {std::pair{"gelu_pytorch_tanh", Activation::gelu_tanh},
-                                     std::pair{"gelu", Activation::gelu},
-                                     std::pair{"silu", Activation::silu}})
+  for (const auto& [theirs, ours] :
+       {std::pair{"gelu_pytorch_tanh", Activation::gelu_tanh}, std::pair{"gelu", Activation::gelu},
+        std::pair{"silu", Activation::silu}})
     if (name == theirs) return ours;
   throw InvalidInput(
       fmt::format("{}: \"{}\" is not supported; gelu_pytorch_tanh, gelu and silu are", key, name));

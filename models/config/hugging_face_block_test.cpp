@@ -146,11 +146,45 @@ TEST_CASE("config.json: a file without model_type is read by its architecture", 
   CHECK(contains(error_of_file(file), "model_type: missing"));
   file["architectures"] = {"LlamaForCausalLM"};
   CHECK(model_from_json(file) == model_from_json(config_of("llama")));
+  for (const auto& [architecture, model_type] :
+       {std::pair{"Gemma2ForCausalLM", "gemma2"}, std::pair{"Gemma3ForCausalLM", "gemma3_text"},
+        std::pair{"Olmo3ForCausalLM", "olmo3"}, std::pair{"Phi3ForCausalLM", "phi3"}}) {
+    file["architectures"] = {architecture};
+    CHECK(model_from_json(file) == model_from_json(config_of(model_type)));
+  }
+  // Gemma has defaults for all dimensions.
+  CHECK(model_from_json({{"architectures", {"Gemma2ForCausalLM"}}}) ==
+        model_from_json({{"model_type", "gemma2"}}));
+  for (const json& other :
+       {json::array({"LlamaForCausalLM", "MistralForCausalLM"}), json::array({"BloomForCausalLM"})}) {
+    file["architectures"] = other;
+    CHECK(contains(error_of_file(file), "model_type: missing"));
+  }
+}
+
+TEST_CASE("config.json: OLMo 3 has windows, and scales RoPE in the other layers alone", "[models]") {
+  const json yarn = {{"rope_type", "yarn"}, {"factor", 8.0}, {"original_max_position_embeddings", 8192}};
+  const ModelConfig olmo3 = model_from_json(config_of("olmo3", {{"rope_scaling", yarn}}));
+  CHECK(olmo3.block.norms == NormPlace::after);
+  CHECK(olmo3.norms_all_heads());
+  CHECK(olmo3.block.local_layers == std::vector<std::int64_t>{0, 1, 2, 4, 5, 6});
+  CHECK((olmo3.sliding_window == 4096 && olmo3.window(3) == 0 && olmo3.window(4) == 4096));
+  CHECK((olmo3.rope_theta == 500000 && olmo3.block.local_rope_theta == 500000));
+  CHECK(olmo3.rope_scaling.kind == RopeScaling::Kind::yarn);
+  CHECK(model_from_json(config_of("olmo3")).block.local_rope_theta == 0);  // all layers have the same RoPE
+  CHECK(model_from_json(config_of("olmo3", {{"sliding_window", nullptr}})).block.local_layers.empty());
+}
+
+TEST_CASE("config.json: SmolLM3's windows are in the layers without RoPE", "[models]") {
+  const ModelConfig some =
+      model_from_json(config_of("smollm3", {{"use_sliding_window", true}, {"sliding_window", 32}}));
+  CHECK(some.block.local_layers == some.block.layers_without_rope);
+  CHECK((some.window(3) == 32 && some.window(2) == 0));
 }
 
 TEST_CASE("model_to_json: every form of a block can be read again", "[models]") {
-  for (const char* name : {"ministral3-3b", "smollm3-3b", "granite-3.1-2b", "olmo2-1b", "phi-3-mini", "gemma-2b",
-                           "gemma-2-27b", "gemma-3-27b"}) {
+  for (const char* name : {"ministral3-3b", "smollm3-3b", "granite-3.1-2b", "olmo2-1b", "phi-3-mini",
+                           "gemma-2b", "gemma-2-27b", "gemma-3-27b"}) {
     INFO(name);
     const ModelConfig model = find_model(name);
     CHECK(model_from_json(model_to_json(model)) == model);

@@ -76,7 +76,8 @@ TEST_CASE("config.json: softcaps, scale of scores and windows of Gemma", "[model
       gemma_of("gemma2", {{"attn_logit_softcapping", nullptr}, {"final_logit_softcapping", nullptr}});
   CHECK((off.block.attention_softcap == 0 && off.logit_softcap == 0));
   CHECK(gemma_of("gemma3_text", {{"final_logit_softcapping", 20.0}}).logit_softcap == 20);
-  CHECK(contains(gemma_error("gemma2", {{"final_logit_softcapping", -1.0}}), "final_logit_softcapping: must be"));
+  CHECK(contains(gemma_error("gemma2", {{"final_logit_softcapping", -1.0}}),
+                 "final_logit_softcapping: must be"));
   CHECK(gemma_of("gemma2").block.attention_scale == 0);  // 1 / sqrt(head_dim)
   CHECK(gemma_of("gemma2", {{"query_pre_attn_scalar", 144}}).block.attention_scale == 1 / std::sqrt(144.0));
   CHECK(contains(gemma_error("gemma2", {{"query_pre_attn_scalar", 0}}), "query_pre_attn_scalar: must be"));
@@ -88,16 +89,17 @@ TEST_CASE("config.json: softcaps, scale of scores and windows of Gemma", "[model
     return gemma_of("gemma3_text", object).block.local_layers;
   };
   CHECK(local({{"sliding_window_pattern", 3}}) == Layers{0, 1, 3});
-  CHECK(local({{"layer_types", {"full_attention", "sliding_attention", "full_attention", "sliding_attention"}}}) ==
+  CHECK(local({{"layer_types",
+                {"full_attention", "sliding_attention", "full_attention", "sliding_attention"}}}) ==
         Layers{1, 3});
   const ModelConfig full = gemma_of(
       "gemma3_text", {{"num_hidden_layers", 2}, {"layer_types", {"full_attention", "full_attention"}}});
   CHECK((full.block.local_layers.empty() && full.sliding_window == 0 && full.block.local_rope_theta == 0));
   CHECK(contains(gemma_error("gemma3_text", {{"layer_types", {"full_attention"}}}),
                  "layer_types: expected the type of each of 26 layers"));
-  CHECK(contains(
-      gemma_error("gemma3_text", {{"num_hidden_layers", 1}, {"layer_types", {"chunked_attention"}}}),
-      "layer_types: \"chunked_attention\" is neither"));
+  CHECK(
+      contains(gemma_error("gemma3_text", {{"num_hidden_layers", 1}, {"layer_types", {"chunked_attention"}}}),
+               "layer_types: \"chunked_attention\" is neither"));
   CHECK(contains(gemma_error("gemma3_text", {{"use_bidirectional_attention", true}}),
                  "use_bidirectional_attention: attention to later tokens"));
   const ModelConfig cut = cut_to(find_model("gemma-3-1b"), 6);
@@ -106,13 +108,14 @@ TEST_CASE("config.json: softcaps, scale of scores and windows of Gemma", "[model
 }
 
 TEST_CASE("config.json: angles of Gemma 3 by the type of a layer", "[models]") {
-  const ModelConfig old = gemma_of(
-      "gemma3_text", {{"rope_theta", 5e5}, {"rope_local_base_freq", 2e4}, {"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}}});
+  const ModelConfig old =
+      gemma_of("gemma3_text", {{"rope_theta", 5e5},
+                               {"rope_local_base_freq", 2e4},
+                               {"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}}});
   CHECK((old.rope_theta == 5e5 && old.block.local_rope_theta == 2e4));
   CHECK(old.rope_scaling.kind == RopeScaling::Kind::linear);
-  const json by_type = {
-      {"full_attention", {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 5e5}}},
-      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 2e4}}}};
+  const json by_type = {{"full_attention", {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 5e5}}},
+                        {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 2e4}}}};
   CHECK(gemma_of("gemma3_text", {{"rope_parameters", by_type}}) == old);
   json scaled = by_type;
   scaled["sliding_attention"]["rope_type"] = "linear";
@@ -122,9 +125,10 @@ TEST_CASE("config.json: angles of Gemma 3 by the type of a layer", "[models]") {
 
 TEST_CASE("config.json: the language model of a multimodal Gemma 3", "[models]") {
   // Files of 4b and larger leave out most keys.
-  const json text = {{"model_type", "gemma3_text"},   {"hidden_size", 2560},
-                     {"intermediate_size", 10240},    {"num_hidden_layers", 34},
-                     {"sliding_window", 1024},        {"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}}};
+  const json text = {
+      {"model_type", "gemma3_text"}, {"hidden_size", 2560},
+      {"intermediate_size", 10240},  {"num_hidden_layers", 34},
+      {"sliding_window", 1024},      {"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}}};
   ModelConfig read = model_from_json({{"model_type", "gemma3"}, {"text_config", text}});
   CHECK(read.not_modelled.size() == 1);
   read.not_modelled.clear();

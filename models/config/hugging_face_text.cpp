@@ -27,14 +27,25 @@ constexpr TextModel kTextModels[] = {
 
 /// model_type of a file that names only its class.
 constexpr std::pair<const char*, const char*> kArchitectures[] = {
-    {"LlamaForCausalLM", "llama"},     {"MistralForCausalLM", "mistral"},
-    {"Qwen2ForCausalLM", "qwen2"},     {"Qwen3ForCausalLM", "qwen3"},
-    {"MixtralForCausalLM", "mixtral"}, {"Qwen3MoeForCausalLM", "qwen3_moe"},
-    {"OlmoeForCausalLM", "olmoe"},     {"Olmo2ForCausalLM", "olmo2"},
-    {"SmolLM3ForCausalLM", "smollm3"}, {"GraniteForCausalLM", "granite"},
-    {"Phi3ForCausalLM", "phi3"},       {"Ministral3ForCausalLM", "ministral3"},
-    {"GemmaForCausalLM", "gemma"},     {"Gemma2ForCausalLM", "gemma2"},
-    {"Gemma3ForCausalLM", "gemma3_text"}, {"Olmo3ForCausalLM", "olmo3"},
+    {"LlamaForCausalLM", "llama"},
+    {"MistralForCausalLM", "mistral"},
+    {"Qwen2ForCausalLM", "qwen2"},
+    {"Qwen3ForCausalLM", "qwen3"},
+    {"MixtralForCausalLM", "mixtral"},
+    {"Qwen3MoeForCausalLM", "qwen3_moe"},
+    {"OlmoeForCausalLM", "olmoe"},
+    {"Olmo2ForCausalLM", "olmo2"},
+    {"SmolLM3ForCausalLM", "smollm3"},
+    {"GraniteForCausalLM", "granite"},
+    {"Phi3ForCausalLM", "phi3"},
+    {"Ministral3ForCausalLM", "ministral3"},
+    {"GemmaForCausalLM", "gemma"},
+    {"Gemma2ForCausalLM", "gemma2"},
+    {"Gemma3ForCausalLM", "gemma3_text"},
+    {"Olmo3ForCausalLM", "olmo3"},
+    {"DeepseekV2ForCausalLM", "deepseek_v2"},
+    {"DeepseekV3ForCausalLM", "deepseek_v3"},
+    {"Llama4ForCausalLM", "llama4_text"},
 };
 
 std::string type_of(const json& object) {

@@ -2,6 +2,7 @@
 // and tokens, and the results of PyTorch or of Hugging Face's own model.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -17,10 +18,9 @@ namespace precbench::testing {
 
 /// From llama3.2 on they come from a config.json. In llama3.2 and qwen2.5 three quarters of the positions lie beyond
 /// the original context length.
-inline constexpr const char* kGoldenSteps[] = {"llama",      "tied",    "qwen3",   "llama3.2", "qwen2.5",
-                                               "ministral3", "smollm3", "granite", "olmo2",    "phi3",
-                                               "gemma",      "gemma2",  "gemma3",  "mistral", "qwen2",
-                                               "olmo3"};
+inline constexpr const char* kGoldenSteps[] = {
+    "llama", "tied", "qwen3", "llama3.2", "qwen2.5", "ministral3", "smollm3", "granite",
+    "olmo2", "phi3", "gemma", "gemma2",   "gemma3",  "mistral",    "qwen2",   "olmo3"};
 /// Golden steps of MoE models.
 inline constexpr const char* kGoldenMixtures[] = {"mixtral", "qwen3-moe", "olmoe", "llama4",
                                                   "deepseek-v3-like"};
@@ -172,11 +172,14 @@ inline void check_bf16_step(const Golden& golden, const StepOutcome& outcome) {
               expected_changes = update(golden, "bf16.", golden.all("bf16.after."));
   for (const auto& [name, expected] : rounded) {
     INFO(name);
-    CHECK(distance(outcome.gradients.at(name), expected) <=
-          bound("grad." + name, std::max(5e-3, 0.3 * distance(expected, plain.at(name)))));
+    const double apart = golden.bf16_bounds.empty() ? 0.3 * distance(expected, plain.at(name))
+                                                    : golden.bf16_bounds.at("grad." + name);
+    CHECK(distance(outcome.gradients.at(name), expected) <= std::max(5e-3, apart));
     // A gradient near 0 that changes sign moves its weight by 2 lr in the other direction: n of N elements give
-    // 2 sqrt(n / N). Measured 0.032, 1 of 4096.
-    CHECK(distance(changes.at(name), expected_changes.at(name)) <= bound("update." + name, 0.05));
+    // 2 sqrt(n / N). Measured 0.032, 1 of 4096. Where bounds were measured, one element may flip that never did.
+    const double one = golden.bf16_bounds.empty() ? 0 : 2.1 / std::sqrt(changes.at(name).size());
+    CHECK(distance(changes.at(name), expected_changes.at(name)) <=
+          std::max({0.05, one, bound("update." + name, 0.05)}));
   }
 }
 

@@ -3,6 +3,7 @@
 // GPU's.
 #include <cmath>
 
+#include "kernels/base/errors.h"
 #include "kernels/gpu/gpu_testing.h"
 #include "models/checks/check_step.h"
 #include "models/transformer/step_golden.h"
@@ -100,6 +101,21 @@ void check_recomputation(const std::vector<Recipe>& recipes, const ModelConfig& 
   }
 }
 
+/// Checks that a golden step on the GPU has at most twice the CPU's error.
+void check_golden(const char* name, const char* attention) {
+  INFO(name);
+  const Golden golden(PRECBENCH_SOURCE_DIR "/models/transformer/golden", name);
+  const StepOutcome cpu = run_step(golden, false), gpu = run_step(golden, false, repeatable_gpu(attention));
+  const double loss = golden.values("loss")[0];
+  // Four standard deviations of a mean over tokens with independent roundoffs.
+  const double tokens = static_cast<double>(golden.targets.size());
+  CHECK(std::fabs(gpu.loss - loss) <= 4 * kBf16Roundoff / std::sqrt(tokens) * loss);
+  for (const auto& [parameter, truth] : golden.all("grad.")) {
+    INFO(parameter);
+    CHECK(distance(gpu.gradients.at(parameter), truth) <= 2 * distance(cpu.gradients.at(parameter), truth));
+  }
+}
+
 }  // namespace
 
 TEST_CASE("step on a GPU: matches the CPU device in every recipe", "[gpu]") {
@@ -174,17 +190,21 @@ TEST_CASE("delayed scaling on a GPU: unchanged amaxes give the same bits as curr
 
 TEST_CASE("MoE step on a GPU: BF16 error against Hugging Face is at most twice the CPU's", "[gpu][moe]") {
   if (!gpu_here()) return;
-  for (const char* name : kGoldenMixtures) {
+  for (const char* name : kGoldenMixtures) check_golden(name, "own");
+}
+
+TEST_CASE("step on a GPU: BF16 error of every family against Hugging Face is at most twice the CPU's",
+          "[gpu]") {
+  if (!gpu_here()) return;
+  for (const char* name : kGoldenSteps) {
     INFO(name);
-    const Golden golden(PRECBENCH_SOURCE_DIR "/models/transformer/golden", name);
-    const StepOutcome cpu = run_step(golden, false), gpu = run_step(golden, false, repeatable_gpu("own"));
-    const double loss = golden.values("loss")[0];
-    // Four standard deviations of a mean over tokens with independent roundoffs.
-    const double tokens = static_cast<double>(golden.targets.size());
-    CHECK(std::fabs(gpu.loss - loss) <= 4 * kBf16Roundoff / std::sqrt(tokens) * loss);
-    for (const auto& [parameter, truth] : golden.all("grad.")) {
-      INFO(parameter);
-      CHECK(distance(gpu.gradients.at(parameter), truth) <= 2 * distance(cpu.gradients.at(parameter), truth));
+    try {
+      check_golden(name, "auto");
+    } catch (const Unsupported& refusal) {
+      // Soft-capped scores have no kernel, and windows need cuDNN.
+      const std::string why = refusal.what();
+      WARN(name << ": " << why);
+      CHECK((why.find("soft-caps") != std::string::npos || why.find("windows") != std::string::npos));
     }
   }
 }

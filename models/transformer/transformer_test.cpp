@@ -119,8 +119,7 @@ TEST_CASE("step: recomputation gives the same bits", "[transformer]") {
     }
 }
 
-TEST_CASE("step: blocks of other forms than Llama's: recomputation gives the same bits",
-          "[transformer]") {
+TEST_CASE("step: blocks of other forms than Llama's: recomputation gives the same bits", "[transformer]") {
   for (const char* recipe : {"bf16", "tensorwise", "blockwise", "mxfp8", "nvfp4_sr_fwd"})
     for (const BlockForm& form : block_forms()) {
       INFO(recipe << ", " << name_of_form(form));

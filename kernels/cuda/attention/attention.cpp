@@ -28,7 +28,8 @@ using AttentionKey = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::i
                                 std::int64_t, std::int64_t, std::int64_t, float, bool, bool>;
 
 AttentionKey key_of(const AttentionShape& s, bool own_rows, bool deterministic) {
-  return {s.B, s.T, s.heads, s.kv_heads, s.head_dim, s.keys(), s.offset, s.window, s.softcap, own_rows, deterministic};
+  return {s.B,      s.T,      s.heads,   s.kv_heads, s.head_dim,   s.keys(),
+          s.offset, s.window, s.softcap, own_rows,   deterministic};
 }
 
 /// Implementation of one direction; neither: our kernels for any GPU.
@@ -65,7 +66,8 @@ constexpr std::int64_t kNoLimit = INT64_MAX;
 /// Returns why no implementation supports the scores of an op; empty: one may.
 std::string refusal_of_scores(const AttentionShape& shape) {
   if (shape.softcap != 0)
-    return fmt::format("attention: the cuda device has no kernel that soft-caps scores (at {})", shape.softcap);
+    return fmt::format("attention: the cuda device has no kernel that soft-caps scores (at {})",
+                       shape.softcap);
   if (shape.window != 0 && !shape.square())
     return fmt::format("attention: the cuda device has no window ({} keys) over sequences shared by ranks",
                        shape.window);

@@ -101,7 +101,8 @@ TEST_CASE("attention: windows of cuDNN, which no other kernel has", "[gpu][atten
   for (const std::int64_t D : {64, 128, 256})
     for (const std::int64_t T : {77, 256, 300})
       for (const std::int64_t window : {1, 40, 64, 129, 255}) {
-        const AttentionShape shape{.B = 2, .T = T, .heads = 4, .kv_heads = 2, .head_dim = D, .window = window};
+        const AttentionShape shape{
+            .B = 2, .T = T, .heads = 4, .kv_heads = 2, .head_dim = D, .window = window};
         Problem problem(device, shape, 1.5f);
         device.set_attention("own");
         CHECK_THROWS_AS(problem.forward(), Unsupported);

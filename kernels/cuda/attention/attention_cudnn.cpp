@@ -225,8 +225,9 @@ class Implementation final : public CudnnAttention {
 
   cudaStream_t stream_;
   cudnnHandle_t handle_ = nullptr;
-  std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, Kind>,
-           Entry>
+  std::map<
+      std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, Kind>,
+      Entry>
       entries_;
 };
 

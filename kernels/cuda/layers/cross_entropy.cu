@@ -29,7 +29,8 @@ struct Running {
   __device__ void join(float other_max, float other_sum) {
     const float largest = fmaxf(max, other_max);
     if (largest == -INFINITY) return;
-    sum = sum * exp2_approx((max - largest) * kLog2E) + other_sum * exp2_approx((other_max - largest) * kLog2E);
+    sum =
+        sum * exp2_approx((max - largest) * kLog2E) + other_sum * exp2_approx((other_max - largest) * kLog2E);
     max = largest;
   }
   /// `valid`: number of the eight elements that belong to the row.

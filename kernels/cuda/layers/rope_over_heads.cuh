@@ -96,7 +96,8 @@ __global__ void __launch_bounds__(kMost)
       unpack(w, gains.first);
       unpack(v, gains.second);
 #pragma unroll
-      for (int j = 0; j < 8; ++j) a[j] *= rstd * (w[j] + before.offset), b[j] *= rstd * (v[j] + before.offset);
+      for (int j = 0; j < 8; ++j)
+        a[j] *= rstd * (w[j] + before.offset), b[j] *= rstd * (v[j] + before.offset);
       apply_rope<false>(a, b, table, pair, pairs);
       store_vector(out + pair.at, a);
       store_vector(out + pair.at + pairs.D / 2, b);

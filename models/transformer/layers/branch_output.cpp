@@ -34,9 +34,15 @@ QuantizedTensor BranchOutput::backward(std::int64_t layer, LinearRole role, cons
       step_.operands.push_gradient(step_.push(step_.config.width), step_.linear(layer, role));
   if (normed()) {
     step_.produce_quantized(dy, [&](QuantizedTensor& d) {
-      step_.device.rmsnorm_backward(
-          {d, dgain, step_.parameters.accumulates(), {}, dresidual.value, saved.raw, saved.rstd, gain,
-           step_.gain_offset()});
+      step_.device.rmsnorm_backward({d,
+                                     dgain,
+                                     step_.parameters.accumulates(),
+                                     {},
+                                     dresidual.value,
+                                     saved.raw,
+                                     saved.rstd,
+                                     gain,
+                                     step_.gain_offset()});
     });
   } else {
     step_.device.convert({dy.value, dresidual.value});

@@ -53,8 +53,7 @@ void AttentionLayer::scatter_keys(const Tensor& dqkv, const Tensor& dkv, const T
 
 void AttentionLayer::attend(std::int64_t layer, QuantizedTensor& out, const Tensor& lse,
                             const Tensor& qkv) const {
-  if (step_.sequence.whole())
-    return step_.device.attention({out, lse, qkv, step_.attention_shape_of(layer)});
+  if (step_.sequence.whole()) return step_.device.attention({out, lse, qkv, step_.attention_shape_of(layer)});
   const Scope scope(step_.arena);
   const Tensor kv = gather_keys(qkv);
   for (int number = 0; number < step_.sequence.halves(); ++number) {

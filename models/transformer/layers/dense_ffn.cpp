@@ -21,7 +21,9 @@ void DenseFfn::forward_down(std::int64_t layer, const FfnSaved& saved, const Blo
   use_slot(s, down.slots().x);
   step_.operands.push_rowwise(s, down.x_rowwise());
   s.keep_value = !down.x_rowwise().quantized() || step_.observer;
-  step_.produce_quantized(s, [&](QuantizedTensor& x) { step_.device.swiglu({x, saved.gate_up, activation()}); });
+  step_.produce_quantized(s, [&](QuantizedTensor& x) {
+    step_.device.swiglu({x, saved.gate_up, activation()});
+  });
   step_.observe(layer, down_, LinearOperand::x, s);
   step_.fprop(layer, down_, out, s, w);
 }

@@ -83,9 +83,15 @@ void LmHead::forward_backward(const Input& input, const Tensor& losses, const Te
   }
   step_.device.sum({loss_sum, losses, step_.micro_step > 0});
   step_.produce_quantized(dx, [&](QuantizedTensor& d) {
-    step_.device.rmsnorm_backward(
-        {d, layout.final_norm(gradient), parameters.accumulates(), {}, dh, pass.x, pass.rstd, pass.gain,
-         step_.gain_offset()});
+    step_.device.rmsnorm_backward({d,
+                                   layout.final_norm(gradient),
+                                   parameters.accumulates(),
+                                   {},
+                                   dh,
+                                   pass.x,
+                                   pass.rstd,
+                                   pass.gain,
+                                   step_.gain_offset()});
   });
   if (BranchOutput::plain(step_.config))
     step_.observe(step_.config.layers - 1, LinearRole::down, LinearOperand::dy, dx);
