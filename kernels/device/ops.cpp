@@ -227,7 +227,8 @@ OpCost SwigluBackward::cost() const {
 }
 
 OpCost CrossEntropy::cost() const {
-  return shaped_as(of("cross_entropy", OpClass::head_loss, 2 * bytes(logits) + bytes(loss) + bytes(targets) + bytes(weights)),
+  return shaped_as(of("cross_entropy", OpClass::head_loss,
+                      2 * bytes(logits) + bytes(loss) + bytes(targets) + bytes(weights)),
                    logits);
 }
 
