@@ -30,6 +30,7 @@ Rank::Rank(Device& device, Comm& comm, const Plan& plan, void* block, std::int64
       tokens_(push_other(arena_, DType::i32, plan.accumulation * plan.tokens_per_micro_step(), 1)),
       targets_(push_other(arena_, DType::i32, plan.accumulation * plan.tokens_per_micro_step(), 1)),
       weights_(is_documents(plan.fields.data) ? push_other(arena_, DType::f32, tokens_.rows, 1) : Tensor{}),
+      counted_(tokens_.rows, 1),  // until the first upload: a dry run has none
       report_(push_other(arena_, DType::f32, 1, 2)),
       scalars_(push_other(arena_, DType::f32, 1, 4)),
       norm_squared_(push_other(arena_, DType::f32, 1, 1)),
