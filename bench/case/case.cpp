@@ -214,10 +214,11 @@ std::vector<Field> make_fields() {
       also("grad_clip", number("clip", kOptimizer, "", "gradient clipping: largest global norm; 0: off",
                                &Case::clip, kSingle, 0)),
 
-      text("data", kData,
-           "training data: synthetic, a text file, a folder, a token file (.bin, .u16, .u32), or documents of "
-           "prompt and answer (.jsonl)", &Case::data,
-           kSingle, always),
+      text(
+          "data", kData,
+          "training data: synthetic, a text file, a folder, a token file (.bin, .u16, .u32), or documents of "
+          "prompt and answer (.jsonl)",
+          &Case::data, kSingle, always),
       text("glob", kData, "file name pattern in a folder of --data or --eval-data", &Case::glob, kSingle,
            when_set),
       text("eval_data", kData, "held-out text or tokens for evaluation, in the forms of --data",

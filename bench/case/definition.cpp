@@ -17,6 +17,7 @@
 #include "bench/case/fingerprint.h"
 #include "bench/case/resolve_model.h"
 #include "kernels/base/errors.h"
+#include "models/data/documents.h"
 #include "models/data/files.h"
 
 namespace precbench {
@@ -43,9 +44,11 @@ Recipe recipe_of(const std::string& name) {
   return find_recipe(name);
 }
 
-/// Returns "text", or the extension of a file of tokens or documents.
-std::string kind_of(const std::string& file) {
-  for (const std::string_view ending : {".bin", ".u16", ".u32", ".jsonl"})
+/// Returns "text", or the extension of a file of tokens or documents. Documents are one file: in a folder JSON Lines
+/// are text.
+std::string kind_of(const std::string& file, bool in_folder) {
+  if (!in_folder && is_documents(file)) return "jsonl";
+  for (const std::string_view ending : {".bin", ".u16", ".u32"})
     if (file.ends_with(ending)) return std::string(ending.substr(1));
   return "text";
 }
@@ -66,9 +69,7 @@ std::optional<Content> content_of(const std::string& path, const std::string& gl
   if (added) {
     const bool folder = std::filesystem::is_directory(path, error);
     const auto files = folder ? find_files(path, glob).paths : std::vector<std::string>{path};
-    std::string kind = files.empty() ? "text" : kind_of(files.front());
-    if (folder && kind == "jsonl") kind = "text";  // documents are one file; in a folder JSON Lines are text
-    content->second = {fingerprint_of(path, glob), std::move(kind)};
+    content->second = {fingerprint_of(path, glob), files.empty() ? "text" : kind_of(files.front(), folder)};
   }
   return content->second;
 }
@@ -76,7 +77,7 @@ std::optional<Content> content_of(const std::string& path, const std::string& gl
 DataDefinition data_of(const Case& c) {
   if (c.data == kSynthetic) return {kSynthetic, std::nullopt, c.seed};
   const auto content = content_of(c.data, c.glob);
-  if (!content) return {kind_of(c.data), std::nullopt, c.seed};
+  if (!content) return {kind_of(c.data, false), std::nullopt, c.seed};
   return {content->kind, content->fingerprint, c.seed};
 }
 

@@ -20,7 +20,8 @@ namespace precbench {
 
 /// Source of the tokens.
 struct DataDefinition {
-  std::string kind;  ///< "synthetic", "text", or the extension of another kind of file: "bin", "u16", "u32", "jsonl"
+  std::string
+      kind;  ///< "synthetic", "text", or the extension of another kind of file: "bin", "u16", "u32", "jsonl"
   std::optional<std::uint64_t> fingerprint;  ///< of the files (fingerprint.h); null if synthetic or missing
   std::int64_t seed = 0;
 };

@@ -208,6 +208,10 @@ TEST_CASE("case_id: data counts by kind and content and not by path", "[definiti
   const DataDefinition tokens = data_of(b.write("one.u16", "some text"));
   CHECK((tokens.kind == "u16" && tokens.fingerprint == text.fingerprint));
   CHECK(id_of(case_with("data", b / "one.u16")) != id_of(case_with("data", a / "one.txt")));
+  CHECK(data_of(b.write("one.jsonl", "some text")).kind == "jsonl");
+  const TempDirectory only_lines;
+  only_lines.write("one.jsonl", "some text");
+  CHECK(data_of(only_lines.path().string()).kind == "text");  // in a folder they are text
   CHECK((data_of("synthetic").kind == "synthetic" && !data_of("synthetic").fingerprint));
 }
 

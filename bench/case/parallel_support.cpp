@@ -63,6 +63,9 @@ std::optional<std::string> attention_unsupported_reason(const Plan& plan) {
     return "--context: cuDNN attention takes whole sequences; use auto or own";
   if (auto why = shared_sequences_unsupported_reason(plan.fields.device, plan.model.head_dim))
     return fmt::format("--context: {}", *why);
+  if (const std::int64_t window = plan.model.sliding_window; window > 0 && window < plan.T)
+    return fmt::format(
+        "--context: the cuda device has no kernel for a window ({} tokens) in shared sequences", window);
   return std::nullopt;
 }
 

@@ -42,6 +42,25 @@ TEST_CASE("unsupported_reason: a sequence beyond the sliding window is computed 
   CHECK(run_case(resolve(longer)).status == Status::ok);
 }
 
+TEST_CASE("unsupported_reason: attention for which the cuda device has no kernel is known without a GPU",
+          "[plan]") {
+  const TempDirectory folder;
+  Case c = case_of(folder, config_json("mistral", {{"sliding_window", 64}, {"head_dim", 64}}), 128);
+  c.gpus = 2;
+  c.context = 2;
+  CHECK(!unsupported_reason(resolve(c)));  // the CPU device has it
+  c.device = "cuda";
+  CHECK(unsupported_reason(resolve(c)) ==
+        "--context: the cuda device has no kernel for a window (64 tokens) in shared sequences");
+  c.seq = 64;
+  CHECK(!unsupported_reason(resolve(c)));  // every token sees all before it
+  Case capped = case_of(folder, {{"model_type", "gemma2"}, {"num_hidden_layers", 2}}, 64);
+  CHECK(!unsupported_reason(resolve(capped)));
+  capped.device = "cuda";
+  const std::string why = unsupported_reason(resolve(capped)).value_or("");
+  CHECK(contains(why, "soft-caps the scores of attention at 50"));
+}
+
 TEST_CASE("unsupported_reason: a sequence beyond the original context whose attention changes", "[plan]") {
   const TempDirectory folder;
   const nlohmann::json ministral = config_json("ministral3", {{"rope_parameters",

@@ -62,7 +62,18 @@ std::int64_t channels_of(StressKind kind, const ModelConfig& model) {
   return narrowest;
 }
 
+std::optional<std::string> stress_unsupported_reason(StressKind kind, const ModelConfig& model) {
+  if (kind != StressKind::norm) return std::nullopt;
+  if (model.block.norms != NormPlace::before)
+    return "the model has norms on the outputs of a block's halves, whose channels no layer reads";
+  if (model.block.gains_minus_one)
+    return "the model stores the gains of its norms minus 1, which no power of two multiplies exactly";
+  return std::nullopt;
+}
+
 void check_stress(const Stress& stress, const ModelConfig& model, const char* flag) {
+  if (const auto why = stress_unsupported_reason(stress.kind, model))
+    throw InvalidInput(fmt::format("{}: {}: {}", flag, kKindNames.of(stress.kind), *why));
   const std::int64_t most = channels_of(stress.kind, model);
   if (stress.channels > most)
     throw InvalidInput(fmt::format("{}: {} channels requested, {} of a block has {}", flag, stress.channels,

@@ -14,7 +14,8 @@ namespace precbench {
 
 /// Channels of every block that grow:
 ///   ffn   output of the up projection, read by the down projection; for every expert
-///   norm  gains of both norms, whose outputs q, k and v, gate and up, and a router read
+///   norm  gains of both norms, whose outputs q, k and v, gate and up, and a router read; not in models with other
+///         norms (OLMo 2, Gemma)
 ///   vo    V, read by O
 enum class StressKind : std::uint8_t { ffn, norm, vo };
 
@@ -39,7 +40,9 @@ std::string to_text(const Stress& stress);
 /// Returns the number of channels of a block to choose from: the narrowest, if experts and dense blocks
 /// differ.
 std::int64_t channels_of(StressKind kind, const ModelConfig& model);
-/// Throws InvalidInput if the model has fewer channels than the stress needs.
+/// Returns why the channels of this kind cannot grow in the model without changing what it computes; null if they can.
+std::optional<std::string> stress_unsupported_reason(StressKind kind, const ModelConfig& model);
+/// Throws InvalidInput if the model cannot be stressed so, or has fewer channels than the stress needs.
 void check_stress(const Stress& stress, const ModelConfig& model, const char* flag = "--stress");
 
 }  // namespace precbench

@@ -51,6 +51,29 @@ TEST_CASE("parse_stress: invalid stresses are refused with the flag", "[stress]"
   most("vo", tiny.kv_width());
 }
 
+TEST_CASE("check_stress: outliers of norms need norms whose outputs layers read", "[stress]") {
+  ModelConfig model = find_model("tiny");
+  const auto refusal = [&](StressKind kind) {
+    return refusal_of([&] { check_stress({kind, 8, 4}, model); });
+  };
+  for (const StressKind kind : {StressKind::ffn, StressKind::norm, StressKind::vo})
+    CHECK(refusal(kind).empty());
+  for (const NormPlace place : {NormPlace::after, NormPlace::both}) {
+    model.block.norms = place;
+    CHECK(
+        refusal(StressKind::norm) ==
+        "--stress: norm: the model has norms on the outputs of a block's halves, whose channels no layer reads");
+    CHECK((refusal(StressKind::ffn).empty() && refusal(StressKind::vo).empty()));
+  }
+  model.block.norms = NormPlace::before;
+  model.block.gains_minus_one = true;
+  CHECK(contains(refusal(StressKind::norm), "minus 1"));
+  Case c;
+  c.model = "olmo2-1b";
+  c.stress = "norm:8";
+  CHECK(contains(refusal_of([&] { resolve(c); }), "--stress: norm: "));
+}
+
 TEST_CASE("parse_fidelity_stress: parses a list that enters the id in normalized form", "[stress]") {
   const auto probed = [](const std::string& stresses, std::int64_t batches = 2) {
     Case c;

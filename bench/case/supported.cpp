@@ -199,7 +199,7 @@ std::optional<std::string> unsupported_reason(const Plan& plan) {
   const ModelConfig& m = plan.model;
   if (m.moe && (plan.parameters.master == Master::fp16 || bits_of(plan.parameters.gradients) == 8))
     return "experts: FP16 master weights and FP8 gradients are not supported";
-  if (m.block.attention_softcap != 0 && plan.fields.device == "cuda")
+  if (m.block.attention_softcap != 0 && plan.on_gpu)
     return fmt::format(
         "the model soft-caps the scores of attention at {}, for which the cuda device has no kernel",
         m.block.attention_softcap);

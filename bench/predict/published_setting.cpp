@@ -203,6 +203,7 @@ class Translator {
 }  // namespace
 
 std::string recipe_of_precision(const std::string& precision) {
+  // Megatron-Bridge's configurations for NVFP4 leave no block in BF16.
   static const std::map<std::string, std::string> known = {{"bf16", "bf16"},
                                                            {"fp8_tensorwise", "tensorwise"},
                                                            {"tensorwise", "tensorwise"},
@@ -215,8 +216,6 @@ std::string recipe_of_precision(const std::string& precision) {
                                                            {"blockwise_pow2_flow", "blockwise_pow2"},
                                                            {"mxfp8", "mxfp8"},
                                                            {"mxfp8_rceil", "mxfp8"},
-                                                           // Megatron-Bridge's configurations
-                                                           // leave no block in BF16.
                                                            {"nvfp4", "nvfp4_all"}};
   const auto found = known.find(precision);
   return found == known.end() ? "" : found->second;

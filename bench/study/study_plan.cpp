@@ -95,21 +95,22 @@ bool measures_sensitivity(Case c) {
   return plan.recipe.quantized() && !fidelity_unsupported_reason(plan);
 }
 
-/// Returns the stresses of the outlier ladders.
-std::vector<Stress> stresses_of(const StudySettings& settings) {
+/// Returns the stresses of the outlier ladders, without those that the model cannot have.
+std::vector<Stress> stresses_of(const StudySettings& settings, const ModelConfig& model) {
   std::vector<Stress> all;
   for (const auto& [kind, exponents] :
        {std::pair(StressKind::ffn, &settings.outlier_ffn),
         std::pair(StressKind::norm, &settings.outlier_norm), std::pair(StressKind::vo, &settings.outlier_vo)})
     for (const std::int64_t exponent : *exponents)
-      all.push_back({kind, static_cast<int>(exponent), settings.channels});
+      if (!stress_unsupported_reason(kind, model))
+        all.push_back({kind, static_cast<int>(exponent), settings.channels});
   return all;
 }
 
 /// Returns them as text: "ffn:8:4 ffn:12:4 norm:8:4".
-std::string stress_words(const StudySettings& settings) {
+std::string stress_words(const StudySettings& settings, const ModelConfig& model) {
   std::string words;
-  for (const Stress& stress : stresses_of(settings))
+  for (const Stress& stress : stresses_of(settings, model))
     words += fmt::format("{}{}", words.empty() ? "" : " ", to_text(stress));
   return words;
 }
@@ -118,7 +119,7 @@ std::string stress_words(const StudySettings& settings) {
 void check_channels(const StudySettings& settings, const ModelConfig& model) {
   if (settings.fidelity_batches == 0) return;
   const std::string where = settings.channels_place + ": channels";
-  for (const Stress& stress : stresses_of(settings)) check_stress(stress, model, where.c_str());
+  for (const Stress& stress : stresses_of(settings, model)) check_stress(stress, model, where.c_str());
 }
 
 }  // namespace
@@ -258,7 +259,7 @@ void StudyPlan::add_forks(const Plan& trunk, std::int64_t number, const ForkAges
           one.fields.fidelity_batches = settings_.fidelity_batches;
           const bool stressed = settings_.fidelity_batches > 0 && variant.asked && age == ages.ages.back() &&
                                 number <= settings_.ladder_trunks;
-          if (stressed) one.fields.fidelity_stress = stress_words(settings_);
+          if (stressed) one.fields.fidelity_stress = stress_words(settings_, trunk.model);
         }
         cases.push_back(std::move(one));
       }

@@ -208,6 +208,27 @@ TEST_CASE("StudyPlan: FP8-Flow has no rungs of bits", "[study]") {
   CHECK(rungs("blockwise_pow2") == std::pair(2, 1));
 }
 
+TEST_CASE("StudyPlan: a model that cannot have outliers of norms has the other ladders", "[study]") {
+  const TempDirectory directory;
+  const auto stresses = [&](const char* norms) {
+    const std::string model = directory.write(
+        std::string(norms) + ".json",
+        std::string(R"({"layers": 2, "width": 64, "ffn": 128, "heads": 2, "vocab": 256, "norms": ")") +
+            norms + "\"}");
+    StudySettings settings = default_study({});
+    settings.work["recipe"] = {"rowwise"};
+    settings.work["device"] = {"cpu"};
+    settings.outlier_norm = {8};
+    std::set<std::string> words;
+    const StudyPlan plan(settings, model, "out");
+    for (const StudyCase& one : plan.forks(resolve(plan.trunks()))) words.insert(one.fields.fidelity_stress);
+    return words;
+  };
+  CHECK(contains(*stresses("before").rbegin(), "norm:8"));
+  CHECK_FALSE(contains(*stresses("after").rbegin(), "norm:"));
+  CHECK(contains(*stresses("after").rbegin(), "vo:"));
+}
+
 TEST_CASE("StudyPlan: channels of unused ladders are not limited", "[study]") {
   StudySettings settings = default_study({});
   settings.channels = 4000, settings.fidelity_batches = 0;

@@ -20,6 +20,7 @@
 #include "bench/sweep/try_make.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/normal_path.h"
+#include "models/data/documents.h"
 
 namespace precbench {
 namespace {
@@ -126,8 +127,8 @@ void check_outputs(const Plan& plan) {
 }
 
 void check_inputs(const std::vector<Plan>& cases) {
-  std::map<std::tuple<std::string, std::string, std::int64_t>, DataOptions>
-      corpora;  // by path, glob, vocabulary size
+  std::map<std::tuple<std::string, std::string, std::int64_t, std::int64_t>, DataOptions>
+      corpora;  // by path, glob, vocabulary size, and of documents the sequence length
   std::set<std::tuple<std::string, std::string, std::int64_t, std::int64_t, std::int64_t>>
       held_out;  // by the same, sequence length, and tokens
   std::set<std::pair<std::string, std::string>> checkpoints;
@@ -135,8 +136,10 @@ void check_inputs(const std::vector<Plan>& cases) {
     const Case& c = plan.fields;
     check_distinct(c);
     const DataOptions options = data_options(c, plan.model);
+    // The longest document must fit into the shortest sequence, the longest sequence of text into the text.
+    const std::int64_t T = is_documents(options.path) ? options.T : 0;
     DataOptions& longest =
-        corpora.try_emplace({options.path, options.glob, options.vocab}, options).first->second;
+        corpora.try_emplace({options.path, options.glob, options.vocab, T}, options).first->second;
     longest.T = std::max(longest.T, options.T);
     if (c.eval_data.empty() && c.eval_every > 0)
       throw InvalidInput("--eval-every: needs held-out text: add --eval-data FILE");

@@ -39,6 +39,19 @@ TEST_CASE("check_files: inputs are checked before a sweep starts", "[files]") {
   CHECK(refusal({c}) == "--init-from: " + c.init_from + ": No such file or directory");
 }
 
+TEST_CASE("check_files: documents must fit into the shortest sequence of a sweep", "[files][documents]") {
+  const TempDirectory directory;
+  Case c;
+  c.data = directory.write("chat.jsonl",
+                           R"({"prompt": "a question", "answer": "and its answer of forty letters or so"})");
+  c.seq = 64;
+  CHECK(refusal({c}) == "");
+  Case shorter = c;
+  shorter.seq = 32;
+  CHECK(refusal({c, shorter}) ==
+        c.data + ": line 1: 48 tokens are more than a sequence of length 32 holds (33)");
+}
+
 TEST_CASE("check_files: missing or short held-out text is refused", "[files][held_out]") {
   const TempDirectory directory;
   Case c;

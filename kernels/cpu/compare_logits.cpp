@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/vector.h"
+#include "kernels/numerics/activation_functions.h"
 
 namespace precbench {
 
@@ -12,14 +13,13 @@ void CpuDevice::do_compare_logits(const ops::CompareLogits& op) {
   cpu::for_rows(threads_, op.logits.rows, 2 * V, [&](std::int64_t r, float* buffer) {
     const float* p = cpu::load(op.reference, r * V, V, buffer);
     const float* q = cpu::load(op.logits, r * V, V, buffer + V);
-    if (op.softcap != 0)
+    if (op.softcap != 0) {
       for (std::int64_t v = 0; v < V; ++v) {
-        const float reference = cpu::soft_capped(p[v], op.softcap),
-                    logit = cpu::soft_capped(q[v], op.softcap);
-        buffer[v] = reference;
-        buffer[V + v] = logit;
+        buffer[v] = soft_capped(p[v], op.softcap);
+        buffer[V + v] = soft_capped(q[v], op.softcap);
       }
-    if (op.softcap != 0) p = buffer, q = buffer + V;
+      p = buffer, q = buffer + V;
+    }
     const double p_max = *std::max_element(p, p + V), q_max = *std::max_element(q, q + V);
     double p_sum = 0, q_sum = 0, weighted = 0;  // weighted: of the differences, by the reference
     for (std::int64_t v = 0; v < V; ++v) {

@@ -12,6 +12,7 @@
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/vector.h"
+#include "kernels/numerics/activation_functions.h"
 
 namespace precbench {
 namespace {
@@ -86,9 +87,8 @@ struct QueryBlock {
 void block_scores(float* scores, const float* q, const float* k, const QueryBlock& block, std::int64_t D) {
   gemm(false, true, block.n, block.keys, D, 1.0f / std::sqrt(static_cast<float>(D)), q + block.first * D, k,
        0.0f, scores);
-  const float cap = block.shape.softcap;
-  for (std::int64_t i = 0; cap != 0 && i < block.n * block.keys; ++i)
-    scores[i] = cpu::soft_capped(scores[i], cap);
+  if (const float cap = block.shape.softcap; cap != 0)
+    for (std::int64_t i = 0; i < block.n * block.keys; ++i) scores[i] = soft_capped(scores[i], cap);
 }
 
 /// Rows for a GEMM with weights that are 0 for keys a query does not see. 0 times Inf or NaN is NaN, so
@@ -231,7 +231,7 @@ void CpuDevice::do_attention_backward(const ops::AttentionBackward& op) {
           if (s.softcap == 0)
             differentiate([](float) { return 1.0f; });
           else
-            differentiate([&](float score) { return cpu::soft_cap_slope(score, s.softcap); });
+            differentiate([&](float score) { return soft_cap_slope(score, s.softcap); });
           clear_hidden(row, block, i);
           clear_hidden(drow, block, i);
         }

@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/vector.h"
+#include "kernels/numerics/activation_functions.h"
 
 namespace precbench {
 
@@ -13,7 +14,7 @@ void CpuDevice::do_cross_entropy(const ops::CrossEntropy& op) {
     const float* row = cpu::load(op.logits, r * V, V, buffer);
     float* e = buffer + V;
     if (op.softcap != 0) {
-      for (std::int64_t v = 0; v < V; ++v) buffer[v] = cpu::soft_capped(row[v], op.softcap);
+      for (std::int64_t v = 0; v < V; ++v) buffer[v] = soft_capped(row[v], op.softcap);
       row = buffer;
     }
     float largest = row[0];
@@ -27,7 +28,8 @@ void CpuDevice::do_cross_entropy(const ops::CrossEntropy& op) {
     const float factor = scale / total;
     for (std::int64_t v = 0; v < V; ++v) e[v] *= factor;
     e[target] -= scale;
-    for (std::int64_t v = 0; op.softcap != 0 && v < V; ++v) e[v] *= cpu::soft_cap_slope(row[v], op.softcap);
+    if (op.softcap != 0)
+      for (std::int64_t v = 0; v < V; ++v) e[v] *= soft_cap_slope(row[v], op.softcap);
     cpu::store(op.logits, r * V, V, e);
   });
 }

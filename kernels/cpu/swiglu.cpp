@@ -2,10 +2,10 @@
 // costs one write, while keeping s would cost memory throughout forward. Over expert rows, s is also multiplied by
 // the weight of the row's slot, so that the experts' outputs only need to be added up.
 #include <algorithm>
-#include <cmath>
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/vector.h"
+#include "kernels/numerics/activation_functions.h"
 
 namespace precbench {
 
@@ -13,42 +13,15 @@ using cpu::sigmoid;
 
 namespace {
 
-// Activations: act(g) = g sigma(g). slope returns x act'(g).
-
-struct Silu {
-  static float sigma(float g) { return sigmoid(g); }
-  static float slope(float x, float g, float sigma) { return x * sigma * (1.0f + g * (1.0f - sigma)); }
+struct CpuMath {
+  static float sigmoid(float x) { return cpu::sigmoid(x); }
 };
-
-struct GeluTanh {
-  static float sigma(float g) { return sigmoid(2.0f * kGeluSlope * g * (1.0f + kGeluCube * g * g)); }
-  static float slope(float x, float g, float sigma) {
-    const float inner =
-        2.0f * kGeluSlope * (1.0f + 3.0f * kGeluCube * g * g);  // derivative of sigmoid's argument
-    return x * sigma * (1.0f + g * (1.0f - sigma) * inner);
-  }
-};
-
-struct Gelu {
-  static constexpr float kRootHalf = 0.70710678f, kDensity = 0.39894228f;  // 1 / sqrt(2), 1 / sqrt(2 pi)
-  static float sigma(float g) { return 0.5f * std::erfc(-g * kRootHalf); }
-  static float slope(float x, float g, float sigma) {
-    return x * (sigma + g * kDensity * std::exp(-0.5f * g * g));
-  }
-};
-
-template <class Body>
-void with_activation(Activation activation, Body&& body) {
-  if (activation == Activation::gelu_tanh) return body(GeluTanh());
-  if (activation == Activation::gelu) return body(Gelu());
-  body(Silu());
-}
 
 }  // namespace
 
 void CpuDevice::do_swiglu(const ops::Swiglu& op) {
   const std::int64_t F = op.s.value.cols;
-  with_activation(op.activation, [&](auto act) {
+  with_activation<CpuMath>(op.activation, [&](auto act) {
     cpu::for_rows(threads_, op.s.value.rows, 3 * F, [&](std::int64_t r, float* buffer) {
       const float* gate = cpu::load(op.gate_up, r * 2 * F, 2 * F, buffer);
       const float* up = gate + F;
@@ -63,7 +36,7 @@ void CpuDevice::do_swiglu(const ops::Swiglu& op) {
 
 void CpuDevice::do_swiglu_backward(const ops::SwigluBackward& op) {
   const std::int64_t F = op.ds.cols;
-  with_activation(op.activation, [&](auto act) {
+  with_activation<CpuMath>(op.activation, [&](auto act) {
     cpu::for_rows(threads_, op.ds.rows, 6 * F, [&](std::int64_t r, float* buffer) {
       const float* gate = cpu::load(op.gate_up, r * 2 * F, 2 * F, buffer);
       const float* up = gate + F;

@@ -89,11 +89,4 @@ inline float exp(float x) {
 
 inline float sigmoid(float x) { return 1.0f / (1.0f + cpu::exp(-x)); }
 
-/// cap tanh(x / cap); x itself if cap is 0.
-inline float soft_capped(float x, float cap) { return cap == 0 ? x : cap * std::tanh(x / cap); }
-/// Derivative of soft_capped, from its value.
-inline float soft_cap_slope(float capped, float cap) {
-  return cap == 0 ? 1.0f : 1.0f - capped / cap * (capped / cap);
-}
-
 }  // namespace precbench::cpu

@@ -255,12 +255,4 @@ __device__ inline std::uint32_t block_max(std::uint32_t x, std::uint32_t* buffer
   return __reduce_max_sync(kAllLanes, lane < (blockDim.x + kWarp - 1) / kWarp ? buffer[lane] : 0u);
 }
 
-/// cap tanh(x / cap); x itself if cap is 0.
-__device__ inline float soft_capped(float x, float cap) { return cap == 0 ? x : cap * tanhf(x / cap); }
-/// Derivative of soft_capped, from its value.
-__device__ inline float soft_cap_slope(float capped, float cap) {
-  const float ratio = capped / cap;
-  return 1.0f - ratio * ratio;
-}
-
 }  // namespace precbench::cuda

@@ -102,66 +102,47 @@ TEST_CASE("cross_entropy: a weight multiplies the loss and the gradient of its r
 
 // ---- any device against the CPU device
 
-PRECBENCH_OP_TEST(cross_entropy_on, "cross_entropy, loss and gradient") {
-  // The last two exceed a block's shared memory; rows of odd width are not aligned.
-  for (const Size& size : {Size{300, 256}, Size{17, 1001}, Size{3, 128256}, Size{2, 121001}}) {
-    b.start();
-    HostMemory& host = b.host();
-    const auto [M, V] = size;
-    INFO(M << " x " << V);
-    const Tensor logits = host.random(DType::bf16, M, V, 3.0f), targets = host.tokens(M, V);
-    HostMemory::set(logits, V / 2, 80.0f);  // takes the whole probability of row 0
-    targets.as<std::int32_t>()[M - 1] = static_cast<std::int32_t>(V - 1);
-    std::vector<double> true_loss(M), true_gradient(M * V);
-    constexpr float kScale = 1.0f / 1024;
-    for (std::int64_t r = 0; r < M; ++r) {
-      double largest = -INFINITY, sum = 0;
-      for (std::int64_t v = 0; v < V; ++v)
-        largest = std::max<double>(largest, HostMemory::get(logits, r * V + v));
-      for (std::int64_t v = 0; v < V; ++v) sum += std::exp(HostMemory::get(logits, r * V + v) - largest);
-      const std::int32_t target = targets.as<std::int32_t>()[r];
-      true_loss[r] = std::log(sum) + largest - HostMemory::get(logits, r * V + target);
-      for (std::int64_t v = 0; v < V; ++v)
-        true_gradient[r * V + v] =
-            (std::exp(HostMemory::get(logits, r * V + v) - largest) / sum - (v == target)) * kScale;
-    }
-    const Tensor loss = host.tensor(DType::f32, M, 1), dev_loss = b.output(DType::f32, M, 1);
-    const Tensor dev_logits = b.put(logits);
-    b.device().cross_entropy({dev_loss, dev_logits, b.put(targets), kScale});
-    b.cpu().cross_entropy({loss, logits, targets, kScale});
-    check_twice("loss", b.fetch(dev_loss), loss, true_loss);
-    check_twice("dlogits", b.fetch(dev_logits), logits, true_gradient);
+namespace {
+
+/// Compares loss and gradient with FP64 and with the CPU device; with `weighted` every third row has no loss.
+void check_cross_entropy(OpTest& b, const Size& size, bool weighted) {
+  b.start();
+  HostMemory& host = b.host();
+  const auto [M, V] = size;
+  INFO(M << " x " << V << (weighted ? ", weighted" : ""));
+  const Tensor logits = host.random(DType::bf16, M, V, 3.0f), targets = host.tokens(M, V);
+  const Tensor weights = host.tensor(DType::f32, M, 1);
+  for (std::int64_t r = 0; r < M; ++r)
+    HostMemory::set(weights, r, !weighted ? 1.0f : r % 3 == 1 ? 0.0f : 0.25f * static_cast<float>(r % 3 + 1));
+  HostMemory::set(logits, V / 2, 80.0f);  // takes the whole probability of row 0
+  targets.as<std::int32_t>()[M - 1] = static_cast<std::int32_t>(V - 1);
+  std::vector<double> true_loss(M), true_gradient(M * V);
+  constexpr float kScale = 1.0f / 1024;
+  for (std::int64_t r = 0; r < M; ++r) {
+    double largest = -INFINITY, sum = 0;
+    for (std::int64_t v = 0; v < V; ++v)
+      largest = std::max<double>(largest, HostMemory::get(logits, r * V + v));
+    for (std::int64_t v = 0; v < V; ++v) sum += std::exp(HostMemory::get(logits, r * V + v) - largest);
+    const std::int32_t target = targets.as<std::int32_t>()[r];
+    const double weight = HostMemory::get(weights, r);
+    true_loss[r] = weight * (std::log(sum) + largest - HostMemory::get(logits, r * V + target));
+    for (std::int64_t v = 0; v < V; ++v)
+      true_gradient[r * V + v] =
+          weight * (std::exp(HostMemory::get(logits, r * V + v) - largest) / sum - (v == target)) * kScale;
   }
+  const Tensor loss = host.tensor(DType::f32, M, 1), dev_loss = b.output(DType::f32, M, 1);
+  const Tensor dev_logits = b.put(logits);
+  b.device().cross_entropy(
+      {dev_loss, dev_logits, b.put(targets), kScale, 0.0f, weighted ? b.put(weights) : Tensor{}});
+  b.cpu().cross_entropy({loss, logits, targets, kScale, 0.0f, weighted ? weights : Tensor{}});
+  check_twice("loss", b.fetch(dev_loss), loss, true_loss);
+  check_twice("dlogits", b.fetch(dev_logits), logits, true_gradient);
 }
 
-PRECBENCH_OP_TEST(weighted_cross_entropy_on, "cross_entropy with weights of rows") {
-  for (const Size& size : {Size{300, 256}, Size{17, 1001}, Size{2, 121001}}) {
-    b.start();
-    HostMemory& host = b.host();
-    const auto [M, V] = size;
-    INFO(M << " x " << V);
-    const Tensor logits = host.random(DType::bf16, M, V, 3.0f), targets = host.tokens(M, V);
-    const Tensor weights = host.tensor(DType::f32, M, 1);
-    for (std::int64_t r = 0; r < M; ++r) HostMemory::set(weights, r, r % 3 == 1 ? 0.0f : 0.25f * (r % 3 + 1));
-    std::vector<double> true_loss(M), true_gradient(M * V);
-    constexpr float kScale = 1.0f / 1024;
-    for (std::int64_t r = 0; r < M; ++r) {
-      double largest = -INFINITY, sum = 0;
-      for (std::int64_t v = 0; v < V; ++v)
-        largest = std::max<double>(largest, HostMemory::get(logits, r * V + v));
-      for (std::int64_t v = 0; v < V; ++v) sum += std::exp(HostMemory::get(logits, r * V + v) - largest);
-      const std::int32_t target = targets.as<std::int32_t>()[r];
-      const double weight = HostMemory::get(weights, r);
-      true_loss[r] = weight * (std::log(sum) + largest - HostMemory::get(logits, r * V + target));
-      for (std::int64_t v = 0; v < V; ++v)
-        true_gradient[r * V + v] =
-            weight * (std::exp(HostMemory::get(logits, r * V + v) - largest) / sum - (v == target)) * kScale;
-    }
-    const Tensor loss = host.tensor(DType::f32, M, 1), dev_loss = b.output(DType::f32, M, 1);
-    const Tensor dev_logits = b.put(logits);
-    b.device().cross_entropy({dev_loss, dev_logits, b.put(targets), kScale, 0.0f, b.put(weights)});
-    b.cpu().cross_entropy({loss, logits, targets, kScale, 0.0f, weights});
-    check_twice("loss", b.fetch(dev_loss), loss, true_loss);
-    check_twice("dlogits", b.fetch(dev_logits), logits, true_gradient);
-  }
+}  // namespace
+
+PRECBENCH_OP_TEST(cross_entropy_on, "cross_entropy, loss and gradient") {
+  // The last two exceed a block's shared memory; rows of odd width are not aligned.
+  for (const Size& size : {Size{300, 256}, Size{17, 1001}, Size{3, 128256}, Size{2, 121001}})
+    for (const bool weighted : {false, true}) check_cross_entropy(b, size, weighted);
 }

@@ -260,9 +260,10 @@ struct BiasBackward {
   OpCost cost() const;
 };
 
-/// Causal softmax(q k^T / sqrt(head_dim)) v, in a window and with soft-capped scores if the shape says so. A query that sees no key gives 0, with lse -inf. On the CPU,
-/// keys that a query does not see never affect it, nor does it affect their gradients. On a GPU, NaN and Inf
-/// do within a tile: such a key gets weight 0 in a whole-tile GEMM, and 0 * NaN or 0 * Inf is NaN.
+/// Causal softmax(q k^T / sqrt(head_dim)) v, in a window and with soft-capped scores if the shape says so. A query
+/// that sees no key gives 0, with lse -inf. On the CPU, keys that a query does not see never affect it, nor does it
+/// affect their gradients. On a GPU, NaN and Inf do within a tile: such a key gets weight 0 in a whole-tile GEMM, and
+/// 0 * NaN or 0 * Inf is NaN.
 struct Attention {
   QuantizedTensor out;  ///< [M, q_width]
   Tensor lse;           ///< f32 [heads, M]: log sum exp of the scaled scores, index (b * heads + h) * T + t

@@ -1,6 +1,5 @@
-// Forms of a block in a Hugging Face config.json: factors of Granite, layers without RoPE of SmolLM3,
-// windows by layer, all of Gemma.
-// Source of the defaults: the configuration classes of transformers 5.
+// Forms of a block in a Hugging Face config.json: factors of Granite, layers without RoPE of SmolLM3, windows by
+// layer, Gemma. Source of the defaults: the configuration classes of transformers 5.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -137,7 +136,7 @@ void read_local_layers(const json& object, const std::function<bool(std::int64_t
                        ModelConfig& config) {
   const bool listed = given(object, "layer_types");
   const json list = listed ? object.at("layer_types") : json::array();
-  if (listed && (!list.is_array() || static_cast<std::int64_t>(list.size()) < config.layers))
+  if (listed && (!list.is_array() || static_cast<std::int64_t>(list.size()) != config.layers))
     throw InvalidInput(fmt::format("layer_types: expected the type of each of {} layers, got {}",
                                    config.layers, shown(list)));
   std::vector<std::int64_t>& local = config.block.local_layers;

@@ -95,8 +95,10 @@ TEST_CASE("config.json: softcaps, scale of scores and windows of Gemma", "[model
   const ModelConfig full = gemma_of(
       "gemma3_text", {{"num_hidden_layers", 2}, {"layer_types", {"full_attention", "full_attention"}}});
   CHECK((full.block.local_layers.empty() && full.sliding_window == 0 && full.block.local_rope_theta == 0));
-  CHECK(contains(gemma_error("gemma3_text", {{"layer_types", {"full_attention"}}}),
-                 "layer_types: expected the type of each of 26 layers"));
+  for (const std::size_t count : {1, 25, 27})
+    CHECK(contains(
+        gemma_error("gemma3_text", {{"layer_types", std::vector<std::string>(count, "full_attention")}}),
+        "layer_types: expected the type of each of 26 layers"));
   CHECK(
       contains(gemma_error("gemma3_text", {{"num_hidden_layers", 1}, {"layer_types", {"chunked_attention"}}}),
                "layer_types: \"chunked_attention\" is neither"));

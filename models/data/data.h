@@ -43,13 +43,15 @@ class DataSource {
 };
 
 struct DataOptions {
-  /// Empty: synthetic. A file: tokens if it ends in .bin (llm.c), .u16 or .u32 (raw little-endian), documents
-  /// of prompt and answer if in .jsonl, else text. A directory: every file below it whose name matches `glob`, all of one kind, in sorted order.
+  /// Empty: synthetic. A file: tokens if it ends in .bin (llm.c), .u16 or .u32 (raw little-endian), documents of
+  /// prompt and answer if in .jsonl, else text. A directory: every file below it whose name matches `glob`, all
+  /// tokens or all text, in sorted order.
   std::string path;
   std::string glob;        ///< fnmatch pattern on file names in a directory, e.g. "*.h"; empty: every file
   std::uint64_t seed = 0;  ///< order of the windows, or the synthetic language itself
   std::int64_t vocab = 0;  ///< the model's vocabulary; at least 256 for text
-  std::int64_t T = 0;      ///< longest sequence that will be requested; the data must hold T + 1 tokens
+  /// Longest sequence that will be requested, of documents the only one; text and tokens must hold T + 1 tokens.
+  std::int64_t T = 0;
 };
 
 /// Opens and checks the data. Throws InvalidInput with one line if it is missing, empty, unreadable, too

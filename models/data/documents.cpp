@@ -97,11 +97,12 @@ Documents::Documents(const DataOptions& options, std::string_view text)
       std::accumulate(documents_.begin(), documents_.end(), std::int64_t{0},
                       [](std::int64_t sum, const Document& document) { return sum + document.answer; });
   const auto count = std::ssize(documents_);
-  description_ = fmt::format(
-      "documents: {}, {} of {} tokens, {} of them in answers; {:.0f}% of positions are padding", options.path,
-      count, std::ssize(tokens_), answers,
-      100.0 *
-          (1.0 - static_cast<double>(std::ssize(tokens_) - count) / static_cast<double>(count * options.T)));
+  // A document of n tokens has n - 1 positions.
+  const double used =
+      static_cast<double>(std::ssize(tokens_) - count) / static_cast<double>(count * options.T);
+  description_ =
+      fmt::format("documents: {}, {} of {} tokens, {} of them in answers; {:.0f}% of positions are padding",
+                  options.path, count, std::ssize(tokens_), answers, 100 * (1 - used));
 }
 
 const Documents::Document& Documents::at(std::uint64_t index) const {
@@ -112,9 +113,8 @@ const Documents::Document& Documents::at(std::uint64_t index) const {
 void Documents::sequence(std::uint64_t index, std::int64_t T, std::int32_t* tokens) const {
   const Document& document = at(index);
   const auto first = tokens_.begin() + document.first;
-  const std::int64_t size = std::min(document.size(), T + 1);
-  std::copy_n(first, size, tokens);
-  std::fill_n(tokens + size, T + 1 - size, first[size - 1]);
+  std::int32_t* const end = std::copy_n(first, document.size(), tokens);
+  std::fill(end, tokens + T + 1, end[-1]);
 }
 
 void Documents::mark_counted(std::uint64_t index, std::int64_t T, std::uint8_t* counted) const {
@@ -123,10 +123,9 @@ void Documents::mark_counted(std::uint64_t index, std::int64_t T, std::uint8_t* 
     counted[t] = t + 1 >= document.prompt && t + 1 < document.size() ? 1 : 0;
 }
 
-std::int64_t Documents::counted_targets(std::uint64_t index, std::int64_t T) const {
+std::int64_t Documents::counted_targets(std::uint64_t index, std::int64_t) const {
   const Document& document = at(index);
-  return std::max<std::int64_t>(
-      0, std::min(document.size(), T + 1) - std::max<std::int64_t>(1, document.prompt));
+  return document.size() - std::max<std::int64_t>(1, document.prompt);
 }
 
 }  // namespace precbench

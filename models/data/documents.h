@@ -13,8 +13,8 @@ namespace precbench {
 /// Returns true for the name of a file of documents: *.jsonl.
 bool is_documents(const std::string& path);
 
-/// Documents in memory. A sequence is one document, padded at its end with its last token; attention is causal, so
-/// that padding has no influence on what precedes it.
+/// Documents in memory. A sequence, whose T is that of the options, is one document, padded at its end with its last
+/// token; attention is causal, so that padding has no influence on what precedes it.
 class Documents final : public DataSource {
  public:
   /// Reads JSON Lines: {"prompt": ..., "answer": ...}, each a string, whose UTF-8 bytes are the tokens and whose

@@ -158,8 +158,8 @@ inline void check_fp32_step(const Golden& golden, const StepOutcome& outcome) {
 /// the other neighbour, because our FP32 sums differ from FP64 sums; each is an error of 2^-8 that
 /// propagates. Measured: 1e-6 in tied and llama3.2, which have none; at most 1.2e-5 (loss), 4.7e-5 (norm),
 /// 2.7e-3 (gradients) in the others. For scale: rounding itself moves the gradients by 1.2e-2 and the norm by
-/// 1e-3, and a bias of k, whose gradient nearly cancels, by 2.6e-2 (our error there: 6.5e-3). The files of Gemma
-/// have their own bounds, from such errors of PyTorch itself over many seeds.
+/// 1e-3, and a bias of k, whose gradient nearly cancels, by 2.6e-2 (our error there: 6.5e-3). Files from
+/// gemma on have their own bounds, from such errors of PyTorch itself over many seeds.
 inline void check_bf16_step(const Golden& golden, const StepOutcome& outcome) {
   const Errors errors = errors_of(golden, "bf16.", outcome);
   const auto bound = [&](const std::string& name, double otherwise) {

@@ -1,5 +1,6 @@
 """Tables of results/predicted, from results/predicted/published.jsonl, for readme_tables.py. .ci/run recomputes that file."""
-import json, statistics
+import json
+import statistics
 
 from page_tables import RESULTS, lines, rate, table
 
@@ -85,12 +86,17 @@ def rule_of(point):
 RULES = "NVFP4", "sharded pipeline", "experts"
 
 
+def predicted_lines():
+    """Returns the predicted points of each rule."""
+    settings = points()
+    return {rule: [line for line in predictions() if rule_of(settings[line["id"]]) == rule and "tokens_per_s_per_gpu" in line]
+            for rule in RULES}
+
+
 def predicted_by_rule():
-    settings, rows = points(), []
-    for rule in RULES:
-        for line in predictions():
-            if rule_of(settings[line["id"]]) != rule or "tokens_per_s_per_gpu" not in line:
-                continue
+    rows = []
+    for rule, found in predicted_lines().items():
+        for line in found:
             published, guess = line["published_tokens_per_s_per_gpu"], line["tokens_per_s_per_gpu"]
             low, high = line["tokens_per_s_per_gpu_80"]
             rows.append([rule, f"`{line['id']}`", f"{published:,.0f}", f"{guess:,.0f}", f"{low:,.0f} to {high:,.0f}",
@@ -99,9 +105,8 @@ def predicted_by_rule():
 
 
 def predicted_rules():
-    settings, rows = points(), []
-    for rule in RULES:
-        found = [line for line in predictions() if rule_of(settings[line["id"]]) == rule and "tokens_per_s_per_gpu" in line]
+    rows = []
+    for rule, found in predicted_lines().items():
         errors = sorted(abs(line["tokens_per_s_per_gpu"] / line["published_tokens_per_s_per_gpu"] - 1) for line in found)
         inside = [line for line in found
                   if line["tokens_per_s_per_gpu_80"][0] <= line["published_tokens_per_s_per_gpu"] <= line["tokens_per_s_per_gpu_80"][1]]

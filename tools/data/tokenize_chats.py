@@ -14,16 +14,11 @@ T + 1. A hash of the conversation decides whether it is held out. Equal input gi
 Needs: pip install transformers jinja2.
 """
 import argparse
-import hashlib
 import json
 import os
 import pathlib
-import sys
 
-
-def fail(message):
-    print(f"{sys.argv[0]}: {message}", file=sys.stderr)
-    sys.exit(2)
+from output_files import OutputFile, add_held_out, check_held_out, fail, is_held_out
 
 
 def parse_arguments():
@@ -31,12 +26,10 @@ def parse_arguments():
     parser.add_argument("inputs", nargs="+", metavar="INPUT")
     parser.add_argument("--tokenizer", required=True)
     parser.add_argument("--out", required=True, metavar="PREFIX")
-    parser.add_argument("--held-out", type=float, default=0.01, metavar="FRACTION",
-                        help="fraction of documents to hold out, chosen by a hash of their text (default: 0.01)")
+    add_held_out(parser)
     parser.add_argument("--most", type=int, metavar="N", help="leave out documents of more than N tokens")
     arguments = parser.parse_args()
-    if not 0 <= arguments.held_out < 1:
-        fail(f"--held-out {arguments.held_out}: not a fraction from 0 to below 1")
+    check_held_out(arguments.held_out)
     return arguments
 
 
@@ -99,38 +92,19 @@ def document_of(tokenizer, place, messages):
     return prompt, whole[len(prompt):]
 
 
-def is_held_out(messages, fraction):
-    text = json.dumps(messages, sort_keys=True)
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") < fraction * 2**64
-
-
-class DocumentFile:
-    """Written under a temporary name, and renamed when complete."""
-
+class DocumentFile(OutputFile):
     def __init__(self, path):
-        self.path = path
-        self.file = open(path + ".tmp", "w")
-        self.hash, self.documents, self.tokens, self.answers = hashlib.sha256(), 0, 0, 0
+        super().__init__(path)
+        self.documents, self.tokens, self.answers = 0, 0, 0
 
     def add(self, prompt, answer):
-        line = json.dumps({"prompt": prompt, "answer": answer}, separators=(",", ":")) + "\n"
-        self.file.write(line)
-        self.hash.update(line.encode())
+        self.write(json.dumps({"prompt": prompt, "answer": answer}, separators=(",", ":")).encode() + b"\n")
         self.documents += 1
         self.tokens += len(prompt) + len(answer)
         self.answers += len(answer)
 
-    def discard(self):
-        self.file.close()
-        os.remove(self.path + ".tmp")
-
     def finish(self):
-        self.file.flush()
-        os.fsync(self.file.fileno())
-        self.file.close()
-        os.rename(self.path + ".tmp", self.path)
-        return {"file": os.path.basename(self.path), "documents": self.documents, "tokens": self.tokens,
-                "answer_tokens": self.answers, "sha256": self.hash.hexdigest()}
+        return super().finish() | {"documents": self.documents, "tokens": self.tokens, "answer_tokens": self.answers}
 
 
 def main():
@@ -151,7 +125,7 @@ def main():
                 left_out += 1
                 continue
             longest = max(longest, size)
-            (held_out if is_held_out(messages, arguments.held_out) else training).add(prompt, answer)
+            (held_out if is_held_out(json.dumps(messages, sort_keys=True), arguments.held_out) else training).add(prompt, answer)
         if training.documents == 0:
             fail("the input has no document to train on")
     except SystemExit:

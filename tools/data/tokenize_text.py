@@ -17,19 +17,15 @@ Needs: pip install tokenizers (and pyarrow for .parquet).
 """
 import argparse
 import array
-import hashlib
 import json
 import os
 import pathlib
 import sys
 
+from output_files import OutputFile, add_held_out, check_held_out, fail, is_held_out
+
 SEPARATORS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<|im_end|>", "<eos>")
 BATCH_BYTES = 16 << 20
-
-
-def fail(message):
-    print(f"{sys.argv[0]}: {message}", file=sys.stderr)
-    sys.exit(2)
 
 
 def parse_arguments():
@@ -41,12 +37,10 @@ def parse_arguments():
     parser.add_argument("--out", required=True, metavar="PREFIX")
     parser.add_argument("--field", default="text", help="name of the text field in .jsonl and .parquet rows (default: text)")
     parser.add_argument("--separator", help="token after each document (default: the tokenizer's end of text)")
-    parser.add_argument("--held-out", type=float, default=0.01, metavar="FRACTION",
-                        help="fraction of documents to hold out, chosen by a hash of their text (default: 0.01)")
+    add_held_out(parser)
     parser.add_argument("--tokens", type=int, metavar="N", help="stop after the document that reaches N tokens")
     arguments = parser.parse_args()
-    if not 0 <= arguments.held_out < 1:
-        fail(f"--held-out {arguments.held_out}: not a fraction from 0 to below 1")
+    check_held_out(arguments.held_out)
     if arguments.tokens is not None and arguments.tokens < 1:
         fail(f"--tokens {arguments.tokens}: not a number of tokens")
     return arguments
@@ -181,42 +175,23 @@ def batches_of(inputs, field, separator):
         yield batch
 
 
-def is_held_out(text, fraction):
-    number = int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "little")
-    return number < fraction * 2**64
-
-
-class TokenFile:
-    """Written under a temporary name, and renamed when complete."""
-
+class TokenFile(OutputFile):
     def __init__(self, path, typecode):
-        self.path, self.typecode = path, typecode
-        self.file = open(path + ".tmp", "wb")
-        self.hash, self.tokens, self.documents, self.bytes = hashlib.sha256(), 0, 0, 0
+        super().__init__(path)
+        self.typecode, self.tokens, self.documents, self.bytes = typecode, 0, 0, 0
 
     def add(self, text, tokens, separator):
         for part in tokens, separator:
             values = array.array(self.typecode, part)
             if sys.byteorder == "big":
                 values.byteswap()
-            data = values.tobytes()
-            self.file.write(data)
-            self.hash.update(data)
+            self.write(values.tobytes())
         self.tokens += len(tokens) + 1
         self.documents += 1
         self.bytes += len(text.encode("utf-8", "surrogatepass"))
 
-    def discard(self):
-        self.file.close()
-        os.remove(self.path + ".tmp")
-
     def finish(self):
-        self.file.flush()
-        os.fsync(self.file.fileno())
-        self.file.close()
-        os.rename(self.path + ".tmp", self.path)
-        return {"file": os.path.basename(self.path), "documents": self.documents, "tokens": self.tokens,
-                "bytes": self.bytes, "sha256": self.hash.hexdigest()}
+        return super().finish() | {"documents": self.documents, "tokens": self.tokens, "bytes": self.bytes}
 
 
 def main():

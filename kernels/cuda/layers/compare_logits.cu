@@ -6,6 +6,7 @@
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/cuda/vector.cuh"
+#include "kernels/numerics/activation_functions.h"
 #include "kernels/numerics/formats.h"
 
 namespace precbench {

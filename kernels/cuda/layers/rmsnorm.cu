@@ -1,4 +1,5 @@
-// RMSNorm: h = x * rstd * (weight + gain_offset) with the residual addition before it: forward, recomputation, and backward.
+// RMSNorm: h = x * rstd * (weight + gain_offset) with the residual addition before it: forward, recomputation, and
+// backward.
 //
 // Forward and backward reduce over a row, so a block holds one row in registers (row.cuh) and its grid is
 // persistent: the gains are loaded once, and dweight is summed in shared memory over the block's rows, then

@@ -1,5 +1,5 @@
-// SwiGLU: s = act(gate) * up * weight, where act is SiLU or GELU, from gate_up [M, 2F] = [gate | up], and its backward, which recomputes
-// s; of all rows (swiglu.cu) and of expert rows (../experts/grouped_swiglu.cu).
+// SwiGLU: s = act(gate) * up * weight, where act is SiLU or GELU, from gate_up [M, 2F] = [gate | up], and its
+// backward, which recomputes s; of all rows (swiglu.cu) and of expert rows (../experts/grouped_swiglu.cu).
 //
 // Both are Sources of tile.cuh, so that quantized copies are cast from registers. Backward has three outputs,
 // dgate, dup and s, from one read of gate, up and ds; dgate and dup are side by side in one operand. Bytes
@@ -15,6 +15,7 @@
 #pragma once
 
 #include "kernels/cuda/quantize/produce.cuh"
+#include "kernels/numerics/activation_functions.h"
 
 namespace precbench::cuda {
 
@@ -26,40 +27,9 @@ __device__ inline float sigmoid(float x) {
   return result;
 }
 
-// Activations, as in kernels/cpu/swiglu.cpp: act(g) = g sigma(g). slope returns x act'(g).
-
-struct Silu {
-  __device__ static float sigma(float g) { return sigmoid(g); }
-  __device__ static float slope(float x, float g, float sigma) {
-    return x * sigma * (1.0f + g * (1.0f - sigma));
-  }
+struct CudaMath {
+  __device__ static float sigmoid(float x) { return cuda::sigmoid(x); }
 };
-
-struct GeluTanh {
-  __device__ static float sigma(float g) {
-    return sigmoid(2.0f * kGeluSlope * g * (1.0f + kGeluCube * g * g));
-  }
-  __device__ static float slope(float x, float g, float sigma) {
-    const float inner = 2.0f * kGeluSlope * (1.0f + 3.0f * kGeluCube * g * g);
-    return x * sigma * (1.0f + g * (1.0f - sigma) * inner);
-  }
-};
-
-struct Gelu {
-  static constexpr float kRootHalf = 0.70710678f, kDensity = 0.39894228f;
-  __device__ static float sigma(float g) { return 0.5f * erfcf(-g * kRootHalf); }
-  __device__ static float slope(float x, float g, float sigma) {
-    return x * (sigma + g * kDensity * expf(-0.5f * g * g));
-  }
-};
-
-/// Calls body with the functions of an activation.
-template <class Body>
-void with_activation(Activation activation, Body&& body) {
-  if (activation == Activation::gelu_tanh) return body(GeluTanh());
-  if (activation == Activation::gelu) return body(Gelu());
-  body(Silu());
-}
 
 /// Returns s, the same in forward and backward.
 __device__ inline float gated(float gate, float sigma, float up) { return gate * sigma * up; }
@@ -82,7 +52,7 @@ struct AllRows {
   __device__ void store_product(float, std::int64_t, std::int64_t, std::int64_t) const {}
 };
 
-template <class Rows, class Act = Silu>
+template <class Rows, class Act = Silu<CudaMath>>
 struct SwigluSource : NoColumns {
   static constexpr int kOutputs = 1, kBatch = 4;
   struct Raw {
@@ -116,7 +86,7 @@ struct SwigluSource : NoColumns {
   }
 };
 
-template <class Rows, class Act = Silu>
+template <class Rows, class Act = Silu<CudaMath>>
 struct SwigluBackwardSource : NoColumns {
   static constexpr int kOutputs = 3, kBatch = 4;  // dgate, dup, s
   struct Raw {

@@ -1,0 +1,60 @@
+// Formulas of activations and of soft-capping, for the CPU and the CUDA device.
+#pragma once
+
+#include <cmath>
+
+#include "kernels/numerics/activation.h"
+#include "kernels/numerics/formats.h"
+
+namespace precbench {
+
+// act(g) = g sigma(g). slope returns x act'(g), given sigma(g). `Math` has a device's sigmoid.
+
+template <class Math>
+struct Silu {
+  PRECBENCH_HD static float sigma(float g) { return Math::sigmoid(g); }
+  PRECBENCH_HD static float slope(float x, float g, float sigma) {
+    return x * sigma * (1.0f + g * (1.0f - sigma));
+  }
+};
+
+/// gelu_tanh(g) = g sigmoid(2 u(g)), u(g) = kSlope (g + kCube g^3).
+template <class Math>
+struct GeluTanh {
+  static constexpr float kSlope = 0.7978845608028654f;  // sqrt(2 / pi)
+  static constexpr float kCube = 0.044715f;
+  PRECBENCH_HD static float sigma(float g) {
+    return Math::sigmoid(2.0f * kSlope * g * (1.0f + kCube * g * g));
+  }
+  PRECBENCH_HD static float slope(float x, float g, float sigma) {
+    const float inner = 2.0f * kSlope * (1.0f + 3.0f * kCube * g * g);  // derivative of sigmoid's argument
+    return x * sigma * (1.0f + g * (1.0f - sigma) * inner);
+  }
+};
+
+template <class Math>
+struct Gelu {
+  static constexpr float kRootHalf = 0.70710678f, kDensity = 0.39894228f;  // 1 / sqrt(2), 1 / sqrt(2 pi)
+  PRECBENCH_HD static float sigma(float g) { return 0.5f * erfcf(-g * kRootHalf); }
+  PRECBENCH_HD static float slope(float x, float g, float sigma) {
+    return x * (sigma + g * kDensity * expf(-0.5f * g * g));
+  }
+};
+
+/// Calls body with the functions of an activation.
+template <class Math, class Body>
+void with_activation(Activation activation, Body&& body) {
+  if (activation == Activation::gelu_tanh) return body(GeluTanh<Math>());
+  if (activation == Activation::gelu) return body(Gelu<Math>());
+  body(Silu<Math>());
+}
+
+/// Returns cap tanh(x / cap), or x if cap is 0.
+PRECBENCH_HD inline float soft_capped(float x, float cap) { return cap == 0 ? x : cap * tanhf(x / cap); }
+/// Returns the derivative of soft_capped, from its value; cap is not 0.
+PRECBENCH_HD inline float soft_cap_slope(float capped, float cap) {
+  const float ratio = capped / cap;
+  return 1.0f - ratio * ratio;
+}
+
+}  // namespace precbench
