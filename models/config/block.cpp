@@ -26,6 +26,14 @@ void add_swiglu(BlockSpec& block, const std::string& prefix, std::int64_t width,
   block.linears.push_back({down, ffn, {{prefix + ".down_proj.weight", width}}});
 }
 
+void add_ungated(BlockSpec& block, const ModelConfig& c) {
+  block.linears.push_back({LinearRole::gate_up, c.width, {{"mlp.up_proj.weight", c.ffn}}});
+  block.linears.push_back({LinearRole::down, c.ffn, {{"mlp.down_proj.weight", c.width}}});
+  if (!c.block.ffn_bias) return;
+  block.vectors.push_back({&BlockVectors::up_bias, ParameterKind::bias, {{"mlp.up_proj.bias", c.ffn}}});
+  block.vectors.push_back({&BlockVectors::down_bias, ParameterKind::bias, {{"mlp.down_proj.bias", c.width}}});
+}
+
 /// Adds the router, the shared expert and the experts. The experts come last because backward finishes them
 /// first.
 void add_experts(BlockSpec& block, const ModelConfig& c) {
@@ -68,6 +76,8 @@ BlockSpec block_of(const ModelConfig& c, std::int64_t layer) {
   };
   if (c.has_experts(layer))
     add_experts(block, c);
+  else if (!c.block.gated)
+    add_ungated(block, c);
   else
     add_swiglu(block, "mlp", c.width, c.ffn, LinearRole::gate_up, LinearRole::down);
   const ParameterKind gain = gain_kind(c);
@@ -75,11 +85,17 @@ BlockSpec block_of(const ModelConfig& c, std::int64_t layer) {
     block.vectors.push_back({tensor, gain, {{name, c.width}}});
   };
   const NormPlace norms = c.block.norms;
+  const auto add_norm_bias = [&](Tensor BlockVectors::*tensor, const char* name) {
+    if (c.block.norm_bias) block.vectors.push_back({tensor, ParameterKind::bias, {{name, c.width}}});
+  };
   if (norms != NormPlace::after) add_norm(&BlockVectors::norm1, "input_layernorm.weight");
+  add_norm_bias(&BlockVectors::norm1_bias, "input_layernorm.bias");
   if (norms != NormPlace::before) add_norm(&BlockVectors::post_norm1, "post_attention_layernorm.weight");
-  if (norms != NormPlace::after)
+  const bool own_norm2 = c.block.residual != Residual::parallel_one_norm;
+  if (norms != NormPlace::after && own_norm2)
     add_norm(&BlockVectors::norm2, norms == NormPlace::both ? "pre_feedforward_layernorm.weight"
                                                             : "post_attention_layernorm.weight");
+  if (own_norm2) add_norm_bias(&BlockVectors::norm2_bias, "post_attention_layernorm.bias");
   if (norms != NormPlace::before) add_norm(&BlockVectors::post_norm2, "post_feedforward_layernorm.weight");
   if (c.qk_norm) {
     block.vectors.push_back({&BlockVectors::q_norm, gain, {{"self_attn.q_norm.weight", c.q_normed()}}});

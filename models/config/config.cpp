@@ -45,7 +45,8 @@ struct LengthKey {
   std::int64_t ModelConfig::*member;
 };
 constexpr LengthKey kLengths[] = {{"sliding_window", &ModelConfig::sliding_window},
-                                  {"max_positions", &ModelConfig::max_positions}};
+                                  {"max_positions", &ModelConfig::max_positions},
+                                  {"learned_positions", &ModelConfig::learned_positions}};
 
 constexpr RealKey kReals[] = {{"rope_theta", &ModelConfig::rope_theta}, {"norm_eps", &ModelConfig::norm_eps}};
 
@@ -116,7 +117,7 @@ json parse_file(const std::string& path) {
 
 bool ModelConfig::has_rope(std::int64_t layer) const {
   const std::vector<std::int64_t>& without = block.layers_without_rope;
-  return !std::binary_search(without.begin(), without.end(), layer);
+  return learned_positions == 0 && !std::binary_search(without.begin(), without.end(), layer);
 }
 
 std::int64_t ModelConfig::window(std::int64_t layer) const {
@@ -139,7 +140,10 @@ std::int64_t active_size(const ModelConfig& c, const LinearSpec& linear) {
   return linear.experts > 1 ? linear.size() / linear.experts * c.moe.rule.top_k : linear.size();
 }
 
-std::int64_t edges(const ModelConfig& c) { return c.width + (c.tied ? 1 : 2) * head_linear(c).size(); }
+std::int64_t edges(const ModelConfig& c) {
+  return c.width * (1 + (c.block.norm_bias ? 1 : 0) + c.learned_positions) +
+         (c.tied ? 1 : 2) * head_linear(c).size() + (c.head_bias ? c.vocab : 0);
+}
 
 }  // namespace
 

@@ -48,8 +48,23 @@ enum class QkNormOver : std::uint8_t { head, heads };
 /// Position of the norms of a block's halves: on the input of each (Llama), on its output (OLMo 2), or on both
 /// (Gemma 2).
 enum class NormPlace : std::uint8_t { before, after, both };
-/// Tensors of a checkpoint: one for each of q, k, v, gate and up, or qkv_proj and gate_up_proj (Phi-3).
-enum class TensorFusion : std::uint8_t { none, qkv_and_gate_up };
+/// RMSNorm, or LayerNorm, which also subtracts the mean (GPT-2, GPT-NeoX, Nemotron).
+enum class NormKind : std::uint8_t { rms, layer };
+/// Inputs of a block's halves: the second reads the sum of the stream and the first (Llama), or both read the
+/// stream, each through a norm of its own (GPT-NeoX) or through the same one (Phi-2, GPT-J, Command R).
+enum class Residual : std::uint8_t { sequential, parallel, parallel_one_norm };
+/// Tensors of a checkpoint: one for each of q, k, v, gate and up, qkv_proj and gate_up_proj (Phi-3), or those of
+/// another family, with its names, its joint tensors and its order of rows.
+enum class TensorFusion : std::uint8_t {
+  none,
+  qkv_and_gate_up,
+  gpt2,
+  gpt_neox,
+  gptj,
+  phi,
+  starcoder2,
+  cohere
+};
 
 /// Differences of a block from Llama's.
 struct BlockForm {
@@ -64,6 +79,11 @@ struct BlockForm {
   /// Ascending: layers with the window, if some have none (Gemma 2 and 3, OLMo 3).
   std::vector<std::int64_t> local_layers = {};
   double local_rope_theta = 0;  ///< of local layers, which are then not scaled (Gemma 3); 0: as the others
+  NormKind norm = NormKind::rms;
+  bool norm_bias = false;  ///< of LayerNorm
+  Residual residual = Residual::sequential;
+  bool gated = true;      ///< false: act(x W_up) W_down instead of SwiGLU
+  bool ffn_bias = false;  ///< biases of up and down without a gate
 
   bool operator==(const BlockForm&) const = default;
 };
@@ -72,7 +92,7 @@ struct ModelConfig {
   std::string name;
   std::int64_t layers = 0;    ///< L
   std::int64_t width = 0;     ///< C, width of the residual stream
-  std::int64_t ffn = 0;       ///< F, inner width of SwiGLU
+  std::int64_t ffn = 0;       ///< F, inner width of the feed-forward network
   std::int64_t heads = 0;     ///< H, query heads
   std::int64_t kv_heads = 0;  ///< KV, key and value heads; divides H
   std::int64_t head_dim = 0;  ///< D, even; H * D need not be C
@@ -101,6 +121,8 @@ struct ModelConfig {
   bool embedding_scale_rounded = false;  ///< to the dtype of the activations (Gemma)
   double logit_scale = 1;                ///< factor of the logits
   double logit_softcap = 0;              ///< logits become c tanh(logit / c) (Gemma 2); 0: they stay
+  std::int64_t learned_positions = 0;    ///< rows of a table added to the embedding, without RoPE (GPT-2)
+  bool head_bias = false;                ///< of lm_head (Phi-2, GPT-J)
   std::string cuts = {};                 ///< differences from the model it is named after; empty: none
 
   /// Returns true if a block has experts.
