@@ -1,6 +1,7 @@
 // Addition of a bias or of positions, and its gradient.
 //
-// The gradient of a bias, dbias[N] = or += sum over the rows of dy[M,N], has two stages without atomics. A block processes 256 columns, eight per lane, of a run of rows. Each of its eight warps adds every eighth
+// The gradient of a bias, dbias[N] = or += sum over the rows of dy[M,N], has two stages without atomics. A block
+// processes 256 columns, eight per lane, of a run of rows. Each of its eight warps adds every eighth
 // row; the warps are added in order in shared memory. sum_rows then adds the runs. So the order of all
 // additions depends only on the shape and the GPU. Bytes per element: 2 read; the runs' sums are small by
 // comparison. The gradient of positions adds the few rows of each position in order, one thread per 8 columns.
