@@ -1,7 +1,7 @@
-// The presets: published shapes and our own small ones.
+// The presets: published shapes and our own small ones. Those of families with LayerNorm are in presets_classic.cpp.
 #include <cmath>
 
-#include "models/config/config.h"
+#include "models/config/presets.h"
 
 namespace precbench {
 namespace {
@@ -254,7 +254,8 @@ const std::vector<ModelConfig>& model_presets() {
   // Published models have the values of their config.json; hub_names.cpp names the repositories. The
   // definitions of presets that have committed records stay as they are, also where they leave out
   // `max_positions`.
-  static const std::vector<ModelConfig> presets = {
+  static const std::vector<ModelConfig> presets = [] {
+    std::vector<ModelConfig> all = {
       // clang-format off
       //                    layers  width    ffn  heads kv   D   vocab  tied
       llama("tiny",              4,   128,   384,   4,  2,  32,    256, true),
@@ -327,7 +328,11 @@ const std::vector<ModelConfig>& model_presets() {
       deepseek_v3(),
       llama4_scout(),
       // clang-format on
-  };
+    };
+    const std::vector<ModelConfig> classic = classic_presets();
+    all.insert(all.end(), classic.begin(), classic.end());
+    return all;
+  }();
   return presets;
 }
 

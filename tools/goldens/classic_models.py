@@ -66,6 +66,14 @@ NAMES = dict(
     stablelm={}, nemotron={}, cohere={}, cohere2={})
 
 
+# Names that the library gives tensors of its checkpoints in memory.
+IN_MEMORY = dict(gpt_neox={"embed_out.weight": "lm_head.weight"})
+
+
+def in_memory(model_type, stored):
+    return {IN_MEMORY.get(model_type, {}).get(name, name): weight for name, weight in stored.items()}
+
+
 def stored_name(model_type, name):
     """Returns the library's name of one of our tensors."""
     names = NAMES[model_type]
@@ -105,7 +113,7 @@ def our_tensors(model_type, stored, weights, ours):
         numbers[name] = torch.arange(first, first + weight.numel(), dtype=torch.int64).reshape(weight.shape)
         first += weight.numel()
     flat = torch.empty(first, dtype=torch.float64)
-    for name, places in stored_tensors(model_type, numbers, ours).items():
+    for name, places in in_memory(model_type, stored_tensors(model_type, numbers, ours)).items():
         flat[places.flatten()] = stored[name].flatten()
     return {name: flat[places] for name, places in numbers.items()}
 

@@ -29,6 +29,8 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 
+import classic_models as classic
+
 B, T = 2, 24
 OPTIMIZER = dict(lr=1e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1, max_norm=1.0)
 SHAPE = dict(layers=2, width=64, ffn=96, heads=4, kv_heads=2, head_dim=16, vocab=96)
@@ -129,6 +131,18 @@ class RoundBoth(torch.autograd.Function):
         return bf16(dx)
 
 
+class RoundGradient(torch.autograd.Function):
+    """Rounds a gradient to BF16, where an op rounds it before a bias adds it up."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, dx):
+        return bf16(dx)
+
+
 def hidden_keys(tokens, window):
     """Returns the mask of the keys that a query does not see: later ones, and those before its window."""
     everything = torch.ones(tokens, tokens, dtype=torch.bool)
@@ -174,6 +188,7 @@ class Plain:
     """PyTorch's own ops without rounding."""
 
     stored = staticmethod(lambda x: x)
+    gradient = staticmethod(lambda x: x)
     factor = staticmethod(lambda x: x)
     attention = staticmethod(plain_attention)
 
@@ -182,6 +197,7 @@ class Bf16:
     """Rounds what precbench's bf16 recipe stores between ops."""
 
     stored = RoundBoth.apply
+    gradient = RoundGradient.apply
     factor = staticmethod(lambda x: bf16(torch.tensor(x)).item())
     attention = staticmethod(lambda *args: RoundBoth.apply(Attention.apply(*args, bf16)))
 
@@ -190,6 +206,7 @@ class Unrounded:
     """Our attention without rounding, to show that its backward equals PyTorch's."""
 
     stored = staticmethod(lambda x: x)
+    gradient = staticmethod(lambda x: x)
     factor = staticmethod(lambda x: x)
     attention = staticmethod(lambda *args: Attention.apply(*args, lambda x: x))
 
@@ -219,8 +236,20 @@ def rope(x, config, layer):
     return torch.cat((x, rest), -1) * scale
 
 
+def ungated(config, w, h, layer, mode, linear):
+    """Computes a second half without a gate."""
+    at = f"model.layers.{layer}.mlp."
+    (up,) = linear(h, at + "up_proj.weight")
+    if config["ffn_bias"]:
+        up = mode.gradient(up + w[at + "up_proj.bias"])
+    (branch,) = linear(mode.stored(config["activation"](up)), at + "down_proj.weight")
+    return mode.stored(branch + w[at + "down_proj.bias"]) if config["ffn_bias"] else branch
+
+
 def swiglu(config, w, h, layer, mode, linear):
     """Computes a block's second half, between its norm and the residual stream."""
+    if not config.get("gated", True):
+        return ungated(config, w, h, layer, mode, linear)
     at = f"model.layers.{layer}.mlp."
     gate, up = linear(h, at + "gate_proj.weight", at + "up_proj.weight")
     (branch,) = linear(mode.stored(config.get("activation", F.silu)(gate) * up), at + "down_proj.weight")
@@ -229,7 +258,8 @@ def swiglu(config, w, h, layer, mode, linear):
 
 def swiglu_weights(config, layer, matrix):
     at, C, N = f"model.layers.{layer}.mlp.", config["width"], config["ffn"]
-    matrix(at + "gate_proj.weight", N, C, C**-0.5)
+    if config.get("gated", True):
+        matrix(at + "gate_proj.weight", N, C, C**-0.5)
     matrix(at + "up_proj.weight", N, C, C**-0.5)
     matrix(at + "down_proj.weight", C, N, N**-0.5)
 
@@ -239,7 +269,6 @@ def loss_of(config, w, tokens, mode):
     is rounded once."""
     stored, D = mode.stored, config["head_dim"]
     gain = lambda name: w[name] + 1 if config.get("gains_minus_one") else w[name]
-    norm = lambda x, name: F.rms_norm(x, (x.shape[-1],), gain(name), config["norm_eps"])
     heads = lambda x: x.unflatten(-1, (-1, D)).transpose(1, 2)
 
     def linear(x, *names):
@@ -248,6 +277,11 @@ def loss_of(config, w, tokens, mode):
 
     def scaled(x, factor):
         return x if factor == 1 else stored(x * factor)
+
+    def norm(x, name):
+        if config.get("norm") == "layer":
+            return F.layer_norm(x, (x.shape[-1],), gain(name), w.get(name.replace(".weight", ".bias")), config["norm_eps"])
+        return F.rms_norm(x, (x.shape[-1],), gain(name), config["norm_eps"])
 
     def branch_output(branch, name):
         branch = scaled(branch, config.get("residual_scale", 1))
@@ -258,17 +292,22 @@ def loss_of(config, w, tokens, mode):
     x = stored(F.embedding(tokens[:, :-1].long(), w["model.embed_tokens.weight"]))
     embedding_scale = config.get("embedding_scale", 1)
     x = scaled(x, mode.factor(embedding_scale) if config.get("embedding_scale_rounded") else embedding_scale)
+    if config.get("learned_positions"):
+        x = stored(x + w["model.embed_positions.weight"][:T])
+    residual = config.get("residual", "sequential")
     for layer in range(config["layers"]):
         at = f"model.layers.{layer}."
         h = stored(x if norms_after else norm(x, at + "input_layernorm.weight"))
-        q, k, v = linear(h, *(f"{at}self_attn.{p}_proj.weight" for p in "qkv"))
+        q, k, v = linear(stored(h) if residual == "parallel_one_norm" else h, *(f"{at}self_attn.{p}_proj.weight" for p in "qkv"))
         over_all = config["qk_norm"] and config.get("qk_norm_over") == "heads"
         if over_all:  # one op with RoPE, like a norm per head: nothing is stored between them
             q, k = norm(q, at + "self_attn.q_norm.weight"), norm(k, at + "self_attn.k_norm.weight")
         q, k, v = map(heads, (q, k, v))
         if config.get("qkv_bias"):  # one op with RoPE as well
-            q, k, v = (x + heads(w[f"{at}self_attn.{p}_proj.bias"].expand(B, T, -1)) for p, x in zip("qkv", (q, k, v)))
+            q, k, v = (y + heads(w[f"{at}self_attn.{p}_proj.bias"].expand(B, T, -1)) for p, y in zip("qkv", (q, k, v)))
             v = stored(v)
+            if config.get("norm") == "layer":
+                q, k = mode.gradient(q), mode.gradient(k)
         if config["qk_norm"] and not over_all:
             q, k = norm(q, at + "self_attn.q_norm.weight"), norm(k, at + "self_attn.k_norm.weight")
         q, k = (stored(rope(head, config, layer)) for head in (q, k))
@@ -278,6 +317,13 @@ def loss_of(config, w, tokens, mode):
         (branch,) = linear(out.transpose(1, 2).flatten(2), at + "self_attn.o_proj.weight")
         if config.get("o_bias"):
             branch = stored(branch + w[at + "self_attn.o_proj.bias"])
+        if residual != "sequential":  # each use of an input rounds its gradient
+            stream = stored(x)
+            one_norm = residual == "parallel_one_norm"
+            second = stored(h) if one_norm else stored(norm(stream, at + "post_attention_layernorm.weight"))
+            both = config.get("second_half", swiglu)(config, w, second, layer, mode, linear) + branch
+            x = stored((x if one_norm else stream) + stored(both))
+            continue
         glm4 = config.get("norm_names") == "glm4"
         x = stored(x + branch_output(branch, f"{at}post_{'self_attn' if glm4 else 'attention'}_layernorm.weight"))
         second = "pre_feedforward" if norms == "both" and not glm4 else "post_attention"
@@ -286,6 +332,8 @@ def loss_of(config, w, tokens, mode):
         x = stored(x + branch_output(branch, f"{at}post_{'mlp' if glm4 else 'feedforward'}_layernorm.weight"))
     h = stored(norm(x, "model.norm.weight"))
     (logits,) = linear(h, "model.embed_tokens.weight" if config["tied"] else "lm_head.weight")
+    if config.get("head_bias"):
+        logits = stored(logits + w["lm_head.bias"])
     logits = soft_capped(scaled(logits, config.get("logit_scale", 1)), config.get("logit_softcap"))
     return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten().long())
 
@@ -300,11 +348,18 @@ def random_weights(config, generator):
 
     def gain(name, size):
         weights[name] = (gain_start + 0.1 * torch.randn(size, generator=generator)).to(torch.bfloat16)
+        if config.get("norm_bias"):
+            bias(name.replace(".weight", ".bias"), size)
+
+    def bias(name, size):
+        weights[name] = (torch.randn(size, generator=generator) * 0.5).to(torch.bfloat16)
 
     C = config["width"]
     q_width, kv_width = (config[h] * config["head_dim"] for h in ("heads", "kv_heads"))
     scale = config["embedding_scale"] if config.get("embedding_scale_rounded") else 1  # Gemma's embeddings are small
     matrix("model.embed_tokens.weight", config["vocab"], C, 0.25 / scale)
+    if config.get("learned_positions"):
+        matrix("model.embed_positions.weight", config["learned_positions"], C, 0.25)
     for layer in range(config["layers"]):
         at = f"model.layers.{layer}."
         glm4 = config.get("norm_names") == "glm4"
@@ -327,11 +382,17 @@ def random_weights(config, generator):
             over_all = config.get("qk_norm_over") == "heads"
             gain(at + "self_attn.q_norm.weight", q_width if over_all else config["head_dim"])
             gain(at + "self_attn.k_norm.weight", kv_width if over_all else config["head_dim"])
-        gain(at + "post_attention_layernorm.weight", C)
+        if config.get("residual") != "parallel_one_norm":
+            gain(at + "post_attention_layernorm.weight", C)
+        if config.get("ffn_bias"):
+            bias(at + "mlp.up_proj.bias", config["ffn"])
+            bias(at + "mlp.down_proj.bias", C)
         config.get("second_half_weights", swiglu_weights)(config, layer, matrix)
     gain("model.norm.weight", C)
     if not config["tied"]:
         matrix("lm_head.weight", config["vocab"], C, C**-0.5)
+    if config.get("head_bias"):
+        bias("lm_head.bias", config["vocab"])
     return weights
 
 
@@ -358,9 +419,11 @@ def adamw_step(weights, grads):
 
 
 def check_same(what, ours, theirs, limit):
-    """Checks that two computations of the plain step agree to within rounding."""
+    """Checks that two computations of the plain step agree to within rounding. The gradient of a bias of keys
+    cancels, to 0 without RoPE: it is measured by the queries'."""
     for name, want in theirs.items():
-        error = (ours[name] - want).norm() / want.norm()
+        scale = theirs[name.replace(".k_proj.bias", ".q_proj.bias")].norm()
+        error = (ours[name] - want).norm() / scale
         assert error < limit, f"{name}: {what} is off by {error:.1e}"
 
 
@@ -389,6 +452,11 @@ class HuggingFace:
         c = AutoConfig.for_model(**json.loads(json.dumps(description)))  # a copy, since it modifies its input
         self.model = AutoModelForCausalLM.from_config(c, attn_implementation="eager", dtype=torch.float64)
         model_type = description["model_type"]
+        self.model_type = model_type
+        if model_type in classic.NAMES:
+            self.model.eval()
+            self.fused, self.ours = {}, classic.our_config(c, self.model, T)
+            return
         rotary = self.rotary(c, model_type)
         half = (rotary[0] if isinstance(rotary, list) else rotary)[0].shape[-1]
         self.ours = dict(layers=c.num_hidden_layers, width=c.hidden_size, ffn=c.intermediate_size,
@@ -434,6 +502,8 @@ class HuggingFace:
 
     def fuse(self, weights):
         """Returns the weights as in the library's checkpoints."""
+        if self.model_type in classic.NAMES:
+            return classic.stored_tensors(self.model_type, weights, self.ours)
         fused = {}
         for name, weight in weights.items():
             parts = self.fused.get(name.split(".")[-2])
@@ -457,17 +527,20 @@ class HuggingFace:
         return parts
 
     def gradients(self, weights, tokens):
-        plain, weights = weights, self.fuse(weights)
+        plain, weights = weights, classic.in_memory(self.model_type, self.fuse(weights))
         missing, unexpected = self.model.load_state_dict({name: w.double() for name, w in weights.items()}, strict=False)
         assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
         logits = self.model(tokens[:, :-1].long()).logits
         loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten().long())
         loss.backward()
-        return loss.detach(), self.split({name: p.grad for name, p in self.model.named_parameters()}, plain)
+        grads = {name: p.grad for name, p in self.model.named_parameters()}
+        if self.model_type in classic.NAMES:
+            return loss.detach(), classic.our_tensors(self.model_type, grads, plain, self.ours)
+        return loss.detach(), self.split(grads, plain)
 
 
 def distance(x, reference):
-    return ((x - reference).norm() / reference.norm()).item()
+    return ((x - reference).norm() / reference.norm().clamp(min=1e-30)).item()
 
 
 def decided(grads, plain, changes):
@@ -511,17 +584,20 @@ def make_golden(path, seed, config, description, library):
             ours = grads
             loss, grads = library.gradients(weights, tokens)
             check_same("our own step", ours, grads, 32 * 2**-24)
+        # Without RoPE a bias of keys changes no probability: all that is left of its gradient is rounding.
+        if mode is Plain:
+            grads = {key: grad * (grad.norm() > 1e-12) for key, grad in grads.items()}
         after, norms[prefix] = adamw_step(weights, grads)
         tensors[prefix + "loss"] = loss.float().reshape(1)
         tensors[prefix + "grad_norm"] = norms[prefix].reshape(1)
         tensors.update({f"{prefix}grad.{key}": grad.float() for key, grad in grads.items()})
         tensors.update({f"{prefix}after.{key}": weight for key, weight in after.items()})
     tensors.update(config.get("buffers", {}))
-    if getattr(library, "fused", False):
+    if getattr(library, "fused", False) or getattr(library, "model_type", None) in classic.NAMES:
         whole = path.parents[3] / "bench" / "step" / "golden" / path.name.removeprefix("step_")
         save_file({name: weight.contiguous() for name, weight in library.fuse(weights).items()}, whole)
     metadata = dict(config=json.dumps(description), optimizer=json.dumps(OPTIMIZER))
-    if path.stem.removeprefix("step_") in WITH_SPREAD:
+    if path.stem.removeprefix("step_") in (*WITH_SPREAD, *classic.CLASSIC):
         metadata["bf16_bounds"] = json.dumps(spread_of(config))
     save_file({key: value.contiguous() for key, value in tensors.items()}, path, metadata=metadata)
     plain, rounded = tensors["loss"].item(), tensors["bf16.loss"].item()
@@ -532,11 +608,11 @@ def make_golden(path, seed, config, description, library):
 def main():
     folder = pathlib.Path(__file__).resolve().parents[2] / "models" / "transformer" / "golden"
     folder.mkdir(parents=True, exist_ok=True)
-    for seed, (name, config) in enumerate({**MODELS, **HUGGING_FACE}.items()):
+    for seed, (name, config) in enumerate({**MODELS, **HUGGING_FACE, **classic.CLASSIC}.items()):
         if len(sys.argv) > 1 and name not in sys.argv[1:]:
             continue
         description, library = dict(config, name=name), None
-        if name in HUGGING_FACE:
+        if name in HUGGING_FACE or name in classic.CLASSIC:
             description, library = config, HuggingFace(config)
             config = library.ours
         make_golden(folder / f"step_{name}.safetensors", SEEDS.get(name, seed), config, description, library)
