@@ -183,7 +183,7 @@ ModelConfig find_model(const std::string& name_or_path);
 
 /// Reads and validates a model: our own keys (those of model_to_json), or a Hugging Face config.json of
 /// model_type llama, mistral, ministral3, qwen2, qwen3, smollm3, granite, olmo2, olmo3, phi3, gemma, gemma2,
-/// gemma3_text, mixtral, qwen3_moe, olmoe, deepseek_v2, deepseek_v3 or llama4_text; of a multimodal model its
+/// gemma3_text, gpt2, gpt_bigcode, gptj, gpt_neox, phi, starcoder2, stablelm, nemotron, cohere, cohere2, mixtral, qwen3_moe, olmoe, deepseek_v2, deepseek_v3 or llama4_text; of a multimodal model its
 /// text_config.
 ///   own keys      layers, width, ffn, heads and vocab are required; kv_heads defaults to heads, head_dim to
 ///                 width / heads, the rest as in ModelConfig
