@@ -21,7 +21,9 @@ namespace precbench::testing {
 /// the original context length.
 inline constexpr const char* kGoldenSteps[] = {
     "llama", "tied", "qwen3", "llama3.2", "qwen2.5", "ministral3", "smollm3", "granite",
-    "olmo2", "phi3", "gemma", "gemma2",   "gemma3",  "mistral",    "qwen2",   "olmo3"};
+    "olmo2", "phi3", "gemma", "gemma2",   "gemma3",  "mistral",    "qwen2",   "olmo3",
+    "gpt2", "gpt-bigcode", "gpt-j", "gpt-neox", "gpt-neox-sequential", "phi", "starcoder2", "stablelm",
+    "stablelm-parallel", "nemotron", "nemotron-biases", "cohere", "cohere2"};
 /// Golden steps of MoE models.
 inline constexpr const char* kGoldenMixtures[] = {"mixtral", "qwen3-moe", "olmoe", "llama4",
                                                   "deepseek-v3-like"};

@@ -368,7 +368,8 @@ void Transformer::forward_to_head(const Tensor& tokens,
     const Scope block(step_.arena);
     Saved saved;
     forward_block(layer, saved, x, Keep::block_input);
-    x = saved.mid;
+    x = mid_;
+    if (parallel()) step_.device.convert({mid_, saved.x});  // whose memory the next block takes
   }
   head(x, branch_);
 }

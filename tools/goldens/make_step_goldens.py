@@ -572,6 +572,7 @@ def spread_of(config):
 def make_golden(path, seed, config, description, library):
     """Writes the file of one model; `library` provides the gradients of the plain step, or is None."""
     generator = torch.Generator().manual_seed(seed)
+    name = path.stem.removeprefix("step_")
     weights = random_weights(config, generator)
     tokens = torch.randint(0, config["vocab"], (B, T + 1), generator=generator, dtype=torch.int32)
     tensors = dict(weights, tokens=tokens)
@@ -593,11 +594,11 @@ def make_golden(path, seed, config, description, library):
         tensors.update({f"{prefix}grad.{key}": grad.float() for key, grad in grads.items()})
         tensors.update({f"{prefix}after.{key}": weight for key, weight in after.items()})
     tensors.update(config.get("buffers", {}))
-    if getattr(library, "fused", False) or getattr(library, "model_type", None) in classic.NAMES:
+    if getattr(library, "fused", False) or name in classic.STORED:
         whole = path.parents[3] / "bench" / "step" / "golden" / path.name.removeprefix("step_")
         save_file({name: weight.contiguous() for name, weight in library.fuse(weights).items()}, whole)
     metadata = dict(config=json.dumps(description), optimizer=json.dumps(OPTIMIZER))
-    if path.stem.removeprefix("step_") in (*WITH_SPREAD, *classic.CLASSIC):
+    if name in (*WITH_SPREAD, *classic.CLASSIC):
         metadata["bf16_bounds"] = json.dumps(spread_of(config))
     save_file({key: value.contiguous() for key, value in tensors.items()}, path, metadata=metadata)
     plain, rounded = tensors["loss"].item(), tensors["bf16.loss"].item()
