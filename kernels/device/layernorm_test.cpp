@@ -63,7 +63,7 @@ TEST_CASE("add_layernorm and layernorm_backward: values and derivatives match FP
       const LayernormReference want =
           layernorm(s, x.doubles(), branch.doubles(), weight.doubles(), bias.doubles(), offset);
       CHECK(relative_error(h.floats(), want.h) < 4 * kFp32Error);  // x - mean cancels
-      CHECK(relative_error(mean.floats(), want.mean) < kFp32Error);
+      CHECK(relative_error(mean.floats(), want.mean) < 16 * kFp32Error);  // so do its terms
       CHECK(relative_error(rstd.floats(), want.rstd) < kFp32Error);
       if (!full) CHECK(sum.bytes() == Owned(DType::f32, s.M, s.C).bytes());  // not written
       const Tensor stream = full ? sum : x;

@@ -587,7 +587,8 @@ def make_golden(path, seed, config, description, library):
             check_same("our own step", ours, grads, 32 * 2**-24)
         # Without RoPE a bias of keys changes no probability: all that is left of its gradient is rounding.
         if mode is Plain:
-            grads = {key: grad * (grad.norm() > 1e-12) for key, grad in grads.items()}
+            grads = {key: grad * (grad.norm() > 1e-6 * grads[key.replace("k_proj.bias", "q_proj.bias")].norm())
+                     for key, grad in grads.items()}
         after, norms[prefix] = adamw_step(weights, grads)
         tensors[prefix + "loss"] = loss.float().reshape(1)
         tensors[prefix + "grad_norm"] = norms[prefix].reshape(1)
