@@ -22,7 +22,8 @@ namespace {
 bool has_fused_tensors(const SafetensorsFile& file) {
   return std::any_of(file.tensors().begin(), file.tensors().end(), [](const StoredTensor& stored) {
     return stored.name.ends_with("experts.gate_up_proj") ||
-           stored.name.ends_with("self_attn.qkv_proj.weight");
+           stored.name.ends_with("self_attn.qkv_proj.weight") ||
+           stored.name.ends_with("mlp.gate_up_proj.weight");
   });
 }
 

@@ -1,4 +1,4 @@
-// The gradient of a bias: the output gradient summed over rows.
+// A bias added to rows, and its gradient: the output gradient summed over rows.
 #include <algorithm>
 #include <vector>
 
@@ -6,6 +6,18 @@
 #include "kernels/cpu/vector.h"
 
 namespace precbench {
+
+void CpuDevice::do_add_bias(const ops::AddBias& op) {
+  const std::int64_t M = op.x.rows, N = op.x.cols;
+  std::vector<float> bias_buffer(N);
+  const float* bias = cpu::load(op.bias, 0, N, bias_buffer.data());
+  cpu::for_rows(threads_, M, 2 * N, [&](std::int64_t row, float* buffer) {
+    const float* in = cpu::load(op.x, row * N, N, buffer);
+    float* sum = buffer + N;
+    for (std::int64_t i = 0; i < N; ++i) sum[i] = in[i] + bias[i];
+    cpu::store(op.x, row * N, N, sum);
+  });
+}
 
 void CpuDevice::do_bias_backward(const ops::BiasBackward& op) {
   // Runs of rows are summed separately, then in order: no sum depends on the thread count.

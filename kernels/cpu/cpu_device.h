@@ -84,6 +84,7 @@ class CpuDevice final : public Device {
   void do_rope(const ops::Rope& op) override;
   void do_rope_backward(const ops::RopeBackward& op) override;
   // bias.cpp
+  void do_add_bias(const ops::AddBias& op) override;
   void do_bias_backward(const ops::BiasBackward& op) override;
   // attention.cpp
   void do_attention(const ops::Attention& op) override;

@@ -155,6 +155,7 @@ class CudaDevice final : public Device {
   void do_rope(const ops::Rope& op) override;
   void do_rope_backward(const ops::RopeBackward& op) override;
   // bias.cu
+  void do_add_bias(const ops::AddBias& op) override;
   void do_bias_backward(const ops::BiasBackward& op) override;
   // attention.cpp; attention_name(), attention_refusal() and set_attention() too
   void do_attention(const ops::Attention& op) override;

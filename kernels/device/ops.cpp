@@ -189,6 +189,10 @@ OpCost RopeBackward::cost() const {
       dqkv);
 }
 
+OpCost AddBias::cost() const {
+  return shaped_as(of("add_bias", OpClass::norm_elementwise, 2 * bytes(x)), x);
+}
+
 OpCost BiasBackward::cost() const {
   return shaped_as(
       of("bias_backward", OpClass::norm_elementwise, bytes(dy) + updated_bytes(dbias, accumulate)), dy);

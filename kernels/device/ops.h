@@ -252,6 +252,12 @@ struct RopeBackward {
   OpCost cost() const;
 };
 
+/// x[M,N] += bias[N], in place; both of one dtype.
+struct AddBias {
+  Tensor x, bias;
+  OpCost cost() const;
+};
+
 /// dbias[N] = or += the sum over the rows of dy[M,N], in a fixed order; dbias f32 or bf16.
 struct BiasBackward {
   Tensor dbias;
@@ -387,6 +393,7 @@ struct QuantizationError {
   OP(RmsnormBackward, rmsnorm_backward)              \
   OP(Rope, rope)                                     \
   OP(RopeBackward, rope_backward)                    \
+  OP(AddBias, add_bias)                              \
   OP(BiasBackward, bias_backward)                    \
   OP(Attention, attention)                           \
   OP(AttentionBackward, attention_backward)          \

@@ -54,6 +54,7 @@ struct BlockVectors {
   /// [1, D]; with a norm over all heads [1, H D] and [1, KV D]; empty without QK-norm.
   Tensor q_norm, k_norm;
   Tensor qkv_bias;  ///< [1, (H + 2 KV) D], empty without biases
+  Tensor o_bias;    ///< [1, C], empty without one
 };
 
 /// A vector [1, size], made of consecutive parts.
@@ -84,7 +85,7 @@ inline bool is_stack(const ModelConfig& config, std::int64_t layer, LinearRole r
 }
 
 /// Returns the checkpoint name of the router's bias, which no optimizer updates.
-std::string route_bias_name(std::int64_t layer);
+std::string route_bias_name(const ModelConfig& config, std::int64_t layer);
 
 /// Returns lm_head, or the embedding if tied.
 LinearSpec head_linear(const ModelConfig& config);

@@ -15,7 +15,9 @@ using nlohmann::json;
 
 constexpr EnumNames<NormPlace, 3> kNormPlaceNames{{"before", "after", "both"}};
 constexpr EnumNames<Activation, 3> kActivationNames{{"silu", "gelu_tanh", "gelu"}};
-constexpr EnumNames<TensorFusion, 2> kTensorFusionNames{{"none", "qkv_and_gate_up"}};
+constexpr EnumNames<TensorFusion, 3> kTensorFusionNames{{"none", "qkv_and_gate_up", "gate_up"}};
+constexpr EnumNames<NormNames, 2> kNormNames{{"gemma", "glm4"}};
+constexpr EnumNames<RopePairs, 2> kRopePairsNames{{"halves", "neighbours"}};
 
 /// Calls visit(key, member) for every key.
 template <class Config, class Visit>
@@ -25,6 +27,10 @@ void each_block_key(Config& config, Visit&& visit) {
   visit("attention_scale", config.block.attention_scale);
   visit("layers_without_rope", config.block.layers_without_rope);
   visit("fused_tensors", config.block.fusion);
+  visit("norm_names", config.block.norm_names);
+  visit("rotary_dim", config.block.rotary_dim);
+  visit("rope_pairs", config.block.rope_pairs);
+  visit("o_bias", config.block.o_bias);
   visit("activation", config.block.activation);
   visit("gains_minus_one", config.block.gains_minus_one);
   visit("attention_softcap", config.block.attention_softcap);
@@ -39,13 +45,16 @@ void each_block_key(Config& config, Visit&& visit) {
 
 const auto& block_names_of(NormPlace) { return kNormPlaceNames; }
 const auto& block_names_of(TensorFusion) { return kTensorFusionNames; }
+const auto& block_names_of(NormNames) { return kNormNames; }
+const auto& block_names_of(RopePairs) { return kRopePairsNames; }
 const auto& block_names_of(Activation) { return kActivationNames; }
 
 template <class Value>
 void read_block_member(const json& object, const char* key, Value& to) {
   if constexpr (std::is_enum_v<Value>) {
     read(object, key, to, block_names_of(to));
-  } else if constexpr (std::is_same_v<Value, double> || std::is_same_v<Value, bool>) {
+  } else if constexpr (std::is_same_v<Value, double> || std::is_same_v<Value, bool> ||
+                       std::is_same_v<Value, std::int64_t>) {
     read(object, key, to);
   } else {
     if (!given(object, key)) return;
@@ -132,11 +141,14 @@ void validate_block(const ModelConfig& config, const KeyNames& names) {
                                    std::pair{"activation", block.activation != Activation::silu}})
     if (config.moe && given)
       throw InvalidInput(fmt::format("{}: not supported together with experts", names(key)));
+  if (block.rotary_dim < 0 || block.rotary_dim >= config.head_dim || block.rotary_dim % 2 != 0)
+    throw InvalidInput(fmt::format("{}: {} is not an even number below {} {}", names("rotary_dim"),
+                                   block.rotary_dim, names("head_dim"), config.head_dim));
   const std::size_t factors = config.rope_scaling.pair_factors.size();
   if (config.rope_scaling.kind == RopeScaling::Kind::longrope &&
-      static_cast<std::int64_t>(factors) != config.head_dim / 2)
+      static_cast<std::int64_t>(factors) != config.rotary_dim() / 2)
     throw InvalidInput(fmt::format("rope_scaling: short_factor: has {} numbers, a head of {} has {} pairs",
-                                   factors, config.head_dim, config.head_dim / 2));
+                                   factors, config.rotary_dim(), config.rotary_dim() / 2));
 }
 
 }  // namespace precbench::config_keys

@@ -196,7 +196,8 @@ void validate(const ModelConfig& config, const KeyNames& names) {
   if (config.heads % config.kv_heads != 0)
     throw InvalidInput(fmt::format("{}: {} is not a multiple of {} {}", names("heads"), config.heads,
                                    names("kv_heads"), config.kv_heads));
-  if (config.qkv_bias && config.qk_norm) throw InvalidInput("qkv_bias: not supported together with qk_norm");
+  if (config.qkv_bias && config.norms_all_heads())
+    throw InvalidInput("qkv_bias: not supported together with a qk_norm over all heads");
   if (config.qk_norm_over != QkNormOver::head && !config.qk_norm)
     throw InvalidInput("qk_norm_over: the model has no qk_norm");
   if (config.head_dim % 2 != 0)

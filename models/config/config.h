@@ -25,7 +25,7 @@ inline constexpr double kInitializerRange = 0.02;
 enum class WeightAt : std::uint8_t { swiglu, input };
 /// Naming scheme of the experts' tensors in checkpoints. Llama 4 stores all experts of a layer in two
 /// tensors, and queries and keys in another row order: StoredForm (bench/step).
-enum class ExpertNames : std::uint8_t { qwen3, mixtral, llama4 };
+enum class ExpertNames : std::uint8_t { qwen3, mixtral, llama4, qwen2, ernie4_5 };
 
 /// A mixture of experts in every block except the first `dense_layers`, which have a SwiGLU of
 /// ModelConfig::ffn.
@@ -33,6 +33,7 @@ struct MoeConfig {
   RoutingRule rule;               ///< 0 experts: no mixture
   std::int64_t expert_ffn = 0;    ///< F, inner width of an expert
   std::int64_t shared_ffn = 0;    ///< inner width of the shared expert; 0: none
+  bool shared_gate = false;       ///< the shared expert's output times sigmoid(x . w) (Qwen2)
   std::int64_t dense_layers = 0;  ///< less than layers
   bool route_bias = false;        ///< load-balancing bias on the router's scores (DeepSeek-V3)
   WeightAt weight_at = WeightAt::swiglu;
@@ -48,8 +49,14 @@ enum class QkNormOver : std::uint8_t { head, heads };
 /// Position of the norms of a block's halves: on the input of each (Llama), on its output (OLMo 2), or on both
 /// (Gemma 2).
 enum class NormPlace : std::uint8_t { before, after, both };
-/// Tensors of a checkpoint: one for each of q, k, v, gate and up, or qkv_proj and gate_up_proj (Phi-3).
-enum class TensorFusion : std::uint8_t { none, qkv_and_gate_up };
+/// Tensors of a checkpoint: one for each of q, k, v, gate and up, or qkv_proj and gate_up_proj (Phi-3), or
+/// gate_up_proj alone (GLM).
+enum class TensorFusion : std::uint8_t { none, qkv_and_gate_up, gate_up };
+/// Names of norms on inputs and outputs of halves (NormPlace::both): Gemma 2's or GLM-4's.
+enum class NormNames : std::uint8_t { gemma, glm4 };
+/// Order of a head's rotated elements in checkpoints: element i pairs with i + rotary_dim / 2 (Llama), or 2 i with
+/// 2 i + 1 (GLM, Ernie).
+enum class RopePairs : std::uint8_t { halves, neighbours };
 
 /// Differences of a block from Llama's.
 struct BlockForm {
@@ -58,6 +65,10 @@ struct BlockForm {
   double attention_scale = 0;                          ///< factor of the scores; 0: 1 / sqrt(head_dim)
   std::vector<std::int64_t> layers_without_rope = {};  ///< ascending (SmolLM3)
   TensorFusion fusion = TensorFusion::none;
+  NormNames norm_names = NormNames::gemma;
+  std::int64_t rotary_dim = 0;  ///< elements of a head that RoPE rotates, even, from the first on; 0: all
+  RopePairs rope_pairs = RopePairs::halves;
+  bool o_bias = false;  ///< a bias on the output of attention's o
   Activation activation = Activation::silu;  ///< of SwiGLU's gate
   bool gains_minus_one = false;              ///< weights of norms are the gains minus 1 (Gemma)
   double attention_softcap = 0;              ///< scores become c tanh(score / c) (Gemma 2); 0: they stay
@@ -80,7 +91,7 @@ struct ModelConfig {
   bool tied = false;          ///< lm_head is the embedding matrix
   bool qk_norm = false;       ///< RMSNorm on queries and keys, before RoPE
   QkNormOver qk_norm_over = QkNormOver::head;
-  bool qkv_bias = false;  ///< biases on q, k and v; not with qk_norm
+  bool qkv_bias = false;  ///< biases on q, k and v; not with a QK-norm over all heads
   /// RoPE changes its angles in sequences longer than max_positions, which are unsupported. Not written by
   /// model_to_json, because shorter sequences are computed as without it.
   bool dynamic_rope = false;
@@ -105,6 +116,8 @@ struct ModelConfig {
 
   /// Returns true if a block has experts.
   bool has_experts(std::int64_t layer) const { return moe && layer >= moe.dense_layers; }
+  /// Returns the number of elements of a head that RoPE rotates.
+  std::int64_t rotary_dim() const { return block.rotary_dim > 0 ? block.rotary_dim : head_dim; }
   /// Returns true if a block rotates its queries and keys.
   bool has_rope(std::int64_t layer) const;
   /// Returns the number of keys that a query of the layer sees; 0: all before it.
@@ -133,8 +146,8 @@ std::int64_t active_matrix_parameters(const ModelConfig& config);
 ModelConfig cut_to(ModelConfig config, std::int64_t layers);
 
 /// Throws InvalidInput that names the field: a dimension below 1, heads not divisible by kv_heads, an odd
-/// head_dim, bad eps, theta or scale, biases with QK-norm, a QK-norm scope without QK-norm, layers without
-/// RoPE or with a window that the model lacks, experts with another form of block, or an impossible router.
+/// head_dim, bad eps, theta or scale, biases with a QK-norm over all heads, a QK-norm scope without QK-norm, layers
+/// without RoPE or with a window that the model lacks, experts with another form of block, or an impossible router.
 void validate(const ModelConfig& config);
 
 /// Returns the presets, smallest first within each family; `tiny` is the first.

@@ -78,6 +78,10 @@ const std::vector<FamilyKeys>& family_keys() {
       {"phi3",
        {"attention_bias", "embd_pdrop", "full_attn_mod", "interpolate_factor", "lm_head_bias", "resid_pdrop",
         "sliding_window"}},
+      {"glm", {"attention_bias"}},
+      {"glm4", {"attention_bias"}},
+      {"ernie4_5", {"use_bias"}},
+      {"exaone4", {"layer_types", "sliding_window", "sliding_window_pattern"}},
       {"gemma", {"attention_bias", "hidden_activation", "use_bidirectional_attention"}},
       {"gemma2",
        {"attention_bias", "attn_logit_softcapping", "final_logit_softcapping", "hidden_activation",
@@ -89,6 +93,21 @@ const std::vector<FamilyKeys>& family_keys() {
       {"mixtral",
        {"norm_topk_prob", "num_experts_per_tok", "num_local_experts", "output_router_logits",
         "router_aux_loss_coef", "router_jitter_noise", "sliding_window"}},
+      {"qwen2_moe",
+       {"decoder_sparse_step", "layer_types", "max_window_layers", "mlp_only_layers", "moe_intermediate_size",
+        "norm_topk_prob", "num_experts", "num_experts_per_tok", "output_router_logits", "qkv_bias",
+        "router_aux_loss_coef", "shared_expert_intermediate_size", "sliding_window", "use_sliding_window"}},
+      {"glm4_moe",
+       {"attention_bias", "first_k_dense_replace", "moe_intermediate_size", "n_group", "n_routed_experts",
+        "n_shared_experts", "norm_topk_prob", "num_experts_per_tok", "num_nextn_predict_layers",
+        "output_router_logits", "routed_scaling_factor", "router_aux_loss_coef", "topk_group", "use_qk_norm"}},
+      {"minimax_m2",
+       {"num_experts_per_tok", "num_local_experts", "output_router_logits", "qk_norm_type", "rotary_dim",
+        "router_aux_loss_coef", "router_jitter_noise", "scoring_func", "use_qk_norm", "use_routing_bias"}},
+      {"ernie4_5_moe",
+       {"moe_intermediate_size", "moe_k", "moe_layer_end_index", "moe_layer_interval", "moe_layer_start_index",
+        "moe_norm_min", "moe_num_experts", "moe_num_shared_experts", "output_router_logits",
+        "router_aux_loss_coef", "use_bias"}},
       {"qwen3_moe",
        {"attention_bias", "decoder_sparse_step", "max_window_layers", "mlp_only_layers",
         "moe_intermediate_size", "norm_topk_prob", "num_experts", "num_experts_per_tok",
@@ -210,6 +229,12 @@ constexpr Alias kAliases[] = {
     {"deepseek_v2", "n_routed_experts", "num_experts"},
     {"deepseek_v3", "n_routed_experts", "num_local_experts"},
     {"deepseek_v3", "num_nextn_predict_layers", "num_mtp_layers"},
+    {"qwen2_moe", "num_experts", "num_local_experts"},
+    {"glm4_moe", "n_routed_experts", "num_local_experts"},
+    {"glm4_moe", "num_nextn_predict_layers", "num_mtp_layers"},
+    {"minimax_m2", "num_local_experts", "num_experts"},
+    {"ernie4_5_moe", "moe_num_experts", "num_experts"},
+    {"ernie4_5_moe", "moe_k", "num_experts_per_tok"},
 };
 
 /// A key of a model_type that asks for another model unless it is null or has an allowed value. An absent key
@@ -227,29 +252,30 @@ const std::vector<Refusal>& refusals() {
   const char* dense = "a block without experts between others";
   const char* both_ways = "attention to later tokens";
   static const std::vector<Refusal> all = {
-      {"llama", "attention_bias", {false}, true, bias},
       {"llama", "mlp_bias", {false}, true, "a bias in the MLP"},
-      {"qwen3", "attention_bias", {false}, true, bias},
       {"qwen3", "use_qk_norm", {true}, true, "a model of this type without a QK-norm"},
-      {"smollm3", "attention_bias", {false}, true, bias},
       {"smollm3", "mlp_bias", {false}, true, "a bias in the MLP"},
-      {"granite", "attention_bias", {false}, true, bias},
       {"granite", "mlp_bias", {false}, true, "a bias in the MLP"},
       {"olmo2", "attention_bias", {false}, true, bias},
       {"olmo3", "attention_bias", {false}, true, bias},
       {"phi3", "attention_bias", {false}, true, bias},
       {"phi3", "embd_pdrop", {0.0}, true, "dropout"},
       {"phi3", "resid_pdrop", {0.0}, true, "dropout"},
-      {"gemma", "attention_bias", {false}, true, bias},
       {"gemma", "use_bidirectional_attention", {false}, true, both_ways},
       {"gemma", "hidden_activation", {"gelu_pytorch_tanh"}, true, "another activation"},
-      {"gemma2", "attention_bias", {false}, true, bias},
       {"gemma2", "use_bidirectional_attention", {false}, true, both_ways},
-      {"gemma3_text", "attention_bias", {false}, true, bias},
       {"gemma3_text", "use_bidirectional_attention", {false}, true, both_ways},
       {"mixtral", "router_jitter_noise", {0.0}, true, "noise on the router's input"},
       {"mixtral", "norm_topk_prob", {true}, true, "a router of this model_type that does not normalise"},
-      {"qwen3_moe", "attention_bias", {false}, true, bias},
+      {"ernie4_5", "use_bias", {false}, true, "a bias in linear layers"},
+      {"ernie4_5_moe", "use_bias", {false}, true, "a bias in linear layers"},
+      {"ernie4_5_moe", "moe_layer_interval", {1}, true, dense},
+      {"minimax_m2", "router_jitter_noise", {0.0}, true, "noise on the router's input"},
+      {"minimax_m2", "scoring_func", {"sigmoid"}, true, "another score of this model_type"},
+      {"minimax_m2", "use_qk_norm", {true}, true, "a model of this type without a QK-norm"},
+      {"minimax_m2", "qk_norm_type", {"per_layer"}, true, "another QK-norm of this model_type"},
+      {"minimax_m2", "use_routing_bias", {true}, true, "a router of this model_type without a bias"},
+      {"qwen2_moe", "decoder_sparse_step", {1}, true, dense},
       {"qwen3_moe", "use_qk_norm", {true}, true, "a model of this type without a QK-norm"},
       {"qwen3_moe", "decoder_sparse_step", {1}, true, dense},
       {"qwen3_moe", "mlp_only_layers", {json::array()}, true, dense},
@@ -427,7 +453,8 @@ void refuse_foreign_keys(const json& object, const ModelConfig& config, const st
 
 /// Refuses layers with attention that is neither full nor sliding, if the model_type reads the list.
 void refuse_layer_types(const json& object, std::string_view model_type, Refusals& refused) {
-  if (model_type != "qwen2" && model_type != "qwen3" && model_type != "smollm3") return;
+  if (model_type != "qwen2" && model_type != "qwen2_moe" && model_type != "qwen3" && model_type != "smollm3")
+    return;
   const auto types = object.find("layer_types");
   if (types == object.end() || !types->is_array()) return;
   for (const json& type : *types)

@@ -22,7 +22,8 @@ constexpr TextModel kTextModels[] = {
     {"qwen2_5_vl", "qwen2", true},       {"qwen2_5_vl_text", "qwen2", true},
     {"qwen3_vl", "qwen3", true},         {"qwen3_vl_text", "qwen3", true},
     {"qwen3_vl_moe", "qwen3_moe", true}, {"qwen3_vl_moe_text", "qwen3_moe", true},
-    {"mistral3", "mistral", false},      {"gemma3", "gemma3_text", false},
+    {"glm4v_moe_text", "glm4_moe", true}, {"mistral3", "mistral", false},
+    {"gemma3", "gemma3_text", false},    {"mimo", "qwen2", false},
 };
 
 /// model_type of a file that names only its class.
@@ -46,6 +47,14 @@ constexpr std::pair<const char*, const char*> kArchitectures[] = {
     {"DeepseekV2ForCausalLM", "deepseek_v2"},
     {"DeepseekV3ForCausalLM", "deepseek_v3"},
     {"Llama4ForCausalLM", "llama4_text"},
+    {"GlmForCausalLM", "glm"},
+    {"Glm4ForCausalLM", "glm4"},
+    {"Glm4MoeForCausalLM", "glm4_moe"},
+    {"MiniMaxM2ForCausalLM", "minimax_m2"},
+    {"Exaone4ForCausalLM", "exaone4"},
+    {"Ernie4_5ForCausalLM", "ernie4_5"},
+    {"Ernie4_5_MoeForCausalLM", "ernie4_5_moe"},
+    {"Qwen2MoeForCausalLM", "qwen2_moe"},
 };
 
 std::string type_of(const json& object) {

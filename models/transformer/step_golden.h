@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "models/checkpoint/safetensors.h"
+#include "models/config/stored_order.h"
 #include "models/transformer/optimizer/optimizer.h"
 #include "models/transformer/step_testing.h"
 
@@ -62,7 +63,18 @@ struct Golden {
     Named result;
     const Layout layout(model, 1);
     for (const Unit& unit : layout.units())
-      for (const Parameter& p : unit.parameters) result[p.name] = values(prefix + p.name);
+      for (const Parameter& p : unit.parameters) result[p.name] = ordered(p, values(prefix + p.name));
+    return result;
+  }
+
+  /// Returns a parameter's values, or gradient, whose heads have a checkpoint's order, in ours.
+  std::vector<float> ordered(const Parameter& p, const std::vector<float>& stored) const {
+    const StoredOrder order = stored_order(model, p.name);
+    const bool matrix = p.kind == ParameterKind::matrix;
+    const std::int64_t size = matrix ? p.cols : 1, rows = p.size() / size;
+    std::vector<float> result(stored.size());
+    for (std::int64_t row = 0; row < rows; ++row)
+      std::copy_n(stored.begin() + order.stored(row) * size, size, result.begin() + row * size);
     return result;
   }
 
@@ -94,9 +106,9 @@ struct Errors {
 /// gradient by half of its value or more.
 inline Named update(const Golden& golden, const std::string& prefix, const Named& after) {
   Named result;
+  const Named gradients = golden.all(prefix + "grad."), plains = golden.all("grad.");
   for (const auto& [name, before] : golden.all("")) {
-    const std::vector<float> gradient = golden.values(prefix + "grad." + name),
-                             plain = golden.values("grad." + name);
+    const std::vector<float>&gradient = gradients.at(name), &plain = plains.at(name);
     std::vector<float>& change = result[name];
     for (std::size_t i = 0; i < before.size(); ++i)
       if (std::fabs(gradient[i]) > 200 * golden.optimizer.eps &&

@@ -44,6 +44,10 @@ HUGGING_FACE_SHAPE = dict(num_hidden_layers=2, hidden_size=64, intermediate_size
 # A width whose root is not exact in BF16.
 GEMMA_SHAPE = dict(HUGGING_FACE_SHAPE, hidden_size=48, head_dim=16, rms_norm_eps=1e-6, max_position_embeddings=96,
                    attention_bias=False, pad_token_id=None, bos_token_id=None, eos_token_id=None)
+# Later models are smaller, to keep the files small.
+SMALL_SHAPE = dict(num_hidden_layers=2, hidden_size=16, intermediate_size=8, num_attention_heads=2, num_key_value_heads=1,
+                   head_dim=16, vocab_size=24, hidden_act="silu", max_position_embeddings=96)
+NO_TOKENS = dict(pad_token_id=None, bos_token_id=None, eos_token_id=None)
 HUGGING_FACE = {
     "llama3.2": dict(HUGGING_FACE_SHAPE, model_type="llama", head_dim=16, tie_word_embeddings=True, rms_norm_eps=1e-5,
                      rope_theta=500000.0, max_position_embeddings=96, attention_bias=False, mlp_bias=False,
@@ -85,11 +89,32 @@ HUGGING_FACE = {
                   max_position_embeddings=96, sliding_window=7, layer_types=["sliding_attention", "full_attention"],
                   attention_bias=False, pad_token_id=None, eos_token_id=None,
                   rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=6)),
+    "llama-biases": dict(SMALL_SHAPE, model_type="llama", tie_word_embeddings=True, rms_norm_eps=1e-5, rope_theta=10000.0,
+                         attention_bias=True, mlp_bias=False),
+    "qwen3-biases": dict(SMALL_SHAPE, model_type="qwen3", tie_word_embeddings=True, rms_norm_eps=1e-6, rope_theta=1000000.0,
+                         attention_bias=True),
+    "phi4-mini": dict(SMALL_SHAPE, model_type="phi3", hidden_size=32, tie_word_embeddings=True, rms_norm_eps=1e-5,
+                      rope_theta=10000.0, original_max_position_embeddings=24, sliding_window=None, attention_bias=False,
+                      embd_pdrop=0.0, resid_pdrop=0.0, **NO_TOKENS, partial_rotary_factor=0.75,
+                      rope_scaling=dict(type="longrope", short_factor=[1.0, 1.05, 1.1, 1.3, 1.6, 2.0],
+                                        long_factor=[1.0, 1.2, 2.0, 4.0, 8.0, 12.0])),
+    "glm": dict(SMALL_SHAPE, model_type="glm", tie_word_embeddings=False, rms_norm_eps=1e-5, rope_theta=10000.0,
+                partial_rotary_factor=0.5, attention_bias=True, **NO_TOKENS),
+    "glm4": dict(SMALL_SHAPE, model_type="glm4", tie_word_embeddings=False, rms_norm_eps=1e-5, rope_theta=10000.0,
+                 partial_rotary_factor=0.5, attention_bias=False, **NO_TOKENS),
+    "ernie4.5": dict(SMALL_SHAPE, model_type="ernie4_5", tie_word_embeddings=True, rms_norm_eps=1e-5, rope_theta=500000.0,
+                     use_bias=False, **NO_TOKENS),
+    "exaone4": dict(SMALL_SHAPE, model_type="exaone4", tie_word_embeddings=True, rms_norm_eps=1e-5, rope_theta=1000000.0,
+                    sliding_window=7, sliding_window_pattern="LG", layer_types=["sliding_attention", "full_attention"],
+                    rope_scaling=dict(rope_type="llama3", factor=16.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                                      original_max_position_embeddings=6), **NO_TOKENS),
 }
 # Models whose files also hold bounds of the rounded step, which the test then uses: SPREAD times the largest
 # difference between our step in float32 and in float64, both rounded to BF16 at the same places, over weights and
 # tokens of SPREAD_SEEDS. Sums in another precision or order round some values to different neighbours.
-WITH_SPREAD, SPREAD, SPREAD_SEEDS = ("gemma", "gemma2", "gemma3", "mistral", "qwen2", "olmo3"), 1.5, range(1000, 1064)
+WITH_SPREAD = ("gemma", "gemma2", "gemma3", "mistral", "qwen2", "olmo3", "llama-biases", "qwen3-biases", "phi4-mini", "glm",
+               "glm4", "ernie4.5", "exaone4")
+SPREAD, SPREAD_SEEDS = 1.5, range(1000, 1064)
 
 
 class RoundBoth(torch.autograd.Function):
@@ -170,9 +195,11 @@ class Unrounded:
 
 
 def rope(x, config, layer):
-    """Rotates halves of [B, heads, T, D]. A scale of attention is a factor on queries and keys."""
-    half = x.shape[-1] // 2
-    scale = math.sqrt(config["attention_scale"] * math.sqrt(2 * half)) if config.get("attention_scale") else 1
+    """Rotates the first elements of [B, heads, T, D], in halves or in neighbouring pairs. A scale of attention is a
+    factor on queries and keys."""
+    rotated = config.get("rotary_dim") or x.shape[-1]
+    half = rotated // 2
+    scale = math.sqrt(config["attention_scale"] * math.sqrt(x.shape[-1])) if config.get("attention_scale") else 1
     if layer in config.get("layers_without_rope", ()):
         return x * scale
     if "rotary" in config:
@@ -182,8 +209,14 @@ def rope(x, config, layer):
         frequency = config["rope_theta"] ** (-torch.arange(half, dtype=x.dtype) / half)
         angle = torch.outer(torch.arange(x.shape[-2], dtype=x.dtype), frequency)
         cos, sin = angle.cos(), angle.sin()
-    a, b = x.split(half, -1)
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1) * scale
+    x, rest = x[..., :rotated], x[..., rotated:]
+    if config.get("rope_pairs") == "neighbours":
+        a, b = x[..., ::2], x[..., 1::2]
+        x = torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2)
+    else:
+        a, b = x.split(half, -1)
+        x = torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+    return torch.cat((x, rest), -1) * scale
 
 
 def swiglu(config, w, h, layer, mode, linear):
@@ -243,11 +276,14 @@ def loss_of(config, w, tokens, mode):
         out = mode.attention(q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1),
                              config.get("windows", {}).get(layer), config.get("attention_softcap"))
         (branch,) = linear(out.transpose(1, 2).flatten(2), at + "self_attn.o_proj.weight")
-        x = stored(x + branch_output(branch, at + "post_attention_layernorm.weight"))
-        second = "pre_feedforward" if norms == "both" else "post_attention"
+        if config.get("o_bias"):
+            branch = stored(branch + w[at + "self_attn.o_proj.bias"])
+        glm4 = config.get("norm_names") == "glm4"
+        x = stored(x + branch_output(branch, f"{at}post_{'self_attn' if glm4 else 'attention'}_layernorm.weight"))
+        second = "pre_feedforward" if norms == "both" and not glm4 else "post_attention"
         h = stored(x if norms_after else norm(x, f"{at}{second}_layernorm.weight"))
         branch = config.get("second_half", swiglu)(config, w, h, layer, mode, linear)
-        x = stored(x + branch_output(branch, at + "post_feedforward_layernorm.weight"))
+        x = stored(x + branch_output(branch, f"{at}post_{'mlp' if glm4 else 'feedforward'}_layernorm.weight"))
     h = stored(norm(x, "model.norm.weight"))
     (logits,) = linear(h, "model.embed_tokens.weight" if config["tied"] else "lm_head.weight")
     logits = soft_capped(scaled(logits, config.get("logit_scale", 1)), config.get("logit_softcap"))
@@ -271,12 +307,13 @@ def random_weights(config, generator):
     matrix("model.embed_tokens.weight", config["vocab"], C, 0.25 / scale)
     for layer in range(config["layers"]):
         at = f"model.layers.{layer}."
+        glm4 = config.get("norm_names") == "glm4"
         if norms != "before":
-            gain(at + "post_feedforward_layernorm.weight", C)
+            gain(at + ("post_mlp_layernorm.weight" if glm4 else "post_feedforward_layernorm.weight"), C)
         if norms != "after":
             gain(at + "input_layernorm.weight", C)
         if norms == "both":
-            gain(at + "pre_feedforward_layernorm.weight", C)
+            gain(at + ("post_self_attn_layernorm.weight" if glm4 else "pre_feedforward_layernorm.weight"), C)
         for name, rows in (("q", q_width), ("k", kv_width), ("v", kv_width)):
             matrix(f"{at}self_attn.{name}_proj.weight", rows, C, C**-0.5)
         matrix(at + "self_attn.o_proj.weight", C, q_width, q_width**-0.5)
@@ -284,6 +321,8 @@ def random_weights(config, generator):
             for name, size in (("q", q_width), ("k", kv_width), ("v", kv_width)):
                 weights[f"{at}self_attn.{name}_proj.bias"] = (
                     torch.randn(size, generator=generator) * 0.5).to(torch.bfloat16)
+        if config.get("o_bias"):
+            weights[at + "self_attn.o_proj.bias"] = (torch.randn(C, generator=generator) * 0.5).to(torch.bfloat16)
         if config["qk_norm"]:
             over_all = config.get("qk_norm_over") == "heads"
             gain(at + "self_attn.q_norm.weight", q_width if over_all else config["head_dim"])
@@ -337,6 +376,7 @@ def check_attention(config, weights, tokens, plain):
 SEEDS = {"phi3": 100}
 # Phi-3's tensors that hold several of ours.
 PHI3_PARTS = dict(q_proj="qkv_proj", k_proj="qkv_proj", v_proj="qkv_proj", gate_proj="gate_up_proj", up_proj="gate_up_proj")
+GLM_PARTS = dict(gate_proj="gate_up_proj", up_proj="gate_up_proj")
 
 
 class HuggingFace:
@@ -348,14 +388,24 @@ class HuggingFace:
 
         c = AutoConfig.for_model(**json.loads(json.dumps(description)))  # a copy, since it modifies its input
         self.model = AutoModelForCausalLM.from_config(c, attn_implementation="eager", dtype=torch.float64)
-        rotary = self.rotary(c, description["model_type"])
+        model_type = description["model_type"]
+        rotary = self.rotary(c, model_type)
         half = (rotary[0] if isinstance(rotary, list) else rotary)[0].shape[-1]
         self.ours = dict(layers=c.num_hidden_layers, width=c.hidden_size, ffn=c.intermediate_size,
-                         heads=c.num_attention_heads, kv_heads=c.num_key_value_heads, head_dim=2 * half,
+                         heads=c.num_attention_heads, kv_heads=c.num_key_value_heads,
+                         head_dim=getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads, rotary_dim=2 * half,
                          vocab=c.vocab_size, tied=c.tie_word_embeddings,
-                         qk_norm=description["model_type"] in ("olmo2", "olmo3", "gemma3_text"),
-                         qkv_bias=description["model_type"] == "qwen2", norm_eps=c.rms_norm_eps, rotary=rotary)
-        self.fused = description["model_type"] == "phi3"
+                         qk_norm=model_type in ("olmo2", "olmo3", "gemma3_text", "qwen3", "exaone4"),
+                         qkv_bias=model_type == "qwen2" or getattr(c, "attention_bias", False),
+                         o_bias=model_type in ("llama", "qwen3") and c.attention_bias, norm_eps=c.rms_norm_eps, rotary=rotary)
+        self.fused = dict(phi3=PHI3_PARTS, glm=GLM_PARTS, glm4=GLM_PARTS).get(model_type, {})
+        if model_type in ("glm", "glm4", "ernie4_5", "ernie4_5_moe"):
+            self.ours.update(rope_pairs="neighbours")
+        if model_type == "glm4":
+            self.ours.update(norms="both", norm_names="glm4")
+        if model_type == "exaone4":
+            self.ours.update(norms="after", layers_without_rope=[
+                i for i, kind in enumerate(c.layer_types) if c.sliding_window and kind == "full_attention"])
         if description["model_type"] in ("olmo2", "olmo3"):
             self.ours.update(norms="after", qk_norm_over="heads")
         if description["model_type"] == "smollm3":
@@ -369,7 +419,7 @@ class HuggingFace:
         if description["model_type"] in ("gemma2", "gemma3_text"):
             self.ours.update(norms="both", attention_scale=c.query_pre_attn_scalar**-0.5,
                              attention_softcap=c.attn_logit_softcapping, logit_softcap=c.final_logit_softcapping)
-        if description["model_type"] in ("gemma2", "gemma3_text", "mistral", "qwen2", "olmo3"):
+        if description["model_type"] in ("gemma2", "gemma3_text", "mistral", "qwen2", "olmo3", "exaone4"):
             types = getattr(c, "layer_types", None) or ["sliding_attention"] * c.num_hidden_layers
             self.ours.update(windows={i: c.sliding_window for i, kind in enumerate(types) if kind == "sliding_attention"})
 
@@ -386,7 +436,7 @@ class HuggingFace:
         """Returns the weights as in the library's checkpoints."""
         fused = {}
         for name, weight in weights.items():
-            parts = PHI3_PARTS.get(name.split(".")[-2]) if self.fused else None
+            parts = self.fused.get(name.split(".")[-2])
             if not parts:
                 fused[name] = weight
                 continue
@@ -399,8 +449,8 @@ class HuggingFace:
         parts, done = {}, {}
         for name, weight in weights.items():
             whole = name
-            if self.fused and name.split(".")[-2] in PHI3_PARTS:
-                whole = name.replace(name.split(".")[-2], PHI3_PARTS[name.split(".")[-2]])
+            if name.split(".")[-2] in self.fused:
+                whole = name.replace(name.split(".")[-2], self.fused[name.split(".")[-2]])
             first = done.get(whole, 0)
             done[whole] = first + len(weight)
             parts[name] = fused[whole][first:done[whole]]

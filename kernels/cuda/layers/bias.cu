@@ -1,5 +1,7 @@
-// The gradient of a bias, dbias[N] = or += sum over the rows of dy[M,N], in two stages without atomics.
+// A bias added to rows, and its gradient, dbias[N] = or += sum over the rows of dy[M,N], in two stages without
+// atomics.
 //
+// Adding takes one vector of eight elements per thread. In the gradient's kernel
 // A block processes 256 columns, eight per lane, of a run of rows. Each of its eight warps adds every eighth
 // row; the warps are added in order in shared memory. sum_rows then adds the runs. So the order of all
 // additions depends only on the shape and the GPU. Bytes per element: 2 read; the runs' sums are small by
@@ -45,8 +47,32 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   partial[blockIdx.y * cols + mine] = total;
 }
 
+/// vectors: of all rows; per_row: of one.
+__global__ void __launch_bounds__(kWarps* kWarp)
+    add_bias_kernel(std::uint16_t* x, const std::uint16_t* bias, std::int64_t vectors, std::int64_t per_row) {
+  wait_for_work_before();
+  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * (kWarps * kWarp) + threadIdx.x;
+  if (index >= vectors) return;
+  float values[kVector], added[kVector];
+  load_vector(values, x + index * kVector);
+  load_vector(added, bias + index % per_row * kVector);
+#pragma unroll
+  for (int j = 0; j < kVector; ++j) values[j] += added[j];
+  store_vector(x + index * kVector, values);
+}
+
 }  // namespace
 }  // namespace cuda
+
+void CudaDevice::do_add_bias(const ops::AddBias& op) {
+  using namespace cuda;
+  if (op.x.cols % kVector != 0) throw Unsupported("a bias of a number of elements that is no multiple of 8");
+  constexpr int kThreads = kWarps * kWarp;
+  const std::int64_t vectors = op.x.size() / kVector;
+  add_bias_kernel<<<static_cast<unsigned>((vectors + kThreads - 1) / kThreads), kThreads, 0, stream()>>>(
+      op.x.as<std::uint16_t>(), op.bias.as<std::uint16_t>(), vectors, op.x.cols / kVector);
+  launched("add_bias");
+}
 
 void CudaDevice::do_bias_backward(const ops::BiasBackward& op) {
   using namespace cuda;
