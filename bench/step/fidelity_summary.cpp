@@ -62,11 +62,12 @@ std::optional<RouteFlips> route_flips_of(const std::vector<BatchFidelity>& batch
   return flips;
 }
 
-/// Returns "qkv" (also for its biases), "o", "gate_up", "down", "norm", "embedding" (also for a tied head) or
+/// Returns "qkv" and "o" (also for their biases), "gate_up", "down", "norm", "embedding" (also for a tied head) or
 /// "lm_head".
 std::string role_of(const Layout& layout, int unit, const Parameter& p) {
   if (p.kind == ParameterKind::gain || p.kind == ParameterKind::gain_minus_one) return "norm";
-  if (p.kind == ParameterKind::bias) return name_of(LinearRole::qkv);
+  if (p.kind == ParameterKind::bias)
+    return name_of(p.name.ends_with("self_attn.o_proj.bias") ? LinearRole::o : LinearRole::qkv);
   if (unit == layout.embedding_unit() && p.name == "model.embed_tokens.weight") return "embedding";
   if (!layout.is_block(unit)) return name_of(LinearRole::head);
   for (const LinearMatrix& matrix : layout.block_linears(layout.layer_of(unit)))

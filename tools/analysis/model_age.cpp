@@ -34,6 +34,7 @@ std::optional<double> dense_parameters(const nlohmann::ordered_json& model) {
   const double qkv = (*heads + 2 * *kv_heads) * *head_dim;
   double block = *width * qkv + *heads * *head_dim * *width + 3 * *width * *ffn + 2 * *width;
   if (says(model, "qkv_bias")) block += qkv;
+  if (says(model, "o_bias")) block += *width;
   const auto over = model.find("qk_norm_over");
   const bool over_heads = over != model.end() && *over == "heads";  // one gain per channel of q and k
   if (says(model, "qk_norm")) block += (over_heads ? *heads + *kv_heads : 2) * *head_dim;

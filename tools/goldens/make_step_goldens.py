@@ -396,7 +396,7 @@ class HuggingFace:
                          head_dim=getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads, rotary_dim=2 * half,
                          vocab=c.vocab_size, tied=c.tie_word_embeddings,
                          qk_norm=model_type in ("olmo2", "olmo3", "gemma3_text", "qwen3", "exaone4"),
-                         qkv_bias=model_type == "qwen2" or getattr(c, "attention_bias", False),
+                         qkv_bias=model_type == "qwen2" or getattr(c, "attention_bias", False) or getattr(c, "qkv_bias", False),
                          o_bias=model_type in ("llama", "qwen3") and c.attention_bias, norm_eps=c.rms_norm_eps, rotary=rotary)
         self.fused = dict(phi3=PHI3_PARTS, glm=GLM_PARTS, glm4=GLM_PARTS).get(model_type, {})
         if model_type in ("glm", "glm4", "ernie4_5", "ernie4_5_moe"):
@@ -451,6 +451,8 @@ class HuggingFace:
             whole = name
             if name.split(".")[-2] in self.fused:
                 whole = name.replace(name.split(".")[-2], self.fused[name.split(".")[-2]])
+            if fused.get(whole) is None:  # a buffer
+                continue
             first = done.get(whole, 0)
             done[whole] = first + len(weight)
             parts[name] = fused[whole][first:done[whole]]
