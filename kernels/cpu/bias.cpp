@@ -14,7 +14,8 @@ void CpuDevice::do_add_bias(const ops::AddBias& op) {
   cpu::for_rows(threads_, M, 2 * N, [&](std::int64_t row, float* buffer) {
     const float* in = cpu::load(op.x, row * N, N, buffer);
     float* sum = buffer + N;
-    for (std::int64_t i = 0; i < N; ++i) sum[i] = in[i] + bias[i];
+    const float weight = op.weights.empty() ? 1.0f : op.weights.as<float>()[row];
+    for (std::int64_t i = 0; i < N; ++i) sum[i] = in[i] + weight * bias[i];
     cpu::store(op.x, row * N, N, sum);
   });
 }
@@ -28,7 +29,12 @@ void CpuDevice::do_bias_backward(const ops::BiasBackward& op) {
     float* sum = partial.data() + run * N;
     for (std::int64_t row = run * kRun; row < std::min(M, (run + 1) * kRun); ++row) {
       const float* in = cpu::load(op.dy, row * N, N, buffer);
-      for (std::int64_t i = 0; i < N; ++i) sum[i] += in[i];
+      if (op.weights.empty()) {
+        for (std::int64_t i = 0; i < N; ++i) sum[i] += in[i];
+      } else {
+        const float weight = op.weights.as<float>()[row];
+        for (std::int64_t i = 0; i < N; ++i) sum[i] += weight * in[i];
+      }
     }
   });
   std::vector<float> total(N);

@@ -189,8 +189,15 @@ OpCost RopeBackward::cost() const {
       dqkv);
 }
 
-OpCost AddBias::cost() const {
-  return shaped_as(of("add_bias", OpClass::norm_elementwise, 2 * bytes(x)), x);
+OpCost AddBias::cost() const { return shaped_as(of("add_bias", OpClass::norm_elementwise, 2 * bytes(x)), x); }
+
+OpCost GateRows::cost() const {
+  return shaped_as(of("gate_rows", OpClass::norm_elementwise, bytes(y) + bytes(raw) + bytes(x)), y);
+}
+
+OpCost GateRowsBackward::cost() const {
+  return shaped_as(of("gate_rows_backward", OpClass::norm_elementwise, bytes(draw) + bytes(dy) + bytes(raw)),
+                   draw);
 }
 
 OpCost BiasBackward::cost() const {

@@ -82,6 +82,18 @@ TEST_CASE("parameter_count: presets have the published number of parameters", "[
       {"qwen3-8b", 8'190'735'360},
       {"qwen3-14b", 14'768'307'200},
       {"qwen3-32b", 32'762'123'264},
+      {"phi-4-mini", 3'836'021'760},
+      {"glm-4-9b", 9'399'951'360},
+      {"glm-4-9b-0414", 9'400'279'040},
+      {"ernie-4.5-0.3b", 360'748'032},
+      {"exaone-4.0-1.2b", 1'279'391'488},
+      {"exaone-4.0-32b", 32'003'216'384},
+      {"qwen1.5-moe-a2.7b", 14'315'784'192},
+      {"qwen2-57b-a14b", 57'408'658'944},
+      {"ernie-4.5-21b-a3b", 21'825'436'160},
+      {"glm-4.5-air", 106'852'245'504},  // this and the next without multi-token prediction
+      {"glm-4.5", 352'797'814'784},
+      {"minimax-m2", 228'689'748'992},
       {"mixtral-8x22b", 140'620'634'112},
       {"mixtral-8x22b-v0.3", 140'630'071'296},
   };

@@ -182,8 +182,10 @@ TEST_CASE("config.json: SmolLM3's windows are in the layers without RoPE", "[mod
 }
 
 TEST_CASE("model_to_json: every form of a block can be read again", "[models]") {
-  for (const char* name : {"ministral3-3b", "smollm3-3b", "granite-3.1-2b", "olmo2-1b", "phi-3-mini",
-                           "gemma-2b", "gemma-2-27b", "gemma-3-27b"}) {
+  for (const char* name :
+       {"ministral3-3b", "smollm3-3b", "granite-3.1-2b", "olmo2-1b", "phi-3-mini", "gemma-2b", "gemma-2-27b",
+        "gemma-3-27b", "phi-4-mini", "glm-4-9b-0414", "exaone-4.0-32b", "qwen1.5-moe-a2.7b", "glm-4.5",
+        "minimax-m2", "ernie-4.5-21b-a3b"}) {
     INFO(name);
     const ModelConfig model = find_model(name);
     CHECK(model_from_json(model_to_json(model)) == model);

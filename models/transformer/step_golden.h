@@ -24,8 +24,9 @@ inline constexpr const char* kGoldenSteps[] = {
     "olmo2",        "phi3",         "gemma",     "gemma2",   "gemma3",  "mistral",    "qwen2",   "olmo3",
     "llama-biases", "qwen3-biases", "phi4-mini", "glm",      "glm4",    "ernie4.5",   "exaone4"};
 /// Golden steps of MoE models.
-inline constexpr const char* kGoldenMixtures[] = {"mixtral", "qwen3-moe", "olmoe", "llama4",
-                                                  "deepseek-v3-like"};
+inline constexpr const char* kGoldenMixtures[] = {"mixtral",  "qwen3-moe",  "olmoe",
+                                                  "llama4",   "qwen2-moe",  "deepseek-v3-like",
+                                                  "glm4-moe", "minimax-m2", "ernie4.5-moe"};
 
 /// One golden step.
 struct Golden {

@@ -18,9 +18,10 @@ namespace {
 constexpr int kWarps = 8, kVector = 8, kColumns = kWarp * kVector;
 constexpr std::int64_t kFewestRows = 8 * kWarps;  // per run: fewer are not worth a partial sum
 
+template <bool kWeighted>
 __global__ void __launch_bounds__(kWarps* kWarp)
-    bias_backward_kernel(float* partial, const std::uint16_t* dy, std::int64_t rows, std::int64_t cols,
-                         std::int64_t rows_per_run) {
+    bias_backward_kernel(float* partial, const std::uint16_t* dy, const float* weights, std::int64_t rows,
+                         std::int64_t cols, std::int64_t rows_per_run) {
   wait_for_work_before();
   alignas(16) __shared__ float sums[kWarps][kColumns];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -34,7 +35,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
       float x[kVector];
       load_vector(x, dy + row * cols + col);
 #pragma unroll
-      for (int j = 0; j < kVector; ++j) sum[j] += x[j];
+      for (int j = 0; j < kVector; ++j) sum[j] += kWeighted ? weights[row] * x[j] : x[j];
     }
   }
   store_vector(&sums[warp][lane * kVector], sum);
@@ -49,15 +50,17 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 
 /// vectors: of all rows; per_row: of one.
 __global__ void __launch_bounds__(kWarps* kWarp)
-    add_bias_kernel(std::uint16_t* x, const std::uint16_t* bias, std::int64_t vectors, std::int64_t per_row) {
+    add_bias_kernel(std::uint16_t* x, const std::uint16_t* bias, const float* weights, std::int64_t vectors,
+                    std::int64_t per_row) {
   wait_for_work_before();
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * (kWarps * kWarp) + threadIdx.x;
   if (index >= vectors) return;
   float values[kVector], added[kVector];
   load_vector(values, x + index * kVector);
   load_vector(added, bias + index % per_row * kVector);
+  const float weight = weights ? weights[index / per_row] : 1.0f;
 #pragma unroll
-  for (int j = 0; j < kVector; ++j) values[j] += added[j];
+  for (int j = 0; j < kVector; ++j) values[j] += weight * added[j];
   store_vector(x + index * kVector, values);
 }
 
@@ -70,7 +73,8 @@ void CudaDevice::do_add_bias(const ops::AddBias& op) {
   constexpr int kThreads = kWarps * kWarp;
   const std::int64_t vectors = op.x.size() / kVector;
   add_bias_kernel<<<static_cast<unsigned>((vectors + kThreads - 1) / kThreads), kThreads, 0, stream()>>>(
-      op.x.as<std::uint16_t>(), op.bias.as<std::uint16_t>(), vectors, op.x.cols / kVector);
+      op.x.as<std::uint16_t>(), op.bias.as<std::uint16_t>(), op.weights.as<float>(), vectors,
+      op.x.cols / kVector);
   launched("add_bias");
 }
 
@@ -86,8 +90,9 @@ void CudaDevice::do_bias_backward(const ops::BiasBackward& op) {
   const std::int64_t runs = (M + rows_per_run - 1) / rows_per_run;
   auto* partial = static_cast<float*>(scratch(static_cast<std::size_t>(runs * N) * sizeof(float)));
   const dim3 grid(static_cast<unsigned>(across), static_cast<unsigned>(runs));
-  bias_backward_kernel<<<grid, kWarps * kWarp, 0, stream()>>>(partial, op.dy.as<std::uint16_t>(), M, N,
-                                                              rows_per_run);
+  const auto kernel = op.weights.empty() ? bias_backward_kernel<false> : bias_backward_kernel<true>;
+  kernel<<<grid, kWarps * kWarp, 0, stream()>>>(partial, op.dy.as<std::uint16_t>(), op.weights.as<float>(), M,
+                                                N, rows_per_run);
   sum_rows(op.dbias, partial, static_cast<int>(runs), N, op.accumulate, stream());
   launched("bias_backward");
 }
