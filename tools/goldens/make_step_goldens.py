@@ -17,8 +17,8 @@ twice:
 The first is the exact answer; the second is what a correct implementation must match closely. `loss` is the
 mean cross-entropy in nats, `grad_norm` the global norm before clipping, `after` the weights after one clipped
 AdamW step in float32, whose constants are in the metadata with the model (`optimizer`, `config`). Some have
-bounds of the rounded step there as well (`bf16_bounds`, WITH_SPREAD). Tied models have no lm_head. Phi-3's weights are also written as in its checkpoints, with q, k and v in one tensor, and gate
-and up, to bench/step/golden/phi3.safetensors.
+bounds of the rounded step there as well (`bf16_bounds`, WITH_SPREAD). Tied models have no lm_head. Weights of CHECKPOINTS are also written as the library has them, with several matrices in one
+tensor, to bench/step/golden/NAME.safetensors.
 """
 import json
 import math
@@ -374,7 +374,9 @@ def check_attention(config, weights, tokens, plain):
 # they held for two of four in phi3, and for one of three others in qwen2.5 and none of three in olmo2. The
 # bounds on the FP32 step held for all.
 SEEDS = {"phi3": 100}
-# Phi-3's tensors that hold several of ours.
+# Models whose weights are also written as in the library's checkpoints.
+CHECKPOINTS = ("phi3", "phi4-mini", "glm")
+# Tensors of Phi-3 and of GLM that hold several of ours.
 PHI3_PARTS = dict(q_proj="qkv_proj", k_proj="qkv_proj", v_proj="qkv_proj", gate_proj="gate_up_proj", up_proj="gate_up_proj")
 GLM_PARTS = dict(gate_proj="gate_up_proj", up_proj="gate_up_proj")
 
@@ -519,7 +521,7 @@ def make_golden(path, seed, config, description, library):
         tensors.update({f"{prefix}grad.{key}": grad.float() for key, grad in grads.items()})
         tensors.update({f"{prefix}after.{key}": weight for key, weight in after.items()})
     tensors.update(config.get("buffers", {}))
-    if getattr(library, "fused", False):
+    if path.stem.removeprefix("step_") in CHECKPOINTS:
         whole = path.parents[3] / "bench" / "step" / "golden" / path.name.removeprefix("step_")
         save_file({name: weight.contiguous() for name, weight in library.fuse(weights).items()}, whole)
     metadata = dict(config=json.dumps(description), optimizer=json.dumps(OPTIMIZER))
