@@ -12,7 +12,8 @@ void CpuDevice::do_add_bias(const ops::AddBias& op) {
   cpu::for_rows(threads_, op.x.rows, 2 * N, [&](std::int64_t r, float* buffer) {
     const float* x = cpu::load(op.x, r * N, N, buffer);
     const float* bias = cpu::load(op.bias, r % op.bias.rows * N, N, buffer + N);
-    for (std::int64_t i = 0; i < N; ++i) buffer[i] = x[i] + bias[i];
+    const float weight = op.weights.empty() ? 1.0f : op.weights.as<float>()[r];
+    for (std::int64_t i = 0; i < N; ++i) buffer[i] = x[i] + weight * bias[i];
     cpu::store(op.x, r * N, N, buffer);
   });
 }
@@ -46,7 +47,12 @@ void CpuDevice::do_bias_backward(const ops::BiasBackward& op) {
     float* sum = partial.data() + run * N;
     for (std::int64_t row = run * kRun; row < std::min(M, (run + 1) * kRun); ++row) {
       const float* in = cpu::load(op.dy, row * N, N, buffer);
-      for (std::int64_t i = 0; i < N; ++i) sum[i] += in[i];
+      if (op.weights.empty()) {
+        for (std::int64_t i = 0; i < N; ++i) sum[i] += in[i];
+      } else {
+        const float weight = op.weights.as<float>()[row];
+        for (std::int64_t i = 0; i < N; ++i) sum[i] += weight * in[i];
+      }
     }
   });
   std::vector<float> total(N);

@@ -96,6 +96,9 @@ class CpuDevice final : public Device {
   // bias.cpp
   void do_add_bias(const ops::AddBias& op) override;
   void do_bias_backward(const ops::BiasBackward& op) override;
+  // gate_rows.cpp
+  void do_gate_rows(const ops::GateRows& op) override;
+  void do_gate_rows_backward(const ops::GateRowsBackward& op) override;
   // attention.cpp
   void do_attention(const ops::Attention& op) override;
   void do_attention_backward(const ops::AttentionBackward& op) override;

@@ -162,6 +162,9 @@ class CudaDevice final : public Device {
   // bias.cu
   void do_add_bias(const ops::AddBias& op) override;
   void do_bias_backward(const ops::BiasBackward& op) override;
+  // gate_rows.cu
+  void do_gate_rows(const ops::GateRows& op) override;
+  void do_gate_rows_backward(const ops::GateRowsBackward& op) override;
   // attention.cpp; attention_name(), attention_refusal() and set_attention() too
   void do_attention(const ops::Attention& op) override;
   void do_attention_backward(const ops::AttentionBackward& op) override;

@@ -218,6 +218,15 @@ OpCost AddBias::cost() const {
   return shaped_as(of("add_bias", OpClass::norm_elementwise, 2 * bytes(x) + bytes(bias)), x);
 }
 
+OpCost GateRows::cost() const {
+  return shaped_as(of("gate_rows", OpClass::norm_elementwise, bytes(y) + bytes(raw) + bytes(x)), y);
+}
+
+OpCost GateRowsBackward::cost() const {
+  return shaped_as(of("gate_rows_backward", OpClass::norm_elementwise, bytes(draw) + bytes(dy) + bytes(raw)),
+                   draw);
+}
+
 OpCost BiasBackward::cost() const {
   return shaped_as(
       of("bias_backward", OpClass::norm_elementwise, bytes(dy) + updated_bytes(dbias, accumulate)), dy);

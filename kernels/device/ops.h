@@ -285,18 +285,37 @@ struct RopeBackward {
 };
 
 /// x[M,N] += bias[P,N], whose row r mod P is added to row r: P is 1 for a bias, and the sequence's length for
-/// positions. x f32 or bf16.
+/// positions. x f32 or bf16. With weights row r gets weights[r] times the bias.
 struct AddBias {
   Tensor x, bias;
+  Tensor weights = {};  ///< f32 [M, 1], or empty
   OpCost cost() const;
 };
 
-/// dbias[P,N] = or += the sum over the rows of dy[M,N] that AddBias adds each row to, in a fixed order; dbias f32
-/// or bf16.
+/// gate[m] = sigmoid(x[m] . w), y[m] = gate[m] raw[m]: the gate of Qwen2's shared expert.
+struct GateRows {
+  Tensor y;          ///< [M, N]
+  Tensor gate;       ///< f32 [M, 1]
+  Tensor raw, x, w;  ///< [M, N], [M, C], [1, C]
+  OpCost cost() const;
+};
+
+/// draw = gate * dy, and dz, the gradient of x . w.
+struct GateRowsBackward {
+  Tensor draw;     ///< [M, N]
+  Tensor dz;       ///< f32 [M, 1]
+  Tensor dy, raw;  ///< [M, N]
+  Tensor gate;     ///< f32 [M, 1]
+  OpCost cost() const;
+};
+
+/// dbias[P,N] = or += the sum over the rows of dy[M,N] that AddBias adds each row to, with weights times their own, in
+/// a fixed order; dbias f32 or bf16. Weights are for P = 1.
 struct BiasBackward {
   Tensor dbias;
   bool accumulate;
   Tensor dy;
+  Tensor weights = {};  ///< f32 [M, 1], or empty
   OpCost cost() const;
 };
 
@@ -449,6 +468,8 @@ struct QuantizationError {
   OP(RopeBackward, rope_backward)                    \
   OP(AddBias, add_bias)                              \
   OP(BiasBackward, bias_backward)                    \
+  OP(GateRows, gate_rows)                            \
+  OP(GateRowsBackward, gate_rows_backward)           \
   OP(Attention, attention)                           \
   OP(AttentionBackward, attention_backward)          \
   OP(Swiglu, swiglu)                                 \

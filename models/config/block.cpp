@@ -44,6 +44,8 @@ void add_experts(BlockSpec& block, const ModelConfig& c) {
   const std::string prefix = mixtral ? "block_sparse_moe" : llama4 ? "feed_forward" : "mlp";
   block.linears.push_back(
       {LinearRole::router, c.width, {{prefix + (llama4 ? ".router.weight" : ".gate.weight"), E}}});
+  // A row behind the router's, which has no recipe either.
+  if (moe.shared_gate) block.linears.back().parts.push_back({prefix + ".shared_expert_gate.weight", 1});
   if (moe.shared_ffn > 0)
     add_swiglu(block, prefix + (one_shared ? ".shared_expert" : ".shared_experts"), c.width, moe.shared_ffn,
                LinearRole::shared_gate_up, LinearRole::shared_down);

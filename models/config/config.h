@@ -1,9 +1,10 @@
 // The shape of a model, the presets, and the JSON description of a user's own model.
 //
 // Covers one family: Llama (RMSNorm, RoPE with optional scaling, grouped-query attention, SwiGLU),
-// optionally with Qwen2's biases on q, k and v, or RMSNorm on queries and keys per head (Qwen3) or over all
-// heads (OLMoE), and with what BlockForm has (Granite, SmolLM3, OLMo 2 and 3, Phi-3, Gemma). A mixture of experts
-// may replace SwiGLU: Mixtral's, Qwen3's or OLMoE's, or the routers of DeepSeek and Llama 4 with plain attention.
+// optionally with biases on q, k, v and o, or RMSNorm on queries and keys per head (Qwen3) or over all
+// heads (OLMoE), and with what BlockForm has (Granite, SmolLM3, OLMo 2 and 3, Phi-3, Gemma, GLM, EXAONE 4). A mixture
+// of experts may replace SwiGLU: Mixtral's, Qwen's, OLMoE's, GLM-4.5's, MiniMax-M2's or ERNIE 4.5's, or the routers of
+// DeepSeek and Llama 4 with plain attention.
 #pragma once
 
 #include <cstdint>
@@ -83,7 +84,7 @@ struct BlockForm {
   NormNames norm_names = NormNames::gemma;
   std::int64_t rotary_dim = 0;  ///< elements of a head that RoPE rotates, even, from the first on; 0: all
   RopePairs rope_pairs = RopePairs::halves;
-  bool o_bias = false;  ///< a bias on the output of attention's o
+  bool o_bias = false;                       ///< a bias on the output of attention's o
   Activation activation = Activation::silu;  ///< of SwiGLU's gate
   bool gains_minus_one = false;              ///< weights of norms are the gains minus 1 (Gemma)
   double attention_softcap = 0;              ///< scores become c tanh(score / c) (Gemma 2); 0: they stay
@@ -183,7 +184,9 @@ ModelConfig find_model(const std::string& name_or_path);
 
 /// Reads and validates a model: our own keys (those of model_to_json), or a Hugging Face config.json of
 /// model_type llama, mistral, ministral3, qwen2, qwen3, smollm3, granite, olmo2, olmo3, phi3, gemma, gemma2,
-/// gemma3_text, gpt2, gpt_bigcode, gptj, gpt_neox, phi, starcoder2, stablelm, nemotron, cohere, cohere2, mixtral, qwen3_moe, olmoe, deepseek_v2, deepseek_v3 or llama4_text; of a multimodal model its
+/// gemma3_text, glm, glm4, ernie4_5, exaone4, gpt2, gpt_bigcode, gptj, gpt_neox, phi, starcoder2, stablelm, nemotron,
+/// cohere, cohere2, mixtral, qwen2_moe, qwen3_moe, olmoe, deepseek, deepseek_v2, deepseek_v3, glm4_moe, minimax_m2,
+/// ernie4_5_moe or llama4_text; of a multimodal model its
 /// text_config.
 ///   own keys      layers, width, ffn, heads and vocab are required; kv_heads defaults to heads, head_dim to
 ///                 width / heads, the rest as in ModelConfig

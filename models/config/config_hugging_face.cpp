@@ -63,6 +63,7 @@ const std::vector<Family>& families() {
       {"qwen2_moe", 16, 0, 32768, 0, true, false},
       {"qwen3_moe", 4, 0, 32768, 0, false, true},
       {"olmoe", 0, 0, 4096, 0, false, true, 10000, 1e-5, QkNormOver::heads},
+      {"deepseek", 0, 0, 2048, 0, false, false},
       {"deepseek_v2", 0, 0, 2048, 0, false, false},
       {"deepseek_v3", 0, 0, 4096, 0, false, false},
       {"glm4_moe", 8, 0, 131072, 0, false, false, 10000, 1e-5, QkNormOver::head, false, 0.5},
@@ -202,7 +203,7 @@ void refuse_rope(const json& object, const RopeKeys& rope, const Family& family,
 void note_attention_scale(const RopeKeys& rope, std::string_view model_type, ModelConfig& config) {
   double all_dim = 0;
   read(rope.values, "mscale_all_dim", all_dim);
-  if (model_type.starts_with("deepseek") && config.rope_scaling.kind == RopeScaling::Kind::yarn &&
+  if (model_type.starts_with("deepseek_") && config.rope_scaling.kind == RopeScaling::Kind::yarn &&
       all_dim != 0)
     config.not_modelled.push_back(fmt::format(
         "{}: mscale_all_dim {}: its factor on the scores of attention is left out", rope.key, all_dim));
@@ -245,7 +246,7 @@ void note_what_is_left_out(const json& object, const std::string& model_type, Mo
   if (deviation != kInitializerRange)
     config.not_modelled.push_back(
         fmt::format("initializer_range {}: fresh weights are made with {}", deviation, kInitializerRange));
-  if (model_type.starts_with("deepseek"))
+  if (model_type.starts_with("deepseek_"))
     config.not_modelled.push_back("latent attention (MLA) is left out: attention is plain");
   note_unread_keys(object, model_type, config);
 }

@@ -128,14 +128,15 @@ const std::vector<FamilyKeys>& family_keys() {
       {"glm4_moe",
        {"attention_bias", "first_k_dense_replace", "moe_intermediate_size", "n_group", "n_routed_experts",
         "n_shared_experts", "norm_topk_prob", "num_experts_per_tok", "num_nextn_predict_layers",
-        "output_router_logits", "routed_scaling_factor", "router_aux_loss_coef", "topk_group", "use_qk_norm"}},
+        "output_router_logits", "routed_scaling_factor", "router_aux_loss_coef", "topk_group",
+        "use_qk_norm"}},
       {"minimax_m2",
        {"num_experts_per_tok", "num_local_experts", "output_router_logits", "qk_norm_type", "rotary_dim",
         "router_aux_loss_coef", "router_jitter_noise", "scoring_func", "use_qk_norm", "use_routing_bias"}},
       {"ernie4_5_moe",
-       {"moe_intermediate_size", "moe_k", "moe_layer_end_index", "moe_layer_interval", "moe_layer_start_index",
-        "moe_norm_min", "moe_num_experts", "moe_num_shared_experts", "output_router_logits",
-        "router_aux_loss_coef", "use_bias"}},
+       {"moe_intermediate_size", "moe_k", "moe_layer_end_index", "moe_layer_interval",
+        "moe_layer_start_index", "moe_norm_min", "moe_num_experts", "moe_num_shared_experts",
+        "output_router_logits", "router_aux_loss_coef", "use_bias"}},
       {"qwen3_moe",
        {"attention_bias", "decoder_sparse_step", "max_window_layers", "mlp_only_layers",
         "moe_intermediate_size", "norm_topk_prob", "num_experts", "num_experts_per_tok",
@@ -144,6 +145,10 @@ const std::vector<FamilyKeys>& family_keys() {
       {"olmoe",
        {"attention_bias", "clip_qkv", "norm_topk_prob", "num_experts", "num_experts_per_tok",
         "output_router_logits", "router_aux_loss_coef", "use_qk_norm"}},
+      {"deepseek",
+       {"attention_bias", "aux_loss_alpha", "first_k_dense_replace", "moe_intermediate_size",
+        "moe_layer_freq", "n_routed_experts", "n_shared_experts", "norm_topk_prob", "num_experts_per_tok",
+        "pretraining_tp", "scoring_func", "seq_aux"}},
       {"deepseek_v2", with(latent, {"mlp_bias"})},
       {"deepseek_v3", with(latent, {"num_nextn_predict_layers"})},
       {"llama4_text",
@@ -355,6 +360,9 @@ const std::vector<Refusal>& refusals() {
       {"olmoe", "attention_bias", {false}, true, bias},
       {"olmoe", "use_qk_norm", {true}, true, "a model of this type without a QK-norm"},
       {"olmoe", "clip_qkv", {nullptr}, true, "clipping of queries, keys and values"},
+      {"deepseek", "attention_bias", {false}, true, bias},
+      {"deepseek", "moe_layer_freq", {1}, true, dense},
+      {"deepseek", "scoring_func", {"softmax"}, true, "another score of this model_type"},
       {"deepseek_v2", "attention_bias", {false}, true, bias},
       {"deepseek_v2", "mlp_bias", {false}, true, "a bias in the MLP"},
       {"deepseek_v2", "moe_layer_freq", {1}, true, dense},
@@ -613,7 +621,7 @@ void refuse_other_models(const json& object, const std::string& model_type, cons
                          Refusals& refused) {
   refuse_own_keys(object, model_type, refused);
   if (model_type == "llama4_text") refuse_llama4_layers(object, config, refused);
-  if (model_type.starts_with("deepseek")) refuse_latent_attention(object, refused);
+  if (model_type.starts_with("deepseek_")) refuse_latent_attention(object, refused);
   refuse_layer_types(object, model_type, refused);
   refuse_foreign_keys(object, config, model_type, refused);
 }

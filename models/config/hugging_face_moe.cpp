@@ -52,7 +52,9 @@ void check_head_width(const json& object) {
         values, values));
 }
 
-void read_deepseek(const json& object, bool third, const KeyNames& names, ModelConfig& config) {
+/// `version`: 1 for DeepSeek-MoE, which has plain attention, to 3.
+void read_deepseek(const json& object, int version, const KeyNames& names, ModelConfig& config) {
+  const bool first = version == 1, third = version == 3;
   MoeConfig& moe = config.moe;
   RoutingRule& rule = moe.rule;
   rule.experts = length(object, names("experts"), third ? 256 : 64);
@@ -73,7 +75,7 @@ void read_deepseek(const json& object, bool third, const KeyNames& names, ModelC
   moe.expert_ffn = length(object, names("expert_ffn"), third ? 2048 : 1407);
   moe.shared_ffn = moe.expert_ffn * length_or_none(object, "n_shared_experts", third ? 1 : 2);
   moe.dense_layers = length_or_none(object, names("dense_layers"), third ? 3 : 0);
-  check_head_width(object);
+  if (!first) check_head_width(object);
 }
 
 /// Sets the number of first layers without experts from a list of them. Throws InvalidInput if the list has others.
@@ -83,8 +85,8 @@ void read_dense_list(const json& object, const char* key, ModelConfig& config) {
   const json& list = object.at(key);
   for (const json& layer : list.is_array() ? list : json::array({list})) {
     if (layer != next)
-      throw InvalidInput(fmt::format("{}: {} has a layer without experts between others, which is not supported",
-                                     key, shown(list)));
+      throw InvalidInput(fmt::format(
+          "{}: {} has a layer without experts between others, which is not supported", key, shown(list)));
     ++next;
   }
   config.moe.dense_layers = next;
@@ -140,8 +142,8 @@ void read_ernie4_5(const json& object, const KeyNames& names, ModelConfig& confi
   moe.names = ExpertNames::ernie4_5;
   const json last = object.value("moe_layer_end_index", json());
   if (!last.is_null() && last != -1 && last != config.layers - 1)
-    throw InvalidInput(fmt::format("moe_layer_end_index: {} leaves last layers without experts, which is not supported",
-                                   shown(last)));
+    throw InvalidInput(fmt::format(
+        "moe_layer_end_index: {} leaves last layers without experts, which is not supported", shown(last)));
 }
 
 void read_llama4(const json& object, const KeyNames& names, ModelConfig& config) {
@@ -158,8 +160,8 @@ void read_llama4(const json& object, const KeyNames& names, ModelConfig& config)
 }  // namespace
 
 bool hugging_face_has_experts(const std::string& model_type) {
-  for (const char* known : {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "deepseek_v2", "deepseek_v3", "glm4_moe",
-                            "minimax_m2", "ernie4_5_moe", "llama4_text"})
+  for (const char* known : {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "deepseek", "deepseek_v2",
+                            "deepseek_v3", "glm4_moe", "minimax_m2", "ernie4_5_moe", "llama4_text"})
     if (model_type == known) return true;
   return false;
 }
@@ -210,7 +212,11 @@ void read_hugging_face_moe(const json& object, const std::string& model_type, Mo
   else if (model_type == "ernie4_5_moe")
     read_ernie4_5(object, names, config);
   else
-    read_deepseek(object, model_type == "deepseek_v3", names, config);
+    read_deepseek(object,
+                  model_type == "deepseek_v3"   ? 3
+                  : model_type == "deepseek_v2" ? 2
+                                                : 1,
+                  names, config);
 }
 
 }  // namespace precbench::config_keys

@@ -18,12 +18,19 @@ struct TextModel {
   bool multimodal_rope;
 };
 constexpr TextModel kTextModels[] = {
-    {"qwen2_vl", "qwen2", true},         {"qwen2_vl_text", "qwen2", true},
-    {"qwen2_5_vl", "qwen2", true},       {"qwen2_5_vl_text", "qwen2", true},
-    {"qwen3_vl", "qwen3", true},         {"qwen3_vl_text", "qwen3", true},
-    {"qwen3_vl_moe", "qwen3_moe", true}, {"qwen3_vl_moe_text", "qwen3_moe", true},
-    {"glm4v_moe_text", "glm4_moe", true}, {"mistral3", "mistral", false},
-    {"gemma3", "gemma3_text", false},    {"mimo", "qwen2", false},
+    {"qwen2_vl", "qwen2", true},
+    {"qwen2_vl_text", "qwen2", true},
+    {"qwen2_5_vl", "qwen2", true},
+    {"qwen2_5_vl_text", "qwen2", true},
+    {"qwen3_vl", "qwen3", true},
+    {"qwen3_vl_text", "qwen3", true},
+    {"qwen3_vl_moe", "qwen3_moe", true},
+    {"qwen3_vl_moe_text", "qwen3_moe", true},
+    {"glm4v_moe_text", "glm4_moe", true},
+    {"mistral3", "mistral", false},
+    {"gemma3", "gemma3_text", false},
+    {"mimo", "qwen2", false},
+    {"phi3_v", "phi3", false},
 };
 
 /// model_type of a file that names only its class.
@@ -54,6 +61,7 @@ constexpr std::pair<const char*, const char*> kArchitectures[] = {
     {"NemotronForCausalLM", "nemotron"},
     {"CohereForCausalLM", "cohere"},
     {"Cohere2ForCausalLM", "cohere2"},
+    {"DeepseekForCausalLM", "deepseek"},
     {"DeepseekV2ForCausalLM", "deepseek_v2"},
     {"DeepseekV3ForCausalLM", "deepseek_v3"},
     {"Llama4ForCausalLM", "llama4_text"},
@@ -70,6 +78,9 @@ constexpr std::pair<const char*, const char*> kArchitectures[] = {
 std::string type_of(const json& object) {
   std::string model_type;
   read(object, "model_type", model_type);
+  // Some files of GLM-4.5 have the model_type of the dense GLM.
+  if (model_type == "glm" && object.value("architectures", json()) == json::array({"Glm4MoeForCausalLM"}))
+    return "glm4_moe";
   if (!model_type.empty() || !given(object, "architectures")) return model_type;
   for (const auto& [architecture, type] : kArchitectures)
     if (object.at("architectures") == json::array({architecture})) return type;

@@ -17,8 +17,8 @@ twice:
 The first is the exact answer; the second is what a correct implementation must match closely. `loss` is the
 mean cross-entropy in nats, `grad_norm` the global norm before clipping, `after` the weights after one clipped
 AdamW step in float32, whose constants are in the metadata with the model (`optimizer`, `config`). Some have
-bounds of the rounded step there as well (`bf16_bounds`, WITH_SPREAD). Tied models have no lm_head. Phi-3's weights are also written as in its checkpoints, with q, k and v in one tensor, and gate
-and up, to bench/step/golden/phi3.safetensors.
+bounds of the rounded step there as well (`bf16_bounds`, WITH_SPREAD). Tied models have no lm_head. Weights of CHECKPOINTS are also written as the library has them, with several matrices in one
+tensor, to bench/step/golden/NAME.safetensors.
 """
 import json
 import math
@@ -46,8 +46,10 @@ HUGGING_FACE_SHAPE = dict(num_hidden_layers=2, hidden_size=64, intermediate_size
 # A width whose root is not exact in BF16.
 GEMMA_SHAPE = dict(HUGGING_FACE_SHAPE, hidden_size=48, head_dim=16, rms_norm_eps=1e-6, max_position_embeddings=96,
                    attention_bias=False, pad_token_id=None, bos_token_id=None, eos_token_id=None)
-GLM_FILE = dict(head_dim=16, tie_word_embeddings=False, rms_norm_eps=1e-5, rope_theta=10000.0, max_position_embeddings=96,
-                partial_rotary_factor=0.5, pad_token_id=None, bos_token_id=None, eos_token_id=None)
+# Later models are smaller, to keep the files small.
+SMALL_SHAPE = dict(num_hidden_layers=2, hidden_size=16, intermediate_size=8, num_attention_heads=2, num_key_value_heads=1,
+                   head_dim=16, vocab_size=24, hidden_act="silu", max_position_embeddings=96)
+NO_TOKENS = dict(pad_token_id=None, bos_token_id=None, eos_token_id=None)
 HUGGING_FACE = {
     "llama3.2": dict(HUGGING_FACE_SHAPE, model_type="llama", head_dim=16, tie_word_embeddings=True, rms_norm_eps=1e-5,
                      rope_theta=500000.0, max_position_embeddings=96, attention_bias=False, mlp_bias=False,
@@ -89,27 +91,25 @@ HUGGING_FACE = {
                   max_position_embeddings=96, sliding_window=7, layer_types=["sliding_attention", "full_attention"],
                   attention_bias=False, pad_token_id=None, eos_token_id=None,
                   rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=6)),
-    "llama-biases": dict(HUGGING_FACE_SHAPE, model_type="llama", head_dim=16, tie_word_embeddings=True, rms_norm_eps=1e-5,
-                         rope_theta=10000.0, max_position_embeddings=96, attention_bias=True, mlp_bias=False),
-    "qwen3-biases": dict(HUGGING_FACE_SHAPE, model_type="qwen3", head_dim=16, tie_word_embeddings=True, rms_norm_eps=1e-6,
-                         rope_theta=1000000.0, max_position_embeddings=96, attention_bias=True),
-    "phi4-mini": dict(HUGGING_FACE_SHAPE, model_type="phi3", tie_word_embeddings=True, rms_norm_eps=1e-5, rope_theta=10000.0,
-                      max_position_embeddings=96, original_max_position_embeddings=24, sliding_window=None,
-                      attention_bias=False, embd_pdrop=0.0, resid_pdrop=0.0, pad_token_id=None, bos_token_id=None,
-                      eos_token_id=None, partial_rotary_factor=0.75,
+    "llama-biases": dict(SMALL_SHAPE, model_type="llama", tie_word_embeddings=True, rms_norm_eps=1e-5, rope_theta=10000.0,
+                         attention_bias=True, mlp_bias=False),
+    "qwen3-biases": dict(SMALL_SHAPE, model_type="qwen3", tie_word_embeddings=True, rms_norm_eps=1e-6, rope_theta=1000000.0,
+                         attention_bias=True),
+    "phi4-mini": dict(SMALL_SHAPE, model_type="phi3", hidden_size=32, tie_word_embeddings=True, rms_norm_eps=1e-5,
+                      rope_theta=10000.0, original_max_position_embeddings=24, sliding_window=None, attention_bias=False,
+                      embd_pdrop=0.0, resid_pdrop=0.0, **NO_TOKENS, partial_rotary_factor=0.75,
                       rope_scaling=dict(type="longrope", short_factor=[1.0, 1.05, 1.1, 1.3, 1.6, 2.0],
                                         long_factor=[1.0, 1.2, 2.0, 4.0, 8.0, 12.0])),
-    "glm": dict(HUGGING_FACE_SHAPE, **GLM_FILE, model_type="glm", attention_bias=True),
-    "glm4": dict(HUGGING_FACE_SHAPE, **GLM_FILE, model_type="glm4", attention_bias=False),
-    "ernie4.5": dict(HUGGING_FACE_SHAPE, model_type="ernie4_5", head_dim=16, tie_word_embeddings=True, rms_norm_eps=1e-5,
-                     rope_theta=500000.0, max_position_embeddings=96, use_bias=False, pad_token_id=None, bos_token_id=None,
-                     eos_token_id=None),
-    "exaone4": dict(HUGGING_FACE_SHAPE, model_type="exaone4", head_dim=16, tie_word_embeddings=True, rms_norm_eps=1e-5,
-                    rope_theta=1000000.0, max_position_embeddings=96, sliding_window=7, sliding_window_pattern="LG",
-                    layer_types=["sliding_attention", "full_attention"], pad_token_id=None, bos_token_id=None,
-                    eos_token_id=None,
+    "glm": dict(SMALL_SHAPE, model_type="glm", tie_word_embeddings=False, rms_norm_eps=1e-5, rope_theta=10000.0,
+                partial_rotary_factor=0.5, attention_bias=True, **NO_TOKENS),
+    "glm4": dict(SMALL_SHAPE, model_type="glm4", tie_word_embeddings=False, rms_norm_eps=1e-5, rope_theta=10000.0,
+                 partial_rotary_factor=0.5, attention_bias=False, **NO_TOKENS),
+    "ernie4.5": dict(SMALL_SHAPE, model_type="ernie4_5", tie_word_embeddings=True, rms_norm_eps=1e-5, rope_theta=500000.0,
+                     use_bias=False, **NO_TOKENS),
+    "exaone4": dict(SMALL_SHAPE, model_type="exaone4", tie_word_embeddings=True, rms_norm_eps=1e-5, rope_theta=1000000.0,
+                    sliding_window=7, sliding_window_pattern="LG", layer_types=["sliding_attention", "full_attention"],
                     rope_scaling=dict(rope_type="llama3", factor=16.0, low_freq_factor=1.0, high_freq_factor=4.0,
-                                      original_max_position_embeddings=6)),
+                                      original_max_position_embeddings=6), **NO_TOKENS),
 }
 # Models whose files also hold bounds of the rounded step, which the test then uses: SPREAD times the largest
 # difference between our step in float32 and in float64, both rounded to BF16 at the same places, over weights and
@@ -437,7 +437,9 @@ def check_attention(config, weights, tokens, plain):
 # they held for two of four in phi3, and for one of three others in qwen2.5 and none of three in olmo2. The
 # bounds on the FP32 step held for all.
 SEEDS = {"phi3": 100}
-# Phi-3's tensors that hold several of ours.
+# Models whose weights are also written as in the library's checkpoints.
+CHECKPOINTS = ("phi3", "phi4-mini", "glm")
+# Tensors of Phi-3 and of GLM that hold several of ours.
 PHI3_PARTS = dict(q_proj="qkv_proj", k_proj="qkv_proj", v_proj="qkv_proj", gate_proj="gate_up_proj", up_proj="gate_up_proj")
 GLM_PARTS = dict(gate_proj="gate_up_proj", up_proj="gate_up_proj")
 
@@ -464,7 +466,7 @@ class HuggingFace:
                          head_dim=getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads, rotary_dim=2 * half,
                          vocab=c.vocab_size, tied=c.tie_word_embeddings,
                          qk_norm=model_type in ("olmo2", "olmo3", "gemma3_text", "qwen3", "exaone4"),
-                         qkv_bias=model_type == "qwen2" or getattr(c, "attention_bias", False),
+                         qkv_bias=model_type == "qwen2" or getattr(c, "attention_bias", False) or getattr(c, "qkv_bias", False),
                          o_bias=model_type in ("llama", "qwen3") and c.attention_bias, norm_eps=c.rms_norm_eps, rotary=rotary)
         self.fused = dict(phi3=PHI3_PARTS, glm=GLM_PARTS, glm4=GLM_PARTS).get(model_type, {})
         if model_type in ("glm", "glm4", "ernie4_5", "ernie4_5_moe"):
@@ -521,6 +523,8 @@ class HuggingFace:
             whole = name
             if name.split(".")[-2] in self.fused:
                 whole = name.replace(name.split(".")[-2], self.fused[name.split(".")[-2]])
+            if fused.get(whole) is None:  # a buffer
+                continue
             first = done.get(whole, 0)
             done[whole] = first + len(weight)
             parts[name] = fused[whole][first:done[whole]]
@@ -595,7 +599,7 @@ def make_golden(path, seed, config, description, library):
         tensors.update({f"{prefix}grad.{key}": grad.float() for key, grad in grads.items()})
         tensors.update({f"{prefix}after.{key}": weight for key, weight in after.items()})
     tensors.update(config.get("buffers", {}))
-    if getattr(library, "fused", False) or name in classic.STORED:
+    if name in (*CHECKPOINTS, *classic.STORED):
         whole = path.parents[3] / "bench" / "step" / "golden" / path.name.removeprefix("step_")
         save_file({name: weight.contiguous() for name, weight in library.fuse(weights).items()}, whole)
     metadata = dict(config=json.dumps(description), optimizer=json.dumps(OPTIMIZER))

@@ -17,9 +17,10 @@ namespace {
 constexpr int kWarps = 8, kVector = 8, kColumns = kWarp * kVector;
 constexpr std::int64_t kFewestRows = 8 * kWarps;  // per run: fewer are not worth a partial sum
 
+template <bool kWeighted>
 __global__ void __launch_bounds__(kWarps* kWarp)
-    bias_backward_kernel(float* partial, const std::uint16_t* dy, std::int64_t rows, std::int64_t cols,
-                         std::int64_t rows_per_run) {
+    bias_backward_kernel(float* partial, const std::uint16_t* dy, const float* weights, std::int64_t rows,
+                         std::int64_t cols, std::int64_t rows_per_run) {
   wait_for_work_before();
   alignas(16) __shared__ float sums[kWarps][kColumns];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -33,7 +34,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
       float x[kVector];
       load_vector(x, dy + row * cols + col);
 #pragma unroll
-      for (int j = 0; j < kVector; ++j) sum[j] += x[j];
+      for (int j = 0; j < kVector; ++j) sum[j] += kWeighted ? weights[row] * x[j] : x[j];
     }
   }
   store_vector(&sums[warp][lane * kVector], sum);
@@ -49,8 +50,8 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 /// One thread adds 8 elements. `vectors`: per row.
 template <class T>
 __global__ void __launch_bounds__(kWarps* kWarp)
-    add_bias_kernel(T* x, const std::uint16_t* bias, std::int64_t count, std::int64_t vectors,
-                    std::int64_t bias_rows) {
+    add_bias_kernel(T* x, const std::uint16_t* bias, const float* weights, std::int64_t count,
+                    std::int64_t vectors, std::int64_t bias_rows) {
   wait_for_work_before();
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * (kWarps * kWarp) + threadIdx.x;
   if (i >= count) return;
@@ -58,8 +59,9 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   float sum[kVector], added[kVector];
   load_vector(sum, x + i * kVector);
   load_vector(added, bias + at * kVector);
+  const float weight = weights ? weights[row] : 1.0f;
 #pragma unroll
-  for (int j = 0; j < kVector; ++j) sum[j] += added[j];
+  for (int j = 0; j < kVector; ++j) sum[j] += weight * added[j];
   store_vector(x + i * kVector, sum);
 }
 
@@ -100,7 +102,8 @@ void CudaDevice::do_add_bias(const ops::AddBias& op) {
   const std::int64_t vectors = op.x.cols / kVector, count = op.x.rows * vectors;
   with_type(op.x.dtype, [&](auto type) {
     add_bias_kernel<<<vector_blocks(count), kWarps * kWarp, 0, stream()>>>(
-        op.x.as<decltype(type)>(), op.bias.as<std::uint16_t>(), count, vectors, op.bias.rows);
+        op.x.as<decltype(type)>(), op.bias.as<std::uint16_t>(), op.weights.as<float>(), count, vectors,
+        op.bias.rows);
   });
   launched("add_bias");
 }
@@ -126,8 +129,9 @@ void CudaDevice::do_bias_backward(const ops::BiasBackward& op) {
   const std::int64_t runs = (M + rows_per_run - 1) / rows_per_run;
   auto* partial = static_cast<float*>(scratch(static_cast<std::size_t>(runs * N) * sizeof(float)));
   const dim3 grid(static_cast<unsigned>(across), static_cast<unsigned>(runs));
-  bias_backward_kernel<<<grid, kWarps * kWarp, 0, stream()>>>(partial, op.dy.as<std::uint16_t>(), M, N,
-                                                              rows_per_run);
+  const auto kernel = op.weights.empty() ? bias_backward_kernel<false> : bias_backward_kernel<true>;
+  kernel<<<grid, kWarps * kWarp, 0, stream()>>>(partial, op.dy.as<std::uint16_t>(), op.weights.as<float>(), M,
+                                                N, rows_per_run);
   sum_rows(op.dbias, partial, static_cast<int>(runs), N, op.accumulate, stream());
   launched("bias_backward");
 }
