@@ -43,6 +43,7 @@ CLASSIC = {
     "cohere2": dict(SHAPE, model_type="cohere2", hidden_act="silu", head_dim=16, num_key_value_heads=1, layer_norm_eps=1e-5,
                     logit_scale=0.25, rope_theta=50000.0, attention_bias=False, sliding_window=7, sliding_window_pattern=2),
 }
+FIRST_SEED = 23
 # Models whose weights are also written as in their checkpoints, for bench/step.
 STORED = ("gpt2", "gpt-bigcode", "gpt-j", "gpt-neox", "phi", "starcoder2")
 ACTIVATIONS = dict(gelu_new=lambda x: F.gelu(x, approximate="tanh"), gelu_pytorch_tanh=lambda x: F.gelu(x, approximate="tanh"),

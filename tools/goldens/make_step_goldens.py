@@ -614,7 +614,8 @@ def make_golden(path, seed, config, description, library):
 def main():
     folder = pathlib.Path(__file__).resolve().parents[2] / "models" / "transformer" / "golden"
     folder.mkdir(parents=True, exist_ok=True)
-    for seed, (name, config) in enumerate({**MODELS, **HUGGING_FACE, **classic.CLASSIC}.items()):
+    numbered = [*enumerate({**MODELS, **HUGGING_FACE}.items()), *enumerate(classic.CLASSIC.items(), classic.FIRST_SEED)]
+    for seed, (name, config) in numbered:
         if len(sys.argv) > 1 and name not in sys.argv[1:]:
             continue
         description, library = dict(config, name=name), None
