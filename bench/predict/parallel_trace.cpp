@@ -211,7 +211,8 @@ class Rewriter {
   /// Returns true for ops between a column-parallel GEMM and a row-parallel one, forward and backward.
   static bool is_between_linears(const OpCost& op) {
     return is_called(op, "attention") || is_called(op, "swiglu") || is_called(op, "rope_backward") ||
-           is_called(op, "swiglu_backward") || is_called(op, "activate") || is_called(op, "activate_backward");
+           is_called(op, "swiglu_backward") || is_called(op, "activate") ||
+           is_called(op, "activate_backward");
   }
 
   /// A norm works on M/t rows; what follows needs all of them, unless it is a router.

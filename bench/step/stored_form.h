@@ -21,9 +21,10 @@ struct StoredPart {
   std::int64_t first = 0, size = 0;  ///< run of elements that contains the parameter, perhaps among others
   std::int64_t offset = 0;           ///< of row 0 and column 0, from the start of the run
   std::int64_t row_stride = 0, column_stride = 0;  ///< in elements
-  StoredOrder order = {};     ///< of rows in heads
-  bool vector = false;        ///< the order is of columns instead
-  std::int64_t head_rows = 0, head_pitch = 0;  ///< rows of a head and from one to the next, unless they are adjacent
+  StoredOrder order = {};                          ///< of rows in heads
+  bool vector = false;                             ///< the order is of columns instead
+  std::int64_t head_rows = 0,
+               head_pitch = 0;  ///< rows of a head and from one to the next, unless they are adjacent
 
   /// Returns the index within the run of an element of the parameter.
   std::int64_t at(std::int64_t row, std::int64_t column) const;

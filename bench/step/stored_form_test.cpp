@@ -88,8 +88,8 @@ TEST_CASE("save_weights: Llama 4's weights are written as in Hugging Face and ca
 TEST_CASE("InitialWeights, save_weights: joined tensors and the order of a head are those of Hugging Face",
           "[checkpoint]") {
   const TempDirectory directory;
-  for (const std::string name : {"phi3", "phi4-mini", "glm", "gpt2", "gpt-bigcode", "gpt-j", "gpt-neox", "phi",
-                                 "starcoder2"}) {
+  for (const std::string name :
+       {"phi3", "phi4-mini", "glm", "gpt2", "gpt-bigcode", "gpt-j", "gpt-neox", "phi", "starcoder2"}) {
     INFO(name);
     const Golden golden(PRECBENCH_SOURCE_DIR "/models/transformer/golden", name);
     const std::string library_path = PRECBENCH_SOURCE_DIR "/bench/step/golden/" + name + ".safetensors",

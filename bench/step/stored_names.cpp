@@ -96,7 +96,8 @@ StoredPart StoredForm::part_of_named(const Parameter& p, StoredPart part) const 
   std::string block(name.block);
   if (!block.empty() && (is_gpt(joined_) || joined_ == TensorFusion::gpt_neox))
     block.replace(0, kBlocks.size(), is_gpt(joined_) ? "transformer.h." : "gpt_neox.layers.");
-  part.name = block + module_name(joined_, joint ? "self_attn.qkv_proj" : name.module) + std::string(name.which);
+  part.name =
+      block + module_name(joined_, joint ? "self_attn.qkv_proj" : name.module) + std::string(name.which);
   const bool transposed = joined_ == TensorFusion::gpt2 && !vector && !block.empty();
   const std::int64_t own = vector ? p.cols : p.rows, width = vector ? 1 : p.cols;
   std::int64_t all = own, before = 0;

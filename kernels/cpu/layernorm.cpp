@@ -48,8 +48,8 @@ void CpuDevice::do_add_layernorm(const ops::AddLayernorm& op) {
     op.mean.as<float>()[r] = mean;
     op.rstd.as<float>()[r] = 1.0f / std::sqrt(variance + op.eps);
   });
-  do_recompute_layernorm({op.h, op.branch.empty() ? op.x : op.sum, op.mean, op.rstd, op.weight, op.bias,
-                          op.gain_offset});
+  do_recompute_layernorm(
+      {op.h, op.branch.empty() ? op.x : op.sum, op.mean, op.rstd, op.weight, op.bias, op.gain_offset});
 }
 
 void CpuDevice::do_recompute_layernorm(const ops::RecomputeLayernorm& op) {

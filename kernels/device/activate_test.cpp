@@ -10,7 +10,8 @@ using namespace precbench::testing;
 
 namespace {
 
-constexpr Activation kUngated[] = {Activation::silu, Activation::gelu_tanh, Activation::gelu, Activation::relu2};
+constexpr Activation kUngated[] = {Activation::silu, Activation::gelu_tanh, Activation::gelu,
+                                   Activation::relu2};
 
 /// PyTorch's definitions; the square of F.relu.
 double without_gate(Activation activation, double x) {
@@ -51,7 +52,8 @@ TEST_CASE("activate: every activation with its bias and its derivative match FP6
       const std::vector<double> x(values.begin(), values.end());
       CHECK(relative_error(s.floats(), activated(x)) < kFp32Error);
       CHECK(again.bytes() == s.bytes());
-      check_gradient([&](const std::vector<double>& moved) { return dot(activated(moved), ds); }, x, dz.floats());
+      check_gradient([&](const std::vector<double>& moved) { return dot(activated(moved), ds); }, x,
+                     dz.floats());
     }
 }
 
@@ -68,7 +70,8 @@ TEST_CASE("add_bias and bias_backward: a row for each position", "[cpu][bias]") 
   device->bias_backward({fresh, false, dy});
   device->bias_backward({added, true, dy});
   std::vector<double> total(T * N), more(start.begin(), start.end());
-  for (std::int64_t i = 0; i < B * T * N; ++i) total[i % (T * N)] += values[i], more[i % (T * N)] += values[i];
+  for (std::int64_t i = 0; i < B * T * N; ++i)
+    total[i % (T * N)] += values[i], more[i % (T * N)] += values[i];
   CHECK(relative_error(fresh.floats(), total) < kFp32Error);
   CHECK(relative_error(added.floats(), more) < kFp32Error);
 }

@@ -17,7 +17,8 @@ struct LayernormReference {
 };
 
 LayernormReference layernorm(const Size& s, const std::vector<double>& x, const std::vector<double>& branch,
-                             const std::vector<double>& weight, const std::vector<double>& bias, double offset) {
+                             const std::vector<double>& weight, const std::vector<double>& bias,
+                             double offset) {
   LayernormReference r{x, std::vector<double>(s.M), std::vector<double>(s.M), x};
   for (std::int64_t m = 0; m < s.M; ++m) {
     double total = 0, squares = 0;
@@ -29,8 +30,8 @@ LayernormReference layernorm(const Size& s, const std::vector<double>& x, const 
     for (std::int64_t c = 0; c < s.C; ++c) squares += std::pow(r.sum[m * s.C + c] - r.mean[m], 2);
     r.rstd[m] = 1 / std::sqrt(squares / static_cast<double>(s.C) + kLayernormEps);
     for (std::int64_t c = 0; c < s.C; ++c)
-      r.h[m * s.C + c] = (r.sum[m * s.C + c] - r.mean[m]) * r.rstd[m] * (weight[c] + offset) +
-                         (bias.empty() ? 0 : bias[c]);
+      r.h[m * s.C + c] =
+          (r.sum[m * s.C + c] - r.mean[m]) * r.rstd[m] * (weight[c] + offset) + (bias.empty() ? 0 : bias[c]);
   }
   return r;
 }
@@ -62,7 +63,7 @@ TEST_CASE("add_layernorm and layernorm_backward: values and derivatives match FP
       device->add_layernorm({out, sum, mean, rstd, x, branch, weight, bias, kLayernormEps, offset});
       const LayernormReference want =
           layernorm(s, x.doubles(), branch.doubles(), weight.doubles(), bias.doubles(), offset);
-      CHECK(relative_error(h.floats(), want.h) < 4 * kFp32Error);  // x - mean cancels
+      CHECK(relative_error(h.floats(), want.h) < 4 * kFp32Error);         // x - mean cancels
       CHECK(relative_error(mean.floats(), want.mean) < 16 * kFp32Error);  // so do its terms
       CHECK(relative_error(rstd.floats(), want.rstd) < kFp32Error);
       if (!full) CHECK(sum.bytes() == Owned(DType::f32, s.M, s.C).bytes());  // not written
@@ -70,10 +71,12 @@ TEST_CASE("add_layernorm and layernorm_backward: values and derivatives match FP
       device->recompute_layernorm({out_again, stream, mean, rstd, weight, bias, offset});
       CHECK(again.bytes() == h.bytes());
 
-      const Owned dh(DType::f32, s.M, s.C, normal(5, s.M * s.C)), dresidual(DType::f32, s.M, s.C, normal(6, s.M * s.C));
+      const Owned dh(DType::f32, s.M, s.C, normal(5, s.M * s.C)),
+          dresidual(DType::f32, s.M, s.C, normal(6, s.M * s.C));
       const Owned dx(DType::f32, s.M, s.C), dweight(DType::f32, 1, s.C), dbias(DType::f32, 1, s.C);
       QuantizedTensor gradient = operand(dx);
-      const Tensor residual = full ? dresidual.tensor() : Tensor{}, of_bias = full ? dbias.tensor() : Tensor{};
+      const Tensor residual = full ? dresidual.tensor() : Tensor{},
+                   of_bias = full ? dbias.tensor() : Tensor{};
       device->layernorm_backward(
           {gradient, dweight, of_bias, false, residual, dh, stream, mean, rstd, weight, offset});
       const std::vector<double> at = want.sum, w = weight.doubles(), b = bias.doubles();
@@ -93,13 +96,15 @@ TEST_CASE("add_layernorm and layernorm_backward: values and derivatives match FP
             {at.begin() + m * s.C, at.begin() + (m + 1) * s.C},
             {all.begin() + m * s.C, all.begin() + (m + 1) * s.C});
       }
-      check_gradient([&](const std::vector<double>& moved) { return loss(at, moved, b); }, w, dweight.floats());
+      check_gradient([&](const std::vector<double>& moved) { return loss(at, moved, b); }, w,
+                     dweight.floats());
       if (full)
-        check_gradient([&](const std::vector<double>& moved) { return loss(at, w, moved); }, b, dbias.floats());
+        check_gradient([&](const std::vector<double>& moved) { return loss(at, w, moved); }, b,
+                       dbias.floats());
 
       const Owned before(DType::f32, 1, s.C, normal(7, s.C)), total = before, total_bias = before;
-      device->layernorm_backward({gradient, total, full ? total_bias.tensor() : Tensor{}, true, residual, dh, stream,
-                                  mean, rstd, weight, offset});
+      device->layernorm_backward({gradient, total, full ? total_bias.tensor() : Tensor{}, true, residual, dh,
+                                  stream, mean, rstd, weight, offset});
       std::vector<double> sums = before.doubles(), bias_sums = before.doubles();
       for (std::int64_t c = 0; c < s.C; ++c) sums[c] += dweight.floats()[c];
       CHECK(relative_error(total.floats(), sums) < kFp32Error);
@@ -111,14 +116,15 @@ TEST_CASE("add_layernorm and layernorm_backward: values and derivatives match FP
 TEST_CASE("add_layernorm: BF16 equals FP32 rounded once", "[cpu][layernorm]") {
   const auto device = make_cpu_device(2);
   const Size s{65, 33};
-  const std::vector<float> x = rounded(shifted_rows(1, s)), w = rounded(normal(2, s.C)), b = rounded(normal(3, s.C)),
-                           g = rounded(normal(4, s.M * s.C));
+  const std::vector<float> x = rounded(shifted_rows(1, s)), w = rounded(normal(2, s.C)),
+                           b = rounded(normal(3, s.C)), g = rounded(normal(4, s.M * s.C));
   struct Results {
     Owned h, dx, dweight, dbias;
   };
   const auto run = [&](DType dtype) {
     Results r{{dtype, s.M, s.C}, {dtype, s.M, s.C}, {dtype, 1, s.C}, {dtype, 1, s.C}};
-    const Owned in(dtype, s.M, s.C, x), weight(dtype, 1, s.C, w), bias(dtype, 1, s.C, b), dh(dtype, s.M, s.C, g);
+    const Owned in(dtype, s.M, s.C, x), weight(dtype, 1, s.C, w), bias(dtype, 1, s.C, b),
+        dh(dtype, s.M, s.C, g);
     const Owned mean(DType::f32, s.M, 1), rstd(DType::f32, s.M, 1);
     QuantizedTensor h = operand(r.h), dx = operand(r.dx);
     device->add_layernorm({h, {}, mean, rstd, in, {}, weight, bias, kLayernormEps});
@@ -147,7 +153,9 @@ PRECBENCH_OP_TEST(layernorm_on, "add_layernorm, recompute_layernorm and layernor
                    dh = host.random(DType::bf16, M, C, 1.0f);
       for (std::int64_t i = 0; i < M * C; ++i) HostMemory::set(x, i, HostMemory::get(x, i) + 1.0f);
       for (std::int64_t c = 0; c < C; ++c) HostMemory::set(x, 3 % M * C + c, 1.0f);  // a row without variance
-      const auto maybe = [&](std::int64_t rows) { return full ? host.random(DType::bf16, rows, C, 1.0f) : Tensor{}; };
+      const auto maybe = [&](std::int64_t rows) {
+        return full ? host.random(DType::bf16, rows, C, 1.0f) : Tensor{};
+      };
       const Tensor branch = maybe(M), bias = maybe(1), dresidual = maybe(M);
       struct Results {
         Tensor sum, mean, rstd, h, dx, dweight, dbias;
@@ -163,15 +171,16 @@ PRECBENCH_OP_TEST(layernorm_on, "add_layernorm, recompute_layernorm and layernor
         QuantizedTensor h, dx;
         h.value = r.h, dx.value = r.dx;
         const Tensor w = host.converted(weight, dtype);
-        b.cpu().add_layernorm({h, r.sum, r.mean, r.rstd, host.converted(x, dtype), host.converted(branch, dtype), w,
-                               host.converted(bias, dtype), kLayernormEps, offset});
+        b.cpu().add_layernorm({h, r.sum, r.mean, r.rstd, host.converted(x, dtype),
+                               host.converted(branch, dtype), w, host.converted(bias, dtype), kLayernormEps,
+                               offset});
         b.cpu().layernorm_backward({dx, r.dweight, r.dbias, false, host.converted(dresidual, dtype),
                                     host.converted(dh, dtype), r.sum, r.mean, r.rstd, w, offset});
         return r;
       };
       const Results naive = cpu_run(DType::bf16, DType::bf16), truth = cpu_run(DType::f32, DType::f32);
-      const Tensor dev_x = b.put(x), dev_branch = b.put(branch), dev_weight = b.put(weight), dev_bias = b.put(bias),
-                   dev_dh = b.put(dh), dev_residual = b.put(dresidual);
+      const Tensor dev_x = b.put(x), dev_branch = b.put(branch), dev_weight = b.put(weight),
+                   dev_bias = b.put(bias), dev_dh = b.put(dh), dev_residual = b.put(dresidual);
       const Tensor sum = full ? b.output(DType::bf16, M, C) : dev_x, mean = b.output(DType::f32, M, 1),
                    rstd = b.output(DType::f32, M, 1), dweight = b.output(DType::bf16, 1, C),
                    dbias = full ? b.output(DType::bf16, 1, C) : Tensor{};

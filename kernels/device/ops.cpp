@@ -265,9 +265,10 @@ OpCost SwigluBackward::cost() const {
 }
 
 OpCost Activate::cost() const {
-  return casting(shaped_as(of("activate", OpClass::norm_elementwise, bytes(z) + bytes(bias) + written_bytes(s)),
-                           s.value),
-                 s);
+  return casting(
+      shaped_as(of("activate", OpClass::norm_elementwise, bytes(z) + bytes(bias) + written_bytes(s)),
+                s.value),
+      s);
 }
 
 OpCost ActivateBackward::cost() const {

@@ -15,8 +15,8 @@ using nlohmann::json;
 
 constexpr EnumNames<NormPlace, 3> kNormPlaceNames{{"before", "after", "both"}};
 constexpr EnumNames<Activation, 4> kActivationNames{{"silu", "gelu_tanh", "gelu", "relu2"}};
-constexpr EnumNames<TensorFusion, 9> kTensorFusionNames{{"none", "qkv_and_gate_up", "gate_up", "gpt2", "gpt_bigcode",
-                                                         "gptj", "gpt_neox", "phi", "starcoder2"}};
+constexpr EnumNames<TensorFusion, 9> kTensorFusionNames{
+    {"none", "qkv_and_gate_up", "gate_up", "gpt2", "gpt_bigcode", "gptj", "gpt_neox", "phi", "starcoder2"}};
 constexpr EnumNames<NormNames, 2> kNormNames{{"gemma", "glm4"}};
 constexpr EnumNames<RopePairs, 2> kRopePairsNames{{"halves", "neighbours"}};
 constexpr EnumNames<NormKind, 2> kNormKindNames{{"rms", "layer"}};
@@ -147,11 +147,11 @@ void validate_block(const ModelConfig& config, const KeyNames& names) {
   if (block.local_rope_theta != 0 && config.sliding_window == 0)
     throw InvalidInput(
         fmt::format("{}: the model has no {}", names("local_rope_theta"), names("sliding_window")));
-  for (const auto& [key, given] : {std::pair{"norms", block.norms != NormPlace::before},
-                                   std::pair{"residual_scale", block.residual_scale != 1},
-                                   std::pair{"residual", block.residual != Residual::sequential},
-                                   std::pair{"gated", !block.gated},
-                                   std::pair{"activation", block.activation != Activation::silu}})
+  for (const auto& [key, given] :
+       {std::pair{"norms", block.norms != NormPlace::before},
+        std::pair{"residual_scale", block.residual_scale != 1},
+        std::pair{"residual", block.residual != Residual::sequential}, std::pair{"gated", !block.gated},
+        std::pair{"activation", block.activation != Activation::silu}})
     if (config.moe && given)
       throw InvalidInput(fmt::format("{}: not supported together with experts", names(key)));
   const bool layernorm = block.norm == NormKind::layer;

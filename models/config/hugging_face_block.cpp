@@ -28,10 +28,10 @@ struct AttentionBias {
   const char* key = "attention_bias";
 };
 constexpr AttentionBias kAttentionBiases[] = {
-    {"llama", false, true},     {"qwen3", false, true},    {"qwen3_moe", false, true},
-    {"smollm3", false, true},   {"granite", false, true},  {"gemma", false, true},
-    {"gemma2", false, true},    {"gemma3_text", false, true}, {"glm", true, false},
-    {"glm4", true, false},      {"glm4_moe", false, false},   {"qwen2_moe", true, false, "qkv_bias"},
+    {"llama", false, true},   {"qwen3", false, true},       {"qwen3_moe", false, true},
+    {"smollm3", false, true}, {"granite", false, true},     {"gemma", false, true},
+    {"gemma2", false, true},  {"gemma3_text", false, true}, {"glm", true, false},
+    {"glm4", true, false},    {"glm4_moe", false, false},   {"qwen2_moe", true, false, "qkv_bias"},
 };
 
 void read_attention_bias(const json& object, std::string_view model_type, ModelConfig& config) {

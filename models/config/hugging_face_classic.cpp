@@ -51,7 +51,8 @@ Activation classic_activation(const json& object, const ClassicBlock& block) {
         std::pair{"gelu_fast", Activation::gelu_tanh}, std::pair{"gelu", Activation::gelu},
         std::pair{"silu", Activation::silu}, std::pair{"relu2", Activation::relu2}})
     if (name == theirs && !(block.gated && ours == Activation::relu2)) return ours;
-  throw InvalidInput(fmt::format("{}: \"{}\" is not supported; {} is the model_type's", key, name, block.activation));
+  throw InvalidInput(
+      fmt::format("{}: \"{}\" is not supported; {} is the model_type's", key, name, block.activation));
 }
 
 /// Reads a flag that sets several of ours.
@@ -79,11 +80,11 @@ void set_classic_dimensions(const std::string& model_type, ModelConfig& config) 
     std::int64_t layers, width, ffn, heads, vocab;  // ffn 0: four times the width
   };
   static constexpr Dimensions kAll[] = {
-      {"gpt2", 12, 768, 0, 12, 50257},           {"gpt_bigcode", 12, 768, 0, 12, 50257},
-      {"gptj", 28, 4096, 0, 16, 50400},          {"gpt_neox", 44, 6144, 24576, 64, 50432},
-      {"phi", 24, 2048, 8192, 32, 51200},        {"starcoder2", 30, 3072, 12288, 24, 49152},
-      {"stablelm", 32, 2560, 6912, 32, 50304},   {"nemotron", 32, 6144, 24576, 48, 256000},
-      {"cohere", 40, 8192, 22528, 64, 256000},   {"cohere2", 40, 8192, 22528, 64, 256000},
+      {"gpt2", 12, 768, 0, 12, 50257},         {"gpt_bigcode", 12, 768, 0, 12, 50257},
+      {"gptj", 28, 4096, 0, 16, 50400},        {"gpt_neox", 44, 6144, 24576, 64, 50432},
+      {"phi", 24, 2048, 8192, 32, 51200},      {"starcoder2", 30, 3072, 12288, 24, 49152},
+      {"stablelm", 32, 2560, 6912, 32, 50304}, {"nemotron", 32, 6144, 24576, 48, 256000},
+      {"cohere", 40, 8192, 22528, 64, 256000}, {"cohere2", 40, 8192, 22528, 64, 256000},
   };
   for (const Dimensions& d : kAll) {
     if (d.model_type != model_type) continue;

@@ -34,9 +34,17 @@ std::vector<std::string> vectors_of(const ModelConfig& model) {
 }
 
 TEST_CASE("config.json: GPT-2's own names of the dimensions, with their defaults", "[models]") {
-  const json file = {{"model_type", "gpt2"}, {"n_layer", 2},    {"n_embd", 64},      {"n_head", 4},
-                     {"n_positions", 128},   {"n_ctx", 128},    {"vocab_size", 96},  {"attn_pdrop", 0.1},
-                     {"embd_pdrop", 0.0},    {"n_inner", json()}, {"layer_norm_epsilon", 1e-6}};
+  const json file = {{"model_type", "gpt2"},
+                     {"n_layer", 2},
+                     {"n_embd", 64},
+                     {"n_head", 4},
+                     {"n_positions", 128},
+                     {"n_ctx", 128},
+                     {"vocab_size", 96},
+                     {"attn_pdrop", 0.1},
+                     {"embd_pdrop", 0.0},
+                     {"n_inner", json()},
+                     {"layer_norm_epsilon", 1e-6}};
   const ModelConfig model = model_from_json(file);
   CHECK(model.width == 64);
   CHECK(model.ffn == 256);
@@ -60,7 +68,8 @@ TEST_CASE("config.json: GPT-2's own names of the dimensions, with their defaults
   CHECK(contains(refusal_of([&] { model_from_json(bad); }), "scale_attn_by_inverse_layer_idx: "));
   bad = file;
   bad["activation_function"] = "tanh";
-  CHECK(contains(refusal_of([&] { model_from_json(bad); }), "activation_function: \"tanh\" is not supported"));
+  CHECK(
+      contains(refusal_of([&] { model_from_json(bad); }), "activation_function: \"tanh\" is not supported"));
 }
 
 TEST_CASE("config.json: GPT-BigCode has one key head, GPT-J rotates neighbouring pairs", "[models]") {
@@ -133,8 +142,8 @@ TEST_CASE("config.json: Phi-2, StarCoder2, StableLM and Nemotron", "[models]") {
   CHECK(stablelm.qkv_bias);
   CHECK(!stablelm.block.o_bias);
   CHECK(stablelm.rotary_dim() == 4);
-  CHECK(classic_model("stablelm", {{"use_parallel_residual", true}, {"num_key_value_heads", 4}}).block.residual ==
-        Residual::parallel_one_norm);
+  CHECK(classic_model("stablelm", {{"use_parallel_residual", true}, {"num_key_value_heads", 4}})
+            .block.residual == Residual::parallel_one_norm);
 
   const ModelConfig nemotron = classic_model("nemotron", {{"norm_eps", 1e-6}});
   CHECK(nemotron.block.gains_minus_one);

@@ -372,7 +372,7 @@ const std::vector<ModelConfig>& model_presets() {
   // `max_positions`.
   static const std::vector<ModelConfig> presets = [] {
     std::vector<ModelConfig> all = {
-      // clang-format off
+        // clang-format off
       //                    layers  width    ffn  heads kv   D   vocab  tied
       llama("tiny",              4,   128,   384,   4,  2,  32,    256, true),
       llama("15m",               6,   512,  1280,   8,  2,  64,    256, true),
@@ -455,7 +455,7 @@ const std::vector<ModelConfig>& model_presets() {
       deepseek_v2_lite(),
       deepseek_v3(),
       llama4_scout(),
-      // clang-format on
+        // clang-format on
     };
     const std::vector<ModelConfig> classic = classic_presets();
     all.insert(all.end(), classic.begin(), classic.end());

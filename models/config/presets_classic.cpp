@@ -30,11 +30,10 @@ ModelConfig layernorm_model(const ClassicShape& s, TensorFusion tensors) {
   return config;
 }
 
-void set_biases(ModelConfig& config) {
-  config.qkv_bias = config.block.o_bias = config.block.ffn_bias = true;
-}
+void set_biases(ModelConfig& config) { config.qkv_bias = config.block.o_bias = config.block.ffn_bias = true; }
 
-ModelConfig gpt2(const ClassicShape& s, TensorFusion tensors = TensorFusion::gpt2, std::int64_t positions = 1024) {
+ModelConfig gpt2(const ClassicShape& s, TensorFusion tensors = TensorFusion::gpt2,
+                 std::int64_t positions = 1024) {
   ModelConfig config = layernorm_model(s, tensors);
   set_biases(config);
   config.block.activation = Activation::gelu_tanh;

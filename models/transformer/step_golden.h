@@ -20,12 +20,24 @@ namespace precbench::testing {
 
 /// From llama3.2 on they come from a config.json. In llama3.2 and qwen2.5 three quarters of the positions lie beyond
 /// the original context length.
-inline constexpr const char* kGoldenSteps[] = {
-    "llama",        "tied",         "qwen3",     "llama3.2", "qwen2.5", "ministral3", "smollm3", "granite",
-    "olmo2",        "phi3",         "gemma",     "gemma2",   "gemma3",  "mistral",    "qwen2",   "olmo3",
-    "llama-biases", "qwen3-biases", "phi4-mini", "glm",      "glm4",    "ernie4.5",   "exaone4",
-    "gpt2", "gpt-bigcode", "gpt-j", "gpt-neox", "gpt-neox-sequential", "phi", "starcoder2", "stablelm",
-    "stablelm-parallel", "nemotron", "nemotron-biases", "cohere", "cohere2"};
+inline constexpr const char* kGoldenSteps[] = {"llama",        "tied",
+                                               "qwen3",        "llama3.2",
+                                               "qwen2.5",      "ministral3",
+                                               "smollm3",      "granite",
+                                               "olmo2",        "phi3",
+                                               "gemma",        "gemma2",
+                                               "gemma3",       "mistral",
+                                               "qwen2",        "olmo3",
+                                               "llama-biases", "qwen3-biases",
+                                               "phi4-mini",    "glm",
+                                               "glm4",         "ernie4.5",
+                                               "exaone4",      "gpt2",
+                                               "gpt-bigcode",  "gpt-j",
+                                               "gpt-neox",     "gpt-neox-sequential",
+                                               "phi",          "starcoder2",
+                                               "stablelm",     "stablelm-parallel",
+                                               "nemotron",     "nemotron-biases",
+                                               "cohere",       "cohere2"};
 /// Golden steps of MoE models.
 inline constexpr const char* kGoldenMixtures[] = {"mixtral",  "qwen3-moe",  "olmoe",
                                                   "llama4",   "qwen2-moe",  "deepseek-v3-like",
@@ -152,7 +164,9 @@ inline void measure_by_queries(Named& gradients, Named& expected) {
     std::string queries = name;
     queries.replace(queries.find("k_proj"), 1, "q");
     const std::vector<float>& scale = expected.at(queries);
-    const auto squares = [](const std::vector<float>& v) { return std::inner_product(v.begin(), v.end(), v.begin(), 0.0); };
+    const auto squares = [](const std::vector<float>& v) {
+      return std::inner_product(v.begin(), v.end(), v.begin(), 0.0);
+    };
     if (squares(values) >= squares(scale)) continue;
     for (std::size_t i = 0; i < values.size(); ++i) values[i] += scale[i], gradients.at(name)[i] += scale[i];
   }

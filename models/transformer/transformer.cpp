@@ -73,7 +73,8 @@ void Transformer::push_norms(std::int64_t layer, Saved& saved) {
   const bool moe = std::holds_alternative<MoeSaved>(saved.ffn);
   push_norm_saved(step_, step_.linear(layer, LinearRole::qkv), NormConsumer::dense, saved.norm1);
   const Linear gate_up = step_.linear(layer, LinearRole::gate_up);
-  if (one_norm() && !saved.norm1.value.empty() && !gate_up.recipe().flow && !gate_up.x_columnwise().quantized())
+  if (one_norm() && !saved.norm1.value.empty() && !gate_up.recipe().flow &&
+      !gate_up.x_columnwise().quantized())
     saved.norm2.value = saved.norm1.value;
   else
     push_norm_saved(step_, gate_up, moe ? NormConsumer::experts : NormConsumer::dense, saved.norm2);
@@ -204,8 +205,7 @@ void Transformer::recompute_ffn(std::int64_t layer, Saved& saved, const BlockWei
 void Transformer::recompute_qkv(std::int64_t layer, Saved& saved, const BlockWeights& w) {
   attention_.push_qkv(saved.attention);
   const Scope scope(step_.arena);
-  const QuantizedTensor h =
-      norm_output(step_.linear(layer, LinearRole::qkv), first_norm(saved, w), nullptr);
+  const QuantizedTensor h = norm_output(step_.linear(layer, LinearRole::qkv), first_norm(saved, w), nullptr);
   attention_.recompute_qkv(layer, saved.attention, w, h);
 }
 
@@ -235,10 +235,9 @@ void Transformer::attention_backward(std::int64_t layer, Saved& saved, const Blo
   if (again.attention && !again.whole_block(layer)) recompute_qkv(layer, saved, w);
   const NormOutput norm = first_norm(saved, w);
   const QuantizedTensor dout = residual_gradient_.current(layer);
-  const QuantizedTensor dy =
-      parallel()
-          ? branch_output_.parallel_backward(layer, LinearRole::o, dout)
-          : branch_output_.backward(layer, LinearRole::o, saved.branch1, w.post_norm1, g.post_norm1, dmid);
+  const QuantizedTensor dy = parallel() ? branch_output_.parallel_backward(layer, LinearRole::o, dout)
+                                        : branch_output_.backward(layer, LinearRole::o, saved.branch1,
+                                                                  w.post_norm1, g.post_norm1, dmid);
   const Tensor dh = attention_.backward(layer, saved.attention, w, g, dy, norm);
   QuantizedTensor dx = residual_gradient_.next(layer - 1);
   if (one_norm()) step_.device.add({dh, dmid.value});

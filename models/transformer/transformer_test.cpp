@@ -48,16 +48,17 @@ std::string name_of_form(const BlockForm& form) {
   return form.residual == Residual::parallel            ? "parallel halves"
          : form.residual == Residual::parallel_one_norm ? "parallel halves with one norm"
          : form.norm == NormKind::layer                 ? "LayerNorm without a gate"
-         : form.norms == NormPlace::after  ? "norms after"
-         : form.norms == NormPlace::both ? "norms on both sides, windows"
-         : form.residual_scale != 1      ? "factors"
-                                         : "no RoPE";
+         : form.norms == NormPlace::after               ? "norms after"
+         : form.norms == NormPlace::both                ? "norms on both sides, windows"
+         : form.residual_scale != 1                     ? "factors"
+                                                        : "no RoPE";
 }
 
 void set_form(ModelConfig& model, const BlockForm& form) {
   model.block = form;
   model.sliding_window = form.local_layers.empty() ? 0 : kWindow;
-  model.qkv_bias = model.block.o_bias = model.head_bias = form.ffn_bias;
+  // Without RoPE the gradient of a bias of keys is 0 but for rounding.
+  model.block.o_bias = model.head_bias = form.ffn_bias;
   model.learned_positions = form.ffn_bias ? 64 : 0;
 }
 

@@ -15,9 +15,8 @@ __device__ inline Bf16x8 layer_normalize(const Bf16x8& x, float mean, float rstd
   Bf16x8 h;
 #pragma unroll
   for (int p = 0; p < 4; ++p)
-    h.pair[p] =
-        pack((low(x.pair[p]) - mean) * rstd * (low(weight.pair[p]) + offset) + low(bias.pair[p]),
-             (high(x.pair[p]) - mean) * rstd * (high(weight.pair[p]) + offset) + high(bias.pair[p]));
+    h.pair[p] = pack((low(x.pair[p]) - mean) * rstd * (low(weight.pair[p]) + offset) + low(bias.pair[p]),
+                     (high(x.pair[p]) - mean) * rstd * (high(weight.pair[p]) + offset) + high(bias.pair[p]));
   return h;
 }
 
@@ -114,7 +113,8 @@ __global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
     for (int v = 0; v < kVectors; ++v) stay_packed(x[v]), stay_packed(weight[v]), stay_packed(bias[v]);
 #pragma unroll
     for (int v = 0; v < kVectors; ++v)
-      x[v] = writer.col(v) < a.cols ? layer_normalize(x[v], mean, rstd, weight[v], bias[v], a.offset) : Bf16x8{};
+      x[v] =
+          writer.col(v) < a.cols ? layer_normalize(x[v], mean, rstd, weight[v], bias[v], a.offset) : Bf16x8{};
     writer.write(row, x, maxima);
   }
   writer.finish(maxima);
@@ -192,10 +192,9 @@ __global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
             (p % 2 ? total_bias.w : total_bias.y) += g1;
           }
           const float w0 = low(weight[v].pair[p]) + a.offset, w1 = high(weight[v].pair[p]) + a.offset;
-          x[v].pair[p] =
-              inside ? pack(low(residual[v].pair[p]) + rstd * (g0 * w0 - level - n0 * along),
-                            high(residual[v].pair[p]) + rstd * (g1 * w1 - level - n1 * along))
-                     : 0u;
+          x[v].pair[p] = inside ? pack(low(residual[v].pair[p]) + rstd * (g0 * w0 - level - n0 * along),
+                                       high(residual[v].pair[p]) + rstd * (g1 * w1 - level - n1 * along))
+                                : 0u;
         }
         sum = total;
         if (kBias) sums[(of_bias + 2 * v + half) * blockDim.x] = total_bias;
@@ -224,8 +223,8 @@ void run_layernorm_backward(CudaDevice& device, const ops::LayernormBackward& op
   const int grid =
       row_grid(device, kernel, shape.threads, shared_bytes, most_blocks_that_sum(device, op.x.rows));
   const std::int64_t C = op.x.cols, sums = grid * kSums * C;
-  auto* partial = static_cast<float*>(device.scratch(static_cast<std::size_t>(sums) * sizeof(float) +
-                                                     amax_scratch_bytes(device, op.dx)));
+  auto* partial = static_cast<float*>(
+      device.scratch(static_cast<std::size_t>(sums) * sizeof(float) + amax_scratch_bytes(device, op.dx)));
   SplitOutput output = split(tile_output(device, op.dx, writes_value(op.dx), partial + sums));
   if (output.later.tensor.result) output.later.tensor.count = grid;
   if (output.later.wants_cast()) output.now.value = matrix(op.dx.value);
@@ -288,7 +287,7 @@ void CudaDevice::do_recompute_layernorm(const ops::RecomputeLayernorm& op) {
   using namespace cuda;
   void* amaxes = scratch(amax_scratch_bytes(*this, op.h));
   const TileOutput output = tile_output(*this, op.h, writes_value(op.h), amaxes);
-  const LayernormSource source{matrix(op.sum),      matrix(op.weight),    matrix(op.bias),
+  const LayernormSource source{matrix(op.sum),      matrix(op.weight),   matrix(op.bias),
                                op.mean.as<float>(), op.rstd.as<float>(), op.gain_offset};
   produce(*this, source, TileOutputs<1>{{output}});
   quantize_from_value(*this, op.h);

@@ -86,7 +86,8 @@ void LmHead::forward_backward(const Input& input, const Tensor& losses, const Te
       step_.device.bias_backward({layout.head_bias(gradient), accumulate, dlogits.value});
   }
   step_.device.sum({loss_sum, losses, step_.micro_step > 0});
-  norm_backward(step_, dx, {layout.final_norm(gradient), layout.final_norm_bias(gradient)}, {}, dh, pass.norm);
+  norm_backward(step_, dx, {layout.final_norm(gradient), layout.final_norm_bias(gradient)}, {}, dh,
+                pass.norm);
   if (BranchOutput::plain(step_.config))
     step_.observe(step_.config.layers - 1, LinearRole::down, LinearOperand::dy, dx);
   if (!step_.config.tied) parameters.reduce(layout.head_unit());

@@ -120,7 +120,8 @@ Layout::Layout(const ModelConfig& config, int shards, bool whole_blocks, const E
     push_block(layer, std::move(block));
     if (first_of_kind) find_block_tensors(layer);
     if (config.has_experts(layer) && config.moe.route_bias)
-      buffers_.push_back({route_bias_name(config, layer), 0, 1, config.moe.rule.experts, ParameterKind::bias});
+      buffers_.push_back(
+          {route_bias_name(config, layer), 0, 1, config.moe.rule.experts, ParameterKind::bias});
   }
   Unit head = config.tied ? std::move(embedding) : Unit{};
   if (!config.tied) append(head, "", head_linear(config).parts, ParameterKind::matrix, config.width);

@@ -147,14 +147,14 @@ class Layout {
   std::int64_t vectors_offset(std::int64_t layer) const { return kind_of(layer).vectors_offset; }
   /// Returns the vectors alone; `vectors`: that part of a unit, [1, unit size - vectors_offset(layer)].
   BlockVectors block_vectors(std::int64_t layer, const Tensor& vectors) const;
-  Tensor embedding(const Tensor& unit) const;   ///< view of embedding_unit: [V, C]
+  Tensor embedding(const Tensor& unit) const;  ///< view of embedding_unit: [V, C]
   /// View of embedding_unit: [learned_positions, C]; empty without.
   Tensor positions(const Tensor& unit) const;
   Tensor final_norm(const Tensor& unit) const;  ///< view of head_unit: [1, C]
   /// Views of head_unit: [1, C] and [1, V]; empty without biases.
   Tensor final_norm_bias(const Tensor& unit) const;
   Tensor head_bias(const Tensor& unit) const;
-  Tensor lm_head(const Tensor& unit) const;     ///< view of head_unit: [V, C]; the embedding if tied
+  Tensor lm_head(const Tensor& unit) const;  ///< view of head_unit: [V, C]; the embedding if tied
 
  private:
   /// Common properties of blocks of one kind: where their matrices and vectors lie.
