@@ -203,6 +203,9 @@ std::optional<std::string> unsupported_reason(const Plan& plan) {
     return fmt::format(
         "the model soft-caps the scores of attention at {}, for which the cuda device has no kernel",
         m.block.attention_softcap);
+  if (m.learned_positions > 0 && plan.T > m.learned_positions)
+    return fmt::format("seq: {} is beyond the {} positions that the model has learned", plan.T,
+                       m.learned_positions);
   if (m.dynamic_rope && plan.T > m.max_positions)
     return fmt::format(
         "seq: {} is beyond {} positions, where the model's dynamic RoPE is no longer plain RoPE", plan.T,

@@ -13,10 +13,17 @@
 namespace precbench {
 
 inline bool is_called(const OpCost& op, const char* name) { return std::strcmp(op.name, name) == 0; }
+/// Return true for norms of a block's input, repeated and backward, of either kind.
+inline bool is_repeated_norm(const OpCost& op) {
+  return is_called(op, "recompute_rmsnorm") || is_called(op, "recompute_layernorm");
+}
+inline bool is_norm_backward(const OpCost& op) {
+  return is_called(op, "rmsnorm_backward") || is_called(op, "layernorm_backward");
+}
 /// Returns true for norms of a block's input, forward and backward.
 inline bool is_row_op(const OpCost& op) {
-  return is_called(op, "add_rmsnorm") || is_called(op, "recompute_rmsnorm") ||
-         is_called(op, "rmsnorm_backward");
+  return is_called(op, "add_rmsnorm") || is_called(op, "add_layernorm") || is_repeated_norm(op) ||
+         is_norm_backward(op);
 }
 /// Returns true for GEMMs of linear layers other than the experts'.
 inline bool is_gemm(const OpCost& op) { return std::strncmp(op.name, "matmul ", 7) == 0; }

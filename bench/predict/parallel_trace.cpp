@@ -211,12 +211,13 @@ class Rewriter {
   /// Returns true for ops between a column-parallel GEMM and a row-parallel one, forward and backward.
   static bool is_between_linears(const OpCost& op) {
     return is_called(op, "attention") || is_called(op, "swiglu") || is_called(op, "rope_backward") ||
-           is_called(op, "swiglu_backward");
+           is_called(op, "swiglu_backward") || is_called(op, "activate") ||
+           is_called(op, "activate_backward");
   }
 
   /// A norm works on M/t rows; what follows needs all of them, unless it is a router.
   void rewrite_row_op(const OpCost& op, bool experts_follow) {
-    if (last_gemm_was_head_ && is_called(op, "rmsnorm_backward")) {
+    if (last_gemm_was_head_ && is_norm_backward(op)) {
       finish_pending();
       tensor_collective("reduce_scatter", activation_bytes());
       finish_pending();
@@ -238,7 +239,7 @@ class Rewriter {
     norm.shape[0] = rows / layout_.tensor;
     emit(norm);
     // Made again for a weight's gradient: the gather ran beside the GEMM before.
-    if (is_called(op, "recompute_rmsnorm") && !plan_.recompute.repeats_fprop()) return;
+    if (is_repeated_norm(op) && !plan_.recompute.repeats_fprop()) return;
     if (op.casts == 0) return tensor_collective("all_gather", activation_bytes());
     const bool in_fp8 = op.formats[0].granularity == Granularity::tensor;
     OpCost cast{.name = "quantize",

@@ -117,6 +117,14 @@ const OpTimer::Points* OpTimer::points_of(const std::string& op, const std::stri
   auto known = points_.find(op);
   constexpr std::string_view kGrouped = "grouped_";  // experts' GEMMs are most like those of linear layers
   if (known == points_.end() && op.starts_with(kGrouped)) known = points_.find(op.substr(kGrouped.size()));
+  // Ops of equal traffic whose rates were not measured.
+  constexpr std::pair<std::string_view, const char*> kAlike[] = {{"add_layernorm", "add_rmsnorm"},
+                                                                 {"recompute_layernorm", "recompute_rmsnorm"},
+                                                                 {"layernorm_backward", "rmsnorm_backward"},
+                                                                 {"activate", "swiglu"},
+                                                                 {"activate_backward", "swiglu_backward"}};
+  for (const auto& [unmeasured, measured] : kAlike)
+    if (known == points_.end() && op == unmeasured) known = points_.find(measured);
   if (known == points_.end()) return nullptr;
   if (const auto own = known->second.find(formats); own != known->second.end()) return &own->second;
   other_formats = true;

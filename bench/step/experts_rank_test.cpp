@@ -36,8 +36,8 @@ void check_alike(const Trained& x, const Trained& y, double of_gradient = 0.06, 
   }
   Named weights = x.weights, expected = y.weights;
   for (const std::int64_t layer : {0, 1}) {  // with balanced routing they stay 0
-    CHECK(weights.at(route_bias_name(layer)) == expected.at(route_bias_name(layer)));
-    weights.erase(route_bias_name(layer)), expected.erase(route_bias_name(layer));
+    CHECK(weights.at(route_bias_name({}, layer)) == expected.at(route_bias_name({}, layer)));
+    weights.erase(route_bias_name({}, layer)), expected.erase(route_bias_name({}, layer));
   }
   const Farthest of_gradients = farthest(x.gradients, y.gradients), of_weights = farthest(weights, expected);
   INFO(of_gradients.name << ", " << of_weights.name);

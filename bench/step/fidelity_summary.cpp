@@ -62,12 +62,22 @@ std::optional<RouteFlips> route_flips_of(const std::vector<BatchFidelity>& batch
   return flips;
 }
 
-/// Returns "qkv" (also for its biases), "o", "gate_up", "down", "norm", "embedding" (also for a tied head) or
-/// "lm_head".
+std::string role_of_bias(const std::string& name) {
+  for (const auto& [end, role] :
+       {std::pair{"norm.bias", "norm"}, std::pair{"o_proj.bias", name_of(LinearRole::o)},
+        std::pair{"up_proj.bias", name_of(LinearRole::gate_up)},
+        std::pair{"down_proj.bias", name_of(LinearRole::down)},
+        std::pair{"lm_head.bias", name_of(LinearRole::head)}})
+    if (name.ends_with(end)) return role;
+  return name_of(LinearRole::qkv);
+}
+
+/// Returns "qkv", "o", "gate_up", "down" (each also for its biases), "norm", "embedding" (also for a tied head and for
+/// positions) or "lm_head".
 std::string role_of(const Layout& layout, int unit, const Parameter& p) {
   if (p.kind == ParameterKind::gain || p.kind == ParameterKind::gain_minus_one) return "norm";
-  if (p.kind == ParameterKind::bias) return name_of(LinearRole::qkv);
-  if (unit == layout.embedding_unit() && p.name == "model.embed_tokens.weight") return "embedding";
+  if (p.kind == ParameterKind::bias) return role_of_bias(p.name);
+  if (unit == layout.embedding_unit() && p.name.starts_with("model.embed_")) return "embedding";
   if (!layout.is_block(unit)) return name_of(LinearRole::head);
   for (const LinearMatrix& matrix : layout.block_linears(layout.layer_of(unit)))
     if (p.offset >= matrix.offset && p.offset < matrix.offset + matrix.size()) return name_of(matrix.role);

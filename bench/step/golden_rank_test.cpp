@@ -94,8 +94,9 @@ void check_twice(const Golden& golden, const StepOutcome& outcome) {
 
 }  // namespace
 
-TEST_CASE("Rank: a step of Llama 3.2 and Qwen2.5 on one and two CPU ranks matches Hugging Face", "[rank]") {
-  for (const char* name : {"llama3.2", "qwen2.5"})
+TEST_CASE("Rank: a step on one and two CPU ranks matches Hugging Face", "[rank]") {
+  for (const char* name : {"llama3.2", "qwen2.5", "llama-biases", "qwen3-biases", "glm4", "exaone4", "gpt2",
+                           "gpt-neox", "phi", "nemotron-biases", "cohere"})
     for (const auto& [ranks, parallel] : kSettings) {
       INFO(name << " on " << ranks << ", " << parallel);
       const Golden golden(PRECBENCH_SOURCE_DIR "/models/transformer/golden", name);

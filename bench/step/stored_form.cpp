@@ -3,7 +3,7 @@
 // Llama 4:
 //   experts.gate_up_proj [E, C, 2F], down_proj [E, F, C]: each expert's matrices transposed, gate before up
 //   q_proj, k_proj: RoPE pairs rows 2i and 2i + 1 of a head; here row i is paired with row head_dim/2 + i
-// Phi-3: qkv_proj has the rows of q, k and v; gate_up_proj those of gate and up
+// Phi-3: qkv_proj has the rows of q, k and v; gate_up_proj those of gate and up; GLM: only the latter
 #include "bench/step/stored_form.h"
 
 #include <algorithm>
@@ -30,10 +30,9 @@ void each_element(const StoredPart& part, const Parameter& p, const Visit& visit
 }  // namespace
 
 std::int64_t StoredPart::at(std::int64_t row, std::int64_t column) const {
-  if (head_dim > 0) {
-    const std::int64_t in_head = row % head_dim, half = head_dim / 2;
-    row += (in_head < half ? 2 * in_head : 2 * (in_head - half) + 1) - in_head;
-  }
+  std::int64_t& ordered = vector ? column : row;
+  ordered = order.stored(ordered);
+  if (head_rows != head_pitch) ordered += ordered / head_rows * (head_pitch - head_rows);
   return offset + row * row_stride + column * column_stride;
 }
 
@@ -47,34 +46,40 @@ void StoredPart::scatter(float* run, const float* values, const Parameter& p) co
   each_element(*this, p, [&](std::int64_t i, std::int64_t at) { run[at] = values[i]; });
 }
 
-StoredPart StoredForm::part_of_phi3(const Parameter& p, StoredPart part) const {
+StoredPart StoredForm::part_of_joined(const Parameter& p, StoredPart part) const {
   const auto inside = [&](std::string_view own, const char* whole, std::int64_t rows, std::int64_t before) {
     if (!p.name.ends_with(own)) return;
     part.name = p.name.substr(0, p.name.size() - own.size()) + whole;
     part.shape = {rows, p.cols};
     part.first = before * p.cols;
   };
-  const std::int64_t qkv_rows = q_rows_ + 2 * kv_rows_;
-  inside("q_proj.weight", "qkv_proj.weight", qkv_rows, 0);
-  inside("k_proj.weight", "qkv_proj.weight", qkv_rows, q_rows_);
-  inside("v_proj.weight", "qkv_proj.weight", qkv_rows, q_rows_ + kv_rows_);
+  if (joined_ == TensorFusion::qkv_and_gate_up) {
+    const std::int64_t q_rows = model_.q_width(), kv_rows = model_.kv_width(), all = q_rows + 2 * kv_rows;
+    inside("q_proj.weight", "qkv_proj.weight", all, 0);
+    inside("k_proj.weight", "qkv_proj.weight", all, q_rows);
+    inside("v_proj.weight", "qkv_proj.weight", all, q_rows + kv_rows);
+  }
   inside("gate_proj.weight", "gate_up_proj.weight", 2 * p.rows, 0);
   inside("up_proj.weight", "gate_up_proj.weight", 2 * p.rows, p.rows);
   return part;
 }
 
 StoredPart StoredForm::part_of(const Parameter& p) const {
-  StoredPart part{p.name, p.shape(), 0, p.size(), 0, p.cols, 1, 0};
-  if (phi3_) return part_of_phi3(p, std::move(part));
+  StoredPart part{p.name, p.shape(), 0, p.size(), 0, p.cols, 1, stored_order(model_, p.name)};
+  part.vector = p.kind != ParameterKind::matrix;
+  if (model_.moe.names == ExpertNames::ernie4_5 && p.name.ends_with("e_score_correction_bias"))
+    part.shape = {1, p.cols};
+  if (joined_ >= TensorFusion::gpt2) return part_of_named(p, std::move(part));
+  if (joined_ != TensorFusion::none) return part_of_joined(p, std::move(part));
   if (!fused_) return part;
   if (p.name.ends_with("self_attn.q_proj.weight") || p.name.ends_with("self_attn.k_proj.weight"))
-    part.head_dim = head_dim_;
+    part.order = {model_.head_dim, model_.head_dim, RopePairs::neighbours};
   const std::size_t at = p.name.find(kExperts);
   if (at == std::string::npos) return part;
   const bool down = p.name.ends_with(".down_proj.weight");
   const std::int64_t out = (down ? 1 : 2) * p.rows;
   part.name = p.name.substr(0, at + kExperts.size()) + (down ? "down_proj" : "gate_up_proj");
-  part.shape = {experts_, p.cols, out};
+  part.shape = {model_.moe.rule.experts, p.cols, out};
   part.size = p.cols * out;
   part.first = expert_of(p.name, at) * part.size;
   part.offset = p.name.ends_with(".up_proj.weight") ? p.rows : 0;

@@ -1,12 +1,15 @@
 // Mapping of a model's parameters to the tensors of a weights file. Either each has a tensor of its own, or
-// some share one: all experts of a layer in Llama 4's checkpoints; q, k and v, gate and up in Phi-3's.
+// some share one: all experts of a layer in Llama 4's checkpoints; q, k and v, gate and up in Phi-3's. Families from
+// GPT-2 to StarCoder2 have other names.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "models/config/config.h"
+#include "models/config/stored_order.h"
 #include "models/transformer/state/layout.h"
 
 namespace precbench {
@@ -18,7 +21,10 @@ struct StoredPart {
   std::int64_t first = 0, size = 0;  ///< run of elements that contains the parameter, perhaps among others
   std::int64_t offset = 0;           ///< of row 0 and column 0, from the start of the run
   std::int64_t row_stride = 0, column_stride = 0;  ///< in elements
-  std::int64_t head_dim = 0;  ///< if rows are in RoPE pairs in the file, in halves of a head here; else 0
+  StoredOrder order = {};                          ///< of rows in heads
+  bool vector = false;                             ///< the order is of columns instead
+  std::int64_t head_rows = 0,
+               head_pitch = 0;  ///< rows of a head and from one to the next, unless they are adjacent
 
   /// Returns the index within the run of an element of the parameter.
   std::int64_t at(std::int64_t row, std::int64_t column) const;
@@ -26,11 +32,12 @@ struct StoredPart {
   void gather(float* values, const float* run, const Parameter& p) const;
   void scatter(float* run, const float* values, const Parameter& p) const;
   /// Returns true if the run is the parameter itself, in the same order.
-  bool plain() const { return column_stride == 1 && head_dim == 0; }
+  bool plain() const { return column_stride == 1 && order.plain() && head_rows == head_pitch; }
 };
 
 /// Tensors of a file. `by_model`: fused as in the model's own checkpoints; `separate`: each parameter has its
-/// own tensor, whatever the model.
+/// own tensor, whatever the model. Both have the model's order of queries and keys (stored_order.h), except that separate
+/// tensors of a Llama 4 have ours.
 enum class StoredTensors : std::uint8_t { by_model, separate };
 
 /// Layout of a file's tensors.
@@ -38,22 +45,25 @@ class StoredForm {
  public:
   StoredForm(const ModelConfig& model, StoredTensors tensors)
       : fused_(tensors == StoredTensors::by_model && model.moe && model.moe.names == ExpertNames::llama4),
-        phi3_(tensors == StoredTensors::by_model && model.block.fusion == TensorFusion::qkv_and_gate_up),
-        experts_(model.moe.rule.experts),
-        head_dim_(model.head_dim),
-        q_rows_(model.q_width()),
-        kv_rows_(model.kv_width()) {}
+        joined_(tensors == StoredTensors::by_model ? model.block.fusion : TensorFusion::none),
+        model_(model) {}
 
   /// True for Llama 4's own layout.
   bool fused() const { return fused_; }
   StoredPart part_of(const Parameter& p) const;
 
  private:
-  /// Returns the place of q, k, v, gate or up in a tensor of Phi-3's.
-  StoredPart part_of_phi3(const Parameter& p, StoredPart part) const;
+  /// Returns the place of q, k, v, gate or up in a tensor of several.
+  StoredPart part_of_joined(const Parameter& p, StoredPart part) const;
+  /// Returns the place in a checkpoint of GPT-2 or another family with names of its own (stored_names.cpp).
+  StoredPart part_of_named(const Parameter& p, StoredPart part) const;
 
-  bool fused_, phi3_;
-  std::int64_t experts_, head_dim_, q_rows_, kv_rows_;
+  bool fused_;
+  TensorFusion joined_;
+  ModelConfig model_;
 };
+
+/// Returns true for tensors that only a checkpoint of a family with names of its own has.
+bool is_named_tensor(std::string_view name);
 
 }  // namespace precbench

@@ -85,15 +85,20 @@ TEST_CASE("save_weights: Llama 4's weights are written as in Hugging Face and ca
   CHECK(first_difference(weights_from(path, model, 1, 1).front(), llama4().all("")) == "");
 }
 
-TEST_CASE("InitialWeights, save_weights: Phi-3's joined tensors are those of Hugging Face", "[checkpoint]") {
+TEST_CASE("InitialWeights, save_weights: joined tensors and the order of a head are those of Hugging Face",
+          "[checkpoint]") {
   const TempDirectory directory;
-  const Golden golden(PRECBENCH_SOURCE_DIR "/models/transformer/golden", "phi3");
-  const std::string library_path = PRECBENCH_SOURCE_DIR "/bench/step/golden/phi3.safetensors",
-                    path = directory / "written.safetensors";
-  for (const Named& weights : weights_from(library_path, golden.model, 2, 1, path))
-    CHECK(first_difference(weights, golden.all("")) == "");
-  const SafetensorsFile written(path), library(library_path);
-  check_equal(written, library);
+  for (const std::string name :
+       {"phi3", "phi4-mini", "glm", "gpt2", "gpt-bigcode", "gpt-j", "gpt-neox", "phi", "starcoder2"}) {
+    INFO(name);
+    const Golden golden(PRECBENCH_SOURCE_DIR "/models/transformer/golden", name);
+    const std::string library_path = PRECBENCH_SOURCE_DIR "/bench/step/golden/" + name + ".safetensors",
+                      path = directory / "written.safetensors";
+    for (const Named& weights : weights_from(library_path, golden.model, 2, 1, path))
+      CHECK(first_difference(weights, golden.all("")) == "");
+    const SafetensorsFile written(path), library(library_path);
+    check_equal(written, library);
+  }
 }
 
 TEST_CASE("InitialWeights: the language model of a multimodal file is read", "[checkpoint]") {

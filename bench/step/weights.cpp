@@ -22,7 +22,8 @@ namespace {
 bool has_fused_tensors(const SafetensorsFile& file) {
   return std::any_of(file.tensors().begin(), file.tensors().end(), [](const StoredTensor& stored) {
     return stored.name.ends_with("experts.gate_up_proj") ||
-           stored.name.ends_with("self_attn.qkv_proj.weight");
+           stored.name.ends_with("self_attn.qkv_proj.weight") ||
+           stored.name.ends_with("mlp.gate_up_proj.weight") || is_named_tensor(stored.name);
   });
 }
 
@@ -35,7 +36,9 @@ constexpr LanguageModel kLanguageModels[] = {{"language_model.model.", "language
 
 /// Returns the file's name of one of the language model's tensors.
 std::string name_in(const SafetensorsFile& file, const std::string& name) {
-  constexpr std::string_view kModel = "model.";
+  constexpr std::string_view kModel = "model.", kTransformer = "transformer.";
+  // The published files of GPT-2.
+  if (name.starts_with(kTransformer) && file.find("wte.weight")) return name.substr(kTransformer.size());
   for (const LanguageModel& known : kLanguageModels)
     if (file.find(std::string(known.model) + "embed_tokens.weight"))
       return name.starts_with(kModel) ? known.model + name.substr(kModel.size()) : known.head + name;

@@ -124,8 +124,9 @@ Finding check_producers(TwoDevices& devices, const QuantFormat& asked) {
   };
   const Tensor x = random(M, C, 2), branch = random(M, C, 1), weight = random(1, C, 1), dh = random(M, C, 1),
                gate_up = random(M, 2 * C, 4), ds = random(M, C, 1);
-  const Tensor sum = devices.output(DType::bf16, M, C), rstd = devices.output(DType::f32, M, 1),
-               dweight = devices.output(DType::f32, 1, C);
+  const Tensor sum = devices.output(DType::bf16, M, C), mean = devices.output(DType::f32, M, 1),
+               rstd = devices.output(DType::f32, M, 1), dweight = devices.output(DType::f32, 1, C),
+               dbias = devices.output(DType::f32, 1, C);
   RandomStream numbers = random_numbers(devices);
   numbers.word = devices.put(numbers.word);
   struct Producer {
@@ -141,6 +142,23 @@ Finding check_producers(TwoDevices& devices, const QuantFormat& asked) {
       {"rmsnorm_backward", C,
        [&](QuantizedTensor& out) {
          device.rmsnorm_backward({out, dweight, false, branch, dh, sum, rstd, weight});
+       }},
+      {"add_layernorm", C,
+       [&](QuantizedTensor& out) {
+         device.add_layernorm({out, sum, mean, rstd, x, branch, weight, weight, 1e-5f});
+       }},
+      {"layernorm_backward", C,
+       [&](QuantizedTensor& out) {
+         device.layernorm_backward({out, dweight, dbias, false, branch, dh, sum, mean, rstd, weight});
+       }},
+      {"activate", C,
+       [&](QuantizedTensor& out) {
+         device.activate({out, x, weight});
+       }},
+      {"activate_backward", C,
+       [&](QuantizedTensor& out) {
+         QuantizedTensor s{.value = devices.output(DType::bf16, M, C)};
+         device.activate_backward({out, s, ds, x, weight});
        }},
       {"swiglu", C,
        [&](QuantizedTensor& out) {

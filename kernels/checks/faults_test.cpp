@@ -77,7 +77,8 @@ TEST_CASE("check_quantizer: a wrong largest magnitude is found", "[checks]") {
 TEST_CASE("check_producers: one wrong code or scale is found in each op that quantizes its output",
           "[checks]") {
   for (const OpKind op :
-       {OpKind::add_rmsnorm, OpKind::rmsnorm_backward, OpKind::swiglu, OpKind::swiglu_backward})
+       {OpKind::add_rmsnorm, OpKind::rmsnorm_backward, OpKind::add_layernorm, OpKind::layernorm_backward,
+        OpKind::activate, OpKind::activate_backward, OpKind::swiglu, OpKind::swiglu_backward})
     for (const Place place : {Place::row_code, Place::row_scale, Place::column_code, Place::column_scale}) {
       FaultyDevice device(Fault{op, place});
       checks::TwoDevices devices(device);

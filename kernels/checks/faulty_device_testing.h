@@ -85,6 +85,10 @@ class FaultyDevice final : public Device {
   Tensor output_of(const ops::Quantize& op) const { return output_of(op.x); }
   Tensor output_of(const ops::AddRmsnorm& op) const { return output_of(op.h); }
   Tensor output_of(const ops::RmsnormBackward& op) const { return output_of(op.dx); }
+  Tensor output_of(const ops::AddLayernorm& op) const { return output_of(op.h); }
+  Tensor output_of(const ops::LayernormBackward& op) const { return output_of(op.dx); }
+  Tensor output_of(const ops::Activate& op) const { return output_of(op.s); }
+  Tensor output_of(const ops::ActivateBackward& op) const { return output_of(op.dz); }
   Tensor output_of(const ops::Swiglu& op) const { return output_of(op.s); }
   Tensor output_of(const ops::SwigluBackward& op) const { return output_of(op.dgate_up); }
   Tensor output_of(const ops::RopeBackward& op) const { return output_of(op.dqkv); }

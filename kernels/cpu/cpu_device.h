@@ -38,6 +38,11 @@ class CpuDevice final : public Device {
   ScratchSizes scratch_of(const ops::AddRmsnorm& op) const override;
   ScratchSizes scratch_of(const ops::RecomputeRmsnorm& op) const override;
   ScratchSizes scratch_of(const ops::RmsnormBackward& op) const override;
+  ScratchSizes scratch_of(const ops::AddLayernorm& op) const override;
+  ScratchSizes scratch_of(const ops::RecomputeLayernorm& op) const override;
+  ScratchSizes scratch_of(const ops::LayernormBackward& op) const override;
+  ScratchSizes scratch_of(const ops::Activate& op) const override;
+  ScratchSizes scratch_of(const ops::ActivateBackward& op) const override;
   ScratchSizes scratch_of(const ops::RopeBackward& op) const override;
   ScratchSizes scratch_of(const ops::Attention& op) const override;
   ScratchSizes scratch_of(const ops::Swiglu& op) const override;
@@ -80,11 +85,20 @@ class CpuDevice final : public Device {
   void do_add_rmsnorm(const ops::AddRmsnorm& op) override;
   void do_recompute_rmsnorm(const ops::RecomputeRmsnorm& op) override;
   void do_rmsnorm_backward(const ops::RmsnormBackward& op) override;
+  void do_add_layernorm(const ops::AddLayernorm& op) override;
+  void do_recompute_layernorm(const ops::RecomputeLayernorm& op) override;
+  void do_layernorm_backward(const ops::LayernormBackward& op) override;
+  void do_activate(const ops::Activate& op) override;
+  void do_activate_backward(const ops::ActivateBackward& op) override;
   // rope.cpp
   void do_rope(const ops::Rope& op) override;
   void do_rope_backward(const ops::RopeBackward& op) override;
   // bias.cpp
+  void do_add_bias(const ops::AddBias& op) override;
   void do_bias_backward(const ops::BiasBackward& op) override;
+  // gate_rows.cpp
+  void do_gate_rows(const ops::GateRows& op) override;
+  void do_gate_rows_backward(const ops::GateRowsBackward& op) override;
   // attention.cpp
   void do_attention(const ops::Attention& op) override;
   void do_attention_backward(const ops::AttentionBackward& op) override;

@@ -96,10 +96,14 @@ void CpuDevice::do_rope_backward(const ops::RopeBackward& op) {
   const std::vector<float>& table = rope_table(op.options);
   const std::vector<PartNorm> norms = norms_of(op.options);
   const std::int64_t gains = op.dq_norm.size() + op.dk_norm.size();
+  std::vector<float> bias_buffer(W);
+  const float* bias = norms.empty() || op.options.bias.empty()
+                          ? nullptr
+                          : cpu::load(op.options.bias, 0, W, bias_buffer.data());
   constexpr std::int64_t kRun = 64;
   const std::int64_t runs = (M + kRun - 1) / kRun;
   std::vector<float> partial(runs * gains);  // [runs][q's gains, k's]
-  cpu::for_rows(threads_, runs, 3 * W, [&](std::int64_t run, float* buffer) {
+  cpu::for_rows(threads_, runs, 4 * W, [&](std::int64_t run, float* buffer) {
     for (std::int64_t row = run * kRun; row < std::min(M, (run + 1) * kRun); ++row) {
       const float* in = cpu::load(op.dout, row * W, W, buffer);
       float* grad = buffer + W;
@@ -107,6 +111,11 @@ void CpuDevice::do_rope_backward(const ops::RopeBackward& op) {
       for (std::int64_t h = 0; h < turned; ++h)
         turn(grad + h * D, table.data() + op.options.table_row(row) * D, D, -1.0f);
       const float* before = norms.empty() ? nullptr : cpu::load(op.qkv, row * W, W, buffer + 2 * W);
+      if (bias) {
+        float* sum = buffer + 3 * W;
+        for (std::int64_t i = 0; i < W; ++i) sum[i] = before[i] + bias[i];
+        before = sum;
+      }
       float* dgain = partial.data() + run * gains;
       for (const PartNorm& norm : norms) {
         for (std::int64_t group = 0; group < norm.groups; ++group) {

@@ -55,6 +55,13 @@ ScratchSizes CpuDevice::scratch_of(const ops::QuantizationError& op) const {
 ScratchSizes CpuDevice::scratch_of(const ops::AddRmsnorm& op) const { return casting(op.h); }
 ScratchSizes CpuDevice::scratch_of(const ops::RecomputeRmsnorm& op) const { return casting(op.h); }
 ScratchSizes CpuDevice::scratch_of(const ops::RmsnormBackward& op) const { return casting(op.dx); }
+ScratchSizes CpuDevice::scratch_of(const ops::AddLayernorm& op) const { return casting(op.h); }
+ScratchSizes CpuDevice::scratch_of(const ops::RecomputeLayernorm& op) const { return casting(op.h); }
+ScratchSizes CpuDevice::scratch_of(const ops::LayernormBackward& op) const { return casting(op.dx); }
+ScratchSizes CpuDevice::scratch_of(const ops::Activate& op) const { return casting(op.s); }
+ScratchSizes CpuDevice::scratch_of(const ops::ActivateBackward& op) const {
+  return most(casting(op.dz), casting(op.s));
+}
 ScratchSizes CpuDevice::scratch_of(const ops::RopeBackward& op) const { return casting(op.dqkv); }
 ScratchSizes CpuDevice::scratch_of(const ops::Attention& op) const { return casting(op.out); }
 ScratchSizes CpuDevice::scratch_of(const ops::Swiglu& op) const { return casting(op.s); }

@@ -151,11 +151,20 @@ class CudaDevice final : public Device {
   void do_add_rmsnorm(const ops::AddRmsnorm& op) override;
   void do_recompute_rmsnorm(const ops::RecomputeRmsnorm& op) override;
   void do_rmsnorm_backward(const ops::RmsnormBackward& op) override;
+  void do_add_layernorm(const ops::AddLayernorm& op) override;
+  void do_recompute_layernorm(const ops::RecomputeLayernorm& op) override;
+  void do_layernorm_backward(const ops::LayernormBackward& op) override;
+  void do_activate(const ops::Activate& op) override;
+  void do_activate_backward(const ops::ActivateBackward& op) override;
   // rope.cu
   void do_rope(const ops::Rope& op) override;
   void do_rope_backward(const ops::RopeBackward& op) override;
   // bias.cu
+  void do_add_bias(const ops::AddBias& op) override;
   void do_bias_backward(const ops::BiasBackward& op) override;
+  // gate_rows.cu
+  void do_gate_rows(const ops::GateRows& op) override;
+  void do_gate_rows_backward(const ops::GateRowsBackward& op) override;
   // attention.cpp; attention_name(), attention_refusal() and set_attention() too
   void do_attention(const ops::Attention& op) override;
   void do_attention_backward(const ops::AttentionBackward& op) override;

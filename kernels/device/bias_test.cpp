@@ -26,6 +26,27 @@ TEST_CASE("rope: adds the bias before rotating and to v as well and in place too
   CHECK(in_place.bytes() == expected.bytes());
 }
 
+TEST_CASE("rope_backward: with a bias and a QK-norm it is that of the sums", "[cpu][rope]") {
+  const auto device = make_cpu_device(2);
+  const AttentionShape s{2, 33, 4, 2, 8};
+  const std::int64_t W = s.qkv_width(), M = s.tokens(), D = s.head_dim;
+  const std::vector<float> x = normal(1, M * W), b = normal(2, W);
+  std::vector<float> sums = x;
+  for (std::int64_t i = 0; i < M * W; ++i)
+    sums[static_cast<std::size_t>(i)] += b[static_cast<std::size_t>(i % W)];
+  const Owned qkv(DType::f32, M, W, x), added(DType::f32, M, W, sums), bias(DType::f32, 1, W, b),
+      dout(DType::f32, M, W, normal(3, M * W)), gain(DType::f32, 1, D, normal(4, D));
+  const auto run = [&](const Owned& in, const Tensor& with) {
+    const RopeOptions options{.shape = s, .q_norm = gain, .k_norm = gain, .bias = with};
+    const Owned out(DType::f32, M, W), dqkv(DType::f32, M, W), dq(DType::f32, 1, D), dk(DType::f32, 1, D);
+    QuantizedTensor gradient = operand(dqkv);
+    device->rope({out, in, options});
+    device->rope_backward({gradient, dq, dk, false, dout, in, options});
+    return std::vector{out.bytes(), dqkv.bytes(), dq.bytes(), dk.bytes()};
+  };
+  CHECK(run(qkv, bias) == run(added, {}));
+}
+
 TEST_CASE("rope_backward: with RoPE scaling it is the transpose of rope", "[cpu][rope]") {
   // YaRN and Llama 3 angles at positions beyond the original context. YaRN multiplies cos and sin by a
   // factor.
@@ -78,7 +99,34 @@ TEST_CASE("bias_backward: sums the rows in an order independent of the thread co
   }
 }
 
+TEST_CASE("add_bias: adds a row to every row", "[cpu][rope]") {
+  const auto device = make_cpu_device(2);
+  constexpr std::int64_t kRows = 5, kCols = 24;
+  const std::vector<float> values = rounded(normal(1, kRows * kCols)), b = rounded(normal(2, kCols));
+  std::vector<float> sums = values;
+  for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += b[i % kCols];
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Owned x(dtype, kRows, kCols, values), bias(dtype, 1, kCols, b);
+    device->add_bias({x, bias});
+    CHECK(x.floats() == (dtype == DType::f32 ? sums : rounded(sums)));
+  }
+}
+
 // ---- any device against the CPU device
+
+PRECBENCH_OP_TEST(add_bias_on, "add_bias") {
+  for (const Size& size : {Size{1, 8}, Size{50, 96}, Size{4099, 768}}) {
+    b.start();
+    INFO(size.M << " x " << size.C);
+    HostMemory& host = b.host();
+    const Tensor x = host.random(DType::bf16, size.M, size.C, 1.0f),
+                 bias = host.random(DType::bf16, 1, size.C, 1.0f);
+    const Tensor got = b.put(x), dev_bias = b.put(bias);
+    b.device().add_bias({got, dev_bias});
+    b.cpu().add_bias({x, bias});
+    CHECK(same_bits(b.fetch(got), x));  // one rounding of one sum
+  }
+}
 
 PRECBENCH_OP_TEST(bias_on, "bias_backward") {
   // One row; fewer rows than one run of rows; many runs; a last column block that is not full.

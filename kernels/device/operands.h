@@ -92,12 +92,16 @@ struct RopeOptions {
          k_norm = {};     ///< BF16 gains: [1, head_dim], or over all heads [1, heads * head_dim] and
                           ///< [1, kv_heads * head_dim]; empty: no QK-norm
   float gain_offset = 0;  ///< added to the gains
-  Tensor bias = {};       ///< BF16 [1, qkv_width]; empty: none. Not together with QK-norm
+  Tensor bias = {};       ///< BF16 [1, qkv_width]; empty: none. Not together with a norm over all heads
   RopeScaling scaling = {};
+  std::int64_t rotated = 0;                      ///< elements of a head that rotate (RopeAngles); 0: all
+  double scale = 1;                              ///< factor of queries and keys
   std::int64_t offset = 0;                       ///< position of each sequence's first row
   std::optional<std::int64_t> late_offset = {};  ///< the same in the second half of the rows; null: as offset
 
-  RopeAngles angles() const { return {shape.T, shape.head_dim, theta, scaling, offset, late_offset}; }
+  RopeAngles angles() const {
+    return {shape.T, shape.head_dim, theta, scaling, rotated, scale, offset, late_offset};
+  }
   /// Number of rows before the late ones. Without late rows no row number reaches it, not even one of a tile that ends
   /// beyond the matrix.
   std::int64_t early_rows() const {

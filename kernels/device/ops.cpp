@@ -172,6 +172,31 @@ OpCost RmsnormBackward::cost() const {
                  dx);
 }
 
+OpCost AddLayernorm::cost() const {
+  return casting(shaped_as(of("add_layernorm", OpClass::norm_elementwise,
+                              bytes(x) + (branch.empty() ? 0.0 : bytes(branch) + bytes(sum)) + bytes(mean) +
+                                  bytes(rstd) + bytes(weight) + bytes(bias) + written_bytes(h)),
+                           x),
+                 h);
+}
+
+OpCost RecomputeLayernorm::cost() const {
+  return casting(
+      shaped_as(of("recompute_layernorm", OpClass::norm_elementwise,
+                   bytes(sum) + bytes(mean) + bytes(rstd) + bytes(weight) + bytes(bias) + written_bytes(h)),
+                sum),
+      h);
+}
+
+OpCost LayernormBackward::cost() const {
+  return casting(shaped_as(of("layernorm_backward", OpClass::norm_elementwise,
+                              bytes(dresidual) + bytes(dh) + bytes(x) + bytes(mean) + bytes(rstd) +
+                                  bytes(weight) + updated_bytes(dweight, accumulate) +
+                                  updated_bytes(dbias, accumulate) + written_bytes(dx)),
+                           dh),
+                 dx);
+}
+
 OpCost Rope::cost() const {
   // In place and without a bias, v is neither read nor written.
   const AttentionShape& s = options.shape;
@@ -187,6 +212,19 @@ OpCost RopeBackward::cost() const {
                    bytes(dout) + (options.q_norm.empty() ? 0.0 : bytes(qkv)) + written_bytes(dqkv)),
                 dout),
       dqkv);
+}
+
+OpCost AddBias::cost() const {
+  return shaped_as(of("add_bias", OpClass::norm_elementwise, 2 * bytes(x) + bytes(bias)), x);
+}
+
+OpCost GateRows::cost() const {
+  return shaped_as(of("gate_rows", OpClass::norm_elementwise, bytes(y) + bytes(raw) + bytes(x)), y);
+}
+
+OpCost GateRowsBackward::cost() const {
+  return shaped_as(of("gate_rows_backward", OpClass::norm_elementwise, bytes(draw) + bytes(dy) + bytes(raw)),
+                   draw);
 }
 
 OpCost BiasBackward::cost() const {
@@ -223,6 +261,22 @@ OpCost SwigluBackward::cost() const {
                            bytes(ds) + bytes(gate_up) + written_bytes(dgate_up) + written_bytes(s)),
                         ds),
               dgate_up),
+      s);
+}
+
+OpCost Activate::cost() const {
+  return casting(
+      shaped_as(of("activate", OpClass::norm_elementwise, bytes(z) + bytes(bias) + written_bytes(s)),
+                s.value),
+      s);
+}
+
+OpCost ActivateBackward::cost() const {
+  return casting(
+      casting(shaped_as(of("activate_backward", OpClass::norm_elementwise,
+                           bytes(ds) + bytes(z) + bytes(bias) + written_bytes(dz) + written_bytes(s)),
+                        ds),
+              dz),
       s);
 }
 

@@ -235,6 +235,38 @@ struct RmsnormBackward {
   OpCost cost() const;
 };
 
+/// sum = x + branch, the mean and 1 / standard deviation of its rows (of the variance plus eps), and
+/// h = (sum - mean) * rstd * (weight + gain_offset) + bias.
+struct AddLayernorm {
+  QuantizedTensor h;
+  Tensor sum;         ///< [M, C]; without a branch it is x, and is not written
+  Tensor mean, rstd;  ///< f32 [M]
+  Tensor x, branch;
+  Tensor weight, bias;  ///< [C]; bias may be empty
+  float eps;
+  float gain_offset = 0;  ///< 1: Nemotron's weights are the gains minus 1
+  OpCost cost() const;
+};
+
+/// Recomputes h from a saved sum, mean and rstd, with the bits that AddLayernorm wrote.
+struct RecomputeLayernorm {
+  QuantizedTensor h;
+  Tensor sum, mean, rstd, weight, bias;
+  float gain_offset = 0;
+  OpCost cost() const;
+};
+
+/// dx = dresidual + the gradient through the norm.
+struct LayernormBackward {
+  QuantizedTensor dx;
+  Tensor dweight, dbias;  ///< [C], f32 or bf16; dbias is empty without a bias
+  bool accumulate;        ///< dweight and dbias += instead of =
+  Tensor dresidual;       ///< may be empty
+  Tensor dh, x, mean, rstd, weight;
+  float gain_offset = 0;
+  OpCost cost() const;
+};
+
 /// out = rope(norm(qkv + bias)) on the q and k heads, v + bias; out may be qkv itself without QK-norm.
 struct Rope {
   Tensor out, qkv;  ///< [M, qkv_width]
@@ -252,11 +284,38 @@ struct RopeBackward {
   OpCost cost() const;
 };
 
-/// dbias[N] = or += the sum over the rows of dy[M,N], in a fixed order; dbias f32 or bf16.
+/// x[M,N] += bias[P,N], whose row r mod P is added to row r: P is 1 for a bias, and the sequence's length for
+/// positions. x f32 or bf16. With weights row r gets weights[r] times the bias.
+struct AddBias {
+  Tensor x, bias;
+  Tensor weights = {};  ///< f32 [M, 1], or empty
+  OpCost cost() const;
+};
+
+/// gate[m] = sigmoid(x[m] . w), y[m] = gate[m] raw[m]: the gate of Qwen2's shared expert.
+struct GateRows {
+  Tensor y;          ///< [M, N]
+  Tensor gate;       ///< f32 [M, 1]
+  Tensor raw, x, w;  ///< [M, N], [M, C], [1, C]
+  OpCost cost() const;
+};
+
+/// draw = gate * dy, and dz, the gradient of x . w.
+struct GateRowsBackward {
+  Tensor draw;     ///< [M, N]
+  Tensor dz;       ///< f32 [M, 1]
+  Tensor dy, raw;  ///< [M, N]
+  Tensor gate;     ///< f32 [M, 1]
+  OpCost cost() const;
+};
+
+/// dbias[P,N] = or += the sum over the rows of dy[M,N] that AddBias adds each row to, with weights times their own, in
+/// a fixed order; dbias f32 or bf16. Weights are for P = 1.
 struct BiasBackward {
   Tensor dbias;
   bool accumulate;
   Tensor dy;
+  Tensor weights = {};  ///< f32 [M, 1], or empty
   OpCost cost() const;
 };
 
@@ -295,6 +354,23 @@ struct SwigluBackward {
   QuantizedTensor dgate_up, s;
   Tensor ds, gate_up;
   Activation activation = Activation::silu;
+  OpCost cost() const;
+};
+
+/// s[M,F] = activation(z + bias), of a feed-forward network without a gate.
+struct Activate {
+  QuantizedTensor s;
+  Tensor z;     ///< [M, F]
+  Tensor bias;  ///< [F]; may be empty
+  Activation activation = Activation::gelu;
+  OpCost cost() const;
+};
+
+/// Computes dz from ds, and s again for wgrad, value and requested copies.
+struct ActivateBackward {
+  QuantizedTensor dz, s;
+  Tensor ds, z, bias;
+  Activation activation = Activation::gelu;
   OpCost cost() const;
 };
 
@@ -385,13 +461,21 @@ struct QuantizationError {
   OP(AddRmsnorm, add_rmsnorm)                        \
   OP(RecomputeRmsnorm, recompute_rmsnorm)            \
   OP(RmsnormBackward, rmsnorm_backward)              \
+  OP(AddLayernorm, add_layernorm)                    \
+  OP(RecomputeLayernorm, recompute_layernorm)        \
+  OP(LayernormBackward, layernorm_backward)          \
   OP(Rope, rope)                                     \
   OP(RopeBackward, rope_backward)                    \
+  OP(AddBias, add_bias)                              \
   OP(BiasBackward, bias_backward)                    \
+  OP(GateRows, gate_rows)                            \
+  OP(GateRowsBackward, gate_rows_backward)           \
   OP(Attention, attention)                           \
   OP(AttentionBackward, attention_backward)          \
   OP(Swiglu, swiglu)                                 \
   OP(SwigluBackward, swiglu_backward)                \
+  OP(Activate, activate)                             \
+  OP(ActivateBackward, activate_backward)            \
   OP(Route, route)                                   \
   OP(RouteBackward, route_backward)                  \
   OP(Group, group)                                   \

@@ -335,6 +335,10 @@ PRECBENCH_OP_TEST(scaled_rope_on, "rope with a bias and a stretched context") {
       {.kind = RopeScaling::Kind::yarn, .factor = 4, .original_context = 16, .attention_factor = 1.14}};
   for (const AttentionShape& shape : {AttentionShape{2, 64, 4, 2, 64}, AttentionShape{1, 40, 3, 1, 16}})
     for (const RopeScaling& scaling : scalings) {
+      // With the last scaling only a part of each head rotates.
+      const bool partial = scaling.kind == RopeScaling::Kind::yarn;
+      const std::int64_t rotated = partial ? shape.head_dim * 3 / 4 : 0;
+      const double factor = partial ? 1.1 : 1;
       b.start();
       HostMemory& host = b.host();
       const std::int64_t M = shape.tokens(), W = shape.qkv_width();
@@ -342,7 +346,11 @@ PRECBENCH_OP_TEST(scaled_rope_on, "rope with a bias and a stretched context") {
       const Tensor qkv = host.random(DType::bf16, M, W, 1.0f), bias = host.random(DType::bf16, 1, W, 4.0f);
       const Tensor dout = host.random(DType::bf16, M, W, 1.0f);
       const auto on_cpu = [&](DType dtype, bool backward) {
-        const RopeOptions o{.shape = shape, .bias = host.converted(bias, dtype), .scaling = scaling};
+        const RopeOptions o{.shape = shape,
+                            .bias = host.converted(bias, dtype),
+                            .scaling = scaling,
+                            .rotated = rotated,
+                            .scale = factor};
         QuantizedTensor result;
         result.value = host.tensor(dtype, M, W);
         if (backward)
@@ -351,7 +359,8 @@ PRECBENCH_OP_TEST(scaled_rope_on, "rope with a bias and a stretched context") {
           b.cpu().rope({result.value, host.converted(qkv, dtype), o});
         return result.value;
       };
-      const RopeOptions options{.shape = shape, .bias = b.put(bias), .scaling = scaling};
+      const RopeOptions options{
+          .shape = shape, .bias = b.put(bias), .scaling = scaling, .rotated = rotated, .scale = factor};
       const Tensor out = b.output(DType::bf16, M, W), in_place = b.put(qkv);
       b.device().rope({out, b.put(qkv), options});
       b.device().rope({in_place, in_place, options});
@@ -362,6 +371,46 @@ PRECBENCH_OP_TEST(scaled_rope_on, "rope with a bias and a stretched context") {
       b.device().rope_backward({gradient, {}, {}, false, b.put(dout), {}, options});
       b.check("dqkv", gradient.value, on_cpu(DType::bf16, true), on_cpu(DType::f32, true));
     }
+}
+
+PRECBENCH_OP_TEST(normed_bias_on, "rope with a bias and a QK-norm of a head") {
+  for (const AttentionShape& shape : {AttentionShape{2, 64, 4, 2, 64}, AttentionShape{1, 40, 3, 1, 16}}) {
+    b.start();
+    HostMemory& host = b.host();
+    const std::int64_t M = shape.tokens(), W = shape.qkv_width(), D = shape.head_dim;
+    INFO("D " << D);
+    const Tensor qkv = host.random(DType::bf16, M, W, 1.0f), bias = host.random(DType::bf16, 1, W, 2.0f),
+                 dout = host.random(DType::bf16, M, W, 1.0f), q_gain = host.random(DType::bf16, 1, D, 1.0f),
+                 k_gain = host.random(DType::bf16, 1, D, 1.0f);
+    struct Results {
+      Tensor out, dqkv, dq_norm, dk_norm;
+    };
+    const auto on_cpu = [&](DType dtype) {
+      const RopeOptions o{.shape = shape,
+                          .q_norm = host.converted(q_gain, dtype),
+                          .k_norm = host.converted(k_gain, dtype),
+                          .bias = host.converted(bias, dtype)};
+      Results r{host.tensor(dtype, M, W), host.tensor(dtype, M, W), host.tensor(DType::f32, 1, D),
+                host.tensor(DType::f32, 1, D)};
+      const Tensor in = host.converted(qkv, dtype);
+      b.cpu().rope({r.out, in, o});
+      b.cpu().rope_backward(
+          {operand(r.dqkv), r.dq_norm, r.dk_norm, false, host.converted(dout, dtype), in, o});
+      return r;
+    };
+    const Results naive = on_cpu(DType::bf16), exact = on_cpu(DType::f32);
+    const RopeOptions options{
+        .shape = shape, .q_norm = b.put(q_gain), .k_norm = b.put(k_gain), .bias = b.put(bias)};
+    const Results got{b.output(DType::bf16, M, W), b.output(DType::bf16, M, W), b.output(DType::f32, 1, D),
+                      b.output(DType::f32, 1, D)};
+    const Tensor in = b.put(qkv);
+    b.device().rope({got.out, in, options});
+    b.device().rope_backward({operand(got.dqkv), got.dq_norm, got.dk_norm, false, b.put(dout), in, options});
+    b.check("out", got.out, naive.out, exact.out);
+    b.check("dqkv", got.dqkv, naive.dqkv, exact.dqkv);
+    b.check("dq_norm", got.dq_norm, naive.dq_norm, exact.dq_norm);
+    b.check("dk_norm", got.dk_norm, naive.dk_norm, exact.dk_norm);
+  }
 }
 
 PRECBENCH_OP_TEST(rope_offset_on, "rope at an offset is the later rows of rope") {

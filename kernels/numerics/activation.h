@@ -1,4 +1,4 @@
-// Activation of the gate in SwiGLU and its relatives: s = activation(gate) * up.
+// Activation of the gate in SwiGLU and its relatives, s = activation(gate) * up, or of a network without a gate.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@ enum class Activation : std::uint8_t {
   silu,       ///< x sigma(x)
   gelu_tanh,  ///< GELU with tanh's approximation of erf (Hendrycks & Gimpel 2016)
   gelu,       ///< x Phi(x), with erf
+  relu2,      ///< max(x, 0)^2 (So et al. 2021); without a gate only
 };
 
 }  // namespace precbench

@@ -41,12 +41,25 @@ struct Gelu {
   }
 };
 
-/// Calls body with the functions of an activation.
+/// max(g, 0)^2.
+struct SquaredRelu {
+  PRECBENCH_HD static float sigma(float g) { return fmaxf(g, 0.0f); }
+  PRECBENCH_HD static float slope(float x, float, float sigma) { return 2.0f * x * sigma; }
+};
+
+/// Calls body with the functions of a gate's activation.
 template <class Math, class Body>
 void with_activation(Activation activation, Body&& body) {
   if (activation == Activation::gelu_tanh) return body(GeluTanh<Math>());
   if (activation == Activation::gelu) return body(Gelu<Math>());
   body(Silu<Math>());
+}
+
+/// Calls body with the functions of any activation.
+template <class Math, class Body>
+void with_any_activation(Activation activation, Body&& body) {
+  if (activation == Activation::relu2) return body(SquaredRelu());
+  with_activation<Math>(activation, body);
 }
 
 /// Returns cap tanh(x / cap), or x if cap is 0.

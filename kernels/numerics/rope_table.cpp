@@ -22,8 +22,8 @@ double llama3(double frequency, const RopeScaling& s) {
 
 /// Returns the (fractional) index of the pair that makes `turns` turns in the original context.
 double pair_of_turns(double turns, const RopeAngles& a) {
-  const double D = static_cast<double>(a.D);
-  return D * std::log(a.scaling.original_context / (turns * kTurn)) /
+  const double rotated = static_cast<double>(a.rotated_elements());
+  return rotated * std::log(a.scaling.original_context / (turns * kTurn)) /
          (2 * std::log(static_cast<double>(a.theta)));
 }
 
@@ -35,7 +35,7 @@ Ramp yarn_ramp(const RopeAngles& a) {
   double first = pair_of_turns(a.scaling.beta_fast, a), last = pair_of_turns(a.scaling.beta_slow, a);
   if (a.scaling.truncate) first = std::floor(first), last = std::ceil(last);
   first = std::max(first, 0.0);
-  last = std::min(last, static_cast<double>(a.D - 1));
+  last = std::min(last, static_cast<double>(a.rotated_elements() - 1));
   if (first == last) last += 0.001;  // a step, as in the reference
   return {first, last};
 }
@@ -46,9 +46,10 @@ std::vector<double> rope_frequencies(const RopeAngles& a) {
   const RopeScaling& s = a.scaling;
   const Ramp ramp = s.kind == RopeScaling::Kind::yarn ? yarn_ramp(a) : Ramp{};
   std::vector<double> frequencies(static_cast<std::size_t>(a.D / 2));
-  for (std::int64_t i = 0; i < a.D / 2; ++i) {
+  const std::int64_t rotated = a.rotated_elements();
+  for (std::int64_t i = 0; i < rotated / 2; ++i) {
     double frequency =
-        std::pow(static_cast<double>(a.theta), -2.0 * static_cast<double>(i) / static_cast<double>(a.D));
+        std::pow(static_cast<double>(a.theta), -2.0 * static_cast<double>(i) / static_cast<double>(rotated));
     if (s.kind == RopeScaling::Kind::linear) frequency /= s.factor;
     if (s.kind == RopeScaling::Kind::llama3) frequency = llama3(frequency, s);
     if (s.kind == RopeScaling::Kind::yarn) {
@@ -65,13 +66,15 @@ std::vector<double> rope_frequencies(const RopeAngles& a) {
 std::vector<float> make_rope_table(const RopeAngles& a) {
   const std::vector<double> frequencies = rope_frequencies(a);
   std::vector<float> table(static_cast<std::size_t>(a.rows() * a.D));
-  for (std::int64_t i = 0; i < a.D / 2; ++i)
+  for (std::int64_t i = 0; i < a.D / 2; ++i) {
+    const double factor = (2 * i < a.rotated_elements() ? a.scaling.attention_factor : 1) * a.scale;
     for (std::int64_t t = 0; t < a.rows(); ++t) {
       const double angle = static_cast<double>(a.position(t)) * frequencies[static_cast<std::size_t>(i)];
       float* pair = table.data() + t * a.D + 2 * i;
-      pair[0] = static_cast<float>(std::cos(angle) * a.scaling.attention_factor);
-      pair[1] = static_cast<float>(std::sin(angle) * a.scaling.attention_factor);
+      pair[0] = static_cast<float>(std::cos(angle) * factor);
+      pair[1] = static_cast<float>(std::sin(angle) * factor);
     }
+  }
   return table;
 }
 

@@ -35,20 +35,24 @@ struct RopeAngles {
   std::int64_t T = 0, D = 0;  ///< consecutive positions; elements of a head, even
   float theta = 500000.0f;
   RopeScaling scaling = {};
+  std::int64_t rotated = 0;                 ///< elements of a head in pairs that rotate, even; 0: all D
+  double scale = 1;                         ///< factor of all pairs, also of those that do not rotate
   std::int64_t first = 0;                   ///< position of row 0
   std::optional<std::int64_t> second = {};  ///< position of row T, from which on there are T more rows
 
   std::int64_t rows() const { return second ? 2 * T : T; }
+  std::int64_t rotated_elements() const { return rotated > 0 ? rotated : D; }
   std::int64_t position(std::int64_t row) const { return row < T ? first + row : *second + row - T; }
 
   bool operator==(const RopeAngles&) const = default;
 };
 
-/// Returns the [D / 2] rotation angles per position of the pairs (i, i + D/2) of a head, in FP64.
+/// Returns the [D / 2] rotation angles per position of the pairs (i, i + D/2) of a head, in FP64. Those of a head of
+/// `rotated` elements come first, then zeros: a partial rotation turns the first pairs.
 std::vector<double> rope_frequencies(const RopeAngles& angles);
 
-/// Returns [rows(), D / 2] pairs (cos, sin) of position times frequency, times attention_factor: in FP64,
-/// rounded once.
+/// Returns [rows(), D / 2] pairs (cos, sin) of position times frequency, times `scale` and in pairs that rotate times
+/// attention_factor: in FP64, rounded once.
 std::vector<float> make_rope_table(const RopeAngles& angles);
 
 }  // namespace precbench

@@ -26,17 +26,28 @@ void add_swiglu(BlockSpec& block, const std::string& prefix, std::int64_t width,
   block.linears.push_back({down, ffn, {{prefix + ".down_proj.weight", width}}});
 }
 
+void add_ungated(BlockSpec& block, const ModelConfig& c) {
+  block.linears.push_back({LinearRole::gate_up, c.width, {{"mlp.up_proj.weight", c.ffn}}});
+  block.linears.push_back({LinearRole::down, c.ffn, {{"mlp.down_proj.weight", c.width}}});
+  if (!c.block.ffn_bias) return;
+  block.vectors.push_back({&BlockVectors::up_bias, ParameterKind::bias, {{"mlp.up_proj.bias", c.ffn}}});
+  block.vectors.push_back({&BlockVectors::down_bias, ParameterKind::bias, {{"mlp.down_proj.bias", c.width}}});
+}
+
 /// Adds the router, the shared expert and the experts. The experts come last because backward finishes them
 /// first.
 void add_experts(BlockSpec& block, const ModelConfig& c) {
   const MoeConfig& moe = c.moe;
   const std::int64_t E = moe.rule.experts;
   const bool mixtral = moe.names == ExpertNames::mixtral, llama4 = moe.names == ExpertNames::llama4;
+  const bool one_shared = llama4 || moe.names == ExpertNames::qwen2;
   const std::string prefix = mixtral ? "block_sparse_moe" : llama4 ? "feed_forward" : "mlp";
   block.linears.push_back(
       {LinearRole::router, c.width, {{prefix + (llama4 ? ".router.weight" : ".gate.weight"), E}}});
+  // A row behind the router's, which has no recipe either.
+  if (moe.shared_gate) block.linears.back().parts.push_back({prefix + ".shared_expert_gate.weight", 1});
   if (moe.shared_ffn > 0)
-    add_swiglu(block, prefix + (llama4 ? ".shared_expert" : ".shared_experts"), c.width, moe.shared_ffn,
+    add_swiglu(block, prefix + (one_shared ? ".shared_expert" : ".shared_experts"), c.width, moe.shared_ffn,
                LinearRole::shared_gate_up, LinearRole::shared_down);
   LinearSpec gate_up{LinearRole::gate_up, c.width, {}, E}, down{LinearRole::down, moe.expert_ffn, {}, E};
   for (std::int64_t e = 0; e < E; ++e) {
@@ -68,6 +79,8 @@ BlockSpec block_of(const ModelConfig& c, std::int64_t layer) {
   };
   if (c.has_experts(layer))
     add_experts(block, c);
+  else if (!c.block.gated)
+    add_ungated(block, c);
   else
     add_swiglu(block, "mlp", c.width, c.ffn, LinearRole::gate_up, LinearRole::down);
   const ParameterKind gain = gain_kind(c);
@@ -75,12 +88,23 @@ BlockSpec block_of(const ModelConfig& c, std::int64_t layer) {
     block.vectors.push_back({tensor, gain, {{name, c.width}}});
   };
   const NormPlace norms = c.block.norms;
+  const auto add_norm_bias = [&](Tensor BlockVectors::*tensor, const char* name) {
+    if (c.block.norm_bias) block.vectors.push_back({tensor, ParameterKind::bias, {{name, c.width}}});
+  };
+  const bool glm4 = norms == NormPlace::both && c.block.norm_names == NormNames::glm4;
+  const bool own_norm2 = c.block.residual != Residual::parallel_one_norm;
   if (norms != NormPlace::after) add_norm(&BlockVectors::norm1, "input_layernorm.weight");
-  if (norms != NormPlace::before) add_norm(&BlockVectors::post_norm1, "post_attention_layernorm.weight");
-  if (norms != NormPlace::after)
-    add_norm(&BlockVectors::norm2, norms == NormPlace::both ? "pre_feedforward_layernorm.weight"
-                                                            : "post_attention_layernorm.weight");
-  if (norms != NormPlace::before) add_norm(&BlockVectors::post_norm2, "post_feedforward_layernorm.weight");
+  add_norm_bias(&BlockVectors::norm1_bias, "input_layernorm.bias");
+  if (norms != NormPlace::before)
+    add_norm(&BlockVectors::post_norm1,
+             glm4 ? "post_self_attn_layernorm.weight" : "post_attention_layernorm.weight");
+  if (norms != NormPlace::after && own_norm2)
+    add_norm(&BlockVectors::norm2, norms == NormPlace::both && !glm4 ? "pre_feedforward_layernorm.weight"
+                                                                     : "post_attention_layernorm.weight");
+  if (own_norm2) add_norm_bias(&BlockVectors::norm2_bias, "post_attention_layernorm.bias");
+  if (norms != NormPlace::before)
+    add_norm(&BlockVectors::post_norm2,
+             glm4 ? "post_mlp_layernorm.weight" : "post_feedforward_layernorm.weight");
   if (c.qk_norm) {
     block.vectors.push_back({&BlockVectors::q_norm, gain, {{"self_attn.q_norm.weight", c.q_normed()}}});
     block.vectors.push_back({&BlockVectors::k_norm, gain, {{"self_attn.k_norm.weight", c.k_normed()}}});
@@ -91,11 +115,19 @@ BlockSpec block_of(const ModelConfig& c, std::int64_t layer) {
                              {{"self_attn.q_proj.bias", c.q_width()},
                               {"self_attn.k_proj.bias", c.kv_width()},
                               {"self_attn.v_proj.bias", c.kv_width()}}});
+  if (c.block.o_bias)
+    block.vectors.push_back(
+        {&BlockVectors::o_bias, ParameterKind::bias, {{"self_attn.o_proj.bias", c.width}}});
   return block;
 }
 
-std::string route_bias_name(std::int64_t layer) {
-  return "model.layers." + std::to_string(layer) + ".mlp.gate.e_score_correction_bias";
+std::string route_bias_name(const ModelConfig& c, std::int64_t layer) {
+  const ExpertNames names = c.moe.names;
+  return "model.layers." + std::to_string(layer) +
+         (names == ExpertNames::mixtral    ? ".block_sparse_moe"
+          : names == ExpertNames::ernie4_5 ? ".mlp.moe_statics"
+                                           : ".mlp.gate") +
+         ".e_score_correction_bias";
 }
 
 LinearSpec head_linear(const ModelConfig& c) {

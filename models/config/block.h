@@ -51,9 +51,13 @@ struct LinearSpec {
 struct BlockVectors {
   /// [1, C]: gains on the inputs of the halves, and on their outputs; empty where the block has no norm.
   Tensor norm1, norm2, post_norm1, post_norm2;
+  Tensor norm1_bias, norm2_bias;  ///< [1, C], empty without
   /// [1, D]; with a norm over all heads [1, H D] and [1, KV D]; empty without QK-norm.
   Tensor q_norm, k_norm;
-  Tensor qkv_bias;  ///< [1, (H + 2 KV) D], empty without biases
+  Tensor qkv_bias;   ///< [1, (H + 2 KV) D], empty without biases
+  Tensor o_bias;     ///< [1, C], empty without one
+  Tensor up_bias;    ///< [1, F], empty without
+  Tensor down_bias;  ///< [1, C], empty without
 };
 
 /// A vector [1, size], made of consecutive parts.
@@ -74,7 +78,7 @@ struct BlockSpec {
   std::int64_t vector_parameters() const;
 };
 
-/// Returns a block: attention, then SwiGLU or a mixture of experts, each with a norm. All blocks with experts
+/// Returns a block: attention, then a dense network or a mixture of experts, each with a norm. All blocks with experts
 /// have the same parameters, and so have all without.
 BlockSpec block_of(const ModelConfig& config, std::int64_t layer);
 
@@ -84,7 +88,7 @@ inline bool is_stack(const ModelConfig& config, std::int64_t layer, LinearRole r
 }
 
 /// Returns the checkpoint name of the router's bias, which no optimizer updates.
-std::string route_bias_name(std::int64_t layer);
+std::string route_bias_name(const ModelConfig& config, std::int64_t layer);
 
 /// Returns lm_head, or the embedding if tied.
 LinearSpec head_linear(const ModelConfig& config);

@@ -14,8 +14,13 @@ namespace {
 using nlohmann::json;
 
 constexpr EnumNames<NormPlace, 3> kNormPlaceNames{{"before", "after", "both"}};
-constexpr EnumNames<Activation, 3> kActivationNames{{"silu", "gelu_tanh", "gelu"}};
-constexpr EnumNames<TensorFusion, 2> kTensorFusionNames{{"none", "qkv_and_gate_up"}};
+constexpr EnumNames<Activation, 4> kActivationNames{{"silu", "gelu_tanh", "gelu", "relu2"}};
+constexpr EnumNames<TensorFusion, 9> kTensorFusionNames{
+    {"none", "qkv_and_gate_up", "gate_up", "gpt2", "gpt_bigcode", "gptj", "gpt_neox", "phi", "starcoder2"}};
+constexpr EnumNames<NormNames, 2> kNormNames{{"gemma", "glm4"}};
+constexpr EnumNames<RopePairs, 2> kRopePairsNames{{"halves", "neighbours"}};
+constexpr EnumNames<NormKind, 2> kNormKindNames{{"rms", "layer"}};
+constexpr EnumNames<Residual, 3> kResidualNames{{"sequential", "parallel", "parallel_one_norm"}};
 
 /// Calls visit(key, member) for every key.
 template <class Config, class Visit>
@@ -25,11 +30,21 @@ void each_block_key(Config& config, Visit&& visit) {
   visit("attention_scale", config.block.attention_scale);
   visit("layers_without_rope", config.block.layers_without_rope);
   visit("fused_tensors", config.block.fusion);
+  visit("norm_names", config.block.norm_names);
+  visit("rotary_dim", config.block.rotary_dim);
+  visit("rope_pairs", config.block.rope_pairs);
+  visit("o_bias", config.block.o_bias);
   visit("activation", config.block.activation);
   visit("gains_minus_one", config.block.gains_minus_one);
   visit("attention_softcap", config.block.attention_softcap);
   visit("local_layers", config.block.local_layers);
   visit("local_rope_theta", config.block.local_rope_theta);
+  visit("norm", config.block.norm);
+  visit("norm_bias", config.block.norm_bias);
+  visit("residual", config.block.residual);
+  visit("gated", config.block.gated);
+  visit("ffn_bias", config.block.ffn_bias);
+  visit("head_bias", config.head_bias);
   visit("embedding_scale", config.embedding_scale);
   visit("embedding_scale_rounded", config.embedding_scale_rounded);
   visit("logit_scale", config.logit_scale);
@@ -39,13 +54,18 @@ void each_block_key(Config& config, Visit&& visit) {
 
 const auto& block_names_of(NormPlace) { return kNormPlaceNames; }
 const auto& block_names_of(TensorFusion) { return kTensorFusionNames; }
+const auto& block_names_of(NormNames) { return kNormNames; }
+const auto& block_names_of(RopePairs) { return kRopePairsNames; }
 const auto& block_names_of(Activation) { return kActivationNames; }
+const auto& block_names_of(NormKind) { return kNormKindNames; }
+const auto& block_names_of(Residual) { return kResidualNames; }
 
 template <class Value>
 void read_block_member(const json& object, const char* key, Value& to) {
   if constexpr (std::is_enum_v<Value>) {
     read(object, key, to, block_names_of(to));
-  } else if constexpr (std::is_same_v<Value, double> || std::is_same_v<Value, bool>) {
+  } else if constexpr (std::is_same_v<Value, double> || std::is_same_v<Value, bool> ||
+                       std::is_same_v<Value, std::int64_t>) {
     read(object, key, to);
   } else {
     if (!given(object, key)) return;
@@ -127,16 +147,36 @@ void validate_block(const ModelConfig& config, const KeyNames& names) {
   if (block.local_rope_theta != 0 && config.sliding_window == 0)
     throw InvalidInput(
         fmt::format("{}: the model has no {}", names("local_rope_theta"), names("sliding_window")));
-  for (const auto& [key, given] : {std::pair{"norms", block.norms != NormPlace::before},
-                                   std::pair{"residual_scale", block.residual_scale != 1},
-                                   std::pair{"activation", block.activation != Activation::silu}})
+  for (const auto& [key, given] :
+       {std::pair{"norms", block.norms != NormPlace::before},
+        std::pair{"residual_scale", block.residual_scale != 1},
+        std::pair{"residual", block.residual != Residual::sequential}, std::pair{"gated", !block.gated},
+        std::pair{"activation", block.activation != Activation::silu}})
     if (config.moe && given)
       throw InvalidInput(fmt::format("{}: not supported together with experts", names(key)));
+  const bool layernorm = block.norm == NormKind::layer;
+  const auto refuse = [&](bool given, const char* key, const char* why) {
+    if (given) throw InvalidInput(fmt::format("{}: {}", names(key), why));
+  };
+  refuse(block.norm_bias && !layernorm, "norm_bias", "RMSNorm has none");
+  refuse(layernorm && block.norms != NormPlace::before, "norms",
+         "LayerNorm is supported on the inputs of a block's halves only");
+  refuse(layernorm && config.qk_norm, "qk_norm", "not supported together with LayerNorm");
+  refuse(block.residual != Residual::sequential && block.norms != NormPlace::before, "residual",
+         "parallel halves are supported with norms on their inputs only");
+  refuse(block.residual != Residual::sequential && block.residual_scale != 1, "residual_scale",
+         "not supported with parallel halves");
+  refuse(block.ffn_bias && block.gated, "ffn_bias", "supported without a gate only");
+  refuse(block.gated && block.activation == Activation::relu2, "activation",
+         "relu2 is supported without a gate only");
+  if (block.rotary_dim < 0 || block.rotary_dim >= config.head_dim || block.rotary_dim % 2 != 0)
+    throw InvalidInput(fmt::format("{}: {} is not an even number below {} {}", names("rotary_dim"),
+                                   block.rotary_dim, names("head_dim"), config.head_dim));
   const std::size_t factors = config.rope_scaling.pair_factors.size();
   if (config.rope_scaling.kind == RopeScaling::Kind::longrope &&
-      static_cast<std::int64_t>(factors) != config.head_dim / 2)
+      static_cast<std::int64_t>(factors) != config.rotary_dim() / 2)
     throw InvalidInput(fmt::format("rope_scaling: short_factor: has {} numbers, a head of {} has {} pairs",
-                                   factors, config.head_dim, config.head_dim / 2));
+                                   factors, config.rotary_dim(), config.rotary_dim() / 2));
 }
 
 }  // namespace precbench::config_keys

@@ -45,7 +45,8 @@ struct LengthKey {
   std::int64_t ModelConfig::*member;
 };
 constexpr LengthKey kLengths[] = {{"sliding_window", &ModelConfig::sliding_window},
-                                  {"max_positions", &ModelConfig::max_positions}};
+                                  {"max_positions", &ModelConfig::max_positions},
+                                  {"learned_positions", &ModelConfig::learned_positions}};
 
 constexpr RealKey kReals[] = {{"rope_theta", &ModelConfig::rope_theta}, {"norm_eps", &ModelConfig::norm_eps}};
 
@@ -116,7 +117,7 @@ json parse_file(const std::string& path) {
 
 bool ModelConfig::has_rope(std::int64_t layer) const {
   const std::vector<std::int64_t>& without = block.layers_without_rope;
-  return !std::binary_search(without.begin(), without.end(), layer);
+  return learned_positions == 0 && !std::binary_search(without.begin(), without.end(), layer);
 }
 
 std::int64_t ModelConfig::window(std::int64_t layer) const {
@@ -139,7 +140,10 @@ std::int64_t active_size(const ModelConfig& c, const LinearSpec& linear) {
   return linear.experts > 1 ? linear.size() / linear.experts * c.moe.rule.top_k : linear.size();
 }
 
-std::int64_t edges(const ModelConfig& c) { return c.width + (c.tied ? 1 : 2) * head_linear(c).size(); }
+std::int64_t edges(const ModelConfig& c) {
+  return c.width * (1 + (c.block.norm_bias ? 1 : 0) + c.learned_positions) +
+         (c.tied ? 1 : 2) * head_linear(c).size() + (c.head_bias ? c.vocab : 0);
+}
 
 }  // namespace
 
@@ -196,7 +200,8 @@ void validate(const ModelConfig& config, const KeyNames& names) {
   if (config.heads % config.kv_heads != 0)
     throw InvalidInput(fmt::format("{}: {} is not a multiple of {} {}", names("heads"), config.heads,
                                    names("kv_heads"), config.kv_heads));
-  if (config.qkv_bias && config.qk_norm) throw InvalidInput("qkv_bias: not supported together with qk_norm");
+  if (config.qkv_bias && config.norms_all_heads())
+    throw InvalidInput("qkv_bias: not supported together with a qk_norm over all heads");
   if (config.qk_norm_over != QkNormOver::head && !config.qk_norm)
     throw InvalidInput("qk_norm_over: the model has no qk_norm");
   if (config.head_dim % 2 != 0)

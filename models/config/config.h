@@ -1,9 +1,10 @@
 // The shape of a model, the presets, and the JSON description of a user's own model.
 //
 // Covers one family: Llama (RMSNorm, RoPE with optional scaling, grouped-query attention, SwiGLU),
-// optionally with Qwen2's biases on q, k and v, or RMSNorm on queries and keys per head (Qwen3) or over all
-// heads (OLMoE), and with what BlockForm has (Granite, SmolLM3, OLMo 2 and 3, Phi-3, Gemma). A mixture of experts
-// may replace SwiGLU: Mixtral's, Qwen3's or OLMoE's, or the routers of DeepSeek and Llama 4 with plain attention.
+// optionally with biases on q, k, v and o, or RMSNorm on queries and keys per head (Qwen3) or over all
+// heads (OLMoE), and with what BlockForm has (Granite, SmolLM3, OLMo 2 and 3, Phi-3, Gemma, GLM, EXAONE 4). A mixture
+// of experts may replace SwiGLU: Mixtral's, Qwen's, OLMoE's, GLM-4.5's, MiniMax-M2's or ERNIE 4.5's, or the routers of
+// DeepSeek and Llama 4 with plain attention.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,7 @@ inline constexpr double kInitializerRange = 0.02;
 enum class WeightAt : std::uint8_t { swiglu, input };
 /// Naming scheme of the experts' tensors in checkpoints. Llama 4 stores all experts of a layer in two
 /// tensors, and queries and keys in another row order: StoredForm (bench/step).
-enum class ExpertNames : std::uint8_t { qwen3, mixtral, llama4 };
+enum class ExpertNames : std::uint8_t { qwen3, mixtral, llama4, qwen2, ernie4_5 };
 
 /// A mixture of experts in every block except the first `dense_layers`, which have a SwiGLU of
 /// ModelConfig::ffn.
@@ -33,6 +34,7 @@ struct MoeConfig {
   RoutingRule rule;               ///< 0 experts: no mixture
   std::int64_t expert_ffn = 0;    ///< F, inner width of an expert
   std::int64_t shared_ffn = 0;    ///< inner width of the shared expert; 0: none
+  bool shared_gate = false;       ///< the shared expert's output times sigmoid(x . w) (Qwen2)
   std::int64_t dense_layers = 0;  ///< less than layers
   bool route_bias = false;        ///< load-balancing bias on the router's scores (DeepSeek-V3)
   WeightAt weight_at = WeightAt::swiglu;
@@ -48,8 +50,29 @@ enum class QkNormOver : std::uint8_t { head, heads };
 /// Position of the norms of a block's halves: on the input of each (Llama), on its output (OLMo 2), or on both
 /// (Gemma 2).
 enum class NormPlace : std::uint8_t { before, after, both };
-/// Tensors of a checkpoint: one for each of q, k, v, gate and up, or qkv_proj and gate_up_proj (Phi-3).
-enum class TensorFusion : std::uint8_t { none, qkv_and_gate_up };
+/// RMSNorm, or LayerNorm, which also subtracts the mean (GPT-2, GPT-NeoX, Nemotron).
+enum class NormKind : std::uint8_t { rms, layer };
+/// Inputs of a block's halves: the second reads the sum of the stream and the first (Llama), or both read the
+/// stream, each through a norm of its own (GPT-NeoX) or through the same one (Phi-2, GPT-J, Command R).
+enum class Residual : std::uint8_t { sequential, parallel, parallel_one_norm };
+/// Tensors of a checkpoint: one for each of q, k, v, gate and up, or qkv_proj and gate_up_proj (Phi-3), or
+/// gate_up_proj alone (GLM), or those of another family under its own names.
+enum class TensorFusion : std::uint8_t {
+  none,
+  qkv_and_gate_up,
+  gate_up,
+  gpt2,
+  gpt_bigcode,
+  gptj,
+  gpt_neox,
+  phi,
+  starcoder2
+};
+/// Names of norms on inputs and outputs of halves (NormPlace::both): Gemma 2's or GLM-4's.
+enum class NormNames : std::uint8_t { gemma, glm4 };
+/// Order of a head's rotated elements in checkpoints: element i pairs with i + rotary_dim / 2 (Llama), or 2 i with
+/// 2 i + 1 (GLM, Ernie).
+enum class RopePairs : std::uint8_t { halves, neighbours };
 
 /// Differences of a block from Llama's.
 struct BlockForm {
@@ -58,12 +81,21 @@ struct BlockForm {
   double attention_scale = 0;                          ///< factor of the scores; 0: 1 / sqrt(head_dim)
   std::vector<std::int64_t> layers_without_rope = {};  ///< ascending (SmolLM3)
   TensorFusion fusion = TensorFusion::none;
+  NormNames norm_names = NormNames::gemma;
+  std::int64_t rotary_dim = 0;  ///< elements of a head that RoPE rotates, even, from the first on; 0: all
+  RopePairs rope_pairs = RopePairs::halves;
+  bool o_bias = false;                       ///< a bias on the output of attention's o
   Activation activation = Activation::silu;  ///< of SwiGLU's gate
   bool gains_minus_one = false;              ///< weights of norms are the gains minus 1 (Gemma)
   double attention_softcap = 0;              ///< scores become c tanh(score / c) (Gemma 2); 0: they stay
   /// Ascending: layers with the window, if some have none (Gemma 2 and 3, OLMo 3).
   std::vector<std::int64_t> local_layers = {};
   double local_rope_theta = 0;  ///< of local layers, which are then not scaled (Gemma 3); 0: as the others
+  NormKind norm = NormKind::rms;
+  bool norm_bias = false;  ///< of LayerNorm
+  Residual residual = Residual::sequential;
+  bool gated = true;      ///< false: act(x W_up) W_down instead of SwiGLU
+  bool ffn_bias = false;  ///< biases of up and down without a gate
 
   bool operator==(const BlockForm&) const = default;
 };
@@ -72,7 +104,7 @@ struct ModelConfig {
   std::string name;
   std::int64_t layers = 0;    ///< L
   std::int64_t width = 0;     ///< C, width of the residual stream
-  std::int64_t ffn = 0;       ///< F, inner width of SwiGLU
+  std::int64_t ffn = 0;       ///< F, inner width of the feed-forward network
   std::int64_t heads = 0;     ///< H, query heads
   std::int64_t kv_heads = 0;  ///< KV, key and value heads; divides H
   std::int64_t head_dim = 0;  ///< D, even; H * D need not be C
@@ -80,7 +112,7 @@ struct ModelConfig {
   bool tied = false;          ///< lm_head is the embedding matrix
   bool qk_norm = false;       ///< RMSNorm on queries and keys, before RoPE
   QkNormOver qk_norm_over = QkNormOver::head;
-  bool qkv_bias = false;  ///< biases on q, k and v; not with qk_norm
+  bool qkv_bias = false;  ///< biases on q, k and v; not with a QK-norm over all heads
   /// RoPE changes its angles in sequences longer than max_positions, which are unsupported. Not written by
   /// model_to_json, because shorter sequences are computed as without it.
   bool dynamic_rope = false;
@@ -101,10 +133,14 @@ struct ModelConfig {
   bool embedding_scale_rounded = false;  ///< to the dtype of the activations (Gemma)
   double logit_scale = 1;                ///< factor of the logits
   double logit_softcap = 0;              ///< logits become c tanh(logit / c) (Gemma 2); 0: they stay
+  std::int64_t learned_positions = 0;    ///< rows of a table added to the embedding, without RoPE (GPT-2)
+  bool head_bias = false;                ///< of lm_head (Phi-2, GPT-J)
   std::string cuts = {};                 ///< differences from the model it is named after; empty: none
 
   /// Returns true if a block has experts.
   bool has_experts(std::int64_t layer) const { return moe && layer >= moe.dense_layers; }
+  /// Returns the number of elements of a head that RoPE rotates.
+  std::int64_t rotary_dim() const { return block.rotary_dim > 0 ? block.rotary_dim : head_dim; }
   /// Returns true if a block rotates its queries and keys.
   bool has_rope(std::int64_t layer) const;
   /// Returns the number of keys that a query of the layer sees; 0: all before it.
@@ -133,8 +169,8 @@ std::int64_t active_matrix_parameters(const ModelConfig& config);
 ModelConfig cut_to(ModelConfig config, std::int64_t layers);
 
 /// Throws InvalidInput that names the field: a dimension below 1, heads not divisible by kv_heads, an odd
-/// head_dim, bad eps, theta or scale, biases with QK-norm, a QK-norm scope without QK-norm, layers without
-/// RoPE or with a window that the model lacks, experts with another form of block, or an impossible router.
+/// head_dim, bad eps, theta or scale, biases with a QK-norm over all heads, a QK-norm scope without QK-norm, layers
+/// without RoPE or with a window that the model lacks, experts with another form of block, or an impossible router.
 void validate(const ModelConfig& config);
 
 /// Returns the presets, smallest first within each family; `tiny` is the first.
@@ -148,7 +184,9 @@ ModelConfig find_model(const std::string& name_or_path);
 
 /// Reads and validates a model: our own keys (those of model_to_json), or a Hugging Face config.json of
 /// model_type llama, mistral, ministral3, qwen2, qwen3, smollm3, granite, olmo2, olmo3, phi3, gemma, gemma2,
-/// gemma3_text, mixtral, qwen3_moe, olmoe, deepseek_v2, deepseek_v3 or llama4_text; of a multimodal model its
+/// gemma3_text, glm, glm4, ernie4_5, exaone4, gpt2, gpt_bigcode, gptj, gpt_neox, phi, starcoder2, stablelm, nemotron,
+/// cohere, cohere2, mixtral, qwen2_moe, qwen3_moe, olmoe, deepseek, deepseek_v2, deepseek_v3, glm4_moe, minimax_m2,
+/// ernie4_5_moe or llama4_text; of a multimodal model its
 /// text_config.
 ///   own keys      layers, width, ffn, heads and vocab are required; kv_heads defaults to heads, head_dim to
 ///                 width / heads, the rest as in ModelConfig

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/base/errors.h"
 #include "models/config/config_keys.h"
@@ -26,6 +27,7 @@ struct Family {
   double rope_theta = 10000, norm_eps = 1e-6;
   QkNormOver qk_norm_over = QkNormOver::head;
   bool tied = false;
+  double rotary_share = 0;  ///< partial_rotary_factor; 0: the model_type rotates whole heads
 };
 
 const std::vector<Family>& families() {
@@ -39,15 +41,34 @@ const std::vector<Family>& families() {
       {"olmo2", 0, 0, 2048, 0, false, true, 10000, 1e-5, QkNormOver::heads},
       {"olmo3", 0, 0, 2048, 4096, false, true, 500000, 1e-5, QkNormOver::heads},
       {"ministral3", 8, 128, 262144, kAsGiven, false, false, 1e6, 1e-5},
-      {"phi3", 0, 0, 4096, kAsGiven, false, false, 10000, 1e-5},
+      {"phi3", 0, 0, 4096, kAsGiven, false, false, 10000, 1e-5, QkNormOver::head, false, 1},
+      {"glm", 2, 128, 131072, 0, true, false, 10000, 1.5625e-7, QkNormOver::head, false, 0.5},
+      {"glm4", 2, 128, 131072, 0, true, false, 10000, 1.5625e-7, QkNormOver::head, false, 0.5},
+      {"ernie4_5", 2, 128, 131072, 0, false, false, 500000, 1e-5, QkNormOver::head, true},
+      {"exaone4", 32, 0, 2048, 4096, false, true, 10000, 1e-5},
       {"gemma", 16, 256, 8192, 0, false, false, 10000, 1e-6, QkNormOver::head, true},
       {"gemma2", 4, 256, 8192, 4096, false, false, 10000, 1e-6, QkNormOver::head, true},
       {"gemma3_text", 4, 256, 131072, 4096, false, true, 1e6, 1e-6, QkNormOver::head, true},
+      {"gpt2", 0, 0, 1024, 0, true, false, 10000, 1e-5, QkNormOver::head, true},
+      {"gpt_bigcode", 1, 0, 1024, 0, true, false, 10000, 1e-5, QkNormOver::head, true},
+      {"gptj", 0, 0, 2048, 0, false, false, 10000, 1e-5},
+      {"gpt_neox", 0, 0, 2048, 0, true, false, 10000, 1e-5, QkNormOver::head, false, 0.25},
+      {"phi", 0, 0, 2048, 0, true, false, 10000, 1e-5, QkNormOver::head, false, 0.5},
+      {"starcoder2", 2, 0, 4096, kAsGiven, true, false, 10000, 1e-5, QkNormOver::head, true},
+      {"stablelm", 32, 0, 4096, 0, false, false, 10000, 1e-5, QkNormOver::head, false, 0.25},
+      {"nemotron", 0, 0, 4096, 0, false, false, 10000, 1e-5, QkNormOver::head, false, 0.5},
+      {"cohere", 0, 0, 8192, 0, false, false, 500000, 1e-5, QkNormOver::head, true},
+      {"cohere2", 0, 0, 8192, 4096, false, false, 10000, 1e-5, QkNormOver::head, true},
       {"mixtral", 8, 0, 131072, kAsGiven, false, false, 1e6, 1e-5},
+      {"qwen2_moe", 16, 0, 32768, 0, true, false},
       {"qwen3_moe", 4, 0, 32768, 0, false, true},
       {"olmoe", 0, 0, 4096, 0, false, true, 10000, 1e-5, QkNormOver::heads},
+      {"deepseek", 0, 0, 2048, 0, false, false},
       {"deepseek_v2", 0, 0, 2048, 0, false, false},
       {"deepseek_v3", 0, 0, 4096, 0, false, false},
+      {"glm4_moe", 8, 0, 131072, 0, false, false, 10000, 1e-5, QkNormOver::head, false, 0.5},
+      {"minimax_m2", 8, 128, 196608, 0, false, true, 5e6, 1e-6, QkNormOver::heads, false, 1},
+      {"ernie4_5_moe", 4, 0, 131072, 0, false, false, 500000, 1e-5, QkNormOver::head, true},
       {"llama4_text", 8, 128, 131072, 0, false, false, 500000, 1e-5},
   };
   return all;
@@ -58,11 +79,9 @@ constexpr std::int64_t kQwenWindow = 4096, kQwenFullLayers = 28;  // defaults of
 const Family& family_of(const json& object) {
   std::string model_type;
   read(object, "model_type", model_type);
-  for (const auto& [type, why] :
-       {std::pair{"gpt_oss", "its biases, attention sinks and clamped SwiGLU are not"},
-        std::pair{"qwen2_moe", "its gated shared expert is not"}})
-    if (model_type == type)
-      throw InvalidInput(fmt::format("model_type: \"{}\" is not supported: {}", model_type, why));
+  if (model_type == "gpt_oss")
+    throw InvalidInput(
+        "model_type: \"gpt_oss\" is not supported: its biases, attention sinks and clamped SwiGLU are not");
   std::vector<const char*> names;
   for (const Family& family : families()) {
     if (model_type == family.model_type) return family;
@@ -114,6 +133,9 @@ struct RopeKeys {
     if (given(object, "original_max_position_embeddings"))
       values["original_max_position_embeddings"] = object.at("original_max_position_embeddings");
     if (model_type == "phi3") read_phi3();
+    // A name of GPT-J's plain angles in files of MLC.
+    for (const char* name : {"type", "rope_type"})
+      if (model_type == "gptj" && values.value(name, json()) == "gptj") values[name] = "default";
     if (const json parameters = object.value("rope_parameters", json());
         parameters.is_object() && (model_type == "gemma3_text" || model_type == "olmo3"))
       read_by_layer_type(parameters);
@@ -142,11 +164,35 @@ struct RopeKeys {
   bool dynamic() const { return values.value(type_key(), json()) == "dynamic"; }
 };
 
-void refuse_rope(const json& object, const RopeKeys& rope, std::int64_t max_positions, Refusals& refused) {
-  double share = 1;
+/// Returns the share of a head that rotates.
+double rotary_share(const json& object, const RopeKeys& rope, double otherwise) {
+  double share = otherwise;
+  read(object, "rotary_pct", share);  // GPT-NeoX
   read(object, "partial_rotary_factor", share);
   read(rope.values, "partial_rotary_factor", share);
-  if (share != 1) refused.add("partial_rotary_factor", fmt::format("{}", share), "1");
+  return share;
+}
+
+/// Reads the number of a head's elements that rotate, rounded as transformers does. `config` has the other dimensions.
+void read_rotary_dim(const json& object, const RopeKeys& rope, const Family& family, ModelConfig& config) {
+  const std::int64_t head = config.head_dim > 0 ? config.head_dim
+                            : config.heads > 0  ? config.width / config.heads
+                                                : 0;
+  std::int64_t& rotary = config.block.rotary_dim;
+  const double share = rotary_share(object, rope, family.rotary_share);
+  if (!std::isfinite(share) || share <= 0 || share > 1)
+    throw InvalidInput(fmt::format("partial_rotary_factor: must be above 0 and at most 1, got {}", share));
+  rotary = static_cast<std::int64_t>(static_cast<double>(head) * share);
+  if (std::string_view(family.model_type) == "minimax_m2" && !given(object, "partial_rotary_factor"))
+    read(object, "rotary_dim", rotary);
+  if (rotary == head) rotary = 0;
+}
+
+void refuse_rope(const json& object, const RopeKeys& rope, const Family& family, std::int64_t max_positions,
+                 Refusals& refused) {
+  const double share = rotary_share(object, rope, 1);
+  if (share != 1 && family.rotary_share == 0)
+    refused.add("partial_rotary_factor", fmt::format("{}", share), "1");
   if (!rope.key || rope.dynamic()) return;
   const char* type = rope.type_key();
   if (!rope_scaling_from_json(rope.values, max_positions).scaling)
@@ -157,7 +203,7 @@ void refuse_rope(const json& object, const RopeKeys& rope, std::int64_t max_posi
 void note_attention_scale(const RopeKeys& rope, std::string_view model_type, ModelConfig& config) {
   double all_dim = 0;
   read(rope.values, "mscale_all_dim", all_dim);
-  if (model_type.starts_with("deepseek") && config.rope_scaling.kind == RopeScaling::Kind::yarn &&
+  if (model_type.starts_with("deepseek_") && config.rope_scaling.kind == RopeScaling::Kind::yarn &&
       all_dim != 0)
     config.not_modelled.push_back(fmt::format(
         "{}: mscale_all_dim {}: its factor on the scores of attention is left out", rope.key, all_dim));
@@ -165,6 +211,7 @@ void note_attention_scale(const RopeKeys& rope, std::string_view model_type, Mod
 
 void read_rope(const json& object, const RopeKeys& rope, std::string_view model_type, ModelConfig& config) {
   read(object, "rope_theta", config.rope_theta);
+  if (model_type == "gpt_neox") read(object, "rotary_emb_base", config.rope_theta);
   if (!rope.key) return;
   read(rope.values, "rope_theta", config.rope_theta);
   if (rope.dynamic()) {
@@ -188,14 +235,18 @@ void read_rope(const json& object, const RopeKeys& rope, std::string_view model_
 
 /// Collects settings of the file that a step omits.
 void note_what_is_left_out(const json& object, const std::string& model_type, ModelConfig& config) {
-  double dropout = 0, deviation = kInitializerRange;
-  read(object, "attention_dropout", dropout);
-  if (dropout != 0) config.not_modelled.push_back(fmt::format("attention_dropout {} is left out", dropout));
+  double deviation = kInitializerRange;
+  for (const char* key : {"attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "hidden_dropout",
+                          "embedding_dropout", "residual_dropout"}) {
+    double dropout = 0;
+    if (reads_key(model_type, key)) read(object, key, dropout);
+    if (dropout != 0) config.not_modelled.push_back(fmt::format("{} {} is left out", key, dropout));
+  }
   read(object, "initializer_range", deviation);
   if (deviation != kInitializerRange)
     config.not_modelled.push_back(
         fmt::format("initializer_range {}: fresh weights are made with {}", deviation, kInitializerRange));
-  if (model_type.starts_with("deepseek"))
+  if (model_type.starts_with("deepseek_"))
     config.not_modelled.push_back("latent attention (MLA) is left out: attention is plain");
   note_unread_keys(object, model_type, config);
 }
@@ -216,19 +267,22 @@ ModelConfig from_hugging_face(const json& object) {
   config.qk_norm_over = family.qk_norm_over;
   config.tied = family.tied;
   set_default_dimensions(model_type, config);
-  for (const DimensionKey& entry : kDimensions) read(object, entry.hugging_face, config.*entry.member);
+  const auto key = [&](const char* name) { return key_in_file(object, model_type, name); };
+  for (const DimensionKey& entry : kDimensions)
+    read(object, key(entry.hugging_face).c_str(), config.*entry.member);
   if (!object.contains("num_key_value_heads")) config.kv_heads = family.kv_heads;
   if (!object.contains("head_dim")) config.head_dim = family.head_dim;
   read(object, "tie_word_embeddings", config.tied);
-  read(object, "rms_norm_eps", config.norm_eps);
-  read(object, "max_position_embeddings", config.max_positions);
+  read(object, key("rms_norm_eps").c_str(), config.norm_eps);
+  read(object, key("max_position_embeddings").c_str(), config.max_positions);
   const RopeKeys rope(object, model_type);
   Refusals refused;
   refuse_other_models(object, model_type, config, refused);
-  refuse_rope(object, rope, config.max_positions, refused);
+  refuse_rope(object, rope, family, config.max_positions, refused);
   refused.throw_if_any();
   read_window(object, family, config);
   read_rope(object, rope, model_type, config);
+  if (family.rotary_share > 0) read_rotary_dim(object, rope, family, config);
   if (hugging_face_has_experts(model_type)) read_hugging_face_moe(object, model_type, config);
   read_hugging_face_block(object, model_type, config);
   note_what_is_left_out(object, model_type, config);

@@ -102,8 +102,10 @@ void read_longrope(const json& object, RopeScaling& s) {
 KeyNames KeyNames::of_hugging_face(const json& object) {
   KeyNames names;
   names.theirs_ = hugging_face_moe_names(object, object.at("model_type").get<std::string>());
-  for (const DimensionKey& dimension : kDimensions) names.theirs_[dimension.key] = dimension.hugging_face;
-  names.theirs_["norm_eps"] = "rms_norm_eps";
+  const std::string model_type = object.at("model_type").get<std::string>();
+  for (const DimensionKey& dimension : kDimensions)
+    names.theirs_[dimension.key] = key_in_file(object, model_type, dimension.hugging_face);
+  names.theirs_["norm_eps"] = key_in_file(object, model_type, "rms_norm_eps");
   names.theirs_["residual_scale"] = "residual_multiplier";
   names.theirs_["attention_scale"] = "attention_multiplier";
   names.theirs_["embedding_scale"] = "embedding_multiplier";
@@ -112,6 +114,8 @@ KeyNames KeyNames::of_hugging_face(const json& object) {
   names.theirs_["logit_softcap"] = "final_logit_softcapping";
   names.theirs_["local_rope_theta"] = "rope_local_base_freq";
   names.theirs_["local_layers"] = "layer_types";
+  names.theirs_["qkv_bias"] = "attention_bias";
+  names.theirs_["rotary_dim"] = "partial_rotary_factor";
   return names;
 }
 

@@ -107,6 +107,9 @@ void read_hugging_face_block(const nlohmann::json& object, const std::string& mo
 /// is no window; if all are local, the list stays empty. `config` must have the layers and the window.
 void read_local_layers(const nlohmann::json& object, const std::function<bool(std::int64_t layer)>& is_local,
                        ModelConfig& config);
+/// Sets the form of a block with LayerNorm, or leaves another family's alone (hugging_face_classic.cpp).
+void read_classic_block(const nlohmann::json& object, const std::string& model_type, ModelConfig& config);
+void set_classic_dimensions(const std::string& model_type, ModelConfig& config);
 /// Sets the dimensions that a model_type's file may leave out.
 void set_default_dimensions(const std::string& model_type, ModelConfig& config);
 /// Types of layers, in layer_types and in rope_parameters.
@@ -154,6 +157,8 @@ inline constexpr std::int64_t kDeepSeekValueWidth = 128;
 
 /// Returns the name under which the file gives a key: its own, or an alias that transformers accepts.
 std::string key_in_file(const nlohmann::json& object, std::string_view model_type, const std::string& key);
+/// Returns true for keys of every model_type and those that this one reads or may ignore.
+bool reads_key(std::string_view model_type, std::string_view key);
 /// Throws InvalidInput if a file gives one number under two names with different values.
 void check_aliases(const nlohmann::json& object, std::string_view model_type);
 /// Collects settings of models that are not supported. `config` must have the dimensions.

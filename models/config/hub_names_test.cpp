@@ -127,6 +127,24 @@ TEST_CASE("presets: values of the published config.json", "[models]") {
     "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 32064,
     "tie_word_embeddings": false, "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "sliding_window": 2047,
     "rope_scaling": null, "original_max_position_embeddings": 4096, "max_position_embeddings": 4096})");
+  same("glm-4.5",
+       R"({"model_type": "glm4_moe", "attention_bias": true, "first_k_dense_replace": 3, "head_dim": 128,
+    "hidden_size": 5120, "intermediate_size": 12288, "max_position_embeddings": 131072,
+    "moe_intermediate_size": 1536, "n_group": 1, "n_routed_experts": 160, "n_shared_experts": 1,
+    "norm_topk_prob": true, "num_attention_heads": 96, "num_experts_per_tok": 8, "num_hidden_layers": 92,
+    "num_key_value_heads": 8, "partial_rotary_factor": 0.5, "rms_norm_eps": 1e-05, "rope_scaling": null,
+    "rope_theta": 1000000, "routed_scaling_factor": 2.5, "tie_word_embeddings": false, "topk_group": 1,
+    "use_qk_norm": true, "vocab_size": 151552})");
+  same("qwen1.5-moe-a2.7b", R"({"model_type": "qwen2_moe", "hidden_size": 2048, "intermediate_size": 5632,
+    "max_position_embeddings": 8192, "num_attention_heads": 16, "num_hidden_layers": 24, "num_key_value_heads": 16,
+    "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "tie_word_embeddings": false, "use_sliding_window": false,
+    "vocab_size": 151936, "decoder_sparse_step": 1, "moe_intermediate_size": 1408,
+    "shared_expert_intermediate_size": 5632, "num_experts_per_tok": 4, "num_experts": 60, "norm_topk_prob": false})");
+  same("exaone-4.0-32b", R"({"model_type": "exaone4", "hidden_size": 5120, "intermediate_size": 27392,
+    "max_position_embeddings": 131072, "num_attention_heads": 40, "num_hidden_layers": 64, "num_key_value_heads": 8,
+    "head_dim": 128, "rms_norm_eps": 1e-05, "rope_theta": 1000000, "rope_scaling": {"factor": 16.0,
+    "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+    "sliding_window": 4096, "sliding_window_pattern": "LLLG", "tie_word_embeddings": false, "vocab_size": 102400})");
   same("mixtral-8x22b-v0.3", R"({"model_type": "mixtral", "hidden_size": 6144, "intermediate_size": 16384,
     "num_hidden_layers": 56, "num_attention_heads": 48, "num_key_value_heads": 8, "vocab_size": 32768,
     "num_local_experts": 8, "num_experts_per_tok": 2, "rms_norm_eps": 1e-05, "rope_theta": 1000000.0,

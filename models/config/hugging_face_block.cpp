@@ -18,7 +18,30 @@ using nlohmann::json;
 constexpr std::int64_t kSmolLm3Interval = 4;                    // every fourth layer has no RoPE
 constexpr std::int64_t kGemma2Pattern = 2, kGemma3Pattern = 6;  // every n-th layer has no window
 constexpr std::int64_t kOlmo3Pattern = 4;
+constexpr std::int64_t kExaone4Pattern = 4;
 constexpr double kGemmaLocalTheta = 10000;
+
+/// Biases of attention that a key switches, by model_type.
+struct AttentionBias {
+  std::string_view model_type;
+  bool by_default, of_o;  ///< of_o: o has one as well as q, k and v
+  const char* key = "attention_bias";
+};
+constexpr AttentionBias kAttentionBiases[] = {
+    {"llama", false, true},   {"qwen3", false, true},       {"qwen3_moe", false, true},
+    {"smollm3", false, true}, {"granite", false, true},     {"gemma", false, true},
+    {"gemma2", false, true},  {"gemma3_text", false, true}, {"glm", true, false},
+    {"glm4", true, false},    {"glm4_moe", false, false},   {"qwen2_moe", true, false, "qkv_bias"},
+};
+
+void read_attention_bias(const json& object, std::string_view model_type, ModelConfig& config) {
+  for (const AttentionBias& known : kAttentionBiases) {
+    if (known.model_type != model_type) continue;
+    config.qkv_bias = known.by_default;
+    read(object, known.key, config.qkv_bias);
+    config.block.o_bias = config.qkv_bias && known.of_o;
+  }
+}
 
 void read_granite(const json& object, ModelConfig& config) {
   double logit_divisor = 1;
@@ -130,6 +153,42 @@ void read_olmo3(const json& object, ModelConfig& config) {
     config.block.local_rope_theta = 0;
 }
 
+/// Reads GLM, whose pairs of RoPE are neighbours. GLM-4 has norms on outputs as well.
+void read_glm(bool fourth, ModelConfig& config) {
+  config.block.rope_pairs = RopePairs::neighbours;
+  config.block.fusion = TensorFusion::gate_up;
+  if (!fourth) return;
+  config.block.norms = NormPlace::both;
+  config.block.norm_names = NormNames::glm4;
+}
+
+/// Returns a test for local layers from a pattern of L and G that repeats, ending with a full layer, or from the period
+/// of full layers.
+std::function<bool(std::int64_t layer)> exaone4_pattern(const json& object, std::int64_t layers) {
+  const auto found = object.find("sliding_window_pattern");
+  if (found != object.end() && found->is_string()) {
+    const std::string pattern = found->get<std::string>();
+    if (pattern.empty() || pattern.find_first_not_of("LG") != pattern.npos)
+      throw InvalidInput(
+          fmt::format("sliding_window_pattern: expected a number or letters L and G, got {}", shown(*found)));
+    return [=](std::int64_t layer) {
+      return layer + 1 < layers && pattern[static_cast<std::size_t>(layer) % pattern.size()] == 'L';
+    };
+  }
+  std::int64_t pattern = kExaone4Pattern;
+  read(object, "sliding_window_pattern", pattern);
+  return every_but(pattern);
+}
+
+/// EXAONE 4 has norms on outputs, and in a model with windows only the layers with one have RoPE.
+void read_exaone4(const json& object, ModelConfig& config) {
+  config.block.norms = NormPlace::after;
+  if (config.sliding_window == 0) return;
+  read_local_layers(object, exaone4_pattern(object, config.layers), config);
+  for (std::int64_t layer = 0; layer < config.layers; ++layer)
+    if (config.window(layer) == 0) config.block.layers_without_rope.push_back(layer);
+}
+
 }  // namespace
 
 void read_local_layers(const json& object, const std::function<bool(std::int64_t layer)>& is_local,
@@ -153,6 +212,7 @@ void read_local_layers(const json& object, const std::function<bool(std::int64_t
 }
 
 void set_default_dimensions(const std::string& model_type, ModelConfig& config) {
+  set_classic_dimensions(model_type, config);
   if (!model_type.starts_with("gemma")) return;
   const bool first = model_type == "gemma";
   config.layers = first ? 28 : 26;
@@ -163,10 +223,15 @@ void set_default_dimensions(const std::string& model_type, ModelConfig& config) 
 }
 
 void read_hugging_face_block(const json& object, const std::string& model_type, ModelConfig& config) {
+  read_classic_block(object, model_type, config);
   if (model_type == "granite") read_granite(object, config);
   if (model_type == "smollm3") read_smollm3(object, config);
   if (model_type == "olmo2") config.block.norms = NormPlace::after;
   if (model_type == "olmo3") read_olmo3(object, config);
+  read_attention_bias(object, model_type, config);
+  if (model_type == "glm" || model_type == "glm4") read_glm(model_type == "glm4", config);
+  if (model_type == "exaone4") read_exaone4(object, config);
+  if (model_type.starts_with("ernie4_5")) config.block.rope_pairs = RopePairs::neighbours;
   if (model_type == "phi3") config.block.fusion = TensorFusion::qkv_and_gate_up;
   if (model_type == "gemma") read_gemma(object, "hidden_act", config);
   if (model_type == "gemma2") read_later_gemma(object, {50, 30}, kGemma2Pattern, config);

@@ -56,6 +56,24 @@ const std::vector<FamilyKeys>& family_keys() {
     keys.insert(more.begin(), more.end());
     return keys;
   };
+  static const KeySet gpt = {"activation_function",
+                             "attn_pdrop",
+                             "embd_pdrop",
+                             "hidden_act",
+                             "hidden_size",
+                             "intermediate_size",
+                             "max_position_embeddings",
+                             "n_ctx",
+                             "num_attention_heads",
+                             "num_hidden_layers",
+                             "resid_pdrop",
+                             "rms_norm_eps",
+                             "scale_attn_weights",
+                             "summary_activation",
+                             "summary_first_dropout",
+                             "summary_proj_to_labels",
+                             "summary_type",
+                             "summary_use_proj"};
   // Qwen2 has biases on q, k and v regardless of attention_bias; Qwen3 and OLMoE have a QK-norm.
   static const std::vector<FamilyKeys> all = {
       {"llama", {"attention_bias", "mlp_bias", "pretraining_tp"}},
@@ -78,6 +96,32 @@ const std::vector<FamilyKeys>& family_keys() {
       {"phi3",
        {"attention_bias", "embd_pdrop", "full_attn_mod", "interpolate_factor", "lm_head_bias", "resid_pdrop",
         "sliding_window"}},
+      {"glm", {"attention_bias"}},
+      {"glm4", {"attention_bias"}},
+      {"ernie4_5", {"use_bias"}},
+      {"exaone4", {"layer_types", "sliding_window", "sliding_window_pattern"}},
+      {"gpt2", with(gpt, {"reorder_and_upcast_attn", "scale_attn_by_inverse_layer_idx"})},
+      {"gpt_bigcode", with(gpt, {"attention_softmax_in_fp32", "multi_query", "runner_max_sequence_length",
+                                 "scale_attention_softmax_in_fp32"})},
+      {"gptj", with(gpt, {"rotary", "rotary_dim"})},
+      {"gpt_neox",
+       {"attention_bias", "classifier_dropout", "hidden_act", "hidden_dropout", "rms_norm_eps",
+        "rotary_emb_base", "rotary_pct", "use_parallel_residual"}},
+      {"phi", {"embd_pdrop", "hidden_act", "qk_layernorm", "resid_pdrop", "rms_norm_eps"}},
+      // Older files repeat activation and eps under names that nothing reads.
+      {"starcoder2",
+       {"activation_function", "attention_softmax_in_fp32", "embedding_dropout", "hidden_act",
+        "layer_norm_epsilon", "mlp_type", "norm_type", "residual_dropout", "rms_norm_eps",
+        "scale_attention_softmax_in_fp32", "scale_attn_weights", "sliding_window", "use_bias"}},
+      {"stablelm",
+       {"hidden_act", "hidden_dropout", "qk_layernorm", "rms_norm_eps", "rotary_pct", "use_parallel_residual",
+        "use_qkv_bias"}},
+      {"nemotron", {"attention_bias", "hidden_act", "mlp_bias", "rms_norm_eps"}},
+      {"cohere", {"attention_bias", "logit_scale", "rms_norm_eps", "use_qk_norm"}},
+      {"cohere2",
+       {"attention_bias", "layer_switch", "layer_types", "logit_scale", "order_of_interleaved_layers",
+        "position_embedding_type", "rms_norm_eps", "rotary_pct", "sliding_window", "sliding_window_pattern",
+        "use_embedding_sharing", "use_gated_activation", "use_parallel_block", "use_parallel_embedding"}},
       {"gemma", {"attention_bias", "hidden_activation", "use_bidirectional_attention"}},
       {"gemma2",
        {"attention_bias", "attn_logit_softcapping", "final_logit_softcapping", "hidden_activation",
@@ -89,6 +133,22 @@ const std::vector<FamilyKeys>& family_keys() {
       {"mixtral",
        {"norm_topk_prob", "num_experts_per_tok", "num_local_experts", "output_router_logits",
         "router_aux_loss_coef", "router_jitter_noise", "sliding_window"}},
+      {"qwen2_moe",
+       {"decoder_sparse_step", "layer_types", "max_window_layers", "mlp_only_layers", "moe_intermediate_size",
+        "norm_topk_prob", "num_experts", "num_experts_per_tok", "output_router_logits", "qkv_bias",
+        "router_aux_loss_coef", "shared_expert_intermediate_size", "sliding_window", "use_sliding_window"}},
+      {"glm4_moe",
+       {"attention_bias", "first_k_dense_replace", "moe_intermediate_size", "n_group", "n_routed_experts",
+        "n_shared_experts", "norm_topk_prob", "num_experts_per_tok", "num_nextn_predict_layers",
+        "output_router_logits", "routed_scaling_factor", "router_aux_loss_coef", "topk_group",
+        "use_qk_norm"}},
+      {"minimax_m2",
+       {"num_experts_per_tok", "num_local_experts", "output_router_logits", "qk_norm_type", "rotary_dim",
+        "router_aux_loss_coef", "router_jitter_noise", "scoring_func", "use_qk_norm", "use_routing_bias"}},
+      {"ernie4_5_moe",
+       {"moe_intermediate_size", "moe_k", "moe_layer_end_index", "moe_layer_interval",
+        "moe_layer_start_index", "moe_norm_min", "moe_num_experts", "moe_num_shared_experts",
+        "output_router_logits", "router_aux_loss_coef", "use_bias"}},
       {"qwen3_moe",
        {"attention_bias", "decoder_sparse_step", "max_window_layers", "mlp_only_layers",
         "moe_intermediate_size", "norm_topk_prob", "num_experts", "num_experts_per_tok",
@@ -97,6 +157,10 @@ const std::vector<FamilyKeys>& family_keys() {
       {"olmoe",
        {"attention_bias", "clip_qkv", "norm_topk_prob", "num_experts", "num_experts_per_tok",
         "output_router_logits", "router_aux_loss_coef", "use_qk_norm"}},
+      {"deepseek",
+       {"attention_bias", "aux_loss_alpha", "first_k_dense_replace", "moe_intermediate_size",
+        "moe_layer_freq", "n_routed_experts", "n_shared_experts", "norm_topk_prob", "num_experts_per_tok",
+        "pretraining_tp", "scoring_func", "seq_aux"}},
       {"deepseek_v2", with(latent, {"mlp_bias"})},
       {"deepseek_v3", with(latent, {"num_nextn_predict_layers"})},
       {"llama4_text",
@@ -205,11 +269,46 @@ struct Alias {
 };
 constexpr Alias kAliases[] = {
     {"mixtral", "num_local_experts", "num_experts"},
+    {"gpt2", "hidden_size", "n_embd"},
+    {"gpt2", "num_hidden_layers", "n_layer"},
+    {"gpt2", "num_attention_heads", "n_head"},
+    {"gpt2", "max_position_embeddings", "n_positions"},
+    {"gpt2", "intermediate_size", "n_inner"},
+    {"gpt2", "hidden_act", "activation_function"},
+    {"gpt2", "rms_norm_eps", "layer_norm_epsilon"},
+    {"gpt_bigcode", "hidden_size", "n_embd"},
+    {"gpt_bigcode", "num_hidden_layers", "n_layer"},
+    {"gpt_bigcode", "num_attention_heads", "n_head"},
+    {"gpt_bigcode", "max_position_embeddings", "n_positions"},
+    {"gpt_bigcode", "intermediate_size", "n_inner"},
+    {"gpt_bigcode", "hidden_act", "activation_function"},
+    {"gpt_bigcode", "rms_norm_eps", "layer_norm_epsilon"},
+    {"gptj", "hidden_size", "n_embd"},
+    {"gptj", "num_hidden_layers", "n_layer"},
+    {"gptj", "num_attention_heads", "n_head"},
+    {"gptj", "max_position_embeddings", "n_positions"},
+    {"gptj", "intermediate_size", "n_inner"},
+    {"gptj", "hidden_act", "activation_function"},
+    {"gptj", "rms_norm_eps", "layer_norm_epsilon"},
+    {"gpt_neox", "rms_norm_eps", "layer_norm_eps"},
+    {"phi", "rms_norm_eps", "layer_norm_eps"},
+    {"starcoder2", "rms_norm_eps", "norm_epsilon"},
+    {"stablelm", "rms_norm_eps", "layer_norm_eps"},
+    {"stablelm", "rms_norm_eps", "norm_eps"},
+    {"nemotron", "rms_norm_eps", "norm_eps"},
+    {"cohere", "rms_norm_eps", "layer_norm_eps"},
+    {"cohere2", "rms_norm_eps", "layer_norm_eps"},
     {"qwen3_moe", "num_experts", "num_local_experts"},
     {"olmoe", "num_experts", "num_local_experts"},
     {"deepseek_v2", "n_routed_experts", "num_experts"},
     {"deepseek_v3", "n_routed_experts", "num_local_experts"},
     {"deepseek_v3", "num_nextn_predict_layers", "num_mtp_layers"},
+    {"qwen2_moe", "num_experts", "num_local_experts"},
+    {"glm4_moe", "n_routed_experts", "num_local_experts"},
+    {"glm4_moe", "num_nextn_predict_layers", "num_mtp_layers"},
+    {"minimax_m2", "num_local_experts", "num_experts"},
+    {"ernie4_5_moe", "moe_num_experts", "num_experts"},
+    {"ernie4_5_moe", "moe_k", "num_experts_per_tok"},
 };
 
 /// A key of a model_type that asks for another model unless it is null or has an allowed value. An absent key
@@ -227,35 +326,59 @@ const std::vector<Refusal>& refusals() {
   const char* dense = "a block without experts between others";
   const char* both_ways = "attention to later tokens";
   static const std::vector<Refusal> all = {
-      {"llama", "attention_bias", {false}, true, bias},
       {"llama", "mlp_bias", {false}, true, "a bias in the MLP"},
-      {"qwen3", "attention_bias", {false}, true, bias},
       {"qwen3", "use_qk_norm", {true}, true, "a model of this type without a QK-norm"},
-      {"smollm3", "attention_bias", {false}, true, bias},
       {"smollm3", "mlp_bias", {false}, true, "a bias in the MLP"},
-      {"granite", "attention_bias", {false}, true, bias},
       {"granite", "mlp_bias", {false}, true, "a bias in the MLP"},
       {"olmo2", "attention_bias", {false}, true, bias},
       {"olmo3", "attention_bias", {false}, true, bias},
       {"phi3", "attention_bias", {false}, true, bias},
       {"phi3", "embd_pdrop", {0.0}, true, "dropout"},
       {"phi3", "resid_pdrop", {0.0}, true, "dropout"},
-      {"gemma", "attention_bias", {false}, true, bias},
       {"gemma", "use_bidirectional_attention", {false}, true, both_ways},
       {"gemma", "hidden_activation", {"gelu_pytorch_tanh"}, true, "another activation"},
-      {"gemma2", "attention_bias", {false}, true, bias},
       {"gemma2", "use_bidirectional_attention", {false}, true, both_ways},
-      {"gemma3_text", "attention_bias", {false}, true, bias},
       {"gemma3_text", "use_bidirectional_attention", {false}, true, both_ways},
+      {"gpt2", "scale_attn_weights", {true}, true, "attention without a scale"},
+      {"gpt2", "scale_attn_by_inverse_layer_idx", {false}, true, "a scale of attention by the layer"},
+      {"gpt2", "add_cross_attention", {false}, true, "cross-attention"},
+      {"gpt_bigcode", "scale_attn_weights", {true}, true, "attention without a scale"},
+      {"gpt_bigcode",
+       "multi_query",
+       {true},
+       true,
+       "a model of this type with a key head for each query head"},
+      {"gpt_bigcode", "add_cross_attention", {false}, true, "cross-attention"},
+      {"gptj", "scale_attn_weights", {true}, true, "attention without a scale"},
+      {"gptj", "rotary", {true}, true, "a model of this type without RoPE"},
+      {"phi", "qk_layernorm", {false}, true, "a LayerNorm of queries and keys"},
+      {"starcoder2", "norm_type", {"layer_norm"}, true, "another norm"},
+      {"starcoder2", "mlp_type", {"default"}, true, "another MLP"},
+      {"stablelm", "qk_layernorm", {false}, true, "a LayerNorm of queries and keys"},
+      {"cohere", "use_qk_norm", {false}, true, "a LayerNorm of queries and keys"},
+      {"cohere2", "use_gated_activation", {true}, true, "an MLP of this model_type without a gate"},
+      {"cohere2", "use_parallel_block", {true}, true, "a model of this type with one half after the other"},
+      {"cohere2", "position_embedding_type", {"rope_gptj"}, true, "other positions"},
       {"mixtral", "router_jitter_noise", {0.0}, true, "noise on the router's input"},
       {"mixtral", "norm_topk_prob", {true}, true, "a router of this model_type that does not normalise"},
-      {"qwen3_moe", "attention_bias", {false}, true, bias},
+      {"ernie4_5", "use_bias", {false}, true, "a bias in linear layers"},
+      {"ernie4_5_moe", "use_bias", {false}, true, "a bias in linear layers"},
+      {"ernie4_5_moe", "moe_layer_interval", {1}, true, dense},
+      {"minimax_m2", "router_jitter_noise", {0.0}, true, "noise on the router's input"},
+      {"minimax_m2", "scoring_func", {"sigmoid"}, true, "another score of this model_type"},
+      {"minimax_m2", "use_qk_norm", {true}, true, "a model of this type without a QK-norm"},
+      {"minimax_m2", "qk_norm_type", {"per_layer"}, true, "another QK-norm of this model_type"},
+      {"minimax_m2", "use_routing_bias", {true}, true, "a router of this model_type without a bias"},
+      {"qwen2_moe", "decoder_sparse_step", {1}, true, dense},
       {"qwen3_moe", "use_qk_norm", {true}, true, "a model of this type without a QK-norm"},
       {"qwen3_moe", "decoder_sparse_step", {1}, true, dense},
       {"qwen3_moe", "mlp_only_layers", {json::array()}, true, dense},
       {"olmoe", "attention_bias", {false}, true, bias},
       {"olmoe", "use_qk_norm", {true}, true, "a model of this type without a QK-norm"},
       {"olmoe", "clip_qkv", {nullptr}, true, "clipping of queries, keys and values"},
+      {"deepseek", "attention_bias", {false}, true, bias},
+      {"deepseek", "moe_layer_freq", {1}, true, dense},
+      {"deepseek", "scoring_func", {"softmax"}, true, "another score of this model_type"},
       {"deepseek_v2", "attention_bias", {false}, true, bias},
       {"deepseek_v2", "mlp_bias", {false}, true, "a bias in the MLP"},
       {"deepseek_v2", "moe_layer_freq", {1}, true, dense},
@@ -406,7 +529,7 @@ void refuse_foreign_keys(const json& object, const ModelConfig& config, const st
                          Refusals& refused) {
   std::string activation = "silu";
   read(object, "hidden_act", activation);
-  if (activation != "silu" && !reads(model_type, "hidden_activation"))
+  if (activation != "silu" && !reads(model_type, "hidden_activation") && !reads(model_type, "hidden_act"))
     refused.add("hidden_act", shown(activation), "\"silu\"");
   for (const ForeignKey& foreign : foreign_keys()) {
     const auto found = object.find(foreign.key);
@@ -427,7 +550,8 @@ void refuse_foreign_keys(const json& object, const ModelConfig& config, const st
 
 /// Refuses layers with attention that is neither full nor sliding, if the model_type reads the list.
 void refuse_layer_types(const json& object, std::string_view model_type, Refusals& refused) {
-  if (model_type != "qwen2" && model_type != "qwen3" && model_type != "smollm3") return;
+  if (model_type != "qwen2" && model_type != "qwen2_moe" && model_type != "qwen3" && model_type != "smollm3")
+    return;
   const auto types = object.find("layer_types");
   if (types == object.end() || !types->is_array()) return;
   for (const json& type : *types)
@@ -488,6 +612,10 @@ void Refusals::throw_if_any() const {
                                  fmt::join(what, "; "), fmt::join(remedies, ", "), advice));
 }
 
+bool reads_key(std::string_view model_type, std::string_view key) {
+  return common_keys().count(key) || reads(model_type, key);
+}
+
 std::string key_in_file(const json& object, std::string_view model_type, const std::string& key) {
   if (given(object, key.c_str())) return key;
   for (const Alias& alias : kAliases)
@@ -509,7 +637,7 @@ void refuse_other_models(const json& object, const std::string& model_type, cons
                          Refusals& refused) {
   refuse_own_keys(object, model_type, refused);
   if (model_type == "llama4_text") refuse_llama4_layers(object, config, refused);
-  if (model_type.starts_with("deepseek")) refuse_latent_attention(object, refused);
+  if (model_type.starts_with("deepseek_")) refuse_latent_attention(object, refused);
   refuse_layer_types(object, model_type, refused);
   refuse_foreign_keys(object, config, model_type, refused);
 }

@@ -52,7 +52,9 @@ void check_head_width(const json& object) {
         values, values));
 }
 
-void read_deepseek(const json& object, bool third, const KeyNames& names, ModelConfig& config) {
+/// `version`: 1 for DeepSeek-MoE, which has plain attention, to 3.
+void read_deepseek(const json& object, int version, const KeyNames& names, ModelConfig& config) {
+  const bool first = version == 1, third = version == 3;
   MoeConfig& moe = config.moe;
   RoutingRule& rule = moe.rule;
   rule.experts = length(object, names("experts"), third ? 256 : 64);
@@ -73,7 +75,75 @@ void read_deepseek(const json& object, bool third, const KeyNames& names, ModelC
   moe.expert_ffn = length(object, names("expert_ffn"), third ? 2048 : 1407);
   moe.shared_ffn = moe.expert_ffn * length_or_none(object, "n_shared_experts", third ? 1 : 2);
   moe.dense_layers = length_or_none(object, names("dense_layers"), third ? 3 : 0);
-  check_head_width(object);
+  if (!first) check_head_width(object);
+}
+
+/// Sets the number of first layers without experts from a list of them. Throws InvalidInput if the list has others.
+void read_dense_list(const json& object, const char* key, ModelConfig& config) {
+  if (!given(object, key)) return;
+  std::int64_t next = 0;
+  const json& list = object.at(key);
+  for (const json& layer : list.is_array() ? list : json::array({list})) {
+    if (layer != next)
+      throw InvalidInput(fmt::format(
+          "{}: {} has a layer without experts between others, which is not supported", key, shown(list)));
+    ++next;
+  }
+  config.moe.dense_layers = next;
+}
+
+void read_qwen2(const json& object, const KeyNames& names, ModelConfig& config) {
+  bool normalised = false;
+  read(object, "norm_topk_prob", normalised);
+  config.moe.rule = {.experts = length(object, names("experts"), 60),
+                     .top_k = length(object, names("top_k"), 4),
+                     .normalise = normalised};
+  config.moe.expert_ffn = length(object, names("expert_ffn"), 1408);
+  config.moe.shared_ffn = length(object, "shared_expert_intermediate_size", 5632);
+  config.moe.shared_gate = true;
+  config.moe.names = ExpertNames::qwen2;
+  read_dense_list(object, "mlp_only_layers", config);
+}
+
+void read_glm4(const json& object, const KeyNames& names, ModelConfig& config) {
+  MoeConfig& moe = config.moe;
+  moe.rule = {.experts = length(object, names("experts"), 128),
+              .top_k = length(object, names("top_k"), 8),
+              .score = RouterScore::sigmoid,
+              .groups = length(object, names("groups"), 1),
+              .group_top_k = length(object, names("group_top_k"), 1),
+              .group_score = GroupScore::top2};
+  read(object, "norm_topk_prob", moe.rule.normalise);
+  read(object, names("route_scale").c_str(), moe.rule.scale);
+  moe.route_bias = true;
+  moe.expert_ffn = length(object, names("expert_ffn"), 1408);
+  moe.shared_ffn = moe.expert_ffn * length_or_none(object, "n_shared_experts", 1);
+  moe.dense_layers = length_or_none(object, names("dense_layers"), 1);
+  config.qk_norm = false;
+  read(object, "use_qk_norm", config.qk_norm);
+}
+
+void read_minimax_m2(const json& object, const KeyNames& names, ModelConfig& config) {
+  config.moe.rule = {.experts = length(object, names("experts"), 256),
+                     .top_k = length(object, names("top_k"), 8),
+                     .score = RouterScore::sigmoid};
+  config.moe.expert_ffn = config.ffn;
+  config.moe.route_bias = true;
+  config.moe.names = ExpertNames::mixtral;
+}
+
+void read_ernie4_5(const json& object, const KeyNames& names, ModelConfig& config) {
+  MoeConfig& moe = config.moe;
+  moe.rule = {.experts = length(object, names("experts"), 64), .top_k = length(object, names("top_k"), 6)};
+  moe.expert_ffn = length(object, names("expert_ffn"), 1536);
+  moe.shared_ffn = moe.expert_ffn * length_or_none(object, "moe_num_shared_experts", 2);
+  moe.dense_layers = length_or_none(object, names("dense_layers"), 1);
+  moe.route_bias = true;
+  moe.names = ExpertNames::ernie4_5;
+  const json last = object.value("moe_layer_end_index", json());
+  if (!last.is_null() && last != -1 && last != config.layers - 1)
+    throw InvalidInput(fmt::format(
+        "moe_layer_end_index: {} leaves last layers without experts, which is not supported", shown(last)));
 }
 
 void read_llama4(const json& object, const KeyNames& names, ModelConfig& config) {
@@ -90,7 +160,8 @@ void read_llama4(const json& object, const KeyNames& names, ModelConfig& config)
 }  // namespace
 
 bool hugging_face_has_experts(const std::string& model_type) {
-  for (const char* known : {"mixtral", "qwen3_moe", "olmoe", "deepseek_v2", "deepseek_v3", "llama4_text"})
+  for (const char* known : {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "deepseek", "deepseek_v2",
+                            "deepseek_v3", "glm4_moe", "minimax_m2", "ernie4_5_moe", "llama4_text"})
     if (model_type == known) return true;
   return false;
 }
@@ -98,13 +169,18 @@ bool hugging_face_has_experts(const std::string& model_type) {
 std::map<std::string, std::string> hugging_face_moe_names(const json& object, const std::string& model_type) {
   if (!hugging_face_has_experts(model_type)) return {};
   std::map<std::string, std::string> names = {{"top_k", "num_experts_per_tok"}};
-  if (model_type == "qwen3_moe") {
+  if (model_type == "qwen3_moe" || model_type == "qwen2_moe") {
     names["experts"] = "num_experts";
     names["expert_ffn"] = "moe_intermediate_size";
   } else if (model_type == "olmoe") {
     names["experts"] = "num_experts";
     names["expert_ffn"] = "intermediate_size";
-  } else if (model_type.starts_with("deepseek")) {
+  } else if (model_type == "ernie4_5_moe") {
+    names["experts"] = "moe_num_experts";
+    names["top_k"] = "moe_k";
+    names["expert_ffn"] = "moe_intermediate_size";
+    names["dense_layers"] = "moe_layer_start_index";
+  } else if (model_type.starts_with("deepseek") || model_type == "glm4_moe") {
     names["experts"] = "n_routed_experts";
     names["expert_ffn"] = "moe_intermediate_size";
     names["dense_layers"] = "first_k_dense_replace";
@@ -127,8 +203,20 @@ void read_hugging_face_moe(const json& object, const std::string& model_type, Mo
     read_qwen3_or_olmoe(object, model_type == "qwen3_moe", names, config);
   else if (model_type == "llama4_text")
     read_llama4(object, names, config);
+  else if (model_type == "qwen2_moe")
+    read_qwen2(object, names, config);
+  else if (model_type == "glm4_moe")
+    read_glm4(object, names, config);
+  else if (model_type == "minimax_m2")
+    read_minimax_m2(object, names, config);
+  else if (model_type == "ernie4_5_moe")
+    read_ernie4_5(object, names, config);
   else
-    read_deepseek(object, model_type == "deepseek_v3", names, config);
+    read_deepseek(object,
+                  model_type == "deepseek_v3"   ? 3
+                  : model_type == "deepseek_v2" ? 2
+                                                : 1,
+                  names, config);
 }
 
 }  // namespace precbench::config_keys

@@ -18,11 +18,19 @@ struct TextModel {
   bool multimodal_rope;
 };
 constexpr TextModel kTextModels[] = {
-    {"qwen2_vl", "qwen2", true},         {"qwen2_vl_text", "qwen2", true},
-    {"qwen2_5_vl", "qwen2", true},       {"qwen2_5_vl_text", "qwen2", true},
-    {"qwen3_vl", "qwen3", true},         {"qwen3_vl_text", "qwen3", true},
-    {"qwen3_vl_moe", "qwen3_moe", true}, {"qwen3_vl_moe_text", "qwen3_moe", true},
-    {"mistral3", "mistral", false},      {"gemma3", "gemma3_text", false},
+    {"qwen2_vl", "qwen2", true},
+    {"qwen2_vl_text", "qwen2", true},
+    {"qwen2_5_vl", "qwen2", true},
+    {"qwen2_5_vl_text", "qwen2", true},
+    {"qwen3_vl", "qwen3", true},
+    {"qwen3_vl_text", "qwen3", true},
+    {"qwen3_vl_moe", "qwen3_moe", true},
+    {"qwen3_vl_moe_text", "qwen3_moe", true},
+    {"glm4v_moe_text", "glm4_moe", true},
+    {"mistral3", "mistral", false},
+    {"gemma3", "gemma3_text", false},
+    {"mimo", "qwen2", false},
+    {"phi3_v", "phi3", false},
 };
 
 /// model_type of a file that names only its class.
@@ -43,14 +51,36 @@ constexpr std::pair<const char*, const char*> kArchitectures[] = {
     {"Gemma2ForCausalLM", "gemma2"},
     {"Gemma3ForCausalLM", "gemma3_text"},
     {"Olmo3ForCausalLM", "olmo3"},
+    {"GPT2LMHeadModel", "gpt2"},
+    {"GPTBigCodeForCausalLM", "gpt_bigcode"},
+    {"GPTJForCausalLM", "gptj"},
+    {"GPTNeoXForCausalLM", "gpt_neox"},
+    {"PhiForCausalLM", "phi"},
+    {"Starcoder2ForCausalLM", "starcoder2"},
+    {"StableLmForCausalLM", "stablelm"},
+    {"NemotronForCausalLM", "nemotron"},
+    {"CohereForCausalLM", "cohere"},
+    {"Cohere2ForCausalLM", "cohere2"},
+    {"DeepseekForCausalLM", "deepseek"},
     {"DeepseekV2ForCausalLM", "deepseek_v2"},
     {"DeepseekV3ForCausalLM", "deepseek_v3"},
     {"Llama4ForCausalLM", "llama4_text"},
+    {"GlmForCausalLM", "glm"},
+    {"Glm4ForCausalLM", "glm4"},
+    {"Glm4MoeForCausalLM", "glm4_moe"},
+    {"MiniMaxM2ForCausalLM", "minimax_m2"},
+    {"Exaone4ForCausalLM", "exaone4"},
+    {"Ernie4_5ForCausalLM", "ernie4_5"},
+    {"Ernie4_5_MoeForCausalLM", "ernie4_5_moe"},
+    {"Qwen2MoeForCausalLM", "qwen2_moe"},
 };
 
 std::string type_of(const json& object) {
   std::string model_type;
   read(object, "model_type", model_type);
+  // Some files of GLM-4.5 have the model_type of the dense GLM.
+  if (model_type == "glm" && object.value("architectures", json()) == json::array({"Glm4MoeForCausalLM"}))
+    return "glm4_moe";
   if (!model_type.empty() || !given(object, "architectures")) return model_type;
   for (const auto& [architecture, type] : kArchitectures)
     if (object.at("architectures") == json::array({architecture})) return type;

@@ -15,13 +15,14 @@ using nlohmann::json;
 constexpr EnumNames<RouterScore, 2> kScoreNames{{"softmax", "sigmoid"}};
 constexpr EnumNames<GroupScore, 2> kGroupScoreNames{{"max", "top2"}};
 constexpr EnumNames<WeightAt, 2> kWeightAtNames{{"swiglu", "input"}};
-constexpr EnumNames<ExpertNames, 3> kExpertNames{{"qwen3", "mixtral", "llama4"}};
+constexpr EnumNames<ExpertNames, 5> kExpertNames{{"qwen3", "mixtral", "llama4", "qwen2", "ernie4_5"}};
 
 /// Calls visit(key, member) for every key.
 template <class Moe, class Visit>
 void each_moe_key(Moe& moe, Visit&& visit) {
   visit("experts", moe.rule.experts), visit("top_k", moe.rule.top_k);
   visit("expert_ffn", moe.expert_ffn), visit("shared_ffn", moe.shared_ffn);
+  visit("shared_gate", moe.shared_gate);
   visit("dense_layers", moe.dense_layers);
   visit("score", moe.rule.score), visit("normalise", moe.rule.normalise),
       visit("route_scale", moe.rule.scale);
@@ -115,9 +116,13 @@ void validate_moe(const ModelConfig& config, const KeyNames& names) {
                                 rule.experts / rule.groups));
   if (rule.group_score == GroupScore::top2 && rule.experts / rule.groups < 2)
     refuse("group_score", "top2 needs groups of two experts and more");
+  if (moe.shared_gate && moe.shared_ffn == 0) refuse("shared_gate", "the model has no shared expert (shared_ffn)");
   // Llama 4 files store rows of queries and keys in another order, and the order of biases would be unknown.
-  if (moe.names == ExpertNames::llama4 && (config.qkv_bias || config.qk_norm))
-    refuse(config.qkv_bias ? "qkv_bias" : "qk_norm",
+  const bool reordered = config.block.rotary_dim > 0 || config.block.rope_pairs != RopePairs::halves;
+  if (moe.names == ExpertNames::llama4 && (config.qkv_bias || config.qk_norm || reordered))
+    refuse(config.qkv_bias  ? "qkv_bias"
+           : config.qk_norm ? "qk_norm"
+                            : "rotary_dim",
            "not of a model with Llama 4's names of tensors (expert_names)");
 }
 

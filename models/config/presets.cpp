@@ -1,7 +1,7 @@
-// The presets: published shapes and our own small ones.
+// The presets: published shapes and our own small ones. Those of families with LayerNorm are in presets_classic.cpp.
 #include <cmath>
 
-#include "models/config/config.h"
+#include "models/config/presets.h"
 
 namespace precbench {
 namespace {
@@ -96,6 +96,59 @@ ModelConfig olmo3(ModelConfig shape) {
 /// Phi-3 and Phi-4: a Llama whose checkpoints join q, k and v, and gate and up.
 ModelConfig phi(ModelConfig config) {
   config.block.fusion = TensorFusion::qkv_and_gate_up;
+  return config;
+}
+
+/// Phi-4-mini rotates three quarters of a head; up to the original context LongRoPE changes only cos and sin.
+ModelConfig phi4_mini() {
+  ModelConfig config =
+      phi(with_rope(llama("phi-4-mini", 32, 3072, 8192, 24, 8, 128, 200064, true), 1e4, 131072));
+  config.block.rotary_dim = 96;
+  config.sliding_window = 262144;
+  config.rope_scaling = {.kind = RopeScaling::Kind::longrope,
+                         .factor = 32,
+                         .original_context = 4096,
+                         .attention_factor = std::sqrt(1 + std::log(32.0) / std::log(4096.0)),
+                         .pair_factors = std::vector<double>(48, 1.0)};
+  config.original_context_only = true;
+  return config;
+}
+
+/// GLM: half of a head rotates, in neighbouring pairs; biases on q, k and v.
+ModelConfig glm(ModelConfig config, double eps, std::int64_t positions) {
+  config = with_norm_eps(with_rope(std::move(config), 1e4, positions), eps);
+  config.qkv_bias = true;
+  config.block.rotary_dim = config.head_dim / 2;
+  config.block.rope_pairs = RopePairs::neighbours;
+  config.block.fusion = TensorFusion::gate_up;
+  return config;
+}
+
+/// GLM-4-0414: norms on inputs and outputs.
+ModelConfig glm4(const ModelConfig& shape) {
+  ModelConfig config = glm(shape, 1e-5, 32768);
+  config.block.norms = NormPlace::both;
+  config.block.norm_names = NormNames::glm4;
+  return config;
+}
+
+/// ERNIE 4.5: a Llama that rotates neighbouring pairs.
+ModelConfig ernie(ModelConfig config) {
+  config.block.rope_pairs = RopePairs::neighbours;
+  return with_rope(std::move(config), 5e5, 131072);
+}
+
+/// EXAONE 4: norms on outputs, QK-norm of a head. With a window three of four layers have it, and only these have RoPE.
+ModelConfig exaone4(ModelConfig config, std::int64_t window, std::int64_t positions) {
+  config = with_rope(std::move(config), 1e6, positions);
+  config.qk_norm = true;
+  config.block.norms = NormPlace::after;
+  config.rope_scaling.kind = RopeScaling::Kind::llama3;
+  config.rope_scaling.factor = 16;
+  config.rope_scaling.original_context = 8192;
+  config.sliding_window = window;
+  for (std::int64_t layer = 0; window > 0 && layer < config.layers; ++layer)
+    ((layer + 1) % 4 == 0 ? config.block.layers_without_rope : config.block.local_layers).push_back(layer);
   return config;
 }
 
@@ -200,6 +253,69 @@ ModelConfig olmoe() {
   return config;
 }
 
+/// Qwen1.5-MoE and Qwen2-MoE: a shared expert with a gate.
+ModelConfig qwen2_moe(ModelConfig config, std::int64_t experts, std::int64_t top_k, std::int64_t expert_ffn,
+                      std::int64_t shared_ffn, std::int64_t positions) {
+  RoutingRule rule = softmax_of(experts, top_k);
+  rule.normalise = false;
+  config = with_experts(with_rope(std::move(config), 1e6, positions), rule, expert_ffn);
+  config.moe.shared_ffn = shared_ffn;
+  config.moe.shared_gate = true;
+  config.moe.names = ExpertNames::qwen2;
+  return config;
+}
+
+RoutingRule sigmoid_of(std::int64_t experts, std::int64_t top_k) {
+  RoutingRule rule = softmax_of(experts, top_k);
+  rule.score = RouterScore::sigmoid;
+  return rule;
+}
+
+/// GLM-4.5: DeepSeek-V3's routing without groups, biases on q, k and v, and half of a head rotates.
+ModelConfig glm4_moe(ModelConfig config, std::int64_t experts, std::int64_t expert_ffn,
+                     std::int64_t dense_layers, double route_scale) {
+  RoutingRule rule = sigmoid_of(experts, 8);
+  rule.scale = route_scale;
+  rule.group_score = GroupScore::top2;
+  config = with_experts(with_rope(std::move(config), 1e6, 131072), rule, expert_ffn);
+  config.moe.shared_ffn = expert_ffn;
+  config.moe.dense_layers = dense_layers;
+  config.moe.route_bias = true;
+  config.qkv_bias = true;
+  config.block.rotary_dim = config.head_dim / 2;
+  return config;
+}
+
+ModelConfig glm45() {
+  ModelConfig config =
+      glm4_moe(llama("glm-4.5", 92, 5120, 12288, 96, 8, 128, 151552, false), 160, 1536, 3, 2.5);
+  config.qk_norm = true;
+  return config;
+}
+
+ModelConfig minimax_m2() {
+  ModelConfig config = with_experts(
+      with_norm_eps(with_rope(llama("minimax-m2", 62, 3072, 1536, 48, 8, 128, 200064, false), 5e6, 196608),
+                    1e-6),
+      sigmoid_of(256, 8), 1536);
+  config.qk_norm = true;
+  config.qk_norm_over = QkNormOver::heads;
+  config.block.rotary_dim = 64;
+  config.moe.route_bias = true;
+  config.moe.names = ExpertNames::mixtral;
+  return config;
+}
+
+ModelConfig ernie45_moe() {
+  ModelConfig config = with_experts(
+      ernie(llama("ernie-4.5-21b-a3b", 28, 2560, 12288, 20, 4, 128, 103424, true)), softmax_of(64, 6), 1536);
+  config.moe.shared_ffn = 2 * 1536;
+  config.moe.dense_layers = 1;
+  config.moe.route_bias = true;
+  config.moe.names = ExpertNames::ernie4_5;
+  return config;
+}
+
 ModelConfig deepseek_v2_lite() {
   RoutingRule rule = softmax_of(64, 6);
   rule.normalise = false;
@@ -254,8 +370,9 @@ const std::vector<ModelConfig>& model_presets() {
   // Published models have the values of their config.json; hub_names.cpp names the repositories. The
   // definitions of presets that have committed records stay as they are, also where they leave out
   // `max_positions`.
-  static const std::vector<ModelConfig> presets = {
-      // clang-format off
+  static const std::vector<ModelConfig> presets = [] {
+    std::vector<ModelConfig> all = {
+        // clang-format off
       //                    layers  width    ffn  heads kv   D   vocab  tied
       llama("tiny",              4,   128,   384,   4,  2,  32,    256, true),
       llama("15m",               6,   512,  1280,   8,  2,  64,    256, true),
@@ -287,6 +404,12 @@ const std::vector<ModelConfig>& model_presets() {
       olmo3(llama("olmo3-7b",             32, 4096, 11008, 32, 32, 128, 100278, false)),
       phi3_mini(),
       phi(with_rope(llama("phi-4",        40, 5120, 17920, 40, 10, 128, 100352, false), 2.5e5, 16384)),
+      phi4_mini(),
+      glm(llama("glm-4-9b",               40, 4096, 13696, 32,  2, 128, 151552, false), 1.5625e-7, 131072),
+      glm4(llama("glm-4-9b-0414",         40, 4096, 13696, 32,  2, 128, 151552, false)),
+      ernie(llama("ernie-4.5-0.3b",       18, 1024,  3072, 16,  2, 128, 103424, true)),
+      exaone4(llama("exaone-4.0-1.2b",    30, 2048,  4096, 32,  8,  64, 102400, true), 0, 65536),
+      exaone4(llama("exaone-4.0-32b",     64, 5120, 27392, 40,  8, 128, 102400, false), 4096, 131072),
       //                    layers  width    ffn  heads kv   D   vocab  tied
       gemma(llama("gemma-2b",         18, 2048, 16384,  8,  1, 256, 256000, true), 8192),
       gemma(llama("gemma-7b",         28, 3072, 24576, 16, 16, 256, 256000, true), 8192),
@@ -323,11 +446,21 @@ const std::vector<ModelConfig>& model_presets() {
       mixtral(llama("mixtral-8x22b-v0.3", 56, 6144, 16384, 48, 8, 128, 32768, false), 65536),
       with_experts(qwen("qwen3-30b-a3b",   48,  2048,   768,  32,  4, 128, 151936, false,  true), softmax_of(128, 8), 768),
       with_experts(qwen("qwen3-235b-a22b", 94,  4096,  1536,  64,  4, 128, 151936, false,  true), softmax_of(128, 8), 1536),
+      qwen2_moe(qwen("qwen1.5-moe-a2.7b",  24,  2048,  5632,  16, 16, 128, 151936, false, false), 60, 4, 1408, 5632, 8192),
+      qwen2_moe(qwen("qwen2-57b-a14b",     28,  3584, 18944,  28,  4, 128, 151936, false, false), 64, 8, 2560, 20480, 131072),
+      ernie45_moe(),
+      glm4_moe(llama("glm-4.5-air",        46,  4096, 10944,  96,  8, 128, 151552, false), 128, 1408, 1, 1),
+      glm45(),
+      minimax_m2(),
       deepseek_v2_lite(),
       deepseek_v3(),
       llama4_scout(),
-      // clang-format on
-  };
+        // clang-format on
+    };
+    const std::vector<ModelConfig> classic = classic_presets();
+    all.insert(all.end(), classic.begin(), classic.end());
+    return all;
+  }();
   return presets;
 }
 

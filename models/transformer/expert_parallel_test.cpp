@@ -82,6 +82,7 @@ TEST_CASE(
     for (const bool recompute : {false, true}) {
       StepSetup setup = setup_of("tiny-moe-shared");
       if (at_input) setup.model = weighted_input();
+      setup.model.moe.shared_gate = !at_input;
       setup.model.layers = 3;
       setup.reference = true;
       setup.recompute = recompute ? kRecomputeBlocks : Recompute{};

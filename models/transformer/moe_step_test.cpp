@@ -170,6 +170,9 @@ TEST_CASE("MoE step: recomputation gives the same bits", "[moe]") {
     const StepSetup shared = moe_setup("tiny-moe-shared", recipe), routed = moe_setup("tiny-moe", recipe);
     check_recomputed(shared, random_step(shared));
     check_recomputed(routed, random_step(routed), kFullRecomputeKinds);
+    StepSetup gated = shared;
+    gated.model.moe.shared_gate = true;
+    check_recomputed(gated, random_step(gated));
   }
 }
 
@@ -308,7 +311,7 @@ void check_books(std::unique_ptr<Device> device, bool causal) {
   step.parameters().routers()->update(*comm);
   const Named after = step.weights();
   for (const RouterLoad& layer : load) {
-    const std::vector<float>& bias = after.at(route_bias_name(layer.layer));
+    const std::vector<float>& bias = after.at(route_bias_name(setup.model, layer.layer));
     const double mean = static_cast<double>(n * K) / static_cast<double>(E);
     for (std::int64_t e = 0; e < E; ++e)
       CHECK(bias[e] == (layer.slots[e] < mean ? 1e-3f : layer.slots[e] > mean ? -1e-3f : 0.0f));

@@ -40,7 +40,7 @@ Transformer::Transformer(Device& device, Arena& arena, Parameters& parameters, c
 void Transformer::push_saved(std::int64_t layer, Saved& saved) {
   saved = {};  // the recipe may have changed since the previous step
   saved.x = layer == 0 ? x0_ : step_.push(step_.config.width);
-  saved.norm1.rstd = step_.push(DType::f32, step_.M, 1);
+  push_norm_statistics(step_, saved.norm1);
   branch_output_.push_saved(saved.branch1);
   branch_output_.push_saved(saved.branch2);
   if (step_.config.has_experts(layer))
@@ -51,8 +51,14 @@ void Transformer::push_saved(std::int64_t layer, Saved& saved) {
 
 void Transformer::push_inner(std::int64_t layer, Saved& saved, const Tensor& mid) {
   attention_.push_saved(layer, saved.attention);
-  saved.mid = mid.empty() ? step_.push(step_.config.width) : mid;
-  saved.norm2.rstd = step_.push(DType::f32, step_.M, 1);
+  if (parallel())
+    saved.mid = saved.x;
+  else
+    saved.mid = mid.empty() ? step_.push(step_.config.width) : mid;
+  if (one_norm())
+    saved.norm2 = {{}, {}, saved.norm1.rstd, saved.norm1.mean};
+  else
+    push_norm_statistics(step_, saved.norm2);
 }
 
 void Transformer::push_ffn(std::int64_t layer, Saved& saved) {
@@ -66,8 +72,12 @@ void Transformer::push_ffn(std::int64_t layer, Saved& saved) {
 void Transformer::push_norms(std::int64_t layer, Saved& saved) {
   const bool moe = std::holds_alternative<MoeSaved>(saved.ffn);
   push_norm_saved(step_, step_.linear(layer, LinearRole::qkv), NormConsumer::dense, saved.norm1);
-  push_norm_saved(step_, step_.linear(layer, LinearRole::gate_up),
-                  moe ? NormConsumer::experts : NormConsumer::dense, saved.norm2);
+  const Linear gate_up = step_.linear(layer, LinearRole::gate_up);
+  if (one_norm() && !saved.norm1.value.empty() && !gate_up.recipe().flow &&
+      !gate_up.x_columnwise().quantized())
+    saved.norm2.value = saved.norm1.value;
+  else
+    push_norm_saved(step_, gate_up, moe ? NormConsumer::experts : NormConsumer::dense, saved.norm2);
 }
 
 void Transformer::push_whole(std::int64_t layer, Saved& saved) {
@@ -100,12 +110,39 @@ Arena::Mark Transformer::push_forward(std::int64_t layer, Saved& saved, Keep kee
 
 // ---- forward
 
+NormOutput Transformer::first_norm(const Saved& saved, const BlockWeights& w) const {
+  return {saved.norm1, saved.x, {w.norm1, w.norm1_bias}};
+}
+
+NormOutput Transformer::second_norm(const Saved& saved, const BlockWeights& w) const {
+  if (one_norm()) return {saved.norm2, saved.x, {w.norm1, w.norm1_bias}};
+  return {saved.norm2, saved.mid, {w.norm2, w.norm2_bias}};
+}
+
+void Transformer::forward_second_norm(QuantizedTensor& h, const Saved& saved, const BlockWeights& w) {
+  const NormOutput norm = second_norm(saved, w);
+  if (!one_norm()) return add_norm(step_, h, norm, saved.x, parallel() ? Tensor{} : branch_);
+  const bool known = !saved.norm1.value.empty() && h.value.data == saved.norm1.value.data &&
+                     !h.rowwise.format.quantized() && h.amax_out.empty();
+  if (!known) repeat_norm(step_, h, norm);
+}
+
+void Transformer::forward_second_output(std::int64_t layer, const Saved& saved, const BlockWeights& w) {
+  const FfnSaved& ffn = std::get<FfnSaved>(saved.ffn);
+  if (!parallel())
+    return dense_ffn_.forward_down(layer, ffn, w, branch_output_.target(saved.branch2, branch_));
+  const Scope scope(step_.arena);
+  const Tensor out = step_.push(step_.config.width);
+  dense_ffn_.forward_down(layer, ffn, w, out);
+  step_.device.add({branch_, out});
+}
+
 void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockWeights& w, const Tensor& x,
                                 ForwardKind kind) {
   {
     const Scope scope(step_.arena);
     QuantizedTensor h1 = push_norm_output(step_, step_.linear(layer, LinearRole::qkv), saved.norm1);
-    const NormOutput norm{saved.norm1, saved.x, w.norm1};
+    const NormOutput norm = first_norm(saved, w);
     if (kind == ForwardKind::recompute)
       repeat_norm(step_, h1, norm);
     else
@@ -122,15 +159,14 @@ void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockWei
     const LinearRole role = moe ? moe_.norm_role() : LinearRole::gate_up;
     QuantizedTensor h2 = push_norm_output(step_, step_.linear(layer, role), saved.norm2);
     if (moe) moe_.prepare_input(*moe, h2);
-    add_norm(step_, h2, {saved.norm2, saved.mid, w.norm2}, saved.x, branch_);
+    forward_second_norm(h2, saved, w);
     step_.observe(layer, LinearRole::gate_up, LinearOperand::x, h2);
     if (moe) return moe_.forward(layer, *moe, w, h2, branch_, kind);
     step_.observe_codes(layer, LinearRole::gate_up, LinearOperand::x, h2);
     dense_ffn_.forward_up(layer, std::get<FfnSaved>(saved.ffn), w, h2);
   }
   if (kind != ForwardKind::full) return;
-  dense_ffn_.forward_down(layer, std::get<FfnSaved>(saved.ffn), w,
-                          branch_output_.target(saved.branch2, branch_));
+  forward_second_output(layer, saved, w);
   branch_output_.forward(saved.branch2, w.post_norm2, branch_);
 }
 
@@ -160,7 +196,7 @@ void Transformer::recompute_ffn(std::int64_t layer, Saved& saved, const BlockWei
   const Scope scope(step_.arena);
   MoeSaved* moe = std::get_if<MoeSaved>(&saved.ffn);
   const LinearRole role = moe ? moe_.norm_role() : LinearRole::gate_up;
-  const QuantizedTensor h = norm_output(step_.linear(layer, role), {saved.norm2, saved.mid, w.norm2}, moe);
+  const QuantizedTensor h = norm_output(step_.linear(layer, role), second_norm(saved, w), moe);
   if (!moe) return dense_ffn_.forward_up(layer, std::get<FfnSaved>(saved.ffn), w, h);
   moe->down_columns = {};  // the repeated forward ends before the down layer
   moe_.forward(layer, *moe, w, h, {}, ForwardKind::recompute);
@@ -169,8 +205,7 @@ void Transformer::recompute_ffn(std::int64_t layer, Saved& saved, const BlockWei
 void Transformer::recompute_qkv(std::int64_t layer, Saved& saved, const BlockWeights& w) {
   attention_.push_qkv(saved.attention);
   const Scope scope(step_.arena);
-  const QuantizedTensor h =
-      norm_output(step_.linear(layer, LinearRole::qkv), {saved.norm1, saved.x, w.norm1}, nullptr);
+  const QuantizedTensor h = norm_output(step_.linear(layer, LinearRole::qkv), first_norm(saved, w), nullptr);
   attention_.recompute_qkv(layer, saved.attention, w, h);
 }
 
@@ -182,12 +217,13 @@ void Transformer::ffn_backward(std::int64_t layer, Saved& saved, const BlockWeig
   const QuantizedTensor dx = residual_gradient_.current(layer);
   const QuantizedTensor dy =
       branch_output_.backward(layer, LinearRole::down, saved.branch2, w.post_norm2, g.post_norm2, dx);
-  const NormOutput norm{saved.norm2, saved.mid, w.norm2};
+  const NormOutput norm = second_norm(saved, w);
   const MoeSaved* moe = std::get_if<MoeSaved>(&saved.ffn);
   const Tensor dh = moe ? moe_.backward(layer, *moe, w, g, dy, norm)
                         : dense_ffn_.backward(layer, std::get<FfnSaved>(saved.ffn), w, g, dy, norm);
-  norm_backward(step_, dmid, g.norm2, dx.value, dh, norm);
-  if (!BranchOutput::plain(step_.config)) return;
+  if (one_norm()) return step_.device.convert({dmid.value, dh});
+  norm_backward(step_, dmid, {g.norm2, g.norm2_bias}, dx.value, dh, norm);
+  if (parallel() || !BranchOutput::plain(step_.config)) return;
   step_.observe(layer, LinearRole::o, LinearOperand::dy, dmid);
   step_.observe_codes(layer, LinearRole::o, LinearOperand::dy, dmid);
 }
@@ -197,18 +233,21 @@ void Transformer::attention_backward(std::int64_t layer, Saved& saved, const Blo
   const Scope scope(step_.arena);
   const Recompute& again = step_.options.recompute;
   if (again.attention && !again.whole_block(layer)) recompute_qkv(layer, saved, w);
-  const NormOutput norm{saved.norm1, saved.x, w.norm1};
-  const QuantizedTensor dy =
-      branch_output_.backward(layer, LinearRole::o, saved.branch1, w.post_norm1, g.post_norm1, dmid);
+  const NormOutput norm = first_norm(saved, w);
+  const QuantizedTensor dout = residual_gradient_.current(layer);
+  const QuantizedTensor dy = parallel() ? branch_output_.parallel_backward(layer, LinearRole::o, dout)
+                                        : branch_output_.backward(layer, LinearRole::o, saved.branch1,
+                                                                  w.post_norm1, g.post_norm1, dmid);
   const Tensor dh = attention_.backward(layer, saved.attention, w, g, dy, norm);
   QuantizedTensor dx = residual_gradient_.next(layer - 1);
-  norm_backward(step_, dx, g.norm1, dmid.value, dh, norm);
+  if (one_norm()) step_.device.add({dh, dmid.value});
+  norm_backward(step_, dx, {g.norm1, g.norm1_bias}, one_norm() ? dout.value : dmid.value, dh, norm);
   if (layer > 0 && BranchOutput::plain(step_.config))
     step_.observe(layer - 1, LinearRole::down, LinearOperand::dy, dx);
 }
 
 QuantizedTensor Transformer::push_dmid(std::int64_t layer) {
-  return BranchOutput::plain(step_.config)
+  return BranchOutput::plain(step_.config) && !parallel()
              ? step_.operands.push_gradient(branch_, step_.linear(layer, LinearRole::o))
              : make_quantized_tensor(branch_, {}, {});
 }
@@ -244,10 +283,23 @@ double Transformer::embedding_scale() const {
 void Transformer::embed(const Tensor& tokens) {
   Parameters& parameters = step_.parameters;
   const Layout& layout = parameters.layout();
-  const Tensor table = layout.embedding(parameters.gather(layout.embedding_unit()));
+  const Tensor unit = parameters.gather(layout.embedding_unit());
   parameters.prefetch(layout.block_unit(0));
-  step_.device.embedding({x0_, tokens, table});
+  step_.device.embedding({x0_, tokens, layout.embedding(unit)});
   step_.scale(x0_, embedding_scale());
+  each_position(x0_, layout.positions(unit), [&](const Tensor& x, const Tensor& positions) {
+    step_.device.add_bias({x, positions});
+  });
+}
+
+void Transformer::each_position(
+    const Tensor& x, const Tensor& table,
+    const std::function<void(const Tensor& x, const Tensor& positions)>& visit) const {
+  if (table.empty()) return;
+  const SequencePart& sequence = step_.sequence;
+  const std::int64_t rows = step_.M / sequence.halves();
+  for (int half = 0; half < sequence.halves(); ++half)
+    visit(x.slice_rows(half * rows, rows), table.slice_rows(sequence.start(half), sequence.chunk()));
 }
 
 void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens, const Targets& targets,
@@ -288,9 +340,14 @@ void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens,
 
   arena.release(shared);
   const int unit = layout.embedding_unit();
-  const Tensor dtable = layout.embedding(parameters.gradients(unit));
+  const Tensor gradient = parameters.gradients(unit);
+  const Tensor dtable = layout.embedding(gradient), dpositions = layout.positions(gradient);
   parameters.commit(dtable);
   if (!step_.config.tied && !parameters.accumulates()) step_.device.zero({dtable});
+  if (!dpositions.empty() && !parameters.accumulates()) step_.device.zero({dpositions});
+  each_position(dx0, dpositions, [&](const Tensor& dx, const Tensor& positions) {
+    step_.device.bias_backward({positions, true, dx});
+  });
   step_.scale(dx0, embedding_scale());
   step_.device.embedding_backward({dtable, dx0, tokens});
   parameters.reduce(unit);
@@ -310,7 +367,8 @@ void Transformer::forward_to_head(const Tensor& tokens,
     const Scope block(step_.arena);
     Saved saved;
     forward_block(layer, saved, x, Keep::block_input);
-    x = saved.mid;
+    x = mid_;
+    if (parallel()) step_.device.convert({mid_, saved.x});  // whose memory the next block takes
   }
   head(x, branch_);
 }

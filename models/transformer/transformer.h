@@ -1,6 +1,6 @@
 // Forward and backward of the training step, written once for every device, recipe and rank count.
 //
-//   embedding; per block: RMSNorm, attention, RMSNorm, SwiGLU or experts; RMSNorm, lm_head, cross-entropy;
+//   embedding; per block: norm, attention, norm, SwiGLU or experts; norm, lm_head, cross-entropy;
 //   then backward in reverse order
 //
 // The parts are attention_layer.h, dense_ffn.h, moe_block.h and lm_head.h. All of them work on one
@@ -86,8 +86,16 @@ class Transformer {
                        const std::function<void(const Tensor& mid, const Tensor& branch)>& head);
   /// Returns the factor of the embedded tokens, and of their gradient.
   double embedding_scale() const;
-  /// x0_ = embedding rows of the tokens. Prefetches the first block's weights.
+  /// x0_ = embedding rows of the tokens, plus learned positions. Prefetches the first block's weights.
   void embed(const Tensor& tokens);
+  /// Calls visit(rows of x, rows of the table [learned_positions, C]) for each part of the sequence.
+  void each_position(const Tensor& x, const Tensor& table,
+                     const std::function<void(const Tensor& x, const Tensor& positions)>& visit) const;
+  bool parallel() const { return step_.config.block.residual != Residual::sequential; }
+  bool one_norm() const { return step_.config.block.residual == Residual::parallel_one_norm; }
+  /// Return the norm of each half's input. With one norm for both, the second is the first with copies of its own.
+  NormOutput first_norm(const Saved& saved, const BlockWeights& w) const;
+  NormOutput second_norm(const Saved& saved, const BlockWeights& w) const;
   /// Allocates a block's tensors and runs its forward. `x`: the residual stream at its input without the
   /// previous block's output, which is in branch_.
   void forward_block(std::int64_t layer, Saved& saved, const Tensor& x, Keep keep);
@@ -101,6 +109,11 @@ class Transformer {
   /// Returns a norm's output as fprop reads it: the saved value, or that of repeating the norm. `moe`: experts
   /// that read it; null for a dense layer.
   QuantizedTensor norm_output(const Linear& linear, const NormOutput& norm, const MoeSaved* moe);
+  /// Computes the input of the second half, `h`. Without parallel halves this adds the first half's output to the
+  /// stream.
+  void forward_second_norm(QuantizedTensor& h, const Saved& saved, const BlockWeights& w);
+  /// Adds the output of a dense second half to branch_, or writes it there.
+  void forward_second_output(std::int64_t layer, const Saved& saved, const BlockWeights& w);
   void ffn_backward(std::int64_t layer, Saved& saved, const BlockWeights& w, const BlockTensors& g,
                     QuantizedTensor& dmid);
   void attention_backward(std::int64_t layer, Saved& saved, const BlockWeights& w, const BlockTensors& g,
@@ -117,7 +130,8 @@ class Transformer {
   ResidualGradient residual_gradient_;
 
   Tensor x0_;  // the embedded tokens
-  // Forward: a half-block's output until the next norm adds it. Backward: gradient between a block's halves.
+  // Forward: a half-block's output until the next norm adds it, the sum of both if they are parallel. Backward:
+  // gradient between a block's halves, or with one norm for both the part of its output's gradient.
   Tensor branch_;
   Tensor mid_;     // residual stream between a block's halves, shared by all blocks unless each saves its own
   Tensor losses_;  // f32 [M]

@@ -18,7 +18,7 @@ namespace {
 
 const std::string kGoldenFolder = PRECBENCH_SOURCE_DIR "/models/transformer/golden";
 
-/// Returns blocks of OLMo 2, Granite, SmolLM3 and Gemma.
+/// Returns blocks of OLMo 2, Granite, SmolLM3, Gemma, GPT-2 and Nemotron, GPT-NeoX, Phi-2 and Command R.
 std::vector<BlockForm> block_forms() {
   return {{.norms = NormPlace::after},
           {.residual_scale = 0.22, .attention_scale = 0.1},
@@ -28,21 +28,38 @@ std::vector<BlockForm> block_forms() {
            .gains_minus_one = true,
            .attention_softcap = 2,
            .local_layers = {0, 2},
-           .local_rope_theta = 1e4}};
+           .local_rope_theta = 1e4},
+          {.activation = Activation::gelu,
+           .norm = NormKind::layer,
+           .norm_bias = true,
+           .gated = false,
+           .ffn_bias = true},
+          {.activation = Activation::relu2,
+           .gains_minus_one = true,
+           .norm = NormKind::layer,
+           .residual = Residual::parallel,
+           .gated = false},
+          {.norm = NormKind::layer, .norm_bias = true, .residual = Residual::parallel_one_norm}};
 }
 
 constexpr std::int64_t kWindow = 10;  // of the local layers
 
 std::string name_of_form(const BlockForm& form) {
-  return form.norms == NormPlace::after  ? "norms after"
-         : form.norms == NormPlace::both ? "norms on both sides, windows"
-         : form.residual_scale != 1      ? "factors"
-                                         : "no RoPE";
+  return form.residual == Residual::parallel            ? "parallel halves"
+         : form.residual == Residual::parallel_one_norm ? "parallel halves with one norm"
+         : form.norm == NormKind::layer                 ? "LayerNorm without a gate"
+         : form.norms == NormPlace::after               ? "norms after"
+         : form.norms == NormPlace::both                ? "norms on both sides, windows"
+         : form.residual_scale != 1                     ? "factors"
+                                                        : "no RoPE";
 }
 
 void set_form(ModelConfig& model, const BlockForm& form) {
   model.block = form;
   model.sliding_window = form.local_layers.empty() ? 0 : kWindow;
+  // Without RoPE the gradient of a bias of keys is 0 but for rounding.
+  model.block.o_bias = model.head_bias = form.ffn_bias;
+  model.learned_positions = form.ffn_bias ? 64 : 0;
 }
 
 }  // namespace

@@ -32,12 +32,22 @@ std::optional<double> dense_parameters(const nlohmann::ordered_json& model) {
              vocab = number_in(model, "vocab");
   if (!layers || !width || !ffn || !heads || !kv_heads || !head_dim || !vocab) return std::nullopt;
   const double qkv = (*heads + 2 * *kv_heads) * *head_dim;
-  double block = *width * qkv + *heads * *head_dim * *width + 3 * *width * *ffn + 2 * *width;
+  const bool gated = !model.contains("gated") || says(model, "gated");
+  const double norm = (says(model, "norm_bias") ? 2 : 1) * *width;
+  const auto residual = model.find("residual");
+  const bool one_norm = residual != model.end() && *residual == "parallel_one_norm";
+  double block = *width * qkv + *heads * *head_dim * *width + (gated ? 3 : 2) * *width * *ffn +
+                 (one_norm ? 1 : 2) * norm;
   if (says(model, "qkv_bias")) block += qkv;
+  if (says(model, "o_bias")) block += *width;
+  if (says(model, "ffn_bias")) block += *ffn + *width;
   const auto over = model.find("qk_norm_over");
   const bool over_heads = over != model.end() && *over == "heads";  // one gain per channel of q and k
   if (says(model, "qk_norm")) block += (over_heads ? *heads + *kv_heads : 2) * *head_dim;
-  return *vocab * *width * (says(model, "tied") ? 1 : 2) + *layers * block + *width;
+  const double edges = *vocab * *width * (says(model, "tied") ? 1 : 2) + norm +
+                       number_in(model, "learned_positions").value_or(0) * *width +
+                       (says(model, "head_bias") ? *vocab : 0);
+  return edges + *layers * block;
 }
 
 }  // namespace

@@ -47,7 +47,34 @@ MODELS = {
                    num_experts_per_tok=1, rms_norm_eps=1e-5, rope_theta=500000.0, head_dim=16, attention_bias=False,
                    use_qk_norm=False, attn_temperature_tuning=False, attention_chunk_size=None, interleave_moe_layer_step=1,
                    no_rope_layers=[1, 1]),
+    "qwen2-moe": dict(step.SMALL_SHAPE, model_type="qwen2_moe", moe_intermediate_size=16, shared_expert_intermediate_size=24,
+                      num_experts=4, num_experts_per_tok=2, norm_topk_prob=False, decoder_sparse_step=1, mlp_only_layers=[0],
+                      rms_norm_eps=1e-6, rope_theta=1000000.0, tie_word_embeddings=True, use_sliding_window=False),
+    "glm4-moe": dict(step.SMALL_SHAPE, model_type="glm4_moe", moe_intermediate_size=8, n_routed_experts=8, n_shared_experts=2,
+                     num_experts_per_tok=3, n_group=4, topk_group=2, norm_topk_prob=True, routed_scaling_factor=1.5,
+                     first_k_dense_replace=1, use_qk_norm=True, attention_bias=True, partial_rotary_factor=0.5,
+                     rms_norm_eps=1e-5, rope_theta=1000000.0, tie_word_embeddings=True, num_nextn_predict_layers=0,
+                     **step.NO_TOKENS),
+    "minimax-m2": dict(step.SMALL_SHAPE, model_type="minimax_m2", num_hidden_layers=1, intermediate_size=16,
+                       num_local_experts=4, num_experts_per_tok=2, rotary_dim=8, rms_norm_eps=1e-6, rope_theta=5000000.0,
+                       tie_word_embeddings=False, scoring_func="sigmoid", use_routing_bias=True, use_qk_norm=True,
+                       router_jitter_noise=0.0, **step.NO_TOKENS),
+    "ernie4.5-moe": dict(step.SMALL_SHAPE, model_type="ernie4_5_moe", moe_intermediate_size=16, moe_num_experts=4, moe_k=2,
+                         moe_num_shared_experts=1, moe_layer_start_index=1, moe_layer_interval=1, use_bias=False,
+                         rms_norm_eps=1e-5, rope_theta=500000.0, tie_word_embeddings=True, **step.NO_TOKENS),
 }
+BIAS = "e_score_correction_bias"
+# What differs in our own keys from a router of all experts by softmax, without a shared expert, in all layers.
+ROUTERS = {
+    "qwen2-moe": dict(names="qwen2", expert_ffn=16, shared=24, shared_gate=True, dense_layers=1),
+    "glm4-moe": dict(expert_ffn=8, shared=16, dense_layers=1, score="sigmoid", normalise=True, groups=4, group_top_k=2,
+                     route_scale=1.5, bias="mlp.gate." + BIAS, qk_norm=True),
+    "minimax-m2": dict(names="mixtral", expert_ffn=16, score="sigmoid", normalise=True, bias="block_sparse_moe." + BIAS,
+                       qk_norm=True, qk_norm_over="heads"),
+    "ernie4.5-moe": dict(expert_ffn=16, shared=16, dense_layers=1, normalise=True, bias="mlp.moe_statics." + BIAS),
+}
+# The library's names of the biases, where they are not ours.
+THEIR_BIASES = {"block_sparse_moe." + BIAS: "mlp." + BIAS, "mlp.moe_statics." + BIAS: "mlp.gate.moe_statics." + BIAS}
 # In our own keys.
 DEEPSEEK = dict(name="deepseek-v3-like", layers=3, width=64, ffn=96, heads=4, kv_heads=2, head_dim=16, vocab=96, tied=False,
                 qk_norm=True, rope_theta=10000.0, norm_eps=1e-6, experts=8, top_k=3, expert_ffn=F_EXPERT,
@@ -62,7 +89,8 @@ def expert_names(config, layer):
     at = f"model.layers.{layer}." + ("block_sparse_moe." if mixtral else "feed_forward." if llama4 else "mlp.")
     parts = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
     experts = [[f"{at}experts.{e}.{part}.weight" for part in parts] for e in range(config["experts"])]
-    return at + ("router.weight" if llama4 else "gate.weight"), experts, at + ("shared_expert." if llama4 else "shared_experts.")
+    one_shared = llama4 or config["names"] == "qwen2"
+    return at + ("router.weight" if llama4 else "gate.weight"), experts, at + ("shared_expert." if one_shared else "shared_experts.")
 
 
 def choose(keys, count):
@@ -75,16 +103,13 @@ def choose(keys, count):
 
 def route(config, z, layer):
     """Returns the weights of all experts for every token, 0 for those not selected."""
-    if config["score"] == "softmax":
-        p = z.softmax(-1)
-        index = choose(z, config["top_k"])
-    elif config["groups"] == 1:
-        p = z.sigmoid()
-        index = choose(z, config["top_k"])
+    p = z.softmax(-1) if config["score"] == "softmax" else z.sigmoid()
+    bias = config.get("bias")
+    keys = p + config["buffers"][f"model.layers.{layer}.{bias}"] if bias else z
+    if config["groups"] == 1:
+        index = choose(keys, config["top_k"])
     else:
-        p = z.sigmoid()
-        keys = (p + config["buffers"][f"model.layers.{layer}.mlp.gate.e_score_correction_bias"]).unflatten(
-            -1, (config["groups"], -1))
+        keys = keys.unflatten(-1, (config["groups"], -1))
         groups = choose(keys.topk(2, -1).values.sum(-1), config["group_top_k"])
         kept = torch.zeros(keys.shape[:-1]).scatter(-1, groups, 1).bool()
         index = choose(keys.masked_fill(~kept[..., None], -torch.inf).flatten(-2), config["top_k"])
@@ -110,8 +135,11 @@ def mixture(config, w, h, layer, mode, linear):
         (y,) = linear(mode.stored(F.silu(gate) * up * at_swiglu), down)
         out = out.index_add(0, tokens, y)
     if config["shared"]:
-        gate, up = linear(mode.stored(h), at + "gate_proj.weight", at + "up_proj.weight")
+        h = mode.stored(h)
+        gate, up = linear(mode.stored(h) if config.get("shared_gate") else h, at + "gate_proj.weight", at + "up_proj.weight")
         (y,) = linear(mode.stored(F.silu(gate) * up), at + "down_proj.weight")
+        if config.get("shared_gate"):
+            y = mode.stored(torch.sigmoid(h @ w[at[:-1] + "_gate.weight"].T) * y)
         out = out + y
     return mode.stored(out).unflatten(0, shape[:-1])
 
@@ -119,17 +147,19 @@ def mixture(config, w, h, layer, mode, linear):
 def mixture_weights(config, layer, matrix):
     if layer < config["dense_layers"]:
         return step.swiglu_weights(config, layer, matrix)
-    C = config["width"]
+    C, N = config["width"], config.get("expert_ffn", F_EXPERT)
     router, experts, at = expert_names(config, layer)
     matrix(router, config["experts"], C, C**-0.5)
     for gate, up, down in experts:
-        matrix(gate, F_EXPERT, C, C**-0.5)
-        matrix(up, F_EXPERT, C, C**-0.5)
-        matrix(down, C, F_EXPERT, F_EXPERT**-0.5)
+        matrix(gate, N, C, C**-0.5)
+        matrix(up, N, C, C**-0.5)
+        matrix(down, C, N, N**-0.5)
     if config["shared"]:
         matrix(at + "gate_proj.weight", config["shared"], C, C**-0.5)
         matrix(at + "up_proj.weight", config["shared"], C, C**-0.5)
         matrix(at + "down_proj.weight", C, config["shared"], config["shared"]**-0.5)
+    if config.get("shared_gate"):
+        matrix(at[:-1] + "_gate.weight", 1, C, C**-0.5)
 
 
 class Library(step.HuggingFace):
@@ -151,7 +181,9 @@ class Library(step.HuggingFace):
             stacked[at + "experts.gate_up_proj"] = torch.stack([torch.cat((gate, up)) for gate, up, _ in parts])
             stacked[at + "experts.down_proj"] = torch.stack([down for _, _, down in parts])
         for name, values in config.get("buffers", {}).items():
-            stacked[name] = values
+            own = ".".join(name.split(".")[3:])
+            theirs = THEIR_BIASES.get(own, own)
+            stacked[name.replace(own, theirs)] = values[None] if "moe_statics" in own else values
         loss, grads = super().gradients(stacked, tokens)
         for layer in range(config["dense_layers"], config["layers"]):
             router, experts, _ = expert_names(config, layer)
@@ -243,7 +275,7 @@ def deepseek(generator):
                      rms_norm_eps=c["norm_eps"], rope_theta=c["rope_theta"], head_dim=c["head_dim"])
     buffers = {f"model.layers.{layer}.mlp.gate.e_score_correction_bias": 0.1 * torch.randn(c["experts"], generator=generator)
                for layer in range(c["dense_layers"], c["layers"])}
-    ours = dict(c, names="qwen3", weight_at="swiglu", shared=c["shared_ffn"], buffers=buffers, second_half=mixture,
+    ours = dict(c, names="qwen3", weight_at="swiglu", shared=c["shared_ffn"], bias="mlp.gate." + BIAS, buffers=buffers, second_half=mixture,
                 second_half_weights=mixture_weights)
     library = Library(attention, ours)
     moe = DeepseekV3Config(hidden_size=c["width"], moe_intermediate_size=F_EXPERT, n_shared_experts=2,
@@ -267,10 +299,18 @@ def main():
             llama4 = name == "llama4"
             ours = dict(names={"mixtral": name, "llama4": name}.get(name, "qwen3"), qk_norm=name in ("qwen3-moe", "olmoe"),
                         qk_norm_over="heads" if name == "olmoe" else "head", experts=8,
-                        top_k=description["num_experts_per_tok"], score="sigmoid" if llama4 else "softmax",
+                        top_k=description.get("num_experts_per_tok"), score="sigmoid" if llama4 else "softmax",
                         normalise=name in ("mixtral", "qwen3-moe"), route_scale=1.0, groups=1, weight_at="input" if llama4 else "swiglu",
                         dense_layers=0, shared=F_EXPERT if llama4 else 0, second_half=mixture,
                         second_half_weights=mixture_weights)
+            if name in ROUTERS:
+                ours.update(experts=description.get("num_local_experts") or description.get("num_experts") or
+                            description.get("n_routed_experts") or description.get("moe_num_experts"),
+                            top_k=description.get("num_experts_per_tok") or description.get("moe_k"), **ROUTERS[name])
+                generator = torch.Generator().manual_seed(1)
+                if ours.get("bias"):
+                    ours["buffers"] = {f"model.layers.{layer}.{ours['bias']}": 0.1 * torch.randn(ours["experts"], generator=generator)
+                                       for layer in range(ours["dense_layers"], description["num_hidden_layers"])}
             library = (Llama4 if llama4 else Library)(description, ours)
         else:
             description = DEEPSEEK

@@ -17,8 +17,8 @@ twice:
 The first is the exact answer; the second is what a correct implementation must match closely. `loss` is the
 mean cross-entropy in nats, `grad_norm` the global norm before clipping, `after` the weights after one clipped
 AdamW step in float32, whose constants are in the metadata with the model (`optimizer`, `config`). Some have
-bounds of the rounded step there as well (`bf16_bounds`, WITH_SPREAD). Tied models have no lm_head. Phi-3's weights are also written as in its checkpoints, with q, k and v in one tensor, and gate
-and up, to bench/step/golden/phi3.safetensors.
+bounds of the rounded step there as well (`bf16_bounds`, WITH_SPREAD). Tied models have no lm_head. Weights of CHECKPOINTS are also written as the library has them, with several matrices in one
+tensor, to bench/step/golden/NAME.safetensors.
 """
 import json
 import math
@@ -28,6 +28,8 @@ import sys
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
+
+import classic_models as classic
 
 B, T = 2, 24
 OPTIMIZER = dict(lr=1e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1, max_norm=1.0)
@@ -44,6 +46,10 @@ HUGGING_FACE_SHAPE = dict(num_hidden_layers=2, hidden_size=64, intermediate_size
 # A width whose root is not exact in BF16.
 GEMMA_SHAPE = dict(HUGGING_FACE_SHAPE, hidden_size=48, head_dim=16, rms_norm_eps=1e-6, max_position_embeddings=96,
                    attention_bias=False, pad_token_id=None, bos_token_id=None, eos_token_id=None)
+# Later models are smaller, to keep the files small.
+SMALL_SHAPE = dict(num_hidden_layers=2, hidden_size=16, intermediate_size=8, num_attention_heads=2, num_key_value_heads=1,
+                   head_dim=16, vocab_size=24, hidden_act="silu", max_position_embeddings=96)
+NO_TOKENS = dict(pad_token_id=None, bos_token_id=None, eos_token_id=None)
 HUGGING_FACE = {
     "llama3.2": dict(HUGGING_FACE_SHAPE, model_type="llama", head_dim=16, tie_word_embeddings=True, rms_norm_eps=1e-5,
                      rope_theta=500000.0, max_position_embeddings=96, attention_bias=False, mlp_bias=False,
@@ -85,11 +91,32 @@ HUGGING_FACE = {
                   max_position_embeddings=96, sliding_window=7, layer_types=["sliding_attention", "full_attention"],
                   attention_bias=False, pad_token_id=None, eos_token_id=None,
                   rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=6)),
+    "llama-biases": dict(SMALL_SHAPE, model_type="llama", tie_word_embeddings=True, rms_norm_eps=1e-5, rope_theta=10000.0,
+                         attention_bias=True, mlp_bias=False),
+    "qwen3-biases": dict(SMALL_SHAPE, model_type="qwen3", tie_word_embeddings=True, rms_norm_eps=1e-6, rope_theta=1000000.0,
+                         attention_bias=True),
+    "phi4-mini": dict(SMALL_SHAPE, model_type="phi3", hidden_size=32, tie_word_embeddings=True, rms_norm_eps=1e-5,
+                      rope_theta=10000.0, original_max_position_embeddings=24, sliding_window=None, attention_bias=False,
+                      embd_pdrop=0.0, resid_pdrop=0.0, **NO_TOKENS, partial_rotary_factor=0.75,
+                      rope_scaling=dict(type="longrope", short_factor=[1.0, 1.05, 1.1, 1.3, 1.6, 2.0],
+                                        long_factor=[1.0, 1.2, 2.0, 4.0, 8.0, 12.0])),
+    "glm": dict(SMALL_SHAPE, model_type="glm", tie_word_embeddings=False, rms_norm_eps=1e-5, rope_theta=10000.0,
+                partial_rotary_factor=0.5, attention_bias=True, **NO_TOKENS),
+    "glm4": dict(SMALL_SHAPE, model_type="glm4", tie_word_embeddings=False, rms_norm_eps=1e-5, rope_theta=10000.0,
+                 partial_rotary_factor=0.5, attention_bias=False, **NO_TOKENS),
+    "ernie4.5": dict(SMALL_SHAPE, model_type="ernie4_5", tie_word_embeddings=True, rms_norm_eps=1e-5, rope_theta=500000.0,
+                     use_bias=False, **NO_TOKENS),
+    "exaone4": dict(SMALL_SHAPE, model_type="exaone4", tie_word_embeddings=True, rms_norm_eps=1e-5, rope_theta=1000000.0,
+                    sliding_window=7, sliding_window_pattern="LG", layer_types=["sliding_attention", "full_attention"],
+                    rope_scaling=dict(rope_type="llama3", factor=16.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                                      original_max_position_embeddings=6), **NO_TOKENS),
 }
 # Models whose files also hold bounds of the rounded step, which the test then uses: SPREAD times the largest
 # difference between our step in float32 and in float64, both rounded to BF16 at the same places, over weights and
 # tokens of SPREAD_SEEDS. Sums in another precision or order round some values to different neighbours.
-WITH_SPREAD, SPREAD, SPREAD_SEEDS = ("gemma", "gemma2", "gemma3", "mistral", "qwen2", "olmo3"), 1.5, range(1000, 1064)
+WITH_SPREAD = ("gemma", "gemma2", "gemma3", "mistral", "qwen2", "olmo3", "llama-biases", "qwen3-biases", "phi4-mini", "glm",
+               "glm4", "ernie4.5", "exaone4")
+SPREAD, SPREAD_SEEDS = 1.5, range(1000, 1064)
 
 
 class RoundBoth(torch.autograd.Function):
@@ -98,6 +125,18 @@ class RoundBoth(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
         return bf16(x)
+
+    @staticmethod
+    def backward(ctx, dx):
+        return bf16(dx)
+
+
+class RoundGradient(torch.autograd.Function):
+    """Rounds a gradient to BF16, where an op rounds it before a bias adds it up."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x
 
     @staticmethod
     def backward(ctx, dx):
@@ -149,6 +188,7 @@ class Plain:
     """PyTorch's own ops without rounding."""
 
     stored = staticmethod(lambda x: x)
+    gradient = staticmethod(lambda x: x)
     factor = staticmethod(lambda x: x)
     attention = staticmethod(plain_attention)
 
@@ -157,6 +197,7 @@ class Bf16:
     """Rounds what precbench's bf16 recipe stores between ops."""
 
     stored = RoundBoth.apply
+    gradient = RoundGradient.apply
     factor = staticmethod(lambda x: bf16(torch.tensor(x)).item())
     attention = staticmethod(lambda *args: RoundBoth.apply(Attention.apply(*args, bf16)))
 
@@ -165,14 +206,17 @@ class Unrounded:
     """Our attention without rounding, to show that its backward equals PyTorch's."""
 
     stored = staticmethod(lambda x: x)
+    gradient = staticmethod(lambda x: x)
     factor = staticmethod(lambda x: x)
     attention = staticmethod(lambda *args: Attention.apply(*args, lambda x: x))
 
 
 def rope(x, config, layer):
-    """Rotates halves of [B, heads, T, D]. A scale of attention is a factor on queries and keys."""
-    half = x.shape[-1] // 2
-    scale = math.sqrt(config["attention_scale"] * math.sqrt(2 * half)) if config.get("attention_scale") else 1
+    """Rotates the first elements of [B, heads, T, D], in halves or in neighbouring pairs. A scale of attention is a
+    factor on queries and keys."""
+    rotated = config.get("rotary_dim") or x.shape[-1]
+    half = rotated // 2
+    scale = math.sqrt(config["attention_scale"] * math.sqrt(x.shape[-1])) if config.get("attention_scale") else 1
     if layer in config.get("layers_without_rope", ()):
         return x * scale
     if "rotary" in config:
@@ -182,12 +226,30 @@ def rope(x, config, layer):
         frequency = config["rope_theta"] ** (-torch.arange(half, dtype=x.dtype) / half)
         angle = torch.outer(torch.arange(x.shape[-2], dtype=x.dtype), frequency)
         cos, sin = angle.cos(), angle.sin()
-    a, b = x.split(half, -1)
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1) * scale
+    x, rest = x[..., :rotated], x[..., rotated:]
+    if config.get("rope_pairs") == "neighbours":
+        a, b = x[..., ::2], x[..., 1::2]
+        x = torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2)
+    else:
+        a, b = x.split(half, -1)
+        x = torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+    return torch.cat((x, rest), -1) * scale
+
+
+def ungated(config, w, h, layer, mode, linear):
+    """Computes a second half without a gate."""
+    at = f"model.layers.{layer}.mlp."
+    (up,) = linear(h, at + "up_proj.weight")
+    if config["ffn_bias"]:
+        up = mode.gradient(up + w[at + "up_proj.bias"])
+    (branch,) = linear(mode.stored(config["activation"](up)), at + "down_proj.weight")
+    return mode.stored(branch + w[at + "down_proj.bias"]) if config["ffn_bias"] else branch
 
 
 def swiglu(config, w, h, layer, mode, linear):
     """Computes a block's second half, between its norm and the residual stream."""
+    if not config.get("gated", True):
+        return ungated(config, w, h, layer, mode, linear)
     at = f"model.layers.{layer}.mlp."
     gate, up = linear(h, at + "gate_proj.weight", at + "up_proj.weight")
     (branch,) = linear(mode.stored(config.get("activation", F.silu)(gate) * up), at + "down_proj.weight")
@@ -196,7 +258,8 @@ def swiglu(config, w, h, layer, mode, linear):
 
 def swiglu_weights(config, layer, matrix):
     at, C, N = f"model.layers.{layer}.mlp.", config["width"], config["ffn"]
-    matrix(at + "gate_proj.weight", N, C, C**-0.5)
+    if config.get("gated", True):
+        matrix(at + "gate_proj.weight", N, C, C**-0.5)
     matrix(at + "up_proj.weight", N, C, C**-0.5)
     matrix(at + "down_proj.weight", C, N, N**-0.5)
 
@@ -206,7 +269,6 @@ def loss_of(config, w, tokens, mode):
     is rounded once."""
     stored, D = mode.stored, config["head_dim"]
     gain = lambda name: w[name] + 1 if config.get("gains_minus_one") else w[name]
-    norm = lambda x, name: F.rms_norm(x, (x.shape[-1],), gain(name), config["norm_eps"])
     heads = lambda x: x.unflatten(-1, (-1, D)).transpose(1, 2)
 
     def linear(x, *names):
@@ -215,6 +277,11 @@ def loss_of(config, w, tokens, mode):
 
     def scaled(x, factor):
         return x if factor == 1 else stored(x * factor)
+
+    def norm(x, name):
+        if config.get("norm") == "layer":
+            return F.layer_norm(x, (x.shape[-1],), gain(name), w.get(name.replace(".weight", ".bias")), config["norm_eps"])
+        return F.rms_norm(x, (x.shape[-1],), gain(name), config["norm_eps"])
 
     def branch_output(branch, name):
         branch = scaled(branch, config.get("residual_scale", 1))
@@ -225,17 +292,22 @@ def loss_of(config, w, tokens, mode):
     x = stored(F.embedding(tokens[:, :-1].long(), w["model.embed_tokens.weight"]))
     embedding_scale = config.get("embedding_scale", 1)
     x = scaled(x, mode.factor(embedding_scale) if config.get("embedding_scale_rounded") else embedding_scale)
+    if config.get("learned_positions"):
+        x = stored(x + w["model.embed_positions.weight"][:T])
+    residual = config.get("residual", "sequential")
     for layer in range(config["layers"]):
         at = f"model.layers.{layer}."
         h = stored(x if norms_after else norm(x, at + "input_layernorm.weight"))
-        q, k, v = linear(h, *(f"{at}self_attn.{p}_proj.weight" for p in "qkv"))
+        q, k, v = linear(stored(h) if residual == "parallel_one_norm" else h, *(f"{at}self_attn.{p}_proj.weight" for p in "qkv"))
         over_all = config["qk_norm"] and config.get("qk_norm_over") == "heads"
         if over_all:  # one op with RoPE, like a norm per head: nothing is stored between them
             q, k = norm(q, at + "self_attn.q_norm.weight"), norm(k, at + "self_attn.k_norm.weight")
         q, k, v = map(heads, (q, k, v))
         if config.get("qkv_bias"):  # one op with RoPE as well
-            q, k, v = (x + heads(w[f"{at}self_attn.{p}_proj.bias"].expand(B, T, -1)) for p, x in zip("qkv", (q, k, v)))
+            q, k, v = (y + heads(w[f"{at}self_attn.{p}_proj.bias"].expand(B, T, -1)) for p, y in zip("qkv", (q, k, v)))
             v = stored(v)
+            if config.get("norm") == "layer":
+                q, k = mode.gradient(q), mode.gradient(k)
         if config["qk_norm"] and not over_all:
             q, k = norm(q, at + "self_attn.q_norm.weight"), norm(k, at + "self_attn.k_norm.weight")
         q, k = (stored(rope(head, config, layer)) for head in (q, k))
@@ -243,13 +315,25 @@ def loss_of(config, w, tokens, mode):
         out = mode.attention(q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1),
                              config.get("windows", {}).get(layer), config.get("attention_softcap"))
         (branch,) = linear(out.transpose(1, 2).flatten(2), at + "self_attn.o_proj.weight")
-        x = stored(x + branch_output(branch, at + "post_attention_layernorm.weight"))
-        second = "pre_feedforward" if norms == "both" else "post_attention"
+        if config.get("o_bias"):
+            branch = stored(branch + w[at + "self_attn.o_proj.bias"])
+        if residual != "sequential":  # each use of an input rounds its gradient
+            stream = stored(x)
+            one_norm = residual == "parallel_one_norm"
+            second = stored(h) if one_norm else stored(norm(stream, at + "post_attention_layernorm.weight"))
+            both = config.get("second_half", swiglu)(config, w, second, layer, mode, linear) + branch
+            x = stored((x if one_norm else stream) + stored(both))
+            continue
+        glm4 = config.get("norm_names") == "glm4"
+        x = stored(x + branch_output(branch, f"{at}post_{'self_attn' if glm4 else 'attention'}_layernorm.weight"))
+        second = "pre_feedforward" if norms == "both" and not glm4 else "post_attention"
         h = stored(x if norms_after else norm(x, f"{at}{second}_layernorm.weight"))
         branch = config.get("second_half", swiglu)(config, w, h, layer, mode, linear)
-        x = stored(x + branch_output(branch, at + "post_feedforward_layernorm.weight"))
+        x = stored(x + branch_output(branch, f"{at}post_{'mlp' if glm4 else 'feedforward'}_layernorm.weight"))
     h = stored(norm(x, "model.norm.weight"))
     (logits,) = linear(h, "model.embed_tokens.weight" if config["tied"] else "lm_head.weight")
+    if config.get("head_bias"):
+        logits = stored(logits + w["lm_head.bias"])
     logits = soft_capped(scaled(logits, config.get("logit_scale", 1)), config.get("logit_softcap"))
     return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten().long())
 
@@ -264,19 +348,27 @@ def random_weights(config, generator):
 
     def gain(name, size):
         weights[name] = (gain_start + 0.1 * torch.randn(size, generator=generator)).to(torch.bfloat16)
+        if config.get("norm_bias"):
+            bias(name.replace(".weight", ".bias"), size)
+
+    def bias(name, size):
+        weights[name] = (torch.randn(size, generator=generator) * 0.5).to(torch.bfloat16)
 
     C = config["width"]
     q_width, kv_width = (config[h] * config["head_dim"] for h in ("heads", "kv_heads"))
     scale = config["embedding_scale"] if config.get("embedding_scale_rounded") else 1  # Gemma's embeddings are small
     matrix("model.embed_tokens.weight", config["vocab"], C, 0.25 / scale)
+    if config.get("learned_positions"):
+        matrix("model.embed_positions.weight", config["learned_positions"], C, 0.25)
     for layer in range(config["layers"]):
         at = f"model.layers.{layer}."
+        glm4 = config.get("norm_names") == "glm4"
         if norms != "before":
-            gain(at + "post_feedforward_layernorm.weight", C)
+            gain(at + ("post_mlp_layernorm.weight" if glm4 else "post_feedforward_layernorm.weight"), C)
         if norms != "after":
             gain(at + "input_layernorm.weight", C)
         if norms == "both":
-            gain(at + "pre_feedforward_layernorm.weight", C)
+            gain(at + ("post_self_attn_layernorm.weight" if glm4 else "pre_feedforward_layernorm.weight"), C)
         for name, rows in (("q", q_width), ("k", kv_width), ("v", kv_width)):
             matrix(f"{at}self_attn.{name}_proj.weight", rows, C, C**-0.5)
         matrix(at + "self_attn.o_proj.weight", C, q_width, q_width**-0.5)
@@ -284,15 +376,23 @@ def random_weights(config, generator):
             for name, size in (("q", q_width), ("k", kv_width), ("v", kv_width)):
                 weights[f"{at}self_attn.{name}_proj.bias"] = (
                     torch.randn(size, generator=generator) * 0.5).to(torch.bfloat16)
+        if config.get("o_bias"):
+            weights[at + "self_attn.o_proj.bias"] = (torch.randn(C, generator=generator) * 0.5).to(torch.bfloat16)
         if config["qk_norm"]:
             over_all = config.get("qk_norm_over") == "heads"
             gain(at + "self_attn.q_norm.weight", q_width if over_all else config["head_dim"])
             gain(at + "self_attn.k_norm.weight", kv_width if over_all else config["head_dim"])
-        gain(at + "post_attention_layernorm.weight", C)
+        if config.get("residual") != "parallel_one_norm":
+            gain(at + "post_attention_layernorm.weight", C)
+        if config.get("ffn_bias"):
+            bias(at + "mlp.up_proj.bias", config["ffn"])
+            bias(at + "mlp.down_proj.bias", C)
         config.get("second_half_weights", swiglu_weights)(config, layer, matrix)
     gain("model.norm.weight", C)
     if not config["tied"]:
         matrix("lm_head.weight", config["vocab"], C, C**-0.5)
+    if config.get("head_bias"):
+        bias("lm_head.bias", config["vocab"])
     return weights
 
 
@@ -319,9 +419,11 @@ def adamw_step(weights, grads):
 
 
 def check_same(what, ours, theirs, limit):
-    """Checks that two computations of the plain step agree to within rounding."""
+    """Checks that two computations of the plain step agree to within rounding. The gradient of a bias of keys
+    cancels, to 0 without RoPE: it is measured by the queries'."""
     for name, want in theirs.items():
-        error = (ours[name] - want).norm() / want.norm()
+        scale = theirs[name.replace(".k_proj.bias", ".q_proj.bias")].norm()
+        error = (ours[name] - want).norm() / scale
         assert error < limit, f"{name}: {what} is off by {error:.1e}"
 
 
@@ -335,8 +437,11 @@ def check_attention(config, weights, tokens, plain):
 # they held for two of four in phi3, and for one of three others in qwen2.5 and none of three in olmo2. The
 # bounds on the FP32 step held for all.
 SEEDS = {"phi3": 100}
-# Phi-3's tensors that hold several of ours.
+# Models whose weights are also written as in the library's checkpoints.
+CHECKPOINTS = ("phi3", "phi4-mini", "glm")
+# Tensors of Phi-3 and of GLM that hold several of ours.
 PHI3_PARTS = dict(q_proj="qkv_proj", k_proj="qkv_proj", v_proj="qkv_proj", gate_proj="gate_up_proj", up_proj="gate_up_proj")
+GLM_PARTS = dict(gate_proj="gate_up_proj", up_proj="gate_up_proj")
 
 
 class HuggingFace:
@@ -348,14 +453,29 @@ class HuggingFace:
 
         c = AutoConfig.for_model(**json.loads(json.dumps(description)))  # a copy, since it modifies its input
         self.model = AutoModelForCausalLM.from_config(c, attn_implementation="eager", dtype=torch.float64)
-        rotary = self.rotary(c, description["model_type"])
+        model_type = description["model_type"]
+        self.model_type = model_type
+        if model_type in classic.NAMES:
+            self.model.eval()
+            self.fused, self.ours = {}, classic.our_config(c, self.model, T)
+            return
+        rotary = self.rotary(c, model_type)
         half = (rotary[0] if isinstance(rotary, list) else rotary)[0].shape[-1]
         self.ours = dict(layers=c.num_hidden_layers, width=c.hidden_size, ffn=c.intermediate_size,
-                         heads=c.num_attention_heads, kv_heads=c.num_key_value_heads, head_dim=2 * half,
+                         heads=c.num_attention_heads, kv_heads=c.num_key_value_heads,
+                         head_dim=getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads, rotary_dim=2 * half,
                          vocab=c.vocab_size, tied=c.tie_word_embeddings,
-                         qk_norm=description["model_type"] in ("olmo2", "olmo3", "gemma3_text"),
-                         qkv_bias=description["model_type"] == "qwen2", norm_eps=c.rms_norm_eps, rotary=rotary)
-        self.fused = description["model_type"] == "phi3"
+                         qk_norm=model_type in ("olmo2", "olmo3", "gemma3_text", "qwen3", "exaone4"),
+                         qkv_bias=model_type == "qwen2" or getattr(c, "attention_bias", False) or getattr(c, "qkv_bias", False),
+                         o_bias=model_type in ("llama", "qwen3") and c.attention_bias, norm_eps=c.rms_norm_eps, rotary=rotary)
+        self.fused = dict(phi3=PHI3_PARTS, glm=GLM_PARTS, glm4=GLM_PARTS).get(model_type, {})
+        if model_type in ("glm", "glm4", "ernie4_5", "ernie4_5_moe"):
+            self.ours.update(rope_pairs="neighbours")
+        if model_type == "glm4":
+            self.ours.update(norms="both", norm_names="glm4")
+        if model_type == "exaone4":
+            self.ours.update(norms="after", layers_without_rope=[
+                i for i, kind in enumerate(c.layer_types) if c.sliding_window and kind == "full_attention"])
         if description["model_type"] in ("olmo2", "olmo3"):
             self.ours.update(norms="after", qk_norm_over="heads")
         if description["model_type"] == "smollm3":
@@ -369,7 +489,7 @@ class HuggingFace:
         if description["model_type"] in ("gemma2", "gemma3_text"):
             self.ours.update(norms="both", attention_scale=c.query_pre_attn_scalar**-0.5,
                              attention_softcap=c.attn_logit_softcapping, logit_softcap=c.final_logit_softcapping)
-        if description["model_type"] in ("gemma2", "gemma3_text", "mistral", "qwen2", "olmo3"):
+        if description["model_type"] in ("gemma2", "gemma3_text", "mistral", "qwen2", "olmo3", "exaone4"):
             types = getattr(c, "layer_types", None) or ["sliding_attention"] * c.num_hidden_layers
             self.ours.update(windows={i: c.sliding_window for i, kind in enumerate(types) if kind == "sliding_attention"})
 
@@ -384,9 +504,11 @@ class HuggingFace:
 
     def fuse(self, weights):
         """Returns the weights as in the library's checkpoints."""
+        if self.model_type in classic.NAMES:
+            return classic.stored_tensors(self.model_type, weights, self.ours)
         fused = {}
         for name, weight in weights.items():
-            parts = PHI3_PARTS.get(name.split(".")[-2]) if self.fused else None
+            parts = self.fused.get(name.split(".")[-2])
             if not parts:
                 fused[name] = weight
                 continue
@@ -399,25 +521,30 @@ class HuggingFace:
         parts, done = {}, {}
         for name, weight in weights.items():
             whole = name
-            if self.fused and name.split(".")[-2] in PHI3_PARTS:
-                whole = name.replace(name.split(".")[-2], PHI3_PARTS[name.split(".")[-2]])
+            if name.split(".")[-2] in self.fused:
+                whole = name.replace(name.split(".")[-2], self.fused[name.split(".")[-2]])
+            if fused.get(whole) is None:  # a buffer
+                continue
             first = done.get(whole, 0)
             done[whole] = first + len(weight)
             parts[name] = fused[whole][first:done[whole]]
         return parts
 
     def gradients(self, weights, tokens):
-        plain, weights = weights, self.fuse(weights)
+        plain, weights = weights, classic.in_memory(self.model_type, self.fuse(weights))
         missing, unexpected = self.model.load_state_dict({name: w.double() for name, w in weights.items()}, strict=False)
         assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
         logits = self.model(tokens[:, :-1].long()).logits
         loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten().long())
         loss.backward()
-        return loss.detach(), self.split({name: p.grad for name, p in self.model.named_parameters()}, plain)
+        grads = {name: p.grad for name, p in self.model.named_parameters()}
+        if self.model_type in classic.NAMES:
+            return loss.detach(), classic.our_tensors(self.model_type, grads, plain, self.ours)
+        return loss.detach(), self.split(grads, plain)
 
 
 def distance(x, reference):
-    return ((x - reference).norm() / reference.norm()).item()
+    return ((x - reference).norm() / reference.norm().clamp(min=1e-30)).item()
 
 
 def decided(grads, plain, changes):
@@ -449,6 +576,7 @@ def spread_of(config):
 def make_golden(path, seed, config, description, library):
     """Writes the file of one model; `library` provides the gradients of the plain step, or is None."""
     generator = torch.Generator().manual_seed(seed)
+    name = path.stem.removeprefix("step_")
     weights = random_weights(config, generator)
     tokens = torch.randint(0, config["vocab"], (B, T + 1), generator=generator, dtype=torch.int32)
     tensors = dict(weights, tokens=tokens)
@@ -461,17 +589,21 @@ def make_golden(path, seed, config, description, library):
             ours = grads
             loss, grads = library.gradients(weights, tokens)
             check_same("our own step", ours, grads, 32 * 2**-24)
+        # Without RoPE a bias of keys changes no probability: all that is left of its gradient is rounding.
+        if mode is Plain:
+            grads = {key: grad * (grad.norm() > 1e-6 * grads[key.replace("k_proj.bias", "q_proj.bias")].norm())
+                     for key, grad in grads.items()}
         after, norms[prefix] = adamw_step(weights, grads)
         tensors[prefix + "loss"] = loss.float().reshape(1)
         tensors[prefix + "grad_norm"] = norms[prefix].reshape(1)
         tensors.update({f"{prefix}grad.{key}": grad.float() for key, grad in grads.items()})
         tensors.update({f"{prefix}after.{key}": weight for key, weight in after.items()})
     tensors.update(config.get("buffers", {}))
-    if getattr(library, "fused", False):
+    if name in (*CHECKPOINTS, *classic.STORED):
         whole = path.parents[3] / "bench" / "step" / "golden" / path.name.removeprefix("step_")
         save_file({name: weight.contiguous() for name, weight in library.fuse(weights).items()}, whole)
     metadata = dict(config=json.dumps(description), optimizer=json.dumps(OPTIMIZER))
-    if path.stem.removeprefix("step_") in WITH_SPREAD:
+    if name in (*WITH_SPREAD, *classic.CLASSIC):
         metadata["bf16_bounds"] = json.dumps(spread_of(config))
     save_file({key: value.contiguous() for key, value in tensors.items()}, path, metadata=metadata)
     plain, rounded = tensors["loss"].item(), tensors["bf16.loss"].item()
@@ -482,11 +614,12 @@ def make_golden(path, seed, config, description, library):
 def main():
     folder = pathlib.Path(__file__).resolve().parents[2] / "models" / "transformer" / "golden"
     folder.mkdir(parents=True, exist_ok=True)
-    for seed, (name, config) in enumerate({**MODELS, **HUGGING_FACE}.items()):
+    numbered = [*enumerate({**MODELS, **HUGGING_FACE}.items()), *enumerate(classic.CLASSIC.items(), classic.FIRST_SEED)]
+    for seed, (name, config) in numbered:
         if len(sys.argv) > 1 and name not in sys.argv[1:]:
             continue
         description, library = dict(config, name=name), None
-        if name in HUGGING_FACE:
+        if name in HUGGING_FACE or name in classic.CLASSIC:
             description, library = config, HuggingFace(config)
             config = library.ours
         make_golden(folder / f"step_{name}.safetensors", SEEDS.get(name, seed), config, description, library)

@@ -97,8 +97,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 /// partial: [blocks, 2 D], dq_norm and dk_norm of the block's pairs. kThreads is a multiple of the lanes of a
-/// head, so a thread has the same elements of every head that it visits.
-template <bool kNorm>
+/// head, so a thread has the same elements of every head that it visits. kBias: the norm's input is qkv + bias.
+template <bool kNorm, bool kBias = false>
 __global__ void __launch_bounds__(kThreads)
     rope_backward_kernel(std::uint16_t* dqkv, float* partial, const std::uint16_t* dout,
                          const std::uint16_t* qkv, const float* table, const Pairs pairs,
@@ -123,6 +123,7 @@ __global__ void __launch_bounds__(kThreads)
       float x[8], y[8], w[8], v[8];
       load_vector(x, qkv + pair.at);
       load_vector(y, qkv + pair.at + pairs.D / 2);
+      if (kBias) add_to_pair(x, y, before.bias, pair, pairs.D);
       const bool is_q = pair.head < pairs.q_heads;
       const std::uint16_t* gain = (is_q ? before.q : before.k) + pair.i;
       load_vector(w, gain);
@@ -312,6 +313,9 @@ void CudaDevice::do_rope_backward(const ops::RopeBackward& op) {
     return;
   }
   const bool over_heads = op.options.norms_all_heads();
+  const auto head_kernel = !norm                     ? rope_backward_kernel<false>
+                           : op.options.bias.empty() ? rope_backward_kernel<true>
+                                                     : rope_backward_kernel<true, true>;
   const std::int64_t gains = op.options.q_norm.size() + op.options.k_norm.size();
   const int threads = over_heads ? threads_over_heads(op.options) : kThreads;
   const auto over_heads_kernel = threads > kFewThreads ? rope_over_heads_backward_kernel<kMostThreads>
@@ -324,7 +328,7 @@ void CudaDevice::do_rope_backward(const ops::RopeBackward& op) {
         row_grid(*this, over_heads_kernel, threads, shared_bytes, most_blocks_that_sum(*this, op.dout.rows));
   } else if (norm) {
     shared_bytes = kThreads / kWarp * 2 * D * sizeof(float);
-    grid = row_grid(*this, rope_backward_kernel<true>, kThreads, shared_bytes, grid);
+    grid = row_grid(*this, head_kernel, kThreads, shared_bytes, grid);
   }
   const std::size_t partial_bytes = norm ? grid * gains * sizeof(float) : 0;
   auto* partial = static_cast<float*>(scratch(partial_bytes + amax_scratch_bytes(*this, op.dqkv)));
@@ -335,9 +339,7 @@ void CudaDevice::do_rope_backward(const ops::RopeBackward& op) {
     over_heads_kernel<<<grid, threads, shared_bytes, stream()>>>(dqkv, partial, dout, qkv, table, pairs,
                                                                  before, op.dout.rows);
   else
-    (norm ? rope_backward_kernel<true>
-          : rope_backward_kernel<false>)<<<grid, kThreads, shared_bytes, stream()>>>(dqkv, partial, dout, qkv,
-                                                                                     table, pairs, before);
+    head_kernel<<<grid, kThreads, shared_bytes, stream()>>>(dqkv, partial, dout, qkv, table, pairs, before);
   if (norm) {
     sum_rows(op.dq_norm, partial, static_cast<int>(grid), gains, op.accumulate, stream());
     sum_rows(op.dk_norm, partial + op.options.q_norm.size(), static_cast<int>(grid), gains, op.accumulate,

@@ -50,6 +50,7 @@ void AttentionLayer::forward_output(std::int64_t layer, const AttentionSaved& sa
   step_.observe(layer, LinearRole::o, LinearOperand::x, x);
   step_.observe_codes(layer, LinearRole::o, LinearOperand::x, x);
   step_.fprop(layer, LinearRole::o, out, x, w);
+  if (!w.o_bias.empty()) step_.device.add_bias({out, w.o_bias});
 }
 
 void AttentionLayer::output_wgrad(std::int64_t layer, const AttentionSaved& saved, const BlockWeights& w,
@@ -81,6 +82,8 @@ Tensor AttentionLayer::backward(std::int64_t layer, const AttentionSaved& saved,
   {
     const Scope inner(step_.arena);
     output_wgrad(layer, saved, w, g, dy);
+    if (!w.o_bias.empty())
+      step_.device.bias_backward({g.o_bias, step_.parameters.accumulates(), dy.value});
     const Tensor dout = step_.push(shape.q_width());
     step_.dgrad(layer, LinearRole::o, dout, dy, w, saved.attention);
     Tensor qkv = saved.raw_qkv;
@@ -114,16 +117,18 @@ bool has_local_rope(const ModelConfig& config, std::int64_t layer) {
   return config.block.local_rope_theta != 0 && config.window(layer) != 0;
 }
 
-/// Returns the angles of a layer. Without RoPE, all are 0. The scale of attention's scores, if it is not
-/// 1 / sqrt(head_dim), is a factor on queries and keys.
+/// Returns the angles of a layer. Without RoPE, all are 0.
 RopeScaling scaling_of(const ModelConfig& config, std::int64_t layer) {
   RopeScaling scaling = has_local_rope(config, layer) ? RopeScaling{} : config.rope_scaling;
   if (!config.has_rope(layer))
     scaling = {.kind = RopeScaling::Kind::linear, .factor = std::numeric_limits<double>::infinity()};
-  if (config.block.attention_scale != 0)
-    scaling.attention_factor *=
-        std::sqrt(config.block.attention_scale * std::sqrt(static_cast<double>(config.head_dim)));
   return scaling;
+}
+
+/// Returns the factor on queries and keys that makes attention's scale of scores, 1 / sqrt(head_dim), the model's.
+double query_and_key_scale(const ModelConfig& config) {
+  const double scale = config.block.attention_scale;
+  return scale == 0 ? 1 : std::sqrt(scale * std::sqrt(static_cast<double>(config.head_dim)));
 }
 
 }  // namespace
@@ -142,6 +147,8 @@ RopeOptions AttentionLayer::rope_options(std::int64_t layer, const BlockWeights&
           .gain_offset = step_.gain_offset(),
           .bias = w.qkv_bias,
           .scaling = scaling_of(config, layer),
+          .rotated = config.block.rotary_dim,
+          .scale = query_and_key_scale(config),
           .offset = sequence.start(0),
           .late_offset = sequence.whole() ? std::nullopt : std::optional(sequence.start(1))};
 }

@@ -26,6 +26,15 @@ void BranchOutput::forward(const BranchSaved& saved, const Tensor& gain, const T
                             step_.gain_offset()});
 }
 
+QuantizedTensor BranchOutput::parallel_backward(std::int64_t layer, LinearRole role,
+                                                const QuantizedTensor& dresidual) const {
+  QuantizedTensor dy = step_.operands.push_gradient(dresidual.value, step_.linear(layer, role));
+  step_.produce_quantized(dy, [&](QuantizedTensor& d) { step_.device.quantize({d}); });
+  step_.observe(layer, role, LinearOperand::dy, dy);
+  step_.observe_codes(layer, role, LinearOperand::dy, dy);
+  return dy;
+}
+
 QuantizedTensor BranchOutput::backward(std::int64_t layer, LinearRole role, const BranchSaved& saved,
                                        const Tensor& gain, const Tensor& dgain,
                                        const QuantizedTensor& dresidual) const {

@@ -1,4 +1,4 @@
-// SwiGLU over all tokens, forward and backward. See dense_ffn.h.
+// A dense feed-forward network, forward and backward. See dense_ffn.h.
 #include "models/transformer/layers/dense_ffn.h"
 
 namespace precbench {
@@ -12,6 +12,17 @@ void DenseFfn::forward_up(std::int64_t layer, const FfnSaved& saved, const Block
   step_.fprop(layer, gate_up_, saved.gate_up, h, w);
 }
 
+void DenseFfn::activate(QuantizedTensor& s, const FfnSaved& saved, const BlockWeights& w) const {
+  if (gated()) return step_.device.swiglu({s, saved.gate_up, activation()});
+  step_.device.activate({s, saved.gate_up, w.up_bias, activation()});
+}
+
+void DenseFfn::activate_backward(QuantizedTensor& dgate_up, QuantizedTensor& s, const Tensor& ds,
+                                 const FfnSaved& saved, const BlockWeights& w) const {
+  if (gated()) return step_.device.swiglu_backward({dgate_up, s, ds, saved.gate_up, activation()});
+  step_.device.activate_backward({dgate_up, s, ds, saved.gate_up, w.up_bias, activation()});
+}
+
 void DenseFfn::forward_down(std::int64_t layer, const FfnSaved& saved, const BlockWeights& w,
                             const Tensor& out) const {
   const Scope scope(step_.arena);
@@ -21,21 +32,20 @@ void DenseFfn::forward_down(std::int64_t layer, const FfnSaved& saved, const Blo
   use_slot(s, down.slots().x);
   step_.operands.push_rowwise(s, down.x_rowwise());
   s.keep_value = !down.x_rowwise().quantized() || step_.observer;
-  step_.produce_quantized(s, [&](QuantizedTensor& x) {
-    step_.device.swiglu({x, saved.gate_up, activation()});
-  });
+  step_.produce_quantized(s, [&](QuantizedTensor& x) { activate(x, saved, w); });
   step_.observe(layer, down_, LinearOperand::x, s);
   step_.fprop(layer, down_, out, s, w);
+  if (!w.down_bias.empty()) step_.device.add_bias({out, w.down_bias});
 }
 
 Tensor DenseFfn::backward(std::int64_t layer, const FfnSaved& saved, const BlockWeights& w,
                           const BlockTensors& g, const QuantizedTensor& dy, const NormOutput& norm) const {
   const Linear gate_up = step_.linear(layer, gate_up_), down = step_.linear(layer, down_);
-  QuantizedTensor dgate_up = step_.operands.push_gradient(step_.push(2 * ffn_), gate_up);
+  QuantizedTensor dgate_up = step_.operands.push_gradient(step_.push(up_width()), gate_up);
   // Made from SwiGLU's FP32 gradient, so no transposition is needed.
   if (gate_up.recipe().flow) step_.operands.push_columnwise(dgate_up, gate_up.dy_columnwise());
-  dgate_up.keep_value =
-      !gate_up.dy_rowwise().quantized() || !gate_up.dy_columnwise().quantized() || step_.observer;
+  dgate_up.keep_value = !gate_up.dy_rowwise().quantized() || !gate_up.dy_columnwise().quantized() ||
+                        !w.up_bias.empty() || step_.observer;
   {
     const Scope inner(step_.arena);
     const Tensor ds = step_.push(ffn_);
@@ -44,7 +54,8 @@ Tensor DenseFfn::backward(std::int64_t layer, const FfnSaved& saved, const Block
       Tensor x;
       if (down.recipe().mask_clipped) {
         x = step_.push(ffn_);
-        step_.device.swiglu({make_quantized_tensor(x, {}, {}), saved.gate_up, activation()});
+        QuantizedTensor value = make_quantized_tensor(x, {}, {});
+        activate(value, saved, w);
       }
       step_.dgrad(layer, down_, ds, dy, w, x);
     }
@@ -53,13 +64,15 @@ Tensor DenseFfn::backward(std::int64_t layer, const FfnSaved& saved, const Block
     s.random = down.slots().x.random;
     step_.operands.push_columnwise(s, down.x_columnwise());
     s.keep_value = !down.x_columnwise().quantized() || step_.observer;
-    step_.produce_quantized(dgate_up, [&](QuantizedTensor& d) {
-      step_.device.swiglu_backward({d, s, ds, saved.gate_up, activation()});
-    });
+    step_.produce_quantized(dgate_up, [&](QuantizedTensor& d) { activate_backward(d, s, ds, saved, w); });
     step_.observe(layer, gate_up_, LinearOperand::dy, dgate_up);
     step_.observe(layer, down_, LinearOperand::x, s);
     step_.observe_codes(layer, down_, LinearOperand::dy, dy);
     step_.wgrad(layer, down_, g, dy, s, w);
+    // After the weight's gradient, which commits the memory of both.
+    const bool accumulate = step_.parameters.accumulates();
+    if (!w.up_bias.empty()) step_.device.bias_backward({g.up_bias, accumulate, dgate_up.value});
+    if (!w.down_bias.empty()) step_.device.bias_backward({g.down_bias, accumulate, dy.value});
   }
   const Tensor dh = step_.push(step_.config.width);
   norm_dgrad(step_, layer, gate_up_, dh, dgate_up, w, norm);

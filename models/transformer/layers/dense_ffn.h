@@ -1,5 +1,6 @@
-// A SwiGLU feed-forward network over all tokens: a dense block's, and the shared expert of an MoE block.
-//   gate|up = h Wgu^T;  s = SwiGLU(gate|up);  out = s Wd^T
+// A feed-forward network over all tokens: a dense block's, and the shared expert of an MoE block.
+//   gate|up = h Wgu^T;  s = SwiGLU(gate|up);    out = s Wd^T
+//   up = h Wu^T;        s = act(up + bias);     out = s Wd^T + bias, without a gate
 #pragma once
 
 #include <cstdint>
@@ -10,20 +11,20 @@
 namespace precbench {
 
 struct FfnSaved {
-  Tensor gate_up;      ///< [M, 2 ffn]
-  Tensor swiglu_amax;  ///< f32 [1], if SwiGLU's output has one scale per tensor
+  Tensor gate_up;      ///< [M, 2 ffn]; without a gate [M, ffn]
+  Tensor swiglu_amax;  ///< f32 [1], if the activation's output has one scale per tensor
 };
 
 class DenseFfn {
  public:
-  /// `ffn`: width of SwiGLU's output.
+  /// `ffn`: width of the activation's output.
   DenseFfn(const StepContext& step, LinearRole gate_up, LinearRole down, std::int64_t ffn)
       : step_(step), gate_up_(gate_up), down_(down), ffn_(ffn) {}
 
-  /// Allocates what is saved also with recomputation, which stops before SwiGLU: its amax.
+  /// Allocates what is saved also with recomputation, which stops before the activation: its amax.
   void push_saved(std::int64_t layer, FfnSaved& saved) const;
   /// Allocates what recomputation writes again.
-  void push_inner(FfnSaved& saved) const { saved.gate_up = step_.push(2 * ffn_); }
+  void push_inner(FfnSaved& saved) const { saved.gate_up = step_.push(up_width()); }
 
   /// Computes saved.gate_up from h, the norm's output.
   void forward_up(std::int64_t layer, const FfnSaved& saved, const BlockWeights& w,
@@ -38,6 +39,12 @@ class DenseFfn {
 
  private:
   Activation activation() const { return step_.config.block.activation; }
+  bool gated() const { return step_.config.block.gated; }
+  std::int64_t up_width() const { return (gated() ? 2 : 1) * ffn_; }
+  /// Computes the input of the down layer, and the gradients of gate_up and that input again.
+  void activate(QuantizedTensor& s, const FfnSaved& saved, const BlockWeights& w) const;
+  void activate_backward(QuantizedTensor& dgate_up, QuantizedTensor& s, const Tensor& ds,
+                         const FfnSaved& saved, const BlockWeights& w) const;
 
   const StepContext& step_;
   LinearRole gate_up_, down_;

@@ -8,15 +8,15 @@ namespace precbench {
 LmHead::Pass LmHead::begin(const Input& input) const {
   const Layout& layout = step_.parameters.layout();
   const Tensor unit = step_.parameters.gather(layout.head_unit());
-  const Pass pass{step_.linear(step_.config.layers, LinearRole::head),
-                  {layout.lm_head(unit)},
-                  layout.final_norm(unit),
-                  step_.push(step_.config.width),
-                  step_.push(DType::f32, step_.M, 1),
-                  step_.push(step_.config.width)};
+  Pass pass{step_.linear(step_.config.layers, LinearRole::head),
+            {layout.lm_head(unit)},
+            {{}, step_.push(step_.config.width), {layout.final_norm(unit), layout.final_norm_bias(unit)}},
+            {},
+            layout.head_bias(unit)};
+  push_norm_statistics(step_, pass.norm.saved);
+  pass.normed = step_.push(step_.config.width);
   QuantizedTensor h = make_quantized_tensor(pass.normed, {}, {});
-  step_.device.add_rmsnorm({h, pass.x, pass.rstd, input.mid, input.branch, pass.gain,
-                            static_cast<float>(step_.config.norm_eps), step_.gain_offset()});
+  add_norm(step_, h, pass.norm, input.mid, input.branch);
   return pass;
 }
 
@@ -40,6 +40,7 @@ QuantizedTensor LmHead::forward_chunk(const Pass& pass, std::int64_t first, cons
       make_quantized_tensor(step_.push(step_.options.activations, rows, step_.config.vocab),
                             linear.dy_rowwise(), linear.dy_columnwise());
   linear.fprop(logits.value, x, pass.weight);
+  if (!pass.bias.empty()) step_.device.add_bias({logits.value, pass.bias});
   step_.scale(logits.value, step_.config.logit_scale);
   // The gradient of lm_head's output has the factor once more.
   const float gradient_scale = loss_scale * static_cast<float>(step_.config.logit_scale);
@@ -79,20 +80,14 @@ void LmHead::forward_backward(const Input& input, const Tensor& losses, const Te
     if (!linear.recipe().flow) step_.operands.push_columnwise(dlogits, linear.dy_columnwise());
     step_.produce_quantized(dlogits, [&](QuantizedTensor& dy) { step_.device.quantize({dy}); });
     linear.dgrad(dh.slice_rows(first, dlogits.value.rows), dlogits, pass.weight, x.value);
-    linear.wgrad(dweight, dlogits, x, pass.weight, parameters.accumulates() || first > 0);
+    const bool accumulate = parameters.accumulates() || first > 0;
+    linear.wgrad(dweight, dlogits, x, pass.weight, accumulate);
+    if (!pass.bias.empty())
+      step_.device.bias_backward({layout.head_bias(gradient), accumulate, dlogits.value});
   }
   step_.device.sum({loss_sum, losses, step_.micro_step > 0});
-  step_.produce_quantized(dx, [&](QuantizedTensor& d) {
-    step_.device.rmsnorm_backward({d,
-                                   layout.final_norm(gradient),
-                                   parameters.accumulates(),
-                                   {},
-                                   dh,
-                                   pass.x,
-                                   pass.rstd,
-                                   pass.gain,
-                                   step_.gain_offset()});
-  });
+  norm_backward(step_, dx, {layout.final_norm(gradient), layout.final_norm_bias(gradient)}, {}, dh,
+                pass.norm);
   if (BranchOutput::plain(step_.config))
     step_.observe(step_.config.layers - 1, LinearRole::down, LinearOperand::dy, dx);
   if (!step_.config.tied) parameters.reduce(layout.head_unit());
@@ -112,6 +107,7 @@ void LmHead::compare(const Input& input, const Tensor& features, const Tensor& d
     const QuantizedTensor x = quantize_chunk(pass, first, rows);
     const Tensor logits = step_.push(DType::f32, rows, V), reference = step_.push(DType::f32, most, V);
     pass.linear.fprop(logits, x, pass.weight);
+    if (!pass.bias.empty()) step_.device.add_bias({logits, pass.bias});
     step_.scale(logits, step_.config.logit_scale);
     for (std::int64_t at = 0; at < rows; at += most) {
       const std::int64_t count = std::min(most, rows - at);
@@ -120,6 +116,7 @@ void LmHead::compare(const Input& input, const Tensor& features, const Tensor& d
                            {{}, features.slice_rows(first + at, count), {}, false},
                            {{}, pass.weight.value, {}, false},
                            {.op_class = OpClass::head_loss}});
+      if (!pass.bias.empty()) step_.device.add_bias({bf16, pass.bias});
       step_.scale(bf16, step_.config.logit_scale);
       step_.device.compare_logits({distances.slice_rows(first + at, count), bf16,
                                    logits.slice_rows(at, count),

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "models/transformer/layers/norm.h"
 #include "models/transformer/layers/step_context.h"
 
 namespace precbench {
@@ -51,11 +52,12 @@ class LmHead {
   void compare(const Input& input, const Tensor& features, const Tensor& distances) const;
 
  private:
-  /// State shared by the chunks: lm_head, the residual stream at its input and its norm.
+  /// State shared by the chunks: lm_head with its bias (may be empty), and its input.
   struct Pass {
     Linear linear;
     Weight weight;
-    Tensor gain, x, rstd, normed;
+    NormOutput norm;  ///< of the residual stream, which it sums
+    Tensor normed, bias;
   };
   Pass begin(const Input& input) const;
   /// Quantizes the chunk from token `first` of `rows` tokens as lm_head's X.

@@ -3,6 +3,11 @@
 
 namespace precbench {
 
+void push_norm_statistics(const StepContext& step, NormSaved& saved) {
+  saved.rstd = step.push(DType::f32, step.M, 1);
+  if (step.config.block.norm == NormKind::layer) saved.mean = step.push(DType::f32, step.M, 1);
+}
+
 void push_norm_saved(const StepContext& step, const Linear& layer, NormConsumer consumer, NormSaved& saved) {
   const std::int64_t C = step.config.width;
   if (layer.recipe().flow)
@@ -25,42 +30,74 @@ void copy_stream(const StepContext& step, QuantizedTensor& h, const Tensor& stre
 
 void add_norm(const StepContext& step, QuantizedTensor& h, const NormOutput& norm, const Tensor& x,
               const Tensor& branch) {
-  if (norm.gain.empty()) {
+  if (norm.weights.gain.empty()) {
     if (!branch.empty()) step.device.combine({norm.sum, 1.0f, x, 1.0f, branch, OpClass::norm_elementwise});
     return copy_stream(step, h, norm.sum);
   }
+  const auto eps = static_cast<float>(step.config.norm_eps);
+  const bool layernorm = step.config.block.norm == NormKind::layer;
   step.produce_quantized(h, [&](QuantizedTensor& out) {
+    if (layernorm)
+      return step.device.add_layernorm({.h = out,
+                                        .sum = norm.sum,
+                                        .mean = norm.saved.mean,
+                                        .rstd = norm.saved.rstd,
+                                        .x = x,
+                                        .branch = branch,
+                                        .weight = norm.weights.gain,
+                                        .bias = norm.weights.bias,
+                                        .eps = eps,
+                                        .gain_offset = step.gain_offset()});
     step.device.add_rmsnorm({.h = out,
                              .sum = norm.sum,
                              .rstd = norm.saved.rstd,
                              .x = x,
                              .branch = branch,
-                             .weight = norm.gain,
-                             .eps = static_cast<float>(step.config.norm_eps),
+                             .weight = norm.weights.gain,
+                             .eps = eps,
                              .gain_offset = step.gain_offset()});
   });
 }
 
 void repeat_norm(const StepContext& step, QuantizedTensor& h, const NormOutput& norm) {
-  if (norm.gain.empty()) return copy_stream(step, h, norm.sum);
+  const auto& [gain, bias] = norm.weights;
+  if (gain.empty()) return copy_stream(step, h, norm.sum);
+  const bool layernorm = step.config.block.norm == NormKind::layer;
   step.produce_quantized(h, [&](QuantizedTensor& x) {
-    step.device.recompute_rmsnorm({x, norm.sum, norm.saved.rstd, norm.gain, step.gain_offset()});
+    if (layernorm)
+      return step.device.recompute_layernorm(
+          {x, norm.sum, norm.saved.mean, norm.saved.rstd, gain, bias, step.gain_offset()});
+    step.device.recompute_rmsnorm({x, norm.sum, norm.saved.rstd, gain, step.gain_offset()});
   });
 }
 
-void norm_backward(const StepContext& step, QuantizedTensor& dx, const Tensor& dgain, const Tensor& dresidual,
-                   const Tensor& dh, const NormOutput& norm) {
-  if (norm.gain.empty())
+void norm_backward(const StepContext& step, QuantizedTensor& dx, const NormWeights& dweights,
+                   const Tensor& dresidual, const Tensor& dh, const NormOutput& norm) {
+  const Tensor& gain = norm.weights.gain;
+  if (gain.empty())
     return step.device.combine({dx.value, 1.0f, dresidual, 1.0f, dh, OpClass::norm_elementwise});
+  const bool layernorm = step.config.block.norm == NormKind::layer;
   step.produce_quantized(dx, [&](QuantizedTensor& d) {
+    if (layernorm)
+      return step.device.layernorm_backward({.dx = d,
+                                             .dweight = dweights.gain,
+                                             .dbias = dweights.bias,
+                                             .accumulate = step.parameters.accumulates(),
+                                             .dresidual = dresidual,
+                                             .dh = dh,
+                                             .x = norm.sum,
+                                             .mean = norm.saved.mean,
+                                             .rstd = norm.saved.rstd,
+                                             .weight = gain,
+                                             .gain_offset = step.gain_offset()});
     step.device.rmsnorm_backward({.dx = d,
-                                  .dweight = dgain,
+                                  .dweight = dweights.gain,
                                   .accumulate = step.parameters.accumulates(),
                                   .dresidual = dresidual,
                                   .dh = dh,
                                   .x = norm.sum,
                                   .rstd = norm.saved.rstd,
-                                  .weight = norm.gain,
+                                  .weight = gain,
                                   .gain_offset = step.gain_offset()});
   });
 }
@@ -130,7 +167,8 @@ void norm_dgrad(const StepContext& step, std::int64_t layer, LinearRole role, co
 void norm_wgrad(const StepContext& step, std::int64_t layer, LinearRole role, const BlockTensors& g,
                 const QuantizedTensor& dy, const BlockWeights& w, const NormOutput& norm) {
   const Scope scope(step.arena);
-  const auto& [value, copy, rstd] = norm.saved;
+  const Tensor& value = norm.saved.value;
+  const GemmOperand& copy = norm.saved.copy;
   if (value.empty() && copy.empty())
     return step.wgrad(layer, role, g, dy, recompute_for_wgrad(step, layer, role, norm), w);
   QuantizedTensor h = make_quantized_tensor(value, {}, {});

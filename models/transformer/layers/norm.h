@@ -16,18 +16,28 @@ struct NormSaved {
   Tensor value;      ///< output [M, width], if wgrad reads it in BF16
   GemmOperand copy;  ///< quantized output: columnwise, or rowwise if wgrad transposes it
   Tensor rstd;       ///< f32 [M]
+  Tensor mean = {};  ///< f32 [M], of LayerNorm
+};
+
+/// Weights of a norm or their gradients, [width] each: the gain, empty without a norm, and LayerNorm's bias, which
+/// may be empty.
+struct NormWeights {
+  Tensor gain, bias = {};
 };
 
 /// A norm's saved output, and the inputs to recompute it.
 struct NormOutput {
   NormSaved saved;
-  Tensor sum, gain;  ///< residual stream at its input [M, width]; gain [width], empty without a norm
+  Tensor sum;  ///< residual stream at its input [M, width]
+  NormWeights weights;
 };
 
 /// Users of a norm's output. Experts make the columnwise copy of their own rows in backward, so none of the
 /// output is saved for them.
 enum class NormConsumer : std::uint8_t { dense, experts };
 
+/// Allocates the statistics of a norm's rows.
+void push_norm_statistics(const StepContext& step, NormSaved& saved);
 /// Allocates the value or copy that is saved for the wgrad of `layer`.
 void push_norm_saved(const StepContext& step, const Linear& layer, NormConsumer consumer, NormSaved& saved);
 /// Allocates a norm's output: transient operands for fprop; what is saved for wgrad is written as well.
@@ -37,10 +47,10 @@ void add_norm(const StepContext& step, QuantizedTensor& h, const NormOutput& nor
               const Tensor& branch);
 /// Repeats add_norm from norm.sum.
 void repeat_norm(const StepContext& step, QuantizedTensor& h, const NormOutput& norm);
-/// dx = `dresidual` plus the gradient of norm.sum through the norm, from `dh`, that of its output. `dgain`: the
-/// gain's gradient.
-void norm_backward(const StepContext& step, QuantizedTensor& dx, const Tensor& dgain, const Tensor& dresidual,
-                   const Tensor& dh, const NormOutput& norm);
+/// dx = `dresidual` (may be empty) plus the gradient of norm.sum through the norm, from `dh`, that of its output.
+/// `dweights`: the weights' gradients.
+void norm_backward(const StepContext& step, QuantizedTensor& dx, const NormWeights& dweights,
+                   const Tensor& dresidual, const Tensor& dh, const NormOutput& norm);
 /// Repeats a norm for fprop: returns its output as forward made it, in transient memory and without a copy for
 /// wgrad. `prepare`: completes the allocated output before the norm writes it.
 QuantizedTensor recompute_norm_output(const StepContext& step, const Linear& layer, const NormOutput& norm,

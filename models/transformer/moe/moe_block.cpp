@@ -52,6 +52,9 @@ void MoeBlock::push_saved(std::int64_t layer, MoeSaved& saved) const {
   if (has_amax_of_x(step_.linear(layer, LinearRole::down))) saved.swiglu_amax = step_.push(DType::f32, 1, 1);
   push_routing(layer, saved.routing);
   if (has_shared()) shared_.push_saved(layer, saved.shared);
+  if (!step_.config.moe.shared_gate) return;
+  saved.shared_raw = step_.push(step_.config.width);
+  saved.shared_gate = step_.push(DType::f32, step_.M, 1);
 }
 
 void MoeBlock::push_inner(std::int64_t layer, MoeSaved& saved) const {
@@ -126,7 +129,7 @@ void MoeBlock::route(std::int64_t layer, SavedRouting& saved, const BlockWeights
                       .report = saved.report.elements(0, rule.experts + 2),
                       .bad = routers.bad(layer, micro_step),
                       .x = h,
-                      .router = w[LinearRole::router].value,
+                      .router = router_of(w[LinearRole::router].value),
                       .bias = routers.bias(layer),
                       .forced = routers.forced(),
                       .rule = rule});
@@ -148,7 +151,7 @@ void MoeBlock::route_backward(const SavedRouting& routing, const BlockWeights& w
                               const Tensor& dx, const Tensor& dw, const Tensor& h,
                               const Tensor& addend) const {
   step_.device.route_backward({.dx = dx,
-                               .drouter = g[LinearRole::router],
+                               .drouter = router_of(g[LinearRole::router]),
                                .accumulate = step_.parameters.accumulates(),
                                .addend = addend,
                                .dw = dw,
@@ -156,7 +159,7 @@ void MoeBlock::route_backward(const SavedRouting& routing, const BlockWeights& w
                                .index = routing.index,
                                .report = routing.report,
                                .x = h,
-                               .router = w[LinearRole::router].value,
+                               .router = router_of(w[LinearRole::router].value),
                                .rule = step_.config.moe.rule,
                                .balance = step_.options.balance,
                                .z_loss = step_.options.z_loss,
@@ -224,7 +227,7 @@ void MoeBlock::forward(std::int64_t layer, MoeSaved& saved, const BlockWeights& 
                        const Tensor& out, ForwardKind kind) const {
   if (kind == ForwardKind::full) route(layer, saved.routing, w, h.value);
   forward_up(layer, saved, w, h);
-  if (kind == ForwardKind::full) forward_down(layer, saved, w, out);
+  if (kind == ForwardKind::full) forward_down(layer, saved, w, h.value, out);
 }
 
 void MoeBlock::forward_up(std::int64_t layer, const MoeSaved& saved, const BlockWeights& w,
@@ -246,7 +249,20 @@ void MoeBlock::forward_up(std::int64_t layer, const MoeSaved& saved, const Block
   linear.fprop(saved.gate_up, x, with_columns(w[LinearRole::gate_up], saved.gate_up_columns), groups);
 }
 
-void MoeBlock::forward_down(std::int64_t layer, const MoeSaved& saved, const BlockWeights& w,
+Tensor MoeBlock::shared_output(std::int64_t layer, const MoeSaved& saved, const BlockWeights& w,
+                               const Tensor& h) const {
+  const Tensor out = step_.push(step_.config.width);
+  if (!step_.config.moe.shared_gate) {
+    shared_.forward_down(layer, saved.shared, w, out);
+  } else {
+    shared_.forward_down(layer, saved.shared, w, saved.shared_raw);
+    step_.device.gate_rows(
+        {out, saved.shared_gate, saved.shared_raw, h, gate_of(w[LinearRole::router].value)});
+  }
+  return out;
+}
+
+void MoeBlock::forward_down(std::int64_t layer, const MoeSaved& saved, const BlockWeights& w, const Tensor& h,
                             const Tensor& out) const {
   const SavedRouting& routing = saved.routing;
   const Groups& groups = routing.groups;
@@ -260,12 +276,8 @@ void MoeBlock::forward_down(std::int64_t layer, const MoeSaved& saved, const Blo
   });
   const Tensor y = push_rows(groups, step_.config.width);
   linear.fprop(y, s, with_columns(w[LinearRole::down], saved.down_columns), groups);
-  exchange_->combine(routing, {.out = out, .rows = y, .addend = {}, .groups = groups}, [&] {
-    if (!has_shared()) return Tensor{};
-    const Tensor of_shared = step_.push(step_.config.width);
-    shared_.forward_down(layer, saved.shared, w, of_shared);
-    return of_shared;
-  });
+  exchange_->combine(routing, {.out = out, .rows = y, .addend = {}, .groups = groups},
+                     [&] { return has_shared() ? shared_output(layer, saved, w, h) : Tensor{}; });
 }
 
 // ---- backward
@@ -348,6 +360,16 @@ void MoeBlock::experts_backward(std::int64_t layer, const MoeSaved& saved, const
   gate_up_backward(layer, saved, w, g, dgate_up, h, drows);
 }
 
+QuantizedTensor MoeBlock::gate_backward(std::int64_t layer, const MoeSaved& saved, const BlockTensors& g,
+                                        const QuantizedTensor& dy, const Tensor& h, const Tensor& dz) const {
+  QuantizedTensor draw = step_.operands.push_gradient(step_.push(step_.config.width),
+                                                      step_.linear(layer, LinearRole::shared_down));
+  step_.device.gate_rows_backward({draw.value, dz, dy.value, saved.shared_raw, saved.shared_gate});
+  step_.device.bias_backward({gate_of(g[LinearRole::router]), step_.parameters.accumulates(), h, dz});
+  step_.produce_quantized(draw, [&](QuantizedTensor& d) { step_.device.quantize({d}); });
+  return draw;
+}
+
 Tensor MoeBlock::shared_backward(std::int64_t layer, const MoeSaved& saved, const BlockWeights& w,
                                  const BlockTensors& g, const QuantizedTensor& dy,
                                  const NormOutput& norm) const {
@@ -364,7 +386,12 @@ Tensor MoeBlock::shared_backward(std::int64_t layer, const MoeSaved& saved, cons
     step_.produce_quantized(columns, [&](QuantizedTensor& x) { step_.device.quantize({x}); });
     input.saved.copy = columns.columnwise;
   }
-  return shared_.backward(layer, saved.shared, w, g, dy, input);
+  if (!step_.config.moe.shared_gate) return shared_.backward(layer, saved.shared, w, g, dy, input);
+  const Tensor dz = step_.push(DType::f32, step_.M, 1);
+  const QuantizedTensor draw = gate_backward(layer, saved, g, dy, norm.saved.value, dz);
+  const Tensor dh = shared_.backward(layer, saved.shared, w, g, draw, input);
+  step_.device.add_bias({dh, gate_of(w[LinearRole::router].value), dz});
+  return dh;
 }
 
 Tensor MoeBlock::backward(std::int64_t layer, const MoeSaved& saved, const BlockWeights& w,

@@ -29,6 +29,9 @@ struct MoeSaved {
   /// Expert weights for dgrad; empty: dgrad quantizes them itself.
   GemmOperand gate_up_columns, down_columns;
   FfnSaved shared;  ///< of the shared expert
+  /// With a gate on the shared expert, also with recomputation: its output before the gate [M, width], and the gate,
+  /// f32 [M].
+  Tensor shared_raw, shared_gate;
 };
 
 class MoeBlock {
@@ -95,7 +98,7 @@ class MoeBlock {
   // Halves of forward and backward
   void forward_up(std::int64_t layer, const MoeSaved& saved, const BlockWeights& w,
                   const QuantizedTensor& h) const;
-  void forward_down(std::int64_t layer, const MoeSaved& saved, const BlockWeights& w,
+  void forward_down(std::int64_t layer, const MoeSaved& saved, const BlockWeights& w, const Tensor& h,
                     const Tensor& out) const;
   /// Backward of the routed experts: writes dw, their weight gradients, and the gradient of their input rows,
   /// `drows`. h: the norm's output.
@@ -111,6 +114,16 @@ class MoeBlock {
   /// Writes an expert weight's gradient and, if experts have a unit of their own, starts its reduction.
   void expert_wgrad(std::int64_t layer, LinearRole role, const BlockTensors& g, const QuantizedTensor& dy,
                     const QuantizedTensor& x, const Groups& groups) const;
+  /// Return the router's rows of a weight or gradient, and the row of the shared expert's gate.
+  Tensor router_of(const Tensor& matrix) const { return matrix.slice_rows(0, step_.config.moe.rule.experts); }
+  Tensor gate_of(const Tensor& matrix) const { return matrix.slice_rows(step_.config.moe.rule.experts, 1); }
+  /// Returns the output of the shared expert.
+  Tensor shared_output(std::int64_t layer, const MoeSaved& saved, const BlockWeights& w,
+                       const Tensor& h) const;
+  /// Returns the gradient of the shared expert's output before its gate, and computes dz, the gradient of the gate's
+  /// argument, and that of its weight.
+  QuantizedTensor gate_backward(std::int64_t layer, const MoeSaved& saved, const BlockTensors& g,
+                                const QuantizedTensor& dy, const Tensor& h, const Tensor& dz) const;
   Tensor shared_backward(std::int64_t layer, const MoeSaved& saved, const BlockWeights& w,
                          const BlockTensors& g, const QuantizedTensor& dy, const NormOutput& norm) const;
 

@@ -102,6 +102,11 @@ Layout::Layout(const ModelConfig& config, int shards, bool whole_blocks, const E
   };
   Unit embedding;
   append(embedding, "", {{"model.embed_tokens.weight", config.vocab}}, ParameterKind::matrix, config.width);
+  if (config.learned_positions > 0) {
+    append(embedding, "", {{"model.embed_positions.weight", config.learned_positions}}, ParameterKind::matrix,
+           config.width);
+    positions_offset_ = embedding.parameters.back().offset;
+  }
   if (!config.tied) {
     place(embedding);
     units_.push_back(embedding);
@@ -115,12 +120,21 @@ Layout::Layout(const ModelConfig& config, int shards, bool whole_blocks, const E
     push_block(layer, std::move(block));
     if (first_of_kind) find_block_tensors(layer);
     if (config.has_experts(layer) && config.moe.route_bias)
-      buffers_.push_back({route_bias_name(layer), 0, 1, config.moe.rule.experts, ParameterKind::bias});
+      buffers_.push_back(
+          {route_bias_name(config, layer), 0, 1, config.moe.rule.experts, ParameterKind::bias});
   }
   Unit head = config.tied ? std::move(embedding) : Unit{};
   if (!config.tied) append(head, "", head_linear(config).parts, ParameterKind::matrix, config.width);
   append(head, "", {{"model.norm.weight", config.width}}, gain_kind(config));
   final_norm_offset_ = head.parameters.back().offset;
+  if (config.block.norm_bias) {
+    append(head, "", {{"model.norm.bias", config.width}}, ParameterKind::bias);
+    final_norm_bias_offset_ = head.parameters.back().offset;
+  }
+  if (config.head_bias) {
+    append(head, "", {{"lm_head.bias", config.vocab}}, ParameterKind::bias);
+    head_bias_offset_ = head.parameters.back().offset;
+  }
   place(head);
   units_.push_back(std::move(head));
   embedding_unit_ = config.tied ? head_unit() : 0;
@@ -227,6 +241,19 @@ std::int64_t Unit::vectors_offset() const {
 
 Tensor Layout::final_norm(const Tensor& unit) const {
   return view(unit, final_norm_offset_, 1, config_.width);
+}
+
+Tensor Layout::final_norm_bias(const Tensor& unit) const {
+  return config_.block.norm_bias ? view(unit, final_norm_bias_offset_, 1, config_.width) : Tensor{};
+}
+
+Tensor Layout::head_bias(const Tensor& unit) const {
+  return config_.head_bias ? view(unit, head_bias_offset_, 1, config_.vocab) : Tensor{};
+}
+
+Tensor Layout::positions(const Tensor& unit) const {
+  const std::int64_t rows = config_.learned_positions;
+  return rows > 0 ? view(unit, positions_offset_, rows, config_.width) : Tensor{};
 }
 
 }  // namespace precbench

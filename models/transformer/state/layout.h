@@ -1,7 +1,7 @@
 // Placement of every parameter: pure arithmetic, the same on every device and rank.
 //
 // Parameters form units, which are gathered, released and reduced as a whole: one per block, and the edges
-// (embedding; final norm and lm_head; all three in one unit if tied). Within a unit the matrices come first,
+// (embedding and learned positions; final norm and lm_head; all in one unit if tied). Within a unit the matrices come first,
 // norm gains and biases last, so that weight decay covers one run. q|k|v and gate|up are adjacent and used as
 // one matrix, as the biases of q|k|v are as one vector. Units are stored in model order and finished by
 // backward from last to first. That lets the gradient buffer overlay the activations until backward reaches
@@ -147,9 +147,14 @@ class Layout {
   std::int64_t vectors_offset(std::int64_t layer) const { return kind_of(layer).vectors_offset; }
   /// Returns the vectors alone; `vectors`: that part of a unit, [1, unit size - vectors_offset(layer)].
   BlockVectors block_vectors(std::int64_t layer, const Tensor& vectors) const;
-  Tensor embedding(const Tensor& unit) const;   ///< view of embedding_unit: [V, C]
+  Tensor embedding(const Tensor& unit) const;  ///< view of embedding_unit: [V, C]
+  /// View of embedding_unit: [learned_positions, C]; empty without.
+  Tensor positions(const Tensor& unit) const;
   Tensor final_norm(const Tensor& unit) const;  ///< view of head_unit: [1, C]
-  Tensor lm_head(const Tensor& unit) const;     ///< view of head_unit: [V, C]; the embedding if tied
+  /// Views of head_unit: [1, C] and [1, V]; empty without biases.
+  Tensor final_norm_bias(const Tensor& unit) const;
+  Tensor head_bias(const Tensor& unit) const;
+  Tensor lm_head(const Tensor& unit) const;  ///< view of head_unit: [V, C]; the embedding if tied
 
  private:
   /// Common properties of blocks of one kind: where their matrices and vectors lie.
@@ -175,7 +180,8 @@ class Layout {
   std::vector<int> block_units_;
   std::vector<Unit> units_;
   std::vector<Parameter> buffers_;
-  std::int64_t final_norm_offset_ = 0;
+  std::int64_t positions_offset_ = 0, final_norm_offset_ = 0, final_norm_bias_offset_ = 0,
+               head_bias_offset_ = 0;
   std::vector<std::int64_t> shard_sizes_, shard_offsets_;
 };
 
