@@ -81,6 +81,8 @@ const std::vector<FamilyKeys>& family_keys() {
       {"glm", {"attention_bias"}},
       {"glm4", {"attention_bias"}},
       {"ernie4_5", {"use_bias"}},
+      {"seed_oss",
+       {"attention_bias", "attention_out_bias", "mlp_bias", "pretraining_tp", "residual_dropout"}},
       {"exaone4", {"layer_types", "sliding_window", "sliding_window_pattern"}},
       {"gemma", {"attention_bias", "hidden_activation", "use_bidirectional_attention"}},
       {"gemma2",
@@ -272,6 +274,7 @@ const std::vector<Refusal>& refusals() {
       {"gemma3_text", "use_bidirectional_attention", {false}, true, both_ways},
       {"mixtral", "router_jitter_noise", {0.0}, true, "noise on the router's input"},
       {"mixtral", "norm_topk_prob", {true}, true, "a router of this model_type that does not normalise"},
+      {"seed_oss", "mlp_bias", {false}, true, "a bias in the MLP"},
       {"ernie4_5", "use_bias", {false}, true, "a bias in linear layers"},
       {"ernie4_5_moe", "use_bias", {false}, true, "a bias in linear layers"},
       {"ernie4_5_moe", "moe_layer_interval", {1}, true, dense},
@@ -281,6 +284,7 @@ const std::vector<Refusal>& refusals() {
       {"minimax_m2", "qk_norm_type", {"per_layer"}, true, "another QK-norm of this model_type"},
       {"minimax_m2", "use_routing_bias", {true}, true, "a router of this model_type without a bias"},
       {"qwen2_moe", "decoder_sparse_step", {1}, true, dense},
+      {"qwen2_moe", "use_sliding_window", {false}, true, "a window of this model_type"},
       {"qwen3_moe", "use_qk_norm", {true}, true, "a model of this type without a QK-norm"},
       {"qwen3_moe", "decoder_sparse_step", {1}, true, dense},
       {"qwen3_moe", "mlp_only_layers", {json::array()}, true, dense},
@@ -384,6 +388,7 @@ constexpr Note kNotes[] = {
     {"router_jitter_noise", "is left out: the router's input has no noise"},
     {"num_nextn_predict_layers", "is left out: no multi-token prediction"},
     {"num_mtp_layers", "is left out: no multi-token prediction"},
+    {"residual_dropout", "is left out"},
     {"quantization_config", "is not read: --recipe says what is quantized"},
 };
 
