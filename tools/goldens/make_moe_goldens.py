@@ -304,7 +304,8 @@ def deepseek_moe(description):
                 second_half=mixture, second_half_weights=mixture_weights)
     library = Library(dict({key: d[key] for key in step.SMALL_SHAPE}, model_type="llama", rms_norm_eps=d["rms_norm_eps"],
                            rope_theta=d["rope_theta"], tie_word_embeddings=d["tie_word_embeddings"]), ours)
-    moe = DeepseekV2Config(hidden_size=d["hidden_size"], moe_intermediate_size=d["moe_intermediate_size"],
+    moe = DeepseekV2Config(hidden_size=d["hidden_size"], num_attention_heads=d["num_attention_heads"],
+                           moe_intermediate_size=d["moe_intermediate_size"],
                            n_shared_experts=d["n_shared_experts"], n_routed_experts=d["n_routed_experts"],
                            num_experts_per_tok=d["num_experts_per_tok"], topk_method="greedy", norm_topk_prob=False,
                            routed_scaling_factor=1.0, hidden_act="silu")
