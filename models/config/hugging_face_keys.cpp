@@ -99,6 +99,8 @@ const std::vector<FamilyKeys>& family_keys() {
       {"glm", {"attention_bias"}},
       {"glm4", {"attention_bias"}},
       {"ernie4_5", {"use_bias"}},
+      {"seed_oss",
+       {"attention_bias", "attention_out_bias", "mlp_bias", "pretraining_tp", "residual_dropout"}},
       {"exaone4", {"layer_types", "sliding_window", "sliding_window_pattern"}},
       {"gpt2", with(gpt, {"reorder_and_upcast_attn", "scale_attn_by_inverse_layer_idx"})},
       {"gpt_bigcode", with(gpt, {"attention_softmax_in_fp32", "multi_query", "runner_max_sequence_length",
@@ -361,6 +363,7 @@ const std::vector<Refusal>& refusals() {
       {"cohere2", "position_embedding_type", {"rope_gptj"}, true, "other positions"},
       {"mixtral", "router_jitter_noise", {0.0}, true, "noise on the router's input"},
       {"mixtral", "norm_topk_prob", {true}, true, "a router of this model_type that does not normalise"},
+      {"seed_oss", "mlp_bias", {false}, true, "a bias in the MLP"},
       {"ernie4_5", "use_bias", {false}, true, "a bias in linear layers"},
       {"ernie4_5_moe", "use_bias", {false}, true, "a bias in linear layers"},
       {"ernie4_5_moe", "moe_layer_interval", {1}, true, dense},
@@ -370,6 +373,7 @@ const std::vector<Refusal>& refusals() {
       {"minimax_m2", "qk_norm_type", {"per_layer"}, true, "another QK-norm of this model_type"},
       {"minimax_m2", "use_routing_bias", {true}, true, "a router of this model_type without a bias"},
       {"qwen2_moe", "decoder_sparse_step", {1}, true, dense},
+      {"qwen2_moe", "use_sliding_window", {false}, true, "a window of this model_type"},
       {"qwen3_moe", "use_qk_norm", {true}, true, "a model of this type without a QK-norm"},
       {"qwen3_moe", "decoder_sparse_step", {1}, true, dense},
       {"qwen3_moe", "mlp_only_layers", {json::array()}, true, dense},
@@ -473,6 +477,7 @@ constexpr Note kNotes[] = {
     {"router_jitter_noise", "is left out: the router's input has no noise"},
     {"num_nextn_predict_layers", "is left out: no multi-token prediction"},
     {"num_mtp_layers", "is left out: no multi-token prediction"},
+    {"residual_dropout", "is left out"},
     {"quantization_config", "is not read: --recipe says what is quantized"},
 };
 
