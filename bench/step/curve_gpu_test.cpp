@@ -31,7 +31,7 @@ void disturb(Parameters& parameters, std::uint64_t seed) {
   parameters.load([&](const Parameter& p, float* values) {
     const std::vector<float>& before = weights.at(p.name);
     for (std::size_t i = 0; i < before.size(); ++i) {
-      const double uniform = 2 * (static_cast<double>(random_bits(seed, drawn++) >> 11) * 0x1p-53) - 1;
+      const double uniform = 2 * (random_bits(seed, drawn++) * 0x1p-32) - 1;
       values[i] = static_cast<float>(before[i] * (1 + uniform * kBf16Roundoff));
     }
   });

@@ -52,6 +52,19 @@ TEST_CASE("add_bias, bias_backward: weights of rows", "[cpu][moe]") {
 
 // ---- any device against the CPU device
 
+/// Checks FP32 functions of sums of products, which a device may add in any order: an error may be kRoundings unit
+/// roundoffs of the sum of the products' magnitudes, times the function's slope. `others`: further roundings of the result.
+void check_sums(const char* what, const Tensor& result, const Tensor& truth,
+                const std::vector<double>& magnitudes, const std::vector<double>& slopes, double others) {
+  INFO(what);
+  constexpr double kRoundings = 16;  // 8 elements of a thread, then a tree over up to 256 threads
+  for (std::int64_t i = 0; i < truth.size(); ++i) {
+    const double expected = HostMemory::get(truth, i);
+    CHECK(std::fabs(HostMemory::get(result, i) - expected) <=
+          0x1p-24 * (kRoundings * magnitudes[i] * slopes[i] + others * std::fabs(expected)));
+  }
+}
+
 PRECBENCH_OP_TEST(gate_rows_on, "gate_rows, its gradient, and rows with weights") {
   for (const Size& size : {Size{1, 8}, Size{50, 96}, Size{515, 2048}}) {
     b.start();
@@ -65,7 +78,7 @@ PRECBENCH_OP_TEST(gate_rows_on, "gate_rows, its gradient, and rows with weights"
     };
     const auto on_cpu = [&](DType dtype) {
       Results r{host.tensor(dtype, M, C),      host.tensor(DType::f32, M, 1), host.tensor(dtype, M, C),
-                host.tensor(DType::f32, M, 1), host.tensor(DType::f32, 1, C), host.converted(dy, dtype)};
+                host.tensor(DType::f32, M, 1), host.tensor(dtype, 1, C),      host.converted(dy, dtype)};
       const Tensor in = host.converted(x, dtype), vector = host.converted(w, dtype),
                    before = host.converted(raw, dtype);
       b.cpu().gate_rows({r.y, r.gate, before, in, vector});
@@ -75,17 +88,27 @@ PRECBENCH_OP_TEST(gate_rows_on, "gate_rows, its gradient, and rows with weights"
       return r;
     };
     const Results naive = on_cpu(DType::bf16), exact = on_cpu(DType::f32);
-    const Results got{b.output(DType::bf16, M, C), b.output(DType::f32, M, 1), b.output(DType::bf16, M, C),
-                      b.output(DType::f32, M, 1),  b.output(DType::f32, 1, C), b.put(dy)};
+    const Results got{b.output(DType::bf16, M, C), b.output(DType::f32, M, 1),  b.output(DType::bf16, M, C),
+                      b.output(DType::f32, M, 1),  b.output(DType::bf16, 1, C), b.put(dy)};
     const Tensor in = b.put(x), vector = b.put(w), before = b.put(raw);
     b.device().gate_rows({got.y, got.gate, before, in, vector});
-    b.device().gate_rows_backward({got.draw, got.dz, b.put(dy), before, got.gate});
-    b.device().bias_backward({got.dw, false, in, got.dz});
-    b.device().add_bias({got.dx, vector, got.dz});
+    // The rest from exact gates and gradients of them, so that each op answers for itself.
+    b.device().gate_rows_backward({got.draw, got.dz, b.put(dy), before, b.put(exact.gate)});
+    b.device().bias_backward({got.dw, false, in, b.put(exact.dz)});
+    b.device().add_bias({got.dx, vector, b.put(exact.dz)});
+    std::vector<double> of_z(M), of_dgate(M), slopes(M);
+    for (std::int64_t row = 0; row < M; ++row) {
+      for (std::int64_t i = 0; i < C; ++i) {
+        of_z[row] += std::fabs(HostMemory::get(x, row * C + i) * HostMemory::get(w, i));
+        of_dgate[row] += std::fabs(HostMemory::get(dy, row * C + i) * HostMemory::get(raw, row * C + i));
+      }
+      const double gate = HostMemory::get(exact.gate, row);
+      slopes[row] = gate * (1 - gate);
+    }
+    check_sums("gate", b.fetch(got.gate), exact.gate, of_z, slopes, 4);
+    check_sums("dz", b.fetch(got.dz), exact.dz, of_dgate, slopes, 4);
     b.check("y", got.y, naive.y, exact.y);
-    b.check("gate", got.gate, naive.gate, exact.gate);
     b.check("draw", got.draw, naive.draw, exact.draw);
-    b.check("dz", got.dz, naive.dz, exact.dz);
     b.check("dw", got.dw, naive.dw, exact.dw);
     b.check("dx", got.dx, naive.dx, exact.dx);
   }

@@ -390,8 +390,8 @@ PRECBENCH_OP_TEST(normed_bias_on, "rope with a bias and a QK-norm of a head") {
                           .q_norm = host.converted(q_gain, dtype),
                           .k_norm = host.converted(k_gain, dtype),
                           .bias = host.converted(bias, dtype)};
-      Results r{host.tensor(dtype, M, W), host.tensor(dtype, M, W), host.tensor(DType::f32, 1, D),
-                host.tensor(DType::f32, 1, D)};
+      Results r{host.tensor(dtype, M, W), host.tensor(dtype, M, W), host.tensor(dtype, 1, D),
+                host.tensor(dtype, 1, D)};
       const Tensor in = host.converted(qkv, dtype);
       b.cpu().rope({r.out, in, o});
       b.cpu().rope_backward(
@@ -401,8 +401,8 @@ PRECBENCH_OP_TEST(normed_bias_on, "rope with a bias and a QK-norm of a head") {
     const Results naive = on_cpu(DType::bf16), exact = on_cpu(DType::f32);
     const RopeOptions options{
         .shape = shape, .q_norm = b.put(q_gain), .k_norm = b.put(k_gain), .bias = b.put(bias)};
-    const Results got{b.output(DType::bf16, M, W), b.output(DType::bf16, M, W), b.output(DType::f32, 1, D),
-                      b.output(DType::f32, 1, D)};
+    const Results got{b.output(DType::bf16, M, W), b.output(DType::bf16, M, W), b.output(DType::bf16, 1, D),
+                      b.output(DType::bf16, 1, D)};
     const Tensor in = b.put(qkv);
     b.device().rope({got.out, in, options});
     b.device().rope_backward({operand(got.dqkv), got.dq_norm, got.dk_norm, false, b.put(dout), in, options});

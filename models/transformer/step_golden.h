@@ -161,12 +161,13 @@ struct StepOutcome {
   Named gradients, weights;
 };
 
-/// Runs the step on one rank.
+/// Runs the step on one rank, from the golden's weights unless others are given.
 inline StepOutcome run_step(const Golden& golden, bool reference,
-                            std::unique_ptr<Device> device = make_cpu_device(1)) {
+                            std::unique_ptr<Device> device = make_cpu_device(1),
+                            const Named* weights = nullptr) {
   TestStep step({.model = golden.model, .B = golden.B, .T = golden.T, .reference = reference},
                 std::move(device));
-  step.load(golden.weights());
+  step.load(weights ? *weights : golden.weights());
   StepOutcome outcome;
   outcome.loss = step.forward_backward(golden.tokens, golden.targets);
   outcome.gradients = step.gradients();

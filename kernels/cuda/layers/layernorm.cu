@@ -37,16 +37,25 @@ struct LayernormSource {
   bool vectors() const { return sum.vectors && weight.vectors && (!bias.data || bias.vectors); }
   template <bool kFull>
   __device__ Column column(std::int64_t col) const {
-    return {load<kFull>(weight, 0, col), bias.data ? load<kFull>(bias, 0, col) : Bf16x8{}};
+    Column c{load<kFull>(weight, 0, col), bias.data ? load<kFull>(bias, 0, col) : Bf16x8{}};
+    if (kFull) return c;
+      // Beyond the row h must be 0, or it enters the amaxes: x - mean is not, so the gain has to be.
+#pragma unroll
+    for (int p = 0; p < 4; ++p)
+      c.weight.pair[p] = pack(col + 2 * p < cols ? low(c.weight.pair[p]) : -offset,
+                              col + 2 * p + 1 < cols ? high(c.weight.pair[p]) : -offset);
+    return c;
   }
   template <bool kFull>
   __device__ Raw fetch(std::int64_t row, std::int64_t col) const {
     const bool inside = kFull || row < rows;
     return {load<kFull>(sum, row, col), inside ? mean[row] : 0.0f, inside ? rstd[row] : 0.0f};
   }
-  __device__ void make(Bf16x8 (&out)[1], const Raw& raw, const Column& column, std::int64_t,
+  __device__ void make(Bf16x8 (&out)[1], const Raw& raw, const Column& column, std::int64_t row,
                        std::int64_t) const {
-    out[0] = layer_normalize(raw.x, raw.mean, raw.rstd, column.weight, column.bias, offset);
+    // Rows beyond the matrix must not enter the amaxes with the bias.
+    out[0] = row < rows ? layer_normalize(raw.x, raw.mean, raw.rstd, column.weight, column.bias, offset)
+                        : Bf16x8{};
   }
 };
 
