@@ -134,7 +134,8 @@ Bf16Errors errors_of_roundoff(const Golden& golden) {
     std::sort(values.begin(), values.end());
     return values[values.size() - 2];
   };
-  Bf16Errors errors{.loss = second_largest(losses)};
+  Bf16Errors errors;
+  errors.loss = second_largest(losses);
   for (auto& [name, values] : gradients) errors.gradients[name] = second_largest(values);
   return errors;
 }

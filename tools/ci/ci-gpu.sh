@@ -18,7 +18,7 @@ out=out/regression-gpu
 
 tools/setup/setup.sh
 build/precbench list devices
-build/precbench_tests '[gpu]' || exit 1  # its own status is the number of failed tests
+tools/ci/gpu_tests.py || exit 1
 # Status 1: some cases failed; the check judges them.
 build/precbench sweep --config bench/sweeps/regression-gpu.toml --fresh || [ $? -eq 1 ] || exit 1
 
