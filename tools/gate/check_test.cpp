@@ -395,16 +395,59 @@ TEST_CASE("ci-gpu.sh: exits with 1 if tests fail however many", "[check]") {
   const auto program = [&](const std::string& name, const std::string& text) {
     fs::permissions(directory.write(name, "#!/bin/sh\n" + text + "\n"), fs::perms::owner_all);
   };
-  program("bin/nvidia-smi", "echo NVIDIA H200");
+  program("bin/nvidia-smi", "case $1 in --list-gpus) echo GPU 0: NVIDIA H200;; *) echo NVIDIA H200;; esac");
   program("tools/setup/setup.sh", "");
   program("build/precbench", "case $1 in check) exit 3;; esac");
   fs::create_directory(directory.path() / "tools/ci");
-  fs::copy(PRECBENCH_SOURCE_DIR "/tools/ci/ci-gpu.sh", directory.path() / "tools/ci");
+  for (const char* script : {"ci-gpu.sh", "gpu_tests.py"})
+    fs::copy(fs::path(PRECBENCH_SOURCE_DIR "/tools/ci") / script, directory.path() / "tools/ci");
   const std::string command = "PATH=" + (directory / "bin") + ":$PATH " + (directory / "tools/ci/ci-gpu.sh");
-  program("build/precbench_tests", "exit 42");
+  const std::string list = "case $1 in --list-test-names-only) echo one; exit;; esac; ";
+  program("build/precbench_tests", list + "exit 42");
   CHECK(output_of(command).status == 1);
-  program("build/precbench_tests", "");
+  program("build/precbench_tests", list);
   CHECK(output_of(command).status == 3);  // status of the check
+}
+
+TEST_CASE("gpu_tests.py: repeats failures alone, and gives tests of several GPUs all of them", "[check]") {
+  namespace fs = std::filesystem;
+  const TempDirectory directory;
+  const std::string log = directory / "log";
+  // "crowded" passes only when it runs again; "ranks, both" is a test of several GPUs.
+  const std::string tests = directory.write("tests",
+                                            R"(#!/bin/sh
+cd "$(dirname "$0")" case $1$2 in-- list - test -
+                                                names - only * comm*) echo "ranks, both";
+  exit;
+  ;
+  --list-test-names-only*) printf 'one\ncrowded\nbroken\nranks, both\n';
+  exit;
+  ;
+  one) exit 0;
+  ;
+  crowded) [ -e crowded ] && exit 0;
+  touch crowded;
+  exit 1;
+  ;
+  "ranks\, both") [ "$CUDA_VISIBLE_DEVICES" = 3,5 ];
+  exit;
+  ;
+esac
+echo what is wrong
+exit 1
+)");
+  fs::permissions(tests, fs::perms::owner_all);
+const std::string command = "CUDA_VISIBLE_DEVICES=3,5 " PRECBENCH_SOURCE_DIR
+                            "/tools/ci/gpu_tests.py --tests " +
+                            tests + " --log " + log;
+const Answer answer = output_of(command);
+CHECK(answer.status == 1);
+CHECK(contains(answer.text, "what is wrong"));
+CHECK(contains(answer.text, "FAILED: broken\n4 tests on 2 GPUs in "));
+CHECK(contains(answer.text, ": 1 failed, 2 failed beside others"));
+CHECK(contains(file_text(log), "ranks, both"));
+CHECK(output_of("CUDA_VISIBLE_DEVICES= " PRECBENCH_SOURCE_DIR "/tools/ci/gpu_tests.py --tests " + tests)
+          .status == 2);
 }
 
 TEST_CASE("check: --accept creates and updates a baseline", "[check]") {
