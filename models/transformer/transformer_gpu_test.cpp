@@ -110,9 +110,12 @@ void check_golden(const char* name, const char* attention) {
   // Four standard deviations of a mean over tokens with independent roundoffs.
   const double tokens = static_cast<double>(golden.targets.size());
   CHECK(std::fabs(gpu.loss - loss) <= 4 * kBf16Roundoff / std::sqrt(tokens) * loss);
-  for (const auto& [parameter, truth] : golden.all("grad.")) {
+  Named expected = golden.all("grad."), same = expected, of_gpu = gpu.gradients, of_cpu = cpu.gradients;
+  measure_by_queries(of_gpu, expected);
+  measure_by_queries(of_cpu, same);
+  for (const auto& [parameter, truth] : expected) {
     INFO(parameter);
-    CHECK(distance(gpu.gradients.at(parameter), truth) <= 2 * distance(cpu.gradients.at(parameter), truth));
+    CHECK(distance(of_gpu.at(parameter), truth) <= 2 * distance(of_cpu.at(parameter), truth));
   }
 }
 
