@@ -45,6 +45,7 @@ const std::vector<Family>& families() {
       {"glm", 2, 128, 131072, 0, true, false, 10000, 1.5625e-7, QkNormOver::head, false, 0.5},
       {"glm4", 2, 128, 131072, 0, true, false, 10000, 1.5625e-7, QkNormOver::head, false, 0.5},
       {"ernie4_5", 2, 128, 131072, 0, false, false, 500000, 1e-5, QkNormOver::head, true},
+      {"seed_oss", 8, 128, 524288, 0, true, false},
       {"exaone4", 32, 0, 2048, 4096, false, true, 10000, 1e-5},
       {"gemma", 16, 256, 8192, 0, false, false, 10000, 1e-6, QkNormOver::head, true},
       {"gemma2", 4, 256, 8192, 4096, false, false, 10000, 1e-6, QkNormOver::head, true},

@@ -28,10 +28,11 @@ struct AttentionBias {
   const char* key = "attention_bias";
 };
 constexpr AttentionBias kAttentionBiases[] = {
-    {"llama", false, true},   {"qwen3", false, true},       {"qwen3_moe", false, true},
-    {"smollm3", false, true}, {"granite", false, true},     {"gemma", false, true},
-    {"gemma2", false, true},  {"gemma3_text", false, true}, {"glm", true, false},
-    {"glm4", true, false},    {"glm4_moe", false, false},   {"qwen2_moe", true, false, "qkv_bias"},
+    {"llama", false, true},    {"qwen3", false, true},       {"qwen3_moe", false, true},
+    {"smollm3", false, true},  {"granite", false, true},     {"gemma", false, true},
+    {"gemma2", false, true},   {"gemma3_text", false, true}, {"glm", true, false},
+    {"glm4", true, false},     {"glm4_moe", false, false},   {"qwen2_moe", true, false, "qkv_bias"},
+    {"seed_oss", true, false},
 };
 
 void read_attention_bias(const json& object, std::string_view model_type, ModelConfig& config) {
@@ -40,6 +41,7 @@ void read_attention_bias(const json& object, std::string_view model_type, ModelC
     config.qkv_bias = known.by_default;
     read(object, known.key, config.qkv_bias);
     config.block.o_bias = config.qkv_bias && known.of_o;
+    if (model_type == "seed_oss") read(object, "attention_out_bias", config.block.o_bias);
   }
 }
 

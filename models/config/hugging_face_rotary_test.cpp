@@ -99,6 +99,8 @@ TEST_CASE("config.json: biases of attention, and of its output where the model_t
     CHECK_FALSE(rotary_model(model_type).block.o_bias);
     CHECK_FALSE(rotary_model(model_type, off).qkv_bias);
   }
+  CHECK((rotary_model("seed_oss").qkv_bias && !rotary_model("seed_oss").block.o_bias));
+  CHECK(rotary_model("seed_oss", {{"attention_out_bias", true}}).block.o_bias);
   for (const char* model_type : {"olmo2", "olmo3", "phi3"})
     CHECK(contains(rotary_error(model_type, on), "attention_bias: a bias in attention"));
   const ModelConfig llama = rotary_model("llama", on);

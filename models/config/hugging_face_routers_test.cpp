@@ -45,6 +45,7 @@ TEST_CASE("config.json: Qwen2-MoE has a gate on its shared expert", "[models][mo
   CHECK(has_parameter(block_of(model, 1), "mlp.shared_expert.up_proj.weight"));
   CHECK(contains(routed_error("qwen2_moe", {{"mlp_only_layers", {1}}}), "mlp_only_layers: "));
   CHECK(contains(routed_error("qwen2_moe", {{"decoder_sparse_step", 2}}), "decoder_sparse_step: "));
+  CHECK(contains(routed_error("qwen2_moe", {{"use_sliding_window", true}}), "use_sliding_window: "));
   json own = model_to_json(model);
   own.erase("shared_ffn");
   CHECK(contains(refusal_of([&] { model_from_json(own); }), "shared_gate: the model has no shared expert"));

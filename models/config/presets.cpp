@@ -132,6 +132,13 @@ ModelConfig glm4(const ModelConfig& shape) {
   return config;
 }
 
+ModelConfig seed_oss() {
+  ModelConfig config = with_norm_eps(
+      with_rope(llama("seed-oss-36b", 64, 5120, 27648, 80, 8, 128, 155136, false), 1e7, 524288), 1e-6);
+  config.qkv_bias = true;
+  return config;
+}
+
 /// ERNIE 4.5: a Llama that rotates neighbouring pairs.
 ModelConfig ernie(ModelConfig config) {
   config.block.rope_pairs = RopePairs::neighbours;
@@ -316,6 +323,18 @@ ModelConfig ernie45_moe() {
   return config;
 }
 
+ModelConfig deepseek_moe() {
+  RoutingRule rule = softmax_of(64, 6);
+  rule.normalise = false;
+  ModelConfig config = with_experts(
+      with_norm_eps(
+          with_rope(llama("deepseek-moe-16b", 28, 2048, 10944, 16, 16, 128, 102400, false), 1e4, 4096), 1e-6),
+      rule, 1408);
+  config.moe.shared_ffn = 2816;
+  config.moe.dense_layers = 1;
+  return config;
+}
+
 ModelConfig deepseek_v2_lite() {
   RoutingRule rule = softmax_of(64, 6);
   rule.normalise = false;
@@ -407,6 +426,7 @@ const std::vector<ModelConfig>& model_presets() {
       phi4_mini(),
       glm(llama("glm-4-9b",               40, 4096, 13696, 32,  2, 128, 151552, false), 1.5625e-7, 131072),
       glm4(llama("glm-4-9b-0414",         40, 4096, 13696, 32,  2, 128, 151552, false)),
+      seed_oss(),
       ernie(llama("ernie-4.5-0.3b",       18, 1024,  3072, 16,  2, 128, 103424, true)),
       exaone4(llama("exaone-4.0-1.2b",    30, 2048,  4096, 32,  8,  64, 102400, true), 0, 65536),
       exaone4(llama("exaone-4.0-32b",     64, 5120, 27392, 40,  8, 128, 102400, false), 4096, 131072),
@@ -452,6 +472,7 @@ const std::vector<ModelConfig>& model_presets() {
       glm4_moe(llama("glm-4.5-air",        46,  4096, 10944,  96,  8, 128, 151552, false), 128, 1408, 1, 1),
       glm45(),
       minimax_m2(),
+      deepseek_moe(),
       deepseek_v2_lite(),
       deepseek_v3(),
       llama4_scout(),

@@ -248,9 +248,10 @@ TEST_CASE("context: recomputation changes no bit", "[context][moe][ep]") {
   }
 }
 
-TEST_CASE("context: biases of queries, keys and values get one rank's gradients", "[context]") {
+TEST_CASE("context: biases of attention get one rank's gradients", "[context]") {
   StepSetup setup = reference_setup({.context = 2}, 2);
   setup.model.qkv_bias = true;
+  setup.model.block.o_bias = true;
   const Trained two = train(setup), one = train(on_one(setup));
   // The gradient of a key's bias is 0 but for rounding, because a softmax does not see what is added to all
   // scores.

@@ -20,28 +20,47 @@ namespace precbench::testing {
 
 /// From llama3.2 on they come from a config.json. In llama3.2 and qwen2.5 three quarters of the positions lie beyond
 /// the original context length.
-inline constexpr const char* kGoldenSteps[] = {"llama",        "tied",
-                                               "qwen3",        "llama3.2",
-                                               "qwen2.5",      "ministral3",
-                                               "smollm3",      "granite",
-                                               "olmo2",        "phi3",
-                                               "gemma",        "gemma2",
-                                               "gemma3",       "mistral",
-                                               "qwen2",        "olmo3",
-                                               "llama-biases", "qwen3-biases",
-                                               "phi4-mini",    "glm",
-                                               "glm4",         "ernie4.5",
-                                               "exaone4",      "gpt2",
-                                               "gpt-bigcode",  "gpt-j",
-                                               "gpt-neox",     "gpt-neox-sequential",
-                                               "phi",          "starcoder2",
-                                               "stablelm",     "stablelm-parallel",
-                                               "nemotron",     "nemotron-biases",
-                                               "cohere",       "cohere2"};
+inline constexpr const char* kGoldenSteps[] = {"llama",
+                                               "tied",
+                                               "qwen3",
+                                               "llama3.2",
+                                               "qwen2.5",
+                                               "ministral3",
+                                               "smollm3",
+                                               "granite",
+                                               "olmo2",
+                                               "phi3",
+                                               "gemma",
+                                               "gemma2",
+                                               "gemma3",
+                                               "mistral",
+                                               "qwen2",
+                                               "olmo3",
+                                               "llama-biases",
+                                               "qwen3-biases",
+                                               "phi4-mini",
+                                               "seed-oss",
+                                               "glm",
+                                               "glm4",
+                                               "ernie4.5",
+                                               "exaone4",
+                                               "gpt2",
+                                               "gpt-bigcode",
+                                               "gpt-j",
+                                               "gpt-neox",
+                                               "gpt-neox-sequential",
+                                               "phi",
+                                               "starcoder2",
+                                               "stablelm",
+                                               "stablelm-parallel",
+                                               "nemotron",
+                                               "nemotron-biases",
+                                               "cohere",
+                                               "cohere2"};
 /// Golden steps of MoE models.
-inline constexpr const char* kGoldenMixtures[] = {"mixtral",  "qwen3-moe",  "olmoe",
-                                                  "llama4",   "qwen2-moe",  "deepseek-v3-like",
-                                                  "glm4-moe", "minimax-m2", "ernie4.5-moe"};
+inline constexpr const char* kGoldenMixtures[] = {
+    "mixtral",          "qwen3-moe", "olmoe",      "llama4",       "qwen2-moe",
+    "deepseek-v3-like", "glm4-moe",  "minimax-m2", "ernie4.5-moe", "deepseek-moe"};
 
 /// One golden step.
 struct Golden {

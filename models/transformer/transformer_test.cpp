@@ -18,11 +18,16 @@ namespace {
 
 const std::string kGoldenFolder = PRECBENCH_SOURCE_DIR "/models/transformer/golden";
 
-/// Returns blocks of OLMo 2, Granite, SmolLM3, Gemma, GPT-2 and Nemotron, GPT-NeoX, Phi-2 and Command R.
+/// Returns blocks of OLMo 2, Granite, SmolLM3, GLM-4, Gemma, GPT-2, Nemotron and GPT-NeoX, Phi-2 and Command R.
 std::vector<BlockForm> block_forms() {
   return {{.norms = NormPlace::after},
           {.residual_scale = 0.22, .attention_scale = 0.1},
           {.layers_without_rope = {1}},
+          {.norms = NormPlace::both,
+           .norm_names = NormNames::glm4,
+           .rotary_dim = 12,
+           .rope_pairs = RopePairs::neighbours,
+           .o_bias = true},
           {.norms = NormPlace::both,
            .activation = Activation::gelu_tanh,
            .gains_minus_one = true,
@@ -48,6 +53,7 @@ std::string name_of_form(const BlockForm& form) {
   return form.residual == Residual::parallel            ? "parallel halves"
          : form.residual == Residual::parallel_one_norm ? "parallel halves with one norm"
          : form.norm == NormKind::layer                 ? "LayerNorm without a gate"
+         : form.o_bias                                  ? "partial RoPE, a bias of o"
          : form.norms == NormPlace::after               ? "norms after"
          : form.norms == NormPlace::both                ? "norms on both sides, windows"
          : form.residual_scale != 1                     ? "factors"
@@ -58,7 +64,8 @@ void set_form(ModelConfig& model, const BlockForm& form) {
   model.block = form;
   model.sliding_window = form.local_layers.empty() ? 0 : kWindow;
   // Without RoPE the gradient of a bias of keys is 0 but for rounding.
-  model.block.o_bias = model.head_bias = form.ffn_bias;
+  model.head_bias = form.ffn_bias;
+  model.block.o_bias |= form.ffn_bias;
   model.learned_positions = form.ffn_bias ? 64 : 0;
 }
 

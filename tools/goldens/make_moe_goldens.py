@@ -6,9 +6,9 @@ ones.
 
 Needs torch (CPU), transformers 5 and safetensors, only to regenerate the files.
 
-The plain step uses Hugging Face's own modules: its Mixtral, Qwen3-MoE and OLMoE; its Llama 4 with RoPE in
+The plain step uses Hugging Face's own modules: its Mixtral, Qwen2-MoE, Qwen3-MoE, OLMoE, GLM-4.5, MiniMax-M2 and ERNIE 4.5; its Llama 4 with RoPE in
 every layer, no q and k norm and full attention; and, since our attention is not latent, its DeepSeek-V3 MoE
-layer in the blocks of its Qwen3, the first of which is dense. The rounded step is our own. Experts have
+layer in the blocks of its Qwen3, the first of which is dense, and DeepSeek-V2's in those of its Llama. The rounded step is our own. Experts have
 separate tensors here, which the library stacks. Auxiliary losses of the routers are 0.
 
 Llama 4's weights are also written in the form of its checkpoints, to bench/step/golden/llama4.safetensors: a
@@ -75,6 +75,9 @@ ROUTERS = {
 }
 # The library's names of the biases, where they are not ours.
 THEIR_BIASES = {"block_sparse_moe." + BIAS: "mlp." + BIAS, "mlp.moe_statics." + BIAS: "mlp.gate.moe_statics." + BIAS}
+DEEPSEEK_MOE = dict(step.SMALL_SHAPE, model_type="deepseek", moe_intermediate_size=16, n_routed_experts=4, n_shared_experts=1,
+                    num_experts_per_tok=2, norm_topk_prob=False, first_k_dense_replace=1, moe_layer_freq=1,
+                    scoring_func="softmax", rms_norm_eps=1e-6, rope_theta=10000.0, tie_word_embeddings=True)
 # In our own keys.
 DEEPSEEK = dict(name="deepseek-v3-like", layers=3, width=64, ffn=96, heads=4, kv_heads=2, head_dim=16, vocab=96, tied=False,
                 qk_norm=True, rope_theta=10000.0, norm_eps=1e-6, experts=8, top_k=3, expert_ffn=F_EXPERT,
@@ -288,10 +291,34 @@ def deepseek(generator):
     return library
 
 
+def deepseek_moe(description):
+    """The first DeepSeek-MoE, which the library lacks: DeepSeek-V2's MoE layer in Llama's blocks."""
+    from transformers.models.deepseek_v2 import DeepseekV2Config
+    from transformers.models.deepseek_v2.modeling_deepseek_v2 import DeepseekV2Moe
+
+    d = description
+    dense = d["first_k_dense_replace"]
+    ours = dict(names="qwen3", weight_at="swiglu", qk_norm=False, experts=d["n_routed_experts"], top_k=d["num_experts_per_tok"],
+                score="softmax", normalise=False, route_scale=1.0, groups=1, dense_layers=dense,
+                expert_ffn=d["moe_intermediate_size"], shared=d["n_shared_experts"] * d["moe_intermediate_size"],
+                second_half=mixture, second_half_weights=mixture_weights)
+    library = Library(dict({key: d[key] for key in step.SMALL_SHAPE}, model_type="llama", rms_norm_eps=d["rms_norm_eps"],
+                           rope_theta=d["rope_theta"], tie_word_embeddings=d["tie_word_embeddings"]), ours)
+    moe = DeepseekV2Config(hidden_size=d["hidden_size"], num_attention_heads=d["num_attention_heads"],
+                           moe_intermediate_size=d["moe_intermediate_size"],
+                           n_shared_experts=d["n_shared_experts"], n_routed_experts=d["n_routed_experts"],
+                           num_experts_per_tok=d["num_experts_per_tok"], topk_method="greedy", norm_topk_prob=False,
+                           routed_scaling_factor=1.0, hidden_act="silu")
+    moe._experts_implementation = "eager"
+    for block in library.model.model.layers[dense:]:
+        block.mlp = DeepseekV2Moe(moe).double()
+    return library
+
+
 def main():
     root = pathlib.Path(__file__).resolve().parents[2]
     folder = root / "models" / "transformer" / "golden"
-    for name in (*MODELS, "deepseek-v3-like"):
+    for name in (*MODELS, "deepseek-v3-like", "deepseek-moe"):
         if len(sys.argv) > 1 and name not in sys.argv[1:]:
             continue
         if name in MODELS:
@@ -312,6 +339,9 @@ def main():
                     ours["buffers"] = {f"model.layers.{layer}.{ours['bias']}": 0.1 * torch.randn(ours["experts"], generator=generator)
                                        for layer in range(ours["dense_layers"], description["num_hidden_layers"])}
             library = (Llama4 if llama4 else Library)(description, ours)
+        elif name == "deepseek-moe":
+            description = DEEPSEEK_MOE
+            library = deepseek_moe(description)
         else:
             description = DEEPSEEK
             library = deepseek(torch.Generator().manual_seed(1))

@@ -110,12 +110,15 @@ HUGGING_FACE = {
                     sliding_window=7, sliding_window_pattern="LG", layer_types=["sliding_attention", "full_attention"],
                     rope_scaling=dict(rope_type="llama3", factor=16.0, low_freq_factor=1.0, high_freq_factor=4.0,
                                       original_max_position_embeddings=6), **NO_TOKENS),
+    "seed-oss": dict(SMALL_SHAPE, model_type="seed_oss", tie_word_embeddings=False, rms_norm_eps=1e-6, rope_theta=1e7,
+                     attention_bias=True, attention_out_bias=True, attention_dropout=0.0, residual_dropout=0.0, mlp_bias=False,
+                     **NO_TOKENS),
 }
 # Models whose files also hold bounds of the rounded step, which the test then uses: SPREAD times the largest
 # difference between our step in float32 and in float64, both rounded to BF16 at the same places, over weights and
 # tokens of SPREAD_SEEDS. Sums in another precision or order round some values to different neighbours.
-WITH_SPREAD = ("gemma", "gemma2", "gemma3", "mistral", "qwen2", "olmo3", "llama-biases", "qwen3-biases", "phi4-mini", "glm",
-               "glm4", "ernie4.5", "exaone4")
+WITH_SPREAD = ("gemma", "gemma2", "gemma3", "mistral", "qwen2", "olmo3", "llama-biases", "qwen3-biases", "phi4-mini", "seed-oss",
+               "glm", "glm4", "ernie4.5", "exaone4")
 SPREAD, SPREAD_SEEDS = 1.5, range(1000, 1064)
 
 
@@ -467,7 +470,7 @@ class HuggingFace:
                          vocab=c.vocab_size, tied=c.tie_word_embeddings,
                          qk_norm=model_type in ("olmo2", "olmo3", "gemma3_text", "qwen3", "exaone4"),
                          qkv_bias=model_type == "qwen2" or getattr(c, "attention_bias", False) or getattr(c, "qkv_bias", False),
-                         o_bias=model_type in ("llama", "qwen3") and c.attention_bias, norm_eps=c.rms_norm_eps, rotary=rotary)
+                         o_bias=getattr(c, "attention_out_bias", model_type in ("llama", "qwen3") and c.attention_bias), norm_eps=c.rms_norm_eps, rotary=rotary)
         self.fused = dict(phi3=PHI3_PARTS, glm=GLM_PARTS, glm4=GLM_PARTS).get(model_type, {})
         if model_type in ("glm", "glm4", "ernie4_5", "ernie4_5_moe"):
             self.ours.update(rope_pairs="neighbours")
