@@ -168,7 +168,6 @@ struct RopeKeys {
 /// Returns the share of a head that rotates.
 double rotary_share(const json& object, const RopeKeys& rope, double otherwise) {
   double share = otherwise;
-  read(object, "rotary_pct", share);  // GPT-NeoX
   read(object, "partial_rotary_factor", share);
   read(rope.values, "partial_rotary_factor", share);
   return share;
@@ -180,7 +179,9 @@ void read_rotary_dim(const json& object, const RopeKeys& rope, const Family& fam
                             : config.heads > 0  ? config.width / config.heads
                                                 : 0;
   std::int64_t& rotary = config.block.rotary_dim;
-  const double share = rotary_share(object, rope, family.rotary_share);
+  double pct = family.rotary_share;
+  if (reads_key(family.model_type, "rotary_pct")) read(object, "rotary_pct", pct);  // GPT-NeoX, StableLM
+  const double share = rotary_share(object, rope, pct);
   if (!std::isfinite(share) || share <= 0 || share > 1)
     throw InvalidInput(fmt::format("partial_rotary_factor: must be above 0 and at most 1, got {}", share));
   rotary = static_cast<std::int64_t>(static_cast<double>(head) * share);

@@ -122,7 +122,7 @@ const std::vector<FamilyKeys>& family_keys() {
       {"cohere", {"attention_bias", "logit_scale", "rms_norm_eps", "use_qk_norm"}},
       {"cohere2",
        {"attention_bias", "layer_switch", "layer_types", "logit_scale", "order_of_interleaved_layers",
-        "position_embedding_type", "rms_norm_eps", "rotary_pct", "sliding_window", "sliding_window_pattern",
+        "position_embedding_type", "rms_norm_eps", "sliding_window", "sliding_window_pattern",
         "use_embedding_sharing", "use_gated_activation", "use_parallel_block", "use_parallel_embedding"}},
       {"gemma", {"attention_bias", "hidden_activation", "use_bidirectional_attention"}},
       {"gemma2",

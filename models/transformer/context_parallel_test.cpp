@@ -265,6 +265,21 @@ TEST_CASE("context: biases of attention get one rank's gradients", "[context]") 
   for (int i = 0; i < kSteps; ++i) CHECK(std::fabs(two.losses[i] / one.losses[i] - 1) <= kFp32.loss);
 }
 
+TEST_CASE("context: learned positions and parallel halves get one rank's gradients", "[context]") {
+  for (const int context : {2, 4}) {
+    INFO(context << " ranks");
+    StepSetup setup = reference_setup({.context = context}, 2);
+    setup.model.learned_positions = setup.T;
+    setup.model.block = {.activation = Activation::gelu,
+                         .norm = NormKind::layer,
+                         .norm_bias = true,
+                         .residual = Residual::parallel,
+                         .gated = false,
+                         .ffn_bias = true};
+    CHECK(excess(train(setup), train(on_one(setup)), kFp32) <= 1);
+  }
+}
+
 TEST_CASE("context: planted faults are noticed", "[context]") {
   for (const int context : {2, 4}) {
     const StepSetup setup = reference_setup({.context = context}, 2);

@@ -124,8 +124,9 @@ Bf16Errors errors_of_roundoff(const Golden& golden) {
           const double uniform = 2 * (random_bits(set, drawn++) * 0x1p-32) - 1;
           value = bf16_decode(bf16_encode(static_cast<float>(value * (1 + 2 * uniform * kBf16Roundoff))));
         }
-    const StepOutcome truth = run_step(golden, true, make_cpu_device(1), &weights),
-                      rounded = run_step(golden, false, make_cpu_device(1), &weights);
+    StepOutcome truth = run_step(golden, true, make_cpu_device(1), &weights),
+                rounded = run_step(golden, false, make_cpu_device(1), &weights);
+    measure_by_queries(rounded.gradients, truth.gradients);
     losses.push_back(std::fabs(rounded.loss - truth.loss));
     for (const auto& [name, gradient] : truth.gradients)
       gradients[name].push_back(distance(rounded.gradients.at(name), gradient));
@@ -147,9 +148,11 @@ void check_golden(const char* name, const char* attention) {
   const StepOutcome gpu = run_step(golden, false, repeatable_gpu(attention));
   const Bf16Errors roundoff = errors_of_roundoff(golden);
   CHECK(std::fabs(gpu.loss - golden.values("loss")[0]) <= 2 * roundoff.loss);
-  for (const auto& [parameter, truth] : golden.all("grad.")) {
+  Named gradients = gpu.gradients, expected = golden.all("grad.");
+  measure_by_queries(gradients, expected);
+  for (const auto& [parameter, truth] : expected) {
     INFO(parameter);
-    CHECK(distance(gpu.gradients.at(parameter), truth) <= 2 * roundoff.gradients.at(parameter));
+    CHECK(distance(gradients.at(parameter), truth) <= 2 * roundoff.gradients.at(parameter));
   }
 }
 

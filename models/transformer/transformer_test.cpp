@@ -64,7 +64,8 @@ void set_form(ModelConfig& model, const BlockForm& form) {
   model.block = form;
   model.sliding_window = form.local_layers.empty() ? 0 : kWindow;
   // Without RoPE the gradient of a bias of keys is 0 but for rounding.
-  model.block.o_bias = model.head_bias = form.ffn_bias;
+  model.head_bias = form.ffn_bias;
+  model.block.o_bias |= form.ffn_bias;
   model.learned_positions = form.ffn_bias ? 64 : 0;
 }
 
