@@ -412,42 +412,29 @@ TEST_CASE("ci-gpu.sh: exits with 1 if tests fail however many", "[check]") {
 TEST_CASE("gpu_tests.py: repeats failures alone, and gives tests of several GPUs all of them", "[check]") {
   namespace fs = std::filesystem;
   const TempDirectory directory;
-  const std::string log = directory / "log";
+  const std::string log = directory / "log", script = PRECBENCH_SOURCE_DIR "/tools/ci/gpu_tests.py";
   // "crowded" passes only when it runs again; "ranks, both" is a test of several GPUs.
-  const std::string tests = directory.write("tests",
-                                            R"(#!/bin/sh
-cd "$(dirname "$0")" case $1$2 in-- list - test -
-                                                names - only * comm*) echo "ranks, both";
-  exit;
-  ;
-  --list-test-names-only*) printf 'one\ncrowded\nbroken\nranks, both\n';
-  exit;
-  ;
-  one) exit 0;
-  ;
-  crowded) [ -e crowded ] && exit 0;
-  touch crowded;
-  exit 1;
-  ;
-  "ranks\, both") [ "$CUDA_VISIBLE_DEVICES" = 3,5 ];
-  exit;
-  ;
+  const std::string tests = directory.write("tests", R"sh(#!/bin/sh
+cd "$(dirname "$0")"
+case $1$2 in
+  --list-test-names-only*comm*) echo "ranks, both"; exit;;
+  --list-test-names-only*) printf 'one\ncrowded\nbroken\nranks, both\n'; exit;;
+  one) exit 0;;
+  crowded) [ -e crowded ] && exit 0; touch crowded; exit 1;;
+  'ranks\, both') [ "$CUDA_VISIBLE_DEVICES" = 3,5 ]; exit;;
 esac
 echo what is wrong
 exit 1
-)");
+)sh");
   fs::permissions(tests, fs::perms::owner_all);
-const std::string command = "CUDA_VISIBLE_DEVICES=3,5 " PRECBENCH_SOURCE_DIR
-                            "/tools/ci/gpu_tests.py --tests " +
-                            tests + " --log " + log;
-const Answer answer = output_of(command);
-CHECK(answer.status == 1);
-CHECK(contains(answer.text, "what is wrong"));
-CHECK(contains(answer.text, "FAILED: broken\n4 tests on 2 GPUs in "));
-CHECK(contains(answer.text, ": 1 failed, 2 failed beside others"));
-CHECK(contains(file_text(log), "ranks, both"));
-CHECK(output_of("CUDA_VISIBLE_DEVICES= " PRECBENCH_SOURCE_DIR "/tools/ci/gpu_tests.py --tests " + tests)
-          .status == 2);
+  const Answer answer =
+      output_of("CUDA_VISIBLE_DEVICES=3,5 " + script + " --tests " + tests + " --log " + log);
+  CHECK(answer.status == 1);
+  CHECK(contains(answer.text, "what is wrong"));
+  CHECK(contains(answer.text, "FAILED: broken\n4 tests on 2 GPUs in "));
+  CHECK(contains(answer.text, ": 1 failed, 2 failed beside others"));
+  CHECK(contains(file_text(log), "ranks, both"));
+  CHECK(output_of("CUDA_VISIBLE_DEVICES= " + script + " --tests " + tests).status == 2);
 }
 
 TEST_CASE("check: --accept creates and updates a baseline", "[check]") {

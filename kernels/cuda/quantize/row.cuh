@@ -16,6 +16,7 @@
 #pragma once
 
 #include <algorithm>
+#include <string>
 
 #include "kernels/base/errors.h"
 #include "kernels/cuda/check.h"
@@ -60,14 +61,18 @@ inline SplitOutput split(const TileOutput& all) {
   return parts;
 }
 
-/// Returns the blocks of a persistent grid: as many as fit, at most one per row, and at most `limit`.
+/// Returns the blocks of a persistent grid: as many as fit, at most one per row, and at most `limit`. Throws Unsupported if
+/// the GPU's blocks cannot have that much shared memory.
 template <class Kernel>
 int row_grid(const CudaDevice& device, Kernel kernel, int threads, std::size_t shared_bytes,
              std::int64_t limit) {
   // A block has 48 KiB by default, but the kernel's static shared memory counts too.
-  if (shared_bytes > 0)
-    PRECBENCH_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                         static_cast<int>(shared_bytes)));
+  if (shared_bytes > 0 && cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                               static_cast<int>(shared_bytes)) != cudaSuccess) {
+    cudaGetLastError();  // or a later check reports it
+    throw Unsupported("rows of this width need " + std::to_string(shared_bytes / 1024) +
+                      " KiB of shared memory per block, more than this GPU has");
+  }
   int per_sm = 0;
   PRECBENCH_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, threads, shared_bytes));
   const std::int64_t blocks = static_cast<std::int64_t>(per_sm) * device.sm_count();
