@@ -61,6 +61,23 @@ TEST_CASE("unsupported_reason: attention for which the cuda device has no kernel
   CHECK(contains(why, "soft-caps the scores of attention at 50"));
 }
 
+TEST_CASE("unsupported_reason: learned positions end, and the cuda device needs biases of a multiple of 8",
+          "[plan]") {
+  const TempDirectory folder;
+  const nlohmann::json gpt2 = {{"model_type", "gpt2"}, {"n_layer", 2},      {"n_embd", 64},
+                               {"n_head", 4},          {"n_positions", 64}, {"vocab_size", 100}};
+  CHECK(!unsupported_reason(resolve(case_of(folder, gpt2, 64))));
+  CHECK(unsupported_reason(resolve(case_of(folder, gpt2, 65))) ==
+        "seq: 65 is beyond the 64 positions that the model has learned");
+  const nlohmann::json phi = {{"model_type", "phi"},      {"num_hidden_layers", 2},   {"hidden_size", 64},
+                              {"intermediate_size", 128}, {"num_attention_heads", 4}, {"vocab_size", 100}};
+  Case c = case_of(folder, phi, 64);
+  CHECK(!unsupported_reason(resolve(c)));
+  c.device = "cuda";
+  CHECK(unsupported_reason(resolve(c)) ==
+        "vocab: 100 is not a multiple of 8, which its bias needs on the cuda device");
+}
+
 TEST_CASE("unsupported_reason: a sequence beyond the original context whose attention changes", "[plan]") {
   const TempDirectory folder;
   const nlohmann::json ministral = config_json("ministral3", {{"rope_parameters",

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "bench/case/choose_layers.h"
 #include "bench/case/parallel_support.h"
@@ -215,6 +216,12 @@ std::optional<std::string> unsupported_reason(const Plan& plan) {
         "seq: {} is beyond the model's original context of {:.0f} positions, where its attention changes "
         "(rope_scaling), which is not supported",
         plan.T, m.rope_scaling.original_context);
+  if (plan.fields.device != "cpu")
+    for (const auto& [key, size, biased] :
+         {std::tuple("ffn", m.ffn, m.block.ffn_bias), std::tuple("vocab", m.vocab, m.head_bias)})
+      if (biased && size % 8 != 0)
+        return fmt::format("{}: {} is not a multiple of 8, which its bias needs on the {} device", key, size,
+                           plan.fields.device);
   if (auto why =
           gpu_unsupported_reason(plan.fields.device, m.width, {m.head_dim, m.q_normed(), m.k_normed()}))
     return why;

@@ -368,6 +368,9 @@ Plan local_plan(Case c, const ModelConfig& model, const ParallelLayout& layout) 
   if (model.heads % t != 0 || model.ffn % t != 0)
     throw InvalidInput(fmt::format("{} tensor ranks do not divide {} heads and {} columns of the FFN", t,
                                    model.heads, model.ffn));
+  if (t > 1 && model.block.residual != Residual::sequential)
+    throw InvalidInput(
+        "tensor ranks of models with parallel residuals (GPT-NeoX, Phi, Command R) are not predicted");
   if (c.seq % (2 * n) != 0 && n > 1)
     throw InvalidInput(
         fmt::format("{} context ranks do not divide a sequence of {} tokens in two chunks each", n, c.seq));

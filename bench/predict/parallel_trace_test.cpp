@@ -292,6 +292,8 @@ TEST_CASE("local_plan: refuses ranks that do not divide", "[predict]") {
                  "3 tensor ranks do not divide"));
   CHECK(contains(refusal_of([&] { local_plan(small_case(), model, {.context = 3}); }),
                  "3 context ranks do not divide a sequence of 1024 tokens"));
+  CHECK(contains(refusal_of([&] { local_plan(small_case(), find_model("command-r-35b"), {.tensor = 2}); }),
+                 "parallel residuals"));
 }
 
 }  // namespace

@@ -56,6 +56,7 @@ Side side_of(StressKind kind, const Parameter& p) {
       {StressKind::norm, Side::reads, ".w3.weight"},
       {StressKind::norm, Side::reads, ".gate.weight"},
       {StressKind::norm, Side::reads, ".router.weight"},
+      {StressKind::norm, Side::reads, ".shared_expert_gate.weight"},
       {StressKind::vo, Side::makes, "self_attn.v_proj.weight"},
       {StressKind::vo, Side::makes, "self_attn.v_proj.bias"},
       {StressKind::vo, Side::reads, "self_attn.o_proj.weight"},

@@ -33,13 +33,15 @@ struct PathSetup {
   bool qk_norm = true;       ///< false for Llama 4's layout, which has none
 };
 
-/// MoE models in the three naming schemes: Mixtral's with experts in every layer; one with a dense first
-/// layer, a shared expert and a different width of each; Llama 4's, which names the router differently.
+/// MoE models in the four naming schemes: Mixtral's with experts in every layer; one with a dense first
+/// layer, a shared expert and a different width of each; Llama 4's, which names the router differently; Qwen2's with a
+/// gate of the shared expert.
 constexpr const char* kNamedMixtures[] = {
     R"("experts": 4, "top_k": 2, "expert_ffn": 32, "expert_names": "mixtral")",
     R"("experts": 4, "top_k": 2, "expert_ffn": 32, "shared_ffn": 64, "dense_layers": 1, "score": "sigmoid", "normalise": true)",
     R"("experts": 4, "top_k": 1, "expert_ffn": 64, "shared_ffn": 32, "weight_at": "input", "score": "sigmoid",
-       "expert_names": "llama4")"};
+       "expert_names": "llama4")",
+    R"("experts": 4, "top_k": 2, "expert_ffn": 32, "shared_ffn": 64, "shared_gate": true, "expert_names": "qwen2")"};
 
 /// Query heads form groups of two, so that O has two columns for each channel of V.
 Plan path_plan(const PathSetup& setup) {
@@ -201,7 +203,8 @@ TEST_CASE("change_weights: a stress reaches every expert and the shared expert a
     for (const auto& [name, values] : outcome_of({.experts = experts, .qk_norm = false}, 0).first) {
       const bool attention = contains(name, "self_attn"), block = contains(name, "layers.");
       if (!block || attention || contains(name, "layernorm")) continue;
-      const bool router = name.ends_with(".gate.weight") || name.ends_with(".router.weight");
+      const bool router = name.ends_with(".gate.weight") || name.ends_with(".router.weight") ||
+                          name.ends_with(".shared_expert_gate.weight");
       const bool gate = name.ends_with(".gate_proj.weight") || name.ends_with(".w1.weight");
       const bool down = name.ends_with(".down_proj.weight") || name.ends_with(".w2.weight");
       if (!router && !gate) ffn.insert(name);

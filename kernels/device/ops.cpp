@@ -215,15 +215,18 @@ OpCost RopeBackward::cost() const {
 }
 
 OpCost AddBias::cost() const {
-  return shaped_as(of("add_bias", OpClass::norm_elementwise, 2 * bytes(x) + bytes(bias)), x);
+  return shaped_as(of("add_bias", OpClass::norm_elementwise, 2 * bytes(x) + bytes(bias) + bytes(weights)), x);
 }
 
 OpCost GateRows::cost() const {
-  return shaped_as(of("gate_rows", OpClass::norm_elementwise, bytes(y) + bytes(raw) + bytes(x)), y);
+  return shaped_as(
+      of("gate_rows", OpClass::norm_elementwise, bytes(y) + bytes(gate) + bytes(raw) + bytes(x) + bytes(w)),
+      y);
 }
 
 OpCost GateRowsBackward::cost() const {
-  return shaped_as(of("gate_rows_backward", OpClass::norm_elementwise, bytes(draw) + bytes(dy) + bytes(raw)),
+  return shaped_as(of("gate_rows_backward", OpClass::norm_elementwise,
+                      bytes(draw) + bytes(dz) + bytes(dy) + bytes(raw) + bytes(gate)),
                    draw);
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 
 #include "kernels/base/enum_names.h"
 #include "kernels/base/errors.h"
@@ -166,6 +167,16 @@ void validate_block(const ModelConfig& config, const KeyNames& names) {
          "parallel halves are supported with norms on their inputs only");
   refuse(block.residual != Residual::sequential && block.residual_scale != 1, "residual_scale",
          "not supported with parallel halves");
+  const auto fused = [&](std::initializer_list<TensorFusion> all) {
+    return std::find(all.begin(), all.end(), block.fusion) != all.end();
+  };
+  refuse(!block.gated && fused({TensorFusion::gate_up, TensorFusion::qkv_and_gate_up}), "fused_tensors",
+         "gate_up needs a gate");
+  refuse(block.gated && fused({TensorFusion::gpt2, TensorFusion::gpt_bigcode, TensorFusion::gptj,
+                               TensorFusion::gpt_neox, TensorFusion::phi, TensorFusion::starcoder2}),
+         "fused_tensors", "checkpoints of this layout have no gate");
+  refuse(block.fusion == TensorFusion::gpt_neox && config.kv_heads != config.heads, "fused_tensors",
+         "gpt_neox needs as many heads of keys and values as of queries");
   refuse(block.ffn_bias && block.gated, "ffn_bias", "supported without a gate only");
   refuse(block.gated && block.activation == Activation::relu2, "activation",
          "relu2 is supported without a gate only");

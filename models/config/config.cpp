@@ -221,7 +221,8 @@ void validate(const ModelConfig& config, const KeyNames& names) {
                          experts * (1 + 3.0 * static_cast<double>(config.moe.expert_ffn)) +
                          3.0 * static_cast<double>(config.moe.shared_ffn);
   const double parameters =
-      width * (static_cast<double>(config.layers) * linears + 2.0 * static_cast<double>(config.vocab));
+      width * (static_cast<double>(config.layers) * linears + 2.0 * static_cast<double>(config.vocab) +
+               static_cast<double>(config.learned_positions));
   if (parameters > kMaxParameters) {
     std::string keys = fmt::format("{}, {}, {}", names("layers"), names("width"), names("ffn"));
     if (config.moe) keys += ", " + names("experts");

@@ -1,10 +1,8 @@
 // The shape of a model, the presets, and the JSON description of a user's own model.
 //
-// Covers one family: Llama (RMSNorm, RoPE with optional scaling, grouped-query attention, SwiGLU),
-// optionally with biases on q, k, v and o, or RMSNorm on queries and keys per head (Qwen3) or over all
-// heads (OLMoE), and with what BlockForm has (Granite, SmolLM3, OLMo 2 and 3, Phi-3, Gemma, GLM, EXAONE 4). A mixture
-// of experts may replace SwiGLU: Mixtral's, Qwen's, OLMoE's, GLM-4.5's, MiniMax-M2's or ERNIE 4.5's, or the routers of
-// DeepSeek and Llama 4 with plain attention.
+// A block has attention (RoPE on all or part of each head, or learned positions; grouped queries; windows), RMSNorm or
+// LayerNorm, and a feed-forward network with a gate (SwiGLU, GeGLU) or without (GELU, squared ReLU), or a mixture of
+// experts. BlockForm has the differences from Llama's block. models/README.md lists the families.
 #pragma once
 
 #include <cstdint>

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "kernels/base/errors.h"
 #include "models/config/config_keys.h"
@@ -65,10 +66,10 @@ void read_biases(const json& object, const char* key, bool otherwise, std::initi
 void read_cohere2(const json& object, ModelConfig& config) {
   std::int64_t pattern = kCohere2Pattern;
   read(object, "sliding_window_pattern", pattern);
-  const std::int64_t window = config.sliding_window;
   read_local_layers(
       object, [=](std::int64_t layer) { return (layer + 1) % pattern != 0; }, config);
-  for (std::int64_t layer = 0; layer < config.layers && window > 0; ++layer)
+  // Only layers with a window have RoPE, so without one none has.
+  for (std::int64_t layer = 0; layer < config.layers; ++layer)
     if (config.window(layer) == 0) config.block.layers_without_rope.push_back(layer);
 }
 
@@ -108,6 +109,14 @@ void read_classic_block(const json& object, const std::string& model_type, Model
   block.fusion = known->tensors;
   block.activation = classic_activation(object, *known);
   block.o_bias = config.qkv_bias;
+  // Transformers does not read these keys here: as many heads of keys and values as of queries, of width / heads.
+  if (block.fusion == TensorFusion::gpt2 || block.fusion == TensorFusion::gptj ||
+      block.fusion == TensorFusion::gpt_neox)
+    for (const auto& [key, equal] : {std::pair("num_key_value_heads", config.kv_heads == config.heads),
+                                     std::pair("head_dim", config.head_dim * config.heads == config.width)})
+      if (given(object, key) && !equal)
+        throw InvalidInput(fmt::format("{}: no {} has other heads than its number of heads and its width say",
+                                       key, model_type));
   if (config.ffn == 0) config.ffn = 4 * config.width;
   if (model_type == "gpt2" || model_type == "gpt_bigcode") config.learned_positions = config.max_positions;
   if (model_type == "gpt_bigcode") config.kv_heads = 1;

@@ -166,6 +166,25 @@ TEST_CASE("config.json: Command R, and Command R7B's windows with RoPE", "[model
   CHECK(later.block.local_layers == Layers{0, 1, 2});
   CHECK(later.block.layers_without_rope == Layers{3});
   CHECK(later.window(3) == 0);
+  CHECK(classic_model("cohere2", {{"sliding_window", nullptr}}).block.layers_without_rope ==
+        Layers{0, 1, 2, 3});
+}
+
+TEST_CASE("config.json: keys of heads that Transformers does not read for GPT-2, GPT-J and GPT-NeoX",
+          "[models]") {
+  for (const char* model_type : {"gpt2", "gptj", "gpt_neox"}) {
+    INFO(model_type);
+    const json small = std::string(model_type) == "gptj" ? json{{"rotary_dim", 8}} : json::object();
+    const auto with = [&](const char* key, int value) {
+      json more = small;
+      more[key] = value;
+      return classic_refusal(model_type, more);
+    };
+    CHECK(with("num_key_value_heads", 4).empty());
+    CHECK(contains(with("num_key_value_heads", 2), "num_key_value_heads: "));
+    CHECK(with("head_dim", 16).empty());
+    CHECK(contains(with("head_dim", 32), "head_dim: "));
+  }
 }
 
 TEST_CASE("our own keys: LayerNorm and parallel halves refuse what they do not combine with", "[models]") {
@@ -182,6 +201,11 @@ TEST_CASE("our own keys: LayerNorm and parallel halves refuse what they do not c
   CHECK(contains(refused({{"residual", "parallel"}, {"residual_scale", 0.5}}), "residual_scale: "));
   CHECK(contains(refused({{"ffn_bias", true}}), "ffn_bias: "));
   CHECK(contains(refused({{"activation", "relu2"}}), "activation: "));
+  CHECK(contains(refused({{"gated", false}, {"fused_tensors", "gate_up"}}), "fused_tensors: "));
+  CHECK(contains(refused({{"fused_tensors", "gpt2"}}), "fused_tensors: "));
+  CHECK(contains(refused({{"gated", false}, {"fused_tensors", "gpt_neox"}, {"kv_heads", 2}}),
+                 "fused_tensors: "));
+  CHECK(refused({{"gated", false}, {"fused_tensors", "gpt_neox"}}).empty());
   CHECK(contains(refused({{"norm", "batch"}}), "norm: \"batch\" is neither rms nor layer"));
 }
 

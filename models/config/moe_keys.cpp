@@ -116,7 +116,8 @@ void validate_moe(const ModelConfig& config, const KeyNames& names) {
                                 rule.experts / rule.groups));
   if (rule.group_score == GroupScore::top2 && rule.experts / rule.groups < 2)
     refuse("group_score", "top2 needs groups of two experts and more");
-  if (moe.shared_gate && moe.shared_ffn == 0) refuse("shared_gate", "the model has no shared expert (shared_ffn)");
+  if (moe.shared_gate && moe.shared_ffn == 0)
+    refuse("shared_gate", "the model has no shared expert (shared_ffn)");
   // Llama 4 files store rows of queries and keys in another order, and the order of biases would be unknown.
   const bool reordered = config.block.rotary_dim > 0 || config.block.rope_pairs != RopePairs::halves;
   if (moe.names == ExpertNames::llama4 && (config.qkv_bias || config.qk_norm || reordered))

@@ -31,9 +31,10 @@ FlopCount flops_per_token(const ModelConfig& config, std::int64_t seq, FlopConve
     count.gemm = kFlopsPerWeight * active_matrix_parameters(config);
     count.attention = full_attention / 2 - outside;
   } else {
-    // torchtitan uses 6 N, with N all parameters minus the embedding, unless that is also the head.
-    const std::int64_t vocabulary_weights = (config.tied ? 1 : 2) * head_weights;
-    count.gemm = kFlopsPerWeight * (active_parameter_count(config) - vocabulary_weights);
+    // torchtitan uses 6 N, with N all parameters minus the embeddings, unless that of tokens is also the head.
+    const std::int64_t embeddings =
+        (config.tied ? 1 : 2) * head_weights + config.learned_positions * config.width;
+    count.gemm = kFlopsPerWeight * (active_parameter_count(config) - embeddings);
     count.attention = full_attention;
   }
   return count;

@@ -60,6 +60,13 @@ TEST_CASE("flops_per_token: torchtitan convention reproduces torchtitan's number
   CHECK(rounds_to(total("llama3-70b", 8192, FlopConvention::torchtitan), 4.8144e11, 1e7));
 }
 
+TEST_CASE("flops_per_token: torchtitan convention counts no embedding of positions", "[models]") {
+  ModelConfig config = find_model("gpt2");
+  const FlopCount count = flops_per_token(config, 128, FlopConvention::torchtitan);
+  config.learned_positions /= 2;
+  CHECK(flops_per_token(config, 128, FlopConvention::torchtitan).total() == count.total());
+}
+
 TEST_CASE("flops_per_token: tied and untied heads cost the same", "[models]") {
   ModelConfig config = find_model("tiny");
   const FlopCount tied = flops_per_token(config, 128);

@@ -1,6 +1,6 @@
 // Forward and backward of the training step, written once for every device, recipe and rank count.
 //
-//   embedding; per block: norm, attention, norm, SwiGLU or experts; norm, lm_head, cross-entropy;
+//   embedding; per block: norm, attention, norm, feed-forward network or experts; norm, lm_head, cross-entropy;
 //   then backward in reverse order
 //
 // The parts are attention_layer.h, dense_ffn.h, moe_block.h and lm_head.h. All of them work on one

@@ -36,8 +36,13 @@ std::optional<double> dense_parameters(const nlohmann::ordered_json& model) {
   const double norm = (says(model, "norm_bias") ? 2 : 1) * *width;
   const auto residual = model.find("residual");
   const bool one_norm = residual != model.end() && *residual == "parallel_one_norm";
+  const auto norms = model.find("norms");
+  const bool four_norms = norms != model.end() && *norms == "both";
   double block = *width * qkv + *heads * *head_dim * *width + (gated ? 3 : 2) * *width * *ffn +
-                 (one_norm ? 1 : 2) * norm;
+                 (four_norms ? 4
+                  : one_norm ? 1
+                             : 2) *
+                     norm;
   if (says(model, "qkv_bias")) block += qkv;
   if (says(model, "o_bias")) block += *width;
   if (says(model, "ffn_bias")) block += *ffn + *width;

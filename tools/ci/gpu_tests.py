@@ -3,9 +3,9 @@
 
     tools/ci/gpu_tests.py [--tests build/precbench_tests] [--jobs 5] [--only FILTER] [--log FILE]
 
-Tests of several GPUs run afterwards, one at a time, with all of them. A test that failed beside others runs once more
-alone, because tests that fill the GPU's memory disturb each other. Prints every failed test's output and a summary;
-exit status 1 if a test fails alone, 2 if there is no GPU or no test.
+Tests of several GPUs run afterwards, one at a time, with all of them. A test that ran out of memory beside others runs once
+more alone, because tests that fill the GPU's memory disturb each other. Prints the output of every failure and a summary;
+exit status 1 if a test fails, 2 if there is no GPU or no test.
 """
 import argparse
 import os
@@ -16,6 +16,7 @@ import threading
 import time
 
 SEVERAL = "[gpu][comm],[gpu][rank],[gpu][ep]"
+NO_MEMORY = "out of memory"  # in the output of a test that other tests left too little
 LIMIT_S = 1800  # ends hanging tests; nothing else takes this long
 
 
@@ -88,15 +89,17 @@ def main():
                 result = run(arguments.tests, name, [gpu], threads)
                 with lock:
                     if not record(name, result):
-                        failed.append(name)
+                        failed.append((name, result[1]))
+                        print(f"failed beside others: {name}\n{result[1]}")
 
         workers = [threading.Thread(target=work, args=(gpu,)) for gpu in gpus for _ in range(arguments.jobs)]
         for worker in workers:
             worker.start()
         for worker in workers:
             worker.join()
-        still = []
-        for name in failed + [name for name in names if name in several]:
+        still = [name for name, output in failed if NO_MEMORY not in output]
+        alone = [name for name, output in failed if NO_MEMORY in output]
+        for name in alone + [name for name in names if name in several]:
             result = run(arguments.tests, name, gpus if name in several else gpus[:1], os.cpu_count() or 1)
             if not record(name, result):
                 still.append(name)
@@ -104,7 +107,7 @@ def main():
     for name in still:
         print(f"FAILED: {name}")
     print(f"{len(names)} tests on {len(gpus)} GPU{'s' if len(gpus) > 1 else ''} in {time.monotonic() - begun:.0f} s: "
-          f"{len(still)} failed" + (f", {len(failed)} failed beside others" if failed else ""))
+          f"{len(still)} failed" + (f", {len(alone)} lacked memory beside others" if alone else ""))
     return 1 if still else 0
 
 

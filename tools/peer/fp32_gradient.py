@@ -44,6 +44,18 @@ def rope(x, theta):
     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
 
 
+# Keys of a model's definition that loss_of reads, or that say nothing about the arithmetic.
+READ = {"name", "layers", "width", "ffn", "heads", "kv_heads", "head_dim", "vocab", "tied", "rope_theta", "norm_eps",
+        "max_positions"}
+
+
+def refuse_other_models(model):
+    """Ends the script for what loss_of does not compute; other keys are written only if they differ from Llama's."""
+    more = sorted(key for key, value in model.items() if key not in READ and value not in (False, None, 0, "", []))
+    if more:
+        sys.exit(f"the model has what this script does not compute: {', '.join(more)}")
+
+
 def loss_of(w, model, ids, targets):
     eps, hd = model["norm_eps"], model["head_dim"]
     norm = lambda x, name: F.rms_norm(x, (x.shape[-1],), w[name], eps)
@@ -65,6 +77,7 @@ def loss_of(w, model, ids, targets):
 def reference(checkpoint, tokens, T, device):
     """Returns loss and gradient in FP32, a few sequences at a time."""
     model = json.loads((pathlib.Path(checkpoint) / "state.json").read_text())["definition"]["model"]
+    refuse_other_models(model)
     weights = {name: value.to(device).requires_grad_() for name, value in
                tensors_of(pathlib.Path(checkpoint) / "weights.safetensors").items()}
     kind = numpy.uint16 if tokens.endswith(".u16") else numpy.uint8
