@@ -73,7 +73,7 @@ StoredPart StoredForm::part_of(const Parameter& p) const {
   if (joined_ != TensorFusion::none) return part_of_joined(p, std::move(part));
   if (!fused_) return part;
   if (p.name.ends_with("self_attn.q_proj.weight") || p.name.ends_with("self_attn.k_proj.weight"))
-    part.order = {model_.head_dim, model_.head_dim, RopePairs::neighbours};
+    part.order = {model_.head_dim, model_.head_dim, RopePairs::interleaved};
   const std::size_t at = p.name.find(kExperts);
   if (at == std::string::npos) return part;
   const bool down = p.name.ends_with(".down_proj.weight");

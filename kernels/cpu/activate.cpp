@@ -1,4 +1,4 @@
-// Activation of a feed-forward network without a gate: s = act(z + bias). Backward also recomputes s for wgrad.
+// Activation of a non-gated feed-forward network: s = act(z + bias). Backward also recomputes s for wgrad.
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/vector.h"
 #include "kernels/numerics/activation_functions.h"

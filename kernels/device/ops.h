@@ -357,7 +357,7 @@ struct SwigluBackward {
   OpCost cost() const;
 };
 
-/// s[M,F] = activation(z + bias), of a feed-forward network without a gate.
+/// s[M,F] = activation(z + bias), of a non-gated feed-forward network.
 struct Activate {
   QuantizedTensor s;
   Tensor z;     ///< [M, F]

@@ -1,4 +1,4 @@
-// Activation of the gate in SwiGLU and its relatives, s = activation(gate) * up, or of a network without a gate.
+// Activation of the gate in SwiGLU and its relatives, s = activation(gate) * up, or of a non-gated MLP.
 #pragma once
 
 #include <cstdint>

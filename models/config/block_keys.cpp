@@ -19,7 +19,7 @@ constexpr EnumNames<Activation, 4> kActivationNames{{"silu", "gelu_tanh", "gelu"
 constexpr EnumNames<TensorFusion, 9> kTensorFusionNames{
     {"none", "qkv_and_gate_up", "gate_up", "gpt2", "gpt_bigcode", "gptj", "gpt_neox", "phi", "starcoder2"}};
 constexpr EnumNames<NormNames, 2> kNormNames{{"gemma", "glm4"}};
-constexpr EnumNames<RopePairs, 2> kRopePairsNames{{"halves", "neighbours"}};
+constexpr EnumNames<RopePairs, 2> kRopePairsNames{{"halves", "interleaved"}};
 constexpr EnumNames<NormKind, 2> kNormKindNames{{"rms", "layer"}};
 constexpr EnumNames<Residual, 3> kResidualNames{{"sequential", "parallel", "parallel_one_norm"}};
 
@@ -164,9 +164,9 @@ void validate_block(const ModelConfig& config, const KeyNames& names) {
          "LayerNorm is supported on the inputs of a block's halves only");
   refuse(layernorm && config.qk_norm, "qk_norm", "not supported together with LayerNorm");
   refuse(block.residual != Residual::sequential && block.norms != NormPlace::before, "residual",
-         "parallel halves are supported with norms on their inputs only");
+         "parallel residuals are supported with norms on inputs only");
   refuse(block.residual != Residual::sequential && block.residual_scale != 1, "residual_scale",
-         "not supported with parallel halves");
+         "not supported with a parallel residual");
   const auto fused = [&](std::initializer_list<TensorFusion> all) {
     return std::find(all.begin(), all.end(), block.fusion) != all.end();
   };

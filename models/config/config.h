@@ -70,7 +70,7 @@ enum class TensorFusion : std::uint8_t {
 enum class NormNames : std::uint8_t { gemma, glm4 };
 /// Order of a head's rotated elements in checkpoints: element i pairs with i + rotary_dim / 2 (Llama), or 2 i with
 /// 2 i + 1 (GLM, Ernie).
-enum class RopePairs : std::uint8_t { halves, neighbours };
+enum class RopePairs : std::uint8_t { halves, interleaved };
 
 /// Differences of a block from Llama's.
 struct BlockForm {

@@ -132,7 +132,7 @@ std::map<std::string, std::string> hugging_face_moe_names(const nlohmann::json& 
 /// Sets config.moe and the dense width. Throws InvalidInput that names the key.
 void read_hugging_face_moe(const nlohmann::json& object, const std::string& model_type, ModelConfig& config);
 
-// Keys of a config.json by model_type (hugging_face_keys.cpp).
+// Keys of a config.json by model_type (hugging_face_keys.cpp, hugging_face_refusals.cpp).
 
 /// Collects the keys that ask for another model, so that one error names all of them.
 class Refusals {
@@ -157,6 +157,12 @@ inline constexpr std::int64_t kDeepSeekValueWidth = 128;
 
 /// Returns the name under which the file gives a key: its own, or an alias that transformers accepts.
 std::string key_in_file(const nlohmann::json& object, std::string_view model_type, const std::string& key);
+/// Returns true for keys that this model_type, unlike others, reads or may ignore.
+bool family_reads_key(std::string_view model_type, std::string_view key);
+/// Returns true for keys that ask for another model in a file of any model_type that does not read them.
+bool asks_for_another_model(std::string_view key);
+/// Returns true for values that switch a feature off: null, false, 0, and what is empty.
+bool asks_nothing(const nlohmann::json& value);
 /// Returns true for keys of every model_type and those that this one reads or may ignore.
 bool reads_key(std::string_view model_type, std::string_view key);
 /// Throws InvalidInput if a file gives one number under two names with different values.

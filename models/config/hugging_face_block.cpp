@@ -155,9 +155,9 @@ void read_olmo3(const json& object, ModelConfig& config) {
     config.block.local_rope_theta = 0;
 }
 
-/// Reads GLM, whose pairs of RoPE are neighbours. GLM-4 has norms on outputs as well.
+/// Reads GLM, whose RoPE is interleaved. GLM-4 has norms on outputs as well.
 void read_glm(bool fourth, ModelConfig& config) {
-  config.block.rope_pairs = RopePairs::neighbours;
+  config.block.rope_pairs = RopePairs::interleaved;
   config.block.fusion = TensorFusion::gate_up;
   if (!fourth) return;
   config.block.norms = NormPlace::both;
@@ -233,7 +233,7 @@ void read_hugging_face_block(const json& object, const std::string& model_type, 
   read_attention_bias(object, model_type, config);
   if (model_type == "glm" || model_type == "glm4") read_glm(model_type == "glm4", config);
   if (model_type == "exaone4") read_exaone4(object, config);
-  if (model_type.starts_with("ernie4_5")) config.block.rope_pairs = RopePairs::neighbours;
+  if (model_type.starts_with("ernie4_5")) config.block.rope_pairs = RopePairs::interleaved;
   if (model_type == "phi3") config.block.fusion = TensorFusion::qkv_and_gate_up;
   if (model_type == "gemma") read_gemma(object, "hidden_act", config);
   if (model_type == "gemma2") read_later_gemma(object, {50, 30}, kGemma2Pattern, config);

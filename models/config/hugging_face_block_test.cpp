@@ -5,6 +5,7 @@
 #include "kernels/testing/text_checks.h"
 #include "models/config/block.h"
 #include "models/config/config.h"
+#include "models/config/hugging_face_testing.h"
 
 namespace precbench {
 namespace {
@@ -12,11 +13,7 @@ namespace {
 using nlohmann::json;
 
 json config_of(const std::string& model_type, const json& more = json::object()) {
-  json object = {{"model_type", model_type}, {"num_hidden_layers", 8},   {"hidden_size", 64},
-                 {"intermediate_size", 96},  {"num_attention_heads", 4}, {"num_key_value_heads", 2},
-                 {"head_dim", 16},           {"vocab_size", 96}};
-  object.update(more);
-  return object;
+  return testing::small_config_json(model_type, 8, more);
 }
 
 std::string error_of_file(const json& object) {

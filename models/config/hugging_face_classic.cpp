@@ -152,9 +152,9 @@ void read_classic_block(const json& object, const std::string& model_type, Model
     config.logit_scale = 0.0625;
     read(object, "logit_scale", config.logit_scale);
     read_biases(object, "attention_bias", false, {&config.qkv_bias, &block.o_bias});
-    block.rope_pairs = RopePairs::neighbours;
+    block.rope_pairs = RopePairs::interleaved;
   }
-  if (model_type == "gptj") block.rope_pairs = RopePairs::neighbours;
+  if (model_type == "gptj") block.rope_pairs = RopePairs::interleaved;
   if (model_type == "cohere2") read_cohere2(object, config);
 }
 

@@ -72,7 +72,7 @@ TEST_CASE("config.json: GPT-2's own names of the dimensions, with their defaults
       contains(refusal_of([&] { model_from_json(bad); }), "activation_function: \"tanh\" is not supported"));
 }
 
-TEST_CASE("config.json: GPT-BigCode has one key head, GPT-J rotates neighbouring pairs", "[models]") {
+TEST_CASE("config.json: GPT-BigCode has one key head, GPT-J has interleaved RoPE", "[models]") {
   const json shape = {{"n_layer", 2}, {"n_embd", 64}, {"n_head", 4}, {"vocab_size", 96}};
   json file = shape;
   file["model_type"] = "gpt_bigcode";
@@ -84,7 +84,7 @@ TEST_CASE("config.json: GPT-BigCode has one key head, GPT-J rotates neighbouring
   file["rotary_dim"] = 8;
   const ModelConfig gptj = model_from_json(file);
   CHECK(gptj.rotary_dim() == 8);
-  CHECK(gptj.block.rope_pairs == RopePairs::neighbours);
+  CHECK(gptj.block.rope_pairs == RopePairs::interleaved);
   CHECK(gptj.block.residual == Residual::parallel_one_norm);
   CHECK(gptj.head_bias);
   CHECK(!gptj.qkv_bias);
@@ -92,7 +92,7 @@ TEST_CASE("config.json: GPT-BigCode has one key head, GPT-J rotates neighbouring
   CHECK(model_from_json(file).rotary_dim() == 16);
 }
 
-TEST_CASE("config.json: GPT-NeoX with its quarter of RoPE and parallel halves", "[models]") {
+TEST_CASE("config.json: GPT-NeoX with its quarter of RoPE and parallel residual", "[models]") {
   const ModelConfig model = classic_model("gpt_neox");
   CHECK(model.rotary_dim() == 4);
   CHECK(model.block.residual == Residual::parallel);
@@ -187,7 +187,7 @@ TEST_CASE("config.json: keys of heads that Transformers does not read for GPT-2,
   }
 }
 
-TEST_CASE("our own keys: LayerNorm and parallel halves refuse what they do not combine with", "[models]") {
+TEST_CASE("our own keys: LayerNorm and parallel residuals refuse what they do not combine with", "[models]") {
   const auto refused = [](const json& more) {
     json object = {{"layers", 2}, {"width", 64}, {"ffn", 96}, {"heads", 4}, {"vocab", 96}};
     object.update(more);

@@ -149,7 +149,8 @@ TEST_CASE("validate: windows and their angles need each other", "[models]") {
   CHECK(error_own({{"local_layers", {2}}, {"sliding_window", 8}}) ==
         "local_layers: 2 is not a layer after -1 of 2");
   CHECK(error_own({{"local_rope_theta", 1e4}}) == "local_rope_theta: the model has no sliding_window");
-  CHECK(error_own({{"activation", "relu"}}) == "activation: \"relu\" is none of silu, gelu_tanh, gelu, relu2");
+  CHECK(error_own({{"activation", "relu"}}) ==
+        "activation: \"relu\" is none of silu, gelu_tanh, gelu, relu2");
   CHECK(error_own({{"logit_softcap", -3}}) == "logit_softcap: must be a positive number, got -3");
   own.update({{"experts", 4}, {"top_k", 2}, {"expert_ffn", 32}});
   CHECK(error_own({{"activation", "gelu"}}) == "activation: not supported together with experts");

@@ -6,6 +6,7 @@
 #include "kernels/testing/text_checks.h"
 #include "models/config/block.h"
 #include "models/config/config.h"
+#include "models/config/hugging_face_testing.h"
 #include "models/config/stored_order.h"
 
 namespace precbench {
@@ -14,11 +15,7 @@ namespace {
 using nlohmann::json;
 
 json rotary_file(const std::string& model_type, const json& more = json::object()) {
-  json object = {{"model_type", model_type}, {"num_hidden_layers", 8},   {"hidden_size", 64},
-                 {"intermediate_size", 96},  {"num_attention_heads", 4}, {"num_key_value_heads", 2},
-                 {"head_dim", 16},           {"vocab_size", 96}};
-  object.update(more);
-  return object;
+  return testing::small_config_json(model_type, 8, more);
 }
 
 ModelConfig rotary_model(const std::string& model_type, const json& more = json::object()) {
@@ -50,7 +47,7 @@ TEST_CASE("config.json: the part of a head that RoPE rotates", "[models]") {
 
 TEST_CASE("config.json: GLM and ERNIE rotate neighbouring elements", "[models]") {
   for (const char* model_type : {"glm", "glm4", "ernie4_5"})
-    CHECK(rotary_model(model_type).block.rope_pairs == RopePairs::neighbours);
+    CHECK(rotary_model(model_type).block.rope_pairs == RopePairs::interleaved);
   CHECK(rotary_model("glm").block.fusion == TensorFusion::gate_up);
   CHECK(contains(rotary_error("ernie4_5", {{"use_bias", true}}), "use_bias: a bias in linear layers"));
   std::set<std::string> names;
@@ -61,7 +58,7 @@ TEST_CASE("config.json: GLM and ERNIE rotate neighbouring elements", "[models]")
 }
 
 TEST_CASE("stored_order: every element of a head has one place in a checkpoint", "[models]") {
-  for (const RopePairs pairs : {RopePairs::halves, RopePairs::neighbours})
+  for (const RopePairs pairs : {RopePairs::halves, RopePairs::interleaved})
     for (const std::int64_t rotated : {4, 12, 16}) {
       const StoredOrder order{16, rotated, pairs};
       std::set<std::int64_t> places;
@@ -75,7 +72,7 @@ TEST_CASE("stored_order: every element of a head has one place in a checkpoint",
       CHECK(places.size() == 16);
       // The first pair here, elements 0 and 8, and in a checkpoint.
       CHECK(order.stored(0) == 0);
-      CHECK(order.stored(8) == (pairs == RopePairs::neighbours ? 1 : rotated / 2));
+      CHECK(order.stored(8) == (pairs == RopePairs::interleaved ? 1 : rotated / 2));
     }
   const ModelConfig glm = rotary_model("glm");
   for (const char* name : {"q_proj.weight", "k_proj.bias"})

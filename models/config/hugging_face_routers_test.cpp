@@ -6,6 +6,7 @@
 #include "kernels/testing/text_checks.h"
 #include "models/config/block.h"
 #include "models/config/config.h"
+#include "models/config/hugging_face_testing.h"
 
 namespace precbench {
 namespace {
@@ -13,11 +14,7 @@ namespace {
 using nlohmann::json;
 
 json routed_file(const std::string& model_type, const json& more = json::object()) {
-  json object = {{"model_type", model_type}, {"num_hidden_layers", 4},   {"hidden_size", 64},
-                 {"intermediate_size", 96},  {"num_attention_heads", 4}, {"num_key_value_heads", 2},
-                 {"head_dim", 16},           {"vocab_size", 96}};
-  object.update(more);
-  return object;
+  return testing::small_config_json(model_type, 4, more);
 }
 
 ModelConfig routed_model(const std::string& model_type, const json& more = json::object()) {
@@ -82,7 +79,7 @@ TEST_CASE("config.json: MiniMax-M2 has a norm over all heads and rotates a part 
 TEST_CASE("config.json: ERNIE 4.5's experts begin behind its dense layers", "[models][moe]") {
   const ModelConfig model = routed_model("ernie4_5_moe", {{"moe_layer_start_index", 2}});
   CHECK((model.moe.dense_layers == 2 && model.moe.shared_ffn == 3072 && model.moe.rule.normalise));
-  CHECK(model.block.rope_pairs == RopePairs::neighbours);
+  CHECK(model.block.rope_pairs == RopePairs::interleaved);
   CHECK(route_bias_name(model, 3) == "model.layers.3.mlp.moe_statics.e_score_correction_bias");
   CHECK(routed_model("ernie4_5_moe", {{"num_experts", 8}, {"num_experts_per_tok", 2}}).moe.rule.experts == 8);
   CHECK(contains(routed_error("ernie4_5_moe", {{"moe_layer_end_index", 2}}), "moe_layer_end_index: "));

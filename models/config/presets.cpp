@@ -114,12 +114,12 @@ ModelConfig phi4_mini() {
   return config;
 }
 
-/// GLM: half of a head rotates, in neighbouring pairs; biases on q, k and v.
+/// GLM: half of a head rotates, with interleaved pairs; biases on q, k and v.
 ModelConfig glm(ModelConfig config, double eps, std::int64_t positions) {
   config = with_norm_eps(with_rope(std::move(config), 1e4, positions), eps);
   config.qkv_bias = true;
   config.block.rotary_dim = config.head_dim / 2;
-  config.block.rope_pairs = RopePairs::neighbours;
+  config.block.rope_pairs = RopePairs::interleaved;
   config.block.fusion = TensorFusion::gate_up;
   return config;
 }
@@ -139,9 +139,9 @@ ModelConfig seed_oss() {
   return config;
 }
 
-/// ERNIE 4.5: a Llama that rotates neighbouring pairs.
+/// ERNIE 4.5: a Llama with interleaved RoPE.
 ModelConfig ernie(ModelConfig config) {
-  config.block.rope_pairs = RopePairs::neighbours;
+  config.block.rope_pairs = RopePairs::interleaved;
   return with_rope(std::move(config), 5e5, 131072);
 }
 

@@ -11,7 +11,7 @@ struct ClassicShape {
   bool tied;
 };
 
-/// A block with LayerNorm with biases, and a network without a gate.
+/// A block with LayerNorm with biases, and a non-gated MLP.
 ModelConfig layernorm_model(const ClassicShape& s, TensorFusion tensors) {
   ModelConfig config{.name = s.name,
                      .layers = s.layers,
@@ -70,7 +70,7 @@ ModelConfig gptj() {
   config.block.activation = Activation::gelu_tanh;
   config.block.residual = Residual::parallel_one_norm;
   config.block.rotary_dim = 64;
-  config.block.rope_pairs = RopePairs::neighbours;
+  config.block.rope_pairs = RopePairs::interleaved;
   config.max_positions = 2048;
   return config;
 }
@@ -109,7 +109,7 @@ ModelConfig command_r(const ClassicShape& s, double theta, double logit_scale, s
   config.block.norm_bias = false;
   config.block.gated = true;
   config.block.residual = Residual::parallel_one_norm;
-  config.block.rope_pairs = RopePairs::neighbours;
+  config.block.rope_pairs = RopePairs::interleaved;
   config.rope_theta = theta;
   config.logit_scale = logit_scale;
   config.max_positions = positions;

@@ -2,7 +2,7 @@
 //
 // Here RoPE rotates element i of a head with element i + D/2, and a model that rotates only `rotary_dim` elements
 // has the others in the later pairs, whose angle is 0 (rope_table.h). Checkpoints have rotated elements first, in two
-// halves (Llama) or in neighbouring pairs (GLM), and then the others. Scores of attention and QK-norms do not
+// halves (Llama) or interleaved (GLM), and then the others. Scores of attention and QK-norms do not
 // depend on the order as long as queries and keys have the same, so it is changed where weights are read and
 // written, and no kernel knows of it.
 #pragma once

@@ -265,7 +265,7 @@ TEST_CASE("context: biases of attention get one rank's gradients", "[context]") 
   for (int i = 0; i < kSteps; ++i) CHECK(std::fabs(two.losses[i] / one.losses[i] - 1) <= kFp32.loss);
 }
 
-TEST_CASE("context: learned positions and parallel halves get one rank's gradients", "[context]") {
+TEST_CASE("context: learned positions and parallel residuals get one rank's gradients", "[context]") {
   for (const int context : {2, 4}) {
     INFO(context << " ranks");
     StepSetup setup = reference_setup({.context = context}, 2);

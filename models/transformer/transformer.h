@@ -109,7 +109,7 @@ class Transformer {
   /// Returns a norm's output as fprop reads it: the saved value, or that of repeating the norm. `moe`: experts
   /// that read it; null for a dense layer.
   QuantizedTensor norm_output(const Linear& linear, const NormOutput& norm, const MoeSaved* moe);
-  /// Computes the input of the second half, `h`. Without parallel halves this adds the first half's output to the
+  /// Computes the input of the second half, `h`. Unless the residual is parallel, this adds the first half's output to the
   /// stream.
   void forward_second_norm(QuantizedTensor& h, const Saved& saved, const BlockWeights& w);
   /// Adds the output of a dense second half to branch_, or writes it there.

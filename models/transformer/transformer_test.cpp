@@ -26,7 +26,7 @@ std::vector<BlockForm> block_forms() {
           {.norms = NormPlace::both,
            .norm_names = NormNames::glm4,
            .rotary_dim = 12,
-           .rope_pairs = RopePairs::neighbours,
+           .rope_pairs = RopePairs::interleaved,
            .o_bias = true},
           {.norms = NormPlace::both,
            .activation = Activation::gelu_tanh,
@@ -50,8 +50,8 @@ std::vector<BlockForm> block_forms() {
 constexpr std::int64_t kWindow = 10;  // of the local layers
 
 std::string name_of_form(const BlockForm& form) {
-  return form.residual == Residual::parallel            ? "parallel halves"
-         : form.residual == Residual::parallel_one_norm ? "parallel halves with one norm"
+  return form.residual == Residual::parallel            ? "parallel residual"
+         : form.residual == Residual::parallel_one_norm ? "parallel residual with a shared norm"
          : form.norm == NormKind::layer                 ? "LayerNorm without a gate"
          : form.o_bias                                  ? "partial RoPE, a bias of o"
          : form.norms == NormPlace::after               ? "norms after"

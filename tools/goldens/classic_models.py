@@ -1,4 +1,4 @@
-"""Models with LayerNorm, networks without a gate, parallel halves or learned positions: their config.json, their
+"""Models with LayerNorm, non-gated MLPs, parallel residuals or learned positions: their config.json, their
 blocks in our own terms, and their tensors as in the library's checkpoints. Used by make_step_goldens.py.
 """
 import torch
@@ -166,7 +166,7 @@ def our_config(c, model, tokens):
     if kind == "nemotron":
         ours["gains_minus_one"] = True
     if kind in ("gptj", "cohere", "cohere2"):
-        ours["rope_pairs"] = "neighbours"
+        ours["rope_pairs"] = "interleaved"
     if kind.startswith("cohere"):
         ours["logit_scale"] = c.logit_scale
     if getattr(c, "sliding_window", None):

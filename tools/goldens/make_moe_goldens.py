@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 
 import make_step_goldens as step
+import step_model
 
 SHAPE = dict(num_hidden_layers=2, hidden_size=64, num_attention_heads=4, num_key_value_heads=2, vocab_size=96,
              hidden_act="silu", tie_word_embeddings=False, max_position_embeddings=96)
@@ -125,7 +126,7 @@ def route(config, z, layer):
 def mixture(config, w, h, layer, mode, linear):
     """Rounds like precbench: every expert's rows have their own gradient, whose sum is rounded once."""
     if layer < config["dense_layers"]:
-        return step.swiglu(config, w, h, layer, mode, linear)
+        return step_model.swiglu(config, w, h, layer, mode, linear)
     router, experts, at = expert_names(config, layer)
     shape, h = h.shape, h.flatten(0, 1)
     weights = route(config, h @ w[router].T, layer)

@@ -1,4 +1,4 @@
-// Activation of a feed-forward network without a gate, s = act(z + bias), and its backward, which recomputes s. Both
+// Activation of a non-gated feed-forward network, s = act(z + bias), and its backward, which recomputes s. Both
 // are Sources of tile.cuh, as SwiGLU's are: quantized copies are cast from registers. Bytes per element of s:
 // forward 2 read, backward 4 read; plus what is written, and one more read if a scale needs an amax pass.
 #include "kernels/cuda/layers/swiglu.cuh"

@@ -28,7 +28,7 @@ class BranchOutput {
   /// Returns the tensor that the half's last GEMM writes, and computes `branch`, the output to add, from it.
   const Tensor& target(const BranchSaved& saved, const Tensor& branch) const;
   void forward(const BranchSaved& saved, const Tensor& gain, const Tensor& branch) const;
-  /// Returns dY of `role`, the last layer of one of two parallel halves, which add to one stream: the stream's
+  /// Returns dY of `role`, the last layer of attention or the FFN in a block with a parallel residual: the stream's
   /// gradient with this layer's own copies. Allocates in the caller's scope.
   QuantizedTensor parallel_backward(std::int64_t layer, LinearRole role,
                                     const QuantizedTensor& dresidual) const;
