@@ -6,41 +6,14 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/vector.h"
+#include "kernels/cpu/norm_rows.h"
 
 namespace precbench {
-namespace {
-
-/// Returns the C elements of a vector plus an offset; zeros if it is empty.
-std::vector<float> loaded_row(const Tensor& vector, std::int64_t C, float offset) {
-  std::vector<float> values(C);
-  if (vector.empty()) return values;
-  std::copy_n(cpu::load(vector, 0, C, values.data()), C, values.begin());
-  for (float& value : values) value += offset;
-  return values;
-}
-
-/// Stores the sums of all runs [runs, 2 C], from column `first` on, in a gradient.
-void store_sums(const Tensor& gradient, bool accumulate, const std::vector<float>& partial, std::int64_t C,
-                std::int64_t first) {
-  std::vector<float> total = loaded_row(accumulate ? gradient : Tensor{}, C, 0);
-  for (std::size_t run = 0; run < partial.size(); run += 2 * C)
-    for (std::int64_t c = 0; c < C; ++c) total[c] += partial[run + first + c];
-  cpu::store(gradient, 0, C, total.data());
-}
-
-}  // namespace
 
 void CpuDevice::do_add_layernorm(const ops::AddLayernorm& op) {
   const std::int64_t C = op.x.cols;
   cpu::for_rows(threads_, op.x.rows, 2 * C, [&](std::int64_t r, float* buffer) {
-    const float* row = cpu::load(op.x, r * C, C, buffer);
-    if (!op.branch.empty()) {
-      const float* added = cpu::load(op.branch, r * C, C, buffer + C);
-      for (std::int64_t c = 0; c < C; ++c) buffer[c] = row[c] + added[c];
-      cpu::store(op.sum, r * C, C, buffer);
-      row = cpu::load(op.sum, r * C, C, buffer);  // the norm reads the stored residual stream
-    }
+    const float* row = cpu::norm_input(op, r, buffer);
     const auto width = static_cast<float>(C);
     const float mean = cpu::lane_sum(C, [&](std::int64_t c) { return row[c]; }) / width;
     const float variance =
@@ -54,7 +27,8 @@ void CpuDevice::do_add_layernorm(const ops::AddLayernorm& op) {
 
 void CpuDevice::do_recompute_layernorm(const ops::RecomputeLayernorm& op) {
   const std::int64_t C = op.sum.cols;
-  const std::vector<float> gain = loaded_row(op.weight, C, op.gain_offset), bias = loaded_row(op.bias, C, 0);
+  const std::vector<float> gain = cpu::loaded_row(op.weight, C, op.gain_offset),
+                           bias = cpu::loaded_row(op.bias, C, 0);
   cpu::for_rows(threads_, op.sum.rows, 2 * C, [&](std::int64_t r, float* buffer) {
     const float* row = cpu::load(op.sum, r * C, C, buffer);
     const float mean = op.mean.as<float>()[r], scale = op.rstd.as<float>()[r];
@@ -69,7 +43,7 @@ void CpuDevice::do_layernorm_backward(const ops::LayernormBackward& op) {
   const std::int64_t C = op.x.cols, M = op.x.rows;
   constexpr std::int64_t kRun = 64;
   const std::int64_t runs = (M + kRun - 1) / kRun;
-  const std::vector<float> gain = loaded_row(op.weight, C, op.gain_offset);
+  const std::vector<float> gain = cpu::loaded_row(op.weight, C, op.gain_offset);
   std::vector<float> partial(runs * 2 * C);
   cpu::for_rows(threads_, runs, 4 * C, [&](std::int64_t run, float* buffer) {
     float* dgain = partial.data() + run * 2 * C;
@@ -97,8 +71,8 @@ void CpuDevice::do_layernorm_backward(const ops::LayernormBackward& op) {
       cpu::store(op.dx.value, r * C, C, out);
     }
   });
-  store_sums(op.dweight, op.accumulate, partial, C, 0);
-  if (!op.dbias.empty()) store_sums(op.dbias, op.accumulate, partial, C, C);
+  cpu::store_sums(op.dweight, op.accumulate, partial, 2 * C, C, 0);
+  if (!op.dbias.empty()) cpu::store_sums(op.dbias, op.accumulate, partial, 2 * C, C, C);
   do_quantize({op.dx});
 }
 

@@ -6,31 +6,14 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/vector.h"
+#include "kernels/cpu/norm_rows.h"
 
 namespace precbench {
-namespace {
-
-/// Returns the elements of a vector, plus an offset.
-std::vector<float> loaded(const Tensor& vector, float offset) {
-  std::vector<float> values(vector.size());
-  std::copy_n(cpu::load(vector, 0, vector.size(), values.data()), vector.size(), values.begin());
-  for (float& value : values) value += offset;
-  return values;
-}
-
-}  // namespace
 
 void CpuDevice::do_add_rmsnorm(const ops::AddRmsnorm& op) {
   const std::int64_t C = op.x.cols;
   cpu::for_rows(threads_, op.x.rows, 2 * C, [&](std::int64_t r, float* buffer) {
-    const float* row = cpu::load(op.x, r * C, C, buffer);
-    if (!op.branch.empty()) {
-      const float* added = cpu::load(op.branch, r * C, C, buffer + C);
-      for (std::int64_t c = 0; c < C; ++c) buffer[c] = row[c] + added[c];
-      cpu::store(op.sum, r * C, C, buffer);
-      row = cpu::load(op.sum, r * C, C, buffer);  // the norm reads the stored residual stream
-    }
+    const float* row = cpu::norm_input(op, r, buffer);
     const float mean =
         cpu::lane_sum(C, [&](std::int64_t c) { return row[c] * row[c]; }) / static_cast<float>(C);
     op.rstd.as<float>()[r] = 1.0f / std::sqrt(mean + op.eps);
@@ -40,7 +23,7 @@ void CpuDevice::do_add_rmsnorm(const ops::AddRmsnorm& op) {
 
 void CpuDevice::do_recompute_rmsnorm(const ops::RecomputeRmsnorm& op) {
   const std::int64_t C = op.sum.cols;
-  const std::vector<float> gain = loaded(op.weight, op.gain_offset);
+  const std::vector<float> gain = cpu::loaded_row(op.weight, C, op.gain_offset);
   cpu::for_rows(threads_, op.sum.rows, 2 * C, [&](std::int64_t r, float* buffer) {
     const float* row = cpu::load(op.sum, r * C, C, buffer);
     const float scale = op.rstd.as<float>()[r];
@@ -55,7 +38,7 @@ void CpuDevice::do_rmsnorm_backward(const ops::RmsnormBackward& op) {
   const std::int64_t C = op.x.cols, M = op.x.rows;
   constexpr std::int64_t kRun = 64;
   const std::int64_t runs = (M + kRun - 1) / kRun;
-  const std::vector<float> gain = loaded(op.weight, op.gain_offset);
+  const std::vector<float> gain = cpu::loaded_row(op.weight, C, op.gain_offset);
   std::vector<float> partial(runs * C);
   cpu::for_rows(threads_, runs, 4 * C, [&](std::int64_t run, float* buffer) {
     float* dgain = partial.data() + run * C;
@@ -78,11 +61,7 @@ void CpuDevice::do_rmsnorm_backward(const ops::RmsnormBackward& op) {
       cpu::store(op.dx.value, r * C, C, out);
     }
   });
-  std::vector<float> total(C);
-  if (op.accumulate) total = loaded(op.dweight, 0);
-  for (std::int64_t run = 0; run < runs; ++run)
-    for (std::int64_t c = 0; c < C; ++c) total[c] += partial[run * C + c];
-  cpu::store(op.dweight, 0, C, total.data());
+  cpu::store_sums(op.dweight, op.accumulate, partial, C, C, 0);
   do_quantize({op.dx});
 }
 
