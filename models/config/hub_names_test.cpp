@@ -127,6 +127,36 @@ TEST_CASE("presets: values of the published config.json", "[models]") {
     "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 32064,
     "tie_word_embeddings": false, "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "sliding_window": 2047,
     "rope_scaling": null, "original_max_position_embeddings": 4096, "max_position_embeddings": 4096})");
+  same(
+      "gpt2",
+      R"({"model_type": "gpt2", "activation_function": "gelu_new", "layer_norm_epsilon": 1e-05, "n_embd": 768,
+    "n_head": 12, "n_layer": 12, "n_positions": 1024, "vocab_size": 50257})");
+  same("gpt-j-6b", R"({"model_type": "gptj", "activation_function": "gelu_new", "layer_norm_epsilon": 1e-05,
+    "n_embd": 4096, "n_head": 16, "n_inner": null, "n_layer": 28, "n_positions": 2048, "rotary_dim": 64,
+    "tie_word_embeddings": false, "vocab_size": 50400})");
+  same("pythia-160m", R"({"model_type": "gpt_neox", "hidden_act": "gelu", "hidden_size": 768,
+    "intermediate_size": 3072, "layer_norm_eps": 1e-05, "max_position_embeddings": 2048, "num_attention_heads": 12,
+    "num_hidden_layers": 12, "rotary_emb_base": 10000, "rotary_pct": 0.25, "tie_word_embeddings": false,
+    "use_parallel_residual": true, "vocab_size": 50304})");
+  same("phi-2",
+       R"({"model_type": "phi", "hidden_act": "gelu_new", "hidden_size": 2560, "intermediate_size": 10240,
+    "layer_norm_eps": 1e-05, "max_position_embeddings": 2048, "num_attention_heads": 32, "num_hidden_layers": 32,
+    "partial_rotary_factor": 0.4, "qk_layernorm": false, "rope_theta": 10000.0, "tie_word_embeddings": false,
+    "vocab_size": 51200})");
+  same("starcoder2-7b",
+       R"({"model_type": "starcoder2", "hidden_act": "gelu_pytorch_tanh", "hidden_size": 4608,
+    "intermediate_size": 18432, "max_position_embeddings": 16384, "norm_epsilon": 1e-05, "num_attention_heads": 36,
+    "num_hidden_layers": 32, "num_key_value_heads": 4, "rope_theta": 1000000, "sliding_window": 4096,
+    "use_bias": true, "vocab_size": 49152})");
+  same("stablelm-2-1.6b", R"({"model_type": "stablelm", "hidden_act": "silu", "hidden_size": 2048,
+    "intermediate_size": 5632, "layer_norm_eps": 1e-05, "max_position_embeddings": 4096, "num_attention_heads": 32,
+    "num_hidden_layers": 24, "num_key_value_heads": 32, "partial_rotary_factor": 0.25, "rope_theta": 10000,
+    "tie_word_embeddings": false, "use_qkv_bias": true, "vocab_size": 100352})");
+  same("command-r7b", R"({"model_type": "cohere2", "head_dim": 128, "hidden_act": "silu", "hidden_size": 4096,
+    "intermediate_size": 14336, "layer_norm_eps": 1e-05, "logit_scale": 0.25, "max_position_embeddings": 132096,
+    "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8, "rope_theta": 50000,
+    "sliding_window": 4096, "sliding_window_pattern": 4, "use_gated_activation": true, "use_parallel_block": true,
+    "vocab_size": 256000})");
   same("glm-4.5",
        R"({"model_type": "glm4_moe", "attention_bias": true, "first_k_dense_replace": 3, "head_dim": 128,
     "hidden_size": 5120, "intermediate_size": 12288, "max_position_embeddings": 131072,
