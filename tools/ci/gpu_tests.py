@@ -4,12 +4,14 @@
     tools/ci/gpu_tests.py [--tests build/precbench_tests] [--jobs 5] [--only FILTER] [--log FILE]
 
 Tests of several GPUs run afterwards, one at a time, with all of them. A test that ran out of memory beside others runs once
-more alone, because tests that fill the GPU's memory disturb each other. Prints the output of every failure and a summary;
-exit status 1 if a test fails, 2 if there is no GPU or no test.
+more alone, because tests that fill the GPU's memory disturb each other. If FILE is the log of an earlier run, the tests that
+took longest there start first. Prints the output of every failure and a summary; exit status 1 if a test fails, 2 if there is
+no GPU or no test.
 """
 import argparse
 import os
 import queue
+import re
 import subprocess
 import sys
 import threading
@@ -52,6 +54,16 @@ def run(tests, name, gpus, threads):
     return passed, output, time.monotonic() - begun
 
 
+def durations(log):
+    """Returns the seconds that each test took in an earlier run; none if there is no log."""
+    try:
+        with open(log, encoding="utf-8") as lines:
+            found = (re.match(r"(?:ok|FAILED) ([0-9.]+) s: (.*)", line) for line in lines)
+            return {match[2]: float(match[1]) for match in found if match}
+    except OSError:
+        return {}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tests", default="build/precbench_tests", help="the program (default build/precbench_tests)")
@@ -68,7 +80,8 @@ def main():
         return 2
     threads = max(1, (os.cpu_count() or 1) // (arguments.jobs * len(gpus)))
     waiting, failed, lock = queue.Queue(), [], threading.Lock()
-    for name in names:
+    earlier = durations(arguments.log)
+    for name in sorted(names, key=lambda name: -earlier.get(name, LIMIT_S)):
         if name not in several:
             waiting.put(name)
     begun = time.monotonic()

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Runs one sweep in three processes, as torchrun would start them, and injects a fault into one or between them.
+"""Runs one sweep in several processes, as torchrun would start them, and injects a fault into one or between them.
 
     tools/fuzz/fault_storm.py [faults, default 10] [--seed N] [--program build/precbench_storm_node]
+    tools/fuzz/fault_storm.py 4 --program build/precbench --processes 2 --kind "kill a case"      on two GPUs
 
 Processes and their cases are killed, or stopped for a while or forever; strangers send garbage to the port during the
 rendezvous; the connection of one process runs through a proxy that hangs up. Every sweep must end within a bound and
 leave no process. Faults that only disturb (a temporary stop, a stranger) must change nothing: exit status 0, all rows,
 and no more delay by a stranger than a busy machine explains. After other faults the same command must complete all rows
-once all three processes are restarted. Traffic stays on 127.0.0.1. Exit status 1 if any check fails.
+once all processes are restarted. Traffic stays on 127.0.0.1. Exit status 1 if any check fails.
 """
 import json
 import os
@@ -21,13 +22,15 @@ import time
 
 from storm import Storm, command_line, kill, rows
 
-PROCESSES = 3
 CASES = 5
 BOUND_S = 1800  # ends hanging processes; nothing else takes this long on any machine
+KINDS = ["kill", "kill a case", "stop", "stop a case", "stop and go on", "hang up", "strangers"]
+CHANCES = [2, 1, 1, 1, 1, 1, 2]
 
 
 class Limits:
-    """Limits in seconds, derived from an undisturbed sweep on this machine."""
+    """The number of processes, and limits in seconds, derived from an undisturbed sweep on this machine."""
+    processes = 3
     timeout = 600  # per case
     delay = 600    # attributable to a stranger
 
@@ -37,7 +40,7 @@ class Limits:
 
 
 def sweep():
-    return ["sweep", "--device", "cuda", "--gpus", str(PROCESSES), "--seed", f"1-{CASES}", "--steps", "5", "--timeout",
+    return ["sweep", "--device", "cuda", "--gpus", str(Limits.processes), "--seed", f"1-{CASES}", "--steps", "5", "--timeout",
             str(Limits.timeout), "--quiet"]
 
 
@@ -95,7 +98,7 @@ def real_hello(storm, program, folder):
     """Returns the first message that a process of this program sends to any listener."""
     port = free_port()
     with socket.create_server(("127.0.0.1", port + 1)) as listener:
-        engine = {"RANK": "1", "WORLD_SIZE": str(PROCESSES), "LOCAL_RANK": "1",
+        engine = {"RANK": "1", "WORLD_SIZE": str(Limits.processes), "LOCAL_RANK": "1",
                   "NCCL_COMM_ID": f"127.0.0.1:{port}", "PRECBENCH_SECRET": secrets.token_hex(16)}
         process = storm.start([program, *sweep(), "--out", folder], f"{folder}.hello.log", engine)
         listener.settimeout(BOUND_S)
@@ -121,11 +124,11 @@ def strange_words(chance, real):
         ("many keys", b"{" + b",".join(b'"%d":0' % i for i in range(90_000)) + b"}\n"),
         ("a web request", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"),
         ("empty lines", b"\n" * 10_000),
-        ("a hello of another sweep", hello(1, 5)),
-        ("a hello of nobody", hello(7, PROCESSES)),
-        ("a hello of the coordinator", hello(0, PROCESSES)),
-        ("a hello without a proof", hello(1, PROCESSES)),
-        ("a hello with a wrong proof", hello(1, PROCESSES) + b'{"proof": "' + b"0" * 64 + b'"}\n'),
+        ("a hello of another sweep", hello(1, Limits.processes + 1)),
+        ("a hello of nobody", hello(Limits.processes + 4, Limits.processes)),
+        ("a hello of the coordinator", hello(0, Limits.processes)),
+        ("a hello without a proof", hello(1, Limits.processes)),
+        ("a hello with a wrong proof", hello(1, Limits.processes) + b'{"proof": "' + b"0" * 64 + b'"}\n'),
         ("a hello of another build", json.dumps(dict(real, commit="0" * 40)).encode() + b"\n"),
     ])
 
@@ -148,8 +151,8 @@ def strangers(port, chance, real):
     return name, connected
 
 
-class Trio:
-    """The three processes of a sweep."""
+class Processes:
+    """The processes of a sweep, one per rank. The last one's connection goes through the proxy, if there is one."""
 
     def __init__(self, storm, program, folder, chance, options=(), proxied=False, hostile=None):
         self.storm, self.folder = storm, folder
@@ -158,7 +161,7 @@ class Trio:
         secret = secrets.token_hex(16)
 
         def start(rank, meeting_port):
-            engine = {"RANK": str(rank), "WORLD_SIZE": str(PROCESSES), "LOCAL_RANK": str(rank),
+            engine = {"RANK": str(rank), "WORLD_SIZE": str(Limits.processes), "LOCAL_RANK": str(rank),
                       "NCCL_COMM_ID": f"127.0.0.1:{meeting_port}", "PRECBENCH_SECRET": secret}
             return storm.start([program, *sweep(), "--out", folder, *options], f"{folder}.{rank}.log", engine)
 
@@ -166,8 +169,9 @@ class Trio:
         guests = []
         if hostile:
             self.said, guests = strangers(port + 1, chance, hostile)
-        self.processes.append(start(1, port))
-        self.processes.append(start(2, self.proxy.nccl_port if self.proxy else port))
+        for rank in range(1, Limits.processes):
+            last = rank == Limits.processes - 1
+            self.processes.append(start(rank, self.proxy.nccl_port if self.proxy and last else port))
         if hostile:
             self.under_way(1, BOUND_S)
         for guest in guests:
@@ -205,62 +209,68 @@ def all_rows(storm, folder, what):
             storm.violation(f"{what}: a row is {row['status']}: {row['error']}")
 
 
-def disturb(storm, program, folder, chance, number, seed, usual_s, hello):
-    """Runs one sweep with one fault. Returns its kind. `hello`: of this build, for strangers."""
+def disturb(storm, program, folder, chance, number, seed, kind, usual_s, hello):
+    """Runs one sweep with one fault of a kind. `hello`: of this build, for strangers."""
     begin = time.monotonic()
-    kind = chance.choice(["kill", "kill", "kill a case", "stop", "stop and go on", "hang up", "strangers",
-                          "strangers"])
     what = f"fault {number} (--seed {seed}), {kind}"
-    trio = Trio(storm, program, folder, chance, proxied=kind == "hang up",
-                hostile=hello if kind == "strangers" else None)
-    if trio.said:
-        what += f": {trio.said}"
-    rank = chance.randrange(PROCESSES)
-    process = trio.processes[rank].pid
-    going = kind == "strangers" or trio.under_way(1, BOUND_S)
+    ranks = Processes(storm, program, folder, chance, proxied=kind == "hang up",
+                      hostile=hello if kind == "strangers" else None)
+    if ranks.said:
+        what += f": {ranks.said}"
+    rank = chance.randrange(Limits.processes)
+    process = ranks.processes[rank].pid
+    going = kind == "strangers" or ranks.under_way(1, BOUND_S)
     time.sleep(chance.uniform(0, 0.3))
     if not going:
         storm.violation(f"{what}: it ended, or stood still, before there was a fault")
     elif kind == "kill":
         kill(process, signal.SIGKILL)
     elif kind == "kill a case":
-        for case in trio.case_of(rank):
+        for case in ranks.case_of(rank):
             kill(case, chance.choice([signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM]))
+    elif kind == "stop a case":  # ends by the time limit of the case
+        for case in ranks.case_of(rank):
+            kill(case, signal.SIGSTOP)
     elif kind == "stop":
-        rank = chance.randrange(1, PROCESSES)  # a stopped coordinator is a pause, not an end
-        kill(trio.processes[rank].pid, signal.SIGSTOP)
+        rank = chance.randrange(1, Limits.processes)  # a stopped coordinator is a pause, not an end
+        kill(ranks.processes[rank].pid, signal.SIGSTOP)
         what += f" of process {rank}"
-        others = [p for p in trio.processes if p is not trio.processes[rank]]
+        others = [p for p in ranks.processes if p is not ranks.processes[rank]]
         storm.wait(others, BOUND_S, what)
-        kill(trio.processes[rank].pid, signal.SIGCONT)
+        kill(ranks.processes[rank].pid, signal.SIGCONT)
     elif kind == "stop and go on":
         kill(process, signal.SIGSTOP)
         time.sleep(chance.uniform(0.1, 0.7))
         kill(process, signal.SIGCONT)
     elif kind == "hang up":
-        trio.proxy.dropped.set()
-    statuses = trio.end(what)
+        ranks.proxy.dropped.set()
+    statuses = ranks.end(what)
     storm.no_orphans(what)
+    print(f"{what}: exit statuses {statuses}, rows {[row['error'] or row['status'] for row in rows(folder)]}", flush=True)
     if kind in ("strangers", "stop and go on"):
-        if statuses != [0, 0, 0]:
+        if any(statuses):
             storm.violation(f"{what}: exit statuses {statuses}")
         all_rows(storm, folder, what)
     if kind == "strangers" and time.monotonic() - begin > usual_s + Limits.delay:
         storm.violation(f"{what}: it took {time.monotonic() - begin:.1f} s, and {usual_s:.1f} s with nobody there")
-    return kind
 
 
 def undisturbed(storm, program, folder, chance, what, options=()):
     """Checks that an undisturbed run completes all rows, whatever existed before."""
-    statuses = Trio(storm, program, folder, chance, options).end(what)
+    statuses = Processes(storm, program, folder, chance, options).end(what)
     storm.no_orphans(what)
-    if statuses != [0, 0, 0]:
+    if any(statuses):
         storm.violation(f"{what}: exit statuses {statuses}")
     all_rows(storm, folder, what)
 
 
 def main():
-    faults, program, seed, chance = command_line(__doc__, "faults", 10, "precbench_storm_node")
+    def more(parser):
+        parser.add_argument("--processes", type=int, default=3, help="ranks, of a GPU each (default 3)")
+        parser.add_argument("--kind", choices=KINDS, action="append", help="only faults of this kind; repeatable (default all)")
+
+    faults, program, seed, chance, arguments = command_line(__doc__, "faults", 10, "precbench_storm_node", more)
+    Limits.processes = arguments.processes
     storm = Storm()
     begin, kinds = time.monotonic(), {}
     undisturbed(storm, program, os.path.join(storm.folder, "straight"), chance, "straight")
@@ -269,7 +279,11 @@ def main():
     hello = real_hello(storm, program, os.path.join(storm.folder, "stranger"))
     for number in range(faults):
         folder = os.path.join(storm.folder, f"sweep{number}")
-        kind = disturb(storm, program, folder, chance, number, seed, usual_s, hello)
+        if arguments.kind:
+            kind = arguments.kind[number % len(arguments.kind)]
+        else:
+            kind = chance.choices(KINDS, CHANCES)[0]
+        disturb(storm, program, folder, chance, number, seed, kind, usual_s, hello)
         kinds[kind] = kinds.get(kind, 0) + 1
         undisturbed(storm, program, folder, chance, f"fault {number} (--seed {seed}), {kind}, the restart",
                     ["--retry-failed"])

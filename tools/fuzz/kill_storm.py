@@ -69,7 +69,7 @@ def hit(storm, process, chance):
 
 
 def main():
-    wanted_kills, program, seed, chance = command_line(__doc__, "kills", 40, "precbench")
+    wanted_kills, program, seed, chance, _ = command_line(__doc__, "kills", 40, "precbench")
     storm = Storm()
     begin = time.monotonic()
 

@@ -14,15 +14,16 @@ REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__f
 MARK = "PRECBENCH_STORM"
 
 
-def command_line(doc, what, default, program):
-    """Returns the count, the program, and the random seed with its generator."""
+def command_line(doc, what, default, program, more=lambda parser: None):
+    """Returns the count, the program, the random seed with its generator, and all arguments. `more` adds options."""
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument(what, type=int, nargs="?", default=default)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 2**32,
                         help="random seed (default: from the clock)")
     parser.add_argument("--program", default=os.path.join(REPOSITORY, "build", program))
+    more(parser)
     arguments = parser.parse_args()
-    return getattr(arguments, what), arguments.program, arguments.seed, random.Random(arguments.seed)
+    return getattr(arguments, what), arguments.program, arguments.seed, random.Random(arguments.seed), arguments
 
 
 class Storm:

@@ -435,6 +435,12 @@ exit 1
   CHECK(contains(answer.text, "FAILED: broken\n4 tests on 2 GPUs in "));
   CHECK(contains(answer.text, ": 1 failed, 1 lacked memory beside others"));
   CHECK(contains(file_text(log), "ranks, both"));
+  // A log of an earlier run puts what took longest first.
+  directory.write("log", "ok 1.5 s: one\nok 30.2 s: crowded\nok 4.0 s: broken\n");
+  output_of("CUDA_VISIBLE_DEVICES=3 " + script + " --tests " + tests + " --jobs 1 --log " + log);
+  const std::string again = file_text(log);
+  CHECK(again.find(": crowded") < again.find(": broken"));
+  CHECK(again.find(": broken") < again.find(": one"));
   CHECK(output_of("CUDA_VISIBLE_DEVICES= " + script + " --tests " + tests).status == 2);
 }
 
