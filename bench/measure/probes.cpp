@@ -74,6 +74,8 @@ void run_probes(Rank& rank, StepRunner& runner, std::int64_t step, const Plan& p
 std::optional<OpRates> probe_gpu(const Plan& plan, const NodeShare& share, const Record& record,
                                  RecordBuilder& builder, StepBoard* board) {
   if (!record.env.gpu || record.support->path() != ExecutionPath::native) return std::nullopt;
+  if (share.beside_others)
+    return std::nullopt;  // seconds of work of every case, for rates that would be too low
   for (int rank = share.first; board && rank < share.first + share.local; ++rank)
     board->note_work(rank, "the GPU's rates");
   try {

@@ -31,7 +31,7 @@ void run_probes(Rank& rank, StepRunner& runner, std::int64_t step, const Plan& p
                 const std::vector<CollectiveCount>& collectives, RecordBuilder& builder, StepBoard* board);
 
 /// Measures the rates of this process's first GPU, once no rank holds it any more. Null if the case does not
-/// run natively on a GPU, or if the GPU has no memory left, which adds a warning.
+/// run natively on a GPU or runs beside others, or if the GPU has no memory left, which adds a warning.
 std::optional<OpRates> probe_gpu(const Plan& plan, const NodeShare& share, const Record& record,
                                  RecordBuilder& builder, StepBoard* board);
 

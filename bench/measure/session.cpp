@@ -244,6 +244,7 @@ void Session::run_rank(int index, CommGroup& group) {
 /// Sets the weights and the state. Returns the step to begin with.
 std::int64_t Session::set_state(Rank& rank) {
   const std::int64_t begin = begin_;
+  if (board_) board_->note_work(rank.comm().rank(), "the first weights");
   // Each process has looked for checkpoints itself.
   if (writes_checkpoints(case_) && share_.local < share_.world &&
       rank.sum_over_ranks(static_cast<double>(begin)) != static_cast<double>(begin * share_.world))

@@ -219,6 +219,18 @@ std::pair<Record, Record> captured_and_eager(Case c) {
 
 }  // namespace
 
+TEST_CASE("run_case: the GPU's rates are measured unless other cases run at the same time", "[gpu]") {
+  if (!gpu_here()) return;
+  const Plan plan = resolve(gpu_case());
+  NodeShare share = all_ranks(1);
+  CHECK(run_case(plan, share).metrics->peaks->measured_bf16_tflops);
+  share.beside_others = true;
+  const Record shared = run_case(plan, share);
+  CHECK(shared.status == Status::ok);
+  CHECK_FALSE(shared.metrics->peaks->measured_bf16_tflops);
+  CHECK_FALSE(shared.metrics->mfu_measured);
+}
+
 TEST_CASE("run_case: a captured step equals the eager step bit for bit", "[gpu]") {
   if (!gpu_here()) return;
   std::vector<std::string> names = {"nvfp4_all"};

@@ -124,12 +124,13 @@ nlohmann::ordered_json task_to_json(const Case& c, const NodeShare& share) {
            {{"world", share.world},
             {"first", share.first},
             {"local", share.local},
-            {"first_gpu", share.first_gpu}}}};
+            {"first_gpu", share.first_gpu},
+            {"beside_others", share.beside_others}}}};
 }
 
 NodeShare share_from_json(const nlohmann::ordered_json& json) {
   return {json.at("world").get<int>(), json.at("first").get<int>(), json.at("local").get<int>(),
-          json.at("first_gpu").get<int>()};
+          json.at("first_gpu").get<int>(), json.at("beside_others").get<bool>()};
 }
 
 /// Runs in the child between fork and exec: only async-signal-safe calls.
@@ -235,8 +236,9 @@ int child_main(Record (*run)(const Case&, const NodeShare&, StepBoard&)) {
   try {
     const std::string input(std::istreambuf_iterator<char>(std::cin), {});
     const nlohmann::ordered_json task = nlohmann::ordered_json::parse(input);
-    nlohmann::ordered_json json =
-        run(case_from_json(task.at("case")), share_from_json(task.at("ranks")), board);
+    Record record = run(case_from_json(task.at("case")), share_from_json(task.at("ranks")), board);
+    record.durations = board.durations();
+    const nlohmann::ordered_json json = record;
     // Names of hosts and processors need not be UTF-8.
     const std::string line = json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
     for (std::size_t done = 0; done < line.size();) {

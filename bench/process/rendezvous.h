@@ -14,6 +14,8 @@ namespace precbench {
 /// GPUs [first_gpu, first_gpu + local) that it sees. The default, world 0, means all ranks of the case.
 struct NodeShare {
   int world = 0, first = 0, local = 0, first_gpu = 0;
+  bool beside_others =
+      false;  ///< other cases run at the same time, perhaps on the same GPUs: no speed is measured
 
   bool operator==(const NodeShare&) const = default;
 };

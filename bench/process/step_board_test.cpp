@@ -2,9 +2,12 @@
 #include "bench/process/step_board.h"
 
 #include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "bench/step/rank_threads_testing.h"
 #include "kernels/testing/catch.h"
@@ -51,6 +54,50 @@ TEST_CASE("StepBoard: describe knows the work after the steps", "[board]") {
   CHECK(board.describe() == "rank 0 has not finished the profiled step; the others have");
   board.note_work(0, "the collectives alone");
   CHECK(board.describe() == "none of the ranks 0-1 has finished the collectives alone");
+}
+
+TEST_CASE("StepBoard: describe forgets the work between earlier steps", "[board]") {
+  StepBoard board;
+  board.open(all_ranks(2));
+  for (const int rank : {0, 1}) board.note_work(rank, "the fidelity probe");
+  CHECK(board.describe() == "none of the ranks 0-1 has finished the fidelity probe");
+  for (const int rank : {0, 1}) board.note(rank, 0, Stage::finished);
+  CHECK(board.describe() == "none of the ranks 0-1 has begun step 2");
+  for (const int rank : {0, 1}) board.note_work(rank, "the held-out loss");
+  CHECK(board.describe() == "none of the ranks 0-1 has finished the held-out loss");
+  board.note(1, 1, Stage::begun);
+  CHECK(board.describe() == "rank 0 has not finished the held-out loss; the others have");
+  board.note(0, 1, Stage::begun);
+  CHECK(board.describe() == "none of the ranks 0-1 has enqueued step 2");
+}
+
+TEST_CASE("StepBoard: durations add up to the time since its creation, by kind of work of the first rank",
+          "[board]") {
+  const auto begun = std::chrono::steady_clock::now();
+  StepBoard board;
+  board.open({4, 2, 2, 0});
+  const auto wait = [] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); };
+  wait();
+  board.note_work(2, "the fidelity probe");
+  wait();
+  board.note_work(3, "the fidelity probe");  // another rank's, not counted
+  for (const std::int64_t step : {0, 1}) {
+    board.note(2, step, Stage::begun);
+    wait();
+    board.note(2, step, Stage::finished);
+    board.note_work(2, "a checkpoint");
+    wait();
+  }
+  const std::vector<WorkTime> times = board.durations();
+  const std::chrono::duration<double> all = std::chrono::steady_clock::now() - begun;
+  REQUIRE(times.size() == 4);
+  double sum = 0;
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    CHECK(times[i].work == std::vector<std::string>{"start", "fidelity probe", "steps", "checkpoint"}[i]);
+    CHECK(times[i].s >= (i < 2 ? 0.02 : 0.04));
+    sum += times[i].s;
+  }
+  CHECK(sum <= all.count());
 }
 
 TEST_CASE("StepBoard: describe names a sleeping rank while the others wait for it", "[board]") {

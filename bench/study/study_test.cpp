@@ -155,6 +155,9 @@ TEST_CASE("study: a study that is interrupted and started again ends with the sa
       const Record& r = located.record;
       REQUIRE(r.study);
       CHECK(r.status == Status::ok);
+      REQUIRE(!r.durations.empty());
+      CHECK(r.durations.front().work == "start");
+      CHECK(r.durations.front().s > 0);
       if (!r.training) continue;
       const nlohmann::ordered_json json = r;
       rows[r.id] = {{"loss", json.at("training").at("loss")},

@@ -75,6 +75,7 @@ CaseProcessResult run_everywhere(const Plan& plan, const SweepOptions& options, 
   if (options.coordinator) return options.coordinator->run(options.child, plan, options.timeout_s);
   NodeShare share = all_ranks(plan.ranks);
   share.first_gpu = place % options.gpus;
+  share.beside_others = options.at_once > 1;
   return run_case_process(options.child, plan.fields, share, options.timeout_s, stop);
 }
 

@@ -37,7 +37,7 @@ Record slow_run(const Case& c, const NodeShare& share, StepBoard&) {
   }
   Record record = start_record(resolve(c));
   record.metrics.emplace().tokens_per_s = 100;
-  record.warnings.push_back(fmt::format("gpu {}", share.first_gpu));
+  record.warnings.push_back(fmt::format("gpu {}{}", share.first_gpu, share.beside_others ? " shared" : ""));
   record.warnings.push_back(fmt::format("{} {}", begin, Clock::now().time_since_epoch().count()));
   return record;
 }
@@ -96,7 +96,7 @@ TEST_CASE("run_sweep: cases at a time are a row each without a speed and take tu
   }
   CHECK(most_at_once(ticks) > 1);
   CHECK(most_at_once(ticks) <= 4);
-  CHECK(gpus == std::set<std::string>{"gpu 0", "gpu 1"});
+  CHECK(gpus == std::set<std::string>{"gpu 0 shared", "gpu 1 shared"});
 }
 
 TEST_CASE("run_sweep: one refused case ends those running beside it", "[sweep]") {
@@ -123,6 +123,7 @@ TEST_CASE("run_sweep: a finished row takes its current place in a study and does
   CHECK(rows[kFirst].study == *grid[0].study);
   CHECK(!rows[kFirst + 1].study);
   CHECK(rows[kFirst].metrics->tokens_per_s == 100);  // it ran alone
+  CHECK(rows[kFirst].warnings[0] == "gpu 0");
   grid[0].study->asked = true;
   CHECK(precbench::run_sweep(grid, options) == kSweepDone);
   auto again = rows_by_seed(options);

@@ -102,7 +102,8 @@ struct Place {
 template <class T>
 bool added_later(std::string_view key) {
   if constexpr (std::is_same_v<T, Record>)
-    return key == "definition" || key == "fidelity" || key == "study" || omitted_if_null<T>(key);
+    return key == "definition" || key == "durations" || key == "fidelity" || key == "study" ||
+           omitted_if_null<T>(key);
   if constexpr (std::is_same_v<T, Training>) return key == "evaluations";
   if constexpr (std::is_same_v<T, DeviceRates>) return left_out(key);
   if constexpr (std::is_same_v<T, GemmPath> || std::is_same_v<T, Breakdown> || std::is_same_v<T, MoeRecord> ||

@@ -355,6 +355,12 @@ struct PredictedStep {
   std::string rates;               ///< machine on which the rates were measured: "h200"
 };
 
+/// Wall-clock time of a case's process at one kind of work, such as "steps" or "fidelity probe".
+struct WorkTime {
+  std::string work;
+  double s = 0;
+};
+
 struct Record {
   int schema = kSchemaVersion;
   int method_version = kMethodVersion;
@@ -370,6 +376,7 @@ struct Record {
   std::optional<Support> support;
   std::optional<Flops> flops;
   std::optional<Timing> timing;
+  std::vector<WorkTime> durations;  ///< of the process of rank 0, in order; empty in older records
   std::optional<Metrics> metrics;
   std::optional<PredictedStep> predicted;  ///< null in older records and without rates for the machine
   std::optional<Memory> memory;

@@ -269,13 +269,19 @@ void each_field(S& s, F&& f) {
   f("on", s.on), f("casts", s.casts), f("transposes", s.transposes), f("conversion", s.conversion);
 }
 
+template <Is<WorkTime> S, class F>
+void each_field(S& s, F&& f) {
+  f("work", s.work), f("s", s.s);
+}
+
 template <Is<Record> S, class F>
 void each_field(S& s, F&& f) {
   f("schema", s.schema), f("method_version", s.method_version), f("id", s.id), f("created", s.created);
   f("case", s.case_fields), f("definition", s.definition), f("status", s.status), f("error", s.error);
   f("warnings", s.warnings);
   f("env", s.env), f("support", s.support), f("flops", s.flops), f("timing", s.timing);
-  f("metrics", s.metrics), f("predicted", s.predicted), f("memory", s.memory), f("breakdown", s.breakdown);
+  f("durations", s.durations), f("metrics", s.metrics), f("predicted", s.predicted), f("memory", s.memory),
+      f("breakdown", s.breakdown);
   f("communication", s.communication), f("telemetry", s.telemetry);
   f("training", s.training), f("quantization", s.quantization), f("fidelity", s.fidelity);
   f("sensitivity", s.sensitivity), f("study", s.study), f("params", s.params), f("moe", s.moe),

@@ -136,6 +136,7 @@ Record gpu_record(const std::string& recipe, double median_ms, double penalty, i
                           median_ms * 0.01,
                           {},
                           {{"matmul fprop", "gemm", 128, median_ms * 0.2, 1e14, 1e10}}};
+  r.durations = {{"start", 2.5}, {"steps", 20}, {"profiled step", 0.5}};
   r.telemetry = Telemetry{1980, 1965, 1980, 3201, 640, 690, 61, {"sw_power_cap"}, 0};
   r.training = training_of(recipe, penalty);
   if (recipe != "bf16") r.quantization = {{"fprop.a", "e4m3 1x128 f32", 0.01, 0.0, 31.5}};
@@ -202,6 +203,7 @@ Record failed_record(const std::string& recipe, Status status, const std::string
   r.status = status;
   r.error = error;
   r.timing.reset();
+  r.durations.clear();
   r.metrics.reset();
   r.breakdown.reset();
   r.telemetry.reset();

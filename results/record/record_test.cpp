@@ -61,7 +61,7 @@ bool may_be_missing(const std::string& place, const std::string& key) {
   if (place == "/timing") return kTiming.contains(key);
   if (place == "/training") return key == "evaluations";
   if (place == "/fidelity/0") return key == "outputs";
-  if (place.empty()) return key == "definition" || key == "fidelity";
+  if (place.empty()) return key == "definition" || key == "durations" || key == "fidelity";
   return place.rfind("/definition/", 0) == 0 &&
          (kDefinition.contains(key) || place.ends_with("/rope_scaling") || place.ends_with("/linears") ||
           place.ends_with("/optimizer") || place.ends_with("/gradients"));

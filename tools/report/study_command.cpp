@@ -1,8 +1,16 @@
 // Writes cards to a file and to the terminal. See study_command.h.
 #include "tools/report/study_command.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "results/record/record_file.h"
 #include "tools/report/sections.h"
@@ -10,6 +18,29 @@
 #include "tools/text/write_file.h"
 
 namespace precbench {
+namespace {
+
+/// Returns where the time of the cases' processes went, such as "steps 70%, fidelity probe 21%, start 9%", without what is
+/// below one percent; null if no record says.
+std::optional<std::string> shares_of_time(const RecordSet& set) {
+  std::vector<WorkTime> sums;
+  double all = 0;
+  for (const LocatedRecord& row : set.records)
+    for (const WorkTime& time : row.record.durations) {
+      const auto found = std::ranges::find(sums, time.work, &WorkTime::work);
+      (found == sums.end() ? sums.emplace_back(WorkTime{time.work, 0}) : *found).s += time.s;
+      all += time.s;
+    }
+  std::erase_if(sums, [&](const WorkTime& time) { return time.s < 0.01 * all; });
+  if (sums.empty()) return std::nullopt;
+  std::ranges::stable_sort(sums, std::ranges::greater{}, &WorkTime::s);
+  std::vector<std::string> shares;
+  for (const WorkTime& time : sums)
+    shares.push_back(fmt::format("{} {:.0f}%", time.work, time.s / all * 100));
+  return fmt::format("{}", fmt::join(shares, ", "));
+}
+
+}  // namespace
 
 void finish_study(const std::string& folder) {
   const std::filesystem::path path(folder);
@@ -29,6 +60,7 @@ void finish_study(const std::string& folder) {
     add(section(input));
   for (Section& section : sensitivity_sections(input)) add(std::move(section));
   document.notice = "cards: " + cards_file;
+  if (const auto shares = shares_of_time(set)) document.notice += "; time of the cases: " + *shares;
   write_standard_output(render_term(document, standard_screen("auto")));
 }
 
