@@ -42,15 +42,14 @@ std::vector<LatentHeadsOptions> latent_cases(std::int64_t multiple) {
 
 struct LatentWidths {
   std::int64_t M, qkv, q, kv_up, latent;
-  bool direct;  // queries are the first columns of the latent
 
+  /// `direct`: queries are the first columns of the latent.
   LatentWidths(const LatentHeadsOptions& o, bool direct)
       : M(o.shape.tokens()),
         qkv(o.shape.qkv_width()),
         q(o.shape.q_width()),
         kv_up(o.kv_up_width()),
-        latent((direct ? q : 16) + 16 + o.rope_dim),
-        direct(direct) {}
+        latent((direct ? q : 16) + 16 + o.rope_dim) {}
 };
 
 }  // namespace
