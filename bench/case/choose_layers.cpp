@@ -142,9 +142,9 @@ ConvertedLayers convert(const Case& c, const ModelConfig& model, const Recipe& r
                                           linear.parts.end();
     const bool apart = by_size || keep.qkv_apart() || latents_differ;
     if (apart && model.latent)
-      throw InvalidInput(
-          fmt::format("{} has latent attention (MLA), whose linear layers up to o cannot be selected separately",
-                      model.name));
+      throw InvalidInput(fmt::format(
+          "{} has latent attention (MLA), whose linear layers up to o cannot be selected separately",
+          model.name));
     if (apart && recipe.delayed())
       throw InvalidInput(fmt::format(
           "{} has one delayed scale for qkv; q, k and v cannot be selected separately", recipe.name));

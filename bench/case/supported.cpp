@@ -154,8 +154,8 @@ std::optional<std::string> latent_unsupported_reason(const Plan& plan) {
       {"kv_lora_rank", m.latent.kv_rank, 8}};
   for (const auto& [key, width, multiple] : widths)
     if (width % multiple != 0)
-      return fmt::format("{}: {} is not a multiple of {}, which latent attention needs on the {} device", key, width,
-                         multiple, plan.fields.device);
+      return fmt::format("{}: {} is not a multiple of {}, which latent attention needs on the {} device", key,
+                         width, multiple, plan.fields.device);
   return std::nullopt;
 }
 

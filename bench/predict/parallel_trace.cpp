@@ -300,8 +300,9 @@ class Rewriter {
   void rewrite_attention(const OpCost& op) {
     const ModelConfig& model = plan_.model;
     const int n = layout_.context;
-    const double keys_bytes =
-        static_cast<double>(plan_.tokens_per_micro_step() * n * model.kv_heads * (model.head_dim + model.v_dim())) * 2;
+    const double keys_bytes = static_cast<double>(plan_.tokens_per_micro_step() * n * model.kv_heads *
+                                                  (model.head_dim + model.v_dim())) *
+                              2;
     const bool backward = is_called(op, "attention_backward");
     start("all_gather", *context_comm_, keys_bytes);
     if (!layout_.context_overlap) wait(*context_comm_);

@@ -38,8 +38,7 @@ void load_head(float* out, const Tensor& from, std::int64_t b, std::int64_t rows
 
 void store_head(const Tensor& to, std::int64_t b, std::int64_t rows, std::int64_t first, std::int64_t D,
                 const float* values) {
-  for (std::int64_t t = 0; t < rows; ++t)
-    cpu::store(to, (b * rows + t) * to.cols + first, D, values + t * D);
+  for (std::int64_t t = 0; t < rows; ++t) cpu::store(to, (b * rows + t) * to.cols + first, D, values + t * D);
 }
 
 /// Location of keys and values, or their gradients: after the query heads in the fused rows, or in a separate

@@ -14,12 +14,15 @@ namespace {
 /// Shapes of DeepSeek's heads, and ones with few rope elements and values wider than keys.
 std::vector<LatentHeadsOptions> latent_cases(std::int64_t multiple) {
   const std::int64_t m = multiple;
-  const auto shape = [](std::int64_t B, std::int64_t T, std::int64_t heads, std::int64_t dim, std::int64_t values) {
-    return AttentionShape{.B = B, .T = T, .heads = heads, .kv_heads = heads, .head_dim = dim, .value_dim = values};
+  const auto shape = [](std::int64_t B, std::int64_t T, std::int64_t heads, std::int64_t dim,
+                        std::int64_t values) {
+    return AttentionShape{
+        .B = B, .T = T, .heads = heads, .kv_heads = heads, .head_dim = dim, .value_dim = values};
   };
   std::vector<LatentHeadsOptions> all;
   for (const bool interleaved : {true, false}) {
-    all.push_back({.shape = shape(2, 5, 3, 3 * m, m), .rope_dim = m, .theta = 1e4f, .interleaved = interleaved});
+    all.push_back(
+        {.shape = shape(2, 5, 3, 3 * m, m), .rope_dim = m, .theta = 1e4f, .interleaved = interleaved});
     all.push_back({.shape = shape(1, 70, 2, 4 * m, 5 * m),
                    .rope_dim = 3 * m,
                    .theta = 1e4f,
@@ -61,7 +64,8 @@ TEST_CASE("latent_heads: rotates the last elements of queries and one key for al
     const AttentionShape& s = o.shape;
     const std::int64_t D = s.head_dim, V = s.v_dim(), rope = o.rope_dim, nope = o.nope_dim();
     INFO("heads " << s.heads << " D " << D << " rope " << rope << " interleaved " << o.interleaved);
-    const Owned q(DType::f32, w.M, w.q, normal(1, w.M * w.q)), kv(DType::f32, w.M, w.kv_up, normal(2, w.M * w.kv_up)),
+    const Owned q(DType::f32, w.M, w.q, normal(1, w.M * w.q)),
+        kv(DType::f32, w.M, w.kv_up, normal(2, w.M * w.kv_up)),
         latent(DType::f32, w.M, w.latent, normal(3, w.M * w.latent)), qkv(DType::f32, w.M, w.qkv);
     device->latent_heads({qkv, q, kv, latent, o});
     const std::vector<double> qs = q.doubles(), kvs = kv.doubles(), latents = latent.doubles();
@@ -83,7 +87,8 @@ TEST_CASE("latent_heads: rotates the last elements of queries and one key for al
         const double* up = kvs.data() + row * w.kv_up + h * (nope + V);
         for (std::int64_t i = 0; i < D; ++i) {
           to[h * D + i] = o.q_scale * (i < nope ? head[i] : turned(head + nope, i - nope));
-          to[w.q + h * D + i] = i < nope ? up[i] : turned(latents.data() + (row + 1) * w.latent - rope, i - nope);
+          to[w.q + h * D + i] =
+              i < nope ? up[i] : turned(latents.data() + (row + 1) * w.latent - rope, i - nope);
         }
         for (std::int64_t i = 0; i < V; ++i) to[2 * w.q + h * V + i] = up[nope + i];
       }
@@ -98,10 +103,12 @@ TEST_CASE("latent_heads_backward: is the transpose and leaves other columns", "[
     for (const bool direct : {false, true}) {
       const LatentWidths w(o, direct);
       const Owned latent(DType::f32, w.M, w.latent, normal(3, w.M * w.latent)),
-          apart(DType::f32, w.M, w.q, normal(1, w.M * w.q)), kv(DType::f32, w.M, w.kv_up, normal(2, w.M * w.kv_up)),
-          qkv(DType::f32, w.M, w.qkv), dqkv(DType::f32, w.M, w.qkv, normal(4, w.M * w.qkv)),
-          dapart(DType::f32, w.M, w.q), dkv(DType::f32, w.M, w.kv_up),
-          dlatent(DType::f32, w.M, w.latent, std::vector<float>(static_cast<std::size_t>(w.M * w.latent), 7.0f));
+          apart(DType::f32, w.M, w.q, normal(1, w.M * w.q)),
+          kv(DType::f32, w.M, w.kv_up, normal(2, w.M * w.kv_up)), qkv(DType::f32, w.M, w.qkv),
+          dqkv(DType::f32, w.M, w.qkv, normal(4, w.M * w.qkv)), dapart(DType::f32, w.M, w.q),
+          dkv(DType::f32, w.M, w.kv_up),
+          dlatent(DType::f32, w.M, w.latent,
+                  std::vector<float>(static_cast<std::size_t>(w.M * w.latent), 7.0f));
       const Owned &q = direct ? latent : apart, &dq = direct ? dlatent : dapart;
       device->latent_heads({qkv, q, kv, latent, o});
       device->latent_heads_backward({dq, dkv, dlatent, dqkv, o});
@@ -126,10 +133,11 @@ PRECBENCH_OP_TEST(latent_heads_on, "latent_heads and latent_heads_backward") {
       b.start();
       HostMemory& host = b.host();
       const LatentWidths w(o, direct);
-      INFO("heads " << o.shape.heads << " rope " << o.rope_dim << " interleaved " << o.interleaved << " direct "
-                    << direct);
+      INFO("heads " << o.shape.heads << " rope " << o.rope_dim << " interleaved " << o.interleaved
+                    << " direct " << direct);
       const Tensor latent = host.random(DType::bf16, w.M, w.latent, 1.0f),
-                   apart = host.random(DType::bf16, w.M, w.q, 1.0f), kv = host.random(DType::bf16, w.M, w.kv_up, 1.0f),
+                   apart = host.random(DType::bf16, w.M, w.q, 1.0f),
+                   kv = host.random(DType::bf16, w.M, w.kv_up, 1.0f),
                    dqkv = host.random(DType::bf16, w.M, w.qkv, 1.0f);
       // The shared key's sums are compared by values of FP32, in which the CPU device adds too.
       const auto on_cpu = [&](DType dtype) {
@@ -176,8 +184,8 @@ PRECBENCH_OP_TEST(unequal_attention_on, "attention with values of another width 
     };
     const auto on_device = [&] {
       return run_on(
-          b.device(), [&](auto... shape) { return b.output(shape...); }, [&](const Tensor& t) { return b.put(t); },
-          DType::bf16);
+          b.device(), [&](auto... shape) { return b.output(shape...); },
+          [&](const Tensor& t) { return b.put(t); }, DType::bf16);
     };
     if (!b.device().attention_refusal(s).empty()) {
       CHECK_THROWS_AS(on_device(), Unsupported);

@@ -225,10 +225,11 @@ OpCost LatentHeads::cost() const {
 
 OpCost LatentHeadsBackward::cost() const {
   const double shared = bytes_of(dlatent.dtype, dlatent.rows * options.rope_dim);
-  return shaped_as(of("latent_heads_backward", OpClass::norm_elementwise,
-                      bytes(dqkv) + static_cast<double>(bytes_of(dq.dtype, dq.rows * options.shape.q_width())) +
-                          bytes(dkv_up) + shared),
-                   dqkv);
+  return shaped_as(
+      of("latent_heads_backward", OpClass::norm_elementwise,
+         bytes(dqkv) + static_cast<double>(bytes_of(dq.dtype, dq.rows * options.shape.q_width())) +
+             bytes(dkv_up) + shared),
+      dqkv);
 }
 
 OpCost AddBias::cost() const {

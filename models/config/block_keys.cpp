@@ -144,18 +144,21 @@ void validate_latent(const ModelConfig& config, const KeyNames& names) {
   refuse(latent.rope_dim % 2 != 0, "qk_rope_head_dim",
          fmt::format("{} is odd; RoPE rotates pairs", latent.rope_dim));
   refuse(latent.rope_dim >= config.head_dim, "qk_rope_head_dim",
-         fmt::format("{} leaves no elements without RoPE of the {} of a head", latent.rope_dim, config.head_dim));
-  refuse(config.kv_heads != config.heads, "kv_heads",
-         fmt::format("{}, but latent attention has a key for each of {} heads", config.kv_heads, config.heads));
+         fmt::format("{} leaves no elements without RoPE of the {} of a head", latent.rope_dim,
+                     config.head_dim));
+  refuse(
+      config.kv_heads != config.heads, "kv_heads",
+      fmt::format("{}, but latent attention has a key for each of {} heads", config.kv_heads, config.heads));
   const BlockForm& block = config.block;
   for (const auto& [key, given] :
-       {std::pair{"qk_norm", config.qk_norm}, std::pair{"qkv_bias", config.qkv_bias}, std::pair{"o_bias", block.o_bias},
-        std::pair{"rotary_dim", block.rotary_dim > 0},
+       {std::pair{"qk_norm", config.qk_norm}, std::pair{"qkv_bias", config.qkv_bias},
+        std::pair{"o_bias", block.o_bias}, std::pair{"rotary_dim", block.rotary_dim > 0},
         std::pair{"layers_without_rope", !block.layers_without_rope.empty()},
         std::pair{"sliding_window", config.sliding_window > 0},
         std::pair{"attention_softcap", block.attention_softcap != 0},
         std::pair{"learned_positions", config.learned_positions > 0},
-        std::pair{"norm", block.norm == NormKind::layer}, std::pair{"norms", block.norms != NormPlace::before},
+        std::pair{"norm", block.norm == NormKind::layer},
+        std::pair{"norms", block.norms != NormPlace::before},
         std::pair{"residual", block.residual != Residual::sequential},
         std::pair{"gains_minus_one", block.gains_minus_one},
         std::pair{"fused_tensors", block.fusion != TensorFusion::none}})

@@ -217,7 +217,8 @@ void validate(const ModelConfig& config, const KeyNames& names) {
   const double width = static_cast<double>(config.width),
                experts = static_cast<double>(config.moe.rule.experts);
   const LatentAttention& latent = config.latent;
-  const double heads = static_cast<double>(config.heads) * static_cast<double>(config.head_dim + latent.v_dim);
+  const double heads =
+      static_cast<double>(config.heads) * static_cast<double>(config.head_dim + latent.v_dim);
   const double of_latents =
       static_cast<double>(latent.q_rank + latent.kv_rank) * (1 + heads / static_cast<double>(config.width));
   const double linears = 2.0 * static_cast<double>(config.q_width() + config.kv_width()) + of_latents +

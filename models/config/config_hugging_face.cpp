@@ -280,7 +280,7 @@ ModelConfig from_hugging_face(const json& object) {
   refuse_other_models(object, model_type, config, refused);
   refuse_rope(object, rope, family, config.max_positions, refused);
   refused.throw_if_any();
-  read_window(object, family, config);
+  if (!config.latent) read_window(object, family, config);
   read_rope(object, rope, model_type, config);
   if (family.rotary_share > 0) read_rotary_dim(object, rope, family, config);
   if (hugging_face_has_experts(model_type)) read_hugging_face_moe(object, model_type, config);

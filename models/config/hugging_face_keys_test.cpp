@@ -9,6 +9,7 @@
 #include "kernels/testing/catch.h"
 #include "kernels/testing/temp_directory.h"
 #include "kernels/testing/text_checks.h"
+#include "models/config/block.h"
 #include "models/config/config.h"
 
 namespace precbench {
@@ -377,12 +378,24 @@ TEST_CASE("config.json: unsupported keys of Llama 4 are one error whose advice g
 }
 
 TEST_CASE("config.json: latent attention of DeepSeek", "[models][moe]") {
-  json v3 = {{"model_type", "deepseek_v3"},   {"hidden_size", 7168},     {"intermediate_size", 18432},
-             {"moe_intermediate_size", 2048}, {"num_hidden_layers", 61}, {"num_attention_heads", 128},
-             {"num_key_value_heads", 128},    {"n_routed_experts", 256}, {"vocab_size", 129280},
+  json v3 = {{"model_type", "deepseek_v3"},
+             {"hidden_size", 7168},
+             {"intermediate_size", 18432},
+             {"moe_intermediate_size", 2048},
+             {"num_hidden_layers", 61},
+             {"num_attention_heads", 128},
+             {"num_key_value_heads", 128},
+             {"n_routed_experts", 256},
+             {"vocab_size", 129280},
              {"max_position_embeddings", 163840},
-             {"rope_scaling", {{"type", "yarn"}, {"factor", 40}, {"mscale", 1.0}, {"mscale_all_dim", 1.0},
-                               {"original_max_position_embeddings", 4096}, {"beta_fast", 32}, {"beta_slow", 1}}}};
+             {"rope_scaling",
+              {{"type", "yarn"},
+               {"factor", 40},
+               {"mscale", 1.0},
+               {"mscale_all_dim", 1.0},
+               {"original_max_position_embeddings", 4096},
+               {"beta_fast", 32},
+               {"beta_slow", 1}}}};
   const auto named = [](json object, const char* name) {
     ModelConfig model = model_from_json(object);
     model.name = name;
@@ -391,14 +404,22 @@ TEST_CASE("config.json: latent attention of DeepSeek", "[models][moe]") {
   };
   CHECK(named(v3, "deepseek-v3") == find_model("deepseek-v3"));
   // Widths that the model_type has by default; transformers 5 writes the width of the RoPE part as head_dim.
-  const json widths = {{"kv_lora_rank", 512}, {"q_lora_rank", 1536}, {"qk_nope_head_dim", 128}, {"qk_rope_head_dim", 64},
-                       {"v_head_dim", 128}, {"qk_head_dim", 192}, {"head_dim", 64}, {"rope_interleave", true}};
+  const json widths = {{"kv_lora_rank", 512},    {"q_lora_rank", 1536},    {"qk_nope_head_dim", 128},
+                       {"qk_rope_head_dim", 64}, {"v_head_dim", 128},      {"qk_head_dim", 192},
+                       {"head_dim", 64},         {"rope_interleave", true}};
   CHECK(named(with(v3, widths), "deepseek-v3") == find_model("deepseek-v3"));
   CHECK(warnings_of(with(v3, {{"num_nextn_predict_layers", 1}})) ==
         Lines{"num_nextn_predict_layers 1 is left out: no multi-token prediction"});
-  json k2 = with(v3, {{"model_type", "kimi_k2"}, {"num_attention_heads", 64}, {"num_key_value_heads", 64},
-                      {"n_routed_experts", 384}, {"n_group", 1}, {"topk_group", 1}, {"vocab_size", 163840},
-                      {"first_k_dense_replace", 1}, {"routed_scaling_factor", 2.827}, {"rope_theta", 50000.0},
+  json k2 = with(v3, {{"model_type", "kimi_k2"},
+                      {"num_attention_heads", 64},
+                      {"num_key_value_heads", 64},
+                      {"n_routed_experts", 384},
+                      {"n_group", 1},
+                      {"topk_group", 1},
+                      {"vocab_size", 163840},
+                      {"first_k_dense_replace", 1},
+                      {"routed_scaling_factor", 2.827},
+                      {"rope_theta", 50000.0},
                       {"max_position_embeddings", 131072}});
   k2["rope_scaling"]["factor"] = 32;
   CHECK(named(k2, "kimi-k2") == find_model("kimi-k2"));
@@ -416,7 +437,8 @@ TEST_CASE("config.json: latent attention of DeepSeek", "[models][moe]") {
 }
 
 TEST_CASE("own keys: latent attention is refused with what it lacks", "[models]") {
-  json model = {{"layers", 2}, {"width", 64}, {"ffn", 96}, {"heads", 4}, {"head_dim", 24}, {"vocab", 96},
+  json model = {{"layers", 2},        {"width", 64},           {"ffn", 96},
+                {"heads", 4},         {"head_dim", 24},        {"vocab", 96},
                 {"kv_lora_rank", 16}, {"qk_rope_head_dim", 8}, {"v_head_dim", 16}};
   CHECK(error_of(model).empty());
   CHECK(model_from_json(model_to_json(model_from_json(model))) == model_from_json(model));
@@ -426,7 +448,8 @@ TEST_CASE("own keys: latent attention is refused with what it lacks", "[models]"
     CHECK(error_of(without) == std::string(key) + ": missing; latent attention needs it");
   }
   for (const char* key : {"qk_norm", "qkv_bias", "o_bias"})
-    CHECK(error_of(with(model, {{key, true}})) == std::string(key) + ": not supported together with latent attention");
+    CHECK(error_of(with(model, {{key, true}})) ==
+          std::string(key) + ": not supported together with latent attention");
   CHECK(contains(error_of(with(model, {{"qk_rope_head_dim", 24}})), "leaves no elements without RoPE"));
 }
 TEST_CASE("config.json: unsupported RoPE types are refused and dynamic RoPE limits the length", "[models]") {

@@ -63,8 +63,7 @@ TEST_CASE("parameter_count: MoE presets have the published total and active para
       {"qwen3-30b-a3b", {30.532, 3.353}},      {"qwen3-235b-a22b", {235.094, 22.191}},
       {"mixtral-8x7b", {46.703, 12.880}},      {"deepseek-v2-lite-gqa", {15.788, 2.743}},
       {"llama4-scout-gqa", {107.770, 17.173}}, {"moe-4b-a1b", {3.653, 1.237}},
-      {"deepseek-v2-lite", {15.706, 2.661}},
-      {"olmoe-1b-7b", {6.919, 1.282}}};
+      {"deepseek-v2-lite", {15.706, 2.661}},   {"olmoe-1b-7b", {6.919, 1.282}}};
   for (const auto& [name, count] : published) {
     INFO(name);
     const ModelConfig model = find_model(name);

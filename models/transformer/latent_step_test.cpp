@@ -23,9 +23,11 @@ ModelConfig tiny_with_latents(std::int64_t q_rank) {
 
 }  // namespace
 
-TEST_CASE("latent step: recomputation and accumulation give the same bits in every kind of recipe", "[transformer]") {
+TEST_CASE("latent step: recomputation and accumulation give the same bits in every kind of recipe",
+          "[transformer]") {
   for (const std::int64_t q_rank : {0, 128})
-    for (const char* recipe : {"bf16", "tensorwise", "tensorwise_delayed", "blockwise", "mxfp8", "nvfp4_sr_fwd", "quartet"})
+    for (const char* recipe :
+         {"bf16", "tensorwise", "tensorwise_delayed", "blockwise", "mxfp8", "nvfp4_sr_fwd", "quartet"})
       for (const bool flow : {false, true}) {
         INFO(recipe << " q_rank " << q_rank << (flow ? " flow" : ""));
         StepSetup setup{.model = tiny_with_latents(q_rank), .B = 2, .T = 64, .recipe = find_recipe(recipe)};

@@ -199,13 +199,16 @@ TEST_CASE("step on a GPU: recomputation gives the same bits", "[gpu]") {
   check_recomputation(fp4_recipes());
 }
 
-TEST_CASE("step on a GPU: latent attention matches the CPU device in every recipe, and recomputation is exact",
-          "[gpu]") {
+TEST_CASE(
+    "step on a GPU: latent attention matches the CPU device in every recipe, and recomputation is exact",
+    "[gpu]") {
   if (!gpu_here()) return;
   for (const std::int64_t q_rank : {0, 128})
     if (const ModelConfig model = latent_model(q_rank);
-        make_gpu_device(0)->attention_refusal({.B = 2, .T = 128, .heads = 2, .kv_heads = 2, .head_dim = 192,
-                                               .value_dim = 128}).empty()) {
+        make_gpu_device(0)
+            ->attention_refusal(
+                {.B = 2, .T = 128, .heads = 2, .kv_heads = 2, .head_dim = 192, .value_dim = 128})
+            .empty()) {
       check_steps(builtin_recipes(), StepSetup{}.roles, model);
       check_recomputation(builtin_recipes(), model);
     }

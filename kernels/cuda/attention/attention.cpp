@@ -24,12 +24,12 @@ namespace precbench {
 namespace {
 
 /// Key of a problem: the shape, whether keys are in separate rows, and whether a fixed order is requested.
-using AttentionKey = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
-                                std::int64_t, std::int64_t, std::int64_t, float, bool, bool>;
+using AttentionKey = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
+                                std::int64_t, std::int64_t, std::int64_t, std::int64_t, float, bool, bool>;
 
 AttentionKey key_of(const AttentionShape& s, bool own_rows, bool deterministic) {
-  return {s.B,      s.T,      s.heads,   s.kv_heads, s.head_dim,   s.v_dim(), s.keys(),
-          s.offset, s.window, s.softcap, own_rows,   deterministic};
+  return {s.B,      s.T,      s.heads,  s.kv_heads, s.head_dim, s.v_dim(),
+          s.keys(), s.offset, s.window, s.softcap,  own_rows,   deterministic};
 }
 
 /// Implementation of one direction; neither: our kernels for any GPU.

@@ -64,7 +64,9 @@ struct Heads {
   std::int64_t count, dim, row_width;
 
   std::vector<std::int64_t> dims(const AttentionShape& s) const { return {s.B, count, s.T, dim}; }
-  std::vector<std::int64_t> strides(const AttentionShape& s) const { return {s.T * row_width, dim, row_width, 1}; }
+  std::vector<std::int64_t> strides(const AttentionShape& s) const {
+    return {s.T * row_width, dim, row_width, 1};
+  }
 };
 
 Heads heads_of(Uid uid, const AttentionShape& s) {

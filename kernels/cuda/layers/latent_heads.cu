@@ -40,7 +40,8 @@ __device__ inline void rotated(float (&out)[8], const float (&own)[8], const flo
   if constexpr (kInterleaved) {
     const float4 first = __ldg(reinterpret_cast<const float4*>(angles + 8 * i)),
                  second = __ldg(reinterpret_cast<const float4*>(angles + 8 * i) + 1);
-    const float cos[4] = {first.x, first.z, second.x, second.z}, sin[4] = {first.y, first.w, second.y, second.w};
+    const float cos[4] = {first.x, first.z, second.x, second.z},
+                sin[4] = {first.y, first.w, second.y, second.w};
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const float s = kInverse ? -sin[j] : sin[j];
@@ -58,7 +59,8 @@ __device__ inline void rotated(float (&out)[8], const float (&own)[8], const flo
 
 /// Loads vector i of the `rope` vectors at x, and its partner, and rotates it.
 template <bool kInterleaved, bool kInverse>
-__device__ inline void load_rotated(float (&out)[8], const std::uint16_t* x, const float* angles, int i, int rope) {
+__device__ inline void load_rotated(float (&out)[8], const std::uint16_t* x, const float* angles, int i,
+                                    int rope) {
   float own[8], partner[8] = {};
   load_vector(own, x + 8 * i);
   if (!kInterleaved) load_vector(partner, x + 8 * (i < rope / 2 ? i + rope / 2 : i - rope / 2));
@@ -69,7 +71,8 @@ template <bool kInterleaved>
 __global__ void __launch_bounds__(kThreads) latent_heads_kernel(const LatentArguments a) {
   wait_for_work_before();
   const std::int64_t row = blockIdx.x;
-  const int width = a.nope + a.rope, up = a.nope + a.values, keys = a.heads * width, values = a.heads * a.values;
+  const int width = a.nope + a.rope, up = a.nope + a.values, keys = a.heads * width,
+            values = a.heads * a.values;
   const float* angles = a.angles(row);
   const std::uint16_t *q = a.q + row * a.q_pitch, *kv = a.kv_up + row * 8 * a.heads * up,
                       *shared = a.shared + row * a.shared_pitch;
@@ -90,7 +93,8 @@ __global__ void __launch_bounds__(kThreads) latent_heads_kernel(const LatentArgu
     if (i < a.nope)
       load_vector(x, q + 8 * v);
     else
-      load_rotated<kInterleaved, false>(x, query ? q + 8 * (head * width + a.nope) : shared, angles, i - a.nope, a.rope);
+      load_rotated<kInterleaved, false>(x, query ? q + 8 * (head * width + a.nope) : shared, angles,
+                                        i - a.nope, a.rope);
     if (query) {
 #pragma unroll
       for (int j = 0; j < 8; ++j) x[j] *= a.q_scale;
@@ -105,7 +109,8 @@ __global__ void __launch_bounds__(kThreads) latent_heads_backward_kernel(const L
   wait_for_work_before();
   extern __shared__ float sums[];  // [groups of heads][rope elements]
   const std::int64_t row = blockIdx.x;
-  const int width = a.nope + a.rope, up = a.nope + a.values, keys = a.heads * width, values = a.heads * a.values;
+  const int width = a.nope + a.rope, up = a.nope + a.values, keys = a.heads * width,
+            values = a.heads * a.values;
   const float* angles = a.angles(row);
   const std::uint16_t* in = a.qkv + row * 8 * (2 * keys + values);
   std::uint16_t *q = a.q + row * a.q_pitch, *kv = a.kv_up + row * 8 * a.heads * up;
@@ -153,15 +158,16 @@ __global__ void __launch_bounds__(kThreads) latent_heads_backward_kernel(const L
 }
 
 /// `latent`: the matrix whose last columns are the shared key.
-LatentArguments arguments_of(const LatentHeadsOptions& options, const Tensor& qkv, const Tensor& q, const Tensor& kv_up,
-                             const Tensor& latent, const float* table) {
+LatentArguments arguments_of(const LatentHeadsOptions& options, const Tensor& qkv, const Tensor& q,
+                             const Tensor& kv_up, const Tensor& latent, const float* table) {
   const AttentionShape& s = options.shape;
   for (const std::int64_t width : {options.nope_dim(), s.v_dim(), options.rope_dim / 2, q.cols, latent.cols})
     if (width % 8 != 0)
       throw Unsupported(
           "latent attention on the CUDA device needs widths of heads and latents that are multiples of 8, and of 16 "
           "with RoPE");
-  if (options.rope_dim > 8 * kThreads) throw Unsupported("latent attention on the CUDA device: rope_dim is too large");
+  if (options.rope_dim > 8 * kThreads)
+    throw Unsupported("latent attention on the CUDA device: rope_dim is too large");
   const auto vectors = [](std::int64_t elements) { return static_cast<int>(elements / 8); };
   return {.qkv = qkv.as<std::uint16_t>(),
           .q = q.as<std::uint16_t>(),
@@ -202,7 +208,8 @@ void CudaDevice::do_latent_heads_backward(const ops::LatentHeadsBackward& op) {
   const LatentArguments arguments = arguments_of(op.options, op.dqkv, op.dq, op.dkv_up, op.dlatent, table);
   const auto kernel =
       op.options.interleaved ? latent_heads_backward_kernel<true> : latent_heads_backward_kernel<false>;
-  kernel<<<static_cast<unsigned>(op.dqkv.rows), kThreads, 8 * kThreads * sizeof(float), stream()>>>(arguments);
+  kernel<<<static_cast<unsigned>(op.dqkv.rows), kThreads, 8 * kThreads * sizeof(float), stream()>>>(
+      arguments);
   launched("latent_heads_backward");
 }
 

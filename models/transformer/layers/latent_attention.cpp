@@ -33,8 +33,8 @@ AttentionLayer::Latent AttentionLayer::q_latent(const AttentionSaved& saved, con
 
 AttentionLayer::Latent AttentionLayer::kv_latent(const AttentionSaved& saved, const BlockWeights& w) const {
   const LatentAttention& latent = step_.config.latent;
-  return {LinearRole::kv_up, projected_width() - latent.rope_dim - latent.kv_rank, latent.kv_rank, saved.kv_rstd,
-          w.kv_latent_norm};
+  return {LinearRole::kv_up, projected_width() - latent.rope_dim - latent.kv_rank, latent.kv_rank,
+          saved.kv_rstd, w.kv_latent_norm};
 }
 
 LatentHeadsOptions AttentionLayer::latent_options() const {
@@ -48,8 +48,8 @@ LatentHeadsOptions AttentionLayer::latent_options() const {
           .theta = static_cast<float>(config.rope_theta),
           .scaling = config.rope_scaling,
           .interleaved = config.block.rope_pairs == RopePairs::interleaved,
-          .q_scale = scale == 0 ? 1.0f
-                                : static_cast<float>(scale * std::sqrt(static_cast<double>(config.head_dim))),
+          .q_scale =
+              scale == 0 ? 1.0f : static_cast<float>(scale * std::sqrt(static_cast<double>(config.head_dim))),
           .offset = sequence.start(0),
           .late_offset = sequence.whole() ? std::nullopt : std::optional(sequence.start(1))};
 }
@@ -150,8 +150,8 @@ void AttentionLayer::latent_backward(std::int64_t layer, QuantizedTensor& dproje
   const Scope scope(step_.arena);
   const LatentHeadsOptions options = latent_options();
   const bool q_up = step_.config.latent.q_rank > 0;
-  QuantizedTensor dkv = step_.operands.push_gradient(step_.push(options.kv_up_width()),
-                                                     step_.linear(layer, LinearRole::kv_up));
+  QuantizedTensor dkv =
+      step_.operands.push_gradient(step_.push(options.kv_up_width()), step_.linear(layer, LinearRole::kv_up));
   QuantizedTensor dq = q_up ? step_.operands.push_gradient(step_.push(options.shape.q_width()),
                                                            step_.linear(layer, LinearRole::q_up))
                             : dprojected;

@@ -52,9 +52,15 @@ StepContext::StepContext(Device& device_, Arena& arena_, Parameters& parameters_
       config(config_),
       options(options_),
       sequence(options_.sequence()),
-      attention_shape{options_.B,       sequence.chunk(), config_.heads,
-                      config_.kv_heads, config_.head_dim, sequence.whole() ? 0 : options_.T,
-                      0,                0,                0,
+      attention_shape{options_.B,
+                      sequence.chunk(),
+                      config_.heads,
+                      config_.kv_heads,
+                      config_.head_dim,
+                      sequence.whole() ? 0 : options_.T,
+                      0,
+                      0,
+                      0,
                       config_.latent.v_dim},
       M(options_.B * sequence.tokens()),
       operands(arena_) {}
@@ -94,7 +100,7 @@ RandomStream StepContext::random_of(std::int64_t layer, LinearRole role, LinearO
     stream = (stream + static_cast<std::uint32_t>(layer)) * kLinearRoles + static_cast<std::uint32_t>(whole);
     stream = (stream * kStreams + which) * kForms;
     // In the top bits, which no realistic number of micro-steps reaches.
-    const int place = latent               ? (role == LinearRole::q_up ? 1 : 2)
+    const int place = latent              ? (role == LinearRole::q_up ? 1 : 2)
                       : is_qkv_part(role) ? place_in_qkv(role) + 1
                                           : 0;
     return stream | static_cast<std::uint32_t>(place) << 30;

@@ -50,8 +50,9 @@ DelayedScaling::DelayedScaling(Device& device, Comm& comm, Arena& arena, const R
 
 LinearSlots DelayedScaling::slots(std::int64_t layer, LinearRole role) const {
   const std::int64_t linears = linears_of(config_), experts = config_.moe.rule.experts;
-  const std::int64_t linear =
-      role == LinearRole::head ? linears - 1 : layer * linears_of_block(config_) + place_in_block(config_, role);
+  const std::int64_t linear = role == LinearRole::head
+                                  ? linears - 1
+                                  : layer * linears_of_block(config_) + place_in_block(config_, role);
   const auto slots = [&](std::int64_t first, std::int64_t count) {
     return OperandSlot{known_.elements(first, count), watching_ ? Tensor{} : staged_.elements(first, count)};
   };
