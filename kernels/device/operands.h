@@ -69,7 +69,8 @@ struct AttentionShape {
   std::int64_t offset = 0;  ///< query t sees keys up to t + offset
   std::int64_t window = 0;  ///< a query sees as many keys, its own and those before it; 0: all
   float softcap = 0;        ///< scores become softcap tanh(score / softcap); 0: they stay
-  std::int64_t value_dim = 0;  ///< width of a value head, if it is not head_dim (latent attention); 0: head_dim
+  std::int64_t value_dim =
+      0;  ///< width of a value head, if it is not head_dim (latent attention); 0: head_dim
 
   std::int64_t keys() const { return T_k ? T_k : T; }
   /// Returns true if there are as many keys as queries and every query sees the keys up to its own.
@@ -126,9 +127,9 @@ struct LatentHeadsOptions {
   std::int64_t rope_dim = 0;
   float theta = 500000.0f;
   RopeScaling scaling = {};
-  bool interleaved = true;                       ///< element 2 i rotates with 2 i + 1, else i with i + rope_dim / 2
-  float q_scale = 1;                             ///< factor of queries
-  std::int64_t offset = 0;                       ///< position of each sequence's first row
+  bool interleaved = true;  ///< element 2 i rotates with 2 i + 1, else i with i + rope_dim / 2
+  float q_scale = 1;        ///< factor of queries
+  std::int64_t offset = 0;  ///< position of each sequence's first row
   std::optional<std::int64_t> late_offset = {};  ///< as in RopeOptions
 
   std::int64_t nope_dim() const { return shape.head_dim - rope_dim; }
@@ -136,7 +137,8 @@ struct LatentHeadsOptions {
   std::int64_t kv_up_width() const { return shape.heads * (nope_dim() + shape.v_dim()); }
   /// Returns the options of RoPE over heads of rope_dim elements, for its table and rows.
   RopeOptions rope() const {
-    RopeOptions rope{.shape = shape, .theta = theta, .scaling = scaling, .offset = offset, .late_offset = late_offset};
+    RopeOptions rope{
+        .shape = shape, .theta = theta, .scaling = scaling, .offset = offset, .late_offset = late_offset};
     rope.shape.head_dim = rope_dim;
     return rope;
   }

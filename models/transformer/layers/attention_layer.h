@@ -11,13 +11,13 @@
 namespace precbench {
 
 struct AttentionSaved {
-  Tensor raw_qkv;         ///< with QK-norm: qkv before norm and RoPE, which backward repeats; else after RoPE
-  Tensor projected;       ///< output of the qkv GEMM [M, projected_width()], with latent attention only
-  Tensor q_rstd, kv_rstd; ///< f32 [M]: of the latents' norms
-  Tensor attention;       ///< [M, heads * width of a value head]
-  Tensor lse;             ///< f32 [heads, M]
-  GemmOperand copy;       ///< rowwise quantized output of attention, if wgrad transposes it
-  Tensor attention_amax;  ///< f32 [1], if both copies of attention's output have one scale per tensor
+  Tensor raw_qkv;    ///< with QK-norm: qkv before norm and RoPE, which backward repeats; else after RoPE
+  Tensor projected;  ///< output of the qkv GEMM [M, projected_width()], with latent attention only
+  Tensor q_rstd, kv_rstd;  ///< f32 [M]: of the latents' norms
+  Tensor attention;        ///< [M, heads * width of a value head]
+  Tensor lse;              ///< f32 [heads, M]
+  GemmOperand copy;        ///< rowwise quantized output of attention, if wgrad transposes it
+  Tensor attention_amax;   ///< f32 [1], if both copies of attention's output have one scale per tensor
 };
 
 class AttentionLayer {
