@@ -100,6 +100,7 @@ std::vector<LinearRole> listed_roles(const ConvertedLayers& layers) {
 
 std::vector<LinearSpec> convertible_linears(const ModelConfig& model, std::int64_t layer) {
   std::vector<LinearSpec> linears = block_of(model, layer).linears;
+  if (model.latent) return linears;
   const auto qkv = std::find_if(linears.begin(), linears.end(),
                                 [](const LinearSpec& linear) { return linear.role == LinearRole::qkv; });
   std::vector<LinearSpec> parts;
@@ -123,6 +124,15 @@ ConvertedLayers convert(const Case& c, const ModelConfig& model, const Recipe& r
   const auto converts = [&](const LinearSpec& linear, std::int64_t layer) {
     return converts_as(linear.role, layer, linear.parts.front().size, linear.in);
   };
+  // The linear layers of latents share qkv's recipe, whatever their sizes.
+  bool latents_differ = false;
+  if (quantized && model.latent) {
+    const std::vector<LinearSpec> linears = block_of(model, 0).linears;
+    for (const LinearSpec& linear : linears)
+      if (is_latent_up(linear.role))
+        latents_differ |= keep.keeps_size(recipe, linear.out(), linear.in) !=
+                          keep.keeps_size(recipe, linears.front().parts.front().size, linears.front().in);
+  }
   const auto is_apart = [&](const LinearSpec& linear) {
     if (linear.role != LinearRole::qkv) return false;
     const auto differ = [&](const ParameterPart& one, const ParameterPart& other) {
@@ -130,7 +140,11 @@ ConvertedLayers convert(const Case& c, const ModelConfig& model, const Recipe& r
     };
     const bool by_size = quantized && std::adjacent_find(linear.parts.begin(), linear.parts.end(), differ) !=
                                           linear.parts.end();
-    const bool apart = by_size || keep.qkv_apart();
+    const bool apart = by_size || keep.qkv_apart() || latents_differ;
+    if (apart && model.latent)
+      throw InvalidInput(fmt::format(
+          "{} has latent attention (MLA), whose linear layers up to o cannot be selected separately",
+          model.name));
     if (apart && recipe.delayed())
       throw InvalidInput(fmt::format(
           "{} has one delayed scale for qkv; q, k and v cannot be selected separately", recipe.name));

@@ -61,6 +61,8 @@ std::optional<std::string> attention_unsupported_reason(const Plan& plan) {
   if (!plan.on_gpu) return std::nullopt;
   if (plan.fields.attention == "cudnn")
     return "--context: cuDNN attention takes whole sequences; use auto or own";
+  if (plan.model.latent)
+    return "--context: the cuda device has no kernel for latent attention (MLA) in shared sequences";
   if (auto why = shared_sequences_unsupported_reason(plan.fields.device, plan.model.head_dim))
     return fmt::format("--context: {}", *why);
   if (const std::int64_t window = plan.model.sliding_window; window > 0 && window < plan.T)

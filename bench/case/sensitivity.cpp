@@ -260,7 +260,8 @@ class CellMaker {
   void add_roles() {
     for (const LinearRole role : {LinearRole::qkv, LinearRole::q, LinearRole::k, LinearRole::v, LinearRole::o,
                                   LinearRole::gate_up, LinearRole::down, LinearRole::head}) {
-      if (is_qkv_part(role) && plan_.recipe.delayed()) continue;  // it has one scale for qkv
+      // Delayed scaling has one scale for qkv, and latent attention no such parts.
+      if (is_qkv_part(role) && (plan_.recipe.delayed() || plan_.model.latent)) continue;
       ConvertedLayers alone = only_role(role);
       if (!alone.any()) continue;
       const std::string name = role == LinearRole::head ? "head" : name_of(role);

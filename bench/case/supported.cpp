@@ -137,6 +137,28 @@ std::optional<std::string> fp8_storage_unsupported_reason(const Plan& plan) {
   return std::nullopt;
 }
 
+/// Checks latent attention on a GPU.
+std::optional<std::string> latent_unsupported_reason(const Plan& plan) {
+  const ModelConfig& m = plan.model;
+  if (!m.latent || !plan.on_gpu) return std::nullopt;
+  if (plan.fields.attention == "own")
+    return fmt::format(
+        "--attention own: our kernels take values as wide as keys, not {} and {} (latent attention); use auto or cudnn",
+        m.v_dim(), m.head_dim);
+  // A vector of 8 elements is moved at once, and RoPE takes two.
+  const std::tuple<const char*, std::int64_t, int> widths[] = {
+      {"qk_nope_head_dim", m.head_dim - m.latent.rope_dim, 8},
+      {"qk_rope_head_dim", m.latent.rope_dim, 16},
+      {"v_head_dim", m.latent.v_dim, 8},
+      {"q_lora_rank", m.latent.q_rank, 8},
+      {"kv_lora_rank", m.latent.kv_rank, 8}};
+  for (const auto& [key, width, multiple] : widths)
+    if (width % multiple != 0)
+      return fmt::format("{}: {} is not a multiple of {}, which latent attention needs on the {} device", key,
+                         width, multiple, plan.fields.device);
+  return std::nullopt;
+}
+
 /// Checks transposition of FP8 data.
 std::optional<std::string> transposed_unsupported_reason(const Plan& plan) {
   std::vector<const Recipe*> recipes = {&plan.recipe};
@@ -166,7 +188,7 @@ std::optional<std::string> unsupported_reason(const Plan& plan) {
   if (plan.refusal) return plan.refusal;
   for (const auto& check :
        {parallel_unsupported_reason, expert_parallel_unsupported_reason, state_unsupported_reason,
-        fp8_storage_unsupported_reason, transposed_unsupported_reason})
+        fp8_storage_unsupported_reason, transposed_unsupported_reason, latent_unsupported_reason})
     if (auto why = check(plan)) return why;
   for (const LaterLayers& next : plan.later)
     if (next.recipe.delayed() && !same_scales(next.recipe, plan.parameters.delayed))

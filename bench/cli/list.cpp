@@ -234,6 +234,9 @@ void list_model(const std::string& name_or_path) {
   count("width", m.width);
   count("ffn", m.ffn);
   add("heads, kv heads, head dim", fmt::format("{}, {}, {}", m.heads, m.kv_heads, m.head_dim));
+  if (m.latent)
+    add("latent of q, of kv, RoPE dim, value dim",
+        fmt::format("{}, {}, {}, {}", m.latent.q_rank, m.latent.kv_rank, m.latent.rope_dim, m.latent.v_dim));
   add("vocab", fmt::format("{}{}", m.vocab, m.tied ? ", tied" : ""));
   if (m.moe) {
     add("experts, top_k, expert ffn",

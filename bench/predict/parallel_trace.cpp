@@ -300,8 +300,9 @@ class Rewriter {
   void rewrite_attention(const OpCost& op) {
     const ModelConfig& model = plan_.model;
     const int n = layout_.context;
-    const double keys_bytes =
-        static_cast<double>(plan_.tokens_per_micro_step() * n * model.kv_width()) * 2 * 2;
+    const double keys_bytes = static_cast<double>(plan_.tokens_per_micro_step() * n * model.kv_heads *
+                                                  (model.head_dim + model.v_dim())) *
+                              2;
     const bool backward = is_called(op, "attention_backward");
     start("all_gather", *context_comm_, keys_bytes);
     if (!layout_.context_overlap) wait(*context_comm_);
@@ -371,6 +372,8 @@ Plan local_plan(Case c, const ModelConfig& model, const ParallelLayout& layout) 
   if (t > 1 && model.block.residual != Residual::sequential)
     throw InvalidInput(
         "tensor ranks of models with parallel residuals (GPT-NeoX, Phi, Command R) are not predicted");
+  if (t > 1 && model.latent)
+    throw InvalidInput("tensor ranks of models with latent attention (MLA) are not predicted");
   if (c.seq % (2 * n) != 0 && n > 1)
     throw InvalidInput(
         fmt::format("{} context ranks do not divide a sequence of {} tokens in two chunks each", n, c.seq));

@@ -11,6 +11,7 @@
 #include "kernels/base/errors.h"
 #include "kernels/device/devices.h"
 #include "kernels/numerics/scale_layout.h"
+#include "models/config/block.h"
 #include "models/transformer/flops.h"
 
 namespace precbench {
@@ -99,9 +100,11 @@ std::int64_t converting_bytes(const Plan& plan) {
     return 2 * (rows * cols + bytes_of(DType::f32, scale_count(format.granularity, cols, rows))) +
            bytes_of(DType::bf16, rows * cols);
   };
-  const AttentionShape attention{1, 1, model.heads, model.kv_heads, model.head_dim};
   const std::int64_t own = plan.tokens_per_micro_step();
-  const std::int64_t most = bytes(own, std::max(model.width, attention.qkv_width()));
+  std::int64_t widest = model.width;
+  for (const LinearSpec& linear : block_of(model, 0).linears)
+    if (recipe_role(linear.role) == LinearRole::qkv) widest = std::max(widest, linear.out());
+  const std::int64_t most = bytes(own, widest);
   if (!model.moe) return most;
   // Counts all tokens that arrive at this rank's experts.
   const RoutingRule& rule = model.moe.rule;

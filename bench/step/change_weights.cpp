@@ -47,6 +47,8 @@ Side side_of(StressKind kind, const Parameter& p) {
       {StressKind::norm, Side::makes, "input_layernorm.bias"},
       {StressKind::norm, Side::reads, "self_attn.q_proj.weight"},
       {StressKind::norm, Side::reads, "self_attn.k_proj.weight"},
+      {StressKind::norm, Side::reads, "self_attn.q_a_proj.weight"},
+      {StressKind::norm, Side::reads, "self_attn.kv_a_proj_with_mqa.weight"},
       {StressKind::norm, Side::reads, "self_attn.v_proj.weight"},
       {StressKind::norm, Side::makes, "post_attention_layernorm.weight"},
       {StressKind::norm, Side::makes, "post_attention_layernorm.bias"},

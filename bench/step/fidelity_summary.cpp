@@ -72,7 +72,7 @@ std::string role_of_bias(const std::string& name) {
   return name_of(LinearRole::qkv);
 }
 
-/// Returns "qkv", "o", "gate_up", "down" (each also for its biases), "norm", "embedding" (also for a tied head and for
+/// Returns "qkv", "o", "gate_up", "down" (each also for its biases), "q_up" or "kv_up" (latent attention), "norm", "embedding" (also for a tied head and for
 /// positions) or "lm_head".
 std::string role_of(const Layout& layout, int unit, const Parameter& p) {
   if (p.kind == ParameterKind::gain || p.kind == ParameterKind::gain_minus_one) return "norm";

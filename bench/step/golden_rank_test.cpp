@@ -46,7 +46,7 @@ Plan plan_of(const Golden& golden, int ranks, const char* parallel) {
 }
 
 StepOutcome step_of(Rank& rank, const Golden& golden) {
-  const Named weights = golden.all("");
+  const Named weights = golden.weights();
   rank.parameters().load([&](const Parameter& p, float* values) {
     std::copy(weights.at(p.name).begin(), weights.at(p.name).end(), values);
   });
@@ -96,7 +96,7 @@ void check_twice(const Golden& golden, const StepOutcome& outcome) {
 
 TEST_CASE("Rank: a step on one and two CPU ranks matches Hugging Face", "[rank]") {
   for (const char* name : {"llama3.2", "qwen2.5", "llama-biases", "qwen3-biases", "glm4", "exaone4", "gpt2",
-                           "gpt-neox", "phi", "nemotron-biases", "cohere"})
+                           "gpt-neox", "phi", "nemotron-biases", "cohere", "deepseek-v2-lite", "deepseek-v3"})
     for (const auto& [ranks, parallel] : kSettings) {
       INFO(name << " on " << ranks << ", " << parallel);
       const Golden golden(PRECBENCH_SOURCE_DIR "/models/transformer/golden", name);

@@ -20,6 +20,10 @@ constexpr const char* kExperts =
     R"({"layers": 2, "width": 64, "ffn": 128, "heads": 2, "kv_heads": 1, "head_dim": 32,
   "vocab": 128, "experts": 4, "top_k": 2, "expert_ffn": 64})";
 
+constexpr const char* kLatent =
+    R"({"layers": 2, "width": 64, "ffn": 128, "heads": 2, "head_dim": 48, "vocab": 128, "q_lora_rank": 32,
+  "kv_lora_rank": 32, "qk_rope_head_dim": 16, "v_head_dim": 32})";
+
 /// A use of ranks, as flags of a case on four of them.
 struct Use {
   const char* name;
@@ -35,6 +39,7 @@ const std::vector<Use>& uses() {
       {"all ranks on one sequence", [](Case& c) { c.context = 4; }},
       {"experts", [](Case& c) { c.model = kExperts, c.ep = 2; }},
       {"experts over slots", [](Case& c) { c.model = kExperts, c.ep = 4, c.exchange = "slots"; }},
+      {"latent attention", [](Case& c) { c.model = kLatent; }},
       {"FP8 gather", [](Case& c) { c.recipe = "tensorwise", c.gather = "fp8"; }},
       {"FP8 weights", [](Case& c) { c.recipe = "tensorwise", c.weights = "e4m3"; }},
       {"FP8 gradients", [](Case& c) { c.grads = "e4m3"; }},

@@ -27,31 +27,34 @@ void gemm(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, st
             beta != 0, c, n);
 }
 
-/// Loads head `index` of sequence b as rows x head_dim floats. `from` [B * rows, ...] has heads side by side.
-void load_head(float* out, const Tensor& from, std::int64_t b, std::int64_t rows, std::int64_t index,
+/// Loads a head of sequence b as rows x D floats: the columns from `first` on of `from` [B * rows, ...].
+void load_head(float* out, const Tensor& from, std::int64_t b, std::int64_t rows, std::int64_t first,
                std::int64_t D) {
   for (std::int64_t t = 0; t < rows; ++t) {
-    const float* values = cpu::load(from, (b * rows + t) * from.cols + index * D, D, out + t * D);
+    const float* values = cpu::load(from, (b * rows + t) * from.cols + first, D, out + t * D);
     if (values != out + t * D) std::copy(values, values + D, out + t * D);
   }
 }
 
-void store_head(const Tensor& to, std::int64_t b, std::int64_t rows, std::int64_t index, std::int64_t D,
+void store_head(const Tensor& to, std::int64_t b, std::int64_t rows, std::int64_t first, std::int64_t D,
                 const float* values) {
-  for (std::int64_t t = 0; t < rows; ++t)
-    cpu::store(to, (b * rows + t) * to.cols + index * D, D, values + t * D);
+  for (std::int64_t t = 0; t < rows; ++t) cpu::store(to, (b * rows + t) * to.cols + first, D, values + t * D);
 }
 
 /// Location of keys and values, or their gradients: after the query heads in the fused rows, or in a separate
 /// tensor.
 struct KeyRows {
   const Tensor& rows;
-  std::int64_t first_head;
+  const AttentionShape& shape;
+  std::int64_t first;  // column of the first key
+
+  std::int64_t key(std::int64_t head) const { return first + head * shape.head_dim; }
+  std::int64_t value(std::int64_t head) const { return first + shape.k_width() + head * shape.v_dim(); }
 };
 
 KeyRows key_rows(const Tensor& fused, const Tensor& own, const AttentionShape& s) {
-  if (own.empty()) return {fused, s.heads};
-  return {own, 0};
+  if (own.empty()) return {fused, s, s.q_width()};
+  return {own, s, 0};
 }
 
 /// A run of queries and the keys visible to it, numbered from the first that any of its queries sees.
@@ -164,28 +167,28 @@ float softmax(float* row, std::int64_t n) {
 void CpuDevice::do_attention(const ops::Attention& op) {
   const AttentionShape& s = op.shape;
   const KeyRows from = key_rows(op.qkv, op.kv, s);
-  const std::int64_t T = s.T, K = s.keys(), D = s.head_dim, group = s.heads / s.kv_heads;
-  const std::int64_t floats = 2 * T * D + 2 * K * D + kBlock * K;
+  const std::int64_t T = s.T, K = s.keys(), D = s.head_dim, V = s.v_dim(), group = s.heads / s.kv_heads;
+  const std::int64_t floats = (T + K) * (D + V) + kBlock * K;
   cpu::for_rows(threads_, s.B * s.kv_heads, floats, [&](std::int64_t task, float* buffer) {
     const std::int64_t b = task / s.kv_heads, kv = task % s.kv_heads;
-    float *k = buffer, *v = k + K * D, *q = v + K * D, *o = q + T * D, *p = o + T * D;
-    load_head(k, from.rows, b, K, from.first_head + kv, D);
-    load_head(v, from.rows, b, K, from.first_head + s.kv_heads + kv, D);
+    float *k = buffer, *v = k + K * D, *q = v + K * V, *o = q + T * D, *p = o + T * V;
+    load_head(k, from.rows, b, K, from.key(kv), D);
+    load_head(v, from.rows, b, K, from.value(kv), V);
     for (std::int64_t h = kv * group; h < (kv + 1) * group; ++h) {
-      load_head(q, op.qkv, b, T, h, D);
+      load_head(q, op.qkv, b, T, h * D, D);
       float* lse_row = op.lse.as<float>() + (b * s.heads + h) * T;
       for (std::int64_t first = 0; first < T; first += kBlock) {
         const QueryBlock block(s, first);
-        if (block.keys == 0) std::fill_n(o + first * D, block.n * D, 0.0f);
+        if (block.keys == 0) std::fill_n(o + first * V, block.n * V, 0.0f);
         block_scores(p, q, k + block.begin * D, block, D);
         for (std::int64_t i = 0; i < block.n; ++i) {
           float* row = p + i * block.keys;
           lse_row[first + i] = softmax(row + block.start(i), block.end(i) - block.start(i));
           clear_hidden(row, block, i);
         }
-        sum_over_keys(o + first * D, 1.0f, p, v + block.begin * D, block, D);
+        sum_over_keys(o + first * V, 1.0f, p, v + block.begin * V, block, V);
       }
-      store_head(op.out.value, b, T, h, D, o);
+      store_head(op.out.value, b, T, h * V, V, o);
     }
   });
   do_quantize({op.out});
@@ -194,32 +197,32 @@ void CpuDevice::do_attention(const ops::Attention& op) {
 void CpuDevice::do_attention_backward(const ops::AttentionBackward& op) {
   const AttentionShape& s = op.shape;
   const KeyRows from = key_rows(op.qkv, op.kv, s), to = key_rows(op.dqkv, op.dkv, s);
-  const std::int64_t T = s.T, K = s.keys(), D = s.head_dim, group = s.heads / s.kv_heads;
+  const std::int64_t T = s.T, K = s.keys(), D = s.head_dim, V = s.v_dim(), group = s.heads / s.kv_heads;
   const float scale = 1.0f / std::sqrt(static_cast<float>(D));
-  const std::int64_t floats = 4 * T * D + 4 * K * D + 2 * kBlock * K;
+  const std::int64_t floats = 2 * (T + K) * (D + V) + 2 * kBlock * K;
   cpu::for_rows(threads_, s.B * s.kv_heads, floats, [&](std::int64_t task, float* buffer) {
     const std::int64_t b = task / s.kv_heads, kv = task % s.kv_heads;
-    float *k = buffer, *v = k + K * D, *dk = v + K * D, *dv = dk + K * D;
-    float *q = dv + K * D, *dq = q + T * D, *o = dq + T * D, *grad = o + T * D;
-    float *p = grad + T * D, *dp = p + kBlock * K;
-    load_head(k, from.rows, b, K, from.first_head + kv, D);
-    load_head(v, from.rows, b, K, from.first_head + s.kv_heads + kv, D);
-    std::fill(dk, dk + 2 * K * D, 0.0f);
+    float *k = buffer, *v = k + K * D, *dk = v + K * V, *dv = dk + K * D;
+    float *q = dv + K * V, *dq = q + T * D, *o = dq + T * D, *grad = o + T * V;
+    float *p = grad + T * V, *dp = p + kBlock * K;
+    load_head(k, from.rows, b, K, from.key(kv), D);
+    load_head(v, from.rows, b, K, from.value(kv), V);
+    std::fill(dk, dk + K * (D + V), 0.0f);
     for (std::int64_t h = kv * group; h < (kv + 1) * group; ++h) {
-      load_head(q, op.qkv, b, T, h, D);
-      load_head(o, op.out, b, T, h, D);
-      load_head(grad, op.dout, b, T, h, D);
+      load_head(q, op.qkv, b, T, h * D, D);
+      load_head(o, op.out, b, T, h * V, V);
+      load_head(grad, op.dout, b, T, h * V, V);
       const float* lse_row = op.lse.as<float>() + (b * s.heads + h) * T;
       for (std::int64_t first = 0; first < T; first += kBlock) {
         const QueryBlock block(s, first);
-        const std::int64_t n = block.n, keys = block.keys, at = block.begin * D;
+        const std::int64_t n = block.n, keys = block.keys, at = block.begin * D, at_v = block.begin * V;
         if (keys == 0) std::fill_n(dq + first * D, n * D, 0.0f);
         block_scores(p, q, k + at, block, D);
-        gemm(false, true, n, keys, D, 1.0f, grad + first * D, v + at, 0.0f, dp);
+        gemm(false, true, n, keys, V, 1.0f, grad + first * V, v + at_v, 0.0f, dp);
         for (std::int64_t i = 0; i < n; ++i) {
           float *row = p + i * keys, *drow = dp + i * keys;
-          const float *o_row = o + (first + i) * D, *grad_row = grad + (first + i) * D;
-          const float delta = cpu::lane_sum(D, [&](std::int64_t c) { return o_row[c] * grad_row[c]; });
+          const float *o_row = o + (first + i) * V, *grad_row = grad + (first + i) * V;
+          const float delta = cpu::lane_sum(V, [&](std::int64_t c) { return o_row[c] * grad_row[c]; });
           const float log_total = lse_row[first + i];
           const auto differentiate = [&](auto slope_of) {
             for (std::int64_t j = block.start(i); j < block.end(i); ++j) {
@@ -235,14 +238,14 @@ void CpuDevice::do_attention_backward(const ops::AttentionBackward& op) {
           clear_hidden(row, block, i);
           clear_hidden(drow, block, i);
         }
-        add_over_queries(dv + at, 1.0f, p, grad + first * D, block, D);
+        add_over_queries(dv + at_v, 1.0f, p, grad + first * V, block, V);
         sum_over_keys(dq + first * D, scale, dp, k + at, block, D);
         add_over_queries(dk + at, scale, dp, q + first * D, block, D);
       }
-      store_head(op.dqkv, b, T, h, D, dq);
+      store_head(op.dqkv, b, T, h * D, D, dq);
     }
-    store_head(to.rows, b, K, to.first_head + kv, D, dk);
-    store_head(to.rows, b, K, to.first_head + s.kv_heads + kv, D, dv);
+    store_head(to.rows, b, K, to.key(kv), D, dk);
+    store_head(to.rows, b, K, to.value(kv), V, dv);
   });
 }
 

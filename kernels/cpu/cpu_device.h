@@ -93,6 +93,9 @@ class CpuDevice final : public Device {
   // rope.cpp
   void do_rope(const ops::Rope& op) override;
   void do_rope_backward(const ops::RopeBackward& op) override;
+  // latent_heads.cpp
+  void do_latent_heads(const ops::LatentHeads& op) override;
+  void do_latent_heads_backward(const ops::LatentHeadsBackward& op) override;
   // bias.cpp
   void do_add_bias(const ops::AddBias& op) override;
   void do_bias_backward(const ops::BiasBackward& op) override;

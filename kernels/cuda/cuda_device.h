@@ -63,6 +63,7 @@ class CudaDevice final : public Device {
   ScratchSizes scratch_of(const ops::Attention& op) const override;
   ScratchSizes scratch_of(const ops::AttentionBackward& op) const override;
   ScratchSizes scratch_of(const ops::Rope& op) const override;
+  ScratchSizes scratch_of(const ops::LatentHeads& op) const override;
 
   // ---- for the ops and the step graph
   const GpuProperties& properties() const { return properties_; }
@@ -159,6 +160,9 @@ class CudaDevice final : public Device {
   // rope.cu
   void do_rope(const ops::Rope& op) override;
   void do_rope_backward(const ops::RopeBackward& op) override;
+  // latent_heads.cu
+  void do_latent_heads(const ops::LatentHeads& op) override;
+  void do_latent_heads_backward(const ops::LatentHeadsBackward& op) override;
   // bias.cu
   void do_add_bias(const ops::AddBias& op) override;
   void do_bias_backward(const ops::BiasBackward& op) override;

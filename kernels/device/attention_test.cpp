@@ -21,10 +21,11 @@ struct AttentionReference {
 /// FP64 reference. `kv` [B * keys, kv_width]: separate keys and values; empty: those of qkv.
 AttentionReference attention(const AttentionShape& s, const std::vector<double>& qkv,
                              const std::vector<double>& kv = {}) {
-  const std::int64_t D = s.head_dim, W = s.qkv_width(), group = s.heads / s.kv_heads, K = s.keys();
+  const std::int64_t D = s.head_dim, V = s.v_dim(), W = s.qkv_width(), group = s.heads / s.kv_heads;
+  const std::int64_t K = s.keys();
   const std::int64_t pitch = kv.empty() ? W : s.kv_width();
   const double* keys = kv.empty() ? qkv.data() + s.heads * D : kv.data();
-  AttentionReference r{std::vector<double>(s.tokens() * s.q_width()),
+  AttentionReference r{std::vector<double>(s.tokens() * s.out_width()),
                        std::vector<double>(s.heads * s.tokens())};
   std::vector<double> p(K);
   for (std::int64_t b = 0; b < s.B; ++b)
@@ -32,7 +33,7 @@ AttentionReference attention(const AttentionShape& s, const std::vector<double>&
       for (std::int64_t t = 0; t < s.T; ++t) {
         const double* q = qkv.data() + (b * s.T + t) * W + h * D;
         const double* k = keys + b * K * pitch + h / group * D;
-        const double* v = k + s.kv_heads * D;
+        const double* v = keys + b * K * pitch + s.k_width() + h / group * V;
         const std::int64_t visible = std::clamp<std::int64_t>(t + s.offset + 1, 0, K);
         const std::int64_t begin =
             s.window ? std::clamp<std::int64_t>(t + s.offset + 1 - s.window, 0, visible) : 0;
@@ -46,9 +47,9 @@ AttentionReference attention(const AttentionShape& s, const std::vector<double>&
         }
         for (std::int64_t j = begin; j < visible; ++j) total += p[j] = std::exp(p[j] - largest);
         r.lse[(b * s.heads + h) * s.T + t] = largest + std::log(total);
-        double* out = r.out.data() + (b * s.T + t) * s.q_width() + h * D;
+        double* out = r.out.data() + (b * s.T + t) * s.out_width() + h * V;
         for (std::int64_t j = begin; j < visible; ++j)
-          for (std::int64_t c = 0; c < D; ++c) out[c] += p[j] / total * v[j * pitch + c];
+          for (std::int64_t c = 0; c < V; ++c) out[c] += p[j] / total * v[j * pitch + c];
       }
   return r;
 }
@@ -64,6 +65,9 @@ std::vector<AttentionShape> shapes() {
       all.push_back({.B = 1, .T = T, .heads = 4, .kv_heads = 2, .head_dim = 4, .window = window});
     all.push_back({.B = 1, .T = T, .heads = 2, .kv_heads = 1, .head_dim = 4, .softcap = 0.7f});
     all.push_back({.B = 1, .T = T, .heads = 2, .kv_heads = 1, .head_dim = 4, .window = 9, .softcap = 0.7f});
+    // Values narrower and wider than keys.
+    all.push_back({.B = 2, .T = T, .heads = 2, .kv_heads = 2, .head_dim = 6, .value_dim = 4});
+    all.push_back({.B = 1, .T = T, .heads = 4, .kv_heads = 2, .head_dim = 4, .value_dim = 7});
   }
   return all;
 }
@@ -75,7 +79,7 @@ struct AttentionRun {
 /// Runs forward and backward. The backward's `out` may be given, so that both dtypes see the same one.
 AttentionRun run(Device& device, const AttentionShape& s, const Tensor& qkv, const Tensor& dout,
                  const Tensor& saved_out = {}) {
-  AttentionRun r{{qkv.dtype, s.tokens(), s.q_width()},
+  AttentionRun r{{qkv.dtype, s.tokens(), s.out_width()},
                  {DType::f32, s.heads, s.tokens()},
                  {qkv.dtype, s.tokens(), s.qkv_width()}};
   QuantizedTensor out = operand(r.out);
@@ -92,7 +96,7 @@ TEST_CASE("attention: equals FP64 causal softmax over the keys of the head's gro
     INFO("T " << s.T << " heads " << s.heads << "/" << s.kv_heads << " window " << s.window << " softcap "
               << s.softcap);
     const Owned qkv(DType::f32, s.tokens(), s.qkv_width(), normal(1, s.tokens() * s.qkv_width()));
-    const Owned dout(DType::f32, s.tokens(), s.q_width(), normal(2, s.tokens() * s.q_width()));
+    const Owned dout(DType::f32, s.tokens(), s.out_width(), normal(2, s.tokens() * s.out_width()));
     const AttentionRun got = run(*device, s, qkv, dout);
     const AttentionReference want = attention(s, qkv.doubles());
     CHECK(relative_error(got.out.floats(), want.out) < kFp32Error);

@@ -60,7 +60,8 @@ struct QuantizedTensor {
   RandomStream random = {};  ///< for copies that are rounded stochastically
 };
 
-/// Multi-head attention over fused rows [q heads | k heads | v heads], each head_dim wide.
+/// Multi-head attention over fused rows [q heads | k heads | v heads]. Heads of queries and keys are head_dim wide,
+/// those of values and of the output v_dim().
 struct AttentionShape {
   std::int64_t B = 0, T = 0;  ///< sequences; queries per sequence
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
@@ -68,6 +69,8 @@ struct AttentionShape {
   std::int64_t offset = 0;  ///< query t sees keys up to t + offset
   std::int64_t window = 0;  ///< a query sees as many keys, its own and those before it; 0: all
   float softcap = 0;        ///< scores become softcap tanh(score / softcap); 0: they stay
+  std::int64_t value_dim =
+      0;  ///< width of a value head, if it is not head_dim (latent attention); 0: head_dim
 
   std::int64_t keys() const { return T_k ? T_k : T; }
   /// Returns true if there are as many keys as queries and every query sees the keys up to its own.
@@ -75,8 +78,11 @@ struct AttentionShape {
   /// Returns true if queries see all keys up to their own, with plain scores.
   bool plain() const { return window == 0 && softcap == 0; }
   std::int64_t tokens() const { return B * T; }
+  std::int64_t v_dim() const { return value_dim ? value_dim : head_dim; }
   std::int64_t q_width() const { return heads * head_dim; }
-  std::int64_t kv_width() const { return 2 * kv_heads * head_dim; }
+  std::int64_t k_width() const { return kv_heads * head_dim; }
+  std::int64_t kv_width() const { return kv_heads * (head_dim + v_dim()); }
+  std::int64_t out_width() const { return heads * v_dim(); }
   std::int64_t qkv_width() const { return q_width() + kv_width(); }
 };
 
@@ -112,6 +118,30 @@ struct RopeOptions {
     return row % shape.T + (row < early_rows() ? 0 : shape.T);
   }
   bool norms_all_heads() const { return q_norm.size() > shape.head_dim; }
+};
+
+/// Heads of latent attention (DeepSeek-V2). A head of queries and keys is [nope | rope]: RoPE rotates its last rope_dim
+/// elements, and all heads of a row have the same rotated key.
+struct LatentHeadsOptions {
+  AttentionShape shape;  ///< as many key heads as query heads
+  std::int64_t rope_dim = 0;
+  float theta = 500000.0f;
+  RopeScaling scaling = {};
+  bool interleaved = true;  ///< element 2 i rotates with 2 i + 1, else i with i + rope_dim / 2
+  float q_scale = 1;        ///< factor of queries
+  std::int64_t offset = 0;  ///< position of each sequence's first row
+  std::optional<std::int64_t> late_offset = {};  ///< as in RopeOptions
+
+  std::int64_t nope_dim() const { return shape.head_dim - rope_dim; }
+  /// Returns the width of keys without RoPE and of values, side by side in each head.
+  std::int64_t kv_up_width() const { return shape.heads * (nope_dim() + shape.v_dim()); }
+  /// Returns the options of RoPE over heads of rope_dim elements, for its table and rows.
+  RopeOptions rope() const {
+    RopeOptions rope{
+        .shape = shape, .theta = theta, .scaling = scaling, .offset = offset, .late_offset = late_offset};
+    rope.shape.head_dim = rope_dim;
+    return rope;
+  }
 };
 
 /// Scalars of one optimizer step, in device memory so that a captured graph can replay with new ones.

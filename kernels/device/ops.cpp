@@ -65,9 +65,10 @@ double doubled_area(const AttentionShape& s) {
   return area(s.offset) - (s.window > 0 ? area(s.offset - s.window) : 0.0);
 }
 
-/// FLOPs of `products` GEMMs over the visible scores, head_dim multiply-adds each.
-double attention_flops(const AttentionShape& s, double products) {
-  return products * static_cast<double>(s.B) * s.heads * doubled_area(s) * s.head_dim;
+/// FLOPs of `pairs` pairs of GEMMs over the visible scores: one with head_dim multiply-adds each, one with v_dim().
+double attention_flops(const AttentionShape& s, double pairs) {
+  return pairs * static_cast<double>(s.B) * s.heads * doubled_area(s) *
+         static_cast<double>(s.head_dim + s.v_dim());
 }
 
 /// Bytes of q, k and v as attention reads them, or of their gradients as it writes them.
@@ -214,6 +215,23 @@ OpCost RopeBackward::cost() const {
       dqkv);
 }
 
+OpCost LatentHeads::cost() const {
+  const double shared = bytes_of(latent.dtype, latent.rows * options.rope_dim);
+  return shaped_as(of("latent_heads", OpClass::norm_elementwise,
+                      bytes(qkv) + static_cast<double>(bytes_of(q.dtype, q.rows * options.shape.q_width())) +
+                          bytes(kv_up) + shared),
+                   qkv);
+}
+
+OpCost LatentHeadsBackward::cost() const {
+  const double shared = bytes_of(dlatent.dtype, dlatent.rows * options.rope_dim);
+  return shaped_as(
+      of("latent_heads_backward", OpClass::norm_elementwise,
+         bytes(dqkv) + static_cast<double>(bytes_of(dq.dtype, dq.rows * options.shape.q_width())) +
+             bytes(dkv_up) + shared),
+      dqkv);
+}
+
 OpCost AddBias::cost() const {
   return shaped_as(of("add_bias", OpClass::norm_elementwise, 2 * bytes(x) + bytes(bias) + bytes(weights)), x);
 }
@@ -238,7 +256,7 @@ OpCost BiasBackward::cost() const {
 OpCost Attention::cost() const {
   return casting(
       shaped_as(of("attention", OpClass::attention,
-                   qkv_bytes(qkv, kv, shape) + bytes(lse) + written_bytes(out), attention_flops(shape, 2)),
+                   qkv_bytes(qkv, kv, shape) + bytes(lse) + written_bytes(out), attention_flops(shape, 1)),
                 shape),
       out);
 }
@@ -249,7 +267,7 @@ OpCost AttentionBackward::cost() const {
   return shaped_as(
       of("attention_backward", OpClass::attention,
          qkv_bytes(qkv, kv, shape) + qkv_bytes(dqkv, dkv, shape) + bytes(dout) + bytes(out) + bytes(lse),
-         attention_flops(shape, 4)),
+         attention_flops(shape, 2)),
       shape);
 }
 

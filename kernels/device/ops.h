@@ -284,6 +284,27 @@ struct RopeBackward {
   OpCost cost() const;
 };
 
+/// qkv = [q | k | v] for attention. q: heads of [nope | rope] in the first columns of `q`, times q_scale, with RoPE. A
+/// key is its head's nope elements in kv_up, then the row's one key of rope elements in the last columns of `latent`, with
+/// RoPE. kv_up has heads of [nope of the key | value].
+struct LatentHeads {
+  Tensor qkv;     ///< [M, qkv_width]
+  Tensor q;       ///< [M, q_width or more]
+  Tensor kv_up;   ///< [M, kv_up_width]
+  Tensor latent;  ///< [M, rope_dim or more]
+  LatentHeadsOptions options;
+  OpCost cost() const;
+};
+
+/// Gradients of LatentHeads' inputs, in the same columns; other columns stay. The gradient of the shared key is the sum
+/// over the heads, in their order.
+struct LatentHeadsBackward {
+  Tensor dq, dkv_up, dlatent;
+  Tensor dqkv;  ///< [M, qkv_width]
+  LatentHeadsOptions options;
+  OpCost cost() const;
+};
+
 /// x[M,N] += bias[P,N], whose row r mod P is added to row r: P is 1 for a bias, and the sequence's length for
 /// positions. x f32 or bf16. With weights row r gets weights[r] times the bias.
 struct AddBias {
@@ -324,7 +345,7 @@ struct BiasBackward {
 /// affect their gradients. On a GPU, NaN and Inf do within a tile: such a key gets weight 0 in a whole-tile GEMM, and
 /// 0 * NaN or 0 * Inf is NaN.
 struct Attention {
-  QuantizedTensor out;  ///< [M, q_width]
+  QuantizedTensor out;  ///< [M, out_width]
   Tensor lse;           ///< f32 [heads, M]: log sum exp of the scaled scores, index (b * heads + h) * T + t
   Tensor qkv;           ///< [M, qkv_width]; with kv only q is read
   AttentionShape shape;
@@ -466,6 +487,8 @@ struct QuantizationError {
   OP(LayernormBackward, layernorm_backward)          \
   OP(Rope, rope)                                     \
   OP(RopeBackward, rope_backward)                    \
+  OP(LatentHeads, latent_heads)                      \
+  OP(LatentHeadsBackward, latent_heads_backward)     \
   OP(AddBias, add_bias)                              \
   OP(BiasBackward, bias_backward)                    \
   OP(GateRows, gate_rows)                            \

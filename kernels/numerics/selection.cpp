@@ -101,7 +101,8 @@ bool add_word(KeepBf16& keep, const std::string& word) {
 
 const char* name_of(LinearRole role) {
   static constexpr const char* kNames[kAllLinearRoles] = {
-      "qkv", "o", "gate_up", "down", "lm_head", "q", "k", "v", "shared_gate_up", "shared_down", "router"};
+      "qkv",         "o",      "gate_up", "down", "lm_head", "q", "k", "v", "shared_gate_up",
+      "shared_down", "router", "q_up",    "kv_up"};
   return kNames[static_cast<int>(role)];
 }
 

@@ -34,6 +34,19 @@ void add_ungated(BlockSpec& block, const ModelConfig& c) {
   block.vectors.push_back({&BlockVectors::down_bias, ParameterKind::bias, {{"mlp.down_proj.bias", c.width}}});
 }
 
+/// Adds the linear layers of latent attention up to o.
+void add_latent(BlockSpec& block, const ModelConfig& c) {
+  const LatentAttention& latent = c.latent;
+  const ParameterPart kv{"self_attn.kv_a_proj_with_mqa.weight", latent.kv_rank + latent.rope_dim};
+  const ParameterPart q = latent.q_rank > 0 ? ParameterPart{"self_attn.q_a_proj.weight", latent.q_rank}
+                                            : ParameterPart{"self_attn.q_proj.weight", c.q_width()};
+  block.linears.push_back({LinearRole::qkv, c.width, {q, kv}});
+  if (latent.q_rank > 0)
+    block.linears.push_back({LinearRole::q_up, latent.q_rank, {{"self_attn.q_b_proj.weight", c.q_width()}}});
+  const std::int64_t up = c.heads * (c.head_dim - latent.rope_dim + latent.v_dim);
+  block.linears.push_back({LinearRole::kv_up, latent.kv_rank, {{"self_attn.kv_b_proj.weight", up}}});
+}
+
 /// Adds the router, the shared expert and the experts. The experts come last because backward finishes them
 /// first.
 void add_experts(BlockSpec& block, const ModelConfig& c) {
@@ -69,14 +82,15 @@ std::int64_t BlockSpec::vector_parameters() const { return total_size(vectors); 
 
 BlockSpec block_of(const ModelConfig& c, std::int64_t layer) {
   BlockSpec block;
-  block.linears = {
-      {LinearRole::qkv,
-       c.width,
-       {{"self_attn.q_proj.weight", c.q_width()},
-        {"self_attn.k_proj.weight", c.kv_width()},
-        {"self_attn.v_proj.weight", c.kv_width()}}},
-      {LinearRole::o, c.q_width(), {{"self_attn.o_proj.weight", c.width}}},
-  };
+  if (c.latent)
+    add_latent(block, c);
+  else
+    block.linears = {{LinearRole::qkv,
+                      c.width,
+                      {{"self_attn.q_proj.weight", c.q_width()},
+                       {"self_attn.k_proj.weight", c.kv_width()},
+                       {"self_attn.v_proj.weight", c.kv_width()}}}};
+  block.linears.push_back({LinearRole::o, c.attention_width(), {{"self_attn.o_proj.weight", c.width}}});
   if (c.has_experts(layer))
     add_experts(block, c);
   else if (!c.block.gated)
@@ -109,6 +123,12 @@ BlockSpec block_of(const ModelConfig& c, std::int64_t layer) {
     block.vectors.push_back({&BlockVectors::q_norm, gain, {{"self_attn.q_norm.weight", c.q_normed()}}});
     block.vectors.push_back({&BlockVectors::k_norm, gain, {{"self_attn.k_norm.weight", c.k_normed()}}});
   }
+  if (c.latent.q_rank > 0)
+    block.vectors.push_back(
+        {&BlockVectors::q_latent_norm, gain, {{"self_attn.q_a_layernorm.weight", c.latent.q_rank}}});
+  if (c.latent)
+    block.vectors.push_back(
+        {&BlockVectors::kv_latent_norm, gain, {{"self_attn.kv_a_layernorm.weight", c.latent.kv_rank}}});
   if (c.qkv_bias)
     block.vectors.push_back({&BlockVectors::qkv_bias,
                              ParameterKind::bias,

@@ -54,10 +54,11 @@ struct BlockVectors {
   Tensor norm1_bias, norm2_bias;  ///< [1, C], empty without
   /// [1, D]; with a norm over all heads [1, H D] and [1, KV D]; empty without QK-norm.
   Tensor q_norm, k_norm;
-  Tensor qkv_bias;   ///< [1, (H + 2 KV) D], empty without biases
-  Tensor o_bias;     ///< [1, C], empty without one
-  Tensor up_bias;    ///< [1, F], empty without
-  Tensor down_bias;  ///< [1, C], empty without
+  Tensor q_latent_norm, kv_latent_norm;  ///< [1, q_rank] and [1, kv_rank]: gains on latents; empty without
+  Tensor qkv_bias;                       ///< [1, (H + 2 KV) D], empty without biases
+  Tensor o_bias;                         ///< [1, C], empty without one
+  Tensor up_bias;                        ///< [1, F], empty without
+  Tensor down_bias;                      ///< [1, C], empty without
 };
 
 /// A vector [1, size], made of consecutive parts.

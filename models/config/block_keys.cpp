@@ -46,6 +46,10 @@ void each_block_key(Config& config, Visit&& visit) {
   visit("gated", config.block.gated);
   visit("ffn_bias", config.block.ffn_bias);
   visit("head_bias", config.head_bias);
+  visit("q_lora_rank", config.latent.q_rank);
+  visit("kv_lora_rank", config.latent.kv_rank);
+  visit("qk_rope_head_dim", config.latent.rope_dim);
+  visit("v_head_dim", config.latent.v_dim);
   visit("embedding_scale", config.embedding_scale);
   visit("embedding_scale_rounded", config.embedding_scale_rounded);
   visit("logit_scale", config.logit_scale);
@@ -126,7 +130,47 @@ void check_layers(const ModelConfig& config, const char* key, const std::vector<
 
 }  // namespace
 
+namespace {
+
+void validate_latent(const ModelConfig& config, const KeyNames& names) {
+  const LatentAttention& latent = config.latent;
+  const auto refuse = [&](bool given, const char* key, const std::string& why) {
+    if (given) throw InvalidInput(fmt::format("{}: {}", names(key), why));
+  };
+  const char* needs = "missing; latent attention needs it";
+  if (!latent) return refuse(!(latent == LatentAttention{}), "kv_lora_rank", needs);
+  refuse(latent.v_dim == 0, "v_head_dim", needs);
+  refuse(latent.rope_dim == 0, "qk_rope_head_dim", needs);
+  refuse(latent.rope_dim % 2 != 0, "qk_rope_head_dim",
+         fmt::format("{} is odd; RoPE rotates pairs", latent.rope_dim));
+  refuse(latent.rope_dim >= config.head_dim, "qk_rope_head_dim",
+         fmt::format("{} leaves no elements without RoPE of the {} of a head", latent.rope_dim,
+                     config.head_dim));
+  refuse(
+      config.kv_heads != config.heads, "kv_heads",
+      fmt::format("{}, but latent attention has a key for each of {} heads", config.kv_heads, config.heads));
+  const BlockForm& block = config.block;
+  for (const auto& [key, given] :
+       {std::pair{"qk_norm", config.qk_norm}, std::pair{"qkv_bias", config.qkv_bias},
+        std::pair{"o_bias", block.o_bias}, std::pair{"rotary_dim", block.rotary_dim > 0},
+        std::pair{"layers_without_rope", !block.layers_without_rope.empty()},
+        std::pair{"sliding_window", config.sliding_window > 0},
+        std::pair{"attention_softcap", block.attention_softcap != 0},
+        std::pair{"learned_positions", config.learned_positions > 0},
+        std::pair{"norm", block.norm == NormKind::layer},
+        std::pair{"norms", block.norms != NormPlace::before},
+        std::pair{"residual", block.residual != Residual::sequential},
+        std::pair{"gains_minus_one", block.gains_minus_one},
+        std::pair{"fused_tensors", block.fusion != TensorFusion::none}})
+    refuse(given, key, "not supported together with latent attention");
+  refuse(config.moe && config.moe.names == ExpertNames::llama4, "expert_names",
+         "Llama 4's are not supported together with latent attention");
+}
+
+}  // namespace
+
 void validate_block(const ModelConfig& config, const KeyNames& names) {
+  validate_latent(config, names);
   const BlockForm& block = config.block;
   const auto positive = [&](const char* key, double value) {
     if (!std::isfinite(value) || value <= 0)

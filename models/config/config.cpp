@@ -204,7 +204,7 @@ void validate(const ModelConfig& config, const KeyNames& names) {
     throw InvalidInput("qkv_bias: not supported together with a qk_norm over all heads");
   if (config.qk_norm_over != QkNormOver::head && !config.qk_norm)
     throw InvalidInput("qk_norm_over: the model has no qk_norm");
-  if (config.head_dim % 2 != 0)
+  if (config.head_dim % 2 != 0 && !config.latent)
     throw InvalidInput(fmt::format("{}: {} is odd; RoPE rotates pairs", names("head_dim"), config.head_dim));
   for (const auto& entry : kReals) {
     const double value = config.*entry.member;
@@ -216,7 +216,12 @@ void validate(const ModelConfig& config, const KeyNames& names) {
   // In floating point, because the integer product could overflow.
   const double width = static_cast<double>(config.width),
                experts = static_cast<double>(config.moe.rule.experts);
-  const double linears = 2.0 * static_cast<double>(config.q_width() + config.kv_width()) +
+  const LatentAttention& latent = config.latent;
+  const double heads =
+      static_cast<double>(config.heads) * static_cast<double>(config.head_dim + latent.v_dim);
+  const double of_latents =
+      static_cast<double>(latent.q_rank + latent.kv_rank) * (1 + heads / static_cast<double>(config.width));
+  const double linears = 2.0 * static_cast<double>(config.q_width() + config.kv_width()) + of_latents +
                          3.0 * static_cast<double>(config.ffn) +
                          experts * (1 + 3.0 * static_cast<double>(config.moe.expert_ffn)) +
                          3.0 * static_cast<double>(config.moe.shared_ffn);

@@ -72,6 +72,21 @@ enum class NormNames : std::uint8_t { gemma, glm4 };
 /// 2 i + 1 (GLM, Ernie).
 enum class RopePairs : std::uint8_t { halves, interleaved };
 
+/// Latent attention (MLA, DeepSeek-V2): keys and values are made from one narrow vector of a token, which is normed, and
+/// queries from another one or from the block's input. head_dim is the width of queries and keys, whose last rope_dim
+/// elements RoPE rotates; keys have these in common. There are as many key heads as query heads.
+struct LatentAttention {
+  std::int64_t q_rank = 0;    ///< width of the queries' latent; 0: queries come from the block's input
+  std::int64_t kv_rank = 0;   ///< width of the keys' and values' latent; 0: attention is not latent
+  std::int64_t rope_dim = 0;  ///< even
+  std::int64_t v_dim = 0;     ///< width of a value head
+
+  explicit operator bool() const { return kv_rank > 0; }
+  bool operator==(const LatentAttention&) const = default;
+};
+/// Epsilon of the latents' norms in transformers, whatever the model's norm_eps is.
+inline constexpr double kLatentNormEps = 1e-6;
+
 /// Differences of a block from Llama's.
 struct BlockForm {
   NormPlace norms = NormPlace::before;
@@ -126,6 +141,7 @@ struct ModelConfig {
   std::int64_t max_positions = 0;              ///< positions that the checkpoint supports; 0: unknown
   std::vector<std::string> not_modelled = {};  ///< settings of its file that a step omits, a line each
   MoeConfig moe = {};
+  LatentAttention latent = {};
   BlockForm block = {};
   double embedding_scale = 1;            ///< factor of the embedded tokens
   bool embedding_scale_rounded = false;  ///< to the dtype of the activations (Gemma)
@@ -138,7 +154,9 @@ struct ModelConfig {
   /// Returns true if a block has experts.
   bool has_experts(std::int64_t layer) const { return moe && layer >= moe.dense_layers; }
   /// Returns the number of elements of a head that RoPE rotates.
-  std::int64_t rotary_dim() const { return block.rotary_dim > 0 ? block.rotary_dim : head_dim; }
+  std::int64_t rotary_dim() const {
+    return latent ? latent.rope_dim : block.rotary_dim > 0 ? block.rotary_dim : head_dim;
+  }
   /// Returns true if a block rotates its queries and keys.
   bool has_rope(std::int64_t layer) const;
   /// Returns the number of keys that a query of the layer sees; 0: all before it.
@@ -147,6 +165,10 @@ struct ModelConfig {
 
   std::int64_t q_width() const { return heads * head_dim; }
   std::int64_t kv_width() const { return kv_heads * head_dim; }
+  /// Returns the width of a value head.
+  std::int64_t v_dim() const { return latent ? latent.v_dim : head_dim; }
+  /// Returns the width of attention's output, which o reads.
+  std::int64_t attention_width() const { return heads * v_dim(); }
   /// Return the number of elements that one QK-norm covers, of queries and of keys; 0 without QK-norm.
   std::int64_t q_normed() const { return !qk_norm ? 0 : norms_all_heads() ? q_width() : head_dim; }
   std::int64_t k_normed() const { return !qk_norm ? 0 : norms_all_heads() ? kv_width() : head_dim; }

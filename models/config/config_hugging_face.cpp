@@ -201,14 +201,13 @@ void refuse_rope(const json& object, const RopeKeys& rope, const Family& family,
     refused.add(type, fmt::format("RoPE of type {}", shown(rope.values.at(type))), "\"default\"");
 }
 
-/// Notes that DeepSeek's additional scale on attention scores is not applied.
-void note_attention_scale(const RopeKeys& rope, std::string_view model_type, ModelConfig& config) {
+/// Sets DeepSeek's scale of attention's scores, which grows with the context of YaRN.
+void read_attention_scale(const RopeKeys& rope, ModelConfig& config) {
   double all_dim = 0;
   read(rope.values, "mscale_all_dim", all_dim);
-  if (model_type.starts_with("deepseek_") && config.rope_scaling.kind == RopeScaling::Kind::yarn &&
-      all_dim != 0)
-    config.not_modelled.push_back(fmt::format(
-        "{}: mscale_all_dim {}: its factor on the scores of attention is left out", rope.key, all_dim));
+  if (config.rope_scaling.kind != RopeScaling::Kind::yarn || all_dim == 0) return;
+  const double temperature = yarn_temperature(config.rope_scaling.factor, all_dim);
+  config.block.attention_scale = temperature * temperature / std::sqrt(static_cast<double>(config.head_dim));
 }
 
 void read_rope(const json& object, const RopeKeys& rope, std::string_view model_type, ModelConfig& config) {
@@ -232,7 +231,7 @@ void read_rope(const json& object, const RopeKeys& rope, std::string_view model_
     else
       config.not_modelled.push_back(
           fmt::format("{}: {} is not known here and was left out", rope.key, unknown));
-  note_attention_scale(rope, model_type, config);
+  if (config.latent) read_attention_scale(rope, config);
 }
 
 /// Collects settings of the file that a step omits.
@@ -248,8 +247,6 @@ void note_what_is_left_out(const json& object, const std::string& model_type, Mo
   if (deviation != kInitializerRange)
     config.not_modelled.push_back(
         fmt::format("initializer_range {}: fresh weights are made with {}", deviation, kInitializerRange));
-  if (model_type.starts_with("deepseek_"))
-    config.not_modelled.push_back("latent attention (MLA) is left out: attention is plain");
   note_unread_keys(object, model_type, config);
 }
 
@@ -274,6 +271,7 @@ ModelConfig from_hugging_face(const json& object) {
     read(object, key(entry.hugging_face).c_str(), config.*entry.member);
   if (!object.contains("num_key_value_heads")) config.kv_heads = family.kv_heads;
   if (!object.contains("head_dim")) config.head_dim = family.head_dim;
+  if (hugging_face_has_latents(model_type)) read_latent_dimensions(object, model_type, config);
   read(object, "tie_word_embeddings", config.tied);
   read(object, key("rms_norm_eps").c_str(), config.norm_eps);
   read(object, key("max_position_embeddings").c_str(), config.max_positions);
@@ -282,7 +280,7 @@ ModelConfig from_hugging_face(const json& object) {
   refuse_other_models(object, model_type, config, refused);
   refuse_rope(object, rope, family, config.max_positions, refused);
   refused.throw_if_any();
-  read_window(object, family, config);
+  if (!config.latent) read_window(object, family, config);
   read_rope(object, rope, model_type, config);
   if (family.rotary_share > 0) read_rotary_dim(object, rope, family, config);
   if (hugging_face_has_experts(model_type)) read_hugging_face_moe(object, model_type, config);

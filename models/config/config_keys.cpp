@@ -57,11 +57,6 @@ double positive(const json& object, const char* key, std::optional<double> other
   return value;
 }
 
-/// Returns the growth of attention's temperature with the context, as in DeepSeek and YaRN.
-double yarn_temperature(double factor, double mscale) {
-  return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1;
-}
-
 void read_llama3(const json& object, RopeScaling& s) {
   s.low_freq_factor = positive(object, "low_freq_factor", std::nullopt);
   s.high_freq_factor = positive(object, "high_freq_factor", std::nullopt);
@@ -98,6 +93,10 @@ void read_longrope(const json& object, RopeScaling& s) {
 }
 
 }  // namespace
+
+double yarn_temperature(double factor, double mscale) {
+  return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1;
+}
 
 KeyNames KeyNames::of_hugging_face(const json& object) {
   KeyNames names;

@@ -82,6 +82,8 @@ struct ReadRopeScaling {
 
 /// Reads Hugging Face's keys: rope_type (or type), factor and those of the type. `max_positions`: default of
 /// original_max_position_embeddings; 0: unknown. Throws InvalidInput that names the key.
+/// Returns the growth of attention's temperature with the context, as in DeepSeek and YaRN.
+double yarn_temperature(double factor, double mscale);
 ReadRopeScaling rope_scaling_from_json(const nlohmann::json& object, std::int64_t max_positions);
 nlohmann::json rope_scaling_to_json(const RopeScaling& scaling);
 
@@ -139,8 +141,6 @@ class Refusals {
  public:
   /// `what`: the unsupported feature, singular; `remedy`: the value that disables it.
   void add(const std::string& key, const std::string& what, const std::string& remedy);
-  /// Appends advice to the error.
-  void advise(const std::string& advice) { advice_ = advice; }
   /// Throws InvalidInput if any key was added.
   void throw_if_any() const;
 
@@ -149,11 +149,12 @@ class Refusals {
     std::string key, what, remedy;
   };
   std::vector<Entry> all_;
-  std::string advice_;
 };
 
-/// Value width of a DeepSeek head if v_head_dim is absent.
-inline constexpr std::int64_t kDeepSeekValueWidth = 128;
+/// Returns true for model_types with latent attention.
+bool hugging_face_has_latents(const std::string& model_type);
+/// Sets config.latent and head_dim, which transformers does not read (hugging_face_block.cpp). Throws InvalidInput.
+void read_latent_dimensions(const nlohmann::json& object, const std::string& model_type, ModelConfig& config);
 
 /// Returns the name under which the file gives a key: its own, or an alias that transformers accepts.
 std::string key_in_file(const nlohmann::json& object, std::string_view model_type, const std::string& key);

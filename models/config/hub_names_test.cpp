@@ -50,9 +50,9 @@ TEST_CASE("hub_names: every repository leads to one preset that exists", "[model
 
 TEST_CASE("find_model: a repository whose preset is a variant is refused with the difference", "[models]") {
   CHECK(
-      refusal("deepseek-ai/DeepSeek-V3") ==
-      "deepseek-ai/DeepSeek-V3 is not supported as published; the preset deepseek-v3-gqa is a variant: plain "
-      "attention instead of latent attention (MLA), no YaRN, no multi-token prediction");
+      refusal("meta-llama/Llama-4-Scout-17B-16E") ==
+      "meta-llama/Llama-4-Scout-17B-16E is not supported as published; the preset llama4-scout-gqa is a variant: text "
+      "alone; RoPE in all layers, none chunked, no QK-norm, no attention temperature");
   CHECK(contains(refusal("llama-4-scout-17b-16e"), "the preset llama4-scout-gqa is a variant: text alone"));
 }
 

@@ -193,6 +193,27 @@ void read_exaone4(const json& object, ModelConfig& config) {
 
 }  // namespace
 
+bool hugging_face_has_latents(const std::string& model_type) {
+  return model_type == "deepseek_v2" || model_type == "deepseek_v3";
+}
+
+void read_latent_dimensions(const json& object, const std::string& model_type, ModelConfig& config) {
+  if (object.contains("kv_lora_rank") && !given(object, "kv_lora_rank"))
+    throw InvalidInput(fmt::format("kv_lora_rank: null, but a {} has latent attention (MLA)", model_type));
+  std::int64_t nope = 128;
+  config.latent = {.q_rank = 1536, .kv_rank = 512, .rope_dim = 64, .v_dim = 128};
+  if (object.contains("q_lora_rank") && !given(object, "q_lora_rank")) config.latent.q_rank = 0;
+  read(object, "q_lora_rank", config.latent.q_rank);
+  read(object, "kv_lora_rank", config.latent.kv_rank);
+  read(object, "qk_nope_head_dim", nope);
+  read(object, "qk_rope_head_dim", config.latent.rope_dim);
+  read(object, "v_head_dim", config.latent.v_dim);
+  config.head_dim = nope + config.latent.rope_dim;
+  bool interleaved = true;
+  if (model_type == "deepseek_v3") read(object, "rope_interleave", interleaved);
+  if (interleaved) config.block.rope_pairs = RopePairs::interleaved;
+}
+
 void read_local_layers(const json& object, const std::function<bool(std::int64_t layer)>& is_local,
                        ModelConfig& config) {
   const bool listed = given(object, "layer_types");

@@ -9,6 +9,7 @@
 #include "kernels/testing/catch.h"
 #include "kernels/testing/temp_directory.h"
 #include "kernels/testing/text_checks.h"
+#include "models/config/block.h"
 #include "models/config/config.h"
 
 namespace precbench {
@@ -24,7 +25,7 @@ json accepted(const std::string& model_type) {
                  {"intermediate_size", 96},  {"num_attention_heads", 4}, {"num_key_value_heads", 2},
                  {"head_dim", 16},           {"vocab_size", 96}};
   if (model_type == "mistral") object["sliding_window"] = nullptr;
-  if (model_type.starts_with("deepseek")) object["kv_lora_rank"] = nullptr;
+  if (model_type.starts_with("deepseek")) object["num_key_value_heads"] = 4;
   if (model_type == "llama4_text")
     object.update({{"attention_chunk_size", nullptr},
                    {"use_qk_norm", false},
@@ -376,32 +377,81 @@ TEST_CASE("config.json: unsupported keys of Llama 4 are one error whose advice g
   CHECK(contains(error_of(with(scout, {{"moe_layers", json::array()}})), "moe_layers: "));
 }
 
-TEST_CASE("config.json: advice on DeepSeek's latent attention gives the model's head width",
-          "[models][moe]") {
-  json v3 = {{"model_type", "deepseek_v3"},   {"hidden_size", 7168},     {"intermediate_size", 18432},
-             {"moe_intermediate_size", 2048}, {"num_hidden_layers", 61}, {"num_attention_heads", 128},
-             {"num_key_value_heads", 128},    {"n_routed_experts", 256}, {"vocab_size", 129280},
-             {"kv_lora_rank", 512},           {"q_lora_rank", 1536},     {"qk_nope_head_dim", 128},
-             {"qk_rope_head_dim", 64},        {"v_head_dim", 128},       {"num_nextn_predict_layers", 1}};
-  CHECK(
-      error_of(v3) ==
-      "kv_lora_rank: latent attention (MLA) is not supported; set it to null and head_dim to 128 to measure the "
-      "model without; presets deepseek-v2-lite-gqa and deepseek-v3-gqa are such models");
-  v3["kv_lora_rank"] = nullptr;
-  CHECK(error_of(v3) == "head_dim: missing; plain attention (kv_lora_rank null) needs it, 128 as v_head_dim");
-  v3["head_dim"] = 64;  // as transformers 5 writes it
-  CHECK(error_of(v3) ==
-        "head_dim: 64 is not v_head_dim 128; with plain attention (kv_lora_rank null) set it to 128");
-  v3["head_dim"] = 128;
-  const ModelConfig model = model_from_json(v3);
-  CHECK(parameter_count(model) == parameter_count(find_model("deepseek-v3-gqa")));
-  CHECK(model.not_modelled == Lines{"latent attention (MLA) is left out: attention is plain",
-                                    "num_nextn_predict_layers 1 is left out: no multi-token prediction"});
-  const json yarn = {{"type", "yarn"}, {"factor", 40}, {"mscale", 1.0}, {"mscale_all_dim", 1.0}};
-  CHECK(warnings_of(with(v3, {{"rope_scaling", yarn}})).front() ==
-        "rope_scaling: mscale_all_dim 1: its factor on the scores of attention is left out");
+TEST_CASE("config.json: latent attention of DeepSeek", "[models][moe]") {
+  json v3 = {{"model_type", "deepseek_v3"},
+             {"hidden_size", 7168},
+             {"intermediate_size", 18432},
+             {"moe_intermediate_size", 2048},
+             {"num_hidden_layers", 61},
+             {"num_attention_heads", 128},
+             {"num_key_value_heads", 128},
+             {"n_routed_experts", 256},
+             {"vocab_size", 129280},
+             {"max_position_embeddings", 163840},
+             {"rope_scaling",
+              {{"type", "yarn"},
+               {"factor", 40},
+               {"mscale", 1.0},
+               {"mscale_all_dim", 1.0},
+               {"original_max_position_embeddings", 4096},
+               {"beta_fast", 32},
+               {"beta_slow", 1}}}};
+  const auto named = [](json object, const char* name) {
+    ModelConfig model = model_from_json(object);
+    model.name = name;
+    model.not_modelled = {};
+    return model;
+  };
+  CHECK(named(v3, "deepseek-v3") == find_model("deepseek-v3"));
+  // Widths that the model_type has by default; transformers 5 writes the width of the RoPE part as head_dim.
+  const json widths = {{"kv_lora_rank", 512},    {"q_lora_rank", 1536},    {"qk_nope_head_dim", 128},
+                       {"qk_rope_head_dim", 64}, {"v_head_dim", 128},      {"qk_head_dim", 192},
+                       {"head_dim", 64},         {"rope_interleave", true}};
+  CHECK(named(with(v3, widths), "deepseek-v3") == find_model("deepseek-v3"));
+  CHECK(warnings_of(with(v3, {{"num_nextn_predict_layers", 1}})) ==
+        Lines{"num_nextn_predict_layers 1 is left out: no multi-token prediction"});
+  json k2 = with(v3, {{"model_type", "kimi_k2"},
+                      {"num_attention_heads", 64},
+                      {"num_key_value_heads", 64},
+                      {"n_routed_experts", 384},
+                      {"n_group", 1},
+                      {"topk_group", 1},
+                      {"vocab_size", 163840},
+                      {"first_k_dense_replace", 1},
+                      {"routed_scaling_factor", 2.827},
+                      {"rope_theta", 50000.0},
+                      {"max_position_embeddings", 131072}});
+  k2["rope_scaling"]["factor"] = 32;
+  CHECK(named(k2, "kimi-k2") == find_model("kimi-k2"));
+  CHECK(model_from_json(with(v3, {{"rope_interleave", false}})).block.rope_pairs == RopePairs::halves);
+  const ModelConfig direct = model_from_json(with(v3, {{"q_lora_rank", nullptr}}));
+  CHECK(block_of(direct, 0).linears.front().parts.front().name == "self_attn.q_proj.weight");
+  CHECK(model_from_json(model_to_json(direct)).latent == direct.latent);
+  CHECK(error_of(with(v3, {{"kv_lora_rank", nullptr}})) ==
+        "kv_lora_rank: null, but a deepseek_v3 has latent attention (MLA)");
+  CHECK(error_of(with(v3, {{"kv_lora_rank", 0}})) == "kv_lora_rank: must be from 1 to 16777216, got 0");
+  CHECK(error_of(with(v3, {{"qk_rope_head_dim", 63}})) == "qk_rope_head_dim: 63 is odd; RoPE rotates pairs");
+  CHECK(error_of(with(v3, {{"num_key_value_heads", 8}})) ==
+        "num_key_value_heads: 8, but latent attention has a key for each of 128 heads");
+  CHECK(contains(error_of(with(v3, {{"attention_bias", true}})), "attention_bias: a bias in attention"));
 }
 
+TEST_CASE("own keys: latent attention is refused with what it lacks", "[models]") {
+  json model = {{"layers", 2},        {"width", 64},           {"ffn", 96},
+                {"heads", 4},         {"head_dim", 24},        {"vocab", 96},
+                {"kv_lora_rank", 16}, {"qk_rope_head_dim", 8}, {"v_head_dim", 16}};
+  CHECK(error_of(model).empty());
+  CHECK(model_from_json(model_to_json(model_from_json(model))) == model_from_json(model));
+  for (const char* key : {"kv_lora_rank", "qk_rope_head_dim", "v_head_dim"}) {
+    json without = model;
+    without.erase(key);
+    CHECK(error_of(without) == std::string(key) + ": missing; latent attention needs it");
+  }
+  for (const char* key : {"qk_norm", "qkv_bias", "o_bias"})
+    CHECK(error_of(with(model, {{key, true}})) ==
+          std::string(key) + ": not supported together with latent attention");
+  CHECK(contains(error_of(with(model, {{"qk_rope_head_dim", 24}})), "leaves no elements without RoPE"));
+}
 TEST_CASE("config.json: unsupported RoPE types are refused and dynamic RoPE limits the length", "[models]") {
   CHECK(error_of(with(accepted("llama"), {{"rope_scaling", {{"type", "ntk"}, {"factor", 2.0}}}})) ==
         "type: RoPE of type \"ntk\" is not supported; set it to \"default\" to measure the model without");

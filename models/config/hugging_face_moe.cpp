@@ -38,23 +38,9 @@ void read_qwen3_or_olmoe(const json& object, bool qwen3, const KeyNames& names, 
   config.moe.expert_ffn = qwen3 ? length(object, names("expert_ffn"), 768) : config.ffn;
 }
 
-/// Throws InvalidInput unless the file gives head_dim and it equals v_head_dim.
-void check_head_width(const json& object) {
-  std::int64_t values = kDeepSeekValueWidth, width = 0;
-  read(object, "v_head_dim", values);
-  read(object, "head_dim", width);
-  if (width == 0)
-    throw InvalidInput(fmt::format(
-        "head_dim: missing; plain attention (kv_lora_rank null) needs it, {} as v_head_dim", values));
-  if (given(object, "v_head_dim") && width != values)
-    throw InvalidInput(fmt::format(
-        "head_dim: {} is not v_head_dim {}; with plain attention (kv_lora_rank null) set it to {}", width,
-        values, values));
-}
-
 /// `version`: 1 for DeepSeek-MoE, which has plain attention, to 3.
 void read_deepseek(const json& object, int version, const KeyNames& names, ModelConfig& config) {
-  const bool first = version == 1, third = version == 3;
+  const bool third = version == 3;
   MoeConfig& moe = config.moe;
   RoutingRule& rule = moe.rule;
   rule.experts = length(object, names("experts"), third ? 256 : 64);
@@ -75,7 +61,6 @@ void read_deepseek(const json& object, int version, const KeyNames& names, Model
   moe.expert_ffn = length(object, names("expert_ffn"), third ? 2048 : 1407);
   moe.shared_ffn = moe.expert_ffn * length_or_none(object, "n_shared_experts", third ? 1 : 2);
   moe.dense_layers = length_or_none(object, names("dense_layers"), third ? 3 : 0);
-  if (!first) check_head_width(object);
 }
 
 /// Sets the number of first layers without experts from a list of them. Throws InvalidInput if the list has others.

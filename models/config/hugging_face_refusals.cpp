@@ -227,16 +227,6 @@ void refuse_llama4_layers(const json& object, const ModelConfig& config, Refusal
     refused.add("moe_layers", "a block without experts between others", "null");
 }
 
-/// Refuses latent attention. In its plain replacement heads are as wide as the values, which the file's
-/// head_dim need not be: transformers 5 writes the width of the RoPE part there.
-void refuse_latent_attention(const json& object, Refusals& refused) {
-  if (object.contains("kv_lora_rank") && !given(object, "kv_lora_rank")) return;
-  std::int64_t values = kDeepSeekValueWidth;
-  read(object, "v_head_dim", values);
-  refused.add("kv_lora_rank", "latent attention (MLA)", fmt::format("null and head_dim to {}", values));
-  refused.advise("presets deepseek-v2-lite-gqa and deepseek-v3-gqa are such models");
-}
-
 }  // namespace
 
 bool asks_nothing(const json& value) {
@@ -256,24 +246,22 @@ void Refusals::add(const std::string& key, const std::string& what, const std::s
 
 void Refusals::throw_if_any() const {
   if (all_.empty()) return;
-  const std::string advice = advice_.empty() ? "" : "; " + advice_;
   if (all_.size() == 1)
-    throw InvalidInput(fmt::format("{}: {} is not supported; set it to {} to measure the model without{}",
-                                   all_[0].key, all_[0].what, all_[0].remedy, advice));
+    throw InvalidInput(fmt::format("{}: {} is not supported; set it to {} to measure the model without",
+                                   all_[0].key, all_[0].what, all_[0].remedy));
   std::vector<std::string> what, remedies;
   for (const Entry& entry : all_) {
     what.push_back(fmt::format("{}: {}", entry.key, entry.what));
     remedies.push_back(fmt::format("{} to {}", entry.key, entry.remedy));
   }
-  throw InvalidInput(fmt::format("{}: none of these is supported; set {} to measure the model without{}",
-                                 fmt::join(what, "; "), fmt::join(remedies, ", "), advice));
+  throw InvalidInput(fmt::format("{}: none of these is supported; set {} to measure the model without",
+                                 fmt::join(what, "; "), fmt::join(remedies, ", ")));
 }
 
 void refuse_other_models(const json& object, const std::string& model_type, const ModelConfig& config,
                          Refusals& refused) {
   refuse_own_keys(object, model_type, refused);
   if (model_type == "llama4_text") refuse_llama4_layers(object, config, refused);
-  if (model_type.starts_with("deepseek_")) refuse_latent_attention(object, refused);
   refuse_layer_types(object, model_type, refused);
   refuse_foreign_keys(object, config, model_type, refused);
 }

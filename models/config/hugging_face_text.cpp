@@ -31,6 +31,7 @@ constexpr TextModel kTextModels[] = {
     {"gemma3", "gemma3_text", false},
     {"mimo", "qwen2", false},
     {"phi3_v", "phi3", false},
+    {"kimi_k2", "deepseek_v3", false},
 };
 
 /// model_type of a file that names only its class.

@@ -1,4 +1,5 @@
-// The presets: published shapes and our own small ones. Those of families with LayerNorm are in presets_classic.cpp.
+// The presets: published shapes and our own small ones. Those of families with LayerNorm are in presets_classic.cpp, those with
+// latent attention in presets_latent.cpp.
 #include <cmath>
 
 #include "models/config/presets.h"
@@ -478,8 +479,8 @@ const std::vector<ModelConfig>& model_presets() {
       llama4_scout(),
         // clang-format on
     };
-    const std::vector<ModelConfig> classic = classic_presets();
-    all.insert(all.end(), classic.begin(), classic.end());
+    for (const std::vector<ModelConfig>& more : {classic_presets(), latent_presets()})
+      all.insert(all.end(), more.begin(), more.end());
     return all;
   }();
   return presets;

@@ -18,6 +18,7 @@ std::int64_t StoredOrder::stored(std::int64_t element) const {
 }
 
 StoredOrder stored_order(const ModelConfig& config, std::string_view parameter) {
+  if (config.latent) return {};  // its RoPE takes pairs as they are stored (LatentHeads)
   constexpr std::array kOfQueriesAndKeys = {"self_attn.q_proj.", "self_attn.k_proj.", "self_attn.q_norm.",
                                             "self_attn.k_norm."};
   for (const std::string_view known : kOfQueriesAndKeys)

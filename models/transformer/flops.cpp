@@ -19,14 +19,15 @@ FlopCount flops_per_token(const ModelConfig& config, std::int64_t seq, FlopConve
   FlopCount count;
   const std::int64_t head_weights = head_linear(config).size();
   count.head = kFlopsPerWeight * head_weights;
-  // Per token and block, QK^T and PV are a seq x D product for each head: 2 seq D weights' worth per head,
-  // unmasked.
-  const std::int64_t full_attention = kFlopsPerWeight * config.layers * 2 * seq * config.q_width();
+  // Per token and block, QK^T is a seq x D GEMM for each head and PV one of seq x V: unmasked, seq (D + V) weights'
+  // worth per head.
+  const std::int64_t widths = config.q_width() + config.attention_width();
+  const std::int64_t full_attention = kFlopsPerWeight * config.layers * seq * widths;
   // In a window of w tokens the seq - w later queries miss (seq - w)^2 / 2 pairs more.
   std::int64_t outside = 0;
   for (std::int64_t layer = 0; layer < config.layers; ++layer)
     if (const std::int64_t window = config.window(layer); window > 0 && window < seq)
-      outside += kFlopsPerWeight * (seq - window) * (seq - window) * config.q_width() / seq;
+      outside += kFlopsPerWeight * (seq - window) * (seq - window) * widths / (2 * seq);
   if (convention == FlopConvention::causal) {
     count.gemm = kFlopsPerWeight * active_matrix_parameters(config);
     count.attention = full_attention / 2 - outside;

@@ -18,6 +18,7 @@ using checks::random_step;
 namespace {
 
 constexpr double kBf16Roundoff = 0x1p-9;
+const std::string kGoldens = PRECBENCH_SOURCE_DIR "/models/transformer/golden";
 
 /// Returns a device on which equal runs give equal bits: no autotuning, additions in a fixed order.
 std::unique_ptr<Device> repeatable_gpu(const std::string& attention) {
@@ -48,11 +49,12 @@ void check_steps(const std::vector<Recipe>& recipes, const std::vector<LinearRol
                  const ModelConfig& model = find_model("tiny")) {
   StepSetup setup{.model = model, .B = 2, .T = 128, .roles = roles};
   for (const QkNorms& norms : kQkNorms) {
-    if (norms.any && model.moe) continue;  // independent of the experts
+    if (norms.any && (model.moe || model.latent)) continue;  // independent of the experts; not with latents
     norms.set(setup.model);
     checks::StepChecks steps(setup, recipes);
     for (const Recipe& recipe : recipes)
       for (const char* attention : {"auto", "own"}) {
+        if (model.latent && std::string(attention) == "own") continue;
         if (!takes(*repeatable_gpu(attention), recipe)) continue;
         for (const checks::Finding& finding : steps.check(
                  recipe, [&] { return repeatable_gpu(attention); }, norms.name)) {
@@ -70,6 +72,18 @@ ModelConfig moe_model(const char* name) {
   return model;
 }
 
+/// Returns tiny with DeepSeek's heads, in sizes that every recipe takes, and with or without a latent of queries.
+ModelConfig latent_model(std::int64_t q_rank) {
+  ModelConfig model = find_model("tiny");
+  model.layers = 2;
+  model.heads = model.kv_heads = 2;
+  model.head_dim = 192;
+  model.latent = {.q_rank = q_rank, .kv_rank = 192, .rope_dim = 64, .v_dim = 128};
+  model.block.rope_pairs = RopePairs::interleaved;
+  model.block.attention_scale = 0.1;
+  return model;
+}
+
 std::vector<Recipe> expert_recipes() {
   std::vector<Recipe> all = builtin_recipes();
   std::erase_if(all, [](const Recipe& recipe) { return experts_unsupported_reason(recipe).has_value(); });
@@ -83,8 +97,8 @@ void check_recomputation(const std::vector<Recipe>& recipes, const ModelConfig& 
     const bool all = recipe.name == "bf16" || recipe.name == "tensorwise";
     for (const QkNorms& norms : kQkNorms)
       for (const char* attention : {"auto", "own"}) {
-        if (norms.any && (model.moe || !all)) continue;
-        if (!all && std::string(attention) == "own") continue;
+        if (norms.any && (model.moe || model.latent || !all)) continue;
+        if ((!all || model.latent) && std::string(attention) == "own") continue;
         StepSetup setup{.model = model, .B = 2, .T = 64, .recipe = recipe};
         norms.set(setup.model);
         TestStep kept(setup, repeatable_gpu(attention));
@@ -144,7 +158,7 @@ Bf16Errors errors_of_roundoff(const Golden& golden) {
 /// Checks that a golden step on the GPU has at most twice the error that roundoff explains on the CPU.
 void check_golden(const char* name, const char* attention) {
   INFO(name);
-  const Golden golden(PRECBENCH_SOURCE_DIR "/models/transformer/golden", name);
+  const Golden golden(kGoldens, name);
   const StepOutcome gpu = run_step(golden, false, repeatable_gpu(attention));
   const Bf16Errors roundoff = errors_of_roundoff(golden);
   CHECK(std::fabs(gpu.loss - golden.values("loss")[0]) <= 2 * roundoff.loss);
@@ -183,6 +197,21 @@ TEST_CASE("step on a GPU: recomputation gives the same bits", "[gpu]") {
   if (!gpu_here()) return;
   check_recomputation(builtin_recipes());
   check_recomputation(fp4_recipes());
+}
+
+TEST_CASE(
+    "step on a GPU: latent attention matches the CPU device in every recipe, and recomputation is exact",
+    "[gpu]") {
+  if (!gpu_here()) return;
+  for (const std::int64_t q_rank : {0, 128})
+    if (const ModelConfig model = latent_model(q_rank);
+        make_gpu_device(0)
+            ->attention_refusal(
+                {.B = 2, .T = 128, .heads = 2, .kv_heads = 2, .head_dim = 192, .value_dim = 128})
+            .empty()) {
+      check_steps(builtin_recipes(), StepSetup{}.roles, model);
+      check_recomputation(builtin_recipes(), model);
+    }
 }
 
 TEST_CASE("MoE step on a GPU: matches the CPU device in every recipe", "[gpu][moe]") {
@@ -230,7 +259,8 @@ TEST_CASE("delayed scaling on a GPU: unchanged amaxes give the same bits as curr
 
 TEST_CASE("MoE step on a GPU: BF16 error against Hugging Face is at most twice the CPU's", "[gpu][moe]") {
   if (!gpu_here()) return;
-  for (const char* name : kGoldenMixtures) check_golden(name, "own");
+  for (const std::string name : kGoldenMixtures)
+    if (!Golden(kGoldens, name).model.latent) check_golden(name.c_str(), "own");
 }
 
 TEST_CASE("step on a GPU: BF16 error of every family against Hugging Face is at most twice the CPU's",

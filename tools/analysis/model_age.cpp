@@ -62,7 +62,8 @@ std::optional<double> parameters_of(const Record& record) {
   if (!record.definition || !record.definition->model || !record.definition->model->is_object())
     return std::nullopt;
   const nlohmann::ordered_json& model = *record.definition->model;
-  if (model.contains("experts")) return std::nullopt;  // records of MoE models have record.params
+  // Records of models with experts or latent attention have record.params.
+  if (model.contains("experts") || model.contains("kv_lora_rank")) return std::nullopt;
   const auto parameters = dense_parameters(model);
   return parameters && *parameters > 0 ? parameters : std::nullopt;
 }

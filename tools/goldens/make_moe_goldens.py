@@ -7,9 +7,10 @@ ones.
 Needs torch (CPU), transformers 5 and safetensors, only to regenerate the files.
 
 The plain step uses Hugging Face's own modules: its Mixtral, Qwen2-MoE, Qwen3-MoE, OLMoE, GLM-4.5, MiniMax-M2 and ERNIE 4.5; its Llama 4 with RoPE in
-every layer, no q and k norm and full attention; and, since our attention is not latent, its DeepSeek-V3 MoE
-layer in the blocks of its Qwen3, the first of which is dense, and DeepSeek-V2's in those of its Llama. The rounded step is our own. Experts have
+every layer, no q and k norm and full attention; its DeepSeek-V3 MoE layer in the blocks of its Qwen3, the first of which is dense, and DeepSeek-V2's in those of its Llama. The rounded step is our own. Experts have
 separate tensors here, which the library stacks. Auxiliary losses of the routers are 0.
+
+DeepSeek V2 and V3 with latent attention are the library's own.
 
 Llama 4's weights are also written in the form of its checkpoints, to bench/step/golden/llama4.safetensors: a
 layer's experts in two transposed tensors, and rows of q and k in the order of its RoPE pairs.
@@ -64,6 +65,26 @@ MODELS = {
                          moe_num_shared_experts=1, moe_layer_start_index=1, moe_layer_interval=1, use_bias=False,
                          rms_norm_eps=1e-5, rope_theta=500000.0, tie_word_embeddings=True, **step.NO_TOKENS),
 }
+# Latent attention: all widths differ. Three quarters of the positions are beyond the original context.
+LATENT_SHAPE = dict(num_hidden_layers=2, hidden_size=16, intermediate_size=8, num_attention_heads=2, num_key_value_heads=2,
+                    vocab_size=24, hidden_act="silu", max_position_embeddings=96, moe_intermediate_size=6, n_shared_experts=1,
+                    n_routed_experts=4, num_experts_per_tok=2, first_k_dense_replace=1, rms_norm_eps=1e-5, rope_theta=10000.0,
+                    tie_word_embeddings=False, kv_lora_rank=8, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=12,
+                    **step.NO_TOKENS)
+YARN = dict(type="yarn", factor=4.0, original_max_position_embeddings=6, beta_fast=32, beta_slow=1)
+MODELS.update({
+    "deepseek-v2-lite": dict(LATENT_SHAPE, model_type="deepseek_v2", q_lora_rank=None, topk_method="greedy",
+                             routed_scaling_factor=1.0, norm_topk_prob=False, n_group=1, topk_group=1,
+                             rope_scaling=dict(YARN, mscale=0.707, mscale_all_dim=0.707)),
+    "deepseek-v2": dict(LATENT_SHAPE, model_type="deepseek_v2", q_lora_rank=6, topk_method="group_limited_greedy",
+                        routed_scaling_factor=2.0, norm_topk_prob=False, n_group=2, topk_group=1),
+    "deepseek-v3": dict(LATENT_SHAPE, model_type="deepseek_v3", q_lora_rank=6, routed_scaling_factor=2.5, norm_topk_prob=True,
+                        n_group=2, topk_group=1, rope_scaling=dict(YARN, mscale=1.0, mscale_all_dim=1.0),
+                        num_nextn_predict_layers=0),
+    "deepseek-v3-halves": dict(LATENT_SHAPE, model_type="deepseek_v3", num_hidden_layers=1, first_k_dense_replace=0,
+                               q_lora_rank=None, routed_scaling_factor=1.0, norm_topk_prob=True, n_group=1, topk_group=1,
+                               rope_interleave=False, num_nextn_predict_layers=0),
+})
 BIAS = "e_score_correction_bias"
 # What differs in our own keys from a router of all experts by softmax, without a shared expert, in all layers.
 ROUTERS = {
@@ -74,6 +95,14 @@ ROUTERS = {
                        qk_norm=True, qk_norm_over="heads"),
     "ernie4.5-moe": dict(expert_ffn=16, shared=16, dense_layers=1, normalise=True, bias="mlp.moe_statics." + BIAS),
 }
+DEEPSEEK_ROUTER = dict(expert_ffn=6, shared=6, dense_layers=1)
+ROUTERS.update({
+    "deepseek-v2-lite": DEEPSEEK_ROUTER,
+    "deepseek-v2": dict(DEEPSEEK_ROUTER, groups=2, group_top_k=1, group_score="max", route_scale=2.0),
+    "deepseek-v3": dict(DEEPSEEK_ROUTER, score="sigmoid", normalise=True, groups=2, group_top_k=1, route_scale=2.5,
+                        bias="mlp.gate." + BIAS),
+    "deepseek-v3-halves": dict(DEEPSEEK_ROUTER, dense_layers=0, score="sigmoid", normalise=True, bias="mlp.gate." + BIAS),
+})
 # The library's names of the biases, where they are not ours.
 THEIR_BIASES = {"block_sparse_moe." + BIAS: "mlp." + BIAS, "mlp.moe_statics." + BIAS: "mlp.gate.moe_statics." + BIAS}
 DEEPSEEK_MOE = dict(step.SMALL_SHAPE, model_type="deepseek", moe_intermediate_size=16, n_routed_experts=4, n_shared_experts=1,
@@ -114,7 +143,8 @@ def route(config, z, layer):
         index = choose(keys, config["top_k"])
     else:
         keys = keys.unflatten(-1, (config["groups"], -1))
-        groups = choose(keys.topk(2, -1).values.sum(-1), config["group_top_k"])
+        best = keys.topk(1 if config.get("group_score") == "max" else 2, -1).values.sum(-1)
+        groups = choose(best, config["group_top_k"])
         kept = torch.zeros(keys.shape[:-1]).scatter(-1, groups, 1).bool()
         index = choose(keys.masked_fill(~kept[..., None], -torch.inf).flatten(-2), config["top_k"])
     chosen = p.gather(-1, index)
@@ -198,6 +228,24 @@ class Library(step.HuggingFace):
                 grads[names[0]], grads[names[1]] = gate_up[e].chunk(2)
                 grads[names[2]] = down[e]
         return loss, grads
+
+
+class Latent(Library):
+    """DeepSeek V2 and V3."""
+
+    def __init__(self, description, ours):
+        super().__init__(description, ours)
+        c = self.model.config
+        self.ours.update(head_dim=c.qk_head_dim, latent=dict(q_rank=c.q_lora_rank, kv_rank=c.kv_lora_rank,
+                                                             rope_dim=c.qk_rope_head_dim, v_dim=c.v_head_dim),
+                         attention_scale=self.model.model.layers[0].self_attn.scaling,
+                         rope_pairs="interleaved" if getattr(c, "rope_interleave", True) else "halves")
+
+    def rotary(self, c, model_type):
+        if model_type == "deepseek_v3":
+            return super().rotary(c, model_type)
+        turns = self.model.model.rotary_emb(torch.zeros(1, dtype=torch.float64), torch.arange(step.T)[None])[0]
+        return turns.real, turns.imag
 
 
 class Llama4(step.HuggingFace):
@@ -339,7 +387,8 @@ def main():
                 if ours.get("bias"):
                     ours["buffers"] = {f"model.layers.{layer}.{ours['bias']}": 0.1 * torch.randn(ours["experts"], generator=generator)
                                        for layer in range(ours["dense_layers"], description["num_hidden_layers"])}
-            library = (Llama4 if llama4 else Library)(description, ours)
+            kind = Llama4 if llama4 else Latent if "kv_lora_rank" in description else Library
+            library = kind(description, ours)
         elif name == "deepseek-moe":
             description = DEEPSEEK_MOE
             library = deepseek_moe(description)

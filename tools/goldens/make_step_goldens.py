@@ -153,9 +153,12 @@ def random_weights(config, generator):
             gain(at + "input_layernorm.weight", C)
         if norms == "both":
             gain(at + ("post_self_attn_layernorm.weight" if glm4 else "pre_feedforward_layernorm.weight"), C)
-        for name, rows in (("q", q_width), ("k", kv_width), ("v", kv_width)):
-            matrix(f"{at}self_attn.{name}_proj.weight", rows, C, C**-0.5)
-        matrix(at + "self_attn.o_proj.weight", C, q_width, q_width**-0.5)
+        if config.get("latent"):
+            latent_weights(config, at + "self_attn.", matrix, gain)
+        else:
+            for name, rows in (("q", q_width), ("k", kv_width), ("v", kv_width)):
+                matrix(f"{at}self_attn.{name}_proj.weight", rows, C, C**-0.5)
+            matrix(at + "self_attn.o_proj.weight", C, q_width, q_width**-0.5)
         if config.get("qkv_bias"):
             for name, size in (("q", q_width), ("k", kv_width), ("v", kv_width)):
                 weights[f"{at}self_attn.{name}_proj.bias"] = (
@@ -178,6 +181,22 @@ def random_weights(config, generator):
     if config.get("head_bias"):
         bias("lm_head.bias", config["vocab"])
     return weights
+
+
+def latent_weights(config, at, matrix, gain):
+    c, C, q_width = config["latent"], config["width"], config["heads"] * config["head_dim"]
+    kv_up = config["heads"] * (config["head_dim"] - c["rope_dim"] + c["v_dim"])
+    matrix(at + "kv_a_proj_with_mqa.weight", c["kv_rank"] + c["rope_dim"], C, C**-0.5)
+    gain(at + "kv_a_layernorm.weight", c["kv_rank"])
+    matrix(at + "kv_b_proj.weight", kv_up, c["kv_rank"], c["kv_rank"]**-0.5)
+    if c["q_rank"]:
+        matrix(at + "q_a_proj.weight", c["q_rank"], C, C**-0.5)
+        gain(at + "q_a_layernorm.weight", c["q_rank"])
+        matrix(at + "q_b_proj.weight", q_width, c["q_rank"], c["q_rank"]**-0.5)
+    else:
+        matrix(at + "q_proj.weight", q_width, C, C**-0.5)
+    o_in = config["heads"] * c["v_dim"]
+    matrix(at + "o_proj.weight", C, o_in, o_in**-0.5)
 
 
 def gradients(config, weights, tokens, mode, dtype=torch.float64):

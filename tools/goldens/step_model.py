@@ -126,6 +126,28 @@ def rope(x, config, layer):
     return torch.cat((x, rest), -1) * scale
 
 
+def latent_heads(config, w, h, at, mode, linear):
+    """Returns queries, keys and values [B, heads, T, D] of latent attention."""
+    c, stored = config["latent"], mode.stored
+    rope_dim, nope_dim = c["rope_dim"], config["head_dim"] - c["rope_dim"]
+    of_rope = {key: config[key] for key in ("rotary", "rope_pairs") if key in config}
+    rotated = lambda x: rope(x, of_rope, None)
+    heads = lambda x: x.unflatten(-1, (config["heads"], -1)).transpose(1, 2)
+
+    def up(latent, name):
+        normed = F.rms_norm(latent, latent.shape[-1:], w[f"{at}{name}_a_layernorm.weight"], 1e-6)
+        return linear(stored(normed), f"{at}{name}_b_proj.weight")[0]
+
+    q, kv = linear(h, at + ("q_a_proj.weight" if c["q_rank"] else "q_proj.weight"), at + "kv_a_proj_with_mqa.weight")
+    q = heads(up(q, "q") if c["q_rank"] else q)
+    latent, key = kv.split([c["kv_rank"], rope_dim], -1)
+    nope, v = heads(up(latent, "kv")).split([nope_dim, c["v_dim"]], -1)
+    key = rotated(key.unsqueeze(1)).expand(-1, config["heads"], -1, -1)
+    scale = config["attention_scale"] * math.sqrt(config["head_dim"]) if config.get("attention_scale") else 1
+    q = torch.cat((q[..., :nope_dim], rotated(q[..., nope_dim:])), -1) * scale
+    return stored(q), stored(torch.cat((nope, key), -1)), stored(v)
+
+
 def ungated(config, w, h, layer, mode, linear):
     """Computes a second half without a gate."""
     at = f"model.layers.{layer}.mlp."
@@ -188,11 +210,16 @@ def loss_of(config, w, tokens, mode):
     for layer in range(config["layers"]):
         at = f"model.layers.{layer}."
         h = stored(x if norms_after else norm(x, at + "input_layernorm.weight"))
-        q, k, v = linear(stored(h) if residual == "parallel_one_norm" else h, *(f"{at}self_attn.{p}_proj.weight" for p in "qkv"))
+        if config.get("latent"):
+            q, k, v = latent_heads(config, w, h, at + "self_attn.", mode, linear)
+        else:
+            q, k, v = linear(stored(h) if residual == "parallel_one_norm" else h,
+                             *(f"{at}self_attn.{p}_proj.weight" for p in "qkv"))
         over_all = config["qk_norm"] and config.get("qk_norm_over") == "heads"
         if over_all:  # one op with RoPE, like a norm per head: nothing is stored between them
             q, k = norm(q, at + "self_attn.q_norm.weight"), norm(k, at + "self_attn.k_norm.weight")
-        q, k, v = map(heads, (q, k, v))
+        if not config.get("latent"):
+            q, k, v = map(heads, (q, k, v))
         if config.get("qkv_bias"):  # one op with RoPE as well
             q, k, v = (y + heads(w[f"{at}self_attn.{p}_proj.bias"].expand(B, T, -1)) for p, y in zip("qkv", (q, k, v)))
             v = stored(v)
@@ -200,7 +227,8 @@ def loss_of(config, w, tokens, mode):
                 q, k = mode.gradient(q), mode.gradient(k)
         if config["qk_norm"] and not over_all:
             q, k = norm(q, at + "self_attn.q_norm.weight"), norm(k, at + "self_attn.k_norm.weight")
-        q, k = (stored(rope(head, config, layer)) for head in (q, k))
+        if not config.get("latent"):
+            q, k = (stored(rope(head, config, layer)) for head in (q, k))
         group = config["heads"] // config["kv_heads"]
         out = mode.attention(q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1),
                              config.get("windows", {}).get(layer), config.get("attention_softcap"))

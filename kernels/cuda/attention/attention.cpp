@@ -25,11 +25,11 @@ namespace {
 
 /// Key of a problem: the shape, whether keys are in separate rows, and whether a fixed order is requested.
 using AttentionKey = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
-                                std::int64_t, std::int64_t, std::int64_t, float, bool, bool>;
+                                std::int64_t, std::int64_t, std::int64_t, std::int64_t, float, bool, bool>;
 
 AttentionKey key_of(const AttentionShape& s, bool own_rows, bool deterministic) {
-  return {s.B,      s.T,      s.heads,   s.kv_heads, s.head_dim,   s.keys(),
-          s.offset, s.window, s.softcap, own_rows,   deterministic};
+  return {s.B,      s.T,      s.heads,  s.kv_heads, s.head_dim, s.v_dim(),
+          s.keys(), s.offset, s.window, s.softcap,  own_rows,   deterministic};
 }
 
 /// Implementation of one direction; neither: our kernels for any GPU.
@@ -93,7 +93,7 @@ AttentionRunner<Kernel> runner_of(const AttentionState& state, const AttentionSh
                                   MakePlan&& make_plan) {
   using Choice = AttentionState::Choice;
   if (const std::string why = refusal_of_scores(shape); !why.empty()) throw Unsupported(why);
-  if (!shape.plain()) hopper = nullptr;
+  if (!shape.plain() || shape.v_dim() != shape.head_dim) hopper = nullptr;
   const std::string others = refusal_of_others(shape, own_rows);
   if (!others.empty() && (!hopper || state.choice == Choice::cudnn))
     throw Unsupported(others + ", but on Hopper at head widths 64 and 128 (attention own)");

@@ -3,7 +3,7 @@
 //
 // Q, K, V are strided views of the fused rows [q heads | k heads | v heads], and dQ, dK, dV of the fused
 // gradient, so nothing is split, transposed or repeated: cuDNN takes dimensions [B, heads, T, head_dim] with
-// any strides whose last is 1, and groups query heads over K and V heads itself. Its statistics are max +
+// any strides whose last is 1, values of another width than keys, and groups query heads over K and V heads itself. Its statistics are max +
 // ln(sum of exp) of the scaled scores, packed [B, heads, T, 1]: the layout of `lse` (cudnn-frontend, softmax
 // node).
 //
@@ -59,21 +59,30 @@ std::string one_line(std::string text) {
 
 enum Uid : std::int64_t { kQ = 1, kK, kV, kOut, kLse, kDOut, kDQ, kDK, kDV };
 
-// Row r of a fused matrix holds token r = b T + t; a head is a run of head_dim columns.
-std::shared_ptr<Tensor_attributes> head_view(fe::graph::Graph& graph, Uid uid, std::int64_t heads,
-                                             std::int64_t row_width, const AttentionShape& s) {
-  return graph.tensor(Tensor_attributes()
-                          .set_uid(uid)
-                          .set_dim({s.B, heads, s.T, s.head_dim})
-                          .set_stride({s.T * row_width, s.head_dim, row_width, 1}));
+// Row r of a fused matrix holds token r = b T + t; a head is a run of columns.
+struct Heads {
+  std::int64_t count, dim, row_width;
+
+  std::vector<std::int64_t> dims(const AttentionShape& s) const { return {s.B, count, s.T, dim}; }
+  std::vector<std::int64_t> strides(const AttentionShape& s) const {
+    return {s.T * row_width, dim, row_width, 1};
+  }
+};
+
+Heads heads_of(Uid uid, const AttentionShape& s) {
+  const bool output = uid == kOut || uid == kDOut, value = uid == kV || uid == kDV;
+  return {uid == kQ || uid == kDQ || output ? s.heads : s.kv_heads, output || value ? s.v_dim() : s.head_dim,
+          output ? s.out_width() : s.qkv_width()};
 }
 
-void make_output(const std::shared_ptr<Tensor_attributes>& tensor, Uid uid, std::int64_t heads,
-                 std::int64_t row_width, const AttentionShape& s) {
-  tensor->set_output(true)
-      .set_uid(uid)
-      .set_dim({s.B, heads, s.T, s.head_dim})
-      .set_stride({s.T * row_width, s.head_dim, row_width, 1});
+std::shared_ptr<Tensor_attributes> head_view(fe::graph::Graph& graph, Uid uid, const AttentionShape& s) {
+  const Heads heads = heads_of(uid, s);
+  return graph.tensor(Tensor_attributes().set_uid(uid).set_dim(heads.dims(s)).set_stride(heads.strides(s)));
+}
+
+void make_output(const std::shared_ptr<Tensor_attributes>& tensor, Uid uid, const AttentionShape& s) {
+  const Heads heads = heads_of(uid, s);
+  tensor->set_output(true).set_uid(uid).set_dim(heads.dims(s)).set_stride(heads.strides(s));
 }
 
 void set_types(fe::graph::Graph& graph) {
@@ -92,9 +101,9 @@ void set_window(Attributes& attributes, const AttentionShape& s) {
 
 void build_forward(fe::graph::Graph& graph, const AttentionShape& s) {
   set_types(graph);
-  auto q = head_view(graph, kQ, s.heads, s.qkv_width(), s);
-  auto k = head_view(graph, kK, s.kv_heads, s.qkv_width(), s);
-  auto v = head_view(graph, kV, s.kv_heads, s.qkv_width(), s);
+  auto q = head_view(graph, kQ, s);
+  auto k = head_view(graph, kK, s);
+  auto v = head_view(graph, kV, s);
   auto options = fe::graph::SDPA_attributes()
                      .set_name("attention")
                      .set_generate_stats(true)
@@ -102,7 +111,7 @@ void build_forward(fe::graph::Graph& graph, const AttentionShape& s) {
                      .set_attn_scale(score_scale(s));
   set_window(options, s);
   auto [out, lse] = graph.sdpa(q, k, v, options);
-  make_output(out, kOut, s.heads, s.q_width(), s);
+  make_output(out, kOut, s);
   lse->set_output(true)
       .set_uid(kLse)
       .set_data_type(fe::DataType_t::FLOAT)
@@ -112,11 +121,11 @@ void build_forward(fe::graph::Graph& graph, const AttentionShape& s) {
 
 void build_backward(fe::graph::Graph& graph, const AttentionShape& s, bool deterministic) {
   set_types(graph);
-  auto q = head_view(graph, kQ, s.heads, s.qkv_width(), s);
-  auto k = head_view(graph, kK, s.kv_heads, s.qkv_width(), s);
-  auto v = head_view(graph, kV, s.kv_heads, s.qkv_width(), s);
-  auto out = head_view(graph, kOut, s.heads, s.q_width(), s);
-  auto dout = head_view(graph, kDOut, s.heads, s.q_width(), s);
+  auto q = head_view(graph, kQ, s);
+  auto k = head_view(graph, kK, s);
+  auto v = head_view(graph, kV, s);
+  auto out = head_view(graph, kOut, s);
+  auto dout = head_view(graph, kDOut, s);
   auto lse = graph.tensor(Tensor_attributes()
                               .set_uid(kLse)
                               .set_data_type(fe::DataType_t::FLOAT)
@@ -129,9 +138,9 @@ void build_backward(fe::graph::Graph& graph, const AttentionShape& s, bool deter
                      .set_deterministic_algorithm(deterministic);
   set_window(options, s);
   auto [dq, dk, dv] = graph.sdpa_backward(q, k, v, out, dout, lse, options);
-  make_output(dq, kDQ, s.heads, s.qkv_width(), s);
-  make_output(dk, kDK, s.kv_heads, s.qkv_width(), s);
-  make_output(dv, kDV, s.kv_heads, s.qkv_width(), s);
+  make_output(dq, kDQ, s);
+  make_output(dk, kDK, s);
+  make_output(dv, kDV, s);
 }
 
 // The q, k and v columns of a fused matrix.
@@ -140,7 +149,7 @@ struct FusedPointers {
   FusedPointers(const Tensor& fused, const AttentionShape& s)
       : q(fused.as<std::byte>()),
         k(q + bytes_of(DType::bf16, s.q_width())),
-        v(k + bytes_of(DType::bf16, s.kv_heads * s.head_dim)) {}
+        v(k + bytes_of(DType::bf16, s.k_width())) {}
 };
 
 class Implementation final : public CudnnAttention {
@@ -194,7 +203,7 @@ class Implementation final : public CudnnAttention {
   };
 
   Entry& find(const AttentionShape& s, Kind kind) {
-    const auto key = std::make_tuple(s.B, s.T, s.heads, s.kv_heads, s.head_dim, s.window, kind);
+    const auto key = std::make_tuple(s.B, s.T, s.heads, s.kv_heads, s.head_dim, s.v_dim(), s.window, kind);
     if (const auto known = entries_.find(key); known != entries_.end()) return known->second;
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     PRECBENCH_CHECK(cudaStreamIsCapturing(stream_, &capture));
@@ -225,9 +234,9 @@ class Implementation final : public CudnnAttention {
 
   cudaStream_t stream_;
   cudnnHandle_t handle_ = nullptr;
-  std::map<
-      std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, Kind>,
-      Entry>
+  std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
+                      std::int64_t, Kind>,
+           Entry>
       entries_;
 };
 

@@ -153,6 +153,7 @@ void launch_forward(__nv_bfloat16* out, float* lse, const __nv_bfloat16* qkv, co
 
 std::string flash_attention_refusal(const AttentionShape& s) {
   if (!s.plain()) return "our attention kernels have neither windows nor soft-capping";
+  if (s.v_dim() != s.head_dim) return "our attention kernels take values as wide as keys";
   if (s.head_dim % 8 == 0 && s.head_dim <= kMaxHeadDim) return "";
   return "our attention kernels take a head_dim that is a multiple of 8 and at most 128, this one is " +
          std::to_string(s.head_dim);

@@ -9,13 +9,21 @@ namespace precbench {
 
 void AttentionLayer::push_saved(std::int64_t layer, AttentionSaved& saved) const {
   const AttentionShape& shape = step_.attention_shape;
-  saved.attention = step_.push(shape.q_width());
+  saved.attention = step_.push(shape.out_width());
   const Linear o = step_.linear(layer, LinearRole::o);
   if (o.recipe().flow)
-    saved.copy = step_.operands.push(o.x_rowwise(), step_.M, shape.q_width());
+    saved.copy = step_.operands.push(o.x_rowwise(), step_.M, shape.out_width());
   else if (o.slots().x.known.empty() && has_tensor_scale(o.x_rowwise()) && has_tensor_scale(o.x_columnwise()))
     saved.attention_amax = step_.push(DType::f32, 1, 1);
   saved.lse = step_.push(DType::f32, step_.config.heads, step_.M);
+}
+
+void AttentionLayer::push_qkv(AttentionSaved& saved) const {
+  saved.raw_qkv = step_.push(step_.attention_shape.qkv_width());
+  if (!latent()) return;
+  saved.projected = step_.push(projected_width());
+  saved.kv_rstd = step_.push(DType::f32, step_.M, 1);
+  if (step_.config.latent.q_rank > 0) saved.q_rstd = step_.push(DType::f32, step_.M, 1);
 }
 
 void AttentionLayer::forward_qkv(std::int64_t layer, const AttentionSaved& saved, const BlockWeights& w,
@@ -23,13 +31,16 @@ void AttentionLayer::forward_qkv(std::int64_t layer, const AttentionSaved& saved
   if (splits_qkv(layer))
     split_qkv_forward(layer, saved.raw_qkv, h, w);
   else
-    step_.fprop(layer, LinearRole::qkv, saved.raw_qkv, h, w);
+    step_.fprop(layer, LinearRole::qkv, latent() ? saved.projected : saved.raw_qkv, h, w);
 }
 
 void AttentionLayer::recompute_qkv(std::int64_t layer, const AttentionSaved& saved, const BlockWeights& w,
                                    const QuantizedTensor& h) const {
   forward_qkv(layer, saved, w, h);
-  if (!step_.config.qk_norm) apply_rope(layer, saved.raw_qkv, saved.raw_qkv, w);
+  if (latent())
+    latent_forward(layer, saved, w);
+  else if (!step_.config.qk_norm)
+    apply_rope(layer, saved.raw_qkv, saved.raw_qkv, w);
 }
 
 void AttentionLayer::forward_output(std::int64_t layer, const AttentionSaved& saved, const BlockWeights& w,
@@ -37,7 +48,10 @@ void AttentionLayer::forward_output(std::int64_t layer, const AttentionSaved& sa
   const Scope scope(step_.arena);
   // Without QK-norm, RoPE is undone by its inverse, so it runs in place.
   const Tensor qkv = step_.config.qk_norm ? step_.push(step_.attention_shape.qkv_width()) : saved.raw_qkv;
-  apply_rope(layer, qkv, saved.raw_qkv, w);
+  if (latent())
+    latent_forward(layer, saved, w);
+  else
+    apply_rope(layer, qkv, saved.raw_qkv, w);
   const Linear o = step_.linear(layer, LinearRole::o);
   QuantizedTensor x = make_quantized_tensor(saved.attention, o.x_rowwise(), {});
   x.amax_out = saved.attention_amax;
@@ -76,15 +90,15 @@ Tensor AttentionLayer::backward(std::int64_t layer, const AttentionSaved& saved,
                                 const NormOutput& norm) const {
   const AttentionShape& shape = step_.attention_shape;
   const Linear lin = step_.linear(layer, LinearRole::qkv);
-  QuantizedTensor dqkv = step_.operands.push_gradient(step_.push(shape.qkv_width()), lin);
+  QuantizedTensor dqkv =
+      step_.operands.push_gradient(step_.push(latent() ? projected_width() : shape.qkv_width()), lin);
   dqkv.keep_value = !lin.dy_rowwise().quantized() || !lin.dy_columnwise().quantized() ||
                     step_.config.qkv_bias || step_.observer;
   {
     const Scope inner(step_.arena);
     output_wgrad(layer, saved, w, g, dy);
-    if (!w.o_bias.empty())
-      step_.device.bias_backward({g.o_bias, step_.parameters.accumulates(), dy.value});
-    const Tensor dout = step_.push(shape.q_width());
+    if (!w.o_bias.empty()) step_.device.bias_backward({g.o_bias, step_.parameters.accumulates(), dy.value});
+    const Tensor dout = step_.push(shape.out_width());
     step_.dgrad(layer, LinearRole::o, dout, dy, w, saved.attention);
     Tensor qkv = saved.raw_qkv;
     if (step_.config.qk_norm) {
@@ -93,7 +107,10 @@ Tensor AttentionLayer::backward(std::int64_t layer, const AttentionSaved& saved,
     }
     const Tensor drope = step_.push(shape.qkv_width());
     attend_backward(layer, drope, dout, saved, qkv);
-    rope_backward(layer, dqkv, drope, saved.raw_qkv, w, g);
+    if (latent())
+      latent_backward(layer, dqkv, drope, saved, w, g);
+    else
+      rope_backward(layer, dqkv, drope, saved.raw_qkv, w, g);
     if (step_.config.qkv_bias)
       step_.device.bias_backward({g.qkv_bias, step_.parameters.accumulates(), dqkv.value});
     step_.observe(layer, LinearRole::qkv, LinearOperand::dy, dqkv);

@@ -1,5 +1,6 @@
 // The attention half of a block between its norm and the residual stream:
 //   qkv = h Wqkv^T (or q, k and v as three GEMMs);  bias, QK-norm, RoPE;  attention;  out = attention Wo^T
+// With latent attention the first GEMM makes latents, and latent_attention.cpp makes qkv of them.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +11,13 @@
 namespace precbench {
 
 struct AttentionSaved {
-  Tensor raw_qkv;         ///< with QK-norm: qkv before norm and RoPE, which backward repeats; else after RoPE
-  Tensor attention;       ///< [M, heads * head_dim]
-  Tensor lse;             ///< f32 [heads, M]
-  GemmOperand copy;       ///< rowwise quantized output of attention, if wgrad transposes it
-  Tensor attention_amax;  ///< f32 [1], if both copies of attention's output have one scale per tensor
+  Tensor raw_qkv;    ///< with QK-norm: qkv before norm and RoPE, which backward repeats; else after RoPE
+  Tensor projected;  ///< output of the qkv GEMM [M, projected_width()], with latent attention only
+  Tensor q_rstd, kv_rstd;  ///< f32 [M]: of the latents' norms
+  Tensor attention;        ///< [M, heads * width of a value head]
+  Tensor lse;              ///< f32 [heads, M]
+  GemmOperand copy;        ///< rowwise quantized output of attention, if wgrad transposes it
+  Tensor attention_amax;   ///< f32 [1], if both copies of attention's output have one scale per tensor
 };
 
 class AttentionLayer {
@@ -23,16 +26,14 @@ class AttentionLayer {
 
   /// Allocate attention's output with what belongs to it, and raw_qkv.
   void push_saved(std::int64_t layer, AttentionSaved& saved) const;
-  void push_qkv(AttentionSaved& saved) const {
-    saved.raw_qkv = step_.push(step_.attention_shape.qkv_width());
-  }
-  /// Computes saved.raw_qkv from h, the norm's output, which may then leave memory.
+  void push_qkv(AttentionSaved& saved) const;
+  /// Computes saved.raw_qkv, or saved.projected, from h, the norm's output, which may then leave memory.
   void forward_qkv(std::int64_t layer, const AttentionSaved& saved, const BlockWeights& w,
                    const QuantizedTensor& h) const;
   /// Computes saved.raw_qkv once more as it is after forward_output.
   void recompute_qkv(std::int64_t layer, const AttentionSaved& saved, const BlockWeights& w,
                      const QuantizedTensor& h) const;
-  /// Computes the output [M, width] from saved.raw_qkv.
+  /// Computes the output [M, width] from what forward_qkv wrote.
   void forward_output(std::int64_t layer, const AttentionSaved& saved, const BlockWeights& w,
                       const Tensor& out) const;
   /// Returns the gradient of the norm's output. `dy`: gradient of the output. The result and further
@@ -62,6 +63,28 @@ class AttentionLayer {
   /// `dout`: gradient of RoPE's output.
   void rope_backward(std::int64_t layer, QuantizedTensor& dqkv, const Tensor& dout, const Tensor& raw_qkv,
                      const BlockWeights& w, const BlockTensors& g) const;
+
+  // Latent attention (latent_attention.cpp).
+  struct Latent;
+  bool latent() const { return static_cast<bool>(step_.config.latent); }
+  /// Returns the width of the qkv GEMM's output.
+  std::int64_t projected_width() const;
+  Latent q_latent(const AttentionSaved& saved, const BlockWeights& w) const;
+  Latent kv_latent(const AttentionSaved& saved, const BlockWeights& w) const;
+  LatentHeadsOptions latent_options() const;
+  /// Computes saved.raw_qkv from saved.projected.
+  void latent_forward(std::int64_t layer, const AttentionSaved& saved, const BlockWeights& w) const;
+  /// Computes the gradient of saved.projected with its quantized copies, and those of the latents' weights. `dqkv`:
+  /// gradient of saved.raw_qkv.
+  void latent_backward(std::int64_t layer, QuantizedTensor& dprojected, const Tensor& dqkv,
+                       const AttentionSaved& saved, const BlockWeights& w, const BlockTensors& g) const;
+  /// Computes y, the heads that a latent gives.
+  void up_forward(std::int64_t layer, const Tensor& y, const Latent& latent, const Tensor& projected,
+                  const BlockWeights& w) const;
+  /// Computes the latent's columns of dprojected and the gradients of its weights from dy, which this quantizes.
+  void up_backward(std::int64_t layer, const Tensor& dprojected, QuantizedTensor& dy, const Latent& latent,
+                   const Tensor& dgain, const Tensor& projected, const BlockWeights& w,
+                   const BlockTensors& g) const;
 
   // Separate q, k and v GEMMs (split_qkv.cpp); `x` and `dqkv` are BF16.
   /// Returns true if a block uses them.

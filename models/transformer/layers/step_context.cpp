@@ -52,8 +52,16 @@ StepContext::StepContext(Device& device_, Arena& arena_, Parameters& parameters_
       config(config_),
       options(options_),
       sequence(options_.sequence()),
-      attention_shape{options_.B,       sequence.chunk(), config_.heads,
-                      config_.kv_heads, config_.head_dim, sequence.whole() ? 0 : options_.T},
+      attention_shape{options_.B,
+                      sequence.chunk(),
+                      config_.heads,
+                      config_.kv_heads,
+                      config_.head_dim,
+                      sequence.whole() ? 0 : options_.T,
+                      0,
+                      0,
+                      0,
+                      config_.latent.v_dim},
       M(options_.B * sequence.tokens()),
       operands(arena_) {}
 
@@ -87,11 +95,15 @@ RandomStream StepContext::random_of(std::int64_t layer, LinearRole role, LinearO
   const bool weight = operand == LinearOperand::w;  // the same for all tokens and micro-steps
   const auto stream_of = [&](std::uint32_t at_micro_step, std::uint32_t which) {
     std::uint32_t stream = at_micro_step * static_cast<std::uint32_t>(config.layers + 1);
-    const LinearRole whole = is_qkv_part(role) ? LinearRole::qkv : role;
+    const bool latent = is_latent_up(role);  // of models that have no parts of qkv
+    const LinearRole whole = is_qkv_part(role) || latent ? LinearRole::qkv : role;
     stream = (stream + static_cast<std::uint32_t>(layer)) * kLinearRoles + static_cast<std::uint32_t>(whole);
     stream = (stream * kStreams + which) * kForms;
     // In the top bits, which no realistic number of micro-steps reaches.
-    return stream | static_cast<std::uint32_t>(is_qkv_part(role) ? place_in_qkv(role) + 1 : 0) << 30;
+    const int place = latent              ? (role == LinearRole::q_up ? 1 : 2)
+                      : is_qkv_part(role) ? place_in_qkv(role) + 1
+                                          : 0;
+    return stream | static_cast<std::uint32_t>(place) << 30;
   };
   // Operands of one GEMM must share random signs: dY's rows and W's columns in dgrad, the columns of dY and X
   // in wgrad.

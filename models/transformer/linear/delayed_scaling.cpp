@@ -9,14 +9,18 @@ namespace {
 
 constexpr int kOperands = 3;
 
-/// Returns the number of linear layers of a block, one place each. The shared expert's two come last. With
-/// weighted rows they exist even without a shared expert, because the norm uses one
-/// (MoeBlock::norm_role).
-std::int64_t linears_of_block(const ModelConfig& config) {
+/// Returns the number of a block's linear layers without those of latents, one place each. The shared expert's two come
+/// last. With weighted rows they exist even without a shared expert, because the norm uses one (MoeBlock::norm_role).
+std::int64_t first_up_place(const ModelConfig& config) {
   const bool weighted = config.moe && config.moe.weight_at == WeightAt::input;
   return kLinearRoles - 1 + (config.moe.shared_ffn > 0 || weighted ? 2 : 0);
 }
-std::int64_t place_in_block(LinearRole role) {
+/// Returns the number of linear layers of a block. Those that make heads of latents come last.
+std::int64_t linears_of_block(const ModelConfig& config) {
+  return first_up_place(config) + (config.latent ? 2 : 0);
+}
+std::int64_t place_in_block(const ModelConfig& config, LinearRole role) {
+  if (is_latent_up(role)) return first_up_place(config) + (role == LinearRole::kv_up ? 1 : 0);
   return role == LinearRole::shared_gate_up ? kLinearRoles - 1
          : role == LinearRole::shared_down  ? kLinearRoles
                                             : static_cast<std::int64_t>(role);
@@ -46,8 +50,9 @@ DelayedScaling::DelayedScaling(Device& device, Comm& comm, Arena& arena, const R
 
 LinearSlots DelayedScaling::slots(std::int64_t layer, LinearRole role) const {
   const std::int64_t linears = linears_of(config_), experts = config_.moe.rule.experts;
-  const std::int64_t linear =
-      role == LinearRole::head ? linears - 1 : layer * linears_of_block(config_) + place_in_block(role);
+  const std::int64_t linear = role == LinearRole::head
+                                  ? linears - 1
+                                  : layer * linears_of_block(config_) + place_in_block(config_, role);
   const auto slots = [&](std::int64_t first, std::int64_t count) {
     return OperandSlot{known_.elements(first, count), watching_ ? Tensor{} : staged_.elements(first, count)};
   };
