@@ -65,6 +65,8 @@ std::int64_t channels_of(StressKind kind, const ModelConfig& model) {
 std::optional<std::string> stress_unsupported_reason(StressKind kind, const ModelConfig& model) {
   if (kind == StressKind::ffn && !model.block.gated)
     return "the model's networks have no gate, so their outputs are not proportional to the channels of up";
+  if (kind == StressKind::ffn && (model.moe.expert_bias || model.moe.swiglu_limit > 0))
+    return "the model's experts have biases or a clamped SwiGLU, whose outputs are not proportional to the channels of up";
   if (kind != StressKind::norm) return std::nullopt;
   if (model.block.norms != NormPlace::before)
     return "the model has norms on the outputs of a block's halves, whose channels no layer reads";

@@ -200,6 +200,10 @@ std::optional<std::string> unsupported_reason(const Plan& plan) {
   const ModelConfig& m = plan.model;
   if (m.moe && (plan.parameters.master == Master::fp16 || bits_of(plan.parameters.gradients) == 8))
     return "experts: FP16 master weights and FP8 gradients are not supported";
+  if (m.moe.expert_bias && plan.capacity > 0)
+    return "--capacity: a dropped slot would keep the bias of its expert's down layer; experts with biases drop none";
+  if (m.moe.expert_bias && plan.exchange.mode == ExchangeOptions::Mode::slots)
+    return "--exchange slots: a dropped token would keep the biases of its experts; use gather or sync";
   if (m.block.attention_softcap != 0 && plan.on_gpu)
     return fmt::format(
         "the model soft-caps the scores of attention at {}, for which the cuda device has no kernel",

@@ -60,7 +60,7 @@ inline constexpr const char* kGoldenSteps[] = {"llama",
 /// Golden steps of MoE models.
 inline constexpr const char* kGoldenMixtures[] = {
     "mixtral",          "qwen3-moe", "olmoe",      "llama4",       "qwen2-moe",
-    "deepseek-v3-like", "glm4-moe",  "minimax-m2", "ernie4.5-moe", "deepseek-moe"};
+    "deepseek-v3-like", "glm4-moe",  "minimax-m2", "ernie4.5-moe", "deepseek-moe", "gpt-oss"};
 
 /// One golden step.
 struct Golden {

@@ -46,7 +46,7 @@ void AttentionLayer::forward_output(std::int64_t layer, const AttentionSaved& sa
     step_.operands.push_rowwise(x, o.x_rowwise());
   else
     x.rowwise = saved.copy;
-  step_.produce_quantized(x, [&](QuantizedTensor& a) { attend(layer, a, saved.lse, qkv); });
+  step_.produce_quantized(x, [&](QuantizedTensor& a) { attend(layer, a, saved.lse, qkv, w); });
   step_.observe(layer, LinearRole::o, LinearOperand::x, x);
   step_.observe_codes(layer, LinearRole::o, LinearOperand::x, x);
   step_.fprop(layer, LinearRole::o, out, x, w);
@@ -92,7 +92,7 @@ Tensor AttentionLayer::backward(std::int64_t layer, const AttentionSaved& saved,
       apply_rope(layer, qkv, saved.raw_qkv, w);
     }
     const Tensor drope = step_.push(shape.qkv_width());
-    attend_backward(layer, drope, dout, saved, qkv);
+    attend_backward(layer, drope, dout, saved, qkv, w, g);
     rope_backward(layer, dqkv, drope, saved.raw_qkv, w, g);
     if (step_.config.qkv_bias)
       step_.device.bias_backward({g.qkv_bias, step_.parameters.accumulates(), dqkv.value});
