@@ -222,7 +222,8 @@ std::optional<std::string> unsupported_reason(const Plan& plan) {
         plan.T, m.rope_scaling.original_context);
   if (plan.fields.device != "cpu")
     for (const auto& [key, size, biased] :
-         {std::tuple("ffn", m.ffn, m.block.ffn_bias), std::tuple("vocab", m.vocab, m.head_bias)})
+         {std::tuple("ffn", m.ffn, m.block.ffn_bias), std::tuple("vocab", m.vocab, m.head_bias),
+          std::tuple("expert_ffn", m.moe.expert_ffn, m.moe.expert_bias)})
       if (biased && size % 8 != 0)
         return fmt::format("{}: {} is not a multiple of 8, which its bias needs on the {} device", key, size,
                            plan.fields.device);

@@ -43,7 +43,8 @@ void CpuDevice::do_attention_sink_backward(const ops::AttentionSinkBackward& op)
   const AttentionShape& s = op.shape;
   const std::int64_t H = s.heads, T = s.T, D = s.head_dim, width = s.q_width(), M = s.tokens(),
                      runs = (M + kRun - 1) / kRun;
-  std::vector<float> buffer_of_sinks(static_cast<std::size_t>(H)), partial(static_cast<std::size_t>(runs * H));
+  std::vector<float> buffer_of_sinks(static_cast<std::size_t>(H)),
+      partial(static_cast<std::size_t>(runs * H));
   const float* sinks = cpu::load(op.sink, 0, H, buffer_of_sinks.data());
   const float* lse = op.lse.as<float>();
   cpu::for_rows(threads_, runs, 2 * width, [&](std::int64_t run, float* buffer) {

@@ -196,8 +196,7 @@ void CpuDevice::do_route_backward(const ops::RouteBackward& op) {
                 !op.addend.empty());
   cpu::multiply(threads_, op.drouter, {dz, E, true}, {widen(0, {{}, op.x, {}}), C, true}, T, 1.0f,
                 op.accumulate);
-  if (!op.dlogit_bias.empty())
-    do_bias_backward({op.dlogit_bias, op.accumulate, {dz, DType::f32, T, E}});
+  if (!op.dlogit_bias.empty()) do_bias_backward({op.dlogit_bias, op.accumulate, {dz, DType::f32, T, E}});
 }
 
 void CpuDevice::do_update_routing_bias(const ops::UpdateRoutingBias& op) {

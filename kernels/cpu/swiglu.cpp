@@ -112,8 +112,8 @@ void CpuDevice::do_grouped_swiglu_backward(const ops::GroupedSwigluBackward& op)
         }
       } else {
         if (!op.dw.empty())
-          op.dw.as<float>()[slot] = cpu::lane_sum(
-              F, [&](std::int64_t i) { return grad[i] * gate[i] * sigmoid(gate[i]) * up[i]; });
+          op.dw.as<float>()[slot] =
+              cpu::lane_sum(F, [&](std::int64_t i) { return grad[i] * gate[i] * sigmoid(gate[i]) * up[i]; });
 #pragma omp simd
         for (std::int64_t i = 0; i < F; ++i) {
           const float sigma = sigmoid(gate[i]), weighted = grad[i] * weight;

@@ -96,9 +96,10 @@ PRECBENCH_OP_TEST(routed_bias_on, "add_routed_bias and routed_bias_backward") {
 }
 
 PRECBENCH_OP_TEST(attention_sink_on, "attention_sink and attention_sink_backward") {
-  for (const AttentionShape& shape : {AttentionShape{.B = 2, .T = 37, .heads = 4, .kv_heads = 2, .head_dim = 16},
-                                      AttentionShape{.B = 1, .T = 200, .heads = 5, .kv_heads = 1, .head_dim = 96},
-                                      AttentionShape{.B = 3, .T = 65, .heads = 64, .kv_heads = 8, .head_dim = 64}}) {
+  for (const AttentionShape& shape :
+       {AttentionShape{.B = 2, .T = 37, .heads = 4, .kv_heads = 2, .head_dim = 16},
+        AttentionShape{.B = 1, .T = 200, .heads = 5, .kv_heads = 1, .head_dim = 96},
+        AttentionShape{.B = 3, .T = 65, .heads = 64, .kv_heads = 8, .head_dim = 64}}) {
     INFO(shape.heads << " heads of " << shape.head_dim);
     b.start();
     HostMemory& host = b.host();

@@ -60,8 +60,8 @@ PRECBENCH_OP_TEST(grouped_swiglu_on, "grouped_swiglu and grouped_swiglu_backward
           const double g = HostMemory::get(ds, r * F + i), sigma = 1 / (1 + std::exp(-alpha * gate));
           const double value = gate * sigma * up;
           product += g * value;
-          const bool gate_moves = !clamped || given_gate <= bound,
-                     up_moves = !clamped || std::fabs(given_up) <= bound;
+          const bool gate_moves = !clamped || given_gate < bound,
+                     up_moves = !clamped || std::fabs(given_up) < bound;
           const double wanted[] = {gate_moves ? w * g * up * sigma * (1 + alpha * gate * (1 - sigma)) : 0,
                                    up_moves ? w * g * gate * sigma : 0};
           error += std::pow(HostMemory::get(got_s, r * F + i) - w * value, 2), size += w * value * w * value;

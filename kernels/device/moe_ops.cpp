@@ -33,18 +33,19 @@ double product_flops(std::int64_t m, std::int64_t n, std::int64_t k) {
 
 OpCost Route::cost() const {
   return shaped(of("route", OpClass::routing,
-                   bytes(x) + bytes(router) + bytes(logit_bias) + bytes(bias) + bytes(z) + bytes(index) + bytes(weights),
+                   bytes(x) + bytes(router) + bytes(logit_bias) + bytes(bias) + bytes(z) + bytes(index) +
+                       bytes(weights),
                    product_flops(z.rows, z.cols, x.cols)),
                 {z.rows, z.cols, x.cols});
 }
 
 OpCost RouteBackward::cost() const {
-  return shaped(of("route_backward", OpClass::routing,
-                   bytes(x) + 2 * bytes(router) + bytes(addend) + bytes(dw) + bytes(z) + bytes(index) +
-                       bytes(dx) + updated_bytes(drouter, accumulate) +
-                       updated_bytes(dlogit_bias, accumulate),
-                   2 * product_flops(z.rows, z.cols, x.cols)),
-                {z.rows, z.cols, x.cols});
+  return shaped(
+      of("route_backward", OpClass::routing,
+         bytes(x) + 2 * bytes(router) + bytes(addend) + bytes(dw) + bytes(z) + bytes(index) + bytes(dx) +
+             updated_bytes(drouter, accumulate) + updated_bytes(dlogit_bias, accumulate),
+         2 * product_flops(z.rows, z.cols, x.cols)),
+      {z.rows, z.cols, x.cols});
 }
 
 OpCost Group::cost() const {
@@ -138,9 +139,9 @@ OpCost ExpertBiasBackward::cost() const {
 }
 
 OpCost AddRoutedBias::cost() const {
-  return shaped(of("add_routed_bias", OpClass::routing,
-                   2 * bytes(out) + bytes(bias) + bytes(index) + bytes(weights)),
-                {out.rows, out.cols, index.cols});
+  return shaped(
+      of("add_routed_bias", OpClass::routing, 2 * bytes(out) + bytes(bias) + bytes(index) + bytes(weights)),
+      {out.rows, out.cols, index.cols});
 }
 
 OpCost RoutedBiasBackward::cost() const {

@@ -213,7 +213,7 @@ struct GroupedSwiglu {
 };
 
 /// Computes dgate_up from ds, and s again for wgrad. With weights, dw[t, k] = the sum of ds * the unweighted s
-/// over the slot's row, 0 for a dropped slot. A value beyond the limit has no gradient, one at the limit has.
+/// over the slot's row, 0 for a dropped slot. As in PyTorch, a value at the limit or beyond has no gradient.
 struct GroupedSwigluBackward {
   QuantizedTensor dgate_up, s;
   Tensor dw;  ///< f32 [T, K]; empty without weights

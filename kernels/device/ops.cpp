@@ -254,11 +254,12 @@ OpCost AttentionBackward::cost() const {
 }
 
 OpCost AttentionSink::cost() const {
-  return shaped_as(of("attention_sink", OpClass::attention, 2 * (bytes(out) + bytes(lse)) + bytes(sink)), out);
+  return shaped_as(
+      of("attention_sink", OpClass::norm_elementwise, 2 * (bytes(out) + bytes(lse)) + bytes(sink)), out);
 }
 
 OpCost AttentionSinkBackward::cost() const {
-  return shaped_as(of("attention_sink_backward", OpClass::attention,
+  return shaped_as(of("attention_sink_backward", OpClass::norm_elementwise,
                       bytes(dout) + bytes(out) + bytes(lse) + bytes(sink) + updated_bytes(dsink, accumulate)),
                    out);
 }

@@ -61,9 +61,9 @@ struct ClampedGate {
     // NaN passes, unlike with fminf.
     const float g = gate > limit ? limit : gate, u = up > limit ? limit : up < -limit ? -limit : up;
     const float sigma = Math::sigmoid(kAlpha * g), glu = g * sigma;
-    return {(u + 1.0f) * glu,
-            gate > limit ? 0.0f : (u + 1.0f) * sigma * (1.0f + kAlpha * g * (1.0f - sigma)),
-            u == up ? glu : 0.0f};
+    const bool held = gate >= limit, held_up = up >= limit || up <= -limit;
+    return {(u + 1.0f) * glu, held ? 0.0f : (u + 1.0f) * sigma * (1.0f + kAlpha * g * (1.0f - sigma)),
+            held_up ? 0.0f : glu};
   }
 };
 

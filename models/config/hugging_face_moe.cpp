@@ -172,9 +172,9 @@ void read_llama4(const json& object, const KeyNames& names, ModelConfig& config)
 }  // namespace
 
 bool hugging_face_has_experts(const std::string& model_type) {
-  for (const char* known : {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "deepseek", "deepseek_v2",
-                            "deepseek_v3", "glm4_moe", "minimax_m2", "ernie4_5_moe", "gpt_oss",
-                            "llama4_text"})
+  for (const char* known :
+       {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "deepseek", "deepseek_v2", "deepseek_v3", "glm4_moe",
+        "minimax_m2", "ernie4_5_moe", "gpt_oss", "llama4_text"})
     if (model_type == known) return true;
   return false;
 }

@@ -106,8 +106,7 @@ TEST_CASE("parameter_count: MoE presets have the published total and active para
 }
 
 TEST_CASE("model_from_json: gpt-oss as published and with the defaults of its model_type", "[models][moe]") {
-  for (const auto& [name, layers, experts] :
-       {std::tuple{"gpt-oss-20b", 24, 32}, {"gpt-oss-120b", 36, 128}}) {
+  for (const auto& [name, layers, experts] : {std::tuple{"gpt-oss-20b", 24, 32}, {"gpt-oss-120b", 36, 128}}) {
     INFO(name);
     json types = json::array();
     for (int layer = 0; layer < layers; ++layer)
@@ -144,7 +143,8 @@ TEST_CASE("model_from_json: gpt-oss as published and with the defaults of its mo
     CHECK((model == find_model(name)));
     ModelConfig again = model_from_json(model_to_json(model));
     CHECK((again == model));
-    json short_file = {{"model_type", "gpt_oss"}, {"num_hidden_layers", layers}, {"num_local_experts", experts}};
+    json short_file = {
+        {"model_type", "gpt_oss"}, {"num_hidden_layers", layers}, {"num_local_experts", experts}};
     ModelConfig by_default = model_from_json(short_file);
     by_default.name = name;
     CHECK((by_default == model));

@@ -59,8 +59,8 @@ inline constexpr const char* kGoldenSteps[] = {"llama",
                                                "cohere2"};
 /// Golden steps of MoE models.
 inline constexpr const char* kGoldenMixtures[] = {
-    "mixtral",          "qwen3-moe", "olmoe",      "llama4",       "qwen2-moe",
-    "deepseek-v3-like", "glm4-moe",  "minimax-m2", "ernie4.5-moe", "deepseek-moe", "gpt-oss"};
+    "mixtral",  "qwen3-moe",  "olmoe",        "llama4",       "qwen2-moe", "deepseek-v3-like",
+    "glm4-moe", "minimax-m2", "ernie4.5-moe", "deepseek-moe", "gpt-oss"};
 
 /// One golden step.
 struct Golden {

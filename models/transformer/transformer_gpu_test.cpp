@@ -189,10 +189,13 @@ TEST_CASE("MoE step on a GPU: matches the CPU device in every recipe", "[gpu][mo
   if (!gpu_here()) return;
   check_steps(expert_recipes(), StepSetup{}.roles, moe_model("tiny-moe-shared"));
   check_steps({find_recipe("bf16"), find_recipe("blockwise")}, StepSetup{}.roles, moe_model("tiny-moe"));
+  check_steps(expert_recipes(), StepSetup{}.roles, like_gpt_oss());
 }
 
 TEST_CASE("MoE step on a GPU: recomputation gives the same bits", "[gpu][moe]") {
-  if (gpu_here()) check_recomputation(expert_recipes(), moe_model("tiny-moe-shared"));
+  if (!gpu_here()) return;
+  check_recomputation(expert_recipes(), moe_model("tiny-moe-shared"));
+  check_recomputation(expert_recipes(), like_gpt_oss());
 }
 
 TEST_CASE("delayed scaling on a GPU: unchanged amaxes give the same bits as current scaling", "[gpu][moe]") {

@@ -206,7 +206,8 @@ void CudaDevice::do_routed_bias_backward(const ops::RoutedBiasBackward& op) {
       op.dw.as<float>(), op.dy.as<std::uint16_t>(), op.bias.as<std::uint16_t>(), op.index.as<std::int32_t>(),
       top_k, N);
   // About four blocks per multiprocessor.
-  const std::int64_t blocks = bias_columns(N) * E, wanted = std::max<std::int64_t>(1, 4 * sm_count() / blocks);
+  const std::int64_t blocks = bias_columns(N) * E,
+                     wanted = std::max<std::int64_t>(1, 4 * sm_count() / blocks);
   const std::int64_t slots_per_run = std::max(kFewestSlots, (slots + wanted - 1) / wanted);
   const std::int64_t runs = (slots + slots_per_run - 1) / slots_per_run;
   auto* partial = static_cast<float*>(scratch(static_cast<std::size_t>(runs * E * N) * sizeof(float)));

@@ -327,8 +327,8 @@ void CudaDevice::do_route(const ops::Route& op) {
   plans_->matmul(op.z, plain(op.x), plain(op.router), {});
   if (!op.logit_bias.empty())
     add_logit_bias_kernel<<<static_cast<unsigned>((op.z.size() + kRouterThreads - 1) / kRouterThreads),
-                            kRouterThreads, 0, stream()>>>(op.z.as<float>(), op.logit_bias.as<std::uint16_t>(),
-                                                           op.z.size(), op.rule.experts);
+                            kRouterThreads, 0, stream()>>>(
+        op.z.as<float>(), op.logit_bias.as<std::uint16_t>(), op.z.size(), op.rule.experts);
   const int experts = static_cast<int>(op.rule.experts), tokens = static_cast<int>(op.z.rows);
   const int blocks = std::min((tokens + kRouterWarps - 1) / kRouterWarps, sm_count() * kBlocksPerSm);
   auto* const totals = static_cast<RouteSum*>(

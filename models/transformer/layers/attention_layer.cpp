@@ -82,8 +82,7 @@ Tensor AttentionLayer::backward(std::int64_t layer, const AttentionSaved& saved,
   {
     const Scope inner(step_.arena);
     output_wgrad(layer, saved, w, g, dy);
-    if (!w.o_bias.empty())
-      step_.device.bias_backward({g.o_bias, step_.parameters.accumulates(), dy.value});
+    if (!w.o_bias.empty()) step_.device.bias_backward({g.o_bias, step_.parameters.accumulates(), dy.value});
     const Tensor dout = step_.push(shape.q_width());
     step_.dgrad(layer, LinearRole::o, dout, dy, w, saved.attention);
     Tensor qkv = saved.raw_qkv;

@@ -81,8 +81,8 @@ void AttentionLayer::attend_backward(std::int64_t layer, const Tensor& dqkv, con
                                      const BlockTensors& g) const {
   const bool accumulates = step_.parameters.accumulates();
   if (step_.sequence.whole() && !w.sinks.empty())
-    step_.device.attention_sink_backward({g.sinks, accumulates, dout, saved.attention, saved.lse, w.sinks,
-                                          step_.attention_shape_of(layer)});
+    step_.device.attention_sink_backward(
+        {g.sinks, accumulates, dout, saved.attention, saved.lse, w.sinks, step_.attention_shape_of(layer)});
   if (step_.sequence.whole())
     return step_.device.attention_backward(
         {dqkv, dout, saved.attention, saved.lse, qkv, step_.attention_shape_of(layer)});
