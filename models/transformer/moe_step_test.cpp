@@ -259,8 +259,10 @@ TEST_CASE("MoE step: gradients of every recipe are close to BF16", "[moe]") {
       for (const auto& [name, expected] : reference.gradients) {
         INFO(name);
         const Likeness likeness = compare(result.gradients.at(name), expected);
-        CHECK(1 - likeness.cosine <= (e5m2 ? 0.06 : 0.045));
-        CHECK(std::fabs(likeness.norm_ratio - 1) <= 0.15);
+        // Errors of the four sinks of a layer do not average out.
+        const double few = name.ends_with("self_attn.sinks") ? 2 : 1;
+        CHECK(1 - likeness.cosine <= few * (e5m2 ? 0.06 : 0.045));
+        CHECK(std::fabs(likeness.norm_ratio - 1) <= few * 0.15);
       }
     }
   }
