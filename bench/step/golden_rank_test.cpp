@@ -34,7 +34,7 @@ class GoldenData final : public DataSource {
 
 Plan plan_of(const Golden& golden, int ranks, const char* parallel, int ep = 1) {
   Case c;
-  if (golden.model.moe) c.model = "tiny-moe";
+  if (golden.model.moe) c.model = "tiny-moe", c.aux = 0;
   c.ep = ep;
   c.gpus = ranks;
   c.parallel = parallel;
@@ -65,19 +65,6 @@ struct RankSetting {
 };
 constexpr RankSetting kSettings[] = {{1, "ddp"}, {2, "ddp"}, {2, "fsdp"}};
 
-/// Runs a golden step on CPU ranks and checks what each returns.
-void check_cpu_ranks(const char* name, int ranks, const char* parallel, int ep) {
-  INFO(name << " on " << ranks << ", " << parallel << ", ep " << ep);
-  const Golden golden(PRECBENCH_SOURCE_DIR "/models/transformer/golden", name);
-  const Plan plan = plan_of(golden, ranks, parallel, ep);
-  std::vector<StepOutcome> outcomes(static_cast<std::size_t>(ranks));
-  const std::int64_t bytes = dry_run(plan, nullptr).extent + watching_bytes(plan);
-  run_cpu_ranks(plan, bytes, [&](Rank& rank, const DataSource&) {
-    outcomes[static_cast<std::size_t>(rank.comm().rank())] = step_of(rank, golden);
-  });
-  for (const StepOutcome& outcome : outcomes) check_bf16_step(golden, outcome);
-}
-
 /// Concatenates all tensors of a set.
 std::vector<float> joined(const Named& tensors) {
   std::vector<float> all;
@@ -105,6 +92,21 @@ void check_twice(const Golden& golden, const StepOutcome& outcome) {
   // the signs, which gives 0.12; measured on an H200: 0.057.
   CHECK(distance(joined(update(golden, "bf16.", outcome.weights)),
                  joined(update(golden, "bf16.", golden.all("bf16.after.")))) <= 0.1);
+}
+
+/// Runs a golden step on CPU ranks and checks what each returns. Ranks that divide the experts round sums of rows for
+/// transport, which the golden does not.
+void check_cpu_ranks(const char* name, int ranks, const char* parallel, int ep) {
+  INFO(name << " on " << ranks << ", " << parallel << ", ep " << ep);
+  const Golden golden(PRECBENCH_SOURCE_DIR "/models/transformer/golden", name);
+  const Plan plan = plan_of(golden, ranks, parallel, ep);
+  std::vector<StepOutcome> outcomes(static_cast<std::size_t>(ranks));
+  const std::int64_t bytes = dry_run(plan, nullptr).extent + watching_bytes(plan);
+  run_cpu_ranks(plan, bytes, [&](Rank& rank, const DataSource&) {
+    outcomes[static_cast<std::size_t>(rank.comm().rank())] = step_of(rank, golden);
+  });
+  for (const StepOutcome& outcome : outcomes)
+    ep > 1 ? check_twice(golden, outcome) : check_bf16_step(golden, outcome);
 }
 
 }  // namespace
