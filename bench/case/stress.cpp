@@ -67,6 +67,8 @@ std::optional<std::string> stress_unsupported_reason(StressKind kind, const Mode
     return "the model's networks have no gate, so their outputs are not proportional to the channels of up";
   if (kind == StressKind::vo && model.latent)
     return "the model has latent attention, whose values share a matrix with keys";
+  if (kind == StressKind::ffn && (model.moe.expert_bias || model.moe.swiglu_limit > 0))
+    return "the model's experts have biases or a clamped SwiGLU, whose outputs are not proportional to the channels of up";
   if (kind != StressKind::norm) return std::nullopt;
   if (model.block.norms != NormPlace::before)
     return "the model has norms on the outputs of a block's halves, whose channels no layer reads";

@@ -222,6 +222,10 @@ std::optional<std::string> unsupported_reason(const Plan& plan) {
   const ModelConfig& m = plan.model;
   if (m.moe && (plan.parameters.master == Master::fp16 || bits_of(plan.parameters.gradients) == 8))
     return "experts: FP16 master weights and FP8 gradients are not supported";
+  if (m.moe.expert_bias && plan.capacity > 0)
+    return "--capacity: a dropped slot would keep the bias of its expert's down layer; experts with biases drop none";
+  if (m.moe.expert_bias && plan.exchange.mode == ExchangeOptions::Mode::slots)
+    return "--exchange slots: a dropped token would keep the biases of its experts; use gather or sync";
   if (m.block.attention_softcap != 0 && plan.on_gpu)
     return fmt::format(
         "the model soft-caps the scores of attention at {}, for which the cuda device has no kernel",
@@ -240,7 +244,8 @@ std::optional<std::string> unsupported_reason(const Plan& plan) {
         plan.T, m.rope_scaling.original_context);
   if (plan.fields.device != "cpu")
     for (const auto& [key, size, biased] :
-         {std::tuple("ffn", m.ffn, m.block.ffn_bias), std::tuple("vocab", m.vocab, m.head_bias)})
+         {std::tuple("ffn", m.ffn, m.block.ffn_bias), std::tuple("vocab", m.vocab, m.head_bias),
+          std::tuple("expert_ffn", m.moe.expert_ffn, m.moe.expert_bias)})
       if (biased && size % 8 != 0)
         return fmt::format("{}: {} is not a multiple of 8, which its bias needs on the {} device", key, size,
                            plan.fields.device);

@@ -15,7 +15,7 @@
 namespace precbench {
 namespace {
 
-bool is_attention(std::string_view op) { return op.starts_with("attention"); }
+bool is_attention(std::string_view op) { return op == "attention" || op == "attention_backward"; }
 
 /// Returns the coordinates between which points are near: logarithms, weighted by how much a rate depends on
 /// them.

@@ -78,9 +78,12 @@ TEST_CASE("OpTimer: leaves out points on request, and an unknown op moves bytes 
   const OpCost cost = op_cost(gemm(4096, 4096, 4096, 1));
   CHECK(kRoundPeaks.ideal_seconds(cost.flops, cost.bytes, cost.math) / timer.time(cost).seconds ==
         Approx(0.7));
-  const OpCost unknown{.name = "new_op", .bytes = 1e8, .shape = {4096, 4096}};
-  CHECK(timer.time(unknown).seconds == Approx(1e8 / 4e12 / 0.8));
-  CHECK(timer.time(unknown).other_formats);
+  for (const char* name : {"new_op", "attention_sink"}) {
+    INFO(name);
+    const OpCost unknown{.name = name, .bytes = 1e8, .shape = {4096, 4096}};
+    CHECK(timer.time(unknown).seconds == Approx(1e8 / 4e12 / 0.8));
+    CHECK(timer.time(unknown).other_formats);
+  }
 }
 
 TEST_CASE("expected_fraction: waves, contractions, sequences and launches lower it", "[rates]") {

@@ -32,8 +32,10 @@ class GoldenData final : public DataSource {
   const Golden& golden_;
 };
 
-Plan plan_of(const Golden& golden, int ranks, const char* parallel) {
+Plan plan_of(const Golden& golden, int ranks, const char* parallel, int ep = 1) {
   Case c;
+  if (golden.model.moe) c.model = "tiny-moe", c.aux = 0;
+  c.ep = ep;
   c.gpus = ranks;
   c.parallel = parallel;
   c.batch = golden.B / ranks;
@@ -92,22 +94,29 @@ void check_twice(const Golden& golden, const StepOutcome& outcome) {
                  joined(update(golden, "bf16.", golden.all("bf16.after.")))) <= 0.1);
 }
 
+/// Runs a golden step on CPU ranks and checks what each returns. Ranks that divide the experts round sums of rows for
+/// transport, which the golden does not.
+void check_cpu_ranks(const char* name, int ranks, const char* parallel, int ep) {
+  INFO(name << " on " << ranks << ", " << parallel << ", ep " << ep);
+  const Golden golden(PRECBENCH_SOURCE_DIR "/models/transformer/golden", name);
+  const Plan plan = plan_of(golden, ranks, parallel, ep);
+  std::vector<StepOutcome> outcomes(static_cast<std::size_t>(ranks));
+  const std::int64_t bytes = dry_run(plan, nullptr).extent + watching_bytes(plan);
+  run_cpu_ranks(plan, bytes, [&](Rank& rank, const DataSource&) {
+    outcomes[static_cast<std::size_t>(rank.comm().rank())] = step_of(rank, golden);
+  });
+  for (const StepOutcome& outcome : outcomes)
+    ep > 1 ? check_twice(golden, outcome) : check_bf16_step(golden, outcome);
+}
+
 }  // namespace
 
 TEST_CASE("Rank: a step on one and two CPU ranks matches Hugging Face", "[rank]") {
-  for (const char* name : {"llama3.2", "qwen2.5", "llama-biases", "qwen3-biases", "glm4", "exaone4", "gpt2",
-                           "gpt-neox", "phi", "nemotron-biases", "cohere", "deepseek-v2-lite", "deepseek-v3"})
-    for (const auto& [ranks, parallel] : kSettings) {
-      INFO(name << " on " << ranks << ", " << parallel);
-      const Golden golden(PRECBENCH_SOURCE_DIR "/models/transformer/golden", name);
-      const Plan plan = plan_of(golden, ranks, parallel);
-      std::vector<StepOutcome> outcomes(static_cast<std::size_t>(ranks));
-      const std::int64_t bytes = dry_run(plan, nullptr).extent + watching_bytes(plan);
-      run_cpu_ranks(plan, bytes, [&](Rank& rank, const DataSource&) {
-        outcomes[static_cast<std::size_t>(rank.comm().rank())] = step_of(rank, golden);
-      });
-      for (const StepOutcome& outcome : outcomes) check_bf16_step(golden, outcome);
-    }
+  for (const char* name :
+       {"llama3.2", "qwen2.5", "llama-biases", "qwen3-biases", "glm4", "exaone4", "gpt2", "gpt-neox", "phi",
+        "nemotron-biases", "cohere", "deepseek-v2-lite", "deepseek-v3", "gpt-oss"})
+    for (const auto& [ranks, parallel] : kSettings) check_cpu_ranks(name, ranks, parallel, 1);
+  for (const char* parallel : {"ddp", "fsdp"}) check_cpu_ranks("gpt-oss", 2, parallel, 2);
 }
 
 TEST_CASE("Rank: a step of Llama 3.2 and Qwen2.5 on one and two GPUs matches Hugging Face", "[gpu][rank]") {

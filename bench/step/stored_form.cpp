@@ -3,6 +3,8 @@
 // Llama 4:
 //   experts.gate_up_proj [E, C, 2F], down_proj [E, F, C]: each expert's matrices transposed, gate before up
 //   q_proj, k_proj: RoPE pairs rows 2i and 2i + 1 of a head; here row i is paired with row head_dim/2 + i
+// gpt-oss: experts as Llama 4's, but with columns that alternate between gate and up, and gate_up_proj_bias [E, 2F],
+//   down_proj_bias [E, C]
 // Phi-3: qkv_proj has the rows of q, k and v; gate_up_proj those of gate and up; GLM: only the latter
 #include "bench/step/stored_form.h"
 
@@ -64,6 +66,25 @@ StoredPart StoredForm::part_of_joined(const Parameter& p, StoredPart part) const
   return part;
 }
 
+StoredPart StoredForm::part_of_experts(const Parameter& p, StoredPart part) const {
+  const std::size_t at = p.name.find(kExperts);
+  if (at == std::string::npos) return part;
+  const bool down = p.name.find(".down_proj.") != std::string::npos, bias = part.vector,
+             up = p.name.find(".up_proj.") != std::string::npos,
+             alternating = !down && model_.moe.names == ExpertNames::gpt_oss;
+  const std::int64_t own = bias ? p.cols : p.rows, out = (down ? 1 : 2) * own;
+  part.name =
+      p.name.substr(0, at + kExperts.size()) + (down ? "down_proj" : "gate_up_proj") + (bias ? "_bias" : "");
+  part.shape = {model_.moe.rule.experts, p.cols, out};
+  if (bias) part.shape = {model_.moe.rule.experts, out};
+  part.size = bias ? out : p.cols * out;
+  part.first = expert_of(p.name, at) * part.size;
+  part.offset = !up ? 0 : alternating ? 1 : own;
+  const std::int64_t next = alternating ? 2 : 1;  // distance of two of its outputs
+  part.row_stride = bias ? 0 : next, part.column_stride = bias ? next : out;
+  return part;
+}
+
 StoredPart StoredForm::part_of(const Parameter& p) const {
   StoredPart part{p.name, p.shape(), 0, p.size(), 0, p.cols, 1, stored_order(model_, p.name)};
   part.vector = p.kind != ParameterKind::matrix;
@@ -72,19 +93,10 @@ StoredPart StoredForm::part_of(const Parameter& p) const {
   if (joined_ >= TensorFusion::gpt2) return part_of_named(p, std::move(part));
   if (joined_ != TensorFusion::none) return part_of_joined(p, std::move(part));
   if (!fused_) return part;
-  if (p.name.ends_with("self_attn.q_proj.weight") || p.name.ends_with("self_attn.k_proj.weight"))
+  if (model_.moe.names == ExpertNames::llama4 &&
+      (p.name.ends_with("self_attn.q_proj.weight") || p.name.ends_with("self_attn.k_proj.weight")))
     part.order = {model_.head_dim, model_.head_dim, RopePairs::interleaved};
-  const std::size_t at = p.name.find(kExperts);
-  if (at == std::string::npos) return part;
-  const bool down = p.name.ends_with(".down_proj.weight");
-  const std::int64_t out = (down ? 1 : 2) * p.rows;
-  part.name = p.name.substr(0, at + kExperts.size()) + (down ? "down_proj" : "gate_up_proj");
-  part.shape = {model_.moe.rule.experts, p.cols, out};
-  part.size = p.cols * out;
-  part.first = expert_of(p.name, at) * part.size;
-  part.offset = p.name.ends_with(".up_proj.weight") ? p.rows : 0;
-  part.row_stride = 1, part.column_stride = out;
-  return part;
+  return part_of_experts(p, std::move(part));
 }
 
 }  // namespace precbench

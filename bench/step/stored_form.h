@@ -1,5 +1,5 @@
 // Mapping of a model's parameters to the tensors of a weights file. Either each has a tensor of its own, or
-// some share one: all experts of a layer in Llama 4's checkpoints; q, k and v, gate and up in Phi-3's. Families from
+// some share one: all experts of a layer in the checkpoints of Llama 4 and gpt-oss; q, k and v, gate and up in Phi-3's. Families from
 // GPT-2 to StarCoder2 have other names.
 #pragma once
 
@@ -44,15 +44,18 @@ enum class StoredTensors : std::uint8_t { by_model, separate };
 class StoredForm {
  public:
   StoredForm(const ModelConfig& model, StoredTensors tensors)
-      : fused_(tensors == StoredTensors::by_model && model.moe && model.moe.names == ExpertNames::llama4),
+      : fused_(tensors == StoredTensors::by_model && model.moe &&
+               (model.moe.names == ExpertNames::llama4 || model.moe.names == ExpertNames::gpt_oss)),
         joined_(tensors == StoredTensors::by_model ? model.block.fusion : TensorFusion::none),
         model_(model) {}
 
-  /// True for Llama 4's own layout.
+  /// True for the layouts of Llama 4 and gpt-oss.
   bool fused() const { return fused_; }
   StoredPart part_of(const Parameter& p) const;
 
  private:
+  /// Returns the place of an expert's matrix or bias in a tensor of all experts.
+  StoredPart part_of_experts(const Parameter& p, StoredPart part) const;
   /// Returns the place of q, k, v, gate or up in a tensor of several.
   StoredPart part_of_joined(const Parameter& p, StoredPart part) const;
   /// Returns the place in a checkpoint of GPT-2 or another family with names of its own (stored_names.cpp).

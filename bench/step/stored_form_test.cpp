@@ -101,6 +101,31 @@ TEST_CASE("InitialWeights, save_weights: joined tensors and the order of a head 
   }
 }
 
+TEST_CASE("InitialWeights, save_weights: experts of gpt-oss in transposed tensors of alternating columns",
+          "[checkpoint][moe]") {
+  const TempDirectory directory;
+  const Golden golden(PRECBENCH_SOURCE_DIR "/models/transformer/golden", "gpt-oss");
+  const std::string library_path = PRECBENCH_SOURCE_DIR "/bench/step/golden/gpt-oss.safetensors",
+                    path = directory / "written.safetensors";
+  for (const auto& [ranks, ep] : {std::pair{1, 1}, {2, 1}, {2, 2}}) {
+    INFO(ranks << " ranks, ep " << ep);
+    for (const Named& weights : weights_from(library_path, golden.model, ranks, ep, path))
+      CHECK(first_difference(weights, golden.all("")) == "");
+    const SafetensorsFile written(path), library(library_path);
+    check_equal(written, library);
+  }
+}
+
+TEST_CASE("InitialWeights: the MXFP4 checkpoint of gpt-oss is refused", "[checkpoint][moe]") {
+  const TempDirectory directory;
+  const Golden golden(PRECBENCH_SOURCE_DIR "/models/transformer/golden", "gpt-oss");
+  const std::string name = "model.layers.0.mlp.experts.gate_up_proj_blocks",
+                    path = directory / "mxfp4.safetensors";
+  const std::vector<float> value(1);
+  write_safetensors(path, {{name, "F32", {1}, value.data()}});
+  CHECK(contains(refusal_of([&] { InitialWeights(path, golden.model); }), name + " holds experts in MXFP4"));
+}
+
 TEST_CASE("InitialWeights: the language model of a multimodal file is read", "[checkpoint]") {
   const TempDirectory directory;
   const Golden golden(PRECBENCH_SOURCE_DIR "/models/transformer/golden", "gemma3");

@@ -74,6 +74,11 @@ InitialWeights::InitialWeights(const std::string& path, const ModelConfig& model
   for (const Unit& unit : layout.units())
     wanted.insert(wanted.end(), unit.parameters.begin(), unit.parameters.end());
   for (const StoredTensor& stored : file_.tensors())
+    if (stored.name.ends_with("experts.gate_up_proj_blocks"))
+      throw InvalidInput(fmt::format(
+          "{}: {} holds experts in MXFP4, which is not read; convert the checkpoint to BF16 first", path,
+          stored.name));
+  for (const StoredTensor& stored : file_.tensors())
     if (model.moe && !form_.fused() && stored.name.ends_with("experts.gate_up_proj"))
       throw InvalidInput(fmt::format(
           "{}: {} holds all experts in one tensor; one tensor per expert is expected", path, stored.name));

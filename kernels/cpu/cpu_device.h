@@ -105,6 +105,9 @@ class CpuDevice final : public Device {
   // attention.cpp
   void do_attention(const ops::Attention& op) override;
   void do_attention_backward(const ops::AttentionBackward& op) override;
+  // attention_sink.cpp
+  void do_attention_sink(const ops::AttentionSink& op) override;
+  void do_attention_sink_backward(const ops::AttentionSinkBackward& op) override;
   // swiglu.cpp
   void do_swiglu(const ops::Swiglu& op) override;
   void do_swiglu_backward(const ops::SwigluBackward& op) override;
@@ -114,6 +117,11 @@ class CpuDevice final : public Device {
   void do_route(const ops::Route& op) override;
   void do_route_backward(const ops::RouteBackward& op) override;
   void do_update_routing_bias(const ops::UpdateRoutingBias& op) override;
+  // expert_bias.cpp
+  void do_add_expert_bias(const ops::AddExpertBias& op) override;
+  void do_expert_bias_backward(const ops::ExpertBiasBackward& op) override;
+  void do_add_routed_bias(const ops::AddRoutedBias& op) override;
+  void do_routed_bias_backward(const ops::RoutedBiasBackward& op) override;
   // group.cpp
   void do_group(const ops::Group& op) override;
   void do_group_peers(const ops::GroupPeers& op) override;

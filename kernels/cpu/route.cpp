@@ -140,6 +140,7 @@ void CpuDevice::do_route(const ops::Route& op) {
   const std::int64_t T = op.z.rows, E = rule.experts, K = rule.top_k, C = op.x.cols;
   cpu::multiply(threads_, op.z, {widen(0, {{}, op.x, {}}), C, false},
                 {widen(1, {{}, op.router, {}}), C, false}, C, 1.0f, false);
+  if (!op.logit_bias.empty()) do_add_bias({op.z, op.logit_bias});
   std::int32_t* index = op.index.as<std::int32_t>();
   constexpr std::int64_t kRun =
       64;  // tokens per partial sum of probabilities, independent of the thread count
@@ -195,6 +196,7 @@ void CpuDevice::do_route_backward(const ops::RouteBackward& op) {
                 !op.addend.empty());
   cpu::multiply(threads_, op.drouter, {dz, E, true}, {widen(0, {{}, op.x, {}}), C, true}, T, 1.0f,
                 op.accumulate);
+  if (!op.dlogit_bias.empty()) do_bias_backward({op.dlogit_bias, op.accumulate, {dz, DType::f32, T, E}});
 }
 
 void CpuDevice::do_update_routing_bias(const ops::UpdateRoutingBias& op) {

@@ -70,8 +70,13 @@ void CpuDevice::do_grouped_swiglu(const ops::GroupedSwiglu& op) {
       const float* gate = cpu::load(op.gate_up, r * 2 * F, 2 * F, buffer);
       const float* up = gate + F;
       const float weight = op.weights.empty() ? 1.0f : op.weights.as<float>()[slot];
+      if (op.limit > 0) {
+        const ClampedGate<CpuMath> clamped{op.limit};
+        for (std::int64_t i = 0; i < F; ++i) out[i] = clamped(gate[i], up[i]).s * weight;
+      } else {
 #pragma omp simd
-      for (std::int64_t i = 0; i < F; ++i) out[i] = gate[i] * sigmoid(gate[i]) * up[i] * weight;
+        for (std::int64_t i = 0; i < F; ++i) out[i] = gate[i] * sigmoid(gate[i]) * up[i] * weight;
+      }
     }
     cpu::store(op.s.value, r * F, F, out);
   });
@@ -93,15 +98,29 @@ void CpuDevice::do_grouped_swiglu_backward(const ops::GroupedSwigluBackward& op)
       const float* up = gate + F;
       const float* grad = cpu::load(op.ds, r * F, F, buffer + 2 * F);
       const float weight = op.weights.empty() ? 1.0f : op.weights.as<float>()[slot];
-      if (!op.dw.empty())
-        op.dw.as<float>()[slot] =
-            cpu::lane_sum(F, [&](std::int64_t i) { return grad[i] * gate[i] * sigmoid(gate[i]) * up[i]; });
+      if (op.limit > 0) {
+        const ClampedGate<CpuMath> clamped{op.limit};
+        if (!op.dw.empty())
+          op.dw.as<float>()[slot] =
+              cpu::lane_sum(F, [&](std::int64_t i) { return grad[i] * clamped(gate[i], up[i]).s; });
+        for (std::int64_t i = 0; i < F; ++i) {
+          const auto [value, by_gate, by_up] = clamped(gate[i], up[i]);
+          const float weighted = grad[i] * weight;
+          again[i] = value * weight;
+          dgate[i] = weighted * by_gate;
+          dup[i] = weighted * by_up;
+        }
+      } else {
+        if (!op.dw.empty())
+          op.dw.as<float>()[slot] =
+              cpu::lane_sum(F, [&](std::int64_t i) { return grad[i] * gate[i] * sigmoid(gate[i]) * up[i]; });
 #pragma omp simd
-      for (std::int64_t i = 0; i < F; ++i) {
-        const float sigma = sigmoid(gate[i]), weighted = grad[i] * weight;
-        again[i] = gate[i] * sigma * up[i] * weight;
-        dup[i] = weighted * gate[i] * sigma;
-        dgate[i] = weighted * up[i] * sigma * (1.0f + gate[i] * (1.0f - sigma));
+        for (std::int64_t i = 0; i < F; ++i) {
+          const float sigma = sigmoid(gate[i]), weighted = grad[i] * weight;
+          again[i] = gate[i] * sigma * up[i] * weight;
+          dup[i] = weighted * gate[i] * sigma;
+          dgate[i] = weighted * up[i] * sigma * (1.0f + gate[i] * (1.0f - sigma));
+        }
       }
     }
     cpu::store(op.dgate_up.value, r * 2 * F, 2 * F, dgate);

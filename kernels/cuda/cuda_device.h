@@ -172,6 +172,9 @@ class CudaDevice final : public Device {
   // attention.cpp; attention_name(), attention_refusal() and set_attention() too
   void do_attention(const ops::Attention& op) override;
   void do_attention_backward(const ops::AttentionBackward& op) override;
+  // attention_sink.cu
+  void do_attention_sink(const ops::AttentionSink& op) override;
+  void do_attention_sink_backward(const ops::AttentionSinkBackward& op) override;
   // swiglu.cu
   void do_swiglu(const ops::Swiglu& op) override;
   void do_swiglu_backward(const ops::SwigluBackward& op) override;
@@ -212,6 +215,11 @@ class CudaDevice final : public Device {
   void do_quantize_experts(const ops::QuantizeExperts& op) override;
   void do_grouped_swiglu(const ops::GroupedSwiglu& op) override;
   void do_grouped_swiglu_backward(const ops::GroupedSwigluBackward& op) override;
+  // expert_bias.cu
+  void do_add_expert_bias(const ops::AddExpertBias& op) override;
+  void do_expert_bias_backward(const ops::ExpertBiasBackward& op) override;
+  void do_add_routed_bias(const ops::AddRoutedBias& op) override;
+  void do_routed_bias_backward(const ops::RoutedBiasBackward& op) override;
   // grouped_matmul.cpp, with set_grouped() and grouped_name()
   void do_grouped_matmul(const ops::GroupedMatmul& op) override;
 

@@ -14,8 +14,8 @@ PRECBENCH_OP_TEST(grouped_swiglu_on, "grouped_swiglu and grouped_swiglu_backward
     index.push_back(static_cast<std::int32_t>(slot % K + (slot % 5 ? 0 : 2)));
   for (const OutputFormats& formats :
        {OutputFormats{}, {kTensorE4m3, {}}, {kRow, {}}, {kBlock, {}}, {kMx, {}}})
-    for (const bool weighted : {false, true}) {
-      INFO("row " << describe(formats.rowwise) << (weighted ? " weighted" : ""));
+    for (const auto& [weighted, limit] : {std::pair{false, 0.0f}, {true, 0.0f}, {true, 1.5f}}) {
+      INFO("row " << describe(formats.rowwise) << (weighted ? " weighted" : "") << " limit " << limit);
       b.start();
       HostMemory& host = b.host();
       const TwoGroups groups(b, index, K, E, 128, 50);  // some are dropped
@@ -30,11 +30,11 @@ PRECBENCH_OP_TEST(grouped_swiglu_on, "grouped_swiglu and grouped_swiglu_backward
       const Tensor weights = weighted ? host.random(DType::f32, T, K, 1.0f) : Tensor{};
 
       const QuantizedTensor s = b.operand(formats, rows, F);
-      b.device().grouped_swiglu({s, b.put(gate_up), b.put(weights), groups.device});
+      b.device().grouped_swiglu({s, b.put(gate_up), b.put(weights), groups.device, limit});
       QuantizedTensor again = b.operand({}, rows, F), dgate_up = b.operand(formats, rows, 2 * F);
       const Tensor dw = weighted ? b.output(DType::f32, T, K) : Tensor{};
       b.device().grouped_swiglu_backward(
-          {dgate_up, again, dw, b.put(ds), b.put(gate_up), b.put(weights), groups.device});
+          {dgate_up, again, dw, b.put(ds), b.put(gate_up), b.put(weights), groups.device, limit});
       const Tensor got_s = b.fetch(s.value), got_d = b.fetch(dgate_up.value);
       CHECK(same_bits(b.fetch(again.value), got_s));
       b.check_copies("s", s, got_s);
@@ -51,12 +51,19 @@ PRECBENCH_OP_TEST(grouped_swiglu_on, "grouped_swiglu and grouped_swiglu_backward
         const double w = weighted ? weights.as<float>()[source[r]] : 1.0;
         double product = 0;
         for (std::int64_t i = 0; i < F; ++i) {
-          const double gate = HostMemory::get(gate_up, r * 2 * F + i),
-                       up = HostMemory::get(gate_up, r * 2 * F + F + i);
-          const double g = HostMemory::get(ds, r * F + i), sigma = 1 / (1 + std::exp(-gate));
+          const double given_gate = HostMemory::get(gate_up, r * 2 * F + i),
+                       given_up = HostMemory::get(gate_up, r * 2 * F + F + i);
+          const bool clamped = limit > 0;
+          const double alpha = clamped ? 1.702 : 1, bound = limit;
+          const double gate = clamped ? std::min(given_gate, bound) : given_gate,
+                       up = clamped ? 1 + std::clamp(given_up, -bound, bound) : given_up;
+          const double g = HostMemory::get(ds, r * F + i), sigma = 1 / (1 + std::exp(-alpha * gate));
           const double value = gate * sigma * up;
           product += g * value;
-          const double wanted[] = {w * g * up * sigma * (1 + gate * (1 - sigma)), w * g * gate * sigma};
+          const bool gate_moves = !clamped || given_gate < bound,
+                     up_moves = !clamped || std::fabs(given_up) < bound;
+          const double wanted[] = {gate_moves ? w * g * up * sigma * (1 + alpha * gate * (1 - sigma)) : 0,
+                                   up_moves ? w * g * gate * sigma : 0};
           error += std::pow(HostMemory::get(got_s, r * F + i) - w * value, 2), size += w * value * w * value;
           for (const int half : {0, 1}) {
             d_error += std::pow(HostMemory::get(got_d, r * 2 * F + half * F + i) - wanted[half], 2);

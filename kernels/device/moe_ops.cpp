@@ -33,17 +33,19 @@ double product_flops(std::int64_t m, std::int64_t n, std::int64_t k) {
 
 OpCost Route::cost() const {
   return shaped(of("route", OpClass::routing,
-                   bytes(x) + bytes(router) + bytes(bias) + bytes(z) + bytes(index) + bytes(weights),
+                   bytes(x) + bytes(router) + bytes(logit_bias) + bytes(bias) + bytes(z) + bytes(index) +
+                       bytes(weights),
                    product_flops(z.rows, z.cols, x.cols)),
                 {z.rows, z.cols, x.cols});
 }
 
 OpCost RouteBackward::cost() const {
-  return shaped(of("route_backward", OpClass::routing,
-                   bytes(x) + 2 * bytes(router) + bytes(addend) + bytes(dw) + bytes(z) + bytes(index) +
-                       bytes(dx) + updated_bytes(drouter, accumulate),
-                   2 * product_flops(z.rows, z.cols, x.cols)),
-                {z.rows, z.cols, x.cols});
+  return shaped(
+      of("route_backward", OpClass::routing,
+         bytes(x) + 2 * bytes(router) + bytes(addend) + bytes(dw) + bytes(z) + bytes(index) + bytes(dx) +
+             updated_bytes(drouter, accumulate) + updated_bytes(dlogit_bias, accumulate),
+         2 * product_flops(z.rows, z.cols, x.cols)),
+      {z.rows, z.cols, x.cols});
 }
 
 OpCost Group::cost() const {
@@ -122,6 +124,31 @@ OpCost GroupedSwigluBackward::cost() const {
                  {groups.rows_expected, ds.cols}),
           dgate_up),
       s);
+}
+
+OpCost AddExpertBias::cost() const {
+  return shaped(of("add_expert_bias", OpClass::norm_elementwise,
+                   of_rows(2 * bytes(x), groups) + bytes(bias) + bytes(groups.offsets)),
+                {groups.rows_expected, x.cols});
+}
+
+OpCost ExpertBiasBackward::cost() const {
+  return shaped(of("expert_bias_backward", OpClass::norm_elementwise,
+                   of_rows(bytes(dy), groups) + updated_bytes(dbias, accumulate) + bytes(groups.offsets)),
+                {groups.rows_expected, dy.cols});
+}
+
+OpCost AddRoutedBias::cost() const {
+  return shaped(
+      of("add_routed_bias", OpClass::routing, 2 * bytes(out) + bytes(bias) + bytes(index) + bytes(weights)),
+      {out.rows, out.cols, index.cols});
+}
+
+OpCost RoutedBiasBackward::cost() const {
+  return shaped(of("routed_bias_backward", OpClass::routing,
+                   bytes(dy) + bytes(bias) + bytes(index) + bytes(weights) + 2 * bytes(dw) +
+                       updated_bytes(dbias, accumulate)),
+                {dy.rows, dy.cols, index.cols});
 }
 
 OpCost UpdateRoutingBias::cost() const {

@@ -45,7 +45,7 @@ std::int64_t stacked_scale_count(Granularity g, std::int64_t experts, std::int64
 
 namespace precbench::ops {
 
-/// Computes z = x router^T in FP32 from BF16, and each token's experts. A token with a non-finite logit gets
+/// Computes z = x router^T + logit_bias in FP32 from BF16, and each token's experts. A token with a non-finite logit gets
 /// NaN weights. Without a bias and without expert groups, logits are compared instead of probabilities: they
 /// have the same order.
 struct Route {
@@ -59,6 +59,7 @@ struct Route {
   Tensor bias;       ///< f32 [1, E], added to p for the selection only; may be empty
   Tensor forced;     ///< i32 [T, K]: experts to use instead of the top K; may be empty
   RoutingRule rule;
+  Tensor logit_bias = {};  ///< [1, E]; may be empty
   OpCost cost() const;
 };
 
@@ -75,6 +76,7 @@ struct RouteBackward {
   Tensor x, router;
   RoutingRule rule;
   float balance = 0, z_loss = 0, loss_scale = 0;
+  Tensor dlogit_bias = {};  ///< [1, E], as drouter: = or += the sum of dz over the tokens; may be empty
   OpCost cost() const;
 };
 
@@ -162,22 +164,62 @@ struct GroupedMatmul {
   OpCost cost() const;
 };
 
-/// s = silu(gate) * up * the row's weight, rounded once; gate_up [rows_capacity, 2F] = [gate | up].
+/// x += the bias of a row's expert. Padding rows are undefined before and after.
+struct AddExpertBias {
+  Tensor x;     ///< [rows_capacity, N]
+  Tensor bias;  ///< [1, E * N] of the groups' experts
+  Groups groups;
+  OpCost cost() const;
+};
+
+/// dbias = or += the sums of dy [rows_capacity, N] over each expert's rows in a fixed order; 0 without rows.
+struct ExpertBiasBackward {
+  Tensor dbias;  ///< [1, E * N], f32 or bf16
+  bool accumulate;
+  Tensor dy;
+  Groups groups;
+  OpCost cost() const;
+};
+
+/// out[t] += the sum over a token's slots, in order, of weights[t, k] * the bias of expert index[t, k].
+struct AddRoutedBias {
+  Tensor out;      ///< [T, N]
+  Tensor bias;     ///< [1, E * N] of all experts
+  Tensor index;    ///< i32 [T, K]
+  Tensor weights;  ///< f32 [T, K]
+  OpCost cost() const;
+};
+
+/// dbias = or += the sums over an expert's slots of weights[t, k] * dy[t], in a fixed order;
+/// dw[t, k] += dot(dy[t], the bias of expert index[t, k]).
+struct RoutedBiasBackward {
+  Tensor dbias;  ///< [1, E * N], f32 or bf16
+  bool accumulate;
+  Tensor dw;  ///< f32 [T, K]
+  Tensor dy;  ///< [T, N]
+  Tensor bias, index, weights;
+  OpCost cost() const;
+};
+
+/// s = silu(gate) * up * the row's weight, rounded once; gate_up [rows_capacity, 2F] = [gate | up]. With a limit
+/// it is clamped (gpt-oss): (up + 1) * gate * sigmoid(1.702 gate), of min(gate, limit) and up within +-limit.
 struct GroupedSwiglu {
   QuantizedTensor s;
   Tensor gate_up;
   Tensor weights;  ///< f32 [T, K]; empty: 1
   Groups groups;
+  float limit = 0;  ///< 0: not clamped
   OpCost cost() const;
 };
 
-/// Computes dgate_up from ds, and s again for wgrad. With weights, dw[t, k] = the sum of ds * silu(gate) * up
-/// over the slot's row, 0 for a dropped slot.
+/// Computes dgate_up from ds, and s again for wgrad. With weights, dw[t, k] = the sum of ds * the unweighted s
+/// over the slot's row, 0 for a dropped slot. As in PyTorch, a value at the limit or beyond has no gradient.
 struct GroupedSwigluBackward {
   QuantizedTensor dgate_up, s;
   Tensor dw;  ///< f32 [T, K]; empty without weights
   Tensor ds, gate_up, weights;
   Groups groups;
+  float limit = 0;
   OpCost cost() const;
 };
 

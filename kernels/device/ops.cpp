@@ -271,6 +271,17 @@ OpCost AttentionBackward::cost() const {
       shape);
 }
 
+OpCost AttentionSink::cost() const {
+  return shaped_as(
+      of("attention_sink", OpClass::norm_elementwise, 2 * (bytes(out) + bytes(lse)) + bytes(sink)), out);
+}
+
+OpCost AttentionSinkBackward::cost() const {
+  return shaped_as(of("attention_sink_backward", OpClass::norm_elementwise,
+                      bytes(dout) + bytes(out) + bytes(lse) + bytes(sink) + updated_bytes(dsink, accumulate)),
+                   out);
+}
+
 OpCost Swiglu::cost() const {
   return casting(
       shaped_as(of("swiglu", OpClass::norm_elementwise, bytes(gate_up) + written_bytes(s)), s.value), s);

@@ -362,6 +362,25 @@ struct AttentionBackward {
   OpCost cost() const;
 };
 
+/// Lets a logit per head, the sink, take part in the softmax that Attention has computed without it:
+/// out *= sigmoid(lse - sink), lse = log(exp(lse) + exp(sink)). AttentionBackward then takes both as they are.
+struct AttentionSink {
+  Tensor out, lse;  ///< as in Attention; changed in place
+  Tensor sink;      ///< [1, heads]
+  AttentionShape shape;
+  OpCost cost() const;
+};
+
+/// dsink = or += - the sum over a head's queries of exp(sink - lse) * dot(dout, out), in a fixed order.
+struct AttentionSinkBackward {
+  Tensor dsink;  ///< [1, heads], f32 or bf16
+  bool accumulate;
+  Tensor dout, out, lse;  ///< out and lse from AttentionSink
+  Tensor sink;
+  AttentionShape shape;
+  OpCost cost() const;
+};
+
 /// s[M,F] = activation(gate) * up, gate_up[M, 2F] = [gate | up].
 struct Swiglu {
   QuantizedTensor s;
@@ -495,6 +514,8 @@ struct QuantizationError {
   OP(GateRowsBackward, gate_rows_backward)           \
   OP(Attention, attention)                           \
   OP(AttentionBackward, attention_backward)          \
+  OP(AttentionSink, attention_sink)                  \
+  OP(AttentionSinkBackward, attention_sink_backward) \
   OP(Swiglu, swiglu)                                 \
   OP(SwigluBackward, swiglu_backward)                \
   OP(Activate, activate)                             \
@@ -510,6 +531,10 @@ struct QuantizationError {
   OP(GroupedMatmul, grouped_matmul)                  \
   OP(GroupedSwiglu, grouped_swiglu)                  \
   OP(GroupedSwigluBackward, grouped_swiglu_backward) \
+  OP(AddExpertBias, add_expert_bias)                 \
+  OP(ExpertBiasBackward, expert_bias_backward)       \
+  OP(AddRoutedBias, add_routed_bias)                 \
+  OP(RoutedBiasBackward, routed_bias_backward)       \
   OP(UpdateRoutingBias, update_routing_bias)         \
   OP(CrossEntropy, cross_entropy)                    \
   OP(CompareLogits, compare_logits)                  \

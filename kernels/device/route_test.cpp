@@ -16,6 +16,7 @@ struct NamedRule {
   RoutingRule rule;
   bool bias = false;
   std::int64_t tokens = 193;
+  bool logit_bias = false;
 };
 
 std::vector<NamedRule> rules() {
@@ -97,7 +98,7 @@ struct Routed {
 };
 
 Routed run_route(OpTest& b, const RoutingRule& rule, const Tensor& x, const Tensor& router,
-                 const Tensor& bias, const Tensor& forced = {}) {
+                 const Tensor& bias, const Tensor& forced = {}, const Tensor& logit_bias = {}) {
   const std::int64_t T = x.rows, E = rule.experts, K = rule.top_k;
   Routed r{b.output(DType::f32, T, E),     b.output(DType::i32, T, K), b.output(DType::f32, T, K),
            b.output(DType::f32, 1, E + 2), b.output(DType::i32, 1, 1), {}};
@@ -110,7 +111,8 @@ Routed run_route(OpTest& b, const RoutingRule& rule, const Tensor& x, const Tens
                     .router = b.put(router),
                     .bias = b.put(bias),
                     .forced = b.put(forced),
-                    .rule = rule});
+                    .rule = rule,
+                    .logit_bias = b.put(logit_bias)});
   r.chosen = integers(b.fetch(r.index));
   return r;
 }
@@ -126,6 +128,7 @@ PRECBENCH_OP_TEST(route_on, "route") {
   wide.experts = 256, wide.groups = 8, wide.group_top_k = 4, wide.top_k = 8;
   all.push_back({.name = "wide deepseek v3", .rule = wide, .bias = true, .tokens = 61});
   all.push_back({.name = "many tokens", .rule = {.experts = 40, .top_k = 2}, .tokens = 4700});
+  all.push_back({.name = "gpt-oss", .rule = {.experts = 36, .top_k = 4}, .logit_bias = true});
   for (const NamedRule& named : all) {
     INFO(named.name);
     b.start();
@@ -137,9 +140,11 @@ PRECBENCH_OP_TEST(route_on, "route") {
     for (std::int64_t c = 0; c < C; ++c)
       HostMemory::set(router, 5 * C + c, HostMemory::get(router, 2 * C + c));
     const Tensor bias = named.bias ? host.random(DType::f32, 1, E, 0.2f) : Tensor{};
-    const Routed r = run_route(b, rule, x, router, bias);
+    const Tensor logit_bias = named.logit_bias ? host.random(DType::bf16, 1, E, 1.0f) : Tensor{};
+    const Routed r = run_route(b, rule, x, router, bias, {}, logit_bias);
 
     Numbers z(T * E);
+    for (std::int64_t i = 0; named.logit_bias && i < T * E; ++i) z[i] = HostMemory::get(logit_bias, i % E);
     for (std::int64_t t = 0; t < T; ++t)
       for (std::int64_t e = 0; e < E; ++e)
         for (std::int64_t c = 0; c < C; ++c)
@@ -244,7 +249,8 @@ PRECBENCH_OP_TEST(route_backward_on, "route_backward is the derivative of the we
         z[i] = at;
       }
       for (const bool accumulate : {false, true}) {
-        const Tensor dx = b.output(DType::f32, T, E), drouter = b.put(before);
+        const Tensor dx = b.output(DType::f32, T, E), drouter = b.put(before),
+                     dbias = b.put(before.slice_rows(0, 1));
         b.device().route_backward({.dx = dx,
                                    .drouter = drouter,
                                    .accumulate = accumulate,
@@ -258,7 +264,14 @@ PRECBENCH_OP_TEST(route_backward_on, "route_backward is the derivative of the we
                                    .rule = rule,
                                    .balance = static_cast<float>(balance),
                                    .z_loss = static_cast<float>(z_loss),
-                                   .loss_scale = static_cast<float>(loss_scale)});
+                                   .loss_scale = static_cast<float>(loss_scale),
+                                   .dlogit_bias = dbias});
+        const Numbers got_bias = HostMemory::values(b.fetch(dbias));
+        for (std::int64_t e = 0; e < E; ++e) {
+          double sum = accumulate ? HostMemory::get(before, e) : 0.0;
+          for (std::int64_t t = 0; t < T; ++t) sum += dz[t * E + e];
+          REQUIRE(std::fabs(got_bias[e] - sum) <= 2e-5 * rule.scale);
+        }
         const Numbers got = HostMemory::values(b.fetch(dx)),
                       got_router = HostMemory::values(b.fetch(drouter));
         // FP32 against FP64 differences: a few roundings of numbers up to scale * |dw|.

@@ -47,6 +47,26 @@ struct SquaredRelu {
   PRECBENCH_HD static float slope(float x, float, float sigma) { return 2.0f * x * sigma; }
 };
 
+/// The gate of gpt-oss's SwiGLU, whose output is (up + 1) g sigma(1.702 g) of clamped gate and up.
+template <class Math>
+struct ClampedGate {
+  static constexpr float kAlpha = 1.702f;
+  float limit;
+
+  /// Values, and derivatives with respect to gate and up.
+  struct Result {
+    float s, dgate, dup;
+  };
+  PRECBENCH_HD Result operator()(float gate, float up) const {
+    // NaN passes, unlike with fminf.
+    const float g = gate > limit ? limit : gate, u = up > limit ? limit : up < -limit ? -limit : up;
+    const float sigma = Math::sigmoid(kAlpha * g), glu = g * sigma;
+    const bool held = gate >= limit, held_up = up >= limit || up <= -limit;
+    return {(u + 1.0f) * glu, held ? 0.0f : (u + 1.0f) * sigma * (1.0f + kAlpha * g * (1.0f - sigma)),
+            held_up ? 0.0f : glu};
+  }
+};
+
 /// Calls body with the functions of a gate's activation.
 template <class Math, class Body>
 void with_activation(Activation activation, Body&& body) {

@@ -118,7 +118,10 @@ Findings StepChecks::check(const Recipe& recipe, const MakeDevice& make_device, 
                         std::fabs(loss - loss_) <= loss_bound}};
   Farthest worst;  // relative to its bound
   for (const auto& [name, expected] : truth_) {
-    const double over = distance(gradients.at(name), expected) / (2 * distance(of_cpu.at(name), expected));
+    // The CPU's error of a few elements, such as a block's attention sinks, may be small by chance.
+    const double times = expected.size() < 8 ? 4 : 2;
+    const double over =
+        distance(gradients.at(name), expected) / (times * distance(of_cpu.at(name), expected));
     if (!(over <= worst.distance)) worst = {name, std::isnan(over) ? INFINITY : over};
   }
   findings.push_back({path, what + ", gradients",

@@ -53,10 +53,11 @@ void add_experts(BlockSpec& block, const ModelConfig& c) {
   const MoeConfig& moe = c.moe;
   const std::int64_t E = moe.rule.experts;
   const bool mixtral = moe.names == ExpertNames::mixtral, llama4 = moe.names == ExpertNames::llama4;
+  const bool router = llama4 || moe.names == ExpertNames::gpt_oss;
   const bool one_shared = llama4 || moe.names == ExpertNames::qwen2;
   const std::string prefix = mixtral ? "block_sparse_moe" : llama4 ? "feed_forward" : "mlp";
   block.linears.push_back(
-      {LinearRole::router, c.width, {{prefix + (llama4 ? ".router.weight" : ".gate.weight"), E}}});
+      {LinearRole::router, c.width, {{prefix + (router ? ".router.weight" : ".gate.weight"), E}}});
   // A row behind the router's, which has no recipe either.
   if (moe.shared_gate) block.linears.back().parts.push_back({prefix + ".shared_expert_gate.weight", 1});
   if (moe.shared_ffn > 0)
@@ -71,6 +72,21 @@ void add_experts(BlockSpec& block, const ModelConfig& c) {
   }
   block.linears.push_back(std::move(gate_up));
   block.linears.push_back(std::move(down));
+  if (moe.logit_bias)
+    block.vectors.push_back({&BlockVectors::router_bias,
+                             ParameterKind::bias,
+                             {{prefix + (router ? ".router.bias" : ".gate.bias"), E}}});
+  if (!moe.expert_bias) return;
+  VectorSpec up_bias{&BlockVectors::expert_up_bias, ParameterKind::bias, {}},
+      down_bias{&BlockVectors::expert_down_bias, ParameterKind::bias, {}};
+  for (std::int64_t e = 0; e < E; ++e) {
+    const std::string expert = prefix + ".experts." + std::to_string(e) + ".";
+    up_bias.parts.push_back({expert + "gate_proj.bias", moe.expert_ffn});
+    up_bias.parts.push_back({expert + "up_proj.bias", moe.expert_ffn});
+    down_bias.parts.push_back({expert + "down_proj.bias", c.width});
+  }
+  block.vectors.push_back(std::move(up_bias));
+  block.vectors.push_back(std::move(down_bias));
 }
 
 }  // namespace
@@ -138,6 +154,8 @@ BlockSpec block_of(const ModelConfig& c, std::int64_t layer) {
   if (c.block.o_bias)
     block.vectors.push_back(
         {&BlockVectors::o_bias, ParameterKind::bias, {{"self_attn.o_proj.bias", c.width}}});
+  if (c.block.attention_sinks)
+    block.vectors.push_back({&BlockVectors::sinks, ParameterKind::bias, {{"self_attn.sinks", c.heads}}});
   return block;
 }
 

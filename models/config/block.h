@@ -59,6 +59,10 @@ struct BlockVectors {
   Tensor o_bias;                         ///< [1, C], empty without one
   Tensor up_bias;                        ///< [1, F], empty without
   Tensor down_bias;                      ///< [1, C], empty without
+  Tensor sinks;                          ///< [1, H], empty without
+  /// [1, E]; [1, E 2F], an expert's gate before its up; [1, E C]: biases of the router and of all experts, which every
+  /// rank has; empty without.
+  Tensor router_bias, expert_up_bias, expert_down_bias;
 };
 
 /// A vector [1, size], made of consecutive parts.
@@ -68,6 +72,10 @@ struct VectorSpec {
   std::vector<ParameterPart> parts;
 
   std::int64_t size() const;
+  /// Returns true for biases of experts, of which a token uses those of its own.
+  bool of_experts() const {
+    return tensor == &BlockVectors::expert_up_bias || tensor == &BlockVectors::expert_down_bias;
+  }
 };
 
 struct BlockSpec {

@@ -45,6 +45,7 @@ void each_block_key(Config& config, Visit&& visit) {
   visit("residual", config.block.residual);
   visit("gated", config.block.gated);
   visit("ffn_bias", config.block.ffn_bias);
+  visit("attention_sinks", config.block.attention_sinks);
   visit("head_bias", config.head_bias);
   visit("q_lora_rank", config.latent.q_rank);
   visit("kv_lora_rank", config.latent.kv_rank);

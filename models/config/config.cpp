@@ -158,7 +158,10 @@ std::int64_t active_matrix_parameters(const ModelConfig& c) {
 
 std::int64_t active_parameter_count(const ModelConfig& c) {
   return edges(c) + over_blocks(c, [&](const BlockSpec& block) {
-           std::int64_t sum = block.vector_parameters();
+           std::int64_t sum = 0;
+           for (const VectorSpec& vector : block.vectors)
+             sum +=
+                 vector.of_experts() ? vector.size() / c.moe.rule.experts * c.moe.rule.top_k : vector.size();
            for (const LinearSpec& linear : block.linears) sum += active_size(c, linear);
            return sum;
          });

@@ -22,9 +22,9 @@ inline constexpr double kInitializerRange = 0.02;
 /// Tensor that the routing weight multiplies: SwiGLU's output (in which the down layer is linear) or the
 /// expert's input.
 enum class WeightAt : std::uint8_t { swiglu, input };
-/// Naming scheme of the experts' tensors in checkpoints. Llama 4 stores all experts of a layer in two
-/// tensors, and queries and keys in another row order: StoredForm (bench/step).
-enum class ExpertNames : std::uint8_t { qwen3, mixtral, llama4, qwen2, ernie4_5 };
+/// Naming scheme of the experts' tensors in checkpoints. Llama 4 and gpt-oss store all experts of a layer in two
+/// tensors, and Llama 4 queries and keys in another row order: StoredForm (bench/step).
+enum class ExpertNames : std::uint8_t { qwen3, mixtral, llama4, qwen2, ernie4_5, gpt_oss };
 
 /// A mixture of experts in every block except the first `dense_layers`, which have a SwiGLU of
 /// ModelConfig::ffn.
@@ -35,6 +35,10 @@ struct MoeConfig {
   bool shared_gate = false;       ///< the shared expert's output times sigmoid(x . w) (Qwen2)
   std::int64_t dense_layers = 0;  ///< less than layers
   bool route_bias = false;        ///< load-balancing bias on the router's scores (DeepSeek-V3)
+  bool logit_bias = false;        ///< a trained bias on the router's logits (gpt-oss)
+  bool expert_bias = false;       ///< biases of the experts' gate, up and down (gpt-oss)
+  /// gpt-oss: SwiGLU becomes (up + 1) gate sigmoid(1.702 gate), with gate at most the limit and up within it; 0: plain.
+  double swiglu_limit = 0;
   WeightAt weight_at = WeightAt::swiglu;
   ExpertNames names = ExpertNames::qwen3;
 
@@ -109,6 +113,8 @@ struct BlockForm {
   Residual residual = Residual::sequential;
   bool gated = true;      ///< false: act(x W_up) W_down instead of SwiGLU
   bool ffn_bias = false;  ///< biases of up and down without a gate
+  /// A trained logit per head joins the softmax's denominator as a key without a value (gpt-oss).
+  bool attention_sinks = false;
 
   bool operator==(const BlockForm&) const = default;
 };
@@ -206,7 +212,7 @@ ModelConfig find_model(const std::string& name_or_path);
 /// model_type llama, mistral, ministral3, qwen2, qwen3, smollm3, granite, olmo2, olmo3, phi3, gemma, gemma2,
 /// gemma3_text, glm, glm4, ernie4_5, exaone4, gpt2, gpt_bigcode, gptj, gpt_neox, phi, starcoder2, stablelm, nemotron,
 /// cohere, cohere2, mixtral, qwen2_moe, qwen3_moe, olmoe, deepseek, deepseek_v2, deepseek_v3, glm4_moe, minimax_m2,
-/// ernie4_5_moe or llama4_text; of a multimodal model its
+/// ernie4_5_moe, gpt_oss or llama4_text; of a multimodal model its
 /// text_config.
 ///   own keys      layers, width, ffn, heads and vocab are required; kv_heads defaults to heads, head_dim to
 ///                 width / heads, the rest as in ModelConfig

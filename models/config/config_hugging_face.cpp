@@ -70,6 +70,7 @@ const std::vector<Family>& families() {
       {"glm4_moe", 8, 0, 131072, 0, false, false, 10000, 1e-5, QkNormOver::head, false, 0.5},
       {"minimax_m2", 8, 128, 196608, 0, false, true, 5e6, 1e-6, QkNormOver::heads, false, 1},
       {"ernie4_5_moe", 4, 0, 131072, 0, false, false, 500000, 1e-5, QkNormOver::head, true},
+      {"gpt_oss", 8, 64, 131072, 128, true, false, 150000, 1e-5},
       {"llama4_text", 8, 128, 131072, 0, false, false, 500000, 1e-5},
   };
   return all;
@@ -80,9 +81,6 @@ constexpr std::int64_t kQwenWindow = 4096, kQwenFullLayers = 28;  // defaults of
 const Family& family_of(const json& object) {
   std::string model_type;
   read(object, "model_type", model_type);
-  if (model_type == "gpt_oss")
-    throw InvalidInput(
-        "model_type: \"gpt_oss\" is not supported: its biases, attention sinks and clamped SwiGLU are not");
   std::vector<const char*> names;
   for (const Family& family : families()) {
     if (model_type == family.model_type) return family;
@@ -127,8 +125,9 @@ struct RopeKeys {
   RopeKeys(const json& object, std::string_view model_type) {
     for (const char* name : {"rope_parameters", "rope_scaling"})
       if (given(object, name) && !object.at(name).empty()) key = name;
+    if (!key && model_type == "gpt_oss") use_default_of_gpt_oss();
     if (!key) return;
-    values = object.at(key);
+    if (values.empty()) values = object.at(key);
     if (!values.is_object())
       throw InvalidInput(fmt::format("{}: expected an object, got {}", key, shown(values)));
     if (given(object, "original_max_position_embeddings"))
@@ -140,6 +139,14 @@ struct RopeKeys {
     if (const json parameters = object.value("rope_parameters", json());
         parameters.is_object() && (model_type == "gemma3_text" || model_type == "olmo3"))
       read_by_layer_type(parameters);
+  }
+
+  void use_default_of_gpt_oss() {
+    key = "rope_parameters";
+    values = {{"rope_type", "yarn"},
+              {"factor", 32.0},
+              {"truncate", false},
+              {"original_max_position_embeddings", 4096}};
   }
 
   /// Takes the angles of layers with full attention from an object for each type; rope_scaling adds to them.

@@ -194,6 +194,8 @@ const std::vector<HubName>& hub_names() {
       {"zai-org/GLM-4.5-Air", "glm-4.5-air"},
       {"zai-org/GLM-4.5", "glm-4.5"},
       {"MiniMaxAI/MiniMax-M2", "minimax-m2"},
+      {"openai/gpt-oss-20b", "gpt-oss-20b"},
+      {"openai/gpt-oss-120b", "gpt-oss-120b"},
       {"deepseek-ai/deepseek-moe-16b-base", "deepseek-moe-16b"},
       {"deepseek-ai/DeepSeek-V2-Lite", "deepseek-v2-lite"},
       {"deepseek-ai/DeepSeek-V2-Lite-Chat", "deepseek-v2-lite"},

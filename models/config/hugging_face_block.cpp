@@ -32,7 +32,7 @@ constexpr AttentionBias kAttentionBiases[] = {
     {"smollm3", false, true},  {"granite", false, true},     {"gemma", false, true},
     {"gemma2", false, true},   {"gemma3_text", false, true}, {"glm", true, false},
     {"glm4", true, false},     {"glm4_moe", false, false},   {"qwen2_moe", true, false, "qkv_bias"},
-    {"seed_oss", true, false},
+    {"seed_oss", true, false}, {"gpt_oss", true, true},
 };
 
 void read_attention_bias(const json& object, std::string_view model_type, ModelConfig& config) {
@@ -191,6 +191,13 @@ void read_exaone4(const json& object, ModelConfig& config) {
     if (config.window(layer) == 0) config.block.layers_without_rope.push_back(layer);
 }
 
+/// gpt-oss has windows in every second layer, from the first on, and sinks in all.
+void read_gpt_oss(const json& object, ModelConfig& config) {
+  config.block.attention_sinks = true;
+  read_local_layers(
+      object, [](std::int64_t layer) { return layer % 2 == 0; }, config);
+}
+
 }  // namespace
 
 bool hugging_face_has_latents(const std::string& model_type) {
@@ -236,6 +243,12 @@ void read_local_layers(const json& object, const std::function<bool(std::int64_t
 
 void set_default_dimensions(const std::string& model_type, ModelConfig& config) {
   set_classic_dimensions(model_type, config);
+  if (model_type == "gpt_oss") {
+    config.layers = 36;
+    config.width = config.ffn = 2880;
+    config.heads = 64;
+    config.vocab = 201088;
+  }
   if (!model_type.starts_with("gemma")) return;
   const bool first = model_type == "gemma";
   config.layers = first ? 28 : 26;
@@ -254,6 +267,7 @@ void read_hugging_face_block(const json& object, const std::string& model_type, 
   read_attention_bias(object, model_type, config);
   if (model_type == "glm" || model_type == "glm4") read_glm(model_type == "glm4", config);
   if (model_type == "exaone4") read_exaone4(object, config);
+  if (model_type == "gpt_oss") read_gpt_oss(object, config);
   if (model_type.starts_with("ernie4_5")) config.block.rope_pairs = RopePairs::interleaved;
   if (model_type == "phi3") config.block.fusion = TensorFusion::qkv_and_gate_up;
   if (model_type == "gemma") read_gemma(object, "hidden_act", config);

@@ -165,6 +165,9 @@ const std::vector<FamilyKeys>& family_keys() {
        {"moe_intermediate_size", "moe_k", "moe_layer_end_index", "moe_layer_interval",
         "moe_layer_start_index", "moe_norm_min", "moe_num_experts", "moe_num_shared_experts",
         "output_router_logits", "router_aux_loss_coef", "use_bias"}},
+      {"gpt_oss",
+       {"attention_bias", "initial_context_length", "layer_types", "num_experts_per_tok", "num_local_experts",
+        "output_router_logits", "router_aux_loss_coef", "sliding_window", "swiglu_alpha", "swiglu_limit"}},
       {"deepseek",
        {"attention_bias", "aux_loss_alpha", "first_k_dense_replace", "moe_intermediate_size",
         "moe_layer_freq", "n_routed_experts", "n_shared_experts", "norm_topk_prob", "num_experts_per_tok",
@@ -310,6 +313,8 @@ constexpr Alias kAliases[] = {
     {"minimax_m2", "num_local_experts", "num_experts"},
     {"ernie4_5_moe", "moe_num_experts", "num_experts"},
     {"ernie4_5_moe", "moe_k", "num_experts_per_tok"},
+    {"gpt_oss", "num_local_experts", "num_experts"},
+    {"gpt_oss", "num_experts_per_tok", "experts_per_token"},
 };
 
 /// A known key that is not read, and the warning to give if it is set.

@@ -131,6 +131,18 @@ void read_ernie4_5(const json& object, const KeyNames& names, ModelConfig& confi
         "moe_layer_end_index: {} leaves last layers without experts, which is not supported", shown(last)));
 }
 
+void read_gpt_oss(const json& object, const KeyNames& names, ModelConfig& config) {
+  MoeConfig& moe = config.moe;
+  moe.rule = {.experts = length(object, names("experts"), 128), .top_k = length(object, names("top_k"), 4)};
+  moe.expert_ffn = config.ffn;
+  moe.logit_bias = moe.expert_bias = true;
+  moe.swiglu_limit = 7;
+  read(object, "swiglu_limit", moe.swiglu_limit);
+  if (moe.swiglu_limit <= 0)
+    throw InvalidInput(fmt::format("swiglu_limit: must be a positive number, got {}", moe.swiglu_limit));
+  moe.names = ExpertNames::gpt_oss;
+}
+
 void read_llama4(const json& object, const KeyNames& names, ModelConfig& config) {
   MoeConfig& moe = config.moe;
   moe.rule = {.experts = length(object, names("experts"), 16),
@@ -145,8 +157,9 @@ void read_llama4(const json& object, const KeyNames& names, ModelConfig& config)
 }  // namespace
 
 bool hugging_face_has_experts(const std::string& model_type) {
-  for (const char* known : {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "deepseek", "deepseek_v2",
-                            "deepseek_v3", "glm4_moe", "minimax_m2", "ernie4_5_moe", "llama4_text"})
+  for (const char* known :
+       {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "deepseek", "deepseek_v2", "deepseek_v3", "glm4_moe",
+        "minimax_m2", "ernie4_5_moe", "gpt_oss", "llama4_text"})
     if (model_type == known) return true;
   return false;
 }
@@ -186,6 +199,8 @@ void read_hugging_face_moe(const json& object, const std::string& model_type, Mo
     read_mixtral(object, names, config);
   else if (model_type == "qwen3_moe" || model_type == "olmoe")
     read_qwen3_or_olmoe(object, model_type == "qwen3_moe", names, config);
+  else if (model_type == "gpt_oss")
+    read_gpt_oss(object, names, config);
   else if (model_type == "llama4_text")
     read_llama4(object, names, config);
   else if (model_type == "qwen2_moe")

@@ -82,6 +82,7 @@ const std::vector<Refusal>& refusals() {
       {"olmoe", "attention_bias", {false}, true, bias},
       {"olmoe", "use_qk_norm", {true}, true, "a model of this type without a QK-norm"},
       {"olmoe", "clip_qkv", {nullptr}, true, "clipping of queries, keys and values"},
+      {"gpt_oss", "swiglu_alpha", {1.702}, true, "another factor inside SwiGLU's sigmoid"},
       {"deepseek", "attention_bias", {false}, true, bias},
       {"deepseek", "moe_layer_freq", {1}, true, dense},
       {"deepseek", "scoring_func", {"softmax"}, true, "another score of this model_type"},

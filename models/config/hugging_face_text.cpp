@@ -66,6 +66,7 @@ constexpr std::pair<const char*, const char*> kArchitectures[] = {
     {"DeepseekV2ForCausalLM", "deepseek_v2"},
     {"DeepseekV3ForCausalLM", "deepseek_v3"},
     {"Llama4ForCausalLM", "llama4_text"},
+    {"GptOssForCausalLM", "gpt_oss"},
     {"SeedOssForCausalLM", "seed_oss"},
     {"GlmForCausalLM", "glm"},
     {"Glm4ForCausalLM", "glm4"},

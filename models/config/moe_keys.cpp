@@ -15,7 +15,8 @@ using nlohmann::json;
 constexpr EnumNames<RouterScore, 2> kScoreNames{{"softmax", "sigmoid"}};
 constexpr EnumNames<GroupScore, 2> kGroupScoreNames{{"max", "top2"}};
 constexpr EnumNames<WeightAt, 2> kWeightAtNames{{"swiglu", "input"}};
-constexpr EnumNames<ExpertNames, 5> kExpertNames{{"qwen3", "mixtral", "llama4", "qwen2", "ernie4_5"}};
+constexpr EnumNames<ExpertNames, 6> kExpertNames{
+    {"qwen3", "mixtral", "llama4", "qwen2", "ernie4_5", "gpt_oss"}};
 
 /// Calls visit(key, member) for every key.
 template <class Moe, class Visit>
@@ -27,6 +28,8 @@ void each_moe_key(Moe& moe, Visit&& visit) {
   visit("score", moe.rule.score), visit("normalise", moe.rule.normalise),
       visit("route_scale", moe.rule.scale);
   visit("route_bias", moe.route_bias);
+  visit("logit_bias", moe.logit_bias), visit("expert_bias", moe.expert_bias);
+  visit("swiglu_limit", moe.swiglu_limit);
   visit("groups", moe.rule.groups), visit("group_top_k", moe.rule.group_top_k);
   visit("group_score", moe.rule.group_score);
   visit("weight_at", moe.weight_at), visit("expert_names", moe.names);
@@ -118,6 +121,14 @@ void validate_moe(const ModelConfig& config, const KeyNames& names) {
     refuse("group_score", "top2 needs groups of two experts and more");
   if (moe.shared_gate && moe.shared_ffn == 0)
     refuse("shared_gate", "the model has no shared expert (shared_ffn)");
+  if (!std::isfinite(moe.swiglu_limit) || moe.swiglu_limit < 0)
+    refuse("swiglu_limit", fmt::format("must be a positive number, got {}", moe.swiglu_limit));
+  if (moe.swiglu_limit > 0 && (moe.dense_layers > 0 || moe.shared_ffn > 0))
+    refuse("swiglu_limit", "supported in models whose only feed-forward networks are routed experts");
+  if (moe.expert_bias && moe.weight_at == WeightAt::input)
+    refuse("expert_bias", "not supported with weights on the experts' input (weight_at)");
+  if (moe.names == ExpertNames::gpt_oss && (moe.shared_ffn > 0 || moe.dense_layers > 0))
+    refuse("expert_names", "gpt_oss has neither a shared expert nor layers without experts");
   // Llama 4 files store rows of queries and keys in another order, and the order of biases would be unknown.
   const bool reordered = config.block.rotary_dim > 0 || config.block.rope_pairs != RopePairs::halves;
   if (moe.names == ExpertNames::llama4 && (config.qkv_bias || config.qk_norm || reordered))

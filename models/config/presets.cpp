@@ -367,6 +367,25 @@ ModelConfig deepseek_v3() {
   return config;
 }
 
+/// gpt-oss: windows of 128 keys in every second layer.
+ModelConfig gpt_oss(const char* name, std::int64_t layers, std::int64_t experts) {
+  ModelConfig config =
+      with_experts(with_rope(llama(name, layers, 2880, 2880, 64, 8, 64, 201088, false), 1.5e5, 131072),
+                   softmax_of(experts, 4), 2880);
+  config.rope_scaling.kind = RopeScaling::Kind::yarn;
+  config.rope_scaling.factor = 32;
+  config.rope_scaling.original_context = 4096;
+  config.rope_scaling.truncate = false;
+  config.rope_scaling.attention_factor = 0.1 * std::log(32.0) + 1;
+  config.qkv_bias = config.block.o_bias = config.block.attention_sinks = true;
+  config.sliding_window = 128;
+  for (std::int64_t layer = 0; layer < layers; layer += 2) config.block.local_layers.push_back(layer);
+  config.moe.logit_bias = config.moe.expert_bias = true;
+  config.moe.swiglu_limit = 7;
+  config.moe.names = ExpertNames::gpt_oss;
+  return config;
+}
+
 ModelConfig llama4_scout() {
   RoutingRule rule = softmax_of(16, 1);
   rule.score = RouterScore::sigmoid;
@@ -473,6 +492,8 @@ const std::vector<ModelConfig>& model_presets() {
       glm4_moe(llama("glm-4.5-air",        46,  4096, 10944,  96,  8, 128, 151552, false), 128, 1408, 1, 1),
       glm45(),
       minimax_m2(),
+      gpt_oss("gpt-oss-20b",              24,  32),
+      gpt_oss("gpt-oss-120b",             36, 128),
       deepseek_moe(),
       deepseek_v2_lite(),
       deepseek_v3(),

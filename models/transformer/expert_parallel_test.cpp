@@ -78,11 +78,14 @@ TEST_CASE("expert parallelism: experts equal one rank's bit for bit if every slo
 TEST_CASE(
     "expert parallelism: losses and gradients equal one rank's within rounding under DDP and FSDP and HSDP",
     "[moe][ep]") {
-  for (const bool at_input : {false, true})
+  for (const char* model : {"tiny-moe-shared", "weighted input", "like gpt-oss"})
     for (const bool recompute : {false, true}) {
       StepSetup setup = setup_of("tiny-moe-shared");
+      const bool at_input = std::string(model) == "weighted input",
+                 biased = std::string(model) == "like gpt-oss";
       if (at_input) setup.model = weighted_input();
-      setup.model.moe.shared_gate = !at_input;
+      if (biased) setup.model = like_gpt_oss();
+      setup.model.moe.shared_gate = !at_input && !biased;
       setup.model.layers = 3;
       setup.reference = true;
       setup.recompute = recompute ? kRecomputeBlocks : Recompute{};
@@ -96,8 +99,7 @@ TEST_CASE(
                                          {4, ParallelDims{.shard = 4}},
                                          {2, ParallelDims{.data = 2, .shard = 2}},
                                          {4, ParallelDims{.data = 2, .shard = 2}}}) {
-        INFO((at_input ? "weights at the input, " : "")
-             << parallel.data << " x " << parallel.shard << " ranks, ep " << ep);
+        INFO(model << ", " << parallel.data << " x " << parallel.shard << " ranks, ep " << ep);
         setup.parallel = parallel;
         setup.expert_ranks = ep;
         const Outcome many = on_ranks(setup, parallel.ranks());

@@ -173,7 +173,27 @@ TEST_CASE("MoE step: recomputation gives the same bits", "[moe]") {
     StepSetup gated = shared;
     gated.model.moe.shared_gate = true;
     check_recomputed(gated, random_step(gated));
+    StepSetup biased = shared;
+    biased.model = like_gpt_oss();
+    check_recomputed(biased, random_step(biased));
   }
+}
+
+TEST_CASE("MoE step: recomputation with biases of experts that are not 0 gives the same bits", "[moe]") {
+  const Golden golden(kMixtureGoldens, "gpt-oss");
+  StepSetup setup{.model = golden.model, .B = golden.B, .T = golden.T};
+  const auto run = [&] {
+    TestStep step(setup);
+    step.load(golden.weights());
+    const double loss = step.forward_backward(golden.tokens, golden.targets);
+    return Result{loss, step.gradients()};
+  };
+  const Result kept = run();
+  for_each_recompute(setup, kRecomputeKinds, [&] {
+    const Result again = run();
+    CHECK(again.loss == kept.loss);
+    CHECK(first_difference(again.gradients, kept.gradients) == "");
+  });
 }
 
 TEST_CASE("MoE step: expert weights are quantized once for both copies", "[moe]") {
@@ -200,8 +220,10 @@ TEST_CASE("MoE step: expert weights are quantized once for both copies", "[moe]"
 }
 
 TEST_CASE("MoE step: accumulated micro-steps equal one larger batch", "[moe]") {
-  for (const char* model : {"tiny-moe", "tiny-moe-shared"}) {
-    StepSetup setup = moe_setup(model);
+  for (const char* model : {"tiny-moe", "tiny-moe-shared", "like gpt-oss"}) {
+    StepSetup setup = moe_setup("tiny-moe");
+    setup.model = std::string(model) == "like gpt-oss" ? like_gpt_oss() : find_model(model);
+    setup.model.layers = 3;
     setup.reference = true;
     const Result whole = random_step(setup);
     setup.B = 2;
@@ -212,8 +234,10 @@ TEST_CASE("MoE step: accumulated micro-steps equal one larger batch", "[moe]") {
 }
 
 TEST_CASE("MoE step: gradients of every recipe are close to BF16", "[moe]") {
-  for (const char* model : {"tiny-moe", "tiny-moe-shared"}) {
-    StepSetup setup = moe_setup(model);
+  for (const char* model : {"tiny-moe", "tiny-moe-shared", "like gpt-oss"}) {
+    StepSetup setup = moe_setup("tiny-moe");
+    setup.model = std::string(model) == "like gpt-oss" ? like_gpt_oss() : find_model(model);
+    setup.model.layers = 3;
     setup.T = 64;
     const std::int64_t n = setup.B * setup.T;
     const auto run = [&](const Recipe& recipe) {
@@ -235,8 +259,10 @@ TEST_CASE("MoE step: gradients of every recipe are close to BF16", "[moe]") {
       for (const auto& [name, expected] : reference.gradients) {
         INFO(name);
         const Likeness likeness = compare(result.gradients.at(name), expected);
-        CHECK(1 - likeness.cosine <= (e5m2 ? 0.06 : 0.045));
-        CHECK(std::fabs(likeness.norm_ratio - 1) <= 0.15);
+        // Errors of the four sinks of a layer do not average out.
+        const double few = name.ends_with("self_attn.sinks") ? 2 : 1;
+        CHECK(1 - likeness.cosine <= few * (e5m2 ? 0.06 : 0.045));
+        CHECK(std::fabs(likeness.norm_ratio - 1) <= few * 0.15);
       }
     }
   }

@@ -26,6 +26,18 @@ inline constexpr QkNorms kQkNorms[] = {{"", false, QkNormOver::head},
                                        {" with QK-norm", true, QkNormOver::head},
                                        {" with QK-norm over all heads", true, QkNormOver::heads}};
 
+/// Returns tiny-moe with what gpt-oss adds to a mixture: attention sinks, biases of router and experts, and a limit that
+/// values of these tests exceed. Its windows are tested with other models.
+inline ModelConfig like_gpt_oss(std::int64_t layers = 2) {
+  ModelConfig model = find_model("tiny-moe");
+  model.name = "like gpt-oss";
+  model.layers = layers;
+  model.block.attention_sinks = true;
+  model.moe.logit_bias = model.moe.expert_bias = true;
+  model.moe.swiglu_limit = 0.25;
+  return model;
+}
+
 /// Kinds of recomputation. Models of these tests have at least two blocks.
 struct RecomputeKind {
   const char* name;

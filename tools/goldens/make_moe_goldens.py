@@ -6,7 +6,7 @@ ones.
 
 Needs torch (CPU), transformers 5 and safetensors, only to regenerate the files.
 
-The plain step uses Hugging Face's own modules: its Mixtral, Qwen2-MoE, Qwen3-MoE, OLMoE, GLM-4.5, MiniMax-M2 and ERNIE 4.5; its Llama 4 with RoPE in
+The plain step uses Hugging Face's own modules: its Mixtral, Qwen2-MoE, Qwen3-MoE, OLMoE, GLM-4.5, MiniMax-M2, ERNIE 4.5 and gpt-oss; its Llama 4 with RoPE in
 every layer, no q and k norm and full attention; its DeepSeek-V3 MoE layer in the blocks of its Qwen3, the first of which is dense, and DeepSeek-V2's in those of its Llama. The rounded step is our own. Experts have
 separate tensors here, which the library stacks. Auxiliary losses of the routers are 0.
 
@@ -64,6 +64,12 @@ MODELS = {
     "ernie4.5-moe": dict(step.SMALL_SHAPE, model_type="ernie4_5_moe", moe_intermediate_size=16, moe_num_experts=4, moe_k=2,
                          moe_num_shared_experts=1, moe_layer_start_index=1, moe_layer_interval=1, use_bias=False,
                          rms_norm_eps=1e-5, rope_theta=500000.0, tie_word_embeddings=True, **step.NO_TOKENS),
+    # A limit that gates and ups of the step exceed, and angles of which three quarters are beyond the original context.
+    "gpt-oss": dict(step.SMALL_SHAPE, model_type="gpt_oss", num_local_experts=4, num_experts_per_tok=2, sliding_window=7,
+                    layer_types=["sliding_attention", "full_attention"], swiglu_limit=1.0, attention_bias=True,
+                    rms_norm_eps=1e-5, tie_word_embeddings=False, rope_theta=150000.0,
+                    rope_scaling=dict(rope_type="yarn", factor=32.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
+                                      original_max_position_embeddings=6), **step.NO_TOKENS),
 }
 # Latent attention: all widths differ. Three quarters of the positions are beyond the original context.
 LATENT_SHAPE = dict(num_hidden_layers=2, hidden_size=16, intermediate_size=8, num_attention_heads=2, num_key_value_heads=2,
@@ -94,6 +100,7 @@ ROUTERS = {
     "minimax-m2": dict(names="mixtral", expert_ffn=16, score="sigmoid", normalise=True, bias="block_sparse_moe." + BIAS,
                        qk_norm=True, qk_norm_over="heads"),
     "ernie4.5-moe": dict(expert_ffn=16, shared=16, dense_layers=1, normalise=True, bias="mlp.moe_statics." + BIAS),
+    "gpt-oss": dict(names="gpt_oss", expert_ffn=8, normalise=True, expert_bias=True, attention_sinks=True, swiglu_limit=1.0),
 }
 DEEPSEEK_ROUTER = dict(expert_ffn=6, shared=6, dense_layers=1)
 ROUTERS.update({
@@ -123,7 +130,7 @@ def expert_names(config, layer):
     parts = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
     experts = [[f"{at}experts.{e}.{part}.weight" for part in parts] for e in range(config["experts"])]
     one_shared = llama4 or config["names"] == "qwen2"
-    return at + ("router.weight" if llama4 else "gate.weight"), experts, at + ("shared_expert." if one_shared else "shared_experts.")
+    return at + ("router.weight" if llama4 or config["names"] == "gpt_oss" else "gate.weight"), experts, at + ("shared_expert." if one_shared else "shared_experts.")
 
 
 def choose(keys, count):
@@ -153,21 +160,35 @@ def route(config, z, layer):
     return torch.zeros_like(p).scatter(-1, index, chosen * config["route_scale"])
 
 
+def clamped_swiglu(gate, up, limit):
+    gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    return (up + 1) * gate * torch.sigmoid(1.702 * gate)
+
+
 def mixture(config, w, h, layer, mode, linear):
     """Rounds like precbench: every expert's rows have their own gradient, whose sum is rounded once."""
     if layer < config["dense_layers"]:
         return step_model.swiglu(config, w, h, layer, mode, linear)
     router, experts, at = expert_names(config, layer)
     shape, h = h.shape, h.flatten(0, 1)
-    weights = route(config, h @ w[router].T, layer)
+    biased = config.get("expert_bias")
+    weights = route(config, h @ w[router].T + (w[router.replace("weight", "bias")] if biased else 0), layer)
     out = torch.zeros_like(h)
     for e, (gate, up, down) in enumerate(experts):
         tokens = weights[:, e].nonzero().flatten()
         of_rows = weights[tokens, e, None]
         at_input, at_swiglu = (of_rows, 1) if config["weight_at"] == "input" else (1, of_rows)
+        names = gate, up
         gate, up = linear(mode.stored(h[tokens] * at_input), gate, up)
-        (y,) = linear(mode.stored(F.silu(gate) * up * at_swiglu), down)
+        if biased:
+            gate, up = (mode.stored(x + w[name.replace("weight", "bias")]) for x, name in zip((gate, up), names))
+            swiglu = clamped_swiglu(gate, up, config["swiglu_limit"])
+        else:
+            swiglu = F.silu(gate) * up
+        (y,) = linear(mode.stored(swiglu * at_swiglu), down)
         out = out.index_add(0, tokens, y)
+    if biased:
+        out = mode.stored(out) + weights @ torch.stack([w[down.replace("weight", "bias")] for _, _, down in experts])
     if config["shared"]:
         h = mode.stored(h)
         gate, up = linear(mode.stored(h) if config.get("shared_gate") else h, at + "gate_proj.weight", at + "up_proj.weight")
@@ -246,6 +267,39 @@ class Latent(Library):
             return super().rotary(c, model_type)
         turns = self.model.model.rotary_emb(torch.zeros(1, dtype=torch.float64), torch.arange(step.T)[None])[0]
         return turns.real, turns.imag
+
+
+class GptOss(step.HuggingFace):
+    """Converts to the library's own form: all experts of a layer in transposed tensors, whose columns alternate between
+    gate and up."""
+
+    def __init__(self, description, ours):
+        super().__init__(description)
+        self.ours.update(ours)
+        self.model.set_experts_implementation("eager")  # other implementations do not support float64
+
+    def fuse(self, weights):
+        its = dict(weights)
+        for layer in range(self.ours["layers"]):
+            at = f"model.layers.{layer}.mlp.experts."
+            for kind, suffix in (("weight", ""), ("bias", "_bias")):
+                experts = [[its.pop(name.replace("weight", kind)) for name in names]
+                           for names in expert_names(self.ours, layer)[1]]
+                its[at + "gate_up_proj" + suffix] = torch.stack([torch.stack((gate.T, up.T), -1).flatten(-2) for gate, up, _ in experts])
+                its[at + "down_proj" + suffix] = torch.stack([down.T for _, _, down in experts])
+        return its
+
+    def split(self, fused, weights):
+        grads = dict(fused)
+        for layer in range(self.ours["layers"]):
+            at = f"model.layers.{layer}.mlp.experts."
+            for kind, suffix in (("weight", ""), ("bias", "_bias")):
+                gate_up, down = grads.pop(at + "gate_up_proj" + suffix), grads.pop(at + "down_proj" + suffix)
+                for e, names in enumerate(expert_names(self.ours, layer)[1]):
+                    names = [name.replace("weight", kind) for name in names]
+                    grads[names[0]], grads[names[1]] = gate_up[e][..., ::2].T, gate_up[e][..., 1::2].T
+                    grads[names[2]] = down[e].T
+        return {name: grads[name] for name in weights}
 
 
 class Llama4(step.HuggingFace):
@@ -387,7 +441,8 @@ def main():
                 if ours.get("bias"):
                     ours["buffers"] = {f"model.layers.{layer}.{ours['bias']}": 0.1 * torch.randn(ours["experts"], generator=generator)
                                        for layer in range(ours["dense_layers"], description["num_hidden_layers"])}
-            kind = Llama4 if llama4 else Latent if "kv_lora_rank" in description else Library
+            kind = (Llama4 if llama4 else GptOss if name == "gpt-oss" else
+                    Latent if "kv_lora_rank" in description else Library)
             library = kind(description, ours)
         elif name == "deepseek-moe":
             description = DEEPSEEK_MOE

@@ -165,6 +165,8 @@ def random_weights(config, generator):
                     torch.randn(size, generator=generator) * 0.5).to(torch.bfloat16)
         if config.get("o_bias"):
             weights[at + "self_attn.o_proj.bias"] = (torch.randn(C, generator=generator) * 0.5).to(torch.bfloat16)
+        if config.get("attention_sinks"):
+            bias(at + "self_attn.sinks", config["heads"])
         if config["qk_norm"]:
             over_all = config.get("qk_norm_over") == "heads"
             gain(at + "self_attn.q_norm.weight", q_width if over_all else config["head_dim"])
@@ -174,6 +176,11 @@ def random_weights(config, generator):
         if config.get("ffn_bias"):
             bias(at + "mlp.up_proj.bias", config["ffn"])
             bias(at + "mlp.down_proj.bias", C)
+        if config.get("expert_bias"):
+            bias(at + "mlp.router.bias", config["experts"])
+            for e in range(config["experts"]):
+                for part, size in (("gate", config["expert_ffn"]), ("up", config["expert_ffn"]), ("down", C)):
+                    bias(f"{at}mlp.experts.{e}.{part}_proj.bias", size)
         config.get("second_half_weights", swiglu_weights)(config, layer, matrix)
     gain("model.norm.weight", C)
     if not config["tied"]:
@@ -270,7 +277,7 @@ class HuggingFace:
                          vocab=c.vocab_size, tied=c.tie_word_embeddings,
                          qk_norm=model_type in ("olmo2", "olmo3", "gemma3_text", "qwen3", "exaone4"),
                          qkv_bias=model_type == "qwen2" or getattr(c, "attention_bias", False) or getattr(c, "qkv_bias", False),
-                         o_bias=getattr(c, "attention_out_bias", model_type in ("llama", "qwen3") and c.attention_bias), norm_eps=c.rms_norm_eps, rotary=rotary)
+                         o_bias=getattr(c, "attention_out_bias", model_type in ("llama", "qwen3", "gpt_oss") and c.attention_bias), norm_eps=c.rms_norm_eps, rotary=rotary)
         self.fused = dict(phi3=PHI3_PARTS, glm=GLM_PARTS, glm4=GLM_PARTS).get(model_type, {})
         if model_type in ("glm", "glm4", "ernie4_5", "ernie4_5_moe"):
             self.ours.update(rope_pairs="interleaved")
@@ -292,7 +299,7 @@ class HuggingFace:
         if description["model_type"] in ("gemma2", "gemma3_text"):
             self.ours.update(norms="both", attention_scale=c.query_pre_attn_scalar**-0.5,
                              attention_softcap=c.attn_logit_softcapping, logit_softcap=c.final_logit_softcapping)
-        if description["model_type"] in ("gemma2", "gemma3_text", "mistral", "qwen2", "olmo3", "exaone4"):
+        if description["model_type"] in ("gemma2", "gemma3_text", "mistral", "qwen2", "olmo3", "exaone4", "gpt_oss"):
             types = getattr(c, "layer_types", None) or ["sliding_attention"] * c.num_hidden_layers
             self.ours.update(windows={i: c.sliding_window for i, kind in enumerate(types) if kind == "sliding_attention"})
 
@@ -300,7 +307,7 @@ class HuggingFace:
         """Returns cosines and sines [T, half of a head], for every layer if its type decides."""
         def tables(*more):
             cos, sin = self.model.model.rotary_emb(torch.zeros(1, dtype=torch.float64), torch.arange(T)[None], *more)
-            half = cos.shape[-1] // 2
+            half = cos.shape[-1] // (1 if model_type == "gpt_oss" else 2)
             return cos[0, :, :half], sin[0, :, :half]
 
         return [tables(kind) for kind in c.layer_types] if model_type in ("gemma3_text", "olmo3") else tables()
@@ -402,7 +409,7 @@ def make_golden(path, seed, config, description, library):
         tensors.update({f"{prefix}grad.{key}": grad.float() for key, grad in grads.items()})
         tensors.update({f"{prefix}after.{key}": weight for key, weight in after.items()})
     tensors.update(config.get("buffers", {}))
-    if name in (*CHECKPOINTS, *classic.STORED):
+    if name in (*CHECKPOINTS, *classic.STORED, "gpt-oss"):
         whole = path.parents[3] / "bench" / "step" / "golden" / path.name.removeprefix("step_")
         save_file({name: weight.contiguous() for name, weight in library.fuse(weights).items()}, whole)
     metadata = dict(config=json.dumps(description), optimizer=json.dumps(OPTIMIZER))

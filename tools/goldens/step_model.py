@@ -44,30 +44,41 @@ def soft_capped(x, cap):
 
 
 class Attention(torch.autograd.Function):
-    """Causal attention whose backward uses the stored output: delta = rowsum(dout * rounded out)."""
+    """Causal attention whose backward uses the stored output: delta = rowsum(dout * rounded out). Sinks [heads] scale
+    an output that was stored without them, so it is rounded twice."""
 
     @staticmethod
-    def forward(ctx, q, k, v, window, cap, rounding):
+    def forward(ctx, q, k, v, window, cap, sinks, rounding):
         scores = soft_capped(q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]), cap)
         slope = 1 - (scores / cap) ** 2 if cap else torch.ones_like(scores)
-        p = scores.masked_fill(hidden_keys(q.shape[-2], window), -torch.inf).softmax(-1)
+        scores = scores.masked_fill(hidden_keys(q.shape[-2], window), -torch.inf)
+        p = scores.softmax(-1)
         out = rounding(p @ v)
-        ctx.save_for_backward(q, k, v, p, slope, out)
+        share = None
+        if sinks is not None:
+            share = torch.sigmoid(sinks[:, None, None] - scores.logsumexp(-1, keepdim=True))
+            out, p = rounding(out * (1 - share)), p * (1 - share)
+        ctx.save_for_backward(q, k, v, p, slope, out, share)
         return out
 
     @staticmethod
     def backward(ctx, dout):
-        q, k, v, p, slope, out = ctx.saved_tensors
+        q, k, v, p, slope, out, share = ctx.saved_tensors
         delta = (dout * out).sum(-1, keepdim=True)
         dscores = p * (dout @ v.transpose(-1, -2) - delta) * slope / math.sqrt(q.shape[-1])
-        return dscores @ k, dscores.transpose(-1, -2) @ q, p.transpose(-1, -2) @ dout, None, None, None
+        dsinks = None if share is None else -(share * delta).sum((0, 2, 3))
+        return dscores @ k, dscores.transpose(-1, -2) @ q, p.transpose(-1, -2) @ dout, None, None, dsinks, None
 
 
-def plain_attention(q, k, v, window, cap):
-    if not window and not cap:
+def plain_attention(q, k, v, window, cap, sinks=None):
+    if not window and not cap and sinks is None:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
     scores = soft_capped(q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]), cap)
-    return scores.masked_fill(hidden_keys(q.shape[-2], window), -torch.inf).softmax(-1) @ v
+    scores = scores.masked_fill(hidden_keys(q.shape[-2], window), -torch.inf)
+    if sinks is None:
+        return scores.softmax(-1) @ v
+    both = torch.cat((scores, sinks[:, None, None].expand(*scores.shape[:-1], 1)), -1)
+    return both.softmax(-1)[..., :-1] @ v
 
 
 def bf16(x):
@@ -231,7 +242,7 @@ def loss_of(config, w, tokens, mode):
             q, k = (stored(rope(head, config, layer)) for head in (q, k))
         group = config["heads"] // config["kv_heads"]
         out = mode.attention(q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1),
-                             config.get("windows", {}).get(layer), config.get("attention_softcap"))
+                             config.get("windows", {}).get(layer), config.get("attention_softcap"), w.get(at + "self_attn.sinks"))
         (branch,) = linear(out.transpose(1, 2).flatten(2), at + "self_attn.o_proj.weight")
         if config.get("o_bias"):
             branch = stored(branch + w[at + "self_attn.o_proj.bias"])

@@ -35,6 +35,50 @@ struct ExpertRows {
   }
 };
 
+/// gpt-oss's SwiGLU of expert rows, and its backward.
+struct ClampedSource : SwigluSource<ExpertRows> {
+  ClampedGate<CudaMath> clamped;
+
+  ClampedSource(const Tensor& gate_up, const ExpertRows& which, float limit)
+      : SwigluSource(gate_up, which), clamped{limit} {}
+  __device__ void make(Bf16x8 (&out)[1], const Raw& raw, const Column&, std::int64_t, std::int64_t) const {
+    float g[8], u[8];
+    unpack(g, raw.gate);
+    unpack(u, raw.up);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) g[j] = clamped(g[j], u[j]).s * raw.weight;
+    out[0] = pack(g);
+  }
+};
+
+struct ClampedBackwardSource : SwigluBackwardSource<ExpertRows> {
+  ClampedGate<CudaMath> clamped;
+
+  ClampedBackwardSource(const Tensor& gate_up, const Tensor& ds, const ExpertRows& which, float limit)
+      : SwigluBackwardSource(gate_up, ds, which), clamped{limit} {}
+  __device__ void make(Bf16x8 (&out)[3], const Raw& raw, const Column&, std::int64_t row,
+                       std::int64_t col) const {
+    float g[8], u[8], d[8], s[8];
+    unpack(g, raw.gate);
+    unpack(u, raw.up);
+    unpack(d, raw.ds);
+    float product = 0;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const auto value = clamped(g[j], u[j]);
+      const float weighted = d[j] * raw.weight;
+      product += d[j] * value.s;
+      s[j] = value.s * raw.weight;
+      g[j] = weighted * value.dgate;
+      u[j] = weighted * value.dup;
+    }
+    which.store_product(product, row, col, cols);
+    out[0] = pack(g);
+    out[1] = pack(u);
+    out[2] = pack(s);
+  }
+};
+
 constexpr int kThreads = 256;
 
 /// One thread per slot.
@@ -54,8 +98,11 @@ __global__ void __launch_bounds__(kThreads)
 
 void CudaDevice::do_grouped_swiglu(const ops::GroupedSwiglu& op) {
   using namespace cuda;
-  const SwigluSource<ExpertRows> source(op.gate_up, {op.groups, op.weights});
-  produce_swiglu(*this, source, op.s, &op.groups);
+  const ExpertRows rows(op.groups, op.weights);
+  if (op.limit > 0)
+    produce_swiglu(*this, ClampedSource(op.gate_up, rows, op.limit), op.s, &op.groups);
+  else
+    produce_swiglu(*this, SwigluSource<ExpertRows>(op.gate_up, rows), op.s, &op.groups);
   launched("grouped_swiglu");
 }
 
@@ -67,8 +114,14 @@ void CudaDevice::do_grouped_swiglu_backward(const ops::GroupedSwigluBackward& op
       static_cast<std::byte*>(scratch(product_bytes + amax_scratch_bytes(*this, op.dgate_up, &op.groups) +
                                       amax_scratch_bytes(*this, op.s, &op.groups)));
   auto* products = op.dw.empty() ? nullptr : reinterpret_cast<float*>(free);
-  const SwigluBackwardSource<ExpertRows> source(op.gate_up, op.ds, {op.groups, op.weights, products});
-  produce_swiglu_backward(*this, source, op.dgate_up, op.s, free + product_bytes, &op.groups);
+  const ExpertRows rows(op.groups, op.weights, products);
+  std::byte* const amaxes = free + product_bytes;
+  if (op.limit > 0)
+    produce_swiglu_backward(*this, ClampedBackwardSource(op.gate_up, op.ds, rows, op.limit), op.dgate_up,
+                            op.s, amaxes, &op.groups);
+  else
+    produce_swiglu_backward(*this, SwigluBackwardSource<ExpertRows>(op.gate_up, op.ds, rows), op.dgate_up,
+                            op.s, amaxes, &op.groups);
   if (!op.dw.empty()) {
     const int slots = static_cast<int>(op.dw.size());
     sum_products_kernel<<<static_cast<unsigned>((slots + kThreads - 1) / kThreads), kThreads, 0, stream()>>>(

@@ -295,6 +295,13 @@ __global__ void __launch_bounds__(kFinishWarps* kWarp) finish_route_kernel(const
   if (lane == 0) a.report[a.experts] = balance;
 }
 
+__global__ void __launch_bounds__(kRouterThreads)
+    add_logit_bias_kernel(float* z, const std::uint16_t* bias, std::int64_t size, std::int64_t experts) {
+  wait_for_work_before();
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kRouterThreads + threadIdx.x;
+  if (i < size) z[i] += to_float(bias[i % experts]);
+}
+
 /// One block per layer. Counts are integers, and so these sums are exact.
 __global__ void __launch_bounds__(kRouterThreads)
     update_routing_bias_kernel(float* biases, const float* all_counts, int experts, float rate) {
@@ -318,6 +325,10 @@ void CudaDevice::do_route(const ops::Route& op) {
   using namespace cuda;
   check_rule(op.rule);
   plans_->matmul(op.z, plain(op.x), plain(op.router), {});
+  if (!op.logit_bias.empty())
+    add_logit_bias_kernel<<<static_cast<unsigned>((op.z.size() + kRouterThreads - 1) / kRouterThreads),
+                            kRouterThreads, 0, stream()>>>(
+        op.z.as<float>(), op.logit_bias.as<std::uint16_t>(), op.z.size(), op.rule.experts);
   const int experts = static_cast<int>(op.rule.experts), tokens = static_cast<int>(op.z.rows);
   const int blocks = std::min((tokens + kRouterWarps - 1) / kRouterWarps, sm_count() * kBlocksPerSm);
   auto* const totals = static_cast<RouteSum*>(

@@ -118,6 +118,25 @@ __global__ void __launch_bounds__(kElementThreads)
   from_float(out[i], accumulate ? to_float(out[i]) + sum : sum);
 }
 
+/// A block per expert adds dz over the tokens, from its parts.
+template <class T>
+__global__ void __launch_bounds__(kElementThreads)
+    logit_bias_backward_kernel(T* dbias, const std::uint16_t* parts, int tokens, int pitch, int experts,
+                               bool accumulate) {
+  wait_for_work_before();
+  __shared__ float buffer[kWarp];
+  float sum = 0;
+  for (int t = threadIdx.x; t < tokens; t += kElementThreads) {
+    const std::uint16_t* const of_token = parts + static_cast<std::int64_t>(t) * pitch + blockIdx.x;
+    float dz = 0;
+    for (int part = kParts - 1; part >= 0; --part) dz += to_float(of_token[part * experts]);
+    sum += dz;
+  }
+  sum = block_sum(sum, buffer);
+  T& out = dbias[blockIdx.x];
+  if (threadIdx.x == 0) from_float(out, accumulate ? to_float(out) + sum : sum);
+}
+
 unsigned single_blocks(std::int64_t count) {
   return static_cast<unsigned>((count + kElementThreads - 1) / kElementThreads);
 }
@@ -183,6 +202,10 @@ void CudaDevice::do_route_backward(const ops::RouteBackward& op) {
     using Element = decltype(type);
     sum_parts_kernel<<<single_blocks(E * C), kElementThreads, 0, stream()>>>(
         op.drouter.as<Element>(), sums.as<float>(), E * C, op.accumulate);
+    if (!op.dlogit_bias.empty())
+      logit_bias_backward_kernel<<<static_cast<unsigned>(E), kElementThreads, 0, stream()>>>(
+          op.dlogit_bias.as<Element>(), parts.as<std::uint16_t>(), static_cast<int>(T),
+          static_cast<int>(parts.cols), static_cast<int>(E), op.accumulate);
   });
   launched("route_backward");
 }

@@ -60,7 +60,7 @@ void AttentionLayer::forward_output(std::int64_t layer, const AttentionSaved& sa
     step_.operands.push_rowwise(x, o.x_rowwise());
   else
     x.rowwise = saved.copy;
-  step_.produce_quantized(x, [&](QuantizedTensor& a) { attend(layer, a, saved.lse, qkv); });
+  step_.produce_quantized(x, [&](QuantizedTensor& a) { attend(layer, a, saved.lse, qkv, w); });
   step_.observe(layer, LinearRole::o, LinearOperand::x, x);
   step_.observe_codes(layer, LinearRole::o, LinearOperand::x, x);
   step_.fprop(layer, LinearRole::o, out, x, w);
@@ -106,7 +106,7 @@ Tensor AttentionLayer::backward(std::int64_t layer, const AttentionSaved& saved,
       apply_rope(layer, qkv, saved.raw_qkv, w);
     }
     const Tensor drope = step_.push(shape.qkv_width());
-    attend_backward(layer, drope, dout, saved, qkv);
+    attend_backward(layer, drope, dout, saved, qkv, w, g);
     if (latent())
       latent_backward(layer, dqkv, drope, saved, w, g);
     else

@@ -47,9 +47,11 @@ class AttentionLayer {
 
   /// Attention of this rank's queries, forward and backward. If ranks share the sequences, with the keys and
   /// values of all of them (context_attention.cpp).
-  void attend(std::int64_t layer, QuantizedTensor& out, const Tensor& lse, const Tensor& qkv) const;
+  void attend(std::int64_t layer, QuantizedTensor& out, const Tensor& lse, const Tensor& qkv,
+              const BlockWeights& w) const;
   void attend_backward(std::int64_t layer, const Tensor& dqkv, const Tensor& dout,
-                       const AttentionSaved& saved, const Tensor& qkv) const;
+                       const AttentionSaved& saved, const Tensor& qkv, const BlockWeights& w,
+                       const BlockTensors& g) const;
   /// Returns the keys and values of whole sequences, [B * T, kv_width], from this rank's rows.
   Tensor gather_keys(const Tensor& qkv) const;
   /// Adds up the ranks' gradients of keys and values, [B * T, kv_width], and puts this rank's rows into dqkv.

@@ -51,9 +51,16 @@ void AttentionLayer::scatter_keys(const Tensor& dqkv, const Tensor& dkv, const T
   step_.device.copy_columns({dqkv, shape.q_width(), own});
 }
 
-void AttentionLayer::attend(std::int64_t layer, QuantizedTensor& out, const Tensor& lse,
-                            const Tensor& qkv) const {
-  if (step_.sequence.whole()) return step_.device.attention({out, lse, qkv, step_.attention_shape_of(layer)});
+void AttentionLayer::attend(std::int64_t layer, QuantizedTensor& out, const Tensor& lse, const Tensor& qkv,
+                            const BlockWeights& w) const {
+  const bool whole = step_.sequence.whole(), sinks = !w.sinks.empty();
+  if (whole && !sinks) return step_.device.attention({out, lse, qkv, step_.attention_shape_of(layer)});
+  if (whole) {  // quantized after the sinks have changed it
+    const AttentionShape shape = step_.attention_shape_of(layer);
+    step_.device.attention({{.value = out.value}, lse, qkv, shape});
+    step_.device.attention_sink({out.value, lse, w.sinks, shape});
+    return step_.device.quantize({out});
+  }
   const Scope scope(step_.arena);
   const Tensor kv = gather_keys(qkv);
   for (int number = 0; number < step_.sequence.halves(); ++number) {
@@ -63,12 +70,19 @@ void AttentionLayer::attend(std::int64_t layer, QuantizedTensor& out, const Tens
                             .qkv = half.rows_of(qkv),
                             .shape = half.attention(),
                             .kv = kv});
+    if (sinks)
+      step_.device.attention_sink({half.rows_of(out.value), half.lse_of(lse), w.sinks, half.attention()});
   }
   step_.device.quantize({out});
 }
 
 void AttentionLayer::attend_backward(std::int64_t layer, const Tensor& dqkv, const Tensor& dout,
-                                     const AttentionSaved& saved, const Tensor& qkv) const {
+                                     const AttentionSaved& saved, const Tensor& qkv, const BlockWeights& w,
+                                     const BlockTensors& g) const {
+  const bool accumulates = step_.parameters.accumulates();
+  if (step_.sequence.whole() && !w.sinks.empty())
+    step_.device.attention_sink_backward(
+        {g.sinks, accumulates, dout, saved.attention, saved.lse, w.sinks, step_.attention_shape_of(layer)});
   if (step_.sequence.whole())
     return step_.device.attention_backward(
         {dqkv, dout, saved.attention, saved.lse, qkv, step_.attention_shape_of(layer)});
@@ -77,6 +91,10 @@ void AttentionLayer::attend_backward(std::int64_t layer, const Tensor& dqkv, con
   const Tensor dkv = step_.push(kv.dtype, kv.rows, kv.cols), early = step_.push(kv.dtype, kv.rows, kv.cols);
   for (int number = 0; number < step_.sequence.halves(); ++number) {
     const Half half = half_of(step_, layer, number);
+    if (!w.sinks.empty())
+      step_.device.attention_sink_backward({g.sinks, accumulates || number > 0, half.rows_of(dout),
+                                            half.rows_of(saved.attention), half.lse_of(saved.lse), w.sinks,
+                                            half.attention()});
     step_.device.attention_backward({.dqkv = half.rows_of(dqkv),
                                      .dout = half.rows_of(dout),
                                      .out = half.rows_of(saved.attention),

@@ -35,6 +35,11 @@ ExpertLinear MoeBlock::experts(std::int64_t layer, LinearRole role) const {
   return {step_.device, step_.arena, step_.recipe(layer, role), E, slots};
 }
 
+Tensor MoeBlock::own_part(const Tensor& biases) const {
+  const std::int64_t each = biases.size() / step_.config.moe.rule.experts;
+  return biases.elements(exchange_->first_expert() * each, exchange_->own_experts() * each);
+}
+
 std::int64_t MoeBlock::max_expert_rows() const {
   return exchange_->ranks() *
          std::min(exchange_->rows_per_rank(),
@@ -132,7 +137,8 @@ void MoeBlock::route(std::int64_t layer, SavedRouting& saved, const BlockWeights
                       .router = router_of(w[LinearRole::router].value),
                       .bias = routers.bias(layer),
                       .forced = routers.forced(),
-                      .rule = rule});
+                      .rule = rule,
+                      .logit_bias = w.router_bias});
   const Scope scope(step_.arena);
   const Tensor report = saved.report.elements(rule.experts + 2, 3);
   const bool drops_first = exchange_->ranks() > 1 && step_.options.capacity > 0;
@@ -163,7 +169,8 @@ void MoeBlock::route_backward(const SavedRouting& routing, const BlockWeights& w
                                .rule = step_.config.moe.rule,
                                .balance = step_.options.balance,
                                .z_loss = step_.options.z_loss,
-                               .loss_scale = step_.loss_scale});
+                               .loss_scale = step_.loss_scale,
+                               .dlogit_bias = g.router_bias});
 }
 
 // ---- grouped rows
@@ -247,6 +254,8 @@ void MoeBlock::forward_up(std::int64_t layer, const MoeSaved& saved, const Block
   if (weights_input() && !routing.x_amax.empty()) x.amax_out = routing.x_amax;
   permute_rows(x, tokens, weights_input() ? routing.group_weights : Tensor{}, groups);
   linear.fprop(saved.gate_up, x, with_columns(w[LinearRole::gate_up], saved.gate_up_columns), groups);
+  if (!w.expert_up_bias.empty())
+    step_.device.add_expert_bias({saved.gate_up, own_part(w.expert_up_bias), groups});
 }
 
 Tensor MoeBlock::shared_output(std::int64_t layer, const MoeSaved& saved, const BlockWeights& w,
@@ -272,12 +281,15 @@ void MoeBlock::forward_down(std::int64_t layer, const MoeSaved& saved, const Blo
   if (!saved.swiglu_amax.empty()) s.amax_out = saved.swiglu_amax;
   produce_grouped(s, [&](QuantizedTensor& x) {
     step_.device.grouped_swiglu(
-        {x, saved.gate_up, weights_input() ? Tensor{} : routing.group_weights, groups});
+        {x, saved.gate_up, weights_input() ? Tensor{} : routing.group_weights, groups, swiglu_limit()});
   });
   const Tensor y = push_rows(groups, step_.config.width);
   linear.fprop(y, s, with_columns(w[LinearRole::down], saved.down_columns), groups);
   exchange_->combine(routing, {.out = out, .rows = y, .addend = {}, .groups = groups},
                      [&] { return has_shared() ? shared_output(layer, saved, w, h) : Tensor{}; });
+  // Every rank has the biases of all experts, so those of its own tokens need no exchange.
+  if (!w.expert_down_bias.empty())
+    step_.device.add_routed_bias({out, w.expert_down_bias, routing.index, routing.weights});
 }
 
 // ---- backward
@@ -316,7 +328,8 @@ void MoeBlock::down_backward(std::int64_t layer, const MoeSaved& saved, const Bl
   use_known_amax(s, saved.swiglu_amax);
   produce_grouped(dgate_up, [&](QuantizedTensor& d) {
     step_.device.grouped_swiglu_backward({d, s, weights_input() ? Tensor{} : dw, ds, saved.gate_up,
-                                          weights_input() ? Tensor{} : routing.group_weights, groups});
+                                          weights_input() ? Tensor{} : routing.group_weights, groups,
+                                          swiglu_limit()});
   });
   expert_wgrad(layer, LinearRole::down, g, drows, s, groups);
 }
@@ -355,9 +368,19 @@ void MoeBlock::experts_backward(std::int64_t layer, const MoeSaved& saved, const
   const Tensor received_dw = returns_dw ? exchange_->push_received_weights(routing) : dw;
   QuantizedTensor dgate_up = experts(layer, LinearRole::gate_up)
                                  .gradient(push_rows(routing.groups, 2 * step_.config.moe.expert_ffn));
+  const Tensor& up_bias = g.expert_up_bias;
+  dgate_up.keep_value = dgate_up.keep_value || !up_bias.empty();
   down_backward(layer, saved, w, g, dy, dgate_up, received_dw);
   if (returns_dw) exchange_->return_rows(routing, dw, received_dw);
   gate_up_backward(layer, saved, w, g, dgate_up, h, drows);
+  if (up_bias.empty()) return;
+  step_.parameters.commit(up_bias);
+  const bool accumulates = step_.parameters.accumulates();
+  // Other ranks compute the gradients of their experts' biases, which are added up with those of the block.
+  if (exchange_->ranks() > 1 && !accumulates) step_.device.zero({up_bias});
+  step_.device.expert_bias_backward({own_part(up_bias), accumulates, dgate_up.value, routing.groups});
+  step_.device.routed_bias_backward(
+      {g.expert_down_bias, accumulates, dw, dy.value, w.expert_down_bias, routing.index, routing.weights});
 }
 
 QuantizedTensor MoeBlock::gate_backward(std::int64_t layer, const MoeSaved& saved, const BlockTensors& g,

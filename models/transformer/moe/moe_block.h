@@ -59,7 +59,10 @@ class MoeBlock {
 
  private:
   ExpertLinear experts(std::int64_t layer, LinearRole role) const;
+  /// Returns the elements of this rank's experts of a vector of all experts' biases.
+  Tensor own_part(const Tensor& biases) const;
   bool weights_input() const { return step_.config.moe.weight_at == WeightAt::input; }
+  float swiglu_limit() const { return static_cast<float>(step_.config.moe.swiglu_limit); }
   bool has_shared() const { return step_.config.moe.shared_ffn > 0; }
   /// Return the maximum number of rows of one expert and of all experts of this rank.
   std::int64_t max_expert_rows() const;

@@ -1,0 +1,70 @@
+// Attention sinks: a logit per head that takes part in a softmax which was computed without it.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/vector.h"
+
+namespace precbench {
+namespace {
+
+/// Returns log(exp(a) + exp(b)); a may be -infinity.
+float log_sum_exp(float a, float b) {
+  const float largest = std::max(a, b);
+  return largest + std::log1p(std::exp(std::min(a, b) - largest));
+}
+
+}  // namespace
+
+void CpuDevice::do_attention_sink(const ops::AttentionSink& op) {
+  const AttentionShape& s = op.shape;
+  const std::int64_t H = s.heads, T = s.T, D = s.head_dim, width = s.q_width();
+  std::vector<float> buffer_of_sinks(static_cast<std::size_t>(H));
+  const float* sinks = cpu::load(op.sink, 0, H, buffer_of_sinks.data());
+  float* lse = op.lse.as<float>();
+  cpu::for_rows(threads_, s.tokens(), 2 * width, [&](std::int64_t row, float* buffer) {
+    const float* in = cpu::load(op.out, row * width, width, buffer);
+    float* out = buffer + width;
+    const std::int64_t b = row / T, t = row % T;
+    for (std::int64_t h = 0; h < H; ++h) {
+      float& total = lse[(b * H + h) * T + t];
+      const float share = cpu::sigmoid(total - sinks[h]);
+      for (std::int64_t i = h * D; i < (h + 1) * D; ++i) out[i] = share * in[i];
+      total = log_sum_exp(total, sinks[h]);
+    }
+    cpu::store(op.out, row * width, width, out);
+  });
+}
+
+void CpuDevice::do_attention_sink_backward(const ops::AttentionSinkBackward& op) {
+  // Runs of rows are summed separately, then in order: no sum depends on the thread count.
+  constexpr std::int64_t kRun = 64;
+  const AttentionShape& s = op.shape;
+  const std::int64_t H = s.heads, T = s.T, D = s.head_dim, width = s.q_width(), M = s.tokens(),
+                     runs = (M + kRun - 1) / kRun;
+  std::vector<float> buffer_of_sinks(static_cast<std::size_t>(H)),
+      partial(static_cast<std::size_t>(runs * H));
+  const float* sinks = cpu::load(op.sink, 0, H, buffer_of_sinks.data());
+  const float* lse = op.lse.as<float>();
+  cpu::for_rows(threads_, runs, 2 * width, [&](std::int64_t run, float* buffer) {
+    float* sums = partial.data() + run * H;
+    for (std::int64_t row = run * kRun; row < std::min(M, (run + 1) * kRun); ++row) {
+      const float* dout = cpu::load(op.dout, row * width, width, buffer);
+      const float* out = cpu::load(op.out, row * width, width, buffer + width);
+      const std::int64_t b = row / T, t = row % T;
+      for (std::int64_t h = 0; h < H; ++h) {
+        const float *g = dout + h * D, *o = out + h * D;
+        const float delta = cpu::lane_sum(D, [&](std::int64_t i) { return g[i] * o[i]; });
+        sums[h] -= cpu::exp(sinks[h] - lse[(b * H + h) * T + t]) * delta;
+      }
+    }
+  });
+  std::vector<float> total(static_cast<std::size_t>(H));
+  if (op.accumulate) std::copy_n(cpu::load(op.dsink, 0, H, total.data()), H, total.begin());
+  for (std::int64_t run = 0; run < runs; ++run)
+    for (std::int64_t h = 0; h < H; ++h) total[h] += partial[run * H + h];
+  cpu::store(op.dsink, 0, H, total.data());
+}
+
+}  // namespace precbench
