@@ -196,10 +196,10 @@ void list_recipe(const std::string& name) {
   tell_raw(text);
 }
 
-/// Returns parameters and, for a mixture of experts, active parameters: "30532122624, 3353298944".
+/// Returns parameters and, for a mixture of experts, active parameters: "30532122624 3353298944".
 std::string parameters_of(const ModelConfig& model) {
   const std::string all = fmt::format("{}", parameter_count(model));
-  return model.moe ? fmt::format("{}, {}", all, active_parameter_count(model)) : all;
+  return model.moe ? fmt::format("{} {}", all, active_parameter_count(model)) : all;
 }
 
 void list_models() {

@@ -20,14 +20,14 @@ AttentionProblem::AttentionProblem(Device& device, const AttentionShape& shape, 
     : device_(device),
       shape_(shape),
       qkv_values(random_bf16(shape.tokens() * shape.qkv_width(), deviation, 1)),
-      dout_values(random_bf16(shape.tokens() * shape.q_width(), 1.0f, 2)),
+      dout_values(random_bf16(shape.tokens() * shape.out_width(), 1.0f, 2)),
       kv_values(random_bf16(shape.square() ? 0 : shape.B * shape.keys() * shape.kv_width(), deviation, 3)),
       buffers_(device),
       qkv_(buffers_.tensor(DType::bf16, shape.tokens(), shape.qkv_width())),
       dqkv_(buffers_.tensor(DType::bf16, shape.tokens(), shape.qkv_width())),
-      dout_(buffers_.tensor(DType::bf16, shape.tokens(), shape.q_width())),
+      dout_(buffers_.tensor(DType::bf16, shape.tokens(), shape.out_width())),
       lse_(buffers_.tensor(DType::f32, shape.heads, shape.tokens())) {
-  out_.value = buffers_.tensor(DType::bf16, shape.tokens(), shape.q_width());
+  out_.value = buffers_.tensor(DType::bf16, shape.tokens(), shape.out_width());
   device_.upload(qkv_, qkv_values.data());
   device_.upload(dout_, dout_values.data());
   if (!shape.square()) {

@@ -30,9 +30,10 @@ AttentionResult attention_reference(const AttentionShape& s, const std::vector<s
     return static_cast<T>(bf16_decode(bf16_encode(static_cast<float>(x))));
   };
   const bool fused = kv_rows.empty();
-  const std::int64_t D = s.head_dim, C = s.q_width(), group = s.heads / s.kv_heads, keys = s.keys();
+  const std::int64_t D = s.head_dim, V = s.v_dim(), C = s.out_width(), group = s.heads / s.kv_heads;
+  const std::int64_t keys = s.keys();
   const std::int64_t W = s.qkv_width(), W_k = fused ? W : s.kv_width();  // of rows
-  const std::int64_t first_k = fused ? C : 0, first_v = first_k + s.kv_heads * D;
+  const std::int64_t first_k = fused ? s.q_width() : 0, first_v = first_k + s.k_width();
   const std::vector<std::uint16_t>& keys_from = fused ? qkv : kv_rows;
   const T scale = 1 / std::sqrt(static_cast<T>(D));
   AttentionResult result;
@@ -43,7 +44,7 @@ AttentionResult attention_reference(const AttentionShape& s, const std::vector<s
   std::vector<double>& to_keys = fused ? result.dqkv : result.dkv;
   for (std::int64_t b = 0; b < s.B; ++b)
     for (std::int64_t kv = 0; kv < s.kv_heads; ++kv) {
-      std::vector<T> dk(keys * D), dv(keys * D);  // summed over the group before they are rounded
+      std::vector<T> dk(keys * D), dv(keys * V);  // summed over the group before they are rounded
       for (std::int64_t head = kv * group; head < (kv + 1) * group; ++head) {
         const auto q = [&](std::int64_t t, std::int64_t d) {
           return static_cast<T>(bf16_decode(qkv[(b * s.T + t) * W + head * D + d]));
@@ -52,9 +53,9 @@ AttentionResult attention_reference(const AttentionShape& s, const std::vector<s
           return static_cast<T>(bf16_decode(keys_from[(b * keys + t) * W_k + first_k + kv * D + d]));
         };
         const auto v = [&](std::int64_t t, std::int64_t d) {
-          return static_cast<T>(bf16_decode(keys_from[(b * keys + t) * W_k + first_v + kv * D + d]));
+          return static_cast<T>(bf16_decode(keys_from[(b * keys + t) * W_k + first_v + kv * V + d]));
         };
-        std::vector<T> p(keys), o(D), dq(D);
+        std::vector<T> p(keys), o(V), dq(D);
         for (std::int64_t i = 0; i < s.T; ++i) {
           const std::int64_t seen = std::clamp<std::int64_t>(i + s.offset + 1, 0, keys);
           const std::int64_t begin =
@@ -73,12 +74,12 @@ AttentionResult attention_reference(const AttentionShape& s, const std::vector<s
           for (std::int64_t j = begin; j < seen; ++j) sum += p[j] = std::exp(p[j] - top);
           for (std::int64_t j = begin; j < seen; ++j) p[j] /= sum;
           result.lse[(b * s.heads + head) * s.T + i] = top + std::log(sum);
-          o.assign(D, 0);
+          o.assign(V, 0);
           for (std::int64_t j = begin; j < seen; ++j)
-            for (std::int64_t d = 0; d < D; ++d) o[d] += rounded(p[j]) * v(j, d);
-          const std::int64_t row = (b * s.T + i) * C + head * D;
+            for (std::int64_t d = 0; d < V; ++d) o[d] += rounded(p[j]) * v(j, d);
+          const std::int64_t row = (b * s.T + i) * C + head * V;
           const auto g = [&](std::int64_t d) { return static_cast<T>(bf16_decode(dout[row + d])); };
-          for (std::int64_t d = 0; d < D; ++d) {
+          for (std::int64_t d = 0; d < V; ++d) {
             o[d] = rounded(o[d]);
             result.out[row + d] = o[d];
             delta += g(d) * o[d];
@@ -86,10 +87,10 @@ AttentionResult attention_reference(const AttentionShape& s, const std::vector<s
           dq.assign(D, 0);
           for (std::int64_t j = begin; j < seen; ++j) {
             T dp = 0;
-            for (std::int64_t d = 0; d < D; ++d) dp += g(d) * v(j, d);
+            for (std::int64_t d = 0; d < V; ++d) dp += g(d) * v(j, d);
             const T ds = rounded(p[j] * (dp - delta)), weight = rounded(p[j]);
+            for (std::int64_t d = 0; d < V; ++d) dv[j * V + d] += weight * g(d);
             for (std::int64_t d = 0; d < D; ++d) {
-              dv[j * D + d] += weight * g(d);
               dk[j * D + d] += ds * q(i, d);
               dq[d] += ds * k(j, d);
             }
@@ -98,12 +99,12 @@ AttentionResult attention_reference(const AttentionShape& s, const std::vector<s
             result.dqkv[(b * s.T + i) * W + head * D + d] = rounded(scale * dq[d]);
         }
       }
-      for (std::int64_t t = 0; t < keys; ++t)
-        for (std::int64_t d = 0; d < D; ++d) {
-          const std::int64_t row = (b * keys + t) * W_k + kv * D + d;
-          to_keys[row + first_k] = rounded(scale * dk[t * D + d]);
-          to_keys[row + first_v] = rounded(dv[t * D + d]);
-        }
+      for (std::int64_t t = 0; t < keys; ++t) {
+        const std::int64_t row = (b * keys + t) * W_k;
+        for (std::int64_t d = 0; d < D; ++d)
+          to_keys[row + first_k + kv * D + d] = rounded(scale * dk[t * D + d]);
+        for (std::int64_t d = 0; d < V; ++d) to_keys[row + first_v + kv * V + d] = rounded(dv[t * V + d]);
+      }
     }
   return result;
 }

@@ -52,13 +52,13 @@ double AttentionPart::largest(const AttentionResult& x, const AttentionResult& t
 }
 
 std::vector<AttentionPart> parts_of(const AttentionShape& s) {
-  const std::int64_t q = s.q_width(), kv = s.kv_heads * s.head_dim, fused = s.qkv_width();
+  const std::int64_t q = s.q_width(), k = s.k_width(), v = s.kv_width() - k, fused = s.qkv_width();
   const std::int64_t first = s.square() ? q : 0, width = s.square() ? fused : s.kv_width();
   const auto of_keys = s.square() ? &AttentionResult::dqkv : &AttentionResult::dkv;
-  return {{"out", &AttentionResult::out, q, 0, q},
+  return {{"out", &AttentionResult::out, s.out_width(), 0, s.out_width()},
           {"dq", &AttentionResult::dqkv, fused, 0, q},
-          {"dk", of_keys, width, first, kv},
-          {"dv", of_keys, width, first + kv, kv}};
+          {"dk", of_keys, width, first, k},
+          {"dv", of_keys, width, first + k, v}};
 }
 
 Findings judge_attention(const AttentionShape& s, const AttentionResult& got, const AttentionResult& truth,
@@ -94,10 +94,10 @@ Findings check_attention(Device& device, const AttentionShape& shape, float devi
   problem.clear();
   problem.forward();
   problem.backward();
-  return judge_attention(shape, problem.result(), reference(0.0), reference(0.0f),
-                         attention_path(device.attention_name()),
-                         fmt::format("B {} T {} heads {}:{} of {}", shape.B, shape.T, shape.heads,
-                                     shape.kv_heads, shape.head_dim));
+  return judge_attention(
+      shape, problem.result(), reference(0.0), reference(0.0f), attention_path(device.attention_name()),
+      fmt::format("B {} T {} heads {}:{} of {}{}", shape.B, shape.T, shape.heads, shape.kv_heads,
+                  shape.head_dim, shape.value_dim ? fmt::format(" and {}", shape.value_dim) : ""));
 }
 
 }  // namespace precbench::checks

@@ -211,9 +211,8 @@ ModelConfig find_model(const std::string& name_or_path);
 /// Reads and validates a model: our own keys (those of model_to_json), or a Hugging Face config.json of
 /// model_type llama, mistral, ministral3, qwen2, qwen3, smollm3, granite, olmo2, olmo3, phi3, gemma, gemma2,
 /// gemma3_text, glm, glm4, ernie4_5, exaone4, gpt2, gpt_bigcode, gptj, gpt_neox, phi, starcoder2, stablelm, nemotron,
-/// cohere, cohere2, mixtral, qwen2_moe, qwen3_moe, olmoe, deepseek, deepseek_v2, deepseek_v3, glm4_moe, minimax_m2,
-/// ernie4_5_moe, gpt_oss or llama4_text; of a multimodal model its
-/// text_config.
+/// cohere, cohere2, mixtral, qwen2_moe, qwen3_moe, olmoe, deepseek, deepseek_v2, deepseek_v3, kimi_k2, glm4_moe,
+/// minimax_m2, ernie4_5_moe, gpt_oss or llama4_text; of a multimodal model its text_config.
 ///   own keys      layers, width, ffn, heads and vocab are required; kv_heads defaults to heads, head_dim to
 ///                 width / heads, the rest as in ModelConfig
 ///   config.json   absent keys have the model_type's defaults; aliases that transformers accepts are read

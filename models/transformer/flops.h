@@ -5,10 +5,10 @@
 //
 // 6 is two FLOPs per multiply-add times three GEMMs (forward, dX, dW). P_layer is the number of linear
 // weights of a block; of experts only the activated ones, without the router, which published counts omit
-// too. V C is the head, tied or not; the embedding is a lookup. With latent attention D is half the sum of the widths of
-// keys and of values. Full attention (QK^T and PV) takes
-// 12 L s H D, of which a causal mask needs half. A layer with a window of w < s tokens needs
-// 6 (s - w)^2 H D / s less. Norms, RoPE, SwiGLU, softmax and the optimizer are not counted, as is customary.
+// too. V C is the head, tied or not; the embedding is a lookup. With latent attention D is half the sum of the
+// widths of keys and of values. Full attention (QK^T and PV) takes 12 L s H D, of which a causal mask needs half.
+// A layer with a window of w < s tokens needs 6 (s - w)^2 H D / s less. Norms, RoPE, SwiGLU, softmax and the
+// optimizer are not counted, as is customary.
 #pragma once
 
 #include <cstdint>
