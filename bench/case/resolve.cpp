@@ -91,6 +91,8 @@ Plan plan_of(const Case& c, Definition definition) {
       (has_weight_amaxes(plan.recipe) ||
        std::any_of(plan.later.begin(), plan.later.end(),
                    [](const LaterLayers& later) { return has_weight_amaxes(later.recipe); }));
+  if (c.lora_rank > 0)
+    plan.parameters.lora = {c.lora_rank, c.lora_alpha.value_or(2 * static_cast<double>(c.lora_rank))};
   plan.reshard = value_of(kReshardWords, c.reshard);
   plan.parameters.keep_gathered =
       plan.parameters.parallel.weight_shards() > 1 && plan.reshard == Reshard::off;

@@ -101,22 +101,24 @@ InitialWeights::InitialWeights(const std::string& path, const ModelConfig& model
 
 void InitialWeights::load_into(Parameters& parameters) const {
   std::vector<float> run;
-  parameters.load([&](const Parameter& p, float* values) {
+  const auto read = [&](const Parameter& p, float* values) {
     const StoredPart part = form_.part_of(p);
     const StoredTensor& stored = file_.at(name_in(file_, part.name));
     if (part.plain()) return copy_to_f32(values, run_of(stored, part.first, part.size));
     run.resize(static_cast<std::size_t>(part.size));
     copy_to_f32(run.data(), run_of(stored, part.first, part.size));
     part.gather(values, run.data(), p);
-  });
+  };
+  parameters.trains_model() ? parameters.load(read) : parameters.load_frozen(read);
 }
 
 void set_first_weights(Rank& rank, const Plan& plan, const Checkpoint* trunk, const InitialWeights* file) {
   if (trunk)
     rank.fork_from(trunk->position(), trunk->reader());
-  else if (file)
+  else if (file) {
+    if (!rank.parameters().trains_model()) rank.parameters().initialize_adapters(plan.seed);
     file->load_into(rank.parameters());
-  else
+  } else
     rank.parameters().initialize(plan.seed, kInitialDeviation);
   change_weights(rank.parameters(), plan.model, plan.init);
 }

@@ -25,7 +25,7 @@ class InitialWeights {
   /// Throws InvalidInput naming the missing or misshapen tensor.
   InitialWeights(const std::string& path, const ModelConfig& model);
   const std::vector<std::string>& warnings() const { return warnings_; }
-  /// May be called from several ranks at once.
+  /// Loads the model; adapters stay as they are. May be called from several ranks at once.
   void load_into(Parameters& parameters) const;
 
  private:

@@ -1,0 +1,168 @@
+// Training of adapters: against Hugging Face's peft (tools/goldens/make_lora_goldens.py), and against itself where
+// two settings must agree.
+#include "models/transformer/step_compare.h"
+#include "models/transformer/step_golden.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+
+namespace {
+
+const std::string kLoraGoldens = PRECBENCH_SOURCE_DIR "/models/transformer/golden";
+
+struct LoraGolden : Golden {
+  explicit LoraGolden(const std::string& name) : Golden(kLoraGoldens, "lora-" + name) {
+    const auto json = nlohmann::json::parse(file.metadata().at("lora"));
+    lora = {json.at("rank"), json.at("alpha")};
+  }
+
+  /// Returns the tensors of all adapters under `prefix`.
+  Named adapters(const std::string& prefix) const {
+    Named result;
+    const Layout layout(model, lora);
+    for (const Unit& unit : layout.units())
+      for (const Parameter& p : unit.parameters) result[p.name] = values(prefix + p.name);
+    return result;
+  }
+  Named first_weights() const {
+    Named result = weights();
+    result.merge(adapters(""));
+    return result;
+  }
+
+  LoraOptions lora;
+};
+
+StepSetup setup_of(const LoraGolden& golden) {
+  return {.model = golden.model, .B = golden.B, .T = golden.T, .lora = golden.lora};
+}
+
+StepOutcome lora_step(const LoraGolden& golden, const StepSetup& setup,
+                      std::unique_ptr<Device> device = make_cpu_device(1)) {
+  TestStep step(setup, std::move(device));
+  step.load(golden.first_weights());
+  StepOutcome outcome;
+  outcome.loss = step.forward_backward(golden.tokens, golden.targets);
+  outcome.gradients = step.gradients();
+  outcome.grad_norm = step.update(golden.optimizer);
+  outcome.weights = step.weights();
+  return outcome;
+}
+
+/// Returns the changes of weights by a step, without elements whose gradient is too near to eps (update()).
+Named changes_of(const LoraGolden& golden, const Named& after) {
+  const Named gradients = golden.adapters("grad.");
+  Named result;
+  for (const auto& [name, before] : golden.adapters(""))
+    for (std::size_t i = 0; i < before.size(); ++i)
+      if (std::fabs(gradients.at(name)[i]) > 200 * golden.optimizer.eps)
+        result[name].push_back(after.at(name)[i] - before[i]);
+  return result;
+}
+
+}  // namespace
+
+// PyTorch's own FP32 step is as far from its FP64 step as ours: 45 to 49 roundoffs in the worst gradient. Measured
+// here: 10 for the norm, 50 for gradients, 750 for updates, whose elements of 200 eps amplify errors (step_golden.h).
+TEST_CASE("LoRA: a step in FP32 is peft's") {
+  for (const char* name : {"llama", "qwen2", "gemma2", "nemotron"}) {
+    INFO(name);
+    const LoraGolden golden(name);
+    StepSetup setup = setup_of(golden);
+    setup.reference = true;
+    const StepOutcome outcome = lora_step(golden, setup);
+    CHECK(std::fabs(outcome.loss / golden.values("loss")[0] - 1) <= 4 * kRoundoff);
+    CHECK(std::fabs(outcome.grad_norm / golden.values("grad_norm")[0] - 1) <= 16 * kRoundoff);
+    const Farthest gradient = farthest(outcome.gradients, golden.adapters("grad."));
+    INFO(gradient.name << " " << gradient.distance / kRoundoff);
+    CHECK(gradient.distance <= 64 * kRoundoff);
+    const Farthest update =
+        farthest(changes_of(golden, outcome.weights), changes_of(golden, golden.adapters("after.")));
+    INFO(update.name << " " << update.distance / kRoundoff);
+    CHECK(update.distance <= 1024 * kRoundoff);
+  }
+}
+
+TEST_CASE("LoRA: micro-steps add up to the step, and recomputation has its bits") {
+  const LoraGolden golden("llama");
+  StepSetup setup = setup_of(golden);
+  setup.reference = true;
+  setup.B = 1, setup.accumulation = 2;
+  TestStep step(setup);
+  step.load(golden.first_weights());
+  CHECK(std::fabs(step.forward_backward(golden.tokens, golden.targets) / golden.values("loss")[0] - 1) <=
+        4 * kRoundoff);
+  CHECK(farthest(step.gradients(), golden.adapters("grad.")).distance <= 64 * kRoundoff);
+
+  for (const char* recipe : {"bf16", "mxfp8", "tensorwise"}) {
+    StepSetup whole = setup_of(golden);
+    whole.model.ffn = whole.model.width = 32, whole.model.heads = 4, whole.model.kv_heads = 2;
+    whole.B = 2, whole.T = 32, whole.recipe = find_recipe(recipe);
+    INFO(recipe);
+    check_recomputed(whole, random_step(whole));
+  }
+}
+
+TEST_CASE("LoRA: fresh adapters change nothing, and a step trains nothing but them") {
+  for (const char* recipe : {"bf16", "rowwise", "tensorwise", "mxfp8", "blockwise", "nvfp4"}) {
+    INFO(recipe);
+    StepSetup setup;
+    setup.model = find_model("tiny");
+    setup.T = 128;
+    setup.recipe = find_recipe(recipe);
+    const std::vector<std::int32_t> tokens = random_tokens(2, setup.T, setup.model.vocab),
+                                    targets = random_tokens(3, setup.T, setup.model.vocab);
+    TestStep plain(setup);
+    plain.parameters().initialize(1, 0.02f);
+    const double loss = plain.forward_backward(tokens, targets);
+    setup.lora = {8, 16};
+    TestStep step(setup);
+    step.parameters().initialize(1, 0.02f);
+    const Named before = step.weights();
+    CHECK(before.size() == static_cast<std::size_t>(14 * setup.model.layers));
+    for (const auto& [name, values] : before) {
+      const bool is_a = name.ends_with("lora_A.weight");
+      const float most = std::fabs(*std::max_element(
+          values.begin(), values.end(), [](float a, float b) { return std::fabs(a) < std::fabs(b); }));
+      CHECK((is_a ? most > 0.05f : most == 0));
+    }
+    CHECK(step.forward_backward(tokens, targets) == loss);
+    for (const auto& [name, values] : step.gradients()) {
+      const bool zero = std::all_of(values.begin(), values.end(), [](float x) { return x == 0; });
+      CHECK(zero == name.ends_with("lora_A.weight"));
+    }
+    CHECK(step.update({.lr = 0.01f}) > 0);
+    CHECK(step.forward_backward(tokens, targets) < loss);
+    CHECK(step.token_losses(tokens, targets).size() == tokens.size());
+  }
+}
+
+TEST_CASE("LoRA: adapters of a quantized base have nearly the gradients of BF16") {
+  const LoraGolden golden("llama");
+  StepSetup setup = setup_of(golden);
+  setup.model.ffn = setup.model.width = 128, setup.model.heads = 4, setup.model.kv_heads = 2,
+  setup.model.head_dim = 32;
+  setup.B = 1, setup.T = 128, setup.lora = {8, 16};
+  const auto result_of = [&](const char* recipe) {
+    setup.recipe = find_recipe(recipe);
+    TestStep step(setup);
+    step.parameters().initialize(1, 0.05f);
+    step.parameters().load([](const Parameter& p, float* values) {  // B, too, so that A has gradients
+      for (std::int64_t i = 0; i < p.size(); ++i)
+        values[i] = 0.05f * irwin_hall_normal(5, static_cast<std::uint64_t>(p.in_model + i));
+    });
+    const double loss = step.forward_backward(random_tokens(2, setup.T, setup.model.vocab),
+                                              random_tokens(3, setup.T, setup.model.vocab));
+    return Result{loss, step.gradients()};
+  };
+  const Result bf16 = result_of("bf16");
+  for (const auto& [recipe, limit] : {std::pair{"rowwise", 0.1}, {"tensorwise", 0.1}, {"mxfp8", 0.1}, {"blockwise", 0.1}, {"nvfp4", 0.4}}) {
+    INFO(recipe);
+    const Result result = result_of(recipe);
+    CHECK(std::fabs(result.loss / bf16.loss - 1) < 0.1 * limit);
+    const Farthest gradient = farthest(result.gradients, bf16.gradients);
+    INFO(gradient.name << " " << gradient.distance);
+    CHECK(gradient.distance < limit);
+    CHECK(gradient.distance > 1e-3);
+  }
+}
