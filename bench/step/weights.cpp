@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <numeric>
@@ -60,6 +61,19 @@ void refuse_scaled(const std::string& path) {
         fmt::format("{}: its scales are in {}, which --init-from does not read; use --fork-from with the "
                     "checkpoint's folder",
                     path, scales.filename().string()));
+}
+
+/// Returns the content of peft's adapter_config.json.
+nlohmann::json adapter_config(const ModelConfig& model, const LoraOptions& lora) {
+  std::set<std::string> targets;  // "q_proj" of "self_attn.q_proj.weight"
+  for (const LinearSpec& linear : block_of(model, 0).linears)
+    for (const ParameterPart& part : linear.parts) {
+      const std::size_t first = part.name.find('.') + 1;
+      targets.insert(part.name.substr(first, part.name.rfind('.') - first));
+    }
+  return {{"peft_type", "LORA"},     {"task_type", "CAUSAL_LM"}, {"r", lora.rank},
+          {"lora_alpha", lora.alpha}, {"lora_dropout", 0.0},      {"bias", "none"},
+          {"target_modules", targets}, {"base_model_name_or_path", nullptr}};
 }
 
 }  // namespace
@@ -142,7 +156,15 @@ void save_weights(const std::string& path, Rank& rank, Parameters::Kind kind, co
   // A model's name may come from a folder's, which need not be UTF-8.
   const std::string text =
       model_to_json(model).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  if (writes) write_safetensors(path, tensors, {{"model", text}});
+  if (!writes) return;
+  std::map<std::string, std::string> metadata = {{"model", text}};
+  if (const LoraOptions& lora = rank.parameters().options().lora) {
+    const nlohmann::json adapters = adapter_config(model, lora);
+    metadata["lora"] = adapters.dump();
+    if (const std::filesystem::path file(path); file.filename() == "adapter_model.safetensors")
+      std::ofstream(file.parent_path() / "adapter_config.json") << adapters.dump(2) << "\n";
+  }
+  write_safetensors(path, tensors, metadata);
 }
 
 }  // namespace precbench

@@ -70,6 +70,7 @@ struct StepSetup {
   bool reduce_amax = false;
   bool weight_amaxes = true;    ///< keep weight amaxes for a step if the recipe uses them
   LoraOptions lora = {};        ///< adapters; the model's own weights are frozen
+  bool keep_copies = true;      ///< keep the quantized copies of frozen weights
   bool delayed_scales = false;  ///< delayed scaling if the recipe has a history
 };
 
@@ -192,6 +193,14 @@ class TrialStep {
     ParameterOptions options;
     options.accumulation = setup.accumulation;
     options.lora = setup.lora;
+    if (setup.lora && setup.keep_copies) {
+      FrozenFormats formats;
+      for (const LinearRole role : setup.roles) {
+        formats.fprop[static_cast<std::size_t>(role)] = setup.recipe.fprop.b;
+        formats.dgrad[static_cast<std::size_t>(role)] = setup.recipe.dgrad.b;
+      }
+      options.frozen_formats.assign(static_cast<std::size_t>(setup.model.layers), formats);
+    }
     options.parallel = setup.parallel;
     options.expert_ranks = setup.expert_ranks;
     options.expert_slots = setup.exchange.mode == ExchangeOptions::Mode::slots;

@@ -1,6 +1,8 @@
-// The model's weights of a run that trains adapters (lora.h). They have no gradient, master or optimizer state.
+// The model's weights of a run that trains adapters (lora.h). They have no gradient, master or optimizer state. Their
+// quantized copies for fprop and dgrad are made once, when the weights are set, and not in every GEMM.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -13,13 +15,23 @@
 
 namespace precbench {
 
+/// Formats of a block's weights in fprop and in dgrad, by role; BF16: no copy is kept.
+struct FrozenFormats {
+  std::array<QuantFormat, kLinearRoles - 1> fprop{}, dgrad{};
+};
+
+/// Returns true if quantizing a weight again would give the same bits, so that a copy can be kept: it depends on no
+/// random numbers, on no history, and on no other copy.
+bool can_keep_copy(const QuantFormat& format);
+
 class FrozenWeights {
  public:
   /// Kind of their tensors in a checkpoint.
   static constexpr const char* kStateKind = "frozen";
 
-  /// `dtype`: of the weights.
-  FrozenWeights(Device& device, Arena& arena, const ModelConfig& config, DType dtype);
+  /// `dtype`: of the weights. `formats`: of the copies of each block; empty: none are kept.
+  FrozenWeights(Device& device, Arena& arena, const ModelConfig& config, DType dtype,
+                const std::vector<FrozenFormats>& formats);
 
   /// Returns the layout of the model, whose units have the same numbers as those of its adapters.
   const Layout& layout() const { return layout_; }
@@ -32,6 +44,8 @@ class FrozenWeights {
   /// Returns where backward writes the gradient of the final norm, [1, 2 C], which nothing reads.
   Tensor discarded() const { return discarded_; }
 
+  /// Makes the copies. Call after weights have changed.
+  void quantize() const;
   /// Sets the values with which training of the whole model would start (Parameters::initialize).
   void initialize(std::uint64_t seed, float std);
   /// Calls visit(index in layout order, parameter, values) for every parameter.
@@ -41,8 +55,15 @@ class FrozenWeights {
   std::vector<StateTensor> state() const;
 
  private:
+  /// Copies of a linear layer's weight, empty where none is kept.
+  struct Copies {
+    GemmOperand rowwise, columnwise;
+  };
+
   Device& device_;
   Layout layout_;
+  std::vector<std::array<Copies, kLinearRoles - 1>> copies_;  // by layer and role
+  Tensor amax_;                                               // f32 [1], scratch of per-tensor scales
   Tensor weights_;    // flat
   Tensor discarded_;  // f32, as long as the vectors of a unit
 };

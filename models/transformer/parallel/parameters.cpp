@@ -25,7 +25,7 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
         options.gradients == DType::e4m3 || options.gather_format.quantized())
       throw Unsupported(
           "parameters: adapters need unsharded ranks, no experts, and masters, gradients and weights without scales");
-    frozen_ = std::make_unique<FrozenWeights>(device, arena, config, options.weights);
+    frozen_ = std::make_unique<FrozenWeights>(device, arena, config, options.weights, options.frozen_formats);
   }
   if (options.expert_ranks > 1) expert_norm_ = arena.push(Segment::other, DType::f32, 1, 1);
   if (options.delayed.delayed())

@@ -27,6 +27,7 @@ void Parameters::derive_weights() {
   if (fp16_master()) round_vectors();
   forget_gathered();
   if (weight_amaxes_) weight_amaxes_->refresh(device_);
+  if (frozen_) frozen_->quantize();
 }
 
 void Parameters::initialize(std::uint64_t seed, float std) {
@@ -64,7 +65,7 @@ void Parameters::load_frozen(const std::function<void(const Parameter&, float*)>
     read(p, whole.data());
     upload_rounded(values, whole.data());
   });
-  forget_gathered();
+  derive_weights();
 }
 
 void Parameters::append_state(std::vector<StateTensor>& state, const char* kind,
