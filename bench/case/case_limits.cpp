@@ -134,7 +134,8 @@ void check_combinations(const Case& c) {
   if (c.lora_rank > kMaxLoraRank)
     throw InvalidInput(fmt::format("--lora-rank: must be at most {}, not {}", kMaxLoraRank, c.lora_rank));
   if (c.lora_rank > 0 && kSwitchWords.find(c.flow).value())
-    throw InvalidInput("--flow on: chooses the operands of wgrad, which frozen weights (--lora-rank) do not have");
+    throw InvalidInput(
+        "--flow on: chooses the operands of wgrad, which frozen weights (--lora-rank) do not have");
   if (!c.init_from.empty() && !c.fork_from.empty())
     throw InvalidInput("--fork-from and --init-from: both set the initial weights; choose one");
   if (writes_checkpoints(c) && c.steps == 0)

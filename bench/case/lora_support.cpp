@@ -17,8 +17,9 @@ std::optional<std::string> lora_unsupported_reason(const Plan& plan) {
         "are not supported",
         plan.model.name);
   if (plan.data_parallel != DataParallel::ddp)
-    return fmt::format("--lora-rank: --parallel {} would shard the frozen weights, which is not supported; use ddp",
-                       plan.fields.parallel);
+    return fmt::format(
+        "--lora-rank: --parallel {} would shard the frozen weights, which is not supported; use ddp",
+        plan.fields.parallel);
   if (plan.parameters.parallel.context > 1)
     return "--lora-rank: adapters are not supported with context parallelism (--context)";
   if (plan.parameters.master == Master::fp16) return "--lora-rank: adapters have no FP16 master with scales";
@@ -30,8 +31,9 @@ std::optional<std::string> lora_unsupported_reason(const Plan& plan) {
   if (!plan.sensitivity.empty()) return "--lora-rank: --sensitivity is not supported with adapters";
   constexpr std::int64_t kGpuRanks = 8;
   if (plan.on_gpu && lora.rank % kGpuRanks != 0)
-    return fmt::format("--lora-rank: {} is not a multiple of {}, which the GEMMs of adapters need on the {} device",
-                       lora.rank, kGpuRanks, plan.fields.device);
+    return fmt::format(
+        "--lora-rank: {} is not a multiple of {}, which the GEMMs of adapters need on the {} device",
+        lora.rank, kGpuRanks, plan.fields.device);
   return std::nullopt;
 }
 

@@ -166,8 +166,8 @@ std::optional<std::string> fidelity_unsupported_reason(const Plan& plan) {
 std::optional<std::string> unsupported_reason(const Plan& plan) {
   if (plan.refusal) return plan.refusal;
   for (const auto& check :
-       {lora_unsupported_reason, parallel_unsupported_reason, expert_parallel_unsupported_reason, state_unsupported_reason,
-        fp8_storage_unsupported_reason, transposed_unsupported_reason})
+       {lora_unsupported_reason, parallel_unsupported_reason, expert_parallel_unsupported_reason,
+        state_unsupported_reason, fp8_storage_unsupported_reason, transposed_unsupported_reason})
     if (auto why = check(plan)) return why;
   for (const LaterLayers& next : plan.later)
     if (next.recipe.delayed() && !same_scales(next.recipe, plan.parameters.delayed))

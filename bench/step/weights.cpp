@@ -71,9 +71,14 @@ nlohmann::json adapter_config(const ModelConfig& model, const LoraOptions& lora)
       const std::size_t first = part.name.find('.') + 1;
       targets.insert(part.name.substr(first, part.name.rfind('.') - first));
     }
-  return {{"peft_type", "LORA"},     {"task_type", "CAUSAL_LM"}, {"r", lora.rank},
-          {"lora_alpha", lora.alpha}, {"lora_dropout", 0.0},      {"bias", "none"},
-          {"target_modules", targets}, {"base_model_name_or_path", nullptr}};
+  return {{"peft_type", "LORA"},
+          {"task_type", "CAUSAL_LM"},
+          {"r", lora.rank},
+          {"lora_alpha", lora.alpha},
+          {"lora_dropout", 0.0},
+          {"bias", "none"},
+          {"target_modules", targets},
+          {"base_model_name_or_path", nullptr}};
 }
 
 }  // namespace

@@ -211,8 +211,7 @@ std::string head_of(const StudySettings& settings, const std::vector<Plan>& trun
                     const std::string& out) {
   double bytes = 0;
   const std::vector<std::int64_t> ages = settings.kept_ages();
-  for (const Plan& trunk : trunks)
-    bytes += bytes_of_state(trunk) * static_cast<double>(ages.size());
+  for (const Plan& trunk : trunks) bytes += bytes_of_state(trunk) * static_cast<double>(ages.size());
   const std::string when =
       settings.steady
           ? fmt::format("{} of BF16, the first from which its loss is steady", words_with_or(ages))

@@ -36,7 +36,7 @@ struct LoraGolden : Golden {
   LoraOptions lora;
 };
 
-StepSetup setup_of(const LoraGolden& golden) {
+StepSetup lora_setup(const LoraGolden& golden) {
   return {.model = golden.model, .B = golden.B, .T = golden.T, .lora = golden.lora};
 }
 
@@ -53,7 +53,7 @@ StepOutcome lora_step(const LoraGolden& golden, const StepSetup& setup,
 }
 
 /// Returns the changes of weights by a step, without elements whose gradient is too near to eps (update()).
-Named changes_of(const LoraGolden& golden, const Named& after) {
+Named adapter_changes(const LoraGolden& golden, const Named& after) {
   const Named gradients = golden.adapters("grad.");
   Named result;
   for (const auto& [name, before] : golden.adapters(""))
@@ -71,7 +71,7 @@ TEST_CASE("LoRA: a step in FP32 is peft's") {
   for (const char* name : {"llama", "qwen2", "gemma2", "nemotron"}) {
     INFO(name);
     const LoraGolden golden(name);
-    StepSetup setup = setup_of(golden);
+    StepSetup setup = lora_setup(golden);
     setup.reference = true;
     const StepOutcome outcome = lora_step(golden, setup);
     CHECK(std::fabs(outcome.loss / golden.values("loss")[0] - 1) <= 4 * kRoundoff);
@@ -79,8 +79,8 @@ TEST_CASE("LoRA: a step in FP32 is peft's") {
     const Farthest gradient = farthest(outcome.gradients, golden.adapters("grad."));
     INFO(gradient.name << " " << gradient.distance / kRoundoff);
     CHECK(gradient.distance <= 64 * kRoundoff);
-    const Farthest update =
-        farthest(changes_of(golden, outcome.weights), changes_of(golden, golden.adapters("after.")));
+    const Farthest update = farthest(adapter_changes(golden, outcome.weights),
+                                     adapter_changes(golden, golden.adapters("after.")));
     INFO(update.name << " " << update.distance / kRoundoff);
     CHECK(update.distance <= 1024 * kRoundoff);
   }
@@ -88,7 +88,7 @@ TEST_CASE("LoRA: a step in FP32 is peft's") {
 
 TEST_CASE("LoRA: micro-steps add up to the step, and recomputation has its bits") {
   const LoraGolden golden("llama");
-  StepSetup setup = setup_of(golden);
+  StepSetup setup = lora_setup(golden);
   setup.reference = true;
   setup.B = 1, setup.accumulation = 2;
   TestStep step(setup);
@@ -98,7 +98,7 @@ TEST_CASE("LoRA: micro-steps add up to the step, and recomputation has its bits"
   CHECK(farthest(step.gradients(), golden.adapters("grad.")).distance <= 64 * kRoundoff);
 
   for (const char* recipe : {"bf16", "mxfp8", "tensorwise"}) {
-    StepSetup whole = setup_of(golden);
+    StepSetup whole = lora_setup(golden);
     whole.model.ffn = whole.model.width = 32, whole.model.heads = 4, whole.model.kv_heads = 2;
     whole.B = 2, whole.T = 32, whole.recipe = find_recipe(recipe);
     INFO(recipe);
@@ -142,7 +142,7 @@ TEST_CASE("LoRA: fresh adapters change nothing, and a step trains nothing but th
 
 TEST_CASE("LoRA: adapters of a quantized base have nearly the gradients of BF16") {
   const LoraGolden golden("llama");
-  StepSetup setup = setup_of(golden);
+  StepSetup setup = lora_setup(golden);
   setup.model.ffn = setup.model.width = 128, setup.model.heads = 4, setup.model.kv_heads = 2,
   setup.model.head_dim = 32;
   setup.B = 1, setup.T = 128, setup.lora = {8, 16};

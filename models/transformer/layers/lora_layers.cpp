@@ -66,8 +66,7 @@ void LoraLayers::fprop(std::int64_t layer, LinearRole role, const Tensor& y, con
   const Scope scope(step_.arena);
   const LoraMatrices& m = matrices(role);
   const Tensor& inner = inner_[static_cast<int>(role)][layer];
-  step_.device.matmul(
-      {inner, plain(x), plain(a_of(m, weights(layer))), options_of(GemmRole::fprop, false)});
+  step_.device.matmul({inner, plain(x), plain(a_of(m, weights(layer))), options_of(GemmRole::fprop, false)});
   step_.scale(inner, scale_);
   step_.device.matmul({y, plain(inner), plain(whole_b(layer, m)), options_of(GemmRole::fprop, true)});
 }
@@ -86,8 +85,7 @@ Tensor LoraLayers::inner_gradient(std::int64_t layer, LinearRole role, const Ten
 
 void LoraLayers::dgrad(std::int64_t layer, LinearRole role, const Tensor& dx, const Tensor& dy) {
   step_.device.matmul({dx, plain(inner_gradient(layer, role, dy)),
-                       transposed(a_of(matrices(role), weights(layer))),
-                       options_of(GemmRole::dgrad, true)});
+                       transposed(a_of(matrices(role), weights(layer))), options_of(GemmRole::dgrad, true)});
 }
 
 void LoraLayers::wgrad(std::int64_t layer, LinearRole role, const Tensor& dy, const Tensor& x) {
@@ -107,8 +105,9 @@ void LoraLayers::wgrad(std::int64_t layer, LinearRole role, const Tensor& dy, co
   for (std::size_t part = 0; part < m.outputs.size(); row += m.outputs[part++].out) {
     const Scope temporary(step_.arena);
     const Tensor gradient = b_of(m, part, unit);
-    const Tensor own =
-        accumulate ? step_.arena.push(Segment::workspace, unit.dtype, gradient.rows, gradient.cols) : gradient;
+    const Tensor own = accumulate
+                           ? step_.arena.push(Segment::workspace, unit.dtype, gradient.rows, gradient.cols)
+                           : gradient;
     step_.device.copy_columns(
         {own, static_cast<std::int64_t>(part) * m.rank, whole.slice_rows(row, m.outputs[part].out)});
     if (accumulate) step_.device.add({gradient, own});

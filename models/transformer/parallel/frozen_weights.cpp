@@ -8,7 +8,8 @@
 namespace precbench {
 
 bool can_keep_copy(const QuantFormat& format) {
-  const bool random_signs = format.transform.signs == Signs::backward || format.transform.signs == Signs::gemm;
+  const bool random_signs =
+      format.transform.signs == Signs::backward || format.transform.signs == Signs::gemm;
   return format.quantized() && !format.delayed() && !format.from_fprop && !random_signs && format.eden == 0 &&
          format.element_rounding == ElementRounding::rne;
 }
@@ -19,7 +20,8 @@ FrozenWeights::FrozenWeights(Device& device, Arena& arena, const ModelConfig& co
   weights_ = arena.push(Segment::weights, dtype, 1, layout_.local_size());
   std::int64_t vectors = 2 * config.width;
   for (std::int64_t layer = 0; layer < config.layers; ++layer)
-    vectors = std::max(vectors, layout_.units()[layout_.block_unit(layer)].size - layout_.vectors_offset(layer));
+    vectors =
+        std::max(vectors, layout_.units()[layout_.block_unit(layer)].size - layout_.vectors_offset(layer));
   if (!formats.empty()) amax_ = arena.push(Segment::workspace, DType::f32, 1, 1);
   for (std::size_t layer = 0; layer < formats.size(); ++layer)
     for (const LinearMatrix& m : layout_.block_linears(static_cast<std::int64_t>(layer))) {

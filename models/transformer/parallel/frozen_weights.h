@@ -64,8 +64,8 @@ class FrozenWeights {
   Layout layout_;
   std::vector<std::array<Copies, kLinearRoles - 1>> copies_;  // by layer and role
   Tensor amax_;                                               // f32 [1], scratch of per-tensor scales
-  Tensor weights_;    // flat
-  Tensor discarded_;  // f32, as long as the vectors of a unit
+  Tensor weights_;                                            // flat
+  Tensor discarded_;                                          // f32, as long as the vectors of a unit
 };
 
 }  // namespace precbench

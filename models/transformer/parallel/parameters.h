@@ -69,7 +69,8 @@ struct ParameterOptions {
   QuantFormat gather_format{};
   std::vector<bool> gather_fp8{};  ///< blocks exchanged or kept in that format
   bool keep_gathered = false;      ///< sharded: gather once per optimizer step and keep whole weights
-  LoraOptions lora = {};  ///< trains adapters, the model's weights are frozen; unsharded ranks without experts only
+  LoraOptions lora =
+      {};  ///< trains adapters, the model's weights are frozen; unsharded ranks without experts only
   std::vector<FrozenFormats> frozen_formats = {};  ///< copies of frozen weights to keep, for each block
   bool sync_last = false;  ///< sharded: keep whole gradients and reduce them in the last micro-step; not e4m3
 
