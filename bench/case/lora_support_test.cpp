@@ -26,7 +26,7 @@ std::string lora_reason(const Case& c) { return unsupported_reason(resolve(c)).v
 
 }  // namespace
 
-TEST_CASE("--lora: the rank and alpha of the adapters, and no wgrad of the recipe", "[lora]") {
+TEST_CASE("resolve: adapters have a rank and an alpha, and the recipe no wgrad", "[lora]") {
   Case c = lora_case();
   CHECK(lora_reason(c) == "");
   Plan plan = resolve(c);
@@ -47,7 +47,7 @@ TEST_CASE("--lora: the rank and alpha of the adapters, and no wgrad of the recip
   CHECK(!resolve(Case{}).parameters.lora);
 }
 
-TEST_CASE("--lora: what is not supported is refused by name", "[lora]") {
+TEST_CASE("lora_unsupported_reason: names the flag that is not supported", "[lora]") {
   CHECK_THROWS_WITH(resolve(case_with("lora_alpha", "4")),
                     "--lora-alpha: scales the output of adapters; add --lora RANK");
   Case flow = lora_case("blockwise_pow2");
