@@ -194,6 +194,14 @@ std::vector<Field> make_fields() {
       text("dispatch", kExperts, "dtype of tokens sent to experts; fp8: quantized by the recipe",
            &Case::dispatch, kAxis, when_used, words_in(kSentInFp8Words)),
 
+      also("lora",
+           number(
+               "lora_rank", kOptimizer, "",
+               "rank of LoRA adapters on the blocks' linear layers, trained instead of the model; off: none",
+               &Case::lora_rank, kAxis, 0, "off", when_used)),
+      above_minimum(number("lora_alpha", kOptimizer, "",
+                           "LoRA alpha, the adapters' output times alpha / rank; auto: twice the rank",
+                           &Case::lora_alpha, kAxis, 0, "", when_used)),
       text("optimizer", kOptimizer, "optimizer; muon: AdamW for all but the blocks' matrices",
            &Case::optimizer, kAxis, when_set, optimizer_names()),
       above_minimum(number("lr", kOptimizer, "", "peak learning rate", &Case::lr, kAxis, 0)),

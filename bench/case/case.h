@@ -51,6 +51,8 @@ struct Case {
   std::string exchange = "gather", dispatch = "bf16";
   std::int64_t slots = 0;  ///< 0: as many as a rank has tokens; written "all"
 
+  std::int64_t lora_rank = 0;        ///< 0: the model's weights are trained; written "off"
+  std::optional<double> lora_alpha;  ///< none: twice the rank; written "auto"
   std::string optimizer = "adamw";
   double lr = 3e-4;
   std::optional<double> beta1, beta2, eps, momentum;  ///< none: the optimizer's default; written "auto"

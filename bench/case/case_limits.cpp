@@ -129,6 +129,13 @@ void check_combinations(const Case& c) {
   if (cosine && c.warmup >= c.steps)
     throw InvalidInput(fmt::format("--warmup: {} steps leave no steps of --steps {} for the cosine schedule",
                                    c.warmup, c.steps));
+  if (c.lora_alpha && c.lora_rank == 0)
+    throw InvalidInput("--lora-alpha: scales the output of adapters; add --lora RANK");
+  if (c.lora_rank > kMaxLoraRank)
+    throw InvalidInput(fmt::format("--lora-rank: must be at most {}, not {}", kMaxLoraRank, c.lora_rank));
+  if (c.lora_rank > 0 && kSwitchWords.find(c.flow).value())
+    throw InvalidInput(
+        "--flow on: chooses the operands of wgrad, which frozen weights (--lora-rank) do not have");
   if (!c.init_from.empty() && !c.fork_from.empty())
     throw InvalidInput("--fork-from and --init-from: both set the initial weights; choose one");
   if (writes_checkpoints(c) && c.steps == 0)

@@ -14,6 +14,8 @@ namespace precbench {
 /// Largest number of tokens of one optimizer step, and of its forward and backward passes.
 inline constexpr std::int64_t kMaxTokensPerStep = (std::int64_t{1} << 31) - 1;
 inline constexpr std::int64_t kMaxAccumulation = 16384;
+/// Larger ranks train more elements than the layers of small models have, which is a typing error.
+inline constexpr std::int64_t kMaxLoraRank = 4096;
 /// Largest number of steps of a run and of held-out losses. A row lists each, and longer rows are not read
 /// (kRecordLimits of results/record/record_line.h). With --steps auto the stop rules end a run long before.
 inline constexpr std::int64_t kMaxSteps = 1'000'000;

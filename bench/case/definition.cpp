@@ -149,6 +149,10 @@ Definition define_model(const Case& c, const ModelConfig& model, Refusals refusa
     definition.recipe.flow = true;
     for (LaterLayers& later : definition.later) later.recipe.flow = later.recipe.quantized();
   }
+  if (c.lora_rank > 0) {
+    definition.recipe = recipe_of_frozen(std::move(definition.recipe));
+    for (LaterLayers& later : definition.later) later.recipe = recipe_of_frozen(std::move(later.recipe));
+  }
   check_combinations(c);
   check_experts(c, definition.model);
   try_recipe([&] { check_optimizer(c, definition.recipe); });

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "bench/case/choose_layers.h"
+#include "models/transformer/flops.h"
 
 namespace precbench {
 namespace {
@@ -32,6 +33,10 @@ std::vector<std::string> names_of(const ConvertedLayers& layers, const ModelConf
 }
 
 }  // namespace
+
+std::int64_t Plan::flops_per_token() const {
+  return precbench::flops_per_token(model, T, FlopConvention::causal, parameters.lora.rank).total();
+}
 
 TransformerOptions Plan::transformer(int rank) const {
   TransformerOptions options;

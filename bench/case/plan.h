@@ -44,6 +44,8 @@ struct Plan : Definition {
 
   /// Returns true if --grad-sync makes a difference: sharded ranks with several micro-steps.
   bool has_grad_sync() const { return parameters.parallel.weight_shards() > 1 && accumulation > 1; }
+  /// Returns the model FLOPs per token of a training step.
+  std::int64_t flops_per_token() const;
   /// Tokens of one rank in a micro-step.
   std::int64_t tokens_per_micro_step() const { return B * T / parameters.parallel.context; }
   /// Tokens of all ranks in an optimizer step; ranks that share a sequence count once.

@@ -63,6 +63,19 @@ ParallelDims dims_of(const Case& c, DataParallel parallel) {
           .context_shards = parallel != DataParallel::ddp};
 }
 
+/// Returns the formats of the blocks' frozen weights; empty if they change during the run.
+std::vector<FrozenFormats> frozen_formats_of(const Plan& plan) {
+  if (!plan.later.empty()) return {};
+  std::vector<FrozenFormats> formats(static_cast<std::size_t>(plan.model.layers));
+  for (std::int64_t layer = 0; layer < plan.model.layers; ++layer)
+    for (const LinearRole role : kLinearsOfBlock) {
+      const Recipe& recipe = plan.recipe_of(plan, layer, role);
+      formats[layer].fprop[static_cast<std::size_t>(role)] = recipe.fprop.b;
+      formats[layer].dgrad[static_cast<std::size_t>(role)] = recipe.dgrad.b;
+    }
+  return formats;
+}
+
 /// Returns the plan of a case with its definition.
 Plan plan_of(const Case& c, Definition definition) {
   Plan plan;
@@ -91,6 +104,9 @@ Plan plan_of(const Case& c, Definition definition) {
       (has_weight_amaxes(plan.recipe) ||
        std::any_of(plan.later.begin(), plan.later.end(),
                    [](const LaterLayers& later) { return has_weight_amaxes(later.recipe); }));
+  if (c.lora_rank > 0)
+    plan.parameters.lora = {c.lora_rank, c.lora_alpha.value_or(2 * static_cast<double>(c.lora_rank))};
+  if (plan.parameters.lora && !plan.model.moe) plan.parameters.frozen_formats = frozen_formats_of(plan);
   plan.reshard = value_of(kReshardWords, c.reshard);
   plan.parameters.keep_gathered =
       plan.parameters.parallel.weight_shards() > 1 && plan.reshard == Reshard::off;

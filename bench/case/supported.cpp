@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "bench/case/choose_layers.h"
+#include "bench/case/lora_support.h"
 #include "bench/case/parallel_support.h"
 #include "kernels/base/plural.h"
 #include "kernels/gpu/device_info.h"
@@ -187,8 +188,9 @@ std::optional<std::string> fidelity_unsupported_reason(const Plan& plan) {
 std::optional<std::string> unsupported_reason(const Plan& plan) {
   if (plan.refusal) return plan.refusal;
   for (const auto& check :
-       {parallel_unsupported_reason, expert_parallel_unsupported_reason, state_unsupported_reason,
-        fp8_storage_unsupported_reason, transposed_unsupported_reason, latent_unsupported_reason})
+       {lora_unsupported_reason, parallel_unsupported_reason, expert_parallel_unsupported_reason,
+        state_unsupported_reason, fp8_storage_unsupported_reason, transposed_unsupported_reason,
+        latent_unsupported_reason})
     if (auto why = check(plan)) return why;
   for (const LaterLayers& next : plan.later)
     if (next.recipe.delayed() && !same_scales(next.recipe, plan.parameters.delayed))

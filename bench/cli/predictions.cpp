@@ -17,7 +17,6 @@
 #include "bench/sweep/progress.h"
 #include "kernels/base/errors.h"
 #include "kernels/comm/parallel_dims.h"
-#include "models/transformer/flops.h"
 
 namespace precbench {
 namespace {
@@ -55,8 +54,7 @@ CasePrediction predict_case(const Plan& plan, const CostModel& model) {
     p.step = estimate_step(model, run.trace, plan.ranks);
     for (const std::vector<int>& ranks : run.trace.comms) p.comm_names.push_back(axis_of(ranks, plan));
     p.tokens_per_s = static_cast<double>(plan.tokens_per_step()) / p.step->seconds;
-    p.tflops_per_gpu =
-        p.tokens_per_s * static_cast<double>(flops_per_token(plan.model, plan.T).total()) / plan.ranks / 1e12;
+    p.tflops_per_gpu = p.tokens_per_s * static_cast<double>(plan.flops_per_token()) / plan.ranks / 1e12;
   } catch (const Unsupported& error) {
     p.failure = fmt::format("unsupported: {}", error.what());
   } catch (const OutOfMemory& error) {

@@ -18,8 +18,7 @@
 namespace precbench {
 
 void set_model_size(Record& record, const Plan& plan) {
-  record.flops = Flops{static_cast<double>(flops_per_token(plan.model, plan.T).total()),
-                       name_of(FlopConvention::causal)};
+  record.flops = Flops{static_cast<double>(plan.flops_per_token()), name_of(FlopConvention::causal)};
   if (plan.model.moe)
     record.params = ParameterCounts{parameter_count(plan.model), active_parameter_count(plan.model)};
 }

@@ -12,7 +12,6 @@
 #include "kernels/device/devices.h"
 #include "kernels/numerics/scale_layout.h"
 #include "models/config/block.h"
-#include "models/transformer/flops.h"
 
 namespace precbench {
 namespace {
@@ -203,7 +202,7 @@ Support support_of(const Plan& plan, const Device& device) {
 
 Prediction predict(const Plan& plan, const KnownGpu* gpu) {
   Prediction p;
-  const double per_token = static_cast<double>(flops_per_token(plan.model, plan.T).total());
+  const double per_token = static_cast<double>(plan.flops_per_token());
   p.flops_per_token = per_token;
   p.flops_per_step = per_token * static_cast<double>(plan.tokens_per_step());
   p.unsupported = unsupported_reason(plan);

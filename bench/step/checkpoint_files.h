@@ -18,8 +18,8 @@ inline constexpr const char* kStateFile = "state.json";
 inline constexpr const char* kChecksumsFile = "checksums.txt";
 /// Kinds of tensors, one file each: the prefix before the slash in a StateTensor's name. The state of delayed
 /// scaling ("scales") belongs to one run; forks start without it.
-inline constexpr const char* kKinds[] = {"m",   "v",       "m_scale",       "v_scale", "row",
-                                         "col", "weights", "weights_scale", "scales",  "routing"};
+inline constexpr const char* kKinds[] = {
+    "m", "v", "m_scale", "v_scale", "row", "col", "weights", "weights_scale", "scales", "routing", "frozen"};
 inline constexpr const char* kScales = "scales";
 /// Suffix of the kind that holds the scales of another kind: "m_scale".
 inline constexpr const char* kScaleSuffix = "_scale";

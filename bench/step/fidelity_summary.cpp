@@ -72,8 +72,8 @@ std::string role_of_bias(const std::string& name) {
   return name_of(LinearRole::qkv);
 }
 
-/// Returns "qkv", "o", "gate_up", "down" (each also for its biases), "q_up" or "kv_up" (latent attention), "norm", "embedding" (also for a tied head and for
-/// positions) or "lm_head".
+/// Returns "qkv", "o", "gate_up", "down" (each also for its biases and adapters), "q_up" or "kv_up" (latent attention),
+/// "norm", "embedding" (also for a tied head and for positions) or "lm_head".
 std::string role_of(const Layout& layout, int unit, const Parameter& p) {
   if (p.kind == ParameterKind::gain || p.kind == ParameterKind::gain_minus_one) return "norm";
   if (p.kind == ParameterKind::bias) return role_of_bias(p.name);
@@ -81,6 +81,10 @@ std::string role_of(const Layout& layout, int unit, const Parameter& p) {
   if (!layout.is_block(unit)) return name_of(LinearRole::head);
   for (const LinearMatrix& matrix : layout.block_linears(layout.layer_of(unit)))
     if (p.offset >= matrix.offset && p.offset < matrix.offset + matrix.size()) return name_of(matrix.role);
+  for (const LoraMatrices& m : layout.lora()) {
+    const LoraMatrices::Output& last = m.outputs.back();
+    if (p.offset >= m.a_offset && p.offset < last.offset + last.out * m.rank) return name_of(m.role);
+  }
   return name_of(LinearRole::head);
 }
 

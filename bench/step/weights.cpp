@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <numeric>
@@ -62,6 +63,24 @@ void refuse_scaled(const std::string& path) {
                     path, scales.filename().string()));
 }
 
+/// Returns the content of peft's adapter_config.json.
+nlohmann::json adapter_config(const ModelConfig& model, const LoraOptions& lora) {
+  std::set<std::string> targets;  // "q_proj" of "self_attn.q_proj.weight"
+  for (const LinearSpec& linear : block_of(model, 0).linears)
+    for (const ParameterPart& part : linear.parts) {
+      const std::size_t first = part.name.find('.') + 1;
+      targets.insert(part.name.substr(first, part.name.rfind('.') - first));
+    }
+  return {{"peft_type", "LORA"},
+          {"task_type", "CAUSAL_LM"},
+          {"r", lora.rank},
+          {"lora_alpha", lora.alpha},
+          {"lora_dropout", 0.0},
+          {"bias", "none"},
+          {"target_modules", targets},
+          {"base_model_name_or_path", nullptr}};
+}
+
 }  // namespace
 
 InitialWeights::InitialWeights(const std::string& path, const ModelConfig& model)
@@ -106,22 +125,24 @@ InitialWeights::InitialWeights(const std::string& path, const ModelConfig& model
 
 void InitialWeights::load_into(Parameters& parameters) const {
   std::vector<float> run;
-  parameters.load([&](const Parameter& p, float* values) {
+  const auto read = [&](const Parameter& p, float* values) {
     const StoredPart part = form_.part_of(p);
     const StoredTensor& stored = file_.at(name_in(file_, part.name));
     if (part.plain()) return copy_to_f32(values, run_of(stored, part.first, part.size));
     run.resize(static_cast<std::size_t>(part.size));
     copy_to_f32(run.data(), run_of(stored, part.first, part.size));
     part.gather(values, run.data(), p);
-  });
+  };
+  parameters.trains_model() ? parameters.load(read) : parameters.load_frozen(read);
 }
 
 void set_first_weights(Rank& rank, const Plan& plan, const Checkpoint* trunk, const InitialWeights* file) {
   if (trunk)
     rank.fork_from(trunk->position(), trunk->reader());
-  else if (file)
+  else if (file) {
+    if (!rank.parameters().trains_model()) rank.parameters().initialize_adapters(plan.seed);
     file->load_into(rank.parameters());
-  else
+  } else
     rank.parameters().initialize(plan.seed, kInitialDeviation);
   change_weights(rank.parameters(), plan.model, plan.init);
 }
@@ -145,7 +166,15 @@ void save_weights(const std::string& path, Rank& rank, Parameters::Kind kind, co
   // A model's name may come from a folder's, which need not be UTF-8.
   const std::string text =
       model_to_json(model).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  if (writes) write_safetensors(path, tensors, {{"model", text}});
+  if (!writes) return;
+  std::map<std::string, std::string> metadata = {{"model", text}};
+  if (const LoraOptions& lora = rank.parameters().options().lora) {
+    const nlohmann::json adapters = adapter_config(model, lora);
+    metadata["lora"] = adapters.dump();
+    if (const std::filesystem::path file(path); file.filename() == "adapter_model.safetensors")
+      std::ofstream(file.parent_path() / "adapter_config.json") << adapters.dump(2) << "\n";
+  }
+  write_safetensors(path, tensors, metadata);
 }
 
 }  // namespace precbench

@@ -25,7 +25,7 @@ class InitialWeights {
   /// Throws InvalidInput naming the missing or misshapen tensor.
   InitialWeights(const std::string& path, const ModelConfig& model);
   const std::vector<std::string>& warnings() const { return warnings_; }
-  /// May be called from several ranks at once.
+  /// Loads the model; adapters stay as they are. May be called from several ranks at once.
   void load_into(Parameters& parameters) const;
 
  private:
@@ -40,8 +40,9 @@ class Checkpoint;
 /// changed as the plan says. At most one of `trunk` and `file` is given; the other is null.
 void set_first_weights(Rank& rank, const Plan& plan, const Checkpoint* trunk, const InitialWeights* file);
 
-/// Writes weights (from the master, if there is one) or gradients in FP32, in Hugging Face's layout. A
-/// collective: every rank calls it, rank 0 writes.
+/// Writes weights (from the master, if there is one) or gradients in FP32, in Hugging Face's layout. Of a frozen model
+/// these are the adapters, in peft's; beside adapter_model.safetensors also adapter_config.json. A collective: every
+/// rank calls it, rank 0 writes.
 void save_weights(const std::string& path, Rank& rank, Parameters::Kind kind, const ModelConfig& model);
 
 }  // namespace precbench

@@ -198,14 +198,20 @@ std::string words_with_or(const std::vector<std::int64_t>& numbers) {
   return words;
 }
 
+/// Returns the bytes of a checkpoint: 12 for each trained parameter (FP32 weights and moments), 2 for each frozen one.
+double bytes_of_state(const Plan& plan) {
+  const auto all = static_cast<double>(parameter_count(plan.model));
+  const LoraOptions& lora = plan.parameters.lora;
+  return lora ? 2 * all + 12.0 * static_cast<double>(lora_parameter_count(plan.model, lora.rank)) : 12 * all;
+}
+
 /// Returns "study of tiny on cpu: 3 trunks, forks of 60 steps after 100, 200; ...; checkpoints of 0.1 GB and
 /// rows in out/study".
 std::string head_of(const StudySettings& settings, const std::vector<Plan>& trunks, const Room& room,
                     const std::string& out) {
   double bytes = 0;
   const std::vector<std::int64_t> ages = settings.kept_ages();
-  for (const Plan& trunk : trunks)
-    bytes += 12.0 * static_cast<double>(parameter_count(trunk.model)) * static_cast<double>(ages.size());
+  for (const Plan& trunk : trunks) bytes += bytes_of_state(trunk) * static_cast<double>(ages.size());
   const std::string when =
       settings.steady
           ? fmt::format("{} of BF16, the first from which its loss is steady", words_with_or(ages))

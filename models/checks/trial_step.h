@@ -69,6 +69,8 @@ struct StepSetup {
   bool slots_come_back = false;  ///< TransformerOptions::slot_numbers
   bool reduce_amax = false;
   bool weight_amaxes = true;    ///< keep weight amaxes for a step if the recipe uses them
+  LoraOptions lora = {};        ///< adapters; the model's own weights are frozen
+  bool keep_copies = true;      ///< keep the quantized copies of frozen weights
   bool delayed_scales = false;  ///< delayed scaling if the recipe has a history
 };
 
@@ -77,7 +79,7 @@ class TrialStep {
  public:
   explicit TrialStep(const StepSetup& setup, std::unique_ptr<Device> device = make_cpu_device(1),
                      Comm* comm = nullptr)
-      : setup_(setup),
+      : setup_(with_frozen_recipe(setup)),
         device_(std::move(device)),
         own_comm_(comm ? nullptr : make_dry_comm(0, 1)),
         comm_(comm ? comm : own_comm_.get()),
@@ -96,13 +98,16 @@ class TrialStep {
   Parameters& parameters() { return parameters_; }
   Transformer& transformer() { return transformer_; }
 
+  /// Loads the weights of the model, and those of its adapters if it has any.
   void load(const Named& weights) {
-    parameters_.load([&](const Parameter& p, float* values) {
+    const auto read = [&](const Parameter& p, float* values) {
       const std::vector<float>& source = weights.at(p.name);
       if (static_cast<std::int64_t>(source.size()) != p.size())
         throw std::invalid_argument(p.name + ": another number of weights");
       std::copy(source.begin(), source.end(), values);
-    });
+    };
+    parameters_.load(read);
+    if (setup_.lora) parameters_.load_frozen(read);
   }
 
   /// Forces the experts from now on.
@@ -180,9 +185,22 @@ class TrialStep {
  private:
   static constexpr std::int64_t kBytes = std::int64_t{48} << 20;
 
+  static StepSetup with_frozen_recipe(StepSetup setup) {
+    if (setup.lora) setup.recipe = recipe_of_frozen(setup.recipe);
+    return setup;
+  }
   static ParameterOptions parameter_options(const StepSetup& setup) {
     ParameterOptions options;
     options.accumulation = setup.accumulation;
+    options.lora = setup.lora;
+    if (setup.lora && setup.keep_copies) {
+      FrozenFormats formats;
+      for (const LinearRole role : setup.roles) {
+        formats.fprop[static_cast<std::size_t>(role)] = setup.recipe.fprop.b;
+        formats.dgrad[static_cast<std::size_t>(role)] = setup.recipe.dgrad.b;
+      }
+      options.frozen_formats.assign(static_cast<std::size_t>(setup.model.layers), formats);
+    }
     options.parallel = setup.parallel;
     options.expert_ranks = setup.expert_ranks;
     options.expert_slots = setup.exchange.mode == ExchangeOptions::Mode::slots;

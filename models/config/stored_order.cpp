@@ -22,7 +22,8 @@ StoredOrder stored_order(const ModelConfig& config, std::string_view parameter) 
   constexpr std::array kOfQueriesAndKeys = {"self_attn.q_proj.", "self_attn.k_proj.", "self_attn.q_norm.",
                                             "self_attn.k_norm."};
   for (const std::string_view known : kOfQueriesAndKeys)
-    if (parameter.find(known) != parameter.npos)
+    // The rows of an adapter's A are not those of the layer.
+    if (parameter.find(known) != parameter.npos && parameter.find(".lora_A.") == parameter.npos)
       return {config.head_dim, config.rotary_dim(), config.block.rope_pairs};
   return {};
 }

@@ -2,12 +2,15 @@
 #include "models/transformer/flops.h"
 
 #include "models/config/block.h"
+#include "models/transformer/state/lora.h"
 
 namespace precbench {
 namespace {
 
 /// Two FLOPs per multiply-add in each of the three GEMMs.
 constexpr std::int64_t kFlopsPerWeight = 6;
+/// The same without dW.
+constexpr std::int64_t kFlopsPerFrozenWeight = 4;
 
 }  // namespace
 
@@ -15,7 +18,8 @@ const char* name_of(FlopConvention convention) {
   return convention == FlopConvention::causal ? "causal" : "torchtitan";
 }
 
-FlopCount flops_per_token(const ModelConfig& config, std::int64_t seq, FlopConvention convention) {
+FlopCount flops_per_token(const ModelConfig& config, std::int64_t seq, FlopConvention convention,
+                          std::int64_t lora_rank) {
   FlopCount count;
   const std::int64_t head_weights = head_linear(config).size();
   count.head = kFlopsPerWeight * head_weights;
@@ -37,6 +41,11 @@ FlopCount flops_per_token(const ModelConfig& config, std::int64_t seq, FlopConve
         (config.tied ? 1 : 2) * head_weights + config.learned_positions * config.width;
     count.gemm = kFlopsPerWeight * (active_parameter_count(config) - embeddings);
     count.attention = full_attention;
+  }
+  if (lora_rank > 0) {
+    count.gemm = count.gemm / kFlopsPerWeight * kFlopsPerFrozenWeight +
+                 kFlopsPerWeight * lora_parameter_count(config, lora_rank);
+    count.head = count.head / kFlopsPerWeight * kFlopsPerFrozenWeight;
   }
   return count;
 }

@@ -9,6 +9,8 @@
 // widths of keys and of values. Full attention (QK^T and PV) takes 12 L s H D, of which a causal mask needs half.
 // A layer with a window of w < s tokens needs 6 (s - w)^2 H D / s less. Norms, RoPE, SwiGLU, softmax and the
 // optimizer are not counted, as is customary.
+//
+// Frozen weights (LoRA) have no dW: 4 instead of 6 for P_layer and V C, and 6 for every element of an adapter.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +35,8 @@ struct FlopCount {
   std::int64_t total() const { return gemm + head + attention; }
 };
 
-/// Returns the FLOPs per token at sequence length `seq`.
+/// Returns the FLOPs per token at sequence length `seq`. `lora_rank`: of adapters (lora.h), 0 without.
 FlopCount flops_per_token(const ModelConfig& config, std::int64_t seq,
-                          FlopConvention convention = FlopConvention::causal);
+                          FlopConvention convention = FlopConvention::causal, std::int64_t lora_rank = 0);
 
 }  // namespace precbench

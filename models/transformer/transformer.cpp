@@ -2,6 +2,7 @@
 #include "models/transformer/transformer.h"
 
 #include "kernels/numerics/formats.h"
+#include "models/transformer/layers/lora_layers.h"
 
 namespace precbench {
 namespace {
@@ -41,6 +42,7 @@ void Transformer::push_saved(std::int64_t layer, Saved& saved) {
   saved = {};  // the recipe may have changed since the previous step
   saved.x = layer == 0 ? x0_ : step_.push(step_.config.width);
   push_norm_statistics(step_, saved.norm1);
+  if (step_.lora) step_.lora->push_saved(layer);
   branch_output_.push_saved(saved.branch1);
   branch_output_.push_saved(saved.branch2);
   if (step_.config.has_experts(layer))
@@ -172,7 +174,7 @@ void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockWei
 
 void Transformer::forward_block(std::int64_t layer, Saved& saved, const Tensor& x, Keep keep) {
   Parameters& parameters = step_.parameters;
-  const Layout& layout = parameters.layout();
+  const Layout& layout = parameters.model_layout();
   push_saved(layer, saved);
   const BlockWeights w = parameters.gather_block(layer, Pass::forward);
   parameters.prefetch(layer + 1 < step_.config.layers ? layout.block_unit(layer + 1) : layout.head_unit());
@@ -282,7 +284,7 @@ double Transformer::embedding_scale() const {
 
 void Transformer::embed(const Tensor& tokens) {
   Parameters& parameters = step_.parameters;
-  const Layout& layout = parameters.layout();
+  const Layout& layout = parameters.model_layout();
   const Tensor unit = parameters.gather(layout.embedding_unit());
   parameters.prefetch(layout.block_unit(0));
   step_.device.embedding({x0_, tokens, layout.embedding(unit)});
@@ -306,7 +308,7 @@ void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens,
                                    float loss_scale, int micro_step) {
   Parameters& parameters = step_.parameters;
   Arena& arena = step_.arena;
-  const Layout& layout = parameters.layout();
+  const Layout& layout = parameters.model_layout();
   const std::int64_t layers = step_.config.layers, C = step_.config.width;
   step_.micro_step = static_cast<std::uint32_t>(micro_step);
   step_.loss_scale = loss_scale;
@@ -320,6 +322,7 @@ void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens,
   branch_ = step_.push(C);
   mid_ = step_.options.recompute.whole_block(0) ? step_.push(C) : Tensor{};
   residual_gradient_.push(dx0);
+  if (step_.lora) step_.lora->push_shared();
   embed(tokens);
 
   std::vector<Arena::Mark> marks;
@@ -339,6 +342,7 @@ void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens,
   }
 
   arena.release(shared);
+  if (!parameters.trains_model()) return;
   const int unit = layout.embedding_unit();
   const Tensor gradient = parameters.gradients(unit);
   const Tensor dtable = layout.embedding(gradient), dpositions = layout.positions(gradient);

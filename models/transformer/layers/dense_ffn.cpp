@@ -31,7 +31,7 @@ void DenseFfn::forward_down(std::int64_t layer, const FfnSaved& saved, const Blo
   s.amax_out = saved.swiglu_amax;
   use_slot(s, down.slots().x);
   step_.operands.push_rowwise(s, down.x_rowwise());
-  s.keep_value = !down.x_rowwise().quantized() || step_.observer;
+  s.keep_value = !down.x_rowwise().quantized() || step_.reads_values();
   step_.produce_quantized(s, [&](QuantizedTensor& x) { activate(x, saved, w); });
   step_.observe(layer, down_, LinearOperand::x, s);
   step_.fprop(layer, down_, out, s, w);

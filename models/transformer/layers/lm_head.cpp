@@ -6,7 +6,7 @@
 namespace precbench {
 
 LmHead::Pass LmHead::begin(const Input& input) const {
-  const Layout& layout = step_.parameters.layout();
+  const Layout& layout = step_.parameters.model_layout();
   const Tensor unit = step_.parameters.gather(layout.head_unit());
   Pass pass{step_.linear(step_.config.layers, LinearRole::head),
             {layout.lm_head(unit)},
@@ -59,38 +59,50 @@ void LmHead::forward(const Input& input, const Tensor& losses) const {
   }
 }
 
+NormWeights LmHead::discarded_gradients(const NormWeights& weights) const {
+  const std::int64_t C = step_.config.width;
+  const Tensor both = step_.parameters.discarded_gradients();
+  return {both.elements(0, C), weights.bias.empty() ? Tensor{} : both.elements(C, C)};
+}
+
 void LmHead::forward_backward(const Input& input, const Tensor& losses, const Tensor& loss_sum,
                               QuantizedTensor dx) const {
   const Scope scope(step_.arena);
   Parameters& parameters = step_.parameters;
-  const Layout& layout = parameters.layout();
+  const Layout& layout = parameters.model_layout();
   const Pass pass = begin(input);
   const Linear& linear = pass.linear;
   const Tensor dh = step_.push(step_.config.width);
 
-  const Tensor gradient = parameters.gradients(layout.head_unit());
-  parameters.commit(gradient);
-  const Tensor dweight = layout.lm_head(gradient);
+  const bool trained = parameters.trains_model();
+  const Tensor gradient = trained ? parameters.gradients(layout.head_unit()) : Tensor{};
+  if (trained) parameters.commit(gradient);
+  const Tensor dweight = trained ? layout.lm_head(gradient) : Tensor{};
   for (std::int64_t first = 0; first < step_.M; first += chunk_tokens(pass)) {
     const Scope chunk(step_.arena);
     QuantizedTensor x;
     QuantizedTensor dlogits = forward_chunk(pass, first, losses, input.targets, step_.loss_scale, x);
     use_slot(dlogits, linear.slots().dy);
     step_.operands.push_rowwise(dlogits, linear.dy_rowwise());
-    if (!linear.recipe().flow) step_.operands.push_columnwise(dlogits, linear.dy_columnwise());
+    if (!linear.recipe().flow && trained) step_.operands.push_columnwise(dlogits, linear.dy_columnwise());
     step_.produce_quantized(dlogits, [&](QuantizedTensor& dy) { step_.device.quantize({dy}); });
     linear.dgrad(dh.slice_rows(first, dlogits.value.rows), dlogits, pass.weight, x.value);
+    if (!trained) continue;
     const bool accumulate = parameters.accumulates() || first > 0;
     linear.wgrad(dweight, dlogits, x, pass.weight, accumulate);
     if (!pass.bias.empty())
       step_.device.bias_backward({layout.head_bias(gradient), accumulate, dlogits.value});
   }
   step_.device.sum({loss_sum, losses, step_.micro_step > 0});
-  norm_backward(step_, dx, {layout.final_norm(gradient), layout.final_norm_bias(gradient)}, {}, dh,
-                pass.norm);
+  NormWeights dnorm;
+  if (trained)
+    dnorm = {layout.final_norm(gradient), layout.final_norm_bias(gradient)};
+  else
+    dnorm = discarded_gradients(pass.norm.weights);
+  norm_backward(step_, dx, dnorm, {}, dh, pass.norm);
   if (BranchOutput::plain(step_.config))
     step_.observe(step_.config.layers - 1, LinearRole::down, LinearOperand::dy, dx);
-  if (!step_.config.tied) parameters.reduce(layout.head_unit());
+  if (!step_.config.tied && trained) parameters.reduce(layout.head_unit());
 }
 
 void LmHead::write_features(const Input& input, const Tensor& features) const {

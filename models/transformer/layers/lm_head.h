@@ -70,6 +70,9 @@ class LmHead {
   QuantizedTensor forward_chunk(const Pass& pass, std::int64_t first, const Tensor& losses,
                                 const Targets& targets, float loss_scale, QuantizedTensor& x) const;
 
+  /// Returns where the gradients of a frozen final norm go.
+  NormWeights discarded_gradients(const NormWeights& weights) const;
+
   const StepContext& step_;
 };
 

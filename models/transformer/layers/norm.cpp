@@ -137,7 +137,7 @@ QuantizedTensor push_norm_output(const StepContext& step, const Linear& layer, c
     if (layer.x_columnwise().quantized()) h.columnwise = saved.copy;
     step.operands.push_amax(h, layer.x_columnwise());
   }
-  h.keep_value = !layer.x_rowwise().quantized() || !saved.value.empty() || step.observer;
+  h.keep_value = !layer.x_rowwise().quantized() || !saved.value.empty() || step.reads_values();
   return h;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "models/transformer/layers/attention_layer.h"
+#include "models/transformer/layers/lora_layers.h"
 
 namespace precbench {
 namespace {
@@ -45,11 +46,12 @@ void AttentionLayer::split_qkv_forward(std::int64_t layer, const Tensor& y, cons
     step_.observe_weight(layer, role, weight, GemmRole::fprop);
     step_.device.copy_columns({y, part.first, out});
   }
+  if (step_.lora) step_.lora->fprop(layer, LinearRole::qkv, y, x.value);
 }
 
 void AttentionLayer::split_qkv_backward(std::int64_t layer, const Tensor& dx, const Tensor& dqkv,
                                         const BlockWeights& w, const BlockTensors& g, const Tensor& x) const {
-  step_.parameters.commit(g[LinearRole::qkv]);
+  if (!step_.lora) step_.parameters.commit(g[LinearRole::qkv]);
   for (const LinearRole role : kQkvParts) {
     const Scope scope(step_.arena);
     const QkvPart part = qkv_part(step_.attention_shape, role);
@@ -63,6 +65,7 @@ void AttentionLayer::split_qkv_backward(std::int64_t layer, const Tensor& dx, co
     const Weight weight{part.rows_of(w[LinearRole::qkv].value)};
     linear.dgrad(dx, dy, weight, x, role != LinearRole::q);
     step_.observe_weight(layer, role, weight, GemmRole::dgrad);
+    if (step_.lora) continue;
     QuantizedTensor input = make_quantized_tensor(x, {}, linear.x_columnwise());
     use_slot(input, linear.slots().x);
     // With flow it is quantized again: saving rowwise data of all three would cost memory.
@@ -77,6 +80,9 @@ void AttentionLayer::split_qkv_backward(std::int64_t layer, const Tensor& dx, co
       step_.observe(layer, role, LinearOperand::x, input);
     linear.wgrad(part.rows_of(g[LinearRole::qkv]), dy, input, weight, step_.parameters.accumulates());
   }
+  if (!step_.lora) return;
+  step_.lora->dgrad(layer, LinearRole::qkv, dx, dqkv);
+  step_.lora->wgrad(layer, LinearRole::qkv, dqkv, x);
 }
 
 }  // namespace precbench

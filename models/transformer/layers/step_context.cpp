@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "models/transformer/layers/lora_layers.h"
+
 namespace precbench {
 
 bool has_amax_of_x(const Linear& linear) {
@@ -63,7 +65,10 @@ StepContext::StepContext(Device& device_, Arena& arena_, Parameters& parameters_
                       0,
                       config_.latent.v_dim},
       M(options_.B * sequence.tokens()),
-      operands(arena_) {}
+      operands(arena_),
+      lora(parameters_.options().lora ? std::make_unique<LoraLayers>(*this) : nullptr) {}
+
+StepContext::~StepContext() = default;
 
 AttentionShape StepContext::attention_shape_of(std::int64_t layer) const {
   AttentionShape shape = attention_shape;
@@ -142,17 +147,20 @@ void StepContext::produce_quantized(QuantizedTensor& x,
 void StepContext::fprop(std::int64_t layer, LinearRole role, const Tensor& y, const QuantizedTensor& x,
                         const BlockWeights& w) const {
   linear(layer, role).fprop(y, x, w[role]);
+  if (lora) lora->fprop(layer, role, y, x.value);
   observe_weight(layer, role, w[role], GemmRole::fprop);
 }
 
 void StepContext::dgrad(std::int64_t layer, LinearRole role, const Tensor& dx, const QuantizedTensor& dy,
                         const BlockWeights& w, const Tensor& x) const {
   linear(layer, role).dgrad(dx, dy, w[role], x);
+  if (lora) lora->dgrad(layer, role, dx, dy.value);
   observe_weight(layer, role, w[role], GemmRole::dgrad);
 }
 
 void StepContext::wgrad(std::int64_t layer, LinearRole role, const BlockTensors& g, const QuantizedTensor& dy,
                         const QuantizedTensor& x, const BlockWeights& w) const {
+  if (lora) return lora->wgrad(layer, role, dy.value, x.value);
   parameters.commit(g[role]);
   linear(layer, role).wgrad(g[role], dy, x, w[role], parameters.accumulates());
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 
 #include "models/transformer/layers/transformer_options.h"
 #include "models/transformer/linear/linear.h"
@@ -53,9 +54,12 @@ enum class ForwardKind : std::uint8_t { full, recompute };
 /// Source of a per-tensor scale: the operand's own amax, or the amaxes of previous steps.
 enum class ScaleSource : std::uint8_t { current, delayed };
 
+class LoraLayers;
+
 struct StepContext {
   StepContext(Device& device, Arena& arena, Parameters& parameters, const ModelConfig& config,
               const TransformerOptions& options);
+  ~StepContext();
   StepContext(const StepContext&) = delete;
   StepContext& operator=(const StepContext&) = delete;
 
@@ -72,6 +76,10 @@ struct StepContext {
   std::uint32_t micro_step = 0;
   float loss_scale = 0;                      ///< of this micro-step
   QuantizationObserver* observer = nullptr;  ///< null: nobody observes
+  const std::unique_ptr<LoraLayers> lora;    ///< adapters of the linear layers; null: the model is trained
+
+  /// Returns true if a layer's input is read in BF16 beside its recipe's copies: by an observer or by adapters.
+  bool reads_values() const { return observer || lora; }
 
   /// Returns a linear layer with its recipe and slots. `layer`: config.layers for lm_head.
   Linear linear(std::int64_t layer, LinearRole role) const;
@@ -98,7 +106,8 @@ struct StepContext {
   /// its recipe shares them.
   void share_amax(const Tensor& amax, ScaleSource source) const;
 
-  /// Run the GEMMs of a block's linear layer, selected by role.
+  /// Run the GEMMs of a block's linear layer, selected by role, and those of its adapters. With adapters x and dy need
+  /// their value as well, and wgrad computes gradients of the adapters alone.
   void fprop(std::int64_t layer, LinearRole role, const Tensor& y, const QuantizedTensor& x,
              const BlockWeights& w) const;
   /// `x`: the layer's input in BF16, read if the recipe masks what fprop's cast has clipped.

@@ -68,7 +68,9 @@ void optimizer_step(Device& device, Parameters& parameters, const Tensor& scalar
     parameters.complete_all();
     bool accumulate = false, of_experts = false;
     for (int u = 0; u < layout.unit_count(); ++u)
-      if (layout.is_experts(u))
+      if (layout.units()[u].parameters.empty())
+        continue;
+      else if (layout.is_experts(u))
         add_squares(device, parameters, u, parameters.expert_norm(), of_experts);
       else
         add_squares(device, parameters, u, norm_squared, accumulate);
@@ -84,6 +86,7 @@ void optimizer_step(Device& device, Parameters& parameters, const Tensor& scalar
   UpdateContext experts = context;
   if (o.max_norm <= 0) experts.norm_squared = parameters.expert_norm();
   for (const int u : layout.backward_order()) {
+    if (layout.units()[u].parameters.empty()) continue;  // an edge of a frozen model
     parameters.complete(u);
     parameters.options().optimizer->update(layout.is_experts(u) ? experts : context, u);
   }

@@ -14,11 +14,19 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
       arena_(arena),
       config_(config),
       options_(options),
-      layout_(config, options.parallel.weight_shards(), options.whole_blocks(),
-              options.experts_of(comm.rank())),
+      layout_(options.lora ? Layout(config, options.lora)
+                           : Layout(config, options.parallel.weight_shards(), options.whole_blocks(),
+                                    options.experts_of(comm.rank()))),
       groups_(comm, options.parallel, options.expert_ranks) {
   if (options.parallel.tensor > 1)
     throw Unsupported("parameters: no matrix is divided along the tensor axis");
+  if (options.lora) {
+    if (options.parallel.weight_shards() > 1 || config.moe || options.master == Master::fp16 ||
+        options.gradients == DType::e4m3 || options.gather_format.quantized())
+      throw Unsupported(
+          "parameters: adapters need unsharded ranks, no experts, and masters, gradients and weights without scales");
+    frozen_ = std::make_unique<FrozenWeights>(device, arena, config, options.weights, options.frozen_formats);
+  }
   if (options.expert_ranks > 1) expert_norm_ = arena.push(Segment::other, DType::f32, 1, 1);
   if (options.delayed.delayed())
     delayed_ = std::make_unique<DelayedScaling>(device, comm, arena, options.delayed, config);
@@ -56,7 +64,7 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
 void Parameters::keep_weight_amaxes() {
   const bool one_pass = options_.optimizer->records_amaxes && !moments_->formats().scaled() &&
                         !fp16_master() && !fp8_gradients_;
-  if (sharded() || !one_pass || options_.weights != DType::bf16) return;
+  if (sharded() || frozen_ || !one_pass || options_.weights != DType::bf16) return;
   for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
     const Tensor unit = local_weights(layout_.block_unit(layer));
     for (const LinearMatrix& m : layout_.block_linears(layer))
@@ -108,7 +116,7 @@ void Parameters::allocate_gradients() {
     }
   }
   gradient_ = arena_.overlay_gradients(options_.gradients, size).reshape(1, size);
-  overlays_ = options_.accumulation == 1 && !keeps_gradients();
+  overlays_ = options_.accumulation == 1 && !keeps_gradients() && !frozen_;
   if (overlays_) return;
   arena_.commit_gradients(0);
   if (!sharded() || fp8_gradients_ || keeps_gradients()) return;
@@ -187,6 +195,7 @@ void Parameters::prefetch(int unit, Pass pass) {
 }
 
 Tensor Parameters::gather(int unit, Pass pass) {
+  if (frozen_) return frozen_->unit(unit);
   if (!sharded() && in_fp8(unit)) return fp8_->codes(unit, pass);
   if (!exchange_ || layout_.is_experts(unit)) return local_weights(unit);
   prefetch(unit, pass);
@@ -200,6 +209,7 @@ Tensor Parameters::gather(int unit, Pass pass) {
 }
 
 BlockWeights Parameters::gather_block(std::int64_t layer, Pass pass) {
+  if (frozen_) return frozen_->block(layer);
   const int unit = layout_.block_unit(layer);
   const Tensor weights = gather(unit, pass);
   if (in_fp8(unit))
@@ -221,6 +231,7 @@ Tensor Parameters::gradients(int unit) {
 }
 
 BlockTensors Parameters::block_gradients(std::int64_t layer) {
+  if (frozen_) return frozen_->block_gradients(layer);
   BlockTensors g = layout_.block(layer, gradients(layout_.block_unit(layer)));
   if (layout_.experts_apart(layer))
     for (const LinearRole role : kExpertRoles)

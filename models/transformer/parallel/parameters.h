@@ -37,6 +37,7 @@
 #include "models/transformer/linear/weight_amaxes.h"
 #include "models/transformer/parallel/fp8_gradients.h"
 #include "models/transformer/parallel/fp8_weights.h"
+#include "models/transformer/parallel/frozen_weights.h"
 #include "models/transformer/parallel/unit_exchange.h"
 #include "models/transformer/routing/routers.h"
 #include "models/transformer/state/layout.h"
@@ -68,6 +69,9 @@ struct ParameterOptions {
   QuantFormat gather_format{};
   std::vector<bool> gather_fp8{};  ///< blocks exchanged or kept in that format
   bool keep_gathered = false;      ///< sharded: gather once per optimizer step and keep whole weights
+  LoraOptions lora =
+      {};  ///< trains adapters, the model's weights are frozen; unsharded ranks without experts only
+  std::vector<FrozenFormats> frozen_formats = {};  ///< copies of frozen weights to keep, for each block
   bool sync_last = false;  ///< sharded: keep whole gradients and reduce them in the last micro-step; not e4m3
 
   /// The run's recipe with delayed scaling; default if no recipe has a history.
@@ -92,7 +96,12 @@ class Parameters {
   Parameters(Device& device, Comm& comm, Arena& arena, const ModelConfig& config,
              const ParameterOptions& options);
 
+  /// Layout of what is trained: the model, or its adapters.
   const Layout& layout() const { return layout_; }
+  /// Layout of the model, whose units have the same numbers.
+  const Layout& model_layout() const { return frozen_ ? frozen_->layout() : layout_; }
+  /// Returns true if the model's own weights are trained.
+  bool trains_model() const { return !frozen_; }
   const ParameterOptions& options() const { return options_; }
 
   // ---- for the model
@@ -106,6 +115,10 @@ class Parameters {
   /// Returns a block's weights for one pass; may assemble them in the arena's stack.
   BlockWeights gather_block(std::int64_t layer, Pass pass);
   Tensor gradients(int unit);
+  /// Frozen models: returns the weights of a unit's adapters in the dtype that GEMMs read.
+  Tensor adapters(int unit) const { return local_weights(unit); }
+  /// Frozen models: returns where backward writes the gradient of the final norm, [1, 2 C], which nothing reads.
+  Tensor discarded_gradients() const { return frozen_->discarded(); }
   /// Returns the gradients of a block's linear layers and vectors, experts included.
   BlockTensors block_gradients(std::int64_t layer);
   /// Call before writing a gradient: commits the overlaid buffer from there to its end. Backward must finish
@@ -180,6 +193,10 @@ class Parameters {
   /// Initializes matrices ~ N(0, std), gains 1, biases 0, moments 0. The values do not depend on the
   /// sharding.
   void initialize(std::uint64_t seed, float std);
+  /// Frozen models: sets the adapters alone to their first values, A uniform (lora.h) and B 0.
+  void initialize_adapters(std::uint64_t seed);
+  /// Frozen models: loads the model as load() does the trained parameters. The adapters stay.
+  void load_frozen(const std::function<void(const Parameter&, float*)>& read);
   /// Returns the new value of element `index` of a parameter.
   using ElementChange = std::function<float(std::int64_t index, float value)>;
   /// Values replaced by change(), per parameter in layout order; empty for an unchanged one.
@@ -241,6 +258,8 @@ class Parameters {
     return master_.empty() ? local_weights(unit) : local(master_, unit);
   }
   void upload_rounded(const Tensor& target, const float* values);
+  /// Parts of change(): the frozen weights, behind the trained ones in `replaced`.
+  void change_frozen(const std::function<ElementChange(const Parameter&)>& change_of, Replaced* replaced);
   /// `scale`: f32 [1], for FP16 or FP8 data.
   std::vector<float> download_widened(const Tensor& source, const Tensor& scale = {});
   /// Rounds a parameter's FP32 host values into `target`, this rank's part.
@@ -301,6 +320,7 @@ class Parameters {
   ParameterOptions options_;
   Layout layout_;
   ParallelGroups groups_;
+  std::unique_ptr<FrozenWeights> frozen_;       // null: the model is trained
   Tensor weights_, master_, gradient_;          // flat, one shard of every unit; whole kept gradients
   std::vector<std::int64_t> gradient_offsets_;  // keeps_gradients(): of a unit in gradient_
   std::vector<std::int64_t> weight_offsets_;    // of a unit's shard in weights_; -1: not stored

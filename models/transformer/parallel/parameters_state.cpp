@@ -27,9 +27,14 @@ void Parameters::derive_weights() {
   if (fp16_master()) round_vectors();
   forget_gathered();
   if (weight_amaxes_) weight_amaxes_->refresh(device_);
+  if (frozen_) frozen_->quantize();
 }
 
 void Parameters::initialize(std::uint64_t seed, float std) {
+  if (frozen_) {
+    frozen_->initialize(seed, std);
+    return initialize_adapters(seed);
+  }
   zero_state();  // biases too
   for (int u = 0; u < layout_.unit_count() && !fp16_master(); ++u) {
     const Shard s = shard(u);
@@ -42,6 +47,24 @@ void Parameters::initialize(std::uint64_t seed, float std) {
     }
   }
   if (fp16_master()) initialize_master(seed, std);
+  derive_weights();
+}
+
+void Parameters::initialize_adapters(std::uint64_t seed) {
+  load([&](const Parameter& p, float* values) {
+    const bool is_a = p.name.ends_with(".lora_A.weight");
+    for (std::int64_t i = 0; i < p.size(); ++i)
+      values[i] = is_a ? lora_first_value(seed, p.in_model + i, lora_bound(p.cols)) : 0.0f;
+  });
+}
+
+void Parameters::load_frozen(const std::function<void(const Parameter&, float*)>& read) {
+  std::vector<float> whole;
+  frozen_->for_each([&](std::size_t, const Parameter& p, const Tensor& values) {
+    whole.resize(p.size());
+    read(p, whole.data());
+    upload_rounded(values, whole.data());
+  });
   derive_weights();
 }
 
@@ -109,6 +132,7 @@ std::vector<StateTensor> Parameters::state() const {
   };
   if (delayed_) add(delayed_->state(), !delayed_->apart());
   if (routers_) add(routers_->state(layout_), true);
+  if (frozen_) add(frozen_->state(), true);
   return state;
 }
 
@@ -148,6 +172,7 @@ void Parameters::load_state(const StateReader& read, bool own) {
     moments_->load_scaled(device_, read);
   }
   if (routers_) precbench::load_state(device_, routers_->state(layout_), read);
+  if (frozen_) precbench::load_state(device_, frozen_->state(), read);
   derive_weights();
 }
 
@@ -184,7 +209,22 @@ void Parameters::change(const std::function<ElementChange(const Parameter&)>& ch
     for (std::int64_t e = 0; e < part.values.size(); ++e) values[e] = changed(part.first + e, values[e]);
     store_weights(unit, i, part.values, values.data());
   });
+  change_frozen(change_of, replaced);
   derive_weights();
+}
+
+void Parameters::change_frozen(const std::function<ElementChange(const Parameter&)>& change_of,
+                               Replaced* replaced) {
+  if (!frozen_) return;
+  frozen_->for_each([&](std::size_t, const Parameter& p, const Tensor& stored) {
+    if (replaced) replaced->emplace_back();
+    const ElementChange changed = change_of(p);
+    if (!changed) return;
+    std::vector<float> values = download_widened(stored);
+    if (replaced) replaced->back() = values;
+    for (std::int64_t e = 0; e < p.size(); ++e) values[e] = changed(e, values[e]);
+    upload_rounded(stored, values.data());
+  });
 }
 
 void Parameters::restore(const Replaced& replaced) {
@@ -195,6 +235,13 @@ void Parameters::restore(const Replaced& replaced) {
     else if (in_codes(layout_.units()[unit].parameters[i]))  // another rank's part may have changed
       store_weights(unit, i, part.values, download_widened(part.values, weight_scale(unit, i)).data());
   });
+  if (frozen_) {
+    const std::size_t first = weights_state().size();
+    frozen_->for_each([&](std::size_t index, const Parameter&, const Tensor& values) {
+      if (first + index < replaced.size() && !replaced[first + index].empty())
+        upload_rounded(values, replaced[first + index].data());
+    });
+  }
   derive_weights();
 }
 

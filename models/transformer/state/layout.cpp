@@ -147,9 +147,49 @@ Layout::Layout(const ModelConfig& config, int shards, bool whole_blocks, const E
     for (std::int64_t layer = 0; layer < config.layers; ++layer)
       shard_sizes_[block_unit(layer)] = whole_block_shard(layer);
 
+  place_shards();
+}
+
+void Layout::place_shards() {
   shard_offsets_.assign(1, 0);
   for (int u = 0; u < unit_count(); ++u)
     shard_offsets_.push_back(shard_offsets_.back() + align_up(shard_size(u), kShardAlign));
+}
+
+std::int64_t LoraMatrices::out() const {
+  return std::accumulate(outputs.begin(), outputs.end(), std::int64_t{0},
+                         [](std::int64_t sum, const Output& output) { return sum + output.out; });
+}
+
+Layout::Layout(const ModelConfig& config, const LoraOptions& lora) : config_(config), shards_(1) {
+  if (!config.tied) units_.emplace_back();
+  std::int64_t model = 0;
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+    const std::string prefix = fmt::format("model.layers.{}.", layer);
+    block_units_.push_back(unit_count());
+    Unit& unit = units_.emplace_back();
+    unit.layer = layer;
+    lora_.clear();  // the same in every block
+    for (const LinearSpec& linear : block_of(config, layer).linears) {
+      std::vector<ParameterPart> inputs;
+      for (const ParameterPart& part : linear.parts)
+        inputs.push_back({lora_a_name(prefix + part.name), lora.rank});
+      const std::size_t first = unit.parameters.size();
+      append(unit, "", inputs, ParameterKind::matrix, linear.in);
+      LoraMatrices& matrices =
+          lora_.emplace_back(linear.role, linear.in, lora.rank, unit.parameters[first].offset);
+      for (const ParameterPart& part : linear.parts) {
+        append(unit, "", {{lora_b_name(prefix + part.name), part.size}}, ParameterKind::matrix, lora.rank);
+        matrices.outputs.push_back({unit.parameters.back().offset, part.size});
+      }
+    }
+    for (Parameter& p : unit.parameters) p.in_model = model + p.offset;
+    model += unit.size;
+  }
+  units_.emplace_back();
+  embedding_unit_ = config.tied ? head_unit() : 0;
+  for (const Unit& unit : units_) shard_sizes_.push_back(unit.size);
+  place_shards();
 }
 
 std::vector<int> Layout::backward_order() const {

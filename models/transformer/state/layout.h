@@ -19,6 +19,7 @@
 #include "kernels/numerics/tensor.h"
 #include "models/config/block.h"
 #include "models/config/config.h"
+#include "models/transformer/state/lora.h"
 
 namespace precbench {
 
@@ -86,6 +87,21 @@ struct LinearMatrix {
   std::int64_t size() const { return rows * cols; }
 };
 
+/// Adapters of a linear layer (lora.h) in a block's unit. The A of its parts lie side by side and are used as one
+/// matrix [parts * rank, in].
+struct LoraMatrices {
+  struct Output {
+    std::int64_t offset, out;  ///< B [out, rank] of a part
+  };
+  LinearRole role;
+  std::int64_t in, rank, a_offset;
+  std::vector<Output> outputs;
+
+  /// Returns the rows of all A.
+  std::int64_t inner() const { return static_cast<std::int64_t>(outputs.size()) * rank; }
+  std::int64_t out() const;
+};
+
 /// A block's tensors as views of its unit, for weights and gradients alike. Matrices are [out, in].
 using BlockTensors = BlockOf<Tensor>;
 
@@ -94,6 +110,9 @@ class Layout {
   /// shards: 1, or the ranks that share every unit. `whole_blocks`: block shards end at multiples of 128
   /// matrix rows, which makes them slightly larger. `experts`: division of a block's experts among ranks.
   Layout(const ModelConfig& config, int shards, bool whole_blocks = false, const ExpertShare& experts = {});
+
+  /// Layout of a model's adapters alone. Its units have the numbers of the model's, and the edges are empty.
+  Layout(const ModelConfig& config, const LoraOptions& lora);
 
   const std::vector<Unit>& units() const { return units_; }
   int unit_count() const { return static_cast<int>(units_.size()); }
@@ -138,6 +157,8 @@ class Layout {
   const std::vector<Parameter>& buffers() const { return buffers_; }
 
   BlockTensors block(std::int64_t layer, const Tensor& unit) const;
+  /// The adapters of every block's linear layers; empty unless this is a layout of adapters.
+  const std::vector<LoraMatrices>& lora() const { return lora_; }
   /// Returns this rank's part of an expert unit as one stacked matrix.
   Tensor expert_stack(int unit, const Tensor& part) const;
   /// The matrices of a block's linear layers in declaration order, without experts that are units of their
@@ -165,6 +186,8 @@ class Layout {
     std::int64_t vectors_offset = 0, size = 0;
   };
   const BlockKind& kind_of(std::int64_t layer) const { return kinds_[config_.has_experts(layer)]; }
+  /// Places the shards of all units one behind the other.
+  void place_shards();
   Unit make_block(std::int64_t layer) const;
   void push_block(std::int64_t layer, Unit block);
   void find_block_tensors(std::int64_t layer);
@@ -183,6 +206,7 @@ class Layout {
   std::int64_t positions_offset_ = 0, final_norm_offset_ = 0, final_norm_bias_offset_ = 0,
                head_bias_offset_ = 0;
   std::vector<std::int64_t> shard_sizes_, shard_offsets_;
+  std::vector<LoraMatrices> lora_;
 };
 
 /// Returns elements of a flat tensor; empty if the tensor is not kept.
