@@ -35,7 +35,10 @@ TEST_CASE("latent step: recomputation and accumulation give the same bits in eve
         setup.recipe.flow = flow;
         setup.delayed_scales = setup.recipe.delayed();
         setup.accumulation = 2;
-        check_recomputed(setup, random_step(setup));
+        // All kinds in two recipes, and in the others what depends on their formats.
+        const bool all = q_rank > 0 && (recipe == std::string("bf16") || recipe == std::string("tensorwise"));
+        check_recomputed(setup, random_step(setup),
+                         all ? std::span<const RecomputeKind>(kRecomputeKinds) : kFullRecomputeKinds);
       }
 }
 
