@@ -22,6 +22,6 @@ std::unique_ptr<Device> make_cpu_device(int) { throw InvalidInput("fuzz targets 
 std::unique_ptr<Device> open_gpu(int, const GpuOptions&) {
   throw InvalidInput("fuzz targets have no device");
 }
-FlopCount flops_per_token(const ModelConfig&, std::int64_t, FlopConvention) { std::abort(); }
+FlopCount flops_per_token(const ModelConfig&, std::int64_t, FlopConvention, std::int64_t) { std::abort(); }
 
 }  // namespace precbench
