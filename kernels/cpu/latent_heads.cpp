@@ -26,6 +26,18 @@ void load_into(float* to, const Tensor& from, std::int64_t first, std::int64_t c
   if (values != to) std::copy_n(values, count, to);
 }
 
+/// Calls body(row, fused, kv, shared, angles) for every token, with room for a row of queries, keys and values, for one of the
+/// GEMM that makes keys and values, and for the shared part of the key.
+template <class Body>
+void for_tokens(int threads, const LatentHeadsOptions& options, const std::vector<float>& table,
+                const Body& body) {
+  const std::int64_t up = options.kv_up_width(), width = options.shape.qkv_width(), rope = options.rope_dim;
+  const RopeOptions turns = options.rope();
+  cpu::for_rows(threads, options.shape.tokens(), width + up + rope, [&](std::int64_t row, float* buffer) {
+    body(row, buffer, buffer + width, buffer + width + up, table.data() + turns.table_row(row) * rope);
+  });
+}
+
 }  // namespace
 
 void CpuDevice::do_latent_heads(const ops::LatentHeads& op) {
@@ -33,11 +45,7 @@ void CpuDevice::do_latent_heads(const ops::LatentHeads& op) {
   const AttentionShape& s = options.shape;
   const std::int64_t D = s.head_dim, V = s.v_dim(), rope = options.rope_dim, nope = options.nope_dim();
   const std::int64_t up = options.kv_up_width(), width = s.qkv_width();
-  const RopeOptions turns = options.rope();
-  const std::vector<float>& table = rope_table(turns);
-  cpu::for_rows(threads_, s.tokens(), width + up + rope, [&](std::int64_t row, float* buffer) {
-    float *out = buffer, *kv = out + width, *shared = kv + up;
-    const float* angles = table.data() + turns.table_row(row) * rope;
+  const auto token = [&](std::int64_t row, float* out, float* kv, float* shared, const float* angles) {
     load_into(out, op.q, row * op.q.cols, s.q_width());
     load_into(kv, op.kv_up, row * up, up);
     load_into(shared, op.latent, (row + 1) * op.latent.cols - rope, rope);
@@ -53,7 +61,8 @@ void CpuDevice::do_latent_heads(const ops::LatentHeads& op) {
       std::copy_n(head + nope, V, v + h * V);
     }
     cpu::store(op.qkv, row * width, width, out);
-  });
+  };
+  for_tokens(threads_, options, rope_table(options.rope()), token);
 }
 
 void CpuDevice::do_latent_heads_backward(const ops::LatentHeadsBackward& op) {
@@ -61,11 +70,7 @@ void CpuDevice::do_latent_heads_backward(const ops::LatentHeadsBackward& op) {
   const AttentionShape& s = options.shape;
   const std::int64_t D = s.head_dim, V = s.v_dim(), rope = options.rope_dim, nope = options.nope_dim();
   const std::int64_t up = options.kv_up_width(), width = s.qkv_width();
-  const RopeOptions turns = options.rope();
-  const std::vector<float>& table = rope_table(turns);
-  cpu::for_rows(threads_, s.tokens(), width + up + rope, [&](std::int64_t row, float* buffer) {
-    float *in = buffer, *kv = in + width, *shared = kv + up;
-    const float* angles = table.data() + turns.table_row(row) * rope;
+  const auto token = [&](std::int64_t row, float* in, float* kv, float* shared, const float* angles) {
     load_into(in, op.dqkv, row * width, width);
     const float *k = in + s.q_width(), *v = k + s.k_width();
     std::fill_n(shared, rope, 0.0f);
@@ -82,7 +87,8 @@ void CpuDevice::do_latent_heads_backward(const ops::LatentHeadsBackward& op) {
     cpu::store(op.dq, row * op.dq.cols, s.q_width(), in);
     cpu::store(op.dkv_up, row * up, up, kv);
     cpu::store(op.dlatent, (row + 1) * op.dlatent.cols - rope, rope, shared);
-  });
+  };
+  for_tokens(threads_, options, rope_table(options.rope()), token);
 }
 
 }  // namespace precbench

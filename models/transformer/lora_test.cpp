@@ -44,12 +44,7 @@ StepOutcome lora_step(const LoraGolden& golden, const StepSetup& setup,
                       std::unique_ptr<Device> device = make_cpu_device(1)) {
   TestStep step(setup, std::move(device));
   step.load(golden.first_weights());
-  StepOutcome outcome;
-  outcome.loss = step.forward_backward(golden.tokens, golden.targets);
-  outcome.gradients = step.gradients();
-  outcome.grad_norm = step.update(golden.optimizer);
-  outcome.weights = step.weights();
-  return outcome;
+  return outcome_of(step, golden);
 }
 
 /// Returns the changes of weights by a step, without elements whose gradient is too near to eps (update()).

@@ -163,6 +163,17 @@ struct StepOutcome {
   Named gradients, weights;
 };
 
+/// Runs a whole step on the tokens of a golden and returns its results. The weights are loaded.
+template <class AnyGolden>
+StepOutcome outcome_of(TestStep& step, const AnyGolden& golden) {
+  StepOutcome outcome;
+  outcome.loss = step.forward_backward(golden.tokens, golden.targets);
+  outcome.gradients = step.gradients();
+  outcome.grad_norm = step.update(golden.optimizer);
+  outcome.weights = step.weights();
+  return outcome;
+}
+
 /// Runs the step on one rank, from the golden's weights unless others are given.
 inline StepOutcome run_step(const Golden& golden, bool reference,
                             std::unique_ptr<Device> device = make_cpu_device(1),
@@ -170,12 +181,7 @@ inline StepOutcome run_step(const Golden& golden, bool reference,
   TestStep step({.model = golden.model, .B = golden.B, .T = golden.T, .reference = reference},
                 std::move(device));
   step.load(weights ? *weights : golden.weights());
-  StepOutcome outcome;
-  outcome.loss = step.forward_backward(golden.tokens, golden.targets);
-  outcome.gradients = step.gradients();
-  outcome.grad_norm = step.update(golden.optimizer);
-  outcome.weights = step.weights();
-  return outcome;
+  return outcome_of(step, golden);
 }
 
 /// Adds the gradient of queries' biases to both gradients of keys' biases whose expected norm is below a quarter of it. The

@@ -295,6 +295,19 @@ TEST_CASE("report: bad input is refused with one clear line", "[report]") {
   CHECK(std::filesystem::file_size(folder / "records.jsonl") > 0);
 }
 
+TEST_CASE("shares_of_time: adds up kinds of work over all cases, largest first", "[report]") {
+  RecordSet set;
+  CHECK(!shares_of_time(set));
+  Record record = samples::gpu_record("bf16", 250);
+  record.durations = {{"start", 6}, {"steps", 60}, {"held-out loss", 0.5}};
+  set.records.push_back({.record = record, .origin = {}});
+  record.durations = {{"start", 4}, {"fidelity probe", 29.5}};
+  set.records.push_back({.record = record, .origin = {}});
+  CHECK(shares_of_time(set) == "steps 60%, fidelity probe 30%, start 10%");
+  for (LocatedRecord& row : set.records) row.record.durations.clear();
+  CHECK(!shares_of_time(set));
+}
+
 TEST_CASE("finish_study: a full disk is an error and the old cards stay", "[report]") {
   const TempDirectory folder;
   append_record(folder / "records.jsonl", samples::gpu_record("bf16", 250));

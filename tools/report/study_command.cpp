@@ -12,16 +12,12 @@
 #include <utility>
 #include <vector>
 
-#include "results/record/record_file.h"
 #include "tools/report/sections.h"
 #include "tools/text/text.h"
 #include "tools/text/write_file.h"
 
 namespace precbench {
-namespace {
 
-/// Returns where the time of the cases' processes went, such as "steps 70%, fidelity probe 21%, start 9%", without what is
-/// below one percent; null if no record says.
 std::optional<std::string> shares_of_time(const RecordSet& set) {
   std::vector<WorkTime> sums;
   double all = 0;
@@ -31,16 +27,14 @@ std::optional<std::string> shares_of_time(const RecordSet& set) {
       (found == sums.end() ? sums.emplace_back(WorkTime{time.work, 0}) : *found).s += time.s;
       all += time.s;
     }
+  if (all <= 0) return std::nullopt;
   std::erase_if(sums, [&](const WorkTime& time) { return time.s < 0.01 * all; });
-  if (sums.empty()) return std::nullopt;
   std::ranges::stable_sort(sums, std::ranges::greater{}, &WorkTime::s);
   std::vector<std::string> shares;
   for (const WorkTime& time : sums)
     shares.push_back(fmt::format("{} {:.0f}%", time.work, time.s / all * 100));
   return fmt::format("{}", fmt::join(shares, ", "));
 }
-
-}  // namespace
 
 void finish_study(const std::string& folder) {
   const std::filesystem::path path(folder);
