@@ -24,6 +24,9 @@ PRECBENCH_OP_TEST(grouped_swiglu_on, "grouped_swiglu and grouped_swiglu_backward
                                       row_of = integers(groups.cpu.row_of);
       const Tensor gate_up = host.random(DType::bf16, rows, 2 * F, 2.0f),
                    ds = host.random(DType::bf16, rows, F, 1.0f);
+      for (std::int64_t r = 0; limit > 0 && r < rows; ++r)  // values at the limits, which have no gradient
+        for (const auto& [at, value] : {std::pair{0, limit}, {F, limit}, {F + 1, -limit}})
+          HostMemory::set(gate_up, r * 2 * F + at, value);
       for (std::int64_t r = 0; r < rows; ++r)  // padding is not read
         for (std::int64_t i = 0; source[r] < 0 && i < 2 * F; ++i)
           HostMemory::set(gate_up, r * 2 * F + i, NAN);

@@ -47,7 +47,8 @@ struct SquaredRelu {
   PRECBENCH_HD static float slope(float x, float, float sigma) { return 2.0f * x * sigma; }
 };
 
-/// The gate of gpt-oss's SwiGLU, whose output is (up + 1) g sigma(1.702 g) of clamped gate and up.
+/// The gate of gpt-oss's SwiGLU, whose output is (up + 1) g sigma(1.702 g) of clamped gate and up. A value that equals the limit,
+/// as many do in BF16, has no gradient; nor has it in PyTorch 2.15.
 template <class Math>
 struct ClampedGate {
   static constexpr float kAlpha = 1.702f;

@@ -9,10 +9,11 @@
 #                                                           # and, if a step has several, its passes
 #   OUT=out/beside-experts tools/peer/bench_gpu_peer.sh moe-4b-a1b:2:4096 qwen3-30b-a3b/6:2:4096   # second one: 6 blocks
 #   OUT=out/blocks tools/peer/bench_gpu_peer.sh moe-4b-a1b/1:2:4096 moe-4b-a1b/5:2:4096            # isolates one block
+#   OUT=out/families tools/peer/bench_gpu_peer.sh gemma-3-4b:1:4096 gpt-oss-20b/6:1:4096           # Transformers' models (configs/)
 #
 # Shapes of published results: 8b:1:8192:16 is Megatron's for tokens/s, 7b:16:1024:32 is llm.q's for
 # Qwen2.5 (524,288 tokens per step). $ROUTING selects expert routing on both sides, balanced or learned,
-# without auxiliary loss. $RECIPES are PyTorch's recipe names; $TIME_LIMIT is the sampling time of a
+# without auxiliary loss; Transformers' models always route by their router. $RECIPES are PyTorch's recipe names; $TIME_LIMIT is the sampling time of a
 # precbench case in seconds.
 #
 # Writes $OUT/records.jsonl and $OUT/peer.ndjson, and prints a table of both (tools/ci/readme_tables.py
@@ -39,7 +40,13 @@ fi
 # PyTorch model names and ours, which are equal for MoE models.
 declare -A models=([8b]=llama3.1-8b [3b]=llama3.2-3b [1b]=llama3.2-1b [7b]=qwen2.5-7b [1.5b]=qwen2.5-1.5b
   [moe-4b-a1b]=moe-4b-a1b [qwen3-30b-a3b]=qwen3-30b-a3b [olmoe-1b-7b]=olmoe-1b-7b [mixtral-8x7b]=mixtral-8x7b)
-routing=${ROUTING:-balanced}
+declare -A experts=()  # models with experts
+for model in moe-4b-a1b qwen3-30b-a3b olmoe-1b-7b mixtral-8x7b; do experts[$model]=${ROUTING:-balanced}; done
+for config in tools/peer/configs/*.json; do
+  model=$(basename "$config" .json)
+  models[$model]=$model
+  ! grep -q experts "$config" || experts[$model]=learned
+done
 recipes=${RECIPES:-bf16 rowwise rowwise_auto tensorwise tensorwise_auto blockwise}
 
 fields_of() {  # MODEL[/LAYERS]:BATCH:SEQ[:PASSES]
@@ -55,16 +62,16 @@ for shape in "$@"; do fields_of "$shape"; done
 
 mkdir -p "$out"
 exec 3>&1
-coproc peer { exec "$python" tools/peer/peer_torch.py --routing "$routing" - 2>&3; }
+coproc peer { exec "$python" tools/peer/peer_torch.py --routing "${ROUTING:-balanced}" - 2>&3; }
 for shape in "$@"; do
   fields_of "$shape"
   passes=${passes:-1}
   flags=()
   [ -z "${layers:-}" ] || flags+=(--layers "$layers")
-  [ "$model" != "${models[$model]}" ] || flags+=(--routing "$routing" --aux 0)
+  [ -z "${experts[$model]:-}" ] || flags+=(--routing "${experts[$model]}" --aux 0)
   for recipe in $recipes; do
-    # PyTorch has neither blockwise linears that compile nor tensorwise experts.
-    if [[ $recipe != blockwise && ($recipe != tensorwise* || $model != "${models[$model]}") ]]; then
+    # PyTorch has neither blockwise linears that compile nor tensorwise experts. Transformers' experts stay in BF16.
+    if [[ $recipe != blockwise && ($recipe != tensorwise* || ${experts[$model]:-learned} == learned) ]]; then
       echo "$size:$recipe:$batch:$seq:$passes" >&"${peer[1]}"
       read -r line <&"${peer[0]}"
       tee -a "$out/peer.ndjson" <<<"$line"
