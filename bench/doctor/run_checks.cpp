@@ -95,11 +95,12 @@ std::vector<ModelGemm> gemms_of(const ModelConfig& model) {
   return all;
 }
 
-/// Returns true if the scale blocks of a GEMM's operands divide the shape.
+/// Returns true if the scale blocks of a GEMM's operands divide the shape, or may be partial.
 bool fits(const GemmRecipe& gemm, const checks::GemmShape& shape) {
   for (const auto& [format, rows] : {std::pair(&gemm.a, shape.M), std::pair(&gemm.b, shape.N)}) {
     const Granularity g = format->granularity;
-    if (block_length(g) > 0 && (shape.K % block_length(g) != 0 || rows % block_rows(g) != 0)) return false;
+    if (block_length(g) == 0 || may_end_in_partial_block(g)) continue;
+    if (shape.K % block_length(g) != 0 || rows % block_rows(g) != 0) return false;
   }
   return shape.K % 16 == 0;
 }
