@@ -15,6 +15,7 @@
 #include "kernels/checks/check_gemm.h"
 #include "kernels/checks/check_quantize.h"
 #include "kernels/device/devices.h"
+#include "kernels/numerics/scale_layout.h"
 #include "models/checks/check_step.h"
 
 namespace precbench {

@@ -6,6 +6,7 @@
 
 #include "kernels/base/enum_names.h"
 #include "kernels/numerics/grid.h"
+#include "kernels/numerics/scale_layout.h"
 #include "kernels/numerics/state_formats.h"
 
 namespace precbench {

@@ -151,11 +151,6 @@ constexpr std::int64_t block_rows(Granularity g) {
   }
 }
 
-/// Returns true if the last block along the contraction, and the last rows of a square block, may be partial: their
-/// scale is then that of the elements that they have. The smaller blocks are formats of hardware, which has whole blocks
-/// only.
-constexpr bool may_end_in_partial_block(Granularity g) { return block_length(g) == 128; }
-
 /// Returns the dtype of a format's stored scales.
 constexpr DType scale_dtype(const QuantFormat& format) {
   return format.scale == ScaleType::ue8m0   ? DType::ue8m0
@@ -271,8 +266,7 @@ std::string describe(const QuantFormat& format);
 std::optional<std::string> flow_unsupported_reason(const Recipe& recipe);
 
 /// Returns why a linear layer of this shape does not support the recipe, with the dimension named: "K=48 is
-/// not a multiple of 32 (fprop.a 1x32)"; null if it does. M: tokens, N: out features, K: in features. Blocks of 128
-/// may be partial at the end of a dimension.
+/// not a multiple of 32 (fprop.a 1x32)"; null if it does. M: tokens, N: out features, K: in features.
 std::optional<std::string> shape_unsupported_reason(const Recipe& recipe, std::int64_t M, std::int64_t N,
                                                     std::int64_t K);
 

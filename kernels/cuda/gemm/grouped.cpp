@@ -61,8 +61,7 @@ const GroupedKernel* kernel_for(const ops::GroupedMatmul& op, int compute_capabi
     return nullptr;
   const std::optional<GroupedScales> scales = scales_of(op.a.format, op.b.format);
   const GroupedGemm gemm = gemm_of(op);
-  if (!scales || !copied(op.a.data) || !copied(op.b.data) || !copied(op.d) ||
-      !divides(gemm, op.b.transposed))
+  if (!scales || !copied(op.a.data) || !copied(op.b.data) || !copied(op.d) || !divides(gemm, op.b.transposed))
     return nullptr;
   for (const auto kernels : {hopper_plain_grouped_kernels(), hopper_blockwise_grouped_kernels()})
     for (const GroupedKernel& kernel : kernels)

@@ -14,6 +14,7 @@
 #include "kernels/cuda/gemm/grouped.h"
 #include "kernels/cuda/gemm/grouped_plans.h"
 #include "kernels/cuda/gemm/matmul_kernels.h"
+#include "kernels/numerics/scale_layout.h"
 
 namespace precbench {
 namespace {
