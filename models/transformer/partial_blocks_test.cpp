@@ -74,15 +74,24 @@ TEST_CASE("step: dimensions that end within a block of 128 are close to BF16 and
     for (const char* recipe : {"blockwise", "blockwise_pow2"}) {
       INFO(model.name << ", " << recipe);
       StepSetup setup{.model = model, .B = 2, .T = 48};
-      const Result reference = random_step(setup);
+      const auto run = [&] {
+        TestStep step(setup);
+        if (model.moe) step.force_experts(Routing::zipf, 1);  // routing must not depend on the recipe's noise
+        step.parameters().initialize(1, 0.02f);
+        const std::int64_t n = setup.B * setup.T;
+        const double loss =
+            step.forward_backward(random_tokens(2, n, model.vocab), random_tokens(3, n, model.vocab));
+        return Result{loss, step.gradients()};
+      };
+      const Result reference = run();
       setup.recipe = find_recipe(recipe);
-      const Result result = random_step(setup);
+      const Result result = run();
       CHECK(std::fabs(result.loss / reference.loss - 1) <= 1e-3);
       for (const auto& [name, expected] : reference.gradients) {
         INFO(name);
-        CHECK(1 - compare(result.gradients.at(name), expected).cosine <= 0.05);
+        CHECK(1 - compare(result.gradients.at(name), expected).cosine <= 0.02);  // measured 0.0097
         if (name.find("_proj") != name.npos) CHECK(result.gradients.at(name) != expected);
       }
-      check_recomputed(setup, result, kFullRecomputeKinds);
+      check_recomputed(setup, random_step(setup), kFullRecomputeKinds);
     }
 }

@@ -59,6 +59,7 @@ inline ModelConfig experts_with_partial_blocks() {
   model.name = "experts with partial blocks";
   model.layers = 2;
   model.width = 192;
+  model.moe.rule.experts = 4;
   model.moe.expert_ffn = 320;
   model.moe.shared_ffn = 208;
   return model;

@@ -110,11 +110,11 @@ struct ColumnScales {
   float square[S::kSquare ? S::kColumns / 64 : 1];
   float2 column[S::kBlocks ? S::kColumns / 8 : 1];
 
-  __device__ void load(const float* scales, int d_column, int block) {
+  __device__ void load(const float* scales, const Tile& tile, int block) {
     if constexpr (S::kSquare) {
 #pragma unroll
       for (int i = 0; i < S::kColumns / 64; ++i)
-        square[i] = scales[(d_column % 128 + i * 64) / 128 * 4 + block % 4];
+        square[i] = scales[(tile.d_column % 128 + i * 64) / 128 * 4 + block % 4];
     } else if constexpr (S::kBlocks) {
       const auto* mine = reinterpret_cast<const float2*>(scales) + threadIdx.x % 4;
 #pragma unroll
@@ -270,7 +270,7 @@ struct BlockwiseMainloop {
           a0 = a_scale[stage * S::kRows + half * kNextHalf];
           a1 = a_scale[stage * S::kRows + half * kNextHalf + 8];
         }
-        if (half == 0) scales.load(shared.b_scale[stage], tile.d_column, tile.k_block + i);
+        if (half == 0) scales.load(shared.b_scale[stage], tile, tile.k_block + i);
         order_barrier_arrive<S>(warpgroup);
         wgmma_wait_group(part);
         promote<S>(total[half], part, a0, a1, scales);

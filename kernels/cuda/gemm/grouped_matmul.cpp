@@ -102,7 +102,7 @@ bool CudaDevice::multiply_at_once(const ops::GroupedMatmul& op) {
 namespace {
 
 /// Dequantizes an operand of grouped GEMMs, all at once unless the scales are those of one expert after another.
-void dequantize(void* out, const GemmOperand& operand, const ops::GroupedMatmul& op, cudaStream_t stream) {
+void dequantize_operand(void* out, const GemmOperand& operand, const ops::GroupedMatmul& op, cudaStream_t stream) {
   const std::int64_t experts = op.groups.experts(), rows = operand.rows() / experts;
   const Granularity g = operand.format.granularity;
   const bool stacked = &operand == &op.b && op.options.role != GemmRole::wgrad;
@@ -128,8 +128,8 @@ bool CudaDevice::multiply_dequantized(const ops::GroupedMatmul& op) {
   auto* room =
       static_cast<std::byte*>(scratch(static_cast<std::size_t>(before + dequantized_bytes(op)))) + before;
   const ops::GroupedMatmul plain = *in_bf16(*this, op, room);
-  if (op.a.format.quantized()) dequantize(plain.a.data.data, op.a, op, stream());
-  if (op.b.format.quantized()) dequantize(plain.b.data.data, op.b, op, stream());
+  if (op.a.format.quantized()) dequantize_operand(plain.a.data.data, op.a, op, stream());
+  if (op.b.format.quantized()) dequantize_operand(plain.b.data.data, op.b, op, stream());
   return multiply_at_once(plain);
 }
 
