@@ -177,10 +177,10 @@ TEST_CASE("resolve: an impossible schedule is refused", "[layers]") {
 }
 
 TEST_CASE("unsupported_reason: a layer's shape matters if any recipe of the run converts it", "[layers]") {
-  Case c = tensorwise("", "blockwise@50");
+  Case c = tensorwise("", "mxfp8@50");
   c.batch = 1;
-  c.seq = 96;  // not a multiple of blockwise's 128
-  CHECK(unsupported_reason(resolve(c)) == "qkv: M=96 is not a multiple of 128 (wgrad.a 1x128)");
+  c.seq = 48;  // not a multiple of mxfp8's 32
+  CHECK(unsupported_reason(resolve(c)) == "qkv: M=48 is not a multiple of 32 (wgrad.a 1x32)");
   c.switch_recipe = "rowwise@50";
   CHECK(!unsupported_reason(resolve(c)));
   CHECK(resolve(c).warnings() == Lines{"rowwise from step 50 on: step times include both recipes"});

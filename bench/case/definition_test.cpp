@@ -147,6 +147,23 @@ TEST_CASE("unsupported_reason: recipes and options that MoE models lack give the
   CHECK(why("nvfp4_all", "keep_bf16", "gate_up,down").empty());
 }
 
+TEST_CASE("unsupported_reason: blockwise takes widths that end within a block", "[definition]") {
+  const auto why = [](const char* model, const char* recipe, bool flow) {
+    Case c = case_with("recipe", recipe);
+    c.model = model;
+    c.flow = flow ? "on" : "off";
+    c.batch = 1;
+    return unsupported_reason(resolve(c)).value_or("");
+  };
+  for (const char* model : {"smollm2-135m", "smollm2-360m", "gpt-oss-20b", "deepseek-v2-lite", "deepseek-v3"})
+    for (const char* recipe : {"blockwise", "blockwise_pow2"}) {
+      INFO(model << " " << recipe);
+      CHECK(why(model, recipe, false) == "");
+    }
+  CHECK(why("smollm2-135m", "blockwise_pow2", true) ==
+        "qkv: N=960 is not a multiple of 128 (flow: FP8 data is transposed in squares)");
+}
+
 TEST_CASE("case_id: an edited model preset gives another id", "[definition]") {
   const Case c = case_with("model", "llama3.1-8b");
   const std::string id = id_of(c);

@@ -15,6 +15,7 @@
 #include "kernels/checks/check_gemm.h"
 #include "kernels/checks/check_quantize.h"
 #include "kernels/device/devices.h"
+#include "kernels/numerics/scale_layout.h"
 #include "models/checks/check_step.h"
 
 namespace precbench {
@@ -95,11 +96,12 @@ std::vector<ModelGemm> gemms_of(const ModelConfig& model) {
   return all;
 }
 
-/// Returns true if the scale blocks of a GEMM's operands divide the shape.
+/// Returns true if the scale blocks of a GEMM's operands divide the shape, or may be partial.
 bool fits(const GemmRecipe& gemm, const checks::GemmShape& shape) {
   for (const auto& [format, rows] : {std::pair(&gemm.a, shape.M), std::pair(&gemm.b, shape.N)}) {
     const Granularity g = format->granularity;
-    if (block_length(g) > 0 && (shape.K % block_length(g) != 0 || rows % block_rows(g) != 0)) return false;
+    if (block_length(g) == 0 || may_end_in_partial_block(g)) continue;
+    if (shape.K % block_length(g) != 0 || rows % block_rows(g) != 0) return false;
   }
   return shape.K % 16 == 0;
 }

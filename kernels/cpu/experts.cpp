@@ -12,10 +12,18 @@ namespace {
 
 bool wanted(const GemmOperand& operand) { return !operand.empty() && operand.format.quantized(); }
 
-/// Returns an expert's part of a stacked copy with one scale per expert.
+/// Returns true if a stacked copy is not that of one matrix, for experts of `rows` rows.
+bool is_by_expert(const GemmOperand& operand, std::int64_t rows) {
+  const Granularity g = operand.format.granularity;
+  return operand.format.quantized() && scales_by_expert(g) &&
+         (g == Granularity::tensor || rows % block_rows(g) != 0);
+}
+
+/// Returns an expert's part of a stacked copy whose scales are those of one expert after another.
 GemmOperand part_of(const GemmOperand& operand, std::int64_t expert, std::int64_t experts) {
-  const std::int64_t rows = operand.data.rows / experts;
-  return {operand.format, operand.data.slice_rows(expert * rows, rows), operand.scale.elements(expert, 1)};
+  const std::int64_t rows = operand.data.rows / experts, scales = operand.scale.size() / experts;
+  return {operand.format, operand.data.slice_rows(expert * rows, rows),
+          operand.scale.elements(expert * scales, scales)};
 }
 
 }  // namespace
@@ -64,7 +72,8 @@ void CpuDevice::do_quantize_experts(const ops::QuantizeExperts& op) {
   const float* scaled_by = known ? op.w.amax_in.as<float>() : amaxes.data();
   const auto quantize = [&](const GemmOperand& operand, const float* stack, std::int64_t rows,
                             std::int64_t length) {
-    if (!of_tensor(operand)) return cpu::quantize_rows(threads_, operand, {stack, E * rows, length}, 0.0f);
+    if (!is_by_expert(operand, rows))
+      return cpu::quantize_rows(threads_, operand, {stack, E * rows, length}, 0.0f);
     for (std::int64_t e = 0; e < E; ++e)
       cpu::quantize_rows(threads_, part_of(operand, e, E), {stack + e * rows * length, rows, length},
                          scaled_by[e]);
@@ -78,8 +87,7 @@ void CpuDevice::do_quantize_experts(const ops::QuantizeExperts& op) {
 }
 
 const float* CpuDevice::widen_experts(int slot, const GemmOperand& operand, std::int64_t experts) {
-  if (!operand.format.quantized() || operand.format.granularity != Granularity::tensor)
-    return widen(slot, operand);
+  if (!is_by_expert(operand, operand.data.rows / experts)) return widen(slot, operand);
   float* out = scratch(slot, operand.data.size());
   for (std::int64_t e = 0; e < experts; ++e)
     widen_fp8(out + e * operand.data.size() / experts, part_of(operand, e, experts));

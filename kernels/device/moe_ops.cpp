@@ -12,7 +12,7 @@ std::int64_t grouped_scale_count(Granularity g, std::int64_t experts, std::int64
 }
 
 std::int64_t stacked_scale_count(Granularity g, std::int64_t experts, std::int64_t rows, std::int64_t k) {
-  return g == Granularity::tensor ? experts : scale_count(g, experts * rows, k);
+  return scales_by_expert(g) ? experts * scale_count(g, rows, k) : scale_count(g, experts * rows, k);
 }
 
 namespace ops {

@@ -37,8 +37,8 @@ constexpr std::int64_t rows_capacity(std::int64_t slots, std::int64_t experts, s
 /// Returns the number of scales of a grouped value's columnwise copy [cols, rows_capacity]. It is that of the
 /// whole matrix, except for granularity `row`: one per expert and column, at expert * cols + column.
 std::int64_t grouped_scale_count(Granularity g, std::int64_t experts, std::int64_t cols, std::int64_t rows);
-/// Returns the number of scales of a copy of stacked weights [E * rows, k]. It is that of the whole matrix,
-/// except for granularity `tensor`: one per expert.
+/// Returns the number of scales of a copy of stacked weights [E * rows, k]: that of the whole matrix, or E
+/// times that of one expert (scales_by_expert).
 std::int64_t stacked_scale_count(Granularity g, std::int64_t experts, std::int64_t rows, std::int64_t k);
 
 }  // namespace precbench

@@ -120,6 +120,34 @@ PRECBENCH_OP_TEST(amaxes_on, "quantize_experts leaves the experts' amaxes, and t
         }
 }
 
+PRECBENCH_OP_TEST(squares_on, "quantize_experts: blocks of 128x128 end with their expert") {
+  for (const Stack& stack : {Stack{5, 128, 256}, Stack{3, 192, 320}, Stack{5, 144, 208}, Stack{2, 72, 136}})
+    for (const QuantFormat& format : {kSquare, find_recipe("blockwise_pow2").fprop.b}) {
+      INFO(stack.experts << " experts of " << stack.rows << " x " << stack.cols << ", " << describe(format));
+      b.start();
+      const std::int64_t E = stack.experts;
+      const Tensor value = make_input(b.host(), Input::imbalanced, E * stack.rows, stack.cols);
+      const auto there = [&](auto... shape) { return b.output(shape...); };
+      const auto here = [&](auto... shape) { return b.host().tensor(shape...); };
+      const QuantizedTensor all{.value = b.put(value),
+                                .rowwise = operand_of(there, format, E, stack.rows, stack.cols),
+                                .columnwise = operand_of(there, format, E, stack.cols, stack.rows)};
+      b.device().quantize_experts({all, E});
+      for (std::int64_t e = 0; e < E; ++e) {  // one expert at a time with the op for a single matrix
+        const QuantizedTensor one{.value = value.slice_rows(e * stack.rows, stack.rows),
+                                  .rowwise = operand_of(here, format, 1, stack.rows, stack.cols),
+                                  .columnwise = operand_of(here, format, 1, stack.cols, stack.rows)};
+        b.cpu().quantize({one});
+        for (const auto operand : {&QuantizedTensor::rowwise, &QuantizedTensor::columnwise}) {
+          const GemmOperand& expected = one.*operand;
+          const std::int64_t rows = expected.data.rows, scales = expected.scale.size();
+          CHECK(same_bits(b.fetch((all.*operand).data).slice_rows(e * rows, rows), expected.data));
+          CHECK(same_scales(b.fetch((all.*operand).scale).elements(e * scales, scales), expected.scale));
+        }
+      }
+    }
+}
+
 PRECBENCH_OP_TEST(left_on, "quantize_experts leaves the experts' amaxes without any copy") {
   b.start();
   const Tensor value = make_input(b.host(), Input::imbalanced, 3 * 144, 208),

@@ -6,6 +6,7 @@
 
 #include "kernels/base/enum_names.h"
 #include "kernels/numerics/grid.h"
+#include "kernels/numerics/scale_layout.h"
 #include "kernels/numerics/state_formats.h"
 
 namespace precbench {
@@ -225,9 +226,9 @@ Recipe msamp(const char* name, const RecipeState& state, const char* reference) 
   return recipe;
 }
 
-/// Returns the first dimension that does not fit this GEMM. `contracted` must hold whole blocks, and cuBLASLt
-/// takes FP8 matrices only with M, N and K multiples of 16. Rows start at multiples of 16 bytes, which are 32
-/// elements of FP4.
+/// Returns the first dimension that does not fit this GEMM. `contracted` must hold whole blocks, unless the last may be
+/// partial. FP8 matrices have M, N and K of multiples of 16: rows of data and of BF16 results then start at multiples of 16
+/// bytes, as cuBLASLt and TMA require. For FP4 that is 32 elements.
 std::optional<std::string> gemm_unsupported_reason(const GemmRecipe& gemm, GemmRole role, char contracted,
                                                    std::int64_t M, std::int64_t N, std::int64_t K) {
   if (!gemm.a.quantized() && !gemm.b.quantized()) return std::nullopt;
@@ -236,7 +237,7 @@ std::optional<std::string> gemm_unsupported_reason(const GemmRecipe& gemm, GemmR
     if (letter != contracted) continue;
     for (const auto& [side, operand] : {std::pair{'a', gemm.a}, std::pair{'b', gemm.b}}) {
       const std::int64_t block = block_length(operand.granularity);
-      if (block > 0 && size % block != 0)
+      if (block > 0 && size % block != 0 && !may_end_in_partial_block(operand.granularity))
         return fmt::format("{}={} is not a multiple of {} ({}.{} {})", letter, size, block, name_of(role),
                            side, name_of(operand.granularity));
       if (operand.transform && size % operand.transform.length != 0)
@@ -251,6 +252,19 @@ std::optional<std::string> gemm_unsupported_reason(const GemmRecipe& gemm, GemmR
       return fmt::format("{}={} is not a multiple of {} ({} in {})", letter, size, multiple, name_of(role),
                          element_name(gemm.a));
   }
+  return std::nullopt;
+}
+
+/// Returns the first dimension that does not consist of whole blocks, if the recipe transposes FP8 data: a
+/// transposition rescales whole squares of 128 x 128.
+std::optional<std::string> flow_shape_unsupported_reason(const Recipe& recipe, std::int64_t M, std::int64_t N,
+                                                         std::int64_t K) {
+  if (!recipe.flow) return std::nullopt;
+  constexpr std::int64_t kSide = 128;
+  for (const auto& [letter, size] : {std::pair{'M', M}, {'N', N}, {'K', K}})
+    if (size % kSide != 0)
+      return fmt::format("{}={} is not a multiple of {} (flow: FP8 data is transposed in squares)", letter,
+                         size, kSide);
   return std::nullopt;
 }
 
@@ -396,7 +410,7 @@ std::optional<std::string> shape_unsupported_reason(const Recipe& recipe, std::i
     const char contracted = role == GemmRole::fprop ? 'K' : role == GemmRole::dgrad ? 'N' : 'M';
     if (auto why = gemm_unsupported_reason(recipe.gemm(role), role, contracted, M, N, K)) return why;
   }
-  return std::nullopt;
+  return flow_shape_unsupported_reason(recipe, M, N, K);
 }
 
 }  // namespace precbench

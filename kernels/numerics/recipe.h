@@ -265,8 +265,8 @@ std::string describe(const QuantFormat& format);
 /// and their codes must support transposition.
 std::optional<std::string> flow_unsupported_reason(const Recipe& recipe);
 
-/// Returns why a linear layer of this shape does not support the recipe, with the dimension named: "K=96 is
-/// not a multiple of 128 (fprop.a 1x128)"; null if it does. M: tokens, N: out features, K: in features.
+/// Returns why a linear layer of this shape does not support the recipe, with the dimension named: "K=48 is
+/// not a multiple of 32 (fprop.a 1x32)"; null if it does. M: tokens, N: out features, K: in features.
 std::optional<std::string> shape_unsupported_reason(const Recipe& recipe, std::int64_t M, std::int64_t N,
                                                     std::int64_t K);
 

@@ -328,9 +328,23 @@ TEST_CASE("why_shape_unsupported: names the dimension that does not fit", "[reci
   CHECK(why("tensorwise", 16, 48, 100) == "K=100 is not a multiple of 16 (fprop in e4m3)");
   CHECK(why("tensorwise", 16, 56, 96) == "N=56 is not a multiple of 16 (fprop in e4m3)");
   CHECK(why("rowwise_gw_hp", 17, 48, 96) == "M=17 is not a multiple of 16 (fprop in e4m3)");
-  CHECK(why("blockwise", 128, 128, 96) == "K=96 is not a multiple of 128 (fprop.a 1x128)");
-  CHECK(why("blockwise", 128, 96, 128) == "N=96 is not a multiple of 128 (dgrad.a 1x128)");
-  CHECK(why("blockwise", 96, 128, 128) == "M=96 is not a multiple of 128 (wgrad.a 1x128)");
+  for (const char* name : {"blockwise", "blockwise_pow2"}) {  // their last blocks may be partial
+    CHECK(!why(name, 128, 128, 96));
+    CHECK(!why(name, 128, 960, 576));
+    CHECK(!why(name, 48, 2112, 2880));
+    CHECK(why(name, 128, 128, 100) == "K=100 is not a multiple of 16 (fprop in e4m3)");
+    CHECK(why(name, 128, 72, 128) == "N=72 is not a multiple of 16 (fprop in e4m3)");
+    CHECK(why(name, 40, 128, 128) == "M=40 is not a multiple of 16 (fprop in e4m3)");
+  }
+  Recipe flow = find_recipe("blockwise_pow2");
+  flow.flow = true;
+  CHECK(!shape_unsupported_reason(flow, 256, 384, 128));
+  const auto of_flow = [](char letter) {
+    return std::string(1, letter) + "=192 is not a multiple of 128 (flow: FP8 data is transposed in squares)";
+  };
+  CHECK(shape_unsupported_reason(flow, 192, 384, 128) == of_flow('M'));
+  CHECK(shape_unsupported_reason(flow, 256, 192, 128) == of_flow('N'));
+  CHECK(shape_unsupported_reason(flow, 256, 384, 192) == of_flow('K'));
   CHECK(!why("mxfp8", 96, 96, 96));
   CHECK(why("mxfp8", 96, 96, 48) == "K=48 is not a multiple of 32 (fprop.a 1x32)");
   CHECK(!why("nvfp4", 64, 96, 160));

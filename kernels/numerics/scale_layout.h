@@ -11,6 +11,7 @@
 //                  blocks to 4. Inside a tile rows r, r+32, r+64, r+96 are adjacent, 4 entries each. The
 //                  scale of a 32x32 or 16x16 block is repeated for each of its rows.
 // A cuBLASLt GEMM reads the padding too: whoever writes a buffer must fill the padded entries with zero.
+// Stacked weights of experts have the layout of one matrix, or one layout after another (scales_by_expert).
 // Source: cuBLAS documentation, "Scaling factors layouts".
 #pragma once
 
@@ -29,6 +30,17 @@ PRECBENCH_HD constexpr std::int64_t padded(std::int64_t length, std::int64_t mul
   return blocks_of(length, multiple) * multiple;
 }
 }  // namespace detail
+
+/// Returns true if the last block along the contraction, and the last rows of a square block, may be partial:
+/// their scale is that of the elements that they have. The smaller blocks are formats of hardware, which has
+/// whole blocks only.
+PRECBENCH_HD constexpr bool may_end_in_partial_block(Granularity g) { return block_length(g) == 128; }
+
+/// Returns true if each expert's scales of stacked weights follow those of the expert before, as in copies of
+/// single matrices: a scope of several rows must not hold rows of two experts.
+PRECBENCH_HD constexpr bool scales_by_expert(Granularity g) {
+  return g == Granularity::tensor || g == Granularity::block_128x128;
+}
 
 /// Returns the number of scaling blocks along a contraction dimension of length `k`; 1 if one scale spans all
 /// of it.

@@ -47,12 +47,17 @@ TEST_CASE("expert parallelism: experts equal one rank's bit for bit if every slo
           "[moe][ep]") {
   for (const char* recipe :
        {"bf16", "rowwise", "rowwise_gw_hp", "blockwise", "blockwise_pow2", "mxfp8", "flow"})
-    for (const char* model : {"tiny-moe", "tiny-moe-shared", "weighted input"}) {
-      const bool plain = std::string(recipe) == "bf16", shared = std::string(model) == "tiny-moe-shared";
-      if (!plain && !shared) continue;  // the exchange of weights and sums does not depend on the recipe
+    for (const char* model : {"tiny-moe", "tiny-moe-shared", "weighted input", "partial blocks"}) {
+      const bool plain = std::string(recipe) == "bf16", shared = std::string(model) == "tiny-moe-shared",
+                 partial = std::string(model) == "partial blocks";
+      if (partial && !std::string(recipe).starts_with("blockwise")) continue;
+      if (!plain && !shared && !partial)
+        continue;  // the exchange of weights and sums does not depend on the recipe
       StepSetup setup = setup_of("tiny-moe", recipe);
-      setup.model = std::string(model) == "weighted input" ? weighted_input() : find_model(model);
-      setup.model.layers = 3;
+      setup.model = std::string(model) == "weighted input" ? weighted_input()
+                    : partial                              ? experts_with_partial_blocks()
+                                                           : find_model(model);
+      if (!partial) setup.model.layers = 3;
       const Outcome one = on_one_rank(setup);
       setup.slots_come_back = true;
       for (const int ranks : {2, 4}) {
@@ -64,7 +69,8 @@ TEST_CASE("expert parallelism: experts equal one rank's bit for bit if every slo
         CHECK((many.losses == one.losses));
         // Gradients of the first block's experts depend on all later blocks.
         const Named experts = experts_of(many.gradients);
-        CHECK(experts.size() == 3 * 8 * 3);
+        const std::int64_t stacks = setup.model.layers * setup.model.moe.rule.experts;
+        CHECK(experts.size() == 3 * static_cast<std::size_t>(stacks));
         CHECK(first_difference(experts, experts_of(one.gradients)) == "");
         if (ranks == 4) continue;
         // Other gradients are summed per rank first.
@@ -259,12 +265,15 @@ TEST_CASE("expert parallelism: dropped slots and their counts are the same under
 
 TEST_CASE("expert parallelism: FP8 dispatch changes only expert gradients whose columns are requantized",
           "[moe][ep]") {
-  for (const char* recipe : {"tensorwise", "rowwise", "blockwise", "blockwise_pow2", "mxfp8", "flow"})
+  for (const char* recipe :
+       {"tensorwise", "rowwise", "blockwise", "blockwise, partial", "blockwise_pow2", "mxfp8", "flow"})
     for (const bool slots : {false, true}) {
-      const bool one_scale = std::string(recipe) == "tensorwise";
+      const bool one_scale = std::string(recipe) == "tensorwise",
+                 partial = std::string(recipe) == "blockwise, partial";
       // The scale covers the received rows with BF16 dispatch, all rows of the group with FP8.
       if (one_scale && slots) continue;
-      StepSetup setup = setup_of("tiny-moe-shared", recipe);
+      StepSetup setup = setup_of("tiny-moe-shared", partial ? "blockwise" : recipe);
+      if (partial) setup.model = experts_with_partial_blocks();
       const int ranks = 2;
       const std::int64_t tokens = kSequences / ranks * kLength;
       setup.parallel = {.data = ranks};

@@ -38,6 +38,33 @@ inline ModelConfig like_gpt_oss(std::int64_t layers = 2) {
   return model;
 }
 
+/// Returns tiny with dimensions that end within a block of 128: a width of 2.5 blocks, fused q, k and v of 3.5, and a
+/// feed-forward layer of 3.375, so that the gradient of its up projection also begins within one.
+inline ModelConfig with_partial_blocks() {
+  ModelConfig model = find_model("tiny");
+  model.name = "partial blocks";
+  model.layers = 2;
+  model.width = 320;
+  model.heads = 5;
+  model.kv_heads = 1;
+  model.head_dim = 64;
+  model.ffn = 432;
+  model.vocab = 336;
+  return model;
+}
+
+/// Returns experts that end within a block of 128 in both directions, beside a shared one.
+inline ModelConfig experts_with_partial_blocks() {
+  ModelConfig model = find_model("tiny-moe-shared");
+  model.name = "experts with partial blocks";
+  model.layers = 2;
+  model.width = 192;
+  model.moe.rule.experts = 4;
+  model.moe.expert_ffn = 320;
+  model.moe.shared_ffn = 208;
+  return model;
+}
+
 /// Kinds of recomputation. Models of these tests have at least two blocks.
 struct RecomputeKind {
   const char* name;

@@ -177,6 +177,16 @@ TEST_CASE("step on a GPU: matches the CPU device in every recipe", "[gpu]") {
   if (gpu_here()) check_steps(builtin_recipes());
 }
 
+TEST_CASE("step on a GPU: dimensions that end within a block of 128 match the CPU device", "[gpu][moe]") {
+  if (!gpu_here()) return;
+  const std::vector<Recipe> recipes = {find_recipe("bf16"), find_recipe("blockwise"),
+                                       find_recipe("blockwise_pow2")};
+  for (const ModelConfig& model : {with_partial_blocks(), experts_with_partial_blocks()}) {
+    check_steps(recipes, StepSetup{}.roles, model);
+    check_recomputation(recipes, model);
+  }
+}
+
 TEST_CASE("step on a GPU: matches the CPU device in FP4 with equal seeds", "[gpu]") {
   if (gpu_here()) check_steps(fp4_recipes());
 }

@@ -129,15 +129,13 @@ __global__ void __launch_bounds__(kTileThreads, 3) cast_experts(const __grid_con
 
 /// Returns true if each expert's part of a copy and of its scales is contiguous.
 bool apart(const GemmOperand& operand, std::int64_t experts) {
-  const bool tiles = operand.data.rows / experts % kTile == 0;
   switch (operand.format.granularity) {
     case Granularity::tensor:
     case Granularity::row:
-      return scale_dtype(operand.format) == DType::f32;
     case Granularity::block_128x128:
-      return tiles && scale_dtype(operand.format) == DType::f32;
+      return scale_dtype(operand.format) == DType::f32;
     case Granularity::block_1x32:
-      return tiles;
+      return operand.data.rows / experts % kTile == 0;
     default:
       return false;
   }

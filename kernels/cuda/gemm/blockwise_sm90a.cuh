@@ -97,10 +97,10 @@ struct BlockwiseMaps {
   CUtensorMap a, b, a_scale, b_scale, d;
 };
 
-/// B's 128x128 scales.
+/// B's 128x128 scales; with groups one group's after another.
 struct SquareScales {
   const float* data;
-  int row_blocks, pitch;
+  int row_blocks, pitch;  ///< row_blocks: of a group
 };
 
 /// B's scales that a thread needs for 128 of k: one per 64 columns of the tile with 128x128 scales, else
@@ -110,11 +110,11 @@ struct ColumnScales {
   float square[S::kSquare ? S::kColumns / 64 : 1];
   float2 column[S::kBlocks ? S::kColumns / 8 : 1];
 
-  __device__ void load(const float* scales, int b_row, int block) {
+  __device__ void load(const float* scales, const Tile& tile, int block) {
     if constexpr (S::kSquare) {
 #pragma unroll
       for (int i = 0; i < S::kColumns / 64; ++i)
-        square[i] = scales[(b_row % 128 + i * 64) / 128 * 4 + block % 4];
+        square[i] = scales[(tile.d_column % 128 + i * 64) / 128 * 4 + block % 4];
     } else if constexpr (S::kBlocks) {
       const auto* mine = reinterpret_cast<const float2*>(scales) + threadIdx.x % 4;
 #pragma unroll
@@ -217,7 +217,8 @@ struct BlockwiseMainloop {
     if constexpr (S::kSquare) {
 #pragma unroll
       for (int square = 0; square < S::kSquares; ++square) {
-        const int row = min(tile.b_row / 128 + square, squares.row_blocks - 1);
+        const int row = tile.group * squares.row_blocks +
+                        min(tile.d_column / 128 + square, squares.row_blocks - 1);
         tma_load_1d(&shared.b_scale[stage][square * 4],
                     squares.data + static_cast<std::int64_t>(row) * squares.pitch + block / 4 * 4,
                     4 * sizeof(float), full);
@@ -269,7 +270,7 @@ struct BlockwiseMainloop {
           a0 = a_scale[stage * S::kRows + half * kNextHalf];
           a1 = a_scale[stage * S::kRows + half * kNextHalf + 8];
         }
-        if (half == 0) scales.load(shared.b_scale[stage], tile.b_row, tile.k_block + i);
+        if (half == 0) scales.load(shared.b_scale[stage], tile, tile.k_block + i);
         order_barrier_arrive<S>(warpgroup);
         wgmma_wait_group(part);
         promote<S>(total[half], part, a0, a1, scales);

@@ -48,12 +48,10 @@ bool copied(const Tensor& matrix) {
          bytes_of(matrix.dtype, matrix.cols) % 16 == 0 && matrix.rows <= kMost && matrix.cols <= kMost;
 }
 
-/// Returns true if tiles end with their group: at multiples of 64 rows of D; of 64 of k if a stack is
-/// MN-major; of the scale blocks.
-bool divides(const GroupedGemm& gemm, GroupedScales scales, bool b_mn_major) {
+/// Returns true if tiles end with their group: at multiples of 64 rows of D, and of 64 of k if a stack is MN-major.
+bool divides(const GroupedGemm& gemm, bool b_mn_major) {
   if (gemm.over_k) return gemm.rows % 64 == 0;
-  return (!b_mn_major || gemm.depth % 64 == 0) &&
-         (scales != GroupedScales::block_128x128 || gemm.columns % 128 == 0);
+  return !b_mn_major || gemm.depth % 64 == 0;
 }
 
 /// Returns null if no kernel supports the op.
@@ -63,8 +61,7 @@ const GroupedKernel* kernel_for(const ops::GroupedMatmul& op, int compute_capabi
     return nullptr;
   const std::optional<GroupedScales> scales = scales_of(op.a.format, op.b.format);
   const GroupedGemm gemm = gemm_of(op);
-  if (!scales || !copied(op.a.data) || !copied(op.b.data) || !copied(op.d) ||
-      !divides(gemm, *scales, op.b.transposed))
+  if (!scales || !copied(op.a.data) || !copied(op.b.data) || !copied(op.d) || !divides(gemm, op.b.transposed))
     return nullptr;
   for (const auto kernels : {hopper_plain_grouped_kernels(), hopper_blockwise_grouped_kernels()})
     for (const GroupedKernel& kernel : kernels)

@@ -24,8 +24,9 @@ void launch_blockwise(const GroupedGemm& gemm, const GroupedBuffers& on, cudaStr
   if constexpr (!S::kEpilogueScales) maps.a_scale = map_of_scales(on.a_scale, a_rows, k, S::kRows);
   if constexpr (S::kBlocks) maps.b_scale = map_of_scales(on.b_scale, b_rows, k, S::kColumns);
   if constexpr (S::kSquare)
-    squares = {on.b_scale, tiles(b_rows, 128),
-               static_cast<int>(scale_count(Granularity::block_128x128, b_rows, k) / tiles(b_rows, 128))};
+    squares = {on.b_scale, tiles(gemm.columns, 128),
+               static_cast<int>(scale_count(Granularity::block_128x128, gemm.columns, k) /
+                                tiles(gemm.columns, 128))};
   const auto kernel = multiply<BlockwiseMainloop<S>, GroupedOrder>;
   const int multiprocessors = resident_clusters(kernel, 1, kThreads, sizeof(BlockwiseShared<S>));
   const auto blocks = static_cast<int>(std::min<std::int64_t>(multiprocessors, most_tiles<S>(gemm)));

@@ -18,8 +18,8 @@
 namespace precbench {
 namespace {
 
-constexpr std::int64_t kScaleTile =
-    128;  // rows and columns at whose multiples parts of every scale layout begin
+// Rows and columns at whose multiples parts of every scale layout begin.
+constexpr std::int64_t kScaleTile = 128;
 
 /// Rows [row, row + rows) and columns [first, first + k) of a copy.
 struct Part {
@@ -62,8 +62,9 @@ class PartCopier {
     const Granularity g = operand.format.granularity;
     const std::int64_t rows = operand.data.rows, k = operand.data.cols;
     const bool whole_k = part.k == k;
-    if (g != Granularity::tensor && g != Granularity::row &&
-        ((part.row % kScaleTile != 0 || part.first % kScaleTile != 0) || (part.rows != rows && part.k != k)))
+    const bool in_blocks = block_length(g) > 0, in_tiles = in_blocks && g != Granularity::block_1x128;
+    if ((in_tiles && part.row % kScaleTile != 0) || (in_blocks && part.first % kScaleTile != 0) ||
+        (in_blocks && part.rows != rows && part.k != k))
       throw Unsupported(
           "the CUDA device multiplies groups and experts of multiples of 128 rows in this recipe");
     switch (g) {
@@ -79,7 +80,8 @@ class PartCopier {
       }
       case Granularity::block_128x128: {
         const std::int64_t pitch = detail::padded(scale_blocks(g, k), 4);
-        if (whole_k) return operand.scale.elements(part.row / 128 * pitch, part.rows / 128 * pitch);
+        if (whole_k)
+          return operand.scale.elements(part.row / 128 * pitch, detail::blocks_of(part.rows, 128) * pitch);
         break;
       }
       case Granularity::block_1x32: {  // tiles of 128 rows and four blocks
@@ -104,13 +106,18 @@ std::int64_t room_of(const GemmOperand& operand, std::int64_t elements) {
   return 2 * elements + operand.scale.bytes() + 2 * MatmulPlans::kAlignment;
 }
 
-/// Handles scales per expert, and per column within each expert.
-GemmOperand scaled_by_expert(GemmOperand operand, std::int64_t expert, bool wgrad) {
-  const Granularity g = operand.format.granularity;
-  if (operand.format.quantized() && !wgrad && g == Granularity::tensor)
-    operand.scale = operand.scale.elements(expert, 1);
-  if (operand.format.quantized() && wgrad && g == Granularity::row)
+/// Handles scales per column within each expert.
+GemmOperand scaled_by_column(GemmOperand operand, std::int64_t expert) {
+  if (operand.format.quantized() && operand.format.granularity == Granularity::row)
     operand.scale = operand.scale.elements(expert * operand.data.rows, operand.data.rows);
+  return operand;
+}
+
+/// Returns an expert's copy out of stacked weights, if its scales are contiguous (scales_by_expert).
+GemmOperand expert_of(GemmOperand operand, std::int64_t expert, std::int64_t experts) {
+  const std::int64_t rows = operand.data.rows / experts, scales = operand.scale.size() / experts;
+  operand.data = operand.data.slice_rows(expert * rows, rows);
+  operand.scale = operand.scale.elements(expert * scales, scales);
   return operand;
 }
 
@@ -142,10 +149,14 @@ void MatmulPlans::matmul_of_experts(const ops::GroupedMatmul& op) {
       continue;
     }
     PartCopier copier(copies, device_.stream());
-    const GemmOperand whole_a = scaled_by_expert(op.a, wgrad ? e : 0, true);
-    const GemmOperand whole_b = scaled_by_expert(op.b, e, wgrad);
+    const bool apart = !wgrad && op.b.format.quantized() && scales_by_expert(op.b.format.granularity);
+    const GemmOperand whole_a = scaled_by_column(op.a, wgrad ? e : 0);
+    const GemmOperand whole_b = apart   ? expert_of(op.b, e, experts)
+                                : wgrad ? scaled_by_column(op.b, e)
+                                        : op.b;
     const Part of_a = wgrad ? Part{0, d.rows, first, rows} : Part{first, rows, 0, k};
     const Part of_b = wgrad             ? Part{0, b_rows, first, rows}
+                      : apart           ? Part{0, b_rows, 0, k}
                       : op.b.transposed ? Part{0, b_rows, e * k, k}
                                         : Part{e * b_rows, b_rows, 0, k};
     matmul(d, copier.part(whole_a, of_a), copier.part(whole_b, of_b), op.options);

@@ -14,6 +14,7 @@
 #include "kernels/cuda/gemm/grouped.h"
 #include "kernels/cuda/gemm/grouped_plans.h"
 #include "kernels/cuda/gemm/matmul_kernels.h"
+#include "kernels/numerics/scale_layout.h"
 
 namespace precbench {
 namespace {
@@ -98,6 +99,26 @@ bool CudaDevice::multiply_at_once(const ops::GroupedMatmul& op) {
   }
 }
 
+namespace {
+
+/// Dequantizes an operand of grouped GEMMs, all at once unless the scales are those of one expert after another.
+void dequantize_operand(void* out, const GemmOperand& operand, const ops::GroupedMatmul& op, cudaStream_t stream) {
+  const std::int64_t experts = op.groups.experts(), rows = operand.rows() / experts;
+  const Granularity g = operand.format.granularity;
+  const bool stacked = &operand == &op.b && op.options.role != GemmRole::wgrad;
+  if (!stacked || !scales_by_expert(g) || (g == Granularity::block_128x128 && rows % 128 == 0))
+    return launch_dequantize(out, operand, stream);
+  const std::int64_t scales = operand.scale.size() / experts;
+  for (std::int64_t e = 0; e < experts; ++e)
+    launch_dequantize(static_cast<std::byte*>(out) + bytes_of(DType::bf16, e * rows * operand.k()),
+                      {.format = operand.format,
+                       .data = operand.data.slice_rows(e * rows, rows),
+                       .scale = operand.scale.elements(e * scales, scales)},
+                      stream);
+}
+
+}  // namespace
+
 /// Rows after the last group are converted too, but not read.
 bool CudaDevice::multiply_dequantized(const ops::GroupedMatmul& op) {
   const auto planned = in_bf16(*this, op, nullptr);
@@ -107,8 +128,8 @@ bool CudaDevice::multiply_dequantized(const ops::GroupedMatmul& op) {
   auto* room =
       static_cast<std::byte*>(scratch(static_cast<std::size_t>(before + dequantized_bytes(op)))) + before;
   const ops::GroupedMatmul plain = *in_bf16(*this, op, room);
-  if (op.a.format.quantized()) launch_dequantize(plain.a.data.data, op.a, stream());
-  if (op.b.format.quantized()) launch_dequantize(plain.b.data.data, op.b, stream());
+  if (op.a.format.quantized()) dequantize_operand(plain.a.data.data, op.a, op, stream());
+  if (op.b.format.quantized()) dequantize_operand(plain.b.data.data, op.b, op, stream());
   return multiply_at_once(plain);
 }
 

@@ -30,7 +30,7 @@ inline constexpr std::int64_t kTail = 128;  ///< rows of the capacity outside al
 inline constexpr std::int64_t kGuard = 16;  ///< rows before and after D
 inline constexpr std::byte kFill{0x3c};     ///< a small number in both dtypes of D
 
-/// Shape of a group's D, and k for groups of rows: no tile divides them. 128x128 scale blocks must.
+/// Shape of a group's D, and k for groups of rows: no tile or block of scales divides them.
 struct GroupedShape {
   std::int64_t rows, columns, depth;
 };
@@ -119,10 +119,9 @@ struct GroupedProblem {
 };
 
 /// `row_scales`: per row, else per tensor, if the kernel supports both.
-inline GroupedProblem make_problem(const GroupedKernel& kernel, bool over_k, GroupedShape shape,
+inline GroupedProblem make_problem(const GroupedKernel& kernel, bool over_k, const GroupedShape& shape,
                                    bool row_scales, const Counts& counts) {
   const auto E = static_cast<std::int64_t>(counts.size());
-  if (kernel.scales == GroupedScales::block_128x128) shape.columns = detail::padded(shape.columns, 128);
   const std::vector<std::int32_t> offsets = offsets_of(counts);
   const GroupedGemm gemm{over_k, E, offsets.back() + kTail, shape.rows, shape.columns, shape.depth};
   const std::int64_t a_rows = over_k ? gemm.rows : gemm.capacity, k = over_k ? gemm.capacity : gemm.depth;
@@ -147,7 +146,12 @@ inline GroupedProblem make_problem(const GroupedKernel& kernel, bool over_k, Gro
       side.scale_at = [=](std::int64_t r, std::int64_t c) { return scale_index(g, rows, k, r, c / 128); };
     };
     if (kernel.scales == GroupedScales::block_128x128 && is_b) {
-      blocks(Granularity::block_128x128);
+      constexpr Granularity g = Granularity::block_128x128;
+      const std::int64_t of_group = scale_count(g, shape.columns, k);
+      side.scales = E * of_group;
+      side.scale_at = [=](std::int64_t r, std::int64_t c) {
+        return r / shape.columns * of_group + scale_index(g, shape.columns, k, r % shape.columns, c / 128);
+      };
     } else if (kernel.scales == GroupedScales::block_128x128 || kernel.scales == GroupedScales::block_1x128) {
       blocks(Granularity::block_1x128);
     } else if (kernel.scales == GroupedScales::row_or_tensor) {

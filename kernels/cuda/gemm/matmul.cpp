@@ -15,7 +15,7 @@
 // for one large shape, then for each actual one. A rejected shape is emulated, and emulated_shapes() lists
 // it. Everything else is emulated: both operands are dequantized to BF16, then multiplied. With power-of-two
 // scales and with FP4 the result is exact up to the order of additions; FP32 scales round each operand to
-// BF16 once.
+// BF16 once. Blocks of 128 that are partial at the end of a dimension are native with our own kernels only.
 //
 // cuBLASLt is column-major: a row-major D[M,N] is its D^T[N,M] = B A^T. So its "A" is our B, stored [N,k]
 // row-major, which is k x N to it, taken transposed; its "B" is our A, k x M, not transposed: the TN layout

@@ -63,6 +63,21 @@ class TemporaryBlock {
   void* block_ = nullptr;
 };
 
+/// Returns true if an operand's last block of scales, along k or of rows, is partial. cuBLASLt's documentation does not
+/// say whether its kernels accept that, so they are not used then.
+bool ends_in_partial_block(const PlanOperand& operand, std::int64_t rows, std::int64_t k) {
+  switch (operand.mode) {
+    case ScaleMode::block_1x128:
+      return k % 128 != 0;
+    case ScaleMode::block_128x128:
+      return k % 128 != 0 || rows % 128 != 0;
+    case ScaleMode::block_1x32_ue8m0:
+      return k % 32 != 0;
+    default:
+      return false;
+  }
+}
+
 }  // namespace
 
 cudaDataType cuda_type(DType dtype) {
@@ -163,6 +178,7 @@ void MatmulPlan::set_scales(const void* a_scale, const void* b_scale) {
 
 std::vector<GemmCandidate> MatmulPlan::cublaslt_candidates(cublasLtHandle_t handle,
                                                            std::size_t workspace_bytes) const {
+  if (ends_in_partial_block(key.a, key.M, key.K) || ends_in_partial_block(key.b, key.N, key.K)) return {};
   const LtPreference preference = make_preference(key, workspace_bytes);
   cublasLtMatmulHeuristicResult_t results[kCandidates];
   int count = 0;
