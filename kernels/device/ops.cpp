@@ -256,7 +256,8 @@ OpCost BiasBackward::cost() const {
 OpCost Attention::cost() const {
   return casting(
       shaped_as(of("attention", OpClass::attention,
-                   qkv_bytes(qkv, kv, shape) + bytes(lse) + written_bytes(out), attention_flops(shape, 1)),
+                   qkv_bytes(qkv, kv, shape) + bytes(lse) + bytes(documents.first_key) + written_bytes(out),
+                   documents.visible * attention_flops(shape, 1)),
                 shape),
       out);
 }
@@ -266,8 +267,9 @@ OpCost AttentionBackward::cost() const {
   // counted.
   return shaped_as(
       of("attention_backward", OpClass::attention,
-         qkv_bytes(qkv, kv, shape) + qkv_bytes(dqkv, dkv, shape) + bytes(dout) + bytes(out) + bytes(lse),
-         attention_flops(shape, 2)),
+         qkv_bytes(qkv, kv, shape) + qkv_bytes(dqkv, dkv, shape) + bytes(dout) + bytes(out) + bytes(lse) +
+             bytes(documents.first_key),
+         documents.visible * attention_flops(shape, 2)),
       shape);
 }
 
