@@ -19,7 +19,7 @@
 #include <cstdint>
 
 #include "models/config/config.h"
-#include "models/transformer/packed_lengths.h"
+#include "models/transformer/layers/packed_lengths.h"
 
 namespace precbench {
 

@@ -10,7 +10,7 @@
 #include "kernels/numerics/recipe.h"
 #include "kernels/numerics/sequence_part.h"
 #include "kernels/numerics/tensor.h"
-#include "models/transformer/packed_lengths.h"
+#include "models/transformer/layers/packed_lengths.h"
 
 namespace precbench {
 
