@@ -131,8 +131,8 @@ void check_combinations(const Case& c) {
     throw InvalidInput(fmt::format("--warmup: {} steps leave no steps of --steps {} for the cosine schedule",
                                    c.warmup, c.steps));
   if (kSwitchWords.find(c.packing).value() && !is_documents(c.data))
-    throw InvalidInput(
-        fmt::format("--packing on: packs documents of prompt and answer (.jsonl), which --data {} is not", c.data));
+    throw InvalidInput(fmt::format(
+        "--packing on: packs documents of prompt and answer (.jsonl), which --data {} is not", c.data));
   if (c.lora_alpha && c.lora_rank == 0)
     throw InvalidInput("--lora-alpha: scales the output of adapters; add --lora RANK");
   if (c.lora_rank > kMaxLoraRank)

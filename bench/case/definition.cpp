@@ -213,7 +213,7 @@ void check_value(const Field& field, const std::string& text) {
 }
 
 DataOptions data_options(const Case& c, const ModelConfig& model) {
-  return {c.data == kSynthetic ? "" : c.data, c.glob, static_cast<std::uint64_t>(c.seed), model.vocab, c.seq,
+  return {c.data == kSynthetic ? "" : c.data,  c.glob, static_cast<std::uint64_t>(c.seed), model.vocab, c.seq,
           kSwitchWords.find(c.packing).value()};
 }
 

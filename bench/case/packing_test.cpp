@@ -29,8 +29,9 @@ std::string packing_reason(const Case& c) { return unsupported_reason(resolve(c)
 TEST_CASE("--packing: needs documents, and names what a GPU does not support", "[packing]") {
   const TempDirectory directory;
   const std::string path = directory.write("chat.jsonl", "{\"prompt\": [1, 2], \"answer\": [3]}\n");
-  CHECK_THROWS_WITH(resolve(packing_case("synthetic")),
-                    "--packing on: packs documents of prompt and answer (.jsonl), which --data synthetic is not");
+  CHECK_THROWS_WITH(
+      resolve(packing_case("synthetic")),
+      "--packing on: packs documents of prompt and answer (.jsonl), which --data synthetic is not");
   Case c = packing_case(path);
   CHECK(packing_reason(c) == "");
   CHECK(case_to_json(c).at("packing") == "on");
@@ -54,12 +55,14 @@ TEST_CASE("--packing: needs documents, and names what a GPU does not support", "
         "--packing on: the cuda device has no kernel for latent attention (MLA) within documents");
   Case shared = c;
   shared.gpus = shared.context = 2;
-  CHECK(refused(shared) ==
-        "--packing on: the cuda device has no kernel for documents in sequences that ranks share (--context)");
+  CHECK(
+      refused(shared) ==
+      "--packing on: the cuda device has no kernel for documents in sequences that ranks share (--context)");
   Case wide = c;
   wide.model = directory.write("wide.json", R"({"layers": 1, "width": 256, "ffn": 256, "heads": 1,
                                                 "kv_heads": 1, "head_dim": 256, "vocab": 128})");
-  CHECK(refused(wide) == "--packing on: head_dim is 256; attention within documents takes at most 128 on the cuda device");
+  CHECK(refused(wide) ==
+        "--packing on: head_dim is 256; attention within documents takes at most 128 on the cuda device");
   Case library = c;
   library.device = "cuda";
   library.attention = "cudnn";

@@ -85,7 +85,8 @@ std::vector<FrozenFormats> frozen_formats_of(const Plan& plan) {
 std::shared_ptr<const PackedLengths> packed_lengths_of(const Plan& plan) {
   if (!plan.packs()) return nullptr;
   // A sweep resolves many cases of one file.
-  using Key = std::tuple<std::string, std::optional<std::uint64_t>, std::int64_t, std::int64_t, std::uint64_t>;
+  using Key =
+      std::tuple<std::string, std::optional<std::uint64_t>, std::int64_t, std::int64_t, std::uint64_t>;
   static std::mutex mutex;
   static std::map<Key, std::shared_ptr<const PackedLengths>> known;
   const std::lock_guard lock(mutex);

@@ -176,8 +176,8 @@ std::optional<std::string> packing_unsupported_reason(const Plan& plan) {
         device);
   if (constexpr std::int64_t kWidest = 128; m.head_dim > kWidest)
     return fmt::format(
-        "--packing on: head_dim is {}; attention within documents takes at most {} on the {} device", m.head_dim,
-        kWidest, device);
+        "--packing on: head_dim is {}; attention within documents takes at most {} on the {} device",
+        m.head_dim, kWidest, device);
   return std::nullopt;
 }
 

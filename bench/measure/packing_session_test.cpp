@@ -14,7 +14,8 @@ namespace {
 std::string short_documents() {
   std::string text;
   for (int i = 0; i < 24; ++i)
-    text += "{\"prompt\": \"" + std::string(static_cast<std::size_t>(8 + i), 'a') + "\", \"answer\": \"bcd\"}\n";
+    text +=
+        "{\"prompt\": \"" + std::string(static_cast<std::size_t>(8 + i), 'a') + "\", \"answer\": \"bcd\"}\n";
   return text;
 }
 

@@ -157,16 +157,18 @@ TEST_CASE("HeldOut: packed documents have the losses that they have alone", "[he
     plan.fields.eval_tokens = sequences * plan.T;
     const HeldOut held_out(plan);
     Evaluation result;
-    run_cpu_ranks(plan, dry_run(plan, nullptr).extent + watching_bytes(plan), [&](Rank& rank, const DataSource&) {
-      rank.parameters().initialize(plan.seed, kInitialDeviation);
-      result = held_out.evaluate(rank, 0);
-    });
+    run_cpu_ranks(plan, dry_run(plan, nullptr).extent + watching_bytes(plan),
+                  [&](Rank& rank, const DataSource&) {
+                    rank.parameters().initialize(plan.seed, kInitialDeviation);
+                    result = held_out.evaluate(rank, 0);
+                  });
     return result;
   };
   const Evaluation alone = evaluated("off", 12);
   Plan plan = plan_of({.data = path, .packing = "on"});
   plan.fields.eval_data = path;
-  const Evaluation packed = evaluated("on", open_data(held_out_options(plan.fields, plan.model))->sequences(plan.T));
+  const Evaluation packed =
+      evaluated("on", open_data(held_out_options(plan.fields, plan.model))->sequences(plan.T));
   CHECK(*packed.loss == Approx(*alone.loss).epsilon(1e-5));
   CHECK(packed.tokens == alone.tokens);
 }

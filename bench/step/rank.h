@@ -116,8 +116,8 @@ class Rank {
   const ConvertedLayers* layers_;  // recipes of the current step
   Arena arena_;
   Parameters parameters_;
-  Tensor tokens_, targets_;  // i32 [accumulation, M]
-  Tensor weights_;           // f32 [accumulation, M] if some targets have no loss, else empty
+  Tensor tokens_, targets_;       // i32 [accumulation, M]
+  Tensor weights_;                // f32 [accumulation, M] if some targets have no loss, else empty
   Tensor first_key_, positions_;  // i32 [accumulation, M] if documents are packed, else empty
   std::vector<std::uint8_t> counted_;
   Tensor report_;  // f32 [2]: sum of losses, signal

@@ -298,13 +298,8 @@ TEST_CASE("attention: queries see the keys of their document alone", "[cpu][atte
     const Owned dqkv(DType::f32, s.tokens(), s.qkv_width());
     const DocumentMask documents{as_tensor(first)};
     device->attention({operand(out), lse, qkv, s, {}, documents});
-    device->attention_backward({.dqkv = dqkv,
-                                .dout = dout,
-                                .out = out,
-                                .lse = lse,
-                                .qkv = qkv,
-                                .shape = s,
-                                .documents = documents});
+    device->attention_backward(
+        {.dqkv = dqkv, .dout = dout, .out = out, .lse = lse, .qkv = qkv, .shape = s, .documents = documents});
     const AttentionReference want = attention(s, qkv.doubles(), {}, first);
     CHECK(relative_error(out.floats(), want.out) < kFp32Error);
     CHECK(relative_error(lse.floats(), want.lse) < kFp32Error);

@@ -92,10 +92,10 @@ TEST_CASE("rope: rows at positions of their own have the bits of rows that are t
     const bool gains = norm != Norm::none;
     device->rope({out, in, options(whole)});
     device->rope({out_moved, in_moved, at_positions});
-    device->rope_backward({operand(back), gains ? dq.tensor() : Tensor{}, gains ? dk.tensor() : Tensor{}, false,
-                           in, in, options(whole)});
-    device->rope_backward({operand(back_moved), gains ? dq.tensor() : Tensor{}, gains ? dk.tensor() : Tensor{},
-                           false, in_moved, in_moved, at_positions});
+    device->rope_backward({operand(back), gains ? dq.tensor() : Tensor{}, gains ? dk.tensor() : Tensor{},
+                           false, in, in, options(whole)});
+    device->rope_backward({operand(back_moved), gains ? dq.tensor() : Tensor{},
+                           gains ? dk.tensor() : Tensor{}, false, in_moved, in_moved, at_positions});
     for (const auto& [x, y] : {std::pair{&out, &out_moved}, {&back, &back_moved}}) {
       const std::vector<float> want = x->floats(), got = y->floats();
       for (std::int64_t r = 0; r < M; ++r)
@@ -452,7 +452,8 @@ PRECBENCH_OP_TEST(normed_bias_on, "rope with a bias and a QK-norm of a head") {
   }
 }
 
-PRECBENCH_OP_TEST(rope_positions_on, "rope of rows at positions of their own is rope of rows that are there") {
+PRECBENCH_OP_TEST(rope_positions_on,
+                  "rope of rows at positions of their own is rope of rows that are there") {
   const AttentionShape whole{1, 60, 4, 2, 32}, packed{2, 30, 4, 2, 32};
   const std::int64_t M = whole.tokens(), W = whole.qkv_width();
   for (const Norm kind : kNorms) {

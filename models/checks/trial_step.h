@@ -72,7 +72,8 @@ struct StepSetup {
   LoraOptions lora = {};        ///< adapters; the model's own weights are frozen
   bool keep_copies = true;      ///< keep the quantized copies of frozen weights
   bool delayed_scales = false;  ///< delayed scaling if the recipe has a history
-  std::vector<std::int32_t> first_key = {}, positions = {};  ///< packed documents (set_documents); may be empty
+  std::vector<std::int32_t> first_key = {},
+                            positions = {};  ///< packed documents (set_documents); may be empty
 };
 
 /// Forward, backward and update on the rank of `comm`; a single rank without one.

@@ -561,9 +561,10 @@ TEST_CASE("documents: packed ones begin where they are marked, with losses on th
 )");
   const auto data = open_data({.path = path, .glob = "", .seed = 3, .vocab = 64, .T = 8, .packed = true});
   CHECK(data->sequences(8) == 1);
-  CHECK(data->describe() == "documents: " + path +
-                                ", 2 of 6 tokens, 3 of them in answers; packed into 1 sequence, 50% of positions "
-                                "are padding");
+  CHECK(data->describe() ==
+        "documents: " + path +
+            ", 2 of 6 tokens, 3 of them in answers; packed into 1 sequence, 50% of positions "
+            "are padding");
   const auto tokens = sequence_of(*data, 0, 8);
   const bool first_is_first = tokens[0] == 1;
   CHECK(tokens == (first_is_first ? std::vector<std::int32_t>{1, 2, 3, 5, 6, 7, 7, 7, 7}

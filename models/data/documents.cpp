@@ -109,11 +109,11 @@ Documents::Documents(const DataOptions& options, std::string_view text)
   // A document of n tokens needs n - 1 positions.
   const double used =
       static_cast<double>(std::ssize(tokens_) - count) / static_cast<double>(std::ssize(packs_) * T_);
-  description_ = fmt::format(
-      "documents: {}, {} of {} tokens, {} of them in answers; {}{:.0f}% of positions are padding",
-      options.path, count, std::ssize(tokens_), answers,
-      packed_ ? fmt::format("packed into {}, ", plural(std::ssize(packs_), "sequence")) : "",
-      100 * (1 - used));
+  description_ =
+      fmt::format("documents: {}, {} of {} tokens, {} of them in answers; {}{:.0f}% of positions are padding",
+                  options.path, count, std::ssize(tokens_), answers,
+                  packed_ ? fmt::format("packed into {}, ", plural(std::ssize(packs_), "sequence")) : "",
+                  100 * (1 - used));
 }
 
 void Documents::read(const DataOptions& options, std::string_view text) {

@@ -212,8 +212,8 @@ StepSetup with_documents(StepSetup setup) {
 TEST_CASE("step on a GPU: packed documents match the CPU device, also with windows and learned positions",
           "[gpu][documents]") {
   if (!gpu_here()) return;
-  const std::vector<Recipe> recipes = {find_recipe("bf16"), find_recipe("tensorwise"), find_recipe("blockwise"),
-                                       find_recipe("mxfp8")};
+  const std::vector<Recipe> recipes = {find_recipe("bf16"), find_recipe("tensorwise"),
+                                       find_recipe("blockwise"), find_recipe("mxfp8")};
   for (const bool forms : {false, true})
     for (const QkNorms& norms : kQkNorms) {
       StepSetup setup = with_documents({.model = find_model("tiny"), .B = 2, .T = 128});
@@ -225,8 +225,8 @@ TEST_CASE("step on a GPU: packed documents match the CPU device, also with windo
       checks::StepChecks steps(setup, recipes);
       for (const Recipe& recipe : recipes) {
         if (!takes(*repeatable_gpu("auto"), recipe)) continue;
-        for (const checks::Finding& finding :
-             steps.check(recipe, [] { return repeatable_gpu("auto"); }, norms.name)) {
+        for (const checks::Finding& finding : steps.check(
+                 recipe, [] { return repeatable_gpu("auto"); }, norms.name)) {
           INFO(finding.path << finding.what << ": " << finding.measured);
           CHECK(finding.agrees);
         }

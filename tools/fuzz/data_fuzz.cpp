@@ -31,7 +31,8 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
       expect(marked > 0 && marked == source->counted_targets(index, options.T));
       std::vector<std::int32_t> first(static_cast<std::size_t>(options.T));
       source->mark_documents(index, options.T, first.data());
-      for (std::int64_t t = 0; t < options.T; ++t) expect(first[t] <= t && first[t] >= (t > 0 ? first[t - 1] : 0));
+      for (std::int64_t t = 0; t < options.T; ++t)
+        expect(first[t] <= t && first[t] >= (t > 0 ? first[t - 1] : 0));
     }
   });
   return 0;

@@ -249,8 +249,7 @@ ScratchSizes CudaDevice::scratch_of(const ops::Attention& op) const {
 }
 
 ScratchSizes CudaDevice::scratch_of(const ops::AttentionBackward& op) const {
-  if (!op.documents.empty())
-    return {(flash_attention_workspace(op.shape) + 3) / std::int64_t{sizeof(float)}};
+  if (!op.documents.empty()) return {(flash_attention_workspace(op.shape) + 3) / std::int64_t{sizeof(float)}};
   return scratch_sizes_of(*this, attention_state(), op);
 }
 

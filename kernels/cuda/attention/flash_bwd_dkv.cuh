@@ -26,7 +26,7 @@ struct DkvTileShape {
   static constexpr int kHalfQ = kBlockQ / 2, kHalfDim = kHeadDim / 2;  // per warp of a pair
   static constexpr int kThreads = 2 * kBlockKV;                        // two warps for 32 rows
   using Rows = Tile<kHeadDim>;
-  using Scores = Tile<kBlockQ>;  // p and ds, transposed: [kBlockKV, kBlockQ]
+  using Scores = Tile<kBlockQ>;                              // p and ds, transposed: [kBlockKV, kBlockQ]
   static constexpr int kRowValues = kPacked<Shape> ? 3 : 2;  // lse, delta; of packed shapes first keys
   static constexpr int kStageBytes = 2 * Rows::bytes(kBlockQ) + kRowValues * kBlockQ * 4;  // q, dout, values
   static constexpr int kSharedBytes =
@@ -117,7 +117,8 @@ struct DkvBlock {
       if (threadIdx.x >= 2 * kBlockQ && threadIdx.x < 3 * kBlockQ) {
         const int row = threadIdx.x % kBlockQ;
         const bool valid = first + row < shape.T;
-        cp_async_4(row_values + threadIdx.x * 4, shape.first_keys + first_token + (valid ? first + row : 0), valid);
+        cp_async_4(row_values + threadIdx.x * 4, shape.first_keys + first_token + (valid ? first + row : 0),
+                   valid);
       }
     cp_async_commit_group();
   }

@@ -75,7 +75,7 @@ struct QueryBlock {
       __syncthreads();  // the tile has arrived, and the other one is no longer read
       if (tile + 1 < tiles) fetch_kv(kv_tiles, fused, tile + 1, shape);
       const int first_kv = tile * kBlockKV;
-      if (first_kv > warp_q + 31) continue;  // entirely after this warp's rows
+      if (first_kv > warp_q + 31) continue;                               // entirely after this warp's rows
       if (kPacked<Shape> && first_kv + kBlockKV <= warp_first) continue;  // and before their documents
       const std::uint32_t k_tile = kv_tiles + tile % 2 * kStageBytes;
       step(first_kv, k_tile, k_tile + Rows::bytes(kBlockKV));

@@ -187,7 +187,8 @@ LatentArguments arguments_of(const LatentHeadsOptions& options, const Tensor& qk
 
 void check_positions(const LatentHeadsOptions& options) {
   if (!options.positions.empty())
-    throw Unsupported("latent_heads: the cuda device has no rows at positions of their own (packed documents)");
+    throw Unsupported(
+        "latent_heads: the cuda device has no rows at positions of their own (packed documents)");
 }
 
 }  // namespace

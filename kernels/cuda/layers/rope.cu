@@ -370,8 +370,8 @@ void CudaDevice::do_rope_backward(const ops::RopeBackward& op) {
     grid = row_grid(*this, head_kernel, kThreads, shared_bytes, grid);
   }
   const std::size_t partial_bytes = norm ? grid * gains * sizeof(float) : 0;
-  auto* block = static_cast<std::byte*>(
-      scratch(table_bytes + partial_bytes + amax_scratch_bytes(*this, op.dqkv)));
+  auto* block =
+      static_cast<std::byte*>(scratch(table_bytes + partial_bytes + amax_scratch_bytes(*this, op.dqkv)));
   table = table_of_rows(table, block, pairs, op.options, stream());
   auto* partial = reinterpret_cast<float*>(block + table_bytes);
   auto *dqkv = op.dqkv.value.as<std::uint16_t>(), *dout = op.dout.as<std::uint16_t>(),

@@ -58,8 +58,9 @@ class LoraLayers;
 
 /// Input of M positions: tokens, and their documents if several share a sequence.
 struct Tokens {
-  Tensor ids;             ///< i32 [M]
-  Tensor first_key = {};  ///< i32 [M]: where in its sequence the document of each position begins; may be empty
+  Tensor ids;  ///< i32 [M]
+  Tensor first_key =
+      {};  ///< i32 [M]: where in its sequence the document of each position begins; may be empty
   Tensor positions = {};  ///< i32 [M]: in the document; given with first_key
 
   Tokens(const Tensor& ids_) : ids(ids_) {}  // NOLINT(google-explicit-constructor): tokens alone
@@ -68,7 +69,8 @@ struct Tokens {
 
   Tokens slice_rows(std::int64_t first, std::int64_t rows) const {
     if (first_key.empty()) return {ids.slice_rows(first, rows)};
-    return {ids.slice_rows(first, rows), first_key.slice_rows(first, rows), positions.slice_rows(first, rows)};
+    return {ids.slice_rows(first, rows), first_key.slice_rows(first, rows),
+            positions.slice_rows(first, rows)};
   }
 };
 
