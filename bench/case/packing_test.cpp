@@ -54,6 +54,8 @@ TEST_CASE("--packing: needs documents, and names what a GPU does not support", "
   CHECK(refused(latent) ==
         "--packing on: the cuda device has no kernel for latent attention (MLA) within documents");
   Case shared = c;
+  shared.model = directory.write("shared.json", R"({"layers": 1, "width": 128, "ffn": 256, "heads": 2,
+                                                    "kv_heads": 1, "head_dim": 64, "vocab": 128})");
   shared.gpus = shared.context = 2;
   CHECK(
       refused(shared) ==

@@ -5,6 +5,7 @@
 #include "bench/step/fidelity.h"
 #include "bench/step/held_out.h"
 #include "bench/step/rank_setup_testing.h"
+#include "kernels/base/errors.h"
 #include "kernels/testing/temp_directory.h"
 
 using namespace precbench;
