@@ -147,6 +147,40 @@ TEST_CASE("step: documents in a pack have the losses and gradients that they hav
   }
 }
 
+TEST_CASE("step: packed documents match Hugging Face's step on each in a sequence of its own",
+          "[transformer][documents]") {
+  const Golden golden(kPackedGoldens, "documents");
+  const StoredTensor& answers = golden.file.at("answers");
+  const auto* has_loss = reinterpret_cast<const std::uint8_t*>(answers.data);
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t b = 0; b < golden.B; ++b) {
+    std::int64_t length = golden.T;
+    while (!has_loss[b * golden.T + length - 1]) --length;
+    lengths.push_back(length);
+  }
+  const std::int64_t all = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+  REQUIRE(all < golden.B * golden.T);  // the padding is left out
+  Batch packed(1, all);
+  std::int64_t at = 0;
+  for (std::int64_t b = 0, begin = 0; b < golden.B; begin += lengths[b++])
+    for (std::int64_t t = 0; t < lengths[b]; ++t, ++at) {
+      packed.tokens[at] = golden.tokens[b * golden.T + t];
+      packed.targets[at] = golden.targets[b * golden.T + t];
+      packed.counted[at] = has_loss[b * golden.T + t];
+      packed.first_key[at] = static_cast<std::int32_t>(begin);
+      packed.positions[at] = static_cast<std::int32_t>(t);
+    }
+  TestStep step({.model = golden.model, .B = 1, .T = all, .reference = true}, make_cpu_device(1));
+  step.load(golden.weights());
+  step.set_documents(packed.first_key, packed.positions);
+  StepOutcome outcome;
+  outcome.loss = step.forward_backward(packed.tokens, packed.targets, packed.weights());
+  outcome.gradients = step.gradients();
+  outcome.grad_norm = step.update(golden.optimizer);
+  outcome.weights = step.weights();
+  check_fp32_step(golden, outcome);
+}
+
 TEST_CASE("step: learned positions restart in every document of a pack", "[transformer][documents]") {
   const Golden golden(kPackedGoldens, "gpt2");
   Batches batches(golden);
