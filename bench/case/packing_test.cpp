@@ -26,7 +26,7 @@ std::string packing_reason(const Case& c) { return unsupported_reason(resolve(c)
 
 }  // namespace
 
-TEST_CASE("--packing: needs documents, and names what a GPU does not support", "[packing]") {
+TEST_CASE("packing: needs documents, and names what a GPU does not support", "[packing]") {
   const TempDirectory directory;
   const std::string path = directory.write("chat.jsonl", "{\"prompt\": [1, 2], \"answer\": [3]}\n");
   CHECK_THROWS_WITH(
