@@ -229,6 +229,12 @@ std::vector<Field> make_fields() {
           &Case::data, kSingle, always),
       text("glob", kData, "file name pattern in a folder of --data or --eval-data", &Case::glob, kSingle,
            when_set),
+      also(
+          "sample_packing",
+          text(
+              "packing", kData,
+              "packing of whole documents (.jsonl) into sequences, with attention and positions of their own",
+              &Case::packing, kAxis, when_used, words_in(kSwitchWords))),
       text("eval_data", kData, "held-out text or tokens for evaluation, in the forms of --data",
            &Case::eval_data, kSingle, when_set),
       number("eval_every", kData, "steps", "interval between evaluations; 0: only after the last step",

@@ -63,6 +63,7 @@ struct Case {
 
   std::string data = "synthetic";
   std::string glob = "*";
+  std::string packing = "off";
   std::string eval_data;
   std::int64_t eval_every = 0;  ///< 0: after the last step only
   std::int64_t eval_tokens = 65536;

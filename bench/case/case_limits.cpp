@@ -15,6 +15,7 @@
 #include "kernels/base/parse_number.h"
 #include "kernels/numerics/selection.h"
 #include "kernels/numerics/state_formats.h"
+#include "models/data/documents.h"
 #include "models/transformer/optimizer/optimizers.h"
 
 namespace precbench {
@@ -129,6 +130,9 @@ void check_combinations(const Case& c) {
   if (cosine && c.warmup >= c.steps)
     throw InvalidInput(fmt::format("--warmup: {} steps leave no steps of --steps {} for the cosine schedule",
                                    c.warmup, c.steps));
+  if (kSwitchWords.find(c.packing).value() && !is_documents(c.data))
+    throw InvalidInput(fmt::format(
+        "--packing on: packs documents of prompt and answer (.jsonl), which --data {} is not", c.data));
   if (c.lora_alpha && c.lora_rank == 0)
     throw InvalidInput("--lora-alpha: scales the output of adapters; add --lora RANK");
   if (c.lora_rank > kMaxLoraRank)

@@ -213,11 +213,12 @@ void check_value(const Field& field, const std::string& text) {
 }
 
 DataOptions data_options(const Case& c, const ModelConfig& model) {
-  return {c.data == kSynthetic ? "" : c.data, c.glob, static_cast<std::uint64_t>(c.seed), model.vocab, c.seq};
+  return {c.data == kSynthetic ? "" : c.data,  c.glob, static_cast<std::uint64_t>(c.seed), model.vocab, c.seq,
+          kSwitchWords.find(c.packing).value()};
 }
 
 DataOptions held_out_options(const Case& c, const ModelConfig& model) {
-  return {c.eval_data, c.glob, 0, model.vocab, c.seq};
+  return {c.eval_data, c.glob, 0, model.vocab, c.seq, kSwitchWords.find(c.packing).value()};
 }
 
 }  // namespace precbench

@@ -81,6 +81,7 @@ TEST_CASE("case_id: changes with the work and with nothing else", "[definition]"
     if (name == "attention" || name == "gemm" || name == "grouped") c.device = "cuda";
     if (name == "momentum") c.optimizer = "muon";
     if (name == "lora_alpha") c.lora_rank = 4;
+    if (name == "packing") c.data = "chats.jsonl";
     if (name == "fidelity_stress" || name == "sensitivity") c.fidelity_batches = 1;
     // A glob only selects the files of a data folder.
     CHECK(ids.insert(id_of(c)).second == (changes_work(name) && name != "glob"));

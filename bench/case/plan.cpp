@@ -35,7 +35,8 @@ std::vector<std::string> names_of(const ConvertedLayers& layers, const ModelConf
 }  // namespace
 
 std::int64_t Plan::flops_per_token() const {
-  return precbench::flops_per_token(model, T, FlopConvention::causal, parameters.lora.rank).total();
+  return precbench::flops_per_token(model, T, FlopConvention::causal, parameters.lora.rank, packed.get())
+      .total();
 }
 
 TransformerOptions Plan::transformer(int rank) const {
@@ -59,6 +60,7 @@ TransformerOptions Plan::transformer(int rank) const {
   if (on_gpu) options.group_rows = kGpuGroupRows;
   options.balance = balance;
   options.z_loss = z_loss;
+  options.packed = packed;
   return options;
 }
 

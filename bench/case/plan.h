@@ -2,6 +2,7 @@
 // rank needs. Shared by the run and its prediction.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,6 +36,8 @@ struct Plan : Definition {
   bool deterministic = false;
   CheckpointKeep checkpoint_keep = CheckpointKeep::last;
   bool on_gpu = false;
+  /// Documents of --packing on; null without, or if the file cannot be read, which the run says.
+  std::shared_ptr<const PackedLengths> packed;
   std::uint64_t seed = 0;
   RoutingChoice routing;
   double capacity = 0;
@@ -44,6 +47,8 @@ struct Plan : Definition {
 
   /// Returns true if --grad-sync makes a difference: sharded ranks with several micro-steps.
   bool has_grad_sync() const { return parameters.parallel.weight_shards() > 1 && accumulation > 1; }
+  /// Returns true if sequences are packed with documents.
+  bool packs() const { return kSwitchWords.find(fields.packing).value(); }
   /// Returns the model FLOPs per token of a training step.
   std::int64_t flops_per_token() const;
   /// Tokens of one rank in a micro-step.

@@ -5,6 +5,10 @@
 #include <algorithm>
 #include <ctime>
 #include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <tuple>
 #include <utility>
 
 #include "bench/case/case_limits.h"
@@ -14,6 +18,7 @@
 #include "kernels/base/errors.h"
 #include "kernels/gpu/device_info.h"
 #include "models/config/hub_names.h"
+#include "models/data/documents.h"
 
 namespace precbench {
 namespace {
@@ -76,6 +81,30 @@ std::vector<FrozenFormats> frozen_formats_of(const Plan& plan) {
   return formats;
 }
 
+/// Returns the lengths of a case's packed documents; null without packing, or if they cannot be read.
+std::shared_ptr<const PackedLengths> packed_lengths_of(const Plan& plan) {
+  if (!plan.packs()) return nullptr;
+  // A sweep resolves many cases of one file.
+  using Key =
+      std::tuple<std::string, std::optional<std::uint64_t>, std::int64_t, std::int64_t, std::uint64_t>;
+  static std::mutex mutex;
+  static std::map<Key, std::shared_ptr<const PackedLengths>> known;
+  const std::lock_guard lock(mutex);
+  const DataOptions options = data_options(plan.fields, plan.model);
+  const auto [entry, added] =
+      known.try_emplace({options.path, plan.data.fingerprint, options.vocab, options.T, options.seed});
+  if (!added) return entry->second;
+  try {
+    const std::unique_ptr<DataSource> data = open_data(options);
+    if (const auto* documents = dynamic_cast<const Documents*>(data.get()))
+      entry->second = std::make_shared<PackedLengths>(
+          PackedLengths{documents->positions(), documents->sequences(options.T)});
+  } catch (const InvalidInput&) {  // the run opens the file again
+    entry->second = nullptr;
+  }
+  return entry->second;
+}
+
 /// Returns the plan of a case with its definition.
 Plan plan_of(const Case& c, Definition definition) {
   Plan plan;
@@ -132,6 +161,7 @@ Plan plan_of(const Case& c, Definition definition) {
   plan.deterministic = value_of(kSwitchWords, c.deterministic);
   plan.checkpoint_keep = value_of(kCheckpointKeepWords, c.checkpoint_keep);
   plan.seed = static_cast<std::uint64_t>(c.seed);
+  plan.packed = packed_lengths_of(plan);
   if (!plan.model.moe) return plan;
   plan.routing = parse_routing(c.routing);
   plan.capacity = c.capacity.value_or(0);

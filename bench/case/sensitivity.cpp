@@ -12,7 +12,6 @@
 #include "kernels/base/enum_names.h"
 #include "kernels/base/errors.h"
 #include "models/config/block.h"
-#include "models/transformer/flops.h"
 
 namespace precbench {
 namespace {
@@ -418,8 +417,7 @@ std::vector<SensitivityCell> sets_together(const Plan& plan,
 
 double quantized_flops(const Plan& plan) {
   constexpr double kPerMultiplyAdd = 2;
-  return kPerMultiplyAdd * CellMaker(plan).whole_flops() /
-         static_cast<double>(flops_per_token(plan.model, plan.T).total());
+  return kPerMultiplyAdd * CellMaker(plan).whole_flops() / static_cast<double>(plan.flops_per_token());
 }
 
 bool wants_sets(const Plan& plan) {

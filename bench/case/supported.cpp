@@ -160,6 +160,27 @@ std::optional<std::string> latent_unsupported_reason(const Plan& plan) {
   return std::nullopt;
 }
 
+/// Checks attention within packed documents on a GPU, which only our kernels for any GPU have.
+std::optional<std::string> packing_unsupported_reason(const Plan& plan) {
+  if (!plan.packs() || !plan.on_gpu) return std::nullopt;
+  const ModelConfig& m = plan.model;
+  const std::string& device = plan.fields.device;
+  if (plan.fields.attention == "cudnn")
+    return "--packing on: cuDNN attention has no documents that share sequences; use auto or own";
+  if (m.latent)
+    return fmt::format(
+        "--packing on: the {} device has no kernel for latent attention (MLA) within documents", device);
+  if (plan.parameters.parallel.context > 1)
+    return fmt::format(
+        "--packing on: the {} device has no kernel for documents in sequences that ranks share (--context)",
+        device);
+  if (constexpr std::int64_t kWidest = 128; m.head_dim > kWidest)
+    return fmt::format(
+        "--packing on: head_dim is {}; attention within documents takes at most {} on the {} device",
+        m.head_dim, kWidest, device);
+  return std::nullopt;
+}
+
 /// Checks transposition of FP8 data.
 std::optional<std::string> transposed_unsupported_reason(const Plan& plan) {
   std::vector<const Recipe*> recipes = {&plan.recipe};
@@ -190,7 +211,7 @@ std::optional<std::string> unsupported_reason(const Plan& plan) {
   for (const auto& check :
        {lora_unsupported_reason, parallel_unsupported_reason, expert_parallel_unsupported_reason,
         state_unsupported_reason, fp8_storage_unsupported_reason, transposed_unsupported_reason,
-        latent_unsupported_reason})
+        latent_unsupported_reason, packing_unsupported_reason})
     if (auto why = check(plan)) return why;
   for (const LaterLayers& next : plan.later)
     if (next.recipe.delayed() && !same_scales(next.recipe, plan.parameters.delayed))

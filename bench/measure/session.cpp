@@ -179,7 +179,8 @@ void Session::run() {
   if (data_->skipped() > 0)
     builder_.warn({fmt::format("not all of the data was read: {}", data_->describe())});
   if (is_documents(case_.data))
-    builder_.warn({fmt::format("tokens/s counts padding: {}", data_->describe())});
+    builder_.warn({fmt::format("tokens/s counts padding: {}{}", data_->describe(),
+                               plan_.packs() ? "" : "; --packing on puts several into each sequence")});
   if (!case_.eval_data.empty()) held_out_.emplace(plan_);
   if (!case_.init_from.empty()) initial_ = std::make_unique<InitialWeights>(case_.init_from, plan_.model);
   open_checkpoints();

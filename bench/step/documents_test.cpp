@@ -5,6 +5,7 @@
 #include "bench/step/fidelity.h"
 #include "bench/step/held_out.h"
 #include "bench/step/rank_setup_testing.h"
+#include "kernels/base/errors.h"
 #include "kernels/testing/temp_directory.h"
 
 using namespace precbench;
@@ -105,4 +106,81 @@ TEST_CASE("fidelity: outputs of documents are compared on their answers", "[fide
     CHECK(answers < 0.9 * 4 * plan.T);
     CHECK(compare_outputs(rank, plan).tokens == answers);
   });
+}
+
+namespace {
+
+/// Returns the number of sequences of packed documents.
+int packs_of(const std::string& path) {
+  const Plan plan = plan_of({.data = path, .packing = "on"});
+  return static_cast<int>(tokens_of(plan)->sequences(plan.T));
+}
+
+}  // namespace
+
+TEST_CASE("Rank: an epoch of packed documents is a step on each of them alone", "[rank][documents]") {
+  const TempDirectory directory;
+  constexpr int kCount = 24;
+  const std::string path = directory.write("chat.jsonl", documents(kCount));
+  const Trained alone = train({.batch = kCount, .data = path});
+  // As many sequences as 4 ranks or micro-steps can divide: further ones belong to the next epoch.
+  const int packs = packs_of(path);
+  REQUIRE(packs < kCount * 3 / 4);
+  const auto packed = [&](Setup setup) {
+    setup.data = path;
+    setup.packing = "on";
+    return train(setup);
+  };
+  const Trained together = packed({.batch = packs});
+  // BF16 operands: the same values in other places, whose products are added up in another order.
+  CHECK(together.losses[0] == Approx(alone.losses[0]).epsilon(1e-5));
+  CHECK(together.norms[0] == Approx(alone.norms[0]).epsilon(1e-3));
+  for (int i = 1; i < kSteps; ++i) CHECK(together.losses[i] == Approx(alone.losses[i]).epsilon(1e-3));
+  const Trained micro = packed({.batch = 1, .accumulation = packs});
+  CHECK(micro.losses[0] == Approx(alone.losses[0]).epsilon(1e-5));
+  const Trained whole = packed({.batch = 4});
+  for (const Setup& setup :
+       {Setup{.ranks = 2, .batch = 2}, Setup{.ranks = 2, .parallel = "fsdp", .batch = 1, .accumulation = 2},
+        Setup{.ranks = 2, .batch = 4, .context = 2}, Setup{.ranks = 4, .batch = 2, .context = 2}}) {
+    INFO(setup.ranks << " ranks, batch " << setup.batch << ", context " << setup.context);
+    const Trained same = packed(setup);
+    for (int i = 0; i < kSteps; ++i) CHECK(same.losses[i] == Approx(whole.losses[i]).epsilon(1e-4));
+    CHECK(same.norms[0] == Approx(whole.norms[0]).epsilon(1e-3));
+  }
+}
+
+TEST_CASE("HeldOut: packed documents have the losses that they have alone", "[held_out][documents]") {
+  const TempDirectory directory;
+  const std::string path = directory.write("chat.jsonl", documents(12));
+  const auto evaluated = [&](const std::string& packing, std::int64_t sequences) {
+    Plan plan = plan_of({.batch = 1, .data = path, .packing = packing});
+    plan.fields.eval_data = path;
+    plan.fields.eval_tokens = sequences * plan.T;
+    const HeldOut held_out(plan);
+    Evaluation result;
+    run_cpu_ranks(plan, dry_run(plan, nullptr).extent + watching_bytes(plan),
+                  [&](Rank& rank, const DataSource&) {
+                    rank.parameters().initialize(plan.seed, kInitialDeviation);
+                    result = held_out.evaluate(rank, 0);
+                  });
+    return result;
+  };
+  const Evaluation alone = evaluated("off", 12);
+  Plan plan = plan_of({.data = path, .packing = "on"});
+  plan.fields.eval_data = path;
+  const Evaluation packed =
+      evaluated("on", open_data(held_out_options(plan.fields, plan.model))->sequences(plan.T));
+  CHECK(*packed.loss == Approx(*alone.loss).epsilon(1e-5));
+  CHECK(packed.tokens == alone.tokens);
+}
+
+TEST_CASE("resolve: packed documents are counted by their own lengths", "[plan][documents]") {
+  const TempDirectory directory;
+  const std::string path = directory.write("chat.jsonl", documents(24));
+  const Plan alone = plan_of({.data = path}), packed = plan_of({.data = path, .packing = "on"});
+  CHECK(packed.flops_per_token() < alone.flops_per_token());
+  CHECK(dry_run(packed, nullptr).model_flops() ==
+        Approx(static_cast<double>(packed.flops_per_token() * packed.tokens_per_step())).epsilon(1e-6));
+  CHECK(plan_of({.data = "missing.jsonl", .packing = "on"}).packed == nullptr);  // the run says so
+  CHECK_THROWS_AS(plan_of({.packing = "on"}), InvalidInput);
 }

@@ -30,6 +30,8 @@ Rank::Rank(Device& device, Comm& comm, const Plan& plan, void* block, std::int64
       tokens_(push_other(arena_, DType::i32, plan.accumulation * plan.tokens_per_micro_step(), 1)),
       targets_(push_other(arena_, DType::i32, plan.accumulation * plan.tokens_per_micro_step(), 1)),
       weights_(is_documents(plan.fields.data) ? push_other(arena_, DType::f32, tokens_.rows, 1) : Tensor{}),
+      first_key_(plan.packs() ? push_other(arena_, DType::i32, tokens_.rows, 1) : Tensor{}),
+      positions_(plan.packs() ? push_other(arena_, DType::i32, tokens_.rows, 1) : Tensor{}),
       counted_(tokens_.rows, 1),  // until the first upload: a dry run has none
       report_(push_other(arena_, DType::f32, 1, 2)),
       scalars_(push_other(arena_, DType::f32, 1, 4)),
@@ -79,12 +81,14 @@ std::int64_t Rank::upload(const DataSource& data, const std::vector<std::uint64_
   const std::int64_t passes = std::ssize(sequences) / plan_.B, count = passes * M;
   std::vector<std::int32_t> tokens(count), targets(count), sequence(plan_.B * (T + 1));
   std::vector<std::uint8_t> marks(plan_.B * T);
+  std::vector<std::int32_t> begins(plan_.B * T), first_key(count), positions(count);
   counted_.resize(count);
   const RowMap map = rows();
   for (std::int64_t pass = 0; pass < passes; ++pass) {
     for (std::int64_t b = 0; b < plan_.B; ++b) {
       data.sequence(sequences[pass * plan_.B + b], T, sequence.data() + b * (T + 1));
       data.mark_counted(sequences[pass * plan_.B + b], T, marks.data() + b * T);
+      data.mark_documents(sequences[pass * plan_.B + b], T, begins.data() + b * T);
     }
     for (std::int64_t row = 0; row < M; ++row) {
       const std::int64_t whole = map.of(row);
@@ -92,10 +96,16 @@ std::int64_t Rank::upload(const DataSource& data, const std::vector<std::uint64_
       tokens[pass * M + row] = sequence[at];
       targets[pass * M + row] = sequence[at + 1];
       counted_[pass * M + row] = marks[whole];
+      first_key[pass * M + row] = begins[whole];
+      positions[pass * M + row] = static_cast<std::int32_t>(whole % T) - begins[whole];
     }
   }
   device_.upload(tokens_.slice_rows(0, count), tokens.data());
   device_.upload(targets_.slice_rows(0, count), targets.data());
+  if (!first_key_.empty()) {
+    device_.upload(first_key_.slice_rows(0, count), first_key.data());
+    device_.upload(positions_.slice_rows(0, count), positions.data());
+  }
   return count;
 }
 
@@ -135,7 +145,7 @@ void Rank::forward_backward(Transformer& transformer) {
   for (int micro = 0; micro < plan_.accumulation; ++micro) {
     if (runs_micro_step_ && !runs_micro_step_(micro)) continue;
     parameters_.begin_micro_step(micro);
-    transformer.forward_backward(loss_sum, tokens_.slice_rows(micro * M, M),
+    transformer.forward_backward(loss_sum, inputs(micro * M, M),
                                  Targets{targets_, weights_}.slice_rows(micro * M, M), scale, micro);
   }
 }
@@ -152,7 +162,7 @@ std::vector<float> Rank::token_losses(Transformer& transformer, const DataSource
   const std::int64_t count = upload(data, sequences);
   const Scope scope(arena_);
   const Tensor losses = arena_.push(Segment::activations, DType::f32, count, 1);
-  transformer.forward(losses, tokens_.slice_rows(0, count), {targets_.slice_rows(0, count)});
+  transformer.forward(losses, inputs(0, count), {targets_.slice_rows(0, count)});
   std::vector<float> values(count);
   device_.download(values.data(), losses);
   return values;
@@ -160,7 +170,8 @@ std::vector<float> Rank::token_losses(Transformer& transformer, const DataSource
 
 std::vector<float> Rank::compare_outputs(Transformer& transformer, Transformer& bf16) {
   const std::int64_t M = plan_.tokens_per_micro_step();
-  const Tensor tokens = tokens_.slice_rows(0, M), targets = targets_.slice_rows(0, M);
+  const Tokens tokens = inputs(0, M);
+  const Tensor targets = targets_.slice_rows(0, M);
   const Scope scope(arena_);
   const Tensor distances = arena_.push(Segment::activations, DType::f32, M, 2),
                features = arena_.push(Segment::activations, DType::bf16, M, plan_.model.width);

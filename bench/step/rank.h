@@ -103,6 +103,10 @@ class Rank {
   /// Uploads the weights of the uploaded targets, so that the step's loss is the mean over all targets of all ranks
   /// that have one.
   void weigh(const DataSource& data, std::int64_t step);
+  /// Returns uploaded tokens with their documents.
+  Tokens inputs(std::int64_t first, std::int64_t rows) const {
+    return Tokens(tokens_, first_key_, positions_).slice_rows(first, rows);
+  }
   /// Returns the plan's options with the recipes of the current step.
   TransformerOptions transformer_options() const;
 
@@ -112,8 +116,9 @@ class Rank {
   const ConvertedLayers* layers_;  // recipes of the current step
   Arena arena_;
   Parameters parameters_;
-  Tensor tokens_, targets_;  // i32 [accumulation, M]
-  Tensor weights_;           // f32 [accumulation, M] if some targets have no loss, else empty
+  Tensor tokens_, targets_;       // i32 [accumulation, M]
+  Tensor weights_;                // f32 [accumulation, M] if some targets have no loss, else empty
+  Tensor first_key_, positions_;  // i32 [accumulation, M] if documents are packed, else empty
   std::vector<std::uint8_t> counted_;
   Tensor report_;  // f32 [2]: sum of losses, signal
   Tensor scalars_, norm_squared_;

@@ -41,7 +41,7 @@ struct Setup {
   std::int64_t seq = 0;    ///< tokens per sequence; 0: the model's
   std::int64_t steps = 0;  ///< --steps; 0: auto
   std::string amax = "";   ///< --reduce-amax; empty: as reduce_amax says
-  std::string data = "synthetic";
+  std::string data = "synthetic", packing = "off";
 };
 
 /// Returns the plan of a setup. Units have 12,384 (a block) and 3,200 or 3,232 (embedding and head) elements,
@@ -83,6 +83,7 @@ inline Plan plan_of(const Setup& setup) {
   c.keep_bf16 = setup.keep_bf16;
   c.lr = 1e-3;
   c.data = setup.data;
+  c.packing = setup.packing;
   return resolve(c);
 }
 

@@ -18,7 +18,8 @@ namespace precbench {
 /// Returns the tokens of a case.
 inline std::unique_ptr<DataSource> tokens_of(const Plan& plan) {
   const std::string path = plan.fields.data == "synthetic" ? "" : plan.fields.data;
-  return open_data({.path = path, .glob = "", .seed = 1, .vocab = plan.model.vocab, .T = plan.T});
+  return open_data(
+      {.path = path, .glob = "", .seed = 1, .vocab = plan.model.vocab, .T = plan.T, .packed = plan.packs()});
 }
 
 /// Runs body(rank, data) on every rank of the plan, each in `bytes` of memory filled with NaN.

@@ -3,7 +3,8 @@
 // log-sum-exp (Dao et al. 2022, without tiling over keys). Everything is FP32 between the BF16 inputs and
 // outputs. A thread processes whole KV heads, so that dK and dV are summed over the group's heads in one
 // order. Queries and keys may be in different tensors, with different lengths and an offset between their
-// positions. A query may see a window of keys alone, and scores may be soft-capped (Gemma 2).
+// positions. A query may see a window of keys alone, or those of its own document, and scores may be soft-capped (Gemma
+// 2).
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -57,15 +58,23 @@ KeyRows key_rows(const Tensor& fused, const Tensor& own, const AttentionShape& s
   return {own, s, 0};
 }
 
+/// Returns the first keys of a sequence's queries; null without documents.
+const std::int32_t* first_keys_of(const DocumentMask& documents, const AttentionShape& s, std::int64_t b) {
+  return documents.empty() ? nullptr : documents.first_key.as<const std::int32_t>() + b * s.T;
+}
+
 /// A run of queries and the keys visible to it, numbered from the first that any of its queries sees.
 struct QueryBlock {
   const AttentionShape& shape;
+  const std::int32_t* document_starts;
   std::int64_t first, n;
   std::int64_t begin;  ///< number of keys before
   std::int64_t keys;   ///< up to the last that the last query sees
 
-  QueryBlock(const AttentionShape& s, std::int64_t first_query)
+  /// `first_keys`: of all queries of the sequence (DocumentMask); null: 0 each.
+  QueryBlock(const AttentionShape& s, std::int64_t first_query, const std::int32_t* first_keys)
       : shape(s),
+        document_starts(first_keys),
         first(first_query),
         n(std::min(kBlock, s.T - first)),
         begin(start_of(0)),
@@ -80,8 +89,9 @@ struct QueryBlock {
     return std::clamp<std::int64_t>(first + i + shape.offset + 1, 0, shape.keys());
   }
   std::int64_t start_of(std::int64_t i) const {
-    if (shape.window == 0) return 0;
-    return std::clamp<std::int64_t>(first + i + shape.offset + 1 - shape.window, 0, end_of(i));
+    const std::int64_t document = document_starts ? document_starts[first + i] : 0;
+    if (shape.window == 0) return std::min(document, end_of(i));
+    return std::clamp<std::int64_t>(first + i + shape.offset + 1 - shape.window, document, end_of(i));
   }
 };
 
@@ -178,7 +188,7 @@ void CpuDevice::do_attention(const ops::Attention& op) {
       load_head(q, op.qkv, b, T, h * D, D);
       float* lse_row = op.lse.as<float>() + (b * s.heads + h) * T;
       for (std::int64_t first = 0; first < T; first += kBlock) {
-        const QueryBlock block(s, first);
+        const QueryBlock block(s, first, first_keys_of(op.documents, s, b));
         if (block.keys == 0) std::fill_n(o + first * V, block.n * V, 0.0f);
         block_scores(p, q, k + block.begin * D, block, D);
         for (std::int64_t i = 0; i < block.n; ++i) {
@@ -214,7 +224,7 @@ void CpuDevice::do_attention_backward(const ops::AttentionBackward& op) {
       load_head(grad, op.dout, b, T, h * V, V);
       const float* lse_row = op.lse.as<float>() + (b * s.heads + h) * T;
       for (std::int64_t first = 0; first < T; first += kBlock) {
-        const QueryBlock block(s, first);
+        const QueryBlock block(s, first, first_keys_of(op.documents, s, b));
         const std::int64_t n = block.n, keys = block.keys, at = block.begin * D, at_v = block.begin * V;
         if (keys == 0) std::fill_n(dq + first * D, n * D, 0.0f);
         block_scores(p, q, k + at, block, D);

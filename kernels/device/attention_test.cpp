@@ -18,9 +18,10 @@ struct AttentionReference {
   std::vector<double> out, lse;
 };
 
-/// FP64 reference. `kv` [B * keys, kv_width]: separate keys and values; empty: those of qkv.
+/// FP64 reference. `kv` [B * keys, kv_width]: separate keys and values; empty: those of qkv. `first_key`: of documents.
 AttentionReference attention(const AttentionShape& s, const std::vector<double>& qkv,
-                             const std::vector<double>& kv = {}) {
+                             const std::vector<double>& kv = {},
+                             const std::vector<std::int32_t>& first_key = {}) {
   const std::int64_t D = s.head_dim, V = s.v_dim(), W = s.qkv_width(), group = s.heads / s.kv_heads;
   const std::int64_t K = s.keys();
   const std::int64_t pitch = kv.empty() ? W : s.kv_width();
@@ -35,8 +36,10 @@ AttentionReference attention(const AttentionShape& s, const std::vector<double>&
         const double* k = keys + b * K * pitch + h / group * D;
         const double* v = keys + b * K * pitch + s.k_width() + h / group * V;
         const std::int64_t visible = std::clamp<std::int64_t>(t + s.offset + 1, 0, K);
-        const std::int64_t begin =
+        const std::int64_t in_window =
             s.window ? std::clamp<std::int64_t>(t + s.offset + 1 - s.window, 0, visible) : 0;
+        const std::int64_t begin =
+            first_key.empty() ? in_window : std::max<std::int64_t>(in_window, first_key[b * s.T + t]);
         double largest = -std::numeric_limits<double>::infinity(), total = 0;
         for (std::int64_t j = begin; j < visible; ++j) {
           p[j] = 0;
@@ -251,6 +254,91 @@ TEST_CASE("attention: a copy of the fused keys and values gives the same bits", 
     if (static_cast<std::int64_t>(i) % W < C) REQUIRE(dq[i] == both[i]);
 }
 
+// ---- documents
+
+namespace {
+
+/// Returns for each query of B sequences the first key of its document. Documents of sequence b have 1 + b, then ever more
+/// tokens; they are those of T_k keys, and query t is key t + offset.
+std::vector<std::int32_t> first_keys(const AttentionShape& s) {
+  std::vector<std::int32_t> all;
+  for (std::int64_t b = 0; b < s.B; ++b) {
+    std::int64_t begin = 0, length = 1 + b;
+    for (std::int64_t key = 0; key < s.offset + s.T; ++key) {
+      if (key == begin + length) begin = key, length = 3 * length + 1;
+      if (key >= s.offset) all.push_back(static_cast<std::int32_t>(begin));
+    }
+  }
+  return all;
+}
+
+Tensor as_tensor(std::vector<std::int32_t>& values) {
+  return {values.data(), DType::i32, std::ssize(values), 1};
+}
+
+}  // namespace
+
+TEST_CASE("attention: queries see the keys of their document alone", "[cpu][attention]") {
+  const auto device = make_cpu_device(2);
+  std::vector<AttentionShape> all;
+  for (const std::int64_t T : {1, 63, 130}) {
+    all.push_back({2, T, 4, 2, 4});
+    all.push_back({2, T, 2, 2, 6});
+    for (const std::int64_t window : {1, 7, 64, 131})
+      all.push_back({.B = 2, .T = T, .heads = 4, .kv_heads = 2, .head_dim = 4, .window = window});
+    all.push_back({.B = 1, .T = T, .heads = 2, .kv_heads = 1, .head_dim = 4, .window = 9, .softcap = 0.7f});
+    all.push_back({.B = 2, .T = T, .heads = 2, .kv_heads = 2, .head_dim = 6, .value_dim = 4});
+  }
+  for (const AttentionShape& s : all) {
+    INFO("T " << s.T << " heads " << s.heads << "/" << s.kv_heads << " window " << s.window);
+    std::vector<std::int32_t> first = first_keys(s);
+    const Owned qkv(DType::f32, s.tokens(), s.qkv_width(), normal(1, s.tokens() * s.qkv_width()));
+    const Owned dout(DType::f32, s.tokens(), s.out_width(), normal(2, s.tokens() * s.out_width()));
+    const Owned out(DType::f32, s.tokens(), s.out_width()), lse(DType::f32, s.heads, s.tokens());
+    const Owned dqkv(DType::f32, s.tokens(), s.qkv_width());
+    const DocumentMask documents{as_tensor(first)};
+    device->attention({operand(out), lse, qkv, s, {}, documents});
+    device->attention_backward(
+        {.dqkv = dqkv, .dout = dout, .out = out, .lse = lse, .qkv = qkv, .shape = s, .documents = documents});
+    const AttentionReference want = attention(s, qkv.doubles(), {}, first);
+    CHECK(relative_error(out.floats(), want.out) < kFp32Error);
+    CHECK(relative_error(lse.floats(), want.lse) < kFp32Error);
+    const std::size_t size = dqkv.floats().size();
+    check_gradient(
+        [&](const std::vector<double>& moved) {
+          return dot(attention(s, moved, {}, first).out, dout.floats());
+        },
+        qkv.doubles(), dqkv.floats(), size < 100 ? 1 : size / 40 | 1);
+  }
+}
+
+TEST_CASE("attention: documents of separate keys at an offset match FP64", "[cpu][attention]") {
+  const auto device = make_cpu_device(2);
+  for (const AttentionShape& s :
+       {AttentionShape{2, 70, 2, 2, 6, 200, 130}, AttentionShape{2, 65, 2, 1, 4, 130, 0},
+        AttentionShape{2, 70, 2, 1, 4, 200, 100, 20}}) {
+    INFO(text(s));
+    const std::int64_t M = s.tokens(), W = s.qkv_width(), rows = s.B * s.keys(), width = s.kv_width();
+    std::vector<std::int32_t> first = first_keys(s);
+    const DocumentMask documents{as_tensor(first)};
+    const Owned qkv(DType::f32, M, W, normal(1, M * W)), kv(DType::f32, rows, width, normal(2, rows * width));
+    const Owned dout(DType::f32, M, s.q_width(), normal(3, M * s.q_width()));
+    const Owned out(DType::f32, M, s.q_width()), lse(DType::f32, s.heads, M);
+    const Owned dqkv(DType::f32, M, W), dkv(DType::f32, rows, width);
+    device->attention({operand(out), lse, qkv, s, kv, documents});
+    device->attention_backward({dqkv, dout, out, lse, qkv, s, kv, dkv, documents});
+    CHECK(relative_error(out.floats(), attention(s, qkv.doubles(), kv.doubles(), first).out) < kFp32Error);
+    const auto loss = [&](const std::vector<double>& q, const std::vector<double>& keys) {
+      return dot(attention(s, q, keys, first).out, dout.floats());
+    };
+    const auto stride = [](const Owned& x) { return x.floats().size() / 40 | 1; };
+    check_gradient([&](const std::vector<double>& moved) { return loss(moved, kv.doubles()); }, qkv.doubles(),
+                   query_gradient(s, dqkv), stride(dqkv));
+    check_gradient([&](const std::vector<double>& moved) { return loss(qkv.doubles(), moved); }, kv.doubles(),
+                   dkv.floats(), stride(dkv));
+  }
+}
+
 // ---- non-finite values
 
 namespace {
@@ -345,6 +433,59 @@ TEST_CASE("attention: a NaN or Inf reaches only the rows that depend on it", "[c
           CHECK(spread == 0);
           CHECK(lost == 0);
         }
+}
+
+PRECBENCH_OP_TEST(documents_on, "attention within documents") {
+  std::vector<AttentionShape> all;
+  for (const std::int64_t D : {32, 64, 80, 128}) all.push_back({2, 300, 4, 2, D});
+  for (const std::int64_t T : {1, 65, 700}) all.push_back({2, T, 2, 1, 64});
+  for (const std::int64_t window : {1, 50, 200})
+    all.push_back({.B = 2, .T = 300, .heads = 2, .kv_heads = 1, .head_dim = 64, .window = window});
+  for (const AttentionShape& s : all) {
+    INFO("T " << s.T << ", head_dim " << s.head_dim << ", window " << s.window);
+    b.start();
+    HostMemory& host = b.host();
+    const std::int64_t M = s.tokens();
+    const Tensor qkv = host.random(DType::bf16, M, s.qkv_width(), 1.0f);
+    const Tensor dout = host.random(DType::bf16, M, s.q_width(), 1.0f);
+    // Documents of 1, 4, 13, 40 and more tokens; of 2, 7, 22, ...; then padding of the last quarter.
+    std::vector<std::int32_t> first = first_keys(s);
+    for (std::int64_t t = s.T - s.T / 4; t < s.T; ++t) first[t] = static_cast<std::int32_t>(t);
+    const Tensor begins = as_tensor(first);
+    const auto run_on = [&](Device& device, auto&& output, auto&& input, auto&& fetch, DType dtype) {
+      const DocumentMask documents{input(begins)};
+      const ops::Attention op{.out = operand(output(dtype, M, s.q_width())),
+                              .lse = output(DType::f32, s.heads, M),
+                              .qkv = input(qkv),
+                              .shape = s,
+                              .documents = documents};
+      const Tensor dqkv = output(dtype, M, s.qkv_width());
+      device.attention(op);
+      device.attention_backward({.dqkv = dqkv,
+                                 .dout = input(dout),
+                                 .out = op.out.value,
+                                 .lse = op.lse,
+                                 .qkv = op.qkv,
+                                 .shape = s,
+                                 .documents = documents});
+      return std::vector<Tensor>{fetch(op.out.value), fetch(dqkv), fetch(op.lse)};
+    };
+    const std::vector<Tensor> got = run_on(
+        b.device(), [&](auto... shape) { return b.output(shape...); },
+        [&](const Tensor& t) { return b.put(t); }, [&](const Tensor& t) { return b.fetch(t); }, DType::bf16);
+    const auto on_cpu = [&](DType dtype) {
+      return run_on(
+          b.cpu(), [&](auto... shape) { return host.tensor(shape...); },
+          [&](const Tensor& t) { return t.dtype == DType::i32 ? t : host.converted(t, dtype); },
+          [](const Tensor& t) { return t; }, dtype);
+    };
+    const std::vector<Tensor> naive = on_cpu(DType::bf16), truth = on_cpu(DType::f32);
+    check_twice("out", got[0], naive[0], HostMemory::values(truth[0]));
+    check_twice("dqkv", got[1], naive[1], HostMemory::values(truth[1]));
+    for (std::int64_t i = 0; i < got[2].size(); ++i)
+      REQUIRE(std::fabs(HostMemory::get(got[2], i) - HostMemory::get(truth[2], i)) <=
+              kFp32Error * (1 + std::fabs(HostMemory::get(truth[2], i))));
+  }
 }
 
 PRECBENCH_OP_TEST(uneven_attention_on, "attention to keys of their own") {

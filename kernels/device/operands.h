@@ -86,8 +86,19 @@ struct AttentionShape {
   std::int64_t qkv_width() const { return q_width() + kv_width(); }
 };
 
+/// Documents that share sequences: a query sees only the keys of its own, in addition to what the shape lets it see.
+struct DocumentMask {
+  /// i32 [M]: the first key that each query sees, counted in its sequence. Ascends within a sequence and is at most the
+  /// query's own position. Empty: all sequences are one document.
+  Tensor first_key = {};
+  /// Number of pairs of a query and a key within documents, relative to those of the shape alone. For costs only.
+  double visible = 1;
+
+  bool empty() const { return first_key.empty(); }
+};
+
 /// Rotary position embedding, rotate-half, position = offset + row % T. With a late_offset the second half of
-/// the rows is at position late_offset + row % T.
+/// the rows is at position late_offset + row % T. With `positions` a row is at its own instead.
 /// With QK-norm q and k are first RMS-normed, per head (Qwen3) or over all heads of a row (OLMoE). A bias is
 /// added to q, k and v before anything else.
 struct RopeOptions {
@@ -104,8 +115,11 @@ struct RopeOptions {
   double scale = 1;                              ///< factor of queries and keys
   std::int64_t offset = 0;                       ///< position of each sequence's first row
   std::optional<std::int64_t> late_offset = {};  ///< the same in the second half of the rows; null: as offset
+  Tensor positions = {};                         ///< i32 [M], each below position_count; may be empty
+  std::int64_t position_count = 0;
 
   RopeAngles angles() const {
+    if (!positions.empty()) return {position_count, shape.head_dim, theta, scaling, rotated, scale};
     return {shape.T, shape.head_dim, theta, scaling, rotated, scale, offset, late_offset};
   }
   /// Number of rows before the late ones. Without late rows no row number reaches it, not even one of a tile that ends
@@ -113,8 +127,9 @@ struct RopeOptions {
   std::int64_t early_rows() const {
     return late_offset ? shape.tokens() / 2 : std::numeric_limits<std::int64_t>::max();
   }
-  /// Returns the row of the table of angles for a row of the matrix.
+  /// Returns the row of the table of angles for a row of the matrix. The CPU's: reads `positions`.
   std::int64_t table_row(std::int64_t row) const {
+    if (!positions.empty()) return positions.as<std::int32_t>()[row];
     return row % shape.T + (row < early_rows() ? 0 : shape.T);
   }
   bool norms_all_heads() const { return q_norm.size() > shape.head_dim; }
@@ -131,14 +146,21 @@ struct LatentHeadsOptions {
   float q_scale = 1;        ///< factor of queries
   std::int64_t offset = 0;  ///< position of each sequence's first row
   std::optional<std::int64_t> late_offset = {};  ///< as in RopeOptions
+  Tensor positions = {};                         ///< as in RopeOptions
+  std::int64_t position_count = 0;
 
   std::int64_t nope_dim() const { return shape.head_dim - rope_dim; }
   /// Returns the width of keys without RoPE and of values, side by side in each head.
   std::int64_t kv_up_width() const { return shape.heads * (nope_dim() + shape.v_dim()); }
   /// Returns the options of RoPE over heads of rope_dim elements, for its table and rows.
   RopeOptions rope() const {
-    RopeOptions rope{
-        .shape = shape, .theta = theta, .scaling = scaling, .offset = offset, .late_offset = late_offset};
+    RopeOptions rope{.shape = shape,
+                     .theta = theta,
+                     .scaling = scaling,
+                     .offset = offset,
+                     .late_offset = late_offset,
+                     .positions = positions,
+                     .position_count = position_count};
     rope.shape.head_dim = rope_dim;
     return rope;
   }

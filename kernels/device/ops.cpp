@@ -256,7 +256,8 @@ OpCost BiasBackward::cost() const {
 OpCost Attention::cost() const {
   return casting(
       shaped_as(of("attention", OpClass::attention,
-                   qkv_bytes(qkv, kv, shape) + bytes(lse) + written_bytes(out), attention_flops(shape, 1)),
+                   qkv_bytes(qkv, kv, shape) + bytes(lse) + bytes(documents.first_key) + written_bytes(out),
+                   documents.visible * attention_flops(shape, 1)),
                 shape),
       out);
 }
@@ -264,11 +265,11 @@ OpCost Attention::cost() const {
 OpCost AttentionBackward::cost() const {
   // dV, dP, dQ, dK: the model's FLOPs. The recomputed scores, which every fused implementation needs, are not
   // counted.
-  return shaped_as(
-      of("attention_backward", OpClass::attention,
-         qkv_bytes(qkv, kv, shape) + qkv_bytes(dqkv, dkv, shape) + bytes(dout) + bytes(out) + bytes(lse),
-         attention_flops(shape, 2)),
-      shape);
+  return shaped_as(of("attention_backward", OpClass::attention,
+                      qkv_bytes(qkv, kv, shape) + qkv_bytes(dqkv, dkv, shape) + bytes(dout) + bytes(out) +
+                          bytes(lse) + bytes(documents.first_key),
+                      documents.visible * attention_flops(shape, 2)),
+                   shape);
 }
 
 OpCost AttentionSink::cost() const {

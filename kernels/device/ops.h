@@ -340,8 +340,8 @@ struct BiasBackward {
   OpCost cost() const;
 };
 
-/// Causal softmax(q k^T / sqrt(head_dim)) v, in a window and with soft-capped scores if the shape says so. A query
-/// that sees no key gives 0, with lse -inf. On the CPU, keys that a query does not see never affect it, nor does it
+/// Causal softmax(q k^T / sqrt(head_dim)) v, in a window and with soft-capped scores if the shape says so, and within
+/// documents. A query that sees no key gives 0, with lse -inf. On the CPU, keys that a query does not see never affect it, nor does it
 /// affect their gradients. On a GPU, NaN and Inf do within a tile: such a key gets weight 0 in a whole-tile GEMM, and
 /// 0 * NaN or 0 * Inf is NaN.
 struct Attention {
@@ -350,6 +350,7 @@ struct Attention {
   Tensor qkv;           ///< [M, qkv_width]; with kv only q is read
   AttentionShape shape;
   Tensor kv = {};  ///< [B * keys, kv_width]: separate keys and values; empty: those of qkv
+  DocumentMask documents = {};
   OpCost cost() const;
 };
 
@@ -359,6 +360,7 @@ struct AttentionBackward {
   AttentionShape shape;
   Tensor kv = {};   ///< as in Attention
   Tensor dkv = {};  ///< [B * keys, kv_width]; given with kv
+  DocumentMask documents = {};
   OpCost cost() const;
 };
 

@@ -65,6 +65,45 @@ RopeOptions options_of(const AttentionShape& s, const Tensor& q_norm, const Tens
 
 }  // namespace
 
+TEST_CASE("rope: rows at positions of their own have the bits of rows that are there", "[cpu][rope]") {
+  const auto device = make_cpu_device(2);
+  for (const Norm norm : {Norm::none, Norm::head}) {
+    constexpr std::int64_t kTurn = 7;  // row r of the second run is row r * kTurn of the first
+    const AttentionShape whole{1, 130, 4, 2, 6}, packed{2, 65, 4, 2, 6};
+    const std::int64_t M = whole.tokens(), W = whole.qkv_width();
+    const std::vector<float> values = normal(1, M * W);
+    std::vector<float> moved(values.size());
+    std::vector<std::int32_t> positions(M);
+    for (std::int64_t r = 0; r < M; ++r) {
+      positions[r] = static_cast<std::int32_t>(r * kTurn % M);
+      std::copy_n(values.begin() + positions[r] * W, W, moved.begin() + r * W);
+    }
+    const Owned q_norm(DType::f32, 1, 6, normal(2, 6)), k_norm(DType::f32, 1, 6, normal(3, 6));
+    const auto options = [&](const AttentionShape& s) {
+      return norm == Norm::none ? options_of(s, {}, {}) : options_of(s, q_norm, k_norm);
+    };
+    RopeOptions at_positions = options(packed);
+    at_positions.positions = {positions.data(), DType::i32, M, 1};
+    at_positions.position_count = M;
+    const Owned in(DType::f32, M, W, values), in_moved(DType::f32, M, W, moved);
+    const Owned out(DType::f32, M, W), out_moved(DType::f32, M, W);
+    const Owned back(DType::f32, M, W), back_moved(DType::f32, M, W);
+    const Owned dq(DType::f32, 1, 6), dk(DType::f32, 1, 6);
+    const bool gains = norm != Norm::none;
+    device->rope({out, in, options(whole)});
+    device->rope({out_moved, in_moved, at_positions});
+    device->rope_backward({operand(back), gains ? dq.tensor() : Tensor{}, gains ? dk.tensor() : Tensor{},
+                           false, in, in, options(whole)});
+    device->rope_backward({operand(back_moved), gains ? dq.tensor() : Tensor{},
+                           gains ? dk.tensor() : Tensor{}, false, in_moved, in_moved, at_positions});
+    for (const auto& [x, y] : {std::pair{&out, &out_moved}, {&back, &back_moved}}) {
+      const std::vector<float> want = x->floats(), got = y->floats();
+      for (std::int64_t r = 0; r < M; ++r)
+        REQUIRE(std::equal(got.begin() + r * W, got.begin() + (r + 1) * W, want.begin() + positions[r] * W));
+    }
+  }
+}
+
 TEST_CASE("rope: rotates q and k by position and leaves v", "[cpu][rope]") {
   const auto device = make_cpu_device(2);
   for (const AttentionShape& s : kRopeShapes)
@@ -410,6 +449,53 @@ PRECBENCH_OP_TEST(normed_bias_on, "rope with a bias and a QK-norm of a head") {
     b.check("dqkv", got.dqkv, naive.dqkv, exact.dqkv);
     b.check("dq_norm", got.dq_norm, naive.dq_norm, exact.dq_norm);
     b.check("dk_norm", got.dk_norm, naive.dk_norm, exact.dk_norm);
+  }
+}
+
+PRECBENCH_OP_TEST(rope_positions_on,
+                  "rope of rows at positions of their own is rope of rows that are there") {
+  const AttentionShape whole{1, 60, 4, 2, 32}, packed{2, 30, 4, 2, 32};
+  const std::int64_t M = whole.tokens(), W = whole.qkv_width();
+  for (const Norm kind : kNorms) {
+    INFO(name_of(kind));
+    b.start();
+    HostMemory& host = b.host();
+    constexpr std::int64_t kTurn = 7;  // row r of the second run is row r * kTurn of the first
+    const Tensor values = host.random(DType::bf16, M, W, 1.0f), moved = host.tensor(DType::bf16, M, W),
+                 positions = host.tensor(DType::i32, M, 1);
+    for (std::int64_t r = 0; r < M; ++r) {
+      positions.as<std::int32_t>()[r] = static_cast<std::int32_t>(r * kTurn % M);
+      for (std::int64_t c = 0; c < W; ++c)
+        HostMemory::set(moved, r * W + c, HostMemory::get(values, r * kTurn % M * W + c));
+    }
+    RopeOptions plain{.shape = whole}, own{.shape = packed};
+    own.positions = b.put(positions);
+    own.position_count = M;
+    Tensor dgains[2];
+    if (kind != Norm::none) {
+      plain.q_norm = own.q_norm = b.put(host.random(DType::bf16, 1, normed(whole, kind, 0), 1.0f));
+      plain.k_norm = own.k_norm = b.put(host.random(DType::bf16, 1, normed(whole, kind, 1), 1.0f));
+      for (int i = 0; i < 2; ++i) dgains[i] = b.output(DType::f32, 1, normed(whole, kind, i));
+    }
+    const auto rows_agree = [&](const Tensor& got, const Tensor& want) {
+      bool same = true;
+      for (std::int64_t r = 0; r < M; ++r)
+        same = same && same_bits(got.slice_rows(r, 1), want.slice_rows(r * kTurn % M, 1));
+      return same;
+    };
+    const Tensor in = b.put(values), in_moved = b.put(moved);
+    const Tensor out = b.output(DType::bf16, M, W), out_moved = b.output(DType::bf16, M, W);
+    b.device().rope({out, in, plain});
+    b.device().rope({out_moved, in_moved, own});
+    CHECK(rows_agree(b.fetch(out_moved), b.fetch(out)));
+    const auto backward = [&](const Tensor& x, const RopeOptions& options) {
+      return [&b, x, options, dgains](const QuantizedTensor& dqkv) {
+        b.device().rope_backward({dqkv, dgains[0], dgains[1], false, x, x, options});
+      };
+    };
+    const Tensor back = b.output(DType::bf16, M, W);
+    backward(in, plain)(operand(back));
+    CHECK(rows_agree(b.check_operand("rope_backward", M, W, backward(in_moved, own)), b.fetch(back)));
   }
 }
 

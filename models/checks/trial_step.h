@@ -72,6 +72,8 @@ struct StepSetup {
   LoraOptions lora = {};        ///< adapters; the model's own weights are frozen
   bool keep_copies = true;      ///< keep the quantized copies of frozen weights
   bool delayed_scales = false;  ///< delayed scaling if the recipe has a history
+  std::vector<std::int32_t> first_key = {},
+                            positions = {};  ///< packed documents (set_documents); may be empty
 };
 
 /// Forward, backward and update on the rank of `comm`; a single rank without one.
@@ -90,7 +92,9 @@ class TrialStep {
         targets_(arena_.push(Segment::other, DType::i32, setup.accumulation * M(), 1)),
         loss_sum_(arena_.push(Segment::other, DType::f32, 1, 1)),
         slot_numbers_(count_slots()),
-        transformer_(*device_, arena_, parameters_, setup.model, transformer_options()) {}
+        transformer_(*device_, arena_, parameters_, setup.model, transformer_options()) {
+    if (!setup.first_key.empty()) set_documents(setup.first_key, setup.positions);
+  }
 
   std::int64_t M() const { return setup_.B * setup_.T / setup_.parallel.context; }
   Device& device() { return *device_; }
@@ -142,13 +146,24 @@ class TrialStep {
     return static_cast<double>(downloaded(loss_sum_)) / static_cast<double>(tokens_.size());
   }
 
+  /// Divides the sequences into documents from now on: for every position of [accumulation * M], the position in its
+  /// sequence at which its document begins, and its own in the document.
+  void set_documents(const std::vector<std::int32_t>& first_key, const std::vector<std::int32_t>& positions) {
+    if (first_key_.empty()) {
+      first_key_ = arena_.push(Segment::other, DType::i32, tokens_.size(), 1);
+      positions_ = arena_.push(Segment::other, DType::i32, tokens_.size(), 1);
+    }
+    device_->upload(first_key_, first_key.data());
+    device_->upload(positions_, positions.data());
+  }
+
   /// Enqueues forward and backward on the tokens of the last forward_backward. Can be captured as a graph.
   void enqueue() {
     const float scale = 1.0f / static_cast<float>(tokens_.size() * setup_.parallel.ranks());
     parameters_.begin_step();
     for (int micro = 0; micro < setup_.accumulation; ++micro) {
       parameters_.begin_micro_step(micro);
-      transformer_.forward_backward(loss_sum_, tokens_.slice_rows(micro * M(), M()),
+      transformer_.forward_backward(loss_sum_, inputs().slice_rows(micro * M(), M()),
                                     Targets{targets_, weights_}.slice_rows(micro * M(), M()), scale, micro);
     }
   }
@@ -173,7 +188,7 @@ class TrialStep {
     parameters_.begin_step();
     const Scope scope(arena_);
     const Tensor losses = arena_.push(Segment::activations, DType::f32, M(), 1);
-    transformer_.forward(losses, tokens_.slice_rows(0, M()), {targets_.slice_rows(0, M())});
+    transformer_.forward(losses, inputs().slice_rows(0, M()), {targets_.slice_rows(0, M())});
     std::vector<float> values(M());
     device_->download(values.data(), losses);
     return values;
@@ -237,6 +252,7 @@ class TrialStep {
     if (setup_.reference) options.activations = DType::f32;
     return options;
   }
+  Tokens inputs() const { return {tokens_, first_key_, positions_}; }
   Tensor count_slots() {
     if (!setup_.slots_come_back) return {};
     const std::int64_t top_k = setup_.model.moe.rule.top_k;
@@ -261,6 +277,7 @@ class TrialStep {
   Arena arena_;
   Parameters parameters_;
   Tensor tokens_, targets_, weights_, loss_sum_, slot_numbers_;
+  Tensor first_key_, positions_;  // set_documents()
   Transformer transformer_;
 };
 

@@ -28,6 +28,12 @@ class DataSource {
   /// Returns the number of targets of sequence `index` that have a loss, at least 1.
   virtual std::int64_t counted_targets(std::uint64_t, std::int64_t T) const { return T; }
 
+  /// Writes, for every position of sequence `index`, the position at which its document begins, [T]: 0 unless several
+  /// documents are packed. Padding behind packed documents is documents of one token.
+  virtual void mark_documents(std::uint64_t, std::int64_t T, std::int32_t* first) const {
+    std::fill_n(first, T, 0);
+  }
+
   /// Returns the number of different sequences of T + 1 tokens; the first so many indexes are all different.
   virtual std::int64_t sequences(std::int64_t T) const = 0;
 
@@ -52,6 +58,7 @@ struct DataOptions {
   std::int64_t vocab = 0;  ///< the model's vocabulary; at least 256 for text
   /// Longest sequence that will be requested, of documents the only one; text and tokens must hold T + 1 tokens.
   std::int64_t T = 0;
+  bool packed = false;  ///< documents only: as many whole ones in a sequence as fit
 };
 
 /// Opens and checks the data. Throws InvalidInput with one line if it is missing, empty, unreadable, too

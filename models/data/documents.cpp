@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -67,8 +68,55 @@ json parsed(const Line& line, std::string_view text) {
 
 bool is_documents(const std::string& path) { return std::filesystem::path(path).extension() == ".jsonl"; }
 
+std::vector<std::vector<std::int64_t>> pack_documents(const std::vector<std::int64_t>& sizes,
+                                                      std::int64_t capacity, std::uint64_t seed) {
+  constexpr std::uint64_t kOrderStream = 0x7061636b;  // another order than that of the epochs
+  std::vector<std::vector<std::int64_t>> packs;
+  std::multimap<std::int64_t, std::size_t> room;  // tokens left in a pack, of equal ones the oldest first
+  const std::uint64_t count = sizes.size(), key = mix64(seed, kOrderStream);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const auto document = static_cast<std::int64_t>(permute(i, count, key));
+    const auto best = room.lower_bound(sizes[document]);
+    std::size_t pack = packs.size();
+    std::int64_t left = capacity;
+    if (best == room.end()) {
+      packs.emplace_back();
+    } else {
+      left = best->first;
+      pack = best->second;
+      room.erase(best);
+    }
+    packs[pack].push_back(document);
+    room.emplace(left - sizes[document], pack);
+  }
+  return packs;
+}
+
 Documents::Documents(const DataOptions& options, std::string_view text)
-    : seed_(options.seed), vocab_(options.vocab) {
+    : seed_(options.seed), vocab_(options.vocab), T_(options.T), packed_(options.packed) {
+  read(options, text);
+  const auto count = std::ssize(documents_);
+  std::vector<std::int64_t> sizes(documents_.size());
+  std::transform(documents_.begin(), documents_.end(), sizes.begin(),
+                 [](const Document& document) { return document.size(); });
+  if (packed_)
+    packs_ = pack_documents(sizes, T_ + 1, seed_);
+  else
+    for (std::int64_t i = 0; i < count; ++i) packs_.push_back({i});
+  const std::int64_t answers =
+      std::accumulate(documents_.begin(), documents_.end(), std::int64_t{0},
+                      [](std::int64_t sum, const Document& document) { return sum + document.answer; });
+  // A document of n tokens needs n - 1 positions.
+  const double used =
+      static_cast<double>(std::ssize(tokens_) - count) / static_cast<double>(std::ssize(packs_) * T_);
+  description_ =
+      fmt::format("documents: {}, {} of {} tokens, {} of them in answers; {}{:.0f}% of positions are padding",
+                  options.path, count, std::ssize(tokens_), answers,
+                  packed_ ? fmt::format("packed into {}, ", plural(std::ssize(packs_), "sequence")) : "",
+                  100 * (1 - used));
+}
+
+void Documents::read(const DataOptions& options, std::string_view text) {
   Line line{options.path, 0, vocab_};
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());
@@ -93,39 +141,60 @@ Documents::Documents(const DataOptions& options, std::string_view text)
                               plural(document.size(), "token"), options.T, options.T + 1));
   }
   if (documents_.empty()) throw InvalidInput(options.path + ": holds no documents");
-  const std::int64_t answers =
-      std::accumulate(documents_.begin(), documents_.end(), std::int64_t{0},
-                      [](std::int64_t sum, const Document& document) { return sum + document.answer; });
-  const auto count = std::ssize(documents_);
-  // A document of n tokens has n - 1 positions.
-  const double used =
-      static_cast<double>(std::ssize(tokens_) - count) / static_cast<double>(count * options.T);
-  description_ =
-      fmt::format("documents: {}, {} of {} tokens, {} of them in answers; {:.0f}% of positions are padding",
-                  options.path, count, std::ssize(tokens_), answers, 100 * (1 - used));
 }
 
-const Documents::Document& Documents::at(std::uint64_t index) const {
-  const std::uint64_t count = documents_.size();
-  return documents_[permute(index % count, count, mix64(seed_, index / count))];
+const Documents::Pack& Documents::at(std::uint64_t index) const {
+  const std::uint64_t count = packs_.size();
+  return packs_[permute(index % count, count, mix64(seed_, index / count))];
 }
 
 void Documents::sequence(std::uint64_t index, std::int64_t T, std::int32_t* tokens) const {
-  const Document& document = at(index);
-  const auto first = tokens_.begin() + document.first;
-  std::int32_t* const end = std::copy_n(first, document.size(), tokens);
+  std::int32_t* end = tokens;
+  for (const std::int64_t i : at(index))
+    end = std::copy_n(tokens_.begin() + documents_[i].first, documents_[i].size(), end);
   std::fill(end, tokens + T + 1, end[-1]);
 }
 
 void Documents::mark_counted(std::uint64_t index, std::int64_t T, std::uint8_t* counted) const {
-  const Document& document = at(index);
-  for (std::int64_t t = 0; t < T; ++t)  // position t predicts token t + 1
-    counted[t] = t + 1 >= document.prompt && t + 1 < document.size() ? 1 : 0;
+  std::fill_n(counted, T, std::uint8_t{0});
+  std::int64_t begin = 0;
+  for (const std::int64_t i : at(index)) {
+    const Document& document = documents_[i];
+    // Position t predicts token t + 1; the document's first token has nothing before it.
+    for (std::int64_t t = std::max<std::int64_t>(1, document.prompt); t < document.size(); ++t)
+      counted[begin + t - 1] = 1;
+    begin += document.size();
+  }
 }
 
 std::int64_t Documents::counted_targets(std::uint64_t index, std::int64_t) const {
-  const Document& document = at(index);
-  return document.size() - std::max<std::int64_t>(1, document.prompt);
+  std::int64_t sum = 0;
+  for (const std::int64_t i : at(index))
+    sum += documents_[i].size() - std::max<std::int64_t>(1, documents_[i].prompt);
+  return sum;
+}
+
+void Documents::mark_documents(std::uint64_t index, std::int64_t T, std::int32_t* first) const {
+  if (!packed_) return DataSource::mark_documents(index, T, first);
+  std::int64_t begin = 0;
+  for (const std::int64_t i : at(index)) {
+    const std::int64_t end = std::min(T, begin + documents_[i].size());
+    std::fill(first + begin, first + end, static_cast<std::int32_t>(begin));
+    begin = end;
+  }
+  std::iota(first + begin, first + T, static_cast<std::int32_t>(begin));
+}
+
+std::vector<std::int64_t> Documents::positions() const {
+  std::vector<std::int64_t> positions;
+  for (const Pack& pack : packs_) {
+    std::int64_t left = T_;
+    for (const std::int64_t i : pack) {
+      positions.push_back(std::min(left, documents_[i].size()));
+      left -= positions.back();
+    }
+  }
+  return positions;
 }
 
 }  // namespace precbench

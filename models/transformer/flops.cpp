@@ -12,6 +12,19 @@ constexpr std::int64_t kFlopsPerWeight = 6;
 /// The same without dW.
 constexpr std::int64_t kFlopsPerFrozenWeight = 4;
 
+/// Returns the attention FLOPs per position of packed documents.
+std::int64_t packed_attention(const ModelConfig& config, std::int64_t seq, const PackedLengths& packed) {
+  const std::int64_t widths = config.q_width() + config.attention_width();
+  double sum = 0;
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+    const std::int64_t window = config.window(layer) < seq ? config.window(layer) : 0;
+    const double outside = window > 0 ? static_cast<double>((seq - window) * (seq - window)) : 0;
+    const double pairs = (static_cast<double>(seq * seq) - outside) / 2 * packed.visible(seq, window);
+    sum += static_cast<double>(kFlopsPerWeight * widths) * pairs / static_cast<double>(seq);
+  }
+  return static_cast<std::int64_t>(sum);
+}
+
 }  // namespace
 
 const char* name_of(FlopConvention convention) {
@@ -19,7 +32,7 @@ const char* name_of(FlopConvention convention) {
 }
 
 FlopCount flops_per_token(const ModelConfig& config, std::int64_t seq, FlopConvention convention,
-                          std::int64_t lora_rank) {
+                          std::int64_t lora_rank, const PackedLengths* packed) {
   FlopCount count;
   const std::int64_t head_weights = head_linear(config).size();
   count.head = kFlopsPerWeight * head_weights;
@@ -34,7 +47,7 @@ FlopCount flops_per_token(const ModelConfig& config, std::int64_t seq, FlopConve
       outside += kFlopsPerWeight * (seq - window) * (seq - window) * widths / (2 * seq);
   if (convention == FlopConvention::causal) {
     count.gemm = kFlopsPerWeight * active_matrix_parameters(config);
-    count.attention = full_attention / 2 - outside;
+    count.attention = packed ? packed_attention(config, seq, *packed) : full_attention / 2 - outside;
   } else {
     // torchtitan uses 6 N, with N all parameters minus the embeddings, unless that of tokens is also the head.
     const std::int64_t embeddings =

@@ -10,12 +10,16 @@
 // A layer with a window of w < s tokens needs 6 (s - w)^2 H D / s less. Norms, RoPE, SwiGLU, softmax and the
 // optimizer are not counted, as is customary.
 //
+// Packed documents attend within each document: the attention of a layer is that of whole sequences times
+// PackedLengths::visible. Linear layers count every position, also padding.
+//
 // Frozen weights (LoRA) have no dW: 4 instead of 6 for P_layer and V C, and 6 for every element of an adapter.
 #pragma once
 
 #include <cstdint>
 
 #include "models/config/config.h"
+#include "models/transformer/layers/packed_lengths.h"
 
 namespace precbench {
 
@@ -35,8 +39,10 @@ struct FlopCount {
   std::int64_t total() const { return gemm + head + attention; }
 };
 
-/// Returns the FLOPs per token at sequence length `seq`. `lora_rank`: of adapters (lora.h), 0 without.
+/// Returns the FLOPs per token at sequence length `seq`. `lora_rank`: of adapters (lora.h), 0 without. `packed`: the
+/// documents of packed sequences, which only the causal convention counts; null: a sequence is one document.
 FlopCount flops_per_token(const ModelConfig& config, std::int64_t seq,
-                          FlopConvention convention = FlopConvention::causal, std::int64_t lora_rank = 0);
+                          FlopConvention convention = FlopConvention::causal, std::int64_t lora_rank = 0,
+                          const PackedLengths* packed = nullptr);
 
 }  // namespace precbench

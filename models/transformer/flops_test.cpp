@@ -42,6 +42,23 @@ TEST_CASE("flops_per_token: causal count reproduces NVIDIA's published H100 rows
   }
 }
 
+TEST_CASE("flops_per_token: attention of packed documents is that of their own lengths",
+          "[models][documents]") {
+  const ModelConfig model = find_model("llama3.2-1b");
+  const FlopCount whole = flops_per_token(model, 1000);
+  // Two sequences of 1,000 positions: 600 and 400; 500 and 500 of padding.
+  const PackedLengths packed{{600, 400, 500}, 2};
+  const FlopCount count = flops_per_token(model, 1000, FlopConvention::causal, 0, &packed);
+  CHECK(count.gemm == whole.gemm);
+  CHECK(count.head == whole.head);
+  CHECK(std::abs(static_cast<double>(count.attention) / static_cast<double>(whole.attention) -
+                 (0.36 + 0.16 + 0.25) / 2) < 1e-9);
+  CHECK(PackedLengths{{1000, 1000}, 2}.visible(1000, 0) == 1);
+  // In a window of 300 a document of 600 has 600^2 - 300^2 doubled pairs, one of 200 all of its own.
+  CHECK(std::abs(PackedLengths{{600, 200}, 1}.visible(1000, 300) - (270000.0 + 40000) / (1000000 - 490000)) <
+        1e-12);
+}
+
 TEST_CASE("flops_per_token: MoE models count activated experts and no router", "[models][moe]") {
   // Qwen3-30B-A3B at 4096 in the published convention, which matches Megatron Bridge's rows.
   CHECK(flops_per_token(find_model("qwen3-30b-a3b"), 4096).total() == 23'006'281'728);

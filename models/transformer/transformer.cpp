@@ -282,16 +282,28 @@ double Transformer::embedding_scale() const {
   return rounded ? bf16_decode(bf16_encode(static_cast<float>(scale))) : scale;
 }
 
-void Transformer::embed(const Tensor& tokens) {
+void Transformer::embed(const Tokens& tokens) {
   Parameters& parameters = step_.parameters;
   const Layout& layout = parameters.model_layout();
   const Tensor unit = parameters.gather(layout.embedding_unit());
   parameters.prefetch(layout.block_unit(0));
-  step_.device.embedding({x0_, tokens, layout.embedding(unit)});
+  step_.device.embedding({x0_, tokens.ids, layout.embedding(unit)});
   step_.scale(x0_, embedding_scale());
-  each_position(x0_, layout.positions(unit), [&](const Tensor& x, const Tensor& positions) {
+  const Tensor table = layout.positions(unit);
+  if (!table.empty() && !step_.positions.empty()) {
+    const Scope scope(step_.arena);
+    const Tensor rows = step_.push(step_.config.width);
+    step_.device.embedding({rows, step_.positions, table});
+    return step_.device.add({x0_, rows});
+  }
+  each_position(x0_, table, [&](const Tensor& x, const Tensor& positions) {
     step_.device.add_bias({x, positions});
   });
+}
+
+void Transformer::set_documents(const Tokens& tokens) {
+  step_.first_key = tokens.first_key;
+  step_.positions = tokens.positions;
 }
 
 void Transformer::each_position(
@@ -304,7 +316,7 @@ void Transformer::each_position(
     visit(x.slice_rows(half * rows, rows), table.slice_rows(sequence.start(half), sequence.chunk()));
 }
 
-void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens, const Targets& targets,
+void Transformer::forward_backward(const Tensor& loss_sum, const Tokens& tokens, const Targets& targets,
                                    float loss_scale, int micro_step) {
   Parameters& parameters = step_.parameters;
   Arena& arena = step_.arena;
@@ -312,6 +324,7 @@ void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens,
   const std::int64_t layers = step_.config.layers, C = step_.config.width;
   step_.micro_step = static_cast<std::uint32_t>(micro_step);
   step_.loss_scale = loss_scale;
+  set_documents(tokens);
   // The embedding's gradient is the last and often the largest tensor. By then everything but its own input
   // is freed.
   const Scope scope(arena);
@@ -349,19 +362,23 @@ void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens,
   parameters.commit(dtable);
   if (!step_.config.tied && !parameters.accumulates()) step_.device.zero({dtable});
   if (!dpositions.empty() && !parameters.accumulates()) step_.device.zero({dpositions});
-  each_position(dx0, dpositions, [&](const Tensor& dx, const Tensor& positions) {
-    step_.device.bias_backward({positions, true, dx});
-  });
+  if (!dpositions.empty() && !step_.positions.empty())
+    step_.device.embedding_backward({dpositions, dx0, step_.positions});
+  else
+    each_position(dx0, dpositions, [&](const Tensor& dx, const Tensor& positions) {
+      step_.device.bias_backward({positions, true, dx});
+    });
   step_.scale(dx0, embedding_scale());
-  step_.device.embedding_backward({dtable, dx0, tokens});
+  step_.device.embedding_backward({dtable, dx0, tokens.ids});
   parameters.reduce(unit);
 }
 
-void Transformer::forward_to_head(const Tensor& tokens,
+void Transformer::forward_to_head(const Tokens& tokens,
                                   const std::function<void(const Tensor& mid, const Tensor& branch)>& head) {
   const std::int64_t C = step_.config.width;
   const Scope scope(step_.arena);
   const Evaluation evaluation(step_.parameters);
+  set_documents(tokens);
   x0_ = step_.push(C);
   branch_ = step_.push(C);
   mid_ = step_.push(C);
@@ -377,19 +394,19 @@ void Transformer::forward_to_head(const Tensor& tokens,
   head(x, branch_);
 }
 
-void Transformer::forward(const Tensor& losses, const Tensor& tokens, const Targets& targets) {
+void Transformer::forward(const Tensor& losses, const Tokens& tokens, const Targets& targets) {
   forward_to_head(tokens, [&](const Tensor& mid, const Tensor& branch) {
     head_.forward({mid, branch, targets}, losses);
   });
 }
 
-void Transformer::forward_features(const Tensor& features, const Tensor& tokens) {
+void Transformer::forward_features(const Tensor& features, const Tokens& tokens) {
   forward_to_head(tokens, [&](const Tensor& mid, const Tensor& branch) {
     head_.write_features({mid, branch, {}}, features);
   });
 }
 
-void Transformer::compare_outputs(const Tensor& distances, const Tensor& features, const Tensor& tokens,
+void Transformer::compare_outputs(const Tensor& distances, const Tensor& features, const Tokens& tokens,
                                   const Targets& targets) {
   forward_to_head(tokens, [&](const Tensor& mid, const Tensor& branch) {
     head_.compare({mid, branch, targets}, features, distances);

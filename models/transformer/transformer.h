@@ -36,23 +36,23 @@ class Transformer {
   Transformer(Device& device, Arena& arena, Parameters& parameters, const ModelConfig& config,
               const TransformerOptions& options);
 
-  /// Runs forward and backward of one micro-step over tokens (i32 [M]) and their targets. `loss_scale` weights each
+  /// Runs forward and backward of one micro-step over tokens and their targets. `loss_scale` weights each
   /// token's loss (1 / all tokens of the optimizer step). Writes the sum of the tokens' losses in nats to
   /// loss_sum (f32 [1]); micro-step 0 overwrites it, later ones add. Gradient reductions over ranks are
   /// started but not finished: call parameters().complete(unit) before reading a gradient.
-  void forward_backward(const Tensor& loss_sum, const Tensor& tokens, const Targets& targets,
+  void forward_backward(const Tensor& loss_sum, const Tokens& tokens, const Targets& targets,
                         float loss_scale, int micro_step);
 
   /// Runs forward only, with the training step's arithmetic. Writes every token's loss in nats to `losses`
   /// (f32 [M]). Needs no more memory than a training step with these or coarser formats. Call after
   /// parameters().begin_step().
-  void forward(const Tensor& losses, const Tensor& tokens, const Targets& targets);
+  void forward(const Tensor& losses, const Tokens& tokens, const Targets& targets);
 
   /// Run forward only, as forward() does. The first writes the input of lm_head to `features` [M, width]; the
   /// second compares this transformer's outputs with those of BF16 `features` of the same weights and tokens
   /// (LmHead::compare).
-  void forward_features(const Tensor& features, const Tensor& tokens);
-  void compare_outputs(const Tensor& distances, const Tensor& features, const Tensor& tokens,
+  void forward_features(const Tensor& features, const Tokens& tokens);
+  void compare_outputs(const Tensor& distances, const Tensor& features, const Tokens& tokens,
                        const Targets& targets);
 
   void set_quantization_observer(QuantizationObserver* observer) { step_.observer = observer; }
@@ -82,12 +82,14 @@ class Transformer {
   /// Allocates what a block writes in forward. Returns the mark at which what backward repeats begins.
   Arena::Mark push_forward(std::int64_t layer, Saved& saved, Keep keep);
   /// Runs the forward pass up to the head, then head(residual stream, last block's output).
-  void forward_to_head(const Tensor& tokens,
+  void forward_to_head(const Tokens& tokens,
                        const std::function<void(const Tensor& mid, const Tensor& branch)>& head);
   /// Returns the factor of the embedded tokens, and of their gradient.
   double embedding_scale() const;
   /// x0_ = embedding rows of the tokens, plus learned positions. Prefetches the first block's weights.
-  void embed(const Tensor& tokens);
+  void embed(const Tokens& tokens);
+  /// Takes over the documents of a micro-step's tokens.
+  void set_documents(const Tokens& tokens);
   /// Calls visit(rows of x, rows of the table [learned_positions, C]) for each part of the sequence.
   void each_position(const Tensor& x, const Tensor& table,
                      const std::function<void(const Tensor& x, const Tensor& positions)>& visit) const;

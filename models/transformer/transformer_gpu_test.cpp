@@ -204,6 +204,47 @@ TEST_CASE("step on a GPU: matches the CPU device with separate q k v GEMMs", "[g
                 {std::begin(kApart), std::end(kApart)});
 }
 
+namespace {
+
+/// Divides two sequences of 128 tokens into documents of 1, 20, 43 and 64 tokens, and of 100 tokens and padding.
+StepSetup with_documents(StepSetup setup) {
+  for (const std::vector<std::int32_t>& begins :
+       {std::vector<std::int32_t>{0, 1, 21, 64, 128}, {0, 100, 101, 102, 103, 128}})
+    for (std::size_t i = 0; i + 1 < begins.size(); ++i)
+      for (std::int32_t t = begins[i]; t < begins[i + 1]; ++t) {
+        setup.first_key.push_back(begins[i]);
+        setup.positions.push_back(t - begins[i]);
+      }
+  return setup;
+}
+
+}  // namespace
+
+TEST_CASE("step on a GPU: packed documents match the CPU device, also with windows and learned positions",
+          "[gpu][documents]") {
+  if (!gpu_here()) return;
+  const std::vector<Recipe> recipes = {find_recipe("bf16"), find_recipe("tensorwise"),
+                                       find_recipe("blockwise"), find_recipe("mxfp8")};
+  for (const bool forms : {false, true})
+    for (const QkNorms& norms : kQkNorms) {
+      StepSetup setup = with_documents({.model = find_model("tiny"), .B = 2, .T = 128});
+      norms.set(setup.model);
+      if (forms) {
+        setup.model.sliding_window = 24;
+        setup.model.learned_positions = 128;
+      }
+      checks::StepChecks steps(setup, recipes);
+      for (const Recipe& recipe : recipes) {
+        if (!takes(*repeatable_gpu("auto"), recipe)) continue;
+        for (const checks::Finding& finding : steps.check(
+                 recipe, [] { return repeatable_gpu("auto"); }, norms.name)) {
+          INFO(finding.path << finding.what << ": " << finding.measured);
+          CHECK(finding.agrees);
+        }
+      }
+    }
+}
+
 TEST_CASE("step on a GPU: recomputation gives the same bits", "[gpu]") {
   if (!gpu_here()) return;
   check_recomputation(builtin_recipes());

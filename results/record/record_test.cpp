@@ -199,6 +199,7 @@ TEST_CASE("Schema: scalar_fields lists every scalar with its unit", "[record]") 
   full.moe->grouped = "own";
   full.study->against = "nvfp4";
   full.case_fields["lora_rank"] = 8, full.case_fields["lora_alpha"] = 16.0;
+  full.case_fields["packing"] = "on";
   const Json record = full;
   for (const SchemaField& field : fields) {
     INFO(field.pointer);

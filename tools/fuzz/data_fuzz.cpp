@@ -18,6 +18,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   options.seed = data[0];
   options.vocab = std::int64_t{1} << data[1] % 33;
   options.T = data[2];
+  options.packed = data[0] / std::size(kNames) % 2 == 1;
   taken([&] {
     const auto source = open_data(options);
     std::vector<std::int32_t> tokens(static_cast<std::size_t>(options.T) + 1);
@@ -28,6 +29,10 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
       source->mark_counted(index, options.T, counted.data());
       const auto marked = std::count(counted.begin(), counted.end(), 1);
       expect(marked > 0 && marked == source->counted_targets(index, options.T));
+      std::vector<std::int32_t> first(static_cast<std::size_t>(options.T));
+      source->mark_documents(index, options.T, first.data());
+      for (std::int64_t t = 0; t < options.T; ++t)
+        expect(first[t] <= t && first[t] >= (t > 0 ? first[t - 1] : 0));
     }
   });
   return 0;

@@ -171,6 +171,20 @@ std::int64_t scratch_bytes(const AttentionRunner<HopperBackward>& runner, const 
   return runner.hopper ? runner.hopper->workspace_bytes(shape) : flash_attention_workspace(shape);
 }
 
+/// Returns why no implementation supports packed documents, which only our kernels for any GPU do; empty: they do.
+template <class Op>
+std::string refusal_of_documents(const AttentionState& state, const Op& op) {
+  if (state.choice == AttentionState::Choice::cudnn)
+    return "attention with cuDNN: has no documents that share sequences; use auto or own";
+  if (const std::string why = refusal_of_others(op.shape, !op.kv.empty()); !why.empty()) return why;
+  return packed_attention_refusal(op.shape);
+}
+
+template <class Op>
+void check_documents(const AttentionState& state, const Op& op) {
+  if (const std::string why = refusal_of_documents(state, op); !why.empty()) throw Unsupported(why);
+}
+
 /// Returns an op's scratch; none if the op has no implementation, which running it says.
 template <class Op>
 ScratchSizes scratch_sizes_of(const CudaDevice& device, AttentionState& state, const Op& op) {
@@ -230,15 +244,24 @@ std::string CudaDevice::attention_refusal(const AttentionShape& shape) {
 }
 
 ScratchSizes CudaDevice::scratch_of(const ops::Attention& op) const {
+  if (!op.documents.empty()) return {};
   return scratch_sizes_of(*this, attention_state(), op);
 }
 
 ScratchSizes CudaDevice::scratch_of(const ops::AttentionBackward& op) const {
+  if (!op.documents.empty()) return {(flash_attention_workspace(op.shape) + 3) / std::int64_t{sizeof(float)}};
   return scratch_sizes_of(*this, attention_state(), op);
 }
 
 void CudaDevice::do_attention(const ops::Attention& op) {
   AttentionState& state = attention_state();
+  if (!op.documents.empty()) {
+    check_documents(state, op);
+    flash_attention(op.out.value, op.lse, op.qkv, op.shape, stream(), op.documents);
+    state.forward_name = "own";
+    launched("attention");
+    return do_quantize({op.out});
+  }
   const AttentionRunner<HopperForward>& runner = runner_for(*this, state, op);
   void* workspace = scratch(scratch_bytes(runner, op.shape));
   if (runner.cudnn)
@@ -254,6 +277,13 @@ void CudaDevice::do_attention(const ops::Attention& op) {
 
 void CudaDevice::do_attention_backward(const ops::AttentionBackward& op) {
   AttentionState& state = attention_state();
+  if (!op.documents.empty()) {
+    check_documents(state, op);
+    flash_attention_backward(op.dqkv, op.dout, op.out, op.lse, op.qkv, op.shape,
+                             scratch(flash_attention_workspace(op.shape)), stream(), op.documents);
+    state.backward_name = "own";
+    return launched("attention_backward");
+  }
   const AttentionRunner<HopperBackward>& runner = runner_for(*this, state, op);
   void* workspace = scratch(scratch_bytes(runner, op.shape));
   if (runner.cudnn)

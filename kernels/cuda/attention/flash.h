@@ -16,15 +16,17 @@ namespace precbench {
 /// Returns why these kernels do not support a shape, in one line; empty: they do (head_dim a multiple of 8 up
 /// to 128, no window, no softcap).
 std::string flash_attention_refusal(const AttentionShape& shape);
+/// The same with documents, where windows are supported too.
+std::string packed_attention_refusal(const AttentionShape& shape);
 
 void flash_attention(const Tensor& out, const Tensor& lse, const Tensor& qkv, const AttentionShape& shape,
-                     CUstream_st* stream);
+                     CUstream_st* stream, const DocumentMask& documents = {});
 
 /// Returns the workspace bytes of backward: one FP32 per row and head.
 std::int64_t flash_attention_workspace(const AttentionShape& shape);
 
 void flash_attention_backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out, const Tensor& lse,
                               const Tensor& qkv, const AttentionShape& shape, void* workspace,
-                              CUstream_st* stream);
+                              CUstream_st* stream, const DocumentMask& documents = {});
 
 }  // namespace precbench

@@ -88,7 +88,7 @@ struct QueryValues {
 
 template <class Block>
 __global__ __launch_bounds__(Block::kThreads, 2) void flash_query_side_kernel(BackwardData data,
-                                                                              FlashShape shape) {
+                                                                              typename Block::Shape shape) {
   wait_for_work_before();
   using Rows = typename Block::Rows;
   constexpr int kBlockKV = Block::kBlockKV;
@@ -102,8 +102,10 @@ __global__ __launch_bounds__(Block::kThreads, 2) void flash_query_side_kernel(Ba
   block.fetch_rows(q_tile, fused + shape.q_column(block.head), shape.qkv_stride, shape);
   block.fetch_rows(dout_tile, data.dout + block.first_token * shape.out_stride + block.head * shape.head_dim,
                    shape.out_stride, shape);
-  block.fetch_kv(kv_tiles, fused, 0, shape);
+  block.fetch_kv(kv_tiles, fused, block.first_tile, shape);
 
+  [[maybe_unused]] int first_keys[2][2];
+  if constexpr (kPacked<typename Block::Shape>) block.load_first_keys(first_keys, shape);
   const QueryValues rows(block, data, shape);
   float dq[2][Rows::kCols / 8][4] = {};
   block.walk(kv_tiles, fused, shape, [&](int first_kv, std::uint32_t k_tile, std::uint32_t v_tile) {
@@ -112,6 +114,8 @@ __global__ __launch_bounds__(Block::kThreads, 2) void flash_query_side_kernel(Ba
     multiply_rows<Rows>(dp, dout_tile, 32 * block.warp, v_tile, 0);
     rows.exponentiate(p, shape.scale_log2);
     if (block.masks(first_kv)) apply_causal_mask<false>(p, block.warp_q, first_kv, 0);
+    if constexpr (kPacked<typename Block::Shape>)
+      if (first_kv < block.warp_hidden) apply_document_mask(p, first_keys, first_kv, 0);
     rows.differentiate(p, dp);
     multiply_scores<Rows>(dq, p, k_tile);
   });
@@ -133,20 +137,22 @@ __global__ __launch_bounds__(Block::kThreads, 2) void flash_query_side_kernel(Ba
 // ---- launches
 
 template <class Sizes>
-void launch_key_side(const BackwardData& data, const AttentionShape& s, cudaStream_t stream) {
+void launch_key_side(const BackwardData& data, const AttentionShape& s, const typename Sizes::Shape& shape,
+                     cudaStream_t stream) {
   PRECBENCH_CHECK(cudaFuncSetAttribute(flash_key_side_kernel<Sizes>,
                                        cudaFuncAttributeMaxDynamicSharedMemorySize, Sizes::kSharedBytes));
   const dim3 grid(s.B * s.kv_heads, (s.T + Sizes::kBlockKV - 1) / Sizes::kBlockKV);
-  flash_key_side_kernel<Sizes><<<grid, Sizes::kThreads, Sizes::kSharedBytes, stream>>>(data, flash_shape(s));
+  flash_key_side_kernel<Sizes><<<grid, Sizes::kThreads, Sizes::kSharedBytes, stream>>>(data, shape);
 }
 
 template <class Block>
-void launch_query_side(const BackwardData& data, const AttentionShape& s, cudaStream_t stream) {
+void launch_query_side(const BackwardData& data, const AttentionShape& s, const typename Block::Shape& shape,
+                       cudaStream_t stream) {
   constexpr int kBytes = 2 * Block::kTileBytes + 2 * Block::kStageBytes;  // q and dout, two stages of K and V
   PRECBENCH_CHECK(cudaFuncSetAttribute(flash_query_side_kernel<Block>,
                                        cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
   const dim3 grid(s.B * s.heads, (s.T + Block::kBlockQ - 1) / Block::kBlockQ);
-  flash_query_side_kernel<Block><<<grid, Block::kThreads, kBytes, stream>>>(data, flash_shape(s));
+  flash_query_side_kernel<Block><<<grid, Block::kThreads, kBytes, stream>>>(data, shape);
 }
 
 int shared_bytes_per_block() {
@@ -162,24 +168,31 @@ std::int64_t flash_attention_workspace(const AttentionShape& s) { return s.token
 
 void flash_attention_backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out, const Tensor& lse,
                               const Tensor& qkv, const AttentionShape& s, void* workspace,
-                              CUstream_st* stream) {
+                              CUstream_st* stream, const DocumentMask& documents) {
   const BackwardData data = {dqkv.as<__nv_bfloat16>(),      dout.as<const __nv_bfloat16>(),
                              out.as<const __nv_bfloat16>(), qkv.as<const __nv_bfloat16>(),
                              lse.as<const float>(),         static_cast<float*>(workspace)};
   const std::int64_t rows = s.tokens() * s.heads;
   flash_delta_kernel<<<(rows * 32 + kDeltaThreads - 1) / kDeltaThreads, kDeltaThreads, 0, stream>>>(
       data, flash_shape(s), rows);
-  with_tile_width(s.head_dim, [&](auto width) {
-    // Large tiles if a block may have the shared memory (163 KiB on 8.0, 227 on 9.0), small ones on 8.6, 8.9,
-    // 12.x.
-    using Large = DkvTileShape<width.value, 128, 64>;
-    using Small = DkvTileShape<width.value, 64, 32>;
-    if (shared_bytes_per_block() >= Large::kSharedBytes)
-      launch_key_side<Large>(data, s, stream);
-    else
-      launch_key_side<Small>(data, s, stream);
-    launch_query_side<QueryBlock<width.value, (width.value > 64 ? 32 : 64)>>(data, s, stream);
-  });
+  const auto launch = [&](const auto& shape) {
+    using Shape = std::decay_t<decltype(shape)>;
+    with_tile_width(s.head_dim, [&](auto width) {
+      // Large tiles if a block may have the shared memory (163 KiB on 8.0, 227 on 9.0), small ones on 8.6, 8.9,
+      // 12.x.
+      using Large = DkvTileShape<width.value, 128, 64, Shape>;
+      using Small = DkvTileShape<width.value, 64, 32, Shape>;
+      if (shared_bytes_per_block() >= Large::kSharedBytes)
+        launch_key_side<Large>(data, s, shape, stream);
+      else
+        launch_key_side<Small>(data, s, shape, stream);
+      launch_query_side<QueryBlock<width.value, (width.value > 64 ? 32 : 64), Shape>>(data, s, shape, stream);
+    });
+  };
+  if (documents.empty())
+    launch(flash_shape(s));
+  else
+    launch(packed_shape(s, documents.first_key.as<const int>()));
 }
 
 }  // namespace precbench

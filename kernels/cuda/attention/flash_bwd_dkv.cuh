@@ -2,7 +2,7 @@
 // them, for all query heads of the group in turn. Warps work in pairs on 32 K rows: each computes p and ds
 // (transposed, keys as rows) for half of a query tile, the halves are exchanged through shared memory as
 // BF16, and each accumulates half of the columns of dk and dv. So each fragment loaded from shared memory
-// serves two MMAs.
+// serves two MMAs. With documents, the loop ends with the last query that sees one of the block's keys.
 #pragma once
 
 #include "kernels/cuda/attention/flash_tile.cuh"
@@ -19,14 +19,16 @@ struct BackwardData {
 };
 
 /// Tile sizes of the dk, dv kernel: kBlockKV K and V rows per block, query tiles of kBlockQ.
-template <int kHeadDim_, int kBlockKV_, int kBlockQ_>
+template <int kHeadDim_, int kBlockKV_, int kBlockQ_, class Shape_ = FlashShape>
 struct DkvTileShape {
+  using Shape = Shape_;
   static constexpr int kHeadDim = kHeadDim_, kBlockKV = kBlockKV_, kBlockQ = kBlockQ_;
   static constexpr int kHalfQ = kBlockQ / 2, kHalfDim = kHeadDim / 2;  // per warp of a pair
   static constexpr int kThreads = 2 * kBlockKV;                        // two warps for 32 rows
   using Rows = Tile<kHeadDim>;
-  using Scores = Tile<kBlockQ>;  // p and ds, transposed: [kBlockKV, kBlockQ]
-  static constexpr int kStageBytes = 2 * Rows::bytes(kBlockQ) + 2 * kBlockQ * 4;  // q, dout, lse, delta
+  using Scores = Tile<kBlockQ>;                              // p and ds, transposed: [kBlockKV, kBlockQ]
+  static constexpr int kRowValues = kPacked<Shape> ? 3 : 2;  // lse, delta; of packed shapes first keys
+  static constexpr int kStageBytes = 2 * Rows::bytes(kBlockQ) + kRowValues * kBlockQ * 4;  // q, dout, values
   static constexpr int kSharedBytes =
       2 * Rows::bytes(kBlockKV) + 2 * Scores::bytes(kBlockKV) + 2 * kStageBytes;
 };
@@ -38,6 +40,20 @@ inline constexpr bool kBlockBarriers = true;
 #else
 inline constexpr bool kBlockBarriers = false;
 #endif
+
+/// Returns the last query of a sequence that sees a key. Called by whole warps with the same arguments; each round narrows
+/// the range to one of 32 parts.
+__device__ __forceinline__ int last_query(const PackedShape& shape, std::int64_t first_token, int key) {
+  int sees = key, blind = shape.T;  // a query that sees the key, and one after all that do
+  while (blind - sees > 1) {
+    const int step = (blind - sees + 31) / 32, query = sees + (static_cast<int>(threadIdx.x) % 32 + 1) * step;
+    const bool seen = query < blind && shape.first_key(first_token, query) <= key;
+    const int count = __popc(__ballot_sync(0xffffffff, seen));  // first keys ascend: the first lanes
+    sees += count * step;
+    blind = min(blind, sees + step);
+  }
+  return sees;
+}
 
 /// A block's position and its loop over steps: query tiles of one head from the first that sees this block to
 /// the last, then those of the group's next head.
@@ -54,14 +70,22 @@ struct DkvBlock {
   const std::int64_t first_token;
   const int first_tile, tiles, steps;
 
-  __device__ __forceinline__ explicit DkvBlock(const FlashShape& shape)
+  __device__ __forceinline__ explicit DkvBlock(const typename Sizes::Shape& shape)
       : batch(blockIdx.x / shape.kv_heads),
         kv_head(blockIdx.x % shape.kv_heads),
         first_kv(blockIdx.y * kBlockKV),
         first_token(static_cast<std::int64_t>(batch) * shape.T),
         first_tile(first_kv / kBlockQ),
-        tiles((shape.T + kBlockQ - 1) / kBlockQ - first_tile),
+        tiles(last_tile(shape) - first_tile),
         steps(tiles * shape.group()) {}
+
+  /// Returns the number of query tiles of the sequence up to the last that sees a key of the block.
+  __device__ __forceinline__ int last_tile(const typename Sizes::Shape& shape) const {
+    if constexpr (kPacked<typename Sizes::Shape>)
+      return last_query(shape, first_token, min(first_kv + kBlockKV, shape.T) - 1) / kBlockQ + 1;
+    else
+      return (shape.T + kBlockQ - 1) / kBlockQ;
+  }
 
   __device__ __forceinline__ int first_q(int step) const { return (first_tile + step % tiles) * kBlockQ; }
   /// Returns the first of the thread's two adjacent queries of a step in accumulator columns 8 n...
@@ -69,8 +93,8 @@ struct DkvBlock {
 
   /// Starts copying the q, dout, lse and delta of a step.
   __device__ __forceinline__ void fetch_queries(std::uint32_t stages, int step, const BackwardData& data,
-                                                const FlashShape& shape) const {
-    static_assert(2 * kBlockQ <= kThreads, "one thread per lse and delta");
+                                                const typename Sizes::Shape& shape) const {
+    static_assert(Sizes::kRowValues * kBlockQ <= kThreads, "one thread per value of a row");
     const int head = kv_head * shape.group() + step / tiles;
     const int first = first_q(step);
     const std::uint32_t q_tile = stages + step % 2 * Sizes::kStageBytes;
@@ -89,6 +113,13 @@ struct DkvBlock {
                           static_cast<std::int64_t>(head) * shape.T;
       cp_async_4(row_values + threadIdx.x * 4, from + (valid ? first + row : 0), valid);
     }
+    if constexpr (kPacked<typename Sizes::Shape>)
+      if (threadIdx.x >= 2 * kBlockQ && threadIdx.x < 3 * kBlockQ) {
+        const int row = threadIdx.x % kBlockQ;
+        const bool valid = first + row < shape.T;
+        cp_async_4(row_values + threadIdx.x * 4, shape.first_keys + first_token + (valid ? first + row : 0),
+                   valid);
+      }
     cp_async_commit_group();
   }
 };
@@ -106,6 +137,25 @@ __device__ __forceinline__ void exponentiate(float (&s)[2][Sizes::kHalfQ / 8][4]
     for (int m = 0; m < 2; ++m)
 #pragma unroll
       for (int e = 0; e < 4; ++e) s[m][n][e] = exp2_approx(s[m][n][e] * scale_log2 - shift[e % 2]);
+  }
+}
+
+/// Clears the probabilities of keys that a query's document does not hold. `first_keys`: those of the tile's queries, the
+/// first of which is at position first_q.
+template <class Sizes>
+__device__ __forceinline__ void clear_other_documents(float (&p)[2][Sizes::kHalfQ / 8][4],
+                                                      const DkvBlock<Sizes>& block, std::uint32_t first_keys,
+                                                      int first_q, int window) {
+#pragma unroll
+  for (int n = 0; n < Sizes::kHalfQ / 8; ++n) {
+    const float2 pair = load_pair(first_keys + block.query(n) * 4);
+    const int in_window = first_q + block.query(n) + 1 - window;
+    const int first[2] = {max(__float_as_int(pair.x), in_window), max(__float_as_int(pair.y), in_window + 1)};
+#pragma unroll
+    for (int m = 0; m < 2; ++m)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        if (block.first_kv + block.warp_kv + accumulator_row(m, e) < first[e % 2]) p[m][n][e] = 0;
   }
 }
 
@@ -179,7 +229,7 @@ __device__ __forceinline__ void store_gradients(const float (&dk)[2][kBlocks][4]
 
 template <class Sizes>
 __global__ __launch_bounds__(Sizes::kThreads, 1) void flash_key_side_kernel(BackwardData data,
-                                                                            FlashShape shape) {
+                                                                            typename Sizes::Shape shape) {
   wait_for_work_before();
   using Rows = typename Sizes::Rows;
   extern __shared__ __align__(1024) unsigned char shared_memory[];
@@ -205,6 +255,12 @@ __global__ __launch_bounds__(Sizes::kThreads, 1) void flash_key_side_kernel(Back
     const std::uint32_t q_tile = stages + step % 2 * Sizes::kStageBytes;
     const std::uint32_t dout_tile = q_tile + Rows::bytes(Sizes::kBlockQ);
     const std::uint32_t lse_values = dout_tile + Rows::bytes(Sizes::kBlockQ);
+    [[maybe_unused]] const std::uint32_t first_keys = lse_values + 2 * Sizes::kBlockQ * 4;
+    if constexpr (kPacked<typename Sizes::Shape>) {
+      const int first = max(__float_as_int(load_pair(first_keys).x), first_q + 1 - shape.window);
+      if (!kBlockBarriers && first > block.first_kv + block.warp_kv + 31)
+        continue;  // all queries' documents begin after this pair's keys
+    }
 
     // k q^T and v dout^T, both [32 keys, kHalfQ queries]
     float p[2][Sizes::kHalfQ / 8][4] = {}, dp[2][Sizes::kHalfQ / 8][4] = {};
@@ -213,6 +269,8 @@ __global__ __launch_bounds__(Sizes::kThreads, 1) void flash_key_side_kernel(Back
     exponentiate(p, block, lse_values, shape.scale_log2);
     const int warp_kv = block.first_kv + block.warp_kv;
     if (first_q < warp_kv + 31) apply_causal_mask<true>(p, warp_kv, first_q + block.half * Sizes::kHalfQ, 0);
+    if constexpr (kPacked<typename Sizes::Shape>)
+      clear_other_documents(p, block, first_keys, first_q, shape.window);
     store_probabilities(p_tile, ds_tile, p, dp, block, lse_values + Sizes::kBlockQ * 4);
     if (kBlockBarriers)
       __syncthreads();

@@ -7,8 +7,11 @@
 
 namespace precbench::flash {
 
-template <int kHeadDim, int kBlockKV_>
+/// `Shape_`: FlashShape, or PackedShape of sequences with documents, of which a block visits only the tiles that hold keys
+/// of its queries' documents.
+template <int kHeadDim, int kBlockKV_, class Shape_ = FlashShape>
 struct QueryBlock {
+  using Shape = Shape_;
   using Rows = Tile<kHeadDim>;
   static constexpr int kBlockKV = kBlockKV_;
   static constexpr int kWarps = 4, kThreads = 32 * kWarps, kBlockQ = 32 * kWarps;
@@ -20,14 +23,32 @@ struct QueryBlock {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int warp_q = first_q + 32 * warp;
   const std::int64_t first_token;
+  int first_tile = 0;   ///< K and V tile that the first row sees
+  int warp_first = 0;   ///< first key that the warp's first row sees
+  int warp_hidden = 0;  ///< first key that the warp's last row sees: earlier ones are hidden from some rows
 
-  __device__ __forceinline__ explicit QueryBlock(const FlashShape& shape)
+  __device__ __forceinline__ explicit QueryBlock(const Shape& shape)
       : batch(blockIdx.x / shape.heads),
         head(blockIdx.x % shape.heads),
         kv_head(head / shape.group()),
         first_q((gridDim.y - 1 - blockIdx.y) * kBlockQ),
         tiles((min(first_q + kBlockQ, shape.T) + kBlockKV - 1) / kBlockKV),
-        first_token(static_cast<std::int64_t>(batch) * shape.T) {}
+        first_token(static_cast<std::int64_t>(batch) * shape.T) {
+    if constexpr (kPacked<Shape>) {
+      first_tile = shape.first_key(first_token, first_q) / kBlockKV;
+      warp_first = shape.first_key(first_token, min(warp_q, shape.T - 1));
+      warp_hidden = shape.first_key(first_token, min(warp_q + 31, shape.T - 1));
+    }
+  }
+
+  /// Writes the first keys of the thread's rows (apply_document_mask).
+  __device__ __forceinline__ void load_first_keys(int (&first)[2][2], const PackedShape& shape) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = warp_q + 16 * (i / 2) + 8 * (i % 2) + lane / 4;
+      first[i / 2][i % 2] = shape.first_key(first_token, min(row, shape.T - 1));
+    }
+  }
 
   /// Starts copying the block's rows of a matrix, from the head's first column on.
   __device__ __forceinline__ void fetch_rows(std::uint32_t tile, const __nv_bfloat16* matrix,
@@ -44,17 +65,18 @@ struct QueryBlock {
     cp_async_commit_group();
   }
 
-  /// Calls step(first_kv, k_tile, v_tile) for every tile that the warp's rows see, in order; the copy of tile
-  /// 0 must have been started.
+  /// Calls step(first_kv, k_tile, v_tile) for every tile that the warp's rows see, in order; the copy of
+  /// first_tile must have been started.
   template <class Step>
   __device__ __forceinline__ void walk(std::uint32_t kv_tiles, const __nv_bfloat16* fused,
                                        const FlashShape& shape, Step&& step) const {
-    for (int tile = 0; tile < tiles; ++tile) {
+    for (int tile = first_tile; tile < tiles; ++tile) {
       cp_async_wait_all();
       __syncthreads();  // the tile has arrived, and the other one is no longer read
       if (tile + 1 < tiles) fetch_kv(kv_tiles, fused, tile + 1, shape);
       const int first_kv = tile * kBlockKV;
-      if (first_kv > warp_q + 31) continue;  // entirely after this warp's rows
+      if (first_kv > warp_q + 31) continue;                               // entirely after this warp's rows
+      if (kPacked<Shape> && first_kv + kBlockKV <= warp_first) continue;  // and before their documents
       const std::uint32_t k_tile = kv_tiles + tile % 2 * kStageBytes;
       step(first_kv, k_tile, k_tile + Rows::bytes(kBlockKV));
     }

@@ -257,6 +257,33 @@ struct FlashShape {
   __device__ int v_column(int kv_head) const { return (heads + kv_heads + kv_head) * head_dim; }
 };
 
+/// The same with documents (DocumentMask), and a window.
+struct PackedShape : FlashShape {
+  const int* first_keys;  ///< [B, T]
+  int window;             ///< keys that a query sees at most, its own included
+
+  /// Returns the first key that query t, below T, of a sequence sees. Ascends with t.
+  __device__ int first_key(std::int64_t first_token, int t) const {
+    return max(first_keys[first_token + t], t + 1 - window);
+  }
+};
+template <class Shape>
+inline constexpr bool kPacked = std::is_same_v<Shape, PackedShape>;
+
+/// Sets the elements of keys before the first one that their query sees. Rows are the queries; `first` has those of the
+/// thread's rows, [m][half] of row 16 m + 8 half + lane / 4. first_column: position of the GEMM's first key.
+template <int kBlocks>
+__device__ __forceinline__ void apply_document_mask(float (&x)[2][kBlocks][4], const int (&first)[2][2],
+                                                    int first_column, float value) {
+#pragma unroll
+  for (int m = 0; m < 2; ++m)
+#pragma unroll
+    for (int n = 0; n < kBlocks; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        if (first_column + accumulator_column(n, e) < first[m][e / 2]) x[m][n][e] = value;
+}
+
 /// Starts copying kRows rows of a sequence's K, from row `first` on, followed by the same rows of its V.
 /// `fused`: the sequence's fused rows.
 template <class Rows, int kRows, int kThreads>
@@ -280,6 +307,10 @@ inline FlashShape flash_shape(const AttentionShape& s) {
           s.q_width(),
           static_cast<float>(scale),
           static_cast<float>(scale * kLog2E)};
+}
+
+inline PackedShape packed_shape(const AttentionShape& s, const int* first_keys) {
+  return {flash_shape(s), first_keys, static_cast<int>(s.window > 0 ? s.window : s.T)};
 }
 
 constexpr int kMaxHeadDim = 128;

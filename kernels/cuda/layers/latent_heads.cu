@@ -185,6 +185,12 @@ LatentArguments arguments_of(const LatentHeadsOptions& options, const Tensor& qk
           .q_scale = options.q_scale};
 }
 
+void check_positions(const LatentHeadsOptions& options) {
+  if (!options.positions.empty())
+    throw Unsupported(
+        "latent_heads: the cuda device has no rows at positions of their own (packed documents)");
+}
+
 }  // namespace
 }  // namespace cuda
 
@@ -195,6 +201,7 @@ ScratchSizes CudaDevice::scratch_of(const ops::LatentHeads& op) const {
 
 void CudaDevice::do_latent_heads(const ops::LatentHeads& op) {
   using namespace cuda;
+  check_positions(op.options);
   const float* table = rope_table(op.options.rope());
   const LatentArguments arguments = arguments_of(op.options, op.qkv, op.q, op.kv_up, op.latent, table);
   const auto kernel = op.options.interleaved ? latent_heads_kernel<true> : latent_heads_kernel<false>;
@@ -204,6 +211,7 @@ void CudaDevice::do_latent_heads(const ops::LatentHeads& op) {
 
 void CudaDevice::do_latent_heads_backward(const ops::LatentHeadsBackward& op) {
   using namespace cuda;
+  check_positions(op.options);
   const float* table = rope_table(op.options.rope());
   const LatentArguments arguments = arguments_of(op.options, op.dqkv, op.dq, op.dkv_up, op.dlatent, table);
   const auto kernel =

@@ -8,6 +8,7 @@
 // well, from the same cache lines as its neighbours. cos and sin come from a table made once in FP64 on the
 // host, so they equal the CPU device's. Bytes per element: 2 read and 2 written (v only if not in place, or
 // with a bias), backward with QK-norm 4 read; the table stays in L2.
+#include <limits>
 #include <vector>
 
 #include "kernels/base/errors.h"
@@ -246,6 +247,39 @@ int threads_over_heads(const RopeOptions& options) {
   return static_cast<int>(threads_to_turn(options.q_norm.size()) + threads_to_turn(options.k_norm.size()));
 }
 
+/// Copies the table's row of each row's position, in vectors of 4 floats.
+__global__ void __launch_bounds__(kThreads)
+    rows_at_positions_kernel(float4* rows, const float4* table, const int* positions, std::int64_t count,
+                             int vectors) {
+  wait_for_work_before();
+  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (index >= count) return;
+  const std::int64_t row = index / vectors;
+  rows[index] = table[positions[row] * static_cast<std::int64_t>(vectors) + (index - row * vectors)];
+}
+
+/// Returns the bytes of a table with a row for each row of the matrix; 0 if rows have no positions of their own.
+std::size_t own_table_bytes(const RopeOptions& options) {
+  const std::size_t size = options.positions.empty() ? 0 : options.shape.tokens() * options.shape.head_dim;
+  return size * sizeof(float);
+}
+
+/// Returns the table that the kernels index by `pairs`. If rows have positions of their own, this fills one in `own`, with
+/// a row each, so that the kernels are those of consecutive positions.
+const float* table_of_rows(const float* table, void* own, Pairs& pairs, const RopeOptions& options,
+                           cudaStream_t stream) {
+  if (options.positions.empty()) return table;
+  const std::int64_t M = options.shape.tokens();
+  const int vectors = static_cast<int>(options.shape.head_dim / 4);
+  auto* rows = static_cast<float4*>(own);
+  rows_at_positions_kernel<<<static_cast<unsigned>((M * vectors + kThreads - 1) / kThreads), kThreads, 0,
+                             stream>>>(rows, reinterpret_cast<const float4*>(table),
+                                       options.positions.as<const int>(), M * vectors, vectors);
+  pairs.T = M;
+  pairs.early_rows = std::numeric_limits<std::int64_t>::max();
+  return reinterpret_cast<const float*>(rows);
+}
+
 unsigned blocks_of(const Pairs& pairs) {
   return static_cast<unsigned>((pairs.count + kThreads - 1) / kThreads);
 }
@@ -271,13 +305,15 @@ const float* CudaDevice::rope_table(const RopeOptions& options) {
 
 ScratchSizes CudaDevice::scratch_of(const ops::Rope& op) const {
   const RopeAngles angles = op.options.angles();
-  return {0, angles.rows() * angles.D};
+  return {static_cast<std::int64_t>(cuda::own_table_bytes(op.options) / sizeof(float)),
+          angles.rows() * angles.D};
 }
 
 void CudaDevice::do_rope(const ops::Rope& op) {
   using namespace cuda;
-  const Pairs pairs = pairs_of(op.options, op.out.data == op.qkv.data && op.options.bias.empty());
+  Pairs pairs = pairs_of(op.options, op.out.data == op.qkv.data && op.options.bias.empty());
   const float* table = rope_table(op.options);
+  table = table_of_rows(table, scratch(own_table_bytes(op.options)), pairs, op.options, stream());
   if (op.options.norms_all_heads()) {
     const int threads = threads_over_heads(op.options);
     const auto over_heads =
@@ -298,12 +334,15 @@ void CudaDevice::do_rope_backward(const ops::RopeBackward& op) {
   using namespace cuda;
   const bool norm = !op.options.q_norm.empty();
   const bool in_place = op.dqkv.value.data == op.dout.data;
-  const Pairs pairs = pairs_of(op.options, in_place && !norm);
+  Pairs pairs = pairs_of(op.options, in_place && !norm);
   const float* table = rope_table(op.options);
+  const std::size_t table_bytes = own_table_bytes(op.options);  // at the front of the scratch
   const std::int64_t D = pairs.D;
   const bool copies = wanted(op.dqkv.rowwise) || wanted(op.dqkv.columnwise);
   if (copies && !norm && !in_place) {
-    void* amaxes = scratch(amax_scratch_bytes(*this, op.dqkv));
+    auto* block = static_cast<std::byte*>(scratch(table_bytes + amax_scratch_bytes(*this, op.dqkv)));
+    table = table_of_rows(table, block, pairs, op.options, stream());
+    void* amaxes = block + table_bytes;
     const TileOutput output = tile_output(*this, op.dqkv, writes_value(op.dqkv), amaxes);
     const RopeBackwardSource source{matrix(op.dout),         table,           pairs.T, D,
                                     pairs.rotated_heads * D, pairs.early_rows};
@@ -331,7 +370,10 @@ void CudaDevice::do_rope_backward(const ops::RopeBackward& op) {
     grid = row_grid(*this, head_kernel, kThreads, shared_bytes, grid);
   }
   const std::size_t partial_bytes = norm ? grid * gains * sizeof(float) : 0;
-  auto* partial = static_cast<float*>(scratch(partial_bytes + amax_scratch_bytes(*this, op.dqkv)));
+  auto* block =
+      static_cast<std::byte*>(scratch(table_bytes + partial_bytes + amax_scratch_bytes(*this, op.dqkv)));
+  table = table_of_rows(table, block, pairs, op.options, stream());
+  auto* partial = reinterpret_cast<float*>(block + table_bytes);
   auto *dqkv = op.dqkv.value.as<std::uint16_t>(), *dout = op.dout.as<std::uint16_t>(),
        *qkv = op.qkv.as<std::uint16_t>();
   const NormAndBias before = norm_and_bias_of(op.options);

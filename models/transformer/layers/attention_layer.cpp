@@ -167,7 +167,9 @@ RopeOptions AttentionLayer::rope_options(std::int64_t layer, const BlockWeights&
           .rotated = config.block.rotary_dim,
           .scale = query_and_key_scale(config),
           .offset = sequence.start(0),
-          .late_offset = sequence.whole() ? std::nullopt : std::optional(sequence.start(1))};
+          .late_offset = sequence.whole() ? std::nullopt : std::optional(sequence.start(1)),
+          .positions = step_.positions,
+          .position_count = step_.options.T};
 }
 
 void AttentionLayer::apply_rope(std::int64_t layer, const Tensor& qkv, const Tensor& raw_qkv,

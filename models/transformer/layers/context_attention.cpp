@@ -23,6 +23,9 @@ struct Half {
     placed.offset = start;
     return placed;
   }
+  DocumentMask documents(const StepContext& step) const {
+    return step.documents_of(shape, number * shape.tokens(), shape.tokens());
+  }
 };
 
 Half half_of(const StepContext& step, std::int64_t layer, int number) {
@@ -54,10 +57,12 @@ void AttentionLayer::scatter_keys(const Tensor& dqkv, const Tensor& dkv, const T
 void AttentionLayer::attend(std::int64_t layer, QuantizedTensor& out, const Tensor& lse, const Tensor& qkv,
                             const BlockWeights& w) const {
   const bool whole = step_.sequence.whole(), sinks = !w.sinks.empty();
-  if (whole && !sinks) return step_.device.attention({out, lse, qkv, step_.attention_shape_of(layer)});
-  if (whole) {  // quantized after the sinks have changed it
+  if (whole) {
     const AttentionShape shape = step_.attention_shape_of(layer);
-    step_.device.attention({{.value = out.value}, lse, qkv, shape});
+    const DocumentMask documents = step_.documents_of(shape, 0, step_.M);
+    if (!sinks) return step_.device.attention({out, lse, qkv, shape, {}, documents});
+    // Quantized after the sinks have changed it.
+    step_.device.attention({{.value = out.value}, lse, qkv, shape, {}, documents});
     step_.device.attention_sink({out.value, lse, w.sinks, shape});
     return step_.device.quantize({out});
   }
@@ -69,7 +74,8 @@ void AttentionLayer::attend(std::int64_t layer, QuantizedTensor& out, const Tens
                             .lse = half.lse_of(lse),
                             .qkv = half.rows_of(qkv),
                             .shape = half.attention(),
-                            .kv = kv});
+                            .kv = kv,
+                            .documents = half.documents(step_)});
     if (sinks)
       step_.device.attention_sink({half.rows_of(out.value), half.lse_of(lse), w.sinks, half.attention()});
   }
@@ -83,9 +89,16 @@ void AttentionLayer::attend_backward(std::int64_t layer, const Tensor& dqkv, con
   if (step_.sequence.whole() && !w.sinks.empty())
     step_.device.attention_sink_backward(
         {g.sinks, accumulates, dout, saved.attention, saved.lse, w.sinks, step_.attention_shape_of(layer)});
-  if (step_.sequence.whole())
-    return step_.device.attention_backward(
-        {dqkv, dout, saved.attention, saved.lse, qkv, step_.attention_shape_of(layer)});
+  if (step_.sequence.whole()) {
+    const AttentionShape shape = step_.attention_shape_of(layer);
+    return step_.device.attention_backward({.dqkv = dqkv,
+                                            .dout = dout,
+                                            .out = saved.attention,
+                                            .lse = saved.lse,
+                                            .qkv = qkv,
+                                            .shape = shape,
+                                            .documents = step_.documents_of(shape, 0, step_.M)});
+  }
   const Scope scope(step_.arena);
   const Tensor kv = gather_keys(qkv);
   const Tensor dkv = step_.push(kv.dtype, kv.rows, kv.cols), early = step_.push(kv.dtype, kv.rows, kv.cols);
@@ -102,7 +115,8 @@ void AttentionLayer::attend_backward(std::int64_t layer, const Tensor& dqkv, con
                                      .qkv = half.rows_of(qkv),
                                      .shape = half.attention(),
                                      .kv = kv,
-                                     .dkv = number == 0 ? early : dkv});
+                                     .dkv = number == 0 ? early : dkv,
+                                     .documents = half.documents(step_)});
   }
   step_.device.add({dkv, early});
   scatter_keys(dqkv, dkv, early);

@@ -51,7 +51,9 @@ LatentHeadsOptions AttentionLayer::latent_options() const {
           .q_scale =
               scale == 0 ? 1.0f : static_cast<float>(scale * std::sqrt(static_cast<double>(config.head_dim))),
           .offset = sequence.start(0),
-          .late_offset = sequence.whole() ? std::nullopt : std::optional(sequence.start(1))};
+          .late_offset = sequence.whole() ? std::nullopt : std::optional(sequence.start(1)),
+          .positions = step_.positions,
+          .position_count = step_.options.T};
 }
 
 void AttentionLayer::up_forward(std::int64_t layer, const Tensor& y, const Latent& latent,

@@ -77,6 +77,13 @@ AttentionShape StepContext::attention_shape_of(std::int64_t layer) const {
   return shape;
 }
 
+DocumentMask StepContext::documents_of(const AttentionShape& shape, std::int64_t first,
+                                       std::int64_t rows) const {
+  if (first_key.empty()) return {};
+  return {first_key.slice_rows(first, rows),
+          options.packed ? options.packed->visible(options.T, shape.window) : 1};
+}
+
 void StepContext::scale(const Tensor& x, double factor) const {
   if (factor != 1) device.combine({x, static_cast<float>(factor), x, 0.0f, x, OpClass::norm_elementwise});
 }

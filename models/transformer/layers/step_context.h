@@ -56,6 +56,24 @@ enum class ScaleSource : std::uint8_t { current, delayed };
 
 class LoraLayers;
 
+/// Input of M positions: tokens, and their documents if several share a sequence.
+struct Tokens {
+  Tensor ids;  ///< i32 [M]
+  Tensor first_key =
+      {};  ///< i32 [M]: where in its sequence the document of each position begins; may be empty
+  Tensor positions = {};  ///< i32 [M]: in the document; given with first_key
+
+  Tokens(const Tensor& ids_) : ids(ids_) {}  // NOLINT(google-explicit-constructor): tokens alone
+  Tokens(const Tensor& ids_, const Tensor& first_key_, const Tensor& positions_)
+      : ids(ids_), first_key(first_key_), positions(positions_) {}
+
+  Tokens slice_rows(std::int64_t first, std::int64_t rows) const {
+    if (first_key.empty()) return {ids.slice_rows(first, rows)};
+    return {ids.slice_rows(first, rows), first_key.slice_rows(first, rows),
+            positions.slice_rows(first, rows)};
+  }
+};
+
 struct StepContext {
   StepContext(Device& device, Arena& arena, Parameters& parameters, const ModelConfig& config,
               const TransformerOptions& options);
@@ -75,6 +93,7 @@ struct StepContext {
   const OperandBuilder operands;
   std::uint32_t micro_step = 0;
   float loss_scale = 0;                      ///< of this micro-step
+  Tensor first_key, positions;               ///< of this micro-step (Tokens)
   QuantizationObserver* observer = nullptr;  ///< null: nobody observes
   const std::unique_ptr<LoraLayers> lora;    ///< adapters of the linear layers; null: the model is trained
 
@@ -95,6 +114,8 @@ struct StepContext {
   float gain_offset() const { return config.block.gains_minus_one ? 1.0f : 0.0f; }
   /// Returns attention_shape with the window and the softcap of a layer. A window of all keys is none.
   AttentionShape attention_shape_of(std::int64_t layer) const;
+  /// Returns the documents of `rows` tokens from `first` on, whose attention in a layer has the shape.
+  DocumentMask documents_of(const AttentionShape& shape, std::int64_t first, std::int64_t rows) const;
 
   /// x *= factor, unless it is 1.
   void scale(const Tensor& x, double factor) const;

@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <memory>
 
 #include "kernels/numerics/linear_role.h"
 #include "kernels/numerics/recipe.h"
 #include "kernels/numerics/sequence_part.h"
 #include "kernels/numerics/tensor.h"
+#include "models/transformer/layers/packed_lengths.h"
 
 namespace precbench {
 
@@ -56,6 +58,9 @@ struct TransformerOptions {
   std::int64_t group_rows = 1;    ///< alignment of an expert's first row: at least kGpuGroupRows on a GPU
   float balance = 0, z_loss = 0;  ///< coefficients of the router losses, which the reported loss excludes
   ExchangeOptions exchange = {};
+  /// Documents of packed sequences, whose attention costs count; null: a sequence is one document. Without effect on
+  /// results (Tokens has the mask).
+  std::shared_ptr<const PackedLengths> packed = {};
   /// For tests of expert parallelism by all-gather: i32 [tokens, top_k] holding 0, 1, 2, ... If set, every
   /// slot's row is returned separately and a token's rows are summed as on one rank. If empty, each rank
   /// returns its partial sum.
