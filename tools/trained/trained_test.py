@@ -278,7 +278,7 @@ class Trained(unittest.TestCase):
         types = [3, 3, 4, 4, 4, *[6] * 256, *[1] * 8]
         pieces += [f"<unused {i}>" for i in range(tiny_gguf.VOCABULARY - len(pieces))]
         types += [3] * (tiny_gguf.VOCABULARY - len(types))
-        scores = [-1000.0] * 5 + [0.0] * 256 + [-10.0, -11.0, -12.0, -13.0, 0.0, -1.0, -2.0, -3.0]
+        scores = [-1000.0] * 5 + [0.0] * 256 + [-10.0, -11.0, -12.0, -13.0, -1.0, 0.0, -2.0, -3.0]
         scores += [-1000.0] * (tiny_gguf.VOCABULARY - len(scores))
 
         def change(writer, space=False, scores=scores):
@@ -291,8 +291,8 @@ class Trained(unittest.TestCase):
             writer.add_add_space_prefix(space)
         folder = self.convert("gemma3", "--out", self.path / "gemma3", change=change)
         tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-        # "bc" has a higher score than "ab". Pieces added to the vocabulary stay whole, and unknown letters are bytes.
-        for text, tokens in {"abc": ["abc"], "ab abb": ["ab", "▁a", "b", "b"], "a   b\n\n": ["a", "   ", "b", "\n\n"],
+        # "ab" has a higher score than "bc" and than "▁a". Pieces added to the vocabulary stay whole, and unknown letters are bytes.
+        for text, tokens in {"abc": ["abc"], "ab abb": ["ab", "▁", "ab", "b"], "a   b\n\n": ["a", "   ", "b", "\n\n"],
                              "é": ["<0xC3>", "<0xA9>"], "<bos></s>a": ["<bos>", "</s>", "a"]}.items():
             self.assertEqual(tokenizer.encode(text).tokens, tokens)
         self.assertEqual(tokenizer.decode(tokenizer.encode("ab  é c").ids), "ab  é c")
