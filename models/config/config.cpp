@@ -249,7 +249,7 @@ ModelConfig model_from_json(const json& object) {
                             contains("text_config");
   const TextConfig text = hugging_face ? text_config_of(object) : TextConfig{};
   ModelConfig config = hugging_face ? from_hugging_face(text.object) : from_own_keys(object);
-  if (!text.warning.empty()) config.not_modelled.push_back(text.warning);
+  config.not_modelled.insert(config.not_modelled.end(), text.warnings.begin(), text.warnings.end());
   const KeyNames names = hugging_face ? KeyNames::of_hugging_face(text.object) : KeyNames();
   fill_defaults(config, names);
   validate_moe(config, names);  // first, because a missing ffn may be due to wrong MoE keys

@@ -120,11 +120,14 @@ inline constexpr const char* kSlidingAttention = "sliding_attention";
 
 /// The language model of a config.json.
 struct TextConfig {
-  nlohmann::json object;  ///< with a model_type that is known here, if the file's is
-  std::string warning;    ///< what is left out; empty: nothing
+  nlohmann::json object;              ///< with a model_type that is known here, if the file's is
+  std::vector<std::string> warnings;  ///< parts of the file that are left out, and where the model_type comes from
 };
 /// Returns a multimodal file's text_config, or the file (hugging_face_text.cpp). Throws InvalidInput.
 TextConfig text_config_of(const nlohmann::json& file);
+/// Changes keys and model_type of a file into those of a model_type with the same model, if there is one
+/// (hugging_face_translation.cpp). Returns a warning, or nothing. Throws InvalidInput.
+std::string translate(nlohmann::json& object, std::string& model_type);
 
 // MoE keys of a config.json (hugging_face_moe.cpp).
 bool hugging_face_has_experts(const std::string& model_type);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/base/errors.h"
 #include "models/config/config_keys.h"
@@ -76,9 +77,21 @@ constexpr std::pair<const char*, const char*> kArchitectures[] = {
     {"Ernie4_5ForCausalLM", "ernie4_5"},
     {"Ernie4_5_MoeForCausalLM", "ernie4_5_moe"},
     {"Qwen2MoeForCausalLM", "qwen2_moe"},
+    {"Qwen2VLForConditionalGeneration", "qwen2_vl"},
+    {"Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl"},
+    {"Qwen3VLForConditionalGeneration", "qwen3_vl"},
+    {"Qwen3VLMoeForConditionalGeneration", "qwen3_vl_moe"},
+    {"Mistral3ForConditionalGeneration", "mistral3"},
+    {"Gemma3ForConditionalGeneration", "gemma3"},
+    {"InternLMForCausalLM", "internlm"},
+    {"InternLM2ForCausalLM", "internlm2"},
+    {"MiniCPMForCausalLM", "minicpm"},
+    {"OrionForCausalLM", "orion"},
+    {"QWenLMHeadModel", "qwen"},
 };
 
-std::string type_of(const json& object) {
+/// Returns the model_type, which a file may name only by its class; then a warning says so.
+std::string type_of(const json& object, std::vector<std::string>& warnings) {
   std::string model_type;
   read(object, "model_type", model_type);
   // Some files of GLM-4.5 have the model_type of the dense GLM.
@@ -86,7 +99,10 @@ std::string type_of(const json& object) {
     return "glm4_moe";
   if (!model_type.empty() || !given(object, "architectures")) return model_type;
   for (const auto& [architecture, type] : kArchitectures)
-    if (object.at("architectures") == json::array({architecture})) return type;
+    if (object.at("architectures") == json::array({architecture})) {
+      warnings.push_back(fmt::format("model_type is missing: \"{}\" comes from architectures", type));
+      return type;
+    }
   return model_type;
 }
 
@@ -102,21 +118,30 @@ void replace_rope(json& object) {
   }
 }
 
+/// Sets the dimensions that a wrapper leaves out because they are those of transformers' LlamaConfig (LLaVA).
+void set_llama_dimensions(json& object) {
+  for (const auto& [key, value] : {std::pair{"hidden_size", 4096}, std::pair{"intermediate_size", 11008},
+                                   std::pair{"num_hidden_layers", 32}, std::pair{"num_attention_heads", 32},
+                                   std::pair{"vocab_size", 32000}})
+    if (!given(object, key)) object[key] = value;
+}
+
 }  // namespace
 
 TextConfig text_config_of(const json& file) {
   TextConfig text{file, {}};
-  std::string model_type = type_of(file);
+  std::string model_type = type_of(file, text.warnings);
   if (given(file, "text_config")) {
     if (!file.at("text_config").is_object())
       throw InvalidInput(
           fmt::format("text_config: expected an object, got {}", shown(file.at("text_config"))));
     text.object = file.at("text_config");
-    const std::string own = type_of(text.object);
+    const std::string own = type_of(text.object, text.warnings);
     if (!own.empty()) model_type = own;
+    if (model_type == "llama") set_llama_dimensions(text.object);
     if (given(file, "tie_word_embeddings"))
       text.object["tie_word_embeddings"] = file.at("tie_word_embeddings");
-    text.warning = "text_config alone is read: the model without images, sound and video";
+    text.warnings.push_back("text_config alone is read: the model without images, sound and video");
   }
   const auto found = std::find_if(std::begin(kTextModels), std::end(kTextModels),
                                   [&](const TextModel& known) { return known.model_type == model_type; });
@@ -124,6 +149,8 @@ TextConfig text_config_of(const json& file) {
     model_type = found->same_as;
     if (found->multimodal_rope) replace_rope(text.object);
   }
+  if (std::string warning = translate(text.object, model_type); !warning.empty())
+    text.warnings.push_back(std::move(warning));
   if (!model_type.empty()) text.object["model_type"] = model_type;
   return text;
 }

@@ -140,6 +140,19 @@ class Data(unittest.TestCase):
         self.assertEqual((manifest["training"]["file"], manifest["vocab"]), ("large.u32", 66320))
         self.assertEqual(len(training), 4 * manifest["training"]["tokens"])
 
+    def test_sequences_can_begin_with_a_token(self):
+        _, training, held_out = self.tokenize("plain", self.path / "texts")
+        manifest, *documents = self.tokenize("begin", "--begin", SEPARATOR, "--seq", 48, self.path / "texts")
+        first = tokenizers.Tokenizer.from_file(str(self.tokenizer)).token_to_id(SEPARATOR)
+        for name, tokens, lines in zip(("training", "held_out"), (training, held_out), documents):
+            expected, rows = list(array.array("H", tokens)), [json.loads(line) for line in lines.splitlines()]
+            self.assertTrue(all(row["prompt"] == [first] and len(row["answer"]) == 48 for row in rows))
+            joined = [token for row in rows for token in row["answer"]]
+            self.assertEqual((joined, len(rows)), (expected[:len(joined)], len(expected) // 48))
+            self.assertEqual(manifest[name]["tokens"], len(joined))
+        self.refused("--begin and --seq need each other", "--tokenizer", self.tokenizer, "--seq", 48, self.path / "texts")
+        self.refused("no token <bos>", "--tokenizer", self.tokenizer, "--begin", "<bos>", "--seq", 48, self.path / "texts")
+
     def test_bad_input_is_one_line(self):
         text = self.path / "texts/000.txt"
         (self.path / "bad.jsonl").write_text('{"text": "good"}\n{"text": 7}\n')
@@ -240,6 +253,16 @@ class Chats(unittest.TestCase):
         refused("the answer does not follow the prompt", [good])
         self.write_template("")
         refused("has no chat template", [good])
+
+    def test_a_template_can_come_from_a_file(self):
+        self.write_template("")
+        (self.path / "template").write_text(CHAT_TEMPLATE)
+        row = {"prompt": "the page", "answer": "a lock"}
+        done = self.convert([row], "--held-out", 0, "--chat-template", self.path / "template")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        tokenizer = tokenizers.Tokenizer.from_file(str(self.model / "tokenizer.json"))
+        self.assertEqual(tokenizer.decode(self.read("chats.jsonl")[0]["answer"]), "a lock")
+        self.assertIn("No such file", self.convert([row], "--chat-template", self.path / "none").stderr)
 
     def test_precbench_trains_on_the_documents(self):
         if not PRECBENCH.exists():

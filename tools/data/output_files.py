@@ -1,6 +1,7 @@
 """What the scripts that make files of tokens and documents share: messages, held-out parts, and files that are either whole
 or absent."""
 import hashlib
+import json
 import os
 import sys
 
@@ -48,3 +49,8 @@ class OutputFile:
         self.file.close()
         os.rename(self.path + ".tmp", self.path)
         return {"file": os.path.basename(self.path), "sha256": self.hash.hexdigest()}
+
+
+def document_line(prompt, answer):
+    """Returns the line of a document, of two lists of token ids."""
+    return json.dumps({"prompt": prompt, "answer": answer}, separators=(",", ":")).encode() + b"\n"

@@ -8,8 +8,9 @@ PREFIX.json describes both.
 A row of INPUT has `messages`, a list of objects with `role` and `content`, as chat templates take them. The last message
 must be the assistant's: it is the answer, and what precedes it is the prompt. A row with `prompt` and `answer`, two texts,
 stands for a message of the user and one of the assistant. FOLDER is that of a Hugging Face model or tokenizer, or a name on
-the hub if there is a network. With --most N, documents of more than N tokens are left out and counted; for --seq T, N is
-T + 1. A hash of the conversation decides whether it is held out. Equal input gives equal bytes.
+the hub if there is a network. Tokenizers of base models have no template: --chat-template names a Jinja file with one. With
+--most N, documents of more than N tokens are left out and counted; for --seq T, N is T + 1. A hash of the conversation
+decides whether it is held out. Equal input gives equal bytes.
 
 Needs: pip install transformers jinja2.
 """
@@ -18,7 +19,7 @@ import json
 import os
 import pathlib
 
-from output_files import OutputFile, add_held_out, check_held_out, fail, is_held_out
+from output_files import OutputFile, add_held_out, check_held_out, document_line, fail, is_held_out
 
 
 def parse_arguments():
@@ -27,13 +28,14 @@ def parse_arguments():
     parser.add_argument("--tokenizer", required=True)
     parser.add_argument("--out", required=True, metavar="PREFIX")
     add_held_out(parser)
+    parser.add_argument("--chat-template", metavar="FILE", help="Jinja template instead of the tokenizer's own")
     parser.add_argument("--most", type=int, metavar="N", help="leave out documents of more than N tokens")
     arguments = parser.parse_args()
     check_held_out(arguments.held_out)
     return arguments
 
 
-def load_tokenizer(name):
+def load_tokenizer(name, template):
     try:
         from transformers import AutoTokenizer
     except ImportError:
@@ -42,8 +44,13 @@ def load_tokenizer(name):
         tokenizer = AutoTokenizer.from_pretrained(name)
     except Exception as error:  # the library raises many kinds
         fail(f"--tokenizer {name}: {str(error).splitlines()[0]}")
+    if template:
+        try:
+            tokenizer.chat_template = pathlib.Path(template).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            fail(f"--chat-template {template}: {getattr(error, 'strerror', None) or error}")
     if not tokenizer.chat_template:
-        fail(f"--tokenizer {name}: has no chat template")
+        fail(f"--tokenizer {name}: has no chat template; --chat-template FILE gives one")
     return tokenizer
 
 
@@ -98,7 +105,7 @@ class DocumentFile(OutputFile):
         self.documents, self.tokens, self.answers = 0, 0, 0
 
     def add(self, prompt, answer):
-        self.write(json.dumps({"prompt": prompt, "answer": answer}, separators=(",", ":")).encode() + b"\n")
+        self.write(document_line(prompt, answer))
         self.documents += 1
         self.tokens += len(prompt) + len(answer)
         self.answers += len(answer)
@@ -109,7 +116,7 @@ class DocumentFile(OutputFile):
 
 def main():
     arguments = parse_arguments()
-    tokenizer = load_tokenizer(arguments.tokenizer)
+    tokenizer = load_tokenizer(arguments.tokenizer, arguments.chat_template)
     rows = rows_of(arguments.inputs)
     try:
         pathlib.Path(arguments.out).parent.mkdir(parents=True, exist_ok=True)

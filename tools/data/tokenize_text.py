@@ -9,7 +9,9 @@ models with different tokenizers comparable (nats per byte).
 INPUT is a text file (divided into documents by the separator), a .jsonl or .parquet file (one document per
 row, with its text in --field), a folder (every file below it, in sorted order), or @LIST, a file with one
 such path per line. TOKENIZER is a tokenizer.json, a folder that contains one, or a name on the Hugging Face
-hub if there is a network. Documents are separated by --separator, which must be a token of the tokenizer. A
+hub if there is a network. Documents are separated by --separator, which must be a token of the tokenizer. For a
+model that expects every sequence to begin with a token, such as Gemma, --begin TOKEN --seq T writes PREFIX.jsonl instead, for
+runs with --seq T: each line is a document whose prompt is TOKEN and whose answer the next T tokens of the text. A
 tokenizer with more tokens than the model's vocabulary is refused; the model is the config.json in the
 tokenizer's folder, or --model. Only one batch is kept in memory. Equal input gives equal bytes.
 
@@ -22,9 +24,10 @@ import os
 import pathlib
 import sys
 
-from output_files import OutputFile, add_held_out, check_held_out, fail, is_held_out
+from output_files import OutputFile, add_held_out, check_held_out, document_line, fail, is_held_out
 
-SEPARATORS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<|im_end|>", "<eos>")
+# Gemma has "<eos>", and "</s>" as a tag of HTML.
+SEPARATORS = ("<|endoftext|>", "<|end_of_text|>", "<eos>", "</s>", "<|im_end|>")
 BATCH_BYTES = 16 << 20
 
 
@@ -37,12 +40,18 @@ def parse_arguments():
     parser.add_argument("--out", required=True, metavar="PREFIX")
     parser.add_argument("--field", default="text", help="name of the text field in .jsonl and .parquet rows (default: text)")
     parser.add_argument("--separator", help="token after each document (default: the tokenizer's end of text)")
+    parser.add_argument("--begin", metavar="TOKEN", help="first token of every sequence; needs --seq")
+    parser.add_argument("--seq", type=int, metavar="T", help="tokens of a sequence; needs --begin")
     add_held_out(parser)
     parser.add_argument("--tokens", type=int, metavar="N", help="stop after the document that reaches N tokens")
     arguments = parser.parse_args()
     check_held_out(arguments.held_out)
     if arguments.tokens is not None and arguments.tokens < 1:
         fail(f"--tokens {arguments.tokens}: not a number of tokens")
+    if (arguments.begin is None) != (arguments.seq is None):
+        fail("--begin and --seq need each other")
+    if arguments.seq is not None and arguments.seq < 1:
+        fail(f"--seq {arguments.seq}: not a number of tokens")
     return arguments
 
 
@@ -182,21 +191,47 @@ class TokenFile(OutputFile):
 
     def add(self, text, tokens, separator):
         for part in tokens, separator:
-            values = array.array(self.typecode, part)
-            if sys.byteorder == "big":
-                values.byteswap()
-            self.write(values.tobytes())
+            self.append(part)
         self.tokens += len(tokens) + 1
         self.documents += 1
         self.bytes += len(text.encode("utf-8", "surrogatepass"))
+
+    def append(self, tokens):
+        values = array.array(self.typecode, tokens)
+        if sys.byteorder == "big":
+            values.byteswap()
+        self.write(values.tobytes())
 
     def finish(self):
         return super().finish() | {"documents": self.documents, "tokens": self.tokens, "bytes": self.bytes}
 
 
+class SequenceFile(TokenFile):
+    """Sequences of equal length, each a document with the token `begin` as its prompt. The end of the text that does not fill
+    a sequence is left out."""
+
+    def __init__(self, path, begin, seq):
+        super().__init__(path, None)
+        self.begin, self.seq, self.rest = begin, seq, []
+
+    def append(self, tokens):
+        self.rest += tokens
+        whole = len(self.rest) // self.seq * self.seq
+        for first in range(0, whole, self.seq):
+            self.write(document_line([self.begin], self.rest[first:first + self.seq]))
+        del self.rest[:whole]
+
+    def finish(self):
+        self.tokens -= len(self.rest)
+        return super().finish()
+
+
 def main():
     arguments = parse_arguments()
+    begin_id = None
     if arguments.tokenizer == "bytes":
+        if arguments.begin is not None:
+            fail("--begin: bytes have no such token")
         if arguments.separator not in (None, SEPARATORS[0]):
             fail(f"--separator {arguments.separator}: in text it is {SEPARATORS[0]}")
         tokenizer, separator, vocabulary, suffix, typecode = Bytes(), SEPARATORS[0], 256, ".txt", "B"
@@ -205,13 +240,19 @@ def main():
         tokenizer = load_tokenizer(arguments.tokenizer)
         separator, separator_id = separator_of(tokenizer, arguments.separator)
         separator_ids = [separator_id]
+        if arguments.begin is not None:
+            begin_id = tokenizer.token_to_id(arguments.begin)
+            if begin_id is None:
+                fail(f"--begin: the tokenizer has no token {arguments.begin}")
         vocabulary = max(tokenizer.get_vocab().values()) + 1  # ids may have gaps
         suffix, typecode = (".u16", "H") if vocabulary <= 65536 else (".u32", "I")
     check_vocabulary(vocabulary, arguments.tokenizer, arguments.model)
     try:
         pathlib.Path(arguments.out).parent.mkdir(parents=True, exist_ok=True)
-        training = TokenFile(arguments.out + suffix, typecode)
-        held_out = TokenFile(arguments.out + ".eval" + suffix, typecode)
+        if begin_id is not None:
+            training, held_out = (SequenceFile(f"{arguments.out}{part}.jsonl", begin_id, arguments.seq) for part in ("", ".eval"))
+        else:
+            training, held_out = (TokenFile(arguments.out + part + suffix, typecode) for part in ("", ".eval"))
     except OSError as error:
         fail(f"--out {arguments.out}: {error.strerror}")
     for batch in batches_of(arguments.inputs, arguments.field, separator):

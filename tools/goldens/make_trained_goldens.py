@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
 """Makes tools/trained/golden/losses.json: results of Hugging Face Transformers for small GGUF files.
 
-    pip install torch transformers accelerate gguf==0.19.0 && tools/goldens/make_trained_goldens.py
+    pip install torch transformers accelerate gguf==0.19.0 && tools/goldens/make_trained_goldens.py [CASE...]
 
+With names of cases only these are made again.
 For each file of tools/trained/tiny_gguf.py:
   weights     SHA-256 of the FP32 tensors read by Transformers' own GGUF reader, under Hugging Face names
   tokens      sampled from the model: windows of T + 1 that share their ends
   loss        their mean cross-entropy in nats, in float64
   unpermuted  (llama) the loss if the rows of q and k stay in llama.cpp's order, as after a wrong conversion
+  one_added   (gemma3) the loss if 1 stays added to the weights of norms
 
 Also writes golden/torch_save.bin, a dictionary of tensors by torch.save: F32, F16, BF16, transposed, a
 slice, tied, a parameter. Transformers reads neither RoPE scaling nor Qwen3's head dimension from GGUF;
-they are set here.
+they are set here, and so are Gemma 3's scale of the scores and its two RoPEs.
 """
 import json
 import pathlib
@@ -33,13 +35,18 @@ def config_of(folder, case):
     config = transformers.AutoConfig.from_pretrained(folder, gguf_file=f"{case}.gguf")
     options = tiny_gguf.CASES[case][2]
     config.head_dim = options.get("head_dim", config.hidden_size // config.num_attention_heads)
-    rope = {"rope_theta": 10000.0, "rope_type": "default"}
+    rope = {"rope_theta": options.get("theta", 10000.0), "rope_type": "default"}
     if "llama3_factor" in options:
         rope |= dict(rope_type="llama3", factor=options["llama3_factor"], low_freq_factor=1.0, high_freq_factor=4.0,
                      original_max_position_embeddings=8192)
     elif "linear_factor" in options:
         rope |= dict(rope_type="linear", factor=options["linear_factor"])
     config.rope_parameters = rope
+    if tiny_gguf.CASES[case][0] == "gemma3":
+        config.query_pre_attn_scalar = config.head_dim
+        config.layer_types = ["sliding_attention"] * 5 + ["full_attention"]
+        # Of the full layers the file's theta, of the others the one that llama.cpp has for a file without it.
+        config.rope_parameters = {"full_attention": rope, "sliding_attention": {**rope, "rope_theta": 10000.0}}
     return config
 
 
@@ -89,6 +96,12 @@ def permute_again(model):
                 parameter.data = rows.reshape(parameter.shape).contiguous()
 
 
+def add_one_again(model):
+    for name, parameter in model.named_parameters():
+        if name.endswith("norm.weight"):
+            parameter.data += 1
+
+
 def save_bin(path):
     counting = torch.arange(24, dtype=torch.float32).reshape(4, 6) / 8
     torch.save({"f32": counting, "f16": counting.half(), "bf16": counting.bfloat16(), "transposed": counting.T,
@@ -97,8 +110,12 @@ def save_bin(path):
 
 
 def main():
-    result = {}
-    for case, (architecture, _, _) in tiny_gguf.CASES.items():
+    path = TRAINED / "golden/losses.json"
+    chosen = sys.argv[1:] or list(tiny_gguf.CASES)
+    result = json.loads(path.read_text()) if sys.argv[1:] else {}
+    result.pop("made_with", None)
+    for case in chosen:
+        architecture = tiny_gguf.CASES[case][0]
         with tempfile.TemporaryDirectory() as folder:
             model = load(folder, case)
         tensors = {name: tensor.float().numpy() for name, tensor in model.state_dict().items()}
@@ -110,12 +127,15 @@ def main():
         if architecture == "llama":
             permute_again(model)
             result[case]["unpermuted"] = loss_of(model, tokens)
+        if architecture == "gemma3":
+            add_one_again(model)
+            result[case]["one_added"] = loss_of(model, tokens)
         print(case, {key: value for key, value in result[case].items() if key != "tokens"})
     (TRAINED / "golden").mkdir(exist_ok=True)
     save_bin(TRAINED / "golden/torch_save.bin")
     made_with = {"transformers": transformers.__version__, "torch": torch.__version__}
     lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in {"made_with": made_with, **result}.items())
-    (TRAINED / "golden/losses.json").write_text(f"{{\n{lines}\n}}\n")
+    path.write_text(f"{{\n{lines}\n}}\n")
 
 
 main()

@@ -4,12 +4,13 @@
   tools/trained/gguf_checkpoint.py MODEL.gguf --out FOLDER
   build/precbench sweep --model FOLDER/config.json --init-from FOLDER/model.safetensors ...
 
-FOLDER gets config.json, model.safetensors and, for byte-level BPE, tokenizer.json, which tools/data/tokenize_text.py reads,
-and tokenizer_config.json with the chat template, if there is one, for tools/data/tokenize_chats.py.
+FOLDER gets config.json, model.safetensors and, for BPE, tokenizer.json, which tools/data/tokenize_text.py reads,
+and tokenizer_config.json with the special tokens and the chat template, if there are any, for tools/data/tokenize_chats.py.
 F32, F16 and BF16 tensors keep their dtype; quantized tensors are dequantized to F32. Both are exact. llama.cpp's order of
-the rows of q and k is undone. Each file is written under a temporary name and renamed when complete.
+the rows of q and k is undone, and so is the 1 that it adds to Gemma's norm weights. Each file is written under a temporary
+name and renamed when complete.
 
-Architectures: llama, qwen2, qwen3, dense only. Whatever would change the model's output and cannot be expressed in config.json
+Architectures: llama, qwen2, qwen3, gemma3, dense only. Whatever would change the model's output and cannot be expressed in config.json
 is refused with one line and exit status 2.
 
 Needs: pip install gguf (which installs numpy).

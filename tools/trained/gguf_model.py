@@ -18,13 +18,14 @@ FLOAT_TYPES = {"F32": "F32", "F16": "F16", "BF16": "BF16"}
 QUANTIZED_TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 BYTES = {"F32": 4, "F16": 2, "BF16": 2}
 
-# By architecture: are rows of q and k in llama.cpp's order, do q, k and v have a bias, do q
-# and k have a norm.
-Architecture = collections.namedtuple("Architecture", "permuted qkv_bias qk_norm")
+# By architecture: Hugging Face's model_type and class; are rows of q and k in llama.cpp's order, do q, k and v have a bias,
+# do q and k have a norm, do the outputs of a block's halves have one, and is 1 added to the weights of norms.
+Architecture = collections.namedtuple("Architecture", "model_type name permuted qkv_bias qk_norm output_norms one_added")
 ARCHITECTURES = {
-    "llama": Architecture(True, False, False),
-    "qwen2": Architecture(False, True, False),
-    "qwen3": Architecture(False, False, True),
+    "llama": Architecture("llama", "LlamaForCausalLM", True, False, False, False, False),
+    "qwen2": Architecture("qwen2", "Qwen2ForCausalLM", False, True, False, False, False),
+    "qwen3": Architecture("qwen3", "Qwen3ForCausalLM", False, False, True, False, False),
+    "gemma3": Architecture("gemma3_text", "Gemma3ForCausalLM", False, False, True, True, True),
 }
 
 # Keys of an architecture that are read, or do not change the output. A key in neither list is refused unless
@@ -32,12 +33,17 @@ ARCHITECTURES = {
 READ = ("block_count", "context_length", "embedding_length", "feed_forward_length", "attention.head_count",
         "attention.head_count_kv", "attention.key_length", "attention.value_length", "attention.layer_norm_rms_epsilon",
         "rope.dimension_count", "rope.freq_base", "rope.scaling.type", "rope.scaling.factor", "rope.scale_linear")
+READ_OF_GEMMA3 = ("attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa")
 WITHOUT_EFFECT = ("vocab_size", "rope.scaling.original_context_length", "rope.scaling.finetuned", "attention.causal",
                   "expert_used_count", "tensor_data_layout")
 
 # Llama 3's RoPE scaling is stored as the resulting factors. All published checkpoints share
 # these three settings.
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+
+# A GGUF file of Gemma 3 need not store these: every sixth layer sees all keys, the others have a window and this theta.
+# Scores are divided by the root of the head dimension; only in the model of 62 layers, 27B, by that of width / heads.
+GEMMA3_PATTERN, GEMMA3_LOCAL_THETA, LAYERS_OF_GEMMA3_27B = 6, 10000.0, 62
 
 
 def shortest(value):
@@ -49,9 +55,11 @@ def shortest(value):
 class StoredTensor:
     """A tensor to be written: its Hugging Face name, safetensors dtype and shape; load() reads the data."""
 
-    def __init__(self, name, shape, source, heads):
-        self.name, self.shape, self.source, self.heads = name, list(shape), source, heads
+    def __init__(self, name, shape, source, heads, one_added):
+        self.name, self.shape, self.source, self.heads, self.one_added = name, list(shape), source, heads, one_added
         self.dtype = FLOAT_TYPES.get(source.tensor_type.name, "F32")
+        if one_added and source.tensor_type.name != "F32":
+            raise Refused(f"tensor {source.name} is {source.tensor_type.name}: norms are expected in F32")
         self.elements = math.prod(shape)
         self.bytes = self.elements * BYTES[self.dtype]
 
@@ -65,6 +73,8 @@ class StoredTensor:
         data = data.reshape(self.shape)
         if self.heads:
             data = split_halves(data, self.heads)
+        if self.one_added:
+            data = data - np.float32(1)
         return np.ascontiguousarray(data, data.dtype.newbyteorder("<"))
 
 
@@ -117,7 +127,7 @@ class Model:
             raise Refused(f"one of {self.fields['split.count']} parts; merge them first: llama-gguf-split --merge")
         for key, value in self.fields.items():
             prefix, _, rest = key.partition(".")
-            if prefix == self.name and rest not in READ + WITHOUT_EFFECT and value:
+            if prefix == self.name and rest not in self.known_keys() and value:
                 raise Refused(f"{key} = {str(value)[:40]}: not supported")
         if not self.fields.get(f"{self.name}.attention.causal", True):
             raise Refused(f"{self.name}.attention.causal = False: not supported")
@@ -125,6 +135,9 @@ class Model:
             if tensor.tensor_type.name not in (*FLOAT_TYPES, *QUANTIZED_TYPES):
                 known = ", ".join((*FLOAT_TYPES, *QUANTIZED_TYPES))
                 raise Refused(f"tensor {tensor.name} is {tensor.tensor_type.name}, which is not supported; known: {known}")
+
+    def known_keys(self):
+        return READ + WITHOUT_EFFECT + (READ_OF_GEMMA3 if self.name == "gemma3" else ())
 
     def number(self, key, default=None):
         """Returns a number from the architecture's keys; raises Refused if it is missing or a list."""
@@ -144,8 +157,8 @@ class Model:
                 raise Refused(f"{self.name}.{key} is not the head dimension {self.head_dim}: not supported")
         embedding = self.tensor("token_embd.weight")
         config = {
-            "model_type": self.name,
-            "architectures": [{"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}[self.name] + "ForCausalLM"],
+            "model_type": self.architecture.model_type,
+            "architectures": [self.architecture.name],
             "hidden_size": width,
             "intermediate_size": self.number("feed_forward_length"),
             "num_hidden_layers": self.number("block_count"),
@@ -154,13 +167,26 @@ class Model:
             "head_dim": self.head_dim,
             "vocab_size": int(embedding.shape[-1]),
             "max_position_embeddings": self.number("context_length"),
-            "hidden_act": "silu",
             "rms_norm_eps": shortest(self.number("attention.layer_norm_rms_epsilon")),
             "rope_theta": shortest(self.number("rope.freq_base", 10000.0)),
             "tie_word_embeddings": "output.weight" not in self.stored,
         }
+        config |= self.gemma3_config(config) if self.name == "gemma3" else {"hidden_act": "silu"}
         scaling = self.rope_scaling(config)
         return {**config, **({"rope_scaling": scaling} if scaling else {})}
+
+    def gemma3_config(self, config):
+        """Returns the part of config.json that only Gemma 3 has."""
+        layers, pattern = config["num_hidden_layers"], self.number("attention.sliding_window_pattern", GEMMA3_PATTERN)
+        heads = config["num_attention_heads"]
+        scalar = config["hidden_size"] // heads if layers == LAYERS_OF_GEMMA3_27B else self.head_dim
+        return {
+            "hidden_activation": "gelu_pytorch_tanh",
+            "query_pre_attn_scalar": scalar,
+            "sliding_window": self.number("attention.sliding_window"),
+            "layer_types": ["sliding_attention" if (layer + 1) % pattern else "full_attention" for layer in range(layers)],
+            "rope_local_base_freq": shortest(self.number("rope.freq_base_swa", GEMMA3_LOCAL_THETA)),
+        }
 
     def rope_scaling(self, config):
         """Returns config.json's rope_scaling, or None for plain RoPE."""
@@ -188,11 +214,12 @@ class Model:
         or misshapen one."""
         config, result, taken = self.config(), [], {"rope_freqs.weight"}
         for name, hugging_face, shape, heads in expected_tensors(config, self.architecture):
+            one_added = self.architecture.one_added and name.endswith("norm.weight")
             stored = self.tensor(name)
             if list(reversed(stored.shape.tolist())) != list(shape):
                 raise Refused(f"tensor {name}: shape {list(reversed(stored.shape.tolist()))}, expected {list(shape)}")
             taken.add(name)
-            result.append(StoredTensor(hugging_face, shape, stored, heads))
+            result.append(StoredTensor(hugging_face, shape, stored, heads, one_added))
         foreign = sorted(set(self.stored) - taken)
         if foreign:
             raise Refused(f"tensor {foreign[0]}: not known in a model of architecture {self.name}")
@@ -231,7 +258,10 @@ def expected_tensors(config, architecture):
             if architecture.qk_norm and short != "v":
                 yield f"{gguf_prefix}attn_{short}_norm.weight", f"{prefix}self_attn.{short}_norm.weight", (dim,), 0
         yield gguf_prefix + "attn_output.weight", prefix + "self_attn.o_proj.weight", (width, heads * dim), 0
-        yield gguf_prefix + "ffn_norm.weight", prefix + "post_attention_layernorm.weight", (width,), 0
+        norms = ({"post_attention_norm": "post_attention", "ffn_norm": "pre_feedforward", "post_ffw_norm": "post_feedforward"}
+                 if architecture.output_norms else {"ffn_norm": "post_attention"})
+        for short, name in norms.items():
+            yield f"{gguf_prefix}{short}.weight", f"{prefix}{name}_layernorm.weight", (width,), 0
         for short, name, shape in (("gate", "gate_proj", (inner, width)), ("up", "up_proj", (inner, width)),
                                    ("down", "down_proj", (width, inner))):
             yield f"{gguf_prefix}ffn_{short}.weight", f"{prefix}mlp.{name}.weight", shape, 0

