@@ -2,6 +2,7 @@
 #include "models/transformer/flops.h"
 
 #include <cmath>
+#include <filesystem>
 
 #include "kernels/base/errors.h"
 #include "kernels/testing/catch.h"
@@ -57,6 +58,21 @@ TEST_CASE("flops_per_token: attention of packed documents is that of their own l
   // In a window of 300 a document of 600 has 600^2 - 300^2 doubled pairs, one of 200 all of its own.
   CHECK(std::abs(PackedLengths{{600, 200}, 1}.visible(1000, 300) - (270000.0 + 40000) / (1000000 - 490000)) <
         1e-12);
+}
+
+TEST_CASE("flops_per_token: model files of the PyTorch baseline agree with the presets of their names",
+          "[models]") {
+  int files = 0;
+  for (const auto& file : std::filesystem::directory_iterator(PRECBENCH_SOURCE_DIR "/tools/peer/configs")) {
+    const std::string name = file.path().stem().string();
+    INFO(name);
+    const ModelConfig read = find_model(file.path().string()), preset = find_model(name);
+    CHECK(parameter_count(read) == parameter_count(preset));
+    CHECK(active_parameter_count(read) == active_parameter_count(preset));
+    CHECK(flops_per_token(read, 4096).total() == flops_per_token(preset, 4096).total());
+    ++files;
+  }
+  CHECK(files == 4);
 }
 
 TEST_CASE("flops_per_token: MoE models count activated experts and no router", "[models][moe]") {

@@ -13,8 +13,8 @@
 #
 # Shapes of published results: 8b:1:8192:16 is Megatron's for tokens/s, 7b:16:1024:32 is llm.q's for
 # Qwen2.5 (524,288 tokens per step). $ROUTING selects expert routing on both sides, balanced or learned,
-# without auxiliary loss; Transformers' models always route by their router. $RECIPES are PyTorch's recipe names; $TIME_LIMIT is the sampling time of a
-# precbench case in seconds.
+# without auxiliary loss; Transformers' models always route by their router. $RECIPES are PyTorch's recipe
+# names; $TIME_LIMIT is the sampling time of a precbench case in seconds.
 #
 # Writes $OUT/records.jsonl and $OUT/peer.ndjson, and prints a table of both (tools/ci/readme_tables.py
 # --beside-peer $OUT prints it again). PyTorch's step is timed by the host around Python that launches
