@@ -16,8 +16,8 @@ struct LayerShape {
 };
 // The last blocks of SmolLM2 (576; vocabulary of 49152), gpt-oss (2880) and latent attention (3648, 2112), and of every
 // length from 16 on.
-constexpr LayerShape kLayers[] = {{128, 960, 576}, {16, 192, 2880},   {144, 48, 3648}, {80, 2112, 320},
-                                  {272, 16, 1088}, {16, 49152, 64}, {32, 112, 16},   {240, 224, 336}};
+constexpr LayerShape kLayerShapes[] = {{128, 960, 576}, {16, 192, 2880}, {144, 48, 3648}, {80, 2112, 320},
+                                       {272, 16, 1088}, {16, 49152, 64}, {32, 112, 16},   {240, 224, 336}};
 
 std::int64_t up(std::int64_t n, std::int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
@@ -137,7 +137,7 @@ void check_gemm(OpTest& b, GemmRole role, const GemmOperand& a, const LoopCopy& 
 
 PRECBENCH_OP_TEST(partial_blocks_on, "partial blocks of 128: scales, elements and GEMMs") {
   for (const char* name : {"blockwise", "blockwise_pow2"})
-    for (const LayerShape& shape : kLayers) {
+    for (const LayerShape& shape : kLayerShapes) {
       INFO(name);
       b.start();
       const Recipe recipe = find_recipe(name);

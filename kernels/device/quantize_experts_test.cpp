@@ -120,7 +120,7 @@ PRECBENCH_OP_TEST(amaxes_on, "quantize_experts leaves the experts' amaxes, and t
         }
 }
 
-PRECBENCH_OP_TEST(squares_on, "quantize_experts: blocks of 128x128 end with their expert") {
+PRECBENCH_OP_TEST(expert_squares_on, "quantize_experts: blocks of 128x128 end with their expert") {
   for (const Stack& stack : {Stack{5, 128, 256}, Stack{3, 192, 320}, Stack{5, 144, 208}, Stack{2, 72, 136}})
     for (const QuantFormat& format : {kSquare, find_recipe("blockwise_pow2").fprop.b}) {
       INFO(stack.experts << " experts of " << stack.rows << " x " << stack.cols << ", " << describe(format));
