@@ -116,14 +116,51 @@ TEST_CASE("InitialWeights, save_weights: experts of gpt-oss in transposed tensor
   }
 }
 
-TEST_CASE("InitialWeights: the MXFP4 checkpoint of gpt-oss is refused", "[checkpoint][moe]") {
+/// The model of make_mxfp4_checkpoint_golden.py.
+ModelConfig mxfp4_model() {
+  return model_from_json({{"model_type", "gpt_oss"},
+                          {"num_hidden_layers", 1},
+                          {"hidden_size", 64},
+                          {"intermediate_size", 32},
+                          {"num_attention_heads", 2},
+                          {"num_key_value_heads", 1},
+                          {"head_dim", 16},
+                          {"vocab_size", 16},
+                          {"num_local_experts", 2},
+                          {"num_experts_per_tok", 1}});
+}
+
+TEST_CASE("InitialWeights: MXFP4 experts of gpt-oss have the values that Transformers reads",
+          "[checkpoint][moe]") {
+  const std::string golden = PRECBENCH_SOURCE_DIR "/bench/step/golden/gpt-oss-",
+                    packed = golden + "mxfp4.safetensors", bf16 = golden + "mxfp4-bf16.safetensors";
+  const ModelConfig model = mxfp4_model();
+  const Named expected = weights_from(bf16, model, 1, 1).front();
+  for (const auto& [ranks, ep] : {std::pair{1, 1}, {2, 1}, {2, 2}}) {
+    INFO(ranks << " ranks, ep " << ep);
+    for (const Named& weights : weights_from(packed, model, ranks, ep))
+      CHECK(first_difference(weights, expected) == "");
+  }
+}
+
+TEST_CASE("InitialWeights: MXFP4 experts that do not fit the model are refused", "[checkpoint][moe]") {
   const TempDirectory directory;
-  const Golden golden(PRECBENCH_SOURCE_DIR "/models/transformer/golden", "gpt-oss");
-  const std::string name = "model.layers.0.mlp.experts.gate_up_proj_blocks",
-                    path = directory / "mxfp4.safetensors";
+  const std::string path = directory / "mxfp4.safetensors", other = directory / "llama4.safetensors",
+                    name = "model.layers.0.mlp.experts.gate_up_proj_blocks";
+  const SafetensorsFile packed(PRECBENCH_SOURCE_DIR "/bench/step/golden/gpt-oss-mxfp4.safetensors");
+  const auto refusal = [&](const std::string& dtype, const std::vector<std::int64_t>& shape) {
+    std::vector<NamedTensor> tensors;
+    for (const StoredTensor& t : packed.tensors())
+      tensors.push_back({t.name, t.name == name ? dtype : t.dtype, t.name == name ? shape : t.shape, t.data});
+    write_safetensors(path, tensors);
+    return refusal_of([&] { InitialWeights(path, mxfp4_model()); });
+  };
+  CHECK(contains(refusal("I8", {2, 64, 2, 16}), name + " is I8, expected U8"));
+  CHECK(contains(refusal("U8", {2, 64, 32}), name + " has shape [2, 64, 32], expected [2, 64, 2, 16]"));
   const std::vector<float> value(1);
-  write_safetensors(path, {{name, "F32", {1}, value.data()}});
-  CHECK(contains(refusal_of([&] { InitialWeights(path, golden.model); }), name + " holds experts in MXFP4"));
+  write_safetensors(other, {{name, "F32", {1}, value.data()}});
+  CHECK(contains(refusal_of([&] { InitialWeights(other, llama4().model); }),
+                 "MXFP4, which is read for gpt-oss alone"));
 }
 
 TEST_CASE("InitialWeights: the language model of a multimodal file is read", "[checkpoint]") {

@@ -15,6 +15,7 @@
 #include "bench/step/change_weights.h"
 #include "bench/step/checkpoint.h"
 #include "bench/step/checkpoint_files.h"
+#include "bench/step/mxfp4_experts.h"
 #include "kernels/base/errors.h"
 
 namespace precbench {
@@ -23,6 +24,7 @@ namespace {
 bool has_fused_tensors(const SafetensorsFile& file) {
   return std::any_of(file.tensors().begin(), file.tensors().end(), [](const StoredTensor& stored) {
     return stored.name.ends_with("experts.gate_up_proj") ||
+           stored.name.ends_with("experts.gate_up_proj_blocks") ||
            stored.name.ends_with("self_attn.qkv_proj.weight") ||
            stored.name.ends_with("mlp.gate_up_proj.weight") || is_named_tensor(stored.name);
   });
@@ -93,10 +95,9 @@ InitialWeights::InitialWeights(const std::string& path, const ModelConfig& model
   for (const Unit& unit : layout.units())
     wanted.insert(wanted.end(), unit.parameters.begin(), unit.parameters.end());
   for (const StoredTensor& stored : file_.tensors())
-    if (stored.name.ends_with("experts.gate_up_proj_blocks"))
-      throw InvalidInput(fmt::format(
-          "{}: {} holds experts in MXFP4, which is not read; convert the checkpoint to BF16 first", path,
-          stored.name));
+    if (model.moe.names != ExpertNames::gpt_oss && stored.name.ends_with("experts.gate_up_proj_blocks"))
+      throw InvalidInput(
+          fmt::format("{}: {} holds experts in MXFP4, which is read for gpt-oss alone", path, stored.name));
   for (const StoredTensor& stored : file_.tensors())
     if (model.moe && !form_.fused() && stored.name.ends_with("experts.gate_up_proj"))
       throw InvalidInput(fmt::format(
@@ -105,6 +106,10 @@ InitialWeights::InitialWeights(const std::string& path, const ModelConfig& model
     StoredPart part = form_.part_of(p);
     part.name = name_in(file_, part.name);
     if (!used.insert(part.name).second) continue;
+    if (const auto mxfp4 = find_mxfp4_experts(file_, path, part.name, part)) {
+      used.insert({mxfp4->blocks->name, mxfp4->scales->name});
+      continue;
+    }
     const StoredTensor& stored = file_.at(part.name);
     if (stored.shape != part.shape)
       throw InvalidInput(fmt::format("{}: {} has shape [{}], the model {} expects [{}]", path, part.name,
@@ -127,7 +132,10 @@ void InitialWeights::load_into(Parameters& parameters) const {
   std::vector<float> run;
   const auto read = [&](const Parameter& p, float* values) {
     const StoredPart part = form_.part_of(p);
-    const StoredTensor& stored = file_.at(name_in(file_, part.name));
+    const std::string name = name_in(file_, part.name);
+    if (const auto mxfp4 = find_mxfp4_experts(file_, name, name, part))
+      return read_mxfp4(*mxfp4, part, p, values);
+    const StoredTensor& stored = file_.at(name);
     if (part.plain()) return copy_to_f32(values, run_of(stored, part.first, part.size));
     run.resize(static_cast<std::size_t>(part.size));
     copy_to_f32(run.data(), run_of(stored, part.first, part.size));
