@@ -160,5 +160,6 @@ def grouped_cublaslt():
 
 
 TABLES = {"beside-peer": beside_peer, "beside-peer-h100": lambda: beside_peer("h100/beside-peer"),
+          "beside-peer-families": lambda: beside_peer("h100/beside-peer-families"),
           "beside-peer-experts": lambda: beside_peer("h200/beside-peer-experts"), "fsdp2": fsdp2, "sizes": sizes,
           "kernel-ops": kernel_ops, "grouped-cublaslt": grouped_cublaslt}
