@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -113,15 +114,29 @@ double student_t_cdf(double t, double freedom) {
   return t > 0 ? 1 - upper : upper;
 }
 
-double student_t_quantile(double p, double freedom) {
-  if (p > 0.5) return -student_t_quantile(1 - p, freedom);
+namespace {
+
+/// Returns the quantile for p of at most 0.5.
+double lower_t_quantile(double p, double freedom) {
   double low = -1;
   while (student_t_cdf(low, freedom) > p) low *= 2;
   double high = 0;
-  // Bisection until the doubles meet: the function is cheap, and no start value can fail.
+  // Bisection until the doubles meet: no start value can fail.
   for (double middle = (low + high) / 2; middle > low && middle < high; middle = (low + high) / 2)
     (student_t_cdf(middle, freedom) > p ? high : low) = middle;
   return (low + high) / 2;
+}
+
+}  // namespace
+
+double student_t_quantile(double p, double freedom) {
+  if (p > 0.5) return -student_t_quantile(1 - p, freedom);
+  // An analysis asks for the same few values thousands of times.
+  constexpr std::size_t kMost = 256;
+  thread_local std::map<std::pair<double, double>, double> known;
+  if (const auto found = known.find({p, freedom}); found != known.end()) return found->second;
+  if (known.size() == kMost) known.clear();
+  return known[{p, freedom}] = lower_t_quantile(p, freedom);
 }
 
 std::optional<MeanWithInterval> mean_with_interval(const std::vector<double>& values, double level) {
