@@ -138,7 +138,8 @@ TEST_CASE("flags: both names of a field set it and help shows both", "[cli][help
     CHECK(parsed({alias + "=" + value}).axes == expected);
   }
   CHECK(aliases == std::set<std::string>{"--master-dtype", "--grad-dtype", "--optim-dtype", "--lm-head",
-                                         "--grad-clip", "--moe-aux-coef", "--cuda-graph", "--lora"});
+                                         "--grad-clip", "--moe-aux-coef", "--cuda-graph", "--lora",
+                                         "--sample-packing"});
   CHECK(parsed({"--jobs", "3"}).options.at_once == 3);
   CHECK(parsed({"--at-once", "3"}).options.at_once == 3);
 }

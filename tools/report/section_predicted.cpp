@@ -13,6 +13,9 @@
 namespace precbench {
 namespace {
 
+/// An expert's share of the tokens, over its share at even load, from which a case counts as uneven.
+constexpr double kUneven = 2;
+
 /// Predicted over measured step time, minus 1.
 double error_of(const PredictedStep& predicted, double measured_ms) {
   return predicted.step_ms / measured_ms - 1;
@@ -27,7 +30,8 @@ Section predicted_section(const ReportInput& input, const MachineRecords& machin
        {"step (ms)", "predicted (ms)", "error", "80% interval (ms)", "inside", "borrowed"})
     result.table.columns.push_back({title});
   std::vector<double> errors;
-  std::size_t inside = 0;
+  std::size_t inside = 0, uneven = 0;
+  double worst_load = 0;
   for (const Group& group : machine.analysis.groups) {
     const std::size_t before = errors.size();
     for (const Row& row : group.rows) {
@@ -39,6 +43,8 @@ Section predicted_section(const ReportInput& input, const MachineRecords& machin
       if (errors.size() == before && before > 0) result.table.group_starts.push_back(before);
       errors.push_back(std::fabs(error));
       inside += holds;
+      if (const auto& moe = row.record().moe; moe && moe->load.max.value_or(0) >= kUneven)
+        ++uneven, worst_load = std::max(worst_load, *moe->load.max);
       std::vector<std::string>& cells = result.begin(row);
       cells.push_back(fmt::format("{:.2f}", measured));
       cells.push_back(fmt::format("{:.2f}", predicted->step_ms));
@@ -60,6 +66,10 @@ Section predicted_section(const ReportInput& input, const MachineRecords& machin
       "Predicted before the case ran, from its ops and collectives in a dry run, rates of ops that the program "
       "carries for this GPU, and its network. Borrowed: share of the ops' time whose rates come from another GPU or "
       "from other formats."};
+  if (uneven > 0)
+    section.notes.push_back(fmt::format(
+        "Predictions assume even load of the experts. In {} the busiest expert got up to {:.1f} times its share.",
+        plural(uneven, "case"), worst_load));
   return section;
 }
 

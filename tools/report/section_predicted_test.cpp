@@ -39,6 +39,19 @@ TEST_CASE("predicted_section: error and interval of every record with a predicti
         "2 predicted cases: median error 7.0%, 95% within 9.7%, worst 10.0%; 1 inside the 80% interval");
 }
 
+TEST_CASE("predicted_section: uneven load of experts, which predictions do not know, is noted",
+          "[report][predicted]") {
+  Record even = predicted("bf16", 250, 260, 240, 280), uneven = predicted("mxfp8", 200, 180, 170, 190);
+  even.moe.emplace().load.max = 1.2;
+  uneven.moe.emplace().load.max = 4;
+  CHECK(section_of({even}).notes.size() == 1);
+  const Section section = section_of({even, uneven});
+  REQUIRE(section.notes.size() == 2);
+  CHECK(
+      section.notes[1] ==
+      "Predictions assume even load of the experts. In 1 case the busiest expert got up to 4.0 times its share.");
+}
+
 TEST_CASE("predicted_section: empty for records without predictions", "[report][predicted]") {
   const Section section = section_of({samples::gpu_record("bf16", 250), samples::gpu_record("mxfp8", 200)});
   CHECK(section.lines.empty());
