@@ -2,11 +2,11 @@
 // sensitivity probe reference functions that no target calls; `--recipe native` asks for a device and is refused.
 #include <cstdlib>
 
+#include "bench/case/plan.h"
 #include "bench/case/supported.h"
 #include "bench/machine/verification.h"
 #include "kernels/base/errors.h"
 #include "kernels/device/devices.h"
-#include "models/transformer/flops.h"
 #include "models/transformer/optimizer/update_rules.h"
 
 namespace precbench {
@@ -22,6 +22,6 @@ std::unique_ptr<Device> make_cpu_device(int) { throw InvalidInput("fuzz targets 
 std::unique_ptr<Device> open_gpu(int, const GpuOptions&) {
   throw InvalidInput("fuzz targets have no device");
 }
-FlopCount flops_per_token(const ModelConfig&, std::int64_t, FlopConvention, std::int64_t) { std::abort(); }
+std::int64_t Plan::flops_per_token() const { std::abort(); }
 
 }  // namespace precbench
