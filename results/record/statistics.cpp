@@ -131,6 +131,7 @@ double lower_t_quantile(double p, double freedom) {
 
 double student_t_quantile(double p, double freedom) {
   if (p > 0.5) return -student_t_quantile(1 - p, freedom);
+  if (std::isnan(p) || std::isnan(freedom)) return lower_t_quantile(p, freedom);  // no key of a map
   // An analysis asks for the same few values thousands of times.
   constexpr std::size_t kMost = 256;
   thread_local std::map<std::pair<double, double>, double> known;

@@ -40,12 +40,15 @@ fi
 # PyTorch model names and ours, which are equal for MoE models.
 declare -A models=([8b]=llama3.1-8b [3b]=llama3.2-3b [1b]=llama3.2-1b [7b]=qwen2.5-7b [1.5b]=qwen2.5-1.5b
   [moe-4b-a1b]=moe-4b-a1b [qwen3-30b-a3b]=qwen3-30b-a3b [olmoe-1b-7b]=olmoe-1b-7b [mixtral-8x7b]=mixtral-8x7b)
-declare -A experts=()  # models with experts
-for model in moe-4b-a1b qwen3-30b-a3b olmoe-1b-7b mixtral-8x7b; do experts[$model]=${ROUTING:-balanced}; done
+declare -A routing=()    # of models with experts
+declare -A converted=()  # models whose experts peer_torch.py converts
+for model in moe-4b-a1b qwen3-30b-a3b olmoe-1b-7b mixtral-8x7b; do
+  routing[$model]=${ROUTING:-balanced} converted[$model]=yes
+done
 for config in tools/peer/configs/*.json; do
   model=$(basename "$config" .json)
   models[$model]=$model
-  ! grep -q experts "$config" || experts[$model]=learned
+  ! grep -q experts "$config" || routing[$model]=learned
 done
 recipes=${RECIPES:-bf16 rowwise rowwise_auto tensorwise tensorwise_auto blockwise}
 
@@ -68,10 +71,10 @@ for shape in "$@"; do
   passes=${passes:-1}
   flags=()
   [ -z "${layers:-}" ] || flags+=(--layers "$layers")
-  [ -z "${experts[$model]:-}" ] || flags+=(--routing "${experts[$model]}" --aux 0)
+  [ -z "${routing[$model]:-}" ] || flags+=(--routing "${routing[$model]}" --aux 0)
   for recipe in $recipes; do
     # PyTorch has neither blockwise linears that compile nor tensorwise experts. Transformers' experts stay in BF16.
-    if [[ $recipe != blockwise && ($recipe != tensorwise* || ${experts[$model]:-learned} == learned) ]]; then
+    if [[ $recipe != blockwise && ($recipe != tensorwise* || -z ${converted[$model]:-}) ]]; then
       echo "$size:$recipe:$batch:$seq:$passes" >&"${peer[1]}"
       read -r line <&"${peer[0]}"
       tee -a "$out/peer.ndjson" <<<"$line"

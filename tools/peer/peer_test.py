@@ -16,6 +16,7 @@ except ImportError as error:
     print(f"tools/peer/peer_test.py: skipped: {error}")
     sys.exit(0)
 
+from peer_families import Family, family_names
 from peer_model import MODELS, Model, Shape, rope_angles
 import peer_torch
 from peer_torch import convert
@@ -194,6 +195,24 @@ class Step(unittest.TestCase):
         loss, gradient = self.with_ours(QWEN, QWEN_SHAPE, (*BALANCED, "--recipe", "rowwise"), change=rowwise, device="cuda")
         self.assertLess(loss, LOSS_FP8)
         self.assertLess(gradient, GRADIENT_FP8)
+
+
+class Families(unittest.TestCase):
+    """Transformers' models are compared with precbench's in the goldens; here only that these are the presets."""
+
+    def test_parameters_are_those_of_the_presets(self):
+        try:
+            import transformers  # noqa: F401
+        except ImportError as error:
+            self.skipTest(str(error))
+        answer = subprocess.run([PRECBENCH, "list", "models", "--json"], capture_output=True, text=True, check=True)
+        presets = {model["name"]: model["parameters"] for model in json.loads(answer.stdout)["models"]}
+        for name in family_names():
+            with torch.device("meta"):
+                model = Family(name)
+                few = Family(name + "/2")
+            self.assertEqual(sum(p.numel() for p in model.parameters()), presets[name], name)
+            self.assertEqual(len(few.layers), 2, name)
 
 
 class Apart(unittest.TestCase):
