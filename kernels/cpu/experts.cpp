@@ -19,13 +19,6 @@ bool is_by_expert(const GemmOperand& operand, std::int64_t rows) {
          (g == Granularity::tensor || rows % block_rows(g) != 0);
 }
 
-/// Returns an expert's part of a stacked copy whose scales are those of one expert after another.
-GemmOperand part_of(const GemmOperand& operand, std::int64_t expert, std::int64_t experts) {
-  const std::int64_t rows = operand.data.rows / experts, scales = operand.scale.size() / experts;
-  return {operand.format, operand.data.slice_rows(expert * rows, rows),
-          operand.scale.elements(expert * scales, scales)};
-}
-
 }  // namespace
 
 void CpuDevice::quantize_groups(const QuantizedTensor& x, const Groups& groups) {
@@ -75,7 +68,7 @@ void CpuDevice::do_quantize_experts(const ops::QuantizeExperts& op) {
     if (!is_by_expert(operand, rows))
       return cpu::quantize_rows(threads_, operand, {stack, E * rows, length}, 0.0f);
     for (std::int64_t e = 0; e < E; ++e)
-      cpu::quantize_rows(threads_, part_of(operand, e, E), {stack + e * rows * length, rows, length},
+      cpu::quantize_rows(threads_, part_of_expert(operand, e, E), {stack + e * rows * length, rows, length},
                          scaled_by[e]);
   };
   if (wanted(op.w.rowwise)) quantize(op.w.rowwise, source, N, k);
@@ -90,7 +83,7 @@ const float* CpuDevice::widen_experts(int slot, const GemmOperand& operand, std:
   if (!is_by_expert(operand, operand.data.rows / experts)) return widen(slot, operand);
   float* out = scratch(slot, operand.data.size());
   for (std::int64_t e = 0; e < experts; ++e)
-    widen_fp8(out + e * operand.data.size() / experts, part_of(operand, e, experts));
+    widen_fp8(out + e * operand.data.size() / experts, part_of_expert(operand, e, experts));
   return out;
 }
 

@@ -15,6 +15,13 @@ std::int64_t stacked_scale_count(Granularity g, std::int64_t experts, std::int64
   return scales_by_expert(g) ? experts * scale_count(g, rows, k) : scale_count(g, experts * rows, k);
 }
 
+GemmOperand part_of_expert(GemmOperand stack, std::int64_t expert, std::int64_t experts) {
+  const std::int64_t rows = stack.data.rows / experts, scales = stack.scale.size() / experts;
+  stack.data = stack.data.slice_rows(expert * rows, rows);
+  stack.scale = stack.scale.elements(expert * scales, scales);
+  return stack;
+}
+
 namespace ops {
 namespace {
 

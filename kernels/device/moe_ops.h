@@ -40,6 +40,9 @@ std::int64_t grouped_scale_count(Granularity g, std::int64_t experts, std::int64
 /// Returns the number of scales of a copy of stacked weights [E * rows, k]: that of the whole matrix, or E
 /// times that of one expert (scales_by_expert).
 std::int64_t stacked_scale_count(Granularity g, std::int64_t experts, std::int64_t rows, std::int64_t k);
+/// Returns an expert's part of a copy of stacked weights, whose scales follow those of the expert before
+/// (scales_by_expert).
+GemmOperand part_of_expert(GemmOperand stack, std::int64_t expert, std::int64_t experts);
 
 }  // namespace precbench
 

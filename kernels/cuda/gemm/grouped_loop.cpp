@@ -113,14 +113,6 @@ GemmOperand scaled_by_column(GemmOperand operand, std::int64_t expert) {
   return operand;
 }
 
-/// Returns an expert's copy out of stacked weights, if its scales are contiguous (scales_by_expert).
-GemmOperand expert_of(GemmOperand operand, std::int64_t expert, std::int64_t experts) {
-  const std::int64_t rows = operand.data.rows / experts, scales = operand.scale.size() / experts;
-  operand.data = operand.data.slice_rows(expert * rows, rows);
-  operand.scale = operand.scale.elements(expert * scales, scales);
-  return operand;
-}
-
 }  // namespace
 
 void MatmulPlans::matmul_of_experts(const ops::GroupedMatmul& op) {
@@ -151,7 +143,7 @@ void MatmulPlans::matmul_of_experts(const ops::GroupedMatmul& op) {
     PartCopier copier(copies, device_.stream());
     const bool apart = !wgrad && op.b.format.quantized() && scales_by_expert(op.b.format.granularity);
     const GemmOperand whole_a = scaled_by_column(op.a, wgrad ? e : 0);
-    const GemmOperand whole_b = apart   ? expert_of(op.b, e, experts)
+    const GemmOperand whole_b = apart   ? part_of_expert(op.b, e, experts)
                                 : wgrad ? scaled_by_column(op.b, e)
                                         : op.b;
     const Part of_a = wgrad ? Part{0, d.rows, first, rows} : Part{first, rows, 0, k};

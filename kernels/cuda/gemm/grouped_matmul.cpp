@@ -102,19 +102,16 @@ bool CudaDevice::multiply_at_once(const ops::GroupedMatmul& op) {
 namespace {
 
 /// Dequantizes an operand of grouped GEMMs, all at once unless the scales are those of one expert after another.
-void dequantize_operand(void* out, const GemmOperand& operand, const ops::GroupedMatmul& op, cudaStream_t stream) {
+void dequantize_operand(void* out, const GemmOperand& operand, const ops::GroupedMatmul& op,
+                        cudaStream_t stream) {
   const std::int64_t experts = op.groups.experts(), rows = operand.rows() / experts;
   const Granularity g = operand.format.granularity;
   const bool stacked = &operand == &op.b && op.options.role != GemmRole::wgrad;
   if (!stacked || !scales_by_expert(g) || (g == Granularity::block_128x128 && rows % 128 == 0))
     return launch_dequantize(out, operand, stream);
-  const std::int64_t scales = operand.scale.size() / experts;
   for (std::int64_t e = 0; e < experts; ++e)
     launch_dequantize(static_cast<std::byte*>(out) + bytes_of(DType::bf16, e * rows * operand.k()),
-                      {.format = operand.format,
-                       .data = operand.data.slice_rows(e * rows, rows),
-                       .scale = operand.scale.elements(e * scales, scales)},
-                      stream);
+                      part_of_expert(operand, e, experts), stream);
 }
 
 }  // namespace
