@@ -1,5 +1,5 @@
-// Files of model_types without a class in transformers whose model is another's: their keys become that model_type's.
-// Source: the modeling files in the models' own repositories.
+// Config files of models that transformers has no class for, but that compute what another model_type computes: their
+// keys are translated into that model_type's. Source: the modeling files in the models' own repositories.
 #include <fmt/format.h>
 
 #include <cmath>

@@ -18,8 +18,8 @@ FLOAT_TYPES = {"F32": "F32", "F16": "F16", "BF16": "BF16"}
 QUANTIZED_TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 BYTES = {"F32": 4, "F16": 2, "BF16": 2}
 
-# By architecture: Hugging Face's model_type and class; are rows of q and k in llama.cpp's order, do q, k and v have a bias,
-# do q and k have a norm, do the outputs of a block's halves have one, and is 1 added to the weights of norms.
+# By architecture: Hugging Face's model_type and class, and whether rows of q and k are in llama.cpp's order, q, k and v have a
+# bias, q and k have a norm, the outputs of attention and MLP have one, and the file's norm weights have 1 added.
 Architecture = collections.namedtuple("Architecture", "model_type name permuted qkv_bias qk_norm output_norms one_added")
 ARCHITECTURES = {
     "llama": Architecture("llama", "LlamaForCausalLM", True, False, False, False, False),
