@@ -5,6 +5,7 @@
 #include <array>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include "bench/predict/pipeline.h"
 #include "bench/predict/predict.h"
@@ -28,6 +29,45 @@ PerLayer mixed(const PerLayer& a, double share, const PerLayer& b) {
   return {a.one * share + b.one * (1 - share), a.rest * share + b.rest * (1 - share)};
 }
 
+/// Adds a number of times, which may be negative or a fraction.
+void add(StepTime& sum, const StepTime& time, double count) {
+  sum.seconds += count * time.seconds;
+  for (std::size_t c = 0; c < sum.class_seconds.size(); ++c)
+    sum.class_seconds[c] += count * time.class_seconds[c];
+  sum.contention += count * time.contention;
+  sum.exposed.resize(std::max(sum.exposed.size(), time.exposed.size()));
+  for (std::size_t i = 0; i < time.exposed.size(); ++i) sum.exposed[i] += count * time.exposed[i];
+}
+
+StepTime weighted(const StepTime& a, double count_of_a, const StepTime& b, double count_of_b) {
+  StepTime sum;
+  add(sum, a, count_of_a);
+  add(sum, b, count_of_b);
+  return sum;
+}
+
+/// Returns a time without some of its seconds, of which each part loses its share; nothing if there are not so many.
+StepTime without(const StepTime& time, double seconds) {
+  if (time.seconds <= seconds) return {};
+  return weighted(time, 1 - seconds / time.seconds, {}, 0);
+}
+
+/// Linear function of a number of layers, of a time and all its parts.
+struct TimePerLayer {
+  StepTime one, rest;
+};
+
+TimePerLayer line_through(std::int64_t few, const StepTime& at_few, std::int64_t many,
+                          const StepTime& at_many) {
+  const double layers = static_cast<double>(many - few);
+  const StepTime one = weighted(at_many, 1 / layers, at_few, -1 / layers);
+  return {one, weighted(at_few, 1, one, -static_cast<double>(few))};
+}
+
+TimePerLayer mixed(const TimePerLayer& a, double share, const TimePerLayer& b) {
+  return {weighted(a.one, share, b.one, 1 - share), weighted(a.rest, share, b.rest, 1 - share)};
+}
+
 /// Trace and memory of one rank with a number of layers.
 struct Traced {
   Trace trace;
@@ -35,6 +75,20 @@ struct Traced {
   TimelineRates rates;
   std::int64_t activations = 0, others = 0;  ///< bytes at their peaks
 };
+
+/// Returns the bytes of activations that a tensor rank holds. Sequence parallelism divides all of them, those of norms
+/// and residuals by tokens, those between GEMMs by columns, except two matrices that are gathered for a GEMM or wait to
+/// be scattered.
+std::int64_t activations_of_tensor_rank(const Case& c, const ModelConfig& model,
+                                        const ParallelLayout& layout) {
+  ParallelLayout whole = layout;
+  whole.tensor = 1;
+  const DryRun run = dry_run(
+      layout.divides_expert_rows() ? expert_plan(c, model, layout) : local_plan(c, model, whole), nullptr);
+  const std::int64_t bytes = run.peak.bytes[static_cast<int>(Segment::activations)];
+  const std::int64_t gathered = c.batch * c.seq / layout.context * model.width * 2;
+  return (layout.divides_expert_rows() ? bytes : bytes / layout.tensor) + 2 * gathered;
+}
 
 Traced traced(const Case& c, const ModelConfig& model, const ParallelLayout& layout,
               const RecomputeShare& recompute, const CostModel& cost_model) {
@@ -50,6 +104,7 @@ Traced traced(const Case& c, const ModelConfig& model, const ParallelLayout& lay
   const auto bytes = [&](Segment segment) { return run.peak.bytes[static_cast<int>(segment)]; };
   t.activations = bytes(Segment::activations);
   t.others = run.most() - t.activations;
+  if (layout.tensor > 1) t.activations = activations_of_tensor_rank(c, model, layout);
   if (layout.sharded_optimizer) {
     const std::int64_t states = bytes(Segment::master) + bytes(Segment::moments);
     t.others -=
@@ -60,7 +115,8 @@ Traced traced(const Case& c, const ModelConfig& model, const ParallelLayout& lay
 
 /// Times of one micro-batch and of what surrounds all of them, as functions of a stage's layers.
 struct StageTimes {
-  PerLayer forward, backward, around, activations, others;
+  TimePerLayer forward, backward, around;
+  PerLayer activations, others;
   double embedding_forward = 0, embedding_backward = 0;
   StepEstimate step;
 };
@@ -82,7 +138,7 @@ std::size_t head_begin(const Trace& trace, std::size_t begin, std::size_t end) {
 
 /// Forward and backward of a middle micro-step, and what the first and the last one and the update take beside.
 struct MicroStep {
-  double forward = 0, backward = 0, around = 0;
+  StepTime forward, backward, around;
 };
 
 MicroStep micro_step_of(const Traced& t) {
@@ -91,9 +147,10 @@ MicroStep micro_step_of(const Traced& t) {
   const std::size_t begin = trace.micro_steps.at(1), end = trace.micro_steps.at(2);
   const std::size_t head = head_begin(trace, begin, end);
   MicroStep m;
-  m.forward = time_of_events(trace, t.rates, begin, head).seconds;
-  m.backward = time_of_events(trace, t.rates, head, end).seconds;
-  m.around = std::max(0.0, t.step.time.seconds - 3 * (m.forward + m.backward));
+  m.forward = time_of_events(trace, t.rates, begin, head);
+  m.backward = time_of_events(trace, t.rates, head, end);
+  const StepTime both = weighted(m.forward, 1, m.backward, 1);
+  if (t.step.time.seconds > 3 * both.seconds) m.around = weighted(t.step.time, 1, both, -3);
   return m;
 }
 
@@ -108,7 +165,7 @@ StageTimes stage_times(Case c, const ModelConfig& model, const ParallelLayout& l
     at[i] = traced(c, model, layout, recompute, cost_model);
     micro[i] = micro_step_of(at[i]);
   }
-  const auto line = [&](double few, double many) { return line_through(kFew, few, kMany, many); };
+  const auto line = [&](const auto& few, const auto& many) { return line_through(kFew, few, kMany, many); };
   StageTimes times;
   times.forward = line(micro[0].forward, micro[1].forward);
   times.backward = line(micro[0].backward, micro[1].backward);
@@ -150,26 +207,34 @@ LayoutEstimate estimate_pipeline(const Case& c, const ModelConfig& model, const 
   const auto groups = layers_by_group(model.layers, layout.pipeline, layout.interleave);
   PipelineTimes pipeline;
   double around = 0, peak = 0;
+  StepTime busiest;  // of the stage that works longest
   const int last = layout.pipeline - 1;
   for (int stage = 0; stage <= last; ++stage) {
     std::vector<ChunkSeconds> chunks;
     double layers = 0;
     for (const std::int64_t own : groups[static_cast<std::size_t>(stage)]) {
       layers += static_cast<double>(own);
-      chunks.push_back(
-          {times.forward.one * static_cast<double>(own), times.backward.one * static_cast<double>(own)});
+      chunks.push_back({times.forward.one.seconds * static_cast<double>(own),
+                        times.backward.one.seconds * static_cast<double>(own)});
     }
+    StepTime micro_batch = weighted(times.forward.one, layers, times.backward.one, layers);
     if (stage == 0) {
       chunks.front().forward += times.embedding_forward;
       chunks.front().backward += times.embedding_backward;
     }
     if (stage == last) {
-      chunks.back().forward += std::max(0.0, times.forward.rest - times.embedding_forward);
-      chunks.back().backward += std::max(0.0, times.backward.rest - times.embedding_backward);
+      const StepTime head_forward = without(times.forward.rest, times.embedding_forward);
+      const StepTime head_backward = without(times.backward.rest, times.embedding_backward);
+      chunks.back().forward += head_forward.seconds;
+      chunks.back().backward += head_backward.seconds;
+      add(micro_batch, weighted(head_forward, 1, head_backward, 1), 1);
     }
     pipeline.chunks.push_back(std::move(chunks));
     const bool ends = stage == 0 || stage == last;
-    around = std::max(around, times.around.one * layers + (ends ? times.around.rest / 2 : 0));
+    const StepTime own_around = weighted(times.around.one, layers, times.around.rest, ends ? 0.5 : 0);
+    around = std::max(around, own_around.seconds);
+    StepTime own = weighted(micro_batch, static_cast<double>(c.accumulation), own_around, 1);
+    if (own.seconds > busiest.seconds) busiest = std::move(own);
     const double in_flight =
         micro_batches_in_flight(layout.pipeline, layout.interleave, stage, c.accumulation);
     const double rest = ends ? 0.5 : 0;
@@ -180,6 +245,7 @@ LayoutEstimate estimate_pipeline(const Case& c, const ModelConfig& model, const 
   const double busy = busiest_stage_seconds(pipeline, c.accumulation);
   const double all = pipeline_seconds(pipeline, c.accumulation);
   LayoutEstimate estimate{times.step, all - busy, static_cast<std::int64_t>(peak)};
+  estimate.step.time = std::move(busiest);
   estimate.step.time.seconds = all + around;
   estimate.step.seconds = estimate.step.time.seconds * estimate.step.straggler_factor;
   return estimate;

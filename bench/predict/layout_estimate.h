@@ -7,7 +7,9 @@
 namespace precbench {
 
 struct LayoutEstimate {
-  StepEstimate step;            ///< of the slowest stage; `seconds` and interval are of the whole step
+  /// `seconds` and interval are of the whole step; with pipeline stages the parts of `time` are those of the stage that
+  /// works longest, and the bubble is the rest.
+  StepEstimate step;
   double bubble_seconds = 0;    ///< that the busiest stage waits for others
   std::int64_t peak_bytes = 0;  ///< of the stage that needs most
 };

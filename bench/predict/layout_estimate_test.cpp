@@ -1,6 +1,8 @@
 // Layouts: what a step costs beyond its ops, from bytes and rates.
 #include "bench/predict/layout_estimate.h"
 
+#include <vector>
+
 #include "bench/predict/predict.h"
 #include "kernels/testing/catch.h"
 
@@ -60,6 +62,49 @@ TEST_CASE("estimate_layout: between the first and the last micro-batch a sharded
     if (trace.events[i].kind == TraceEvent::Kind::start) ++(i < trace.micro_steps.at(1) ? first : middle);
   CHECK(first > 0);
   CHECK(middle == 0);
+}
+
+TEST_CASE("estimate_layout: the parts of a pipeline's step grow with its micro-batches and add up to it",
+          "[predict]") {
+  Case c = sharded_case(0);
+  c.reshard = "on";
+  c.grad_sync = "every";
+  const ModelConfig model = cut_to(find_model("llama3.2-1b"), 4);
+  const ParallelLayout layout{.data = 4, .pipeline = 2};
+  const CostModel slow = model_with(1);  // weights of the next micro-batch arrive too late
+  std::vector<double> exposed;
+  for (const std::int64_t micro_batches : {8, 16, 32}) {
+    c.accumulation = micro_batches;
+    const LayoutEstimate e = estimate_layout(c, model, layout, {}, slow);
+    const StepTime& time = e.step.time;
+    exposed.push_back(time.exposed_seconds());
+    double parts = time.exposed_seconds() + time.contention + e.bubble_seconds;
+    for (const double seconds : time.class_seconds) parts += seconds;
+    CHECK(parts == Approx(time.seconds).epsilon(1e-6));
+    CHECK(time.exposed_seconds() > 0.3 * time.seconds);
+  }
+  CHECK(exposed[2] - exposed[1] == Approx(2 * (exposed[1] - exposed[0])));
+}
+
+TEST_CASE("estimate_layout: sequence parallelism divides all activations among tensor ranks", "[predict]") {
+  const ModelConfig model = cut_to(find_model("llama3.2-1b"), 2);
+  const CostModel cost_model(find_machine("h200"));
+  const auto per_token = [&](int tensor) {
+    const auto peak = [&](std::int64_t seq) {
+      Case c = sharded_case(1);
+      c.parallel = "ddp";
+      c.reshard = "auto";
+      c.grad_sync = "auto";
+      c.seq = seq;
+      return static_cast<double>(estimate_layout(c, model, {.tensor = tensor}, {}, cost_model).peak_bytes);
+    };
+    return (peak(65536) - peak(32768)) /
+           32768;  // long enough that the head's chunk of logits is not the peak
+  };
+  // Two BF16 matrices of all tokens are gathered or wait to be scattered.
+  const double gathered = 2 * 2048 * 2, whole = per_token(1);
+  CHECK(per_token(2) == Approx(whole / 2 + gathered).epsilon(0.01));
+  CHECK(per_token(4) == Approx(whole / 4 + gathered).epsilon(0.01));
 }
 
 }  // namespace
