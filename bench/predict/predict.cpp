@@ -192,8 +192,7 @@ Support support_of(const Plan& plan, const Device& device) {
   const auto path = [&](GemmRole role) {
     GemmPath weakest = path_of(recipe_support(device, plan.recipe, role));
     for (const LaterLayers& later : plan.later)
-      if (const GemmPath next = path_of(recipe_support(device, later.recipe, role));
-          next.path > weakest.path)
+      if (const GemmPath next = path_of(recipe_support(device, later.recipe, role)); next.path > weakest.path)
         weakest = next;
     return weakest;
   };

@@ -45,7 +45,8 @@ GemmSupport recipe_support(const Device& device, const Recipe& recipe, GemmRole 
   if (!stored.quantized() || role == GemmRole::wgrad) return device.support(recipe.gemm(role), role);
   if (device.name() == "cpu") return {Execution::emulated, "a CPU has no fast conversion of weights to BF16"};
   if (always_emulated(stored))
-    return {Execution::emulated, fmt::format("weights in {} have no fast conversion to BF16", describe(stored))};
+    return {Execution::emulated,
+            fmt::format("weights in {} have no fast conversion to BF16", describe(stored))};
   return device.support(recipe.gemm(role), role);
 }
 

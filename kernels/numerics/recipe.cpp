@@ -209,11 +209,22 @@ Recipe rowwise_e5m2() {
 }
 
 /// The 16 values of NF4, quantiles of a normal distribution (QLoRA, arXiv 2305.14314, appendix E).
-constexpr float kNf4Values[] = {
-    -1.0f, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f, -0.28444138169288635f,
-    -0.18477343022823334f, -0.09105003625154495f, 0.0f, 0.07958029955625534f, 0.16093020141124725f,
-    0.24611230194568634f, 0.33791524171829224f, 0.44070982933044434f, 0.5626170039176941f, 0.7229568362236023f,
-    1.0f};
+constexpr float kNf4Values[] = {-1.0f,
+                                -0.6961928009986877f,
+                                -0.5250730514526367f,
+                                -0.39491748809814453f,
+                                -0.28444138169288635f,
+                                -0.18477343022823334f,
+                                -0.09105003625154495f,
+                                0.0f,
+                                0.07958029955625534f,
+                                0.16093020141124725f,
+                                0.24611230194568634f,
+                                0.33791524171829224f,
+                                0.44070982933044434f,
+                                0.5626170039176941f,
+                                0.7229568362236023f,
+                                1.0f};
 
 QuantFormat nf4() {
   QuantFormat format{DType::grid, Granularity::block_1x64, ScaleType::f32};
@@ -397,8 +408,9 @@ const RecipeGroup& weight_only_group() {
       {weight_only("fp8_weights", fp8(DType::e4m3, Granularity::row, ScaleType::f32),
                    "FP8 weights with an FP32 scale per row (torchao Float8WeightOnlyConfig)"),
        weight_only("nvfp4_weights", nvfp4(), "NVFP4 weights in blocks of 1x16"),
-       weight_only("nf4_weights", nf4(),
-                   "QLoRA (arXiv 2305.14314): NF4 weights, FP32 absmax of blocks of 64, not quantized again")}};
+       weight_only(
+           "nf4_weights", nf4(),
+           "QLoRA (arXiv 2305.14314): NF4 weights, FP32 absmax of blocks of 64, not quantized again")}};
   return group;
 }
 

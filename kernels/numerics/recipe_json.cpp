@@ -71,12 +71,15 @@ void read_weight_only(const json& object, Operands& operands, Recipe& recipe) {
   const QuantFormat format = operands.read(object.at("weight_only"), "weight_only");
   if (!format.quantized()) fail("weight_only.format", "bf16 weights need no weight_only; remove it");
   if (recipe.quantized())
-    fail("weight_only", "GEMMs read the dequantized weights in BF16; make all operands of fprop, dgrad and wgrad bf16");
-  if (format.delayed()) fail("weight_only.history", "weights are stored with the scales of their own amax; remove it");
-  if (format.element_rounding != ElementRounding::rne || format.transform || format.eden || format.from_fprop ||
-      format.element_scale != 1)
     fail("weight_only",
-         "takes format, granularity, scale, scale_rounding, global_scale and four_over_six; the value is rounded to nearest");
+         "GEMMs read the dequantized weights in BF16; make all operands of fprop, dgrad and wgrad bf16");
+  if (format.delayed())
+    fail("weight_only.history", "weights are stored with the scales of their own amax; remove it");
+  if (format.element_rounding != ElementRounding::rne || format.transform || format.eden ||
+      format.from_fprop || format.element_scale != 1)
+    fail(
+        "weight_only",
+        "takes format, granularity, scale, scale_rounding, global_scale and four_over_six; the value is rounded to nearest");
   recipe.weight_only = format;
 }
 
@@ -194,7 +197,8 @@ Recipe recipe_from_json(const json& object) {
     if (const auto why = flow_unsupported_reason(recipe)) fail("flow", *why);
   read_layers_and_schedule(object, recipe);
   read_optimizer(object, recipe);
-  for (const auto* table : {&builtin_recipes(), &control_recipes(), &fp4_recipes(), &weight_only_group().recipes})
+  for (const auto* table :
+       {&builtin_recipes(), &control_recipes(), &fp4_recipes(), &weight_only_group().recipes})
     for (const Recipe& builtin : *table)
       if (builtin.name == recipe.name && builtin != recipe)
         fail("name",
@@ -227,7 +231,8 @@ json recipe_to_json(const Recipe& recipe) {
 Recipe find_recipe(const std::string& name_or_path) {
   if (name_or_path.ends_with(".json") || name_or_path == kStandardInput) return read_file(name_or_path);
   std::vector<std::string> names;
-  for (const auto* table : {&builtin_recipes(), &control_recipes(), &fp4_recipes(), &weight_only_group().recipes})
+  for (const auto* table :
+       {&builtin_recipes(), &control_recipes(), &fp4_recipes(), &weight_only_group().recipes})
     for (const Recipe& recipe : *table) {
       if (recipe.name == name_or_path) return recipe;
       names.push_back(recipe.name);

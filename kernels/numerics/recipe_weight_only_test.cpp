@@ -29,8 +29,7 @@ TEST_CASE("recipe_from_json: weight-only recipes are read back as they are writt
     for (const GemmRole role : kGemmRoles) CHECK(recipe.gemm(role) == GemmRecipe{});
   }
   CHECK(describe(find_recipe("nf4_weights").weight_only) == "grid16 1x64 f32");
-  CHECK(recipe_from_json(row_of_weights(kRowScales)).weight_only ==
-        find_recipe("fp8_weights").weight_only);
+  CHECK(recipe_from_json(row_of_weights(kRowScales)).weight_only == find_recipe("fp8_weights").weight_only);
   CHECK(!recipe_to_json(find_recipe("rowwise")).contains("weight_only"));
 }
 
@@ -39,15 +38,17 @@ TEST_CASE("recipe_from_json: impossible weight-only formats are refused in one l
         "weight_only.format: bf16 weights need no weight_only; remove it");
   json mixed = recipe_to_json(find_recipe("rowwise"));
   mixed["name"] = "mine", mixed["weight_only"] = kRowScales;
-  CHECK(error_of_row(mixed) ==
-        "weight_only: GEMMs read the dequantized weights in BF16; make all operands of fprop, dgrad and wgrad bf16");
+  CHECK(
+      error_of_row(mixed) ==
+      "weight_only: GEMMs read the dequantized weights in BF16; make all operands of fprop, dgrad and wgrad bf16");
   json operand = {{"format", "e4m3"}, {"granularity", "tensor"}, {"history", {{"length", 16}}}};
   CHECK(error_of_row(row_of_weights(operand)) ==
         "weight_only.history: weights are stored with the scales of their own amax; remove it");
   operand = {{"format", {{"grid", {0, 1}}}}, {"granularity", "1x64"}, {"element_rounding", "stochastic"}};
-  CHECK(error_of_row(row_of_weights(operand)) ==
-        "weight_only: takes format, granularity, scale, scale_rounding, global_scale and four_over_six; the value is "
-        "rounded to nearest");
+  CHECK(
+      error_of_row(row_of_weights(operand)) ==
+      "weight_only: takes format, granularity, scale, scale_rounding, global_scale and four_over_six; the value is "
+      "rounded to nearest");
   operand = {{"format", "e4m3"}, {"granularity", "1x64"}};
   CHECK(error_of_row(row_of_weights(operand)) == "weight_only.granularity: 1x64 is for grids, not e4m3");
   json gemm = recipe_to_json(find_recipe("bf16"));

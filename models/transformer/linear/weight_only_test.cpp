@@ -66,8 +66,7 @@ Matrix nvfp4_by_blocks(const Matrix& w) {
   const float amax = largest_magnitude(w.data(), kOut * kIn), whole = 448.0f * 6.0f / amax;
   Matrix out;
   for (std::int64_t first = 0; first < kOut * kIn; first += 16) {
-    const float scale =
-        nearest_magnitude(scales, largest_magnitude(&w[first], 16) * (whole * (1.0f / 6.0f)));
+    const float scale = nearest_magnitude(scales, largest_magnitude(&w[first], 16) * (whole * (1.0f / 6.0f)));
     const float multiplier = 1.0f / (scale * (1.0f / whole));
     for (std::int64_t i = first; i < first + 16; ++i) {
       const float element = nearest_magnitude(elements, std::fabs(w[i]) * multiplier);
@@ -119,7 +118,8 @@ Outputs outputs_of(const char* recipe_name, const Matrix& w) {
   const Recipe recipe = find_recipe(recipe_name);
   const Linear linear(*bench.device, bench.arena, recipe);
   const Owned X(DType::bf16, kTokens, kIn, rounded(normal(1, kTokens * kIn)));
-  const Owned W(DType::bf16, kOut, kIn, w), dY(DType::bf16, kTokens, kOut, rounded(normal(3, kTokens * kOut)));
+  const Owned W(DType::bf16, kOut, kIn, w),
+      dY(DType::bf16, kTokens, kOut, rounded(normal(3, kTokens * kOut)));
   const Owned y(DType::f32, kTokens, kOut), dx(DType::f32, kTokens, kIn), dw(DType::f32, kOut, kIn);
   const QuantizedTensor x = bench.prepare(X, linear.x_rowwise(), linear.x_columnwise());
   const QuantizedTensor dy = bench.prepare(dY, linear.dy_rowwise(), linear.dy_columnwise());
@@ -131,7 +131,8 @@ Outputs outputs_of(const char* recipe_name, const Matrix& w) {
 
 }  // namespace
 
-TEST_CASE("Linear: weight-only recipes equal BF16 with weights of an independent implementation", "[linear]") {
+TEST_CASE("Linear: weight-only recipes equal BF16 with weights of an independent implementation",
+          "[linear]") {
   Matrix w = rounded(normal(2, kOut * kIn, 0.05f));
   for (std::int64_t r = 0; r < kOut; r += 7)  // outliers
     for (std::int64_t k = r % 5; k < kIn; k += 61) w[r * kIn + k] *= 16;
