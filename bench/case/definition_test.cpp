@@ -267,7 +267,8 @@ TEST_CASE("definition_record: contains the whole model and recipe", "[definition
 }
 
 TEST_CASE("definition_record: contains every key of each recipe", "[definition]") {
-  for (const auto* rows : {&builtin_recipes(), &control_recipes(), &fp4_recipes()})
+  for (const auto* rows :
+       {&builtin_recipes(), &control_recipes(), &fp4_recipes(), &weight_only_group().recipes})
     for (const Recipe& recipe : *rows) {
       INFO(recipe.name);
       Case c = case_with("recipe", recipe.name);

@@ -30,6 +30,12 @@ json row_with(const char* key, const std::string& value) {
                   std::string(key) == "scale_rounding";
   const bool nv = value == "e2m1" || value == "1x16" || value == "16x16" ||
                   std::string(key) == "element_rounding" || (value == "e4m3" && std::string(key) == "scale");
+  if (value == "1x64") {
+    json row = recipe_to_json(find_recipe("nf4_weights"));
+    row["name"] = "mine";
+    row["weight_only"][key] = value;
+    return row;
+  }
   const char* base = value == "bf16"                          ? "bf16"
                      : value == "quest"                       ? "quartet"
                      : nv                                     ? "nvfp4"
@@ -48,7 +54,8 @@ json row_with(const char* key, const std::string& value) {
 }  // namespace
 
 TEST_CASE("recipe schema: every built-in recipe is valid", "[recipe]") {
-  for (const auto* table : {&builtin_recipes(), &control_recipes(), &fp4_recipes()})
+  for (const auto* table :
+       {&builtin_recipes(), &control_recipes(), &fp4_recipes(), &weight_only_group().recipes})
     for (const Recipe& recipe : *table)
       CHECK(violations(recipe_to_json(recipe)) == std::vector<std::string>{});
   json row = recipe_to_json(find_recipe("rowwise"));

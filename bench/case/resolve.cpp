@@ -75,8 +75,8 @@ std::vector<FrozenFormats> frozen_formats_of(const Plan& plan) {
   for (std::int64_t layer = 0; layer < plan.model.layers; ++layer)
     for (const LinearRole role : kLinearsOfBlock) {
       const Recipe& recipe = plan.recipe_of(plan, layer, role);
-      formats[layer].fprop[static_cast<std::size_t>(role)] = recipe.fprop.b;
-      formats[layer].dgrad[static_cast<std::size_t>(role)] = recipe.dgrad.b;
+      const auto place = static_cast<std::size_t>(role);
+      std::tie(formats[layer].fprop[place], formats[layer].dgrad[place]) = stored_formats(recipe);
     }
   return formats;
 }

@@ -84,6 +84,7 @@ std::string other_than_products(const Recipe& recipe) {
        {std::pair("m", &optimizer.m), std::pair("v", &optimizer.v), std::pair("master", &optimizer.master),
         std::pair("weights", &optimizer.weights), std::pair("gradients", &optimizer.gradients)})
     if (!format->empty()) words.push_back(fmt::format("{} {}", what, *format));
+  if (recipe.weight_only.quantized()) words.push_back("weights stored as " + describe(recipe.weight_only));
   if (!optimizer.gradient_sum.empty()) words.back() += " summed in " + optimizer.gradient_sum;
   return fmt::format("{}", fmt::join(words, ", "));
 }
@@ -158,6 +159,7 @@ void list_recipes() {
   };
   for (const RecipeGroup& group : recipe_groups()) print_table(group.name, group.recipes);
   for (const RecipeGroup& group : fp4_groups()) print_table(group.name, group.recipes);
+  print_table(weight_only_group().name, weight_only_group().recipes);
   print_table("Controls, known to be worse", control_recipes());
   text +=
       "as fprop, as dgrad: the formats of that GEMM. fast: fast accumulation in fprop, dgrad, wgrad.\n"
@@ -181,7 +183,7 @@ void list_recipe(const std::string& name) {
     std::vector<std::string> row = {name_of(role), describe(gemm.a), describe(gemm.b),
                                     gemm.fast_accum ? "yes" : "no"};
     for (const LocalDevice& d : all) {
-      const GemmSupport support = d.device->support(gemm, role);
+      const GemmSupport support = recipe_support(*d.device, recipe, role);
       row.emplace_back(name_of(support.execution));
       if (!support.reason.empty())
         notes.push_back(fmt::format("{} on {}: {}", name_of(role), d.name, support.reason));
@@ -256,7 +258,7 @@ void list_devices() {
   TextRows rows = {{"device", "what", "native", "emulated", "unsupported"}};
   const auto add = [&](const std::string& name, const std::string& what, const Device& device) {
     std::vector<std::string> row = {name, what, "", "", ""};
-    for (const auto* table : {&builtin_recipes(), &fp4_recipes()})
+    for (const auto* table : {&builtin_recipes(), &fp4_recipes(), &weight_only_group().recipes})
       for (const Recipe& recipe : *table) {
         std::string& cell = row[2 + static_cast<int>(gemm_support_of(recipe, device).execution)];
         cell += (cell.empty() ? "" : " ") + recipe.name;

@@ -48,7 +48,7 @@ std::string device_of(const Axes& axes) {
 GemmSupport gemm_support_of(const Recipe& recipe, const Device& device) {
   GemmSupport weakest;
   for (const GemmRole role : kGemmRoles) {
-    const GemmSupport support = device.support(recipe.gemm(role), role);
+    const GemmSupport support = recipe_support(device, recipe, role);
     if (support.execution > weakest.execution) weakest = support;
   }
   return weakest;
@@ -69,7 +69,8 @@ const std::vector<RecipeSet>& recipe_sets() {
 
 std::vector<Recipe> listed_recipes() {
   std::vector<Recipe> recipes = builtin_recipes();
-  recipes.insert(recipes.end(), fp4_recipes().begin(), fp4_recipes().end());
+  for (const auto* more : {&fp4_recipes(), &weight_only_group().recipes})
+    recipes.insert(recipes.end(), more->begin(), more->end());
   return recipes;
 }
 

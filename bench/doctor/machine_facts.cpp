@@ -36,7 +36,7 @@ std::vector<RecipeFact> recipe_facts(const Device& device, int compute_capabilit
     for (const Recipe& recipe : *table) {
       RecipeFact fact{recipe.name, {}, cublaslt_needed(recipe, compute_capability)};
       for (const GemmRole role : kGemmRoles) {
-        GemmSupport support = device.support(recipe.gemm(role), role);
+        GemmSupport support = recipe_support(device, recipe, role);
         if (support.execution > fact.support.execution) fact.support = std::move(support);
       }
       facts.push_back(std::move(fact));

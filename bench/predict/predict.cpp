@@ -190,10 +190,9 @@ std::optional<OpRates> op_rates(const DatasheetRates& peak, const Recipe& recipe
 
 Support support_of(const Plan& plan, const Device& device) {
   const auto path = [&](GemmRole role) {
-    GemmPath weakest = path_of(device.support(plan.recipe.gemm(role), role));
+    GemmPath weakest = path_of(recipe_support(device, plan.recipe, role));
     for (const LaterLayers& later : plan.later)
-      if (const GemmPath next = path_of(device.support(later.recipe.gemm(role), role));
-          next.path > weakest.path)
+      if (const GemmPath next = path_of(recipe_support(device, later.recipe, role)); next.path > weakest.path)
         weakest = next;
     return weakest;
   };

@@ -1,6 +1,8 @@
 // Runs an op: reports its cost to the observer, then calls the device's implementation.
 #include "kernels/device/device.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -36,6 +38,16 @@ std::int64_t Device::workspace_bytes() const {
 
 void Device::refuse(OpKind op) const {
   throw Unsupported(std::string("the ") + name() + " device has no " + name_of(op));
+}
+
+GemmSupport recipe_support(const Device& device, const Recipe& recipe, GemmRole role) {
+  const QuantFormat& stored = recipe.weight_only;
+  if (!stored.quantized() || role == GemmRole::wgrad) return device.support(recipe.gemm(role), role);
+  if (device.name() == "cpu") return {Execution::emulated, "a CPU has no fast conversion of weights to BF16"};
+  if (always_emulated(stored))
+    return {Execution::emulated,
+            fmt::format("weights in {} have no fast conversion to BF16", describe(stored))};
+  return device.support(recipe.gemm(role), role);
 }
 
 }  // namespace precbench

@@ -145,4 +145,8 @@ class DeviceBlock {
   void* data_;
 };
 
+/// Returns how a device runs one GEMM of a recipe with what its operands need. Weights stored in a format that is slow to
+/// dequantize (Recipe::weight_only) make fprop and dgrad emulated.
+GemmSupport recipe_support(const Device& device, const Recipe& recipe, GemmRole role);
+
 }  // namespace precbench

@@ -12,8 +12,8 @@
 namespace precbench {
 namespace {
 
-constexpr EnumNames<Granularity, 9> kGranularityNames{
-    {"none", "tensor", "row", "1x128", "128x128", "1x32", "1x16", "32x32", "16x16"}};
+constexpr EnumNames<Granularity, 10> kGranularityNames{
+    {"none", "tensor", "row", "1x128", "128x128", "1x32", "1x16", "32x32", "16x16", "1x64"}};
 constexpr EnumNames<ScaleType, 6> kScaleNames{{"none", "f32", "f32_pow2", "ue8m0", "e4m3", "ue5m3"}};
 constexpr EnumNames<ScaleRounding, 6> kScaleRoundingNames{
     {"none", "rceil", "floor", "ceil", "even", "quest"}};
@@ -208,6 +208,37 @@ Recipe rowwise_e5m2() {
           "must be told apart from rowwise"};
 }
 
+/// The 16 values of NF4, quantiles of a normal distribution (QLoRA, arXiv 2305.14314, appendix E).
+constexpr float kNf4Values[] = {-1.0f,
+                                -0.6961928009986877f,
+                                -0.5250730514526367f,
+                                -0.39491748809814453f,
+                                -0.28444138169288635f,
+                                -0.18477343022823334f,
+                                -0.09105003625154495f,
+                                0.0f,
+                                0.07958029955625534f,
+                                0.16093020141124725f,
+                                0.24611230194568634f,
+                                0.33791524171829224f,
+                                0.44070982933044434f,
+                                0.5626170039176941f,
+                                0.7229568362236023f,
+                                1.0f};
+
+QuantFormat nf4() {
+  QuantFormat format{DType::grid, Granularity::block_1x64, ScaleType::f32};
+  format.grid = make_grid({std::begin(kNf4Values), std::end(kNf4Values)});
+  return format;
+}
+
+/// BF16 GEMMs on dequantized weights.
+Recipe weight_only(const char* name, const QuantFormat& format, const char* reference) {
+  Recipe recipe{name, {}, {}, {}, reference};
+  recipe.weight_only = format;
+  return recipe;
+}
+
 /// BF16 except for the optimizer state.
 Recipe bf16_with_state(const char* name, StateFormat m, StateFormat v, const char* reference) {
   Recipe recipe{name, {}, {}, {}, reference};
@@ -252,6 +283,24 @@ std::optional<std::string> gemm_unsupported_reason(const GemmRecipe& gemm, GemmR
       return fmt::format("{}={} is not a multiple of {} ({} in {})", letter, size, multiple, name_of(role),
                          element_name(gemm.a));
   }
+  return std::nullopt;
+}
+
+/// Returns the first dimension of a weight [N, K] that cannot be stored in a format. Quantizers of FP8 and FP4 read rows in
+/// groups of 16 and 32 elements; those of emulated formats, one by one.
+std::optional<std::string> stored_shape_unsupported_reason(const QuantFormat& format, std::int64_t N,
+                                                           std::int64_t K) {
+  if (!format.quantized()) return std::nullopt;
+  const std::int64_t block = block_length(format.granularity);
+  if (block > 0 && K % block != 0 && !may_end_in_partial_block(format.granularity))
+    return fmt::format("K={} is not a multiple of {} (weight_only {})", K, block,
+                       name_of(format.granularity));
+  if (always_emulated(format)) return std::nullopt;
+  for (const auto& [letter, size] : {std::pair{'N', N}, std::pair{'K', K}})
+    if (const std::int64_t multiple = letter == 'K' && format.dtype == DType::e2m1 ? 32 : 16;
+        size % multiple != 0)
+      return fmt::format("{}={} is not a multiple of {} (weight_only {})", letter, size, multiple,
+                         element_name(format));
   return std::nullopt;
 }
 
@@ -353,6 +402,23 @@ const std::vector<Recipe>& fp4_recipes() {
   return recipes;
 }
 
+const RecipeGroup& weight_only_group() {
+  static const RecipeGroup group = {
+      "Weight-only: BF16 GEMMs on dequantized weights",
+      {weight_only("fp8_weights", fp8(DType::e4m3, Granularity::row, ScaleType::f32),
+                   "FP8 weights with an FP32 scale per row (torchao Float8WeightOnlyConfig)"),
+       weight_only("nvfp4_weights", nvfp4(), "NVFP4 weights in blocks of 1x16"),
+       weight_only(
+           "nf4_weights", nf4(),
+           "QLoRA (arXiv 2305.14314): NF4 weights, FP32 absmax of blocks of 64, not quantized again")}};
+  return group;
+}
+
+std::pair<QuantFormat, QuantFormat> stored_formats(const Recipe& recipe) {
+  if (recipe.weight_only.quantized()) return {recipe.weight_only, {}};
+  return {recipe.fprop.b, recipe.dgrad.b};
+}
+
 const char* name_of(Granularity g) { return kGranularityNames.of(g); }
 const char* name_of(ScaleType t) { return kScaleNames.of(t); }
 const char* name_of(ScaleRounding r) { return kScaleRoundingNames.of(r); }
@@ -410,6 +476,7 @@ std::optional<std::string> shape_unsupported_reason(const Recipe& recipe, std::i
     const char contracted = role == GemmRole::fprop ? 'K' : role == GemmRole::dgrad ? 'N' : 'M';
     if (auto why = gemm_unsupported_reason(recipe.gemm(role), role, contracted, M, N, K)) return why;
   }
+  if (auto why = stored_shape_unsupported_reason(recipe.weight_only, N, K)) return why;
   return flow_shape_unsupported_reason(recipe, M, N, K);
 }
 

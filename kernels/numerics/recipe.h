@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kernels/numerics/selection.h"
@@ -30,7 +31,8 @@ enum class Granularity : std::uint8_t {
   block_1x32,
   block_1x16,
   block_32x32,
-  block_16x16
+  block_16x16,
+  block_1x64
 };
 
 /// f32: exact MAX / amax. f32_pow2: that scale rounded down to a power of two. ue8m0: an exponent byte. e4m3:
@@ -126,6 +128,8 @@ constexpr std::int64_t block_length(Granularity g) {
     case Granularity::block_1x128:
     case Granularity::block_128x128:
       return 128;
+    case Granularity::block_1x64:
+      return 64;
     case Granularity::block_1x32:
     case Granularity::block_32x32:
       return 32;
@@ -204,6 +208,9 @@ struct Recipe {
   /// wgrad's X and dY are made from the codes of fprop and dgrad, not from the values (FP8-Flow). Exception:
   /// producers that write both copies in backward, for SwiGLU's output and gradient.
   bool flow = false;
+  /// Weight-only quantization, as in QLoRA: the format that weights are stored in, quantized along the input features.
+  /// All GEMMs are BF16; fprop and dgrad read the same dequantized weight. The default, BF16: none.
+  QuantFormat weight_only{};
 
   const GemmRecipe& gemm(GemmRole role) const {
     return role == GemmRole::fprop ? fprop : role == GemmRole::dgrad ? dgrad : wgrad;
@@ -211,7 +218,7 @@ struct Recipe {
   bool quantized() const {
     for (GemmRole role : kGemmRoles)
       if (gemm(role).a.quantized() || gemm(role).b.quantized()) return true;
-    return false;
+    return weight_only.quantized();
   }
   /// Returns true if scales come from earlier steps; then all of them do.
   bool delayed() const { return fprop.a.delayed(); }
@@ -233,10 +240,17 @@ const std::vector<Recipe>& control_recipes();
 const std::vector<RecipeGroup>& fp4_groups();
 const std::vector<Recipe>& fp4_recipes();
 
+/// Recipes of weight-only quantization (Recipe::weight_only).
+const RecipeGroup& weight_only_group();
+
 /// Finds a recipe by a name of one of these tables, or by the path of a JSON file (anything that ends in
 /// ".json", or "-" for standard input). Throws InvalidInput with the nearest valid name, or with the file's
 /// bad field.
 Recipe find_recipe(const std::string& name_or_path);
+
+/// Returns the format in which the weights of a linear layer can be stored, one copy for each of fprop and dgrad; with
+/// weight_only one for both, that of fprop.
+std::pair<QuantFormat, QuantFormat> stored_formats(const Recipe& recipe);
 
 /// Reads and checks a user's row. Every error names the field: `wgrad.b.granularity: unknown value "1x64"
 /// ...`.

@@ -9,6 +9,8 @@
 //                                                             and "weights" of linear layers
 //   "gradients": {"format": "e4m3", "sum": "f32"}             format of stored and reduced gradients, and
 //                                                             rounding of sums over ranks of e4m3 ones
+//   "weight_only": OPERAND                                    format that weights are stored in; all GEMMs are
+//                                                             BF16, on dequantized weights
 //   "flow": true                                              wgrad's X and dY are transposed codes
 // recipe.schema.json describes the same for editors.
 #include <cctype>
@@ -39,6 +41,8 @@ void check_pair(const GemmRecipe& gemm, const std::string& path) {
   if (fp4 != (b.dtype == DType::e2m1) || (fp4 && a.scale != b.scale))
     fail(path, "an FP4 operand needs another FP4 operand with scales of the same type");
   if (!(a.transform == b.transform)) fail(path, "both operands need the same transform, so that it cancels");
+  if (a.granularity == Granularity::block_1x64)
+    fail(path, "blocks of 1x64 are for weight_only, not for operands of GEMMs");
   if (a.granularity == Granularity::block_128x128 && b.granularity == Granularity::block_128x128)
     fail(path, "128x128 x 128x128 has no GEMM; make one operand 1x128");
   if (fast_accum && block_length(a.granularity) > 0)
@@ -59,6 +63,24 @@ GemmRecipe read_gemm(const json& recipe, GemmRole role, Operands& operands) {
     gemm.fast_accum = read_bool(object.at("fast_accum"), child(path, "fast_accum"));
   check_pair(gemm, path);
   return gemm;
+}
+
+/// Reads the format of stored weights, which must not depend on random numbers or on earlier steps.
+void read_weight_only(const json& object, Operands& operands, Recipe& recipe) {
+  if (!object.contains("weight_only")) return;
+  const QuantFormat format = operands.read(object.at("weight_only"), "weight_only");
+  if (!format.quantized()) fail("weight_only.format", "bf16 weights need no weight_only; remove it");
+  if (recipe.quantized())
+    fail("weight_only",
+         "GEMMs read the dequantized weights in BF16; make all operands of fprop, dgrad and wgrad bf16");
+  if (format.delayed())
+    fail("weight_only.history", "weights are stored with the scales of their own amax; remove it");
+  if (format.element_rounding != ElementRounding::rne || format.transform || format.eden ||
+      format.from_fprop || format.element_scale != 1)
+    fail(
+        "weight_only",
+        "takes format, granularity, scale, scale_rounding, global_scale and four_over_six; the value is rounded to nearest");
+  recipe.weight_only = format;
 }
 
 /// Checks that an operand has the same scale in both GEMMs that use it, and that the recipe has one kind of
@@ -155,7 +177,7 @@ Recipe read_file(const std::string& path) {
 Recipe recipe_from_json(const json& object) {
   check_keys(object, "",
              {"name", "reference", "operands", "fprop", "dgrad", "wgrad", "layers", "schedule",
-              "mask_clipped", "optimizer", "gradients", "flow"});
+              "mask_clipped", "optimizer", "gradients", "flow", "weight_only"});
   Recipe recipe;
   recipe.name = read_string(require(object, "", "name", "the name it has in records"), "name");
   check_name(recipe.name);
@@ -164,6 +186,7 @@ Recipe recipe_from_json(const json& object) {
   recipe.fprop = read_gemm(object, GemmRole::fprop, operands);
   recipe.dgrad = read_gemm(object, GemmRole::dgrad, operands);
   recipe.wgrad = read_gemm(object, GemmRole::wgrad, operands);
+  read_weight_only(object, operands, recipe);
   operands.check_all_used();
   check_histories(recipe);
   if (object.contains("mask_clipped"))
@@ -174,7 +197,8 @@ Recipe recipe_from_json(const json& object) {
     if (const auto why = flow_unsupported_reason(recipe)) fail("flow", *why);
   read_layers_and_schedule(object, recipe);
   read_optimizer(object, recipe);
-  for (const auto* table : {&builtin_recipes(), &control_recipes(), &fp4_recipes()})
+  for (const auto* table :
+       {&builtin_recipes(), &control_recipes(), &fp4_recipes(), &weight_only_group().recipes})
     for (const Recipe& builtin : *table)
       if (builtin.name == recipe.name && builtin != recipe)
         fail("name",
@@ -192,6 +216,7 @@ json recipe_to_json(const Recipe& recipe) {
   }
   if (recipe.mask_clipped) object["mask_clipped"] = true;
   if (recipe.flow) object["flow"] = true;
+  if (recipe.weight_only.quantized()) object["weight_only"] = operand_to_json(recipe.weight_only);
   if (const auto words = words_of(recipe.keep_bf16); !words.empty()) object["layers"]["keep_bf16"] = words;
   for (const RecipeSwitch& change : recipe.schedule) object["schedule"].push_back(to_text(change));
   const RecipeState& kept = recipe.optimizer;
@@ -206,7 +231,8 @@ json recipe_to_json(const Recipe& recipe) {
 Recipe find_recipe(const std::string& name_or_path) {
   if (name_or_path.ends_with(".json") || name_or_path == kStandardInput) return read_file(name_or_path);
   std::vector<std::string> names;
-  for (const auto* table : {&builtin_recipes(), &control_recipes(), &fp4_recipes()})
+  for (const auto* table :
+       {&builtin_recipes(), &control_recipes(), &fp4_recipes(), &weight_only_group().recipes})
     for (const Recipe& recipe : *table) {
       if (recipe.name == name_or_path) return recipe;
       names.push_back(recipe.name);

@@ -31,8 +31,9 @@ constexpr Element kFormats[] = {{DType::bf16, 0}, {DType::e4m3, 0}, {DType::e5m2
 constexpr const char* kFormatNames =
     "one of bf16, e4m3, e5m2, e4m2, e4m1, e5m1, e5m3, e4m4, e3m4, e3m3, e2m1, or {\"grid\": [VALUES]}";
 constexpr Granularity kGranularities[] = {
-    Granularity::tensor,     Granularity::row,         Granularity::block_1x128, Granularity::block_128x128,
-    Granularity::block_1x32, Granularity::block_32x32, Granularity::block_1x16,  Granularity::block_16x16};
+    Granularity::tensor,        Granularity::row,         Granularity::block_1x128,
+    Granularity::block_128x128, Granularity::block_1x32,  Granularity::block_32x32,
+    Granularity::block_1x16,    Granularity::block_16x16, Granularity::block_1x64};
 constexpr ScaleType kScales[] = {ScaleType::f32, ScaleType::f32_pow2, ScaleType::ue8m0, ScaleType::e4m3,
                                  ScaleType::ue5m3};
 constexpr ScaleRounding kRoundings[] = {ScaleRounding::rceil, ScaleRounding::floor, ScaleRounding::ceil,
@@ -140,10 +141,13 @@ QuantFormat read_operand(const json& object, const std::string& path) {
       if (object.contains(key)) fail(child(path, key), "bf16 has no scale; remove it");
     return operand;
   }
-  operand.granularity = read_enum(
-      require(object, path, "granularity", "one of tensor, row, 1x128, 128x128, 1x32, 32x32, 1x16, 16x16"),
-      child(path, "granularity"), kGranularities);
+  operand.granularity =
+      read_enum(require(object, path, "granularity",
+                        "one of tensor, row, 1x128, 128x128, 1x64, 1x32, 32x32, 1x16, 16x16"),
+                child(path, "granularity"), kGranularities);
   read_scale(object, path, operand);
+  if (operand.granularity == Granularity::block_1x64 && !operand.grid)
+    fail(child(path, "granularity"), fmt::format("1x64 is for grids, not {}", element_name(operand)));
   const bool exponent = operand.scale == ScaleType::ue8m0;
   if (exponent) operand.scale_rounding = ScaleRounding::rceil;
   if (object.contains("scale_rounding")) {

@@ -4,7 +4,7 @@
 // The buffer belongs to a quantized copy of `rows` rows with contraction dimension (columns) `k`:
 //   tensor         one scale
 //   row            [rows]
-//   1x128          [k blocks][rows padded to 4]: the row index is contiguous, the block index outermost
+//   1x128, 1x64    [k blocks][rows padded to 4]: the row index is contiguous, the block index outermost
 //   128x128        [row blocks][k blocks padded to 4]: the block index along k is contiguous
 //   1x32, 1x16, 32x32, 16x16
 //                  tiles of 128 rows x 4 blocks, 512 entries each, tile rows outermost; rows padded to 128,
@@ -49,6 +49,8 @@ PRECBENCH_HD constexpr std::int64_t scale_blocks(Granularity g, std::int64_t k) 
     case Granularity::block_1x128:
     case Granularity::block_128x128:
       return detail::blocks_of(k, 128);
+    case Granularity::block_1x64:
+      return detail::blocks_of(k, 64);
     case Granularity::block_1x32:
     case Granularity::block_32x32:
       return detail::blocks_of(k, 32);
@@ -69,6 +71,7 @@ PRECBENCH_HD constexpr std::int64_t scale_count(Granularity g, std::int64_t rows
     case Granularity::row:
       return rows;
     case Granularity::block_1x128:
+    case Granularity::block_1x64:
       return nkb * detail::padded(rows, 4);
     case Granularity::block_128x128:
       return detail::blocks_of(rows, 128) * detail::padded(nkb, 4);
@@ -90,6 +93,7 @@ PRECBENCH_HD constexpr std::int64_t scale_index(Granularity g, std::int64_t rows
     case Granularity::row:
       return r;
     case Granularity::block_1x128:
+    case Granularity::block_1x64:
       return kb * detail::padded(rows, 4) + r;
     case Granularity::block_128x128:
       return (r / 128) * detail::padded(scale_blocks(g, k), 4) + kb;

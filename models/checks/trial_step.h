@@ -10,6 +10,7 @@
 #include <numeric>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -211,8 +212,8 @@ class TrialStep {
     if (setup.lora && setup.keep_copies) {
       FrozenFormats formats;
       for (const LinearRole role : setup.roles) {
-        formats.fprop[static_cast<std::size_t>(role)] = setup.recipe.fprop.b;
-        formats.dgrad[static_cast<std::size_t>(role)] = setup.recipe.dgrad.b;
+        const auto place = static_cast<std::size_t>(role);
+        std::tie(formats.fprop[place], formats.dgrad[place]) = stored_formats(setup.recipe);
       }
       options.frozen_formats.assign(static_cast<std::size_t>(setup.model.layers), formats);
     }

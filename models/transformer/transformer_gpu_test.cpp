@@ -191,6 +191,12 @@ TEST_CASE("step on a GPU: matches the CPU device in FP4 with equal seeds", "[gpu
   if (gpu_here()) check_steps(fp4_recipes());
 }
 
+TEST_CASE("step on a GPU: matches the CPU device with weights stored quantized", "[gpu]") {
+  if (!gpu_here()) return;
+  check_steps(weight_only_group().recipes);
+  check_recomputation(weight_only_group().recipes);
+}
+
 TEST_CASE("step on a GPU: matches the CPU device in FP8 formats that no GPU supports", "[gpu]") {
   if (gpu_here())
     check_steps({find_recipe("bf16"), in_format("tensorwise", DType::e5m3), in_format("rowwise", DType::e3m4),

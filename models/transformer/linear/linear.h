@@ -28,7 +28,7 @@ GemmOperand columns_of(Device& device, Arena& arena, const QuantizedTensor& oper
 ///   value       BF16; each GEMM quantizes it on use
 ///   rowwise     quantized for fprop; dgrad transposes it
 ///   columnwise  quantized for dgrad; used in backward if each pass has a copy of its own
-/// Ranks that exchange weights in FP8 have no value.
+/// With weight-only quantization both passes dequantize rowwise. Ranks that exchange weights in FP8 have no value.
 struct Weight {
   Tensor value;
   GemmOperand rowwise = {}, columnwise = {};
@@ -96,7 +96,8 @@ class Linear {
   /// fprop's X.
   void dgrad(const Tensor& dx, const QuantizedTensor& dy, const Weight& weight, const Tensor& x = {},
              bool accumulate = false) const;
-  /// Returns the weight with the copy for fprop, or for dgrad with `columns`, in the arena's stack.
+  /// Returns the weight with the copy for fprop, or for dgrad with `columns`, in the arena's stack. With weight-only
+  /// quantization the only copy is that for fprop.
   QuantizedTensor quantized_weight(const Weight& weight, bool columns) const;
   /// dW[N,K] = or += dY[M,N]^T X[M,K]; reads the columnwise copies of dy and x, or transposes their rowwise
   /// data, or reads x.value (see x_columnwise). With mask_clipped also reads the weight.
@@ -106,6 +107,10 @@ class Linear {
  private:
   /// Returns the weight's copy for a GEMM, in transient memory; `columns`: for dgrad.
   GemmOperand quantized(const Weight& weight, const QuantFormat& format, bool columns) const;
+  /// Returns the weight as Recipe::weight_only stores it; quantized now in transient memory unless it is kept so.
+  GemmOperand stored(const Weight& weight) const;
+  /// Returns the dequantized value of a stored weight, in transient memory.
+  Tensor dequantized(const Weight& weight) const;
   /// Dequantizes fprop's data of a matrix and quantizes it columnwise, in transient memory.
   GemmOperand quantized_again(const Tensor& value, const QuantFormat& fprop_format, const QuantFormat& format,
                               const RandomStream& random) const;

@@ -20,6 +20,7 @@ std::optional<std::string> experts_unsupported_reason(const Recipe& recipe) {
   const auto refuse = [&](const char* what) {
     return fmt::format("experts: {} is not grouped yet: {}", recipe.name, what);
   };
+  if (recipe.weight_only.quantized()) return refuse("weights stored quantized");
   for (const GemmRole role : kGemmRoles)
     for (const QuantFormat& f : {recipe.gemm(role).a, recipe.gemm(role).b}) {
       if (!f.quantized()) continue;
