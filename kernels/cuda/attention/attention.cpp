@@ -63,17 +63,6 @@ namespace {
 constexpr std::int64_t kDeterministicWorkspace = std::int64_t{1} << 30;
 constexpr std::int64_t kNoLimit = INT64_MAX;
 
-/// Returns why no implementation supports the scores of an op; empty: one may.
-std::string refusal_of_scores(const AttentionShape& shape) {
-  if (shape.softcap != 0)
-    return fmt::format("attention: the cuda device has no kernel that soft-caps scores (at {})",
-                       shape.softcap);
-  if (shape.window != 0 && !shape.square())
-    return fmt::format("attention: the cuda device has no window ({} keys) over sequences shared by ranks",
-                       shape.window);
-  return {};
-}
-
 /// Returns why implementations that need fused rows and square attention do not support an op; empty: they
 /// may.
 std::string refusal_of_others(const AttentionShape& shape, bool own_rows) {
@@ -85,6 +74,16 @@ std::string refusal_of_others(const AttentionShape& shape, bool own_rows) {
   return own_rows ? "attention: the cuda device takes keys and values from the fused rows only" : "";
 }
 
+/// Returns why no implementation supports soft-capped scores, which only our kernels for any GPU do; empty: they do.
+std::string refusal_of_softcap(const AttentionState& state, const AttentionShape& shape, bool own_rows) {
+  if (state.choice == AttentionState::Choice::cudnn)
+    return "attention with cuDNN: has no soft-capped scores; use auto or own";
+  if (const std::string why = refusal_of_others(shape, own_rows); !why.empty())
+    return why + ", with soft-capped scores";
+  if (const std::string why = flash_attention_refusal(shape); !why.empty()) return "attention: " + why;
+  return {};
+}
+
 /// Selects the implementation of an op; throws Unsupported if there is none. `hopper` may be null.
 /// make_plan() returns cuDNN's plan.
 template <class Kernel, class MakePlan>
@@ -92,7 +91,14 @@ AttentionRunner<Kernel> runner_of(const AttentionState& state, const AttentionSh
                                   const Kernel* hopper, bool hopper_is_faster, std::int64_t workspace_limit,
                                   MakePlan&& make_plan) {
   using Choice = AttentionState::Choice;
-  if (const std::string why = refusal_of_scores(shape); !why.empty()) throw Unsupported(why);
+  if (shape.softcap != 0) {
+    if (const std::string why = refusal_of_softcap(state, shape, own_rows); !why.empty())
+      throw Unsupported(why);
+    return {};
+  }
+  if (shape.window != 0 && !shape.square())
+    throw Unsupported(fmt::format(
+        "attention: the cuda device has no window ({} keys) over sequences shared by ranks", shape.window));
   if (!shape.plain() || shape.v_dim() != shape.head_dim) hopper = nullptr;
   const std::string others = refusal_of_others(shape, own_rows);
   if (!others.empty() && (!hopper || state.choice == Choice::cudnn))
