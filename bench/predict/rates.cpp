@@ -49,6 +49,7 @@ DType math_of_formats(const std::string& formats) {
 OpCost op_cost(const RatePoint& point) {
   OpCost cost{.name = point.op.c_str(), .flops = point.flops, .bytes = point.bytes};
   std::copy_n(point.shape.begin(), std::min(point.shape.size(), cost.shape.size()), cost.shape.begin());
+  cost.softcap = point.formats.ends_with(kSoftcapText);
   if (is_attention(point.op))
     cost.op_class = OpClass::attention;
   else if (point.flops > 0)
@@ -164,6 +165,10 @@ double correction_at(const Points& points, const std::vector<double>& place) {
 
 }  // namespace
 
+/// Time of attention with soft-capped scores over that of plain scores. Assumed until rates of it are measured: its kernels
+/// use neither wgmma nor TMA, and two more special functions per score (kernels/cuda/attention).
+constexpr double kSoftcapTime = 3;
+
 OpTimer::Time OpTimer::time(const OpCost& op, const std::string& formats) const {
   const double ideal = peaks_.ideal_seconds(op.flops, op.bytes, op.math);
   if (!(ideal > 0)) return {};
@@ -176,6 +181,7 @@ OpTimer::Time OpTimer::time(const OpCost& op, const std::string& formats) const 
   if (points->empty()) throw InvalidInput(fmt::format("rates: no point like {}", op.name));
   const double correction = correction_at(*points, place_of(op));
   result.seconds = ideal / (expected_fraction(op, peaks_) * std::exp(correction));
+  if (result.other_formats && formats.ends_with(kSoftcapText)) result.seconds *= kSoftcapTime;
   return result;
 }
 
