@@ -78,8 +78,10 @@ TEST_CASE("unsupported_reason: soft-capped scores on the cuda device have limits
         "the model soft-caps the scores of attention at 2000, which the cuda device does at 1/1024 to 1024");
   Case shared = gemma(128, 50);
   shared.gpus = shared.context = 2;
+  CHECK(on_gpu(shared) == "");
+  shared.seq = 8192;  // longer than the window
   CHECK(on_gpu(shared) ==
-        "--context: the cuda device has no kernel for soft-capped scores (at 50) in shared sequences");
+        "--context: the cuda device has no kernel for a window (4096 tokens) in shared sequences");
   Case library = gemma(128, 50);
   library.device = "cuda";
   library.attention = "cudnn";

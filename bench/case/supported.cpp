@@ -160,7 +160,7 @@ std::optional<std::string> latent_unsupported_reason(const Plan& plan) {
   return std::nullopt;
 }
 
-/// Limits of our attention kernels for any GPU (kernels/cuda/attention).
+/// Limits of our attention kernels (kernels/cuda/attention/flash.h).
 constexpr std::int64_t kWidestOwnHead = 256;
 constexpr double kLargestOwnSoftcap = 1024;
 
@@ -185,7 +185,7 @@ std::optional<std::string> packing_unsupported_reason(const Plan& plan) {
   return std::nullopt;
 }
 
-/// Checks soft-capped scores on a GPU, which only our kernels for any GPU have.
+/// Checks soft-capped scores on a GPU, which only our kernels have.
 std::optional<std::string> softcap_unsupported_reason(const Plan& plan) {
   const ModelConfig& m = plan.model;
   const double cap = m.block.attention_softcap;
@@ -197,10 +197,6 @@ std::optional<std::string> softcap_unsupported_reason(const Plan& plan) {
   if (m.latent)
     return fmt::format("the {} device has no kernel for latent attention (MLA) with soft-capped scores",
                        device);
-  if (plan.parameters.parallel.context > 1)
-    return fmt::format(
-        "--context: the {} device has no kernel for soft-capped scores (at {}) in shared sequences", device,
-        cap);
   if (m.head_dim > kWidestOwnHead)
     return fmt::format("head_dim: {} with soft-capped scores; the {} device has kernels for them up to {}",
                        m.head_dim, device, kWidestOwnHead);

@@ -165,8 +165,8 @@ double correction_at(const Points& points, const std::vector<double>& place) {
 
 }  // namespace
 
-/// Time of attention with soft-capped scores over that of plain scores. Assumed until rates of it are measured: its kernels
-/// use neither wgmma nor TMA, and two more special functions per score (kernels/cuda/attention).
+/// Time of attention with soft-capped scores over that of plain scores. Assumed until rates of it are measured: most of its
+/// kernels use neither wgmma nor TMA, and two more special functions per score (kernels/cuda/attention).
 constexpr double kSoftcapTime = 3;
 
 OpTimer::Time OpTimer::time(const OpCost& op, const std::string& formats) const {

@@ -74,16 +74,6 @@ std::string refusal_of_others(const AttentionShape& shape, bool own_rows) {
   return own_rows ? "attention: the cuda device takes keys and values from the fused rows only" : "";
 }
 
-/// Returns why no implementation supports soft-capped scores, which only our kernels for any GPU do; empty: they do.
-std::string refusal_of_softcap(const AttentionState& state, const AttentionShape& shape, bool own_rows) {
-  if (state.choice == AttentionState::Choice::cudnn)
-    return "attention with cuDNN: has no soft-capped scores; use auto or own";
-  if (const std::string why = refusal_of_others(shape, own_rows); !why.empty())
-    return why + ", with soft-capped scores";
-  if (const std::string why = flash_attention_refusal(shape); !why.empty()) return "attention: " + why;
-  return {};
-}
-
 /// Selects the implementation of an op; throws Unsupported if there is none. `hopper` may be null.
 /// make_plan() returns cuDNN's plan.
 template <class Kernel, class MakePlan>
@@ -91,18 +81,20 @@ AttentionRunner<Kernel> runner_of(const AttentionState& state, const AttentionSh
                                   const Kernel* hopper, bool hopper_is_faster, std::int64_t workspace_limit,
                                   MakePlan&& make_plan) {
   using Choice = AttentionState::Choice;
-  if (shape.softcap != 0) {
-    if (const std::string why = refusal_of_softcap(state, shape, own_rows); !why.empty())
-      throw Unsupported(why);
-    return {};
-  }
   if (shape.window != 0 && !shape.square())
     throw Unsupported(fmt::format(
         "attention: the cuda device has no window ({} keys) over sequences shared by ranks", shape.window));
-  if (!shape.plain() || shape.v_dim() != shape.head_dim) hopper = nullptr;
+  if (shape.softcap != 0 && state.choice == Choice::cudnn)
+    throw Unsupported("attention with cuDNN: has no soft-capped scores; use auto or own");
   const std::string others = refusal_of_others(shape, own_rows);
   if (!others.empty() && (!hopper || state.choice == Choice::cudnn))
     throw Unsupported(others + ", but on Hopper at head widths 64 and 128 (attention own)");
+  if (shape.softcap != 0) {
+    if (hopper) return {.hopper = hopper};
+    if (const std::string why = flash_attention_refusal(shape); !why.empty())
+      throw Unsupported("attention: " + why);
+    return {};
+  }
   const bool ours_first = !others.empty() || state.choice == Choice::own ||
                           (state.choice == Choice::automatic && hopper_is_faster);
   if (hopper && ours_first) return {.hopper = hopper};

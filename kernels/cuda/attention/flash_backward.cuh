@@ -63,7 +63,7 @@ struct QueryValues {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           const float tanh = shape.tanh_of(s[m][n][e]);
-          s[m][n][e] = exp2_approx(tanh * shape.cap_log2 - shift[m][e / 2]) * fmaf(-tanh, tanh, 1.0f);
+          s[m][n][e] = exp2_approx(tanh * shape.cap_log2 - shift[m][e / 2]) * cuda::tanh_slope(tanh);
         }
   }
 

@@ -164,7 +164,7 @@ __device__ __forceinline__ void exponentiate_capped(float (&s)[Sizes::kM][Sizes:
       for (int e = 0; e < 4; ++e) {
         const float tanh = shape.tanh_of(s[m][n][e]);
         s[m][n][e] = exp2_approx(tanh * shape.cap_log2 - shift[e % 2]);
-        dp[m][n][e] = (dp[m][n][e] - delta[e % 2]) * fmaf(-tanh, tanh, 1.0f);
+        dp[m][n][e] = (dp[m][n][e] - delta[e % 2]) * cuda::tanh_slope(tanh);
       }
   }
 }

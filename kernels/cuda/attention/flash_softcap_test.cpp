@@ -150,25 +150,34 @@ TEST_CASE("flash attention: results of soft-capped scores are far from those of 
       }
 }
 
-TEST_CASE("attention: soft-capped scores are our kernels' for any GPU and are refused by name elsewhere",
-          "[gpu][attention]") {
+TEST_CASE("attention: soft-capped scores run on our kernels and limits are named", "[gpu][attention]") {
   if (!gpu_here()) return;
   CudaDevice device(0);
-  AttentionShape s{.B = 2, .T = 150, .heads = 4, .kv_heads = 2, .head_dim = 128, .window = 70, .softcap = 50};
-  for (const char* which : {"auto", "own"}) {
-    device.set_attention(which);
-    Problem problem(device, s, 4.0f);
-    problem.clear();
-    problem.forward();
-    problem.backward();
-    CHECK(device.attention_name() == "own");
-    CHECK(device.attention_refusal(s) == "");
-    check_close(s, problem.result(), attention_reference<double>(s, problem.qkv_values, problem.dout_values),
-                attention_reference<float>(s, problem.qkv_values, problem.dout_values));
-  }
+  const bool hopper = device.compute_capability() == 90;
+  for (const std::int64_t window : {0, 70})
+    for (const char* which : {"auto", "own"}) {
+      const AttentionShape s{
+          .B = 2, .T = 150, .heads = 4, .kv_heads = 2, .head_dim = 128, .window = window, .softcap = 50};
+      device.set_attention(which);
+      Problem problem(device, s, 4.0f);
+      problem.clear();
+      problem.forward();
+      problem.backward();
+      INFO("window " << window << ", " << which << ": " << device.attention_name());
+      CHECK((device.attention_name() == "own") == (window != 0 || !hopper));
+      CHECK(device.attention_name().find("cudnn") == std::string::npos);
+      CHECK(device.attention_refusal(s) == "");
+      check_close(s, problem.result(),
+                  attention_reference<double>(s, problem.qkv_values, problem.dout_values),
+                  attention_reference<float>(s, problem.qkv_values, problem.dout_values));
+    }
+  const AttentionShape s{.B = 2, .T = 150, .heads = 4, .kv_heads = 2, .head_dim = 256, .softcap = 50};
   AttentionShape shared = s;
   shared.T_k = 300, shared.offset = 150;
-  CHECK(device.attention_refusal(shared).find("with soft-capped scores") != std::string::npos);
+  CHECK(
+      device.attention_refusal(shared) ==
+      "attention of 150 queries to 300 keys at an offset of 150: the cuda device takes as many keys as queries, and "
+      "no offset, but on Hopper at head widths 64 and 128 (attention own)");
   AttentionShape latent = s;
   latent.value_dim = 64;
   CHECK(device.attention_refusal(latent) == "attention: our attention kernels take values as wide as keys");
@@ -177,10 +186,13 @@ TEST_CASE("attention: soft-capped scores are our kernels' for any GPU and are re
   CHECK(
       device.attention_refusal(wide) ==
       "attention: our attention kernels take a head_dim that is a multiple of 8 and at most 256, this one is 264");
-  AttentionShape beyond = s;
-  beyond.softcap = 2000;
-  CHECK(device.attention_refusal(beyond).find("soft-cap scores at 1/1024 to 1024, not at 2000") !=
-        std::string::npos);
+  for (const std::int64_t head_dim : {128, 256}) {
+    AttentionShape beyond = s;
+    beyond.head_dim = head_dim;
+    beyond.softcap = 2000;
+    CHECK(device.attention_refusal(beyond).find("soft-cap scores at 1/1024 to 1024, not at 2000") !=
+          std::string::npos);
+  }
   try {
     device.set_attention("cudnn");
   } catch (const Unsupported& refusal) {

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/cuda/attention/softcap.cuh"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/device/device.h"
 
@@ -78,13 +79,6 @@ __device__ __forceinline__ std::uint32_t pack_bf16(float low, float high) {
   std::uint32_t packed;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
   return packed;
-}
-
-/// 1 / x, within one unit of the last place; 0 for infinity.
-__device__ __forceinline__ float reciprocal_approx(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
 }
 
 __device__ __forceinline__ void store_word(std::uint32_t address, std::uint32_t word) {
@@ -295,23 +289,13 @@ struct PackedShape : FlashShape {
 template <class Base>
 struct CappedShape : Base {
   float cap, cap_log2;
-  float exponent;  ///< 2 log2(e) scale / cap: of tanh(x) = 1 - 2 / (1 + exp(2 x))
+  float exponent;  ///< of cuda::tanh_of
 
   __device__ float softmax_scale() const { return cap; }
   __device__ float softmax_scale_log2() const { return cap_log2; }
 
-  /// Returns tanh(scale qk / cap), with an absolute error of at most 2^-21: the roundings of exp2 (2^-22), of the sum (2^-24)
-  /// and of the reciprocal (2^-23), all relative to a quotient of at most 2. A probability's relative error is cap times that,
-  /// at a cap of 50 2^-15; BF16 rounds to 2^-9. (tanh.approx, with 2^-11 of its value, would give a score of 25 an error of
-  /// 2^-6, more than BF16's.)
-  __device__ float tanh_of(float qk) const {
-    return fmaf(-2.0f, reciprocal_approx(1.0f + exp2_approx(qk * exponent)), 1.0f);
-  }
+  __device__ float tanh_of(float qk) const { return cuda::tanh_of(qk, exponent); }
 };
-
-/// Largest cap for which tanh_of is exact enough: a probability's error is then a quarter of BF16's rounding. The smallest
-/// keeps the exponent finite.
-constexpr float kLargestSoftcap = 1024, kSmallestSoftcap = 0x1p-10f;
 
 template <class Shape>
 inline constexpr bool kPacked = std::is_base_of_v<PackedShape, Shape>;
@@ -329,9 +313,7 @@ __device__ __forceinline__ void apply_softcap(float (&s)[kM][kBlocks][4], const 
 #pragma unroll
   for (int m = 0; m < kM; ++m)
 #pragma unroll
-    for (int n = 0; n < kBlocks; ++n)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) s[m][n][e] = shape.tanh_of(s[m][n][e]);
+    for (int n = 0; n < kBlocks; ++n) cuda::apply_softcap(s[m][n], shape.exponent);
 }
 
 /// Sets the elements of keys before the first one that their query sees. Rows are the queries; `first` has those of the
@@ -384,7 +366,7 @@ inline PackedShape packed_shape(const AttentionShape& s, const int* first_keys) 
 template <class Base>
 CappedShape<Base> capped_shape(const Base& base, const AttentionShape& s) {
   const double cap = s.softcap, scale = 1 / std::sqrt(static_cast<double>(s.head_dim));
-  return {base, s.softcap, static_cast<float>(cap * kLog2E), static_cast<float>(2 * kLog2E * scale / cap)};
+  return {base, s.softcap, static_cast<float>(cap * kLog2E), cuda::tanh_exponent(scale, cap)};
 }
 
 constexpr int kMaxHeadDim = 256;
