@@ -26,9 +26,7 @@ OpCost op_cost(const OpRecord& record) {
     if (record.op_class == name_of(static_cast<OpClass>(i))) cost.op_class = static_cast<OpClass>(i);
   if (record.shape)
     std::copy_n(record.shape->begin(), std::min(record.shape->size(), cost.shape.size()), cost.shape.begin());
-  const std::string formats = record.formats.value_or("");
-  if (record.flops > 0) cost.math = math_of_formats(formats);
-  cost.softcap = formats.ends_with(kSoftcapText);
+  if (record.flops > 0) cost.math = math_of_formats(record.formats.value_or(""));
   return cost;
 }
 

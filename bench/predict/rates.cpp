@@ -49,7 +49,6 @@ DType math_of_formats(const std::string& formats) {
 OpCost op_cost(const RatePoint& point) {
   OpCost cost{.name = point.op.c_str(), .flops = point.flops, .bytes = point.bytes};
   std::copy_n(point.shape.begin(), std::min(point.shape.size(), cost.shape.size()), cost.shape.begin());
-  cost.softcap = point.formats.ends_with(kSoftcapText);
   if (is_attention(point.op))
     cost.op_class = OpClass::attention;
   else if (point.flops > 0)
@@ -66,6 +65,11 @@ RateClass rate_class_of(const OpCost& op) {
   return op.op_class == OpClass::attention ? RateClass::attention
          : op.flops > 0                    ? RateClass::gemm
                                            : RateClass::memory;
+}
+
+std::string rate_formats(RateClass rate_class, const std::string& formats, bool softcap) {
+  if (!softcap || rate_class != RateClass::attention) return formats;
+  return formats.empty() ? kSoftcapText : formats + ", " + kSoftcapText;
 }
 
 double OpPeaks::ideal_seconds(double flops, double bytes_moved, DType math) const {
@@ -166,7 +170,7 @@ double correction_at(const Points& points, const std::vector<double>& place) {
 }  // namespace
 
 /// Time of attention with soft-capped scores over that of plain scores. Assumed until rates of it are measured: most of its
-/// kernels use neither wgmma nor TMA, and two more special functions per score (kernels/cuda/attention).
+/// kernels use neither wgmma nor TMA, and it takes two more special functions per score (kernels/cuda/attention).
 constexpr double kSoftcapTime = 3;
 
 OpTimer::Time OpTimer::time(const OpCost& op, const std::string& formats) const {

@@ -51,7 +51,6 @@ inline OpCost shaped(OpCost cost, const std::array<std::int64_t, 7>& shape) {
 inline OpCost shaped_as(OpCost cost, const Tensor& rows) { return shaped(cost, {rows.rows, rows.cols}); }
 
 inline OpCost shaped_as(OpCost cost, const AttentionShape& s) {
-  cost.softcap = s.softcap != 0;
   return shaped(cost, {s.B, s.T, s.keys(), s.offset, s.heads, s.kv_heads, s.head_dim});
 }
 

@@ -25,8 +25,7 @@ const char* name_of(OpKind kind) {
 
 bool same_call(const OpCost& a, const OpCost& b) {
   return a.op_class == b.op_class && a.flops == b.flops && a.bytes == b.bytes && a.math == b.math &&
-         a.casts == b.casts && a.shape == b.shape && a.formats == b.formats && a.softcap == b.softcap &&
-         !std::strcmp(a.name, b.name);
+         a.casts == b.casts && a.shape == b.shape && a.formats == b.formats && !std::strcmp(a.name, b.name);
 }
 
 std::vector<std::int64_t> used_entries(const std::array<std::int64_t, 7>& shape) {
@@ -35,7 +34,7 @@ std::vector<std::int64_t> used_entries(const std::array<std::int64_t, 7>& shape)
 }
 
 std::string formats_text(const OpCost& cost) {
-  if (cost.formats == std::array<OpFormat, 2>{}) return cost.softcap ? kSoftcapText : "";
+  if (cost.formats == std::array<OpFormat, 2>{}) return {};
   std::string text;
   for (const OpFormat& format : cost.formats) {
     if (!text.empty()) text += ", ";
@@ -43,7 +42,6 @@ std::string formats_text(const OpCost& cost) {
     if (format.dtype == DType::bf16) continue;
     text += std::string(" ") + name_of(format.granularity) + " " + name_of(format.scale);
   }
-  if (cost.softcap) text += std::string(", ") + kSoftcapText;
   return text;
 }
 

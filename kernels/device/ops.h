@@ -46,16 +46,13 @@ struct OpCost {
   std::array<std::int64_t, 7> shape{};
   /// GEMM: operands A and B. Other ops: the rowwise and columnwise copies that they write.
   std::array<OpFormat, 2> formats{};
-  bool softcap = false;  ///< attention: scores are soft-capped, for which devices have other kernels
 };
 
 /// Returns true if two calls are equal in everything that their rate depends on.
 bool same_call(const OpCost& a, const OpCost& b);
 /// Returns the entries of a shape up to the last that is not 0.
 std::vector<std::int64_t> used_entries(const std::array<std::int64_t, 7>& shape);
-/// Ends the text of formats of attention with soft-capped scores.
-inline constexpr const char* kSoftcapText = "softcap";
-/// Returns "e4m3 1x128 f32, e4m3 128x128 f32"; empty if both are BF16. Of soft-capped attention "softcap" follows.
+/// Returns "e4m3 1x128 f32, e4m3 128x128 f32"; empty if both are BF16.
 std::string formats_text(const OpCost& cost);
 
 }  // namespace precbench
