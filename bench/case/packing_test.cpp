@@ -60,11 +60,21 @@ TEST_CASE("packing: needs documents, and names what a GPU does not support", "[p
   CHECK(
       refused(shared) ==
       "--packing on: the cuda device has no kernel for documents in sequences that ranks share (--context)");
-  Case wide = c;
-  wide.model = directory.write("wide.json", R"({"layers": 1, "width": 256, "ffn": 256, "heads": 1,
-                                                "kv_heads": 1, "head_dim": 256, "vocab": 128})");
-  CHECK(refused(wide) ==
-        "--packing on: head_dim is 256; attention within documents takes at most 128 on the cuda device");
+  const auto of_width = [&](std::int64_t head_dim) {
+    Case wide = c;
+    wide.model = directory.write(fmt::format("wide{}.json", head_dim),
+                                 fmt::format(R"({{"layers": 1, "width": 256, "ffn": 256, "heads": 1,
+                                                  "kv_heads": 1, "head_dim": {}, "vocab": 128}})",
+                                             head_dim));
+    return wide;
+  };
+  CHECK(refused(of_width(256)) == "");
+  CHECK(refused(of_width(264)) ==
+        "--packing on: head_dim is 264; attention within documents takes at most 256 on the cuda device");
+  Case capped = c;
+  capped.model = directory.write("capped.json", R"({"layers": 1, "width": 128, "ffn": 256, "heads": 2,
+                                                    "head_dim": 64, "vocab": 128, "attention_softcap": 50})");
+  CHECK(refused(capped) == "");
   Case library = c;
   library.device = "cuda";
   library.attention = "cudnn";

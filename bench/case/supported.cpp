@@ -160,6 +160,10 @@ std::optional<std::string> latent_unsupported_reason(const Plan& plan) {
   return std::nullopt;
 }
 
+/// Limits of our attention kernels (kernels/cuda/attention/flash.h).
+constexpr std::int64_t kWidestOwnHead = 256;
+constexpr double kLargestOwnSoftcap = 1024;
+
 /// Checks attention within packed documents on a GPU, which only our kernels for any GPU have.
 std::optional<std::string> packing_unsupported_reason(const Plan& plan) {
   if (!plan.packs() || !plan.on_gpu) return std::nullopt;
@@ -174,10 +178,32 @@ std::optional<std::string> packing_unsupported_reason(const Plan& plan) {
     return fmt::format(
         "--packing on: the {} device has no kernel for documents in sequences that ranks share (--context)",
         device);
-  if (constexpr std::int64_t kWidest = 128; m.head_dim > kWidest)
+  if (m.head_dim > kWidestOwnHead)
     return fmt::format(
         "--packing on: head_dim is {}; attention within documents takes at most {} on the {} device",
-        m.head_dim, kWidest, device);
+        m.head_dim, kWidestOwnHead, device);
+  return std::nullopt;
+}
+
+/// Checks soft-capped scores on a GPU, which only our kernels have.
+std::optional<std::string> softcap_unsupported_reason(const Plan& plan) {
+  const ModelConfig& m = plan.model;
+  const double cap = m.block.attention_softcap;
+  if (cap == 0 || !plan.on_gpu) return std::nullopt;
+  const std::string& device = plan.fields.device;
+  if (plan.fields.attention == "cudnn")
+    return fmt::format(
+        "--attention cudnn: cuDNN does not soft-cap the scores of attention (at {}); use auto or own", cap);
+  if (m.latent)
+    return fmt::format("the {} device has no kernel for latent attention (MLA) with soft-capped scores",
+                       device);
+  if (m.head_dim > kWidestOwnHead)
+    return fmt::format("head_dim: {} with soft-capped scores; the {} device has kernels for them up to {}",
+                       m.head_dim, device, kWidestOwnHead);
+  if (cap < 1 / kLargestOwnSoftcap || cap > kLargestOwnSoftcap)
+    return fmt::format(
+        "the model soft-caps the scores of attention at {}, which the {} device does at 1/{} to {}", cap,
+        device, kLargestOwnSoftcap, kLargestOwnSoftcap);
   return std::nullopt;
 }
 
@@ -211,7 +237,7 @@ std::optional<std::string> unsupported_reason(const Plan& plan) {
   for (const auto& check :
        {lora_unsupported_reason, parallel_unsupported_reason, expert_parallel_unsupported_reason,
         state_unsupported_reason, fp8_storage_unsupported_reason, transposed_unsupported_reason,
-        latent_unsupported_reason, packing_unsupported_reason})
+        latent_unsupported_reason, packing_unsupported_reason, softcap_unsupported_reason})
     if (auto why = check(plan)) return why;
   for (const LaterLayers& next : plan.later)
     if (next.recipe.delayed() && !same_scales(next.recipe, plan.parameters.delayed))
@@ -249,10 +275,6 @@ std::optional<std::string> unsupported_reason(const Plan& plan) {
     return "--capacity: a dropped slot would keep the bias of its expert's down layer; experts with biases drop none";
   if (m.moe.expert_bias && plan.exchange.mode == ExchangeOptions::Mode::slots)
     return "--exchange slots: a dropped token would keep the biases of its experts; use gather or sync";
-  if (m.block.attention_softcap != 0 && plan.on_gpu)
-    return fmt::format(
-        "the model soft-caps the scores of attention at {}, for which the cuda device has no kernel",
-        m.block.attention_softcap);
   if (m.learned_positions > 0 && plan.T > m.learned_positions)
     return fmt::format("seq: {} is beyond the {} positions that the model has learned", plan.T,
                        m.learned_positions);

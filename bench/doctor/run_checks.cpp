@@ -171,6 +171,7 @@ class Examination {
       const ModelConfig& model = *options_.model;
       shapes.push_back({1, 300, model.heads / model.kv_heads, 1, model.head_dim});
       shapes.back().value_dim = model.latent.v_dim;
+      shapes.back().softcap = static_cast<float>(model.block.attention_softcap);
     }
     for (const std::string& choice : device_.attention_choices)
       for (const AttentionShape& shape : shapes)

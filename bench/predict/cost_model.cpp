@@ -85,7 +85,7 @@ TimelineRates CostModel::rates_of(const Trace& trace) const {
   TimelineRates rates;
   rates.op_seconds.reserve(trace.ops.size());
   for (const OpCost& op : trace.ops) {
-    const OpTimer::Time time = timer_.time(op);
+    const OpTimer::Time time = timer_.time(op, trace.softcap);
     rates.op_seconds.push_back(time.seconds);
     rates.other_formats.push_back(time.other_formats);
   }

@@ -106,6 +106,23 @@ TEST_CASE("estimate_step: the parts add up, and the interval holds the estimate"
     }
 }
 
+TEST_CASE("estimate_step: soft-capped attention takes three times as long and counts as borrowed",
+          "[cost-model]") {
+  const CostModel model(find_machine("h200"));
+  Plan plan = plan_of("llama3.2-1b", "bf16", 1, "ddp");
+  const StepEstimate plain = estimate(model, plan);
+  plan.model.block.attention_softcap = 50;
+  const StepEstimate capped = estimate(model, plan);
+  for (const RateClass one : {RateClass::gemm, RateClass::attention, RateClass::memory}) {
+    const auto at = static_cast<std::size_t>(one);
+    INFO(name_of(one));
+    CHECK(capped.rate_seconds[at] == Approx((one == RateClass::attention ? 3 : 1) * plain.rate_seconds[at]));
+  }
+  const double attention = capped.rate_seconds[static_cast<std::size_t>(RateClass::attention)];
+  CHECK(capped.borrowed_seconds == Approx(plain.borrowed_seconds + attention));
+  CHECK(capped.log_error > plain.log_error);
+}
+
 TEST_CASE("estimate_step: a faster network, memory or GPU never makes a step slower", "[cost-model]") {
   const Plan plan = plan_of("llama3.1-8b", "bf16", 16, "fsdp");
   const Trace trace = dry_run(plan, nullptr).trace;

@@ -236,8 +236,10 @@ FittedRates fit_rates(const Machine& machine, const std::vector<const Record*>& 
   for (const Record* record : usable) {
     if (latest.at(record->id) != record) continue;
     std::vector<OpRecord> ops;
+    bool softcap = false;
     try {
       const Plan plan = resolve(case_from_json(record->case_fields));
+      softcap = plan.model.block.attention_softcap != 0;
       if (drops_bits(plan.recipe)) throw Unsupported("casts that drop mantissa bits");
       const std::vector<OpRecord>& measured = record->breakdown->ops;
       ops = have_shapes(measured) ? measured : ops_with_shapes(measured, counted_ops(plan), peaks);
@@ -253,8 +255,8 @@ FittedRates fit_rates(const Machine& machine, const std::vector<const Record*>& 
       if (op.op_class == name_of(OpClass::communication) || !(op.ms > 0) || !(ideal > 0)) continue;
       const double seconds = scale * op.ms / 1e3 / static_cast<double>(op.calls);
       rates.points.push_back({op.name, op.shape.value_or(std::vector<std::int64_t>{}),
-                              op.formats.value_or(""), cost.flops, cost.bytes, rounded(ideal / seconds),
-                              static_cast<int>(rates.sources.size())});
+                              rate_formats(rate_class_of(cost), op.formats.value_or(""), softcap), cost.flops,
+                              cost.bytes, rounded(ideal / seconds), static_cast<int>(rates.sources.size())});
       step.calls.push_back(op.calls);
     }
     step.end = rates.points.size();

@@ -67,6 +67,11 @@ RateClass rate_class_of(const OpCost& op) {
                                            : RateClass::memory;
 }
 
+std::string rate_formats(RateClass rate_class, const std::string& formats, bool softcap) {
+  if (!softcap || rate_class != RateClass::attention) return formats;
+  return formats.empty() ? kSoftcapText : formats + ", " + kSoftcapText;
+}
+
 double OpPeaks::ideal_seconds(double flops, double bytes_moved, DType math) const {
   const double rate = math == DType::bf16 ? bf16_flops : math == DType::e2m1 ? fp4_flops : fp8_flops;
   return std::max(flops / rate, bytes_moved / bytes);
@@ -164,6 +169,10 @@ double correction_at(const Points& points, const std::vector<double>& place) {
 
 }  // namespace
 
+/// Time of attention with soft-capped scores over that of plain scores. Assumed until rates of it are measured: most of its
+/// kernels use neither wgmma nor TMA, and it takes two more special functions per score (kernels/cuda/attention).
+constexpr double kSoftcapTime = 3;
+
 OpTimer::Time OpTimer::time(const OpCost& op, const std::string& formats) const {
   const double ideal = peaks_.ideal_seconds(op.flops, op.bytes, op.math);
   if (!(ideal > 0)) return {};
@@ -176,6 +185,7 @@ OpTimer::Time OpTimer::time(const OpCost& op, const std::string& formats) const 
   if (points->empty()) throw InvalidInput(fmt::format("rates: no point like {}", op.name));
   const double correction = correction_at(*points, place_of(op));
   result.seconds = ideal / (expected_fraction(op, peaks_) * std::exp(correction));
+  if (result.other_formats && formats.ends_with(kSoftcapText)) result.seconds *= kSoftcapTime;
   return result;
 }
 

@@ -52,6 +52,11 @@ inline constexpr int kRateClasses = 3;
 const char* name_of(RateClass rate_class);
 RateClass rate_class_of(const OpCost& op);
 
+/// Returns the formats by which rates of an op are found: formats_text(), and for attention with soft-capped scores
+/// kSoftcapText after it.
+std::string rate_formats(RateClass rate_class, const std::string& formats, bool softcap);
+inline constexpr const char* kSoftcapText = "softcap";
+
 /// Standard deviation of the logarithm of predicted over measured times, for all ops of a class in a step.
 struct RateErrors {
   std::array<double, kRateClasses> by_class{};  ///< rates of other families of the same GPU
@@ -95,8 +100,10 @@ class OpTimer {
     double seconds = 0;
     bool other_formats = false;  ///< no point has the op's formats
   };
-  /// Returns the time of one call, from the nearest points in the logarithm of the shape.
-  Time time(const OpCost& op) const { return time(op, formats_text(op)); }
+  /// Returns the time of one call, from the nearest points in the logarithm of the shape. `softcap`: of attention.
+  Time time(const OpCost& op, bool softcap = false) const {
+    return time(op, rate_formats(rate_class_of(op), formats_text(op), softcap));
+  }
   /// Returns the time of one call of a point's op.
   Time time(const RatePoint& point) const { return time(op_cost(point), point.formats); }
   /// Returns true if there are points of ops of this class.

@@ -70,6 +70,25 @@ TEST_CASE("OpTimer: formats without points take those of the most similar format
   CHECK(timer.time_at_bf16(own).seconds == Approx(timer.time(own).seconds * 0.5 / 0.7).epsilon(0.03));
 }
 
+TEST_CASE("OpTimer: soft-capped attention takes three times plain attention's time until it has points",
+          "[rates]") {
+  const auto attention = [](const std::string& formats, double fraction) {
+    return RatePoint{"attention", {1, 8192, 8192, 0, 32, 8, 128}, formats, 1.1e12, 1e8, fraction, 0};
+  };
+  const RatePoint plain = attention("", 0.6), capped = attention(kSoftcapText, 0.1),
+                  quantizing = attention("e4m3 1x128 f32, bf16, softcap", 0.1);
+  const OpTimer before(rates_of({plain}), kRoundPeaks);
+  CHECK_FALSE(before.time(plain).other_formats);
+  for (const RatePoint& point : {capped, quantizing}) {
+    CHECK(before.time(point).other_formats);
+    CHECK(before.time(point).seconds == Approx(3 * before.time(plain).seconds));
+  }
+  const OpTimer after(rates_of({plain, capped}), kRoundPeaks);
+  CHECK_FALSE(after.time(capped).other_formats);
+  CHECK(after.time(capped).seconds == Approx(6 * after.time(plain).seconds));
+  CHECK(after.time(plain).seconds == Approx(before.time(plain).seconds));
+}
+
 TEST_CASE("OpTimer: leaves out points on request, and an unknown op moves bytes like all others", "[rates]") {
   const Rates rates = rates_of({gemm(4096, 4096, 4096, 0.7, "", 0),
                                 gemm(4096, 4096, 4096, 0.5, "", 1),

@@ -51,6 +51,7 @@ struct Trace {
   std::size_t update_begin = 0;  ///< event at which the optimizer's part begins, with the waits before it
   std::size_t repeat_begin = 0, repeat_end = 0;
   std::int64_t repeats = 1;
+  bool softcap = false;  ///< attention has soft-capped scores, for which devices have other kernels
 
   /// Appends the start of a collective.
   void start(TraceCollective collective);

@@ -20,11 +20,13 @@ struct AttentionResult {
 };
 
 /// T is the type of all arithmetic: double for the exact result, float for the BF16 program, which then also
-/// rounds. `kv` may be empty: keys and values are then in the fused rows.
+/// rounds. `kv` may be empty: keys and values are then in the fused rows. `first_key` is that of DocumentMask, and may be
+/// empty.
 template <class T>
 AttentionResult attention_reference(const AttentionShape& s, const std::vector<std::uint16_t>& qkv,
                                     const std::vector<std::uint16_t>& dout,
-                                    const std::vector<std::uint16_t>& kv_rows = {}) {
+                                    const std::vector<std::uint16_t>& kv_rows = {},
+                                    const std::vector<std::int32_t>& first_key = {}) {
   const auto rounded = [](T x) {
     if constexpr (sizeof(T) == sizeof(double)) return x;
     return static_cast<T>(bf16_decode(bf16_encode(static_cast<float>(x))));
@@ -35,7 +37,7 @@ AttentionResult attention_reference(const AttentionShape& s, const std::vector<s
   const std::int64_t W = s.qkv_width(), W_k = fused ? W : s.kv_width();  // of rows
   const std::int64_t first_k = fused ? s.q_width() : 0, first_v = first_k + s.k_width();
   const std::vector<std::uint16_t>& keys_from = fused ? qkv : kv_rows;
-  const T scale = 1 / std::sqrt(static_cast<T>(D));
+  const T scale = 1 / std::sqrt(static_cast<T>(D)), cap = static_cast<T>(s.softcap);
   AttentionResult result;
   result.out.resize(s.tokens() * C);
   result.lse.resize(s.tokens() * s.heads);
@@ -55,11 +57,11 @@ AttentionResult attention_reference(const AttentionShape& s, const std::vector<s
         const auto v = [&](std::int64_t t, std::int64_t d) {
           return static_cast<T>(bf16_decode(keys_from[(b * keys + t) * W_k + first_v + kv * V + d]));
         };
-        std::vector<T> p(keys), o(V), dq(D);
+        std::vector<T> p(keys), slope(keys, 1), o(V), dq(D);  // slope: of soft-capped scores
         for (std::int64_t i = 0; i < s.T; ++i) {
           const std::int64_t seen = std::clamp<std::int64_t>(i + s.offset + 1, 0, keys);
-          const std::int64_t begin =
-              s.window ? std::clamp<std::int64_t>(i + s.offset + 1 - s.window, 0, seen) : 0;
+          std::int64_t begin = s.window ? std::clamp<std::int64_t>(i + s.offset + 1 - s.window, 0, seen) : 0;
+          if (!first_key.empty()) begin = std::max<std::int64_t>(begin, first_key[b * s.T + i]);
           if (seen == begin) {  // out and dq are 0
             result.lse[(b * s.heads + head) * s.T + i] = -INFINITY;
             continue;
@@ -69,6 +71,11 @@ AttentionResult attention_reference(const AttentionShape& s, const std::vector<s
             p[j] = 0;
             for (std::int64_t d = 0; d < D; ++d) p[j] += q(i, d) * k(j, d);
             p[j] *= scale;
+            if (cap != 0) {
+              const T ratio = std::tanh(p[j] / cap);
+              p[j] = cap * ratio;
+              slope[j] = 1 - ratio * ratio;
+            }
             top = std::fmax(top, p[j]);
           }
           for (std::int64_t j = begin; j < seen; ++j) sum += p[j] = std::exp(p[j] - top);
@@ -88,7 +95,7 @@ AttentionResult attention_reference(const AttentionShape& s, const std::vector<s
           for (std::int64_t j = begin; j < seen; ++j) {
             T dp = 0;
             for (std::int64_t d = 0; d < V; ++d) dp += g(d) * v(j, d);
-            const T ds = rounded(p[j] * (dp - delta)), weight = rounded(p[j]);
+            const T ds = rounded(p[j] * (dp - delta) * slope[j]), weight = rounded(p[j]);
             for (std::int64_t d = 0; d < V; ++d) dv[j * V + d] += weight * g(d);
             for (std::int64_t d = 0; d < D; ++d) {
               dk[j * D + d] += ds * q(i, d);

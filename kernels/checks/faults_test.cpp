@@ -150,6 +150,9 @@ TEST_CASE("check_attention: one wrong element of out, lse or a gradient is found
   CHECK(good.size() == 5);
   const AttentionShape unequal{.B = 1, .T = 70, .heads = 2, .kv_heads = 2, .head_dim = 24, .value_dim = 16};
   CHECK(all_agree(checks::check_attention(right, unequal)));
+  const AttentionShape capped{
+      .B = 1, .T = 70, .heads = 2, .kv_heads = 1, .head_dim = 32, .window = 30, .softcap = 2};
+  CHECK(all_agree(checks::check_attention(right, capped)));
   for (const Fault& fault : {Fault{OpKind::attention}, Fault{OpKind::attention, Place::second},
                              Fault{OpKind::attention_backward}}) {
     INFO(name_of(fault.op) << " " << static_cast<int>(fault.place));

@@ -63,17 +63,6 @@ namespace {
 constexpr std::int64_t kDeterministicWorkspace = std::int64_t{1} << 30;
 constexpr std::int64_t kNoLimit = INT64_MAX;
 
-/// Returns why no implementation supports the scores of an op; empty: one may.
-std::string refusal_of_scores(const AttentionShape& shape) {
-  if (shape.softcap != 0)
-    return fmt::format("attention: the cuda device has no kernel that soft-caps scores (at {})",
-                       shape.softcap);
-  if (shape.window != 0 && !shape.square())
-    return fmt::format("attention: the cuda device has no window ({} keys) over sequences shared by ranks",
-                       shape.window);
-  return {};
-}
-
 /// Returns why implementations that need fused rows and square attention do not support an op; empty: they
 /// may.
 std::string refusal_of_others(const AttentionShape& shape, bool own_rows) {
@@ -92,11 +81,20 @@ AttentionRunner<Kernel> runner_of(const AttentionState& state, const AttentionSh
                                   const Kernel* hopper, bool hopper_is_faster, std::int64_t workspace_limit,
                                   MakePlan&& make_plan) {
   using Choice = AttentionState::Choice;
-  if (const std::string why = refusal_of_scores(shape); !why.empty()) throw Unsupported(why);
-  if (!shape.plain() || shape.v_dim() != shape.head_dim) hopper = nullptr;
+  if (shape.window != 0 && !shape.square())
+    throw Unsupported(fmt::format(
+        "attention: the cuda device has no window ({} keys) over sequences shared by ranks", shape.window));
+  if (shape.softcap != 0 && state.choice == Choice::cudnn)
+    throw Unsupported("attention with cuDNN: has no soft-capped scores; use auto or own");
   const std::string others = refusal_of_others(shape, own_rows);
   if (!others.empty() && (!hopper || state.choice == Choice::cudnn))
     throw Unsupported(others + ", but on Hopper at head widths 64 and 128 (attention own)");
+  if (shape.softcap != 0) {
+    if (hopper) return {.hopper = hopper};
+    if (const std::string why = flash_attention_refusal(shape); !why.empty())
+      throw Unsupported("attention: " + why);
+    return {};
+  }
   const bool ours_first = !others.empty() || state.choice == Choice::own ||
                           (state.choice == Choice::automatic && hopper_is_faster);
   if (hopper && ours_first) return {.hopper = hopper};

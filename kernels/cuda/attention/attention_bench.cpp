@@ -1,6 +1,8 @@
 // attention_bench: TFLOP/s of attention on GPU 0, cuDNN's and ours, at the shapes of Llama models.
 //
-//   attention_bench [own|cudnn|deterministic|all]      default: all
+//   attention_bench [own|cudnn|deterministic|all|softcap]      default: all
+//
+// softcap: our kernels at the shapes of Gemma 2 9B and 27B, with plain and with soft-capped scores, and in its window.
 //
 // Causal FLOPs: 2 T^2 heads head_dim per sequence forward (two GEMMs, half of them masked). Backward counts
 // 2.5 times that: five GEMMs, including the recomputed one, as in papers on attention. A record's FLOPs and
@@ -11,6 +13,7 @@
 #include <algorithm>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/bench_program.h"
@@ -90,8 +93,11 @@ void take_turn(CudaDevice& device, const AttentionShape& s, Variant& variant) {
 void print(const AttentionShape& s, const Variant& variant) {
   fmt::print("{:<14} B{} T{:<5} H{} KV{} D{:<4} ", variant.which + (variant.deterministic ? " det." : ""),
              s.B, s.T, s.heads, s.kv_heads, s.head_dim);
+  if (s.softcap != 0 || s.window != 0) fmt::print("cap {} window {:<4} ", s.softcap, s.window);
   if (variant.turns == 0) return fmt::print("{}\n", variant.refusal);
-  const double flops = 2.0 * s.B * s.T * s.T * s.heads * s.head_dim;
+  const auto outside = static_cast<double>(s.window > 0 ? s.T - s.window : 0);  // of the window: a triangle
+  const double flops =
+      2.0 * s.B * (static_cast<double>(s.T * s.T) - outside * outside) * s.heads * s.head_dim;
   const double forward = variant.forward / variant.turns, backward = variant.backward / variant.turns;
   fmt::print(
       "forward {:8.3f} ms {:6.1f} TFLOP/s   backward {:8.3f} ms {:6.1f} TFLOP/s   scratch {} MiB   by {}\n",
@@ -105,12 +111,25 @@ void print(const AttentionShape& s, const Variant& variant) {
 int main(int argc, char** argv) {
   using namespace precbench;
   const std::string which = argc > 1 ? argv[1] : "all";
-  const auto wanted = [&](const char* name) { return which == "all" || which == name; };
-  const AttentionShape shapes[] = {
+  const bool softcap = which == "softcap";
+  const auto wanted = [&](const char* name) {
+    return which == "all" || which == name || (softcap && name == std::string("own"));
+  };
+  std::vector<AttentionShape> shapes = {
       {1, 2048, 32, 8, 128}, {1, 4096, 32, 8, 128}, {1, 8192, 32, 8, 128},  // Llama-3.1-8B
       {1, 4096, 24, 8, 128},                                                // Llama-3.2-3B
       {1, 2048, 32, 8, 64},  {1, 8192, 32, 8, 64},  {8, 2048, 32, 8, 64},   // Llama-3.2-1B
   };
+  if (softcap) {
+    shapes.clear();
+    for (const AttentionShape& gemma :
+         {AttentionShape{1, 8192, 16, 8, 256}, AttentionShape{1, 8192, 32, 16, 128}})
+      for (const auto& [cap, window] : {std::pair(0.0f, 0), std::pair(50.0f, 0), std::pair(50.0f, 4096)}) {
+        shapes.push_back(gemma);
+        shapes.back().softcap = cap;
+        shapes.back().window = window;
+      }
+  }
   return run_bench("attention_bench", [&] {
     CudaDevice device(0);
     for (const AttentionShape& s : shapes) {

@@ -2,8 +2,10 @@
 #pragma once
 
 #include "kernels/checks/check_attention.h"
+#include "kernels/cuda/attention/flash.h"
 #include "kernels/cuda/attention/hopper.h"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/gpu/gpu_testing.h"
 #include "kernels/testing/catch.h"
 
 namespace precbench {
@@ -16,6 +18,18 @@ using checks::parts_of;
 inline AttentionTensors tensors_of(const Problem& p) { return {p.out(), p.lse(), p.qkv(), p.kv()}; }
 inline AttentionGradients gradients_of(const Problem& p, void* workspace) {
   return {p.dqkv(), p.dkv(), p.dout(), tensors_of(p), workspace};
+}
+
+/// Runs our kernels for any GPU, which the device selects only if others do not support a shape.
+inline void run_flash(CudaDevice& device, const Problem& problem, const AttentionShape& shape,
+                      const DocumentMask& documents = {}) {
+  const DeviceBlock workspace(device, flash_attention_workspace(shape));
+  const AttentionGradients g = gradients_of(problem, workspace.data());
+  const AttentionTensors& t = g.forward;
+  flash_attention(t.out, t.lse, t.qkv, shape, device.stream(), documents);
+  flash_attention_backward(g.dqkv, g.dout, t.out, t.lse, t.qkv, shape, g.workspace, device.stream(),
+                           documents);
+  device.synchronize();
 }
 
 inline void check_close(const AttentionShape& s, const AttentionResult& got, const AttentionResult& truth,

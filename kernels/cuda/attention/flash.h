@@ -13,10 +13,15 @@ struct CUstream_st;
 
 namespace precbench {
 
-/// Returns why these kernels do not support a shape, in one line; empty: they do (head_dim a multiple of 8 up
-/// to 128, no window, no softcap).
+/// Caps of scores that our kernels support, Hopper's too. At the largest a probability's error is a quarter of BF16's rounding
+/// (softcap.cuh). The smallest keeps exponents finite.
+inline constexpr float kLargestSoftcap = 1024, kSmallestSoftcap = 0x1p-10f;
+
+/// Returns why these kernels do not support a shape on the current GPU, in one line; empty: they do. head_dim is a multiple
+/// of 8 up to 256, beyond 128 on GPUs whose blocks may have 137 KiB of shared memory (compute capability 8.0, 9.0, 10.0).
+/// Windows are supported with soft-capped scores.
 std::string flash_attention_refusal(const AttentionShape& shape);
-/// The same with documents, where windows are supported too.
+/// The same with documents, where windows are supported with plain scores too.
 std::string packed_attention_refusal(const AttentionShape& shape);
 
 void flash_attention(const Tensor& out, const Tensor& lse, const Tensor& qkv, const AttentionShape& shape,

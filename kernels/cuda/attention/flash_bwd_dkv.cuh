@@ -2,7 +2,8 @@
 // them, for all query heads of the group in turn. Warps work in pairs on 32 K rows: each computes p and ds
 // (transposed, keys as rows) for half of a query tile, the halves are exchanged through shared memory as
 // BF16, and each accumulates half of the columns of dk and dv. So each fragment loaded from shared memory
-// serves two MMAs. With documents, the loop ends with the last query that sees one of the block's keys.
+// serves two MMAs. Heads wider than 128 leave registers for 16 rows per pair: then blocks own 64 rows. With a window or
+// documents, the loop ends with the last query that sees one of the block's keys.
 #pragma once
 
 #include "kernels/cuda/attention/flash_tile.cuh"
@@ -24,7 +25,8 @@ struct DkvTileShape {
   using Shape = Shape_;
   static constexpr int kHeadDim = kHeadDim_, kBlockKV = kBlockKV_, kBlockQ = kBlockQ_;
   static constexpr int kHalfQ = kBlockQ / 2, kHalfDim = kHeadDim / 2;  // per warp of a pair
-  static constexpr int kThreads = 2 * kBlockKV;                        // two warps for 32 rows
+  static constexpr int kM = kRowBlocks<kHeadDim>, kPairRows = 16 * kM;
+  static constexpr int kThreads = 64 * (kBlockKV / kPairRows);
   using Rows = Tile<kHeadDim>;
   using Scores = Tile<kBlockQ>;                              // p and ds, transposed: [kBlockKV, kBlockQ]
   static constexpr int kRowValues = kPacked<Shape> ? 3 : 2;  // lse, delta; of packed shapes first keys
@@ -65,8 +67,8 @@ struct DkvBlock {
   const int batch, kv_head;
   const int first_kv;  ///< row of the sequence
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int warp_kv = warp / 2 * 32;  ///< row of the block
-  const int half = warp % 2;          ///< of the queries, and of the columns of dk and dv
+  const int warp_kv = warp / 2 * Sizes::kPairRows;  ///< row of the block
+  const int half = warp % 2;                        ///< of the queries, and of the columns of dk and dv
   const std::int64_t first_token;
   const int first_tile, tiles, steps;
 
@@ -81,7 +83,10 @@ struct DkvBlock {
 
   /// Returns the number of query tiles of the sequence up to the last that sees a key of the block.
   __device__ __forceinline__ int last_tile(const typename Sizes::Shape& shape) const {
-    if constexpr (kPacked<typename Sizes::Shape>)
+    using Shape = typename Sizes::Shape;
+    if constexpr (kHasFirstKeys<Shape> && !kPacked<Shape>)
+      return (min(first_kv + kBlockKV - 1 + shape.window, shape.T) - 1) / kBlockQ + 1;
+    else if constexpr (kPacked<Shape>)
       return last_query(shape, first_token, min(first_kv + kBlockKV, shape.T) - 1) / kBlockQ + 1;
     else
       return (shape.T + kBlockQ - 1) / kBlockQ;
@@ -124,9 +129,9 @@ struct DkvBlock {
   }
 };
 
-/// Replaces the scores of the warp's 32 keys with its half of the queries by probabilities.
+/// Replaces the scores of the warp's keys with its half of the queries by probabilities.
 template <class Sizes>
-__device__ __forceinline__ void exponentiate(float (&s)[2][Sizes::kHalfQ / 8][4],
+__device__ __forceinline__ void exponentiate(float (&s)[Sizes::kM][Sizes::kHalfQ / 8][4],
                                              const DkvBlock<Sizes>& block, std::uint32_t lse_values,
                                              float scale_log2) {
 #pragma unroll
@@ -134,16 +139,55 @@ __device__ __forceinline__ void exponentiate(float (&s)[2][Sizes::kHalfQ / 8][4]
     const float2 lse = load_pair(lse_values + block.query(n) * 4);
     const float shift[2] = {lse.x * static_cast<float>(kLog2E), lse.y * static_cast<float>(kLog2E)};
 #pragma unroll
-    for (int m = 0; m < 2; ++m)
+    for (int m = 0; m < Sizes::kM; ++m)
 #pragma unroll
       for (int e = 0; e < 4; ++e) s[m][n][e] = exp2_approx(s[m][n][e] * scale_log2 - shift[e % 2]);
   }
 }
 
+/// The same with soft-capped scores. Also replaces dp by (dp - delta) times the cap's derivative, 1 - tanh^2, whose other
+/// factor of ds is p.
+template <class Sizes>
+__device__ __forceinline__ void exponentiate_capped(float (&s)[Sizes::kM][Sizes::kHalfQ / 8][4],
+                                                    float (&dp)[Sizes::kM][Sizes::kHalfQ / 8][4],
+                                                    const DkvBlock<Sizes>& block, std::uint32_t lse_values,
+                                                    const typename Sizes::Shape& shape) {
+#pragma unroll
+  for (int n = 0; n < Sizes::kHalfQ / 8; ++n) {
+    const std::uint32_t at = lse_values + block.query(n) * 4;
+    const float2 lse = load_pair(at), deltas = load_pair(at + Sizes::kBlockQ * 4);
+    const float shift[2] = {lse.x * static_cast<float>(kLog2E), lse.y * static_cast<float>(kLog2E)};
+    const float delta[2] = {deltas.x, deltas.y};
+#pragma unroll
+    for (int m = 0; m < Sizes::kM; ++m)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const float tanh = shape.tanh_of(s[m][n][e]);
+        s[m][n][e] = exp2_approx(tanh * shape.cap_log2 - shift[e % 2]);
+        dp[m][n][e] = (dp[m][n][e] - delta[e % 2]) * cuda::tanh_slope(tanh);
+      }
+  }
+}
+
+/// Clears the probabilities of keys before a window.
+template <class Sizes>
+__device__ __forceinline__ void clear_before_window(float (&p)[Sizes::kM][Sizes::kHalfQ / 8][4],
+                                                    const DkvBlock<Sizes>& block, int first_q, int window) {
+#pragma unroll
+  for (int n = 0; n < Sizes::kHalfQ / 8; ++n)
+#pragma unroll
+    for (int m = 0; m < Sizes::kM; ++m)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        if (block.first_kv + block.warp_kv + accumulator_row(m, e) <
+            first_q + block.query(n) + e % 2 + 1 - window)
+          p[m][n][e] = 0;
+}
+
 /// Clears the probabilities of keys that a query's document does not hold. `first_keys`: those of the tile's queries, the
 /// first of which is at position first_q.
 template <class Sizes>
-__device__ __forceinline__ void clear_other_documents(float (&p)[2][Sizes::kHalfQ / 8][4],
+__device__ __forceinline__ void clear_other_documents(float (&p)[Sizes::kM][Sizes::kHalfQ / 8][4],
                                                       const DkvBlock<Sizes>& block, std::uint32_t first_keys,
                                                       int first_q, int window) {
 #pragma unroll
@@ -152,25 +196,27 @@ __device__ __forceinline__ void clear_other_documents(float (&p)[2][Sizes::kHalf
     const int in_window = first_q + block.query(n) + 1 - window;
     const int first[2] = {max(__float_as_int(pair.x), in_window), max(__float_as_int(pair.y), in_window + 1)};
 #pragma unroll
-    for (int m = 0; m < 2; ++m)
+    for (int m = 0; m < Sizes::kM; ++m)
 #pragma unroll
       for (int e = 0; e < 4; ++e)
         if (block.first_kv + block.warp_kv + accumulator_row(m, e) < first[e % 2]) p[m][n][e] = 0;
   }
 }
 
-/// Stores p and ds in shared memory for the pair's other warp.
+/// Stores p and ds in shared memory for the pair's other warp. Of soft-capped scores, dp is already that of
+/// exponentiate_capped.
 template <class Sizes>
 __device__ __forceinline__ void store_probabilities(std::uint32_t p_tile, std::uint32_t ds_tile,
-                                                    const float (&p)[2][Sizes::kHalfQ / 8][4],
-                                                    const float (&dp)[2][Sizes::kHalfQ / 8][4],
+                                                    const float (&p)[Sizes::kM][Sizes::kHalfQ / 8][4],
+                                                    const float (&dp)[Sizes::kM][Sizes::kHalfQ / 8][4],
                                                     const DkvBlock<Sizes>& block,
                                                     std::uint32_t delta_values) {
 #pragma unroll
   for (int n = 0; n < Sizes::kHalfQ / 8; ++n) {
-    const float2 delta = load_pair(delta_values + block.query(n) * 4);
+    float2 delta = {0, 0};
+    if constexpr (!kCapped<typename Sizes::Shape>) delta = load_pair(delta_values + block.query(n) * 4);
 #pragma unroll
-    for (int m = 0; m < 2; ++m)
+    for (int m = 0; m < Sizes::kM; ++m)
 #pragma unroll
       for (int e = 0; e < 4; e += 2) {
         const int row = block.warp_kv + 16 * m + block.lane / 4 + e / 2 * 8;
@@ -182,29 +228,30 @@ __device__ __forceinline__ void store_probabilities(std::uint32_t p_tile, std::u
   }
 }
 
-/// c += a b, [32 keys, half of the columns], over all queries of a step: a is p^T or ds^T, b dout or q.
+/// c += a b, [the warp's keys, half of the columns], over all queries of a step: a is p^T or ds^T, b dout or q.
 template <class Sizes, int kBlocks>
-__device__ __forceinline__ void accumulate(float (&c)[2][kBlocks][4], std::uint32_t scores,
+__device__ __forceinline__ void accumulate(float (&c)[Sizes::kM][kBlocks][4], std::uint32_t scores,
                                            std::uint32_t queries, const DkvBlock<Sizes>& block) {
 #pragma unroll
   for (int k = 0; k < Sizes::kBlockQ / 16; ++k) {
-    std::uint32_t a[2][4];
+    std::uint32_t a[Sizes::kM][4];
 #pragma unroll
-    for (int m = 0; m < 2; ++m) Sizes::Scores::load_a(a[m], scores, block.warp_kv + 16 * m, k);
+    for (int m = 0; m < Sizes::kM; ++m) Sizes::Scores::load_a(a[m], scores, block.warp_kv + 16 * m, k);
     multiply_columns<typename Sizes::Rows>(c, a, queries, k, block.half * (kBlocks / 2));
   }
 }
 
 /// Writes dk and dv through the tiles of k and v, which are no longer read.
 template <class Sizes, int kBlocks>
-__device__ __forceinline__ void store_gradients(const float (&dk)[2][kBlocks][4],
-                                                const float (&dv)[2][kBlocks][4], std::uint32_t k_tile,
-                                                std::uint32_t v_tile, const DkvBlock<Sizes>& block,
-                                                const BackwardData& data, const FlashShape& shape) {
+__device__ __forceinline__ void store_gradients(const float (&dk)[Sizes::kM][kBlocks][4],
+                                                const float (&dv)[Sizes::kM][kBlocks][4],
+                                                std::uint32_t k_tile, std::uint32_t v_tile,
+                                                const DkvBlock<Sizes>& block, const BackwardData& data,
+                                                const FlashShape& shape) {
   using Rows = typename Sizes::Rows;
   __syncthreads();
 #pragma unroll
-  for (int m = 0; m < 2; ++m)
+  for (int m = 0; m < Sizes::kM; ++m)
 #pragma unroll
     for (int n = 0; n < kBlocks; ++n)
 #pragma unroll
@@ -232,6 +279,7 @@ __global__ __launch_bounds__(Sizes::kThreads, 1) void flash_key_side_kernel(Back
                                                                             typename Sizes::Shape shape) {
   wait_for_work_before();
   using Rows = typename Sizes::Rows;
+  constexpr bool kWindowed = kHasFirstKeys<typename Sizes::Shape> && !kPacked<typename Sizes::Shape>;
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   const std::uint32_t k_tile = shared_address(shared_memory);
   const std::uint32_t v_tile = k_tile + Rows::bytes(Sizes::kBlockKV);
@@ -244,7 +292,7 @@ __global__ __launch_bounds__(Sizes::kThreads, 1) void flash_key_side_kernel(Back
                                                    block.kv_head, block.first_kv, shape);
   block.fetch_queries(stages, 0, data, shape);
 
-  float dk[2][Sizes::kHalfDim / 8][4] = {}, dv[2][Sizes::kHalfDim / 8][4] = {};
+  float dk[Sizes::kM][Sizes::kHalfDim / 8][4] = {}, dv[Sizes::kM][Sizes::kHalfDim / 8][4] = {};
   for (int step = 0; step < block.steps; ++step) {
     cp_async_wait_all();
     __syncthreads();  // the stage has arrived; the other stage, p and ds of the last step are no longer read
@@ -256,19 +304,31 @@ __global__ __launch_bounds__(Sizes::kThreads, 1) void flash_key_side_kernel(Back
     const std::uint32_t dout_tile = q_tile + Rows::bytes(Sizes::kBlockQ);
     const std::uint32_t lse_values = dout_tile + Rows::bytes(Sizes::kBlockQ);
     [[maybe_unused]] const std::uint32_t first_keys = lse_values + 2 * Sizes::kBlockQ * 4;
+    if constexpr (kWindowed) {
+      if (!kBlockBarriers &&
+          first_q + 1 - shape.window > block.first_kv + block.warp_kv + Sizes::kPairRows - 1)
+        continue;  // all queries' windows begin after this pair's keys
+    }
     if constexpr (kPacked<typename Sizes::Shape>) {
       const int first = max(__float_as_int(load_pair(first_keys).x), first_q + 1 - shape.window);
-      if (!kBlockBarriers && first > block.first_kv + block.warp_kv + 31)
+      if (!kBlockBarriers && first > block.first_kv + block.warp_kv + Sizes::kPairRows - 1)
         continue;  // all queries' documents begin after this pair's keys
     }
 
-    // k q^T and v dout^T, both [32 keys, kHalfQ queries]
-    float p[2][Sizes::kHalfQ / 8][4] = {}, dp[2][Sizes::kHalfQ / 8][4] = {};
+    // k q^T and v dout^T, both [the pair's keys, kHalfQ queries]
+    float p[Sizes::kM][Sizes::kHalfQ / 8][4] = {}, dp[Sizes::kM][Sizes::kHalfQ / 8][4] = {};
     multiply_rows<Rows>(p, k_tile, block.warp_kv, q_tile, block.half * Sizes::kHalfQ);
     multiply_rows<Rows>(dp, v_tile, block.warp_kv, dout_tile, block.half * Sizes::kHalfQ);
-    exponentiate(p, block, lse_values, shape.scale_log2);
+    if constexpr (kCapped<typename Sizes::Shape>)
+      exponentiate_capped(p, dp, block, lse_values, shape);
+    else
+      exponentiate(p, block, lse_values, shape.scale_log2);
     const int warp_kv = block.first_kv + block.warp_kv;
-    if (first_q < warp_kv + 31) apply_causal_mask<true>(p, warp_kv, first_q + block.half * Sizes::kHalfQ, 0);
+    if (first_q < warp_kv + Sizes::kPairRows - 1)
+      apply_causal_mask<true>(p, warp_kv, first_q + block.half * Sizes::kHalfQ, 0);
+    if constexpr (kWindowed)
+      if (first_q + Sizes::kBlockQ - shape.window > warp_kv)  // the last query's first key
+        clear_before_window(p, block, first_q, shape.window);
     if constexpr (kPacked<typename Sizes::Shape>)
       clear_other_documents(p, block, first_keys, first_q, shape.window);
     store_probabilities(p_tile, ds_tile, p, dp, block, lse_values + Sizes::kBlockQ * 4);

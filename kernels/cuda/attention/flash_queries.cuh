@@ -1,5 +1,5 @@
 // Shared by the forward and the dq kernel: a block of four warps owns 128 query rows of one head, 32 per
-// warp, and loops over the K and V tiles that these may see, double-buffered in shared memory. The grid is [B
+// warp (64 and 16 of heads wider than 128), and loops over the K and V tiles that these may see, double-buffered in shared memory. The grid is [B
 // heads, query blocks], the longest (last) query blocks first.
 #pragma once
 
@@ -7,21 +7,22 @@
 
 namespace precbench::flash {
 
-/// `Shape_`: FlashShape, or PackedShape of sequences with documents, of which a block visits only the tiles that hold keys
-/// of its queries' documents.
+/// `Shape_`: FlashShape, or a shape with first keys (a window, documents), of which a block visits only the tiles with keys
+/// that its queries see.
 template <int kHeadDim, int kBlockKV_, class Shape_ = FlashShape>
 struct QueryBlock {
   using Shape = Shape_;
   using Rows = Tile<kHeadDim>;
   static constexpr int kBlockKV = kBlockKV_;
-  static constexpr int kWarps = 4, kThreads = 32 * kWarps, kBlockQ = 32 * kWarps;
+  static constexpr int kM = kRowBlocks<kHeadDim>, kWarpRows = 16 * kM;
+  static constexpr int kWarps = 4, kThreads = 32 * kWarps, kBlockQ = kWarpRows * kWarps;
   static constexpr int kTileBytes = Rows::bytes(kBlockQ), kStageBytes = 2 * Rows::bytes(kBlockKV);
 
   const int batch, head, kv_head;
   const int first_q;  ///< row of the sequence
   const int tiles;    ///< K and V tiles that the last row sees
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int warp_q = first_q + 32 * warp;
+  const int warp_q = first_q + kWarpRows * warp;
   const std::int64_t first_token;
   int first_tile = 0;   ///< K and V tile that the first row sees
   int warp_first = 0;   ///< first key that the warp's first row sees
@@ -34,17 +35,17 @@ struct QueryBlock {
         first_q((gridDim.y - 1 - blockIdx.y) * kBlockQ),
         tiles((min(first_q + kBlockQ, shape.T) + kBlockKV - 1) / kBlockKV),
         first_token(static_cast<std::int64_t>(batch) * shape.T) {
-    if constexpr (kPacked<Shape>) {
+    if constexpr (kHasFirstKeys<Shape>) {
       first_tile = shape.first_key(first_token, first_q) / kBlockKV;
       warp_first = shape.first_key(first_token, min(warp_q, shape.T - 1));
-      warp_hidden = shape.first_key(first_token, min(warp_q + 31, shape.T - 1));
+      warp_hidden = shape.first_key(first_token, min(warp_q + kWarpRows - 1, shape.T - 1));
     }
   }
 
   /// Writes the first keys of the thread's rows (apply_document_mask).
-  __device__ __forceinline__ void load_first_keys(int (&first)[2][2], const PackedShape& shape) const {
+  __device__ __forceinline__ void load_first_keys(int (&first)[kM][2], const Shape& shape) const {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 2 * kM; ++i) {
       const int row = warp_q + 16 * (i / 2) + 8 * (i % 2) + lane / 4;
       first[i / 2][i % 2] = shape.first_key(first_token, min(row, shape.T - 1));
     }
@@ -75,8 +76,8 @@ struct QueryBlock {
       __syncthreads();  // the tile has arrived, and the other one is no longer read
       if (tile + 1 < tiles) fetch_kv(kv_tiles, fused, tile + 1, shape);
       const int first_kv = tile * kBlockKV;
-      if (first_kv > warp_q + 31) continue;                               // entirely after this warp's rows
-      if (kPacked<Shape> && first_kv + kBlockKV <= warp_first) continue;  // and before their documents
+      if (first_kv > warp_q + kWarpRows - 1) continue;  // entirely after this warp's rows
+      if (kHasFirstKeys<Shape> && first_kv + kBlockKV <= warp_first) continue;  // and before their first keys
       const std::uint32_t k_tile = kv_tiles + tile % 2 * kStageBytes;
       step(first_kv, k_tile, k_tile + Rows::bytes(kBlockKV));
     }
@@ -90,9 +91,9 @@ struct QueryBlock {
                                              const FlashShape& shape) const {
     __syncwarp();
 #pragma unroll
-    for (int i = 0; i < Rows::kChunks; ++i) {
+    for (int i = 0; i < kWarpRows * Rows::kChunks / 32; ++i) {
       const int index = lane + 32 * i;
-      const int row = 32 * warp + index / Rows::kChunks, chunk = index % Rows::kChunks;
+      const int row = kWarpRows * warp + index / Rows::kChunks, chunk = index % Rows::kChunks;
       if (first_q + row < shape.T && chunk * 8 < shape.head_dim)
         *reinterpret_cast<uint4*>(matrix + (first_q + row) * stride + chunk * 8) =
             load_chunk(tile + Rows::offset(row, chunk));

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/cuda/attention/softcap.cuh"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/device/device.h"
 
@@ -161,26 +162,30 @@ struct Tile {
   }
 };
 
-// ---- warp-level GEMMs: 32 rows of `a`, so that a fragment of `b` serves two row blocks. c[m][n] are the
-// accumulators of rows 16 m.., columns 8 n..; `first`: row or 16-column block of a tile at which a GEMM
-// starts.
+// ---- warp-level GEMMs. c[m][n] are the accumulators of rows 16 m.., columns 8 n..; `first`: row or 16-column
+// block of a tile at which a GEMM starts.
+
+/// Number of blocks of 16 rows per warp. With two a fragment of `b` serves two row blocks; wider heads leave registers for
+/// one.
+template <int kHeadDim>
+inline constexpr int kRowBlocks = kHeadDim > 128 ? 1 : 2;
 
 /// c += a b^T over the tiles' columns, of rows first_a.. of a with rows first_b.. of b: q k^T, dout v^T, or
 /// the same transposed.
-template <class Rows, int kBlocks>
-__device__ __forceinline__ void multiply_rows(float (&c)[2][kBlocks][4], std::uint32_t a_tile, int first_a,
+template <class Rows, int kM, int kBlocks>
+__device__ __forceinline__ void multiply_rows(float (&c)[kM][kBlocks][4], std::uint32_t a_tile, int first_a,
                                               std::uint32_t b_tile, int first_b) {
 #pragma unroll
   for (int d = 0; d < Rows::kCols / 16; ++d) {
-    std::uint32_t a[2][4];
+    std::uint32_t a[kM][4];
 #pragma unroll
-    for (int m = 0; m < 2; ++m) Rows::load_a(a[m], a_tile, first_a + 16 * m, d);
+    for (int m = 0; m < kM; ++m) Rows::load_a(a[m], a_tile, first_a + 16 * m, d);
 #pragma unroll
     for (int n = 0; n < kBlocks / 2; ++n) {
       std::uint32_t b[4];
       Rows::load_b(b, b_tile, first_b + 16 * n, d);
 #pragma unroll
-      for (int m = 0; m < 2; ++m) {
+      for (int m = 0; m < kM; ++m) {
         mma_m16n8k16(c[m][2 * n], a[m], b[0], b[1]);
         mma_m16n8k16(c[m][2 * n + 1], a[m], b[2], b[3]);
       }
@@ -189,15 +194,15 @@ __device__ __forceinline__ void multiply_rows(float (&c)[2][kBlocks][4], std::ui
 }
 
 /// c += a b for one block of 16 of the sum: rows 16 k.. of b, columns from the block first_b on.
-template <class Rows, int kBlocks>
-__device__ __forceinline__ void multiply_columns(float (&c)[2][kBlocks][4], const std::uint32_t (&a)[2][4],
+template <class Rows, int kM, int kBlocks>
+__device__ __forceinline__ void multiply_columns(float (&c)[kM][kBlocks][4], const std::uint32_t (&a)[kM][4],
                                                  std::uint32_t b_tile, int k, int first_b) {
 #pragma unroll
   for (int d = 0; d < kBlocks / 2; ++d) {
     std::uint32_t b[4];
     Rows::load_b_transposed(b, b_tile, 16 * k, first_b + d);
 #pragma unroll
-    for (int m = 0; m < 2; ++m) {
+    for (int m = 0; m < kM; ++m) {
       mma_m16n8k16(c[m][2 * d], a[m], b[0], b[1]);
       mma_m16n8k16(c[m][2 * d + 1], a[m], b[2], b[3]);
     }
@@ -205,14 +210,14 @@ __device__ __forceinline__ void multiply_columns(float (&c)[2][kBlocks][4], cons
 }
 
 /// c += p b, with p in accumulators of an earlier GEMM, rounded to BF16: p v, ds k.
-template <class Rows, int kKeyBlocks, int kBlocks>
-__device__ __forceinline__ void multiply_scores(float (&c)[2][kBlocks][4], const float (&p)[2][kKeyBlocks][4],
-                                                std::uint32_t b_tile) {
+template <class Rows, int kM, int kKeyBlocks, int kBlocks>
+__device__ __forceinline__ void multiply_scores(float (&c)[kM][kBlocks][4],
+                                                const float (&p)[kM][kKeyBlocks][4], std::uint32_t b_tile) {
 #pragma unroll
   for (int k = 0; k < kKeyBlocks / 2; ++k) {
-    std::uint32_t a[2][4];
+    std::uint32_t a[kM][4];
 #pragma unroll
-    for (int m = 0; m < 2; ++m) accumulators_to_a_operand(a[m], p[m][2 * k], p[m][2 * k + 1]);
+    for (int m = 0; m < kM; ++m) accumulators_to_a_operand(a[m], p[m][2 * k], p[m][2 * k + 1]);
     multiply_columns<Rows>(c, a, b_tile, k, 0);
   }
 }
@@ -229,11 +234,11 @@ __device__ __forceinline__ int accumulator_column(int n, int e) {
 
 /// Causal mask: sets the elements of keys after their query. first_row and first_column: position in the
 /// sequence of the GEMM's result; its rows are the queries, or the keys.
-template <bool kRowsAreKeys, int kBlocks>
-__device__ __forceinline__ void apply_causal_mask(float (&x)[2][kBlocks][4], int first_row, int first_column,
+template <bool kRowsAreKeys, int kM, int kBlocks>
+__device__ __forceinline__ void apply_causal_mask(float (&x)[kM][kBlocks][4], int first_row, int first_column,
                                                   float value) {
 #pragma unroll
-  for (int m = 0; m < 2; ++m)
+  for (int m = 0; m < kM; ++m)
 #pragma unroll
     for (int n = 0; n < kBlocks; ++n)
 #pragma unroll
@@ -250,11 +255,23 @@ struct FlashShape {
   float scale;                          ///< of the scores: 1 / sqrt(head_dim)
   float scale_log2;                     ///< the same for powers of two: scale * log2(e)
 
+  /// Return the factors by which the values that softmax takes become scores, and scores for powers of two.
+  __device__ float softmax_scale() const { return scale; }
+  __device__ float softmax_scale_log2() const { return scale_log2; }
+
   __device__ int group() const { return heads / kv_heads; }
   /// Returns the column of the first element of a head in the fused rows.
   __device__ int q_column(int head) const { return head * head_dim; }
   __device__ int k_column(int kv_head) const { return (heads + kv_head) * head_dim; }
   __device__ int v_column(int kv_head) const { return (heads + kv_heads + kv_head) * head_dim; }
+};
+
+/// The same with a window.
+struct WindowShape : FlashShape {
+  int window;  ///< keys that a query sees at most, its own included
+
+  /// Returns the first key that query t, below T, of a sequence sees. Ascends with t.
+  __device__ int first_key(std::int64_t, int t) const { return max(0, t + 1 - window); }
 };
 
 /// The same with documents (DocumentMask), and a window.
@@ -267,16 +284,45 @@ struct PackedShape : FlashShape {
     return max(first_keys[first_token + t], t + 1 - window);
   }
 };
+
+/// The same with soft-capped scores, cap tanh(scale q k / cap). Softmax takes the hyperbolic tangents.
+template <class Base>
+struct CappedShape : Base {
+  float cap, cap_log2;
+  float exponent;  ///< of cuda::tanh_of
+
+  __device__ float softmax_scale() const { return cap; }
+  __device__ float softmax_scale_log2() const { return cap_log2; }
+
+  __device__ float tanh_of(float qk) const { return cuda::tanh_of(qk, exponent); }
+};
+
 template <class Shape>
-inline constexpr bool kPacked = std::is_same_v<Shape, PackedShape>;
+inline constexpr bool kPacked = std::is_base_of_v<PackedShape, Shape>;
+/// True if queries do not see all keys before them: the shape has first_key().
+template <class Shape>
+inline constexpr bool kHasFirstKeys = kPacked<Shape> || std::is_base_of_v<WindowShape, Shape>;
+template <class Shape>
+inline constexpr bool kCapped = false;
+template <class Base>
+inline constexpr bool kCapped<CappedShape<Base>> = true;
+
+/// Replaces q k by tanh(scale q k / cap).
+template <class Shape, int kM, int kBlocks>
+__device__ __forceinline__ void apply_softcap(float (&s)[kM][kBlocks][4], const Shape& shape) {
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int n = 0; n < kBlocks; ++n) cuda::apply_softcap(s[m][n], shape.exponent);
+}
 
 /// Sets the elements of keys before the first one that their query sees. Rows are the queries; `first` has those of the
 /// thread's rows, [m][half] of row 16 m + 8 half + lane / 4. first_column: position of the GEMM's first key.
-template <int kBlocks>
-__device__ __forceinline__ void apply_document_mask(float (&x)[2][kBlocks][4], const int (&first)[2][2],
+template <int kM, int kBlocks>
+__device__ __forceinline__ void apply_document_mask(float (&x)[kM][kBlocks][4], const int (&first)[kM][2],
                                                     int first_column, float value) {
 #pragma unroll
-  for (int m = 0; m < 2; ++m)
+  for (int m = 0; m < kM; ++m)
 #pragma unroll
     for (int n = 0; n < kBlocks; ++n)
 #pragma unroll
@@ -309,11 +355,21 @@ inline FlashShape flash_shape(const AttentionShape& s) {
           static_cast<float>(scale * kLog2E)};
 }
 
+inline WindowShape window_shape(const AttentionShape& s) {
+  return {flash_shape(s), static_cast<int>(s.window > 0 ? s.window : s.T)};
+}
+
 inline PackedShape packed_shape(const AttentionShape& s, const int* first_keys) {
   return {flash_shape(s), first_keys, static_cast<int>(s.window > 0 ? s.window : s.T)};
 }
 
-constexpr int kMaxHeadDim = 128;
+template <class Base>
+CappedShape<Base> capped_shape(const Base& base, const AttentionShape& s) {
+  const double cap = s.softcap, scale = 1 / std::sqrt(static_cast<double>(s.head_dim));
+  return {base, s.softcap, static_cast<float>(cap * kLog2E), cuda::tanh_exponent(scale, cap)};
+}
+
+constexpr int kMaxHeadDim = 256;
 
 /// Calls body with the tile width (an integral_constant) for a head_dim; the extra columns are zeros.
 template <class Body>
@@ -321,6 +377,8 @@ void with_tile_width(std::int64_t head_dim, Body&& body) {
   if (head_dim <= 32) return body(std::integral_constant<int, 32>());
   if (head_dim <= 64) return body(std::integral_constant<int, 64>());
   if (head_dim <= 96) return body(std::integral_constant<int, 96>());
+  if (head_dim <= 128) return body(std::integral_constant<int, 128>());
+  if (head_dim <= 192) return body(std::integral_constant<int, 192>());
   body(std::integral_constant<int, kMaxHeadDim>());
 }
 

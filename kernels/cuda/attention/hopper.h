@@ -29,19 +29,21 @@ struct AttentionGradients {
 struct HopperForward {
   const char* name;  ///< for the record: "own 128x128", queries and keys of a tile
   std::int64_t head_dim;
+  bool softcap;  ///< for soft-capped scores, and only these
   void (*launch)(const AttentionTensors& tensors, const AttentionShape& shape, CUstream_st* stream);
 };
 
 struct HopperBackward {
   const char* name;
   std::int64_t head_dim;
+  bool softcap;
   bool deterministic;  ///< every sum has one writer and a fixed order: equal bits in every run
   std::int64_t (*workspace_bytes)(const AttentionShape& shape);
   void (*launch)(const AttentionGradients& gradients, const AttentionShape& shape, CUstream_st* stream);
 };
 
 /// Return the kernels that support the shape on a GPU of this compute capability (90 is 9.0). All support
-/// separate keys and values, offsets, and any number of keys. A launch throws std::runtime_error if CUDA
+/// separate keys and values, offsets, and any number of keys. None supports a window. A launch throws std::runtime_error if CUDA
 /// rejects it.
 std::vector<const HopperForward*> hopper_forward_kernels(const AttentionShape& shape, int compute_capability);
 std::vector<const HopperBackward*> hopper_backward_kernels(const AttentionShape& shape,

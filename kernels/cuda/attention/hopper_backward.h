@@ -36,6 +36,8 @@ struct BackwardProblem {
   /// passes.
   float* dq_sums;
   float* pieces;  ///< if parts > 1: [part][dk, dv][sequence][keys][kv_heads][head width]
+  /// With soft-capped scores: what cuda::tanh_of takes, and 1 over the cap for powers of two. scale_log2 is then that cap.
+  float tanh_exponent, inverse_cap_log2;
 };
 
 /// Maps with boxes of a warpgroup's rows (own) or of a block (streamed).

@@ -145,12 +145,14 @@ BackwardProblem problem_of(const AttentionGradients& on, const AttentionShape& s
       .group = group,
       .heads_of_part = group / parts,
       .scale = score_scale(s),
-      .scale_log2 = score_scale_log2(s),
+      .scale_log2 = K::kCapped ? softcap_log2(s) : score_scale_log2(s),
       .values = values,
       .padded = whole(s.T, kValuePadding) * kValuePadding,
       .of_head = whole(s.T, kValuePadding) * kValuePadding / 64,
       .dq_sums = one_pass ? sums : nullptr,
       .pieces = sums + (one_pass ? sum_bytes(s) / 4 : 0),
+      .tanh_exponent = K::kCapped ? softcap_exponent(s) : 0,
+      .inverse_cap_log2 = K::kCapped ? 1 / softcap_log2(s) : 0,
   };
 }
 
@@ -188,8 +190,10 @@ void launch_fused(const AttentionGradients& on, const AttentionShape& s, CUstrea
 
 template <class Q, class K>
 constexpr HopperBackward two_pass(const char* name) {
+  static_assert(Q::kCapped == K::kCapped);
   return {.name = name,
           .head_dim = K::kHead,
+          .softcap = K::kCapped,
           .deterministic = true,
           .workspace_bytes = workspace_bytes<K, false>,
           .launch = launch_two_pass<Q, K>};
@@ -199,6 +203,7 @@ template <class F>
 constexpr HopperBackward fused_of(const char* name) {
   return {.name = name,
           .head_dim = F::kHead,
+          .softcap = F::kCapped,
           .deterministic = false,
           .workspace_bytes = workspace_bytes<F, true>,
           .launch = launch_fused<F>};
@@ -209,6 +214,11 @@ constexpr HopperBackward kKernels[] = {
     fused_of<FusedShape<64, 128, 2, 1>>("own 128x128 in one pass"),
     two_pass<DqShape<128, 64, 4, 1>, DkvShape<128, 4, 1, false>>("own 128x64"),
     two_pass<DqShape<64, 128, 3, 2>, DkvShape<64, 4, 2, true>>("own 128x128 and 128x64"),
+    fused_of<FusedShape<128, 64, 2, 1, true>>("own 128x64 in one pass, soft-capped"),
+    fused_of<FusedShape<64, 128, 2, 1, true>>("own 128x128 in one pass, soft-capped"),
+    two_pass<DqShape<128, 64, 4, 1, true>, DkvShape<128, 4, 1, false, true>>("own 128x64 soft-capped"),
+    two_pass<DqShape<64, 128, 3, 2, true>, DkvShape<64, 4, 2, true, true>>(
+        "own 128x128 and 128x64, soft-capped"),
 };
 
 }  // namespace

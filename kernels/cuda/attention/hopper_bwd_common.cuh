@@ -6,14 +6,16 @@
 
 #include "kernels/cuda/attention/hopper_backward.h"
 #include "kernels/cuda/attention/hopper_tiles.cuh"
+#include "kernels/cuda/attention/softcap.cuh"
 #include "kernels/cuda/vector.cuh"
 
 namespace precbench::hopper {
 
 /// Compile-time shape. Registers per thread: 65,536 in all. A kernel with more sums takes more of them from
 /// the producer.
-template <int kHeadOf, int kStreamedRowsOf, int kStagesOf, int kBuffersOf, bool kManySums>
+template <int kHeadOf, int kStreamedRowsOf, int kStagesOf, int kBuffersOf, bool kManySums, bool kCappedOf>
 struct BwdShape {
+  static constexpr bool kCapped = kCappedOf;  ///< scores are soft-capped
   static constexpr int kHead = kHeadOf;
   static constexpr int kStreamedRows = kStreamedRowsOf;  ///< rows per block
   static constexpr int kStages = kStagesOf;              ///< blocks in shared memory

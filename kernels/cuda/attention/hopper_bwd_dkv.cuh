@@ -28,8 +28,8 @@ namespace precbench::hopper {
 
 /// Blocks are of 64 queries, whose row values are together. With `kAheadOf`, the scores of the next step are
 /// issued before those of this one are used; that needs registers that a wide head does not leave.
-template <int kHead, int kStages, int kBuffers, bool kAheadOf>
-struct DkvShape : BwdShape<kHead, 64, kStages, kBuffers, true> {
+template <int kHead, int kStages, int kBuffers, bool kAheadOf, bool kCapped = false>
+struct DkvShape : BwdShape<kHead, 64, kStages, kBuffers, true, kCapped> {
   static constexpr bool kAhead = kAheadOf;
 };
 
@@ -144,6 +144,28 @@ __device__ inline void differentiate(float (&p)[kCount], const float (&dp)[kCoun
   }
 }
 
+/// Replaces p by ds with soft-capped scores, whose derivative is a factor of ds. `lse`: as in exponentiate().
+template <int kCount>
+__device__ inline void differentiate_capped(float (&p)[kCount], const float (&dp)[kCount], const float* lse,
+                                            const float* delta, float inverse_cap_log2, int thread) {
+#pragma unroll
+  for (int i = 0; i < kCount; i += 8) {
+    const int at = i / 32 * 32 + thread % 4 * 4 + i % 32 / 8;
+    const float4 delta4 = reinterpret_cast<const float4*>(delta)[at];
+    const float4 lse4 = reinterpret_cast<const float4*>(lse)[at];
+    const float deltas[] = {delta4.x, delta4.y, delta4.z, delta4.w};
+    const float lses[] = {lse4.x, lse4.y, lse4.z, lse4.w};
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int column = 0; column < 4; ++column) {
+        const int j = i + column / 2 * 4 + 2 * half + column % 2;
+        const float slope = cuda::tanh_slope_of_probability(p[j], lses[column], inverse_cap_log2);
+        p[j] *= (dp[j] - deltas[column]) * slope;
+      }
+  }
+}
+
 /// A warpgroup's loop over the queries of its tile: dk, without the scale, and dv of its keys.
 template <class S>
 struct DkvMainloop {
@@ -201,6 +223,7 @@ struct DkvMainloop {
       release_held();
     }
     const auto& values = shared.values.of[stage][0];
+    if constexpr (S::kCapped) cuda::apply_softcap(p, problem.tanh_exponent);
     exponentiate(p, values[0], problem.scale_log2, thread);
     if (min(first_seen, last) < kRows - 1) mask_queries(p, first_seen, last, thread);
     if constexpr (S::kAhead) {
@@ -215,7 +238,10 @@ struct DkvMainloop {
                   mn_major_descriptor(shared.streamed[0][1], S::kStreamedBytes) + stage * S::kStageStep);
     wgmma_commit_group();
     wgmma_wait_group<kNewer>(dp);
-    differentiate(p, dp, values[1], thread);
+    if constexpr (S::kCapped)
+      differentiate_capped(p, dp, values[0], values[1], problem.inverse_cap_log2, thread);
+    else
+      differentiate(p, dp, values[1], thread);
     warpgroup_fence_operand(p);
     wgmma_wait_group(dv);
     if (S::kAhead) warpgroup_fence_operand(next);

@@ -22,8 +22,8 @@
 
 namespace precbench::hopper {
 
-template <int kHead, int kKeys, int kStages, int kBuffers>
-struct DqShape : BwdShape<kHead, kKeys, kStages, kBuffers, false> {};
+template <int kHead, int kKeys, int kStages, int kBuffers, bool kCapped = false>
+struct DqShape : BwdShape<kHead, kKeys, kStages, kBuffers, false, kCapped> {};
 
 struct NoValues {};
 /// Own: q, dout, then dq in place of q. Streamed: k, v.
@@ -112,7 +112,14 @@ struct DqMainloop {
     release_held();
     held = stage;
 #pragma unroll
-    for (int i = 0; i < S::kScores; ++i) p[i] = cuda::exp2_approx(p[i] * problem.scale_log2 - lse[i % 4 / 2]);
+    for (int i = 0; i < S::kScores; ++i) {
+      if constexpr (S::kCapped) {  // ds has the cap's derivative as a factor
+        const float tanh = cuda::tanh_of(p[i], problem.tanh_exponent);
+        p[i] = cuda::exp2_approx(tanh * problem.scale_log2 - lse[i % 4 / 2]) * cuda::tanh_slope(tanh);
+      } else {
+        p[i] = cuda::exp2_approx(p[i] * problem.scale_log2 - lse[i % 4 / 2]);
+      }
+    }
     if (first_key + S::kStreamedRows - 1 > min(first_seen, problem.keys - 1))
       mask_keys(p, first_seen, problem.keys - 1, first_key, thread, 0.0f);
     warpgroup_fence_operand(p);

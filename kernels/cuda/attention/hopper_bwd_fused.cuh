@@ -22,8 +22,8 @@
 namespace precbench::hopper {
 
 /// Each warpgroup computes half of a step's dq: of the columns, or of twice as many queries.
-template <int kHead, int kStreamedRows, int kStages, int kBuffers>
-struct FusedShape : BwdShape<kHead, kStreamedRows, kStages, kBuffers, true> {
+template <int kHead, int kStreamedRows, int kStages, int kBuffers, bool kCapped = false>
+struct FusedShape : BwdShape<kHead, kStreamedRows, kStages, kBuffers, true, kCapped> {
   static constexpr int kSquares = kStreamedRows / 64;                ///< of ds, of a warpgroup's keys
   static constexpr int kShareColumns = kHead * kStreamedRows / 128;  ///< per 64 queries
   static constexpr int kShares = kHead / kShareColumns;              ///< side by side
@@ -192,6 +192,7 @@ struct FusedMainloop {
     begin_gradients(dp, stage, 0);
     wgmma_wait_group<1>(s);
     const int lane = opaque(thread);
+    if constexpr (S::kCapped) cuda::apply_softcap(s, problem.tanh_exponent);
     exponentiate(s, shared.values.of[stage][0][0], problem.scale_log2, lane);
     const int last = problem.keys - 1 - first;
     if (min(seen, last) < kRows - 1) mask_queries(s, seen, last, lane);
@@ -207,7 +208,11 @@ struct FusedMainloop {
     // One 64 queries after the other, because registers do not suffice for all.
 #pragma unroll
     for (int i = 0; i < S::kSquares; ++i) {
-      differentiate(part(s, i), dp, shared.values.of[stage][i][1], writer);
+      const auto& values = shared.values.of[stage][i];
+      if constexpr (S::kCapped)
+        differentiate_capped(part(s, i), dp, values[0], values[1], problem.inverse_cap_log2, writer);
+      else
+        differentiate(part(s, i), dp, values[1], writer);
       if constexpr (S::kSquares == 1) {  // the registers of p_words are needed
         warpgroup_fence_operand(s);
         wgmma_wait_group(dv);

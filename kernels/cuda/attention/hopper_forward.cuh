@@ -23,18 +23,22 @@
 // Scores, probabilities and out stay in registers. The accumulators of q k^T, rounded to BF16, are the A
 // operand of p v: the register layouts match. A tile's out is written through the shared memory of its q.
 //
+// Soft-capped scores are replaced by their hyperbolic tangents before the mask; softmax multiplies them by the cap.
+//
 // Tiles are scheduled longest first, with every second round reversed, to balance the multiprocessors.
 #pragma once
 
 #include "kernels/cuda/attention/hopper_tiles.cuh"
+#include "kernels/cuda/attention/softcap.cuh"
 #include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/cuda/vector.cuh"
 
 namespace precbench::hopper {
 
 /// Compile-time shape of a forward kernel.
-template <int kHeadOf, int kWarpgroupsOf, int kKeysOf, int kStagesOf>
+template <int kHeadOf, int kWarpgroupsOf, int kKeysOf, int kStagesOf, bool kCappedOf = false>
 struct ForwardShape {
+  static constexpr bool kCapped = kCappedOf;             ///< scores are soft-capped
   static constexpr int kHead = kHeadOf;                  ///< head width
   static constexpr int kMathWarpgroups = kWarpgroupsOf;  ///< 64 queries each
   static constexpr int kKeys = kKeysOf;                  ///< per block
@@ -76,8 +80,9 @@ struct ForwardProblem {
   int queries, keys, offset;  ///< per sequence; query t sees keys up to t + offset
   int heads, kv_heads;
   int tile_rows, tiles;  ///< tiles per head, and in total
-  float scale_log2;      ///< of the scores, for powers of two
+  float scale_log2;      ///< of the scores, or of their hyperbolic tangents, for powers of two
   float* lse;            ///< [sequence][head][queries]
+  float tanh_exponent;   ///< of cuda::tanh_of, with soft-capped scores
 };
 
 /// Position of a tile.
@@ -241,6 +246,7 @@ __device__ inline void mainloop(ForwardShared<S>& shared, const ForwardProblem& 
   std::uint32_t p[S::kScores / 2];
   const auto take = [&](int block) {
     const int first_key = block * S::kKeys;
+    if constexpr (S::kCapped) cuda::apply_softcap(s, problem.tanh_exponent);
     if (first_key + S::kKeys - 1 > min(first_query + problem.offset, problem.keys - 1))
       mask_keys(s, first_query + problem.offset, problem.keys - 1, first_key, thread, -INFINITY);
     softmax.take(s, problem.scale_log2);

@@ -30,8 +30,9 @@ void launch(const AttentionTensors& on, const AttentionShape& s, CUstream_st* st
       .kv_heads = static_cast<int>(s.kv_heads),
       .tile_rows = rows,
       .tiles = rows * static_cast<int>(s.B * s.heads),
-      .scale_log2 = score_scale_log2(s),
+      .scale_log2 = S::kCapped ? softcap_log2(s) : score_scale_log2(s),
       .lse = on.lse.as<float>(),
+      .tanh_exponent = S::kCapped ? softcap_exponent(s) : 0,
   };
   const auto kernel = attend_forward<S>;
   constexpr int kBytes = sizeof(ForwardShared<S>);
@@ -43,7 +44,7 @@ void launch(const AttentionTensors& on, const AttentionShape& s, CUstream_st* st
 
 template <class S>
 constexpr HopperForward kernel_of(const char* name) {
-  return {.name = name, .head_dim = S::kHead, .launch = launch<S>};
+  return {.name = name, .head_dim = S::kHead, .softcap = S::kCapped, .launch = launch<S>};
 }
 
 // Per head width, the widest block of keys first.
@@ -51,6 +52,8 @@ constexpr HopperForward kKernels[] = {
     kernel_of<ForwardShape<128, 2, 160, 2>>("own 128x160"),
     kernel_of<ForwardShape<128, 2, 128, 2>>("own 128x128"),
     kernel_of<ForwardShape<64, 3, 128, 3>>("own 192x128"),
+    kernel_of<ForwardShape<128, 2, 128, 2, true>>("own 128x128 soft-capped"),
+    kernel_of<ForwardShape<64, 3, 128, 3, true>>("own 192x128 soft-capped"),
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "kernels/cuda/attention/softcap.cuh"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/hopper/tensor_map.h"
 #include "kernels/device/device.h"
@@ -48,6 +49,14 @@ inline float score_scale(const AttentionShape& s) {
 }
 inline float score_scale_log2(const AttentionShape& s) {
   return static_cast<float>(1.4426950408889634 / std::sqrt(static_cast<double>(s.head_dim)));
+}
+
+/// Return the factor on the hyperbolic tangents of soft-capped scores for powers of two, and what cuda::tanh_of takes.
+inline float softcap_log2(const AttentionShape& s) {
+  return static_cast<float>(1.4426950408889634 * static_cast<double>(s.softcap));
+}
+inline float softcap_exponent(const AttentionShape& s) {
+  return cuda::tanh_exponent(1 / std::sqrt(static_cast<double>(s.head_dim)), s.softcap);
 }
 
 inline int multiprocessors() {

@@ -40,7 +40,7 @@ void for_kernels(CudaDevice& device, const AttentionShape& shape, Body&& body) {
 
 /// Edges of tiles on both sides, ragged ends, every kind of group, offsets of both signs, queries that see
 /// nothing.
-std::vector<AttentionShape> shapes(std::int64_t D) {
+std::vector<AttentionShape> shapes(std::int64_t D, float softcap = 0) {
   std::vector<AttentionShape> list;
   for (const std::int64_t T : {1, 63, 64, 65, 127, 128, 129, 191, 193, 256, 300})
     list.push_back({2, T, 2, 1, D});
@@ -50,7 +50,30 @@ std::vector<AttentionShape> shapes(std::int64_t D) {
   list.push_back({2, 100, 4, 2, D, 333, 155});
   list.push_back({2, 190, 4, 2, D, 140, -70});
   list.push_back({1, 150, 4, 4, D, 70, 37});
+  for (AttentionShape& shape : list) shape.softcap = softcap;
   return list;
+}
+
+}  // namespace
+
+namespace {
+
+/// Checks every kernel for the shapes. Scores have the square of `deviation` as standard deviation.
+void check_hopper(CudaDevice& device, const std::vector<AttentionShape>& all, float deviation) {
+  for (const AttentionShape& shape : all) {
+    Problem problem(device, shape, deviation);
+    std::optional<AttentionResult> truth, naive;
+    for_kernels(device, shape, [&](const HopperForward& forward, const HopperBackward& backward) {
+      if (!truth) {
+        truth =
+            attention_reference<double>(shape, problem.qkv_values, problem.dout_values, problem.kv_values);
+        naive = attention_reference<float>(shape, problem.qkv_values, problem.dout_values, problem.kv_values);
+      }
+      run_kernels(device, problem, shape, forward, backward);
+      INFO(forward.name << ", " << backward.name << ", softcap " << shape.softcap);
+      check_close(shape, problem.result(), *truth, *naive);
+    });
+  }
 }
 
 }  // namespace
@@ -58,22 +81,32 @@ std::vector<AttentionShape> shapes(std::int64_t D) {
 TEST_CASE("hopper attention: errors are at most twice those of plain BF16", "[gpu][attention]") {
   if (!gpu_here()) return;
   CudaDevice device(0);
-  for (const std::int64_t D : {64, 128})
-    for (const AttentionShape& shape : shapes(D)) {
-      Problem problem(device, shape, 1.5f);
-      std::optional<AttentionResult> truth, naive;
-      for_kernels(device, shape, [&](const HopperForward& forward, const HopperBackward& backward) {
-        if (!truth) {
-          truth =
-              attention_reference<double>(shape, problem.qkv_values, problem.dout_values, problem.kv_values);
-          naive =
-              attention_reference<float>(shape, problem.qkv_values, problem.dout_values, problem.kv_values);
-        }
-        run_kernels(device, problem, shape, forward, backward);
-        INFO(forward.name << ", " << backward.name);
-        check_close(shape, problem.result(), *truth, *naive);
-      });
-    }
+  for (const std::int64_t D : {64, 128}) check_hopper(device, shapes(D), 1.5f);
+}
+
+TEST_CASE("hopper attention: errors with soft-capped scores are at most twice those of plain BF16",
+          "[gpu][attention]") {
+  if (!gpu_here()) return;
+  CudaDevice device(0);
+  for (const std::int64_t D : {64, 128}) {
+    check_hopper(device, shapes(D, 2), 1.5f);  // a cap that bends nearly all scores
+    AttentionShape gemma{1, 300, 4, 2, D};
+    gemma.softcap = 50;
+    for (const float deviation : {0.5f, 6.0f}) check_hopper(device, {gemma}, deviation);
+    // The definition without the cap is ten times as far off as the bound allows.
+    AttentionShape capped{1, 200, 2, 1, D}, plain = capped;
+    capped.softcap = 2;
+    Problem problem(device, capped, 1.5f);
+    const auto truth = attention_reference<double>(capped, problem.qkv_values, problem.dout_values),
+               naive = attention_reference<float>(capped, problem.qkv_values, problem.dout_values),
+               uncapped = attention_reference<double>(plain, problem.qkv_values, problem.dout_values);
+    for_kernels(device, capped, [&](const HopperForward& forward, const HopperBackward& backward) {
+      run_kernels(device, problem, capped, forward, backward);
+      INFO(forward.name << ", " << backward.name);
+      for (const Part& part : parts_of(capped))
+        CHECK(part.distance(problem.result(), uncapped) > 20 * part.distance(naive, truth));
+    });
+  }
 }
 
 TEST_CASE("hopper attention: errors are at most 1.1 times those of cuDNN", "[gpu][attention]") {

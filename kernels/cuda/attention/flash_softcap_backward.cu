@@ -1,0 +1,15 @@
+// Flash attention, backward, with soft-capped scores (Gemma 2), also in a window and within documents: instantiates
+// flash_backward.cuh in a file of its own, so that both compile at once.
+#include "kernels/cuda/attention/flash_backward.cuh"
+
+namespace precbench::flash {
+
+void launch_softcap_backward(const BackwardData& data, const AttentionShape& s, const DocumentMask& documents,
+                             cudaStream_t stream) {
+  if (documents.empty())
+    launch_backward(data, s, capped_shape(window_shape(s), s), stream);
+  else
+    launch_backward(data, s, capped_shape(packed_shape(s, documents.first_key.as<const int>()), s), stream);
+}
+
+}  // namespace precbench::flash
