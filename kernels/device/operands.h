@@ -75,8 +75,6 @@ struct AttentionShape {
   std::int64_t keys() const { return T_k ? T_k : T; }
   /// Returns true if there are as many keys as queries and every query sees the keys up to its own.
   bool square() const { return keys() == T && offset == 0; }
-  /// Returns true if queries see all keys up to their own, with plain scores.
-  bool plain() const { return window == 0 && softcap == 0; }
   std::int64_t tokens() const { return B * T; }
   std::int64_t v_dim() const { return value_dim ? value_dim : head_dim; }
   std::int64_t q_width() const { return heads * head_dim; }

@@ -52,8 +52,8 @@ constexpr HopperForward kKernels[] = {
     kernel_of<ForwardShape<128, 2, 160, 2>>("own 128x160"),
     kernel_of<ForwardShape<128, 2, 128, 2>>("own 128x128"),
     kernel_of<ForwardShape<64, 3, 128, 3>>("own 192x128"),
-    kernel_of<ForwardShape<128, 2, 128, 2, true>>("own 128x128 soft-capped"),
-    kernel_of<ForwardShape<64, 3, 128, 3, true>>("own 192x128 soft-capped"),
+    kernel_of<ForwardShape<128, 2, 128, 2, true>>("own soft-capped 128x128"),
+    kernel_of<ForwardShape<64, 3, 128, 3, true>>("own soft-capped 192x128"),
 };
 
 }  // namespace
