@@ -17,6 +17,7 @@
 #include "kernels/comm/comm.h"
 #include "kernels/device/devices.h"
 #include "kernels/numerics/random.h"
+#include "models/checks/nan_block.h"
 #include "models/transformer/optimizer/optimizer.h"
 #include "models/transformer/routing/expected_load.h"
 #include "models/transformer/transformer.h"
@@ -33,22 +34,6 @@ inline Named saved(Parameters& parameters, Parameters::Kind kind) {
   });
   return result;
 }
-
-/// Device memory filled with NaN, so that reads of unwritten memory are noticed.
-class NanBlock : public DeviceBlock {
- public:
-  NanBlock(Device& device, std::int64_t bytes) : DeviceBlock(device, bytes) {
-    const std::vector<std::uint8_t> ones(kChunk, 0xFF);
-    for (std::int64_t done = 0; done < bytes; done += kChunk)
-      device.upload(
-          {static_cast<std::uint8_t*>(data()) + done, DType::e4m3, 1, std::min(kChunk, bytes - done)},
-          ones.data());
-    device.synchronize();
-  }
-
- private:
-  static constexpr std::int64_t kChunk = std::int64_t{1} << 20;
-};
 
 struct StepSetup {
   ModelConfig model;

@@ -29,17 +29,20 @@ check() {
   build/precbench check --baseline results/baseline/cpu-tiny.jsonl "out/same-bits/$1" --tokens-per-s off --loss 0.1% --numerics \
     > "out/same-bits/$1/check.txt" || { cat "out/same-bits/$1/check.txt"; exit 1; }
 }
+export -f check
 
 rm -rf out/same-bits
-for bits in "${widths[@]}"; do
-  OMP_NUM_THREADS=1 PRECBENCH_VECTOR_BITS=$bits check "threads-1-bits-$bits"
-done
-for threads in 2 4; do
-  OMP_NUM_THREADS=$threads check "threads-$threads"
-done
-for core in Nehalem Sandybridge Haswell Zen SkylakeX; do
-  OPENBLAS_CORETYPE=$core check "core-$core"
-done
+{
+  for bits in "${widths[@]}"; do
+    echo "OMP_NUM_THREADS=1 PRECBENCH_VECTOR_BITS=$bits check threads-1-bits-$bits"
+  done
+  for threads in 2 4; do
+    echo "OMP_NUM_THREADS=$threads check threads-$threads"
+  done
+  for core in Nehalem Sandybridge Haswell Zen SkylakeX; do
+    echo "OPENBLAS_CORETYPE=$core check core-$core"
+  done
+} | tools/ci/at_once.sh
 python3 - <<'END'
 import json, pathlib, sys
 
@@ -57,14 +60,22 @@ END
 # All tests in one process, whose memory must not grow from test to test. tools/test.sh uses one
 # thread per processor.
 python3 - "$numeric" <<'END'
-import os, resource, subprocess, sys
+import os, subprocess, sys, tempfile
 
 MOST_GIB = 4
+running = {}
 for threads in {1, 2, 4} - {os.cpu_count()}:
+    log = tempfile.TemporaryFile()
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
-    status = subprocess.run(["build/precbench_tests", sys.argv[1]], env=environment).returncode
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
+    process = subprocess.Popen(["build/precbench_tests", sys.argv[1]], env=environment, stdout=log, stderr=log)
+    running[threads] = process, log
+failed = False
+for threads, (process, log) in running.items():
+    status, usage = os.wait4(process.pid, 0)[1:]
+    status, peak = os.waitstatus_to_exitcode(status), usage.ru_maxrss / 2**20
+    log.seek(0)
+    print(log.read().decode(errors="replace"))
     print(f"{threads} threads: exit status {status}, at most {peak:.2f} GiB in one process", flush=True)
-    if status != 0 or peak > MOST_GIB:
-        sys.exit(1)
+    failed |= status != 0 or peak > MOST_GIB
+sys.exit(failed)
 END
