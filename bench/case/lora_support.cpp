@@ -10,7 +10,8 @@ namespace precbench {
 std::optional<std::string> lora_unsupported_reason(const Plan& plan) {
   const LoraOptions& lora = plan.parameters.lora;
   if (!lora) return std::nullopt;
-  if (plan.model.moe) return "--lora-rank: adapters of experts are not supported";
+  if (plan.parameters.expert_ranks > 1)
+    return "--lora-rank: frozen experts are not divided among ranks (--ep); use --parallel fsdp";
   if (plan.model.latent) return "--lora-rank: adapters of latent attention (MLA) are not supported";
   if (plan.model.block.attention_sinks) return "--lora-rank: frozen attention sinks are not supported";
   if (plan.model.block.fusion != TensorFusion::none)
@@ -18,12 +19,8 @@ std::optional<std::string> lora_unsupported_reason(const Plan& plan) {
         "--lora-rank: checkpoints of {} have several of its matrices in one tensor or under other names, whose adapters "
         "are not supported",
         plan.model.name);
-  if (plan.data_parallel != DataParallel::ddp)
-    return fmt::format(
-        "--lora-rank: --parallel {} would shard the frozen weights, which is not supported; use ddp",
-        plan.fields.parallel);
-  if (plan.parameters.parallel.context > 1)
-    return "--lora-rank: adapters are not supported with context parallelism (--context)";
+  if (plan.fp8_gather)
+    return "--lora-rank: --gather fp8 is not supported with frozen weights; use --gather bf16";
   if (plan.parameters.master == Master::fp16) return "--lora-rank: adapters have no FP16 master with scales";
   if (plan.fp8_weights) return "--lora-rank: --weights e4m3 is not supported with frozen weights";
   if (plan.parameters.gradients == DType::e4m3)

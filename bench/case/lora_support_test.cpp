@@ -59,10 +59,8 @@ TEST_CASE("lora_unsupported_reason: names the flag that is not supported", "[lor
       resolve(flow),
       "--flow on: chooses the operands of wgrad, which frozen weights (--lora-rank) do not have");
   for (const auto& [field, text, reason] :
-       {std::tuple{"model", "tiny-moe", "--lora-rank: adapters of experts are not supported"},
-        {"parallel", "fsdp",
-         "--lora-rank: --parallel fsdp would shard the frozen weights, which is not supported; use ddp"},
-        {"context", "2", "--lora-rank: adapters are not supported with context parallelism (--context)"},
+       {std::tuple{"gather", "fp8",
+                   "--lora-rank: --gather fp8 is not supported with frozen weights; use --gather bf16"},
         {"master", "fp16", "--lora-rank: adapters have no FP16 master with scales"},
         {"grads", "e4m3",
          "--lora-rank: adapters' gradients in e4m3 are not supported; use --grads fp32 or bf16"},
@@ -77,6 +75,10 @@ TEST_CASE("lora_unsupported_reason: names the flag that is not supported", "[lor
     set_text(c, *find_field(field), text);
     CHECK(lora_reason(c) == reason);
   }
+  Case experts = case_with("ep", "2");
+  experts.model = "tiny-moe", experts.lora_rank = 8, experts.gpus = 2;
+  CHECK(lora_reason(experts) ==
+        "--lora-rank: frozen experts are not divided among ranks (--ep); use --parallel fsdp");
   Case weights = lora_case("tensorwise");
   weights.weights = "e4m3";
   CHECK(lora_reason(weights) == "--lora-rank: --weights e4m3 is not supported with frozen weights");

@@ -73,11 +73,9 @@ std::vector<FrozenFormats> frozen_formats_of(const Plan& plan) {
   if (!plan.later.empty()) return {};
   std::vector<FrozenFormats> formats(static_cast<std::size_t>(plan.model.layers));
   for (std::int64_t layer = 0; layer < plan.model.layers; ++layer)
-    for (const LinearRole role : kLinearsOfBlock) {
-      const Recipe& recipe = plan.recipe_of(plan, layer, role);
-      const auto place = static_cast<std::size_t>(role);
-      std::tie(formats[layer].fprop[place], formats[layer].dgrad[place]) = stored_formats(recipe);
-    }
+    for (const LinearSpec& linear : block_of(plan.model, layer).linears)
+      if (linear.role != LinearRole::router)
+        formats[layer].set(linear.role, plan.recipe_of(plan, layer, recipe_role(linear.role)));
   return formats;
 }
 
@@ -135,7 +133,10 @@ Plan plan_of(const Case& c, Definition definition) {
                    [](const LaterLayers& later) { return has_weight_amaxes(later.recipe); }));
   if (c.lora_rank > 0)
     plan.parameters.lora = {c.lora_rank, c.lora_alpha.value_or(2 * static_cast<double>(c.lora_rank))};
-  if (plan.parameters.lora && !plan.model.moe) plan.parameters.frozen_formats = frozen_formats_of(plan);
+  if (plan.parameters.lora) plan.parameters.frozen_formats = frozen_formats_of(plan);
+  // The fidelity probe compares with BF16, and a change of the first weights rounds them to BF16 again.
+  plan.parameters.keep_frozen_values =
+      c.fidelity_batches > 0 || plan.init.perturbed || plan.init.stress.has_value();
   plan.reshard = value_of(kReshardWords, c.reshard);
   plan.parameters.keep_gathered =
       plan.parameters.parallel.weight_shards() > 1 && plan.reshard == Reshard::off;

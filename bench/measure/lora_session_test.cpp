@@ -1,4 +1,5 @@
 // Whole cases that train adapters: ranks, files, evaluation and checkpoints.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -7,6 +8,7 @@
 #include "bench/measure/session_testing.h"
 #include "bench/predict/predict.h"
 #include "kernels/testing/temp_directory.h"
+#include "kernels/testing/text_checks.h"
 #include "models/checkpoint/safetensors.h"
 
 using namespace precbench;
@@ -30,7 +32,7 @@ std::set<std::string> names_in_file(const std::string& path) {
 }  // namespace
 
 TEST_CASE("run_case with --lora: measured memory is predicted, and ranks agree", "[session][lora]") {
-  for (const char* recipe : {"bf16", "tensorwise", "mxfp8"}) {
+  for (const char* recipe : {"bf16", "tensorwise", "mxfp8", "nf4_weights"}) {
     INFO(recipe);
     Case c = lora_session_case();
     c.recipe = recipe;
@@ -41,6 +43,7 @@ TEST_CASE("run_case with --lora: measured memory is predicted, and ranks agree",
     CHECK(one.memory->measured->peak == one.memory->predicted->peak);
     CHECK(one.memory->measured->quantized_weights == one.memory->predicted->quantized_weights);
     CHECK((one.memory->measured->quantized_weights > 0) == (std::string(recipe) != "bf16"));
+    CHECK(one.memory->measured->weights == one.memory->predicted->weights);
     c.gpus = 2, c.batch = 2;
     const Record two = run_case(resolve(c));
     REQUIRE(two.status == Status::ok);
@@ -50,6 +53,132 @@ TEST_CASE("run_case with --lora: measured memory is predicted, and ranks agree",
     REQUIRE(accumulated.status == Status::ok);
     CHECK(std::fabs(accumulated.training->loss.back() / one.training->loss.back() - 1) < 2e-3);
   }
+}
+
+TEST_CASE("dry_run with --lora: BF16 weights beside their copies are kept for the fidelity probe alone",
+          "[lora]") {
+  Case c = lora_session_case();
+  c.seq = 128;
+  const auto memory_of = [](const Case& one) { return predict(resolve(one), nullptr).memory; };
+  const ModelConfig model = resolve(c).model;
+  std::int64_t matrices = 0, widest = 0;
+  for (const LinearSpec& linear : block_of(model, 0).linears) {
+    matrices += model.layers * linear.size();
+    widest = std::max(widest, linear.size());
+  }
+  const MemorySegments bf16 = memory_of(c);
+  for (const auto& [recipe, bytes] : {std::pair{"rowwise", 2.0},
+                                      {"fp8_weights", 1.0},
+                                      {"nvfp4_weights", 0.5625},
+                                      {"nf4_weights", 1.0625}}) {
+    INFO(recipe);
+    c.recipe = recipe;
+    c.fidelity_batches = 0;
+    const MemorySegments dropped = memory_of(c);
+    c.fidelity_batches = 1;
+    const MemorySegments kept = memory_of(c);
+    CHECK(bf16.weights - dropped.weights == 2 * matrices);
+    CHECK(kept.weights == bf16.weights);
+    // The scales of rows add at most 4 bytes for 96 elements; per-step copies of one matrix may be there at the peak.
+    CHECK(static_cast<double>(dropped.quantized_weights) >= bytes * static_cast<double>(matrices));
+    CHECK(static_cast<double>(dropped.quantized_weights) <= (bytes + 0.15) * static_cast<double>(matrices));
+    if (recipe != std::string("rowwise")) CHECK(dropped.peak < bf16.peak);
+  }
+}
+
+TEST_CASE("run_case with --lora: a case without BF16 weights resumes with the same bits", "[session][lora]") {
+  const TempDirectory directory;
+  Case base = tiny_case();
+  base.steps = 1;
+  base.save_final = directory / "base.safetensors";
+  REQUIRE(run_case(resolve(base)).status == Status::ok);
+  for (const bool from_file : {false, true}) {
+    INFO((from_file ? "from a file" : "random"));
+    Case c = lora_session_case();
+    c.recipe = "nf4_weights";
+    c.steps = 4;
+    if (from_file) c.init_from = base.save_final;
+    c.save_final = directory / "whole.safetensors";
+    c.checkpoint_dir = directory / (from_file ? "file" : "random");
+    c.checkpoint_every = 2, c.checkpoint_keep = "all";
+    const Record whole = run_case(resolve(c));
+    REQUIRE(whole.status == Status::ok);
+    const std::filesystem::path steps = std::filesystem::path(c.checkpoint_dir) / resolve(c).id;
+    CHECK(names_in_file((steps / "step-000002" / "frozen.safetensors").string()).count("model.norm.weight") ==
+          1);
+    CHECK(names_in_file((steps / "step-000002" / "frozen.safetensors").string())
+              .count("model.layers.0.mlp.down_proj.weight") == 0);
+    std::filesystem::remove_all(steps / "step-000004");
+    const std::string adapters = file_text(c.save_final);
+    const Record rest = run_case(resolve(c));
+    REQUIRE(rest.status == Status::ok);
+    REQUIRE(rest.warnings.size() == 1);
+    CHECK(rest.warnings[0].starts_with("resumed from the checkpoint "));
+    CHECK(rest.training->loss == whole.training->loss);
+    CHECK(file_text(c.save_final) == adapters);
+    // A fork would need the BF16 weights, which the checkpoint does not have.
+    Case fork = lora_session_case();
+    fork.fork_from = (steps / "step-000002").string();
+    fork.steps = 1;
+    CHECK(contains(refusal_of([&] { run_case(resolve(fork)); }), "in memory as quantized copies alone"));
+  }
+}
+
+TEST_CASE("run_case with --lora: a fork of a BF16 base quantizes its weights", "[session][lora]") {
+  const TempDirectory directory;
+  Case trunk = lora_session_case();
+  trunk.steps = 2, trunk.checkpoint_every = 2, trunk.checkpoint_dir = directory / "checkpoints";
+  REQUIRE(run_case(resolve(trunk)).status == Status::ok);
+  Case fork = lora_session_case();
+  fork.fork_from = (std::filesystem::path(trunk.checkpoint_dir) / resolve(trunk).id / "step-000002").string();
+  fork.recipe = "nf4_weights";
+  const Record dropped = run_case(resolve(fork));
+  INFO(dropped.error.value_or(""));
+  REQUIRE(dropped.status == Status::ok);
+  fork.fidelity_batches = 1;  // keeps the BF16 weights
+  const Record kept = run_case(resolve(fork));
+  REQUIRE(kept.status == Status::ok);
+  CHECK(kept.training->loss == dropped.training->loss);
+}
+
+TEST_CASE("run_case with --lora: ranks that share frozen weights train the adapters of ranks that do not",
+          "[session][lora]") {
+  const TempDirectory directory;
+  Case c = lora_session_case();
+  c.batch = 1, c.gpus = 4;
+  for (const char* recipe : {"bf16", "mxfp8", "nf4_weights"}) {
+    c.recipe = recipe;
+    std::string replicas;
+    for (const char* parallel : {"ddp", "fsdp", "hsdp"}) {
+      INFO(recipe << " " << parallel);
+      c.parallel = parallel;
+      c.shard_group = std::string(parallel) == "hsdp" ? 2 : 1;
+      c.save_final = directory / "adapters.safetensors";
+      const Plan plan = resolve(c);
+      const Record record = run_case(plan);
+      INFO(record.error.value_or(""));
+      REQUIRE(record.status == Status::ok);
+      CHECK(Schema::record().violations(nlohmann::ordered_json(record)) == std::vector<std::string>{});
+      CHECK(record.memory->measured->peak == record.memory->predicted->peak);
+      if (replicas.empty()) replicas = file_text(c.save_final);
+      CHECK(file_text(c.save_final) == replicas);
+      const MemorySegments memory = predict(plan, nullptr).memory;
+      c.parallel = "ddp", c.shard_group = 1, c.recipe = "bf16";
+      if (parallel != std::string("ddp"))
+        CHECK(static_cast<double>(memory.weights) <
+              0.6 * static_cast<double>(predict(resolve(c), nullptr).memory.weights));
+      c.recipe = recipe;
+    }
+  }
+  c.parallel = "fsdp", c.shard_group = 1, c.steps = 4;
+  c.checkpoint_dir = directory / "checkpoints", c.checkpoint_every = 2, c.checkpoint_keep = "all";
+  const Record whole = run_case(resolve(c));
+  REQUIRE(whole.status == Status::ok);
+  std::filesystem::remove_all(std::filesystem::path(c.checkpoint_dir) / resolve(c).id / "step-000004");
+  const Record rest = run_case(resolve(c));
+  REQUIRE(rest.status == Status::ok);
+  REQUIRE(rest.warnings.size() == 1);
+  CHECK(rest.training->loss == whole.training->loss);
 }
 
 TEST_CASE("dry_run with --lora: the GEMMs of a step are the model FLOPs and few zeros", "[lora]") {

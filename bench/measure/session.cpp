@@ -250,7 +250,8 @@ std::int64_t Session::set_state(Rank& rank) {
   if (writes_checkpoints(case_) && share_.local < share_.world &&
       rank.sum_over_ranks(static_cast<double>(begin)) != static_cast<double>(begin * share_.world))
     throw InvalidInput("--checkpoint-dir: the processes see different checkpoints there; they must share it");
-  if (!last_ || case_.fidelity_batches > 0) {  // the probe uses the first weights
+  // The fidelity probe uses the first weights, and checkpoints lack frozen ones that are in memory as copies alone.
+  if (!last_ || case_.fidelity_batches > 0 || rank.parameters().drops_frozen_values()) {
     set_first_weights(rank, plan_, trunk_.get(), initial_.get());
     probe_fidelity(rank, plan_, *data_, accounts_.reference, builder_, board_);
   }

@@ -31,6 +31,7 @@ DryRun dry_run_with(const Plan& plan, const Device* device, ReferencePlace place
   try {
     Rank rank(*dry, *comm, plan, dry->allocate(kUnlimited), kUnlimited);
     Arena& arena = rank.arena();
+    rank.parameters().account_first_weights();
     TraceWriter writer;
     dry->set_observer(&writer);
     comm->set_comm_observer(&writer);

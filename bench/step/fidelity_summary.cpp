@@ -81,7 +81,7 @@ std::string role_of(const Layout& layout, int unit, const Parameter& p) {
   if (!layout.is_block(unit)) return name_of(LinearRole::head);
   for (const LinearMatrix& matrix : layout.block_linears(layout.layer_of(unit)))
     if (p.offset >= matrix.offset && p.offset < matrix.offset + matrix.size()) return name_of(matrix.role);
-  for (const LoraMatrices& m : layout.lora()) {
+  for (const LoraMatrices& m : layout.lora(layout.layer_of(unit))) {
     const LoraMatrices::Output& last = m.outputs.back();
     if (p.offset >= m.a_offset && p.offset < last.offset + last.out * m.rank) return name_of(m.role);
   }

@@ -105,7 +105,7 @@ Evaluation HeldOut::evaluate(Rank& rank, std::int64_t step) const {
   if (sequences_ > 1) result.loss_error = finite(sd / std::sqrt(static_cast<double>(sequences_)));
   if (!plan_.recipe.quantized()) {
     result.bf16_loss = result.loss;
-  } else if (!plan_.fp8_gather && !plan_.fp8_weights) {
+  } else if (!plan_.fp8_gather && !plan_.fp8_weights && !rank.parameters().drops_frozen_values()) {
     Transformer bf16(rank.device(), rank.arena(), rank.parameters(), plan_.model,
                      plan_.bf16_transformer(rank.comm().rank()));
     result.bf16_loss = finite(mean_and_spread(sequence_losses(rank, bf16)).mean);

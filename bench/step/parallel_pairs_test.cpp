@@ -48,7 +48,9 @@ const std::vector<Use>& uses() {
       {"resharding off", [](Case& c) { c.reshard = "off"; }},
       {"recomputation", [](Case& c) { c.recompute = "block"; }},
       {"muon", [](Case& c) { c.optimizer = "muon"; }},
-      {"adafactor", [](Case& c) { c.optimizer = "adafactor"; }}};
+      {"adafactor", [](Case& c) { c.optimizer = "adafactor"; }},
+      {"adapters", [](Case& c) { c.lora_rank = 8; }},
+      {"adapters beside experts", [](Case& c) { c.model = kExperts, c.lora_rank = 8; }}};
   return kUses;
 }
 

@@ -186,7 +186,7 @@ void Rank::enqueue() {
   forward_backward();  // reductions may still be running
   optimizer_step(device_, parameters_, scalars_, norm_squared_, plan_.optimizer);
   if (DelayedScaling* delayed = parameters_.delayed()) delayed->update();
-  if (Routers* routers = parameters_.routers()) routers->update(comm_);
+  if (Routers* routers = parameters_.routers(); routers && parameters_.trains_model()) routers->update(comm_);
   comm_.all_reduce(report_);
 }
 

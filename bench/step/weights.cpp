@@ -68,11 +68,13 @@ void refuse_scaled(const std::string& path) {
 /// Returns the content of peft's adapter_config.json.
 nlohmann::json adapter_config(const ModelConfig& model, const LoraOptions& lora) {
   std::set<std::string> targets;  // "q_proj" of "self_attn.q_proj.weight"
-  for (const LinearSpec& linear : block_of(model, 0).linears)
-    for (const ParameterPart& part : linear.parts) {
-      const std::size_t first = part.name.find('.') + 1;
-      targets.insert(part.name.substr(first, part.name.rfind('.') - first));
-    }
+  for (const std::int64_t layer : {std::int64_t{0}, model.layers - 1})
+    for (const LinearSpec& linear : block_of(model, layer).linears)
+      for (const ParameterPart& part : linear.parts) {
+        if (!has_adapter(linear)) continue;
+        const std::size_t first = part.name.find('.') + 1;
+        targets.insert(part.name.substr(first, part.name.rfind('.') - first));
+      }
   return {{"peft_type", "LORA"},
           {"task_type", "CAUSAL_LM"},
           {"r", lora.rank},

@@ -10,7 +10,6 @@
 #include <numeric>
 #include <stdexcept>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -57,6 +56,7 @@ struct StepSetup {
   bool weight_amaxes = true;    ///< keep weight amaxes for a step if the recipe uses them
   LoraOptions lora = {};        ///< adapters; the model's own weights are frozen
   bool keep_copies = true;      ///< keep the quantized copies of frozen weights
+  bool keep_frozen = true;      ///< keep BF16 values of frozen weights beside copies
   bool delayed_scales = false;  ///< delayed scaling if the recipe has a history
   std::vector<std::int32_t> first_key = {},
                             positions = {};  ///< packed documents (set_documents); may be empty
@@ -194,12 +194,14 @@ class TrialStep {
     ParameterOptions options;
     options.accumulation = setup.accumulation;
     options.lora = setup.lora;
+    options.keep_frozen_values = setup.keep_frozen;
     if (setup.lora && setup.keep_copies) {
       FrozenFormats formats;
-      for (const LinearRole role : setup.roles) {
-        const auto place = static_cast<std::size_t>(role);
-        std::tie(formats.fprop[place], formats.dgrad[place]) = stored_formats(setup.recipe);
-      }
+      for (const LinearRole role : setup.roles) formats.set(role, setup.recipe);
+      for (const auto& [shared, own] : {std::pair{LinearRole::shared_gate_up, LinearRole::gate_up},
+                                        {LinearRole::shared_down, LinearRole::down}})
+        if (std::find(setup.roles.begin(), setup.roles.end(), own) != setup.roles.end())
+          formats.set(shared, setup.recipe);
       options.frozen_formats.assign(static_cast<std::size_t>(setup.model.layers), formats);
     }
     options.parallel = setup.parallel;

@@ -63,7 +63,7 @@ Named adapter_changes(const LoraGolden& golden, const Named& after) {
 // PyTorch's own FP32 step is as far from its FP64 step as ours: 45 to 49 roundoffs in the worst gradient. Measured
 // here: 10 for the norm, 50 for gradients, 750 for updates, whose elements of 200 eps amplify errors (step_golden.h).
 TEST_CASE("LoRA: a step in FP32 is peft's") {
-  for (const char* name : {"llama", "qwen2", "gemma2", "nemotron"}) {
+  for (const char* name : {"llama", "qwen2", "gemma2", "nemotron", "mixtral", "qwen2-moe"}) {
     INFO(name);
     const LoraGolden golden(name);
     StepSetup setup = lora_setup(golden);
@@ -169,6 +169,79 @@ TEST_CASE("LoRA: adapters of a quantized base have nearly the gradients of BF16"
     CHECK(quantized_on_use.loss == result.loss);
     CHECK(first_difference(quantized_on_use.gradients, result.gradients) == "");
     setup.keep_copies = true;
+  }
+}
+
+TEST_CASE("LoRA: a step needs no BF16 weights beside their copies") {
+  StepSetup setup;
+  setup.model = find_model("tiny");
+  setup.T = 128, setup.lora = {8, 16};
+  const std::vector<std::int32_t> tokens = random_tokens(2, setup.T, setup.model.vocab),
+                                  targets = random_tokens(3, setup.T, setup.model.vocab);
+  for (const char* recipe :
+       {"tensorwise", "mxfp8", "fp8_weights", "nvfp4_weights", "nf4_weights", "quartet"}) {
+    INFO(recipe);
+    setup.recipe = find_recipe(recipe);
+    setup.keep_frozen = true;
+    TestStep kept(setup);
+    setup.keep_frozen = false;
+    TestStep dropped(setup);
+    // Quartet's dgrad quantizes what fprop's copy stands for, which it makes from the weight.
+    CHECK(dropped.parameters().drops_frozen_values() == (std::string(recipe) != "quartet"));
+    for (TestStep* step : {&kept, &dropped}) step->parameters().initialize(1, 0.02f);
+    CHECK(kept.forward_backward(tokens, targets) == dropped.forward_backward(tokens, targets));
+    CHECK(first_difference(kept.gradients(), dropped.gradients()) == "");
+    for (TestStep* step : {&kept, &dropped}) step->update({.lr = 0.01f});
+    CHECK(kept.token_losses(tokens, targets) == dropped.token_losses(tokens, targets));
+    // Weights of a file, and those of a state that has all of them.
+    const auto from_file = [](const Parameter& p, float* values) {
+      for (std::int64_t i = 0; i < p.size(); ++i)
+        values[i] = 0.05f * irwin_hall_normal(7, static_cast<std::uint64_t>(p.in_model + i));
+    };
+    for (TestStep* step : {&kept, &dropped}) step->parameters().load_frozen(from_file);
+    const std::vector<float> of_file = kept.token_losses(tokens, targets);
+    CHECK(dropped.token_losses(tokens, targets) == of_file);
+    std::map<std::string, std::vector<std::byte>> saved;
+    kept.parameters().save_state([&](const StateTensor& part, std::vector<std::byte>& bytes) {
+      std::vector<std::byte>& whole = saved[part.name];
+      whole.insert(whole.end(), bytes.begin(), bytes.end());
+    });
+    dropped.parameters().initialize(1, 0.02f);
+    CHECK(dropped.token_losses(tokens, targets) != of_file);
+    dropped.parameters().load_state(
+        [&](const StateTensor& part, std::vector<std::byte>& bytes) {
+          const std::vector<std::byte>& whole = saved.at(part.name);
+          std::copy_n(whole.begin() + bytes_of(part.values.dtype, part.first), bytes.size(), bytes.begin());
+        },
+        false);
+    CHECK(dropped.token_losses(tokens, targets) == of_file);
+  }
+}
+
+TEST_CASE("LoRA: a mixture trains adapters beside frozen experts in every kind of recipe", "[moe]") {
+  StepSetup setup;
+  setup.model = find_model("tiny-moe-shared");
+  setup.T = 128, setup.lora = {8, 16};
+  const std::vector<std::int32_t> tokens = random_tokens(2, setup.T, setup.model.vocab),
+                                  targets = random_tokens(3, setup.T, setup.model.vocab);
+  for (const char* recipe : {"bf16", "mxfp8", "fp8_weights", "nf4_weights"}) {
+    INFO(recipe);
+    setup.recipe = find_recipe(recipe);
+    std::vector<double> losses;
+    Named first;
+    for (const bool keep : {true, false}) {
+      setup.keep_frozen = keep;
+      TestStep step(setup);
+      step.parameters().initialize(1, 0.02f);
+      losses.push_back(step.forward_backward(tokens, targets));
+      if (keep) first = step.gradients();
+      CHECK(first_difference(step.gradients(), first) == "");
+      for (const auto& [name, values] : step.weights()) CHECK(name.find(".experts.") == std::string::npos);
+      CHECK(step.update({.lr = 0.01f}) > 0);
+      losses.push_back(step.forward_backward(tokens, targets));
+    }
+    CHECK(losses[1] < losses[0]);
+    CHECK((losses[2] == losses[0] && losses[3] == losses[1]));
   }
 }
 

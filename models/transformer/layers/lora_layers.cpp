@@ -20,20 +20,21 @@ LoraLayers::LoraLayers(const StepContext& step)
   for (std::vector<Tensor>& inner : inner_) inner.resize(step.config.layers);
 }
 
-const LoraMatrices& LoraLayers::matrices(LinearRole role) const {
-  return *std::find_if(step_.parameters.layout().lora().begin(), step_.parameters.layout().lora().end(),
-                       [&](const LoraMatrices& m) { return m.role == role; });
+const LoraMatrices& LoraLayers::matrices(std::int64_t layer, LinearRole role) const {
+  const std::vector<LoraMatrices>& all = step_.parameters.layout().lora(layer);
+  return *std::find_if(all.begin(), all.end(), [&](const LoraMatrices& m) { return m.role == role; });
 }
 
 void LoraLayers::push_shared() {
   std::int64_t most = 0;
-  for (const LoraMatrices& m : step_.parameters.layout().lora()) most = std::max(most, m.inner());
+  for (std::int64_t layer = 0; layer < step_.config.layers; ++layer)
+    for (const LoraMatrices& m : step_.parameters.layout().lora(layer)) most = std::max(most, m.inner());
   inner_gradient_ = step_.push(most);
   layer_ = -1;
 }
 
 void LoraLayers::push_saved(std::int64_t layer) {
-  for (const LoraMatrices& m : step_.parameters.layout().lora())
+  for (const LoraMatrices& m : step_.parameters.layout().lora(layer))
     inner_[static_cast<int>(m.role)][layer] = step_.push(m.inner());
 }
 
@@ -64,7 +65,7 @@ Tensor LoraLayers::whole_b(std::int64_t layer, const LoraMatrices& m) const {
 
 void LoraLayers::fprop(std::int64_t layer, LinearRole role, const Tensor& y, const Tensor& x) {
   const Scope scope(step_.arena);
-  const LoraMatrices& m = matrices(role);
+  const LoraMatrices& m = matrices(layer, role);
   const Tensor& inner = inner_[static_cast<int>(role)][layer];
   step_.device.matmul({inner, plain(x), plain(a_of(m, weights(layer))), options_of(GemmRole::fprop, false)});
   step_.scale(inner, scale_);
@@ -72,7 +73,7 @@ void LoraLayers::fprop(std::int64_t layer, LinearRole role, const Tensor& y, con
 }
 
 Tensor LoraLayers::inner_gradient(std::int64_t layer, LinearRole role, const Tensor& dy) {
-  const LoraMatrices& m = matrices(role);
+  const LoraMatrices& m = matrices(layer, role);
   const Tensor gradient = inner_gradient_.elements(0, dy.rows * m.inner()).reshape(dy.rows, m.inner());
   if (layer_ == layer && role_ == role) return gradient;
   layer_ = layer, role_ = role;
@@ -85,11 +86,12 @@ Tensor LoraLayers::inner_gradient(std::int64_t layer, LinearRole role, const Ten
 
 void LoraLayers::dgrad(std::int64_t layer, LinearRole role, const Tensor& dx, const Tensor& dy) {
   step_.device.matmul({dx, plain(inner_gradient(layer, role, dy)),
-                       transposed(a_of(matrices(role), weights(layer))), options_of(GemmRole::dgrad, true)});
+                       transposed(a_of(matrices(layer, role), weights(layer))),
+                       options_of(GemmRole::dgrad, true)});
 }
 
 void LoraLayers::wgrad(std::int64_t layer, LinearRole role, const Tensor& dy, const Tensor& x) {
-  const LoraMatrices& m = matrices(role);
+  const LoraMatrices& m = matrices(layer, role);
   const Tensor unit = step_.parameters.gradients(step_.parameters.layout().block_unit(layer));
   const bool accumulate = step_.parameters.accumulates();
   step_.device.matmul({a_of(m, unit), transposed(inner_gradient(layer, role, dy)), transposed(x),

@@ -32,9 +32,7 @@ class LoraLayers {
   void wgrad(std::int64_t layer, LinearRole role, const Tensor& dy, const Tensor& x);
 
  private:
-  static constexpr int kRoles = kLinearRoles - 1;  // of a dense block
-
-  const LoraMatrices& matrices(LinearRole role) const;
+  const LoraMatrices& matrices(std::int64_t layer, LinearRole role) const;
   /// Returns A of all parts, [parts * rank, in].
   static Tensor a_of(const LoraMatrices& m, const Tensor& unit);
   /// Returns B of one part, [out, rank].
@@ -47,9 +45,9 @@ class LoraLayers {
 
   const StepContext& step_;
   const double scale_;
-  std::vector<Tensor> inner_[kRoles];  // u by layer
-  Tensor inner_gradient_;              // [M, most columns of any u]
-  std::int64_t layer_ = -1;            // whose du is in inner_gradient_; -1: none
+  std::vector<Tensor> inner_[kAllLinearRoles];  // u by layer
+  Tensor inner_gradient_;                       // [M, most columns of any u]
+  std::int64_t layer_ = -1;                     // whose du is in inner_gradient_; -1: none
   LinearRole role_ = LinearRole::qkv;
 };
 

@@ -28,6 +28,26 @@ QuantizedTensor make_quantized_tensor(const Tensor& value, const QuantFormat& ro
   return operand;
 }
 
+GemmOperand stored_weight(Device& device, Arena& arena, const QuantFormat& format, const Weight& weight) {
+  if (!weight.rowwise.empty()) return weight.rowwise;
+  QuantizedTensor w = make_quantized_tensor(weight.value, {}, {});
+  w.rowwise =
+      push_gemm_operand(arena, Segment::quantized_weights, format, weight.value.rows, weight.value.cols);
+  if (format.granularity == Granularity::tensor)
+    w.amax_out = arena.push(Segment::workspace, DType::f32, 1, 1);
+  device.quantize({w, true});
+  return w.rowwise;
+}
+
+Tensor dequantized_weight(Device& device, Arena& arena, const QuantFormat& format, const Weight& weight) {
+  const Tensor& shape = weight.value.empty() ? weight.rowwise.data : weight.value;
+  const DType dtype = weight.value.empty() ? DType::bf16 : weight.value.dtype;
+  const Tensor value = arena.push(Segment::workspace, dtype, shape.rows, shape.cols);
+  const Scope scope(arena);
+  device.dequantize({value, stored_weight(device, arena, format, weight)});
+  return value;
+}
+
 GemmOperand columns_of(Device& device, Arena& arena, const QuantizedTensor& operand, const Groups& groups) {
   if (!operand.columnwise.empty()) return operand.columnwise;
   const GemmOperand& rows = operand.rowwise;
@@ -37,29 +57,9 @@ GemmOperand columns_of(Device& device, Arena& arena, const QuantizedTensor& oper
   return columns;
 }
 
-GemmOperand Linear::stored(const Weight& weight) const {
-  if (!weight.rowwise.empty()) return weight.rowwise;
-  const QuantFormat& format = recipe_.weight_only;
-  QuantizedTensor w = make_quantized_tensor(weight.value, {}, {});
-  w.rowwise =
-      push_gemm_operand(arena_, Segment::quantized_weights, format, weight.value.rows, weight.value.cols);
-  if (format.granularity == Granularity::tensor)
-    w.amax_out = arena_.push(Segment::workspace, DType::f32, 1, 1);
-  device_.quantize({w, true});
-  return w.rowwise;
-}
-
-Tensor Linear::dequantized(const Weight& weight) const {
-  const Tensor& shape = weight.value.empty() ? weight.rowwise.data : weight.value;
-  const DType dtype = weight.value.empty() ? DType::bf16 : weight.value.dtype;
-  const Tensor value = arena_.push(Segment::workspace, dtype, shape.rows, shape.cols);
-  const Scope scope(arena_);
-  device_.dequantize({value, stored(weight)});
-  return value;
-}
-
 GemmOperand Linear::quantized(const Weight& weight, const QuantFormat& format, bool columns) const {
-  if (recipe_.weight_only.quantized()) return {{}, dequantized(weight), {}, columns};
+  if (recipe_.weight_only.quantized())
+    return {{}, dequantized_weight(device_, arena_, recipe_.weight_only, weight), {}, columns};
   if (!format.quantized()) return {format, weight.value, {}, columns};
   if (columns && !weight.columnwise.empty()) return weight.columnwise;
   if (!columns && !weight.rowwise.empty()) return weight.rowwise;
@@ -103,7 +103,7 @@ QuantizedTensor Linear::quantized_weight(const Weight& weight, bool columns) con
   QuantizedTensor w = make_quantized_tensor(weight.value, {}, {});
   if (recipe_.weight_only.quantized()) {
     w.columnwise = {};
-    w.rowwise = columns ? GemmOperand{} : stored(weight);
+    w.rowwise = columns ? GemmOperand{} : stored_weight(device_, arena_, recipe_.weight_only, weight);
     return w;
   }
   (columns ? w.columnwise : w.rowwise) =

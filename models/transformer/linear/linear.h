@@ -34,6 +34,12 @@ struct Weight {
   GemmOperand rowwise = {}, columnwise = {};
 };
 
+/// Returns a weight as Recipe::weight_only stores it, or stacked weights of experts as one matrix; quantized now in
+/// transient memory unless it is kept so.
+GemmOperand stored_weight(Device& device, Arena& arena, const QuantFormat& format, const Weight& weight);
+/// Returns the dequantized value of a stored weight, in transient memory.
+Tensor dequantized_weight(Device& device, Arena& arena, const QuantFormat& format, const Weight& weight);
+
 /// An operand of a linear layer.
 enum class LinearOperand : std::uint8_t { x, dy, w };
 /// Returns "x", "dy" or "w".
@@ -107,10 +113,6 @@ class Linear {
  private:
   /// Returns the weight's copy for a GEMM, in transient memory; `columns`: for dgrad.
   GemmOperand quantized(const Weight& weight, const QuantFormat& format, bool columns) const;
-  /// Returns the weight as Recipe::weight_only stores it; quantized now in transient memory unless it is kept so.
-  GemmOperand stored(const Weight& weight) const;
-  /// Returns the dequantized value of a stored weight, in transient memory.
-  Tensor dequantized(const Weight& weight) const;
   /// Dequantizes fprop's data of a matrix and quantizes it columnwise, in transient memory.
   GemmOperand quantized_again(const Tensor& value, const QuantFormat& fprop_format, const QuantFormat& format,
                               const RandomStream& random) const;

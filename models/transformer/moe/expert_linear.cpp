@@ -20,7 +20,6 @@ std::optional<std::string> experts_unsupported_reason(const Recipe& recipe) {
   const auto refuse = [&](const char* what) {
     return fmt::format("experts: {} is not grouped yet: {}", recipe.name, what);
   };
-  if (recipe.weight_only.quantized()) return refuse("weights stored quantized");
   for (const GemmRole role : kGemmRoles)
     for (const QuantFormat& f : {recipe.gemm(role).a, recipe.gemm(role).b}) {
       if (!f.quantized()) continue;
@@ -91,6 +90,8 @@ GemmOperand ExpertLinear::weight_columns(std::int64_t rows, std::int64_t cols) c
 
 GemmOperand ExpertLinear::quantized(const Weight& weight, const QuantFormat& format, bool columns,
                                     const GemmOperand& also) const {
+  if (recipe_.weight_only.quantized())
+    return {{}, dequantized_weight(device_, arena_, recipe_.weight_only, weight), {}, columns};
   const Tensor& value = weight.value;
   if (!format.quantized()) return {format, value, {}, columns};
   const GemmOperand copy = push_weight(format, value.rows, value.cols, columns);

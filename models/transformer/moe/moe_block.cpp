@@ -297,6 +297,7 @@ void MoeBlock::forward_down(std::int64_t layer, const MoeSaved& saved, const Blo
 void MoeBlock::expert_wgrad(std::int64_t layer, LinearRole role, const BlockTensors& g,
                             const QuantizedTensor& dy, const QuantizedTensor& x, const Groups& groups) const {
   Parameters& parameters = step_.parameters;
+  if (!parameters.trains_model()) return;
   parameters.commit(g[role]);
   experts(layer, role).wgrad(g[role], dy, x, groups, parameters.accumulates_experts(layer));
   if (parameters.layout().experts_apart(layer))
@@ -342,6 +343,7 @@ void MoeBlock::gate_up_backward(std::int64_t layer, const MoeSaved& saved, const
   const ExpertLinear linear = experts(layer, LinearRole::gate_up);
   const Recipe& recipe = step_.recipe(layer, LinearRole::gate_up);
   linear.dgrad(drows, dgate_up, with_columns(w[LinearRole::gate_up], saved.gate_up_columns), groups);
+  if (!step_.parameters.trains_model()) return;
   const Tensor weights = weights_input() ? routing.group_weights : Tensor{};
   QuantizedTensor tokens{.value = h.saved.value, .rowwise = recipe.flow ? h.saved.copy : GemmOperand{}};
   if (step_.parameters.layout().experts_apart(layer))

@@ -21,11 +21,17 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
   if (options.parallel.tensor > 1)
     throw Unsupported("parameters: no matrix is divided along the tensor axis");
   if (options.lora) {
-    if (options.parallel.weight_shards() > 1 || config.moe || options.master == Master::fp16 ||
-        options.gradients == DType::e4m3 || options.gather_format.quantized())
+    if (options.expert_ranks > 1 || options.master == Master::fp16 || options.gradients == DType::e4m3 ||
+        options.gather_format.quantized())
       throw Unsupported(
-          "parameters: adapters need unsharded ranks, no experts, and masters, gradients and weights without scales");
-    frozen_ = std::make_unique<FrozenWeights>(device, arena, config, options.weights, options.frozen_formats);
+          "parameters: adapters need whole experts, and masters, gradients and weights without scales");
+    frozen_ =
+        std::make_unique<FrozenWeights>(device, arena, config,
+                                        FrozenWeights::Options{.dtype = options.weights,
+                                                               .formats = options.frozen_formats,
+                                                               .keep_values = options.keep_frozen_values,
+                                                               .comm = groups_.weights.comm,
+                                                               .keep_gathered = options.keep_gathered});
   }
   if (options.expert_ranks > 1) expert_norm_ = arena.push(Segment::other, DType::f32, 1, 1);
   if (options.delayed.delayed())
@@ -126,6 +132,11 @@ void Parameters::allocate_gradients() {
   reduced_ = arena_.push(Segment::communication, options_.gradients, 1, largest);
 }
 
+Comm* Parameters::replicas() const {
+  if (frozen_) return comm_.size() > 1 ? &comm_ : nullptr;
+  return groups_.replicas.comm;
+}
+
 Tensor Parameters::local(const Tensor& buffer, int unit) const {
   return buffer.empty() ? Tensor{} : buffer.elements(layout_.shard_offset(unit), layout_.shard_size(unit));
 }
@@ -156,6 +167,7 @@ Tensor Parameters::local_weights(int unit) const {
 
 void Parameters::begin_step() {
   forget_gathered();
+  if (frozen_) frozen_->begin_step();
   release_gradients();  // before anything uses the stack's memory
   if (fp8_) refresh_fp8_weights();
   if (fp8_gradients_) fp8_gradients_->begin_step();
@@ -177,8 +189,8 @@ void Parameters::complete(int unit) {
     return;
   }
   if (adding_ == unit) add_reduced();
-  if (groups_.weights.comm) groups_.weights.comm->wait(shard_tickets_[unit]);
-  if (groups_.replicas.comm) groups_.replicas.comm->wait(replica_tickets_[unit]);
+  if (sharded()) groups_.weights.comm->wait(shard_tickets_[unit]);
+  if (Comm* others = replicas()) others->wait(replica_tickets_[unit]);
 }
 
 void Parameters::complete_all() {
@@ -186,6 +198,7 @@ void Parameters::complete_all() {
 }
 
 void Parameters::prefetch(int unit, Pass pass) {
+  if (frozen_) return frozen_->prefetch(unit, pass);
   if (!gathered(unit) || exchange_->has(unit, pass)) return;
   const Tensor place = exchange_->take_weights(unit, pass);
   if (in_fp8(unit)) return exchange_->gather(unit, pass, fp8_->codes(unit, pass), fp8_->scales(unit, pass));
@@ -195,7 +208,7 @@ void Parameters::prefetch(int unit, Pass pass) {
 }
 
 Tensor Parameters::gather(int unit, Pass pass) {
-  if (frozen_) return frozen_->unit(unit);
+  if (frozen_) return frozen_->unit(unit, pass);
   if (!sharded() && in_fp8(unit)) return fp8_->codes(unit, pass);
   if (!exchange_ || layout_.is_experts(unit)) return local_weights(unit);
   prefetch(unit, pass);
@@ -209,7 +222,7 @@ Tensor Parameters::gather(int unit, Pass pass) {
 }
 
 BlockWeights Parameters::gather_block(std::int64_t layer, Pass pass) {
-  if (frozen_) return frozen_->block(layer);
+  if (frozen_) return frozen_->block(layer, pass);
   const int unit = layout_.block_unit(layer);
   const Tensor weights = gather(unit, pass);
   if (in_fp8(unit))
@@ -265,9 +278,10 @@ void Parameters::reduce(int unit) {
   else if (sharded() && last)
     shard_tickets_[unit] =
         groups_.weights.comm->start_reduce_scatter(local_gradient(unit), whole_gradient(unit));
-  if (!last || !groups_.replicas.comm) return;
+  Comm* others = replicas();
+  if (!last || !others) return;
   add_reduced();
-  replica_tickets_[unit] = groups_.replicas.comm->start_all_reduce(local_gradient(unit));
+  replica_tickets_[unit] = others->start_all_reduce(local_gradient(unit));
 }
 
 /// Starts the reduction of one micro-step's gradient, to be added to those of earlier ones.

@@ -69,9 +69,10 @@ struct ParameterOptions {
   QuantFormat gather_format{};
   std::vector<bool> gather_fp8{};  ///< blocks exchanged or kept in that format
   bool keep_gathered = false;      ///< sharded: gather once per optimizer step and keep whole weights
-  LoraOptions lora =
-      {};  ///< trains adapters, the model's weights are frozen; unsharded ranks without experts only
+  LoraOptions lora = {};           ///< trains adapters, the model's weights are frozen; no expert parallelism
   std::vector<FrozenFormats> frozen_formats = {};  ///< copies of frozen weights to keep, for each block
+  bool keep_frozen_values =
+      true;                ///< also keep the BF16 values of frozen weights that only copies of them read
   bool sync_last = false;  ///< sharded: keep whole gradients and reduce them in the last micro-step; not e4m3
 
   /// The run's recipe with delayed scaling; default if no recipe has a history.
@@ -117,6 +118,14 @@ class Parameters {
   Tensor gradients(int unit);
   /// Frozen models: returns the weights of a unit's adapters in the dtype that GEMMs read.
   Tensor adapters(int unit) const { return local_weights(unit); }
+  /// Frozen models: returns true if some weights are in memory as quantized copies alone, which states do not have.
+  bool drops_frozen_values() const { return frozen_ && frozen_->drops_values(); }
+  /// For a dry run: allocates and computes as setting the first frozen weights does.
+  void account_first_weights() const {
+    if (!frozen_) return;
+    frozen_->set([](const FrozenWeights::Part&) {});
+    frozen_->quantize();
+  }
   /// Frozen models: returns where backward writes the gradient of the final norm, [1, 2 C], which nothing reads.
   Tensor discarded_gradients() const { return frozen_->discarded(); }
   /// Returns the gradients of a block's linear layers and vectors, experts included.
@@ -127,7 +136,9 @@ class Parameters {
   /// Returns true if backward must add to gradients(unit) instead of overwriting it.
   bool accumulates() const { return (!sharded() || keeps_gradients()) && !fp8_gradients_ && micro_step_ > 0; }
   /// Returns true if a block's experts stay in memory from its forward to its backward.
-  bool keeps_experts(std::int64_t layer) const { return !sharded() || layout_.experts_apart(layer); }
+  bool keeps_experts(std::int64_t layer) const {
+    return !(frozen_ ? frozen_->sharded() : sharded()) || layout_.experts_apart(layer);
+  }
   /// accumulates() for a block's experts.
   bool accumulates_experts(std::int64_t layer) const {
     return layout_.experts_apart(layer) ? micro_step_ > 0 : accumulates();
@@ -225,7 +236,8 @@ class Parameters {
   /// Returns true if this rank has a part to write.
   bool writes_state() const { return writes(false) || writes(true) || (delayed_ && delayed_->apart()); }
   /// `own`: the state is from a run of this case. Otherwise delayed scaling starts without history, and
-  /// scaled tensors are read in FP32 and rounded.
+  /// scaled tensors are read in FP32 and rounded. Frozen weights that are in memory as copies alone are not in a state of
+  /// this case: set them first. Another state must have all of them.
   void load_state(const StateReader& read, bool own = true);
 
   /// Returns a hash per parameter of this rank's bits (the master's if there is one), in layout order.
@@ -247,6 +259,8 @@ class Parameters {
   bool gathered(int unit) const { return sharded() && !layout_.is_experts(unit); }
   /// Returns true if this rank is the first replica of its experts or of everything else.
   bool writes(bool experts) const;
+  /// Returns the ranks that sum gradients of what is not shared; null: this rank alone. Adapters are never shared.
+  Comm* replicas() const;
   Tensor local(const Tensor& flat, int unit) const;
   /// Returns this rank's part of a unit's gradient.
   Tensor local_gradient(int unit) const;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <set>
+#include <stdexcept>
 
 #include "kernels/numerics/state_formats.h"
 #include "models/transformer/parallel/parameters.h"
@@ -17,7 +18,7 @@ void Parameters::zero_state() {
   if (fp16_master()) master_scales_->reset(device_);
   moments_->reset(device_);
   if (delayed_) delayed_->reset();
-  if (routers_) routers_->reset();
+  if (routers_ && !frozen_) routers_->reset();
 }
 
 void Parameters::derive_weights() {
@@ -27,12 +28,15 @@ void Parameters::derive_weights() {
   if (fp16_master()) round_vectors();
   forget_gathered();
   if (weight_amaxes_) weight_amaxes_->refresh(device_);
-  if (frozen_) frozen_->quantize();
+  if (!frozen_) return;
+  frozen_->begin_step();  // what was gathered is stale
+  frozen_->quantize();
 }
 
 void Parameters::initialize(std::uint64_t seed, float std) {
   if (frozen_) {
     frozen_->initialize(seed, std);
+    if (routers_) routers_->reset();
     return initialize_adapters(seed);
   }
   zero_state();  // biases too
@@ -60,10 +64,16 @@ void Parameters::initialize_adapters(std::uint64_t seed) {
 
 void Parameters::load_frozen(const std::function<void(const Parameter&, float*)>& read) {
   std::vector<float> whole;
-  frozen_->for_each([&](std::size_t, const Parameter& p, const Tensor& values) {
+  frozen_->set([&](const FrozenWeights::Part& part) {
+    if (part.values.empty()) return;
+    whole.resize(part.parameter->size());
+    read(*part.parameter, whole.data());
+    upload_rounded(part.values, whole.data() + part.first);
+  });
+  for_buffers([&](const Parameter& p, const Tensor& values) {
     whole.resize(p.size());
     read(p, whole.data());
-    upload_rounded(values, whole.data());
+    device_.upload(values, whole.data());
   });
   derive_weights();
 }
@@ -131,8 +141,12 @@ std::vector<StateTensor> Parameters::state() const {
     }
   };
   if (delayed_) add(delayed_->state(), !delayed_->apart());
-  if (routers_) add(routers_->state(layout_), true);
-  if (frozen_) add(frozen_->state(), true);
+  if (routers_) add(routers_->state(model_layout()), true);
+  if (!frozen_) return state;
+  const bool sharded_base = frozen_->sharded();
+  if (sharded_base && groups_.weights.comm->rank() > 0)  // the first rank writes what all of them have
+    for (StateTensor& tensor : state) tensor.first = 0, tensor.values = {nullptr, tensor.values.dtype, 0, 0};
+  add(frozen_->state(), !sharded_base);
   return state;
 }
 
@@ -171,8 +185,9 @@ void Parameters::load_state(const StateReader& read, bool own) {
     precbench::load_state(device_, foreign, read);
     moments_->load_scaled(device_, read);
   }
-  if (routers_) precbench::load_state(device_, routers_->state(layout_), read);
-  if (frozen_) precbench::load_state(device_, frozen_->state(), read);
+  if (routers_) precbench::load_state(device_, routers_->state(model_layout()), read);
+  if (frozen_ && own) precbench::load_state(device_, frozen_->state(), read);
+  if (frozen_ && !own) frozen_->load(read);
   derive_weights();
 }
 
@@ -185,18 +200,19 @@ void Parameters::load(const std::function<void(const Parameter&, float*)>& read)
     read(p, whole.data());
     store_weights(unit, i, part.values, whole.data() + part.first);
   });
-  for_buffers([&](const Parameter& p, const Tensor& values) {
-    whole.resize(p.size());
-    read(p, whole.data());
-    device_.upload(values, whole.data());
-  });
+  if (!frozen_)
+    for_buffers([&](const Parameter& p, const Tensor& values) {
+      whole.resize(p.size());
+      read(p, whole.data());
+      device_.upload(values, whole.data());
+    });
   derive_weights();
 }
 
 void Parameters::for_buffers(const std::function<void(const Parameter&, const Tensor&)>& visit) const {
   if (!routers_) return;
-  const std::vector<StateTensor> state = routers_->state(layout_);
-  for (std::size_t i = 0; i < state.size(); ++i) visit(layout_.buffers()[i], state[i].values);
+  const std::vector<StateTensor> state = routers_->state(model_layout());
+  for (std::size_t i = 0; i < state.size(); ++i) visit(model_layout().buffers()[i], state[i].values);
 }
 
 void Parameters::change(const std::function<ElementChange(const Parameter&)>& change_of, Replaced* replaced) {
@@ -216,14 +232,16 @@ void Parameters::change(const std::function<ElementChange(const Parameter&)>& ch
 void Parameters::change_frozen(const std::function<ElementChange(const Parameter&)>& change_of,
                                Replaced* replaced) {
   if (!frozen_) return;
-  frozen_->for_each([&](std::size_t, const Parameter& p, const Tensor& stored) {
+  frozen_->for_each([&](const FrozenWeights::Part& part) {
     if (replaced) replaced->emplace_back();
-    const ElementChange changed = change_of(p);
+    const ElementChange changed = change_of(*part.parameter);
     if (!changed) return;
-    std::vector<float> values = download_widened(stored);
+    if (part.values.empty() && !frozen_->sharded())
+      throw std::logic_error("parameters: a weight that is in memory as a copy alone cannot be changed");
+    std::vector<float> values = download_widened(part.values);
     if (replaced) replaced->back() = values;
-    for (std::int64_t e = 0; e < p.size(); ++e) values[e] = changed(e, values[e]);
-    upload_rounded(stored, values.data());
+    for (std::int64_t e = 0; e < part.values.size(); ++e) values[e] = changed(part.first + e, values[e]);
+    if (!part.values.empty()) upload_rounded(part.values, values.data());
   });
 }
 
@@ -237,9 +255,9 @@ void Parameters::restore(const Replaced& replaced) {
   });
   if (frozen_) {
     const std::size_t first = weights_state().size();
-    frozen_->for_each([&](std::size_t index, const Parameter&, const Tensor& values) {
-      if (first + index < replaced.size() && !replaced[first + index].empty())
-        upload_rounded(values, replaced[first + index].data());
+    frozen_->for_each([&](const FrozenWeights::Part& part) {
+      if (first + part.index < replaced.size() && !replaced[first + part.index].empty())
+        upload_rounded(part.values, replaced[first + part.index].data());
     });
   }
   derive_weights();
@@ -281,7 +299,8 @@ void Parameters::save(Kind kind, const std::function<void(const Parameter&, cons
     const Tensor mine = kind == Kind::gradients ? local_gradient(u) : local_leading(u);
     const Scope scope(arena_);
     Tensor full = mine;
-    if (Comm* others = layout_.is_experts(u) ? groups_.experts.comm : groups_.weights.comm) {
+    Comm* shards = sharded() ? groups_.weights.comm : nullptr;
+    if (Comm* others = layout_.is_experts(u) ? groups_.experts.comm : shards) {
       full = arena_.push_uncounted(mine.dtype, 1, mine.size() * others->size());
       others->all_gather(full, mine);
     }
@@ -298,7 +317,7 @@ void Parameters::save(Kind kind, const std::function<void(const Parameter&, cons
       write(p, download_widened(full.elements(p.offset, p.size()), scale).data());
     }
   }
-  if (kind == Kind::weights)
+  if (kind == Kind::weights && !frozen_)
     for_buffers(
         [&](const Parameter& p, const Tensor& values) { write(p, download_widened(values, {}).data()); });
 }

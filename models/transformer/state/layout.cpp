@@ -169,15 +169,17 @@ Layout::Layout(const ModelConfig& config, const LoraOptions& lora) : config_(con
     block_units_.push_back(unit_count());
     Unit& unit = units_.emplace_back();
     unit.layer = layer;
-    lora_.clear();  // the same in every block
+    std::vector<LoraMatrices>& adapters = lora_[config.has_experts(layer)];
+    adapters.clear();  // the same in every block of a kind
     for (const LinearSpec& linear : block_of(config, layer).linears) {
+      if (!has_adapter(linear)) continue;
       std::vector<ParameterPart> inputs;
       for (const ParameterPart& part : linear.parts)
         inputs.push_back({lora_a_name(prefix + part.name), lora.rank});
       const std::size_t first = unit.parameters.size();
       append(unit, "", inputs, ParameterKind::matrix, linear.in);
       LoraMatrices& matrices =
-          lora_.emplace_back(linear.role, linear.in, lora.rank, unit.parameters[first].offset);
+          adapters.emplace_back(linear.role, linear.in, lora.rank, unit.parameters[first].offset);
       for (const ParameterPart& part : linear.parts) {
         append(unit, "", {{lora_b_name(prefix + part.name), part.size}}, ParameterKind::matrix, lora.rank);
         matrices.outputs.push_back({unit.parameters.back().offset, part.size});

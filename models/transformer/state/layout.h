@@ -157,8 +157,10 @@ class Layout {
   const std::vector<Parameter>& buffers() const { return buffers_; }
 
   BlockTensors block(std::int64_t layer, const Tensor& unit) const;
-  /// The adapters of every block's linear layers; empty unless this is a layout of adapters.
-  const std::vector<LoraMatrices>& lora() const { return lora_; }
+  /// The adapters of a block's linear layers; empty unless this is a layout of adapters. Experts and routers have none.
+  const std::vector<LoraMatrices>& lora(std::int64_t layer) const {
+    return lora_[config_.has_experts(layer)];
+  }
   /// Returns this rank's part of an expert unit as one stacked matrix.
   Tensor expert_stack(int unit, const Tensor& part) const;
   /// The matrices of a block's linear layers in declaration order, without experts that are units of their
@@ -206,7 +208,7 @@ class Layout {
   std::int64_t positions_offset_ = 0, final_norm_offset_ = 0, final_norm_bias_offset_ = 0,
                head_bias_offset_ = 0;
   std::vector<std::int64_t> shard_sizes_, shard_offsets_;
-  std::vector<LoraMatrices> lora_;
+  std::vector<LoraMatrices> lora_[2];  // [0]: of blocks without experts; [1]: with
 };
 
 /// Returns elements of a flat tensor; empty if the tensor is not kept.

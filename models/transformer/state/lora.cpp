@@ -20,6 +20,10 @@ std::string adapter_name(const std::string& weight, const char* which) {
 std::string lora_a_name(const std::string& weight) { return adapter_name(weight, ".lora_A"); }
 std::string lora_b_name(const std::string& weight) { return adapter_name(weight, ".lora_B"); }
 
+bool has_adapter(const LinearSpec& linear) {
+  return linear.experts == 1 && linear.role != LinearRole::router;
+}
+
 Recipe recipe_of_frozen(Recipe recipe) {
   recipe.wgrad = {};
   recipe.flow = false;
@@ -28,9 +32,11 @@ Recipe recipe_of_frozen(Recipe recipe) {
 
 std::int64_t lora_parameter_count(const ModelConfig& config, std::int64_t rank) {
   std::int64_t sum = 0;
-  for (const LinearSpec& linear : block_of(config, 0).linears)
-    for (const ParameterPart& part : linear.parts) sum += rank * (linear.in + part.size);
-  return config.layers * sum;
+  for (std::int64_t layer = 0; layer < config.layers; ++layer)
+    for (const LinearSpec& linear : block_of(config, layer).linears)
+      for (const ParameterPart& part : linear.parts)
+        if (has_adapter(linear)) sum += rank * (linear.in + part.size);
+  return sum;
 }
 
 float lora_bound(std::int64_t in) { return static_cast<float>(1 / std::sqrt(static_cast<double>(in))); }

@@ -3,13 +3,15 @@
 //   y = x W^T + alpha / rank (x A^T) B^T      A [rank, in], B [out, rank]
 //
 // W is frozen. Every part of a matrix (q, k, v; gate, up) has an A and a B of its own, as in peft with
-// target_modules "all-linear". The embedding, norms, biases and lm_head have none and are frozen, too.
+// target_modules "all-linear". The embedding, norms, biases, lm_head, routers and routed experts have none and are
+// frozen, too.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
 #include "kernels/numerics/recipe.h"
+#include "models/config/block.h"
 #include "models/config/config.h"
 
 namespace precbench {
@@ -31,7 +33,10 @@ std::string lora_b_name(const std::string& weight);
 /// Returns a recipe as layers with frozen weights run it: wgrad, whose operands adapters read instead, is BF16.
 Recipe recipe_of_frozen(Recipe recipe);
 
-/// Returns the number of elements of all adapters of a model without experts.
+/// Returns true if a linear layer of a block has adapters: experts and routers have none.
+bool has_adapter(const LinearSpec& linear);
+
+/// Returns the number of elements of all adapters of a model.
 std::int64_t lora_parameter_count(const ModelConfig& config, std::int64_t rank);
 
 /// Returns the bound of the uniform distribution from which A starts, Kaiming's with a = sqrt(5), as in peft.
