@@ -57,7 +57,7 @@ TEST_CASE("recipe sets: native asks the device", "[cli]") {
     INFO(recipe.name);
     bool all_native = true;
     for (const GemmRole role : kGemmRoles)
-      all_native = all_native && cpu->support(recipe.gemm(role), role).execution == Execution::native;
+      all_native = all_native && recipe_support(*cpu, recipe, role).execution == Execution::native;
     CHECK((std::count(native.begin(), native.end(), recipe.name) == 1) == all_native);
   }
   Axes axes = {{"recipe", {"native,mxfp8"}}, {"device", {"cpu"}}};
