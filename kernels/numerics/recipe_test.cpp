@@ -126,7 +126,8 @@ TEST_CASE("find_recipe: unknown names and unreadable files give different errors
       "tensorwise_delayed_recent, tensorwise_delayed_e4m3, blockwise, "
       "blockwise_pow2, mxfp8, mxfp8_floor, mxfp8_ceil, mxfp8_even, mxfp8_e5m2, mxfp8_wgrad_hp, mxfp8_w2d, "
       "bf16_moments, coat, msamp_o1, msamp_o2, msamp_o3, rowwise_e5m2, rowwise_e4m1, nvfp4, nvfp4_rne, nvfp4_norht, nvfp4_w1d, nvfp4_all, nvfp4_sr_fwd, "
-      "nvfp4_fprop_bf16, mxfp4_bwd, mxfp4_bwd_rne, mxfp4_bwd_norht, mxfp4_bwd_plain, quartet, quartet_sr, quartet2");
+      "nvfp4_fprop_bf16, mxfp4_bwd, mxfp4_bwd_rne, mxfp4_bwd_norht, mxfp4_bwd_plain, quartet, quartet_sr, quartet2, "
+      "fp8_weights, nvfp4_weights, nf4_weights");
   CHECK(refusal_of([] { find_recipe("no/such.json"); }) == "no/such.json: no such file");
 
   const std::string path = PRECBENCH_BINARY_DIR "/recipe_test.json";
@@ -148,8 +149,8 @@ TEST_CASE("recipe_from_json: a bad row names its field and the nearest valid val
         "fprop.fast_acum: unknown key; did you mean fast_accum?");
   CHECK(error_with("mxfp8", "/wgrad/b/granularty", "1x32") ==
         "wgrad.b.granularty: unknown key; did you mean granularity?");
-  CHECK(error_with("mxfp8", "/wgrad/b/granularity", "1x64") ==
-        "wgrad.b.granularity: unknown value \"1x64\"; did you mean 1x32?");
+  CHECK(error_with("mxfp8", "/wgrad/b/granularity", "1x3") ==
+        "wgrad.b.granularity: unknown value \"1x3\"; did you mean 1x32?");
   CHECK(error_with("mxfp8", "/dgrad/a/format", "e4m3fn") ==
         "dgrad.a.format: unknown value \"e4m3fn\"; did you mean e4m3?");
   CHECK(error_with("mxfp8", "/dgrad/a/format", 8) == "dgrad.a.format: expected a string, got 8");
@@ -168,7 +169,7 @@ TEST_CASE("recipe_from_json: a bad row names its field and the nearest valid val
       "wgrad.b.format: missing; one of bf16, e4m3, e5m2, e4m2, e4m1, e5m1, e5m3, e4m4, e3m4, e3m3, e2m1, or "
       "{\"grid\": [VALUES]}");
   CHECK(error_without("rowwise", "/wgrad/b", "granularity") ==
-        "wgrad.b.granularity: missing; one of tensor, row, 1x128, 128x128, 1x32, 32x32, 1x16, 16x16");
+        "wgrad.b.granularity: missing; one of tensor, row, 1x128, 128x128, 1x64, 1x32, 32x32, 1x16, 16x16");
 }
 
 TEST_CASE("recipe_from_json: the default scale type is the plain one of the granularity", "[recipe]") {

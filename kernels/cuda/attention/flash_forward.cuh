@@ -1,15 +1,16 @@
 // The forward kernel of flash attention: out = softmax(q k^T / sqrt(head_dim)) v, causal, and lse, without a score matrix
 // in memory.
 //
-// A block of 4 warps owns 128 query rows of one head and loops over K and V in tiles of 64, double-buffered
-// in shared memory (64 rows and tiles of 32 for heads wider than 128). With 32 rows per warp, a K or V fragment serves two row blocks; otherwise shared memory
-// would limit the tensor cores. Scores, probabilities and the output stay in registers: the accumulators of q
-// k^T, rounded to BF16, are the A operand of p v. Softmax is online, in FP32 and powers of two. Tile 0 holds
-// column 0, which every row may see, so the running maximum is finite from the first tile on. Rows and
-// columns beyond T are zeros in shared memory; the causal mask covers the columns, and the rows are not
-// written. With a window or documents, blocks begin at the tile of their first row's first key, and warps skip those before theirs.
-// The grid is [B heads, query blocks], the longest (last) query blocks first. Bytes: q and out once,
-// k and v once per query block (from L2); 4 T^2 heads head_dim / 2 FLOPs per sequence.
+// A block of 4 warps owns 128 query rows of one head and loops over K and V in tiles of 64, double-buffered in
+// shared memory (64 rows and tiles of 32 for heads wider than 128). With 32 rows per warp, a K or V fragment
+// serves two row blocks; otherwise shared memory would limit the tensor cores. Scores, probabilities and the
+// output stay in registers: the accumulators of q k^T, rounded to BF16, are the A operand of p v. Softmax is
+// online, in FP32 and powers of two. Tile 0 holds column 0, which every row may see, so the running maximum is
+// finite from the first tile on. Rows and columns beyond T are zeros in shared memory; the causal mask covers
+// the columns, and the rows are not written. With a window or documents, blocks begin at the tile of their
+// first row's first key, and warps skip those before theirs. The grid is [B heads, query blocks], the longest
+// (last) query blocks first. Bytes: q and out once, k and v once per query block (from L2); 4 T^2 heads
+// head_dim / 2 FLOPs per sequence.
 #pragma once
 
 #include "kernels/cuda/attention/flash.h"

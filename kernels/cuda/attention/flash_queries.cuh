@@ -1,6 +1,6 @@
-// Shared by the forward and the dq kernel: a block of four warps owns 128 query rows of one head, 32 per
-// warp (64 and 16 of heads wider than 128), and loops over the K and V tiles that these may see, double-buffered in shared memory. The grid is [B
-// heads, query blocks], the longest (last) query blocks first.
+// Shared by the forward and the dq kernel: a block of four warps owns 128 query rows of one head, 32 per warp
+// (64 and 16 of heads wider than 128), and loops over the K and V tiles that these may see, double-buffered in
+// shared memory. The grid is [B heads, query blocks], the longest (last) query blocks first.
 #pragma once
 
 #include "kernels/cuda/attention/flash_tile.cuh"
