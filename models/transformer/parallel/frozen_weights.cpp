@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <stdexcept>
-#include <tuple>
 
 namespace precbench {
 namespace {
@@ -21,12 +20,6 @@ bool can_keep_copy(const QuantFormat& format) {
       format.transform.signs == Signs::backward || format.transform.signs == Signs::gemm;
   return format.quantized() && !format.delayed() && !format.from_fprop && !random_signs && format.eden == 0 &&
          format.element_rounding == ElementRounding::rne;
-}
-
-void FrozenFormats::set(LinearRole role, const Recipe& recipe) {
-  const auto place = static_cast<std::size_t>(role);
-  std::tie(fprop[place], dgrad[place]) = stored_formats(recipe);
-  one_copy[place] = recipe.weight_only.quantized();
 }
 
 FrozenWeights::FrozenWeights(Device& device, Arena& arena, const ModelConfig& config, Options options)

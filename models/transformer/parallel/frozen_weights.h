@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "kernels/comm/comm.h"
@@ -29,7 +30,11 @@ struct FrozenFormats {
   std::array<bool, kAllLinearRoles> one_copy{};
 
   /// Sets the formats in which a recipe reads the weights of a role.
-  void set(LinearRole role, const Recipe& recipe);
+  void set(LinearRole role, const Recipe& recipe) {
+    const auto place = static_cast<std::size_t>(role);
+    std::tie(fprop[place], dgrad[place]) = stored_formats(recipe);
+    one_copy[place] = recipe.weight_only.quantized();
+  }
 };
 
 /// Returns true if quantizing a weight again would give the same bits, so that a copy can be kept: it depends on no
