@@ -54,10 +54,8 @@ json row_with(const char* key, const std::string& value) {
 }  // namespace
 
 TEST_CASE("recipe schema: every built-in recipe is valid", "[recipe]") {
-  for (const auto* table :
-       {&builtin_recipes(), &control_recipes(), &fp4_recipes(), &weight_only_group().recipes})
-    for (const Recipe& recipe : *table)
-      CHECK(violations(recipe_to_json(recipe)) == std::vector<std::string>{});
+  for (const Recipe& recipe : named_recipes())
+    CHECK(violations(recipe_to_json(recipe)) == std::vector<std::string>{});
   json row = recipe_to_json(find_recipe("rowwise"));
   row["layers"] = {{"keep_bf16", {"first:1"}}};
   row["schedule"] = {"bf16@0.82"};

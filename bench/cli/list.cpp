@@ -84,8 +84,8 @@ std::string other_than_products(const Recipe& recipe) {
        {std::pair("m", &optimizer.m), std::pair("v", &optimizer.v), std::pair("master", &optimizer.master),
         std::pair("weights", &optimizer.weights), std::pair("gradients", &optimizer.gradients)})
     if (!format->empty()) words.push_back(fmt::format("{} {}", what, *format));
-  if (recipe.weight_only.quantized()) words.push_back("weights stored as " + describe(recipe.weight_only));
   if (!optimizer.gradient_sum.empty()) words.back() += " summed in " + optimizer.gradient_sum;
+  if (recipe.weight_only.quantized()) words.push_back("weights stored as " + describe(recipe.weight_only));
   return fmt::format("{}", fmt::join(words, ", "));
 }
 
@@ -258,11 +258,10 @@ void list_devices() {
   TextRows rows = {{"device", "what", "native", "emulated", "unsupported"}};
   const auto add = [&](const std::string& name, const std::string& what, const Device& device) {
     std::vector<std::string> row = {name, what, "", "", ""};
-    for (const auto* table : {&builtin_recipes(), &fp4_recipes(), &weight_only_group().recipes})
-      for (const Recipe& recipe : *table) {
-        std::string& cell = row[2 + static_cast<int>(gemm_support_of(recipe, device).execution)];
-        cell += (cell.empty() ? "" : " ") + recipe.name;
-      }
+    for (const Recipe& recipe : listed_recipes()) {
+      std::string& cell = row[2 + static_cast<int>(gemm_support_of(recipe, device).execution)];
+      cell += (cell.empty() ? "" : " ") + recipe.name;
+    }
     for (std::string& cell : row)
       if (cell.empty()) cell = "-";
     rows.push_back(row);

@@ -67,13 +67,6 @@ const std::vector<RecipeSet>& recipe_sets() {
   return sets;
 }
 
-std::vector<Recipe> listed_recipes() {
-  std::vector<Recipe> recipes = builtin_recipes();
-  for (const auto* more : {&fp4_recipes(), &weight_only_group().recipes})
-    recipes.insert(recipes.end(), more->begin(), more->end());
-  return recipes;
-}
-
 std::optional<std::vector<std::string>> recipes_in(const std::string& word) {
   const auto& sets = recipe_sets();
   const auto set =

@@ -22,9 +22,6 @@ struct RecipeSet {
 /// Returns all, fp8, mx, fp4, native.
 const std::vector<RecipeSet>& recipe_sets();
 
-/// Returns the built-in recipes without controls: those of `list recipes`, BF16 first.
-std::vector<Recipe> listed_recipes();
-
 /// Returns the names of a set's recipes in the order of `list recipes`; null if `word` names no set. `native`
 /// stays a word, because this does not know the device.
 std::optional<std::vector<std::string>> recipes_in(const std::string& word);

@@ -32,15 +32,14 @@ std::optional<int> needed_by(const GemmRecipe& gemm, int compute_capability) {
 
 std::vector<RecipeFact> recipe_facts(const Device& device, int compute_capability) {
   std::vector<RecipeFact> facts;
-  for (const auto* table : {&builtin_recipes(), &fp4_recipes()})
-    for (const Recipe& recipe : *table) {
-      RecipeFact fact{recipe.name, {}, cublaslt_needed(recipe, compute_capability)};
-      for (const GemmRole role : kGemmRoles) {
-        GemmSupport support = recipe_support(device, recipe, role);
-        if (support.execution > fact.support.execution) fact.support = std::move(support);
-      }
-      facts.push_back(std::move(fact));
+  for (const Recipe& recipe : listed_recipes()) {
+    RecipeFact fact{recipe.name, {}, cublaslt_needed(recipe, compute_capability)};
+    for (const GemmRole role : kGemmRoles) {
+      GemmSupport support = recipe_support(device, recipe, role);
+      if (support.execution > fact.support.execution) fact.support = std::move(support);
     }
+    facts.push_back(std::move(fact));
+  }
   return facts;
 }
 

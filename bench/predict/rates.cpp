@@ -167,11 +167,11 @@ double correction_at(const Points& points, const std::vector<double>& place) {
   return sum / weights;
 }
 
-}  // namespace
-
 /// Time of attention with soft-capped scores over that of plain scores. Assumed until rates of it are measured: most of its
 /// kernels use neither wgmma nor TMA, and it takes two more special functions per score (kernels/cuda/attention).
 constexpr double kSoftcapTime = 3;
+
+}  // namespace
 
 OpTimer::Time OpTimer::time(const OpCost& op, const std::string& formats) const {
   const double ideal = peaks_.ideal_seconds(op.flops, op.bytes, op.math);

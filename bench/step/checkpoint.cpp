@@ -96,14 +96,12 @@ const char* safetensors_name(DType dtype) {
   }
 }
 
-std::vector<StateTensor> state_of(const Plan& plan, bool all_frozen) {
+std::vector<StateTensor> state_of(const Plan& plan) {
   constexpr std::int64_t kUnlimited = std::int64_t{1} << 55;
   const std::unique_ptr<Device> device = make_dry_device(nullptr);
   const std::unique_ptr<Comm> comm = make_dry_comm(0, plan.ranks);
   Arena arena(device->allocate(kUnlimited), kUnlimited);
-  ParameterOptions options = plan.parameters;
-  options.keep_frozen_values = options.keep_frozen_values || all_frozen;
-  return Parameters(*device, *comm, arena, plan.model, options).state();
+  return Parameters(*device, *comm, arena, plan.model, plan.parameters).state();
 }
 
 std::pair<std::string, std::string> kind_and_name(const std::string& tensor) {
@@ -190,7 +188,9 @@ bool Checkpoint::has_scales(const std::string& kind, const std::string& name) co
 
 void Checkpoint::check_tensors(const Plan& plan, Use use) const {
   if (unsupported_reason(plan)) return;  // reported in the case's row
-  for (const StateTensor& tensor : state_of(plan, use == Use::fork)) {
+  Plan reader = plan;
+  if (use == Use::fork) reader.parameters.keep_frozen_values = true;  // a fork quantizes them anew
+  for (const StateTensor& tensor : state_of(reader)) {
     const auto [kind, name] = kind_and_name(tensor.name);
     if (use == Use::fork && (kind == kScales || kind.ends_with(kScaleSuffix))) continue;
     const std::string path = file_of_kind(path_, kind);
@@ -200,8 +200,8 @@ void Checkpoint::check_tensors(const Plan& plan, Use use) const {
           fmt::format("{}: its state lacks {}", (fs::path(path_) / kStateFile).string(), kind));
     if (kind == FrozenWeights::kStateKind && use == Use::fork && !file->second.find(name))
       throw InvalidInput(fmt::format(
-          "{}: lacks {}, of a run whose frozen weights were in memory as quantized copies alone; continue that run, or "
-          "fork one with --recipe bf16 or --fidelity-batches",
+          "{}: lacks {}: its run had frozen weights in memory as quantized copies alone and can only be continued; fork "
+          "one with --recipe bf16 or with --fidelity-batches, which keep them",
           path, name));
     const StoredTensor& stored = file->second.at(name);
     const char* wanted = safetensors_name(tensor.values.dtype);

@@ -34,9 +34,8 @@ std::pair<std::string, std::string> kind_and_name(const std::string& tensor);
 /// Returns the safetensors name of a dtype of the state: "BF16", "F32", ...
 const char* safetensors_name(DType dtype);
 
-/// Returns the tensors of a state of this plan, without their values. `all_frozen`: also frozen weights that a run of the
-/// plan has in memory as quantized copies alone.
-std::vector<StateTensor> state_of(const Plan& plan, bool all_frozen = false);
+/// Returns the tensors of a state of this plan, without their values.
+std::vector<StateTensor> state_of(const Plan& plan);
 
 /// Returns the folders of finished checkpoints by step; empty if `folder` does not exist.
 std::map<std::int64_t, std::string> checkpoints_in(const std::string& folder);

@@ -452,10 +452,11 @@ PRECBENCH_OP_TEST(documents_on, "attention within documents") {
     all.push_back({.B = 2, .T = 300, .heads = 2, .kv_heads = 1, .head_dim = D, .softcap = 0.7f});
   for (const AttentionShape& s : all) {
     INFO("T " << s.T << ", head_dim " << s.head_dim << ", window " << s.window << ", softcap " << s.softcap);
-    AttentionShape ours = s;  // that our kernels run
-    ours.softcap = 0.7f;
-    if (const std::string why = b.device().attention_refusal(ours); !why.empty() && s.head_dim > 128) {
-      // GPUs whose blocks have too little shared memory.
+    // Documents are our kernels' on a GPU, as soft-capped scores are. Blocks of some GPUs lack memory for wide heads.
+    AttentionShape capped = s;
+    capped.softcap = 0.7f;
+    if (const std::string why = b.device().attention_refusal(capped);
+        why.find("shared memory") != std::string::npos) {
       WARN(why);
       continue;
     }

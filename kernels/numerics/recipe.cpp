@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <initializer_list>
+
 #include "kernels/base/enum_names.h"
 #include "kernels/numerics/grid.h"
 #include "kernels/numerics/scale_layout.h"
@@ -323,6 +325,12 @@ std::vector<Recipe> all_of(const std::vector<RecipeGroup>& groups) {
   return all;
 }
 
+std::vector<Recipe> joined(std::initializer_list<const std::vector<Recipe>*> tables) {
+  std::vector<Recipe> all;
+  for (const std::vector<Recipe>* table : tables) all.insert(all.end(), table->begin(), table->end());
+  return all;
+}
+
 }  // namespace
 
 const std::vector<RecipeGroup>& recipe_groups() {
@@ -412,6 +420,18 @@ const RecipeGroup& weight_only_group() {
            "nf4_weights", nf4(),
            "QLoRA (arXiv 2305.14314): NF4 weights, FP32 absmax of blocks of 64, not quantized again")}};
   return group;
+}
+
+const std::vector<Recipe>& listed_recipes() {
+  static const std::vector<Recipe> recipes =
+      joined({&builtin_recipes(), &fp4_recipes(), &weight_only_group().recipes});
+  return recipes;
+}
+
+const std::vector<Recipe>& named_recipes() {
+  static const std::vector<Recipe> recipes =
+      joined({&builtin_recipes(), &control_recipes(), &fp4_recipes(), &weight_only_group().recipes});
+  return recipes;
 }
 
 std::pair<QuantFormat, QuantFormat> stored_formats(const Recipe& recipe) {

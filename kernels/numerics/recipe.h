@@ -243,6 +243,10 @@ const std::vector<Recipe>& fp4_recipes();
 /// Recipes of weight-only quantization (Recipe::weight_only).
 const RecipeGroup& weight_only_group();
 
+/// Return all recipes of these tables without controls, BF16 first, and with them.
+const std::vector<Recipe>& listed_recipes();
+const std::vector<Recipe>& named_recipes();
+
 /// Finds a recipe by a name of one of these tables, or by the path of a JSON file (anything that ends in
 /// ".json", or "-" for standard input). Throws InvalidInput with the nearest valid name, or with the file's
 /// bad field.
@@ -252,7 +256,7 @@ Recipe find_recipe(const std::string& name_or_path);
 /// weight_only one for both, that of fprop.
 std::pair<QuantFormat, QuantFormat> stored_formats(const Recipe& recipe);
 
-/// Reads and checks a user's row. Every error names the field: `wgrad.b.granularity: unknown value "1x64"
+/// Reads and checks a user's row. Every error names the field: `wgrad.b.granularity: unknown value "1x3"
 /// ...`.
 Recipe recipe_from_json(const nlohmann::json& json);
 nlohmann::json recipe_to_json(const Recipe& recipe);

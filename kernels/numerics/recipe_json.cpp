@@ -197,12 +197,10 @@ Recipe recipe_from_json(const json& object) {
     if (const auto why = flow_unsupported_reason(recipe)) fail("flow", *why);
   read_layers_and_schedule(object, recipe);
   read_optimizer(object, recipe);
-  for (const auto* table :
-       {&builtin_recipes(), &control_recipes(), &fp4_recipes(), &weight_only_group().recipes})
-    for (const Recipe& builtin : *table)
-      if (builtin.name == recipe.name && builtin != recipe)
-        fail("name",
-             fmt::format("{} is a built-in recipe with other values; choose another name", recipe.name));
+  for (const Recipe& builtin : named_recipes())
+    if (builtin.name == recipe.name && builtin != recipe)
+      fail("name",
+           fmt::format("{} is a built-in recipe with other values; choose another name", recipe.name));
   return recipe;
 }
 
@@ -231,12 +229,10 @@ json recipe_to_json(const Recipe& recipe) {
 Recipe find_recipe(const std::string& name_or_path) {
   if (name_or_path.ends_with(".json") || name_or_path == kStandardInput) return read_file(name_or_path);
   std::vector<std::string> names;
-  for (const auto* table :
-       {&builtin_recipes(), &control_recipes(), &fp4_recipes(), &weight_only_group().recipes})
-    for (const Recipe& recipe : *table) {
-      if (recipe.name == name_or_path) return recipe;
-      names.push_back(recipe.name);
-    }
+  for (const Recipe& recipe : named_recipes()) {
+    if (recipe.name == name_or_path) return recipe;
+    names.push_back(recipe.name);
+  }
   throw InvalidInput(fmt::format("unknown recipe \"{}\"{}", name_or_path, hint(name_or_path, names)));
 }
 

@@ -21,8 +21,8 @@ int nan_file() {
   return file >= 0 && write(file, nan_chunk().data(), kChunk) == kChunk ? file : -1;
 }
 
-/// Replaces the pages of `data` by those of the file, of which a page is copied when it is first written. Returns false if the
-/// system cannot, as where pages are so large that `data` begins inside one.
+/// Replaces the pages of `data` by those of the file, of which a page is copied when it is first written. The CPU device's blocks
+/// share no page with other memory. Returns false if the system cannot, as where pages are so large that `data` begins inside one.
 bool map_nan(std::byte* data, std::int64_t bytes) {
   static const int file = nan_file();
   for (std::int64_t done = 0; done < bytes; done += kChunk)

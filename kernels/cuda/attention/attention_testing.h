@@ -6,6 +6,7 @@
 #include "kernels/cuda/attention/hopper.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/gpu/gpu_testing.h"
+#include "kernels/gpu/graph.h"
 #include "kernels/testing/catch.h"
 
 namespace precbench {
@@ -30,6 +31,24 @@ inline void run_flash(CudaDevice& device, const Problem& problem, const Attentio
   flash_attention_backward(g.dqkv, g.dout, t.out, t.lse, t.qkv, shape, g.workspace, device.stream(),
                            documents);
   device.synchronize();
+}
+
+/// Requires the bits of an eager step, forward and backward, from every replay of its graph.
+inline void check_replays(CudaDevice& device, Problem& problem) {
+  const auto step = [&] {
+    problem.forward();
+    problem.backward();
+  };
+  problem.clear();
+  step();
+  const auto eager = problem.bits();
+  const auto graph = capture_step(device, step);
+  for (int i = 0; i < 2; ++i) {
+    problem.clear();
+    graph->replay();
+    INFO("replay " << i);
+    CHECK((problem.bits() == eager));
+  }
 }
 
 inline void check_close(const AttentionShape& s, const AttentionResult& got, const AttentionResult& truth,

@@ -112,7 +112,7 @@ __global__ __launch_bounds__(Block::kThreads, 2) void flash_query_side_kernel(Ba
       rows.exponentiate(p, shape.scale_log2);
     if (block.masks(first_kv)) apply_causal_mask<false>(p, block.warp_q, first_kv, 0);
     if constexpr (kHasFirstKeys<typename Block::Shape>)
-      if (first_kv < block.warp_hidden) apply_document_mask(p, first_keys, first_kv, 0);
+      if (first_kv < block.warp_hidden) apply_first_key_mask(p, first_keys, first_kv, 0);
     rows.differentiate(p, dp);
     multiply_scores<Rows>(dq, p, k_tile);
   });

@@ -84,7 +84,7 @@ struct DkvBlock {
   /// Returns the number of query tiles of the sequence up to the last that sees a key of the block.
   __device__ __forceinline__ int last_tile(const typename Sizes::Shape& shape) const {
     using Shape = typename Sizes::Shape;
-    if constexpr (kHasFirstKeys<Shape> && !kPacked<Shape>)
+    if constexpr (kWindowed<Shape>)
       return (min(first_kv + kBlockKV - 1 + shape.window, shape.T) - 1) / kBlockQ + 1;
     else if constexpr (kPacked<Shape>)
       return last_query(shape, first_token, min(first_kv + kBlockKV, shape.T) - 1) / kBlockQ + 1;
@@ -279,7 +279,6 @@ __global__ __launch_bounds__(Sizes::kThreads, 1) void flash_key_side_kernel(Back
                                                                             typename Sizes::Shape shape) {
   wait_for_work_before();
   using Rows = typename Sizes::Rows;
-  constexpr bool kWindowed = kHasFirstKeys<typename Sizes::Shape> && !kPacked<typename Sizes::Shape>;
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   const std::uint32_t k_tile = shared_address(shared_memory);
   const std::uint32_t v_tile = k_tile + Rows::bytes(Sizes::kBlockKV);
@@ -304,7 +303,7 @@ __global__ __launch_bounds__(Sizes::kThreads, 1) void flash_key_side_kernel(Back
     const std::uint32_t dout_tile = q_tile + Rows::bytes(Sizes::kBlockQ);
     const std::uint32_t lse_values = dout_tile + Rows::bytes(Sizes::kBlockQ);
     [[maybe_unused]] const std::uint32_t first_keys = lse_values + 2 * Sizes::kBlockQ * 4;
-    if constexpr (kWindowed) {
+    if constexpr (kWindowed<typename Sizes::Shape>) {
       if (!kBlockBarriers &&
           first_q + 1 - shape.window > block.first_kv + block.warp_kv + Sizes::kPairRows - 1)
         continue;  // all queries' windows begin after this pair's keys
@@ -326,7 +325,7 @@ __global__ __launch_bounds__(Sizes::kThreads, 1) void flash_key_side_kernel(Back
     const int warp_kv = block.first_kv + block.warp_kv;
     if (first_q < warp_kv + Sizes::kPairRows - 1)
       apply_causal_mask<true>(p, warp_kv, first_q + block.half * Sizes::kHalfQ, 0);
-    if constexpr (kWindowed)
+    if constexpr (kWindowed<typename Sizes::Shape>)
       if (first_q + Sizes::kBlockQ - shape.window > warp_kv)  // the last query's first key
         clear_before_window(p, block, first_q, shape.window);
     if constexpr (kPacked<typename Sizes::Shape>)

@@ -8,7 +8,7 @@
 // online, in FP32 and powers of two. Tile 0 holds column 0, which every row may see, so the running maximum is
 // finite from the first tile on. Rows and columns beyond T are zeros in shared memory; the causal mask covers
 // the columns, and the rows are not written. With a window or documents, blocks begin at the tile of their
-// first row's first key, and warps skip those before theirs. The grid is [B heads, query blocks], the longest
+// first row's first key, warps skip the tiles before theirs, and a row may see none of its first tile. The grid is [B heads, query blocks], the longest
 // (last) query blocks first. Bytes: q and out once, k and v once per query block (from L2); 4 T^2 heads
 // head_dim / 2 FLOPs per sequence.
 #pragma once
@@ -139,7 +139,7 @@ __global__ __launch_bounds__(Queries<kHeadDim>::kThreads,
     if constexpr (kCapped<Shape>) apply_softcap(s, shape);
     if (block.masks(first_kv)) apply_causal_mask<false>(s, block.warp_q, first_kv, -INFINITY);
     if constexpr (kHasFirstKeys<Shape>)
-      if (first_kv < block.warp_hidden) apply_document_mask(s, first_keys, first_kv, -INFINITY);
+      if (first_kv < block.warp_hidden) apply_first_key_mask(s, first_keys, first_kv, -INFINITY);
     softmax.take(s, shape.softmax_scale_log2());
     multiply_scores<Rows>(softmax.o, s, v_tile);
   });

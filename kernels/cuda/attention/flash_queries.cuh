@@ -42,7 +42,7 @@ struct QueryBlock {
     }
   }
 
-  /// Writes the first keys of the thread's rows (apply_document_mask).
+  /// Writes the first keys of the thread's rows (apply_first_key_mask).
   __device__ __forceinline__ void load_first_keys(int (&first)[kM][2], const Shape& shape) const {
 #pragma unroll
     for (int i = 0; i < 2 * kM; ++i) {

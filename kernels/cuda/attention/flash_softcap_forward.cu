@@ -6,10 +6,7 @@ namespace precbench::flash {
 
 void launch_softcap_forward(const ForwardData& data, const AttentionShape& s, const DocumentMask& documents,
                             cudaStream_t stream) {
-  if (documents.empty())
-    launch_forward(data, s, capped_shape(window_shape(s), s), stream);
-  else
-    launch_forward(data, s, capped_shape(packed_shape(s, documents.first_key.as<const int>()), s), stream);
+  with_capped_shape(s, documents, [&](const auto& shape) { launch_forward(data, s, shape, stream); });
 }
 
 }  // namespace precbench::flash

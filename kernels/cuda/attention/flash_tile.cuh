@@ -301,7 +301,9 @@ template <class Shape>
 inline constexpr bool kPacked = std::is_base_of_v<PackedShape, Shape>;
 /// True if queries do not see all keys before them: the shape has first_key().
 template <class Shape>
-inline constexpr bool kHasFirstKeys = kPacked<Shape> || std::is_base_of_v<WindowShape, Shape>;
+inline constexpr bool kWindowed = std::is_base_of_v<WindowShape, Shape>;
+template <class Shape>
+inline constexpr bool kHasFirstKeys = kPacked<Shape> || kWindowed<Shape>;
 template <class Shape>
 inline constexpr bool kCapped = false;
 template <class Base>
@@ -319,8 +321,8 @@ __device__ __forceinline__ void apply_softcap(float (&s)[kM][kBlocks][4], const 
 /// Sets the elements of keys before the first one that their query sees. Rows are the queries; `first` has those of the
 /// thread's rows, [m][half] of row 16 m + 8 half + lane / 4. first_column: position of the GEMM's first key.
 template <int kM, int kBlocks>
-__device__ __forceinline__ void apply_document_mask(float (&x)[kM][kBlocks][4], const int (&first)[kM][2],
-                                                    int first_column, float value) {
+__device__ __forceinline__ void apply_first_key_mask(float (&x)[kM][kBlocks][4], const int (&first)[kM][2],
+                                                     int first_column, float value) {
 #pragma unroll
   for (int m = 0; m < kM; ++m)
 #pragma unroll
@@ -367,6 +369,13 @@ template <class Base>
 CappedShape<Base> capped_shape(const Base& base, const AttentionShape& s) {
   const double cap = s.softcap, scale = 1 / std::sqrt(static_cast<double>(s.head_dim));
   return {base, s.softcap, static_cast<float>(cap * kLog2E), cuda::tanh_exponent(scale, cap)};
+}
+
+/// Calls body with the shape of soft-capped scores, in a window or within documents.
+template <class Body>
+void with_capped_shape(const AttentionShape& s, const DocumentMask& documents, Body&& body) {
+  if (documents.empty()) return body(capped_shape(window_shape(s), s));
+  body(capped_shape(packed_shape(s, documents.first_key.as<const int>()), s));
 }
 
 constexpr int kMaxHeadDim = 256;

@@ -5,6 +5,7 @@
 #include <functional>
 #include <vector>
 
+#include "kernels/numerics/grid_testing.h"
 #include "models/transformer/linear/linear_testing.h"
 
 using namespace precbench;
@@ -25,19 +26,6 @@ float nearest_magnitude(const std::vector<float>& values, float x) {
   return values[best];
 }
 
-/// Returns the values >= 0 of a floating-point format without infinities, in the order of their codes.
-std::vector<float> values_of_format(int mantissa_bits, int bias, int codes) {
-  std::vector<float> values;
-  const int steps = 1 << mantissa_bits;
-  for (int code = 0; code < codes; ++code) {
-    const int exponent = code / steps, mantissa = code % steps;
-    values.push_back(exponent == 0
-                         ? std::ldexp(static_cast<float>(mantissa), 1 - bias - mantissa_bits)
-                         : std::ldexp(static_cast<float>(steps + mantissa), exponent - bias - mantissa_bits));
-  }
-  return values;
-}
-
 float largest_magnitude(const float* x, std::int64_t n) {
   float largest = 0;
   for (std::int64_t i = 0; i < n; ++i) largest = std::max(largest, std::fabs(x[i]));
@@ -48,7 +36,7 @@ using Matrix = std::vector<float>;
 
 /// E4M3 with the scale amax / 448 of each row.
 Matrix fp8_by_rows(const Matrix& w) {
-  const std::vector<float> values = values_of_format(3, 7, 127);
+  const std::vector<float> values = e4m3_values();
   Matrix out;
   for (std::int64_t r = 0; r < kOut; ++r) {
     const float scale = 448.0f / largest_magnitude(&w[r * kIn], kIn);
@@ -62,7 +50,7 @@ Matrix fp8_by_rows(const Matrix& w) {
 
 /// NVFP4: E2M1 with an E4M3 scale per 16 elements, under amax / (448 * 6) of the matrix.
 Matrix nvfp4_by_blocks(const Matrix& w) {
-  const std::vector<float> elements = values_of_format(1, 1, 8), scales = values_of_format(3, 7, 127);
+  const std::vector<float> elements = e2m1_values(), scales = e4m3_values();
   const float amax = largest_magnitude(w.data(), kOut * kIn), whole = 448.0f * 6.0f / amax;
   Matrix out;
   for (std::int64_t first = 0; first < kOut * kIn; first += 16) {
@@ -78,28 +66,13 @@ Matrix nvfp4_by_blocks(const Matrix& w) {
 
 /// NF4 by the table of arXiv 2305.14314, appendix E, with the absmax of each block of 64.
 Matrix nf4_by_blocks(const Matrix& w) {
-  constexpr float kTable[] = {-1.0f,
-                              -0.6961928009986877f,
-                              -0.5250730514526367f,
-                              -0.39491748809814453f,
-                              -0.28444138169288635f,
-                              -0.18477343022823334f,
-                              -0.09105003625154495f,
-                              0.0f,
-                              0.07958029955625534f,
-                              0.16093020141124725f,
-                              0.24611230194568634f,
-                              0.33791524171829224f,
-                              0.44070982933044434f,
-                              0.5626170039176941f,
-                              0.7229568362236023f,
-                              1.0f};
+  const std::vector<float> table = nf4_values();
   Matrix out;
   for (std::int64_t first = 0; first < kOut * kIn; first += 64) {
     const float inverse = 1.0f / largest_magnitude(&w[first], 64);
     for (std::int64_t i = first; i < first + 64; ++i) {
       const float x = w[i] * inverse;
-      const float* value = std::min_element(std::begin(kTable), std::end(kTable), [x](float a, float b) {
+      const auto value = std::min_element(table.begin(), table.end(), [x](float a, float b) {
         return std::fabs(static_cast<double>(a) - static_cast<double>(x)) <
                std::fabs(static_cast<double>(b) - static_cast<double>(x));
       });
