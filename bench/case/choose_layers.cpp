@@ -151,9 +151,10 @@ ConvertedLayers convert(const Case& c, const ModelConfig& model, const Recipe& r
     return apart;
   };
   ConvertedLayers layers{recipe, std::vector<ConvertedLayers::Roles>(model.layers), false};
-  const BlockSpec first = block_of(model, 0), last = block_of(model, model.layers - 1);
+  const BlockSpec dense = model.layer_without_experts() ? block_of(model, 0) : BlockSpec{},
+                  mixture = model.moe ? block_of(model, model.layers_with_experts().front()) : BlockSpec{};
   for (std::int64_t layer = 0; layer < model.layers; ++layer)
-    for (const LinearSpec& linear : (model.has_experts(layer) ? last : first).linears) {
+    for (const LinearSpec& linear : (model.has_experts(layer) ? mixture : dense).linears) {
       if (static_cast<int>(linear.role) >= kBlockRoles) continue;
       ConvertedLayers::Roles& roles = layers.converted[layer];
       const bool apart = is_apart(linear);

@@ -31,10 +31,10 @@ std::optional<std::string> shapes_unsupported_reason(const ConvertedLayers& laye
     if (!why) return std::nullopt;
     return fmt::format("{}: {}", name_of(linear.role), *why);
   };
-  const std::int64_t last = model.layers - 1;
-  for (const std::int64_t example : model.has_experts(0) == model.has_experts(last)
-                                        ? std::vector<std::int64_t>{last}
-                                        : std::vector<std::int64_t>{0, last})
+  std::vector<std::int64_t> examples;  // a block of each kind
+  if (const auto without = model.layer_without_experts()) examples.push_back(*without);
+  if (model.moe) examples.push_back(model.layers_with_experts().front());
+  for (const std::int64_t example : examples)
     for (const LinearSpec& linear : convertible_linears(model, example)) {
       bool converted = false;
       for (std::int64_t layer = 0; layer < model.layers; ++layer)
@@ -287,6 +287,20 @@ std::optional<std::string> unsupported_reason(const Plan& plan) {
         "seq: {} is beyond the model's original context of {:.0f} positions, where its attention changes "
         "(rope_scaling), which is not supported",
         plan.T, m.rope_scaling.original_context);
+  if (m.unchunked_positions > 0 && plan.T > m.unchunked_positions)
+    return fmt::format(
+        "seq: {} is beyond the model's chunks of {} positions; chunked attention is not supported", plan.T,
+        m.unchunked_positions);
+  if (const std::int64_t most = m.block.temperature_positions; most > 0 && plan.T >= most) {
+    if (plan.T > most)
+      return fmt::format(
+          "seq: {} is beyond {} positions, after which the model scales each query, which is not supported",
+          plan.T, most);
+    if (plan.packs() || plan.fields.context > 1)
+      return fmt::format(
+          "seq: with {} the model scales the last query of a sequence, which is not supported with {}",
+          plan.T, plan.packs() ? "packing" : "context ranks");
+  }
   if (plan.fields.device != "cpu")
     for (const auto& [key, size, biased] :
          {std::tuple("ffn", m.ffn, m.block.ffn_bias), std::tuple("vocab", m.vocab, m.head_bias),

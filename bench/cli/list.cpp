@@ -245,6 +245,7 @@ void list_model(const std::string& name_or_path) {
         fmt::format("{}, {}, {}", m.moe.rule.experts, m.moe.rule.top_k, m.moe.expert_ffn));
     if (m.moe.shared_ffn > 0) count("shared ffn", m.moe.shared_ffn);
     if (m.moe.dense_layers > 0) count("dense layers", m.moe.dense_layers);
+    if (m.moe.layer_interval > 1) add("layers with experts", fmt::format("one in {}", m.moe.layer_interval));
   }
   if (m.max_positions > 0) count("max positions", m.max_positions);
   if (!m.cuts.empty()) add("cuts", printable(m.cuts));

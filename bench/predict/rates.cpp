@@ -167,9 +167,10 @@ double correction_at(const Points& points, const std::vector<double>& place) {
   return sum / weights;
 }
 
-/// Time of attention with soft-capped scores over that of plain scores. Assumed until rates of it are measured: most of its
-/// kernels use neither wgmma nor TMA, and it takes two more special functions per score (kernels/cuda/attention).
-constexpr double kSoftcapTime = 3;
+/// Returns the time of attention with soft-capped scores over that of plain scores, as measured on an H200
+/// (results/h200/attention_softcap.txt, gemma-2.jsonl). Heads of 64 and 128 have kernels for wgmma and TMA, except in windows shorter
+/// than the sequence, which this does not tell apart; there it is 2.2.
+double softcap_time(std::int64_t head_width) { return head_width == 64 || head_width == 128 ? 1.25 : 3; }
 
 }  // namespace
 
@@ -185,7 +186,7 @@ OpTimer::Time OpTimer::time(const OpCost& op, const std::string& formats) const 
   if (points->empty()) throw InvalidInput(fmt::format("rates: no point like {}", op.name));
   const double correction = correction_at(*points, place_of(op));
   result.seconds = ideal / (expected_fraction(op, peaks_) * std::exp(correction));
-  if (result.other_formats && formats.ends_with(kSoftcapText)) result.seconds *= kSoftcapTime;
+  if (result.other_formats && formats.ends_with(kSoftcapText)) result.seconds *= softcap_time(op.shape[6]);
   return result;
 }
 

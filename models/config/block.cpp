@@ -112,7 +112,8 @@ BlockSpec block_of(const ModelConfig& c, std::int64_t layer) {
   else if (!c.block.gated)
     add_ungated(block, c);
   else
-    add_swiglu(block, "mlp", c.width, c.ffn, LinearRole::gate_up, LinearRole::down);
+    add_swiglu(block, c.moe.names == ExpertNames::llama4 ? "feed_forward" : "mlp", c.width, c.ffn,
+               LinearRole::gate_up, LinearRole::down);
   const ParameterKind gain = gain_kind(c);
   const auto add_norm = [&](Tensor BlockVectors::*tensor, const char* name) {
     block.vectors.push_back({tensor, gain, {{name, c.width}}});

@@ -46,6 +46,9 @@ void each_block_key(Config& config, Visit&& visit) {
   visit("gated", config.block.gated);
   visit("ffn_bias", config.block.ffn_bias);
   visit("attention_sinks", config.block.attention_sinks);
+  visit("unit_queries_and_keys", config.block.unit_queries_and_keys);
+  visit("temperature", config.block.temperature);
+  visit("temperature_positions", config.block.temperature_positions);
   visit("head_bias", config.head_bias);
   visit("q_lora_rank", config.latent.q_rank);
   visit("kv_lora_rank", config.latent.kv_rank);
@@ -56,6 +59,7 @@ void each_block_key(Config& config, Visit&& visit) {
   visit("logit_scale", config.logit_scale);
   visit("logit_softcap", config.logit_softcap);
   visit("original_context_only", config.original_context_only);
+  visit("unchunked_positions", config.unchunked_positions);
 }
 
 const auto& block_names_of(NormPlace) { return kNormPlaceNames; }
@@ -154,6 +158,8 @@ void validate_latent(const ModelConfig& config, const KeyNames& names) {
   for (const auto& [key, given] :
        {std::pair{"qk_norm", config.qk_norm}, std::pair{"qkv_bias", config.qkv_bias},
         std::pair{"o_bias", block.o_bias}, std::pair{"rotary_dim", block.rotary_dim > 0},
+        std::pair{"unit_queries_and_keys", block.unit_queries_and_keys},
+        std::pair{"temperature", block.temperature != 0},
         std::pair{"layers_without_rope", !block.layers_without_rope.empty()},
         std::pair{"sliding_window", config.sliding_window > 0},
         std::pair{"attention_softcap", block.attention_softcap != 0},
@@ -180,10 +186,11 @@ void validate_block(const ModelConfig& config, const KeyNames& names) {
   positive("residual_scale", block.residual_scale);
   positive("embedding_scale", config.embedding_scale);
   positive("logit_scale", config.logit_scale);
-  for (const auto& [key, value] : {std::pair{"attention_scale", block.attention_scale},
-                                   std::pair{"attention_softcap", block.attention_softcap},
-                                   std::pair{"local_rope_theta", block.local_rope_theta},
-                                   std::pair{"logit_softcap", config.logit_softcap}})
+  for (const auto& [key, value] :
+       {std::pair{"attention_scale", block.attention_scale},
+        std::pair{"attention_softcap", block.attention_softcap},
+        std::pair{"local_rope_theta", block.local_rope_theta}, std::pair{"temperature", block.temperature},
+        std::pair{"logit_softcap", config.logit_softcap}})
     if (value != 0) positive(key, value);
   check_layers(config, "layers_without_rope", block.layers_without_rope, names);
   check_layers(config, "local_layers", block.local_layers, names);
@@ -200,6 +207,8 @@ void validate_block(const ModelConfig& config, const KeyNames& names) {
         std::pair{"activation", block.activation != Activation::silu}})
     if (config.moe && given)
       throw InvalidInput(fmt::format("{}: not supported together with experts", names(key)));
+  if ((block.temperature != 0) != (block.temperature_positions != 0))
+    throw InvalidInput(fmt::format("{}: goes with {}", names("temperature"), names("temperature_positions")));
   const bool layernorm = block.norm == NormKind::layer;
   const auto refuse = [&](bool given, const char* key, const char* why) {
     if (given) throw InvalidInput(fmt::format("{}: {}", names(key), why));
@@ -208,6 +217,8 @@ void validate_block(const ModelConfig& config, const KeyNames& names) {
   refuse(layernorm && block.norms != NormPlace::before, "norms",
          "LayerNorm is supported on the inputs of a block's halves only");
   refuse(layernorm && config.qk_norm, "qk_norm", "not supported together with LayerNorm");
+  refuse(block.unit_queries_and_keys && (config.qk_norm || layernorm), "unit_queries_and_keys",
+         "not supported together with a QK-norm or LayerNorm");
   refuse(block.residual != Residual::sequential && block.norms != NormPlace::before, "residual",
          "parallel residuals are supported with norms on inputs only");
   refuse(block.residual != Residual::sequential && block.residual_scale != 1, "residual_scale",

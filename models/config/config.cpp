@@ -58,7 +58,7 @@ void require(const ModelConfig& config, const KeyNames& names) {
 
 /// Both dialects allow kv_heads and head_dim to be absent, and ffn if every block has experts.
 void fill_defaults(ModelConfig& config, const KeyNames& names) {
-  if (config.moe && config.moe.dense_layers == 0) config.ffn = config.moe.expert_ffn;
+  if (config.moe && config.moe.in_all_layers()) config.ffn = config.moe.expert_ffn;
   if (config.kv_heads == 0) config.kv_heads = config.heads;
   if (config.head_dim == 0 && config.heads > 0 && config.width > 0) {
     if (config.width % config.heads != 0)
@@ -120,6 +120,17 @@ bool ModelConfig::has_rope(std::int64_t layer) const {
   return learned_positions == 0 && !std::binary_search(without.begin(), without.end(), layer);
 }
 
+std::vector<std::int64_t> ModelConfig::layers_with_experts() const {
+  std::vector<std::int64_t> with;
+  for (std::int64_t layer = 0; layer < layers; ++layer)
+    if (has_experts(layer)) with.push_back(layer);
+  return with;
+}
+
+std::optional<std::int64_t> ModelConfig::layer_without_experts() const {
+  return has_experts(0) ? std::nullopt : std::optional<std::int64_t>(0);
+}
+
 std::int64_t ModelConfig::window(std::int64_t layer) const {
   const std::vector<std::int64_t>& local = block.local_layers;
   return local.empty() || std::binary_search(local.begin(), local.end(), layer) ? sliding_window : 0;
@@ -130,9 +141,13 @@ namespace {
 /// Sums count(block) over the blocks; all of one kind are alike.
 template <class Count>
 std::int64_t over_blocks(const ModelConfig& c, Count&& count) {
-  const std::int64_t dense = c.moe ? c.moe.dense_layers : c.layers;
-  return (dense > 0 ? dense * count(block_of(c, 0)) : 0) +
-         (dense < c.layers ? (c.layers - dense) * count(block_of(c, c.layers - 1)) : 0);
+  const std::vector<std::int64_t> with = c.layers_with_experts();
+  const auto experts = static_cast<std::int64_t>(with.size());
+  std::int64_t sum = 0;
+  if (const auto without = c.layer_without_experts())
+    sum += (c.layers - experts) * count(block_of(c, *without));
+  if (experts > 0) sum += experts * count(block_of(c, with.front()));
+  return sum;
 }
 
 /// Returns the weights of a linear layer that process a token.
@@ -177,9 +192,10 @@ ModelConfig cut_to(ModelConfig config, std::int64_t layers) {
   if (layers == 0 || layers == config.layers) return config;
   if (layers > config.layers)
     throw InvalidInput(fmt::format("{} has {}, not {}", config.name, plural(config.layers, "layer"), layers));
-  if (config.moe && layers <= config.moe.dense_layers)
-    throw InvalidInput(fmt::format("{} begins with {} without experts: take more", config.name,
-                                   plural(config.moe.dense_layers, "layer")));
+  if (config.moe)
+    if (const std::int64_t dense = config.layers_with_experts().front(); layers <= dense)
+      throw InvalidInput(
+          fmt::format("{} begins with {} without experts: take more", config.name, plural(dense, "layer")));
   config.name += fmt::format("-{}-layers", layers);
   config.cuts += fmt::format("{}{} of {} layers", config.cuts.empty() ? "" : "; ", layers, config.layers);
   config.layers = layers;
@@ -187,6 +203,8 @@ ModelConfig cut_to(ModelConfig config, std::int64_t layers) {
   for (std::vector<std::int64_t>* some : {&config.block.layers_without_rope, &config.block.local_layers})
     std::erase_if(*some, [&](std::int64_t layer) { return layer >= layers; });
   if (had_local_layers && config.block.local_layers.empty()) config.sliding_window = 0;
+  if (config.block.layers_without_rope.empty())
+    config.block.temperature = config.block.temperature_positions = 0;
   if (config.block.local_layers.empty()) config.block.local_rope_theta = 0;
   return config;
 }

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,23 +27,26 @@ enum class WeightAt : std::uint8_t { swiglu, input };
 /// tensors, and Llama 4 queries and keys in another row order: StoredForm (bench/step).
 enum class ExpertNames : std::uint8_t { qwen3, mixtral, llama4, qwen2, ernie4_5, gpt_oss };
 
-/// A mixture of experts in every block except the first `dense_layers`, which have a SwiGLU of
-/// ModelConfig::ffn.
+/// A mixture of experts in every `layer_interval`-th block (the last of so many) except the first `dense_layers`. Other
+/// blocks have a SwiGLU of ModelConfig::ffn.
 struct MoeConfig {
-  RoutingRule rule;               ///< 0 experts: no mixture
-  std::int64_t expert_ffn = 0;    ///< F, inner width of an expert
-  std::int64_t shared_ffn = 0;    ///< inner width of the shared expert; 0: none
-  bool shared_gate = false;       ///< the shared expert's output times sigmoid(x . w) (Qwen2)
-  std::int64_t dense_layers = 0;  ///< less than layers
-  bool route_bias = false;        ///< load-balancing bias on the router's scores (DeepSeek-V3)
-  bool logit_bias = false;        ///< a trained bias on the router's logits (gpt-oss)
-  bool expert_bias = false;       ///< biases of the experts' gate, up and down (gpt-oss)
+  RoutingRule rule;                 ///< 0 experts: no mixture
+  std::int64_t expert_ffn = 0;      ///< F, inner width of an expert
+  std::int64_t shared_ffn = 0;      ///< inner width of the shared expert; 0: none
+  bool shared_gate = false;         ///< the shared expert's output times sigmoid(x . w) (Qwen2)
+  std::int64_t dense_layers = 0;    ///< less than layers
+  std::int64_t layer_interval = 1;  ///< Llama 4 Maverick: 2
+  bool route_bias = false;          ///< load-balancing bias on the router's scores (DeepSeek-V3)
+  bool logit_bias = false;          ///< a trained bias on the router's logits (gpt-oss)
+  bool expert_bias = false;         ///< biases of the experts' gate, up and down (gpt-oss)
   /// gpt-oss: SwiGLU becomes (up + 1) gate sigmoid(1.702 gate), with gate at most the limit and up within it; 0: plain.
   double swiglu_limit = 0;
   WeightAt weight_at = WeightAt::swiglu;
   ExpertNames names = ExpertNames::qwen3;
 
   explicit operator bool() const { return rule.experts > 0; }
+  /// Returns true if no block has a SwiGLU instead of experts.
+  bool in_all_layers() const { return dense_layers == 0 && layer_interval == 1; }
   bool operator==(const MoeConfig&) const = default;
 };
 
@@ -115,6 +119,13 @@ struct BlockForm {
   bool ffn_bias = false;  ///< biases of up and down without a gate
   /// A trained logit per head joins the softmax's denominator as a key without a value (gpt-oss).
   bool attention_sinks = false;
+  /// Each head of queries and keys is divided by its root mean square after RoPE, in layers with RoPE (Llama 4).
+  bool unit_queries_and_keys = false;
+  /// In layers without RoPE, the query at position p is multiplied by
+  /// 1 + temperature ln(1 + floor((p + 1) / temperature_positions)) (Llama 4); 0: by 1. Sequences have at most so many
+  /// positions, so that it changes their last query alone.
+  double temperature = 0;
+  std::int64_t temperature_positions = 0;
 
   bool operator==(const BlockForm&) const = default;
 };
@@ -138,6 +149,8 @@ struct ModelConfig {
   /// Beyond rope_scaling.original_context the model computes something else, which is unsupported. Always so
   /// with LongRoPE.
   bool original_context_only = false;
+  /// Longer sequences are unsupported: their attention is chunked (Llama 4). 0: no limit.
+  std::int64_t unchunked_positions = 0;
   double rope_theta = 500000;
   double norm_eps = 1e-5;
   RopeScaling rope_scaling = {};
@@ -158,13 +171,22 @@ struct ModelConfig {
   std::string cuts = {};                 ///< differences from the model it is named after; empty: none
 
   /// Returns true if a block has experts.
-  bool has_experts(std::int64_t layer) const { return moe && layer >= moe.dense_layers; }
+  bool has_experts(std::int64_t layer) const {
+    return moe && layer >= moe.dense_layers && (layer + 1) % moe.layer_interval == 0;
+  }
+  /// Return the blocks with experts, ascending, and a block without, if any has none.
+  std::vector<std::int64_t> layers_with_experts() const;
+  std::optional<std::int64_t> layer_without_experts() const;
   /// Returns the number of elements of a head that RoPE rotates.
   std::int64_t rotary_dim() const {
     return latent ? latent.rope_dim : block.rotary_dim > 0 ? block.rotary_dim : head_dim;
   }
   /// Returns true if a block rotates its queries and keys.
   bool has_rope(std::int64_t layer) const;
+  /// Returns true if a block norms its queries and keys, with or without gains.
+  bool norms_queries_and_keys(std::int64_t layer) const {
+    return qk_norm || (block.unit_queries_and_keys && has_rope(layer));
+  }
   /// Returns the number of keys that a query of the layer sees; 0: all before it.
   std::int64_t window(std::int64_t layer) const;
   bool norms_all_heads() const { return qk_norm && qk_norm_over == QkNormOver::heads; }

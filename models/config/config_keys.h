@@ -117,11 +117,13 @@ void set_default_dimensions(const std::string& model_type, ModelConfig& config);
 /// Types of layers, in layer_types and in rope_parameters.
 inline constexpr const char* kFullAttention = "full_attention";
 inline constexpr const char* kSlidingAttention = "sliding_attention";
+inline constexpr const char* kChunkedAttention = "chunked_attention";
 
 /// The language model of a config.json.
 struct TextConfig {
-  nlohmann::json object;              ///< with a model_type that is known here, if the file's is
-  std::vector<std::string> warnings;  ///< parts of the file that are left out, and where the model_type comes from
+  nlohmann::json object;  ///< with a model_type that is known here, if the file's is
+  std::vector<std::string>
+      warnings;  ///< parts of the file that are left out, and where the model_type comes from
 };
 /// Returns a multimodal file's text_config, or the file (hugging_face_text.cpp). Throws InvalidInput.
 TextConfig text_config_of(const nlohmann::json& file);

@@ -65,8 +65,7 @@ std::vector<std::string> names_of_presets() {
 std::string near_model(const std::string& name) {
   std::vector<std::string> known = names_of_presets();
   for (const HubName& hub : hub_names())
-    if (find_preset(hub.preset)->cuts.empty())
-      known.push_back(name.find('/') == name.npos ? without_owner(hub.repository) : hub.repository);
+    known.push_back(name.find('/') == name.npos ? without_owner(hub.repository) : hub.repository);
   const std::string numbers = numbers_in(name), family = family_of(name);
   std::erase_if(known, [&](const std::string& candidate) {
     return numbers_in(candidate) != numbers || nearest(family, {family_of(candidate)}).empty();
@@ -206,8 +205,10 @@ const std::vector<HubName>& hub_names() {
       {"deepseek-ai/DeepSeek-R1", "deepseek-v3"},
       {"moonshotai/Kimi-K2-Base", "kimi-k2"},
       {"moonshotai/Kimi-K2-Instruct", "kimi-k2"},
-      {"meta-llama/Llama-4-Scout-17B-16E", "llama4-scout-gqa"},
-      {"meta-llama/Llama-4-Scout-17B-16E-Instruct", "llama4-scout-gqa"},
+      {"meta-llama/Llama-4-Scout-17B-16E", "llama4-scout"},
+      {"meta-llama/Llama-4-Scout-17B-16E-Instruct", "llama4-scout"},
+      {"meta-llama/Llama-4-Maverick-17B-128E", "llama4-maverick"},
+      {"meta-llama/Llama-4-Maverick-17B-128E-Instruct", "llama4-maverick"},
       {"openai-community/gpt2", "gpt2"},
       {"openai-community/gpt2-medium", "gpt2-medium"},
       {"openai-community/gpt2-large", "gpt2-large"},
@@ -244,13 +245,9 @@ const std::vector<HubName>& hub_names() {
 std::string preset_name(const std::string& name) {
   const std::string word = lower_case(name);
   if (find_preset(word)) return word;
-  for (const HubName& hub : hub_names()) {
-    if (word != lower_case(hub.repository) && word != lower_case(without_owner(hub.repository))) continue;
-    const ModelConfig& preset = *find_preset(hub.preset);
-    if (preset.cuts.empty()) return preset.name;
-    throw InvalidInput(fmt::format("{} is not supported as published; the preset {} is a variant: {}",
-                                   hub.repository, preset.name, preset.cuts));
-  }
+  for (const HubName& hub : hub_names())
+    if (word == lower_case(hub.repository) || word == lower_case(without_owner(hub.repository)))
+      return hub.preset;
   return name;
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::int64_t kSmolLm3Interval = 4;                    // every fourth layer has no RoPE
+constexpr std::int64_t kNoRopeInterval = 4;  // SmolLM3, Llama 4: every fourth layer has no RoPE
 constexpr std::int64_t kGemma2Pattern = 2, kGemma3Pattern = 6;  // every n-th layer has no window
 constexpr std::int64_t kOlmo3Pattern = 4;
 constexpr std::int64_t kExaone4Pattern = 4;
@@ -55,11 +55,13 @@ void read_granite(const json& object, ModelConfig& config) {
   config.logit_scale = 1 / logit_divisor;
 }
 
-/// Reads the layers without RoPE: a list with 1 for a layer with RoPE, or every n-th.
-void read_smollm3(const json& object, ModelConfig& config) {
-  std::int64_t interval = kSmolLm3Interval;
+/// Reads the layers without RoPE: a list with 1 for a layer with RoPE, or every n-th. `empty_is_none`: an empty list is
+/// as good as none.
+void read_layers_without_rope(const json& object, bool empty_is_none, ModelConfig& config) {
+  std::int64_t interval = kNoRopeInterval;
   read(object, "no_rope_layer_interval", interval);
-  const bool listed = given(object, "no_rope_layers");
+  const bool listed =
+      given(object, "no_rope_layers") && !(empty_is_none && object.at("no_rope_layers") == json::array());
   const json list = listed ? object.at("no_rope_layers") : json::array();
   if (listed && (!list.is_array() || static_cast<std::int64_t>(list.size()) < config.layers))
     throw InvalidInput(fmt::format("no_rope_layers: expected 0 or 1 for each of {} layers, got {}",
@@ -71,9 +73,50 @@ void read_smollm3(const json& object, ModelConfig& config) {
       throw InvalidInput(fmt::format("no_rope_layers: {} is neither 0 nor 1", shown(with_rope)));
     if (with_rope == 0) config.block.layers_without_rope.push_back(layer);
   }
+}
+
+void read_smollm3(const json& object, ModelConfig& config) {
+  read_layers_without_rope(object, false, config);
   if (config.sliding_window > 0)
     read_local_layers(
         object, [&](std::int64_t layer) { return !config.has_rope(layer); }, config);
+}
+
+/// Returns true if a layer of Llama 4 has chunked attention: those with RoPE, unless layer_types says otherwise.
+bool has_chunks(const json& object, const ModelConfig& config) {
+  if (!given(object, "layer_types"))
+    return static_cast<std::int64_t>(config.block.layers_without_rope.size()) < config.layers;
+  const json& types = object.at("layer_types");
+  if (!types.is_array() || static_cast<std::int64_t>(types.size()) != config.layers)
+    throw InvalidInput(fmt::format("layer_types: expected the type of each of {} layers, got {}",
+                                   config.layers, shown(types)));
+  bool chunked = false;
+  for (const json& type : types) {
+    if (type != kChunkedAttention && type != kFullAttention)
+      throw InvalidInput(fmt::format("layer_types: {} is neither {} nor {}", shown(type), kChunkedAttention,
+                                     kFullAttention));
+    chunked |= type == kChunkedAttention;
+  }
+  return chunked;
+}
+
+void read_llama4(const json& object, ModelConfig& config) {
+  read_layers_without_rope(object, true, config);
+  BlockForm& block = config.block;
+  block.unit_queries_and_keys = true;
+  read(object, "use_qk_norm", block.unit_queries_and_keys);
+  std::int64_t chunk = 8192;
+  read(object, "attention_chunk_size", chunk);
+  const bool off = object.contains("attention_chunk_size") && !given(object, "attention_chunk_size");
+  if (!off && has_chunks(object, config)) config.unchunked_positions = chunk;
+  // Older files have a number here instead of true.
+  const auto tuning = object.find("attn_temperature_tuning");
+  if ((tuning != object.end() && asks_nothing(*tuning)) || block.layers_without_rope.empty()) return;
+  block.temperature = 0.1;
+  block.temperature_positions = 8192;
+  read(object, "attn_scale", block.temperature);
+  read(object, "floor_scale", block.temperature_positions);
+  if (block.temperature == 0) block.temperature_positions = 0;
 }
 
 /// Returns a test for all layers but every n-th.
@@ -262,6 +305,7 @@ void read_hugging_face_block(const json& object, const std::string& model_type, 
   read_classic_block(object, model_type, config);
   if (model_type == "granite") read_granite(object, config);
   if (model_type == "smollm3") read_smollm3(object, config);
+  if (model_type == "llama4_text") read_llama4(object, config);
   if (model_type == "olmo2") config.block.norms = NormPlace::after;
   if (model_type == "olmo3") read_olmo3(object, config);
   read_attention_bias(object, model_type, config);

@@ -26,11 +26,6 @@ json accepted(const std::string& model_type) {
                  {"head_dim", 16},           {"vocab_size", 96}};
   if (model_type == "mistral") object["sliding_window"] = nullptr;
   if (model_type.starts_with("deepseek")) object["num_key_value_heads"] = 4;
-  if (model_type == "llama4_text")
-    object.update({{"attention_chunk_size", nullptr},
-                   {"use_qk_norm", false},
-                   {"attn_temperature_tuning", false},
-                   {"no_rope_layers", {1, 1, 1, 1}}});
   return object;
 }
 
@@ -109,6 +104,28 @@ TEST_CASE("config.json: complete files of published models equal the presets", "
            "num_key_value_heads": 16, "output_router_logits": false, "rms_norm_eps": 1e-05, "rope_scaling": null,
            "rope_theta": 10000.0, "router_aux_loss_coef": 0.01, "tie_word_embeddings": false, "vocab_size": 50304})",
        {"router_aux_loss_coef 0.01 is not read: --aux sets the coefficient of the balance loss"}},
+      {"llama4-scout",
+       R"({"model_type": "llama4_text", "attention_bias": false, "attention_chunk_size": 8192, "attn_scale": 0.1,
+           "attn_temperature_tuning": 4, "floor_scale": 8192, "head_dim": 128, "hidden_size": 5120,
+           "interleave_moe_layer_step": 1, "intermediate_size": 8192, "intermediate_size_mlp": 16384,
+           "max_position_embeddings": 10485760, "no_rope_layers": [], "num_attention_heads": 40,
+           "num_experts_per_tok": 1, "num_hidden_layers": 48, "num_key_value_heads": 8, "num_local_experts": 16,
+           "output_router_logits": false, "rms_norm_eps": 1e-05, "rope_theta": 500000.0,
+           "rope_scaling": {"factor": 16.0, "high_freq_factor": 1.0, "low_freq_factor": 1.0,
+                            "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+           "router_aux_loss_coef": 0.001, "router_jitter_noise": 0.0, "tie_word_embeddings": false,
+           "use_qk_norm": true, "vocab_size": 202048})",
+       {"router_aux_loss_coef 0.001 is not read: --aux sets the coefficient of the balance loss"}},
+      {"llama4-maverick",
+       R"({"model_type": "llama4_text", "attention_bias": false, "attention_chunk_size": 8192, "attn_scale": 0.1,
+           "attn_temperature_tuning": true, "floor_scale": 8192, "head_dim": 128, "hidden_size": 5120,
+           "interleave_moe_layer_step": 2, "intermediate_size": 8192, "intermediate_size_mlp": 16384,
+           "max_position_embeddings": 1048576, "num_attention_heads": 40, "num_experts_per_tok": 1,
+           "num_hidden_layers": 48, "num_key_value_heads": 8, "num_local_experts": 128,
+           "output_router_logits": false, "rms_norm_eps": 1e-05, "rope_theta": 500000.0, "rope_scaling": null,
+           "router_aux_loss_coef": 0.001, "router_jitter_noise": 0.0, "tie_word_embeddings": false,
+           "use_qk_norm": false, "vocab_size": 202048})",
+       {"router_aux_loss_coef 0.001 is not read: --aux sets the coefficient of the balance loss"}},
   };
   for (const File& file : files) {
     INFO(file.preset);
@@ -331,50 +348,6 @@ TEST_CASE("config.json: a router or norm that contradicts model_type is refused"
     CHECK(contains(error_of(with(accepted(model_type), {{"use_qk_norm", false}})), "use_qk_norm: "));
   CHECK(error_of(with(accepted("qwen3"), {{"layer_types", {"full_attention", "linear_attention"}}})) ==
         "layer_types: \"linear_attention\" is not supported; set it to null to measure the model without");
-}
-
-TEST_CASE("config.json: unsupported keys of Llama 4 are one error whose advice gives a valid model",
-          "[models][moe]") {
-  json scout = {{"model_type", "llama4_text"},
-                {"hidden_size", 5120},
-                {"intermediate_size", 8192},
-                {"intermediate_size_mlp", 16384},
-                {"num_hidden_layers", 4},
-                {"num_attention_heads", 40},
-                {"num_key_value_heads", 8},
-                {"vocab_size", 202048},
-                {"attention_chunk_size", 8192},
-                {"attn_temperature_tuning", 4},
-                {"use_qk_norm", true},
-                {"no_rope_layers", {1, 1, 1, 0}},
-                {"moe_layers", {1, 3}},
-                {"interleave_moe_layer_step", 2},
-                {"rope_scaling",
-                 {{"factor", 16.0},
-                  {"high_freq_factor", 1.0},
-                  {"low_freq_factor", 1.0},
-                  {"original_max_position_embeddings", 8192},
-                  {"rope_type", "llama3"}}}};
-  CHECK(
-      error_of(scout) ==
-      "attention_chunk_size: chunked attention; use_qk_norm: the L2 norm of queries and keys; "
-      "attn_temperature_tuning: attention temperature; "
-      "interleave_moe_layer_step: a block without experts between others; no_rope_layers: a layer without RoPE; "
-      "moe_layers: a block without experts between others: none of these is supported; set attention_chunk_size "
-      "to null, use_qk_norm to false, attn_temperature_tuning to false, interleave_moe_layer_step to 1, "
-      "no_rope_layers to a list of ones, moe_layers to null to measure the model without");
-  scout.update({{"attention_chunk_size", nullptr},
-                {"use_qk_norm", false},
-                {"attn_temperature_tuning", false},
-                {"interleave_moe_layer_step", 1},
-                {"no_rope_layers", {1, 1, 1, 1}},
-                {"moe_layers", nullptr}});
-  const ModelConfig model = model_from_json(scout);
-  CHECK(model.moe.rule.experts == 16);
-  CHECK(model.rope_scaling.high_freq_factor == 1);
-  CHECK(error_of(with(scout, {{"moe_layers", {0, 1, 2, 3}}})).empty());
-  CHECK(contains(error_of(with(scout, {{"moe_layers", {1, 3}}})), "moe_layers: a block without experts"));
-  CHECK(contains(error_of(with(scout, {{"moe_layers", json::array()}})), "moe_layers: "));
 }
 
 TEST_CASE("config.json: latent attention of DeepSeek", "[models][moe]") {

@@ -29,6 +29,20 @@ void read_mixtral(const json& object, const KeyNames& names, ModelConfig& config
   config.moe.names = ExpertNames::mixtral;
 }
 
+/// Sets the number of first layers without experts from a list of them. Throws InvalidInput if the list has others.
+void read_dense_list(const json& object, const char* key, ModelConfig& config) {
+  if (!given(object, key)) return;
+  std::int64_t next = 0;
+  const json& list = object.at(key);
+  for (const json& layer : list.is_array() ? list : json::array({list})) {
+    if (layer != next)
+      throw InvalidInput(fmt::format(
+          "{}: {} has a layer without experts between others, which is not supported", key, shown(list)));
+    ++next;
+  }
+  config.moe.dense_layers = next;
+}
+
 void read_qwen3_or_olmoe(const json& object, bool qwen3, const KeyNames& names, ModelConfig& config) {
   bool normalised = false;
   read(object, "norm_topk_prob", normalised);
@@ -36,6 +50,9 @@ void read_qwen3_or_olmoe(const json& object, bool qwen3, const KeyNames& names, 
                      .top_k = length(object, names("top_k"), 8),
                      .normalise = normalised};
   config.moe.expert_ffn = qwen3 ? length(object, names("expert_ffn"), 768) : config.ffn;
+  if (!qwen3) return;
+  config.moe.layer_interval = length(object, names("layer_interval"), 1);
+  read_dense_list(object, "mlp_only_layers", config);
 }
 
 /// `version`: 1 for DeepSeek-MoE, which has plain attention, to 3.
@@ -63,20 +80,6 @@ void read_deepseek(const json& object, int version, const KeyNames& names, Model
   moe.dense_layers = length_or_none(object, names("dense_layers"), third ? 3 : 0);
 }
 
-/// Sets the number of first layers without experts from a list of them. Throws InvalidInput if the list has others.
-void read_dense_list(const json& object, const char* key, ModelConfig& config) {
-  if (!given(object, key)) return;
-  std::int64_t next = 0;
-  const json& list = object.at(key);
-  for (const json& layer : list.is_array() ? list : json::array({list})) {
-    if (layer != next)
-      throw InvalidInput(fmt::format(
-          "{}: {} has a layer without experts between others, which is not supported", key, shown(list)));
-    ++next;
-  }
-  config.moe.dense_layers = next;
-}
-
 void read_qwen2(const json& object, const KeyNames& names, ModelConfig& config) {
   bool normalised = false;
   read(object, "norm_topk_prob", normalised);
@@ -87,6 +90,7 @@ void read_qwen2(const json& object, const KeyNames& names, ModelConfig& config) 
   config.moe.shared_ffn = length(object, "shared_expert_intermediate_size", 5632);
   config.moe.shared_gate = true;
   config.moe.names = ExpertNames::qwen2;
+  config.moe.layer_interval = length(object, names("layer_interval"), 1);
   read_dense_list(object, "mlp_only_layers", config);
 }
 
@@ -123,6 +127,7 @@ void read_ernie4_5(const json& object, const KeyNames& names, ModelConfig& confi
   moe.expert_ffn = length(object, names("expert_ffn"), 1536);
   moe.shared_ffn = moe.expert_ffn * length_or_none(object, "moe_num_shared_experts", 2);
   moe.dense_layers = length_or_none(object, names("dense_layers"), 1);
+  moe.layer_interval = length(object, names("layer_interval"), 1);
   moe.route_bias = true;
   moe.names = ExpertNames::ernie4_5;
   const json last = object.value("moe_layer_end_index", json());
@@ -152,6 +157,13 @@ void read_llama4(const json& object, const KeyNames& names, ModelConfig& config)
   moe.expert_ffn = moe.shared_ffn = config.ffn;
   moe.weight_at = WeightAt::input;
   moe.names = ExpertNames::llama4;
+  moe.layer_interval = length(object, names("layer_interval"), 1);
+  if (moe.layer_interval > 1) config.ffn = length(object, "intermediate_size_mlp", 16384);
+  const bool listed = given(object, "moe_layers");
+  if (listed && object.at("moe_layers") != json(config.layers_with_experts()))
+    throw InvalidInput(fmt::format(
+        "moe_layers: {}: only every n-th layer, as interleave_moe_layer_step says, can have experts",
+        shown(object.at("moe_layers"))));
 }
 
 }  // namespace
@@ -170,6 +182,7 @@ std::map<std::string, std::string> hugging_face_moe_names(const json& object, co
   if (model_type == "qwen3_moe" || model_type == "qwen2_moe") {
     names["experts"] = "num_experts";
     names["expert_ffn"] = "moe_intermediate_size";
+    names["layer_interval"] = "decoder_sparse_step";
   } else if (model_type == "olmoe") {
     names["experts"] = "num_experts";
     names["expert_ffn"] = "intermediate_size";
@@ -178,6 +191,7 @@ std::map<std::string, std::string> hugging_face_moe_names(const json& object, co
     names["top_k"] = "moe_k";
     names["expert_ffn"] = "moe_intermediate_size";
     names["dense_layers"] = "moe_layer_start_index";
+    names["layer_interval"] = "moe_layer_interval";
   } else if (model_type.starts_with("deepseek") || model_type == "glm4_moe") {
     names["experts"] = "n_routed_experts";
     names["expert_ffn"] = "moe_intermediate_size";
@@ -188,6 +202,7 @@ std::map<std::string, std::string> hugging_face_moe_names(const json& object, co
   } else {
     names["experts"] = "num_local_experts";
     names["expert_ffn"] = "intermediate_size";
+    if (model_type == "llama4_text") names["layer_interval"] = "interleave_moe_layer_step";
   }
   for (auto& [ours, theirs] : names) theirs = key_in_file(object, model_type, theirs);
   return names;

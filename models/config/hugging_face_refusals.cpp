@@ -68,17 +68,13 @@ const std::vector<Refusal>& refusals() {
       {"seed_oss", "mlp_bias", {false}, true, "a bias in the MLP"},
       {"ernie4_5", "use_bias", {false}, true, "a bias in linear layers"},
       {"ernie4_5_moe", "use_bias", {false}, true, "a bias in linear layers"},
-      {"ernie4_5_moe", "moe_layer_interval", {1}, true, dense},
       {"minimax_m2", "router_jitter_noise", {0.0}, true, "noise on the router's input"},
       {"minimax_m2", "scoring_func", {"sigmoid"}, true, "another score of this model_type"},
       {"minimax_m2", "use_qk_norm", {true}, true, "a model of this type without a QK-norm"},
       {"minimax_m2", "qk_norm_type", {"per_layer"}, true, "another QK-norm of this model_type"},
       {"minimax_m2", "use_routing_bias", {true}, true, "a router of this model_type without a bias"},
-      {"qwen2_moe", "decoder_sparse_step", {1}, true, dense},
       {"qwen2_moe", "use_sliding_window", {false}, true, "a window of this model_type"},
       {"qwen3_moe", "use_qk_norm", {true}, true, "a model of this type without a QK-norm"},
-      {"qwen3_moe", "decoder_sparse_step", {1}, true, dense},
-      {"qwen3_moe", "mlp_only_layers", {json::array()}, true, dense},
       {"olmoe", "attention_bias", {false}, true, bias},
       {"olmoe", "use_qk_norm", {true}, true, "a model of this type without a QK-norm"},
       {"olmoe", "clip_qkv", {nullptr}, true, "clipping of queries, keys and values"},
@@ -101,10 +97,6 @@ const std::vector<Refusal>& refusals() {
       {"deepseek_v3", "scoring_func", {"sigmoid"}, true, "another score of this model_type"},
       {"deepseek_v3", "topk_method", {"noaux_tc"}, true, "another method of this model_type"},
       {"llama4_text", "attention_bias", {false}, true, bias},
-      {"llama4_text", "attention_chunk_size", {nullptr}, false, "chunked attention"},
-      {"llama4_text", "use_qk_norm", {false}, false, "the L2 norm of queries and keys"},
-      {"llama4_text", "attn_temperature_tuning", {false}, false, "attention temperature"},
-      {"llama4_text", "interleave_moe_layer_step", {1}, true, dense},
   };
   return all;
 }
@@ -215,19 +207,6 @@ void refuse_layer_types(const json& object, std::string_view model_type, Refusal
       return refused.add("layer_types", shown(type), "null");
 }
 
-void refuse_llama4_layers(const json& object, const ModelConfig& config, Refusals& refused) {
-  // 1: the layer has RoPE. Without the key every fourth layer has none.
-  const auto layers = object.find("no_rope_layers");
-  if (layers == object.end() || !layers->is_array() || layers->empty() ||
-      std::any_of(layers->begin(), layers->end(), [](const json& rope) { return rope != 1; }))
-    refused.add("no_rope_layers", "a layer without RoPE", "a list of ones");
-  if (!given(object, "moe_layers")) return;
-  json all = json::array();
-  for (std::int64_t layer = 0; layer < config.layers; ++layer) all.push_back(layer);
-  if (object.at("moe_layers") != all)
-    refused.add("moe_layers", "a block without experts between others", "null");
-}
-
 }  // namespace
 
 bool asks_nothing(const json& value) {
@@ -262,7 +241,6 @@ void Refusals::throw_if_any() const {
 void refuse_other_models(const json& object, const std::string& model_type, const ModelConfig& config,
                          Refusals& refused) {
   refuse_own_keys(object, model_type, refused);
-  if (model_type == "llama4_text") refuse_llama4_layers(object, config, refused);
   refuse_layer_types(object, model_type, refused);
   refuse_foreign_keys(object, config, model_type, refused);
 }

@@ -41,7 +41,6 @@ TEST_CASE("config.json: Qwen2-MoE has a gate on its shared expert", "[models][mo
   CHECK(has_parameter(block_of(model, 1), "mlp.shared_expert_gate.weight"));
   CHECK(has_parameter(block_of(model, 1), "mlp.shared_expert.up_proj.weight"));
   CHECK(contains(routed_error("qwen2_moe", {{"mlp_only_layers", {1}}}), "mlp_only_layers: "));
-  CHECK(contains(routed_error("qwen2_moe", {{"decoder_sparse_step", 2}}), "decoder_sparse_step: "));
   CHECK(contains(routed_error("qwen2_moe", {{"use_sliding_window", true}}), "use_sliding_window: "));
   json own = model_to_json(model);
   own.erase("shared_ffn");
@@ -83,7 +82,23 @@ TEST_CASE("config.json: ERNIE 4.5's experts begin behind its dense layers", "[mo
   CHECK(route_bias_name(model, 3) == "model.layers.3.mlp.moe_statics.e_score_correction_bias");
   CHECK(routed_model("ernie4_5_moe", {{"num_experts", 8}, {"num_experts_per_tok", 2}}).moe.rule.experts == 8);
   CHECK(contains(routed_error("ernie4_5_moe", {{"moe_layer_end_index", 2}}), "moe_layer_end_index: "));
-  CHECK(contains(routed_error("ernie4_5_moe", {{"moe_layer_interval", 2}}), "moe_layer_interval: "));
+}
+
+TEST_CASE("config.json: experts in every second layer, behind the layers without", "[models][moe]") {
+  using Layers = std::vector<std::int64_t>;
+  for (const auto& [model_type, interval] :
+       {std::pair{"qwen2_moe", "decoder_sparse_step"}, std::pair{"qwen3_moe", "decoder_sparse_step"},
+        std::pair{"ernie4_5_moe", "moe_layer_interval"}}) {
+    INFO(model_type);
+    CHECK(routed_model(model_type, {{interval, 2}}).layers_with_experts() == Layers{1, 3});
+    CHECK(contains(routed_error(model_type, {{interval, 5}}),
+                   std::string(interval) + ": 5 leaves none of 4 layers"));
+  }
+  CHECK(routed_model("qwen3_moe", {{"decoder_sparse_step", 2}, {"mlp_only_layers", {0, 1}}})
+            .layers_with_experts() == Layers{3});
+  CHECK(routed_model("ernie4_5_moe", {{"moe_layer_interval", 2}, {"moe_layer_start_index", 2}})
+            .layers_with_experts() == Layers{3});
+  CHECK(routed_model("qwen3_moe", {{"mlp_only_layers", {0}}}).ffn == 96);
 }
 
 TEST_CASE("config.json: DeepSeek-MoE has plain attention", "[models][moe]") {

@@ -24,7 +24,7 @@ void each_moe_key(Moe& moe, Visit&& visit) {
   visit("experts", moe.rule.experts), visit("top_k", moe.rule.top_k);
   visit("expert_ffn", moe.expert_ffn), visit("shared_ffn", moe.shared_ffn);
   visit("shared_gate", moe.shared_gate);
-  visit("dense_layers", moe.dense_layers);
+  visit("dense_layers", moe.dense_layers), visit("layer_interval", moe.layer_interval);
   visit("score", moe.rule.score), visit("normalise", moe.rule.normalise),
       visit("route_scale", moe.rule.scale);
   visit("route_bias", moe.route_bias);
@@ -107,6 +107,12 @@ void validate_moe(const ModelConfig& config, const KeyNames& names) {
   if (moe.dense_layers > 0 && moe.dense_layers >= config.layers)
     refuse("dense_layers",
            fmt::format("{} of {} layers leave none with experts", moe.dense_layers, config.layers));
+  // The first block with experts is the last of the interval in which the blocks without end.
+  const std::int64_t interval = moe.layer_interval;
+  if (interval < 1 || interval > config.layers ||
+      (moe.dense_layers / interval + 1) * interval > config.layers)
+    refuse("layer_interval",
+           fmt::format("{} leaves none of {} layers with experts", interval, config.layers));
   if (!std::isfinite(rule.scale) || rule.scale <= 0)
     refuse("route_scale", fmt::format("must be a positive number, got {}", rule.scale));
   if (rule.groups < 1 || rule.experts % rule.groups != 0)
@@ -123,11 +129,11 @@ void validate_moe(const ModelConfig& config, const KeyNames& names) {
     refuse("shared_gate", "the model has no shared expert (shared_ffn)");
   if (!std::isfinite(moe.swiglu_limit) || moe.swiglu_limit < 0)
     refuse("swiglu_limit", fmt::format("must be a positive number, got {}", moe.swiglu_limit));
-  if (moe.swiglu_limit > 0 && (moe.dense_layers > 0 || moe.shared_ffn > 0))
+  if (moe.swiglu_limit > 0 && (!moe.in_all_layers() || moe.shared_ffn > 0))
     refuse("swiglu_limit", "supported in models whose only feed-forward networks are routed experts");
   if (moe.expert_bias && moe.weight_at == WeightAt::input)
     refuse("expert_bias", "not supported with weights on the experts' input (weight_at)");
-  if (moe.names == ExpertNames::gpt_oss && (moe.shared_ffn > 0 || moe.dense_layers > 0))
+  if (moe.names == ExpertNames::gpt_oss && (moe.shared_ffn > 0 || !moe.in_all_layers()))
     refuse("expert_names", "gpt_oss has neither a shared expert nor layers without experts");
   // Llama 4 files store rows of queries and keys in another order, and the order of biases would be unknown.
   const bool reordered = config.block.rotary_dim > 0 || config.block.rope_pairs != RopePairs::halves;

@@ -386,18 +386,40 @@ ModelConfig gpt_oss(const char* name, std::int64_t layers, std::int64_t experts)
   return config;
 }
 
-ModelConfig llama4_scout() {
-  RoutingRule rule = softmax_of(16, 1);
+/// Llama 4's language model. `dense_ffn`: width of the layers without experts, every second one; 0: all have experts.
+ModelConfig llama4(std::string name, std::int64_t experts, std::int64_t dense_ffn, std::int64_t positions) {
+  RoutingRule rule = softmax_of(experts, 1);
   rule.score = RouterScore::sigmoid;
   rule.normalise = false;
   ModelConfig config =
-      with_experts(llama("llama4-scout-gqa", 48, 5120, 8192, 40, 8, 128, 202048, false), rule, 8192);
-  config.moe.shared_ffn = 8192;
-  config.moe.weight_at = WeightAt::input;
-  config.moe.names = ExpertNames::llama4;
-  config.cuts = "text alone; RoPE in all layers, none chunked, no QK-norm, no attention temperature";
+      with_experts(llama(std::move(name), 48, 5120, 8192, 40, 8, 128, 202048, false), rule, 8192);
+  MoeConfig& moe = config.moe;
+  moe.shared_ffn = 8192;
+  moe.weight_at = WeightAt::input;
+  moe.names = ExpertNames::llama4;
+  if (dense_ffn > 0) {
+    moe.layer_interval = 2;
+    config.ffn = dense_ffn;
+  }
+  BlockForm& block = config.block;
+  for (std::int64_t layer = 3; layer < config.layers; layer += 4) block.layers_without_rope.push_back(layer);
+  block.temperature = 0.1;
+  block.temperature_positions = config.unchunked_positions = 8192;
+  config.max_positions = positions;
   return config;
 }
+
+ModelConfig llama4_scout() {
+  ModelConfig config = llama4("llama4-scout", 16, 0, 10485760);
+  config.block.unit_queries_and_keys = true;
+  config.rope_scaling.kind = RopeScaling::Kind::llama3;
+  config.rope_scaling.factor = 16;
+  config.rope_scaling.low_freq_factor = config.rope_scaling.high_freq_factor = 1;
+  config.rope_scaling.original_context = 8192;
+  return config;
+}
+
+ModelConfig llama4_maverick() { return llama4("llama4-maverick", 128, 16384, 1048576); }
 
 }  // namespace
 
@@ -498,6 +520,7 @@ const std::vector<ModelConfig>& model_presets() {
       deepseek_v2_lite(),
       deepseek_v3(),
       llama4_scout(),
+      llama4_maverick(),
         // clang-format on
     };
     for (const std::vector<ModelConfig>& more : {classic_presets(), latent_presets()})

@@ -58,11 +58,11 @@ inline constexpr const char* kGoldenSteps[] = {"llama",
                                                "cohere",
                                                "cohere2"};
 /// Golden steps of MoE models.
-inline constexpr const char* kGoldenMixtures[] = {"mixtral",      "qwen3-moe",          "olmoe",
-                                                  "llama4",       "qwen2-moe",          "deepseek-v3-like",
-                                                  "glm4-moe",     "minimax-m2",         "ernie4.5-moe",
-                                                  "deepseek-moe", "deepseek-v2-lite",   "deepseek-v2",
-                                                  "deepseek-v3",  "deepseek-v3-halves", "gpt-oss"};
+inline constexpr const char* kGoldenMixtures[] = {
+    "mixtral",      "qwen3-moe",        "olmoe",       "llama4",      "llama4-scout",
+    "qwen2-moe",    "deepseek-v3-like", "glm4-moe",    "minimax-m2",  "ernie4.5-moe",
+    "deepseek-moe", "deepseek-v2-lite", "deepseek-v2", "deepseek-v3", "deepseek-v3-halves",
+    "gpt-oss"};
 
 /// One golden step.
 struct Golden {

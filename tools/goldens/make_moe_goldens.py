@@ -12,7 +12,7 @@ separate tensors here, which the library stacks. Auxiliary losses of the routers
 
 DeepSeek V2 and V3 with latent attention are the library's own.
 
-Llama 4's weights are also written in the form of its checkpoints, to bench/step/golden/llama4.safetensors: a
+Llama 4's weights are also written in the form of its checkpoints, to bench/step/golden/llama4*.safetensors: a
 layer's experts in two transposed tensors, and rows of q and k in the order of its RoPE pairs.
 """
 import json
@@ -49,6 +49,11 @@ MODELS = {
                    num_experts_per_tok=1, rms_norm_eps=1e-5, rope_theta=500000.0, head_dim=16, attention_bias=False,
                    use_qk_norm=False, attn_temperature_tuning=False, attention_chunk_size=None, interleave_moe_layer_step=1,
                    no_rope_layers=[1, 1]),
+    # A layer without experts, one without RoPE. The chunk and the first position of the temperature are the sequence's last.
+    "llama4-scout": dict(step.SMALL_SHAPE, model_type="llama4_text", intermediate_size=8, intermediate_size_mlp=24,
+                         num_local_experts=4, num_experts_per_tok=1, rms_norm_eps=1e-5, rope_theta=500000.0,
+                         attention_bias=False, tie_word_embeddings=False, use_qk_norm=True, attn_temperature_tuning=True, attn_scale=0.5, floor_scale=step.T,
+                         attention_chunk_size=step.T, interleave_moe_layer_step=2, no_rope_layers=[1, 0], **step.NO_TOKENS),
     "qwen2-moe": dict(step.SMALL_SHAPE, model_type="qwen2_moe", moe_intermediate_size=16, shared_expert_intermediate_size=24,
                       num_experts=4, num_experts_per_tok=2, norm_topk_prob=False, decoder_sparse_step=1, mlp_only_layers=[0],
                       rms_norm_eps=1e-6, rope_theta=1000000.0, tie_word_embeddings=True, use_sliding_window=False),
@@ -102,6 +107,7 @@ ROUTERS = {
     "ernie4.5-moe": dict(expert_ffn=16, shared=16, dense_layers=1, normalise=True, bias="mlp.moe_statics." + BIAS),
     "gpt-oss": dict(names="gpt_oss", expert_ffn=8, normalise=True, expert_bias=True, attention_sinks=True, swiglu_limit=1.0),
 }
+ROUTERS["llama4-scout"] = dict(expert_ffn=8, shared=8)
 DEEPSEEK_ROUTER = dict(expert_ffn=6, shared=6, dense_layers=1)
 ROUTERS.update({
     "deepseek-v2-lite": DEEPSEEK_ROUTER,
@@ -120,6 +126,10 @@ DEEPSEEK = dict(name="deepseek-v3-like", layers=3, width=64, ffn=96, heads=4, kv
                 qk_norm=True, rope_theta=10000.0, norm_eps=1e-6, experts=8, top_k=3, expert_ffn=F_EXPERT,
                 shared_ffn=2 * F_EXPERT, dense_layers=1, score="sigmoid", normalise=True, route_scale=2.5, route_bias=True,
                 groups=4, group_top_k=2, group_score="top2")
+
+
+def has_experts(config, layer):
+    return layer >= config["dense_layers"] and (layer + 1) % config.get("layer_interval", 1) == 0
 
 
 def expert_names(config, layer):
@@ -167,7 +177,7 @@ def clamped_swiglu(gate, up, limit):
 
 def mixture(config, w, h, layer, mode, linear):
     """Rounds like precbench: every expert's rows have their own gradient, whose sum is rounded once."""
-    if layer < config["dense_layers"]:
+    if not has_experts(config, layer):
         return step_model.swiglu(config, w, h, layer, mode, linear)
     router, experts, at = expert_names(config, layer)
     shape, h = h.shape, h.flatten(0, 1)
@@ -200,7 +210,7 @@ def mixture(config, w, h, layer, mode, linear):
 
 
 def mixture_weights(config, layer, matrix):
-    if layer < config["dense_layers"]:
+    if not has_experts(config, layer):
         return step.swiglu_weights(config, layer, matrix)
     C, N = config["width"], config.get("expert_ffn", F_EXPERT)
     router, experts, at = expert_names(config, layer)
@@ -308,14 +318,17 @@ class Llama4(step.HuggingFace):
     def __init__(self, description, ours):
         from transformers import Llama4ForCausalLM, Llama4TextConfig
 
-        # It builds the chunked mask as well, which no layer uses.
+        # It builds the chunked mask even if no layer uses it.
         whole = dict(layer_types=["full_attention"] * description["num_hidden_layers"], attention_chunk_size=8192)
-        c = Llama4TextConfig(**dict(json.loads(json.dumps(description)), **whole))
+        c = Llama4TextConfig(**dict(json.loads(json.dumps(description)), **({} if description["attention_chunk_size"] else whole)))
         c._attn_implementation = "eager"
         self.model = Llama4ForCausalLM(c).double()
+        self.model_type, self.fused = "llama4_text", {}
         turns = self.model.model.rotary_emb(torch.zeros(1, dtype=torch.float64), torch.arange(step.T)[None])[0]
-        self.ours = dict(layers=c.num_hidden_layers, width=c.hidden_size, ffn=c.intermediate_size,
-                         heads=c.num_attention_heads, kv_heads=c.num_key_value_heads, head_dim=2 * turns.shape[-1],
+        self.ours = dict(layers=c.num_hidden_layers, width=c.hidden_size, ffn=c.intermediate_size_mlp, ffn_name="feed_forward",
+                         layer_interval=c.interleave_moe_layer_step, unit_queries_and_keys=c.use_qk_norm,
+                         layers_without_rope=[layer for layer, rope in enumerate(c.no_rope_layers) if not rope],
+                         temperature=c.attn_temperature_tuning and c.attn_scale, heads=c.num_attention_heads, kv_heads=c.num_key_value_heads, head_dim=2 * turns.shape[-1],
                          vocab=c.vocab_size, tied=c.tie_word_embeddings, norm_eps=c.rms_norm_eps,
                          rotary=(turns.real, turns.imag), **ours)
 
@@ -329,9 +342,12 @@ class Llama4(step.HuggingFace):
             return lambda x: x.unflatten(0, (-1, half, 2)).transpose(1, 2).flatten(0, 2)
         return lambda x: x.unflatten(0, (-1, 2, half)).transpose(1, 2).flatten(0, 2)
 
+    def layers_with_experts(self):
+        return [layer for layer in range(self.ours["layers"]) if has_experts(self.ours, layer)]
+
     def its_form(self, weights):
         its = {name: self.pairs(name)(weight) for name, weight in weights.items()}
-        for layer in range(self.ours["layers"]):
+        for layer in self.layers_with_experts():
             experts = [[its.pop(name) for name in names] for names in expert_names(self.ours, layer)[1]]
             at = f"model.layers.{layer}.feed_forward.experts."
             its[at + "gate_up_proj"] = torch.stack([torch.cat((gate, up)).T for gate, up, _ in experts])
@@ -341,7 +357,7 @@ class Llama4(step.HuggingFace):
     def gradients(self, weights, tokens):
         loss, grads = super().gradients(self.its_form(weights), tokens)
         grads = {name: self.pairs(name, back=True)(grad) for name, grad in grads.items()}
-        for layer in range(self.ours["layers"]):
+        for layer in self.layers_with_experts():
             at = f"model.layers.{layer}.feed_forward.experts."
             gate_up, down = grads.pop(at + "gate_up_proj"), grads.pop(at + "down_proj")
             for e, names in enumerate(expert_names(self.ours, layer)[1]):
@@ -426,9 +442,9 @@ def main():
             continue
         if name in MODELS:
             description = MODELS[name]
-            llama4 = name == "llama4"
-            ours = dict(names={"mixtral": name, "llama4": name}.get(name, "qwen3"), qk_norm=name in ("qwen3-moe", "olmoe"),
-                        qk_norm_over="heads" if name == "olmoe" else "head", experts=8,
+            llama4 = name.startswith("llama4")
+            ours = dict(names=name if name == "mixtral" else "llama4" if llama4 else "qwen3", qk_norm=name in ("qwen3-moe", "olmoe"),
+                        qk_norm_over="heads" if name == "olmoe" else "head", experts=description.get("num_local_experts", 8),
                         top_k=description.get("num_experts_per_tok"), score="sigmoid" if llama4 else "softmax",
                         normalise=name in ("mixtral", "qwen3-moe"), route_scale=1.0, groups=1, weight_at="input" if llama4 else "swiglu",
                         dense_layers=0, shared=F_EXPERT if llama4 else 0, second_half=mixture,
@@ -453,8 +469,8 @@ def main():
         seed = next(seed for seed in range(FIRST_SEED.get(name, 0), 10000) if is_steady(library.ours, seed))
         step.make_golden(folder / f"step_{name}.safetensors", seed, library.ours, json.loads(json.dumps(description)),
                          library)
-        if name == "llama4":
-            path = root / "bench" / "step" / "golden" / "llama4.safetensors"
+        if isinstance(library, Llama4):
+            path = root / "bench" / "step" / "golden" / f"{name}.safetensors"
             path.parent.mkdir(exist_ok=True)
             library.leave(path, seed)
 

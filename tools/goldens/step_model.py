@@ -173,14 +173,14 @@ def swiglu(config, w, h, layer, mode, linear):
     """Computes a block's second half, between its norm and the residual stream."""
     if not config.get("gated", True):
         return ungated(config, w, h, layer, mode, linear)
-    at = f"model.layers.{layer}.mlp."
+    at = f"model.layers.{layer}.{config.get('ffn_name', 'mlp')}."
     gate, up = linear(h, at + "gate_proj.weight", at + "up_proj.weight")
     (branch,) = linear(mode.stored(config.get("activation", F.silu)(gate) * up), at + "down_proj.weight")
     return branch
 
 
 def swiglu_weights(config, layer, matrix):
-    at, C, N = f"model.layers.{layer}.mlp.", config["width"], config["ffn"]
+    at, C, N = f"model.layers.{layer}.{config.get('ffn_name', 'mlp')}.", config["width"], config["ffn"]
     if config.get("gated", True):
         matrix(at + "gate_proj.weight", N, C, C**-0.5)
     matrix(at + "up_proj.weight", N, C, C**-0.5)
@@ -238,8 +238,15 @@ def loss_of(config, w, tokens, mode):
                 q, k = mode.gradient(q), mode.gradient(k)
         if config["qk_norm"] and not over_all:
             q, k = norm(q, at + "self_attn.q_norm.weight"), norm(k, at + "self_attn.k_norm.weight")
+        with_rope = layer not in config.get("layers_without_rope", ())
+        if config.get("unit_queries_and_keys") and with_rope:  # the norm commutes with RoPE
+            q, k = (F.rms_norm(head, (D,), None, config["norm_eps"]) for head in (q, k))
         if not config.get("latent"):
             q, k = (stored(rope(head, config, layer)) for head in (q, k))
+        if config.get("temperature") and not with_rope:  # of the last query alone
+            factors = torch.ones(T, dtype=q.dtype)
+            factors[-1] += config["temperature"] * math.log(2)
+            q = stored(q * factors[:, None])
         group = config["heads"] // config["kv_heads"]
         out = mode.attention(q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1),
                              config.get("windows", {}).get(layer), config.get("attention_softcap"), w.get(at + "self_attn.sinks"))

@@ -39,7 +39,7 @@ void AttentionLayer::recompute_qkv(std::int64_t layer, const AttentionSaved& sav
   forward_qkv(layer, saved, w, h);
   if (latent())
     latent_forward(layer, saved, w);
-  else if (!step_.config.qk_norm)
+  else if (!step_.config.norms_queries_and_keys(layer))
     apply_rope(layer, saved.raw_qkv, saved.raw_qkv, w);
 }
 
@@ -47,7 +47,9 @@ void AttentionLayer::forward_output(std::int64_t layer, const AttentionSaved& sa
                                     const Tensor& out) const {
   const Scope scope(step_.arena);
   // Without QK-norm, RoPE is undone by its inverse, so it runs in place.
-  const Tensor qkv = step_.config.qk_norm ? step_.push(step_.attention_shape.qkv_width()) : saved.raw_qkv;
+  const Tensor qkv = step_.config.norms_queries_and_keys(layer)
+                         ? step_.push(step_.attention_shape.qkv_width())
+                         : saved.raw_qkv;
   if (latent())
     latent_forward(layer, saved, w);
   else
@@ -101,7 +103,7 @@ Tensor AttentionLayer::backward(std::int64_t layer, const AttentionSaved& saved,
     const Tensor dout = step_.push(shape.out_width());
     step_.dgrad(layer, LinearRole::o, dout, dy, w, saved.attention);
     Tensor qkv = saved.raw_qkv;
-    if (step_.config.qk_norm) {
+    if (step_.config.norms_queries_and_keys(layer)) {
       qkv = step_.push(shape.qkv_width());
       apply_rope(layer, qkv, saved.raw_qkv, w);
     }
@@ -130,6 +132,11 @@ Tensor AttentionLayer::backward(std::int64_t layer, const AttentionSaved& saved,
 
 namespace {
 
+/// Returns true if a layer's queries and keys have a norm without trained gains.
+bool has_unit_gains(const ModelConfig& config, std::int64_t layer) {
+  return config.norms_queries_and_keys(layer) && !config.qk_norm;
+}
+
 bool has_local_rope(const ModelConfig& config, std::int64_t layer) {
   return config.block.local_rope_theta != 0 && config.window(layer) != 0;
 }
@@ -150,44 +157,71 @@ double query_and_key_scale(const ModelConfig& config) {
 
 }  // namespace
 
+// A norm without gains is one with gains of 1. RoPE does not change the root mean square of a head, so the norm may come first.
 RopeOptions AttentionLayer::rope_options(std::int64_t layer, const BlockWeights& w) const {
   const ModelConfig& config = step_.config;
   const SequencePart& sequence = step_.sequence;
   AttentionShape rows = step_.attention_shape;
   rows.B *= sequence.halves();
-  return {.shape = rows,
-          .theta = static_cast<float>(has_local_rope(config, layer) ? config.block.local_rope_theta
-                                                                    : config.rope_theta),
-          .norm_eps = static_cast<float>(config.norm_eps),
-          .q_norm = w.q_norm,
-          .k_norm = w.k_norm,
-          .gain_offset = step_.gain_offset(),
-          .bias = w.qkv_bias,
-          .scaling = scaling_of(config, layer),
-          .rotated = config.block.rotary_dim,
-          .scale = query_and_key_scale(config),
-          .offset = sequence.start(0),
-          .late_offset = sequence.whole() ? std::nullopt : std::optional(sequence.start(1)),
-          .positions = step_.positions,
-          .position_count = step_.options.T};
+  RopeOptions options{.shape = rows,
+                      .theta = static_cast<float>(
+                          has_local_rope(config, layer) ? config.block.local_rope_theta : config.rope_theta),
+                      .norm_eps = static_cast<float>(config.norm_eps),
+                      .q_norm = w.q_norm,
+                      .k_norm = w.k_norm,
+                      .gain_offset = step_.gain_offset(),
+                      .bias = w.qkv_bias,
+                      .scaling = scaling_of(config, layer),
+                      .rotated = config.block.rotary_dim,
+                      .scale = query_and_key_scale(config),
+                      .offset = sequence.start(0),
+                      .late_offset = sequence.whole() ? std::nullopt : std::optional(sequence.start(1)),
+                      .positions = step_.positions,
+                      .position_count = step_.options.T};
+  if (has_unit_gains(config, layer)) {
+    const Tensor zeros = step_.push(step_.options.activations, 1, config.head_dim);
+    step_.device.zero({zeros});
+    options.q_norm = options.k_norm = zeros;
+    options.gain_offset = 1;
+  }
+  return options;
+}
+
+void AttentionLayer::scale_last_queries(std::int64_t layer, const Tensor& qkv) const {
+  const BlockForm& block = step_.config.block;
+  const std::int64_t T = step_.options.T;
+  if (T != block.temperature_positions || step_.config.has_rope(layer)) return;
+  for (std::int64_t row = T - 1; row < step_.M; row += T)
+    step_.scale(qkv.slice_rows(row, 1).elements(0, step_.config.q_width()),
+                1 + block.temperature * std::log(2.0));
 }
 
 void AttentionLayer::apply_rope(std::int64_t layer, const Tensor& qkv, const Tensor& raw_qkv,
                                 const BlockWeights& w) const {
+  const Scope scope(step_.arena);
   step_.device.rope({qkv, raw_qkv, rope_options(layer, w)});
+  scale_last_queries(layer, qkv);
 }
 
 void AttentionLayer::rope_backward(std::int64_t layer, QuantizedTensor& dqkv, const Tensor& dout,
                                    const Tensor& raw_qkv, const BlockWeights& w,
                                    const BlockTensors& g) const {
+  const Scope scope(step_.arena);
+  scale_last_queries(layer, dout);
+  const RopeOptions options = rope_options(layer, w);
+  Tensor dq_norm = g.q_norm, dk_norm = g.k_norm;
+  const bool unit_gains = has_unit_gains(step_.config, layer);
+  if (unit_gains)  // nobody reads their gradients
+    for (Tensor* gradient : {&dq_norm, &dk_norm})
+      *gradient = step_.push(DType::f32, 1, step_.config.head_dim);
   step_.produce_quantized(dqkv, [&](QuantizedTensor& d) {
     step_.device.rope_backward({.dqkv = d,
-                                .dq_norm = g.q_norm,
-                                .dk_norm = g.k_norm,
-                                .accumulate = step_.parameters.accumulates(),
+                                .dq_norm = dq_norm,
+                                .dk_norm = dk_norm,
+                                .accumulate = !unit_gains && step_.parameters.accumulates(),
                                 .dout = dout,
                                 .qkv = raw_qkv,
-                                .options = rope_options(layer, w)});
+                                .options = options});
   });
 }
 

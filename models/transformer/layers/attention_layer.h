@@ -58,11 +58,14 @@ class AttentionLayer {
   /// `dkv` is left undefined, and `scratch`, as large, too.
   void scatter_keys(const Tensor& dqkv, const Tensor& dkv, const Tensor& scratch) const;
 
+  /// Returns what RoPE needs. Gains of a norm without trained ones are a temporary of the caller's scope.
   RopeOptions rope_options(std::int64_t layer, const BlockWeights& w) const;
-  /// Computes attention's input `qkv` from raw_qkv: bias, QK-norm, RoPE. In place without QK-norm.
+  /// Multiplies the query of each sequence's last token, or its gradient, by what BlockForm::temperature makes of it.
+  void scale_last_queries(std::int64_t layer, const Tensor& qkv) const;
+  /// Computes attention's input `qkv` from raw_qkv: bias, QK-norm, RoPE, temperature. In place without QK-norm.
   void apply_rope(std::int64_t layer, const Tensor& qkv, const Tensor& raw_qkv, const BlockWeights& w) const;
   /// Computes dqkv, the gradient of raw_qkv with its quantized copies, and those of the QK-norm gains.
-  /// `dout`: gradient of RoPE's output.
+  /// `dout`: gradient of apply_rope()'s output, which this may change.
   void rope_backward(std::int64_t layer, QuantizedTensor& dqkv, const Tensor& dout, const Tensor& raw_qkv,
                      const BlockWeights& w, const BlockTensors& g) const;
 

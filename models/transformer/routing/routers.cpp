@@ -1,6 +1,7 @@
 // Biases and load statistics. See routers.h.
 #include "models/transformer/routing/routers.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "models/transformer/routing/expected_load.h"
@@ -14,13 +15,12 @@ constexpr float kBiasStep = 1e-3f;  // DeepSeek-V3's u
 
 Routers::Routers(Device& device, Arena& arena, const ModelConfig& model, int accumulation, bool peers)
     : device_(device),
-      first_(model.moe.dense_layers),
-      layers_(model.layers - first_),
+      layers_(model.layers_with_experts()),
       experts_(model.moe.rule.experts),
       accumulation_(accumulation),
       peers_(peers) {
   const auto push = [&](DType dtype, std::int64_t cols) {
-    return arena.push(Segment::other, dtype, layers_, cols);
+    return arena.push(Segment::other, dtype, layers(), cols);
   };
   totals_ = push(DType::f32, report_size());
   bad_ = push(DType::i32, accumulation);
@@ -41,6 +41,10 @@ std::vector<std::int64_t> Routers::tokens_to_ranks(const RoutingRule& rule, std:
     if (room[expert]-- > 0) counts[rank] += std::exchange(last[rank], token) != token;
   }
   return counts;
+}
+
+std::int64_t Routers::row(std::int64_t layer) const {
+  return std::lower_bound(layers_.begin(), layers_.end(), layer) - layers_.begin();
 }
 
 Tensor Routers::bias(std::int64_t layer) const {
@@ -68,7 +72,7 @@ void Routers::note_choices(std::int64_t layer, int micro_step, const Tensor& ind
 
 void Routers::update(Comm& comm) {
   if (bias_.empty()) return;
-  for (std::int64_t i = 0; i < layers_; ++i)
+  for (std::int64_t i = 0; i < layers(); ++i)
     device_.convert({global_.slice_rows(i, 1), totals_.slice_rows(i, 1).elements(0, experts_)});
   if (comm.size() > 1) comm.all_reduce(global_);
   device_.update_routing_bias({bias_, global_, kBiasStep});
@@ -83,10 +87,10 @@ std::vector<RouterLoad> Routers::load() const {
   std::vector<float> totals(static_cast<std::size_t>(totals_.size()));
   device_.download(totals.data(), totals_);
   std::vector<RouterLoad> all;
-  for (std::int64_t i = 0; i < layers_; ++i) {
+  for (std::int64_t i = 0; i < layers(); ++i) {
     const float* report = totals.data() + i * totals_.cols;
     const float* rest = report + experts_;
-    all.push_back({first_ + i, std::vector<double>(report, rest), rest[2], rest[3],
+    all.push_back({layers_[i], std::vector<double>(report, rest), rest[2], rest[3],
                    double{rest[4]} + (peers_ ? rest[5] : 0.0f), static_cast<double>(rest[0]) / accumulation_,
                    static_cast<double>(rest[1]) / accumulation_});
   }
@@ -97,9 +101,9 @@ std::optional<BadToken> Routers::bad_token() const {
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(bad_.size()));
   device_.download(tokens.data(), bad_);
   for (int micro = 0; micro < accumulation_; ++micro)
-    for (std::int64_t i = 0; i < layers_; ++i)
+    for (std::int64_t i = 0; i < layers(); ++i)
       if (const std::int32_t token = tokens[i * accumulation_ + micro]; token >= 0)
-        return BadToken{first_ + i, micro, token};
+        return BadToken{layers_[i], micro, token};
   return std::nullopt;
 }
 

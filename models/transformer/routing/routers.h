@@ -56,7 +56,7 @@ class Routers {
   void keep_choices(const Tensor& choices) { choices_ = choices; }
   /// Records the micro-step's choices, i32 [tokens, top_k], if keep_choices() asked for it.
   void note_choices(std::int64_t layer, int micro_step, const Tensor& index);
-  std::int64_t layers() const { return layers_; }
+  std::int64_t layers() const { return static_cast<std::int64_t>(layers_.size()); }
   /// Call before the first micro-step of a training step.
   void begin_step() { traffic_ = {}; }
   void note_traffic(double ExpertTraffic::*part, double bytes) {
@@ -94,11 +94,11 @@ class Routers {
   std::vector<StateTensor> state(const Layout& layout) const;
 
  private:
-  std::int64_t row(std::int64_t layer) const { return layer - first_; }
+  std::int64_t row(std::int64_t layer) const;
 
   Device& device_;
-  // First block with experts, number of such blocks, experts of a block on all ranks.
-  std::int64_t first_, layers_, experts_;
+  std::vector<std::int64_t> layers_;  // blocks with experts, ascending
+  std::int64_t experts_;              // of a block on all ranks
   int accumulation_;
   bool peers_;
   Tensor bias_;    // f32 [layers, E]
