@@ -151,10 +151,11 @@ ConvertedLayers convert(const Case& c, const ModelConfig& model, const Recipe& r
     return apart;
   };
   ConvertedLayers layers{recipe, std::vector<ConvertedLayers::Roles>(model.layers), false};
-  const BlockSpec dense = model.layer_without_experts() ? block_of(model, 0) : BlockSpec{},
-                  mixture = model.moe ? block_of(model, model.layers_with_experts().front()) : BlockSpec{};
+  BlockSpec blocks[2];  // without and with experts
+  for (const std::int64_t layer : model.layer_of_each_kind())
+    blocks[model.has_experts(layer)] = block_of(model, layer);
   for (std::int64_t layer = 0; layer < model.layers; ++layer)
-    for (const LinearSpec& linear : (model.has_experts(layer) ? mixture : dense).linears) {
+    for (const LinearSpec& linear : blocks[model.has_experts(layer)].linears) {
       if (static_cast<int>(linear.role) >= kBlockRoles) continue;
       ConvertedLayers::Roles& roles = layers.converted[layer];
       const bool apart = is_apart(linear);

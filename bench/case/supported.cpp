@@ -31,10 +31,7 @@ std::optional<std::string> shapes_unsupported_reason(const ConvertedLayers& laye
     if (!why) return std::nullopt;
     return fmt::format("{}: {}", name_of(linear.role), *why);
   };
-  std::vector<std::int64_t> examples;  // a block of each kind
-  if (const auto without = model.layer_without_experts()) examples.push_back(*without);
-  if (model.moe) examples.push_back(model.layers_with_experts().front());
-  for (const std::int64_t example : examples)
+  for (const std::int64_t example : model.layer_of_each_kind())
     for (const LinearSpec& linear : convertible_linears(model, example)) {
       bool converted = false;
       for (std::int64_t layer = 0; layer < model.layers; ++layer)

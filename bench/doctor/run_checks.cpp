@@ -84,7 +84,7 @@ struct ModelGemm {
 std::vector<ModelGemm> gemms_of(const ModelConfig& model) {
   constexpr std::int64_t kTokens = 2048;
   std::vector<ModelGemm> all;
-  for (const std::int64_t layer : {std::int64_t{0}, model.layers - 1})
+  for (const std::int64_t layer : model.layer_of_each_kind())
     for (const LinearSpec& linear : convertible_linears(model, layer)) {
       if (is_stack(model, layer, linear.role)) continue;
       const std::int64_t out = linear.out(), in = linear.in;

@@ -127,8 +127,12 @@ std::vector<std::int64_t> ModelConfig::layers_with_experts() const {
   return with;
 }
 
-std::optional<std::int64_t> ModelConfig::layer_without_experts() const {
-  return has_experts(0) ? std::nullopt : std::optional<std::int64_t>(0);
+std::vector<std::int64_t> ModelConfig::layer_of_each_kind() const {
+  std::vector<std::int64_t> examples;
+  if (!has_experts(0)) examples.push_back(0);
+  const std::vector<std::int64_t> with = layers_with_experts();
+  if (!with.empty()) examples.push_back(with.front());
+  return examples;
 }
 
 std::int64_t ModelConfig::window(std::int64_t layer) const {
@@ -141,12 +145,10 @@ namespace {
 /// Sums count(block) over the blocks; all of one kind are alike.
 template <class Count>
 std::int64_t over_blocks(const ModelConfig& c, Count&& count) {
-  const std::vector<std::int64_t> with = c.layers_with_experts();
-  const auto experts = static_cast<std::int64_t>(with.size());
+  const auto experts = static_cast<std::int64_t>(c.layers_with_experts().size());
   std::int64_t sum = 0;
-  if (const auto without = c.layer_without_experts())
-    sum += (c.layers - experts) * count(block_of(c, *without));
-  if (experts > 0) sum += experts * count(block_of(c, with.front()));
+  for (const std::int64_t layer : c.layer_of_each_kind())
+    sum += (c.has_experts(layer) ? experts : c.layers - experts) * count(block_of(c, layer));
   return sum;
 }
 

@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,8 +26,8 @@ enum class WeightAt : std::uint8_t { swiglu, input };
 /// tensors, and Llama 4 queries and keys in another row order: StoredForm (bench/step).
 enum class ExpertNames : std::uint8_t { qwen3, mixtral, llama4, qwen2, ernie4_5, gpt_oss };
 
-/// A mixture of experts in every `layer_interval`-th block (the last of so many) except the first `dense_layers`. Other
-/// blocks have a SwiGLU of ModelConfig::ffn.
+/// A mixture of experts in the last of every `layer_interval` blocks, except the first `dense_layers`. Blocks without have a
+/// SwiGLU of ModelConfig::ffn.
 struct MoeConfig {
   RoutingRule rule;                 ///< 0 experts: no mixture
   std::int64_t expert_ffn = 0;      ///< F, inner width of an expert
@@ -174,9 +173,10 @@ struct ModelConfig {
   bool has_experts(std::int64_t layer) const {
     return moe && layer >= moe.dense_layers && (layer + 1) % moe.layer_interval == 0;
   }
-  /// Return the blocks with experts, ascending, and a block without, if any has none.
+  /// Returns the blocks with experts, ascending.
   std::vector<std::int64_t> layers_with_experts() const;
-  std::optional<std::int64_t> layer_without_experts() const;
+  /// Returns a block of each kind that the model has: one without experts, one with.
+  std::vector<std::int64_t> layer_of_each_kind() const;
   /// Returns the number of elements of a head that RoPE rotates.
   std::int64_t rotary_dim() const {
     return latent ? latent.rope_dim : block.rotary_dim > 0 ? block.rotary_dim : head_dim;

@@ -326,7 +326,7 @@ TEST_CASE("model_from_json: experts in every second layer of Llama 4", "[models]
   const ModelConfig model = model_from_json(object);
   CHECK((model.ffn == 160 && model.moe.expert_ffn == 96));
   CHECK(model.layers_with_experts() == std::vector<std::int64_t>{1, 3});
-  CHECK(model.layer_without_experts() == 0);
+  CHECK(model.layer_of_each_kind() == std::vector<std::int64_t>{0, 1});
   CHECK(model_from_json(json::parse(model_to_json(model).dump())) == model);
   CHECK(contains(refusal_of([&] { cut_to(model, 1); }), "begins with 1 layer without experts"));
   CHECK(cut_to(model, 3).layers_with_experts() == std::vector<std::int64_t>{1});

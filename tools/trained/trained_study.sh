@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Studies low-precision recipes on a fully trained model.
 #
-#   tools/trained/trained_study.sh MODEL OUT [flags of precbench study, e.g. --recipe rowwise,mxfp8 --dry-run]
+#   tools/trained/trained_study.sh MODEL OUT [flags of precbench study, e.g. --recipe rowwise,mxfp8 --dry-run; --config,
+#       --out, --seq and --batch replace the script's own]
 #   tools/trained/trained_study.sh MODEL OUT --recipe rowwise --sensitivity standard --sensitivity-only     sources of its price
 #   tools/trained/trained_study.sh MODEL OUT --lora 16     LoRA: which recipe may the frozen model have? (lora_study.toml)
 #   DEVICE=cpu tools/trained/trained_study.sh MODEL OUT     without a GPU: the price of switching alone (trained_cpu.toml)
@@ -27,7 +28,7 @@ die() {
   exit 2
 }
 
-[ $# -ge 2 ] || { sed -n '2,23p' "$0" >&2; exit 2; }
+[ $# -ge 2 ] || { sed -n '2,24p' "$0" >&2; exit 2; }
 # parts: of the file, each PACKAGE:MEMBER. begin: the token that every sequence of the model begins with; empty: none.
 begin='' trained=2T chat=() kind=u16
 case $1 in
@@ -104,11 +105,13 @@ if [ ! -f "$out/$TEXT.json" ]; then
       ${begin:+--begin "$begin" --seq 512} "@$out/debian/$TEXT.list"
   fi
 fi
-given=" $* " shape=()
+# Flags that the caller does not give.
+words=" $* " defaults=()
+add_default() { [[ $words == *" $1"[\ =]* ]] || defaults+=("$1" "$2"); }
 if [ "$TEXT" = definitions ]; then
   kind=jsonl
-  [[ $given == *" --seq"[\ =]* ]] || shape+=(--seq 96)
-  [[ $given == *" --batch"[\ =]* ]] || shape+=(--batch 256)  # of a document's 59 tokens, 18 are answers
+  add_default --seq 96
+  add_default --batch 256  # of a document's 59 tokens, 18 are answers
 fi
 
 model=(--model "$out/model/config.json" --init-from "$out/model/model.safetensors" --data "$out/$TEXT.$kind")
@@ -117,6 +120,7 @@ if [ "$DEVICE" = cpu ]; then
   exec "$precbench" report "$out/switch-$TEXT"
 fi
 study=trained records=study-$TEXT
-[[ $given != *" --lora"* ]] || study=lora records=study-lora-$TEXT
-exec "$precbench" study --config "$here/${study}_study.toml" "${model[@]}" --trained-tokens "$trained" \
-  --eval-data "$out/$TEXT.eval.$kind" --out "$out/$records" "${shape[@]}" "$@"
+[[ $words != *" --lora"* ]] || study=lora records=study-lora-$TEXT
+add_default --config "$here/${study}_study.toml"
+add_default --out "$out/$records"
+exec "$precbench" study "${model[@]}" --trained-tokens "$trained" --eval-data "$out/$TEXT.eval.$kind" "${defaults[@]}" "$@"

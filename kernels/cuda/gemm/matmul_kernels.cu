@@ -43,16 +43,30 @@ __global__ void expand_scales_kernel(std::uint8_t* out, const float* scales, Gra
 __device__ inline float decode(std::uint8_t code, DType dtype) { return cuda::fp8_decode(code, dtype); }
 __device__ inline float decode(std::uint16_t held, DType) { return bf16_decode(held); }
 
+/// Chunk of kCodesPerThread elements that a thread converts. Counted in 32 bits, whose divisions are short: 2^32 chunks are
+/// more than a GPU's memory holds.
+struct Chunk {
+  std::int64_t row, first;
+  bool inside;
+
+  __device__ Chunk(std::int64_t rows, std::int64_t k) {
+    const auto chunks = static_cast<std::uint32_t>((k + kCodesPerThread - 1) / kCodesPerThread);
+    const std::uint32_t i = blockIdx.x * kThreads + threadIdx.x, of_row = i / chunks;
+    row = of_row;
+    first = std::int64_t{i - of_row * chunks} * kCodesPerThread;
+    inside = row < rows;
+  }
+};
+
 /// Code: FP8, or the storage of a format held in BF16. Rows whose length is not a multiple of 16 are read
 /// code by code; the recipes' own shapes never are.
 template <class Code>
 __global__ void dequantize_kernel(__nv_bfloat16* out, const Code* data, const void* scales,
                                   QuantFormat format, std::int64_t rows, std::int64_t k) {
   wait_for_work_before();
-  const std::int64_t chunks = (k + kCodesPerThread - 1) / kCodesPerThread;
-  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= rows * chunks) return;
-  const std::int64_t row = i / chunks, first = i % chunks * kCodesPerThread;
+  const Chunk chunk(rows, k);
+  if (!chunk.inside) return;
+  const std::int64_t row = chunk.row, first = chunk.first;
   const float scale = cuda::dequantizing(format, scales, rows, k, row, first);
   const Code* from = data + row * k + first;
   __nv_bfloat16* to = out + row * k + first;
@@ -79,9 +93,10 @@ __global__ void dequantize_fp4_kernel(__nv_bfloat16* out, const std::uint8_t* da
                                       const float* amax, bool whole, QuantFormat format, std::int64_t rows,
                                       std::int64_t k) {
   wait_for_work_before();
-  const std::int64_t first = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kCodesPerThread;
-  if (first >= rows * k) return;
-  const float scale = cuda::dequantizing(format, scales, rows, k, first / k, first % k);
+  const Chunk chunk(rows, k);
+  if (!chunk.inside) return;
+  const std::int64_t first = chunk.row * k + chunk.first;
+  const float scale = cuda::dequantizing(format, scales, rows, k, chunk.row, chunk.first);
   const uint2 codes = *reinterpret_cast<const uint2*>(data + first / 2);
   const float factor = whole ? fp4_tensor_factor(format, amax ? *amax : 0.0f) : 1.0f;
   alignas(16) std::uint32_t pairs[kCodesPerThread / 2];

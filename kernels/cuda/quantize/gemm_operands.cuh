@@ -91,7 +91,9 @@ __device__ inline float make_scale(const CopyArgs& copy, std::uint32_t amax_bits
 __device__ inline float dequantizing(const QuantFormat& format, const void* scales, std::int64_t rows,
                                      std::int64_t length, std::int64_t row, std::int64_t k) {
   const std::int64_t block = block_length(format.granularity);
-  const std::int64_t index = scale_index(format.granularity, rows, length, row, block ? k / block : 0);
+  // Blocks are powers of two, and a 64-bit division takes as long as reading the element.
+  const std::int64_t index =
+      scale_index(format.granularity, rows, length, row, block ? k >> (__ffsll(block) - 1) : 0);
   const auto byte = [&] { return static_cast<const std::uint8_t*>(scales)[index]; };
   if (format.scale == ScaleType::ue8m0) return ue8m0_decode(byte());
   if (format.scale == ScaleType::e4m3) return e4m3_decode(byte());
