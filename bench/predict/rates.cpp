@@ -89,7 +89,10 @@ double expected_fraction(const OpCost& op, const OpPeaks& peaks) {
   double fraction = ideal / (ideal + kLaunch);
   if (is_attention(op.name)) {
     constexpr double kRamp = 400;  // keys per query before tiles off the diagonal dominate
-    return fraction * at(2) / (at(2) + kRamp);
+    // With so few keys that the bytes take longer than the FLOPs, it is as with as many as balance both.
+    const double balance = ideal / peaks.ideal_seconds(op.flops, 0, op.math);
+    const double keys = at(2) * std::max(1.0, balance);
+    return fraction * keys / (keys + kRamp);
   }
   if (op.flops <= 0) return fraction;
   // The multiprocessors of H100 and H200, where all points come from; other GPUs are taken to have as many.
@@ -97,13 +100,17 @@ double expected_fraction(const OpCost& op, const OpPeaks& peaks) {
   const double groups = std::max(at(3), 1.0);
   double waves = 0;
   for (const auto& [rows, cols, quality] : kTiles) {
-    const double tiles = std::ceil(at(0) / rows) * std::ceil(at(1) / cols);
+    const double count = std::ceil(at(0) / rows) * std::ceil(at(1) / cols);
     const double covered = at(0) * at(1) / (rows * cols) / kProcessors;
-    waves = std::max(waves, quality * covered / std::ceil(tiles / kProcessors));
+    waves = std::max(waves, quality * covered / std::ceil(count / kProcessors));
   }
   if (groups > 1) waves = 1;      // tiles of all experts share the waves
   constexpr double kDepth = 250;  // of the contraction: prologue and epilogue of a tile
-  return fraction * waves * at(2) / (at(2) + kDepth);
+  const double tiles = waves * at(2) / (at(2) + kDepth);
+  // A GEMM with a thin side, as of LoRA's adapters, waits for memory, however little of its tiles it fills.
+  constexpr double kThin = 64, kBandwidthShare = 0.6;
+  const bool thin = groups <= 1 && std::min({at(0), at(1), at(2)}) <= kThin;
+  return fraction * (thin ? std::max(tiles, kBandwidthShare) : tiles);
 }
 
 OpTimer::OpTimer(const Rates& rates, const OpPeaks& peaks, const std::function<bool(const RatePoint&)>& used)

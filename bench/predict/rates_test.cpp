@@ -124,7 +124,34 @@ TEST_CASE("expected_fraction: waves, contractions, sequences and launches lower 
                              kRoundPeaks);
   };
   CHECK(of_attention(8192) > of_attention(512));
+  // With fewer keys than balance bytes and FLOPs, the bytes decide: twice as many take no longer per byte.
+  const auto of_short = [](std::int64_t keys) {
+    const double rows = 24576, width = 15 * 64;
+    return expected_fraction({.name = "attention",
+                              .op_class = OpClass::attention,
+                              .flops = 2 * rows * static_cast<double>(keys) * 9 * 64,
+                              .bytes = 2 * rows * (width + 9 * 64),
+                              .shape = {24576 / keys, keys, keys, 0, 9, 3, 64}},
+                             kRoundPeaks);
+  };
+  CHECK(of_short(48) == Approx(of_short(96)));
+  CHECK(of_short(2048) > 1.2 * of_short(96));
   CHECK(expected_fraction({.name = "zero", .bytes = 16}, kRoundPeaks) < 1e-3);
+}
+
+TEST_CASE("expected_fraction: a GEMM with a thin side waits for memory", "[rates]") {
+  for (const auto& [m, n, k] :
+       {std::tuple{24576, 16, 576}, {24576, 576, 16}, {576, 16, 24576}, {24576, 64, 576}}) {
+    INFO(m << " x " << n << " x " << k);
+    const OpCost cost = op_cost(gemm(m, n, k, 1));
+    const double ideal = cost.bytes / kRoundPeaks.bytes;
+    CHECK(ideal == kRoundPeaks.ideal_seconds(cost.flops, cost.bytes, cost.math));
+    CHECK(ideal / expected_fraction(cost, kRoundPeaks) == Approx((ideal + 2.5e-6) / 0.6));
+  }
+  OpCost experts = op_cost(gemm(24576, 16, 576, 1));
+  experts.shape[3] = 8;
+  const double ideal = experts.bytes / kRoundPeaks.bytes;
+  CHECK(expected_fraction(experts, kRoundPeaks) == Approx(ideal / (ideal + 2.5e-6) * 576 / (576 + 250)));
 }
 
 TEST_CASE("Rates: JSON and back, and what is refused", "[rates]") {
