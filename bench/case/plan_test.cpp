@@ -119,6 +119,35 @@ TEST_CASE("unsupported_reason: a sequence beyond the original context whose atte
         "(rope_scaling), which is not supported");
 }
 
+TEST_CASE("unsupported_reason: Llama 4 beyond its chunks, and where its temperature changes queries",
+          "[plan]") {
+  const TempDirectory folder;
+  const auto scout = [](std::int64_t chunk, std::int64_t floor) {
+    return config_json("llama4_text", {{"num_hidden_layers", 2},
+                                       {"num_local_experts", 4},
+                                       {"attention_chunk_size", chunk},
+                                       {"floor_scale", floor},
+                                       {"no_rope_layers", {1, 0}}});
+  };
+  CHECK(!unsupported_reason(resolve(case_of(folder, scout(64, 64), 64))));
+  CHECK(unsupported_reason(resolve(case_of(folder, scout(64, 128), 128))) ==
+        "seq: 128 is beyond the model's chunks of 64 positions; chunked attention is not supported");
+  CHECK(unsupported_reason(resolve(case_of(folder, scout(128, 64), 128))) ==
+        "seq: 128 is beyond 64 positions, after which the model scales each query, which is not supported");
+  Case c = case_of(folder, scout(128, 64), 64);
+  c.gpus = c.context = 2;
+  CHECK(
+      unsupported_reason(resolve(c)) ==
+      "seq: with 64 the model scales the last query of a sequence, which is not supported with context ranks");
+  c.seq = 32;
+  CHECK(!unsupported_reason(resolve(c)));
+  // Kernels of a norm need a power of two.
+  c = case_of(folder, config_json("llama4_text", {{"num_local_experts", 4}, {"head_dim", 48}}), 64);
+  CHECK(!unsupported_reason(resolve(c)));
+  c.device = "cuda";
+  CHECK(contains(unsupported_reason(resolve(c)).value_or(""), "48"));
+}
+
 TEST_CASE("warnings: settings of a model file that are ignored are in the record", "[plan]") {
   const TempDirectory folder;
   const nlohmann::json config =

@@ -305,8 +305,10 @@ std::optional<std::string> unsupported_reason(const Plan& plan) {
       if (biased && size % 8 != 0)
         return fmt::format("{}: {} is not a multiple of 8, which its bias needs on the {} device", key, size,
                            plan.fields.device);
-  if (auto why =
-          gpu_unsupported_reason(plan.fields.device, m.width, {m.head_dim, m.q_normed(), m.k_normed()}))
+  const std::int64_t unit_norm = m.block.unit_queries_and_keys ? m.head_dim : 0;
+  if (auto why = gpu_unsupported_reason(
+          plan.fields.device, m.width,
+          {m.head_dim, std::max(m.q_normed(), unit_norm), std::max(m.k_normed(), unit_norm)}))
     return why;
   if (auto why = layers_unsupported_reason(plan, plan)) return why;
   for (const LaterLayers& next : plan.later)

@@ -211,9 +211,10 @@ void list_models() {
     rows.push_back({m.name, parameters_of(m), fmt::format("{}", m.layers), fmt::format("{}", m.width),
                     fmt::format("{}", m.ffn), fmt::format("{}", m.heads), fmt::format("{}", m.kv_heads),
                     fmt::format("{}", m.head_dim), fmt::format("{}", m.vocab), m.tied ? "yes" : "no",
-                    m.norms_all_heads() ? "all heads"
-                    : m.qk_norm         ? "yes"
-                                        : "no",
+                    m.norms_all_heads()             ? "all heads"
+                    : m.qk_norm                     ? "yes"
+                    : m.block.unit_queries_and_keys ? "no gains"
+                                                    : "no",
                     gigaflops_per_token(m, FlopConvention::causal),
                     gigaflops_per_token(m, FlopConvention::torchtitan)});
   fmt::print("{}", fitted(rows));
@@ -248,6 +249,7 @@ void list_model(const std::string& name_or_path) {
     if (m.moe.layer_interval > 1) add("layers with experts", fmt::format("one in {}", m.moe.layer_interval));
   }
   if (m.max_positions > 0) count("max positions", m.max_positions);
+  if (m.unchunked_positions > 0) count("supported positions", m.unchunked_positions);
   if (!m.cuts.empty()) add("cuts", printable(m.cuts));
   std::string text = aligned(rows, "ll") + "\n" + flops_note("FLOPs");
   for (const std::string& what : m.not_modelled) text += fmt::format("warning: {}\n", printable(what));

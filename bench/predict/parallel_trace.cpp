@@ -406,8 +406,9 @@ double optimizer_shards(const Plan& plan, const ParallelLayout& layout) {
   const double ranks = layout.traced_ranks();
   if (layout.experts == 1) return ranks;
   const ModelConfig& model = plan.model;
+  const auto blocks = static_cast<std::int64_t>(model.layers_with_experts().size());
   const auto of_all_experts =
-      static_cast<double>(model.layers * model.moe.rule.experts * 3 * model.width * model.moe.expert_ffn);
+      static_cast<double>(blocks * model.moe.rule.experts * 3 * model.width * model.moe.expert_ffn);
   const double others = static_cast<double>(parameter_count(model)) - of_all_experts;
   const double expert_ranks = plan.parameters.expert_ranks;
   const double own = of_all_experts / expert_ranks;

@@ -243,6 +243,16 @@ TEST_CASE("optimizer_shards: experts have as many replicas as ranks beyond those
   const auto others = static_cast<double>(parameter_count(plan.model)) - 4 * experts;
   CHECK(optimizer_shards(plan, layout) == Approx((others + experts) / (others / 8 + experts / 2)));
   CHECK(optimizer_shards(local_plan(small_case(), find_model("llama3.2-1b"), {.data = 8}), {.data = 8}) == 8);
+  // Blocks without experts count as shared, wherever they are.
+  for (const auto& [dense, interval] : {std::pair{1, 1}, {0, 2}}) {
+    ModelConfig model = find_model(c.model);
+    model.layers = 2;
+    model.moe.dense_layers = dense;
+    model.moe.layer_interval = interval;
+    const Plan some = local_plan(c, model, layout);
+    const auto rest = static_cast<double>(parameter_count(some.model)) - 4 * experts / 2;
+    CHECK(optimizer_shards(some, layout) == Approx((rest + experts / 2) / (rest / 8 + experts / 4)));
+  }
 }
 
 TEST_CASE("local_plan: refuses experts that do not divide", "[predict]") {

@@ -73,8 +73,7 @@ TEST_CASE("OpTimer: formats without points take those of the most similar format
 TEST_CASE(
     "OpTimer: soft-capped attention is slower than plain attention by its head width until it has points",
     "[rates]") {
-  const auto [width, factor] =
-      GENERATE(table<std::int64_t, double>({{64, 1.25}, {128, 1.25}, {96, 3}, {256, 3}}));
+  const auto [width, factor] = GENERATE(table<std::int64_t, double>({{64, 1.25}, {128, 1.25}, {256, 3}}));
   CAPTURE(width);
   const auto attention = [width = width](const std::string& formats, double fraction) {
     return RatePoint{"attention", {1, 8192, 8192, 0, 32, 8, width}, formats, 1.1e12, 1e8, fraction, 0};
@@ -91,6 +90,20 @@ TEST_CASE(
   CHECK_FALSE(after.time(capped).other_formats);
   CHECK(after.time(capped).seconds == Approx(6 * after.time(plain).seconds));
   CHECK(after.time(plain).seconds == Approx(before.time(plain).seconds));
+}
+
+TEST_CASE("OpTimer: attention in wider heads than those with points is slower and counts as borrowed",
+          "[rates]") {
+  const auto attention = [](std::int64_t width) {
+    return RatePoint{"attention", {1, 8192, 8192, 0, 32, 8, width}, "", 1.1e12, 1e8, 0.6, 0};
+  };
+  const OpTimer narrow(rates_of({attention(128)}), kRoundPeaks);
+  CHECK(narrow.time(attention(256)).seconds == Approx(1.7 * narrow.time(attention(128)).seconds));
+  CHECK(narrow.time(attention(256)).other_formats);
+  CHECK(narrow.time(attention(96)).seconds == Approx(narrow.time(attention(128)).seconds));
+  const OpTimer both(rates_of({attention(128), attention(256)}), kRoundPeaks);
+  CHECK_FALSE(both.time(attention(256)).other_formats);
+  CHECK(both.time(attention(256)).seconds == Approx(both.time(attention(128)).seconds));
 }
 
 TEST_CASE("OpTimer: leaves out points on request, and an unknown op moves bytes like all others", "[rates]") {

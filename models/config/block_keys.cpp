@@ -219,6 +219,8 @@ void validate_block(const ModelConfig& config, const KeyNames& names) {
   refuse(layernorm && config.qk_norm, "qk_norm", "not supported together with LayerNorm");
   refuse(block.unit_queries_and_keys && (config.qk_norm || layernorm), "unit_queries_and_keys",
          "not supported together with a QK-norm or LayerNorm");
+  refuse(block.unit_queries_and_keys && config.rope_scaling.attention_factor != 1, "unit_queries_and_keys",
+         "not supported together with a factor on RoPE's output (yarn, longrope)");
   refuse(block.residual != Residual::sequential && block.norms != NormPlace::before, "residual",
          "parallel residuals are supported with norms on inputs only");
   refuse(block.residual != Residual::sequential && block.residual_scale != 1, "residual_scale",

@@ -120,9 +120,9 @@ struct BlockForm {
   bool attention_sinks = false;
   /// Each head of queries and keys is divided by its root mean square after RoPE, in layers with RoPE (Llama 4).
   bool unit_queries_and_keys = false;
-  /// In layers without RoPE, the query at position p is multiplied by
-  /// 1 + temperature ln(1 + floor((p + 1) / temperature_positions)) (Llama 4); 0: by 1. Sequences have at most so many
-  /// positions, so that it changes their last query alone.
+  /// In layers without RoPE, the query at position p is multiplied by 1 + temperature ln(1 + floor((p + 1) / temperature_positions))
+  /// (Llama 4); 0: by 1. Longer sequences than temperature_positions tokens are unsupported, so only the last query of a sequence
+  /// of exactly as many tokens changes.
   double temperature = 0;
   std::int64_t temperature_positions = 0;
 
@@ -148,7 +148,7 @@ struct ModelConfig {
   /// Beyond rope_scaling.original_context the model computes something else, which is unsupported. Always so
   /// with LongRoPE.
   bool original_context_only = false;
-  /// Longer sequences are unsupported: their attention is chunked (Llama 4). 0: no limit.
+  /// Tokens up to which the chunks of attention are the whole sequence (Llama 4). Longer sequences are unsupported. 0: no limit.
   std::int64_t unchunked_positions = 0;
   double rope_theta = 500000;
   double norm_eps = 1e-5;

@@ -113,6 +113,7 @@ KeyNames KeyNames::of_hugging_face(const json& object) {
   names.theirs_["logit_softcap"] = "final_logit_softcapping";
   names.theirs_["local_rope_theta"] = "rope_local_base_freq";
   names.theirs_["local_layers"] = "layer_types";
+  names.theirs_["unit_queries_and_keys"] = "use_qk_norm";
   names.theirs_["temperature"] = "attn_scale";
   names.theirs_["temperature_positions"] = "floor_scale";
   names.theirs_["qkv_bias"] = "attention_bias";

@@ -121,9 +121,10 @@ inline constexpr const char* kChunkedAttention = "chunked_attention";
 
 /// The language model of a config.json.
 struct TextConfig {
-  nlohmann::json object;  ///< with a model_type that is known here, if the file's is
-  std::vector<std::string>
-      warnings;  ///< parts of the file that are left out, and where the model_type comes from
+  /// With a model_type that is known here, if the file's is.
+  nlohmann::json object;
+  /// Parts of the file that are left out, and where the model_type comes from.
+  std::vector<std::string> warnings;
 };
 /// Returns a multimodal file's text_config, or the file (hugging_face_text.cpp). Throws InvalidInput.
 TextConfig text_config_of(const nlohmann::json& file);

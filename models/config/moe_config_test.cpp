@@ -293,6 +293,9 @@ TEST_CASE("model_from_json: attention of Llama 4 by its config.json", "[models][
   CHECK(with({{"attention_chunk_size", 64}}).unchunked_positions == 64);
   const json full = json(std::vector<std::string>(4, "full_attention"));
   CHECK(with({{"layer_types", full}}).unchunked_positions == 0);
+  json mixed = full;
+  mixed[1] = "chunked_attention";
+  CHECK(with({{"layer_types", mixed}}).unchunked_positions == 8192);
   for (const ModelConfig& plain : {with({{"attn_temperature_tuning", false}}), with({{"attn_scale", 0.0}}),
                                    with({{"no_rope_layers", {1, 1, 1, 1}}}), cut_to(scout, 3)}) {
     CHECK(plain.block.temperature == 0);
@@ -317,6 +320,8 @@ TEST_CASE("model_from_json: attention of Llama 4 by its config.json", "[models][
                  "layer_types: \"sliding_attention\" is neither chunked_attention nor full_attention"));
   CHECK(contains(error_having("attn_scale", -1.0), "attn_scale: must be a positive number"));
   CHECK(contains(error_having("floor_scale", 0), "floor_scale: "));
+  CHECK(contains(error_having("rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}),
+                 "use_qk_norm: not supported together with a factor"));
   CHECK(contains(error_having("attention_chunk_size", 0), "attention_chunk_size: "));
 }
 

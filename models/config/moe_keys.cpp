@@ -107,7 +107,7 @@ void validate_moe(const ModelConfig& config, const KeyNames& names) {
   if (moe.dense_layers > 0 && moe.dense_layers >= config.layers)
     refuse("dense_layers",
            fmt::format("{} of {} layers leave none with experts", moe.dense_layers, config.layers));
-  // The first block with experts is the last of the interval in which the blocks without end.
+  // The first block with experts is the last of the interval that contains block dense_layers.
   const std::int64_t interval = moe.layer_interval;
   if (interval < 1 || interval > config.layers ||
       (moe.dense_layers / interval + 1) * interval > config.layers)

@@ -13,6 +13,7 @@
 // share one scale. Only emulated GEMMs run it, and for those no speed is reported.
 #include <cuda_bf16.h>
 
+#include "kernels/base/errors.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/gemm/matmul_kernels.h"
 #include "kernels/cuda/hopper/early_start.cuh"
@@ -43,8 +44,7 @@ __global__ void expand_scales_kernel(std::uint8_t* out, const float* scales, Gra
 __device__ inline float decode(std::uint8_t code, DType dtype) { return cuda::fp8_decode(code, dtype); }
 __device__ inline float decode(std::uint16_t held, DType) { return bf16_decode(held); }
 
-/// Chunk of kCodesPerThread elements that a thread converts. Counted in 32 bits, whose divisions are short: 2^32 chunks are
-/// more than a GPU's memory holds.
+/// Chunk of kCodesPerThread elements that a thread converts. Counted in 32 bits, whose divisions are short.
 struct Chunk {
   std::int64_t row, first;
   bool inside;
@@ -145,6 +145,8 @@ void launch_broadcast(float* out, const float* value, std::int64_t count, cudaSt
 
 void launch_dequantize(void* out, const GemmOperand& operand, cudaStream_t stream, bool whole) {
   const std::int64_t chunks = (operand.k() + kCodesPerThread - 1) / kCodesPerThread;
+  if (operand.rows() * chunks >= std::int64_t{1} << 32)
+    throw Unsupported("the CUDA device converts matrices of fewer than 2^36 elements");
   const unsigned blocks = blocks_for(operand.rows() * chunks);
   auto* to = static_cast<__nv_bfloat16*>(out);
   const auto* data = operand.data.as<std::uint8_t>();

@@ -157,7 +157,8 @@ double query_and_key_scale(const ModelConfig& config) {
 
 }  // namespace
 
-// A norm without gains is one with gains of 1. RoPE does not change the root mean square of a head, so the norm may come first.
+// A norm without gains is one with gains of 1. RoPE without an attention_factor does not change the root mean square of a head, so the
+// norm may come first.
 RopeOptions AttentionLayer::rope_options(std::int64_t layer, const BlockWeights& w) const {
   const ModelConfig& config = step_.config;
   const SequencePart& sequence = step_.sequence;

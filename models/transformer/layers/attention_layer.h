@@ -58,9 +58,10 @@ class AttentionLayer {
   /// `dkv` is left undefined, and `scratch`, as large, too.
   void scatter_keys(const Tensor& dqkv, const Tensor& dkv, const Tensor& scratch) const;
 
-  /// Returns what RoPE needs. Gains of a norm without trained ones are a temporary of the caller's scope.
+  /// Returns the options of the rope op. If the norm of queries and keys has no gains, a tensor of ones is allocated in the caller's scope.
   RopeOptions rope_options(std::int64_t layer, const BlockWeights& w) const;
-  /// Multiplies the query of each sequence's last token, or its gradient, by what BlockForm::temperature makes of it.
+  /// Multiplies in qkv [M, qkv_width], or its gradient, the query of each sequence's last token by 1 + temperature ln 2
+  /// (BlockForm). Does nothing unless sequences have temperature_positions tokens.
   void scale_last_queries(std::int64_t layer, const Tensor& qkv) const;
   /// Computes attention's input `qkv` from raw_qkv: bias, QK-norm, RoPE, temperature. In place without QK-norm.
   void apply_rope(std::int64_t layer, const Tensor& qkv, const Tensor& raw_qkv, const BlockWeights& w) const;
