@@ -39,6 +39,14 @@ TEST_CASE("packing: needs documents, and names what a GPU does not support", "[p
   Case off = c;
   off.packing = "off";
   CHECK(resolve(off).id != resolve(c).id);
+  Case tempered = c;
+  tempered.model =
+      directory.write("tempered.json", R"({"layers": 1, "width": 64, "ffn": 128, "heads": 2, "vocab": 128,
+                         "layers_without_rope": [0], "temperature": 0.1, "temperature_positions": 64})");
+  CHECK(packing_reason(tempered) ==
+        "seq: with 64 the model scales the last query of a sequence, which is not supported with packing");
+  tempered.seq = 32;
+  CHECK(packing_reason(tempered) == "");
   // On the CPU all of these are supported.
   const auto refused = [&](const Case& on_cpu) {
     CHECK(packing_reason(on_cpu) == "");

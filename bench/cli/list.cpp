@@ -249,7 +249,8 @@ void list_model(const std::string& name_or_path) {
     if (m.moe.layer_interval > 1) add("layers with experts", fmt::format("one in {}", m.moe.layer_interval));
   }
   if (m.max_positions > 0) count("max positions", m.max_positions);
-  if (m.unchunked_positions > 0) count("supported positions", m.unchunked_positions);
+  if (m.unchunked_positions > 0) count("positions without chunks", m.unchunked_positions);
+  if (m.block.temperature_positions > 0) count("positions of the temperature", m.block.temperature_positions);
   if (!m.cuts.empty()) add("cuts", printable(m.cuts));
   std::string text = aligned(rows, "ll") + "\n" + flops_note("FLOPs");
   for (const std::string& what : m.not_modelled) text += fmt::format("warning: {}\n", printable(what));

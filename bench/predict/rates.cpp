@@ -89,7 +89,7 @@ double expected_fraction(const OpCost& op, const OpPeaks& peaks) {
   double fraction = ideal / (ideal + kLaunch);
   if (is_attention(op.name)) {
     constexpr double kRamp = 400;  // keys per query before tiles off the diagonal dominate
-    // With so few keys that the bytes take longer than the FLOPs, it is as with as many as balance both.
+    // While the bytes take longer than the FLOPs, fewer keys are no slower per byte: as with the keys that balance both.
     const double balance = ideal / peaks.ideal_seconds(op.flops, 0, op.math);
     const double keys = at(2) * std::max(1.0, balance);
     return fraction * keys / (keys + kRamp);
@@ -107,7 +107,8 @@ double expected_fraction(const OpCost& op, const OpPeaks& peaks) {
   if (groups > 1) waves = 1;      // tiles of all experts share the waves
   constexpr double kDepth = 250;  // of the contraction: prologue and epilogue of a tile
   const double tiles = waves * at(2) / (at(2) + kDepth);
-  // A GEMM with a thin side, as of LoRA's adapters, waits for memory, however little of its tiles it fills.
+  // A GEMM with a thin side, as of LoRA's adapters, waits for memory, however little of its tiles it fills (measured:
+  // results/h200/lora-smollm2.jsonl.xz).
   constexpr double kThin = 64, kBandwidthShare = 0.6;
   const bool thin = groups <= 1 && std::min({at(0), at(1), at(2)}) <= kThin;
   return fraction * (thin ? std::max(tiles, kBandwidthShare) : tiles);
@@ -174,10 +175,10 @@ double correction_at(const Points& points, const std::vector<double>& place) {
   return sum / weights;
 }
 
-/// Returns the time of attention over that of plain scores in heads of 64 or 128 with as many FLOPs, the only ones that have points. Measured:
-/// soft-capped on an H200 (results/h200/attention_softcap.txt, gemma-2.jsonl), heads of 256 on an H100 (the layers without a window of
-/// gemma-3-4b in results/h100/beside-peer-families). Windows shorter than the sequence are not told apart; narrow soft-capped heads take
-/// 2.2 times as long there.
+/// Returns a factor on the time of attention with plain scores in heads of 64 or 128 and as many FLOPs, which alone have points. Measured for
+/// soft-capped scores on an H200 (results/h200/attention_softcap.txt, gemma-2.jsonl) and for heads of 256 on an H100 (layers of gemma-3-4b
+/// without a window, results/h100/beside-peer-families). In windows shorter than the sequence soft-capped heads of 128 need 2.2, which is
+/// not told apart.
 double attention_time(std::int64_t head_width, bool softcapped) {
   if (head_width == 64 || head_width == 128) return softcapped ? 1.25 : 1;
   if (softcapped) return 3;

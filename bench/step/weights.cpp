@@ -68,7 +68,7 @@ void refuse_scaled(const std::string& path) {
 /// Returns the content of peft's adapter_config.json.
 nlohmann::json adapter_config(const ModelConfig& model, const LoraOptions& lora) {
   std::set<std::string> targets;  // "q_proj" of "self_attn.q_proj.weight"
-  for (std::int64_t layer = 0; layer < model.layers; ++layer)
+  for (const std::int64_t layer : model.layer_of_each_kind())
     for (const LinearSpec& linear : block_of(model, layer).linears)
       for (const ParameterPart& part : linear.parts) {
         if (!has_adapter(linear)) continue;

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Studies low-precision recipes on a fully trained model.
 #
-#   tools/trained/trained_study.sh MODEL OUT [flags of precbench study, e.g. --recipe rowwise,mxfp8 --dry-run; --seq, --batch and, on a
-#       GPU, --config and --out replace the script's own]
+#   tools/trained/trained_study.sh MODEL OUT [flags of precbench study, e.g. --recipe rowwise,mxfp8 --dry-run; --config, --out,
+#       --seq and --batch replace the script's own, except with DEVICE=cpu]
 #   tools/trained/trained_study.sh MODEL OUT --recipe rowwise --sensitivity standard --sensitivity-only     sources of its price
 #   tools/trained/trained_study.sh MODEL OUT --lora 16     LoRA: which recipe may the frozen model have? (lora_study.toml)
 #   DEVICE=cpu tools/trained/trained_study.sh MODEL OUT     without a GPU: the price of switching alone (trained_cpu.toml)
@@ -105,19 +105,19 @@ if [ ! -f "$out/$TEXT.json" ]; then
       ${begin:+--begin "$begin" --seq 512} "@$out/debian/$TEXT.list"
   fi
 fi
+[ "$TEXT" != definitions ] || kind=jsonl
+
+model=(--model "$out/model/config.json" --init-from "$out/model/model.safetensors" --data "$out/$TEXT.$kind")
+if [ "$DEVICE" = cpu ]; then
+  "$precbench" sweep --config "$here/trained_cpu.toml" "${model[@]}" --out "$out/switch-$TEXT" "$@"
+  exec "$precbench" report "$out/switch-$TEXT"
+fi
 # Flags that the caller does not give.
 words=" $* " defaults=()
 add_default() { [[ $words == *" $1"[\ =]* ]] || defaults+=("$1" "$2"); }
 if [ "$TEXT" = definitions ]; then
-  kind=jsonl
   add_default --seq 96
   add_default --batch 256  # of a document's 59 tokens, 18 are answers
-fi
-
-model=(--model "$out/model/config.json" --init-from "$out/model/model.safetensors" --data "$out/$TEXT.$kind")
-if [ "$DEVICE" = cpu ]; then
-  "$precbench" sweep --config "$here/trained_cpu.toml" "${model[@]}" --out "$out/switch-$TEXT" "${defaults[@]}" "$@"
-  exec "$precbench" report "$out/switch-$TEXT"
 fi
 study=trained records=study-$TEXT
 [[ $words != *" --lora"* ]] || study=lora records=study-lora-$TEXT

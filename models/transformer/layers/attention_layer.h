@@ -58,7 +58,8 @@ class AttentionLayer {
   /// `dkv` is left undefined, and `scratch`, as large, too.
   void scatter_keys(const Tensor& dqkv, const Tensor& dkv, const Tensor& scratch) const;
 
-  /// Returns the options of the rope op. If the norm of queries and keys has no gains, a tensor of ones is allocated in the caller's scope.
+  /// Returns the options of the rope op. Gains of 1 for a norm without trained ones are allocated in the
+  /// caller's scope.
   RopeOptions rope_options(std::int64_t layer, const BlockWeights& w) const;
   /// Multiplies in qkv [M, qkv_width], or its gradient, the query of each sequence's last token by 1 + temperature ln 2
   /// (BlockForm). Does nothing unless sequences have temperature_positions tokens.
