@@ -159,7 +159,7 @@ void print_cells(const std::vector<StudyCase>& cases) {
                      one.fields.batch * one.fields.seq * one.fields.accumulation * one.fields.gpus)));
 }
 
-/// Prints the cost of each part of the study and of all. `pace`: null if unknown.
+/// Prints the cost of each part of the study and of all. `pace`: null without an estimate of the time.
 void print_plan(const std::vector<StudyCase>& cases, const std::optional<StudyPace>& pace, const Room& room,
                 const std::string& head) {
   static const std::map<StudyPart, const char*> kWords = {
@@ -171,13 +171,14 @@ void print_plan(const std::vector<StudyCase>& cases, const std::optional<StudyPa
       {StudyPart::batch, "ladder of batches"},
       {StudyPart::sensitivity, "sensitivity, in single steps"}};
   fmt::print("{}\n", printable(head));
-  TextRows rows = {{"part", "cases", "steps", "about"}};
+  TextRows rows = {{"part", "cases", "steps"}};
+  if (pace) rows.front().push_back("about");
   const auto line = [&](const std::string& words, const std::vector<StudyCase>& part) {
     std::int64_t steps = 0;
     for (const StudyCase& one : part) steps += one.fields.steps;
-    rows.push_back(
-        {words, std::to_string(part.size()), std::to_string(steps),
-         pace ? describe_seconds(pace->seconds(part, room.at_once, room.on_gpu ? room.gpus : 0)) : "-"});
+    rows.push_back({words, std::to_string(part.size()), std::to_string(steps)});
+    if (pace)
+      rows.back().push_back(describe_seconds(pace->seconds(part, room.at_once, room.on_gpu ? room.gpus : 0)));
   };
   for (const auto& [part, words] : kWords) {
     std::vector<StudyCase> of_part;
@@ -186,7 +187,7 @@ void print_plan(const std::vector<StudyCase>& cases, const std::optional<StudyPa
     if (!of_part.empty()) line(words, of_part);
   }
   line("all", cases);
-  fmt::print("{}", aligned(rows, "lrrr"));
+  fmt::print("{}", aligned(rows, pace ? "lrrr" : "lrr"));
   print_cells(cases);
 }
 
@@ -279,6 +280,22 @@ void check_forks(std::vector<StudyCase> cases, bool rungs) {
     one.fields.fork_from.clear();
     resolve(one.fields);
   }
+}
+
+/// Returns the pace of a plan's cases, from a few timed steps; null, and says why, if it cannot be known.
+std::optional<StudyPace> estimate_pace(const std::vector<std::string>& child, const StudyPlan& plan) {
+  const Case like = plan.trunks().front().fields;
+  // A plan is useful without a GPU too, for example on a login node.
+  if (is_gpu(like.device) && find_gpus().count == 0) {
+    tell(fmt::format("precbench: {}; the plan has no estimate of the study's time", find_gpus().reason));
+    return std::nullopt;
+  }
+  const std::optional<StudyPace> pace = measure_pace(child, like, plan.first_recipe());
+  if (!pace)
+    tell(fmt::format(
+        "precbench: a few steps take longer than {:g} s here: the plan has no estimate of the study's time",
+        kPacePatienceS));
+  return pace;
 }
 
 /// Returns a warning if there are too few trunks for a verdict, which is fine for a study made for its
@@ -375,18 +392,8 @@ int study(const StudyCommand& command) {
     for (const StudyPlan& model : models) model.write_recipes();
   check_forks(all, !command.dry_run);
   tell_model_warnings(trunks);
-  // A plan is useful without a GPU too, for example on a login node.
-  const bool no_gpu = command.dry_run && trunks.front().on_gpu && find_gpus().count == 0;
   const std::optional<StudyPace> pace =
-      no_gpu ? std::nullopt
-             : measure_pace(options.child, models.front().trunks().front().fields,
-                            models.front().first_recipe());
-  if (no_gpu)
-    tell(fmt::format("precbench: {}; the plan has no estimate of the study's time", find_gpus().reason));
-  else if (!pace)
-    tell(fmt::format(
-        "precbench: a few steps take longer than {:g} s here: the plan has no estimate of the study's time",
-        kPacePatienceS));
+      command.dry_run ? estimate_pace(options.child, models.front()) : std::nullopt;
   print_plan(all, pace, room, head_of(settings, trunks, room, out));
   if (command.dry_run) return kSweepDone;
 

@@ -179,12 +179,12 @@ __device__ inline std::uint32_t fp8x4(float a, float b, float c, float d, DType 
 /// FP8 with dropped mantissa bits (QuantFormat::dropped_bits).
 struct NarrowerFp8 {
   DType dtype;
-  int dropped_bits;
+  NarrowerValues values;
 };
 
 /// Not inlined, so that kernels for full-width formats stay short.
 static __device__ __noinline__ std::uint32_t fp8x4(float a, float b, float c, float d, NarrowerFp8 to) {
-  const auto rounded = [to](float x) { return round_to_narrower(x, to.dtype, to.dropped_bits); };
+  const auto rounded = [to](float x) { return round_to_narrower(x, to.values); };
   return fp8x4(rounded(a), rounded(b), rounded(c), rounded(d), to.dtype);
 }
 
@@ -203,7 +203,7 @@ __device__ __forceinline__ uint2 fp8x8(const Bf16x8& v, float factor, Format to)
 template <class Body>
 __device__ inline void with_fp8(DType dtype, int dropped_bits, Body&& body) {
   if (dropped_bits > 0)
-    body(NarrowerFp8{dtype, dropped_bits});
+    body(NarrowerFp8{dtype, NarrowerValues(dtype, dropped_bits)});
   else if (dtype == DType::e4m3)
     body(std::integral_constant<DType, DType::e4m3>());
   else

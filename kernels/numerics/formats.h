@@ -155,21 +155,34 @@ PRECBENCH_HD constexpr float e5m2_decode(std::uint8_t code) {
   return bits_to_float(detail::decode_minifloat<5, 2, 15>(code) | special);
 }
 
-/// Rounds `x` to the nearest value of dtype with `dropped_bits` fewer mantissa bits: ties to even,
-/// saturating, NaN stays. The result is a value of dtype, so encoding it does not round again. The FP32 adder
-/// rounds: 2^23 steps of x's binade leave the count of steps in the low mantissa bits.
-PRECBENCH_HD constexpr float round_to_narrower(float x, DType dtype, int dropped_bits = 0) {
-  const std::int32_t least = (127 + least_exponent_of(dtype)) << 23;  // smallest normal
-  const std::int32_t max = abs_bits(format_max(dtype, dropped_bits));
+/// Constants of rounding to the values of dtype with `dropped_bits` fewer mantissa bits. Computed once for many values.
+struct NarrowerValues {
+  PRECBENCH_HD constexpr NarrowerValues(DType dtype, int dropped_bits)
+      : max(abs_bits(format_max(dtype, dropped_bits))),
+        least((127 + least_exponent_of(dtype)) << 23),
+        steps((23 - mantissa_bits_of(dtype, dropped_bits)) << 23) {}
+
+  std::int32_t max;    ///< FP32 bits of the largest value
+  std::int32_t least;  ///< FP32 bits of the smallest normal value
+  std::int32_t steps;  ///< added to the FP32 bits of a binade: 2^23 steps of it
+};
+
+/// Rounds `x` to the nearest of the values: ties to even, saturating, NaN stays. The FP32 adder rounds: 2^23 steps of
+/// x's binade leave the count of steps in the low mantissa bits.
+PRECBENCH_HD constexpr float round_to_narrower(float x, const NarrowerValues& to) {
   const std::int32_t magnitude = abs_bits(x);
-  const std::int32_t clamped = magnitude < max ? magnitude : max;
+  const std::int32_t clamped = magnitude < to.max ? magnitude : to.max;
   const std::int32_t binade = clamped & detail::kInfBits;
-  const std::int32_t steps =
-      (binade < least ? least : binade) + ((23 - mantissa_bits_of(dtype, dropped_bits)) << 23);
-  const float rounded = (bits_to_float(clamped) + bits_to_float(steps)) - bits_to_float(steps);
+  const float steps = bits_to_float((binade < to.least ? to.least : binade) + to.steps);
+  const float rounded = (bits_to_float(clamped) + steps) - steps;
   const std::uint32_t sign = float_to_bits(x) & 0x80000000u;
   return bits_to_float(
       detail::select(magnitude > detail::kInfBits, float_to_bits(x), float_to_bits(rounded) | sign));
+}
+
+/// As above, for one value. The result is a value of dtype, so encoding it does not round again.
+PRECBENCH_HD constexpr float round_to_narrower(float x, DType dtype, int dropped_bits = 0) {
+  return round_to_narrower(x, NarrowerValues(dtype, dropped_bits));
 }
 
 /// The low four bits hold the code. The format has no NaN: NaN gives +6 as in hardware, so only the scale can
