@@ -220,6 +220,27 @@ std::optional<SwitchPrice> first_step_switch(const std::vector<std::vector<doubl
   return price;
 }
 
+/// Held-out losses of forks minus those of BF16's, by trunk.
+struct HeldOutDifferences {
+  std::map<std::int64_t, std::vector<double>> in_recipe, in_bf16;
+
+  void add(std::int64_t trunk, const Record& fork, const Record& reference) {
+    if (fork.training->evaluations.empty() || reference.training->evaluations.empty()) return;
+    const Evaluation &ours = fork.training->evaluations.back(),
+                     &theirs = reference.training->evaluations.back();
+    if (ours.step != theirs.step || !theirs.loss) return;
+    if (ours.loss) in_recipe[trunk].push_back(*ours.loss - *theirs.loss);
+    if (ours.bf16_loss) in_bf16[trunk].push_back(*ours.bf16_loss - *theirs.loss);
+  }
+
+  static std::optional<MeanWithInterval> over_trunks(
+      const std::map<std::int64_t, std::vector<double>>& by_trunk) {
+    std::vector<double> means;
+    for (const auto& [trunk, differences] : by_trunk) means.push_back(mean_and_spread(differences).mean);
+    return mean_with_interval(means);
+  }
+};
+
 /// Returns switch price and course by age. `bf16_losses`: mean loss of BF16's forks by age, nats. `small`: largest
 /// change along the fork that does not matter, as a fraction of that loss.
 std::vector<CardPrice> prices_of(const StudyRows& rows, const std::string& recipe,
@@ -227,6 +248,7 @@ std::vector<CardPrice> prices_of(const StudyRows& rows, const std::string& recip
   std::map<std::int64_t, std::vector<const Fidelity*>> probes;
   // by age and trunk: one fork per data seed
   std::map<std::int64_t, std::map<std::int64_t, std::vector<std::vector<double>>>> forks;
+  std::map<std::int64_t, HeldOutDifferences> held_out;
   for (const auto& [cell, record] : rows.of(StudyPart::fork, recipe))
     for (const Fidelity& one : record->fidelity)
       if (one.stress == "none") probes[cell.age].push_back(&one);
@@ -236,6 +258,7 @@ std::vector<CardPrice> prices_of(const StudyRows& rows, const std::string& recip
     std::vector<double>& fork = forks[cell.age][cell.trunk].emplace_back();
     for (std::size_t i = 0; i < std::min(ours.size(), theirs.size()); ++i)
       fork.push_back(ours[i] - theirs[i]);
+    held_out[cell.age].add(cell.trunk, record, reference);
   }
   std::vector<CardPrice> prices;
   for (const auto& [age, trunks] : forks) {
@@ -249,6 +272,8 @@ std::vector<CardPrice> prices_of(const StudyRows& rows, const std::string& recip
       price.at_switch = probed_switch(probe->second);
     if (!price.at_switch) price.at_switch = first_step_switch(courses);
     price.course = fit_course(courses, small * price.bf16_loss);
+    price.held_out = HeldOutDifferences::over_trunks(held_out[age].in_recipe);
+    price.held_out_in_bf16 = HeldOutDifferences::over_trunks(held_out[age].in_bf16);
   }
   return prices;
 }
@@ -295,6 +320,19 @@ void add_contrasts(std::vector<StudyCard>& cards, const StudyRows& rows, const J
         verdicts[i].reason = fmt::format("{} does not run here: {}", recipe, *why);
     compared[i]->contrast = {incumbent, std::move(verdicts[i])};
   }
+}
+
+/// Returns the recipes that take over during a fork; those that a damaged record does not name are left out.
+std::vector<CardChange> changes_of(const Record& fork) {
+  if (!fork.definition || !fork.definition->recipe) return {};
+  std::vector<CardChange> changes;
+  for (const auto& part : fork.definition->recipe->value("schedule", nlohmann::ordered_json::array())) {
+    const auto from = part.find("from"), name = part.find("name");
+    if (from == part.end() || name == part.end() || !from->is_number_integer() || !name->is_string())
+      continue;
+    changes.push_back({from->get<std::int64_t>(), name->get<std::string>()});
+  }
+  return changes;
 }
 
 std::vector<StudyCard> cards_of(const StudyRows& rows) {
@@ -346,6 +384,7 @@ std::vector<StudyCard> cards_of(const StudyRows& rows) {
     card.verdict = std::move(verdict);
     const StudyCells& cells = rows.of(StudyPart::fork, recipe);
     card.fork = typical_fork(cells);
+    if (card.fork) card.changes = changes_of(*card.fork);
     card.prices = prices_of(rows, recipe, bf16_losses, rows.margin / 2);
     card.age_law = age_law_of(rows, asked[i], common.fork_steps);
     card.fidelity = fidelity_of(cells), card.layers = layers_of(cells), card.curve = curve_of(rows, recipe);
@@ -406,6 +445,16 @@ std::string age_words(const StudyCard& card) {
 
 std::string verdict_words(const StudyCard& card) {
   return fmt::format("{} for {} {}", name_of(card.verdict.outcome), card.model, age_words(card));
+}
+
+std::optional<std::string> change_words(const StudyCard& card) {
+  if (card.changes.empty()) return std::nullopt;
+  std::string words;
+  for (const CardChange& change : card.changes)
+    words += fmt::format("{}{} at step {}", words.empty() ? "" : ", ", change.recipe, change.from);
+  return fmt::format(
+      "{} switches to {} of {}: its difference, course and trend include the steps that follow.",
+      card.verdict.recipe, words, card.fork_steps);
 }
 
 std::string contrast_words(const StudyCard& card) {

@@ -64,6 +64,9 @@ struct CardPrice {
   double bf16_loss = 0;                        ///< nats, mean over the BF16 forks of this age
   std::optional<SwitchPrice> at_switch;
   std::optional<ForkCourse> course;  ///< null for fewer than two trunks or too short forks
+  /// Held-out loss after the forks' last step minus that of BF16's forks, nats, over the trunks: in the recipe, and of
+  /// the same weights in BF16. Null without --eval-data, and for fewer than two trunks.
+  std::optional<MeanWithInterval> held_out, held_out_in_bf16;
 };
 
 /// How a recipe's settled price grows with the age of the model, in a study with three or more ages.
@@ -88,6 +91,12 @@ struct CardContrast {
   ForkVerdict verdict;
 };
 
+/// A recipe that takes over during the forks, as the studied recipe's schedule says.
+struct CardChange {
+  std::int64_t from = 0;  ///< first step of the fork in it, counted from 1
+  std::string recipe;
+};
+
 struct StudyCard {
   std::string model, machine, study;  ///< study: as in StudyPlace
   ForkVerdict verdict;                ///< includes the recipe's name
@@ -98,6 +107,7 @@ struct StudyCard {
   double margin = 0;                  ///< nats, smallest of any age: that of the lowest BF16 loss
   double bf16_loss = 0;               ///< nats, mean over the BF16 forks of all ages
   std::int64_t fork_steps = 0;
+  std::vector<CardChange> changes;  ///< in order; empty for most recipes, and in records of schema 1
   std::vector<CardFidelity> fidelity;
   std::vector<CardPrice> prices;               ///< by age, youngest first
   std::optional<CardAgeLaw> age_law;           ///< null where fit_age_law() finds none
@@ -126,6 +136,9 @@ const AgeInterval* find_age(const ForkVerdict& verdict, std::int64_t age);
 std::string age_words(const StudyCard& card);
 /// Returns "equivalent for 36m at 0.18 to 0.73 tokens per parameter": a verdict holds for a model at an age.
 std::string verdict_words(const StudyCard& card);
+/// Returns "nvfp4 switches to bf16 at step 123 of 150: its difference, course and trend include the steps that follow.";
+/// null if the recipe does not change during the forks.
+std::optional<std::string> change_words(const StudyCard& card);
 /// Returns "better than nvfp4 for 36m at 0.18 to 0.73 tokens per parameter". The card must have a contrast.
 std::string contrast_words(const StudyCard& card);
 

@@ -78,7 +78,9 @@ Json prices_json(const StudyCard& card) {
                       {"bf16_loss", price.bf16_loss},
                       {"switch", json_of(price.at_switch)},
                       {"settled", json_of(settled_at(card, price.age), "difference")},
-                      {"course", json_of(price.course)}});
+                      {"course", json_of(price.course)},
+                      {"held_out", json_of(price.held_out, "difference")},
+                      {"held_out_in_bf16", json_of(price.held_out_in_bf16, "difference")}});
   return prices;
 }
 
@@ -128,6 +130,12 @@ Json contrast_json(const StudyCard& card) {
           {"trend", json_of(verdict.trend, "slope")}};
 }
 
+Json changes_json(const StudyCard& card) {
+  Json changes = Json::array();
+  for (const CardChange& one : card.changes) changes.push_back({{"from", one.from}, {"recipe", one.recipe}});
+  return changes;
+}
+
 Json json_of(const StudyCard& card) {
   const ForkVerdict& verdict = card.verdict;
   const auto part = [](const std::optional<MeanWithInterval>& interval, double MeanWithInterval::*member) {
@@ -160,7 +168,8 @@ Json json_of(const StudyCard& card) {
         {"bf16_loss", card.bf16_loss},
         {"trunks", verdict.trunks},
         {"seeds", verdict.seeds},
-        {"steps", card.fork_steps}}},
+        {"steps", card.fork_steps},
+        {"recipe_changes", changes_json(card)}}},
       {"trend",
        {{"slope", part(verdict.trend, &MeanWithInterval::mean)},
         {"low", part(verdict.trend, &MeanWithInterval::low)},

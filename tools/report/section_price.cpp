@@ -92,7 +92,7 @@ void add_figure(const StudyFigures& figures) {
       });
 }
 
-std::vector<std::string> row_of(const StudyCard& card, const CardPrice& price) {
+std::vector<std::string> row_of(const StudyCard& card, const CardPrice& price, bool with_held_out) {
   const auto gap = settled_at(card, price.age);
   std::vector<std::string> row = {
       card.model,
@@ -102,12 +102,16 @@ std::vector<std::string> row_of(const StudyCard& card, const CardPrice& price) {
       difference_text(find_age(card.verdict, price.age)),
       price.course ? name_of(price.course->shape) : "-",
       plateau_words(card, price)};
+  if (with_held_out) {
+    row.push_back(interval_or_dash(price.held_out));
+    row.push_back(interval_or_dash(price.held_out_in_bf16));
+  }
   for (const double tokens : kHorizons) row.push_back(tokens_words(gap, tokens));
   return row;
 }
 
-std::vector<std::string> notes() {
-  return {
+std::vector<std::string> notes(bool with_held_out) {
+  std::vector<std::string> notes = {
       "Oldest age of each study; cards.json has all ages. Tokens per parameter: tokens that the model had seen when the forks "
       "began, its first weights' among them, over all parameters.",
       "Switch: loss in the recipe minus loss in BF16 of the same weights, before any update. It answers what evaluating or "
@@ -124,6 +128,11 @@ std::vector<std::string> notes() {
           "is the one measured here, and the text and tokenizer of that law. Break-even gap: S ln(speed-up): {}.",
           kLaw.name, kLaw.source, kLaw.slope(kHorizons[0]), token_words(kHorizons[0]),
           kLaw.slope(kHorizons[1]), token_words(kHorizons[1]), stated_speedups())};
+  if (with_held_out)
+    notes.push_back(
+        "Held-out: loss of --eval-data after the last step minus that of BF16's forks, over the trunks. In BF16: of the same "
+        "weights (adapters) with everything else in BF16, so without the error of computing that loss in the recipe.");
+  return notes;
 }
 
 }  // namespace
@@ -134,6 +143,8 @@ Section price_section(const ReportInput& input) {
   Distinct margins;
   for_each_study(input.cards, [&](StudyCards study) {
     margins.add(margin_words(study.front()));
+    for (const StudyCard& card : study)
+      if (const auto words = change_words(card)) margins.add(*words);
     add_figure({input, study, section.figures});
   });
   section.lines = margins.texts;
@@ -141,13 +152,19 @@ Section price_section(const ReportInput& input) {
   table.columns = {{"model", true},        {"recipe", true},        {"tokens per parameter"},
                    {"switch [95%], nats"}, {"settled [95%], nats"}, {"course", true},
                    {"plateau [95%], nats"}};
+  const bool with_held_out = std::any_of(input.cards.begin(), input.cards.end(), [](const StudyCard& card) {
+    return !card.prices.empty() && card.prices.back().held_out;
+  });
+  if (with_held_out)
+    for (const char* title : {"held-out [95%], nats", "held-out, in BF16 [95%], nats"})
+      table.columns.push_back({title});
   for (const double tokens : kHorizons)
     table.columns.push_back({fmt::format("tokens at {} [95%]", token_words(tokens))});
   for (const StudyCard& card : input.cards)
-    if (!card.prices.empty()) table.rows.push_back(row_of(card, card.prices.back()));
+    if (!card.prices.empty()) table.rows.push_back(row_of(card, card.prices.back(), with_held_out));
   if (table.rows.empty()) return {"What does the precision cost?", {}, {}, {}};
   section.table = std::move(table);
-  section.notes = notes();
+  section.notes = notes(with_held_out);
   return section;
 }
 

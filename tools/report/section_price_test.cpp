@@ -52,6 +52,46 @@ TEST_CASE("price section: shows both prices of a recipe with course and tokens",
   CHECK(section_of(with_speeds({}), kPriceTitle) == "");
 }
 
+TEST_CASE("price section: held-out losses minus BF16's stand in the recipe and in BF16, over the trunks",
+          "[study][price]") {
+  // The recipe's held-out loss is 0.01 nats above BF16's and a quarter of that in BF16; trunks differ by 0.001.
+  const auto evaluate = [](Record& row) {
+    if (row.study->part != StudyPart::fork) return;
+    const double trunk = static_cast<double>(row.study->trunk);
+    Evaluation last{.step = study_samples::kSteps, .tokens = 4096, .loss = 3 + trunk, .bf16_loss = 3 + trunk};
+    if (row.fields.recipe == "tensorwise")
+      *last.loss += 0.01 + 0.001 * (trunk - 2), *last.bf16_loss += 0.0025 + 0.001 * (trunk - 2);
+    row.training->evaluations = {{.step = 1, .tokens = 4096, .loss = 9, .bf16_loss = 9}, last};
+  };
+  const std::string section = section_of(price_records(evaluate), kPriceTitle);
+  INFO(section);
+  const auto lines = lines_with(section, "llama3.2-1b  tensorwise");
+  REQUIRE(lines.size() == 1);
+  // Half of the interval of three values, 0.001 apart: 4.3027 * 0.001 / sqrt(3).
+  CHECK(contains(lines.front(), "+0.01000 [+0.00752, +0.01248]"));
+  CHECK(contains(lines.front(), "+0.00250 [+0.00002, +0.00498]"));
+  CHECK(contains(section, "held-out, in BF16 [95%], nats"));
+  CHECK(!contains(section_of(price_records(), kPriceTitle), "held-out"));
+}
+
+TEST_CASE("price section: a recipe that changes during its forks is named, with the step", "[study][price]") {
+  const auto with_schedule = [](Record& row) {
+    if (row.fields.recipe != "tensorwise") return;
+    row.definition = DefinitionRecord{};
+    row.definition->recipe = std::make_shared<const nlohmann::ordered_json>(
+        nlohmann::ordered_json::parse(R"({"schedule": [{"from": 40, "name": "bf16"}]})"));
+  };
+  const std::vector<Record> records = price_records(with_schedule);
+  for (const char* title : {kPriceTitle, "Does it train?"}) {
+    const std::string section = section_of(records, title);
+    INFO(section);
+    CHECK(lines_with(section, "is bf16 from step 40 of 48 on: what is said of the end of its forks").size() ==
+          1);
+    CHECK(lines_with(section, "tensorwise is bf16 from step 40").size() == 1);
+  }
+  CHECK(!contains(section_of(price_records(), kPriceTitle), "switches to"));
+}
+
 TEST_CASE("price section: warns if the margin exceeds the break-even gap", "[study][price]") {
   // The margin of 0.01051 nats corresponds to exp(0.01051 / 0.0311) and exp(0.01051 / 0.0116).
   CHECK(contains(

@@ -15,10 +15,6 @@
 namespace precbench {
 namespace {
 
-std::string interval_or_dash(const std::optional<MeanWithInterval>& value) {
-  return value ? mean_text(*value) : "-";
-}
-
 /// Returns a percentage at the oldest age, "6.40%".
 template <class Share>
 std::string percent(const StudyCard& card, Share CardFidelity::*member) {
@@ -272,6 +268,8 @@ Section study_section(const ReportInput& input) {
   for_each_study(cards, [&](StudyCards study) {
     section.lines.push_back(setting_words(study.front()));
     for (const StudyCard& card : study) section.lines.push_back(sentence(card));
+    for (const StudyCard& card : study)
+      if (const auto words = change_words(card)) section.lines.push_back(*words);
     add_difference_figures({input, study, section.figures});
   });
   section.table = verdict_table(cards);

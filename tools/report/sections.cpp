@@ -86,6 +86,10 @@ std::string mean_text(const MeanWithInterval& value, int digits) {
   return fmt::format("{0:+.{3}f} [{1:+.{3}f}, {2:+.{3}f}]", value.mean, value.low, value.high, digits);
 }
 
+std::string interval_or_dash(const std::optional<MeanWithInterval>& value) {
+  return value ? mean_text(*value) : "-";
+}
+
 std::string difference_text(const AgeInterval* age) {
   if (age && age->difference) return mean_text(*age->difference);
   return age && age->mean ? fmt::format("{:+.5f} [one trunk]", *age->mean) : "-";

@@ -99,6 +99,8 @@ std::vector<Study> studies_of(const MachineRecords& machine);
 
 /// Returns a mean with its interval, "+0.01500 [+0.01460, +0.01540]".
 std::string mean_text(const MeanWithInterval& value, int digits = 5);
+/// Returns the same, "-" for null.
+std::string interval_or_dash(const std::optional<MeanWithInterval>& value);
 /// Returns the same of an age's difference, "+0.01500 [one trunk]" without an interval, "-" for null.
 std::string difference_text(const AgeInterval* age);
 
