@@ -31,16 +31,21 @@ void CpuDevice::quantize_custom(const GemmOperand& operand, const float* matrix,
   const auto cast_run = [&](std::int64_t r, std::int64_t k0, std::int64_t n, const Scale& scale) {
     const float* x = matrix + r * k + k0;
     if (!format.grid) return cast(operand.data, r * k + k0, x, n, scale.multiply, format);
-    std::uint8_t* codes = operand.data.as<std::uint8_t>() + r * k + k0;
-    for (std::int64_t i = 0; i < n; ++i) {
+    const auto code = [&](std::int64_t i) {
       const float scaled = x[i] * scale.multiply;
-      codes[i] =
-          stochastic
-              ? grid_encode_stochastic(
-                    *format.grid, scaled,
-                    random_bits(seed, place_of_element(random.rows, columns ? rows : k, columns, r, k0 + i)))
-              : grid_encode(*format.grid, scaled);
-    }
+      return stochastic
+                 ? grid_encode_stochastic(*format.grid, scaled,
+                                          random_bits(seed, place_of_element(random.rows, columns ? rows : k,
+                                                                             columns, r, k0 + i)))
+                 : grid_encode(*format.grid, scaled);
+    };
+    auto* codes = operand.data.as<std::uint8_t>();
+    const std::int64_t first = r * k + k0;
+    if (format.dtype == DType::grid4)
+      for (std::int64_t i = 0; i < n; i += 2)
+        codes[(first + i) / 2] = static_cast<std::uint8_t>(code(i) | code(i + 1) << 4);
+    else
+      for (std::int64_t i = 0; i < n; ++i) codes[first + i] = code(i);
   };
   quantize_scopes(threads_, operand, {matrix, rows, k}, tensor_amax, make_scale, cast_run);
 }

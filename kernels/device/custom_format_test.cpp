@@ -153,7 +153,7 @@ TEST_CASE("custom formats: grids of e2m1 and e4m3 equal the built-in formats bit
   const Owned value(DType::bf16, kFormatRows, kFormatCols, test_values());
   const auto check = [&](const QuantFormat& builtin, const std::vector<float>& values) {
     QuantFormat grid = builtin;
-    grid.dtype = DType::grid, grid.grid = make_grid(values);
+    grid.grid = make_grid(values), grid.dtype = code_type(*grid.grid);
     for (const bool columns : {false, true}) {
       INFO(describe(builtin) << (columns ? " columns" : " rows"));
       const Copy a = quantized_copy(*device, value, builtin, columns),
@@ -167,6 +167,22 @@ TEST_CASE("custom formats: grids of e2m1 and e4m3 equal the built-in formats bit
   check(mxfp4_format(), e2m1_values());
   for (const QuantFormat& format : quantized_formats())
     if (format.dtype == DType::e4m3 && format.dropped_bits == 0) check(format, e4m3_values());
+}
+
+TEST_CASE("custom formats: up to 16 values take half a byte a code and more take a byte", "[cpu][op]") {
+  const auto device = make_cpu_device(2);
+  // The amax is 7, the smaller end of both grids, so that the scale is 1 and codes are the numbers' places.
+  const Owned value(DType::bf16, 2, 4, {-7, 7, 0, 1, 2, -3, 7, -7});
+  const auto codes_of = [&](const std::vector<float>& values, std::size_t bytes) {
+    const Copy copy =
+        quantized_copy(*device, value, grid_format(values, Granularity::tensor, ScaleType::f32_pow2));
+    const auto* codes = copy.operand.data.as<std::uint8_t>();
+    CHECK(copy.operand.data.bytes() == static_cast<std::int64_t>(bytes));
+    return std::vector<std::uint8_t>(codes, codes + bytes);
+  };
+  // Place of x: x + 8, and x + 9. The scale is a power of two: 7 stays 7.
+  CHECK(codes_of(integers(-8, 7), 4) == std::vector<std::uint8_t>{0xF1, 0x98, 0x5A, 0x1F});
+  CHECK(codes_of(integers(-9, 7), 8) == std::vector<std::uint8_t>{2, 16, 9, 10, 11, 6, 16, 2});
 }
 
 TEST_CASE("custom formats: one NaN or infinity makes the scope of its scale non-finite", "[cpu][op]") {

@@ -44,6 +44,11 @@ PRECBENCH_HD constexpr std::uint64_t place_of_element(const RowMap& rows, std::i
   return static_cast<std::uint64_t>(columns ? rows.of(k) * width + r : rows.of(r) * width + k);
 }
 
+/// Returns the code of an element from the byte that it shares: element 2 i has the low half of byte i.
+PRECBENCH_HD constexpr std::uint8_t code_of_two(std::uint8_t byte, std::int64_t at) {
+  return static_cast<std::uint8_t>(byte >> 4 * (at % 2) & 0xF);
+}
+
 /// Returns the element at `at` of quantized data, in the format's own units. On the host.
 inline float value_of_code(const QuantFormat& format, const void* data, std::int64_t at) {
   const auto* codes = static_cast<const std::uint8_t*>(data);
@@ -55,8 +60,10 @@ inline float value_of_code(const QuantFormat& format, const void* data, std::int
       return e5m2_decode(codes[at]);
     case DType::grid:
       return grid_decode(*format.grid, codes[at]);
+    case DType::grid4:
+      return grid_decode(*format.grid, code_of_two(codes[at / 2], at));
     default:
-      return e2m1_decode(static_cast<std::uint8_t>(codes[at / 2] >> 4 * (at % 2)));
+      return e2m1_decode(code_of_two(codes[at / 2], at));
   }
 }
 

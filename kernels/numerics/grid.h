@@ -35,6 +35,9 @@ struct Grid {
 /// of the largest apart, so that midpoints are exact.
 const Grid* make_grid(std::vector<float> values);
 
+/// Returns the type of the codes of a grid: four bits for up to 16 values, else a byte.
+constexpr DType code_type(const Grid& grid) { return grid.count <= 16 ? DType::grid4 : DType::grid; }
+
 /// Returns the code of x.
 PRECBENCH_HD constexpr std::uint8_t grid_encode(const Grid& grid, float x) {
   int place = 0;

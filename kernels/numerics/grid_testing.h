@@ -55,9 +55,10 @@ inline std::vector<float> e3m0_values() { return minifloats(0, -2, 4); }
 inline QuantFormat grid_format(const std::vector<float>& values, Granularity granularity, ScaleType scale,
                                ScaleRounding scale_rounding = ScaleRounding::none,
                                ElementRounding rounding = ElementRounding::rne) {
-  QuantFormat format{DType::grid, granularity, scale, scale_rounding};
+  const Grid* grid = make_grid(values);
+  QuantFormat format{code_type(*grid), granularity, scale, scale_rounding};
   format.element_rounding = rounding;
-  format.grid = make_grid(values);
+  format.grid = grid;
   return format;
 }
 

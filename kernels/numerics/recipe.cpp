@@ -229,8 +229,9 @@ constexpr float kNf4Values[] = {-1.0f,
                                 1.0f};
 
 QuantFormat nf4() {
-  QuantFormat format{DType::grid, Granularity::block_1x64, ScaleType::f32};
-  format.grid = make_grid({std::begin(kNf4Values), std::end(kNf4Values)});
+  const Grid* grid = make_grid({std::begin(kNf4Values), std::end(kNf4Values)});
+  QuantFormat format{code_type(*grid), Granularity::block_1x64, ScaleType::f32};
+  format.grid = grid;
   return format;
 }
 
@@ -297,6 +298,8 @@ std::optional<std::string> stored_shape_unsupported_reason(const QuantFormat& fo
   if (block > 0 && K % block != 0 && !may_end_in_partial_block(format.granularity))
     return fmt::format("K={} is not a multiple of {} (weight_only {})", K, block,
                        name_of(format.granularity));
+  if (format.dtype == DType::grid4 && K % 2 != 0)
+    return fmt::format("K={} is odd (weight_only {}: two codes a byte)", K, element_name(format));
   if (always_emulated(format)) return std::nullopt;
   for (const auto& [letter, size] : {std::pair{'N', N}, std::pair{'K', K}})
     if (const std::int64_t multiple = letter == 'K' && format.dtype == DType::e2m1 ? 32 : 16;

@@ -166,8 +166,8 @@ constexpr DType scale_dtype(const QuantFormat& format) {
 /// Returns true for the formats of custom_format.h: a grid's values, and FP8 elements (or similar ones) whose
 /// scales are bytes with a mantissa.
 constexpr bool is_custom(const QuantFormat& format) {
-  return format.dtype == DType::grid || (format.dtype != DType::e2m1 && (format.scale == ScaleType::e4m3 ||
-                                                                         format.scale == ScaleType::ue5m3));
+  return is_grid(format.dtype) || (format.dtype != DType::e2m1 &&
+                                   (format.scale == ScaleType::e4m3 || format.scale == ScaleType::ue5m3));
 }
 
 /// Returns true if no device multiplies the format natively.

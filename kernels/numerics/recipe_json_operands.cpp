@@ -89,9 +89,9 @@ void read_elements(const json& format, const std::string& path, QuantFormat& ope
     if (!list[i].is_number()) fail(fmt::format("{}.{}", at, i), "expected a number, got " + list[i].dump());
     values.push_back(list[i].get<float>());
   }
-  operand.dtype = DType::grid;
   try {
     operand.grid = make_grid(std::move(values));
+    operand.dtype = code_type(*operand.grid);
   } catch (const InvalidInput& error) {
     fail(at, error.what());
   }

@@ -30,6 +30,7 @@ const char* name_of(DType dtype) {
     case DType::e4m4:
       return "e4m4";
     case DType::grid:
+    case DType::grid4:
       return "grid";
     case DType::ue5m3:
       return "ue5m3";

@@ -10,7 +10,8 @@ namespace precbench {
 
 /// f16 is a storage format only (state_formats.h). Elements of e5m3, e4m4, e3m4 and e3m3 are stored as BF16,
 /// which holds them exactly: no GPU multiplies them, and e5m3 and e4m4 have nine bits. grid: a byte that
-/// numbers a value of the operand's own list (grid.h). ue5m3: an unsigned byte for scales (custom_format.h).
+/// numbers a value of the operand's own list (grid.h); grid4: half a byte, for lists of up to 16 values, two codes a byte as
+/// in e2m1. ue5m3: an unsigned byte for scales (custom_format.h).
 enum class DType : std::uint8_t {
   f32,
   bf16,
@@ -25,8 +26,11 @@ enum class DType : std::uint8_t {
   e3m3,
   e4m4,
   grid,
+  grid4,
   ue5m3
 };
+
+constexpr bool is_grid(DType dtype) { return dtype == DType::grid || dtype == DType::grid4; }
 
 /// Returns true if elements are stored in a wider dtype, BF16.
 constexpr bool held_in_bf16(DType dtype) {
@@ -49,6 +53,7 @@ constexpr int bits_of(DType dtype) {
     case DType::e4m4:
       return 16;
     case DType::e2m1:
+    case DType::grid4:
       return 4;
     default:
       return 8;

@@ -36,7 +36,9 @@ struct CustomCopy {
   /// Returns the element at `at` in the format's own units.
   __device__ float element(const Grid& grid, std::int64_t at) const {
     if (held_in_bf16(dtype)) return bf16_decode(static_cast<const std::uint16_t*>(data)[at]);
-    const std::uint8_t code = static_cast<const std::uint8_t*>(data)[at];
+    const auto* codes = static_cast<const std::uint8_t*>(data);
+    if (dtype == DType::grid4) return grid_decode(grid, code_of_two(codes[at / 2], at));
+    const std::uint8_t code = codes[at];
     return dtype == DType::grid   ? grid_decode(grid, code)
            : dtype == DType::e4m3 ? e4m3_decode(code)
                                   : e5m2_decode(code);

@@ -112,6 +112,17 @@ __global__ void __launch_bounds__(kMostThreads)
   if (by_row ? row < row_end : threadIdx.x == 0 && (!a.amax || blockIdx.x == 0))
     a.store_scale(scale_index(operand.granularity, operand.rows, operand.k, row, kb), scale);
   const std::uint64_t seed = a.stochastic ? stream_seed(a.word ? *a.word : 0, a.stream) : 0;
+  if (operand.dtype == DType::grid4) {  // rows have an even number of codes, two in a byte
+    for (std::int64_t i = 2 * threadIdx.x; i < elements; i += 2 * blockDim.x) {
+      const std::int64_t r = row0 + i / wide, k = k0 + i % wide;
+      const auto code = [&](std::int64_t at) {
+        return a.grid_code(grid, a.load(r, at) * scale.multiply, seed, r, at);
+      };
+      static_cast<std::uint8_t*>(operand.data)[(r * operand.k + k) / 2] =
+          static_cast<std::uint8_t>(code(k) | code(k + 1) << 4);
+    }
+    return;
+  }
   for (std::int64_t i = threadIdx.x; i < elements; i += blockDim.x) {
     const std::int64_t r = row0 + i / wide, k = k0 + i % wide;
     a.store(grid, a.load(r, k) * scale.multiply, seed, r, k);
