@@ -1,4 +1,4 @@
-// Predicts published points and prints the errors. See predict_command.h.
+// Predicts published points, or measured steps, and prints the errors. See predict_command.h.
 #include "bench/cli/predict_command.h"
 
 #include <fmt/format.h>
@@ -13,7 +13,10 @@
 #include <vector>
 
 #include "bench/cli/text_table.h"
+#include "bench/predict/own_prediction.h"
 #include "bench/predict/published_prediction.h"
+#include "kernels/base/errors.h"
+#include "kernels/base/plural.h"
 
 namespace precbench {
 namespace {
@@ -71,26 +74,87 @@ void print_reasons(const std::vector<PointPrediction>& predictions) {
   for (const auto& [reason, count] : reasons) fmt::print("  {} not: {}\n", count, reason);
 }
 
-}  // namespace
-
-CLI::App* add_predict_command(CLI::App& app, PredictCommand& command) {
-  CLI::App* sub = app.add_subcommand("predict", "predicted throughput beside published throughput");
-  sub->footer(
-      "Predicts each point's step on its machine with the cost model of sweep --dry-run --on, from rates of our own\n"
-      "records. The points set how wide the intervals are, and no other number. No GPU is needed.\n"
-      "\n"
-      "Example:\n"
-      "  precbench predict --published results/published/points.json");
-  sub->add_option("--published", command.published,
-                  "file of published points, as results/published/points.json")
-      ->required()
-      ->type_name("FILE");
-  sub->add_option("--out", command.out, "file of predictions, a JSON line for each point; default: none")
-      ->type_name("FILE");
-  return sub;
+nlohmann::ordered_json step_json(const OwnPrediction& step) {
+  const Record& record = *step.record;
+  nlohmann::ordered_json json = {{"id", record.id}, {"gpu", record.env.gpu->name}, {"gpus", step.gpus}};
+  for (const char* field :
+       {"model", "recipe", "seq", "batch", "accumulation", "parallel", "context", "recompute"})
+    if (const auto* value = record.case_fields.find(field)) json[field] = *value;
+  json["git"] = record.env.git;
+  json["measured_ms"] = step.measured_ms, json["predicted_ms"] = step.predicted_ms;
+  json["low_ms"] = step.low_ms, json["high_ms"] = step.high_ms;
+  return json;
 }
 
-int predict_published(const PredictCommand& command) {
+nlohmann::ordered_json errors_json(const std::vector<OwnErrors>& groups) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const OwnErrors& group : groups)
+    list.push_back({{"gpu", group.gpu},
+                    {"gpus", group.gpus},
+                    {"steps", group.steps},
+                    {"inside", group.inside},
+                    {"median", group.median},
+                    {"within_95", group.within_95},
+                    {"worst", group.worst}});
+  return {{"groups", list}};
+}
+
+void print_errors(const std::vector<OwnErrors>& groups) {
+  std::vector<std::vector<std::string>> rows = {
+      {"GPU", "GPUs", "steps", "median error", "95% within", "worst", "inside 80% interval"}};
+  for (const OwnErrors& group : groups)
+    rows.push_back(
+        {group.gpu, std::to_string(group.gpus), std::to_string(group.steps), error_text(group.median, false),
+         error_text(group.within_95, false), error_text(group.worst, false),
+         fmt::format("{} ({:.0f}%)", group.inside,
+                     100.0 * static_cast<double>(group.inside) / static_cast<double>(group.steps))});
+  fmt::print("{}\n", aligned(rows, "lrrrrrr"));
+}
+
+void print_worst(std::vector<OwnPrediction> steps) {
+  constexpr std::size_t kShown = 5;
+  std::stable_sort(steps.begin(), steps.end(),
+                   [](const OwnPrediction& a, const OwnPrediction& b) { return a.error() > b.error(); });
+  std::vector<std::vector<std::string>> rows = {
+      {"worst", "recipe", "GPUs", "measured ms", "predicted ms", "error"}};
+  for (std::size_t i = 0; i < std::min(kShown, steps.size()); ++i) {
+    const OwnPrediction& step = steps[i];
+    rows.push_back({step.record->case_fields.value("model", "").get<std::string>(),
+                    step.record->case_fields.value("recipe", "").get<std::string>(),
+                    std::to_string(step.gpus), fmt::format("{:.1f}", step.measured_ms),
+                    fmt::format("{:.1f}", step.predicted_ms),
+                    fmt::format("{:+.1f}%", 100 * (step.predicted_ms / step.measured_ms - 1))});
+  }
+  fmt::print("{}\n", aligned(rows, "llrrrr"));
+}
+
+/// Writes one JSON object per line, if a file is asked for. Returns the exit status.
+int write_lines(const std::string& path, const std::vector<nlohmann::ordered_json>& lines) {
+  if (path.empty()) return 0;
+  std::ofstream file(path);
+  for (const nlohmann::ordered_json& line : lines) file << line.dump() << '\n';
+  if (file.flush()) return 0;
+  fmt::print(stderr, "precbench: --out: cannot write {}\n", path);
+  return 1;
+}
+
+int predict_steps(const PredictCommand& command) {
+  const RecordSet set = read_records(command.records);
+  const OwnPredictions predictions = predict_records(set);
+  fmt::print("{}, {} predicted\n", plural(set.records.size(), "record"), predictions.steps.size());
+  for (const auto& [reason, count] : predictions.reasons) fmt::print("  {} not: {}\n", count, reason);
+  if (predictions.steps.empty()) return 0;
+  const std::vector<OwnErrors> groups = errors_by_gpus(predictions.steps);
+  fmt::print("\n");
+  print_errors(groups);
+  print_worst(predictions.steps);
+  std::vector<nlohmann::ordered_json> lines;
+  for (const OwnPrediction& step : predictions.steps) lines.push_back(step_json(step));
+  lines.push_back(errors_json(groups));
+  return write_lines(command.out, lines);
+}
+
+int predict_points_of(const PredictCommand& command) {
   const std::vector<PublishedPoint> points = read_points(command.published);
   const std::vector<PointPrediction> predictions = predict_points(points);
   const std::vector<Judgement> judgements = judge(points, predictions);
@@ -101,14 +165,40 @@ int predict_published(const PredictCommand& command) {
   fmt::print("{:.0f}% of the judged values are inside their 80% intervals{}\n\n", 100 * covered,
              covered < kLeastCoverage || covered > kMostCoverage ? ": missed" : "");
   print_worst(judgements);
-  if (command.out.empty()) return 0;
-  std::ofstream file(command.out);
+  std::vector<nlohmann::ordered_json> lines;
   for (std::size_t i = 0; i < points.size(); ++i)
-    file << prediction_json(points[i], predictions[i], judgements).dump() << '\n';
-  file << groups_json(judgements).dump() << '\n';
-  if (file.flush()) return 0;
-  fmt::print(stderr, "precbench: --out: cannot write {}\n", command.out);
-  return 1;
+    lines.push_back(prediction_json(points[i], predictions[i], judgements));
+  lines.push_back(groups_json(judgements));
+  return write_lines(command.out, lines);
+}
+
+}  // namespace
+
+CLI::App* add_predict_command(CLI::App& app, PredictCommand& command) {
+  CLI::App* sub =
+      app.add_subcommand("predict", "predicted speed beside published throughput or measured steps");
+  sub->footer(
+      "Predicts each point's or record's step on its machine with the cost model of sweep --dry-run --on, from rates of our\n"
+      "own records; a record's without those of its own model in its own recipe. The points set how wide the intervals are,\n"
+      "and no other number. No GPU is needed.\n"
+      "\n"
+      "Examples:\n"
+      "  precbench predict --published results/published/points.json\n"
+      "  precbench predict results/h200/single.jsonl results/h200x4/scaling.jsonl");
+  sub->add_option("records", command.records, "record files, or folders of *.jsonl")->type_name("PATH ...");
+  sub->add_option("--published", command.published,
+                  "file of published points, as results/published/points.json")
+      ->type_name("FILE");
+  sub->add_option("--out", command.out,
+                  "file of predictions, a JSON line for each point or step; default: none")
+      ->type_name("FILE");
+  return sub;
+}
+
+int predict(const PredictCommand& command) {
+  if (command.published.empty() == command.records.empty())
+    throw InvalidInput("predict: takes either --published FILE or record files");
+  return command.published.empty() ? predict_steps(command) : predict_points_of(command);
 }
 
 }  // namespace precbench

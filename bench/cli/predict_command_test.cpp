@@ -14,7 +14,7 @@
 namespace precbench {
 namespace {
 
-TEST_CASE("predict_published: writes a line for each point and the errors of groups", "[published]") {
+TEST_CASE("predict: writes a line for each point and the errors of groups", "[published]") {
   const std::filesystem::path folder = std::filesystem::temp_directory_path();
   const std::string points = (folder / "precbench-points-test.json").string();
   const std::string out = (folder / "precbench-predicted-test.jsonl").string();
@@ -23,7 +23,7 @@ TEST_CASE("predict_published: writes a line for each point and the errors of gro
        "global_batch": 16, "seq": 1024, "precision": "bf16", "tokens_per_s_per_gpu": 100000,
        "judged_as": ["absolute_native"]},
       {"id": "b", "model": "qwen2.5-0.5b", "gpu": "abacus", "gpus": 1, "precision": "bf16", "judged_as": ["shown"]}]})";
-  CHECK(predict_published({points, out}) == 0);
+  CHECK(predict({points, {}, out}) == 0);
   std::vector<nlohmann::json> lines;
   std::ifstream file(out);
   for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
@@ -36,11 +36,32 @@ TEST_CASE("predict_published: writes a line for each point and the errors of gro
   std::filesystem::remove(out);
 }
 
-TEST_CASE("predict_published: refuses a file that cannot be read", "[published]") {
+TEST_CASE("predict: refuses a file that cannot be read", "[published]") {
   CHECK(contains(refusal_of([] {
-                   predict_published({"absent.json", ""});
+                   predict({"absent.json", {}, ""});
                  }),
                  "--published: absent.json: no such file"));
+}
+
+TEST_CASE("predict: compares measured steps with predictions from other models and recipes", "[published]") {
+  const std::string out = (std::filesystem::temp_directory_path() / "precbench-own-test.jsonl").string();
+  const std::string records = PRECBENCH_SOURCE_DIR "/results/h200/single.jsonl";
+  CHECK(predict({"", {records}, out}) == 0);
+  std::vector<nlohmann::json> lines;
+  std::ifstream file(out);
+  for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
+  REQUIRE(lines.size() > 35);
+  CHECK(lines[0]["predicted_ms"] > lines[0]["low_ms"]);
+  CHECK(lines[0]["predicted_ms"] != lines[0]["measured_ms"]);
+  const auto& group = lines.back()["groups"].at(0);
+  CHECK(group["steps"] == lines.size() - 1);
+  CHECK(group["median"] < 0.03);
+  std::filesystem::remove(out);
+}
+
+TEST_CASE("predict: takes points or records and not both or neither", "[published]") {
+  for (const PredictCommand& command : {PredictCommand{}, PredictCommand{"a.json", {"b.jsonl"}, ""}})
+    CHECK(contains(refusal_of([&] { predict(command); }), "takes either --published FILE or record files"));
 }
 
 }  // namespace

@@ -1,16 +1,14 @@
 // Predicted steps of committed records, whose own families are left out, and properties of every prediction.
 #include "bench/predict/cost_model.h"
 
-#include <algorithm>
 #include <cmath>
 #include <map>
 
+#include "bench/predict/own_prediction.h"
 #include "bench/predict/predict.h"
 #include "kernels/base/errors.h"
 #include "kernels/testing/catch.h"
 #include "results/record/record_file.h"
-#include "results/record/statistics.h"
-#include "results/record/step_time.h"
 
 namespace precbench {
 namespace {
@@ -35,58 +33,31 @@ StepEstimate estimate(const CostModel& model, const Plan& plan) {
   return estimate_step(model, dry_run(plan, nullptr).trace, plan.ranks);
 }
 
-/// Absolute logarithms of predicted over measured step times.
-struct Errors {
-  std::vector<double> all;
-  std::size_t inside = 0;
-
-  double at(double share) const {
-    std::vector<double> sorted = all;
-    std::sort(sorted.begin(), sorted.end());
-    return quantile(sorted, share);
-  }
-};
-
 /// Predicts the native records of a file with rates of other models and recipes, by GPU count.
-std::map<int, Errors> errors_of(const char* file, const char* machine) {
-  const Rates& rates = *embedded_rates(machine);
-  const Machine preset = find_machine(machine);
-  std::map<int, Errors> errors;
-  for (const LocatedRecord& located : read_records({PRECBENCH_SOURCE_DIR + std::string(file)}).records) {
-    const Record& record = located.record;
-    const double measured = step_ms_of_speed(record).value_or(0) / 1e3;
-    if (record.status != Status::ok || record.support->path() != ExecutionPath::native || measured <= 0)
-      continue;
-    const Plan plan = resolve(case_from_json(record.case_fields));
-    const std::string family = plan.fields.model + "/" + plan.fields.recipe;
-    const OpTimer timer(rates, peaks_of(preset), [&](const RatePoint& point) {
-      return rates.sources[static_cast<std::size_t>(point.source)].family() != family;
-    });
-    const StepEstimate step = estimate(CostModel(preset, rates, timer), plan);
-    Errors& own = errors[plan.ranks];
-    own.all.push_back(std::fabs(std::log(step.seconds / measured)));
-    own.inside += step.low() <= measured && measured <= step.high();
-  }
+std::map<std::int64_t, OwnErrors> errors_of(const char* file) {
+  const RecordSet set = read_records({PRECBENCH_SOURCE_DIR + std::string(file)});
+  std::map<std::int64_t, OwnErrors> errors;
+  for (const OwnErrors& group : errors_by_gpus(predict_records(set).steps)) errors[group.gpus] = group;
   return errors;
 }
 
 TEST_CASE("estimate_step: committed steps on one H200 from rates of other models and recipes",
           "[cost-model]") {
-  const Errors one = errors_of("/results/h200/single.jsonl", "h200").at(1);
-  REQUIRE(one.all.size() > 35);
-  CHECK(one.at(0.5) < 0.03);
-  CHECK(one.at(0.95) < 0.07);
-  CHECK(one.at(1) < 0.12);
+  const OwnErrors one = errors_of("/results/h200/single.jsonl").at(1);
+  REQUIRE(one.steps > 35);
+  CHECK(one.median < 0.03);
+  CHECK(one.within_95 < 0.07);
+  CHECK(one.worst < 0.12);
 }
 
 TEST_CASE("estimate_step: committed steps on two and four H200", "[cost-model]") {
-  for (const auto& [gpus, errors] : errors_of("/results/h200x4/scaling.jsonl", "h200")) {
+  for (const auto& [gpus, errors] : errors_of("/results/h200x4/scaling.jsonl")) {
     if (gpus == 1) continue;
     INFO(gpus << " GPUs");
-    CHECK(errors.all.size() > 10);
-    CHECK(errors.at(0.5) < 0.03);
-    CHECK(errors.at(0.95) < 0.07);
-    CHECK(errors.at(1) < 0.12);
+    CHECK(errors.steps > 10);
+    CHECK(errors.median < 0.03);
+    CHECK(errors.within_95 < 0.07);
+    CHECK(errors.worst < 0.12);
   }
 }
 

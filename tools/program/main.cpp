@@ -97,7 +97,7 @@ int run_program(int argc, char** argv) {
     if (*check_sub) return check(check_options, rerun_command);
     if (*advise_sub) return advise(advise_command);
     if (*doctor_sub) return doctor(doctor_command);
-    if (*predict_sub) return predict_published(predict_command);
+    if (*predict_sub) return predict(predict_command);
     if (*rates_sub) return rates(rates_command);
     return child_main(  // run-case
         [](const Case& c, const NodeShare& share, StepBoard& board) {

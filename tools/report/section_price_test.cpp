@@ -59,7 +59,7 @@ TEST_CASE("price section: held-out losses minus BF16's stand in the recipe and i
     if (row.study->part != StudyPart::fork) return;
     const double trunk = static_cast<double>(row.study->trunk);
     Evaluation last{.step = study_samples::kSteps, .tokens = 4096, .loss = 3 + trunk, .bf16_loss = 3 + trunk};
-    if (row.fields.recipe == "tensorwise")
+    if (row.case_fields.at("recipe") == "tensorwise")
       *last.loss += 0.01 + 0.001 * (trunk - 2), *last.bf16_loss += 0.0025 + 0.001 * (trunk - 2);
     row.training->evaluations = {{.step = 1, .tokens = 4096, .loss = 9, .bf16_loss = 9}, last};
   };
@@ -76,7 +76,7 @@ TEST_CASE("price section: held-out losses minus BF16's stand in the recipe and i
 
 TEST_CASE("price section: a recipe that changes during its forks is named, with the step", "[study][price]") {
   const auto with_schedule = [](Record& row) {
-    if (row.fields.recipe != "tensorwise") return;
+    if (row.case_fields.at("recipe") != "tensorwise") return;
     row.definition = DefinitionRecord{};
     row.definition->recipe = std::make_shared<const nlohmann::ordered_json>(
         nlohmann::ordered_json::parse(R"({"schedule": [{"from": 40, "name": "bf16"}]})"));

@@ -1,0 +1,91 @@
+// Predicts measured steps from the rates of other models and recipes. See own_prediction.h.
+#include "bench/predict/own_prediction.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "bench/case/supported.h"
+#include "bench/predict/cost_model.h"
+#include "bench/predict/predict.h"
+#include "kernels/base/errors.h"
+#include "results/record/statistics.h"
+#include "results/record/step_time.h"
+
+namespace precbench {
+namespace {
+
+/// Returns the machine of a GPU whose own rates the program has; null if there is none.
+const Machine* machine_with_rates(const std::string& gpu) {
+  const Machine* machine = find_machine_of_gpu(gpu);
+  return machine && embedded_rates(machine->name) ? machine : nullptr;
+}
+
+StepEstimate estimate_without_own(const Machine& machine, const Plan& plan) {
+  const Rates& rates = *embedded_rates(machine.name);
+  const std::string own = plan.fields.model + "/" + plan.fields.recipe;
+  const OpTimer timer(rates, peaks_of(machine), [&](const RatePoint& point) {
+    return rates.sources[static_cast<std::size_t>(point.source)].family() != own;
+  });
+  return estimate_step(CostModel(machine, rates, timer), dry_run(plan, nullptr).trace, plan.ranks);
+}
+
+/// Returns why a record's step is not predicted; null, and the prediction in `result`, if it is.
+std::optional<std::string> predict_record(const Record& record, OwnPrediction& result) {
+  if (record.status != Status::ok || !record.metrics.tokens_per_s) return "no speed of its own";
+  if (!record.env.gpu) return "not on a GPU";
+  const Machine* machine = machine_with_rates(record.env.gpu->name);
+  if (!machine) return fmt::format("no rates of {}", record.env.gpu->name);
+  try {
+    const Plan plan = resolve(case_from_json(record.case_fields));
+    if (plan.refusal || unsupported_reason(plan)) return "does not run any more";
+    if (!runs_natively(plan, *machine)) return "emulated";
+    if (plan.packs()) return "packed documents";
+    const StepEstimate step = estimate_without_own(*machine, plan);
+    result = {&record,          plan.ranks,       step_ms_of_speed(record).value_or(0), 1e3 * step.seconds,
+              1e3 * step.low(), 1e3 * step.high()};
+    return result.measured_ms > 0 ? std::nullopt : std::optional<std::string>("no step time");
+  } catch (const InvalidInput&) {
+    return "its model, recipe or data is not here";
+  } catch (const OutOfMemory&) {
+    return "does not fit as predicted";
+  } catch (const Unsupported&) {
+    return "does not run any more";
+  }
+}
+
+}  // namespace
+
+double OwnPrediction::error() const { return std::fabs(std::log(predicted_ms / measured_ms)); }
+
+OwnPredictions predict_records(const RecordSet& records) {
+  OwnPredictions result;
+  for (const LocatedRecord& located : records.records) {
+    OwnPrediction step;
+    if (const auto why = predict_record(located.record, step))
+      ++result.reasons[*why];
+    else
+      result.steps.push_back(step);
+  }
+  return result;
+}
+
+std::vector<OwnErrors> errors_by_gpus(const std::vector<OwnPrediction>& steps) {
+  std::map<std::pair<std::string, std::int64_t>, std::vector<const OwnPrediction*>> groups;
+  for (const OwnPrediction& step : steps) groups[{step.record->env.gpu->name, step.gpus}].push_back(&step);
+  std::vector<OwnErrors> result;
+  for (const auto& [key, own] : groups) {
+    std::vector<double> errors;
+    for (const OwnPrediction* step : own) errors.push_back(step->error());
+    std::sort(errors.begin(), errors.end());
+    const auto inside =
+        std::count_if(own.begin(), own.end(), [](const OwnPrediction* step) { return step->inside(); });
+    result.push_back({key.first, key.second, errors.size(), static_cast<std::size_t>(inside),
+                      quantile(errors, 0.5), quantile(errors, 0.95), errors.back()});
+  }
+  return result;
+}
+
+}  // namespace precbench

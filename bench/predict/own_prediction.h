@@ -1,0 +1,45 @@
+// Predictions of steps that were measured: each without the rates of its own model in its own recipe.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "results/record/record_file.h"
+
+namespace precbench {
+
+/// A measured step and its prediction, with the 80% interval.
+struct OwnPrediction {
+  const Record* record = nullptr;
+  std::int64_t gpus = 0;
+  double measured_ms = 0, predicted_ms = 0, low_ms = 0, high_ms = 0;
+
+  /// Returns |ln(predicted / measured)|, for small errors the relative error.
+  double error() const;
+  bool inside() const { return low_ms <= measured_ms && measured_ms <= high_ms; }
+};
+
+/// Errors of the predictions for one GPU model and number of GPUs.
+struct OwnErrors {
+  std::string gpu;
+  std::int64_t gpus = 0;
+  std::size_t steps = 0, inside = 0;
+  double median = 0, within_95 = 0, worst = 0;  ///< of error()
+};
+
+/// Predicted steps in the order of the records; the reasons why others are not, with their number. They point to the
+/// records, which must outlive them.
+struct OwnPredictions {
+  std::vector<OwnPrediction> steps;
+  std::map<std::string, int> reasons;
+};
+
+/// Predicts the records with a speed of their own, on a GPU that has measured rates.
+OwnPredictions predict_records(const RecordSet& records);
+/// Returns the errors by GPU model and number of GPUs.
+std::vector<OwnErrors> errors_by_gpus(const std::vector<OwnPrediction>& steps);
+
+}  // namespace precbench
