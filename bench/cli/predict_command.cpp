@@ -80,7 +80,7 @@ nlohmann::ordered_json step_json(const OwnPrediction& step) {
   for (const char* field :
        {"model", "recipe", "seq", "batch", "accumulation", "parallel", "context", "recompute"})
     if (const auto* value = record.case_fields.find(field)) json[field] = *value;
-  json["git"] = record.env.git;
+  if (record.env.git) json["git"] = *record.env.git;
   json["measured_ms"] = step.measured_ms, json["predicted_ms"] = step.predicted_ms;
   json["low_ms"] = step.low_ms, json["high_ms"] = step.high_ms;
   return json;

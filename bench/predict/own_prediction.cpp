@@ -34,7 +34,7 @@ StepEstimate estimate_without_own(const Machine& machine, const Plan& plan) {
 
 /// Returns why a record's step is not predicted; null, and the prediction in `result`, if it is.
 std::optional<std::string> predict_record(const Record& record, OwnPrediction& result) {
-  if (record.status != Status::ok || !record.metrics.tokens_per_s) return "no speed of its own";
+  if (record.status != Status::ok || !record.metrics || !record.metrics->tokens_per_s) return "no speed of its own";
   if (!record.env.gpu) return "not on a GPU";
   const Machine* machine = machine_with_rates(record.env.gpu->name);
   if (!machine) return fmt::format("no rates of {}", record.env.gpu->name);

@@ -154,6 +154,19 @@ def before_measurement():
     return table(["model", "recipe", "settings", "predicted ms", "80% interval", "measured ms", "error"], rows)
 
 
+OWN_FLOORS = 0.03, 0.07  # of the median error, and of that which 95% of the steps are within
+
+
+def predicted_own():
+    rows = []
+    for group in lines("predicted/own.jsonl")[-1]["groups"]:
+        met = group["median"] <= OWN_FLOORS[0] and group["within_95"] <= OWN_FLOORS[1]
+        rows.append([group["gpu"].removeprefix("NVIDIA "), str(group["gpus"]), str(group["steps"]), error(group["median"], False),
+                     error(group["within_95"], False), "yes" if met else "**no**", error(group["worst"], False),
+                     f"{100 * group['inside'] / group['steps']:.0f}%"])
+    return table(["GPU", "GPUs", "steps", "median error", "95% within", "floors met", "worst", "inside 80% intervals"], rows)
+
+
 def predicted_peer():
     """The factor of PyTorch stacks, kPeerFactors of bench/predict/published_prediction.h."""
     ours = {tuple(record["case"].get(name) for name in ("model", "recipe", "gpus", "seq", "parallel", "gather")): record
@@ -168,6 +181,6 @@ def predicted_peer():
     return table(["Llama 3.1 8B, 4 x H200, 4096 tokens", "precbench tokens/s", "PyTorch tokens/s", "peer factor"], rows)
 
 
-TABLES = {"before-measurement": before_measurement, "predicted-peer": predicted_peer, "predicted-groups": predicted_groups,
+TABLES = {"before-measurement": before_measurement, "predicted-own": predicted_own, "predicted-peer": predicted_peer, "predicted-groups": predicted_groups,
           "predicted-worst": predicted_worst, "predicted-all": predicted_all, "predicted-reasons": predicted_reasons,
           "predicted-rules": predicted_rules, "predicted-by-rule": predicted_by_rule}

@@ -58,10 +58,11 @@ TEST_CASE("price section: held-out losses minus BF16's stand in the recipe and i
   const auto evaluate = [](Record& row) {
     if (row.study->part != StudyPart::fork) return;
     const double trunk = static_cast<double>(row.study->trunk);
-    Evaluation last{.step = study_samples::kSteps, .tokens = 4096, .loss = 3 + trunk, .bf16_loss = 3 + trunk};
+    Evaluation last;
+    last.step = study_samples::kSteps, last.tokens = 4096, last.loss = last.bf16_loss = 3 + trunk;
     if (row.case_fields.at("recipe") == "tensorwise")
       *last.loss += 0.01 + 0.001 * (trunk - 2), *last.bf16_loss += 0.0025 + 0.001 * (trunk - 2);
-    row.training->evaluations = {{.step = 1, .tokens = 4096, .loss = 9, .bf16_loss = 9}, last};
+    row.training->evaluations = {Evaluation{1, 4096, 9, {}, 9}, last};
   };
   const std::string section = section_of(price_records(evaluate), kPriceTitle);
   INFO(section);
