@@ -16,6 +16,7 @@ void CpuDevice::quantize_custom(const GemmOperand& operand, const float* matrix,
                                 const RandomStream& random, bool columns) {
   const std::int64_t rows = operand.data.rows, k = operand.data.cols;
   const QuantFormat& format = operand.format;
+  check_whole_bytes(format, k);
   const ScaleRule rule = scale_rule(format);
   if (!operand.amax.empty()) {
     std::vector<float> by_row(static_cast<std::size_t>(rows));

@@ -67,8 +67,11 @@ inline std::vector<OutputFormats> output_formats(std::int64_t rows, std::int64_t
                                     {kRowE4m2, kTensorE4m1},
                                     {kTensorE5m3, kRowE3m4},
                                     {kSquare, {}}};
-  all.push_back({grid_format(nf4_values(), Granularity::block_1x32, ScaleType::e4m3),
-                 grid_format(e3m0_values(), Granularity::tensor, ScaleType::f32)});
+  // Grids, with codes of four bits where rows have an even number of them.
+  all.push_back(
+      {grid_format(cols % 2 == 0 ? nf4_values() : integers(-15, 15), Granularity::block_1x32,
+                   ScaleType::e4m3),
+       grid_format(rows % 2 == 0 ? e3m0_values() : integers(-15, 15), Granularity::tensor, ScaleType::f32)});
   if (rows % 16 != 0 || cols % 16 != 0) return all;
   const QuantFormat rht =
       nvfp4_format(Granularity::block_1x16, ElementRounding::stochastic, Transform{16, Signs::te});

@@ -182,6 +182,11 @@ TEST_CASE("custom formats: up to 16 values take half a byte a code and more take
   };
   // Place of x: x + 8, and x + 9. The scale is a power of two: 7 stays 7.
   CHECK(codes_of(integers(-8, 7), 4) == std::vector<std::uint8_t>{0xF1, 0x98, 0x5A, 0x1F});
+  Copy odd(grid_format(integers(-8, 7), Granularity::tensor, ScaleType::f32), 2, 3);
+  const Owned three(DType::bf16, 2, 3, {1, 2, 3, 4, 5, 6});
+  QuantizedTensor x{.value = three};
+  x.amax_out = odd.tensor_amax, x.rowwise = odd.operand;
+  CHECK_THROWS_AS(device->quantize({x}), Unsupported);
   CHECK(codes_of(integers(-9, 7), 8) == std::vector<std::uint8_t>{2, 16, 9, 10, 11, 6, 16, 2});
 }
 

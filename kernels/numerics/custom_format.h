@@ -16,6 +16,7 @@
 
 #include <cstdint>
 
+#include "kernels/base/errors.h"
 #include "kernels/numerics/grid.h"
 #include "kernels/numerics/nvfp4.h"
 #include "kernels/numerics/sequence_part.h"
@@ -47,6 +48,12 @@ PRECBENCH_HD constexpr std::uint64_t place_of_element(const RowMap& rows, std::i
 /// Returns the code of an element from the byte that it shares: element 2 i has the low half of byte i.
 PRECBENCH_HD constexpr std::uint8_t code_of_two(std::uint8_t byte, std::int64_t at) {
   return static_cast<std::uint8_t>(byte >> 4 * (at % 2) & 0xF);
+}
+
+/// Throws Unsupported if rows of k codes do not fill whole bytes.
+inline void check_whole_bytes(const QuantFormat& format, std::int64_t k) {
+  if (format.dtype == DType::grid4 && k % 2 != 0)
+    throw Unsupported("grids of up to 16 values have two codes a byte, so rows of an even length");
 }
 
 /// Returns the element at `at` of quantized data, in the format's own units. On the host.

@@ -132,6 +132,7 @@ __global__ void __launch_bounds__(kMostThreads)
 void quantize_copy(CudaDevice& device, const GemmOperand& operand, const QuantizedTensor& x, bool columns) {
   if (operand.empty() || !always_emulated(operand.format)) return;
   const QuantFormat& format = operand.format;
+  check_whole_bytes(format, operand.data.cols);
   const cudaStream_t stream = device.stream();
   const std::int64_t block = block_length(format.granularity), tall = block_rows(format.granularity);
   const std::int64_t rows = operand.data.rows, k = operand.data.cols, wide = block ? block : k;
