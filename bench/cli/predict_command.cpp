@@ -76,7 +76,8 @@ void print_reasons(const std::vector<PointPrediction>& predictions) {
 
 nlohmann::ordered_json step_json(const OwnPrediction& step) {
   const Record& record = *step.record;
-  nlohmann::ordered_json json = {{"id", record.id}, {"gpu", record.env.gpu->name}, {"gpus", step.gpus}};
+  nlohmann::ordered_json json = {
+      {"id", record.id}, {"gpu", record.env.gpu->name}, {"gpus", step.gpus}, {"uneven", step.uneven}};
   for (const char* field :
        {"model", "recipe", "seq", "batch", "accumulation", "parallel", "context", "recompute"})
     if (const auto* value = record.case_fields.find(field)) json[field] = *value;
@@ -91,6 +92,7 @@ nlohmann::ordered_json errors_json(const std::vector<OwnErrors>& groups) {
   for (const OwnErrors& group : groups)
     list.push_back({{"gpu", group.gpu},
                     {"gpus", group.gpus},
+                    {"uneven", group.uneven},
                     {"steps", group.steps},
                     {"inside", group.inside},
                     {"median", group.median},
@@ -104,8 +106,9 @@ void print_errors(const std::vector<OwnErrors>& groups) {
       {"GPU", "GPUs", "steps", "median error", "95% within", "worst", "inside 80% interval"}};
   for (const OwnErrors& group : groups)
     rows.push_back(
-        {group.gpu, std::to_string(group.gpus), std::to_string(group.steps), error_text(group.median, false),
-         error_text(group.within_95, false), error_text(group.worst, false),
+        {group.gpu, std::to_string(group.gpus) + (group.uneven ? ", uneven experts" : ""),
+         std::to_string(group.steps), error_text(group.median, false), error_text(group.within_95, false),
+         error_text(group.worst, false),
          fmt::format("{} ({:.0f}%)", group.inside,
                      100.0 * static_cast<double>(group.inside) / static_cast<double>(group.steps))});
   fmt::print("{}\n", aligned(rows, "lrrrrrr"));

@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
+#include <map>
+#include <tuple>
 
 #include "bench/case/supported.h"
 #include "bench/predict/cost_model.h"
 #include "bench/predict/predict.h"
 #include "kernels/base/errors.h"
+#include "results/record/expert_load.h"
 #include "results/record/statistics.h"
 #include "results/record/step_time.h"
 
@@ -34,7 +36,8 @@ StepEstimate estimate_without_own(const Machine& machine, const Plan& plan) {
 
 /// Returns why a record's step is not predicted; null, and the prediction in `result`, if it is.
 std::optional<std::string> predict_record(const Record& record, OwnPrediction& result) {
-  if (record.status != Status::ok || !record.metrics || !record.metrics->tokens_per_s) return "no speed of its own";
+  if (record.status != Status::ok || !record.metrics || !record.metrics->tokens_per_s)
+    return "no speed of its own";
   if (!record.env.gpu) return "not on a GPU";
   const Machine* machine = machine_with_rates(record.env.gpu->name);
   if (!machine) return fmt::format("no rates of {}", record.env.gpu->name);
@@ -44,8 +47,11 @@ std::optional<std::string> predict_record(const Record& record, OwnPrediction& r
     if (!runs_natively(plan, *machine)) return "emulated";
     if (plan.packs()) return "packed documents";
     const StepEstimate step = estimate_without_own(*machine, plan);
-    result = {&record,          plan.ranks,       step_ms_of_speed(record).value_or(0), 1e3 * step.seconds,
-              1e3 * step.low(), 1e3 * step.high()};
+    result.record = &record, result.gpus = plan.ranks;
+    result.uneven = record.moe && record.moe->ep && is_uneven(record.moe->load);
+    result.measured_ms = step_ms_of_speed(record).value_or(0);
+    result.predicted_ms = 1e3 * step.seconds, result.low_ms = 1e3 * step.low(),
+    result.high_ms = 1e3 * step.high();
     return result.measured_ms > 0 ? std::nullopt : std::optional<std::string>("no step time");
   } catch (const InvalidInput&) {
     return "its model, recipe or data is not here";
@@ -73,17 +79,21 @@ OwnPredictions predict_records(const RecordSet& records) {
 }
 
 std::vector<OwnErrors> errors_by_gpus(const std::vector<OwnPrediction>& steps) {
-  std::map<std::pair<std::string, std::int64_t>, std::vector<const OwnPrediction*>> groups;
-  for (const OwnPrediction& step : steps) groups[{step.record->env.gpu->name, step.gpus}].push_back(&step);
+  std::map<std::tuple<std::string, std::int64_t, bool>, std::vector<const OwnPrediction*>> groups;
+  for (const OwnPrediction& step : steps)
+    groups[{step.record->env.gpu->name, step.gpus, step.uneven}].push_back(&step);
   std::vector<OwnErrors> result;
   for (const auto& [key, own] : groups) {
     std::vector<double> errors;
-    for (const OwnPrediction* step : own) errors.push_back(step->error());
+    OwnErrors& group = result.emplace_back();
+    std::tie(group.gpu, group.gpus, group.uneven) = key;
+    for (const OwnPrediction* step : own) {
+      errors.push_back(step->error());
+      group.inside += step->inside();
+    }
     std::sort(errors.begin(), errors.end());
-    const auto inside =
-        std::count_if(own.begin(), own.end(), [](const OwnPrediction* step) { return step->inside(); });
-    result.push_back({key.first, key.second, errors.size(), static_cast<std::size_t>(inside),
-                      quantile(errors, 0.5), quantile(errors, 0.95), errors.back()});
+    group.steps = errors.size(), group.median = quantile(errors, 0.5);
+    group.within_95 = quantile(errors, 0.95), group.worst = errors.back();
   }
   return result;
 }

@@ -15,6 +15,8 @@ namespace precbench {
 struct OwnPrediction {
   const Record* record = nullptr;
   std::int64_t gpus = 0;
+  bool uneven =
+      false;  ///< experts are divided among ranks and their load is uneven: the busiest rank takes longer
   double measured_ms = 0, predicted_ms = 0, low_ms = 0, high_ms = 0;
 
   /// Returns |ln(predicted / measured)|, for small errors the relative error.
@@ -22,10 +24,11 @@ struct OwnPrediction {
   bool inside() const { return low_ms <= measured_ms && measured_ms <= high_ms; }
 };
 
-/// Errors of the predictions for one GPU model and number of GPUs.
+/// Errors of the predictions for one GPU model and number of GPUs; those of uneven load apart.
 struct OwnErrors {
   std::string gpu;
   std::int64_t gpus = 0;
+  bool uneven = false;
   std::size_t steps = 0, inside = 0;
   double median = 0, within_95 = 0, worst = 0;  ///< of error()
 };
@@ -39,7 +42,7 @@ struct OwnPredictions {
 
 /// Predicts the records with a speed of their own, on a GPU that has measured rates.
 OwnPredictions predict_records(const RecordSet& records);
-/// Returns the errors by GPU model and number of GPUs.
+/// Returns the errors by GPU model, number of GPUs and evenness of the load.
 std::vector<OwnErrors> errors_by_gpus(const std::vector<OwnPrediction>& steps);
 
 }  // namespace precbench

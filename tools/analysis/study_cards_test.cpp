@@ -264,8 +264,8 @@ TEST_CASE("cards_to_json: has the documented keys", "[study]") {
   CHECK(keys_of(json[0]) == Keys{"model", "recipe", "verdict", "statement", "reason", "fork", "trend",
                                  "against", "prices", "age_law", "tokens", "trained_tokens", "steady",
                                  "fidelity", "ladders", "controls", "machine", "study"});
-  CHECK(keys_of(json[0]["prices"][0]) ==
-        Keys{"age", "tokens_per_parameter", "bf16_loss", "switch", "settled", "course"});
+  CHECK(keys_of(json[0]["prices"][0]) == Keys{"age", "tokens_per_parameter", "bf16_loss", "switch", "settled",
+                                              "course", "held_out", "held_out_in_bf16"});
   CHECK(keys_of(json[0]["prices"][0]["switch"]) == Keys{"difference", "low", "high", "over"});
   CHECK(keys_of(json[0]["prices"][0]["course"]) == Keys{"shape", "change", "tau", "plateau"});
   CHECK(keys_of(json[0]["tokens"]) == Keys{"law", "source", "horizons"});
@@ -273,7 +273,7 @@ TEST_CASE("cards_to_json: has the documented keys", "[study]") {
         Keys{"tokens", "slope", "factor", "low", "high", "break_even", "exact_factor"});
   CHECK(json[0]["statement"] == "equivalent for llama3.2-1b at an unknown number of tokens per parameter");
   CHECK(keys_of(json[0]["fork"]) == Keys{"difference", "low", "high", "age", "ages", "floor", "margin",
-                                         "bf16_loss", "trunks", "seeds", "steps"});
+                                         "bf16_loss", "trunks", "seeds", "steps", "recipe_changes"});
   CHECK(keys_of(json[0]["trend"]) == Keys{"slope", "low", "high"});
   CHECK(keys_of(json[0]["ladders"]) ==
         Keys{"outlier_ffn", "outlier_norm", "outlier_vo", "learning_rate", "bits", "exponent_bits", "batch"});

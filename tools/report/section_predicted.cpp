@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kernels/base/plural.h"
+#include "results/record/expert_load.h"
 #include "results/record/statistics.h"
 #include "results/record/step_time.h"
 #include "tools/analysis/columns.h"
@@ -12,9 +13,6 @@
 
 namespace precbench {
 namespace {
-
-/// An expert's share of the tokens, over its share at even load, from which a case counts as uneven.
-constexpr double kUneven = 2;
 
 /// Predicted over measured step time, minus 1.
 double error_of(const PredictedStep& predicted, double measured_ms) {
@@ -43,7 +41,7 @@ Section predicted_section(const ReportInput& input, const MachineRecords& machin
       if (errors.size() == before && before > 0) result.table.group_starts.push_back(before);
       errors.push_back(std::fabs(error));
       inside += holds;
-      if (const auto& moe = row.record().moe; moe && moe->load.max.value_or(0) >= kUneven)
+      if (const auto& moe = row.record().moe; moe && is_uneven(moe->load))
         ++uneven, worst_load = std::max(worst_load, *moe->load.max);
       std::vector<std::string>& cells = result.begin(row);
       cells.push_back(fmt::format("{:.2f}", measured));
