@@ -75,7 +75,7 @@ TEST_CASE("dry_run with --lora: BF16 weights beside their copies are kept for th
   for (const auto& [recipe, bytes] : {std::pair{"rowwise", 2.0},
                                       {"fp8_weights", 1.0},
                                       {"nvfp4_weights", 0.5625},
-                                      {"nf4_weights", 1.0625}}) {
+                                      {"nf4_weights", 0.5625}}) {
     INFO(recipe);
     c.recipe = recipe;
     c.fidelity_batches = 0;

@@ -64,7 +64,7 @@ TEST_CASE("shape_unsupported_reason: stored weights have whole blocks of input f
   Recipe rows = nf4;  // two codes a byte need even rows
   rows.weight_only.granularity = Granularity::row;
   CHECK(!shape_unsupported_reason(rows, 7, 9, 62));
-  CHECK(shape_unsupported_reason(rows, 7, 9, 63) == "K=63 is odd (weight_only grid16: two codes a byte)");
+  CHECK(shape_unsupported_reason(rows, 7, 9, 63) == "K=63 is odd (weight_only grid: two codes a byte)");
   CHECK(shape_unsupported_reason(find_recipe("nvfp4_weights"), 64, 64, 48) ==
         "K=48 is not a multiple of 32 (weight_only e2m1)");
   CHECK(!shape_unsupported_reason(find_recipe("fp8_weights"), 7, 48, 80));
