@@ -106,7 +106,8 @@ void print_errors(const std::vector<OwnErrors>& groups) {
       {"GPU", "GPUs", "steps", "median error", "95% within", "worst", "inside 80% interval"}};
   for (const OwnErrors& group : groups)
     rows.push_back(
-        {group.gpu, std::to_string(group.gpus) + (group.uneven ? ", uneven experts" : ""),
+        {group.gpu,
+         (group.gpus ? std::to_string(group.gpus) : "all") + (group.uneven ? ", uneven experts" : ""),
          std::to_string(group.steps), error_text(group.median, false), error_text(group.within_95, false),
          error_text(group.worst, false),
          fmt::format("{} ({:.0f}%)", group.inside,

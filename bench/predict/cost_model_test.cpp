@@ -37,7 +37,8 @@ StepEstimate estimate(const CostModel& model, const Plan& plan) {
 std::map<std::int64_t, OwnErrors> errors_of(const char* file) {
   const RecordSet set = read_records({PRECBENCH_SOURCE_DIR + std::string(file)});
   std::map<std::int64_t, OwnErrors> errors;
-  for (const OwnErrors& group : errors_by_gpus(predict_records(set).steps)) errors[group.gpus] = group;
+  for (const OwnErrors& group : errors_by_gpus(predict_records(set).steps))
+    if (!group.uneven) errors[group.gpus] = group;
   return errors;
 }
 

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
+#include <set>
 #include <tuple>
 
 #include "bench/case/supported.h"
@@ -62,6 +62,23 @@ std::optional<std::string> predict_record(const Record& record, OwnPrediction& r
   }
 }
 
+/// Returns the errors of the steps that `chosen` takes; 0 steps if there is none.
+template <class Chosen>
+OwnErrors errors_of(const std::vector<OwnPrediction>& steps, Chosen&& chosen) {
+  OwnErrors result;
+  std::vector<double> errors;
+  for (const OwnPrediction& step : steps) {
+    if (!chosen(step)) continue;
+    errors.push_back(step.error());
+    result.inside += step.inside();
+  }
+  if (errors.empty()) return result;
+  std::sort(errors.begin(), errors.end());
+  result.steps = errors.size(), result.median = quantile(errors, 0.5);
+  result.within_95 = quantile(errors, 0.95), result.worst = errors.back();
+  return result;
+}
+
 }  // namespace
 
 double OwnPrediction::error() const { return std::fabs(std::log(predicted_ms / measured_ms)); }
@@ -79,22 +96,20 @@ OwnPredictions predict_records(const RecordSet& records) {
 }
 
 std::vector<OwnErrors> errors_by_gpus(const std::vector<OwnPrediction>& steps) {
-  std::map<std::tuple<std::string, std::int64_t, bool>, std::vector<const OwnPrediction*>> groups;
-  for (const OwnPrediction& step : steps)
-    groups[{step.record->env.gpu->name, step.gpus, step.uneven}].push_back(&step);
+  const auto key_of = [](const OwnPrediction& step) {
+    return std::tuple(step.record->env.gpu->name, step.gpus, step.uneven);
+  };
+  std::set<std::tuple<std::string, std::int64_t, bool>> keys;
+  for (const OwnPrediction& step : steps) keys.insert(key_of(step));
   std::vector<OwnErrors> result;
-  for (const auto& [key, own] : groups) {
-    std::vector<double> errors;
-    OwnErrors& group = result.emplace_back();
+  for (const auto& key : keys) {
+    OwnErrors group = errors_of(steps, [&](const OwnPrediction& step) { return key_of(step) == key; });
     std::tie(group.gpu, group.gpus, group.uneven) = key;
-    for (const OwnPrediction* step : own) {
-      errors.push_back(step->error());
-      group.inside += step->inside();
-    }
-    std::sort(errors.begin(), errors.end());
-    group.steps = errors.size(), group.median = quantile(errors, 0.5);
-    group.within_95 = quantile(errors, 0.95), group.worst = errors.back();
+    result.push_back(group);
   }
+  OwnErrors all = errors_of(steps, [](const OwnPrediction& step) { return !step.uneven; });
+  all.gpu = "all";
+  if (all.steps > 0) result.push_back(all);
   return result;
 }
 

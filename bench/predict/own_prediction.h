@@ -26,8 +26,8 @@ struct OwnPrediction {
 
 /// Errors of the predictions for one GPU model and number of GPUs; those of uneven load apart.
 struct OwnErrors {
-  std::string gpu;
-  std::int64_t gpus = 0;
+  std::string gpu;        ///< "all": of any model
+  std::int64_t gpus = 0;  ///< 0: of any number
   bool uneven = false;
   std::size_t steps = 0, inside = 0;
   double median = 0, within_95 = 0, worst = 0;  ///< of error()
@@ -42,7 +42,7 @@ struct OwnPredictions {
 
 /// Predicts the records with a speed of their own, on a GPU that has measured rates.
 OwnPredictions predict_records(const RecordSet& records);
-/// Returns the errors by GPU model, number of GPUs and evenness of the load.
+/// Returns the errors by GPU model, number of GPUs and evenness of the load, and last those of all steps of even load.
 std::vector<OwnErrors> errors_by_gpus(const std::vector<OwnPrediction>& steps);
 
 }  // namespace precbench

@@ -161,7 +161,8 @@ def predicted_own():
     rows = []
     for group in lines("predicted/own.jsonl")[-1]["groups"]:
         met = group["median"] <= OWN_FLOORS[0] and group["within_95"] <= OWN_FLOORS[1]
-        rows.append([group["gpu"].removeprefix("NVIDIA "), str(group["gpus"]) + (", uneven experts" if group["uneven"] else ""), str(group["steps"]), error(group["median"], False),
+        gpus = str(group["gpus"]) if group["gpus"] else "all"
+        rows.append([group["gpu"].removeprefix("NVIDIA "), gpus + (", uneven experts" if group["uneven"] else ""), str(group["steps"]), error(group["median"], False),
                      error(group["within_95"], False), "-" if group["uneven"] else "yes" if met else "**no**", error(group["worst"], False),
                      f"{100 * group['inside'] / group['steps']:.0f}%"])
     return table(["GPU", "GPUs", "steps", "median error", "95% within", "floors met", "worst", "inside 80% intervals"], rows)

@@ -79,9 +79,9 @@ TEST_CASE("price section: held-out losses minus BF16's stand in the recipe and i
 TEST_CASE("price section: a recipe that changes during its forks is named, with the step", "[study][price]") {
   const auto with_schedule = [](Record& row) {
     if (row.case_fields.at("recipe") != "tensorwise") return;
-    row.definition = DefinitionRecord{};
-    row.definition->recipe = std::make_shared<const nlohmann::ordered_json>(
-        nlohmann::ordered_json::parse(R"({"schedule": [{"from": 40, "name": "bf16"}]})"));
+    nlohmann::ordered_json recipe = *row.definition->recipe;
+    recipe["schedule"] = nlohmann::ordered_json::parse(R"([{"from": 40, "name": "bf16"}])");
+    row.definition->recipe = std::make_shared<const nlohmann::ordered_json>(recipe);
   };
   const std::vector<Record> records = price_records(with_schedule);
   for (const char* title : {kPriceTitle, "Does it train?"}) {
