@@ -38,6 +38,7 @@ struct BackwardProblem {
   float* pieces;  ///< if parts > 1: [part][dk, dv][sequence][keys][kv_heads][head width]
   /// With soft-capped scores: what cuda::tanh_of takes, and 1 over the cap for powers of two. scale_log2 is then that cap.
   float tanh_exponent, inverse_cap_log2;
+  int window;  ///< likewise: keys that a query sees at most, its own included
 };
 
 /// Maps with boxes of a warpgroup's rows (own) or of a block (streamed).

@@ -153,6 +153,7 @@ BackwardProblem problem_of(const AttentionGradients& on, const AttentionShape& s
       .pieces = sums + (one_pass ? sum_bytes(s) / 4 : 0),
       .tanh_exponent = K::kCapped ? softcap_exponent(s) : 0,
       .inverse_cap_log2 = K::kCapped ? 1 / softcap_log2(s) : 0,
+      .window = window_of(s),
   };
 }
 

@@ -42,6 +42,15 @@ struct RowValues {
 template <class S>
 using DkvShared = BwdShared<S, RowValues<S>>;
 
+/// Returns the number of blocks of queries up to the last that sees a key of the tile at `first`.
+template <class S>
+__device__ inline int query_blocks(const BackwardProblem& problem, int first) {
+  int queries = opaque(problem.queries);
+  if constexpr (S::kCapped)  // the last key is seen by as many queries as the window has keys
+    queries = min(queries, max(first + S::kOwn - 1 - opaque(problem.offset) + opaque(problem.window), 0));
+  return (queries + S::kStreamedRows - 1) / S::kStreamedRows;
+}
+
 struct DkvTile {
   int sequence, kv_head, part, first;
   int first_head, heads;    ///< heads of its loop
@@ -61,7 +70,7 @@ struct DkvTile {
     heads = opaque(problem.heads_of_part);
     first_head = kv_head * opaque(problem.group) + part * heads;
     first_block = max(first - opaque(problem.offset), 0) / S::kStreamedRows;
-    blocks = max((opaque(problem.queries) + S::kStreamedRows - 1) / S::kStreamedRows - first_block, 0);
+    blocks = max(query_blocks<S>(problem, first) - first_block, 0);
     return true;
   }
 };
@@ -107,6 +116,20 @@ __device__ inline void mask_queries(float (&x)[kCount], int first_seen, int last
 #pragma unroll
       for (int i = 0; i < 2; ++i)
         if (8 * g + i < first) x[4 * g + 2 * half + i] = 0;
+  }
+}
+
+/// As mask_queries, for queries whose window no longer reaches a key.
+template <int kCount>
+__device__ inline void mask_queries_after(float (&x)[kCount], int first_seen, int window, int thread) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int end = row_of(thread) + 8 * half - first_seen + window - thread % 4 * 2;
+#pragma unroll
+    for (int g = 0; g < kCount / 4; ++g)
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        if (8 * g + i >= end) x[4 * g + 2 * half + i] = 0;
   }
 }
 
@@ -226,6 +249,9 @@ struct DkvMainloop {
     if constexpr (S::kCapped) cuda::apply_softcap(p, problem.tanh_exponent);
     exponentiate(p, values[0], problem.scale_log2, thread);
     if (min(first_seen, last) < kRows - 1) mask_queries(p, first_seen, last, thread);
+    if constexpr (S::kCapped)
+      if (first_seen + S::kStreamedRows > problem.window)
+        mask_queries_after(p, first_seen, problem.window, thread);
     if constexpr (S::kAhead) {
       warpgroup_fence_operand(p);
       wgmma_wait_group<kNewer>(dk);  // of the previous step

@@ -57,8 +57,9 @@ __device__ void produce(DqShared<S>& shared, const BackwardMaps& maps, const Bac
   for (int round = 0; tile.find<S>(problem, round); ++round) {
     shared.load_own(maps, tile.sequence, tile.first, tile.head * S::kHead, own);
     const int column = tile.head / (problem.heads / problem.kv_heads) * S::kHead;
+    const auto first = first_key_block<S>(problem, tile.first, S::kStreamedRows);
 #pragma unroll 1
-    for (int block = tile.blocks - 1; block >= 0; --block)
+    for (int block = tile.blocks - 1; block >= first; --block)
       shared.load_streamed(
           maps, tile.sequence, block * S::kStreamedRows, column, 0, [](int, Barrier&) {}, streamed);
   }
@@ -122,6 +123,10 @@ struct DqMainloop {
     }
     if (first_key + S::kStreamedRows - 1 > min(first_seen, problem.keys - 1))
       mask_keys(p, first_seen, problem.keys - 1, first_key, thread, 0.0f);
+    if constexpr (S::kCapped) {
+      const int in_window = first_seen - problem.window + 1;
+      if (first_key < in_window + kRows - 1) mask_keys_before(p, in_window, first_key, thread, 0.0f);
+    }
     warpgroup_fence_operand(p);
     shared.full[stage].wait(
         parity);  // keeps the compiler from moving the exponentials behind the wgmma's end
@@ -139,13 +144,14 @@ struct DqMainloop {
   __device__ inline void run(float (&dq)[S::kOuts]) {
     load_values();
     int block = tile.blocks - 1;
-    for (; block >= 0 && block * S::kStreamedRows > first_seen + kRows - 1;
+    const auto first_block = first_key_block<S>(problem, tile.first, S::kStreamedRows);
+    for (; block >= first_block && block * S::kStreamedRows > first_seen + kRows - 1;
          --block, state.next()) {  // after all of these rows
       shared.full[state.stage].wait(state.parity);
       release(shared.empty[state.stage]);
     }
 #pragma unroll 1
-    for (; block >= 0; --block) step(block, dq);
+    for (; block >= first_block; --block) step(block, dq);
     wgmma_wait_group(dq);
     release_held();
   }

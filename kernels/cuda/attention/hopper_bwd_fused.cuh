@@ -118,8 +118,11 @@ struct FusedMainloop {
            problem.offset - first;
   }
   __device__ inline int end() const {
-    return (problem.queries + S::kStreamedRows - 1) / S::kStreamedRows * S::kStreamedRows + problem.offset -
-           first;
+    if constexpr (S::kCapped)
+      return query_blocks<S>(problem, first - warpgroup * kRows) * S::kStreamedRows + problem.offset - first;
+    else
+      return (problem.queries + S::kStreamedRows - 1) / S::kStreamedRows * S::kStreamedRows + problem.offset -
+             first;
   }
 
   /// Returns the stage of the previous step.
@@ -196,6 +199,8 @@ struct FusedMainloop {
     exponentiate(s, shared.values.of[stage][0][0], problem.scale_log2, lane);
     const int last = problem.keys - 1 - first;
     if (min(seen, last) < kRows - 1) mask_queries(s, seen, last, lane);
+    if constexpr (S::kCapped)
+      if (seen + S::kStreamedRows > problem.window) mask_queries_after(s, seen, problem.window, lane);
     std::uint32_t p_words[S::kScores / 2], ds_words[S::kSquares][16];
     round_to_operand(p_words, s);
     wgmma_fence();

@@ -28,6 +28,8 @@
 // Tiles are scheduled longest first, with every second round reversed, to balance the multiprocessors.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/attention/hopper_tiles.cuh"
 #include "kernels/cuda/attention/softcap.cuh"
 #include "kernels/cuda/hopper/early_start.cuh"
@@ -84,6 +86,12 @@ struct ForwardProblem {
   float* lse;            ///< [sequence][head][queries]
   float tanh_exponent;   ///< of cuda::tanh_of, with soft-capped scores
 };
+/// With soft-capped scores, the only ones in a window here.
+struct CappedForwardProblem : ForwardProblem {
+  int window;  ///< keys that a query sees at most, its own included
+};
+template <class S>
+using ForwardProblemOf = std::conditional_t<S::kCapped, CappedForwardProblem, ForwardProblem>;
 
 /// Position of a tile.
 struct ForwardTile {
@@ -110,7 +118,8 @@ struct ForwardTile {
 
 /// Producer thread: issues all TMA loads.
 template <class S>
-__device__ void produce(ForwardShared<S>& shared, const ForwardMaps& maps, const ForwardProblem& problem) {
+__device__ void produce(ForwardShared<S>& shared, const ForwardMaps& maps,
+                        const ForwardProblemOf<S>& problem) {
   PipelineState<2> q_state;
   PipelineState<S::kStages> k_state, v_state;
   const auto load = [&](auto& boxes, const CUtensorMap& map, Barrier* full, Barrier* empty, auto& state,
@@ -133,13 +142,14 @@ __device__ void produce(ForwardShared<S>& shared, const ForwardMaps& maps, const
       load_head(shared.q[q_state.stage][warpgroup], maps.q, tile.sequence,
                 tile.first_query + warpgroup * kRows, tile.head * S::kHead, full);
     q_state.next();
+    const auto first = first_key_block<S>(problem, tile.first_query, S::kKeys);
 #pragma unroll 1
-    for (int block = tile.blocks - 1; block >= 0; --block) {
+    for (int block = tile.blocks - 1; block >= first; --block) {
       load(shared.k, maps.k, shared.k_full, shared.k_empty, k_state, tile, block);
       if (block + 1 < tile.blocks)
         load(shared.v, maps.v, shared.v_full, shared.v_empty, v_state, tile, block + 1);
     }
-    if (tile.blocks > 0) load(shared.v, maps.v, shared.v_full, shared.v_empty, v_state, tile, 0);
+    if (tile.blocks > 0) load(shared.v, maps.v, shared.v_full, shared.v_empty, v_state, tile, first);
   }
 }
 
@@ -230,7 +240,7 @@ __device__ inline void release_q(ForwardShared<S>& shared, const ForwardPipeline
 
 /// Computes a warpgroup's sums of one tile, over its blocks of keys (at least one).
 template <class S>
-__device__ inline void mainloop(ForwardShared<S>& shared, const ForwardProblem& problem,
+__device__ inline void mainloop(ForwardShared<S>& shared, const ForwardProblemOf<S>& problem,
                                 const ForwardTile& tile, int warpgroup, int thread,
                                 ForwardPipelineStates<S>& states, OnlineSoftmax<S>& softmax,
                                 float (&out)[S::kOuts]) {
@@ -249,12 +259,17 @@ __device__ inline void mainloop(ForwardShared<S>& shared, const ForwardProblem& 
     if constexpr (S::kCapped) cuda::apply_softcap(s, problem.tanh_exponent);
     if (first_key + S::kKeys - 1 > min(first_query + problem.offset, problem.keys - 1))
       mask_keys(s, first_query + problem.offset, problem.keys - 1, first_key, thread, -INFINITY);
+    if constexpr (S::kCapped) {
+      const int first_seen = first_query + problem.offset - problem.window + 1;
+      if (first_key < first_seen + kRows - 1) mask_keys_before(s, first_seen, first_key, thread, -INFINITY);
+    }
     softmax.take(s, problem.scale_log2);
   };
   int block = tile.blocks - 1;
+  const auto first_block = first_key_block<S>(problem, tile.first_query, S::kKeys);
   // Keys after all of these queries are needed only by the other warpgroups; the turns must still alternate.
   const int last_seen = first_query < problem.queries ? first_query + problem.offset + kRows - 1 : 0;
-  for (; block > 0 && block * S::kKeys > last_seen; --block) {
+  for (; block > first_block && block * S::kKeys > last_seen; --block) {
     warp_scheduler_barrier_sync<S>(warpgroup);
     warp_scheduler_barrier_arrive<S>(warpgroup);
     shared.k_full[states.k.stage].wait(states.k.parity);
@@ -275,8 +290,8 @@ __device__ inline void mainloop(ForwardShared<S>& shared, const ForwardProblem& 
   round_to_operand(p, s);
   release_q<S>(shared, states, thread);
 
-  if (block > 0) shared.k_full[states.k.stage].wait(states.k.parity);
-  while (--block >= 0) {
+  if (block > first_block) shared.k_full[states.k.stage].wait(states.k.parity);
+  while (--block >= first_block) {
     warp_scheduler_barrier_sync<S>(warpgroup);
     wgmma_fence();
     multiply_heads<S::kHead>(s, q, k_of(states.k.stage));
@@ -293,7 +308,7 @@ __device__ inline void mainloop(ForwardShared<S>& shared, const ForwardProblem& 
     warpgroup_fence_operand(s);
     // Waiting here for the next keys keeps the compiler from moving the exponentials behind the end of the
     // wgmma.
-    if (block > 0) shared.k_full[states.k.stage].wait(states.k.parity);
+    if (block > first_block) shared.k_full[states.k.stage].wait(states.k.parity);
     wgmma_wait_group(out);
     release(shared.v_empty[states.v.stage]);
     states.v.next();
@@ -312,9 +327,9 @@ __device__ inline void mainloop(ForwardShared<S>& shared, const ForwardProblem& 
 
 /// Writes a warpgroup's out and lse; its first thread issues the copies.
 template <class S>
-__device__ inline void store(ForwardShared<S>& shared, const ForwardMaps& maps, const ForwardProblem& problem,
-                             const ForwardTile& tile, int warpgroup, int thread, int stage,
-                             OnlineSoftmax<S>& softmax, float (&out)[S::kOuts]) {
+__device__ inline void store(ForwardShared<S>& shared, const ForwardMaps& maps,
+                             const ForwardProblemOf<S>& problem, const ForwardTile& tile, int warpgroup,
+                             int thread, int stage, OnlineSoftmax<S>& softmax, float (&out)[S::kOuts]) {
   const int first_query = tile.first_query + warpgroup * kRows;
   float factor[2];
 #pragma unroll
@@ -343,7 +358,7 @@ __device__ inline void store(ForwardShared<S>& shared, const ForwardMaps& maps, 
 /// Runs all tiles of a math warpgroup.
 template <class S>
 __device__ inline void consume(ForwardShared<S>& shared, const ForwardMaps& maps,
-                               const ForwardProblem& problem, int warpgroup) {
+                               const ForwardProblemOf<S>& problem, int warpgroup) {
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
   ForwardPipelineStates<S> states;
   if (warpgroup == S::kMathWarpgroups - 1) warp_scheduler_barrier_arrive<S>(warpgroup);
@@ -370,7 +385,7 @@ __device__ inline void consume(ForwardShared<S>& shared, const ForwardMaps& maps
 
 template <class S>
 __global__ __launch_bounds__(S::kThreads, 1) void attend_forward(const __grid_constant__ ForwardMaps maps,
-                                                                 const ForwardProblem problem) {
+                                                                 const ForwardProblemOf<S> problem) {
   wait_for_work_before();
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];

@@ -22,7 +22,8 @@ void launch(const AttentionTensors& on, const AttentionShape& s, CUstream_st* st
       .out = head_map(on.out.data, s.B, s.T, s.q_width(), s.q_width(), 64),
   };
   const auto rows = static_cast<int>((s.T + S::kQueries - 1) / S::kQueries);
-  const ForwardProblem problem = {
+  ForwardProblemOf<S> problem = {};
+  static_cast<ForwardProblem&>(problem) = {
       .queries = static_cast<int>(s.T),
       .keys = static_cast<int>(s.keys()),
       .offset = static_cast<int>(s.offset),
@@ -34,6 +35,7 @@ void launch(const AttentionTensors& on, const AttentionShape& s, CUstream_st* st
       .lse = on.lse.as<float>(),
       .tanh_exponent = S::kCapped ? softcap_exponent(s) : 0,
   };
+  if constexpr (S::kCapped) problem.window = window_of(s);
   const auto kernel = attend_forward<S>;
   constexpr int kBytes = sizeof(ForwardShared<S>);
   PRECBENCH_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
@@ -57,6 +58,12 @@ inline float softcap_log2(const AttentionShape& s) {
 }
 inline float softcap_exponent(const AttentionShape& s) {
   return cuda::tanh_exponent(1 / std::sqrt(static_cast<double>(s.head_dim)), s.softcap);
+}
+
+/// Returns the keys that a query sees at most: more than any sequence has without a window.
+inline int window_of(const AttentionShape& s) {
+  constexpr std::int64_t kNone = 1 << 30;
+  return static_cast<int>(s.window > 0 ? std::min(s.window, kNone) : kNone);
 }
 
 inline int multiprocessors() {

@@ -109,6 +109,49 @@ TEST_CASE("hopper attention: errors with soft-capped scores are at most twice th
   }
 }
 
+TEST_CASE(
+    "hopper attention: errors with soft-capped scores in a window are at most twice those of plain BF16",
+    "[gpu][attention]") {
+  if (!gpu_here()) return;
+  CudaDevice device(0);
+  for (const std::int64_t D : {64, 128}) {
+    std::vector<AttentionShape> windows;
+    // One key, within a tile, ends of tiles on both sides, several tiles, and more than the sequence.
+    for (const std::int64_t window : {1, 7, 63, 64, 65, 127, 128, 129, 160, 200, 320, 400})
+      for (const std::int64_t T : {63, 130, 385})
+        windows.push_back(
+            {.B = 2, .T = T, .heads = 4, .kv_heads = 2, .head_dim = D, .window = window, .softcap = 2});
+    for (const std::int64_t kv_heads : {6, 3, 1})
+      windows.push_back(
+          {.B = 1, .T = 300, .heads = 6, .kv_heads = kv_heads, .head_dim = D, .window = 100, .softcap = 2});
+    // More tiles than multiprocessors, and several blocks before and after the window.
+    windows.push_back(
+        {.B = 3, .T = 1300, .heads = 8, .kv_heads = 4, .head_dim = D, .window = 300, .softcap = 50});
+    check_hopper(device, windows, 1.5f);
+    // Without the window the definition is ten times as far off as the bound allows.
+    const AttentionShape narrow{
+        .B = 1, .T = 300, .heads = 2, .kv_heads = 1, .head_dim = D, .window = 40, .softcap = 2};
+    AttentionShape whole = narrow;
+    whole.window = 0;
+    Problem problem(device, narrow, 1.5f);
+    const auto truth = attention_reference<double>(narrow, problem.qkv_values, problem.dout_values),
+               naive = attention_reference<float>(narrow, problem.qkv_values, problem.dout_values),
+               without = attention_reference<double>(whole, problem.qkv_values, problem.dout_values);
+    int kernels = 0;
+    for_kernels(device, narrow, [&](const HopperForward& forward, const HopperBackward& backward) {
+      run_kernels(device, problem, narrow, forward, backward);
+      INFO(forward.name << ", " << backward.name);
+      for (const Part& part : parts_of(narrow))
+        CHECK(part.distance(problem.result(), without) > 20 * part.distance(naive, truth));
+      ++kernels;
+    });
+    if (device.compute_capability() == 90) CHECK(kernels > 0);
+    // Plain scores in a window are cuDNN's.
+    whole.softcap = 0, whole.window = 40;
+    CHECK(hopper_forward_kernels(whole, 90).empty());
+  }
+}
+
 TEST_CASE("hopper attention: errors are at most 1.1 times those of cuDNN", "[gpu][attention]") {
   if (!gpu_here()) return;
   CudaDevice device(0);

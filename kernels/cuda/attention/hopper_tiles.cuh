@@ -10,6 +10,8 @@
 //                    p v, ds k, p^T dout, ds^T q
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/hopper/pipeline.cuh"
 #include "kernels/cuda/hopper/tma.cuh"
 #include "kernels/cuda/hopper/wgmma_bf16.cuh"
@@ -122,6 +124,32 @@ __device__ inline void mask_keys(float (&x)[kCount], int first_seen, int last_ke
       for (int i = 0; i < 2; ++i)
         if (8 * g + i > last) x[4 * g + 2 * half + i] = value;
   }
+}
+
+/// As mask_keys, for keys that no query of the window sees any more: sets the elements of keys before `first_seen`, the first
+/// key that the first of the 64 rows sees.
+template <int kCount>
+__device__ inline void mask_keys_before(float (&x)[kCount], int first_seen, int first_key, int thread,
+                                        float value) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int first = first_seen + row_of(thread) + 8 * half - first_key - thread % 4 * 2;
+#pragma unroll
+    for (int g = 0; g < kCount / 4; ++g)
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        if (8 * g + i < first) x[4 * g + 2 * half + i] = value;
+  }
+}
+
+/// Returns the first block of keys that the window of a tile's first query reaches. Only kernels of soft-capped scores have
+/// windows: cuDNN has them for others.
+template <class S, class Problem>
+__device__ inline auto first_key_block(const Problem& problem, int first_query, int block_keys) {
+  if constexpr (S::kCapped)
+    return max(first_query + problem.offset - problem.window + 1, 0) / block_keys;
+  else
+    return std::integral_constant<int, 0>();
 }
 
 /// Arrives for a warp.
