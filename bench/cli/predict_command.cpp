@@ -147,11 +147,12 @@ int predict_steps(const PredictCommand& command) {
   const OwnPredictions predictions = predict_records(set);
   fmt::print("{}, {} predicted\n", plural(set.records.size(), "record"), predictions.steps.size());
   for (const auto& [reason, count] : predictions.reasons) fmt::print("  {} not: {}\n", count, reason);
-  if (predictions.steps.empty()) return 0;
   const std::vector<OwnErrors> groups = errors_by_gpus(predictions.steps);
-  fmt::print("\n");
-  print_errors(groups);
-  print_worst(predictions.steps);
+  if (!groups.empty()) {
+    fmt::print("\n");
+    print_errors(groups);
+    print_worst(predictions.steps);
+  }
   std::vector<nlohmann::ordered_json> lines;
   for (const OwnPrediction& step : predictions.steps) lines.push_back(step_json(step));
   lines.push_back(errors_json(groups));

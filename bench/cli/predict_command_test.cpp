@@ -59,6 +59,18 @@ TEST_CASE("predict: compares measured steps with predictions from other models a
   std::filesystem::remove(out);
 }
 
+TEST_CASE("predict: records without a step to predict give reasons and an output without steps",
+          "[published]") {
+  const std::string out = (std::filesystem::temp_directory_path() / "precbench-none-test.jsonl").string();
+  CHECK(predict({"", {PRECBENCH_SOURCE_DIR "/results/baseline/cpu-tiny.jsonl"}, out}) == 0);
+  std::ifstream file(out);
+  std::string line, more;
+  REQUIRE(std::getline(file, line));
+  CHECK(nlohmann::json::parse(line)["groups"].empty());
+  CHECK(!std::getline(file, more));
+  std::filesystem::remove(out);
+}
+
 TEST_CASE("predict: takes points or records and not both or neither", "[published]") {
   for (const PredictCommand& command : {PredictCommand{}, PredictCommand{"a.json", {"b.jsonl"}, ""}})
     CHECK(contains(refusal_of([&] { predict(command); }), "takes either --published FILE or record files"));

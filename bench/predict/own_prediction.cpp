@@ -39,6 +39,9 @@ std::optional<std::string> predict_record(const Record& record, OwnPrediction& r
   if (record.status != Status::ok || !record.metrics || !record.metrics->tokens_per_s)
     return "no speed of its own";
   if (!record.env.gpu) return "not on a GPU";
+  if (!record.support || record.support->path() != ExecutionPath::native) return "emulated";
+  const double measured_ms = step_ms_of_speed(record).value_or(0);
+  if (measured_ms <= 0) return "no step time";
   const Machine* machine = machine_with_rates(record.env.gpu->name);
   if (!machine) return fmt::format("no rates of {}", record.env.gpu->name);
   try {
@@ -49,10 +52,10 @@ std::optional<std::string> predict_record(const Record& record, OwnPrediction& r
     const StepEstimate step = estimate_without_own(*machine, plan);
     result.record = &record, result.gpus = plan.ranks;
     result.uneven = record.moe && record.moe->ep && is_uneven(record.moe->load);
-    result.measured_ms = step_ms_of_speed(record).value_or(0);
+    result.measured_ms = measured_ms;
     result.predicted_ms = 1e3 * step.seconds, result.low_ms = 1e3 * step.low(),
     result.high_ms = 1e3 * step.high();
-    return result.measured_ms > 0 ? std::nullopt : std::optional<std::string>("no step time");
+    return std::nullopt;
   } catch (const InvalidInput&) {
     return "its model, recipe or data is not here";
   } catch (const OutOfMemory&) {

@@ -171,7 +171,7 @@ TEST_CASE("custom formats: grids of e2m1 and e4m3 equal the built-in formats bit
 
 TEST_CASE("custom formats: up to 16 values take half a byte a code and more take a byte", "[cpu][op]") {
   const auto device = make_cpu_device(2);
-  // The amax is 7, the smaller end of both grids, so that the scale is 1 and codes are the numbers' places.
+  // The amax is 7, the smaller end of both grids, so that the scale is 1 and codes are the numbers' places: x + 8 and x + 9.
   const Owned value(DType::bf16, 2, 4, {-7, 7, 0, 1, 2, -3, 7, -7});
   const auto codes_of = [&](const std::vector<float>& values, std::size_t bytes) {
     const Copy copy =
@@ -180,7 +180,6 @@ TEST_CASE("custom formats: up to 16 values take half a byte a code and more take
     CHECK(copy.operand.data.bytes() == static_cast<std::int64_t>(bytes));
     return std::vector<std::uint8_t>(codes, codes + bytes);
   };
-  // Place of x: x + 8, and x + 9. The scale is a power of two: 7 stays 7.
   CHECK(codes_of(integers(-8, 7), 4) == std::vector<std::uint8_t>{0xF1, 0x98, 0x5A, 0x1F});
   Copy odd(grid_format(integers(-8, 7), Granularity::tensor, ScaleType::f32), 2, 3);
   const Owned three(DType::bf16, 2, 3, {1, 2, 3, 4, 5, 6});

@@ -451,10 +451,10 @@ std::optional<std::string> change_words(const StudyCard& card) {
   if (card.changes.empty()) return std::nullopt;
   std::string words;
   for (const CardChange& change : card.changes)
-    words += fmt::format("{}{} at step {}", words.empty() ? "" : ", ", change.recipe, change.from);
+    words += fmt::format("{}{} after step {}", words.empty() ? "" : ", ", change.recipe, change.after);
   return fmt::format(
-      "{} switches to {} of {}: its difference, course and trend include the steps that follow.",
-      card.verdict.recipe, words, card.fork_steps);
+      "{}: {} changes to {} of {}: its difference, course and trend include the steps that follow.",
+      card.model, card.verdict.recipe, words, card.fork_steps);
 }
 
 std::string contrast_words(const StudyCard& card) {

@@ -93,7 +93,7 @@ struct CardContrast {
 
 /// A recipe that takes over during the forks, as the studied recipe's schedule says.
 struct CardChange {
-  std::int64_t from = 0;  ///< first step of the fork in it, counted from 1
+  std::int64_t after = 0;  ///< steps of the fork before it
   std::string recipe;
 };
 
@@ -136,8 +136,8 @@ const AgeInterval* find_age(const ForkVerdict& verdict, std::int64_t age);
 std::string age_words(const StudyCard& card);
 /// Returns "equivalent for 36m at 0.18 to 0.73 tokens per parameter": a verdict holds for a model at an age.
 std::string verdict_words(const StudyCard& card);
-/// Returns "nvfp4 switches to bf16 at step 123 of 150: its difference, course and trend include the steps that follow.";
-/// null if the recipe does not change during the forks.
+/// Returns "36m: nvfp4 changes to bf16 after step 123 of 150: its difference, course and trend include the steps that
+/// follow."; null if the recipe does not change during the forks.
 std::optional<std::string> change_words(const StudyCard& card);
 /// Returns "better than nvfp4 for 36m at 0.18 to 0.73 tokens per parameter". The card must have a contrast.
 std::string contrast_words(const StudyCard& card);

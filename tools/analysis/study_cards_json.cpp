@@ -132,7 +132,8 @@ Json contrast_json(const StudyCard& card) {
 
 Json changes_json(const StudyCard& card) {
   Json changes = Json::array();
-  for (const CardChange& one : card.changes) changes.push_back({{"from", one.from}, {"recipe", one.recipe}});
+  for (const CardChange& one : card.changes)
+    changes.push_back({{"after_step", one.after}, {"recipe", one.recipe}});
   return changes;
 }
 

@@ -249,6 +249,21 @@ TEST_CASE("study_cards: a recipe that cannot run reports the reason", "[study]")
   CHECK(cards[0].verdict.reason == "it does not run here: K=96 is not a multiple of 128");
 }
 
+TEST_CASE("cards_to_json: names the recipes that take over during the forks", "[study]") {
+  Rows rows;
+  rows.add_frame();
+  rows.add_forks("blockwise", 0.0012, 1e-5, [](Record& row) {
+    Rows::ask(row);
+    nlohmann::ordered_json recipe = *row.definition->recipe;
+    recipe["schedule"] = nlohmann::ordered_json::parse(R"([{"from": 40, "name": "bf16"}])");
+    row.definition->recipe = std::make_shared<const nlohmann::ordered_json>(recipe);
+  });
+  const auto json = cards_to_json(study_cards(rows.refs()));
+  REQUIRE(json.size() == 1);
+  CHECK(json[0]["fork"]["recipe_changes"] ==
+        nlohmann::ordered_json::parse(R"([{"after_step": 40, "recipe": "bf16"}])"));
+}
+
 TEST_CASE("cards_to_json: has the documented keys", "[study]") {
   Rows rows;
   rows.add_frame();

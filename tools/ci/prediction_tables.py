@@ -154,18 +154,18 @@ def before_measurement():
     return table(["model", "recipe", "settings", "predicted ms", "80% interval", "measured ms", "error"], rows)
 
 
-OWN_FLOORS = 0.03, 0.07  # of the median error, and of that which 95% of the steps are within
+OWN_LIMITS = 0.03, 0.07  # of the median error, and of that which 95% of the steps are within
 
 
 def predicted_own():
     rows = []
     for group in lines("predicted/own.jsonl")[-1]["groups"]:
-        met = group["median"] <= OWN_FLOORS[0] and group["within_95"] <= OWN_FLOORS[1]
+        met = group["median"] <= OWN_LIMITS[0] and group["within_95"] <= OWN_LIMITS[1]
         gpus = str(group["gpus"]) if group["gpus"] else "all"
         rows.append([group["gpu"].removeprefix("NVIDIA "), gpus + (", uneven experts" if group["uneven"] else ""), str(group["steps"]), error(group["median"], False),
                      error(group["within_95"], False), "-" if group["uneven"] else "yes" if met else "**no**", error(group["worst"], False),
                      f"{100 * group['inside'] / group['steps']:.0f}%"])
-    return table(["GPU", "GPUs", "steps", "median error", "95% within", "floors met", "worst", "inside 80% intervals"], rows)
+    return table(["GPU", "GPUs", "steps", "median error", "95% within", "limits met", "worst", "inside 80% intervals"], rows)
 
 
 def predicted_peer():

@@ -131,7 +131,8 @@ std::vector<std::string> notes(bool with_held_out) {
   if (with_held_out)
     notes.push_back(
         "Held-out: loss of --eval-data after the last step minus that of BF16's forks, over the trunks. In BF16: of the same "
-        "weights (adapters) with everything else in BF16, so without the error of computing that loss in the recipe.");
+        "weights (adapters) with everything else in BF16, so without the error of computing that loss in the recipe. Of a "
+        "recipe that changes during the forks, both are in the last one.");
   return notes;
 }
 
@@ -140,14 +141,14 @@ std::vector<std::string> notes(bool with_held_out) {
 Section price_section(const ReportInput& input) {
   Section section{"What does the precision cost?", {}, {}, {}};
   if (input.cards.empty()) return section;
-  Distinct margins;
+  Distinct lines;
   for_each_study(input.cards, [&](StudyCards study) {
-    margins.add(margin_words(study.front()));
+    lines.add(margin_words(study.front()));
     for (const StudyCard& card : study)
-      if (const auto words = change_words(card)) margins.add(*words);
+      if (const auto words = change_words(card)) lines.add(*words);
     add_figure({input, study, section.figures});
   });
-  section.lines = margins.texts;
+  section.lines = lines.texts;
   Table table;
   table.columns = {{"model", true},        {"recipe", true},        {"tokens per parameter"},
                    {"switch [95%], nats"}, {"settled [95%], nats"}, {"course", true},

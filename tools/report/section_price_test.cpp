@@ -87,12 +87,11 @@ TEST_CASE("price section: a recipe that changes during its forks is named, with 
   for (const char* title : {kPriceTitle, "Does it train?"}) {
     const std::string section = section_of(records, title);
     INFO(section);
-    CHECK(
-        lines_with(section, "tensorwise switches to bf16 at step 40 of 48: its difference, course").size() ==
-        1);
-    CHECK(lines_with(section, "switches to").size() == 1);
+    CHECK(lines_with(section, "llama3.2-1b: tensorwise changes to bf16 after step 40 of 48: its, course")
+              .size() == 1);
+    CHECK(lines_with(section, "changes to").size() == 1);
   }
-  CHECK(!contains(section_of(price_records(), kPriceTitle), "switches to"));
+  CHECK(!contains(section_of(price_records(), kPriceTitle), "changes to"));
 }
 
 TEST_CASE("price section: warns if the margin exceeds the break-even gap", "[study][price]") {

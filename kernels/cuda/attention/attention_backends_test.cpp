@@ -83,7 +83,7 @@ TEST_CASE("attention: forward and backward errors are at most twice those of pla
   if (cudnn) CHECK(by_cudnn >= cases().size() / 2);
 }
 
-TEST_CASE("attention: windows of cuDNN, which no other kernel has", "[gpu][attention]") {
+TEST_CASE("attention: windows of plain scores in cuDNN, which no other kernel has", "[gpu][attention]") {
   if (!gpu_here()) return;
   CudaDevice device(0);
   const bool cudnn = use(device, "cudnn");

@@ -22,7 +22,9 @@ std::vector<const Kernel*> those_for(std::span<const Kernel> all, const Attentio
   // Rows of all heads, padded to whole tiles, are counted in 32 bits; their elements in 64.
   constexpr std::int64_t kTile = 256, kMost = std::numeric_limits<std::int32_t>::max();
   const auto padded = [](std::int64_t rows) { return (rows + kTile - 1) / kTile * kTile; };
-  if ((s.window != 0 && s.softcap == 0) || s.v_dim() != s.head_dim) return kernels;
+  // A window that ends before a tile's first key would leave a block without work that others wait for.
+  if (s.window != 0 && (s.softcap == 0 || !s.square())) return kernels;
+  if (s.v_dim() != s.head_dim) return kernels;
   if (s.softcap != 0 && !(s.softcap >= kSmallestSoftcap && s.softcap <= kLargestSoftcap)) return kernels;
   if (compute_capability != 90 || all.empty() || !hopper::has_tensor_maps()) return kernels;
   if (s.B * padded(s.T) * s.heads > kMost || s.B * padded(s.keys()) * s.heads > kMost) return kernels;

@@ -43,8 +43,8 @@ struct HopperBackward {
 };
 
 /// Return the kernels that support the shape on a GPU of this compute capability (90 is 9.0). All support
-/// separate keys and values, offsets, and any number of keys. Those for soft-capped scores support a window, others none. A launch throws
-/// std::runtime_error if CUDA rejects it.
+/// separate keys and values, offsets, and any number of keys. Those for soft-capped scores also support a window, over as
+/// many keys as queries. A launch throws std::runtime_error if CUDA rejects it.
 std::vector<const HopperForward*> hopper_forward_kernels(const AttentionShape& shape, int compute_capability);
 std::vector<const HopperBackward*> hopper_backward_kernels(const AttentionShape& shape,
                                                            int compute_capability);

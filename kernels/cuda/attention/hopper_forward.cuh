@@ -86,7 +86,7 @@ struct ForwardProblem {
   float* lse;            ///< [sequence][head][queries]
   float tanh_exponent;   ///< of cuda::tanh_of, with soft-capped scores
 };
-/// With soft-capped scores, the only ones in a window here.
+/// The problem of soft-capped scores, the only ones with a window. A struct of its own leaves the code of the others as it was.
 struct CappedForwardProblem : ForwardProblem {
   int window;  ///< keys that a query sees at most, its own included
 };

@@ -146,6 +146,10 @@ TEST_CASE(
       ++kernels;
     });
     if (device.compute_capability() == 90) CHECK(kernels > 0);
+    AttentionShape shared = narrow;
+    shared.T_k = 600, shared.offset = 300;
+    CHECK(hopper_forward_kernels(shared, 90).empty());
+    CHECK(hopper_backward_kernels(shared, 90).empty());
     // Plain scores in a window are cuDNN's.
     whole.softcap = 0, whole.window = 40;
     CHECK(hopper_forward_kernels(whole, 90).empty());

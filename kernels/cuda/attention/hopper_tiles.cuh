@@ -126,8 +126,7 @@ __device__ inline void mask_keys(float (&x)[kCount], int first_seen, int last_ke
   }
 }
 
-/// As mask_keys, for keys that no query of the window sees any more: sets the elements of keys before `first_seen`, the first
-/// key that the first of the 64 rows sees.
+/// Sets the elements of keys before a row's window. `first_seen` is the first key in the window of the first of the 64 rows.
 template <int kCount>
 __device__ inline void mask_keys_before(float (&x)[kCount], int first_seen, int first_key, int thread,
                                         float value) {
