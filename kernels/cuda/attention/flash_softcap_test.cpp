@@ -1,6 +1,7 @@
 // Soft-capped scores and heads wider than 128 in our attention kernels for any GPU, against the definition in FP64: the error
 // is at most twice that of a plain BF16 program (attention_reference.h).
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "kernels/base/errors.h"
@@ -156,31 +157,33 @@ TEST_CASE("attention: soft-capped scores run on our kernels and limits are named
   if (!gpu_here()) return;
   CudaDevice device(0);
   const bool hopper = device.compute_capability() == 90;
-  for (const std::int64_t window : {0, 70})
-    for (const char* which : {"auto", "own"}) {
-      const AttentionShape s{
-          .B = 2, .T = 150, .heads = 4, .kv_heads = 2, .head_dim = 128, .window = window, .softcap = 50};
-      device.set_attention(which);
-      Problem problem(device, s, 4.0f);
-      problem.clear();
-      problem.forward();
-      problem.backward();
-      INFO("window " << window << ", " << which << ": " << device.attention_name());
-      CHECK((device.attention_name() == "own") == !hopper);
-      // The doctor knows a name by its first word.
-      for (const std::string& path : attention_paths(device.attention_name())) CHECK(path == "attention own");
-      CHECK(device.attention_refusal(s) == "");
-      check_close(s, problem.result(),
-                  attention_reference<double>(s, problem.qkv_values, problem.dout_values),
-                  attention_reference<float>(s, problem.qkv_values, problem.dout_values));
-    }
+  for (const auto& [head_dim, window, which] :
+       {std::tuple(128, 0, "auto"), std::tuple(128, 70, "own"), std::tuple(256, 0, "own"),
+        std::tuple(256, 70, "auto"), std::tuple(96, 0, "auto"), std::tuple(96, 70, "own")}) {
+    if (head_dim > 128 && !takes_wide_heads()) continue;
+    const AttentionShape s{
+        .B = 2, .T = 150, .heads = 4, .kv_heads = 2, .head_dim = head_dim, .window = window, .softcap = 50};
+    device.set_attention(which);
+    Problem problem(device, s, 4.0f);
+    problem.clear();
+    problem.forward();
+    problem.backward();
+    INFO("head_dim " << head_dim << ", window " << window << ", " << which << ": "
+                     << device.attention_name());
+    CHECK((device.attention_name() == "own") == (!hopper || head_dim == 96));
+    // The doctor knows a name by its first word.
+    for (const std::string& path : attention_paths(device.attention_name())) CHECK(path == "attention own");
+    CHECK(device.attention_refusal(s) == "");
+    check_close(s, problem.result(), attention_reference<double>(s, problem.qkv_values, problem.dout_values),
+                attention_reference<float>(s, problem.qkv_values, problem.dout_values));
+  }
   const AttentionShape s{.B = 2, .T = 150, .heads = 4, .kv_heads = 2, .head_dim = 256, .softcap = 50};
   AttentionShape shared = s;
-  shared.T_k = 300, shared.offset = 150;
+  shared.head_dim = 192, shared.T_k = 300, shared.offset = 150;
   CHECK(
       device.attention_refusal(shared) ==
       "attention of 150 queries to 300 keys at an offset of 150: the cuda device takes as many keys as queries, and "
-      "no offset, but on Hopper at head widths 64 and 128 (attention own)");
+      "no offset, but on Hopper at head widths 64 and 128, and 256 with soft-capped scores (attention own)");
   AttentionShape latent = s;
   latent.value_dim = 64;
   CHECK(device.attention_refusal(latent) == "attention: our attention kernels take values as wide as keys");

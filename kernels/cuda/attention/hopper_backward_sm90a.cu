@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/attention/hopper.h"
 #include "kernels/cuda/attention/hopper_bwd_dkv.cuh"
+#include "kernels/cuda/attention/hopper_bwd_dkv_wide.cuh"
 #include "kernels/cuda/attention/hopper_bwd_dq.cuh"
 #include "kernels/cuda/attention/hopper_bwd_fused.cuh"
 #include "kernels/cuda/attention/hopper_bwd_postprocess.cuh"
@@ -175,7 +176,10 @@ void launch_two_pass(const AttentionGradients& on, const AttentionShape& s, CUst
   launch_prepare<K::kHead>(on, problem, s.B, stream);
   const Operands operands{on, s};
   launch_query_side<Q>(operands, problem, stream);
-  launch_dkv<K, DkvShared<K>>(attend_backward_dkv<K>, operands, problem, stream);
+  if constexpr (K::kOwnBlocks == 1)
+    launch_dkv<K, WideDkvShared<K>>(attend_backward_dkv_wide<K>, operands, problem, stream);
+  else
+    launch_dkv<K, DkvShared<K>>(attend_backward_dkv<K>, operands, problem, stream);
   launch_postprocess<K::kHead, 64>(operands, problem, 0, stream);
 }
 
@@ -220,6 +224,8 @@ constexpr HopperBackward kKernels[] = {
     two_pass<DqShape<128, 64, 4, 1, true>, DkvShape<128, 4, 1, false, true>>("own soft-capped 128x64"),
     two_pass<DqShape<64, 128, 3, 2, true>, DkvShape<64, 4, 2, true, true>>(
         "own soft-capped 128x128 and 128x64"),
+    two_pass<DqShape<256, 32, 3, 1, true>, WideDkvShape<256, 4, true>>("own soft-capped 128x32 and 64x32"),
+    two_pass<DqShape<256, 32, 3, 1>, WideDkvShape<256, 4, false>>("own 128x32 and 64x32"),
 };
 
 }  // namespace

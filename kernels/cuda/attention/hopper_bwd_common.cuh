@@ -21,7 +21,7 @@ struct BwdShape {
   static constexpr int kStages = kStagesOf;              ///< blocks in shared memory
   static constexpr int kBuffers = kBuffersOf;            ///< tiles' own rows in shared memory
   static constexpr int kMathWarpgroups = 2;
-  static constexpr int kOwn = kMathWarpgroups * kRows;
+  static constexpr int kOwnBlocks = kMathWarpgroups, kOwn = kOwnBlocks * kRows;  ///< 64 rows; rows of a tile
   static constexpr int kThreads = (kMathWarpgroups + 1) * kWarpgroup;
   static constexpr int kProducerRegisters = kManySums ? 24 : 40, kMathRegisters = kManySums ? 240 : 232;
   static constexpr int kBoxes = kHead / kBoxColumns;
@@ -34,7 +34,7 @@ struct BwdShape {
 /// Values: additional data of a block.
 template <class S, class Values>
 struct alignas(1024) BwdShared {
-  std::uint8_t own[S::kBuffers][2][S::kMathWarpgroups][S::kBoxes][kRowsBytes];
+  std::uint8_t own[S::kBuffers][2][S::kOwnBlocks][S::kBoxes][kRowsBytes];
   std::uint8_t streamed[S::kStages][2][S::kBoxes][S::kStreamedBytes];
   Values values;
   Barrier own_full[S::kBuffers], own_empty[S::kBuffers];
@@ -52,10 +52,9 @@ struct alignas(1024) BwdShared {
     own_empty[state.stage].wait(state.parity ^ 1);
     barrier.arrive_expect_tx(sizeof(own[0]));
 #pragma unroll
-    for (int i = 0; i < 2 * S::kMathWarpgroups; ++i)
-      load_head(own[state.stage][i / S::kMathWarpgroups][i % S::kMathWarpgroups],
-                maps.own[i / S::kMathWarpgroups], sequence, row + i % S::kMathWarpgroups * kRows, column,
-                barrier);
+    for (int i = 0; i < 2 * S::kOwnBlocks; ++i)
+      load_head(own[state.stage][i / S::kOwnBlocks][i % S::kOwnBlocks], maps.own[i / S::kOwnBlocks], sequence,
+                row + i % S::kOwnBlocks * kRows, column, barrier);
     state.next();
   }
 

@@ -33,10 +33,10 @@ struct DkvShape : BwdShape<kHead, 64, kStages, kBuffers, true, kCapped> {
   static constexpr bool kAhead = kAheadOf;
 };
 
-/// Row values of each block's queries.
+/// Row values of each block's queries; with blocks of 32, of the 64 that they are among.
 template <class S>
 struct RowValues {
-  float of[S::kStages][S::kStreamedRows / 64][2][64];  ///< lse, delta
+  float of[S::kStages][S::kStreamedRows <= 64 ? 1 : S::kStreamedRows / 64][2][64];  ///< lse, delta
 };
 /// Own: k, v, then dk, dv. Streamed: q, dout.
 template <class S>
@@ -92,7 +92,7 @@ __device__ void produce(DkvShared<S>& shared, const BackwardMaps& maps, const Ba
           if (i == 0)
             tma_load_1d(to,
                         problem.values +
-                            static_cast<std::int64_t>(first_values + block * (S::kStreamedRows / 64)) * 128,
+                            static_cast<std::int64_t>(first_values + block * S::kStreamedRows / 64) * 128,
                         sizeof(to), barrier);
         };
         shared.load_streamed(maps, tile.sequence, block * S::kStreamedRows, head * S::kHead, sizeof(to),
@@ -302,7 +302,25 @@ struct DkvMainloop {
   }
 };
 
-/// Writes a part's dk or dv, in FP32, to `to`: the first key's row of the KV head.
+/// Destination of a part's dk and dv in FP32: the row of the first of a warpgroup's keys and the KV head.
+struct PieceRows {
+  float* dk;
+  std::int64_t count;  ///< from dk to dv
+  std::int64_t pitch;
+  int keys;  ///< that exist
+};
+template <class S>
+__device__ inline PieceRows piece_rows(const BackwardProblem& problem, const DkvTile& tile, int first) {
+  const std::int64_t pitch = static_cast<std::int64_t>(opaque(problem.kv_heads)) * S::kHead;
+  const std::int64_t sequences = problem.tiles / (problem.tile_rows * problem.parts * problem.kv_heads);
+  const std::int64_t count = sequences * problem.keys * pitch;
+  float* dk = problem.pieces + tile.part * 2 * count +
+              (static_cast<std::int64_t>(tile.sequence) * problem.keys + first) * pitch +
+              tile.kv_head * S::kHead;
+  return {.dk = dk, .count = count, .pitch = pitch, .keys = problem.keys - first};
+}
+
+/// Writes a part's dk or dv, in FP32, to `to`.
 template <class S>
 __device__ inline void store_piece(float* to, int keys, std::int64_t pitch, const float (&x)[S::kOuts],
                                    int thread) {
@@ -324,14 +342,9 @@ __device__ inline void store(DkvShared<S>& shared, const BackwardMaps& maps, con
                              const float (&dk)[S::kOuts], const float (&dv)[S::kOuts]) {
   const int first = tile.first + warpgroup * kRows;
   if (problem.parts > 1) {
-    const std::int64_t pitch = static_cast<std::int64_t>(opaque(problem.kv_heads)) * S::kHead;
-    const std::int64_t sequences = problem.tiles / (problem.tile_rows * problem.parts * problem.kv_heads);
-    const std::int64_t count = sequences * problem.keys * pitch;  // per gradient
-    float* to = problem.pieces + tile.part * 2 * count +
-                (static_cast<std::int64_t>(tile.sequence) * problem.keys + first) * pitch +
-                tile.kv_head * S::kHead;
-    store_piece<S>(to, problem.keys - first, pitch, dk, thread);
-    store_piece<S>(to + count, problem.keys - first, pitch, dv, thread);
+    const PieceRows piece = piece_rows<S>(problem, tile, first);
+    store_piece<S>(piece.dk, piece.keys, piece.pitch, dk, thread);
+    store_piece<S>(piece.dk + piece.count, piece.keys, piece.pitch, dv, thread);
     named_barrier_sync(1 + warpgroup, kWarpgroup);  // all threads have read k and v
     return;
   }

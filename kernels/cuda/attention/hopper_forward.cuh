@@ -50,6 +50,7 @@ struct ForwardShape {
   static constexpr int kThreads = (kMathWarpgroups + 1) * kWarpgroup;
   static constexpr int kProducerRegisters = kMathWarpgroups == 2 ? 40 : 32;
   static constexpr int kMathRegisters = kMathWarpgroups == 2 ? 232 : 160;
+  static constexpr int kQueryBuffers = kHead <= 128 ? 2 : 1;    ///< tiles' q in shared memory
   static constexpr int kBoxes = kHead / kBoxColumns;            ///< side by side in a head
   static constexpr int kKeyBytes = kKeys * kTileRowBytes;       ///< of a box of k or v
   static constexpr int kScores = kKeys / 2, kOuts = kHead / 2;  ///< accumulators per thread
@@ -59,15 +60,15 @@ struct ForwardShape {
 
 template <class S>
 struct alignas(1024) ForwardShared {
-  std::uint8_t q[2][S::kMathWarpgroups][S::kBoxes][kRowsBytes];  ///< and out
+  std::uint8_t q[S::kQueryBuffers][S::kMathWarpgroups][S::kBoxes][kRowsBytes];  ///< and out
   std::uint8_t k[S::kStages][S::kBoxes][S::kKeyBytes];
   std::uint8_t v[S::kStages][S::kBoxes][S::kKeyBytes];
-  Barrier q_full[2], q_empty[2];
+  Barrier q_full[S::kQueryBuffers], q_empty[S::kQueryBuffers];
   Barrier k_full[S::kStages], k_empty[S::kStages];
   Barrier v_full[S::kStages], v_empty[S::kStages];
 
   __device__ void init() {
-    init_ring(q_full, q_empty, 2, S::kMathWarpgroups);
+    init_ring(q_full, q_empty, S::kQueryBuffers, S::kMathWarpgroups);
     init_ring(k_full, k_empty, S::kStages, S::kMathWarpgroups * 4);
     init_ring(v_full, v_empty, S::kStages, S::kMathWarpgroups * 4);
   }
@@ -120,7 +121,7 @@ struct ForwardTile {
 template <class S>
 __device__ void produce(ForwardShared<S>& shared, const ForwardMaps& maps,
                         const ForwardProblemOf<S>& problem) {
-  PipelineState<2> q_state;
+  PipelineState<S::kQueryBuffers> q_state;
   PipelineState<S::kStages> k_state, v_state;
   const auto load = [&](auto& boxes, const CUtensorMap& map, Barrier* full, Barrier* empty, auto& state,
                         const ForwardTile& tile, int block) {
@@ -223,17 +224,17 @@ __device__ inline void warp_scheduler_barrier_arrive(int warpgroup) {
 /// Ring positions of a math warpgroup.
 template <class S>
 struct ForwardPipelineStates {
-  PipelineState<2> q;
+  PipelineState<S::kQueryBuffers> q;
   PipelineState<S::kStages> k, v;
   bool first = true;  ///< no tile is done yet
 };
 
-/// Releases the previous tile's q buffer once its out has been stored from it, so that the next q may be
+/// With two buffers of q, releases that of the previous tile once its out has been stored from it, so that the next q may be
 /// loaded.
 template <class S>
 __device__ inline void release_q(ForwardShared<S>& shared, const ForwardPipelineStates<S>& states,
                                  int thread) {
-  if (thread != 0 || states.first) return;
+  if (S::kQueryBuffers == 1 || thread != 0 || states.first) return;
   tma_store_wait_group_read<0>();
   shared.q_empty[states.q.stage ^ 1].arrive();
 }
@@ -353,6 +354,10 @@ __device__ inline void store(ForwardShared<S>& shared, const ForwardMaps& maps,
   if (thread != 0) return;
   store_head(maps.out, tile.sequence, first_query, tile.head * S::kHead, boxes);
   tma_store_commit_group();
+  if constexpr (S::kQueryBuffers == 1) {
+    tma_store_wait_group_read<0>();
+    shared.q_empty[0].arrive();
+  }
 }
 
 /// Runs all tiles of a math warpgroup.

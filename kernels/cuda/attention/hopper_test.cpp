@@ -88,7 +88,7 @@ TEST_CASE("hopper attention: errors with soft-capped scores are at most twice th
           "[gpu][attention]") {
   if (!gpu_here()) return;
   CudaDevice device(0);
-  for (const std::int64_t D : {64, 128}) {
+  for (const std::int64_t D : {64, 128, 256}) {
     check_hopper(device, shapes(D, 2), 1.5f);  // a cap that bends nearly all scores
     AttentionShape gemma{1, 300, 4, 2, D};
     gemma.softcap = 50;
@@ -114,10 +114,10 @@ TEST_CASE(
     "[gpu][attention]") {
   if (!gpu_here()) return;
   CudaDevice device(0);
-  for (const std::int64_t D : {64, 128}) {
+  for (const std::int64_t D : {64, 128, 256}) {
     std::vector<AttentionShape> windows;
     // One key, within a tile, ends of tiles on both sides, several tiles, and more than the sequence.
-    for (const std::int64_t window : {1, 7, 63, 64, 65, 127, 128, 129, 160, 200, 320, 400})
+    for (const std::int64_t window : {1, 7, 31, 33, 63, 64, 65, 79, 81, 127, 128, 129, 160, 200, 320, 400})
       for (const std::int64_t T : {63, 130, 385})
         windows.push_back(
             {.B = 2, .T = T, .heads = 4, .kv_heads = 2, .head_dim = D, .window = window, .softcap = 2});
@@ -188,7 +188,10 @@ TEST_CASE("hopper attention: errors are at most 1.1 times those of cuDNN", "[gpu
 TEST_CASE("hopper attention: deterministic kernels repeat bit for bit", "[gpu][attention]") {
   if (!gpu_here()) return;
   CudaDevice device(0);
-  for (const AttentionShape& shape : {AttentionShape{1, 1024, 8, 2, 128}, AttentionShape{2, 640, 8, 8, 64}}) {
+  AttentionShape wide{1, 1024, 8, 4, 256};
+  wide.softcap = 50;
+  for (const AttentionShape& shape :
+       {AttentionShape{1, 1024, 8, 2, 128}, AttentionShape{2, 640, 8, 8, 64}, wide}) {
     Problem problem(device, shape, 1.5f);
     for_kernels(device, shape, [&](const HopperForward& forward, const HopperBackward& backward) {
       if (!backward.deterministic) return;

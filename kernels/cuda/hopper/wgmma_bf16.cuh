@@ -33,6 +33,7 @@ __device__ inline std::uint64_t mn_major_descriptor(const void* box, int box_byt
 #define PRECBENCH_RUN(i) PRECBENCH_SUMS_8(i), PRECBENCH_SUMS_8(i + 8)
 #define PRECBENCH_SUMS_16 PRECBENCH_RUN(0)
 #define PRECBENCH_SUMS_32 PRECBENCH_SUMS_16, PRECBENCH_RUN(16)
+#define PRECBENCH_SUMS_40 PRECBENCH_SUMS_32, PRECBENCH_SUMS_8(32)
 #define PRECBENCH_SUMS_48 PRECBENCH_SUMS_32, PRECBENCH_RUN(32)
 #define PRECBENCH_SUMS_64 PRECBENCH_SUMS_48, PRECBENCH_RUN(48)
 #define PRECBENCH_SUMS_80 PRECBENCH_SUMS_64, PRECBENCH_RUN(64)
@@ -41,6 +42,7 @@ __device__ inline std::uint64_t mn_major_descriptor(const void* box, int box_byt
 #define PRECBENCH_NAMES_16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define PRECBENCH_NAMES_32 \
   PRECBENCH_NAMES_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define PRECBENCH_NAMES_40 PRECBENCH_NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39"
 #define PRECBENCH_NAMES_48 \
   PRECBENCH_NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 #define PRECBENCH_NAMES_64 \
@@ -57,8 +59,8 @@ __device__ inline std::uint64_t mn_major_descriptor(const void* box, int box_byt
 /// sum = (add ? sum : 0) + A B over K = 16; A and B are in shared memory, each K-major or MN-major.
 template <bool kMnMajorA = false, bool kMnMajorB = false, int kCount>
 __device__ inline void wgmma_bf16(float (&sum)[kCount], std::uint64_t a, std::uint64_t b, bool add) {
-  static_assert(kCount == 16 || kCount == 32 || kCount == 48 || kCount == 64 || kCount == 80 ||
-                kCount == 96 || kCount == 128);
+  static_assert(kCount == 16 || kCount == 32 || kCount == 40 || kCount == 48 || kCount == 64 ||
+                kCount == 80 || kCount == 96 || kCount == 128);
 #define PRECBENCH_PRODUCT(count, columns, a_at, b_at, add_at, mn_major_a, mn_major_b)                    \
   if constexpr (kCount == count)                                                                         \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" add_at                                               \
@@ -70,6 +72,7 @@ __device__ inline void wgmma_bf16(float (&sum)[kCount], std::uint64_t a, std::ui
                  "n"(static_cast<int>(kMnMajorB)))
   PRECBENCH_PRODUCT(16, "32", "16", "17", "18", "19", "20");
   PRECBENCH_PRODUCT(32, "64", "32", "33", "34", "35", "36");
+  PRECBENCH_PRODUCT(40, "80", "40", "41", "42", "43", "44");
   PRECBENCH_PRODUCT(48, "96", "48", "49", "50", "51", "52");
   PRECBENCH_PRODUCT(64, "128", "64", "65", "66", "67", "68");
   PRECBENCH_PRODUCT(80, "160", "80", "81", "82", "83", "84");
@@ -81,7 +84,7 @@ __device__ inline void wgmma_bf16(float (&sum)[kCount], std::uint64_t a, std::ui
 /// The same with A in registers, four words of two numbers each; always accumulates.
 template <bool kMnMajorB = false, int kCount>
 __device__ inline void wgmma_bf16(float (&sum)[kCount], const std::uint32_t* a, std::uint64_t b) {
-  static_assert(kCount == 32 || kCount == 64);
+  static_assert(kCount == 32 || kCount == 64 || kCount == 128);
 #define PRECBENCH_PRODUCT(count, columns, a0, a1, a2, a3, b_at, mn_major_b)                              \
   if constexpr (kCount == count)                                                                         \
   asm volatile("wgmma.mma_async.sync.aligned.m64n" columns "k16.f32.bf16.bf16 {" PRECBENCH_NAMES_##count \
@@ -90,6 +93,7 @@ __device__ inline void wgmma_bf16(float (&sum)[kCount], const std::uint32_t* a, 
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(static_cast<int>(kMnMajorB)))
   PRECBENCH_PRODUCT(32, "64", "32", "33", "34", "35", "36", "37");
   PRECBENCH_PRODUCT(64, "128", "64", "65", "66", "67", "68", "69");
+  PRECBENCH_PRODUCT(128, "256", "128", "129", "130", "131", "132", "133");
 #undef PRECBENCH_PRODUCT
 }
 
@@ -98,6 +102,7 @@ __device__ inline void wgmma_bf16(float (&sum)[kCount], const std::uint32_t* a, 
 #undef PRECBENCH_NAMES_80
 #undef PRECBENCH_NAMES_64
 #undef PRECBENCH_NAMES_48
+#undef PRECBENCH_NAMES_40
 #undef PRECBENCH_NAMES_32
 #undef PRECBENCH_NAMES_16
 #undef PRECBENCH_SUMS_128
@@ -105,6 +110,7 @@ __device__ inline void wgmma_bf16(float (&sum)[kCount], const std::uint32_t* a, 
 #undef PRECBENCH_SUMS_80
 #undef PRECBENCH_SUMS_64
 #undef PRECBENCH_SUMS_48
+#undef PRECBENCH_SUMS_40
 #undef PRECBENCH_SUMS_32
 #undef PRECBENCH_SUMS_16
 #undef PRECBENCH_RUN
