@@ -183,14 +183,15 @@ CLI::App* add_predict_command(CLI::App& app, PredictCommand& command) {
   CLI::App* sub =
       app.add_subcommand("predict", "predicted speed beside published throughput or measured steps");
   sub->footer(
-      "Predicts each point's or record's step on its machine with the cost model of sweep --dry-run --on, from rates of our\n"
-      "own records; a record's without those of its own model in its own recipe. The points set how wide the intervals are,\n"
-      "and no other number. No GPU is needed.\n"
+      "Predicts each step on its machine with the cost model of sweep --dry-run --on, from the rates of steps measured with\n"
+      "precbench. A record's own model in its own recipe is left out. Published points set the width of the intervals and no\n"
+      "other number. No GPU is needed.\n"
       "\n"
       "Examples:\n"
       "  precbench predict --published results/published/points.json\n"
       "  precbench predict results/h200/single.jsonl results/h200x4/scaling.jsonl");
-  sub->add_option("records", command.records, "record files, or folders of *.jsonl")->type_name("PATH ...");
+  sub->add_option("PATH", command.records, "record files, folders of *.jsonl, or - for standard input")
+      ->type_name("");
   sub->add_option("--published", command.published,
                   "file of published points, as results/published/points.json")
       ->type_name("FILE");

@@ -125,13 +125,7 @@ RateErrors estimate_errors(const Rates& rates, const std::vector<Step>& steps, c
   for (const Step& step : steps) {
     const RateSource& source = rates.sources[static_cast<std::size_t>(rates.points[step.begin].source)];
     const OpTimer& timer =
-        timers
-            .try_emplace(source.family(), rates, peaks,
-                         [&](const RatePoint& point) {
-                           return rates.sources[static_cast<std::size_t>(point.source)].family() !=
-                                  source.family();
-                         })
-            .first->second;
+        timers.try_emplace(source.family(), timer_without(source.family(), rates, peaks)).first->second;
     for (std::size_t i = step.begin; i < step.end; ++i) {
       const OpCost cost = op_cost(rates.points[i]);
       const auto calls = static_cast<double>(step.calls[i - step.begin]);

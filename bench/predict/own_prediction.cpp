@@ -27,10 +27,7 @@ const Machine* machine_with_rates(const std::string& gpu) {
 
 StepEstimate estimate_without_own(const Machine& machine, const Plan& plan) {
   const Rates& rates = *embedded_rates(machine.name);
-  const std::string own = plan.fields.model + "/" + plan.fields.recipe;
-  const OpTimer timer(rates, peaks_of(machine), [&](const RatePoint& point) {
-    return rates.sources[static_cast<std::size_t>(point.source)].family() != own;
-  });
+  const OpTimer timer = timer_without(plan.fields.model + "/" + plan.fields.recipe, rates, peaks_of(machine));
   return estimate_step(CostModel(machine, rates, timer), dry_run(plan, nullptr).trace, plan.ranks);
 }
 

@@ -175,10 +175,9 @@ double correction_at(const Points& points, const std::vector<double>& place) {
   return sum / weights;
 }
 
-/// Returns a factor on the time of attention with plain scores in heads of 64 or 128 and as many FLOPs, which alone have points. Measured for
-/// soft-capped scores on an H200 (results/h200/attention_softcap.txt, gemma-2.jsonl) and for heads of 256 on an H100 (layers of gemma-3-4b
-/// without a window, results/h100/beside-peer-families). In windows shorter than the sequence soft-capped heads of 128 need 2.2, which is
-/// not told apart.
+/// Returns a factor on the time of attention with plain scores in heads of 64 or 128 and as many FLOPs, which alone have points.
+/// Measured for soft-capped scores on an H200 (results/h200/attention_softcap.txt) and for heads of 256 on an H100 (layers of
+/// gemma-3-4b without a window, results/h100/beside-peer-families).
 double attention_time(std::int64_t head_width, bool softcapped) {
   if (head_width == 64 || head_width == 128) return softcapped ? 1.25 : 1;
   if (softcapped) return 3;
@@ -219,6 +218,12 @@ OpTimer::Time OpTimer::time(const OpCost& op, const std::string& formats) const 
 OpTimer::Time OpTimer::time_at_bf16(const RatePoint& point) const {
   const OpCost cost = op_cost(point);
   return rate_class_of(cost) == RateClass::gemm ? time(cost, "") : time(point);
+}
+
+OpTimer timer_without(const std::string& family, const Rates& rates, const OpPeaks& peaks) {
+  return OpTimer(rates, peaks, [&](const RatePoint& point) {
+    return rates.sources[static_cast<std::size_t>(point.source)].family() != family;
+  });
 }
 
 nlohmann::ordered_json rates_to_json(const Rates& rates) {

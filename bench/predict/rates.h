@@ -125,6 +125,9 @@ class OpTimer {
   std::array<Points, kRateClasses> by_class_;                    // all ops of a class
 };
 
+/// Returns a timer without the points of one family (RateSource::family).
+OpTimer timer_without(const std::string& family, const Rates& rates, const OpPeaks& peaks);
+
 /// Returns the precision of the formats of a GEMM's operands.
 DType math_of_formats(const std::string& formats);
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kernels/device/devices.h"
+#include "kernels/numerics/custom_format.h"
 #include "kernels/numerics/formats.h"
 #include "kernels/numerics/fp4.h"
 #include "kernels/numerics/random.h"
@@ -25,7 +26,7 @@ double dequantized(const GemmOperand& operand, std::int64_t rows, std::int64_t k
                                                          : operand.scale.as<float>()[at];
   if (format.dtype == DType::e2m1) {
     const std::int64_t i = r * k + c;
-    const auto code = static_cast<std::uint8_t>(operand.data.as<std::uint8_t>()[i / 2] >> 4 * (i % 2) & 0xF);
+    const std::uint8_t code = code_of_two(operand.data.as<std::uint8_t>()[i / 2], i);
     return e2m1_decode(code) * scale *
            fp4_tensor_factor(format, operand.amax.empty() ? 0.0f : *operand.amax.as<float>());
   }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "kernels/device/devices.h"
+#include "kernels/numerics/custom_format.h"
 #include "kernels/numerics/scale_layout.h"
 
 namespace precbench::checks {
@@ -16,7 +17,7 @@ std::string elements_difference(const char* what, const Tensor& got, const Tenso
     if (bits == 32) return t.as<std::uint32_t>()[i];
     if (bits == 16) return t.as<std::uint16_t>()[i];
     if (bits == 8) return t.as<std::uint8_t>()[i];
-    return t.as<std::uint8_t>()[i / 2] >> 4 * (i % 2) & 0xFu;
+    return code_of_two(t.as<std::uint8_t>()[i / 2], i);
   };
   std::int64_t count = 0, first = -1;
   for (std::int64_t i = 0; i < want.size(); ++i) {

@@ -233,8 +233,10 @@ struct HeldOutDifferences {
     if (ours.bf16_loss) in_bf16[trunk].push_back(*ours.bf16_loss - *theirs.loss);
   }
 
+  /// Returns null unless all trunks have differences: an interval over some would be called one over all.
   static std::optional<MeanWithInterval> over_trunks(
-      const std::map<std::int64_t, std::vector<double>>& by_trunk) {
+      const std::map<std::int64_t, std::vector<double>>& by_trunk, std::size_t trunks) {
+    if (by_trunk.size() < trunks) return std::nullopt;
     std::vector<double> means;
     for (const auto& [trunk, differences] : by_trunk) means.push_back(mean_and_spread(differences).mean);
     return mean_with_interval(means);
@@ -272,8 +274,8 @@ std::vector<CardPrice> prices_of(const StudyRows& rows, const std::string& recip
       price.at_switch = probed_switch(probe->second);
     if (!price.at_switch) price.at_switch = first_step_switch(courses);
     price.course = fit_course(courses, small * price.bf16_loss);
-    price.held_out = HeldOutDifferences::over_trunks(held_out[age].in_recipe);
-    price.held_out_in_bf16 = HeldOutDifferences::over_trunks(held_out[age].in_bf16);
+    price.held_out = HeldOutDifferences::over_trunks(held_out[age].in_recipe, trunks.size());
+    price.held_out_in_bf16 = HeldOutDifferences::over_trunks(held_out[age].in_bf16, trunks.size());
   }
   return prices;
 }

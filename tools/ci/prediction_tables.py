@@ -1,4 +1,4 @@
-"""Tables of results/predicted, from results/predicted/published.jsonl, for readme_tables.py. .ci/run recomputes that file."""
+"""Tables of results/predicted, from its published.jsonl and own.jsonl, for readme_tables.py. .ci/run recomputes both files."""
 import json
 import statistics
 

@@ -111,11 +111,7 @@ __device__ inline void mask_queries(float (&x)[kCount], int first_seen, int last
   for (int half = 0; half < 2; ++half) {
     const int row = row_of(thread) + 8 * half;
     const int first = row > last ? 2 * kCount : row - first_seen - thread % 4 * 2;  // query that sees the row
-#pragma unroll
-    for (int g = 0; g < kCount / 4; ++g)
-#pragma unroll
-      for (int i = 0; i < 2; ++i)
-        if (8 * g + i < first) x[4 * g + 2 * half + i] = 0;
+    set_columns(x, half, 0, [=](int column) { return column < first; });
   }
 }
 
@@ -125,11 +121,7 @@ __device__ inline void mask_queries_after(float (&x)[kCount], int first_seen, in
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int end = row_of(thread) + 8 * half - first_seen + window - thread % 4 * 2;
-#pragma unroll
-    for (int g = 0; g < kCount / 4; ++g)
-#pragma unroll
-      for (int i = 0; i < 2; ++i)
-        if (8 * g + i >= end) x[4 * g + 2 * half + i] = 0;
+    set_columns(x, half, 0, [=](int column) { return column >= end; });
   }
 }
 

@@ -110,6 +110,16 @@ __device__ inline void write_head(std::uint8_t (&boxes)[kBoxes][kRowsBytes], con
 /// that + 8.
 __device__ inline int row_of(int thread) { return thread / 32 * 16 + thread % 32 / 4; }
 
+/// Sets the elements of one of the thread's two rows (`half`) whose columns are `hidden`, counted from the thread's first.
+template <int kCount, class Hidden>
+__device__ inline void set_columns(float (&x)[kCount], int half, float value, Hidden&& hidden) {
+#pragma unroll
+  for (int g = 0; g < kCount / 4; ++g)
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      if (hidden(8 * g + i)) x[4 * g + 2 * half + i] = value;
+}
+
 /// Rows are queries, columns keys: sets the elements of keys that a query does not see. `first_seen` is the
 /// last key that the first of the 64 rows sees, `last_key` the last existing key.
 template <int kCount>
@@ -118,11 +128,7 @@ __device__ inline void mask_keys(float (&x)[kCount], int first_seen, int last_ke
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int last = min(first_seen + row_of(thread) + 8 * half, last_key) - first_key - thread % 4 * 2;
-#pragma unroll
-    for (int g = 0; g < kCount / 4; ++g)
-#pragma unroll
-      for (int i = 0; i < 2; ++i)
-        if (8 * g + i > last) x[4 * g + 2 * half + i] = value;
+    set_columns(x, half, value, [=](int column) { return column > last; });
   }
 }
 
@@ -133,11 +139,7 @@ __device__ inline void mask_keys_before(float (&x)[kCount], int first_seen, int 
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int first = first_seen + row_of(thread) + 8 * half - first_key - thread % 4 * 2;
-#pragma unroll
-    for (int g = 0; g < kCount / 4; ++g)
-#pragma unroll
-      for (int i = 0; i < 2; ++i)
-        if (8 * g + i < first) x[4 * g + 2 * half + i] = value;
+    set_columns(x, half, value, [=](int column) { return column < first; });
   }
 }
 
