@@ -70,7 +70,7 @@ TEST_CASE("parallel_unsupported_reason: amaxes of a group need context ranks, an
         "--reduce-amax group: an expert's rows are tokens of all of --ep's ranks; use on or off");
 }
 
-TEST_CASE("parallel_unsupported_reason: GPUs share sequences of heads of 64 or 128 with own attention",
+TEST_CASE("parallel_unsupported_reason: GPUs share sequences of heads of 64, 128 or 256 with own attention",
           "[context]") {
   Case c = context_case(2, 2);
   c.device = "cuda";
@@ -79,7 +79,14 @@ TEST_CASE("parallel_unsupported_reason: GPUs share sequences of heads of 64 or 1
   CHECK(reason_of(c) == "--context: cuDNN attention takes whole sequences; use auto or own");
   c.attention = "auto";
   const TempDirectory directory;
-  c.model = directory.write("wide.json", R"({"layers": 1, "width": 64, "ffn": 64, "heads": 1, "kv_heads": 1,
-                                            "head_dim": 96, "vocab": 64})");
-  CHECK(reason_of(c).find("--context: attention over keys of other ranks needs a") == 0);
+  for (const int width : {96, 128, 256}) {
+    INFO(width);
+    c.model = directory.write("wide.json", fmt::format(R"({{"layers": 1, "width": 64, "ffn": 64, "heads": 1,
+        "kv_heads": 1, "head_dim": {}, "vocab": 64}})",
+                                                       width));
+    CHECK(reason_of(c) ==
+          (width != 96
+               ? ""
+               : "--context: attention over keys of other ranks needs a head_dim of 64, 128 or 256, not 96"));
+  }
 }

@@ -50,8 +50,8 @@ inline std::optional<std::string> shared_sequences_unsupported_reason(std::int64
                                                                       int compute_capability) {
   if (compute_capability != 0 && compute_capability != 90)
     return "attention over keys of other ranks needs a Hopper GPU";
-  if (head_dim != 64 && head_dim != 128)
-    return "attention over keys of other ranks needs a head_dim of 64 or 128, not " +
+  if (head_dim != 64 && head_dim != 128 && head_dim != 256)
+    return "attention over keys of other ranks needs a head_dim of 64, 128 or 256, not " +
            std::to_string(head_dim);
   return std::nullopt;
 }

@@ -88,9 +88,7 @@ AttentionRunner<Kernel> runner_of(const AttentionState& state, const AttentionSh
     throw Unsupported("attention with cuDNN: has no soft-capped scores; use auto or own");
   const std::string others = refusal_of_others(shape, own_rows);
   if (!others.empty() && (!hopper || state.choice == Choice::cudnn))
-    throw Unsupported(
-        others +
-        ", but on Hopper at head widths 64 and 128, and 256 with soft-capped scores (attention own)");
+    throw Unsupported(others + ", but on Hopper at head widths 64, 128 and 256 (attention own)");
   if (shape.softcap != 0) {
     if (hopper) return {.hopper = hopper};
     if (const std::string why = flash_attention_refusal(shape); !why.empty())

@@ -1,9 +1,9 @@
-// attention_bench: TFLOP/s of attention on GPU 0, cuDNN's and ours, at the shapes of Llama models.
+// attention_bench: TFLOP/s of attention on GPU 0, cuDNN's and ours, at the shapes of Llama and Gemma models.
 //
-//   attention_bench [own|cudnn|deterministic|all|softcap]      default: all
+//   attention_bench [own|cudnn|deterministic|all|softcap|wide]      default: all
 //
 // softcap: our kernels at the shapes of Gemma 2 9B and 27B, with plain scores, beside cuDNN's, and with soft-capped scores,
-// also in its window.
+// also in its window. wide: all at heads of 256.
 //
 // Causal FLOPs: 2 T^2 heads head_dim per sequence forward (two GEMMs, half of them masked). Backward counts
 // 2.5 times that: five GEMMs, including the recomputed one, as in papers on attention. A record's FLOPs and
@@ -112,14 +112,15 @@ void print(const AttentionShape& s, const Variant& variant) {
 int main(int argc, char** argv) {
   using namespace precbench;
   const std::string which = argc > 1 ? argv[1] : "all";
-  const bool softcap = which == "softcap";
+  const bool softcap = which == "softcap", wide = which == "wide";
   const auto wanted = [&](const char* name) {
-    return which == "all" || which == name || (softcap && name != std::string("deterministic"));
+    return which == "all" || wide || which == name || (softcap && name != std::string("deterministic"));
   };
   std::vector<AttentionShape> shapes = {
       {1, 2048, 32, 8, 128}, {1, 4096, 32, 8, 128}, {1, 8192, 32, 8, 128},  // Llama-3.1-8B
       {1, 4096, 24, 8, 128},                                                // Llama-3.2-3B
       {1, 2048, 32, 8, 64},  {1, 8192, 32, 8, 64},  {8, 2048, 32, 8, 64},   // Llama-3.2-1B
+      {1, 2048, 16, 8, 256}, {1, 8192, 16, 8, 256}, {8, 2048, 8, 4, 256},   // Gemma 3 12B, 4B
   };
   if (softcap) {
     shapes.clear();
@@ -131,6 +132,7 @@ int main(int argc, char** argv) {
         shapes.back().window = window;
       }
   }
+  if (wide) std::erase_if(shapes, [](const AttentionShape& s) { return s.head_dim != 256; });
   return run_bench("attention_bench", [&] {
     CudaDevice device(0);
     for (const AttentionShape& s : shapes) {

@@ -183,7 +183,7 @@ TEST_CASE("attention: soft-capped scores run on our kernels and limits are named
   CHECK(
       device.attention_refusal(shared) ==
       "attention of 150 queries to 300 keys at an offset of 150: the cuda device takes as many keys as queries, and "
-      "no offset, but on Hopper at head widths 64 and 128, and 256 with soft-capped scores (attention own)");
+      "no offset, but on Hopper at head widths 64, 128 and 256 (attention own)");
   AttentionShape latent = s;
   latent.value_dim = 64;
   CHECK(device.attention_refusal(latent) == "attention: our attention kernels take values as wide as keys");

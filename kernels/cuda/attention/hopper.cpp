@@ -61,7 +61,7 @@ const HopperBackward* hopper_backward(const AttentionShape& shape, int compute_c
 }
 
 bool hopper_backward_is_faster(const AttentionShape& shape, bool deterministic) {
-  return deterministic || shape.keys() <= 4096 || shape.head_dim == 64;
+  return deterministic || shape.keys() <= 4096 || shape.head_dim != 128;
 }
 
 }  // namespace precbench

@@ -1,6 +1,5 @@
-// Attention with Hopper instructions (compute capability 9.0), head widths 64 and 128, and 256 for soft-capped scores: the
-// interface for the choice among implementations (attention.cpp). On other GPUs, and in a build without these kernels, there
-// are none.
+// Attention with Hopper instructions (compute capability 9.0), head widths 64, 128 and 256: the interface for the choice among
+// implementations (attention.cpp). On other GPUs, and in a build without these kernels, there are none.
 #pragma once
 
 #include <cstdint>

@@ -219,13 +219,13 @@ constexpr HopperBackward kKernels[] = {
     fused_of<FusedShape<64, 128, 2, 1>>("own 128x128 in one pass"),
     two_pass<DqShape<128, 64, 4, 1>, DkvShape<128, 4, 1, false>>("own 128x64"),
     two_pass<DqShape<64, 128, 3, 2>, DkvShape<64, 4, 2, true>>("own 128x128 and 128x64"),
+    two_pass<DqShape<256, 32, 3, 1>, WideDkvShape<256, 4, false>>("own 128x32 and 64x32"),
     fused_of<FusedShape<128, 64, 2, 1, true>>("own soft-capped 128x64 in one pass"),
     fused_of<FusedShape<64, 128, 2, 1, true>>("own soft-capped 128x128 in one pass"),
     two_pass<DqShape<128, 64, 4, 1, true>, DkvShape<128, 4, 1, false, true>>("own soft-capped 128x64"),
     two_pass<DqShape<64, 128, 3, 2, true>, DkvShape<64, 4, 2, true, true>>(
         "own soft-capped 128x128 and 128x64"),
     two_pass<DqShape<256, 32, 3, 1, true>, WideDkvShape<256, 4, true>>("own soft-capped 128x32 and 64x32"),
-    two_pass<DqShape<256, 32, 3, 1>, WideDkvShape<256, 4, false>>("own 128x32 and 64x32"),
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Hopper attention backward, dk and dv of heads of 256: as in hopper_bwd_dkv.cuh, but a thread has registers for the sums of
-// one of the two only. So both math warpgroups have the same 64 keys: one computes dv, the other dk.
+// only one of them. So both math warpgroups have the same 64 keys: one computes dv, the other dk.
 //
 //   producer      k, v of the tile      [ q, dout, lse, delta ][ q, dout, lse, delta ] ... ring in shared memory
 //
@@ -122,12 +122,12 @@ struct WideDkvMainloop {
       differentiate_scores(x, stage, half_block);
     buffer.next();
     if (++block == tile.blocks) block = 0;
-    std::uint32_t words[S::kScores / 2];
-    round_to_operand(words, x);
     warpgroup_fence_operand(x);
-    wgmma_wait_group<1>(sum);  // of the previous step
+    wgmma_wait_group<1>(sum);  // of the previous step, whose words may be overwritten now
     if (held >= 0) release(shared.empty[held]);
     held = stage;
+    std::uint32_t words[S::kScores / 2];
+    round_to_operand(words, x);
     wgmma_fence();
     multiply_rows(
         sum, words,

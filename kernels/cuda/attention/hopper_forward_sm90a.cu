@@ -54,12 +54,10 @@ constexpr HopperForward kKernels[] = {
     kernel_of<ForwardShape<128, 2, 160, 2>>("own 128x160"),
     kernel_of<ForwardShape<128, 2, 128, 2>>("own 128x128"),
     kernel_of<ForwardShape<64, 3, 128, 3>>("own 192x128"),
+    kernel_of<ForwardShape<256, 2, 80, 2>>("own 128x80"),
     kernel_of<ForwardShape<128, 2, 128, 2, true>>("own soft-capped 128x128"),
     kernel_of<ForwardShape<64, 3, 128, 3, true>>("own soft-capped 192x128"),
     kernel_of<ForwardShape<256, 2, 80, 2, true>>("own soft-capped 128x80"),
-    kernel_of<ForwardShape<256, 2, 64, 2, true>>("own soft-capped 128x64"),
-    kernel_of<ForwardShape<256, 2, 80, 2>>("own 128x80"),
-    kernel_of<ForwardShape<256, 2, 64, 2>>("own 128x64"),
 };
 
 }  // namespace

@@ -16,6 +16,8 @@
 namespace precbench {
 namespace {
 
+constexpr std::int64_t kWidths[] = {64, 128, 256};  ///< of heads
+
 /// Runs one kernel of each direction: out and lse of the first go into the second.
 void run_kernels(CudaDevice& device, Problem& problem, const AttentionShape& shape,
                  const HopperForward& forward, const HopperBackward& backward) {
@@ -81,14 +83,14 @@ void check_hopper(CudaDevice& device, const std::vector<AttentionShape>& all, fl
 TEST_CASE("hopper attention: errors are at most twice those of plain BF16", "[gpu][attention]") {
   if (!gpu_here()) return;
   CudaDevice device(0);
-  for (const std::int64_t D : {64, 128}) check_hopper(device, shapes(D), 1.5f);
+  for (const std::int64_t D : kWidths) check_hopper(device, shapes(D), 1.5f);
 }
 
 TEST_CASE("hopper attention: errors with soft-capped scores are at most twice those of plain BF16",
           "[gpu][attention]") {
   if (!gpu_here()) return;
   CudaDevice device(0);
-  for (const std::int64_t D : {64, 128, 256}) {
+  for (const std::int64_t D : kWidths) {
     check_hopper(device, shapes(D, 2), 1.5f);  // a cap that bends nearly all scores
     AttentionShape gemma{1, 300, 4, 2, D};
     gemma.softcap = 50;
@@ -114,7 +116,7 @@ TEST_CASE(
     "[gpu][attention]") {
   if (!gpu_here()) return;
   CudaDevice device(0);
-  for (const std::int64_t D : {64, 128, 256}) {
+  for (const std::int64_t D : kWidths) {
     std::vector<AttentionShape> windows;
     // One key, within a tile, ends of tiles on both sides, several tiles, and more than the sequence.
     for (const std::int64_t window : {1, 7, 31, 33, 63, 64, 65, 79, 81, 127, 128, 129, 160, 200, 320, 400})
@@ -167,7 +169,8 @@ TEST_CASE("hopper attention: errors are at most 1.1 times those of cuDNN", "[gpu
   }
   for (const AttentionShape& shape :
        {AttentionShape{1, 512, 4, 2, 64}, AttentionShape{1, 512, 4, 2, 128},
-        AttentionShape{1, 2048, 2, 1, 64}, AttentionShape{1, 2048, 2, 1, 128}}) {
+        AttentionShape{1, 512, 4, 2, 256}, AttentionShape{1, 2048, 2, 1, 64},
+        AttentionShape{1, 2048, 2, 1, 128}, AttentionShape{1, 2048, 2, 1, 256}}) {
     Problem problem(device, shape, 1.0f);
     const auto truth = attention_reference<double>(shape, problem.qkv_values, problem.dout_values);
     problem.forward();
@@ -188,10 +191,11 @@ TEST_CASE("hopper attention: errors are at most 1.1 times those of cuDNN", "[gpu
 TEST_CASE("hopper attention: deterministic kernels repeat bit for bit", "[gpu][attention]") {
   if (!gpu_here()) return;
   CudaDevice device(0);
-  AttentionShape wide{1, 1024, 8, 4, 256};
-  wide.softcap = 50;
+  const AttentionShape wide{1, 1024, 8, 4, 256};
+  AttentionShape capped = wide;
+  capped.softcap = 50;
   for (const AttentionShape& shape :
-       {AttentionShape{1, 1024, 8, 2, 128}, AttentionShape{2, 640, 8, 8, 64}, wide}) {
+       {AttentionShape{1, 1024, 8, 2, 128}, AttentionShape{2, 640, 8, 8, 64}, wide, capped}) {
     Problem problem(device, shape, 1.5f);
     for_kernels(device, shape, [&](const HopperForward& forward, const HopperBackward& backward) {
       if (!backward.deterministic) return;
@@ -210,7 +214,7 @@ TEST_CASE("hopper attention: deterministic kernels repeat bit for bit", "[gpu][a
 TEST_CASE("hopper attention: a deterministic request selects a deterministic kernel", "[gpu][attention]") {
   if (!gpu_here()) return;
   CudaDevice device(0);
-  for (const std::int64_t D : {64, 128}) {
+  for (const std::int64_t D : kWidths) {
     const AttentionShape shape{1, 128, 2, 1, D};
     const HopperBackward* kernel = hopper_backward(shape, device.compute_capability(), true);
     CHECK((!kernel || kernel->deterministic));
@@ -296,7 +300,7 @@ TEST_CASE("hopper attention: a NaN or Inf in a head's gradient stays in that hea
   CudaDevice device(0);
   constexpr std::int64_t kPoisoned = 100;
   for (const std::uint16_t poison : {0x7FC0, 0x7F80})  // NaN, infinity
-    for (const std::int64_t D : {64, 128}) {
+    for (const std::int64_t D : kWidths) {
       const AttentionShape s{2, 256, 2, 2, D};
       Problem problem(device, s, 1.0f);
       std::vector<std::uint16_t> dout = problem.dout_values;
@@ -330,7 +334,7 @@ TEST_CASE("hopper attention: a NaN or Inf in a head's q or k or v stays in that 
   if (!gpu_here()) return;
   CudaDevice device(0);
   enum class Poisoned : std::uint8_t { query, key, value };
-  for (const std::int64_t D : {64, 128})
+  for (const std::int64_t D : kWidths)
     for (const Poisoned part : {Poisoned::query, Poisoned::key, Poisoned::value})
       for (const std::uint16_t poison : {0x7FC0, 0x7F80}) {  // NaN, infinity
         const AttentionShape s{2, 256, 2, 2, D};
