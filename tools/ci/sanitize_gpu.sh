@@ -26,9 +26,10 @@ cd "$(dirname "$0")/../.."
 
 tests=${BUILD:-build}/precbench_tests
 limit=${LIMIT:-600}
-hopper='"attention for Hopper*"~"*cuDNN*"'
-libraries=("attention replayed*" "attention for Hopper is no farther*")
+attention=("attention: a NaN in one head*" "hopper attention*")
+libraries=("attention: replay from a graph*" "hopper attention: errors are at most 1.1 times*")
 gemms=("grouped_matmul*" "route*" "products of*")
+grouped=("grouped:*" "blockwise:*")
 
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null) || {
   echo "$0: no compute-sanitizer here; it comes with the CUDA toolkit (cuda-sanitizer, cuda-sanitizer-api)" >&2
@@ -42,6 +43,11 @@ if why=$("$tests" "fill*" | grep -m 1 -E 'skipped: |No test'); then
   echo "$0: nothing to watch: $why" >&2
   exit 2
 fi
+
+# A renamed test would go unwatched.
+for pattern in "${attention[@]}" "${libraries[@]}" "${gemms[@]}" "${grouped[@]}"; do
+  "$tests" --list-test-names-only "$pattern" | grep -q . || { echo "$0: no test is named $pattern" >&2; exit 2; }
+done
 
 # Runs one test: watch_test OPTIONS "NUMBER NAME". Leaves NUMBER.done, and NUMBER.failed with its output.
 watch_test() {
@@ -69,9 +75,9 @@ for tool in "$@"; do
   [ "$tool" != initcheck ] || options+=(--kernel-name-exclude kernel_substring=sum_parts)
   [ "$tool" = initcheck ] || options+=(--kernel-name kernel_substring=precbench)
   [ "$tool" != racecheck ] || ops+=$(printf '~"%s"' "${gemms[@]}")
-  watched=("$ops" "a NaN in one head*" "$hopper")
+  watched=("$ops" "${attention[0]}" "\"${attention[1]}\"~\"*cuDNN*\"")
   [ "$tool" = initcheck ] || watched+=("${libraries[@]}")
-  [ "$tool" = racecheck ] || watched+=("grouped:*" "blockwise:*")
+  [ "$tool" = racecheck ] || watched+=("${grouped[@]}")
   [ "$tool" != racecheck ] || options+=(--kernel-name-exclude kernel_substring=attend_)
   [ "$tool" != racecheck ] || [ -n "${BLOCK_BARRIERS:-}" ] || options+=(--kernel-name-exclude kernel_substring=flash_key_side)
   "$tests" --list-test-names-only "$(IFS=,; echo "${watched[*]}")" >"$logs/names" || true  # its status is their number
