@@ -96,8 +96,11 @@ void check_alike(const ContextTrained& x, const ContextTrained& one, bool quanti
 
 TEST_CASE("NCCL: two context ranks train like one GPU", "[gpu][comm][context]") {
   if (!gpus_or_skip() || !supported()) return;
-  for (const auto& [recipe, head_dim, batch] :
-       {std::tuple{"bf16", 128, 1}, {"bf16", 64, 3}, {"tensorwise", 128, 1}, {"blockwise", 128, 2}}) {
+  for (const auto& [recipe, head_dim, batch] : {std::tuple{"bf16", 128, 1},
+                                                {"bf16", 64, 3},
+                                                {"bf16", 256, 2},
+                                                {"tensorwise", 128, 1},
+                                                {"blockwise", 128, 2}}) {
     const bool quantized = std::string(recipe) != "bf16";
     const ContextTrained one = train_over_context({.recipe = recipe, .head_dim = head_dim, .batch = batch});
     for (const char* parallel : {"ddp", "fsdp"}) {
