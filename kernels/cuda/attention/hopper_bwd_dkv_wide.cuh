@@ -38,8 +38,8 @@ struct alignas(1024) WideDkvShared : DkvShared<S> {
   }
 };
 
-/// What a math warpgroup computes; also the index of its matrix among the tile's own (k, v) and, of its first GEMM, among
-/// the streamed ones (q, dout).
+/// Result of a math warpgroup, dv or dk; its value is the index of the operands of its first GEMM among the tile's own matrices
+/// (k, v) and among the streamed ones (q, dout).
 enum WideRole { kValues = 0, kKeys = 1 };
 
 /// A warpgroup's loop over the queries of its tile: dv, or dk without the scale.
