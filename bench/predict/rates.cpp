@@ -79,7 +79,8 @@ double OpPeaks::ideal_seconds(double flops, double bytes_moved, DType math) cons
 
 OpPeaks peaks_of(const Machine& machine) {
   const double bf16 = machine.bf16_tflops, fp8 = machine.fp8_tflops.value_or(bf16);
-  return {1e12 * bf16, 1e12 * fp8, 1e12 * machine.fp4_tflops.value_or(fp8), 1e9 * machine.memory_gb_per_s};
+  return {1e12 * bf16, 1e12 * fp8, 1e12 * machine.fp4_tflops.value_or(fp8), 1e9 * machine.memory_gb_per_s,
+          machine.capability == 90};
 }
 
 double expected_fraction(const OpCost& op, const OpPeaks& peaks) {
@@ -175,12 +176,27 @@ double correction_at(const Points& points, const std::vector<double>& place) {
   return sum / weights;
 }
 
+/// Returns true if attention leaves out pairs that causal attention has, as in a window shorter than the sequence or within
+/// documents.
+bool leaves_out_pairs(const OpCost& op) {
+  const auto at = [&](int i) { return static_cast<double>(op.shape[static_cast<std::size_t>(i)]); };
+  const double keys = at(2), offset = at(3);
+  const auto below = [&](double t) { return t <= 0 ? 0 : t <= keys ? t * t : keys * (2 * t - keys); };
+  const double gemms = op.name == std::string_view("attention") ? 1 : 2;
+  const double causal = gemms * at(0) * at(4) * (below(at(1) + offset) - below(offset)) * 2 * at(6);
+  constexpr double kRounding = 0.999;
+  return op.flops < kRounding * causal;
+}
+
 /// Returns a factor on the time of attention with plain scores in heads of 64 or 128 and as many FLOPs, which alone have points.
-/// Measured on an H200 (results/h200/attention_softcap.txt). Heads of 256 need 1.1 with our kernels and 1.25 with cuDNN's, which
-/// serve windows.
-double attention_time(std::int64_t head_width, bool softcapped) {
-  if (softcapped) return head_width == 64 || head_width == 128 || head_width == 256 ? 1.25 : 3;
-  return head_width > 192 ? 1.2 : 1;
+/// Measured for soft-capped scores, with precbench's Hopper and flash kernels, and for heads of 256 with its Hopper kernels on an
+/// H200 (results/h200/attention_softcap*.txt), with cuDNN's on an H100 (layers of gemma-3-4b without a window,
+/// results/h100/beside-peer-families). The same file has layers in a window, which need 2: not told apart.
+double attention_time(const OpCost& op, bool softcapped, bool hopper) {
+  const std::int64_t width = op.shape[6];
+  if (softcapped) return hopper && (width == 64 || width == 128 || width == 256) ? 1.25 : 3;
+  if (width <= 192) return 1;
+  return hopper && width == 256 && !leaves_out_pairs(op) ? 1.2 : 1.7;
 }
 
 template <class Points>
@@ -205,7 +221,7 @@ OpTimer::Time OpTimer::time(const OpCost& op, const std::string& formats) const 
   result.seconds = ideal / (expected_fraction(op, peaks_) * std::exp(correction_at(*points, place)));
   if (is_attention(op.name)) {
     const bool softcapped = result.other_formats && formats.ends_with(kSoftcapText);
-    const double factor = attention_time(op.shape[6], softcapped);
+    const double factor = attention_time(op, softcapped, peaks_.hopper);
     if (factor > 1 && (softcapped || !has_head_width(*points, place))) {
       result.seconds *= factor;
       result.other_formats = true;

@@ -82,6 +82,7 @@ const Rates* embedded_rates(const std::string& machine);
 /// Peak rates, per second, that fractions refer to.
 struct OpPeaks {
   double bf16_flops = 0, fp8_flops = 0, fp4_flops = 0, bytes = 0;
+  bool hopper = false;  ///< attention in wide heads and of soft-capped scores has kernels of its own
 
   /// Returns the least seconds of an op.
   double ideal_seconds(double flops, double bytes_moved, DType math) const;

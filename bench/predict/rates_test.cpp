@@ -10,7 +10,8 @@
 namespace precbench {
 namespace {
 
-const OpPeaks kRoundPeaks{1000e12, 2000e12, 2000e12, 4e12};
+const OpPeaks kRoundPeaks{1000e12, 2000e12, 2000e12, 4e12},
+    kHopperPeaks{1000e12, 2000e12, 2000e12, 4e12, true};
 
 /// Returns a point of a GEMM in BF16 that reaches this fraction of peak.
 RatePoint gemm(std::int64_t m, std::int64_t n, std::int64_t k, double fraction,
@@ -73,38 +74,55 @@ TEST_CASE("OpTimer: formats without points take those of the most similar format
 TEST_CASE(
     "OpTimer: soft-capped attention is slower than plain attention by its head width until it has points",
     "[rates]") {
-  const auto [width, factor] =
-      GENERATE(table<std::int64_t, double>({{64, 1.25}, {128, 1.25}, {256, 1.25}, {96, 3}}));
-  CAPTURE(width);
+  const auto [width, hopper, factor] = GENERATE(table<std::int64_t, bool, double>({{64, true, 1.25},
+                                                                                   {128, true, 1.25},
+                                                                                   {256, true, 1.25},
+                                                                                   {96, true, 3},
+                                                                                   {64, false, 3},
+                                                                                   {128, false, 3},
+                                                                                   {256, false, 3}}));
+  CAPTURE(width, hopper);
+  const OpPeaks& peaks = hopper ? kHopperPeaks : kRoundPeaks;
   const auto attention = [width = width](const std::string& formats, double fraction) {
     return RatePoint{"attention", {1, 8192, 8192, 0, 32, 8, width}, formats, 1.1e12, 1e8, fraction, 0};
   };
   const RatePoint plain = attention("", 0.6), capped = attention(kSoftcapText, 0.1),
                   quantizing = attention("e4m3 1x128 f32, bf16, softcap", 0.1);
-  const OpTimer before(rates_of({plain}), kRoundPeaks);
+  const OpTimer before(rates_of({plain}), peaks);
   CHECK_FALSE(before.time(plain).other_formats);
   for (const RatePoint& point : {capped, quantizing}) {
     CHECK(before.time(point).other_formats);
     CHECK(before.time(point).seconds == Approx(factor * before.time(plain).seconds));
   }
-  const OpTimer after(rates_of({plain, capped}), kRoundPeaks);
+  const OpTimer after(rates_of({plain, capped}), peaks);
   CHECK_FALSE(after.time(capped).other_formats);
   CHECK(after.time(capped).seconds == Approx(6 * after.time(plain).seconds));
   CHECK(after.time(plain).seconds == Approx(before.time(plain).seconds));
 }
 
-TEST_CASE("OpTimer: attention in wider heads than those with points is slower and counts as borrowed",
+TEST_CASE("OpTimer: attention in heads of 256 is slower, most in windows and on GPUs other than Hopper",
           "[rates]") {
-  const auto attention = [](std::int64_t width) {
-    return RatePoint{"attention", {1, 8192, 8192, 0, 32, 8, width}, "", 1.1e12, 1e8, 0.6, 0};
+  const auto attention = [](std::int64_t width, double window = 0) {
+    const double keys = 8192, outside = window > 0 ? keys - window : 0;
+    const double flops = 2 * 32 * static_cast<double>(width) * (keys * keys - outside * outside);
+    return RatePoint{"attention", {1, 8192, 8192, 0, 32, 8, width}, "", flops, 1e8, 0.6, 0};
   };
-  const OpTimer narrow(rates_of({attention(128)}), kRoundPeaks);
-  CHECK(narrow.time(attention(256)).seconds == Approx(1.2 * narrow.time(attention(128)).seconds));
+  const OpTimer narrow(rates_of({attention(128)}), kHopperPeaks),
+      elsewhere(rates_of({attention(128)}), kRoundPeaks);
+  // Time per FLOP over that of plain heads of 128.
+  const auto factor = [&](const OpTimer& timer, const RatePoint& point) {
+    const RatePoint own = attention(128);
+    return timer.time(point).seconds / point.flops / (timer.time(own).seconds / own.flops);
+  };
+  CHECK(factor(narrow, attention(256)) == Approx(1.2).epsilon(1e-3));
+  CHECK(factor(narrow, attention(256, 1024)) == Approx(1.7).epsilon(1e-2));
+  CHECK(factor(narrow, attention(200)) == Approx(1.7).epsilon(1e-3));
+  CHECK(factor(elsewhere, attention(256)) == Approx(1.7).epsilon(1e-3));
+  CHECK(factor(narrow, attention(96)) == Approx(1).epsilon(1e-3));
   CHECK(narrow.time(attention(256)).other_formats);
-  CHECK(narrow.time(attention(96)).seconds == Approx(narrow.time(attention(128)).seconds));
-  const OpTimer both(rates_of({attention(128), attention(256)}), kRoundPeaks);
+  const OpTimer both(rates_of({attention(128), attention(256)}), kHopperPeaks);
   CHECK_FALSE(both.time(attention(256)).other_formats);
-  CHECK(both.time(attention(256)).seconds == Approx(both.time(attention(128)).seconds));
+  CHECK(factor(both, attention(256)) == Approx(1).epsilon(1e-3));
 }
 
 TEST_CASE("OpTimer: leaves out points on request, and an unknown op moves bytes like all others", "[rates]") {

@@ -233,7 +233,7 @@ struct HeldOutDifferences {
     if (ours.bf16_loss) in_bf16[trunk].push_back(*ours.bf16_loss - *theirs.loss);
   }
 
-  /// Returns null unless all trunks have differences: an interval over some would be called one over all.
+  /// Returns null if any of `trunks` trunks lacks held-out losses: the card has one interval, over all trunks.
   static std::optional<MeanWithInterval> over_trunks(
       const std::map<std::int64_t, std::vector<double>>& by_trunk, std::size_t trunks) {
     if (by_trunk.size() < trunks) return std::nullopt;

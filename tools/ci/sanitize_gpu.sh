@@ -44,7 +44,7 @@ if why=$("$tests" "fill*" | grep -m 1 -E 'skipped: |No test'); then
   exit 2
 fi
 
-# A renamed test would go unwatched.
+# Fail if a pattern matches no test, as after a renaming.
 for pattern in "${attention[@]}" "${libraries[@]}" "${gemms[@]}" "${grouped[@]}"; do
   found=$("$tests" --list-test-names-only "$pattern" || true)  # its status is their number
   [ -n "$found" ] || { echo "$0: no test is named $pattern" >&2; exit 2; }

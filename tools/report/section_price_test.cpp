@@ -74,6 +74,12 @@ TEST_CASE("price section: held-out losses minus BF16's stand in the recipe and i
   CHECK(contains(section, "held-out, in BF16 [95%], nats"));
   const auto without = [](Record& row) { row.training->evaluations.clear(); };
   CHECK(!contains(section_of(price_records(without), kPriceTitle), "held-out"));
+  // An interval over two of three trunks is not shown.
+  const auto without_a_trunk = [&](Record& row) {
+    evaluate(row);
+    if (row.study->trunk == 2) row.training->evaluations.clear();
+  };
+  CHECK(!contains(section_of(price_records(without_a_trunk), kPriceTitle), "held-out"));
 }
 
 TEST_CASE("price section: a recipe that changes during its forks is named, with the step", "[study][price]") {

@@ -2,8 +2,8 @@
 //
 //   attention_bench [own|cudnn|deterministic|all|softcap|wide]      default: all
 //
-// softcap: our kernels at the shapes of Gemma 2 9B and 27B, with plain scores, beside cuDNN's, and with soft-capped scores,
-// also in its window. wide: all at heads of 256.
+// softcap: Gemma 2 9B and 27B. Plain scores with our kernels and cuDNN's, soft-capped scores with ours, with and without its
+// window. wide: every variant at head width 256.
 //
 // Causal FLOPs: 2 T^2 heads head_dim per sequence forward (two GEMMs, half of them masked). Backward counts
 // 2.5 times that: five GEMMs, including the recomputed one, as in papers on attention. A record's FLOPs and

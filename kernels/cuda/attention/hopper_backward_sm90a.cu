@@ -176,7 +176,7 @@ void launch_two_pass(const AttentionGradients& on, const AttentionShape& s, CUst
   launch_prepare<K::kHead>(on, problem, s.B, stream);
   const Operands operands{on, s};
   launch_query_side<Q>(operands, problem, stream);
-  if constexpr (K::kOwnBlocks == 1)
+  if constexpr (K::kWide)
     launch_dkv<K, WideDkvShared<K>>(attend_backward_dkv_wide<K>, operands, problem, stream);
   else
     launch_dkv<K, DkvShared<K>>(attend_backward_dkv<K>, operands, problem, stream);

@@ -1,5 +1,5 @@
 // Shared by the dq and the dk/dv kernel of Hopper attention backward. A block keeps a tile's "own" rows, two
-// matrices of 64 per math warpgroup (q and dout, or k and v), and "streams" blocks of rows of the other two,
+// matrices of 64 per math warpgroup or, at head width 256 in the dk/dv kernel, for both (q and dout, or k and v), and "streams" blocks of rows of the other two,
 // which come through a ring. GEMMs of both give the scores and their gradients; the results are written
 // through the memory of the own rows.
 #pragma once
@@ -16,12 +16,14 @@ namespace precbench::hopper {
 template <int kHeadOf, int kStreamedRowsOf, int kStagesOf, int kBuffersOf, bool kManySums, bool kCappedOf>
 struct BwdShape {
   static constexpr bool kCapped = kCappedOf;  ///< scores are soft-capped
+  static constexpr bool kWide = false;        ///< one math warpgroup computes dv, the other dk
   static constexpr int kHead = kHeadOf;
   static constexpr int kStreamedRows = kStreamedRowsOf;  ///< rows per block
   static constexpr int kStages = kStagesOf;              ///< blocks in shared memory
   static constexpr int kBuffers = kBuffersOf;            ///< tiles' own rows in shared memory
   static constexpr int kMathWarpgroups = 2;
-  static constexpr int kOwnBlocks = kMathWarpgroups, kOwn = kOwnBlocks * kRows;  ///< 64 rows; rows of a tile
+  static constexpr int kOwnBlocks = kMathWarpgroups;  ///< blocks of 64 own rows in a tile
+  static constexpr int kOwn = kOwnBlocks * kRows;     ///< rows of a tile
   static constexpr int kThreads = (kMathWarpgroups + 1) * kWarpgroup;
   static constexpr int kProducerRegisters = kManySums ? 24 : 40, kMathRegisters = kManySums ? 240 : 232;
   static constexpr int kBoxes = kHead / kBoxColumns;

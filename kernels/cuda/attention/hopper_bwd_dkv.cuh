@@ -33,7 +33,7 @@ struct DkvShape : BwdShape<kHead, 64, kStages, kBuffers, true, kCapped> {
   static constexpr bool kAhead = kAheadOf;
 };
 
-/// Row values of each block's queries; with blocks of 32, of the 64 that they are among.
+/// Row values of each block's queries. They come in groups of 64: a block of 32 loads the group that contains it.
 template <class S>
 struct RowValues {
   float of[S::kStages][S::kStreamedRows <= 64 ? 1 : S::kStreamedRows / 64][2][64];  ///< lse, delta

@@ -16,22 +16,25 @@
 
 namespace precbench::hopper {
 
-/// Blocks of 32 queries: of three blocks the wgmmas may run while a fourth is loaded.
+/// Blocks of 32 queries. A warpgroup holds up to three stages, the previous, this and the next block's; with a fourth, one is
+/// loaded meanwhile.
 template <int kHead, int kStages, bool kCapped>
 struct WideDkvShape : BwdShape<kHead, 32, kStages, 1, true, kCapped> {
+  static constexpr bool kWide = true;
   static constexpr int kOwnBlocks = 1, kOwn = kRows;
   static_assert(kStages >= 3);
 };
 
 template <class S>
 struct alignas(1024) WideDkvShared : DkvShared<S> {
-  static constexpr int kBuffers = 2;
-  float4 factors[kBuffers][S::kScores / 4][kWarpgroup];  ///< of dp - delta in ds, in accumulator order
-  Barrier factors_full[kBuffers], factors_empty[kBuffers];
+  static constexpr int kFactorBuffers = 2;
+  /// Factors of dp - delta in ds: p, times 1 - tanh^2 with soft-capped scores; [4 of a thread][thread].
+  float4 factors[kFactorBuffers][S::kScores / 4][kWarpgroup];
+  Barrier factors_full[kFactorBuffers], factors_empty[kFactorBuffers];
 
   __device__ void init() {
     DkvShared<S>::init();
-    for (int i = 0; i < kBuffers; ++i) {
+    for (int i = 0; i < kFactorBuffers; ++i) {
       factors_full[i].init(4);
       factors_empty[i].init(4);
     }
@@ -52,13 +55,13 @@ struct WideDkvMainloop {
   const DkvTile& tile;
   const int thread;
   PipelineState<S::kStages>& state;
-  PipelineState<WideDkvShared<S>::kBuffers>& buffer;
+  PipelineState<WideDkvShared<S>::kFactorBuffers>& buffer;
   const std::uint64_t own = smem_descriptor(shared.own[0][kRole][0]);
   int block = 0;
   int held = -1;  ///< the stage whose last wgmma is in flight
 
   /// x = k q^T, or v dout^T, of the block in a stage.
-  __device__ inline void begin_product(Sums x, int stage) {
+  __device__ inline void begin_gemm(Sums x, int stage) {
     wgmma_fence();
     multiply_heads<S::kHead>(x, own, smem_descriptor(shared.streamed[0][kRole]) + stage * S::kStageStep);
     wgmma_commit_group();
@@ -66,10 +69,10 @@ struct WideDkvMainloop {
 
   /// Replaces scores by probabilities and gives the other warpgroup the factors of ds.
   __device__ inline void exponentiate_scores(Sums p, int stage, int half_block) {
-    float tanh[S::kScores];
+    float tanhs[S::kScores];
     if constexpr (S::kCapped) cuda::apply_softcap(p, problem.tanh_exponent);
 #pragma unroll
-    for (int i = 0; i < S::kScores; ++i) tanh[i] = p[i];
+    for (int i = 0; i < S::kScores; ++i) tanhs[i] = p[i];
     exponentiate(p, shared.values.of[stage][0][0] + 8 * half_block, problem.scale_log2, thread);
     // Last key that the block's first query sees, and the last existing key, relative to the tile's first.
     const int seen = (tile.first_block + block) * S::kStreamedRows + problem.offset - tile.first,
@@ -83,7 +86,7 @@ struct WideDkvMainloop {
       float factor[4];
 #pragma unroll
       for (int j = 0; j < 4; ++j)
-        factor[j] = S::kCapped ? p[i + j] * cuda::tanh_slope(tanh[i + j]) : p[i + j];
+        factor[j] = S::kCapped ? p[i + j] * cuda::tanh_slope(tanhs[i + j]) : p[i + j];
       shared.factors[buffer.stage][i / 4][thread] = make_float4(factor[0], factor[1], factor[2], factor[3]);
     }
     release(shared.factors_full[buffer.stage]);
@@ -104,7 +107,7 @@ struct WideDkvMainloop {
     for (int i = 0; i < S::kScores; ++i) dp[i] = factors[i];
   }
 
-  /// Processes one block of queries; `more`: there is another. `next` holds its product, and then the next block's.
+  /// Processes one block of queries; `more`: there is another. `next` holds its scores or dp, and then the next block's.
   __device__ inline void step(Sums next, bool more, float (&sum)[S::kOuts]) {
     const int stage = state.stage;
     const unsigned parity = state.parity;
@@ -114,7 +117,7 @@ struct WideDkvMainloop {
     for (int i = 0; i < S::kScores; ++i) x[i] = next[i];
     const int ahead = more ? state.stage : stage;  // after the last block once more this one's
     shared.full[ahead].wait(more ? state.parity : parity);
-    begin_product(next, ahead);
+    begin_gemm(next, ahead);
     const int half_block = (tile.first_block + block) % (64 / S::kStreamedRows);
     if constexpr (kRole == kValues)
       exponentiate_scores(x, stage, half_block);
@@ -141,7 +144,7 @@ struct WideDkvMainloop {
     if (steps == 0) return;
     float next[S::kScores];
     shared.full[state.stage].wait(state.parity);
-    begin_product(next, state.stage);
+    begin_gemm(next, state.stage);
     wgmma_wait_group(next);
 #pragma unroll 1
     for (int i = 1; i <= steps; ++i) step(next, i < steps, sum);
@@ -158,7 +161,7 @@ __device__ inline void consume_role(WideDkvShared<S>& shared, const BackwardMaps
   constexpr int kGradient = kRole == kKeys ? 0 : 1;  // dk, dv
   PipelineState<1> own;
   PipelineState<S::kStages> streamed;
-  PipelineState<WideDkvShared<S>::kBuffers> buffer;
+  PipelineState<WideDkvShared<S>::kFactorBuffers> buffer;
   DkvTile tile{};
   for (int round = 0; tile.find<S>(problem, round); ++round) {
     float sum[S::kOuts];

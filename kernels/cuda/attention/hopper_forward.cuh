@@ -18,7 +18,8 @@
 // between them (ping-pong). Within a warpgroup the scores of the next block are issued before the GEMM with
 // the values of this one, and the softmax of the former overlaps with the latter.
 //
-// The diagram shows two math warpgroups and two stages of k and v; a head width of 64 has three of each.
+// The diagram shows two math warpgroups and two stages of k and v; a head width of 64 has three of each. A head width of 256 has
+// one buffer of q: the next tile's q is loaded when out has been stored.
 //
 // Scores, probabilities and out stay in registers. The accumulators of q k^T, rounded to BF16, are the A
 // operand of p v: the register layouts match. A tile's out is written through the shared memory of its q.
@@ -234,9 +235,11 @@ struct ForwardPipelineStates {
 template <class S>
 __device__ inline void release_q(ForwardShared<S>& shared, const ForwardPipelineStates<S>& states,
                                  int thread) {
-  if (S::kQueryBuffers == 1 || thread != 0 || states.first) return;
-  tma_store_wait_group_read<0>();
-  shared.q_empty[states.q.stage ^ 1].arrive();
+  if constexpr (S::kQueryBuffers == 2) {
+    if (thread != 0 || states.first) return;
+    tma_store_wait_group_read<0>();
+    shared.q_empty[states.q.stage ^ 1].arrive();
+  }
 }
 
 /// Computes a warpgroup's sums of one tile, over its blocks of keys (at least one).

@@ -44,7 +44,8 @@ void for_kernels(CudaDevice& device, const AttentionShape& shape, Body&& body) {
 /// nothing.
 std::vector<AttentionShape> shapes(std::int64_t D, float softcap = 0) {
   std::vector<AttentionShape> list;
-  for (const std::int64_t T : {1, 63, 64, 65, 127, 128, 129, 191, 193, 256, 300})
+  for (const std::int64_t T :
+       {1, 31, 32, 33, 63, 64, 65, 79, 80, 81, 127, 128, 129, 159, 160, 161, 191, 193, 256, 300})
     list.push_back({2, T, 2, 1, D});
   for (const std::int64_t kv_heads : {6, 3, 2, 1}) list.push_back({2, 150, 6, kv_heads, D});
   list.push_back({40, 130, 4, 2, D});  // more tiles than multiprocessors
@@ -191,11 +192,12 @@ TEST_CASE("hopper attention: errors are at most 1.1 times those of cuDNN", "[gpu
 TEST_CASE("hopper attention: deterministic kernels repeat bit for bit", "[gpu][attention]") {
   if (!gpu_here()) return;
   CudaDevice device(0);
-  const AttentionShape wide{1, 1024, 8, 4, 256};
+  // Heads of 256 whose key tiles do and do not suffice for all multiprocessors: dk and dv in parts, and as a whole.
+  const AttentionShape wide{1, 1024, 8, 4, 256}, many{3, 1024, 8, 4, 256};
   AttentionShape capped = wide;
   capped.softcap = 50;
   for (const AttentionShape& shape :
-       {AttentionShape{1, 1024, 8, 2, 128}, AttentionShape{2, 640, 8, 8, 64}, wide, capped}) {
+       {AttentionShape{1, 1024, 8, 2, 128}, AttentionShape{2, 640, 8, 8, 64}, wide, many, capped}) {
     Problem problem(device, shape, 1.5f);
     for_kernels(device, shape, [&](const HopperForward& forward, const HopperBackward& backward) {
       if (!backward.deterministic) return;
@@ -291,8 +293,14 @@ TEST_CASE("hopper attention: there are no kernels for other GPUs", "[gpu][attent
   }
   // On Hopper the kernels exist: otherwise the checks above would be vacuous.
   if (!gpu_here() || gpu_properties(0).compute_capability != 90) return;
-  CHECK_FALSE(hopper_forward_kernels(shape, 90).empty());
-  CHECK_FALSE(hopper_backward_kernels(shape, 90).empty());
+  for (const std::int64_t D : kWidths)
+    for (const float softcap : {0.0f, 50.0f}) {
+      INFO("head_dim " << D << ", softcap " << softcap);
+      AttentionShape supported{1, 128, 2, 1, D};
+      supported.softcap = softcap;
+      CHECK_FALSE(hopper_forward_kernels(supported, 90).empty());
+      CHECK(hopper_backward(supported, 90, true) != nullptr);
+    }
 }
 
 TEST_CASE("hopper attention: a NaN or Inf in a head's gradient stays in that head", "[gpu][attention]") {

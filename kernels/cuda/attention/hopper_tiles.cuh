@@ -110,7 +110,8 @@ __device__ inline void write_head(std::uint8_t (&boxes)[kBoxes][kRowsBytes], con
 /// that + 8.
 __device__ inline int row_of(int thread) { return thread / 32 * 16 + thread % 32 / 4; }
 
-/// Sets the elements of one of the thread's two rows (`half`) whose columns are `hidden`, counted from the thread's first.
+/// Sets to `value` the elements of one of the thread's two rows (`half`) for whose columns hidden(column) is true; column 0 is the
+/// thread's first.
 template <int kCount, class Hidden>
 __device__ inline void set_columns(float (&x)[kCount], int half, float value, Hidden&& hidden) {
 #pragma unroll
