@@ -2,6 +2,8 @@
 // axes.
 #include "bench/case/parallel_support.h"
 
+#include <fmt/format.h>
+
 #include <string>
 #include <utility>
 

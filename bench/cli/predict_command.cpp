@@ -184,7 +184,7 @@ CLI::App* add_predict_command(CLI::App& app, PredictCommand& command) {
       app.add_subcommand("predict", "predicted speed beside published throughput or measured steps");
   sub->footer(
       "Predicts each step on its machine with the cost model of sweep --dry-run --on, from the rates of steps measured with\n"
-      "precbench; for a record without those of its own model in its own recipe. Published points set the width of the\n"
+      "precbench. For a record, rates of its own model in its own recipe are left out. Published points set the width of the\n"
       "intervals and no other number. No GPU is needed.\n"
       "\n"
       "Examples:\n"

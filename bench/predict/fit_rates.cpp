@@ -124,8 +124,10 @@ RateErrors estimate_errors(const Rates& rates, const std::vector<Step>& steps, c
   std::map<std::string, OpTimer> timers;
   for (const Step& step : steps) {
     const RateSource& source = rates.sources[static_cast<std::size_t>(rates.points[step.begin].source)];
-    const OpTimer& timer =
-        timers.try_emplace(source.family(), timer_without(source.family(), rates, peaks)).first->second;
+    auto known = timers.find(source.family());
+    if (known == timers.end())
+      known = timers.emplace(source.family(), timer_without(source.family(), rates, peaks)).first;
+    const OpTimer& timer = known->second;
     for (std::size_t i = step.begin; i < step.end; ++i) {
       const OpCost cost = op_cost(rates.points[i]);
       const auto calls = static_cast<double>(step.calls[i - step.begin]);

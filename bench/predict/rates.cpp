@@ -11,6 +11,7 @@
 
 #include "bench/predict/rates_text.h"
 #include "kernels/base/errors.h"
+#include "kernels/gpu/shape_limits.h"
 
 namespace precbench {
 namespace {
@@ -179,22 +180,26 @@ double correction_at(const Points& points, const std::vector<double>& place) {
 /// Returns true if attention leaves out pairs that causal attention has, as in a window shorter than the sequence or within
 /// documents.
 bool leaves_out_pairs(const OpCost& op) {
-  const auto at = [&](int i) { return static_cast<double>(op.shape[static_cast<std::size_t>(i)]); };
-  const double keys = at(2), offset = at(3);
-  const auto below = [&](double t) { return t <= 0 ? 0 : t <= keys ? t * t : keys * (2 * t - keys); };
-  const double gemms = op.name == std::string_view("attention") ? 1 : 2;
-  const double causal = gemms * at(0) * at(4) * (below(at(1) + offset) - below(offset)) * 2 * at(6);
+  const auto& s = op.shape;
+  const AttentionShape causal{
+      .B = s[0], .T = s[1], .heads = s[4], .kv_heads = s[5], .head_dim = s[6], .T_k = s[2], .offset = s[3]};
+  const auto flops_of = [&](auto whole) {
+    whole.shape = causal;
+    return whole.cost().flops;
+  };
+  const double flops = op.name == std::string_view("attention") ? flops_of(ops::Attention{})
+                                                                : flops_of(ops::AttentionBackward{});
   constexpr double kRounding = 0.999;
-  return op.flops < kRounding * causal;
+  return op.flops < kRounding * flops;
 }
 
 /// Returns a factor on the time of attention with plain scores in heads of 64 or 128 and as many FLOPs, which alone have points.
 /// Measured for soft-capped scores, with precbench's Hopper and flash kernels, and for heads of 256 with its Hopper kernels on an
 /// H200 (results/h200/attention_softcap*.txt), with cuDNN's on an H100 (layers of gemma-3-4b without a window,
-/// results/h100/beside-peer-families). The same file has layers in a window, which need 2: not told apart.
+/// results/h100/beside-peer-families). Layers in a window there need about 2, which is not told apart.
 double attention_time(const OpCost& op, bool softcapped, bool hopper) {
   const std::int64_t width = op.shape[6];
-  if (softcapped) return hopper && (width == 64 || width == 128 || width == 256) ? 1.25 : 3;
+  if (softcapped) return hopper && cuda::hopper_attention_takes(width) ? 1.25 : 3;
   if (width <= 192) return 1;
   return hopper && width == 256 && !leaves_out_pairs(op) ? 1.2 : 1.7;
 }

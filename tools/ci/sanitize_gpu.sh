@@ -26,7 +26,8 @@ cd "$(dirname "$0")/../.."
 
 tests=${BUILD:-build}/precbench_tests
 limit=${LIMIT:-600}
-attention=("attention: a NaN in one head*" "hopper attention*")
+nan="attention: a NaN in one head*"
+hopper="hopper attention*"
 libraries=("attention: replay from a graph*" "hopper attention: errors are at most 1.1 times*")
 gemms=("grouped_matmul*" "route*" "products of*")
 grouped=("grouped:*" "blockwise:*")
@@ -45,7 +46,7 @@ if why=$("$tests" "fill*" | grep -m 1 -E 'skipped: |No test'); then
 fi
 
 # Fail if a pattern matches no test, as after a renaming.
-for pattern in "${attention[@]}" "${libraries[@]}" "${gemms[@]}" "${grouped[@]}"; do
+for pattern in "$nan" "$hopper" "${libraries[@]}" "${gemms[@]}" "${grouped[@]}"; do
   found=$("$tests" --list-test-names-only "$pattern" || true)  # its status is their number
   [ -n "$found" ] || { echo "$0: no test is named $pattern" >&2; exit 2; }
 done
@@ -76,7 +77,7 @@ for tool in "$@"; do
   [ "$tool" != initcheck ] || options+=(--kernel-name-exclude kernel_substring=sum_parts)
   [ "$tool" = initcheck ] || options+=(--kernel-name kernel_substring=precbench)
   [ "$tool" != racecheck ] || ops+=$(printf '~"%s"' "${gemms[@]}")
-  watched=("$ops" "${attention[0]}" "\"${attention[1]}\"~\"*cuDNN*\"")
+  watched=("$ops" "$nan" "\"$hopper\"~\"*cuDNN*\"")
   [ "$tool" = initcheck ] || watched+=("${libraries[@]}")
   [ "$tool" = racecheck ] || watched+=("${grouped[@]}")
   [ "$tool" != racecheck ] || options+=(--kernel-name-exclude kernel_substring=attend_)

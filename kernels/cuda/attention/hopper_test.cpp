@@ -291,6 +291,11 @@ TEST_CASE("hopper attention: there are no kernels for other GPUs", "[gpu][attent
     CHECK(hopper_backward_kernels(shape, compute_capability).empty());
     CHECK(!hopper_forward(shape, compute_capability));
   }
+  // Heads of 128 have cuDNN's backward with many keys, others ours.
+  for (const std::int64_t D : kWidths) {
+    INFO("head_dim " << D);
+    CHECK(hopper_backward_is_faster({1, 8192, 2, 1, D}, false) == (D != 128));
+  }
   // On Hopper the kernels exist: otherwise the checks above would be vacuous.
   if (!gpu_here() || gpu_properties(0).compute_capability != 90) return;
   for (const std::int64_t D : kWidths)
