@@ -391,10 +391,7 @@ __global__ __launch_bounds__(S::kThreads,
                              1) void attend_backward_dkv(const __grid_constant__ BackwardMaps maps,
                                                          const BackwardProblem problem) {
   wait_for_work_before();
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
-  run_warpgroups<S>(*reinterpret_cast<DkvShared<S>*>(shared_bytes), maps, problem);
-#endif
+  run_warpgroups<S, DkvShared<S>>(maps, problem);
 }
 
 }  // namespace precbench::hopper

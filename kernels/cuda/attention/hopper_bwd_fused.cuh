@@ -281,10 +281,7 @@ template <class S>
 __global__ __launch_bounds__(S::kThreads, 1) void attend_backward(const __grid_constant__ BackwardMaps maps,
                                                                   const BackwardProblem problem) {
   wait_for_work_before();
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
-  run_warpgroups<S>(*reinterpret_cast<FusedShared<S>*>(shared_bytes), maps, problem);
-#endif
+  run_warpgroups<S, FusedShared<S>>(maps, problem);
 }
 
 }  // namespace precbench::hopper

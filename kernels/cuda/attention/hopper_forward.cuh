@@ -395,10 +395,7 @@ template <class S>
 __global__ __launch_bounds__(S::kThreads, 1) void attend_forward(const __grid_constant__ ForwardMaps maps,
                                                                  const ForwardProblemOf<S> problem) {
   wait_for_work_before();
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
-  run_warpgroups<S>(*reinterpret_cast<ForwardShared<S>*>(shared_bytes), maps, problem);
-#endif
+  run_warpgroups<S, ForwardShared<S>>(maps, problem);
 }
 
 }  // namespace precbench::hopper

@@ -39,10 +39,13 @@ __device__ inline int tile_of_round(int round, int width = static_cast<int>(grid
 template <class S, class Shared, class Problem>
 __device__ inline void assist(Shared&, const Problem&) {}
 
-/// Assigns roles to a block's threads: the first warpgroup issues copies (produce, assist), the others
-/// compute (work).
+/// Body of every kernel here: assigns roles to a block's threads, which have a Shared in dynamic shared memory. The first
+/// warpgroup issues copies (produce, assist), the others compute (consume).
 template <class S, class Shared, class Maps, class Problem>
-__device__ inline void run_warpgroups(Shared& shared, const Maps& maps, const Problem& problem) {
+__device__ inline void run_warpgroups(const Maps& maps, const Problem& problem) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
+  Shared& shared = *reinterpret_cast<Shared*>(shared_bytes);
   if (threadIdx.x == 0) {
     shared.init();
     fence_mbarrier_init();
@@ -59,6 +62,7 @@ __device__ inline void run_warpgroups(Shared& shared, const Maps& maps, const Pr
     setmaxnreg_inc<S::kMathRegisters>();
     consume<S>(shared, maps, problem, warpgroup);
   }
+#endif
 }
 
 /// For one thread: initializes `count` buffers filled by one thread and released by `readers` arrivals.
