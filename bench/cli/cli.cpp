@@ -224,7 +224,7 @@ SweepCommand for_named_gpu(SweepCommand command) {
                     command.on.empty() ? "names a GPU to plan for" : "names a machine to predict"));
   // An unknown name is an error, whatever the cases are.
   if (command.on.empty())
-    find_room(command.gpu);
+    find_memory_limit(command.gpu);
   else
     find_machine(command.on);
   const auto device = command.axes.find("device");
@@ -375,7 +375,7 @@ int sweep(const SweepCommand& given) {
       return kSweepDone;
     }
     const bool on_gpu = std::any_of(grid.begin(), grid.end(), [](const Plan& plan) { return plan.on_gpu; });
-    print_dry_run(grid, on_gpu ? find_room(command.gpu) : std::nullopt);
+    print_dry_run(grid, on_gpu ? find_memory_limit(command.gpu) : std::nullopt);
     return kSweepDone;
   }
   refuse_standard_input(grid);

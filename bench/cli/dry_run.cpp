@@ -94,7 +94,7 @@ std::vector<std::string> lines_about_bf16(const std::vector<Plan>& grid, const s
 /// Returns lines about the rows that do not fit, or that FP8 gathers keep from running, with the nearest
 /// change. Lines beyond kMostLines are empty, because the search takes long and they are only counted.
 std::vector<std::string> lines_about_changes(const std::vector<Plan>& grid, const std::vector<Row>& rows,
-                                             const CaseLabels& labels, const std::optional<GpuRoom>& room) {
+                                             const CaseLabels& labels, const std::optional<MemoryLimit>& limit) {
   std::vector<std::string> lines;
   for (std::size_t i = 0; i < grid.size(); ++i) {
     const std::string label = labels.of(grid[i]);
@@ -103,12 +103,12 @@ std::vector<std::string> lines_about_changes(const std::vector<Plan>& grid, cons
       for (const Change& change : runnable_changes(grid[i])) ways.push_back(change.text());
       if (!ways.empty())
         lines.push_back(fmt::format("{}: would run with {}", label, fmt::join(ways, ", or with ")));
-    } else if (room && !fits(rows[i].prediction.memory.peak, *room)) {
+    } else if (limit && !fits(rows[i].prediction.memory.peak, *limit)) {
       if (lines.size() >= kMostLines) {
         lines.emplace_back();
         continue;
       }
-      const std::optional<Change> change = nearest_change(grid[i], *room);
+      const std::optional<Change> change = nearest_change(grid[i], *limit);
       lines.push_back(
           change
               ? fmt::format("{}: does not fit; the nearest change that does: {} ({} GiB)", label,
@@ -152,7 +152,7 @@ std::vector<Row> predict_all(const std::vector<Plan>& grid, const KnownGpu* gpu)
 
 }  // namespace
 
-void print_dry_run(const std::vector<Plan>& grid, const std::optional<GpuRoom>& room) {
+void print_dry_run(const std::vector<Plan>& grid, const std::optional<MemoryLimit>& limit) {
   const CaseLabels labels(grid);
   const std::unique_ptr<Device> device = gpu_of(grid);
   const std::optional<KnownGpu> gpu =
@@ -165,7 +165,7 @@ void print_dry_run(const std::vector<Plan>& grid, const std::optional<GpuRoom>& 
   for (const Field* field : labels.fields()) rows[0].push_back(field->name);
   std::string alignment(rows[0].size(), 'l');
   rows[0].push_back("GiB/GPU");
-  if (room) rows[0].push_back("fits");
+  if (limit) rows[0].push_back("fits");
   rows[0].insert(rows[0].end(), {"FLOPs/token", "FLOPs/step"});
   const bool apart = std::any_of(grid.begin(), grid.end(),
                                  [](const Plan& plan) { return plan.parameters.expert_ranks > 1; });
@@ -179,7 +179,7 @@ void print_dry_run(const std::vector<Plan>& grid, const std::optional<GpuRoom>& 
     for (const Field* field : labels.fields()) row.push_back(get_text(grid[i].fields, *field));
     if (cases[i].failure.empty()) {
       row.push_back(gib(p.memory.peak));
-      if (room) row.push_back(fits(p.memory.peak, *room) ? "yes" : "no");
+      if (limit) row.push_back(fits(p.memory.peak, *limit) ? "yes" : "no");
       row.insert(row.end(),
                  {fmt::format("{:.4e}", p.flops_per_token), fmt::format("{:.4e}", p.flops_per_step)});
       if (apart)
@@ -194,12 +194,12 @@ void print_dry_run(const std::vector<Plan>& grid, const std::optional<GpuRoom>& 
     rows.push_back(std::move(row));
   }
   fmt::print("{}", aligned(rows, alignment));
-  if (room)
-    fmt::print("fits: {}, {} GiB ({}), of which {} GiB is left for the driver and libraries\n", room->name,
-               gib(room->bytes), room->source, kContextBytes >> 30);
+  if (limit)
+    fmt::print("fits: {}, {} GiB ({}), of which {} GiB is left for the driver and libraries\n", limit->name,
+               gib(limit->bytes), limit->source, kContextBytes >> 30);
   std::fflush(stdout);  // the search for changes takes a moment
   print_lines(lines_about_bf16(grid, cases, labels));
-  print_lines(lines_about_changes(grid, cases, labels, room));
+  print_lines(lines_about_changes(grid, cases, labels, limit));
   fmt::print("{}; GiB/GPU is the largest peak of any GPU; model FLOPs, causal attention halved{}\n",
              count_cases(grid.size()),
              timed ? "; s/step at least: ops at the GPU's peak rates, without collectives" : "");

@@ -239,7 +239,7 @@ TEST_CASE("stopped sweep: SIGKILL also ends its case", "[endurance]") {
 
 TEST_CASE("sweep on a full disk: one line and status 130 and finished rows are kept", "[endurance]") {
   // The first or a later row does not fit. LLVM's OpenMP needs a file of 1,024 bytes at start.
-  const rlim_t room = GENERATE(1024, 6000);
+  const rlim_t bytes = GENERATE(1024, 6000);
   const TempDirectory directory;
   const SweepOptions options = sweep_into(directory, kSlowCase);
   const auto grid = slow_cases(8, 0);
@@ -247,13 +247,13 @@ TEST_CASE("sweep on a full disk: one line and status 130 and finished rows are k
     errors_to(directory / "stderr");
     // A file size limit simulates a full disk: the write that crosses it is cut short in the same way.
     signal(SIGXFSZ, SIG_IGN);
-    const rlimit limit = {room, room};
+    const rlimit limit = {bytes, bytes};
     setrlimit(RLIMIT_FSIZE, &limit);
     return run_sweep(grid, options);
   });
   CHECK(exit_status(pid) == kSweepInterrupted);
   const std::size_t before = rows_by_seed(options).size();
-  CHECK(((before > 0) == (room > 1024) && before < grid.size()));
+  CHECK(((before > 0) == (bytes > 1024) && before < grid.size()));
   const std::string said = file_text(directory / "stderr"), records = options.out + "/records.jsonl";
   INFO(said);
   CHECK(said.starts_with("cannot write " + records + ": "));

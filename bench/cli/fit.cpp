@@ -16,7 +16,7 @@
 namespace precbench {
 namespace {
 
-std::string source_of_room(double gb) {
+std::string source_of_memory(double gb) {
   return fmt::format("{:.0f}% of the data sheet's {:g} GB", 100 * kUsableMemory, gb);
 }
 
@@ -153,40 +153,40 @@ const std::vector<Measure>& measures() {
 }
 
 /// Returns the changed case with the recomputation that repeats least and still fits.
-Case with_least_recompute(const Case& c, const Case& changed, const GpuRoom& room) {
+Case with_least_recompute(const Case& c, const Case& changed, const MemoryLimit& limit) {
   if (changed.recompute == c.recompute) return changed;
   for (const Case& less : more_recompute(with_recompute(changed, c.recompute)))
-    if (const auto peak = peak_of(less); peak && fits(*peak, room)) return less;
+    if (const auto peak = peak_of(less); peak && fits(*peak, limit)) return less;
   return changed;
 }
 
-Change change_to(const Case& c, const Case& changed, const GpuRoom& room) {
-  const Case least = with_least_recompute(c, changed, room);
+Change change_to(const Case& c, const Case& changed, const MemoryLimit& limit) {
+  const Case least = with_least_recompute(c, changed, limit);
   return change_between(c, least, peak_of(least).value());
 }
 
 /// Returns the first level of one measure with which the case fits.
-std::optional<Change> single_change(const Case& c, const GpuRoom& room) {
+std::optional<Change> single_change(const Case& c, const MemoryLimit& limit) {
   for (const Measure& measure : measures())
     for (const Case& changed : measure(c))
-      if (const auto peak = peak_of(changed); peak && fits(*peak, room)) return change_to(c, changed, room);
+      if (const auto peak = peak_of(changed); peak && fits(*peak, limit)) return change_to(c, changed, limit);
   return std::nullopt;
 }
 
 /// Returns the first two measures, each at one level, with which the case fits.
-std::optional<Change> pair_of_changes(const Case& c, const GpuRoom& room) {
+std::optional<Change> pair_of_changes(const Case& c, const MemoryLimit& limit) {
   const std::vector<Measure>& all = measures();
   for (std::size_t first = 0; first < all.size(); ++first)
     for (std::size_t second = first + 1; second < all.size(); ++second)
       for (const Case& half : all[first](c))
         for (const Case& changed : all[second](half))
-          if (const auto peak = peak_of(changed); peak && fits(*peak, room))
-            return change_to(c, changed, room);
+          if (const auto peak = peak_of(changed); peak && fits(*peak, limit))
+            return change_to(c, changed, limit);
   return std::nullopt;
 }
 
 /// Applies measures one after the other, each at the level that suffices or saves most, until the case fits.
-std::optional<Case> with_all_measures(const Case& c, const GpuRoom& room) {
+std::optional<Case> with_all_measures(const Case& c, const MemoryLimit& limit) {
   Case best = c;
   std::optional<std::int64_t> least = peak_of(c);
   for (const Measure& measure : measures())
@@ -195,19 +195,19 @@ std::optional<Case> with_all_measures(const Case& c, const GpuRoom& room) {
       if (!peak || (least && *peak >= *least)) continue;
       best = changed;
       least = peak;
-      if (fits(*peak, room)) return best;
+      if (fits(*peak, limit)) return best;
     }
   return std::nullopt;
 }
 
 /// Takes back every field that is not needed, from what a user would least like to change, and as much of the
 /// smaller batch as possible.
-Case without_needless(const Case& c, Case changed, const GpuRoom& room) {
+Case without_needless(const Case& c, Case changed, const MemoryLimit& limit) {
   static constexpr const char* kLeastWanted[] = {"master", "grads",     "moments",
                                                  "gather", "grad_sync", "recompute"};
   const auto keep_if_it_fits = [&](const Case& simpler) {
     const auto peak = peak_of(simpler);
-    const bool good = peak && fits(*peak, room);
+    const bool good = peak && fits(*peak, limit);
     if (good) changed = simpler;
     return good;
   };
@@ -255,20 +255,20 @@ std::string gib(std::int64_t bytes) {
   return fmt::format("{:.{}f}", value, value < 10 ? 3 : 1);
 }
 
-GpuRoom room_of(const Machine& machine) {
+MemoryLimit memory_limit_of(const Machine& machine) {
   return {machine.driver_name.empty() ? machine.name : machine.driver_name, usable_bytes(machine),
-          source_of_room(machine.memory_gb)};
+          source_of_memory(machine.memory_gb)};
 }
 
-std::optional<GpuRoom> find_room(const std::string& name) {
+std::optional<MemoryLimit> find_memory_limit(const std::string& name) {
   if (!name.empty()) {
     const DatasheetGpu gpu = find_datasheet_gpu(name);
-    return GpuRoom{gpu.name, gpu.bytes, source_of_room(gpu.memory_gb)};
+    return MemoryLimit{gpu.name, gpu.bytes, source_of_memory(gpu.memory_gb)};
   }
-  std::optional<GpuRoom> smallest;
+  std::optional<MemoryLimit> smallest;
   for (int ordinal = 0; ordinal < find_gpus().count; ++ordinal)
     if (const std::int64_t bytes = gpu_memory(ordinal).total_bytes; !smallest || bytes < smallest->bytes)
-      smallest = GpuRoom{gpu_properties(ordinal).name, bytes, "of this machine"};
+      smallest = MemoryLimit{gpu_properties(ordinal).name, bytes, "of this machine"};
   return smallest;
 }
 
@@ -278,13 +278,13 @@ std::string Change::text() const {
   return fmt::format("{}", fmt::join(words, " "));
 }
 
-std::optional<Change> nearest_change(const Plan& plan, const GpuRoom& room) {
+std::optional<Change> nearest_change(const Plan& plan, const MemoryLimit& limit) {
   const Case& c = plan.fields;
-  if (auto change = single_change(c, room)) return change;
-  if (auto change = pair_of_changes(c, room)) return change;
-  const std::optional<Case> all = with_all_measures(c, room);
+  if (auto change = single_change(c, limit)) return change;
+  if (auto change = pair_of_changes(c, limit)) return change;
+  const std::optional<Case> all = with_all_measures(c, limit);
   if (!all) return std::nullopt;
-  return change_to(c, without_needless(c, *all, room), room);
+  return change_to(c, without_needless(c, *all, limit), limit);
 }
 
 std::vector<Change> runnable_changes(const Plan& plan) {

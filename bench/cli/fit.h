@@ -17,22 +17,22 @@ namespace precbench {
 std::string gib(std::int64_t bytes);
 
 /// Memory of the GPU that a dry run asks about.
-struct GpuRoom {
+struct MemoryLimit {
   std::string name;  ///< as the driver reports it
   std::int64_t bytes = 0;
   std::string source;  ///< "98% of the data sheet's 80 GB", "of this machine"
 };
 
-/// Returns the room of one GPU of a machine.
-GpuRoom room_of(const Machine& machine);
+/// Returns the memory of one GPU of a machine.
+MemoryLimit memory_limit_of(const Machine& machine);
 
-/// Returns the room of the GPU that `name` names, in the table of data sheets; of this machine's smallest GPU
+/// Returns the memory of the GPU that `name` names, in the table of data sheets; of this machine's smallest GPU
 /// if it is empty; null if there is none. Throws InvalidInput for an unknown name.
-std::optional<GpuRoom> find_room(const std::string& name);
+std::optional<MemoryLimit> find_memory_limit(const std::string& name);
 
 /// Bytes that a process holds on a GPU outside of what is predicted: context and libraries.
 inline constexpr std::int64_t kContextBytes = std::int64_t{1} << 30;
-inline bool fits(std::int64_t peak, const GpuRoom& room) { return peak + kContextBytes <= room.bytes; }
+inline bool fits(std::int64_t peak, const MemoryLimit& limit) { return peak + kContextBytes <= limit.bytes; }
 
 /// Fields of a case with other values: flags in the order of the field table.
 struct Change {
@@ -47,7 +47,7 @@ struct Change {
 /// sharding, FP8 gathers) over BF16 optimizer state and smaller batches with more accumulation to more ranks;
 /// else two of these; else as many as it takes, without those that are not needed. Every candidate is
 /// predicted. Null if none is found, up to kMostRanks ranks.
-std::optional<Change> nearest_change(const Plan& plan, const GpuRoom& room);
+std::optional<Change> nearest_change(const Plan& plan, const MemoryLimit& limit);
 inline constexpr std::int64_t kMostRanks = 1024;
 
 /// Returns changes with which an unsupported case with FP8 gathers would run: BF16 gathers, and the most

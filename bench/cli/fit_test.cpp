@@ -29,15 +29,15 @@ Case changed(Case c, const Change& change, const std::vector<std::string>& witho
 }
 
 /// Returns true if the case runs and fits.
-bool is_good(const Case& c, const GpuRoom& room) {
+bool is_good(const Case& c, const MemoryLimit& limit) {
   const Prediction prediction = predict(resolve(c, Refusals::kept));
-  return !prediction.unsupported && fits(prediction.memory.peak, room);
+  return !prediction.unsupported && fits(prediction.memory.peak, limit);
 }
 
 }  // namespace
 
 TEST_CASE("nearest_change: what leaves training as it is comes first", "[cli][fit]") {
-  const GpuRoom h100 = find_room("h100").value();
+  const MemoryLimit h100 = find_memory_limit("h100").value();
   const auto change = [&](const std::map<std::string, std::string>& fields) {
     return nearest_change(resolve(case_of(fields)), h100).value().text();
   };
@@ -55,7 +55,7 @@ TEST_CASE("nearest_change: what leaves training as it is comes first", "[cli][fi
 }
 
 TEST_CASE("nearest_change: recomputation repeats as little as suffices", "[cli][fit]") {
-  const GpuRoom h100 = find_room("h100").value();
+  const MemoryLimit h100 = find_memory_limit("h100").value();
   const auto flops = [](const Case& c) { return dry_run(resolve(c), nullptr).model_flops(); };
   std::set<std::string> proposed;
   for (const char* batch : {"3", "4", "6", "8", "12"}) {
@@ -102,27 +102,27 @@ TEST_CASE("nearest_change: changes are sufficient and each is needed", "[cli][fi
   const std::map<std::string, std::vector<std::string>> together = {
       {"--accumulation", {"--accumulation", "--batch"}}, {"--batch", {"--accumulation", "--batch"}}};
   for (const auto& [gpu, fields] : cases) {
-    const GpuRoom room = find_room(gpu).value();
+    const MemoryLimit limit = find_memory_limit(gpu).value();
     const Case c = case_of(fields);
     INFO(gpu << ' ' << c.model);
-    REQUIRE(!is_good(c, room));
-    const std::optional<Change> change = nearest_change(resolve(c), room);
+    REQUIRE(!is_good(c, limit));
+    const std::optional<Change> change = nearest_change(resolve(c), limit);
     REQUIRE(change);
     INFO(change->text());
-    CHECK(is_good(changed(c, *change), room));
+    CHECK(is_good(changed(c, *change), limit));
     CHECK(predict(resolve(changed(c, *change))).memory.peak == change->peak);
     for (const auto& [flag, value] : change->flags) {
       INFO("without " << flag);
       const auto group = together.find(flag);
       const Case without = changed(c, *change, group == together.end() ? std::vector{flag} : group->second);
-      CHECK(!is_good(without, room));
+      CHECK(!is_good(without, limit));
     }
     CHECK(changed(c, *change).batch * changed(c, *change).accumulation == c.batch * c.accumulation);
   }
 }
 
 TEST_CASE("nearest_change: none for a model that fits nowhere", "[cli][fit]") {
-  const GpuRoom small = find_room("l4").value();
+  const MemoryLimit small = find_memory_limit("l4").value();
   CHECK(!nearest_change(resolve(case_of({{"model", "llama3.1-405b"}, {"seq", "131072"}, {"batch", "1"}})),
                         small));
 }

@@ -225,9 +225,9 @@ const char* name_of(Fit fit) {
 }
 
 Fit fit_of(std::int64_t peak, const Machine& machine) {
-  const GpuRoom room = room_of(machine);
-  if (!fits(peak, room)) return Fit::no;
-  return static_cast<double>(peak + kContextBytes) > kTight * static_cast<double>(room.bytes) ? Fit::tight
+  const MemoryLimit limit = memory_limit_of(machine);
+  if (!fits(peak, limit)) return Fit::no;
+  return static_cast<double>(peak + kContextBytes) > kTight * static_cast<double>(limit.bytes) ? Fit::tight
                                                                                               : Fit::yes;
 }
 
@@ -266,10 +266,10 @@ void print_predictions(const std::vector<Plan>& grid, const CostModel& model, bo
   const CaseLabels labels(grid);
   print_speeds(grid, predictions, labels);
   print_times(grid, predictions, labels);
-  const GpuRoom room = room_of(model.machine());
+  const MemoryLimit limit = memory_limit_of(model.machine());
   fmt::print(
       "{}; predicted for {}, {} GiB ({}), of which {} GiB is left for the driver and libraries; rates {} {}\n",
-      count_cases(grid.size()), room.name, gib(room.bytes), room.source, kContextBytes >> 30,
+      count_cases(grid.size()), limit.name, gib(limit.bytes), limit.source, kContextBytes >> 30,
       model.borrowed() ? "borrowed from" : "measured on", model.rates().machine);
 }
 

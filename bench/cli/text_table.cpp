@@ -54,11 +54,11 @@ std::string fitted(const TextRows& rows, std::size_t width) {
     for (const Width& column : columns) all += column.cells;
     return all > width ? all - width : 0;
   };
-  const auto room = [](const Width& column) { return column.cells > column.word ? column.cells : 0; };
+  const auto slack = [](const Width& column) { return column.cells > column.word ? column.cells : 0; };
   while (excess() > 0) {
     const auto widest = std::max_element(columns.begin(), columns.end(),
-                                         [&](const Width& a, const Width& b) { return room(a) < room(b); });
-    if (room(*widest) == 0) break;
+                                         [&](const Width& a, const Width& b) { return slack(a) < slack(b); });
+    if (slack(*widest) == 0) break;
     --widest->cells;
   }
   TextRows lines;

@@ -16,7 +16,7 @@ using namespace precbench;
 namespace {
 
 constexpr int kRanks = 4;
-constexpr std::int64_t kRoom = 1 << 20, kGathered = 4096;
+constexpr std::int64_t kBlockBytes = 1 << 20, kGathered = 4096;
 
 struct Probed {
   std::vector<std::optional<double>> rates;
@@ -48,7 +48,7 @@ std::vector<Probed> probe(std::int64_t capacity) {
     comm.all_gather({full.data(), DType::f32, 1, 2 * kGathered},
                     {shard.data(), DType::f32, 1, kGathered / 2});
 
-    std::vector<std::byte> block(kRoom);
+    std::vector<std::byte> block(kBlockBytes);
     Arena arena(block.data(), capacity);
     Probed& probed = results[r];
     probed.step = by_name(kinds);
@@ -64,7 +64,7 @@ std::vector<Probed> probe(std::int64_t capacity) {
 }  // namespace
 
 TEST_CASE("bus_bandwidths: each collective runs between the ranks of the step's largest buffer", "[comm]") {
-  for (Probed& probed : probe(kRoom)) {
+  for (Probed& probed : probe(kBlockBytes)) {
     REQUIRE(probed.rates.size() == 2);
     for (const auto& rate : probed.rates) CHECK(rate.value_or(0) > 0);
     for (const auto& [name, passes] : {std::pair{"all_gather", 1}, std::pair{"all_reduce", 2}}) {
@@ -103,8 +103,8 @@ TEST_CASE("bus_bandwidths: the collectives of FP8 gradients have rates too", "[c
                     {sent.data(), DType::e4m3, 1, kGathered}, parts);
     comm.all_reduce_max({amaxes.data(), DType::f32, 1, 4});
     const std::vector<CollectiveCount> kinds = comm.counts();
-    std::vector<std::byte> block(kRoom);
-    Arena arena(block.data(), kRoom);
+    std::vector<std::byte> block(kBlockBytes);
+    Arena arena(block.data(), kBlockBytes);
     rates[r] = bus_bandwidths(device, arena, {&comm}, kinds);
   });
   for (const auto& of_rank : rates) {

@@ -16,7 +16,7 @@
 
 namespace precbench {
 
-std::optional<std::int64_t> room_for_arena(const Plan& plan, const NodeShare& share) {
+std::optional<std::int64_t> bytes_for_arena(const Plan& plan, const NodeShare& share) {
   if (!plan.on_gpu || plan.fields.fidelity_batches == 0) return std::nullopt;
   // Upper bound for NCCL's buffers and cuBLASLt's kernels.
   constexpr std::int64_t kLibraries = std::int64_t{4} << 30;

@@ -17,7 +17,7 @@ namespace precbench {
 
 /// Returns the bytes available for an arena on the fullest of a process's GPUs, if a fidelity probe needs to
 /// know; else null.
-std::optional<std::int64_t> room_for_arena(const Plan& plan, const NodeShare& share);
+std::optional<std::int64_t> bytes_for_arena(const Plan& plan, const NodeShare& share);
 
 /// Runs the fidelity probe, if the plan asks for it, on the weights before the first step. The accounting of
 /// memory starts after it.

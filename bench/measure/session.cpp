@@ -135,17 +135,17 @@ void Session::choose_by_memory(const Device& device) {
   const bool weights = plan_.reshard == Reshard::automatic && parameters.parallel.weight_shards() > 1;
   const bool gradients = plan_.grad_sync == GradSync::automatic && plan_.has_grad_sync();
   if (!weights && !gradients) return;
-  std::optional<std::int64_t> room;
+  std::optional<std::int64_t> available;
   if (plan_.on_gpu) {
-    room = gpu_memory(share_.first_gpu).total_bytes;
+    available = gpu_memory(share_.first_gpu).total_bytes;
     for (int i = 1; i < share_.local; ++i)
-      room = std::min(*room, gpu_memory(share_.first_gpu + i).total_bytes);
+      available = std::min(*available, gpu_memory(share_.first_gpu + i).total_bytes);
   } else if (const auto left = available_memory()) {
-    room = *left / share_.local;
+    available = *left / share_.local;
   }
   const auto choose = [&](bool& kept) {
     kept = true;
-    kept = !unsupported_reason(plan_) && (!room || dry_run(plan_, &device).extent <= *room / 10 * 9);
+    kept = !unsupported_reason(plan_) && (!available || dry_run(plan_, &device).extent <= *available / 10 * 9);
   };
   if (weights) {
     choose(parameters.keep_gathered);
@@ -189,7 +189,7 @@ void Session::run() {
     const std::unique_ptr<Device> device = make_device(share_.first);
     if (const auto why = device->fallback_reason()) builder_.warn({*why});
     choose_by_memory(*device);
-    accounts_ = dry_run(plan_, device.get(), room_for_arena(plan_, share_));
+    accounts_ = dry_run(plan_, device.get(), bytes_for_arena(plan_, share_));
     builder_.describe(*device, *data_, accounts_);
   }
   check_host_memory();

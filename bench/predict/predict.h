@@ -32,10 +32,10 @@ struct DryRun {
   std::vector<OpCost> ops() const { return trace.calls(); }
 };
 
-/// `device`: device whose run is predicted; null for one on which everything is native. `room`: bytes
+/// `device`: device whose run is predicted; null for one on which everything is native. `available`: bytes
 /// available to the arena, beyond which a fidelity probe keeps its reference on the host; null if unlimited.
 /// Throws OutOfMemory for a rank that needs more than any machine has, 32 PiB.
-DryRun dry_run(const Plan& plan, const Device* device, std::optional<std::int64_t> room = std::nullopt);
+DryRun dry_run(const Plan& plan, const Device* device, std::optional<std::int64_t> available = std::nullopt);
 
 /// Returns the bytes that saving weights and quantization statistics need in addition to the step's.
 std::int64_t watching_bytes(const Plan& plan);

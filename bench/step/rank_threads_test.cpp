@@ -70,8 +70,8 @@ TEST_CASE("run_rank_threads: a thread that cannot be started counts as a failure
     signal(SIGABRT, SIG_DFL);  // not the test framework's handler
     std::size_t pages = 0;
     std::ifstream("/proc/self/statm") >> pages;
-    const rlim_t room = pages * 4096 + (rlim_t{256} << 20);  // for stacks of 8 MiB by default
-    const rlimit limit = {room, room};
+    const rlim_t bytes = pages * 4096 + (rlim_t{256} << 20);  // for stacks of 8 MiB by default
+    const rlimit limit = {bytes, bytes};
     setrlimit(RLIMIT_AS, &limit);
     std::atomic<bool> released = false;
     try {

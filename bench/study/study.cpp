@@ -114,14 +114,14 @@ void append(Cases& cases, Cases more) {
 }
 
 /// Number of cases that fit at a time, and the number of GPUs.
-struct Room {
+struct Concurrency {
   int at_once = 1, gpus = 1;
   bool on_gpu = false;
 };
 
 /// Returns one case per thread on the CPU, and a few on every GPU, which hides the start of processes: as
 /// many as fit into three quarters of the free memory.
-Room room_for(const std::vector<Plan>& plans, int wanted) {
+Concurrency concurrency_for(const std::vector<Plan>& plans, int wanted) {
   constexpr std::int64_t kMostOnGpu = 3;
   constexpr std::int64_t kContext = std::int64_t{1} << 30;  // bytes of a process outside the arena
   std::int64_t largest = 0;
@@ -131,19 +131,19 @@ Room room_for(const std::vector<Plan>& plans, int wanted) {
     if (plan.ranks > 1 || unsupported_reason(plan)) return {};
     largest = std::max(largest, predict(plan).memory.peak + kContext);
   }
-  Room room;
-  room.on_gpu = plans.front().on_gpu;
+  Concurrency concurrency;
+  concurrency.on_gpu = plans.front().on_gpu;
   std::int64_t fit = std::min(openmp_threads(), kMostStopped);
-  if (room.on_gpu) {
+  if (concurrency.on_gpu) {
     if (find_gpus().count == 0) return {};
-    room.gpus = find_gpus().count;
-    fit = std::min(room.gpus, kMostStopped / static_cast<int>(kMostOnGpu)) *
+    concurrency.gpus = find_gpus().count;
+    fit = std::min(concurrency.gpus, kMostStopped / static_cast<int>(kMostOnGpu)) *
           std::clamp(gpu_memory(0).free_bytes * 3 / 4 / largest, std::int64_t{1}, kMostOnGpu);
   } else if (const auto left = available_memory()) {
     fit = std::min(fit, *left * 3 / 4 / largest);
   }
-  room.at_once = static_cast<int>(std::max(std::int64_t{1}, wanted > 0 ? std::int64_t{wanted} : fit));
-  return room;
+  concurrency.at_once = static_cast<int>(std::max(std::int64_t{1}, wanted > 0 ? std::int64_t{wanted} : fit));
+  return concurrency;
 }
 
 /// Prints the number of sensitivity cells of each case.
@@ -160,7 +160,7 @@ void print_cells(const std::vector<StudyCase>& cases) {
 }
 
 /// Prints the cost of each part of the study and of all. `pace`: null without an estimate of the time.
-void print_plan(const std::vector<StudyCase>& cases, const std::optional<StudyPace>& pace, const Room& room,
+void print_plan(const std::vector<StudyCase>& cases, const std::optional<StudyPace>& pace, const Concurrency& concurrency,
                 const std::string& head) {
   static const std::map<StudyPart, const char*> kWords = {
       {StudyPart::trunk, "trunks, BF16"},
@@ -178,7 +178,7 @@ void print_plan(const std::vector<StudyCase>& cases, const std::optional<StudyPa
     for (const StudyCase& one : part) steps += one.fields.steps;
     rows.push_back({words, std::to_string(part.size()), std::to_string(steps)});
     if (pace)
-      rows.back().push_back(describe_seconds(pace->seconds(part, room.at_once, room.on_gpu ? room.gpus : 0)));
+      rows.back().push_back(describe_seconds(pace->seconds(part, concurrency.at_once, concurrency.on_gpu ? concurrency.gpus : 0)));
   };
   for (const auto& [part, words] : kWords) {
     std::vector<StudyCase> of_part;
@@ -208,7 +208,7 @@ double bytes_of_state(const Plan& plan) {
 
 /// Returns "study of tiny on cpu: 3 trunks, forks of 60 steps after 100, 200; ...; checkpoints of 0.1 GB and
 /// rows in out/study".
-std::string head_of(const StudySettings& settings, const std::vector<Plan>& trunks, const Room& room,
+std::string head_of(const StudySettings& settings, const std::vector<Plan>& trunks, const Concurrency& concurrency,
                     const std::string& out) {
   double bytes = 0;
   const std::vector<std::int64_t> ages = settings.kept_ages();
@@ -220,7 +220,7 @@ std::string head_of(const StudySettings& settings, const std::vector<Plan>& trun
   return fmt::format(
       "study of {} on {}: {}, forks of {} steps after {}; {} at a time; checkpoints of {:.2g} GB and rows in {}",
       fmt::join(models_of(settings), ", "), trunks.front().fields.device, plural(settings.trunks, "trunk"),
-      settings.fork_steps, when, count_cases(static_cast<std::size_t>(room.at_once)), bytes / 1e9, out);
+      settings.fork_steps, when, count_cases(static_cast<std::size_t>(concurrency.at_once)), bytes / 1e9, out);
 }
 
 /// Returns a warning if a trunk reads its text several times, because verdicts would then concern
@@ -379,9 +379,9 @@ int study(const StudyCommand& command) {
   options.out = out;
   options.timeout_s = command.timeout ? parse_timeout(*command.timeout) : options.timeout_s;
   options.summary = false;
-  const Room room = room_for(trunks, command.options.at_once);
-  options.at_once = room.at_once, options.gpus = room.gpus;
-  if (!trunks.front().on_gpu) share_threads(room.at_once);
+  const Concurrency concurrency = concurrency_for(trunks, command.options.at_once);
+  options.at_once = concurrency.at_once, options.gpus = concurrency.gpus;
+  if (!trunks.front().on_gpu) share_threads(concurrency.at_once);
 
   check_inputs(trunks);
   if (const auto warning = repeated_text_warning(trunks.front())) tell("precbench: " + *warning);
@@ -394,7 +394,7 @@ int study(const StudyCommand& command) {
   tell_model_warnings(trunks);
   const std::optional<StudyPace> pace =
       command.dry_run ? estimate_pace(options.child, models.front()) : std::nullopt;
-  print_plan(all, pace, room, head_of(settings, trunks, room, out));
+  print_plan(all, pace, concurrency, head_of(settings, trunks, concurrency, out));
   if (command.dry_run) return kSweepDone;
 
   check_files(trunks);

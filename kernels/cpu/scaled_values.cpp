@@ -21,7 +21,7 @@ void CpuDevice::do_encode(const ops::Encode& op) {
     if (op.measure)
       amaxes[first / cpu::kUpdateChunk] = amax_bits(values, n);
     else
-      cpu::store_scaled(op.codes, op.scale, first, n, values, op.room);
+      cpu::store_scaled(op.codes, op.scale, first, n, values, op.headroom);
   });
   if (!op.measure) return;
   for (const std::int32_t bits : amaxes) cpu::raise_amax(op.scale, bits);

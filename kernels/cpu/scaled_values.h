@@ -18,11 +18,11 @@ inline const float* load_scaled(const Tensor& codes, const Tensor& scale, std::i
   return buffer;
 }
 
-/// Stores with the scale that the amax gives, recorded later, divided by `room`.
+/// Stores with the scale that the amax gives, recorded later, divided by `headroom`.
 inline void store_scaled(const Tensor& codes, const StateScale& scale, std::int64_t first, std::int64_t n,
-                         const float* values, float room = 1) {
+                         const float* values, float headroom = 1) {
   const float factor =
-      state_scale(*scale.amax.as<float>(), state_max(codes.dtype) / room, *scale.scale.as<float>());
+      state_scale(*scale.amax.as<float>(), state_max(codes.dtype) / headroom, *scale.scale.as<float>());
   for (std::int64_t i = 0; i < n; ++i) state_encode(codes.dtype, codes.data, first + i, values[i] * factor);
 }
 

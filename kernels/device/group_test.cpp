@@ -73,7 +73,7 @@ PRECBENCH_OP_TEST(group_on, "group") {
 
 PRECBENCH_OP_TEST(permute_on, "permute: codes gathered are codes of what was gathered") {
   // The capacity exceeds the number of tokens.
-  const std::int64_t T = 150, room = 193, K = 2, E = 5, C = 256;
+  const std::int64_t T = 150, value_rows = 193, K = 2, E = 5, C = 256;
   for (const OutputFormats& formats : {OutputFormats{},
                                        {kTensorE4m3, kTensorE4m3},
                                        {kTensorE4m3, kTensorE5m2},
@@ -88,7 +88,7 @@ PRECBENCH_OP_TEST(permute_on, "permute: codes gathered are codes of what was gat
         HostMemory& host = b.host();
         const TwoGroups groups(b, uneven_index(T, K, E), K, E, 128, most);
         const std::int64_t rows = groups.cpu.rows_capacity();
-        const Tensor value = host.random(DType::bf16, room, C, 1.0f);
+        const Tensor value = host.random(DType::bf16, value_rows, C, 1.0f);
         const Tensor weights = weighted ? host.random(DType::f32, T, K, 1.0f) : Tensor{};
         QuantizedTensor src = b.host_operand({formats.rowwise, {}}, value);
         b.cpu().quantize({src});

@@ -38,7 +38,7 @@ void encode(Device& device, ops::Encode op) {
   device.encode(op);
   op.measure = false;
   device.encode(op);
-  device.commit_scale({op.scale.scale, op.scale.amax, state_max(op.codes.dtype) / op.room});
+  device.commit_scale({op.scale.scale, op.scale.amax, state_max(op.codes.dtype) / op.headroom});
 }
 
 }  // namespace
@@ -141,13 +141,13 @@ TEST_CASE("sum_codes: e4m3 sums rounded at every addition are the nearest values
   }
 }
 
-TEST_CASE("encode: room divides the scale by its value", "[cpu][scaled]") {
+TEST_CASE("encode: headroom divides the scale by its value", "[cpu][scaled]") {
   const auto device = make_cpu_device(2);
   HostMemory host;
   const Tensor src = host.random(DType::f32, 1, 1000, 0.01f), codes = host.tensor(DType::e4m3, 2, 1000);
   const StateScale plain = scale_of(host, 1), smaller = scale_of(host, 1);
   encode(*device, {.codes = codes.slice_rows(0, 1), .scale = plain, .src = src});
-  encode(*device, {.codes = codes.slice_rows(1, 1), .scale = smaller, .src = src, .room = 4});
+  encode(*device, {.codes = codes.slice_rows(1, 1), .scale = smaller, .src = src, .headroom = 4});
   CHECK(*smaller.scale.as<float>() == *plain.scale.as<float>() / 4);
   std::int64_t wrong = 0;
   for (std::int64_t i = 0; i < 1000; ++i)
@@ -170,14 +170,14 @@ PRECBENCH_OP_TEST(scaled_values_on, "encode, decode, sum_codes and the squares o
           const StateScale scale = scale_of(host, 1);
           const Tensor dev_codes = b.put(buffer).elements(shift, size), dev_src = b.put(src);
           const StateScale dev_scale{b.put(scale.scale), b.put(scale.amax)};
-          for (const auto& [accumulate, room] : {std::pair{true, 2.0f}, {false, 1.0f}, {true, 1.0f}}) {
+          for (const auto& [accumulate, headroom] : {std::pair{true, 2.0f}, {false, 1.0f}, {true, 1.0f}}) {
             encode(b.cpu(),
-                   {.codes = codes, .scale = scale, .src = src, .accumulate = accumulate, .room = room});
+                   {.codes = codes, .scale = scale, .src = src, .accumulate = accumulate, .headroom = headroom});
             encode(b.device(), {.codes = dev_codes,
                                 .scale = dev_scale,
                                 .src = dev_src,
                                 .accumulate = accumulate,
-                                .room = room});
+                                .headroom = headroom});
             CHECK(same_bits(b.fetch(dev_codes), codes));
             CHECK(same_bits(b.fetch(dev_scale.scale), scale.scale));
           }

@@ -57,7 +57,7 @@ struct Encode {
   StateScale scale;
   Tensor src;  ///< f32 or bf16
   bool accumulate = false, measure = false;
-  float room = 1;  ///< a power of two by which the scale is divided, as commit_scale does with max / room
+  float headroom = 1;  ///< a power of two by which the scale is divided, as commit_scale does with max / headroom
   OpCost cost() const;
 };
 

@@ -72,22 +72,22 @@ std::vector<std::vector<std::int64_t>> pack_documents(const std::vector<std::int
                                                       std::int64_t capacity, std::uint64_t seed) {
   constexpr std::uint64_t kOrderStream = 0x7061636b;  // another order than that of the epochs
   std::vector<std::vector<std::int64_t>> packs;
-  std::multimap<std::int64_t, std::size_t> room;  // tokens left in a pack, of equal ones the oldest first
+  std::multimap<std::int64_t, std::size_t> tokens_left;  // in each pack; of equal ones the oldest first
   const std::uint64_t count = sizes.size(), key = mix64(seed, kOrderStream);
   for (std::uint64_t i = 0; i < count; ++i) {
     const auto document = static_cast<std::int64_t>(permute(i, count, key));
-    const auto best = room.lower_bound(sizes[document]);
+    const auto best = tokens_left.lower_bound(sizes[document]);
     std::size_t pack = packs.size();
     std::int64_t left = capacity;
-    if (best == room.end()) {
+    if (best == tokens_left.end()) {
       packs.emplace_back();
     } else {
       left = best->first;
       pack = best->second;
-      room.erase(best);
+      tokens_left.erase(best);
     }
     packs[pack].push_back(document);
-    room.emplace(left - sizes[document], pack);
+    tokens_left.emplace(left - sizes[document], pack);
   }
   return packs;
 }

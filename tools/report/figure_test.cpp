@@ -87,7 +87,7 @@ std::vector<Placed> texts_of(const std::string& svg) {
   return texts;
 }
 
-void check_room(const std::string& svg) {
+void check_texts_fit(const std::string& svg) {
   std::smatch box;
   REQUIRE(std::regex_search(svg, box, std::regex("viewBox=[\"']0 0 ([0-9.]+) ([0-9.]+)")));
   const double width = std::stod(box[1]), height = std::stod(box[2]);
@@ -164,7 +164,7 @@ TEST_CASE("draw_figures: all text is inside the figure and does not overlap", "[
         INFO(figure.name);
         const std::string file = file_text((folder / "plots/") + figure.name + ".svg");
         for (const std::string& svg : {figure.svg, file}) {
-          check_room(svg);
+          check_texts_fit(svg);
           const std::vector<Placed> texts = texts_of(svg);
           for (const std::string& title : legend_of(figure.data)) {
             INFO("legend: " << title);

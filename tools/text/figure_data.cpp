@@ -117,7 +117,7 @@ std::string Axis::plot() const { return plot_number("bottom", bottom) + plot_num
 std::string Axis::remark() const { return bottom > 0 ? " The vertical axis does not start at 0." : ""; }
 
 Axis axis_of(const std::vector<Series>& series) {
-  constexpr double kRoom = 0.12;      // margins above and below, relative to the range
+  constexpr double kPadding = 0.12;      // margins above and below, relative to the range
   constexpr double kLeastSpan = 0.1;  // relative to the highest value; less would magnify noise
   double low = std::numeric_limits<double>::infinity(), high = 0;
   for (const Series& one : series)
@@ -127,9 +127,9 @@ Axis axis_of(const std::vector<Series>& series) {
         high = std::max(high, point.y.front());
       }
   if (high <= 0) return {};
-  if (low < high / 2) return {0, high * (1 + kRoom)};
+  if (low < high / 2) return {0, high * (1 + kPadding)};
   const double span = std::max(high - low, kLeastSpan * high), middle = (low + high) / 2;
-  return {middle - (0.5 + kRoom) * span, middle + (0.5 + kRoom) * span};
+  return {middle - (0.5 + kPadding) * span, middle + (0.5 + kPadding) * span};
 }
 
 std::string plot_bars(const std::vector<std::string>& labels, const std::vector<std::string>& parts,

@@ -144,7 +144,7 @@ void CudaDevice::do_encode(const ops::Encode& op) {
   const unsigned blocks =
       std::min(element_blocks(size), static_cast<unsigned>(sm_count() * kEncodeBlocksPerSm));
   StoredArgs args = stored_args(op.codes, op.scale);
-  args.max /= op.room;
+  args.max /= op.headroom;
   if (size > 0)
     with_codes(op.codes.dtype, [&](auto bytes) {
       with_type(op.src.dtype, [&](auto source) {

@@ -324,7 +324,7 @@ __global__ void __launch_bounds__(kRouterThreads)
 void CudaDevice::do_route(const ops::Route& op) {
   using namespace cuda;
   check_rule(op.rule);
-  plans_->matmul(op.z, plain(op.x), plain(op.router), {});
+  plans_->matmul(op.z, plain_operand(op.x), plain_operand(op.router), {});
   if (!op.logit_bias.empty())
     add_logit_bias_kernel<<<static_cast<unsigned>((op.z.size() + kRouterThreads - 1) / kRouterThreads),
                             kRouterThreads, 0, stream()>>>(

@@ -195,9 +195,9 @@ void CudaDevice::do_route_backward(const ops::RouteBackward& op) {
   repeat_router_kernel<<<single_blocks(router.size()), kElementThreads, 0, stream()>>>(
       router.as<std::uint16_t>(), op.router.as<std::uint16_t>(), E * C, router.size());
   if (!op.addend.empty()) do_convert({op.dx, op.addend});
-  plans_->matmul(op.dx, plain(parts), plain(router, true),
+  plans_->matmul(op.dx, plain_operand(parts), plain_operand(router, true),
                  {.role = GemmRole::dgrad, .accumulate = !op.addend.empty()});
-  plans_->matmul(sums, plain(parts, true), plain(op.x, true), {.role = GemmRole::wgrad});
+  plans_->matmul(sums, plain_operand(parts, true), plain_operand(op.x, true), {.role = GemmRole::wgrad});
   with_type(op.drouter.dtype, [&](auto type) {
     using Element = decltype(type);
     sum_parts_kernel<<<single_blocks(E * C), kElementThreads, 0, stream()>>>(

@@ -18,9 +18,6 @@ inline constexpr float kLeastSum = 1e-20f;         ///< added to a divisor that 
 /// Throws Unsupported for more experts, slots or groups of experts than the kernels support.
 void check_rule(const RoutingRule& rule);
 
-/// Returns a BF16 matrix as a GEMM operand.
-inline GemmOperand plain(const Tensor& data, bool transposed = false) { return {{}, data, {}, transposed}; }
-
 __device__ inline float warp_max(float x) {
 #pragma unroll
   for (int step = kWarp / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, step));

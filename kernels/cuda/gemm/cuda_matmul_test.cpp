@@ -229,7 +229,7 @@ TEST_CASE("matmul: choosing an algorithm preserves an accumulating D with and wi
   std::vector<std::uint16_t> a = filled(kM, 5), b = filled(kN, 7);
   std::vector<float> before(kM * kN), got(kM * kN);
   for (std::int64_t i = 0; i < kM * kN; ++i) before[i] = entry(i, 11);
-  for (const bool room : {true, false}) {
+  for (const bool has_memory : {true, false}) {
     const auto device = gpu_or_skip();
     if (!device) return;
     Buffers buffers(*device);
@@ -242,7 +242,7 @@ TEST_CASE("matmul: choosing an algorithm preserves an accumulating D with and wi
                     {}});  // allocates the library's workspace
     std::unique_ptr<DeviceBlock> filler;
     constexpr std::int64_t kLeft = std::int64_t{256} << 20;
-    if (!room) filler = std::make_unique<DeviceBlock>(*device, gpu_memory(0).free_bytes - kLeft);
+    if (!has_memory) filler = std::make_unique<DeviceBlock>(*device, gpu_memory(0).free_bytes - kLeft);
     device->matmul({d, operand_a, operand_b, {.accumulate = true}});
     device->download(got.data(), d);
     std::int64_t wrong = 0;
@@ -252,7 +252,7 @@ TEST_CASE("matmul: choosing an algorithm preserves an accumulating D with and wi
         for (std::int64_t k = 0; k < kK; ++k) sum += entry(i * kK + k, 5) * entry(j * kK + k, 7);
         wrong += got[i * kN + j] != sum;
       }
-    INFO((room ? "room" : "no room"));
+    INFO((has_memory ? "enough memory" : "too little memory"));
     CHECK(wrong == 0);
   }
 }

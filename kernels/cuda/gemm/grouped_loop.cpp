@@ -29,7 +29,7 @@ struct Part {
 /// Gathers parts of quantized copies, each into its own buffer.
 class PartCopier {
  public:
-  PartCopier(std::byte* room, cudaStream_t stream) : room_(room), stream_(stream) {}
+  PartCopier(std::byte* scratch, cudaStream_t stream) : scratch_(scratch), stream_(stream) {}
 
   GemmOperand part(const GemmOperand& operand, const Part& part) {
     GemmOperand result = operand;
@@ -50,11 +50,11 @@ class PartCopier {
   Tensor together(const Tensor& from, std::int64_t pitch, std::int64_t first, std::int64_t length,
                   std::int64_t count) {
     const std::int64_t bytes = bytes_of(from.dtype, length);
-    const Tensor to{room_, from.dtype, 1, length * count};
+    const Tensor to{scratch_, from.dtype, 1, length * count};
     PRECBENCH_CHECK(cudaMemcpy2DAsync(to.data, bytes, from.as<std::byte>() + bytes_of(from.dtype, first),
                                       bytes_of(from.dtype, pitch), bytes, count, cudaMemcpyDeviceToDevice,
                                       stream_));
-    room_ += detail::padded(bytes * count, MatmulPlans::kAlignment);
+    scratch_ += detail::padded(bytes * count, MatmulPlans::kAlignment);
     return to;
   }
 
@@ -97,12 +97,12 @@ class PartCopier {
         fmt::format("the CUDA device does not multiply experts in {}", describe(operand.format)));
   }
 
-  std::byte* room_;
+  std::byte* scratch_;
   cudaStream_t stream_;
 };
 
 /// Returns the bytes of a part of that many elements, in BF16 or FP8, with its scales.
-std::int64_t room_of(const GemmOperand& operand, std::int64_t elements) {
+std::int64_t bytes_of(const GemmOperand& operand, std::int64_t elements) {
   return 2 * elements + operand.scale.bytes() + 2 * MatmulPlans::kAlignment;
 }
 
@@ -125,10 +125,10 @@ void MatmulPlans::matmul_of_experts(const ops::GroupedMatmul& op) {
 
   const bool wgrad = op.options.role == GemmRole::wgrad;
   const std::int64_t b_rows = op.d.cols, k = wgrad ? most : op.a.k();
-  const std::int64_t room =
-      room_of(op.a, (wgrad ? op.d.rows / experts : most) * k) + room_of(op.b, b_rows * k);
+  const std::int64_t copies =
+      bytes_of(op.a, (wgrad ? op.d.rows / experts : most) * k) + bytes_of(op.b, b_rows * k);
   // After matmul's own use of the scratch beyond the workspace.
-  const std::int64_t of_matmul = room + 4 * kAlignment + std::int64_t{sizeof(float)} * (b_rows + most);
+  const std::int64_t of_matmul = copies + 4 * kAlignment + std::int64_t{sizeof(float)} * (b_rows + most);
   std::byte* const copies = behind_workspace(2 * of_matmul) + detail::padded(of_matmul, kAlignment);
   const bool timed = std::exchange(autotune_, false);
   for (std::int64_t e = 0; e < experts; ++e) {

@@ -23,10 +23,10 @@ std::int64_t dequantized_bytes(const ops::GroupedMatmul& op) {
   return MatmulPlans::dequantized_bytes(op.a) + MatmulPlans::dequantized_bytes(op.b);
 }
 
-/// Returns the op on dequantized values, rounded to BF16 at `room` (matmul.cpp); none if the formats are
+/// Returns the op on dequantized values, rounded to BF16 at `next` (matmul.cpp); none if the formats are
 /// native.
 std::optional<ops::GroupedMatmul> in_bf16(const CudaDevice& device, const ops::GroupedMatmul& op,
-                                          std::byte* room) {
+                                          std::byte* next) {
   if (op.a.format.dtype == DType::e2m1 || op.b.format.dtype == DType::e2m1)
     return std::nullopt;  // has additional factors
   const GemmRecipe gemm{op.a.format, op.b.format, op.options.fast_accum};
@@ -35,8 +35,8 @@ std::optional<ops::GroupedMatmul> in_bf16(const CudaDevice& device, const ops::G
   for (const auto member : {&ops::GroupedMatmul::a, &ops::GroupedMatmul::b}) {
     const GemmOperand& operand = op.*member;
     if (!operand.format.quantized()) continue;
-    plain.*member = {.format = {}, .data = {room, DType::bf16, operand.rows(), operand.k()}, .scale = {}};
-    room += MatmulPlans::dequantized_bytes(operand);
+    plain.*member = {.format = {}, .data = {next, DType::bf16, operand.rows(), operand.k()}, .scale = {}};
+    next += MatmulPlans::dequantized_bytes(operand);
   }
   return plain;
 }
@@ -122,9 +122,9 @@ bool CudaDevice::multiply_dequantized(const ops::GroupedMatmul& op) {
   if (!planned || at_once(*planned) == AtOnce::none) return false;
   // After the library's own part of the scratch.
   const std::int64_t before = scratch_at_once(*planned);
-  auto* room =
+  auto* next =
       static_cast<std::byte*>(scratch(static_cast<std::size_t>(before + dequantized_bytes(op)))) + before;
-  const ops::GroupedMatmul plain = *in_bf16(*this, op, room);
+  const ops::GroupedMatmul plain = *in_bf16(*this, op, next);
   if (op.a.format.quantized()) dequantize_operand(plain.a.data.data, op.a, op, stream());
   if (op.b.format.quantized()) dequantize_operand(plain.b.data.data, op.b, op, stream());
   return multiply_at_once(plain);

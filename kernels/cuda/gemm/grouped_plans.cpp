@@ -222,14 +222,14 @@ bool GroupedPlans::run(const ops::GroupedMatmul& op) {
   const bool over_k = key.over_k;
   const std::int64_t E = key.experts;
   auto* workspace = static_cast<std::byte*>(device_.scratch(static_cast<std::size_t>(scratch_bytes(op))));
-  std::byte* room = workspace + MatmulPlans::kWorkspaceBytes;
-  const GroupTable table = GroupTable::at(room, E);
-  room += GroupTable::bytes(E);
+  std::byte* next = workspace + MatmulPlans::kWorkspaceBytes;
+  const GroupTable table = GroupTable::at(next, E);
+  next += GroupTable::bytes(E);
   const auto* offsets = op.groups.offsets.as<std::int32_t>();
 
   const auto scales = [&](const GemmOperand& operand, bool is_a) {
-    void* gathered = room;
-    room += gathered_bytes(operand, is_a, over_k);
+    void* gathered = next;
+    next += gathered_bytes(operand, is_a, over_k);
     if (is_gathered(operand, is_a, over_k))
       launch_gather_scales(gathered, operand.scale.data, scale_tiles(operand, over_k),
                            op.groups.rows_capacity() / kGroupedPad, offsets, E, device_.stream());

@@ -6,8 +6,7 @@
 namespace precbench {
 namespace {
 
-GemmOperand plain(const Tensor& matrix) { return {{}, matrix, {}, false}; }
-GemmOperand transposed(const Tensor& matrix) { return {{}, matrix, {}, true}; }
+GemmOperand transposed(const Tensor& matrix) { return plain_operand(matrix, true); }
 
 MatmulOptions options_of(GemmRole role, bool accumulate) {
   return {.role = role, .accumulate = accumulate, .op_class = OpClass::gemm};
@@ -67,9 +66,9 @@ void LoraLayers::fprop(std::int64_t layer, LinearRole role, const Tensor& y, con
   const Scope scope(step_.arena);
   const LoraMatrices& m = matrices(layer, role);
   const Tensor& inner = inner_[static_cast<int>(role)][layer];
-  step_.device.matmul({inner, plain(x), plain(a_of(m, weights(layer))), options_of(GemmRole::fprop, false)});
+  step_.device.matmul({inner, plain_operand(x), plain_operand(a_of(m, weights(layer))), options_of(GemmRole::fprop, false)});
   step_.scale(inner, scale_);
-  step_.device.matmul({y, plain(inner), plain(whole_b(layer, m)), options_of(GemmRole::fprop, true)});
+  step_.device.matmul({y, plain_operand(inner), plain_operand(whole_b(layer, m)), options_of(GemmRole::fprop, true)});
 }
 
 Tensor LoraLayers::inner_gradient(std::int64_t layer, LinearRole role, const Tensor& dy) {
@@ -79,13 +78,13 @@ Tensor LoraLayers::inner_gradient(std::int64_t layer, LinearRole role, const Ten
   layer_ = layer, role_ = role;
   const Scope scope(step_.arena);
   step_.device.matmul(
-      {gradient, plain(dy), transposed(whole_b(layer, m)), options_of(GemmRole::dgrad, false)});
+      {gradient, plain_operand(dy), transposed(whole_b(layer, m)), options_of(GemmRole::dgrad, false)});
   step_.scale(gradient, scale_);
   return gradient;
 }
 
 void LoraLayers::dgrad(std::int64_t layer, LinearRole role, const Tensor& dx, const Tensor& dy) {
-  step_.device.matmul({dx, plain(inner_gradient(layer, role, dy)),
+  step_.device.matmul({dx, plain_operand(inner_gradient(layer, role, dy)),
                        transposed(a_of(matrices(layer, role), weights(layer))),
                        options_of(GemmRole::dgrad, true)});
 }

@@ -21,10 +21,10 @@ struct UnitSums {
     const auto count = static_cast<std::int64_t>(unit.parameters.size());
     std::int64_t size = count;
     for (const Parameter& p : unit.parameters) size += rows_of(p) + p.cols;
-    const auto room = [&](std::int64_t n) { return arena.push(Segment::workspace, DType::f32, 1, n); };
-    first = room(size);
-    second = room(count);
-    const Tensor means = room(count);
+    const auto f32 = [&](std::int64_t n) { return arena.push(Segment::workspace, DType::f32, 1, n); };
+    first = f32(size);
+    second = f32(count);
+    const Tensor means = f32(count);
     std::int64_t next = 0;
     for (const Parameter& p : unit.parameters) {
       const auto take = [&](std::int64_t n) {

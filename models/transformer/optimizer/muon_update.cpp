@@ -14,54 +14,51 @@ constexpr int kIterations = 5;
 constexpr float kA = 3.4445f, kB = -4.7750f, kC = 2.0315f;
 constexpr float kLeastNorm = 1e-7f;
 
-GemmOperand plain(const Tensor& x) { return {.format = {}, .data = x, .scale = {}}; }
-GemmOperand transposed(const Tensor& x) { return {.format = {}, .data = x, .scale = {}, .transposed = true}; }
-
 /// Workspace of the iterations, sized for the unit's largest matrix, so that every rank needs the same
 /// memory.
-struct NewtonSchulzRoom {
-  NewtonSchulzRoom(Arena& arena, const Unit& unit) {
+struct NewtonSchulzBuffers {
+  NewtonSchulzBuffers(Arena& arena, const Unit& unit) {
     std::int64_t largest = 0, side = 0;
     for (const Parameter& p : unit.parameters) {
       if (p.kind != ParameterKind::matrix) continue;
       largest = std::max(largest, p.size());
       side = std::max(side, std::min(p.rows, p.cols));
     }
-    const auto room = [&](DType dtype, std::int64_t size) {
+    const auto buffer = [&](DType dtype, std::int64_t size) {
       return arena.push(Segment::workspace, dtype, 1, size);
     };
-    gram = room(DType::bf16, side * side);
-    square = room(DType::f32, side * side);
-    product = room(DType::f32, largest);
-    norm_squared = room(DType::f32, 1);
+    gram = buffer(DType::bf16, side * side);
+    square = buffer(DType::f32, side * side);
+    product = buffer(DType::f32, largest);
+    norm_squared = buffer(DType::f32, 1);
   }
   Tensor gram, square, product, norm_squared;
 };
 
 /// Replaces x, bf16 [rows, cols], by approximately U V^T of its singular value decomposition.
-void orthogonalize(Device& device, const Tensor& x, const NewtonSchulzRoom& room) {
+void orthogonalize(Device& device, const Tensor& x, const NewtonSchulzBuffers& buffers) {
   const bool wide = x.rows <= x.cols;
   const std::int64_t side = std::min(x.rows, x.cols);
-  const Tensor gram = room.gram.elements(0, side * side).reshape(side, side);
-  const Tensor square = room.square.elements(0, side * side).reshape(side, side);
-  const Tensor product = room.product.elements(0, x.size()).reshape(x.rows, x.cols);
+  const Tensor gram = buffers.gram.elements(0, side * side).reshape(side, side);
+  const Tensor square = buffers.square.elements(0, side * side).reshape(side, side);
+  const Tensor product = buffers.product.elements(0, x.size()).reshape(x.rows, x.cols);
   const auto multiply = [&](const Tensor& d, const GemmOperand& a, const GemmOperand& b, GemmRole role) {
     device.matmul({d, a, b, {.role = role, .op_class = OpClass::optimizer}});
   };
-  device.sum_of_squares({room.norm_squared, x, false});
-  device.to_unit_norm({x, room.norm_squared, kLeastNorm});
+  device.sum_of_squares({buffers.norm_squared, x, false});
+  device.to_unit_norm({x, buffers.norm_squared, kLeastNorm});
   for (int i = 0; i < kIterations; ++i) {
     // A = X X^T over the shorter side; X = a X + (b A + c A A) X.
     if (wide)
-      multiply(gram, plain(x), plain(x), GemmRole::fprop);
+      multiply(gram, plain_operand(x), plain_operand(x), GemmRole::fprop);
     else
-      multiply(gram, transposed(x), transposed(x), GemmRole::wgrad);
-    multiply(square, plain(gram), transposed(gram), GemmRole::dgrad);
+      multiply(gram, plain_operand(x, true), plain_operand(x, true), GemmRole::wgrad);
+    multiply(square, plain_operand(gram), plain_operand(gram, true), GemmRole::dgrad);
     device.combine({gram, kB, gram, kC, square});
     if (wide)
-      multiply(product, plain(gram), transposed(x), GemmRole::dgrad);
+      multiply(product, plain_operand(gram), plain_operand(x, true), GemmRole::dgrad);
     else
-      multiply(product, plain(x), transposed(gram), GemmRole::dgrad);
+      multiply(product, plain_operand(x), plain_operand(gram, true), GemmRole::dgrad);
     device.combine({x, kA, x, 1.0f, product});
   }
 }
@@ -78,12 +75,12 @@ void muon_update(const UpdateContext& context, int unit) {
 
   const OptimizerOptions& o = context.options;
   const Scope scope(parameters.arena());
-  const auto room = [&](std::int64_t size) {
+  const auto buffer = [&](std::int64_t size) {
     return parameters.arena().push(Segment::workspace, DType::bf16, 1, size);
   };
-  const Tensor mine = room(layout.shard_size(unit));
-  const Tensor whole = parameters.sharded() ? room(layout.shard_size(unit) * layout.shards()) : mine;
-  const NewtonSchulzRoom iterations(parameters.arena(), layout.units()[unit]);
+  const Tensor mine = buffer(layout.shard_size(unit));
+  const Tensor whole = parameters.sharded() ? buffer(layout.shard_size(unit) * layout.shards()) : mine;
+  const NewtonSchulzBuffers iterations(parameters.arena(), layout.units()[unit]);
   const std::vector<Piece> pieces = layout.pieces(unit, parameters.shard_rank());
   for (const Piece& piece : pieces) {
     if (piece.count == 0 || piece.parameter->kind != ParameterKind::matrix) continue;

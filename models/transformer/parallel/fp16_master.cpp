@@ -72,7 +72,7 @@ void Parameters::encode_master(int unit, std::size_t parameter,
   const Tensor codes = local(master_, unit);
   // The edges' weights are neither in use nor gathered now, so their buffer serves as scratch.
   forget_gathered();
-  const Tensor memory = exchange_->edges_room();
+  const Tensor memory = exchange_->edges_buffer();
   for (const bool measure : {true, false}) {
     for (std::int64_t done = 0; done < piece.count; done += memory.size()) {
       const std::int64_t count = std::min(memory.size(), piece.count - done);

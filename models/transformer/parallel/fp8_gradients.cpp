@@ -21,7 +21,7 @@ Fp8Gradients::Fp8Gradients(Device& device, Comm* comm, Arena& arena, const Model
   }
   for (int i = 0; i < 2; ++i) staging_[i] = arena.push(Segment::gradients, DType::bf16, 1, largest[i]);
   if (!comm) return;
-  while (round_sums && room_ * room_ < static_cast<float>(comm->size())) room_ *= 2;
+  while (round_sums && headroom_ * headroom_ < static_cast<float>(comm->size())) headroom_ *= 2;
   const auto push = [&](DType dtype, std::int64_t size) {
     return arena.push(Segment::communication, dtype, 1, size);
   };
@@ -61,11 +61,11 @@ void Fp8Gradients::encode(int unit, const std::vector<Piece>& pieces, const Tens
                       .src = values.elements(piece.offset, piece.count),
                       .accumulate = cast.accumulate,
                       .measure = measure,
-                      .room = cast.room});
+                      .headroom = cast.headroom});
     }
     if (measure && cast.common) comm_->all_reduce_max(scales.amaxes(unit));
   }
-  scales.commit(device_, unit, cast.room);
+  scales.commit(device_, unit, cast.headroom);
 }
 
 Tensor Fp8Gradients::exchange(int unit, const Tensor& codes, const ParameterScales& scales) const {
@@ -92,7 +92,7 @@ Tensor Fp8Gradients::exchange(int unit, const Tensor& codes, const ParameterScal
 
 void Fp8Gradients::reduce(int unit, const Tensor& codes, bool first, bool last) {
   if (sharded()) {
-    encode(unit, whole(unit), sent_, staging(unit), *sent_scales_, {.common = true, .room = room_});
+    encode(unit, whole(unit), sent_, staging(unit), *sent_scales_, {.common = true, .headroom = headroom_});
     const Tensor sum = exchange(unit, sent_, *sent_scales_);
     encode(unit, parts_.pieces(unit, comm_->rank()), codes, sum, scales_,
            {.accumulate = !first, .common = true});
@@ -100,7 +100,7 @@ void Fp8Gradients::reduce(int unit, const Tensor& codes, bool first, bool last) 
   }
   const bool common = comm_ && last;
   encode(unit, whole(unit), codes, staging(unit), scales_,
-         {.accumulate = !first, .common = common, .room = common ? room_ : 1});
+         {.accumulate = !first, .common = common, .headroom = common ? headroom_ : 1});
   if (!common) return;
   const Tensor sum = exchange(unit, codes, scales_);
   encode(unit, parts_.pieces(unit, comm_->rank()), summed_, sum, scales_, {.common = true});

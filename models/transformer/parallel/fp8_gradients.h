@@ -43,10 +43,10 @@ class Fp8Gradients {
 
  private:
   bool sharded() const { return layout_.shards() > 1; }
-  /// `common`: uses the amax over all ranks; `room`: as in ops::Encode.
+  /// `common`: uses the amax over all ranks; `headroom`: as in ops::Encode.
   struct Cast {
     bool accumulate = false, common = false;
-    float room = 1;
+    float headroom = 1;
   };
   /// Runs both passes (amax, cast) over the pieces of a unit in `codes` and `values`.
   void encode(int unit, const std::vector<Piece>& pieces, const Tensor& codes, const Tensor& values,
@@ -59,7 +59,7 @@ class Fp8Gradients {
   Comm* comm_;
   const Layout& layout_;
   bool round_sums_;
-  float room_ = 1;  ///< headroom of summed values: smallest power of two with room_^2 >= number of ranks
+  float headroom_ = 1;  ///< headroom of summed values: smallest power of two with headroom_^2 >= number of ranks
   Layout parts_;    ///< the part of a unit that each rank sums
   ParameterScales scales_;                        ///< of the kept gradients
   std::unique_ptr<ParameterScales> sent_scales_;  ///< sharded: of the sent gradients

@@ -61,8 +61,8 @@ void UnitExchange::place_in_turns(Arena& arena) {
   for (int u = 0; u < layout_.unit_count(); ++u) {
     if (layout_.is_experts(u)) continue;
     const std::int64_t gathered = options_.keep ? 0 : weights_[0][u].bytes;
-    std::int64_t& room = layout_.is_block(u) ? weights[turn(u)] : edge_weights;
-    room = std::max(room, gathered);
+    std::int64_t& largest = layout_.is_block(u) ? weights[turn(u)] : edge_weights;
+    largest = std::max(largest, gathered);
     std::int64_t& reduced = layout_.is_block(u) ? block : edge;
     reduced = std::max(reduced, gradients_[u].bytes);
     blocks += layout_.is_block(u);
@@ -169,7 +169,7 @@ Tensor UnitExchange::weights(int unit, Pass pass) {
   return all(unit, pass);
 }
 
-Tensor UnitExchange::edges_room() const {
+Tensor UnitExchange::edges_buffer() const {
   const int head = layout_.head_unit();
   return in_weights(head, Pass::forward, 0, DType::f32, weights_[0][head].bytes / bytes_of(DType::f32, 1));
 }

@@ -59,7 +59,7 @@ class UnitExchange {
   /// Returns true on the first call since the unit's weights were gathered or taken.
   bool first_use(int unit, Pass pass) { return !std::exchange(weights_of(unit, pass).used, true); }
   /// Returns the buffer of the edges' weights as f32 scratch, for use between steps.
-  Tensor edges_room() const;
+  Tensor edges_buffer() const;
   /// Returns this rank's part within the buffer of the whole unit.
   Tensor own_part(int unit, Pass pass) const;
 

@@ -35,10 +35,10 @@ std::vector<std::int64_t> Routers::tokens_to_ranks(const RoutingRule& rule, std:
   if (forced_index_.empty())
     return std::vector<std::int64_t>(ranks, tokens_to_rank(rule, own, tokens, capacity));
   std::vector<std::int64_t> counts(ranks), last(ranks, -1);  // last token sent there
-  std::vector<std::int64_t> room(rule.experts, most_rows_of_expert(rule, tokens, capacity));
+  std::vector<std::int64_t> free_rows(rule.experts, most_rows_of_expert(rule, tokens, capacity));
   for (std::int64_t slot = 0; slot < tokens * rule.top_k; ++slot) {
     const std::int64_t expert = forced_index_[slot], rank = expert / own, token = slot / rule.top_k;
-    if (room[expert]-- > 0) counts[rank] += std::exchange(last[rank], token) != token;
+    if (free_rows[expert]-- > 0) counts[rank] += std::exchange(last[rank], token) != token;
   }
   return counts;
 }

@@ -34,8 +34,8 @@ StateScale ParameterScales::of(int unit, std::size_t parameter) const {
 
 Tensor ParameterScales::amaxes(int unit) const { return of_unit(amaxes_, unit); }
 
-void ParameterScales::commit(Device& device, int unit, float room) const {
-  device.commit_scale({of_unit(scales_, unit), amaxes(unit), state_max(codes_) / room});
+void ParameterScales::commit(Device& device, int unit, float headroom) const {
+  device.commit_scale({of_unit(scales_, unit), amaxes(unit), state_max(codes_) / headroom});
 }
 
 void ParameterScales::reset(Device& device) const {

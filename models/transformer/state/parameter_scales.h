@@ -21,8 +21,8 @@ class ParameterScales {
   /// Returns the measured amaxes of all parameters of a unit. Ranks that share the scales all-reduce (max)
   /// them before commit.
   Tensor amaxes(int unit) const;
-  /// Computes a unit's scales from its amaxes. `room`: headroom that the data was encoded with (ops::Encode).
-  void commit(Device& device, int unit, float room = 1) const;
+  /// Computes a unit's scales from its amaxes. `headroom`: what the data was encoded with (ops::Encode).
+  void commit(Device& device, int unit, float headroom = 1) const;
   /// Sets all scales to 1 and all amaxes to 0.
   void reset(Device& device) const;
   /// Appends "KIND_scale/NAME" of every parameter.
